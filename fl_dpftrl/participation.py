@@ -1,0 +1,69 @@
+"""Participation schemas: in which rounds one device may take part.
+
+This module is the one place that says what min-sep means: two participations
+i < j of one device satisfy ``j - i >= min_sep``.
+"""
+
+import dataclasses
+import operator
+
+
+def _positive_integer(name: str, value: object) -> int:
+  try:
+    integer = operator.index(value)
+  except TypeError:
+    raise ValueError(f'{name} must be a whole number, got {value!r}') from None
+  if isinstance(value, bool) or integer < 1:
+    raise ValueError(f'{name} must be at least 1, got {value!r}')
+  return integer
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MinSep:
+  """(k, b)-min-sep participation: at most k rounds, at least b apart.
+
+  Attributes:
+    num_rounds: n, the rows of noise that are consumed.
+    min_sep: b; participations i < j of one device satisfy j - i >= b. With 1 a
+      device may take part in every round.
+    max_participations: k; None for as many as fit into the rounds.
+
+  Raises:
+    ValueError: where an attribute is not a whole number of at least 1.
+
+  Source: Choquette-Choo et al. 2023 (BandMF), section 2, "b-min-sep".
+  """
+
+  num_rounds: int
+  min_sep: int = 1
+  max_participations: int | None = None
+
+  def __post_init__(self):
+    for name in ('num_rounds', 'min_sep'):
+      object.__setattr__(
+          self, name, _positive_integer(name, getattr(self, name))
+      )
+    if self.max_participations is not None:
+      object.__setattr__(
+          self,
+          'max_participations',
+          _positive_integer('max_participations', self.max_participations),
+      )
+
+  @property
+  def participations(self) -> int:
+    """The most rounds one device can take part in: min(k, ⌈n / b⌉)."""
+    fits = -(-self.num_rounds // self.min_sep)
+    if self.max_participations is None:
+      return fits
+    return min(fits, self.max_participations)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FixedSeparation(MinSep):
+  """(k, b)-participation: at most k rounds, each exactly b after the last.
+
+  Attributes and errors as of `MinSep`, of whose patterns it allows a subset.
+
+  Source: Choquette-Choo et al. 2023 (multi-epoch matrix factorisation).
+  """

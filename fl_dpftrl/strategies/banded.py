@@ -1,0 +1,93 @@
+"""Banded lower-triangular strategies (BandMF)."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.linalg
+
+from fl_dpftrl.strategies import base
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Banded:
+  """A lower-triangular C with num_bands non-zero diagonals.
+
+  Attributes:
+    coefficients: shape [num_rounds, num_bands], float64; entry [t, j] is
+      C[t, t − j], and 0 where t < j. Column 0, the diagonal, is positive.
+
+  Raises:
+    ValueError: for another shape, values that are not finite, a diagonal that is
+      not positive, or a value outside the matrix that is not 0.
+
+  Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization.
+  """
+
+  coefficients: np.ndarray
+  family: ClassVar[str] = 'banded'
+
+  def __post_init__(self):
+    coefficients = np.array(self.coefficients, dtype=np.float64)
+    if coefficients.ndim != 2 or not coefficients.size:
+      raise ValueError(
+          'coefficients must have shape [num_rounds, num_bands], got shape'
+          f' {coefficients.shape}'
+      )
+    num_rounds, num_bands = coefficients.shape
+    if num_bands > num_rounds:
+      raise ValueError(
+          f'coefficients have {num_bands} bands for {num_rounds} rounds'
+      )
+    if not np.isfinite(coefficients).all():
+      raise ValueError('coefficients must be finite')
+    if (coefficients[:, 0] <= 0).any():
+      raise ValueError(
+          'coefficients must have a positive diagonal (column 0), got'
+          f' {coefficients[:, 0].min()!r}'
+      )
+    outside = np.arange(num_rounds)[:, None] < np.arange(num_bands)
+    if coefficients[outside].any():
+      raise ValueError('coefficients [t, j] must be 0 where t < j')
+    coefficients.setflags(write=False)
+    object.__setattr__(self, 'coefficients', coefficients)
+
+  @property
+  def max_rounds(self) -> int | None:
+    return self.coefficients.shape[0]
+
+  @property
+  def num_bands(self) -> int:
+    return self.coefficients.shape[1]
+
+  def num_noise_rows(self, num_rounds: int) -> int:
+    return num_rounds
+
+  def memory_copies(self, num_rounds: int) -> int:
+    del num_rounds
+    return self.num_bands - 1
+
+  def _lower_bands(self, num_rounds: int) -> np.ndarray:
+    """C in SciPy's lower band storage: [j, s] is C[s + j, s]."""
+    base.check_num_rounds(self, num_rounds)
+    bands = np.zeros((self.num_bands, num_rounds))
+    for j in range(min(self.num_bands, num_rounds)):
+      bands[j, : num_rounds - j] = self.coefficients[j:num_rounds, j]
+    return bands
+
+  def strategy_matrix(self, num_rounds: int) -> np.ndarray:
+    bands = self._lower_bands(num_rounds)
+    matrix = np.zeros((num_rounds, num_rounds))
+    for j in range(min(self.num_bands, num_rounds)):
+      columns = np.arange(num_rounds - j)
+      matrix[columns + j, columns] = bands[j, : num_rounds - j]
+    return matrix
+
+  def noising_matrix(self, num_rounds: int) -> np.ndarray:
+    bands = self._lower_bands(num_rounds)[:num_rounds]
+    return scipy.linalg.solve_banded(
+        (bands.shape[0] - 1, 0), bands, np.eye(num_rounds)
+    )
+
+  def parameters(self) -> dict[str, Any]:
+    return {'coefficients': self.coefficients}

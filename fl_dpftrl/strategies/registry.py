@@ -1,0 +1,12 @@
+"""The one list of strategy families."""
+
+from fl_dpftrl.strategies import banded
+from fl_dpftrl.strategies import base
+from fl_dpftrl.strategies import blt
+from fl_dpftrl.strategies import identity
+from fl_dpftrl.strategies import tree
+
+FAMILIES: dict[str, type[base.Strategy]] = {
+    cls.family: cls
+    for cls in (identity.Identity, tree.TreeOnline, banded.Banded, blt.BLT)
+}
