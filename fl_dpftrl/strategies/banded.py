@@ -67,26 +67,17 @@ class Banded:
     del num_rounds
     return self.num_bands - 1
 
-  def _lower_bands(self, num_rounds: int) -> np.ndarray:
-    """C in SciPy's lower band storage: [j, s] is C[s + j, s]."""
-    base.check_num_rounds(self, num_rounds)
-    bands = np.zeros((self.num_bands, num_rounds))
-    for j in range(min(self.num_bands, num_rounds)):
-      bands[j, : num_rounds - j] = self.coefficients[j:num_rounds, j]
-    return bands
-
   def strategy_matrix(self, num_rounds: int) -> np.ndarray:
-    bands = self._lower_bands(num_rounds)
+    base.check_num_rounds(self, num_rounds)
     matrix = np.zeros((num_rounds, num_rounds))
     for j in range(min(self.num_bands, num_rounds)):
-      columns = np.arange(num_rounds - j)
-      matrix[columns + j, columns] = bands[j, : num_rounds - j]
+      rows = np.arange(j, num_rounds)
+      matrix[rows, rows - j] = self.coefficients[rows, j]
     return matrix
 
   def noising_matrix(self, num_rounds: int) -> np.ndarray:
-    bands = self._lower_bands(num_rounds)[:num_rounds]
-    return scipy.linalg.solve_banded(
-        (bands.shape[0] - 1, 0), bands, np.eye(num_rounds)
+    return scipy.linalg.solve_triangular(
+        self.strategy_matrix(num_rounds), np.eye(num_rounds), lower=True
     )
 
   def parameters(self) -> dict[str, Any]:
