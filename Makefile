@@ -1,0 +1,57 @@
+# make train: train on real text with correlated noise; make test: every test.
+# Each does all the set-up that it needs. Python 3.10 or 3.11 is required.
+
+# An explicit PYTHON must be right; otherwise the first suitable one is taken.
+CANDIDATES := $(if $(PYTHON),$(PYTHON),python3.11 python3.10 python3 python)
+IS_SUPPORTED := import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 11))
+VENV := .venv
+RUN ?= runs/docstrings
+FLAGS ?= experiments/stackoverflow/flags/docstrings.flags
+TESTS ?= tests
+# Tests that need TensorFlow Federated; the others make up test-core.
+TFF_TESTS := tests/aggregators tests/experiments tests/learning tests/noise/stream
+CORE_PYTHON := $(or $(PYTHON),python3)
+CORE_VENV = .venv-core
+
+.PHONY: env train test test-fast test-core clean
+
+env: $(VENV)/installed
+
+$(VENV)/installed: requirements.lock setup.py
+	@for candidate in $(CANDIDATES); do \
+	  if "$$candidate" -c '$(IS_SUPPORTED)' 2>/dev/null; then \
+	    python="$$candidate"; break; fi; done; \
+	if [ -z "$$python" ]; then \
+	  echo "TensorFlow Federated needs Python 3.10 or 3.11, and neither is" \
+	    "here: install python3.11 (with venv), or name one with" \
+	    "PYTHON=/path/to/python3.11" >&2; exit 2; fi; \
+	echo "Setting up $(VENV) with $$($$python --version)" >&2; \
+	$$python -m venv --clear $(VENV)
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --no-deps -r requirements.lock
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# Goes on with a run that was interrupted; RUN=runs/another starts a new one.
+train: env
+	$(VENV)/bin/python -m experiments.stackoverflow.train \
+	  --flagfile=$(FLAGS) --output_dir=$(RUN) --resume
+
+test: env
+	$(VENV)/bin/python -m pytest $(TESTS)
+
+test-fast: env
+	$(VENV)/bin/python -m pytest -m 'not slow' $(TESTS)
+
+# The parts without TensorFlow, installed as `pip install .` installs them.
+test-core:
+	@$(CORE_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	  echo "PYTHON=$(CORE_PYTHON) is not Python 3.10 or newer" >&2; exit 2; }
+	$(CORE_PYTHON) -m venv --clear $(CORE_VENV)
+	@$(CORE_VENV)/bin/python -m pip install --quiet \
+	  --disable-pip-version-check '.[test]'
+	$(CORE_VENV)/bin/pytest $(addprefix --ignore=,$(TFF_TESTS)) $(TESTS)
+
+clean:
+	rm -rf $(VENV) $(CORE_VENV) build *.egg-info .pytest_cache .hypothesis

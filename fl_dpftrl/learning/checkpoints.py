@@ -1,0 +1,184 @@
+"""Round results on disk: durable, private to their owner, read back exactly.
+
+A checkpoint holds everything that follows from the rounds before it: model,
+optimiser, the advanced noise state with its secret seed, and the measurements of
+the last round. Next to the checkpoints a release mark says how many rounds'
+results may have been used, so that a resumed run can tell a result that nobody
+ever saw from one that was lost after its release.
+"""
+
+import dataclasses
+import io
+import json
+import os
+import pathlib
+import re
+import tempfile
+from typing import Any
+import zipfile
+
+import numpy as np
+import tensorflow as tf
+
+_FORMAT = 1
+_NAME = re.compile(r'round-(\d{9})\.npz')
+
+
+class LostStateError(ValueError):
+  """No checkpoint can be read any more; its message says what would do."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+  """What follows from the first num_rounds rounds of a run.
+
+  Attributes:
+    num_rounds: rows of noise consumed so far, burnt ones included.
+    state: the learning process's state, as nested structures of arrays.
+    measurements: of the last round; empty where it was burnt or there is none.
+    burnt: rounds whose row of noise was consumed and whose result was not used.
+  """
+
+  num_rounds: int
+  state: Any
+  measurements: dict[str, float]
+  burnt: tuple[int, ...] = ()
+
+
+def write_durably(path: pathlib.Path, content: bytes, *, mode: int) -> None:
+  """Replaces a file's content in one step that survives a loss of power."""
+  handle, temporary = tempfile.mkstemp(dir=path.parent, prefix='.writing-')
+  try:
+    with os.fdopen(handle, 'wb') as file:
+      os.fchmod(file.fileno(), mode)
+      file.write(content)
+      file.flush()
+      os.fsync(file.fileno())
+    os.replace(temporary, path)
+  except BaseException:
+    pathlib.Path(temporary).unlink(missing_ok=True)
+    raise
+  folder = os.open(path.parent, os.O_RDONLY)
+  try:
+    os.fsync(folder)
+  finally:
+    os.close(folder)
+
+
+class CheckpointFolder:
+  """The checkpoints of one run, in a folder that only its owner can read.
+
+  Args:
+    folder: made where it does not exist.
+    template: a state of the right structure, whose values are not used.
+    keep: how many of the newest checkpoints stay on disk, at least 2.
+
+  Raises:
+    ValueError: for fewer than 2 kept checkpoints.
+  """
+
+  def __init__(
+      self, folder: str | os.PathLike[str], template: Any, *, keep: int = 3
+  ):
+    if keep < 2:
+      raise ValueError(f'keep must be at least 2, got {keep!r}')
+    self._folder = pathlib.Path(folder)
+    self._template = template
+    self._keep = keep
+    self._folder.mkdir(parents=True, exist_ok=True)
+    self._folder.chmod(0o700)
+    for leftover in self._folder.glob('.writing-*'):
+      leftover.unlink()
+
+  def _path(self, num_rounds: int) -> pathlib.Path:
+    return self._folder / f'round-{num_rounds:09d}.npz'
+
+  def _stored(self) -> list[int]:
+    matches = (_NAME.fullmatch(path.name) for path in self._folder.iterdir())
+    return sorted(int(match[1]) for match in matches if match)
+
+  def save(self, checkpoint: Checkpoint) -> Checkpoint:
+    """Writes a checkpoint durably and returns it as read back from disk."""
+    about = {
+        'format': _FORMAT,
+        'num_rounds': checkpoint.num_rounds,
+        'measurements': checkpoint.measurements,
+        'burnt': checkpoint.burnt,
+    }
+    leaves = {
+        f'leaf_{index}': np.asarray(leaf)
+        for index, leaf in enumerate(tf.nest.flatten(checkpoint.state))
+    }
+    buffer = io.BytesIO()
+    np.savez(buffer, about=np.asarray(json.dumps(about)), **leaves)
+    write_durably(
+        self._path(checkpoint.num_rounds), buffer.getvalue(), mode=0o600
+    )
+    for old in self._stored()[: -self._keep]:
+      self._path(old).unlink()
+    return self.load(checkpoint.num_rounds)
+
+  def load(self, num_rounds: int) -> Checkpoint:
+    """Reads a checkpoint.
+
+    Raises:
+      ValueError: naming the file, where it is missing, damaged, of another
+        format or of another structure than the template's.
+    """
+    path = self._path(num_rounds)
+    expected = tf.nest.flatten(self._template)
+    try:
+      with np.load(path, allow_pickle=False) as archive:
+        about = json.loads(str(archive['about']))
+        leaves = [archive[name] for name in archive.files if name != 'about']
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as e:
+      raise ValueError(f'{path} is not a readable checkpoint: {e}') from e
+    if about.get('format') != _FORMAT or about['num_rounds'] != num_rounds:
+      raise ValueError(f'{path} is not a checkpoint of format {_FORMAT}')
+    shapes = [np.asarray(leaf).ndim for leaf in expected]
+    if [leaf.ndim for leaf in leaves] != shapes:
+      raise ValueError(
+          f'{path} holds the state of another model or mechanism; use the flags'
+          ' that the run was started with'
+      )
+    return Checkpoint(
+        num_rounds=num_rounds,
+        state=tf.nest.pack_sequence_as(self._template, leaves),
+        measurements=about['measurements'],
+        burnt=tuple(about['burnt']),
+    )
+
+  def load_latest(self) -> tuple[Checkpoint | None, list[str]]:
+    """The newest readable checkpoint, and a line for each unreadable newer one.
+
+    Raises:
+      LostStateError: where there are checkpoints and none can be read.
+    """
+    problems = []
+    for num_rounds in reversed(self._stored()):
+      try:
+        return self.load(num_rounds), problems
+      except ValueError as error:
+        problems.append(str(error))
+    if problems:
+      raise LostStateError('; '.join(problems))
+    return None, []
+
+  @property
+  def _mark(self) -> pathlib.Path:
+    return self._folder / 'released.json'
+
+  def released(self) -> int | None:
+    """Rounds whose results may have been used; None where that is unknown."""
+    try:
+      return int(json.loads(self._mark.read_text())['num_rounds'])
+    except (OSError, ValueError, KeyError, TypeError):
+      return None
+
+  def mark_released(self, num_rounds: int) -> None:
+    """Says durably that the first num_rounds rounds' results may be used."""
+    write_durably(
+        self._mark,
+        json.dumps({'num_rounds': num_rounds}).encode(),
+        mode=0o600,
+    )

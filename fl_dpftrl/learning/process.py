@@ -1,0 +1,75 @@
+"""DP-FedAvg with a FedSGDM server as a TFF learning process."""
+
+from collections.abc import Callable
+from typing import Union
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+Model = Union[
+    tff.learning.models.FunctionalModel,
+    Callable[[], tff.learning.models.VariableModel],
+]
+
+
+def build(
+    model: Model,
+    *,
+    aggregator: tff.aggregators.UnweightedAggregationFactory,
+    client_learning_rate: float,
+    server_learning_rates: np.ndarray,
+    server_momentum: float = 0.95,
+) -> tff.learning.templates.LearningProcess:
+  """Federated averaging with uniform weights and a momentum server.
+
+  Clients run SGD over the data that they are given; the server applies SGD with
+  momentum to the negated privatised mean of their updates.
+
+  Args:
+    model: what `tff.learning.algorithms.build_unweighted_fed_avg` takes.
+    aggregator: clips, sums and adds noise, such as `CorrelatedNoiseFactory`.
+    client_learning_rate: of the clients' SGD.
+    server_learning_rates: shape [num_rounds], the server's rate in each round;
+      later rounds repeat the last.
+    server_momentum: of the server's SGD; 0 for none.
+
+  Raises:
+    ValueError: for a rate that is not positive or a momentum outside [0, 1).
+
+  Source: McMahan et al. 2024 (BLT-DP-FTRL), algorithm 1.
+  """
+  rates = np.asarray(server_learning_rates, dtype=np.float32)
+  if rates.ndim != 1 or not rates.size or not (rates > 0).all():
+    raise ValueError(
+        'server_learning_rates must be positive, one a round, got'
+        f' {server_learning_rates!r}'
+    )
+  if not client_learning_rate > 0:
+    raise ValueError(
+        f'client_learning_rate must be positive, got {client_learning_rate!r}'
+    )
+  if not 0.0 <= server_momentum < 1.0:
+    raise ValueError(
+        'server_momentum must be at least 0 and below 1, got'
+        f' {server_momentum!r}'
+    )
+
+  def rate_of_round(round_index):
+    return tf.gather(
+        tf.constant(rates), tf.minimum(round_index, rates.size - 1)
+    )
+
+  server_optimizer = tff.learning.optimizers.schedule_learning_rate(
+      tff.learning.optimizers.build_sgdm(momentum=server_momentum or None),
+      rate_of_round,
+  )
+  return tff.learning.algorithms.build_unweighted_fed_avg(
+      model,
+      client_optimizer_fn=tff.learning.optimizers.build_sgdm(
+          client_learning_rate
+      ),
+      server_optimizer_fn=server_optimizer,
+      model_aggregator=aggregator,
+      use_experimental_simulation_loop=True,
+  )

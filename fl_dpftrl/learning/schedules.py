@@ -1,0 +1,55 @@
+"""Server learning-rate schedules over the rounds of a run."""
+
+import numpy as np
+
+_FRACTION_AT_ENDS = 0.05
+
+
+def warmup_cooldown(
+    server_learning_rate: float,
+    num_rounds: int,
+    *,
+    warmup_fraction: float = 0.15,
+    cooldown_fraction: float = 0.25,
+) -> np.ndarray:
+  """Linear warm-up, a plateau, and a linear cool-down.
+
+  The rate grows from 5 % of server_learning_rate to all of it over the first
+  warmup_fraction of the rounds, and falls back to 5 % over the last
+  cooldown_fraction.
+
+  Returns:
+    The rate of each round, float32 of shape [num_rounds].
+
+  Raises:
+    ValueError: for a rate that is not positive, fewer rounds than 1, or
+      fractions that are negative or together above 1.
+
+  Source: Choquette-Choo et al. 2023 (BandMF), experiments; McMahan et al. 2024.
+  """
+  if not (np.isfinite(server_learning_rate) and server_learning_rate > 0):
+    raise ValueError(
+        f'server_learning_rate must be positive, got {server_learning_rate!r}'
+    )
+  if num_rounds < 1:
+    raise ValueError(f'num_rounds must be at least 1, got {num_rounds!r}')
+  for name, fraction in (
+      ('warmup_fraction', warmup_fraction),
+      ('cooldown_fraction', cooldown_fraction),
+  ):
+    if not 0.0 <= fraction <= 1.0:
+      raise ValueError(f'{name} must lie between 0 and 1, got {fraction!r}')
+  if warmup_fraction + cooldown_fraction > 1.0:
+    raise ValueError(
+        'warmup_fraction and cooldown_fraction must sum to at most 1, got'
+        f' {warmup_fraction!r} + {cooldown_fraction!r}'
+    )
+  factors = np.ones(num_rounds)
+  for fraction, ends in ((warmup_fraction, 'first'), (cooldown_fraction, 'last')):
+    length = int(round(fraction * num_rounds))
+    ramp = np.linspace(_FRACTION_AT_ENDS, 1.0, length, endpoint=False)
+    if ends == 'first':
+      factors[:length] = ramp
+    else:
+      factors[num_rounds - length :] = ramp[::-1]
+  return (server_learning_rate * factors).astype(np.float32)
