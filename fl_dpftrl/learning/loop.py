@@ -1,0 +1,186 @@
+"""The training loop: every row of noise enters one sum, whatever happens.
+
+The order of a round is: its cohort durably in the log, then the computation,
+then its result with the advanced noise state durably on disk, then a durable
+mark that it may be used, then its use, from what was written. So after an
+interruption at any point:
+
+- a stored result is used as stored;
+- a result that was never marked for use was never seen by anyone: the same
+  cohort, model and row of noise give the same result again;
+- a result that was marked and is lost, or that was looked at and discarded, has
+  used up its row: the row is burnt. The noise stream advances past it with the
+  row's own z, the round counts, its cohort stays in the log, and nothing of it
+  is used or published.
+"""
+
+from collections.abc import Callable, Sequence
+import dataclasses
+import os
+import pathlib
+from typing import Any
+
+import tensorflow_federated as tff
+
+from fl_dpftrl.learning import checkpoints
+from fl_dpftrl.learning import metrics
+from fl_dpftrl.logs import schema as log_schema
+from fl_dpftrl.simulation import cohorts
+
+LOG_NAME = 'participation.parquet'
+CHECKPOINTS_NAME = 'checkpoints'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Federation:
+  """Who trains what, and how cohorts come about.
+
+  Attributes:
+    process: the learning process; its aggregator adds the noise.
+    skip_row: aggregator state → aggregator state, past one row of noise.
+    selector: draws the cohorts.
+    client_data: (round, device indices) → what process.next takes as data, the
+      same in every call.
+    should_discard: told a round's output, says that it must not be used. The
+      round's row of noise is then burnt.
+  """
+
+  process: tff.learning.templates.LearningProcess
+  skip_row: Callable[[Any], Any]
+  selector: cohorts.CohortSelector
+  client_data: Callable[[int, Sequence[int]], Sequence[Any]]
+  should_discard: Callable[
+      [tff.learning.templates.LearningProcessOutput], bool
+  ] = lambda output: False
+
+
+def _ignore(step: str, round_index: int) -> None:
+  del step, round_index
+
+
+def run(
+    federation: Federation,
+    folder: str | os.PathLike[str],
+    *,
+    num_rounds: int,
+    publish: Callable[[checkpoints.Checkpoint], None],
+    on_step: Callable[[str, int], None] = _ignore,
+    warn: Callable[[str], None] = lambda line: None,
+) -> checkpoints.Checkpoint:
+  """Trains until num_rounds rows of noise are consumed, from where it stands.
+
+  Args:
+    federation: see `Federation`.
+    folder: where log and checkpoints are, or will be.
+    num_rounds: burnt rounds included.
+    publish: told each checkpoint once its result may be used, also the one that
+      a run goes on from; telling it the same one again must change nothing.
+    on_step: told each step of the protocol as it is completed.
+    warn: told, in a line, of each thing that was lost.
+
+  Returns:
+    The last checkpoint.
+
+  Raises:
+    LostStateError: where the log or the checkpoints that are needed are gone.
+    StalledRound: where no cohort can be formed.
+  """
+  folder = pathlib.Path(folder)
+  initial = federation.process.initialize()
+  stored = checkpoints.CheckpointFolder(folder / CHECKPOINTS_NAME, initial)
+  log = log_schema.LogWriter(folder / LOG_NAME)
+  latest = _recover(federation, stored, log, initial, warn)
+  publish(latest)
+  population = federation.selector.restore(*log.rows(before=latest.num_rounds))
+  while latest.num_rounds < num_rounds:
+    t = latest.num_rounds
+    cohort, population = federation.selector.next(population)
+    if log.num_rounds == t:
+      log.append(t, cohort.device_ids, cohort.started)
+    elif list(log.cohort(t)) != list(cohort.device_ids):
+      raise checkpoints.LostStateError(
+          f'{folder / LOG_NAME} has other devices in round {t} than these flags'
+          ' give; resume with the flags that the run was started with'
+      )
+    on_step('cohort logged', t)
+    output = federation.process.next(
+        latest.state, federation.client_data(t, cohort.device_indices)
+    )
+    on_step('computed', t)
+    if federation.should_discard(output):
+      warn(f'round {t} was discarded: its row of noise is burnt')
+      latest = _burn(federation, stored, latest)
+    else:
+      latest = stored.save(
+          checkpoints.Checkpoint(
+              num_rounds=t + 1,
+              state=output.state,
+              measurements=metrics.flatten(output.metrics),
+              burnt=latest.burnt,
+          )
+      )
+    on_step('stored', t)
+    stored.mark_released(latest.num_rounds)
+    on_step('released', t)
+    publish(latest)
+    on_step('published', t)
+  return latest
+
+
+def _burn(
+    federation: Federation,
+    stored: checkpoints.CheckpointFolder,
+    latest: checkpoints.Checkpoint,
+) -> checkpoints.Checkpoint:
+  """Consumes the next row of noise without using or publishing anything."""
+  state = latest.state
+  return stored.save(
+      checkpoints.Checkpoint(
+          num_rounds=latest.num_rounds + 1,
+          state=state._replace(
+              aggregator=federation.skip_row(state.aggregator)
+          ),
+          measurements={},
+          burnt=(*latest.burnt, latest.num_rounds),
+      )
+  )
+
+
+def _recover(
+    federation: Federation,
+    stored: checkpoints.CheckpointFolder,
+    log: log_schema.LogWriter,
+    initial: Any,
+    warn: Callable[[str], None],
+) -> checkpoints.Checkpoint:
+  """The checkpoint to go on from, with the rows burnt that were lost."""
+  latest, problems = stored.load_latest()
+  for problem in problems:
+    warn(problem)
+  if latest is None:
+    if log.num_rounds:
+      raise checkpoints.LostStateError(
+          f'{log.path} has {log.num_rounds} rounds and no checkpoint is left:'
+          ' the noise state is lost and the run cannot go on'
+      )
+    latest = stored.save(
+        checkpoints.Checkpoint(num_rounds=0, state=initial, measurements={})
+    )
+    stored.mark_released(0)
+    return latest
+  if log.num_rounds < latest.num_rounds:
+    raise checkpoints.LostStateError(
+        f'{log.path} has {log.num_rounds} rounds, but {latest.num_rounds} were'
+        ' trained: without the whole log the run has no guarantee'
+    )
+  released = stored.released()
+  unseen = released is not None and released <= latest.num_rounds
+  if not (unseen and log.num_rounds <= latest.num_rounds + 1):
+    while latest.num_rounds < log.num_rounds:
+      warn(
+          f'the result of round {latest.num_rounds} is lost: its row of noise is'
+          ' burnt'
+      )
+      latest = _burn(federation, stored, latest)
+  stored.mark_released(latest.num_rounds)
+  return latest

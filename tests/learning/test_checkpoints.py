@@ -1,0 +1,150 @@
+import collections
+import os
+import stat
+
+import numpy as np
+import pytest
+
+from fl_dpftrl.learning import checkpoints
+
+pytestmark = pytest.mark.tff
+
+
+def state(value: float):
+  return collections.OrderedDict(
+      model=[np.full((2, 3), value, np.float32), np.float32(value)],
+      noise=collections.OrderedDict(seed=np.array([2**62, -1]), row=np.int64(5)),
+  )
+
+
+def checkpoint(num_rounds: int, value: float = 0.1) -> checkpoints.Checkpoint:
+  return checkpoints.Checkpoint(
+      num_rounds=num_rounds,
+      state=state(value),
+      measurements={'loss': 0.1 + 0.2},
+      burnt=(1,),
+  )
+
+
+def folder(tmp_path) -> checkpoints.CheckpointFolder:
+  return checkpoints.CheckpointFolder(tmp_path / 'checkpoints', state(0.0))
+
+
+def test_reads_back_the_same_bits(tmp_path):
+  folder(tmp_path).save(checkpoint(3, value=1 / 3))
+  loaded, problems = folder(tmp_path).load_latest()
+  assert not problems
+  assert loaded.num_rounds == 3
+  assert loaded.burnt == (1,)
+  assert loaded.measurements == {'loss': 0.1 + 0.2}
+  expected = state(1 / 3)
+  np.testing.assert_array_equal(loaded.state['model'][0], expected['model'][0])
+  assert loaded.state['model'][0].dtype == np.float32
+  np.testing.assert_array_equal(
+      loaded.state['noise']['seed'], expected['noise']['seed']
+  )
+  assert loaded.state['noise']['row'] == 5
+
+
+def test_arrays_may_grow_in_length(tmp_path):
+  grown = state(1.0)
+  grown['model'][0] = np.ones((7, 3), np.float32)
+  folder(tmp_path).save(
+      checkpoints.Checkpoint(num_rounds=1, state=grown, measurements={})
+  )
+  assert folder(tmp_path).load(1).state['model'][0].shape == (7, 3)
+
+
+def test_only_the_owner_can_read(tmp_path):
+  old = os.umask(0)
+  try:
+    store = folder(tmp_path)
+    store.save(checkpoint(1))
+    store.mark_released(1)
+  finally:
+    os.umask(old)
+  assert stat.S_IMODE((tmp_path / 'checkpoints').stat().st_mode) == 0o700
+  files = list((tmp_path / 'checkpoints').iterdir())
+  assert len(files) == 2
+  for path in files:
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_keeps_the_newest(tmp_path):
+  store = folder(tmp_path)
+  for num_rounds in range(8):
+    store.save(checkpoint(num_rounds))
+  assert sorted(p.name for p in (tmp_path / 'checkpoints').iterdir()) == [
+      f'round-{r:09d}.npz' for r in (5, 6, 7)
+  ]
+
+
+@pytest.mark.parametrize('damage', ['truncated', 'empty', 'one bit', 'text'])
+def test_a_damaged_checkpoint_is_named_and_passed_over(tmp_path, damage):
+  store = folder(tmp_path)
+  store.save(checkpoint(1))
+  store.save(checkpoint(2))
+  path = tmp_path / 'checkpoints' / 'round-000000002.npz'
+  content = bytearray(path.read_bytes())
+  if damage == 'truncated':
+    content = content[: len(content) // 2]
+  elif damage == 'empty':
+    content = b''
+  elif damage == 'one bit':
+    at = content.index(state(0.1)['model'][0].tobytes())
+    content[at] ^= 1
+  else:
+    content = b'not an archive'
+  path.write_bytes(content)
+  latest, problems = store.load_latest()
+  assert latest.num_rounds == 1
+  assert len(problems) == 1 and str(path) in problems[0]
+  assert '\n' not in problems[0]
+
+
+def test_no_readable_checkpoint_is_an_error(tmp_path):
+  store = folder(tmp_path)
+  assert store.load_latest() == (None, [])
+  store.save(checkpoint(1))
+  (tmp_path / 'checkpoints' / 'round-000000001.npz').write_bytes(b'')
+  with pytest.raises(checkpoints.LostStateError, match='round-000000001'):
+    store.load_latest()
+
+
+def test_state_of_another_structure_is_refused(tmp_path):
+  folder(tmp_path).save(checkpoint(1))
+  other = checkpoints.CheckpointFolder(
+      tmp_path / 'checkpoints', [np.zeros((2, 3)), np.float32(0)]
+  )
+  with pytest.raises(ValueError, match='another model or mechanism'):
+    other.load(1)
+
+
+def test_release_mark(tmp_path):
+  store = folder(tmp_path)
+  assert store.released() is None
+  store.mark_released(0)
+  assert store.released() == 0
+  store.mark_released(12)
+  assert folder(tmp_path).released() == 12
+  (tmp_path / 'checkpoints' / 'released.json').write_text('{')
+  assert store.released() is None
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+  path = tmp_path / 'file'
+  checkpoints.write_durably(path, b'old', mode=0o600)
+
+  def fail(*_):
+    raise OSError('disk full')
+
+  monkeypatch.setattr(os, 'replace', fail)
+  with pytest.raises(OSError, match='disk full'):
+    checkpoints.write_durably(path, b'new', mode=0o600)
+  assert path.read_bytes() == b'old'
+  assert list(tmp_path.iterdir()) == [path]
+
+
+def test_keep_must_leave_something_to_fall_back_on(tmp_path):
+  with pytest.raises(ValueError, match='keep'):
+    checkpoints.CheckpointFolder(tmp_path, state(0.0), keep=1)
