@@ -13,12 +13,13 @@ import json
 import os
 import pathlib
 import re
-import tempfile
 from typing import Any
 import zipfile
 
 import numpy as np
 import tensorflow as tf
+
+from fl_dpftrl import files
 
 _FORMAT = 1
 _NAME = re.compile(r'round-(\d{9})\.npz')
@@ -45,26 +46,6 @@ class Checkpoint:
   burnt: tuple[int, ...] = ()
 
 
-def write_durably(path: pathlib.Path, content: bytes, *, mode: int) -> None:
-  """Replaces a file's content in one step that survives a loss of power."""
-  handle, temporary = tempfile.mkstemp(dir=path.parent, prefix='.writing-')
-  try:
-    with os.fdopen(handle, 'wb') as file:
-      os.fchmod(file.fileno(), mode)
-      file.write(content)
-      file.flush()
-      os.fsync(file.fileno())
-    os.replace(temporary, path)
-  except BaseException:
-    pathlib.Path(temporary).unlink(missing_ok=True)
-    raise
-  folder = os.open(path.parent, os.O_RDONLY)
-  try:
-    os.fsync(folder)
-  finally:
-    os.close(folder)
-
-
 class CheckpointFolder:
   """The checkpoints of one run, in a folder that only its owner can read.
 
@@ -87,7 +68,7 @@ class CheckpointFolder:
     self._keep = keep
     self._folder.mkdir(parents=True, exist_ok=True)
     self._folder.chmod(0o700)
-    for leftover in self._folder.glob('.writing-*'):
+    for leftover in self._folder.glob(f'{files.TEMPORARY_PREFIX}*'):
       leftover.unlink()
 
   def _path(self, num_rounds: int) -> pathlib.Path:
@@ -111,7 +92,7 @@ class CheckpointFolder:
     }
     buffer = io.BytesIO()
     np.savez(buffer, about=np.asarray(json.dumps(about)), **leaves)
-    write_durably(
+    files.write_durably(
         self._path(checkpoint.num_rounds), buffer.getvalue(), mode=0o600
     )
     for old in self._stored()[: -self._keep]:
@@ -177,7 +158,7 @@ class CheckpointFolder:
 
   def mark_released(self, num_rounds: int) -> None:
     """Says durably that the first num_rounds rounds' results may be used."""
-    write_durably(
+    files.write_durably(
         self._mark,
         json.dumps({'num_rounds': num_rounds}).encode(),
         mode=0o600,

@@ -7,7 +7,7 @@ import pathlib
 
 import tensorflow as tf
 
-from fl_dpftrl.learning import checkpoints
+from fl_dpftrl import files
 
 _ROUND = 'round'
 
@@ -70,9 +70,7 @@ class MetricsTable:
     writer = csv.DictWriter(text, columns or [_ROUND], lineterminator='\n')
     writer.writeheader()
     writer.writerows(self._rows[r] for r in self.rounds)
-    checkpoints.write_durably(
-        self._path, text.getvalue().encode(), mode=0o644
-    )
+    files.write_durably(self._path, text.getvalue().encode())
 
 
 def write_tensorboard(

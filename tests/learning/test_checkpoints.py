@@ -131,20 +131,6 @@ def test_release_mark(tmp_path):
   assert store.released() is None
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
-  path = tmp_path / 'file'
-  checkpoints.write_durably(path, b'old', mode=0o600)
-
-  def fail(*_):
-    raise OSError('disk full')
-
-  monkeypatch.setattr(os, 'replace', fail)
-  with pytest.raises(OSError, match='disk full'):
-    checkpoints.write_durably(path, b'new', mode=0o600)
-  assert path.read_bytes() == b'old'
-  assert list(tmp_path.iterdir()) == [path]
-
-
 def test_keep_must_leave_something_to_fall_back_on(tmp_path):
   with pytest.raises(ValueError, match='keep'):
     checkpoints.CheckpointFolder(tmp_path, state(0.0), keep=1)

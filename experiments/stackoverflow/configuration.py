@@ -1,0 +1,195 @@
+"""The flags of a run, checked once, and as the run records them."""
+
+import dataclasses
+import math
+from typing import Any
+
+from absl import flags
+
+HPARAMS_NAME = 'hparams.json'
+
+flags.DEFINE_enum(
+    'dataset',
+    'docstrings',
+    ['docstrings', 'stackoverflow', 'synthetic'],
+    'Text to train on.',
+)
+flags.DEFINE_string(
+    'data_dir', None, 'Folder with stackoverflow.sqlite, for that data set.'
+)
+flags.DEFINE_string('cache_dir', '.cache', 'Folder for prepared data.')
+flags.DEFINE_string(
+    'mechanism',
+    'blt',
+    'Family of the noise: blt, banded, tree_online or identity (independent).'
+    ' Without --strategy, blt and banded are optimised for the run.',
+)
+flags.DEFINE_string(
+    'strategy', None, 'Strategy file or catalogue name, such as blt-b400.'
+)
+flags.DEFINE_float(
+    'noise_multiplier',
+    None,
+    'std(Z) / clip_norm, for the strategy as stored; 0 trains without noise.',
+)
+flags.DEFINE_float('clip_norm', 1.0, 'L2 bound on a device\'s update.')
+flags.DEFINE_float(
+    'zeroing_norm', None, 'Updates with a larger L∞ norm are dropped.'
+)
+flags.DEFINE_integer(
+    'report_goal', None, 'Devices a round needs; divisor of their sum.'
+)
+flags.DEFINE_integer(
+    'clients_per_round',
+    None,
+    'Devices invited to a round; report_goal of them are used.',
+)
+flags.DEFINE_float('dropout', 0.0, 'Chance that an invited device drops out.')
+flags.DEFINE_integer(
+    'population', None, 'Devices, at most the training clients: all of them.'
+)
+flags.DEFINE_integer(
+    'timer_rounds', None, 'Rounds from one participation to the next, at least.'
+)
+flags.DEFINE_float(
+    'timer_hours', None, 'The same in simulated hours, instead of rounds.'
+)
+flags.DEFINE_bool(
+    'diurnal', False, 'Devices are available at night only, each in its zone.'
+)
+flags.DEFINE_integer('num_rounds', None, 'Rows of noise to use.')
+flags.DEFINE_float('client_learning_rate', 1.0, 'Of the devices\' SGD.')
+flags.DEFINE_float('server_learning_rate', 1.0, 'Of the server\'s SGD.')
+flags.DEFINE_float('server_momentum', 0.95, 'Of the server\'s SGD.')
+flags.DEFINE_float(
+    'warmup_fraction', 0.15, 'Rounds over which the server\'s rate rises.'
+)
+flags.DEFINE_float(
+    'cooldown_fraction', 0.25, 'Rounds over which the server\'s rate falls.'
+)
+flags.DEFINE_integer('batch_size', 16, 'Sentences in a device\'s batch.')
+flags.DEFINE_integer('client_epochs', 1, 'Passes over a device\'s sentences.')
+flags.DEFINE_integer(
+    'max_sentences', 256, 'Most sentences that a device uses in a round.'
+)
+flags.DEFINE_string('model', None, 'Network; the data set\'s own by default.')
+flags.DEFINE_integer(
+    'rounds_per_evaluation', 20, 'Rounds between two evaluations.'
+)
+flags.DEFINE_float('delta', 1e-6, 'δ at which ε is stated.')
+flags.DEFINE_integer(
+    'deployment_report_goal',
+    None,
+    'Report goal of a deployment whose hypothetical ε stands beside the run\'s:'
+    ' same noise multiplier per device, same participation.',
+)
+flags.DEFINE_integer(
+    'seed', 0, 'Of data, cohorts and initial weights; not of the noise.'
+)
+flags.DEFINE_integer(
+    'noise_seed',
+    None,
+    'Makes the noise reproducible, for tests: the run then has no guarantee.',
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hparams:
+  """What was asked for; field names are flag names.
+
+  Raises:
+    ValueError: naming the flag, its value and what would do.
+  """
+
+  dataset: str
+  data_dir: str | None
+  cache_dir: str
+  mechanism: str
+  strategy: str | None
+  noise_multiplier: float
+  clip_norm: float
+  zeroing_norm: float | None
+  report_goal: int
+  clients_per_round: int | None
+  dropout: float
+  population: int | None
+  timer_rounds: int | None
+  timer_hours: float | None
+  diurnal: bool
+  num_rounds: int
+  client_learning_rate: float
+  server_learning_rate: float
+  server_momentum: float
+  warmup_fraction: float
+  cooldown_fraction: float
+  batch_size: int
+  client_epochs: int
+  max_sentences: int
+  model: str | None
+  rounds_per_evaluation: int
+  delta: float
+  deployment_report_goal: int | None
+  seed: int
+  noise_seed: int | None
+
+  def __post_init__(self):
+    for name in ('noise_multiplier', 'report_goal', 'num_rounds'):
+      if getattr(self, name) is None:
+        raise ValueError(f'--{name} is missing; a flagfile gives all that a run needs')
+    for name in (
+        'report_goal',
+        'num_rounds',
+        'batch_size',
+        'client_epochs',
+        'max_sentences',
+        'rounds_per_evaluation',
+        'population',
+        'timer_rounds',
+        'deployment_report_goal',
+    ):
+      value = getattr(self, name)
+      if value is not None and value < 1:
+        raise ValueError(f'--{name}={value} must be at least 1')
+    for name in ('client_learning_rate', 'server_learning_rate', 'clip_norm'):
+      value = getattr(self, name)
+      if not (value > 0 and math.isfinite(value)):
+        raise ValueError(f'--{name}={value} must be positive')
+    if not (self.noise_multiplier >= 0 and math.isfinite(self.noise_multiplier)):
+      raise ValueError(
+          f'--noise_multiplier={self.noise_multiplier} must be at least 0'
+      )
+    if not 0 < self.delta < 1:
+      raise ValueError(f'--delta={self.delta} must lie between 0 and 1')
+    if self.timer_rounds is not None and self.timer_hours is not None:
+      raise ValueError(
+          f'--timer_rounds={self.timer_rounds} and'
+          f' --timer_hours={self.timer_hours}: give one of the two'
+      )
+    for name in ('seed', 'noise_seed'):
+      value = getattr(self, name)
+      if value is not None and value < 0:
+        raise ValueError(f'--{name}={value} must be at least 0')
+    if (
+        self.deployment_report_goal is not None
+        and self.deployment_report_goal < self.report_goal
+    ):
+      raise ValueError(
+          f'--deployment_report_goal={self.deployment_report_goal} is below'
+          f' --report_goal={self.report_goal}'
+      )
+
+  def to_json(self) -> dict[str, Any]:
+    """All flags, except that a noise seed is not written down."""
+    recorded = dataclasses.asdict(self)
+    recorded['noise_seed'] = None if self.noise_seed is None else 'given'
+    return recorded
+
+
+def from_flags() -> Hparams:
+  """The hyperparameters that the command line gives."""
+  return Hparams(
+      **{
+          field.name: flags.FLAGS[field.name].value
+          for field in dataclasses.fields(Hparams)
+      }
+  )

@@ -1,0 +1,96 @@
+"""What a run shows while it trains: table, TensorBoard and a progress line."""
+
+from collections.abc import Callable
+import dataclasses
+import datetime
+import sys
+import time
+from typing import Any, TextIO
+
+import tensorflow as tf
+
+from fl_dpftrl.learning import checkpoints
+from fl_dpftrl.learning import metrics
+
+# Columns that differ between two runs of the same flags.
+WALL_CLOCK_COLUMNS = ('seconds',)
+
+
+@dataclasses.dataclass(kw_only=True)
+class Monitor:
+  """Publishes a run's checkpoints as the training loop releases them.
+
+  Attributes:
+    table: where each round gets its row.
+    writer: TensorBoard's event file.
+    num_rounds: of the whole run.
+    rounds_per_evaluation: the model is evaluated after every so many rounds,
+      and after the last.
+    evaluate: model weights → measurements on the validation devices.
+    epsilon: rounds so far → ε of the log so far; None without a guarantee.
+    stream: where the progress goes.
+  """
+
+  table: metrics.MetricsTable
+  writer: tf.summary.SummaryWriter
+  num_rounds: int
+  rounds_per_evaluation: int
+  evaluate: Callable[[Any], dict[str, float]]
+  epsilon: Callable[[int], float | None]
+  stream: TextIO = sys.stderr
+  _began: float | None = None
+  _began_at: int = 0
+  _last: float = 0.0
+  _evaluation: dict[str, float] = dataclasses.field(default_factory=dict)
+
+  def publish(self, checkpoint: checkpoints.Checkpoint) -> None:
+    """Writes the row of the checkpoint's last round, and shows the progress."""
+    done = checkpoint.num_rounds
+    now = time.monotonic()
+    if self._began is None:
+      self._began, self._began_at, self._last = now, done, now
+      self.table.keep_only(set(range(done)) - set(checkpoint.burnt))
+    elif done - 1 in checkpoint.burnt:
+      self.table.keep_only(set(range(done)) - set(checkpoint.burnt))
+    if checkpoint.measurements:
+      row = dict(checkpoint.measurements)
+      if done % self.rounds_per_evaluation == 0 or done == self.num_rounds:
+        self._evaluation = {
+            f'validation/{name}': value
+            for name, value in self.evaluate(
+                checkpoint.state.global_model_weights
+            ).items()
+        }
+        epsilon = self.epsilon(done)
+        if epsilon is not None:
+          self._evaluation['epsilon'] = epsilon
+        row.update(self._evaluation)
+      row['seconds'] = round(now - self._last, 3)
+      self.table.put(done - 1, row)
+      metrics.write_tensorboard(self.writer, done - 1, row)
+    self._last = now
+    self._show(done, checkpoint.measurements, now)
+
+  def _show(
+      self, done: int, measurements: dict[str, float], now: float
+  ) -> None:
+    parts = [f'round {done}/{self.num_rounds}']
+    for name, value in measurements.items():
+      if name.endswith('train/loss'):
+        parts.append(f'training loss {value:.3f}')
+    if 'validation/accuracy' in self._evaluation:
+      accuracy = 100.0 * self._evaluation['validation/accuracy']
+      parts.append(f'validation accuracy {accuracy:.2f} %')
+    if 'epsilon' in self._evaluation:
+      parts.append(f'ε so far {self._evaluation["epsilon"]:.4g}')
+    if done > self._began_at:
+      left = (now - self._began) / (done - self._began_at)
+      seconds = round(left * (self.num_rounds - done))
+      parts.append(f'{datetime.timedelta(seconds=seconds)} left')
+    line = ' | '.join(parts)
+    if self.stream.isatty():
+      end = '\n' if done == self.num_rounds else ''
+      self.stream.write(f'\r\033[K{line}{end}')
+    elif done % self.rounds_per_evaluation == 0 or done == self.num_rounds:
+      self.stream.write(line + '\n')
+    self.stream.flush()
