@@ -1,0 +1,38 @@
+"""Federated learning with correlated noise, and the ε that its log proves.
+
+The names here load on first use; TensorFlow only with a name that needs it.
+"""
+
+import importlib
+from typing import Any
+
+__version__ = '0.1.0'
+
+_HOMES = {
+    'BLT': 'fl_dpftrl.strategies.blt',
+    'Banded': 'fl_dpftrl.strategies.banded',
+    'CorrelatedNoiseFactory': 'fl_dpftrl.aggregators',
+    'FixedSeparation': 'fl_dpftrl.participation',
+    'Guarantee': 'fl_dpftrl.accounting',
+    'Identity': 'fl_dpftrl.strategies.identity',
+    'MinSep': 'fl_dpftrl.participation',
+    'TreeOnline': 'fl_dpftrl.strategies.tree',
+    'account': 'fl_dpftrl.accounting',
+    'calibrate': 'fl_dpftrl.accounting',
+    'load_strategy': 'fl_dpftrl.catalogue',
+}
+_ROOMS = ('accounting', 'catalogue', 'error', 'sensitivity', 'workloads')
+
+__all__ = ['__version__', *_HOMES, *_ROOMS]
+
+
+def __getattr__(name: str) -> Any:
+  if name in _HOMES:
+    return getattr(importlib.import_module(_HOMES[name]), name)
+  if name in _ROOMS:
+    return importlib.import_module(f'{__name__}.{name}')
+  raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+
+
+def __dir__() -> list[str]:
+  return sorted(__all__)

@@ -1,0 +1,184 @@
+"""Guarantees of one Gaussian mechanism: all rounds of a run are one release."""
+
+import dataclasses
+import math
+
+from dp_accounting import dp_event
+from dp_accounting import privacy_accountant
+from dp_accounting.pld import pld_privacy_accountant
+
+from fl_dpftrl import participation
+from fl_dpftrl import sensitivity as sensitivity_lib
+from fl_dpftrl.strategies import base
+
+ADJACENCY = 'zero_out'
+
+_DISCRETIZATION = 1e-4
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Guarantee:
+  """What a run with one strategy guarantees every device.
+
+  Attributes:
+    sensitivity: worst ‖C u‖ per unit of clip norm, or an upper bound on it.
+    sensitivity_kind: 'exact' or 'upper_bound'.
+    noise_multiplier: standard deviation of Z over the clip norm.
+    effective_noise_multiplier: noise_multiplier / sensitivity.
+    rho: zero-concentrated differential privacy (zCDP).
+    epsilon: ε at delta.
+    delta: δ.
+    adjacency: 'zero_out', a device's updates replaced by zeros.
+    schema: in which rounds a device may have taken part.
+    assumptions: what must hold for the numbers to be true.
+  """
+
+  sensitivity: float
+  sensitivity_kind: str
+  noise_multiplier: float
+  effective_noise_multiplier: float
+  rho: float
+  epsilon: float
+  delta: float
+  adjacency: str
+  schema: participation.MinSep
+  assumptions: tuple[str, ...]
+
+
+def _check_positive(name: str, value: float) -> None:
+  if not (math.isfinite(value) and value > 0.0):
+    raise ValueError(f'{name} must be positive and finite, got {value!r}')
+
+
+def check_delta(delta: float) -> None:
+  """Raises ValueError unless 0 < delta < 1."""
+  if not 0.0 < delta < 1.0:
+    raise ValueError(f'delta must lie strictly between 0 and 1, got {delta!r}')
+
+
+def rho(effective_noise_multiplier: float) -> float:
+  """ρ of zCDP: 1 / (2 · multiplier²).
+
+  Raises:
+    ValueError: where the multiplier is not positive and finite.
+
+  Source: Bun and Steinke 2016, proposition 1.6.
+  """
+  _check_positive('effective_noise_multiplier', effective_noise_multiplier)
+  return 0.5 / effective_noise_multiplier**2
+
+
+def epsilon(effective_noise_multiplier: float, delta: float) -> float:
+  """ε at δ from the privacy loss distribution, under zero-out adjacency.
+
+  The distribution is discretised so that ε is never understated.
+
+  Raises:
+    ValueError: where the multiplier is not positive and finite, delta is not
+      between 0 and 1, or delta is too small for the distribution to resolve.
+
+  Source: Koskela et al. 2020; Doroshenko et al. 2022 (connect the dots).
+  """
+  _check_positive('effective_noise_multiplier', effective_noise_multiplier)
+  check_delta(delta)
+  # The loss has mean μ²/2 and standard deviation μ: steps in proportion to them
+  # bound time and memory where the noise is small.
+  mu = 1.0 / effective_noise_multiplier
+  step = _DISCRETIZATION * max(1.0, mu, mu**2 / 50.0)
+  accountant = pld_privacy_accountant.PLDAccountant(
+      privacy_accountant.NeighboringRelation.REPLACE_SPECIAL,
+      value_discretization_interval=step,
+  )
+  accountant.compose(dp_event.GaussianDpEvent(effective_noise_multiplier))
+  value = float(accountant.get_epsilon(delta))
+  if not math.isfinite(value):
+    raise ValueError(
+        f'delta={delta!r} is too small for a privacy loss distribution; 1e-15'
+        ' and above can be resolved'
+    )
+  return value
+
+
+def account(
+    strategy: base.Strategy,
+    schema: participation.MinSep,
+    *,
+    noise_multiplier: float,
+    delta: float,
+) -> Guarantee:
+  """The guarantee of a run with this strategy, schema and noise.
+
+  Args:
+    strategy: C as it is run, not normalised.
+    schema: the rounds that consumed noise and how devices took part in them.
+    noise_multiplier: standard deviation of Z over the clip norm.
+    delta: δ of (ε, δ).
+
+  Raises:
+    ValueError: where an argument is outside its range, or the schema has more
+      rounds than the strategy can run.
+  """
+  _check_positive('noise_multiplier', noise_multiplier)
+  check_delta(delta)
+  sensitivity = sensitivity_lib.sensitivity(strategy, schema)
+  return from_sensitivity(
+      sensitivity, schema, noise_multiplier=noise_multiplier, delta=delta
+  )
+
+
+def from_sensitivity(
+    sensitivity: sensitivity_lib.Sensitivity,
+    schema: participation.MinSep,
+    *,
+    noise_multiplier: float,
+    delta: float,
+) -> Guarantee:
+  """The guarantee for a sensitivity that is exact or an upper bound.
+
+  Raises:
+    ValueError: where the sensitivity is a lower bound, which proves nothing, or
+      an argument is outside its range.
+  """
+  if sensitivity.kind not in (
+      sensitivity_lib.EXACT, sensitivity_lib.UPPER_BOUND
+  ):
+    raise ValueError(
+        'a guarantee needs an exact sensitivity or an upper bound, got'
+        f' {sensitivity.kind!r}'
+    )
+  _check_positive('sensitivity', sensitivity.value)
+  _check_positive('noise_multiplier', noise_multiplier)
+  effective = noise_multiplier / sensitivity.value
+  return Guarantee(
+      sensitivity=sensitivity.value,
+      sensitivity_kind=sensitivity.kind,
+      noise_multiplier=noise_multiplier,
+      effective_noise_multiplier=effective,
+      rho=rho(effective),
+      epsilon=epsilon(effective, delta),
+      delta=delta,
+      adjacency=ADJACENCY,
+      schema=schema,
+      assumptions=assumptions(schema),
+  )
+
+
+def assumptions(schema: participation.MinSep) -> tuple[str, ...]:
+  """What must hold, in words, for a guarantee under this schema to be true."""
+  if schema.participations == 1:
+    pattern = f'no device takes part twice in {schema.num_rounds} rounds'
+  else:
+    apart = 'exactly' if isinstance(
+        schema, participation.FixedSeparation
+    ) else 'at least'
+    pattern = (
+        f'every device takes part in at most {schema.participations} of'
+        f' {schema.num_rounds} rounds, {apart} {schema.min_sep} apart'
+    )
+  return (
+      pattern,
+      'every update of a device is clipped to the clip norm, and what it adds to'
+      ' a sum depends on that device alone',
+      'Z is independent Gaussian noise, secret, and no row of it enters two sums',
+      'which devices take part, and when, does not depend on their data',
+  )

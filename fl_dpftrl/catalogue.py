@@ -1,0 +1,359 @@
+"""Strategy files: written with their figures, and believed only with them.
+
+A strategy file is JSON, format version 1. Arrays stand beside it in an ``.npz``
+that it names. Loading computes sensitivity, errors and losses anew and refuses
+a file whose figures are not its own.
+"""
+
+import dataclasses
+import json
+import math
+import os
+import pathlib
+from typing import Any
+
+import numpy as np
+
+import fl_dpftrl
+from fl_dpftrl import error as error_lib
+from fl_dpftrl import participation
+from fl_dpftrl import sensitivity as sensitivity_lib
+from fl_dpftrl import workloads
+from fl_dpftrl.strategies import base
+from fl_dpftrl.strategies import registry
+
+FORMAT = 'fl_dpftrl.strategy'
+VERSION = 1
+OBJECTIVES = ('rms', 'max')
+
+_RELATIVE_TOLERANCE = 1e-9
+_SCHEMAS = {
+    'min_sep': participation.MinSep,
+    'fixed_separation': participation.FixedSeparation,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class StrategyFile:
+  """A strategy with what it was made for, and how well it does there.
+
+  Attributes:
+    strategy: C.
+    schema: the participation it was optimised for.
+    objective: 'rms' or 'max', or None for published parameters that name none.
+    workload: what it was optimised for.
+    sensitivity: under `schema`.
+    error: of `workload` over the rounds of `schema`.
+    version: the release that made it.
+  """
+
+  strategy: base.Strategy
+  schema: participation.MinSep
+  objective: str
+  workload: workloads.Workload
+  sensitivity: sensitivity_lib.Sensitivity
+  error: error_lib.Error
+  version: str
+
+  @property
+  def rms_loss(self) -> float:
+    return self.sensitivity.value * self.error.rms
+
+  @property
+  def max_loss(self) -> float:
+    return self.sensitivity.value * self.error.max
+
+
+def evaluate(
+    strategy: base.Strategy,
+    *,
+    schema: participation.MinSep,
+    objective: str,
+    workload: workloads.Workload = workloads.Workload(),
+    version: str = fl_dpftrl.__version__,
+) -> StrategyFile:
+  """The figures of a strategy, as a file would hold them.
+
+  Raises:
+    ValueError: where the objective is unknown or the strategy cannot run for
+      the rounds of the schema.
+  """
+  if objective not in OBJECTIVES:
+    raise ValueError(
+        f'objective must be one of {", ".join(OBJECTIVES)}, got {objective!r}'
+    )
+  matrix = workload.matrix(schema.num_rounds) if workload.momentum else None
+  return StrategyFile(
+      strategy=strategy,
+      schema=schema,
+      objective=objective,
+      workload=workload,
+      sensitivity=sensitivity_lib.sensitivity(strategy, schema),
+      error=error_lib.error(strategy, schema.num_rounds, matrix),
+      version=version,
+  )
+
+
+def _figures(file: StrategyFile) -> dict[str, float]:
+  return {
+      'sensitivity': file.sensitivity.value,
+      'rms_error': file.error.rms,
+      'max_error': file.error.max,
+      'rms_loss': file.rms_loss,
+      'max_loss': file.max_loss,
+  }
+
+
+def save(
+    path: str | os.PathLike[str],
+    strategy: base.Strategy,
+    *,
+    schema: participation.MinSep,
+    objective: str,
+    workload: workloads.Workload = workloads.Workload(),
+) -> StrategyFile:
+  """Writes a strategy file, and an .npz beside it where there are arrays.
+
+  Args:
+    path: ends in .json.
+    strategy: C.
+    schema: the participation it was optimised for.
+    objective: 'rms' or 'max'.
+    workload: what it was optimised for.
+
+  Returns:
+    What `load` of the file gives.
+
+  Raises:
+    ValueError: as `evaluate`, and where path does not end in .json.
+  """
+  path = pathlib.Path(path)
+  if path.suffix != '.json':
+    raise ValueError(f'a strategy file must end in .json, got {str(path)!r}')
+  file = evaluate(
+      strategy, schema=schema, objective=objective, workload=workload
+  )
+  parameters = strategy.parameters()
+  arrays = {
+      name: value
+      for name, value in parameters.items()
+      if isinstance(value, np.ndarray)
+  }
+  arrays_path = path.with_suffix('.npz')
+  document = {
+      'format': FORMAT,
+      'version': VERSION,
+      'family': strategy.family,
+      'parameters': {
+          name: {'npz': arrays_path.name} if name in arrays else value
+          for name, value in parameters.items()
+      },
+      'workload': workload.name,
+      **({'momentum': workload.momentum} if workload.momentum else {}),
+      'objective': objective,
+      'schema': {
+          'participation': _schema_name(schema),
+          **dataclasses.asdict(schema),
+      },
+      'sensitivity_kind': file.sensitivity.kind,
+      **_figures(file),
+      'made_by': file.version,
+  }
+  if arrays:
+    _replace(arrays_path, lambda f: np.savez_compressed(f, **arrays))
+  text = json.dumps(document, indent=2, allow_nan=False) + '\n'
+  _replace(path, lambda f: f.write(text.encode()))
+  return file
+
+
+def _replace(path: pathlib.Path, write: Any) -> None:
+  """Writes a file under another name first, so that no half of it is seen."""
+  temporary = path.with_name(f'.{path.name}.{os.getpid()}')
+  try:
+    with open(temporary, 'wb') as file:
+      write(file)
+    os.replace(temporary, path)
+  finally:
+    temporary.unlink(missing_ok=True)
+
+
+def _schema_name(schema: participation.MinSep) -> str:
+  return next(
+      name for name, cls in _SCHEMAS.items() if type(schema) is cls  # pylint: disable=unidiomatic-typecheck
+  )
+
+
+def matrices_folder() -> pathlib.Path:
+  """The folder of named strategies: in the package, or beside it in a checkout."""
+  package = pathlib.Path(__file__).resolve().parent
+  installed = package / 'matrices'
+  return installed if installed.is_dir() else package.parent / 'matrices'
+
+
+def names() -> tuple[str, ...]:
+  """Names of the strategies in matrices/."""
+  return tuple(sorted(path.stem for path in matrices_folder().glob('*.json')))
+
+
+def parameter_free() -> tuple[str, ...]:
+  """Families that need no parameters, and so no file."""
+  return tuple(
+      name
+      for name, cls in registry.FAMILIES.items()
+      if not any(
+          field.default is dataclasses.MISSING
+          and field.default_factory is dataclasses.MISSING
+          for field in dataclasses.fields(cls)
+      )
+  )
+
+
+def load_strategy(name_or_path: str | os.PathLike[str]) -> base.Strategy:
+  """A strategy from a file, a name in matrices/ or a parameter-free family.
+
+  Raises:
+    ValueError: where there is none, or as `load`.
+  """
+  if name_or_path in parameter_free():
+    return registry.FAMILIES[name_or_path]()
+  return load(name_or_path).strategy
+
+
+def load(name_or_path: str | os.PathLike[str]) -> StrategyFile:
+  """Reads a strategy file, by its path or its name in matrices/, and checks it.
+
+  Raises:
+    ValueError: naming the file and the field, where it is missing, malformed, of
+      another version or an unknown family, or its figures are not its own.
+  """
+  text = os.fspath(name_or_path)
+  if text in names():
+    path = matrices_folder() / f'{text}.json'
+  else:
+    path = pathlib.Path(text)
+    if not path.is_file():
+      known = ', '.join(parameter_free() + names())
+      raise ValueError(
+          f'strategy {text!r} is neither a file nor one of {known}'
+      )
+  try:
+    return _read(path)
+  except (ValueError, TypeError, OSError) as e:
+    raise ValueError(f'strategy file {str(path)!r}: {e}') from e
+
+
+def _refuse_constant(constant: str) -> None:
+  raise ValueError(f'{constant} is not a number of a strategy file')
+
+
+def _read(path: pathlib.Path) -> StrategyFile:
+  document = json.loads(
+      path.read_text(encoding='utf-8'), parse_constant=_refuse_constant
+  )
+  if not isinstance(document, dict):
+    raise ValueError('it must hold a JSON object')
+  if document.get('format') != FORMAT:
+    raise ValueError(
+        f'format must be {FORMAT!r}, got {document.get("format")!r}'
+    )
+  if document.get('version') != VERSION:
+    raise ValueError(
+        f'version must be {VERSION}, got {document.get("version")!r}'
+    )
+  workload, momentum = _field(document, 'workload', str), 0.0
+  if workload == 'momentum':
+    momentum = _number(document, 'momentum')
+  elif workload != 'prefix':
+    raise ValueError(f'workload must be prefix or momentum, got {workload!r}')
+  stored = {name: _number(document, name) for name in _FIGURE_NAMES}
+  file = evaluate(
+      _strategy(document, path),
+      schema=_schema(_field(document, 'schema', dict)),
+      objective=_field(document, 'objective', str),
+      workload=workloads.Workload(momentum),
+      version=_field(document, 'made_by', str),
+  )
+  for name, own in _figures(file).items():
+    if not math.isclose(stored[name], own, rel_tol=_RELATIVE_TOLERANCE):
+      raise ValueError(
+          f'{name} is {stored[name]!r}, but its parameters give {own!r}'
+      )
+  kind = _field(document, 'sensitivity_kind', str)
+  if kind != file.sensitivity.kind:
+    raise ValueError(
+        f'sensitivity_kind is {kind!r}, but its parameters give'
+        f' {file.sensitivity.kind!r}'
+    )
+  return file
+
+
+_FIGURE_NAMES = (
+    'sensitivity', 'rms_error', 'max_error', 'rms_loss', 'max_loss',
+)
+
+
+def _field(document: dict[str, Any], name: str, kind: type[Any]) -> Any:
+  value = document.get(name)
+  if not isinstance(value, kind):
+    what = {str: 'text', dict: 'an object'}[kind]
+    raise ValueError(f'{name} must be {what}, got {value!r}')
+  return value
+
+
+def _number(document: dict[str, Any], name: str) -> float:
+  value = document.get(name)
+  if isinstance(value, bool) or not isinstance(value, (int, float)):
+    raise ValueError(f'{name} must be a number, got {value!r}')
+  return float(value)
+
+
+def _schema(document: dict[str, Any]) -> participation.MinSep:
+  arguments = dict(document)
+  name = arguments.pop('participation', None)
+  if name not in _SCHEMAS:
+    raise ValueError(
+        f'schema participation must be one of {", ".join(_SCHEMAS)}, got'
+        f' {name!r}'
+    )
+  known = {field.name for field in dataclasses.fields(participation.MinSep)}
+  if arguments.keys() != known:
+    raise ValueError(
+        f'schema must have {", ".join(sorted(known))}, got'
+        f' {", ".join(sorted(arguments)) or "none"}'
+    )
+  return _SCHEMAS[name](**arguments)
+
+
+def _strategy(document: dict[str, Any], path: pathlib.Path) -> base.Strategy:
+  family = _field(document, 'family', str)
+  if family not in registry.FAMILIES:
+    raise ValueError(
+        f'family must be one of {", ".join(registry.FAMILIES)}, got {family!r}'
+    )
+  cls = registry.FAMILIES[family]
+  parameters = _field(document, 'parameters', dict)
+  known = {field.name for field in dataclasses.fields(cls)}
+  if parameters.keys() != known:
+    raise ValueError(
+        f'parameters of {family} must be {", ".join(sorted(known)) or "none"},'
+        f' got {", ".join(sorted(parameters)) or "none"}'
+    )
+  return cls(**{
+      name: _array(value, name, path) if isinstance(value, dict) else value
+      for name, value in parameters.items()
+  })
+
+
+def _array(
+    reference: dict[str, Any], name: str, path: pathlib.Path
+) -> np.ndarray:
+  file_name = _field(reference, 'npz', str)
+  if pathlib.PurePath(file_name).name != file_name:
+    raise ValueError(
+        f'{name} must name an .npz beside the file, got {file_name!r}'
+    )
+  try:
+    with np.load(path.with_name(file_name), allow_pickle=False) as arrays:
+      return arrays[name]
+  except (KeyError, OSError, ValueError, AttributeError, TypeError) as e:
+    raise ValueError(f'{name} cannot be read from {file_name!r}: {e}') from e
