@@ -8,7 +8,7 @@ a run that was killed goes on with the cohorts that it would have had.
 import dataclasses
 import itertools
 import operator
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn, Sequence
 
 import numpy as np
 
@@ -49,6 +49,7 @@ class Cohort(NamedTuple):
   Attributes:
     round: from 0.
     device_indices: int64, shape [report_goal], sorted.
+    device_ids: of the same devices, in that order.
     started: UTC second at which devices were invited.
     closed: UTC second at which the last of the cohort reported; also the
       timestamp of the round in the log, from which timers run.
@@ -56,6 +57,7 @@ class Cohort(NamedTuple):
 
   round: int
   device_indices: np.ndarray
+  device_ids: np.ndarray
   started: int
   closed: int
 
@@ -104,7 +106,9 @@ class CohortSelector:
     for name in ('report_goal', 'clients_per_round', 'start'):
       object.__setattr__(self, name, operator.index(getattr(self, name)))
     if self.report_goal < 1:
-      raise ValueError(f'report_goal must be at least 1, got {self.report_goal}')
+      raise ValueError(
+          f'report_goal must be at least 1, got {self.report_goal}'
+      )
     if self.clients_per_round < self.report_goal:
       raise ValueError(
           f'clients_per_round={self.clients_per_round} is below'
@@ -168,37 +172,31 @@ class CohortSelector:
 
   def restore(
       self,
-      rounds: np.ndarray,
-      device_indices: np.ndarray,
-      timestamps: np.ndarray,
+      rounds: Sequence[int] | np.ndarray,
+      device_ids: Sequence[str] | Sequence[int] | np.ndarray,
+      timestamps: Sequence[int] | np.ndarray,
   ) -> State:
     """The state after the rounds of a log, as `next` left it.
 
     Args:
       rounds: shape [num_participations]; rounds 0 to the last, none missing.
-      device_indices: of that shape; the population's indices of the devices.
-      timestamps: of that shape, UTC seconds; one value a round, its close.
+      device_ids: of that shape; ids of the population, not its indices.
+      timestamps: of that shape, UTC seconds; one value a round: when it closed.
 
     Raises:
       ValueError: for another shape, unknown devices, a missing round, a device
         twice in a round, or timestamps that differ within a round.
     """
-    rounds, devices, times = (
-        np.asarray(a, np.int64) for a in (rounds, device_indices, timestamps)
-    )
+    devices = self.population.indices(device_ids)
+    rounds, times = (np.asarray(a, np.int64) for a in (rounds, timestamps))
     if not rounds.ndim == 1 or not rounds.shape == devices.shape == times.shape:
       raise ValueError(
-          'rounds, device_indices and timestamps must have one shape, got'
+          'rounds, device_ids and timestamps must have one shape, got'
           f' {rounds.shape}, {devices.shape} and {times.shape}'
       )
     state = self.init()
     if not rounds.size:
       return state
-    if devices.min() < 0 or devices.max() >= self.population.num_devices:
-      raise ValueError(
-          f'device_indices must lie below {self.population.num_devices}, got'
-          f' {devices.min()} to {devices.max()}'
-      )
     order = np.lexsort((devices, rounds))
     rounds, devices, times = rounds[order], devices[order], times[order]
     present = np.unique(rounds)
@@ -209,7 +207,7 @@ class CohortSelector:
       )
     same_round = rounds[1:] == rounds[:-1]
     if (same_round & (devices[1:] == devices[:-1])).any():
-      raise ValueError('a device is twice in a round')
+      raise ValueError('device_ids holds a device twice in a round')
     if (same_round & (times[1:] != times[:-1])).any():
       raise ValueError('timestamps differ within a round')
     # Rounds ascend, so each device keeps its last assignment.
@@ -238,11 +236,17 @@ class CohortSelector:
     last_round, last_time = state.last_round.copy(), state.last_time.copy()
     last_round[devices], last_time[devices] = state.round, closed
     return (
-        Cohort(state.round, devices, started, closed),
+        Cohort(
+            round=state.round,
+            device_indices=devices,
+            device_ids=self.population.device_ids[devices],
+            started=started,
+            closed=closed,
+        ),
         State(state.round + 1, closed, last_round, last_time),
     )
 
-  def _stall(self, state: State, reason: str):
+  def _stall(self, state: State, reason: str) -> NoReturn:
     goal, devices = self.report_goal, self.population.num_devices
     raise StalledRound(
         f'round {state.round} stalled: {reason} for a report goal of {goal} in'

@@ -26,7 +26,7 @@ def columns(rounds):
   sizes = [c.device_indices.size for c in rounds]
   return (
       np.repeat([c.round for c in rounds], sizes),
-      np.concatenate([c.device_indices for c in rounds]),
+      np.concatenate([c.device_ids for c in rounds]),
       np.repeat([c.closed for c in rounds], sizes),
   )
 
@@ -49,6 +49,7 @@ def same(first, second):
       and a.started == b.started
       and a.closed == b.closed
       and np.array_equal(a.device_indices, b.device_indices)
+      and np.array_equal(a.device_ids, b.device_ids)
       for a, b in zip(first, second)
   )
 
@@ -111,7 +112,9 @@ def test_without_a_timer_devices_may_follow_each_other():
   assert counts.std() > 1.0
 
 
-@pytest.mark.parametrize('num_devices, rounds, stalls_at', [(59, 12, 11), (4, 1, 0)])
+@pytest.mark.parametrize(
+    'num_devices, rounds, stalls_at', [(59, 12, 11), (4, 1, 0)]
+)
 def test_too_few_devices_stall(num_devices, rounds, stalls_at):
   chosen = selector(num_devices, rounds=rounds, goal=5)
   history, state = run(chosen, stalls_at)
@@ -149,7 +152,8 @@ def test_time_moves_on_to_the_night():
   noon = cohorts.START + 12 * 3600
   cohort, state = chosen.next(chosen.init()._replace(clock=noon))
   assert 6 * 3600 < cohort.started - noon < 16 * 3600
-  assert chosen.population.available(cohort.started)[cohort.device_indices].all()
+  reachable = chosen.population.available(cohort.started)
+  assert reachable[cohort.device_indices].all()
   assert state.clock == cohort.closed > cohort.started
 
 
@@ -212,8 +216,8 @@ def test_next_leaves_the_state_alone():
         (([1], [1], [5]), 'gap'),
         (([0, 0], [1, 1], [5, 5]), 'twice'),
         (([0, 0], [1, 2], [5, 6]), 'differ'),
-        (([0], [60], [5]), 'below 60'),
-        (([0], [-1], [5]), 'below 60'),
+        (([0], [60], [5]), 'device_id 60'),
+        (([0], [-1], [5]), 'device_id -1'),
         (([0, 0], [1], [5]), 'one shape'),
     ],
 )
@@ -233,7 +237,7 @@ def test_over_selection_closes_rounds_earlier():
   exact, _ = run(selector(400, goal=50), 30)
   over, _ = run(selector(400, goal=50, clients_per_round=100), 30)
   seconds = [np.mean([c.closed - c.started for c in r]) for r in (exact, over)]
-  # The last of 50, and the 50th of 100, of reports spread over 15 to 45 minutes.
+  # The 50th of 50, and of 100, reports that are spread over 15 to 45 minutes.
   assert seconds[0] == pytest.approx(60 * (15 + 30 * 50 / 51), rel=0.03)
   assert seconds[1] == pytest.approx(60 * (15 + 30 * 50 / 101), rel=0.03)
 
@@ -251,7 +255,9 @@ def chi_square(history, num_devices):
 
 @pytest.mark.parametrize('over', [0, 3])
 def test_uniform_among_the_eligible(over):
-  chosen = selector(50, goal=5, clients_per_round=5 + over, dropout=0.1 * (over > 0))
+  chosen = selector(
+      50, goal=5, clients_per_round=5 + over, dropout=0.1 * (over > 0)
+  )
   history, _ = run(chosen, 1500)
   assert 0.001 < chi_square(history, 50) < 0.999
 
@@ -291,5 +297,6 @@ def test_a_biased_choice_is_noticed():
     ],
 )
 def test_refuses(name, value):
-  with pytest.raises(ValueError, match='report_goal' if name == 'goal' else name):
+  message = 'report_goal' if name == 'goal' else name
+  with pytest.raises(ValueError, match=message):
     selector(**{name: value})

@@ -3,8 +3,6 @@ import pytest
 
 from fl_dpftrl.simulation import timer
 
-NEVER = np.full(3, -1), np.zeros(3, np.int64)
-
 
 def test_round_timer_counts_rounds_from_the_devices_own_last():
   three = timer.RoundTimer(3)
@@ -25,7 +23,9 @@ def test_hour_timer_counts_seconds_from_the_devices_own_last():
 def test_hour_timer_says_when_enough_timers_will_have_run():
   two = timer.HourTimer(2.0)
   last_round, last_time = np.array([-1, 0, 0]), np.array([0, 800, 9000])
-  earliest = [two.earliest(1, 1000, last_round, last_time, c) for c in (1, 2, 3)]
+  earliest = [
+      two.earliest(1, 1000, last_round, last_time, count) for count in (1, 2, 3)
+  ]
   assert earliest == [1000, 8000, 16200]
   assert two.earliest(1, 1000, last_round, last_time, 4) is None
 
