@@ -1,0 +1,1 @@
+"""Streams of rows of N·Z: the noise that correlated mechanisms add."""

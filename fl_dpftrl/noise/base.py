@@ -1,0 +1,18 @@
+"""What a stream of noise is."""
+
+from typing import Any, Callable, NamedTuple
+
+
+class NoiseStream(NamedTuple):
+  """Rows of N·Z, one at a time, as two pure functions.
+
+  The state is all that a stream remembers: the same state always gives the same
+  row and the same next state, so a saved state resumes a stream exactly.
+
+  Attributes:
+    init: () → state, before row 0.
+    next: state → (row t of N·Z, state before row t + 1).
+  """
+
+  init: Callable[[], Any]
+  next: Callable[[Any], tuple[Any, Any]]

@@ -1,0 +1,106 @@
+"""Secret seeds, and the rows of Z that they determine."""
+
+import hashlib
+import math
+from typing import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+_PHILOX = 1
+# Two 64-bit words make one seed.
+SEED_SPEC = tf.TensorSpec([2], tf.int64, 'seed')
+# A tensor's counters start at its index times this, more than it can use.
+_COUNTERS_PER_TENSOR = 1 << 40
+_MAX_TENSORS = (1 << 64) // _COUNTERS_PER_TENSOR
+
+
+def system_seed() -> tf.Tensor:
+  """A fresh secret seed from the operating system, whenever the graph runs.
+
+  The seed is not part of the graph. TensorFlow's own non-deterministic seeds
+  will not do: they all come from a generator that is itself seeded with 32 bits.
+  Its dataset of text lines reads the system's device as a stream. It drops the
+  two bytes that end lines; the others stay independent and uniform over 254
+  values, so that 16 of them carry 127.8 bits. Sixteen lines hold fewer than 16
+  such bytes with a probability below 1e-29; running the graph then fails.
+
+  Returns:
+    int64, shape [2].
+  """
+  lines = tf.data.TextLineDataset('/dev/urandom', buffer_size=64).take(16)
+  text = lines.reduce(tf.constant(''), lambda joined, line: joined + line)
+  words = tf.io.decode_raw(tf.strings.substr(text, 0, 16), SEED_SPEC.dtype)
+  return tf.ensure_shape(words, SEED_SPEC.shape)
+
+
+def fixed_seed(noise_seed: int) -> tf.Tensor:
+  """The seed for a given number, the same always: for tests, never secret."""
+  digest = hashlib.sha256(b'fl_dpftrl noise seed %d' % noise_seed).digest()
+  return tf.constant(np.frombuffer(digest[:16], '<i8').astype(np.int64))
+
+
+def draw(
+    seed: tf.Tensor, row: tf.Tensor, specs: Sequence[tf.TensorSpec]
+) -> list[tf.Tensor]:
+  """One row of Z: independent standard normals, a pure function of seed and row.
+
+  Philox maps the 128-bit counters of one key one-to-one. The first word of the
+  seed is the key; a counter's high half is the second word ⊕ row, its low half
+  counts within the row, from an offset for each tensor. So no two of (row,
+  tensor, position) share a counter, and neither key nor counters are known
+  without the seed. The generator is named, not left to the device.
+
+  The normals are made by Box and Muller from 64-bit uniforms, which reach 9.5
+  standard deviations. TensorFlow's own end at 5.68, beyond which lies 1.4e-8 of
+  the mass: seeing an output there would betray more than a delta of 1e-10.
+
+  Args:
+    seed: int64, shape [2].
+    row: r, a scalar, int64.
+    specs: shapes of the tensors that make up a row; static, float32.
+
+  Returns:
+    A tensor for each of specs.
+
+  Raises:
+    ValueError: for more tensors, or larger ones, than counters are kept for.
+  """
+  if len(specs) > _MAX_TENSORS:
+    raise ValueError(f'specs has {len(specs)} tensors, of at most {_MAX_TENSORS}')
+  tensors = []
+  for i, spec in enumerate(specs):
+    size = spec.shape.num_elements()
+    pairs = normals(random_words(seed, row, i, size + size % 2))
+    tensors.append(tf.reshape(pairs[:size], spec.shape))
+  return tensors
+
+
+def random_words(
+    seed: tf.Tensor, row: tf.Tensor, tensor_index: int, num_words: int
+) -> tf.Tensor:
+  """uint64 words for one tensor of one row, two for each of its counters."""
+  if num_words > _COUNTERS_PER_TENSOR:
+    raise ValueError(f'num_words={num_words} is more than a seed has for a tensor')
+  low = tf.constant(tensor_index * _COUNTERS_PER_TENSOR, tf.uint64)
+  high = tf.bitcast(tf.bitwise.bitwise_xor(seed[1], row), tf.uint64)
+  return tf.raw_ops.StatelessRandomUniformFullIntV2(
+      shape=[num_words],
+      key=tf.bitcast(seed[:1], tf.uint64),
+      counter=tf.stack([low, high]),
+      alg=tf.constant(_PHILOX),
+      dtype=tf.uint64,
+  )
+
+
+def normals(words: tf.Tensor) -> tf.Tensor:
+  """As many independent standard normals as uniform uint64 words, float32.
+
+  Source: Box and Muller 1958.
+  """
+  # Half a step up keeps the logarithm finite.
+  uniform = (tf.cast(words, tf.float32) + 0.5) * 2.0**-64
+  first, second = tf.split(uniform, 2)
+  radius = tf.sqrt(-2.0 * tf.math.log(first))
+  angle = (2.0 * math.pi) * second
+  return tf.concat([radius * tf.cos(angle), radius * tf.sin(angle)], 0)

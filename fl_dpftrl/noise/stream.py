@@ -1,0 +1,118 @@
+"""Streams of noise in TensorFlow, for models of any structure."""
+
+import operator
+from typing import Any, Callable, NamedTuple
+
+import tensorflow as tf
+
+from fl_dpftrl.noise import base
+from fl_dpftrl.noise import randomness
+from fl_dpftrl.noise import recurrences
+from fl_dpftrl.strategies import base as strategies
+
+# (seed, r, specs) → row r of Z with standard deviation 1, a tensor a spec.
+Draw = Callable[[tf.Tensor, tf.Tensor, list[tf.TensorSpec]], list[tf.Tensor]]
+
+
+class StreamState(NamedTuple):
+  """All that a stream remembers. Secret: it determines all noise to come.
+
+  Attributes:
+    seed: int64, shape [2].
+    row: t, the row that comes next (scalar, int64).
+    row_stddev: standard deviation of each coordinate of the row that came last
+      (scalar, float32); 0 before the first.
+    buffers: what the strategy's recurrence carries from row to row.
+  """
+
+  seed: tf.Tensor
+  row: tf.Tensor
+  row_stddev: tf.Tensor
+  buffers: Any
+
+
+def check_template(template: Any) -> list[tf.TensorSpec]:
+  """The flattened template.
+
+  Raises:
+    ValueError: unless it holds float32 tensors of known shapes, at least one.
+  """
+  specs = tf.nest.flatten(template)
+  for spec in specs:
+    if spec.dtype != tf.float32 or not spec.shape.is_fully_defined():
+      raise ValueError(
+          'noise is for float32 tensors of known shapes, and the model has one of'
+          f' type {spec.dtype.name}, shape {spec.shape}'
+      )
+  if not specs:
+    raise ValueError(f'the model has no tensors: {template!r}')
+  return specs
+
+
+def make_stream(
+    strategy: strategies.Strategy,
+    template: Any,
+    *,
+    stddev: float,
+    noise_seed: int | None = None,
+    draw: Draw | None = None,
+) -> base.NoiseStream:
+  """A stream of rows of N·Z in TensorFlow, eager or as part of a graph.
+
+  Past the strategy's last round, `next` fails with an InvalidArgumentError.
+
+  Args:
+    strategy: of a family that has a recurrence.
+    template: nested structure of tf.TensorSpec, float32, of known shapes.
+    stddev: standard deviation of each entry of Z.
+    noise_seed: None takes a fresh secret seed from the operating system each
+      time that `init` runs. A number gives the same noise always, for tests: it
+      protects nobody.
+    draw: where rows of Z come from; the default makes them from the seed.
+
+  Returns:
+    A stream whose rows are structures of tensors as the template says, and whose
+    state is a `StreamState`.
+
+  Raises:
+    ValueError: for a template, standard deviation or strategy that will not do.
+  """
+  specs = check_template(template)
+  if not 0.0 <= stddev <= tf.float32.max:
+    raise ValueError(
+        f'stddev must be at least 0 and fit into float32, got {stddev!r}'
+    )
+  if noise_seed is not None:
+    try:
+      noise_seed = operator.index(noise_seed)
+    except TypeError:
+      raise ValueError(
+          f'noise_seed must be a whole number or None, got {noise_seed!r}'
+      ) from None
+  draw = draw or randomness.draw
+  recurrence = recurrences.recurrence(strategy, specs)
+
+  def init():
+    if noise_seed is None:
+      seed = randomness.system_seed()
+    else:
+      seed = randomness.fixed_seed(noise_seed)
+    return StreamState(
+        seed=seed,
+        row=tf.constant(0, tf.int64),
+        row_stddev=tf.constant(0.0, tf.float32),
+        buffers=recurrence.init(),
+    )
+
+  def next_fn(state):
+    state = tf.nest.map_structure(tf.convert_to_tensor, state)
+    z = lambda row: [stddev * part for part in draw(state.seed, row, specs)]
+    row, norm, buffers = recurrence.next(z, state.row, state.buffers)
+    return tf.nest.pack_sequence_as(template, row), StreamState(
+        seed=state.seed,
+        row=state.row + 1,
+        row_stddev=tf.cast(stddev * norm, tf.float32),
+        buffers=buffers,
+    )
+
+  return base.NoiseStream(init, next_fn)

@@ -1,0 +1,33 @@
+"""One strategy of every family, for any number of rounds."""
+
+import numpy as np
+import pytest
+
+from fl_dpftrl.strategies import banded
+from fl_dpftrl.strategies import blt
+from fl_dpftrl.strategies import identity
+from fl_dpftrl.strategies import registry
+from fl_dpftrl.strategies import tree
+
+
+def _banded(num_rounds):
+  num_bands = min(4, num_rounds)
+  rng = np.random.default_rng(num_rounds)
+  coefficients = rng.uniform(-0.4, 0.6, (num_rounds, num_bands))
+  coefficients[:, 0] = rng.uniform(0.5, 1.5, num_rounds)
+  coefficients[np.arange(num_rounds)[:, None] < np.arange(num_bands)] = 0.0
+  return banded.Banded(coefficients)
+
+
+_EXAMPLES = {
+    'identity': lambda num_rounds: identity.Identity(),
+    'tree_online': lambda num_rounds: tree.TreeOnline(),
+    'banded': _banded,
+    'blt': lambda num_rounds: blt.BLT((0.99, 0.8, 0.3), (0.25, 0.3, 0.2)),
+}
+
+
+@pytest.fixture(params=sorted(registry.FAMILIES))
+def example(request):
+  """num_rounds → a strategy, for every family of the registry."""
+  return _EXAMPLES[request.param]
