@@ -7,6 +7,8 @@ i < j of one device satisfy ``j - i >= min_sep``.
 import dataclasses
 import operator
 
+import numpy as np
+
 
 def _positive_integer(name: str, value: object) -> int:
   try:
@@ -67,3 +69,50 @@ class FixedSeparation(MinSep):
 
   Source: Choquette-Choo et al. 2023 (multi-epoch matrix factorisation).
   """
+
+
+def observed(
+    rounds: np.ndarray, device_ids: np.ndarray, num_rounds: int
+) -> MinSep:
+  """The tightest min-sep schema that a participation log keeps to.
+
+  Args:
+    rounds: shape [num_participations], from 0 to num_rounds − 1.
+    device_ids: of that shape; text or whole numbers.
+    num_rounds: rows of noise consumed, at least 1.
+
+  Returns:
+    The schema. Where no device took part twice, min_sep is num_rounds and
+    max_participations 1.
+
+  Raises:
+    ValueError: for shapes that differ, a round outside the rounds, or a device
+      twice in a round.
+  """
+  rounds, device_ids = np.asarray(rounds), np.asarray(device_ids)
+  if rounds.shape != device_ids.shape or rounds.ndim != 1:
+    raise ValueError(
+        'rounds and device_ids must be lists of one length, got shapes'
+        f' {rounds.shape} and {device_ids.shape}'
+    )
+  if rounds.size and not 0 <= rounds.min() <= rounds.max() < num_rounds:
+    raise ValueError(
+        f'rounds must lie in 0 to {num_rounds - 1}, got {rounds.min()} to'
+        f' {rounds.max()}'
+    )
+  order = np.lexsort((rounds, device_ids))
+  rounds, device_ids = rounds[order], device_ids[order]
+  again = device_ids[1:] == device_ids[:-1]
+  separations = np.diff(rounds)[again]
+  if not separations.size:
+    return MinSep(
+        num_rounds=num_rounds, min_sep=num_rounds, max_participations=1
+    )
+  if separations.min() == 0:
+    raise ValueError('device_ids holds a device twice in a round')
+  _, participations = np.unique(device_ids, return_counts=True)
+  return MinSep(
+      num_rounds=num_rounds,
+      min_sep=int(separations.min()),
+      max_participations=int(participations.max()),
+  )

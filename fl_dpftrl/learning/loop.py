@@ -39,7 +39,7 @@ class Federation:
     process: the learning process; its aggregator adds the noise.
     skip_row: aggregator state → aggregator state, past one row of noise.
     selector: draws the cohorts.
-    client_data: (round, device indices) → what process.next takes as data, the
+    client_data: (round, device ids) → what process.next takes as data, the
       same in every call.
     should_discard: told a round's output, says that it must not be used. The
       round's row of noise is then burnt.
@@ -48,7 +48,7 @@ class Federation:
   process: tff.learning.templates.LearningProcess
   skip_row: Callable[[Any], Any]
   selector: cohorts.CohortSelector
-  client_data: Callable[[int, Sequence[int]], Sequence[Any]]
+  client_data: Callable[[int, Sequence[Any]], Sequence[Any]]
   should_discard: Callable[
       [tff.learning.templates.LearningProcessOutput], bool
   ] = lambda output: False
@@ -96,7 +96,7 @@ def run(
     t = latest.num_rounds
     cohort, population = federation.selector.next(population)
     if log.num_rounds == t:
-      log.append(t, cohort.device_ids, cohort.started)
+      log.append(t, cohort.device_ids, cohort.closed)
     elif list(log.cohort(t)) != list(cohort.device_ids):
       raise checkpoints.LostStateError(
           f'{folder / LOG_NAME} has other devices in round {t} than these flags'
@@ -104,7 +104,7 @@ def run(
       )
     on_step('cohort logged', t)
     output = federation.process.next(
-        latest.state, federation.client_data(t, cohort.device_indices)
+        latest.state, federation.client_data(t, cohort.device_ids)
     )
     on_step('computed', t)
     if federation.should_discard(output):
