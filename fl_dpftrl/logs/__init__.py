@@ -1,0 +1,1 @@
+"""Participation logs: how they are written, and what they prove."""

@@ -1,0 +1,299 @@
+"""The participation log, version 1, and how it is written.
+
+One row for each device that was in the cohort of a round whose row of noise was
+consumed: `round` (int64, from 0, the row of noise), `device_id` (text or int64)
+and, optionally, `timestamp` (UTC). The file's metadata hold
+`fl_dpftrl.log_version` and `num_rounds`, the rows of noise consumed.
+"""
+
+import operator
+import os
+import pathlib
+from typing import Mapping, NamedTuple, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from fl_dpftrl import files
+from fl_dpftrl.logs import shards
+
+LogError = shards.LogError
+
+_TIMESTAMP = pa.timestamp('us', tz='UTC')
+
+
+class Rows(NamedTuple):
+  """Columns of a log, each of shape [num_participations].
+
+  Attributes:
+    rounds: int64.
+    device_ids: text or int64.
+    timestamps: int64, UTC seconds.
+  """
+
+  rounds: np.ndarray
+  device_ids: np.ndarray
+  timestamps: np.ndarray
+
+
+def write_log(
+    path: str | os.PathLike[str],
+    *,
+    rounds: Sequence[int] | np.ndarray,
+    device_ids: Sequence[str] | Sequence[int] | np.ndarray,
+    num_rounds: int,
+    timestamps: Sequence[int] | np.ndarray | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+  """Writes a log as Parquet, in one durable step.
+
+  The same arguments give the same bytes with the same release of pyarrow.
+
+  Args:
+    path: the file, ending in .parquet; its folder must exist.
+    rounds: shape [num_participations], from 0 to num_rounds − 1.
+    device_ids: of that shape.
+    num_rounds: rows of noise consumed.
+    timestamps: of that shape, whole UTC seconds.
+    metadata: more keys and values for the file's metadata.
+
+  Raises:
+    ValueError: for columns of other types, shapes or ranges, and for a device
+      twice in a round.
+    OSError: where it cannot be written.
+  """
+  table = _table(rounds, device_ids, timestamps)
+  if table.num_rows:
+    bounds = pc.min_max(table.column('round')).as_py()
+    if bounds['min'] < 0 or bounds['max'] >= num_rounds:
+      raise ValueError(
+          f'rounds must lie in 0 to num_rounds − 1 = {num_rounds - 1}, got'
+          f' {bounds["min"]} to {bounds["max"]}'
+      )
+  pairs = table.group_by(['round', 'device_id']).aggregate([])
+  if pairs.num_rows != table.num_rows:
+    raise ValueError('device_ids holds a device twice in a round')
+  _write(_parquet_path(path), table, _metadata(num_rounds, metadata))
+
+
+class LogWriter:
+  """A log that grows by a round at a time, whole and durable after each.
+
+  Opened on a file that exists, it goes on with it.
+
+  Attributes:
+    path: the file.
+    num_rounds: rounds appended so far.
+  """
+
+  def __init__(
+      self,
+      path: str | os.PathLike[str],
+      *,
+      metadata: Mapping[str, str] | None = None,
+  ):
+    """Opens the log.
+
+    Args:
+      path: the file, ending in .parquet; its folder must exist.
+      metadata: more keys and values for the file's metadata; a file that exists
+        has to have the same.
+
+    Raises:
+      LogError: where the file exists and was not written by a LogWriter with
+        this metadata.
+    """
+    self.path = _parquet_path(path)
+    self._metadata = _metadata(0, metadata)
+    self._cohorts: list[pa.Table] = []
+    if self.path.exists():
+      self._cohorts = self._read()
+
+  @property
+  def num_rounds(self) -> int:
+    return len(self._cohorts)
+
+  def append(
+      self,
+      round_index: int,
+      device_ids: Sequence[str] | Sequence[int] | np.ndarray,
+      timestamp: int,
+  ) -> None:
+    """Adds a round's cohort; when this returns, it is durably on disk.
+
+    Args:
+      round_index: has to be num_rounds, the next one.
+      device_ids: shape [cohort size], of one type through the whole log; may be
+        empty, for a round of noise alone.
+      timestamp: UTC second of the round.
+
+    Raises:
+      ValueError: for another round, another type of id, or a device twice.
+      OSError: where it cannot be written; the log is then as before.
+    """
+    if operator.index(round_index) != self.num_rounds:
+      raise ValueError(
+          f'the next round of the log is {self.num_rounds}, got {round_index}'
+      )
+    size = len(device_ids)
+    cohort = _table(
+        np.full(size, round_index, np.int64),
+        device_ids,
+        np.full(size, timestamp, np.int64),
+    )
+    if len(pc.unique(cohort.column('device_id'))) != size:
+      raise ValueError(
+          f'device_ids holds a device twice in round {round_index}'
+      )
+    cohorts = [*self._cohorts, cohort]
+    table = _concatenate(cohorts)
+    _write(
+        self.path,
+        table,
+        {**self._metadata, shards.NUM_ROUNDS_KEY: str(len(cohorts))},
+    )
+    self._cohorts = cohorts
+
+  def cohort(self, round_index: int) -> np.ndarray:
+    """The device ids of a round, as they were appended."""
+    return _ids(self._cohorts[round_index])
+
+  def rows(self, *, before: int | None = None) -> Rows:
+    """The rows of rounds 0 to before − 1, or of all."""
+    table = _concatenate(self._cohorts[:before])
+    seconds = pc.divide(table.column('timestamp').cast(pa.int64()), 1_000_000)
+    return Rows(
+        rounds=table.column('round').to_numpy(),
+        device_ids=_ids(table),
+        timestamps=seconds.to_numpy(),
+    )
+
+  def _read(self) -> list[pa.Table]:
+    shard = shards.read(self.path, 'timestamp')
+    own = {**self._metadata, shards.NUM_ROUNDS_KEY: str(shard.num_rounds)}
+    if shard.metadata != own:
+      raise LogError(
+          f'{self.path}: its metadata are {dict(shard.metadata)}, not {own}'
+      )
+    table = shard.table
+    if pa.types.is_large_string(table.schema.field('device_id').type):
+      ids = table.column('device_id').cast(pa.string())
+      table = table.set_column(1, 'device_id', ids)
+    rounds = table.column('round').to_numpy()
+    if (
+        table.schema.field('timestamp').type != _TIMESTAMP
+        or table.column('timestamp').null_count
+        or (np.diff(rounds) < 0).any()
+        or (rounds >= shard.num_rounds).any()
+    ):
+      raise LogError(
+          f'{self.path}: has no rounds in order with a timestamp each, so it'
+          ' cannot be gone on with'
+      )
+    ends = np.searchsorted(rounds, np.arange(shard.num_rounds + 1)).tolist()
+    return [table.slice(a, b - a) for a, b in zip(ends, ends[1:])]
+
+
+def _parquet_path(path: str | os.PathLike[str]) -> pathlib.Path:
+  path = pathlib.Path(path)
+  if path.suffix != '.parquet':
+    raise ValueError(f'a log must end in .parquet, got {str(path)!r}')
+  return path
+
+
+def _metadata(
+    num_rounds: int, more: Mapping[str, str] | None
+) -> dict[str, str]:
+  for key in (shards.VERSION_KEY, shards.NUM_ROUNDS_KEY):
+    if more and key in more:
+      raise ValueError(f'metadata must not hold {key!r}, which the log sets')
+  return {
+      **(more or {}),
+      shards.VERSION_KEY: str(shards.LOG_VERSION),
+      shards.NUM_ROUNDS_KEY: str(operator.index(num_rounds)),
+  }
+
+
+def _table(
+    rounds: Sequence[int] | np.ndarray,
+    device_ids: Sequence[str] | Sequence[int] | np.ndarray,
+    timestamps: Sequence[int] | np.ndarray | None,
+) -> pa.Table:
+  """The columns as a table, with types and shapes checked."""
+  columns = {
+      'round': _integers('rounds', rounds),
+      'device_id': _id_column(device_ids),
+  }
+  if timestamps is not None:
+    seconds = _integers('timestamps', timestamps)
+    columns['timestamp'] = seconds.cast(pa.timestamp('s', tz='UTC')).cast(
+        _TIMESTAMP
+    )
+  lengths = {name: len(column) for name, column in columns.items()}
+  if len(set(lengths.values())) != 1:
+    raise ValueError(f'columns must have one length, got {lengths}')
+  return pa.table(columns)
+
+
+def _integers(name: str, values: Sequence[int] | np.ndarray) -> pa.Array:
+  values = np.asarray(values)
+  if values.ndim != 1 or (values.size and values.dtype.kind not in 'iu'):
+    raise ValueError(
+        f'{name} must be a list of whole numbers, got {values.dtype} of shape'
+        f' {values.shape}'
+    )
+  return pa.array(values.astype(np.int64))
+
+
+def _id_column(
+    device_ids: Sequence[str] | Sequence[int] | np.ndarray
+) -> pa.Array:
+  try:
+    ids = pa.array(device_ids)
+  except (pa.ArrowException, TypeError) as e:
+    raise ValueError(
+        f'device_ids must be all text or all whole numbers: {e}'
+    ) from e
+  if not len(ids):
+    return ids.cast(pa.string())
+  if pa.types.is_integer(ids.type):
+    ids = ids.cast(pa.int64())
+  elif not pa.types.is_string(ids.type):
+    raise ValueError(
+        f'device_ids must be text or whole numbers, got {ids.type}'
+    )
+  if ids.null_count or pc.any(pc.equal(ids.cast(pa.string()), '')).as_py():
+    raise ValueError('device_ids must not be empty')
+  return ids
+
+
+def _concatenate(cohorts: Sequence[pa.Table]) -> pa.Table:
+  """One table of all cohorts; those without devices have no type of their own."""
+  tables = [c for c in cohorts if c.num_rows]
+  if not tables:
+    return _table([], [], [])
+  types = {str(t.schema.field('device_id').type) for t in tables}
+  if len(types) > 1:
+    raise ValueError(
+        f'device_ids must be of one type through a log, got {sorted(types)}'
+    )
+  return pa.concat_tables(tables)
+
+
+def _ids(table: pa.Table) -> np.ndarray:
+  ids = table.column('device_id')
+  if pa.types.is_integer(ids.type):
+    return ids.to_numpy()
+  return np.array(ids.to_pylist(), dtype=np.str_)
+
+
+def _write(
+    path: pathlib.Path, table: pa.Table, metadata: Mapping[str, str]
+) -> None:
+  # Chunks would show in the pages of the file; equal logs have equal bytes.
+  table = table.combine_chunks().replace_schema_metadata(metadata)
+  sink = pa.BufferOutputStream()
+  pq.write_table(table, sink, compression='zstd')
+  files.write_durably(path, sink.getvalue().to_pybytes())
