@@ -1,10 +1,13 @@
 """Measurements of a run: one row a round, as CSV and for TensorBoard."""
 
+from collections.abc import Mapping
 import csv
 import io
 import os
 import pathlib
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from fl_dpftrl import files
@@ -86,9 +89,14 @@ def write_tensorboard(
   writer.flush()
 
 
-def flatten(measurements: object) -> dict[str, float]:
+def flatten(
+    measurements: Mapping[str, Any], prefix: str = ''
+) -> dict[str, float]:
   """A learning process's nested measurements as scalars named by their path."""
   flat = {}
-  for path, value in tf.nest.flatten_with_joined_string_paths(measurements):
-    flat[path] = value.item() if hasattr(value, 'item') else value
+  for name, value in measurements.items():
+    if isinstance(value, Mapping):
+      flat.update(flatten(value, f'{prefix}{name}/'))
+    elif np.ndim(value) == 0 and np.size(value):
+      flat[f'{prefix}{name}'] = np.asarray(value).item()
   return flat

@@ -6,6 +6,7 @@ parent, however that ends.
 """
 
 import atexit
+import gc
 import os
 import pathlib
 import subprocess
@@ -129,4 +130,5 @@ def use_local_worker(max_concurrent_calls: int = 0) -> LocalWorker:
   worker = LocalWorker(max_concurrent_calls)
   atexit.register(worker.stop)
   tff.framework.set_default_context(worker.context())
+  gc.collect()  # TFF's own context complains where it is left to the exit.
   return worker

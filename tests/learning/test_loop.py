@@ -1,0 +1,302 @@
+"""The protocol of a round, on a process small enough to see every number."""
+
+import collections
+import json
+import types
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from fl_dpftrl import participation
+from fl_dpftrl.learning import checkpoints
+from fl_dpftrl.learning import loop
+from fl_dpftrl.simulation import cohorts
+from fl_dpftrl.simulation import population
+from fl_dpftrl.simulation import timer
+
+pytestmark = pytest.mark.tff
+
+NUM_ROUNDS = 6
+STEPS = ['cohort logged', 'computed', 'stored', 'released', 'published']
+
+
+class State(NamedTuple):
+  global_model_weights: np.ndarray
+  aggregator: np.ndarray  # The next row of noise, and a seed.
+
+
+def noise(aggregator: np.ndarray) -> float:
+  row, seed = aggregator
+  return np.random.default_rng([row, seed]).normal()
+
+
+class Process:
+  """Adds the sum of the devices' numbers and a row of noise to the model.
+
+  Attributes:
+    sums: (row of noise, sum that it was added to) of each computation.
+  """
+
+  def __init__(self):
+    self.sums = []
+
+  def initialize(self):
+    return State(np.zeros(1), np.array([0, 1234]))
+
+  def next(self, state, data):
+    self.sums.append((int(state.aggregator[0]), round(sum(data), 9)))
+    model = state.global_model_weights + sum(data) + noise(state.aggregator)
+    return types.SimpleNamespace(
+        state=State(model, skip_row(state.aggregator)),
+        metrics=collections.OrderedDict(
+            aggregator=collections.OrderedDict(row=state.aggregator[0])
+        ),
+    )
+
+
+def skip_row(aggregator: np.ndarray) -> np.ndarray:
+  return aggregator + [1, 0]
+
+
+class Killed(BaseException):
+  pass
+
+
+def federation(process: Process, **kwargs) -> loop.Federation:
+  return loop.Federation(
+      process=process,
+      skip_row=skip_row,
+      selector=cohorts.CohortSelector(
+          population.Population([f'device-{i}' for i in range(9)]),
+          timer.RoundTimer(2),
+          3,
+          seed=5,
+      ),
+      client_data=lambda t, ids: [t + len(i) + int(i[-1]) / 10 for i in ids],
+      **kwargs,
+  )
+
+
+def run(folder, process=None, *, on_step=lambda step, t: None, **kwargs):
+  published, warnings = {}, []
+
+  def publish(checkpoint):
+    published[checkpoint.num_rounds] = checkpoint
+
+  last = loop.run(
+      federation(process or Process(), **kwargs),
+      folder,
+      num_rounds=NUM_ROUNDS,
+      publish=publish,
+      on_step=on_step,
+      warn=warnings.append,
+  )
+  return last, published, warnings
+
+
+def kill_at(step: str, round_index: int):
+  def on_step(now, t):
+    if (now, t) == (step, round_index):
+      raise Killed
+
+  return on_step
+
+
+def log_rows(folder):
+  writer = loop.log_schema.LogWriter(folder / loop.LOG_NAME)
+  return [writer.cohort(t).tolist() for t in range(writer.num_rounds)]
+
+
+@pytest.fixture(scope='module')
+def undisturbed(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('undisturbed')
+  last, published, warnings = run(folder)
+  assert not warnings
+  return last, published, log_rows(folder)
+
+
+def test_trains_every_round_once(undisturbed):
+  last, published, log = undisturbed
+  assert last.num_rounds == NUM_ROUNDS and not last.burnt
+  assert sorted(published) == list(range(NUM_ROUNDS + 1))
+  assert [len(cohort) for cohort in log] == [3] * NUM_ROUNDS
+  assert last.state.aggregator.tolist() == [NUM_ROUNDS, 1234]
+
+
+def test_steps_come_in_the_order_of_the_protocol(tmp_path):
+  steps = []
+  run(tmp_path, on_step=lambda step, t: steps.append((t, step)))
+  assert steps == [(t, step) for t in range(NUM_ROUNDS) for step in STEPS]
+
+
+def test_a_cohort_is_in_the_log_before_its_data_are_used(tmp_path):
+  class Watching(Process):
+
+    def next(self, state, data):
+      assert len(log_rows(tmp_path)) == state.aggregator[0] + 1
+      return super().next(state, data)
+
+  run(tmp_path, Watching())
+
+
+def test_a_result_is_used_only_after_it_is_stored_and_marked(tmp_path):
+  folder = tmp_path / loop.CHECKPOINTS_NAME
+
+  def on_step(step, t):
+    marked = json.loads((folder / 'released.json').read_text())['num_rounds']
+    stored = (folder / f'round-{t + 1:09d}.npz').exists()
+    if step in ('cohort logged', 'computed'):
+      assert (stored, marked) == (False, t)
+    elif step == 'stored':
+      assert (stored, marked) == (True, t)
+    else:
+      assert (stored, marked) == (True, t + 1)
+
+  run(tmp_path, on_step=on_step)
+
+
+@pytest.mark.parametrize('round_index', [0, 2, NUM_ROUNDS - 1])
+@pytest.mark.parametrize('step', STEPS)
+def test_killed_and_resumed_ends_the_same(
+    tmp_path, undisturbed, step, round_index
+):
+  process = Process()
+  with pytest.raises(Killed):
+    run(tmp_path, process, on_step=kill_at(step, round_index))
+  last, _, warnings = run(tmp_path, process)
+  expected, _, expected_log = undisturbed
+  assert not warnings and not last.burnt
+  np.testing.assert_array_equal(
+      last.state.global_model_weights, expected.state.global_model_weights
+  )
+  assert last.measurements == expected.measurements
+  assert log_rows(tmp_path) == expected_log
+  # Repeated or not, a row of noise was only ever added to one sum.
+  assert len(set(process.sums)) == NUM_ROUNDS
+
+
+def test_a_lost_result_that_was_released_burns_its_row(tmp_path, undisturbed):
+  process = Process()
+  with pytest.raises(Killed):
+    run(tmp_path, process, on_step=kill_at('published', 3))
+  (tmp_path / loop.CHECKPOINTS_NAME / 'round-000000004.npz').unlink()
+  last, published, warnings = run(tmp_path, process)
+  assert last.burnt == (3,)
+  assert len(warnings) == 1 and 'round 3' in warnings[0]
+  # The round counts and its cohort stays; timers ran as if it had succeeded.
+  assert last.num_rounds == NUM_ROUNDS
+  assert log_rows(tmp_path) == undisturbed[2]
+  # The very z of the row is skipped, so later rows are those of the seed.
+  assert last.state.aggregator.tolist() == [NUM_ROUNDS, 1234]
+  assert published[4].measurements == {}
+  # The model is that of round 2, with rounds 4 and 5 added.
+  rows = [row for row, _ in process.sums]
+  assert rows == [0, 1, 2, 3, 4, 5] and len(set(process.sums)) == NUM_ROUNDS
+  model = 0.0
+  for row, total in process.sums:
+    if row != 3:
+      model += total + noise(np.array([row, 1234]))
+  np.testing.assert_allclose(last.state.global_model_weights, model)
+
+
+def test_all_lost_results_burn_their_rows_also_one_under_way(tmp_path):
+  process = Process()
+  with pytest.raises(Killed):
+    run(tmp_path, process, on_step=kill_at('computed', 4))
+  for name in ('round-000000004.npz', 'round-000000003.npz'):
+    (tmp_path / loop.CHECKPOINTS_NAME / name).unlink()
+  last, _, warnings = run(tmp_path, process)
+  # Round 4 had a model that is gone: its row must not meet another sum.
+  assert last.burnt == (2, 3, 4) and len(warnings) == 3
+  assert len(set(row for row, _ in process.sums)) == len(set(process.sums))
+
+
+def test_a_damaged_result_is_lost(tmp_path):
+  with pytest.raises(Killed):
+    run(tmp_path, on_step=kill_at('published', 1))
+  path = tmp_path / loop.CHECKPOINTS_NAME / 'round-000000002.npz'
+  path.write_bytes(path.read_bytes()[:-30])
+  last, _, warnings = run(tmp_path)
+  assert last.burnt == (1,)
+  assert any(str(path) in line for line in warnings)
+
+
+def test_without_the_release_mark_what_is_not_stored_is_burnt(tmp_path):
+  with pytest.raises(Killed):
+    run(tmp_path, on_step=kill_at('computed', 2))
+  (tmp_path / loop.CHECKPOINTS_NAME / 'released.json').unlink()
+  last, _, _ = run(tmp_path)
+  assert last.burnt == (2,)
+
+
+def test_a_discarded_round_burns_its_row(tmp_path, undisturbed):
+  process = Process()
+  last, published, warnings = run(
+      tmp_path,
+      process,
+      should_discard=lambda out: out.metrics['aggregator']['row'] == 2,
+  )
+  assert last.burnt == (2,)
+  assert len(warnings) == 1 and 'round 2' in warnings[0]
+  assert published[3].measurements == {}
+  assert published[3].state.global_model_weights == (
+      published[2].state.global_model_weights
+  )
+  assert log_rows(tmp_path) == undisturbed[2]
+  assert [row for row, _ in process.sums] == list(range(NUM_ROUNDS))
+
+
+def test_burnt_rounds_count_in_what_the_log_says(tmp_path):
+  with pytest.raises(Killed):
+    run(tmp_path, on_step=kill_at('published', 3))
+  (tmp_path / loop.CHECKPOINTS_NAME / 'round-000000004.npz').unlink()
+  run(tmp_path)
+  writer = loop.log_schema.LogWriter(tmp_path / loop.LOG_NAME)
+  rows = writer.rows()
+  schema = participation.observed(
+      rows.rounds, rows.device_ids, writer.num_rounds
+  )
+  assert schema.num_rounds == NUM_ROUNDS
+  assert (rows.rounds == 3).sum() == 3
+
+
+def test_a_finished_run_is_published_again_and_not_trained(tmp_path):
+  run(tmp_path)
+  process = Process()
+  last, published, _ = run(tmp_path, process)
+  assert not process.sums
+  assert list(published) == [NUM_ROUNDS] and last.num_rounds == NUM_ROUNDS
+
+
+def test_a_log_without_its_checkpoints_cannot_go_on(tmp_path):
+  run(tmp_path)
+  for path in (tmp_path / loop.CHECKPOINTS_NAME).iterdir():
+    path.unlink()
+  with pytest.raises(checkpoints.LostStateError, match='noise state is lost'):
+    run(tmp_path)
+
+
+def test_checkpoints_without_their_log_cannot_go_on(tmp_path):
+  run(tmp_path)
+  (tmp_path / loop.LOG_NAME).unlink()
+  with pytest.raises(checkpoints.LostStateError, match='has 0 rounds'):
+    run(tmp_path)
+
+
+def test_a_log_of_other_cohorts_is_refused(tmp_path):
+  with pytest.raises(Killed):
+    run(tmp_path, on_step=kill_at('cohort logged', 2))
+  writer = loop.log_schema.LogWriter(tmp_path / loop.LOG_NAME)
+  rows = writer.rows(before=2)
+  devices = [f'device-{i}' for i in range(9)]
+  others = [d for d in devices if d not in writer.cohort(2)][:3]
+  loop.log_schema.write_log(
+      tmp_path / loop.LOG_NAME,
+      rounds=[*rows.rounds, 2, 2, 2],
+      device_ids=[*rows.device_ids, *others],
+      timestamps=[*rows.timestamps, 1767300000, 1767300000, 1767300000],
+      num_rounds=3,
+  )
+  with pytest.raises(checkpoints.LostStateError, match='other devices'):
+    run(tmp_path)
