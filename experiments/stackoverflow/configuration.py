@@ -20,8 +20,8 @@ flags.DEFINE_string(
 flags.DEFINE_string('cache_dir', '.cache', 'Folder for prepared data.')
 flags.DEFINE_string(
     'mechanism',
-    'blt',
-    'Family of the noise: blt, banded, tree_online or identity (independent).'
+    None,
+    'Family of the noise: blt (the default), banded, tree_online or identity.'
     ' Without --strategy, blt and banded are optimised for the run.',
 )
 flags.DEFINE_string(
@@ -104,7 +104,7 @@ class Hparams:
   dataset: str
   data_dir: str | None
   cache_dir: str
-  mechanism: str
+  mechanism: str | None
   strategy: str | None
   noise_multiplier: float
   clip_norm: float
@@ -135,7 +135,9 @@ class Hparams:
   def __post_init__(self):
     for name in ('noise_multiplier', 'report_goal', 'num_rounds'):
       if getattr(self, name) is None:
-        raise ValueError(f'--{name} is missing; a flagfile gives all that a run needs')
+        raise ValueError(
+            f'--{name} is missing; a flagfile gives all that a run needs'
+        )
     for name in (
         'report_goal',
         'num_rounds',

@@ -27,6 +27,11 @@ _OUTPUT_DIR = flags.DEFINE_string(
 _RESUME = flags.DEFINE_bool(
     'resume', False, 'Go on with the run in output_dir, if there is one.'
 )
+_COMPARE_WITH = flags.DEFINE_string(
+    'compare_with',
+    None,
+    'Output folder of the same run without noise, for the summary.',
+)
 
 
 def main(argv: list[str]) -> None:
@@ -40,7 +45,11 @@ def main(argv: list[str]) -> None:
     # TensorFlow is slow to load: not before the flags are known to be right.
     from experiments.stackoverflow import run  # pylint: disable=g-import-not-at-top
 
-    run.run(hparams, folder)
+    run.run(
+        hparams,
+        folder,
+        compare_with=_COMPARE_WITH.value and pathlib.Path(_COMPARE_WITH.value),
+    )
   except (ValueError, OSError) as error:
     sys.stderr.write(f'train: {" ".join(str(error).split())}\n')
     sys.exit(2)

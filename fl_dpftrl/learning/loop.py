@@ -14,7 +14,7 @@ interruption at any point:
   is used or published.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
 import os
 import pathlib
@@ -64,6 +64,7 @@ def run(
     *,
     num_rounds: int,
     publish: Callable[[checkpoints.Checkpoint], None],
+    log_metadata: Mapping[str, str] | None = None,
     on_step: Callable[[str, int], None] = _ignore,
     warn: Callable[[str], None] = lambda line: None,
 ) -> checkpoints.Checkpoint:
@@ -75,6 +76,7 @@ def run(
     num_rounds: burnt rounds included.
     publish: told each checkpoint once its result may be used, also the one that
       a run goes on from; telling it the same one again must change nothing.
+    log_metadata: what else the log's file says of the run.
     on_step: told each step of the protocol as it is completed.
     warn: told, in a line, of each thing that was lost.
 
@@ -88,7 +90,7 @@ def run(
   folder = pathlib.Path(folder)
   initial = federation.process.initialize()
   stored = checkpoints.CheckpointFolder(folder / CHECKPOINTS_NAME, initial)
-  log = log_schema.LogWriter(folder / LOG_NAME)
+  log = log_schema.LogWriter(folder / LOG_NAME, metadata=log_metadata)
   latest = _recover(federation, stored, log, initial, warn)
   publish(latest)
   population = federation.selector.restore(*log.rows(before=latest.num_rounds))

@@ -1,0 +1,329 @@
+"""What a finished run leaves for people: report, plot and summary."""
+
+from collections.abc import Callable
+import dataclasses
+import json
+import pathlib
+import shlex
+from typing import Any
+
+from experiments.stackoverflow import configuration
+from experiments.stackoverflow import plot
+from experiments.stackoverflow import setting
+from experiments.stackoverflow.datasets import dataset as dataset_lib
+from fl_dpftrl import files
+from fl_dpftrl import participation
+from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.learning import checkpoints
+from fl_dpftrl.learning import loop
+from fl_dpftrl.learning import metrics
+from fl_dpftrl.logs import replay as replay_lib
+from fl_dpftrl.logs import report
+from fl_dpftrl.logs import schema as log_schema
+from fl_dpftrl.strategies import base
+
+SUMMARY_NAME = 'summary.json'
+NO_NOISE = 'noise is off (noise_multiplier 0)'
+NOISE_SEED = (
+    'the noise seed was given, so whoever knows it can remove the noise'
+)
+
+
+def void_reason(hparams: configuration.Hparams) -> str | None:
+  """Why a run with these flags guarantees nothing, if it does not."""
+  if not hparams.noise_multiplier:
+    return NO_NOISE
+  return None if hparams.noise_seed is None else NOISE_SEED
+
+
+def epsilon_so_far(
+    hparams: configuration.Hparams,
+    folder: pathlib.Path,
+    strategy: base.Strategy,
+) -> Callable[[int], float | None]:
+  """Rounds → ε that the log of these first rounds gives in the worst case."""
+
+  def epsilon(num_rounds: int) -> float | None:
+    if void_reason(hparams) is not None:
+      return None
+    rows = log_schema.LogWriter(
+        folder / loop.LOG_NAME, metadata=log_metadata(hparams)
+    ).rows(before=num_rounds)
+    schema = participation.observed(rows.rounds, rows.device_ids, num_rounds)
+    return gaussian.account(
+        strategy,
+        schema,
+        noise_multiplier=hparams.noise_multiplier,
+        delta=hparams.delta,
+    ).epsilon
+
+  return epsilon
+
+
+def log_metadata(hparams: configuration.Hparams) -> dict[str, str]:
+  """What the log's file says of the run, besides who took part."""
+  reason = void_reason(hparams)
+  return {} if reason is None else {log_schema.VOID_KEY: reason}
+
+
+def deployment(
+    hparams: configuration.Hparams,
+    num_devices: int,
+    strategy: base.Strategy,
+    schema: participation.MinSep,
+) -> dict[str, Any] | None:
+  """The guarantee of a larger deployment with this run's noise per device.
+
+  A run of more devices a round, with as much more noise on the sum and the same
+  participation of each device, has the same noise on the mean.
+  """
+  goal = hparams.deployment_report_goal
+  if goal is None or void_reason(hparams) == NO_NOISE:
+    return None
+  ratio = goal / hparams.report_goal
+  guarantee = gaussian.account(
+      strategy,
+      schema,
+      noise_multiplier=hparams.noise_multiplier * ratio,
+      delta=hparams.delta,
+  )
+  return {
+      'report_goal': goal,
+      'population': round(num_devices * ratio),
+      'noise_multiplier': guarantee.noise_multiplier,
+      'sensitivity': guarantee.sensitivity,
+      'rho': guarantee.rho,
+      'epsilon': guarantee.epsilon,
+      'delta': guarantee.delta,
+  }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outcome:
+  """Everything about a finished run that its report and summary say."""
+
+  hparams: configuration.Hparams
+  folder: pathlib.Path
+  dataset: dataset_lib.Dataset
+  strategy: base.Strategy
+  num_devices: int
+  num_parameters: int
+  table: metrics.MetricsTable
+  last: checkpoints.Checkpoint
+  test: dict[str, float]
+  statement: dict[str, Any]
+  hypothetical: dict[str, Any] | None
+  compare_with: pathlib.Path | None
+
+
+def write(
+    folder: pathlib.Path, *, hparams: configuration.Hparams, **facts: Any
+) -> str:
+  """Replays the log, writes the report, plot and summary; returns the latter.
+
+  Args:
+    folder: of the run.
+    hparams: its flags.
+    **facts: the other facts of an `Outcome`.
+  """
+  observed = replay_lib.read_log(folder / loop.LOG_NAME)
+  statement = replay_lib.replay(
+      observed,
+      facts['strategy'],
+      noise_multiplier=hparams.noise_multiplier,
+      deltas=hparams.delta,
+      declared=setting.declared_schema(hparams),
+  )
+  outcome = Outcome(
+      folder=folder,
+      hparams=hparams,
+      statement=statement,
+      hypothetical=deployment(
+          hparams,
+          facts['num_devices'],
+          facts['strategy'],
+          participation.MinSep(
+              num_rounds=observed.num_rounds,
+              min_sep=observed.min_sep,
+              max_participations=observed.max_participations,
+          ),
+      ),
+      **facts,
+  )
+  _write_json(folder / 'privacy.json', statement)
+  report.write_report(
+      folder / 'privacy.html', statement, setting=_report_setting(outcome)
+  )
+  plot.accuracy_plot(
+      folder / 'accuracy.png',
+      title=f'{hparams.dataset}, {outcome.strategy.family} noise',
+      accuracy=outcome.table.column('validation/accuracy'),
+      epsilon=outcome.table.column('epsilon'),
+      baseline=outcome.dataset.unigram_accuracy,
+      test_accuracy=outcome.test['accuracy'],
+      delta=hparams.delta,
+  )
+  _write_json(
+      folder / SUMMARY_NAME,
+      {
+          'test': outcome.test,
+          'unigram_accuracy': outcome.dataset.unigram_accuracy,
+          'num_parameters': outcome.num_parameters,
+          'burnt_rounds': list(outcome.last.burnt),
+          'hypothetical_deployment': outcome.hypothetical,
+          'void_reason': void_reason(hparams),
+      },
+  )
+  return _summary(outcome)
+
+
+def _write_json(path: pathlib.Path, content: Any) -> None:
+  text = json.dumps(content, indent=2, allow_nan=False, default=str)
+  files.write_durably(path, (text + '\n').encode())
+
+
+def replay_command(hparams: configuration.Hparams, folder: pathlib.Path) -> str:
+  """The command that gives the figures of this run's report again."""
+  words = [
+      'fl-dpftrl',
+      'replay',
+      f'--log={folder / loop.LOG_NAME}',
+      f'--strategy={folder / setting.STRATEGY_NAME}',
+      f'--noise_multiplier={hparams.noise_multiplier}',
+      f'--delta={hparams.delta}',
+  ]
+  if hparams.timer_rounds is not None:
+    words.append(f'--declared_min_sep={hparams.timer_rounds}')
+  return shlex.join(words)
+
+
+def _total(table: metrics.MetricsTable, name: str) -> int:
+  return int(
+      sum(table.column(f'aggregator/{name}').values())
+  )
+
+
+def _report_setting(outcome: Outcome) -> report.Setting:
+  hparams, table = outcome.hparams, outcome.table
+  return report.Setting(
+      run=outcome.folder.name,
+      dataset=f'{hparams.dataset}: {outcome.dataset.licence}',
+      unit=outcome.dataset.unit,
+      strategy=hparams.strategy or f'{outcome.strategy.family}, optimised',
+      family=outcome.strategy.family,
+      noise_multiplier=hparams.noise_multiplier,
+      clip_norm=hparams.clip_norm,
+      zeroing_norm=hparams.zeroing_norm,
+      report_goal=hparams.report_goal,
+      population=outcome.num_devices,
+      command=replay_command(hparams, outcome.folder),
+      void_reason=void_reason(hparams),
+      hypothetical=outcome.hypothetical,
+      clipped_count=_total(table, 'clipped_count'),
+      zeroed_count=_total(table, 'zeroed_count'),
+      rejected_count=_total(table, 'rejected_count'),
+      burnt_rounds=outcome.last.burnt,
+  )
+
+
+def _summary(outcome: Outcome) -> str:
+  hparams, statement = outcome.hparams, outcome.statement
+  worst = statement['worst_case']
+  percent = lambda accuracy: f'{100 * accuracy:.2f} %'
+  lines = [
+      (
+          f'Next-word accuracy, test ({hparams.dataset})',
+          percent(outcome.test['accuracy']),
+      ),
+      (
+          '  unigram baseline',
+          f'{percent(outcome.dataset.unigram_accuracy)}, always saying'
+          f' "{outcome.dataset.unigram_word}"',
+      ),
+  ]
+  if outcome.dataset.best_accuracy is not None:
+    lines.append(
+        ('  best possible', percent(outcome.dataset.best_accuracy))
+    )
+  if hparams.noise_multiplier:
+    lines.append(('  the same run without noise', _without_noise(outcome)))
+  lines += [
+      ('Model', f'{outcome.num_parameters:,} parameters'),
+      (
+          'Participation, from the log',
+          f'{statement["num_participations"]:,} by'
+          f' {statement["num_devices"]:,} of {outcome.num_devices:,} devices',
+      ),
+      (
+          '  rounds n, most per device k, min-sep b',
+          f'{statement["num_rounds"]}, {statement["max_participations"]},'
+          f' {statement["min_sep"]}',
+      ),
+      (
+          'Noise',
+          f'{outcome.strategy.family}, noise multiplier σ ='
+          f' {hparams.noise_multiplier:g}, sensitivity'
+          f' {worst["sensitivity"]:.4f} ({worst["sensitivity_kind"]})',
+      ),
+      ('Guarantee of this run', _guarantee(hparams, worst)),
+  ]
+  if outcome.last.burnt:
+    lines.append((
+        '  burnt rounds, counted',
+        ', '.join(str(r) for r in outcome.last.burnt),
+    ))
+  if outcome.hypothetical is not None:
+    other = outcome.hypothetical
+    lines.append((
+        '  hypothetical deployment',
+        f'report goal {other["report_goal"]:,}, population'
+        f' {other["population"]:,}, σ = {other["noise_multiplier"]:.4g}: ρ ='
+        f' {other["rho"]:.4g}, ε = {other["epsilon"]:.4g}',
+    ))
+  for name, what in (
+      ('privacy.html', 'Report'),
+      ('privacy.json', '  its figures'),
+      ('accuracy.png', 'Plot'),
+      (loop.LOG_NAME, 'Participation log'),
+      ('metrics.csv', 'Every round'),
+  ):
+    lines.append((what, str(outcome.folder / name)))
+  lines.append(('Check it', replay_command(hparams, outcome.folder)))
+  width = max(len(name) for name, _ in lines) + 2
+  return '\n'.join(f'{name:<{width}}{text}' for name, text in lines)
+
+
+def _guarantee(
+    hparams: configuration.Hparams, worst: dict[str, Any]
+) -> str:
+  reason = void_reason(hparams)
+  if reason is not None:
+    return f'none: {reason}'
+  return (
+      f'ρ = {worst["rho"]:.4g}, ε = {worst["epsilon"]:.4g} at δ ='
+      f' {hparams.delta:g} (zero-out adjacency)'
+  )
+
+
+def _without_noise(outcome: Outcome) -> str:
+  """Accuracy of the run that differs in its noise alone, where there is one."""
+  folder = outcome.compare_with
+  if folder is None:
+    return 'not known; name its folder with --compare_with'
+  try:
+    other = json.loads((folder / configuration.HPARAMS_NAME).read_text())
+    accuracy = json.loads((folder / SUMMARY_NAME).read_text())['test']['accuracy']
+  except (OSError, ValueError, KeyError):
+    return f'not known; no finished run in {folder}'
+  own = outcome.hparams.to_json()
+  noise = ('noise_multiplier', 'mechanism', 'strategy', 'zeroing_norm')
+  differing = [
+      key
+      for key in own
+      if key not in (*noise, 'noise_seed', 'deployment_report_goal')
+      and own[key] != other.get(key)
+  ]
+  if differing or other.get('noise_multiplier'):
+    return f'not known; {folder} differs in {", ".join(differing) or "noise"}'
+  cost = 100 * (accuracy - outcome.test['accuracy'])
+  return f'{100 * accuracy:.2f} %: the noise cost {cost:.2f} points'

@@ -1,0 +1,157 @@
+"""One training run: everything put together, trained, and reported."""
+
+from collections.abc import Callable, Sequence
+import pathlib
+import sys
+from typing import Any
+
+import tensorflow as tf
+
+from experiments.stackoverflow import configuration
+from experiments.stackoverflow import model as model_lib
+from experiments.stackoverflow import monitor as monitor_lib
+from experiments.stackoverflow import networks
+from experiments.stackoverflow import outcome
+from experiments.stackoverflow import setting
+from experiments.stackoverflow.datasets import dataset as dataset_lib
+from experiments.stackoverflow.datasets import loading
+from fl_dpftrl.aggregators import factory as factory_lib
+from fl_dpftrl.learning import checkpoints
+from fl_dpftrl.learning import loop
+from fl_dpftrl.learning import metrics
+from fl_dpftrl.learning import process as process_lib
+from fl_dpftrl.learning import schedules
+from fl_dpftrl.learning import workers
+from fl_dpftrl.simulation import cohorts
+from fl_dpftrl.strategies import base
+
+METRICS_NAME = 'metrics.csv'
+TENSORBOARD_NAME = 'tensorboard'
+
+
+def run(
+    hparams: configuration.Hparams,
+    folder: pathlib.Path,
+    *,
+    compare_with: pathlib.Path | None = None,
+    on_step: Callable[[str, int], None] = lambda step, round_index: None,
+) -> None:
+  """Trains, or goes on training, in a folder that has hparams.json.
+
+  Args:
+    hparams: the run's flags.
+    folder: where all its files are.
+    compare_with: folder of the same run without noise, for the summary.
+    on_step: told each step of the training loop as it is completed.
+
+  Raises:
+    ValueError: for flags that do not fit the data or each other, and where the
+      run in the folder cannot go on.
+  """
+  say = lambda line: print(line, file=sys.stderr, flush=True)
+  dataset = loading.load(hparams)
+  selector = setting.cohort_selector(hparams, dataset.train_clients)
+  num_devices = selector.population.num_devices
+  strategy = setting.strategy(hparams, folder, num_devices, say)
+  network = networks.build(hparams.model, dataset)
+  worker = workers.use_local_worker()
+  try:
+    table = metrics.MetricsTable(folder / METRICS_NAME)
+    monitor = monitor_lib.Monitor(
+        table=table,
+        writer=tf.summary.create_file_writer(str(folder / TENSORBOARD_NAME)),
+        num_rounds=hparams.num_rounds,
+        rounds_per_evaluation=hparams.rounds_per_evaluation,
+        evaluate=lambda weights: model_lib.evaluate(
+            network, weights.trainable, dataset.validation, dataset.vocabulary
+        ),
+        epsilon=outcome.epsilon_so_far(hparams, folder, strategy),
+    )
+    last = loop.run(
+        federation(hparams, dataset, network, selector, strategy),
+        folder,
+        num_rounds=hparams.num_rounds,
+        publish=monitor.publish,
+        log_metadata=outcome.log_metadata(hparams),
+        on_step=on_step,
+        warn=say,
+    )
+    test = model_lib.evaluate(
+        network,
+        last.state.global_model_weights.trainable,
+        dataset.test,
+        dataset.vocabulary,
+    )
+  finally:
+    worker.stop()
+  print(
+      outcome.write(
+          folder,
+          hparams=hparams,
+          dataset=dataset,
+          strategy=strategy,
+          table=table,
+          last=last,
+          test=test,
+          num_devices=num_devices,
+          num_parameters=networks.num_parameters(network),
+          compare_with=compare_with,
+      )
+  )
+
+
+def federation(
+    hparams: configuration.Hparams,
+    dataset: dataset_lib.Dataset,
+    network: networks.Network,
+    selector: cohorts.CohortSelector,
+    strategy: base.Strategy,
+) -> loop.Federation:
+  """The devices' data and the DP-FedAvg process that trains on it."""
+  model = model_lib.build(
+      network,
+      dataset.vocabulary,
+      length=dataset.sequence_length,
+      seed=hparams.seed,
+  )
+  factory = factory_lib.CorrelatedNoiseFactory(
+      strategy,
+      noise_multiplier=hparams.noise_multiplier,
+      clip_norm=hparams.clip_norm,
+      report_goal=hparams.report_goal,
+      zeroing_norm=hparams.zeroing_norm,
+      noise_seed=hparams.noise_seed,
+  )
+  process = process_lib.build(
+      model,
+      aggregator=factory,
+      client_learning_rate=hparams.client_learning_rate,
+      server_learning_rates=schedules.warmup_cooldown(
+          hparams.server_learning_rate,
+          hparams.num_rounds,
+          warmup_fraction=hparams.warmup_fraction,
+          cooldown_fraction=hparams.cooldown_fraction,
+      ),
+      server_momentum=hparams.server_momentum,
+  )
+
+  def client_data(round_index: int, device_ids: Sequence[Any]) -> list[Any]:
+    return [
+        dataset_lib.client_dataset(
+            dataset,
+            str(device_id),
+            batch_size=hparams.batch_size,
+            max_sentences=hparams.max_sentences,
+            epochs=hparams.client_epochs,
+            seed=(hparams.seed, round_index),
+        )
+        for device_id in device_ids
+    ]
+
+  weights = process.get_model_weights.type_signature.result
+  return loop.Federation(
+      process=process,
+      skip_row=factory.skip_row(weights.trainable),
+      selector=selector,
+      client_data=client_data,
+  )

@@ -1,0 +1,134 @@
+"""What a run's flags mean: devices, timers, the planned schema, the strategy."""
+
+from collections.abc import Callable, Sequence
+import pathlib
+
+from experiments.stackoverflow import configuration
+from fl_dpftrl import catalogue
+from fl_dpftrl import participation
+from fl_dpftrl.optimization import banded as banded_optimization
+from fl_dpftrl.optimization import blt as blt_optimization
+from fl_dpftrl.simulation import availability
+from fl_dpftrl.simulation import cohorts
+from fl_dpftrl.simulation import population
+from fl_dpftrl.simulation import timer
+from fl_dpftrl.strategies import banded
+from fl_dpftrl.strategies import base
+from fl_dpftrl.strategies import blt
+
+STRATEGY_NAME = 'strategy.json'
+_OBJECTIVE = 'max'
+
+
+def cohort_selector(
+    hparams: configuration.Hparams, device_ids: Sequence[str]
+) -> cohorts.CohortSelector:
+  """The devices, their timers and how a round finds its cohort.
+
+  Raises:
+    ValueError: where the data have fewer devices than the population, or the
+      flags do not fit each other.
+  """
+  if hparams.population is not None:
+    if hparams.population > len(device_ids):
+      raise ValueError(
+          f'--population={hparams.population} is more than the'
+          f' {len(device_ids)} training clients of {hparams.dataset}'
+      )
+    device_ids = device_ids[: hparams.population]
+  return cohorts.CohortSelector(
+      population.Population(
+          device_ids,
+          seed=hparams.seed,
+          availability=(
+              availability.Nightly()
+              if hparams.diurnal
+              else availability.Always()
+          ),
+      ),
+      timer.HourTimer(hparams.timer_hours)
+      if hparams.timer_hours is not None
+      else timer.RoundTimer(hparams.timer_rounds or 1),
+      hparams.report_goal,
+      clients_per_round=hparams.clients_per_round,
+      dropout=hparams.dropout,
+      seed=hparams.seed,
+  )
+
+
+def planned_schema(
+    hparams: configuration.Hparams, num_devices: int
+) -> participation.MinSep:
+  """The participation that a strategy is optimised for, before the run.
+
+  A timer in rounds says what min-sep is. For one in hours it is what the
+  population allows at best, as production systems guess it.
+  """
+  if hparams.timer_hours is not None:
+    min_sep = num_devices // hparams.report_goal
+  else:
+    min_sep = hparams.timer_rounds or 1
+  return participation.MinSep(
+      num_rounds=hparams.num_rounds,
+      min_sep=min(max(min_sep, 1), hparams.num_rounds),
+  )
+
+
+def declared_schema(
+    hparams: configuration.Hparams,
+) -> participation.MinSep | None:
+  """What the devices' timers enforce, where that is known in rounds."""
+  if hparams.timer_rounds is None:
+    return None
+  return participation.MinSep(
+      num_rounds=hparams.num_rounds, min_sep=hparams.timer_rounds
+  )
+
+
+def strategy(
+    hparams: configuration.Hparams,
+    folder: pathlib.Path,
+    num_devices: int,
+    say: Callable[[str], None],
+) -> base.Strategy:
+  """The run's strategy; its file stays in the run's folder.
+
+  Raises:
+    ValueError: where the file or name is unknown, of another mechanism, or made
+      for fewer rounds.
+  """
+  path = folder / STRATEGY_NAME
+  if path.exists():
+    return catalogue.load_strategy(path)
+  schema = planned_schema(hparams, num_devices)
+  if hparams.strategy is not None:
+    found = catalogue.load_strategy(hparams.strategy)
+    if hparams.mechanism not in (None, found.family):
+      raise ValueError(
+          f'--mechanism={hparams.mechanism} but --strategy={hparams.strategy} is'
+          f' of the family {found.family}; leave one of the two out'
+      )
+    base.check_num_rounds(found, hparams.num_rounds)
+  else:
+    found = _optimised(hparams.mechanism or blt.BLT.family, schema, say)
+  catalogue.save(path, found, schema=schema, objective=_OBJECTIVE)
+  return found
+
+
+def _optimised(
+    mechanism: str, schema: participation.MinSep, say: Callable[[str], None]
+) -> base.Strategy:
+  if mechanism in catalogue.parameter_free():
+    return catalogue.load_strategy(mechanism)
+  say(
+      f'optimising {mechanism} for {schema.num_rounds} rounds with min-sep'
+      f' {schema.min_sep}'
+  )
+  if mechanism == blt.BLT.family:
+    return blt_optimization.optimize(schema, objective=_OBJECTIVE)
+  if mechanism == banded.Banded.family:
+    return banded_optimization.optimize(schema, objective='rms')
+  raise ValueError(
+      f'--mechanism={mechanism} is unknown; known are blt, banded,'
+      f' {", ".join(catalogue.parameter_free())}'
+  )
