@@ -1,0 +1,1 @@
+"""Experiments: whole training runs on public data."""

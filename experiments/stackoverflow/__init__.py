@@ -1,0 +1,1 @@
+"""Next-word prediction with correlated noise: data, model, flags, training."""

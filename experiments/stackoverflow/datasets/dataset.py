@@ -1,0 +1,121 @@
+"""A federated text data set, and one device's batches of it."""
+
+import dataclasses
+from typing import Callable, Iterable, Sequence
+import zlib
+
+import numpy as np
+import tensorflow as tf
+
+from experiments.stackoverflow import metrics
+from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Dataset:
+  """Sentences by device for training, and held-out sentences.
+
+  Sentences are int32 rows of token ids, of shape [num_sentences, length + 1].
+
+  Attributes:
+    name: the name under which `datasets.load` knows it.
+    vocabulary: words and special tokens.
+    train_clients: ids of the training devices.
+    sentences: the sentences of a training device, by its id.
+    validation: sentences to choose hyperparameters by.
+    test: sentences to report on.
+    unigram_token: the best constant prediction: the token that most often is a
+      target the headline accuracy counts, over training devices.
+    licence: what is to be said about the source and its licence.
+    best_accuracy: test accuracy of the best predictor, where it is known.
+  """
+
+  name: str
+  vocabulary: vocabulary_lib.Vocabulary
+  train_clients: Sequence[str]
+  sentences: Callable[[str], np.ndarray] = dataclasses.field(repr=False)
+  validation: np.ndarray = dataclasses.field(repr=False)
+  test: np.ndarray = dataclasses.field(repr=False)
+  unigram_token: int
+  licence: str
+  best_accuracy: float | None = None
+
+  @property
+  def sequence_length(self) -> int:
+    return self.test.shape[1] - 1
+
+  @property
+  def unigram_accuracy(self) -> float:
+    """Headline test accuracy of always predicting `unigram_token`."""
+    targets = self.test[:, 1:]
+    counted = metrics.counted(targets, self.vocabulary)
+    return float((targets[counted] == self.unigram_token).mean())
+
+
+def unigram_token(
+    sentences: Iterable[np.ndarray], vocabulary: vocabulary_lib.Vocabulary
+) -> int:
+  """The most frequent target that the headline accuracy counts.
+
+  Args:
+    sentences: arrays of rows, one array for each training device.
+    vocabulary: what the rows are encoded with.
+
+  Raises:
+    ValueError: where no target counts.
+  """
+  counts = np.zeros(vocabulary.size, np.int64)
+  for rows in sentences:
+    targets = rows[:, 1:]
+    counted = targets[metrics.counted(targets, vocabulary)]
+    counts += np.bincount(counted, minlength=vocabulary.size)
+  if not counts.any():
+    raise ValueError('sentences must hold a word of the vocabulary, got none')
+  return int(counts.argmax())
+
+
+def client_dataset(
+    dataset: Dataset,
+    client_id: str,
+    *,
+    batch_size: int,
+    max_sentences: int | None = None,
+    epochs: int = 1,
+    seed: int | Sequence[int] = 0,
+) -> tf.data.Dataset:
+  """One device's batches (x, y) for one round, each [batch, length] int32.
+
+  The sentences are drawn without replacement, and shuffled anew each epoch, by
+  a generator of the seed and the device's id alone: the same arguments give the
+  same batches.
+
+  Args:
+    dataset: where the device is.
+    client_id: one of `dataset.train_clients`.
+    batch_size: sentences a batch; batches run on across epochs, and the last
+      one may be smaller.
+    max_sentences: most sentences to use; None for all of them.
+    epochs: passes over these sentences.
+    seed: one or more non-negative integers, e.g. (run seed, round).
+
+  Raises:
+    ValueError: where batch_size, max_sentences or epochs is below 1.
+  """
+  for name, value in (
+      ('batch_size', batch_size),
+      ('max_sentences', max_sentences),
+      ('epochs', epochs),
+  ):
+    if value is not None and value < 1:
+      raise ValueError(f'{name} must be at least 1, got {value}')
+  rows = dataset.sentences(client_id)
+  generator = np.random.default_rng(
+      [*np.atleast_1d(seed), zlib.crc32(client_id.encode())]
+  )
+  rows = rows[generator.permutation(len(rows))[:max_sentences]]
+  rows = np.concatenate(
+      [rows[generator.permutation(len(rows))] for _ in range(epochs)]
+  )
+  return tf.data.Dataset.from_tensor_slices((rows[:, :-1], rows[:, 1:])).batch(
+      batch_size
+  )

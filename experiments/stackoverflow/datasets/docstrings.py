@@ -1,0 +1,261 @@
+"""English docstrings of the Python library and of the installed packages.
+
+One device is one source file. Files are parsed, never imported. The text is
+brought into the form of StackOverflow's: lower case, punctuation marks as words
+of their own, one sentence at a time.
+"""
+
+import ast
+import collections
+import hashlib
+import os
+import pathlib
+import re
+import sys
+import sysconfig
+from typing import Callable, Mapping
+import warnings
+
+import numpy as np
+
+from experiments.stackoverflow.datasets import dataset
+from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
+
+LICENCE = (
+    'Docstrings of the Python standard library and of installed packages; each'
+    ' is under the licence of its package. Nothing is distributed: the text is'
+    ' read from where it is installed.'
+)
+SPLITS = ('train', 'validation', 'test')
+
+# Part of the cache's name: change it whenever the sentences change.
+_FORMAT = 1
+# Tests say little in English, and not every installation has them. The rest is
+# other packages' folder, our own package, and the installer.
+_SKIPPED_IN_STDLIB = {'test', 'tests', 'site-packages', 'dist-packages'}
+_SKIPPED_IN_SITE = {'experiments', 'fl_dpftrl', 'pip'}
+_SENTENCE_END = re.compile(r'\n\s*\n|(?<=[.!?])\s')
+_WORD = re.compile(r"[a-z]+(?:['-][a-z]+)*|[0-9]+|[.,:;?!()]")
+
+Sentences = list[list[str]]
+
+
+def split_of(client_id: str) -> str:
+  """'train', 'validation' or 'test' in 8 : 1 : 1, by a hash of the id alone."""
+  digest = hashlib.sha256(client_id.encode()).digest()
+  return {0: 'test', 1: 'validation'}.get(
+      int.from_bytes(digest[:8], 'big') % 10, 'train'
+  )
+
+
+def sentences_of(text: str, length: int) -> Sentences:
+  """The sentences of a text as lists of 2 to `length` words.
+
+  Words are runs of letters (apostrophes and hyphens inside), runs of digits,
+  and single punctuation marks; anything else separates. A sentence ends at a
+  full stop, question or exclamation mark before white space, or at an empty
+  line; a longer one is cut. Pieces without a letter are left out.
+  """
+  pieces = []
+  for sentence in _SENTENCE_END.split(text.lower()):
+    words = _WORD.findall(sentence)
+    for start in range(0, len(words), length):
+      piece = words[start : start + length]
+      if len(piece) > 1 and any(word[0].isalpha() for word in piece):
+        pieces.append(piece)
+  return pieces
+
+
+def docstrings_of(source: bytes) -> list[str]:
+  """The docstrings of a module, its classes and functions, in order.
+
+  Raises:
+    SyntaxError, ValueError: where the source is not Python.
+  """
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')
+    stack = [ast.parse(source)]
+  found = []
+  while stack:
+    node = stack.pop()
+    if isinstance(
+        node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    ):
+      docstring = ast.get_docstring(node)
+      if docstring:
+        found.append(docstring)
+    # Only statements can hold definitions; expressions are most of the tree.
+    for block in ('finalbody', 'orelse', 'handlers', 'cases', 'body'):
+      children = getattr(node, block, None)
+      if isinstance(children, list):
+        stack.extend(reversed(children))
+  return found
+
+
+def source_files() -> dict[str, pathlib.Path]:
+  """Source files by client id, e.g. 'stdlib/json/decoder.py', sorted."""
+  roots = (
+      ('site', sysconfig.get_path('purelib'), _SKIPPED_IN_SITE),
+      ('stdlib', sysconfig.get_path('stdlib'), _SKIPPED_IN_STDLIB),
+  )
+  files = {}
+  for name, root, skipped in roots:
+    for path in pathlib.Path(root).rglob('*.py'):
+      parts = path.relative_to(root).parts
+      folders = parts if name == 'stdlib' else parts[:1]
+      if not skipped.intersection(folders):
+        files['/'.join((name, *parts))] = path
+  return dict(sorted(files.items()))
+
+
+def distinct_sentences(
+    files: Mapping[str, pathlib.Path],
+    length: int,
+    progress: Callable[[int, int], None],
+) -> dict[str, Sentences]:
+  """The sentences of each file that no file before it has.
+
+  Text is copied between files a lot; with each sentence in one file alone, no
+  test sentence is in the training devices. Unreadable files and files without
+  a sentence of their own are left out.
+  """
+  seen, clients = set(), {}
+  for done, (client_id, path) in enumerate(files.items(), start=1):
+    progress(done, len(files))
+    try:
+      docstrings = docstrings_of(path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+      continue
+    sentences = []
+    for docstring in docstrings:
+      for sentence in sentences_of(docstring, length):
+        key = ' '.join(sentence)
+        if key not in seen:
+          seen.add(key)
+          sentences.append(sentence)
+    if sentences:
+      clients[client_id] = sentences
+  return clients
+
+
+def _print_progress(done: int, total: int) -> None:
+  if done % 2000 == 0 or done == total:
+    print(f'docstrings: {done} of {total} files parsed', file=sys.stderr)
+
+
+def _fingerprint(files: Mapping[str, pathlib.Path], length: int) -> str:
+  """Changes with the form of the sentences and with any file's name or size."""
+  digest = hashlib.sha256(f'{_FORMAT} {length}\n'.encode())
+  for client_id, path in files.items():
+    digest.update(f'{client_id} {path.stat().st_size}\n'.encode())
+  return digest.hexdigest()[:16]
+
+
+def _pack(clients: Mapping[str, Sentences], length: int) -> dict[str, np.ndarray]:
+  """The arrays of the cache: rows of all clients one after the other.
+
+  The vocabulary is that of the training devices, whole: `_unpack` cuts it.
+  """
+  counts = collections.Counter()
+  for client_id, sentences in clients.items():
+    if split_of(client_id) == 'train':
+      for sentence in sentences:
+        counts.update(sentence)
+  if not counts:
+    raise ValueError(
+        'no docstrings found in the Python library and installed packages; set'
+        ' up the locked environment first, or use another data set'
+    )
+  vocabulary = vocabulary_lib.by_frequency(counts)
+  rows = [vocabulary.encode(s, length) for s in clients.values()]
+  return {
+      'words': np.array(vocabulary.words),
+      'clients': np.array(list(clients)),
+      'num_sentences': np.array([len(r) for r in rows]),
+      'rows': np.concatenate(rows),
+  }
+
+
+def _read_cache(path: pathlib.Path) -> dict[str, np.ndarray] | None:
+  """The arrays, or None where the file is missing or damaged."""
+  try:
+    with np.load(path, allow_pickle=False) as stored:
+      arrays = {
+          name: stored[name]
+          for name in ('words', 'clients', 'num_sentences', 'rows')
+      }
+  except FileNotFoundError:
+    return None
+  except Exception as error:  # A damaged file can fail in any way at all.
+    print(f'{path} is damaged ({error}): rebuilding it', file=sys.stderr)
+    return None
+  return arrays
+
+
+def _write_cache(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
+  path.parent.mkdir(parents=True, exist_ok=True)
+  temporary = path.with_name(f'{path.name}.{os.getpid()}.tmp')
+  try:
+    with open(temporary, 'wb') as file:
+      np.savez_compressed(file, **arrays)
+    os.replace(temporary, path)
+  finally:
+    temporary.unlink(missing_ok=True)
+
+
+def load(
+    *,
+    cache_dir: str | os.PathLike = '.cache',
+    vocabulary_size: int = 10_000,
+    length: int = 20,
+    min_sentences: int = 5,
+) -> dataset.Dataset:
+  """The data set; the first call parses for about half a minute.
+
+  Args:
+    cache_dir: folder in which the parsed sentences are kept.
+    vocabulary_size: words of the vocabulary, from training devices alone.
+    length: most words of a sentence.
+    min_sentences: files with fewer sentences of their own are no device.
+
+  Raises:
+    ValueError: where there is no source file with a docstring.
+  """
+  files = source_files()
+  path = pathlib.Path(cache_dir) / f'docstrings-{_fingerprint(files, length)}.npz'
+  arrays = _read_cache(path)
+  if arrays is None:
+    clients = distinct_sentences(files, length, _print_progress)
+    arrays = _pack(clients, length)
+    _write_cache(path, arrays)
+  return _unpack(arrays, vocabulary_size, min_sentences)
+
+
+def _unpack(
+    arrays: Mapping[str, np.ndarray], vocabulary_size: int, min_sentences: int
+) -> dataset.Dataset:
+  whole = vocabulary_lib.Vocabulary(arrays['words'].tolist())
+  vocabulary = whole.most_frequent(vocabulary_size)
+  rows = whole.translate(arrays['rows'], vocabulary)
+  parts = np.split(rows, np.cumsum(arrays['num_sentences'])[:-1])
+  by_split = {name: {} for name in SPLITS}
+  for client_id, rows in zip(arrays['clients'].tolist(), parts):
+    if len(rows) >= min_sentences:
+      by_split[split_of(client_id)][client_id] = rows
+  for name, clients in by_split.items():
+    if not clients:
+      raise ValueError(
+          f'no source file with {min_sentences} sentences is in the {name}'
+          ' split; ask for fewer sentences or install more packages'
+      )
+  train = by_split['train']
+  return dataset.Dataset(
+      name='docstrings',
+      vocabulary=vocabulary,
+      train_clients=tuple(train),
+      sentences=train.__getitem__,
+      validation=np.concatenate(list(by_split['validation'].values())),
+      test=np.concatenate(list(by_split['test'].values())),
+      unigram_token=dataset.unigram_token(train.values(), vocabulary),
+      licence=LICENCE,
+  )

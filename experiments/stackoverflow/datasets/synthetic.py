@@ -1,0 +1,108 @@
+"""A small made-up language whose best accuracy is known, for tests."""
+
+import numpy as np
+
+from experiments.stackoverflow.datasets import dataset
+from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
+
+LICENCE = 'Synthetic: sentences drawn from a Markov chain.'
+
+
+def transitions(vocabulary_size: int, seed: int) -> np.ndarray:
+  """Probabilities of the next word, [vocabulary_size + 1, vocabulary_size].
+
+  Row w is what follows word w, the last row what begins a sentence. Each row
+  has one favourite, chosen anew for each, with more than half of the mass.
+  """
+  generator = np.random.default_rng([seed, 0])
+  rest = generator.dirichlet(np.ones(vocabulary_size), vocabulary_size + 1)
+  favourites = generator.integers(vocabulary_size, size=vocabulary_size + 1)
+  return 0.4 * rest + 0.6 * np.eye(vocabulary_size)[favourites]
+
+
+def best_accuracy(chain: np.ndarray, length: int) -> float:
+  """Expected accuracy of the predictor that knows the chain.
+
+  Args:
+    chain: as `transitions` gives it.
+    length: words of a sentence, all of which are predicted.
+  """
+  following, first = chain[:-1], chain[-1]
+  expected, previous = first.max(), first
+  for _ in range(length - 1):
+    expected += previous @ following.max(axis=1)
+    previous = previous @ following
+  return float(expected / length)
+
+
+def draw(
+    chain: np.ndarray, num_sentences: int, length: int, seed: list[int]
+) -> np.ndarray:
+  """Sentences as word numbers from 0: int array [num_sentences, length]."""
+  uniform = np.random.default_rng(seed).random((num_sentences, length))
+  cumulative = chain.cumsum(axis=1)
+  words = np.empty((num_sentences, length), np.int32)
+  previous = np.full(num_sentences, len(chain) - 1)
+  for t in range(length):
+    previous = (uniform[:, t, None] >= cumulative[previous]).sum(axis=1)
+    # Rounding may leave the last cumulative probability just below one.
+    previous = np.minimum(previous, chain.shape[1] - 1)
+    words[:, t] = previous
+  return words
+
+
+def load(
+    *,
+    seed: int = 0,
+    num_clients: int = 500,
+    sentences_per_client: int = 16,
+    vocabulary_size: int = 30,
+    length: int = 10,
+    num_test_sentences: int = 1000,
+) -> dataset.Dataset:
+  """The data set: all sentences have `length` words and all words are known.
+
+  Args:
+    seed: of the language and of all sentences.
+    num_clients: training devices.
+    sentences_per_client: sentences of each.
+    vocabulary_size: words of the language.
+    length: words of a sentence.
+    num_test_sentences: sentences of the test set, and of the validation set.
+
+  Raises:
+    ValueError: where a number is below 1.
+  """
+  for name, value in (
+      ('num_clients', num_clients),
+      ('sentences_per_client', sentences_per_client),
+      ('vocabulary_size', vocabulary_size),
+      ('length', length),
+      ('num_test_sentences', num_test_sentences),
+  ):
+    if value < 1:
+      raise ValueError(f'{name} must be at least 1, got {value}')
+  vocabulary = vocabulary_lib.Vocabulary(
+      [f'word{i}' for i in range(vocabulary_size)]
+  )
+  chain = transitions(vocabulary_size, seed)
+
+  def rows(num_sentences: int, stream: int) -> np.ndarray:
+    words = draw(chain, num_sentences, length, [seed, stream])
+    bos = np.full((num_sentences, 1), vocabulary.bos, np.int32)
+    return np.concatenate([bos, words + 1], axis=1)
+
+  clients = [f'device{i:05d}' for i in range(num_clients)]
+  parts = np.split(rows(num_clients * sentences_per_client, 1), num_clients)
+  train = dict(zip(clients, parts))
+  return dataset.Dataset(
+      name='synthetic',
+      vocabulary=vocabulary,
+      train_clients=tuple(clients),
+      sentences=train.__getitem__,
+      validation=rows(num_test_sentences, 2),
+      test=rows(num_test_sentences, 3),
+      unigram_token=dataset.unigram_token(parts, vocabulary),
+      licence=LICENCE,
+      best_accuracy=best_accuracy(chain, length),
+  )
