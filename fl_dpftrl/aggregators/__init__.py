@@ -1,0 +1,1 @@
+"""Aggregators for TensorFlow Federated that add correlated noise."""

@@ -1,0 +1,77 @@
+"""The same noise for pipelines built on TensorFlow Privacy's queries."""
+
+import collections
+from typing import Any
+
+import attr
+import dp_accounting
+import tensorflow as tf
+import tensorflow_federated as tff
+import tensorflow_privacy as tfp
+
+from fl_dpftrl.aggregators import factory as factory_lib
+from fl_dpftrl.noise import stream as streams
+
+
+@attr.s(frozen=True)
+class CorrelatedNoiseDpEvent(dp_accounting.UnsupportedDpEvent):
+  """One release with correlated noise, which no accountant may compose.
+
+  The rows of N·Z share their noise, so that the privacy of one is not defined by
+  itself; that of all follows from the participation log.
+  """
+
+  def __str__(self):
+    return (
+        'a release with correlated noise: its guarantee follows from the'
+        ' participation log of the whole run, see `fl-dpftrl replay --log=FILE`'
+    )
+
+
+class CorrelatedNoiseQuery(tfp.SumAggregationDPQuery):
+  """A `CorrelatedNoiseFactory` as a query of TensorFlow Privacy.
+
+  In `tff.aggregators.DifferentiallyPrivateFactory` it gives the results of the
+  factory, the same for the same noise_seed, already divided by report_goal. Sums
+  are made by that class (its record_aggregation_factory), not by the factory's
+  inner_factory. Clipped, zeroed and rejected updates are not counted, since a
+  query's metrics must be private. Metrics: noise_row, noise_stddev.
+
+  Args:
+    factory: what to do with updates, sums and noise.
+    record_specs: nested structure of tf.TensorSpec of an update.
+
+  Raises:
+    ValueError: as `CorrelatedNoiseFactory.noise_stream`.
+  """
+
+  def __init__(
+      self, factory: factory_lib.CorrelatedNoiseFactory, record_specs: Any
+  ):
+    self._factory = factory
+    self._stream = factory.noise_stream(
+        tff.types.tensorflow_to_type(record_specs)
+    )
+
+  def initial_global_state(self) -> streams.StreamState:
+    return self._stream.init()
+
+  def preprocess_record(self, params: Any, record: Any) -> Any:
+    del params
+    return self._factory.bound(record).update
+
+  def get_noised_result(
+      self, sample_state: Any, global_state: streams.StreamState
+  ) -> tuple[Any, streams.StreamState, CorrelatedNoiseDpEvent]:
+    result, advanced = self._factory.release(
+        self._stream, sample_state, global_state
+    )
+    return result, advanced, CorrelatedNoiseDpEvent()
+
+  def derive_metrics(
+      self, global_state: streams.StreamState
+  ) -> collections.OrderedDict[str, tf.Tensor]:
+    return collections.OrderedDict(
+        noise_row=global_state.row - 1,
+        noise_stddev=global_state.row_stddev,
+    )

@@ -1,0 +1,241 @@
+"""The aggregator: bounds updates, sums them, adds correlated noise."""
+
+import collections
+import dataclasses
+import math
+import numbers
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fl_dpftrl.aggregators import clipping
+from fl_dpftrl.aggregators import state_size
+from fl_dpftrl.noise import base as noise_base
+from fl_dpftrl.noise import stream as streams
+from fl_dpftrl.strategies import base as strategies
+
+
+class AggregatorState(NamedTuple):
+  """State of the aggregator. Secret: it determines all noise to come.
+
+  Attributes:
+    inner: state of the inner factory's process.
+    noise: a `StreamState`.
+  """
+
+  inner: Any
+  noise: Any
+
+
+def _is_whole(value: Any) -> bool:
+  return isinstance(value, numbers.Integral)
+
+
+# attribute: (what it must be, whether a finite number is that, its type)
+_NUMBERS = {
+    'noise_multiplier': ('finite and at least 0', lambda v: v >= 0, float),
+    'clip_norm': ('finite and positive', lambda v: v > 0, float),
+    'report_goal': (
+        'a whole number of at least 1',
+        lambda v: _is_whole(v) and v >= 1,
+        int,
+    ),
+    'zeroing_norm': ('finite and positive, or None', lambda v: v > 0, float),
+    'noise_seed': ('a whole number, or None', _is_whole, int),
+}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
+  """Releases (sum of bounded updates + row t of N·Z) / report_goal in round t.
+
+  Each update is clipped to clip_norm in L2, over all its tensors. One that holds
+  a NaN or an infinity is rejected, one whose L∞ norm exceeds zeroing_norm is
+  zeroed: both enter the sum as zeros and never reach the noise. Entries of Z have
+  standard deviation noise_multiplier · clip_norm, for C as the strategy states
+  it. What that guarantees depends on the participation that happened, which the
+  aggregator does not know: account with the participation log.
+
+  Measurements:
+    clipped_count, zeroed_count, rejected_count: updates that were scaled down,
+      too large, or not finite (int32). They are exact, without noise of their
+      own: they lie outside the privacy guarantee.
+    noise_row: t, the row of N·Z in this release (int64).
+    noise_stddev: standard deviation of each coordinate of this row, before the
+      division by report_goal (float32).
+    inner: measurements of the inner factory.
+
+  Attributes:
+    strategy: C and N, of a family that has a noise stream.
+    noise_multiplier: std(Z) / clip_norm, at least 0.
+    clip_norm: L2 bound on an update, positive.
+    report_goal: updates that a round needs, the fixed divisor of the sum.
+    zeroing_norm: L∞ norm above which an update is zeroed; None for no limit.
+    inner_factory: sums the bounded updates, such as by secure aggregation; None
+      for `tff.aggregators.SumFactory`. It must not change what it sums: what it
+      adds to sensitivity is not accounted for.
+    noise_seed: None for a secret seed, fresh from the operating system with each
+      `initialize()`. A number makes the noise repeatable, for tests, and voids
+      the guarantee.
+
+  Raises:
+    ValueError: for an attribute that will not do.
+  """
+
+  strategy: strategies.Strategy
+  _: dataclasses.KW_ONLY
+  noise_multiplier: float
+  clip_norm: float
+  report_goal: int
+  zeroing_norm: float | None = None
+  inner_factory: tff.aggregators.UnweightedAggregationFactory | None = None
+  noise_seed: int | None = None
+
+  def __post_init__(self):
+    strategy = self.strategy
+    if isinstance(strategy, type) or not isinstance(
+        strategy, strategies.Strategy
+    ):
+      raise ValueError(f'strategy must be a Strategy, got {strategy!r}')
+    for name, (what, is_valid, kind) in _NUMBERS.items():
+      value = getattr(self, name)
+      if value is None and name in ('zeroing_norm', 'noise_seed'):
+        continue
+      is_number = isinstance(value, numbers.Real) and math.isfinite(value)
+      if isinstance(value, bool) or not is_number or not is_valid(value):
+        raise ValueError(f'{name} must be {what}, got {value!r}')
+      object.__setattr__(self, name, kind(value))
+    if self.inner_factory is None:
+      object.__setattr__(self, 'inner_factory', tff.aggregators.SumFactory())
+    elif not isinstance(
+        self.inner_factory, tff.aggregators.UnweightedAggregationFactory
+    ):
+      raise ValueError(
+          'inner_factory must be a tff.aggregators.UnweightedAggregationFactory,'
+          f' got {self.inner_factory!r}'
+      )
+
+  def noise_stream(self, value_type: tff.Type) -> noise_base.NoiseStream:
+    """The noise that is added to sums of updates of a type.
+
+    Raises:
+      ValueError: unless value_type holds float32 tensors of known shapes, and TFF
+        can carry the state of the noise for them.
+    """
+    if not tff.types.is_structure_of_tensors(value_type):
+      raise ValueError(f'value_type must be made of tensors, got {value_type}')
+    template = tff.types.type_to_tf_tensor_specs(value_type)
+    stream = streams.make_stream(
+        self.strategy,
+        template,
+        stddev=self.noise_multiplier * self.clip_norm,
+        noise_seed=self.noise_seed,
+    )
+    num_parameters = sum(
+        spec.shape.num_elements() for spec in tf.nest.flatten(template)
+    )
+    state_size.check_state_size(
+        self.strategy, tf.float32.size * num_parameters
+    )
+    return stream
+
+  def bound(self, update: Any) -> clipping.BoundedUpdate:
+    """What of one device's update enters the sum, in TensorFlow."""
+    return clipping.bound_update(
+        update, clip_norm=self.clip_norm, zeroing_norm=self.zeroing_norm
+    )
+
+  def release(
+      self, stream: noise_base.NoiseStream, total: Any, noise: Any
+  ) -> tuple[Any, Any]:
+    """(sum, noise state) → (result, advanced noise state), in TensorFlow."""
+    row, advanced = stream.next(noise)
+    divisor = float(self.report_goal)
+    result = tf.nest.map_structure(
+        lambda part, noise_part: (part + noise_part) / divisor,
+        total,
+        row,
+    )
+    return result, advanced
+
+  def skip_row(self, value_type: tff.Type) -> tff.Computation:
+    """A computation that burns a row of noise: drawn, and never released.
+
+    It takes the aggregator's state (for a learning process, `state.aggregator`)
+    to one whose noise is, bit for bit, what the next round would have left. It
+    runs where rounds run, since logarithms and cosines differ in their last bits
+    from one build of TensorFlow to another.
+
+    Args:
+      value_type: of the updates; for a learning process,
+        `process.get_model_weights.type_signature.result.trainable`.
+
+    Raises:
+      ValueError: as `noise_stream`.
+    """
+    stream = self.noise_stream(value_type)
+    state_type = self.create(value_type).initialize.type_signature.result.member
+
+    @tff.tensorflow.computation(state_type.noise)
+    def skip_noise(noise):
+      return stream.next(noise)[1]
+
+    @tff.federated_computation(tff.FederatedType(state_type, tff.SERVER))
+    def skip(state):
+      noise = tff.federated_map(skip_noise, state.noise)
+      return tff.federated_zip(AggregatorState(inner=state.inner, noise=noise))
+
+    return skip
+
+  def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
+    """Builds the process for updates of a type; raises as `noise_stream`."""
+    stream = self.noise_stream(value_type)
+    inner_process = self.inner_factory.create(value_type)
+    init_noise = tff.tensorflow.computation(stream.init)
+
+    @tff.tensorflow.computation(value_type)
+    def bound(update):
+      bounded, *counts = self.bound(update)
+      return bounded, counts
+
+    @tff.tensorflow.computation(value_type, init_noise.type_signature.result)
+    def add_noise(total, noise):
+      result, advanced = self.release(stream, total, noise)
+      return result, advanced, noise.row, advanced.row_stddev
+
+    @tff.federated_computation()
+    def init_fn():
+      noise = tff.federated_eval(init_noise, tff.SERVER)
+      return tff.federated_zip(
+          AggregatorState(inner=inner_process.initialize(), noise=noise)
+      )
+
+    @tff.federated_computation(
+        init_fn.type_signature.result,
+        tff.FederatedType(value_type, tff.CLIENTS),
+    )
+    def next_fn(state, updates):
+      bounded, counts = tff.federated_map(bound, updates)
+      inner = inner_process.next(state.inner, bounded)
+      clipped, zeroed, rejected = tff.federated_sum(counts)
+      result, noise, row, stddev = tff.federated_map(
+          add_noise, (inner.result, state.noise)
+      )
+      measurements = collections.OrderedDict(
+          clipped_count=clipped,
+          zeroed_count=zeroed,
+          rejected_count=rejected,
+          noise_row=row,
+          noise_stddev=stddev,
+          inner=inner.measurements,
+      )
+      return tff.templates.MeasuredProcessOutput(
+          state=tff.federated_zip(
+              AggregatorState(inner=inner.state, noise=noise)
+          ),
+          result=result,
+          measurements=tff.federated_zip(measurements),
+      )
+
+    return tff.templates.AggregationProcess(init_fn, next_fn)

@@ -1,0 +1,97 @@
+import math
+
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from fl_dpftrl.aggregators import clipping
+
+pytestmark = pytest.mark.tff
+
+# TensorFlow takes subnormal numbers for 0.
+FLOATS = st.floats(width=32, allow_subnormal=False)
+UPDATES = st.lists(FLOATS, min_size=2, max_size=40)
+NORMS = st.floats(1e-6, 1e6)
+
+
+def bound(values, **kwargs):
+  """One update in two tensors, and what became of it."""
+  values = np.asarray(values, np.float32)
+  update = {'a': tf.constant(values[:1]), 'b': [tf.constant(values[1:])]}
+  bounded = clipping.bound_update(update, **kwargs)
+  result = np.concatenate([bounded.update['a'], bounded.update['b'][0]])
+  return result, [int(count) for count in bounded[1:]]
+
+
+def exact_norm(values):
+  return math.sqrt(math.fsum(float(v) ** 2 for v in values))
+
+
+@settings(deadline=None, max_examples=200)
+@given(UPDATES, NORMS, st.none() | NORMS)
+def test_whatever_comes_the_result_is_bounded(values, clip_norm, zeroing_norm):
+  result, counts = bound(values, clip_norm=clip_norm, zeroing_norm=zeroing_norm)
+  values = np.asarray(values, np.float32)
+  assert sum(counts) <= 1
+  clipped, zeroed, rejected = map(bool, counts)
+  assert np.isfinite(result).all()
+  assert exact_norm(result) <= clip_norm * (1.0 if clipped else 1.0 + 1e-15)
+  assert rejected == (not np.isfinite(values).all())
+  if zeroed or rejected:
+    assert not result.any()
+  if zeroing_norm is not None and not rejected:
+    assert zeroed == (np.max(np.abs(values)) > np.float64(zeroing_norm))
+  if not any(counts):
+    np.testing.assert_array_equal(result, values)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(1, 2**32 - 1), st.floats(1e-3, 1e3))
+def test_clipped_updates_have_the_clip_norm_and_their_direction(seed, clip_norm):
+  values = 1e3 * np.random.default_rng(seed).normal(size=300)
+  values = (values * clip_norm).astype(np.float32)
+  result, counts = bound(values, clip_norm=clip_norm)
+  assert counts == [1, 0, 0]
+  assert clip_norm * (1 - 5e-7) < exact_norm(result) <= clip_norm
+  expected = values * np.float64(clip_norm) / exact_norm(values)
+  np.testing.assert_allclose(result, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize('huge', [1e19, 1e30, 3e38])
+def test_squares_beyond_float32_do_not_overflow(huge):
+  result, counts = bound([3 * huge / 5, -4 * huge / 5], clip_norm=2.0)
+  assert counts == [1, 0, 0]
+  np.testing.assert_allclose(result, [1.2, -1.6], rtol=1e-6)
+
+
+def test_the_norm_is_that_of_the_whole_update():
+  assert bound([3.0, 4.0], clip_norm=5.0)[1] == [0, 0, 0]
+  assert bound([3.0, 4.0], clip_norm=4.9)[1] == [1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    'bad, counts',
+    [
+        (math.nan, [0, 0, 1]),
+        (math.inf, [0, 0, 1]),
+        (-math.inf, [0, 0, 1]),
+        (1e30, [0, 1, 0]),
+        (-100.1, [0, 1, 0]),
+        (100.0, [1, 0, 0]),
+        (0.5, [0, 0, 0]),
+    ],
+)
+@pytest.mark.parametrize('position', [0, 2])
+def test_each_kind_of_bad_update_is_counted_as_it_is(bad, counts, position):
+  values = [0.1, 0.2, 0.3]
+  values[position] = bad
+  assert bound(values, clip_norm=1.0, zeroing_norm=100.0)[1] == counts
+
+
+def test_empty_tensors_are_harmless():
+  update = [tf.zeros([0]), tf.constant([3.0, 4.0])]
+  bounded = clipping.bound_update(update, clip_norm=1.0, zeroing_norm=10.0)
+  np.testing.assert_allclose(bounded.update[1], [0.6, 0.8], rtol=1e-6)

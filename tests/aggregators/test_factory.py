@@ -1,0 +1,189 @@
+"""The aggregator at work, in TFF's own runtime."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fl_dpftrl.aggregators import factory
+from fl_dpftrl.strategies import banded
+from fl_dpftrl.strategies import blt
+from fl_dpftrl.strategies import identity
+from fl_dpftrl.strategies import tree
+
+pytestmark = pytest.mark.tff
+
+SIZE = 30_000
+VALUE_TYPE = tff.to_type(
+    collections.OrderedDict(
+        w=tff.TensorType(np.float32, [SIZE // 100, 100]),
+        b=tff.TensorType(np.float32, [3]),
+    )
+)
+BLT = blt.BLT((0.9, 0.5), (0.3, 0.2))
+BANDED = banded.Banded(
+    np.array([[1.0, 0.0], [1.25, -0.5], [0.8, 0.3], [1.0, 0.9], [1.0, 0.9]])
+)
+EVERY_FAMILY = pytest.mark.parametrize(
+    'strategy',
+    [identity.Identity(), BANDED, BLT, tree.TreeOnline()],
+    ids=lambda strategy: strategy.family,
+)
+
+
+def make(strategy, **kwargs):
+  kwargs = dict(noise_multiplier=1.0, clip_norm=1.0, report_goal=4) | kwargs
+  return factory.CorrelatedNoiseFactory(strategy, **kwargs)
+
+
+def update(value):
+  """An update with a single coordinate that is not 0."""
+  b = np.array([value, 0.0, 0.0], np.float32)
+  return collections.OrderedDict(w=np.zeros([SIZE // 100, 100], np.float32), b=b)
+
+
+def assert_same(one, other):
+  tf.nest.map_structure(np.testing.assert_array_equal, one, other)
+
+
+def run(process, clients, num_rounds):
+  state, outputs = process.initialize(), []
+  for _ in range(num_rounds):
+    outputs.append(process.next(state, clients))
+    state = outputs[-1].state
+  return outputs
+
+
+@EVERY_FAMILY
+def test_releases_the_sum_with_the_noise_of_its_strategy(strategy):
+  aggregator = make(strategy, noise_multiplier=0.5, clip_norm=3.0, noise_seed=1)
+  outputs = run(aggregator.create(VALUE_TYPE), [update(2.0), update(9.0)], 5)
+  stream = aggregator.noise_stream(VALUE_TYPE)
+  norms = np.linalg.norm(strategy.noising_matrix(5), axis=1)
+  state = stream.init()
+  for t, output in enumerate(outputs):
+    row, state = stream.next(state)
+    # Clipped to 3 and summed with 2, over the report goal.
+    expected_b = (row['b'].numpy() + [5.0, 0.0, 0.0]) / 4
+    np.testing.assert_allclose(output.result['b'], expected_b, atol=1e-5)
+    np.testing.assert_allclose(output.result['w'], row['w'] / 4, atol=1e-5)
+    noise_stddev = output.measurements.pop('noise_stddev')
+    assert noise_stddev == pytest.approx(1.5 * norms[t], rel=1e-6)
+    assert 4 * np.std(output.result['w']) == pytest.approx(
+        noise_stddev, rel=5 / np.sqrt(2 * SIZE)
+    )
+    assert output.measurements == dict(
+        clipped_count=1,
+        zeroed_count=0,
+        rejected_count=0,
+        noise_row=t,
+        inner=(),
+    )
+
+
+@EVERY_FAMILY
+def test_skipping_a_row_uses_the_very_noise_of_the_round(strategy):
+  aggregator = make(strategy)
+  process, skip = aggregator.create(VALUE_TYPE), aggregator.skip_row(VALUE_TYPE)
+  outputs = run(process, [update(0.5)], 4)
+  start = process.initialize()
+  state = start._replace(
+      noise=start.noise._replace(seed=outputs[0].state.noise.seed)
+  )
+  for output in outputs[:3]:
+    state = skip(state)
+    assert_same(state, output.state)
+  # The round after three burnt ones is the one after three others.
+  assert_same(process.next(state, [update(0.5)]).result, outputs[3].result)
+
+
+def test_noise_is_fresh_with_every_start_and_repeatable_from_its_state():
+  process = make(BLT).create(VALUE_TYPE)
+  one, other = process.initialize(), process.initialize()
+  assert not set(one.noise.seed.tolist()) & set(other.noise.seed.tolist())
+  clients = [update(0.5)]
+  first = process.next(one, clients).result
+  assert_same(first, process.next(one, clients).result)
+  difference = first['w'] - process.next(other, clients).result['w']
+  expected = np.sqrt(2) / 4
+  assert np.std(difference) == pytest.approx(expected, rel=5 / np.sqrt(2 * SIZE))
+
+
+def test_a_given_seed_repeats_the_noise():
+  outputs = [
+      run(make(BLT, noise_seed=seed).create(VALUE_TYPE), [update(0.5)], 2)[-1]
+      for seed in (7, 7, 8)
+  ]
+  assert_same(outputs[0].result, outputs[1].result)
+  assert np.all(outputs[0].result['b'] != outputs[2].result['b'])
+
+
+@pytest.mark.parametrize(
+    'zeroing_norm, counts', [(None, (2, 0, 3)), (100.0, (1, 1, 3))]
+)
+def test_bad_updates_reach_neither_result_nor_noise(zeroing_norm, counts):
+  aggregator = make(BLT, zeroing_norm=zeroing_norm, noise_seed=3)
+  bad = [update(v) for v in (np.nan, np.inf, -np.inf, 1e30)]
+  process = aggregator.create(VALUE_TYPE)
+  outputs = run(process, [update(0.5), update(50.0), *bad], 3)
+  without = run(process, [update(0.5), update(50.0)], 3)
+  for output, clean in zip(outputs, without):
+    names = ('clipped_count', 'zeroed_count', 'rejected_count')
+    assert tuple(output.measurements[name] for name in names) == counts
+    assert_same(output.state, clean.state)
+    dropped = zeroing_norm is not None
+    # What is not dropped, 1e30 without a zeroing norm, is clipped to 1.
+    expected = clean.result['b'] + [0.0 if dropped else 0.25, 0.0, 0.0]
+    np.testing.assert_allclose(output.result['b'], expected, atol=1e-6)
+    np.testing.assert_array_equal(output.result['w'], clean.result['w'])
+    for part in tf.nest.flatten((output.state, output.result)):
+      assert np.isfinite(part).all()
+
+
+def test_an_update_of_the_wrong_size_is_an_error():
+  process = make(BLT).create(VALUE_TYPE)
+  wrong = update(0.5)
+  wrong['b'] = np.zeros([4], np.float32)
+  with pytest.raises(TypeError, match=r'shape \(4,\) to shape \(3,\)'):
+    process.next(process.initialize(), [update(0.5), wrong])
+
+
+def test_a_strategy_that_has_ended_says_so():
+  process = make(BANDED).create(VALUE_TYPE)
+  state = run(process, [update(0.5)], 5)[-1].state
+  with pytest.raises(Exception, match='for 5 rounds has no noise'):
+    process.next(state, [update(0.5)])
+
+
+def test_inner_factory_sums_and_keeps_its_state_and_measurements():
+  inner = tff.aggregators.clipping_factory(
+      tff.aggregators.PrivateQuantileEstimationProcess.no_noise(1.0, 0.9, 0.2),
+      tff.aggregators.SumFactory(),
+  )
+  aggregator = make(
+      identity.Identity(), noise_multiplier=0.0, clip_norm=2.0,
+      inner_factory=inner,
+  )
+  outputs = run(aggregator.create(VALUE_TYPE), [update(9.0), update(0.5)], 2)
+  # The inner factory sees updates of norm 2 and 0.5, and clips at 1.
+  np.testing.assert_allclose(outputs[0].result['b'][0], 1.5 / 4, rtol=1e-6)
+  assert outputs[0].measurements['clipped_count'] == 1
+  inner_measurements = outputs[0].measurements['inner']
+  assert inner_measurements['clipped_count'] == 1
+  assert outputs[1].state.inner != outputs[0].state.inner
+  # Skipping burns noise alone.
+  skipped = aggregator.skip_row(VALUE_TYPE)(outputs[1].state)
+  assert_same(skipped.inner, outputs[1].state.inner)
+  assert skipped.noise.row == 3
+
+
+def test_single_tensors_and_lists_are_updates_too():
+  single = tff.TensorType(np.float32, [2])
+  process = make(identity.Identity(), noise_multiplier=0.0).create(single)
+  (output,) = run(process, [np.array([0.6, 0.8], np.float32)] * 4, 1)
+  np.testing.assert_allclose(output.result, [0.6, 0.8], rtol=1e-6)
+  process = make(tree.TreeOnline()).create(tff.to_type([single, single]))
+  (output,) = run(process, [[np.zeros(2, np.float32)] * 2], 1)
+  assert isinstance(output.result, list) and len(output.result) == 2
