@@ -1,0 +1,198 @@
+"""TensorFlow Federated's StackOverflow, prepared as in the papers."""
+
+import hashlib
+import os
+import pathlib
+import sqlite3
+import tarfile
+import tempfile
+from typing import Iterator
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from experiments.stackoverflow.datasets import dataset
+from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
+
+LICENCE = (
+    'Stack Overflow questions and answers, under the Creative Commons'
+    ' Attribution-ShareAlike 3.0 Unported License'
+    ' (http://creativecommons.org/licenses/by-sa/3.0/); prepared by TensorFlow'
+    ' Federated.'
+)
+DATABASE = 'stackoverflow.sqlite'
+WORD_COUNTS = 'stackoverflow.word_count'
+
+# The data are too many to count them all for the unigram baseline.
+_BASELINE_CLIENTS = 500
+
+
+def _find(data_dir: pathlib.Path, *names: str) -> pathlib.Path:
+  """The first of the files that is in the folder, or in its `datasets`."""
+  for name in names:
+    for path in (data_dir / name, data_dir / 'datasets' / name):
+      if path.is_file():
+        return path
+  raise ValueError(
+      f'data_dir {str(data_dir)!r} lacks {" and ".join(names)}: put'
+      f" TensorFlow Federated's {DATABASE} (splits train, heldout, test) and"
+      f' {WORD_COUNTS}.tar.bz2 there, or ask for the download'
+  )
+
+
+def _download(data_dir: pathlib.Path) -> None:
+  """TFF's own download; a file appears under its name only when it is whole."""
+  data_dir.mkdir(parents=True, exist_ok=True)
+  with tempfile.TemporaryDirectory(dir=data_dir) as folder:
+    if not (data_dir / DATABASE).is_file():
+      tff.simulation.datasets.stackoverflow.load_data(cache_dir=folder)
+      os.replace(pathlib.Path(folder, DATABASE), data_dir / DATABASE)
+    if not (data_dir / WORD_COUNTS).is_file():
+      tff.simulation.datasets.stackoverflow.load_word_counts(cache_dir=folder)
+      os.replace(
+          pathlib.Path(folder, 'datasets', WORD_COUNTS), data_dir / WORD_COUNTS
+      )
+
+
+def read_vocabulary(path: pathlib.Path, size: int) -> vocabulary_lib.Vocabulary:
+  """The first words of a word count file, which has the most frequent first.
+
+  Args:
+    path: lines of a word and its count, as they are or in a .tar.bz2.
+    size: how many words; all where the file has fewer.
+
+  Raises:
+    ValueError: where the file is not of this form.
+  """
+  try:
+    if path.suffix == '.bz2':
+      with tarfile.open(path) as archive:
+        text = archive.extractfile(WORD_COUNTS).read().decode()
+    else:
+      text = path.read_text()
+    words = [line.split()[0] for line in text.splitlines()[:size]]
+    return vocabulary_lib.Vocabulary(words)
+  except (tarfile.TarError, EOFError, OSError, LookupError, ValueError) as e:
+    raise ValueError(
+        f'{path} is not a word count file ({e}): it must hold a word and its'
+        ' count on each line, the most frequent first'
+    ) from e
+
+
+def _client_data(path: pathlib.Path, split: str) -> tff.simulation.datasets.ClientData:
+  try:
+    data = tff.simulation.datasets.SqlClientData(str(path), split)
+  except (sqlite3.Error, ValueError) as e:
+    raise ValueError(
+        f'{path} is not a database of federated data ({e}): put TensorFlow'
+        f" Federated's {DATABASE} there"
+    ) from e
+  except Exception as e:
+    if type(e).__name__ != 'DatabaseFormatError':  # TFF does not export it.
+      raise
+    raise ValueError(f"{path} lacks what TFF's databases hold: {e}") from e
+  if not data.client_ids:
+    raise ValueError(f'{path} has no clients in split {split!r}')
+  return data
+
+
+def _shuffled(client_ids: list[str]) -> list[str]:
+  """Always the same order, but one that says nothing of the clients."""
+  return sorted(
+      client_ids, key=lambda i: hashlib.sha256(i.encode()).digest()
+  )
+
+
+class _Sentences:
+  """The encoded sentences of a split's clients, read when they are needed."""
+
+  def __init__(
+      self,
+      path: pathlib.Path,
+      split: str,
+      vocabulary: vocabulary_lib.Vocabulary,
+      length: int,
+  ):
+    self._data = _client_data(path, split)
+    self._vocabulary = vocabulary
+    self._length = length
+
+  @property
+  def client_ids(self) -> list[str]:
+    return self._data.client_ids
+
+  def __call__(self, client_id: str) -> np.ndarray:
+    texts = []
+    # Large batches: the parsing operation costs more to start than to run.
+    for batch in self._data.create_tf_dataset_for_client(client_id).batch(1024):
+      parsed = tf.io.parse_example(
+          batch, {'tokens': tf.io.FixedLenFeature([], tf.string)}
+      )
+      texts.extend(parsed['tokens'].numpy())
+    sentences = [text.decode('utf-8', 'replace').split() for text in texts]
+    return self._vocabulary.encode(sentences, self._length)
+
+  def first(self, num_sentences: int) -> np.ndarray:
+    """That many sentences, or all there are, of clients chosen by a hash."""
+    parts, missing = [], num_sentences
+    for client_id in _shuffled(self.client_ids):
+      parts.append(self(client_id)[:missing])
+      missing -= len(parts[-1])
+      if not missing:
+        break
+    return np.concatenate(parts)
+
+  def sample(self, num_clients: int) -> Iterator[np.ndarray]:
+    return map(self, _shuffled(self.client_ids)[:num_clients])
+
+
+def load(
+    *,
+    data_dir: str | os.PathLike = '~/.tff',
+    download: bool = False,
+    vocabulary_size: int = 10_000,
+    length: int = 20,
+    num_validation_sentences: int = 10_000,
+    num_test_sentences: int = 50_000,
+) -> dataset.Dataset:
+  """The data set, from local files.
+
+  Validation sentences come from the held-out users, test sentences from the
+  test split (later than all training sentences).
+
+  Args:
+    data_dir: folder with the database and the word counts; by default where
+      TensorFlow Federated keeps them.
+    download: whether to let TensorFlow Federated fetch what is missing.
+    vocabulary_size: words of the vocabulary.
+    length: most words of a sentence; the rest of a longer one is dropped.
+    num_validation_sentences: most sentences of the validation set.
+    num_test_sentences: most sentences of the test set.
+
+  Raises:
+    ValueError: where a file is missing or is not what it should be.
+  """
+  folder = pathlib.Path(data_dir).expanduser()
+  if download:
+    _download(folder)
+  database = _find(folder, DATABASE)
+  vocabulary = read_vocabulary(
+      _find(folder, WORD_COUNTS, f'{WORD_COUNTS}.tar.bz2'), vocabulary_size
+  )
+  train, validation, test = (
+      _Sentences(database, split, vocabulary, length)
+      for split in ('train', 'heldout', 'test')
+  )
+  return dataset.Dataset(
+      name='stackoverflow',
+      vocabulary=vocabulary,
+      train_clients=tuple(train.client_ids),
+      sentences=train,
+      validation=validation.first(num_validation_sentences),
+      test=test.first(num_test_sentences),
+      unigram_token=dataset.unigram_token(
+          train.sample(_BASELINE_CLIENTS), vocabulary
+      ),
+      licence=LICENCE,
+  )
