@@ -71,5 +71,6 @@ def build(
       ),
       server_optimizer_fn=server_optimizer,
       model_aggregator=aggregator,
-      use_experimental_simulation_loop=True,
+      # On CPUs a client takes a third of the time that DATASET_REDUCE takes.
+      loop_implementation=tff.learning.LoopImplementation.DATASET_ITERATOR,
   )
