@@ -53,7 +53,8 @@ def bound_update(
       tf.cast(tf.where(is_kept, tensor, tf.zeros_like(tensor)), tf.float64)
       for tensor in tensors
   ]
-  norm = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(tensor)) for tensor in wide]))
+  squares = [tf.reduce_sum(tf.square(tensor)) for tensor in wide]
+  norm = tf.sqrt(tf.add_n(squares))
   is_clipped = norm > clip_norm
   scale = tf.where(is_clipped, _ROUNDING * clip_norm / norm, 1.0)
   bounded = [tf.cast(scale * tensor, tf.float32) for tensor in wide]

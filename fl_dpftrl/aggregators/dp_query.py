@@ -17,8 +17,8 @@ from fl_dpftrl.noise import stream as streams
 class CorrelatedNoiseDpEvent(dp_accounting.UnsupportedDpEvent):
   """One release with correlated noise, which no accountant may compose.
 
-  The rows of N·Z share their noise, so that the privacy of one is not defined by
-  itself; that of all follows from the participation log.
+  The rows of N·Z share their noise, so that the privacy of one is not defined
+  by itself; that of all follows from the participation log.
   """
 
   def __str__(self):
@@ -32,10 +32,10 @@ class CorrelatedNoiseQuery(tfp.SumAggregationDPQuery):
   """A `CorrelatedNoiseFactory` as a query of TensorFlow Privacy.
 
   In `tff.aggregators.DifferentiallyPrivateFactory` it gives the results of the
-  factory, the same for the same noise_seed, already divided by report_goal. Sums
-  are made by that class (its record_aggregation_factory), not by the factory's
-  inner_factory. Clipped, zeroed and rejected updates are not counted, since a
-  query's metrics must be private. Metrics: noise_row, noise_stddev.
+  factory, the same for the same noise_seed, already divided by report_goal.
+  Sums are made by that class (its record_aggregation_factory), not by the
+  factory's inner_factory. Clipped, zeroed and rejected updates are not counted,
+  since a query's metrics must be private. Metrics: noise_row, noise_stddev.
 
   Args:
     factory: what to do with updates, sums and noise.

@@ -50,17 +50,20 @@ _NUMBERS = {
 class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
   """Releases (sum of bounded updates + row t of N·Z) / report_goal in round t.
 
-  Each update is clipped to clip_norm in L2, over all its tensors. One that holds
-  a NaN or an infinity is rejected, one whose L∞ norm exceeds zeroing_norm is
-  zeroed: both enter the sum as zeros and never reach the noise. Entries of Z have
-  standard deviation noise_multiplier · clip_norm, for C as the strategy states
-  it. What that guarantees depends on the participation that happened, which the
-  aggregator does not know: account with the participation log.
+  Each update is clipped to clip_norm in L2, over all its tensors. One that
+  holds a NaN or an infinity is rejected, one whose L∞ norm exceeds zeroing_norm
+  is zeroed: both enter the sum as zeros and never reach the noise. Entries of Z
+  have standard deviation noise_multiplier · clip_norm, for C as the strategy
+  states it. What that guarantees depends on the participation that happened,
+  which the aggregator does not know: account with the participation log. The
+  accounting is that of real numbers; the rounding of float32 sums is not part
+  of it.
 
   Measurements:
     clipped_count, zeroed_count, rejected_count: updates that were scaled down,
       too large, or not finite (int32). They are exact, without noise of their
-      own: they lie outside the privacy guarantee.
+      own: they lie outside the privacy guarantee. TFF's own client work sends
+      zeros where training ended in a NaN; those are not counted here.
     noise_row: t, the row of N·Z in this release (int64).
     noise_stddev: standard deviation of each coordinate of this row, before the
       division by report_goal (float32).
@@ -75,9 +78,9 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     inner_factory: sums the bounded updates, such as by secure aggregation; None
       for `tff.aggregators.SumFactory`. It must not change what it sums: what it
       adds to sensitivity is not accounted for.
-    noise_seed: None for a secret seed, fresh from the operating system with each
-      `initialize()`. A number makes the noise repeatable, for tests, and voids
-      the guarantee.
+    noise_seed: None for a secret seed, fresh from the operating system with
+      each `initialize()`. A number makes the noise repeatable, for tests, and
+      voids the guarantee.
 
   Raises:
     ValueError: for an attribute that will not do.
@@ -112,16 +115,17 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
         self.inner_factory, tff.aggregators.UnweightedAggregationFactory
     ):
       raise ValueError(
-          'inner_factory must be a tff.aggregators.UnweightedAggregationFactory,'
-          f' got {self.inner_factory!r}'
+          'inner_factory must be a'
+          ' tff.aggregators.UnweightedAggregationFactory, got'
+          f' {self.inner_factory!r}'
       )
 
   def noise_stream(self, value_type: tff.Type) -> noise_base.NoiseStream:
     """The noise that is added to sums of updates of a type.
 
     Raises:
-      ValueError: unless value_type holds float32 tensors of known shapes, and TFF
-        can carry the state of the noise for them.
+      ValueError: unless value_type holds float32 tensors of known shapes, and
+        TFF can carry the state of the noise for them.
     """
     if not tff.types.is_structure_of_tensors(value_type):
       raise ValueError(f'value_type must be made of tensors, got {value_type}')
@@ -164,8 +168,8 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
 
     It takes the aggregator's state (for a learning process, `state.aggregator`)
     to one whose noise is, bit for bit, what the next round would have left. It
-    runs where rounds run, since logarithms and cosines differ in their last bits
-    from one build of TensorFlow to another.
+    runs where rounds run, since logarithms and cosines differ in their last
+    bits from one build of TensorFlow to another.
 
     Args:
       value_type: of the updates; for a learning process,

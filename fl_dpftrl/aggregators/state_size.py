@@ -5,7 +5,7 @@ from fl_dpftrl.strategies import base as strategies
 # A state travels as one message, below protobuf's and gRPC's 2 GB; a larger one
 # kills TFF's worker without a word.
 MAX_STATE_BYTES = 1_900_000_000
-# The model, its server momentum and as much again for what else is in the state.
+# The model, its server momentum, and as much again for the rest of the state.
 _MODEL_COPIES = 4
 # Rounds for which a strategy without an end is provided.
 _ENDLESS_ROUNDS = 2**20
@@ -47,6 +47,6 @@ def check_state_size(strategy: strategies.Strategy, model_bytes: int) -> None:
   raise ValueError(
       f'strategy {strategy.family} keeps {vectors} vectors of'
       f' {model_bytes / 1e6:,.1f} MB as noise state, and TensorFlow Federated'
-      f' carries {MAX_STATE_BYTES / 1e9} GB of state, {_MODEL_COPIES} vectors for'
-      f' the model included: {advice}'
+      f' carries {MAX_STATE_BYTES / 1e9} GB of state, {_MODEL_COPIES} vectors'
+      f' for the model included: {advice}'
   )

@@ -19,11 +19,12 @@ def system_seed() -> tf.Tensor:
   """A fresh secret seed from the operating system, whenever the graph runs.
 
   The seed is not part of the graph. TensorFlow's own non-deterministic seeds
-  will not do: they all come from a generator that is itself seeded with 32 bits.
-  Its dataset of text lines reads the system's device as a stream. It drops the
-  two bytes that end lines; the others stay independent and uniform over 254
-  values, so that 16 of them carry 127.8 bits. Sixteen lines hold fewer than 16
-  such bytes with a probability below 1e-29; running the graph then fails.
+  will not do: they all come from a generator that is seeded with 32 bits
+  itself. Its dataset of text lines reads the system's device as a stream. It
+  drops the two bytes that end lines; the others stay independent and uniform
+  over 254 values, so that 16 of them carry 127.8 bits. Sixteen lines hold fewer
+  than 16 such bytes with a probability below 1e-29; running the graph then
+  fails.
 
   Returns:
     int64, shape [2].
@@ -43,7 +44,7 @@ def fixed_seed(noise_seed: int) -> tf.Tensor:
 def draw(
     seed: tf.Tensor, row: tf.Tensor, specs: Sequence[tf.TensorSpec]
 ) -> list[tf.Tensor]:
-  """One row of Z: independent standard normals, a pure function of seed and row.
+  """One row of Z: independent standard normals, a function of seed and row.
 
   Philox maps the 128-bit counters of one key one-to-one. The first word of the
   seed is the key; a counter's high half is the second word ⊕ row, its low half
@@ -67,7 +68,7 @@ def draw(
     ValueError: for more tensors, or larger ones, than counters are kept for.
   """
   if len(specs) > _MAX_TENSORS:
-    raise ValueError(f'specs has {len(specs)} tensors, of at most {_MAX_TENSORS}')
+    raise ValueError(f'specs has {len(specs)} tensors, beyond {_MAX_TENSORS}')
   tensors = []
   for i, spec in enumerate(specs):
     size = spec.shape.num_elements()
@@ -81,7 +82,7 @@ def random_words(
 ) -> tf.Tensor:
   """uint64 words for one tensor of one row, two for each of its counters."""
   if num_words > _COUNTERS_PER_TENSOR:
-    raise ValueError(f'num_words={num_words} is more than a seed has for a tensor')
+    raise ValueError(f'num_words={num_words} is too many for one tensor')
   low = tf.constant(tensor_index * _COUNTERS_PER_TENSOR, tf.uint64)
   high = tf.bitcast(tf.bitwise.bitwise_xor(seed[1], row), tf.uint64)
   return tf.raw_ops.StatelessRandomUniformFullIntV2(

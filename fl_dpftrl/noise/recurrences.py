@@ -24,10 +24,10 @@ class Recurrence(NamedTuple):
 
   Attributes:
     init: () → buffers, a nested structure of tensors.
-    next: (z, t, buffers) → (row, norm, buffers): z gives the rows of Z, t is the
-      round (scalar, int64), row has a tensor for each part of the model, and
-      norm is ‖row t of N‖ (scalar, float64), so that the standard deviation of
-      every coordinate of the row is norm times that of Z.
+    next: (z, t, buffers) → (row, norm, buffers): z gives the rows of Z, t is
+      the round (scalar, int64), row has a tensor for each part of the model,
+      and norm is ‖row t of N‖ (scalar, float64), so that the standard deviation
+      of every coordinate of the row is norm times that of Z.
   """
 
   init: Callable[[], Any]
@@ -143,7 +143,9 @@ def _(strategy: tree.TreeOnline, specs) -> Recurrence:
   latest and lowest last: as many as t has binary ones.
   """
   del strategy
-  norms = tree_row_norms(64)
+  heights = range(64)
+  norms = tree_row_norms(len(heights))
+  own_weights = np.float32([tree.own_weight(height) for height in heights])
 
   def init():
     # The placeholder keeps the height of the stack out of its static shape.
@@ -159,13 +161,13 @@ def _(strategy: tree.TreeOnline, specs) -> Recurrence:
     # Trailing ones of t, also the height of the highest node that t finishes.
     finished = tf.reduce_sum(tf.math.cumprod(bits))
     first = 2 * t - tf.reduce_sum(bits)
-    below = [tf.shape(stack)[0] - 1 for stack in buffers]
+    sizes = [tf.shape(stack)[0] for stack in buffers]
 
     def climb(height, estimate, replaced):
-      own = 1.0 / (2.0 - tf.cast(0.5, tf.float32) ** tf.cast(height, tf.float32))
+      own = tf.gather(own_weights, height)
       siblings = [
-          stack[top - tf.cast(height - 1, tf.int32)]
-          for stack, top in zip(buffers, below)
+          stack[size - tf.cast(height, tf.int32)]
+          for stack, size in zip(buffers, sizes)
       ]
       estimate = [
           own * part + (1.0 - own) * (sibling + child)
@@ -174,14 +176,16 @@ def _(strategy: tree.TreeOnline, specs) -> Recurrence:
       return height + 1, estimate, [r + s for r, s in zip(replaced, siblings)]
 
     leaf = z(first)
+    nothing = [tf.zeros_like(part) for part in leaf]
     _, estimate, replaced = tf.while_loop(
         lambda height, *_: height <= finished,
         climb,
-        (tf.constant(1, tf.int64), leaf, [tf.zeros_like(part) for part in leaf]),
+        (tf.constant(1, tf.int64), leaf, nothing),
     )
+    num_replaced = tf.cast(finished, tf.int32)
     buffers = [
-        tf.concat([stack[: top + 1 - tf.cast(finished, tf.int32)], part[None]], 0)
-        for stack, top, part in zip(buffers, below, estimate)
+        tf.concat([stack[: size - num_replaced], part[None]], 0)
+        for stack, size, part in zip(buffers, sizes, estimate)
     ]
     row = [part - old for part, old in zip(estimate, replaced)]
     return row, tf.gather(norms, finished), buffers
@@ -197,12 +201,11 @@ def tree_row_norms(num_heights: int) -> np.ndarray:
   """
   norms = np.ones(num_heights)
   for height in range(1, num_heights):
-    own = tree.own_weight(height)
     # Shares of each lower estimate that flow into the highest one.
-    shares = np.cumprod([1.0 - tree.own_weight(h) for h in range(height, 0, -1)])
-    weights = np.array([tree.own_weight(h) for h in range(height - 1, -1, -1)])
+    owns = np.array([tree.own_weight(h) for h in range(height, -1, -1)])
+    shares, weights = np.cumprod(1.0 - owns[:-1]), owns[1:]
     norms[height] = np.sqrt(
-        own**2
+        owns[0] ** 2
         + np.sum((shares * weights) ** 2)
         + np.sum((1.0 - shares) ** 2 * weights)
     )

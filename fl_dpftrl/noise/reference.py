@@ -23,8 +23,8 @@ def reference_stream(
     z: Z, shape [strategy.num_noise_rows(num_rounds), d], float64.
 
   Returns:
-    A stream of rows of shape [d]. It raises ValueError where a row needs more of
-    Z than there is, or the strategy has no more rounds.
+    A stream of rows of shape [d]. It raises ValueError where a row needs more
+    of Z than there is, or the strategy has no more rounds.
 
   Raises:
     ValueError: where the family has no stream.

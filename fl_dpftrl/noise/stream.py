@@ -41,8 +41,8 @@ def check_template(template: Any) -> list[tf.TensorSpec]:
   for spec in specs:
     if spec.dtype != tf.float32 or not spec.shape.is_fully_defined():
       raise ValueError(
-          'noise is for float32 tensors of known shapes, and the model has one of'
-          f' type {spec.dtype.name}, shape {spec.shape}'
+          'noise is for float32 tensors of known shapes, and the model has one'
+          f' of type {spec.dtype.name}, shape {spec.shape}'
       )
   if not specs:
     raise ValueError(f'the model has no tensors: {template!r}')
@@ -71,8 +71,8 @@ def make_stream(
     draw: where rows of Z come from; the default makes them from the seed.
 
   Returns:
-    A stream whose rows are structures of tensors as the template says, and whose
-    state is a `StreamState`.
+    A stream whose rows are structures of tensors as the template says, and
+    whose state is a `StreamState`.
 
   Raises:
     ValueError: for a template, standard deviation or strategy that will not do.

@@ -50,7 +50,7 @@ def test_whatever_comes_the_result_is_bounded(values, clip_norm, zeroing_norm):
 
 @settings(deadline=None, max_examples=50)
 @given(st.integers(1, 2**32 - 1), st.floats(1e-3, 1e3))
-def test_clipped_updates_have_the_clip_norm_and_their_direction(seed, clip_norm):
+def test_clipped_updates_have_the_clip_norm_and_direction(seed, clip_norm):
   values = 1e3 * np.random.default_rng(seed).normal(size=300)
   values = (values * clip_norm).astype(np.float32)
   result, counts = bound(values, clip_norm=clip_norm)

@@ -41,7 +41,8 @@ def make(strategy, **kwargs):
 def update(value):
   """An update with a single coordinate that is not 0."""
   b = np.array([value, 0.0, 0.0], np.float32)
-  return collections.OrderedDict(w=np.zeros([SIZE // 100, 100], np.float32), b=b)
+  w = np.zeros([SIZE // 100, 100], np.float32)
+  return collections.OrderedDict(w=w, b=b)
 
 
 def assert_same(one, other):
@@ -107,8 +108,8 @@ def test_noise_is_fresh_with_every_start_and_repeatable_from_its_state():
   first = process.next(one, clients).result
   assert_same(first, process.next(one, clients).result)
   difference = first['w'] - process.next(other, clients).result['w']
-  expected = np.sqrt(2) / 4
-  assert np.std(difference) == pytest.approx(expected, rel=5 / np.sqrt(2 * SIZE))
+  expected = pytest.approx(np.sqrt(2) / 4, rel=5 / np.sqrt(2 * SIZE))
+  assert np.std(difference) == expected
 
 
 def test_a_given_seed_repeats_the_noise():

@@ -64,8 +64,9 @@ def test_accepts_any_real_number(value):
     ],
 )
 def test_refused_types_are_named(value_type, message):
+  aggregator = factory.CorrelatedNoiseFactory(identity.Identity(), **GOOD)
   with pytest.raises(ValueError, match=message):
-    factory.CorrelatedNoiseFactory(identity.Identity(), **GOOD).create(value_type)
+    aggregator.create(value_type)
 
 
 def test_state_that_tff_cannot_carry_is_refused_when_built():

@@ -14,7 +14,8 @@ pytestmark = pytest.mark.tff
 
 STRATEGY = blt.BLT((0.9, 0.5), (0.3, 0.2))
 ELEMENT = collections.OrderedDict(
-    x=tf.TensorSpec([None, 3], tf.float32), y=tf.TensorSpec([None, 1], tf.float32)
+    x=tf.TensorSpec([None, 3], tf.float32),
+    y=tf.TensorSpec([None, 1], tf.float32),
 )
 
 

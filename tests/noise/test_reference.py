@@ -68,4 +68,5 @@ def test_imports_no_tensorflow():
       'import sys; import fl_dpftrl.noise.reference;'
       ' sys.exit(bool({"tensorflow", "jax"} & set(sys.modules)))'
   )
-  assert subprocess.run([sys.executable, '-c', code], check=False).returncode == 0
+  finished = subprocess.run([sys.executable, '-c', code], check=False)
+  assert finished.returncode == 0

@@ -89,6 +89,13 @@ def test_graph_and_eager_give_the_same_bits(example):
   tf.nest.map_structure(np.testing.assert_array_equal, eager_state, graph_state)
 
 
+def test_every_start_has_a_secret_seed_of_its_own():
+  stream = streams.make_stream(identity.Identity(), TEMPLATE, stddev=1.0)
+  init = tf.function(stream.init)
+  seeds = [init().seed, init().seed, stream.init().seed, stream.init().seed]
+  assert len(np.unique(seeds)) == 8
+
+
 def test_resumes_from_numpy_state_with_the_same_bits(example):
   stream = streams.make_stream(example(9), TEMPLATE, stddev=1.0, noise_seed=7)
   whole, _, _ = rows(stream, 9)
@@ -134,12 +141,14 @@ def test_tree_goes_on_past_a_million_rounds():
   )
   t = 2**20 + 2**10 - 1
   pending = np.zeros((t.bit_count(), 2000), np.float32)
-  state = stream.init()._replace(row=tf.constant(t, tf.int64), buffers=[pending])
+  state = stream.init()._replace(
+      row=tf.constant(t, tf.int64), buffers=[pending]
+  )
   (row,), state = stream.next(state)
   assert state.buffers[0].shape == [2, 2000]
   # Only the noise of the round itself is left: (share × weight)² for each node.
-  shares = np.cumprod([1.0] + [1.0 - tree.own_weight(h) for h in range(10, 0, -1)])
   weights = np.array([tree.own_weight(h) for h in range(10, -1, -1)])
+  shares = np.cumprod([1.0, *(1.0 - weights[:-1])])
   expected = np.sqrt(np.sum((shares * weights) ** 2))
   assert abs(np.std(row) / expected - 1.0) < 4.0 / np.sqrt(2 * 2000)
 
