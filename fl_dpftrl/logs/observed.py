@@ -53,7 +53,7 @@ LIMIT ?
 
 
 class LogFile(NamedTuple):
-  """A file that was read: its name without folders, its rows and its SHA-256."""
+  """A file that was read: its name without folders, rows, and SHA-256."""
 
   name: str
   num_participations: int

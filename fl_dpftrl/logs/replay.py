@@ -31,8 +31,8 @@ _ADJACENCY_SENTENCES = {
     ),
     'replace_one': (
         'adjacency is replace-one: neighbouring runs differ in the data of one'
-        ' device, and the rounds it is in stay the same; two clipped updates are'
-        ' at most 2 clip norms apart, so the sensitivity is doubled'
+        ' device, and the rounds it is in stay the same; two clipped updates'
+        ' are at most 2 clip norms apart, so the sensitivity is doubled'
     ),
 }
 
@@ -228,7 +228,7 @@ def _assumptions(
   """What has to be true for the figures to be, in sentences."""
   worst, *general = gaussian.assumptions(schema)
   sentences = [
-      f'worst_case: {worst}, as in the log',
+      f'worst case: {worst}, as in the log',
       'observed: devices took part in the very rounds of the log',
   ]
   if declared is not None:
@@ -246,8 +246,8 @@ def _assumptions(
   sentences.append(_ADJACENCY_SENTENCES[adjacency])
   if group_size > 1:
     sentences.append(
-        f'groups of {group_size} devices are protected together: the sensitivity'
-        f' of one is multiplied by {group_size}, an upper bound'
+        f'groups of {group_size} devices are protected together: the'
+        f' sensitivity of one is multiplied by {group_size}, an upper bound'
     )
   sentences += [
       'the log is complete: it has every device whose update may have entered a'

@@ -20,6 +20,7 @@ from fl_dpftrl import files
 from fl_dpftrl.logs import shards
 
 LogError = shards.LogError
+VOID_KEY = shards.VOID_KEY
 
 _TIMESTAMP = pa.timestamp('us', tz='UTC')
 
@@ -270,7 +271,7 @@ def _id_column(
 
 
 def _concatenate(cohorts: Sequence[pa.Table]) -> pa.Table:
-  """One table of all cohorts; those without devices have no type of their own."""
+  """One table of all cohorts; those without devices have no type of ids."""
   tables = [c for c in cohorts if c.num_rows]
   if not tables:
     return _table([], [], [])

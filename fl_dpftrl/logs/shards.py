@@ -163,7 +163,7 @@ def _parquet(
 
 
 def _canonical(path: str, table: pa.Table) -> pa.Table:
-  """Rounds as int64, ids as int64 or large_string, from what Parquet can hold."""
+  """Rounds as int64, ids as int64 or large_string, whatever the file has."""
   types = pa.types
   rounds, ids = table.column('round'), table.column('device_id')
   if not types.is_integer(rounds.type):

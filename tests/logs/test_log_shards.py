@@ -13,7 +13,9 @@ ROWS = [(0, 'a'), (0, 'b'), (1, 'c'), (3, 'a')]
 
 def parquet(path, rows=ROWS, metadata=None, **columns):
   table = pa.table({
-      'round': [r for r, _ in rows], 'device_id': [d for _, d in rows], **columns
+      'round': [r for r, _ in rows],
+      'device_id': [d for _, d in rows],
+      **columns,
   })
   pq.write_table(table.replace_schema_metadata(metadata), path)
   return path
@@ -38,7 +40,9 @@ JSON = (
         lambda d: parquet(d / 'l.parquet'),
         lambda d: text(d / 'l.csv', CSV),
         lambda d: text(d / 'l.csv', CSV.replace('\n', '\r\n')),
-        lambda d: text(d / 'l.csv', 'device_id,x,round\na,,0\n"b",1,0\nc,,1\na,,3\n'),
+        lambda d: text(
+            d / 'l.csv', 'device_id,x,round\na,,0\n"b",1,0\nc,,1\na,,3\n'
+        ),
         lambda d: text(d / 'l.jsonl', JSON),
         lambda d: text(d / 'l.ndjson', JSON.rstrip()),
     ],
@@ -188,29 +192,33 @@ BAD = {
     'csv ragged': (lambda d: text(d / 'l.csv', CSV + '1,b,c\n'), 'l.csv: '),
     'json types': (
         lambda d: text(d / 'l.jsonl', JSON + '{"round": 9, "device_id": 7}\n'),
-        'l.jsonl, row 5: device_id must be all text or all whole numbers, got 7',
+        'row 5: device_id must be all text or all whole numbers, got 7',
     ),
     'json types back': (
         lambda d: text(
             d / 'l.jsonl',
             '{"round": 0, "device_id": 7}\n{"round": 1, "device_id": "7"}\n',
         ),
-        "l.jsonl, row 2: device_id must be all text or all whole numbers, got '7'",
+        "row 2: device_id must be all text or all whole numbers, got '7'",
     ),
     'json cut': (
         lambda d: text(d / 'l.jsonl', JSON + '{"round": 9, "devi'),
         'l.jsonl, row 5: must be a JSON object with round and device_id',
     ),
     'json round': (
-        lambda d: text(d / 'l.jsonl', JSON + '{"round": 0.5, "device_id": "a"}'),
+        lambda d: text(
+            d / 'l.jsonl', JSON + '{"round": 0.5, "device_id": "a"}'
+        ),
         'l.jsonl, row 5: round must be a whole number, got 0.5',
     ),
     'json null': (
-        lambda d: text(d / 'l.jsonl', JSON + '{"round": null, "device_id": "a"}'),
+        lambda d: text(
+            d / 'l.jsonl', JSON + '{"round": null, "device_id": "a"}'
+        ),
         'l.jsonl, row 5: has no round',
     ),
     'suffix': (lambda d: text(d / 'l.txt', CSV), 'l.txt: ends in none of'),
-    'missing': (lambda d: d / 'nowhere.parquet', 'nowhere.parquet: no such file'),
+    'missing': (lambda d: d / 'none.parquet', 'none.parquet: no such file'),
     'no match': (lambda d: d / '*.parquet', 'no such file, folder or match'),
     'empty folder': (lambda d: d, 'no such file, folder or match'),
     'not a log in the folder': (

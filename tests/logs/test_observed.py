@@ -82,7 +82,8 @@ def test_gaps_are_warned_of(tmp_path):
   rows = dict(rounds=[0, 1, 7], device_ids=['a', 'b', 'a'])
   schema.write_log(path, **rows, num_rounds=9)
   warning, = observed.read_log(path).warnings
-  assert '6 of 9 rounds have no participants, the first of them 2 to 6' in warning
+  assert '6 of 9 rounds have no participants' in warning
+  assert 'the first of them 2 to 6' in warning
   schema.write_log(
       path, rounds=[0, 1], device_ids=['a', 'b'], num_rounds=2
   )

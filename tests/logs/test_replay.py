@@ -42,6 +42,9 @@ def happened(rows, num_rounds):
 LOG = happened([(0, 'a'), (4, 'a'), (9, 'a'), (1, 'b'), (6, 'b'), (3, 'c')], 12)
 
 
+ARGUMENTS = {'noise_multiplier': 3.0, 'deltas': 1e-6}
+
+
 @st.composite
 def logs(draw):
   num_rounds = draw(st.integers(1, 14))
@@ -134,7 +137,13 @@ def test_several_deltas_give_a_curve():
 
 @pytest.mark.parametrize(
     'min_sep, max_participations, holds',
-    [(4, 3, True), (1, None, True), (5, 3, False), (4, 2, False), (6, 1, False)],
+    [
+        (4, 3, True),
+        (1, None, True),
+        (5, 3, False),
+        (4, 2, False),
+        (6, 1, False),
+    ],
 )
 def test_declared(min_sep, max_participations, holds):
   declared = participation.MinSep(
@@ -235,7 +244,7 @@ def test_without_noise_nothing_is_guaranteed():
 )
 def test_refuses(change, message):
   with pytest.raises(ValueError, match=message) as raised:
-    replay.replay(LOG, BLT, **{'noise_multiplier': 3.0, 'deltas': 1e-6, **change})
+    replay.replay(LOG, BLT, **{**ARGUMENTS, **change})
   assert '\n' not in str(raised.value)
 
 

@@ -1,0 +1,188 @@
+"""The words of a privacy report: what is covered, assumed, and left out.
+
+The items are those for reporting guarantees in Ponomareva et al. 2023, "How to
+DP-fy ML", section 5.3, which McMahan, Xu, Zhang 2024 (BLT-DP-FTRL), appendix C,
+answer for their production models.
+"""
+
+import importlib.metadata
+import platform
+from typing import Any, Mapping
+
+import fl_dpftrl
+from fl_dpftrl.logs import page
+from fl_dpftrl.logs import setting as setting_lib
+
+_PACKAGES = ('numpy', 'dp-accounting', 'pyarrow', 'duckdb')
+
+
+def adjacency_name(statement: Mapping[str, Any]) -> str:
+  """Its name in words."""
+  return statement['adjacency'].replace('_', '-')
+
+
+def unit(statement: Mapping[str, Any], setting: setting_lib.Setting) -> str:
+  """What is protected together, in words."""
+  size = statement['group_size']
+  return setting.unit if size == 1 else f'a group of {size}: {setting.unit}'
+
+
+def _capitalised(words: str) -> str:
+  return words[:1].upper() + words[1:]
+
+
+def checklist(
+    statement: Mapping[str, Any], setting: setting_lib.Setting, void: str | None
+) -> page.Html:
+  """What is guaranteed to whom, item by item."""
+  shown = lambda field: page.figure(statement, field)
+  formal = page.join(
+      'The sums of all ',
+      shown('num_rounds'),
+      ' rounds with their noise, released together, and whatever is computed'
+      ' from them, satisfy ρ-zCDP with ρ = ',
+      shown('worst_case.rho'),
+      ' and (ε, δ)-differential privacy with ε = ',
+      shown('worst_case.epsilon'),
+      ' and δ = ',
+      shown('delta'),
+      f', under {adjacency_name(statement)} adjacency.',
+  )
+  if void is not None:
+    formal = page.join(page.element('strong', f'None: {void}.', class_='bad'))
+  items = {
+      'Setting': (
+          'Central differential privacy. Whoever runs the server is trusted to'
+          ' clip, sum, add noise and keep the noise secret as described.'
+          ' Whoever sees what is released need not be trusted.'
+      ),
+      'Data accesses covered': (
+          'One training run, over every device in the log that follows the'
+          ' protocol; devices that do not follow it cannot weaken what the'
+          ' others have. Choosing hyperparameters, choosing among checkpoints'
+          ' by a metric, evaluation, and earlier or later runs on the same'
+          ' devices are not covered.'
+      ),
+      'Mechanism output': (
+          'The privatised sum of every round, in order. So every model of the'
+          ' run is covered, also those sent to devices during training, and so'
+          ' is anything computed from these models alone.'
+      ),
+      'Unit of privacy': (
+          f'{_capitalised(unit(statement, setting))}, with all it holds,'
+          ' however much that is. One person with several devices has a weaker'
+          ' guarantee, that of a group; people who share one have at least'
+          ' this.'
+      ),
+      'Adjacency': _adjacency_words(statement),
+      'Type of accounting': (
+          'The whole run is one Gaussian mechanism whose sensitivity is taken'
+          ' over all rounds together; ε comes from its privacy loss'
+          ' distribution and ρ from zCDP. Nothing is gained from sampling or'
+          ' shuffling.'
+      ),
+      'Assumptions': page.bullets(statement['assumptions']),
+      'Formal statement': formal,
+      'Transparency': (
+          'The participation log, the strategy, the noise multiplier and the'
+          ' command at the end of this page reproduce every figure here. That'
+          ' the log is complete, that updates were clipped, and that noise was'
+          ' drawn as stated rests on the operator and on the source code.'
+      ),
+  }
+  return page.element(
+      'div',
+      *(
+          page.element(
+              'section',
+              page.element('h3', name),
+              page.element('div', words),
+          )
+          for name, words in items.items()
+      ),
+      class_='checklist',
+  )
+
+
+def _adjacency_words(statement: Mapping[str, Any]) -> str:
+  if statement['adjacency'] == 'replace_one':
+    return (
+        'Replace-one: two runs are neighbours if the data of one unit are'
+        ' replaced by any other data, and the rounds it is in stay the same.'
+        ' Two clipped updates are at most two clip norms apart, so the'
+        ' sensitivities here are twice those of zero-out.'
+    )
+  return (
+      'Zero-out: two runs are neighbours if they differ in that the updates of'
+      ' one unit are zeros in all its rounds. It resembles adding or removing a'
+      ' unit, but the cohorts, their size and everyone else stay the same.'
+  )
+
+
+def outside(setting: setting_lib.Setting) -> page.Html:
+  """What the guarantee does not cover."""
+  counts = [
+      f'{count:,} {name}'
+      for name, count in (
+          ('clipped', setting.clipped_count),
+          ('dropped for their size', setting.zeroed_count),
+          ('dropped as not finite', setting.rejected_count),
+      )
+      if count is not None
+  ]
+  return page.bullets([
+      'Counts of clipped, dropped and refused updates'
+      + (f' (here {", ".join(counts)} over the run)' if counts else '')
+      + ', training losses and accuracies: computed from the updates and data'
+      ' without noise. They are for the operator; publishing them is not'
+      ' covered.',
+      'The participation log, and the counts and plots of it above.',
+      'A vocabulary or other preprocessing that was derived from the devices.',
+      'Tuning of hyperparameters, comparison of runs, and the choice of a'
+      ' checkpoint by a metric.',
+      'Evaluation on devices, and the figures it gives.',
+      'How Gaussian noise is computed: in floating point, whose rounding the'
+      ' analysis does not model, by a pseudorandom generator that is not a'
+      ' cryptographic one, keyed with entropy of the operating system.',
+      'Time: how long a round or a device takes.',
+      *setting.notes,
+  ])
+
+
+def provenance(
+    statement: Mapping[str, Any], setting: setting_lib.Setting
+) -> page.Html:
+  """How to check the figures, from which files, with which releases."""
+  versions = [('fl_dpftrl', fl_dpftrl.__version__)]
+  versions.append(('python', platform.python_version()))
+  for package in _PACKAGES:
+    try:
+      versions.append((package, importlib.metadata.version(package)))
+    except importlib.metadata.PackageNotFoundError:
+      continue
+  hashes = [
+      (f'log {file["name"]}', page.element('code', file['sha256']))
+      for file in statement['log']
+  ]
+  return page.join(
+      page.element('p', 'This command gives the figures again from the log:'),
+      page.element('pre', setting.command),
+      page.element(
+          'section',
+          page.element('h3', 'SHA-256'),
+          page.definitions(
+              *hashes,
+              (
+                  'strategy, its family and parameters',
+                  page.element('code', statement['strategy']['sha256']),
+              ),
+          ),
+          class_='card',
+      ),
+      page.element(
+          'p',
+          'Made with ' + ', '.join(f'{n} {v}' for n, v in versions) + '.',
+          class_='quiet',
+          style='margin-top:12px',
+      ),
+  )

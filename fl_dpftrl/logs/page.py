@@ -1,0 +1,266 @@
+"""The few pieces of HTML and SVG that a report is made of.
+
+Everything that is not `Html` is escaped when it enters an element, so text from
+a log or a flag cannot become markup.
+"""
+
+import decimal
+import html
+import json
+import math
+from typing import Any, Mapping, Sequence
+
+_VOID = ('meta', 'line', 'rect')
+_PLOT_WIDTH, _PLOT_HEIGHT = 360, 210
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 40, 42
+_MAX_BARS = 40
+_MAX_LABELS = 5
+
+
+class Html(str):
+  """Text that is markup already."""
+
+
+def element(name: str, /, *children: Any, **attributes: Any) -> Html:
+  """An element; `class_` and the like are written without the underscore."""
+  given = ''.join(
+      f' {key.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"'
+      for key, value in attributes.items()
+      if value is not None
+  )
+  if name in _VOID:
+    return Html(f'<{name}{given}/>')
+  return Html(f'<{name}{given}>{join(*children)}</{name}>')
+
+
+def join(*children: Any, by: str = '') -> Html:
+  """Children side by side, escaped where they are not Html."""
+  return Html(
+      by.join(
+          c if isinstance(c, Html) else html.escape(str(c), quote=False)
+          for c in children
+      )
+  )
+
+
+def definitions(*items: tuple[Any, Any], **attributes: Any) -> Html:
+  """Names with their values."""
+  rows = [
+      element('div', element('dt', name), element('dd', value))
+      for name, value in items
+  ]
+  return element('dl', *rows, **attributes)
+
+
+def bullets(items: Sequence[Any]) -> Html:
+  return element('ul', *(element('li', item) for item in items))
+
+
+def embedded_json(identifier: str, value: Any) -> Html:
+  """Data for programs, which no browser shows or runs."""
+  text = json.dumps(value, allow_nan=False).replace('<', '\\u003c')
+  return element('script', Html(text), type='application/json', id=identifier)
+
+
+def rounded(value: float, *, up: bool = True, digits: int = 4) -> str:
+  """A number to so many digits, rounded up, or down, never to the nearest."""
+  if isinstance(value, int):
+    return f'{value:,}'
+  exact = decimal.Decimal(repr(value))
+  if not exact:
+    return '0'
+  place = decimal.Decimal(1).scaleb(exact.adjusted() - digits + 1)
+  way = decimal.ROUND_CEILING if up else decimal.ROUND_FLOOR
+  short = exact.quantize(place, rounding=way)
+  return f'{float(short):.{digits}g}'
+
+
+def power_of_ten(value: float) -> Html:
+  """δ as people write it: 10⁻⁶ rather than 1e-06."""
+  mantissa, exponent = f'{value:.6e}'.split('e')
+  mantissa = mantissa.rstrip('0').rstrip('.')
+  power = Html(f'10<sup>{int(exponent)}</sup>'.replace('-', '−'))
+  return power if mantissa == '1' else join(f'{mantissa}·', power)
+
+
+def figure(
+    values: Mapping[str, Any], field: str, *, up: bool = True
+) -> Html:
+  """A figure, rounded for people and to the digit for programs.
+
+  Args:
+    values: nested dictionaries and lists.
+    field: keys and indices from the outside in, with dots between.
+    up: which way it is rounded; what only describes the run, and is no result,
+      is not rounded at all.
+  """
+  value: Any = values
+  for key in field.split('.'):
+    value = value[int(key) if key.isdigit() else key]
+  if value is None:
+    return Html('none')
+  if field.endswith('delta'):
+    shown = power_of_ten(value)
+  elif field.endswith('noise_multiplier') and 'effective' not in field:
+    shown = f'{value:,g}'
+  else:
+    shown = rounded(value, up=up)
+  return element('data', shown, value=repr(value), data_field=field)
+
+
+def histogram(
+    counts: Sequence[Sequence[int]],
+    *,
+    title: str,
+    x_label: str,
+    mark: tuple[int, str] | None = None,
+) -> Html:
+  """Bars over whole numbers, several to a bar where there are many.
+
+  Args:
+    counts: pairs of a value and how often it occurred.
+    title: what is counted.
+    x_label: what the values are.
+    mark: a value to point out, with its words.
+  """
+  values = [value for value, _ in counts]
+  low, high = min(values), max(values)
+  width = math.ceil((high - low + 1) / _MAX_BARS)
+  bars = [0] * math.ceil((high - low + 1) / width)
+  for value, count in counts:
+    bars[(value - low) // width] += count
+  step = (_PLOT_WIDTH - _LEFT - _RIGHT) / len(bars)
+  bottom = _PLOT_HEIGHT - _BOTTOM
+  top = max(bars)
+  scale = (bottom - _TOP) / top
+  parts = [
+      element('text', title, x=_LEFT, y=13, class_='title'),
+      element(
+          'text',
+          x_label,
+          x=(_LEFT + _PLOT_WIDTH - _RIGHT) / 2,
+          y=_PLOT_HEIGHT - 6,
+          text_anchor='middle',
+      ),
+  ]
+  for tick in sorted({0, top // 2, top}):
+    y = bottom - tick * scale
+    parts += [
+        element('line', x1=_LEFT, x2=_PLOT_WIDTH - _RIGHT, y1=y, y2=y),
+        element(
+            'text', _short(tick), x=_LEFT - 5, y=y + 4, text_anchor='end'
+        ),
+    ]
+  gap = 0.15 * step
+  for index, count in enumerate(bars):
+    if count:
+      first = low + index * width
+      parts.append(
+          element(
+              'rect',
+              x=round(_LEFT + index * step + gap / 2, 2),
+              y=round(bottom - count * scale, 2),
+              width=round(min(step - gap, 60), 2),
+              height=round(count * scale, 2),
+              data_first=first,
+              data_last=min(first + width - 1, high),
+              data_count=count,
+          )
+      )
+  for index in range(0, len(bars), math.ceil(len(bars) / _MAX_LABELS)):
+    parts.append(
+        element(
+            'text',
+            f'{low + index * width:,}',
+            x=round(_LEFT + index * step + min(step - gap, 60) / 2, 2),
+            y=bottom + 15,
+            text_anchor='middle',
+        )
+    )
+  if mark is not None:
+    x = round(_LEFT + (mark[0] - low) // width * step + gap / 2, 2)
+    parts += [
+        element('line', x1=x, x2=x, y1=_TOP - 4, y2=bottom, class_='mark'),
+        element(
+            'text',
+            mark[1],
+            x=x,
+            y=_TOP - 9,
+            class_='mark',
+            text_anchor='start' if 2 * x < _PLOT_WIDTH else 'end',
+        ),
+    ]
+  label = f'{title}: {sum(bars):,} in all, {x_label} from {low:,} to {high:,}'
+  return element(
+      'svg',
+      *parts,
+      viewBox=f'0 0 {_PLOT_WIDTH} {_PLOT_HEIGHT}',
+      role='img',
+      aria_label=label,
+  )
+
+
+def _short(count: int) -> str:
+  for size, letter in ((1_000_000, 'M'), (1_000, 'k')):
+    if count >= 10 * size:
+      return f'{count / size:.3g}{letter}'
+  return f'{count:,}'
+
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1c2127; --soft: #58626d;
+  --paper: #fff; --card: #f4f6f8; --line: #d6dce2; --accent: #1f5fa8;
+  --bad: #a4161a; --bad-card: #fdecec; --warn: #7a5200; --warn-card: #fff5dd; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6eaee; --soft: #a2adb8;
+  --paper: #14181c; --card: #1e242a; --line: #38424c; --accent: #7db4f0;
+  --bad: #ff9a9a; --bad-card: #3a1b1d; --warn: #f2cc7a;
+  --warn-card: #352a12; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--paper); color: var(--ink);
+  font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
+main { max-width: 1040px; margin: 0 auto; padding: 24px 20px 64px; }
+h1 { font-size: 1.5rem; line-height: 1.25; margin: 0 0 16px; }
+h2 { font-size: 1.2rem; margin: 40px 0 12px; }
+h3 { font-size: 1rem; margin: 0 0 8px; }
+p { margin: 0 0 10px; }
+li { margin: 0 0 6px; }
+ul, ol { margin: 0 0 10px; padding-left: 22px; }
+.card { background: var(--card); border: 1px solid var(--line);
+  border-radius: 8px; padding: 16px 18px; }
+.cards { display: grid; gap: 14px;
+  grid-template-columns: repeat(auto-fit, minmax(min(270px, 100%), 1fr)); }
+.headline { border-left: 6px solid var(--accent); }
+.headline .figure { font-size: clamp(1.5rem, 5vw, 2.1rem); line-height: 1.25;
+  font-weight: 650; margin: 0 0 8px; }
+.bad { background: var(--bad-card); border-color: var(--bad); }
+.bad .figure, .bad h3, strong.bad { color: var(--bad); background: none; }
+.warn { background: var(--warn-card); border-color: var(--warn); }
+main > .card + .card { margin-top: 12px; }
+.dashed { border-style: dashed; }
+.quiet { color: var(--soft); font-size: 0.92rem; }
+.void dd data { text-decoration: line-through; color: var(--soft); }
+dl { margin: 0; }
+dl > div { display: flex; justify-content: space-between; gap: 14px;
+  padding: 5px 0; border-top: 1px solid var(--line); }
+dl > div:first-child { border-top: 0; }
+dt { color: var(--soft); }
+dd { margin: 0; text-align: right; font-variant-numeric: tabular-nums;
+  overflow-wrap: break-word; }
+.card > p + dl { margin-top: 8px; }
+pre { overflow-x: auto; white-space: pre-wrap; overflow-wrap: anywhere;
+  background: var(--card); border: 1px solid var(--line); border-radius: 6px;
+  padding: 10px 12px; font: 0.88rem/1.45 ui-monospace, monospace; }
+sup { line-height: 0; }
+code { font: 0.82rem/1.4 ui-monospace, monospace; overflow-wrap: anywhere; }
+svg { width: 100%; height: auto; display: block; }
+svg text { font-size: 12px; fill: var(--soft); font-family: inherit; }
+svg text.title { font-size: 13px; font-weight: 600; fill: var(--ink); }
+svg line { stroke: var(--line); }
+svg rect { fill: var(--accent); }
+svg line.mark { stroke: var(--bad); stroke-width: 1.5; stroke-dasharray: 4 3; }
+svg text.mark { fill: var(--bad); }
+.checklist > section { border-top: 1px solid var(--line); padding: 14px 0 4px; }
+@media (min-width: 760px) { .checklist > section { display: grid;
+  grid-template-columns: 210px 1fr; gap: 20px; } }
+@media print { main { max-width: none; } .card { break-inside: avoid; } }
+"""

@@ -1,0 +1,50 @@
+"""What a run knows of itself, for its report."""
+
+import dataclasses
+from typing import Any, Mapping
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Setting:
+  """What a run knows of itself, and its log does not; None for not recorded.
+
+  Attributes:
+    run: its name.
+    noise_multiplier: standard deviation of Z over the clip norm.
+    command: replays the log and gives the report's figures again.
+    dataset: what was trained on, and under which licence.
+    unit: what one device stands for, such as 'a device' or 'a source file'.
+    strategy: the name or file it was given as.
+    family: of the strategy.
+    clip_norm: L2 bound on one update.
+    zeroing_norm: L∞ norm above which an update is dropped.
+    report_goal: devices a round needs, the divisor of the sum.
+    population: devices that could take part.
+    void_reason: why the run guarantees nothing, where it does not.
+    hypothetical: report_goal, population, noise_multiplier, sensitivity, rho,
+      epsilon and delta of a larger deployment that was not run.
+    clipped_count: updates that were clipped, over all rounds.
+    zeroed_count: updates dropped for their size.
+    rejected_count: updates dropped as not finite.
+    burnt_rounds: rounds whose row of noise was used up without a release.
+    notes: more to be said, a sentence each.
+  """
+
+  run: str
+  noise_multiplier: float
+  command: str
+  dataset: str | None = None
+  unit: str = 'a device'
+  strategy: str | None = None
+  family: str | None = None
+  clip_norm: float | None = None
+  zeroing_norm: float | None = None
+  report_goal: int | None = None
+  population: int | None = None
+  void_reason: str | None = None
+  hypothetical: Mapping[str, Any] | None = None
+  clipped_count: int | None = None
+  zeroed_count: int | None = None
+  rejected_count: int | None = None
+  burnt_rounds: tuple[int, ...] = ()
+  notes: tuple[str, ...] = ()

@@ -1,0 +1,211 @@
+import json
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+
+from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.logs import schema
+
+ROWS = {
+    'rounds': [0, 0, 1, 4, 6, 9],
+    'device_ids': ['a', 'c', 'b', 'a', 'b', 'a'],
+    'num_rounds': 12,
+}
+CSV = 'round,device_id\n0,a\n0,c\n1,b\n4,a\n6,b\n9,a\n'
+
+
+@pytest.fixture(name='log')
+def fixture_log(tmp_path):
+  path = tmp_path / 'log.parquet'
+  schema.write_log(path, **ROWS)
+  return path
+
+
+def call(*flags, cwd=None):
+  return subprocess.run(
+      [
+          sys.executable,
+          '-c',
+          'import sys; from fl_dpftrl.commands import main;'
+          ' sys.exit(main.main())',
+          'replay',
+          *map(str, flags),
+      ],
+      env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+      capture_output=True,
+      cwd=cwd,
+      text=True,
+      timeout=120,
+      check=False,
+  )
+
+
+def replayed(log, *flags):
+  done = call(
+      f'--log={log}',
+      '--strategy=identity',
+      '--noise_multiplier=3',
+      '--delta=1e-6',
+      *flags,
+  )
+  return done
+
+
+def refused(*flags):
+  done = call(*flags)
+  assert done.returncode == 2
+  assert not done.stdout
+  line, = done.stderr.splitlines()
+  return line
+
+
+def test_json_is_all_there_is_on_stdout(log):
+  done = replayed(log, '--json')
+  assert done.returncode == 0
+  warning, = done.stderr.splitlines()
+  assert '7 of 12 rounds have no participants' in warning
+  result = json.loads(done.stdout)
+  assert result['num_rounds'] == 12
+  assert result['num_devices'] == 3
+  assert result['num_participations'] == 6
+  assert (result['min_sep'], result['max_participations']) == (4, 3)
+  for part in ('worst_case', 'observed'):
+    assert result[part]['sensitivity'] == pytest.approx(math.sqrt(3))
+    assert result[part]['rho'] == pytest.approx(1 / 6)
+    assert result[part]['epsilon'] == gaussian.epsilon(
+        3 / math.sqrt(3), 1e-6
+    )
+  assert (result['delta'], result['adjacency']) == (1e-6, 'zero_out')
+  assert 'declared' not in result
+
+
+def test_table_for_people(log):
+  done = replayed(log, '--declared_min_sep=4', '--delta=1e-9')
+  assert done.returncode == 0
+  lines = done.stdout.splitlines()
+  assert 'min-sep b           4  (device a, rounds 0 and 4)' in lines
+  head = next(line for line in lines if 'worst case' in line)
+  assert head.split('  ')[-1] == 'declared'
+  values = next(line for line in lines if line.startswith('ε at δ = 1e-09'))
+  assert len(values.split()) == 5 + 3
+  assert 'VOID' not in done.stdout
+
+
+def test_a_violated_declaration_is_loud(log):
+  done = replayed(
+      log, '--declared_min_sep=5', '--declared_max_participations=2', '--json'
+  )
+  assert done.returncode == 0
+  assert json.loads(done.stdout)['declared']['holds'] is False
+  assert 'THE DECLARED SCHEMA DOES NOT HOLD' in done.stderr
+  assert 'declared: VOID' in replayed(log, '--declared_min_sep=5').stdout
+
+
+def test_num_rounds_is_asked_for_where_the_log_does_not_say(tmp_path):
+  path = tmp_path / 'log.csv'
+  path.write_text(CSV)
+  guessed = replayed(path, '--json')
+  assert json.loads(guessed.stdout)['num_rounds'] == 10
+  assert 'last round plus one, 10' in guessed.stderr
+  told = replayed(path, '--json', '--num_rounds=12')
+  assert json.loads(told.stdout)['num_rounds'] == 12
+  assert 'plus one' not in told.stderr
+
+
+def test_shards_are_one_log(tmp_path):
+  for name, start in (('one', 0), ('two', 3)):
+    schema.write_log(
+        tmp_path / f'{name}.parquet',
+        rounds=ROWS['rounds'][start : start + 3],
+        device_ids=ROWS['device_ids'][start : start + 3],
+        num_rounds=12,
+    )
+  whole = [
+      json.loads(done.stdout)
+      for done in (
+          replayed(tmp_path, '--json'),
+          replayed(tmp_path / '*.parquet', '--json'),
+          replayed(
+              tmp_path / 'one.parquet',
+              f'--log={tmp_path / "two.parquet"}',
+              '--json',
+          ),
+      )
+  ]
+  assert whole[0] == whole[1] == whole[2]
+  assert whole[0]['min_sep'] == 4
+
+
+def test_report_repeats_the_figures(log, tmp_path):
+  path = tmp_path / 'privacy.html'
+  done = replayed(log, f'--report={path}', '--json')
+  result = json.loads(done.stdout)
+  text = path.read_text()
+  epsilon = result['worst_case']['epsilon']
+  assert f'value="{epsilon!r}" data-field="worst_case.epsilon"' in text
+  assert f'fl-dpftrl replay --log={log} --strategy=identity' in text
+
+
+@pytest.mark.parametrize(
+    'change, message',
+    [
+        ('--log=nowhere.parquet', 'nowhere.parquet: no such file'),
+        ('--strategy=unheard-of', 'unheard-of'),
+        ('--delta=0', 'delta'),
+        ('--noise_multiplier=-1', 'noise_multiplier'),
+        ('--num_rounds=7', 'its num_rounds is 12, not 7'),
+        ('--adjacency=add_or_remove', 'add_or_remove is refused'),
+        ('--group_size=0', 'group_size'),
+        ('--declared_min_sep=0', 'min_sep'),
+        ('--report=nowhere/privacy.html', 'nowhere/privacy.html'),
+    ],
+)
+def test_refuses_in_one_line(log, change, message):
+  line = refused(
+      f'--log={log}',
+      '--strategy=identity',
+      '--noise_multiplier=3',
+      '--delta=1e-6',
+      change,
+  )
+  assert message in line
+
+
+def test_refuses_a_device_twice_in_a_round(tmp_path):
+  path = tmp_path / 'log.csv'
+  path.write_text(CSV + '4,a\n')
+  line = refused(
+      f'--log={path}',
+      '--strategy=identity',
+      '--noise_multiplier=3',
+      '--delta=1e-6',
+      f'--report={tmp_path / "privacy.html"}',
+  )
+  assert f"{path}, row 7: device 'a' is twice in round 4" in line
+  assert not (tmp_path / 'privacy.html').exists()
+
+
+def test_a_missing_flag_is_named():
+  done = call('--strategy=identity')
+  assert done.returncode == 2
+  assert '--log' in done.stderr
+
+
+def test_loads_no_framework():
+  code = (
+      'import sys; from fl_dpftrl.commands import replay;'
+      " bad = {'tensorflow', 'jax', 'tensorflow_federated'} & set(sys.modules);"
+      ' sys.exit(str(bad) if bad else 0)'
+  )
+  done = subprocess.run(
+      [sys.executable, '-c', code],
+      env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+      capture_output=True,
+      text=True,
+      timeout=120,
+      check=False,
+  )
+  assert done.returncode == 0, done.stderr
