@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
+import fl_dpftrl
 from fl_dpftrl.aggregators import factory
 from fl_dpftrl.strategies import banded
 from fl_dpftrl.strategies import identity
@@ -81,3 +82,7 @@ def test_state_that_tff_cannot_carry_is_refused_when_built():
   )
   with pytest.raises(ValueError, match='keeps 341 vectors of 16.2 MB'):
     aggregator.create(tff.to_type(layers))
+
+
+def test_is_offered_at_the_top_of_the_package():
+  assert fl_dpftrl.CorrelatedNoiseFactory is factory.CorrelatedNoiseFactory
