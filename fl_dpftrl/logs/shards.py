@@ -6,16 +6,16 @@ Rows are numbered from 1 in messages, the header of a CSV file not counted.
 import dataclasses
 import glob
 import hashlib
-import json
 import os
 import pathlib
-from typing import Mapping, NoReturn, Sequence
+from typing import Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pa_csv
-import pyarrow.json as pa_json
-import pyarrow.parquet as pq
+
+from fl_dpftrl.logs import formats
+
+LogError = formats.LogError
 
 LOG_VERSION = 1
 VERSION_KEY = 'fl_dpftrl.log_version'
@@ -24,11 +24,7 @@ VOID_KEY = 'fl_dpftrl.void_reason'
 """Why the run that wrote the log gives no guarantee, where it gives none."""
 
 _OWN_PREFIX = 'fl_dpftrl.'
-_COLUMNS = ('round', 'device_id')
-
-
-class LogError(ValueError):
-  """A log that cannot be believed; the message names the file, in one line."""
+_SUFFIXES = ', '.join(formats.READERS)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -90,7 +86,7 @@ def _in_folder(folder: str) -> list[str]:
   names = sorted(n for n in os.listdir(folder) if not n.startswith(('.', '_')))
   for name in names:
     path = pathlib.Path(folder, name)
-    if path.suffix not in _READERS or not path.is_file():
+    if path.suffix not in formats.READERS or not path.is_file():
       raise LogError(
           f'{folder}: holds {name!r}, which is no {_SUFFIXES} file; name the'
           " log's own files, or a folder of nothing else"
@@ -110,7 +106,7 @@ def read(path: str | os.PathLike[str], *extra_columns: str) -> Shard:
       without a round of at least 0 and a device id.
   """
   path = os.fspath(path)
-  reader = _READERS.get(pathlib.Path(path).suffix)
+  reader = formats.READERS.get(pathlib.Path(path).suffix)
   if reader is None:
     raise LogError(f'{path}: ends in none of {_SUFFIXES}')
   try:
@@ -145,161 +141,13 @@ def _num_rounds(path: str, metadata: Mapping[str, str]) -> int | None:
   return int(text)
 
 
-def _parquet(
-    path: str, extra_columns: Sequence[str]
-) -> tuple[pa.Table, dict[str, str]]:
-  with pq.ParquetFile(path, memory_map=False) as file:
-    names = file.schema_arrow.names
-    columns = (*_COLUMNS, *extra_columns)
-    _check_names(path, names, columns)
-    table = file.read(columns=list(columns)).select(columns)
-    stored = file.metadata.metadata or {}
-  metadata = {
-      k.decode(): v.decode()
-      for k, v in stored.items()
-      if k not in (b'ARROW:schema', b'pandas')
-  }
-  return _canonical(path, table), metadata
-
-
-def _canonical(path: str, table: pa.Table) -> pa.Table:
-  """Rounds as int64, ids as int64 or large_string, whatever the file has."""
-  types = pa.types
-  rounds, ids = table.column('round'), table.column('device_id')
-  if not types.is_integer(rounds.type):
-    raise LogError(f'{path}: round must be whole numbers, is {rounds.type}')
-  kind = ids.type.value_type if types.is_dictionary(ids.type) else ids.type
-  if types.is_integer(kind):
-    kind = pa.int64()
-  elif types.is_string(kind) or types.is_large_string(kind):
-    kind = pa.large_string()
-  else:
-    raise LogError(
-        f'{path}: device_id must be text or whole numbers, is {ids.type}'
-    )
-  table = table.set_column(0, 'round', rounds.cast(pa.int64()))
-  return table.set_column(1, 'device_id', ids.cast(kind))
-
-
-def _csv(
-    path: str, extra_columns: Sequence[str]
-) -> tuple[pa.Table, dict[str, str]]:
-  del extra_columns
-  with open(path, 'rb') as file:
-    if file.seek(0, os.SEEK_END):
-      file.seek(-1, os.SEEK_END)
-      if file.read() != b'\n':
-        raise LogError(
-            f'{path}: does not end with a newline, so it may have been cut; add'
-            ' one if it is whole'
-        )
-  text = {name: pa.large_string() for name in _COLUMNS}
-  table = pa_csv.read_csv(
-      path,
-      parse_options=pa_csv.ParseOptions(newlines_in_values=True),
-      convert_options=pa_csv.ConvertOptions(
-          column_types=text, strings_can_be_null=False
-      ),
-  )
-  _check_names(path, table.column_names, _COLUMNS)
-  table = table.select(_COLUMNS)
-  rounds = table.column('round')
-  odd = pc.invert(pc.match_substring_regex(rounds, r'^-?[0-9]{1,18}$'))
-  _refuse_first(
-      path, table, odd, 'round must be a whole number, got {round!r}'
-  )
-  spaced = pc.not_equal(
-      pc.utf8_trim_whitespace(table.column('device_id')),
-      table.column('device_id'),
-  )
-  _refuse_first(
-      path, table, spaced, 'device_id has spaces around it, {device_id!r}'
-  )
-  return table.set_column(0, 'round', rounds.cast(pa.int64())), {}
-
-
-def _json_lines(
-    path: str, extra_columns: Sequence[str]
-) -> tuple[pa.Table, dict[str, str]]:
-  del extra_columns
-  for kind in (pa.large_string(), pa.int64()):
-    types = pa.schema([('round', pa.int64()), ('device_id', kind)])
-    try:
-      table = pa_json.read_json(
-          path, parse_options=pa_json.ParseOptions(explicit_schema=types)
-      )
-      break
-    except pa.ArrowInvalid as e:
-      error = e
-  else:
-    _explain_json(path, error)
-  return table.select(_COLUMNS), {}
-
-
-def _explain_json(path: str, error: pa.ArrowInvalid) -> NoReturn:
-  """Finds the first row that is at fault, or that differs from the first."""
-  first = None
-  with open(path, encoding='utf-8', errors='replace') as file:
-    for row, line in enumerate(filter(str.strip, file), 1):
-      try:
-        entry = json.loads(line)
-        round_index, device_id = entry['round'], entry['device_id']
-      except (ValueError, KeyError, TypeError):
-        raise LogError(
-            f'{path}, row {row}: must be a JSON object with round and device_id'
-        ) from error
-      if type(round_index) is not int:  # pylint: disable=unidiomatic-typecheck
-        raise LogError(
-            f'{path}, row {row}: round must be a whole number, got'
-            f' {round_index!r}'
-        ) from error
-      first = type(device_id) if first is None else first
-      if first not in (int, str) or type(device_id) is not first:
-        raise LogError(
-            f'{path}, row {row}: device_id must be all text or all whole'
-            f' numbers, got {device_id!r}'
-        ) from error
-  raise error
-
-
-_READERS = {
-    '.parquet': _parquet,
-    '.csv': _csv,
-    '.jsonl': _json_lines,
-    '.ndjson': _json_lines,
-    '.json': _json_lines,
-}
-_SUFFIXES = ', '.join(_READERS)
-
-
-def _check_names(
-    path: str, names: Sequence[str], wanted: Sequence[str]
-) -> None:
-  for name in wanted:
-    if names.count(name) != 1:
-      how = 'no' if name not in names else 'more than one'
-      raise LogError(
-          f'{path}: has {how} column {name!r}; its columns are'
-          f' {", ".join(map(repr, names))}'
-      )
-
-
 def _check_rows(path: str, table: pa.Table) -> None:
   rounds, ids = table.column('round'), table.column('device_id')
   for name, column in (('round', rounds), ('device_id', ids)):
     if column.null_count:
-      _refuse_first(path, table, pc.is_null(column), f'has no {name}')
-  _refuse_first(
+      formats.refuse_first(path, table, pc.is_null(column), f'has no {name}')
+  formats.refuse_first(
       path, table, pc.less(rounds, 0), 'round must be at least 0, got {round}'
   )
   if pa.types.is_large_string(ids.type):
-    _refuse_first(path, table, pc.equal(ids, ''), 'device_id is empty')
-
-
-def _refuse_first(
-    path: str, table: pa.Table, wrong: pa.ChunkedArray, message: str
-) -> None:
-  index = pc.index(wrong, pa.scalar(True)).as_py()
-  if index >= 0:
-    row = table.slice(index, 1).to_pylist()[0]
-    raise LogError(f'{path}, row {index + 1}: {message.format(**row)}')
+    formats.refuse_first(path, table, pc.equal(ids, ''), 'device_id is empty')

@@ -29,7 +29,13 @@ def test_rounds_to_the_safe_side(value, up):
 
 @pytest.mark.parametrize(
     'value, shown',
-    [(3.4561, '3.457'), (1.4, '1.4'), (0.00012341, '0.0001235'), (0.0, '0'), (7, '7')],
+    [
+        (3.4561, '3.457'),
+        (1.4, '1.4'),
+        (0.00012341, '0.0001235'),
+        (0.0, '0'),
+        (7, '7'),
+    ],
 )
 def test_rounds_up(value, shown):
   assert page.rounded(value) == shown

@@ -207,7 +207,7 @@ def test_a_void_run_says_so_before_any_figure():
       statement(), setting(void_reason=SEED)
   )
   by_log = report.report(
-      statement(happened([(0, 'a')], 3, void_reason='the noise seed was given')),
+      statement(happened([(0, 'a')], 3, void_reason=SEED)),
       setting(),
   )
   without_noise = report.report(
@@ -276,5 +276,6 @@ def test_adjacency_and_groups():
           setting(unit='a phone'),
       )
   ).text
-  assert 'Adjacency: replace-one. Unit of privacy: a group of 3: a phone' in text
+  assert 'Adjacency: replace-one.' in text
+  assert 'Unit of privacy: a group of 3: a phone' in text
   assert 'twice those of zero-out' in text
