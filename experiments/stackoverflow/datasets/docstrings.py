@@ -8,6 +8,7 @@ of their own, one sentence at a time.
 import ast
 import collections
 import hashlib
+import io
 import os
 import pathlib
 import re
@@ -20,6 +21,7 @@ import numpy as np
 
 from experiments.stackoverflow.datasets import dataset
 from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
+from fl_dpftrl import files
 
 LICENCE = (
     'Docstrings of the Python standard library and of installed packages; each'
@@ -98,18 +100,18 @@ def source_files() -> dict[str, pathlib.Path]:
       ('site', sysconfig.get_path('purelib'), _SKIPPED_IN_SITE),
       ('stdlib', sysconfig.get_path('stdlib'), _SKIPPED_IN_STDLIB),
   )
-  files = {}
+  found = {}
   for name, root, skipped in roots:
     for path in pathlib.Path(root).rglob('*.py'):
       parts = path.relative_to(root).parts
       folders = parts if name == 'stdlib' else parts[:1]
       if not skipped.intersection(folders):
-        files['/'.join((name, *parts))] = path
-  return dict(sorted(files.items()))
+        found['/'.join((name, *parts))] = path
+  return dict(sorted(found.items()))
 
 
 def distinct_sentences(
-    files: Mapping[str, pathlib.Path],
+    sources: Mapping[str, pathlib.Path],
     length: int,
     progress: Callable[[int, int], None],
 ) -> dict[str, Sentences]:
@@ -120,8 +122,8 @@ def distinct_sentences(
   a sentence of their own are left out.
   """
   seen, clients = set(), {}
-  for done, (client_id, path) in enumerate(files.items(), start=1):
-    progress(done, len(files))
+  for done, (client_id, path) in enumerate(sources.items(), start=1):
+    progress(done, len(sources))
     try:
       docstrings = docstrings_of(path.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
@@ -143,15 +145,17 @@ def _print_progress(done: int, total: int) -> None:
     print(f'docstrings: {done} of {total} files parsed', file=sys.stderr)
 
 
-def _fingerprint(files: Mapping[str, pathlib.Path], length: int) -> str:
+def _fingerprint(sources: Mapping[str, pathlib.Path], length: int) -> str:
   """Changes with the form of the sentences and with any file's name or size."""
   digest = hashlib.sha256(f'{_FORMAT} {length}\n'.encode())
-  for client_id, path in files.items():
+  for client_id, path in sources.items():
     digest.update(f'{client_id} {path.stat().st_size}\n'.encode())
   return digest.hexdigest()[:16]
 
 
-def _pack(clients: Mapping[str, Sentences], length: int) -> dict[str, np.ndarray]:
+def _pack(
+    clients: Mapping[str, Sentences], length: int
+) -> dict[str, np.ndarray]:
   """The arrays of the cache: rows of all clients one after the other.
 
   The vocabulary is that of the training devices, whole: `_unpack` cuts it.
@@ -193,14 +197,10 @@ def _read_cache(path: pathlib.Path) -> dict[str, np.ndarray] | None:
 
 
 def _write_cache(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
+  buffer = io.BytesIO()
+  np.savez_compressed(buffer, **arrays)
   path.parent.mkdir(parents=True, exist_ok=True)
-  temporary = path.with_name(f'{path.name}.{os.getpid()}.tmp')
-  try:
-    with open(temporary, 'wb') as file:
-      np.savez_compressed(file, **arrays)
-    os.replace(temporary, path)
-  finally:
-    temporary.unlink(missing_ok=True)
+  files.write_durably(path, buffer.getvalue())
 
 
 def load(
@@ -221,11 +221,12 @@ def load(
   Raises:
     ValueError: where there is no source file with a docstring.
   """
-  files = source_files()
-  path = pathlib.Path(cache_dir) / f'docstrings-{_fingerprint(files, length)}.npz'
+  sources = source_files()
+  name = f'docstrings-{_fingerprint(sources, length)}.npz'
+  path = pathlib.Path(cache_dir) / name
   arrays = _read_cache(path)
   if arrays is None:
-    clients = distinct_sentences(files, length, _print_progress)
+    clients = distinct_sentences(sources, length, _print_progress)
     arrays = _pack(clients, length)
     _write_cache(path, arrays)
   return _unpack(arrays, vocabulary_size, min_sentences)

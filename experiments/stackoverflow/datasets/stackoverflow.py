@@ -80,7 +80,9 @@ def read_vocabulary(path: pathlib.Path, size: int) -> vocabulary_lib.Vocabulary:
     ) from e
 
 
-def _client_data(path: pathlib.Path, split: str) -> tff.simulation.datasets.ClientData:
+def _client_data(
+    path: pathlib.Path, split: str
+) -> tff.simulation.datasets.ClientData:
   try:
     data = tff.simulation.datasets.SqlClientData(str(path), split)
   except (sqlite3.Error, ValueError) as e:

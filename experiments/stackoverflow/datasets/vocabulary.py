@@ -12,7 +12,7 @@ import numpy as np
 class Vocabulary:
   """A word list and the token ids around it.
 
-  Ids: pad 0, the words 1 … len(words), then oov (any other word), bos and eos.
+  Ids: pad 0, the words from 1 on, then oov (any other word), bos and eos.
 
   Attributes:
     words: distinct words, the most frequent first.

@@ -1,0 +1,160 @@
+import itertools
+
+import numpy as np
+import pytest
+
+from experiments.stackoverflow import datasets
+from experiments.stackoverflow import metrics
+from experiments.stackoverflow.datasets import dataset as dataset_lib
+from experiments.stackoverflow.datasets import synthetic
+from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
+
+pytestmark = pytest.mark.tff
+
+
+@pytest.fixture(name='data', scope='module')
+def _data():
+  return datasets.load('synthetic', seed=1)
+
+
+def _batches(data, client=0, **kwargs):
+  kwargs = {'batch_size': 4, 'seed': (0, 0), **kwargs}
+  return list(
+      datasets.client_dataset(
+          data, data.train_clients[client], **kwargs
+      ).as_numpy_iterator()
+  )
+
+
+def test_batches_hold_each_sentence_once_an_epoch(data):
+  batches = _batches(data, batch_size=5, epochs=3)
+  assert [len(x) for x, _ in batches] == [5] * 9 + [3]
+  rows = np.concatenate(
+      [np.concatenate([x, y[:, -1:]], axis=1) for x, y in batches]
+  )
+  expected = sorted(map(tuple, data.sentences(data.train_clients[0])))
+  for epoch in np.split(rows, 3):
+    assert sorted(map(tuple, epoch)) == expected
+  for x, y in batches:
+    np.testing.assert_array_equal(x[:, 1:], y[:, :-1])
+
+
+def test_most_sentences(data):
+  (x, _), (rest, _) = _batches(data, max_sentences=6)
+  assert (len(x), len(rest)) == (4, 2)
+  assert sum(len(x) for x, _ in _batches(data, max_sentences=999)) == 16
+
+
+def test_batches_depend_on_seed_round_and_device_alone(data):
+  same = _batches(data, seed=(0, 3)), _batches(data, seed=(0, 3))
+  for (x0, y0), (x1, y1) in zip(*same, strict=True):
+    np.testing.assert_array_equal(x0, x1)
+    np.testing.assert_array_equal(y0, y1)
+  first = [
+      _batches(data, seed=seed, max_sentences=8)[0][0].tobytes()
+      for seed in ((0, 3), (0, 4), (1, 3))
+  ]
+  assert len(set(first)) == 3
+
+
+@pytest.mark.parametrize('name', ['batch_size', 'max_sentences', 'epochs'])
+def test_bad_arguments_of_batches(data, name):
+  with pytest.raises(ValueError, match=f'{name} must be at least 1, got 0'):
+    _batches(data, **{name: 0})
+
+
+def test_best_accuracy_equals_enumeration():
+  chain = synthetic.transitions(3, seed=5)
+  expected = 0.0
+  for words in itertools.product(range(3), repeat=4):
+    previous, probability = 3, 1.0
+    hits = 0
+    for word in words:
+      probability *= chain[previous, word]
+      hits += word == chain[previous].argmax()
+      previous = word
+    expected += probability * hits / 4
+  assert synthetic.best_accuracy(chain, 4) == pytest.approx(expected)
+
+
+def test_best_accuracy_is_reached_on_the_test_set_and_not_passed(data):
+  chain = synthetic.transitions(30, seed=1)
+  words = data.test[:, 1:] - 1
+  previous = np.concatenate(
+      [np.full((len(words), 1), 30), words[:, :-1]], axis=1
+  )
+  accuracy = (chain.argmax(axis=1)[previous] == words).mean()
+  # The standard error of 10 000 predictions is below 0.005.
+  assert accuracy == pytest.approx(data.best_accuracy, abs=0.02)
+  assert data.unigram_accuracy < data.best_accuracy - 0.2
+
+
+def test_drawn_sentences_follow_the_chain():
+  chain = synthetic.transitions(5, seed=2)
+  words = synthetic.draw(chain, 20_000, 3, [7])
+  for column, before in ((1, words[:, 0]), (2, words[:, 1])):
+    for word in range(5):
+      following = words[before == word, column]
+      frequencies = np.bincount(following, minlength=5) / len(following)
+      np.testing.assert_allclose(frequencies, chain[word], atol=0.05)
+
+
+def test_synthetic_is_reproducible_and_varies_with_the_seed(data):
+  again, other = synthetic.load(seed=1), synthetic.load(seed=2)
+  client = data.train_clients[7]
+  np.testing.assert_array_equal(again.test, data.test)
+  np.testing.assert_array_equal(
+      again.sentences(client), data.sentences(client)
+  )
+  assert (other.test != data.test).any()
+  assert (data.test != data.validation).any()
+
+
+def test_unigram_baseline_is_the_best_constant():
+  vocabulary = vocabulary_lib.Vocabulary(['a', 'b', 'c'])
+  # 'c' leads in training, 'a' in the test set; oov and eos lead in both.
+  train = vocabulary.encode([['c', 'x', 'x'], ['c'], ['x'], ['b']], 4)
+  test = vocabulary.encode([['a', 'a', 'x'], ['x'], ['c', 'a'], ['b']], 4)
+  data = dataset_lib.Dataset(
+      name='tiny',
+      vocabulary=vocabulary,
+      train_clients=('one',),
+      sentences={'one': train}.__getitem__,
+      validation=test,
+      test=test,
+      unigram_token=dataset_lib.unigram_token(
+          [train[:2], train[2:]], vocabulary
+      ),
+      licence='none',
+  )
+  assert vocabulary.decode([data.unigram_token]) == 'c'
+  assert data.unigram_accuracy == pytest.approx(1 / 5)
+  assert data.sequence_length == 4
+
+
+def test_unigram_baseline_needs_a_word():
+  vocabulary = vocabulary_lib.Vocabulary(['a'])
+  with pytest.raises(ValueError, match='got none'):
+    dataset_lib.unigram_token([vocabulary.encode([['x']], 4)], vocabulary)
+
+
+def test_which_targets_count():
+  vocabulary = vocabulary_lib.Vocabulary(['a', 'b'])
+  targets = vocabulary.encode([['a', 'x', 'b']], 5)[:, 1:]
+  masks = metrics.masks(targets, vocabulary).items()
+  assert {name: mask[0].astype(int).tolist() for name, mask in masks} == {
+      'accuracy': [1, 0, 1, 0, 0],
+      'accuracy_no_oov_or_eos': [1, 0, 1, 0, 0],
+      'accuracy_no_oov': [1, 0, 1, 1, 0],
+      'accuracy_with_oov': [1, 1, 1, 1, 0],
+  }
+
+
+def test_unknown_name():
+  with pytest.raises(ValueError, match="docstrings.*got 'wikipedia'"):
+    datasets.load('wikipedia')
+
+
+def test_bad_synthetic_size():
+  with pytest.raises(ValueError, match='num_clients must be at least 1'):
+    synthetic.load(num_clients=0)

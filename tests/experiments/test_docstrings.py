@@ -1,0 +1,205 @@
+import os
+import sys
+import sysconfig
+
+import numpy as np
+import pytest
+
+from experiments.stackoverflow.datasets import docstrings
+
+pytestmark = pytest.mark.tff
+
+MODULE = '''
+"""The module. It has two sentences."""
+import nothing_of_this_name
+raise RuntimeError('never imported')
+class Thing:
+  """A thing."""
+  if True:
+    def method(self):
+      r"""What it\\does."""
+      def inner():
+        """Deep inside."""
+    try:
+      pass
+    except ValueError:
+      async def handler(): "In a handler."
+  def no_docstring(self):
+    return """not a docstring"""
+'''
+
+
+@pytest.fixture(name='library')
+def _library(tmp_path, monkeypatch):
+  """A small library of 60 modules, and packages to be left out."""
+  roots = {
+      'stdlib': tmp_path / 'lib',
+      'purelib': tmp_path / 'lib/site-packages',
+  }
+  monkeypatch.setattr(sysconfig, 'get_path', lambda name: str(roots[name]))
+
+  def write(root, path, text):
+    file = roots[root] / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return file
+
+  generator = np.random.default_rng(0)
+  words = 'the a of shape array tensor returns value zebra'.split()
+  for i in range(60):
+    lines = [
+        ' '.join(generator.choice(words[:-1], 6)) + '.' for _ in range(8)
+    ]
+    package = ('purelib', 'numbers') if i % 2 else ('stdlib', 'json')
+    write(package[0], f'{package[1]}/m{i}.py', f'"""{" ".join(lines)}"""\n')
+  write('purelib', 'fl_dpftrl/ours.py', '"""Zebra ours."""')
+  write('purelib', 'pip/installer.py', '"""Zebra installer."""')
+  write('stdlib', 'test/test_json.py', '"""Zebra test."""')
+  write('stdlib', 'json/broken.py', '"""Zebra""" +')
+  return write
+
+
+def test_docstrings_of_every_definition():
+  assert docstrings.docstrings_of(MODULE.encode()) == [
+      'The module. It has two sentences.',
+      'A thing.',
+      'What it\\does.',
+      'Deep inside.',
+      'In a handler.',
+  ]
+
+
+def test_words_and_sentences():
+  text = (
+      "Don't panic: it's well-known, v1.5!  See\nfoo_bar(x).\n\nNext part\n"
+      '\n---- >>> ==\n\n42 .'
+  )
+  assert docstrings.sentences_of(text, 20) == [
+      "don't panic : it's well-known , v 1 . 5 !".split(),
+      'see foo bar ( x ) .'.split(),
+      ['next', 'part'],
+  ]
+
+
+def test_long_sentences_are_cut_and_single_words_left_out():
+  words = [f'w{chr(97 + i % 26)}' for i in range(41)]
+  pieces = docstrings.sentences_of(' '.join(words), 20)
+  assert pieces == [words[:20], words[20:40]]
+
+
+def test_split_is_stable_and_about_8_1_1():
+  # Frozen: a change moves devices between training and test sets.
+  assert [docstrings.split_of(f'stdlib/m{i}.py') for i in (0, 11)] == [
+      'train',
+      'test',
+  ]
+  splits = [docstrings.split_of(f'site/p/m{i}.py') for i in range(5000)]
+  for name, share in (('train', 0.8), ('validation', 0.1), ('test', 0.1)):
+    assert abs(splits.count(name) / 5000 - share) < 0.02
+
+
+def test_files_of_other_packages_and_tests_are_left_out(library):
+  del library
+  files = docstrings.source_files()
+  assert len(files) == 61  # With the broken one.
+  assert 'stdlib/json/m0.py' in files and 'site/numbers/m1.py' in files
+
+
+def test_load_never_imports_and_knows_only_training_words(library, tmp_path):
+  held_out = next(
+      f'json/n{i}.py'
+      for i in range(99)
+      if docstrings.split_of(f'stdlib/json/n{i}.py') == 'test'
+  )
+  library('stdlib', held_out, '"""Zebra a b. Zebra of. B a. C a. D a."""')
+  library('stdlib', 'json/imported.py', MODULE)
+  data = docstrings.load(cache_dir=tmp_path / 'cache')
+  assert 'zebra' not in data.vocabulary.words
+  assert 'nothing_of_this_name' not in sys.modules
+  assert (data.test == data.vocabulary.oov).any()
+  assert {docstrings.split_of(c) for c in data.train_clients} == {'train'}
+  assert data.validation.shape[1] == data.test.shape[1] == 21
+
+
+def test_each_sentence_is_in_one_client_alone(library, tmp_path):
+  for i in range(20):
+    library('stdlib', f'copies/c{i}.py', '"""A copy. And a copy. Of a copy."""')
+  data = docstrings.load(cache_dir=tmp_path / 'cache', min_sentences=1)
+  rows = np.concatenate(
+      [*map(data.sentences, data.train_clients), data.validation, data.test]
+  )
+  # No word is out of vocabulary here, so equal rows are equal sentences.
+  assert not (rows == data.vocabulary.oov).any()
+  assert len(np.unique(rows, axis=0)) == len(rows)
+
+
+def test_loading_again_uses_the_cache_and_gives_the_same(
+    library, tmp_path, monkeypatch, capsys
+):
+  del library
+  first = docstrings.load(cache_dir=tmp_path / 'cache')
+  assert 'files parsed' in capsys.readouterr().err
+  with monkeypatch.context() as patch:
+    patch.setattr(docstrings, 'distinct_sentences', None)
+    second = docstrings.load(cache_dir=tmp_path / 'cache')
+  fresh = docstrings.load(cache_dir=tmp_path / 'elsewhere')
+  for other in (second, fresh):
+    assert other.vocabulary == first.vocabulary
+    assert other.train_clients == first.train_clients
+    np.testing.assert_array_equal(other.test, first.test)
+    for client in first.train_clients:
+      np.testing.assert_array_equal(
+          other.sentences(client), first.sentences(client)
+      )
+  assert len(os.listdir(tmp_path / 'cache')) == 1  # No temporary file left.
+
+
+@pytest.mark.parametrize('damage', ['cut', 'empty', 'flipped', 'text'])
+def test_a_damaged_cache_is_rebuilt(library, tmp_path, capsys, damage):
+  del library
+  first = docstrings.load(cache_dir=tmp_path)
+  (path,) = tmp_path.glob('docstrings-*.npz')
+  content = bytearray(path.read_bytes())
+  if damage == 'flipped':
+    content[len(content) // 2] ^= 0xFF
+  path.write_bytes(
+      {
+          'cut': content[: len(content) // 2],
+          'empty': b'',
+          'flipped': content,
+          'text': b'not an archive',
+      }[damage]
+  )
+  capsys.readouterr()
+  second = docstrings.load(cache_dir=tmp_path)
+  assert 'rebuilding' in capsys.readouterr().err
+  np.testing.assert_array_equal(second.test, first.test)
+
+
+def test_a_changed_file_changes_the_data(library, tmp_path):
+  client = next(
+      f'stdlib/json/m{i}.py'
+      for i in range(0, 60, 2)
+      if docstrings.split_of(f'stdlib/json/m{i}.py') == 'train'
+  )
+  before = docstrings.load(cache_dir=tmp_path, min_sentences=1)
+  library('stdlib', client.removeprefix('stdlib/'), '"""Only this sentence."""')
+  after = docstrings.load(cache_dir=tmp_path, min_sentences=1)
+  assert len(before.sentences(client)) == 8
+  assert len(after.sentences(client)) == 1
+
+
+def test_no_docstrings_at_all(tmp_path, monkeypatch):
+  monkeypatch.setattr(sysconfig, 'get_path', lambda name: str(tmp_path / name))
+  with pytest.raises(ValueError, match='no docstrings found'):
+    docstrings.load(cache_dir=tmp_path)
+
+
+@pytest.mark.slow
+def test_the_installed_packages(tmp_path):
+  data = docstrings.load(cache_dir=tmp_path)
+  assert len(data.train_clients) > 2000
+  assert sum(len(data.sentences(c)) for c in data.train_clients) > 100_000
+  assert len(data.vocabulary.words) == 10_000
+  assert (data.test == data.vocabulary.oov).mean() < 0.05
+  assert 0.05 < data.unigram_accuracy < 0.15

@@ -1,0 +1,146 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from experiments.stackoverflow import datasets
+from experiments.stackoverflow import model
+from experiments.stackoverflow import networks
+from fl_dpftrl.learning import workers
+
+pytestmark = pytest.mark.tff
+
+
+@pytest.fixture(name='worker', scope='module', autouse=True)
+def _worker():
+  local_worker = workers.use_local_worker()
+  yield local_worker
+  local_worker.stop()
+
+
+@pytest.fixture(name='data', scope='module')
+def _data():
+  return datasets.load('synthetic', seed=1)
+
+
+@pytest.fixture(name='network', scope='module')
+def _network(data):
+  return networks.LogBilinear(num_tokens=data.vocabulary.size, embedding=16)
+
+
+def _process(data, network, client_rate=1.0):
+  return tff.learning.algorithms.build_unweighted_fed_avg(
+      model.build(network, data.vocabulary, length=10, seed=0),
+      client_optimizer_fn=tff.learning.optimizers.build_sgdm(client_rate),
+      server_optimizer_fn=tff.learning.optimizers.build_sgdm(1.0),
+      loop_implementation=tff.learning.LoopImplementation.DATASET_ITERATOR,
+  )
+
+
+def _train(data, process, num_rounds, clients=10):
+  state = process.initialize()
+  for r in range(num_rounds):
+    cohort = np.random.default_rng(r).choice(data.train_clients, clients, False)
+    output = process.next(
+        state,
+        [
+            datasets.client_dataset(data, str(c), batch_size=4, seed=(0, r))
+            for c in cohort
+        ],
+    )
+    state = output.state
+  return process.get_model_weights(state).trainable, output.metrics
+
+
+def test_one_round_in_tff_equals_gradient_descent_by_hand(data, network):
+  """Also that padding is masked in TFF's graphs, where `!=` would not do."""
+  rows = data.sentences(data.train_clients[0])[:3].copy()
+  rows[0, 4:] = rows[1, 7:] = data.vocabulary.pad
+  process = _process(data, network, client_rate=0.5)
+  batches = tf.data.Dataset.from_tensors((rows[:, :-1], rows[:, 1:]))
+  output = process.next(process.initialize(), [batches])
+  weights = [tf.Variable(w) for w in network.initial_weights(0)]
+  with tf.GradientTape() as tape:
+    logs = tf.nn.log_softmax(network.logits(weights, rows[:, :-1])).numpy()
+    chosen = [(i, t) for i in range(3) for t in range(10) if rows[i, t + 1]]
+    probabilities = tf.nn.log_softmax(network.logits(weights, rows[:, :-1]))
+    loss = -tf.add_n(
+        [probabilities[i, t, rows[i, t + 1]] for i, t in chosen]
+    ) / len(chosen)
+  assert len(chosen) == 3 + 6 + 10
+  expected = -np.mean([logs[i, t, rows[i, t + 1]] for i, t in chosen])
+  assert output.metrics['client_work']['train']['loss'] == pytest.approx(
+      expected, rel=1e-5
+  )
+  gradients = tape.gradient(loss, weights)
+  trained = process.get_model_weights(output.state).trainable
+  for after, before, gradient in zip(trained, weights, gradients, strict=True):
+    np.testing.assert_allclose(
+        after, before - 0.5 * tf.convert_to_tensor(gradient), atol=1e-6
+    )
+
+
+@pytest.mark.slow
+def test_learns_the_synthetic_language(data, network):
+  weights, _ = _train(data, _process(data, network), 60)
+  result = model.evaluate(network, weights, data.test, data.vocabulary)
+  assert result['accuracy'] > data.best_accuracy - 0.05
+  # The standard error of 10 000 predictions is below 0.005.
+  assert result['accuracy'] < data.best_accuracy + 0.02
+
+
+def test_two_runs_agree_bit_for_bit(data, network):
+  process = _process(data, network)
+  (first, _), (second, _) = (_train(data, process, 3) for _ in range(2))
+  for a, b in zip(first, second, strict=True):
+    assert a.tobytes() == b.tobytes()
+
+
+def test_lstm_trains_in_tff(data):
+  network = networks.Lstm(
+      num_tokens=data.vocabulary.size, embedding=8, units=12
+  )
+  before = model.evaluate(
+      network, network.initial_weights(0), data.test, data.vocabulary
+  )
+  weights, _ = _train(data, _process(data, network, 2.0), 8)
+  after = model.evaluate(network, weights, data.test, data.vocabulary)
+  assert after['loss'] < before['loss'] - 0.2
+
+
+def test_evaluation_counts_what_it_should(data, network):
+  bias = np.zeros(data.vocabulary.size, np.float32)
+  bias[data.unigram_token] = 2.0
+  weights = [0 * w for w in network.initial_weights(0)[:2]] + [bias]
+  rows = data.test[:70].copy()  # More than a batch.
+  rows[::3, 5:] = data.vocabulary.pad
+  rows[1::3, 2] = data.vocabulary.oov
+  rows[2::3, 10] = data.vocabulary.eos
+  result = model.evaluate(network, weights, rows, data.vocabulary)
+  targets = rows[:, 1:]
+  tokens = targets[targets != data.vocabulary.pad]
+  words = tokens[tokens <= 30]
+  logs = bias - np.log(np.exp(bias).sum())
+  assert result['loss'] == pytest.approx(-logs[tokens].mean(), rel=1e-5)
+  hits = (words == data.unigram_token).sum()
+  assert result['accuracy'] == pytest.approx(hits / len(words))
+  assert result['accuracy_no_oov_or_eos'] == result['accuracy']
+  assert result['accuracy_with_oov'] == pytest.approx(hits / len(tokens))
+  assert result['accuracy_no_oov'] == pytest.approx(
+      hits / (tokens != data.vocabulary.oov).sum()
+  )
+
+
+def test_constant_prediction_gives_the_baseline(data, network):
+  bias = np.zeros(data.vocabulary.size, np.float32)
+  bias[data.unigram_token] = 1.0
+  weights = [0 * w for w in network.initial_weights(0)[:2]] + [bias]
+  result = model.evaluate(network, weights, data.test, data.vocabulary)
+  assert result['accuracy'] == pytest.approx(data.unigram_accuracy)
+
+
+def test_network_and_vocabulary_must_agree(data):
+  with pytest.raises(ValueError, match='num_tokens=34 .* got 5'):
+    model.build(
+        networks.LogBilinear(num_tokens=5), data.vocabulary, length=10, seed=0
+    )

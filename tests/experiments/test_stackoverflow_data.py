@@ -1,0 +1,197 @@
+import bz2
+import io
+import sqlite3
+import tarfile
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from experiments.stackoverflow import datasets
+from experiments.stackoverflow.datasets import stackoverflow
+
+pytestmark = pytest.mark.tff
+
+WORDS = ['the', 'is', '.', 'a', 'query', 'sql']
+SENTENCES = {
+    'train': {
+        '10': ['the query is a query .', 'sql'] * 3,
+        '7': ['is a sql query zebra .', 'the ' * 25],
+        "o'neil": [],
+    },
+    'heldout': {'20': ['a . a .'] * 5},
+    'test': {'7': ['the end .'] * 2, '12': ['is'] * 9},
+}
+
+
+def _example(tokens):
+  values = {'creation_date': b'2010', 'tags': b'', 'title': b'', 'type': b'q'}
+  feature = {
+      name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+      for name, value in {**values, 'tokens': tokens.encode()}.items()
+  }
+  feature['score'] = tf.train.Feature(
+      int64_list=tf.train.Int64List(value=[1])
+  )
+  return tf.train.Example(
+      features=tf.train.Features(feature=feature)
+  ).SerializeToString()
+
+
+def _write_database(path, splits):
+  """A file with the tables that TFF's database has."""
+  connection = sqlite3.connect(path)
+  connection.execute(
+      'CREATE TABLE examples (split_name TEXT, client_id TEXT,'
+      ' serialized_example_proto BLOB)'
+  )
+  connection.execute(
+      'CREATE TABLE client_metadata (client_id TEXT, split_name TEXT,'
+      ' num_examples INTEGER)'
+  )
+  for split, clients in splits.items():
+    for client, sentences in clients.items():
+      if sentences:
+        connection.execute(
+            'INSERT INTO client_metadata VALUES (?, ?, ?)',
+            (client, split, len(sentences)),
+        )
+      for sentence in sentences:
+        connection.execute(
+            'INSERT INTO examples VALUES (?, ?, ?)',
+            (split, client, _example(sentence)),
+        )
+  connection.commit()
+  connection.close()
+
+
+def _word_counts(words):
+  return ''.join(f'{w} {99 - i}\n' for i, w in enumerate(words)).encode()
+
+
+@pytest.fixture(name='folder')
+def _folder(tmp_path):
+  _write_database(tmp_path / 'stackoverflow.sqlite', SENTENCES)
+  (tmp_path / 'stackoverflow.word_count').write_bytes(_word_counts(WORDS))
+  return tmp_path
+
+
+def test_sentences_are_prepared_as_in_the_papers(folder):
+  data = datasets.load('stackoverflow', data_dir=folder)
+  assert data.vocabulary.words == tuple(WORDS)
+  assert data.train_clients == ('10', '7')
+  rows = data.sentences('7')
+  assert rows.shape == (2, 21)
+  # bos 8, oov 7, eos 9; a full sentence has no end.
+  assert rows[0].tolist() == [8, 2, 4, 6, 5, 7, 3, 9] + [0] * 13
+  assert rows[1].tolist() == [8] + [1] * 20
+  assert data.validation.shape == (5, 21)
+  assert data.test.shape == (11, 21)
+  assert 'ShareAlike 3.0' in data.licence
+
+
+def test_baseline_is_counted_on_training_users(folder):
+  data = datasets.load('stackoverflow', data_dir=folder)
+  assert data.vocabulary.decode([data.unigram_token]) == 'the'
+  # Targets in the test set that are words: 2 'the', 2 '.', 9 'is'.
+  assert data.unigram_accuracy == pytest.approx(2 / 13)
+
+
+def test_vocabulary_size_and_numbers_of_sentences(folder):
+  data = stackoverflow.load(
+      data_dir=folder,
+      vocabulary_size=2,
+      num_validation_sentences=3,
+      num_test_sentences=10,
+  )
+  assert data.vocabulary.words == ('the', 'is')
+  assert len(data.validation) == 3
+  assert len(data.test) == 10
+  again = stackoverflow.load(
+      data_dir=folder, vocabulary_size=2, num_test_sentences=10
+  )
+  np.testing.assert_array_equal(again.test, data.test)
+
+
+def test_word_counts_in_their_archive(folder):
+  content = _word_counts(reversed(WORDS))
+  (folder / 'stackoverflow.word_count').unlink()
+  (folder / 'datasets').mkdir()
+  with tarfile.open(
+      folder / 'datasets/stackoverflow.word_count.tar.bz2', 'w:bz2'
+  ) as archive:
+    member = tarfile.TarInfo('stackoverflow.word_count')
+    member.size = len(content)
+    archive.addfile(member, io.BytesIO(content))
+  data = datasets.load('stackoverflow', data_dir=folder, vocabulary_size=3)
+  assert data.vocabulary.words == ('sql', 'query', 'a')
+
+
+@pytest.mark.parametrize(
+    'name', ['stackoverflow.sqlite', 'stackoverflow.word_count']
+)
+def test_a_missing_file_says_what_to_put_where(folder, name):
+  (folder / name).unlink()
+  with pytest.raises(ValueError) as error:
+    datasets.load('stackoverflow', data_dir=folder)
+  message = str(error.value)
+  assert name in message and str(folder) in message and '\n' not in message
+
+
+@pytest.mark.parametrize(
+    'name, content',
+    [
+        ('stackoverflow.sqlite', b'not a database' * 100),
+        ('stackoverflow.word_count', b''),
+        ('stackoverflow.word_count', b'the 3\n\na 2\n'),
+        ('stackoverflow.word_count', b'the 3\nthe 2\n'),
+        ('stackoverflow.word_count', b'\xff\xfe 3\n'),
+    ],
+)
+def test_a_damaged_file_is_named(folder, name, content):
+  (folder / name).write_bytes(content)
+  with pytest.raises(ValueError, match=f'{name} is not a'):
+    datasets.load('stackoverflow', data_dir=folder)
+
+
+def test_a_damaged_archive_is_named(folder):
+  (folder / 'stackoverflow.word_count').unlink()
+  (folder / 'stackoverflow.word_count.tar.bz2').write_bytes(
+      bz2.compress(b'no archive')
+  )
+  with pytest.raises(ValueError, match='word_count.tar.bz2 is not a word'):
+    datasets.load('stackoverflow', data_dir=folder)
+
+
+def test_a_database_of_something_else_is_named(folder):
+  (folder / 'stackoverflow.sqlite').unlink()
+  sqlite3.connect(folder / 'stackoverflow.sqlite').execute(
+      'CREATE TABLE examples (split_name TEXT)'
+  )
+  with pytest.raises(ValueError, match='stackoverflow.sqlite lacks'):
+    datasets.load('stackoverflow', data_dir=folder)
+
+
+def test_a_missing_split_is_named(folder):
+  (folder / 'stackoverflow.sqlite').unlink()
+  _write_database(
+      folder / 'stackoverflow.sqlite', {'train': SENTENCES['train']}
+  )
+  with pytest.raises(ValueError, match="no clients in split 'heldout'"):
+    datasets.load('stackoverflow', data_dir=folder)
+
+
+def test_download_leaves_no_partial_file(tmp_path, monkeypatch):
+  def interrupted(cache_dir):
+    with open(f'{cache_dir}/stackoverflow.sqlite', 'wb') as file:
+      file.write(b'half')
+    raise ConnectionError('gone')
+
+  monkeypatch.setattr(
+      stackoverflow.tff.simulation.datasets.stackoverflow,
+      'load_data',
+      interrupted,
+  )
+  with pytest.raises(ConnectionError):
+    datasets.load('stackoverflow', data_dir=tmp_path, download=True)
+  assert not list(tmp_path.iterdir())
