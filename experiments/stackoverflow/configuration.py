@@ -17,6 +17,9 @@ flags.DEFINE_enum(
 flags.DEFINE_string(
     'data_dir', None, 'Folder with stackoverflow.sqlite, for that data set.'
 )
+flags.DEFINE_bool(
+    'download', False, 'Let TFF download StackOverflow where there is no file.'
+)
 flags.DEFINE_string('cache_dir', '.cache', 'Folder for prepared data.')
 flags.DEFINE_string(
     'mechanism',
@@ -72,7 +75,19 @@ flags.DEFINE_integer('client_epochs', 1, 'Passes over a device\'s sentences.')
 flags.DEFINE_integer(
     'max_sentences', 256, 'Most sentences that a device uses in a round.'
 )
-flags.DEFINE_string('model', None, 'Network; the data set\'s own by default.')
+flags.DEFINE_enum(
+    'model',
+    None,
+    ['log_bilinear', 'lstm'],
+    'Network: by default the papers\' lstm for StackOverflow, and the much'
+    ' quicker log_bilinear for the others.',
+)
+flags.DEFINE_integer(
+    'embedding', None, 'Size of a word\'s embedding; the network\'s own if None.'
+)
+flags.DEFINE_integer(
+    'vocabulary_size', None, 'Words known; the data set\'s own number if None.'
+)
 flags.DEFINE_integer(
     'rounds_per_evaluation', 20, 'Rounds between two evaluations.'
 )
@@ -103,6 +118,7 @@ class Hparams:
 
   dataset: str
   data_dir: str | None
+  download: bool
   cache_dir: str
   mechanism: str | None
   strategy: str | None
@@ -126,6 +142,8 @@ class Hparams:
   client_epochs: int
   max_sentences: int
   model: str | None
+  embedding: int | None
+  vocabulary_size: int | None
   rounds_per_evaluation: int
   delta: float
   deployment_report_goal: int | None
@@ -148,6 +166,8 @@ class Hparams:
         'population',
         'timer_rounds',
         'deployment_report_goal',
+        'embedding',
+        'vocabulary_size',
     ):
       value = getattr(self, name)
       if value is not None and value < 1:

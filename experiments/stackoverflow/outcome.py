@@ -8,9 +8,9 @@ import shlex
 from typing import Any
 
 from experiments.stackoverflow import configuration
+from experiments.stackoverflow import datasets
 from experiments.stackoverflow import plot
 from experiments.stackoverflow import setting
-from experiments.stackoverflow.datasets import dataset as dataset_lib
 from fl_dpftrl import files
 from fl_dpftrl import participation
 from fl_dpftrl.accounting import gaussian
@@ -20,6 +20,7 @@ from fl_dpftrl.learning import metrics
 from fl_dpftrl.logs import replay as replay_lib
 from fl_dpftrl.logs import report
 from fl_dpftrl.logs import schema as log_schema
+from fl_dpftrl.logs import shards
 from fl_dpftrl.strategies import base
 
 SUMMARY_NAME = 'summary.json'
@@ -63,7 +64,7 @@ def epsilon_so_far(
 def log_metadata(hparams: configuration.Hparams) -> dict[str, str]:
   """What the log's file says of the run, besides who took part."""
   reason = void_reason(hparams)
-  return {} if reason is None else {log_schema.VOID_KEY: reason}
+  return {} if reason is None else {shards.VOID_KEY: reason}
 
 
 def deployment(
@@ -104,7 +105,7 @@ class Outcome:
 
   hparams: configuration.Hparams
   folder: pathlib.Path
-  dataset: dataset_lib.Dataset
+  dataset: datasets.Dataset
   strategy: base.Strategy
   num_devices: int
   num_parameters: int

@@ -8,13 +8,12 @@ from typing import Any
 import tensorflow as tf
 
 from experiments.stackoverflow import configuration
+from experiments.stackoverflow import datasets
 from experiments.stackoverflow import model as model_lib
 from experiments.stackoverflow import monitor as monitor_lib
 from experiments.stackoverflow import networks
 from experiments.stackoverflow import outcome
 from experiments.stackoverflow import setting
-from experiments.stackoverflow.datasets import dataset as dataset_lib
-from experiments.stackoverflow.datasets import loading
 from fl_dpftrl.aggregators import factory as factory_lib
 from fl_dpftrl.learning import checkpoints
 from fl_dpftrl.learning import loop
@@ -49,11 +48,18 @@ def run(
       run in the folder cannot go on.
   """
   say = lambda line: print(line, file=sys.stderr, flush=True)
-  dataset = loading.load(hparams)
+  dataset = datasets.load(
+      hparams.dataset,
+      seed=hparams.seed,
+      cache_dir=hparams.cache_dir,
+      data_dir=hparams.data_dir,
+      download=hparams.download,
+      vocabulary_size=hparams.vocabulary_size,
+  )
   selector = setting.cohort_selector(hparams, dataset.train_clients)
   num_devices = selector.population.num_devices
   strategy = setting.strategy(hparams, folder, num_devices, say)
-  network = networks.build(hparams.model, dataset)
+  network = setting.network(hparams, dataset.vocabulary.size)
   worker = workers.use_local_worker()
   try:
     table = metrics.MetricsTable(folder / METRICS_NAME)
@@ -102,7 +108,7 @@ def run(
 
 def federation(
     hparams: configuration.Hparams,
-    dataset: dataset_lib.Dataset,
+    dataset: datasets.Dataset,
     network: networks.Network,
     selector: cohorts.CohortSelector,
     strategy: base.Strategy,
@@ -137,7 +143,7 @@ def federation(
 
   def client_data(round_index: int, device_ids: Sequence[Any]) -> list[Any]:
     return [
-        dataset_lib.client_dataset(
+        datasets.client_dataset(
             dataset,
             str(device_id),
             batch_size=hparams.batch_size,

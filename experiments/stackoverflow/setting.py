@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 import pathlib
 
 from experiments.stackoverflow import configuration
+from experiments.stackoverflow import networks
 from fl_dpftrl import catalogue
 from fl_dpftrl import participation
 from fl_dpftrl.optimization import banded as banded_optimization
@@ -18,6 +19,17 @@ from fl_dpftrl.strategies import blt
 
 STRATEGY_NAME = 'strategy.json'
 _OBJECTIVE = 'max'
+_NETWORKS = {'log_bilinear': networks.LogBilinear, 'lstm': networks.Lstm}
+
+
+def network(
+    hparams: configuration.Hparams, num_tokens: int
+) -> networks.Network:
+  """The network, for as many token ids as the vocabulary has."""
+  papers = hparams.dataset == 'stackoverflow'
+  name = hparams.model or ('lstm' if papers else 'log_bilinear')
+  sizes = {} if hparams.embedding is None else {'embedding': hparams.embedding}
+  return _NETWORKS[name](num_tokens=num_tokens, **sizes)
 
 
 def cohort_selector(

@@ -126,6 +126,7 @@ def test_unigram_baseline_is_the_best_constant():
           [train[:2], train[2:]], vocabulary
       ),
       licence='none',
+      unit='a device',
   )
   assert vocabulary.decode([data.unigram_token]) == 'c'
   assert data.unigram_accuracy == pytest.approx(1 / 5)

@@ -26,6 +26,7 @@ class Dataset:
     test: sentences to report on.
     unigram_token: the best constant prediction: the token that most often is a
       target the headline accuracy counts, over training devices.
+    unit: what one training device stands for, such as 'a source file'.
     licence: what is to be said about the source and its licence.
     best_accuracy: test accuracy of the best predictor, where it is known.
   """
@@ -38,11 +39,16 @@ class Dataset:
   test: np.ndarray = dataclasses.field(repr=False)
   unigram_token: int
   licence: str
+  unit: str
   best_accuracy: float | None = None
 
   @property
   def sequence_length(self) -> int:
     return self.test.shape[1] - 1
+
+  @property
+  def unigram_word(self) -> str:
+    return self.vocabulary.decode([self.unigram_token])
 
   @property
   def unigram_accuracy(self) -> float:

@@ -259,4 +259,5 @@ def _unpack(
       test=np.concatenate(list(by_split['test'].values())),
       unigram_token=dataset.unigram_token(train.values(), vocabulary),
       licence=LICENCE,
+      unit='a source file',
   )

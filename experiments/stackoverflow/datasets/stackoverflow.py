@@ -197,4 +197,5 @@ def load(
           train.sample(_BASELINE_CLIENTS), vocabulary
       ),
       licence=LICENCE,
+      unit='a user of the site',
   )

@@ -104,5 +104,6 @@ def load(
       test=rows(num_test_sentences, 3),
       unigram_token=dataset.unigram_token(parts, vocabulary),
       licence=LICENCE,
+      unit='a simulated device',
       best_accuracy=best_accuracy(chain, length),
   )
