@@ -72,13 +72,27 @@ def _(strategy: blt.BLT, schema: participation.MinSep) -> Sensitivity:
   # Coefficients of a BLT are non-negative and non-increasing, so the first
   # rounds, as close as the schema allows, are the worst pattern of both schemas
   # (McMahan, Xu, Zhang 2024, theorem on min-sep sensitivity of Toeplitz C).
-  coefficients = strategy.coefficients(schema.num_rounds)
-  column = coefficients.copy()
-  for start in range(
-      schema.min_sep, schema.participations * schema.min_sep, schema.min_sep
-  ):
-    column[start:] += coefficients[: schema.num_rounds - start]
+  column = repeated(
+      strategy.coefficients(schema.num_rounds),
+      schema.min_sep,
+      schema.participations,
+  )
   return Sensitivity(float(np.linalg.norm(column)), EXACT)
+
+
+def repeated(values: np.ndarray, step: int, count: int) -> np.ndarray:
+  """Σ over a < count of values[i − a·step], with 0 before the first, for each i.
+
+  For the first column of a Toeplitz C, the sum of the columns of the pattern
+  0, step, …, (count − 1)·step.
+  """
+  blocks = -(-values.size // step)
+  padded = np.zeros((blocks, step))
+  padded.reshape(-1)[: values.size] = values
+  total = np.cumsum(padded, axis=0)
+  if count < blocks:
+    total[count:] -= total[:-count].copy()
+  return total.reshape(-1)[: values.size]
 
 
 @sensitivity.register
@@ -201,7 +215,7 @@ def _row_maxima(
 def _worst_sum(values: np.ndarray, schema: participation.MinSep) -> float:
   """Largest sum of values, at least 0, over one allowed pattern."""
   if isinstance(schema, participation.FixedSeparation):
-    return float(_window_sums(values, schema.min_sep, schema.participations).max())
+    return float(repeated(values, schema.min_sep, schema.participations).max())
   return float(
       max_min_sep_sum(values[None], schema.min_sep, schema.participations)[0]
   )
@@ -246,32 +260,19 @@ def max_min_sep_sum(
   return after[-1].copy()
 
 
-def _window_sums(values: np.ndarray, step: int, length: int) -> np.ndarray:
-  """Σ over a < length of values[i + a·step], as far as they go, for each i."""
-  size = values.shape[0]
-  blocks = -(-size // step)
-  padded = np.zeros((blocks + 1, step))
-  padded.reshape(-1)[:size] = values
-  total = np.zeros((blocks, step))
-  for offset in range(min(length, blocks)):
-    total[: blocks - offset] += padded[offset:blocks]
-  return total.reshape(-1)[:size]
-
-
 def _fixed_separation(
     gram: np.ndarray, schema: participation.FixedSeparation
 ) -> Sensitivity:
-  """Every pattern is a run of rounds min_sep apart: sums over all its starts."""
+  """Every pattern is a run of rounds min_sep apart: a sum for every last one."""
   num_rounds, step, count = (
       schema.num_rounds, schema.min_sep, schema.participations,
   )
-  total = _window_sums(np.diagonal(gram), step, count)
+  total = repeated(np.diagonal(gram), step, count)
   exact = True
   for lag in range(1, count):
     entries = np.diagonal(gram, lag * step)
     exact = exact and (count == 2 or bool((entries >= 0.0).all()))
-    sums = _window_sums(np.abs(entries), step, count - lag)
-    total[: sums.size] += 2.0 * sums
+    total[lag * step :] += 2.0 * repeated(np.abs(entries), step, count - lag)
   return Sensitivity(
       math.sqrt(float(total.max())), EXACT if exact else UPPER_BOUND
   )
