@@ -6,6 +6,7 @@ a file whose figures are not its own.
 """
 
 import dataclasses
+import io
 import json
 import math
 import os
@@ -16,6 +17,7 @@ import numpy as np
 
 import fl_dpftrl
 from fl_dpftrl import error as error_lib
+from fl_dpftrl import files
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl import workloads
@@ -40,7 +42,7 @@ class StrategyFile:
   Attributes:
     strategy: C.
     schema: the participation it was optimised for.
-    objective: 'rms' or 'max', or None for published parameters that name none.
+    objective: 'rms' or 'max'; None where it was optimised for neither.
     workload: what it was optimised for.
     sensitivity: under `schema`.
     error: of `workload` over the rounds of `schema`.
@@ -49,36 +51,40 @@ class StrategyFile:
 
   strategy: base.Strategy
   schema: participation.MinSep
-  objective: str
+  objective: str | None
   workload: workloads.Workload
   sensitivity: sensitivity_lib.Sensitivity
   error: error_lib.Error
   version: str
 
   @property
-  def rms_loss(self) -> float:
-    return self.sensitivity.value * self.error.rms
-
-  @property
-  def max_loss(self) -> float:
-    return self.sensitivity.value * self.error.max
+  def figures(self) -> dict[str, Any]:
+    """What a file claims of its strategy, and loading computes anew."""
+    return {
+        'sensitivity': self.sensitivity.value,
+        'sensitivity_kind': self.sensitivity.kind,
+        'rms_error': self.error.rms,
+        'max_error': self.error.max,
+        'rms_loss': self.sensitivity.value * self.error.rms,
+        'max_loss': self.sensitivity.value * self.error.max,
+    }
 
 
 def evaluate(
     strategy: base.Strategy,
     *,
     schema: participation.MinSep,
-    objective: str,
+    objective: str | None = None,
     workload: workloads.Workload = workloads.Workload(),
     version: str = fl_dpftrl.__version__,
 ) -> StrategyFile:
-  """The figures of a strategy, as a file would hold them.
+  """A strategy with its figures, as a file would hold them.
 
   Raises:
     ValueError: where the objective is unknown or the strategy cannot run for
       the rounds of the schema.
   """
-  if objective not in OBJECTIVES:
+  if objective is not None and objective not in OBJECTIVES:
     raise ValueError(
         f'objective must be one of {", ".join(OBJECTIVES)}, got {objective!r}'
     )
@@ -92,16 +98,6 @@ def evaluate(
       error=error_lib.error(strategy, schema.num_rounds, matrix),
       version=version,
   )
-
-
-def _figures(file: StrategyFile) -> dict[str, float]:
-  return {
-      'sensitivity': file.sensitivity.value,
-      'rms_error': file.error.rms,
-      'max_error': file.error.max,
-      'rms_loss': file.rms_loss,
-      'max_loss': file.max_loss,
-  }
 
 
 def save(
@@ -126,6 +122,7 @@ def save(
 
   Raises:
     ValueError: as `evaluate`, and where path does not end in .json.
+    OSError: where it cannot be written.
   """
   path = pathlib.Path(path)
   if path.suffix != '.json':
@@ -155,32 +152,23 @@ def save(
           'participation': _schema_name(schema),
           **dataclasses.asdict(schema),
       },
-      'sensitivity_kind': file.sensitivity.kind,
-      **_figures(file),
+      **file.figures,
       'made_by': file.version,
   }
   if arrays:
-    _replace(arrays_path, lambda f: np.savez_compressed(f, **arrays))
+    content = io.BytesIO()
+    np.savez_compressed(content, **arrays)
+    files.write_durably(arrays_path, content.getvalue())
   text = json.dumps(document, indent=2, allow_nan=False) + '\n'
-  _replace(path, lambda f: f.write(text.encode()))
+  files.write_durably(path, text.encode())
   return file
 
 
-def _replace(path: pathlib.Path, write: Any) -> None:
-  """Writes a file under another name first, so that no half of it is seen."""
-  temporary = path.with_name(f'.{path.name}.{os.getpid()}')
-  try:
-    with open(temporary, 'wb') as file:
-      write(file)
-    os.replace(temporary, path)
-  finally:
-    temporary.unlink(missing_ok=True)
-
-
 def _schema_name(schema: participation.MinSep) -> str:
-  return next(
-      name for name, cls in _SCHEMAS.items() if type(schema) is cls  # pylint: disable=unidiomatic-typecheck
-  )
+  for name, cls in _SCHEMAS.items():
+    if type(schema) is cls:  # pylint: disable=unidiomatic-typecheck
+      return name
+  raise ValueError(f'schema must be a MinSep or FixedSeparation, got {schema!r}')
 
 
 def matrices_folder() -> pathlib.Path:
@@ -265,7 +253,6 @@ def _read(path: pathlib.Path) -> StrategyFile:
     momentum = _number(document, 'momentum')
   elif workload != 'prefix':
     raise ValueError(f'workload must be prefix or momentum, got {workload!r}')
-  stored = {name: _number(document, name) for name in _FIGURE_NAMES}
   file = evaluate(
       _strategy(document, path),
       schema=_schema(_field(document, 'schema', dict)),
@@ -273,23 +260,18 @@ def _read(path: pathlib.Path) -> StrategyFile:
       workload=workloads.Workload(momentum),
       version=_field(document, 'made_by', str),
   )
-  for name, own in _figures(file).items():
-    if not math.isclose(stored[name], own, rel_tol=_RELATIVE_TOLERANCE):
+  for name, own in file.figures.items():
+    if isinstance(own, str):
+      stored = _field(document, name, str)
+      same = stored == own
+    else:
+      stored = _number(document, name)
+      same = math.isclose(stored, own, rel_tol=_RELATIVE_TOLERANCE)
+    if not same:
       raise ValueError(
-          f'{name} is {stored[name]!r}, but its parameters give {own!r}'
+          f'{name} is {stored!r}, but its parameters give {own!r}'
       )
-  kind = _field(document, 'sensitivity_kind', str)
-  if kind != file.sensitivity.kind:
-    raise ValueError(
-        f'sensitivity_kind is {kind!r}, but its parameters give'
-        f' {file.sensitivity.kind!r}'
-    )
   return file
-
-
-_FIGURE_NAMES = (
-    'sensitivity', 'rms_error', 'max_error', 'rms_loss', 'max_loss',
-)
 
 
 def _field(document: dict[str, Any], name: str, kind: type[Any]) -> Any:

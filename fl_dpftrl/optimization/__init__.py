@@ -1,0 +1,1 @@
+"""How the best strategy of a family is found."""

@@ -1,0 +1,68 @@
+"""How well a strategy does under any schema."""
+
+import argparse
+from typing import Any
+
+from fl_dpftrl import catalogue
+from fl_dpftrl import participation
+from fl_dpftrl import workloads
+from fl_dpftrl.commands import flags
+
+HELP = 'sensitivity, errors and losses of a strategy under any schema'
+
+EXAMPLE = (
+    'fl-dpftrl describe blt-b400 --num_rounds=2052 --min_sep=342'
+    ' --max_participations=6'
+)
+
+_SEPARATIONS = {
+    'min': participation.MinSep,
+    'fixed': participation.FixedSeparation,
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  parser.add_argument(
+      'strategy',
+      metavar='STRATEGY',
+      help='strategy file, name in matrices/, or parameter-free family',
+  )
+  flags.add_schema(parser, required=False)
+  parser.add_argument(
+      '--separation',
+      choices=tuple(_SEPARATIONS),
+      default='min',
+      help='participations at least min_sep apart (default), or exactly',
+  )
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+  """The figures under the flags' schema, or else that of the strategy file."""
+  if args.strategy in catalogue.parameter_free():
+    file = None
+    strategy = catalogue.load_strategy(args.strategy)
+  else:
+    file = catalogue.load(args.strategy)
+    strategy = file.strategy
+  given = (args.num_rounds, args.min_sep, args.max_participations)
+  if given == (None, None, None) and file is not None:
+    args.num_rounds = file.schema.num_rounds
+    args.min_sep = file.schema.min_sep
+    args.max_participations = file.schema.max_participations
+  schema = flags.schema(args, _SEPARATIONS[args.separation])
+  workload = workloads.Workload() if file is None else file.workload
+  evaluated = catalogue.evaluate(strategy, schema=schema, workload=workload)
+  return {
+      'strategy': args.strategy,
+      'mechanism': strategy.family,
+      **flags.schema_fields(schema),
+      'separation': args.separation,
+      'workload': workload.name,
+      **evaluated.figures,
+      'memory_copies': strategy.memory_copies(schema.num_rounds),
+  }
+
+
+def show(result: dict[str, Any]) -> str:
+  """The figures as a table."""
+  return flags.table(result)

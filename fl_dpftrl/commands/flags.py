@@ -1,0 +1,84 @@
+"""Flags that commands share, and how they show their figures."""
+
+import argparse
+from typing import Any
+
+from fl_dpftrl import participation
+from fl_dpftrl.logs import page
+
+# Of these a rounded figure must not promise more than the exact one.
+_ROUNDED_UP = frozenset({
+    'sensitivity', 'rho', 'epsilon', 'noise_multiplier',
+    'rms_error', 'max_error', 'rms_loss', 'max_loss',
+})
+
+
+def add_schema(parser: argparse.ArgumentParser, *, required: bool) -> None:
+  """Adds --num_rounds, --min_sep and --max_participations."""
+  add = parser.add_argument
+  add(
+      '--num_rounds', type=int, required=required,
+      help='n, rounds that consume a row of noise',
+  )
+  add(
+      '--min_sep', type=int,
+      help='b: rounds i < j of one device satisfy j − i ≥ b (default: 1)',
+  )
+  add(
+      '--max_participations', type=int,
+      help='k, most rounds of one device (default: as many as fit)',
+  )
+
+
+def schema(
+    args: argparse.Namespace,
+    cls: type[participation.MinSep] = participation.MinSep,
+) -> participation.MinSep:
+  """The schema that the flags describe.
+
+  Raises:
+    ValueError: where one is outside its range, or --num_rounds is missing.
+  """
+  if args.num_rounds is None:
+    raise ValueError('--num_rounds is needed with the other schema flags')
+  return cls(
+      num_rounds=args.num_rounds,
+      min_sep=1 if args.min_sep is None else args.min_sep,
+      max_participations=args.max_participations,
+  )
+
+
+def schema_fields(value: participation.MinSep) -> dict[str, int]:
+  """A schema as fields of a JSON result, k as many as fit at most."""
+  return {
+      'num_rounds': value.num_rounds,
+      'min_sep': value.min_sep,
+      'max_participations': value.participations,
+  }
+
+
+def add_strategy(parser: argparse.ArgumentParser) -> None:
+  """Adds --strategy."""
+  parser.add_argument(
+      '--strategy',
+      required=True,
+      help='strategy file, name in matrices/, or parameter-free family',
+  )
+
+
+def table(result: dict[str, Any]) -> str:
+  """One aligned line a field, with six digits of every number."""
+  width = max(map(len, result)) + 2
+  return '\n'.join(
+      f'{name:<{width}}{_cell(name, value)}' for name, value in result.items()
+  )
+
+
+def _cell(name: str, value: Any) -> str:
+  if value is None:
+    return 'none'
+  if isinstance(value, float) and name in _ROUNDED_UP:
+    return page.rounded(value, digits=6)
+  if isinstance(value, float):
+    return f'{value:.6g}'
+  return str(value)

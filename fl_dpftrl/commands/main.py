@@ -1,0 +1,105 @@
+"""The command line: fl-dpftrl COMMAND --flag=value …"""
+
+import argparse
+import importlib
+import json
+import os
+import sys
+from typing import NoReturn, Sequence
+
+import fl_dpftrl
+
+COMMANDS = ('optimize', 'describe', 'account', 'calibrate', 'replay')
+
+_PROGRAM = 'fl-dpftrl'
+
+
+class _Parser(argparse.ArgumentParser):
+  """Says what is wrong in one line, and keeps the usage for --help."""
+
+  def error(self, message: str) -> NoReturn:
+    _fail(self.prog, f'{message} (see {self.prog} --help)')
+
+
+def _fail(prog: str, message: str) -> NoReturn:
+  print(f'{prog}: {" ".join(message.split())}', file=sys.stderr)
+  raise SystemExit(2)
+
+
+def _command(name: str):
+  return importlib.import_module(f'fl_dpftrl.commands.{name}')
+
+
+def _overview() -> str:
+  """What there is, and no more: importing it all is for those who ask."""
+  modules = {name: _command(name) for name in COMMANDS}
+  width = max(map(len, COMMANDS)) + 2
+  lines = ['commands:']
+  lines += [f'  {name:<{width}}{m.HELP}' for name, m in modules.items()]
+  lines += ['', 'for example:']
+  lines += [f'  {m.EXAMPLE}' for m in modules.values()]
+  lines += ['', f'{_PROGRAM} COMMAND --help says more of each.']
+  return '\n'.join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+  """Runs one command; exits with status 2 and one line where it cannot."""
+  argv = list(sys.argv[1:] if argv is None else argv)
+  if argv and argv[0] in ('--help', '-h'):
+    print(f'usage: {_PROGRAM} COMMAND --flag=value ...\n\n{_overview()}')
+    return
+  if argv and argv[0] == '--version':
+    print(f'{_PROGRAM} {fl_dpftrl.__version__}')
+    return
+  if not argv or argv[0] not in COMMANDS:
+    got = f'got {argv[0]!r}' if argv else 'got none'
+    _fail(_PROGRAM, f'COMMAND must be one of {", ".join(COMMANDS)}, {got}')
+  name = argv[0]
+  prog = f'{_PROGRAM} {name}'
+  command = _command(name)
+  parser = _Parser(
+      prog=prog,
+      description=command.HELP,
+      epilog=f'example: {command.EXAMPLE}',
+      allow_abbrev=False,
+  )
+  command.add_arguments(parser)
+  parser.add_argument(
+      '--json',
+      action='store_true',
+      help='print one JSON object and nothing else to stdout',
+  )
+  args = parser.parse_args(argv[1:])
+  try:
+    result = command.run(args)
+    if args.json:
+      text = json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False)
+    else:
+      text = command.show(result)
+  except OSError as e:
+    where = f'{e.filename}: ' if e.filename else ''
+    _fail(prog, f'{where}{e.strerror or e}')
+  except ValueError as e:
+    _fail(prog, str(e))
+  except MemoryError as e:
+    _fail(prog, f'not enough memory: {e}')
+  except KeyboardInterrupt:
+    _interrupt(prog)
+  _print(text)
+
+
+def _interrupt(prog: str) -> NoReturn:
+  print(f'{prog}: interrupted', file=sys.stderr)
+  raise SystemExit(130)
+
+
+def _print(text: str) -> None:
+  try:
+    print(text, flush=True)
+  except BrokenPipeError:
+    # Whoever read has enough; nothing is left to flush on the way out.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+if __name__ == '__main__':
+  main()
