@@ -20,19 +20,16 @@ def transitions(vocabulary_size: int, seed: int) -> np.ndarray:
   return 0.4 * rest + 0.6 * np.eye(vocabulary_size)[favourites]
 
 
-def best_accuracy(chain: np.ndarray, length: int) -> float:
-  """Expected accuracy of the predictor that knows the chain.
+def best_accuracy(chain: np.ndarray, words: np.ndarray) -> float:
+  """Accuracy of the predictor that knows the chain.
 
   Args:
     chain: as `transitions` gives it.
-    length: words of a sentence, all of which are predicted.
+    words: sentences as `draw` gives them, of which every word is predicted.
   """
-  following, first = chain[:-1], chain[-1]
-  expected, previous = first.max(), first
-  for _ in range(length - 1):
-    expected += previous @ following.max(axis=1)
-    previous = previous @ following
-  return float(expected / length)
+  first = np.full((len(words), 1), len(chain) - 1)
+  previous = np.concatenate([first, words[:, :-1]], axis=1)
+  return float((chain.argmax(axis=1)[previous] == words).mean())
 
 
 def draw(
@@ -95,15 +92,16 @@ def load(
   clients = [f'device{i:05d}' for i in range(num_clients)]
   parts = np.split(rows(num_clients * sentences_per_client, 1), num_clients)
   train = dict(zip(clients, parts))
+  test = rows(num_test_sentences, 3)
   return dataset.Dataset(
       name='synthetic',
       vocabulary=vocabulary,
       train_clients=tuple(clients),
       sentences=train.__getitem__,
       validation=rows(num_test_sentences, 2),
-      test=rows(num_test_sentences, 3),
+      test=test,
       unigram_token=dataset.unigram_token(parts, vocabulary),
       licence=LICENCE,
       unit='a simulated device',
-      best_accuracy=best_accuracy(chain, length),
+      best_accuracy=best_accuracy(chain, test[:, 1:] - 1),
   )
