@@ -8,6 +8,7 @@ from typing import Any
 
 from fl_dpftrl import catalogue
 from fl_dpftrl import participation
+from fl_dpftrl.commands import flags
 from fl_dpftrl.logs import page
 from fl_dpftrl.logs import replay
 from fl_dpftrl.logs import report
@@ -32,11 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       help='file, folder or glob of a log in Parquet, CSV or JSON lines; may be'
       ' given again for more shards',
   )
-  add(
-      '--strategy',
-      required=True,
-      help='strategy file, name in matrices/, or parameter-free family',
-  )
+  flags.add_strategy(parser)
   add(
       '--noise_multiplier',
       type=float,
@@ -95,10 +92,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
       adjacency=args.adjacency,
       group_size=args.group_size,
   )
-  for warning in result['warnings']:
+  for warning in _warnings(result):
     print(f'fl-dpftrl: warning: {warning}', file=sys.stderr)
-  if not result.get('declared', {'holds': True})['holds']:
-    print(f'fl-dpftrl: warning: {_violation(result)}', file=sys.stderr)
   if args.report:
     report.write_report(args.report, result, setting=_setting(args))
   return result
@@ -118,11 +113,11 @@ def _declared(
 
 
 def _setting(args: argparse.Namespace) -> report.Setting:
-  flags = [f'--log={path}' for path in args.log]
-  flags.append(f'--strategy={args.strategy}')
-  flags.append(f'--noise_multiplier={args.noise_multiplier}')
-  flags += [f'--delta={delta}' for delta in args.delta]
-  flags += [
+  given = [f'--log={path}' for path in args.log]
+  given.append(f'--strategy={args.strategy}')
+  given.append(f'--noise_multiplier={args.noise_multiplier}')
+  given += [f'--delta={delta}' for delta in args.delta]
+  given += [
       f'--{name}={getattr(args, name)}'
       for name in (
           'num_rounds',
@@ -136,19 +131,24 @@ def _setting(args: argparse.Namespace) -> report.Setting:
   return report.Setting(
       run=', '.join(os.path.basename(os.path.normpath(p)) for p in args.log),
       noise_multiplier=args.noise_multiplier,
-      command=shlex.join(['fl-dpftrl', 'replay', *flags]),
+      command=shlex.join(['fl-dpftrl', 'replay', *given]),
       strategy=os.path.basename(args.strategy),
   )
 
 
-def _violation(result: dict[str, Any]) -> str:
-  declared = result['declared']
-  return (
-      'THE DECLARED SCHEMA DOES NOT HOLD: min-sep'
-      f' {declared["min_sep"]} and at most {declared["max_participations"]}'
-      f' participations were declared, the log has {result["min_sep"]} and'
-      f' {result["max_participations"]}; the declared figures are void'
-  )
+def _warnings(result: dict[str, Any]) -> list[str]:
+  warnings = list(result['warnings'])
+  if result['void_reason']:
+    warnings.append(f'THE GUARANTEE IS VOID: {result["void_reason"]}')
+  declared = result.get('declared', {'holds': True})
+  if not declared['holds']:
+    warnings.append(
+        f'THE DECLARED SCHEMA DOES NOT HOLD: min-sep {declared["min_sep"]} and'
+        f' at most {declared["max_participations"]} participations were'
+        f' declared, the log has {result["min_sep"]} and'
+        f' {result["max_participations"]}; the declared figures are void'
+    )
+  return warnings
 
 
 def show(result: dict[str, Any]) -> str:

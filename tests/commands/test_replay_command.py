@@ -104,6 +104,16 @@ def test_a_violated_declaration_is_loud(log):
   assert 'declared: VOID' in replayed(log, '--declared_min_sep=5').stdout
 
 
+def test_a_void_log_is_loud(tmp_path):
+  path = tmp_path / 'log.parquet'
+  schema.write_log(
+      path, **ROWS, metadata={schema.VOID_KEY: 'the noise seed was given'}
+  )
+  done = replayed(path, '--json')
+  assert json.loads(done.stdout)['void_reason'] == 'the noise seed was given'
+  assert 'THE GUARANTEE IS VOID: the noise seed was given' in done.stderr
+
+
 def test_num_rounds_is_asked_for_where_the_log_does_not_say(tmp_path):
   path = tmp_path / 'log.csv'
   path.write_text(CSV)
