@@ -23,11 +23,8 @@ setuptools.setup(
     package_dir={'fl_dpftrl.matrices': 'matrices'},
     package_data={'fl_dpftrl.matrices': ['*.json', '*.npz']},
     install_requires=[
-        'absl-py',
         'dp-accounting>=0.4.3',
         'duckdb>=1.0',
-        'jax>=0.4.30',
-        'matplotlib>=3.8',
         'numpy>=1.26',
         'pyarrow>=16',
         'scipy>=1.11',

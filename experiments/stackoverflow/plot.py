@@ -70,7 +70,7 @@ def accuracy_plot(
     )
   top.set_ylabel('next-word accuracy (%)')
   top.set_ylim(bottom=0)
-  top.legend(loc='lower right', frameon=False)
+  top.legend(loc='lower right', framealpha=0.95, edgecolor='none')
   top.set_title(title, loc='left')
   if epsilon:
     bottom = axes[1, 0]

@@ -7,18 +7,15 @@ from experiments.stackoverflow import configuration
 from experiments.stackoverflow import networks
 from fl_dpftrl import catalogue
 from fl_dpftrl import participation
-from fl_dpftrl.optimization import banded as banded_optimization
-from fl_dpftrl.optimization import blt as blt_optimization
+from fl_dpftrl.optimization import registry
 from fl_dpftrl.simulation import availability
 from fl_dpftrl.simulation import cohorts
 from fl_dpftrl.simulation import population
 from fl_dpftrl.simulation import timer
-from fl_dpftrl.strategies import banded
 from fl_dpftrl.strategies import base
-from fl_dpftrl.strategies import blt
 
 STRATEGY_NAME = 'strategy.json'
-_OBJECTIVE = 'max'
+_MECHANISM, _OBJECTIVE = 'blt', 'max'
 _NETWORKS = {'log_bilinear': networks.LogBilinear, 'lstm': networks.Lstm}
 
 
@@ -122,7 +119,7 @@ def strategy(
       )
     base.check_num_rounds(found, hparams.num_rounds)
   else:
-    found = _optimised(hparams.mechanism or blt.BLT.family, schema, say)
+    found = _optimised(hparams.mechanism or _MECHANISM, schema, say)
   catalogue.save(path, found, schema=schema, objective=_OBJECTIVE)
   return found
 
@@ -130,17 +127,14 @@ def strategy(
 def _optimised(
     mechanism: str, schema: participation.MinSep, say: Callable[[str], None]
 ) -> base.Strategy:
-  if mechanism in catalogue.parameter_free():
-    return catalogue.load_strategy(mechanism)
-  say(
-      f'optimising {mechanism} for {schema.num_rounds} rounds with min-sep'
-      f' {schema.min_sep}'
-  )
-  if mechanism == blt.BLT.family:
-    return blt_optimization.optimize(schema, objective=_OBJECTIVE)
-  if mechanism == banded.Banded.family:
-    return banded_optimization.optimize(schema, objective='rms')
-  raise ValueError(
-      f'--mechanism={mechanism} is unknown; known are blt, banded,'
-      f' {", ".join(catalogue.parameter_free())}'
-  )
+  if mechanism not in registry.OPTIMIZERS:
+    raise ValueError(
+        f'--mechanism={mechanism} is unknown; known are'
+        f' {", ".join(registry.OPTIMIZERS)}'
+    )
+  if mechanism not in catalogue.parameter_free():
+    say(
+        f'optimising {mechanism} for {schema.num_rounds} rounds with min-sep'
+        f' {schema.min_sep}'
+    )
+  return registry.OPTIMIZERS[mechanism].optimize(schema, objective=_OBJECTIVE)

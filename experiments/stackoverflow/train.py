@@ -43,7 +43,7 @@ def main(argv: list[str]) -> None:
       raise ValueError('--output_dir is missing: name a folder for the run')
     hparams = configuration.from_flags()
     folder = _claim(pathlib.Path(_OUTPUT_DIR.value), hparams)
-    os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+    os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
     # TensorFlow is slow to load: not before the flags are known to be right.
     from experiments.stackoverflow import run  # pylint: disable=g-import-not-at-top
 
