@@ -245,19 +245,17 @@ def max_min_sep_sum(
       and max_participations < -(-num_rounds // min_sep)
   )
   depth = max_participations if counted else 1
-  # recent[i % b] is F[i, 1:]; F[i, 0] is 0 where participations are counted.
+  # recent[i % b] is F[i, 1:], and before it is written F[i + b, 1:].
   recent = np.zeros((min_sep, depth, num_rows))
-  after = np.zeros((depth, num_rows))
+  after, nothing = np.zeros((depth, num_rows)), np.zeros((1, num_rows))
   columns = np.ascontiguousarray(values.T)
   for i in reversed(range(num_rounds)):
-    taken = recent[i % min_sep]
+    earlier = recent[i % min_sep]
     if counted:
-      taken[1:] = taken[:-1].copy()
-      taken[0] = 0.0
-    taken += columns[i]
-    np.maximum(taken, after, out=taken)
-    after = taken
-  return after[-1].copy()
+      earlier = np.concatenate([nothing, earlier[:-1]])
+    after = np.maximum(columns[i] + earlier, after)
+    recent[i % min_sep] = after
+  return after[-1]
 
 
 def _fixed_separation(
