@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fl_dpftrl import workloads as workloads_lib
 from fl_dpftrl.strategies import base
 from fl_dpftrl.strategies import blt
 from fl_dpftrl.strategies import identity
@@ -62,6 +63,7 @@ def per_query_error(
   if workload is None:
     return _prefix_error(strategy, num_rounds)
   workload = np.asarray(workload, dtype=np.float64)
+  workloads_lib.check_dense(num_rounds)
   if workload.ndim != 2 or workload.shape[1] != num_rounds:
     raise ValueError(
         f'workload must have {num_rounds} columns, got shape {workload.shape}'
@@ -75,6 +77,7 @@ def _row_norms(matrix: np.ndarray) -> np.ndarray:
 
 @functools.singledispatch
 def _prefix_error(strategy: base.Strategy, num_rounds: int) -> np.ndarray:
+  workloads_lib.check_dense(num_rounds)
   decoder = strategy.noising_matrix(num_rounds)
   return _row_norms(np.cumsum(decoder, axis=0, out=decoder))
 

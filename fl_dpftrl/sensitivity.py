@@ -14,6 +14,7 @@ from typing import NamedTuple, Sequence
 import numpy as np
 
 from fl_dpftrl import participation
+from fl_dpftrl import workloads
 from fl_dpftrl.strategies import banded
 from fl_dpftrl.strategies import base
 from fl_dpftrl.strategies import blt
@@ -117,8 +118,10 @@ def gram_matrix(strategy: base.Strategy, num_rounds: int) -> np.ndarray:
   """X = CᵀC, shape [num_rounds, num_rounds].
 
   Raises:
-    ValueError: where num_rounds is more than the strategy can run.
+    ValueError: where num_rounds is more than the strategy can run, or too many
+      for a dense matrix.
   """
+  workloads.check_dense(num_rounds)
   matrix = strategy.strategy_matrix(num_rounds)
   return matrix.T @ matrix
 
@@ -127,6 +130,7 @@ def gram_matrix(strategy: base.Strategy, num_rounds: int) -> np.ndarray:
 def _(strategy: tree.TreeOnline, num_rounds: int) -> np.ndarray:
   # Two rounds meet in every complete node that holds both.
   base.check_num_rounds(strategy, num_rounds)
+  workloads.check_dense(num_rounds)
   gram = np.zeros((num_rounds, num_rounds))
   for height in range(num_rounds.bit_length()):
     size = 2**height

@@ -6,18 +6,28 @@ import math
 import numpy as np
 
 
-def _check_num_rounds(num_rounds: int) -> None:
+MAX_DENSE_ROUNDS = 2**14  # a dense matrix of so many rounds takes 2 GiB
+
+
+def check_dense(num_rounds: int) -> None:
+  """Raises ValueError where a matrix of num_rounds columns is too large."""
   if num_rounds < 1:
     raise ValueError(f'num_rounds must be at least 1, got {num_rounds!r}')
+  if num_rounds > MAX_DENSE_ROUNDS:
+    raise ValueError(
+        f'num_rounds={num_rounds} needs dense matrices of'
+        f' {num_rounds**2 / 2**27:.0f} GiB; at most {MAX_DENSE_ROUNDS} rounds'
+        ' are supported here'
+    )
 
 
 def prefix_sums(num_rounds: int) -> np.ndarray:
   """Lower-triangular ones: row t is the sum of rounds 0 … t.
 
   Raises:
-    ValueError: where num_rounds is below 1.
+    ValueError: where num_rounds is below 1 or too many for a dense matrix.
   """
-  _check_num_rounds(num_rounds)
+  check_dense(num_rounds)
   return np.tri(num_rounds)
 
 
@@ -41,7 +51,7 @@ def momentum(
 
   Source: Denisov et al. 2022, section 5 (momentum and learning-rate schedules).
   """
-  _check_num_rounds(num_rounds)
+  check_dense(num_rounds)
   if not 0.0 <= momentum < 1.0:
     raise ValueError(
         f'momentum must be at least 0 and below 1, got {momentum!r}'

@@ -1,0 +1,91 @@
+"""Errors against B = A N written out, and against published figures."""
+
+import numpy as np
+import pytest
+
+from fl_dpftrl import catalogue
+from fl_dpftrl import error
+from fl_dpftrl import participation
+from fl_dpftrl import sensitivity
+from fl_dpftrl import workloads
+from fl_dpftrl.strategies import banded
+from fl_dpftrl.strategies import blt
+from fl_dpftrl.strategies import identity
+from fl_dpftrl.strategies import tree
+
+
+def example(num_rounds):
+  """A banded strategy without symmetry."""
+  generator = np.random.default_rng(1)
+  coefficients = generator.normal(size=(num_rounds, min(3, num_rounds)))
+  coefficients[:, 0] = 1.0 + coefficients[:, 0] ** 2
+  for j in range(coefficients.shape[1]):
+    coefficients[:j, j] = 0.0
+  return banded.Banded(coefficients)
+
+
+STRATEGIES = {
+    'identity': lambda n: identity.Identity(),
+    'tree_online': lambda n: tree.TreeOnline(),
+    'banded': example,
+    'blt': lambda n: blt.BLT([0.99, 0.5], [0.2, 0.7]),
+}
+
+
+@pytest.mark.parametrize('make', STRATEGIES.values(), ids=STRATEGIES)
+@pytest.mark.parametrize('num_rounds', [1, 2, 7, 64, 101])
+@pytest.mark.parametrize('beta', [None, 0.9])
+def test_errors_are_row_norms_of_the_decoder(make, num_rounds, beta):
+  strategy = make(num_rounds)
+  workload = None if beta is None else workloads.momentum(num_rounds, beta)
+  matrix = workloads.prefix_sums(num_rounds) if workload is None else workload
+  expected = np.linalg.norm(
+      matrix @ strategy.noising_matrix(num_rounds), axis=1
+  )
+  queries = error.per_query_error(strategy, num_rounds, workload)
+  np.testing.assert_allclose(queries, expected, rtol=1e-12)
+  result = error.error(strategy, num_rounds, workload)
+  assert result.rms == pytest.approx(np.sqrt(np.mean(expected**2)))
+  assert result.max == pytest.approx(expected.max())
+
+
+def test_refuses_a_workload_for_other_rounds():
+  with pytest.raises(ValueError, match='workload.*5 columns'):
+    error.error(identity.Identity(), 5, np.eye(4))
+
+
+@pytest.mark.parametrize('workload', [None, np.eye(5)])
+def test_refuses_more_rounds_than_the_strategy_has(workload):
+  with pytest.raises(ValueError, match='num_rounds=5.*4 rounds'):
+    error.error(example(4), 5, workload)
+
+
+def losses(strategy, num_rounds, min_sep, max_participations):
+  schema = participation.MinSep(
+      num_rounds=num_rounds,
+      min_sep=min_sep,
+      max_participations=max_participations,
+  )
+  value = sensitivity.sensitivity(strategy, schema).value
+  result = error.error(strategy, num_rounds)
+  return value * result.rms, value * result.max
+
+
+def test_losses_of_independent_noise():
+  assert losses(identity.Identity(), 2052, 342, 6) == (
+      pytest.approx(78.48, abs=0.005), pytest.approx(110.96, abs=0.005)
+  )
+
+
+def test_losses_of_the_published_blt():
+  """The MaxLoss that the parameters of the b = 100 row reach, a local optimum."""
+  strategy = catalogue.load_strategy('blt-b100-published')
+  assert losses(strategy, 2000, 100, 10)[1] == pytest.approx(18.847, abs=5e-4)
+
+
+def test_losses_of_blt_as_published():
+  """McMahan, Xu, Zhang 2024, accuracy table, its two headings put right."""
+  strategy = catalogue.load_strategy('blt-b400')
+  assert losses(strategy, 4000, 400, 5) == (
+      pytest.approx(9.7402, abs=5e-5), pytest.approx(10.6722, abs=5e-5)
+  )
