@@ -12,6 +12,8 @@ import math
 import os
 import pathlib
 from typing import Any
+import zipfile
+import zlib
 
 import numpy as np
 
@@ -29,6 +31,11 @@ VERSION = 1
 OBJECTIVES = ('rms', 'max')
 
 _RELATIVE_TOLERANCE = 1e-9
+# What NumPy raises for archives that are missing, cut short or hold objects.
+_UNREADABLE = (
+    AttributeError, EOFError, KeyError, OSError, TypeError, ValueError,
+    zipfile.BadZipFile, zlib.error,
+)
 _SCHEMAS = {
     'min_sep': participation.MinSep,
     'fixed_separation': participation.FixedSeparation,
@@ -337,5 +344,5 @@ def _array(
   try:
     with np.load(path.with_name(file_name), allow_pickle=False) as arrays:
       return arrays[name]
-  except (KeyError, OSError, ValueError, AttributeError, TypeError) as e:
+  except _UNREADABLE as e:
     raise ValueError(f'{name} cannot be read from {file_name!r}: {e}') from e

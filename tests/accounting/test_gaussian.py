@@ -1,0 +1,146 @@
+"""Guarantees against published figures and the Gaussian's closed form."""
+
+import dataclasses
+import math
+import re
+
+import pytest
+from scipy import optimize
+from scipy import stats
+
+from fl_dpftrl import accounting
+from fl_dpftrl import catalogue
+from fl_dpftrl import participation
+from fl_dpftrl import sensitivity
+from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.strategies import identity
+from fl_dpftrl.strategies import tree
+
+
+# McMahan, Xu, Zhang 2024 (BLT-DP-FTRL), table of production models: es-ES,
+# id-ID and both pt-BR; zero-out adjacency, δ = 1e-10.
+PRODUCTION = [
+    # strategy, σ, min-sep, participations, rounds, ε
+    ('blt-b400', 7.379, 300, 4, 1280, 3.46),
+    ('blt-b400', 7.379, 447, 5, 2350, 3.93),
+    ('blt-b1000', 8.681, 2001, 1, 2000, 1.25),
+    ('blt-b1000', 16.1, 1181, 2, 2000, 0.98),
+]
+
+
+@pytest.mark.parametrize('name, sigma, b, k, n, expected', PRODUCTION)
+def test_production_models(name, sigma, b, k, n, expected):
+  schema = participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)
+  guarantee = accounting.account(
+      catalogue.load_strategy(name), schema, noise_multiplier=sigma, delta=1e-10
+  )
+  assert guarantee.epsilon == pytest.approx(expected, abs=0.005)
+  assert guarantee.sensitivity_kind == 'exact'
+  assert guarantee.effective_noise_multiplier == sigma / guarantee.sensitivity
+  assert guarantee.rho == pytest.approx((guarantee.sensitivity / sigma) ** 2 / 2)
+  assert guarantee.adjacency == 'zero_out'
+  assert guarantee.schema == schema
+
+
+# σ over sensitivity that the BandMF and BLT papers add for ε at δ = 1e-6.
+MULTIPLIERS = [
+    (4.22468, 1), (2.23048, 2), (1.19352, 4), (0.65294, 8), (0.36861, 16),
+]
+
+
+@pytest.mark.parametrize('multiplier, expected', MULTIPLIERS)
+def test_multipliers_of_the_papers(multiplier, expected):
+  assert gaussian.epsilon(multiplier, 1e-6) == pytest.approx(expected, rel=2e-5)
+
+
+def exact_epsilon(multiplier, delta):
+  """Balle and Wang 2018, theorem 8: δ(ε) of one Gaussian mechanism."""
+
+  def excess(epsilon):
+    near = stats.norm.cdf(0.5 / multiplier - epsilon * multiplier)
+    far = stats.norm.logcdf(-0.5 / multiplier - epsilon * multiplier)
+    return near - math.exp(epsilon + far) - delta
+
+  high = 0.5 / multiplier**2 + 10 / multiplier
+  return optimize.brentq(excess, 0.0, high, xtol=1e-12)
+
+
+@pytest.mark.parametrize('multiplier', [0.05, 0.3, 1.0, 3.0, 30.0])
+@pytest.mark.parametrize('delta', [1e-10, 1e-6, 1e-3])
+def test_epsilon_is_never_understated_and_hardly_overstated(multiplier, delta):
+  exact = exact_epsilon(multiplier, delta)
+  found = gaussian.epsilon(multiplier, delta)
+  assert exact - 1e-7 <= found <= exact * 1.0001 + 1e-6
+
+
+def test_little_noise_takes_little_time():
+  assert gaussian.epsilon(1e-3, 1e-6) == pytest.approx(504_753, rel=1e-3)
+
+
+def test_enough_noise_needs_no_epsilon():
+  assert gaussian.epsilon(100.0, 0.9) == 0.0
+
+
+@pytest.mark.parametrize('value', [0.0, -1.0, math.inf, math.nan])
+def test_refuses_noise_that_is_none(value):
+  schema = participation.MinSep(num_rounds=3)
+  with pytest.raises(ValueError, match=f'noise_multiplier.*{value}'):
+    accounting.account(
+        identity.Identity(), schema, noise_multiplier=value, delta=1e-6
+    )
+  for function in (gaussian.rho, lambda m: gaussian.epsilon(m, 1e-6)):
+    with pytest.raises(ValueError, match='effective_noise_multiplier'):
+      function(value)
+
+
+@pytest.mark.parametrize('delta', [0.0, 1.0, -1e-6, 2.0, math.nan])
+def test_refuses_delta_out_of_range(delta):
+  with pytest.raises(ValueError, match=f'delta.*{delta}'):
+    gaussian.epsilon(1.0, delta)
+
+
+def test_refuses_delta_that_cannot_be_resolved():
+  with pytest.raises(ValueError, match='delta=1e-40 is too small'):
+    gaussian.epsilon(1.0, 1e-40)
+
+
+def test_a_lower_bound_guarantees_nothing():
+  schema = participation.MinSep(num_rounds=3)
+  with pytest.raises(ValueError, match='lower_bound'):
+    gaussian.from_sensitivity(
+        sensitivity.Sensitivity(1.0, 'lower_bound'),
+        schema,
+        noise_multiplier=1.0,
+        delta=1e-6,
+    )
+
+
+def test_an_upper_bound_is_named_so():
+  schema = participation.MinSep(num_rounds=20, min_sep=3)
+  guarantee = accounting.account(
+      tree.TreeOnline(), schema, noise_multiplier=5.0, delta=1e-6
+  )
+  assert guarantee.sensitivity_kind == 'upper_bound'
+
+
+@pytest.mark.parametrize('schema, words', [
+    (participation.MinSep(num_rounds=9, min_sep=4), 'at most 3 of 9.*at least 4'),
+    (participation.FixedSeparation(num_rounds=9, min_sep=4), 'exactly 4'),
+    (participation.MinSep(num_rounds=9, min_sep=9), 'no device.*twice in 9'),
+])
+def test_assumptions_name_the_schema(schema, words):
+  guarantee = accounting.account(
+      identity.Identity(), schema, noise_multiplier=1.0, delta=1e-6
+  )
+  assert any(
+      re.search(words, line) for line in guarantee.assumptions
+  )
+
+
+def test_guarantees_are_immutable():
+  guarantee = accounting.account(
+      identity.Identity(), participation.MinSep(num_rounds=1),
+      noise_multiplier=1.0, delta=1e-6,
+  )
+  with pytest.raises(dataclasses.FrozenInstanceError):
+    guarantee.epsilon = 0.0

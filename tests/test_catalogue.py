@@ -1,0 +1,259 @@
+"""Strategy files: what goes in comes out, and what was changed is refused."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+import fl_dpftrl
+from fl_dpftrl import catalogue
+from fl_dpftrl import participation
+from fl_dpftrl import workloads
+from fl_dpftrl.strategies import banded
+from fl_dpftrl.strategies import blt
+from fl_dpftrl.strategies import identity
+from fl_dpftrl.strategies import tree
+
+SCHEMA = participation.MinSep(num_rounds=12, min_sep=3, max_participations=2)
+
+
+def banded_example():
+  coefficients = np.random.default_rng(0).normal(size=(12, 3))
+  coefficients[:, 0] = 1.0 + np.abs(coefficients[:, 0])
+  coefficients[:2, 2] = coefficients[0, 1] = 0.0
+  return banded.Banded(coefficients)
+
+
+EXAMPLES = {
+    'banded': banded_example,
+    'blt': lambda: blt.BLT([0.9999999999921251, 1 / 3], [0.1, 0.2]),
+    'identity': identity.Identity,
+    'tree_online': tree.TreeOnline,
+}
+
+
+@pytest.mark.parametrize('make', EXAMPLES.values(), ids=EXAMPLES)
+@pytest.mark.parametrize('workload', [
+    workloads.Workload(), workloads.Workload(0.9),
+])
+@pytest.mark.parametrize('schema', [
+    SCHEMA,
+    participation.MinSep(num_rounds=12),
+    participation.FixedSeparation(num_rounds=12, min_sep=5),
+])
+def test_round_trip(tmp_path, make, workload, schema):
+  path, strategy = tmp_path / 'a.json', make()
+  saved = catalogue.save(
+      path, strategy, schema=schema, objective='rms', workload=workload
+  )
+  loaded = catalogue.load(path)
+  assert loaded.schema == saved.schema == schema
+  assert type(loaded.schema) is type(schema)
+  assert loaded.workload == workload
+  assert loaded.objective == 'rms'
+  assert loaded.version == fl_dpftrl.__version__
+  assert loaded.figures == saved.figures
+  again = catalogue.load_strategy(str(path))
+  assert type(again) is type(strategy)
+  np.testing.assert_array_equal(
+      again.strategy_matrix(12), strategy.strategy_matrix(12)
+  )
+
+
+def test_nothing_else_is_left_in_the_folder(tmp_path):
+  catalogue.save(
+      tmp_path / 'a.json', banded_example(), schema=SCHEMA, objective='max'
+  )
+  assert sorted(p.name for p in tmp_path.iterdir()) == ['a.json', 'a.npz']
+
+
+@pytest.fixture
+def written(tmp_path):
+  """A file, and how to write it again with something changed."""
+  path = tmp_path / 'a.json'
+  catalogue.save(
+      path, blt.BLT([0.9], [0.5]), schema=SCHEMA, objective='max'
+  )
+
+  def rewrite(**changes):
+    document = json.loads(path.read_text())
+    document.update(changes)
+    path.write_text(json.dumps(document))
+    return path
+
+  return rewrite
+
+
+def refusal(path):
+  with pytest.raises(ValueError) as caught:
+    catalogue.load(path)
+  message = str(caught.value)
+  assert str(path) in message
+  assert '\n' not in message
+  return message
+
+
+@pytest.mark.parametrize('name', [
+    'sensitivity', 'rms_error', 'max_error', 'rms_loss', 'max_loss',
+])
+def test_refuses_figures_that_are_not_its_own(written, name):
+  value = json.loads(written().read_text())[name]
+  assert name in refusal(written(**{name: value * (1 - 1e-8)}))
+  for wrong in (None, 'much', True, [value]):
+    assert f'{name} must be a number' in refusal(written(**{name: wrong}))
+  written(**{name: value * (1 + 1e-11)})
+  catalogue.load(written())
+
+
+@pytest.mark.parametrize('changes, message', [
+    ({'format': 'other'}, 'format'),
+    ({'version': 2}, 'version must be 1, got 2'),
+    ({'version': '1'}, 'version'),
+    ({'family': 'dense'}, "family.*got 'dense'"),
+    ({'family': None}, 'family'),
+    ({'family': 'identity'}, 'parameters of identity must be none'),
+    ({'parameters': {}}, 'buffer_decay'),
+    ({'parameters': {'buffer_decay': [0.9]}}, 'output_scale'),
+    ({'parameters': {'buffer_decay': 0.9, 'output_scale': [0.5]}}, ''),
+    ({'parameters': {'buffer_decay': ['x'], 'output_scale': [0.5]}}, ''),
+    ({'parameters': {'buffer_decay': [0.8], 'output_scale': [0.5]}},
+     'sensitivity'),
+    ({'objective': 'mean'}, 'objective'),
+    ({'objective': None}, 'objective'),
+    ({'workload': 'sum'}, 'workload'),
+    ({'workload': 'momentum'}, 'momentum'),
+    ({'workload': 'momentum', 'momentum': 1.0}, 'momentum'),
+    ({'schema': None}, 'schema'),
+    ({'schema': {'participation': 'any'}}, 'participation'),
+    ({'schema': {'participation': 'min_sep', 'num_rounds': 12}}, 'min_sep'),
+    ({'schema': {'participation': 'min_sep', 'num_rounds': 0, 'min_sep': 1,
+                 'max_participations': None}}, 'num_rounds'),
+    ({'sensitivity_kind': 'upper_bound'}, 'sensitivity_kind'),
+    ({'made_by': 3}, 'made_by'),
+])
+def test_refuses_fields_that_are_wrong(written, changes, message):
+  with pytest.raises(ValueError, match=message):
+    catalogue.load(written(**changes))
+  refusal(written())
+
+
+@pytest.mark.parametrize('text', [
+    '', '[]', '3', '{', '{"format": "fl_dpftrl.strategy"}',
+    '\xff', '{"sensitivity": NaN}',
+])
+def test_refuses_other_texts(tmp_path, text):
+  path = tmp_path / 'a.json'
+  path.write_text(text, encoding='latin-1')
+  refusal(path)
+
+
+def test_refuses_numbers_that_json_does_not_know(written):
+  path = written()
+  path.write_text(path.read_text().replace('0.9', 'Infinity', 1))
+  assert 'Infinity' in refusal(path)
+
+
+@pytest.fixture
+def dense(tmp_path):
+  catalogue.save(
+      tmp_path / 'a.json', banded_example(), schema=SCHEMA, objective='max'
+  )
+  return tmp_path / 'a.json'
+
+
+def test_refuses_other_arrays(dense):
+  coefficients = np.array(banded_example().coefficients)
+  coefficients[5, 1] *= 1 + 1e-6
+  np.savez(dense.with_suffix('.npz'), coefficients=coefficients)
+  assert 'parameters give' in refusal(dense)
+
+
+def test_refuses_missing_and_broken_arrays(dense):
+  arrays = dense.with_suffix('.npz')
+  np.savez(arrays, other=np.ones(3))
+  assert 'coefficients' in refusal(dense)
+  arrays.write_bytes(b'PK\x03\x04 and no more')
+  assert 'coefficients' in refusal(dense)
+  arrays.unlink()
+  assert 'coefficients' in refusal(dense)
+
+
+def test_never_unpickles(dense):
+  class Trap:
+
+    def __reduce__(self):
+      return (pathlib.Path.touch, (dense.with_name('trapped'),))
+
+  trap = np.empty((1, 1), dtype=object)
+  trap[0, 0] = Trap()
+  np.savez(dense.with_suffix('.npz'), coefficients=trap)
+  assert 'coefficients' in refusal(dense)
+  assert not dense.with_name('trapped').exists()
+
+
+@pytest.mark.parametrize('name', ['../a.npz', '/etc/passwd', ''])
+def test_refuses_arrays_from_elsewhere(dense, name):
+  document = json.loads(dense.read_text())
+  document['parameters']['coefficients'] = {'npz': name}
+  dense.write_text(json.dumps(document))
+  assert 'coefficients' in refusal(dense)
+
+
+def test_save_refuses_other_endings_and_objectives(tmp_path):
+  with pytest.raises(ValueError, match='.json'):
+    catalogue.save(
+        tmp_path / 'a.txt', identity.Identity(), schema=SCHEMA, objective='max'
+    )
+  with pytest.raises(ValueError, match='objective'):
+    catalogue.save(
+        tmp_path / 'a.json', identity.Identity(), schema=SCHEMA,
+        objective='mean',
+    )
+  assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize('name', catalogue.parameter_free())
+def test_parameter_free_families_need_no_file(name):
+  assert catalogue.load_strategy(name).family == name
+
+
+def test_the_shelf():
+  assert set(catalogue.parameter_free()) == {'identity', 'tree_online'}
+  assert {
+      'blt-b100', 'blt-b100-published', 'blt-b400', 'blt-b1000'
+  } <= set(catalogue.names())
+
+
+@pytest.mark.parametrize('name', catalogue.names())
+def test_every_named_strategy_loads(name):
+  assert catalogue.load(name).sensitivity.kind == 'exact'
+
+
+def test_ours_is_better_than_the_published_one():
+  ours, published = catalogue.load('blt-b100'), catalogue.load('blt-b100-published')
+  assert ours.schema == published.schema
+  assert ours.figures['max_loss'] <= 17.404
+  assert published.figures['max_loss'] == pytest.approx(18.847, abs=5e-4)
+
+
+def test_an_unknown_name_is_told_the_known_ones():
+  with pytest.raises(ValueError, match='identity.*blt-b400'):
+    catalogue.load_strategy('blt-b300')
+
+
+def test_a_name_goes_before_a_file_of_that_name(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  pathlib.Path('identity').write_text('{}')
+  pathlib.Path('blt-b400').write_text('{}')
+  assert catalogue.load_strategy('identity').family == 'identity'
+  assert catalogue.load_strategy('blt-b400').family == 'blt'
+
+
+def test_top_level_names():
+  assert fl_dpftrl.load_strategy('identity') == identity.Identity()
+  assert fl_dpftrl.MinSep is participation.MinSep
+  assert fl_dpftrl.catalogue is catalogue
+  assert 'CorrelatedNoiseFactory' in dir(fl_dpftrl)
+  with pytest.raises(AttributeError, match='no attribute'):
+    fl_dpftrl.nothing_of_the_kind  # pylint: disable=pointless-statement
