@@ -125,6 +125,10 @@ def test_each_sentence_is_in_one_client_alone(library, tmp_path):
   for i in range(20):
     library('stdlib', f'copies/c{i}.py', '"""A copy. And a copy. Of a copy."""')
   data = docstrings.load(cache_dir=tmp_path / 'cache', min_sentences=1)
+  few = docstrings.load(
+      cache_dir=tmp_path / 'cache', min_sentences=1, num_validation_sentences=9
+  )
+  assert 5 <= len(few.validation) <= 9
   rows = np.concatenate(
       [*map(data.sentences, data.train_clients), data.validation, data.test]
   )

@@ -209,6 +209,7 @@ def load(
     vocabulary_size: int = 10_000,
     length: int = 20,
     min_sentences: int = 5,
+    num_validation_sentences: int = 5000,
 ) -> dataset.Dataset:
   """The data set; the first call parses for about half a minute.
 
@@ -217,6 +218,8 @@ def load(
     vocabulary_size: words of the vocabulary, from training devices alone.
     length: most words of a sentence.
     min_sentences: files with fewer sentences of their own are no device.
+    num_validation_sentences: most sentences of the validation set, an even
+      choice from all of its devices; the test set is whole.
 
   Raises:
     ValueError: where there is no source file with a docstring.
@@ -229,11 +232,16 @@ def load(
     clients = distinct_sentences(sources, length, _print_progress)
     arrays = _pack(clients, length)
     _write_cache(path, arrays)
-  return _unpack(arrays, vocabulary_size, min_sentences)
+  return _unpack(
+      arrays, vocabulary_size, min_sentences, num_validation_sentences
+  )
 
 
 def _unpack(
-    arrays: Mapping[str, np.ndarray], vocabulary_size: int, min_sentences: int
+    arrays: Mapping[str, np.ndarray],
+    vocabulary_size: int,
+    min_sentences: int,
+    num_validation_sentences: int,
 ) -> dataset.Dataset:
   whole = vocabulary_lib.Vocabulary(arrays['words'].tolist())
   vocabulary = whole.most_frequent(vocabulary_size)
@@ -250,12 +258,14 @@ def _unpack(
           ' split; ask for fewer sentences or install more packages'
       )
   train = by_split['train']
+  validation = np.concatenate(list(by_split['validation'].values()))
+  step = -(-len(validation) // num_validation_sentences)
   return dataset.Dataset(
       name='docstrings',
       vocabulary=vocabulary,
       train_clients=tuple(train),
       sentences=train.__getitem__,
-      validation=np.concatenate(list(by_split['validation'].values())),
+      validation=validation[::step],
       test=np.concatenate(list(by_split['test'].values())),
       unigram_token=dataset.unigram_token(train.values(), vocabulary),
       licence=LICENCE,
