@@ -18,7 +18,12 @@ from fl_dpftrl.optimization import solver
 from fl_dpftrl.strategies import banded
 
 _SMALLEST_BLOCK = 64
-_POWERS_OF_MAX = (1, 4, 16, 64)
+# Power means of the squared errors, with the tolerance and iterations of each:
+# the mean itself, or ever higher powers on the way to the maximum.
+_STAGES = {
+    'rms': ((1, 1e-6, 300),),
+    'max': ((4, 1e-5, 100), (32, 1e-5, 100), (256, 1e-5, 200)),
+}
 
 
 def most_bands(schema: participation.MinSep) -> int:
@@ -59,7 +64,7 @@ def optimize(
         f'num_bands must be 1 to {most} for these participations, got'
         f' {num_bands!r}'
     )
-  if objective not in ('rms', 'max'):
+  if objective not in _STAGES:
     raise ValueError(f'objective must be rms or max, got {objective!r}')
   gram = _start(schema.num_rounds, num_bands)
   if num_bands == 1:
@@ -73,15 +78,14 @@ def optimize(
     if progress is not None:
       progress(steps, scale * math.exp(0.5 * value))
 
-  for power in (1,) if objective == 'rms' else _POWERS_OF_MAX:
-    free = solver.minimize(
+  for power, tolerance, max_iterations in _STAGES[objective]:
+    gram[problem.inside] = solver.minimize(
         lambda x: problem.value_and_grad(x, power),
         gram[problem.inside],
         progress=report,
-        tolerance=1e-6,
-        max_iterations=300,
+        tolerance=tolerance,
+        max_iterations=max_iterations,
     ).point
-    gram[problem.inside] = free
   return banded.Banded(_cholesky(gram))
 
 
