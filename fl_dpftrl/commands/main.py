@@ -46,10 +46,10 @@ def main(argv: Sequence[str] | None = None) -> None:
   """Runs one command; exits with status 2 and one line where it cannot."""
   argv = list(sys.argv[1:] if argv is None else argv)
   if argv and argv[0] in ('--help', '-h'):
-    print(f'usage: {_PROGRAM} COMMAND --flag=value ...\n\n{_overview()}')
+    _print(f'usage: {_PROGRAM} COMMAND --flag=value ...\n\n{_overview()}')
     return
   if argv and argv[0] == '--version':
-    print(f'{_PROGRAM} {fl_dpftrl.__version__}')
+    _print(f'{_PROGRAM} {fl_dpftrl.__version__}')
     return
   if not argv or argv[0] not in COMMANDS:
     got = f'got {argv[0]!r}' if argv else 'got none'

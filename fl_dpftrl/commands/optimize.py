@@ -10,6 +10,7 @@ from fl_dpftrl import catalogue
 from fl_dpftrl import workloads
 from fl_dpftrl.commands import flags
 from fl_dpftrl.optimization import registry
+from fl_dpftrl.strategies import base
 
 HELP = 'finds the best strategy of a mechanism and writes a strategy file'
 
@@ -68,7 +69,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
   if args.output is None:
     file = catalogue.evaluate(strategy, **made_for)
   else:
-    file = catalogue.save(args.output, strategy, **made_for)
+    file = _save(args.output, strategy, made_for)
   return {
       'mechanism': args.mechanism,
       **flags.schema_fields(schema),
@@ -115,6 +116,15 @@ def _check_output(path: pathlib.Path) -> None:
     raise ValueError(f'--output={path}: a strategy file must end in .json')
   if not path.parent.is_dir():
     raise ValueError(f'--output={path}: its folder does not exist')
+
+
+def _save(
+    output: str, strategy: base.Strategy, made_for: dict[str, Any]
+) -> catalogue.StrategyFile:
+  try:
+    return catalogue.save(output, strategy, **made_for)
+  except OSError as e:
+    raise ValueError(f'--output={output}: {e.strerror or e}') from e
 
 
 class _Progress:

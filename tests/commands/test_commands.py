@@ -1,0 +1,315 @@
+"""The command line: fields, figures, one-line errors, and nothing half-done."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from fl_dpftrl import catalogue
+from fl_dpftrl import participation
+from fl_dpftrl.commands import account
+from fl_dpftrl.commands import calibrate
+from fl_dpftrl.commands import describe
+from fl_dpftrl.commands import main
+from fl_dpftrl.commands import optimize
+
+FIGURES = [
+    'sensitivity', 'sensitivity_kind', 'rms_error', 'max_error', 'rms_loss',
+    'max_loss',
+]
+SCHEMA = '--num_rounds=24 --min_sep=6 --max_participations=3'
+GUARANTEE = [
+    'sensitivity', 'sensitivity_kind', 'effective_noise_multiplier', 'rho',
+    'epsilon', 'delta', 'adjacency',
+]
+
+
+@pytest.fixture
+def run(capsys):
+  """Runs a command line; gives its exit status, stdout and stderr."""
+
+  def run_line(line):
+    capsys.readouterr()
+    try:
+      main.main(shlex.split(line))
+      status = 0
+    except SystemExit as e:
+      status = e.code or 0
+    out, err = capsys.readouterr()
+    return status, out, err
+
+  return run_line
+
+
+@pytest.fixture
+def result(run):
+  """Runs a command line with --json; gives the object."""
+
+  def run_json(line):
+    status, out, err = run(f'{line} --json')
+    assert (status, err) == (0, '')
+    return json.loads(out, parse_constant=pytest.fail)
+
+  return run_json
+
+
+@pytest.mark.parametrize('mechanism, flags, copies', [
+    ('identity', '', 0),
+    ('tree_online', '', 5),
+    ('banded', '', 5),
+    ('banded', '--num_bands=3', 2),
+    ('blt', '--num_buffers=2', 2),
+    ('blt', '', None),
+])
+@pytest.mark.parametrize('objective', ['rms', 'max'])
+def test_optimize(tmp_path, result, mechanism, flags, copies, objective):
+  path = tmp_path / 'found.json'
+  found = result(
+      f'optimize --mechanism={mechanism} {SCHEMA} {flags}'
+      f' --objective={objective} --output={path}'
+  )
+  assert list(found) == [
+      'mechanism', 'num_rounds', 'min_sep', 'max_participations', 'objective',
+      *FIGURES, 'memory_copies', 'wall_seconds', 'output',
+  ]
+  assert found['mechanism'] == mechanism
+  assert found['objective'] == objective
+  assert found['output'] == str(path)
+  assert found['memory_copies'] == copies or copies is None
+  file = catalogue.load(path)
+  assert file.strategy.family == mechanism
+  assert file.schema == participation.MinSep(
+      num_rounds=24, min_sep=6, max_participations=3
+  )
+  assert {k: found[k] for k in FIGURES} == file.figures
+  described = result(f'describe {path}')
+  assert {k: described[k] for k in FIGURES} == file.figures
+
+
+def test_optimize_for_momentum(tmp_path, result):
+  path = tmp_path / 'found.json'
+  found = result(
+      f'optimize --mechanism=blt {SCHEMA} --workload=momentum --momentum=0.9'
+      f' --output={path}'
+  )
+  assert catalogue.load(path).workload.momentum == 0.9
+  described = result(f'describe {path}')
+  assert described['workload'] == 'momentum'
+  assert described['rms_loss'] == found['rms_loss']
+
+
+def test_optimize_needs_no_output(result):
+  found = result('optimize --mechanism=blt --num_rounds=24')
+  assert found['output'] is None
+  assert (found['min_sep'], found['max_participations']) == (1, 24)
+
+
+def test_optimize_shows_progress_of_long_searches(run, monkeypatch):
+  monkeypatch.setattr(optimize, '_PROGRESS_SECONDS', 0.0)
+  status, out, err = run(f'optimize --mechanism=blt {SCHEMA} --json')
+  assert status == 0
+  json.loads(out)
+  assert all(line.startswith('optimize: ') for line in err.splitlines())
+  assert 'loss' in err
+
+
+def test_describe_any_schema(result):
+  found = result('describe blt-b400 --num_rounds=2350 --min_sep=447')
+  assert list(found) == [
+      'strategy', 'mechanism', 'num_rounds', 'min_sep', 'max_participations',
+      'separation', 'workload', *FIGURES, 'memory_copies',
+  ]
+  assert found['max_participations'] == 6
+  assert found['memory_copies'] == 4
+
+
+def test_describe_by_its_own_schema(result):
+  found = result('describe blt-b400')
+  assert (found['num_rounds'], found['min_sep']) == (4000, 400)
+  assert found['max_loss'] == pytest.approx(10.6722, abs=5e-5)
+
+
+def test_describe_separations(result):
+  line = 'describe tree_online --num_rounds=50 --min_sep=7'
+  at_least = result(line)
+  exactly = result(f'{line} --separation=fixed')
+  assert at_least['sensitivity_kind'] == 'upper_bound'
+  assert exactly['sensitivity_kind'] == 'exact'
+  assert exactly['sensitivity'] <= at_least['sensitivity']
+
+
+def test_account(result):
+  found = result(
+      'account --strategy=blt-b400 --noise_multiplier=7.379 --delta=1e-10'
+      ' --num_rounds=1280 --min_sep=300 --max_participations=4'
+  )
+  assert list(found) == GUARANTEE
+  assert found['epsilon'] == pytest.approx(3.46, abs=0.005)
+  assert found['adjacency'] == 'zero_out'
+
+
+@pytest.mark.parametrize('target', ['epsilon', 'rho'])
+def test_calibrate_then_account(result, target):
+  flags = '--strategy=blt-b100 --delta=1e-6 --num_rounds=500 --min_sep=100'
+  found = result(f'calibrate --{target}=1.5 {flags}')
+  assert list(found) == ['noise_multiplier', *GUARANTEE]
+  assert found[target] == pytest.approx(1.5, rel=1e-5)
+  assert found[target] <= 1.5 * (1 + 1e-12)
+  again = result(
+      f'account --noise_multiplier={found["noise_multiplier"]!r} {flags}'
+  )
+  del found['noise_multiplier']
+  assert again == found
+
+
+@pytest.mark.parametrize('command', [account, calibrate, describe])
+def test_examples_work(run, command):
+  line = command.EXAMPLE
+  assert line.startswith('fl-dpftrl ')
+  status, out, err = run(line.removeprefix('fl-dpftrl '))
+  assert (status, err) == (0, '')
+  rows = [row.split() for row in out.splitlines()]
+  assert all(len(row) == 2 for row in rows)
+  assert 'sensitivity' in [row[0] for row in rows]
+
+
+def test_the_example_of_optimize_works(run, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  status, out, _ = run(optimize.EXAMPLE.removeprefix('fl-dpftrl '))
+  assert status == 0
+  assert os.listdir() == ['blt.json']
+  assert 'max_loss' in out
+
+
+def test_shown_figures_promise_no_more_than_the_exact_ones(run, result):
+  line = (
+      'account --strategy=blt-b400 --noise_multiplier=7.379 --delta=1e-10'
+      ' --num_rounds=1280 --min_sep=300'
+  )
+  _, out, _ = run(line)
+  shown = dict(row.split() for row in out.splitlines())
+  exact = result(line)
+  for name in ('sensitivity', 'rho', 'epsilon'):
+    assert exact[name] <= float(shown[name]) <= exact[name] * (1 + 1e-5)
+
+
+@pytest.mark.parametrize('name', main.COMMANDS)
+def test_help_carries_an_example(run, name):
+  status, out, err = run(f'{name} --help')
+  assert (status, err) == (0, '')
+  assert f'fl-dpftrl {name} ' in ' '.join(out.split())
+  assert '--json' in out
+
+
+@pytest.mark.parametrize('flag', ['--help', '-h'])
+def test_help_lists_the_commands(run, flag):
+  status, out, _ = run(flag)
+  assert status == 0
+  for name in main.COMMANDS:
+    assert f'\n  {name} ' in out
+    assert f'fl-dpftrl {name} ' in out
+
+
+ERRORS = [
+    ('', 'COMMAND must be one of optimize'),
+    ('traim', "'traim'"),
+    ('optimize', '--mechanism'),
+    ('optimize --mechanism=nope --num_rounds=5', 'banded.*blt'),
+    ('optimize --mechanism=blt', '--num_rounds'),
+    ('optimize --mechanism=blt --num_rounds=x', "--num_rounds.*'x'"),
+    ('optimize --mechanism=blt --num_rounds=0', 'num_rounds.*0'),
+    ('optimize --mechanism=blt --num_rounds=5 --min_sep=0', 'min_sep.*0'),
+    ('optimize --mechanism=blt --num_rounds=5 --max_participations=-1',
+     'max_participations.*-1'),
+    ('optimize --mechanism=blt --num_rounds=5 --num_buffers=9', '9'),
+    ('optimize --mechanism=blt --num_rounds=5 --num_bands=2', '--num_bands=2'),
+    ('optimize --mechanism=identity --num_rounds=5 --num_buffers=2',
+     '--num_buffers=2'),
+    ('optimize --mechanism=banded --num_rounds=9 --min_sep=3 --num_bands=4',
+     '1 to 3.*4'),
+    ('optimize --mechanism=blt --num_rounds=5 --objective=mean', "'mean'"),
+    ('optimize --mechanism=blt --num_rounds=5 --momentum=0.9',
+     '--workload=momentum'),
+    ('optimize --mechanism=blt --num_rounds=5 --workload=momentum',
+     '--momentum'),
+    ('optimize --mechanism=blt --num_rounds=5 --workload=momentum'
+     ' --momentum=1', 'momentum.*1'),
+    ('optimize --mechanism=blt --num_rounds=5 --output=a.txt', 'a.txt.*.json'),
+    ('optimize --mechanism=blt --num_rounds=5 --output=no/such/a.json',
+     'no/such/a.json'),
+    ('optimize --mechanism=banded --num_rounds=100000 --min_sep=9', '100000'),
+    ('describe', 'STRATEGY'),
+    ('describe nope.json', "'nope.json'"),
+    ('describe identity', '--num_rounds'),
+    ('describe blt-b400 --min_sep=4', '--num_rounds'),
+    ('describe blt-b400 --num_rounds=5 --separation=any', "'any'"),
+    ('describe blt-b400 --num_round=5', '--num_round'),
+    ('describe tree_online --num_rounds=1000000', '1000000'),
+    ('account --strategy=identity --noise_multiplier=0 --delta=1e-6'
+     ' --num_rounds=5', 'noise_multiplier.*0'),
+    ('account --strategy=identity --noise_multiplier=nan --delta=1e-6'
+     ' --num_rounds=5', 'noise_multiplier.*nan'),
+    ('account --strategy=identity --noise_multiplier=1 --delta=1'
+     ' --num_rounds=5', 'delta.*1'),
+    ('calibrate --strategy=identity --delta=1e-6 --num_rounds=5',
+     '--epsilon.*--rho'),
+    ('calibrate --strategy=identity --delta=1e-6 --num_rounds=5 --rho=1'
+     ' --epsilon=1', 'not allowed'),
+    ('calibrate --strategy=identity --delta=1e-6 --num_rounds=5 --rho=inf',
+     'rho.*inf'),
+]
+
+
+@pytest.mark.parametrize('line, message', ERRORS)
+def test_errors_are_one_line_and_status_2(
+    run, tmp_path, monkeypatch, line, message
+):
+  monkeypatch.chdir(tmp_path)
+  status, out, err = run(line)
+  assert (status, out) == (2, '')
+  assert err.startswith('fl-dpftrl')
+  assert err.endswith('\n') and err.count('\n') == 1
+  assert re.search(message, err), err
+  assert not os.listdir()
+
+
+def test_a_run_beyond_the_strategy_is_refused(run, tmp_path):
+  path = tmp_path / 'a.json'
+  run(f'optimize --mechanism=banded {SCHEMA} --output={path}')
+  status, _, err = run(
+      f'account --strategy={path} --noise_multiplier=1 --delta=1e-6'
+      ' --num_rounds=25'
+  )
+  assert status == 2
+  assert 'num_rounds=25 is beyond the 24 rounds' in err
+
+
+def test_an_output_that_cannot_be_written_is_told(run, tmp_path):
+  path = tmp_path / 'a.json'
+  path.mkdir()
+  status, out, err = run(f'optimize --mechanism=identity {SCHEMA} --output={path}')
+  assert (status, out, err.count('\n')) == (2, '', 1)
+  assert str(path) in err
+  assert os.listdir(tmp_path) == ['a.json']
+
+
+def test_as_a_program():
+  line = 'describe identity --num_rounds=4 --json'
+  done = subprocess.run(
+      [sys.executable, '-m', 'fl_dpftrl.commands.main', *line.split()],
+      capture_output=True, text=True, check=True,
+  )
+  assert json.loads(done.stdout)['sensitivity'] == 2.0
+  assert done.stderr == ''
+
+
+def test_readers_may_stop_early():
+  line = f'{shlex.quote(sys.executable)} -m fl_dpftrl.commands.main --help'
+  done = subprocess.run(
+      f'{line} | true', shell=True, capture_output=True, text=True, check=True
+  )
+  assert done.stderr == ''
