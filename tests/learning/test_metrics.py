@@ -1,0 +1,49 @@
+import collections
+
+import numpy as np
+import pytest
+
+from fl_dpftrl.learning import metrics
+
+pytestmark = pytest.mark.tff
+
+
+def test_rows_are_by_round_and_columns_by_first_appearance(tmp_path):
+  path = tmp_path / 'metrics.csv'
+  table = metrics.MetricsTable(path)
+  table.put(1, {'loss': 0.1 + 0.2})
+  table.put(0, {'loss': 1.5, 'accuracy': 0.25})
+  assert path.read_text() == (
+      'round,loss,accuracy\n0,1.5,0.25\n1,0.30000000000000004,\n'
+  )
+  assert metrics.MetricsTable(path).column('accuracy') == {0: 0.25}
+  assert metrics.MetricsTable(path).column('loss')[1] == 0.1 + 0.2
+
+
+def test_a_round_is_replaced_and_others_dropped(tmp_path):
+  path = tmp_path / 'metrics.csv'
+  table = metrics.MetricsTable(path)
+  for t in range(4):
+    table.put(t, {'loss': float(t)})
+  again = metrics.MetricsTable(path)
+  again.put(2, {'loss': 9.0})
+  again.keep_only({0, 2})
+  assert metrics.MetricsTable(path).column('loss') == {0: 0.0, 2: 9.0}
+
+
+def test_another_file_is_refused_with_its_line(tmp_path):
+  path = tmp_path / 'metrics.csv'
+  path.write_text('round,loss\n0,1.0\nx,2.0\n')
+  with pytest.raises(ValueError, match='metrics.csv line 3'):
+    metrics.MetricsTable(path)
+
+
+def test_measurements_are_named_by_their_path():
+  measurements = collections.OrderedDict(
+      aggregator=collections.OrderedDict(row=np.int64(3), inner=()),
+      train=collections.OrderedDict(loss=np.float32(0.5), vector=np.ones(2)),
+  )
+  assert metrics.flatten(measurements) == {
+      'aggregator/row': 3,
+      'train/loss': 0.5,
+  }
