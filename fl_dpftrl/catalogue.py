@@ -175,11 +175,13 @@ def _schema_name(schema: participation.MinSep) -> str:
   for name, cls in _SCHEMAS.items():
     if type(schema) is cls:  # pylint: disable=unidiomatic-typecheck
       return name
-  raise ValueError(f'schema must be a MinSep or FixedSeparation, got {schema!r}')
+  raise ValueError(
+      f'schema must be a MinSep or a FixedSeparation, got {schema!r}'
+  )
 
 
 def matrices_folder() -> pathlib.Path:
-  """The folder of named strategies: in the package, or beside it in a checkout."""
+  """The folder of named strategies: in the package, or beside a checkout's."""
   package = pathlib.Path(__file__).resolve().parent
   installed = package / 'matrices'
   return installed if installed.is_dir() else package.parent / 'matrices'
@@ -218,8 +220,8 @@ def load(name_or_path: str | os.PathLike[str]) -> StrategyFile:
   """Reads a strategy file, by its path or its name in matrices/, and checks it.
 
   Raises:
-    ValueError: naming the file and the field, where it is missing, malformed, of
-      another version or an unknown family, or its figures are not its own.
+    ValueError: naming the file and the field, where it is missing, malformed,
+      of another version or family, or its figures are not its own.
   """
   text = os.fspath(name_or_path)
   if text in names():
@@ -327,10 +329,14 @@ def _strategy(document: dict[str, Any], path: pathlib.Path) -> base.Strategy:
         f'parameters of {family} must be {", ".join(sorted(known)) or "none"},'
         f' got {", ".join(sorted(parameters)) or "none"}'
     )
-  return cls(**{
+  parameters = {
       name: _array(value, name, path) if isinstance(value, dict) else value
       for name, value in parameters.items()
-  })
+  }
+  try:
+    return cls(**parameters)
+  except (TypeError, ValueError) as e:
+    raise ValueError(f'parameters: {e}') from e
 
 
 def _array(

@@ -56,8 +56,8 @@ def per_query_error(
     Shape [queries], for Z with standard deviation 1.
 
   Raises:
-    ValueError: where the strategy cannot run so many rounds, or the workload has
-      another number of columns.
+    ValueError: where the strategy cannot run so many rounds, the workload has
+      another number of columns, or a matrix would be too large.
   """
   base.check_num_rounds(strategy, num_rounds)
   if workload is None:

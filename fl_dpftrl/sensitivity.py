@@ -82,7 +82,7 @@ def _(strategy: blt.BLT, schema: participation.MinSep) -> Sensitivity:
 
 
 def repeated(values: np.ndarray, step: int, count: int) -> np.ndarray:
-  """Σ over a < count of values[i − a·step], with 0 before the first, for each i.
+  """For each i, Σ over a < count of values[i − a·step], 0 before the first.
 
   For the first column of a Toeplitz C, the sum of the columns of the pattern
   0, step, …, (count − 1)·step.
@@ -230,8 +230,8 @@ def max_min_sep_sum(
 ) -> np.ndarray:
   """For each row, the largest sum over at most k entries at least b apart.
 
-  F[i, m] = max(vᵢ + F[i + b, m − 1], F[i + 1, m]), with F = 0 beyond the rounds,
-  for all rows at once. Where k is None, as many as fit, the index m falls away.
+  F[i, m] = max(vᵢ + F[i + b, m − 1], F[i + 1, m]), 0 beyond the rounds, for all
+  rows at once. Where k is None, as many as fit, the index m falls away.
 
   Args:
     values: shape [rows, num_rounds], at least 0.
@@ -265,7 +265,7 @@ def max_min_sep_sum(
 def _fixed_separation(
     gram: np.ndarray, schema: participation.FixedSeparation
 ) -> Sensitivity:
-  """Every pattern is a run of rounds min_sep apart: a sum for every last one."""
+  """Every pattern is a run of rounds min_sep apart: a sum for each last one."""
   num_rounds, step, count = (
       schema.num_rounds, schema.min_sep, schema.participations,
   )

@@ -78,7 +78,7 @@ def test_losses_of_independent_noise():
 
 
 def test_losses_of_the_published_blt():
-  """The MaxLoss that the parameters of the b = 100 row reach, a local optimum."""
+  """The MaxLoss of the parameters of the b = 100 row, a local optimum."""
   strategy = catalogue.load_strategy('blt-b100-published')
   assert losses(strategy, 2000, 100, 10)[1] == pytest.approx(18.847, abs=5e-4)
 

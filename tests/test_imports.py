@@ -9,7 +9,8 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent
 HEAVY = ('jax', 'jaxlib', 'tensorflow', 'tensorflow_federated')
 ROOMS = (
-    'accounting', 'commands', 'logs', 'optimization', 'simulation', 'strategies',
+    'accounting', 'commands', 'logs', 'optimization', 'simulation',
+    'strategies',
 )
 
 

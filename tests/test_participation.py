@@ -11,7 +11,9 @@ from fl_dpftrl import participation
 @pytest.mark.parametrize('cls', [
     participation.MinSep, participation.FixedSeparation,
 ])
-@pytest.mark.parametrize('name', ['num_rounds', 'min_sep', 'max_participations'])
+@pytest.mark.parametrize(
+    'name', ['num_rounds', 'min_sep', 'max_participations']
+)
 @pytest.mark.parametrize('value', [0, -3, 1.5, '7', True])
 def test_refuses_anything_but_positive_whole_numbers(cls, name, value):
   arguments = {'num_rounds': 5, 'min_sep': 2, name: value}

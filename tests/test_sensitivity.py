@@ -86,7 +86,8 @@ def schemas(draw, cls=participation.MinSep, most_rounds=9):
 
 def matrices(num_rounds, low=0.0, rows=None):
   entries = st.floats(low, 2.0).map(lambda x: round(x, 3))
-  return hnp.arrays(np.float64, (rows or num_rounds, num_rounds), elements=entries)
+  shape = (rows or num_rounds, num_rounds)
+  return hnp.arrays(np.float64, shape, elements=entries)
 
 
 @st.composite
@@ -177,7 +178,8 @@ def test_any_matrix_without_negative_entries_is_bounded(data):
 
 def check_bound(strategy, matrix, schema):
   """At least the truth, exact where it says so, never above the paper's."""
-  result, truth = sensitivity.sensitivity(strategy, schema), worst(matrix, schema)
+  result = sensitivity.sensitivity(strategy, schema)
+  truth = worst(matrix, schema)
   assert result.value >= truth * (1 - 1e-12)
   if result.kind == 'exact':
     assert result.value == pytest.approx(truth)
@@ -289,7 +291,9 @@ def test_refuses_more_rounds_than_the_strategy_has(cls):
       sensitivity.sensitivity(strategy, cls(num_rounds=5, min_sep=min_sep))
 
 
-@pytest.mark.parametrize('gram', [np.eye(3), np.ones(4), np.full((4, 4), np.nan)])
+@pytest.mark.parametrize(
+    'gram', [np.eye(3), np.ones(4), np.full((4, 4), np.nan)]
+)
 def test_refuses_other_grams(gram):
   with pytest.raises(ValueError, match='gram'):
     sensitivity.gram_sensitivity(gram, participation.MinSep(num_rounds=4))

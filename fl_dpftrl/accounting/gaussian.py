@@ -177,8 +177,9 @@ def assumptions(schema: participation.MinSep) -> tuple[str, ...]:
     )
   return (
       pattern,
-      'every update of a device is clipped to the clip norm, and what it adds to'
-      ' a sum depends on that device alone',
-      'Z is independent Gaussian noise, secret, and no row of it enters two sums',
+      'every update of a device is clipped to the clip norm, and what it adds'
+      ' to a sum depends on that device alone',
+      'Z is independent Gaussian noise, secret, and none of its rows enters two'
+      ' sums',
       'which devices take part, and when, does not depend on their data',
   )

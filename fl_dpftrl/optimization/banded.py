@@ -90,7 +90,7 @@ def optimize(
 
 
 def _start(num_rounds: int, num_bands: int) -> np.ndarray:
-  """X of a banded Toeplitz C near the best for prefix sums, columns scaled to 1.
+  """X of a banded Toeplitz C near the best for prefix sums, columns scaled.
 
   C's coefficients are those of the square root of prefix sums, cut to the bands
   and raised by a constant, which makes up for what is cut.
@@ -240,8 +240,6 @@ class _Problem:
       dense = half[block] @ half[first : block.stop].T
       rows = np.arange(block.start, block.stop)[:, None]
       columns = rows - np.arange(self._num_bands)
-      known = columns >= 0
-      products[block] = np.where(
-          known, dense[rows - block.start, np.where(known, columns - first, 0)], 0
-      )
+      entries = dense[rows - block.start, np.maximum(columns - first, 0)]
+      products[block] = np.where(columns >= 0, entries, 0.0)
     return products

@@ -38,7 +38,8 @@ class _Chain(NamedTuple):
   Attributes:
     points: shape [2d], descending.
     distances: between any two of them, shape [2d, 2d].
-    scales: ω and ω̂ in turns: cᵢ = Σ ω θ^(i−1), and −Σ ω̂ θ̂^(i−1) of C's inverse.
+    scales: ω and ω̂ in turns: coefficient i is Σ ω θ^(i−1) of C, and −Σ ω̂ θ̂^(i−1)
+      of its inverse.
   """
 
   points: np.ndarray

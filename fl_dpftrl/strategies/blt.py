@@ -37,7 +37,7 @@ class BLT:
       object.__setattr__(self, name, values)
       if not np.isfinite(values).all():
         raise ValueError(f'{name} must be finite, got {values}')
-    if not self.buffer_decay or len(self.buffer_decay) != len(self.output_scale):
+    if not 0 < len(self.buffer_decay) == len(self.output_scale):
       raise ValueError(
           'buffer_decay and output_scale must have the same length of at least'
           f' 1, got {len(self.buffer_decay)} and {len(self.output_scale)}'

@@ -11,7 +11,9 @@ from fl_dpftrl.accounting import calibration
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.strategies import identity
 
-SCHEMA = participation.MinSep(num_rounds=2052, min_sep=342, max_participations=6)
+SCHEMA = participation.MinSep(
+    num_rounds=2052, min_sep=342, max_participations=6
+)
 
 
 @pytest.mark.parametrize('multiplier, epsilon', [

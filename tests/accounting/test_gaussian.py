@@ -37,7 +37,9 @@ def test_production_models(name, sigma, b, k, n, expected):
   assert guarantee.epsilon == pytest.approx(expected, abs=0.005)
   assert guarantee.sensitivity_kind == 'exact'
   assert guarantee.effective_noise_multiplier == sigma / guarantee.sensitivity
-  assert guarantee.rho == pytest.approx((guarantee.sensitivity / sigma) ** 2 / 2)
+  assert guarantee.rho == pytest.approx(
+      (guarantee.sensitivity / sigma) ** 2 / 2
+  )
   assert guarantee.adjacency == 'zero_out'
   assert guarantee.schema == schema
 
@@ -124,7 +126,7 @@ def test_an_upper_bound_is_named_so():
 
 
 @pytest.mark.parametrize('schema, words', [
-    (participation.MinSep(num_rounds=9, min_sep=4), 'at most 3 of 9.*at least 4'),
+    (participation.MinSep(num_rounds=9, min_sep=4), 'most 3 of 9.*least 4'),
     (participation.FixedSeparation(num_rounds=9, min_sep=4), 'exactly 4'),
     (participation.MinSep(num_rounds=9, min_sep=9), 'no device.*twice in 9'),
 ])

@@ -291,7 +291,9 @@ def test_a_run_beyond_the_strategy_is_refused(run, tmp_path):
 def test_an_output_that_cannot_be_written_is_told(run, tmp_path):
   path = tmp_path / 'a.json'
   path.mkdir()
-  status, out, err = run(f'optimize --mechanism=identity {SCHEMA} --output={path}')
+  status, out, err = run(
+      f'optimize --mechanism=identity {SCHEMA} --output={path}'
+  )
   assert (status, out, err.count('\n')) == (2, '', 1)
   assert str(path) in err
   assert os.listdir(tmp_path) == ['a.json']

@@ -29,6 +29,7 @@ def test_columns_have_norm_one_and_the_sensitivity_is_exact(objective, n, b, k):
   assert value == pytest.approx(np.sqrt(schema.participations))
 
 
+@pytest.mark.slow
 def test_reaches_the_optimum_where_all_is_allowed():
   """512 rounds, one participation: 2.7393846561 (Denisov et al. 2022)."""
   schema = participation.MinSep(num_rounds=512, max_participations=1)
@@ -109,7 +110,9 @@ def test_refuses_other_objectives_and_sizes():
     )
 
 
-@pytest.mark.parametrize('n, num_bands', [(150, 5), (150, 70), (7, 3), (64, 64)])
+@pytest.mark.parametrize(
+    'n, num_bands', [(150, 5), (150, 70), (7, 3), (64, 64)]
+)
 @pytest.mark.parametrize('power', [1, 3])
 @pytest.mark.parametrize('momentum', [0.0, 0.9])
 def test_value_and_gradient(n, num_bands, power, momentum):
@@ -137,7 +140,8 @@ def test_value_and_gradient(n, num_bands, power, momentum):
 
 
 def test_outside_of_the_domain_there_is_no_value():
-  problem = banded._Problem(workloads.Workload().matrix(9), 3)  # pylint: disable=protected-access
+  # pylint: disable-next=protected-access
+  problem = banded._Problem(workloads.Workload().matrix(9), 3)
   size = int(problem.inside.sum())
   assert problem.value_and_grad(np.full(size, -0.9), 1)[0] == np.inf
 

@@ -42,6 +42,7 @@ def test_reaches_what_is_known(n, b, k, num_buffers, objective, known):
   assert loss(strategy, schema, objective) <= known + 5e-5
 
 
+@pytest.mark.slow
 def test_chooses_as_many_buffers_as_are_worth_it():
   strategy = blt.optimize(MAIN, objective='rms')
   assert 2 <= strategy.num_buffers <= 4
@@ -123,14 +124,15 @@ def test_refuses_other_objectives():
 def test_value_and_gradient(n, b, k, num_buffers, objective, momentum):
   schema = participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)
   workload = workloads.Workload(momentum)
-  log_loss = blt._log_loss(schema, objective, workload)  # pylint: disable=protected-access
+  # pylint: disable=protected-access
+  log_loss = blt._log_loss(schema, objective, workload)
   point = np.random.default_rng(0).normal(size=2 * num_buffers)
 
   def function(x):
-    return blt._value_and_grad(x, n, log_loss)  # pylint: disable=protected-access
+    return blt._value_and_grad(x, n, log_loss)
 
   value, grad = function(point)
-  strategy = blt._strategy(point)  # pylint: disable=protected-access
+  strategy = blt._strategy(point)
   assert np.exp(0.5 * value) == pytest.approx(
       loss(strategy, schema, objective, workload)
   )
