@@ -1,10 +1,14 @@
 """The flags of a run, checked once, and as the run records them."""
 
 import dataclasses
+import json
 import math
+import pathlib
 from typing import Any
 
 from absl import flags
+
+from fl_dpftrl import files
 
 HPARAMS_NAME = 'hparams.json'
 
@@ -205,6 +209,12 @@ class Hparams:
     recorded = dataclasses.asdict(self)
     recorded['noise_seed'] = None if self.noise_seed is None else 'given'
     return recorded
+
+  def record(self, folder: pathlib.Path) -> None:
+    """Writes hparams.json into the folder, which is made if need be."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(self.to_json(), indent=2) + '\n'
+    files.write_durably(folder / HPARAMS_NAME, text.encode())
 
 
 def from_flags() -> Hparams:

@@ -35,7 +35,7 @@ def run(
     compare_with: pathlib.Path | None = None,
     on_step: Callable[[str, int], None] = lambda step, round_index: None,
 ) -> None:
-  """Trains, or goes on training, in a folder that has hparams.json.
+  """Trains, or goes on training, in a folder.
 
   Args:
     hparams: the run's flags.
@@ -60,6 +60,10 @@ def run(
   num_devices = selector.population.num_devices
   strategy = setting.strategy(hparams, folder, num_devices, say)
   network = setting.network(hparams, dataset.vocabulary.size)
+  trained = federation(hparams, dataset, network, selector, strategy)
+  # From here on the flags are known to be right.
+  hparams.record(folder)
+  setting.record_strategy(hparams, folder, num_devices, strategy)
   worker = workers.use_local_worker()
   try:
     table = metrics.MetricsTable(folder / METRICS_NAME)
@@ -74,7 +78,7 @@ def run(
         epsilon=outcome.epsilon_so_far(hparams, folder, strategy),
     )
     last = loop.run(
-        federation(hparams, dataset, network, selector, strategy),
+        trained,
         folder,
         num_rounds=hparams.num_rounds,
         publish=monitor.publish,

@@ -45,6 +45,20 @@ def cohort_selector(
           f' {len(device_ids)} training clients of {hparams.dataset}'
       )
     device_ids = device_ids[: hparams.population]
+  if hparams.report_goal > len(device_ids):
+    raise ValueError(
+        f'--report_goal={hparams.report_goal} is more than the'
+        f' {len(device_ids)} devices of {hparams.dataset}'
+    )
+  timers = min(hparams.timer_rounds or 1, hparams.num_rounds)
+  if timers * hparams.report_goal > len(device_ids):
+    raise ValueError(
+        f'--timer_rounds={hparams.timer_rounds} with'
+        f' --report_goal={hparams.report_goal} needs'
+        f' {timers * hparams.report_goal} devices and there are'
+        f' {len(device_ids)}: a round would find too few whose timer has run;'
+        f' a timer of {len(device_ids) // hparams.report_goal} would do'
+    )
   return cohorts.CohortSelector(
       population.Population(
           device_ids,
@@ -100,7 +114,7 @@ def strategy(
     num_devices: int,
     say: Callable[[str], None],
 ) -> base.Strategy:
-  """The run's strategy; its file stays in the run's folder.
+  """The run's strategy: that of the run in the folder, if there is one.
 
   Raises:
     ValueError: where the file or name is unknown, of another mechanism, or made
@@ -120,8 +134,23 @@ def strategy(
     base.check_num_rounds(found, hparams.num_rounds)
   else:
     found = _optimised(hparams.mechanism or _MECHANISM, schema, say)
-  catalogue.save(path, found, schema=schema, objective=_OBJECTIVE)
   return found
+
+
+def record_strategy(
+    hparams: configuration.Hparams,
+    folder: pathlib.Path,
+    num_devices: int,
+    found: base.Strategy,
+) -> None:
+  """Keeps the run's strategy in its folder, from the first round on."""
+  if not (folder / STRATEGY_NAME).exists():
+    catalogue.save(
+        folder / STRATEGY_NAME,
+        found,
+        schema=planned_schema(hparams, num_devices),
+        objective=_OBJECTIVE,
+    )
 
 
 def _optimised(

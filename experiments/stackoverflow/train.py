@@ -15,6 +15,7 @@ import json
 import os
 import pathlib
 import sys
+from typing import NoReturn
 
 from absl import app
 from absl import flags
@@ -36,13 +37,15 @@ _COMPARE_WITH = flags.DEFINE_string(
 
 
 def main(argv: list[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f'{argv[1]!r} is not a flag; flags are --name=value')
   try:
+    if len(argv) > 1:
+      raise ValueError(f'{argv[1]!r} is not a flag; flags are --name=value')
     if not _OUTPUT_DIR.value:
       raise ValueError('--output_dir is missing: name a folder for the run')
     hparams = configuration.from_flags()
-    folder = _claim(pathlib.Path(_OUTPUT_DIR.value), hparams)
+    folder = pathlib.Path(_OUTPUT_DIR.value)
+    _check_folder(folder, hparams)
+    # Registers its own plug-ins with much ado; real trouble is raised.
     os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
     # TensorFlow is slow to load: not before the flags are known to be right.
     from experiments.stackoverflow import run  # pylint: disable=g-import-not-at-top
@@ -53,8 +56,7 @@ def main(argv: list[str]) -> None:
         compare_with=_COMPARE_WITH.value and pathlib.Path(_COMPARE_WITH.value),
     )
   except (ValueError, OSError) as error:
-    sys.stderr.write(f'train: {" ".join(str(error).split())}\n')
-    sys.exit(2)
+    _fail(error)
   except KeyboardInterrupt:
     sys.stderr.write(
         f'\ninterrupted; --resume --output_dir={_OUTPUT_DIR.value} goes on\n'
@@ -62,39 +64,41 @@ def main(argv: list[str]) -> None:
     sys.exit(130)
 
 
-def _claim(
+def _fail(error: Exception) -> NoReturn:
+  sys.stderr.write(f'train: {" ".join(str(error).split())}\n')
+  sys.exit(2)
+
+
+def _check_folder(
     folder: pathlib.Path, hparams: configuration.Hparams
-) -> pathlib.Path:
-  """Makes the folder, or checks that the run in it has the same flags."""
+) -> None:
+  """Refuses a folder with another run, or with anything else, in it."""
   path = folder / configuration.HPARAMS_NAME
-  stored = hparams.to_json()
-  if path.exists():
-    if not _RESUME.value:
+  if not path.exists():
+    if folder.exists() and any(
+        not path.name.startswith(files.TEMPORARY_PREFIX)
+        for path in folder.iterdir()
+    ):
       raise ValueError(
-          f'--output_dir={folder} holds a run; name another folder, or go on'
-          ' with --resume'
+          f'--output_dir={folder} holds other files; name a new folder'
       )
-    try:
-      before = json.loads(path.read_text())
-    except ValueError as error:
-      raise ValueError(f'{path} is not readable: {error}') from error
-    for name in sorted(stored.keys() | before.keys()):
-      if before.get(name) != stored.get(name):
-        raise ValueError(
-            f'--{name}={stored.get(name)} differs from the run in {folder},'
-            f' which has {before.get(name)}; resume with the same flags'
-        )
-    return folder
-  if folder.exists() and any(
-      not path.name.startswith(files.TEMPORARY_PREFIX)
-      for path in folder.iterdir()
-  ):
+    return
+  if not _RESUME.value:
     raise ValueError(
-        f'--output_dir={folder} holds other files; name a new folder'
+        f'--output_dir={folder} holds a run; name another folder, or go on'
+        ' with --resume'
     )
-  folder.mkdir(parents=True, exist_ok=True)
-  files.write_durably(path, (json.dumps(stored, indent=2) + '\n').encode())
-  return folder
+  try:
+    before = json.loads(path.read_text())
+  except ValueError as error:
+    raise ValueError(f'{path} is not readable: {error}') from error
+  now = hparams.to_json()
+  for name in sorted(now.keys() | before.keys()):
+    if before.get(name) != now.get(name):
+      raise ValueError(
+          f'--{name}={now.get(name)} differs from the run in {folder},'
+          f' which has {before.get(name)}; resume with the same flags'
+      )
 
 
 def _parse(argv: list[str]) -> list[str]:
@@ -106,8 +110,7 @@ def _parse(argv: list[str]) -> list[str]:
   try:
     return flags.FLAGS(argv)
   except (flags.Error, OSError) as error:
-    sys.stderr.write(f'train: {" ".join(str(error).split())}\n')
-    sys.exit(2)
+    _fail(error)
 
 
 if __name__ == '__main__':

@@ -82,6 +82,15 @@ def state(folder: pathlib.Path) -> list[np.ndarray]:
     return [archive[name] for name in archive.files]
 
 
+def noise_state(folder: pathlib.Path) -> list[np.ndarray]:
+  """Seed, row, its standard deviation, and a buffer for each model tensor."""
+  leaves = state(folder)
+  seed = next(
+      i for i, leaf in enumerate(leaves) if (leaf.shape, leaf.dtype) == ((2,), np.int64)
+  )
+  return leaves[seed : seed + 6]
+
+
 def table(folder: pathlib.Path) -> list[dict[str, str]]:
   with (folder / 'metrics.csv').open(newline='') as file:
     rows = list(csv.DictReader(file))
@@ -156,6 +165,10 @@ def test_a_destroyed_result_burns_its_row(undisturbed):
   ]
   # Each result has the row of noise of its own round, so none is used twice.
   assert all(row['aggregator/noise_row'] == row['round'] for row in rows)
+  # The buffers hold the burnt row's own z: they are those of the other run.
+  assert len(noise_state(folder)) == 6 and noise_state(folder)[1] == NUM_ROUNDS
+  for own, other in zip(noise_state(folder), noise_state(undisturbed)):
+    np.testing.assert_array_equal(own, other)
   log = loop.LOG_NAME
   assert (folder / log).read_bytes() == (undisturbed / log).read_bytes()
   statement = json.loads((folder / 'privacy.json').read_text())

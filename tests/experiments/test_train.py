@@ -1,0 +1,250 @@
+"""The training command from outside: its flags and what it leaves."""
+
+import json
+import pathlib
+import stat
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+pytestmark = pytest.mark.tff
+
+ROOT = pathlib.Path(__file__).parents[2]
+SYNTHETIC = [
+    '--flagfile=experiments/stackoverflow/flags/synthetic.flags',
+    '--num_rounds=12',
+    '--report_goal=40',
+    '--timer_rounds=5',
+    '--rounds_per_evaluation=4',
+]
+
+
+def train(*arguments: str) -> subprocess.CompletedProcess:
+  return subprocess.run(
+      [sys.executable, '-m', 'experiments.stackoverflow.train', *arguments],
+      cwd=ROOT,
+      capture_output=True,
+      text=True,
+      timeout=300,
+  )
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory) -> tuple[pathlib.Path, subprocess.CompletedProcess]:
+  folder = tmp_path_factory.mktemp('train') / 'run'
+  done = train(*SYNTHETIC, f'--output_dir={folder}')
+  assert done.returncode == 0, done.stderr
+  return folder, done
+
+
+def test_leaves_the_files_of_the_contract(run):
+  folder, _ = run
+  assert {path.name for path in folder.iterdir()} == {
+      'accuracy.png',
+      'checkpoints',
+      'hparams.json',
+      'metrics.csv',
+      'participation.parquet',
+      'privacy.html',
+      'privacy.json',
+      'strategy.json',
+      'summary.json',
+      'tensorboard',
+  }
+  assert list((folder / 'tensorboard').glob('events.out.tfevents.*'))
+  assert (folder / 'accuracy.png').read_bytes().startswith(b'\x89PNG')
+  assert json.loads((folder / 'hparams.json').read_text())['num_rounds'] == 12
+
+
+def test_counts_equal_a_recount_of_the_log_by_hand(run):
+  folder, _ = run
+  log = pq.read_table(folder / 'participation.parquet')
+  assert log.schema.metadata[b'num_rounds'] == b'12'
+  rounds_of = {}
+  for row in log.to_pylist():
+    rounds_of.setdefault(row['device_id'], []).append(row['round'])
+  separations = [
+      later - earlier
+      for rounds in rounds_of.values()
+      for earlier, later in zip(sorted(rounds), sorted(rounds)[1:])
+  ]
+  statement = json.loads((folder / 'privacy.json').read_text())
+  assert statement['num_rounds'] == 12
+  assert statement['num_participations'] == log.num_rows == 12 * 40
+  assert statement['num_devices'] == len(rounds_of)
+  assert statement['min_sep'] == min(separations) >= 5
+  assert statement['max_participations'] == max(map(len, rounds_of.values()))
+  assert statement['declared']['holds'] is True
+
+
+def test_replay_gives_the_figures_of_the_report(run):
+  folder, done = run
+  line = next(l for l in done.stdout.splitlines() if l.startswith('Check it'))
+  words = line.removeprefix('Check it').split()
+  assert words[:2] == ['fl-dpftrl', 'replay']
+  replay = subprocess.run(
+      [sys.executable, '-m', 'fl_dpftrl.commands.main', *words[1:], '--json'],
+      cwd=ROOT,
+      capture_output=True,
+      text=True,
+      check=True,
+  )
+  statement = json.loads((folder / 'privacy.json').read_text())
+  assert json.loads(replay.stdout) == statement
+  assert statement['worst_case']['epsilon'] > 0
+  page = (folder / 'privacy.html').read_text()
+  assert repr(statement['worst_case']['epsilon']) in page
+
+
+def test_summary_and_progress_say_what_matters(run):
+  _, done = run
+  for words in (
+      'unigram baseline',
+      'best possible',
+      'min-sep b',
+      'sensitivity',
+      'ρ = ',
+      'ε = ',
+      'hypothetical deployment',
+  ):
+    assert words in done.stdout
+  assert 'round 12/12' in done.stderr and 'ε so far' in done.stderr
+  assert 'Traceback' not in done.stderr and 'tensorflow' not in done.stderr
+
+
+def test_the_seed_of_the_noise_is_in_the_checkpoints_alone(run):
+  folder, done = run
+  checkpoints = sorted((folder / 'checkpoints').glob('round-*.npz'))
+  assert stat.S_IMODE((folder / 'checkpoints').stat().st_mode) == 0o700
+  assert all(stat.S_IMODE(p.stat().st_mode) == 0o600 for p in checkpoints)
+  with np.load(checkpoints[-1]) as archive:
+    seed = next(
+        archive[name]
+        for name in archive.files
+        if (archive[name].dtype, archive[name].shape) == (np.int64, (2,))
+    )
+  secrets = [seed.tobytes(), seed.astype('>i8').tobytes()]
+  secrets += [str(int(word)).encode() for word in seed]
+  assert any(secrets[0] in p.read_bytes() for p in checkpoints)
+  elsewhere = [p for p in folder.rglob('*') if p.is_file()]
+  elsewhere = [p for p in elsewhere if p.parent.name != 'checkpoints']
+  for secret in secrets:
+    assert not any(secret in path.read_bytes() for path in elsewhere)
+    assert secret not in (done.stdout + done.stderr).encode()
+
+
+def test_two_runs_without_a_noise_seed_have_different_noise(run, tmp_path):
+  folder, _ = run
+  again = train(*SYNTHETIC, f'--output_dir={tmp_path / "again"}')
+  assert again.returncode == 0, again.stderr
+  logs = [
+      (f / 'participation.parquet').read_bytes()
+      for f in (folder, tmp_path / 'again')
+  ]
+  tables = [
+      (f / 'metrics.csv').read_text() for f in (folder, tmp_path / 'again')
+  ]
+  assert logs[0] == logs[1] and tables[0] != tables[1]
+
+
+def test_a_finished_run_is_reported_again(run):
+  folder, done = run
+  again = train(*SYNTHETIC, f'--output_dir={folder}', '--resume')
+  assert again.returncode == 0, again.stderr
+  assert again.stdout == done.stdout
+
+
+def test_a_given_noise_seed_voids_the_guarantee(run, tmp_path):
+  done = train(
+      *SYNTHETIC,
+      '--num_rounds=3',
+      '--noise_seed=4711',
+      f'--output_dir={tmp_path / "run"}',
+  )
+  assert done.returncode == 0, done.stderr
+  assert 'none: the noise seed was given' in done.stdout
+  statement = json.loads((tmp_path / 'run' / 'privacy.json').read_text())
+  assert 'noise seed' in statement['void_reason']
+  assert 'noise seed was given' in (tmp_path / 'run' / 'privacy.html').read_text()
+  assert '4711' not in (tmp_path / 'run' / 'hparams.json').read_text()
+
+
+def test_without_noise_there_is_no_guarantee_and_the_cost_is_shown(
+    run, tmp_path
+):
+  folder, _ = run
+  silent = tmp_path / 'silent'
+  done = train(*SYNTHETIC, '--noise_multiplier=0', f'--output_dir={silent}')
+  assert done.returncode == 0, done.stderr
+  assert 'none: noise is off' in done.stdout
+  statement = json.loads((silent / 'privacy.json').read_text())
+  assert statement['worst_case']['epsilon'] is None
+  compared = train(
+      *SYNTHETIC,
+      f'--output_dir={folder}',
+      '--resume',
+      f'--compare_with={silent}',
+  )
+  own, other = (
+      json.loads((f / 'summary.json').read_text())['test']['accuracy']
+      for f in (folder, silent)
+  )
+  assert (
+      f'{100 * other:.2f} %: the noise cost {100 * (other - own):.2f} points'
+      in compared.stdout
+  )
+
+
+@pytest.mark.parametrize(
+    'arguments, words',
+    [
+        (['--report_goal=600', '--timer_rounds=1'], ['--report_goal', '500']),
+        (['--num_rounds=0'], ['--num_rounds=0', 'at least 1']),
+        (['--num_rounds=many'], ['--num_rounds=many']),
+        (['--num_round=3'], ['num_round']),
+        (['--noise_multiplier=-1'], ['--noise_multiplier=-1']),
+        (['--clip_norm=0'], ['--clip_norm=0']),
+        (['--timer_hours=5'], ['--timer_rounds', '--timer_hours']),
+        (['--mechanism=matrix'], ['--mechanism=matrix', 'blt']),
+        (['--strategy=nowhere.json'], ['nowhere.json']),
+        (['--mechanism=banded', '--strategy=blt-b400'], ['--mechanism=banded']),
+        (['--population=100000'], ['--population=100000', '500']),
+        (['--population=60'], ['--timer_rounds=5', '200 devices', '60']),
+        (['--dataset=stackoverflow', '--data_dir=nowhere'], ['stackoverflow']),
+        (['--delta=1'], ['--delta=1']),
+        (['extra'], ['extra']),
+        (['--flagfile=nowhere.flags'], ['nowhere.flags']),
+    ],
+)
+def test_bad_flags_get_one_line(tmp_path, arguments, words):
+  done = train(*SYNTHETIC, f'--output_dir={tmp_path / "run"}', *arguments)
+  lines = [l for l in done.stderr.splitlines() if l.startswith('train: ')]
+  assert done.returncode == 2, done.stderr
+  assert len(lines) == 1 and all(word in lines[0] for word in words)
+  assert 'Traceback' not in done.stderr
+  assert not done.stdout and not (tmp_path / 'run').exists()
+
+
+def test_a_folder_in_use_is_left_alone(run, tmp_path):
+  folder, _ = run
+  before = {p: p.read_bytes() for p in folder.rglob('*') if p.is_file()}
+  done = train(*SYNTHETIC, f'--output_dir={folder}')
+  assert done.returncode == 2 and '--resume' in done.stderr
+  done = train(*SYNTHETIC, f'--output_dir={folder}', '--resume', '--seed=5')
+  assert done.returncode == 2 and '--seed=5 differs' in done.stderr
+  (tmp_path / 'thesis.txt').write_text('precious')
+  done = train(*SYNTHETIC, f'--output_dir={tmp_path}')
+  assert done.returncode == 2 and 'holds other files' in done.stderr
+  assert before == {p: p.read_bytes() for p in folder.rglob('*') if p.is_file()}
+
+
+def test_help_has_an_example():
+  done = train('--help')
+  assert done.returncode == 0
+  assert '--flagfile=experiments/stackoverflow/flags/docstrings.flags' in (
+      done.stdout
+  )
+  assert '--noise_multiplier' in done.stdout
