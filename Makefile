@@ -7,6 +7,9 @@ IS_SUPPORTED := import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 
 VENV := .venv
 RUN ?= runs/docstrings
 FLAGS ?= experiments/stackoverflow/flags/docstrings.flags
+TRAIN = $(VENV)/bin/python -m experiments.stackoverflow.train \
+  --flagfile=$(FLAGS) --resume
+NULL := /dev/null
 TESTS ?= tests
 # Tests that need TensorFlow Federated; the others make up test-core.
 TFF_TESTS := tests/aggregators tests/experiments tests/learning tests/noise/stream
@@ -33,10 +36,13 @@ $(VENV)/installed: requirements.lock setup.py
 	  --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# Goes on with a run that was interrupted; RUN=runs/another starts a new one.
+# The same training twice, without and with noise, to see what the noise costs.
+# Goes on where it was interrupted; RUN=runs/another starts anew.
 train: env
-	$(VENV)/bin/python -m experiments.stackoverflow.train \
-	  --flagfile=$(FLAGS) --output_dir=$(RUN) --resume
+	@echo "1 of 2: without noise, for comparison" >&2
+	@$(TRAIN) --noise_multiplier=0 --output_dir=$(RUN)-no-noise >$(NULL)
+	@echo "2 of 2: with correlated noise" >&2
+	@$(TRAIN) --output_dir=$(RUN) --compare_with=$(RUN)-no-noise
 
 test: env
 	$(VENV)/bin/python -m pytest $(TESTS)
