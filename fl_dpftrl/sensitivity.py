@@ -20,11 +20,13 @@ from fl_dpftrl.strategies import base
 from fl_dpftrl.strategies import blt
 from fl_dpftrl.strategies import identity
 from fl_dpftrl.strategies import tree
+from fl_dpftrl.strategies import tree_patterns
 
 EXACT = 'exact'
 UPPER_BOUND = 'upper_bound'
 LOWER_BOUND = 'lower_bound'
 
+_MOST_TREE_PARTICIPATIONS = 256  # beyond, the exact value takes too long
 _CHUNK_ENTRIES = 1 << 22  # float64 values of working memory: 32 MiB
 
 
@@ -48,8 +50,9 @@ def sensitivity(
   """The sensitivity of a strategy under a participation schema.
 
   Exact for identity and BLT, for banded strategies with num_bands at most
-  min_sep, for at most two participations, and for `FixedSeparation` where X has
-  no negative entry between two allowed rounds; otherwise an upper bound.
+  min_sep, for trees up to 256 participations, for any C up to two, and for
+  `FixedSeparation` where X has no negative entry between two allowed rounds;
+  otherwise an upper bound.
 
   Raises:
     ValueError: where the schema has more rounds than the strategy can run.
@@ -102,6 +105,19 @@ def _(strategy: banded.Banded, schema: participation.MinSep) -> Sensitivity:
     return gram_sensitivity(gram_matrix(strategy, schema.num_rounds), schema)
   squares = column_squares(strategy, schema.num_rounds)
   return Sensitivity(math.sqrt(_worst_sum(squares, schema)), EXACT)
+
+
+@sensitivity.register
+def _(strategy: tree.TreeOnline, schema: participation.MinSep) -> Sensitivity:
+  if (
+      isinstance(schema, participation.FixedSeparation)
+      or schema.participations > _MOST_TREE_PARTICIPATIONS
+  ):
+    return gram_sensitivity(gram_matrix(strategy, schema.num_rounds), schema)
+  square = tree_patterns.worst_square(
+      schema.num_rounds, schema.min_sep, schema.participations
+  )
+  return Sensitivity(math.sqrt(square), EXACT)
 
 
 def column_squares(strategy: banded.Banded, num_rounds: int) -> np.ndarray:

@@ -162,9 +162,13 @@ def test_banded_beyond_min_sep_is_bounded(data):
 
 @hypothesis.given(schemas(most_rounds=10))
 @SETTINGS
-def test_tree_is_bounded(schema):
+def test_tree_is_exact_and_its_gram_bounded(schema):
   strategy = tree.TreeOnline()
-  check_bound(strategy, strategy.strategy_matrix(schema.num_rounds), schema)
+  matrix = strategy.strategy_matrix(schema.num_rounds)
+  result = sensitivity.sensitivity(strategy, schema)
+  assert result.kind == 'exact'
+  assert result.value == pytest.approx(worst(matrix, schema), rel=1e-12)
+  check_bound(Dense(matrix), matrix, schema)
 
 
 @hypothesis.given(st.data())
@@ -339,10 +343,20 @@ def test_large_trees_are_bounded_in_reasonable_time():
   schema = participation.MinSep(
       num_rounds=4096, min_sep=400, max_participations=11
   )
-  first = range(0, 4096, 400)
-  lower, _ = sensitivity.pattern_sensitivity(tree.TreeOnline(), 4096, [first])
-  bound = sensitivity.sensitivity(tree.TreeOnline(), schema)
-  assert lower[0] <= bound.value <= 1.05 * lower[0]
+  exact = sensitivity.sensitivity(tree.TreeOnline(), schema)
+  bound = sensitivity.gram_sensitivity(
+      sensitivity.gram_matrix(tree.TreeOnline(), 4096), schema
+  )
+  assert (exact.kind, bound.kind) == ('exact', 'upper_bound')
+  assert exact.value <= bound.value <= 1.05 * exact.value
+
+
+def test_trees_with_very_many_participations_are_bounded():
+  schema = participation.MinSep(num_rounds=600)
+  matrix = tree.TreeOnline().strategy_matrix(600)
+  result = sensitivity.sensitivity(tree.TreeOnline(), schema)
+  assert result.kind == 'upper_bound'
+  assert result.value == pytest.approx(np.linalg.norm(matrix.sum(axis=1)))
 
 
 @hypothesis.given(st.data())
