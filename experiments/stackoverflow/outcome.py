@@ -17,6 +17,7 @@ from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.learning import checkpoints
 from fl_dpftrl.learning import loop
 from fl_dpftrl.learning import metrics
+from fl_dpftrl.logs import page
 from fl_dpftrl.logs import replay as replay_lib
 from fl_dpftrl.logs import report
 from fl_dpftrl.logs import schema as log_schema
@@ -264,7 +265,8 @@ def _summary(outcome: Outcome) -> str:
           'Noise',
           f'{outcome.strategy.family}, noise multiplier σ ='
           f' {hparams.noise_multiplier:g}, sensitivity'
-          f' {worst["sensitivity"]:.4f} ({worst["sensitivity_kind"]})',
+          f' {page.rounded(worst["sensitivity"], up=True)}'
+          f' ({worst["sensitivity_kind"].replace("_", " ")})',
       ),
       ('Guarantee of this run', _guarantee(hparams, worst)),
   ]
@@ -279,7 +281,8 @@ def _summary(outcome: Outcome) -> str:
         '  hypothetical deployment',
         f'report goal {other["report_goal"]:,}, population'
         f' {other["population"]:,}, σ = {other["noise_multiplier"]:.4g}: ρ ='
-        f' {other["rho"]:.4g}, ε = {other["epsilon"]:.4g}',
+        f' {page.rounded(other["rho"], up=True)}, ε ='
+        f' {page.rounded(other["epsilon"], up=True)}',
     ))
   for name, what in (
       ('privacy.html', 'Report'),
@@ -301,7 +304,8 @@ def _guarantee(
   if reason is not None:
     return f'none: {reason}'
   return (
-      f'ρ = {worst["rho"]:.4g}, ε = {worst["epsilon"]:.4g} at δ ='
+      f'ρ = {page.rounded(worst["rho"], up=True)}, ε ='
+      f' {page.rounded(worst["epsilon"], up=True)} at δ ='
       f' {hparams.delta:g} (zero-out adjacency)'
   )
 
