@@ -57,6 +57,8 @@ def main(argv: list[str]) -> None:
     )
   except (ValueError, OSError) as error:
     _fail(error)
+  except RuntimeError as error:  # A failed round, or a worker that cannot start.
+    _fail(error, status=1)
   except KeyboardInterrupt:
     sys.stderr.write(
         f'\ninterrupted; --resume --output_dir={_OUTPUT_DIR.value} goes on\n'
@@ -64,9 +66,9 @@ def main(argv: list[str]) -> None:
     sys.exit(130)
 
 
-def _fail(error: Exception) -> NoReturn:
+def _fail(error: Exception, status: int = 2) -> NoReturn:
   sys.stderr.write(f'train: {" ".join(str(error).split())}\n')
-  sys.exit(2)
+  sys.exit(status)
 
 
 def _check_folder(

@@ -54,6 +54,10 @@ class Federation:
   ] = lambda output: False
 
 
+class RoundFailedError(RuntimeError):
+  """A round that could not be computed; the run can be resumed at it."""
+
+
 def _ignore(step: str, round_index: int) -> None:
   del step, round_index
 
@@ -85,6 +89,7 @@ def run(
 
   Raises:
     LostStateError: where the log or the checkpoints that are needed are gone.
+    RoundFailedError: where a round could not be computed.
     StalledRound: where no cohort can be formed.
   """
   folder = pathlib.Path(folder)
@@ -105,9 +110,15 @@ def run(
           ' give; resume with the flags that the run was started with'
       )
     on_step('cohort logged', t)
-    output = federation.process.next(
-        latest.state, federation.client_data(t, cohort.device_ids)
-    )
+    try:
+      output = federation.process.next(
+          latest.state, federation.client_data(t, cohort.device_ids)
+      )
+    except Exception as error:
+      raise RoundFailedError(
+          f'round {t} failed: {error} ({type(error).__name__}); nothing of it'
+          ' was used, and resuming repeats it with the same cohort and noise'
+      ) from error
     on_step('computed', t)
     if federation.should_discard(output):
       warn(f'round {t} was discarded: its row of noise is burnt')

@@ -215,6 +215,23 @@ def is_running(pid: int) -> bool:
     return False
 
 
+def test_a_run_that_loses_its_worker_says_so_and_goes_on(undisturbed):
+  folder = undisturbed.parent / 'lost worker'
+  process = start(folder)
+  logged = folder / loop.LOG_NAME
+  while not logged.exists() and process.poll() is None:
+    time.sleep(0.01)
+  for pid in worker_pids(process.pid):
+    os.kill(pid, signal.SIGKILL)
+  output, _ = process.communicate(timeout=120)
+  assert process.returncode == 1, output
+  last = output.strip().splitlines()[-1]
+  assert last.startswith('train: round ') and 'worker has ended' in last
+  assert 'Traceback' not in output
+  finish(folder)
+  assert_same_run(folder, undisturbed)
+
+
 def test_worker_dies_with_a_killed_run(undisturbed):
   folder = undisturbed.parent / 'worker'
   process = start(folder)

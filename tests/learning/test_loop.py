@@ -247,6 +247,23 @@ def test_a_discarded_round_burns_its_row(tmp_path, undisturbed):
   assert [row for row, _ in process.sums] == list(range(NUM_ROUNDS))
 
 
+def test_a_round_that_fails_is_repeated_when_resumed(tmp_path, undisturbed):
+  class Failing(Process):
+
+    def next(self, state, data):
+      if state.aggregator[0] == 3:
+        raise OSError('connection lost')
+      return super().next(state, data)
+
+  with pytest.raises(loop.RoundFailedError, match='round 3 .*connection lost'):
+    run(tmp_path, Failing())
+  last, _, warnings = run(tmp_path)
+  assert not warnings and not last.burnt
+  assert last.state.global_model_weights == (
+      undisturbed[0].state.global_model_weights
+  )
+
+
 def test_burnt_rounds_count_in_what_the_log_says(tmp_path):
   with pytest.raises(Killed):
     run(tmp_path, on_step=kill_at('published', 3))
