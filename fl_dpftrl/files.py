@@ -1,5 +1,8 @@
 """Files that are either the old or the new, never something between."""
 
+from collections.abc import Iterator
+import contextlib
+import fcntl
 import os
 import pathlib
 import tempfile
@@ -33,6 +36,24 @@ def write_durably(
     pathlib.Path(temporary).unlink(missing_ok=True)
     raise
   sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def exclusive(path: str | os.PathLike[str]) -> Iterator[None]:
+  """Holds a lock file, which the end of the process releases in any case.
+
+  Raises:
+    ValueError: where another process holds it.
+  """
+  descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+  try:
+    try:
+      fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      raise ValueError(f'{path} is held by another process') from None
+    yield
+  finally:
+    os.close(descriptor)
 
 
 def sync_folder(folder: str | os.PathLike[str]) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 
 import tensorflow_federated as tff
 
+from fl_dpftrl import files
 from fl_dpftrl.learning import checkpoints
 from fl_dpftrl.learning import metrics
 from fl_dpftrl.logs import schema as log_schema
@@ -29,6 +30,7 @@ from fl_dpftrl.simulation import cohorts
 
 LOG_NAME = 'participation.parquet'
 CHECKPOINTS_NAME = 'checkpoints'
+LOCK_NAME = 'lock'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,9 +92,35 @@ def run(
   Raises:
     LostStateError: where the log or the checkpoints that are needed are gone.
     RoundFailedError: where a round could not be computed.
+    ValueError: where another process is at this run.
     StalledRound: where no cohort can be formed.
   """
   folder = pathlib.Path(folder)
+  stored_in = folder / CHECKPOINTS_NAME
+  stored_in.mkdir(mode=0o700, parents=True, exist_ok=True)
+  # Two processes at one run would put a row of noise into two sums.
+  with files.exclusive(stored_in / LOCK_NAME):
+    return _run(
+        federation,
+        folder,
+        num_rounds=num_rounds,
+        publish=publish,
+        log_metadata=log_metadata,
+        on_step=on_step,
+        warn=warn,
+    )
+
+
+def _run(
+    federation: Federation,
+    folder: pathlib.Path,
+    *,
+    num_rounds: int,
+    publish: Callable[[checkpoints.Checkpoint], None],
+    log_metadata: Mapping[str, str] | None,
+    on_step: Callable[[str, int], None],
+    warn: Callable[[str], None],
+) -> checkpoints.Checkpoint:
   initial = federation.process.initialize()
   stored = checkpoints.CheckpointFolder(folder / CHECKPOINTS_NAME, initial)
   log = log_schema.LogWriter(folder / LOG_NAME, metadata=log_metadata)

@@ -286,9 +286,19 @@ def test_a_finished_run_is_published_again_and_not_trained(tmp_path):
   assert list(published) == [NUM_ROUNDS] and last.num_rounds == NUM_ROUNDS
 
 
+def test_two_processes_cannot_train_the_same_run(tmp_path):
+  def on_step(step, t):
+    del step, t
+    with pytest.raises(ValueError, match='held by another process'):
+      run(tmp_path)
+
+  run(tmp_path, on_step=on_step)
+  run(tmp_path)  # The lock ends with the run.
+
+
 def test_a_log_without_its_checkpoints_cannot_go_on(tmp_path):
   run(tmp_path)
-  for path in (tmp_path / loop.CHECKPOINTS_NAME).iterdir():
+  for path in (tmp_path / loop.CHECKPOINTS_NAME).glob('round-*'):
     path.unlink()
   with pytest.raises(checkpoints.LostStateError, match='noise state is lost'):
     run(tmp_path)
