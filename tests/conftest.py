@@ -1,0 +1,4 @@
+import os
+
+# Must be set before TensorFlow is imported: its start is loud.
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
