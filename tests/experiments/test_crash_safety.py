@@ -66,6 +66,8 @@ def start(folder: pathlib.Path, *args) -> subprocess.Popen:
       stdout=subprocess.PIPE,
       stderr=subprocess.STDOUT,
       text=True,
+      # Where the tests run in the background, Ctrl-C is ignored and inherited.
+      preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
   )
 
 
