@@ -50,7 +50,9 @@ def exclusive(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
       fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-      raise ValueError(f'{path} is held by another process') from None
+      raise ValueError(
+          f'{path} is held by another process, which is still at work there'
+      ) from None
     yield
   finally:
     os.close(descriptor)

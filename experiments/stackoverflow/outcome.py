@@ -3,8 +3,10 @@
 from collections.abc import Callable
 import dataclasses
 import json
+import os
 import pathlib
 import shlex
+import sys
 from typing import Any
 
 from experiments.stackoverflow import configuration
@@ -49,7 +51,7 @@ def epsilon_so_far(
     if void_reason(hparams) is not None:
       return None
     rows = log_schema.LogWriter(
-        folder / loop.LOG_NAME, metadata=log_metadata(hparams)
+        folder / loop.LOG_NAME, metadata=log_metadata(hparams, strategy)
     ).rows(before=num_rounds)
     schema = participation.observed(rows.rounds, rows.device_ids, num_rounds)
     return gaussian.account(
@@ -62,10 +64,15 @@ def epsilon_so_far(
   return epsilon
 
 
-def log_metadata(hparams: configuration.Hparams) -> dict[str, str]:
+def log_metadata(
+    hparams: configuration.Hparams, strategy: base.Strategy
+) -> dict[str, str]:
   """What the log's file says of the run, besides who took part."""
+  metadata = replay_lib.run_metadata(strategy, hparams.noise_multiplier)
   reason = void_reason(hparams)
-  return {} if reason is None else {shards.VOID_KEY: reason}
+  if reason is not None:
+    metadata[shards.VOID_KEY] = reason
+  return metadata
 
 
 def deployment(
@@ -156,9 +163,17 @@ def write(
   report.write_report(
       folder / 'privacy.html', statement, setting=_report_setting(outcome)
   )
+  without_noise = _without_noise(outcome)
   plot.accuracy_plot(
       folder / 'accuracy.png',
-      title=f'{hparams.dataset}, {outcome.strategy.family} noise',
+      title=(
+          f'{hparams.dataset}: {outcome.strategy.family}, σ ='
+          f' {hparams.noise_multiplier:g}, n = {observed.num_rounds}, k ='
+          f' {observed.max_participations}, b = {observed.min_sep}'
+      ),
+      without_noise=(
+          None if isinstance(without_noise, str) else without_noise
+      ),
       accuracy=outcome.table.column('validation/accuracy'),
       epsilon=outcome.table.column('epsilon'),
       baseline=outcome.dataset.unigram_accuracy,
@@ -186,8 +201,9 @@ def _write_json(path: pathlib.Path, content: Any) -> None:
 
 def replay_command(hparams: configuration.Hparams, folder: pathlib.Path) -> str:
   """The command that gives the figures of this run's report again."""
+  program = pathlib.Path(sys.executable).with_name('fl-dpftrl')
   words = [
-      'fl-dpftrl',
+      os.path.relpath(program) if program.exists() else 'fl-dpftrl',
       'replay',
       f'--log={folder / loop.LOG_NAME}',
       f'--strategy={folder / setting.STRATEGY_NAME}',
@@ -248,7 +264,7 @@ def _summary(outcome: Outcome) -> str:
         ('  best possible', percent(outcome.dataset.best_accuracy))
     )
   if hparams.noise_multiplier:
-    lines.append(('  the same run without noise', _without_noise(outcome)))
+    lines.append(('  the same run without noise', _cost_of_noise(outcome)))
   lines += [
       ('Model', f'{outcome.num_parameters:,} parameters'),
       (
@@ -310,8 +326,17 @@ def _guarantee(
   )
 
 
-def _without_noise(outcome: Outcome) -> str:
-  """Accuracy of the run that differs in its noise alone, where there is one."""
+def _cost_of_noise(outcome: Outcome) -> str:
+  other = _without_noise(outcome)
+  if isinstance(other, str):
+    return other
+  # Of the figures as they are shown, so that they add up.
+  without, own = round(100 * other, 2), round(100 * outcome.test['accuracy'], 2)
+  return f'{without:.2f} %: the noise cost {without - own:.2f} points'
+
+
+def _without_noise(outcome: Outcome) -> float | str:
+  """Test accuracy of the run that differs in its noise alone, or why not."""
   folder = outcome.compare_with
   if folder is None:
     return 'not known; name its folder with --compare_with'
@@ -330,5 +355,4 @@ def _without_noise(outcome: Outcome) -> str:
   ]
   if differing or other.get('noise_multiplier'):
     return f'not known; {folder} differs in {", ".join(differing) or "noise"}'
-  cost = 100 * (accuracy - outcome.test['accuracy'])
-  return f'{100 * accuracy:.2f} %: the noise cost {cost:.2f} points'
+  return accuracy

@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt  # pylint: disable=g-import-not-at-top
 
 from fl_dpftrl import files
 
-_BLUE, _ORANGE, _GREY = '#1f6fb4', '#c8590b', '#6b6b6b'
+_BLUE, _ORANGE, _GREY, _GREEN = '#1f6fb4', '#c8590b', '#6b6b6b', '#2e7d32'
 
 
 def accuracy_plot(
@@ -22,6 +22,7 @@ def accuracy_plot(
     baseline: float,
     test_accuracy: float,
     delta: float,
+    without_noise: float | None = None,
 ) -> None:
   """Draws accuracy, and ε where there is one, against the rounds.
 
@@ -33,6 +34,7 @@ def accuracy_plot(
     baseline: test accuracy of the best constant prediction.
     test_accuracy: of the final model.
     delta: at which ε is stated.
+    without_noise: test accuracy of the same run without noise, where known.
   """
   figure, axes = plt.subplots(
       2 if epsilon else 1,
@@ -59,6 +61,13 @@ def accuracy_plot(
       linestyle='--',
       label=f'unigram baseline, test: {100 * baseline:.2f} %',
   )
+  if without_noise is not None:
+    top.axhline(
+        100 * without_noise,
+        color=_GREEN,
+        linestyle=':',
+        label=f'same run without noise, test: {100 * without_noise:.2f} %',
+    )
   if rounds:
     top.plot(
         rounds[-1],

@@ -82,7 +82,7 @@ def run(
         folder,
         num_rounds=hparams.num_rounds,
         publish=monitor.publish,
-        log_metadata=outcome.log_metadata(hparams),
+        log_metadata=outcome.log_metadata(hparams, strategy),
         on_step=on_step,
         warn=say,
     )

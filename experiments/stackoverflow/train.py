@@ -61,7 +61,7 @@ def main(argv: list[str]) -> None:
     _fail(error, status=1)
   except KeyboardInterrupt:
     sys.stderr.write(
-        f'\ninterrupted; --resume --output_dir={_OUTPUT_DIR.value} goes on\n'
+        '\ninterrupted; the same command with --resume goes on (`make train` has it)\n'
     )
     sys.exit(130)
 

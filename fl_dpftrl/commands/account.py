@@ -30,21 +30,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
   """The guarantee under the schema of the flags."""
-  return fields(
-      accounting.account(
-          catalogue.load_strategy(args.strategy),
-          flags.schema(args),
-          noise_multiplier=args.noise_multiplier,
-          delta=args.delta,
-      )
+  guarantee = accounting.account(
+      catalogue.load_strategy(args.strategy),
+      flags.schema(args),
+      noise_multiplier=args.noise_multiplier,
+      delta=args.delta,
   )
+  return fields(args.strategy, guarantee)
 
 
-def fields(guarantee: accounting.Guarantee) -> dict[str, Any]:
-  """A guarantee as fields of a JSON result."""
-  return {
+def fields(
+    strategy: str, guarantee: accounting.Guarantee
+) -> dict[str, Any]:
+  """A guarantee as fields of a JSON result, and what it is a guarantee of."""
+  figures = {
       name: getattr(guarantee, name)
       for name in (
+          'noise_multiplier',
           'sensitivity',
           'sensitivity_kind',
           'effective_noise_multiplier',
@@ -54,8 +56,16 @@ def fields(guarantee: accounting.Guarantee) -> dict[str, Any]:
           'adjacency',
       )
   }
+  return {
+      'strategy': strategy,
+      **flags.schema_fields(guarantee.schema),
+      **figures,
+      'assumptions': list(guarantee.assumptions),
+  }
 
 
 def show(result: dict[str, Any]) -> str:
-  """The figures as a table, rounded up."""
-  return flags.table(result)
+  """The figures as a table, rounded up, and what they assume."""
+  figures = {k: v for k, v in result.items() if k != 'assumptions'}
+  sentences = [f'- {sentence}' for sentence in result['assumptions']]
+  return '\n'.join([flags.table(figures), '', 'if', *sentences])

@@ -34,12 +34,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
       epsilon=args.epsilon,
       rho=args.rho,
   )
-  return {
-      'noise_multiplier': guarantee.noise_multiplier,
-      **account.fields(guarantee),
-  }
+  return account.fields(args.strategy, guarantee)
 
 
-def show(result: dict[str, Any]) -> str:
-  """The figures as a table, rounded up."""
-  return flags.table(result)
+show = account.show

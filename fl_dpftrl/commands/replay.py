@@ -160,7 +160,10 @@ def show(result: dict[str, Any]) -> str:
       if witness
       else '  (no device took part twice)'
   )
-  lines = [
+  lines = []
+  if result['void_reason']:
+    lines += [f'THE GUARANTEE IS VOID: {result["void_reason"]}', '']
+  lines += [
       f'rounds n            {result["num_rounds"]}',
       f'devices             {result["num_devices"]}',
       f'participations      {result["num_participations"]}',
@@ -170,7 +173,9 @@ def show(result: dict[str, Any]) -> str:
   ]
   parts = [part for part in _PARTS if part in result]
   names = [part.replace('_', ' ') for part in parts]
-  if not result.get('declared', {'holds': True})['holds']:
+  if result['void_reason']:
+    names = [f'{name}: VOID' for name in names]
+  elif not result.get('declared', {'holds': True})['holds']:
     names[-1] = 'declared: VOID'
   rows = [['', *names]]
   for field, label in (

@@ -85,7 +85,7 @@ def checklist(
       'Formal statement': formal,
       'Transparency': (
           'The participation log, the strategy, the noise multiplier and the'
-          ' command at the end of this page reproduce every figure here. That'
+          ' command at the end of this page reproduce its figures of privacy. That'
           ' the log is complete, that updates were clipped, and that noise was'
           ' drawn as stated rests on the operator and on the source code.'
       ),

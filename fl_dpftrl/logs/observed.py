@@ -89,6 +89,8 @@ class ObservedParticipation:
     files: what was read.
     warnings: what a reader should know, in lines.
     void_reason: why the log's writer says that there is no guarantee, or None.
+    noise_multiplier: of the run, as the log's writer states it, or None.
+    strategy_sha256: digest of the run's strategy, likewise.
   """
 
   num_rounds: int
@@ -104,6 +106,8 @@ class ObservedParticipation:
   files: tuple[LogFile, ...] = ()
   warnings: tuple[str, ...] = ()
   void_reason: str | None = None
+  noise_multiplier: str | None = None
+  strategy_sha256: str | None = None
   _patterns: pa.ListArray = dataclasses.field(repr=False)
 
   def patterns(self) -> list[np.ndarray]:
@@ -157,6 +161,8 @@ def read_log(
       ),
       warnings=tuple(warnings),
       void_reason=head.metadata.get(shards_lib.VOID_KEY),
+      noise_multiplier=head.metadata.get(shards_lib.NOISE_MULTIPLIER_KEY),
+      strategy_sha256=head.metadata.get(shards_lib.STRATEGY_KEY),
   )
 
 

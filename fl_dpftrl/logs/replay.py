@@ -17,6 +17,7 @@ from fl_dpftrl import participation
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.logs import observed as observed_lib
+from fl_dpftrl.logs import shards
 from fl_dpftrl.strategies import base
 
 ObservedParticipation = observed_lib.ObservedParticipation
@@ -150,13 +151,50 @@ def replay(
           observed, schema, declared, adjacency, group_size, noise_multiplier
       ),
       'void_reason': observed.void_reason,
-      'warnings': list(observed.warnings),
+      'warnings': [
+          *observed.warnings,
+          *_disagreements(observed, strategy, noise_multiplier),
+      ],
       'separations': [list(item) for item in observed.separations.items()],
       'participations': [list(i) for i in observed.participations.items()],
       'witness': observed.witness and observed.witness._asdict(),
       'rounds_without_participants': observed.rounds_without_participants,
       'log': [file._asdict() for file in observed.files],
   }
+
+
+def run_metadata(
+    strategy: base.Strategy, noise_multiplier: float
+) -> dict[str, str]:
+  """What a log's file says of the run, for replay to hold it against."""
+  return {
+      shards.NOISE_MULTIPLIER_KEY: repr(float(noise_multiplier)),
+      shards.STRATEGY_KEY: strategy_digest(strategy),
+  }
+
+
+def _disagreements(
+    observed: ObservedParticipation,
+    strategy: base.Strategy,
+    noise_multiplier: float,
+) -> list[str]:
+  """Where what was given is not what the log says of its run."""
+  own = run_metadata(strategy, noise_multiplier)
+  lines = []
+  if observed.noise_multiplier not in (None, own[shards.NOISE_MULTIPLIER_KEY]):
+    lines.append(
+        'THE LOG IS OF A RUN WITH ANOTHER NOISE MULTIPLIER,'
+        f' {observed.noise_multiplier}, not {noise_multiplier}: the figures are'
+        ' not those of that run'
+    )
+  if observed.strategy_sha256 not in (None, own[shards.STRATEGY_KEY]):
+    lines.append(
+        'THE LOG IS OF A RUN WITH ANOTHER STRATEGY, of digest'
+        f' {observed.strategy_sha256[:12]}…, not'
+        f' {own[shards.STRATEGY_KEY][:12]}…: the figures are not those of that'
+        ' run'
+    )
+  return lines
 
 
 def declared_holds(

@@ -21,6 +21,8 @@ LOG_VERSION = 1
 VERSION_KEY = 'fl_dpftrl.log_version'
 NUM_ROUNDS_KEY = 'num_rounds'
 VOID_KEY = 'fl_dpftrl.void_reason'
+NOISE_MULTIPLIER_KEY = 'fl_dpftrl.noise_multiplier'
+STRATEGY_KEY = 'fl_dpftrl.strategy_sha256'
 """Why the run that wrote the log gives no guarantee, where it gives none."""
 
 _OWN_PREFIX = 'fl_dpftrl.'

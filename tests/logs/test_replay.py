@@ -12,6 +12,7 @@ from fl_dpftrl import sensitivity
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.logs import observed
 from fl_dpftrl.logs import replay
+from fl_dpftrl.logs import schema
 from fl_dpftrl.strategies import banded
 from fl_dpftrl.strategies import blt
 from fl_dpftrl.strategies import identity
@@ -270,3 +271,22 @@ def test_digest_is_of_the_parameters():
   assert len(digests) == 6
   again = blt.BLT(np.array([0.99, 0.7]), (0.1, 0.3))
   assert replay.strategy_digest(again) == replay.strategy_digest(BLT)
+
+
+def test_a_log_of_another_run_is_said_loudly(tmp_path):
+  path = tmp_path / 'log.parquet'
+  strategy = identity.Identity()
+  schema.write_log(
+      path,
+      rounds=[0, 1, 2],
+      device_ids=['a', 'b', 'a'],
+      num_rounds=3,
+      metadata=replay.run_metadata(strategy, 0.5),
+  )
+  log = replay.read_log(path)
+  same = replay.replay(log, strategy, noise_multiplier=0.5, deltas=1e-6)
+  assert not same['warnings']
+  other = replay.replay(log, BLT, noise_multiplier=5.0, deltas=1e-6)
+  assert len(other['warnings']) == 2
+  assert 'NOISE MULTIPLIER, 0.5, not 5.0' in other['warnings'][0]
+  assert 'ANOTHER STRATEGY' in other['warnings'][1]
