@@ -91,7 +91,7 @@ def accuracy_plot(
         markersize=3,
     )
     bottom.set_ylabel(f'ε so far at δ = {delta:g}')
-    bottom.set_ylim(bottom=0)
+    bottom.set_ylim(0, 1.1 * max(epsilon.values()))
   for axis in axes[:, 0]:
     axis.grid(alpha=0.3)
     axis.spines[['top', 'right']].set_visible(False)
