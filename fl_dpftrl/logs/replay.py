@@ -142,19 +142,23 @@ def replay(
         **figures(sensitivity_lib.sensitivity(strategy, declared)),
         'holds': declared_holds(observed, declared),
     }
+  void_reason = _void_reason(observed, strategy, noise_multiplier)
   return {
       **result,
       'delta': deltas[0],
       'adjacency': adjacency,
       'group_size': group_size,
       'assumptions': _assumptions(
-          observed, schema, declared, adjacency, group_size, noise_multiplier
+          observed,
+          schema,
+          declared,
+          adjacency,
+          group_size,
+          noise_multiplier,
+          void_reason,
       ),
-      'void_reason': observed.void_reason,
-      'warnings': [
-          *observed.warnings,
-          *_disagreements(observed, strategy, noise_multiplier),
-      ],
+      'void_reason': void_reason,
+      'warnings': list(observed.warnings),
       'separations': [list(item) for item in observed.separations.items()],
       'participations': [list(i) for i in observed.participations.items()],
       'witness': observed.witness and observed.witness._asdict(),
@@ -173,28 +177,26 @@ def run_metadata(
   }
 
 
-def _disagreements(
+def _void_reason(
     observed: ObservedParticipation,
     strategy: base.Strategy,
     noise_multiplier: float,
-) -> list[str]:
-  """Where what was given is not what the log says of its run."""
+) -> str | None:
+  """Why the figures guarantee nothing: the log says so, or is of another run."""
   own = run_metadata(strategy, noise_multiplier)
-  lines = []
+  reasons = [observed.void_reason] if observed.void_reason else []
   if observed.noise_multiplier not in (None, own[shards.NOISE_MULTIPLIER_KEY]):
-    lines.append(
-        'THE LOG IS OF A RUN WITH ANOTHER NOISE MULTIPLIER,'
-        f' {observed.noise_multiplier}, not {noise_multiplier}: the figures are'
-        ' not those of that run'
+    reasons.append(
+        'the log is of a run with the noise multiplier'
+        f' {observed.noise_multiplier}, not {noise_multiplier}'
     )
   if observed.strategy_sha256 not in (None, own[shards.STRATEGY_KEY]):
-    lines.append(
-        'THE LOG IS OF A RUN WITH ANOTHER STRATEGY, of digest'
+    reasons.append(
+        'the log is of a run with another strategy, of digest'
         f' {observed.strategy_sha256[:12]}…, not'
-        f' {own[shards.STRATEGY_KEY][:12]}…: the figures are not those of that'
-        ' run'
+        f' {own[shards.STRATEGY_KEY][:12]}…'
     )
-  return lines
+  return '; '.join(reasons) or None
 
 
 def declared_holds(
@@ -262,6 +264,7 @@ def _assumptions(
     adjacency: str,
     group_size: int,
     noise_multiplier: float,
+    void_reason: str | None,
 ) -> list[str]:
   """What has to be true for the figures to be, in sentences."""
   worst, *general = gaussian.assumptions(schema)
@@ -278,8 +281,8 @@ def _assumptions(
       )
   if not noise_multiplier:
     sentences.append('NO NOISE WAS ADDED: nothing is guaranteed')
-  if observed.void_reason:
-    sentences.append(f'THE GUARANTEE IS VOID: {observed.void_reason}')
+  if void_reason:
+    sentences.append(f'THE GUARANTEE IS VOID: {void_reason}')
   sentences += general
   sentences.append(_ADJACENCY_SENTENCES[adjacency])
   if group_size > 1:
