@@ -95,14 +95,13 @@ def evaluate(
     raise ValueError(
         f'objective must be one of {", ".join(OBJECTIVES)}, got {objective!r}'
     )
-  matrix = workload.matrix(schema.num_rounds) if workload.momentum else None
   return StrategyFile(
       strategy=strategy,
       schema=schema,
       objective=objective,
       workload=workload,
       sensitivity=sensitivity_lib.sensitivity(strategy, schema),
-      error=error_lib.error(strategy, schema.num_rounds, matrix),
+      error=error_lib.error(strategy, schema.num_rounds, workload),
       version=version,
   )
 
@@ -153,7 +152,11 @@ def save(
           for name, value in parameters.items()
       },
       'workload': workload.name,
-      **({'momentum': workload.momentum} if workload.momentum else {}),
+      **{
+          name: value
+          for name, value in dataclasses.asdict(workload).items()
+          if value
+      },
       'objective': objective,
       'schema': {
           'participation': _schema_name(schema),
@@ -257,16 +260,11 @@ def _read(path: pathlib.Path) -> StrategyFile:
     raise ValueError(
         f'version must be {VERSION}, got {document.get("version")!r}'
     )
-  workload, momentum = _field(document, 'workload', str), 0.0
-  if workload == 'momentum':
-    momentum = _number(document, 'momentum')
-  elif workload != 'prefix':
-    raise ValueError(f'workload must be prefix or momentum, got {workload!r}')
   file = evaluate(
       _strategy(document, path),
       schema=_schema(_field(document, 'schema', dict)),
       objective=_field(document, 'objective', str),
-      workload=workloads.Workload(momentum),
+      workload=_workload(document),
       version=_field(document, 'made_by', str),
   )
   for name, own in file.figures.items():
@@ -296,6 +294,22 @@ def _number(document: dict[str, Any], name: str) -> float:
   if isinstance(value, bool) or not isinstance(value, (int, float)):
     raise ValueError(f'{name} must be a number, got {value!r}')
   return float(value)
+
+
+def _workload(document: dict[str, Any]) -> workloads.Workload:
+  name = _field(document, 'workload', str)
+  if name not in ('prefix', 'momentum'):
+    raise ValueError(f'workload must be prefix or momentum, got {name!r}')
+  workload = workloads.Workload(**{
+      field.name: _number(document, field.name)
+      for field in dataclasses.fields(workloads.Workload)
+      if field.name in document
+  })
+  if workload.name != name:
+    raise ValueError(
+        f'workload is {name!r}, but its momentum is {workload.momentum!r}'
+    )
+  return workload
 
 
 def _schema(document: dict[str, Any]) -> participation.MinSep:

@@ -2,8 +2,12 @@
 
 import dataclasses
 import math
+from typing import Protocol
 
 import numpy as np
+from scipy import signal
+
+from fl_dpftrl import schedules
 
 
 MAX_DENSE_ROUNDS = 2**14  # a dense matrix of so many rounds takes 2 GiB
@@ -69,18 +73,47 @@ def momentum(
   return np.cumsum(velocity, axis=0)
 
 
+class Queries(Protocol):
+  """A, as a linear operator on arrays with a row for each round."""
+
+  def apply(self, values: np.ndarray) -> np.ndarray:
+    """A @ values, for values of shape [num_rounds, …]."""
+    ...
+
+  def apply_transpose(self, values: np.ndarray) -> np.ndarray:
+    """Aᵀ @ values, for values with a row for each query."""
+    ...
+
+  def matrix(self, num_rounds: int) -> np.ndarray:
+    """A, of shape [queries, num_rounds]."""
+    ...
+
+  @property
+  def is_toeplitz(self) -> bool:
+    """Whether A is lower triangular with equal entries along each diagonal."""
+    ...
+
+
 @dataclasses.dataclass(frozen=True)
 class Workload:
-  """What a strategy is judged by: prefix sums, or SGD with momentum.
+  """The models that SGD goes through: prefix sums, unless it has momentum.
 
   Attributes:
-    momentum: β of the server optimiser at a constant rate; 0 for prefix sums.
+    momentum: β of the server optimiser; 0 for none.
+    warmup_fraction: of the rounds, in which the learning rate grows to its
+      plateau; see `schedules.warmup_cooldown`.
+    cooldown_fraction: of the rounds, in which it falls again.
 
   Raises:
-    ValueError: where momentum is not at least 0 and below 1.
+    ValueError: where momentum is not at least 0 and below 1, or the fractions
+      are not at least 0 and together at most 1.
+
+  Source: Denisov et al. 2022, section 5: A = M(η) M(β).
   """
 
   momentum: float = 0.0
+  warmup_fraction: float = 0.0
+  cooldown_fraction: float = 0.0
 
   def __post_init__(self):
     if not (
@@ -91,11 +124,95 @@ class Workload:
       raise ValueError(
           f'momentum must be at least 0 and below 1, got {self.momentum!r}'
       )
+    self.learning_rates(1)
 
   @property
   def name(self) -> str:
     return 'momentum' if self.momentum else 'prefix'
 
+  @property
+  def is_toeplitz(self) -> bool:
+    return not self.warmup_fraction and not self.cooldown_fraction
+
+  @property
+  def is_prefix_sums(self) -> bool:
+    return not self.momentum and self.is_toeplitz
+
+  def learning_rates(self, num_rounds: int) -> np.ndarray:
+    """η of each round as a share of the plateau's, shape [num_rounds]."""
+    return schedules.warmup_cooldown_factors(
+        num_rounds,
+        warmup_fraction=self.warmup_fraction,
+        cooldown_fraction=self.cooldown_fraction,
+    )
+
   def matrix(self, num_rounds: int) -> np.ndarray:
     """A, of shape [num_rounds, num_rounds]."""
-    return momentum(num_rounds, self.momentum)
+    return momentum(
+        num_rounds, self.momentum, self.learning_rates(num_rounds)
+    )
+
+  def apply(self, values: np.ndarray) -> np.ndarray:
+    """A @ values, along the first axis."""
+    if self.momentum:
+      values = signal.lfilter([1.0], [1.0, -self.momentum], values, axis=0)
+    if not self.is_toeplitz:
+      values = (values.T * self.learning_rates(len(values))).T
+    return np.cumsum(values, axis=0)
+
+  def apply_transpose(self, values: np.ndarray) -> np.ndarray:
+    """Aᵀ @ values, along the first axis."""
+    values = np.cumsum(values[::-1], axis=0)
+    if not self.is_toeplitz:
+      values = (values.T * self.learning_rates(len(values))[::-1]).T
+    if self.momentum:
+      values = signal.lfilter([1.0], [1.0, -self.momentum], values, axis=0)
+    return values[::-1]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Matrix:
+  """Queries given row by row.
+
+  Attributes:
+    queries: A, shape [queries, num_rounds].
+
+  Raises:
+    ValueError: unless it is a matrix of finite numbers.
+  """
+
+  queries: np.ndarray
+
+  def __post_init__(self):
+    queries = np.array(self.queries, dtype=np.float64)
+    if queries.ndim != 2 or not queries.size or not np.isfinite(queries).all():
+      raise ValueError(
+          f'queries must be a matrix of finite numbers, got shape {queries.shape}'
+      )
+    queries.setflags(write=False)
+    object.__setattr__(self, 'queries', queries)
+
+  @property
+  def is_toeplitz(self) -> bool:
+    return False
+
+  def matrix(self, num_rounds: int) -> np.ndarray:
+    """A.
+
+    Raises:
+      ValueError: where it has another number of columns.
+    """
+    if self.queries.shape[1] != num_rounds:
+      raise ValueError(
+          f'workload must have {num_rounds} columns, got shape'
+          f' {self.queries.shape}'
+      )
+    return self.queries
+
+  def apply(self, values: np.ndarray) -> np.ndarray:
+    """A @ values."""
+    return self.matrix(len(values)) @ values
+
+  def apply_transpose(self, values: np.ndarray) -> np.ndarray:
+    """Aᵀ @ values."""
+    return self.queries.T @ values

@@ -34,11 +34,11 @@ STRATEGIES = {
 
 @pytest.mark.parametrize('make', STRATEGIES.values(), ids=STRATEGIES)
 @pytest.mark.parametrize('num_rounds', [1, 2, 7, 64, 101])
-@pytest.mark.parametrize('beta', [None, 0.9])
+@pytest.mark.parametrize('beta', [0.0, 0.9])
 def test_errors_are_row_norms_of_the_decoder(make, num_rounds, beta):
   strategy = make(num_rounds)
-  workload = None if beta is None else workloads.momentum(num_rounds, beta)
-  matrix = workloads.prefix_sums(num_rounds) if workload is None else workload
+  workload = workloads.Workload(beta)
+  matrix = workload.matrix(num_rounds)
   expected = np.linalg.norm(
       matrix @ strategy.noising_matrix(num_rounds), axis=1
   )
@@ -51,10 +51,10 @@ def test_errors_are_row_norms_of_the_decoder(make, num_rounds, beta):
 
 def test_refuses_a_workload_for_other_rounds():
   with pytest.raises(ValueError, match='workload.*5 columns'):
-    error.error(identity.Identity(), 5, np.eye(4))
+    error.error(identity.Identity(), 5, workloads.Matrix(np.eye(4)))
 
 
-@pytest.mark.parametrize('workload', [None, np.eye(5)])
+@pytest.mark.parametrize('workload', [workloads.Workload(), workloads.Matrix(np.eye(5))])
 def test_refuses_more_rounds_than_the_strategy_has(workload):
   with pytest.raises(ValueError, match='num_rounds=5.*4 rounds'):
     error.error(example(4), 5, workload)

@@ -9,14 +9,14 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent
 HEAVY = ('jax', 'jaxlib', 'tensorflow', 'tensorflow_federated')
 ROOMS = (
-    'accounting', 'commands', 'logs', 'optimization', 'simulation',
-    'strategies',
+    'accounting', 'commands', 'error', 'logs', 'noise/reference',
+    'optimization', 'sensitivity', 'simulation', 'strategies',
 )
 
 
 def modules(room: str) -> list[str]:
   return [
-      f'fl_dpftrl.{room}.{path.stem}'.removesuffix('.__init__')
+      f'fl_dpftrl.{room.replace("/", ".")}.{path.stem}'.removesuffix('.__init__')
       for path in sorted((ROOT / 'fl_dpftrl' / room).glob('*.py'))
   ]
 
@@ -40,8 +40,8 @@ def test_light_rooms(room):
 
 def test_light_modules():
   names = (
-      'catalogue', 'error', 'files', 'participation', 'sensitivity',
-      'workloads', 'noise.base', 'noise.reference',
+      'catalogue', 'files', 'participation', 'schedules', 'workloads',
+      'noise.base',
   )
   assert not loaded_by('\n'.join(f'import fl_dpftrl.{n}' for n in names))
 

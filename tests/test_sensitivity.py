@@ -11,6 +11,8 @@ import pytest
 
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity
+from fl_dpftrl.sensitivity import banded as banded_sensitivity
+from fl_dpftrl.sensitivity import patterns as pattern_sums
 from fl_dpftrl.strategies import banded
 from fl_dpftrl.strategies import blt
 from fl_dpftrl.strategies import identity
@@ -266,7 +268,7 @@ def test_columns_count_and_not_rows():
   coefficients = np.array([[1.0, 0.0], [1.0, 2.0], [1.0, 0.0]])
   strategy = banded.Banded(coefficients)
   once = participation.MinSep(num_rounds=3, max_participations=1)
-  assert sensitivity.column_squares(strategy, 3).tolist() == [5.0, 1.0, 1.0]
+  assert banded_sensitivity.column_squares(strategy, 3).tolist() == [5.0, 1.0, 1.0]
   assert sensitivity.sensitivity(strategy, once).value == math.sqrt(5.0)
   apart = participation.MinSep(num_rounds=3, min_sep=2)
   assert sensitivity.sensitivity(strategy, apart).value == math.sqrt(6.0)
@@ -308,7 +310,7 @@ def test_refuses_other_grams(gram):
 def test_max_min_sep_sum_is_the_maximum(data):
   schema = data.draw(schemas())
   values = data.draw(matrices(schema.num_rounds, rows=3))
-  found = sensitivity.max_min_sep_sum(
+  found = pattern_sums.max_min_sep_sum(
       values, schema.min_sep, schema.max_participations
   )
   expected = [
@@ -327,7 +329,7 @@ def test_repeated_is_a_sum_of_shifts(size, step, count):
       for i in range(size)
   ]
   np.testing.assert_allclose(
-      sensitivity.repeated(values, step, count), expected, atol=1e-14
+      pattern_sums.repeated(values, step, count), expected, atol=1e-14
   )
 
 

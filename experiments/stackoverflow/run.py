@@ -19,7 +19,7 @@ from fl_dpftrl.learning import checkpoints
 from fl_dpftrl.learning import loop
 from fl_dpftrl.learning import metrics
 from fl_dpftrl.learning import process as process_lib
-from fl_dpftrl.learning import schedules
+from fl_dpftrl import schedules
 from fl_dpftrl.learning import workers
 from fl_dpftrl.simulation import cohorts
 from fl_dpftrl.strategies import base

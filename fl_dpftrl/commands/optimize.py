@@ -43,6 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       help='what the noise is to be small in (default: prefix)',
   )
   add('--momentum', type=float, help='of the momentum workload, below 1')
+  for name, what in (('warmup', 'grows'), ('cooldown', 'falls')):
+    add(
+        f'--{name}_fraction', type=float, default=0.0,
+        help=f'share of the rounds in which the learning rate {what} (default: 0)',
+    )
   add('--output', metavar='FILE.json', help='write the strategy file there')
 
 
@@ -82,15 +87,19 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _workload(args: argparse.Namespace) -> workloads.Workload:
+  rates = {
+      'warmup_fraction': args.warmup_fraction,
+      'cooldown_fraction': args.cooldown_fraction,
+  }
   if args.workload == 'prefix':
     if args.momentum is not None:
       raise ValueError(
           f'--momentum={args.momentum} needs --workload=momentum'
       )
-    return workloads.Workload()
+    return workloads.Workload(**rates)
   if args.momentum is None:
     raise ValueError('--workload=momentum needs --momentum')
-  return workloads.Workload(args.momentum)
+  return workloads.Workload(args.momentum, **rates)
 
 
 def _size(

@@ -13,9 +13,9 @@ import numpy as np
 from scipy import signal
 
 from fl_dpftrl import participation
-from fl_dpftrl import sensitivity
 from fl_dpftrl import workloads
 from fl_dpftrl.optimization import solver
+from fl_dpftrl.sensitivity import patterns
 from fl_dpftrl.strategies import blt
 
 MAX_BUFFERS = 8
@@ -133,7 +133,7 @@ def _log_loss(
     weights = np.arange(num_rounds, 0.0, -1.0) / num_rounds
 
   def repeat(values):
-    return sensitivity.repeated(
+    return patterns.repeated(
         values, schema.min_sep, schema.participations
     )
 

@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 
 from fl_dpftrl.aggregators import factory
 from fl_dpftrl.learning import process as process_lib
-from fl_dpftrl.learning import schedules
+from fl_dpftrl import schedules
 from fl_dpftrl.strategies import identity
 
 pytestmark = [pytest.mark.tff, pytest.mark.usefixtures('worker')]

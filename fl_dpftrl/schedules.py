@@ -31,6 +31,25 @@ def warmup_cooldown(
     raise ValueError(
         f'server_learning_rate must be positive, got {server_learning_rate!r}'
     )
+  factors = warmup_cooldown_factors(
+      num_rounds,
+      warmup_fraction=warmup_fraction,
+      cooldown_fraction=cooldown_fraction,
+  )
+  return (server_learning_rate * factors).astype(np.float32)
+
+
+def warmup_cooldown_factors(
+    num_rounds: int, *, warmup_fraction: float, cooldown_fraction: float
+) -> np.ndarray:
+  """The rates of `warmup_cooldown` as shares of the plateau's.
+
+  Returns:
+    Float64 of shape [num_rounds], between 0.05 and 1.
+
+  Raises:
+    ValueError: as `warmup_cooldown`.
+  """
   if num_rounds < 1:
     raise ValueError(f'num_rounds must be at least 1, got {num_rounds!r}')
   for name, fraction in (
@@ -52,4 +71,4 @@ def warmup_cooldown(
       factors[:length] = ramp
     else:
       factors[num_rounds - length :] = ramp[::-1]
-  return (server_learning_rate * factors).astype(np.float32)
+  return factors

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl.learning import schedules
+from fl_dpftrl import schedules
 
 
 def test_rises_stays_and_falls_over_the_stated_fractions():

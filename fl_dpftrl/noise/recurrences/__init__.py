@@ -1,0 +1,12 @@
+"""The step of each family's stream in TensorFlow, from Z to a row of N·Z.
+
+A new family registers its own recurrence here, or where it is defined.
+"""
+
+from fl_dpftrl.noise.recurrences import banded as _banded
+from fl_dpftrl.noise.recurrences import blt as _blt
+from fl_dpftrl.noise.recurrences import identity as _identity
+from fl_dpftrl.noise.recurrences import tree as _tree
+from fl_dpftrl.noise.recurrences.dispatch import NoiseSource
+from fl_dpftrl.noise.recurrences.dispatch import Recurrence
+from fl_dpftrl.noise.recurrences.dispatch import recurrence

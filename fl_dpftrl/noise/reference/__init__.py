@@ -1,0 +1,7 @@
+"""The streams in plain NumPy: what the TensorFlow streams are measured by."""
+
+from fl_dpftrl.noise.reference import banded as _banded
+from fl_dpftrl.noise.reference import blt as _blt
+from fl_dpftrl.noise.reference import identity as _identity
+from fl_dpftrl.noise.reference import tree as _tree
+from fl_dpftrl.noise.reference.dispatch import reference_stream

@@ -1,0 +1,35 @@
+"""The one function that gives the reference stream of any family."""
+
+import functools
+
+import numpy as np
+
+from fl_dpftrl.noise import base
+from fl_dpftrl.strategies import base as strategies
+
+
+@functools.singledispatch
+def reference_stream(
+    strategy: strategies.Strategy, z: np.ndarray
+) -> base.NoiseStream:
+  """Streams the rows of N·Z for a given Z, without ever forming N.
+
+  Args:
+    strategy: of a family that has a stream.
+    z: Z, shape [strategy.num_noise_rows(num_rounds), d], float64.
+
+  Returns:
+    A stream of rows of shape [d]. It raises ValueError where a row needs more
+    of Z than there is, or the strategy has no more rounds.
+
+  Raises:
+    ValueError: where the family has no stream.
+  """
+  del z
+  raise ValueError(f'strategy has no noise stream: {strategy!r}')
+
+
+def row_of(z: np.ndarray, row: int) -> np.ndarray:
+  if row >= len(z):
+    raise ValueError(f'z has {len(z)} rows, row {row} is needed')
+  return np.asarray(z[row], dtype=np.float64)

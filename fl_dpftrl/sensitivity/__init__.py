@@ -1,0 +1,21 @@
+"""Worst-case ‖C u‖ over the rounds and updates that a schema allows.
+
+A device's updates are vectors of norm at most 1, one for each round it takes
+part in, so sens² is the largest Σ X[i, j] ⟨uᵢ, uⱼ⟩ over an allowed pattern of
+rounds, where X = CᵀC. Where X ≥ 0 on the pattern that is Σ X[i, j]; in general
+it is at most Σ |X[i, j]|, and vectors of zeros and ones, or of signs, are not
+enough to reach it.
+"""
+
+from fl_dpftrl.sensitivity import banded as _banded
+from fl_dpftrl.sensitivity import blt as _blt
+from fl_dpftrl.sensitivity import identity as _identity
+from fl_dpftrl.sensitivity import tree as _tree
+from fl_dpftrl.sensitivity.base import EXACT
+from fl_dpftrl.sensitivity.base import LOWER_BOUND
+from fl_dpftrl.sensitivity.base import Sensitivity
+from fl_dpftrl.sensitivity.base import UPPER_BOUND
+from fl_dpftrl.sensitivity.dispatch import sensitivity
+from fl_dpftrl.sensitivity.gram import gram_matrix
+from fl_dpftrl.sensitivity.gram import gram_sensitivity
+from fl_dpftrl.sensitivity.observed import pattern_sensitivity

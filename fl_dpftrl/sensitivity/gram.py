@@ -1,0 +1,123 @@
+"""The sensitivity of any C, from its Gram matrix X = CᵀC."""
+
+import functools
+import math
+
+import numpy as np
+
+from fl_dpftrl import participation
+from fl_dpftrl import workloads
+from fl_dpftrl.sensitivity import base
+from fl_dpftrl.sensitivity import patterns
+from fl_dpftrl.strategies import base as strategies
+
+
+_CHUNK_ENTRIES = 1 << 22  # float64 values of working memory: 32 MiB
+
+
+@functools.singledispatch
+def gram_matrix(strategy: strategies.Strategy, num_rounds: int) -> np.ndarray:
+  """X = CᵀC, shape [num_rounds, num_rounds].
+
+  Raises:
+    ValueError: where num_rounds is more than the strategy can run, or too many
+      for a dense matrix.
+  """
+  workloads.check_dense(num_rounds)
+  matrix = strategy.strategy_matrix(num_rounds)
+  return matrix.T @ matrix
+
+
+def gram_sensitivity(
+    gram: np.ndarray, schema: participation.MinSep
+) -> base.Sensitivity:
+  """The sensitivity of a C with gram matrix X = CᵀC.
+
+  Under min-sep, a pattern π holds round i and rounds at least min_sep away, so
+  Σ over i, j in π of |X[i, j]| is at most Σ over i in π of vᵢ, with vᵢ the most
+  that |X[i, i]| plus allowed entries of row i add up to. The square root is
+  taken once, of the outer maximum: rooting the inner ones too would understate
+  the sensitivity.
+
+  Args:
+    gram: shape [num_rounds, num_rounds], symmetric.
+    schema: a MinSep or a FixedSeparation.
+
+  Raises:
+    ValueError: where gram has another shape or values that are not finite.
+
+  Source: Choquette-Choo et al. 2023, theorem 2 and algorithms 3 and 4; leaving
+  out the entries of a row that are closer than min_sep makes the bound tighter,
+  and exact where no other entry is left.
+  """
+  gram = np.asarray(gram, dtype=np.float64)
+  if gram.shape != (schema.num_rounds, schema.num_rounds):
+    raise ValueError(
+        f'gram must be square with {schema.num_rounds} rows, got shape'
+        f' {gram.shape}'
+    )
+  if not np.isfinite(gram).all():
+    raise ValueError('gram must be finite')
+  if isinstance(schema, participation.FixedSeparation):
+    return _fixed_separation(gram, schema)
+  if schema.participations == 2:
+    return base.Sensitivity(math.sqrt(_worst_pair(gram, schema.min_sep)), base.EXACT)
+  squares, exact = _row_maxima(gram, schema)
+  value = math.sqrt(patterns.worst_sum(squares, schema))
+  return base.Sensitivity(value, base.EXACT if exact else base.UPPER_BOUND)
+
+
+def _worst_pair(gram: np.ndarray, min_sep: int) -> float:
+  """Largest X[i, i] + X[j, j] + 2 |X[i, j]| over j - i >= min_sep."""
+  diagonal = np.diagonal(gram)
+  worst = float(diagonal.max())
+  for i in range(gram.shape[0] - min_sep):
+    pairs = diagonal[i + min_sep :] + 2.0 * np.abs(gram[i, i + min_sep :])
+    worst = max(worst, float(diagonal[i] + pairs.max()))
+  return worst
+
+
+def _row_maxima(
+    gram: np.ndarray, schema: participation.MinSep
+) -> tuple[np.ndarray, bool]:
+  """vᵢ of `gram_sensitivity`, and whether every row has only its diagonal."""
+  num_rounds, min_sep = schema.num_rounds, schema.min_sep
+  diagonal = np.diagonal(gram).copy()
+  others = schema.participations - 1
+  if not others:
+    return diagonal, True
+  best, exact = np.empty(num_rounds), True
+  rounds = np.arange(num_rounds)
+  # A pattern with row i has room for one round fewer: where as many as fit are
+  # allowed, that stays so, and `max_min_sep_sum` need not count them.
+  if schema.participations == -(-num_rounds // min_sep):
+    others = None
+  chunk = max(1, _CHUNK_ENTRIES // (num_rounds + min_sep * (others or 1)))
+  for start in range(0, num_rounds, chunk):
+    rows = rounds[start : start + chunk]
+    allowed = np.abs(rows[:, None] - rounds) >= min_sep
+    entries = np.where(allowed, np.abs(gram[rows]), 0.0)
+    if entries.any():
+      exact = False
+      best[rows] = patterns.max_min_sep_sum(entries, min_sep, others)
+    else:
+      best[rows] = 0.0
+  return diagonal + best, exact
+
+
+def _fixed_separation(
+    gram: np.ndarray, schema: participation.FixedSeparation
+) -> base.Sensitivity:
+  """Every pattern is a run of rounds min_sep apart: a sum for each last one."""
+  num_rounds, step, count = (
+      schema.num_rounds, schema.min_sep, schema.participations,
+  )
+  total = patterns.repeated(np.diagonal(gram), step, count)
+  exact = True
+  for lag in range(1, count):
+    entries = np.diagonal(gram, lag * step)
+    exact = exact and (count == 2 or bool((entries >= 0.0).all()))
+    total[lag * step :] += 2.0 * patterns.repeated(np.abs(entries), step, count - lag)
+  return base.Sensitivity(
+      math.sqrt(float(total.max())), base.EXACT if exact else base.UPPER_BOUND
+  )
