@@ -136,21 +136,12 @@ def save(
   file = evaluate(
       strategy, schema=schema, objective=objective, workload=workload
   )
-  parameters = strategy.parameters()
-  arrays = {
-      name: value
-      for name, value in parameters.items()
-      if isinstance(value, np.ndarray)
-  }
+  arrays: dict[str, np.ndarray] = {}
   arrays_path = path.with_suffix('.npz')
   document = {
       'format': FORMAT,
       'version': VERSION,
-      'family': strategy.family,
-      'parameters': {
-          name: {'npz': arrays_path.name} if name in arrays else value
-          for name, value in parameters.items()
-      },
+      **_description(strategy, arrays_path.name, arrays),
       'workload': workload.name,
       **{
           name: value
@@ -172,6 +163,28 @@ def save(
   text = json.dumps(document, indent=2, allow_nan=False) + '\n'
   files.write_durably(path, text.encode())
   return file
+
+
+def _description(
+    strategy: base.Strategy,
+    npz: str,
+    arrays: dict[str, np.ndarray],
+    prefix: str = '',
+) -> dict[str, Any]:
+  """Family and parameters of a strategy, for JSON.
+
+  Arrays are moved into `arrays`, under the parameter's name; those of a strategy
+  inside another one under the names of the parameters that lead there, joined
+  by dots.
+  """
+  parameters = {}
+  for name, value in strategy.parameters().items():
+    if isinstance(value, np.ndarray):
+      arrays[prefix + name], value = value, {'npz': npz}
+    elif isinstance(value, base.Strategy):
+      value = _description(value, npz, arrays, f'{prefix}{name}.')
+    parameters[name] = value
+  return {'family': strategy.family, 'parameters': parameters}
 
 
 def _schema_name(schema: participation.MinSep) -> str:
@@ -329,7 +342,9 @@ def _schema(document: dict[str, Any]) -> participation.MinSep:
   return _SCHEMAS[name](**arguments)
 
 
-def _strategy(document: dict[str, Any], path: pathlib.Path) -> base.Strategy:
+def _strategy(
+    document: dict[str, Any], path: pathlib.Path, prefix: str = ''
+) -> base.Strategy:
   family = _field(document, 'family', str)
   if family not in registry.FAMILIES:
     raise ValueError(
@@ -344,13 +359,25 @@ def _strategy(document: dict[str, Any], path: pathlib.Path) -> base.Strategy:
         f' got {", ".join(sorted(parameters)) or "none"}'
     )
   parameters = {
-      name: _array(value, name, path) if isinstance(value, dict) else value
+      name: _parameter(value, name, path, prefix)
       for name, value in parameters.items()
   }
   try:
     return cls(**parameters)
   except (TypeError, ValueError) as e:
     raise ValueError(f'parameters: {e}') from e
+
+
+def _parameter(value: Any, name: str, path: pathlib.Path, prefix: str) -> Any:
+  """A parameter as `_description` writes it, turned back."""
+  if not isinstance(value, dict):
+    return value
+  if 'family' not in value:
+    return _array(value, prefix + name, path)
+  try:
+    return _strategy(value, path, f'{prefix}{name}.')
+  except ValueError as e:
+    raise ValueError(f'{name}: {e}') from e
 
 
 def _array(

@@ -12,7 +12,9 @@ from fl_dpftrl import participation
 from fl_dpftrl import workloads
 from fl_dpftrl.strategies import banded
 from fl_dpftrl.strategies import blt
+from fl_dpftrl.strategies import dense
 from fl_dpftrl.strategies import identity
+from fl_dpftrl.strategies import stamped
 from fl_dpftrl.strategies import tree
 
 SCHEMA = participation.MinSep(num_rounds=12, min_sep=3, max_participations=2)
@@ -28,7 +30,13 @@ def banded_example():
 EXAMPLES = {
     'banded': banded_example,
     'blt': lambda: blt.BLT([0.9999999999921251, 1 / 3], [0.1, 0.2]),
+    'dense': lambda: dense.Dense(banded_example().strategy_matrix(12)),
     'identity': identity.Identity,
+    'stamped': lambda: stamped.Stamped(blt.BLT([0.9], [0.1]), 5),
+    'stamped banded': lambda: stamped.Stamped(banded_example(), 5),
+    'stamped twice': lambda: stamped.Stamped(
+        stamped.Stamped(banded_example(), 3), 7
+    ),
     'tree_online': tree.TreeOnline,
 }
 
@@ -110,7 +118,7 @@ def test_refuses_figures_that_are_not_its_own(written, name):
     ({'format': 'other'}, 'format'),
     ({'version': 2}, 'version must be 1, got 2'),
     ({'version': '1'}, 'version'),
-    ({'family': 'dense'}, "family.*got 'dense'"),
+    ({'family': 'full'}, "family.*got 'full'"),
     ({'family': None}, 'family'),
     ({'family': 'identity'}, 'parameters of identity must be none'),
     ({'parameters': {}}, 'buffer_decay'),
@@ -157,49 +165,49 @@ def test_refuses_numbers_that_json_does_not_know(written):
 
 
 @pytest.fixture
-def dense(tmp_path):
+def with_arrays(tmp_path):
   catalogue.save(
       tmp_path / 'a.json', banded_example(), schema=SCHEMA, objective='max'
   )
   return tmp_path / 'a.json'
 
 
-def test_refuses_other_arrays(dense):
+def test_refuses_other_arrays(with_arrays):
   coefficients = np.array(banded_example().coefficients)
   coefficients[5, 1] *= 1 + 1e-6
-  np.savez(dense.with_suffix('.npz'), coefficients=coefficients)
-  assert 'parameters give' in refusal(dense)
+  np.savez(with_arrays.with_suffix('.npz'), coefficients=coefficients)
+  assert 'parameters give' in refusal(with_arrays)
 
 
-def test_refuses_missing_and_broken_arrays(dense):
-  arrays = dense.with_suffix('.npz')
+def test_refuses_missing_and_broken_arrays(with_arrays):
+  arrays = with_arrays.with_suffix('.npz')
   np.savez(arrays, other=np.ones(3))
-  assert 'coefficients' in refusal(dense)
+  assert 'coefficients' in refusal(with_arrays)
   arrays.write_bytes(b'PK\x03\x04 and no more')
-  assert 'coefficients' in refusal(dense)
+  assert 'coefficients' in refusal(with_arrays)
   arrays.unlink()
-  assert 'coefficients' in refusal(dense)
+  assert 'coefficients' in refusal(with_arrays)
 
 
-def test_never_unpickles(dense):
+def test_never_unpickles(with_arrays):
   class Trap:
 
     def __reduce__(self):
-      return (pathlib.Path.touch, (dense.with_name('trapped'),))
+      return (pathlib.Path.touch, (with_arrays.with_name('trapped'),))
 
   trap = np.empty((1, 1), dtype=object)
   trap[0, 0] = Trap()
-  np.savez(dense.with_suffix('.npz'), coefficients=trap)
-  assert 'coefficients' in refusal(dense)
-  assert not dense.with_name('trapped').exists()
+  np.savez(with_arrays.with_suffix('.npz'), coefficients=trap)
+  assert 'coefficients' in refusal(with_arrays)
+  assert not with_arrays.with_name('trapped').exists()
 
 
 @pytest.mark.parametrize('name', ['../a.npz', '/etc/passwd', ''])
-def test_refuses_arrays_from_elsewhere(dense, name):
-  document = json.loads(dense.read_text())
+def test_refuses_arrays_from_elsewhere(with_arrays, name):
+  document = json.loads(with_arrays.read_text())
   document['parameters']['coefficients'] = {'npz': name}
-  dense.write_text(json.dumps(document))
-  assert 'coefficients' in refusal(dense)
+  with_arrays.write_text(json.dumps(document))
+  assert 'coefficients' in refusal(with_arrays)
 
 
 def test_save_refuses_other_endings_and_objectives(tmp_path):

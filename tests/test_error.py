@@ -10,7 +10,9 @@ from fl_dpftrl import sensitivity
 from fl_dpftrl import workloads
 from fl_dpftrl.strategies import banded
 from fl_dpftrl.strategies import blt
+from fl_dpftrl.strategies import dense
 from fl_dpftrl.strategies import identity
+from fl_dpftrl.strategies import stamped
 from fl_dpftrl.strategies import tree
 
 
@@ -29,6 +31,8 @@ STRATEGIES = {
     'tree_online': lambda n: tree.TreeOnline(),
     'banded': example,
     'blt': lambda n: blt.BLT([0.99, 0.5], [0.2, 0.7]),
+    'dense': lambda n: dense.Dense(example(n).strategy_matrix(n)),
+    'stamped': lambda n: stamped.Stamped(example(30), 10),
 }
 
 

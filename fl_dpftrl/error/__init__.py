@@ -2,6 +2,8 @@
 
 from fl_dpftrl.error import blt as _blt
 from fl_dpftrl.error import identity as _identity
+from fl_dpftrl.error import stamped as _stamped
+from fl_dpftrl.error import toeplitz as _toeplitz
 from fl_dpftrl.error import tree as _tree
 from fl_dpftrl.error.base import Error
 from fl_dpftrl.error.dispatch import error

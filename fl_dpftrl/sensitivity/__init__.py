@@ -10,6 +10,8 @@ enough to reach it.
 from fl_dpftrl.sensitivity import banded as _banded
 from fl_dpftrl.sensitivity import blt as _blt
 from fl_dpftrl.sensitivity import identity as _identity
+from fl_dpftrl.sensitivity import stamped as _stamped
+from fl_dpftrl.sensitivity import toeplitz as _toeplitz
 from fl_dpftrl.sensitivity import tree as _tree
 from fl_dpftrl.sensitivity.base import EXACT
 from fl_dpftrl.sensitivity.base import LOWER_BOUND

@@ -3,10 +3,21 @@
 from fl_dpftrl.strategies import banded
 from fl_dpftrl.strategies import base
 from fl_dpftrl.strategies import blt
+from fl_dpftrl.strategies import dense
 from fl_dpftrl.strategies import identity
+from fl_dpftrl.strategies import stamped
+from fl_dpftrl.strategies import toeplitz
 from fl_dpftrl.strategies import tree
 
 FAMILIES: dict[str, type[base.Strategy]] = {
     cls.family: cls
-    for cls in (identity.Identity, tree.TreeOnline, banded.Banded, blt.BLT)
+    for cls in (
+        identity.Identity,
+        tree.TreeOnline,
+        banded.Banded,
+        blt.BLT,
+        dense.Dense,
+        stamped.Stamped,
+        toeplitz.BandedToeplitz,
+    )
 }

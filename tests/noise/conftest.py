@@ -5,8 +5,10 @@ import pytest
 
 from fl_dpftrl.strategies import banded
 from fl_dpftrl.strategies import blt
+from fl_dpftrl.strategies import dense
 from fl_dpftrl.strategies import identity
 from fl_dpftrl.strategies import registry
+from fl_dpftrl.strategies import stamped
 from fl_dpftrl.strategies import tree
 
 
@@ -19,11 +21,18 @@ def _banded(num_rounds):
   return banded.Banded(coefficients)
 
 
+def _dense(num_rounds):
+  matrix = np.random.default_rng(num_rounds).uniform(-0.5, 0.5, (num_rounds,) * 2)
+  return dense.Dense(np.tril(matrix, -1) + np.diag(1.5 + np.diag(matrix)))
+
+
 _EXAMPLES = {
     'identity': lambda num_rounds: identity.Identity(),
     'tree_online': lambda num_rounds: tree.TreeOnline(),
     'banded': _banded,
     'blt': lambda num_rounds: blt.BLT((0.99, 0.8, 0.3), (0.25, 0.3, 0.2)),
+    'dense': _dense,
+    'stamped': lambda num_rounds: stamped.Stamped(_banded(5), 5),
 }
 
 

@@ -9,7 +9,9 @@ from fl_dpftrl import workloads
 from fl_dpftrl.strategies import banded
 from fl_dpftrl.strategies import base
 from fl_dpftrl.strategies import blt
+from fl_dpftrl.strategies import dense
 from fl_dpftrl.strategies import registry
+from fl_dpftrl.strategies import stamped
 
 ROUNDS = (1, 2, 3, 7, 8, 21)
 MOST = max(ROUNDS) + 1
@@ -24,9 +26,16 @@ def banded_example():
   return banded.Banded(coefficients)
 
 
+def dense_example():
+  matrix = np.tril(np.random.default_rng(3).normal(size=(MOST, MOST)) / 4)
+  return dense.Dense(matrix + np.diag(1.0 + np.abs(np.diag(matrix))))
+
+
 EXAMPLES = {
     'banded': banded_example,
     'blt': lambda: blt.BLT([0.97, 0.6, 0.05], [0.1, 0.3, 0.6]),
+    'dense': dense_example,
+    'stamped': lambda: stamped.Stamped(banded_example(), 5),
 }
 
 

@@ -1,0 +1,89 @@
+"""Dense lower-triangular strategies, for matrices that nothing smaller describes."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.linalg
+
+from fl_dpftrl.strategies import base
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Dense:
+  """A lower-triangular C, entry by entry.
+
+  Attributes:
+    coefficients: C, shape [num_rounds, num_rounds], float64; 0 above the
+      diagonal, positive on it.
+
+  Raises:
+    ValueError: for another shape, values that are not finite, a diagonal that
+      is not positive, or a value above it that is not 0.
+
+  Source: Denisov et al. 2022, theorem 2.1: any factorisation has an equivalent
+  lower-triangular one, whose noise can be streamed.
+  """
+
+  coefficients: np.ndarray
+  family: ClassVar[str] = 'dense'
+
+  def __post_init__(self):
+    coefficients = np.array(self.coefficients, dtype=np.float64)
+    if (
+        coefficients.ndim != 2
+        or not coefficients.size
+        or coefficients.shape[0] != coefficients.shape[1]
+    ):
+      raise ValueError(
+          'coefficients must have shape [num_rounds, num_rounds], got shape'
+          f' {coefficients.shape}'
+      )
+    if not np.isfinite(coefficients).all():
+      raise ValueError('coefficients must be finite')
+    diagonal = np.diagonal(coefficients)
+    if (diagonal <= 0).any():
+      raise ValueError(
+          'coefficients must have a positive diagonal, got'
+          f' {diagonal.min()!r}'
+      )
+    if np.triu(coefficients, 1).any():
+      raise ValueError('coefficients must be 0 above the diagonal')
+    coefficients.setflags(write=False)
+    object.__setattr__(self, 'coefficients', coefficients)
+
+  @property
+  def max_rounds(self) -> int | None:
+    return self.coefficients.shape[0]
+
+  def num_noise_rows(self, num_rounds: int) -> int:
+    return num_rounds
+
+  def memory_copies(self, num_rounds: int) -> int:
+    """None: a stream draws the rows of Z that it needs again, every round."""
+    del num_rounds
+    return 0
+
+  def strategy_matrix(self, num_rounds: int) -> np.ndarray:
+    base.check_num_rounds(self, num_rounds)
+    return self.coefficients[:num_rounds, :num_rounds].copy()
+
+  def noising_matrix(self, num_rounds: int) -> np.ndarray:
+    return scipy.linalg.solve_triangular(
+        self.strategy_matrix(num_rounds), np.eye(num_rounds), lower=True
+    )
+
+  def parameters(self) -> dict[str, Any]:
+    return {'coefficients': self.coefficients}
+
+
+def from_gram(gram: np.ndarray) -> Dense:
+  """The strategy with CᵀC = X, for a symmetric positive definite X.
+
+  C = J chol(J X J)ᵀ J, with J the reversal of the rounds.
+
+  Raises:
+    LinAlgError: where X is not positive definite.
+  """
+  factor = scipy.linalg.cholesky(gram[::-1, ::-1], lower=True)
+  return Dense(factor.T[::-1, ::-1])
