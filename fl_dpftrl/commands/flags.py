@@ -1,7 +1,7 @@
 """Flags that commands share, and how they show their figures."""
 
 import argparse
-from typing import Any
+from typing import Any, Sequence
 
 from fl_dpftrl import participation
 from fl_dpftrl.logs import page
@@ -74,9 +74,26 @@ def table(result: dict[str, Any]) -> str:
   )
 
 
+def columns(rows: Sequence[dict[str, Any]]) -> str:
+  """One aligned line a row under the names of the fields, numbers right."""
+  names = list(rows[0])
+  cells = [names] + [[_cell(n, row[n]) for n in names] for row in rows]
+  widths = [max(map(len, column)) for column in zip(*cells)]
+  left = [isinstance(rows[0][name], str) for name in names]
+  return '\n'.join(
+      '  '.join(
+          f'{cell:<{width}}' if on_left else f'{cell:>{width}}'
+          for cell, width, on_left in zip(line, widths, left)
+      ).rstrip()
+      for line in cells
+  )
+
+
 def _cell(name: str, value: Any) -> str:
   if value is None:
     return 'none'
+  if name == 'seconds':
+    return f'{value:.2f}'
   if isinstance(value, float) and name in _ROUNDED_UP:
     return page.rounded(value, digits=6)
   if isinstance(value, float):

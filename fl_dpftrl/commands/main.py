@@ -9,7 +9,9 @@ from typing import NoReturn, Sequence
 
 import fl_dpftrl
 
-COMMANDS = ('optimize', 'describe', 'account', 'calibrate', 'replay')
+COMMANDS = (
+    'optimize', 'describe', 'compare', 'account', 'calibrate', 'replay'
+)
 
 _PROGRAM = 'fl-dpftrl'
 

@@ -1,0 +1,358 @@
+"""Mechanisms side by side, at one setting or over a range of them."""
+
+import argparse
+import csv
+import dataclasses
+import io
+import os
+import pathlib
+import sys
+from typing import Any, Callable
+
+import numpy as np
+
+from fl_dpftrl import catalogue
+from fl_dpftrl import files
+from fl_dpftrl import participation
+from fl_dpftrl.commands import flags
+from fl_dpftrl.commands import progress
+from fl_dpftrl.comparison import coefficients
+from fl_dpftrl.comparison import contenders as contenders_lib
+from fl_dpftrl.comparison import sweep
+
+HELP = 'puts mechanisms side by side: table, CSV and figures'
+
+EXAMPLE = (
+    'fl-dpftrl compare --mechanisms=identity,tree_online,blt,blt-b400'
+    ' --num_rounds=2052 --min_sep=100:600:7 --max_participations=6'
+    ' --output=comparison'
+)
+
+_SCHEMA = ('num_rounds', 'min_sep', 'max_participations')
+_LOSS_NAMES = {'rms': 'RmsLoss', 'max': 'MaxLoss'}
+_EACH = 'each'
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  add = parser.add_argument
+  add(
+      '--mechanisms', required=True, type=_names,
+      help=(
+          'separated by commas: mechanisms (blt, or blt:3 with its size),'
+          ' strategy files, names in matrices/'
+      ),
+  )
+  several = 'one, a list as 50,100,200 or a range as LOW:HIGH:POINTS'
+  add(
+      '--num_rounds', type=_values, required=True, metavar='N',
+      help=f'n, rounds that consume a row of noise: {several}',
+  )
+  add(
+      '--min_sep', type=_values, default=[1], metavar='B',
+      help=f'b, least distance of rounds of one device: {several} (default: 1)',
+  )
+  add(
+      '--max_participations', type=_values, default=[None], metavar='K',
+      help=(
+          f'k, most rounds of one device: {several} (default: as many as fit)'
+      ),
+  )
+  for name, what in (('min_sep', 'min-sep'), ('num_rounds', 'rounds')):
+    add(
+        f'--optimize_for_{name}', type=_values_or_each, default=[None],
+        metavar=name[0].upper(),
+        help=(
+            f'hold the strategies that are best for this {what} while the real'
+            f' one varies; a list for several, in which "{_EACH}" is the best'
+            ' of each'
+        ),
+    )
+  add(
+      '--objective', choices=catalogue.OBJECTIVES, default='max',
+      help='the loss that optimisers make small (default: max)',
+  )
+  add('--output', metavar='FOLDER', help='write CSV and PNGs there')
+
+
+def _names(text: str) -> list[str]:
+  names = [name.strip() for name in text.split(',')]
+  if not all(names):
+    raise argparse.ArgumentTypeError(f'{text!r} has an empty name')
+  return names
+
+
+def _values(text: str) -> list[int]:
+  """Whole numbers in a list, or spread evenly on a log scale over a range."""
+  low, *rest = text.split(':')
+  if not rest:
+    values = [_value(part, text) for part in text.split(',')]
+    if len(set(values)) < len(values):
+      raise argparse.ArgumentTypeError(f'{text!r} names a value twice')
+    return sorted(values)
+  if len(rest) != 2:
+    raise argparse.ArgumentTypeError(f'{text!r} is not LOW:HIGH:POINTS')
+  low, high, points = (_value(part, text) for part in (low, *rest))
+  if not (low < high and points > 1):
+    raise argparse.ArgumentTypeError(
+        f'{text!r} needs LOW below HIGH and 2 POINTS at least'
+    )
+  if points > 1000:
+    raise argparse.ArgumentTypeError(f'{text!r} has more than 1000 POINTS')
+  spread = np.geomspace(low, high, points).round()
+  return sorted({int(value) for value in spread})
+
+
+def _value(text: str, whole: str) -> int:
+  if not (text.isascii() and text.isdigit() and int(text) > 0):
+    raise argparse.ArgumentTypeError(
+        f'{whole!r} needs whole numbers of at least 1, got {text!r}'
+    )
+  return int(text)
+
+
+def _values_or_each(text: str) -> list[int | None]:
+  """As a list of `_values`, with None for "each"."""
+  parts = text.split(',')
+  others = [part for part in parts if part != _EACH]
+  if len(parts) - len(others) > 1:
+    raise argparse.ArgumentTypeError(f'{text!r} names "{_EACH}" twice')
+  each = [None] * (len(parts) - len(others))
+  return each + (_values(','.join(others)) if others else [])
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+  """Measures every mechanism at every setting; writes what was asked for."""
+  varying = [name for name in _SCHEMA if len(getattr(args, name)) > 1]
+  if len(varying) > 1:
+    raise ValueError(
+        f'--{varying[0]} and --{varying[1]} cannot both have several values'
+    )
+  schemas = [
+      participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)
+      for n in args.num_rounds
+      for b in args.min_sep
+      for k in args.max_participations
+  ]
+  contenders = _contenders(args)
+  folder = None if args.output is None else _folder(args.output)
+  if folder is not None:
+    _check_matplotlib()
+  entries, skipped = [], []
+  shown = progress.Progress('compare')
+  for found in sweep.run(
+      contenders, schemas, objective=args.objective, watch=_watch(shown)
+  ):
+    (entries if isinstance(found, sweep.Entry) else skipped).append(found)
+  _warn(skipped, varying)
+  if not entries:
+    raise ValueError(
+        f'--mechanisms={",".join(args.mechanisms)}: none of them can do this'
+    )
+  result = {
+      'objective': args.objective,
+      'varying': varying[0] if varying else None,
+      'rows': [dataclasses.asdict(entry.row) for entry in entries],
+      'skipped': [
+          {
+              'mechanism': skip.contender.label,
+              **flags.schema_fields(skip.schema),
+              'reason': skip.reason,
+          }
+          for skip in skipped
+      ],
+      'output': args.output,
+      'files': [],
+  }
+  if folder is not None:
+    contents = {'comparison.csv': _csv(entries)}
+    contents.update(_figures(args, entries, varying))
+    result['files'] = _write(folder, contents)
+  return result
+
+
+def _contenders(args: argparse.Namespace) -> list[contenders_lib.Contender]:
+  held = {
+      name: getattr(args, f'optimize_for_{name}')
+      for name in ('min_sep', 'num_rounds')
+  }
+  made_for = [
+      {
+          name: value
+          for name, value in (('min_sep', b), ('num_rounds', n))
+          if value is not None
+      }
+      for b in held['min_sep']
+      for n in held['num_rounds']
+  ]
+  try:
+    return contenders_lib.contenders(args.mechanisms, made_for)
+  except ValueError as e:
+    raise ValueError(f'--mechanisms: {e}') from e
+
+
+def _folder(output: str) -> pathlib.Path:
+  """Refuses before the work what could not be written after it."""
+  folder = pathlib.Path(output)
+  there = folder if folder.exists() else folder.parent
+  if not there.is_dir():
+    what = 'is not a folder' if folder.exists() else 'has no parent folder'
+    raise ValueError(f'--output={output} {what}')
+  if not os.access(there, os.W_OK | os.X_OK):
+    raise ValueError(f'--output={output} cannot be written')
+  return folder
+
+
+def _check_matplotlib() -> None:
+  try:
+    import matplotlib  # pylint: disable=g-import-not-at-top,unused-import
+  except ImportError:
+    raise ValueError(
+        '--output: figures need matplotlib, which is not installed'
+    ) from None
+
+
+def _watch(shown: progress.Progress) -> sweep.Watch:
+  def watch(contender, schema):
+    where = (
+        f'{contender.label} at n={schema.num_rounds}, b={schema.min_sep},'
+        f' k={schema.participations}'
+    )
+    shown.say(where)
+
+    def report(steps: int, loss: float) -> None:
+      shown.say(f'{where}: {steps} steps, loss {loss:.6g}')
+
+    return report
+
+  return watch
+
+
+def _warn(skipped: list[sweep.Skipped], varying: list[str]) -> None:
+  """One line for each contender and reason."""
+  where: dict[tuple[str, str], list[str]] = {}
+  for skip in skipped:
+    key = skip.contender.label, skip.reason
+    values = [str(getattr(skip.schema, name)) for name in varying]
+    where.setdefault(key, []).extend(values)
+  for (label, reason), values in where.items():
+    at = f' at {varying[0]}={",".join(values)}' if values else ''
+    print(f'compare: {label} is left out{at}: {reason}', file=sys.stderr)
+
+
+def _csv(entries: list[sweep.Entry]) -> bytes:
+  text = io.StringIO(newline='')
+  writer = csv.DictWriter(text, sweep.FIELDS, lineterminator='\n')
+  writer.writeheader()
+  writer.writerows(dataclasses.asdict(entry.row) for entry in entries)
+  return text.getvalue().encode()
+
+
+def _figures(
+    args: argparse.Namespace, entries: list[sweep.Entry], varying: list[str]
+) -> dict[str, bytes]:
+  """PNGs by their names."""
+  # Slow to load, and of no use to other commands.
+  from fl_dpftrl.comparison import figures  # pylint: disable=g-import-not-at-top
+  from fl_dpftrl.comparison import style  # pylint: disable=g-import-not-at-top
+
+  setting = _setting(args, style.number)
+  goal = f'optimised for {_LOSS_NAMES[args.objective]}'
+  drawn = {}
+  if varying:
+    axis = varying[0]
+    over = {
+        'num_rounds': 'the number of rounds', 'min_sep': 'min-sep',
+        'max_participations': 'participations',
+    }[axis]
+    for objective, name in _LOSS_NAMES.items():
+      drawn[f'{objective}_loss.png'] = figures.against(
+          entries, axis, f'{objective}_loss',
+          title=f'{name} against {over}',
+          subtitle=f'{setting}; {goal}',
+      )
+  else:
+    drawn['losses.png'] = figures.side_by_side(
+        entries, args.objective, title='Losses side by side',
+        subtitle=f'{setting}; {goal}',
+    )
+  columns, mechanism_of, schema = _columns(entries)
+  if columns:
+    at = ''
+    if varying:
+      value = getattr(schema, varying[0])
+      at = f'at {varying[0]} = {style.number(value)}; '
+    drawn['coefficients.png'] = figures.lags(
+        columns, mechanism_of,
+        title='Coefficients against lag',
+        subtitle=f'first columns; {at}{setting}; {goal}',
+    )
+  return {name: style.png(figure) for name, figure in drawn.items()}
+
+
+def _setting(
+    args: argparse.Namespace, number: Callable[[float], str]
+) -> str:
+  """What does not vary, in words."""
+  words = []
+  if len(args.num_rounds) == 1:
+    words.append(f'{number(args.num_rounds[0])} rounds')
+  if len(args.min_sep) == 1:
+    words.append(f'min-sep {number(args.min_sep[0])}')
+  if args.max_participations == [None]:
+    words.append('as many participations as fit')
+  elif len(args.max_participations) == 1:
+    words.append(f'at most {number(args.max_participations[0])} participations')
+  return ', '.join(words)
+
+
+def _columns(
+    entries: list[sweep.Entry],
+) -> tuple[
+    dict[str, coefficients.Columns], dict[str, str], participation.MinSep
+]:
+  """First columns at the last setting that all have, of those that have any."""
+  last = max(
+      (entry.schema for entry in entries),
+      key=lambda s: (s.num_rounds, s.min_sep, s.participations),
+  )
+  columns, mechanism_of = {}, {}
+  for entry in entries:
+    label = entry.contender.label
+    mechanism_of[label] = entry.contender.mechanism
+    if entry.schema != last:
+      continue
+    found = coefficients.first_columns(entry.strategy, last.num_rounds)
+    if found is not None and found.strategy[1:].any():
+      columns[label] = found
+  return columns, mechanism_of, last
+
+
+def _write(
+    folder: pathlib.Path, contents: dict[str, bytes]
+) -> list[str]:
+  try:
+    folder.mkdir(exist_ok=True)
+    for name, content in contents.items():
+      files.write_durably(folder / name, content)
+  except OSError as e:
+    raise ValueError(f'--output={folder}: {e.strerror or e}') from e
+  return list(contents)
+
+
+def show(result: dict[str, Any]) -> str:
+  """A table with a row each; what is the same in all of them stands above."""
+  rows = result['rows']
+  same = {
+      name: rows[0][name]
+      for name in _SCHEMA
+      if all(row[name] == rows[0][name] for row in rows)
+  }
+  header = ', '.join(f'{name} {value}' for name, value in same.items())
+  lines = [f'{header}, objective {result["objective"]}'.lstrip(', '), '']
+  lines.append(flags.columns([
+      {name: value for name, value in row.items() if name not in same}
+      for row in rows
+  ]))
+  if result['files']:
+    lines += ['', f'in {result["output"]}: {", ".join(result["files"])}']
+  return '\n'.join(lines)

@@ -1,0 +1,101 @@
+"""Who takes part in a comparison: mechanisms to optimise, and given strategies."""
+
+import dataclasses
+import functools
+import pathlib
+from typing import Callable, Mapping, Sequence
+
+from fl_dpftrl import catalogue
+from fl_dpftrl import participation
+from fl_dpftrl.optimization import registry
+from fl_dpftrl.strategies import base
+
+
+@dataclasses.dataclass(frozen=True)
+class Contender:
+  """One line of a comparison.
+
+  Attributes:
+    label: its name there.
+    mechanism: the mechanism or family that it is of.
+    find: takes a schema and the keywords objective, workload and progress.
+    made_for: fields of the schema that its strategy is found for, where they
+      are not those that it is measured at.
+  """
+
+  label: str
+  mechanism: str
+  find: Callable[..., base.Strategy]
+  made_for: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+  def target(self, schema: participation.MinSep) -> participation.MinSep:
+    """What its strategy is found for where it is measured at `schema`."""
+    return dataclasses.replace(schema, **self.made_for)
+
+
+def contenders(
+    names: Sequence[str], made_for: Sequence[Mapping[str, int]] = ({},)
+) -> list[Contender]:
+  """Contenders by their names.
+
+  Args:
+    names: each a mechanism, one with its size as blt:3 or banded:64, a name in
+      matrices/ or a strategy file.
+    made_for: a contender for each of these and each mechanism that has
+      something to optimise; see `Contender`.
+
+  Raises:
+    ValueError: where a name is none of these, its file is not as it should be,
+      the mechanism takes no size, or two contenders have the same label.
+  """
+  found = []
+  for name in names:
+    mechanism, colon, size = name.partition(':')
+    if mechanism not in registry.OPTIMIZERS:
+      found.append(_given(name))
+      continue
+    optimizer = registry.OPTIMIZERS[mechanism]
+    find = optimizer.optimize
+    if colon:
+      find = functools.partial(find, **_size(name, optimizer, size))
+    fixed = mechanism in catalogue.parameter_free()
+    for fields in ({},) if fixed else made_for:
+      found.append(Contender(_label(name, fields), mechanism, find, fields))
+  labels = [contender.label for contender in found]
+  for label in labels:
+    if labels.count(label) > 1:
+      raise ValueError(f'two of them are called {label!r}')
+  return found
+
+
+def _given(name: str) -> Contender:
+  try:
+    strategy = catalogue.load_strategy(name)
+  except ValueError as e:
+    if pathlib.Path(name).is_file():
+      raise
+    raise ValueError(
+        f'{name!r} is neither a mechanism ({", ".join(registry.OPTIMIZERS)}),'
+        f' nor a strategy file, nor one of {", ".join(catalogue.names())}'
+    ) from e
+  label = name if name in catalogue.names() else pathlib.Path(name).stem
+  return Contender(label, strategy.family, lambda schema, **kwargs: strategy)
+
+
+def _size(
+    name: str, optimizer: registry.Optimizer, size: str
+) -> dict[str, int]:
+  if optimizer.size is None:
+    raise ValueError(f'{name!r}: this mechanism takes no size')
+  if not (size.isascii() and size.isdigit()):
+    raise ValueError(
+        f'{name!r}: the {optimizer.size} after the colon must be a whole number'
+    )
+  return {optimizer.size: int(size)}
+
+
+def _label(name: str, made_for: Mapping[str, int]) -> str:
+  if not made_for:
+    return name
+  fields = ', '.join(f'{field}={value}' for field, value in made_for.items())
+  return f'{name} for {fields}'

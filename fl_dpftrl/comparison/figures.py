@@ -1,0 +1,230 @@
+"""The figures of a comparison; matplotlib is loaded with this module."""
+
+from typing import Sequence
+
+from matplotlib import figure as figure_lib
+import numpy as np
+
+from fl_dpftrl.comparison import coefficients
+from fl_dpftrl.comparison import style
+from fl_dpftrl.comparison import sweep
+
+_NAMES = {
+    'num_rounds': 'rounds', 'min_sep': 'min-sep (rounds)',
+    'max_participations': 'participations of one device',
+    'rms_loss': 'RmsLoss', 'max_loss': 'MaxLoss',
+}
+_RATIO_SHOWN = 2.0  # a ratio above is of no interest where others are below
+_BOUND = 'hollow: by an upper bound on the sensitivity'
+
+
+def against(
+    entries: Sequence[sweep.Entry],
+    axis: str,
+    loss: str,
+    *,
+    title: str,
+    subtitle: str,
+    best: str = 'best here',
+) -> figure_lib.Figure:
+  """A loss against what varies, and its ratio to the best at each point.
+
+  Args:
+    entries: at two values of the axis at least.
+    axis: num_rounds, min_sep or max_participations, as the schemas have it.
+    loss: rms_loss or max_loss.
+    title: the first line.
+    subtitle: the setting.
+  
+  """
+  looks = _looks(entries)
+  figure = style.new_figure(9.0, 7.2, title, subtitle)
+  top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+  points = _points(entries, axis, loss)
+  smallest = {}
+  for line in points.values():
+    for x, y, _ in line:
+      smallest[x] = min(y, smallest.get(x, np.inf))
+  ratios = {
+      label: [(x, y / smallest[x], exact) for x, y, exact in line]
+      for label, line in points.items()
+  }
+  for axes, lines in ((top, points), (bottom, ratios)):
+    style.dress(axes)
+    for label, line in lines.items():
+      _line(axes, line, looks[label])
+  xs = sorted(smallest)
+  style.scale(bottom, 'x', xs[0], xs[-1])
+  values = [y for line in points.values() for _, y, _ in line]
+  style.scale(top, 'y', min(values), max(values), most_ticks=7)
+  high = _ratio_limit(ratios)
+  bottom.set_ylim(1.0 - 0.04 * (high - 1.0), high)
+  style.scale(bottom, 'y', 1.0, high, most_ticks=6)
+  top.set_ylabel(f'{_NAMES[loss]} (clip norms)')
+  bottom.set_ylabel(f'ratio to the {best}')
+  bottom.set_xlabel(_NAMES[axis])
+  if any(not exact for line in points.values() for _, _, exact in line):
+    top.text(
+        0.995, 0.985, _BOUND, transform=top.transAxes, ha='right', va='top',
+        fontsize=8.5, color=style.GREY,
+    )
+  figure.draw_without_rendering()
+  style.label_lines(
+      top, [(k, *line[-1][:2]) for k, line in points.items()], looks
+  )
+  style.label_lines(
+      bottom,
+      [(k, *v[-1][:2]) for k, v in ratios.items() if v[-1][1] <= high],
+      looks,
+  )
+  return figure
+
+
+def _looks(entries: Sequence[sweep.Entry]) -> dict[str, style.Look]:
+  return style.looks({
+      entry.contender.label: entry.contender.mechanism for entry in entries
+  })
+
+
+def _points(
+    entries: Sequence[sweep.Entry], axis: str, loss: str
+) -> dict[str, list[tuple[float, float, bool]]]:
+  """(x, loss, whether exact) of each label, x ascending."""
+  points = {}
+  for entry in entries:
+    x = getattr(entry.schema, axis)
+    exact = entry.row.sensitivity_kind == 'exact'
+    points.setdefault(entry.contender.label, []).append(
+        (x, getattr(entry.row, loss), exact)
+    )
+  return {label: sorted(line) for label, line in points.items()}
+
+
+def _line(axes, line, look: style.Look) -> None:
+  xs, ys, exact = zip(*line)
+  axes.plot(xs, ys, **look.line)
+  for wanted, face in ((True, look.colour), (False, 'white')):
+    chosen = [i for i, e in enumerate(exact) if e is wanted]
+    axes.plot(
+        [xs[i] for i in chosen], [ys[i] for i in chosen],
+        linestyle='none', marker=look.marker, markersize=5,
+        color=look.colour, markerfacecolor=face,
+    )
+
+
+def _ratio_limit(ratios) -> float:
+  """The top of the panel: lines that come below 2 are shown up to there."""
+  shown = [
+      y
+      for line in ratios.values()
+      if min(y for _, y, _ in line) < _RATIO_SHOWN
+      for _, y, _ in line
+  ]
+  return 1.0 + 1.06 * max(min(max(shown), _RATIO_SHOWN) - 1.0, 0.01)
+
+
+def side_by_side(
+    entries: Sequence[sweep.Entry],
+    objective: str,
+    *,
+    title: str,
+    subtitle: str,
+) -> figure_lib.Figure:
+  """Both losses of each at one schema, the best on top."""
+  looks = _looks(entries)
+  ordered = sorted(
+      entries, key=lambda e: getattr(e.row, f'{objective}_loss'), reverse=True
+  )
+  figure = style.new_figure(
+      9.0, 1.9 + 0.42 * len(entries), title, subtitle
+  )
+  axes = figure.subplots()
+  style.dress(axes)
+  axes.grid(False, axis='y')
+  for place, entry in enumerate(ordered):
+    look, row = looks[entry.contender.label], entry.row
+    exact = row.sensitivity_kind == 'exact'
+    face = look.colour if exact else 'white'
+    axes.plot(
+        [row.rms_loss, row.max_loss], [place, place],
+        color=look.colour, linewidth=2.2, alpha=0.45,
+    )
+    for value, side in ((row.rms_loss, 'right'), (row.max_loss, 'left')):
+      axes.plot(
+          value, place, marker='o' if side == 'right' else 'D',
+          markersize=7, color=look.colour, markerfacecolor=face,
+      )
+      axes.annotate(
+          f'{value:#.4g}', (value, place), ha=side, va='center',
+          xytext=(-8 if side == 'right' else 8, 0),
+          textcoords='offset points', fontsize=9.5, color=look.colour,
+      )
+  axes.set_yticks(
+      range(len(ordered)),
+      [f'{e.row.mechanism}  ({_copies(e.row.memory_copies)})' for e in ordered],
+  )
+  for tick, entry in zip(axes.get_yticklabels(), ordered):
+    tick.set_color(looks[entry.contender.label].colour)
+  axes.tick_params(axis='y', length=0)
+  values = [v for e in entries for v in (e.row.rms_loss, e.row.max_loss)]
+  low, high = min(values), max(values)
+  axes.set_xlim(low / (high / low) ** 0.16 * 0.97,
+                high * (high / low) ** 0.16 * 1.03)
+  style.scale(axes, 'x', *axes.get_xlim())
+  axes.set_ylim(-0.6, len(ordered) - 0.4)
+  axes.set_xlabel('RmsLoss (circle) and MaxLoss (diamond) in clip norms')
+  if any(e.row.sensitivity_kind != 'exact' for e in entries):
+    axes.set_title(_BOUND, loc='right', fontsize=8.5, color=style.GREY)
+  return figure
+
+
+def _copies(copies: int) -> str:
+  if not copies:
+    return 'no memory'
+  return '1 copy' if copies == 1 else f'{copies:,} copies'
+
+
+def lags(
+    columns: dict[str, coefficients.Columns],
+    mechanism_of: dict[str, str],
+    *,
+    title: str,
+    subtitle: str,
+) -> figure_lib.Figure:
+  """First columns of C and of its inverse against the lag, both logarithmic."""
+  looks = style.looks(mechanism_of)
+  figure = style.new_figure(11.0, 5.2, title, subtitle)
+  panels = figure.subplots(1, 2)
+  names = (
+      'strategy matrix C: coefficient', 'its inverse: |coefficient|'
+  )
+  for axes, name, part in zip(panels, names, (0, 1)):
+    style.dress(axes)
+    lines, floor = {}, np.inf
+    for label, pair in columns.items():
+      values = np.abs(pair[part][1:]) / abs(pair[part][0])
+      shown = np.flatnonzero(values > 1e-12)
+      if shown.size:
+        lines[label] = shown + 1, values[shown]
+        floor = min(floor, _floor(values[shown]))
+    high = max(values.max() for _, values in lines.values())
+    for label, (lag, values) in lines.items():
+      axes.plot(lag, values, label=label, **looks[label].line)
+    longest = max(lag[-1] for lag, _ in lines.values())
+    axes.set_xlim(0.93, 1.08 * longest)
+    axes.set_ylim(0.7 * floor, 1.4 * high)
+    style.scale(axes, 'x', 1.0, float(longest))
+    style.scale(axes, 'y', *axes.get_ylim(), most_ticks=7)
+    axes.set_xlabel('lag (rounds)')
+    axes.set_ylabel(f'{name} / that of lag 0')
+  handles, labels = panels[0].get_legend_handles_labels()
+  figure.legend(
+      handles, labels, loc='outside right center', frameon=False,
+      fontsize=10, labelcolor='linecolor', handlelength=2.6,
+  )
+  return figure
+
+
+def _floor(values: np.ndarray) -> float:
+  """Where a line may end: the last thousandth of its range is not shown."""
+  return max(float(values.min()), 1e-5 * float(values.max()))

@@ -1,0 +1,219 @@
+"""How figures look: colours, ticks, labels beside lines. Figures, not pyplot."""
+
+import io
+import math
+from typing import NamedTuple, Sequence
+
+from matplotlib import axes as axes_lib
+from matplotlib import colors
+from matplotlib import figure as figure_lib
+from matplotlib import ticker
+
+INK, GREY, LIGHT = '#222222', '#767676', '#dddddd'
+DOTS_PER_INCH = 150
+
+# Told apart with any colour vision: after Tol's muted scheme, yellows darkened.
+_COLOURS = {
+    'identity': '#767676',
+    'tree_online': '#999933',
+    'tree_full': '#117733',
+    'dense': '#332288',
+    'multi_epoch': '#aa4499',
+    'banded': '#0077bb',
+    'banded_toeplitz': '#44aa99',
+    'banded_sqrt': '#882255',
+    'blt': '#cc3311',
+}
+_MARKERS = {
+    'identity': 'x',
+    'tree_online': 'v',
+    'tree_full': '^',
+    'dense': 'P',
+    'multi_epoch': 'X',
+    'banded': 's',
+    'banded_toeplitz': 'D',
+    'banded_sqrt': 'p',
+    'blt': 'o',
+}
+# How far towards white, or where negative towards black, each next one goes.
+_SHADES = (0.0, -0.4, 0.35, -0.65, 0.55, -0.2)
+_DASHES = ((), (5, 2), (1.5, 1.5), (7, 2, 1.5, 2), (9, 3), (3, 1, 1, 1, 1, 1))
+_MANTISSAS = (
+    (1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7),
+    (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9),
+)
+
+
+class Look(NamedTuple):
+  """How one contender is drawn in every figure."""
+
+  colour: str
+  marker: str
+  dashes: tuple[float, ...]
+
+  @property
+  def line(self) -> dict[str, object]:
+    return {'color': self.colour, 'dashes': self.dashes, 'linewidth': 1.7}
+
+
+def looks(mechanism_of: dict[str, str]) -> dict[str, Look]:
+  """A look for each label: a colour a mechanism, shades among its own."""
+  taken: dict[str, int] = {}
+  found = {}
+  for label, mechanism in mechanism_of.items():
+    count = taken.get(mechanism, 0)
+    taken[mechanism] = count + 1
+    found[label] = Look(
+        _shade(_COLOURS.get(mechanism, INK), _SHADES[count % len(_SHADES)]),
+        _MARKERS.get(mechanism, '*'),
+        _DASHES[count % len(_DASHES)],
+    )
+  return found
+
+
+def _shade(colour: str, amount: float) -> str:
+  towards = 1.0 if amount > 0 else 0.0
+  return colors.to_hex([
+      part + abs(amount) * (towards - part) for part in colors.to_rgb(colour)
+  ])
+
+
+def new_figure(
+    width: float, height: float, title: str, subtitle: str
+) -> figure_lib.Figure:
+  """An empty figure under a title of two lines."""
+  figure = figure_lib.Figure(
+      figsize=(width, height), layout='constrained', facecolor='white'
+  )
+  figure.get_layout_engine().set(
+      rect=(0.005, 0.005, 0.99, 0.99 - 0.72 / height), h_pad=0.06, w_pad=0.06
+  )
+  figure.text(
+      0.15 / width, 1 - 0.14 / height, title,
+      fontsize=14, fontweight='bold', color=INK, va='top',
+  )
+  figure.text(
+      0.15 / width, 1 - 0.43 / height, subtitle,
+      fontsize=10, color=GREY, va='top',
+  )
+  return figure
+
+
+def dress(axes: axes_lib.Axes) -> None:
+  """Quiet axes: no box, a light grid."""
+  axes.spines[['top', 'right']].set_visible(False)
+  axes.spines[['left', 'bottom']].set_color(GREY)
+  axes.grid(color=LIGHT, linewidth=0.7)
+  axes.set_axisbelow(True)
+  axes.tick_params(colors=INK, labelsize=9.5, width=0.7)
+  axes.xaxis.label.set(color=INK, fontsize=10.5)
+  axes.yaxis.label.set(color=INK, fontsize=10.5)
+
+
+def number(value: float) -> str:
+  """As people write it: 0.5, 20, 1,000, 1e+09."""
+  if value and not 1e-3 <= abs(value) < 1e7:
+    mantissa, exponent = f'{value:.3e}'.split('e')
+    mantissa = mantissa.rstrip('0').rstrip('.').replace('-', '−')
+    sign = f'{int(exponent)}'.replace('-', '−')
+    power = ''.join('⁻⁰¹²³⁴⁵⁶⁷⁸⁹'['−0123456789'.index(c)] for c in sign)
+    return f'10{power}' if mantissa == '1' else f'{mantissa}·10{power}'
+  text = f'{value:,.4f}' if abs(value) < 1000 else f'{value:,.0f}'
+  return text.rstrip('0').rstrip('.') if '.' in text else text
+
+
+def scale(
+    axes: axes_lib.Axes,
+    which: str,
+    low: float,
+    high: float,
+    *,
+    most_ticks: int = 8,
+    span: float = 3.0,
+) -> None:
+  """A log scale with few plain ticks where values span enough, or a linear."""
+  axis = {'x': axes.xaxis, 'y': axes.yaxis}[which]
+  formatter = ticker.FuncFormatter(lambda value, _: number(value))
+  if low <= 0 or high / low < span:
+    axis.set_major_formatter(formatter)
+    return
+  axes.set(**{f'{which}scale': 'log'})
+  axis.set_major_locator(ticker.FixedLocator(_ticks(low, high, most_ticks)))
+  axis.set_major_formatter(formatter)
+  axis.set_minor_locator(ticker.NullLocator())
+
+
+def _ticks(low: float, high: float, most: int) -> list[float]:
+  first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+  decades = range(first, last + 1)
+  step = max(1, math.ceil(len(decades) / most))
+  best = [10.0**d for d in decades[::step]]
+  for mantissas in _MANTISSAS:
+    ticks = [m * 10.0**d for d in decades for m in mantissas]
+    inside = [t for t in ticks if low * 0.999 <= t <= high * 1.001]
+    if len(inside) > most:
+      break
+    best = inside or best
+  return best
+
+
+def label_lines(
+    axes: axes_lib.Axes,
+    ends: Sequence[tuple[str, float, float]],
+    styles: dict[str, Look],
+) -> None:
+  """Names at the right of the axes, each beside where its line ends.
+
+  Names that would touch are moved apart, with a thin line to where they belong.
+
+  Args:
+    axes: with their limits already set.
+    ends: label, x and y of the last point of each line.
+    styles: see `looks`.
+  """
+  to_fraction = axes.transData + axes.transAxes.inverted()
+  wanted = []
+  for label, x, y in ends:
+    across, up = to_fraction.transform((x, y))
+    wanted.append((float(up), float(across), label))
+  wanted.sort()
+  height = axes.bbox.height / axes.figure.dpi
+  places = spread([up for up, _, _ in wanted], 0.175 / height)
+  for place, (up, across, label) in zip(places, wanted):
+    colour = styles[label].colour
+    axes.plot(
+        [across, 1.015, 1.035], [up, up if across > 0.99 else place, place],
+        transform=axes.transAxes, color=colour, linewidth=0.7, alpha=0.6,
+        clip_on=False, solid_capstyle='round',
+    )
+    axes.text(
+        1.042, place, label, transform=axes.transAxes, va='center',
+        fontsize=10, color=colour,
+    )
+
+
+def spread(wanted: Sequence[float], gap: float) -> list[float]:
+  """Ascending places at least a gap apart, as near as can be to those wanted.
+
+  Neighbours that are too near are pooled and centred on their mean, as in
+  isotonic regression.
+  """
+  groups: list[tuple[float, int]] = []  # mean of place − index · gap, and size
+  for index, place in enumerate(wanted):
+    mean, size = place - index * gap, 1
+    while groups and groups[-1][0] > mean:
+      before, count = groups.pop()
+      mean = (before * count + mean * size) / (count + size)
+      size += count
+    groups.append((mean, size))
+  means = [mean for mean, size in groups for _ in range(size)]
+  return [mean + index * gap for index, mean in enumerate(means)]
+
+
+def png(figure: figure_lib.Figure) -> bytes:
+  """The figure as a PNG that is the same each time."""
+  content = io.BytesIO()
+  figure.savefig(
+      content, format='png', dpi=DOTS_PER_INCH, metadata={'Software': None}
+  )
+  return content.getvalue()

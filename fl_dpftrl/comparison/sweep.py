@@ -1,0 +1,145 @@
+"""Every contender at every schema: one row each, or a reason why not."""
+
+import dataclasses
+import time
+from typing import Callable, Iterable, NamedTuple, Sequence
+
+import numpy as np
+
+from fl_dpftrl import catalogue
+from fl_dpftrl import participation
+from fl_dpftrl import workloads
+from fl_dpftrl.comparison import contenders as contenders_lib
+from fl_dpftrl.strategies import base
+
+# Called with the steps so far and the loss, as optimisers do.
+Progress = Callable[[int, float], None]
+# Called when a contender's turn at a schema begins; gives what to call then.
+Watch = Callable[[contenders_lib.Contender, participation.MinSep], Progress]
+
+# What an optimiser or an evaluation raises for a setting beyond it.
+_BEYOND = (ValueError, MemoryError, np.linalg.LinAlgError)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row:
+  """How well a contender does at a schema.
+
+  Attributes:
+    mechanism: the contender's label.
+    num_rounds: n.
+    min_sep: b.
+    max_participations: min(k, ⌈n / b⌉).
+    sensitivity: per unit clip.
+    sensitivity_kind: exact, upper_bound or lower_bound.
+    rms_error: per unit of noise multiplier, as max_error.
+    max_error: of the worst query.
+    rms_loss: sensitivity × rms_error.
+    max_loss: sensitivity × max_error.
+    memory_copies: vectors of the model's size that its noise keeps.
+    seconds: that finding the strategy took.
+  """
+
+  mechanism: str
+  num_rounds: int
+  min_sep: int
+  max_participations: int
+  sensitivity: float
+  sensitivity_kind: str
+  rms_error: float
+  max_error: float
+  rms_loss: float
+  max_loss: float
+  memory_copies: int
+  seconds: float
+
+
+FIELDS = tuple(field.name for field in dataclasses.fields(Row))
+
+
+class Entry(NamedTuple):
+  """A contender's strategy at a schema, with its row."""
+
+  contender: contenders_lib.Contender
+  schema: participation.MinSep
+  strategy: base.Strategy
+  row: Row
+
+
+class Skipped(NamedTuple):
+  """A contender that could not be measured at a schema, and why."""
+
+  contender: contenders_lib.Contender
+  schema: participation.MinSep
+  reason: str
+
+
+class _Found(NamedTuple):
+  strategy: base.Strategy | None
+  reason: str
+  seconds: float
+
+
+def run(
+    contenders: Sequence[contenders_lib.Contender],
+    schemas: Sequence[participation.MinSep],
+    *,
+    objective: str,
+    watch: Watch,
+    workload: workloads.Workload = workloads.Workload(),
+) -> Iterable[Entry | Skipped]:
+  """Finds and measures, one contender after the other.
+
+  A strategy that several schemas share is found once.
+  """
+  for contender in contenders:
+    found: dict[participation.MinSep, _Found] = {}
+    for schema in schemas:
+      progress = watch(contender, schema)
+      target = contender.target(schema)
+      if target not in found:
+        found[target] = _find(
+            contender, target,
+            objective=objective, workload=workload, progress=progress,
+        )
+      yield _measure(contender, schema, found[target], workload)
+
+
+def _find(contender, target, **kwargs) -> _Found:
+  start = time.monotonic()
+  try:
+    strategy, reason = contender.find(target, **kwargs), ''
+  except _BEYOND as e:
+    strategy, reason = None, _one_line(e)
+  return _Found(strategy, reason, time.monotonic() - start)
+
+
+def _measure(
+    contender: contenders_lib.Contender,
+    schema: participation.MinSep,
+    found: _Found,
+    workload: workloads.Workload,
+) -> Entry | Skipped:
+  if found.strategy is None:
+    return Skipped(contender, schema, found.reason)
+  try:
+    measured = catalogue.evaluate(
+        found.strategy, schema=schema, workload=workload
+    )
+    copies = found.strategy.memory_copies(schema.num_rounds)
+  except _BEYOND as e:
+    return Skipped(contender, schema, _one_line(e))
+  row = Row(
+      mechanism=contender.label,
+      num_rounds=schema.num_rounds,
+      min_sep=schema.min_sep,
+      max_participations=schema.participations,
+      **measured.figures,
+      memory_copies=copies,
+      seconds=found.seconds,
+  )
+  return Entry(contender, schema, found.strategy, row)
+
+
+def _one_line(error: BaseException) -> str:
+  return ' '.join(str(error).split()) or type(error).__name__
