@@ -13,6 +13,7 @@ from fl_dpftrl.strategies import blt
 from fl_dpftrl.strategies import dense
 from fl_dpftrl.strategies import identity
 from fl_dpftrl.strategies import stamped
+from fl_dpftrl.strategies import toeplitz
 from fl_dpftrl.strategies import tree
 
 
@@ -32,6 +33,10 @@ STRATEGIES = {
     'banded': example,
     'blt': lambda n: blt.BLT([0.99, 0.5], [0.2, 0.7]),
     'dense': lambda n: dense.Dense(example(n).strategy_matrix(n)),
+    'banded_toeplitz': lambda n: toeplitz.BandedToeplitz([1.5, -0.4, 0.6, 0.2]),
+    'normalized_toeplitz': lambda n: toeplitz.BandedToeplitz(
+        [1.5, 0.7, 0.6, 0.2, 0.1], n + 1
+    ),
     'stamped': lambda n: stamped.Stamped(example(30), 10),
 }
 

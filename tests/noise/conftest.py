@@ -9,6 +9,7 @@ from fl_dpftrl.strategies import dense
 from fl_dpftrl.strategies import identity
 from fl_dpftrl.strategies import registry
 from fl_dpftrl.strategies import stamped
+from fl_dpftrl.strategies import toeplitz
 from fl_dpftrl.strategies import tree
 
 
@@ -32,6 +33,9 @@ _EXAMPLES = {
     'banded': _banded,
     'blt': lambda num_rounds: blt.BLT((0.99, 0.8, 0.3), (0.25, 0.3, 0.2)),
     'dense': _dense,
+    'banded_toeplitz': lambda num_rounds: toeplitz.BandedToeplitz(
+        [1.5, -0.4, 0.6, 0.2], num_rounds
+    ),
     'stamped': lambda num_rounds: stamped.Stamped(_banded(5), 5),
 }
 

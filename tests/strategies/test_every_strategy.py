@@ -12,6 +12,7 @@ from fl_dpftrl.strategies import blt
 from fl_dpftrl.strategies import dense
 from fl_dpftrl.strategies import registry
 from fl_dpftrl.strategies import stamped
+from fl_dpftrl.strategies import toeplitz
 
 ROUNDS = (1, 2, 3, 7, 8, 21)
 MOST = max(ROUNDS) + 1
@@ -36,6 +37,7 @@ EXAMPLES = {
     'blt': lambda: blt.BLT([0.97, 0.6, 0.05], [0.1, 0.3, 0.6]),
     'dense': dense_example,
     'stamped': lambda: stamped.Stamped(banded_example(), 5),
+    'banded_toeplitz': lambda: toeplitz.BandedToeplitz([1.5, -0.4, 0.6, 0.2]),
 }
 
 

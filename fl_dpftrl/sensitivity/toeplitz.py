@@ -1,0 +1,194 @@
+"""Sensitivity of banded Toeplitz strategies."""
+
+import math
+
+import numpy as np
+
+from fl_dpftrl import participation
+from fl_dpftrl import workloads
+from fl_dpftrl.sensitivity import base
+from fl_dpftrl.sensitivity import dispatch
+from fl_dpftrl.sensitivity import gram
+from fl_dpftrl.sensitivity import patterns
+from fl_dpftrl.strategies import base as strategies
+from fl_dpftrl.strategies import toeplitz
+
+_MOST_GRAM_ROUNDS = 1024  # up to which the bound on any X is tried as well
+_ROUNDING = 1e-13
+
+
+@dispatch.sensitivity.register
+def _(
+    strategy: toeplitz.BandedToeplitz, schema: participation.MinSep
+) -> base.Sensitivity:
+  """Exact where no two columns of a pattern meet, or c is monotone.
+
+  Otherwise `_lag_bound`, or the bound on any X for few rounds; exact where the
+  bound is what the earliest pattern reaches.
+  """
+  num_rounds, count = schema.num_rounds, schema.participations
+  strategies.check_num_rounds(strategy, num_rounds)
+  bands = np.trim_zeros(strategy.coefficients, 'b').size
+  if bands <= schema.min_sep or count == 1:
+    return base.Sensitivity(
+        math.sqrt(_apart_square(strategy, schema)), base.EXACT
+    )
+  coefficients, reached = strategy.coefficients[:num_rounds], 0.0
+  if strategy.max_rounds is None:
+    reached = math.sqrt(earliest_square(coefficients, schema)[0])
+    if coefficients[-1] >= 0.0 and (np.diff(coefficients) <= 0.0).all():
+      return base.Sensitivity(reached, base.EXACT)
+  bound = math.sqrt(_lag_bound(strategy, schema))
+  if reached >= bound * (1.0 - _ROUNDING):
+    return base.Sensitivity(bound, base.EXACT)
+  result = base.Sensitivity(bound, base.UPPER_BOUND)
+  if num_rounds <= _MOST_GRAM_ROUNDS:
+    general = gram.gram_sensitivity(
+        gram.gram_matrix(strategy, num_rounds), schema
+    )
+    if general.kind == base.EXACT or general.value < bound:
+      result = general
+  return result
+
+
+@gram.gram_matrix.register
+def _(strategy: toeplitz.BandedToeplitz, num_rounds: int) -> np.ndarray:
+  strategies.check_num_rounds(strategy, num_rounds)
+  workloads.check_dense(num_rounds)
+  coefficients = strategy.coefficients[:num_rounds]
+  total = np.zeros((num_rounds, num_rounds))
+  for lag in range(coefficients.size):
+    products = np.cumsum(
+        coefficients[lag:] * coefficients[: coefficients.size - lag]
+    )
+    columns = np.arange(lag, num_rounds)
+    entries = products[np.minimum(num_rounds - columns, products.size) - 1]
+    total[columns, columns - lag] = total[columns - lag, columns] = entries
+  norms = strategy.column_norms(num_rounds)
+  return total / np.outer(norms, norms)
+
+
+def earliest_square(
+    coefficients: np.ndarray, schema: participation.MinSep
+) -> tuple[float, np.ndarray]:
+  """‖Σ columns 0, b, …, (k − 1) b‖² of a Toeplitz C, and its gradient.
+
+  The sensitivity squared where c is non-negative and non-increasing; never above
+  it for any other. Between the rounds in which the sum of columns builds up, and
+  those in which it fades, it repeats itself every b rounds: of those periods,
+  one is enough, whatever n is.
+
+  Args:
+    coefficients: c, at most num_rounds.
+    schema: n, b and k.
+
+  Returns:
+    The square, and its gradient in c, of c's shape.
+
+  Source: Kalinin and Lampert 2024 (Banded Square Root), theorem 2.
+  """
+  bands, min_sep = coefficients.size, schema.min_sep
+  overlapping = -(-bands // min_sep)
+  periods = max(0, schema.participations - 2 * overlapping - 2)
+  count = schema.participations - periods
+  size = min(
+      schema.num_rounds - periods * min_sep, (count - 1) * min_sep + bands
+  )
+  total = np.zeros(size)
+  total[:bands] = coefficients
+  total = patterns.repeated(total, min_sep, count)
+  square = float(total @ total)
+  grad = patterns.repeated(total[::-1], min_sep, count)[::-1][:bands]
+  if periods:
+    folded = np.zeros(overlapping * min_sep)
+    folded[:bands] = coefficients
+    period = folded.reshape(overlapping, min_sep).sum(axis=0)
+    square += periods * float(period @ period)
+    grad = grad + periods * np.tile(period, overlapping)[:bands]
+  return square, 2.0 * grad
+
+
+def _squares_after(strategy: toeplitz.BandedToeplitz) -> np.ndarray:
+  """Σ of cᵢ² of a column that ends j rounds after its diagonal: [num_bands]."""
+  return np.cumsum(np.square(strategy.coefficients))
+
+
+def _apart_square(
+    strategy: toeplitz.BandedToeplitz, schema: participation.MinSep
+) -> float:
+  """The largest sum of squared column norms over a pattern.
+
+  No column is longer than those that the end does not cut, and of a pattern
+  whose columns do not meet, it cuts the last at most.
+  """
+  num_rounds, count = schema.num_rounds, schema.participations
+  squares = _squares_after(strategy)
+  cut = min(squares.size, num_rounds)
+  first = max((count - 1) * schema.min_sep, num_rounds - cut)
+  after = num_rounds - 1 - np.arange(first, num_rounds)
+  unused = (strategy.max_rounds or num_rounds) - num_rounds
+  norms = strategy.late_norms()
+  last = squares[np.minimum(after, cut - 1)] / np.square(
+      norms[np.minimum(after + unused, norms.size - 1)]
+  )
+  whole = squares[-1] / norms[-1] ** 2
+  return (count - 1) * float(whole) + float(last.max())
+
+
+def _lag_bound(
+    strategy: toeplitz.BandedToeplitz, schema: participation.MinSep
+) -> float:
+  """A bound on Σ |X[i, j]| over a pattern, from the largest entry at each lag.
+
+  A round's lags from the rounds before it are min_sep apart, the least of them at
+  least min_sep; with m rounds before it they add up to F[m] at most.
+  """
+  count, min_sep = schema.participations, schema.min_sep
+  largest = _largest_entries(strategy, schema.num_rounds, min_sep)
+  own = largest[0]
+  if isinstance(schema, participation.FixedSeparation):
+    sums = np.cumsum(largest[1::min_sep])
+  else:
+    sums = _separated_sums(largest[1:], min_sep)
+  sums = np.concatenate([[0.0], sums])
+  more = max(0, count - sums.size)
+  return float(
+      count * own + 2.0 * (sums[:count].sum() + more * sums[-1])
+  )
+
+
+def _largest_entries(
+    strategy: toeplitz.BandedToeplitz, num_rounds: int, min_sep: int
+) -> np.ndarray:
+  """max |X[j − l, j]| over j, for the lags l = 0, min_sep, min_sep + 1, …
+
+  Column j has t = n − j rounds from its diagonal on.
+  """
+  coefficients, norms = strategy.coefficients, strategy.late_norms()
+  bands = min(coefficients.size, num_rounds)
+  coefficients = coefficients[:bands]
+  unused = (strategy.max_rounds or num_rounds) - num_rounds
+  largest = []
+  for lag in (0, *range(min_sep, bands)):
+    products = np.cumsum(coefficients[lag:] * coefficients[: bands - lag])
+    after = np.arange(min(bands, num_rounds - lag))  # t − 1
+    entries = np.abs(products[np.minimum(after, products.size - 1)])
+    entries = entries / (
+        norms[np.minimum(after + unused, norms.size - 1)]
+        * norms[np.minimum(after + unused + lag, norms.size - 1)]
+    )
+    largest.append(entries.max())
+  return np.array(largest)
+
+
+def _separated_sums(values: np.ndarray, min_sep: int) -> np.ndarray:
+  """Largest sums of 1, 2, … values at least min_sep apart, as many as fit."""
+  most = -(-values.size // min_sep)
+  recent = np.zeros((min_sep, most + 1))
+  after = np.zeros(most + 1)
+  for i in reversed(range(values.size)):
+    before = recent[i % min_sep]
+    after = after.copy()
+    after[1:] = np.maximum(after[1:], values[i] + before[:-1])
+    recent[i % min_sep] = after
+  return after[1:]
