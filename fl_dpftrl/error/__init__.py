@@ -1,5 +1,6 @@
 """Per-query, RMS and max error of a strategy, per unit of noise multiplier."""
 
+from fl_dpftrl.error import banded as _banded
 from fl_dpftrl.error import blt as _blt
 from fl_dpftrl.error import identity as _identity
 from fl_dpftrl.error import stamped as _stamped

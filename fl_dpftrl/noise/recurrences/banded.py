@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from fl_dpftrl.noise.recurrences import dispatch
 from fl_dpftrl.strategies import banded
+from fl_dpftrl.strategies import banded_inverse
 
 
 @dispatch.recurrence.register
@@ -12,7 +13,7 @@ def _(strategy: banded.Banded, specs) -> dispatch.Recurrence:
   """C y = z by forward substitution, over the last num_bands − 1 rows of y."""
   kept, num_rounds = strategy.num_bands - 1, strategy.max_rounds
   diagonal, below = np.split(strategy.coefficients.astype(np.float32), [1], 1)
-  norms = row_norms(strategy)
+  norms = banded_inverse.row_norms(strategy.coefficients)
   message = f'a strategy for {num_rounds} rounds has no noise for another round'
 
   def init():
@@ -36,21 +37,3 @@ def _(strategy: banded.Banded, specs) -> dispatch.Recurrence:
     return row, tf.gather(norms, t), buffers
 
   return dispatch.Recurrence(init, next_fn)
-
-
-def row_norms(strategy: banded.Banded) -> np.ndarray:
-  """‖row t of C⁻¹‖ for every round, shape [num_rounds], in O(n·bands²).
-
-  Carries the covariance of the last rows of C⁻¹ Z along, for Z of variance 1.
-  """
-  kept = strategy.num_bands - 1
-  covariance = np.zeros((kept + 1, kept + 1))  # Newest first.
-  norms = np.empty(strategy.max_rounds)
-  for t, (diagonal, *below) in enumerate(strategy.coefficients):
-    with_last = -(np.asarray(below) @ covariance[:kept, :kept]) / diagonal
-    variance = (1.0 / diagonal - np.dot(with_last, below)) / diagonal
-    covariance[1:, 1:] = covariance[:kept, :kept]
-    covariance[0, 1:] = covariance[1:, 0] = with_last
-    covariance[0, 0] = variance
-    norms[t] = np.sqrt(variance)
-  return norms
