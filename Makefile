@@ -16,7 +16,7 @@ TFF_TESTS := tests/aggregators tests/experiments tests/learning tests/noise/stre
 CORE_PYTHON := $(or $(PYTHON),python3)
 CORE_VENV = .venv-core
 
-.PHONY: env train test test-fast test-core clean
+.PHONY: env train matrices test test-fast test-core clean
 
 env: $(VENV)/installed
 
@@ -43,6 +43,11 @@ train: env
 	@$(TRAIN) --noise_multiplier=0 --output_dir=$(RUN)-no-noise >$(NULL)
 	@echo "2 of 2: with correlated noise" >&2
 	@$(TRAIN) --output_dir=$(RUN) --compare_with=$(RUN)-no-noise
+
+# Every strategy file anew; one thread, so that sums come out the same each time.
+matrices: env
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
+	  $(VENV)/bin/python -m fl_dpftrl.recipes
 
 test: env
 	$(VENV)/bin/python -m pytest $(TESTS)

@@ -25,6 +25,7 @@ setuptools.setup(
     install_requires=[
         'dp-accounting>=0.4.3',
         'duckdb>=1.0',
+        'matplotlib>=3.8',
         'numpy>=1.26',
         'pyarrow>=16',
         'scipy>=1.11',

@@ -1,0 +1,106 @@
+"""matrices/: a recipe for every file, and a file for every recipe."""
+
+import json
+
+import pytest
+
+from fl_dpftrl import catalogue
+from fl_dpftrl import recipes
+
+OPTIMIZED = [
+    name
+    for name, recipe in recipes.RECIPES.items()
+    if not isinstance(recipe, recipes.Known)
+]
+SLOW = ()
+
+
+def loss(strategy, recipe):
+  figures = catalogue.evaluate(strategy, schema=recipe.schema).figures
+  return figures[f'{recipe.objective}_loss']
+
+
+def test_recipes_and_files_match():
+  assert set(catalogue.names()) == set(recipes.RECIPES)
+  folder = catalogue.matrices_folder()
+  arrays = {path.stem for path in folder.glob('*.npz')}
+  named = {
+      path.stem
+      for path in folder.glob('*.json')
+      if f'"{path.stem}.npz"' in path.read_text()
+  }
+  assert arrays == named
+
+
+@pytest.mark.parametrize('name', recipes.RECIPES)
+def test_every_file_is_recomputed(name):
+  file, recipe = catalogue.load(name), recipes.RECIPES[name]
+  assert file.schema == recipe.schema
+  assert file.objective == recipe.objective
+  assert file.sensitivity.kind == 'exact'
+
+
+@pytest.mark.parametrize('name', sorted(set(recipes.RECIPES) - set(OPTIMIZED)))
+def test_known_parameters_are_in_their_files(name):
+  made, stored = recipes.RECIPES[name].make(), catalogue.load(name).strategy
+  assert made == stored
+
+
+@pytest.mark.parametrize('name', [
+    pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [])
+    for name in OPTIMIZED
+])
+def test_optimizing_again_finds_nothing_better(name):
+  recipe = recipes.RECIPES[name]
+  stored = loss(catalogue.load(name).strategy, recipe)
+  assert loss(recipe.make(), recipe) == pytest.approx(stored, rel=1e-4)
+
+
+def test_the_kept_optimum_is_still_the_best_found():
+  recipe = recipes.RECIPES['blt-b100']
+  again = recipes.Optimized(
+      'blt', recipe.schema, recipe.objective, {'num_buffers': 3}
+  )
+  assert loss(recipe.make(), recipe) <= loss(again.make(), recipe) * (1 + 1e-4)
+
+
+def test_writing_is_repeatable(tmp_path):
+  folders = tmp_path / 'a', tmp_path / 'b'
+  for folder in folders:
+    folder.mkdir()
+    for name in ('blt-b400', 'banded-b16'):
+      recipes.write(name, folder)
+  names = sorted(path.name for path in folders[0].iterdir())
+  assert names == ['banded-b16.json', 'banded-b16.npz', 'blt-b400.json']
+  for name in names:
+    assert (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes()
+
+
+def test_the_files_are_what_writing_gives(tmp_path):
+  recipes.write('blt-b1000', tmp_path)
+  own = catalogue.matrices_folder() / 'blt-b1000.json'
+  written = json.loads((tmp_path / 'blt-b1000.json').read_text())
+  stored = json.loads(own.read_text())
+  assert written.keys() == stored.keys()
+  assert written['parameters'] == stored['parameters']
+
+
+@pytest.mark.parametrize('name', recipes.RECIPES)
+def test_an_edited_parameter_is_refused(tmp_path, name):
+  folder = catalogue.matrices_folder()
+  document = json.loads((folder / f'{name}.json').read_text())
+  parameters = document['parameters']
+  listed = [k for k, v in parameters.items() if isinstance(v, list)]
+  if not listed:
+    pytest.skip('its parameters are arrays, which test_catalogue.py edits')
+  parameters[listed[0]][0] *= 1 - 1e-6
+  path = tmp_path / 'edited.json'
+  path.write_text(json.dumps(document))
+  with pytest.raises(ValueError, match='its parameters give'):
+    catalogue.load(path)
+
+
+def test_main_names_what_it_does_not_know(capsys):
+  with pytest.raises(SystemExit):
+    recipes.main(['nope'])
+  assert 'nope' in capsys.readouterr().err
