@@ -7,6 +7,7 @@ import numpy as np
 import scipy.linalg
 
 from fl_dpftrl.strategies import base
+from fl_dpftrl.strategies import interlaced
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,13 +80,17 @@ class BLT:
   def inverse_coefficients(self, num_rounds: int) -> np.ndarray:
     """The first column of N, C's inverse: shape [num_rounds]."""
     base.check_num_rounds(self, num_rounds)
-    scale, decay = np.asarray(self.output_scale), np.asarray(self.buffer_decay)
-    inverse = np.empty(num_rounds)
-    buffers, impulse = np.zeros(self.num_buffers), 1.0
-    for t in range(num_rounds):
-      inverse[t] = impulse - scale @ buffers
-      buffers, impulse = decay * buffers + inverse[t], 0.0
-    return inverse
+    inverse = interlaced.chain(self.gaps)
+    points = 1.0 - inverse.below_one[2::2]
+    powers = np.power.outer(points, np.arange(num_rounds - 1))
+    return np.concatenate([[1.0], -inverse.inverse_scales @ powers])
+
+  @property
+  def gaps(self) -> np.ndarray:
+    """Between the decays of C and of its inverse; see `interlaced`."""
+    return interlaced.gaps_of(
+        np.asarray(self.buffer_decay), np.asarray(self.output_scale)
+    )
 
   def strategy_matrix(self, num_rounds: int) -> np.ndarray:
     return np.tril(scipy.linalg.toeplitz(self.coefficients(num_rounds)))
