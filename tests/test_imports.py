@@ -9,7 +9,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent
 HEAVY = ('jax', 'jaxlib', 'tensorflow', 'tensorflow_federated')
 ROOMS = (
-    'accounting', 'commands', 'error', 'logs', 'noise/reference',
+    'accounting', 'commands', 'comparison', 'error', 'logs', 'noise/reference',
     'optimization', 'sensitivity', 'simulation', 'strategies',
 )
 
@@ -40,7 +40,7 @@ def test_light_rooms(room):
 
 def test_light_modules():
   names = (
-      'catalogue', 'files', 'participation', 'schedules', 'workloads',
+      'catalogue', 'files', 'participation', 'recipes', 'schedules', 'workloads',
       'noise.base',
   )
   assert not loaded_by('\n'.join(f'import fl_dpftrl.{n}' for n in names))

@@ -8,6 +8,8 @@ import scipy.linalg
 
 from fl_dpftrl.strategies import base
 from fl_dpftrl.strategies import blt
+from fl_dpftrl.strategies import power_series
+from fl_dpftrl.strategies import toeplitz
 
 MOST_LAGS = 10_000
 _LARGEST_MATRIX = 4096
@@ -49,3 +51,12 @@ def _(strategy: blt.BLT, num_rounds: int) -> Columns:
   return Columns(
       strategy.coefficients(lags), strategy.inverse_coefficients(lags)
   )
+
+
+@first_columns.register
+def _(strategy: toeplitz.BandedToeplitz, num_rounds: int) -> Columns:
+  lags = min(num_rounds, MOST_LAGS)
+  column, norms = np.zeros(lags), strategy.column_norms(lags)
+  column[: strategy.num_bands] = strategy.coefficients[:lags]
+  inverse = power_series.reciprocal(strategy.coefficients, lags)
+  return Columns(column / norms[0], norms * inverse)

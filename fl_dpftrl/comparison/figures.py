@@ -25,7 +25,6 @@ def against(
     *,
     title: str,
     subtitle: str,
-    best: str = 'best here',
 ) -> figure_lib.Figure:
   """A loss against what varies, and its ratio to the best at each point.
 
@@ -35,7 +34,6 @@ def against(
     loss: rms_loss or max_loss.
     title: the first line.
     subtitle: the setting.
-  
   """
   looks = _looks(entries)
   figure = style.new_figure(9.0, 7.2, title, subtitle)
@@ -61,7 +59,7 @@ def against(
   bottom.set_ylim(1.0 - 0.04 * (high - 1.0), high)
   style.scale(bottom, 'y', 1.0, high, most_ticks=6)
   top.set_ylabel(f'{_NAMES[loss]} (clip norms)')
-  bottom.set_ylabel(f'ratio to the {best}')
+  bottom.set_ylabel('ratio to the best here')
   bottom.set_xlabel(_NAMES[axis])
   if any(not exact for line in points.values() for _, _, exact in line):
     top.text(
@@ -226,5 +224,5 @@ def lags(
 
 
 def _floor(values: np.ndarray) -> float:
-  """Where a line may end: the last thousandth of its range is not shown."""
+  """The lowest that is shown of a line: five decades below its top."""
   return max(float(values.min()), 1e-5 * float(values.max()))

@@ -138,19 +138,22 @@ def scale(
     axis.set_major_formatter(formatter)
     return
   axes.set(**{f'{which}scale': 'log'})
-  axis.set_major_locator(ticker.FixedLocator(_ticks(low, high, most_ticks)))
+  axis.set_major_locator(ticker.FixedLocator(ticks(low, high, most_ticks)))
   axis.set_major_formatter(formatter)
   axis.set_minor_locator(ticker.NullLocator())
 
 
-def _ticks(low: float, high: float, most: int) -> list[float]:
+def ticks(low: float, high: float, most: int) -> list[float]:
+  """Round numbers from low to high, evenly on a log scale, `most` at most."""
   first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
   decades = range(first, last + 1)
   step = max(1, math.ceil(len(decades) / most))
-  best = [10.0**d for d in decades[::step]]
+  best = [
+      10.0**d for d in decades[::step] if low * 0.999 <= 10.0**d <= high * 1.001
+  ]
   for mantissas in _MANTISSAS:
-    ticks = [m * 10.0**d for d in decades for m in mantissas]
-    inside = [t for t in ticks if low * 0.999 <= t <= high * 1.001]
+    marks = [m * 10.0**d for d in decades for m in mantissas]
+    inside = [t for t in marks if low * 0.999 <= t <= high * 1.001]
     if len(inside) > most:
       break
     best = inside or best

@@ -1,0 +1,61 @@
+"""Who takes part: mechanisms, sizes, given strategies, and what is held."""
+
+import pytest
+
+from fl_dpftrl import catalogue
+from fl_dpftrl import participation
+from fl_dpftrl.comparison import contenders as lib
+from fl_dpftrl.strategies import blt
+
+SCHEMA = participation.MinSep(num_rounds=40, min_sep=10, max_participations=3)
+
+
+def test_names():
+  found = lib.contenders(['identity', 'blt:2', 'blt-b400', 'banded'])
+  assert [c.label for c in found] == ['identity', 'blt:2', 'blt-b400', 'banded']
+  assert [c.mechanism for c in found] == ['identity', 'blt', 'blt', 'banded']
+  assert all(c.target(SCHEMA) == SCHEMA for c in found)
+  assert found[2].find(SCHEMA, objective='rms') == (
+      catalogue.load_strategy('blt-b400')
+  )
+  assert found[1].find(SCHEMA, objective='max').num_buffers == 2
+
+
+def test_a_file_goes_by_its_stem(tmp_path):
+  path = tmp_path / 'mine.json'
+  catalogue.save(path, blt.BLT([0.5], [0.5]), schema=SCHEMA, objective='max')
+  found, = lib.contenders([str(path)])
+  assert (found.label, found.mechanism) == ('mine', 'blt')
+
+
+def test_held_ones_are_for_what_is_optimised():
+  found = lib.contenders(
+      ['tree_online', 'blt', 'blt-b400'],
+      [{}, {'min_sep': 5, 'num_rounds': 30}],
+  )
+  assert [c.label for c in found] == [
+      'tree_online', 'blt', 'blt for min_sep=5, num_rounds=30', 'blt-b400'
+  ]
+  assert found[2].target(SCHEMA) == participation.MinSep(
+      num_rounds=30, min_sep=5, max_participations=3
+  )
+
+
+@pytest.mark.parametrize('names, message', [
+    (['nope'], "'nope' is neither .*blt.*blt-b400"),
+    (['blt:'], 'num_buffers after the colon'),
+    (['blt:-1'], 'num_buffers after the colon'),
+    (['blt:²'], 'num_buffers after the colon'),
+    (['tree_online:3'], 'takes no size'),
+    (['blt', 'banded', 'blt'], "called 'blt'"),
+])
+def test_refusals(names, message):
+  with pytest.raises(ValueError, match=message):
+    lib.contenders(names)
+
+
+def test_a_broken_file_says_what_is_wrong_with_it(tmp_path):
+  path = tmp_path / 'mine.json'
+  path.write_text('{"format": "other"}')
+  with pytest.raises(ValueError, match='format must be'):
+    lib.contenders([str(path)])

@@ -1,0 +1,55 @@
+"""Looks, ticks and labels of figures."""
+
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+import pytest
+
+from fl_dpftrl.comparison import style
+from fl_dpftrl.optimization import registry
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.lists(st.floats(-2, 2), min_size=1, max_size=12).map(sorted),
+    st.floats(0.01, 0.5),
+)
+def test_names_never_touch_and_stay_in_order(wanted, gap):
+  places = style.spread(wanted, gap)
+  assert all(b - a >= gap * (1 - 1e-9) for a, b in zip(places, places[1:]))
+  assert sum(places) == pytest.approx(sum(wanted), abs=1e-9)
+
+
+def test_names_with_room_stay_where_they_are():
+  assert style.spread([0.0, 0.5, 1.0], 0.2) == pytest.approx([0.0, 0.5, 1.0])
+  assert style.spread([0.4, 0.4], 0.2) == pytest.approx([0.3, 0.5])
+
+
+@pytest.mark.parametrize('value, text', [
+    (0.0, '0'), (1.0, '1'), (0.25, '0.25'), (1234.0, '1,234'), (1e9, '10⁹'),
+    (2.5e-5, '2.5·10⁻⁵'), (342, '342'), (100.0, '100'), (12345.6, '12,346'),
+])
+def test_numbers_are_written_as_people_do(value, text):
+  assert style.number(value) == text
+
+
+@pytest.mark.parametrize('low, high', [
+    (16, 128), (1, 1e9), (5, 30), (50, 1000), (3.7, 12.2), (1e-8, 1.0),
+])
+def test_ticks_are_few_and_inside(low, high):
+  ticks = style.ticks(low, high, 8)
+  assert 2 <= len(ticks) <= 8
+  assert all(low * 0.99 <= tick <= high * 1.01 for tick in ticks)
+
+
+def test_every_mechanism_has_a_colour_and_a_marker_of_its_own():
+  looks = style.looks({name: name for name in registry.OPTIMIZERS})
+  assert len({look.colour for look in looks.values()}) == len(looks)
+  assert len({look.marker for look in looks.values()}) == len(looks)
+
+
+def test_lines_of_one_mechanism_are_told_apart():
+  looks = style.looks({f'blt:{i}': 'blt' for i in range(6)})
+  assert len({look.colour for look in looks.values()}) == 6
+  assert len({look.dashes for look in looks.values()}) == 6
+  assert {look.marker for look in looks.values()} == {'o'}

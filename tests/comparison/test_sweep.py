@@ -1,0 +1,92 @@
+"""Every contender at every schema, each strategy found once."""
+
+import numpy as np
+import pytest
+
+from fl_dpftrl import catalogue
+from fl_dpftrl import participation
+from fl_dpftrl.comparison import contenders
+from fl_dpftrl.comparison import sweep
+from fl_dpftrl.strategies import identity
+
+SCHEMAS = [
+    participation.MinSep(num_rounds=20, min_sep=b, max_participations=2)
+    for b in (2, 5, 10)
+]
+
+
+def unwatched(contender, schema):
+  return lambda steps, loss: None
+
+
+def run(*found, watch=unwatched):
+  return list(sweep.run(found, SCHEMAS, objective='max', watch=watch))
+
+
+def test_rows_are_the_figures_of_the_strategies():
+  entries = run(*contenders.contenders(['identity', 'blt-b400']))
+  assert [e.contender.label for e in entries] == (
+      ['identity'] * 3 + ['blt-b400'] * 3
+  )
+  for entry in entries:
+    figures = catalogue.evaluate(entry.strategy, schema=entry.schema).figures
+    for name, value in figures.items():
+      assert getattr(entry.row, name) == value
+    assert entry.row.memory_copies == entry.strategy.memory_copies(20)
+
+
+def recorder(made_for, strategy=identity.Identity()):
+  """A contender that keeps what it was asked for."""
+  asked = []
+
+  def find(schema, *, objective, workload, progress):
+    del workload
+    progress(1, 2.0)
+    asked.append((schema, objective))
+    if isinstance(strategy, Exception):
+      raise strategy
+    return strategy
+
+  return contenders.Contender('it', 'identity', find, made_for), asked
+
+
+def test_optimised_anew_for_each_schema():
+  contender, asked = recorder({})
+  run(contender)
+  assert asked == [(schema, 'max') for schema in SCHEMAS]
+
+
+def test_held_strategies_are_found_once():
+  contender, asked = recorder({'min_sep': 5})
+  entries = run(contender)
+  assert asked == [(SCHEMAS[1], 'max')]
+  assert [e.row.min_sep for e in entries] == [2, 5, 10]
+
+
+@pytest.mark.parametrize('error', [
+    ValueError('too\n large'), MemoryError(), np.linalg.LinAlgError('singular'),
+])
+def test_what_cannot_be_done_is_skipped_and_others_go_on(error):
+  contender, _ = recorder({}, error)
+  found = run(contender, *contenders.contenders(['identity']))
+  assert [type(f) for f in found] == [sweep.Skipped] * 3 + [sweep.Entry] * 3
+  assert found[0].reason == (' '.join(str(error).split()) or 'MemoryError')
+
+
+def test_other_errors_are_not_hidden():
+  contender, _ = recorder({}, KeyError('a bug'))
+  with pytest.raises(KeyError):
+    run(contender)
+
+
+def test_the_watch_hears_of_every_turn_and_every_step():
+  turns, steps = [], []
+
+  def watch(contender, schema):
+    turns.append((contender.label, schema.min_sep))
+    return lambda *args: steps.append(args)
+
+  contender, _ = recorder({})
+  run(contender, watch=watch)
+  assert turns == [('it', 2), ('it', 5), ('it', 10)]
+  assert steps == [(1, 2.0)] * 3
