@@ -1,0 +1,357 @@
+"""Optimal banded Toeplitz strategies, and families of them with few parameters.
+
+Where no two columns of a pattern meet, any coefficients will do, and L-BFGS
+finds them. Where columns meet, they are kept non-negative and non-increasing, for
+which the sensitivity has an exact closed form. Where a run is much longer than it
+takes the errors to settle, what comes after costs nothing.
+"""
+
+import math
+from typing import Callable, NamedTuple
+
+import numpy as np
+from scipy import optimize as optimize_lib
+
+from fl_dpftrl import error
+from fl_dpftrl import participation
+from fl_dpftrl import sensitivity
+from fl_dpftrl import workloads
+from fl_dpftrl.error import toeplitz as errors
+from fl_dpftrl.optimization import monotone
+from fl_dpftrl.optimization import solver
+from fl_dpftrl.optimization import toeplitz_loss
+from fl_dpftrl.strategies import toeplitz
+
+MOST_DEFAULT_BANDS = 1024
+OBJECTIVES = ('rms', 'max')
+
+# Columns normalised for n rounds bind a strategy to n: what that must be worth.
+_WORTHWHILE, _PROMISING = 1e-3, 3e-4
+_MOST_LATE_ENTRIES = 1 << 24  # of the rows of B that normalisation changes
+_POWERS = {'rms': (1,), 'max': (64, 2048)}  # on the way to the largest error
+_MOST_ROOT_BANDS = 1 << 16
+
+
+class Problem(NamedTuple):
+  """What is to be made small.
+
+  Attributes:
+    schema: n, b and k.
+    objective: 'rms' or 'max'.
+    workload: A.
+  """
+
+  schema: participation.MinSep
+  objective: str
+  workload: workloads.Workload
+
+  def loss(self, strategy: toeplitz.BandedToeplitz) -> float:
+    """Sensitivity times error."""
+    result = error.error(strategy, self.schema.num_rounds, self.workload)
+    value = sensitivity.sensitivity(strategy, self.schema).value
+    return value * (result.rms if self.objective == 'rms' else result.max)
+
+
+def default_bands(schema: participation.MinSep) -> tuple[int, ...]:
+  """The num_bands worth trying where none is given, each at most 1024.
+
+  min_sep, or n where k is 1. More bring little where participations fill the
+  run; where they do not fill half of it, n / k may be better.
+  """
+  bands = [schema.min_sep]
+  if schema.participations == 1:
+    bands = [schema.num_rounds]
+  elif 2 * schema.min_sep * schema.participations < schema.num_rounds:
+    bands.append(schema.num_rounds // schema.participations)
+  most = min(schema.num_rounds, MOST_DEFAULT_BANDS)
+  return tuple(sorted({min(size, most) for size in bands}))
+
+
+def optimize(
+    schema: participation.MinSep,
+    *,
+    objective: str,
+    num_bands: int | None = None,
+    workload: workloads.Workload = workloads.Workload(),
+    progress: solver.Progress | None = None,
+) -> toeplitz.BandedToeplitz:
+  """The banded Toeplitz strategy of least loss that was found.
+
+  With at most min_sep bands, or where k is 1, its columns are normalised for n
+  rounds if that lowers the loss by more than 0.1 %; it then runs for n rounds at
+  most. With more bands its coefficients are non-negative and non-increasing.
+
+  Args:
+    schema: n, b and k.
+    objective: 'rms' or 'max'.
+    num_bands: at most n; None for the best of `default_bands`.
+    workload: what the noise is to be small in.
+    progress: called with the steps so far and the loss.
+
+  Raises:
+    ValueError: where num_bands or the objective is outside its range, or a
+      workload that is not Toeplitz has too many rounds for dense matrices.
+
+  Source: Choquette-Choo et al. 2024 (scaling up banded matrix factorisation),
+  section 3.2, appendices D, I and K.
+  """
+  problem = Problem(schema, objective, workload)
+  check(problem, num_bands)
+  report = Steps(progress)
+  sizes = default_bands(schema) if num_bands is None else (num_bands,)
+  found = [_optimize(problem, size, report) for size in sizes]
+  return min(found, key=problem.loss) if len(found) > 1 else found[0]
+
+
+def _optimize(
+    problem: Problem, num_bands: int, report: solver.Progress
+) -> toeplitz.BandedToeplitz:
+  start, schema = _shifted_harmonic(problem, num_bands), problem.schema
+  if num_bands > schema.min_sep and schema.participations > 1:
+    search = lambda start, log_square: monotone.minimize(
+        log_square, start, progress=report
+    )
+    return _search(problem, start, False, search)
+  search = lambda start, log_square: _free_search(start, log_square, report)
+  return _normalized(problem, _search(problem, start, False, search), search)
+
+
+def check(problem: Problem, num_bands: int | None) -> None:
+  """Raises ValueError for an objective or number of bands that will not do."""
+  if problem.objective not in OBJECTIVES:
+    raise ValueError(f'objective must be rms or max, got {problem.objective!r}')
+  num_rounds = problem.schema.num_rounds
+  if num_bands is not None and not 1 <= num_bands <= num_rounds:
+    raise ValueError(
+        f'num_bands must be 1 to {num_rounds}, got {num_bands!r}'
+    )
+
+
+class Steps:
+  """Counts the steps of all searches, for the progress of the whole."""
+
+  def __init__(self, progress: solver.Progress | None):
+    self._progress, self._steps = progress, 0
+
+  def __call__(self, _: int, log_square: float) -> None:
+    self._steps += 1
+    if self._progress is not None:
+      self._progress(self._steps, math.exp(0.5 * log_square))
+
+
+def _free_search(
+    start: np.ndarray,
+    log_square: toeplitz_loss.LogSquare,
+    report: solver.Progress,
+) -> solver.Solution:
+  """Over all coefficients after the first, which is 1: only ratios matter."""
+  if start.size == 1:
+    return solver.Solution(start, log_square(start)[0], 0)
+
+  def value_and_grad(rest):
+    value, grad = log_square(np.append(1.0, rest))
+    return value, grad[1:]
+
+  found = solver.minimize(
+      value_and_grad,
+      start[1:] / start[0],
+      tolerance=1e-11,
+      patience=10,
+      progress=report,
+  )
+  return found._replace(point=np.append(1.0, found.point))
+
+
+Search = Callable[[np.ndarray, toeplitz_loss.LogSquare], solver.Solution]
+
+
+def _search(
+    problem: Problem,
+    start: np.ndarray,
+    normalized: bool,
+    search: Search,
+) -> toeplitz.BandedToeplitz:
+  """A search for each stage of the objective, over as many terms as it takes."""
+  schema = problem.schema
+  sensitivity_square = toeplitz_loss.sensitivity(schema)
+
+  def log_square(of_error):
+    def both(coefficients):
+      value, grad = of_error(coefficients)
+      if normalized or not math.isfinite(value):
+        return value, grad
+      own, own_grad = sensitivity_square(coefficients)
+      return value + own, grad + own_grad
+
+    return both
+
+  if normalized or not problem.workload.is_toeplitz:
+    for power in _POWERS[problem.objective]:
+      of_error = toeplitz_loss.rows_error(
+          schema.num_rounds, power, problem.workload, normalized=normalized
+      )
+      start = search(start, log_square(of_error)).point
+  else:
+    start = settle(
+        start,
+        schema.num_rounds,
+        problem.workload,
+        lambda point, num_terms: search(
+            point,
+            log_square(
+                toeplitz_loss.response_error(
+                    schema.num_rounds,
+                    problem.objective,
+                    problem.workload,
+                    num_terms,
+                )
+            ),
+        ).point,
+    )
+  return toeplitz.BandedToeplitz(
+      start / start[0], schema.num_rounds if normalized else None
+  )
+
+
+def settle(
+    start: np.ndarray,
+    num_rounds: int,
+    workload: workloads.Workload,
+    search: Callable[[np.ndarray, int], np.ndarray],
+) -> np.ndarray:
+  """Searches until the terms looked at are enough for what is found.
+
+  Args:
+    start: coefficients.
+    num_rounds: n.
+    workload: A, Toeplitz.
+    search: (start, number of terms after which the response is taken to be at
+      its limit) → coefficients.
+  """
+
+  def terms(coefficients):
+    return errors.decoder_column(coefficients, num_rounds, workload)[0].size
+
+  num_terms = terms(start)
+  while True:
+    found = search(start, num_terms)
+    needed = terms(found)
+    if needed <= num_terms:
+      return found
+    start, num_terms = found, needed
+
+
+def _normalized(
+    problem: Problem, strategy: toeplitz.BandedToeplitz, search: Search
+) -> toeplitz.BandedToeplitz:
+  """The best with columns normalised for n, if that is worth its price."""
+  num_rounds, before = problem.schema.num_rounds, problem.loss(strategy)
+  other = toeplitz.BandedToeplitz(strategy.coefficients, num_rounds)
+  if problem.loss(other) > (1.0 - _PROMISING) * before:
+    return strategy
+  late = strategy.num_bands if problem.workload.is_toeplitz else num_rounds
+  if late * num_rounds <= _MOST_LATE_ENTRIES:
+    found = _search(problem, other.coefficients, True, search)
+    other = min(other, found, key=problem.loss)
+  if problem.loss(other) < (1.0 - _WORTHWHILE) * before:
+    return other
+  return strategy
+
+
+def one_parameter(
+    schema: participation.MinSep,
+    *,
+    objective: str,
+    num_bands: int | None = None,
+    workload: workloads.Workload = workloads.Workload(),
+    progress: solver.Progress | None = None,
+) -> toeplitz.BandedToeplitz:
+  """The best of the family cₜ = 1 / (t + 1) + c, found without a gradient.
+
+  Arguments and errors as of `optimize`; num_bands None for the first of
+  `default_bands`.
+
+  Source: Choquette-Choo et al. 2024 (scaling up banded matrix factorisation),
+  appendix J.
+  """
+  problem = Problem(schema, objective, workload)
+  check(problem, num_bands)
+  num_bands = default_bands(schema)[0] if num_bands is None else num_bands
+  coefficients = _shifted_harmonic(problem, num_bands)
+  strategy = toeplitz.BandedToeplitz(coefficients / coefficients[0])
+  if progress is not None:
+    progress(1, problem.loss(strategy))
+  return strategy
+
+
+def _shifted_harmonic(problem: Problem, num_bands: int) -> np.ndarray:
+  """1 / (t + 1) + c with the best c above −1 / num_bands.
+
+  Such coefficients are non-negative and decrease: the sensitivity is exact. A
+  workload that is not Toeplitz is met by the Toeplitz one with its momentum.
+  """
+  schema = problem.schema
+  workload = workloads.Workload(problem.workload.momentum)
+  harmonic = 1.0 / np.arange(1.0, num_bands + 1.0)
+  of_sensitivity = toeplitz_loss.sensitivity(schema)
+
+  def coefficients(logarithm):
+    return harmonic + math.exp(logarithm) - harmonic[-1]
+
+  def search(_, num_terms):
+    of_error = toeplitz_loss.response_error(
+        schema.num_rounds, problem.objective, workload, num_terms
+    )
+
+    def log_square(logarithm):
+      shifted = coefficients(logarithm)
+      return of_error(shifted)[0] + of_sensitivity(shifted)[0]
+
+    return coefficients(
+        optimize_lib.minimize_scalar(
+            log_square,
+            bounds=(math.log(1e-6 / num_bands), math.log(10.0)),
+            method='bounded',
+            options={'xatol': 1e-4},
+        ).x
+    )
+
+  return settle(harmonic, schema.num_rounds, workload, search)
+
+
+def square_root(
+    schema: participation.MinSep,
+    *,
+    objective: str,
+    num_bands: int | None = None,
+    workload: workloads.Workload = workloads.Workload(),
+    progress: solver.Progress | None = None,
+) -> toeplitz.BandedToeplitz:
+  """The first coefficients of the square root of prefix sums: (1 − z)^(−½).
+
+  Args:
+    schema: n, b and k.
+    objective: 'rms' or 'max'; nothing is optimised for it.
+    num_bands: at most n; None for n.
+    workload: the coefficients are the same for any.
+    progress: not called.
+
+  Raises:
+    ValueError: where num_bands or the objective is outside its range, or
+      num_bands is None and n above 65536.
+
+  Source: Fichtenberger, Henzinger, Upadhyay 2023; Kalinin and Lampert 2024 for
+  prefixes.
+  """
+  del progress
+  num_rounds = schema.num_rounds
+  if num_bands is None and num_rounds > _MOST_ROOT_BANDS:
+    raise ValueError(
+        f'num_rounds={num_rounds} is too many for as many bands: choose'
+        f' num_bands, at most {_MOST_ROOT_BANDS} or so'
+    )
+  check(Problem(schema, objective, workload), num_bands)
+  num_bands = num_rounds if num_bands is None else num_bands
+  return toeplitz.BandedToeplitz(
+      np.cumprod(np.append(1.0, 1.0 - 0.5 / np.arange(1.0, num_bands)))
+  )

@@ -1,0 +1,197 @@
+"""Losses of banded Toeplitz strategies with their gradients in c.
+
+Every loss is the logarithm of its square, so that sensitivity and error add up.
+B T = A M, with M the diagonal of column norms, so that the adjoint of a change
+of T is one more filter by the reciprocal of c, run backwards.
+"""
+
+import math
+from typing import Callable
+
+import numpy as np
+from scipy import signal
+
+from fl_dpftrl import participation
+from fl_dpftrl import workloads
+from fl_dpftrl.error import toeplitz as errors
+from fl_dpftrl.sensitivity import toeplitz as sensitivities
+from fl_dpftrl.strategies import toeplitz
+
+# ln of a square, and its gradient.
+LogSquare = Callable[[np.ndarray], tuple[float, np.ndarray]]
+
+_MOST_PRODUCTS = 1 << 24  # of a correlation without a Fourier transform
+
+
+def sensitivity(schema: participation.MinSep) -> LogSquare:
+  """Of the earliest pattern, which is exact for c that are monotone.
+
+  Or that have at most min_sep bands, or where k is 1.
+  """
+
+  def log_square(coefficients):
+    square, grad = sensitivities.earliest_square(coefficients, schema)
+    return math.log(square), grad / square
+
+  return log_square
+
+
+def response_error(
+    num_rounds: int,
+    objective: str,
+    workload: workloads.Workload,
+    num_terms: int,
+) -> LogSquare:
+  """Of a Toeplitz A, columns as they are, from the first column of B.
+
+  Args:
+    num_rounds: n.
+    objective: 'rms' or 'max'.
+    workload: A.
+    num_terms: after so many rounds, at most n, the response is taken to be at
+      its limit.
+  """
+  weights, tail = np.ones(num_terms), float(num_rounds - num_terms)
+  if objective == 'rms':
+    weights = np.arange(num_rounds, num_rounds - num_terms, -1.0) / num_rounds
+    tail *= 0.5 * (tail + 1.0) / num_rounds
+
+  def log_square(coefficients):
+    response = _response(coefficients, num_terms, workload)
+    weighted = weights * response
+    square, total = float(weighted @ response), float(coefficients.sum())
+    limit = 1.0 / ((1.0 - workload.momentum) * total)
+    square += tail * limit**2
+    if not math.isfinite(square):
+      return math.inf, coefficients
+    grad = _through_inverse(coefficients, 2.0 * weighted, response)
+    grad -= 2.0 * tail * limit**2 / total
+    return math.log(square), grad / square
+
+  return log_square
+
+
+def _response(
+    coefficients: np.ndarray, num_terms: int, workload: workloads.Workload
+) -> np.ndarray:
+  """The first column of A T⁻¹."""
+  polynomial = np.convolve(coefficients, [1.0, -workload.momentum])
+  return signal.lfilter([1.0], polynomial, np.ones(num_terms))
+
+
+def rows_error(
+    num_rounds: int,
+    power: int,
+    workload: workloads.Workload,
+    *,
+    normalized: bool,
+) -> LogSquare:
+  """Of any A, also with columns normalised for n rounds, from the rows of B.
+
+  Args:
+    num_rounds: n.
+    power: 1 for the mean of the squared errors, more for a power mean on the
+      way to the largest.
+    workload: A.
+    normalized: whether columns are.
+  """
+
+  def log_square(coefficients):
+    strategy = toeplitz.BandedToeplitz(
+        coefficients, num_rounds if normalized else None
+    )
+    response = np.zeros(num_rounds)
+    if workload.is_toeplitz:
+      response = _response(coefficients, num_rounds, workload)
+    if not np.isfinite(response).all():
+      return math.inf, coefficients
+    late = errors.late_rows(strategy, num_rounds, workload, response)
+    early = num_rounds - late.scales.size
+    squares = late.base**2 * np.cumsum(np.square(response[:early]))
+    if late.scales.size:
+      squares = np.concatenate([squares, late.squares()])
+    largest = float(squares.max())
+    shares = (squares / largest) ** (power - 1)
+    mean = float(np.mean(shares * squares / largest))
+    if not math.isfinite(largest) or not largest > 0.0:
+      return math.inf, coefficients
+    grad = _of_rows(strategy, late, shares / (largest * mean * num_rounds))
+    return math.log(largest) + math.log(mean) / power, grad
+
+  return log_square
+
+
+def _of_rows(
+    strategy: toeplitz.BandedToeplitz,
+    late: errors.LateRows,
+    of_squares: np.ndarray,
+) -> np.ndarray:
+  """The gradient in c, given that in the squared norm of every row of B."""
+  coefficients, size = strategy.coefficients, late.response.size
+  early = of_squares.size - late.scales.size
+  response = late.response
+  # The early rows: sums of squares of base · w.
+  onwards = np.cumsum(of_squares[:early][::-1])[::-1]
+  pull = 2.0 * onwards * response[:early]
+  of_base = late.base * float(pull @ response[:early])
+  of_response, of_inverse = np.zeros(size), np.zeros(size)
+  of_response[:early] = late.base**2 * pull
+  of_scales = np.zeros(late.scales.size)
+  before = max(late.scales.size - 1, 0)
+  lags = np.zeros((2, size + before))  # of response and inverse, padded
+  for columns, rows, decoder in late.chunks() if late.scales.size else ():
+    pull = 2.0 * of_squares[early:, None] * decoder
+    if late.base:
+      window = late.windows(response)[columns].T
+      of_base += float(np.einsum('ij,ij->', pull, window))
+      _add_along_lags(lags[0], columns, late.base * pull)
+    pull = late.workload.apply_transpose(pull)
+    of_scales += np.einsum('ij,ij->i', pull, rows)
+    _add_along_lags(lags[1], columns, late.scales[:, None] * pull)
+  of_response += lags[0, before:]
+  of_inverse += lags[1, before:]
+  # Scales are what is left of norms after the common one.
+  of_common = of_base - float(of_scales.sum()) if late.base else 0.0
+  grad = _of_norms(strategy, of_scales, of_common)
+  if late.base:
+    grad += _through_inverse(coefficients, of_response, response)
+  if late.scales.size:
+    grad += _through_inverse(coefficients, of_inverse, late.inverse)
+  return grad
+
+
+def _add_along_lags(
+    total: np.ndarray, columns: slice, values: np.ndarray
+) -> None:
+  for row, entries in enumerate(values):
+    total[columns.start + row : columns.stop + row] += entries
+
+
+def _of_norms(
+    strategy: toeplitz.BandedToeplitz, of_scales: np.ndarray, of_common: float
+) -> np.ndarray:
+  """The gradient in c by way of the norms of late columns and of all others."""
+  bands = strategy.num_bands
+  if strategy.max_rounds is None:
+    return np.zeros(bands)
+  of_norms = np.zeros(bands)  # by rounds after, the last for all others
+  after = np.minimum(np.arange(of_scales.size), bands - 1)
+  np.add.at(of_norms, after, of_scales[::-1])
+  of_norms[-1] += of_common
+  onwards = np.cumsum((of_norms / strategy.late_norms())[::-1])[::-1]
+  return strategy.coefficients * onwards
+
+
+def _through_inverse(
+    coefficients: np.ndarray, of_column: np.ndarray, column: np.ndarray
+) -> np.ndarray:
+  """The gradient in c of what depends on T⁻¹ a, given that column."""
+  adjoint = signal.lfilter([1.0], coefficients, of_column[::-1])[::-1]
+  bands, size = coefficients.size, column.size
+  if bands * size > _MOST_PRODUCTS:
+    products = signal.fftconvolve(adjoint, column[::-1])[size - 1 :]
+    return -np.pad(products, (0, max(0, bands - size)))[:bands]
+  return -np.array([
+      adjoint[j:] @ column[: size - j] if j < size else 0.0
+      for j in range(bands)
+  ])

@@ -1,0 +1,174 @@
+"""Banded Toeplitz strategies for a min-sep known only as a range.
+
+With more bands than the least min-sep, columns of a pattern meet; coefficients
+that are non-negative and non-increasing keep the sensitivity exact at every
+min-sep of the range.
+"""
+
+import math
+from typing import Sequence
+
+import numpy as np
+
+from fl_dpftrl import participation
+from fl_dpftrl import workloads
+from fl_dpftrl.optimization import monotone
+from fl_dpftrl.optimization import solver
+from fl_dpftrl.optimization import toeplitz as optimization
+from fl_dpftrl.optimization import toeplitz_loss
+from fl_dpftrl.strategies import toeplitz
+
+# Powers of the losses (or of their ratios to the best) whose mean is made small:
+# the mean itself, or ever higher powers on the way to the worst.
+_POWERS = {
+    'mean': (1.0,),
+    'worst': (8.0, 64.0, 512.0, 4096.0),
+    'regret': (8.0, 64.0, 512.0, 4096.0),
+}
+
+
+def soften(
+    coefficients: np.ndarray, least_min_sep: int, greatest_min_sep: int
+) -> np.ndarray:
+  """Coefficients made smaller from least_min_sep on, down to 0.
+
+  Coefficient t ≥ b₀ is scaled by (b − t) / (b − b₀).
+
+  Args:
+    coefficients: c, for the greatest min-sep.
+    least_min_sep: b₀, at least 1.
+    greatest_min_sep: b, more than b₀.
+
+  Raises:
+    ValueError: where the min-seps are not in this order.
+
+  Source: Choquette-Choo et al. 2024 (scaling up banded matrix factorisation),
+  appendix H, a heuristic.
+  """
+  if not 1 <= least_min_sep < greatest_min_sep:
+    raise ValueError(
+        'least_min_sep must be at least 1 and below greatest_min_sep, got'
+        f' {least_min_sep!r} and {greatest_min_sep!r}'
+    )
+  lags = np.arange(len(coefficients))
+  share = (greatest_min_sep - lags) / (greatest_min_sep - least_min_sep)
+  return coefficients * np.clip(share, 0.0, 1.0)
+
+
+def optimize_range(
+    schemas: Sequence[participation.MinSep],
+    *,
+    objective: str,
+    over: str,
+    num_bands: int | None = None,
+    workload: workloads.Workload = workloads.Workload(),
+    progress: solver.Progress | None = None,
+) -> toeplitz.BandedToeplitz:
+  """One strategy for several schemas, of which one will turn out to hold.
+
+  Args:
+    schemas: of one n, with different min-seps as a rule.
+    objective: 'rms' or 'max'.
+    over: of the losses under the schemas, what is made small. 'mean'; 'worst',
+      which mostly is the loss at the least min-sep; or 'regret', the largest
+      ratio of a loss to that of the best strategy for its schema alone.
+    num_bands: at most n; None for the greatest min-sep, at most 1024.
+    workload: what the noise is to be small in; Toeplitz.
+    progress: called with the steps so far and the loss, or for the regret its
+      largest ratio, both as a power mean that tends to the largest.
+
+  Raises:
+    ValueError: for no schemas, schemas of different n, a workload that is not
+      Toeplitz, or any other argument outside its range.
+  """
+  if not schemas or len({schema.num_rounds for schema in schemas}) > 1:
+    raise ValueError(
+        'schemas must be at least one, all of the same num_rounds, got'
+        f' {list(schemas)!r}'
+    )
+  if over not in _POWERS:
+    raise ValueError(f'over must be one of {", ".join(_POWERS)}, got {over!r}')
+  if not workload.is_toeplitz:
+    raise ValueError(
+        'workload must have no warm-up and no cool-down for a range of min-seps,'
+        f' got {workload!r}'
+    )
+  num_rounds = schemas[0].num_rounds
+  greatest = max(schemas, key=lambda schema: schema.min_sep)
+  optimization.check(
+      optimization.Problem(greatest, objective, workload), num_bands
+  )
+  if num_bands is None:
+    num_bands = min(
+        greatest.min_sep, num_rounds, optimization.MOST_DEFAULT_BANDS
+    )
+  options = {
+      'objective': objective, 'num_bands': num_bands, 'workload': workload
+  }
+  references = np.zeros(len(schemas))
+  if over == 'regret':
+    references = np.array([_best(schema, **options) for schema in schemas])
+  start = optimization.one_parameter(greatest, **options).coefficients
+  if num_bands > 1:
+    least = min(schema.min_sep for schema in schemas)
+    start = soften(start, min(least, num_bands - 1), num_bands)
+  report = optimization.Steps(progress)
+  of_sensitivities = [toeplitz_loss.sensitivity(schema) for schema in schemas]
+
+  def search(point, num_terms):
+    of_error = toeplitz_loss.response_error(
+        num_rounds, objective, workload, num_terms
+    )
+    for power in _POWERS[over]:
+      point = monotone.minimize(
+          lambda c: _power_mean(c, of_error, of_sensitivities, references, power),
+          point,
+          progress=report,
+      ).point
+    return point
+
+  found = optimization.settle(start, num_rounds, workload, search)
+  return toeplitz.BandedToeplitz(found / found[0])
+
+
+def _best(
+    schema: participation.MinSep,
+    *,
+    objective: str,
+    num_bands: int,
+    workload: workloads.Workload,
+) -> float:
+  """ln of the squared loss of the best of the family, with as many bands or as
+  are worth trying for this schema alone."""
+  problem = optimization.Problem(schema, objective, workload)
+  sizes = {num_bands, *optimization.default_bands(schema)}
+  losses = [
+      problem.loss(
+          optimization.optimize(
+              schema, objective=objective, num_bands=size, workload=workload
+          )
+      )
+      for size in sizes
+      if size <= num_bands
+  ]
+  return 2.0 * math.log(min(losses))
+
+
+def _power_mean(
+    coefficients: np.ndarray,
+    of_error: toeplitz_loss.LogSquare,
+    of_sensitivities: Sequence[toeplitz_loss.LogSquare],
+    references: np.ndarray,
+    power: float,
+) -> tuple[float, np.ndarray]:
+  """ln of the square of the power mean of the losses over references."""
+  if not coefficients[0] > 0.0:
+    return math.inf, coefficients
+  value, grad = of_error(coefficients)
+  if not math.isfinite(value):
+    return value, grad
+  values, grads = zip(*(each(coefficients) for each in of_sensitivities))
+  exponents = 0.5 * power * (np.array(values) - references)
+  shares = np.exp(exponents - exponents.max())
+  value += 2.0 / power * (exponents.max() + math.log(np.mean(shares)))
+  return value, grad + np.array(grads).T @ (shares / shares.sum())
