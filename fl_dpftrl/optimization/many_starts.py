@@ -1,0 +1,200 @@
+"""BFGS from many starts at once: their points go into one evaluation."""
+
+from typing import Callable, NamedTuple
+
+import numpy as np
+
+from fl_dpftrl.optimization import solver
+
+ValueAndGrad = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+_SUFFICIENT_DECREASE = 1e-4
+_CURVATURE = 0.9
+_TRIALS = 30
+_ROUNDING = 1e-14  # of the value: a smaller decrease cannot be told from none
+
+
+class Solutions(NamedTuple):
+  """Where the minimisations ended, the best first.
+
+  Attributes:
+    points: shape [starts, size].
+    values: shape [starts].
+  """
+
+  points: np.ndarray
+  values: np.ndarray
+
+
+def minimize(
+    value_and_grad: ValueAndGrad,
+    starts: np.ndarray,
+    *,
+    max_iterations: int,
+    tolerance: float,
+    patience: int,
+    progress: solver.Progress | None = None,
+) -> Solutions:
+  """Minimises a smooth function of few numbers from feasible starts.
+
+  Args:
+    value_and_grad: values, shape [points], and gradients, shape [points, size],
+      of points of that shape; a value that is not finite is outside the domain.
+    starts: shape [starts, size].
+    max_iterations: most evaluations at a start.
+    tolerance: a start is done where `patience` evaluations together improved
+      its value by less than this, relative to it where it is above 1.
+    patience: see tolerance.
+    progress: called with evaluations so far and the least value.
+
+  Raises:
+    ValueError: where a start is not feasible.
+
+  Source: Nocedal and Wright 2006, algorithm 6.1; the weak Wolfe line search of
+  Lewis and Overton 2013, algorithm 2.6.
+  """
+  points = np.array(starts, dtype=np.float64)
+  values, grads = value_and_grad(points)
+  if not np.isfinite(values).all():
+    raise ValueError(f'a start is not feasible: values are {values}')
+  searches = _Searches(points, values, grads)
+  best, history = values.copy(), []
+  active = np.arange(values.size)
+  for iteration in range(max_iterations):
+    trials = searches.trials(active)
+    with np.errstate(all='ignore'):  # what is outside the domain is refused
+      found = value_and_grad(trials)
+    searches.advance(active, trials, *found)
+    best = searches.values
+    history.append(best.copy())
+    if progress is not None:
+      progress(iteration + 1, float(best.min()))
+    going = ~searches.stuck[active]
+    if len(history) > patience:
+      before = history.pop(0)
+      gained = before[active] - best[active]
+      going &= gained > tolerance * np.maximum(np.abs(best[active]), 1.0)
+    active = active[going]
+    if not active.size:
+      break
+  order = np.argsort(best, kind='stable')
+  return Solutions(searches.points[order], best[order])
+
+
+class _Searches:
+  """The state of each search: its point, its model and its line search."""
+
+  def __init__(
+      self, points: np.ndarray, values: np.ndarray, grads: np.ndarray
+  ):
+    count, size = points.shape
+    self.points, self.values, self._grads = points, values, grads
+    self.stuck = np.zeros(count, dtype=bool)
+    self._inverses = np.zeros((count, size, size))  # of the Hessian
+    self._is_fresh = np.ones(count, dtype=bool)  # the model knows nothing
+    self._directions = np.zeros((count, size))
+    self._slopes, self._steps, self._low = np.zeros((3, count))
+    self._high, self._tried = np.full(count, np.inf), np.zeros(count)
+    self._forget(np.arange(count))
+
+  def trials(self, active: np.ndarray) -> np.ndarray:
+    return (
+        self.points[active]
+        + self._steps[active, None] * self._directions[active]
+    )
+
+  def advance(
+      self,
+      active: np.ndarray,
+      points: np.ndarray,
+      values: np.ndarray,
+      grads: np.ndarray,
+  ) -> None:
+    """Takes what was found at the trial points of the active searches."""
+    slopes = self._slopes[active]
+    descends = np.isfinite(grads).all(axis=1) & (
+        values
+        <= self.values[active]
+        + _SUFFICIENT_DECREASE * self._steps[active] * slopes
+    )
+    flattens = (
+        np.sum(grads * self._directions[active], axis=1) >= _CURVATURE * slopes
+    )
+    self._tried[active] += 1
+    tired = self._tried[active] >= _TRIALS
+    taken = descends & (flattens | tired)
+    self._bracket(active[~taken], descends[~taken])
+    self._move(active[taken], points[taken], values[taken], grads[taken])
+    lost = active[~taken & tired]
+    self.stuck[lost] |= self._is_fresh[lost]
+    self._forget(lost)
+
+  def _bracket(self, which: np.ndarray, descends: np.ndarray) -> None:
+    self._low[which[descends]] = self._steps[which[descends]]
+    self._high[which[~descends]] = self._steps[which[~descends]]
+    low, high = self._low[which], self._high[which]
+    self._steps[which] = np.where(
+        np.isfinite(high), 0.5 * (low + high), 2.0 * low
+    )
+
+  def _move(
+      self,
+      which: np.ndarray,
+      points: np.ndarray,
+      values: np.ndarray,
+      grads: np.ndarray,
+  ) -> None:
+    moved, turned = points - self.points[which], grads - self._grads[which]
+    self.points[which], self.values[which] = points, values
+    self._grads[which] = grads
+    curvature = np.sum(moved * turned, axis=1)
+    known = curvature > 0.0
+    self._learn(which[known], moved[known], turned[known], curvature[known])
+    self._aim(which)
+
+  def _learn(
+      self,
+      which: np.ndarray,
+      moved: np.ndarray,
+      turned: np.ndarray,
+      curvature: np.ndarray,
+  ) -> None:
+    """The BFGS update."""
+    identity = np.eye(moved.shape[1])
+    first = self._is_fresh[which]
+    scale = curvature / np.sum(turned * turned, axis=1)
+    inverse = np.where(
+        first[:, None, None],
+        scale[:, None, None] * identity,
+        self._inverses[which],
+    )
+    outer = moved[:, :, None] * turned[:, None, :] / curvature[:, None, None]
+    left = identity - outer
+    self._inverses[which] = left @ inverse @ np.swapaxes(left, 1, 2) + (
+        moved[:, :, None] * moved[:, None, :] / curvature[:, None, None]
+    )
+    self._is_fresh[which] = False
+
+  def _forget(self, which: np.ndarray) -> None:
+    """Steepest descent, with a first step of size 1 at most."""
+    size = np.abs(self._grads[which]).sum(axis=1)
+    scale = np.minimum(1.0, 1.0 / np.maximum(size, 1e-300))
+    self._inverses[which] = scale[:, None, None] * np.eye(
+        self.points.shape[1]
+    )
+    self._is_fresh[which] = True
+    self._aim(which)
+
+  def _aim(self, which: np.ndarray) -> None:
+    """A new line search along the model's direction."""
+    grads = self._grads[which]
+    directions = -(self._inverses[which] @ grads[:, :, None])[:, :, 0]
+    slopes = np.sum(directions * grads, axis=1)
+    flat = ~(-slopes > _ROUNDING * np.abs(self.values[which]))
+    self._directions[which], self._slopes[which] = directions, slopes
+    self._steps[which], self._tried[which] = 1.0, 0.0
+    self._low[which], self._high[which] = 0.0, np.inf
+    stale = flat & ~self._is_fresh[which]
+    self.stuck[which[flat & ~stale]] = True
+    if stale.any():
+      self._forget(which[stale])
