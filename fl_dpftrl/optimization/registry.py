@@ -5,9 +5,15 @@ from typing import Callable
 
 from fl_dpftrl.optimization import banded
 from fl_dpftrl.optimization import blt
+from fl_dpftrl.optimization import certificate
+from fl_dpftrl.optimization import dense
+from fl_dpftrl.optimization import multi_epoch
+from fl_dpftrl.optimization import toeplitz
+from fl_dpftrl.optimization import toeplitz_range
 from fl_dpftrl.strategies import base
 from fl_dpftrl.strategies import identity
 from fl_dpftrl.strategies import tree
+from fl_dpftrl.strategies import tree_full
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,10 +24,18 @@ class Optimizer:
     optimize: takes a schema and the keywords objective, workload and progress,
       and the size where there is one.
     size: the keyword of its size, as num_bands; None where it has none.
+    optimize_range: takes several schemas, of which one will hold, the keyword
+      over ('mean', 'worst' or 'regret') and those of optimize; None where the
+      mechanism has no such thing.
+    certificate: takes a strategy, schema and workload and the keyword
+      objective; gives by how much loss² may exceed the least there is, relative
+      to it, or None. None where nothing is known.
   """
 
   optimize: Callable[..., base.Strategy]
   size: str | None = None
+  optimize_range: Callable[..., base.Strategy] | None = None
+  certificate: Callable[..., float | None] | None = None
 
 
 def _only(strategy: base.Strategy) -> Optimizer:
@@ -32,6 +46,19 @@ def _only(strategy: base.Strategy) -> Optimizer:
 OPTIMIZERS: dict[str, Optimizer] = {
     'identity': _only(identity.Identity()),
     'tree_online': _only(tree.TreeOnline()),
+    'tree_full': Optimizer(
+        lambda schema, **kwargs: tree_full.TreeFull(schema.num_rounds)
+    ),
+    'dense': Optimizer(
+        dense.optimize, certificate=certificate.optimality_gap
+    ),
+    'multi_epoch': Optimizer(
+        multi_epoch.optimize, certificate=certificate.optimality_gap
+    ),
     'banded': Optimizer(banded.optimize, 'num_bands'),
+    'banded_toeplitz': Optimizer(
+        toeplitz.optimize, 'num_bands', toeplitz_range.optimize_range
+    ),
+    'banded_sqrt': Optimizer(toeplitz.square_root, 'num_bands'),
     'blt': Optimizer(blt.optimize, 'num_buffers'),
 }

@@ -9,6 +9,7 @@ enough to reach it.
 
 from fl_dpftrl.sensitivity import banded as _banded
 from fl_dpftrl.sensitivity import blt as _blt
+from fl_dpftrl.sensitivity import dense as _dense
 from fl_dpftrl.sensitivity import identity as _identity
 from fl_dpftrl.sensitivity import stamped as _stamped
 from fl_dpftrl.sensitivity import toeplitz as _toeplitz
@@ -18,6 +19,7 @@ from fl_dpftrl.sensitivity.base import LOWER_BOUND
 from fl_dpftrl.sensitivity.base import Sensitivity
 from fl_dpftrl.sensitivity.base import UPPER_BOUND
 from fl_dpftrl.sensitivity.dispatch import sensitivity
+from fl_dpftrl.sensitivity.entries import gram_entries
 from fl_dpftrl.sensitivity.gram import gram_matrix
 from fl_dpftrl.sensitivity.gram import gram_sensitivity
 from fl_dpftrl.sensitivity.observed import pattern_sensitivity
