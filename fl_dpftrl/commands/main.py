@@ -1,6 +1,7 @@
 """The command line: fl-dpftrl COMMAND --flag=value …"""
 
 import argparse
+import copy
 import importlib
 import json
 import os
@@ -21,6 +22,24 @@ class _Parser(argparse.ArgumentParser):
 
   def error(self, message: str) -> NoReturn:
     _fail(self.prog, f'{message} (see {self.prog} --help)')
+
+  def parse_args(self, args=None, namespace=None):
+    """Names a flag that does not exist before anything that is missing."""
+    if not {'-h', '--help'}.intersection(args or ()):
+      _, unknown = self._lenient().parse_known_args(args)
+      unknown = [part for part in unknown if part.startswith('-')]
+      if unknown:
+        self.error(f'unrecognized arguments: {" ".join(unknown)}')
+    return super().parse_args(args, namespace)
+
+  def _lenient(self) -> argparse.ArgumentParser:
+    """The same flags, none of them required."""
+    lenient = copy.deepcopy(self)
+    for action in lenient._actions:
+      if action.required and not action.option_strings:
+        action.nargs = '?'
+      action.required = False
+    return lenient
 
 
 def _fail(prog: str, message: str) -> NoReturn:

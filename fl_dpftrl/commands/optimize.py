@@ -6,9 +6,13 @@ import sys
 import time
 from typing import Any
 
+import numpy as np
+
 from fl_dpftrl import catalogue
+from fl_dpftrl import participation
 from fl_dpftrl import workloads
 from fl_dpftrl.commands import flags
+from fl_dpftrl.logs import page
 from fl_dpftrl.optimization import registry
 from fl_dpftrl.strategies import base
 
@@ -20,6 +24,7 @@ EXAMPLE = (
 )
 
 _PROGRESS_SECONDS = 5.0
+_RANGE_POINTS = 9  # min-seps of a range that are looked at
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   add(
       '--num_bands', type=int,
-      help='of banded (default: as many as keep the sensitivity exact)',
+      help=(
+          'of banded and banded_toeplitz (default: min_sep, or a number that'
+          ' proves better), and of banded_sqrt (default: num_rounds)'
+      ),
   )
   add(
       '--num_buffers', type=int,
@@ -48,41 +56,131 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f'--{name}_fraction', type=float, default=0.0,
         help=f'share of the rounds in which the learning rate {what} (default: 0)',
     )
+  add(
+      '--min_sep_range', type=_range, metavar='LOW,HIGH',
+      help=(
+          'of blt and banded_toeplitz: instead of --min_sep, where that is known'
+          ' only so far; figures and file are for LOW'
+      ),
+  )
+  add(
+      '--range_objective', choices=('regret', 'mean', 'worst'),
+      help=(
+          'what of the losses over the range to make small: the largest ratio'
+          ' to the best for a min-sep alone, the mean, or the largest'
+          ' (default: regret)'
+      ),
+  )
   add('--output', metavar='FILE.json', help='write the strategy file there')
+
+
+def _range(text: str) -> tuple[int, int]:
+  """LOW,HIGH as numbers."""
+  try:
+    low, high = (int(part) for part in text.split(','))
+  except ValueError:
+    low, high = 0, 0
+  if not 1 <= low < high:
+    raise argparse.ArgumentTypeError(
+        f'must be LOW,HIGH, two whole numbers with 1 ≤ LOW < HIGH, got {text!r}'
+    )
+  return low, high
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
   """Optimises, evaluates, and writes the file if one is asked for."""
-  schema = flags.schema(args)
   workload = _workload(args)
   optimizer = registry.OPTIMIZERS[args.mechanism]
   size = _size(args, optimizer)
+  schemas = _schemas(args, optimizer)
   if args.output is not None:
     _check_output(pathlib.Path(args.output))
   start = time.monotonic()
-  strategy = optimizer.optimize(
-      schema,
-      objective=args.objective,
-      workload=workload,
-      progress=_Progress(start),
+  options = {
+      'objective': args.objective,
+      'workload': workload,
+      'progress': _Progress(start),
       **size,
-  )
+  }
+  if args.min_sep_range is None:
+    strategy = optimizer.optimize(schemas[0], **options)
+  else:
+    over = args.range_objective or 'regret'
+    strategy = optimizer.optimize_range(schemas, over=over, **options)
   seconds = time.monotonic() - start
   made_for = {
-      'schema': schema, 'objective': args.objective, 'workload': workload
+      'schema': schemas[0], 'objective': args.objective, 'workload': workload
   }
   if args.output is None:
     file = catalogue.evaluate(strategy, **made_for)
   else:
     file = _save(args.output, strategy, made_for)
-  return {
+  result = {
       'mechanism': args.mechanism,
-      **flags.schema_fields(schema),
+      **flags.schema_fields(schemas[0]),
       'objective': args.objective,
       **file.figures,
-      'memory_copies': strategy.memory_copies(schema.num_rounds),
+  }
+  if args.min_sep_range is not None:
+    result['min_sep_range'] = list(args.min_sep_range)
+    result['range_objective'] = over
+    result['range'] = [_losses(strategy, s, workload) for s in schemas]
+  elif optimizer.certificate is not None:
+    gap = optimizer.certificate(
+        strategy, schemas[0], workload, objective=args.objective
+    )
+    if gap is not None:
+      result['optimality_gap'] = gap
+  return {
+      **result,
+      'memory_copies': strategy.memory_copies(schemas[0].num_rounds),
       'wall_seconds': seconds,
       'output': args.output,
+  }
+
+
+def _schemas(
+    args: argparse.Namespace, optimizer: registry.Optimizer
+) -> list[participation.MinSep]:
+  """The one schema, or those over the range, LOW first."""
+  if args.min_sep_range is None:
+    if args.range_objective is not None:
+      raise ValueError(
+          f'--range_objective={args.range_objective} needs --min_sep_range'
+      )
+    return [flags.schema(args)]
+  low, high = args.min_sep_range
+  if args.min_sep is not None:
+    raise ValueError(
+        f'--min_sep={args.min_sep} and --min_sep_range={low},{high} exclude'
+        ' each other'
+    )
+  if optimizer.optimize_range is None:
+    raise ValueError(
+        f'--min_sep_range={low},{high} is not for --mechanism={args.mechanism}'
+    )
+  grid = np.unique(np.linspace(low, high, _RANGE_POINTS).round().astype(int))
+  return [
+      flags.schema(argparse.Namespace(**{**vars(args), 'min_sep': min_sep}))
+      for min_sep in grid
+  ]
+
+
+def _losses(
+    strategy: base.Strategy,
+    schema: participation.MinSep,
+    workload: workloads.Workload,
+) -> dict[str, Any]:
+  """A strategy's figures at one min-sep of the range."""
+  figures = catalogue.evaluate(
+      strategy, schema=schema, workload=workload
+  ).figures
+  return {
+      'min_sep': schema.min_sep,
+      'max_participations': schema.participations,
+      'sensitivity_kind': figures['sensitivity_kind'],
+      'rms_loss': figures['rms_loss'],
+      'max_loss': figures['max_loss'],
   }
 
 
@@ -155,5 +253,18 @@ class _Progress:
 
 
 def show(result: dict[str, Any]) -> str:
-  """The figures as a table."""
-  return flags.table(result)
+  """The figures as a table, and over a range one of losses below it."""
+  result = dict(result)
+  points = result.pop('range', None)
+  if points is None:
+    return flags.table(result)
+  low, high = result['min_sep_range']
+  result['min_sep_range'] = f'{low} to {high}'
+  lines = [f'{"min_sep":>9}{"k":>7}{"rms_loss":>11}{"max_loss":>11}']
+  lines += [
+      f'{p["min_sep"]:>9}{p["max_participations"]:>7}'
+      f'{page.rounded(p["rms_loss"], digits=6):>11}'
+      f'{page.rounded(p["max_loss"], digits=6):>11}'
+      for p in points
+  ]
+  return flags.table(result) + '\n\n' + '\n'.join(lines)

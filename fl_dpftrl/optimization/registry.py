@@ -60,5 +60,5 @@ OPTIMIZERS: dict[str, Optimizer] = {
         toeplitz.optimize, 'num_bands', toeplitz_range.optimize_range
     ),
     'banded_sqrt': Optimizer(toeplitz.square_root, 'num_bands'),
-    'blt': Optimizer(blt.optimize, 'num_buffers'),
+    'blt': Optimizer(blt.optimize, 'num_buffers', blt.optimize_range),
 }

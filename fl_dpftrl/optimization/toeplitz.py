@@ -117,10 +117,12 @@ def _optimize(
 
 
 def check(problem: Problem, num_bands: int | None) -> None:
-  """Raises ValueError for an objective or number of bands that will not do."""
+  """Raises ValueError for a problem or number of bands that will not do."""
   if problem.objective not in OBJECTIVES:
     raise ValueError(f'objective must be rms or max, got {problem.objective!r}')
   num_rounds = problem.schema.num_rounds
+  if not problem.workload.is_toeplitz:
+    workloads.check_dense(num_rounds)
   if num_bands is not None and not 1 <= num_bands <= num_rounds:
     raise ValueError(
         f'num_bands must be 1 to {num_rounds}, got {num_bands!r}'

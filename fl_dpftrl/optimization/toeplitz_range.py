@@ -6,7 +6,7 @@ min-sep of the range.
 """
 
 import math
-from typing import Sequence
+from typing import Mapping, Sequence
 
 import numpy as np
 
@@ -22,8 +22,8 @@ from fl_dpftrl.strategies import toeplitz
 # the mean itself, or ever higher powers on the way to the worst.
 _POWERS = {
     'mean': (1.0,),
-    'worst': (8.0, 64.0, 512.0, 4096.0),
-    'regret': (8.0, 64.0, 512.0, 4096.0),
+    'worst': (16.0, 256.0, 4096.0, 65536.0),
+    'regret': (16.0, 256.0, 4096.0, 65536.0),
 }
 
 
@@ -67,25 +67,22 @@ def optimize_range(
   """One strategy for several schemas, of which one will turn out to hold.
 
   Args:
-    schemas: of one n, with different min-seps as a rule.
+    schemas: at least one; they may differ in n, too.
     objective: 'rms' or 'max'.
     over: of the losses under the schemas, what is made small. 'mean'; 'worst',
       which mostly is the loss at the least min-sep; or 'regret', the largest
       ratio of a loss to that of the best strategy for its schema alone.
-    num_bands: at most n; None for the greatest min-sep, at most 1024.
+    num_bands: at most the least n; None for the greatest min-sep, at most 1024.
     workload: what the noise is to be small in; Toeplitz.
-    progress: called with the steps so far and the loss, or for the regret its
-      largest ratio, both as a power mean that tends to the largest.
+    progress: called with the steps so far and what is made small; before that,
+      for the regret, with the losses of the best for each schema alone.
 
   Raises:
-    ValueError: for no schemas, schemas of different n, a workload that is not
-      Toeplitz, or any other argument outside its range.
+    ValueError: for no schemas, a workload that is not Toeplitz, or any other
+      argument outside its range.
   """
-  if not schemas or len({schema.num_rounds for schema in schemas}) > 1:
-    raise ValueError(
-        'schemas must be at least one, all of the same num_rounds, got'
-        f' {list(schemas)!r}'
-    )
+  if not schemas:
+    raise ValueError('schemas must be at least one, got none')
   if over not in _POWERS:
     raise ValueError(f'over must be one of {", ".join(_POWERS)}, got {over!r}')
   if not workload.is_toeplitz:
@@ -93,41 +90,43 @@ def optimize_range(
         'workload must have no warm-up and no cool-down for a range of min-seps,'
         f' got {workload!r}'
     )
-  num_rounds = schemas[0].num_rounds
   greatest = max(schemas, key=lambda schema: schema.min_sep)
+  shortest = min(schemas, key=lambda schema: schema.num_rounds)
   optimization.check(
-      optimization.Problem(greatest, objective, workload), num_bands
+      optimization.Problem(shortest, objective, workload), num_bands
   )
   if num_bands is None:
     num_bands = min(
-        greatest.min_sep, num_rounds, optimization.MOST_DEFAULT_BANDS
+        greatest.min_sep, shortest.num_rounds, optimization.MOST_DEFAULT_BANDS
     )
   options = {
       'objective': objective, 'num_bands': num_bands, 'workload': workload
   }
+  report = optimization.Steps(progress)
   references = np.zeros(len(schemas))
   if over == 'regret':
-    references = np.array([_best(schema, **options) for schema in schemas])
+    references = np.array([
+        _best(schema, **options, report=report) for schema in schemas
+    ])
   start = optimization.one_parameter(greatest, **options).coefficients
   if num_bands > 1:
     least = min(schema.min_sep for schema in schemas)
     start = soften(start, min(least, num_bands - 1), num_bands)
-  report = optimization.Steps(progress)
-  of_sensitivities = [toeplitz_loss.sensitivity(schema) for schema in schemas]
+  num_rounds = {schema.num_rounds for schema in schemas}
 
   def search(point, num_terms):
-    of_error = toeplitz_loss.response_error(
-        num_rounds, objective, workload, num_terms
-    )
+    of_errors = {
+        n: toeplitz_loss.response_error(
+            n, objective, workload, min(n, num_terms)
+        )
+        for n in num_rounds
+    }
     for power in _POWERS[over]:
-      point = monotone.minimize(
-          lambda c: _power_mean(c, of_error, of_sensitivities, references, power),
-          point,
-          progress=report,
-      ).point
+      mean = lambda c: _power_mean(c, schemas, of_errors, references, power)
+      point = monotone.minimize(mean, point, progress=report).point
     return point
 
-  found = optimization.settle(start, num_rounds, workload, search)
+  found = optimization.settle(start, max(num_rounds), workload, search)
   return toeplitz.BandedToeplitz(found / found[0])
 
 
@@ -137,6 +136,7 @@ def _best(
     objective: str,
     num_bands: int,
     workload: workloads.Workload,
+    report: optimization.Steps,
 ) -> float:
   """ln of the squared loss of the best of the family, with as many bands or as
   are worth trying for this schema alone."""
@@ -145,7 +145,11 @@ def _best(
   losses = [
       problem.loss(
           optimization.optimize(
-              schema, objective=objective, num_bands=size, workload=workload
+              schema,
+              objective=objective,
+              num_bands=size,
+              workload=workload,
+              progress=lambda _, loss: report(0, 2.0 * math.log(loss)),
           )
       )
       for size in sizes
@@ -156,19 +160,25 @@ def _best(
 
 def _power_mean(
     coefficients: np.ndarray,
-    of_error: toeplitz_loss.LogSquare,
-    of_sensitivities: Sequence[toeplitz_loss.LogSquare],
+    schemas: Sequence[participation.MinSep],
+    of_errors: Mapping[int, toeplitz_loss.LogSquare],
     references: np.ndarray,
     power: float,
 ) -> tuple[float, np.ndarray]:
   """ln of the square of the power mean of the losses over references."""
   if not coefficients[0] > 0.0:
     return math.inf, coefficients
-  value, grad = of_error(coefficients)
-  if not math.isfinite(value):
-    return value, grad
-  values, grads = zip(*(each(coefficients) for each in of_sensitivities))
-  exponents = 0.5 * power * (np.array(values) - references)
-  shares = np.exp(exponents - exponents.max())
-  value += 2.0 / power * (exponents.max() + math.log(np.mean(shares)))
-  return value, grad + np.array(grads).T @ (shares / shares.sum())
+  errors = {n: of_error(coefficients) for n, of_error in of_errors.items()}
+  values, grads = [], []
+  for schema, reference in zip(schemas, references):
+    value, grad = errors[schema.num_rounds]
+    own, own_grad = toeplitz_loss.sensitivity(schema)(coefficients)
+    values.append(value + own - reference)
+    grads.append(grad + own_grad)
+  exponents = 0.5 * power * np.array(values)
+  largest = exponents.max()
+  if not math.isfinite(largest):
+    return math.inf, coefficients
+  shares = np.exp(exponents - largest)
+  value = 2.0 / power * (largest + math.log(np.mean(shares)))
+  return value, np.array(grads).T @ (shares / shares.sum())

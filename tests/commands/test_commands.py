@@ -1,5 +1,6 @@
 """The command line: fields, figures, one-line errors, and nothing half-done."""
 
+import dataclasses
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from fl_dpftrl.commands import calibrate
 from fl_dpftrl.commands import describe
 from fl_dpftrl.commands import main
 from fl_dpftrl.commands import optimize
+from fl_dpftrl.optimization import registry
 
 FIGURES = [
     'sensitivity', 'sensitivity_kind', 'rms_error', 'max_error', 'rms_loss',
@@ -62,6 +64,9 @@ def result(run):
     ('tree_online', '', 5),
     ('banded', '', 5),
     ('banded', '--num_bands=3', 2),
+    ('banded_toeplitz', '', 5),
+    ('banded_toeplitz', '--num_bands=8', 7),
+    ('banded_sqrt', '', 23),
     ('blt', '--num_buffers=2', 2),
     ('blt', '', None),
 ])
@@ -81,7 +86,8 @@ def test_optimize(tmp_path, result, mechanism, flags, copies, objective):
   assert found['output'] == str(path)
   assert found['memory_copies'] == copies or copies is None
   file = catalogue.load(path)
-  assert file.strategy.family == mechanism
+  family = {'banded_sqrt': 'banded_toeplitz'}.get(mechanism, mechanism)
+  assert file.strategy.family == family
   assert file.schema == participation.MinSep(
       num_rounds=24, min_sep=6, max_participations=3
   )
@@ -100,6 +106,64 @@ def test_optimize_for_momentum(tmp_path, result):
   described = result(f'describe {path}')
   assert described['workload'] == 'momentum'
   assert described['rms_loss'] == found['rms_loss']
+
+
+@pytest.mark.parametrize('mechanism', ['blt', 'banded_toeplitz'])
+def test_optimize_over_a_range_of_min_seps(tmp_path, result, mechanism):
+  path = tmp_path / 'found.json'
+  found = result(
+      f'optimize --mechanism={mechanism} --num_rounds=24 --min_sep_range=3,6'
+      f' --objective=rms --output={path}'
+  )
+  assert found['min_sep'] == 3
+  assert found['min_sep_range'] == [3, 6]
+  assert found['range_objective'] == 'regret'
+  assert [p['min_sep'] for p in found['range']] == [3, 4, 5, 6]
+  assert [p['max_participations'] for p in found['range']] == [8, 6, 5, 4]
+  assert found['range'][0]['rms_loss'] == found['rms_loss']
+  assert catalogue.load(path).schema.min_sep == 3
+  for point in found['range']:
+    assert point['sensitivity_kind'] == 'exact'
+    described = result(
+        f'describe {path} --num_rounds=24 --min_sep={point["min_sep"]}'
+    )
+    assert described['rms_loss'] == point['rms_loss']
+    assert described['max_loss'] == point['max_loss']
+
+
+def test_optimize_shows_the_losses_over_a_range(run):
+  status, out, _ = run(
+      'optimize --mechanism=banded_toeplitz --num_rounds=24'
+      ' --min_sep_range=3,6 --range_objective=worst'
+  )
+  assert status == 0
+  table, losses = out.split('\n\n')
+  assert re.search('min_sep_range +3 to 6', table)
+  assert [line.split()[0] for line in losses.splitlines()] == [
+      'min_sep', '3', '4', '5', '6'
+  ]
+
+
+def test_optimize_tells_of_an_optimality_gap(result, monkeypatch):
+  asked = []
+
+  def certificate(strategy, schema, workload, *, objective):
+    asked.append((strategy, schema, workload, objective))
+    return 0.25
+
+  known = dataclasses.replace(
+      registry.OPTIMIZERS['identity'], certificate=certificate
+  )
+  monkeypatch.setitem(registry.OPTIMIZERS, 'identity', known)
+  found = result('optimize --mechanism=identity --num_rounds=5 --objective=rms')
+  assert found['optimality_gap'] == 0.25
+  (_, schema, _, objective), = asked
+  assert (schema.num_rounds, objective) == (5, 'rms')
+  silent = dataclasses.replace(known, certificate=lambda *_, **__: None)
+  monkeypatch.setitem(registry.OPTIMIZERS, 'identity', silent)
+  assert 'optimality_gap' not in result(
+      'optimize --mechanism=identity --num_rounds=5'
+  )
 
 
 def test_optimize_needs_no_output(result):
@@ -236,6 +300,19 @@ ERRORS = [
      '--num_buffers=2'),
     ('optimize --mechanism=banded --num_rounds=9 --min_sep=3 --num_bands=4',
      '1 to 3.*4'),
+    ('optimize --mechanism=banded_toeplitz --num_rounds=9 --num_bands=10',
+     '1 to 9.*10'),
+    ('optimize --mechanism=banded_sqrt --num_rounds=100000', 'num_bands'),
+    ('optimize --num_round=5', '--num_round=5'),
+    ('describe --separatio=min', '--separatio=min'),
+    ('optimize --mechanism=blt --num_rounds=5 --min_sep_range=3', "'3'"),
+    ('optimize --mechanism=blt --num_rounds=5 --min_sep_range=4,2', "'4,2'"),
+    ('optimize --mechanism=blt --num_rounds=5 --min_sep_range=2,4 --min_sep=2',
+     '--min_sep=2 and --min_sep_range=2,4'),
+    ('optimize --mechanism=banded --num_rounds=5 --min_sep_range=2,4',
+     '--min_sep_range=2,4.*banded'),
+    ('optimize --mechanism=blt --num_rounds=5 --range_objective=mean',
+     '--min_sep_range'),
     ('optimize --mechanism=blt --num_rounds=5 --objective=mean', "'mean'"),
     ('optimize --mechanism=blt --num_rounds=5 --momentum=0.9',
      '--workload=momentum'),
@@ -246,7 +323,8 @@ ERRORS = [
     ('optimize --mechanism=blt --num_rounds=5 --output=a.txt', 'a.txt.*.json'),
     ('optimize --mechanism=blt --num_rounds=5 --output=no/such/a.json',
      'no/such/a.json'),
-    ('optimize --mechanism=banded --num_rounds=100000 --min_sep=9', '100000'),
+    ('optimize --mechanism=banded_toeplitz --num_rounds=100000 --min_sep=9'
+     ' --cooldown_fraction=0.2', '100000'),
     ('describe', 'STRATEGY'),
     ('describe nope.json', "'nope.json'"),
     ('describe identity', '--num_rounds'),
