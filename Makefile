@@ -64,5 +64,23 @@ test-core:
 	  --disable-pip-version-check '.[test]'
 	$(CORE_VENV)/bin/pytest $(addprefix --ignore=,$(TFF_TESTS)) $(TESTS)
 
+# Finding strategies, side by side with jax-privacy; BENCH=blt selects.
+bench: env $(BENCH_VENV)/installed
+	@$(VENV)/bin/python -m benchmarks.optimize.run --only=$(BENCH) \
+	  --repeats=$(REPEATS) --peer_python=$(BENCH_VENV)/bin/python
+
+$(BENCH_VENV)/installed: benchmarks/peer-requirements.txt
+	@for candidate in $(BENCH_CANDIDATES); do \
+	  if "$$candidate" -c '$(IS_NEW)' 2>$(NULL); then \
+	    python="$$candidate"; break; fi; done; \
+	if [ -z "$$python" ]; then \
+	  echo "jax-privacy needs Python 3.11 or newer, which is not here" >&2; \
+	  exit 2; fi; \
+	echo "Setting up $(BENCH_VENV) with $$($$python --version)" >&2; \
+	$$python -m venv --clear $(BENCH_VENV)
+	@$(BENCH_VENV)/bin/python -m pip install --quiet \
+	  --disable-pip-version-check -r $<
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(CORE_VENV) build *.egg-info .pytest_cache .hypothesis
+	rm -rf $(VENV) $(CORE_VENV) $(BENCH_VENV) build *.egg-info .pytest_cache .hypothesis

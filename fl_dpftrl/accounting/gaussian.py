@@ -45,7 +45,8 @@ class Guarantee:
   assumptions: tuple[str, ...]
 
 
-def _check_positive(name: str, value: float) -> None:
+def check_positive(name: str, value: float) -> None:
+  """Raises ValueError unless value is positive and finite."""
   if not (math.isfinite(value) and value > 0.0):
     raise ValueError(f'{name} must be positive and finite, got {value!r}')
 
@@ -64,7 +65,7 @@ def rho(effective_noise_multiplier: float) -> float:
 
   Source: Bun and Steinke 2016, proposition 1.6.
   """
-  _check_positive('effective_noise_multiplier', effective_noise_multiplier)
+  check_positive('effective_noise_multiplier', effective_noise_multiplier)
   return 0.5 / effective_noise_multiplier**2
 
 
@@ -79,7 +80,7 @@ def epsilon(effective_noise_multiplier: float, delta: float) -> float:
 
   Source: Koskela et al. 2020; Doroshenko et al. 2022 (connect the dots).
   """
-  _check_positive('effective_noise_multiplier', effective_noise_multiplier)
+  check_positive('effective_noise_multiplier', effective_noise_multiplier)
   check_delta(delta)
   # The loss has mean μ²/2 and standard deviation μ: steps in proportion to them
   # bound time and memory where the noise is small.
@@ -118,7 +119,7 @@ def account(
     ValueError: where an argument is outside its range, or the schema has more
       rounds than the strategy can run.
   """
-  _check_positive('noise_multiplier', noise_multiplier)
+  check_positive('noise_multiplier', noise_multiplier)
   check_delta(delta)
   sensitivity = sensitivity_lib.sensitivity(strategy, schema)
   return from_sensitivity(
@@ -146,8 +147,8 @@ def from_sensitivity(
         'a guarantee needs an exact sensitivity or an upper bound, got'
         f' {sensitivity.kind!r}'
     )
-  _check_positive('sensitivity', sensitivity.value)
-  _check_positive('noise_multiplier', noise_multiplier)
+  check_positive('sensitivity', sensitivity.value)
+  check_positive('noise_multiplier', noise_multiplier)
   effective = noise_multiplier / sensitivity.value
   return Guarantee(
       sensitivity=sensitivity.value,

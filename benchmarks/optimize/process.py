@@ -1,0 +1,105 @@
+"""A cold process on one core: its time, its memory, and how it ended."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+
+# One thread, whichever library would start more.
+_ONE_THREAD = {
+    'OMP_NUM_THREADS': '1',
+    'OPENBLAS_NUM_THREADS': '1',
+    'MKL_NUM_THREADS': '1',
+    'XLA_FLAGS': (
+        '--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1'
+    ),
+    'JAX_PLATFORMS': 'cpu',
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Finished:
+  """How a process ended.
+
+  Attributes:
+    seconds: from its start to its end, imports and compilation included.
+    cpu_seconds: that it computed; far below `seconds` on a busy machine.
+    peak_mebibytes: of resident memory.
+    failure: why it gave no result, in a line; None where it did.
+    output: what it wrote to stdout.
+  """
+
+  seconds: float
+  cpu_seconds: float
+  peak_mebibytes: float
+  failure: str | None
+  output: str
+
+
+def pin_to_one_core() -> bool:
+  """Pins this process, and so those it starts, where the system can."""
+  if not hasattr(os, 'sched_setaffinity'):
+    return False
+  os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+  return True
+
+
+def run(command: list[str], *, timeout: float) -> Finished:
+  """Runs a command, with one thread, for at most timeout seconds."""
+  with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+    start = time.monotonic()
+    child = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors,
+        env={**os.environ, **_ONE_THREAD},
+    )
+    expired = threading.Event()
+
+    def end():
+      expired.set()
+      child.kill()
+
+    timer = threading.Timer(timeout, end)
+    timer.start()
+    try:
+      _, status, usage = os.wait4(child.pid, 0)
+    except BaseException:
+      child.kill()
+      child.wait()
+      raise
+    finally:
+      timer.cancel()
+    seconds = time.monotonic() - start
+    child.returncode = os.waitstatus_to_exitcode(status)
+    output.seek(0)
+    errors.seek(0)
+    return Finished(
+        seconds=seconds,
+        cpu_seconds=usage.ru_utime + usage.ru_stime,
+        peak_mebibytes=usage.ru_maxrss / 1024,
+        failure=failure(
+            child.returncode,
+            errors.read().decode(errors='replace'),
+            expired_after=timeout if expired.is_set() else None,
+        ),
+        output=output.read().decode(errors='replace'),
+    )
+
+
+def failure(
+    returncode: int, errors: str, *, expired_after: float | None = None
+) -> str | None:
+  """Why a process failed, in a line; None where it did not."""
+  if expired_after is not None:
+    return f'no result after {expired_after:.0f} s'
+  if returncode == 0:
+    return None
+  if returncode < 0:
+    return f'ended by {signal.Signals(-returncode).name}'
+  # Of a traceback, the message is the last line that is not indented.
+  lines = [line for line in errors.splitlines() if line and line[0] != ' ']
+  messages = [line for line in lines if 'Error' in line.split(':')[0]]
+  last = (messages or lines or [f'exit status {returncode}'])[-1].strip()
+  return last if len(last) <= 100 else f'{last[:99]}…'

@@ -1,0 +1,220 @@
+"""Optimises each case with both sides, in turn, and writes the table.
+
+    python -m benchmarks.optimize.run --peer_python=PYTHON --only=blt
+"""
+
+import argparse
+import dataclasses
+import datetime
+import json
+import os
+import pathlib
+import platform
+import sys
+import tempfile
+
+from benchmarks.optimize import cases
+from benchmarks.optimize import ours
+from benchmarks.optimize import process
+from benchmarks.optimize import results
+from fl_dpftrl import files
+
+_HERE = pathlib.Path(__file__).parent
+_VERSIONS = '''
+import importlib.metadata, json, platform, sys
+found = {'python': platform.python_version()}
+for name in sys.argv[1:]:
+  try:
+    found[name] = importlib.metadata.version(name)
+  except importlib.metadata.PackageNotFoundError:
+    pass
+print(json.dumps(found))
+'''
+
+
+@dataclasses.dataclass
+class Runner:
+  """Runs one case in a scratch folder.
+
+  Attributes:
+    case: the problem.
+    peer_python: interpreter of the peer's environment.
+    folder: scratch.
+  """
+
+  case: cases.Case
+  peer_python: str
+  folder: pathlib.Path
+
+  @property
+  def _files(self) -> list[str]:
+    return [str(self.folder / 'case.json'), str(self.folder / 'found.npz')]
+
+  def run_ours(self, side: results.Side) -> results.Side:
+    done = process.run(ours.command(self.case), timeout=self.case.timeout)
+    if done.failure:
+      return failed(side, done.failure)
+    try:
+      figures = ours.losses(done.output)
+    except ValueError as e:
+      return failed(side, str(e))
+    objective = figures[f'{self.case.objective}_loss']
+    return finished(side, done, figures=figures, own_loss=objective)
+
+  def run_peer(self, side: results.Side) -> results.Side:
+    case_file, found_file = map(pathlib.Path, self._files)
+    case_file.write_text(json.dumps(dataclasses.asdict(self.case)))
+    found_file.unlink(missing_ok=True)
+    peer = [self.peer_python, str(_HERE / 'peer.py')]
+    done = process.run(
+        [*peer, 'optimize', *self._files], timeout=self.case.timeout
+    )
+    if done.failure:
+      return failed(side, done.failure)
+    if side.figures is not None:
+      return finished(side, done)
+    # Neither is timed: our yardstick, and the peer's word on itself.
+    judged = process.run(
+        [sys.executable, '-m', 'benchmarks.optimize.evaluate', *self._files],
+        timeout=self.case.timeout,
+    )
+    if judged.failure:
+      return failed(side, judged.failure)
+    own = process.run(
+        [*peer, 'report', *self._files], timeout=self.case.timeout
+    )
+    return finished(
+        side, done, figures=json.loads(judged.output),
+        own_loss=None if own.failure else json.loads(own.output),
+    )
+
+
+def failed(side: results.Side, why: str) -> results.Side:
+  return dataclasses.replace(side, failures=(*side.failures, why))
+
+
+def finished(
+    side: results.Side, done: process.Finished, **found
+) -> results.Side:
+  return dataclasses.replace(
+      side,
+      seconds=(*side.seconds, done.seconds),
+      cpu_seconds=(*side.cpu_seconds, done.cpu_seconds),
+      peak_mebibytes=max(side.peak_mebibytes or 0.0, done.peak_mebibytes),
+      **found,
+  )
+
+
+def measure(case: cases.Case, peer_python: str, repeats: int) -> results.Row:
+  """Both sides in turn, as often as asked; a side that fails is left alone."""
+  sides = {'ours': results.Side(), 'peer': results.Side()}
+  with tempfile.TemporaryDirectory() as folder:
+    runner = Runner(case, peer_python, pathlib.Path(folder))
+    run = {'ours': runner.run_ours, 'peer': runner.run_peer}
+    for repeat in range(min(repeats, case.repeats)):
+      for name, side in sides.items():
+        if side.failures:
+          continue
+        sides[name] = run[name](side)
+        note = (
+            f'{sides[name].seconds[-1]:.2f} s'
+            if not sides[name].failures else sides[name].failures[-1]
+        )
+        print(f'{case.name} {repeat + 1} {name}: {note}', file=sys.stderr)
+  return results.Row(case, **sides)
+
+
+def facts(peer_python: str, pinned: bool) -> dict:
+  """What a reader needs to know of where it ran."""
+
+  def versions(python, *names):
+    done = process.run([python, '-c', _VERSIONS, *names], timeout=60.0)
+    if done.failure:
+      raise ValueError(f'--peer_python={peer_python}: {done.failure}')
+    return json.loads(done.output)
+
+  return {
+      'date': datetime.date.today().isoformat(),
+      'processor': platform.machine(),
+      'cores': os.cpu_count(),
+      'cores_used': 1 if pinned else None,
+      'ours': versions(sys.executable, 'numpy', 'scipy', 'jax'),
+      'peer': versions(peer_python, 'jax-privacy', 'jax', 'numpy', 'scipy'),
+  }
+
+
+def document(about: dict, rows: list[results.Row]) -> str:
+  """The Markdown page of a measurement."""
+
+  def said(side):
+    return ', '.join(f'{name} {v}' for name, v in about[side].items())
+
+  own = [
+      f'- {results.setting(r.case)}: {r.peer.own_loss:.4f}'
+      for r in rows if r.peer.own_loss is not None
+  ]
+  return '\n'.join([
+      '# Finding a strategy: fl-dpftrl and jax-privacy',
+      '',
+      'Whole processes, cold: imports, compilation and the search. Seconds are'
+      ' the median (least–most) of all runs.',
+      'Settings are mechanism, size, (n, b, k), objective. Losses of both sides'
+      ' are from the same evaluation.',
+      '',
+      f'{about["date"]}, {about["processor"]},'
+      f' {about["cores_used"] or "one thread on"} of {about["cores"]} cores.'
+      f' Ours: {said("ours")}. Peer: {said("peer")}.',
+      '',
+      results.table(rows),
+      '',
+      'The loss of the objective as the peer itself evaluates it:',
+      '',
+      *own,
+      '',
+  ])
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+  parser = argparse.ArgumentParser(
+      prog='python -m benchmarks.optimize.run', description=__doc__.split('\n')[0]
+  )
+  add = parser.add_argument
+  add('--peer_python', required=True, help='of an environment with jax-privacy')
+  add('--only', default='', help='groups or parts of names, with commas between')
+  add('--repeats', type=int, default=3, help='runs of each side (default: 3)')
+  add('--output', default='benchmarks/results', help='folder of the results')
+  args = parser.parse_args(arguments)
+  try:
+    args.cases = cases.select([w for w in args.only.split(',') if w])
+    if args.repeats < 1:
+      raise ValueError(f'--repeats must be at least 1, got {args.repeats}')
+  except ValueError as e:
+    parser.error(str(e))
+  return args
+
+
+def main(arguments: list[str] | None = None) -> int:
+  args = parse(arguments)
+  try:
+    about = facts(args.peer_python, process.pin_to_one_core())
+  except (OSError, ValueError) as e:
+    print(f'bench: {e}', file=sys.stderr)
+    return 2
+  folder = pathlib.Path(args.output)
+  folder.mkdir(parents=True, exist_ok=True)
+  name = '-'.join(['optimize', *filter(None, args.only.split(','))])
+  rows = []
+  for case in args.cases:
+    rows.append(measure(case, args.peer_python, args.repeats))
+    as_json = {**about, 'rows': [row.as_json() for row in rows]}
+    for suffix, text in (
+        ('md', document(about, rows)),
+        ('json', json.dumps(as_json, indent=2) + '\n'),
+    ):
+      files.write_durably(folder / f'{name}.{suffix}', text.encode())
+  print(results.table(rows))
+  return 0
+
+
+if __name__ == '__main__':
+  sys.exit(main())
