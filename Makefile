@@ -15,8 +15,14 @@ TESTS ?= tests
 TFF_TESTS := tests/aggregators tests/experiments tests/learning tests/noise/stream
 CORE_PYTHON := $(or $(PYTHON),python3)
 CORE_VENV = .venv-core
+# The peer of the benchmarks has an environment, and a Python, of its own.
+BENCH_VENV = .venv-bench
+BENCH_CANDIDATES := python3.11 python3.12 python3.13 python3
+IS_NEW := import sys; sys.exit(sys.version_info < (3, 11))
+BENCH ?=
+REPEATS ?= 3
 
-.PHONY: env train matrices test test-fast test-core clean
+.PHONY: env train matrices test test-fast test-core bench clean
 
 env: $(VENV)/installed
 
