@@ -61,6 +61,31 @@ class Optimized:
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class Robust:
+  """The strategy of a mechanism with the least worst regret over schemas.
+
+  Attributes:
+    mechanism: one that has optimize_range.
+    schemas: one of which will hold.
+    schema: for which the file states its figures.
+    objective: 'rms' or 'max'.
+    size: of the mechanism.
+  """
+
+  mechanism: str
+  schemas: Sequence[participation.MinSep]
+  schema: participation.MinSep
+  objective: str
+  size: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  def make(self) -> base.Strategy:
+    optimizer = registry.OPTIMIZERS[self.mechanism]
+    return optimizer.optimize_range(
+        self.schemas, objective=self.objective, over='regret', **self.size
+    )
+
+
 def _min_sep(
     num_rounds: int, min_sep: int, max_participations: int | None
 ) -> participation.MinSep:
@@ -69,6 +94,21 @@ def _min_sep(
       min_sep=min_sep,
       max_participations=max_participations,
   )
+
+
+def _unknown() -> tuple[participation.MinSep, ...]:
+  """The corners and the middle of what federated training meets.
+
+  500 to 8,000 rounds, min-sep 50 to 1,000, 2 to 20 participations.
+  """
+  found = {
+      _min_sep(n, b, min(k, -(-n // b)))
+      for n in (500, 2000, 8000)
+      for b in (50, 200, 1000)
+      for k in (2, 5, 10, 20)
+      if b <= n
+  }
+  return tuple(sorted(found, key=dataclasses.astuple))
 
 
 _PAPERS = _min_sep(2052, 342, 6)
@@ -118,6 +158,12 @@ RECIPES: dict[str, Recipe] = {
     # The setting of the papers' simulations.
     'blt-b342-rms': Optimized('blt', _PAPERS, 'rms', {'num_buffers': 4}),
     'blt-b342-max': Optimized('blt', _PAPERS, 'max', {'num_buffers': 5}),
+    'toeplitz-b342-rms': Optimized('banded_toeplitz', _PAPERS, 'rms'),
+    'toeplitz-b342-max': Optimized('banded_toeplitz', _PAPERS, 'max'),
+    # For runs of which little is known; its figures are for a middling one.
+    'default': Robust(
+        'blt', _unknown(), _min_sep(2000, 200, 10), 'max', {'num_buffers': 4}
+    ),
     # Small enough to read, and for a first run.
     'banded-b16': Optimized('banded', _min_sep(256, 16, None), 'max'),
 }

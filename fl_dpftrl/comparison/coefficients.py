@@ -10,6 +10,7 @@ from fl_dpftrl.strategies import base
 from fl_dpftrl.strategies import blt
 from fl_dpftrl.strategies import power_series
 from fl_dpftrl.strategies import toeplitz
+from fl_dpftrl.strategies import tree_full
 
 MOST_LAGS = 10_000
 _LARGEST_MATRIX = 4096
@@ -29,7 +30,8 @@ def first_columns(
   """The first columns of C and N over at most 10,000 lags.
 
   Returns:
-    None where C is not lower triangular, or too large to be written out.
+    None where C is not lower triangular, or too large to be written out, and
+    for trees, whose entries go by nodes and not by lags.
   """
   if (
       num_rounds > _LARGEST_MATRIX
@@ -51,6 +53,11 @@ def _(strategy: blt.BLT, num_rounds: int) -> Columns:
   return Columns(
       strategy.coefficients(lags), strategy.inverse_coefficients(lags)
   )
+
+
+@first_columns.register
+def _(strategy: tree_full.TreeFull, num_rounds: int) -> None:
+  del strategy, num_rounds
 
 
 @first_columns.register

@@ -14,8 +14,7 @@ _NAMES = {
     'max_participations': 'participations of one device',
     'rms_loss': 'RmsLoss', 'max_loss': 'MaxLoss',
 }
-_RATIO_SHOWN = 2.0  # a ratio above is of no interest where others are below
-_BOUND = 'hollow: by an upper bound on the sensitivity'
+_RATIO_SHOWN = 1.6  # lines that stay above are of no interest beside others
 
 
 def against(
@@ -36,7 +35,7 @@ def against(
     subtitle: the setting.
   """
   looks = _looks(entries)
-  figure = style.new_figure(9.0, 7.2, title, subtitle)
+  figure = style.new_figure(9.0, 7.2, title, subtitle, _note(entries))
   top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
   points = _points(entries, axis, loss)
   smallest = {}
@@ -61,11 +60,6 @@ def against(
   top.set_ylabel(f'{_NAMES[loss]} (clip norms)')
   bottom.set_ylabel('ratio to the best here')
   bottom.set_xlabel(_NAMES[axis])
-  if any(not exact for line in points.values() for _, _, exact in line):
-    top.text(
-        0.995, 0.985, _BOUND, transform=top.transAxes, ha='right', va='top',
-        fontsize=8.5, color=style.GREY,
-    )
   figure.draw_without_rendering()
   style.label_lines(
       top, [(k, *line[-1][:2]) for k, line in points.items()], looks
@@ -82,6 +76,13 @@ def _looks(entries: Sequence[sweep.Entry]) -> dict[str, style.Look]:
   return style.looks({
       entry.contender.label: entry.contender.mechanism for entry in entries
   })
+
+
+def _note(entries: Sequence[sweep.Entry]) -> str:
+  """What hollow markers mean, where there are any."""
+  kinds = {entry.row.sensitivity_kind for entry in entries} - {'exact'}
+  names = ' or '.join(kind.replace('_', ' ') for kind in sorted(kinds))
+  return f'hollow: by an {names} of the sensitivity' if kinds else ''
 
 
 def _points(
@@ -111,14 +112,16 @@ def _line(axes, line, look: style.Look) -> None:
 
 
 def _ratio_limit(ratios) -> float:
-  """The top of the panel: lines that come below 2 are shown up to there."""
+  """The top of the panel, at which lines may leave it: two are in it at least."""
+  least = sorted(min(y for _, y, _ in line) for line in ratios.values())
+  enough = max([_RATIO_SHOWN, *least[1:2]])
   shown = [
       y
       for line in ratios.values()
-      if min(y for _, y, _ in line) < _RATIO_SHOWN
+      if min(y for _, y, _ in line) <= enough
       for _, y, _ in line
   ]
-  return 1.0 + 1.06 * max(min(max(shown), _RATIO_SHOWN) - 1.0, 0.01)
+  return 1.0 + 1.06 * max(min(max(shown), 1.25 * enough) - 1.0, 0.01)
 
 
 def side_by_side(
@@ -134,7 +137,7 @@ def side_by_side(
       entries, key=lambda e: getattr(e.row, f'{objective}_loss'), reverse=True
   )
   figure = style.new_figure(
-      9.0, 1.9 + 0.42 * len(entries), title, subtitle
+      9.0, 1.9 + 0.42 * len(entries), title, subtitle, _note(entries)
   )
   axes = figure.subplots()
   style.dress(axes)
@@ -171,14 +174,10 @@ def side_by_side(
   style.scale(axes, 'x', *axes.get_xlim())
   axes.set_ylim(-0.6, len(ordered) - 0.4)
   axes.set_xlabel('RmsLoss (circle) and MaxLoss (diamond) in clip norms')
-  if any(e.row.sensitivity_kind != 'exact' for e in entries):
-    axes.set_title(_BOUND, loc='right', fontsize=8.5, color=style.GREY)
   return figure
 
 
 def _copies(copies: int) -> str:
-  if not copies:
-    return 'no memory'
   return '1 copy' if copies == 1 else f'{copies:,} copies'
 
 

@@ -79,9 +79,9 @@ def _shade(colour: str, amount: float) -> str:
 
 
 def new_figure(
-    width: float, height: float, title: str, subtitle: str
+    width: float, height: float, title: str, subtitle: str, note: str = ''
 ) -> figure_lib.Figure:
-  """An empty figure under a title of two lines."""
+  """An empty figure under a title of two lines, with a note at its right."""
   figure = figure_lib.Figure(
       figsize=(width, height), layout='constrained', facecolor='white'
   )
@@ -95,6 +95,10 @@ def new_figure(
   figure.text(
       0.15 / width, 1 - 0.43 / height, subtitle,
       fontsize=10, color=GREY, va='top',
+  )
+  figure.text(
+      1 - 0.15 / width, 1 - 0.18 / height, note,
+      fontsize=9, color=GREY, va='top', ha='right',
   )
   return figure
 
@@ -196,10 +200,15 @@ def label_lines(
 
 
 def spread(wanted: Sequence[float], gap: float) -> list[float]:
-  """Ascending places at least a gap apart, as near as can be to those wanted.
+  """Places a gap apart at least, within 0 and 1, near to those wanted.
 
   Neighbours that are too near are pooled and centred on their mean, as in
-  isotonic regression.
+  isotonic regression. Where there is no room for all, they go below 0 and above
+  1 alike.
+
+  Args:
+    wanted: ascending.
+    gap: the least distance.
   """
   groups: list[tuple[float, int]] = []  # mean of place − index · gap, and size
   for index, place in enumerate(wanted):
@@ -209,8 +218,13 @@ def spread(wanted: Sequence[float], gap: float) -> list[float]:
       mean = (before * count + mean * size) / (count + size)
       size += count
     groups.append((mean, size))
+  room = 1.0 - (len(wanted) - 1) * gap
+  low, high = min(0.0, 0.5 * room), max(room, 0.5 * room)
   means = [mean for mean, size in groups for _ in range(size)]
-  return [mean + index * gap for index, mean in enumerate(means)]
+  return [
+      min(max(mean, low), high) + index * gap
+      for index, mean in enumerate(means)
+  ]
 
 
 def png(figure: figure_lib.Figure) -> bytes:

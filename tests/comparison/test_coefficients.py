@@ -10,6 +10,7 @@ from fl_dpftrl.strategies import blt
 from fl_dpftrl.strategies import identity
 from fl_dpftrl.strategies import toeplitz
 from fl_dpftrl.strategies import tree
+from fl_dpftrl.strategies import tree_full
 
 
 @pytest.mark.parametrize('strategy', [
@@ -38,4 +39,5 @@ def test_long_ones_are_cut(strategy):
 
 def test_none_where_there_is_no_column_of_lags():
   assert coefficients.first_columns(tree.TreeOnline(), 8) is None
+  assert coefficients.first_columns(tree_full.TreeFull(), 8) is None
   assert coefficients.first_columns(identity.Identity(), 10**6) is None

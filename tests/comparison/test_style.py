@@ -11,18 +11,23 @@ from fl_dpftrl.optimization import registry
 
 @settings(deadline=None, max_examples=50)
 @given(
-    st.lists(st.floats(-2, 2), min_size=1, max_size=12).map(sorted),
-    st.floats(0.01, 0.5),
+    st.lists(st.floats(-1, 2), min_size=1, max_size=12).map(sorted),
+    st.floats(0.01, 0.3),
 )
 def test_names_never_touch_and_stay_in_order(wanted, gap):
   places = style.spread(wanted, gap)
   assert all(b - a >= gap * (1 - 1e-9) for a, b in zip(places, places[1:]))
-  assert sum(places) == pytest.approx(sum(wanted), abs=1e-9)
+  if (len(wanted) - 1) * gap <= 1.0:
+    assert -1e-9 <= places[0] <= places[-1] <= 1 + 1e-9
+  else:
+    assert places[0] == pytest.approx(1.0 - places[-1])
 
 
 def test_names_with_room_stay_where_they_are():
   assert style.spread([0.0, 0.5, 1.0], 0.2) == pytest.approx([0.0, 0.5, 1.0])
   assert style.spread([0.4, 0.4], 0.2) == pytest.approx([0.3, 0.5])
+  assert style.spread([0.0, 0.05], 0.2) == pytest.approx([0.0, 0.2])
+  assert style.spread([-1.0, 3.0], 0.2) == pytest.approx([0.0, 1.0])
 
 
 @pytest.mark.parametrize('value, text', [
