@@ -26,7 +26,7 @@ MOST_DEFAULT_BANDS = 1024
 OBJECTIVES = ('rms', 'max')
 
 # Columns normalised for n rounds bind a strategy to n: what that must be worth.
-_WORTHWHILE, _PROMISING = 1e-3, 3e-4
+_WORTHWHILE, _PROMISING = 1e-3, 7e-4
 _MOST_LATE_ENTRIES = 1 << 24  # of the rows of B that normalisation changes
 _POWERS = {'rms': (1,), 'max': (64, 2048)}  # on the way to the largest error
 _MOST_ROOT_BANDS = 1 << 16
@@ -180,8 +180,10 @@ def _search(
   def log_square(of_error):
     def both(coefficients):
       value, grad = of_error(coefficients)
-      if normalized or not math.isfinite(value):
+      if not math.isfinite(value):
         return value, grad
+      if normalized:
+        return value + math.log(schema.participations), grad
       own, own_grad = sensitivity_square(coefficients)
       return value + own, grad + own_grad
 
