@@ -16,6 +16,7 @@ _HOMES = {
     'Guarantee': 'fl_dpftrl.accounting',
     'Identity': 'fl_dpftrl.strategies.identity',
     'MinSep': 'fl_dpftrl.participation',
+    'TreeFull': 'fl_dpftrl.strategies.tree_full',
     'TreeOnline': 'fl_dpftrl.strategies.tree',
     'account': 'fl_dpftrl.accounting',
     'calibrate': 'fl_dpftrl.accounting',

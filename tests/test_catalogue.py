@@ -16,6 +16,7 @@ from fl_dpftrl.strategies import dense
 from fl_dpftrl.strategies import identity
 from fl_dpftrl.strategies import stamped
 from fl_dpftrl.strategies import tree
+from fl_dpftrl.strategies import tree_full
 
 SCHEMA = participation.MinSep(num_rounds=12, min_sep=3, max_participations=2)
 
@@ -37,7 +38,9 @@ EXAMPLES = {
     'stamped twice': lambda: stamped.Stamped(
         stamped.Stamped(banded_example(), 3), 7
     ),
+    'tree_full': lambda: tree_full.TreeFull(12),
     'tree_online': tree.TreeOnline,
+    'tree_online completed': lambda: tree.TreeOnline(12),
 }
 
 
@@ -229,7 +232,9 @@ def test_parameter_free_families_need_no_file(name):
 
 
 def test_the_shelf():
-  assert set(catalogue.parameter_free()) == {'identity', 'tree_online'}
+  assert set(catalogue.parameter_free()) == {
+      'identity', 'tree_full', 'tree_online'
+  }
   assert {
       'blt-b100', 'blt-b100-published', 'blt-b400', 'blt-b1000'
   } <= set(catalogue.names())

@@ -15,6 +15,7 @@ from fl_dpftrl.strategies import identity
 from fl_dpftrl.strategies import stamped
 from fl_dpftrl.strategies import toeplitz
 from fl_dpftrl.strategies import tree
+from fl_dpftrl.strategies import tree_full
 
 
 def example(num_rounds):
@@ -30,6 +31,9 @@ def example(num_rounds):
 STRATEGIES = {
     'identity': lambda n: identity.Identity(),
     'tree_online': lambda n: tree.TreeOnline(),
+    'tree_full': lambda n: tree_full.TreeFull(),
+    'early_tree_full': lambda n: tree_full.TreeFull(n + 27),
+    'completed_tree': tree.TreeOnline,
     'banded': example,
     'blt': lambda n: blt.BLT([0.99, 0.5], [0.2, 0.7]),
     'dense': lambda n: dense.Dense(example(n).strategy_matrix(n)),

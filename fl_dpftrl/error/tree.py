@@ -22,4 +22,8 @@ def _(
   lengths, variance = np.arange(1, num_rounds + 1), np.zeros(num_rounds)
   for height in range(num_rounds.bit_length()):
     variance += (lengths >> height & 1) * tree.own_weight(height)
+  if num_rounds == strategy.completed_after:
+    last = num_rounds - 1
+    root = tree.own_weights(last, strategy.nodes_completed(last))[-1]
+    variance[last] = root
   return np.sqrt(variance)

@@ -19,3 +19,11 @@ class Sensitivity(NamedTuple):
 
   value: float
   kind: str
+
+
+def better(one: Sensitivity, other: Sensitivity) -> Sensitivity:
+  """The tighter of two figures for the same thing, each exact or a bound."""
+  for figure in (one, other):
+    if figure.kind == EXACT:
+      return figure
+  return min(one, other, key=lambda figure: figure.value)

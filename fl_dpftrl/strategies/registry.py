@@ -8,12 +8,14 @@ from fl_dpftrl.strategies import identity
 from fl_dpftrl.strategies import stamped
 from fl_dpftrl.strategies import toeplitz
 from fl_dpftrl.strategies import tree
+from fl_dpftrl.strategies import tree_full
 
 FAMILIES: dict[str, type[base.Strategy]] = {
     cls.family: cls
     for cls in (
         identity.Identity,
         tree.TreeOnline,
+        tree_full.TreeFull,
         banded.Banded,
         blt.BLT,
         dense.Dense,

@@ -1,6 +1,7 @@
 """Binary trees over the rounds, estimated online."""
 
 import dataclasses
+import operator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,6 +31,22 @@ def own_weight(height: int) -> float:
   return 1.0 / (2.0 - 2.0**-height)
 
 
+def own_weights(round_index: int, num_nodes: int) -> list[float]:
+  """`own_weight` of the nodes that end with a round, from its leaf up.
+
+  Also of nodes whose right half is virtual, of which nothing needs estimating:
+  then the left half's estimate, of variance v, is all that the children give,
+  and the node's own noise gets the weight v / (1 + v).
+  """
+  weights = [1.0]
+  for height in range(1, num_nodes):
+    variance = weights[-1]
+    if round_index >> (height - 1) & 1:
+      variance += own_weight(height - 1)
+    weights.append(variance / (1.0 + variance))
+  return weights
+
+
 @dataclasses.dataclass(frozen=True)
 class TreeOnline:
   """Tree aggregation with Honaker's online estimator.
@@ -39,17 +56,52 @@ class TreeOnline:
   the lowest). A prefix sum is the sum of the estimates of the complete nodes
   that tile it, each estimated from its own noise and its subtree's.
 
-  Source: Kairouz et al. 2021 (DP-FTRL), algorithm 1; Honaker 2015.
+  Attributes:
+    completed_after: the rounds of a run after whose last one virtual rounds, in
+      which no device takes part, finish the tree. The sum of all rounds is then
+      the estimate of one node, the root, at the price of a row of C more for
+      each node that the virtual rounds finish. For trees that are restarted,
+      `stamped.Stamped(TreeOnline(r), r)`. None for a tree that grows for ever.
+
+  Raises:
+    ValueError: where completed_after is neither None nor a whole number of at
+      least 1.
+
+  Source: Kairouz et al. 2021 (DP-FTRL), algorithm 1, and its section on tree
+  restarts and completion; Honaker 2015.
   """
 
+  completed_after: int | None = None
   family: ClassVar[str] = 'tree_online'
+
+  def __post_init__(self):
+    if self.completed_after is None:
+      return
+    try:
+      rounds = operator.index(self.completed_after)
+    except TypeError:
+      rounds = 0
+    if rounds < 1 or isinstance(self.completed_after, bool):
+      raise ValueError(
+          'completed_after must be a whole number of at least 1, or None, got'
+          f' {self.completed_after!r}'
+      )
+    object.__setattr__(self, 'completed_after', rounds)
 
   @property
   def max_rounds(self) -> int | None:
-    return None
+    return self.completed_after
+
+  def nodes_completed(self, round_index: int) -> int:
+    """Nodes that a round completes, with the virtual rounds after the last."""
+    if round_index + 1 == self.completed_after:
+      return round_index.bit_length() + 1
+    return nodes_completed(round_index)
 
   def num_noise_rows(self, num_rounds: int) -> int:
-    return first_node(num_rounds)
+    if not num_rounds:
+      return 0
+    return first_node(num_rounds - 1) + self.nodes_completed(num_rounds - 1)
 
   def memory_copies(self, num_rounds: int) -> int:
     return num_rounds.bit_length()
@@ -58,29 +110,30 @@ class TreeOnline:
     base.check_num_rounds(self, num_rounds)
     matrix = np.zeros((self.num_noise_rows(num_rounds), num_rounds))
     for last in range(num_rounds):
-      for height in range(nodes_completed(last)):
-        matrix[first_node(last) + height, last + 1 - 2**height : last + 1] = 1.0
+      for height in range(self.nodes_completed(last)):
+        start = last >> height << height
+        matrix[first_node(last) + height, start : last + 1] = 1.0
     return matrix
 
   def noising_matrix(self, num_rounds: int) -> np.ndarray:
     base.check_num_rounds(self, num_rounds)
     width = self.num_noise_rows(num_rounds)
-    pending: list[np.ndarray | None] = [None] * num_rounds.bit_length()
-    rows, before = np.zeros((num_rounds, width)), np.zeros(width)
+    pending: list[np.ndarray] = []
+    rows = np.zeros((num_rounds, width))
     for last in range(num_rounds):
-      estimate = np.zeros(width)
-      estimate[first_node(last)] = 1.0
-      for height in range(1, nodes_completed(last)):
-        own = own_weight(height)
-        estimate = (1.0 - own) * (pending[height - 1] + estimate)
-        estimate[first_node(last) + height] = own
-      pending[nodes_completed(last) - 1] = estimate
-      prefix = np.zeros(width)
-      for height, node in enumerate(pending):
-        if (last + 1) >> height & 1:
-          prefix += node
-      rows[last], before = prefix - before, prefix
+      estimate, replaced = np.zeros(width), np.zeros(width)
+      owns = own_weights(last, self.nodes_completed(last))
+      estimate[first_node(last)] = owns[0]
+      for height in range(1, len(owns)):
+        if last >> (height - 1) & 1:
+          sibling = pending.pop()
+          replaced += sibling
+          estimate += sibling
+        estimate *= 1.0 - owns[height]
+        estimate[first_node(last) + height] = owns[height]
+      pending.append(estimate)
+      rows[last] = estimate - replaced
     return rows
 
   def parameters(self) -> dict[str, Any]:
-    return {}
+    return {'completed_after': self.completed_after}

@@ -11,6 +11,7 @@ from fl_dpftrl.strategies import registry
 from fl_dpftrl.strategies import stamped
 from fl_dpftrl.strategies import toeplitz
 from fl_dpftrl.strategies import tree
+from fl_dpftrl.strategies import tree_full
 
 
 def _banded(num_rounds):
@@ -30,6 +31,7 @@ def _dense(num_rounds):
 _EXAMPLES = {
     'identity': lambda num_rounds: identity.Identity(),
     'tree_online': lambda num_rounds: tree.TreeOnline(),
+    'tree_full': tree_full.TreeFull,
     'banded': _banded,
     'blt': lambda num_rounds: blt.BLT((0.99, 0.8, 0.3), (0.25, 0.3, 0.2)),
     'dense': _dense,
@@ -40,7 +42,12 @@ _EXAMPLES = {
 }
 
 
-@pytest.fixture(params=sorted(registry.FAMILIES))
+_VARIANTS = {'completed tree_online': tree.TreeOnline}
+
+
+@pytest.fixture(params=sorted(registry.FAMILIES) + sorted(_VARIANTS))
 def example(request):
   """num_rounds → a strategy, for every family of the registry."""
+  if request.param in _VARIANTS:
+    return _VARIANTS[request.param]
   return _EXAMPLES[request.param]

@@ -13,6 +13,7 @@ from fl_dpftrl.strategies import dense
 from fl_dpftrl.strategies import registry
 from fl_dpftrl.strategies import stamped
 from fl_dpftrl.strategies import toeplitz
+from fl_dpftrl.strategies import tree_full
 
 ROUNDS = (1, 2, 3, 7, 8, 21)
 MOST = max(ROUNDS) + 1
@@ -33,6 +34,7 @@ def dense_example():
 
 
 EXAMPLES = {
+    'tree_full': lambda: tree_full.TreeFull(MOST),
     'banded': banded_example,
     'blt': lambda: blt.BLT([0.97, 0.6, 0.05], [0.1, 0.3, 0.6]),
     'dense': dense_example,

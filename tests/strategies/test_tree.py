@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from fl_dpftrl import error
 from fl_dpftrl import workloads
+from fl_dpftrl.strategies import stamped
 from fl_dpftrl.strategies import tree
 
 
@@ -53,3 +55,56 @@ def test_no_prefix_sum_uses_later_nodes(num_rounds):
 )
 def test_memory_is_logarithmic(num_rounds, copies):
   assert tree.TreeOnline().memory_copies(num_rounds) == copies
+
+
+COMPLETED = [1, 2, 3, 4, 5, 6, 7, 11, 24, 33]
+
+
+@pytest.mark.parametrize('num_rounds', COMPLETED)
+def test_completion_estimates_the_sum_of_all_rounds_as_well_as_can_be(
+    num_rounds
+):
+  strategy = tree.TreeOnline(num_rounds)
+  prefix = workloads.prefix_sums(num_rounds)
+  online = (prefix @ strategy.noising_matrix(num_rounds))[-1]
+  best = (prefix @ np.linalg.pinv(strategy.strategy_matrix(num_rounds)))[-1]
+  np.testing.assert_allclose(online, best, atol=1e-12)
+  plain = prefix @ tree.TreeOnline().noising_matrix(num_rounds)
+  assert online @ online <= plain[-1] @ plain[-1] + 1e-12
+
+
+@pytest.mark.parametrize('num_rounds', COMPLETED)
+def test_completion_adds_the_nodes_of_virtual_rounds(num_rounds):
+  """Rows of the tree of a power of 2, of which some have no real round."""
+  size = 2 ** (num_rounds - 1).bit_length()
+  whole = tree.TreeOnline().strategy_matrix(size)[:, :num_rounds]
+  expected = whole[whole.any(axis=1)]
+  found = tree.TreeOnline(num_rounds).strategy_matrix(num_rounds)
+  assert sorted(map(tuple, found)) == sorted(map(tuple, expected))
+
+
+@pytest.mark.parametrize('num_rounds', [4, 6, 9])
+def test_completion_changes_nothing_before_the_last_round(num_rounds):
+  completed, plain = tree.TreeOnline(num_rounds), tree.TreeOnline()
+  for earlier in range(1, num_rounds):
+    for name in ('strategy_matrix', 'noising_matrix'):
+      np.testing.assert_array_equal(
+          getattr(completed, name)(earlier), getattr(plain, name)(earlier)
+      )
+
+
+def test_completion_pays_over_many_restarts():
+  """Each earlier tree of 100 rounds adds one node's variance, not three's."""
+  plain = stamped.Stamped(tree.TreeOnline(), 100)
+  completed = stamped.Stamped(tree.TreeOnline(100), 100)
+  before, after = (
+      error.per_query_error(strategy, 2000)[-1]
+      for strategy in (plain, completed)
+  )
+  assert after < 0.65 * before
+
+
+@pytest.mark.parametrize('rounds', [0, -1, 2.5, True, 'x'])
+def test_refuses_to_complete_after_other_rounds(rounds):
+  with pytest.raises(ValueError, match='completed_after must be a whole'):
+    tree.TreeOnline(rounds)

@@ -14,10 +14,17 @@ def _(strategy: tree.TreeOnline, specs) -> dispatch.Recurrence:
   The buffers are stacks of the estimates that tile the rounds so far, the
   latest and lowest last: as many as t has binary ones.
   """
-  del strategy
   heights = range(64)
-  norms = row_norms(len(heights))
+  norms = tf.constant(row_norms(len(heights)), tf.float64)
   own_weights = np.float32([tree.own_weight(height) for height in heights])
+  last = (strategy.completed_after or 0) - 1
+  if strategy.completed_after:
+    last_weights = np.ones(len(heights), np.float32)
+    owns = tree.own_weights(last, strategy.nodes_completed(last))
+    last_weights[: len(owns)] = owns
+    last_norm = tf.constant(
+        row_norm(last, strategy.nodes_completed(last)), tf.float64
+    )
 
   def init():
     # The placeholder keeps the height of the stack out of its static shape.
@@ -29,56 +36,84 @@ def _(strategy: tree.TreeOnline, specs) -> dispatch.Recurrence:
     ]
 
   def next_fn(z, t, buffers):
+    if strategy.completed_after:
+      message = f'a tree for {last + 1} rounds has no noise for another round'
+      with tf.control_dependencies(
+          [tf.debugging.assert_less_equal(
+              t, tf.constant(last, t.dtype), message=message
+          )]
+      ):
+        t = tf.identity(t)
     bits = tf.bitwise.right_shift(t, tf.range(63, dtype=tf.int64)) & 1
     # Trailing ones of t, also the height of the highest node that t finishes.
     finished = tf.reduce_sum(tf.math.cumprod(bits))
     first = 2 * t - tf.reduce_sum(bits)
+    norm, weights = tf.gather(norms, finished), tf.constant(own_weights)
+    replaced_nodes = finished
+    if strategy.completed_after:
+      ends = tf.equal(t, tf.constant(last, t.dtype))
+      norm = tf.where(ends, last_norm, norm)
+      weights = tf.where(ends, last_weights, weights)
+      finished = tf.where(
+          ends, tf.constant(last.bit_length(), finished.dtype), finished
+      )
+      replaced_nodes = tf.where(
+          ends, tf.constant(last.bit_count(), t.dtype), replaced_nodes
+      )
+    num_replaced = tf.cast(replaced_nodes, tf.int32)
     sizes = [tf.shape(stack)[0] for stack in buffers]
 
-    def climb(height, estimate, replaced):
-      own = tf.gather(own_weights, height)
+    def climb(height, taken, estimate, replaced):
+      own = weights[height]
+      has_sibling = bits[height - 1]
+      share = tf.cast(has_sibling, tf.float32)
       siblings = [
-          stack[size - tf.cast(height, tf.int32)]
+          share * stack[size - 1 - tf.minimum(taken, size - 1)]
           for stack, size in zip(buffers, sizes)
       ]
       estimate = [
           own * part + (1.0 - own) * (sibling + child)
           for part, sibling, child in zip(z(first + height), siblings, estimate)
       ]
-      return height + 1, estimate, [r + s for r, s in zip(replaced, siblings)]
+      replaced = [r + s for r, s in zip(replaced, siblings)]
+      taken += tf.cast(has_sibling, tf.int32)
+      return height + 1, taken, estimate, replaced
 
     leaf = z(first)
     nothing = [tf.zeros_like(part) for part in leaf]
-    _, estimate, replaced = tf.while_loop(
+    _, _, estimate, replaced = tf.while_loop(
         lambda height, *_: height <= finished,
         climb,
-        (tf.constant(1, tf.int64), leaf, nothing),
+        (tf.constant(1, tf.int64), tf.constant(0), leaf, nothing),
     )
-    num_replaced = tf.cast(finished, tf.int32)
     buffers = [
         tf.concat([stack[: size - num_replaced], part[None]], 0)
         for stack, size, part in zip(buffers, sizes, estimate)
     ]
     row = [part - old for part, old in zip(estimate, replaced)]
-    return row, tf.gather(norms, finished), buffers
+    return row, norm, buffers
 
   return dispatch.Recurrence(init, next_fn)
 
 
 def row_norms(num_heights: int) -> np.ndarray:
-  """‖row t of N‖ where round t finishes nodes up to a height: [num_heights].
+  """‖row t of N‖ where round t finishes nodes up to a height: [num_heights]."""
+  return np.array([
+      row_norm(2**height - 1, height + 1) for height in range(num_heights)
+  ])
+
+
+def row_norm(round_index: int, num_nodes: int) -> float:
+  """‖row t of N‖ where round t finishes nodes of so many heights.
 
   A row is the estimate of the highest finished node, less those of the siblings
   that it replaces, whose variances are their own weights.
   """
-  norms = np.ones(num_heights)
-  for height in range(1, num_heights):
-    # Shares of each lower estimate that flow into the highest one.
-    owns = np.array([tree.own_weight(h) for h in range(height, -1, -1)])
-    shares, weights = np.cumprod(1.0 - owns[:-1]), owns[1:]
-    norms[height] = np.sqrt(
-        owns[0] ** 2
-        + np.sum((shares * weights) ** 2)
-        + np.sum((1.0 - shares) ** 2 * weights)
-    )
-  return norms
+  square, share = 0.0, 1.0  # Of the highest estimate in those of its children.
+  owns = tree.own_weights(round_index, num_nodes)
+  for height in reversed(range(num_nodes)):
+    square += (share * owns[height]) ** 2
+    share *= 1.0 - owns[height]
+    if height and round_index >> (height - 1) & 1:
+      square += (1.0 - share) ** 2 * tree.own_weight(height - 1)
+  return float(np.sqrt(square))

@@ -7,4 +7,5 @@ from fl_dpftrl.noise.reference import identity as _identity
 from fl_dpftrl.noise.reference import stamped as _stamped
 from fl_dpftrl.noise.reference import toeplitz as _toeplitz
 from fl_dpftrl.noise.reference import tree as _tree
+from fl_dpftrl.noise.reference import tree_full as _tree_full
 from fl_dpftrl.noise.reference.dispatch import reference_stream

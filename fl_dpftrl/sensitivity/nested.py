@@ -1,0 +1,366 @@
+"""The worst pattern of rounds where rounds are counted in nested blocks: exact.
+
+The rows of a tree's C are ones on blocks of rounds, each within another or apart
+from it, so ‖C u‖² of a pattern is the sum over the blocks of its squared count
+in them. What a block has to know of the rounds before it is how long a device
+must still wait; what it hands on is the same.
+
+In a block that a device enters with a wait of w rounds and in which it takes
+part m times, its rounds are the earliest that an assignment of rounds to smaller
+blocks allows. The wait that it leaves with is then max(c, w + m·b − length), for
+every w up to some x: maxima and sums are all that happens to it. So an assignment
+is three whole numbers (square, c, x), and two blocks side by side join by
+
+    c = max(c₂, c₁ + m₂·b − length₂),  x = min(x₁, x₂ − m₁·b + length₁),
+
+where c₁ ≤ x₂. Few such triples are not dominated by others, and of those few
+reach the best that is known: what the rest of the run can add at most, were there
+no waits from block to block, is a sum over counts alone.
+"""
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import numpy as np
+
+from fl_dpftrl import participation
+
+_MOST_SPLITS = 1 << 30  # of counts over halves, for the bounds without waits
+_MOST_JOINS = 1 << 26  # of triples
+_IMPOSSIBLE = -(1 << 60)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Block:
+  """Successive rounds; equal ones may be one object, however often they occur.
+
+  Attributes:
+    length: rounds.
+    halves: the blocks of which it consists, left and right; None for a round.
+    nodes: rows of C that are ones on exactly these rounds.
+  """
+
+  length: int
+  halves: 'tuple[Block, Block] | None' = None
+  nodes: int = 1
+
+
+class _Triples(NamedTuple):
+  """Assignments of one block and count, three arrays of one shape."""
+
+  square: np.ndarray
+  least: np.ndarray  # c
+  latest: np.ndarray  # x
+
+
+def beside(left: Block, right: Block, nodes: int = 0) -> Block:
+  """Two blocks side by side, and rows of C over both."""
+  return Block(left.length + right.length, (left, right), nodes)
+
+
+def repeated(block: Block, count: int) -> Block:
+  """A block, count times."""
+  whole, power = None, block
+  while True:
+    if count & 1:
+      whole = power if whole is None else beside(whole, power)
+    count >>= 1
+    if not count:
+      return whole
+    power = beside(power, power)
+
+
+def trees(height: int) -> list[Block]:
+  """Complete binary trees of each height up to one, a node over every block."""
+  found = [Block(1)]
+  for _ in range(height):
+    found.append(beside(found[-1], found[-1], 1))
+  return found
+
+
+def forest(num_rounds: int) -> Block:
+  """Complete binary trees side by side, the largest first."""
+  whole = None
+  for tree in reversed(trees(num_rounds.bit_length() - 1)):
+    if num_rounds & tree.length:
+      whole = tree if whole is None else beside(whole, tree)
+  return whole
+
+
+def first_rounds(block: Block, length: int) -> Block:
+  """A block whose later rounds are not taken part in, with all its nodes."""
+  if length == block.length:
+    return block
+  left, right = block.halves
+  if length > left.length:
+    rest = first_rounds(right, length - left.length)
+    return beside(left, rest, block.nodes)
+  part = first_rounds(left, length)
+  return dataclasses.replace(part, nodes=part.nodes + block.nodes)
+
+
+def worst_square(
+    block: Block, schema: participation.MinSep
+) -> tuple[int, bool]:
+  """Largest ‖C u‖² over all min-sep patterns, and whether that is exact.
+
+  The first rounds, as close as allowed, are the worst pattern often, not always:
+  of a tree of 16 rounds, 5 that are 3 apart, rounds 1, 4, 7, 12, 15 give 57 and
+  rounds 0, 3, 6, 9, 12 give 55.
+
+  Args:
+    block: of all rounds of the schema.
+    schema: a MinSep.
+
+  Returns:
+    A whole number, at least the largest; and whether it is the largest. It may
+    not be for tens of thousands of participations.
+
+  Raises:
+    ValueError: where the block has another number of rounds.
+  """
+  if block.length != schema.num_rounds:
+    raise ValueError(
+        f'block must have {schema.num_rounds} rounds, got {block.length}'
+    )
+  search = _Search(block, schema.min_sep, schema.participations)
+  reached = search.first_rounds()
+  bound = search.greedy_bound()
+  if reached == bound:
+    return bound, True
+  if search.num_splits() > _MOST_SPLITS:
+    return bound, False
+  search.relax()
+  bound = min(bound, search.relaxed_bound())
+  if reached == bound:
+    return bound, True
+  found = search.worst(reached)
+  return (bound, False) if found is None else (found, True)
+
+
+class _Search:
+  """The search for one block's worst pattern."""
+
+  def __init__(self, block: Block, min_sep: int, most: int):
+    self.root, self.min_sep, self.most = block, min_sep, most
+    self.order: list[Block] = []  # halves before their block
+    self._visit(block)
+
+  def _visit(self, block: Block):
+    if block not in self.order:
+      for half in block.halves or ():
+        self._visit(half)
+      self.order.append(block)
+
+  def _fits(self, block: Block) -> int:
+    return min(self.most, -(-block.length // self.min_sep))
+
+  def first_rounds(self) -> int:
+    """The square of rounds 0, b, 2b, …: a lower bound."""
+
+    @functools.cache
+    def square(block: Block, wait: int, count: int) -> int:
+      if not count:
+        return 0
+      total = block.nodes * count**2
+      if block.halves:
+        left, right = block.halves
+        in_left = min(count, max(0, -((wait - left.length) // self.min_sep)))
+        after = wait + in_left * self.min_sep - left.length
+        total += square(left, wait, in_left)
+        total += square(right, max(0, after), count - in_left)
+      return total
+
+    return square(self.root, 0, self.most)
+
+  def greedy_bound(self) -> int:
+    """An upper bound: each kind of block is filled on its own."""
+    occurrences = {block: 0 for block in self.order}
+    occurrences[self.root] = 1
+    total = 0
+    for block in reversed(self.order):
+      for half in block.halves or ():
+        occurrences[half] += occurrences[block]
+      fits = self._fits(block)
+      full = min(self.most // fits, occurrences[block])
+      rest = self.most - full * fits if full < occurrences[block] else 0
+      total += block.nodes * (full * fits**2 + rest**2)
+    return total
+
+  def num_splits(self) -> int:
+    return sum(
+        (self._fits(block.halves[0]) + 1) * (self._fits(block.halves[1]) + 1)
+        for block in self.order
+        if block.halves
+    )
+
+  def relax(self):
+    """Bounds by counts alone, as if a device never waited between blocks.
+
+    inside[block][m] is the most that m participations in the block give there,
+    outside[block][m] the most that is then left for the rest of the run.
+    """
+    self.inside: dict[Block, np.ndarray] = {}
+    for block in self.order:
+      counts = np.arange(self._fits(block) + 1)
+      own = block.nodes * counts**2
+      if block.halves:
+        left, right = (self.inside[half] for half in block.halves)
+        own = own + _most_of_both(left, right, counts.size)
+      self.inside[block] = own
+    self.outside = {
+        block: np.full(self._fits(block) + 1, _IMPOSSIBLE)
+        for block in self.order
+    }
+    self.outside[self.root][:] = 0
+    for block in reversed(self.order):
+      if block.halves:
+        left, right = block.halves
+        rest = self.outside[block]
+        rest = rest + block.nodes * np.arange(rest.size) ** 2
+        for half, other in {left: right, right: left}.items():
+          np.maximum(
+              self.outside[half],
+              _most_beside(rest, self.inside[other], self._fits(half) + 1),
+              out=self.outside[half],
+          )
+
+  def relaxed_bound(self) -> int:
+    return int(self.inside[self.root].max())
+
+  def worst(self, reached: int) -> int | None:
+    """The exact value, at least `reached`; None where that takes too long."""
+    joins = 0
+    states: dict[Block, dict[int, _Triples]] = {}
+    for block in self.order:
+      if not block.halves:
+        states[block] = self._round(block)
+        continue
+      left, right = block.halves
+      states[block] = {}
+      for count in range(self._fits(block) + 1):
+        needed = reached - self.outside[block][count]
+        if self.inside[block][count] < needed:
+          continue
+        found = []
+        for m, left_triples in states[left].items():
+          right_triples = states[right].get(count - m)
+          if right_triples is None:
+            continue
+          joins += left_triples.square.size * right_triples.square.size
+          if joins > _MOST_JOINS:
+            return None
+          found.append(self._join(
+              block, left_triples, right_triples, m, count - m, needed
+          ))
+        if any(triples.square.size for triples in found):
+          triples = _Triples(*(np.concatenate(part) for part in zip(*found)))
+          reach = count * self.min_sep - block.length
+          states[block][count] = _undominated(triples, reach)
+    # The first rounds themselves are among what is never left out.
+    return max(int(t.square.max()) for t in states[self.root].values())
+
+  def _round(self, block: Block) -> dict[int, _Triples]:
+    triples = lambda *values: _Triples(*(np.array([v]) for v in values))
+    idle, longest = triples(0, 0, self.min_sep - 1), self.min_sep - 1
+    return {0: idle, 1: triples(block.nodes, longest, 0)}
+
+  def _join(
+      self,
+      block: Block,
+      left: _Triples,
+      right: _Triples,
+      in_left: int,
+      in_right: int,
+      needed: int,
+  ) -> _Triples:
+    b, (first, second) = self.min_sep, block.halves
+    square = left.square[:, None] + right.square
+    square += block.nodes * (in_left + in_right) ** 2
+    least = np.maximum(
+        right.least, left.least[:, None] + in_right * b - second.length
+    )
+    # Waits from 0 on make up the rest of the maximum.
+    least = np.maximum(least, max(0, (in_left + in_right) * b - block.length))
+    latest = np.minimum(
+        left.latest[:, None], right.latest - in_left * b + first.length
+    )
+    latest = np.minimum(latest, b - 1)
+    kept = (left.least[:, None] <= right.latest) & (latest >= 0)
+    kept &= square >= needed
+    return _Triples(square[kept], least[kept], latest[kept])
+
+
+def _most_of_both(
+    left: np.ndarray, right: np.ndarray, size: int
+) -> np.ndarray:
+  """[m]: the largest left[i] + right[m − i], shape [size]."""
+  if left.size > right.size:
+    left, right = right, left
+  total = np.full(size, _IMPOSSIBLE)
+  for i, value in enumerate(left[:size]):
+    part = total[i : i + right.size]
+    np.maximum(part, value + right[: part.size], out=part)
+  return total
+
+
+def _most_beside(
+    whole: np.ndarray, other: np.ndarray, size: int
+) -> np.ndarray:
+  """[m]: the largest whole[m + j] + other[j], shape [size]."""
+  total = np.full(size, _IMPOSSIBLE)
+  if size < other.size:
+    for m in range(min(size, whole.size)):
+      part = whole[m : m + other.size]
+      total[m] = np.max(part + other[: part.size])
+  else:
+    for j, value in enumerate(other[: whole.size]):
+      part = whole[j : j + size]
+      np.maximum(total[: part.size], part + value, out=total[: part.size])
+  return total
+
+
+def _undominated(triples: _Triples, reach: int) -> _Triples:
+  """Triples without those that others make superfluous.
+
+  Args:
+    triples: of one block and count.
+    reach: m·b − length.
+  """
+  order = np.lexsort((triples.least, -triples.latest, -triples.square))
+  square, least, latest = (part[order] for part in triples)
+  starts = np.flatnonzero(np.diff(square, prepend=square[0] + 1))
+  # What the squares so far reach: a staircase, both columns falling.
+  stairs = np.empty((0, 2), np.int64)
+  kept: list[np.ndarray] = []
+  for start, end in zip(starts, [*starts[1:], square.size]):
+    group = np.stack([least[start:end], latest[start:end]], axis=1)
+    stairs, new = _raised(stairs, group, reach)
+    if new.any():
+      steps = stairs[new]
+      kept.append(np.insert(steps, 0, square[start], axis=1))
+  return _Triples(*np.concatenate(kept).T)
+
+
+def _raised(
+    stairs: np.ndarray, group: np.ndarray, reach: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """The staircase with more (c, x), and which of its steps are new."""
+  steps = np.concatenate([stairs, group])
+  new = np.arange(len(steps)) >= len(stairs)
+  order = np.lexsort((new, steps[:, 0], -steps[:, 1]))
+  steps, new = steps[order], new[order]
+  best = np.minimum.accumulate(steps[:, 0])
+  lower = np.concatenate([[True], steps[1:, 0] < best[:-1]])
+  steps, new = steps[lower], new[lower]
+  # Where the higher step, beyond the lower one's last wait, is no more than
+  # w + m·b − length, both together are one step.
+  joined = steps[:-1, 0] <= steps[1:, 1] + 1 + reach
+  head = np.concatenate([[True], ~joined])
+  tail = np.concatenate([~joined, [True]])
+  run = np.cumsum(head) - 1
+  return (
+      np.stack([steps[tail, 0], steps[head, 1]], axis=1),
+      np.bincount(run, new) > 0,
+  )

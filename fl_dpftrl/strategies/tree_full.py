@@ -1,0 +1,158 @@
+"""Binary trees over the rounds, every prefix sum estimated from all nodes."""
+
+import dataclasses
+import math
+import operator
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.linalg
+
+from fl_dpftrl.strategies import base
+
+
+def height_of_tree(round_index: int, num_rounds: int) -> int:
+  """Height of the largest complete node that holds a round, of a whole run."""
+  return (round_index ^ num_rounds).bit_length() - 1
+
+
+def row(round_index: int, num_rounds: int) -> tuple[float, dict[int, float]]:
+  """Row t of C: its diagonal entry, and its entry for each block before it.
+
+  X ↦ C eliminates the rounds from the last on: C[t, t] C[t, :] is row t of the
+  Schur complement of the rounds after t, half the derivative by u_t of the least
+  ‖T u‖² over their values. That least value is found from the root down to the
+  round. Where a node's right half lies after t, only its sum is left free, and a
+  sum s below a node of height h costs at least (2 − 2^−h) s².
+
+  Args:
+    round_index: t.
+    num_rounds: of the whole run.
+
+  Returns:
+    C[t, t]; and for each height at which a complete left sibling of the nodes
+    over t stands, the entry of C for all 2^height rounds below that sibling. The
+    others are 0.
+  """
+  cost, weights = 0.0, {}  # Of a sum s above: cost·s² + 2 s·Σ weight·sibling.
+  for height in reversed(range(height_of_tree(round_index, num_rounds))):
+    cost += 1.0
+    if round_index >> height & 1:
+      weights[height] = cost
+    else:
+      free = 2.0 - 2.0**-height
+      share = free / (free + cost)
+      cost *= share
+      weights = {h: share * weight for h, weight in weights.items()}
+  diagonal = math.sqrt(1.0 + cost)
+  return diagonal, {h: weight / diagonal for h, weight in weights.items()}
+
+
+def node_moments(num_heights: int) -> tuple[np.ndarray, np.ndarray]:
+  """Variances in a finished tree of each height, where Z has variance 1.
+
+  Returns:
+    Two arrays of shape [num_heights]: the variance of the estimate of the sum
+    of all its rounds, and that of the estimate of any single round.
+  """
+  heights = np.arange(num_heights)
+  total = 1.0 / (2.0 - 2.0**-heights)
+  # One more node on top takes its share off the covariance, by Sherman and
+  # Morrison; a round's covariance with the sum is the same for all rounds.
+  shared = total / 2.0**heights
+  less = shared[:-1] ** 2 / (1.0 + 2.0 * total[:-1])
+  return total, 1.0 - np.concatenate([[0.0], np.cumsum(less)])
+
+
+@dataclasses.dataclass(frozen=True)
+class TreeFull:
+  """Tree aggregation with Honaker's full estimator, B = A T⁺.
+
+  T has a row for every complete node of the binary tree over all rounds, and
+  every prefix sum is estimated by least squares from the whole of it, nodes
+  that later rounds complete included. Only X = TᵀT matters to sensitivity and
+  errors, and C is its lower-triangular factor, X = CᵀC: Z has a row a round, N
+  is C's inverse, and A N Z has the distribution of A T⁺ Z. So the estimator
+  that needs the whole tree streams, in the memory of the online one.
+
+  X depends on the number of rounds from the first of them on, and so does each
+  row of noise. A stream needs num_rounds; without it, C is that of a run of as
+  many rounds as are asked for, which is not how a longer run begins.
+
+  Attributes:
+    num_rounds: of the run; None for those that are asked for.
+
+  Raises:
+    ValueError: where num_rounds is neither None nor a whole number of at least
+      1.
+
+  Source: Honaker 2015; Denisov et al. 2022, appendix on binary trees, for B and
+  for streaming by an equivalent lower-triangular C.
+  """
+
+  num_rounds: int | None = None
+  family: ClassVar[str] = 'tree_full'
+
+  def __post_init__(self):
+    if self.num_rounds is None:
+      return
+    try:
+      num_rounds = operator.index(self.num_rounds)
+    except TypeError:
+      num_rounds = 0
+    if num_rounds < 1 or isinstance(self.num_rounds, bool):
+      raise ValueError(
+          'num_rounds must be a whole number of at least 1, or None, got'
+          f' {self.num_rounds!r}'
+      )
+    object.__setattr__(self, 'num_rounds', num_rounds)
+
+  @property
+  def max_rounds(self) -> int | None:
+    return self.num_rounds
+
+  def num_noise_rows(self, num_rounds: int) -> int:
+    return num_rounds
+
+  def memory_copies(self, num_rounds: int) -> int:
+    return num_rounds.bit_length()
+
+  def planned_rounds(self, num_rounds: int) -> int:
+    """Rounds of the run of which num_rounds are looked at.
+
+    Raises:
+      ValueError: where there are not so many.
+    """
+    base.check_num_rounds(self, num_rounds)
+    return num_rounds if self.num_rounds is None else self.num_rounds
+
+  def stream_rounds(self) -> int:
+    """num_rounds, for a stream.
+
+    Raises:
+      ValueError: where it is None.
+    """
+    if self.num_rounds is None:
+      raise ValueError(
+          'num_rounds is needed to stream tree_full: its first row of noise'
+          ' depends on the rounds to come'
+      )
+    return self.num_rounds
+
+  def strategy_matrix(self, num_rounds: int) -> np.ndarray:
+    planned = self.planned_rounds(num_rounds)
+    matrix = np.zeros((num_rounds, num_rounds))
+    for t in range(num_rounds):
+      matrix[t, t], weights = row(t, planned)
+      for height, weight in weights.items():
+        end = t >> height << height
+        matrix[t, end - 2**height : end] = weight
+    return matrix
+
+  def noising_matrix(self, num_rounds: int) -> np.ndarray:
+    return scipy.linalg.solve_triangular(
+        self.strategy_matrix(num_rounds), np.eye(num_rounds), lower=True
+    )
+
+  def parameters(self) -> dict[str, Any]:
+    return {'num_rounds': self.num_rounds}
