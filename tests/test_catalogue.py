@@ -14,6 +14,7 @@ from fl_dpftrl.strategies import banded
 from fl_dpftrl.strategies import blt
 from fl_dpftrl.strategies import dense
 from fl_dpftrl.strategies import identity
+from fl_dpftrl.strategies import low_rank
 from fl_dpftrl.strategies import stamped
 from fl_dpftrl.strategies import tree
 from fl_dpftrl.strategies import tree_full
@@ -33,6 +34,9 @@ EXAMPLES = {
     'blt': lambda: blt.BLT([0.9999999999921251, 1 / 3], [0.1, 0.2]),
     'dense': lambda: dense.Dense(banded_example().strategy_matrix(12)),
     'identity': identity.Identity,
+    'low_rank': lambda: low_rank.LowRank(
+        np.ones((12, 1)), np.full((12, 2), 0.1), np.full((12, 2), 0.2)
+    ),
     'stamped': lambda: stamped.Stamped(blt.BLT([0.9], [0.1]), 5),
     'stamped banded': lambda: stamped.Stamped(banded_example(), 5),
     'stamped twice': lambda: stamped.Stamped(

@@ -12,6 +12,7 @@ from fl_dpftrl.strategies import banded
 from fl_dpftrl.strategies import blt
 from fl_dpftrl.strategies import dense
 from fl_dpftrl.strategies import identity
+from fl_dpftrl.strategies import low_rank
 from fl_dpftrl.strategies import stamped
 from fl_dpftrl.strategies import toeplitz
 from fl_dpftrl.strategies import tree
@@ -40,6 +41,9 @@ STRATEGIES = {
     'banded_toeplitz': lambda n: toeplitz.BandedToeplitz([1.5, -0.4, 0.6, 0.2]),
     'normalized_toeplitz': lambda n: toeplitz.BandedToeplitz(
         [1.5, 0.7, 0.6, 0.2, 0.1], n + 1
+    ),
+    'low_rank': lambda n: low_rank.LowRank(
+        np.ones((n, 1)), np.full((n, 1), 0.1), np.full((n, 1), 0.2)
     ),
     'stamped': lambda n: stamped.Stamped(example(30), 10),
 }

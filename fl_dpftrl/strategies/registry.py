@@ -5,6 +5,7 @@ from fl_dpftrl.strategies import base
 from fl_dpftrl.strategies import blt
 from fl_dpftrl.strategies import dense
 from fl_dpftrl.strategies import identity
+from fl_dpftrl.strategies import low_rank
 from fl_dpftrl.strategies import stamped
 from fl_dpftrl.strategies import toeplitz
 from fl_dpftrl.strategies import tree
@@ -19,6 +20,7 @@ FAMILIES: dict[str, type[base.Strategy]] = {
         banded.Banded,
         blt.BLT,
         dense.Dense,
+        low_rank.LowRank,
         stamped.Stamped,
         toeplitz.BandedToeplitz,
     )

@@ -7,6 +7,7 @@ from fl_dpftrl.strategies import banded
 from fl_dpftrl.strategies import blt
 from fl_dpftrl.strategies import dense
 from fl_dpftrl.strategies import identity
+from fl_dpftrl.strategies import low_rank
 from fl_dpftrl.strategies import registry
 from fl_dpftrl.strategies import stamped
 from fl_dpftrl.strategies import toeplitz
@@ -28,6 +29,16 @@ def _dense(num_rounds):
   return dense.Dense(np.tril(matrix, -1) + np.diag(1.5 + np.diag(matrix)))
 
 
+def _low_rank(num_rounds):
+  generator = np.random.default_rng(num_rounds)
+  bands = min(4, num_rounds)
+  near = generator.uniform(-0.3, 0.3, (num_rounds, bands))
+  near[:, 0] += 1.0
+  near[np.arange(num_rounds)[:, None] < np.arange(bands)] = 0.0
+  left, right = generator.uniform(-0.2, 0.2, (2, num_rounds, 3))
+  return low_rank.LowRank(near, left, right)
+
+
 _EXAMPLES = {
     'identity': lambda num_rounds: identity.Identity(),
     'tree_online': lambda num_rounds: tree.TreeOnline(),
@@ -35,6 +46,7 @@ _EXAMPLES = {
     'banded': _banded,
     'blt': lambda num_rounds: blt.BLT((0.99, 0.8, 0.3), (0.25, 0.3, 0.2)),
     'dense': _dense,
+    'low_rank': _low_rank,
     'banded_toeplitz': lambda num_rounds: toeplitz.BandedToeplitz(
         [1.5, -0.4, 0.6, 0.2], num_rounds
     ),

@@ -10,6 +10,7 @@ from fl_dpftrl.strategies import banded
 from fl_dpftrl.strategies import base
 from fl_dpftrl.strategies import blt
 from fl_dpftrl.strategies import dense
+from fl_dpftrl.strategies import low_rank
 from fl_dpftrl.strategies import registry
 from fl_dpftrl.strategies import stamped
 from fl_dpftrl.strategies import toeplitz
@@ -33,11 +34,22 @@ def dense_example():
   return dense.Dense(matrix + np.diag(1.0 + np.abs(np.diag(matrix))))
 
 
+def low_rank_example():
+  generator = np.random.default_rng(4)
+  bands = 4
+  near = generator.uniform(-0.3, 0.3, (MOST, bands))
+  near[:, 0] += 1.0
+  near[np.arange(MOST)[:, None] < np.arange(bands)] = 0.0
+  left, right = generator.uniform(-0.2, 0.2, (2, MOST, 3))
+  return low_rank.LowRank(near, left, right)
+
+
 EXAMPLES = {
     'tree_full': lambda: tree_full.TreeFull(MOST),
     'banded': banded_example,
     'blt': lambda: blt.BLT([0.97, 0.6, 0.05], [0.1, 0.3, 0.6]),
     'dense': dense_example,
+    'low_rank': low_rank_example,
     'stamped': lambda: stamped.Stamped(banded_example(), 5),
     'banded_toeplitz': lambda: toeplitz.BandedToeplitz([1.5, -0.4, 0.6, 0.2]),
 }

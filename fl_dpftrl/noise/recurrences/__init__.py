@@ -7,6 +7,7 @@ from fl_dpftrl.noise.recurrences import banded as _banded
 from fl_dpftrl.noise.recurrences import blt as _blt
 from fl_dpftrl.noise.recurrences import dense as _dense
 from fl_dpftrl.noise.recurrences import identity as _identity
+from fl_dpftrl.noise.recurrences import low_rank as _low_rank
 from fl_dpftrl.noise.recurrences import stamped as _stamped
 from fl_dpftrl.noise.recurrences import toeplitz as _toeplitz
 from fl_dpftrl.noise.recurrences import tree as _tree

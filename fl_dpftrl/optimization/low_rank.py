@@ -1,0 +1,128 @@
+"""Noise in little memory, from the decoder of a better strategy."""
+
+import numpy as np
+import scipy.linalg
+
+from fl_dpftrl import workloads
+from fl_dpftrl.strategies import base
+from fl_dpftrl.strategies import low_rank
+
+_MOST_ROUNDS_OF_FITTING = 100
+_ENOUGH = 1e-3  # relative decrease of the residual below which fitting ends
+_RIDGE = 1e-8  # of the trace: keeps the factors, of opposite signs, small
+
+
+def approximate(
+    strategy: base.Strategy,
+    num_rounds: int,
+    *,
+    num_bands: int,
+    rank: int,
+    workload: workloads.Workload = workloads.Workload(),
+) -> low_rank.LowRank:
+  """A strategy near another one, whose stream needs few vectors.
+
+  The decoder B = A N is kept in its bands and replaced by a matrix of low rank
+  below them, fitted by alternating least squares. What comes out is another
+  strategy, C = B⁻¹A, with a sensitivity of its own; its rows of noise are scaled
+  so that its columns have the norms of the given one's.
+
+  Args:
+    strategy: with a square lower-triangular C, as dense ones have.
+    num_rounds: n.
+    num_bands: of N, more than the one or two (with momentum) rounds that a row
+      of A⁻¹ reaches back, at most n.
+    rank: at least 1, at most n.
+    workload: A.
+
+  Raises:
+    ValueError: where an argument is outside its range.
+
+  Source: Denisov et al. 2022, appendix on structured matrices for B; the rest
+  keeps the guarantee that of what is added.
+  """
+  reach = 2 if workload.momentum else 1
+  most = max(num_rounds, reach + 1)
+  if not reach < num_bands <= most:
+    raise ValueError(
+        f'num_bands must be {reach + 1} to {most} for this workload, got'
+        f' {num_bands!r}'
+    )
+  if not 1 <= rank <= num_rounds:
+    raise ValueError(f'rank must be 1 to {num_rounds}, got {rank!r}')
+  if strategy.num_noise_rows(num_rounds) != num_rounds:
+    raise ValueError(
+        f'strategy must have a square C, and {strategy.family} has not'
+    )
+  num_bands = min(num_bands, num_rounds)
+  decoder = workload.apply(strategy.noising_matrix(num_rounds))
+  lag = np.arange(num_rounds)[:, None] - np.arange(num_rounds)
+  below = lag >= num_bands - reach
+  left, right = _fit(np.where(below, decoder, 0.0), num_bands - reach, rank)
+  decoder[below] = (left @ right.T)[below]
+  noising, left = _undo(workload, decoder), _undo(workload, left)
+  norms = np.linalg.norm(strategy.strategy_matrix(num_rounds), axis=0)
+  inverse = scipy.linalg.solve_triangular(
+      noising, np.eye(num_rounds), lower=True
+  )
+  scale = (np.linalg.norm(inverse, axis=0) / norms)[:, None]
+  near = np.zeros((num_rounds, num_bands))
+  for j in range(num_bands):
+    near[j:, j] = np.diagonal(noising, -j)
+  left = left * scale
+  balance = np.sqrt(np.abs(left).max(axis=0) / np.abs(right).max(axis=0))
+  return low_rank.LowRank(near * scale, left / balance, right * balance)
+
+
+def _fit(
+    target: np.ndarray, first_lag: int, rank: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """left and right with left rightᵀ near the target, at lags of first_lag on.
+
+  Alternates between the two: a row of left has a least-squares problem of its
+  own, over those rows of right that are far enough before it.
+  """
+  num_rounds = len(target)
+  right = np.random.default_rng(0).normal(size=(num_rounds, rank))
+  for _ in range(3):  # subspace iteration, for a start
+    left = np.linalg.qr(target @ right)[0]
+    right = target.T @ left
+  residual = np.inf
+  for _ in range(_MOST_ROUNDS_OF_FITTING):
+    left = _solve_rows(target, right, first_lag)
+    right = _solve_rows(target.T[::-1, ::-1], left[::-1], first_lag)[::-1]
+    before, residual = residual, np.linalg.norm(
+        np.tril(target - left @ right.T, -first_lag)
+    )
+    if residual >= before * (1.0 - _ENOUGH):
+      break
+  if not left.any() or not right.any():  # nothing lies below the bands
+    return np.zeros_like(left), np.ones_like(right)
+  # Columns of one size; every one of right must have an entry.
+  scale = np.abs(right).max(axis=0)
+  scale[scale == 0.0] = 1.0
+  return left * scale, np.where(np.abs(right).max(axis=0), right / scale, 1.0)
+
+
+def _solve_rows(
+    target: np.ndarray, right: np.ndarray, first_lag: int
+) -> np.ndarray:
+  """For each row t, the best combination of right's rows up to t − first_lag."""
+  left = np.zeros_like(right)
+  products = np.cumsum(right[:, :, None] * right[:, None, :], axis=0)
+  products = products[: len(right) - first_lag]
+  if not len(products):
+    return left
+  ridge = _RIDGE * np.trace(products, axis1=1, axis2=2) + np.finfo(float).tiny
+  products = products + ridge[:, None, None] * np.eye(right.shape[1])
+  pulls = (target @ right)[first_lag:, :, None]
+  left[first_lag:] = np.linalg.solve(products, pulls)[:, :, 0]
+  return left
+
+
+def _undo(workload: workloads.Workload, values: np.ndarray) -> np.ndarray:
+  """A⁻¹ @ values, along the first axis."""
+  values = np.diff(values, axis=0, prepend=np.zeros((1, values.shape[1])))
+  values = values / workload.learning_rates(len(values))[:, None]
+  values[1:] -= workload.momentum * values[:-1].copy()
+  return values
