@@ -22,7 +22,7 @@ MAX_BUFFERS = blt_search.MAX_BUFFERS
 _POWERS = (16.0, 128.0, 1024.0, 8192.0)  # of means on the way to a maximum
 _MAXIMUM = 1e9  # as a power
 _OVER = ('mean', 'worst', 'regret')
-_LARGEST_DECAY = 1.0 - 2.0**-53
+_SMALLEST_DECAY, _LARGEST_DECAY = 2.0**-53, 1.0 - 2.0**-53
 _ABOVE = 1.0 + 2.0**-50
 
 
@@ -139,6 +139,7 @@ def _plan(
       stages=stages,
       judge=log_loss(_MAXIMUM),
       num_rounds=max(schema.num_rounds for schema in schemas),
+      is_first_apart=has_schedule,
   )
 
 
@@ -146,8 +147,9 @@ def _strategy(logits: np.ndarray) -> blt.BLT:
   gaps, _ = blt_loss.to_gaps(logits[None])
   chain = interlaced.chain(gaps[0])
   scale = chain.scales
-  # Rounding may put the first decay on 1, or the sum of scales above it.
+  # Rounding may put a decay on 0 or 1, or the sum of scales above 1.
+  decay = np.clip(1.0 - chain.decays, _SMALLEST_DECAY, _LARGEST_DECAY)
   return blt.BLT(
-      buffer_decay=np.minimum(1.0 - chain.decays, _LARGEST_DECAY).tolist(),
+      buffer_decay=decay.tolist(),
       output_scale=(scale / max(1.0, math.fsum(scale) * _ABOVE)).tolist(),
   )

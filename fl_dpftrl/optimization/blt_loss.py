@@ -142,8 +142,9 @@ def to_gaps(
   shares = np.append(clipped[:, :-1], np.zeros((len(logits), 1)), axis=1)
   shares = np.exp(shares - shares.max(axis=1, keepdims=True))
   shares /= shares.sum(axis=1, keepdims=True)
+  # What the other θ − θ̂ leave of 1: the other gaps, and θ_d.
+  room = shares[:, 0::2].sum(axis=1) + shares[:, -1]
   shares = np.maximum(shares[:, :-1], np.exp(-_LOGIT_BOUND))
-  room = 1.0 - shares[:, 1::2].sum(axis=1)
   part = 1.0 / (1.0 + np.exp(-clipped[:, -1]))
   gaps = np.append(shares, (room * part)[:, None], axis=1)
 

@@ -12,8 +12,9 @@ MAX_BUFFERS = 8
 
 _WORTHWHILE = 1e-3  # relative loss for which another buffer is spent
 _NO_GAIN = 1e-5  # two buffers in a row that bring less are the last to be tried
-_RANDOM_STARTS, _FINALISTS = 16, 4
-_TRIAL_STEPS, _MAX_STEPS = 40, 1000
+_RANDOM_STARTS, _FINALISTS, _KEPT = 32, 8, 3
+_TRIAL_STEPS, _MAX_STEPS = 60, 1000
+_MORE_STARTS, _MORE_STEPS = 16, 50  # where the first stage is another problem
 _TOLERANCE, _PATIENCE = 1e-10, 20
 _DISTINCT = 1e-7  # of ln loss: solutions nearer than that are the same
 
@@ -26,11 +27,14 @@ class Plan(NamedTuple):
       where the one before ended.
     judge: what tells the best solution of the last stage.
     num_rounds: which set how near to 1 decays may lie.
+    is_first_apart: whether the first stage is another problem than the second,
+      which then has starts of its own too, but a few as it is slow.
   """
 
   stages: Sequence[blt_loss.LogLoss]
   judge: blt_loss.LogLoss
   num_rounds: int
+  is_first_apart: bool = False
 
 
 class Found(NamedTuple):
@@ -62,13 +66,16 @@ def search(
   for size in range(1, (num_buffers or MAX_BUFFERS) + 1):
     candidates = _first_stage(plan, size, before, report)
     before = candidates[0]
-    if size == num_buffers or not num_buffers:
-      found.append(_last_stages(plan, candidates, report))
-    if len(found) > 1:
+    if num_buffers in (0, size) or plan.is_first_apart:
+      best = found[-1].logits if found else None
+      found.append(_last_stages(plan, candidates, best, report))
+    if len(found) > 1 and not num_buffers:
       gain = min(best.log_loss for best in found[:-1]) - found[-1].log_loss
       gainless = gainless + 1 if gain < _NO_GAIN else 0
       if gainless == 2:
         break
+  if num_buffers:
+    return found[-1]
   enough = min(best.log_loss for best in found) + np.log1p(_WORTHWHILE)
   return next(best for best in found if best.log_loss <= enough)
 
@@ -81,41 +88,59 @@ def _first_stage(
 ) -> np.ndarray:
   """Logits of solutions that differ, the best first."""
 
-  def run(points, steps):
-    return many_starts.minimize(
-        plan.stages[0],
-        points,
-        max_iterations=steps,
-        tolerance=_TOLERANCE,
-        patience=_PATIENCE,
-        progress=report,
-    )
-
-  tried = run(starts(num_buffers, plan.num_rounds, before), _TRIAL_STEPS)
-  solutions = run(tried.points[:_FINALISTS], _MAX_STEPS)
+  points = starts(num_buffers, plan.num_rounds, before, _RANDOM_STARTS)
+  tried = _run(plan.stages[0], points, _TRIAL_STEPS, report)
+  solutions = _run(plan.stages[0], tried.points[:_FINALISTS], _MAX_STEPS, report)
   differ = np.diff(solutions.values, prepend=-np.inf) > _DISTINCT
-  return solutions.points[differ]
+  return solutions.points[differ][:_KEPT]
 
 
 def _last_stages(
-    plan: Plan, points: np.ndarray, report: Callable[[int, float], None]
+    plan: Plan,
+    points: np.ndarray,
+    before: np.ndarray | None,
+    report: Callable[[int, float], None],
 ) -> Found:
+  """The best after all stages, from solutions of the first.
+
+  Args:
+    plan: what is made small.
+    points: logits, shape [solutions, 2d].
+    before: the best of all stages with one buffer fewer, where it is known.
+    report: as `many_starts.minimize`.
+  """
+  if plan.is_first_apart:
+    more = starts(points.shape[1] // 2, plan.num_rounds, before, _MORE_STARTS)
+    points = np.concatenate([points, more])
+    points = _run(plan.stages[1], points, _MORE_STEPS, report).points[:_KEPT]
   for stage in plan.stages[1:]:
-    points = many_starts.minimize(
-        stage,
-        points,
-        max_iterations=_MAX_STEPS,
-        tolerance=_TOLERANCE,
-        patience=_PATIENCE,
-        progress=report,
-    ).points
+    points = _run(stage, points, _MAX_STEPS, report).points
   values, _ = plan.judge(points)
   best = int(np.argmin(values))
   return Found(points[best], float(values[best]))
 
 
+def _run(
+    log_loss: blt_loss.LogLoss,
+    points: np.ndarray,
+    max_iterations: int,
+    report: Callable[[int, float], None],
+) -> many_starts.Solutions:
+  return many_starts.minimize(
+      log_loss,
+      points,
+      max_iterations=max_iterations,
+      tolerance=_TOLERANCE,
+      patience=_PATIENCE,
+      progress=report,
+  )
+
+
 def starts(
-    num_buffers: int, num_rounds: int, before: np.ndarray | None
+    num_buffers: int,
+    num_rounds: int,
+    before: np.ndarray | None,
+    random_starts: int,
 ) -> np.ndarray:
   """Logits to start from, given the best with one buffer fewer.
 
@@ -133,7 +158,7 @@ def starts(
   ]
   distances += [
       np.sort(reach ** -generator.random(2 * num_buffers))
-      for _ in range(_RANDOM_STARTS)
+      for _ in range(random_starts)
   ]
   logits = [
       blt_loss.to_logits(0.9 * np.diff(distance, prepend=0.0))

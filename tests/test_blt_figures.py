@@ -1,0 +1,281 @@
+"""Sensitivity and errors of BLTs against C and C⁻¹ written out."""
+
+import itertools
+import math
+
+import hypothesis
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+
+from fl_dpftrl import error
+from fl_dpftrl import participation
+from fl_dpftrl import sensitivity
+from fl_dpftrl import workloads
+from fl_dpftrl.error import blt_schedule
+from fl_dpftrl.error import blt_sums
+from fl_dpftrl.sensitivity import blt as blt_sensitivity
+from fl_dpftrl.strategies import blt
+from fl_dpftrl.strategies import interlaced
+
+BLTS = {
+    'plain': ([0.99, 0.5], [0.2, 0.7]),
+    'b100 as published, decays 2e-11 apart': (
+        [
+            0.989739971007307, 0.7352001759538236, 0.16776199983448145,
+            0.1677619998016191,
+        ],
+        [
+            0.20502892852480875, 0.23357939425278557, 0.03479503245420878,
+            0.03479509876050538,
+        ],
+    ),
+    'b400 as published, nearly 1': (
+        [
+            0.9999999999921251, 0.9944453083640997, 0.8985923474607591,
+            0.4912001418098778,
+        ],
+        [
+            0.0070314825502323835, 0.10613806907600574, 0.1898159060327625,
+            0.1966594748073734,
+        ],
+    ),
+    'next to 1': ([1.0 - 2.0**-53, 0.9], [1e-9, 0.1]),
+    'equal': ([0.5, 0.5], [0.3, 0.4]),
+    'tiny': ([1e-300, 1e-3], [0.5, 0.5]),
+    'negative inverse decay': ([1e-4], [0.9]),
+    'nothing': ([0.5], [0.0]),
+}
+SETTINGS = hypothesis.settings(deadline=None, max_examples=60)
+
+
+def column(strategy, num_rounds):
+  """The first column of C in long doubles."""
+  exponents = np.arange(num_rounds - 1)
+  terms = sum(
+      np.longdouble(scale) * np.longdouble(decay) ** exponents
+      for decay, scale in zip(strategy.buffer_decay, strategy.output_scale)
+  )
+  return np.append(np.longdouble(1.0), terms)
+
+
+def inverse(first):
+  """The first column of C⁻¹, by forward substitution."""
+  result = np.zeros_like(first)
+  result[0] = 1.0
+  for t in range(1, first.size):
+    result[t] = -(first[1 : t + 1] @ result[t - 1 :: -1][:t])
+  return result
+
+
+@pytest.mark.parametrize('arguments', BLTS.values(), ids=BLTS)
+@pytest.mark.parametrize('num_rounds', [1, 2, 65, 700])
+def test_sensitivity_against_the_columns_of_c(arguments, num_rounds):
+  strategy = blt.BLT(*arguments)
+  first = column(strategy, num_rounds)
+  for min_sep, most in itertools.product((1, 2, 30, 64, 800), (1, 2, 7, None)):
+    schema = participation.MinSep(
+        num_rounds=num_rounds, min_sep=min_sep, max_participations=most
+    )
+    total = np.zeros_like(first)
+    for a in range(schema.participations):
+      start = a * min_sep
+      total[start:] += first[: num_rounds - start]
+    expected = float(np.sqrt(np.sum(total**2)))
+    result = sensitivity.sensitivity(strategy, schema)
+    assert result.kind == 'exact'
+    # Never below the truth by more than rounding, whatever the decays.
+    assert math.isclose(result.value, expected, rel_tol=5e-15)
+
+
+@pytest.mark.parametrize('arguments', BLTS.values(), ids=BLTS)
+@pytest.mark.parametrize('num_rounds', [1, 2, 7, 65, 600])
+@pytest.mark.parametrize('momentum', [0.0, 1e-3, 0.5, 0.9, 0.9999])
+def test_errors_against_the_inverse_of_c(arguments, num_rounds, momentum):
+  strategy = blt.BLT(*arguments)
+  decoder = np.cumsum(inverse(column(strategy, num_rounds)))
+  for t in range(1, num_rounds):
+    decoder[t] += np.longdouble(momentum) * decoder[t - 1]
+  squares = np.cumsum(decoder**2)
+  result = error.error(strategy, num_rounds, workloads.Workload(momentum))
+  assert math.isclose(
+      result.rms, float(np.sqrt(squares.mean())), rel_tol=1e-13
+  )
+  assert math.isclose(result.max, float(np.sqrt(squares[-1])), rel_tol=1e-13)
+
+
+@pytest.mark.parametrize('momentum', [0.5, 0.5 + 1e-15, 0.5 - 1e-9])
+def test_momentum_beside_a_decay_of_the_inverse(momentum):
+  scale = 0.25
+  strategy = blt.BLT([0.5 + scale], [scale])  # whose inverse decays by 0.5
+  workload = workloads.Workload(momentum)
+  expected = workload.apply(strategy.inverse_coefficients(300))
+  result = error.error(strategy, 300, workload)
+  assert math.isclose(result.max, np.linalg.norm(expected), rel_tol=1e-13)
+
+
+@pytest.mark.parametrize('arguments', BLTS.values(), ids=BLTS)
+@pytest.mark.parametrize('num_rounds', [1, 2, 7, 200])
+@pytest.mark.parametrize('momentum', [0.0, 0.5, 0.95])
+@pytest.mark.parametrize('warmup, cooldown', [(0.15, 0.25), (1, 0), (0, 1)])
+def test_errors_under_a_schedule(
+    arguments, num_rounds, momentum, warmup, cooldown
+):
+  strategy = blt.BLT(*arguments)
+  workload = workloads.Workload(momentum, warmup, cooldown)
+  noising = strategy.noising_matrix(num_rounds)
+  expected = np.linalg.norm(workload.matrix(num_rounds) @ noising, axis=1)
+  got = error.per_query_error(strategy, num_rounds, workload)
+  np.testing.assert_allclose(got, expected, rtol=1e-11)
+
+
+def test_refuses_a_schedule_over_too_many_rounds():
+  with pytest.raises(ValueError, match='num_rounds=1000000000.*schedule'):
+    error.error(
+        blt.BLT([0.9], [0.1]), 10**9, workloads.Workload(0.0, 0.1, 0.1)
+    )
+
+
+def test_a_billion_rounds():
+  """Closed forms of one buffer, in steps that cannot go wrong."""
+  num_rounds, step, count = 10**9, 10**6, 10
+  decay, scale = 1.0 - 2.0**-30, 2.0**-16
+  strategy = blt.BLT([decay], [scale])
+  rate = -math.log1p(-(2.0**-30))
+
+  def powers(rate, length):
+    return math.expm1(-rate * length) / math.expm1(-rate)
+
+  # Between participations C's columns sum to scale · decay^r · carried.
+  square, carried = 0.0, 0.0
+  for a in range(count):
+    length = step if a < count - 1 else num_rounds - (count - 1) * step
+    left = scale * carried
+    square += (1.0 + left) ** 2
+    # The row of the participation itself, then the rest up to the next.
+    carried = decay * carried + 1.0
+    square += (scale * carried) ** 2 * powers(2.0 * rate, length - 1)
+    carried *= math.exp(-rate * (length - 1))
+  schema = participation.MinSep(
+      num_rounds=num_rounds, min_sep=step, max_participations=count
+  )
+  result = sensitivity.sensitivity(strategy, schema)
+  assert math.isclose(result.value, math.sqrt(square), rel_tol=1e-13)
+
+  # C⁻¹ sums to limit + share · hat^i.
+  hat_rate = -math.log1p(-(2.0**-30 + scale))
+  limit = 2.0**-30 / (2.0**-30 + scale)
+  share = scale / (2.0**-30 + scale)
+  square = (
+      limit**2 * num_rounds
+      + 2.0 * limit * share * powers(hat_rate, num_rounds)
+      + share**2 * powers(2.0 * hat_rate, num_rounds)
+  )
+  result = error.error(strategy, num_rounds)
+  assert math.isclose(result.max, math.sqrt(square), rel_tol=1e-12)
+  assert result.rms < result.max
+
+
+@pytest.mark.parametrize('min_sep, most', [(1, None), (3, None), (10, 10**8)])
+def test_a_billion_rounds_with_very_many_participations(min_sep, most):
+  """Every round's contribution grows to that of the whole history."""
+  schema = participation.MinSep(
+      num_rounds=10**9, min_sep=min_sep, max_participations=most
+  )
+  strategy = blt.BLT([0.5], [0.25])
+  value = sensitivity.sensitivity(strategy, schema).value
+  # Away from the start the columns' sum repeats itself every min_sep rows.
+  first = column(strategy, 50 * 30).astype(float)
+  total = np.zeros_like(first)
+  for start in range(0, first.size, min_sep):
+    total[start:] += first[: first.size - start]
+  period = total[-30:] @ total[-30:] / 30
+  assert value == pytest.approx(math.sqrt(1e9 * period), rel=1e-7)
+
+
+def patterns(num_rounds, min_sep, most):
+  for size in range(1, most + 1):
+    for pattern in itertools.combinations(range(num_rounds), size):
+      if all(j - i >= min_sep for i, j in zip(pattern, pattern[1:])):
+        yield list(pattern)
+
+
+@hypothesis.given(
+    st.sampled_from(list(BLTS.values())), st.integers(1, 10), st.integers(1, 11),
+    st.integers(1, 10),
+)
+@SETTINGS
+def test_no_pattern_is_worse(arguments, num_rounds, min_sep, most):
+  strategy = blt.BLT(*arguments)
+  matrix = strategy.strategy_matrix(num_rounds)
+  worst = max(
+      np.linalg.norm(matrix[:, pattern].sum(axis=1))
+      for pattern in patterns(num_rounds, min_sep, min(most, num_rounds))
+  )
+  schema = participation.MinSep(
+      num_rounds=num_rounds, min_sep=min_sep, max_participations=most
+  )
+  value = sensitivity.sensitivity(strategy, schema).value
+  assert value >= worst * (1 - 1e-13)
+  assert value == pytest.approx(worst, rel=1e-13)
+
+
+@pytest.mark.parametrize('num_rounds', [1, 2, 50, 10**9])
+@pytest.mark.parametrize('momentum', [0.0, 0.9])
+@pytest.mark.parametrize('objective', ['rms', 'max'])
+def test_derivatives_of_the_error(num_rounds, momentum, objective):
+  function = blt_sums.SquaredError(num_rounds, objective, momentum)
+  below_one = np.array([0.0, 1e-8, 0.2, 0.7, 0.9999, 1.4])
+  check_derivatives(function, below_one, np.full(6, 0.1), fixed=1)
+
+
+@pytest.mark.parametrize('num_rounds', [1, 2, 50])
+@pytest.mark.parametrize('momentum', [0.0, 0.9])
+@pytest.mark.parametrize('objective', ['rms', 'max'])
+def test_derivatives_of_the_error_under_a_schedule(
+    num_rounds, momentum, objective
+):
+  rates = workloads.Workload(0.0, 0.2, 0.5).learning_rates(num_rounds)
+  function = blt_schedule.SquaredError(rates, objective, momentum)
+  below_one = np.array([0.0, 1e-3, 0.2, 0.7, 1.4])
+  check_derivatives(function, below_one, np.full(5, 0.1), fixed=1)
+
+
+@pytest.mark.parametrize('n, b, k', [
+    (1, 1, 1), (2, 1, None), (50, 7, 4), (10**9, 10**6, 10), (10**6, 1, None),
+])
+def test_derivatives_of_the_sensitivity(n, b, k):
+  schema = participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)
+  function = blt_sensitivity.SquaredSensitivity(schema)
+  check_derivatives(
+      function, np.array([1e-8, 0.2, 0.7, 0.99]), np.full(4, 0.1), fixed=0
+  )
+
+
+def check_derivatives(function, below_one, scales, fixed):
+  """Against differences of ln value, on a logarithmic scale."""
+  value, of_points, of_scales = function(below_one[None], scales[None])
+  got = np.concatenate([-of_points[0] * below_one, of_scales[0] * scales])
+  size = 2.0**-16
+  for j in range(fixed, 2 * scales.size):
+    logs = []
+    for step in (size, -size):
+      moved = np.concatenate([below_one, scales])
+      moved[j] *= math.exp(step)
+      logs.append(
+          np.log(function(*np.split(moved[None], 2, axis=1))[0][0])
+      )
+    numeric = (logs[0] - logs[1]) / (2.0 * size)
+    assert got[j] / value[0] == pytest.approx(numeric, abs=1e-7)
+
+
+def test_several_at_once_are_each_by_itself():
+  gaps = np.array([[0.01, 0.2, 0.1, 0.3], [1e-9, 1e-5, 0.5, 0.6]])
+  schema = participation.MinSep(num_rounds=100, min_sep=30)
+  function = blt_sensitivity.SquaredSensitivity(schema)
+  chain = interlaced.chain(gaps)
+  together = function(chain.decays, chain.scales)
+  for i in range(2):
+    single = interlaced.chain(gaps[i])
+    for many, one in zip(together, function(single.decays, single.scales)):
+      np.testing.assert_allclose(many[i], one, rtol=1e-14)

@@ -1,0 +1,59 @@
+"""Sums taken at a few rounds are the sums over all of them."""
+
+import math
+
+import hypothesis
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+
+from fl_dpftrl import series
+
+RATES = np.append(np.geomspace(1e-13, 50.0, 25), 0.0)
+
+
+def close(value, expected):
+  return math.isclose(value, expected, rel_tol=3e-14)
+
+
+@pytest.mark.parametrize('count', [
+    0, 1, 2, 31, 32, 33, 48, 49, 64, 127, 128, 129, 544, 545, 2052, 20_000,
+])
+def test_sums_of_products_of_series(count):
+  nodes = series.nodes(count)
+  assert (nodes.weights > 0.0).all()
+  rounds = np.arange(count, dtype=np.float64)
+  for rate in RATES:
+    for function in (
+        lambda i: np.exp(-rate * i),
+        lambda i: i**2 * np.exp(-rate * i),
+        lambda i: (count - i) * (0.1 + np.exp(-rate * i)) ** 2,
+        lambda i: np.square(series.power_sum(rate + 1e-9, i + 1.0)),
+    ):
+      expected = math.fsum(function(rounds))
+      got = float(nodes.weights @ function(nodes.positions))
+      assert math.isclose(got, expected, rel_tol=1e-13, abs_tol=1e-200)
+
+
+@pytest.mark.parametrize('count', [10**5, 10**9, 10**12])
+def test_so_many_rounds_that_only_a_closed_form_knows(count):
+  nodes = series.nodes(count)
+  assert nodes.positions.size < 12 * math.log2(count)
+  assert nodes.positions.max() < count
+  assert close(nodes.weights.sum(), count)
+  assert close(nodes.weights @ nodes.positions, count * (count - 1) / 2)
+  for rate in np.geomspace(1e-15, 20.0, 30):
+    assert close(
+        nodes.weights @ np.exp(-rate * nodes.positions),
+        math.expm1(-count * rate) / math.expm1(-rate),
+    )
+
+
+@hypothesis.given(st.floats(1e-15, 30.0), st.integers(1, 300))
+@hypothesis.settings(deadline=None, max_examples=200)
+def test_log_slope(rate, count):
+  rounds = np.arange(count, dtype=np.longdouble)
+  powers = np.exp(-np.longdouble(rate) * rounds)
+  expected = -float((rounds * powers).sum() / powers.sum())
+  got = float(series.log_slope(np.float64(rate), np.float64(count)))
+  assert got == pytest.approx(expected, rel=1e-11, abs=1e-13)
