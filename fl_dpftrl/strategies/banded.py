@@ -82,3 +82,21 @@ class Banded:
 
   def parameters(self) -> dict[str, Any]:
     return {'coefficients': self.coefficients}
+
+
+def dense_rows(coefficients: np.ndarray) -> np.ndarray:
+  """Rows of a banded matrix, from the first row's first band to its last.
+
+  Args:
+    coefficients: shape [rows, num_bands]; [r, j] is the entry j left of the
+      diagonal.
+
+  Returns:
+    Shape [rows, num_bands − 1 + rows]; the last columns are those of these rows.
+  """
+  count, num_bands = coefficients.shape
+  width = count + num_bands - 1
+  # In rows that are longer by one, what was slanted stands upright.
+  upright = np.zeros((count, width + 1))
+  upright[:, :num_bands] = coefficients[:, ::-1]
+  return upright.reshape(-1)[: count * width].reshape(count, width)

@@ -10,6 +10,8 @@ from typing import Iterator, NamedTuple
 import numpy as np
 from scipy.linalg import lapack
 
+from fl_dpftrl.strategies import banded
+
 _SMALLEST_BLOCK = 64
 
 
@@ -50,7 +52,7 @@ def blocks(coefficients: np.ndarray) -> Iterator[Block]:
   for start in range(0, num_rounds, size):
     rows = slice(start, min(start + size, num_rounds))
     window, stop = len(covariance), rows.stop
-    matrix = _to_dense(coefficients[rows])[:, most - window :]
+    matrix = banded.dense_rows(coefficients[rows])[:, most - window :]
     inverse, _ = lapack.dtrtri(matrix[:, window:], lower=1)
     transition = -(inverse @ matrix[:, :window])
     joint = np.empty((window + stop - start, window + stop - start))
@@ -107,18 +109,11 @@ def gradient(
   return -2.0 * result
 
 
-def _to_dense(coefficients: np.ndarray) -> np.ndarray:
-  """Rows of L, in the columns from num_bands − 1 before the first row on."""
-  count, num_bands = coefficients.shape
-  width = count + num_bands - 1
-  # In rows that are longer by one, what was slanted stands upright.
-  upright = np.zeros((count, width + 1))
-  upright[:, :num_bands] = coefficients[:, ::-1]
-  return upright.reshape(-1)[: count * width].reshape(count, width)
-
-
 def _from_dense(matrix: np.ndarray, num_bands: int) -> np.ndarray:
-  """The bands of rows whose last column is that of the last row's diagonal."""
+  """The bands of rows whose last column is that of the last row's diagonal.
+
+  Undoes `banded.dense_rows`.
+  """
   count, width = len(matrix), len(matrix) + num_bands - 1
   flat = np.zeros(count * (width + 1))
   flat[: count * width].reshape(count, width)[:, -matrix.shape[1] :] = matrix
