@@ -97,15 +97,15 @@ def _min_sep(
 
 
 def _unknown() -> tuple[participation.MinSep, ...]:
-  """The corners and the middle of what federated training meets.
+  """A coarse grid over what federated training meets.
 
   500 to 8,000 rounds, min-sep 50 to 1,000, 2 to 20 participations.
   """
   found = {
       _min_sep(n, b, min(k, -(-n // b)))
-      for n in (500, 2000, 8000)
-      for b in (50, 200, 1000)
-      for k in (2, 5, 10, 20)
+      for n in (500, 1250, 3000, 8000)
+      for b in (50, 220, 1000)
+      for k in (2, 5, 20)
       if b <= n
   }
   return tuple(sorted(found, key=dataclasses.astuple))
