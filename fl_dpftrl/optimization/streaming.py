@@ -1,0 +1,175 @@
+"""Any streaming workload with any strategy whose inverse streams, by autodiff.
+
+A lower-triangular matrix that can be applied to rows as they come is an
+`Operator`. Of a workload A and a C⁻¹ as operators, and any parameters that C
+depends on, the errors of A C⁻¹ and their gradients follow. Families that have a
+closed form are far quicker by it: this is for what has none.
+
+JAX is imported where it is used, and works in float64.
+"""
+
+import contextlib
+import math
+from typing import Any, Callable, NamedTuple
+
+import numpy as np
+
+from fl_dpftrl import workloads
+from fl_dpftrl.optimization import solver
+
+Array = Any  # of JAX
+
+
+class Operator(NamedTuple):
+  """A lower-triangular matrix applied to rows as they come, in JAX.
+
+  Attributes:
+    init: width → state, for rows of shape [width].
+    next: (t, row t of the input, state) → (row t of the product, state).
+  """
+
+  init: Callable[[int], Any]
+  next: Callable[[Array, Array, Any], tuple[Array, Any]]
+
+
+def sgd(workload: workloads.Workload, num_rounds: int) -> Operator:
+  """A of SGD with momentum and a learning-rate schedule: two rows of state."""
+  rates = workload.learning_rates(num_rounds)
+
+  def init(width):
+    import jax.numpy as jnp  # pylint: disable=g-import-not-at-top
+
+    return jnp.zeros(width), jnp.zeros(width)
+
+  def next_fn(t, row, state):
+    import jax.numpy as jnp  # pylint: disable=g-import-not-at-top
+
+    velocity, model = state
+    velocity = workload.momentum * velocity + row
+    model += jnp.asarray(rates)[t] * velocity
+    return model, (velocity, model)
+
+  return Operator(init, next_fn)
+
+
+def banded_inverse(coefficients: Array) -> Operator:
+  """C⁻¹ of a banded C: num_bands − 1 rows of state.
+
+  Args:
+    coefficients: shape [num_rounds, num_bands], as of `banded.Banded`.
+  """
+  kept = coefficients.shape[1] - 1
+
+  def init(width):
+    import jax.numpy as jnp  # pylint: disable=g-import-not-at-top
+
+    return jnp.zeros((kept, width))
+
+  def next_fn(t, row, state):
+    import jax.numpy as jnp  # pylint: disable=g-import-not-at-top
+
+    weights = coefficients[t]
+    row = (row - weights[1:] @ state) / weights[0]
+    return row, jnp.concatenate([row[None], state])[:kept]
+
+  return Operator(init, next_fn)
+
+
+def squared_errors(
+    workload: Operator, inverse: Operator, num_rounds: int
+) -> Array:
+  """Squared norms of the rows of A C⁻¹, shape [num_rounds]; differentiable.
+
+  In time O(n²·state) and memory O(n·state), with `state` the rows that both
+  operators keep; a gradient by reverse mode takes memory O(n^1.5·state).
+
+  Source: McKenna 2024, appendix D, algorithm 5.
+  """
+  import jax  # pylint: disable=g-import-not-at-top
+  import jax.numpy as jnp  # pylint: disable=g-import-not-at-top
+
+  def step(states, t):
+    impulse = jnp.zeros(num_rounds).at[t].set(1.0, mode='drop')
+    row, of_inverse = inverse.next(t, impulse, states[0])
+    row, of_workload = workload.next(t, row, states[1])
+    return (of_inverse, of_workload), row @ row
+
+  # The backward pass runs each stretch of rounds again from its first state.
+  length = math.isqrt(num_rounds - 1) + 1
+  stretches = jnp.arange(length**2).reshape(length, length)
+
+  @jax.checkpoint
+  def stretch(states, rounds):
+    return jax.lax.scan(step, states, rounds)
+
+  states = inverse.init(num_rounds), workload.init(num_rounds)
+  _, squares = jax.lax.scan(stretch, states, stretches)
+  return squares.reshape(-1)[:num_rounds]
+
+
+def optimize(
+    start: np.ndarray,
+    *,
+    inverse: Callable[[Array], Operator],
+    square_sensitivity: Callable[[Array], Array],
+    workload: Operator,
+    num_rounds: int,
+    aggregate: Callable[[Array], Array] | None = None,
+    max_iterations: int = 300,
+    progress: solver.Progress | None = None,
+) -> np.ndarray:
+  """The parameters of least loss that a descent from a start finds.
+
+  Args:
+    start: parameters, of any shape, of a C that has an inverse.
+    inverse: of parameters, C⁻¹.
+    square_sensitivity: of parameters, sens(C)².
+    workload: A.
+    num_rounds: n.
+    aggregate: of squared errors, what is to be small; None for their mean.
+    max_iterations: most steps.
+    progress: called with the steps so far and the loss.
+
+  Raises:
+    ValueError: where the start has no finite loss.
+  """
+  import jax  # pylint: disable=g-import-not-at-top
+  import jax.numpy as jnp  # pylint: disable=g-import-not-at-top
+
+  start = np.asarray(start, dtype=np.float64)
+  aggregate = jnp.mean if aggregate is None else aggregate
+
+  def square_loss(parameters):
+    squares = squared_errors(workload, inverse(parameters), num_rounds)
+    return square_sensitivity(parameters) * aggregate(squares)
+
+  with float64():
+    compiled = jax.jit(jax.value_and_grad(square_loss))
+
+    def value_and_grad(free):
+      value, gradient = compiled(jnp.asarray(free.reshape(start.shape)))
+      return float(value), np.asarray(gradient).reshape(-1)
+
+    def report(step, value):
+      if progress is not None:
+        progress(step, math.sqrt(value))
+
+    found = solver.minimize(
+        value_and_grad,
+        start.reshape(-1),
+        max_iterations=max_iterations,
+        tolerance=1e-7,
+        progress=report,
+    )
+  return found.point.reshape(start.shape)
+
+
+def float64() -> contextlib.AbstractContextManager[None]:
+  """In which JAX computes in float64, whatever it does elsewhere."""
+  import jax  # pylint: disable=g-import-not-at-top
+
+  if hasattr(jax, 'enable_x64'):
+    return jax.enable_x64(True)
+  from jax import experimental  # pylint: disable=g-import-not-at-top
+
+  return experimental.enable_x64()
