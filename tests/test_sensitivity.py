@@ -248,7 +248,7 @@ def test_neither_zeros_and_ones_nor_signs_are_enough(cls):
   assert ones == pytest.approx(0.0, abs=1e-6)
   assert signs == pytest.approx(2.0)
   assert vectors == pytest.approx(math.sqrt(4.5))
-  assert result == (pytest.approx(math.sqrt(6.0)), 'upper_bound')
+  assert result == (pytest.approx(math.sqrt(4.5)), 'exact')
 
 
 def test_two_participations_are_exact_also_where_entries_are_negative():

@@ -9,10 +9,13 @@ from fl_dpftrl import participation
 from fl_dpftrl import workloads
 from fl_dpftrl.sensitivity import base
 from fl_dpftrl.sensitivity import patterns
+from fl_dpftrl.sensitivity import search
+from fl_dpftrl.sensitivity import signed
 from fl_dpftrl.strategies import base as strategies
 
 
 _CHUNK_ENTRIES = 1 << 22  # float64 values of working memory: 32 MiB
+_MOST_SIGNED = 1 << 18  # rounds³ of the runs with negative entries
 
 
 @functools.singledispatch
@@ -33,11 +36,13 @@ def gram_sensitivity(
 ) -> base.Sensitivity:
   """The sensitivity of a C with gram matrix X = CᵀC.
 
-  Under min-sep, a pattern π holds round i and rounds at least min_sep away, so
-  Σ over i, j in π of |X[i, j]| is at most Σ over i in π of vᵢ, with vᵢ the most
-  that |X[i, i]| plus allowed entries of row i add up to. The square root is
-  taken once, of the outer maximum: rooting the inner ones too would understate
-  the sensitivity.
+  Under min-sep it is what a search over patterns proves, which mostly is the
+  exact value, also where X has negative entries; see `search` and `signed`. Where
+  that would take too long, or proves less: a pattern π holds round i and rounds
+  at least min_sep away, so Σ over i, j in π of |X[i, j]| is at most Σ over i in π
+  of vᵢ, with vᵢ the most that |X[i, i]| plus allowed entries of row i add up to.
+  The square root is taken once, of the outer maximum: rooting the inner ones too
+  would understate the sensitivity.
 
   Args:
     gram: shape [num_rounds, num_rounds], symmetric.
@@ -46,9 +51,9 @@ def gram_sensitivity(
   Raises:
     ValueError: where gram has another shape or values that are not finite.
 
-  Source: Choquette-Choo et al. 2023, theorem 2 and algorithms 3 and 4; leaving
-  out the entries of a row that are closer than min_sep makes the bound tighter,
-  and exact where no other entry is left.
+  Source: Choquette-Choo et al. 2023, theorem 2 and algorithms 3 and 4, for the
+  bound by vᵢ; leaving out the entries of a row that are closer than min_sep makes
+  it tighter, and exact where no other entry is left.
   """
   gram = np.asarray(gram, dtype=np.float64)
   if gram.shape != (schema.num_rounds, schema.num_rounds):
@@ -61,10 +66,19 @@ def gram_sensitivity(
   if isinstance(schema, participation.FixedSeparation):
     return _fixed_separation(gram, schema)
   if schema.participations == 2:
-    return base.Sensitivity(math.sqrt(_worst_pair(gram, schema.min_sep)), base.EXACT)
+    square = _worst_pair(gram, schema.min_sep)
+    return base.Sensitivity(math.sqrt(square), base.EXACT)
   squares, exact = _row_maxima(gram, schema)
   value = math.sqrt(patterns.worst_sum(squares, schema))
-  return base.Sensitivity(value, base.EXACT if exact else base.UPPER_BOUND)
+  result = base.Sensitivity(value, base.EXACT if exact else base.UPPER_BOUND)
+  if exact:
+    return result
+  found = search.worst_square(gram, schema.min_sep, schema.participations)
+  if found is None:
+    return result
+  square, exact = found
+  kind = base.EXACT if exact else base.UPPER_BOUND
+  return base.better(result, base.Sensitivity(math.sqrt(square), kind))
 
 
 def _worst_pair(gram: np.ndarray, min_sep: int) -> float:
@@ -113,11 +127,42 @@ def _fixed_separation(
       schema.num_rounds, schema.min_sep, schema.participations,
   )
   total = patterns.repeated(np.diagonal(gram), step, count)
-  exact = True
+  negative = False
   for lag in range(1, count):
     entries = np.diagonal(gram, lag * step)
-    exact = exact and (count == 2 or bool((entries >= 0.0).all()))
-    total[lag * step :] += 2.0 * patterns.repeated(np.abs(entries), step, count - lag)
+    negative = negative or bool((entries < 0.0).any())
+    total[lag * step :] += 2.0 * patterns.repeated(
+        np.abs(entries), step, count - lag
+    )
+  if not negative or count == 2:
+    return base.Sensitivity(math.sqrt(float(total.max())), base.EXACT)
+  square, exact = _worst_run(gram, schema, total)
   return base.Sensitivity(
-      math.sqrt(float(total.max())), base.EXACT if exact else base.UPPER_BOUND
+      math.sqrt(square), base.EXACT if exact else base.UPPER_BOUND
   )
+
+
+def _worst_run(
+    gram: np.ndarray, schema: participation.FixedSeparation, bounds: np.ndarray
+) -> tuple[float, bool]:
+  """The worst square over runs, the largest bounds first; or a bound on it.
+
+  Args:
+    gram: X.
+    schema: the runs.
+    bounds: for each round, on the run that it ends.
+  """
+  order = np.argsort(-bounds, kind='stable')
+  worst, exact, work = 0.0, True, 0
+  for last in order:
+    if bounds[last] <= worst:
+      break
+    run = np.arange(last, -1, -schema.min_sep)[: schema.participations]
+    work += run.size**3
+    if work > _MOST_SIGNED:
+      return max(worst, float(bounds[last])), False
+    squares, found = signed.worst_squares(gram[np.ix_(run, run)][None])
+    # A run's own figure counts as exact only where it is the largest.
+    if squares[0] > worst:
+      worst, exact = float(squares[0]), bool(found[0])
+  return worst, exact
