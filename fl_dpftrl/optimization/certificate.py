@@ -14,6 +14,7 @@ from fl_dpftrl.strategies import base
 
 MAX_ROUNDS = 4096  # beyond, matrices of this size take minutes
 _MOST_STEPS = 25
+_MOST_ALTERNATIONS = 50
 
 
 def optimality_gap(
@@ -78,14 +79,24 @@ def optimality_gap(
 def _point(
     gram: np.ndarray, workload: np.ndarray, dual: factorization.Dual
 ) -> factorization.Point:
-  """H as X itself suggests: the blocks of X⁻¹ AᵀA X⁻¹, its solution."""
+  """L and the weights of the queries P as X suggests, were it the best.
+
+  Then X⁻¹ AᵀPA X⁻¹ is H, all in the blocks; and, where A is square, P is
+  A⁻ᵀ X H X A⁻¹, all in the diagonal. Each gives the other, again and again.
+  """
   factor = scipy.linalg.cho_factor(gram)
   half = scipy.linalg.cho_solve(factor, workload.T)
   rounds, inside = dual.groups.rounds, dual.groups.inside
-  rows = half[np.where(inside, rounds, 0)] * inside[:, :, None]
-  blocks = rows @ rows.transpose(0, 2, 1)
-  blocks += np.eye(rounds.shape[1]) * ~inside[:, :, None]
-  start = dual.start()
-  return start._replace(
-      factor=np.linalg.cholesky(blocks) * inside[:, :, None]
-  )
+  take = lambda rows: rows[np.where(inside, rounds, 0)] * inside[:, :, None]
+  rows, start = take(half), dual.start()
+  blocks, weights = rows @ rows.transpose(0, 2, 1), start.weights
+  queries, num_rounds = workload.shape
+  if dual.worst_query and queries == num_rounds:
+    back = take(np.linalg.solve(workload.T, gram).T)
+    for _ in range(_MOST_ALTERNATIONS):
+      shares = np.einsum('gij,giq,gjq->q', blocks, back, back, optimize=True)
+      weights = np.sqrt(shares / shares.sum())
+      blocks = (rows * weights**2) @ rows.transpose(0, 2, 1)
+  blocks = blocks + np.eye(rounds.shape[1]) * ~inside[:, :, None]
+  root = np.linalg.cholesky(blocks) * inside[:, :, None]
+  return factorization.Point(root, weights)

@@ -1,0 +1,120 @@
+"""Dense and low-rank strategies against every pattern, and vector updates."""
+
+import itertools
+import math
+
+import hypothesis
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+import scipy.linalg
+
+from fl_dpftrl import participation
+from fl_dpftrl import sensitivity
+from fl_dpftrl.strategies import dense
+from fl_dpftrl.strategies import low_rank
+
+
+def triangle(size, seed, low):
+  matrix = np.random.default_rng(seed).uniform(low, 1.0, (size, size))
+  return np.tril(matrix, -1) + np.diag(0.1 + np.abs(np.diagonal(matrix)))
+
+
+def reached(gram, schema):
+  """The most that ascent over vectors of norm 1 finds: a lower bound."""
+  fixed = isinstance(schema, participation.FixedSeparation)
+  best, generator = 0.0, np.random.default_rng(0)
+  for size in range(1, schema.participations + 1):
+    for pattern in itertools.combinations(range(schema.num_rounds), size):
+      gaps = np.diff(pattern)
+      if not (gaps == schema.min_sep if fixed else gaps >= schema.min_sep).all():
+        continue
+      part = gram[np.ix_(pattern, pattern)]
+      for _ in range(3):
+        updates = generator.normal(size=part.shape)
+        updates /= np.linalg.norm(updates, axis=1, keepdims=True)
+        for _, i in itertools.product(range(30), range(size)):
+          pull = part[i] @ updates - part[i, i] * updates[i]
+          if np.linalg.norm(pull) > 0:
+            updates[i] = pull / np.linalg.norm(pull)
+        best = max(best, float(np.sum(part * (updates @ updates.T))))
+  return math.sqrt(best)
+
+
+@st.composite
+def schemas(draw):
+  num_rounds = draw(st.integers(1, 6))
+  return draw(st.sampled_from(
+      [participation.MinSep, participation.FixedSeparation]
+  ))(
+      num_rounds=num_rounds,
+      min_sep=draw(st.integers(1, num_rounds + 1)),
+      max_participations=draw(st.one_of(st.none(), st.integers(1, 5))),
+  )
+
+
+def low_rank_example(num_rounds, seed):
+  generator = np.random.default_rng(seed)
+  near = generator.uniform(0.5, 1.5, (num_rounds, 1))
+  left, right = generator.uniform(-1.0, 1.0, (2, num_rounds, 2))
+  return low_rank.LowRank(near, left, right)
+
+
+@hypothesis.given(schemas(), st.integers(0, 20), st.integers(0, 2))
+@hypothesis.settings(deadline=None, max_examples=60)
+def test_bounds_hold_for_vector_updates(schema, seed, kind):
+  if kind == 2:
+    strategy = low_rank_example(schema.num_rounds, seed)
+  else:
+    strategy = dense.Dense(triangle(6, seed, -1.0 if kind else 0.0))
+  matrix = strategy.strategy_matrix(schema.num_rounds)
+  found = reached(matrix.T @ matrix, schema)
+  result = sensitivity.sensitivity(strategy, schema)
+  assert result.kind in ('exact', 'upper_bound')
+  assert result.value >= found * (1.0 - 1e-9)
+  if result.kind == 'exact':
+    assert result.value == pytest.approx(found, rel=1e-4)
+
+
+def test_entries_that_are_zero_but_for_rounding_are_exact():
+  """X of 3 rounds a device, whose columns are orthogonal up to 1e-17."""
+  gram = np.eye(6) + np.diag([0.4, -0.3, 0.5, 0.2, 0.1], 1)
+  gram = np.tril(gram + gram.T - np.eye(6)) + np.triu(gram, 1)
+  strategy = dense.from_gram(gram)
+  for cls in (participation.MinSep, participation.FixedSeparation):
+    schema = cls(num_rounds=6, min_sep=2)
+    assert sensitivity.sensitivity(strategy, schema) == (
+        pytest.approx(math.sqrt(3.0)), 'exact'
+    )
+
+
+def test_cross_terms_count():
+  """Two equal updates reach twice the norm of one."""
+  strategy = dense.Dense([[1.0, 0.0], [10.0, 0.1]])
+  schema = participation.MinSep(num_rounds=2)
+  assert sensitivity.sensitivity(strategy, schema).value == pytest.approx(
+      np.linalg.norm([1.0, 10.1])
+  )
+
+
+def test_what_was_rounded_off_counts():
+  """The trap: the sensitivity of the C that a noising matrix came from.
+
+  N is that of a C with unit columns, and its entries off the diagonal are made
+  one number: what is added is no longer the noise of a C of sensitivity 1.
+  """
+  root = np.cumprod(np.append(1.0, 1.0 - 0.5 / np.arange(1.0, 8.0)))
+  matrix = np.tril(scipy.linalg.toeplitz(root))
+  matrix /= np.linalg.norm(matrix, axis=0)
+  noising = np.linalg.inv(matrix)
+  rounded = low_rank.LowRank(
+      np.diagonal(noising)[:, None], np.full((8, 1), -0.3), np.ones((8, 1))
+  )
+  once = participation.MinSep(num_rounds=8, max_participations=1)
+  assert sensitivity.sensitivity(dense.Dense(matrix), once).value == (
+      pytest.approx(1.0)
+  )
+  result = sensitivity.sensitivity(rounded, once)
+  columns = np.linalg.norm(np.linalg.inv(rounded.noising_matrix(8)), axis=0)
+  assert result == (pytest.approx(columns.max()), 'exact')
+  assert result.value > 1.1
