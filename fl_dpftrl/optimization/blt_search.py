@@ -15,7 +15,7 @@ _NO_GAIN = 1e-5  # two buffers in a row that bring less are the last to be tried
 _RANDOM_STARTS, _FINALISTS, _KEPT = 32, 8, 3
 _TRIAL_STEPS, _MAX_STEPS = 60, 1000
 _MORE_STARTS, _MORE_STEPS = 16, 50  # where the first stage is another problem
-_TOLERANCE, _PATIENCE = 1e-10, 20
+_TOLERANCE, _PATIENCE = 1e-10, 16
 _DISTINCT = 1e-7  # of ln loss: solutions nearer than that are the same
 
 

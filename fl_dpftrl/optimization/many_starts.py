@@ -42,8 +42,8 @@ def minimize(
       of points of that shape; a value that is not finite is outside the domain.
     starts: shape [starts, size].
     max_iterations: most evaluations at a start.
-    tolerance: a start is done where `patience` evaluations together improved
-      its value by less than this, relative to it where it is above 1.
+    tolerance: a start is done where `patience` steps together improved its
+      value by less than this, relative to it where it is above 1.
     patience: see tolerance.
     progress: called with evaluations so far and the least value.
 
@@ -57,45 +57,49 @@ def minimize(
   values, grads = value_and_grad(points)
   if not np.isfinite(values).all():
     raise ValueError(f'a start is not feasible: values are {values}')
-  searches = _Searches(points, values, grads)
-  best, history = values.copy(), []
+  searches = _Searches(points, values, grads, patience)
   active = np.arange(values.size)
   for iteration in range(max_iterations):
     trials = searches.trials(active)
     with np.errstate(all='ignore'):  # what is outside the domain is refused
       found = value_and_grad(trials)
     searches.advance(active, trials, *found)
-    best = searches.values
-    history.append(best.copy())
     if progress is not None:
-      progress(iteration + 1, float(best.min()))
-    going = ~searches.stuck[active]
-    if len(history) > patience:
-      before = history.pop(0)
-      gained = before[active] - best[active]
-      going &= gained > tolerance * np.maximum(np.abs(best[active]), 1.0)
-    active = active[going]
+      progress(iteration + 1, float(searches.values.min()))
+    active = active[~searches.is_done(active, tolerance)]
     if not active.size:
       break
-  order = np.argsort(best, kind='stable')
-  return Solutions(searches.points[order], best[order])
+  order = np.argsort(searches.values, kind='stable')
+  return Solutions(searches.points[order], searches.values[order])
 
 
 class _Searches:
   """The state of each search: its point, its model and its line search."""
 
   def __init__(
-      self, points: np.ndarray, values: np.ndarray, grads: np.ndarray
+      self,
+      points: np.ndarray,
+      values: np.ndarray,
+      grads: np.ndarray,
+      patience: int,
   ):
     count, size = points.shape
     self.points, self.values, self._grads = points, values, grads
-    self.stuck = np.zeros(count, dtype=bool)
+    self._past = np.full((count, patience), np.inf)  # values, oldest first
+    self._is_stuck = np.zeros(count, dtype=bool)
     self._inverses = np.zeros((count, size, size))  # of the Hessian
     self._is_fresh = np.ones(count, dtype=bool)  # the model knows nothing
     self._directions = np.zeros((count, size))
     self._slopes, self._steps, self._low = np.zeros((3, count))
     self._high, self._tried = np.full(count, np.inf), np.zeros(count)
     self._forget(np.arange(count))
+
+  def is_done(self, active: np.ndarray, tolerance: float) -> np.ndarray:
+    values = self.values[active]
+    gained = self._past[active, 0] - values
+    return self._is_stuck[active] | (
+        gained <= tolerance * np.maximum(np.abs(values), 1.0)
+    )
 
   def trials(self, active: np.ndarray) -> np.ndarray:
     return (
@@ -126,7 +130,7 @@ class _Searches:
     self._bracket(active[~taken], descends[~taken])
     self._move(active[taken], points[taken], values[taken], grads[taken])
     lost = active[~taken & tired]
-    self.stuck[lost] |= self._is_fresh[lost]
+    self._is_stuck[lost] |= self._is_fresh[lost]
     self._forget(lost)
 
   def _bracket(self, which: np.ndarray, descends: np.ndarray) -> None:
@@ -145,6 +149,9 @@ class _Searches:
       grads: np.ndarray,
   ) -> None:
     moved, turned = points - self.points[which], grads - self._grads[which]
+    self._past[which] = np.append(
+        self._past[which, 1:], self.values[which, None], axis=1
+    )
     self.points[which], self.values[which] = points, values
     self._grads[which] = grads
     curvature = np.sum(moved * turned, axis=1)
@@ -195,6 +202,6 @@ class _Searches:
     self._steps[which], self._tried[which] = 1.0, 0.0
     self._low[which], self._high[which] = 0.0, np.inf
     stale = flat & ~self._is_fresh[which]
-    self.stuck[which[flat & ~stale]] = True
+    self._is_stuck[which[flat & ~stale]] = True
     if stale.any():
       self._forget(which[stale])
