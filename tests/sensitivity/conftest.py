@@ -33,17 +33,22 @@ def worst(matrix: np.ndarray, schema: participation.MinSep) -> float:
   )
 
 
-def ascent(gram: np.ndarray, sweeps: int = 60, starts: int = 3) -> float:
+def ascent(gram: np.ndarray, starts: int = 2) -> float:
   """Largest Σ X[i, j] ⟨uᵢ, uⱼ⟩ that ascent over unit vectors finds."""
+  if (gram >= 0.0).all():
+    return float(gram.sum())
   best, generator = 0.0, np.random.default_rng(0)
   for _ in range(starts):
     updates = generator.normal(size=gram.shape)
     updates /= np.linalg.norm(updates, axis=1, keepdims=True)
-    for _ in range(sweeps):
+    for _ in range(5000):
+      before = updates.copy()
       for i in range(len(gram)):
         pull = gram[i] @ updates - gram[i, i] * updates[i]
         if np.linalg.norm(pull) > 0:
           updates[i] = pull / np.linalg.norm(pull)
+      if np.abs(updates - before).max() < 1e-6:
+        break
     best = max(best, float(np.sum(gram * (updates @ updates.T))))
   return best
 
@@ -62,8 +67,7 @@ def worst_of_vectors(
   for block in blocks:
     if np.abs(block).sum() <= best:
       break
-    signed = (block < 0.0).any()
-    best = max(best, ascent(block) if signed else float(block.sum()))
+    best = max(best, ascent(block))
   return math.sqrt(best)
 
 

@@ -151,7 +151,7 @@ def test_participation_in_any_round_fills_subtrees(n, k):
 
 
 @pytest.mark.parametrize('n, b, k', [
-    (10**4, 2, None), (10**4, 7, 400), (10**4, 10, None), (10**4, 31, 200),
+    (10**4, 3, None), (10**4, 7, 400), (10**4, 10, None), (10**4, 31, 200),
     (10**4, 100, None), (10**6, 333, 50), (10**6, 20_000, 50),
     (10**6, 1000, 50),
 ])
