@@ -14,7 +14,8 @@ from fl_dpftrl.accounting import gaussian
 
 _PRECISION = 2e-6  # relative, of the noise multiplier
 _SMALLEST_EPSILON = 1e-9  # below it, searches take ε for this
-_GRID = 2**17  # about the most steps of a privacy loss distribution
+# About the most steps of the distribution of one release, and of all.
+_GRID, _COMPOSED_GRID = 2**17, 2**21
 # Fourier transforms of a composition blur δ by less than this for each release:
 # about 1e-16 was seen.
 _ROUNDING = 5e-16
@@ -84,10 +85,17 @@ def _step(multiplier: float, probability: float, count: int) -> float:
   which is to be small against the variance of all of them.
   """
   mu = 1.0 / multiplier
-  single = probability * math.sqrt(math.expm1(mu**2)) if mu < 5.0 else mu
-  spread = math.sqrt(count) * min(single, mu)
-  widest = (0.5 * mu + 10.0) * mu + (0.5 * spread + 20.0) * spread
-  return max(min(0.02 * spread / math.sqrt(count), 1e-2), widest / _GRID)
+  # Either many releases with a small share in each, or as many whole ones as an
+  # example is drawn for at the very most.
+  expected = probability * count
+  drawn = min(count, expected + 10.0 * math.sqrt(expected) + 10.0)
+  share = probability * math.sqrt(math.expm1(mu**2)) if mu < 5.0 else mu
+  spread = min(math.sqrt(count) * share, math.sqrt(drawn) * mu)
+  return max(
+      min(0.02 * spread / math.sqrt(count), 1e-2),
+      (0.5 * mu + 10.0) * mu / _GRID,
+      (0.5 * spread + 20.0) * spread / _COMPOSED_GRID,
+  )
 
 
 def effective_noise_multiplier(
