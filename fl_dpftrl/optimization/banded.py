@@ -26,7 +26,12 @@ _MOST_ENTRIES, _COPIES = 1 << 25, 40  # of bands; arrays of them at a time
 # the way to the maximum. With the tolerance and iterations of each.
 _STAGES = {
     'rms': ((1, 1e-6, 300),),
-    'max': ((4, 1e-5, 100), (32, 1e-5, 100), (256, 1e-5, 200)),
+    'max': (
+        (4, 1e-5, 100),
+        (32, 1e-5, 100),
+        (256, 1e-5, 200),
+        (2048, 1e-5, 200),
+    ),
 }
 
 

@@ -222,21 +222,28 @@ def test_reaches_what_is_known(n, num_bands, known):
 
 @pytest.mark.slow
 def test_full_size():
-  """342 bands for 2052 rounds: less than 8.597, and 9.817 for the maximum."""
+  """342 bands for 2052 rounds, where 8.613 was the best elsewhere."""
   schema = participation.MinSep(
       num_rounds=2052, min_sep=342, max_participations=6
   )
   strategy = banded.optimize(schema, objective='rms')
   assert loss(strategy, schema, 'rms') <= 8.5953
+
+
+def test_the_maximum_is_that_of_most_queries():
+  schema = participation.MinSep(
+      num_rounds=257, min_sep=43, max_participations=6
+  )
   strategy = banded.optimize(schema, objective='max')
-  assert loss(strategy, schema, 'max') <= 9.16
+  queries = error.per_query_error(strategy, 257)
+  assert queries.max() <= 1.003 * np.median(queries)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('num_bands, unequal, equal', [
-    (128, 1.23, 1.27), (342, 1.04, 1.05),
+@pytest.mark.parametrize('num_bands, equal_norms, printed', [
+    (128, False, 1.23), (128, True, 1.27), (342, False, 1.04),
 ])
-def test_published_table(num_bands, unequal, equal):
+def test_published_table(num_bands, equal_norms, printed):
   """RMSE over that of the best multi-epoch factorisation, about 8.15.
 
   Choquette-Choo et al. 2023, appendix C, table 2.
@@ -244,10 +251,9 @@ def test_published_table(num_bands, unequal, equal):
   schema = participation.FixedSeparation(
       num_rounds=2052, min_sep=342, max_participations=6
   )
-  for equal_norms, printed in ((False, unequal), (True, equal)):
-    strategy = banded.optimize(
-        schema, objective='rms', num_bands=num_bands, equal_norms=equal_norms
-    )
-    assert loss(strategy, schema, 'rms') / 8.15 == pytest.approx(
-        printed, abs=0.006
-    )
+  strategy = banded.optimize(
+      schema, objective='rms', num_bands=num_bands, equal_norms=equal_norms
+  )
+  assert loss(strategy, schema, 'rms') / 8.15 == pytest.approx(
+      printed, abs=0.006
+  )
