@@ -302,6 +302,7 @@ def test_what_cannot_be_written_is_told_and_nothing_is_half_written(
   assert os.listdir(tmp_path) == ['comparison.csv']
 
 
+@pytest.mark.slow
 def test_the_example_works(run, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   status, out, _ = run(compare.EXAMPLE.removeprefix('fl-dpftrl '))
