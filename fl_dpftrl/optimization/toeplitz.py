@@ -30,6 +30,7 @@ _WORTHWHILE, _PROMISING = 1e-3, 7e-4
 _MOST_LATE_ENTRIES = 1 << 24  # of the rows of B that normalisation changes
 _POWERS = {'rms': (1,), 'max': (64, 2048)}  # on the way to the largest error
 _MOST_ROOT_BANDS = 1 << 16
+_FIRST_TERMS, _FIRST_PERIODS = 1 << 14, 16
 
 
 class Problem(NamedTuple):
@@ -225,6 +226,8 @@ def settle(
 ) -> np.ndarray:
   """Searches until the terms looked at are enough for what is found.
 
+  The first search looks at few, which leaves little to do for the last.
+
   Args:
     start: coefficients.
     num_rounds: n.
@@ -236,7 +239,9 @@ def settle(
   def terms(coefficients):
     return errors.decoder_column(coefficients, num_rounds, workload)[0].size
 
-  num_terms = terms(start)
+  num_terms = min(
+      terms(start), max(_FIRST_TERMS, _FIRST_PERIODS * start.size)
+  )
   while True:
     found = search(start, num_terms)
     needed = terms(found)

@@ -15,6 +15,7 @@ from fl_dpftrl import participation
 from fl_dpftrl import workloads
 from fl_dpftrl.error import toeplitz as errors
 from fl_dpftrl.sensitivity import toeplitz as sensitivities
+from fl_dpftrl.strategies import power_series
 from fl_dpftrl.strategies import toeplitz
 
 # ln of a square, and its gradient.
@@ -59,7 +60,9 @@ def response_error(
   def log_square(coefficients):
     response = _response(coefficients, num_terms, workload)
     weighted = weights * response
-    square, total = float(weighted @ response), float(coefficients.sum())
+    with np.errstate(over='ignore', invalid='ignore'):  # checked below
+      square = float(weighted @ response)
+    total = float(coefficients.sum())
     limit = 1.0 / ((1.0 - workload.momentum) * total)
     square += tail * limit**2
     if not math.isfinite(square):
@@ -76,7 +79,7 @@ def _response(
 ) -> np.ndarray:
   """The first column of A T⁻¹."""
   polynomial = np.convolve(coefficients, [1.0, -workload.momentum])
-  return signal.lfilter([1.0], polynomial, np.ones(num_terms))
+  return power_series.divide(np.ones(num_terms), polynomial)
 
 
 def rows_error(
@@ -103,7 +106,8 @@ def rows_error(
     response = np.zeros(num_rounds)
     if workload.is_toeplitz:
       response = _response(coefficients, num_rounds, workload)
-    if not np.isfinite(response).all():
+    # Far from overflow, also when squared, summed, or filtered once more.
+    if not np.abs(response).max() < 1e100:
       return math.inf, coefficients
     late = errors.late_rows(strategy, num_rounds, workload, response)
     early = num_rounds - late.scales.size
@@ -111,10 +115,10 @@ def rows_error(
     if late.scales.size:
       squares = np.concatenate([squares, late.squares()])
     largest = float(squares.max())
+    if not math.isfinite(largest):
+      return math.inf, coefficients
     shares = (squares / largest) ** (power - 1)
     mean = float(np.mean(shares * squares / largest))
-    if not math.isfinite(largest) or not largest > 0.0:
-      return math.inf, coefficients
     grad = _of_rows(strategy, late, shares / (largest * mean * num_rounds))
     return math.log(largest) + math.log(mean) / power, grad
 
@@ -186,7 +190,7 @@ def _through_inverse(
     coefficients: np.ndarray, of_column: np.ndarray, column: np.ndarray
 ) -> np.ndarray:
   """The gradient in c of what depends on T⁻¹ a, given that column."""
-  adjoint = signal.lfilter([1.0], coefficients, of_column[::-1])[::-1]
+  adjoint = power_series.divide(of_column[::-1], coefficients)[::-1]
   bands, size = coefficients.size, column.size
   if bands * size > _MOST_PRODUCTS:
     products = signal.fftconvolve(adjoint, column[::-1])[size - 1 :]

@@ -5,18 +5,59 @@ its inverse as the reciprocal, and prefix sums as 1 / (1 − z).
 """
 
 import numpy as np
+from scipy import fft
 from scipy import signal
 
 _ALWAYS_WHOLE = 2**12  # terms: fewer are not worth asking for the limit
 _MOST_BEFORE_LIMIT = 2**22  # terms gone through in search of the limit
-_MOST_TERMS = 2**27  # 1 GiB
-_MOST_PRODUCTS = 2**37  # a few minutes
+_MOST_TERMS = 2**26  # 512 MiB
+# Beyond both, Fourier transforms are quicker than a recurrence.
+_MOST_DIRECT_BANDS, _MOST_DIRECT_PRODUCTS = 2**11, 2**26
 _SETTLED = 1e-10  # relative distance from the limit, for ever after
 
 
 def reciprocal(coefficients: np.ndarray, num_terms: int) -> np.ndarray:
   """The first coefficients of 1 / Σ cᵢ zⁱ, shape [num_terms]."""
+  if _is_long(coefficients, num_terms):
+    return _newton(coefficients, num_terms)
   return signal.lfilter([1.0], coefficients, np.eye(1, num_terms)[0])
+
+
+def divide(values: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
+  """The first coefficients of Σ vᵢ zⁱ / Σ cᵢ zⁱ, as many as values."""
+  if _is_long(coefficients, values.size):
+    inverse = _newton(coefficients, values.size)
+    return _product(inverse, values, values.size)
+  return signal.lfilter([1.0], coefficients, values)
+
+
+def _is_long(coefficients: np.ndarray, num_terms: int) -> bool:
+  return (
+      coefficients.size > _MOST_DIRECT_BANDS
+      and coefficients.size * num_terms > _MOST_DIRECT_PRODUCTS
+  )
+
+
+def _newton(coefficients: np.ndarray, num_terms: int) -> np.ndarray:
+  """`reciprocal` by Newton's iteration, which doubles the terms in each step.
+
+  Its error is that of Fourier transforms, relative to the largest coefficient.
+  """
+  size = min(num_terms, max(1, _MOST_DIRECT_PRODUCTS // coefficients.size))
+  inverse = reciprocal(coefficients, size)
+  while size < num_terms:
+    size = min(2 * size, num_terms)
+    rest = -_product(_product(coefficients[:size], inverse, size), inverse, size)
+    rest[: inverse.size] += 2.0 * inverse
+    inverse = rest
+  return inverse
+
+
+def _product(left: np.ndarray, right: np.ndarray, num_terms: int) -> np.ndarray:
+  """The first coefficients of a product of two polynomials."""
+  size = fft.next_fast_len(left.size + right.size - 1, real=True)
+  product = fft.irfft(fft.rfft(left, size) * fft.rfft(right, size), size)
+  return product[:num_terms]
 
 
 def step_response(
@@ -50,20 +91,19 @@ def step_response(
   coefficients = np.trim_zeros(np.asarray(coefficients, np.float64), 'b')
   size = max(_ALWAYS_WHOLE, 8 * coefficients.size)
   while size < min(num_terms, _MOST_BEFORE_LIMIT):
-    head = signal.lfilter([1.0], coefficients, np.ones(size))
+    head = divide(np.ones(size), coefficients)
     if not np.isfinite(head[-1]):
       break
     if _has_settled(coefficients, head):
       return head, 1.0 / float(np.sum(coefficients))
     size *= 2
-  products = num_terms * coefficients.size
-  if num_terms > _MOST_TERMS or products > _MOST_PRODUCTS:
+  if num_terms > _MOST_TERMS:
     raise ValueError(
         f'num_rounds={num_terms} is too many for this strategy: its errors do'
         ' not settle, because a zero of its coefficients lies on or near the'
         ' unit circle, and going through all rounds would take too long'
     )
-  return signal.lfilter([1.0], coefficients, np.ones(num_terms)), None
+  return divide(np.ones(num_terms), coefficients), None
 
 
 def _has_settled(coefficients: np.ndarray, head: np.ndarray) -> bool:

@@ -68,3 +68,19 @@ def test_a_single_band_is_at_its_limit_at_once():
   assert head.size <= 2**14
   np.testing.assert_array_equal(head, 0.25)
   assert limit == 0.25
+
+
+@pytest.mark.parametrize('num_terms', [1, 2, 7, 64, 301])
+def test_fourier_transforms_give_the_same(monkeypatch, num_terms):
+  coefficients = 1.0 / np.arange(1.0, 31.0)
+  values = np.random.default_rng(0).normal(size=num_terms)
+  direct = power_series.divide(values, coefficients)
+  inverse = power_series.reciprocal(coefficients, num_terms)
+  monkeypatch.setattr(power_series, '_MOST_DIRECT_BANDS', 8)
+  monkeypatch.setattr(power_series, '_MOST_DIRECT_PRODUCTS', 90)
+  np.testing.assert_allclose(
+      power_series.divide(values, coefficients), direct, atol=1e-13
+  )
+  np.testing.assert_allclose(
+      power_series.reciprocal(coefficients, num_terms), inverse, atol=1e-14
+  )
