@@ -27,7 +27,8 @@ def reached(gram, schema):
   for size in range(1, schema.participations + 1):
     for pattern in itertools.combinations(range(schema.num_rounds), size):
       gaps = np.diff(pattern)
-      if not (gaps == schema.min_sep if fixed else gaps >= schema.min_sep).all():
+      wrong = gaps != schema.min_sep if fixed else gaps < schema.min_sep
+      if wrong.any():
         continue
       part = gram[np.ix_(pattern, pattern)]
       for _ in range(3):

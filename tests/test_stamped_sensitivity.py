@@ -153,16 +153,17 @@ def test_min_sep_holds_across_blocks():
 
 
 def test_long_runs():
+  """Blocks with room for three, of a family of which no more is known."""
   schema = participation.MinSep(
-      num_rounds=200_000, min_sep=400, max_participations=10
+      num_rounds=6000, min_sep=5, max_participations=10
   )
-  strategy = stamped.Stamped(tree.TreeOnline(), 1000)
-  result = sensitivity.sensitivity(strategy, schema)
+  inner = dense.Dense(triangle(12, 0, 0.0))
+  result = sensitivity.sensitivity(stamped.Stamped(inner, 12), schema)
   squares = [0.0] + [
       sensitivity.sensitivity(
-          tree.TreeOnline(),
+          inner,
           participation.MinSep(
-              num_rounds=1000, min_sep=400, max_participations=count
+              num_rounds=12, min_sep=5, max_participations=count
           ),
       ).value**2
       for count in (1, 2, 3)
@@ -177,9 +178,9 @@ def test_long_runs():
 
 
 def test_more_participations_than_splits_are_tried_for():
-  strategy = stamped.Stamped(tree.TreeOnline(), 8)
+  strategy = stamped.Stamped(dense.Dense(np.tri(8)), 8)
   schema = participation.MinSep(num_rounds=40_004)
   result = sensitivity.sensitivity(strategy, schema)
   assert result.kind == 'upper_bound'
-  whole, rest = 64 + 2 * 16 + 4 * 4 + 8, 16 + 2 * 4 + 4
+  whole, rest = np.square(np.arange(9)).sum(), 1 + 4 + 9 + 16
   assert result.value**2 == pytest.approx(5000 * whole + rest)

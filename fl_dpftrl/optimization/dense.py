@@ -1,4 +1,4 @@
-"""The best dense strategy where a device takes part once, with a certificate."""
+"""The best dense strategy where a device takes part once, and its proof."""
 
 from fl_dpftrl import participation
 from fl_dpftrl import workloads

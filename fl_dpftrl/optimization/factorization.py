@@ -1,20 +1,20 @@
 """The best dense factorisation A = B C, and a proof of how good it is.
 
 The rounds fall into groups that one device may take part in together. Where
-CᵀC = X has only zeros between two rounds of a group, sens² is the largest sum of
-X's diagonal over a group, for any updates, and the error is tr(AᵀA X⁻¹).
+CᵀC = X has only zeros between two rounds of a group, sens² is the largest sum
+of X's diagonal over a group, for any updates, and error² is tr(AᵀA X⁻¹).
 
 Any H that is block diagonal over the groups and positive semidefinite proves a
 lower bound. Let H = L Lᵀ. For one X, tr(AᵀA X⁻¹) + ⟨H, X⟩ ≥ 2 ‖A L‖, the sum
 of singular values; and ⟨H, X⟩ is at most sens² times the sum over groups of the
-largest Hᵢᵢ, since raising a group's diagonal of H to one value v makes it v times
-a matrix of inner products of unit vectors, which are updates that a device may
-have. So, for every C whatever, also one with negative entries in X,
+largest Hᵢᵢ, since raising a group's diagonal of H to one value v makes it v
+times a matrix of inner products of unit vectors, which are updates that a
+device may have. So, for every C whatever, also with negative entries in X,
 
     error² sens² ≥ ‖A L‖² / Σ over groups of max Hᵢᵢ.
 
-At the best L the X that attains the minimum has zeros within groups, and the two
-sides are equal. The error of the worst query is the largest error of weighted
+At the best L the X that attains the minimum has zeros within groups, and the
+two sides are equal. The error of the worst query is the largest error of weighted
 queries, over weights that sum to 1, so weights join L on the left side.
 
 Source: Denisov et al. 2022, theorem 3.2 and the fixed point, for groups of one
@@ -78,7 +78,7 @@ class Groups:
 
 
 def chains(schema: participation.MinSep) -> Groups:
-  """Rounds min_sep apart, of which any participations in a row are a pattern."""
+  """Rounds min_sep apart, in which any k in a row are a pattern."""
   step = schema.num_rounds if schema.participations == 1 else schema.min_sep
   step = min(step, schema.num_rounds)
   length = -(-schema.num_rounds // step)
@@ -331,7 +331,7 @@ def solve(
 def _feasible(
     workload: np.ndarray, dual: Dual, bound: Bound, best: float
 ) -> Solution | None:
-  """The strategy next to the X of a bound, unless it is not positive definite."""
+  """The strategy next to the X of a bound, if that is positive definite."""
   gram, groups = bound.gram, dual.groups
   for lag in range(1, min(groups.reach, groups.rounds.shape[1])):
     pairs = groups.rounds[:, lag:] < groups.num_rounds

@@ -24,8 +24,8 @@ def approximate(
 
   The decoder B = A N is kept in its bands and replaced by a matrix of low rank
   below them, fitted by alternating least squares. What comes out is another
-  strategy, C = B⁻¹A, with a sensitivity of its own; its rows of noise are scaled
-  so that its columns have the norms of the given one's.
+  strategy, C = B⁻¹A, with a sensitivity of its own; its rows of noise are
+  scaled so that its columns have the norms of the given one's.
 
   Args:
     strategy: with a square lower-triangular C, as dense ones have.
@@ -107,7 +107,7 @@ def _fit(
 def _solve_rows(
     target: np.ndarray, right: np.ndarray, first_lag: int
 ) -> np.ndarray:
-  """For each row t, the best combination of right's rows up to t − first_lag."""
+  """For row t, the best combination of right's rows up to t − first_lag."""
   left = np.zeros_like(right)
   products = np.cumsum(right[:, :, None] * right[:, None, :], axis=0)
   products = products[: len(right) - first_lag]

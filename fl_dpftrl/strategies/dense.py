@@ -1,4 +1,4 @@
-"""Dense lower-triangular strategies, for matrices that nothing smaller describes."""
+"""Dense lower-triangular strategies, where nothing smaller describes them."""
 
 import dataclasses
 from typing import Any, ClassVar

@@ -159,9 +159,10 @@ def test_nothing_is_better_than_the_bound(n, b, k, cls, objective, beta, seed):
       strategy, schema, workload, objective=objective
   )
   bound = loss(strategy, schema, objective, workload) / math.sqrt(1.0 + gap)
-  for other in [triangle(n, seed + i, 0.3 * i) for i in range(3)] + [
-      dense.optimize(schema, objective=objective, workload=workload).coefficients
-  ]:
+  best = dense.optimize(schema, objective=objective, workload=workload)
+  for other in (
+      *(triangle(n, seed + i, 0.3 * i) for i in range(3)), best.coefficients
+  ):
     errors = error.error(dense_strategies.Dense(other), n, workload)
     found = errors.rms if objective == 'rms' else errors.max
     assert reached(other, schema) * found >= bound * (1.0 - 1e-7)

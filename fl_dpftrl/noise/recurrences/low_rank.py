@@ -9,7 +9,7 @@ from fl_dpftrl.strategies import low_rank
 
 @dispatch.recurrence.register
 def _(strategy: low_rank.LowRank, specs) -> dispatch.Recurrence:
-  """A sum of weighted rows of Z for each rank; the last rows are drawn again."""
+  """A sum of weighted rows of Z for each rank; later rows are drawn again."""
   num_rounds, num_bands = strategy.near.shape
   norms = np.linalg.norm(strategy.noising_matrix(num_rounds), axis=1)
   near, left, right = (
