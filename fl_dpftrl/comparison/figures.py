@@ -46,6 +46,12 @@ def against(
       label: [(x, y / smallest[x], exact) for x, y, exact in line]
       for label, line in points.items()
   }
+  high = _ratio_limit(ratios)
+  ratios = {
+      label: line
+      for label, line in ratios.items()
+      if min(y for _, y, _ in line) <= high
+  }
   for axes, lines in ((top, points), (bottom, ratios)):
     style.dress(axes)
     for label, line in lines.items():
@@ -54,7 +60,6 @@ def against(
   style.scale(bottom, 'x', xs[0], xs[-1])
   values = [y for line in points.values() for _, y, _ in line]
   style.scale(top, 'y', min(values), max(values), most_ticks=7)
-  high = _ratio_limit(ratios)
   bottom.set_ylim(1.0 - 0.04 * (high - 1.0), high)
   style.scale(bottom, 'y', 1.0, high, most_ticks=6)
   top.set_ylabel(f'{_NAMES[loss]} (clip norms)')
