@@ -47,7 +47,7 @@ class Known:
 
 @dataclasses.dataclass(frozen=True)
 class Optimized:
-  """The best strategy of a mechanism for its schema, as this release finds it."""
+  """The best strategy of a mechanism for its schema, as it is found now."""
 
   mechanism: str
   schema: participation.MinSep

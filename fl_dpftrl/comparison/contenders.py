@@ -1,4 +1,4 @@
-"""Who takes part in a comparison: mechanisms to optimise, and given strategies."""
+"""Who takes part in a comparison: mechanisms, and strategies as they are."""
 
 import dataclasses
 import functools

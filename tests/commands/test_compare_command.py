@@ -156,7 +156,7 @@ def test_a_held_strategy_is_best_where_it_was_made_for(result):
   assert len(errors) == 1
 
 
-def test_strategies_of_too_few_rounds_are_left_out_with_the_reason(tmp_path, run):
+def test_strategies_of_too_few_rounds_are_left_out(tmp_path, run):
   status, out, err = run(
       'compare --mechanisms=banded,identity --num_rounds=10,20,30 --min_sep=5'
       f' --optimize_for_num_rounds=20 --output={tmp_path} --json'
