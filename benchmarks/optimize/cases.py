@@ -74,7 +74,7 @@ CASES = (
         for n, b, k in ((2000, 1, 1), (4000, 400, 5))
         for objective in ('max', 'rms')
     ),
-    _blt(100_000, 1000, 10, 'max', 4, repeats=1),
+    _blt(100_000, 1000, 10, 'max', 4, repeats=1, timeout=1800.0),
     _banded('banded_toeplitz', 2052, 342, 6),
     _banded('banded_toeplitz', 16_384, 16),
     _banded('banded', 1024, 32),
