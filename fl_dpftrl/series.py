@@ -3,9 +3,9 @@
 What is summed are products of decaying geometric series with positive weights.
 On a block of rounds that starts far from round 0 such a product is nearly a
 polynomial, however fast it decays: where it falls steeply within the block,
-there is little of it left. A Gauss rule for the *sum* over the rounds of a block
-is exact for polynomials, and blocks that grow geometrically need one for each
-power of four. All weights are positive, so that nothing cancels.
+there is little of it left. A Gauss rule for the *sum* over the rounds of a
+block is exact for polynomials, and with blocks that grow geometrically there is
+one for each power of four. All weights are positive: nothing cancels.
 """
 
 from typing import NamedTuple

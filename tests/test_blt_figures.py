@@ -201,7 +201,9 @@ def patterns(num_rounds, min_sep, most):
 
 
 @hypothesis.given(
-    st.sampled_from(list(BLTS.values())), st.integers(1, 10), st.integers(1, 11),
+    st.sampled_from(list(BLTS.values())),
+    st.integers(1, 10),
+    st.integers(1, 11),
     st.integers(1, 10),
 )
 @SETTINGS

@@ -1,12 +1,12 @@
 """Squared errors of BLTs where the learning rate follows a schedule.
 
-The rows of B are then no shifts of each other, and one pass over the rounds finds
-their norms, with a few sums of its own for each decay.
+The rows of B are then no shifts of each other, and one pass over the rounds
+finds their norms, with a few sums of its own for each decay.
 """
 
 import numpy as np
 
-MAX_ROUNDS = 2**24  # at 1 to 2 GiB for four buffers
+MAX_ROUNDS = 2**24  # in 2 GiB for four buffers
 _IMAGINARY = 1e-40
 _SMALLEST = 1e-300
 
@@ -15,8 +15,8 @@ def check_num_rounds(num_rounds: int) -> None:
   """Raises ValueError for more rounds than one pass has memory for."""
   if num_rounds > MAX_ROUNDS:
     raise ValueError(
-        f'num_rounds={num_rounds} is too many for a learning-rate schedule: BLTs'
-        f' with one are supported up to {MAX_ROUNDS} rounds'
+        f'num_rounds={num_rounds} is too many for a learning-rate schedule:'
+        f' BLTs with one are supported up to {MAX_ROUNDS} rounds'
     )
 
 
@@ -29,8 +29,8 @@ def squared_errors(
   """Squared norm of each row of B = A C⁻¹.
 
   With Y the outcome at a constant rate 1, the noise in model t is, summed by
-  parts, ηₜ Yₜ − Hₜ with Hₜ = Σ over u < t of (ηᵤ₊₁ − ηᵤ) Yᵤ. Variances follow from
-  Cov(Hₜ, Yₜ), which filters carry from round to round.
+  parts, ηₜ Yₜ − Hₜ with Hₜ = Σ over u < t of (ηᵤ₊₁ − ηᵤ) Yᵤ. Variances follow
+  from Cov(Hₜ, Yₜ), which filters carry from round to round.
 
   Args:
     below_one: 1 − p for the points of a chain, shape [d + 1].

@@ -12,8 +12,8 @@ class SquaredError:
 
   B = A C⁻¹ is Toeplitz. Coefficient i of its first column is Σ s · p^i over the
   chain's points p = 1, θ̂₁, …, or with momentum β the same of
-  Σ over a ≤ i of p^a β^(i−a). The terms are positive, but for the last where its
-  θ̂ is negative, which is then small.
+  Σ over a ≤ i of p^a β^(i−a). The terms are positive, but for the last where
+  its θ̂ is negative.
   """
 
   def __init__(self, num_rounds: int, objective: str, momentum: float = 0.0):

@@ -40,8 +40,8 @@ def optimize(
     schema: n, b and k.
     objective: 'rms' or 'max'.
     num_buffers: 1 to 8; 0 for the fewest within 0.1 % of the best of these.
-    workload: what the noise is to be small in. With a learning-rate schedule the
-      cost is proportional to the rounds.
+    workload: what the noise is to be small in. With a learning-rate schedule
+      the cost is proportional to the rounds.
     progress: called with the steps so far and the loss.
 
   Raises:
@@ -77,8 +77,8 @@ def optimize_range(
     schemas: at least one.
     objective: 'rms' or 'max'.
     over: what is made small: 'mean', the mean of the losses under the schemas;
-      'worst', the largest; 'regret', the largest ratio of a loss to that of the
-      best BLT for its schema alone.
+      'worst', the largest; 'regret', the largest ratio of a loss to that of
+      the best BLT for its schema alone.
     num_buffers: as of `optimize`, for those that are best for one schema too.
     workload: as of `optimize`.
     progress: called with the steps so far and the figure that is made small.

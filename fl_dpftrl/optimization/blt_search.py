@@ -90,7 +90,9 @@ def _first_stage(
 
   points = starts(num_buffers, plan.num_rounds, before, _RANDOM_STARTS)
   tried = _run(plan.stages[0], points, _TRIAL_STEPS, report)
-  solutions = _run(plan.stages[0], tried.points[:_FINALISTS], _MAX_STEPS, report)
+  solutions = _run(
+      plan.stages[0], tried.points[:_FINALISTS], _MAX_STEPS, report
+  )
   differ = np.diff(solutions.values, prepend=-np.inf) > _DISTINCT
   return solutions.points[differ][:_KEPT]
 

@@ -1,4 +1,4 @@
-"""Sensitivity of blt strategies, at a cost that does not grow with the rounds."""
+"""Sensitivity of BLTs, at a cost that does not grow with the rounds."""
 
 import numpy as np
 

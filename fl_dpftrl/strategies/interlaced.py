@@ -1,9 +1,9 @@
 """The decays of a BLT and of its inverse, by the gaps between them.
 
-1 > θ₁ > θ̂₁ > θ₂ > θ̂₂ > … > θ_d > θ̂_d: the decays of C and of C⁻¹ alternate. Every
-difference between two of them is a sum of gaps, and every coefficient of C, of
-C⁻¹ and of its running sums a product of differences: nothing cancels, not where
-two decays nearly meet and not where they nearly reach 1.
+The decays of C and of C⁻¹ alternate: 1 > θ₁ > θ̂₁ > θ₂ > θ̂₂ > … > θ_d > θ̂_d.
+Every difference between two of them is a sum of gaps, and every coefficient of
+C, of C⁻¹ and of its running sums a product of differences: nothing cancels, not
+where two decays nearly meet and not where they nearly reach 1.
 
 Arrays may have further axes in front, for several BLTs at once.
 """
@@ -22,10 +22,10 @@ class Chain(NamedTuple):
 
   Coefficient i ≥ 1 of C is Σ scales · θ^(i−1), that of C⁻¹ is
   −Σ inverse_scales · θ̂^(i−1), and the sum of the latter from 0 to i is
-  Σ sum_scales · p^i over the points p = 1, θ̂₁, …, θ̂_d. All scales are positive.
+  Σ sum_scales · p^i over the points p = 1, θ̂₁, …, θ̂_d. Scales are positive.
 
   Attributes:
-    below_one: shape […, 2d + 1], the distances from 1 of 1, θ₁, θ̂₁, …, ascending.
+    below_one: the distances from 1 of 1, θ₁, θ̂₁, …, shape [… 2d + 1].
     distances: between any two of these points, shape […, 2d + 1, 2d + 1].
     scales: ω, shape [… d].
     sum_scales: shape [… d + 1].
@@ -146,8 +146,9 @@ def _neighbours(
 ) -> tuple[np.ndarray, np.ndarray]:
   """θⱼ − θ̂ⱼ and θ̂ⱼ − θⱼ₊₁, to full relative precision.
 
-  The θ̂ solve 1 + Σ ω / (x − θ) = 0, which falls between neighbouring poles. Each
-  is searched for by its distance from the nearer pole, on a logarithmic scale.
+  The θ̂ solve 1 + Σ ω / (x − θ) = 0, which falls between neighbouring poles.
+  Each is searched for by its distance from the nearer pole, on a logarithmic
+  scale.
   """
   widths = np.append(decay[:-1] - decay[1:], np.inf)
   away = decay[:, None] - decay  # [pole, l]

@@ -63,7 +63,10 @@ def test_starts_at_a_minimum_stay():
 def test_tells_of_its_progress():
   told = []
   found = many_starts.minimize(
-      rosenbrock, np.zeros((3, 2)), progress=lambda *a: told.append(a), **OPTIONS
+      rosenbrock,
+      np.zeros((3, 2)),
+      progress=lambda *a: told.append(a),
+      **OPTIONS,
   )
   assert [step for step, _ in told] == list(range(1, len(told) + 1))
   assert told[-1][1] == found.values[0]
