@@ -141,7 +141,7 @@ def test_document_names_versions_and_no_machine():
       'ours': {'numpy': '1.26.4'}, 'peer': {'jax-privacy': '2.0.0'},
   }
   text = run.document(about, [results.Row(CASE, side(1.0), side(2.0))])
-  assert '1 of 2 cores. Ours: numpy 1.26.4. Peer: jax-privacy 2.0.0.' in text
+  assert '1 of 2 cores, one thread. Ours: numpy 1.26.4. Peer: jax-privacy 2.0.0.' in text
   assert 'max: 10.8063' in text
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -18,6 +19,8 @@ _ONE_THREAD = {
     ),
     'JAX_PLATFORMS': 'cpu',
 }
+
+_MAXRSS_PER_MEBIBYTE = 2**20 if sys.platform == 'darwin' else 2**10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +81,7 @@ def run(command: list[str], *, timeout: float) -> Finished:
     return Finished(
         seconds=seconds,
         cpu_seconds=usage.ru_utime + usage.ru_stime,
-        peak_mebibytes=usage.ru_maxrss / 1024,
+        peak_mebibytes=usage.ru_maxrss / _MAXRSS_PER_MEBIBYTE,
         failure=failure(
             child.returncode,
             errors.read().decode(errors='replace'),

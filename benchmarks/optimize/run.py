@@ -162,7 +162,7 @@ def document(about: dict, rows: list[results.Row]) -> str:
       ' are from the same evaluation.',
       '',
       f'{about["date"]}, {about["processor"]},'
-      f' {about["cores_used"] or "one thread on"} of {about["cores"]} cores.'
+      f' {about["cores_used"] or "any"} of {about["cores"]} cores, one thread.'
       f' Ours: {said("ours")}. Peer: {said("peer")}.',
       '',
       results.table(rows),
