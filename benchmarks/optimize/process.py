@@ -1,4 +1,8 @@
-"""A cold process on one core: its time, its memory, and how it ended."""
+"""A cold process on one core: its time, its memory, and how it ended.
+
+Systems count the memory of who starts a process as that process's own until it
+runs: whoever measures imports little.
+"""
 
 import dataclasses
 import os
