@@ -14,9 +14,9 @@ def sensitivity(
 ) -> base.Sensitivity:
   """The sensitivity of a strategy under a participation schema.
 
-  Exact for identity, BLT and trees, for banded strategies with num_bands at most
-  min_sep, and for any C where a search over patterns ends in time; otherwise an
-  upper bound.
+  Exact for identity, BLT and trees, for banded strategies with num_bands at
+  most min_sep, and for any C where a search over patterns ends in time;
+  otherwise an upper bound.
 
   Raises:
     ValueError: where the schema has more rounds than the strategy can run.

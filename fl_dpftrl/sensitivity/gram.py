@@ -37,12 +37,12 @@ def gram_sensitivity(
   """The sensitivity of a C with gram matrix X = CᵀC.
 
   Under min-sep it is what a search over patterns proves, which mostly is the
-  exact value, also where X has negative entries; see `search` and `signed`. Where
-  that would take too long, or proves less: a pattern π holds round i and rounds
-  at least min_sep away, so Σ over i, j in π of |X[i, j]| is at most Σ over i in π
-  of vᵢ, with vᵢ the most that |X[i, i]| plus allowed entries of row i add up to.
-  The square root is taken once, of the outer maximum: rooting the inner ones too
-  would understate the sensitivity.
+  exact value, also where X has negative entries; see `search` and `signed`.
+  Where that would take too long, or proves less: a pattern π holds round i and
+  rounds at least min_sep away, so Σ over i, j in π of |X[i, j]| is at most Σ
+  over i in π of vᵢ, with vᵢ the most that |X[i, i]| plus allowed entries of row
+  i add up to. The square root is taken once, of the outer maximum: rooting the
+  inner ones too would understate the sensitivity.
 
   Args:
     gram: shape [num_rounds, num_rounds], symmetric.
@@ -52,8 +52,8 @@ def gram_sensitivity(
     ValueError: where gram has another shape or values that are not finite.
 
   Source: Choquette-Choo et al. 2023, theorem 2 and algorithms 3 and 4, for the
-  bound by vᵢ; leaving out the entries of a row that are closer than min_sep makes
-  it tighter, and exact where no other entry is left.
+  bound by vᵢ; leaving out the entries of a row that are closer than min_sep
+  makes it tighter, and exact where no other entry is left.
   """
   gram = np.asarray(gram, dtype=np.float64)
   if gram.shape != (schema.num_rounds, schema.num_rounds):

@@ -1,21 +1,22 @@
 """The worst pattern of rounds where rounds are counted in nested blocks: exact.
 
-The rows of a tree's C are ones on blocks of rounds, each within another or apart
-from it, so ‖C u‖² of a pattern is the sum over the blocks of its squared count
-in them. What a block has to know of the rounds before it is how long a device
-must still wait; what it hands on is the same.
+The rows of a tree's C are ones on blocks of rounds, each within another or
+apart from it, so ‖C u‖² of a pattern is the sum over the blocks of its squared
+count in them. What a block has to know of the rounds before it is how long a
+device must still wait; what it hands on is the same.
 
 In a block that a device enters with a wait of w rounds and in which it takes
-part m times, its rounds are the earliest that an assignment of rounds to smaller
-blocks allows. The wait that it leaves with is then max(c, w + m·b − length), for
-every w up to some x: maxima and sums are all that happens to it. So an assignment
-is three whole numbers (square, c, x), and two blocks side by side join by
+part m times, its rounds are the earliest that an assignment of rounds to
+smaller blocks allows. The wait that it leaves with is then max(c, w + m·b −
+length), for every w up to some x: maxima and sums are all that happens to it.
+So an assignment is three whole numbers (square, c, x), and two blocks side by
+side join by
 
     c = max(c₂, c₁ + m₂·b − length₂),  x = min(x₁, x₂ − m₁·b + length₁),
 
 where c₁ ≤ x₂. Few such triples are not dominated by others, and of those few
-reach the best that is known: what the rest of the run can add at most, were there
-no waits from block to block, is a sum over counts alone.
+reach the best that is known: what the rest of the run can add at most, were
+there no waits from block to block, is a sum over counts alone.
 """
 
 import dataclasses
@@ -105,9 +106,9 @@ def worst_square(
 ) -> tuple[int, bool]:
   """Largest ‖C u‖² over all min-sep patterns, and whether that is exact.
 
-  The first rounds, as close as allowed, are the worst pattern often, not always:
-  of a tree of 16 rounds, 5 that are 3 apart, rounds 1, 4, 7, 12, 15 give 57 and
-  rounds 0, 3, 6, 9, 12 give 55.
+  The first rounds, as close as allowed, are the worst pattern often, not
+  always: of a tree of 16 rounds, 5 that are 3 apart, rounds 1, 4, 7, 12, 15
+  give 57 and rounds 0, 3, 6, 9, 12 give 55.
 
   Args:
     block: of all rounds of the schema.

@@ -1,11 +1,12 @@
 """The worst min-sep pattern of any X, by search with bounds.
 
-Σ |X[i, j]| over a pattern is the sum over its rounds i of |X[i, i]| plus twice the
-entries of row i at its later rounds. Left to itself, a row takes the best later
-rounds it can get, which gives bounds by dynamic programmes: on what a round and
-those after it add, where the next round is chosen once for the row and the rest
-of the pattern. Patterns are then built from their first round on, the one with
-the largest bound first, until none is left whose bound is above what is reached.
+Σ |X[i, j]| over a pattern is the sum over its rounds i of |X[i, i]| plus twice
+the entries of row i at its later rounds. Left to itself, a row takes the best
+later rounds it can get, which gives bounds by dynamic programmes: on what a
+round and those after it add, where the next round is chosen once for the row
+and the rest of the pattern. Patterns are then built from their first round on,
+the one with the largest bound first, until none is left whose bound is above
+what is reached.
 """
 
 import heapq
@@ -16,7 +17,8 @@ from fl_dpftrl.sensitivity import signed
 
 _MOST_STEPS = 1 << 27  # rounds² times participations, of the bounds
 _MOST_VISITS = 1 << 23  # entries looked at by the search
-_MOST_SIGNED = 500  # semidefinite programmes of the search
+_MOST_SIGNED = 1 << 18  # rounds³ of the search's semidefinite programmes
+_SWEEPS = 250  # of each
 _CHUNK_ENTRIES = 1 << 22  # float64 values of working memory: 32 MiB
 _ROUNDING = 1e-12
 
@@ -108,6 +110,7 @@ class _Search:
       visits += (self.size - first) * (left + len(pattern)) + 100
       linear, bounds = self._children(pattern, first, left)
       bounds = np.minimum(total + bounds, -bound)
+      bounds[self._leaves_room(pattern, first)] = 0.0
       open_ = bounds > max(self.reached, resolved) * (1.0 + _ROUNDING)
       for t in np.flatnonzero(open_):
         child = total + linear[t] + self.diagonal[first + t]
@@ -117,6 +120,17 @@ class _Search:
       visits += 30.0 * open_.sum()
     value = max(self.reached, resolved)
     return value, self.reached >= value * (1.0 - _ROUNDING)
+
+  def _leaves_room(
+      self, pattern: tuple[int, ...], first: int
+  ) -> np.ndarray:
+    """For each next round, whether one more always fits in before it.
+
+    A pattern is no worse than one with a round more.
+    """
+    after = np.arange(first, self.size)
+    fits = len(pattern) + 1 + -(-(self.size - after) // self.min_sep) - 1
+    return (after - first >= self.min_sep) & (fits < self.most)
 
   def _children(
       self, pattern: tuple[int, ...], first: int, left: int
@@ -149,10 +163,10 @@ class _Search:
     block = self.gram[np.ix_(pattern, pattern)]
     if (block >= 0.0).all():
       return total, True
-    if not self.signed_left:
+    self.signed_left -= len(pattern) ** 3
+    if self.signed_left < 0:
       return total, False
-    self.signed_left -= 1
-    squares, exact = signed.worst_squares(block[None])
+    squares, exact = signed.worst_squares(block[None], sweeps=_SWEEPS)
     return min(total, float(squares[0])), bool(exact[0])
 
   def _try_regular_patterns(self):

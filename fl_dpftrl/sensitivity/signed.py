@@ -10,15 +10,17 @@ proves the exact value.
 import numpy as np
 
 _RELATIVE_GAP = 1e-10  # between what updates reach and what is proven
-_SWEEPS = 2000
 _SWEEPS_BETWEEN = 25
 
 
-def worst_squares(grams: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def worst_squares(
+    grams: np.ndarray, sweeps: int = 2000
+) -> tuple[np.ndarray, np.ndarray]:
   """Largest Σ X[i, j] ⟨uᵢ, uⱼ⟩ over unit vectors, for each of several X.
 
   Args:
     grams: shape [patterns, k, k], each symmetric.
+    sweeps: over all updates, after which a bound is left as it is.
 
   Returns:
     Bounds that are never below the largest values, shape [patterns]; and which
@@ -32,7 +34,7 @@ def worst_squares(grams: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   open_ = np.flatnonzero(~exact)
   updates = np.random.default_rng(0).normal(size=(open_.size, size, size))
   updates /= np.linalg.norm(updates, axis=2, keepdims=True)
-  for sweep in range(_SWEEPS):
+  for sweep in range(sweeps):
     if not open_.size:
       break
     part = grams[open_]
@@ -59,7 +61,7 @@ def _ascend(grams: np.ndarray, updates: np.ndarray):
 
 
 def _dual(grams: np.ndarray, updates: np.ndarray) -> np.ndarray:
-  """A proven bound: the λ that the updates suggest, raised until it is valid."""
+  """A proven bound: the λ that the updates suggest, raised until valid."""
   size = grams.shape[1]
   pulls = np.einsum('pij,pjc->pic', grams, updates)
   diagonal = np.einsum('pic,pic->pi', pulls, updates)

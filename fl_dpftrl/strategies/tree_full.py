@@ -20,10 +20,10 @@ def row(round_index: int, num_rounds: int) -> tuple[float, dict[int, float]]:
   """Row t of C: its diagonal entry, and its entry for each block before it.
 
   X ↦ C eliminates the rounds from the last on: C[t, t] C[t, :] is row t of the
-  Schur complement of the rounds after t, half the derivative by u_t of the least
-  ‖T u‖² over their values. That least value is found from the root down to the
-  round. Where a node's right half lies after t, only its sum is left free, and a
-  sum s below a node of height h costs at least (2 − 2^−h) s².
+  Schur complement of the rounds after t, half the derivative by u_t of the
+  least ‖T u‖² over their values. That least value is found from the root down
+  to the round. Where a node's right half lies after t, only its sum is left
+  free, and a sum s below a node of height h costs at least (2 − 2^−h) s².
 
   Args:
     round_index: t.
@@ -31,8 +31,8 @@ def row(round_index: int, num_rounds: int) -> tuple[float, dict[int, float]]:
 
   Returns:
     C[t, t]; and for each height at which a complete left sibling of the nodes
-    over t stands, the entry of C for all 2^height rounds below that sibling. The
-    others are 0.
+    over t stands, the entry of C for all 2^height rounds below that sibling.
+    The others are 0.
   """
   cost, weights = 0.0, {}  # Of a sum s above: cost·s² + 2 s·Σ weight·sibling.
   for height in reversed(range(height_of_tree(round_index, num_rounds))):

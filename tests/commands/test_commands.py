@@ -331,7 +331,6 @@ ERRORS = [
     ('describe blt-b400 --min_sep=4', '--num_rounds'),
     ('describe blt-b400 --num_rounds=5 --separation=any', "'any'"),
     ('describe blt-b400 --num_round=5', '--num_round'),
-    ('describe tree_online --num_rounds=1000000', '1000000'),
     ('account --strategy=identity --noise_multiplier=0 --delta=1e-6'
      ' --num_rounds=5', 'noise_multiplier.*0'),
     ('account --strategy=identity --noise_multiplier=nan --delta=1e-6'

@@ -45,7 +45,8 @@ def _blt(rng, n):
 
 
 def _toeplitz(rng, n):
-  coefficients = rng.uniform(rng.choice([-1.0, 0.0]), 1.0, rng.integers(1, n + 3))
+  low = rng.choice([-1.0, 0.0])
+  coefficients = rng.uniform(low, 1.0, rng.integers(1, n + 3))
   coefficients[0] = rng.uniform(0.3, 1.5)
   if rng.random() < 0.3:
     coefficients = np.sort(np.abs(coefficients))[::-1]
@@ -74,7 +75,9 @@ EXAMPLES = {
     'banded': _banded,
     'banded_toeplitz': _toeplitz,
     'blt': _blt,
-    'dense': lambda rng, n: dense.Dense(_lower(rng, n, rng.choice([-1.0, 0.0]))),
+    'dense': lambda rng, n: dense.Dense(
+        _lower(rng, n, rng.choice([-1.0, 0.0]))
+    ),
     'low_rank': _low_rank,
     'identity': lambda rng, n: identity.Identity(),
     'stamped': _stamped,
