@@ -28,7 +28,7 @@ import numpy as np
 from fl_dpftrl import participation
 
 _MOST_SPLITS = 1 << 30  # of counts over halves, for the bounds without waits
-_MOST_JOINS = 1 << 26  # of triples
+_MOST_JOINS = 1 << 24  # of triples
 _IMPOSSIBLE = -(1 << 60)
 
 
