@@ -30,7 +30,10 @@ setuptools.setup(
         'pyarrow>=16',
         'scipy>=1.11',
     ],
-    extras_require={'test': ['hypothesis>=6.100', 'pytest>=8']},
+    extras_require={
+        'streaming': ['jax>=0.4.30'],  # optimization.streaming alone
+        'test': ['hypothesis>=6.100', 'jax>=0.4.30', 'pytest>=8'],
+    },
     entry_points={
         'console_scripts': ['fl-dpftrl = fl_dpftrl.commands.main:main']
     },

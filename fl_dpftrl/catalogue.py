@@ -213,12 +213,18 @@ def parameter_free() -> tuple[str, ...]:
   return tuple(
       name
       for name, cls in registry.FAMILIES.items()
-      if not any(
-          field.default is dataclasses.MISSING
-          and field.default_factory is dataclasses.MISSING
-          for field in dataclasses.fields(cls)
-      )
+      if not _required(cls)
   )
+
+
+def _required(cls: type[base.Strategy]) -> set[str]:
+  """Parameters of a family that have no default."""
+  return {
+      field.name
+      for field in dataclasses.fields(cls)
+      if field.default is dataclasses.MISSING
+      and field.default_factory is dataclasses.MISSING
+  }
 
 
 def load_strategy(name_or_path: str | os.PathLike[str]) -> base.Strategy:
@@ -353,7 +359,7 @@ def _strategy(
   cls = registry.FAMILIES[family]
   parameters = _field(document, 'parameters', dict)
   known = {field.name for field in dataclasses.fields(cls)}
-  if parameters.keys() != known:
+  if not _required(cls) <= parameters.keys() <= known:
     raise ValueError(
         f'parameters of {family} must be {", ".join(sorted(known)) or "none"},'
         f' got {", ".join(sorted(parameters)) or "none"}'

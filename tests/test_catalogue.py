@@ -277,3 +277,12 @@ def test_top_level_names():
   assert 'CorrelatedNoiseFactory' in dir(fl_dpftrl)
   with pytest.raises(AttributeError, match='no attribute'):
     fl_dpftrl.nothing_of_the_kind  # pylint: disable=pointless-statement
+
+
+def test_a_parameter_with_a_default_may_be_missing(tmp_path):
+  """Files from before a family got its parameter still load."""
+  path = tmp_path / 'tree.json'
+  schema = participation.MinSep(num_rounds=5)
+  catalogue.save(path, tree.TreeOnline(), schema=schema, objective='max')
+  assert json.loads(path.read_text())['parameters'] == {}
+  assert catalogue.load(path).strategy == tree.TreeOnline()

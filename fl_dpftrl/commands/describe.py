@@ -4,7 +4,6 @@ import argparse
 from typing import Any
 
 from fl_dpftrl import catalogue
-from fl_dpftrl import participation
 from fl_dpftrl import workloads
 from fl_dpftrl.commands import flags
 
@@ -15,11 +14,6 @@ EXAMPLE = (
     ' --max_participations=6'
 )
 
-_SEPARATIONS = {
-    'min': participation.MinSep,
-    'fixed': participation.FixedSeparation,
-}
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
@@ -28,12 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       help='strategy file, name in matrices/, or parameter-free family',
   )
   flags.add_schema(parser, required=False)
-  parser.add_argument(
-      '--separation',
-      choices=tuple(_SEPARATIONS),
-      default='min',
-      help='participations at least min_sep apart (default), or exactly',
-  )
+  flags.add_separation(parser)
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
@@ -46,17 +35,17 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     strategy = file.strategy
   given = (args.num_rounds, args.min_sep, args.max_participations)
   if given == (None, None, None) and file is not None:
-    args.num_rounds = file.schema.num_rounds
-    args.min_sep = file.schema.min_sep
-    args.max_participations = file.schema.max_participations
-  schema = flags.schema(args, _SEPARATIONS[args.separation])
+    for name, value in flags.made_for(file.schema).items():
+      if getattr(args, name) is None:
+        setattr(args, name, value)
+  schema = flags.schema(args)
   workload = workloads.Workload() if file is None else file.workload
   evaluated = catalogue.evaluate(strategy, schema=schema, workload=workload)
   return {
       'strategy': args.strategy,
       'mechanism': strategy.family,
       **flags.schema_fields(schema),
-      'separation': args.separation,
+      'separation': flags.separation(schema),
       'workload': workload.name,
       **evaluated.figures,
       'memory_copies': strategy.memory_copies(schema.num_rounds),

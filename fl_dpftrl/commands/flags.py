@@ -1,6 +1,7 @@
 """Flags that commands share, and how they show their figures."""
 
 import argparse
+import dataclasses
 from typing import Any, Sequence
 
 from fl_dpftrl import participation
@@ -11,6 +12,21 @@ _ROUNDED_UP = frozenset({
     'sensitivity', 'rho', 'epsilon', 'noise_multiplier',
     'rms_error', 'max_error', 'rms_loss', 'max_loss',
 })
+
+
+SEPARATIONS = {
+    'min': participation.MinSep,
+    'fixed': participation.FixedSeparation,
+}
+
+
+def add_separation(parser: argparse.ArgumentParser) -> None:
+  """Adds --separation, which says what --min_sep means."""
+  parser.add_argument(
+      '--separation',
+      choices=tuple(SEPARATIONS),
+      help='participations at least min_sep apart (default: min), or exactly',
+  )
 
 
 def add_schema(parser: argparse.ArgumentParser, *, required: bool) -> None:
@@ -30,10 +46,7 @@ def add_schema(parser: argparse.ArgumentParser, *, required: bool) -> None:
   )
 
 
-def schema(
-    args: argparse.Namespace,
-    cls: type[participation.MinSep] = participation.MinSep,
-) -> participation.MinSep:
+def schema(args: argparse.Namespace) -> participation.MinSep:
   """The schema that the flags describe.
 
   Raises:
@@ -41,11 +54,22 @@ def schema(
   """
   if args.num_rounds is None:
     raise ValueError('--num_rounds is needed with the other schema flags')
+  cls = SEPARATIONS[getattr(args, 'separation', None) or 'min']
   return cls(
       num_rounds=args.num_rounds,
       min_sep=1 if args.min_sep is None else args.min_sep,
       max_participations=args.max_participations,
   )
+
+
+def separation(value: participation.MinSep) -> str:
+  """The value of --separation that gives such a schema."""
+  return next(name for name, cls in SEPARATIONS.items() if type(value) is cls)
+
+
+def made_for(value: participation.MinSep) -> dict[str, int | str | None]:
+  """The flags that describe a schema."""
+  return {**dataclasses.asdict(value), 'separation': separation(value)}
 
 
 def schema_fields(value: participation.MinSep) -> dict[str, int]:

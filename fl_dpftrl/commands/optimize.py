@@ -2,7 +2,6 @@
 
 import argparse
 import pathlib
-import sys
 import time
 from typing import Any
 
@@ -12,6 +11,7 @@ from fl_dpftrl import catalogue
 from fl_dpftrl import participation
 from fl_dpftrl import workloads
 from fl_dpftrl.commands import flags
+from fl_dpftrl.commands import progress
 from fl_dpftrl.logs import page
 from fl_dpftrl.optimization import registry
 from fl_dpftrl.strategies import base
@@ -23,7 +23,6 @@ EXAMPLE = (
     ' --max_participations=6 --objective=max --output=blt.json'
 )
 
-_PROGRESS_SECONDS = 5.0
 _RANGE_POINTS = 9  # min-seps of a range that are looked at
 
 
@@ -31,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   add('--mechanism', required=True, choices=tuple(registry.OPTIMIZERS))
   flags.add_schema(parser, required=True)
+  flags.add_separation(parser)
   add(
       '--objective', choices=catalogue.OBJECTIVES, default='max',
       help='the loss to make small (default: max)',
@@ -54,7 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   for name, what in (('warmup', 'grows'), ('cooldown', 'falls')):
     add(
         f'--{name}_fraction', type=float, default=0.0,
-        help=f'share of the rounds in which the learning rate {what} (default: 0)',
+        help=(
+            f'share of the rounds in which the learning rate {what} (default: 0)'
+        ),
     )
   add(
       '--min_sep_range', type=_range, metavar='LOW,HIGH',
@@ -95,11 +97,13 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
   schemas = _schemas(args, optimizer)
   if args.output is not None:
     _check_output(pathlib.Path(args.output))
-  start = time.monotonic()
+  start, shown = time.monotonic(), progress.Progress('optimize')
   options = {
       'objective': args.objective,
       'workload': workload,
-      'progress': _Progress(start),
+      'progress': lambda steps, loss: shown.say(
+          f'{steps} steps, loss {loss:.6g}'
+      ),
       **size,
   }
   if args.min_sep_range is None:
@@ -118,6 +122,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
   result = {
       'mechanism': args.mechanism,
       **flags.schema_fields(schemas[0]),
+      'separation': flags.separation(schemas[0]),
       'objective': args.objective,
       **file.figures,
   }
@@ -232,24 +237,6 @@ def _save(
     return catalogue.save(output, strategy, **made_for)
   except OSError as e:
     raise ValueError(f'--output={output}: {e.strerror or e}') from e
-
-
-class _Progress:
-  """A line on stderr every few seconds of a long optimisation."""
-
-  def __init__(self, start: float):
-    self._start = self._last = start
-
-  def __call__(self, steps: int, loss: float) -> None:
-    now = time.monotonic()
-    if now - self._last >= _PROGRESS_SECONDS:
-      self._last = now
-      print(
-          f'optimize: {now - self._start:.0f} s, {steps} steps,'
-          f' loss {loss:.6g}',
-          file=sys.stderr,
-          flush=True,
-      )
 
 
 def show(result: dict[str, Any]) -> str:

@@ -136,4 +136,6 @@ class TreeOnline:
     return rows
 
   def parameters(self) -> dict[str, Any]:
+    if self.completed_after is None:
+      return {}
     return {'completed_after': self.completed_after}

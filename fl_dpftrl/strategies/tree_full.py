@@ -155,4 +155,4 @@ class TreeFull:
     )
 
   def parameters(self) -> dict[str, Any]:
-    return {'num_rounds': self.num_rounds}
+    return {} if self.num_rounds is None else {'num_rounds': self.num_rounds}

@@ -17,6 +17,7 @@ from fl_dpftrl.commands import calibrate
 from fl_dpftrl.commands import describe
 from fl_dpftrl.commands import main
 from fl_dpftrl.commands import optimize
+from fl_dpftrl.commands import progress
 from fl_dpftrl.optimization import registry
 
 FIGURES = [
@@ -62,6 +63,9 @@ def result(run):
 @pytest.mark.parametrize('mechanism, flags, copies', [
     ('identity', '', 0),
     ('tree_online', '', 5),
+    ('tree_full', '', 5),
+    ('dense', '', 0),
+    ('multi_epoch', '', 0),
     ('banded', '', 5),
     ('banded', '--num_bands=3', 2),
     ('banded_toeplitz', '', 5),
@@ -73,20 +77,23 @@ def result(run):
 @pytest.mark.parametrize('objective', ['rms', 'max'])
 def test_optimize(tmp_path, result, mechanism, flags, copies, objective):
   path = tmp_path / 'found.json'
+  gap = ['optimality_gap'] * (mechanism in ('dense', 'multi_epoch'))
   found = result(
       f'optimize --mechanism={mechanism} {SCHEMA} {flags}'
       f' --objective={objective} --output={path}'
   )
   assert list(found) == [
-      'mechanism', 'num_rounds', 'min_sep', 'max_participations', 'objective',
-      *FIGURES, 'memory_copies', 'wall_seconds', 'output',
+      'mechanism', 'num_rounds', 'min_sep', 'max_participations', 'separation',
+      'objective', *FIGURES, *gap, 'memory_copies', 'wall_seconds', 'output',
   ]
   assert found['mechanism'] == mechanism
   assert found['objective'] == objective
   assert found['output'] == str(path)
   assert found['memory_copies'] == copies or copies is None
   file = catalogue.load(path)
-  family = {'banded_sqrt': 'banded_toeplitz'}.get(mechanism, mechanism)
+  family = {
+      'banded_sqrt': 'banded_toeplitz', 'multi_epoch': 'dense'
+  }.get(mechanism, mechanism)
   assert file.strategy.family == family
   assert file.schema == participation.MinSep(
       num_rounds=24, min_sep=6, max_participations=3
@@ -94,6 +101,22 @@ def test_optimize(tmp_path, result, mechanism, flags, copies, objective):
   assert {k: found[k] for k in FIGURES} == file.figures
   described = result(f'describe {path}')
   assert {k: described[k] for k in FIGURES} == file.figures
+
+
+def test_optimize_for_a_fixed_separation(tmp_path, result):
+  path = tmp_path / 'found.json'
+  found = result(
+      f'optimize --mechanism=multi_epoch {SCHEMA} --separation=fixed'
+      f' --objective=rms --output={path}'
+  )
+  assert found['separation'] == 'fixed'
+  assert found['sensitivity_kind'] == 'exact'
+  described = result(f'describe {path}')
+  assert described['separation'] == 'fixed'
+  assert {k: described[k] for k in FIGURES} == {k: found[k] for k in FIGURES}
+  other = result(f'describe {path} --separation=min')
+  assert other['separation'] == 'min'
+  assert other['sensitivity'] > found['sensitivity']
 
 
 def test_optimize_for_momentum(tmp_path, result):
@@ -173,7 +196,7 @@ def test_optimize_needs_no_output(result):
 
 
 def test_optimize_shows_progress_of_long_searches(run, monkeypatch):
-  monkeypatch.setattr(optimize, '_PROGRESS_SECONDS', 0.0)
+  monkeypatch.setattr(progress, 'SECONDS', 0.0)
   status, out, err = run(f'optimize --mechanism=blt {SCHEMA} --json')
   assert status == 0
   json.loads(out)

@@ -1,5 +1,7 @@
 """Streaming operators against dense matrices, and what they are for."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -11,8 +13,6 @@ from fl_dpftrl.optimization import banded as banded_optimization
 from fl_dpftrl.optimization import streaming
 from fl_dpftrl.strategies import banded
 
-jax = pytest.importorskip('jax')
-jnp = jax.numpy
 
 
 def coefficients(n, num_bands):
