@@ -237,23 +237,3 @@ def test_the_maximum_is_that_of_most_queries():
   strategy = banded.optimize(schema, objective='max')
   queries = error.per_query_error(strategy, 257)
   assert queries.max() <= 1.003 * np.median(queries)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('num_bands, equal_norms, printed', [
-    (128, False, 1.23), (128, True, 1.27), (342, False, 1.04),
-])
-def test_published_table(num_bands, equal_norms, printed):
-  """RMSE over that of the best multi-epoch factorisation, about 8.15.
-
-  Choquette-Choo et al. 2023, appendix C, table 2.
-  """
-  schema = participation.FixedSeparation(
-      num_rounds=2052, min_sep=342, max_participations=6
-  )
-  strategy = banded.optimize(
-      schema, objective='rms', num_bands=num_bands, equal_norms=equal_norms
-  )
-  assert loss(strategy, schema, 'rms') / 8.15 == pytest.approx(
-      printed, abs=0.006
-  )
