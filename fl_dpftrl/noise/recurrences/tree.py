@@ -15,16 +15,14 @@ def _(strategy: tree.TreeOnline, specs) -> dispatch.Recurrence:
   latest and lowest last: as many as t has binary ones.
   """
   heights = range(64)
-  norms = tf.constant(row_norms(len(heights)), tf.float64)
+  norms = row_norms(len(heights))
   own_weights = np.float32([tree.own_weight(height) for height in heights])
   last = (strategy.completed_after or 0) - 1
   if strategy.completed_after:
     last_weights = np.ones(len(heights), np.float32)
     owns = tree.own_weights(last, strategy.nodes_completed(last))
     last_weights[: len(owns)] = owns
-    last_norm = tf.constant(
-        row_norm(last, strategy.nodes_completed(last)), tf.float64
-    )
+    last_norm = row_norm(last, strategy.nodes_completed(last))
 
   def init():
     # The placeholder keeps the height of the stack out of its static shape.
@@ -48,11 +46,12 @@ def _(strategy: tree.TreeOnline, specs) -> dispatch.Recurrence:
     # Trailing ones of t, also the height of the highest node that t finishes.
     finished = tf.reduce_sum(tf.math.cumprod(bits))
     first = 2 * t - tf.reduce_sum(bits)
-    norm, weights = tf.gather(norms, finished), tf.constant(own_weights)
+    norm = tf.gather(tf.constant(norms, tf.float64), finished)
+    weights = tf.constant(own_weights)
     replaced_nodes = finished
     if strategy.completed_after:
       ends = tf.equal(t, tf.constant(last, t.dtype))
-      norm = tf.where(ends, last_norm, norm)
+      norm = tf.where(ends, tf.constant(last_norm, tf.float64), norm)
       weights = tf.where(ends, last_weights, weights)
       finished = tf.where(
           ends, tf.constant(last.bit_length(), finished.dtype), finished
