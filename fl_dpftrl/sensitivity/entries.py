@@ -13,6 +13,8 @@ from fl_dpftrl.strategies import identity
 from fl_dpftrl.strategies import stamped
 from fl_dpftrl.strategies import toeplitz
 
+_LARGEST_TABLE = 1 << 20  # entries of each
+
 # (i, j) → X[i, j], for arrays of rounds that broadcast together.
 Entries = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -44,23 +46,47 @@ def _(strategy: identity.Identity, num_rounds: int) -> Entries:
 
 @gram_entries.register
 def _(strategy: blt.BLT, num_rounds: int) -> Entries:
-  """Products of columns are geometric sums, of cₛ cₛ₊ₗ for a lag l."""
+  """Products of columns are geometric sums, of cₛ cₛ₊ₗ for a lag l.
+
+  X[i, i + l] = meets(l) + Σₐ power(a, l) · products(a, n − 1 − i − l), of which
+  few values differ: tables make many entries fast.
+  """
   strategies.check_num_rounds(strategy, num_rounds)
   rates = np.log(np.asarray(strategy.buffer_decay))
   scales = np.asarray(strategy.output_scale)
 
+  def meets(lag):
+    # The 1 on a diagonal meets cₗ; where the lag is 0, another 1.
+    powers = (s * np.exp(r * (lag - 1)) for r, s in zip(rates, scales))
+    return np.where(lag > 0, sum(powers), 1.0)
+
+  def products(rate, scale, after):
+    total = 0.0
+    for other_rate, other_scale in zip(rates, scales):
+      both = rate + other_rate
+      total += scale * other_scale * np.expm1(both * after) / np.expm1(both)
+    return total
+
+  def tabulated(function):
+    if num_rounds > _LARGEST_TABLE:
+      return function
+    return function(np.arange(num_rounds)).__getitem__
+
+  on_lag = tabulated(meets)
+  buffers = [
+      (
+          tabulated(lambda lag, r=r: np.exp(r * lag)),
+          tabulated(lambda after, r=r, s=s: products(r, s, after)),
+      )
+      for r, s in zip(rates, scales)
+  ]
+
   def of_rounds(rows, columns):
     lag = np.abs(rows - columns)
     after = num_rounds - 1 - np.maximum(rows, columns)
-    total = (lag == 0).astype(np.float64)
-    for rate, scale in zip(rates, scales):
-      # The 1 on a diagonal meets cₗ; where the lag is 0, another 1.
-      meets = scale * np.exp(rate * np.maximum(lag - 1, 0))
-      total = total + np.where(lag > 0, meets, 0.0)
-      for other_rate, other_scale in zip(rates, scales):
-        both = rate + other_rate
-        powers = np.expm1(both * after) / np.expm1(both)
-        total = total + scale * other_scale * np.exp(rate * lag) * powers
+    total = on_lag(lag)
+    for power, sums in buffers:
+      total = total + power(lag) * sums(after)
     return total
 
   return of_rounds

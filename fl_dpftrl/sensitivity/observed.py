@@ -36,21 +36,45 @@ def pattern_sensitivity(
     ValueError: for a round outside the rounds, or twice in a pattern, or more
       rounds than the strategy can run.
   """
-  gram_entries = entries_lib.gram_entries(strategy, num_rounds)
-  squares, exact = np.zeros(len(patterns)), True
-  by_length: dict[int, list[int]] = {}
-  for index, pattern in enumerate(patterns):
-    by_length.setdefault(len(pattern), []).append(index)
-  for length, indices in by_length.items():
-    if not length:
-      continue
-    chunk = max(1, _CHUNK_ENTRIES // length**2)
-    for start in range(0, len(indices), chunk):
-      part = indices[start : start + chunk]
-      rounds = _checked_rounds([patterns[i] for i in part], num_rounds)
-      squares[part], all_exact = _squares(gram_entries, rounds)
-      exact = exact and all_exact
+  sizes = np.array([len(pattern) for pattern in patterns], dtype=np.int64)
+  rounds = [np.asarray(pattern) for pattern in patterns if len(pattern)]
+  rounds = np.concatenate(rounds) if rounds else np.zeros(0, np.int64)
+  _check_rounds(rounds, sizes, num_rounds)
+  entries = entries_lib.gram_entries(strategy, num_rounds)
+  squares, exact = pattern_squares(entries, rounds.astype(np.int64), sizes)
   return np.sqrt(squares), base.EXACT if exact else base.UPPER_BOUND
+
+
+def pattern_squares(
+    entries: entries_lib.Entries, rounds: np.ndarray, sizes: np.ndarray
+) -> tuple[np.ndarray, bool]:
+  """The square of the sensitivity of each pattern, for many of them at once.
+
+  A pattern's value does not depend on the others that it comes with.
+
+  Args:
+    entries: of X.
+    rounds: of one pattern after the other, shape [sum of sizes].
+    sizes: rounds of each pattern, shape [patterns].
+
+  Returns:
+    Squares, shape [patterns]; and whether all of them are exact, and not just
+    upper bounds, as of `pattern_sensitivity`.
+  """
+  squares, exact = np.zeros(sizes.size), True
+  ends = np.cumsum(sizes)
+  for size in np.unique(sizes[sizes > 0]).tolist():
+    which = np.flatnonzero(sizes == size)
+    chunk = max(1, _CHUNK_ENTRIES // size**2)
+    for first in range(0, which.size, chunk):
+      part = which[first : first + chunk]
+      starts = ends[part] - size
+      found, all_exact = _squares(
+          entries, rounds[starts[:, None] + np.arange(size)]
+      )
+      squares[part] = found
+      exact = exact and all_exact
+  return squares, exact
 
 
 def _squares(
@@ -58,20 +82,38 @@ def _squares(
 ) -> tuple[np.ndarray, bool]:
   """Squares for patterns of one length, and whether all of them are exact."""
   count, length = rounds.shape
+  if count * length**2 > _CHUNK_ENTRIES and length > 1:
+    return _squares_by_rows(gram_entries, rounds)
+  # Row by row in memory, so that a pattern's sum has one order of its terms.
+  first, second = np.triu_indices(length, 1)
+  above = gram_entries(
+      np.take(rounds, first, axis=1), np.take(rounds, second, axis=1)
+  )
+  diagonal = gram_entries(rounds, rounds)
+  if (above >= 0.0).all():
+    return diagonal.sum(axis=1) + 2.0 * above.sum(axis=1), True
+  squares = diagonal.sum(axis=1) + 2.0 * np.abs(above).sum(axis=1)
+  # Where there are too many, those that may be the worst come first.
+  negative = np.flatnonzero((above < 0.0).any(axis=1))
+  worst = np.argsort(-squares[negative], kind='stable')
+  which = negative[worst[: _MOST_SIGNED // length**3]]
+  if not which.size:
+    return squares, False
+  part = rounds[which]
+  squares[which], found = signed.worst_squares(
+      gram_entries(part[:, :, None], part[:, None, :])
+  )
+  return squares, which.size == negative.size and bool(found.all())
+
+
+def _squares_by_rows(
+    gram_entries: entries_lib.Entries, rounds: np.ndarray
+) -> tuple[np.ndarray, bool]:
+  """Of very long patterns, a few rows of X at a time."""
+  count, length = rounds.shape
   squares, exact = np.zeros(count), True
   rows = max(1, _CHUNK_ENTRIES // (count * length))
-  if rows >= length:
-    entries = gram_entries(rounds[:, :, None], rounds[:, None, :])
-    if (entries >= 0.0).all():
-      return entries.sum(axis=(1, 2)), True
-    squares = np.abs(entries).sum(axis=(1, 2))
-    # Where there are too many, those that may be the worst come first.
-    which = np.argsort(-squares)[: _MOST_SIGNED // length**3]
-    if which.size:
-      squares[which], found = signed.worst_squares(entries[which])
-      exact = which.size == count and bool(found.all())
-    return squares, exact and bool(which.size)
-  for start in range(0, length, rows):  # of very long patterns, a few rows
+  for start in range(0, length, rows):
     part = rounds[:, start : start + rows]
     entries = gram_entries(part[:, :, None], rounds[:, None, :])
     exact = exact and bool((entries >= 0.0).all())
@@ -79,21 +121,24 @@ def _squares(
   return squares, exact
 
 
-def _checked_rounds(
-    patterns: Sequence[Sequence[int]], num_rounds: int
-) -> np.ndarray:
-  rounds = np.sort(np.asarray(patterns), axis=1)
+def _check_rounds(
+    rounds: np.ndarray, sizes: np.ndarray, num_rounds: int
+) -> None:
+  if not rounds.size:
+    return
   if not np.issubdtype(rounds.dtype, np.integer):
     raise ValueError(f'patterns must hold whole rounds, got {rounds.dtype}')
-  if rounds[:, 0].min() < 0 or rounds[:, -1].max() >= num_rounds:
+  if rounds.min() < 0 or rounds.max() >= num_rounds:
     raise ValueError(
         f'patterns must lie in rounds 0 to {num_rounds - 1}, got rounds'
-        f' {rounds[:, 0].min()} to {rounds[:, -1].max()}'
+        f' {rounds.min()} to {rounds.max()}'
     )
-  twice = (np.diff(rounds, axis=1) == 0).any(axis=1)
+  owner = np.repeat(np.arange(sizes.size), sizes)
+  order = np.lexsort((rounds, owner))
+  twice = (np.diff(rounds[order]) == 0) & (np.diff(owner[order]) == 0)
   if twice.any():
+    pattern = rounds[owner == owner[order][np.flatnonzero(twice)[0]]]
     raise ValueError(
         'a pattern must not hold a round twice, got'
-        f' {rounds[twice][0].tolist()}'
+        f' {np.sort(pattern).tolist()}'
     )
-  return rounds

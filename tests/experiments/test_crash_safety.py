@@ -37,6 +37,9 @@ import os, pathlib, signal, sys
 from experiments.stackoverflow import train
 from experiments.stackoverflow import run as run_lib
 
+# Where the tests run in the background, Ctrl-C is ignored and inherited. To set
+# this between fork and exec would fork gRPC's threads, which can abort.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 step, round_index = sys.argv[1], int(sys.argv[2])
 original = run_lib.run
 
@@ -66,8 +69,6 @@ def start(folder: pathlib.Path, *args) -> subprocess.Popen:
       stdout=subprocess.PIPE,
       stderr=subprocess.STDOUT,
       text=True,
-      # Where the tests run in the background, Ctrl-C is ignored and inherited.
-      preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
   )
 
 
