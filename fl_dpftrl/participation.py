@@ -10,7 +10,8 @@ import operator
 import numpy as np
 
 
-def _positive_integer(name: str, value: object) -> int:
+def positive_integer(name: str, value: object) -> int:
+  """The value as an int; ValueError unless a whole number of at least 1."""
   try:
     integer = operator.index(value)
   except TypeError:
@@ -43,13 +44,13 @@ class MinSep:
   def __post_init__(self):
     for name in ('num_rounds', 'min_sep'):
       object.__setattr__(
-          self, name, _positive_integer(name, getattr(self, name))
+          self, name, positive_integer(name, getattr(self, name))
       )
     if self.max_participations is not None:
       object.__setattr__(
           self,
           'max_participations',
-          _positive_integer('max_participations', self.max_participations),
+          positive_integer('max_participations', self.max_participations),
       )
 
   @property

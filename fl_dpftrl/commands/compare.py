@@ -1,20 +1,13 @@
 """Mechanisms side by side, at one setting or over a range of them."""
 
 import argparse
-import csv
 import dataclasses
-import io
-import os
-import pathlib
-import sys
 from typing import Any, Callable
 
-import numpy as np
-
 from fl_dpftrl import catalogue
-from fl_dpftrl import files
 from fl_dpftrl import participation
 from fl_dpftrl.commands import flags
+from fl_dpftrl.commands import outputs
 from fl_dpftrl.commands import progress
 from fl_dpftrl.comparison import coefficients
 from fl_dpftrl.comparison import contenders as contenders_lib
@@ -36,23 +29,23 @@ _EACH = 'each'
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   add(
-      '--mechanisms', required=True, type=_names,
+      '--mechanisms', required=True, type=flags.names,
       help=(
           'separated by commas: mechanisms (blt, or blt:3 with its size),'
           ' strategy files, names in matrices/'
       ),
   )
-  several = 'one, a list as 50,100,200 or a range as LOW:HIGH:POINTS'
+  several = flags.SEVERAL
   add(
-      '--num_rounds', type=_values, required=True, metavar='N',
+      '--num_rounds', type=flags.values, required=True, metavar='N',
       help=f'n, rounds that consume a row of noise: {several}',
   )
   add(
-      '--min_sep', type=_values, default=[1], metavar='B',
+      '--min_sep', type=flags.values, default=[1], metavar='B',
       help=f'b, least distance of rounds of one device: {several} (default: 1)',
   )
   add(
-      '--max_participations', type=_values, default=[None], metavar='K',
+      '--max_participations', type=flags.values, default=[None], metavar='K',
       help=(
           f'k, most rounds of one device: {several} (default: as many as fit)'
       ),
@@ -74,50 +67,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add('--output', metavar='FOLDER', help='write CSV and PNGs there')
 
 
-def _names(text: str) -> list[str]:
-  names = [name.strip() for name in text.split(',')]
-  if not all(names):
-    raise argparse.ArgumentTypeError(f'{text!r} has an empty name')
-  return names
-
-
-def _values(text: str) -> list[int]:
-  """Whole numbers in a list, or spread evenly on a log scale over a range."""
-  low, *rest = text.split(':')
-  if not rest:
-    values = [_value(part, text) for part in text.split(',')]
-    if len(set(values)) < len(values):
-      raise argparse.ArgumentTypeError(f'{text!r} names a value twice')
-    return sorted(values)
-  if len(rest) != 2:
-    raise argparse.ArgumentTypeError(f'{text!r} is not LOW:HIGH:POINTS')
-  low, high, points = (_value(part, text) for part in (low, *rest))
-  if not (low < high and points > 1):
-    raise argparse.ArgumentTypeError(
-        f'{text!r} needs LOW below HIGH and 2 POINTS at least'
-    )
-  if points > 1000:
-    raise argparse.ArgumentTypeError(f'{text!r} has more than 1000 POINTS')
-  spread = np.geomspace(low, high, points).round()
-  return sorted({int(value) for value in spread})
-
-
-def _value(text: str, whole: str) -> int:
-  if not (text.isascii() and text.isdigit() and int(text) > 0):
-    raise argparse.ArgumentTypeError(
-        f'{whole!r} needs whole numbers of at least 1, got {text!r}'
-    )
-  return int(text)
-
-
 def _values_or_each(text: str) -> list[int | None]:
-  """As a list of `_values`, with None for "each"."""
+  """As a list of `flags.values`, with None for "each"."""
   parts = text.split(',')
   others = [part for part in parts if part != _EACH]
   if len(parts) - len(others) > 1:
     raise argparse.ArgumentTypeError(f'{text!r} names "{_EACH}" twice')
   each = [None] * (len(parts) - len(others))
-  return each + (_values(','.join(others)) if others else [])
+  return each + (flags.values(','.join(others)) if others else [])
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
@@ -134,24 +91,35 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
       for k in args.max_participations
   ]
   contenders = _contenders(args)
-  folder = None if args.output is None else _folder(args.output)
-  if folder is not None:
-    _check_matplotlib()
+  folder = None if args.output is None else outputs.folder(args.output)
   entries, skipped = [], []
   shown = progress.Progress('compare')
   for found in sweep.run(
-      contenders, schemas, objective=args.objective, watch=_watch(shown)
+      contenders, schemas,
+      objective=args.objective, watch=progress.watch(shown),
   ):
     (entries if isinstance(found, sweep.Entry) else skipped).append(found)
-  _warn(skipped, varying)
+  axis = varying[0] if varying else None
+  outputs.warn_left_out(
+      'compare',
+      [
+          (
+              skip.contender.label, skip.reason,
+              axis and getattr(skip.schema, axis),
+          )
+          for skip in skipped
+      ],
+      axis,
+  )
   if not entries:
     raise ValueError(
         f'--mechanisms={",".join(args.mechanisms)}: none of them can do this'
     )
+  rows = [dataclasses.asdict(entry.row) for entry in entries]
   result = {
       'objective': args.objective,
-      'varying': varying[0] if varying else None,
-      'rows': [dataclasses.asdict(entry.row) for entry in entries],
+      'varying': axis,
+      'rows': rows,
       'skipped': [
           {
               'mechanism': skip.contender.label,
@@ -164,9 +132,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
       'files': [],
   }
   if folder is not None:
-    contents = {'comparison.csv': _csv(entries)}
+    contents = {'comparison.csv': outputs.csv(sweep.FIELDS, rows)}
     contents.update(_figures(args, entries, varying))
-    result['files'] = _write(folder, contents)
+    result['files'] = outputs.write(folder, contents)
   return result
 
 
@@ -188,63 +156,6 @@ def _contenders(args: argparse.Namespace) -> list[contenders_lib.Contender]:
     return contenders_lib.contenders(args.mechanisms, made_for)
   except ValueError as e:
     raise ValueError(f'--mechanisms: {e}') from e
-
-
-def _folder(output: str) -> pathlib.Path:
-  """Refuses before the work what could not be written after it."""
-  folder = pathlib.Path(output)
-  there = folder if folder.exists() else folder.parent
-  if not there.is_dir():
-    what = 'is not a folder' if folder.exists() else 'has no parent folder'
-    raise ValueError(f'--output={output} {what}')
-  if not os.access(there, os.W_OK | os.X_OK):
-    raise ValueError(f'--output={output} cannot be written')
-  return folder
-
-
-def _check_matplotlib() -> None:
-  try:
-    import matplotlib  # pylint: disable=g-import-not-at-top,unused-import
-  except ImportError:
-    raise ValueError(
-        '--output: figures need matplotlib, which is not installed'
-    ) from None
-
-
-def _watch(shown: progress.Progress) -> sweep.Watch:
-  def watch(contender, schema):
-    where = (
-        f'{contender.label} at n={schema.num_rounds}, b={schema.min_sep},'
-        f' k={schema.participations}'
-    )
-    shown.say(where)
-
-    def report(steps: int, loss: float) -> None:
-      shown.say(f'{where}: {steps} steps, loss {loss:.6g}')
-
-    return report
-
-  return watch
-
-
-def _warn(skipped: list[sweep.Skipped], varying: list[str]) -> None:
-  """One line for each contender and reason."""
-  where: dict[tuple[str, str], list[str]] = {}
-  for skip in skipped:
-    key = skip.contender.label, skip.reason
-    values = [str(getattr(skip.schema, name)) for name in varying]
-    where.setdefault(key, []).extend(values)
-  for (label, reason), values in where.items():
-    at = f' at {varying[0]}={",".join(values)}' if values else ''
-    print(f'compare: {label} is left out{at}: {reason}', file=sys.stderr)
-
-
-def _csv(entries: list[sweep.Entry]) -> bytes:
-  text = io.StringIO(newline='')
-  writer = csv.DictWriter(text, sweep.FIELDS, lineterminator='\n')
-  writer.writeheader()
-  writer.writerows(dataclasses.asdict(entry.row) for entry in entries)
-  return text.getvalue().encode()
 
 
 def _figures(
@@ -327,32 +238,11 @@ def _columns(
   return columns, mechanism_of, last
 
 
-def _write(
-    folder: pathlib.Path, contents: dict[str, bytes]
-) -> list[str]:
-  try:
-    folder.mkdir(exist_ok=True)
-    for name, content in contents.items():
-      files.write_durably(folder / name, content)
-  except OSError as e:
-    raise ValueError(f'--output={folder}: {e.strerror or e}') from e
-  return list(contents)
-
-
 def show(result: dict[str, Any]) -> str:
   """A table with a row each; what is the same in all of them stands above."""
-  rows = result['rows']
-  same = {
-      name: rows[0][name]
-      for name in _SCHEMA
-      if all(row[name] == rows[0][name] for row in rows)
-  }
+  same, table = flags.shared_columns(result['rows'], _SCHEMA)
   header = ', '.join(f'{name} {value}' for name, value in same.items())
-  lines = [f'{header}, objective {result["objective"]}'.lstrip(', '), '']
-  lines.append(flags.columns([
-      {name: value for name, value in row.items() if name not in same}
-      for row in rows
-  ]))
+  lines = [f'{header}, objective {result["objective"]}'.lstrip(', '), '', table]
   if result['files']:
     lines += ['', f'in {result["output"]}: {", ".join(result["files"])}']
   return '\n'.join(lines)

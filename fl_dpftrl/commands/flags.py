@@ -4,6 +4,8 @@ import argparse
 import dataclasses
 from typing import Any, Sequence
 
+import numpy as np
+
 from fl_dpftrl import participation
 from fl_dpftrl.logs import page
 
@@ -13,6 +15,8 @@ _ROUNDED_UP = frozenset({
     'rms_error', 'max_error', 'rms_loss', 'max_loss',
 })
 
+# What `values` takes, for --help.
+SEVERAL = 'one, a list as 50,100,200 or a range as LOW:HIGH:POINTS'
 
 SEPARATIONS = {
     'min': participation.MinSep,
@@ -90,6 +94,43 @@ def add_strategy(parser: argparse.ArgumentParser) -> None:
   )
 
 
+def names(text: str) -> list[str]:
+  """Names separated by commas."""
+  found = [name.strip() for name in text.split(',')]
+  if not all(found):
+    raise argparse.ArgumentTypeError(f'{text!r} has an empty name')
+  return found
+
+
+def values(text: str) -> list[int]:
+  """Ascending whole numbers: a list, or evenly on a log scale over a range."""
+  low, *rest = text.split(':')
+  if not rest:
+    found = [_value(part, text) for part in text.split(',')]
+    if len(set(found)) < len(found):
+      raise argparse.ArgumentTypeError(f'{text!r} names a value twice')
+    return sorted(found)
+  if len(rest) != 2:
+    raise argparse.ArgumentTypeError(f'{text!r} is not LOW:HIGH:POINTS')
+  low, high, points = (_value(part, text) for part in (low, *rest))
+  if not (low < high and points > 1):
+    raise argparse.ArgumentTypeError(
+        f'{text!r} needs LOW below HIGH and 2 POINTS at least'
+    )
+  if points > 1000:
+    raise argparse.ArgumentTypeError(f'{text!r} has more than 1000 POINTS')
+  spread = np.geomspace(low, high, points).round()
+  return sorted({int(value) for value in spread})
+
+
+def _value(text: str, whole: str) -> int:
+  if not (text.isascii() and text.isdigit() and int(text) > 0):
+    raise argparse.ArgumentTypeError(
+        f'{whole!r} needs whole numbers of at least 1, got {text!r}'
+    )
+  return int(text)
+
+
 def table(result: dict[str, Any]) -> str:
   """One aligned line a field, with six digits of every number."""
   width = max(map(len, result)) + 2
@@ -111,6 +152,21 @@ def columns(rows: Sequence[dict[str, Any]]) -> str:
       ).rstrip()
       for line in cells
   )
+
+
+def shared_columns(
+    rows: Sequence[dict[str, Any]], may_be_shared: Sequence[str]
+) -> tuple[dict[str, Any], str]:
+  """What is the same in all rows, of the names given, and `columns` without."""
+  shared = {
+      name: rows[0][name]
+      for name in may_be_shared
+      if all(row[name] == rows[0][name] for row in rows)
+  }
+  return shared, columns([
+      {name: value for name, value in row.items() if name not in shared}
+      for row in rows
+  ])
 
 
 def _cell(name: str, value: Any) -> str:

@@ -11,7 +11,8 @@ from typing import NoReturn, Sequence
 import fl_dpftrl
 
 COMMANDS = (
-    'optimize', 'describe', 'compare', 'account', 'calibrate', 'replay'
+    'optimize', 'describe', 'compare', 'account', 'calibrate', 'extrapolate',
+    'replay',
 )
 
 _PROGRAM = 'fl-dpftrl'

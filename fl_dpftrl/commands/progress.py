@@ -3,6 +3,8 @@
 import sys
 import time
 
+from fl_dpftrl.comparison import sweep
+
 SECONDS = 5.0
 
 
@@ -26,3 +28,21 @@ class Progress:
           f'{self._command}: {now - self._start:.0f} s, {text}',
           file=sys.stderr, flush=True,
       )
+
+
+def watch(shown: Progress) -> sweep.Watch:
+  """What shows how far a sweep is, and the optimiser within it."""
+
+  def begin(contender, schema):
+    where = (
+        f'{contender.label} at n={schema.num_rounds}, b={schema.min_sep},'
+        f' k={schema.participations}'
+    )
+    shown.say(where)
+
+    def report(steps: int, loss: float) -> None:
+      shown.say(f'{where}: {steps} steps, loss {loss:.6g}')
+
+    return report
+
+  return begin

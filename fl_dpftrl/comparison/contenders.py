@@ -21,12 +21,14 @@ class Contender:
     find: takes a schema and the keywords objective, workload and progress.
     made_for: fields of the schema that its strategy is found for, where they
       are not those that it is measured at.
+    optimised: whether `find` looks for the best.
   """
 
   label: str
   mechanism: str
   find: Callable[..., base.Strategy]
   made_for: Mapping[str, int] = dataclasses.field(default_factory=dict)
+  optimised: bool = False
 
   def target(self, schema: participation.MinSep) -> participation.MinSep:
     """What its strategy is found for where it is measured at `schema`."""
@@ -60,7 +62,9 @@ def contenders(
       find = functools.partial(find, **_size(name, optimizer, size))
     fixed = mechanism in catalogue.parameter_free()
     for fields in ({},) if fixed else made_for:
-      found.append(Contender(_label(name, fields), mechanism, find, fields))
+      found.append(Contender(
+          _label(name, fields), mechanism, find, fields, optimised=not fixed
+      ))
   labels = [contender.label for contender in found]
   for label in labels:
     if labels.count(label) > 1:

@@ -35,7 +35,10 @@ def against(
     subtitle: the setting.
   """
   looks = _looks(entries)
-  figure = style.new_figure(9.0, 7.2, title, subtitle, _note(entries))
+  figure = style.new_figure(
+      9.0, 7.2, title, subtitle,
+      style.note(entry.row.sensitivity_kind for entry in entries),
+  )
   top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
   points = _points(entries, axis, loss)
   smallest = {}
@@ -55,7 +58,7 @@ def against(
   for axes, lines in ((top, points), (bottom, ratios)):
     style.dress(axes)
     for label, line in lines.items():
-      _line(axes, line, looks[label])
+      style.draw_line(axes, line, looks[label])
   xs = sorted(smallest)
   style.scale(bottom, 'x', xs[0], xs[-1])
   values = [y for line in points.values() for _, y, _ in line]
@@ -83,13 +86,6 @@ def _looks(entries: Sequence[sweep.Entry]) -> dict[str, style.Look]:
   })
 
 
-def _note(entries: Sequence[sweep.Entry]) -> str:
-  """What hollow markers mean, where there are any."""
-  kinds = {entry.row.sensitivity_kind for entry in entries} - {'exact'}
-  names = ' or '.join(kind.replace('_', ' ') for kind in sorted(kinds))
-  return f'hollow: by an {names} of the sensitivity' if kinds else ''
-
-
 def _points(
     entries: Sequence[sweep.Entry], axis: str, loss: str
 ) -> dict[str, list[tuple[float, float, bool]]]:
@@ -102,18 +98,6 @@ def _points(
         (x, getattr(entry.row, loss), exact)
     )
   return {label: sorted(line) for label, line in points.items()}
-
-
-def _line(axes, line, look: style.Look) -> None:
-  xs, ys, exact = zip(*line)
-  axes.plot(xs, ys, **look.line)
-  for wanted, face in ((True, look.colour), (False, 'white')):
-    chosen = [i for i, e in enumerate(exact) if e is wanted]
-    axes.plot(
-        [xs[i] for i in chosen], [ys[i] for i in chosen],
-        linestyle='none', marker=look.marker, markersize=5,
-        color=look.colour, markerfacecolor=face,
-    )
 
 
 def _ratio_limit(ratios) -> float:
@@ -142,7 +126,8 @@ def side_by_side(
       entries, key=lambda e: getattr(e.row, f'{objective}_loss'), reverse=True
   )
   figure = style.new_figure(
-      9.0, 1.9 + 0.42 * len(entries), title, subtitle, _note(entries)
+      9.0, 1.9 + 0.42 * len(entries), title, subtitle,
+      style.note(entry.row.sensitivity_kind for entry in entries),
   )
   axes = figure.subplots()
   style.dress(axes)

@@ -2,7 +2,7 @@
 
 import io
 import math
-from typing import NamedTuple, Sequence
+from typing import Iterable, NamedTuple, Sequence
 
 from matplotlib import axes as axes_lib
 from matplotlib import colors
@@ -81,12 +81,13 @@ def _shade(colour: str, amount: float) -> str:
 def new_figure(
     width: float, height: float, title: str, subtitle: str, note: str = ''
 ) -> figure_lib.Figure:
-  """An empty figure under a title of two lines, with a note at its right."""
+  """An empty figure under a title and a subtitle, with a note at the right."""
+  header = 0.72 + 0.17 * subtitle.count('\n')
   figure = figure_lib.Figure(
       figsize=(width, height), layout='constrained', facecolor='white'
   )
   figure.get_layout_engine().set(
-      rect=(0.005, 0.005, 0.99, 0.99 - 0.72 / height), h_pad=0.06, w_pad=0.06
+      rect=(0.005, 0.005, 0.99, 0.99 - header / height), h_pad=0.06, w_pad=0.06
   )
   figure.text(
       0.15 / width, 1 - 0.14 / height, title,
@@ -112,6 +113,30 @@ def dress(axes: axes_lib.Axes) -> None:
   axes.tick_params(colors=INK, labelsize=9.5, width=0.7)
   axes.xaxis.label.set(color=INK, fontsize=10.5)
   axes.yaxis.label.set(color=INK, fontsize=10.5)
+
+
+def note(sensitivity_kinds: Iterable[str]) -> str:
+  """What hollow markers mean, where there are any."""
+  kinds = set(sensitivity_kinds) - {'exact'}
+  names = ' or '.join(kind.replace('_', ' ') for kind in sorted(kinds))
+  return f'hollow: by an {names} of the sensitivity' if kinds else ''
+
+
+def draw_line(
+    axes: axes_lib.Axes,
+    points: Sequence[tuple[float, float, bool]],
+    look: Look,
+) -> None:
+  """A line through (x, y, whether exact), its markers hollow where not."""
+  xs, ys, exact = zip(*points)
+  axes.plot(xs, ys, **look.line)
+  for wanted, face in ((True, look.colour), (False, 'white')):
+    chosen = [i for i, e in enumerate(exact) if e is wanted]
+    axes.plot(
+        [xs[i] for i in chosen], [ys[i] for i in chosen],
+        linestyle='none', marker=look.marker, markersize=5,
+        color=look.colour, markerfacecolor=face,
+    )
 
 
 def number(value: float) -> str:

@@ -18,7 +18,7 @@ Progress = Callable[[int, float], None]
 Watch = Callable[[contenders_lib.Contender, participation.MinSep], Progress]
 
 # What an optimiser or an evaluation raises for a setting beyond it.
-_BEYOND = (ValueError, MemoryError, np.linalg.LinAlgError)
+BEYOND = (ValueError, MemoryError, np.linalg.LinAlgError)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,9 @@ class Skipped(NamedTuple):
   reason: str
 
 
-class _Found(NamedTuple):
+class Found(NamedTuple):
+  """What a contender found, or why it found nothing, and after how long."""
+
   strategy: base.Strategy | None
   reason: str
   seconds: float
@@ -88,36 +90,52 @@ def run(
     watch: Watch,
     workload: workloads.Workload = workloads.Workload(),
 ) -> Iterable[Entry | Skipped]:
-  """Finds and measures, one contender after the other.
+  """Finds and measures, one contender after the other."""
+  for contender in contenders:
+    for schema, found in zip(schemas, search(
+        contender, schemas,
+        objective=objective, watch=watch, workload=workload,
+    )):
+      yield _measure(contender, schema, found, workload)
+
+
+def search(
+    contender: contenders_lib.Contender,
+    schemas: Sequence[participation.MinSep],
+    *,
+    objective: str,
+    watch: Watch,
+    workload: workloads.Workload = workloads.Workload(),
+) -> Iterable[Found]:
+  """The contender's strategy for each schema, when it is asked for.
 
   A strategy that several schemas share is found once.
   """
-  for contender in contenders:
-    found: dict[participation.MinSep, _Found] = {}
-    for schema in schemas:
-      progress = watch(contender, schema)
-      target = contender.target(schema)
-      if target not in found:
-        found[target] = _find(
-            contender, target,
-            objective=objective, workload=workload, progress=progress,
-        )
-      yield _measure(contender, schema, found[target], workload)
+  found: dict[participation.MinSep, Found] = {}
+  for schema in schemas:
+    progress = watch(contender, schema)
+    target = contender.target(schema)
+    if target not in found:
+      found[target] = _find(
+          contender, target,
+          objective=objective, workload=workload, progress=progress,
+      )
+    yield found[target]
 
 
-def _find(contender, target, **kwargs) -> _Found:
+def _find(contender, target, **kwargs) -> Found:
   start = time.monotonic()
   try:
     strategy, reason = contender.find(target, **kwargs), ''
-  except _BEYOND as e:
-    strategy, reason = None, _one_line(e)
-  return _Found(strategy, reason, time.monotonic() - start)
+  except BEYOND as e:
+    strategy, reason = None, one_line(e)
+  return Found(strategy, reason, time.monotonic() - start)
 
 
 def _measure(
     contender: contenders_lib.Contender,
     schema: participation.MinSep,
-    found: _Found,
+    found: Found,
     workload: workloads.Workload,
 ) -> Entry | Skipped:
   if found.strategy is None:
@@ -127,8 +145,8 @@ def _measure(
         found.strategy, schema=schema, workload=workload
     )
     copies = found.strategy.memory_copies(schema.num_rounds)
-  except _BEYOND as e:
-    return Skipped(contender, schema, _one_line(e))
+  except BEYOND as e:
+    return Skipped(contender, schema, one_line(e))
   row = Row(
       mechanism=contender.label,
       num_rounds=schema.num_rounds,
@@ -141,5 +159,6 @@ def _measure(
   return Entry(contender, schema, found.strategy, row)
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+  """Its message without line breaks."""
   return ' '.join(str(error).split()) or type(error).__name__

@@ -20,30 +20,49 @@ from fl_dpftrl.strategies import identity
 
 
 # McMahan, Xu, Zhang 2024 (BLT-DP-FTRL), table of production models: es-ES,
-# id-ID and both pt-BR; zero-out adjacency, δ = 1e-10.
+# both id-ID, both pt-BR; zero-out adjacency, δ = 1e-10, ρ rounded up.
 PRODUCTION = [
-    # strategy, σ, min-sep, participations, rounds, ε
-    ('blt-b400', 7.379, 300, 4, 1280, 3.46),
-    ('blt-b400', 7.379, 447, 5, 2350, 3.93),
-    ('blt-b1000', 8.681, 2001, 1, 2000, 1.25),
-    ('blt-b1000', 16.1, 1181, 2, 2000, 0.98),
+    # strategy, σ, min-sep, participations, rounds, ρ, ε
+    ('blt-b400', 7.379, 300, 4, 1280, 0.16, 3.46),
+    ('tree_full', 7.0, 437, 5, 2350, 0.94, 9.29),
+    ('blt-b400', 7.379, 447, 5, 2350, 0.20, 3.93),
+    ('blt-b1000', 8.681, 2001, 1, 2000, 2.23e-2, 1.25),
+    ('blt-b1000', 16.1, 1181, 2, 2000, 1.40e-2, 0.98),
 ]
 
 
-@pytest.mark.parametrize('name, sigma, b, k, n, expected', PRODUCTION)
-def test_production_models(name, sigma, b, k, n, expected):
+@pytest.mark.parametrize('name, sigma, b, k, n, rho, expected', PRODUCTION)
+def test_production_models(name, sigma, b, k, n, rho, expected):
   schema = participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)
   guarantee = accounting.account(
       catalogue.load_strategy(name), schema, noise_multiplier=sigma, delta=1e-10
   )
-  assert guarantee.epsilon == pytest.approx(expected, abs=0.005)
+  assert guarantee.epsilon == pytest.approx(expected, abs=0.007)
   assert guarantee.sensitivity_kind == 'exact'
   assert guarantee.effective_noise_multiplier == sigma / guarantee.sensitivity
   assert guarantee.rho == pytest.approx(
       (guarantee.sensitivity / sigma) ** 2 / 2
   )
+  assert guarantee.rho <= rho and guarantee.rho == pytest.approx(rho, rel=0.05)
   assert guarantee.adjacency == 'zero_out'
   assert guarantee.schema == schema
+
+
+# pt-PT in the same table: with the parameters as published, more is lost than
+# it says, by 0.3 % and 1.4 % in ρ.
+@pytest.mark.parametrize('sigma, b, k, n, rho, expected', [
+    (3.12, 92, 4, 430, 1.11, 10.19), (5.5, 49, 6, 320, 0.75, 8.19),
+])
+def test_production_models_of_a_small_population(
+    sigma, b, k, n, rho, expected
+):
+  guarantee = accounting.account(
+      catalogue.load_strategy('blt-b100-published'),
+      participation.MinSep(num_rounds=n, min_sep=b, max_participations=k),
+      noise_multiplier=sigma, delta=1e-10,
+  )
+  assert rho <= guarantee.rho <= 1.015 * rho
+  assert expected <= guarantee.epsilon <= 1.01 * expected
 
 
 # σ over sensitivity that the BandMF and BLT papers add for ε at δ = 1e-6.

@@ -1,0 +1,301 @@
+"""What deployments that were not run would guarantee."""
+
+import argparse
+import dataclasses
+from typing import Any
+
+from fl_dpftrl import catalogue
+from fl_dpftrl.accounting import extrapolation
+from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.commands import flags
+from fl_dpftrl.commands import outputs
+from fl_dpftrl.commands import progress
+from fl_dpftrl.comparison import contenders as contenders_lib
+from fl_dpftrl.comparison import extrapolation as sweep
+
+HELP = 'predicts ε and ρ at other report goals, rounds and populations'
+
+EXAMPLE = (
+    'fl-dpftrl extrapolate --strategies=blt-b400,tree_online'
+    ' --noise_multiplier=7.379,7 --report_goal=6500'
+    ' --report_goals=3000:26000:10 --population=13000000 --num_rounds=2000'
+    ' --delta=1e-10 --output=extrapolation'
+)
+
+# What may vary, by the field of the rows; the flags that hold the values.
+_SWEPT = {
+    'report_goal': 'report_goals', 'num_rounds': 'num_rounds',
+    'population': 'population',
+}
+_OVER = {
+    'report_goal': 'report goal', 'num_rounds': 'the number of rounds',
+    'population': 'population',
+}
+_MAY_BE_SHARED = (
+    'report_goal', 'noise_multiplier', 'population', 'num_rounds', 'min_sep',
+    'max_participations', 'sensitivity_kind', 'delta', 'adjacency',
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  add = parser.add_argument
+  add(
+      '--strategies', required=True, type=flags.names,
+      help=(
+          'separated by commas: strategy files, names in matrices/, mechanisms'
+          ' (blt, or blt:3 with its size), optimised for each setting'
+      ),
+  )
+  add(
+      '--noise_multiplier', required=True, type=_numbers, metavar='SIGMA',
+      help=(
+          'standard deviation of Z over the clip norm, for the strategies as'
+          ' stored, at --report_goal: one, or one for each strategy'
+      ),
+  )
+  add(
+      '--report_goal', required=True, type=int,
+      help='updates that a round sums under --noise_multiplier',
+  )
+  several = flags.SEVERAL
+  add(
+      '--report_goals', type=flags.values, metavar='R',
+      help=(
+          'report goals, with noise in proportion (default: --report_goal):'
+          f' {several}'
+      ),
+  )
+  add(
+      '--num_rounds', required=True, type=flags.values, metavar='N',
+      help=f'n, rounds that consume a row of noise: {several}',
+  )
+  add(
+      '--population', type=flags.values, metavar='P', default=[None],
+      help=f'devices that can take part: {several}',
+  )
+  add(
+      '--min_sep', type=_whole_numbers, metavar='B', default=[None],
+      help=(
+          'b: one, or a list with one for each value of what varies, from small'
+          ' to large (default: ⌊population / report goal⌋, which is optimistic)'
+      ),
+  )
+  add(
+      '--max_participations', type=int,
+      help='k, most rounds of one device (default: as many as fit)',
+  )
+  add('--delta', type=float, required=True, help='δ')
+  add(
+      '--objective', choices=catalogue.OBJECTIVES, default='max',
+      help='the loss that optimisers make small (default: max)',
+  )
+  add('--output', metavar='FOLDER', help='write CSV and PNGs there')
+
+
+def _numbers(text: str) -> list[float]:
+  try:
+    return [float(part) for part in text.split(',')]
+  except ValueError:
+    raise argparse.ArgumentTypeError(
+        f'{text!r} must be numbers separated by commas'
+    ) from None
+
+
+def _whole_numbers(text: str) -> list[int]:
+  """In the order given, unlike `flags.values`."""
+  return [flags.values(part)[0] for part in text.split(',')]
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+  """Predicts every strategy at every setting; writes what was asked for."""
+  axis = _axis(args)
+  deployments = _deployments(args)
+  references = _references(args)
+  gaussian.epsilon(1.0, args.delta)  # refuses what nothing could resolve
+  try:
+    contenders = contenders_lib.contenders(args.strategies)
+  except ValueError as e:
+    raise ValueError(f'--strategies: {e}') from e
+  folder = None if args.output is None else outputs.folder(args.output)
+  entries, skipped = [], []
+  for found in sweep.run(
+      contenders, references, deployments,
+      delta=args.delta, objective=args.objective,
+      watch=progress.watch(progress.Progress('extrapolate')),
+  ):
+    (entries if isinstance(found, sweep.Entry) else skipped).append(found)
+  value = lambda skip: getattr(skip.deployment, axis)
+  outputs.warn_left_out(
+      'extrapolate',
+      [(skip.contender.label, skip.reason, value(skip)) for skip in skipped],
+      axis,
+  )
+  if not entries:
+    raise ValueError(
+        f'--strategies={",".join(args.strategies)}: none of them can do this'
+    )
+  rows = [dataclasses.asdict(entry.row) for entry in entries]
+  result = {
+      'varying': axis,
+      'rows': rows,
+      'skipped': [
+          {
+              'strategy': skip.contender.label,
+              axis: value(skip),
+              'reason': skip.reason,
+          }
+          for skip in skipped
+      ],
+      'assumptions': _assumptions(args, contenders),
+      'output': args.output,
+      'files': [],
+  }
+  if folder is not None:
+    contents = {'extrapolation.csv': outputs.csv(sweep.FIELDS, rows)}
+    contents.update(_figures(args, axis, contenders, references, entries))
+    result['files'] = outputs.write(folder, contents)
+  return result
+
+
+def _axis(args: argparse.Namespace) -> str:
+  """The field of the rows that varies."""
+  several = [
+      name for name, flag in _SWEPT.items()
+      if len(getattr(args, flag) or ()) > 1
+  ]
+  if len(several) > 1:
+    first, second = (_SWEPT[name] for name in several[:2])
+    raise ValueError(
+        f'--{first} and --{second} cannot both have several values'
+    )
+  if not several:
+    raise ValueError(
+        'one of --report_goals, --num_rounds and --population must have several'
+        ' values; `account` is for a single setting'
+    )
+  return several[0]
+
+
+def _deployments(
+    args: argparse.Namespace,
+) -> list[extrapolation.Deployment]:
+  settings = [
+      {'report_goal': goal, 'num_rounds': rounds, 'population': population}
+      for goal in args.report_goals or [args.report_goal]
+      for rounds in args.num_rounds
+      for population in args.population
+  ]
+  min_seps = args.min_sep
+  if len(min_seps) == 1:
+    min_seps = min_seps * len(settings)
+  if len(min_seps) != len(settings):
+    raise ValueError(
+        f'--min_sep must have one value, or {len(settings)}: as many as vary;'
+        f' got {len(min_seps)}'
+    )
+  return [
+      extrapolation.Deployment(
+          **setting, min_sep=min_sep,
+          max_participations=args.max_participations,
+      )
+      for setting, min_sep in zip(settings, min_seps)
+  ]
+
+
+def _references(args: argparse.Namespace) -> list[extrapolation.Reference]:
+  """One for each strategy."""
+  noise, count = args.noise_multiplier, len(args.strategies)
+  if len(noise) not in (1, count):
+    raise ValueError(
+        f'--noise_multiplier must have one value, or {count}: as many as there'
+        f' are strategies; got {len(noise)}'
+    )
+  return [
+      extrapolation.Reference(
+          noise_multiplier=multiplier, report_goal=args.report_goal
+      )
+      for multiplier in (noise if len(noise) == count else noise * count)
+  ]
+
+
+def _assumptions(
+    args: argparse.Namespace, contenders: list[contenders_lib.Contender]
+) -> list[str]:
+  lines = list(
+      extrapolation.hypotheses(min_sep_given=args.min_sep != [None])
+  )
+  if any(contender.optimised for contender in contenders):
+    lines.append(
+        'a mechanism optimised for each setting keeps its utility at that noise'
+        ' too'
+    )
+  if len(contenders) > 1:
+    lines.append(
+        'each strategy has the utility of the others at its own noise multiplier'
+        if len(args.noise_multiplier) > 1 else
+        'one noise multiplier for all strategies, at which their utility differs'
+    )
+  return lines
+
+
+def _figures(
+    args: argparse.Namespace,
+    axis: str,
+    contenders: list[contenders_lib.Contender],
+    references: list[extrapolation.Reference],
+    entries: list[sweep.Entry],
+) -> dict[str, bytes]:
+  """PNGs by their names."""
+  # Slow to load, and of no use to other commands.
+  from fl_dpftrl.comparison import extrapolation_figures  # pylint: disable=g-import-not-at-top
+  from fl_dpftrl.comparison import style  # pylint: disable=g-import-not-at-top
+
+  number = style.number
+  own = len(args.noise_multiplier) > 1
+  noise = '' if own else f' = {number(args.noise_multiplier[0])}'
+  goal = number(args.report_goal)
+  words = [f'noise multiplier σ{noise} at report goal {goal}']
+  first = entries[0].row
+  for name, flag, unit in (
+      ('report_goal', args.report_goals, 'report goal {}'),
+      ('num_rounds', args.num_rounds, '{} rounds'),
+      ('population', args.population, '{} devices'),
+      ('min_sep', args.min_sep, 'min-sep {}'),
+  ):
+    if name != axis and flag and flag != [None] and len(flag) == 1:
+      words.append(unit.format(number(getattr(first, name))))
+  if args.max_participations is not None:
+    words.append(f'at most {number(args.max_participations)} participations')
+  subtitle = '\n'.join([
+      '; '.join(words),
+      *(f'assumed: {line}' for line in _assumptions(args, contenders)),
+  ])
+  names = {
+      contender.label: contender.label
+      + (f', σ = {number(reference.noise_multiplier)}' if own else '')
+      for contender, reference in zip(contenders, references)
+  }
+  return {
+      f'{name}.png': style.png(extrapolation_figures.against(
+          entries, axis, name,
+          title=f'{symbol} against {_OVER[axis]}: predicted, not run',
+          subtitle=subtitle,
+          names=names,
+          reference=args.report_goal if axis == 'report_goal' else None,
+      ))
+      for name, symbol in (('epsilon', 'ε'), ('rho', 'ρ'))
+  }
+
+
+def show(result: dict[str, Any]) -> str:
+  """A table with a row each, and what it takes for granted."""
+  same, table = flags.shared_columns(result['rows'], _MAY_BE_SHARED)
+  header = ', '.join(
+      f'{name} {value}' for name, value in same.items() if value is not None
+  )
+  lines = [f'predicted, not run: {header}', '', table, '']
+  lines += ['no guarantee: besides what `account` assumes,', '']
+  lines += [f'- {line}' for line in result['assumptions']]
+  if result['files']:
+    lines += ['', f'in {result["output"]}: {", ".join(result["files"])}']
+  return '\n'.join(lines)

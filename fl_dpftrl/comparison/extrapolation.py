@@ -1,0 +1,126 @@
+"""Every contender at every deployment that was not run: one row each."""
+
+import dataclasses
+from typing import Iterable, NamedTuple, Sequence
+
+from fl_dpftrl.accounting import extrapolation
+from fl_dpftrl.comparison import contenders as contenders_lib
+from fl_dpftrl.comparison import sweep
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row:
+  """What a contender is predicted to guarantee.
+
+  Attributes:
+    strategy: the contender's label.
+    report_goal: updates that a round sums.
+    noise_multiplier: in proportion to the report goal.
+    population: devices; None where min-sep was given without.
+    num_rounds: n.
+    min_sep: b.
+    max_participations: min(k, ⌈n / b⌉).
+    sensitivity: per unit clip.
+    sensitivity_kind: exact or upper_bound.
+    rho: of zCDP.
+    epsilon: at delta.
+    delta: δ.
+    adjacency: zero_out.
+  """
+
+  strategy: str
+  report_goal: int
+  noise_multiplier: float
+  population: int | None
+  num_rounds: int
+  min_sep: int
+  max_participations: int
+  sensitivity: float
+  sensitivity_kind: str
+  rho: float
+  epsilon: float
+  delta: float
+  adjacency: str
+
+
+FIELDS = tuple(field.name for field in dataclasses.fields(Row))
+
+
+class Entry(NamedTuple):
+  """A contender at a deployment, with its row."""
+
+  contender: contenders_lib.Contender
+  row: Row
+
+
+class Skipped(NamedTuple):
+  """A contender that cannot be run in a deployment, and why."""
+
+  contender: contenders_lib.Contender
+  deployment: extrapolation.Deployment
+  reason: str
+
+
+def run(
+    contenders: Sequence[contenders_lib.Contender],
+    references: Sequence[extrapolation.Reference],
+    deployments: Sequence[extrapolation.Deployment],
+    *,
+    delta: float,
+    objective: str,
+    watch: sweep.Watch,
+) -> Iterable[Entry | Skipped]:
+  """Finds and accounts, one contender after the other.
+
+  Args:
+    contenders: their strategies are found for each deployment.
+    references: one for each contender.
+    deployments: the rows of each contender.
+    delta: δ.
+    objective: rms or max, of those that are optimised.
+    watch: see `sweep`.
+  """
+  schemas = [deployment.schema for deployment in deployments]
+  for contender, reference in zip(contenders, references, strict=True):
+    for deployment, found in zip(deployments, sweep.search(
+        contender, schemas, objective=objective, watch=watch
+    )):
+      yield _predict(contender, reference, deployment, found, delta)
+
+
+def _predict(
+    contender: contenders_lib.Contender,
+    reference: extrapolation.Reference,
+    deployment: extrapolation.Deployment,
+    found: sweep.Found,
+    delta: float,
+) -> Entry | Skipped:
+  if found.strategy is None:
+    return Skipped(contender, deployment, found.reason)
+  most = found.strategy.max_rounds
+  if most is not None and deployment.num_rounds > most:
+    return Skipped(
+        contender, deployment, f'it was made for {most} rounds, and ends there'
+    )
+  try:
+    guarantee = extrapolation.predict(
+        found.strategy, deployment, reference, delta=delta
+    )
+  except sweep.BEYOND as e:
+    return Skipped(contender, deployment, sweep.one_line(e))
+  schema = guarantee.schema
+  return Entry(contender, Row(
+      strategy=contender.label,
+      report_goal=deployment.report_goal,
+      noise_multiplier=guarantee.noise_multiplier,
+      population=deployment.population,
+      num_rounds=schema.num_rounds,
+      min_sep=schema.min_sep,
+      max_participations=schema.participations,
+      sensitivity=guarantee.sensitivity,
+      sensitivity_kind=guarantee.sensitivity_kind,
+      rho=guarantee.rho,
+      epsilon=guarantee.epsilon,
+      delta=guarantee.delta,
+      adjacency=guarantee.adjacency,
+  ))

@@ -1,0 +1,130 @@
+"""Figures of predictions; matplotlib is loaded with this module."""
+
+from typing import Mapping, Sequence
+
+from matplotlib import axes as axes_lib
+from matplotlib import figure as figure_lib
+
+from fl_dpftrl.comparison import extrapolation
+from fl_dpftrl.comparison import style
+
+_NAMES = {
+    'report_goal': 'report goal (devices a round)', 'num_rounds': 'rounds',
+    'population': 'population (devices)', 'epsilon': 'ε', 'rho': 'ρ (zCDP)',
+}
+_CHARACTER = 0.07  # its width in inches, where min-seps are written
+
+
+def against(
+    entries: Sequence[extrapolation.Entry],
+    axis: str,
+    guarantee: str,
+    *,
+    title: str,
+    subtitle: str,
+    names: Mapping[str, str],
+    reference: int | None = None,
+) -> figure_lib.Figure:
+  """ε or ρ against what varies, over the participation that it comes from.
+
+  Args:
+    entries: at two values of the axis at least.
+    axis: report_goal, num_rounds or population, as rows have it.
+    guarantee: epsilon or rho.
+    title: the first line.
+    subtitle: the setting and what is assumed, in lines.
+    names: what the line of each label is called.
+    reference: where on the axis the noise comes from.
+  """
+  looks = style.looks({
+      names[entry.contender.label]: entry.contender.mechanism
+      for entry in entries
+  })
+  figure = style.new_figure(
+      9.0, 7.2, title, subtitle,
+      style.note(entry.row.sensitivity_kind for entry in entries),
+  )
+  top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+  lines: dict[str, list[tuple[float, float, bool]]] = {}
+  for entry in entries:
+    row = entry.row
+    lines.setdefault(names[entry.contender.label], []).append((
+        getattr(row, axis), getattr(row, guarantee),
+        row.sensitivity_kind == 'exact',
+    ))
+  for axes in (top, bottom):
+    style.dress(axes)
+  for label, line in lines.items():
+    style.draw_line(top, sorted(line), looks[label])
+  xs = sorted({getattr(entry.row, axis) for entry in entries})
+  values = [y for line in lines.values() for _, y, _ in line]
+  style.scale(bottom, 'x', xs[0], xs[-1])
+  style.scale(top, 'y', min(values), max(values), most_ticks=8)
+  if reference is not None and xs[0] <= reference <= xs[-1]:
+    _mark(top, reference)
+  _participation(bottom, entries, axis)
+  top.set_ylabel(
+      f'{_NAMES[guarantee]} at δ = {style.number(entries[0].row.delta)}'
+      if guarantee == 'epsilon' else _NAMES[guarantee]
+  )
+  bottom.set_xlabel(_NAMES[axis])
+  figure.draw_without_rendering()
+  style.label_lines(
+      top, [(k, *max(line)[:2]) for k, line in lines.items()], looks
+  )
+  figure.draw_without_rendering()  # names at the right take room from the axes
+  _min_seps(bottom, entries, axis)
+  return figure
+
+
+def _mark(axes: axes_lib.Axes, reference: int) -> None:
+  axes.axvline(reference, color=style.GREY, linewidth=0.9, dashes=(1, 2))
+  axes.annotate(
+      'reference', (reference, 1.0), xycoords=('data', 'axes fraction'),
+      xytext=(4, -2), textcoords='offset points', va='top', fontsize=9,
+      color=style.GREY,
+  )
+
+
+def _participation(
+    axes: axes_lib.Axes, entries: Sequence[extrapolation.Entry], axis: str
+) -> None:
+  """Most rounds of a device."""
+  xs, participations = zip(*sorted({
+      (getattr(e.row, axis), e.row.max_participations) for e in entries
+  }))
+  axes.plot(
+      xs, participations, color=style.INK, linewidth=1.0, marker='.',
+      markersize=6,
+  )
+  low, high = min(participations), max(participations)
+  axes.set_ylim(low / 1.5, high * 2.6)
+  style.scale(axes, 'y', *axes.get_ylim(), most_ticks=5)
+  if axes.get_yscale() == 'linear':
+    axes.set_ylim(low - 1, high + 2)
+  axes.set_ylabel('participations\nat most')
+
+
+def _min_seps(
+    axes: axes_lib.Axes, entries: Sequence[extrapolation.Entry], axis: str
+) -> None:
+  """The min-seps above the participations, as far as there is room."""
+  points = sorted({
+      (getattr(e.row, axis), e.row.max_participations, e.row.min_sep)
+      for e in entries
+  })
+  if len({min_sep for _, _, min_sep in points}) == 1:
+    return
+  taken = float('-inf')
+  for x, k, min_sep in points:
+    text = f'b {style.number(min_sep)}'
+    half = 0.5 * _CHARACTER * len(text)
+    place = axes.transData.transform((x, k))[0] / axes.figure.dpi
+    if place - half < taken:
+      continue
+    taken = place + half
+    axes.annotate(
+        text, (x, k), xytext=(0, 5), textcoords='offset points', ha='center',
+        fontsize=8.5, color=style.GREY,
+        bbox={'facecolor': 'white', 'edgecolor': 'none', 'pad': 0.5},
+    )
