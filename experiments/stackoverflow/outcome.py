@@ -19,6 +19,7 @@ from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.learning import checkpoints
 from fl_dpftrl.learning import loop
 from fl_dpftrl.learning import metrics
+from fl_dpftrl.logs import identity
 from fl_dpftrl.logs import page
 from fl_dpftrl.logs import replay as replay_lib
 from fl_dpftrl.logs import report
@@ -68,7 +69,7 @@ def log_metadata(
     hparams: configuration.Hparams, strategy: base.Strategy
 ) -> dict[str, str]:
   """What the log's file says of the run, besides who took part."""
-  metadata = replay_lib.run_metadata(strategy, hparams.noise_multiplier)
+  metadata = identity.run_metadata(strategy, hparams.noise_multiplier)
   reason = void_reason(hparams)
   if reason is not None:
     metadata[shards.VOID_KEY] = reason
@@ -135,14 +136,13 @@ def write(
     hparams: its flags.
     **facts: the other facts of an `Outcome`.
   """
-  observed = replay_lib.read_log(folder / loop.LOG_NAME)
-  statement = replay_lib.replay(
-      observed,
+  run = replay_lib.run(
+      replay_lib.read_log(folder / loop.LOG_NAME),
       facts['strategy'],
       noise_multiplier=hparams.noise_multiplier,
-      deltas=hparams.delta,
       declared=setting.declared_schema(hparams),
   )
+  statement = replay_lib.replay(run, deltas=hparams.delta)
   outcome = Outcome(
       folder=folder,
       hparams=hparams,
@@ -152,9 +152,9 @@ def write(
           facts['num_devices'],
           facts['strategy'],
           participation.MinSep(
-              num_rounds=observed.num_rounds,
-              min_sep=observed.min_sep,
-              max_participations=observed.max_participations,
+              num_rounds=statement['num_rounds'],
+              min_sep=statement['min_sep'],
+              max_participations=statement['max_participations'],
           ),
       ),
       **facts,
@@ -168,8 +168,8 @@ def write(
       folder / 'accuracy.png',
       title=(
           f'{hparams.dataset}: {outcome.strategy.family}, σ ='
-          f' {hparams.noise_multiplier:g}, n = {observed.num_rounds}, k ='
-          f' {observed.max_participations}, b = {observed.min_sep}'
+          f' {hparams.noise_multiplier:g}, n = {statement["num_rounds"]}, k ='
+          f' {statement["max_participations"]}, b = {statement["min_sep"]}'
       ),
       without_noise=(
           None if isinstance(without_noise, str) else without_noise

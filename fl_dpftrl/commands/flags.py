@@ -85,11 +85,13 @@ def schema_fields(value: participation.MinSep) -> dict[str, int]:
   }
 
 
-def add_strategy(parser: argparse.ArgumentParser) -> None:
+def add_strategy(
+    parser: argparse.ArgumentParser, *, required: bool = True
+) -> None:
   """Adds --strategy."""
   parser.add_argument(
       '--strategy',
-      required=True,
+      required=required,
       help='strategy file, name in matrices/, or parameter-free family',
   )
 

@@ -6,12 +6,13 @@ import shlex
 import sys
 from typing import Any
 
-from fl_dpftrl import catalogue
-from fl_dpftrl import participation
 from fl_dpftrl.commands import flags
+from fl_dpftrl.commands import progress
+from fl_dpftrl.logs import engines
 from fl_dpftrl.logs import page
 from fl_dpftrl.logs import replay
 from fl_dpftrl.logs import report
+from fl_dpftrl.logs import runs_file
 
 HELP = 'from a participation log to the guarantee that it proves'
 
@@ -28,18 +29,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add(
       '--log',
       action='append',
-      required=True,
       metavar='PATH',
       help='file, folder or glob of a log in Parquet, CSV or JSON lines; may be'
       ' given again for more shards',
   )
-  flags.add_strategy(parser)
+  flags.add_strategy(parser, required=False)
   add(
       '--noise_multiplier',
       type=float,
-      required=True,
       help='standard deviation of Z over the clip norm, for the strategy as'
       ' stored',
+  )
+  add(
+      '--noise_multiplier_from',
+      action='append',
+      type=_change,
+      default=[],
+      metavar='ROUND:VALUE',
+      help='from that round on another noise multiplier, because it or the clip'
+      ' norm was changed; may be given again',
+  )
+  add(
+      '--restart',
+      action='append',
+      type=int,
+      default=[],
+      metavar='ROUND',
+      help='a round at which the noise began anew; may be given again',
+  )
+  add(
+      '--runs',
+      metavar='FILE.json',
+      help='several runs of one population, instead of --log, --strategy and'
+      ' what goes with them: {"runs": [{"log": "a.parquet", "strategy":'
+      ' "blt-b400", "noise_multiplier": 8}, ...]}',
   )
   add(
       '--delta',
@@ -72,67 +95,116 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       '--group_size',
       type=int,
       default=1,
-      help='devices protected together; multiplies the sensitivity',
+      help='devices protected together',
   )
-  add('--report', metavar='FILE.html', help='write a privacy report there')
+  add(
+      '--report_goal',
+      type=int,
+      help='devices that a round was to have, to count the rounds with fewer',
+  )
+  add(
+      '--engine',
+      choices=engines.NAMES,
+      default=engines.NAMES[0],
+      help='what brings the rows together (default: embedded; spark is Apache'
+      ' Spark, as its own configuration says where, or on this machine)',
+  )
+  add(
+      '--report',
+      metavar='FILE.html',
+      help='write a privacy report there, for those who may see the log',
+  )
+  add(
+      '--public_report',
+      metavar='FILE.html',
+      help='write a report there without what tells of single devices',
+  )
+
+
+def _change(text: str) -> tuple[int, float]:
+  round_index, _, value = text.partition(':')
+  return int(round_index), float(value)
+
+
+_change.__name__ = 'ROUND:VALUE'
+
+# Of one run, which a file of runs says for each of its own.
+_OF_ONE_RUN = (
+    'log', 'strategy', 'noise_multiplier', 'noise_multiplier_from', 'restart',
+    'num_rounds', 'declared_min_sep', 'declared_max_participations',
+)
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-  """Reads, counts, accounts, and writes the report if one is asked for."""
-  if args.report and not os.path.isdir(os.path.dirname(args.report) or '.'):
-    raise ValueError(f'--report={args.report}: its folder does not exist')
-  strategy = catalogue.load_strategy(args.strategy)
-  observed = replay.read_log(args.log, num_rounds=args.num_rounds)
+  """Reads, counts, accounts, and writes the reports that are asked for."""
+  for name in ('report', 'public_report'):
+    path = getattr(args, name)
+    if path and not os.path.isdir(os.path.dirname(path) or '.'):
+      raise ValueError(f'--{name}={path}: its folder does not exist')
   result = replay.replay(
-      observed,
-      strategy,
-      noise_multiplier=args.noise_multiplier,
+      _runs(args),
       deltas=args.delta,
-      declared=_declared(args, observed.num_rounds),
       adjacency=args.adjacency,
       group_size=args.group_size,
+      report_goal=args.report_goal,
+      engine=engines.by_name(args.engine),
+      progress=progress.Progress('replay').say,
   )
   for warning in _warnings(result):
     print(f'fl-dpftrl: warning: {warning}', file=sys.stderr)
   if args.report:
-    report.write_report(args.report, result, setting=_setting(args))
+    report.write_report(args.report, result, setting=_setting(args, result))
+  if args.public_report:
+    public = replay.publishable(result)
+    report.write_report(
+        args.public_report, public, setting=_setting(args, public)
+    )
   return result
 
 
-def _declared(
-    args: argparse.Namespace, num_rounds: int
-) -> participation.MinSep | None:
-  if args.declared_min_sep is None and args.declared_max_participations is None:
-    return None
-  min_sep = args.declared_min_sep
-  return participation.MinSep(
-      num_rounds=num_rounds,
-      min_sep=1 if min_sep is None else min_sep,
-      max_participations=args.declared_max_participations,
-  )
-
-
-def _setting(args: argparse.Namespace) -> report.Setting:
-  given = [f'--log={path}' for path in args.log]
-  given.append(f'--strategy={args.strategy}')
-  given.append(f'--noise_multiplier={args.noise_multiplier}')
-  given += [f'--delta={delta}' for delta in args.delta]
-  given += [
-      f'--{name}={getattr(args, name)}'
-      for name in (
-          'num_rounds',
-          'declared_min_sep',
-          'declared_max_participations',
-          'adjacency',
-          'group_size',
+def _runs(args: argparse.Namespace) -> list[replay.Run]:
+  given = [name for name in _OF_ONE_RUN if getattr(args, name) not in (None, [])]
+  if args.runs:
+    if given:
+      raise ValueError(
+          f'--{given[0]} does not go with --runs: the file says it for each run'
       )
-      if getattr(args, name) is not None
+    return runs_file.read(args.runs)
+  for name in ('log', 'strategy', 'noise_multiplier'):
+    if name not in given:
+      raise ValueError(f'--{name} is needed, or --runs')
+  return [
+      runs_file.make(
+          logs=args.log,
+          strategy=args.strategy,
+          noise_multiplier=args.noise_multiplier,
+          num_rounds=args.num_rounds,
+          changes=tuple(args.noise_multiplier_from),
+          restarts=tuple(args.restart),
+          declared_min_sep=args.declared_min_sep,
+          declared_max_participations=args.declared_max_participations,
+      )
   ]
+
+
+def _setting(
+    args: argparse.Namespace, result: dict[str, Any]
+) -> report.Setting:
+  given = [f'--runs={args.runs}'] if args.runs else []
+  for name in (*_OF_ONE_RUN, 'delta', 'adjacency', 'group_size', 'report_goal'):
+    values = getattr(args, name)
+    for value in values if isinstance(values, list) else [values]:
+      if isinstance(value, tuple):
+        value = ':'.join(map(str, value))
+      if value is not None:
+        given.append(f'--{name}={value}')
+  names = args.log or [file['name'] for file in result['log']]
   return report.Setting(
-      run=', '.join(os.path.basename(os.path.normpath(p)) for p in args.log),
-      noise_multiplier=args.noise_multiplier,
+      run=', '.join(os.path.basename(os.path.normpath(p)) for p in names),
+      noise_multiplier=result['noise_multiplier'],
       command=shlex.join(['fl-dpftrl', 'replay', *given]),
-      strategy=os.path.basename(args.strategy),
+      strategy=args.strategy and os.path.basename(args.strategy),
+      report_goal=args.report_goal,
   )
 
 
@@ -169,8 +241,13 @@ def show(result: dict[str, Any]) -> str:
       f'participations      {result["num_participations"]}',
       f'min-sep b           {result["min_sep"]}{closest}',
       f'most of a device k  {result["max_participations"]}',
-      '',
   ]
+  if 'rounds_short_of_report_goal' in result:
+    lines.append(
+        f'below report goal   {result["rounds_short_of_report_goal"]} rounds'
+    )
+  lines += _of_each(result)
+  lines.append('')
   parts = [part for part in _PARTS if part in result]
   names = [part.replace('_', ' ') for part in parts]
   if result['void_reason']:
@@ -197,8 +274,33 @@ def show(result: dict[str, Any]) -> str:
       ''.join(f'{cell:<{w}}' for cell, w in zip(row, widths)).rstrip()
       for row in rows
   ]
+  lines += _per_device(result['per_device'], result['delta'])
   lines += ['', 'if', *(f'- {s}' for s in result['assumptions'])]
   return '\n'.join(lines)
+
+
+def _of_each(result: dict[str, Any]) -> list[str]:
+  """A line for each of several runs."""
+  return [
+      f'run {i + 1:<16}n = {run["num_rounds"]}, b = {run["min_sep"]}, k ='
+      f' {run["max_participations"]}, {run["strategy"]["family"]}, noise'
+      f' multiplier {run["noise_multiplier"]:g}'
+      for i, run in enumerate(result.get('runs', ()))
+  ]
+
+
+def _per_device(fared: dict[str, Any], delta: float) -> list[str]:
+  """What shares of the devices had, each alone."""
+  if fared['quantiles'][0]['epsilon'] is None:
+    return []
+  lines = ['', f'of those who took part, in the rounds of the log (δ = {delta:g})']
+  for point in fared['quantiles']:
+    lines.append(
+        f'{100 * point["share"]:>6g} % have ε ≤'
+        f' {_cell(point["epsilon"], "epsilon")}, ρ ≤'
+        f' {_cell(point["rho"], "rho")}'
+    )
+  return [*lines, 'These figures are from the private log: for the operator.']
 
 
 def _cell(value: float | str | None, field: str) -> str:

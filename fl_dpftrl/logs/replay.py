@@ -1,108 +1,210 @@
-"""From a participation log and a strategy to what they guarantee.
+"""From the logs of runs and what was run to what they guarantee.
 
-What was declared, what was observed, and the worst that any device like those
-observed could have had, stand side by side and are never mixed.
+What was declared, what was observed, and what those who took part had, stand
+side by side and are never mixed.
 """
 
 import functools
-import hashlib
-import json
 import math
 import numbers
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
-import numpy as np
-
-from fl_dpftrl import participation
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.logs import assumptions as assumptions_lib
+from fl_dpftrl.logs import guarantees
+from fl_dpftrl.logs import identity
+from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import observed as observed_lib
-from fl_dpftrl.logs import shards
-from fl_dpftrl.strategies import base
+from fl_dpftrl.logs import runs as runs_lib
+from fl_dpftrl.logs import tally as tally_lib
+from fl_dpftrl.logs.engines import embedded
 
-ObservedParticipation = observed_lib.ObservedParticipation
-read_log = observed_lib.read_log
+Run = runs_lib.Run
+run = runs_lib.run
+read_log = log_lib.read_log
 
-ADJACENCIES = ('zero_out', 'replace_one')
+ADJACENCIES = assumptions_lib.ADJACENCIES
+QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
-_ADJACENCY_SENTENCES = {
-    'zero_out': (
-        'adjacency is zero-out: neighbouring runs differ in that the updates of'
-        ' one device are zeros, and the rounds it is in stay the same'
-    ),
-    'replace_one': (
-        'adjacency is replace-one: neighbouring runs differ in the data of one'
-        ' device, and the rounds it is in stay the same; two clipped updates'
-        ' are at most 2 clip norms apart, so the sensitivity is doubled'
-    ),
-}
+_BARS = 32
+# What tells of single devices, and so is for the operator alone.
+_CONFIDENTIAL = (
+    'observed', 'per_device', 'separations', 'participations', 'witness',
+    'cohort_sizes', 'num_devices', 'num_participations',
+)
+
+Engine = Callable[..., tally_lib.Tally]
 
 
 def replay(
-    observed: ObservedParticipation,
-    strategy: base.Strategy,
+    runs: Run | Sequence[Run],
     *,
-    noise_multiplier: float,
     deltas: float | Sequence[float],
-    declared: participation.MinSep | None = None,
     adjacency: str = 'zero_out',
     group_size: int = 1,
+    report_goal: int | None = None,
+    engine: Engine = embedded.count,
+    progress: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-  """What a log proves of the run that wrote it.
+  """What logs prove of the runs that wrote them.
 
   Args:
-    observed: what happened.
-    strategy: C as it was run, not normalised.
-    noise_multiplier: standard deviation of Z over the clip norm; 0 where no
-      noise was added, which guarantees nothing.
+    runs: one, or several of one population, whose guarantees are composed.
     deltas: δ, one or several.
-    declared: the schema that was announced before the run, if any.
     adjacency: 'zero_out' or 'replace_one'.
-    group_size: devices that are protected together. The triangle inequality
-      multiplies the sensitivity by it, which is an upper bound.
+    group_size: devices that are protected together.
+    report_goal: devices that a round was to have, to count those with fewer.
+    engine: counts the logs.
+    progress: is told how far it is, often.
 
   Returns:
     Values that JSON can hold. `worst_case` is for every device that keeps to
     the observed min_sep and max_participations, `observed` for the patterns
-    that occurred, `declared` for the declared schema with whether it `holds`.
-    Each has the sensitivity accounted with, its kind, rho, and epsilon at
-    `delta`, the first of the deltas; where several were given, also a `curve`
-    with delta and epsilon for each. Without noise rho and epsilon are None.
+    that occurred, `declared` for the declared schemas with whether they `hold`.
+    Each has the sensitivity accounted with, in units of the first run's noise
+    multiplier, its kind, rho, and epsilon at `delta`, the first of the deltas;
+    where several were given, also a `curve` with delta and epsilon for each.
+    Without noise rho and epsilon are None. Of several runs, `runs` has the
+    facts of each.
 
   Raises:
-    ValueError: for an argument outside its range, and where the strategy cannot
-      run for the log's rounds.
+    ValueError: for an argument outside its range.
+    LogError: where a log cannot be believed.
   """
+  runs = [runs] if isinstance(runs, Run) else list(runs)
   deltas = [deltas] if isinstance(deltas, (int, float)) else list(deltas)
+  _check(runs, deltas, adjacency, group_size, report_goal)
+  noises = [run.noise for run in runs]
+  tally = _count(runs, engine, group_size, progress)
+  happened = [
+      observed_lib.ObservedParticipation.of(run.log, counts)
+      for run, counts in zip(runs, tally.logs)
+  ]
+  spend = _Spending(
+      noise_multiplier=(
+          noises[0].multiplier
+          if all(all(noise.multipliers) for noise in noises) else 0.0
+      ),
+      factor=assumptions_lib.factor(adjacency),
+      deltas=deltas,
+  )
+  schemas = [o.schema for o in happened]
+  facts = [
+      _facts(run, o, report_goal) for run, o in zip(runs, happened)
+  ]
+  declared = _declared(runs, happened, spend, group_size)
+  void_reason = _joined(identity.void_reason(run) for run in runs)
+  return {
+      **_together(facts, tally, happened),
+      'noise_multiplier': noises[0].multiplier,
+      'strategy': facts[0]['strategy'],
+      'worst_case': spend.figures(
+          guarantees.worst_case(noises, schemas), group_size
+      ),
+      'observed': spend.figures(
+          guarantees.occurred(tally) if group_size == 1
+          else guarantees.of_group(tally, group_size)
+      ),
+      **declared,
+      'delta': deltas[0],
+      'adjacency': adjacency,
+      'group_size': group_size,
+      'per_device': _per_device(tally, spend),
+      'assumptions': assumptions_lib.sentences(
+          runs,
+          happened,
+          holds=declared.get('declared', {}).get('holds'),
+          adjacency=adjacency,
+          group_size=group_size,
+          void_reason=void_reason,
+      ),
+      'void_reason': void_reason,
+      'warnings': [
+          warning
+          for run, o in zip(runs, happened)
+          for warning in (*run.log.warnings, *o.warnings())
+      ],
+      'log': [file for fact in facts for file in fact['log']],
+      **({'runs': facts} if len(runs) > 1 else {}),
+      'confidential': True,
+  }
+
+
+def publishable(statement: dict[str, Any]) -> dict[str, Any]:
+  """A statement without what was counted from single devices."""
+  of_each = {
+      'runs': [_public(facts) for facts in statement['runs']]
+  } if 'runs' in statement else {}
+  return {**_public(statement), **of_each, 'confidential': False}
+
+
+def _public(facts: dict[str, Any]) -> dict[str, Any]:
+  return {k: v for k, v in facts.items() if k not in _CONFIDENTIAL}
+
+
+def _check(runs, deltas, adjacency, group_size, report_goal) -> None:
+  if not runs:
+    raise ValueError('runs must hold at least one run')
   if not deltas:
     raise ValueError('deltas must hold at least one delta')
   for delta in deltas:
     gaussian.check_delta(delta)
-  if not (math.isfinite(noise_multiplier) and noise_multiplier >= 0.0):
-    raise ValueError(
-        'noise_multiplier must be finite and at least 0, got'
-        f' {noise_multiplier!r}'
-    )
-  _check_adjacency(adjacency)
-  if isinstance(group_size, bool) or not (
-      isinstance(group_size, numbers.Integral) and group_size >= 1
+  assumptions_lib.factor(adjacency)
+  for name, value in (
+      ('group_size', group_size), ('report_goal', report_goal)
   ):
-    raise ValueError(
-        f'group_size must be a whole number of at least 1, got {group_size!r}'
+    if value is not None and (
+        isinstance(value, bool)
+        or not (isinstance(value, numbers.Integral) and value >= 1)
+    ):
+      raise ValueError(
+          f'{name} must be a whole number of at least 1, got {value!r}'
+      )
+  kinds = {str(run.log.id_type) for run in runs}
+  if len(kinds) > 1:
+    raise log_lib.LogError(
+        f'{runs[-1].log.shards[0].path}: device_id is of another type than in'
+        ' the logs before, so that devices cannot be told to be the same'
     )
-  base.check_num_rounds(strategy, observed.num_rounds)
 
-  epsilon = functools.lru_cache(None)(gaussian.epsilon)
 
-  def figures(sensitivity: sensitivity_lib.Sensitivity) -> dict[str, Any]:
+def _count(
+    runs: Sequence[Run],
+    engine: Engine,
+    num_exposed: int,
+    progress: Callable[[str], None],
+) -> tally_lib.Tally:
+  try:
+    return engine(runs, num_exposed=num_exposed, progress=progress)
+  except tally_lib.DeviceTwice as e:
+    place = runs[e.log_index].log.place(e.round_index, e.device_id)
+    raise log_lib.LogError(f'{place}: {e}') from None
+
+
+class _Spending:
+  """From a sensitivity to what it costs."""
+
+  def __init__(self, noise_multiplier, factor, deltas):
+    self._noise_multiplier = noise_multiplier
+    self._factor = factor
+    self._deltas = deltas
+    self._epsilon = functools.lru_cache(None)(gaussian.epsilon)
+
+  def figures(
+      self, sensitivity: sensitivity_lib.Sensitivity, group_size: int = 1
+  ) -> dict[str, Any]:
     value, kind = sensitivity
-    value *= group_size * (2.0 if adjacency == 'replace_one' else 1.0)
+    value *= group_size * self._factor
     if group_size > 1:
       kind = sensitivity_lib.UPPER_BOUND
     if kind not in (sensitivity_lib.EXACT, sensitivity_lib.UPPER_BOUND):
       raise ValueError(f'a guarantee cannot rest on a {kind} of sensitivity')
-    effective = noise_multiplier / value
-    spent = [epsilon(effective, d) if effective else None for d in deltas]
+    effective = self._noise_multiplier / value
+    spent = [
+        self._epsilon(effective, d) if effective else None
+        for d in self._deltas
+    ]
     result = {
         'sensitivity': value,
         'sensitivity_kind': kind,
@@ -110,189 +212,124 @@ def replay(
         'rho': gaussian.rho(effective) if effective else None,
         'epsilon': spent[0],
     }
-    if len(deltas) > 1:
+    if len(self._deltas) > 1:
       result['curve'] = [
-          {'delta': d, 'epsilon': e} for d, e in zip(deltas, spent)
+          {'delta': d, 'epsilon': e} for d, e in zip(self._deltas, spent)
       ]
     return result
 
-  schema = participation.MinSep(
-      num_rounds=observed.num_rounds,
-      min_sep=observed.min_sep,
-      max_participations=observed.max_participations,
-  )
+  def rho(self, sensitivity: float) -> float | None:
+    effective = self._noise_multiplier / (sensitivity * self._factor)
+    return gaussian.rho(effective) if effective else None
+
+
+def _per_device(
+    tally: tally_lib.Tally, spend: _Spending
+) -> dict[str, Any]:
+  """How the devices that took part fared, each alone."""
+  kind = guarantees.occurred(tally).kind
   result = {
-      'num_rounds': observed.num_rounds,
-      'num_devices': observed.num_devices,
-      'num_participations': observed.num_participations,
-      'min_sep': observed.min_sep,
-      'max_participations': observed.max_participations,
-      'noise_multiplier': noise_multiplier,
+      'most_exposed': tally.most_exposed[0].device_id,
+      'quantiles': [
+          {
+              'share': share,
+              **spend.figures(sensitivity_lib.Sensitivity(value, kind)),
+          }
+          for share, value in guarantees.quantiles(tally, QUANTILES)
+      ],
+  }
+  if spend.rho(1.0) is not None:
+    result['rho_histogram'] = [
+        list(bar)
+        for bar in guarantees.histogram(tally, spend.rho, _BARS)
+    ]
+  return result
+
+
+def _declared(runs, happened, spend, group_size) -> dict[str, Any]:
+  schemas = [run.declared for run in runs]
+  if not any(schemas):
+    return {}
+  if not all(schemas):
+    raise ValueError('declared must be given for each run, or for none')
+  holds = [o.keeps_to(s) for o, s in zip(happened, schemas)]
+  return {
+      'declared': {
+          'min_sep': min(s.min_sep for s in schemas),
+          'max_participations': max(s.participations for s in schemas),
+          **spend.figures(
+              guarantees.worst_case([run.noise for run in runs], schemas),
+              group_size,
+          ),
+          'holds': all(holds),
+      }
+  }
+
+
+def _facts(
+    run: Run,
+    happened: observed_lib.ObservedParticipation,
+    report_goal: int | None,
+) -> dict[str, Any]:
+  """What was run, and what happened in it."""
+  sizes = happened.cohorts.counts
+  facts = {
+      'num_rounds': happened.num_rounds,
+      'num_devices': happened.num_devices,
+      'num_participations': happened.num_participations,
+      'min_sep': happened.min_sep,
+      'max_participations': happened.max_participations,
+      'noise_multiplier': run.noise.multiplier,
       'strategy': {
-          'family': strategy.family,
-          'sha256': strategy_digest(strategy),
+          'family': run.noise.strategy.family,
+          'sha256': identity.strategy_digest(run.noise.strategy),
       },
-      'worst_case': figures(sensitivity_lib.sensitivity(strategy, schema)),
-      'observed': figures(_observed_sensitivity(observed, strategy)),
+      'separations': [list(i) for i in happened.separations.to_dict().items()],
+      'participations': [
+          list(i) for i in happened.participations.to_dict().items()
+      ],
+      'witness': happened.witness and happened.witness._asdict(),
+      'rounds_without_participants': happened.rounds_without_participants,
+      'cohort_sizes': {
+          'least': int(sizes.min()),
+          'mean': math.fsum(sizes) / sizes.size,
+          'most': int(sizes.max()),
+      },
+      'log': [file._asdict() for file in run.log.files()],
   }
-  if declared is not None:
-    result['declared'] = {
-        'min_sep': declared.min_sep,
-        'max_participations': declared.participations,
-        **figures(sensitivity_lib.sensitivity(strategy, declared)),
-        'holds': declared_holds(observed, declared),
-    }
-  void_reason = _void_reason(observed, strategy, noise_multiplier)
+  if report_goal is not None:
+    facts['report_goal'] = report_goal
+    facts['rounds_short_of_report_goal'] = happened.rounds_short_of(report_goal)
+  if run.noise.changes:
+    facts['changes'] = [list(change) for change in run.noise.changes]
+  if run.noise.restarts:
+    facts['restarts'] = list(run.noise.restarts)
+  return facts
+
+
+def _together(facts, tally, happened) -> dict[str, Any]:
+  """The facts of one run, or of several at a glance."""
+  if len(facts) == 1:
+    return facts[0]
+  added = (
+      'num_rounds', 'num_participations', 'rounds_without_participants'
+  )
+  separations = happened[0].separations
+  for other in happened[1:]:
+    separations += other.separations
   return {
-      **result,
-      'delta': deltas[0],
-      'adjacency': adjacency,
-      'group_size': group_size,
-      'assumptions': _assumptions(
-          observed,
-          schema,
-          declared,
-          adjacency,
-          group_size,
-          noise_multiplier,
-          void_reason,
+      **{name: sum(f[name] for f in facts) for name in added},
+      'num_devices': tally.num_devices,
+      'min_sep': min(f['min_sep'] for f in facts),
+      'max_participations': max(f['max_participations'] for f in facts),
+      'separations': [list(i) for i in separations.to_dict().items()],
+      'witness': min(
+          (o.witness for o in happened if o.witness),
+          key=lambda w: w.order,
+          default=None,
       ),
-      'void_reason': void_reason,
-      'warnings': list(observed.warnings),
-      'separations': [list(item) for item in observed.separations.items()],
-      'participations': [list(i) for i in observed.participations.items()],
-      'witness': observed.witness and observed.witness._asdict(),
-      'rounds_without_participants': observed.rounds_without_participants,
-      'log': [file._asdict() for file in observed.files],
   }
 
 
-def run_metadata(
-    strategy: base.Strategy, noise_multiplier: float
-) -> dict[str, str]:
-  """What a log's file says of the run, for replay to hold it against."""
-  return {
-      shards.NOISE_MULTIPLIER_KEY: repr(float(noise_multiplier)),
-      shards.STRATEGY_KEY: strategy_digest(strategy),
-  }
-
-
-def _void_reason(
-    observed: ObservedParticipation,
-    strategy: base.Strategy,
-    noise_multiplier: float,
-) -> str | None:
-  """Why the figures guarantee nothing: the log says so, or is of another run."""
-  own = run_metadata(strategy, noise_multiplier)
-  reasons = [observed.void_reason] if observed.void_reason else []
-  if observed.noise_multiplier not in (None, own[shards.NOISE_MULTIPLIER_KEY]):
-    reasons.append(
-        'the log is of a run with the noise multiplier'
-        f' {observed.noise_multiplier}, not {noise_multiplier}'
-    )
-  if observed.strategy_sha256 not in (None, own[shards.STRATEGY_KEY]):
-    reasons.append(
-        'the log is of a run with another strategy, of digest'
-        f' {observed.strategy_sha256[:12]}…, not'
-        f' {own[shards.STRATEGY_KEY][:12]}…'
-    )
-  return '; '.join(reasons) or None
-
-
-def declared_holds(
-    observed: ObservedParticipation, declared: participation.MinSep
-) -> bool:
-  """Whether every device kept to a declared schema of the same rounds.
-
-  Raises:
-    ValueError: where the schema is for other rounds than the log's, or for a
-      fixed separation, which a log cannot be held to by min_sep alone.
-  """
-  if declared.num_rounds != observed.num_rounds:
-    raise ValueError(
-        f'declared is for {declared.num_rounds} rounds, but the log has'
-        f' {observed.num_rounds}'
-    )
-  if isinstance(declared, participation.FixedSeparation):
-    raise ValueError('declared must be a MinSep, got a FixedSeparation')
-  apart = (
-      observed.witness is None or observed.min_sep >= declared.min_sep
-  )
-  return apart and observed.max_participations <= declared.participations
-
-
-def strategy_digest(strategy: base.Strategy) -> str:
-  """SHA-256 of a strategy's family and parameters, in hexadecimal.
-
-  Of the family's name and, for each parameter by name, its name, shape and
-  little-endian float64 values, so that it is the same for every file format.
-  """
-  digest = hashlib.sha256(strategy.family.encode())
-  for name, value in sorted(strategy.parameters().items()):
-    array = np.asarray(value, dtype='<f8')
-    digest.update(json.dumps([name, array.shape]).encode())
-    digest.update(array.tobytes())
-  return digest.hexdigest()
-
-
-def _observed_sensitivity(
-    observed: ObservedParticipation, strategy: base.Strategy
-) -> sensitivity_lib.Sensitivity:
-  values, kind = sensitivity_lib.pattern_sensitivity(
-      strategy, observed.num_rounds, observed.patterns()
-  )
-  return sensitivity_lib.Sensitivity(float(values.max()), kind)
-
-
-def _check_adjacency(adjacency: str) -> None:
-  if adjacency == 'add_or_remove':
-    raise ValueError(
-        'adjacency add_or_remove is refused: without a device others would fill'
-        ' its places in the cohorts, which a log cannot show; zero_out protects'
-        ' the same updates'
-    )
-  if adjacency not in ADJACENCIES:
-    raise ValueError(
-        f'adjacency must be one of {", ".join(ADJACENCIES)}, got {adjacency!r}'
-    )
-
-
-def _assumptions(
-    observed: ObservedParticipation,
-    schema: participation.MinSep,
-    declared: participation.MinSep | None,
-    adjacency: str,
-    group_size: int,
-    noise_multiplier: float,
-    void_reason: str | None,
-) -> list[str]:
-  """What has to be true for the figures to be, in sentences."""
-  worst, *general = gaussian.assumptions(schema)
-  sentences = [
-      f'worst case: {worst}, as in the log',
-      'observed: devices took part in the very rounds of the log',
-  ]
-  if declared is not None:
-    sentences.append(f'declared: {gaussian.assumptions(declared)[0]}')
-    if not declared_holds(observed, declared):
-      sentences.append(
-          'THE DECLARED SCHEMA DOES NOT HOLD in this log: the figures under'
-          ' declared are void'
-      )
-  if not noise_multiplier:
-    sentences.append('NO NOISE WAS ADDED: nothing is guaranteed')
-  if void_reason:
-    sentences.append(f'THE GUARANTEE IS VOID: {void_reason}')
-  sentences += general
-  sentences.append(_ADJACENCY_SENTENCES[adjacency])
-  if group_size > 1:
-    sentences.append(
-        f'groups of {group_size} devices are protected together: the'
-        f' sensitivity of one is multiplied by {group_size}, an upper bound'
-    )
-  sentences += [
-      'the log is complete: it has every device whose update may have entered a'
-      ' released sum, and its num_rounds counts every row of noise consumed',
-      'the strategy and the noise multiplier are those of the run',
-  ]
-  return sentences
+def _joined(reasons) -> str | None:
+  return '; '.join(reason for reason in reasons if reason) or None

@@ -172,13 +172,13 @@ class LogWriter:
     )
 
   def _read(self) -> list[pa.Table]:
-    shard = shards.read(self.path, 'timestamp')
+    shard = shards.open_(self.path, 'timestamp')
     own = {**self._metadata, shards.NUM_ROUNDS_KEY: str(shard.num_rounds)}
     if shard.metadata != own:
       raise LogError(
           f'{self.path}: its metadata are {dict(shard.metadata)}, not {own}'
       )
-    table = shard.table
+    table = pa.concat_tables(shard.tables())
     if pa.types.is_large_string(table.schema.field('device_id').type):
       ids = table.column('device_id').cast(pa.string())
       table = table.set_column(1, 'device_id', ids)

@@ -3,12 +3,13 @@
 Rows are numbered from 1 in messages, the header of a CSV file not counted.
 """
 
+import contextlib
 import dataclasses
 import glob
 import hashlib
 import os
 import pathlib
-from typing import Mapping, Sequence
+from typing import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,32 +21,59 @@ LogError = formats.LogError
 LOG_VERSION = 1
 VERSION_KEY = 'fl_dpftrl.log_version'
 NUM_ROUNDS_KEY = 'num_rounds'
+# Why the run that wrote the log gives no guarantee, where it gives none.
 VOID_KEY = 'fl_dpftrl.void_reason'
 NOISE_MULTIPLIER_KEY = 'fl_dpftrl.noise_multiplier'
 STRATEGY_KEY = 'fl_dpftrl.strategy_sha256'
-"""Why the run that wrote the log gives no guarantee, where it gives none."""
-
 _OWN_PREFIX = 'fl_dpftrl.'
 _SUFFIXES = ', '.join(formats.READERS)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Shard:
-  """One file of a log.
+  """One file of a log, opened: its rows are read when they are asked for.
 
   Attributes:
     path: as it was given or found.
-    table: `round` int64 and `device_id` large_string or int64, without nulls.
     metadata: the file's own keys and values; none for CSV and JSON lines.
     num_rounds: rows of noise consumed, where the file says.
-    sha256: of the file's bytes, in hexadecimal.
+    id_type: of `device_id`: large_string or int64.
   """
 
   path: str
-  table: pa.Table
   metadata: Mapping[str, str]
   num_rounds: int | None
-  sha256: str
+  id_type: pa.DataType
+  _tables: Callable[[], Iterator[pa.Table]] = dataclasses.field(repr=False)
+
+  def tables(self, num_rounds: int | None = None) -> Iterator[pa.Table]:
+    """Its rows in order, some at a time, checked.
+
+    Args:
+      num_rounds: rounds have to be below it; None for any.
+
+    Yields:
+      Tables of `round` int64 and `device_id` of id_type, without nulls, and the
+      further columns that the shard was opened with.
+
+    Raises:
+      LogError: where it cannot be read, or a row has no round of at least 0 or
+        no device id.
+    """
+    first_row = 1
+    with _explained(self.path):
+      for table in self._tables():
+        _check_rows(self.path, table, num_rounds, first_row)
+        first_row += table.num_rows
+        yield table
+
+  def sha256(self) -> str:
+    """Of the file's bytes, in hexadecimal."""
+    digest = hashlib.sha256()
+    with _explained(self.path), open(self.path, 'rb') as file:
+      while block := file.read(1 << 20):
+        digest.update(block)
+    return digest.hexdigest()
 
   @property
   def claims(self) -> dict[str, str]:
@@ -96,34 +124,32 @@ def _in_folder(folder: str) -> list[str]:
   return [os.path.join(folder, name) for name in names]
 
 
-def read(path: str | os.PathLike[str], *extra_columns: str) -> Shard:
-  """Reads one file and checks its rows.
+def open_(path: str | os.PathLike[str], *extra_columns: str) -> Shard:
+  """Opens one file, and reads what it says of itself.
 
   Args:
     path: ends in .parquet, .csv, .jsonl, .ndjson or .json (JSON lines).
     *extra_columns: of a Parquet file, read as they are, and required.
 
   Raises:
-    LogError: where it cannot be read, is of another version, or has a row
-      without a round of at least 0 and a device id.
+    LogError: where it cannot be read, or is of another version.
   """
   path = os.fspath(path)
   reader = formats.READERS.get(pathlib.Path(path).suffix)
   if reader is None:
     raise LogError(f'{path}: ends in none of {_SUFFIXES}')
+  with _explained(path):
+    metadata, id_type, tables = reader(path, extra_columns)
+  return Shard(path, metadata, _num_rounds(path, metadata), id_type, tables)
+
+
+@contextlib.contextmanager
+def _explained(path: str) -> Iterator[None]:
   try:
-    with open(path, 'rb') as file:
-      digest = hashlib.sha256()
-      while block := file.read(1 << 20):
-        digest.update(block)
-    table, metadata = reader(path, extra_columns)
+    yield
   except (pa.ArrowException, OSError) as e:
     reason = ' '.join(str(e).split())
     raise LogError(f'{path}: cannot be read, {reason}') from e
-  _check_rows(path, table)
-  return Shard(
-      path, table, metadata, _num_rounds(path, metadata), digest.hexdigest()
-  )
 
 
 def _num_rounds(path: str, metadata: Mapping[str, str]) -> int | None:
@@ -143,13 +169,23 @@ def _num_rounds(path: str, metadata: Mapping[str, str]) -> int | None:
   return int(text)
 
 
-def _check_rows(path: str, table: pa.Table) -> None:
+def _check_rows(
+    path: str, table: pa.Table, num_rounds: int | None, first_row: int
+) -> None:
   rounds, ids = table.column('round'), table.column('device_id')
+  refuse = lambda wrong, message: formats.refuse_first(
+      path, table, wrong, message, first_row
+  )
   for name, column in (('round', rounds), ('device_id', ids)):
     if column.null_count:
-      formats.refuse_first(path, table, pc.is_null(column), f'has no {name}')
-  formats.refuse_first(
-      path, table, pc.less(rounds, 0), 'round must be at least 0, got {round}'
-  )
+      refuse(pc.is_null(column), f'has no {name}')
+  bounds = pc.min_max(rounds).as_py()
+  if table.num_rows and bounds['min'] < 0:
+    refuse(pc.less(rounds, 0), 'round must be at least 0, got {round}')
+  if num_rounds is not None and table.num_rows and bounds['max'] >= num_rounds:
+    refuse(
+        pc.greater_equal(rounds, num_rounds),
+        f'round {{round}} is beyond the {num_rounds} rounds of the log',
+    )
   if pa.types.is_large_string(ids.type):
-    formats.refuse_first(path, table, pc.equal(ids, ''), 'device_id is empty')
+    refuse(pc.equal(ids, ''), 'device_id is empty')

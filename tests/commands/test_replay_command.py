@@ -199,7 +199,7 @@ def test_refuses_a_device_twice_in_a_round(tmp_path):
 
 
 def test_a_missing_flag_is_named():
-  done = call('--strategy=identity')
+  done = call('--strategy=identity', '--delta=1e-6')
   assert done.returncode == 2
   assert '--log' in done.stderr
 

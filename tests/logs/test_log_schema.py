@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fl_dpftrl.logs import observed
+from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import schema
 from fl_dpftrl.logs import shards
 from fl_dpftrl.simulation import availability
@@ -124,7 +124,7 @@ def test_writer_gives_back_what_it_was_given(tmp_path):
     ]
     assert log.rows(before=2).rounds.tolist() == [0, 0]
     assert log.rows(before=0).device_ids.size == 0
-  assert observed.read_log(path).num_rounds == 3
+  assert log_lib.read_log(path).num_rounds == 3
 
 
 def test_a_log_of_rounds_without_devices_goes_on(tmp_path):

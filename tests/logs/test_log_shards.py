@@ -1,12 +1,24 @@
 import pathlib
+import types
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fl_dpftrl.logs import observed
+from fl_dpftrl.logs import replay
 from fl_dpftrl.logs import schema
 from fl_dpftrl.logs import shards
+from fl_dpftrl.strategies import identity
+
+def replayed(paths, **kwargs):
+  log = replay.read_log(paths, **kwargs)
+  run = replay.run(log, identity.Identity(), noise_multiplier=1.0)
+  statement = replay.replay(run, deltas=1e-6)
+  witness = statement.pop('witness')
+  return types.SimpleNamespace(
+      **statement, seen=witness and tuple(witness.values())
+  )
+
 
 ROWS = [(0, 'a'), (0, 'b'), (1, 'c'), (3, 'a')]
 
@@ -48,34 +60,34 @@ JSON = (
     ],
 )
 def test_every_format_says_the_same(tmp_path, make):
-  log = observed.read_log(make(tmp_path))
+  log = replayed(make(tmp_path))
   assert log.num_participations == 4
   assert log.num_devices == 3
   assert (log.num_rounds, log.min_sep, log.max_participations) == (4, 3, 2)
-  assert log.witness == ('a', 0, 3)
+  assert log.seen == ('a', 0, 3)
   assert any('does not say how many rounds' in w for w in log.warnings)
 
 
 def test_ids_that_look_like_something_else_stay_text(tmp_path):
   content = 'round,device_id\n0,1\n1,01\n2,1e0\n3,NA\n4,2020-01-01\n5,null\n'
-  assert observed.read_log(text(tmp_path / 'l.csv', content)).num_devices == 6
+  assert replayed(text(tmp_path / 'l.csv', content)).num_devices == 6
   lines = ''.join(
       f'{{"round": {i}, "device_id": "{d}"}}\n'
       for i, d in enumerate(['2020-01-01', '2020-01-01T00:00:00', '1'])
   )
-  assert observed.read_log(text(tmp_path / 'l.jsonl', lines)).num_devices == 3
+  assert replayed(text(tmp_path / 'l.jsonl', lines)).num_devices == 3
 
 
 def test_numbers_as_ids(tmp_path):
   lines = '{"round": 0, "device_id": 5}\n{"round": 2, "device_id": 5}\n'
-  log = observed.read_log(text(tmp_path / 'l.jsonl', lines))
-  assert log.witness == (5, 0, 2)
+  log = replayed(text(tmp_path / 'l.jsonl', lines))
+  assert log.seen == (5, 0, 2)
   narrow = pa.table({
       'round': pa.array([0, 2], pa.uint16()),
       'device_id': pa.array([5, 5], pa.int32()),
   })
   pq.write_table(narrow, tmp_path / 'n.parquet')
-  assert observed.read_log(tmp_path / 'n.parquet').witness == (5, 0, 2)
+  assert replayed(tmp_path / 'n.parquet').seen == (5, 0, 2)
 
 
 def test_text_as_a_dictionary(tmp_path):
@@ -83,7 +95,7 @@ def test_text_as_a_dictionary(tmp_path):
   pq.write_table(
       pa.table({'round': [0, 1, 2], 'device_id': ids}), tmp_path / 'l.parquet'
   )
-  assert observed.read_log(tmp_path / 'l.parquet').witness == ('a', 0, 2)
+  assert replayed(tmp_path / 'l.parquet').seen == ('a', 0, 2)
 
 
 def test_a_log_is_its_shards(tmp_path):
@@ -103,11 +115,11 @@ def test_a_log_is_its_shards(tmp_path):
       str(tmp_path / '**' / '[12].parquet'),
       [tmp_path, tmp_path / '1.parquet', str(tmp_path / '?.parquet')],
   ):
-    log = observed.read_log(paths)
+    log = replayed(paths)
     assert log.num_participations == 4
     assert (log.num_rounds, log.min_sep, log.max_participations) == (9, 3, 3)
-    assert sorted(f.name for f in log.files) == ['1.parquet', '2.parquet']
-    assert len({f.sha256 for f in log.files}) == 2
+    assert sorted(f['name'] for f in log.log) == ['1.parquet', '2.parquet']
+    assert len({f['sha256'] for f in log.log}) == 2
 
 
 V1 = {'fl_dpftrl.log_version': '1', 'num_rounds': '5'}
@@ -236,7 +248,7 @@ BAD = {
 def test_refuses_in_one_line(tmp_path, case):
   make, message = BAD[case]
   with pytest.raises(shards.LogError) as raised:
-    observed.read_log(make(tmp_path))
+    replayed(make(tmp_path))
   line = str(raised.value)
   assert message in line
   assert line.startswith(str(tmp_path))
@@ -249,7 +261,7 @@ def test_refuses_a_truncated_file(tmp_path, kept):
   whole = path.read_bytes()
   path.write_bytes(whole[: int(kept * len(whole))])
   with pytest.raises(shards.LogError, match='l.parquet: cannot be read'):
-    observed.read_log(path)
+    replayed(path)
 
 
 @pytest.mark.parametrize(
@@ -264,14 +276,14 @@ def test_refuses_shards_that_disagree(tmp_path, metadata, message):
   first = parquet(tmp_path / '1.parquet', metadata=V1)
   second = parquet(tmp_path / '2.parquet', [(4, 'z')], metadata)
   with pytest.raises(shards.LogError, match='2.parquet') as raised:
-    observed.read_log([first, second])
+    replayed([first, second])
   assert message in str(raised.value)
 
 
 def test_shards_may_differ_in_what_others_wrote(tmp_path):
   first = parquet(tmp_path / '1.parquet', metadata={**V1, 'host': 'x'})
   second = parquet(tmp_path / '2.parquet', [(4, 'z')], {**V1, 'host': 'y'})
-  assert observed.read_log([first, second]).num_rounds == 5
+  assert replayed([first, second]).num_rounds == 5
 
 
 def test_refuses_shards_of_text_and_of_numbers(tmp_path):
@@ -280,37 +292,37 @@ def test_refuses_shards_of_text_and_of_numbers(tmp_path):
   with pytest.raises(
       shards.LogError, match='2.parquet: device_id is whole numbers, but text'
   ):
-    observed.read_log([first, second])
+    replayed([first, second])
 
 
 def test_names_the_shard_and_row_of_a_device_twice(tmp_path):
   first = parquet(tmp_path / '1.parquet')
   second = parquet(tmp_path / '2.parquet', [(9, 'x'), (3, 'a')])
   with pytest.raises(shards.LogError) as raised:
-    observed.read_log([first, second])
+    replayed([first, second])
   assert str(raised.value) == f"{second}, row 2: device 'a' is twice in round 3"
 
 
 def test_num_rounds_is_what_the_file_says_or_is_told(tmp_path):
   stated = parquet(tmp_path / 'stated.parquet', metadata=V1)
   silent = parquet(tmp_path / 'silent.parquet')
-  assert observed.read_log(stated).num_rounds == 5
-  assert observed.read_log(stated, num_rounds=5).num_rounds == 5
-  assert observed.read_log(silent, num_rounds=7).num_rounds == 7
-  guessed = observed.read_log(silent)
+  assert replayed(stated).num_rounds == 5
+  assert replayed(stated, num_rounds=5).num_rounds == 5
+  assert replayed(silent, num_rounds=7).num_rounds == 7
+  guessed = replayed(silent)
   assert guessed.num_rounds == 4
   assert 'last round plus one, 4' in guessed.warnings[0]
-  assert not [w for w in observed.read_log(stated).warnings if 'plus one' in w]
+  assert not [w for w in replayed(stated).warnings if 'plus one' in w]
   with pytest.raises(shards.LogError, match='num_rounds is 5, not 6'):
-    observed.read_log(stated, num_rounds=6)
+    replayed(stated, num_rounds=6)
   with pytest.raises(shards.LogError, match='row 4: round 3 is beyond the 3'):
-    observed.read_log(silent, num_rounds=3)
+    replayed(silent, num_rounds=3)
   with pytest.raises(shards.LogError, match='at least 1'):
-    observed.read_log(silent, num_rounds=0)
+    replayed(silent, num_rounds=0)
 
 
 def test_digest_is_of_the_files_bytes(tmp_path):
   path = text(tmp_path / 'l.csv', 'round,device_id\n0,a\n')
-  assert observed.read_log(pathlib.Path(path)).files[0].sha256 == (
+  assert replayed(pathlib.Path(path)).log[0]['sha256'] == (
       '9b4acb27ea8ea322f8d2b1206b7e0097eda517d56a0f58113de932c7236093da'
   )

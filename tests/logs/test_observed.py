@@ -6,8 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import observed
+from fl_dpftrl.logs import runs
 from fl_dpftrl.logs import schema
+from fl_dpftrl.logs.engines import embedded
+from fl_dpftrl.strategies import identity
 
 
 @st.composite
@@ -28,6 +32,16 @@ def table(rows, as_text=False):
   return pa.table({'round': pa.array([r for r, _ in rows]), 'device_id': ids})
 
 
+def observe(log):
+  run = runs.run(log, identity.Identity(), noise_multiplier=1.0)
+  counts, = embedded.count([run]).logs
+  return observed.ObservedParticipation.of(log, counts)
+
+
+def of_table(rows, num_rounds, as_text=False):
+  return observe(log_lib.of_table(table(rows, as_text), num_rounds=num_rounds))
+
+
 @hypothesis.settings(deadline=None, max_examples=80)
 @hypothesis.given(log=logs(), as_text=st.booleans())
 def test_equals_a_count_by_hand(log, as_text):
@@ -38,22 +52,25 @@ def test_equals_a_count_by_hand(log, as_text):
   separations = collections.Counter(
       b - a for rounds in devices.values() for a, b in zip(rounds, rounds[1:])
   )
-  happened = observed.observe(table(rows, as_text), num_rounds=num_rounds)
+  happened = of_table(rows, num_rounds, as_text)
   assert happened.num_rounds == num_rounds
   assert happened.num_devices == len(devices)
   assert happened.num_participations == len(rows)
   assert happened.min_sep == min(separations, default=num_rounds)
   assert happened.max_participations == max(map(len, devices.values()))
-  assert list(happened.separations.items()) == sorted(separations.items())
+  assert list(happened.separations.to_dict().items()) == sorted(separations.items())
   counts = collections.Counter(map(len, devices.values()))
-  assert list(happened.participations.items()) == sorted(counts.items())
-  assert sorted(p.tolist() for p in happened.patterns()) == sorted(
-      list(p) for p in {tuple(p) for p in devices.values()}
-  )
+  assert list(happened.participations.to_dict().items()) == sorted(counts.items())
+  cohorts = collections.Counter(r for r, _ in rows)
+  assert happened.cohorts.to_dict() == cohorts
+  for goal in (1, 2, 4):
+    assert happened.rounds_short_of(goal) == sum(
+        cohorts[r] < goal for r in range(num_rounds)
+    )
   gaps = sorted(set(range(num_rounds)) - {r for r, _ in rows})
   assert happened.rounds_without_participants == len(gaps)
   listed = [
-      g for first, last in happened.first_gaps for g in range(first, last + 1)
+      g for first, last in happened.first_gaps() for g in range(first, last + 1)
   ]
   assert listed == gaps
   if separations:
@@ -66,40 +83,28 @@ def test_equals_a_count_by_hand(log, as_text):
 
 
 def test_nobody_twice():
-  happened = observed.observe(table([(0, 1), (2, 5)]), num_rounds=30)
+  happened = of_table([(0, 1), (2, 5)], 30)
   assert (happened.min_sep, happened.max_participations) == (30, 1)
 
 
 def test_only_the_first_gaps_are_listed():
   rows = [(3 * i, i) for i in range(50)]
-  happened = observed.observe(table(rows), num_rounds=10**12)
-  assert happened.rounds_without_participants == 10**12 - 50
-  assert happened.first_gaps == tuple((3 * i + 1, 3 * i + 2) for i in range(10))
+  happened = of_table(rows, 10**6)
+  assert happened.rounds_without_participants == 10**6 - 50
+  assert happened.first_gaps() == [(3 * i + 1, 3 * i + 2) for i in range(10)]
 
 
 def test_gaps_are_warned_of(tmp_path):
   path = tmp_path / 'l.parquet'
   rows = dict(rounds=[0, 1, 7], device_ids=['a', 'b', 'a'])
   schema.write_log(path, **rows, num_rounds=9)
-  warning, = observed.read_log(path).warnings
+  warning, = observe(log_lib.read_log(path)).warnings()
   assert '6 of 9 rounds have no participants' in warning
   assert 'the first of them 2 to 6' in warning
   schema.write_log(
       path, rounds=[0, 1], device_ids=['a', 'b'], num_rounds=2
   )
-  assert not observed.read_log(path).warnings
-
-
-def test_the_writers_void_reason_is_kept(tmp_path):
-  path = tmp_path / 'l.parquet'
-  schema.write_log(
-      path,
-      rounds=[0],
-      device_ids=['a'],
-      num_rounds=1,
-      metadata={'fl_dpftrl.void_reason': 'the noise seed was given'},
-  )
-  assert observed.read_log(path).void_reason == 'the noise seed was given'
+  assert not observe(log_lib.read_log(path)).warnings()
 
 
 @pytest.mark.slow
@@ -112,13 +117,13 @@ def test_a_million_rows(tmp_path):
   path = tmp_path / 'l.parquet'
   ids = np.char.add('device-', devices.astype(np.str_))
   schema.write_log(path, rounds=rounds, device_ids=ids, num_rounds=1000)
-  happened = observed.read_log(path)
+  happened = observe(log_lib.read_log(path))
   order = np.lexsort((rounds, devices))
   same = np.diff(devices[order]) == 0
   apart = np.diff(rounds[order])[same]
   values, counts = np.unique(apart, return_counts=True)
-  assert happened.separations == dict(zip(values.tolist(), counts.tolist()))
+  assert happened.separations.to_dict() == dict(zip(values.tolist(), counts.tolist()))
   assert happened.max_participations == np.bincount(devices).max()
   assert sum(
-      k * v for k, v in happened.participations.items()
+      k * v for k, v in happened.participations.to_dict().items()
   ) == rounds.size

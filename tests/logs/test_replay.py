@@ -1,3 +1,4 @@
+import collections
 import json
 import math
 
@@ -10,7 +11,8 @@ import pytest
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.logs import observed
+from fl_dpftrl.logs import identity as identity_lib
+from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import replay
 from fl_dpftrl.logs import schema
 from fl_dpftrl.strategies import banded
@@ -30,8 +32,17 @@ def random_banded(num_rounds, num_bands, signed):
   return banded.Banded(coefficients)
 
 
+def replayed(
+    log, strategy, *, noise_multiplier, declared=None, **kwargs
+):
+  run = replay.run(
+      log, strategy, noise_multiplier=noise_multiplier, declared=declared
+  )
+  return replay.replay(run, **kwargs)
+
+
 def happened(rows, num_rounds):
-  return observed.observe(
+  return log_lib.of_table(
       pa.table({
           'round': pa.array([r for r, _ in rows], pa.int64()),
           'device_id': [d for _, d in rows],
@@ -71,19 +82,23 @@ def test_what_occurred_is_never_worse_than_the_worst_case(log, bands, family):
       random_banded(log.num_rounds, bands, signed=False),
       random_banded(log.num_rounds, bands, signed=True),
   ][family]
-  result = replay.replay(log, strategy, noise_multiplier=0.0, deltas=1e-6)
+  result = replayed(log, strategy, noise_multiplier=0.0, deltas=1e-6)
   occurred, worst = result['observed'], result['worst_case']
   assert occurred['sensitivity'] <= worst['sensitivity'] * (1 + 1e-12)
   # A device's updates in its rounds, all alike, are among what is bounded.
   matrix = strategy.strategy_matrix(log.num_rounds)
-  for pattern in log.patterns():
+  patterns = collections.defaultdict(list)
+  for table in log.tables():
+    for row in table.to_pylist():
+      patterns[row['device_id']].append(row['round'])
+  for pattern in patterns.values():
     together = np.linalg.norm(matrix[:, pattern].sum(axis=1))
     assert together <= occurred['sensitivity'] * (1 + 1e-12)
 
 
 def test_figures_by_hand():
   # Three rounds of independent noise for one device: sensitivity √3.
-  result = replay.replay(
+  result = replayed(
       LOG, identity.Identity(), noise_multiplier=3.0, deltas=1e-6
   )
   for part in ('worst_case', 'observed'):
@@ -105,7 +120,7 @@ def test_figures_by_hand():
 
 
 def test_worst_case_is_the_account_of_the_observed_schema():
-  result = replay.replay(LOG, BLT, noise_multiplier=3.0, deltas=1e-6)
+  result = replayed(LOG, BLT, noise_multiplier=3.0, deltas=1e-6)
   schema = participation.MinSep(num_rounds=12, min_sep=4, max_participations=3)
   account = gaussian.account(BLT, schema, noise_multiplier=3.0, delta=1e-6)
   assert result['worst_case'] == {
@@ -120,9 +135,9 @@ def test_worst_case_is_the_account_of_the_observed_schema():
 
 
 def test_several_deltas_give_a_curve():
-  several = replay.replay(LOG, BLT, noise_multiplier=3.0, deltas=[1e-5, 1e-9])
+  several = replayed(LOG, BLT, noise_multiplier=3.0, deltas=[1e-5, 1e-9])
   for delta, index in ((1e-5, 0), (1e-9, 1)):
-    single = replay.replay(LOG, BLT, noise_multiplier=3.0, deltas=delta)
+    single = replayed(LOG, BLT, noise_multiplier=3.0, deltas=delta)
     for part in ('worst_case', 'observed'):
       assert 'curve' not in single[part]
       assert several[part]['curve'][index] == {
@@ -150,7 +165,7 @@ def test_declared(min_sep, max_participations, holds):
   declared = participation.MinSep(
       num_rounds=12, min_sep=min_sep, max_participations=max_participations
   )
-  result = replay.replay(
+  result = replayed(
       LOG, BLT, noise_multiplier=3.0, deltas=1e-6, declared=declared
   )
   assert result['declared']['holds'] is holds
@@ -169,7 +184,7 @@ def test_declared(min_sep, max_participations, holds):
 def test_a_declared_separation_that_nothing_tested_holds():
   once = happened([(0, 'a'), (1, 'b')], 3)
   declared = participation.MinSep(num_rounds=3, min_sep=400)
-  result = replay.replay(
+  result = replayed(
       once, BLT, noise_multiplier=3.0, deltas=1e-6, declared=declared
   )
   assert result['declared']['holds'] is True
@@ -177,7 +192,7 @@ def test_a_declared_separation_that_nothing_tested_holds():
 
 def test_declared_is_of_the_same_rounds():
   with pytest.raises(ValueError, match='declared is for 13 rounds'):
-    replay.replay(
+    replayed(
         LOG,
         BLT,
         noise_multiplier=3.0,
@@ -185,7 +200,7 @@ def test_declared_is_of_the_same_rounds():
         declared=participation.MinSep(num_rounds=13),
     )
   with pytest.raises(ValueError, match='FixedSeparation'):
-    replay.replay(
+    replayed(
         LOG,
         BLT,
         noise_multiplier=3.0,
@@ -195,10 +210,10 @@ def test_declared_is_of_the_same_rounds():
 
 
 def test_replace_one_is_zero_out_with_half_the_noise():
-  replaced = replay.replay(
+  replaced = replayed(
       LOG, BLT, noise_multiplier=6.0, deltas=1e-6, adjacency='replace_one'
   )
-  zeroed = replay.replay(LOG, BLT, noise_multiplier=3.0, deltas=1e-6)
+  zeroed = replayed(LOG, BLT, noise_multiplier=3.0, deltas=1e-6)
   for part in ('worst_case', 'observed'):
     assert replaced[part]['epsilon'] == zeroed[part]['epsilon']
     assert replaced[part]['sensitivity'] == 2 * zeroed[part]['sensitivity']
@@ -207,10 +222,10 @@ def test_replace_one_is_zero_out_with_half_the_noise():
 
 
 def test_groups_multiply_the_sensitivity():
-  group = replay.replay(
+  group = replayed(
       LOG, BLT, noise_multiplier=9.0, deltas=1e-6, group_size=3
   )
-  single = replay.replay(LOG, BLT, noise_multiplier=3.0, deltas=1e-6)
+  single = replayed(LOG, BLT, noise_multiplier=3.0, deltas=1e-6)
   assert group['worst_case']['epsilon'] == pytest.approx(
       single['worst_case']['epsilon']
   )
@@ -219,7 +234,7 @@ def test_groups_multiply_the_sensitivity():
 
 
 def test_without_noise_nothing_is_guaranteed():
-  result = replay.replay(
+  result = replayed(
       LOG, BLT, noise_multiplier=0.0, deltas=[1e-6, 1e-9]
   )
   assert result['worst_case']['epsilon'] is None
@@ -245,20 +260,20 @@ def test_without_noise_nothing_is_guaranteed():
 )
 def test_refuses(change, message):
   with pytest.raises(ValueError, match=message) as raised:
-    replay.replay(LOG, BLT, **{**ARGUMENTS, **change})
+    replayed(LOG, BLT, **{**ARGUMENTS, **change})
   assert '\n' not in str(raised.value)
 
 
 def test_refuses_a_strategy_of_fewer_rounds():
   with pytest.raises(ValueError, match='num_rounds=12 is beyond the 11'):
-    replay.replay(
+    replayed(
         LOG, random_banded(11, 2, False), noise_multiplier=3.0, deltas=1e-6
     )
 
 
 def test_digest_is_of_the_parameters():
   digests = {
-      replay.strategy_digest(s)
+      identity_lib.strategy_digest(s)
       for s in (
           identity.Identity(),
           tree.TreeOnline(),
@@ -270,7 +285,7 @@ def test_digest_is_of_the_parameters():
   }
   assert len(digests) == 6
   again = blt.BLT(np.array([0.99, 0.7]), (0.1, 0.3))
-  assert replay.strategy_digest(again) == replay.strategy_digest(BLT)
+  assert identity_lib.strategy_digest(again) == identity_lib.strategy_digest(BLT)
 
 
 def test_a_log_of_another_run_guarantees_nothing(tmp_path):
@@ -281,12 +296,12 @@ def test_a_log_of_another_run_guarantees_nothing(tmp_path):
       rounds=[0, 1, 2],
       device_ids=['a', 'b', 'a'],
       num_rounds=3,
-      metadata=replay.run_metadata(strategy, 0.5),
+      metadata=identity_lib.run_metadata(strategy, 0.5),
   )
   log = replay.read_log(path)
-  same = replay.replay(log, strategy, noise_multiplier=0.5, deltas=1e-6)
+  same = replayed(log, strategy, noise_multiplier=0.5, deltas=1e-6)
   assert same['void_reason'] is None
-  other = replay.replay(log, BLT, noise_multiplier=5.0, deltas=1e-6)
+  other = replayed(log, BLT, noise_multiplier=5.0, deltas=1e-6)
   assert 'noise multiplier 0.5, not 5.0' in other['void_reason']
   assert 'another strategy' in other['void_reason']
   assert any('THE GUARANTEE IS VOID' in line for line in other['assumptions'])

@@ -9,7 +9,8 @@ import pytest
 
 from fl_dpftrl import participation
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.logs import observed
+from fl_dpftrl.logs import identity
+from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import replay
 from fl_dpftrl.logs import report
 from fl_dpftrl.strategies import blt
@@ -60,20 +61,17 @@ class Page(html.parser.HTMLParser):
 
 
 def happened(rows, num_rounds, **kwargs):
-  log = observed.observe(
-      pa.table({
-          'round': [r for r, _ in rows], 'device_id': [d for _, d in rows]
-      }),
-      num_rounds=num_rounds,
+  table = pa.table(
+      {'round': [r for r, _ in rows], 'device_id': [d for _, d in rows]}
   )
+  log = log_lib.of_table(table, num_rounds=num_rounds)
   return dataclasses.replace(log, **kwargs)
 
 
 LOG = happened(
-    [(0, 'a'), (4, 'a'), (9, 'a'), (1, 'b'), (6, 'b'), (3, 'c')],
-    12,
-    files=(observed.LogFile('log.parquet', 6, 'ab' * 32),),
+    [(0, 'a'), (4, 'a'), (9, 'a'), (1, 'b'), (6, 'b'), (3, 'c')], 12
 )
+FILE = {'name': 'log.parquet', 'sha256': 'ab' * 32}
 
 
 @pytest.fixture(autouse=True, scope='module')
@@ -85,16 +83,15 @@ def fixture_remember_epsilon():
 
 
 def statement(log=LOG, min_sep=3, noise_multiplier=3.0, deltas=1e-6, **kwargs):
-  return replay.replay(
+  run = replay.run(
       log,
       BLT,
       noise_multiplier=noise_multiplier,
-      deltas=deltas,
       declared=participation.MinSep(
           num_rounds=log.num_rounds, min_sep=min_sep
       ),
-      **kwargs,
   )
+  return {**replay.replay(run, deltas=deltas, **kwargs), 'log': [FILE]}
 
 
 def setting(noise_multiplier=3.0, **kwargs):
@@ -182,7 +179,7 @@ def test_stands_alone():
         'not a cryptographic one',
         COMMAND,
         'ab' * 32,
-        replay.strategy_digest(BLT),
+        identity.strategy_digest(BLT),
         'device a in rounds 0 and 4',
         'every other Tuesday',
     ],
@@ -207,7 +204,7 @@ def test_a_void_run_says_so_before_any_figure():
       statement(), setting(void_reason=SEED)
   )
   by_log = report.report(
-      statement(happened([(0, 'a')], 3, void_reason=SEED)),
+      {**statement(happened([(0, 'a')], 3)), 'void_reason': SEED},
       setting(),
   )
   without_noise = report.report(

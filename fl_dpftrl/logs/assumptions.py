@@ -1,0 +1,114 @@
+"""What has to be true for the figures of a replay to be, in sentences."""
+
+from typing import Sequence
+
+from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.logs import observed as observed_lib
+from fl_dpftrl.logs import runs as runs_lib
+
+ADJACENCIES = ('zero_out', 'replace_one')
+
+_ADJACENCY_SENTENCES = {
+    'zero_out': (
+        'adjacency is zero-out: neighbouring runs differ in that the updates of'
+        ' one device are zeros, and the rounds it is in stay the same'
+    ),
+    'replace_one': (
+        'adjacency is replace-one: neighbouring runs differ in the data of one'
+        ' device, and the rounds it is in stay the same; two clipped updates'
+        ' are at most 2 clip norms apart, so the sensitivity is doubled'
+    ),
+}
+
+
+def factor(adjacency: str) -> float:
+  """What the sensitivity of zero-out adjacency is multiplied by.
+
+  Raises:
+    ValueError: for an adjacency that does not follow from a log.
+  """
+  if adjacency == 'add_or_remove':
+    raise ValueError(
+        'adjacency add_or_remove is refused: without a device others would fill'
+        ' its places in the cohorts, which a log cannot show; zero_out protects'
+        ' the same updates'
+    )
+  if adjacency not in ADJACENCIES:
+    raise ValueError(
+        f'adjacency must be one of {", ".join(ADJACENCIES)}, got {adjacency!r}'
+    )
+  return 2.0 if adjacency == 'replace_one' else 1.0
+
+
+def sentences(
+    runs: Sequence[runs_lib.Run],
+    happened: Sequence[observed_lib.ObservedParticipation],
+    *,
+    holds: bool | None,
+    adjacency: str,
+    group_size: int,
+    void_reason: str | None,
+) -> list[str]:
+  """All that is assumed.
+
+  Args:
+    runs: that are accounted together.
+    happened: in each of them.
+    holds: whether the declared schemas hold; None where none is declared.
+    adjacency: of neighbouring runs.
+    group_size: devices that are protected together.
+    void_reason: why nothing is guaranteed, or None.
+  """
+  of_run = lambda i: f' in run {i + 1}' if len(runs) > 1 else ''
+  result = [
+      f'worst case: {gaussian.assumptions(o.schema)[0]}{of_run(i)}, as in the'
+      ' log'
+      for i, o in enumerate(happened)
+  ]
+  result.append('observed: devices took part in the very rounds of the log')
+  if holds is not None:
+    result += [
+        f'declared: {gaussian.assumptions(run.declared)[0]}{of_run(i)}'
+        for i, run in enumerate(runs)
+    ]
+    if not holds:
+      result.append(
+          'THE DECLARED SCHEMA DOES NOT HOLD in this log: the figures under'
+          ' declared are void'
+      )
+  if not all(all(run.noise.multipliers) for run in runs):
+    result.append('NO NOISE WAS ADDED: nothing is guaranteed')
+  if void_reason:
+    result.append(f'THE GUARANTEE IS VOID: {void_reason}')
+  result += gaussian.assumptions(happened[0].schema)[1:]
+  result.append(
+      'worst case and observed: participation does not depend on what was'
+      ' released either; declared holds whoever reacts to the models, as long'
+      ' as devices keep to the schema themselves'
+  )
+  result.append(_ADJACENCY_SENTENCES[adjacency])
+  if group_size > 1:
+    result.append(
+        f'groups of {group_size} devices are protected together: worst case'
+        f' and declared multiply the sensitivity of one by {group_size},'
+        f' observed adds the {group_size} largest, upper bounds'
+    )
+  result += [
+      'the log is complete: it has every device whose update may have entered a'
+      ' released sum, and its num_rounds counts every row of noise consumed',
+      'one device_id stands for one unit of privacy, the same in all rounds',
+      'the strategy and the noise multiplier are those of the run',
+  ]
+  if len(runs) > 1:
+    result.append(
+        'the noise of each run is independent of that of the others; a device'
+        ' that is in several runs has the same device_id in them'
+    )
+  if any(run.noise.restarts for run in runs):
+    result.append('the noise from a restart on is independent of that before')
+  if any(run.noise.changes for run in runs):
+    result.append(
+        'where the noise multiplier changed, the noise of a round was that of'
+        ' the mechanism times the multiplier and the clip norm of that round'
+    )
+  return result

@@ -1,0 +1,122 @@
+"""Rows of logs in the order of their devices, by Apache Spark.
+
+For logs that outgrow a machine. Executors read the files with the same checks
+as everywhere, Spark brings the rows of a device together, and executors count
+them; what comes back is small. Files have to be at the same paths everywhere.
+"""
+
+import pickle
+import re
+from typing import Callable, Iterable, Iterator, Sequence
+
+import pyarrow as pa
+
+from fl_dpftrl.logs import exposure as exposure_lib
+from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.logs import runs as runs_lib
+from fl_dpftrl.logs import shards as shards_lib
+from fl_dpftrl.logs import tally as tally_lib
+from fl_dpftrl.logs.engines import embedded
+
+_BATCH_ROWS = 1 << 18
+# A line of an executor's traceback.
+_REFUSED = re.compile(r'^(?:\w+\.)*LogError: (.*)$', re.MULTILINE)
+
+
+def count(
+    runs: Sequence[runs_lib.Run],
+    *,
+    num_exposed: int = 1,
+    progress: Callable[[str], None] = lambda text: None,
+) -> tally_lib.Tally:
+  """Counts the logs of runs, in the session that is active or a new one.
+
+  Args:
+    runs: of one population.
+    num_exposed: of the most exposed devices to name.
+    progress: is told what is done.
+
+  Raises:
+    LogError: where a row is at fault.
+    tally.DeviceTwice: where a device is twice in a round.
+    ValueError: where Spark is not installed or fails.
+  """
+  try:
+    from pyspark import errors  # pylint: disable=g-import-not-at-top
+    from pyspark import sql  # pylint: disable=g-import-not-at-top
+  except ImportError as e:
+    raise ValueError(
+        'the engine spark needs the packages pyspark and pandas: pip install'
+        " 'fl_dpftrl[spark]'"
+    ) from e
+  noises = [run.noise for run in runs]
+  firsts = (0, *exposure_lib.ends(noises).tolist())
+  pieces = [
+      (pickle.dumps((shard.path, first, run.log.num_rounds)),)
+      for first, run in zip(firsts, runs)
+      for shard in run.log.shards
+  ]
+  id_type = 'long' if pa.types.is_integer(runs[0].log.id_type) else 'string'
+  progress(f'{len(pieces)} files given to Spark')
+  try:
+    session = sql.SparkSession.builder.appName('fl-dpftrl').getOrCreate()
+    rows = (
+        session.createDataFrame(pieces, 'piece binary')
+        .repartition(len(pieces))
+        .mapInArrow(_read, f'round long, device_id {id_type}')
+        .repartition('device_id')
+        .sortWithinPartitions('device_id', 'round')
+        .mapInArrow(_counter(noises, num_exposed), 'tally binary')
+        .collect()
+    )
+  except errors.PySparkException as e:
+    refused = _REFUSED.findall(str(e))
+    if refused:
+      raise log_lib.LogError(refused[-1]) from None
+    raise ValueError(f'Spark failed: {str(e).splitlines()[0]}') from e
+  found = [pickle.loads(row.tally) for row in rows]
+  twice = [f for f in found if isinstance(f, tally_lib.DeviceTwice)]
+  if twice:
+    raise min(twice, key=lambda e: (e.device_id, e.round_index))
+  total = tally_lib.empty(len(runs))
+  for part in found:
+    total = total.plus(part, num_exposed)
+  return total
+
+
+def _read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+  """Rows of the files whose paths come in."""
+  for batch in batches:
+    for piece in batch.column(0).to_pylist():
+      path, first, num_rounds = pickle.loads(piece)
+      for table in shards_lib.open_(path).tables(num_rounds):
+        table = embedded.numbered(table, first)
+        if not pa.types.is_integer(table.schema.field('device_id').type):
+          ids = table.column('device_id').cast(pa.string())
+          table = table.set_column(1, 'device_id', ids)
+        yield from table.to_batches()
+
+
+def _counter(noises: Sequence[runs_lib.Noise], num_exposed: int):
+  def counted(batches):
+    exposure = exposure_lib.Exposure(noises)
+    try:
+      tally = tally_lib.count(_together(batches), exposure, num_exposed)
+    except tally_lib.DeviceTwice as e:
+      tally = e
+    yield pa.RecordBatch.from_pydict({'tally': [pickle.dumps(tally)]})
+
+  return counted
+
+
+def _together(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+  """The same rows in fewer, larger tables."""
+  kept, rows = [], 0
+  for batch in batches:
+    kept.append(batch)
+    rows += batch.num_rows
+    if rows >= _BATCH_ROWS:
+      yield pa.Table.from_batches(kept).combine_chunks()
+      kept, rows = [], 0
+  if kept:
+    yield pa.Table.from_batches(kept).combine_chunks()

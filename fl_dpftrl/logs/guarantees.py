@@ -1,0 +1,130 @@
+"""Sensitivities of runs: for the worst participation, and for that of a log.
+
+All are in units of the first run's noise multiplier: over several streams of
+independent noise squares of sensitivity over noise multiplier add up.
+"""
+
+import math
+from typing import Callable, Sequence
+
+from fl_dpftrl import participation
+from fl_dpftrl import sensitivity as sensitivity_lib
+from fl_dpftrl.logs import runs as runs_lib
+from fl_dpftrl.logs import tally as tally_lib
+
+Sensitivity = sensitivity_lib.Sensitivity
+
+
+def worst_case(
+    noises: Sequence[runs_lib.Noise], schemas: Sequence[participation.MinSep]
+) -> Sensitivity:
+  """Of any device that keeps to a schema in each run.
+
+  Where noise began anew within a run, a device is taken to have all of its
+  participations in each part; where the multiplier changed, all of them at the
+  smallest. Both make it an upper bound.
+
+  Args:
+    noises: of runs of one population.
+    schemas: of each run's rounds.
+  """
+  unit = noises[0].multiplier
+  square, kinds = 0.0, []
+  for noise, schema in zip(noises, schemas, strict=True):
+    streams = noise.streams()
+    least = min(noise.multipliers)
+    weight = unit / least if unit and least else 1.0
+    for stream in streams:
+      value, kind = sensitivity_lib.sensitivity(
+          noise.strategy, _part(schema, stream.num_rounds)
+      )
+      square += (weight * value) ** 2
+      kinds.append(kind)
+    if len(streams) > 1 or len(set(noise.multipliers)) > 1:
+      kinds.append(sensitivity_lib.UPPER_BOUND)
+  if len(kinds) == 1:  # Not squared and rooted, which would round.
+    return Sensitivity(value, kind)
+  return Sensitivity(math.sqrt(square), _weakest(kinds))
+
+
+def _part(schema: participation.MinSep, num_rounds: int) -> participation.MinSep:
+  if num_rounds == schema.num_rounds:
+    return schema
+  return participation.MinSep(
+      num_rounds=num_rounds,
+      min_sep=min(schema.min_sep, num_rounds),
+      max_participations=min(schema.participations, num_rounds),
+  )
+
+
+def _weakest(kinds: Sequence[str]) -> str:
+  for kind in (sensitivity_lib.LOWER_BOUND, sensitivity_lib.UPPER_BOUND):
+    if kind in kinds:
+      return kind
+  return sensitivity_lib.EXACT
+
+
+def occurred(tally: tally_lib.Tally) -> Sensitivity:
+  """The largest of any device in the rounds that it took part in."""
+  kind = (
+      sensitivity_lib.EXACT if tally.exact else sensitivity_lib.UPPER_BOUND
+  )
+  return Sensitivity(math.sqrt(tally.most_exposed[0].square), kind)
+
+
+def of_group(tally: tally_lib.Tally, group_size: int) -> Sensitivity:
+  """Of any group of devices together: the largest ones add up.
+
+  By the triangle inequality, an upper bound.
+  """
+  worst = tally.most_exposed[:group_size]
+  return Sensitivity(
+      sum(math.sqrt(exposed.square) for exposed in worst),
+      sensitivity_lib.UPPER_BOUND,
+  )
+
+
+def quantiles(
+    tally: tally_lib.Tally, shares: Sequence[float]
+) -> list[tuple[float, float]]:
+  """For each share, a sensitivity that at most so many devices exceed.
+
+  Rounded up, by at most 0.14 %.
+  """
+  return [
+      (share, _at_most(tally, share)) for share in shares
+  ]
+
+
+def _at_most(tally: tally_lib.Tally, share: float) -> float:
+  counts = tally.exposures.counts.cumsum()
+  place = int((counts < share * counts[-1]).sum())
+  upper = tally_lib.upper_squares(tally.exposures.values[place])
+  return math.sqrt(min(float(upper), tally.most_exposed[0].square))
+
+
+def histogram(
+    tally: tally_lib.Tally,
+    loss: Callable[[float], float],
+    num_bars: int,
+) -> list[tuple[float, float, int]]:
+  """Devices by a loss that grows with the sensitivity: from, to, how many.
+
+  Args:
+    tally: of all devices.
+    loss: of a sensitivity.
+    num_bars: of equal width from the least to the largest loss.
+  """
+  bins = tally.exposures
+  losses = [
+      loss(math.sqrt(square)) for square in tally_lib.upper_squares(bins.values)
+  ]
+  low, width = losses[0], (losses[-1] - losses[0]) / num_bars
+  bars = [0] * num_bars
+  for value, count in zip(losses, bins.counts.tolist()):
+    place = int((value - low) / width) if width else 0
+    bars[min(place, num_bars - 1)] += count
+  return [
+      (low + i * width, low + (i + 1) * width, count)
+      for i, count in enumerate(bars)
+  ]

@@ -1,0 +1,167 @@
+"""A participation log of any size: opened, and read a batch of rows at a time."""
+
+import dataclasses
+import os
+from typing import Iterator, Mapping, NamedTuple, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fl_dpftrl.logs import shards as shards_lib
+
+LogError = shards_lib.LogError
+
+
+class LogFile(NamedTuple):
+  """A file that was read: its name without folders, and SHA-256."""
+
+  name: str
+  sha256: str
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Log:
+  """The shards of one log, which agree with each other.
+
+  Attributes:
+    shards: its files.
+    num_rounds: n, rows of noise consumed.
+    warnings: what a reader should know, in lines.
+    in_memory: whether there are no files.
+  """
+
+  shards: tuple[shards_lib.Shard, ...]
+  num_rounds: int
+  warnings: tuple[str, ...] = ()
+  in_memory: bool = False
+
+  @property
+  def id_type(self) -> pa.DataType:
+    return self.shards[0].id_type
+
+  @property
+  def metadata(self) -> Mapping[str, str]:
+    return self.shards[0].metadata
+
+  def tables(self) -> Iterator[pa.Table]:
+    """Rows in the order of the files, checked; LogError where one is at fault."""
+    for shard in self.shards:
+      yield from shard.tables(self.num_rounds)
+
+  def files(self) -> tuple[LogFile, ...]:
+    if self.in_memory:
+      return ()
+    return tuple(
+        LogFile(os.path.basename(s.path), s.sha256()) for s in self.shards
+    )
+
+  def place(self, round_index: int, device_id: str | int) -> str:
+    """File and row of the last row of a device in a round."""
+    place = ''
+    for shard in self.shards:
+      before = 0
+      for table in shard.tables(self.num_rounds):
+        found = pc.and_(
+            pc.equal(table.column('round'), round_index),
+            pc.equal(table.column('device_id'), device_id),
+        ).to_numpy()
+        if found.any():
+          row = before + int(found.nonzero()[0][-1]) + 1
+          place = f'{shard.path}, row {row}'
+        before += table.num_rows
+    return place
+
+
+def read_log(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    num_rounds: int | None = None,
+) -> Log:
+  """Opens a log's files.
+
+  Rows are read when what happened is counted, and again before where neither
+  the files nor the caller say how many rounds there are.
+
+  Args:
+    paths: one or more files, folders or globs, the shards of one log.
+    num_rounds: rows of noise consumed, where the files do not say.
+
+  Raises:
+    LogError: naming the file.
+  """
+  if isinstance(paths, (str, os.PathLike)):
+    paths = [paths]
+  shards = tuple(shards_lib.open_(path) for path in shards_lib.find(paths))
+  for shard in shards[1:]:
+    _check_agreement(shards[0], shard)
+  n, warnings = _num_rounds(shards, num_rounds)
+  return Log(shards, n, tuple(warnings))
+
+
+def of_table(table: pa.Table, *, num_rounds: int) -> Log:
+  """A log of columns `round`, int64, and `device_id`, text or int64.
+
+  Args:
+    table: without nulls.
+    num_rounds: rows of noise consumed.
+  """
+  id_type = table.schema.field('device_id').type
+  if not pa.types.is_integer(id_type):
+    id_type = pa.large_string()
+    ids = table.column('device_id').cast(id_type)
+    table = table.select(['round']).append_column('device_id', ids)
+  shard = shards_lib.Shard(
+      'log', {}, num_rounds, id_type, lambda: iter([table])
+  )
+  return Log((shard,), num_rounds, in_memory=True)
+
+
+def _check_agreement(first: shards_lib.Shard, other: shards_lib.Shard) -> None:
+  if first.claims != other.claims:
+    keys = sorted(first.claims.keys() | other.claims.keys())
+    key = next(k for k in keys if first.claims.get(k) != other.claims.get(k))
+    raise LogError(
+        f'{other.path}: {key} is {other.claims.get(key)!r}, but'
+        f' {first.claims.get(key)!r} in {first.path}; they are not shards of'
+        ' one log'
+    )
+  if first.id_type != other.id_type:
+    names = [
+        'whole numbers' if s.id_type == pa.int64() else 'text'
+        for s in (first, other)
+    ]
+    raise LogError(
+        f'{other.path}: device_id is {names[1]}, but {names[0]} in'
+        f' {first.path}'
+    )
+
+
+def _num_rounds(
+    shards: Sequence[shards_lib.Shard], given: int | None
+) -> tuple[int, list[str]]:
+  """n, from the metadata, or as given, or from the last round."""
+  first, stated = shards[0], shards[0].num_rounds
+  if given is not None and given < 1:
+    raise LogError(f'num_rounds must be at least 1, got {given}')
+  if stated is not None:
+    if given is not None and given != stated:
+      raise LogError(f'{first.path}: its num_rounds is {stated}, not {given}')
+    return stated, []
+  if given is not None:
+    return given, []
+  last = max(
+      (
+          pc.max(table.column('round')).as_py()
+          for shard in shards
+          for table in shard.tables()
+          if table.num_rows
+      ),
+      default=None,
+  )
+  if last is None:
+    raise LogError(f'{first.path}: the log is empty')
+  return last + 1, [
+      f'{first.path} does not say how many rounds consumed noise; taken to be'
+      f' its last round plus one, {last + 1}. Burnt rounds after it would be'
+      ' missing: give --num_rounds'
+  ]

@@ -1,0 +1,133 @@
+"""What was run: a log, and the noise that entered its rounds."""
+
+import dataclasses
+import math
+import operator
+
+import numpy as np
+
+from fl_dpftrl import participation
+from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.strategies import base
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Stream:
+  """Rounds that one stream of correlated noise entered.
+
+  Attributes:
+    first_round: of them.
+    num_rounds: how many they are.
+    strategy: C; its row 0 was that of first_round.
+  """
+
+  first_round: int
+  num_rounds: int
+  strategy: base.Strategy
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Noise:
+  """The noise of the rounds of a run.
+
+  Attributes:
+    num_rounds: n, rows of noise consumed.
+    strategy: C as it was run, not normalised.
+    multiplier: standard deviation of Z over the clip norm; 0 where no noise was
+      added.
+    changes: rounds with the multiplier from there on, where it or the clip norm
+      was changed: the noise of a round is a row of C⁻¹Z times the multiplier
+      and the clip norm of that round.
+    restarts: rounds at which the noise began anew, with row 0 of C⁻¹ and Z that
+      is independent of what was before.
+
+  Raises:
+    ValueError: for a negative multiplier, a round that is not after the one
+      before or not in the log, and where the strategy cannot run so long.
+  """
+
+  num_rounds: int
+  strategy: base.Strategy
+  multiplier: float
+  changes: tuple[tuple[int, float], ...] = ()
+  restarts: tuple[int, ...] = ()
+
+  def __post_init__(self):
+    try:
+      changes = tuple((operator.index(t), float(m)) for t, m in self.changes)
+      restarts = tuple(map(operator.index, self.restarts))
+    except TypeError as e:
+      raise ValueError(f'changes and restarts must be at rounds: {e}') from e
+    object.__setattr__(self, 'changes', changes)
+    object.__setattr__(self, 'restarts', restarts)
+    for multiplier in self.multipliers:
+      if not (math.isfinite(multiplier) and multiplier >= 0.0):
+        raise ValueError(
+            'noise_multiplier must be finite and at least 0, got'
+            f' {multiplier!r}'
+        )
+    for name, rounds in (
+        ('changes', [t for t, _ in changes]), ('restarts', restarts)
+    ):
+      for before, after in zip((0, *rounds), rounds):
+        if not before < after < self.num_rounds:
+          raise ValueError(
+              f'{name} must be at ascending rounds from 1 to'
+              f' {self.num_rounds - 1}, got {after}'
+          )
+    for stream in self.streams():
+      base.check_num_rounds(self.strategy, stream.num_rounds)
+
+  @property
+  def multipliers(self) -> tuple[float, ...]:
+    """All that were in force, the first one first."""
+    return (self.multiplier, *(m for _, m in self.changes))
+
+  def streams(self) -> tuple[Stream, ...]:
+    """The noise of its rounds, anew from each restart on."""
+    ends = (*self.restarts, self.num_rounds)
+    return tuple(
+        Stream(first, end - first, self.strategy)
+        for first, end in zip((0, *self.restarts), ends)
+    )
+
+  def multipliers_at(self, rounds: np.ndarray) -> np.ndarray:
+    """The multiplier of each of these rounds, of their shape."""
+    starts = np.array([t for t, _ in self.changes])
+    places = np.searchsorted(starts, rounds, side='right')
+    return np.array(self.multipliers)[places]
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Run:
+  """A log with the noise of its rounds.
+
+  Attributes:
+    log: who took part.
+    noise: of as many rounds.
+    declared: the schema that was announced before the run, if any.
+  """
+
+  log: log_lib.Log
+  noise: Noise
+  declared: participation.MinSep | None = None
+
+
+def run(
+    log: log_lib.Log,
+    strategy: base.Strategy,
+    *,
+    noise_multiplier: float,
+    changes: tuple[tuple[int, float], ...] = (),
+    restarts: tuple[int, ...] = (),
+    declared: participation.MinSep | None = None,
+) -> Run:
+  """A run whose noise is that of a strategy for all rounds of its log."""
+  noise = Noise(
+      num_rounds=log.num_rounds,
+      strategy=strategy,
+      multiplier=noise_multiplier,
+      changes=changes,
+      restarts=restarts,
+  )
+  return Run(log=log, noise=noise, declared=declared)

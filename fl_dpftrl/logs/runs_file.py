@@ -1,0 +1,118 @@
+"""Several runs of one population, listed in a JSON file.
+
+{"runs": [{"log": "first.parquet", "strategy": "blt-b400",
+"noise_multiplier": 8.0}, …]}. Further keys of a run: num_rounds, changes (pairs
+of a round and the noise multiplier from it on), restarts (rounds),
+declared_min_sep and declared_max_participations. Paths are relative to the file.
+"""
+
+import json
+import os
+import pathlib
+from typing import Any
+
+from fl_dpftrl import catalogue
+from fl_dpftrl import participation
+from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.logs import runs as runs_lib
+
+_REQUIRED = ('log', 'strategy', 'noise_multiplier')
+_KINDS = {
+    'log': (str, list),
+    'strategy': str,
+    'noise_multiplier': (int, float),
+    'num_rounds': int,
+    'changes': list,
+    'restarts': list,
+    'declared_min_sep': int,
+    'declared_max_participations': int,
+}
+
+
+def read(path: str | os.PathLike[str]) -> list[runs_lib.Run]:
+  """The runs that a file lists.
+
+  Raises:
+    ValueError: naming the file, the run by its place from 1, and the key.
+    OSError: where it cannot be read.
+  """
+  path = pathlib.Path(path)
+  try:
+    document = json.loads(path.read_bytes())
+  except ValueError as e:
+    raise ValueError(f'{path}: is not JSON, {e}') from e
+  entries = document.get('runs') if isinstance(document, dict) else None
+  if not (isinstance(entries, list) and entries and len(document) == 1):
+    raise ValueError(f'{path}: must be an object with a list of "runs" alone')
+  runs = []
+  for place, entry in enumerate(entries, 1):
+    try:
+      runs.append(_run(entry, path.parent))
+    except ValueError as e:
+      raise ValueError(f'{path}, run {place}: {e}') from e
+  return runs
+
+
+def _run(entry: Any, folder: pathlib.Path) -> runs_lib.Run:
+  if not isinstance(entry, dict):
+    raise ValueError(f'must be an object, got {entry!r}')
+  for key in _REQUIRED:
+    if key not in entry:
+      raise ValueError(f'{key} is missing')
+  for key, value in entry.items():
+    if key not in _KINDS:
+      raise ValueError(f'{key!r} is none of {", ".join(_KINDS)}')
+    if isinstance(value, bool) or not isinstance(value, _KINDS[key]):
+      raise ValueError(f'{key} must not be {value!r}')
+  logs = entry['log'] if isinstance(entry['log'], list) else [entry['log']]
+  strategy = entry['strategy']
+  if (folder / strategy).is_file():
+    strategy = folder / strategy
+  try:
+    changes = tuple((t, m) for t, m in entry.get('changes', ()))
+  except (TypeError, ValueError):
+    raise ValueError(
+        'changes must be pairs of a round and a noise multiplier, got'
+        f' {entry["changes"]!r}'
+    ) from None
+  return make(
+      logs=[folder / path for path in logs],
+      strategy=strategy,
+      noise_multiplier=float(entry['noise_multiplier']),
+      num_rounds=entry.get('num_rounds'),
+      changes=changes,
+      restarts=tuple(entry.get('restarts', ())),
+      declared_min_sep=entry.get('declared_min_sep'),
+      declared_max_participations=entry.get('declared_max_participations'),
+  )
+
+
+def make(
+    *,
+    logs: list[str | os.PathLike[str]],
+    strategy: str | os.PathLike[str],
+    noise_multiplier: float,
+    num_rounds: int | None = None,
+    changes: tuple[tuple[int, float], ...] = (),
+    restarts: tuple[int, ...] = (),
+    declared_min_sep: int | None = None,
+    declared_max_participations: int | None = None,
+) -> runs_lib.Run:
+  """A run, from paths and names; errors as of what it opens."""
+  loaded = catalogue.load_strategy(strategy)
+  log = log_lib.read_log(logs, num_rounds=num_rounds)
+  declared = None
+  if (declared_min_sep, declared_max_participations) != (None, None):
+    declared = participation.MinSep(
+        num_rounds=log.num_rounds,
+        min_sep=1 if declared_min_sep is None else declared_min_sep,
+        max_participations=declared_max_participations,
+    )
+  return runs_lib.run(
+      log,
+      loaded,
+      noise_multiplier=noise_multiplier,
+      changes=changes,
+      restarts=restarts,
+      declared=declared,
+  )

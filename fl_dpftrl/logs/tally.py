@@ -1,0 +1,263 @@
+"""What happened, counted in one pass over rows in the order of their devices.
+
+Tallies of different devices add up, so that a log may be counted in parts, on
+one machine or on many, to the same result.
+"""
+
+import dataclasses
+import functools
+from typing import Callable, Iterable, Iterator, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fl_dpftrl.logs import counts as counts_lib
+from fl_dpftrl.logs import exposure as exposure_lib
+
+Counts = counts_lib.Counts
+
+_BINS_PER_OCTAVE = 256
+_LOWEST_OCTAVE = -64
+
+
+class Witness(NamedTuple):
+  """Two participations of one device that are as close as any in the log."""
+
+  device_id: str | int
+  first_round: int
+  second_round: int
+
+  @property
+  def order(self) -> tuple:
+    """Ascending: the closest first, then by device and round."""
+    return (self.second_round - self.first_round, *self)
+
+
+class Exposed(NamedTuple):
+  """A device with the square of its sensitivity over all runs."""
+
+  square: float
+  device_id: str | int
+
+  @property
+  def order(self) -> tuple:
+    """Ascending: the largest first, then by device."""
+    return (-self.square, self.device_id)
+
+
+class DeviceTwice(ValueError):
+  """A device that is twice in a round of one of the logs."""
+
+  def __init__(self, device_id: str | int, log_index: int, round_index: int):
+    super().__init__(f'device {device_id!r} is twice in round {round_index}')
+    self.device_id = device_id
+    self.log_index = log_index
+    self.round_index = round_index
+
+  def __reduce__(self):
+    return type(self), (self.device_id, self.log_index, self.round_index)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LogTally:
+  """Counts of one log.
+
+  Attributes:
+    cohorts: for each round, devices in it.
+    separations: for each difference of successive rounds of a device, how many.
+    participations: for each number of rounds of a device, how many devices.
+    witness: None where no device took part twice.
+  """
+
+  cohorts: Counts = Counts()
+  separations: Counts = Counts()
+  participations: Counts = Counts()
+  witness: Witness | None = None
+
+  def __add__(self, other: 'LogTally') -> 'LogTally':
+    witnesses = [w for w in (self.witness, other.witness) if w is not None]
+    return LogTally(
+        self.cohorts + other.cohorts,
+        self.separations + other.separations,
+        self.participations + other.participations,
+        min(witnesses, key=lambda w: w.order, default=None),
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tally:
+  """Counts of several logs of one population.
+
+  Attributes:
+    logs: of each.
+    num_devices: in at least one of them.
+    exposures: devices by the square of their sensitivity, in bins that
+      `upper_squares` gives.
+    most_exposed: a few, the most exposed first.
+    exact: whether the squares are exact, not upper bounds.
+  """
+
+  logs: tuple[LogTally, ...]
+  num_devices: int = 0
+  exposures: Counts = Counts()
+  most_exposed: tuple[Exposed, ...] = ()
+  exact: bool = True
+
+  def plus(self, other: 'Tally', num_exposed: int) -> 'Tally':
+    """The tally of both, with as many of the most exposed devices."""
+    exposed = sorted(
+        (*self.most_exposed, *other.most_exposed), key=lambda e: e.order
+    )
+    return Tally(
+        tuple(a + b for a, b in zip(self.logs, other.logs, strict=True)),
+        self.num_devices + other.num_devices,
+        self.exposures + other.exposures,
+        tuple(exposed[:num_exposed]),
+        self.exact and other.exact,
+    )
+
+
+def upper_squares(bins: np.ndarray) -> np.ndarray:
+  """The largest square in each bin of exposures: a part in 370 above others."""
+  return np.exp2(bins / _BINS_PER_OCTAVE + _LOWEST_OCTAVE)
+
+
+def empty(num_logs: int) -> Tally:
+  """Of no devices."""
+  return Tally((LogTally(),) * num_logs)
+
+
+def count(
+    tables: Iterable[pa.Table],
+    exposure: exposure_lib.Exposure,
+    num_exposed: int = 1,
+) -> Tally:
+  """Counts rows.
+
+  Args:
+    tables: `device_id` and `round`, numbered through all runs; ascending, all
+      rows of a device together.
+    exposure: of the runs.
+    num_exposed: of the most exposed devices to name.
+
+  Raises:
+    DeviceTwice: where a device is twice in a round.
+  """
+  parts = (
+      _count(table, exposure, num_exposed) for table in _whole_devices(tables)
+  )
+  add = lambda a, b: a.plus(b, num_exposed)
+  return functools.reduce(add, parts, empty(len(exposure.ends)))
+
+
+def _whole_devices(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+  """The same rows, cut where a device ends."""
+  kept: list[pa.Table] = []
+  for table in tables:
+    if not table.num_rows:
+      continue
+    starts = np.flatnonzero(_changes(table.column('device_id')))
+    if starts.size:
+      cut = int(starts[-1]) + 1
+      yield pa.concat_tables([*kept, table.slice(0, cut)])
+      kept = [table.slice(cut)]
+    elif kept and not _same_device(kept[-1], table):
+      yield pa.concat_tables(kept)
+      kept = [table]
+    else:
+      kept.append(table)
+  if kept:
+    yield pa.concat_tables(kept)
+
+
+def _changes(ids: pa.ChunkedArray) -> np.ndarray:
+  """Whether the device of each row but the last differs from the next one's."""
+  if pa.types.is_integer(ids.type):
+    return np.diff(ids.to_numpy()) != 0
+  ids = ids.combine_chunks()
+  ids = ids.chunk(0) if isinstance(ids, pa.ChunkedArray) else ids
+  return pc.not_equal(ids.slice(1), ids.slice(0, len(ids) - 1)).to_numpy(
+      zero_copy_only=False
+  )
+
+
+def _same_device(first: pa.Table, second: pa.Table) -> bool:
+  return first.column('device_id')[-1] == second.column('device_id')[0]
+
+
+def _count(
+    table: pa.Table, exposure: exposure_lib.Exposure, num_exposed: int
+) -> Tally:
+  ids = table.column('device_id')
+  rounds = table.column('round').to_numpy()
+  changes = _changes(ids)
+  starts = np.append(0, np.flatnonzero(changes) + 1)
+  squares, exact = exposure.squares(
+      rounds, np.diff(starts, append=rounds.size)
+  )
+  worst = _largest(squares, num_exposed)
+  bins = np.ceil((np.log2(squares) - _LOWEST_OCTAVE) * _BINS_PER_OCTAVE)
+  owners = np.append(0, np.cumsum(changes))
+  logs = np.searchsorted(exposure.ends, rounds, side='right')
+  first, tallies = 0, []
+  for index, end in enumerate(exposure.ends.tolist()):
+    rows = np.flatnonzero(logs == index)
+    tallies.append(
+        _count_log(
+            index,
+            rounds[rows] - first,
+            owners[rows],
+            lambda row, rows=rows: ids[int(rows[row])].as_py(),
+        )
+    )
+    first = end
+  return Tally(
+      tuple(tallies),
+      starts.size,
+      Counts.of(np.maximum(bins, 0.0).astype(np.int64)),
+      tuple(
+          Exposed(float(squares[i]), ids[int(starts[i])].as_py()) for i in worst
+      ),
+      exact,
+  )
+
+
+def _largest(values: np.ndarray, most: int) -> np.ndarray:
+  """Where the largest are, in descending order, the first of equal ones first."""
+  if values.size > most:
+    least = np.partition(values, values.size - most)[values.size - most]
+    places = np.flatnonzero(values >= least)
+  else:
+    places = np.arange(values.size)
+  return places[np.argsort(-values[places], kind='stable')][:most]
+
+
+def _count_log(
+    index: int,
+    rounds: np.ndarray,
+    owners: np.ndarray,
+    device_id: Callable[[int], str | int],
+) -> LogTally:
+  """Counts of the rows of one log, of which device_id gives the device."""
+  if not rounds.size:
+    return LogTally()
+  new = np.diff(owners) != 0
+  apart = np.diff(rounds)
+  closest = np.flatnonzero(~new)
+  witness = None
+  if closest.size:
+    separations = apart[closest]
+    row = int(closest[separations.argmin()])
+    witness = Witness(
+        device_id(row), int(rounds[row]), int(rounds[row + 1])
+    )
+    if not apart[row]:
+      raise DeviceTwice(witness.device_id, index, witness.first_round)
+  starts = np.append(0, np.flatnonzero(new) + 1)
+  return LogTally(
+      Counts.of(rounds),
+      Counts.of(apart[closest]),
+      Counts.of(np.diff(starts, append=rounds.size)),
+      witness,
+  )
