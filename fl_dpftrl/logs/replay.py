@@ -8,13 +8,13 @@ import functools
 import hashlib
 import json
 import math
-import numbers
 from typing import Any, Sequence
 
 import numpy as np
 
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity as sensitivity_lib
+from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.logs import observed as observed_lib
 from fl_dpftrl.logs import shards
@@ -23,19 +23,7 @@ from fl_dpftrl.strategies import base
 ObservedParticipation = observed_lib.ObservedParticipation
 read_log = observed_lib.read_log
 
-ADJACENCIES = ('zero_out', 'replace_one')
-
-_ADJACENCY_SENTENCES = {
-    'zero_out': (
-        'adjacency is zero-out: neighbouring runs differ in that the updates of'
-        ' one device are zeros, and the rounds it is in stay the same'
-    ),
-    'replace_one': (
-        'adjacency is replace-one: neighbouring runs differ in the data of one'
-        ' device, and the rounds it is in stay the same; two clipped updates'
-        ' are at most 2 clip norms apart, so the sensitivity is doubled'
-    ),
-}
+ADJACENCIES = adjacency_lib.ADJACENCIES
 
 
 def replay(
@@ -83,22 +71,13 @@ def replay(
         'noise_multiplier must be finite and at least 0, got'
         f' {noise_multiplier!r}'
     )
-  _check_adjacency(adjacency)
-  if isinstance(group_size, bool) or not (
-      isinstance(group_size, numbers.Integral) and group_size >= 1
-  ):
-    raise ValueError(
-        f'group_size must be a whole number of at least 1, got {group_size!r}'
-    )
+  adjacency_lib.check(adjacency, group_size)
   base.check_num_rounds(strategy, observed.num_rounds)
 
   epsilon = functools.lru_cache(None)(gaussian.epsilon)
 
   def figures(sensitivity: sensitivity_lib.Sensitivity) -> dict[str, Any]:
-    value, kind = sensitivity
-    value *= group_size * (2.0 if adjacency == 'replace_one' else 1.0)
-    if group_size > 1:
-      kind = sensitivity_lib.UPPER_BOUND
+    value, kind = adjacency_lib.scaled(sensitivity, adjacency, group_size)
     if kind not in (sensitivity_lib.EXACT, sensitivity_lib.UPPER_BOUND):
       raise ValueError(f'a guarantee cannot rest on a {kind} of sensitivity')
     effective = noise_multiplier / value
@@ -244,19 +223,6 @@ def _observed_sensitivity(
   return sensitivity_lib.Sensitivity(float(values.max()), kind)
 
 
-def _check_adjacency(adjacency: str) -> None:
-  if adjacency == 'add_or_remove':
-    raise ValueError(
-        'adjacency add_or_remove is refused: without a device others would fill'
-        ' its places in the cohorts, which a log cannot show; zero_out protects'
-        ' the same updates'
-    )
-  if adjacency not in ADJACENCIES:
-    raise ValueError(
-        f'adjacency must be one of {", ".join(ADJACENCIES)}, got {adjacency!r}'
-    )
-
-
 def _assumptions(
     observed: ObservedParticipation,
     schema: participation.MinSep,
@@ -284,12 +250,7 @@ def _assumptions(
   if void_reason:
     sentences.append(f'THE GUARANTEE IS VOID: {void_reason}')
   sentences += general
-  sentences.append(_ADJACENCY_SENTENCES[adjacency])
-  if group_size > 1:
-    sentences.append(
-        f'groups of {group_size} devices are protected together: the'
-        f' sensitivity of one is multiplied by {group_size}, an upper bound'
-    )
+  sentences += adjacency_lib.assumptions(adjacency, group_size)
   sentences += [
       'the log is complete: it has every device whose update may have entered a'
       ' released sum, and its num_rounds counts every row of noise consumed',
