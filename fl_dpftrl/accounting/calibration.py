@@ -80,7 +80,7 @@ def effective_noise_multiplier(epsilon: float, delta: float) -> float:
 
   def excess(log_multiplier: float) -> float:
     mu = math.exp(-log_multiplier)
-    return _log_delta(mu, epsilon) - math.log(delta)
+    return log_delta(mu, epsilon) - math.log(delta)
 
   # ε ≤ ρ + 2 √(ρ ln 1/δ) gives a multiplier that is enough (Bun and Steinke
   # 2016, proposition 1.3).
@@ -97,8 +97,10 @@ def effective_noise_multiplier(epsilon: float, delta: float) -> float:
   return multiplier
 
 
-def _log_delta(mu: float, epsilon: float) -> float:
+def log_delta(
+    mu: float, epsilon: float | np.ndarray
+) -> float | np.ndarray:
   """ln δ of a Gaussian with shift mu: Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ)."""
   near = special.log_ndtr(0.5 * mu - epsilon / mu)
   far = special.log_ndtr(-0.5 * mu - epsilon / mu)
-  return float(near + np.log(-np.expm1(min(epsilon + far - near, -1e-300))))
+  return near + np.log(-np.expm1(np.minimum(epsilon + far - near, -1e-300)))
