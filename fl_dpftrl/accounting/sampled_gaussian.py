@@ -49,7 +49,8 @@ def epsilon(
       between 0 and 1, probability not above 0 and at most 1, or count not at
       least 1; and where delta is too small to be resolved.
 
-  Source: Koskela et al. 2020; Doroshenko et al. 2022 (connect the dots); `replaced` for what is said there.
+  Source: Koskela et al. 2020; Doroshenko et al. 2022 (connect the
+  dots); of an example that is replaced, as said in `replaced`.
   """
   gaussian.check_positive('multiplier', multiplier)
   gaussian.check_delta(delta)
@@ -67,7 +68,8 @@ def epsilon(
   if resolved < 0.5 * delta:
     raise ValueError(
         f'delta={delta!r} is too small for a privacy loss distribution of'
-        f' {count} releases; {2 * count * _ROUNDING:.1g} and above can be resolved'
+        f' {count} releases; {2 * count * _ROUNDING:.1g} and above can be'
+        ' resolved'
     )
   step = _step(multiplier, probability, count)
   if replaced:

@@ -76,7 +76,7 @@ def test_one_part_is_dp_sgd():
       0.9, 1e-5, probability=0.02, count=100
   )
   assert dp_sgd.max_column_norm == 1.0
-  assert dp_sgd.adjacency == 'add_or_remove'
+  assert dp_sgd.adjacency == 'zero_out'
 
 
 def strategies(num_rounds, bands):
