@@ -216,8 +216,8 @@ class Shuffled(Cyclic):
   def assumption(self) -> str:
     return (
         f'each example is in one of {self.num_parts} parts, the rounds take'
-        f' turns at them, and every pass of {self.pass_turns} turns has it in at'
-        ' most one batch; the order does not depend on the data, and need not'
+        f' turns at them, and a pass of {self.pass_turns} turns has it in at most'
+        ' one batch; the order does not depend on the data, and need not'
         ' be secret: shuffling amplifies nothing here'
     )
 

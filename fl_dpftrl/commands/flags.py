@@ -13,7 +13,7 @@ from fl_dpftrl.strategies import base
 # Of these a rounded figure must not promise more than the exact one.
 _ROUNDED_UP = frozenset({
     'sensitivity', 'rho', 'epsilon', 'noise_multiplier',
-    'rms_error', 'max_error', 'rms_loss', 'max_loss',
+    'rms_error', 'max_error', 'rms_loss', 'max_loss', 'rms_noise',
 })
 
 

@@ -1,4 +1,4 @@
-"""Factors of a sensitivity: brute force over neighbouring runs, and refusals."""
+"""Factors of a sensitivity, by brute force over neighbours, and refusals."""
 
 import itertools
 

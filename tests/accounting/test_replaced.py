@@ -1,4 +1,4 @@
-"""Sampled releases where an example is replaced: brute force over all samples."""
+"""Sampled releases with an example replaced: brute force over all samples."""
 
 import itertools
 import math
@@ -33,7 +33,7 @@ def poisson(examples, probability):
 
 
 def release(sums, sigma):
-  """Chances of intervals of a release: post-processed, so never less private."""
+  """Chances of intervals of a release: post-processing, so not less private."""
   weights, values = np.array(sums, dtype=float).T
   edges = np.arange(-4.0 - 8.0 * sigma, 4.0 + 8.0 * sigma, STEP * sigma)
   below = stats.norm.cdf(edges[:, None], values, sigma) @ weights
@@ -89,7 +89,8 @@ def test_one_release_of_a_fixed_size_is_tight(batch):
   sigma, epsilon = 2.0, 0.7
   p, q = (release(fixed_size(e, batch), sigma) for e in (first, second))
   found = sampled_gaussian.epsilon(
-      0.5 * sigma, max(hockey_stick(p, q, epsilon), hockey_stick(q, p, epsilon)),
+      0.5 * sigma,
+      max(hockey_stick(p, q, epsilon), hockey_stick(q, p, epsilon)),
       probability=batch / 4, count=1, replaced=True,
   )
   assert epsilon - 1e-6 <= found <= epsilon * 1.001

@@ -131,6 +131,32 @@ def test_optimize_for_momentum(tmp_path, result):
   assert described['rms_loss'] == found['rms_loss']
 
 
+@pytest.mark.parametrize('mechanism', ['banded', 'banded_toeplitz'])
+def test_optimize_the_number_of_bands(tmp_path, result, run, mechanism):
+  path = tmp_path / 'found.json'
+  line = (
+      f'optimize --mechanism={mechanism} --num_rounds=32 --objective=rms'
+      f' --epsilon=4 --delta=1e-6 --num_examples=640 --batch_size=40'
+      f' --output={path}'
+  )
+  found = result(line)
+  noise = {c['num_bands']: c['rms_noise'] for c in found['candidates']}
+  assert set(noise) == {1, 2, 4, 8, 16}
+  assert found['num_bands'] == min(noise, key=noise.get) not in (1, 16)
+  assert found['rms_error'] * found['noise_multiplier'] == pytest.approx(
+      noise[found['num_bands']], rel=1e-6
+  )
+  assert found['epsilon'] <= 4.0
+  account = result(
+      f'account --strategy={path} --delta=1e-6 --num_rounds=32'
+      f' --noise_multiplier={found["noise_multiplier"]!r} --sampling=poisson'
+      ' --num_examples=640 --batch_size=40'
+  )
+  assert account['num_parts'] == found['num_bands']
+  assert account['epsilon'] == found['epsilon']
+  assert 'rms_noise' in run(line)[1]
+
+
 @pytest.mark.parametrize('mechanism', ['blt', 'banded_toeplitz'])
 def test_optimize_over_a_range_of_min_seps(tmp_path, result, mechanism):
   path = tmp_path / 'found.json'
@@ -381,6 +407,9 @@ def test_help_lists_the_commands(run, flag):
     assert f'fl-dpftrl {name} ' in out
 
 
+AMPLIFIED = (
+    '--num_rounds=5 --epsilon=1 --delta=1e-6 --num_examples=10 --batch_size=7'
+)
 ERRORS = [
     ('', 'COMMAND must be one of optimize'),
     ('traim', "'traim'"),
@@ -423,6 +452,14 @@ ERRORS = [
      'no/such/a.json'),
     ('optimize --mechanism=banded_toeplitz --num_rounds=100000 --min_sep=9'
      ' --cooldown_fraction=0.2', '100000'),
+    ('optimize --mechanism=banded --num_rounds=5 --epsilon=1',
+     '--epsilon=1.0 needs --delta'),
+    (f'optimize --mechanism=banded {AMPLIFIED}', 'rms.*--objective=max'),
+    (f'optimize --mechanism=blt {AMPLIFIED} --objective=rms', 'banded.*blt'),
+    (f'optimize --mechanism=banded {AMPLIFIED} --objective=rms --num_bands=2',
+     '--num_bands=2 and --epsilon=1.0 exclude'),
+    (f'optimize --mechanism=banded {AMPLIFIED}0 --objective=rms',
+     'batch_size=70'),
     ('describe', 'STRATEGY'),
     ('describe nope.json', "'nope.json'"),
     ('describe identity', '--num_rounds'),
