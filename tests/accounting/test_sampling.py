@@ -1,5 +1,6 @@
 """How batches are drawn: shuffled ones by simulation, relations and refusals."""
 
+import itertools
 import math
 
 import numpy as np
@@ -163,3 +164,43 @@ def test_calibrates_every_scheme():
 def test_refuses(call, message):
   with pytest.raises(ValueError, match=message):
     call()
+
+
+def likelihoods(outputs, matrix, first, others, sigma):
+  """Of outputs C x + z, where rounds 0 and 2 draw one of two examples."""
+  found = np.zeros(len(outputs))
+  own = (first, others)
+  for x in itertools.product(own, (1.0,), own):
+    distance = ((outputs - matrix @ x) ** 2).sum(axis=1)
+    found += np.exp(-0.5 * distance / sigma**2) / 4.0
+  return found
+
+
+@pytest.mark.parametrize('replacement, others', [(-1.0, -1.0), (0.0, -1.0)])
+def test_correlated_noise_spends_no_more(replacement, others):
+  """Two parts of two examples, three rounds of one: by Monte Carlo.
+
+  Those of the other part are alike, which hides nothing.
+  """
+  matrix = np.array([[0.8, 0.0, 0.0], [0.6, 0.8, 0.0], [0.0, 0.6, 1.0]])
+  sigma, epsilon, count = 2.5, 0.8, 400_000
+  rng = np.random.default_rng(0)
+  drawn = np.stack([
+      rng.choice((1.0, others), count), np.ones(count),
+      rng.choice((1.0, others), count),
+  ])
+  outputs = (matrix @ drawn).T + sigma * rng.normal(size=(count, 3))
+  first = likelihoods(outputs, matrix, 1.0, others, sigma)
+  second = likelihoods(outputs, matrix, replacement, others, sigma)
+  spent = np.maximum(1.0 - math.exp(epsilon) * second / first, 0.0)
+  delta = spent.mean() - 4.0 * spent.std() / math.sqrt(count)
+  bound = amplification.account(
+      banded.Banded([[0.8, 0.0], [0.8, 0.6], [1.0, 0.6]]),
+      sampling.CyclicFixedSize(
+          num_rounds=3, num_examples=4, batch_size=1, num_parts=2
+      ),
+      noise_multiplier=sigma, delta=delta,
+  )
+  assert bound.epsilon >= epsilon
+  if replacement == -1.0:  # The worst neighbours there are: hardly above.
+    assert bound.epsilon <= 1.05 * epsilon
