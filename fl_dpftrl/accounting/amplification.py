@@ -12,6 +12,7 @@ from typing import Mapping
 
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity as sensitivity_lib
+from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.accounting import sampled_gaussian
 from fl_dpftrl.accounting import sampling as sampling_lib
@@ -20,9 +21,6 @@ from fl_dpftrl.strategies import base
 from fl_dpftrl.strategies import identity
 from fl_dpftrl.strategies import toeplitz
 
-ADJACENCY = 'add_or_remove'
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AmplifiedGuarantee:
   """What a run with sampled batches guarantees every example.
@@ -30,17 +28,19 @@ class AmplifiedGuarantee:
   Attributes:
     sampling: how the batches are drawn.
     max_column_norm: of C, per unit of clip norm.
+    sensitivity: the most that an example moves C x by one round in which it is,
+      per unit of clip norm: max_column_norm, or twice that.
     noise_multiplier: standard deviation of Z over the clip norm.
-    effective_noise_multiplier: noise_multiplier / max_column_norm.
+    effective_noise_multiplier: noise_multiplier / sensitivity.
     epsilon: ε at delta.
     delta: δ.
-    adjacency: 'add_or_remove', one example more or less. A round's sum without
-      an example is its sum with that example's update zeroed.
+    adjacency: one of the relations of the sampling.
     assumptions: what must hold for the numbers to be true.
   """
 
-  sampling: sampling_lib.CyclicPoisson
+  sampling: sampling_lib.Sampled
   max_column_norm: float
+  sensitivity: float
   noise_multiplier: float
   effective_noise_multiplier: float
   epsilon: float
@@ -48,13 +48,22 @@ class AmplifiedGuarantee:
   adjacency: str
   assumptions: tuple[str, ...]
 
+  def epsilon_at(self, delta: float) -> float:
+    """ε at another δ; several are points of the curve."""
+    return sampled_gaussian.epsilon(
+        self.effective_noise_multiplier,
+        delta,
+        **_chances(self.sampling, self.adjacency),
+    )
+
 
 def account(
     strategy: base.Strategy,
-    sampling: sampling_lib.CyclicPoisson,
+    sampling: sampling_lib.Sampled,
     *,
     noise_multiplier: float,
     delta: float,
+    adjacency: str = adjacency_lib.ZERO_OUT,
 ) -> AmplifiedGuarantee:
   """The guarantee of a run with this strategy, sampling and noise.
 
@@ -64,35 +73,42 @@ def account(
     sampling: how the batches are drawn.
     noise_multiplier: standard deviation of Z over the clip norm.
     delta: δ of (ε, δ).
+    adjacency: one of the relations of the sampling.
 
   Raises:
-    ValueError: where an argument is outside its range, the strategy is not
-      banded, has more bands than there are parts, or cannot run so long.
+    ValueError: where an argument is outside its range, nothing is known of the
+      adjacency with this sampling, or the strategy is not banded, has more
+      bands than there are parts, or cannot run so long.
 
   Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization,
   theorem 4 and appendix F.3.
   """
   gaussian.check_positive('noise_multiplier', noise_multiplier)
+  relation = sampling.relation(adjacency)
   norm = _max_column_norm(strategy, sampling)
-  effective = noise_multiplier / norm
+  effective = noise_multiplier / (relation.factor * norm)
   return AmplifiedGuarantee(
       sampling=sampling,
       max_column_norm=norm,
+      sensitivity=relation.factor * norm,
       noise_multiplier=noise_multiplier,
       effective_noise_multiplier=effective,
-      epsilon=sampled_gaussian.epsilon(effective, delta, **_chances(sampling)),
+      epsilon=sampled_gaussian.epsilon(
+          effective, delta, **_chances(sampling, adjacency)
+      ),
       delta=delta,
-      adjacency=ADJACENCY,
-      assumptions=assumptions(sampling),
+      adjacency=adjacency,
+      assumptions=assumptions(sampling) + (relation.sentence,),
   )
 
 
 def calibrate(
     strategy: base.Strategy,
-    sampling: sampling_lib.CyclicPoisson,
+    sampling: sampling_lib.Sampled,
     *,
     epsilon: float,
     delta: float,
+    adjacency: str = adjacency_lib.ZERO_OUT,
 ) -> AmplifiedGuarantee:
   """The guarantee with the least noise multiplier that meets ε, to 1e-5.
 
@@ -101,18 +117,24 @@ def calibrate(
     sampling: how the batches are drawn.
     epsilon: the most that ε may be.
     delta: δ at which it is met.
+    adjacency: one of the relations of the sampling.
 
   Raises:
     ValueError: as of `account`, and where epsilon is not positive and finite.
   """
   norm = _max_column_norm(strategy, sampling)
+  norm *= sampling.relation(adjacency).factor
   multiplier = norm * sampled_gaussian.effective_noise_multiplier(
-      epsilon, delta, **_chances(sampling)
+      epsilon, delta, **_chances(sampling, adjacency)
   )
   step = 1e-15
   while True:
     guarantee = account(
-        strategy, sampling, noise_multiplier=multiplier, delta=delta
+        strategy,
+        sampling,
+        noise_multiplier=multiplier,
+        delta=delta,
+        adjacency=adjacency,
     )
     if guarantee.epsilon <= epsilon:
       return guarantee
@@ -127,8 +149,8 @@ class Candidate:
   Attributes:
     sampling: with as many parts as there are bands.
     effective_noise_multiplier: the least that meets ε.
-    rms_noise: RMS over the queries of the standard deviation of their noise, per
-      unit of clip norm; over the batch size, that of sums of means.
+    rms_noise: RMS over the queries of the standard deviation of their noise,
+      per unit of clip norm; over the batch size, that of sums of means.
   """
 
   sampling: sampling_lib.CyclicPoisson
@@ -148,8 +170,8 @@ def candidate_bands(
   With the most, a batch is nearly a whole part and sampling amplifies little.
 
   Raises:
-    ValueError: where an argument is outside its range, or a batch is larger than
-      all examples.
+    ValueError: where an argument is outside its range, or a batch is larger
+      than all examples.
   """
   sampling_lib.CyclicPoisson(
       num_rounds=num_rounds, num_examples=num_examples, batch_size=batch_size
@@ -169,13 +191,13 @@ def compare_bands(
 ) -> tuple[Candidate, ...]:
   """Numbers of bands at one guarantee, that with the least noise first.
 
-  More bands leave less noise in the queries; fewer bands need less noise for the
-  same ε, since an example is drawn with less probability. Which is best depends
-  on ε.
+  More bands leave less noise in the queries; fewer bands need less noise for
+  the same ε, since an example is drawn with less probability. Which is best
+  depends on ε.
 
   Args:
     rms_losses: from a number of bands to the rms_loss of its strategy where
-      every example takes part once: the largest column norm times the RMS error.
+      every example takes part once: the largest column norm times RMS error.
     num_rounds: n.
     num_examples: m.
     batch_size: examples in a round, in expectation.
@@ -213,14 +235,12 @@ def compare_bands(
   return tuple(sorted(candidates, key=lambda c: (c.rms_noise, c.num_bands)))
 
 
-def assumptions(sampling: sampling_lib.CyclicPoisson) -> tuple[str, ...]:
+def assumptions(sampling: sampling_lib.Sampled) -> tuple[str, ...]:
   """What must hold, in words, for a guarantee with this sampling to be true."""
   return (
-      f'each example is in one of {sampling.num_parts} parts, whatever its data,'
-      f' and the {sampling.num_rounds} rounds take turns at the parts',
-      'a round includes each example of its part independently with probability'
-      f' {sampling.sampling_probability:.6g}, drawn in secret; batches of fixed'
-      ' size or shuffled ones are not drawn so',
+      f'each example is in one of {sampling.num_parts} parts, whatever its'
+      f' data, and the {sampling.num_rounds} rounds take turns at the parts',
+      sampling.how.format(probability=sampling.sampling_probability),
       'every update is that of one example, clipped to the clip norm, and what'
       ' their sum is divided by does not depend on who was drawn',
       'Z is independent Gaussian noise, secret, and none of its rows enters two'
@@ -228,15 +248,18 @@ def assumptions(sampling: sampling_lib.CyclicPoisson) -> tuple[str, ...]:
   )
 
 
-def _chances(sampling: sampling_lib.CyclicPoisson) -> dict[str, float]:
+def _chances(
+    sampling: sampling_lib.Sampled, adjacency: str = adjacency_lib.ZERO_OUT
+) -> dict[str, float]:
   return {
       'probability': sampling.sampling_probability,
       'count': sampling.compositions,
+      'replaced': sampling.relation(adjacency).replaced,
   }
 
 
 def _max_column_norm(
-    strategy: base.Strategy, sampling: sampling_lib.CyclicPoisson
+    strategy: base.Strategy, sampling: sampling_lib.Sampled
 ) -> float:
   bands = num_bands(strategy)
   if bands > sampling.num_parts:

@@ -8,6 +8,7 @@ from scipy import special
 
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity as sensitivity_lib
+from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.strategies import base
 
@@ -21,6 +22,8 @@ def calibrate(
     delta: float,
     epsilon: float | None = None,
     rho: float | None = None,
+    adjacency: str = adjacency_lib.ZERO_OUT,
+    group_size: int = 1,
 ) -> gaussian.Guarantee:
   """The guarantee with the least noise multiplier that meets ε or ρ.
 
@@ -30,6 +33,8 @@ def calibrate(
     delta: δ at which ε is stated, and met where epsilon is given.
     epsilon: the most that ε may be.
     rho: the most that ρ may be; give this or epsilon.
+    adjacency: 'zero_out' or 'replace_one', which doubles the sensitivity.
+    group_size: devices protected together, by which it is multiplied.
 
   Raises:
     ValueError: where both targets or none are given, an argument is outside its
@@ -41,16 +46,20 @@ def calibrate(
   if not (math.isfinite(target) and target > 0.0):
     raise ValueError(f'{name} must be positive and finite, got {target!r}')
   gaussian.check_delta(delta)
+  adjacency_lib.check(adjacency, group_size)
   if rho is None:
     multiplier = effective_noise_multiplier(target, delta)
   else:
     multiplier = math.sqrt(0.5 / target)
   sensitivity = sensitivity_lib.sensitivity(strategy, schema)
+  scaled = adjacency_lib.scaled(sensitivity, adjacency, group_size)
   return gaussian.from_sensitivity(
       sensitivity,
       schema,
-      noise_multiplier=multiplier * sensitivity.value,
+      noise_multiplier=multiplier * scaled.value,
       delta=delta,
+      adjacency=adjacency,
+      group_size=group_size,
   )
 
 
@@ -71,7 +80,7 @@ def effective_noise_multiplier(epsilon: float, delta: float) -> float:
 
   def excess(log_multiplier: float) -> float:
     mu = math.exp(-log_multiplier)
-    return _log_delta(mu, epsilon) - math.log(delta)
+    return log_delta(mu, epsilon) - math.log(delta)
 
   # ε ≤ ρ + 2 √(ρ ln 1/δ) gives a multiplier that is enough (Bun and Steinke
   # 2016, proposition 1.3).
@@ -88,8 +97,10 @@ def effective_noise_multiplier(epsilon: float, delta: float) -> float:
   return multiplier
 
 
-def _log_delta(mu: float, epsilon: float) -> float:
+def log_delta(
+    mu: float, epsilon: float | np.ndarray
+) -> float | np.ndarray:
   """ln δ of a Gaussian with shift mu: Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ)."""
   near = special.log_ndtr(0.5 * mu - epsilon / mu)
   far = special.log_ndtr(-0.5 * mu - epsilon / mu)
-  return float(near + np.log(-np.expm1(min(epsilon + far - near, -1e-300))))
+  return near + np.log(-np.expm1(np.minimum(epsilon + far - near, -1e-300)))

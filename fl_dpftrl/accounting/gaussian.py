@@ -9,9 +9,8 @@ from dp_accounting.pld import pld_privacy_accountant
 
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity as sensitivity_lib
+from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.strategies import base
-
-ADJACENCY = 'zero_out'
 
 _DISCRETIZATION = 1e-4
 
@@ -21,14 +20,17 @@ class Guarantee:
   """What a run with one strategy guarantees every device.
 
   Attributes:
-    sensitivity: worst ‖C u‖ per unit of clip norm, or an upper bound on it.
+    sensitivity: worst change of C x between neighbouring runs per unit of clip
+      norm, or an upper bound on it.
     sensitivity_kind: 'exact' or 'upper_bound'.
     noise_multiplier: standard deviation of Z over the clip norm.
     effective_noise_multiplier: noise_multiplier / sensitivity.
     rho: zero-concentrated differential privacy (zCDP).
     epsilon: ε at delta.
     delta: δ.
-    adjacency: 'zero_out', a device's updates replaced by zeros.
+    adjacency: 'zero_out', a device's updates replaced by zeros, or
+      'replace_one', by those of other data.
+    group_size: devices protected together.
     schema: in which rounds a device may have taken part.
     assumptions: what must hold for the numbers to be true.
   """
@@ -41,8 +43,13 @@ class Guarantee:
   epsilon: float
   delta: float
   adjacency: str
+  group_size: int
   schema: participation.MinSep
   assumptions: tuple[str, ...]
+
+  def epsilon_at(self, delta: float) -> float:
+    """ε at another δ; several are points of the curve."""
+    return epsilon(self.effective_noise_multiplier, delta)
 
 
 def check_positive(name: str, value: float) -> None:
@@ -106,6 +113,8 @@ def account(
     *,
     noise_multiplier: float,
     delta: float,
+    adjacency: str = adjacency_lib.ZERO_OUT,
+    group_size: int = 1,
 ) -> Guarantee:
   """The guarantee of a run with this strategy, schema and noise.
 
@@ -114,6 +123,8 @@ def account(
     schema: the rounds that consumed noise and how devices took part in them.
     noise_multiplier: standard deviation of Z over the clip norm.
     delta: δ of (ε, δ).
+    adjacency: 'zero_out' or 'replace_one', which doubles the sensitivity.
+    group_size: devices protected together, by which it is multiplied.
 
   Raises:
     ValueError: where an argument is outside its range, or the schema has more
@@ -121,9 +132,15 @@ def account(
   """
   check_positive('noise_multiplier', noise_multiplier)
   check_delta(delta)
+  adjacency_lib.check(adjacency, group_size)
   sensitivity = sensitivity_lib.sensitivity(strategy, schema)
   return from_sensitivity(
-      sensitivity, schema, noise_multiplier=noise_multiplier, delta=delta
+      sensitivity,
+      schema,
+      noise_multiplier=noise_multiplier,
+      delta=delta,
+      adjacency=adjacency,
+      group_size=group_size,
   )
 
 
@@ -133,8 +150,18 @@ def from_sensitivity(
     *,
     noise_multiplier: float,
     delta: float,
+    adjacency: str = adjacency_lib.ZERO_OUT,
+    group_size: int = 1,
 ) -> Guarantee:
   """The guarantee for a sensitivity that is exact or an upper bound.
+
+  Args:
+    sensitivity: to one device's updates, before adjacency and group_size.
+    schema: for which it holds.
+    noise_multiplier: standard deviation of Z over the clip norm.
+    delta: δ of (ε, δ).
+    adjacency: as of `account`.
+    group_size: as of `account`.
 
   Raises:
     ValueError: where the sensitivity is a lower bound, which proves nothing, or
@@ -148,6 +175,7 @@ def from_sensitivity(
         f' {sensitivity.kind!r}'
     )
   check_positive('sensitivity', sensitivity.value)
+  sensitivity = adjacency_lib.scaled(sensitivity, adjacency, group_size)
   check_positive('noise_multiplier', noise_multiplier)
   effective = noise_multiplier / sensitivity.value
   return Guarantee(
@@ -158,9 +186,11 @@ def from_sensitivity(
       rho=rho(effective),
       epsilon=epsilon(effective, delta),
       delta=delta,
-      adjacency=ADJACENCY,
+      adjacency=adjacency,
+      group_size=group_size,
       schema=schema,
-      assumptions=assumptions(schema),
+      assumptions=assumptions(schema)
+      + adjacency_lib.assumptions(adjacency, group_size),
   )
 
 

@@ -4,13 +4,12 @@ import functools
 import math
 from typing import Callable
 
-from dp_accounting import dp_event
-from dp_accounting import privacy_accountant
-from dp_accounting.pld import pld_privacy_accountant
+from dp_accounting.pld import privacy_loss_distribution
 from scipy import optimize
 
 from fl_dpftrl.accounting import calibration
 from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.accounting import replaced as replaced_lib
 
 _PRECISION = 2e-6  # relative, of the noise multiplier
 _SMALLEST_EPSILON = 1e-9  # below it, searches take ε for this
@@ -22,26 +21,36 @@ _ROUNDING = 5e-16
 
 
 def epsilon(
-    multiplier: float, delta: float, *, probability: float, count: int
+    multiplier: float,
+    delta: float,
+    *,
+    probability: float,
+    count: int,
+    replaced: bool = False,
 ) -> float:
-  """ε at δ of count Poisson-sampled Gaussian releases, add-or-remove.
+  """ε at δ of count sampled Gaussian releases.
+
+  With add-or-remove and Poisson samples, or where an example is replaced and
+  the samples are Poisson or of a fixed size.
 
   The distribution is discretised, and δ lowered by what rounding may do to it,
   so that ε is not understated.
 
   Args:
-    multiplier: standard deviation of the noise over the norm of what an example
-      adds to a release.
+    multiplier: standard deviation of the noise over the most that an example
+      moves a release in which it is: what it adds, twice that where replaced.
     delta: δ.
     probability: with which a release includes an example.
     count: number of releases.
+    replaced: whether an example is replaced, and not more or less.
 
   Raises:
     ValueError: where the multiplier is not positive and finite, delta is not
       between 0 and 1, probability not above 0 and at most 1, or count not at
       least 1; and where delta is too small to be resolved.
 
-  Source: Koskela et al. 2020; Doroshenko et al. 2022 (connect the dots).
+  Source: Koskela et al. 2020; Doroshenko et al. 2022 (connect the
+  dots); of an example that is replaced, as said in `replaced`.
   """
   gaussian.check_positive('multiplier', multiplier)
   gaussian.check_delta(delta)
@@ -59,17 +68,21 @@ def epsilon(
   if resolved < 0.5 * delta:
     raise ValueError(
         f'delta={delta!r} is too small for a privacy loss distribution of'
-        f' {count} releases; {2 * count * _ROUNDING:.1g} and above can be resolved'
+        f' {count} releases; {2 * count * _ROUNDING:.1g} and above can be'
+        ' resolved'
     )
-  accountant = pld_privacy_accountant.PLDAccountant(
-      privacy_accountant.NeighboringRelation.ADD_OR_REMOVE_ONE,
-      value_discretization_interval=_step(multiplier, probability, count),
+  step = _step(multiplier, probability, count)
+  if replaced:
+    release = replaced_lib.loss_distribution(multiplier, probability, step)
+  else:
+    release = privacy_loss_distribution.from_gaussian_mechanism(
+        standard_deviation=multiplier,
+        value_discretization_interval=step,
+        sampling_prob=probability,
+    )
+  value = float(
+      release.self_compose(count).get_epsilon_for_delta(resolved)
   )
-  release = dp_event.PoissonSampledDpEvent(
-      probability, dp_event.GaussianDpEvent(multiplier)
-  )
-  accountant.compose(release, count)
-  value = float(accountant.get_epsilon(resolved))
   if not math.isfinite(value):
     raise ValueError(
         f'delta={delta!r} is too small for a privacy loss distribution of'
@@ -99,7 +112,12 @@ def _step(multiplier: float, probability: float, count: int) -> float:
 
 
 def effective_noise_multiplier(
-    epsilon: float, delta: float, *, probability: float, count: int
+    epsilon: float,
+    delta: float,
+    *,
+    probability: float,
+    count: int,
+    replaced: bool = False,
 ) -> float:  # pylint: disable=redefined-outer-name
   """The least multiplier whose ε at δ is at most epsilon, to a part in 10⁵.
 
@@ -110,7 +128,11 @@ def effective_noise_multiplier(
   @functools.lru_cache(maxsize=None)
   def excess(log_multiplier: float) -> float:
     value = _epsilon(
-        math.exp(log_multiplier), delta, probability=probability, count=count
+        math.exp(log_multiplier),
+        delta,
+        probability=probability,
+        count=count,
+        replaced=replaced,
     )
     return math.log(max(value, _SMALLEST_EPSILON) / epsilon)
 

@@ -1,10 +1,12 @@
 """What a strategy, a schema and a noise multiplier guarantee."""
 
 import argparse
-from typing import Any
+from typing import Any, Callable
 
 from fl_dpftrl import accounting
 from fl_dpftrl import catalogue
+from fl_dpftrl.accounting import amplification
+from fl_dpftrl.accounting import sampling
 from fl_dpftrl.commands import flags
 
 HELP = 'from a noise multiplier to ρ and ε'
@@ -12,6 +14,18 @@ HELP = 'from a noise multiplier to ρ and ε'
 EXAMPLE = (
     'fl-dpftrl account --strategy=blt-b400 --noise_multiplier=7.379'
     ' --delta=1e-10 --num_rounds=1280 --min_sep=300 --max_participations=4'
+)
+
+_FIGURES = (
+    'noise_multiplier',
+    'sensitivity',
+    'sensitivity_kind',
+    'effective_noise_multiplier',
+    'rho',
+    'epsilon',
+    'delta',
+    'adjacency',
+    'group_size',
 )
 
 
@@ -24,48 +38,92 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       help='standard deviation of Z over the clip norm, for the strategy as'
       ' stored',
   )
-  parser.add_argument('--delta', type=float, required=True, help='δ')
+  flags.add_guarantee(parser)
   flags.add_schema(parser, required=True)
+  flags.add_separation(parser)
+  flags.add_sampling(parser)
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-  """The guarantee under the schema of the flags."""
-  guarantee = accounting.account(
-      catalogue.load_strategy(args.strategy),
-      flags.schema(args),
+  """The guarantee under the schema or the sampling of the flags."""
+  return guarantee(
+      args,
+      accounting.account,
+      amplification.account,
       noise_multiplier=args.noise_multiplier,
-      delta=args.delta,
   )
-  return fields(args.strategy, guarantee)
 
 
-def fields(
-    strategy: str, guarantee: accounting.Guarantee
+def guarantee(
+    args: argparse.Namespace,
+    ordinary: Callable[..., accounting.Guarantee],
+    amplified: Callable[..., amplification.AmplifiedGuarantee],
+    **noise: float | None,
 ) -> dict[str, Any]:
-  """A guarantee as fields of a JSON result, and what it is a guarantee of."""
-  figures = {
-      name: getattr(guarantee, name)
-      for name in (
-          'noise_multiplier',
-          'sensitivity',
-          'sensitivity_kind',
-          'effective_noise_multiplier',
-          'rho',
-          'epsilon',
-          'delta',
-          'adjacency',
+  """What the accountant that the flags ask for says, as fields."""
+  strategy = catalogue.load_strategy(args.strategy)
+  draws = flags.sampling(args, strategy)
+  noise |= {'delta': args.delta[0], 'adjacency': args.adjacency}
+  if isinstance(draws, sampling.Sampled):
+    if args.group_size != 1:
+      raise ValueError(
+          f'--group_size={args.group_size} is refused with --sampling='
+          f'{args.sampling}: examples are drawn one by one, and a multiple of'
+          ' the sensitivity bounds no group of them'
       )
-  }
-  return {
-      'strategy': strategy,
-      **flags.schema_fields(guarantee.schema),
-      **figures,
-      'assumptions': list(guarantee.assumptions),
-  }
+    found = amplified(strategy, draws, **noise)
+    figures = {
+        **vars(found), 'sensitivity_kind': 'exact', 'rho': None, 'group_size': 1
+    }
+  else:
+    schema = flags.schema(args) if draws is None else draws.schema
+    found = ordinary(strategy, schema, group_size=args.group_size, **noise)
+    figures = vars(found)
+  result = {'strategy': args.strategy, **_participation(args, draws, found)}
+  result |= {name: figures[name] for name in _FIGURES}
+  for delta in args.delta[1:]:
+    first = {'delta': found.delta, 'epsilon': found.epsilon}
+    result.setdefault('curve', [first]).append(
+        {'delta': delta, 'epsilon': found.epsilon_at(delta)}
+    )
+  result['assumptions'] = list(found.assumptions)
+  if isinstance(draws, sampling.Shuffled):
+    result['assumptions'].insert(1, draws.assumption)
+  return result
+
+
+def _participation(
+    args: argparse.Namespace,
+    draws: sampling.Cyclic | None,
+    found: accounting.Guarantee | amplification.AmplifiedGuarantee,
+) -> dict[str, Any]:
+  """Who may be in which rounds, as fields."""
+  result = {'num_rounds': args.num_rounds}
+  if not isinstance(draws, sampling.Sampled):
+    result |= flags.schema_fields(found.schema)
+    result['separation'] = flags.separation(found.schema)
+  if draws is not None:
+    result |= {
+        'sampling': args.sampling,
+        'num_examples': draws.num_examples,
+        'batch_size': draws.batch_size,
+        'num_parts': draws.num_parts,
+    }
+  if isinstance(draws, sampling.Sampled):
+    result |= {
+        'sampling_probability': draws.sampling_probability,
+        'compositions': draws.compositions,
+    }
+  return result
 
 
 def show(result: dict[str, Any]) -> str:
-  """The figures as a table, rounded up, and what they assume."""
-  figures = {k: v for k, v in result.items() if k != 'assumptions'}
+  """The figures as a table, rounded up, the curve, and what they assume."""
+  figures = {
+      k: v for k, v in result.items() if k not in ('curve', 'assumptions')
+  }
+  tables = [flags.table(figures)]
+  if 'curve' in result:
+    tables.append(flags.columns(result['curve']))
   sentences = [f'- {sentence}' for sentence in result['assumptions']]
-  return '\n'.join([flags.table(figures), '', 'if', *sentences])
+  return '\n\n'.join([*tables, '\n'.join(['if', *sentences])])

@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from fl_dpftrl import accounting
-from fl_dpftrl import catalogue
+from fl_dpftrl.accounting import amplification
 from fl_dpftrl.commands import account
 from fl_dpftrl.commands import flags
 
@@ -21,20 +21,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   target = parser.add_mutually_exclusive_group(required=True)
   target.add_argument('--epsilon', type=float, help='the most that ε may be')
   target.add_argument('--rho', type=float, help='the most that ρ may be')
-  parser.add_argument('--delta', type=float, required=True, help='δ')
+  flags.add_guarantee(parser)
   flags.add_schema(parser, required=True)
+  flags.add_separation(parser)
+  flags.add_sampling(parser)
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-  """The guarantee with the least noise under the schema of the flags."""
-  guarantee = accounting.calibrate(
-      catalogue.load_strategy(args.strategy),
-      flags.schema(args),
-      delta=args.delta,
-      epsilon=args.epsilon,
-      rho=args.rho,
+  """The guarantee with the least noise that meets the target at the first δ."""
+  target = {'epsilon': args.epsilon} if args.rho is None else {'rho': args.rho}
+  return account.guarantee(
+      args, accounting.calibrate, _amplified, **target
   )
-  return account.fields(args.strategy, guarantee)
+
+
+def _amplified(*args, **kwargs) -> amplification.AmplifiedGuarantee:
+  if 'rho' in kwargs:
+    raise ValueError(
+        f'--rho={kwargs["rho"]} is not for batches that are sampled, whose ε is'
+        ' not that of one Gaussian: give --epsilon'
+    )
+  return amplification.calibrate(*args, **kwargs)
 
 
 show = account.show

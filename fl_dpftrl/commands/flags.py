@@ -7,12 +7,15 @@ from typing import Any, Sequence
 import numpy as np
 
 from fl_dpftrl import participation
+from fl_dpftrl.accounting import amplification
+from fl_dpftrl.accounting import sampling as sampling_lib
 from fl_dpftrl.logs import page
+from fl_dpftrl.strategies import base
 
 # Of these a rounded figure must not promise more than the exact one.
 _ROUNDED_UP = frozenset({
     'sensitivity', 'rho', 'epsilon', 'noise_multiplier',
-    'rms_error', 'max_error', 'rms_loss', 'max_loss',
+    'rms_error', 'max_error', 'rms_loss', 'max_loss', 'rms_noise',
 })
 
 # What `values` takes, for --help.
@@ -83,6 +86,88 @@ def schema_fields(value: participation.MinSep) -> dict[str, int]:
       'min_sep': value.min_sep,
       'max_participations': value.participations,
   }
+
+
+def add_sampling(parser: argparse.ArgumentParser) -> None:
+  """Adds --sampling, and what describes batches that training draws."""
+  add = parser.add_argument
+  add(
+      '--sampling',
+      choices=tuple(sampling_lib.SCHEMES),
+      help='for training in one place, how a round draws its batch; instead of'
+      ' the flags on participation, and amplified with poisson and fixed_size',
+  )
+  add('--num_examples', type=int, help='with --sampling: m')
+  add(
+      '--batch_size', type=_number,
+      help='with --sampling: examples in a round, with poisson in expectation',
+  )
+  add(
+      '--num_parts', type=int,
+      help='with --sampling: parts of the examples that rounds take turns at'
+      ' (default: the bands of the strategy where amplified, or else 1)',
+  )
+
+
+def _number(text: str) -> int | float:
+  value = float(text)
+  return int(value) if value.is_integer() else value
+
+
+def sampling(
+    args: argparse.Namespace, strategy: base.Strategy
+) -> sampling_lib.Cyclic | None:
+  """How the flags say that batches are drawn, or None without --sampling.
+
+  Raises:
+    ValueError: where one is missing, outside its range, or without --sampling.
+  """
+  given = {
+      name: getattr(args, name)
+      for name in ('num_examples', 'batch_size', 'num_parts')
+      if getattr(args, name) is not None
+  }
+  if args.sampling is None:
+    for name, value in given.items():
+      raise ValueError(f'--{name}={value} needs --sampling')
+    return None
+  for name in ('min_sep', 'max_participations', 'separation'):
+    value = getattr(args, name)
+    if value is not None:
+      raise ValueError(
+          f'--{name}={value} and --sampling={args.sampling} exclude each other'
+      )
+  for name in ('num_examples', 'batch_size'):
+    if name not in given:
+      raise ValueError(f'--sampling={args.sampling} needs --{name}')
+  scheme = sampling_lib.SCHEMES[args.sampling]
+  if issubclass(scheme, sampling_lib.Sampled):
+    given.setdefault('num_parts', amplification.num_bands(strategy))
+  return scheme(num_rounds=args.num_rounds, **given)
+
+
+def add_guarantee(parser: argparse.ArgumentParser) -> None:
+  """Adds --delta, --adjacency and --group_size."""
+  add = parser.add_argument
+  add(
+      '--delta',
+      type=float,
+      action='append',
+      required=True,
+      help='δ; given again, a curve of ε, and the first one in the figures',
+  )
+  add(
+      '--adjacency',
+      default='zero_out',
+      help='zero_out (default), or replace_one, which doubles the sensitivity;'
+      ' add_or_remove with --sampling=poisson',
+  )
+  add(
+      '--group_size',
+      type=int,
+      default=1,
+      help='devices protected together; multiplies the sensitivity',
+  )
 
 
 def add_strategy(

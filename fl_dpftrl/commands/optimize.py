@@ -1,6 +1,7 @@
 """The best strategy of a mechanism, into a strategy file."""
 
 import argparse
+import dataclasses
 import pathlib
 import time
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 from fl_dpftrl import catalogue
 from fl_dpftrl import participation
 from fl_dpftrl import workloads
+from fl_dpftrl.commands import amplified
 from fl_dpftrl.commands import flags
 from fl_dpftrl.commands import progress
 from fl_dpftrl.logs import page
@@ -73,6 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
           ' (default: regret)'
       ),
   )
+  amplified.add_arguments(parser)
   add('--output', metavar='FILE.json', help='write the strategy file there')
 
 
@@ -94,7 +97,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
   workload = _workload(args)
   optimizer = registry.OPTIMIZERS[args.mechanism]
   size = _size(args, optimizer)
+  sampled = amplified.asked(args, optimizer.size)
   schemas = _schemas(args, optimizer)
+  if sampled:
+    schemas = [dataclasses.replace(schemas[0], max_participations=1)]
   if args.output is not None:
     _check_output(pathlib.Path(args.output))
   start, shown = time.monotonic(), progress.Progress('optimize')
@@ -106,7 +112,16 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
       ),
       **size,
   }
-  if args.min_sep_range is None:
+  if sampled:
+    strategy, chosen = amplified.best(
+        args,
+        schemas[0],
+        workload,
+        lambda bands: optimizer.optimize(
+            schemas[0], num_bands=bands, **options
+        ),
+    )
+  elif args.min_sep_range is None:
     strategy = optimizer.optimize(schemas[0], **options)
   else:
     over = args.range_objective or 'regret'
@@ -126,7 +141,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
       'objective': args.objective,
       **file.figures,
   }
-  if args.min_sep_range is not None:
+  if sampled:
+    result |= chosen
+  elif args.min_sep_range is not None:
     result['min_sep_range'] = list(args.min_sep_range)
     result['range_objective'] = over
     result['range'] = [_losses(strategy, s, workload) for s in schemas]
@@ -243,6 +260,9 @@ def show(result: dict[str, Any]) -> str:
   """The figures as a table, and over a range one of losses below it."""
   result = dict(result)
   points = result.pop('range', None)
+  candidates = result.pop('candidates', None)
+  if candidates is not None:
+    return f'{flags.table(result)}\n\n{flags.columns(candidates)}'
   if points is None:
     return flags.table(result)
   low, high = result['min_sep_range']

@@ -2,43 +2,10 @@
 
 from typing import Sequence
 
+from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.logs import observed as observed_lib
 from fl_dpftrl.logs import runs as runs_lib
-
-ADJACENCIES = ('zero_out', 'replace_one')
-
-_ADJACENCY_SENTENCES = {
-    'zero_out': (
-        'adjacency is zero-out: neighbouring runs differ in that the updates of'
-        ' one device are zeros, and the rounds it is in stay the same'
-    ),
-    'replace_one': (
-        'adjacency is replace-one: neighbouring runs differ in the data of one'
-        ' device, and the rounds it is in stay the same; two clipped updates'
-        ' are at most 2 clip norms apart, so the sensitivity is doubled'
-    ),
-}
-
-
-def factor(adjacency: str) -> float:
-  """What the sensitivity of zero-out adjacency is multiplied by.
-
-  Raises:
-    ValueError: for an adjacency that does not follow from a log.
-  """
-  if adjacency == 'add_or_remove':
-    raise ValueError(
-        'adjacency add_or_remove is refused: without a device others would fill'
-        ' its places in the cohorts, which a log cannot show; zero_out protects'
-        ' the same updates'
-    )
-  if adjacency not in ADJACENCIES:
-    raise ValueError(
-        f'adjacency must be one of {", ".join(ADJACENCIES)}, got {adjacency!r}'
-    )
-  return 2.0 if adjacency == 'replace_one' else 1.0
-
 
 def sentences(
     runs: Sequence[runs_lib.Run],
@@ -86,7 +53,7 @@ def sentences(
       ' released either; declared holds whoever reacts to the models, as long'
       ' as devices keep to the schema themselves'
   )
-  result.append(_ADJACENCY_SENTENCES[adjacency])
+  result += adjacency_lib.assumptions(adjacency)
   if group_size > 1:
     result.append(
         f'groups of {group_size} devices are protected together: worst case'

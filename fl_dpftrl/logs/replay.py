@@ -6,10 +6,10 @@ side by side and are never mixed.
 
 import functools
 import math
-import numbers
 from typing import Any, Callable, Sequence
 
 from fl_dpftrl import sensitivity as sensitivity_lib
+from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.logs import assumptions as assumptions_lib
 from fl_dpftrl.logs import guarantees
@@ -24,7 +24,6 @@ Run = runs_lib.Run
 run = runs_lib.run
 read_log = log_lib.read_log
 
-ADJACENCIES = assumptions_lib.ADJACENCIES
 QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
 _BARS = 32
@@ -86,7 +85,7 @@ def replay(
           noises[0].multiplier
           if all(all(noise.multipliers) for noise in noises) else 0.0
       ),
-      factor=assumptions_lib.factor(adjacency),
+      factor=adjacency_lib.factor(adjacency),
       deltas=deltas,
   )
   schemas = [o.schema for o in happened]
@@ -150,17 +149,9 @@ def _check(runs, deltas, adjacency, group_size, report_goal) -> None:
     raise ValueError('deltas must hold at least one delta')
   for delta in deltas:
     gaussian.check_delta(delta)
-  assumptions_lib.factor(adjacency)
-  for name, value in (
-      ('group_size', group_size), ('report_goal', report_goal)
-  ):
-    if value is not None and (
-        isinstance(value, bool)
-        or not (isinstance(value, numbers.Integral) and value >= 1)
-    ):
-      raise ValueError(
-          f'{name} must be a whole number of at least 1, got {value!r}'
-      )
+  adjacency_lib.check(adjacency, group_size)
+  if report_goal is not None and report_goal < 1:
+    raise ValueError(f'report_goal must be at least 1, got {report_goal!r}')
   kinds = {str(run.log.id_type) for run in runs}
   if len(kinds) > 1:
     raise log_lib.LogError(

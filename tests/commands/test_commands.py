@@ -131,6 +131,32 @@ def test_optimize_for_momentum(tmp_path, result):
   assert described['rms_loss'] == found['rms_loss']
 
 
+@pytest.mark.parametrize('mechanism', ['banded', 'banded_toeplitz'])
+def test_optimize_the_number_of_bands(tmp_path, result, run, mechanism):
+  path = tmp_path / 'found.json'
+  line = (
+      f'optimize --mechanism={mechanism} --num_rounds=32 --objective=rms'
+      f' --epsilon=4 --delta=1e-6 --num_examples=640 --batch_size=40'
+      f' --output={path}'
+  )
+  found = result(line)
+  noise = {c['num_bands']: c['rms_noise'] for c in found['candidates']}
+  assert set(noise) == {1, 2, 4, 8, 16}
+  assert found['num_bands'] == min(noise, key=noise.get) not in (1, 16)
+  assert found['rms_error'] * found['noise_multiplier'] == pytest.approx(
+      noise[found['num_bands']], rel=1e-6
+  )
+  assert found['epsilon'] <= 4.0
+  account = result(
+      f'account --strategy={path} --delta=1e-6 --num_rounds=32'
+      f' --noise_multiplier={found["noise_multiplier"]!r} --sampling=poisson'
+      ' --num_examples=640 --batch_size=40'
+  )
+  assert account['num_parts'] == found['num_bands']
+  assert account['epsilon'] == found['epsilon']
+  assert 'rms_noise' in run(line)[1]
+
+
 @pytest.mark.parametrize('mechanism', ['blt', 'banded_toeplitz'])
 def test_optimize_over_a_range_of_min_seps(tmp_path, result, mechanism):
   path = tmp_path / 'found.json'
@@ -255,6 +281,81 @@ def test_calibrate_then_account(result, target):
   assert again == found
 
 
+RUN = (
+    '--strategy=identity --delta=1e-6 --num_rounds=60 --num_examples=1000'
+    ' --batch_size=50'
+)
+
+
+def test_account_of_a_curve_replaced_groups(result):
+  flags = (
+      'account --strategy=blt-b400 --noise_multiplier=20 --delta=1e-6'
+      ' --num_rounds=1280 --min_sep=300'
+  )
+  one = result(flags)
+  assert 'curve' not in one
+  found = result(
+      f'{flags} --delta=1e-8 --adjacency=replace_one --group_size=2'
+  )
+  assert found['sensitivity'] == pytest.approx(4 * one['sensitivity'])
+  assert found['sensitivity_kind'] == 'upper_bound'
+  assert (found['adjacency'], found['group_size']) == ('replace_one', 2)
+  assert [p['delta'] for p in found['curve']] == [1e-6, 1e-8]
+  assert found['curve'][0]['epsilon'] == found['epsilon']
+  assert found['curve'][1]['epsilon'] > found['epsilon']
+
+
+def test_account_of_a_fixed_separation(result):
+  flags = (
+      'account --strategy=tree_online --noise_multiplier=9 --delta=1e-6'
+      ' --num_rounds=16 --min_sep=3 --max_participations=5'
+  )
+  at_least, exactly = result(flags), result(f'{flags} --separation=fixed')
+  assert (at_least['separation'], exactly['separation']) == ('min', 'fixed')
+  assert exactly['epsilon'] < at_least['epsilon']
+
+
+@pytest.mark.parametrize('sampling, adjacency', [
+    ('poisson', 'zero_out'), ('poisson', 'add_or_remove'),
+    ('poisson', 'replace_one'), ('fixed_size', 'zero_out'),
+    ('fixed_size', 'replace_one'), ('shuffled', 'zero_out'),
+    ('shuffled', 'replace_one'), ('shuffled_once', 'zero_out'),
+])
+def test_sampled_batches(result, sampling, adjacency):
+  flags = (
+      f'{RUN} --sampling={sampling} --adjacency={adjacency} --num_parts=2'
+      ' --delta=1e-8'
+  )
+  found = result(f'calibrate {flags} --epsilon=2')
+  assert set(GUARANTEE) <= set(found)
+  assert 2.0 * (1 - 1e-4) <= found['epsilon'] <= 2.0 * (1 + 1e-12)
+  assert (found['sampling'], found['adjacency']) == (sampling, adjacency)
+  assert [p['delta'] for p in found['curve']] == [1e-6, 1e-8]
+  again = result(
+      f'account --noise_multiplier={found["noise_multiplier"]!r} {flags}'
+  )
+  assert again == found
+  if 'shuffled' in sampling:
+    assert found['max_participations'] == 3  # of 30 turns, 10 a pass
+    assert found['min_sep'] == {'shuffled': 2, 'shuffled_once': 20}[sampling]
+  else:
+    assert (found['sampling_probability'], found['compositions']) == (0.1, 30)
+    assert found['rho'] is None
+
+
+def test_sampled_parts_are_the_bands(result, run, tmp_path):
+  path = tmp_path / 'a.json'
+  run(f'optimize --mechanism=banded --num_rounds=60 --num_bands=5'
+      f' --min_sep=5 --output={path}')
+  line = RUN.replace('identity', str(path))
+  found = result(f'account {line} --noise_multiplier=1 --sampling=poisson')
+  assert found['num_parts'] == 5
+  status, _, err = run(
+      f'account {line} --noise_multiplier=1 --sampling=poisson --num_parts=4'
+  )
+  assert status == 2 and 'num_parts=4 is fewer than the 5 bands' in err
+
+
 @pytest.mark.parametrize('command', [account, calibrate, describe])
 def test_examples_work(run, command):
   line = command.EXAMPLE
@@ -306,6 +407,9 @@ def test_help_lists_the_commands(run, flag):
     assert f'fl-dpftrl {name} ' in out
 
 
+AMPLIFIED = (
+    '--num_rounds=5 --epsilon=1 --delta=1e-6 --num_examples=10 --batch_size=7'
+)
 ERRORS = [
     ('', 'COMMAND must be one of optimize'),
     ('traim', "'traim'"),
@@ -348,6 +452,14 @@ ERRORS = [
      'no/such/a.json'),
     ('optimize --mechanism=banded_toeplitz --num_rounds=100000 --min_sep=9'
      ' --cooldown_fraction=0.2', '100000'),
+    ('optimize --mechanism=banded --num_rounds=5 --epsilon=1',
+     '--epsilon=1.0 needs --delta'),
+    (f'optimize --mechanism=banded {AMPLIFIED}', 'rms.*--objective=max'),
+    (f'optimize --mechanism=blt {AMPLIFIED} --objective=rms', 'banded.*blt'),
+    (f'optimize --mechanism=banded {AMPLIFIED} --objective=rms --num_bands=2',
+     '--num_bands=2 and --epsilon=1.0 exclude'),
+    (f'optimize --mechanism=banded {AMPLIFIED}0 --objective=rms',
+     'batch_size=70'),
     ('describe', 'STRATEGY'),
     ('describe nope.json', "'nope.json'"),
     ('describe identity', '--num_rounds'),
@@ -366,6 +478,24 @@ ERRORS = [
      ' --epsilon=1', 'not allowed'),
     ('calibrate --strategy=identity --delta=1e-6 --num_rounds=5 --rho=inf',
      'rho.*inf'),
+    ('calibrate --strategy=identity --delta=1e-6 --num_rounds=5 --rho=1'
+     ' --adjacency=add_or_remove', 'add_or_remove is refused'),
+    (f'calibrate {RUN} --epsilon=1', '--num_examples=1000 needs --sampling'),
+    (f'calibrate {RUN} --epsilon=1 --sampling=poisson --min_sep=2',
+     '--min_sep=2 and --sampling=poisson exclude'),
+    (f'calibrate {RUN} --epsilon=1 --sampling=poisson --group_size=2',
+     '--group_size=2 is refused'),
+    (f'calibrate {RUN} --rho=1 --sampling=fixed_size', '--rho=1.0 .*--epsilon'),
+    (f'calibrate {RUN} --epsilon=1 --sampling=fixed_size'
+     ' --adjacency=add_or_remove', 'zero_out, replace_one.*add_or_remove'),
+    (f'calibrate {RUN} --epsilon=1 --sampling=shuffled'
+     ' --adjacency=add_or_remove', 'add_or_remove is refused'),
+    (f'calibrate {RUN} --epsilon=1 --sampling=shuffled --batch_size=0.5',
+     'batch_size.*0.5'),
+    ('calibrate --strategy=identity --delta=1e-6 --num_rounds=5 --epsilon=1'
+     ' --sampling=poisson', 'needs --num_examples'),
+    (f'calibrate {RUN} --epsilon=1 --sampling=poisson'.replace(
+        'identity', 'blt-b400'), 'banded strategy'),
 ]
 
 

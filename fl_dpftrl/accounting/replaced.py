@@ -1,0 +1,54 @@
+"""Privacy loss of a sampled Gaussian release where an example is replaced."""
+
+import math
+
+from dp_accounting.pld import pld_pmf
+from dp_accounting.pld import privacy_loss_distribution
+import numpy as np
+
+from fl_dpftrl.accounting import calibration
+
+_DEVIATIONS = 10.0  # of the loss; beyond them lies less than 1e-23
+
+
+def loss_distribution(
+    multiplier: float, probability: float, step: float
+) -> privacy_loss_distribution.PrivacyLossDistribution:
+  """Dominates a release of a sample, whichever neighbour is the first.
+
+  For samples of a fixed size without replacement, and for Poisson samples.
+  Where the Gaussian release of a sample has δ(ε) for samples that differ in one
+  example, a sampled one has at most q δ(ε') with e^ε' = 1 + (e^ε − 1) / q. As
+  the relation is symmetric, that bounds it for ε below 0 too, and composes.
+
+  Args:
+    multiplier: standard deviation of the noise over the most that the sum of a
+      sample moves when one of its examples is replaced, which is twice what an
+      example adds.
+    probability: q, with which a sample includes an example.
+    step: between the losses of the distribution.
+
+  Source: Balle, Barthe and Gaboardi 2018, theorems 2 and 9; Zhu, Dong and Wang
+  2022, for pairs that dominate and compose; Doroshenko et al. 2022 (connect the
+  dots).
+  """
+  mu = 1.0 / multiplier
+  whole = mu * (0.5 * mu + _DEVIATIONS)
+  most = whole + math.log(
+      probability + (1.0 - probability) * math.exp(-whole)
+  )
+  top = math.ceil(most / step)
+  losses = step * np.arange(top + 1)
+  rest = np.exp(-losses)
+  above = probability * np.exp(
+      calibration.log_delta(
+          mu, losses + np.log((1.0 - rest) / probability + rest)
+      )
+  )
+  below = 1.0 - rest[1:] + rest[1:] * above[1:]  # δ(−ε) = 1 − e^−ε + e^−ε δ(ε)
+  deltas = np.concatenate([below[::-1], above])
+  return privacy_loss_distribution.PrivacyLossDistribution(
+      pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
+          step, -top, top, np.minimum.accumulate(np.clip(deltas, 0.0, 1.0))
+      )
+  )

@@ -1,0 +1,112 @@
+"""Flags and figures of the best number of bands where batches are sampled."""
+
+import argparse
+from typing import Any, Callable
+
+from fl_dpftrl import catalogue
+from fl_dpftrl import participation
+from fl_dpftrl import workloads
+from fl_dpftrl.accounting import amplification
+from fl_dpftrl.strategies import base
+
+_FLAGS = ('epsilon', 'delta', 'num_examples', 'batch_size')
+# What the comparison decides, or has no use for.
+_EXCLUDED = (
+    'min_sep', 'max_participations', 'separation', 'min_sep_range', 'num_bands'
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds --epsilon, --delta, --num_examples and --batch_size."""
+  add = parser.add_argument
+  add(
+      '--epsilon', type=float,
+      help='for Poisson-sampled batches: choose the num_bands with the least'
+      ' noise at this ε; with the next three',
+  )
+  add('--delta', type=float, help='with --epsilon: δ')
+  add('--num_examples', type=int, help='with --epsilon: m')
+  add(
+      '--batch_size', type=float,
+      help='with --epsilon: examples in a round, in expectation',
+  )
+
+
+def asked(args: argparse.Namespace, size: str | None) -> bool:
+  """Whether the number of bands is to be chosen.
+
+  Raises:
+    ValueError: where a flag is missing, or does not go with the others.
+  """
+  given = [name for name in _FLAGS if getattr(args, name) is not None]
+  if not given:
+    return False
+  for name in _FLAGS:
+    if name not in given:
+      raise ValueError(f'--{given[0]}={getattr(args, given[0])} needs --{name}')
+  for name in _EXCLUDED:
+    if getattr(args, name) is not None:
+      raise ValueError(
+          f'--{name}={getattr(args, name)} and --epsilon={args.epsilon} exclude'
+          ' each other'
+      )
+  if size != 'num_bands' or args.objective != 'rms':
+    raise ValueError(
+        f'--epsilon={args.epsilon} is for a banded mechanism and'
+        f' --objective=rms, got --mechanism={args.mechanism} and'
+        f' --objective={args.objective}'
+    )
+  return True
+
+
+def best(
+    args: argparse.Namespace,
+    schema: participation.MinSep,
+    workload: workloads.Workload,
+    optimize: Callable[[int], base.Strategy],
+) -> tuple[base.Strategy, dict[str, Any]]:
+  """The strategy with the least noise at ε, and how all compare, as fields.
+
+  Args:
+    args: of the flags.
+    schema: of one participation: turns of a part share no row of C.
+    workload: what the noise is to be small in.
+    optimize: from a number of bands to the best strategy with them.
+  """
+  run = {
+      'num_rounds': args.num_rounds,
+      'num_examples': args.num_examples,
+      'batch_size': args.batch_size,
+  }
+  target = {'epsilon': args.epsilon, 'delta': args.delta}
+  strategies = {
+      bands: optimize(bands) for bands in amplification.candidate_bands(**run)
+  }
+  losses = {
+      bands: catalogue.evaluate(
+          strategy, schema=schema, workload=workload
+      ).figures['rms_loss']
+      for bands, strategy in strategies.items()
+  }
+  candidates = amplification.compare_bands(losses, **run, **target)
+  strategy = strategies[candidates[0].num_bands]
+  guarantee = amplification.calibrate(
+      strategy, candidates[0].sampling, **target
+  )
+  return strategy, {
+      'num_bands': candidates[0].num_bands,
+      'num_examples': args.num_examples,
+      'batch_size': args.batch_size,
+      'noise_multiplier': guarantee.noise_multiplier,
+      'epsilon': guarantee.epsilon,
+      'delta': guarantee.delta,
+      'adjacency': guarantee.adjacency,
+      'candidates': [
+          {
+              'num_bands': c.num_bands,
+              'effective_noise_multiplier': c.effective_noise_multiplier,
+              'rms_noise': c.rms_noise,
+          }
+          for c in candidates
+      ],
+  }
