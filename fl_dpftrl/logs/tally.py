@@ -16,6 +16,7 @@ from fl_dpftrl.logs import counts as counts_lib
 from fl_dpftrl.logs import exposure as exposure_lib
 
 Counts = counts_lib.Counts
+Exposure = exposure_lib.Exposure
 
 _BINS_PER_OCTAVE = 256
 _LOWEST_OCTAVE = -64

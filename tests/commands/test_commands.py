@@ -49,8 +49,10 @@ def run(capsys):
 
 
 @pytest.fixture
-def result(run):
+def result(run, monkeypatch):
   """Runs a command line with --json; gives the object."""
+  # On a busy machine anything may take long enough to be told of.
+  monkeypatch.setattr(progress, 'SECONDS', float('inf'))
 
   def run_json(line):
     status, out, err = run(f'{line} --json')

@@ -5,8 +5,10 @@ as everywhere, Spark brings the rows of a device together, and executors count
 them; what comes back is small. Files have to be at the same paths everywhere.
 """
 
+import os
 import pickle
 import re
+import sys
 from typing import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
@@ -19,7 +21,8 @@ from fl_dpftrl.logs import tally as tally_lib
 from fl_dpftrl.logs.engines import embedded
 
 _BATCH_ROWS = 1 << 18
-# A line of an executor's traceback.
+# Lines of an executor's traceback.
+_ERROR = re.compile(r'^((?:\w+\.)*\w+(?:Error|Exception): .*)$', re.MULTILINE)
 _REFUSED = re.compile(r'^(?:\w+\.)*LogError: (.*)$', re.MULTILINE)
 
 
@@ -59,7 +62,14 @@ def count(
   id_type = 'long' if pa.types.is_integer(runs[0].log.id_type) else 'string'
   progress(f'{len(pieces)} files given to Spark')
   try:
-    session = sql.SparkSession.builder.appName('fl-dpftrl').getOrCreate()
+    # Executors on this machine would take another Python than this one.
+    os.environ.setdefault('PYSPARK_PYTHON', sys.executable)
+    session = (
+        sql.SparkSession.builder.appName('fl-dpftrl')
+        .config('spark.log.level', 'OFF')  # Errors are told of, in a line.
+        .config('spark.ui.enabled', 'false')
+        .getOrCreate()
+    )
     rows = (
         session.createDataFrame(pieces, 'piece binary')
         .repartition(len(pieces))
@@ -73,7 +83,8 @@ def count(
     refused = _REFUSED.findall(str(e))
     if refused:
       raise log_lib.LogError(refused[-1]) from None
-    raise ValueError(f'Spark failed: {str(e).splitlines()[0]}') from e
+    reasons = _ERROR.findall(str(e)) or [' '.join(str(e).split())]
+    raise ValueError(f'Spark failed: {reasons[-1]}') from e
   found = [pickle.loads(row.tally) for row in rows]
   twice = [f for f in found if isinstance(f, tally_lib.DeviceTwice)]
   if twice:
