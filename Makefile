@@ -55,8 +55,15 @@ matrices: env
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
 	  $(VENV)/bin/python -m fl_dpftrl.recipes
 
-test: env
+test: env $(VENV)/spark
 	$(VENV)/bin/python -m pytest $(TESTS)
+
+# For the tests alone: replay uses Spark only where it is asked to.
+$(VENV)/spark: requirements-spark.lock $(VENV)/installed
+	@echo "Setting up Spark, for the tests that use it" >&2
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --no-deps --no-build-isolation -r requirements-spark.lock
+	@touch $@
 
 test-fast: env
 	$(VENV)/bin/python -m pytest -m 'not slow' $(TESTS)

@@ -31,6 +31,7 @@ setuptools.setup(
         'scipy>=1.11',
     ],
     extras_require={
+        'spark': ['pandas>=2.2', 'pyspark>=3.5,<4'],  # replay --engine=spark
         'streaming': ['jax>=0.4.30'],  # optimization.streaming alone
         'test': ['hypothesis>=6.100', 'jax>=0.4.30', 'pytest>=8'],
     },

@@ -12,13 +12,13 @@ from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.logs import assumptions as assumptions_lib
+from fl_dpftrl.logs import embedded
 from fl_dpftrl.logs import guarantees
 from fl_dpftrl.logs import identity
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import observed as observed_lib
 from fl_dpftrl.logs import runs as runs_lib
 from fl_dpftrl.logs import tally as tally_lib
-from fl_dpftrl.logs.engines import embedded
 
 Run = runs_lib.Run
 run = runs_lib.run

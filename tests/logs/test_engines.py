@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from fl_dpftrl.logs import embedded
 from fl_dpftrl.logs import engines
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import replay
@@ -17,7 +18,6 @@ from fl_dpftrl.logs import runs
 from fl_dpftrl.logs import schema
 from fl_dpftrl.logs import shards
 from fl_dpftrl.logs import tally
-from fl_dpftrl.logs.engines import embedded
 from fl_dpftrl.strategies import blt
 from fl_dpftrl.strategies import tree
 

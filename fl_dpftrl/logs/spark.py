@@ -13,12 +13,12 @@ from typing import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
+from fl_dpftrl.logs import embedded
 from fl_dpftrl.logs import exposure as exposure_lib
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import runs as runs_lib
 from fl_dpftrl.logs import shards as shards_lib
 from fl_dpftrl.logs import tally as tally_lib
-from fl_dpftrl.logs.engines import embedded
 
 _BATCH_ROWS = 1 << 18
 # Lines of an executor's traceback.

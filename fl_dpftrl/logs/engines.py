@@ -6,7 +6,7 @@ from typing import Callable
 from fl_dpftrl.logs import tally
 
 NAMES = ('embedded', 'spark')
-"""Modules here, each with `count`; imported when one is asked for."""
+"""Modules beside this one, each with `count`; imported when one is asked for."""
 
 
 def by_name(name: str) -> Callable[..., tally.Tally]:
@@ -17,4 +17,4 @@ def by_name(name: str) -> Callable[..., tally.Tally]:
   """
   if name not in NAMES:
     raise ValueError(f'engine must be one of {", ".join(NAMES)}, got {name!r}')
-  return importlib.import_module(f'fl_dpftrl.logs.engines.{name}').count
+  return importlib.import_module(f'fl_dpftrl.logs.{name}').count
