@@ -65,6 +65,8 @@ def _run(entry: Any, folder: pathlib.Path) -> runs_lib.Run:
     if isinstance(value, bool) or not isinstance(value, _KINDS[key]):
       raise ValueError(f'{key} must not be {value!r}')
   logs = entry['log'] if isinstance(entry['log'], list) else [entry['log']]
+  if not logs or not all(isinstance(path, str) for path in logs):
+    raise ValueError(f'log must not be {entry["log"]!r}')
   strategy = entry['strategy']
   if (folder / strategy).is_file():
     strategy = folder / strategy
