@@ -38,13 +38,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add(
       '--num_bands', type=int,
       help=(
-          'of banded and banded_toeplitz (default: min_sep, or a number that'
-          ' proves better), and of banded_sqrt (default: num_rounds)'
+          'of banded (default: min_sep), banded_toeplitz (default: min_sep, or'
+          ' up to num_rounds where that is better) and banded_sqrt (default:'
+          ' num_rounds)'
       ),
   )
   add(
       '--num_buffers', type=int,
-      help='of blt, 1 to 8; 0 chooses (default: 0)',
+      help=(
+          'of blt, 1 to 8; 0 for the fewest within 0.1 %% of the best of these'
+          ' (default: 0)'
+      ),
   )
   add(
       '--workload', choices=('prefix', 'momentum'), default='prefix',
