@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       '--mechanisms', required=True, type=_names,
       help=(
           'separated by commas: mechanisms (blt, or blt:3 with its size),'
-          ' strategy files, names in matrices/'
+          ' strategy files (mine.json, or NAME=mine.json), names in matrices/'
       ),
   )
   several = 'one, a list as 50,100,200 or a range as LOW:HIGH:POINTS'
@@ -57,7 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
           f'k, most rounds of one device: {several} (default: as many as fit)'
       ),
   )
-  for name, what in (('min_sep', 'min-sep'), ('num_rounds', 'rounds')):
+  for name, what in (
+      ('min_sep', 'min-sep'), ('num_rounds', 'number of rounds')
+  ):
     add(
         f'--optimize_for_{name}', type=_values_or_each, default=[None],
         metavar=name[0].upper(),
@@ -137,17 +139,21 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
   folder = None if args.output is None else _folder(args.output)
   if folder is not None:
     _check_matplotlib()
+  _warn_of_workloads(contenders)
   entries, skipped = [], []
   shown = progress.Progress('compare')
   for found in sweep.run(
       contenders, schemas, objective=args.objective, watch=_watch(shown)
   ):
     (entries if isinstance(found, sweep.Entry) else skipped).append(found)
-  _warn(skipped, varying)
+  left_out = _left_out(skipped, varying)
   if not entries:
     raise ValueError(
-        f'--mechanisms={",".join(args.mechanisms)}: none of them can do this'
+        f'--mechanisms={",".join(args.mechanisms)}: none of them can do this:'
+        f' {"; ".join(left_out)}'
     )
+  for line in left_out:
+    print(f'compare: {line}', file=sys.stderr)
   result = {
       'objective': args.objective,
       'varying': varying[0] if varying else None,
@@ -227,16 +233,35 @@ def _watch(shown: progress.Progress) -> sweep.Watch:
   return watch
 
 
-def _warn(skipped: list[sweep.Skipped], varying: list[str]) -> None:
+def _warn_of_workloads(contenders: list[contenders_lib.Contender]) -> None:
+  """One line for each file that was made for something else."""
+  for contender in contenders:
+    workload = contender.workload
+    if workload is not None and not workload.is_prefix_sums:
+      fields = flags.workload_fields(workload)
+      fields.pop('workload')
+      what = ', '.join(f'{name} {value:g}' for name, value in fields.items())
+      print(
+          f'compare: {contender.label} was made for {what}; its losses here'
+          ' are of prefix sums, as those of all others',
+          file=sys.stderr,
+      )
+
+
+def _left_out(
+    skipped: list[sweep.Skipped], varying: list[str]
+) -> list[str]:
   """One line for each contender and reason."""
   where: dict[tuple[str, str], list[str]] = {}
   for skip in skipped:
     key = skip.contender.label, skip.reason
     values = [str(getattr(skip.schema, name)) for name in varying]
     where.setdefault(key, []).extend(values)
+  lines = []
   for (label, reason), values in where.items():
     at = f' at {varying[0]}={",".join(values)}' if values else ''
-    print(f'compare: {label} is left out{at}: {reason}', file=sys.stderr)
+    lines.append(f'{label} is left out{at}: {reason}')
+  return lines
 
 
 def _csv(entries: list[sweep.Entry]) -> bytes:

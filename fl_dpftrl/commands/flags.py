@@ -5,6 +5,7 @@ import dataclasses
 from typing import Any, Sequence
 
 from fl_dpftrl import participation
+from fl_dpftrl import workloads
 from fl_dpftrl.logs import page
 
 # Of these a rounded figure must not promise more than the exact one.
@@ -12,7 +13,7 @@ _ROUNDED_UP = frozenset({
     'sensitivity', 'rho', 'epsilon', 'noise_multiplier',
     'rms_error', 'max_error', 'rms_loss', 'max_loss',
 })
-
+_ROUNDING = 1e-12
 
 SEPARATIONS = {
     'min': participation.MinSep,
@@ -53,7 +54,7 @@ def schema(args: argparse.Namespace) -> participation.MinSep:
     ValueError: where one is outside its range, or --num_rounds is missing.
   """
   if args.num_rounds is None:
-    raise ValueError('--num_rounds is needed with the other schema flags')
+    raise ValueError('--num_rounds is needed')
   cls = SEPARATIONS[getattr(args, 'separation', None) or 'min']
   return cls(
       num_rounds=args.num_rounds,
@@ -79,6 +80,12 @@ def schema_fields(value: participation.MinSep) -> dict[str, int]:
       'min_sep': value.min_sep,
       'max_participations': value.participations,
   }
+
+
+def workload_fields(value: workloads.Workload) -> dict[str, str | float]:
+  """A workload as fields of a JSON result: its name, and what is not 0."""
+  fields = {k: v for k, v in dataclasses.asdict(value).items() if v}
+  return {'workload': value.name, **fields}
 
 
 def add_strategy(parser: argparse.ArgumentParser) -> None:
@@ -119,7 +126,8 @@ def _cell(name: str, value: Any) -> str:
   if name == 'seconds':
     return f'{value:.2f}'
   if isinstance(value, float) and name in _ROUNDED_UP:
-    return page.rounded(value, digits=6)
+    # What is one rounding error above 10 is 10.
+    return page.rounded(value * (1.0 - _ROUNDING), digits=6)
   if isinstance(value, float):
     return f'{value:.6g}'
   return str(value)

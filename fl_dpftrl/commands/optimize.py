@@ -59,7 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         f'--{name}_fraction', type=float, default=0.0,
         help=(
-            f'share of the rounds in which the learning rate {what} (default: 0)'
+            f'share of the rounds in which the learning rate {what}, with either'
+            ' workload (default: 0)'
         ),
     )
   add(
@@ -128,6 +129,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
       **flags.schema_fields(schemas[0]),
       'separation': flags.separation(schemas[0]),
       'objective': args.objective,
+      **flags.workload_fields(workload),
       **file.figures,
   }
   if args.min_sep_range is not None:

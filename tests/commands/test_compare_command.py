@@ -129,6 +129,25 @@ def test_strategies_are_measured_and_not_optimised(tmp_path, result):
   assert {k: rows[-1][k] for k in FIGURES} == {k: described[k] for k in FIGURES}
 
 
+def test_files_made_for_another_workload_are_told(tmp_path, run):
+  path = tmp_path / 'mine.json'
+  optimize = 'optimize --mechanism=blt --num_buffers=1 --num_rounds=20'
+  run(f'{optimize} --workload=momentum --momentum=0.9 --cooldown_fraction=0.25'
+      f' --output={path}')
+  status, _, err = run(f'compare --mechanisms={path},blt-b400 --num_rounds=20')
+  line, = err.splitlines()
+  assert status == 0
+  assert 'mine was made for momentum 0.9, cooldown_fraction 0.25' in line
+  assert 'prefix sums' in line
+
+
+def test_where_none_can_do_it_one_line_says_why(run):
+  status, out, err = run('compare --mechanisms=blt:9 --num_rounds=9')
+  line, = err.splitlines()
+  assert status == 2 and not out
+  assert 'blt:9: none of them' in line and 'num_buffers must be 1 to 8' in line
+
+
 def test_as_many_participations_as_fit_unless_said(result):
   rows = result(
       'compare --mechanisms=identity --num_rounds=60 --min_sep=10,20,30'
