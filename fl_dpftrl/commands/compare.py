@@ -302,14 +302,10 @@ def _figures(
     )
   columns, mechanism_of, schema = _columns(entries)
   if columns:
-    at = ''
-    if varying:
-      value = getattr(schema, varying[0])
-      at = f'at {varying[0]} = {style.number(value)}; '
     drawn['coefficients.png'] = figures.lags(
         columns, mechanism_of,
         title='Coefficients against lag',
-        subtitle=f'first columns; {at}{setting}; {goal}',
+        subtitle=f'first columns; {_in_words(schema, style.number)}; {goal}',
     )
   return {name: style.png(figure) for name, figure in drawn.items()}
 
@@ -328,6 +324,15 @@ def _setting(
   elif len(args.max_participations) == 1:
     words.append(f'at most {number(args.max_participations[0])} participations')
   return ', '.join(words)
+
+
+def _in_words(
+    schema: participation.MinSep, number: Callable[[float], str]
+) -> str:
+  return (
+      f'{number(schema.num_rounds)} rounds, min-sep {number(schema.min_sep)},'
+      f' at most {number(schema.participations)} participations'
+  )
 
 
 def _columns(

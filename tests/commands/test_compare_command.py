@@ -15,6 +15,7 @@ from fl_dpftrl import participation
 from fl_dpftrl.commands import compare
 from fl_dpftrl.commands import main
 from fl_dpftrl.commands import progress
+from fl_dpftrl.comparison import figures
 from fl_dpftrl.optimization import registry
 
 ROW = [
@@ -330,3 +331,18 @@ def test_the_example_works(run, tmp_path, monkeypatch):
       'coefficients.png', 'comparison.csv', 'max_loss.png', 'rms_loss.png'
   ]
   assert 'blt-b400' in out
+
+
+def test_the_figure_of_one_setting_names_that_setting(
+    tmp_path, run, monkeypatch
+):
+  told = []
+  drawn = figures.lags
+  monkeypatch.setattr(
+      figures, 'lags',
+      lambda *args, subtitle, **kwargs: told.append(subtitle)
+      or drawn(*args, subtitle=subtitle, **kwargs),
+  )
+  run('compare --mechanisms=blt:1 --num_rounds=40 --min_sep=10,20'
+      f' --max_participations=9 --output={tmp_path}')
+  assert '40 rounds, min-sep 20, at most 2 participations' in told[0]
