@@ -54,7 +54,11 @@ def against(
       for label, line in ratios.items()
       if min(y for _, y, _ in line) <= high
   }
-  above = [label for label in points if label not in ratios]
+  above = [
+      label
+      for label in points
+      if label not in ratios or ratios[label][-1][1] > high
+  ]
   if above:
     style.remark(bottom, f'higher than shown: {", ".join(above)}')
   for axes, lines in ((top, points), (bottom, ratios)):

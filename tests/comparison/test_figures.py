@@ -13,7 +13,7 @@ from fl_dpftrl.comparison import sweep
 def entries(names):
   return list(sweep.run(
       contenders.contenders(names),
-      [participation.MinSep(num_rounds=n, min_sep=20) for n in (60, 120)],
+      [participation.MinSep(num_rounds=n, min_sep=20) for n in (4, 120)],
       objective='max',
       watch=lambda contender, schema: lambda steps, loss: None,
   ))
@@ -26,6 +26,11 @@ def above(axes):
 @pytest.mark.parametrize('names, note', [
     (['blt:1', 'banded_toeplitz'], ''),
     (['blt:1', 'identity', 'banded_toeplitz'], 'higher than shown: identity'),
+    # In sight at the first point alone, where it ends without its name.
+    (
+        ['blt:1', 'banded_toeplitz', 'tree_online'],
+        'higher than shown: tree_online',
+    ),
 ])
 def test_lines_out_of_the_ratios_are_named(names, note):
   figure = figures.against(
