@@ -85,7 +85,8 @@ def test_optimize(tmp_path, result, mechanism, flags, copies, objective):
   )
   assert list(found) == [
       'mechanism', 'num_rounds', 'min_sep', 'max_participations', 'separation',
-      'objective', 'workload', *FIGURES, *gap, 'memory_copies', 'wall_seconds', 'output',
+      'objective', 'workload', *FIGURES, *gap,
+          'memory_copies', 'wall_seconds', 'output',
   ]
   assert found['mechanism'] == mechanism
   assert found['objective'] == objective

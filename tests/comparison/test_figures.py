@@ -25,8 +25,8 @@ def above(axes):
 
 @pytest.mark.parametrize('names, note', [
     (['blt:1', 'banded_toeplitz'], ''),
+    # In sight at the first point, but not where its name would be.
     (['blt:1', 'identity', 'banded_toeplitz'], 'higher than shown: identity'),
-    # In sight at the first point alone, where it ends without its name.
     (
         ['blt:1', 'banded_toeplitz', 'tree_online'],
         'higher than shown: tree_online',
