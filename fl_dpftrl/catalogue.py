@@ -266,9 +266,12 @@ def _refuse_constant(constant: str) -> None:
 
 
 def _read(path: pathlib.Path) -> StrategyFile:
-  document = json.loads(
-      path.read_text(encoding='utf-8'), parse_constant=_refuse_constant
-  )
+  try:
+    document = json.loads(
+        path.read_text(encoding='utf-8'), parse_constant=_refuse_constant
+    )
+  except (json.JSONDecodeError, UnicodeDecodeError) as e:
+    raise ValueError(f'it is not JSON, or cut short: {e}') from e
   if not isinstance(document, dict):
     raise ValueError('it must hold a JSON object')
   if document.get('format') != FORMAT:
@@ -398,4 +401,7 @@ def _array(
     with np.load(path.with_name(file_name), allow_pickle=False) as arrays:
       return arrays[name]
   except _UNREADABLE as e:
-    raise ValueError(f'{name} cannot be read from {file_name!r}: {e}') from e
+    raise ValueError(
+        f'{name} cannot be read from {file_name!r}, which is missing, cut short'
+        f' or no .npz: {e}'
+    ) from e

@@ -9,6 +9,8 @@ import operator
 
 import numpy as np
 
+_MOST = 2**53  # up to which float64 counts without gaps
+
 
 def positive_integer(name: str, value: object) -> int:
   """The value as an int; ValueError unless a whole number of at least 1."""
@@ -18,6 +20,8 @@ def positive_integer(name: str, value: object) -> int:
     raise ValueError(f'{name} must be a whole number, got {value!r}') from None
   if isinstance(value, bool) or integer < 1:
     raise ValueError(f'{name} must be at least 1, got {value!r}')
+  if integer > _MOST:
+    raise ValueError(f'{name} must be at most 2**53, got {value!r}')
   return integer
 
 
@@ -32,7 +36,7 @@ class MinSep:
     max_participations: k; None for as many as fit into the rounds.
 
   Raises:
-    ValueError: where an attribute is not a whole number of at least 1.
+    ValueError: where an attribute is not a whole number from 1 to 2^53.
 
   Source: Choquette-Choo et al. 2023 (BandMF), section 2, "b-min-sep".
   """

@@ -286,3 +286,23 @@ def test_a_parameter_with_a_default_may_be_missing(tmp_path):
   catalogue.save(path, tree.TreeOnline(), schema=schema, objective='max')
   assert json.loads(path.read_text())['parameters'] == {}
   assert catalogue.load(path).strategy == tree.TreeOnline()
+
+
+@pytest.mark.parametrize('content', [b'', b'hello', b'{"format": "fl_', b'\xff'])
+def test_a_file_that_is_no_json_says_so(tmp_path, content):
+  path = tmp_path / 'a.json'
+  path.write_bytes(content)
+  with pytest.raises(ValueError, match='a.json.*not JSON, or cut short'):
+    catalogue.load(path)
+
+
+def test_an_npz_that_is_cut_short_says_so(tmp_path):
+  for suffix in ('.json', '.npz'):
+    source = catalogue.matrices_folder() / f'banded-b16{suffix}'
+    (tmp_path / f'a{suffix}').write_bytes(source.read_bytes())
+  path = tmp_path / 'a.json'
+  path.write_text(path.read_text().replace('banded-b16.npz', 'a.npz'))
+  arrays = tmp_path / 'a.npz'
+  arrays.write_bytes(arrays.read_bytes()[:300])
+  with pytest.raises(ValueError, match="'a.npz', which is missing, cut short"):
+    catalogue.load(path)

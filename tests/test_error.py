@@ -106,3 +106,13 @@ def test_losses_of_blt_as_published():
   assert losses(strategy, 4000, 400, 5) == (
       pytest.approx(9.7402, abs=5e-5), pytest.approx(10.6722, abs=5e-5)
   )
+
+
+def test_errors_of_independent_noise_need_no_sum_over_the_rounds():
+  """Of few rounds as the queries say; of very many in no time."""
+  for workload in (workloads.Workload(), workloads.Workload(0.9, 0.2)):
+    queries = error.per_query_error(identity.Identity(), 7, workload)
+    found = error.error(identity.Identity(), 7, workload)
+    assert found.rms == pytest.approx(np.sqrt(np.mean(queries**2)), rel=1e-14)
+    assert found.max == pytest.approx(queries.max(), rel=1e-14)
+  assert error.error(identity.Identity(), 10**15).max == pytest.approx(10**7.5)

@@ -6,6 +6,7 @@ import math
 from dp_accounting import dp_event
 from dp_accounting import privacy_accountant
 from dp_accounting.pld import pld_privacy_accountant
+from scipy import special
 
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity as sensitivity_lib
@@ -13,6 +14,9 @@ from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.strategies import base
 
 _DISCRETIZATION = 1e-4
+# Beyond these shifts the closed form is as good as the distribution.
+_LEAST_MU, _LARGEST_MU = 1e-10, 1e3
+_ROUNDING = 1e-12
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,43 +72,64 @@ def rho(effective_noise_multiplier: float) -> float:
   """ρ of zCDP: 1 / (2 · multiplier²).
 
   Raises:
-    ValueError: where the multiplier is not positive and finite.
+    ValueError: where the multiplier is not positive and finite, or so small
+      that ρ is no finite number.
 
   Source: Bun and Steinke 2016, proposition 1.6.
   """
   check_positive('effective_noise_multiplier', effective_noise_multiplier)
-  return 0.5 / effective_noise_multiplier**2
+  square = effective_noise_multiplier * effective_noise_multiplier
+  value = 0.5 / square if square else math.inf
+  if not math.isfinite(value):
+    raise ValueError(
+        f'effective_noise_multiplier={effective_noise_multiplier!r} is too'
+        ' little noise: ρ is beyond the largest number'
+    )
+  return value
 
 
 def epsilon(effective_noise_multiplier: float, delta: float) -> float:
   """ε at δ from the privacy loss distribution, under zero-out adjacency.
 
-  The distribution is discretised so that ε is never understated.
+  The distribution is discretised so that ε is never understated. With so little
+  noise, or a δ so small, that it cannot be computed, ε is `_epsilon_bound`.
 
   Raises:
-    ValueError: where the multiplier is not positive and finite, delta is not
-      between 0 and 1, or delta is too small for the distribution to resolve.
+    ValueError: where the multiplier is not positive and finite, or so small
+      that ε is no finite number, or delta is not between 0 and 1.
 
   Source: Koskela et al. 2020; Doroshenko et al. 2022 (connect the dots).
   """
-  check_positive('effective_noise_multiplier', effective_noise_multiplier)
   check_delta(delta)
+  rho(effective_noise_multiplier)  # refuses what has no finite ε
+  mu = 1.0 / effective_noise_multiplier
+  bound = _epsilon_bound(mu, delta)
+  if not _LEAST_MU < mu < _LARGEST_MU:
+    return bound
   # The loss has mean μ²/2 and standard deviation μ: steps in proportion to them
   # bound time and memory where the noise is small.
-  mu = 1.0 / effective_noise_multiplier
   step = _DISCRETIZATION * max(1.0, mu, mu**2 / 50.0)
   accountant = pld_privacy_accountant.PLDAccountant(
       privacy_accountant.NeighboringRelation.REPLACE_SPECIAL,
       value_discretization_interval=step,
   )
   accountant.compose(dp_event.GaussianDpEvent(effective_noise_multiplier))
-  value = float(accountant.get_epsilon(delta))
-  if not math.isfinite(value):
-    raise ValueError(
-        f'delta={delta!r} is too small for a privacy loss distribution; 1e-15'
-        ' and above can be resolved'
-    )
-  return value
+  return min(bound, float(accountant.get_epsilon(delta)))  # ∞ for tiny δ
+
+
+def _epsilon_bound(mu: float, delta: float) -> float:
+  """ε ≤ μ²/2 + μ Φ⁻¹(1 − δ), rounded up; 0 where δ(0) ≤ δ.
+
+  δ(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ), of which the second term, left out
+  here, is the smaller the larger μ is.
+
+  Source: Balle and Wang 2018, theorem 8.
+  """
+  if math.erf(mu / math.sqrt(8.0)) * (1.0 + _ROUNDING) <= delta:
+    return 0.0
+  mean, deviation = 0.5 * mu * mu, -mu * float(special.ndtri(delta))
+  rounding = _ROUNDING * (mean + abs(deviation))
+  return max(0.0, mean + deviation + rounding)
 
 
 def account(

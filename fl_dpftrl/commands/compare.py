@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import sys
 from typing import Any, Callable
 
 from fl_dpftrl import catalogue
@@ -32,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       '--mechanisms', required=True, type=flags.names,
       help=(
           'separated by commas: mechanisms (blt, or blt:3 with its size),'
-          ' strategy files, names in matrices/'
+          ' strategy files (mine.json, or NAME=mine.json), names in matrices/'
       ),
   )
   several = flags.SEVERAL
@@ -50,7 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
           f'k, most rounds of one device: {several} (default: as many as fit)'
       ),
   )
-  for name, what in (('min_sep', 'min-sep'), ('num_rounds', 'rounds')):
+  for name, what in (
+      ('min_sep', 'min-sep'), ('num_rounds', 'number of rounds')
+  ):
     add(
         f'--optimize_for_{name}', type=_values_or_each, default=[None],
         metavar=name[0].upper(),
@@ -92,6 +95,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
   ]
   contenders = _contenders(args)
   folder = None if args.output is None else outputs.folder(args.output)
+  _warn_of_workloads(contenders)
   entries, skipped = [], []
   shown = progress.Progress('compare')
   for found in sweep.run(
@@ -100,8 +104,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
   ):
     (entries if isinstance(found, sweep.Entry) else skipped).append(found)
   axis = varying[0] if varying else None
-  outputs.warn_left_out(
-      'compare',
+  left_out = outputs.left_out(
       [
           (
               skip.contender.label, skip.reason,
@@ -113,8 +116,11 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
   )
   if not entries:
     raise ValueError(
-        f'--mechanisms={",".join(args.mechanisms)}: none of them can do this'
+        f'--mechanisms={",".join(args.mechanisms)}: none of them can do this:'
+        f' {"; ".join(left_out)}'
     )
+  for line in left_out:
+    print(f'compare: {line}', file=sys.stderr)
   rows = [dataclasses.asdict(entry.row) for entry in entries]
   result = {
       'objective': args.objective,
@@ -158,6 +164,21 @@ def _contenders(args: argparse.Namespace) -> list[contenders_lib.Contender]:
     raise ValueError(f'--mechanisms: {e}') from e
 
 
+def _warn_of_workloads(contenders: list[contenders_lib.Contender]) -> None:
+  """One line for each file that was made for something else."""
+  for contender in contenders:
+    workload = contender.workload
+    if workload is not None and not workload.is_prefix_sums:
+      fields = flags.workload_fields(workload)
+      fields.pop('workload')
+      what = ', '.join(f'{name} {value:g}' for name, value in fields.items())
+      print(
+          f'compare: {contender.label} was made for {what}; its losses here'
+          ' are of prefix sums, as those of all others',
+          file=sys.stderr,
+      )
+
+
 def _figures(
     args: argparse.Namespace, entries: list[sweep.Entry], varying: list[str]
 ) -> dict[str, bytes]:
@@ -188,14 +209,10 @@ def _figures(
     )
   columns, mechanism_of, schema = _columns(entries)
   if columns:
-    at = ''
-    if varying:
-      value = getattr(schema, varying[0])
-      at = f'at {varying[0]} = {style.number(value)}; '
     drawn['coefficients.png'] = figures.lags(
         columns, mechanism_of,
         title='Coefficients against lag',
-        subtitle=f'first columns; {at}{setting}; {goal}',
+        subtitle=f'first columns; {_in_words(schema, style.number)}; {goal}',
     )
   return {name: style.png(figure) for name, figure in drawn.items()}
 
@@ -214,6 +231,15 @@ def _setting(
   elif len(args.max_participations) == 1:
     words.append(f'at most {number(args.max_participations[0])} participations')
   return ', '.join(words)
+
+
+def _in_words(
+    schema: participation.MinSep, number: Callable[[float], str]
+) -> str:
+  return (
+      f'{number(schema.num_rounds)} rounds, min-sep {number(schema.min_sep)},'
+      f' at most {number(schema.participations)} participations'
+  )
 
 
 def _columns(

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
       'mechanism': strategy.family,
       **flags.schema_fields(schema),
       'separation': flags.separation(schema),
-      'workload': workload.name,
+      **flags.workload_fields(workload),
       **evaluated.figures,
       'memory_copies': strategy.memory_copies(schema.num_rounds),
   }

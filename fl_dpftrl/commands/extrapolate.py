@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import sys
 from typing import Any
 
 from fl_dpftrl import catalogue
@@ -125,15 +126,17 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
   ):
     (entries if isinstance(found, sweep.Entry) else skipped).append(found)
   value = lambda skip: getattr(skip.deployment, axis)
-  outputs.warn_left_out(
-      'extrapolate',
+  left_out = outputs.left_out(
       [(skip.contender.label, skip.reason, value(skip)) for skip in skipped],
       axis,
   )
   if not entries:
     raise ValueError(
-        f'--strategies={",".join(args.strategies)}: none of them can do this'
+        f'--strategies={",".join(args.strategies)}: none of them can do this:'
+        f' {"; ".join(left_out)}'
     )
+  for line in left_out:
+    print(f'extrapolate: {line}', file=sys.stderr)
   rows = [dataclasses.asdict(entry.row) for entry in entries]
   result = {
       'varying': axis,

@@ -9,6 +9,7 @@ import numpy as np
 from fl_dpftrl import participation
 from fl_dpftrl.accounting import amplification
 from fl_dpftrl.accounting import sampling as sampling_lib
+from fl_dpftrl import workloads
 from fl_dpftrl.logs import page
 from fl_dpftrl.strategies import base
 
@@ -17,6 +18,7 @@ _ROUNDED_UP = frozenset({
     'sensitivity', 'rho', 'epsilon', 'noise_multiplier',
     'rms_error', 'max_error', 'rms_loss', 'max_loss', 'rms_noise',
 })
+_ROUNDING = 1e-12
 
 # What `values` takes, for --help.
 SEVERAL = 'one, a list as 50,100,200 or a range as LOW:HIGH:POINTS'
@@ -60,7 +62,7 @@ def schema(args: argparse.Namespace) -> participation.MinSep:
     ValueError: where one is outside its range, or --num_rounds is missing.
   """
   if args.num_rounds is None:
-    raise ValueError('--num_rounds is needed with the other schema flags')
+    raise ValueError('--num_rounds is needed')
   cls = SEPARATIONS[getattr(args, 'separation', None) or 'min']
   return cls(
       num_rounds=args.num_rounds,
@@ -170,6 +172,12 @@ def add_guarantee(parser: argparse.ArgumentParser) -> None:
   )
 
 
+def workload_fields(value: workloads.Workload) -> dict[str, str | float]:
+  """A workload as fields of a JSON result: its name, and what is not 0."""
+  fields = {k: v for k, v in dataclasses.asdict(value).items() if v}
+  return {'workload': value.name, **fields}
+
+
 def add_strategy(
     parser: argparse.ArgumentParser, *, required: bool = True
 ) -> None:
@@ -262,7 +270,8 @@ def _cell(name: str, value: Any) -> str:
   if name == 'seconds':
     return f'{value:.2f}'
   if isinstance(value, float) and name in _ROUNDED_UP:
-    return page.rounded(value, digits=6)
+    # What is one rounding error above 10 is 10.
+    return page.rounded(value * (1.0 - _ROUNDING), digits=6)
   if isinstance(value, float):
     return f'{value:.6g}'
   return str(value)

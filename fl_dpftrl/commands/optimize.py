@@ -40,13 +40,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add(
       '--num_bands', type=int,
       help=(
-          'of banded and banded_toeplitz (default: min_sep, or a number that'
-          ' proves better), and of banded_sqrt (default: num_rounds)'
+          'of banded (default: min_sep), banded_toeplitz (default: min_sep, or'
+          ' up to num_rounds where that is better) and banded_sqrt (default:'
+          ' num_rounds)'
       ),
   )
   add(
       '--num_buffers', type=int,
-      help='of blt, 1 to 8; 0 chooses (default: 0)',
+      help=(
+          'of blt, 1 to 8; 0 for the fewest within 0.1 %% of the best of these'
+          ' (default: 0)'
+      ),
   )
   add(
       '--workload', choices=('prefix', 'momentum'), default='prefix',
@@ -57,7 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         f'--{name}_fraction', type=float, default=0.0,
         help=(
-            f'share of the rounds in which the learning rate {what} (default: 0)'
+            f'share of the rounds in which the learning rate {what}, with either'
+            ' workload (default: 0)'
         ),
     )
   add(
@@ -139,6 +144,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
       **flags.schema_fields(schemas[0]),
       'separation': flags.separation(schemas[0]),
       'objective': args.objective,
+      **flags.workload_fields(workload),
       **file.figures,
   }
   if sampled:

@@ -4,7 +4,6 @@ import csv as csv_lib
 import io
 import os
 import pathlib
-import sys
 from typing import Any, Iterable, Sequence
 
 from fl_dpftrl import files
@@ -56,21 +55,20 @@ def write(path: pathlib.Path, contents: dict[str, bytes]) -> list[str]:
   return list(contents)
 
 
-def warn_left_out(
-    command: str,
-    skipped: Iterable[tuple[str, str, Any]],
-    varying: str | None,
-) -> None:
-  """One line on stderr for each label and reason.
+def left_out(
+    skipped: Iterable[tuple[str, str, Any]], varying: str | None
+) -> list[str]:
+  """One line for each label and reason.
 
   Args:
-    command: what the lines start with.
     skipped: label, reason, and the value of what varies.
     varying: its name; None where nothing varies.
   """
   where: dict[tuple[str, str], list[str]] = {}
   for label, reason, value in skipped:
     where.setdefault((label, reason), []).append(str(value))
+  lines = []
   for (label, reason), values in where.items():
     at = f' at {varying}={",".join(values)}' if varying else ''
-    print(f'{command}: {label} is left out{at}: {reason}', file=sys.stderr)
+    lines.append(f'{label} is left out{at}: {reason}')
+  return lines

@@ -7,6 +7,7 @@ from typing import Callable, Mapping, Sequence
 
 from fl_dpftrl import catalogue
 from fl_dpftrl import participation
+from fl_dpftrl import workloads
 from fl_dpftrl.optimization import registry
 from fl_dpftrl.strategies import base
 
@@ -22,6 +23,7 @@ class Contender:
     made_for: fields of the schema that its strategy is found for, where they
       are not those that it is measured at.
     optimised: whether `find` looks for the best.
+    workload: that its strategy file was made for; None where it has none.
   """
 
   label: str
@@ -29,6 +31,7 @@ class Contender:
   find: Callable[..., base.Strategy]
   made_for: Mapping[str, int] = dataclasses.field(default_factory=dict)
   optimised: bool = False
+  workload: workloads.Workload | None = None
 
   def target(self, schema: participation.MinSep) -> participation.MinSep:
     """What its strategy is found for where it is measured at `schema`."""
@@ -42,7 +45,7 @@ def contenders(
 
   Args:
     names: each a mechanism, one with its size as blt:3 or banded:64, a name in
-      matrices/ or a strategy file.
+      matrices/ or a strategy file, also as label=file.
     made_for: a contender for each of these and each mechanism that has
       something to optimise; see `Contender`.
 
@@ -68,22 +71,32 @@ def contenders(
   labels = [contender.label for contender in found]
   for label in labels:
     if labels.count(label) > 1:
-      raise ValueError(f'two of them are called {label!r}')
+      raise ValueError(
+          f'two of them are called {label!r}; a file may be given another name'
+          ' as name=file'
+      )
   return found
 
 
 def _given(name: str) -> Contender:
+  label, equals, path = name.partition('=')
+  if not (equals and label) or pathlib.Path(name).is_file():
+    label, path = '', name
   try:
-    strategy = catalogue.load_strategy(name)
+    file = catalogue.load(path)
   except ValueError as e:
-    if pathlib.Path(name).is_file():
+    if pathlib.Path(path).is_file():
       raise
     raise ValueError(
-        f'{name!r} is neither a mechanism ({", ".join(registry.OPTIMIZERS)}),'
+        f'{path!r} is neither a mechanism ({", ".join(registry.OPTIMIZERS)}),'
         f' nor a strategy file, nor one of {", ".join(catalogue.names())}'
     ) from e
-  label = name if name in catalogue.names() else pathlib.Path(name).stem
-  return Contender(label, strategy.family, lambda schema, **kwargs: strategy)
+  return Contender(
+      label or (path if path in catalogue.names() else pathlib.Path(path).stem),
+      file.strategy.family,
+      lambda schema, **kwargs: file.strategy,
+      workload=file.workload,
+  )
 
 
 def _size(

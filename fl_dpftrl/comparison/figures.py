@@ -14,6 +14,8 @@ _NAMES = {
     'max_participations': 'participations of one device',
     'rms_loss': 'RmsLoss', 'max_loss': 'MaxLoss',
 }
+_FEW = 4  # lines of a panel; more of them are drawn lightly
+_MANY = {'linewidth': 1.0, 'alpha': 0.75}
 _RATIO_SHOWN = 1.6  # lines that stay above are of no interest beside others
 
 
@@ -55,6 +57,13 @@ def against(
       for label, line in ratios.items()
       if min(y for _, y, _ in line) <= high
   }
+  above = [
+      label
+      for label in points
+      if label not in ratios or ratios[label][-1][1] > high
+  ]
+  if above:
+    style.remark(bottom, f'higher than shown: {", ".join(above)}')
   for axes, lines in ((top, points), (bottom, ratios)):
     style.dress(axes)
     for label, line in lines.items():
@@ -178,7 +187,15 @@ def lags(
     title: str,
     subtitle: str,
 ) -> figure_lib.Figure:
-  """First columns of C and of its inverse against the lag, both logarithmic."""
+  """First columns of C and of its inverse against the lag, both logarithmic.
+
+  Args:
+    columns: by label.
+    mechanism_of: of every label of the comparison; those without columns are
+      named below.
+    title: the first line.
+    subtitle: the setting.
+  """
   looks = style.looks(mechanism_of)
   figure = style.new_figure(11.0, 5.2, title, subtitle)
   panels = figure.subplots(1, 2)
@@ -196,7 +213,8 @@ def lags(
         floor = min(floor, _floor(values[shown]))
     high = max(values.max() for _, values in lines.values())
     for label, (lag, values) in lines.items():
-      axes.plot(lag, values, label=label, **looks[label].line)
+      line = {**looks[label].line, **(_MANY if len(lines) > _FEW else {})}
+      axes.plot(lag, values, label=label, **line)
     longest = max(lag[-1] for lag, _ in lines.values())
     axes.set_xlim(0.93, 1.08 * longest)
     axes.set_ylim(0.7 * floor, 1.4 * high)
@@ -204,6 +222,9 @@ def lags(
     style.scale(axes, 'y', *axes.get_ylim(), most_ticks=7)
     axes.set_xlabel('lag (rounds)')
     axes.set_ylabel(f'{name} / that of lag 0')
+  absent = [label for label in mechanism_of if label not in columns]
+  if absent:
+    style.remark(panels[0], f'no coefficients to show: {", ".join(absent)}')
   handles, labels = panels[0].get_legend_handles_labels()
   figure.legend(
       handles, labels, loc='outside right center', frameon=False,

@@ -2,6 +2,7 @@
 
 import io
 import math
+import textwrap
 from typing import Iterable, NamedTuple, Sequence
 
 from matplotlib import axes as axes_lib
@@ -35,8 +36,12 @@ _MARKERS = {
     'banded_sqrt': 'p',
     'blt': 'o',
 }
-# How far towards white, or where negative towards black, each next one goes.
-_SHADES = (0.0, -0.4, 0.35, -0.65, 0.55, -0.2)
+# What each next one of a mechanism adds to the hue, of 1 in all, and how far it
+# then goes towards white, or where negative towards black.
+_VARIANTS = (
+    (0.0, 0.0), (0.08, 0.3), (-0.1, -0.35), (0.0, -0.65), (-0.1, 0.45),
+    (0.08, -0.4),
+)
 _DASHES = ((), (5, 2), (1.5, 1.5), (7, 2, 1.5, 2), (9, 3), (3, 1, 1, 1, 1, 1))
 _MANTISSAS = (
     (1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7),
@@ -57,25 +62,26 @@ class Look(NamedTuple):
 
 
 def looks(mechanism_of: dict[str, str]) -> dict[str, Look]:
-  """A look for each label: a colour a mechanism, shades among its own."""
+  """A look for each label: a colour a mechanism, variants among its own."""
   taken: dict[str, int] = {}
   found = {}
   for label, mechanism in mechanism_of.items():
     count = taken.get(mechanism, 0)
     taken[mechanism] = count + 1
     found[label] = Look(
-        _shade(_COLOURS.get(mechanism, INK), _SHADES[count % len(_SHADES)]),
+        _variant(_COLOURS.get(mechanism, INK), count % len(_VARIANTS)),
         _MARKERS.get(mechanism, '*'),
         _DASHES[count % len(_DASHES)],
     )
   return found
 
 
-def _shade(colour: str, amount: float) -> str:
+def _variant(colour: str, index: int) -> str:
+  turn, amount = _VARIANTS[index]
+  hue, saturation, value = colors.rgb_to_hsv(colors.to_rgb(colour))
+  turned = colors.hsv_to_rgb(((hue + turn) % 1.0, saturation, value))
   towards = 1.0 if amount > 0 else 0.0
-  return colors.to_hex([
-      part + abs(amount) * (towards - part) for part in colors.to_rgb(colour)
-  ])
+  return colors.to_hex([p + abs(amount) * (towards - p) for p in turned])
 
 
 def new_figure(
@@ -139,9 +145,15 @@ def draw_line(
     )
 
 
-def number(value: float) -> str:
-  """As people write it: 0.5, 20, 1,000, 1e+09."""
-  if value and not 1e-3 <= abs(value) < 1e7:
+def remark(axes: axes_lib.Axes, text: str) -> None:
+  """A small grey line or more above the axes, at their left."""
+  wrapped = textwrap.fill(text, width=int(12 * axes.figure.get_figwidth()))
+  axes.set_title(wrapped, loc='left', fontsize=9, color=GREY)
+
+
+def number(value: float, *, power: bool = False) -> str:
+  """As people write it: 0.5, 20, 1,000, 10⁹; or any as a power of ten."""
+  if value and (power or _is_far(value)):
     mantissa, exponent = f'{value:.3e}'.split('e')
     mantissa = mantissa.rstrip('0').rstrip('.').replace('-', '−')
     sign = f'{int(exponent)}'.replace('-', '−')
@@ -149,6 +161,10 @@ def number(value: float) -> str:
     return f'10{power}' if mantissa == '1' else f'{mantissa}·10{power}'
   text = f'{value:,.4f}' if abs(value) < 1000 else f'{value:,.0f}'
   return text.rstrip('0').rstrip('.') if '.' in text else text
+
+
+def _is_far(value: float) -> bool:
+  return not 1e-3 <= abs(value) < 1e7
 
 
 def scale(
@@ -167,8 +183,12 @@ def scale(
     axis.set_major_formatter(formatter)
     return
   axes.set(**{f'{which}scale': 'log'})
-  axis.set_major_locator(ticker.FixedLocator(ticks(low, high, most_ticks)))
-  axis.set_major_formatter(formatter)
+  marks = ticks(low, high, most_ticks)
+  power = any(map(_is_far, marks))  # then all are written so
+  axis.set_major_locator(ticker.FixedLocator(marks))
+  axis.set_major_formatter(
+      ticker.FuncFormatter(lambda value, _: number(value, power=power))
+  )
   axis.set_minor_locator(ticker.NullLocator())
 
 
@@ -196,7 +216,8 @@ def label_lines(
 ) -> None:
   """Names at the right of the axes, each beside where its line ends.
 
-  Names that would touch are moved apart, with a thin line to where they belong.
+  Names that would touch are moved apart, with a thin line to where they belong:
+  a grey, dotted one from a line that ends early, so as to look like no data.
 
   Args:
     axes: with their limits already set.
@@ -204,19 +225,21 @@ def label_lines(
     styles: see `looks`.
   """
   to_fraction = axes.transData + axes.transAxes.inverted()
-  wanted = []
+  wanted, last = [], max((x for _, x, _ in ends), default=0.0)
   for label, x, y in ends:
     across, up = to_fraction.transform((x, y))
-    wanted.append((float(up), float(across), label))
+    wanted.append((float(up), float(across), label, x < last))
   wanted.sort()
   height = axes.bbox.height / axes.figure.dpi
-  places = spread([up for up, _, _ in wanted], 0.175 / height)
-  for place, (up, across, label) in zip(places, wanted):
+  places = spread([up for up, *_ in wanted], 0.175 / height)
+  for place, (up, across, label, early) in zip(places, wanted):
     colour = styles[label].colour
+    leader = {'color': colour, 'linewidth': 0.7, 'alpha': 0.6}
+    if early:
+      leader = {'color': GREY, 'linewidth': 0.6, 'linestyle': (0, (1, 5))}
     axes.plot(
-        [across, 1.015, 1.035], [up, up if across > 0.99 else place, place],
-        transform=axes.transAxes, color=colour, linewidth=0.7, alpha=0.6,
-        clip_on=False, solid_capstyle='round',
+        [across, 1.015, 1.035], [up, place, place],
+        transform=axes.transAxes, clip_on=False, **leader,
     )
     axes.text(
         1.042, place, label, transform=axes.transAxes, va='center',

@@ -6,6 +6,7 @@ which the sensitivity has an exact closed form. Where a run is much longer than 
 takes the errors to settle, what comes after costs nothing.
 """
 
+import dataclasses
 import math
 from typing import Callable, NamedTuple
 
@@ -22,10 +23,12 @@ from fl_dpftrl.optimization import solver
 from fl_dpftrl.optimization import toeplitz_loss
 from fl_dpftrl.strategies import toeplitz
 
-MOST_DEFAULT_BANDS = 1024
+MOST_DEFAULT_BANDS = 1024  # where no two columns of a pattern meet
+MOST_MEETING_BANDS = 4096  # by default where they do
 OBJECTIVES = ('rms', 'max')
 
-# Columns normalised for n rounds bind a strategy to n: what that must be worth.
+# What it must be worth to bind a strategy to n, by columns normalised for it, or
+# to keep more rows of noise.
 _WORTHWHILE, _PROMISING = 1e-3, 7e-4
 _MOST_LATE_ENTRIES = 1 << 24  # of the rows of B that normalisation changes
 _POWERS = {'rms': (1,), 'max': (64, 2048)}  # on the way to the largest error
@@ -54,18 +57,18 @@ class Problem(NamedTuple):
 
 
 def default_bands(schema: participation.MinSep) -> tuple[int, ...]:
-  """The num_bands worth trying where none is given, each at most 1024.
+  """The num_bands worth trying where none is given, ascending.
 
-  min_sep, or n where k is 1. More bring little where participations fill the
-  run; where they do not fill half of it, n / k may be better.
+  min_sep, at most 1024, or n where k is 1. Where participations leave rounds of
+  the run free, also n, at most 4096: of non-increasing coefficients, more are
+  never worse.
   """
-  bands = [schema.min_sep]
   if schema.participations == 1:
-    bands = [schema.num_rounds]
-  elif 2 * schema.min_sep * schema.participations < schema.num_rounds:
-    bands.append(schema.num_rounds // schema.participations)
-  most = min(schema.num_rounds, MOST_DEFAULT_BANDS)
-  return tuple(sorted({min(size, most) for size in bands}))
+    return (min(schema.num_rounds, MOST_DEFAULT_BANDS),)
+  fewest = min(schema.min_sep, schema.num_rounds, MOST_DEFAULT_BANDS)
+  if schema.min_sep * schema.participations >= schema.num_rounds:
+    return (fewest,)
+  return fewest, min(schema.num_rounds, MOST_MEETING_BANDS)
 
 
 def optimize(
@@ -85,7 +88,8 @@ def optimize(
   Args:
     schema: n, b and k.
     objective: 'rms' or 'max'.
-    num_bands: at most n; None for the best of `default_bands`.
+    num_bands: at most n; None for the fewer of `default_bands`, or the more
+      where they lower the loss by over 0.1 %.
     workload: what the noise is to be small in.
     progress: called with the steps so far and the loss.
 
@@ -100,8 +104,18 @@ def optimize(
   check(problem, num_bands)
   report = Steps(progress)
   sizes = default_bands(schema) if num_bands is None else (num_bands,)
-  found = [_optimize(problem, size, report) for size in sizes]
-  return min(found, key=problem.loss) if len(found) > 1 else found[0]
+  best, *others = (_optimize(problem, size, report) for size in sizes)
+  for other in others:
+    if problem.loss(other) < (1.0 - _WORTHWHILE) * problem.loss(best):
+      best = without_zeros(other)
+  return best
+
+
+def without_zeros(strategy: toeplitz.BandedToeplitz) -> toeplitz.BandedToeplitz:
+  """The same C in fewer rows of noise, where the last coefficients are 0."""
+  return dataclasses.replace(
+      strategy, coefficients=np.trim_zeros(strategy.coefficients, 'b')
+  )
 
 
 def _optimize(

@@ -72,7 +72,7 @@ def optimize_range(
     over: of the losses under the schemas, what is made small. 'mean'; 'worst',
       which mostly is the loss at the least min-sep; or 'regret', the largest
       ratio of a loss to that of the best strategy for its schema alone.
-    num_bands: at most the least n; None for the greatest min-sep, at most 1024.
+    num_bands: at most the least n; None for `default_bands`.
     workload: what the noise is to be small in; Toeplitz.
     progress: called with the steps so far and what is made small; before that,
       for the regret, with the losses of the best for each schema alone.
@@ -95,10 +95,7 @@ def optimize_range(
   optimization.check(
       optimization.Problem(shortest, objective, workload), num_bands
   )
-  if num_bands is None:
-    num_bands = min(
-        greatest.min_sep, shortest.num_rounds, optimization.MOST_DEFAULT_BANDS
-    )
+  given, num_bands = num_bands, num_bands or default_bands(schemas)
   options = {
       'objective': objective, 'num_bands': num_bands, 'workload': workload
   }
@@ -106,7 +103,8 @@ def optimize_range(
   references = np.zeros(len(schemas))
   if over == 'regret':
     references = np.array([
-        _best(schema, **options, report=report) for schema in schemas
+        _best(schema, **options, most=given, report=report)
+        for schema in schemas
     ])
   start = optimization.one_parameter(greatest, **options).coefficients
   if num_bands > 1:
@@ -127,7 +125,18 @@ def optimize_range(
     return point
 
   found = optimization.settle(start, max(num_rounds), workload, search)
-  return toeplitz.BandedToeplitz(found / found[0])
+  strategy = toeplitz.BandedToeplitz(found / found[0])
+  return strategy if given else optimization.without_zeros(strategy)
+
+
+def default_bands(schemas: Sequence[participation.MinSep]) -> int:
+  """The greatest min-sep, at most 1024; n, at most 4096, where participations
+  at one of the min-seps do not fill half of the run."""
+  shortest = min(schema.num_rounds for schema in schemas)
+  if any(s.num_rounds > 2 * s.min_sep * s.participations for s in schemas):
+    return min(shortest, optimization.MOST_MEETING_BANDS)
+  greatest = max(schema.min_sep for schema in schemas)
+  return min(greatest, shortest, optimization.MOST_DEFAULT_BANDS)
 
 
 def _best(
@@ -136,10 +145,11 @@ def _best(
     objective: str,
     num_bands: int,
     workload: workloads.Workload,
+    most: int | None,
     report: optimization.Steps,
 ) -> float:
   """ln of the squared loss of the best of the family, with as many bands or as
-  are worth trying for this schema alone."""
+  are worth trying for this schema alone, of which no more than `most`."""
   problem = optimization.Problem(schema, objective, workload)
   sizes = {num_bands, *optimization.default_bands(schema)}
   losses = [
@@ -153,7 +163,7 @@ def _best(
           )
       )
       for size in sizes
-      if size <= num_bands
+      if most is None or size <= most
   ]
   return 2.0 * math.log(min(losses))
 

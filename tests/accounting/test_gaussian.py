@@ -4,6 +4,7 @@ import dataclasses
 import math
 import re
 
+import mpmath
 import numpy as np
 import pytest
 from scipy import optimize
@@ -141,9 +142,40 @@ def test_refuses_delta_out_of_range(delta):
     gaussian.epsilon(1.0, delta)
 
 
-def test_refuses_delta_that_cannot_be_resolved():
-  with pytest.raises(ValueError, match='delta=1e-40 is too small'):
-    gaussian.epsilon(1.0, 1e-40)
+def log_delta(epsilon, mu):
+  """ln δ of one Gaussian, for shifts and tails that floats cannot hold."""
+  with mpmath.workdps(400):
+    epsilon, mu = mpmath.mpf(epsilon), mpmath.mpf(mu)
+    near = mpmath.ncdf(mu / 2 - epsilon / mu)
+    far = mpmath.exp(epsilon) * mpmath.ncdf(-mu / 2 - epsilon / mu)
+    return float(mpmath.log(near - far))
+
+
+@pytest.mark.parametrize('multiplier, delta, above', [
+    (1e-6, 1e-6, 1e-9), (1e-3, 1e-6, 1e-5), (1.001e-3, 1e-6, 1e-5),
+    (1e-3, 0.9, 1e-5), (1.0, 1e-40, 0.02), (10.0, 1e-200, 0.1),
+])
+def test_where_no_distribution_can_be_computed_the_bound_is_safe_and_near(
+    multiplier, delta, above
+):
+  found = gaussian.epsilon(multiplier, delta)
+  assert log_delta(found, 1 / multiplier) <= math.log(delta)
+  assert log_delta(found * (1 - above), 1 / multiplier) > math.log(delta)
+
+
+def test_more_noise_never_means_more_epsilon():
+  multipliers = np.geomspace(3e-4, 3e-3, 12)  # past where the bound takes over
+  found = [gaussian.epsilon(m, 1e-6) for m in multipliers]
+  assert (np.diff(found) < 0.0).all()
+
+
+def test_refuses_noise_without_a_finite_epsilon():
+  for function in (gaussian.rho, lambda m: gaussian.epsilon(m, 1e-6)):
+    for multiplier in (1e-160, 1e-300):
+      with pytest.raises(ValueError, match=f'{multiplier!r} is too little'):
+        function(multiplier)
+  assert gaussian.epsilon(1e-150, 1e-6) == pytest.approx(5e299)
+  assert gaussian.rho(1e200) == gaussian.epsilon(1e200, 1e-6) == 0.0
 
 
 def test_a_lower_bound_guarantees_nothing():

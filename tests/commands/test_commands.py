@@ -15,6 +15,7 @@ from fl_dpftrl import participation
 from fl_dpftrl.commands import account
 from fl_dpftrl.commands import calibrate
 from fl_dpftrl.commands import describe
+from fl_dpftrl.commands import flags
 from fl_dpftrl.commands import main
 from fl_dpftrl.commands import optimize
 from fl_dpftrl.commands import progress
@@ -86,7 +87,8 @@ def test_optimize(tmp_path, result, mechanism, flags, copies, objective):
   )
   assert list(found) == [
       'mechanism', 'num_rounds', 'min_sep', 'max_participations', 'separation',
-      'objective', *FIGURES, *gap, 'memory_copies', 'wall_seconds', 'output',
+      'objective', 'workload', *FIGURES, *gap,
+          'memory_copies', 'wall_seconds', 'output',
   ]
   assert found['mechanism'] == mechanism
   assert found['objective'] == objective
@@ -157,6 +159,25 @@ def test_optimize_the_number_of_bands(tmp_path, result, run, mechanism):
   assert account['num_parts'] == found['num_bands']
   assert account['epsilon'] == found['epsilon']
   assert 'rms_noise' in run(line)[1]
+
+
+def test_the_workload_is_shown(tmp_path, run, result):
+  path = tmp_path / 'mine.json'
+  fields = {
+      'workload': 'momentum', 'momentum': 0.9, 'warmup_fraction': 0.25,
+      'cooldown_fraction': 0.5,
+  }
+  given = ' '.join(f'--{name}={value}' for name, value in fields.items())
+  line = f'optimize --mechanism=blt --num_buffers=1 --num_rounds=20 {given}'
+  assert fields.items() <= result(f'{line} --output={path}').items()
+  assert fields.items() <= result(f'describe {path}').items()
+  for shown in (run(line)[1], run(f'describe {path}')[1]):
+    assert all(
+        [name, str(value)] in map(str.split, shown.splitlines())
+        for name, value in fields.items()
+    )
+  assert result('optimize --mechanism=identity --num_rounds=4'
+                ' --cooldown_fraction=0.5')['cooldown_fraction'] == 0.5
 
 
 @pytest.mark.parametrize('mechanism', ['blt', 'banded_toeplitz'])
@@ -392,6 +413,14 @@ def test_shown_figures_promise_no_more_than_the_exact_ones(run, result):
     assert exact[name] <= float(shown[name]) <= exact[name] * (1 + 1e-5)
 
 
+@pytest.mark.parametrize('value, text', [
+    (10.0, '10'), (10.000000000000002, '10'), (1.0000000000000002, '1'),
+    (1.0000001, '1.00001'), (2.0, '2'), (0.1 + 0.2, '0.3'),
+])
+def test_what_is_exact_but_for_rounding_errors_is_not_rounded_up(value, text):
+  assert flags.table({'epsilon': value}).split()[1] == text
+
+
 @pytest.mark.parametrize('name', main.COMMANDS)
 def test_help_carries_an_example(run, name):
   status, out, err = run(f'{name} --help')
@@ -463,6 +492,9 @@ ERRORS = [
     (f'optimize --mechanism=banded {AMPLIFIED}0 --objective=rms',
      'batch_size=70'),
     ('describe', 'STRATEGY'),
+    ('describe identity --num_rounds=99999999999999999999',
+     'num_rounds must be at most 2.*99999999999999999999'),
+    ('describe tree_online', '--num_rounds is needed$'),
     ('describe nope.json', "'nope.json'"),
     ('describe identity', '--num_rounds'),
     ('describe blt-b400 --min_sep=4', '--num_rounds'),

@@ -15,6 +15,7 @@ from fl_dpftrl import participation
 from fl_dpftrl.commands import compare
 from fl_dpftrl.commands import main
 from fl_dpftrl.commands import progress
+from fl_dpftrl.comparison import figures
 from fl_dpftrl.optimization import registry
 
 ROW = [
@@ -127,6 +128,25 @@ def test_strategies_are_measured_and_not_optimised(tmp_path, result):
   assert [r['num_rounds'] for r in rows[:4]] == [30, 65, 139, 300]
   described = result('describe blt-b1000 --num_rounds=300 --min_sep=30')
   assert {k: rows[-1][k] for k in FIGURES} == {k: described[k] for k in FIGURES}
+
+
+def test_files_made_for_another_workload_are_told(tmp_path, run):
+  path = tmp_path / 'mine.json'
+  optimize = 'optimize --mechanism=blt --num_buffers=1 --num_rounds=20'
+  run(f'{optimize} --workload=momentum --momentum=0.9 --cooldown_fraction=0.25'
+      f' --output={path}')
+  status, _, err = run(f'compare --mechanisms={path},blt-b400 --num_rounds=20')
+  line, = err.splitlines()
+  assert status == 0
+  assert 'mine was made for momentum 0.9, cooldown_fraction 0.25' in line
+  assert 'prefix sums' in line
+
+
+def test_where_none_can_do_it_one_line_says_why(run):
+  status, out, err = run('compare --mechanisms=blt:9 --num_rounds=9')
+  line, = err.splitlines()
+  assert status == 2 and not out
+  assert 'blt:9: none of them' in line and 'num_buffers must be 1 to 8' in line
 
 
 def test_as_many_participations_as_fit_unless_said(result):
@@ -311,3 +331,18 @@ def test_the_example_works(run, tmp_path, monkeypatch):
       'coefficients.png', 'comparison.csv', 'max_loss.png', 'rms_loss.png'
   ]
   assert 'blt-b400' in out
+
+
+def test_the_figure_of_one_setting_names_that_setting(
+    tmp_path, run, monkeypatch
+):
+  told = []
+  drawn = figures.lags
+  monkeypatch.setattr(
+      figures, 'lags',
+      lambda *args, subtitle, **kwargs: told.append(subtitle)
+      or drawn(*args, subtitle=subtitle, **kwargs),
+  )
+  run('compare --mechanisms=blt:1 --num_rounds=40 --min_sep=10,20'
+      f' --max_participations=9 --output={tmp_path}')
+  assert '40 rounds, min-sep 20, at most 2 participations' in told[0]

@@ -4,6 +4,7 @@ import pytest
 
 from fl_dpftrl import catalogue
 from fl_dpftrl import participation
+from fl_dpftrl import workloads
 from fl_dpftrl.comparison import contenders as lib
 from fl_dpftrl.strategies import blt
 
@@ -26,6 +27,25 @@ def test_a_file_goes_by_its_stem(tmp_path):
   catalogue.save(path, blt.BLT([0.5], [0.5]), schema=SCHEMA, objective='max')
   found, = lib.contenders([str(path)])
   assert (found.label, found.mechanism) == ('mine', 'blt')
+
+
+def test_a_file_may_be_given_another_name(tmp_path):
+  path = tmp_path / 'blt.json'
+  workload = workloads.Workload(0.9, 0.1)
+  catalogue.save(
+      path, blt.BLT([0.5], [0.5]), schema=SCHEMA, objective='max',
+      workload=workload,
+  )
+  with pytest.raises(ValueError, match="called 'blt'.* as name=file"):
+    lib.contenders(['blt', str(path)])
+  found = lib.contenders(['blt', f'mine={path}', 'blt-b400'])
+  assert [c.label for c in found] == ['blt', 'mine', 'blt-b400']
+  assert [c.workload for c in found] == [
+      None, workload, workloads.Workload()
+  ]
+  odd = tmp_path / 'a=b.json'
+  odd.write_text(path.read_text())
+  assert lib.contenders([str(odd)])[0].label == 'a=b'
 
 
 def test_held_ones_are_for_what_is_optimised():

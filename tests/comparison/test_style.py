@@ -3,6 +3,9 @@
 from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
+from matplotlib import colors
+from matplotlib import figure as figure_lib
+import numpy as np
 import pytest
 
 from fl_dpftrl.comparison import style
@@ -38,6 +41,29 @@ def test_numbers_are_written_as_people_do(value, text):
   assert style.number(value) == text
 
 
+@pytest.mark.parametrize('low, high, texts', [
+    (1e-4, 1.0, ['10⁻⁴', '10⁻³', '10⁻²', '10⁻¹', '10⁰']),
+    (1e-3, 1.0, ['0.001', '0.01', '0.1', '1']),
+])
+def test_one_axis_writes_its_numbers_in_one_way(low, high, texts):
+  axes = figure_lib.Figure().subplots()
+  axes.set_ylim(low, high)
+  style.scale(axes, 'y', low, high, most_ticks=5)
+  axes.figure.draw_without_rendering()
+  assert [label.get_text() for label in axes.get_yticklabels()] == texts
+
+
+def test_the_leader_of_a_line_that_ends_early_looks_like_no_data():
+  axes = figure_lib.Figure().subplots()
+  axes.set(xlim=(0.0, 10.0), ylim=(0.0, 1.0))
+  looks = style.looks({'early': 'banded', 'whole': 'blt'})
+  style.label_lines(axes, [('early', 3.0, 0.2), ('whole', 9.5, 0.8)], looks)
+  early, whole = axes.lines
+  assert early.get_xdata()[0] == pytest.approx(0.3)
+  assert early.get_color() == style.GREY and early.is_dashed()
+  assert whole.get_color() == looks['whole'].colour and not whole.is_dashed()
+
+
 @pytest.mark.parametrize('low, high', [
     (16, 128), (1, 1e9), (5, 30), (50, 1000), (3.7, 12.2), (1e-8, 1.0),
 ])
@@ -56,5 +82,8 @@ def test_every_mechanism_has_a_colour_and_a_marker_of_its_own():
 def test_lines_of_one_mechanism_are_told_apart():
   looks = style.looks({f'blt:{i}': 'blt' for i in range(6)})
   assert len({look.colour for look in looks.values()}) == 6
+  rgb = np.array([colors.to_rgb(look.colour) for look in looks.values()])
+  apart = np.linalg.norm(rgb[:, None] - rgb, axis=2) + np.eye(6)
+  assert apart.min() > 0.2
   assert len({look.dashes for look in looks.values()}) == 6
   assert {look.marker for look in looks.values()} == {'o'}

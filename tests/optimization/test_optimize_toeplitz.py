@@ -102,15 +102,39 @@ def test_short_runs_are_no_worse_than_independent_noise(
     (participation.MinSep(num_rounds=5000, min_sep=2000), (1024,)),
     (participation.MinSep(num_rounds=50, max_participations=1), (50,)),
     (participation.MinSep(num_rounds=50), (1,)),
-    (participation.MinSep(num_rounds=900, max_participations=3), (1, 300)),
+    (participation.MinSep(num_rounds=900, max_participations=3), (1, 900)),
+    (
+        participation.MinSep(
+            num_rounds=9000, min_sep=2000, max_participations=2
+        ),
+        (1024, 4096),
+    ),
 ])
 def test_numbers_of_bands_worth_trying(schema, expected):
   assert toeplitz.default_bands(schema) == expected
 
 
-def test_takes_the_better_number_of_bands():
-  schema = participation.MinSep(num_rounds=90, max_participations=3)
-  assert toeplitz.optimize(schema, objective='rms').num_bands == 30
+# n, b, k, objective, the number of bands and the loss by default.
+SPARSE = [
+    (800, 25, 4, 'max', 800, 8.8951),
+    (2000, 100, 5, 'rms', 1858, 9.4504),
+    (200, 5, 2, 'max', 200, 4.7653),
+    (2000, 100, 12, 'rms', 100, 15.6216),
+    (2052, 342, 6, 'rms', 342, 8.7449),
+    (2052, 342, 6, 'max', 342, 9.9360),
+]
+
+
+@pytest.mark.parametrize('n, b, k, objective, num_bands, known', SPARSE)
+def test_takes_many_bands_where_they_are_worth_it(
+    n, b, k, objective, num_bands, known
+):
+  schema = participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)
+  strategy = toeplitz.optimize(schema, objective=objective)
+  assert strategy.num_bands == pytest.approx(num_bands, abs=20)
+  assert strategy.coefficients[-1] > 0.0
+  assert sensitivity.sensitivity(strategy, schema).kind == 'exact'
+  assert loss(strategy, schema, objective) <= known
 
 
 @pytest.mark.parametrize('workload', [

@@ -77,10 +77,31 @@ def test_each_aim_is_best_at_its_own(objective, workload):
 
 def test_its_sensitivity_is_exact_everywhere():
   strategy = toeplitz_range.optimize_range(SMALL, objective='rms', over='regret')
-  assert strategy.num_bands == 30
+  assert 30 < strategy.num_bands <= 120
   for schema in SMALL:
     file = catalogue.evaluate(strategy, schema=schema)
     assert file.sensitivity.kind == 'exact'
+
+
+def test_many_bands_where_participations_leave_rounds_free():
+  over = schemas(400, 12, 25, 4, 3)
+  best = np.array([
+      losses(toeplitz.optimize(s, objective='max'), [s], 'max')[0] for s in over
+  ])
+  options = {'objective': 'max', 'over': 'regret'}
+  found = toeplitz_range.optimize_range(over, **options)
+  assert np.max(losses(found, over, 'max') / best) < 1.05
+  few = toeplitz_range.optimize_range(over, num_bands=25, **options)
+  assert few.num_bands == 25
+  assert np.max(losses(few, over, 'max') / best) > 1.2
+
+
+@pytest.mark.parametrize('over, expected', [
+    (SMALL, 120), (schemas(2000, 200, 400, 5, 9), 400),
+    (schemas(9000, 100, 200, 5, 2), 4096), ([SMALL[-1]], 30),
+])
+def test_numbers_of_bands_for_a_range(over, expected):
+  assert toeplitz_range.default_bands(over) == expected
 
 
 def test_one_schema_is_a_range_too():

@@ -1,0 +1,63 @@
+"""What the figures say of those that they do not show."""
+
+import numpy as np
+import pytest
+
+from fl_dpftrl import participation
+from fl_dpftrl.comparison import coefficients
+from fl_dpftrl.comparison import contenders
+from fl_dpftrl.comparison import figures
+from fl_dpftrl.comparison import sweep
+
+
+def entries(names):
+  return list(sweep.run(
+      contenders.contenders(names),
+      [participation.MinSep(num_rounds=n, min_sep=20) for n in (4, 120)],
+      objective='max',
+      watch=lambda contender, schema: lambda steps, loss: None,
+  ))
+
+
+def above(axes):
+  return axes.get_title(loc='left')
+
+
+@pytest.mark.parametrize('names, note', [
+    (['blt:1', 'banded_toeplitz'], ''),
+    # In sight at the first point, but not where its name would be.
+    (['blt:1', 'identity', 'banded_toeplitz'], 'higher than shown: identity'),
+    (
+        ['blt:1', 'banded_toeplitz', 'tree_online'],
+        'higher than shown: tree_online',
+    ),
+])
+def test_lines_out_of_the_ratios_are_named(names, note):
+  figure = figures.against(
+      entries(names), 'num_rounds', 'max_loss', title='', subtitle=''
+  )
+  assert above(figure.axes[1]) == note
+
+
+def columns(count):
+  decay = 0.5 ** np.arange(9.0)
+  return {str(i): coefficients.Columns(decay, decay) for i in range(count)}
+
+
+def test_those_without_coefficients_are_named():
+  kinds = {'0': 'blt', 'tree_online': 'tree_online'}
+  figure = figures.lags(columns(1), kinds, title='', subtitle='')
+  assert above(figure.axes[0]) == 'no coefficients to show: tree_online'
+  figure = figures.lags(columns(1), {'0': 'blt'}, title='', subtitle='')
+  assert not above(figure.axes[0])
+
+
+def test_many_lines_are_drawn_lightly():
+  few, many = (
+      figures.lags(
+          columns(n), dict.fromkeys(columns(n), 'blt'), title='', subtitle=''
+      ).axes[1].lines[0]
+      for n in (2, 6)
+  )
+  assert many.get_linewidth() < few.get_linewidth()
+  assert many.get_alpha() < 1.0
