@@ -122,7 +122,17 @@ def run(
     restarts: tuple[int, ...] = (),
     declared: participation.MinSep | None = None,
 ) -> Run:
-  """A run whose noise is that of a strategy for all rounds of its log."""
+  """A run whose noise is that of a strategy for all rounds of its log.
+
+  Raises:
+    LogError: where the log has more rounds than the strategy can run.
+    ValueError: as of `Noise`.
+  """
+  if not restarts:
+    try:
+      base.check_num_rounds(strategy, log.num_rounds)
+    except ValueError as e:
+      raise log_lib.LogError(f'{log.shards[0].path}: {e}') from e
   noise = Noise(
       num_rounds=log.num_rounds,
       strategy=strategy,

@@ -219,3 +219,60 @@ def test_loads_no_framework():
       check=False,
   )
   assert done.returncode == 0, done.stderr
+
+
+def test_runs_that_were_not_straight(log):
+  straight = json.loads(replayed(log, '--json').stdout)
+  done = replayed(
+      log, '--json', '--restart=4', '--noise_multiplier_from=6:1.5',
+      '--report_goal=2',
+  )
+  assert done.returncode == 0
+  result = json.loads(done.stdout)
+  assert result['restarts'] == [4]
+  assert result['changes'] == [[6, 1.5]]
+  assert result['rounds_short_of_report_goal'] == 11
+  # Device a has rounds 0 and 4 at 3, 9 at 1.5: ρ = (1 + 1 + 4) / 2 / 9.
+  assert result['observed']['rho'] == pytest.approx(1 / 3)
+  assert result['worst_case']['sensitivity_kind'] == 'upper_bound'
+  assert result['worst_case']['rho'] > straight['worst_case']['rho']
+
+
+def test_several_runs(log, tmp_path):
+  path = tmp_path / 'runs.json'
+  entry = {'log': log.name, 'strategy': 'identity', 'noise_multiplier': 3}
+  path.write_text(json.dumps({'runs': [entry, entry]}))
+  report = tmp_path / 'public.html'
+  done = call(
+      f'--runs={path}', '--delta=1e-6', '--json', f'--public_report={report}'
+  )
+  assert done.returncode == 0
+  result = json.loads(done.stdout)
+  assert result['worst_case']['rho'] == pytest.approx(1 / 3)
+  assert len(result['runs']) == 2
+  assert 'run 2' in call(f'--runs={path}', '--delta=1e-6').stdout
+  assert 'per_device' not in report.read_text()
+
+
+@pytest.mark.parametrize('flags, message', [
+    (['--restart=0'], 'restarts must be at ascending rounds from 1 to 11'),
+    (['--restart=12'], 'got 12'),
+    (['--restart=x'], "--restart: invalid int value: 'x'"),
+    (['--noise_multiplier_from=3'], "invalid ROUND:VALUE value: '3'"),
+    (['--noise_multiplier_from=3:-1'], 'noise_multiplier'),
+    (['--report_goal=0'], 'report_goal must be at least 1'),
+    (['--engine=hand'], 'embedded'),
+    (['--runs=r.json'], '--log does not go with --runs'),
+    (['--public_report=no/p.html'], '--public_report=no/p.html: its folder'),
+])
+def test_refuses_in_a_line(log, flags, message):
+  line = refused(
+      f'--log={log}', '--strategy=identity', '--noise_multiplier=3',
+      '--delta=1e-6', *flags,
+  )
+  assert message in line
+
+
+def test_text_tells_how_devices_fared(log):
+  out = replayed(log).stdout
+  assert 'have ε ≤' in out and 'for the operator' in out

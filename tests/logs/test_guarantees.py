@@ -210,7 +210,7 @@ def test_refuses_runs(arguments, message):
 def test_a_banded_strategy_is_not_used_past_its_rounds_but_restarts():
   short = banded.Banded(np.ones((4, 1)))
   log = log_of([(0, 'a'), (5, 'a')], 6)
-  with pytest.raises(ValueError, match='beyond the 4'):
+  with pytest.raises(ValueError, match='^log: num_rounds=6 is beyond the 4'):
     replay.run(log, short, noise_multiplier=1.0)
   run = replay.run(log, short, noise_multiplier=1.0, restarts=(3,))
   assert replay.replay(run, deltas=1e-6)['observed']['rho'] > 0.0
