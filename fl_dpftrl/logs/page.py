@@ -216,16 +216,19 @@ th, td { text-align: left; vertical-align: top; padding: 6px 14px 6px 0;
   border-top: 1px solid var(--line); overflow-wrap: anywhere; }
 thead th { border-top: 0; color: var(--soft); font-weight: 400;
   font-size: 0.92rem; overflow-wrap: normal; }
-tbody th { font-weight: 600; white-space: nowrap; }
+tbody th { font-weight: 600; overflow-wrap: normal; }
 td data { white-space: nowrap; }
 td > .name { display: none; }
 .card > dl + p, .card > table + p { margin-top: 12px; }
 .card > :last-child { margin-bottom: 0; }
-@media (max-width: 640px) { thead { display: none; }
+.runs tbody th { white-space: nowrap; }
+.runs td:last-child { min-width: 9em; }
+@media (max-width: 759px) { thead { display: none; }
   tr { display: block; border-top: 1px solid var(--line); padding: 6px 0; }
   tbody tr:first-child { border-top: 0; }
-  tbody th, td { display: flex; justify-content: space-between; gap: 14px;
-    border-top: 0; padding: 3px 0; }
+  tbody th { display: block; }
+  td { display: flex; justify-content: space-between; gap: 14px; }
+  tbody th, td { border-top: 0; padding: 3px 0; }
   td > span { text-align: right; }
   td > .name { display: inline; text-align: left; color: var(--soft);
     flex: none; max-width: 55%; } }
