@@ -69,7 +69,11 @@ def quiet(*children: Any) -> Html:
 def table(
     head: Sequence[Any], rows: Sequence[Sequence[Any]], **attributes: Any
 ) -> Html:
-  """Rows whose first cell names them; on a narrow page one below another."""
+  """Rows whose first cell names them; on a narrow page one below another.
+
+  Words in a span of the class `name` are only on a narrow page, which has no
+  head to say them.
+  """
   lines = [
       element(
           'tr',
@@ -218,7 +222,7 @@ thead th { border-top: 0; color: var(--soft); font-weight: 400;
   font-size: 0.92rem; overflow-wrap: normal; }
 tbody th { font-weight: 600; overflow-wrap: normal; }
 td data { white-space: nowrap; }
-td > .name { display: none; }
+td > .name, th > .name { display: none; }
 .card > dl + p, .card > table + p { margin-top: 12px; }
 .card > :last-child { margin-bottom: 0; }
 .runs tbody th { white-space: nowrap; }
@@ -227,6 +231,7 @@ td > .name { display: none; }
   tr { display: block; border-top: 1px solid var(--line); padding: 6px 0; }
   tbody tr:first-child { border-top: 0; }
   tbody th { display: block; }
+  th > .name { display: inline; }
   td { display: flex; justify-content: space-between; gap: 14px; }
   tbody th, td { border-top: 0; padding: 3px 0; }
   td > span { text-align: right; }

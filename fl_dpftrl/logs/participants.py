@@ -213,16 +213,16 @@ def _shares(statement: Mapping[str, Any], void: str | None) -> page.Html:
         page.figure(
             statement, f'{field}share', text=f'{100 * point["share"]:g} %'
         ),
-        ' of devices',
+        page.element('span', ' of devices', class_='name'),
     )
     rows.append((share, *(page.figure(statement, field + f) for f in fields)))
   if statement['group_size'] == 1:  # Else what occurred is of many devices.
     rows.append((
-        'the most exposed',
+        'most exposed',
         *(page.figure(statement, f'observed.{f}') for f in fields),
     ))
   head = [
-      '',
+      'share of devices',
       'ρ at most',
       *(
           page.join('ε at most, δ = ', page.power_of_ten(delta))

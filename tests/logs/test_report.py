@@ -438,14 +438,19 @@ def test_how_devices_fared(deltas):
   table = text.partition('<tbody>')[2].partition('</tbody>')[0]
   for field in fields:
     assert f'data-field="observed.{field}"' in table
-  for share in ('50 % of', '90 % of', '99 % of', '99.9 % of', 'the most exp'):
-    assert share in words.replace('  ', ' ')
+  for share in ('50 % of', '90 % of', '99 % of', '99.9 % of', 'most exposed'):
+    assert share in re.sub(' +', ' ', words)
   assert f'device: {stated["per_device"]["most_exposed"]}' in re.sub(
       ' +', ' ', words
   )
   assert 'Assumes that it would have been in the same rounds' in words
   assert 'Not a guarantee to anyone in advance' in words
   assert 'worst case: ρ = ' in words
+  drawing = text.partition('<svg')[2].partition('</svg>')[0]
+  at = float(re.search(r'<line x1="([\d.]+)" x2="\1"', drawing).group(1))
+  right = [float(x) for x in re.findall(r'<rect x="([\d.]+)"', drawing)]
+  # No bar begins to the right of the worst case, which bounds every device.
+  assert right and max(right) < at
   bars = [b for b in page.bars if '.' in b['data-first']]
   drawn = [
       (float(b['data-first']), float(b['data-last']), int(b['data-count']))
@@ -459,7 +464,7 @@ def test_groups_are_not_compared_with_single_devices():
   text = report.report(statement(group_size=3), setting())
   words = section(text, 'How those who took part fared')
   assert 'worst case' not in words
-  assert 'the most exposed ' not in words
+  assert 'most exposed</th>' not in text
   assert 'Of each device alone, not of 3 together.' in words
   assert 'the 3 most exposed devices together' in Page(text).text
 
