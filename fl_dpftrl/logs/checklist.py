@@ -36,11 +36,13 @@ def checklist(
 ) -> page.Html:
   """What is guaranteed to whom, item by item."""
   shown = lambda field: page.figure(statement, field)
+  several = 'runs' in statement
   formal = page.join(
       'The sums of all ',
       shown('num_rounds'),
-      ' rounds with their noise, released together, and whatever is computed'
-      ' from them, satisfy ρ-zCDP with ρ = ',
+      ' rounds of all runs' if several else ' rounds',
+      ' with their noise, released together, and whatever is computed from'
+      ' them, satisfy ρ-zCDP with ρ = ',
       shown('worst_case.rho'),
       ' and (ε, δ)-differential privacy with ε = ',
       shown('worst_case.epsilon'),
@@ -57,11 +59,17 @@ def checklist(
           ' Whoever sees what is released need not be trusted.'
       ),
       'Data accesses covered': (
-          'One training run, over every device in the log that follows the'
-          ' protocol; devices that do not follow it cannot weaken what the'
-          ' others have. Choosing hyperparameters, choosing among checkpoints'
-          ' by a metric, evaluation, and earlier or later runs on the same'
-          ' devices are not covered.'
+          (
+              f'The {len(statement["runs"])} training runs of this page, over'
+              ' every device in their logs'
+              if several
+              else 'One training run, over every device in the log'
+          )
+          + ' that follows the protocol; devices that do not follow it cannot'
+          ' weaken what the others have. Choosing hyperparameters, choosing'
+          ' among checkpoints by a metric, evaluation, and '
+          + ('other' if several else 'earlier or later')
+          + ' runs on the same devices are not covered.'
       ),
       'Mechanism output': (
           'The privatised sum of every round, in order. So every model of the'
@@ -76,18 +84,24 @@ def checklist(
       ),
       'Adjacency': _adjacency_words(statement),
       'Type of accounting': (
-          'The whole run is one Gaussian mechanism whose sensitivity is taken'
-          ' over all rounds together; ε comes from its privacy loss'
-          ' distribution and ρ from zCDP. Nothing is gained from sampling or'
-          ' shuffling.'
+          (
+              'Each run is a Gaussian mechanism whose sensitivity is taken over'
+              ' all of its rounds together, and their ρ adds up'
+              if several
+              else 'The whole run is one Gaussian mechanism whose sensitivity'
+              ' is taken over all rounds together'
+          )
+          + '; ε comes from the privacy loss distribution and ρ from zCDP.'
+          ' Nothing is gained from sampling or shuffling.'
       ),
       'Assumptions': page.bullets(statement['assumptions']),
       'Formal statement': formal,
       'Transparency': (
           'The participation log, the strategy, the noise multiplier and the'
-          ' command at the end of this page reproduce its figures of privacy. That'
-          ' the log is complete, that updates were clipped, and that noise was'
-          ' drawn as stated rests on the operator and on the source code.'
+          ' command at the end of this page reproduce its figures of privacy.'
+          ' That the log is complete, that updates were clipped, and that'
+          ' noise was drawn as stated rests on the operator and on the source'
+          ' code.'
       ),
   }
   return page.element(
@@ -119,8 +133,15 @@ def _adjacency_words(statement: Mapping[str, Any]) -> str:
   )
 
 
-def outside(setting: setting_lib.Setting) -> page.Html:
+def outside(
+    statement: Mapping[str, Any], setting: setting_lib.Setting
+) -> page.Html:
   """What the guarantee does not cover."""
+  from_log = (
+      'counts and plots of it above'
+      if statement.get('confidential', True)
+      else 'figures above that were read from it: rounds, k and b'
+  )
   counts = [
       f'{count:,} {name}'
       for name, count in (
@@ -136,7 +157,7 @@ def outside(setting: setting_lib.Setting) -> page.Html:
       + ', training losses and accuracies: computed from the updates and data'
       ' without noise. They are for the operator; publishing them is not'
       ' covered.',
-      'The participation log, and the counts and plots of it above.',
+      f'The participation log, and the {from_log}.',
       'A vocabulary or other preprocessing that was derived from the devices.',
       'Tuning of hyperparameters, comparison of runs, and the choice of a'
       ' checkpoint by a metric.',
@@ -164,19 +185,20 @@ def provenance(
       (f'log {file["name"]}', page.element('code', file['sha256']))
       for file in statement['log']
   ]
+  runs = statement.get('runs', [statement])
+  for index, facts in enumerate(runs, 1):
+    of_run = f'run {index}: ' if len(runs) > 1 else ''
+    hashes.append((
+        f'{of_run}strategy, its family and parameters',
+        page.element('code', facts['strategy']['sha256']),
+    ))
   return page.join(
       page.element('p', 'This command gives the figures again from the log:'),
       page.element('pre', setting.command),
       page.element(
           'section',
           page.element('h3', 'SHA-256'),
-          page.definitions(
-              *hashes,
-              (
-                  'strategy, its family and parameters',
-                  page.element('code', statement['strategy']['sha256']),
-              ),
-          ),
+          page.definitions(*hashes),
           class_='card',
       ),
       page.element(

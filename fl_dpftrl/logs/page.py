@@ -1,4 +1,4 @@
-"""The few pieces of HTML and SVG that a report is made of.
+"""The few pieces of HTML that a report is made of.
 
 Everything that is not `Html` is escaped when it enters an element, so text from
 a log or a flag cannot become markup.
@@ -7,14 +7,9 @@ a log or a flag cannot become markup.
 import decimal
 import html
 import json
-import math
 from typing import Any, Mapping, Sequence
 
 _VOID = ('meta', 'line', 'rect')
-_PLOT_WIDTH, _PLOT_HEIGHT = 360, 210
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 40, 42
-_MAX_BARS = 40
-_MAX_LABELS = 5
 
 
 class Html(str):
@@ -56,6 +51,53 @@ def bullets(items: Sequence[Any]) -> Html:
   return element('ul', *(element('li', item) for item in items))
 
 
+def card(*children: Any, kind: str = '') -> Html:
+  """A box; its kind is a class of the style sheet, such as 'bad'."""
+  return element('section', *children, class_=f'card {kind}'.rstrip())
+
+
+def side_by_side(*children: Any) -> Html:
+  """Boxes in columns where the page is wide enough, else below each other."""
+  return element('div', *children, class_='cards')
+
+
+def quiet(*children: Any) -> Html:
+  """A paragraph that explains."""
+  return element('p', *children, class_='quiet')
+
+
+def table(
+    head: Sequence[Any], rows: Sequence[Sequence[Any]], **attributes: Any
+) -> Html:
+  """Rows whose first cell names them; on a narrow page one below another.
+
+  Words in a span of the class `name` are only on a narrow page, which has no
+  head to say them.
+  """
+  lines = [
+      element(
+          'tr',
+          element('th', first, scope='row'),
+          *(
+              element(
+                  'td',
+                  element('span', name, class_='name'),
+                  element('span', cell),
+              )
+              for name, cell in zip(head[1:], cells, strict=True)
+          ),
+      )
+      for first, *cells in rows
+  ]
+  names = (element('th', name, scope='col') for name in head)
+  return element(
+      'table',
+      element('thead', element('tr', *names)),
+      element('tbody', *lines),
+      **attributes,
+  )
+
+
 def embedded_json(identifier: str, value: Any) -> Html:
   """Data for programs, which no browser shows or runs."""
   text = json.dumps(value, allow_nan=False).replace('<', '\\u003c')
@@ -84,7 +126,11 @@ def power_of_ten(value: float) -> Html:
 
 
 def figure(
-    values: Mapping[str, Any], field: str, *, up: bool = True
+    values: Mapping[str, Any],
+    field: str,
+    *,
+    up: bool = True,
+    text: str | None = None,
 ) -> Html:
   """A figure, rounded for people and to the digit for programs.
 
@@ -93,118 +139,22 @@ def figure(
     field: keys and indices from the outside in, with dots between.
     up: which way it is rounded; what only describes the run, and is no result,
       is not rounded at all.
+    text: how it is written for people, where not as usual.
   """
   value: Any = values
   for key in field.split('.'):
     value = value[int(key) if key.isdigit() else key]
   if value is None:
     return Html('none')
-  if field.endswith('delta'):
+  if text is not None:
+    shown = text
+  elif field.endswith('delta'):
     shown = power_of_ten(value)
   elif field.endswith('noise_multiplier') and 'effective' not in field:
     shown = f'{value:,g}'
   else:
     shown = rounded(value, up=up)
   return element('data', shown, value=repr(value), data_field=field)
-
-
-def histogram(
-    counts: Sequence[Sequence[int]],
-    *,
-    title: str,
-    x_label: str,
-    mark: tuple[int, str] | None = None,
-) -> Html:
-  """Bars over whole numbers, several to a bar where there are many.
-
-  Args:
-    counts: pairs of a value and how often it occurred.
-    title: what is counted.
-    x_label: what the values are.
-    mark: a value to point out, with its words.
-  """
-  values = [value for value, _ in counts]
-  low, high = min(values), max(values)
-  width = math.ceil((high - low + 1) / _MAX_BARS)
-  bars = [0] * math.ceil((high - low + 1) / width)
-  for value, count in counts:
-    bars[(value - low) // width] += count
-  step = (_PLOT_WIDTH - _LEFT - _RIGHT) / len(bars)
-  bottom = _PLOT_HEIGHT - _BOTTOM
-  top = max(bars)
-  scale = (bottom - _TOP) / top
-  parts = [
-      element('text', title, x=_LEFT, y=13, class_='title'),
-      element(
-          'text',
-          x_label,
-          x=(_LEFT + _PLOT_WIDTH - _RIGHT) / 2,
-          y=_PLOT_HEIGHT - 6,
-          text_anchor='middle',
-      ),
-  ]
-  for tick in sorted({0, top // 2, top}):
-    y = bottom - tick * scale
-    parts += [
-        element('line', x1=_LEFT, x2=_PLOT_WIDTH - _RIGHT, y1=y, y2=y),
-        element(
-            'text', _short(tick), x=_LEFT - 5, y=y + 4, text_anchor='end'
-        ),
-    ]
-  gap = 0.15 * step
-  for index, count in enumerate(bars):
-    if count:
-      first = low + index * width
-      parts.append(
-          element(
-              'rect',
-              x=round(_LEFT + index * step + gap / 2, 2),
-              y=round(bottom - count * scale, 2),
-              width=round(min(step - gap, 60), 2),
-              height=round(count * scale, 2),
-              data_first=first,
-              data_last=min(first + width - 1, high),
-              data_count=count,
-          )
-      )
-  for index in range(0, len(bars), math.ceil(len(bars) / _MAX_LABELS)):
-    parts.append(
-        element(
-            'text',
-            f'{low + index * width:,}',
-            x=round(_LEFT + index * step + min(step - gap, 60) / 2, 2),
-            y=bottom + 15,
-            text_anchor='middle',
-        )
-    )
-  if mark is not None:
-    x = round(_LEFT + (mark[0] - low) // width * step + gap / 2, 2)
-    parts += [
-        element('line', x1=x, x2=x, y1=_TOP - 4, y2=bottom, class_='mark'),
-        element(
-            'text',
-            mark[1],
-            x=x,
-            y=_TOP - 9,
-            class_='mark',
-            text_anchor='start' if 2 * x < _PLOT_WIDTH else 'end',
-        ),
-    ]
-  label = f'{title}: {sum(bars):,} in all, {x_label} from {low:,} to {high:,}'
-  return element(
-      'svg',
-      *parts,
-      viewBox=f'0 0 {_PLOT_WIDTH} {_PLOT_HEIGHT}',
-      role='img',
-      aria_label=label,
-  )
-
-
-def _short(count: int) -> str:
-  for size, letter in ((1_000_000, 'M'), (1_000, 'k')):
-    if count >= 10 * size:
-      return f'{count / size:.3g}{letter}'
-  return f'{count:,}'
 
 
 STYLE = """
@@ -235,10 +185,15 @@ ul, ol { margin: 0 0 10px; padding-left: 22px; }
 .bad { background: var(--bad-card); border-color: var(--bad); }
 .bad .figure, .bad h3, strong.bad { color: var(--bad); background: none; }
 .warn { background: var(--warn-card); border-color: var(--warn); }
-main > .card + .card { margin-top: 12px; }
+main > .card + .card, main > .card + .cards,
+  main > .cards + .card { margin-top: 14px; }
+figure { margin: 0; }
+figcaption { margin-top: 8px; }
+h3.run { margin: 24px 0 10px; }
 .dashed { border-style: dashed; }
 .quiet { color: var(--soft); font-size: 0.92rem; }
-.void dd data { text-decoration: line-through; color: var(--soft); }
+.void dd data, .void td data { text-decoration: line-through;
+  color: var(--soft); }
 dl { margin: 0; }
 dl > div { display: flex; justify-content: space-between; gap: 14px;
   padding: 5px 0; border-top: 1px solid var(--line); }
@@ -259,6 +214,29 @@ svg line { stroke: var(--line); }
 svg rect { fill: var(--accent); }
 svg line.mark { stroke: var(--bad); stroke-width: 1.5; stroke-dasharray: 4 3; }
 svg text.mark { fill: var(--bad); }
+table { width: 100%; border-collapse: collapse;
+  font-variant-numeric: tabular-nums; }
+th, td { text-align: left; vertical-align: top; padding: 6px 14px 6px 0;
+  border-top: 1px solid var(--line); overflow-wrap: anywhere; }
+thead th { border-top: 0; color: var(--soft); font-weight: 400;
+  font-size: 0.92rem; overflow-wrap: normal; }
+tbody th { font-weight: 600; overflow-wrap: normal; }
+td data { white-space: nowrap; }
+td > .name, th > .name { display: none; }
+.card > dl + p, .card > table + p { margin-top: 12px; }
+.card > :last-child { margin-bottom: 0; }
+.runs tbody th { white-space: nowrap; }
+.runs td:last-child { min-width: 9em; }
+@media (max-width: 759px) { thead { display: none; }
+  tr { display: block; border-top: 1px solid var(--line); padding: 6px 0; }
+  tbody tr:first-child { border-top: 0; }
+  tbody th { display: block; }
+  th > .name { display: inline; }
+  td { display: flex; justify-content: space-between; gap: 14px; }
+  tbody th, td { border-top: 0; padding: 3px 0; }
+  td > span { text-align: right; }
+  td > .name { display: inline; text-align: left; color: var(--soft);
+    flex: none; max-width: 55%; } }
 .checklist > section { border-top: 1px solid var(--line); padding: 14px 0 4px; }
 @media (min-width: 760px) { .checklist > section { display: grid;
   grid-template-columns: 210px 1fr; gap: 20px; } }

@@ -308,17 +308,18 @@ def _together(facts, tally, happened) -> dict[str, Any]:
   separations = happened[0].separations
   for other in happened[1:]:
     separations += other.separations
+  closest = min(
+      (o.witness for o in happened if o.witness),
+      key=lambda w: w.order,
+      default=None,
+  )
   return {
       **{name: sum(f[name] for f in facts) for name in added},
       'num_devices': tally.num_devices,
       'min_sep': min(f['min_sep'] for f in facts),
       'max_participations': max(f['max_participations'] for f in facts),
       'separations': [list(i) for i in separations.to_dict().items()],
-      'witness': min(
-          (o.witness for o in happened if o.witness),
-          key=lambda w: w.order,
-          default=None,
-      ),
+      'witness': closest and closest._asdict(),
   }
 
 

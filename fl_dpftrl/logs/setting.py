@@ -27,7 +27,7 @@ class Setting:
     zeroed_count: updates dropped for their size.
     rejected_count: updates dropped as not finite.
     burnt_rounds: rounds whose row of noise was used up without a release.
-    notes: more to be said, a sentence each.
+    notes: more to be said, a sentence each; published, too.
   """
 
   run: str
@@ -48,3 +48,19 @@ class Setting:
   rejected_count: int | None = None
   burnt_rounds: tuple[int, ...] = ()
   notes: tuple[str, ...] = ()
+
+  def publishable(self) -> 'Setting':
+    """Without counts of devices and of their updates."""
+    hypothetical = self.hypothetical and {
+        name: value
+        for name, value in self.hypothetical.items()
+        if name != 'population'
+    }
+    return dataclasses.replace(
+        self,
+        population=None,
+        hypothetical=hypothetical,
+        clipped_count=None,
+        zeroed_count=None,
+        rejected_count=None,
+    )

@@ -1,5 +1,4 @@
 import decimal
-import html.parser
 
 import hypothesis
 from hypothesis import strategies as st
@@ -47,41 +46,3 @@ def test_rounds_up(value, shown):
 )
 def test_delta_is_a_power_of_ten(value, shown):
   assert page.power_of_ten(value) == shown
-
-
-class Bars(html.parser.HTMLParser):
-
-  def __init__(self, text):
-    super().__init__()
-    self.bars = []
-    self.feed(text)
-
-  def handle_startendtag(self, tag, attrs):
-    if tag == 'rect':
-      self.bars.append(
-          {key: float(value) for key, value in attrs if value is not None}
-      )
-
-
-@hypothesis.settings(deadline=None)
-@hypothesis.given(
-    st.dictionaries(st.integers(1, 3000), st.integers(1, 10**7), min_size=1)
-)
-def test_bars_add_up_to_the_counts(counts):
-  items = sorted(counts.items())
-  drawing = page.histogram(
-      items, title='t', x_label='x', mark=(items[0][0], 'least')
-  )
-  bars = Bars(drawing).bars
-  for bar in bars:
-    assert bar['data-count'] == sum(
-        count
-        for value, count in items
-        if bar['data-first'] <= value <= bar['data-last']
-    )
-    assert 0 <= bar['x'] and bar['x'] + bar['width'] <= 360
-    assert 0 <= bar['y'] and bar['y'] + bar['height'] <= 210
-  assert sum(bar['data-count'] for bar in bars) == sum(counts.values())
-  scale = max(b['height'] for b in bars) / max(b['data-count'] for b in bars)
-  for bar in bars:
-    assert bar['height'] == pytest.approx(bar['data-count'] * scale, abs=0.02)

@@ -4,6 +4,7 @@ import html.parser
 import json
 import re
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -25,7 +26,7 @@ class Page(html.parser.HTMLParser):
   def __init__(self, text):
     super().__init__()
     self.open, self.figures, self.words, self.scripts = [], [], [], {}
-    self.tags, self.references = [], []
+    self.tags, self.references, self.bars = [], [], []
     self.feed(text)
     self.close()
     assert not self.open
@@ -41,6 +42,8 @@ class Page(html.parser.HTMLParser):
     self.tags.append(tag)
     if tag == 'data':
       self.figures.append((attrs['data-field'], attrs['value']))
+    if tag == 'rect':
+      self.bars.append(attrs)
     for key in ('src', 'href', 'srcset', 'data', 'action'):
       if key in attrs:
         self.references.append(attrs[key])
@@ -155,7 +158,7 @@ def test_stands_alone():
   assert not {'link', 'img', 'iframe', 'object', 'embed'} & set(page.tags)
   assert not re.search(r'https?:|url\(|@import|//', text)
   assert list(page.scripts) == ['statement']
-  assert page.tags.count('svg') == 2
+  assert page.tags.count('svg') == 3
 
 
 @pytest.mark.parametrize(
@@ -242,7 +245,7 @@ def test_warnings_are_shown():
 def test_nobody_twice():
   page = Page(report.report(statement(happened([(0, 'a')], 3)), setting()))
   assert 'No device took part twice' in page.text
-  assert page.tags.count('svg') == 1
+  assert page.tags.count('svg') == 2
 
 
 def test_hostile_names_stay_text():
@@ -276,3 +279,321 @@ def test_adjacency_and_groups():
   assert 'Adjacency: replace-one.' in text
   assert 'Unit of privacy: a group of 3: a phone' in text
   assert 'twice those of zero-out' in text
+
+
+CONFIDENTIAL = (
+    'Confidential: has figures of single devices from the private log; there'
+    ' is a version for publication.'
+)
+
+
+def crowd(num_devices=1009, prefix='SECRET'):
+  """Devices with one to four participations; some rounds have none."""
+  rows = [
+      (device % 20 + 23 * again, f'{prefix}{device:05}')
+      for device in range(num_devices)
+      for again in range(1 + device % 4)
+  ]
+  return happened(rows, 97, warnings=('rows may be missing',))
+
+
+CROWD = crowd()
+SHA_OF_CROWD = {'name': 'crowd.parquet', 'sha256': 'cd' * 32}
+
+
+def together(**kwargs):
+  """A statement of two runs: the second with restarts and changes."""
+  runs = [
+      replay.run(LOG, BLT, noise_multiplier=3.0),
+      replay.run(
+          crowd(prefix=''),
+          BLT,
+          noise_multiplier=2.5,
+          changes=((11, 2.25), (40, 4.0)),
+          restarts=(31, 62),
+      ),
+  ]
+  stated = replay.replay(runs, deltas=1e-6, **kwargs)
+  for facts, file in zip(stated['runs'], (FILE, SHA_OF_CROWD)):
+    facts['log'] = [file]
+  return {**stated, 'log': [FILE, SHA_OF_CROWD]}
+
+
+def one_changed():
+  run = replay.run(
+      LOG,
+      BLT,
+      noise_multiplier=3.0,
+      changes=((5, 2.75),),
+      restarts=(7,),
+  )
+  return {**replay.replay(run, deltas=1e-6), 'log': [FILE]}
+
+
+def section(text, heading):
+  """The words of a page from a heading of second order to the next."""
+  _, _, after = text.partition(f'<h2>{heading}</h2>')
+  assert after, heading
+  inside = after.partition('<h2>')[0]
+  return re.sub(r'\s+', ' ', re.sub(r'<[^>]+>', ' ', inside))
+
+
+def test_confidential_is_said_first():
+  text = report.report(statement(), setting())
+  words = Page(text).text
+  assert CONFIDENTIAL in words
+  assert 'Confidential' in text.partition('<data')[0]
+  assert 'For publication' not in words
+
+
+@pytest.mark.parametrize('several', [False, True])
+@pytest.mark.parametrize('group_size', [1, 2])
+def test_publication_tells_nothing_of_single_devices(several, group_size):
+  run = replay.run(
+      CROWD,
+      BLT,
+      noise_multiplier=3.0,
+      declared=participation.MinSep(num_rounds=97, min_sep=30),
+  )
+  whole = replay.replay(
+      [run, run] if several else run,
+      deltas=[1e-6, 1e-9],
+      group_size=group_size,
+      report_goal=50,
+  )
+  whole['log'] = [SHA_OF_CROWD]
+  for facts in whole.get('runs', ()):
+    facts['log'] = [SHA_OF_CROWD]
+  given = setting(
+      population=765_432,
+      clipped_count=54_321,
+      zeroed_count=65_431,
+      rejected_count=76_541,
+      hypothetical={**HYPOTHETICAL, 'population': 8_765_000},
+  )
+  confidential = report.report(whole, given)
+  public = report.report(replay.publishable(whole), given)
+  counts = {1009, 765_432, 54_321, 65_431, 76_541, 8_765_000}
+  counts.add(whole['num_participations'])
+  for text in ('SECRET', '<svg', *(f'{count:,}' for count in counts)):
+    assert text in confidential
+    assert text not in public
+  for text in (
+      *map(str, counts),
+      'per_device',
+      'histogram',
+      'num_devices',
+      'num_participations',
+      'cohort_sizes',
+      'separations',
+      'witness',
+      'most_exposed',
+      '"observed"',
+      'observed.',
+      'figure>',
+  ):
+    assert text not in public
+  for text in ('cd' * 32, 'crowd.parquet', 'rows may be missing'):
+    assert text in public
+
+
+def test_publication_says_what_was_left_out():
+  stated = replay.publishable(statement())
+  text = report.report(stated, setting(hypothetical=HYPOTHETICAL))
+  page = Page(text)
+  assert CONFIDENTIAL not in page.text
+  assert 'For publication. Left out, as counted from single' in page.text
+  assert 'For publication' in text.partition('<data')[0]
+  assert json.loads(page.scripts['statement']) == stated
+  assert 'Two guarantees, each with what it assumes' in page.text
+  assert 'How those who took part fared' not in page.text
+  shown = dict(page.figures)
+  for field in ('worst_case.epsilon', 'declared.epsilon'):
+    assert float(shown[field]) == look_up(stated, field)
+  assert 'hypothetical.population' not in shown
+  assert 'hypothetical.epsilon' in shown
+
+
+def test_publication_of_a_violated_declaration():
+  words = Page(
+      report.report(replay.publishable(statement(min_sep=5)), setting())
+  ).text
+  assert 'The declared participation was violated' in words
+  assert 'The worst case rests on the log, and stands.' in words
+
+
+@pytest.mark.parametrize('deltas', [1e-6, [1e-6, 1e-9]])
+def test_how_devices_fared(deltas):
+  stated = {**statement(CROWD, deltas=deltas), 'log': [SHA_OF_CROWD]}
+  text = report.report(stated, setting())
+  page = Page(text)
+  words = section(text, 'How those who took part fared')
+  shown = dict(page.figures)
+  fields = ['rho', 'epsilon']
+  fields += ['curve.1.epsilon'] if isinstance(deltas, list) else []
+  for index in range(4):
+    for field in ('share', *fields):
+      field = f'per_device.quantiles.{index}.{field}'
+      assert float(shown[field]) == look_up(stated, field)
+  table = text.partition('<tbody>')[2].partition('</tbody>')[0]
+  for field in fields:
+    assert f'data-field="observed.{field}"' in table
+  for share in ('50 % of', '90 % of', '99 % of', '99.9 % of', 'most exposed'):
+    assert share in re.sub(' +', ' ', words)
+  assert f'device: {stated["per_device"]["most_exposed"]}' in re.sub(
+      ' +', ' ', words
+  )
+  assert 'Assumes that it would have been in the same rounds' in words
+  assert 'Not a guarantee to anyone in advance' in words
+  assert 'worst case: ρ = ' in words
+  drawing = text.partition('<svg')[2].partition('</svg>')[0]
+  at = float(re.search(r'<line x1="([\d.]+)" x2="\1"', drawing).group(1))
+  right = [float(x) for x in re.findall(r'<rect x="([\d.]+)"', drawing)]
+  # No bar begins to the right of the worst case, which bounds every device.
+  assert right and max(right) < at
+  bars = [b for b in page.bars if '.' in b['data-first']]
+  drawn = [
+      (float(b['data-first']), float(b['data-last']), int(b['data-count']))
+      for b in bars
+  ]
+  counted = stated['per_device']['rho_histogram']
+  assert drawn == [tuple(bar) for bar in counted if bar[2]]
+
+
+def test_groups_are_not_compared_with_single_devices():
+  text = report.report(statement(group_size=3), setting())
+  words = section(text, 'How those who took part fared')
+  assert 'worst case' not in words
+  assert 'most exposed</th>' not in text
+  assert 'Of each device alone, not of 3 together.' in words
+  assert 'the 3 most exposed devices together' in Page(text).text
+
+
+def test_void_figures_of_devices_are_crossed_out():
+  text = report.report(statement(), setting(void_reason=SEED))
+  assert '<table class="void">' in text
+  assert 'worst case: void' in text
+  without_noise = report.report(
+      statement(noise_multiplier=0.0), setting(noise_multiplier=0.0)
+  )
+  words = section(without_noise, 'How those who took part fared')
+  assert 'Without noise no device was protected' in words
+
+
+def test_each_guarantee_is_beside_its_assumptions():
+  text = report.report(statement(), setting())
+  cards = text.partition('class="cards"')[2].split('<section')[1:4]
+  for card, field, sentences in zip(
+      cards,
+      ('worst_case', 'declared', 'observed'),
+      (
+          [
+              'at most 3 (k) of 12 (n), any two at least 4 (b) apart',
+              'reacts neither to data nor to released models',
+          ],
+          [
+              'at most 4 participations, any two at least 3 rounds apart',
+              'The only one that holds even when participation reacts to'
+              ' released models. Assumes that devices enforce it themselves.',
+          ],
+          [
+              'For the most exposed device, in the rounds that the log lists',
+              'promises nothing to anyone in advance',
+          ],
+      ),
+  ):
+    assert f'data-field="{field}.epsilon"' in card
+    for sentence in sentences:
+      assert sentence in card
+
+
+def test_without_a_declaration_says_what_is_missing():
+  words = Page(report.report(one_changed(), setting())).text
+  assert 'no guarantee here holds where participation reacts' in words
+
+
+def test_changes_and_restarts_of_a_run():
+  text = report.report(one_changed(), setting())
+  words = section(text, 'The mechanism').replace('  ', ' ')
+  assert re.search('clip norm +3 *, +2.75 +from round +5 ', words)
+  assert re.search('noise begun anew +at round +7 ', words)
+  assert 'have all of its participations in each part' in words
+  assert 'take all of them to be at the smallest' in words
+  shown = dict(Page(text).figures)
+  assert shown['changes.0.1'] == '2.75'
+  assert (shown['changes.0.0'], shown['restarts.0']) == ('5', '7')
+  same = section(report.report(statement(), setting()), 'The mechanism')
+  assert 'participations in each part' not in same
+  assert re.search('noise begun anew +never', same)
+
+
+def test_rounds_short_of_the_report_goal_and_cohort_sizes():
+  stated = statement(CROWD, report_goal=50)
+  page = Page(report.report(stated, setting()))
+  shown = dict(page.figures)
+  rounds = np.concatenate([t['round'].to_numpy() for t in CROWD.tables()])
+  sizes = np.bincount(rounds, minlength=97)
+  assert 0 < (sizes < 50).sum() < 97
+  assert int(shown['rounds_short_of_report_goal']) == (sizes < 50).sum()
+  assert 'of them short of the report goal of 50' in page.text
+  for field in ('least', 'mean', 'most'):
+    field = f'cohort_sizes.{field}'
+    assert float(shown[field]) == look_up(stated, field)
+  without = Page(report.report(statement(), setting()))
+  assert 'short of the report goal' not in without.text
+
+
+def test_several_runs_side_by_side():
+  stated = together(report_goal=2)
+  text = report.report(stated, setting())
+  page = Page(text)
+  shown = page.figures
+  for field, value in shown:
+    assert float(value) == look_up(stated, field)
+  fields = {field for field, _ in shown}
+  table = text.partition('<table class="runs">')[2].partition('</table>')[0]
+  for index in range(2):
+    for field in (
+        'num_rounds', 'num_devices', 'max_participations', 'min_sep',
+        'noise_multiplier',
+    ):
+      assert f'data-field="runs.{index}.{field}"' in table
+    for field in ('cohort_sizes.mean', 'rounds_short_of_report_goal'):
+      assert f'runs.{index}.{field}' in fields
+  for field in ('changes.0.0', 'changes.1.1', 'restarts.0', 'restarts.1'):
+    assert f'data-field="runs.1.{field}"' in table
+  for words in ('log.parquet', 'crowd.parquet', 'blt', 'never'):
+    assert words in table
+  assert 'ρ adds up' in page.text
+  assert 'in units of the first noise multiplier' in page.text
+  assert 'The 2 training runs of this page' in page.text
+  assert 'rounds of all runs with their noise' in page.text
+  assert 'device a in rounds 0 and 4' in page.text
+  assert page.tags.count('svg') == 5
+  assert json.loads(page.scripts['statement']) == stated
+  assert page.text.count(identity.strategy_digest(BLT)) == 2
+
+
+def test_several_runs_of_which_one_broke_its_word():
+  schema = lambda b: participation.MinSep(num_rounds=12, min_sep=b)
+  stated = replay.replay(
+      [
+          replay.run(LOG, BLT, noise_multiplier=3.0, declared=schema(b))
+          for b in (2, 5)
+      ],
+      deltas=1e-6,
+  )
+  words = Page(report.report(stated, setting())).text
+  assert 'Not every run kept to what was declared for it.' in words
+  # The least of what was declared was kept to, which would puzzle.
+  assert 'Declared were a min-sep of' not in words
+
+
+def test_published_runs_have_no_counts():
+  stated = replay.publishable(together())
+  page = Page(report.report(stated, setting()))
+  fields = {field for field, _ in page.figures}
+  assert {'runs.0.num_rounds', 'runs.1.min_sep'} <= fields
+  assert not [f for f in fields if 'devices' in f or 'participations' in f
+              and 'max_' not in f]
+  assert 'svg' not in page.tags

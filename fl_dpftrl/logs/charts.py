@@ -1,0 +1,203 @@
+"""Bar charts of a report, in SVG that needs no script."""
+
+import decimal
+import math
+from typing import Any, Sequence
+
+from fl_dpftrl.logs import page
+
+_WIDTH, _HEIGHT = 360, 210
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 40, 42
+_BASE = _HEIGHT - _BOTTOM
+_MAX_BARS = 40
+_MAX_LABELS = 5
+_WIDEST = 60
+# Of a bar that is not empty: one device among many is still to be seen.
+_LOWEST = 1.5
+
+
+def histogram(
+    counts: Sequence[Sequence[int]],
+    *,
+    title: str,
+    x_label: str,
+    mark: tuple[int, str] | None = None,
+) -> page.Html:
+  """Bars over whole numbers, several to a bar where there are many.
+
+  Args:
+    counts: pairs of a value and how often it occurred.
+    title: what is counted.
+    x_label: what the values are.
+    mark: a value to point out, with its words.
+  """
+  values = [value for value, _ in counts]
+  low, high = min(values), max(values)
+  width = math.ceil((high - low + 1) / _MAX_BARS)
+  bars = [0] * math.ceil((high - low + 1) / width)
+  for value, count in counts:
+    bars[(value - low) // width] += count
+  step = (_WIDTH - _LEFT - _RIGHT) / len(bars)
+  gap = 0.15 * step
+  place = lambda index: _LEFT + index * step + gap / 2
+  drawn = min(step - gap, _WIDEST)
+  scale = (_BASE - _TOP) / max(bars)
+  parts = [*_frame(title, x_label), *_heights(max(bars))]
+  for index, count in enumerate(bars):
+    if count:
+      first = low + index * width
+      parts.append(
+          _bar(
+              place(index),
+              drawn,
+              count * scale,
+              data_first=first,
+              data_last=min(first + width - 1, high),
+              data_count=count,
+          )
+      )
+  for index in range(0, len(bars), math.ceil(len(bars) / _MAX_LABELS)):
+    parts.append(
+        _label(f'{low + index * width:,}', place(index) + drawn / 2)
+    )
+  if mark is not None:
+    parts += _mark(place((mark[0] - low) // width), mark[1])
+  return _drawing(
+      parts,
+      f'{title}: {sum(bars):,} in all, {x_label} from {low:,} to {high:,}',
+  )
+
+
+def spread(
+    bars: Sequence[Sequence[float]],
+    *,
+    title: str,
+    x_label: str,
+    mark: tuple[float, str] | None = None,
+) -> page.Html:
+  """Bars over positive numbers.
+
+  Args:
+    bars: from, to and how many, ascending; also of no width.
+    title: what is counted.
+    x_label: what the values are.
+    mark: a value to point out, with its words; the axis reaches to it.
+  """
+  low, high = bars[0][0], bars[-1][1]
+  if mark is not None:
+    low, high = min(low, mark[0]), max(high, mark[0])
+  if low < high / 2:
+    low = 0.0
+  if high - low < 1e-6 * high:  # All alike: one bar amid an axis.
+    low, high = 0.9 * low, 1.1 * high
+  room = _WIDTH - _LEFT - _RIGHT
+  place = lambda value: _LEFT + room * (value - low) / (high - low)
+  most = max(count for _, _, count in bars)
+  scale = (_BASE - _TOP) / most
+  parts = [*_frame(title, x_label), *_heights(most)]
+  for start, end, count in bars:
+    if count:
+      parts.append(
+          _bar(
+              place(start),
+              max(0.85 * (place(end) - place(start)), 2.0),
+              max(count * scale, _LOWEST),
+              data_first=start,
+              data_last=end,
+              data_count=count,
+          )
+      )
+  parts += [_label(f'{tick:g}', place(tick)) for tick in _ticks(low, high)]
+  if mark is not None:
+    parts += _mark(place(mark[0]), mark[1])
+  total = sum(count for _, _, count in bars)
+  return _drawing(
+      parts,
+      f'{title}: {total:,} in all, {x_label} from {bars[0][0]:.3g} to'
+      f' {bars[-1][1]:.3g}',
+  )
+
+
+def _drawing(parts: Sequence[page.Html], label: str) -> page.Html:
+  return page.element(
+      'svg',
+      *parts,
+      viewBox=f'0 0 {_WIDTH} {_HEIGHT}',
+      role='img',
+      aria_label=label,
+  )
+
+
+def _frame(title: str, x_label: str) -> list[page.Html]:
+  middle = (_LEFT + _WIDTH - _RIGHT) / 2
+  return [
+      page.element('text', title, x=_LEFT, y=13, class_='title'),
+      page.element(
+          'text', x_label, x=middle, y=_HEIGHT - 6, text_anchor='middle'
+      ),
+  ]
+
+
+def _heights(top: int) -> list[page.Html]:
+  """Lines across, with what a bar of that height counts."""
+  parts = []
+  for tick in sorted({0, top // 2, top}):
+    y = _BASE - tick * (_BASE - _TOP) / top
+    parts += [
+        page.element('line', x1=_LEFT, x2=_WIDTH - _RIGHT, y1=y, y2=y),
+        page.element(
+            'text', _short(tick), x=_LEFT - 5, y=y + 4, text_anchor='end'
+        ),
+    ]
+  return parts
+
+
+def _bar(x: float, width: float, height: float, **data: Any) -> page.Html:
+  return page.element(
+      'rect',
+      x=round(x, 2),
+      y=round(_BASE - height, 2),
+      width=round(width, 2),
+      height=round(height, 2),
+      **data,
+  )
+
+
+def _label(text: str, x: float) -> page.Html:
+  return page.element(
+      'text', text, x=round(x, 2), y=_BASE + 15, text_anchor='middle'
+  )
+
+
+def _mark(x: float, text: str) -> list[page.Html]:
+  x = round(x, 2)
+  return [
+      page.element(
+          'line', x1=x, x2=x, y1=_TOP - 4, y2=_BASE, class_='mark'
+      ),
+      page.element(
+          'text',
+          text,
+          x=x,
+          y=_TOP - 9,
+          class_='mark',
+          text_anchor='start' if 2 * x < _WIDTH else 'end',
+      ),
+  ]
+
+
+def _ticks(low: float, high: float) -> list[float]:
+  """A few round numbers between."""
+  size = decimal.Decimal(1).scaleb(math.floor(math.log10(high - low)) - 1)
+  steps = (factor * size for factor in (1, 2, 5, 10, 20, 50, 100))
+  step = next(s for s in steps if (high - low) / float(s) < _MAX_LABELS)
+  first = math.ceil(low / float(step))
+  last = math.floor(high / float(step))
+  return [float(i * step) for i in range(first, last + 1)]
+
+
+def _short(count: int) -> str:
+  for size, letter in ((1_000_000, 'M'), (1_000, 'k')):
+    if count >= 10 * size:
+      return f'{count / size:.3g}{letter}'
+  return f'{count:,}'

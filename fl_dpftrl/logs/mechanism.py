@@ -1,0 +1,147 @@
+"""What was run, for a report: one mechanism, or several side by side."""
+
+from typing import Any, Mapping
+
+from fl_dpftrl.logs import page
+from fl_dpftrl.logs import setting as setting_lib
+
+_UNKNOWN = 'not recorded'
+_LISTED = 3
+
+
+def mechanism(
+    statement: Mapping[str, Any], setting: setting_lib.Setting
+) -> page.Html:
+  """Strategy, noise and norms; of several runs what they share."""
+  def known(value: str | float | None) -> str:
+    if value is None:
+      return _UNKNOWN
+    return value if isinstance(value, str) else f'{value:,.9g}'
+
+  items = [
+      ('data', known(setting.dataset)),
+      ('one device stands for', setting.unit),
+  ]
+  if statement.get('confidential', True):
+    items.append(('population', known(setting.population)))
+  items.append(
+      ('report goal, divisor of each sum', known(setting.report_goal))
+  )
+  several = 'runs' in statement
+  if not several:
+    items += [
+        ('strategy', known(setting.strategy)),
+        ('family', statement['strategy']['family']),
+        (
+            'noise multiplier, std(Z) / clip norm',
+            _multipliers(statement, statement),
+        ),
+        ('noise begun anew', _restarts(statement, statement)),
+    ]
+  items += [
+      ('clip norm (L2)', known(setting.clip_norm)),
+      ('zeroing norm (L∞)', known(setting.zeroing_norm)),
+  ]
+  return page.join(
+      *([_runs(statement)] if several else []),
+      page.card(page.definitions(*items), *_of_parts(statement)),
+  )
+
+
+def _runs(statement: Mapping[str, Any]) -> page.Html:
+  counted = 'num_devices' in statement['runs'][0]
+  rows = []
+  for index, facts in enumerate(statement['runs']):
+    prefix = f'runs.{index}.'
+    shown = lambda field, prefix=prefix: page.figure(statement, prefix + field)
+    rows.append((
+        f'Run {index + 1}',
+        shown('num_rounds'),
+        *([shown('num_devices')] if counted else []),
+        shown('max_participations'),
+        shown('min_sep'),
+        facts['strategy']['family'],
+        _multipliers(statement, facts, prefix),
+        _restarts(statement, facts, prefix),
+        _files(facts['log']),
+    ))
+  head = (
+      '',
+      'rounds n',
+      *(['devices'] if counted else []),
+      'most k',
+      'min-sep b',
+      'strategy',
+      'noise multiplier',
+      'begun anew',
+      'log',
+  )
+  return page.card(
+      page.table(head, rows, class_='runs'),
+      page.quiet(
+          'The guarantees above are of all of these runs together: over noise'
+          ' that is independent from run to run, ρ adds up. Sensitivity is in'
+          ' units of the first noise multiplier σ: ρ of all runs together is'
+          ' (sensitivity / σ)² / 2.'
+      ),
+  )
+
+
+def _files(files: list[Mapping[str, Any]]) -> str:
+  names = [file['name'] for file in files[:_LISTED]]
+  more = len(files) - len(names)
+  return ', '.join(names) + (f' and {more:,} more' if more else '')
+
+
+def _multipliers(
+    statement: Mapping[str, Any], facts: Mapping[str, Any], prefix: str = ''
+) -> page.Html:
+  """The noise multiplier, and from which rounds on it was another."""
+  parts = [page.figure(statement, f'{prefix}noise_multiplier')]
+  for index, (_, multiplier) in enumerate(facts.get('changes', ())):
+    field = f'{prefix}changes.{index}'
+    parts.append(
+        page.join(
+            page.figure(statement, f'{field}.1', text=f'{multiplier:,g}'),
+            ' from round ',
+            page.figure(statement, f'{field}.0'),
+        )
+    )
+  return page.join(*parts, by=', ')
+
+
+def _restarts(
+    statement: Mapping[str, Any], facts: Mapping[str, Any], prefix: str = ''
+) -> page.Html | str:
+  restarts = facts.get('restarts', ())
+  if not restarts:
+    return 'never'
+  rounds = (
+      page.figure(statement, f'{prefix}restarts.{index}')
+      for index in range(len(restarts))
+  )
+  return page.join('at round ', page.join(*rounds, by=', '))
+
+
+def _of_parts(statement: Mapping[str, Any]) -> list[page.Html]:
+  """How noise that was not the same throughout is accounted for."""
+  runs = statement.get('runs', [statement])
+  words = []
+  if any('restarts' in facts for facts in runs):
+    words.append(
+        'Where the noise began anew, worst case and declared take a device to'
+        ' have all of its participations in each part.'
+    )
+  if any('changes' in facts for facts in runs):
+    words.append(
+        'Where the noise multiplier changed, they take all of them to be at the'
+        ' smallest.'
+        if words
+        else 'Where the noise multiplier changed, worst case and declared take'
+        ' all participations of a device to be at the smallest.'
+    )
+  if not words:
+    return []
+  if statement.get('confidential', True):
+    words.append('What occurred has each round with its own noise.')
+  return [page.quiet(' '.join(words))]
