@@ -197,7 +197,7 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _short(count: int) -> str:
-  for size, letter in ((1_000_000, 'M'), (1_000, 'k')):
-    if count >= 10 * size:
+  for least, size, letter in ((10**6, 10**6, 'M'), (10**4, 10**3, 'k')):
+    if count >= least:
       return f'{count / size:.3g}{letter}'
   return f'{count:,}'

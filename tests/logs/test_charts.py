@@ -87,3 +87,12 @@ def test_ticks_are_few_and_on_the_axis(low, span):
   for x, text in ticks:
     assert 46 - 1 <= float(x) <= 350 + 1
     assert float(text) >= 0
+
+
+@pytest.mark.parametrize('count, tick', [
+    (7, '7'), (9_999, '9,999'), (12_345, '12.3k'), (612_000, '612k'),
+    (1_224_402, '1.22M'), (35_000_000, '35M'),
+])
+def test_ticks_are_short(count, tick):
+  chart = charts.histogram([[1, count]], title='t', x_label='x')
+  assert f'>{tick}<' in chart
