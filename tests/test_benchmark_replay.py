@@ -107,7 +107,8 @@ def test_an_interrupted_log_is_none(tmp_path):
 
 def test_cases():
   names = [case.name for case in cases.CASES]
-  assert len(set(names)) == len({c.file_name for c in cases.CASES}) == len(names)
+  files = {case.file_name for case in cases.CASES}
+  assert len(set(names)) == len(files) == len(names)
   ordinary = cases.select([], large=False)
   assert [c.num_participations for c in ordinary] == [13_000_000] * 2
   assert cases.select(['replay'], large=False) == ordinary

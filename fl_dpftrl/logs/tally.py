@@ -161,7 +161,7 @@ def _in_threads(
     tables: Iterable[pa.Table],
     threads: int,
 ) -> Iterator[Tally]:
-  """What the function gives for each, in order; few tables are held at a time."""
+  """What the function gives for each, in order, with few tables held."""
   with futures.ThreadPoolExecutor(threads) as pool:
     pending = collections.deque()
     for table in tables:
