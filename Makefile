@@ -20,7 +20,19 @@ BENCH_VENV = .venv-bench
 BENCH_CANDIDATES := python3.11 python3.12 python3.13 python3
 IS_NEW := import sys; sys.exit(sys.version_info < (3, 11))
 BENCH ?=
+LARGE ?=
 REPEATS ?= 3
+# Names of logs start with replay; all others are of strategies.
+COMMA := ,
+BENCH_WORDS := $(subst $(COMMA), ,$(BENCH))
+BENCH_LOGS = $(call joined,$(filter replay%,$(BENCH_WORDS)))
+BENCH_STRATEGIES = $(call joined,$(filter-out replay%,$(BENCH_WORDS)))
+BENCH_REPLAY = $(or $(LARGE),$(BENCH_LOGS),$(if $(BENCH_WORDS),,all))
+BENCH_OPTIMIZE = $(if $(LARGE),,$(or $(BENCH_STRATEGIES),\
+  $(if $(BENCH_WORDS),,all)))
+EMPTY :=
+SPACE := $(EMPTY) $(EMPTY)
+joined = $(subst $(SPACE),$(COMMA),$(strip $1))
 
 .PHONY: env train matrices test test-fast test-core bench clean
 
@@ -77,10 +89,14 @@ test-core:
 	  --disable-pip-version-check '.[test]'
 	$(CORE_VENV)/bin/pytest $(addprefix --ignore=,$(TFF_TESTS)) $(TESTS)
 
-# Finding strategies, side by side with jax-privacy; BENCH=blt selects.
-bench: env $(BENCH_VENV)/installed
-	@$(VENV)/bin/python -m benchmarks.optimize.run --only=$(BENCH) \
-	  --repeats=$(REPEATS) --peer_python=$(BENCH_VENV)/bin/python
+# Finding strategies, side by side with jax-privacy, and replaying logs;
+# BENCH=blt, or BENCH=replay, selects. LARGE=1 is the log of 1e9 rows alone.
+bench: env $(if $(BENCH_OPTIMIZE),$(BENCH_VENV)/installed)
+	$(if $(BENCH_OPTIMIZE),@$(VENV)/bin/python -m benchmarks.optimize.run \
+	  --only=$(BENCH_STRATEGIES) --repeats=$(REPEATS) \
+	  --peer_python=$(BENCH_VENV)/bin/python)
+	$(if $(BENCH_REPLAY),@$(VENV)/bin/python -m benchmarks.replay.run \
+	  --only=$(BENCH_LOGS) --repeats=$(REPEATS) $(if $(LARGE),--large))
 
 $(BENCH_VENV)/installed: benchmarks/peer-requirements.txt
 	@for candidate in $(BENCH_CANDIDATES); do \

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -13,10 +14,10 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent
 sys.path.append(str(ROOT))
 
+from benchmarks import process
 from benchmarks.optimize import cases
 from benchmarks.optimize import evaluate
 from benchmarks.optimize import ours
-from benchmarks.optimize import process
 from benchmarks.optimize import results
 from benchmarks.optimize import run
 from fl_dpftrl import error
@@ -74,8 +75,10 @@ def test_losses_are_those_printed():
     ours.losses('Traceback')
 
 
-def python(program, timeout=60.0):
-  return process.run([sys.executable, '-c', program], timeout=timeout)
+def python(program, timeout=60.0, **kwargs):
+  return process.run(
+      [sys.executable, '-c', program], timeout=timeout, **kwargs
+  )
 
 
 def test_process_reports_time_memory_and_output():
@@ -90,7 +93,7 @@ def test_process_reports_its_memory():
   # Measured by a small process, as the benchmark does: tests may be large.
   program = 'x = b"x" * (300 << 20)'
   measure = (
-      'import sys; from benchmarks.optimize import process;'
+      'import sys; from benchmarks import process;'
       f'done = process.run([sys.executable, "-c", {program!r}], timeout=60.0);'
       'print(done.peak_mebibytes)'
   )
@@ -101,9 +104,23 @@ def test_process_reports_its_memory():
   assert 300 < float(measured.stdout) < 400
 
 
-def test_process_has_one_thread():
-  done = python('import os; print(os.environ["OMP_NUM_THREADS"])')
-  assert done.output == '1\n'
+def test_process_has_one_thread_or_as_many_as_asked():
+  program = 'import os; print(os.environ["OMP_NUM_THREADS"])'
+  assert python(program).output == '1\n'
+  assert python(program, threads=2).output == '2\n'
+
+
+@pytest.mark.skipif(
+    not hasattr(os, 'sched_setaffinity'), reason='cores cannot be chosen here'
+)
+def test_cores_are_those_there_are():
+  program = (
+      'import os; from benchmarks import process;'
+      'before = len(os.sched_getaffinity(0)); assert process.pin(2);'
+      'assert len(os.sched_getaffinity(0)) == min(2, before);'
+      'process.pin(1); assert len(os.sched_getaffinity(0)) == 1'
+  )
+  subprocess.run([sys.executable, '-c', program], cwd=ROOT, check=True)
 
 
 @pytest.mark.parametrize('program, failure', [
@@ -209,6 +226,6 @@ def test_refuses_bad_flags(arguments, capsys):
 
 
 def test_refuses_a_peer_that_is_none(capsys, monkeypatch):
-  monkeypatch.setattr(process, 'pin_to_one_core', lambda: True)
+  monkeypatch.setattr(process, 'pin', lambda num_cores: True)
   assert run.main(['--peer_python=no-such-python']) == 2
   assert 'no-such-python' in capsys.readouterr().err

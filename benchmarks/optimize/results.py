@@ -1,9 +1,9 @@
 """What was measured, and the table of it."""
 
 import dataclasses
-import statistics
 from typing import Any
 
+from benchmarks import sides
 from benchmarks.optimize import cases
 
 HEADINGS = (
@@ -13,25 +13,17 @@ HEADINGS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Side:
+class Side(sides.Side):
   """What one side made of a case.
 
+  Its figures are rms_loss, max_loss and memory_copies, by the same yardstick for
+  both sides.
+
   Attributes:
-    seconds: of each run that gave a result, from start to end of its process.
-    cpu_seconds: computed in each.
-    peak_mebibytes: of resident memory, the most of any run.
-    figures: rms_loss, max_loss and memory_copies, by the same yardstick for both
-      sides; None where there was no result.
     own_loss: the loss of the objective as the side itself reports it.
-    failures: why runs gave no result, in a line each.
   """
 
-  seconds: tuple[float, ...] = ()
-  cpu_seconds: tuple[float, ...] = ()
-  peak_mebibytes: float | None = None
-  figures: dict[str, float] | None = None
   own_loss: float | None = None
-  failures: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,9 +39,7 @@ class Row:
     """Median seconds of the peer over ours."""
     if not (self.ours.seconds and self.peer.seconds):
       return None
-    return statistics.median(self.peer.seconds) / statistics.median(
-        self.ours.seconds
-    )
+    return self.peer.median / self.ours.median
 
   @property
   def excess(self) -> float | None:
@@ -72,14 +62,14 @@ class Row:
     """One string for each of HEADINGS."""
     return [
         setting(self.case),
-        time(self.ours),
-        time(self.peer),
+        sides.time(self.ours),
+        sides.time(self.peer),
         '' if self.speedup is None else f'{self.speedup:.1f}×',
         losses(self.ours),
         losses(self.peer),
         '' if self.excess is None else percent(self.excess),
-        memory(self.ours),
-        memory(self.peer),
+        sides.memory(self.ours),
+        sides.memory(self.peer),
     ]
 
 
@@ -97,26 +87,10 @@ def setting(case: cases.Case) -> str:
   return f'{", ".join(words)}, {schema}, {case.objective}'
 
 
-def time(side: Side) -> str:
-  """Median (least–most), or why there is none."""
-  if not side.seconds:
-    return f'failed: {side.failures[-1]}' if side.failures else ''
-  text = digits(statistics.median(side.seconds))
-  if len(side.seconds) > 1:
-    text += f' ({digits(min(side.seconds))}–{digits(max(side.seconds))})'
-  if side.failures:
-    text += f', {len(side.failures)} failed'
-  return text
-
-
 def losses(side: Side) -> str:
   if side.figures is None:
     return ''
   return f'{side.figures["rms_loss"]:.4f} / {side.figures["max_loss"]:.4f}'
-
-
-def memory(side: Side) -> str:
-  return '' if side.peak_mebibytes is None else f'{side.peak_mebibytes:.0f}'
 
 
 def percent(share: float) -> str:
@@ -125,20 +99,6 @@ def percent(share: float) -> str:
   return f'{"0.00" if float(text) == 0.0 else text} %'
 
 
-def digits(seconds: float) -> str:
-  """Three digits at most, two decimals at most."""
-  return f'{seconds:.{2 if seconds < 10 else 1 if seconds < 100 else 0}f}'
-
-
 def table(rows: list[Row]) -> str:
-  """A table in Markdown, padded so that it also reads as it stands."""
-  lines = [
-      [c.replace('|', '\\|') for c in cells]
-      for cells in ([*HEADINGS], *(row.cells() for row in rows))
-  ]
-  widths = [max(map(len, column)) for column in zip(*lines)]
-  rule = ['-' * w for w in widths]
-  return '\n'.join(
-      f'| {" | ".join(cell.ljust(w) for cell, w in zip(cells, widths))} |'
-      for cells in (lines[0], rule, *lines[1:])
-  )
+  """In Markdown."""
+  return sides.table(HEADINGS, [row.cells() for row in rows])

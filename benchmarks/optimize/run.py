@@ -5,31 +5,18 @@
 
 import argparse
 import dataclasses
-import datetime
 import json
-import os
 import pathlib
-import platform
 import sys
 import tempfile
 
+from benchmarks import pages
+from benchmarks import process
 from benchmarks.optimize import cases
 from benchmarks.optimize import ours
-from benchmarks.optimize import process
 from benchmarks.optimize import results
-from fl_dpftrl import files
 
 _HERE = pathlib.Path(__file__).parent
-_VERSIONS = '''
-import importlib.metadata, json, platform, sys
-found = {'python': platform.python_version()}
-for name in sys.argv[1:]:
-  try:
-    found[name] = importlib.metadata.version(name)
-  except importlib.metadata.PackageNotFoundError:
-    pass
-print(json.dumps(found))
-'''
 
 
 @dataclasses.dataclass
@@ -53,13 +40,13 @@ class Runner:
   def run_ours(self, side: results.Side) -> results.Side:
     done = process.run(ours.command(self.case), timeout=self.case.timeout)
     if done.failure:
-      return failed(side, done.failure)
+      return side.failed(done.failure)
     try:
       figures = ours.losses(done.output)
     except ValueError as e:
-      return failed(side, str(e))
+      return side.failed(str(e))
     objective = figures[f'{self.case.objective}_loss']
-    return finished(side, done, figures=figures, own_loss=objective)
+    return side.finished(done, figures=figures, own_loss=objective)
 
   def run_peer(self, side: results.Side) -> results.Side:
     case_file, found_file = map(pathlib.Path, self._files)
@@ -70,39 +57,23 @@ class Runner:
         [*peer, 'optimize', *self._files], timeout=self.case.timeout
     )
     if done.failure:
-      return failed(side, done.failure)
+      return side.failed(done.failure)
     if side.figures is not None:
-      return finished(side, done)
+      return side.finished(done)
     # Neither is timed: our yardstick, and the peer's word on itself.
     judged = process.run(
         [sys.executable, '-m', 'benchmarks.optimize.evaluate', *self._files],
         timeout=self.case.timeout,
     )
     if judged.failure:
-      return failed(side, judged.failure)
+      return side.failed(judged.failure)
     own = process.run(
         [*peer, 'report', *self._files], timeout=self.case.timeout
     )
-    return finished(
-        side, done, figures=json.loads(judged.output),
+    return side.finished(
+        done, figures=json.loads(judged.output),
         own_loss=None if own.failure else json.loads(own.output),
     )
-
-
-def failed(side: results.Side, why: str) -> results.Side:
-  return dataclasses.replace(side, failures=(*side.failures, why))
-
-
-def finished(
-    side: results.Side, done: process.Finished, **found
-) -> results.Side:
-  return dataclasses.replace(
-      side,
-      seconds=(*side.seconds, done.seconds),
-      cpu_seconds=(*side.cpu_seconds, done.cpu_seconds),
-      peak_mebibytes=max(side.peak_mebibytes or 0.0, done.peak_mebibytes),
-      **found,
-  )
 
 
 def measure(case: cases.Case, peer_python: str, repeats: int) -> results.Row:
@@ -116,10 +87,7 @@ def measure(case: cases.Case, peer_python: str, repeats: int) -> results.Row:
         if side.failures:
           continue
         sides[name] = run[name](side)
-        note = (
-            f'{sides[name].seconds[-1]:.2f} s'
-            if not sides[name].failures else sides[name].failures[-1]
-        )
+        note = sides[name].note()
         print(f'{case.name} {repeat + 1} {name}: {note}', file=sys.stderr)
   return results.Row(case, **sides)
 
@@ -127,27 +95,19 @@ def measure(case: cases.Case, peer_python: str, repeats: int) -> results.Row:
 def facts(peer_python: str, pinned: bool) -> dict:
   """What a reader needs to know of where it ran."""
 
-  def versions(python, *names):
-    done = process.run([python, '-c', _VERSIONS, *names], timeout=60.0)
-    if done.failure:
-      raise ValueError(f'--peer_python={peer_python}: {done.failure}')
-    return json.loads(done.output)
-
+  try:
+    peer = pages.versions(peer_python, 'jax-privacy', 'jax', 'numpy', 'scipy')
+  except ValueError as e:
+    raise ValueError(f'--peer_python={peer_python}: {e}') from None
   return {
-      'date': datetime.date.today().isoformat(),
-      'processor': platform.machine(),
-      'cores': os.cpu_count(),
-      'cores_used': 1 if pinned else None,
-      'ours': versions(sys.executable, 'numpy', 'scipy', 'jax'),
-      'peer': versions(peer_python, 'jax-privacy', 'jax', 'numpy', 'scipy'),
+      **pages.machine(1 if pinned else None),
+      'ours': pages.versions(sys.executable, 'numpy', 'scipy', 'jax'),
+      'peer': peer,
   }
 
 
 def document(about: dict, rows: list[results.Row]) -> str:
   """The Markdown page of a measurement."""
-
-  def said(side):
-    return ', '.join(f'{name} {v}' for name, v in about[side].items())
 
   own = [
       f'- {results.setting(r.case)}: {r.peer.own_loss:.4f}'
@@ -163,7 +123,7 @@ def document(about: dict, rows: list[results.Row]) -> str:
       '',
       f'{about["date"]}, {about["processor"]},'
       f' {about["cores_used"] or "any"} of {about["cores"]} cores, one thread.'
-      f' Ours: {said("ours")}. Peer: {said("peer")}.',
+      f' Ours: {pages.said(about["ours"])}. Peer: {pages.said(about["peer"])}.',
       '',
       results.table(rows),
       '',
@@ -196,7 +156,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
   args = parse(arguments)
   try:
-    about = facts(args.peer_python, process.pin_to_one_core())
+    about = facts(args.peer_python, process.pin(1))
   except (OSError, ValueError) as e:
     print(f'bench: {e}', file=sys.stderr)
     return 2
@@ -207,11 +167,7 @@ def main(arguments: list[str] | None = None) -> int:
   for case in args.cases:
     rows.append(measure(case, args.peer_python, args.repeats))
     as_json = {**about, 'rows': [row.as_json() for row in rows]}
-    for suffix, text in (
-        ('md', document(about, rows)),
-        ('json', json.dumps(as_json, indent=2) + '\n'),
-    ):
-      files.write_durably(folder / f'{name}.{suffix}', text.encode())
+    pages.write(folder, name, document(about, rows), as_json)
   print(results.table(rows))
   return 0
 

@@ -43,10 +43,11 @@ def count(
     tally.DeviceTwice: where a device is twice in a round.
   """
   rows = Rows(runs, progress)
+  threads = len(os.sched_getaffinity(0))
   with tempfile.TemporaryDirectory() as folder, duckdb.connect(
       ':memory:',
       config={
-          'threads': len(os.sched_getaffinity(0)),
+          'threads': threads,
           'memory_limit': f'{memory}B',
           'temp_directory': folder,
           'preserve_insertion_order': False,
@@ -56,7 +57,9 @@ def count(
     try:
       ordered = engine.execute(_ORDERED).to_arrow_reader(_BATCH_ROWS)
       exposure = exposure_lib.Exposure([run.noise for run in runs])
-      return tally_lib.count(_counted(ordered, progress), exposure, num_exposed)
+      return tally_lib.count(
+          _counted(ordered, progress), exposure, num_exposed, threads
+      )
     except (duckdb.Error, pa.ArrowException, OSError):
       if rows.error is not None:
         raise rows.error from None

@@ -4,6 +4,8 @@ Tallies of different devices add up, so that a log may be counted in parts, on
 one machine or on many, to the same result.
 """
 
+import collections
+from concurrent import futures
 import dataclasses
 import functools
 from typing import Callable, Iterable, Iterator, NamedTuple
@@ -133,6 +135,7 @@ def count(
     tables: Iterable[pa.Table],
     exposure: exposure_lib.Exposure,
     num_exposed: int = 1,
+    threads: int = 1,
 ) -> Tally:
   """Counts rows.
 
@@ -141,15 +144,32 @@ def count(
       rows of a device together.
     exposure: of the runs.
     num_exposed: of the most exposed devices to name.
+    threads: that count, while this one gets the tables; the result is the same
+      with any number.
 
   Raises:
     DeviceTwice: where a device is twice in a round.
   """
-  parts = (
-      _count(table, exposure, num_exposed) for table in _whole_devices(tables)
-  )
+  count_part = lambda table: _count(table, exposure, num_exposed)
+  parts = _in_threads(count_part, _whole_devices(tables), threads)
   add = lambda a, b: a.plus(b, num_exposed)
   return functools.reduce(add, parts, empty(len(exposure.ends)))
+
+
+def _in_threads(
+    function: Callable[[pa.Table], Tally],
+    tables: Iterable[pa.Table],
+    threads: int,
+) -> Iterator[Tally]:
+  """What the function gives for each, in order, with few tables held."""
+  with futures.ThreadPoolExecutor(threads) as pool:
+    pending = collections.deque()
+    for table in tables:
+      pending.append(pool.submit(function, table))
+      if len(pending) > threads:
+        yield pending.popleft().result()
+    while pending:
+      yield pending.popleft().result()
 
 
 def _whole_devices(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:

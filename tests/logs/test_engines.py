@@ -122,13 +122,28 @@ def test_what_does_not_fit_is_sorted_on_disk(tmp_path):
   assert small.exposures.to_dict() == large.exposures.to_dict()
 
 
+def test_first_fault_is_named_with_any_number_of_threads():
+  table = pa.table(
+      {'device_id': [1, 2, 2, 3, 4, 4], 'round': [0, 5, 5, 1, 7, 7]}
+  )
+  log = log_lib.of_table(table, num_rounds=12)
+  exposure = tally.Exposure(
+      [runs.run(log, BLT, noise_multiplier=1.0).noise]
+  )
+  tables = [table.slice(i, 1) for i in range(table.num_rows)]
+  for threads in (1, 3):
+    with pytest.raises(tally.DeviceTwice, match='device 2 is twice in round 5'):
+      tally.count(tables, exposure, threads=threads)
+
+
 @hypothesis.settings(deadline=None, max_examples=60)
 @hypothesis.given(
     seed=st.integers(0, 999),
     cuts=st.lists(st.integers(0, 80), max_size=6),
     as_text=st.booleans(),
+    threads=st.integers(1, 3),
 )
-def test_parts_add_up(seed, cuts, as_text):
+def test_parts_add_up(seed, cuts, as_text, threads):
   """Tables may end anywhere, and devices may be counted apart."""
   rounds, ids = random_rows(12, 30, seed, as_text)
   order = np.lexsort((rounds, ids))
@@ -140,7 +155,7 @@ def test_parts_add_up(seed, cuts, as_text):
   whole = tally.count([table], exposure, 3)
   bounds = sorted({0, table.num_rows, *(min(c, table.num_rows) for c in cuts)})
   tables = [table.slice(a, b - a) for a, b in zip(bounds, bounds[1:])]
-  cut = tally.count(tables, exposure, 3)
+  cut = tally.count(tables, exposure, 3, threads)
   device = np.array(table.column('device_id').to_pylist())
   middle = device[table.num_rows // 2]
   apart = tally.count([table.filter(device < middle)], exposure, 3).plus(

@@ -1,4 +1,4 @@
-"""A cold process on one core: its time, its memory, and how it ended.
+"""A cold process on few cores: its time, its memory, and how it ended.
 
 Systems count the memory of who starts a process as that process's own until it
 runs: whoever measures imports little.
@@ -13,16 +13,7 @@ import tempfile
 import threading
 import time
 
-# One thread, whichever library would start more.
-_ONE_THREAD = {
-    'OMP_NUM_THREADS': '1',
-    'OPENBLAS_NUM_THREADS': '1',
-    'MKL_NUM_THREADS': '1',
-    'XLA_FLAGS': (
-        '--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1'
-    ),
-    'JAX_PLATFORMS': 'cpu',
-}
+_THREADS = ('OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'MKL_NUM_THREADS')
 
 _MAXRSS_PER_MEBIBYTE = 2**20 if sys.platform == 'darwin' else 2**10
 
@@ -46,21 +37,27 @@ class Finished:
   output: str
 
 
-def pin_to_one_core() -> bool:
+def pin(num_cores: int) -> bool:
   """Pins this process, and so those it starts, where the system can."""
   if not hasattr(os, 'sched_setaffinity'):
     return False
-  os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+  os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-num_cores:])
   return True
 
 
-def run(command: list[str], *, timeout: float) -> Finished:
-  """Runs a command, with one thread, for at most timeout seconds."""
+def run(command: list[str], *, timeout: float, threads: int = 1) -> Finished:
+  """Runs a command for at most timeout seconds.
+
+  Args:
+    command: and its arguments.
+    timeout: seconds.
+    threads: that libraries may start, whichever would start more.
+  """
   with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
     start = time.monotonic()
     child = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors,
-        env={**os.environ, **_ONE_THREAD},
+        env={**os.environ, **_environment(threads)},
     )
     expired = threading.Event()
 
@@ -93,6 +90,18 @@ def run(command: list[str], *, timeout: float) -> Finished:
         ),
         output=output.read().decode(errors='replace'),
     )
+
+
+def _environment(threads: int) -> dict[str, str]:
+  multi_thread = 'true' if threads > 1 else 'false'
+  return {
+      **{name: str(threads) for name in _THREADS},
+      'XLA_FLAGS': (
+          f'--xla_cpu_multi_thread_eigen={multi_thread}'
+          f' intra_op_parallelism_threads={threads}'
+      ),
+      'JAX_PLATFORMS': 'cpu',
+  }
 
 
 def failure(

@@ -1,0 +1,153 @@
+"""Writes the log of a case: every cohort full, no device back before its time.
+
+    python -m benchmarks.replay.generate CASE FILE.parquet
+"""
+
+import os
+import pathlib
+import sys
+import time
+from typing import Callable, Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from benchmarks.replay import cases
+from fl_dpftrl.logs import shards
+
+LEAST_GAP = 200
+MOST_GAP = 400
+
+_ROW_GROUP = 1 << 20
+_SECONDS_BETWEEN_LINES = 5.0
+
+
+def cohorts(
+    num_devices: int, num_rounds: int, cohort: int, seed: int = 0
+) -> Iterator[np.ndarray]:
+  """The devices of each round, in no order.
+
+  A device has a gap of its own, of LEAST_GAP to MOST_GAP rounds, and is drawn
+  again once that many rounds have gone by, or later: all that may be drawn are
+  as likely.
+
+  Args:
+    num_devices: ids are below it.
+    num_rounds: n.
+    cohort: devices in each round.
+    seed: of the draws.
+
+  Yields:
+    Different ids, int64, of shape [cohort].
+
+  Raises:
+    ValueError: where a round could find too few devices.
+  """
+  if num_devices <= MOST_GAP * cohort:
+    raise ValueError(
+        f'num_devices must be more than {MOST_GAP} cohorts of {cohort}, got'
+        f' {num_devices}'
+    )
+  rng = np.random.default_rng(seed)
+  gaps = rng.integers(
+      LEAST_GAP, MOST_GAP, num_devices, np.int16, endpoint=True
+  )
+  due = np.zeros(num_devices, np.int32)
+  for round_index in range(num_rounds):
+    parts, missing = [], cohort
+    while missing:
+      drawn = rng.integers(0, num_devices, 2 * missing + 16)
+      drawn = drawn[due[drawn] <= round_index]
+      # Of a device that was drawn twice, the place left there is the last one.
+      places = np.arange(-drawn.size, 0, dtype=np.int32)
+      due[drawn] = places
+      drawn = drawn[due[drawn] == places]
+      taken, spared = drawn[:missing], drawn[missing:]
+      due[taken] = round_index + gaps[taken]
+      due[spared] = 0
+      parts.append(taken)
+      missing -= taken.size
+    yield np.concatenate(parts)
+
+
+def write(
+    path: str | os.PathLike[str],
+    case: cases.Case,
+    progress: Callable[[str], None] = lambda text: None,
+) -> None:
+  """Writes a log, under its name once it is whole; a case has one content."""
+  path = pathlib.Path(path)
+  unfinished = path.with_name(f'{path.name}.{os.getpid()}.unfinished')
+  id_type = pa.string() if case.ids == 'text' else pa.int64()
+  schema = pa.schema(
+      [('round', pa.int64()), ('device_id', id_type)],
+      metadata={
+          shards.VERSION_KEY: str(shards.LOG_VERSION),
+          shards.NUM_ROUNDS_KEY: str(case.num_rounds),
+      },
+  )
+  rounds = cohorts(case.num_devices, case.num_rounds, case.cohort)
+  try:
+    with pq.ParquetWriter(
+        unfinished, schema, compression='zstd', use_dictionary=['round']
+    ) as writer:
+      for first, devices in _joined(rounds, case.cohort):
+        count = devices.size // case.cohort
+        numbers = np.arange(first, first + count)
+        columns = [np.repeat(numbers, case.cohort), _ids(devices, case.ids)]
+        writer.write_table(pa.table(columns, schema=schema))
+        progress(f'{case.name}: {first + count} of {case.num_rounds} rounds')
+    os.replace(unfinished, path)
+  finally:
+    unfinished.unlink(missing_ok=True)
+
+
+def _joined(
+    rounds: Iterator[np.ndarray], cohort: int
+) -> Iterator[tuple[int, np.ndarray]]:
+  """Some rounds at a time, as one array, with the first one's number."""
+  first, kept = 0, []
+  for devices in rounds:
+    kept.append(devices)
+    if len(kept) * cohort >= _ROW_GROUP:
+      yield first, np.concatenate(kept)
+      first, kept = first + len(kept), []
+  if kept:
+    yield first, np.concatenate(kept)
+
+
+def _ids(devices: np.ndarray, kind: str) -> pa.Array:
+  ids = pa.array(devices)
+  if kind == 'integer':
+    return ids
+  padded = pc.utf8_lpad(ids.cast(pa.string()), 9, '0')
+  return pc.binary_join_element_wise('device', padded, '-')
+
+
+class _Lines:
+  """Progress on stderr: a line every few seconds."""
+
+  def __init__(self):
+    self._next = 0.0
+
+  def __call__(self, text: str) -> None:
+    if time.monotonic() >= self._next:
+      print(text, file=sys.stderr)
+      self._next = time.monotonic() + _SECONDS_BETWEEN_LINES
+
+
+def main() -> int:
+  name, path = sys.argv[1:]
+  case = next(case for case in cases.CASES if case.name == name)
+  try:
+    write(path, case, _Lines())
+  except OSError as e:
+    print(f'generate: {e}', file=sys.stderr)
+    return 1
+  return 0
+
+
+if __name__ == '__main__':
+  sys.exit(main())

@@ -1,0 +1,234 @@
+"""The parts of the replay benchmark that need no long run."""
+
+import argparse
+import collections
+import dataclasses
+import json
+import pathlib
+import sys
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+# Benchmarks are not installed; after what is, for installed packages to win.
+ROOT = pathlib.Path(__file__).parent.parent
+sys.path.append(str(ROOT))
+
+from benchmarks import process
+from benchmarks import sides
+from benchmarks.replay import cases
+from benchmarks.replay import generate
+from benchmarks.replay import peer
+from benchmarks.replay import results
+from benchmarks.replay import run
+from fl_dpftrl.commands import replay as replay_command
+from fl_dpftrl.logs import replay
+from fl_dpftrl.strategies import identity
+
+SMALL = cases.Case(
+    size='small', num_devices=4100, num_rounds=900, cohort=10
+)
+
+
+def small(tmp_path, **changes):
+  case = dataclasses.replace(SMALL, **changes)
+  path = tmp_path / case.file_name
+  generate.write(path, case)
+  return path
+
+
+@pytest.mark.parametrize('ids', ['integer', 'text'])
+def test_generated_log(tmp_path, ids):
+  path = small(tmp_path, ids=ids)
+  assert [p.name for p in tmp_path.iterdir()] == [path.name]
+  table = pq.read_table(path)
+  assert table.num_rows == SMALL.num_participations == 9000
+  rounds = table.column('round').to_numpy()
+  assert (np.bincount(rounds) == SMALL.cohort).all()
+  by_device = collections.defaultdict(list)
+  for round_index, device in zip(
+      rounds.tolist(), table.column('device_id').to_pylist()
+  ):
+    by_device[device].append(round_index)
+  apart = np.concatenate([np.diff(r) for r in by_device.values()])
+  assert apart.min() >= generate.LEAST_GAP
+  # Devices do come back, and later than they could.
+  assert apart.size > 4000 and apart.max() > generate.MOST_GAP
+  # The peer and ours find what was generated.
+  log = replay.read_log(path)
+  assert log.num_rounds == SMALL.num_rounds
+  statement = replay.replay(
+      replay.run(log, identity.Identity(), noise_multiplier=8.0), deltas=1e-6
+  )
+  assert statement['num_participations'] == 9000
+  assert statement['min_sep'] == peer.min_sep(str(path), 1) == apart.min()
+  assert run.of_ours(json.dumps(statement)) == {
+      'min_sep': apart.min(), 'num_participations': 9000,
+  }
+
+
+def test_a_case_has_one_content(tmp_path):
+  path = small(tmp_path)
+  content = path.read_bytes()
+  path.unlink()
+  assert small(tmp_path).read_bytes() == content
+
+
+def test_seeds_draw_other_devices():
+  first, again, other = (
+      np.stack(list(generate.cohorts(4100, 30, 10, seed))) for seed in (0, 0, 1)
+  )
+  assert (first == again).all() and (first != other).any()
+  assert first.shape == (30, 10)
+
+
+def test_gaps_are_kept_where_nearly_all_devices_are_away():
+  last = np.full(4001, -generate.MOST_GAP)
+  for round_index, devices in enumerate(generate.cohorts(4001, 1500, 10)):
+    assert np.unique(devices).size == 10
+    assert (round_index - last[devices] >= generate.LEAST_GAP).all()
+    last[devices] = round_index
+
+
+def test_too_few_devices():
+  with pytest.raises(ValueError, match='400 cohorts of 10, got 4000'):
+    next(generate.cohorts(4000, 900, 10))
+
+
+def test_an_interrupted_log_is_none(tmp_path):
+  def interrupt(text):
+    raise KeyboardInterrupt
+
+  with pytest.raises(KeyboardInterrupt):
+    generate.write(tmp_path / 'log.parquet', SMALL, interrupt)
+  assert not list(tmp_path.iterdir())
+
+
+def test_cases():
+  names = [case.name for case in cases.CASES]
+  files = {case.file_name for case in cases.CASES}
+  assert len(set(names)) == len(files) == len(names)
+  ordinary = cases.select([], large=False)
+  assert [c.num_participations for c in ordinary] == [13_000_000] * 2
+  assert cases.select(['replay'], large=False) == ordinary
+  assert [c.ids for c in cases.select(['13M-text'], large=False)] == ['text']
+  (large,) = cases.select([], large=True)
+  assert large.num_participations == 1_010_000_000
+  for case in cases.CASES:
+    # Otherwise the generator refuses.
+    assert case.num_devices > generate.MOST_GAP * case.cohort
+
+
+def test_command_is_understood(tmp_path):
+  program, command, *arguments = run.command(cases.CASES[0], tmp_path)
+  assert (pathlib.Path(program).name, command) == ('fl-dpftrl', 'replay')
+  parser = argparse.ArgumentParser()
+  replay_command.add_arguments(parser)
+  parser.add_argument('--json', action='store_true')
+  args = parser.parse_args(arguments)
+  assert (args.strategy, args.noise_multiplier, args.delta) == (
+      'blt-b400', 8.0, [1e-6]
+  )
+
+
+def finished(output, failure=None):
+  return process.Finished(2.0, 3.0, 100.4, failure, output)
+
+
+def side(*seconds, min_sep=200, **kwargs):
+  return sides.Side(
+      seconds=seconds, cpu_seconds=seconds, peak_mebibytes=100.4,
+      figures={'min_sep': min_sep}, **kwargs,
+  )
+
+
+def test_sides():
+  assert run.judged(sides.Side(), finished('200\n'), run.of_peer) == sides.Side(
+      (2.0,), (3.0,), 100.4, {'min_sep': 200}
+  )
+  for done, why in (
+      (finished('None\n'), 'ValueError'),
+      (finished('', 'exit status 3'), 'exit status 3'),
+  ):
+    failed = run.judged(sides.Side(), done, run.of_peer)
+    assert why in failed.failures[0] and not failed.seconds
+  wrong = run.judged(sides.Side(), finished('{}'), run.of_ours)
+  assert "KeyError: 'min_sep'" in wrong.failures[0]
+
+
+def test_another_min_sep_is_a_failure():
+  both = {'ours': side(1.0), 'peer': side(2.0)}
+  assert run.agreed(**both) == both
+  found = run.agreed(side(1.0), side(1.0, min_sep=199))
+  assert found['ours'].failures == (
+      'min_sep is 200, the bare query says 199',
+  )
+  row = results.Row(SMALL, **found)
+  assert row.ratio is None and 'bare query says 199' in results.table([row])
+
+
+def test_table():
+  text = cases.CASES[1]
+  row = results.Row(text, side(8.0, 10.0, 9.0), side(3.0, 2.0))
+  heading, rule, line = results.table([row]).splitlines()
+  assert len(heading) == len(rule) == len(line)
+  assert [cell.strip() for cell in line.strip('|').split('|')] == [
+      '13M, text ids', '13,000,000', '200', '9.00 (8.00–10.0)',
+      '2.50 (2.00–3.00)', '3.6×', '1.44 M', '100', '100',
+  ]
+  assert json.loads(json.dumps(row.as_json()))['ratio'] == 3.6
+
+
+def test_table_of_a_log_without_peer():
+  row = results.Row(cases.CASES[-1], side(400.0), sides.Side())
+  cells = row.cells()
+  assert cells[:4] == ['1B, integer ids', '1,010,000,000', '200', '400']
+  assert cells[4:] == ['', '', '2.52 M', '100', '']
+
+
+def test_document_names_versions():
+  about = {
+      'date': '2026-01-01', 'processor': 'x86_64', 'cores': 4, 'cores_used': 2,
+      'versions': {'python': '3.11.7', 'duckdb': '1.0.0'},
+  }
+  text = run.document(about, [results.Row(SMALL, side(1.0), side(2.0))])
+  assert '2 of 4 cores, 2 threads. python 3.11.7, duckdb 1.0.0.' in text
+
+
+@pytest.mark.parametrize('words, large, name', [
+    ([], False, 'replay'),
+    (['replay'], False, 'replay'),
+    (['replay-13M-text'], False, 'replay-13M-text'),
+    (['13M-text', 'integer'], False, 'replay-13M-text-integer'),
+    ([], True, 'replay-large'),
+    (['replay'], True, 'replay-large'),
+])
+def test_names_of_results(words, large, name):
+  assert run.file_name(words, large=large) == name
+
+
+@pytest.mark.parametrize('arguments', [
+    ['--only=bread'],
+    ['--only=replay-1B'],
+    ['--large', '--only=replay-13M'],
+    ['--repeats=0'],
+])
+def test_refuses_bad_flags(arguments, capsys):
+  with pytest.raises(SystemExit) as error_info:
+    run.main(arguments)
+  assert error_info.value.code == 2
+  assert arguments[-1].split('=')[1] in capsys.readouterr().err
+
+
+def test_measures(tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(cases, 'CASES', (SMALL,))
+  monkeypatch.setattr(process, 'pin', lambda num_cores: False)
+  # The generator's own process would not know the case.
+  small(tmp_path)
+  arguments = [f'--cache={tmp_path}', f'--output={tmp_path}', '--repeats=1']
+  assert run.main(arguments) == 0
+  assert '9,000' in capsys.readouterr().out
+  (row,) = json.loads((tmp_path / 'replay.json').read_text())['rows']
+  assert row['ours']['figures']['min_sep'] == row['peer']['figures']['min_sep']
+  assert row['ratio'] > 0 and (tmp_path / 'replay.md').exists()
