@@ -67,8 +67,9 @@ matrices: env
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
 	  $(VENV)/bin/python -m fl_dpftrl.recipes
 
+# One thread for linear algebra, as the command line has.
 test: env $(VENV)/spark
-	$(VENV)/bin/python -m pytest $(TESTS)
+	OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(TESTS)
 
 # For the tests alone: replay uses Spark only where it is asked to.
 $(VENV)/spark: requirements-spark.lock $(VENV)/installed
