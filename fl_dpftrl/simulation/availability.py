@@ -1,111 +1,96 @@
-"""When devices can be reached: always, or at night on their own chargers."""
+"""Devices that can be reached always, or mostly at night on their chargers."""
 
 import dataclasses
-from typing import Protocol
 
 import numpy as np
 
+from fl_dpftrl.simulation import presence as presence_lib
 from fl_dpftrl.simulation import seeds
 
-_HOUR = 3600
+_HOUR = 3600.0
 _DAY = 24 * _HOUR
-_HABITS, _JITTER = 0, 1
+_HABITS = 0
+_CELLS = 24
+_JITTER, _PLUGGED_IN = 1, 2
+_FRIDAY, _SATURDAY = 4, 5
+_FIRST_WEEKDAY = 3  # 1970-01-01, from which UTC seconds count, was a Thursday.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Windows:
-  """One window a night for each device, in its own local time.
+class _Everywhere:
+  cells: np.ndarray
 
-  A night runs from noon to noon, so that a window never spans two of them.
+  def ceiling(self, start, end):
+    del start, end
+    return np.ones(1)
 
-  Attributes:
-    starts: shape [num_devices], usual start in seconds after local noon.
-    lengths: shape [num_devices], seconds; start and length fit into a day.
-    offsets: shape [num_devices], seconds that local time is ahead of UTC.
-    jitter: a night's start moves by up to this many seconds, either way.
-    seed: names the nights' draws.
-  """
-
-  starts: np.ndarray
-  lengths: np.ndarray
-  offsets: np.ndarray
-  jitter: float
-  seed: int
-
-  def available(self, now: int) -> np.ndarray:
-    """Who can be reached: bool, shape [num_devices]; now in UTC seconds."""
-    local = now + self.offsets - _DAY // 2
-    night, seconds = np.divmod(local, _DAY)
-    starts = self.starts
-    if self.jitter:
-      starts = np.clip(
-          starts + self._moved(night), 0.0, _DAY - self.lengths
-      )
-    return (starts <= seconds) & (seconds < starts + self.lengths)
-
-  def _moved(self, night: np.ndarray) -> np.ndarray:
-    moved = np.zeros(night.shape)
-    for index in np.unique(night):
-      draws = seeds.generator(self.seed, _JITTER, int(index) % 2**32)
-      here = night == index
-      moved[here] = draws.uniform(-self.jitter, self.jitter, night.size)[here]
-    return moved
-
-
-class Availability(Protocol):
-  """A kind of population's habits, from which each device draws its own."""
-
-  def windows(self, num_devices: int, seed: int) -> Windows:
-    ...
+  def at(self, devices, times):
+    del times
+    return np.ones(devices.shape)
 
 
 @dataclasses.dataclass(frozen=True)
 class Always:
   """Every device can be reached at any time."""
 
-  def windows(self, num_devices: int, seed: int) -> Windows:
-    zeros = np.zeros(num_devices)
-    return Windows(
-        zeros, np.full(num_devices, float(_DAY)), zeros, 0.0, seed
-    )
+  def presence(self, num_devices: int, seed: int) -> presence_lib.Presence:
+    del seed
+    return _Everywhere(np.zeros(num_devices, np.int16))
 
 
 @dataclasses.dataclass(frozen=True)
 class Nightly:
-  """Devices can be reached while they charge, idle, at night.
+  """Devices can be reached while they charge, idle and on Wi-Fi: at night.
+
+  Each device has a window that begins when it is usually plugged in, in its
+  own local time. In the window it can be reached; outside it checks in at a
+  small part of that rate.
 
   Attributes:
-    charging_hour: mean local hour at which devices are plugged in, 12 to 36
-      (24.5 is half past midnight).
+    charging_hour: mean local hour at which windows begin, 12 to 36 (24.5 is
+      half past midnight).
     charging_hour_spread: standard deviation between devices, in hours.
     window_hours: shortest and longest window; devices differ uniformly.
-    jitter_hours: each night a device's start moves by up to this, either way.
+    jitter_hours: each night a device's window moves by up to this, either way.
+    charging_nights: probability that a device is plugged in on a night at all.
+    weekend_delay_hours: windows of the nights to Saturday and Sunday begin as
+      much later.
+    daytime: presence outside the window, as a part of that inside.
     time_zones: hours ahead of UTC; each device lives in one of them, at random.
 
   Raises:
     ValueError: for values outside these ranges.
 
-  Source: Bonawitz et al. 2019, "Towards federated learning at scale", section
-  on diurnal variation: availability follows charging, idle and unmetered hours.
+  Source: Bonawitz et al. 2019, "Towards federated learning at scale: system
+  design", section 9: on devices of mostly one region the number that takes part
+  is about four times as high at night as at its lowest, which the defaults give.
+  Hours, spreads and weekends are a choice, not measured.
   """
 
   charging_hour: float = 22.5
   charging_hour_spread: float = 1.5
   window_hours: tuple[float, float] = (4.0, 9.0)
   jitter_hours: float = 1.0
+  charging_nights: float = 0.9
+  weekend_delay_hours: float = 1.0
+  daytime: float = 0.2
   time_zones: tuple[float, ...] = (0.0,)
 
   def __post_init__(self):
     object.__setattr__(self, 'window_hours', tuple(self.window_hours))
     object.__setattr__(self, 'time_zones', tuple(self.time_zones))
-    if not 12.0 <= self.charging_hour <= 36.0:
-      raise ValueError(
-          f'charging_hour must lie in 12 to 36, got {self.charging_hour!r}'
-      )
-    for name in ('charging_hour_spread', 'jitter_hours'):
-      if not 0.0 <= getattr(self, name) <= 12.0:
+    for name, low, high in (
+        ('charging_hour', 12.0, 36.0),
+        ('charging_hour_spread', 0.0, 12.0),
+        ('jitter_hours', 0.0, 12.0),
+        ('charging_nights', 0.0, 1.0),
+        ('weekend_delay_hours', 0.0, 12.0),
+        ('daytime', 0.0, 1.0),
+    ):
+      if not low <= getattr(self, name) <= high:
         raise ValueError(
-            f'{name} must lie in 0 to 12, got {getattr(self, name)!r}'
+            f'{name} must lie in {low:g} to {high:g}, got'
+            f' {getattr(self, name)!r}'
         )
     if (
         len(self.window_hours) != 2
@@ -123,17 +108,78 @@ class Nightly:
           f' {self.time_zones!r}'
       )
 
-  def windows(self, num_devices: int, seed: int) -> Windows:
+  def presence(self, num_devices: int, seed: int) -> 'Nights':
     draws = seeds.generator(seed, _HABITS)
-    lengths = draws.uniform(*self.window_hours, num_devices) * _HOUR
-    starts = (self.charging_hour - 12.0) * _HOUR + (
-        self.charging_hour_spread * _HOUR * draws.standard_normal(num_devices)
+    # One record a device, so that reading one is one access to memory.
+    habits = np.empty((num_devices, 3), np.float32)
+    starts, lengths, offsets = habits.T
+    lengths[:] = _HOUR * draws.uniform(*self.window_hours, num_devices)
+    starts[:] = _HOUR * (
+        self.charging_hour
+        - 12.0
+        + self.charging_hour_spread * draws.standard_normal(num_devices)
     )
-    zones = np.asarray(self.time_zones, np.float64) * _HOUR
-    return Windows(
-        starts=np.clip(starts, 0.0, _DAY - lengths),
-        lengths=lengths,
-        offsets=zones[draws.integers(len(zones), size=num_devices)],
-        jitter=self.jitter_hours * _HOUR,
-        seed=seed,
+    np.clip(starts, 0.0, np.float32(_DAY) - lengths, out=starts)
+    zones = np.asarray(self.time_zones, np.float32) * np.float32(_HOUR)
+    offsets[:] = zones[draws.integers(len(zones), size=num_devices)]
+    return Nights(self, habits, seed)
+
+
+class Nights:
+  """One window a night for each device.
+
+  A night runs from noon to noon in local time, so that a window never spans two
+  of them.
+
+  Args:
+    kind: of population.
+    habits: shape [num_devices, 3]: usual start of the window in seconds after
+      local noon, its length, and seconds that local time is ahead of UTC.
+    seed: names the nights' draws.
+  """
+
+  def __init__(self, kind: Nightly, habits: np.ndarray, seed: int):
+    self._kind = kind
+    self._habits = habits
+    self._seed = seed
+    starts, lengths, offsets = habits.T
+    begin = np.mod(starts - offsets + np.float32(_DAY / 2), np.float32(_DAY))
+    self.cells = np.minimum(
+        (begin * np.float32(_CELLS / _DAY)).astype(np.int16), _CELLS - 1
     )
+    # Seconds of the UTC day from which on a window of each cell may be open,
+    # and how long; rounding to float32 is far below a second.
+    self._first = np.arange(_CELLS) * (_DAY / _CELLS) - 1.0
+    self._first -= _HOUR * kind.jitter_hours
+    self._longest = 2.0 + _DAY / _CELLS + _HOUR * (
+        2.0 * kind.jitter_hours + kind.weekend_delay_hours
+    )
+    longest = np.zeros(_CELLS)
+    np.maximum.at(longest, self.cells, lengths)
+    self._longest = self._longest + longest
+
+  def ceiling(self, start: float, end: float) -> np.ndarray:
+    since = np.mod(start - self._first, _DAY)
+    may_be_open = (since < self._longest) | (since + (end - start) >= _DAY)
+    return np.where(may_be_open, 1.0, self._kind.daytime)
+
+  def at(self, devices: np.ndarray, times: np.ndarray) -> np.ndarray:
+    starts, lengths, offsets = self._habits[devices].T.astype(np.float64)
+    nights, seconds = np.divmod(times + (offsets - _DAY / 2), _DAY)
+    nights = nights.astype(np.int64)
+    kind, draw = self._kind, self._draw
+    if kind.jitter_hours:
+      moved = 2.0 * draw(_JITTER, devices, nights) - 1.0
+      starts = starts + _HOUR * kind.jitter_hours * moved
+    if kind.weekend_delay_hours:
+      weekday = (nights + _FIRST_WEEKDAY) % 7
+      late = (weekday == _FRIDAY) | (weekday == _SATURDAY)
+      starts = starts + _HOUR * kind.weekend_delay_hours * late
+    starts = np.clip(starts, 0.0, _DAY - lengths)
+    there = (starts <= seconds) & (seconds < starts + lengths)
+    if kind.charging_nights < 1.0:
+      there &= draw(_PLUGGED_IN, devices, nights) < kind.charging_nights
+    return np.where(there, 1.0, kind.daytime)
+
+  def _draw(self, purpose: int, devices, nights) -> np.ndarray:
+    return seeds.uniform(self._seed, purpose, devices, nights)

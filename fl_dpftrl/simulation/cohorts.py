@@ -1,46 +1,42 @@
-"""Who takes part in which round.
+"""Who takes part in which round: a population, simulated check-in by check-in.
 
-The cohort of a round is a pure function of the population, the timer, the seed,
-the round and the participation so far, and that can be rebuilt from the log. So
-a run that was killed goes on with the cohorts that it would have had.
+A device checks in at random (a Poisson process) at its own rate, as far as it
+can be reached and its timer has run. Check-ins are drawn for a stretch of time
+at once, from a process that is frequent enough for every device of a group, and
+kept with the probability that makes each device's rate its own (thinning; Lewis
+and Shedler 1979). A process without memory may be stopped at any check-in and
+drawn anew from there, so the stretches change nothing; devices come back from
+their timers at the start of one. The cost grows with check-ins, not devices.
+
+Everything is a pure function of its arguments: the same cohorts come out again
+each time that rounds are asked for.
 """
 
 import dataclasses
-import itertools
+import math
 import operator
-from typing import NamedTuple, NoReturn, Sequence
+from typing import Iterator, NamedTuple, NoReturn
 
 import numpy as np
 
+from fl_dpftrl.simulation import check_ins
 from fl_dpftrl.simulation import population as population_lib
 from fl_dpftrl.simulation import seeds
+from fl_dpftrl.simulation import server as server_lib
 from fl_dpftrl.simulation import timer as timer_lib
+from fl_dpftrl.simulation import waiting as waiting_lib
 
 START = 1767225600
 """2026-01-01 00:00 UTC, in UTC seconds: when simulated time begins."""
 
-_COHORTS = 2
-_RETRY_SECONDS = 600
+_ROUNDS = 5
+_NEVER = -1
+_STEP = 60.0
+_DAY = 86400.0
 
 
 class StalledRound(ValueError):
   """A round that cannot get its report goal."""
-
-
-class State(NamedTuple):
-  """Participation so far.
-
-  Attributes:
-    round: the next round.
-    clock: UTC second at which the round before it closed.
-    last_round: int64, shape [num_devices]; −1 for none.
-    last_time: int64, shape [num_devices]; UTC second at which it closed.
-  """
-
-  round: int
-  clock: int
-  last_round: np.ndarray
-  last_time: np.ndarray
 
 
 class Cohort(NamedTuple):
@@ -48,208 +44,296 @@ class Cohort(NamedTuple):
 
   Attributes:
     round: from 0.
-    device_indices: int64, shape [report_goal], sorted.
-    device_ids: of the same devices, in that order.
-    started: UTC second at which devices were invited.
+    device_ids: int64, shape [cohort size], ascending.
+    started: UTC second at which devices began to be chosen.
     closed: UTC second at which the last of the cohort reported; also the
-      timestamp of the round in the log, from which timers run.
+      timestamp of the round in the log.
   """
 
   round: int
-  device_indices: np.ndarray
   device_ids: np.ndarray
   started: int
   closed: int
 
 
-@dataclasses.dataclass(frozen=True)
-class CohortSelector:
-  """Fills each round from the devices that are eligible and available.
+class Turnout(NamedTuple):
+  """What became of the devices that a round chose, besides its cohort.
 
-  A round invites clients_per_round of them at random. Each drops out with
-  probability dropout, or reports after 0.5 to 1.5 times round_minutes; the
-  first report_goal to report are the cohort. Where too few can be reached, or
-  report, simulated time moves on and others are invited. Who was invited in
-  vain has not taken part.
+  Attributes:
+    chosen: the cohort, and the following.
+    dropped: never reported.
+    late: reported when the round was closed.
+    waiting: whose timer had not run, as the round closed.
+  """
+
+  chosen: int
+  dropped: int
+  late: int
+  waiting: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Simulation:
+  """Rounds of a population that a server asks for reports.
 
   Attributes:
     population: the devices.
-    timer: keeps devices away after they took part.
-    report_goal: devices a cohort has.
+    timer: keeps devices away after they took part; on the device.
+    server: how a round gets its cohort.
     seed: names the draws of all rounds.
-    clients_per_round: devices invited; None for as many as report_goal.
-    dropout: probability that an invited device never reports.
-    round_minutes: simulated minutes that a device takes to report, on average.
-    max_wait_days: simulated days that a round may wait for its report goal.
     start: UTC second at which simulated time begins.
 
   Raises:
-    ValueError: for values outside these ranges, and where dropout leaves fewer
-      than report_goal reports to be expected.
+    ValueError: for values outside their ranges.
   """
 
   population: population_lib.Population
   timer: timer_lib.Timer
-  report_goal: int
-  _: dataclasses.KW_ONLY
-  seed: int
-  clients_per_round: int | None = None
-  dropout: float = 0.0
-  round_minutes: float = 30.0
-  max_wait_days: float = 30.0
+  server: server_lib.Server
+  seed: int = 0
   start: int = START
 
   def __post_init__(self):
     seeds.check_seed(self.seed)
-    if self.clients_per_round is None:
-      object.__setattr__(self, 'clients_per_round', self.report_goal)
-    for name in ('report_goal', 'clients_per_round', 'start'):
-      object.__setattr__(self, name, operator.index(getattr(self, name)))
-    if self.report_goal < 1:
-      raise ValueError(
-          f'report_goal must be at least 1, got {self.report_goal}'
-      )
-    if self.clients_per_round < self.report_goal:
-      raise ValueError(
-          f'clients_per_round={self.clients_per_round} is below'
-          f' report_goal={self.report_goal}'
-      )
-    if not 0.0 <= self.dropout < 1.0:
-      raise ValueError(f'dropout must lie in 0 to 1, got {self.dropout!r}')
-    if self.clients_per_round * (1.0 - self.dropout) < self.report_goal:
-      raise ValueError(
-          f'clients_per_round={self.clients_per_round} with'
-          f' dropout={self.dropout!r} leaves fewer than'
-          f' report_goal={self.report_goal} reports to be expected; invite at'
-          f' least {int(np.ceil(self.report_goal / (1.0 - self.dropout)))}'
-      )
-    for name in ('round_minutes', 'max_wait_days'):
-      if not (np.isfinite(getattr(self, name)) and getattr(self, name) > 0.0):
-        raise ValueError(
-            f'{name} must be a finite number above 0, got'
-            f' {getattr(self, name)!r}'
-        )
+    object.__setattr__(self, 'start', operator.index(self.start))
 
-  def init(self) -> State:
-    """The state before round 0: nobody has taken part."""
-    num_devices = self.population.num_devices
-    return State(
-        round=0,
-        clock=self.start,
-        last_round=np.full(num_devices, -1, np.int64),
-        last_time=np.zeros(num_devices, np.int64),
-    )
-
-  def next(self, state: State) -> tuple[Cohort, State]:
-    """The cohort of the state's round, and the state after it.
+  def rounds(self) -> Iterator[Cohort]:
+    """The cohorts of rounds 0, 1, … without end.
 
     Raises:
-      StalledRound: where too few devices' timers will ever have run, or the
-        report goal is not met within max_wait_days.
+      StalledRound: where a round cannot get its report goal, or not within the
+        server's max_wait_days.
     """
-    participation = (state.last_round, state.last_time)
-    now = self.timer.earliest(
-        state.round, state.clock, *participation, self.report_goal
+    return (cohort for cohort, _ in self.turnouts())
+
+  def turnouts(self) -> Iterator[tuple[Cohort, Turnout]]:
+    """The same, each with what became of the other devices."""
+    rounds = _Rounds(self)
+    while True:
+      yield rounds.next()
+
+
+class _Chosen(NamedTuple):
+  """Devices that a round chose, by the time of their check-ins.
+
+  Attributes:
+    devices: shape [chosen].
+    at: when; seconds from the start.
+    ends: when they report, or drop out.
+    reports: whether they report.
+  """
+
+  devices: np.ndarray
+  at: np.ndarray
+  ends: np.ndarray
+  reports: np.ndarray
+
+  @classmethod
+  def none(cls) -> '_Chosen':
+    times = np.zeros(0)
+    return cls(np.zeros(0, np.int64), times, times, np.zeros(0, np.bool_))
+
+  def __add__(self, other: '_Chosen') -> '_Chosen':
+    return _Chosen(*(np.concatenate(pair) for pair in zip(self, other)))
+
+  def where(self, kept: np.ndarray) -> '_Chosen':
+    return _Chosen(*(column[kept] for column in self))
+
+  def closes(self, report_goal: int) -> float:
+    """When as many have reported; infinite where they do not."""
+    ends = self.ends[self.reports]
+    if ends.size < report_goal:
+      return math.inf
+    return float(np.partition(ends, report_goal - 1)[report_goal - 1])
+
+
+class _Rounds:
+  """The simulation as it goes on; times are seconds from the start."""
+
+  def __init__(self, simulation: Simulation):
+    self._simulation = simulation
+    self._population = people = simulation.population
+    self._server = simulation.server
+    self._round = 0
+    self._clock = 0.0
+    self._last_round = np.full(people.num_devices, _NEVER, np.int32)
+    self._chosen_in = np.full(people.num_devices, _NEVER, np.int32)
+    self._ids: np.ndarray | None = None  # Those of new devices, once there are.
+    self._num_ids = people.num_devices
+    self._check_ins = check_ins.CheckIns(people, simulation.start)
+    self._by_time = waiting_lib.Waiting(_STEP)
+    self._by_round = waiting_lib.Waiting()
+    self._pace = check_ins.Pace(self._server, people.check_ins_per_hour)
+
+  def next(self) -> tuple[Cohort, Turnout]:
+    t = self._round
+    rng = seeds.generator(self._simulation.seed, _ROUNDS, t)
+    began = self._clock
+    if t:
+      began += 60.0 * self._server.minutes_between_rounds
+    self._pass_time(began, rng)
+    for devices, tokens in self._by_round.due(t):
+      self._come_back(devices, tokens)
+    chosen = self._choose(rng)
+    closed = chosen.closes(self._server.report_goal)
+    chosen = chosen.where(chosen.at < closed)
+    self._pass_time(closed, rng)
+    cohort = self._took_part(chosen, closed, rng)
+    self._pace.learn(
+        float(chosen.at[-1]) - began,
+        chosen.at.size / self._server.clients_per_round,
     )
-    if now is None:
-      self._stall(state, 'too few devices have a timer that will have run')
-    for attempt in itertools.count():
-      if now - state.clock > self.max_wait_days * 86400.0:
-        self._stall(
-            state,
-            'too few devices could be reached and reported within'
-            f' {self.max_wait_days:g} simulated days',
-        )
-      candidates = np.flatnonzero(
-          self.timer.eligible(state.round, now, *participation)
-          & self.population.available(now)
-      )
-      if candidates.size >= self.report_goal:
-        cohort, seconds = self._reports(state.round, attempt, candidates)
-        if cohort.size == self.report_goal:
-          return self._close(state, cohort, now, now + seconds)
-      now += _RETRY_SECONDS
-
-  def restore(
-      self,
-      rounds: Sequence[int] | np.ndarray,
-      device_ids: Sequence[str] | Sequence[int] | np.ndarray,
-      timestamps: Sequence[int] | np.ndarray,
-  ) -> State:
-    """The state after the rounds of a log, as `next` left it.
-
-    Args:
-      rounds: shape [num_participations]; rounds 0 to the last, none missing.
-      device_ids: of that shape; ids of the population, not its indices.
-      timestamps: of that shape, UTC seconds; one value a round: when it closed.
-
-    Raises:
-      ValueError: for another shape, unknown devices, a missing round, a device
-        twice in a round, or timestamps that differ within a round.
-    """
-    devices = self.population.indices(device_ids)
-    rounds, times = (np.asarray(a, np.int64) for a in (rounds, timestamps))
-    if not rounds.ndim == 1 or not rounds.shape == devices.shape == times.shape:
-      raise ValueError(
-          'rounds, device_ids and timestamps must have one shape, got'
-          f' {rounds.shape}, {devices.shape} and {times.shape}'
-      )
-    state = self.init()
-    if not rounds.size:
-      return state
-    order = np.lexsort((devices, rounds))
-    rounds, devices, times = rounds[order], devices[order], times[order]
-    present = np.unique(rounds)
-    if present[0] != 0 or present[-1] != present.size - 1:
-      raise ValueError(
-          f'rounds must be 0 to {present[-1]} without a gap, got'
-          f' {present.size} of them from {present[0]}'
-      )
-    same_round = rounds[1:] == rounds[:-1]
-    if (same_round & (devices[1:] == devices[:-1])).any():
-      raise ValueError('device_ids holds a device twice in a round')
-    if (same_round & (times[1:] != times[:-1])).any():
-      raise ValueError('timestamps differ within a round')
-    # Rounds ascend, so each device keeps its last assignment.
-    state.last_round[devices] = rounds
-    state.last_time[devices] = times
-    return state._replace(round=int(rounds[-1]) + 1, clock=int(times[-1]))
-
-  def _reports(
-      self, round_index: int, attempt: int, candidates: np.ndarray
-  ) -> tuple[np.ndarray, int]:
-    """The first devices to report, and seconds until the last of them did."""
-    draws = seeds.generator(self.seed, _COHORTS, round_index, attempt)
-    num_devices = self.population.num_devices
-    order, drops, delay = (draws.random(num_devices) for _ in range(3))
-    places = np.argsort(order[candidates], kind='stable')
-    invited = candidates[places[: self.clients_per_round]]
-    reported = invited[drops[invited] >= self.dropout]
-    first = np.argsort(delay[reported], kind='stable')[: self.report_goal]
-    cohort = np.sort(reported[first]).astype(np.int64)
-    slowest = delay[cohort].max(initial=0.0)
-    return cohort, int(np.ceil((0.5 + slowest) * self.round_minutes * 60.0))
-
-  def _close(
-      self, state: State, devices: np.ndarray, started: int, closed: int
-  ) -> tuple[Cohort, State]:
-    last_round, last_time = state.last_round.copy(), state.last_time.copy()
-    last_round[devices], last_time[devices] = state.round, closed
+    self._round += 1
+    start, away = self._simulation.start, self._check_ins.pool
     return (
         Cohort(
-            round=state.round,
-            device_indices=devices,
-            device_ids=self.population.device_ids[devices],
-            started=started,
-            closed=closed,
+            round=t,
+            device_ids=np.sort(self._names(cohort)),
+            started=start + math.floor(began),
+            closed=start + math.ceil(closed),
         ),
-        State(state.round + 1, closed, last_round, last_time),
+        Turnout(
+            chosen=chosen.at.size,
+            dropped=int(np.count_nonzero(~chosen.reports)),
+            late=int(np.count_nonzero(chosen.reports)) - cohort.size,
+            waiting=self._population.num_devices - away.size,
+        ),
     )
 
-  def _stall(self, state: State, reason: str) -> NoReturn:
-    goal, devices = self.report_goal, self.population.num_devices
+  def _choose(self, rng: np.random.Generator) -> _Chosen:
+    """Devices of the round, those after its close included; moves the clock."""
+    server, began = self._server, self._clock
+    latest = began + _DAY * server.max_wait_days
+    chosen, most = _Chosen.none(), server.clients_per_round
+    while True:
+      closes = chosen.closes(server.report_goal)
+      if closes <= self._clock:
+        return chosen
+      room = most - chosen.at.size
+      if not room:
+        # Nobody else is chosen before all have reported or dropped out.
+        self._pass_time(min(closes, float(chosen.ends.max())), rng)
+        if closes == math.inf:
+          most += server.more(int(np.count_nonzero(chosen.reports)))
+        continue
+      self._check_progress(chosen, latest)
+      if not self._check_ins.pool.size:
+        until = min(closes, self._by_time.earliest)
+        self._pass_time(max(until, self._clock + _STEP), rng)
+        continue
+      devices, times, until = self._check_ins.draw(
+          self._clock, min(closes, latest + _STEP), room, self._pace.seconds, rng
+      )
+      fresh = self._chosen_in[devices] != self._round
+      devices, times = devices[fresh][:room], times[fresh][:room]
+      if devices.size == room:
+        until = float(times[-1])
+      self._chosen_in[devices] = self._round
+      chosen += self._outcomes(devices, times, rng)
+      self._pass_time(until, rng)
+
+  def _outcomes(
+      self, devices: np.ndarray, times: np.ndarray, rng: np.random.Generator
+  ) -> _Chosen:
+    """What will become of devices that are chosen."""
+    takes = self._population.report_seconds[devices]
+    takes = takes * rng.uniform(0.5, 1.5, devices.size)
+    drops = rng.random(devices.size) < self._population.dropout
+    return _Chosen(devices, times, times + takes, ~drops)
+
+  def _took_part(
+      self, chosen: _Chosen, closed: float, rng: np.random.Generator
+  ) -> np.ndarray:
+    """Sends the cohort to wait for its timers, and gives its devices."""
+    self._check_ins.pool.remove(chosen.devices)
+    inside = chosen.reports & (chosen.ends <= closed)
+    busy = chosen.where(~inside)
+    self._by_time.add(busy.ends, busy.devices, self._last_round[busy.devices])
+    devices, ends = chosen.devices[inside], chosen.ends[inside]
+    self._last_round[devices] = self._round
+    tokens = np.full(devices.size, self._round, np.int32)
+    timer = self._simulation.timer
+    if isinstance(timer, timer_lib.RoundTimer):
+      again = np.full(devices.size, self._round + timer.rounds)
+      self._by_round.add(again, devices, tokens)
+    else:
+      again = ends + timer.seconds + self._clock_errors(devices.size, rng)
+      self._by_time.add(np.maximum(again, ends), devices, tokens)
+    return devices
+
+  def _clock_errors(self, size: int, rng: np.random.Generator) -> np.ndarray:
+    people = self._population
+    if not people.wrong_clocks:
+      return np.zeros(size)
+    error = 3600.0 * people.clock_error_hours * rng.uniform(-1.0, 1.0, size)
+    return np.where(rng.random(size) < people.wrong_clocks, error, 0.0)
+
+  def _pass_time(self, until: float, rng: np.random.Generator) -> None:
+    """Moves the clock; devices come back, are replaced, and forget."""
+    days = (until - self._clock) / _DAY
+    self._clock = until
+    for devices, tokens in self._by_time.due(until):
+      self._come_back(devices, tokens)
+    people = self._population
+    if people.changes:
+      for devices in (
+          self._replaced(self._some(people.turnover_per_day * days, rng)),
+          self._some(people.forgetting_per_day * days, rng),
+      ):
+        self._check_ins.pool.add(devices[~self._check_ins.pool.has(devices)])
+
+  def _some(self, share: float, rng: np.random.Generator) -> np.ndarray:
+    """As many devices at random, none of those at work for the round."""
+    size = self._population.num_devices
+    if share <= 0.0:
+      return np.zeros(0, np.int64)
+    devices = np.unique(rng.integers(size, size=rng.poisson(share * size)))
+    return devices[self._chosen_in[devices] != self._round]
+
+  def _replaced(self, devices: np.ndarray) -> np.ndarray:
+    """Puts new devices, with the next ids, in the places of these."""
+    if devices.size:
+      if self._ids is None:
+        self._ids = np.arange(self._num_ids)
+      self._ids[devices] = self._num_ids + np.arange(devices.size)
+      self._num_ids += devices.size
+      self._last_round[devices] = _NEVER
+    return devices
+
+  def _names(self, devices: np.ndarray) -> np.ndarray:
+    return devices if self._ids is None else self._ids[devices]
+
+  def _come_back(self, devices: np.ndarray, tokens: np.ndarray) -> None:
+    """Lets devices in, unless they are back or took part again since."""
+    pool = self._check_ins.pool
+    away = (self._last_round[devices] == tokens) & ~pool.has(devices)
+    pool.add(devices[away])
+
+  def _check_progress(self, chosen: _Chosen, latest: float) -> None:
+    """Raises StalledRound where the round waits in vain."""
+    goal = self._server.report_goal
+    if not self._population.changes:
+      reported = int(np.count_nonzero(chosen.reports))
+      in_pool = self._check_ins.pool.size - chosen.at.size
+      if reported + in_pool + self._by_time.size < goal:
+        self._stall('too few devices have a timer that will have run')
+      if not in_pool and self._by_time.earliest > latest and (
+          chosen.closes(goal) == math.inf
+      ):
+        self._stall(
+            'too few devices have a timer that will have run within'
+            f' {self._server.max_wait_days:g} simulated days'
+        )
+    if self._clock > latest:
+      self._stall(
+          'too few devices could be reached and reported within'
+          f' {self._server.max_wait_days:g} simulated days'
+      )
+
+  def _stall(self, reason: str) -> NoReturn:
+    goal, devices = self._server.report_goal, self._population.num_devices
     raise StalledRound(
-        f'round {state.round} stalled: {reason} for a report goal of {goal} in'
+        f'round {self._round} stalled: {reason} for a report goal of {goal} in'
         f' a population of {devices}; what would do:'
-        f' {self.timer.remedy(devices, goal)}'
+        f' {self._simulation.timer.remedy(devices, goal)}'
     )

@@ -1,84 +1,119 @@
-"""All devices that could take part, and their habits."""
+"""All devices that could take part, and what each of them is like."""
 
 import dataclasses
+import functools
+import math
+import operator
 from typing import Sequence
 
 import numpy as np
 
 from fl_dpftrl.simulation import availability as availability_lib
+from fl_dpftrl.simulation import presence as presence_lib
 from fl_dpftrl.simulation import seeds
 
+_RATES, _SPEEDS = 3, 4
 
-@dataclasses.dataclass(frozen=True, eq=False)
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Population:
-  """The devices, each with a habit that it draws from the seed.
+  """The devices, whose rates, speeds and habits are drawn from the seed.
+
+  Device i is number i. Where devices are replaced, new ones get the numbers
+  from num_devices on.
 
   Attributes:
-    device_ids: shape [num_devices], text or int64, no two alike. A device's
-      place here is its index everywhere else.
-    seed: names the draws of the habits.
+    num_devices: at any time.
+    seed: names the draws of what devices are like.
     availability: when devices of this kind can be reached.
+    check_ins_per_hour: median over the devices of how often one checks in
+      while it can be reached.
+    rate_spread: standard deviation of the natural logarithm of that.
+    report_minutes: median over the devices of the time from being chosen to
+      reporting; each report takes 0.5 to 1.5 times its device's.
+    speed_spread: standard deviation of the natural logarithm of that.
+    dropout: probability that a chosen device never reports.
+    turnover_per_day: part of the devices that a new one replaces each day.
+    forgetting_per_day: part of the devices that lose the memory of their last
+      participation each day.
+    wrong_clocks: part of the waits for a timer in which the clock is changed.
+    clock_error_hours: such a change is up to this, either way.
 
   Raises:
-    ValueError: for ids that are empty, alike, or neither text nor whole
-      numbers, and for a negative seed.
+    ValueError: for values outside these ranges.
+
+  Source: Bonawitz et al. 2019, "Towards federated learning at scale: system
+  design", section 9, for dropout (6 to 10 %) and rounds of a few minutes. The
+  log-normal spreads are a choice, not measured.
   """
 
-  device_ids: Sequence[str] | Sequence[int] | np.ndarray
+  num_devices: int
   seed: int = 0
-  availability: availability_lib.Availability = availability_lib.Always()
-  windows: availability_lib.Windows = dataclasses.field(init=False, repr=False)
-  _order: np.ndarray = dataclasses.field(init=False, repr=False)
+  availability: presence_lib.Availability = availability_lib.Always()
+  check_ins_per_hour: float = 1.0
+  rate_spread: float = 1.0
+  report_minutes: float = 3.0
+  speed_spread: float = 0.5
+  dropout: float = 0.0
+  turnover_per_day: float = 0.0
+  forgetting_per_day: float = 0.0
+  wrong_clocks: float = 0.0
+  clock_error_hours: float = 24.0
 
   def __post_init__(self):
-    ids = np.array(self.device_ids)
-    if ids.ndim != 1 or not ids.size:
-      raise ValueError(
-          f'device_ids must be a non-empty list, got shape {ids.shape}'
-      )
-    if ids.dtype.kind in 'iu':
-      ids = ids.astype(np.int64)
-    elif ids.dtype.kind != 'U':
-      raise ValueError(
-          f'device_ids must be text or whole numbers, got {ids.dtype}'
-      )
     seeds.check_seed(self.seed)
-    order = np.argsort(ids, kind='stable')
-    twice = ids[order][1:] == ids[order][:-1]
-    if twice.any():
+    object.__setattr__(self, 'num_devices', operator.index(self.num_devices))
+    if not 1 <= self.num_devices < 2**31:
       raise ValueError(
-          f'device_ids holds {ids[order][1:][twice][0].item()!r} twice'
+          f'num_devices must lie in 1 to 2^31 − 1, got {self.num_devices}'
       )
-    ids.setflags(write=False)
-    object.__setattr__(self, 'device_ids', ids)
-    object.__setattr__(self, '_order', order)
-    object.__setattr__(
-        self, 'windows', self.availability.windows(ids.size, self.seed)
-    )
+    for name in ('check_ins_per_hour', 'report_minutes'):
+      value = getattr(self, name)
+      if not (math.isfinite(value) and value > 0.0):
+        raise ValueError(
+            f'{name} must be a finite number above 0, got {value!r}'
+        )
+    for name in ('rate_spread', 'speed_spread'):
+      if not 0.0 <= getattr(self, name) <= 5.0:
+        raise ValueError(
+            f'{name} must lie in 0 to 5, got {getattr(self, name)!r}'
+        )
+    for name in (
+        'dropout', 'turnover_per_day', 'forgetting_per_day', 'wrong_clocks'
+    ):
+      value = getattr(self, name)
+      if not 0.0 <= value <= 1.0 or (name == 'dropout' and value == 1.0):
+        raise ValueError(f'{name} must lie in 0 to 1, got {value!r}')
+    if not 0.0 <= self.clock_error_hours < math.inf:
+      raise ValueError(
+          'clock_error_hours must be a finite number of at least 0, got'
+          f' {self.clock_error_hours!r}'
+      )
 
   @property
-  def num_devices(self) -> int:
-    return self.device_ids.size
+  def changes(self) -> bool:
+    """Whether devices come back that their timers would keep away for ever."""
+    return self.turnover_per_day > 0.0 or self.forgetting_per_day > 0.0
 
-  def available(self, now: int) -> np.ndarray:
-    """Who can be reached: bool, shape [num_devices]; now in UTC seconds."""
-    return self.windows.available(now)
+  @functools.cached_property
+  def presence(self) -> presence_lib.Presence:
+    """When each device can be reached."""
+    return self.availability.presence(self.num_devices, self.seed)
 
-  def indices(self, device_ids: Sequence[str] | np.ndarray) -> np.ndarray:
-    """The indices of these ids: int64, of their shape.
+  @functools.cached_property
+  def rates(self) -> np.ndarray:
+    """Check-ins an hour of each device while it can be reached."""
+    return self._spread(_RATES, self.check_ins_per_hour, self.rate_spread)
 
-    Raises:
-      ValueError: for an id that is no device of the population.
-    """
-    wanted = np.asarray(device_ids)
-    if not wanted.size:
-      return np.zeros(wanted.shape, np.int64)
-    places = np.searchsorted(self.device_ids, wanted, sorter=self._order)
-    found = self._order[np.minimum(places, self.num_devices - 1)]
-    unknown = self.device_ids[found] != wanted
-    if np.any(unknown):
-      raise ValueError(
-          f'device_id {wanted[unknown][0].item()!r} is no device of this'
-          f' population of {self.num_devices}'
-      )
-    return found.astype(np.int64)
+  @functools.cached_property
+  def report_seconds(self) -> np.ndarray:
+    """From being chosen to reporting, of each device on average."""
+    return self._spread(_SPEEDS, 60.0 * self.report_minutes, self.speed_spread)
+
+  def _spread(self, purpose: int, median: float, spread: float) -> np.ndarray:
+    draws = seeds.generator(self.seed, purpose)
+    values = draws.standard_normal(self.num_devices, dtype=np.float32)
+    values *= np.float32(spread)
+    np.exp(values, out=values)
+    values *= np.float32(median)
+    return values

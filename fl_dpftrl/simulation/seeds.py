@@ -28,3 +28,29 @@ def check_seed(seed: int) -> None:
     negative = True
   if negative or isinstance(seed, bool):
     raise ValueError(f'seed must be a whole number of at least 0, got {seed!r}')
+
+
+def uniform(seed: int, purpose: int, *keys: np.ndarray) -> np.ndarray:
+  """Uniform draws in 0 to 1, each named by its keys.
+
+  Args:
+    seed: at least 0; its last 64 bits count.
+    purpose: at least 0.
+    *keys: whole numbers, of one shape.
+
+  Source: the finaliser of SplitMix64 (Steele, Lea, Flood 2014), once for each
+  key.
+  """
+  state = np.uint64((seed * 0x9E3779B97F4A7C15 + purpose) % 2**64)
+  with np.errstate(over='ignore'):
+    mixed = _mix(np.atleast_1d(state))
+    for key in keys:
+      mixed = _mix(mixed ^ np.asarray(key).astype(np.uint64))
+  return (mixed >> np.uint64(11)) * 2.0**-53
+
+
+def _mix(values: np.ndarray) -> np.ndarray:
+  values = values + np.uint64(0x9E3779B97F4A7C15)
+  values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+  values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+  return values ^ (values >> np.uint64(31))

@@ -1,0 +1,130 @@
+"""What cohorts amount to: participations, min-sep and time, counted as they come."""
+
+import bisect
+from typing import NamedTuple
+
+import numpy as np
+
+from fl_dpftrl.logs import counts as counts_lib
+from fl_dpftrl.simulation import cohorts
+
+_DAY = 86400.0
+
+
+class Timed(NamedTuple):
+  """What a timer in hours comes to in rounds.
+
+  Attributes:
+    fewest: the least min-sep that rounds of these lengths allow: the fewest
+      rounds from one that began to the first that closed a timer later.
+    first_round: where that is so.
+    usual: the median over the rounds.
+    most: the most.
+  """
+
+  fewest: int
+  first_round: int
+  usual: float
+  most: int
+
+
+class Attendance:
+  """Counts cohorts, which are added in the order of their rounds.
+
+  Attributes:
+    num_rounds: added.
+    num_participations: of all devices.
+    started: UTC seconds of each round.
+    closed: likewise.
+  """
+
+  def __init__(self):
+    self.num_rounds = 0
+    self.num_participations = 0
+    self.started: list[int] = []
+    self.closed: list[int] = []
+    self._last = np.zeros(0, np.int32)
+    self._times = np.zeros(0, np.int32)
+    self._separations = np.zeros(1, np.int64)
+
+  def add(self, cohort: cohorts.Cohort) -> None:
+    """Counts a cohort.
+
+    Raises:
+      ValueError: where it is not that of the next round.
+    """
+    if cohort.round != self.num_rounds:
+      raise ValueError(
+          f'the next round is {self.num_rounds}, got {cohort.round}'
+      )
+    ids = cohort.device_ids
+    if ids.size and ids[-1] >= self._last.size:
+      self._grow(int(ids[-1]) + 1)
+    last = self._last[ids]
+    apart = np.bincount(cohort.round - last[last >= 0])
+    if apart.size > self._separations.size:
+      more = apart.size - self._separations.size
+      self._separations = np.pad(self._separations, (0, more))
+    self._separations[: apart.size] += apart
+    self._last[ids] = cohort.round
+    self._times[ids] += 1
+    self.num_rounds += 1
+    self.num_participations += ids.size
+    self.started.append(cohort.started)
+    self.closed.append(cohort.closed)
+
+  @property
+  def num_devices(self) -> int:
+    """Devices that took part."""
+    return int(np.count_nonzero(self._times))
+
+  @property
+  def min_sep(self) -> int:
+    """b; num_rounds where no device took part twice."""
+    found = np.flatnonzero(self._separations)
+    return int(found[0]) if found.size else self.num_rounds
+
+  @property
+  def max_participations(self) -> int:
+    """k."""
+    return int(self._times.max(initial=0))
+
+  @property
+  def days(self) -> float:
+    """From the start of the first round to the close of the last."""
+    if not self.closed:
+      return 0.0
+    return (self.closed[-1] - self.started[0]) / _DAY
+
+  @property
+  def separations(self) -> counts_lib.Counts:
+    """How often two successive rounds of a device were as far apart."""
+    values = np.flatnonzero(self._separations)
+    return counts_lib.Counts(values, self._separations[values])
+
+  @property
+  def participations(self) -> counts_lib.Counts:
+    """How many devices took part so often."""
+    return counts_lib.Counts.of(self._times[self._times > 0])
+
+  def timed(self, seconds: float) -> Timed | None:
+    """What a timer of so many seconds comes to; None if it outlasts the rounds."""
+    rounds = []
+    for t, started in enumerate(self.started):
+      # Times of cohorts are whole seconds, rounded outwards.
+      again = bisect.bisect_left(self.closed, started + seconds)
+      if again == self.num_rounds:
+        break
+      rounds.append(again - t)
+    if not rounds:
+      return None
+    fewest = min(rounds)
+    return Timed(
+        fewest, rounds.index(fewest), float(np.median(rounds)), max(rounds)
+    )
+
+  def _grow(self, size: int) -> None:
+    size = max(size, 2 * self._last.size)
+    more = size - self._last.size
+    self._last = np.pad(self._last, (0, more), constant_values=-1)
+    self._times = np.pad(self._times, (0, more))

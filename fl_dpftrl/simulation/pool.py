@@ -1,0 +1,69 @@
+"""The devices that may check in, in groups from which one draws at random."""
+
+import numpy as np
+
+
+class Pool:
+  """A set of devices in groups: adding, removing and drawing cost the same
+  however many devices there are.
+
+  Members of group g are at places first[g] to first[g] + sizes[g] − 1 of one
+  array, in no particular order; what is removed is filled from the end.
+
+  Args:
+    groups: of each device, whole numbers from 0. All are members at first.
+  """
+
+  def __init__(self, groups: np.ndarray):
+    self._groups = groups
+    self.sizes = np.bincount(groups).astype(np.int64)
+    self._first = np.cumsum(self.sizes) - self.sizes
+    self._members = np.argsort(groups, kind='stable').astype(np.int32)
+    self._places = np.empty(groups.size, np.int32)
+    self._places[self._members] = np.arange(groups.size, dtype=np.int32)
+
+  @property
+  def size(self) -> int:
+    return int(self.sizes.sum())
+
+  def has(self, devices: np.ndarray) -> np.ndarray:
+    """Which of these are members."""
+    return self._places[devices] >= 0
+
+  def draw(self, groups: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+    """A member of each of these groups, by draws that are uniform in 0 to 1."""
+    sizes = self.sizes[groups]
+    within = np.minimum((uniform * sizes).astype(np.int64), sizes - 1)
+    return self._members[self._first[groups] + within].astype(np.int64)
+
+  def add(self, devices: np.ndarray) -> None:
+    """Adds devices that are no members, none twice."""
+    devices, groups, rank = self._grouped(devices)
+    places = self._first[groups] + self.sizes[groups] + rank
+    self._members[places] = devices
+    self._places[devices] = places
+    self.sizes += np.bincount(groups, minlength=self.sizes.size)
+
+  def remove(self, devices: np.ndarray) -> None:
+    """Removes members, none twice."""
+    devices, groups, rank = self._grouped(devices)
+    self.sizes -= np.bincount(groups, minlength=self.sizes.size)
+    ends = self._first[groups] + self.sizes[groups]
+    holes = self._places[devices]
+    self._places[devices] = -1
+    # As many members are beyond a group's new end as there are holes before it.
+    last = self._members[ends + rank]
+    last = last[self._places[last] >= 0]
+    holes = holes[holes < ends]
+    self._members[holes] = last
+    self._places[last] = holes
+
+  def _grouped(
+      self, devices: np.ndarray
+  ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Devices by group, their groups, and their ranks within these."""
+    groups = self._groups[devices]
+    order = np.argsort(groups, kind='stable')
+    devices, groups = devices[order], groups[order].astype(np.int64)
+    rank = np.arange(groups.size) - np.searchsorted(groups, groups)
+    return devices, groups, rank

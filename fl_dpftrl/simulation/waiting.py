@@ -1,0 +1,56 @@
+"""Devices that wait, by when they come back."""
+
+import heapq
+import math
+from typing import Iterator
+
+import numpy as np
+
+
+class Waiting:
+  """Batches of devices with the time at which each of them comes back.
+
+  Times are put into steps, at whose end they come back: never early.
+
+  Args:
+    step: length of a step.
+  """
+
+  def __init__(self, step: float = 1.0):
+    self._step = step
+    self._batches: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
+    self._order: list[int] = []
+    self.size = 0
+
+  @property
+  def earliest(self) -> float:
+    """When the next devices come back; infinite where none wait."""
+    return self._order[0] * self._step if self._order else math.inf
+
+  def add(
+      self, times: np.ndarray, devices: np.ndarray, tokens: np.ndarray
+  ) -> None:
+    """Adds devices, each with a token that is handed back with it."""
+    if not devices.size:
+      return
+    steps = np.ceil(times / self._step).astype(np.int64)
+    order = np.argsort(steps, kind='stable')
+    steps = steps[order]
+    cuts = np.flatnonzero(np.diff(steps)) + 1
+    firsts = steps[np.append(0, cuts)].tolist()
+    parts = zip(
+        firsts, np.split(devices[order], cuts), np.split(tokens[order], cuts)
+    )
+    for first, *part in parts:
+      if first not in self._batches:
+        self._batches[first] = []
+        heapq.heappush(self._order, first)
+      self._batches[first].append(tuple(part))
+    self.size += devices.size
+
+  def due(self, now: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Batches of devices, and tokens, that come back by now; they are gone."""
+    while self._order and self._order[0] * self._step <= now:
+      for devices, tokens in self._batches.pop(heapq.heappop(self._order)):
+        self.size -= devices.size
+        yield devices, tokens
