@@ -23,17 +23,36 @@ def write_durably(
   Raises:
     OSError: where it cannot be written; the old content is then still there.
   """
+  with replacing(path, mode=mode) as temporary:
+    temporary.write_bytes(content)
+
+
+@contextlib.contextmanager
+def replacing(
+    path: str | os.PathLike[str], *, mode: int = 0o644
+) -> Iterator[pathlib.Path]:
+  """A temporary file that becomes the file where the block ends without error.
+
+  Args:
+    path: its folder must exist.
+    mode: permissions, whatever the umask.
+
+  Raises:
+    OSError: where it cannot be written; the old content is then still there.
+  """
   path = pathlib.Path(path)
-  handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=TEMPORARY_PREFIX)
+  handle, name = tempfile.mkstemp(dir=path.parent, prefix=TEMPORARY_PREFIX)
+  temporary = pathlib.Path(name)
   try:
-    with os.fdopen(handle, 'wb') as file:
-      os.fchmod(file.fileno(), mode)
-      file.write(content)
-      file.flush()
-      os.fsync(file.fileno())
+    try:
+      yield temporary
+      os.fchmod(handle, mode)
+      os.fsync(handle)
+    finally:
+      os.close(handle)
     os.replace(temporary, path)
   except BaseException:
-    pathlib.Path(temporary).unlink(missing_ok=True)
+    temporary.unlink(missing_ok=True)
     raise
   sync_folder(path.parent)
 

@@ -64,6 +64,12 @@ flags.DEFINE_float(
 flags.DEFINE_bool(
     'diurnal', False, 'Devices are available at night only, each in its zone.'
 )
+flags.DEFINE_float(
+    'check_ins_per_hour', 1.0, 'Median of how often an available device asks.'
+)
+flags.DEFINE_float(
+    'report_minutes', 3.0, 'Median simulated minutes that a device trains.'
+)
 flags.DEFINE_integer('num_rounds', None, 'Rows of noise to use.')
 flags.DEFINE_float('client_learning_rate', 1.0, 'Of the devices\' SGD.')
 flags.DEFINE_float('server_learning_rate', 1.0, 'Of the server\'s SGD.')
@@ -136,6 +142,8 @@ class Hparams:
   timer_rounds: int | None
   timer_hours: float | None
   diurnal: bool
+  check_ins_per_hour: float
+  report_minutes: float
   num_rounds: int
   client_learning_rate: float
   server_learning_rate: float

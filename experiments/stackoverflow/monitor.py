@@ -28,7 +28,8 @@ class Monitor:
     rounds_per_evaluation: the model is evaluated after every so many rounds,
       and after the last.
     evaluate: model weights → measurements on the validation devices.
-    epsilon: rounds so far → ε of the log so far; None without a guarantee.
+    so_far: rounds so far → what the log up to them says, among it `epsilon`
+      unless there is no guarantee.
     stream: where the progress goes.
   """
 
@@ -37,7 +38,7 @@ class Monitor:
   num_rounds: int
   rounds_per_evaluation: int
   evaluate: Callable[[Any], dict[str, float]]
-  epsilon: Callable[[int], float | None]
+  so_far: Callable[[int], dict[str, float]]
   stream: TextIO = sys.stderr
   _began: float | None = None
   _began_at: int = 0
@@ -62,9 +63,7 @@ class Monitor:
                 checkpoint.state.global_model_weights
             ).items()
         }
-        epsilon = self.epsilon(done)
-        if epsilon is not None:
-          self._evaluation['epsilon'] = epsilon
+        self._evaluation.update(self.so_far(done))
         row.update(self._evaluation)
       row['seconds'] = round(now - self._last, 3)
       self.table.put(done - 1, row)

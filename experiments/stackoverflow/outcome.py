@@ -25,6 +25,7 @@ from fl_dpftrl.logs import replay as replay_lib
 from fl_dpftrl.logs import report
 from fl_dpftrl.logs import schema as log_schema
 from fl_dpftrl.logs import shards
+from fl_dpftrl.simulation import cohorts
 from fl_dpftrl.strategies import base
 
 SUMMARY_NAME = 'summary.json'
@@ -41,28 +42,30 @@ def void_reason(hparams: configuration.Hparams) -> str | None:
   return None if hparams.noise_seed is None else NOISE_SEED
 
 
-def epsilon_so_far(
+def so_far(
     hparams: configuration.Hparams,
     folder: pathlib.Path,
     strategy: base.Strategy,
-) -> Callable[[int], float | None]:
-  """Rounds → ε that the log of these first rounds gives in the worst case."""
+) -> Callable[[int], dict[str, float]]:
+  """Rounds → simulated days, and ε in the worst case, of the log up to them."""
 
-  def epsilon(num_rounds: int) -> float | None:
-    if void_reason(hparams) is not None:
-      return None
+  def measure(num_rounds: int) -> dict[str, float]:
     rows = log_schema.LogWriter(
         folder / loop.LOG_NAME, metadata=log_metadata(hparams, strategy)
     ).rows(before=num_rounds)
-    schema = participation.observed(rows.rounds, rows.device_ids, num_rounds)
-    return gaussian.account(
-        strategy,
-        schema,
-        noise_multiplier=hparams.noise_multiplier,
-        delta=hparams.delta,
-    ).epsilon
+    days = (int(rows.timestamps[-1]) - cohorts.START) / 86400.0
+    measured = {'simulated_days': round(days, 4)}
+    if void_reason(hparams) is None:
+      schema = participation.observed(rows.rounds, rows.device_ids, num_rounds)
+      measured['epsilon'] = gaussian.account(
+          strategy,
+          schema,
+          noise_multiplier=hparams.noise_multiplier,
+          delta=hparams.delta,
+      ).epsilon
+    return measured
 
-  return epsilon
+  return measure
 
 
 def log_metadata(
@@ -176,6 +179,7 @@ def write(
       ),
       accuracy=outcome.table.column('validation/accuracy'),
       epsilon=outcome.table.column('epsilon'),
+      days=outcome.table.column('simulated_days'),
       baseline=outcome.dataset.unigram_accuracy,
       test_accuracy=outcome.test['accuracy'],
       delta=hparams.delta,

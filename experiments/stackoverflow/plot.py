@@ -19,18 +19,20 @@ def accuracy_plot(
     title: str,
     accuracy: dict[int, float],
     epsilon: dict[int, float],
+    days: dict[int, float],
     baseline: float,
     test_accuracy: float,
     delta: float,
     without_noise: float | None = None,
 ) -> None:
-  """Draws accuracy, and ε where there is one, against the rounds.
+  """Draws accuracy, and ε where there is one, against rounds and against days.
 
   Args:
     path: of the PNG.
     title: one line.
     accuracy: round → validation accuracy after it.
     epsilon: round → ε of the log up to it; empty without a guarantee.
+    days: round → simulated days up to its close.
     baseline: test accuracy of the best constant prediction.
     test_accuracy: of the final model.
     delta: at which ε is stated.
@@ -38,68 +40,90 @@ def accuracy_plot(
   """
   figure, axes = plt.subplots(
       2 if epsilon else 1,
-      1,
-      sharex=True,
-      figsize=(8, 6.4 if epsilon else 4.4),
+      2,
+      sharex='col',
+      sharey='row',
+      figsize=(11, 6.4 if epsilon else 4.4),
       height_ratios=(3, 2) if epsilon else None,
       squeeze=False,
       layout='constrained',
   )
-  top = axes[0, 0]
-  rounds = [r + 1 for r in accuracy]
-  top.plot(
-      rounds,
-      [100 * a for a in accuracy.values()],
-      color=_BLUE,
-      marker='o',
-      markersize=3,
-      label='validation accuracy',
-  )
-  top.axhline(
-      100 * baseline,
-      color=_GREY,
-      linestyle='--',
-      label=f'unigram baseline, test: {100 * baseline:.2f} %',
-  )
-  if without_noise is not None:
-    top.axhline(
-        100 * without_noise,
-        color=_GREEN,
-        linestyle=':',
-        label=f'same run without noise, test: {100 * without_noise:.2f} %',
+  figure.suptitle(title, x=0.01, ha='left')
+  of_rounds = {r: r + 1 for r in accuracy}
+  for column, places, label in (
+      (axes[:, 0], of_rounds, 'rounds'),
+      (axes[:, 1], days, 'simulated days'),
+  ):
+    _accuracy(
+        column[0],
+        {places[r]: 100 * a for r, a in accuracy.items()},
+        baseline=100 * baseline,
+        test=100 * test_accuracy,
+        without_noise=None if without_noise is None else 100 * without_noise,
     )
-  if rounds:
-    top.plot(
-        rounds[-1],
-        100 * test_accuracy,
-        color=_ORANGE,
-        marker='D',
-        linestyle='none',
-        label=f'final model, test: {100 * test_accuracy:.2f} %',
-    )
-  top.set_ylabel('next-word accuracy (%)')
-  top.set_ylim(bottom=0)
-  top.legend(loc='lower right', framealpha=0.95, edgecolor='none')
-  top.set_title(title, loc='left')
+    if epsilon:
+      column[1].plot(
+          [places[r] for r in epsilon],
+          list(epsilon.values()),
+          color=_ORANGE,
+          marker='o',
+          markersize=3,
+      )
+    for axis in column:
+      axis.grid(alpha=0.3)
+      axis.spines[['top', 'right']].set_visible(False)
+    column[-1].set_xlabel(label)
+    column[-1].set_xlim(left=0)
+  axes[0, 0].set_ylabel('next-word accuracy (%)')
+  axes[0, 0].set_ylim(bottom=0)
+  axes[0, 1].legend(loc='lower right', framealpha=0.95, edgecolor='none')
   if epsilon:
-    bottom = axes[1, 0]
-    bottom.plot(
-        [r + 1 for r in epsilon],
-        list(epsilon.values()),
-        color=_ORANGE,
-        marker='o',
-        markersize=3,
-    )
-    bottom.set_ylabel(f'ε so far at δ = {delta:g}')
-    bottom.set_ylim(0, 1.1 * max(epsilon.values()))
-  for axis in axes[:, 0]:
-    axis.grid(alpha=0.3)
-    axis.spines[['top', 'right']].set_visible(False)
-  axes[-1, 0].set_xlabel('rounds')
-  axes[-1, 0].set_xlim(left=0)
+    axes[1, 0].set_ylabel(f'ε so far at δ = {delta:g}')
+    axes[1, 0].set_ylim(0, 1.1 * max(epsilon.values()))
   temporary = pathlib.Path(path).with_name(
       files.TEMPORARY_PREFIX + pathlib.Path(path).name
   )
   figure.savefig(temporary, dpi=150)
   plt.close(figure)
   os.replace(temporary, path)
+
+
+def _accuracy(
+    axis,
+    accuracy: dict[float, float],
+    *,
+    baseline: float,
+    test: float,
+    without_noise: float | None,
+) -> None:
+  """Percentages by what they are drawn against."""
+  axis.plot(
+      list(accuracy),
+      list(accuracy.values()),
+      color=_BLUE,
+      marker='o',
+      markersize=3,
+      label='validation accuracy',
+  )
+  axis.axhline(
+      baseline,
+      color=_GREY,
+      linestyle='--',
+      label=f'unigram baseline, test: {baseline:.2f} %',
+  )
+  if without_noise is not None:
+    axis.axhline(
+        without_noise,
+        color=_GREEN,
+        linestyle=':',
+        label=f'same run without noise, test: {without_noise:.2f} %',
+    )
+  if accuracy:
+    axis.plot(
+        list(accuracy)[-1],
+        test,
+        color=_ORANGE,
+        marker='D',
+        linestyle='none',
+        label=f'final model, test: {test:.2f} %',
+    )

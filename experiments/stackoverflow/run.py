@@ -5,6 +5,7 @@ import pathlib
 import sys
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from experiments.stackoverflow import configuration
@@ -56,11 +57,11 @@ def run(
       download=hparams.download,
       vocabulary_size=hparams.vocabulary_size,
   )
-  selector = setting.cohort_selector(hparams, dataset.train_clients)
-  num_devices = selector.population.num_devices
+  simulation = setting.simulation(hparams, len(dataset.train_clients))
+  num_devices = simulation.population.num_devices
   strategy = setting.strategy(hparams, folder, num_devices, say)
   network = setting.network(hparams, dataset.vocabulary.size)
-  trained = federation(hparams, dataset, network, selector, strategy)
+  trained = federation(hparams, dataset, network, simulation, strategy)
   # From here on the flags are known to be right.
   hparams.record(folder)
   setting.record_strategy(hparams, folder, num_devices, strategy)
@@ -75,7 +76,7 @@ def run(
         evaluate=lambda weights: model_lib.evaluate(
             network, weights.trainable, dataset.validation, dataset.vocabulary
         ),
-        epsilon=outcome.epsilon_so_far(hparams, folder, strategy),
+        so_far=outcome.so_far(hparams, folder, strategy),
     )
     last = loop.run(
         trained,
@@ -114,7 +115,7 @@ def federation(
     hparams: configuration.Hparams,
     dataset: datasets.Dataset,
     network: networks.Network,
-    selector: cohorts.CohortSelector,
+    simulation: cohorts.Simulation,
     strategy: base.Strategy,
 ) -> loop.Federation:
   """The devices' data and the DP-FedAvg process that trains on it."""
@@ -158,10 +159,11 @@ def federation(
         for device_id in device_ids
     ]
 
+  devices = np.array(dataset.train_clients)
   weights = process.get_model_weights.type_signature.result
   return loop.Federation(
       process=process,
       skip_row=factory.skip_row(weights.trainable),
-      selector=selector,
+      rounds=lambda: cohorts.named(simulation.rounds(), devices),
       client_data=client_data,
   )

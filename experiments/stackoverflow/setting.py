@@ -1,6 +1,6 @@
 """What a run's flags mean: devices, timers, the planned schema, the strategy."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 import pathlib
 
 from experiments.stackoverflow import configuration
@@ -11,6 +11,8 @@ from fl_dpftrl.optimization import registry
 from fl_dpftrl.simulation import availability
 from fl_dpftrl.simulation import cohorts
 from fl_dpftrl.simulation import population
+from fl_dpftrl.simulation import presence
+from fl_dpftrl.simulation import server
 from fl_dpftrl.simulation import timer
 from fl_dpftrl.strategies import base
 
@@ -29,54 +31,59 @@ def network(
   return _NETWORKS[name](num_tokens=num_tokens, **sizes)
 
 
-def cohort_selector(
-    hparams: configuration.Hparams, device_ids: Sequence[str]
-) -> cohorts.CohortSelector:
-  """The devices, their timers and how a round finds its cohort.
+def simulation(
+    hparams: configuration.Hparams, num_clients: int
+) -> cohorts.Simulation:
+  """The devices, of which number i has the data of client i, and their rounds.
 
   Raises:
-    ValueError: where the data have fewer devices than the population, or the
+    ValueError: where the data have fewer clients than the population, or the
       flags do not fit each other.
   """
+  num_devices = num_clients
   if hparams.population is not None:
-    if hparams.population > len(device_ids):
+    if hparams.population > num_clients:
       raise ValueError(
-          f'--population={hparams.population} is more than the'
-          f' {len(device_ids)} training clients of {hparams.dataset}'
+          f'--population={hparams.population} is more than the {num_clients}'
+          f' training clients of {hparams.dataset}'
       )
-    device_ids = device_ids[: hparams.population]
-  if hparams.report_goal > len(device_ids):
+    num_devices = hparams.population
+  if hparams.report_goal > num_devices:
     raise ValueError(
-        f'--report_goal={hparams.report_goal} is more than the'
-        f' {len(device_ids)} devices of {hparams.dataset}'
+        f'--report_goal={hparams.report_goal} is more than the {num_devices}'
+        f' devices of {hparams.dataset}'
     )
   timers = min(hparams.timer_rounds or 1, hparams.num_rounds)
-  if timers * hparams.report_goal > len(device_ids):
+  if timers * hparams.report_goal > num_devices:
     raise ValueError(
         f'--timer_rounds={hparams.timer_rounds} with'
         f' --report_goal={hparams.report_goal} needs'
-        f' {timers * hparams.report_goal} devices and there are'
-        f' {len(device_ids)}: a round would find too few whose timer has run;'
-        f' a timer of {len(device_ids) // hparams.report_goal} would do'
+        f' {timers * hparams.report_goal} devices and there are {num_devices}:'
+        ' a round would find too few whose timer has run; a timer of'
+        f' {num_devices // hparams.report_goal} would do'
     )
-  return cohorts.CohortSelector(
-      population.Population(
-          device_ids,
+  return cohorts.Simulation(
+      population=population.Population(
+          num_devices=num_devices,
           seed=hparams.seed,
-          availability=(
-              availability.Nightly()
-              if hparams.diurnal
-              else availability.Always()
-          ),
+          availability=_availability(hparams),
+          check_ins_per_hour=hparams.check_ins_per_hour,
+          report_minutes=hparams.report_minutes,
+          dropout=hparams.dropout,
       ),
-      timer.HourTimer(hparams.timer_hours)
+      timer=timer.HourTimer(hparams.timer_hours)
       if hparams.timer_hours is not None
       else timer.RoundTimer(hparams.timer_rounds or 1),
-      hparams.report_goal,
-      clients_per_round=hparams.clients_per_round,
-      dropout=hparams.dropout,
+      server=server.Server(
+          report_goal=hparams.report_goal,
+          clients_per_round=hparams.clients_per_round,
+      ),
       seed=hparams.seed,
   )
+
+
+def _availability(hparams: configuration.Hparams) -> presence.Availability:
+  return availability.Nightly() if hparams.diurnal else availability.Always()
 
 
 def planned_schema(

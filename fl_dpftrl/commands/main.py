@@ -12,7 +12,7 @@ import fl_dpftrl
 
 COMMANDS = (
     'optimize', 'describe', 'compare', 'account', 'calibrate', 'extrapolate',
-    'replay',
+    'replay', 'simulate',
 )
 
 _PROGRAM = 'fl-dpftrl'

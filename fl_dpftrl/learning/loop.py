@@ -14,7 +14,7 @@ interruption at any point:
   is used or published.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import os
 import pathlib
@@ -40,7 +40,7 @@ class Federation:
   Attributes:
     process: the learning process; its aggregator adds the noise.
     skip_row: aggregator state → aggregator state, past one row of noise.
-    selector: draws the cohorts.
+    rounds: the cohorts of rounds 0, 1, …; the same in every call.
     client_data: (round, device ids) → what process.next takes as data, the
       same in every call.
     should_discard: told a round's output, says that it must not be used. The
@@ -49,7 +49,7 @@ class Federation:
 
   process: tff.learning.templates.LearningProcess
   skip_row: Callable[[Any], Any]
-  selector: cohorts.CohortSelector
+  rounds: Callable[[], Iterator[cohorts.Cohort]]
   client_data: Callable[[int, Sequence[Any]], Sequence[Any]]
   should_discard: Callable[
       [tff.learning.templates.LearningProcessOutput], bool
@@ -126,10 +126,10 @@ def _run(
   log = log_schema.LogWriter(folder / LOG_NAME, metadata=log_metadata)
   latest = _recover(federation, stored, log, initial, warn)
   publish(latest)
-  population = federation.selector.restore(*log.rows(before=latest.num_rounds))
-  while latest.num_rounds < num_rounds:
-    t = latest.num_rounds
-    cohort, population = federation.selector.next(population)
+  for cohort in federation.rounds():
+    t = cohort.round
+    if t >= num_rounds:
+      break
     if log.num_rounds == t:
       log.append(t, cohort.device_ids, cohort.closed)
     elif list(log.cohort(t)) != list(cohort.device_ids):
@@ -137,6 +137,8 @@ def _run(
           f'{folder / LOG_NAME} has other devices in round {t} than these flags'
           ' give; resume with the flags that the run was started with'
       )
+    if t < latest.num_rounds:
+      continue
     on_step('cohort logged', t)
     try:
       output = federation.process.next(

@@ -118,6 +118,46 @@ def spread(
   )
 
 
+def columns(
+    values: Sequence[float], *, title: str, x_label: str, unit: str
+) -> page.Html:
+  """A bar for each of the places 0, 1, …, as the hours of a day.
+
+  Args:
+    values: at least 0, one at least above.
+    title: what they are.
+    x_label: what the places are.
+    unit: of the values.
+  """
+  most = max(values)
+  step = (_WIDTH - _LEFT - _RIGHT) / len(values)
+  place = lambda index: _LEFT + (index + 0.075) * step
+  parts = _frame(title, x_label)
+  for tick in (0.0, most / 2, most):
+    y = round(_BASE - tick * (_BASE - _TOP) / most, 2)
+    parts += [
+        page.element('line', x1=_LEFT, x2=_WIDTH - _RIGHT, y1=y, y2=y),
+        page.element(
+            'text', f'{tick:.3g}', x=_LEFT - 5, y=y + 4, text_anchor='end'
+        ),
+    ]
+  for index, value in enumerate(values):
+    parts.append(
+        _bar(
+            place(index),
+            0.85 * step,
+            value * (_BASE - _TOP) / most,
+            data_first=index,
+            data_value=value,
+        )
+    )
+  for index in range(0, len(values), math.ceil(len(values) / _MAX_LABELS)):
+    parts.append(_label(f'{index:,}', place(index) + 0.425 * step))
+  return _drawing(
+      parts, f'{title}: from {min(values):.3g} to {most:.3g} {unit}'
+  )
+
+
 def _drawing(parts: Sequence[page.Html], label: str) -> page.Html:
   return page.element(
       'svg',

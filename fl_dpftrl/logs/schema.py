@@ -76,7 +76,7 @@ def write_log(
   pairs = table.group_by(['round', 'device_id']).aggregate([])
   if pairs.num_rows != table.num_rows:
     raise ValueError('device_ids holds a device twice in a round')
-  _write(_parquet_path(path), table, _metadata(num_rounds, metadata))
+  _write(parquet_path(path), table, file_metadata(num_rounds, metadata))
 
 
 class LogWriter:
@@ -106,8 +106,8 @@ class LogWriter:
       LogError: where the file exists and was not written by a LogWriter with
         this metadata.
     """
-    self.path = _parquet_path(path)
-    self._metadata = _metadata(0, metadata)
+    self.path = parquet_path(path)
+    self._metadata = file_metadata(0, metadata)
     self._cohorts: list[pa.Table] = []
     if self.path.exists():
       self._cohorts = self._read()
@@ -197,16 +197,25 @@ class LogWriter:
     return [table.slice(a, b - a) for a, b in zip(ends, ends[1:])]
 
 
-def _parquet_path(path: str | os.PathLike[str]) -> pathlib.Path:
+def schema(id_type: pa.DataType) -> pa.Schema:
+  """The columns of a log with timestamps."""
+  return pa.schema([
+      ('round', pa.int64()), ('device_id', id_type), ('timestamp', _TIMESTAMP)
+  ])
+
+
+def parquet_path(path: str | os.PathLike[str]) -> pathlib.Path:
+  """The path of a log to write; ValueError where it is of another format."""
   path = pathlib.Path(path)
   if path.suffix != '.parquet':
     raise ValueError(f'a log must end in .parquet, got {str(path)!r}')
   return path
 
 
-def _metadata(
+def file_metadata(
     num_rounds: int, more: Mapping[str, str] | None
 ) -> dict[str, str]:
+  """What a log's file says besides its rows; ValueError for keys of its own."""
   for key in (shards.VERSION_KEY, shards.NUM_ROUNDS_KEY):
     if more and key in more:
       raise ValueError(f'metadata must not hold {key!r}, which the log sets')

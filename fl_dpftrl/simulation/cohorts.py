@@ -15,7 +15,7 @@ each time that rounds are asked for.
 import dataclasses
 import math
 import operator
-from typing import Iterator, NamedTuple, NoReturn
+from typing import Iterable, Iterator, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -44,7 +44,7 @@ class Cohort(NamedTuple):
 
   Attributes:
     round: from 0.
-    device_ids: int64, shape [cohort size], ascending.
+    device_ids: shape [cohort size], in the order of the devices' numbers.
     started: UTC second at which devices began to be chosen.
     closed: UTC second at which the last of the cohort reported; also the
       timestamp of the round in the log.
@@ -54,6 +54,12 @@ class Cohort(NamedTuple):
   device_ids: np.ndarray
   started: int
   closed: int
+
+
+def named(rounds: Iterable[Cohort], names: np.ndarray) -> Iterator[Cohort]:
+  """The same cohorts, with the names of the devices for their numbers."""
+  for cohort in rounds:
+    yield cohort._replace(device_ids=names[cohort.device_ids])
 
 
 class Turnout(NamedTuple):

@@ -13,11 +13,19 @@ from fl_dpftrl.learning import checkpoints
 from fl_dpftrl.learning import loop
 from fl_dpftrl.simulation import cohorts
 from fl_dpftrl.simulation import population
+from fl_dpftrl.simulation import server
 from fl_dpftrl.simulation import timer
 
 pytestmark = pytest.mark.tff
 
 NUM_ROUNDS = 6
+DEVICES = np.array([f'device-{i}' for i in range(9)])
+SIMULATION = cohorts.Simulation(
+    population=population.Population(num_devices=9),
+    timer=timer.RoundTimer(2),
+    server=server.Server(report_goal=3),
+    seed=5,
+)
 STEPS = ['cohort logged', 'computed', 'stored', 'released', 'published']
 
 
@@ -67,12 +75,7 @@ def federation(process: Process, **kwargs) -> loop.Federation:
   return loop.Federation(
       process=process,
       skip_row=skip_row,
-      selector=cohorts.CohortSelector(
-          population.Population([f'device-{i}' for i in range(9)]),
-          timer.RoundTimer(2),
-          3,
-          seed=5,
-      ),
+      rounds=lambda: cohorts.named(SIMULATION.rounds(), DEVICES),
       client_data=lambda t, ids: [t + len(i) + int(i[-1]) / 10 for i in ids],
       **kwargs,
   )

@@ -1,0 +1,200 @@
+"""A page on a simulated population: who took part, when, and why this min-sep."""
+
+from typing import Any, Mapping
+
+import numpy as np
+
+from fl_dpftrl.logs import charts
+from fl_dpftrl.logs import page
+from fl_dpftrl.simulation import attendance as attendance_lib
+from fl_dpftrl.simulation import cohorts
+
+_HOURS = 24
+_DAY = 86400
+
+
+class Turnouts:
+  """What became of the devices that rounds chose, and how long rounds took.
+
+  Attributes:
+    dropped: devices that never reported.
+    late: that reported too late.
+    reports: of the cohorts, by UTC hour of their rounds' close.
+    minutes: of the rounds, summed by the UTC hour in which they began.
+    rounds: that began in each.
+    waiting: most devices whose timer had not run at a round's close.
+  """
+
+  def __init__(self):
+    self.dropped = self.late = self.waiting = 0
+    self.reports = np.zeros(_HOURS)
+    self.minutes = np.zeros(_HOURS)
+    self.rounds = np.zeros(_HOURS)
+
+  def add(self, cohort: cohorts.Cohort, turnout: cohorts.Turnout) -> None:
+    self.dropped += turnout.dropped
+    self.late += turnout.late
+    self.waiting = max(self.waiting, turnout.waiting)
+    hour = cohort.started % _DAY * _HOURS // _DAY
+    self.reports[cohort.closed % _DAY * _HOURS // _DAY] += (
+        cohort.device_ids.size
+    )
+    self.minutes[hour] += (cohort.closed - cohort.started) / 60.0
+    self.rounds[hour] += 1
+
+
+def explain(result: Mapping[str, Any]) -> str:
+  """Why min-sep is what it is, in a few sentences."""
+  b, timer = result['min_sep'], result['timer']
+  if result['max_participations'] < 2:
+    return 'No device took part twice, so min-sep is the number of rounds.'
+  if 'rounds' in timer:
+    rounds = timer['rounds']
+    if b < rounds:
+      return (
+          f'Timers of {rounds} rounds gave a min-sep of only {b}: devices forgot'
+          ' when they last took part.'
+      )
+    return (
+        f'Timers of {rounds} rounds keep min-sep from falling below that; the'
+        f' device that came back soonest did so after {b}.'
+    )
+  timed = timer['in_rounds']
+  if timed is None:
+    return (
+        f'The timer of {timer["hours"]:g} hours is longer than the whole run;'
+        f' only devices that forgot, or whose clock was changed, gave {b}.'
+    )
+  words = (
+      f'A timer of {timer["hours"]:g} hours was {timed["usual"]:g} rounds long in'
+      f' the median, {timed["most"]} at most and {timed["fewest"]} at least, from'
+      f' round {timed["first_round"]} on: rounds are shorter when more devices'
+      ' can be reached.'
+  )
+  if b < timed['fewest']:
+    return (
+        f'{words} The min-sep of {b} is below that because devices forgot, or'
+        ' their clocks were changed.'
+    )
+  return (
+      f'{words} No device can come back in fewer; the one that came back soonest'
+      f' gave min-sep {b}.'
+  )
+
+
+def page_of(
+    result: Mapping[str, Any],
+    simulation: cohorts.Simulation,
+    attendance: attendance_lib.Attendance,
+    turnouts: Turnouts,
+    command: str,
+) -> str:
+  """The page, self-contained.
+
+  Args:
+    result: what the command prints.
+    simulation: that was run.
+    attendance: of its rounds.
+    turnouts: of its rounds.
+    command: that gives the same again.
+  """
+  shown = lambda field: page.figure(result, field)
+  title = 'Simulated population'
+  server = simulation.server
+  body = page.element(
+      'main',
+      page.element('h1', title),
+      page.card(
+          page.element(
+              'p', 'min-sep b = ', shown('min_sep'),
+              ', participations k = ', shown('max_participations'),
+              class_='figure',
+          ),
+          page.element('p', explain(result)),
+          page.quiet(
+              'Simulated, not observed: no guarantee of a run rests on it. What'
+              ' a run gave is in its own log.'
+          ),
+          kind='headline',
+      ),
+      page.element('h2', 'Rounds'),
+      page.side_by_side(
+          page.card(
+              page.definitions(
+                  ('rounds n', shown('num_rounds')),
+                  ('simulated days', page.figure(result, 'simulated_days')),
+                  ('devices', f'{simulation.population.num_devices:,}'),
+                  ('  that took part', shown('num_devices')),
+                  ('participations', shown('num_participations')),
+                  ('population / report goal', f'{_most(simulation):,}'),
+              )
+          ),
+          page.card(
+              page.definitions(
+                  ('report goal', f'{server.report_goal:,}'),
+                  ('chosen a round', f'{server.clients_per_round:,}'),
+                  ('dropped out', shown('dropped')),
+                  ('reported late', shown('late')),
+                  ('most waiting for timers', f'{turnouts.waiting:,}'),
+              )
+          ),
+      ),
+      page.element('h2', 'By hour of the day'),
+      page.side_by_side(*map(page.card, _by_hour(turnouts))),
+      page.element('h2', 'By device'),
+      page.side_by_side(*map(page.card, _by_device(result, attendance))),
+      page.element('h2', 'To repeat it'),
+      page.element('pre', command),
+      page.embedded_json('simulation', dict(result)),
+  )
+  head = page.element(
+      'head',
+      page.element('meta', charset='utf-8'),
+      page.element(
+          'meta', name='viewport', content='width=device-width, initial-scale=1'
+      ),
+      page.element('title', title),
+      page.element('style', page.Html(page.STYLE)),
+  )
+  whole = page.element('html', head, page.element('body', body), lang='en')
+  return f'<!DOCTYPE html>\n{whole}\n'
+
+
+def _most(simulation: cohorts.Simulation) -> int:
+  """The largest min-sep of a population that stays as it is."""
+  return simulation.population.num_devices // simulation.server.report_goal
+
+
+def _by_hour(turnouts: Turnouts) -> list[page.Html]:
+  mean = turnouts.minutes / np.maximum(turnouts.rounds, 1.0)
+  return [
+      charts.columns(
+          turnouts.reports.tolist(), title='Reports',
+          x_label='hour of the day, UTC', unit='reports',
+      ),
+      charts.columns(
+          mean.tolist(), title='Minutes a round takes, on average',
+          x_label='hour of the day in which it began, UTC', unit='minutes',
+      ),
+  ]
+
+
+def _by_device(
+    result: Mapping[str, Any], attendance: attendance_lib.Attendance
+) -> list[page.Html]:
+  drawn = [
+      charts.histogram(
+          list(attendance.participations.to_dict().items()),
+          title='Devices', x_label='times that they took part',
+      )
+  ]
+  apart = list(attendance.separations.to_dict().items())
+  if apart:
+    drawn.append(
+        charts.histogram(
+            apart, title='Times that a device came back',
+            x_label='rounds after it took part before',
+            mark=(result['min_sep'], f'min-sep {result["min_sep"]}'),
+        )
+    )
+  return drawn
