@@ -22,8 +22,9 @@ def is_there(intervals, period, time):
   return any(
       start + copy * period <= inside < end + copy * period
       for start, end in intervals
-      for copy in range(-int(max(end, 0) // period) - 1,
-                        int(-min(start, 0) // period) + 2)
+      for copy in range(
+          -int(max(end, 0) // period) - 1, int(-min(start, 0) // period) + 2
+      )
   )
 
 
@@ -161,10 +162,18 @@ def test_cells_of_mornings_and_evenings_have_ceilings_of_their_own():
   assert of_device(15).tolist() == [0, 0, 0, 0, 0, 1, 0]
 
 
+def test_a_ceiling_reaches_over_the_end_of_the_period():
+  presence = following(traced([[(HOUR, 2 * HOUR)]], [2 * DAY]), [0])
+  late = MONDAY + 2 * DAY - 3 * HOUR
+  for hours, expected in ((3.5, 0), (4.5, 1), (48, 1)):
+    assert presence.ceiling(late, late + hours * HOUR).tolist() == [expected]
+
+
 def test_weekends_have_no_ceiling_on_weekdays():
   weekend = [(5 * DAY + 9 * HOUR, 5 * DAY + 12 * HOUR)]
   presence = following(traced([weekend], [7 * DAY]), [0])
-  hours = [presence.ceiling(t, t + HOUR)[0] for t in MONDAY + HOUR * np.arange(168)]
+  times = MONDAY + HOUR * np.arange(7 * 24)
+  hours = [presence.ceiling(time, time + HOUR)[0] for time in times]
   assert np.flatnonzero(hours).tolist() == [128, 129, 130, 131]
 
 
