@@ -1,0 +1,138 @@
+"""What the files of FedScale and FLASH say of one device."""
+
+import reprlib
+from typing import NamedTuple
+
+from fl_dpftrl.simulation import flash_messages
+from fl_dpftrl.simulation import traces as traces_lib
+
+_MOST_SECONDS = 2**40
+# Seconds of FLASH's cached timers count from 2020-01-02 00:00, a Thursday.
+_CACHE_START = 1577923200
+
+
+class Ready(NamedTuple):
+  """When a device is ready.
+
+  Attributes:
+    starts: seconds from a Monday, 00:00.
+    ends: likewise, each at or after its start.
+    length: of the trace in seconds.
+    period: seconds after which it repeats, at least its length.
+  """
+
+  starts: list[int]
+  ends: list[int]
+  length: int
+  period: int
+
+
+def fedscale(device: object) -> Ready:
+  """What an entry of FedScale's says, as trace_formats.read_fedscale has it.
+
+  Raises:
+    ValueError: for an entry of another shape.
+  """
+  _check_entries(device, ('active', 'inactive', 'finish_time'))
+  for name in ('active', 'inactive'):
+    if not isinstance(device[name], (list, tuple)):
+      raise ValueError(f'{name} must be a list, got {_short(device[name])}')
+  if len(device['active']) != len(device['inactive']):
+    raise ValueError(
+        f'active has {len(device["active"])} times, inactive'
+        f' {len(device["inactive"])}'
+    )
+  period = _checked_period(_seconds('finish_time', device['finish_time']))
+  starts, ends = [], []
+  for index, pair in enumerate(zip(device['active'], device['inactive'])):
+    start, end = _interval(index, pair, 0, _MOST_SECONDS)
+    starts.append(min(start, period))
+    ends.append(min(end, period))
+  return Ready(starts, ends, period, period)
+
+
+def flash(device: object) -> Ready:
+  """What an entry of FLASH's says, as trace_formats.read_flash has it.
+
+  Raises:
+    ValueError: for an entry of another shape.
+  """
+  if isinstance(device, dict) and 'messages' in device:
+    starts, ends, first, last = flash_messages.ready(device['messages'])
+  else:
+    _check_entries(device, ('isSuccess',))
+    if not device['isSuccess']:
+      return Ready([], [], 0, traces_lib.DAY)
+    _check_entries(device, ('ready_time', 'trace_start', 'trace_end'))
+    first = _seconds('trace_start', device['trace_start'])
+    last = _seconds('trace_end', device['trace_end'])
+    if not isinstance(device['ready_time'], list):
+      raise ValueError(
+          f'ready_time must be a list, got {_short(device["ready_time"])}'
+      )
+    pairs = [
+        _interval(index, pair, first, last)
+        for index, pair in enumerate(device['ready_time'])
+    ]
+    starts = [start + _CACHE_START for start, _ in pairs]
+    ends = [end + _CACHE_START for _, end in pairs]
+  return Ready(
+      [start - traces_lib.MONDAY for start in starts],
+      [end - traces_lib.MONDAY for end in ends],
+      last - first,
+      _checked_period(_covering(last - first)),
+  )
+
+
+def _covering(seconds: int) -> int:
+  """The least period of whole days, beyond a week of whole weeks."""
+  days = max(1, -(-seconds // traces_lib.DAY))
+  if days > 7:
+    days = 7 * -(-days // 7)
+  return days * traces_lib.DAY
+
+
+def _checked_period(period: int) -> int:
+  if not 1 <= period <= traces_lib.LONGEST:
+    raise ValueError(
+        f'repeats after {period} seconds, which must lie in 1 to'
+        f' {traces_lib.LONGEST}'
+    )
+  return period
+
+
+def _interval(
+    index: int, pair: object, first: int, last: int
+) -> tuple[int, int]:
+  if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+    raise ValueError(
+        f'interval {index} must be two times, got {_short(pair)}'
+    )
+  start, end = (_seconds(f'interval {index}', time) for time in pair)
+  if not first <= start <= end <= last:
+    raise ValueError(
+        f'interval {index} must ascend within {first} to {last}, got {start}'
+        f' to {end}'
+    )
+  return start, end
+
+
+def _check_entries(device: object, names: tuple[str, ...]) -> None:
+  missing = names
+  if isinstance(device, dict):
+    missing = [name for name in names if name not in device]
+  if missing:
+    raise ValueError(
+        f'must have the entries {", ".join(names)}, got {_short(device)}'
+    )
+
+
+def _seconds(name: str, value: object) -> int:
+  whole = isinstance(value, (int, float)) and not isinstance(value, bool)
+  if not whole or not abs(value) <= _MOST_SECONDS or value != int(value):
+    raise ValueError(f'{name} must be whole seconds, got {_short(value)}')
+  return int(value)
+
+
+def _short(value: object) -> str:
+  return reprlib.repr(value)

@@ -1,0 +1,166 @@
+"""Files of traces as FedScale and FLASH publish them.
+
+In every format a device that is never ready is left out and counted, and
+intervals that overlap, touch or come in any order are joined. An interval holds
+its start and not its end, where both projects count the end too: one that ends
+in the second in which it starts is none.
+
+Sources: Lai et al. 2022, "FedScale: benchmarking model and system performance
+of federated learning at scale"; Yang et al. 2021, "Characterizing impacts of
+heterogeneity in federated learning upon large-scale smartphone data" (FLASH).
+"""
+
+import json
+import os
+import pathlib
+import reprlib
+from typing import Callable
+
+import numpy as np
+
+from fl_dpftrl.simulation import plain_pickle
+from fl_dpftrl.simulation import trace_entries
+from fl_dpftrl.simulation import traces as traces_lib
+
+_Path = str | os.PathLike[str]
+
+
+def read_traces(
+    path: _Path, *, period: int | None = None, leave_out_bad: bool = False
+) -> traces_lib.Traces:
+  """The traces of a file whose content says which format it has.
+
+  Args:
+    path: of a file for read_fedscale or read_flash.
+    period: see there.
+    leave_out_bad: see there.
+
+  Raises:
+    OSError: where the file cannot be read.
+    ValueError: for a file of neither format, and as they do.
+  """
+  content = pathlib.Path(path).read_bytes()
+  if content.lstrip().startswith(b'{'):
+    return _flash(path, content, period, leave_out_bad)
+  # Of protocol 2 and above, or a dictionary of protocol 1 or 0.
+  if content.startswith((b'\x80', b'}', b'(')):
+    return _fedscale(path, content, period, leave_out_bad)
+  raise ValueError(
+      f'{path} is neither a pickle of FedScale nor JSON of FLASH'
+  )
+
+
+def read_fedscale(
+    path: _Path, *, period: int | None = None, leave_out_bad: bool = False
+) -> traces_lib.Traces:
+  """Traces of FedScale: its pickle client_behave_trace or one of that shape.
+
+  It maps each device to a dictionary whose 'active' and 'inactive' list when
+  the device begins and ceases to be available, in seconds, and whose
+  'finish_time' is after how many seconds that repeats; time past it never
+  comes. Other entries are not looked at. The trace says neither weekday nor
+  time of day: its second 0 is taken for a Monday, 00:00 UTC.
+
+  Args:
+    path: the pickle, of which nothing is run: it is refused where it holds more
+      than plain containers and numbers.
+    period: seconds after which each trace repeats instead, at least as long as
+      it is.
+    leave_out_bad: leaves devices out whose trace is not of that shape, and
+      counts them, instead of refusing the file.
+
+  Raises:
+    OSError: where the file cannot be read.
+    ValueError: naming the file, and the device where it is one; also where no
+      device is ever ready, and for a period out of range.
+  """
+  return _fedscale(
+      path, pathlib.Path(path).read_bytes(), period, leave_out_bad
+  )
+
+
+def read_flash(
+    path: _Path, *, period: int | None = None, leave_out_bad: bool = False
+) -> traces_lib.Traces:
+  """Traces of FLASH: its state_traces.json or its cached_timers.json.
+
+  Both map each device to an object. In the first its 'messages' say what
+  happened to the device; flash_messages.ready says what is made of them. In the
+  second its 'ready_time' lists pairs of when it begins and ceases to be ready,
+  in seconds from 2020-01-02 00:00 on, within 'trace_start' to 'trace_end';
+  where 'isSuccess' is false, the device counts as one that is never ready.
+
+  The clock of a trace is taken for UTC. A trace keeps its time of day and
+  repeats after the least whole number of days that is as long as from its first
+  message to its last, and beyond a week after the least whole number of weeks;
+  it keeps its weekdays where that is whole weeks.
+
+  Args:
+    path: the file.
+    period: see read_fedscale.
+    leave_out_bad: see read_fedscale.
+
+  Raises:
+    OSError: where the file cannot be read.
+    ValueError: as read_fedscale does.
+  """
+  return _flash(path, pathlib.Path(path).read_bytes(), period, leave_out_bad)
+
+
+def _fedscale(path, content, period, leave_out_bad) -> traces_lib.Traces:
+  devices = plain_pickle.load(path, content)
+  return _gather(path, devices, trace_entries.fedscale, period, leave_out_bad)
+
+
+def _flash(path, content, period, leave_out_bad) -> traces_lib.Traces:
+  try:
+    devices = json.loads(content)
+  except (ValueError, RecursionError) as error:
+    raise ValueError(f'{path} is no JSON, or is not whole: {error}') from None
+  return _gather(path, devices, trace_entries.flash, period, leave_out_bad)
+
+
+def _gather(
+    path: _Path,
+    devices: object,
+    read: Callable[[object], trace_entries.Ready],
+    period: int | None,
+    leave_out_bad: bool,
+) -> traces_lib.Traces:
+  if not isinstance(devices, dict):
+    raise ValueError(
+        f'{path} must map devices to their traces, got a'
+        f' {type(devices).__name__}'
+    )
+  if period is not None and not 1 <= period <= traces_lib.LONGEST:
+    raise ValueError(
+        f'period must lie in 1 to {traces_lib.LONGEST} seconds, got {period!r}'
+    )
+  starts, ends, sizes, periods = [], [], [], []
+  for name, device in devices.items():
+    try:
+      ready = read(device)
+      if period is not None and ready.length > period:
+        raise ValueError(
+            f'a trace of {ready.length} seconds is longer than period, {period}'
+        )
+    except ValueError as error:
+      if leave_out_bad:
+        continue
+      raise ValueError(
+          f'{path}, device {reprlib.repr(name)}: {error}'
+      ) from None
+    if any(start < end for start, end in zip(ready.starts, ready.ends)):
+      starts += ready.starts
+      ends += ready.ends
+      sizes.append(len(ready.starts))
+      periods.append(ready.period if period is None else period)
+  if not sizes:
+    raise ValueError(f'{path} has no device that is ever ready')
+  return traces_lib.Traces.from_intervals(
+      np.repeat(np.arange(len(sizes)), sizes),
+      np.array(starts, np.int64),
+      np.array(ends, np.int64),
+      np.array(periods, np.int64),
+      left_out=len(devices) - len(sizes),
+  )

@@ -1,0 +1,210 @@
+"""Devices that can be reached when real devices could: traces of them."""
+
+import dataclasses
+
+import numpy as np
+
+from fl_dpftrl.simulation import intervals
+from fl_dpftrl.simulation import seeds
+from fl_dpftrl.simulation import trace_cells
+
+MONDAY = 345600
+"""1970-01-05 00:00 UTC, a Monday, in UTC seconds: second 0 of every trace."""
+
+DAY = 86400
+LONGEST = 18262 * DAY
+_DEVICES = 6
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Traces:
+  """When each of many real devices could be reached, again and again.
+
+  Each simulated device follows one trace, drawn at random; where there are more
+  devices than traces, several follow the same. A trace repeats after its own
+  period. Times are whole seconds from a Monday, 00:00 UTC, so a trace whose
+  period is whole weeks keeps weekdays and time of day, and one whose period is
+  whole days keeps the time of day.
+
+  Attributes:
+    starts: int64, shape [num_intervals]: of one trace after the other, when the
+      device could be reached from, in seconds of its period; ascending in each.
+    ends: likewise, from when on it could not be. Intervals of a trace neither
+      overlap nor touch.
+    offsets: int64, shape [num_traces + 1]: trace i has the intervals from
+      offsets[i] up to offsets[i + 1]; it may have none.
+    periods: int64, shape [num_traces], seconds after which each trace repeats.
+    left_out: devices of the source that have no trace here.
+
+  Raises:
+    ValueError: for arrays that do not fit together.
+  """
+
+  starts: np.ndarray
+  ends: np.ndarray
+  offsets: np.ndarray
+  periods: np.ndarray
+  left_out: int = 0
+
+  def __post_init__(self):
+    for name in ('starts', 'ends', 'offsets', 'periods'):
+      array = _whole_seconds(name, getattr(self, name)).copy()
+      array.setflags(write=False)
+      object.__setattr__(self, name, array)
+    _check_periods(self.periods)
+    if self.starts.size != self.ends.size:
+      raise ValueError(
+          f'ends must be as many as starts, {self.starts.size}, got'
+          f' {self.ends.size}'
+      )
+    sizes = np.diff(self.offsets)
+    if (
+        self.offsets.size != self.num_traces + 1
+        or self.offsets[0] != 0
+        or self.offsets[-1] != self.starts.size
+        or np.any(sizes < 0)
+    ):
+      raise ValueError(
+          f'offsets must ascend from 0 to {self.starts.size} in'
+          f' {self.num_traces + 1} values, got {self.offsets.tolist()!r:.80}'
+      )
+    owners = self.owners
+    bad = (self.starts >= self.ends) | (self.starts < 0)
+    bad |= self.ends > self.periods[owners]
+    same = owners[1:] == owners[:-1]
+    bad[1:] |= same & (self.starts[1:] <= self.ends[:-1])
+    if bad.any():
+      first = int(np.argmax(bad))
+      raise ValueError(
+          'starts and ends must be intervals in order within the period, got'
+          f' {self.starts[first]} to {self.ends[first]} in trace'
+          f' {owners[first]}'
+      )
+
+  @classmethod
+  def from_intervals(
+      cls,
+      owners: np.ndarray,
+      starts: np.ndarray,
+      ends: np.ndarray,
+      periods: np.ndarray,
+      *,
+      left_out: int = 0,
+  ) -> 'Traces':
+    """Traces of intervals in any order, each folded into its trace's period.
+
+    Intervals of a trace that overlap or touch become one, empty ones none; an
+    interval past the end of a period goes on at its start.
+
+    Args:
+      owners: the trace of each interval: whole numbers, shape [num_intervals].
+      starts: whole seconds from a Monday, 00:00 UTC.
+      ends: likewise.
+      periods: shape [num_traces], seconds after which each trace repeats.
+      left_out: see Traces.
+
+    Raises:
+      ValueError: for arrays that do not fit together, and for an interval that
+        ends before it starts.
+    """
+    periods = _whole_seconds('periods', periods)
+    _check_periods(periods)
+    owners, starts, ends = intervals.fold(
+        _whole_seconds('owners', owners),
+        _whole_seconds('starts', starts),
+        _whole_seconds('ends', ends),
+        periods,
+    )
+    counts = np.bincount(owners, minlength=periods.size)
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    return cls(starts, ends, offsets, periods, left_out)
+
+  @property
+  def num_traces(self) -> int:
+    return self.periods.size
+
+  @property
+  def owners(self) -> np.ndarray:
+    """The trace of each interval: int64, shape [num_intervals]."""
+    return np.repeat(np.arange(self.num_traces), np.diff(self.offsets))
+
+  @property
+  def shares(self) -> np.ndarray:
+    """The part of its period that each trace is there: shape [num_traces]."""
+    seconds = np.bincount(
+        self.owners, self.ends - self.starts, minlength=self.num_traces
+    )
+    return seconds / self.periods
+
+  def presence(self, num_devices: int, seed: int) -> 'TracedPresence':
+    draws = seeds.generator(seed, _DEVICES)
+    return TracedPresence(
+        self, draws.integers(self.num_traces, size=num_devices, dtype=np.int32)
+    )
+
+
+class TracedPresence:
+  """Devices that each follow a trace.
+
+  Args:
+    traces: of which they follow some.
+    followed: the trace of each device: whole numbers, shape [num_devices].
+
+  Attributes:
+    cells: int16, shape [num_devices]; those of one cell follow traces of one
+      period and, as far as it goes, of alike times of day.
+  """
+
+  def __init__(self, traces: Traces, followed: np.ndarray):
+    self._followed = followed
+    self._periods = traces.periods
+    # Starts and ends in turn, so a place after an odd number of them is inside
+    # an interval; one more, which is never reached, keeps the list from empty.
+    self._edges = np.zeros(2 * traces.starts.size + 1, np.int32)
+    self._edges[0:-1:2] = traces.starts
+    self._edges[1:-1:2] = traces.ends
+    self._first = 2 * traces.offsets
+    most = int(np.diff(self._first).max())
+    self._steps = [1 << bit for bit in reversed(range(most.bit_length()))]
+    self._ceilings, self.cells = trace_cells.group(
+        traces.owners, traces.starts, traces.ends, traces.periods, followed
+    )
+
+  def ceiling(self, start: float, end: float) -> np.ndarray:
+    return self._ceilings.between(start - MONDAY, end - MONDAY)
+
+  def at(self, devices: np.ndarray, times: np.ndarray) -> np.ndarray:
+    followed = self._followed[devices]
+    # Intervals are whole seconds, so nothing is lost.
+    seconds = np.floor(times).astype(np.int64) - MONDAY
+    seconds = np.mod(seconds, self._periods[followed]).astype(np.int32)
+    # A binary search in each trace touches far less memory than one in all.
+    before, last = self._first[followed], self._first[followed + 1]
+    for step in self._steps:
+      ahead = before + step
+      edges = self._edges[np.minimum(ahead, last) - 1]
+      passed = (ahead <= last) & (edges <= seconds)
+      before = np.where(passed, ahead, before)
+    return (before & 1).astype(np.float64)
+
+
+def _whole_seconds(name: str, values: np.ndarray) -> np.ndarray:
+  values = np.asarray(values)
+  if not values.size:
+    values = values.astype(np.int64)
+  if values.ndim != 1 or values.dtype.kind not in 'iu':
+    raise ValueError(
+        f'{name} must be a list of whole numbers, got {values.dtype} of shape'
+        f' {values.shape}'
+    )
+  return values.astype(np.int64)
+
+
+def _check_periods(periods: np.ndarray) -> None:
+  if not periods.size:
+    raise ValueError('periods must hold at least one trace, got none')
+  if np.any((periods < 1) | (periods > LONGEST)):
+    raise ValueError(
+        f'periods must lie in 1 to {LONGEST} seconds (half a century), got'
+        f' {periods.min()} to {periods.max()}'
+    )

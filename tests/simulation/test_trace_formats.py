@@ -1,0 +1,394 @@
+"""Small files of traces in the formats of FedScale and FLASH, good and bad."""
+
+import collections
+import json
+import os
+import pickle
+
+import numpy as np
+import pytest
+
+from fl_dpftrl.simulation import trace_formats
+from fl_dpftrl.simulation import traces as traces_lib
+
+HOUR, DAY, WEEK = 3600, 86400, 604800
+NAMES = {
+    'fedscale': trace_formats.read_fedscale,
+    'flash': trace_formats.read_flash,
+}
+# Entries as the documentation of FedScale prints them.
+FEDSCALE = {
+    107740: {
+        'duration': 1,
+        'inactive': [88494, 93284],
+        'finish_time': 518400,
+        'active': [88494, 93283],
+        'model': 'SM-G611MT',
+    },
+    107743: {
+        'duration': 1,
+        'inactive': [1],
+        'finish_time': 259200,
+        'active': [0],
+        'model': 'moto g(7) play',
+    },
+}
+
+
+def fedscale(tmp_path, devices, protocol=None):
+  path = tmp_path / 'client_behave_trace'
+  path.write_bytes(pickle.dumps(devices, protocol))
+  return path
+
+
+def flash(tmp_path, devices):
+  path = tmp_path / 'state_traces.json'
+  path.write_text(json.dumps(devices))
+  return path
+
+
+def messages(*lines):
+  return {'guid': 'g', 'model': 'm', 'messages': '\n'.join(lines)}
+
+
+def intervals(traces, trace=0):
+  which = slice(traces.offsets[trace], traces.offsets[trace + 1])
+  return list(zip(traces.starts[which].tolist(), traces.ends[which].tolist()))
+
+
+@pytest.mark.parametrize('protocol', range(pickle.HIGHEST_PROTOCOL + 1))
+def test_fedscale(tmp_path, protocol):
+  path = fedscale(tmp_path, FEDSCALE, protocol)
+  traces = trace_formats.read_fedscale(path)
+  assert intervals(traces, 0) == [(93283, 93284)]
+  assert intervals(traces, 1) == [(0, 1)]
+  assert traces.periods.tolist() == [518400, 259200]
+  assert traces.left_out == 0
+  again = trace_formats.read_traces(path)
+  assert intervals(again, 0) == intervals(traces, 0)
+
+
+def test_fedscale_joins_sorts_and_ends_with_its_period(tmp_path):
+  device = {
+      'active': [500, 10, 20.0, 90_000],
+      'inactive': [90_000, 20, 30.0, 90_001],
+      'finish_time': DAY,
+  }
+  never = {'active': [7], 'inactive': [7], 'finish_time': DAY}
+  path = fedscale(tmp_path, {'a': device, 'b': never})
+  traces = trace_formats.read_traces(path)
+  assert intervals(traces) == [(10, 30), (500, DAY)]
+  assert (traces.num_traces, traces.left_out) == (1, 1)
+  longer = trace_formats.read_traces(path, period=WEEK)
+  assert longer.periods.tolist() == [WEEK]
+  with pytest.raises(ValueError, match="device 'a': .* period, 3600"):
+    trace_formats.read_traces(path, period=HOUR)
+  with pytest.raises(ValueError, match='period must lie'):
+    trace_formats.read_traces(path, period=0)
+
+
+class _Runs:
+  """Runs a command of the shell when it is unpickled without care."""
+
+  def __init__(self, command):
+    self._command = command
+
+  def __reduce__(self):
+    return os.system, (self._command,)
+
+
+@pytest.mark.parametrize('protocol', range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize('read', ['fedscale', 'traces'])
+def test_a_pickle_that_runs_a_command_is_refused(tmp_path, protocol, read):
+  marker = tmp_path / 'ran'
+  content = {**FEDSCALE, 1: _Runs(f'touch {marker}')}
+  path = fedscale(tmp_path, content, protocol)
+  reader = getattr(trace_formats, f'read_{read}')
+  for leave_out_bad in (False, True):
+    with pytest.raises(ValueError) as error:
+      reader(path, leave_out_bad=leave_out_bad)
+    assert 'system' in str(error.value) and str(path) in str(error.value)
+    assert '\n' not in str(error.value)
+    assert error.value.__cause__ is None
+  assert not marker.exists()
+  pickle.loads(path.read_bytes())
+  assert marker.exists(), 'the pickle of this test does no harm'
+
+
+@pytest.mark.parametrize(
+    'content',
+    [
+        {1: collections.OrderedDict()},
+        {1: np.float64(1.0)},
+        {1: np.arange(3)},
+        {1: len},
+        {1: complex(1, 2)},
+    ],
+)
+def test_a_pickle_that_names_anything_is_refused(tmp_path, content):
+  with pytest.raises(ValueError, match='more than plain containers'):
+    trace_formats.read_fedscale(fedscale(tmp_path, content))
+
+
+def test_a_pickle_that_refers_outside_is_refused(tmp_path):
+  path = tmp_path / 'trace'
+  for content in (b'Pname\n.', b'\x80\x02\x8c\x01xQ.'):
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match='outside the file'):
+      trace_formats.read_fedscale(path)
+
+
+@pytest.mark.parametrize('reader', ['fedscale', 'flash'])
+def test_files_that_are_not_whole(tmp_path, reader):
+  devices = {
+      'fedscale': FEDSCALE,
+      'flash': {'0': messages('2020-01-02 00:00:00\twifi')},
+  }[reader]
+  write = {'fedscale': fedscale, 'flash': flash}[reader]
+  path = write(tmp_path, devices)
+  whole = path.read_bytes()
+  for size in range(0, len(whole), 3):
+    path.write_bytes(whole[:size])
+    with pytest.raises(ValueError, match='not whole') as error:
+      NAMES[reader](path)
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize('seed', range(30))
+def test_random_bytes_are_refused_in_words(tmp_path, seed):
+  path = tmp_path / 'trace'
+  noise = np.random.default_rng(seed).bytes(60)
+  for content in (noise, b'\x80\x04' + noise, b'(' + noise, b'{' + noise):
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match='trace') as error:
+      trace_formats.read_traces(path)
+    assert '\n' not in str(error.value)
+
+
+def test_other_files(tmp_path):
+  path = tmp_path / 'trace'
+  for content in (b'', b'device,start,end\n', b'[1, 2]'):
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match='neither'):
+      trace_formats.read_traces(path)
+  with pytest.raises(FileNotFoundError):
+    trace_formats.read_traces(tmp_path / 'none')
+
+
+def entry(**changes):
+  return {'active': [1, 5], 'inactive': [2, 6], 'finish_time': DAY, **changes}
+
+
+@pytest.mark.parametrize(
+    'device, words',
+    [
+        (7, 'must have the entries'),
+        ({'active': [1]}, 'must have the entries'),
+        (entry(active=3), 'active must be a list'),
+        (entry(active=[1]), 'active has 1 times, inactive 2'),
+        (entry(active=[1, 7]), 'interval 1 .* 7 to 6'),
+        (entry(active=[-1, 5]), 'interval 0 .* -1 to 2'),
+        (entry(active=[1, 'x']), "interval 1 must be whole seconds, got 'x'"),
+        (entry(active=[1.5, 5]), 'interval 0 must be whole'),
+        (entry(active=[float('nan'), 5]), 'interval 0 must be whole'),
+        (entry(active=[True, 5]), 'interval 0 must be whole'),
+        (entry(inactive=[2, 10**30]), 'interval 1 must be whole'),
+        (entry(finish_time=0), 'after 0 seconds'),
+        (entry(finish_time=10**10), 'after 10000000000 seconds'),
+        (entry(finish_time=None), 'finish_time must be whole'),
+    ],
+)
+def test_bad_entries_of_fedscale(tmp_path, device, words):
+  path = fedscale(tmp_path, {107743: FEDSCALE[107743], 'bad\none': device})
+  with pytest.raises(ValueError, match=words) as error:
+    trace_formats.read_fedscale(path)
+  assert str(error.value).startswith(f"{path}, device 'bad\\none': ")
+  assert '\n' not in str(error.value)
+  traces = trace_formats.read_fedscale(path, leave_out_bad=True)
+  assert (traces.num_traces, traces.left_out) == (1, 1)
+
+
+def test_files_of_no_devices(tmp_path):
+  with pytest.raises(ValueError, match='must map devices'):
+    trace_formats.read_fedscale(fedscale(tmp_path, [1, 2]))
+  with pytest.raises(ValueError, match='ever ready'):
+    trace_formats.read_fedscale(fedscale(tmp_path, {}))
+  with pytest.raises(ValueError, match='ever ready'):
+    trace_formats.read_flash(flash(tmp_path, {}))
+
+
+# 2020-01-02 was a Thursday.
+THURSDAY = 3 * DAY
+
+
+def test_flash_is_ready_when_charging_locked_and_on_wifi(tmp_path):
+  device = messages(
+      '2020-01-02 08:00:00\tbattery_charged_on',
+      '2020-01-02 08:10:00\twifi',
+      '2020-01-02 08:15:00\tscreen_off',
+      '2020-01-02 08:20:00\tscreen_lock',
+      '2020-01-02 08:25:00\t87.0%',
+      '2020-01-02 08:30:00\tscreen_on',
+      '2020-01-02 09:00:00\tscreen_unlock',
+      '2020-01-02 09:10:00\tscreen_lock',
+      '2020-01-02 10:00:00\t4G',
+      '2020-01-02 10:30:00\tWIFI',
+      '2020-01-02 11:00:00\tbattery_charged_off',
+      '',
+      '2020-01-08 11:00:00\tUnknown',
+  )
+  traces = trace_formats.read_flash(flash(tmp_path, {'0': device}))
+  assert traces.periods.tolist() == [WEEK]
+  assert [
+      ((start - THURSDAY) / HOUR, (end - THURSDAY) / HOUR)
+      for start, end in intervals(traces)
+  ] == [(8 + 1 / 3, 9.0), (9 + 1 / 6, 10.0), (10.5, 11.0)]
+  # A Thursday years later, at nine.
+  presence = traces.presence(1, seed=0)
+  thursday = 1768435200
+  times = thursday + HOUR * np.array([8.5, 9.05, 10.75, 11.5, 24 + 8.5])
+  assert presence.at(np.zeros(5, int), times).tolist() == [1, 0, 1, 0, 0]
+
+
+@pytest.mark.parametrize('state', ['wifi', 'screen_lock', 'battery_charged_on'])
+def test_flash_starts_with_none_of_the_three(tmp_path, state):
+  states = ['wifi', 'screen_lock', 'battery_charged_on']
+  states.remove(state)
+  lines = [f'2020-01-02 00:00:00\t{s}' for s in states]
+  lines += [f'2020-01-02 01:00:00\t{state}', '2020-01-02 03:00:00\t100%']
+  traces = trace_formats.read_flash(flash(tmp_path, {'0': messages(*lines)}))
+  # Ready from the last of them up to the last message; repeats every day.
+  assert intervals(traces) == [(HOUR, 3 * HOUR)]
+  assert traces.periods.tolist() == [DAY]
+
+
+def test_flash_in_other_spellings_and_out_of_order(tmp_path):
+  device = messages(
+      '2020/1/2T3:05:00.250 screen_unlock',
+      ' 2020-01-02 01:00:00\t screen_lock\r',
+      '2020-1-2 1:00:0   BATTERY_CHARGED_ON',
+      '2020-01-02T01:00:00\tWifi',
+  )
+  traces = trace_formats.read_flash(flash(tmp_path, {'0': device}))
+  assert intervals(traces) == [(HOUR, 3 * HOUR + 300)]
+
+
+@pytest.mark.parametrize(
+    'last, period',
+    [
+        ('2020-01-02 12:00:00', DAY),
+        ('2020-01-04 12:00:00', 2 * DAY),
+        ('2020-01-04 12:00:01', 3 * DAY),
+        ('2020-01-09 12:00:00', WEEK),
+        ('2020-01-09 12:00:01', 2 * WEEK),
+    ],
+)
+def test_flash_repeats_after_days_or_weeks(tmp_path, last, period):
+  device = messages(
+      '2020-01-02 12:00:00\twifi',
+      '2020-01-02 12:00:00\tscreen_lock',
+      '2020-01-02 12:00:00\tbattery_charged_on',
+      f'{last}\tbattery_charged_off',
+      f'{last}\tbattery_charged_off',
+  )
+  always = messages(*[
+      f'2020-01-02 1{hour}:00:00\t{state}'
+      for hour in (0, 1)
+      for state in ('wifi', 'screen_lock', 'battery_charged_on')
+  ])
+  devices = {'0': always, '1': device}
+  traces = trace_formats.read_flash(flash(tmp_path, devices))
+  if last == '2020-01-02 12:00:00':
+    assert traces.left_out == 1
+  else:
+    assert traces.periods.tolist() == [DAY, period]
+    length = round(traces.shares[1] * period)
+    assert length == np.datetime64(last.replace(' ', 'T')).astype(
+        int
+    ) - np.datetime64('2020-01-02T12:00:00').astype(int)
+
+
+def test_flash_cached_timers(tmp_path):
+  good = {
+      'isSuccess': True,
+      'trace_start': -HOUR,
+      'trace_end': 6 * DAY + 0.0,
+      'ready_time': [[-60.0, 60.0], [DAY, DAY + HOUR]],
+  }
+  failed = {
+      'isSuccess': False,
+      'trace_start': None,
+      'trace_end': None,
+      'ready_time': [],
+  }
+  path = flash(tmp_path, {'g1': good, 'g2': failed})
+  traces = trace_formats.read_traces(path)
+  assert intervals(traces) == [
+      (THURSDAY - 60, THURSDAY + 60),
+      (THURSDAY + DAY, THURSDAY + DAY + HOUR),
+  ]
+  assert traces.periods.tolist() == [WEEK]
+  assert traces.left_out == 1
+
+
+@pytest.mark.parametrize(
+    'device, words',
+    [
+        ([], 'must have the entries isSuccess'),
+        ({'isSuccess': True}, 'must have the entries ready_time'),
+        ({'messages': 3}, 'messages must be text'),
+        (messages(''), 'no message'),
+        (messages('2020-01-02 00:00:00'), 'message 1 must be a time and'),
+        (messages('2020-01-02\twifi'), 'message 1 must be a time and'),
+        (messages('', '2020-02-30 00:00:00\twifi'), 'message 2 has no such'),
+        (messages('2020-01-02 24:00:00\twifi'), 'no such time'),
+        (messages('2020-01-02 00:00:00+08:00\twifi'), 'a time and a state'),
+        (messages('2020-01-02 00:00:00\tbluetooth'), "state: 'bluetooth'"),
+        (messages('2020-01-02 00:00:00\tx%'), "state: 'x%'"),
+        (
+            {
+                'isSuccess': True,
+                'trace_start': 0,
+                'trace_end': 9,
+                'ready_time': [[1, 2], [8, 10]],
+            },
+            'interval 1 must ascend within 0 to 9',
+        ),
+        (
+            {
+                'isSuccess': True,
+                'trace_start': 0,
+                'trace_end': 9,
+                'ready_time': [[1, 2, 3]],
+            },
+            'interval 0 must be two times',
+        ),
+        (
+            {
+                'isSuccess': True,
+                'trace_start': 9,
+                'trace_end': 0,
+                'ready_time': {},
+            },
+            'ready_time must be a list',
+        ),
+    ],
+)
+def test_bad_entries_of_flash(tmp_path, device, words):
+  good = messages(
+      '2020-01-02 00:00:00\twifi',
+      '2020-01-02 00:00:00\tscreen_lock',
+      '2020-01-02 00:00:00\tbattery_charged_on',
+      '2020-01-02 01:00:00\t99%',
+  )
+  path = flash(tmp_path, {'good': good, 'bad': device})
+  with pytest.raises(ValueError, match=words) as error:
+    trace_formats.read_flash(path)
+  assert str(error.value).startswith(f"{path}, device 'bad': ")
+  assert '\n' not in str(error.value)
+  traces = trace_formats.read_flash(path, leave_out_bad=True)
+  assert (traces.num_traces, traces.left_out) == (1, 1)
+
+
+def test_times_count_from_a_monday():
+  assert np.datetime64(traces_lib.MONDAY, 's').astype(object).weekday() == 0
