@@ -64,6 +64,9 @@ flags.DEFINE_float(
 flags.DEFINE_bool(
     'diurnal', False, 'Devices are available at night only, each in its zone.'
 )
+flags.DEFINE_string(
+    'traces', None, 'Instead, as in a file of traces, of FedScale or FLASH.'
+)
 flags.DEFINE_float(
     'check_ins_per_hour', 1.0, 'Median of how often an available device asks.'
 )
@@ -142,6 +145,7 @@ class Hparams:
   timer_rounds: int | None
   timer_hours: float | None
   diurnal: bool
+  traces: str | None
   check_ins_per_hour: float
   report_minutes: float
   num_rounds: int
@@ -198,6 +202,10 @@ class Hparams:
       raise ValueError(
           f'--timer_rounds={self.timer_rounds} and'
           f' --timer_hours={self.timer_hours}: give one of the two'
+      )
+    if self.traces is not None and self.diurnal:
+      raise ValueError(
+          f'--diurnal and --traces={self.traces}: give one of the two'
       )
     for name in ('seed', 'noise_seed'):
       value = getattr(self, name)

@@ -14,6 +14,7 @@ from fl_dpftrl.simulation import population
 from fl_dpftrl.simulation import presence
 from fl_dpftrl.simulation import server
 from fl_dpftrl.simulation import timer
+from fl_dpftrl.simulation import trace_formats
 from fl_dpftrl.strategies import base
 
 STRATEGY_NAME = 'strategy.json'
@@ -83,6 +84,8 @@ def simulation(
 
 
 def _availability(hparams: configuration.Hparams) -> presence.Availability:
+  if hparams.traces is not None:
+    return trace_formats.read_traces(hparams.traces)
   return availability.Nightly() if hparams.diurnal else availability.Always()
 
 

@@ -9,6 +9,7 @@ from fl_dpftrl.simulation import population
 from fl_dpftrl.simulation import presence
 from fl_dpftrl.simulation import server
 from fl_dpftrl.simulation import timer
+from fl_dpftrl.simulation import trace_formats
 
 _OVER_SELECTION = 1.3
 _DROPOUT = 0.08
@@ -173,7 +174,6 @@ def _availability(args: argparse.Namespace) -> presence.Availability:
     )
   if args.availability == 'always':
     return availability.Always()
-  from fl_dpftrl.simulation import trace_formats
   return trace_formats.read_traces(args.availability)
 
 

@@ -138,7 +138,11 @@ def columns(
     parts += [
         page.element('line', x1=_LEFT, x2=_WIDTH - _RIGHT, y1=y, y2=y),
         page.element(
-            'text', f'{tick:.3g}', x=_LEFT - 5, y=y + 4, text_anchor='end'
+            'text',
+            _short(round(tick)) if most >= 100 else f'{tick:.3g}',
+            x=_LEFT - 5,
+            y=y + 4,
+            text_anchor='end',
         ),
     ]
   for index, value in enumerate(values):

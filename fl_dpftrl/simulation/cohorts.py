@@ -166,6 +166,7 @@ class _Rounds:
     self._chosen_in = np.full(people.num_devices, _NEVER, np.int32)
     self._ids: np.ndarray | None = None  # Those of new devices, once there are.
     self._num_ids = people.num_devices
+    self._dropped = 0  # In this round, and free again.
     self._check_ins = check_ins.CheckIns(people, simulation.start)
     self._by_time = waiting_lib.Waiting(_STEP)
     self._by_round = waiting_lib.Waiting()
@@ -180,6 +181,7 @@ class _Rounds:
     self._pass_time(began, rng)
     for devices, tokens in self._by_round.due(t):
       self._come_back(devices, tokens)
+    self._dropped = 0
     chosen = self._choose(rng)
     closed = chosen.closes(self._server.report_goal)
     chosen = chosen.where(chosen.at < closed)
@@ -199,8 +201,8 @@ class _Rounds:
             closed=start + math.ceil(closed),
         ),
         Turnout(
-            chosen=chosen.at.size,
-            dropped=int(np.count_nonzero(~chosen.reports)),
+            chosen=chosen.at.size + self._dropped,
+            dropped=int(np.count_nonzero(~chosen.reports)) + self._dropped,
             late=int(np.count_nonzero(chosen.reports)) - cohort.size,
             waiting=self._population.num_devices - away.size,
         ),
@@ -210,15 +212,21 @@ class _Rounds:
     """Devices of the round, those after its close included; moves the clock."""
     server, began = self._server, self._clock
     latest = began + _DAY * server.max_wait_days
-    chosen, most = _Chosen.none(), server.clients_per_round
+    chosen, asked, most = _Chosen.none(), 0, server.clients_per_round
     while True:
       closes = chosen.closes(server.report_goal)
       if closes <= self._clock:
         return chosen
-      room = most - chosen.at.size
+      # Who has dropped out is as free as the others to check in again.
+      gone = ~chosen.reports & (chosen.ends <= self._clock)
+      self._chosen_in[chosen.devices[gone]] = _NEVER
+      self._dropped += int(np.count_nonzero(gone))
+      chosen = chosen.where(~gone)
+      room = most - asked
       if not room:
         # Nobody else is chosen before all have reported or dropped out.
-        self._pass_time(min(closes, float(chosen.ends.max())), rng)
+        until = max(self._clock, float(chosen.ends.max(initial=0.0)))
+        self._pass_time(min(closes, until), rng)
         if closes == math.inf:
           most += server.more(int(np.count_nonzero(chosen.reports)))
         continue
@@ -235,6 +243,7 @@ class _Rounds:
       if devices.size == room:
         until = float(times[-1])
       self._chosen_in[devices] = self._round
+      asked += devices.size
       chosen += self._outcomes(devices, times, rng)
       self._pass_time(until, rng)
 
@@ -317,15 +326,12 @@ class _Rounds:
 
   def _check_progress(self, chosen: _Chosen, latest: float) -> None:
     """Raises StalledRound where the round waits in vain."""
-    goal = self._server.report_goal
+    goal, pool = self._server.report_goal, self._check_ins.pool
     if not self._population.changes:
-      reported = int(np.count_nonzero(chosen.reports))
-      in_pool = self._check_ins.pool.size - chosen.at.size
-      if reported + in_pool + self._by_time.size < goal:
+      if pool.size + self._by_time.size < goal:
         self._stall('too few devices have a timer that will have run')
-      if not in_pool and self._by_time.earliest > latest and (
-          chosen.closes(goal) == math.inf
-      ):
+      all_report = pool.size == chosen.at.size and chosen.reports.all()
+      if all_report and chosen.at.size < goal and self._by_time.earliest > latest:
         self._stall(
             'too few devices have a timer that will have run within'
             f' {self._server.max_wait_days:g} simulated days'

@@ -9,10 +9,6 @@ import pytest
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import schema
 from fl_dpftrl.logs import shards
-from fl_dpftrl.simulation import availability
-from fl_dpftrl.simulation import cohorts
-from fl_dpftrl.simulation import population
-from fl_dpftrl.simulation import timer
 
 LOG = dict(
     rounds=[0, 0, 1, 3],
@@ -204,23 +200,3 @@ def test_going_on_refuses_what_it_did_not_write(tmp_path):
   path.write_bytes(path.read_bytes()[:-7])
   with pytest.raises(shards.LogError, match='cannot be read'):
     schema.LogWriter(path)
-
-
-def test_cohorts_go_on_from_the_log(tmp_path):
-  people = population.Population(
-      [f'device-{i}' for i in range(80)], 3, availability.Nightly()
-  )
-  selector = cohorts.CohortSelector(
-      people, timer.HourTimer(16.0), 5, seed=1, clients_per_round=8
-  )
-  whole = schema.LogWriter(tmp_path / 'whole.parquet')
-  state = selector.init()
-  for t in range(16):
-    cohort, state = selector.next(state)
-    whole.append(t, cohort.device_ids, cohort.closed)
-  resumed = tmp_path / 'resumed.parquet'
-  for t in range(16):
-    writer = schema.LogWriter(resumed)
-    cohort, _ = selector.next(selector.restore(*writer.rows()))
-    writer.append(t, cohort.device_ids, cohort.closed)
-  assert resumed.read_bytes() == whole.path.read_bytes()

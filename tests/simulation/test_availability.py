@@ -1,88 +1,183 @@
+import datetime
+
+import hypothesis
+from hypothesis import strategies as st
 import numpy as np
 import pytest
 
 from fl_dpftrl.simulation import availability
+from fl_dpftrl.simulation import seeds
 
-MIDNIGHT = 1767225600
+MONDAY = 1767571200  # 2026-01-05 00:00 UTC.
+HOUR = 3600
 DEVICES = 20_000
 
+kinds = st.builds(
+    availability.Nightly,
+    charging_hour=st.floats(12, 36),
+    charging_hour_spread=st.floats(0, 12),
+    window_hours=st.tuples(st.floats(0.5, 12), st.floats(12, 24)),
+    jitter_hours=st.floats(0, 6),
+    charging_nights=st.floats(0, 1),
+    weekend_delay_hours=st.floats(0, 6),
+    daytime=st.floats(0, 0.5),
+    time_zones=st.lists(st.floats(-14, 14), min_size=1, max_size=3),
+)
 
-def curve(windows, days=1):
-  """Part of the devices that can be reached at each hour of UTC."""
+
+def curve(presence, num_devices=DEVICES, first=MONDAY, days=1):
+  """Mean presence at each hour of UTC."""
+  devices = np.arange(num_devices)
   return np.array([
-      windows.available(MIDNIGHT + 3600 * hour).mean()
+      presence.at(devices, np.full(num_devices, first + HOUR * hour)).mean()
       for hour in range(24 * days)
   ])
 
 
+def by_hand(kind, habits, seed, device, time):
+  """Presence of one device, with the standard library's calendar."""
+  start, length, offset = (float(v) for v in habits[device])
+  epoch = datetime.datetime(1970, 1, 1)
+  local = epoch + datetime.timedelta(seconds=time + offset)
+  noon = local.replace(hour=12, minute=0, second=0, microsecond=0)
+  if local < noon:
+    noon -= datetime.timedelta(days=1)
+  night = (noon.date() - epoch.date()).days
+  draw = lambda purpose: float(
+      seeds.uniform(seed, purpose, np.array([device]), np.array([night]))[0]
+  )
+  if kind.jitter_hours:
+    start += HOUR * kind.jitter_hours * (2 * draw(1) - 1)
+  if noon.weekday() in (4, 5):
+    start += HOUR * kind.weekend_delay_hours
+  start = min(max(start, 0.0), 24 * HOUR - length)
+  since = (local - noon).total_seconds()
+  charged = kind.charging_nights == 1 or draw(2) < kind.charging_nights
+  return 1.0 if charged and start <= since < start + length else kind.daytime
+
+
 def test_always():
-  windows = availability.Always().windows(7, seed=3)
-  assert curve(windows).min() == 1.0
-  assert windows.available(MIDNIGHT).shape == (7,)
+  presence = availability.Always().presence(7, seed=3)
+  assert presence.cells.tolist() == [0] * 7
+  assert presence.ceiling(MONDAY, MONDAY + 600).tolist() == [1.0]
+  assert (presence.at(np.arange(7), np.full(7, MONDAY)) == 1.0).all()
+
+
+@hypothesis.settings(deadline=None, max_examples=50)
+@hypothesis.given(
+    kind=kinds,
+    seed=st.integers(0, 2**70),
+    times=st.lists(st.floats(0, 30 * 86400), min_size=6, max_size=6),
+)
+def test_presence_is_that_of_the_calendar(kind, seed, times):
+  presence = kind.presence(6, seed)
+  times = MONDAY + np.array(times)
+  found = presence.at(np.arange(6), times)
+  expected = [
+      by_hand(kind, presence._habits, seed, device, time)
+      for device, time in enumerate(times.tolist())
+  ]
+  # The calendar counts microseconds.
+  around = [presence.at(np.arange(6), times + d) for d in (-1e-3, 1e-3)]
+  sure = (around[0] == found) & (around[1] == found)
+  np.testing.assert_array_equal(found[sure], np.array(expected)[sure])
+
+
+@hypothesis.settings(deadline=None, max_examples=60)
+@hypothesis.given(
+    kind=kinds,
+    seed=st.integers(0, 1000),
+    start=st.floats(0, 14 * 86400),
+    length=st.floats(1, 7200),
+    places=st.lists(st.floats(0, 1), min_size=200, max_size=200),
+)
+def test_ceilings_are_never_exceeded(kind, seed, start, length, places):
+  presence = kind.presence(200, seed)
+  start += MONDAY
+  ceiling = presence.ceiling(start, start + length)
+  found = presence.at(np.arange(200), start + length * np.array(places))
+  assert (found <= ceiling[presence.cells]).all()
+
+
+def test_ceilings_are_low_where_nobody_is_there():
+  kind = availability.Nightly(daytime=0.0, weekend_delay_hours=0.0)
+  presence = kind.presence(DEVICES, 0)
+  noon = MONDAY + 12 * HOUR
+  assert presence.ceiling(noon, noon + 600)[presence.cells].mean() < 0.05
+  night = noon + 12 * HOUR
+  assert presence.ceiling(night, night + 600)[presence.cells].mean() > 0.95
 
 
 def test_mean_over_a_day_is_the_mean_window():
-  nightly = availability.Nightly(window_hours=(3.0, 7.0))
-  share = curve(nightly.windows(DEVICES, seed=0), days=3).mean()
-  assert share == pytest.approx(5.0 / 24.0, abs=0.005)
+  kind = availability.Nightly(
+      window_hours=(3.0, 7.0), charging_nights=0.8, daytime=0.0
+  )
+  share = curve(kind.presence(DEVICES, seed=0), days=3).mean()
+  assert share == pytest.approx(0.8 * 5.0 / 24.0, abs=0.005)
 
 
-def test_nights_are_full_and_afternoons_empty():
-  share = curve(availability.Nightly().windows(DEVICES, seed=0))
+def test_four_times_as_many_at_night_as_at_their_lowest():
+  share = curve(availability.Nightly().presence(DEVICES, seed=0))
   assert 0 <= share.argmax() <= 3
-  assert share.max() > 0.75
-  assert share[11:18].max() < 0.01
+  assert share.max() / share.min() == pytest.approx(4.0, rel=0.1)
 
 
 def test_share_follows_the_two_normals_that_bound_a_window():
   # With one length and no jitter, a device is in at h if it started within the
   # last four hours, and starts are normal.
-  nightly = availability.Nightly(
+  kind = availability.Nightly(
       charging_hour=22.0,
       charging_hour_spread=2.0,
       window_hours=(4.0, 4.0),
       jitter_hours=0.0,
+      charging_nights=1.0,
+      daytime=0.0,
   )
-  at_midnight = nightly.windows(DEVICES, seed=5).available(MIDNIGHT).mean()
-  assert at_midnight == pytest.approx(0.6827, abs=0.015)
+  presence = kind.presence(DEVICES, seed=5)
+  share = presence.at(np.arange(DEVICES), np.full(DEVICES, MONDAY)).mean()
+  assert share == pytest.approx(0.6827, abs=0.015)
 
 
 def test_time_zones_move_the_night():
-  here = availability.Nightly(time_zones=(0.0,)).windows(DEVICES, seed=0)
-  east = availability.Nightly(time_zones=(6.0,)).windows(DEVICES, seed=0)
-  noon = MIDNIGHT + 12 * 3600
-  for hour in range(24):
-    now = noon + 3600 * hour
-    np.testing.assert_array_equal(
-        east.available(now), here.available(now + 6 * 3600)
-    )
+  here, east = (
+      availability.Nightly(time_zones=(zone,)).presence(DEVICES, seed=0)
+      for zone in (0.0, 6.0)
+  )
+  np.testing.assert_array_equal(
+      curve(east), curve(here, first=MONDAY + 6 * HOUR)
+  )
   spread = availability.Nightly(time_zones=tuple(range(-11, 13)))
-  flat = curve(spread.windows(DEVICES, seed=0))
+  flat = curve(spread.presence(DEVICES, seed=0))
   assert flat.max() - flat.min() < 0.04
 
 
+def test_nights_to_saturday_and_sunday_begin_later():
+  kind = availability.Nightly(weekend_delay_hours=3.0, jitter_hours=0.0)
+  share = curve(kind.presence(DEVICES, seed=0), days=7)
+  at_ten = share[22::24]  # In the evening of Monday to Sunday.
+  assert at_ten[4:6].max() < 0.6 * at_ten[[0, 1, 2, 3, 6]].min()
+
+
 def test_jitter_changes_with_the_night_and_not_with_the_asking():
-  nightly = availability.Nightly(jitter_hours=2.0)
-  windows = nightly.windows(DEVICES, seed=1)
-  evening = MIDNIGHT + 22 * 3600
-  first, again = windows.available(evening), windows.available(evening)
-  np.testing.assert_array_equal(first, again)
-  other = nightly.windows(DEVICES, seed=1).available(evening)
-  np.testing.assert_array_equal(first, other)
-  next_night = windows.available(evening + 86400)
-  changed = (first != next_night).mean()
-  assert 0.1 < changed < 0.6
-  steady = availability.Nightly(jitter_hours=0.0).windows(DEVICES, seed=1)
+  kind = availability.Nightly(jitter_hours=2.0)
+  devices = np.arange(DEVICES)
+  evening = np.full(DEVICES, MONDAY + 22 * HOUR)
+  presence = kind.presence(DEVICES, seed=1)
+  first = presence.at(devices, evening)
+  np.testing.assert_array_equal(first, presence.at(devices, evening))
   np.testing.assert_array_equal(
-      steady.available(evening), steady.available(evening + 86400)
+      first, kind.presence(DEVICES, seed=1).at(devices, evening)
   )
+  changed = (first != presence.at(devices, evening + 86400)).mean()
+  assert 0.1 < changed < 0.6
 
 
 def test_habits_come_from_the_seed():
-  nightly = availability.Nightly()
-  first, second = (nightly.windows(50, seed=s) for s in (1, 2))
-  assert (first.starts != second.starts).all()
-  np.testing.assert_array_equal(first.starts, nightly.windows(50, 1).starts)
+  kind = availability.Nightly()
+  devices, now = np.arange(400), np.full(400, MONDAY + 22 * HOUR)
+  first, same, other = (kind.presence(400, s).at(devices, now) for s in (1, 1, 2))
+  assert (first == same).all()
+  assert (first != other).any()
 
 
 @pytest.mark.parametrize(
@@ -91,6 +186,9 @@ def test_habits_come_from_the_seed():
         ('charging_hour', 11.0),
         ('charging_hour_spread', -1.0),
         ('jitter_hours', np.nan),
+        ('charging_nights', 1.1),
+        ('weekend_delay_hours', 13.0),
+        ('daytime', -0.1),
         ('window_hours', (5.0, 4.0)),
         ('window_hours', (0.0, 4.0)),
         ('window_hours', (4.0, 25.0)),

@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 
 import hypothesis
 from hypothesis import strategies as st
@@ -6,121 +7,175 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from fl_dpftrl.simulation import attendance as attendance_lib
 from fl_dpftrl.simulation import availability
+from fl_dpftrl.simulation import check_ins
 from fl_dpftrl.simulation import cohorts
 from fl_dpftrl.simulation import population
+from fl_dpftrl.simulation import server
 from fl_dpftrl.simulation import timer
 
-
-def run(selector, num_rounds, state=None):
-  state = selector.init() if state is None else state
-  rounds = []
-  for _ in range(num_rounds):
-    cohort, state = selector.next(state)
-    rounds.append(cohort)
-  return rounds, state
+HOUR, DAY = 3600, 86400
 
 
-def columns(rounds):
-  """The log's columns: rounds, devices, timestamps."""
-  sizes = [c.device_indices.size for c in rounds]
-  return (
-      np.repeat([c.round for c in rounds], sizes),
-      np.concatenate([c.device_ids for c in rounds]),
-      np.repeat([c.closed for c in rounds], sizes),
+def simulation(
+    num_devices=60, timer_=None, goal=5, over=0, seed=0, max_wait_days=30.0,
+    pace=0.0, **people,
+):
+  return cohorts.Simulation(
+      population=population.Population(num_devices=num_devices, seed=11, **people),
+      timer=timer_ or timer.RoundTimer(1),
+      server=server.Server(
+          report_goal=goal,
+          clients_per_round=goal + over,
+          max_wait_days=max_wait_days,
+          pace_minutes=pace,
+      ),
+      seed=seed,
   )
 
 
-def separations(rounds, times=None):
-  """Differences between a device's participations, in rounds or in seconds."""
+def run(simulated, num_rounds):
+  return list(itertools.islice(simulated.rounds(), num_rounds))
+
+
+def attended(history):
+  attendance = attendance_lib.Attendance()
+  for cohort in history:
+    attendance.add(cohort)
+  return attendance
+
+
+def separations(history):
+  """Differences of rounds, and seconds at most and least, from the cohorts."""
   last, found = {}, []
-  for cohort in rounds:
-    for device in cohort.device_indices:
-      value = cohort.round if times is None else cohort.started
+  for cohort in history:
+    for device in cohort.device_ids.tolist():
       if device in last:
-        found.append(value - last[device])
-      last[device] = cohort.round if times is None else cohort.closed
-  return found
+        before = last[device]
+        found.append((
+            cohort.round - before.round,
+            cohort.closed - before.started,
+            cohort.started - before.closed,
+        ))
+      last[device] = cohort
+  return np.array(found)
 
 
 def same(first, second):
-  return len(first) == len(second) and all(
-      a.round == b.round
-      and a.started == b.started
-      and a.closed == b.closed
-      and np.array_equal(a.device_indices, b.device_indices)
-      and np.array_equal(a.device_ids, b.device_ids)
-      for a, b in zip(first, second)
+  return all(
+      a[0] == b[0] and a[2:] == b[2:] and np.array_equal(a[1], b[1])
+      for a, b in zip(first, second, strict=True)
   )
 
 
-def selector(num_devices=60, rounds=1, goal=5, seed=0, nightly=None, **kwargs):
-  people = population.Population(
-      range(num_devices), 11, nightly or availability.Always()
-  )
-  return cohorts.CohortSelector(
-      people, timer.RoundTimer(rounds), goal, seed=seed, **kwargs
-  )
-
-
-@hypothesis.settings(deadline=None, max_examples=40)
+@hypothesis.settings(deadline=None, max_examples=25)
 @hypothesis.given(
     rounds=st.integers(1, 9),
     goal=st.integers(1, 6),
     spare=st.integers(0, 30),
     seed=st.integers(0, 2**40),
     over=st.integers(0, 4),
+    dropout=st.sampled_from([0.0, 0.3]),
+    nightly=st.booleans(),
 )
-def test_timer_in_rounds_is_never_violated(rounds, goal, spare, seed, over):
-  chosen = selector(
-      rounds * goal + spare, rounds, goal, seed, clients_per_round=goal + over
+def test_timer_in_rounds_is_never_violated(
+    rounds, goal, spare, seed, over, dropout, nightly
+):
+  history = run(
+      simulation(
+          rounds * goal + spare, timer.RoundTimer(rounds), goal, over, seed,
+          dropout=dropout,
+          availability=(
+              availability.Nightly() if nightly else availability.Always()
+          ),
+      ),
+      20,
   )
-  history, _ = run(chosen, 40)
-  assert all(np.unique(c.device_indices).size == goal for c in history)
-  assert min(separations(history)) >= rounds
+  assert all(np.unique(c.device_ids).size == goal for c in history)
+  times = [t for c in history for t in (c.started, c.closed)]
+  assert times == sorted(times)
+  found = separations(history)
+  if found.size:
+    assert found[:, 0].min() >= rounds
 
 
 def test_timer_in_rounds_is_attained_where_devices_return_promptly():
-  history, _ = run(selector(60, rounds=12, goal=5), 48)
-  assert set(separations(history)) == {12}
-  loose, _ = run(selector(80, rounds=12, goal=5), 200)
-  assert min(separations(loose)) == 12
-  assert max(separations(loose)) > 12
+  history = run(simulation(60, timer.RoundTimer(12), 5), 48)
+  assert set(separations(history)[:, 0]) == {12}
+  loose = run(simulation(80, timer.RoundTimer(12), 5), 200)
+  assert separations(loose)[:, 0].min() == 12
+  assert separations(loose)[:, 0].max() > 12
+
+
+def test_population_over_report_goal_bounds_min_sep():
+  # Timers that are too long for the population, and devices that differ much.
+  for num_devices, hours in ((60, 1000.0), (64, 400.0), (60, 30.0)):
+    history = run(
+        simulation(
+            num_devices, timer.HourTimer(hours), 5, over=2, dropout=0.1,
+            max_wait_days=100.0,
+        ),
+        60,
+    )
+    assert attended(history).min_sep <= num_devices // 5
 
 
 def test_timer_in_hours_is_never_violated_and_attained():
-  people = population.Population(range(60), 11)
-  chosen = cohorts.CohortSelector(
-      people, timer.HourTimer(6.0), 5, seed=0, round_minutes=30.0
+  history = run(simulation(60, timer.HourTimer(6.0), 5), 200)
+  _, longest, shortest = separations(history).T
+  assert longest.min() >= 6 * HOUR
+  # The timer runs from the report, between start and close of the round.
+  assert shortest.min() < 7 * HOUR
+
+
+def test_round_lengths_explain_the_min_sep_of_a_timer_in_hours():
+  history = run(
+      simulation(
+          4000, timer.HourTimer(72.0), 40, over=12, dropout=0.08,
+          availability=availability.Nightly(),
+      ),
+      600,
   )
-  history, _ = run(chosen, 100)
-  waits = separations(history, times=True)
-  assert 6 * 3600 <= min(waits) < 7 * 3600
+  attendance = attended(history)
+  timed = attendance.timed(72.0 * HOUR)
+  assert timed.fewest <= attendance.min_sep <= timed.fewest + 2
+  assert timed.fewest < timed.usual < timed.most
+  # By hand: the rounds that must close before a device of the first is back.
+  first = history[timed.first_round]
+  back = [c.round for c in history if c.closed >= first.started + 72 * HOUR]
+  assert back[0] - first.round == timed.fewest
 
 
-def test_timer_in_hours_waits_for_the_timers():
-  people = population.Population(range(10), 11)
-  chosen = cohorts.CohortSelector(people, timer.HourTimer(48.0), 10, seed=0)
-  (first, second), _ = run(chosen, 2)
-  assert second.started == first.closed + 48 * 3600
+def test_a_timer_longer_than_the_run_lets_nobody_return():
+  history = run(simulation(4000, timer.HourTimer(5000.0), 10), 300)
+  assert attended(history).max_participations == 1
+  assert attended(history).min_sep == 300
+  assert attended(history).timed(5000.0 * HOUR) is None
 
 
-def test_without_a_timer_devices_may_follow_each_other():
-  history, _ = run(selector(60, goal=20), 60)
-  assert min(separations(history)) == 1
-  counts = np.bincount(columns(history)[1], minlength=60)
-  assert counts.std() > 1.0
+def test_without_a_timer_random_selection_gives_min_sep_1():
+  attendance = attended(run(simulation(60, goal=20), 60))
+  assert attendance.min_sep == 1
+  assert attendance.participations.values.size > 3
+
+
+def test_waits_for_timers_in_hours():
+  first, second = run(simulation(10, timer.HourTimer(48.0), 10), 2)
+  assert second.closed >= first.started + 48 * HOUR
+  assert second.closed < first.closed + 60 * HOUR
 
 
 @pytest.mark.parametrize(
     'num_devices, rounds, stalls_at', [(59, 12, 11), (4, 1, 0)]
 )
 def test_too_few_devices_stall(num_devices, rounds, stalls_at):
-  chosen = selector(num_devices, rounds=rounds, goal=5)
-  history, state = run(chosen, stalls_at)
+  history = simulation(num_devices, timer.RoundTimer(rounds)).rounds()
   with pytest.raises(cohorts.StalledRound) as raised:
-    chosen.next(state)
+    for t in range(100):
+      assert next(history).round == t
   message = str(raised.value)
+  assert t == stalls_at
   assert message.startswith(f'round {stalls_at} stalled')
   assert f'population of at least {5 * rounds}' in message
   assert '\n' not in message
@@ -128,124 +183,141 @@ def test_too_few_devices_stall(num_devices, rounds, stalls_at):
 
 @pytest.mark.parametrize('timer_rounds, goal', [(11, 5), (12, 4)])
 def test_what_a_stall_proposes_would_do(timer_rounds, goal):
-  message = ''
-  try:
-    run(selector(59, rounds=12, goal=5), 12)
-  except cohorts.StalledRound as error:
-    message = str(error)
+  with pytest.raises(cohorts.StalledRound) as raised:
+    run(simulation(59, timer.RoundTimer(12)), 12)
+  message = str(raised.value)
   assert 'timer_rounds of at most 11' in message
   assert 'a report goal of at most 4' in message
-  run(selector(59, rounds=timer_rounds, goal=goal), 60)
+  run(simulation(59, timer.RoundTimer(timer_rounds), goal), 60)
+
+
+def test_a_goal_that_timers_in_hours_keep_away_stalls():
+  with pytest.raises(cohorts.StalledRound, match='within 30 simulated days'):
+    run(simulation(9, timer.HourTimer(2000.0), 5), 2)
 
 
 def test_a_goal_that_no_night_reaches_stalls():
-  narrow = availability.Nightly(
-      charging_hour_spread=6.0, window_hours=(1.0, 1.0), jitter_hours=0.0
-  )
-  chosen = selector(50, goal=45, nightly=narrow, max_wait_days=3.0)
+  never = availability.Nightly(charging_nights=0.0, daytime=0.0)
   with pytest.raises(cohorts.StalledRound, match='3 simulated days'):
-    chosen.next(chosen.init())
+    run(simulation(50, goal=45, max_wait_days=3.0, availability=never), 1)
 
 
 def test_time_moves_on_to_the_night():
-  chosen = selector(400, goal=150, nightly=availability.Nightly())
-  noon = cohorts.START + 12 * 3600
-  cohort, state = chosen.next(chosen.init()._replace(clock=noon))
-  assert 6 * 3600 < cohort.started - noon < 16 * 3600
-  reachable = chosen.population.available(cohort.started)
-  assert reachable[cohort.device_indices].all()
-  assert state.clock == cohort.closed > cohort.started
+  nights = availability.Nightly(daytime=0.0)
+  night = simulation(400, goal=150, availability=nights)
+  noon = dataclasses.replace(night, start=cohorts.START + 12 * HOUR)
+  (cohort,) = run(noon, 1)
+  assert 6 * HOUR < cohort.closed - noon.start < 16 * HOUR
 
 
 def test_the_seed_decides():
-  first, again, other = (run(selector(seed=s), 20)[0] for s in (3, 3, 4))
+  first, again, other = (run(simulation(seed=s), 20) for s in (3, 3, 4))
   assert same(first, again)
   assert not same(first, other)
 
 
-@pytest.mark.parametrize(
-    'make',
-    [
-        lambda people: cohorts.CohortSelector(
-            people, timer.RoundTimer(9), 6, seed=2
-        ),
-        lambda people: cohorts.CohortSelector(
-            people,
-            timer.HourTimer(20.0),
-            6,
-            seed=2,
-            clients_per_round=9,
-            dropout=0.2,
-        ),
-    ],
-)
-def test_restore_at_any_round_continues_bit_for_bit(make):
-  people = population.Population(
-      [f'device-{i}' for i in range(90)], 5, availability.Nightly()
+def test_asking_again_gives_the_same_rounds():
+  busy = simulation(
+      90, timer.HourTimer(20.0), 6, over=3, dropout=0.2,
+      availability=availability.Nightly(), turnover_per_day=0.1,
+      forgetting_per_day=0.1, wrong_clocks=0.5,
   )
-  whole, end = run(make(people), 30)
-  shuffle = np.random.default_rng(0).permutation
-  for stop in range(31):
-    fresh = make(people)
-    if stop:
-      log = columns(whole[:stop])
-      order = shuffle(log[0].size)
-      state = fresh.restore(*(column[order] for column in log))
-    else:
-      state = fresh.restore([], [], [])
-    rest, restored_end = run(fresh, 30 - stop, state)
-    assert same(rest, whole[stop:])
-    for a, b in zip(end, restored_end):
-      np.testing.assert_array_equal(a, b)
+  assert same(run(busy, 30), run(busy, 30))
 
 
-def test_next_leaves_the_state_alone():
-  chosen = selector()
-  _, state = run(chosen, 3)
-  before = state.last_round.copy()
-  first, _ = chosen.next(state)
-  second, _ = chosen.next(state)
-  assert same([first], [second])
-  np.testing.assert_array_equal(state.last_round, before)
-
-
-@pytest.mark.parametrize(
-    'log, message',
-    [
-        (([0, 2], [1, 2], [5, 6]), 'gap'),
-        (([1], [1], [5]), 'gap'),
-        (([0, 0], [1, 1], [5, 5]), 'twice'),
-        (([0, 0], [1, 2], [5, 6]), 'differ'),
-        (([0], [60], [5]), 'device_id 60'),
-        (([0], [-1], [5]), 'device_id -1'),
-        (([0, 0], [1], [5]), 'one shape'),
-    ],
-)
-def test_restore_refuses(log, message):
-  with pytest.raises(ValueError, match=message):
-    selector().restore(*log)
-
-
-def test_dropout_costs_attempts_and_not_participations():
-  sure, _ = run(selector(200, goal=10, clients_per_round=12), 50)
-  flaky, _ = run(selector(200, goal=10, clients_per_round=12, dropout=0.15), 50)
-  assert all(c.device_indices.size == 10 for c in flaky)
+def test_dropout_costs_time_and_not_participations():
+  sure = run(simulation(200, goal=10, over=2), 50)
+  flaky = run(simulation(200, goal=10, over=2, dropout=0.3), 50)
+  assert all(c.device_ids.size == 10 for c in flaky)
   assert flaky[-1].closed > sure[-1].closed
 
 
 def test_over_selection_closes_rounds_earlier():
-  exact, _ = run(selector(400, goal=50), 30)
-  over, _ = run(selector(400, goal=50, clients_per_round=100), 30)
-  seconds = [np.mean([c.closed - c.started for c in r]) for r in (exact, over)]
+  alike = {'report_minutes': 30.0, 'speed_spread': 0.0, 'rate_spread': 0.0}
+  alike['check_ins_per_hour'] = 1e6
+  exact = run(simulation(400, goal=50, **alike), 30)
+  over = run(simulation(400, goal=50, over=50, **alike), 30)
+  minutes = [np.mean([c.closed - c.started for c in r]) / 60 for r in (exact, over)]
   # The 50th of 50, and of 100, reports that are spread over 15 to 45 minutes.
-  assert seconds[0] == pytest.approx(60 * (15 + 30 * 50 / 51), rel=0.03)
-  assert seconds[1] == pytest.approx(60 * (15 + 30 * 50 / 101), rel=0.03)
+  assert minutes[0] == pytest.approx(15 + 30 * 50 / 51, rel=0.03)
+  assert minutes[1] == pytest.approx(15 + 30 * 50 / 101, rel=0.03)
 
 
-def chi_square(history, num_devices):
+def test_turnouts_add_up():
+  rounds = simulation(
+      300, timer.RoundTimer(3), 50, over=15, dropout=0.1
+  ).turnouts()
+  total = np.zeros(3)
+  for cohort, turnout in itertools.islice(rounds, 100):
+    assert turnout.chosen == 50 + turnout.dropped + turnout.late
+    assert 50 <= turnout.waiting <= 300
+    total += turnout[:3]
+  assert total[1] / total[0] == pytest.approx(0.1, abs=0.02)
+
+
+def test_pace_steering_spreads_choosing_over_the_time_asked_for():
+  alike = {'report_minutes': 0.01, 'num_devices': 5000, 'goal': 100}
+  unpaced = run(simulation(**alike), 40)
+  paced = run(simulation(**alike, pace=10.0), 40)
+  length = lambda history: np.mean([c.closed - c.started for c in history[20:]])
+  assert length(unpaced) < 120
+  assert length(paced) == pytest.approx(600, rel=0.1)
+
+
+def test_forgetful_devices_break_a_timer_in_rounds():
+  forgetful = simulation(200, timer.RoundTimer(20), 5, forgetting_per_day=0.5)
+  assert attended(run(forgetful, 300)).min_sep < 20
+  # A device never is twice in a round.
+  assert all(np.unique(c.device_ids).size == 5 for c in run(forgetful, 300))
+
+
+def test_wrong_clocks_break_a_timer_in_hours():
+  kept, broken = (
+      separations(run(
+          simulation(200, timer.HourTimer(48.0), 5, wrong_clocks=share), 400
+      ))[:, 1].min()
+      for share in (0.0, 0.1)
+  )
+  assert kept >= 48 * HOUR > broken
+  assert broken >= 24 * HOUR
+
+
+def test_new_devices_replace_old_ones():
+  history = run(
+      simulation(500, timer.HourTimer(24.0), 50, turnover_per_day=0.2), 150
+  )
+  days = (history[-1].closed - history[0].started) / DAY
+  ids = np.unique(np.concatenate([c.device_ids for c in history]))
+  new = ids[ids >= 500]
+  assert new.size == pytest.approx(0.2 * 500 * days, rel=0.25)
+  # A replaced device does not come back, and a new one has no timer to wait for.
+  last = {d: c.round for c in history for d in c.device_ids.tolist()}
+  gone = [d for d in range(500) if last.get(d, 0) < history[-1].round - 60]
+  assert len(gone) > 50
+
+
+def test_names():
+  history = run(simulation(), 3)
+  names = np.array([f'device-{i}' for i in range(60)])
+  renamed = list(cohorts.named(history, names))
+  assert renamed[1].device_ids.tolist() == [
+      f'device-{i}' for i in history[1].device_ids
+  ]
+  assert renamed[1].closed == history[1].closed
+
+
+def chi_square(counts, expected):
+  """p value of: independent counts are Poisson with these means."""
+  statistic = ((counts - expected) ** 2 / expected).sum()
+  return scipy.stats.chi2.sf(statistic, counts.size)
+
+
+def uniformity(history, num_devices):
   """p value of: every device is as likely as the next to be chosen."""
-  counts = np.bincount(columns(history)[1], minlength=num_devices)
-  rounds, goal = len(history), history[0].device_indices.size
+  counts = np.bincount(
+      np.concatenate([c.device_ids for c in history]), minlength=num_devices
+  )
+  rounds, goal = len(history), history[0].device_ids.size
   share = goal / num_devices
   # Sampling without replacement within a round narrows the counts.
   variance = rounds * share * (1 - share) * num_devices / (num_devices - 1)
@@ -255,48 +327,87 @@ def chi_square(history, num_devices):
 
 @pytest.mark.parametrize('over', [0, 3])
 def test_uniform_among_the_eligible(over):
-  chosen = selector(
-      50, goal=5, clients_per_round=5 + over, dropout=0.1 * (over > 0)
-  )
-  history, _ = run(chosen, 1500)
-  assert 0.001 < chi_square(history, 50) < 0.999
+  alike = {'rate_spread': 0.0, 'speed_spread': 0.0, 'dropout': 0.1 * (over > 0)}
+  history = run(simulation(50, goal=5, over=over, **alike), 1500)
+  assert 0.001 < uniformity(history, 50) < 0.999
 
 
 def test_a_biased_choice_is_noticed():
+  history = run(simulation(50, goal=5, rate_spread=0.3), 1500)
+  assert uniformity(history, 50) < 1e-4
 
-  @dataclasses.dataclass(frozen=True)
-  class Biased(cohorts.CohortSelector):
 
-    def _reports(self, round_index, attempt, candidates):
-      draws = np.random.default_rng(round_index)
-      weights = np.where(candidates < 25, 1.2, 1.0)
-      chosen = draws.choice(
-          candidates, self.report_goal, replace=False, p=weights / weights.sum()
-      )
-      return np.sort(chosen), 1800
+def test_uniform_among_those_whose_timers_have_run():
+  # Of 50 devices 20 wait at any time; the other 30 are alike, so that gaps
+  # beyond the timer are geometric.
+  alike = {'rate_spread': 0.0, 'speed_spread': 0.0}
+  history = run(simulation(50, timer.RoundTimer(5), 5, **alike), 3000)
+  gaps = separations(history)[:, 0] - 5
+  chance = 5 / 30
+  places = np.arange(20)
+  expected = gaps.size * chance * (1 - chance) ** places
+  counts = np.bincount(np.minimum(gaps, 20), minlength=21)[:20]
+  assert scipy.stats.chisquare(
+      np.append(counts, gaps.size - counts.sum()),
+      np.append(expected, gaps.size - expected.sum()),
+  ).pvalue > 1e-3
 
-  biased = Biased(
-      population.Population(range(50)), timer.RoundTimer(1), 5, seed=0
+
+def expected_check_ins(people, hours):
+  """Check-ins of all devices in each hour, device by device."""
+  devices = np.arange(people.num_devices)
+  minutes = (np.arange(60) + 0.5) * 60
+  return np.array([
+      sum(
+          (people.rates * people.presence.at(
+              devices, np.full(devices.size, cohorts.START + hour * HOUR + m)
+          )).sum()
+          for m in minutes
+      ) / 60
+      for hour in hours
+  ])
+
+
+@pytest.mark.parametrize('factor', [2 / 3, 1.0, 1.5])
+def test_check_ins_follow_the_diurnal_curve(factor):
+  people = population.Population(
+      num_devices=3000, seed=4, rate_spread=1.2, check_ins_per_hour=0.01,
+      availability=availability.Nightly(),
   )
-  history, _ = run(biased, 1500)
-  assert chi_square(history, 50) < 1e-4
+  drawn = check_ins.CheckIns(people, cohorts.START)
+  rng = np.random.default_rng(0)
+  counts = np.zeros(24)
+  for hour in range(24):
+    now, end = hour * HOUR, (hour + 1) * HOUR
+    while now < end:
+      devices, times, until = drawn.draw(now, end, 10**6, 0.0, rng)
+      assert (np.diff(times) >= 0).all() and np.unique(devices).size == devices.size
+      assert ((times >= now) & (times < until)).all()
+      counts[hour] += devices.size
+      now = until
+  p = chi_square(counts, factor * expected_check_ins(people, range(24)))
+  assert (p > 1e-3) == (factor == 1.0)
 
 
-@pytest.mark.parametrize(
-    'name, value',
-    [
-        ('goal', 0),
-        ('clients_per_round', 4),
-        ('dropout', 1.0),
-        ('dropout', -0.1),
-        ('dropout', 0.5),
-        ('round_minutes', 0.0),
-        ('max_wait_days', np.inf),
-        ('seed', -1),
-        ('seed', 1.5),
-    ],
-)
-def test_refuses(name, value):
-  message = 'report_goal' if name == 'goal' else name
-  with pytest.raises(ValueError, match=message):
-    selector(**{name: value})
+def test_each_device_checks_in_at_its_own_rate():
+  people = population.Population(num_devices=60, seed=4, rate_spread=1.5)
+  drawn = check_ins.CheckIns(people, cohorts.START)
+  rng = np.random.default_rng(1)
+  counts = np.zeros(60)
+  for i in range(40_000):
+    devices, _, _ = drawn.draw(60.0 * i, 60.0 * (i + 1), 10**6, 0.0, rng)
+    counts[devices] += 1
+  # Once in a stretch at most.
+  expected = 40_000 * -np.expm1(-people.rates / 60)
+  assert chi_square(counts, expected) > 1e-3
+  assert chi_square(counts, 1.1 * expected) < 1e-6
+
+
+def test_a_stretch_has_about_as_many_as_wanted():
+  people = population.Population(
+      num_devices=100_000, availability=availability.Nightly()
+  )
+  drawn = check_ins.CheckIns(people, cohorts.START)
+  rng = np.random.default_rng(2)
+  sizes = [drawn.draw(0.0, 1e9, 1000, 0.0, rng)[0].size for _ in range(30)]
+  assert 1000 < np.mean(sizes[10:]) < 1600

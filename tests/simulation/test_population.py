@@ -1,51 +1,48 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl.simulation import availability
 from fl_dpftrl.simulation import population
 
 
-def test_finds_devices_by_id():
-  people = population.Population(['pear', 'apple', 'fig'])
-  assert people.num_devices == 3
-  found = people.indices(['fig', 'pear', 'pear'])
-  assert found.tolist() == [2, 0, 0]
-  assert found.dtype == np.int64
-  numbered = population.Population([30, 10, 20])
-  assert numbered.indices(np.array([20, 30])).tolist() == [2, 0]
-  assert numbered.indices(np.array([], np.int64)).size == 0
-
-
-@pytest.mark.parametrize('unknown', ['grape', 'aaa', 'zzz'])
-def test_refuses_a_device_it_does_not_have(unknown):
-  people = population.Population(['pear', 'apple', 'fig'])
-  with pytest.raises(ValueError, match=f"'{unknown}' is no device"):
-    people.indices(['fig', unknown])
-
-
-@pytest.mark.parametrize('ids', [[], [1.5, 2.5], [[1, 2]], [b'a']])
-def test_refuses_what_is_no_list_of_ids(ids):
-  with pytest.raises(ValueError, match='device_ids'):
-    population.Population(ids)
-
-
-def test_refuses_two_devices_of_one_id():
-  with pytest.raises(ValueError, match="'fig' twice"):
-    population.Population(['fig', 'pear', 'fig'])
-
-
-def test_refuses_a_seed():
-  with pytest.raises(ValueError, match='seed'):
-    population.Population([1, 2], seed=-1)
-
-
-def test_habits_are_the_seeds():
-  now = 1767225600 - 3600
-  nightly = availability.Nightly()
+def test_what_devices_are_like_is_the_seeds():
   first, same, other = (
-      population.Population(range(400), seed, nightly).available(now)
-      for seed in (1, 1, 2)
+      population.Population(num_devices=400, seed=seed) for seed in (1, 1, 2)
   )
-  assert (first == same).all()
-  assert (first != other).any()
-  assert population.Population(range(400)).available(now).all()
+  np.testing.assert_array_equal(first.rates, same.rates)
+  assert (first.rates != other.rates).all()
+  assert (first.rates != first.report_seconds).all()
+
+
+def test_rates_are_log_normal():
+  people = population.Population(
+      num_devices=100_000, check_ins_per_hour=3.0, rate_spread=0.7
+  )
+  assert np.median(people.rates) == pytest.approx(3.0, rel=0.02)
+  assert np.log(people.rates).std() == pytest.approx(0.7, rel=0.02)
+  alike = population.Population(num_devices=9, rate_spread=0.0)
+  assert (alike.rates == 1.0).all()
+
+
+@pytest.mark.parametrize(
+    'name, value',
+    [
+        ('num_devices', 0),
+        ('num_devices', 2**31),
+        ('seed', -1),
+        ('seed', 1.5),
+        ('check_ins_per_hour', 0.0),
+        ('check_ins_per_hour', np.inf),
+        ('report_minutes', -1.0),
+        ('rate_spread', 5.1),
+        ('speed_spread', np.nan),
+        ('dropout', 1.0),
+        ('dropout', -0.1),
+        ('turnover_per_day', 1.1),
+        ('forgetting_per_day', -1.0),
+        ('wrong_clocks', 2.0),
+        ('clock_error_hours', np.inf),
+    ],
+)
+def test_refuses(name, value):
+  with pytest.raises(ValueError, match=name):
+    population.Population(**{'num_devices': 5, name: value})
