@@ -121,7 +121,7 @@ class Partition:
 
 
 class _Shuffles:
-  """Batches of shuffled parts, whose orders are kept for the pass that it is."""
+  """Batches of shuffled parts; keeps the order of each part for a pass."""
 
   def __init__(self, scheme: sampling_lib.Shuffled, seed: int):
     self._scheme = scheme

@@ -1,4 +1,4 @@
-"""Batches of every scheme: exact properties, and statistics in both directions."""
+"""Batches of every scheme: what is exact, and statistics both ways."""
 
 import itertools
 import math
