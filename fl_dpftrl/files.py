@@ -29,13 +29,15 @@ def write_durably(
 
 @contextlib.contextmanager
 def replacing(
-    path: str | os.PathLike[str], *, mode: int = 0o644
+    path: str | os.PathLike[str], *, mode: int = 0o644, durable: bool = True
 ) -> Iterator[pathlib.Path]:
   """A temporary file that becomes the file where the block ends without error.
 
   Args:
     path: its folder must exist.
     mode: permissions, whatever the umask.
+    durable: whether it must survive a loss of power; waiting for that takes
+      time.
 
   Raises:
     OSError: where it cannot be written; the old content is then still there.
@@ -47,13 +49,40 @@ def replacing(
     try:
       yield temporary
       os.fchmod(handle, mode)
-      os.fsync(handle)
+      if durable:
+        os.fsync(handle)
     finally:
       os.close(handle)
     os.replace(temporary, path)
   except BaseException:
     temporary.unlink(missing_ok=True)
     raise
+  if durable:
+    sync_folder(path.parent)
+
+
+def create_durably(
+    path: str | os.PathLike[str], content: bytes, *, mode: int
+) -> None:
+  """Writes a file that survives a loss of power, unless there is one already.
+
+  Args:
+    path: its folder must exist.
+    content: what it holds; whoever comes second leaves it as it is.
+    mode: permissions, whatever the umask.
+  """
+  path = pathlib.Path(path)
+  handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=TEMPORARY_PREFIX)
+  try:
+    with open(handle, 'wb') as file:
+      file.write(content)
+      file.flush()
+      os.fchmod(handle, mode)
+      os.fsync(handle)
+    with contextlib.suppress(FileExistsError):
+      os.link(temporary, path)
+  finally:
+    os.unlink(temporary)
   sync_folder(path.parent)
 
 
