@@ -61,31 +61,6 @@ def replacing(
     sync_folder(path.parent)
 
 
-def create_durably(
-    path: str | os.PathLike[str], content: bytes, *, mode: int
-) -> None:
-  """Writes a file that survives a loss of power, unless there is one already.
-
-  Args:
-    path: its folder must exist.
-    content: what it holds; whoever comes second leaves it as it is.
-    mode: permissions, whatever the umask.
-  """
-  path = pathlib.Path(path)
-  handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=TEMPORARY_PREFIX)
-  try:
-    with open(handle, 'wb') as file:
-      file.write(content)
-      file.flush()
-      os.fchmod(handle, mode)
-      os.fsync(handle)
-    with contextlib.suppress(FileExistsError):
-      os.link(temporary, path)
-  finally:
-    os.unlink(temporary)
-  sync_folder(path.parent)
-
-
 @contextlib.contextmanager
 def exclusive(path: str | os.PathLike[str]) -> Iterator[None]:
   """Holds a lock file, which the end of the process releases in any case.

@@ -29,12 +29,3 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     files.write_durably(path, b'new', mode=0o600)
   assert path.read_bytes() == b'old'
   assert list(tmp_path.iterdir()) == [path]
-
-
-def test_the_first_to_create_a_file_decides_its_content(tmp_path):
-  path = tmp_path / 'seed'
-  files.create_durably(path, b'first', mode=0o600)
-  files.create_durably(path, b'second', mode=0o600)
-  assert path.read_bytes() == b'first'
-  assert path.stat().st_mode & 0o777 == 0o600
-  assert list(tmp_path.iterdir()) == [path]

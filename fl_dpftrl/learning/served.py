@@ -8,6 +8,9 @@ import tensorflow_federated as tff
 class Rows(Protocol):
   """What makes a row of noise readable, such as a `RowServer`."""
 
+  def open(self) -> None:
+    ...
+
   def serve(self, row: int) -> None:
     ...
 
@@ -29,6 +32,7 @@ class ServedProcess:
     self._process, self._rows = process, rows
 
   def initialize(self) -> Any:
+    self._rows.open()  # A state is worth nothing without the seed of its noise.
     return self._process.initialize()
 
   def next(

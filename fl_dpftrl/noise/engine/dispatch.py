@@ -55,6 +55,12 @@ def recurrence(
   return recomputed(strategy, num_rounds)
 
 
+def is_buffered(strategy: strategies.Strategy) -> bool:
+  """Whether the family has a recurrence of its own."""
+  default = recurrence.dispatch(object)
+  return recurrence.dispatch(type(strategy)) is not default
+
+
 def recomputed(
     strategy: strategies.Strategy, num_rounds: int
 ) -> Recurrence:

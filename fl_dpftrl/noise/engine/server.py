@@ -82,19 +82,18 @@ class RowServer:
     self.folder = pathlib.Path(folder).absolute()
     self.strategy, self.size, self.stddev = strategy, size, stddev
     self.num_rounds = num_rounds
-    self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    self.folder.chmod(0o700)
-    if noise_seed is None:
-      seed = self._secret_seed()
+    self._is_secret = noise_seed is None
+    if self._is_secret:
+      self._seed = self._found_seed() or draws.system_seed()
     else:
-      seed = draws.fixed_seed(noise_seed)
+      self._seed = draws.fixed_seed(noise_seed)
     self._new_maker: Callable[[], makers.RowMaker] = functools.partial(
         makers.RowMaker,
         strategy,
         size=size,
         num_rounds=num_rounds,
         stddev=stddev,
-        seed=seed,
+        seed=self._seed,
         memory=memory,
         precision=precision,
         folder=self.folder,
@@ -104,7 +103,7 @@ class RowServer:
         strategy,
         size=size,
         stddev=stddev,
-        seed=seed,
+        seed=self._seed,
         memory=memory,
         precision=precision,
     )
@@ -116,15 +115,33 @@ class RowServer:
     self._pool: concurrent.futures.ThreadPoolExecutor | None = None
     self._ahead: tuple[int, concurrent.futures.Future[Any]] | None = None
 
+  def open(self) -> None:
+    """Keeps the seed durably, and other processes from serving its rows.
+
+    `serve` does it as well. Until then nothing is written.
+
+    Raises:
+      ValueError: where another process serves from the folder, or it holds other
+        noise.
+    """
+    if self._pool is not None:
+      return
+    self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    self.folder.chmod(0o700)
+    with contextlib.ExitStack() as stack:
+      stack.enter_context(files.exclusive(self.folder / 'lock'))
+      self._prepare()
+      self._stack = stack.pop_all()
+    self._pool = concurrent.futures.ThreadPoolExecutor(1, 'noise')
+
   def serve(self, row: int) -> None:
     """Makes sure that the row's file is there, and no other row's.
 
     Raises:
-      ValueError: for a row before the last that was served, or past the end, or
-        where another process serves from the folder.
+      ValueError: for a row before the last that was served, or past the end; and
+        as `open`.
     """
-    if self._pool is None:
-      self._open()
+    self.open()
     served = self.served()
     if row < served:
       raise ValueError(
@@ -194,32 +211,32 @@ class RowServer:
   def _ready(self) -> pathlib.Path:
     return self.folder / 'ready'
 
-  def _open(self) -> None:
-    """From here on no other process serves these rows."""
-    self._stack.enter_context(files.exclusive(self.folder / 'lock'))
-    try:
-      self.served()
-      self._remove_rows()
-      for leftover in self.folder.glob(f'{files.TEMPORARY_PREFIX}*'):
-        leftover.unlink()
-    except BaseException:
-      self._stack.close()
-      raise
-    self._pool = concurrent.futures.ThreadPoolExecutor(1, 'noise')
-
-  def _secret_seed(self) -> bytes:
+  def _found_seed(self) -> bytes | None:
+    """The seed in the folder, if there is one."""
     path = self.folder / 'seed'
-    if not path.exists():
+    try:
+      seed = path.read_bytes()
+    except FileNotFoundError:
       if self._mark.exists():
         raise ValueError(
             f'{path} is lost, and rows of its noise were used: the run cannot'
             ' go on'
-        )
-      files.create_durably(path, draws.system_seed(), mode=0o600)
-    seed = path.read_bytes()
+        ) from None
+      return None
     if len(seed) != draws.SEED_BYTES:
       raise ValueError(f'{path} is not a seed; the run cannot go on')
     return seed
+
+  def _prepare(self) -> None:
+    """Leaves the folder as a start needs it; nobody else is at it."""
+    self.served()
+    if self._is_secret:
+      if self._found_seed() not in (None, self._seed):
+        raise ValueError(f'{self.folder} was taken by another run meanwhile')
+      files.write_durably(self.folder / 'seed', self._seed, mode=0o600)
+    self._remove_rows()
+    for leftover in self.folder.glob(f'{files.TEMPORARY_PREFIX}*'):
+      leftover.unlink()
 
   def _remove_rows(self) -> None:
     for path in self.folder.glob('row-*'):

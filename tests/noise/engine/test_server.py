@@ -174,6 +174,16 @@ def test_two_processes_cannot_serve_the_same_rows(tmp_path):
   rows.close()
 
 
+def test_nothing_is_written_before_it_opens(tmp_path):
+  rows, other = serve(tmp_path / 'rows'), serve(tmp_path / 'rows')
+  assert not (tmp_path / 'rows').exists()
+  rows.open()
+  rows.close()
+  assert serve(tmp_path / 'rows').identity == rows.identity
+  with pytest.raises(ValueError, match='taken by another run'):
+    other.open()
+
+
 def test_other_noise_in_the_folder_is_refused(tmp_path):
   rows = serve(tmp_path)
   rows.serve(0)
