@@ -40,7 +40,8 @@ def make(rows, **kwargs):
 
 def update(value):
   b = np.array([value, 0.0, 0.0], np.float32)
-  return collections.OrderedDict(w=np.zeros([SIZE // 100, 100], np.float32), b=b)
+  w = np.zeros([SIZE // 100, 100], np.float32)
+  return collections.OrderedDict(w=w, b=b)
 
 
 @pytest.fixture

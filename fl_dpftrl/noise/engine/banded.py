@@ -22,7 +22,9 @@ def _(strategy: banded.Banded, num_rounds: int) -> dispatch.Recurrence:
 
 
 @dispatch.recurrence.register
-def _(strategy: toeplitz.BandedToeplitz, num_rounds: int) -> dispatch.Recurrence:
+def _(
+    strategy: toeplitz.BandedToeplitz, num_rounds: int
+) -> dispatch.Recurrence:
   """T y = z by forward substitution over the last rows of y; then D⁻¹ y."""
   strategies.check_num_rounds(strategy, num_rounds)
   scales = strategy.column_norms(num_rounds)

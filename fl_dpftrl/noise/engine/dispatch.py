@@ -82,7 +82,7 @@ def recomputed(
       part[:] = 0.0
       for row in needed:
         draw(int(row), scratch)
-        np.multiply(scratch, float(noising[t, row]), out=scratch, casting='same_kind')
+        np.multiply(scratch, float(noising[t, row]), out=scratch)
         np.add(part, scratch, out=part)
 
     return Step(apply)

@@ -1,6 +1,7 @@
 """Makes the rows of N·Z one after the other, on all cores, in place."""
 
 import concurrent.futures
+import functools
 import hashlib
 import os
 import pathlib
@@ -127,7 +128,7 @@ class RowMaker:
       target = out[where]
       part = target if dtype == out.dtype else wide[: target.size]
       step.apply(
-          lambda row, into: source.fill(row, chunk, into),  # pylint: disable=cell-var-from-loop
+          functools.partial(_fill, source, chunk),
           self.buffers[:, where],
           part,
           scratch[: target.size],
@@ -162,6 +163,10 @@ def check(*, size: int, stddev: float, memory: str, precision: str) -> None:
     raise ValueError(
         f'precision must be one of {", ".join(PRECISIONS)}, got {precision!r}'
     )
+
+
+def _fill(source, chunk, row, part):
+  source.fill(row, chunk, part)
 
 
 def identity(

@@ -21,7 +21,7 @@ def _(strategy: tree.TreeOnline, num_rounds: int) -> dispatch.Recurrence:
 
   def step(t):
     first = tree.first_node(t)
-    owns = [float(own) for own in tree.own_weights(t, strategy.nodes_completed(t))]
+    owns = tree.own_weights(t, strategy.nodes_completed(t))
     top = len(owns) - 1
     siblings = [h for h in range(top) if t >> h & 1]
 
