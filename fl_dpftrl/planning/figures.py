@@ -80,35 +80,6 @@ def paths(
   )
 
 
-def hours(minutes: Sequence[float | None], *, title: str) -> page.Html:
-  """A bar for each hour of the day."""
-  top = max(value for value in minutes if value is not None)
-  step = (_END - _LEFT) / len(minutes)
-  scale = (_FLOOR - _TOP) / top
-  parts = []
-  for share in (0.0, 0.5, 1.0):
-    y = round(_FLOOR - share * (_FLOOR - _TOP), 2)
-    parts += [
-        page.element('line', x1=_LEFT, x2=_END, y1=y, y2=y),
-        _text(f'{share * top:.3g}', _LEFT - 5, y + 4, 'end'),
-    ]
-  for hour, value in enumerate(minutes):
-    left = _LEFT + hour * step
-    if value is not None:
-      parts.append(page.element(
-          'rect',
-          x=round(left + 0.1 * step, 2),
-          y=round(_FLOOR - value * scale, 2),
-          width=round(0.8 * step, 2),
-          height=round(value * scale, 2),
-          data_hour=hour,
-          data_minutes=value,
-      ))
-    if hour % 6 == 0:
-      parts.append(_text(f'{hour}:00', left + step / 2, _FLOOR + 15, 'middle'))
-  return _drawing(title, 'hour of the day (UTC) in which rounds begin', *parts)
-
-
 def _drawing(title: str, x_label: str, *parts: page.Html) -> page.Html:
   return page.element(
       'svg',

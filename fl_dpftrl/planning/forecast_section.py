@@ -4,7 +4,6 @@ from typing import Any, Mapping
 
 from fl_dpftrl.logs import charts
 from fl_dpftrl.logs import page
-from fl_dpftrl.planning import figures
 from fl_dpftrl.planning import trial
 
 _FIELDS = {
@@ -47,8 +46,11 @@ def section(
           title='Devices by how often they took part',
           x_label='rounds of a device',
       ),
-      figures.hours(
-          closer.round_minutes, title='Median minutes of a round'
+      charts.columns(
+          [minutes or 0.0 for minutes in closer.round_minutes],
+          title='Minutes of a round (median)',
+          x_label='hour of the day (UTC) in which it begins',
+          unit='minutes',
       ),
   ]
   if closer.separations:
@@ -65,8 +67,8 @@ def section(
               page.table(['', 'expected', 'range', 'planned for'], rows),
               page.quiet(
                   f'From {count} simulation{"s" * (count > 1)} of all devices.'
-                  ' Planned for is worse than all of them by as much as they'
-                  ' differ, since a run draws anew.'
+                  ' Planned for is worse than all of them: k by as much as they'
+                  ' differ, b by twice that, since a run draws anew.'
               ),
           ),
           page.card(page.element('h3', 'Simulations'), of_each),

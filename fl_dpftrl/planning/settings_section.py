@@ -70,9 +70,9 @@ def section(statement: Mapping[str, Any]) -> list[page.Html]:
                   ' multiplier that gives the model as much noise as planned.',
               ),
               page.quiet(
-                  'The strategy is found anew for each. One simulation each,'
-                  ' and as much in hand as above. That accuracy is then the'
-                  ' same is a hypothesis.'
+                  'The strategy is found anew for each. ',
+                  *_simulated(statement['settings_scale']),
+                  ' That accuracy is then the same is a hypothesis.',
               ),
               *([page.bullets(missing)] if missing else []),
           ),
@@ -84,4 +84,14 @@ def section(statement: Mapping[str, Any]) -> list[page.Html]:
           ],
           rows,
       )),
+  ]
+
+
+def _simulated(scale: int) -> list[str]:
+  if scale == 1:
+    return ['One simulation each, and as much in hand as above.']
+  return [
+      f'One simulation each, with a {scale}th of devices and report goal; b, k'
+      ' and days are then changed as the planned run differs from its own small'
+      ' one, and have as much in hand as above.'
   ]

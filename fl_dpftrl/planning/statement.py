@@ -45,6 +45,7 @@ def statement(plan: planner.Plan) -> dict[str, Any]:
           if option.candidate is not best.candidate
       ],
       'skipped': [skip._asdict() for skip in plan.skipped],
+      'settings_scale': forecast.nearby.scale,
       'settings': [_setting(setting) for setting in plan.settings],
       'assumptions': list(plan.assumptions),
   }

@@ -23,7 +23,7 @@ class Setting:
   Attributes:
     report_goal: devices in each cohort.
     num_rounds: n.
-    days: that its simulation took.
+    days: that it would take.
     schema: to plan for; see `Forecast.planned_like`.
     noise_multiplier: for as much noise in the mean of the updates, summed over
       the rounds, as in the run that is planned.
@@ -69,9 +69,9 @@ def settings(
       noise_multiplier=best.guarantee.noise_multiplier,
       epsilon=best.guarantee.epsilon,
   )]
-  for outcome in (*forecast.more_goals, *forecast.more_rounds):
+  for outcome in forecast.nearby.outcomes:
     found.append(_setting(outcome, forecast, best, watch))
-  for (name, value), reason in forecast.stalled.items():
+  for (name, value), reason in forecast.nearby.stalled.items():
     found.append(Missing(**{
         'report_goal': planned.report_goal,
         'num_rounds': planned.num_rounds,
