@@ -2,6 +2,7 @@
 
 import argparse
 import functools
+import os
 import pathlib
 import shlex
 import time
@@ -180,15 +181,22 @@ def _command(args: argparse.Namespace) -> str:
 
 def _setting(args: argparse.Namespace) -> dict[str, Any]:
   """The headline of what is planned for, in words."""
-  if args.timer_rounds is not None:
+  simulation = population_flags.simulation(args)
+  if args.timer_hours is not None:
+    timer = f'{args.timer_hours:g} hours'
+  elif args.timer_rounds is not None:
     timer = f'{args.timer_rounds:,} rounds'
   else:
-    timer = f'{args.timer_hours:g} hours'
+    timer = 'none'
+  server = simulation.server
   return {
       'devices in the population': f'{args.population:,}',
       'report goal': f'{args.report_goal:,}',
+      'chosen a round': f'{server.clients_per_round:,}',
+      'of whom never report': f'{100.0 * simulation.population.dropout:g} %',
       'rounds': f'{args.num_rounds:,}',
       'timer': timer,
+      'availability': os.path.basename(args.availability),
   }
 
 

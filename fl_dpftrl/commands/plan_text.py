@@ -35,7 +35,7 @@ def text(result: dict[str, Any]) -> str:
 
 def _recommended(result: dict[str, Any]) -> list[str]:
   best, planned = result['recommended'], result['planned']
-  low, high = map(page.rounded, best['epsilon_range'])
+  seen = ' to '.join(dict.fromkeys(map(page.rounded, best['epsilon_range'])))
   optimised = ', optimised for this' if best['optimised'] else ''
   at = f'ε at δ = {best["delta"]:g}'
   return [
@@ -46,7 +46,7 @@ def _recommended(result: dict[str, Any]) -> list[str]:
       'noise multiplier    '
       + page.rounded(best['noise_multiplier'], digits=6),
       f'{at:<20}{page.rounded(best["epsilon"])}'
-      f'  ({low} to {high} in the simulations)',
+      f'  ({seen} in the simulations)',
       f'planned for         n = {planned["num_rounds"]}, b ='
       f' {planned["min_sep"]}, k = {planned["max_participations"]}',
   ]

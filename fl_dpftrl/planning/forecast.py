@@ -55,13 +55,14 @@ class Forecast:
     outcomes: of the run that is planned, one for each seed.
     margin: in hand.
     nearby: other report goals and numbers of rounds, with the first seed.
-    closer: how participations were spread with the first seed.
+    closer: how participations were spread with the first seed, if that is
+      known.
   """
 
   outcomes: tuple[trial_lib.Outcome, ...]
   margin: Margin
   nearby: nearby_lib.Nearby
-  closer: trial_lib.Closer
+  closer: trial_lib.Closer | None
 
   @property
   def planned(self) -> participation.MinSep:
@@ -172,9 +173,9 @@ def forecast(
       raise cohorts.StalledRound(trial.stalled)
     outcomes += there
   of_rounds = of_run[0] if neighbours.scale == 1 else of_others.pop(0)
-  return Forecast(
-      outcomes=tuple(outcomes),
-      margin=margin(outcomes, trial_lib.enforced_min_sep(first)),
+  return of(
+      outcomes,
+      enforced=trial_lib.enforced_min_sep(first),
       nearby=nearby_lib.nearby(neighbours, outcomes[0], of_rounds, of_others),
       closer=of_run[0].closer,
   )
@@ -218,6 +219,29 @@ def _tasks(
       for goal in neighbours.report_goals
   ]
   return tasks
+
+
+def of(
+    outcomes: Sequence[trial_lib.Outcome],
+    *,
+    enforced: int = 1,
+    nearby: nearby_lib.Nearby = nearby_lib.Nearby(),
+    closer: trial_lib.Closer | None = None,
+) -> Forecast:
+  """The forecast from simulations that were made.
+
+  Args:
+    outcomes: of one n.
+    enforced: min-sep that the devices keep to in any case.
+    nearby: other runs.
+    closer: how participations were spread with the first seed.
+  """
+  return Forecast(
+      outcomes=tuple(outcomes),
+      margin=margin(outcomes, enforced),
+      nearby=nearby,
+      closer=closer,
+  )
 
 
 def margin(

@@ -63,9 +63,9 @@ class Nearby:
     scale: by which devices and report goals were divided in the simulations.
   """
 
-  outcomes: tuple[trial_lib.Outcome, ...]
-  stalled: dict[tuple[str, int], str]
-  scale: int
+  outcomes: tuple[trial_lib.Outcome, ...] = ()
+  stalled: dict[tuple[str, int], str] = dataclasses.field(default_factory=dict)
+  scale: int = 1
 
 
 def nearby(

@@ -72,8 +72,7 @@ def _headline(statement: Mapping[str, Any]) -> page.Html:
           page.element('strong', shown('epsilon')),
           ' at δ = ', shown('delta'),
           ' where participation is as bad as planned for; ',
-          shown('epsilon_range.0'), ' to ', shown('epsilon_range.1'),
-          ' in the simulations. Adjacency: zero-out.',
+          *_seen(best, shown), ' in the simulations. Adjacency: zero-out.',
       ),
       page.element(
           'p',
@@ -90,3 +89,10 @@ def _headline(statement: Mapping[str, Any]) -> page.Html:
       ),
       kind='headline warn',
   )
+
+
+def _seen(best, shown) -> list[page.Html | str]:
+  low, high = best['epsilon_range']
+  if page.rounded(low) == page.rounded(high):
+    return [shown('epsilon_range.1')]
+  return [shown('epsilon_range.0'), ' to ', shown('epsilon_range.1')]

@@ -46,15 +46,8 @@ def outcome(min_sep, max_participations, num_rounds=100, **kwargs):
   })
 
 
-def given(outcomes, **kwargs):
-  return lib.Forecast(**{
-      'outcomes': tuple(outcomes), 'margin': lib.margin(outcomes),
-      'nearby': nearby.Nearby(outcomes=(), stalled={}, scale=1),
-      'closer': trial.Closer(
-          separations=(), participations=((1, 5),), round_minutes=(1.0,)
-      ),
-      **kwargs,
-  })
+def given(outcomes, enforced=1):
+  return lib.of(outcomes, enforced=enforced)
 
 
 def log(simulation, num_rounds):
@@ -181,7 +174,7 @@ def test_planned_is_never_better_than_what_was_seen():
       most = -(-100 // min_sep)
       seen.append(outcome(min_sep, int(rng.integers(1, most + 1))))
     enforced = int(rng.integers(1, 40))
-    found = given(seen, margin=lib.margin(seen, enforced))
+    found = given(seen, enforced)
     assert all(found.planned.min_sep <= o.min_sep for o in seen)
     assert all(
         found.planned.participations

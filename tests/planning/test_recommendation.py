@@ -176,11 +176,8 @@ def test_settings_have_the_same_noise_in_the_mean(found):
       nearby=nearby.Nearby(
           outcomes=(double, longer),
           stalled={('report_goal', 400): 'round 7 stalled'},
-          scale=1,
       ),
-      closer=trial.Closer(
-          separations=(), participations=(), round_minutes=()
-      ),
+      closer=None,
   )
   settings = {
       (s.report_goal, s.num_rounds): s
