@@ -4,7 +4,8 @@ import math
 from typing import Sequence
 
 _MANTISSAS = (
-    (1,), (1, 3), (1, 2, 5), tuple(range(1, 10)),
+    (1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7), tuple(range(1, 10)),
+    (1, 1.2, 1.5, 1.7, 2, 2.5, 3, 3.5, 4, 4.5, 5, 5.5, 6, 7, 8, 9),
     tuple(m / 10 for m in range(10, 100)),
 )
 _MOST_TICKS = 6
@@ -55,6 +56,6 @@ class Scale:
       inside = [mark for mark in marks if least <= mark <= self.high]
       if found and len(inside) > _MOST_TICKS:
         break
-      found = inside
+      found = max(found, inside, key=len)
     found = found[:: -(-len(found) // _MOST_TICKS) or 1]
     return [0.0, *found] if self._plus else found

@@ -123,5 +123,7 @@ def _work(task: trial.Task, sender) -> None:
 
   try:
     sender.send(trial.run(task, count))
-  except Exception as e:  # raised again where it was started
-    sender.send(e)
+  except BrokenPipeError:
+    pass  # who started it is gone
+  except Exception as e:  # pylint: disable=broad-exception-caught
+    sender.send(e)  # raised again where it was started
