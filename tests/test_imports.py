@@ -10,7 +10,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 HEAVY = ('jax', 'jaxlib', 'tensorflow', 'tensorflow_federated')
 ROOMS = (
     'accounting', 'commands', 'comparison', 'error', 'logs', 'noise/reference',
-    'optimization', 'sensitivity', 'simulation', 'strategies',
+    'optimization', 'planning', 'sensitivity', 'simulation', 'strategies',
 )
 
 
