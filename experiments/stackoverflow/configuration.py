@@ -68,7 +68,7 @@ flags.DEFINE_string(
     'traces', None, 'Instead, as in a file of traces, of FedScale or FLASH.'
 )
 flags.DEFINE_float(
-    'check_ins_per_hour', 1.0, 'Median of how often an available device asks.'
+    'check_ins_per_hour', 2.0, 'Median of how often an available device asks.'
 )
 flags.DEFINE_float(
     'report_minutes', 3.0, 'Median simulated minutes that a device trains.'

@@ -102,6 +102,19 @@ def account(
   )
 
 
+def sensitivity(
+    strategy: base.Strategy,
+    sampling: sampling_lib.Sampled,
+    adjacency: str = adjacency_lib.ZERO_OUT,
+) -> float:
+  """The most that an example moves C x by one round in which it is.
+
+  Per unit of clip norm. Args and errors as of `account`.
+  """
+  factor = sampling.relation(adjacency).factor
+  return factor * _max_column_norm(strategy, sampling)
+
+
 def calibrate(
     strategy: base.Strategy,
     sampling: sampling_lib.Sampled,
@@ -122,11 +135,10 @@ def calibrate(
   Raises:
     ValueError: as of `account`, and where epsilon is not positive and finite.
   """
-  norm = _max_column_norm(strategy, sampling)
-  norm *= sampling.relation(adjacency).factor
-  multiplier = norm * sampled_gaussian.effective_noise_multiplier(
+  multiplier = sampled_gaussian.effective_noise_multiplier(
       epsilon, delta, **_chances(sampling, adjacency)
   )
+  multiplier *= sensitivity(strategy, sampling, adjacency)
   step = 1e-15
   while True:
     guarantee = account(

@@ -244,6 +244,11 @@ SCHEMES = {
 }
 
 
+def name(scheme: Cyclic) -> str:
+  """The name of a scheme's kind."""
+  return next(n for n, cls in SCHEMES.items() if type(scheme) is cls)
+
+
 def most_parts(num_examples: int, batch_size: float) -> int:
   """The most parts that are each at least as large as a batch."""
   return int(num_examples // math.ceil(batch_size))

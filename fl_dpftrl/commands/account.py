@@ -62,7 +62,7 @@ def guarantee(
 ) -> dict[str, Any]:
   """What the accountant that the flags ask for says, as fields."""
   strategy = catalogue.load_strategy(args.strategy)
-  draws = flags.sampling(args, strategy)
+  draws = flags.sampling(args, strategy, args.num_rounds)
   noise |= {'delta': args.delta[0], 'adjacency': args.adjacency}
   if isinstance(draws, sampling.Sampled):
     if args.group_size != 1:

@@ -90,14 +90,22 @@ def schema_fields(value: participation.MinSep) -> dict[str, int]:
   }
 
 
-def add_sampling(parser: argparse.ArgumentParser) -> None:
+SAMPLING = ('sampling', 'num_examples', 'batch_size', 'num_parts')
+
+
+def add_sampling(
+    parser: argparse.ArgumentParser,
+    words: str = (
+        'for training in one place, how a round draws its batch; instead of the'
+        ' flags on participation, and amplified with poisson and fixed_size'
+    ),
+) -> None:
   """Adds --sampling, and what describes batches that training draws."""
   add = parser.add_argument
   add(
       '--sampling',
       choices=tuple(sampling_lib.SCHEMES),
-      help='for training in one place, how a round draws its batch; instead of'
-      ' the flags on participation, and amplified with poisson and fixed_size',
+      help=words,
   )
   add('--num_examples', type=int, help='with --sampling: m')
   add(
@@ -117,16 +125,22 @@ def _number(text: str) -> int | float:
 
 
 def sampling(
-    args: argparse.Namespace, strategy: base.Strategy
+    args: argparse.Namespace, strategy: base.Strategy | None, num_rounds: int
 ) -> sampling_lib.Cyclic | None:
   """How the flags say that batches are drawn, or None without --sampling.
+
+  Args:
+    args: of the flags.
+    strategy: whose bands are the parts, unless the flags say otherwise; None
+      for one part.
+    num_rounds: n.
 
   Raises:
     ValueError: where one is missing, outside its range, or without --sampling.
   """
   given = {
       name: getattr(args, name)
-      for name in ('num_examples', 'batch_size', 'num_parts')
+      for name in SAMPLING[1:]
       if getattr(args, name) is not None
   }
   if args.sampling is None:
@@ -134,7 +148,7 @@ def sampling(
       raise ValueError(f'--{name}={value} needs --sampling')
     return None
   for name in ('min_sep', 'max_participations', 'separation'):
-    value = getattr(args, name)
+    value = getattr(args, name, None)
     if value is not None:
       raise ValueError(
           f'--{name}={value} and --sampling={args.sampling} exclude each other'
@@ -143,9 +157,9 @@ def sampling(
     if name not in given:
       raise ValueError(f'--sampling={args.sampling} needs --{name}')
   scheme = sampling_lib.SCHEMES[args.sampling]
-  if issubclass(scheme, sampling_lib.Sampled):
+  if strategy is not None and issubclass(scheme, sampling_lib.Sampled):
     given.setdefault('num_parts', amplification.num_bands(strategy))
-  return scheme(num_rounds=args.num_rounds, **given)
+  return scheme(num_rounds=num_rounds, **given)
 
 
 def add_guarantee(parser: argparse.ArgumentParser) -> None:

@@ -43,12 +43,14 @@ _SERVER = (
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(
+    parser: argparse.ArgumentParser, *, required: bool = True
+) -> None:
   """Adds all of them; those with a default are documented with it."""
   add = parser.add_argument
-  add('--population', type=int, required=True, help='devices')
+  add('--population', type=int, required=required, help='devices')
   add(
-      '--report_goal', type=int, required=True,
+      '--report_goal', type=int, required=required,
       help='devices whose reports a round needs',
   )
   add(

@@ -1,6 +1,7 @@
 """What a participation log proves of the run that wrote it."""
 
 import argparse
+import dataclasses
 import os
 import shlex
 import sys
@@ -13,6 +14,7 @@ from fl_dpftrl.logs import page
 from fl_dpftrl.logs import replay
 from fl_dpftrl.logs import report
 from fl_dpftrl.logs import runs_file
+from fl_dpftrl.logs import sampled
 
 HELP = 'from a participation log to the guarantee that it proves'
 
@@ -21,7 +23,11 @@ EXAMPLE = (
     ' --noise_multiplier=8 --delta=1e-6 --report=privacy.html'
 )
 
-_PARTS = ('worst_case', 'observed', 'declared')
+_NOT_PUBLIC = (
+    '--public_report leaves out what is amplified by secret draws, as it states'
+    ' the min-sep and the most participations that they came to'
+)
+_PARTS = ('worst_case', 'observed', 'declared', *sampled.PARTS)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,6 +92,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       type=int,
       help='participations that were announced before the run',
   )
+  flags.add_sampling(
+      parser,
+      'for training in one place, how a round was said to draw its batch: what'
+      ' that guarantees, unless the log contradicts it; amplified with poisson'
+      ' and fixed_size',
+  )
   add(
       '--adjacency',
       default='zero_out',
@@ -132,6 +144,7 @@ _change.__name__ = 'ROUND:VALUE'
 _OF_ONE_RUN = (
     'log', 'strategy', 'noise_multiplier', 'noise_multiplier_from', 'restart',
     'num_rounds', 'declared_min_sep', 'declared_max_participations',
+    *flags.SAMPLING,
 )
 
 
@@ -155,6 +168,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
   if args.report:
     report.write_report(args.report, result, setting=_setting(args, result))
   if args.public_report:
+    if 'amplified' in result:
+      print(f'fl-dpftrl: warning: {_NOT_PUBLIC}', file=sys.stderr)
     public = replay.publishable(result)
     report.write_report(
         args.public_report, public, setting=_setting(args, public)
@@ -165,6 +180,11 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 def _runs(args: argparse.Namespace) -> list[replay.Run]:
   given = [name for name in _OF_ONE_RUN if getattr(args, name) not in (None, [])]
   if args.runs:
+    if given and given[0] in flags.SAMPLING:
+      raise ValueError(
+          f'--{given[0]} does not go with --runs: what follows from how batches'
+          ' were drawn is not composed over runs'
+      )
     if given:
       raise ValueError(
           f'--{given[0]} does not go with --runs: the file says it for each run'
@@ -173,25 +193,28 @@ def _runs(args: argparse.Namespace) -> list[replay.Run]:
   for name in ('log', 'strategy', 'noise_multiplier'):
     if name not in given:
       raise ValueError(f'--{name} is needed, or --runs')
-  return [
-      runs_file.make(
-          logs=args.log,
-          strategy=args.strategy,
-          noise_multiplier=args.noise_multiplier,
-          num_rounds=args.num_rounds,
-          changes=tuple(args.noise_multiplier_from),
-          restarts=tuple(args.restart),
-          declared_min_sep=args.declared_min_sep,
-          declared_max_participations=args.declared_max_participations,
-      )
-  ]
+  run = runs_file.make(
+      logs=args.log,
+      strategy=args.strategy,
+      noise_multiplier=args.noise_multiplier,
+      num_rounds=args.num_rounds,
+      changes=tuple(args.noise_multiplier_from),
+      restarts=tuple(args.restart),
+      declared_min_sep=args.declared_min_sep,
+      declared_max_participations=args.declared_max_participations,
+  )
+  draws = flags.sampling(args, run.noise.strategy, run.log.num_rounds)
+  return [dataclasses.replace(run, sampling=draws)]
 
 
 def _setting(
     args: argparse.Namespace, result: dict[str, Any]
 ) -> report.Setting:
   given = [f'--runs={args.runs}'] if args.runs else []
+  left_out = () if sampled.part(result) else flags.SAMPLING
   for name in (*_OF_ONE_RUN, 'delta', 'adjacency', 'group_size', 'report_goal'):
+    if name in left_out:
+      continue
     values = getattr(args, name)
     for value in values if isinstance(values, list) else [values]:
       if isinstance(value, tuple):
@@ -219,6 +242,12 @@ def _warnings(result: dict[str, Any]) -> list[str]:
         f' at most {declared["max_participations"]} participations were'
         f' declared, the log has {result["min_sep"]} and'
         f' {result["max_participations"]}; the declared figures are void'
+    )
+  drawn = result.get(sampled.part(result), {'holds': True})
+  if not drawn['holds']:
+    warnings.append(
+        f'THE LOG CONTRADICTS --sampling={drawn["sampling"]}, so that nothing'
+        f' is guaranteed under {sampled.part(result)}: {drawn["reason"]}'
     )
   return warnings
 
@@ -252,8 +281,11 @@ def show(result: dict[str, Any]) -> str:
   names = [part.replace('_', ' ') for part in parts]
   if result['void_reason']:
     names = [f'{name}: VOID' for name in names]
-  elif not result.get('declared', {'holds': True})['holds']:
-    names[-1] = 'declared: VOID'
+  else:
+    names = [
+        name if result[part].get('holds', True) else f'{name}: VOID'
+        for name, part in zip(names, parts)
+    ]
   rows = [['', *names]]
   for field, label in (
       ('sensitivity', 'sensitivity'),

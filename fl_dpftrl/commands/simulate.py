@@ -1,21 +1,21 @@
 """A population of devices, simulated, into a participation log."""
 
 import argparse
+import itertools
 import json
 import os
-import pathlib
 import shlex
 import time
-from typing import Any
+from typing import Any, Iterator
 
 from fl_dpftrl import files
 from fl_dpftrl.commands import flags
 from fl_dpftrl.commands import population_flags
 from fl_dpftrl.commands import progress
-from fl_dpftrl.logs import schema
 from fl_dpftrl.logs import streamed
 from fl_dpftrl.simulation import attendance as attendance_lib
 from fl_dpftrl.simulation import cohorts
+from fl_dpftrl.simulation import partition as partition_lib
 from fl_dpftrl.simulation import report
 from fl_dpftrl.simulation import timer
 
@@ -31,7 +31,12 @@ METADATA_KEY = 'simulated'
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
-  population_flags.add_arguments(parser)
+  population_flags.add_arguments(parser, required=False)
+  flags.add_sampling(
+      parser,
+      'for training in one place instead of on devices: how a round draws its'
+      ' batch of examples',
+  )
   add('--output', metavar='FILE.parquet', help='write the log there')
   add(
       '--report', metavar='FILE.html',
@@ -41,30 +46,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
   """Simulates, and writes what is asked for."""
-  simulation = population_flags.simulation(args)
   for name in ('output', 'report'):
     path = getattr(args, name)
     if path and not os.path.isdir(os.path.dirname(path) or '.'):
       raise ValueError(f'--{name}={path}: its folder does not exist')
+  partition = _partition(args)
+  if partition is not None:
+    return _batches(args, partition)
+  for name in ('population', 'report_goal'):
+    if getattr(args, name) is None:
+      raise ValueError(f'--{name} is needed, or --sampling')
+  simulation = population_flags.simulation(args)
   began = time.monotonic()
-  attendance, turnouts = attendance_lib.Attendance(), report.Turnouts()
-  if args.output is None:
-    _simulate(args, simulation, attendance, turnouts, lambda *row: None)
-  else:
-    schema.parquet_path(args.output)
-    with streamed.writer(
-        args.output,
-        num_rounds=args.num_rounds,
-        metadata={METADATA_KEY: json.dumps(_flags(args), sort_keys=True)},
-    ) as append:
-      _simulate(args, simulation, attendance, turnouts, append)
+  turnouts = report.Turnouts()
+
+  def rounds() -> Iterator[cohorts.Cohort]:
+    for cohort, turnout in simulation.turnouts():
+      turnouts.add(cohort, turnout)
+      yield cohort
+
+  attendance = _write(args, rounds(), {})
   result = {
-      'num_rounds': attendance.num_rounds,
-      'num_devices': attendance.num_devices,
-      'num_participations': attendance.num_participations,
-      'min_sep': attendance.min_sep,
-      'max_participations': attendance.max_participations,
-      'simulated_days': attendance.days,
+      **_counts(attendance),
       'dropped': turnouts.dropped,
       'late': turnouts.late,
       'timer': _timer(simulation.timer, attendance),
@@ -81,18 +84,79 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
   return result
 
 
-def _simulate(args, simulation, attendance, turnouts, append) -> None:
+def _partition(args: argparse.Namespace) -> partition_lib.Partition | None:
+  """Where batches are drawn: by what scheme."""
+  scheme = flags.sampling(args, None, args.num_rounds)
+  if scheme is None:
+    return None
+  for name in ('population', 'report_goal', 'timer_hours', 'timer_rounds', 'report'):
+    value = getattr(args, name)
+    if value is not None:
+      raise ValueError(
+          f'--{name}={value} is for devices, and --sampling={args.sampling} for'
+          ' training in one place'
+      )
+  return partition_lib.Partition(scheme=scheme, seed=args.seed)
+
+
+def _batches(
+    args: argparse.Namespace, partition: partition_lib.Partition
+) -> dict[str, Any]:
+  began = time.monotonic()
+  attendance = _write(args, partition.rounds(), partition.metadata())
+  return {
+      **_counts(attendance),
+      'sampling': args.sampling,
+      'num_parts': partition.scheme.num_parts,
+      'seed': args.seed,
+      'wall_seconds': time.monotonic() - began,
+      'output': args.output,
+  }
+
+
+def _counts(attendance: attendance_lib.Attendance) -> dict[str, Any]:
+  return {
+      'num_rounds': attendance.num_rounds,
+      'num_devices': attendance.num_devices,
+      'num_participations': attendance.num_participations,
+      'min_sep': attendance.min_sep,
+      'max_participations': attendance.max_participations,
+      'simulated_days': attendance.days,
+  }
+
+
+def _write(
+    args: argparse.Namespace,
+    rounds: Iterator[cohorts.Cohort],
+    metadata: dict[str, str],
+) -> attendance_lib.Attendance:
+  """Counts the rounds, and writes them where a log is asked for."""
+  if args.output is None:
+    return _count(args, rounds, lambda *row: None)
+  said = json.dumps(_flags(args), sort_keys=True)
+  with streamed.writer(
+      args.output,
+      num_rounds=args.num_rounds,
+      metadata={METADATA_KEY: said, **metadata},
+  ) as append:
+    return _count(args, rounds, append)
+
+
+def _count(
+    args: argparse.Namespace,
+    rounds: Iterator[cohorts.Cohort],
+    append: streamed.Append,
+) -> attendance_lib.Attendance:
   shown = progress.Progress('simulate')
-  rounds = simulation.turnouts()
-  for t in range(args.num_rounds):
-    cohort, turnout = next(rounds)
-    append(t, cohort.device_ids, cohort.closed)
+  attendance = attendance_lib.Attendance()
+  for cohort in itertools.islice(rounds, args.num_rounds):
+    append(cohort.round, cohort.device_ids, cohort.closed)
     attendance.add(cohort)
-    turnouts.add(cohort, turnout)
     shown.say(
-        f'round {t + 1} of {args.num_rounds}, day {attendance.days:.1f},'
-        f' min-sep so far {attendance.min_sep}'
+        f'round {attendance.num_rounds} of {args.num_rounds}, day'
+        f' {attendance.days:.1f}, min-sep so far {attendance.min_sep}'
     )
+  return attendance
 
 
 def _timer(
@@ -128,6 +192,8 @@ def _words(args: argparse.Namespace) -> list[str]:
 def show(result: dict[str, Any]) -> str:
   """The figures, and how a timer in hours made the min-sep."""
   result = dict(result)
+  if 'timer' not in result:
+    return flags.table(result)
   words = report.explain(result)
   del result['timer']
   return f'{flags.table(result)}\n\n{words}'

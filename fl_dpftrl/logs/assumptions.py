@@ -1,11 +1,13 @@
 """What has to be true for the figures of a replay to be, in sentences."""
 
-from typing import Sequence
+from typing import Any, Mapping, Sequence
 
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.logs import observed as observed_lib
 from fl_dpftrl.logs import runs as runs_lib
+from fl_dpftrl.logs import sampled
+
 
 def sentences(
     runs: Sequence[runs_lib.Run],
@@ -15,6 +17,7 @@ def sentences(
     adjacency: str,
     group_size: int,
     void_reason: str | None,
+    drawn: Mapping[str, Any],
 ) -> list[str]:
   """All that is assumed.
 
@@ -25,6 +28,7 @@ def sentences(
     adjacency: of neighbouring runs.
     group_size: devices that are protected together.
     void_reason: why nothing is guaranteed, or None.
+    drawn: what follows from how batches were drawn; empty where it is not said.
   """
   of_run = lambda i: f' in run {i + 1}' if len(runs) > 1 else ''
   result = [
@@ -43,6 +47,7 @@ def sentences(
           'THE DECLARED SCHEMA DOES NOT HOLD in this log: the figures under'
           ' declared are void'
       )
+  result += sampled.sentences(runs[0], adjacency, drawn)
   if not all(all(run.noise.multipliers) for run in runs):
     result.append('NO NOISE WAS ADDED: nothing is guaranteed')
   if void_reason:

@@ -92,7 +92,7 @@ def checklist(
               ' is taken over all rounds together'
           )
           + '; ε comes from the privacy loss distribution and ρ from zCDP.'
-          ' Nothing is gained from sampling or shuffling.'
+          + _from_draws(statement)
       ),
       'Assumptions': page.bullets(statement['assumptions']),
       'Formal statement': formal,
@@ -115,6 +115,16 @@ def checklist(
           for name, words in items.items()
       ),
       class_='checklist',
+  )
+
+
+def _from_draws(statement: Mapping[str, Any]) -> str:
+  if 'amplified' not in statement:
+    return ' Nothing is gained from sampling or shuffling.'
+  return (
+      ' Nothing is gained from sampling but in the figures called amplified:'
+      ' there each turn of a part is a release that includes an example by'
+      ' chance, and ε is that of all of them composed.'
   )
 
 

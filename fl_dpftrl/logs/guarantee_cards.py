@@ -8,18 +8,27 @@ _NAMES = {
     'worst_case': 'Worst case of what was observed',
     'declared': 'What was declared',
     'observed': 'What occurred, exactly',
+    'amplified': 'Amplified by secret draws',
+    'shuffled': 'Of shuffled batches',
 }
+_ALWAYS = ('worst_case', 'declared')
+_NUMBERS = {2: 'Two', 3: 'Three', 4: 'Four'}
 
 
 def heading(statement: Mapping[str, Any]) -> str:
-  number = 'Three' if 'observed' in statement else 'Two'
+  number = _NUMBERS[len(_parts(statement))]
   return f'{number} guarantees, each with what it assumes'
 
 
 def cards(statement: Mapping[str, Any], void: str | None) -> page.Html:
   """One box for each guarantee that the statement may show."""
-  parts = [p for p in _NAMES if p != 'observed' or p in statement]
-  return page.side_by_side(*(_card(statement, p, void) for p in parts))
+  return page.side_by_side(
+      *(_card(statement, p, void) for p in _parts(statement))
+  )
+
+
+def _parts(statement: Mapping[str, Any]) -> list[str]:
+  return [p for p in _NAMES if p in _ALWAYS or p in statement]
 
 
 def _card(
@@ -122,8 +131,46 @@ def _observed(statement: Mapping[str, Any]) -> list[str]:
   ]
 
 
+def _amplified(statement: Mapping[str, Any]) -> list[str]:
+  amplified = statement['amplified']
+  return [
+      f'For every example, as one of {amplified["num_examples"]:,}: in each'
+      f' turn of its part, {amplified["compositions"]:,} at most, drawn with'
+      f' probability {amplified["sampling_probability"]:.6g}.'
+      f' {_refuted(amplified)}',
+      f'Assumes that {amplified["assumption"]}. No log shows that, and this one'
+      ' has to stay secret, with what was counted from it: it tells whose'
+      ' examples were drawn.',
+  ]
+
+
+def _shuffled(statement: Mapping[str, Any]) -> list[str]:
+  shuffled = statement['shuffled']
+  apart = (
+      'each exactly {:,} after the last'
+      if shuffled['separation'] == 'fixed'
+      else 'any two at least {:,} apart'
+  ).format(shuffled['min_sep'])
+  most = shuffled['max_participations']
+  covered = f'at most {most:,} rounds, {apart}' if most > 1 else 'one round'
+  return [
+      f'For every example, in {covered}. {_refuted(shuffled)}',
+      f'Assumes that {shuffled["assumption"]}.',
+  ]
+
+
+def _refuted(drawn: Mapping[str, Any]) -> str:
+  return (
+      'The log does not contradict it.'
+      if drawn['holds']
+      else 'The log CONTRADICTS it: void.'
+  )
+
+
 _WORDS = {
     'worst_case': _worst_case,
     'declared': _declared,
     'observed': _observed,
+    'amplified': _amplified,
+    'shuffled': _shuffled,
 }

@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 
+from fl_dpftrl.accounting import sampling as sampling_lib
 from fl_dpftrl.logs import runs as runs_lib
 from fl_dpftrl.logs import shards
 from fl_dpftrl.strategies import base
@@ -18,6 +19,18 @@ def run_metadata(
       shards.NOISE_MULTIPLIER_KEY: repr(float(noise_multiplier)),
       shards.STRATEGY_KEY: strategy_digest(strategy),
   }
+
+
+def sampling_metadata(scheme: sampling_lib.Cyclic) -> dict[str, str]:
+  """What a log's file says of how its batches were drawn."""
+  size = scheme.batch_size
+  drawn = {
+      'sampling': sampling_lib.name(scheme),
+      'num_examples': scheme.num_examples,
+      'batch_size': int(size) if size == int(size) else size,
+      'num_parts': scheme.num_parts,
+  }
+  return {shards.SAMPLING_KEY: json.dumps(drawn)}
 
 
 def strategy_digest(strategy: base.Strategy) -> str:

@@ -24,6 +24,7 @@ class ObservedParticipation:
     participations: for each number of rounds that a device took part in, how
       many devices.
     witness: an example of min_sep; None where no device took part twice.
+    newcomers: for each round with devices that were in none before, how many.
   """
 
   num_rounds: int
@@ -31,6 +32,7 @@ class ObservedParticipation:
   separations: counts_lib.Counts
   participations: counts_lib.Counts
   witness: tally_lib.Witness | None
+  newcomers: counts_lib.Counts
 
   @classmethod
   def of(

@@ -18,6 +18,7 @@ from fl_dpftrl.logs import identity
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import observed as observed_lib
 from fl_dpftrl.logs import runs as runs_lib
+from fl_dpftrl.logs import sampled as sampled_lib
 from fl_dpftrl.logs import tally as tally_lib
 
 Run = runs_lib.Run
@@ -30,7 +31,7 @@ _BARS = 32
 # What tells of single devices, and so is for the operator alone.
 _CONFIDENTIAL = (
     'observed', 'per_device', 'separations', 'participations', 'witness',
-    'cohort_sizes', 'num_devices', 'num_participations',
+    'cohort_sizes', 'num_devices', 'num_participations', 'amplified',
 )
 
 Engine = Callable[..., tally_lib.Tally]
@@ -61,7 +62,9 @@ def replay(
     Values that JSON can hold. `worst_case` is for every device that keeps to
     the observed min_sep and max_participations, `observed` for the patterns
     that occurred, `declared` for the declared schemas with whether they `hold`.
-    Each has the sensitivity accounted with, in units of the first run's noise
+    Where it is said how batches were drawn, `amplified` or `shuffled` is for
+    that, with whether it `holds`, or else the `reason` and no guarantee. Each
+    has the sensitivity accounted with, in units of the first run's noise
     multiplier, its kind, rho, and epsilon at `delta`, the first of the deltas;
     where several were given, also a `curve` with delta and epsilon for each.
     Without noise rho and epsilon are None. Of several runs, `runs` has the
@@ -93,6 +96,15 @@ def replay(
       _facts(run, o, report_goal) for run, o in zip(runs, happened)
   ]
   declared = _declared(runs, happened, spend, group_size)
+  drawn = sampled_lib.figures(
+      runs[0],
+      happened[0],
+      deltas=deltas,
+      adjacency=adjacency,
+      by_schema=lambda schema: spend.figures(
+          guarantees.worst_case(noises, [schema]), group_size
+      ),
+  )
   void_reason = _joined(identity.void_reason(run) for run in runs)
   return {
       **_together(facts, tally, happened),
@@ -106,6 +118,7 @@ def replay(
           else guarantees.of_group(tally, group_size)
       ),
       **declared,
+      **drawn,
       'delta': deltas[0],
       'adjacency': adjacency,
       'group_size': group_size,
@@ -117,6 +130,7 @@ def replay(
           adjacency=adjacency,
           group_size=group_size,
           void_reason=void_reason,
+          drawn=drawn,
       ),
       'void_reason': void_reason,
       'warnings': [
@@ -131,11 +145,20 @@ def replay(
 
 
 def publishable(statement: dict[str, Any]) -> dict[str, Any]:
-  """A statement without what was counted from single devices."""
+  """A statement without what was counted from single devices.
+
+  And without what rests on secret draws, since it tells of them by its min_sep
+  and max_participations.
+  """
   of_each = {
       'runs': [_public(facts) for facts in statement['runs']]
   } if 'runs' in statement else {}
-  return {**_public(statement), **of_each, 'confidential': False}
+  return {
+      **_public(statement),
+      **of_each,
+      **sampled_lib.publishable(statement),
+      'confidential': False,
+  }
 
 
 def _public(facts: dict[str, Any]) -> dict[str, Any]:
@@ -152,6 +175,13 @@ def _check(runs, deltas, adjacency, group_size, report_goal) -> None:
   adjacency_lib.check(adjacency, group_size)
   if report_goal is not None and report_goal < 1:
     raise ValueError(f'report_goal must be at least 1, got {report_goal!r}')
+  for run in runs:
+    if run.sampling is not None and len(runs) > 1:
+      raise ValueError(
+          'sampling is for one run: guarantees of batches that were drawn are'
+          ' not composed over several'
+      )
+    sampled_lib.check(run, adjacency, group_size)
   kinds = {str(run.log.id_type) for run in runs}
   if len(kinds) > 1:
     raise log_lib.LogError(

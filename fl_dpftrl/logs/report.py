@@ -15,6 +15,7 @@ from fl_dpftrl.logs import guarantee_cards
 from fl_dpftrl.logs import mechanism
 from fl_dpftrl.logs import page
 from fl_dpftrl.logs import participants
+from fl_dpftrl.logs import sampled
 from fl_dpftrl.logs import setting as setting_lib
 
 Setting = setting_lib.Setting
@@ -185,7 +186,7 @@ def _alarms(
     words = _violation(statement)
     if void is None:
       words += (
-          ' The other two guarantees rest on the log, and stand.'
+          ' The worst case and what occurred rest on the log, and stand.'
           if 'observed' in statement
           else ' The worst case rests on the log, and stands.'
       )
@@ -193,6 +194,15 @@ def _alarms(
         page.card(
             page.element('h3', 'The declared participation was violated'),
             page.element('p', words),
+            kind='bad',
+        )
+    )
+  drawn = statement.get(sampled.part(statement), {'holds': True})
+  if not drawn['holds']:
+    alarms.append(
+        page.card(
+            page.element('h3', 'The log contradicts the stated sampling'),
+            page.element('p', _refuted(drawn, void)),
             kind='bad',
         )
     )
@@ -220,6 +230,20 @@ def _violation(statement: Mapping[str, Any]) -> str:
       f' {statement["min_sep"]} and {statement["max_participations"]}. What was'
       ' declared is void.'
   )
+
+
+def _refuted(drawn: Mapping[str, Any], void: str | None) -> str:
+  words = (
+      f'Batches were said to be drawn by {drawn["sampling"]}, of'
+      f' {drawn["num_examples"]:,} examples in {drawn["num_parts"]:,} parts and'
+      f' {drawn["batch_size"]:g} in a round'
+  )
+  if drawn['reason']:
+    words += f', but {drawn["reason"]}'
+  words += '. What was to follow from the draws is not guaranteed.'
+  if void is None:
+    words += ' The worst case takes the rounds of the log as given, and stands.'
+  return words
 
 
 def _hypothetical(setting: Setting) -> list[page.Html]:

@@ -7,6 +7,7 @@ import operator
 import numpy as np
 
 from fl_dpftrl import participation
+from fl_dpftrl.accounting import sampling as sampling_lib
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.strategies import base
 
@@ -106,11 +107,32 @@ class Run:
     log: who took part.
     noise: of as many rounds.
     declared: the schema that was announced before the run, if any.
+    sampling: how training drew its batches, where it is said.
+
+  Raises:
+    ValueError: where the sampling is of other rounds, or the noise changed or
+      began anew, of which no amplified guarantee is known here.
   """
 
   log: log_lib.Log
   noise: Noise
   declared: participation.MinSep | None = None
+  sampling: sampling_lib.Cyclic | None = None
+
+  def __post_init__(self):
+    if self.sampling is None:
+      return
+    if self.sampling.num_rounds != self.log.num_rounds:
+      raise ValueError(
+          f'sampling is of {self.sampling.num_rounds} rounds, but the log has'
+          f' {self.log.num_rounds}'
+      )
+    for name in ('changes', 'restarts'):
+      if getattr(self.noise, name):
+        raise ValueError(
+            f'sampling is for a run whose noise was the same throughout, got'
+            f' {name}={getattr(self.noise, name)!r}'
+        )
 
 
 def run(
@@ -121,12 +143,13 @@ def run(
     changes: tuple[tuple[int, float], ...] = (),
     restarts: tuple[int, ...] = (),
     declared: participation.MinSep | None = None,
+    sampling: sampling_lib.Cyclic | None = None,
 ) -> Run:
   """A run whose noise is that of a strategy for all rounds of its log.
 
   Raises:
     LogError: where the log has more rounds than the strategy can run.
-    ValueError: as of `Noise`.
+    ValueError: as of `Noise` and `Run`.
   """
   if not restarts:
     try:
@@ -140,4 +163,4 @@ def run(
       changes=changes,
       restarts=restarts,
   )
-  return Run(log=log, noise=noise, declared=declared)
+  return Run(log=log, noise=noise, declared=declared, sampling=sampling)

@@ -25,6 +25,7 @@ NUM_ROUNDS_KEY = 'num_rounds'
 VOID_KEY = 'fl_dpftrl.void_reason'
 NOISE_MULTIPLIER_KEY = 'fl_dpftrl.noise_multiplier'
 STRATEGY_KEY = 'fl_dpftrl.strategy_sha256'
+SAMPLING_KEY = 'fl_dpftrl.sampling'
 _OWN_PREFIX = 'fl_dpftrl.'
 _SUFFIXES = ', '.join(formats.READERS)
 

@@ -71,12 +71,14 @@ class LogTally:
     separations: for each difference of successive rounds of a device, how many.
     participations: for each number of rounds of a device, how many devices.
     witness: None where no device took part twice.
+    newcomers: for each round, devices that were in none before.
   """
 
   cohorts: Counts = Counts()
   separations: Counts = Counts()
   participations: Counts = Counts()
   witness: Witness | None = None
+  newcomers: Counts = Counts()
 
   def __add__(self, other: 'LogTally') -> 'LogTally':
     witnesses = [w for w in (self.witness, other.witness) if w is not None]
@@ -85,6 +87,7 @@ class LogTally:
         self.separations + other.separations,
         self.participations + other.participations,
         min(witnesses, key=lambda w: w.order, default=None),
+        self.newcomers + other.newcomers,
     )
 
 
@@ -281,4 +284,5 @@ def _count_log(
       Counts.of(apart[closest]),
       Counts.of(np.diff(starts, append=rounds.size)),
       witness,
+      Counts.of(rounds[starts]),
   )

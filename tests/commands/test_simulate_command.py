@@ -151,6 +151,40 @@ def test_traces_may_say_when_devices_are_there(capsys, tmp_path):
   assert hours <= {1, 2, 3, 4, 5, 6}
 
 
+@pytest.mark.parametrize('sampling', ['poisson', 'fixed_size', 'shuffled'])
+def test_batches_that_are_drawn_pass_replay(capsys, tmp_path, sampling):
+  log = tmp_path / 'log.parquet'
+  scheme = [
+      f'--sampling={sampling}', '--num_examples=6000', '--batch_size=50',
+      '--num_parts=8',
+  ]
+  result = run(
+      capsys, 'simulate', *scheme, '--num_rounds=200', f'--output={log}'
+  )
+  assert FIELDS <= result.keys() and result['min_sep'] % 8 == 0
+  strategy = tmp_path / 'banded.json'
+  run(
+      capsys, 'optimize', '--mechanism=banded_toeplitz', '--num_bands=8',
+      '--num_rounds=200', '--min_sep=8', f'--output={strategy}',
+  )
+  given = [f'--strategy={strategy}', '--noise_multiplier=2', '--delta=1e-6']
+  replayed = run(capsys, 'replay', f'--log={log}', *given, *scheme)
+  claim = replayed['shuffled' if sampling == 'shuffled' else 'amplified']
+  planned = run(capsys, 'account', *given, '--num_rounds=200', *scheme)
+  assert claim['holds'] and claim['epsilon'] == planned['epsilon']
+
+
+def test_devices_and_batches_do_not_mix(capsys):
+  scheme = ['--sampling=poisson', '--num_examples=60', '--batch_size=5']
+  rounds = '--num_rounds=3'
+  for flag in ('--population=5', '--timer_rounds=2', '--report=page.html'):
+    err = refused(capsys, 'simulate', *scheme, rounds, flag)
+    assert f'{flag} is for devices' in err
+  assert '--population is needed' in refused(capsys, 'simulate', rounds)
+  err = refused(capsys, 'simulate', *SMALL, '--num_parts=3')
+  assert '--num_parts=3 needs --sampling' in err
+
+
 def test_help_has_an_example_that_runs():
   shown = subprocess.run(
       [sys.executable, '-m', 'fl_dpftrl.commands.main', 'simulate', '--help'],

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from fl_dpftrl.accounting import sampling
 from fl_dpftrl.logs import embedded
 from fl_dpftrl.logs import engines
 from fl_dpftrl.logs import log as log_lib
@@ -18,7 +19,9 @@ from fl_dpftrl.logs import runs
 from fl_dpftrl.logs import schema
 from fl_dpftrl.logs import shards
 from fl_dpftrl.logs import tally
+from fl_dpftrl.simulation import partition
 from fl_dpftrl.strategies import blt
+from fl_dpftrl.strategies import identity
 from fl_dpftrl.strategies import tree
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
@@ -88,6 +91,32 @@ def test_spark_gives_the_same_statement(tmp_path, spark, as_text):
         for engine in (embedded.count, spark)
     )
     assert json.dumps(own) == json.dumps(other)
+
+
+@pytest.mark.slow
+def test_spark_gives_the_same_of_batches_that_were_drawn(tmp_path, spark):
+  scheme = sampling.CyclicPoisson(
+      num_rounds=60, num_examples=400, batch_size=12.0, num_parts=2
+  )
+  cohorts = list(partition.Partition(scheme=scheme, seed=1).rounds())
+  schema.write_log(
+      tmp_path / 'l.parquet',
+      rounds=np.repeat(np.arange(60), [c.device_ids.size for c in cohorts]),
+      device_ids=np.concatenate([c.device_ids for c in cohorts]),
+      num_rounds=60,
+  )
+  run = replay.run(
+      replay.read_log(tmp_path / 'l.parquet'),
+      identity.Identity(),
+      noise_multiplier=4.0,
+      sampling=scheme,
+  )
+  own, other = (
+      replay.replay(run, deltas=1e-6, engine=engine)
+      for engine in (embedded.count, spark)
+  )
+  assert own['amplified']['holds']
+  assert json.dumps(own) == json.dumps(other)
 
 
 @pytest.mark.slow
@@ -170,3 +199,4 @@ def test_parts_add_up(seed, cuts, as_text, threads):
       assert a.cohorts.to_dict() == b.cohorts.to_dict()
       assert a.separations.to_dict() == b.separations.to_dict()
       assert a.participations.to_dict() == b.participations.to_dict()
+      assert a.newcomers.to_dict() == b.newcomers.to_dict()

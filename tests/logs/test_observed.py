@@ -55,6 +55,9 @@ def test_equals_a_count_by_hand(log, as_text):
   happened = of_table(rows, num_rounds, as_text)
   assert happened.num_rounds == num_rounds
   assert happened.num_devices == len(devices)
+  assert happened.newcomers.to_dict() == collections.Counter(
+      rounds[0] for rounds in devices.values()
+  )
   assert happened.num_participations == len(rows)
   assert happened.min_sep == min(separations, default=num_rounds)
   assert happened.max_participations == max(map(len, devices.values()))

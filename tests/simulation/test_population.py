@@ -20,7 +20,7 @@ def test_rates_are_log_normal():
   assert np.median(people.rates) == pytest.approx(3.0, rel=0.02)
   assert np.log(people.rates).std() == pytest.approx(0.7, rel=0.02)
   alike = population.Population(num_devices=9, rate_spread=0.0)
-  assert (alike.rates == 1.0).all()
+  assert (alike.rates == 2.0).all()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,30 @@
+"""What simulating a log costs at the least: random devices, counted and written.
+
+    python -m benchmarks.population.limit DEVICES GOAL ROUNDS FILE.parquet
+
+Every round draws its devices at random, without timers, availability or
+dropout, and drops those that it drew twice.
+"""
+
+import sys
+
+import numpy as np
+
+from fl_dpftrl.logs import streamed
+from fl_dpftrl.simulation import attendance as attendance_lib
+from fl_dpftrl.simulation import cohorts
+
+
+def main(num_devices: int, goal: int, num_rounds: int, path: str) -> None:
+  rng = np.random.default_rng(0)
+  attendance = attendance_lib.Attendance()
+  with streamed.writer(path, num_rounds=num_rounds) as append:
+    for t in range(num_rounds):
+      ids = np.unique(rng.integers(num_devices, size=goal))
+      append(t, ids, t)
+      attendance.add(cohorts.Cohort(t, ids, t, t))
+  print(attendance.num_participations)
+
+
+if __name__ == '__main__':
+  main(*map(int, sys.argv[1:4]), sys.argv[4])
