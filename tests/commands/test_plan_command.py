@@ -10,7 +10,7 @@ from fl_dpftrl import catalogue
 from fl_dpftrl.commands import main
 from fl_dpftrl.commands import progress
 
-RUN = '--population=1200 --report_goal=10 --num_rounds=80 --timer_hours=12'
+RUN = '--population=1200 --report_goal=10 --num_rounds=80 --timer_hours=4'
 PRIVACY = '--delta=1e-6 --noise_multiplier=9'
 FAST = '--strategies=blt:2,banded,tree_full,blt-b100'
 LINE = f'plan {RUN} {PRIVACY} {FAST}'
