@@ -10,7 +10,8 @@ ROOT = pathlib.Path(__file__).parent.parent
 HEAVY = ('jax', 'jaxlib', 'tensorflow', 'tensorflow_federated')
 ROOMS = (
     'accounting', 'commands', 'comparison', 'error', 'logs', 'noise/engine',
-    'noise/reference', 'optimization', 'sensitivity', 'simulation', 'strategies',
+    'noise/reference', 'optimization', 'planning', 'sensitivity', 'simulation',
+    'strategies',
 )
 
 

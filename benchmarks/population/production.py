@@ -111,7 +111,7 @@ def page(predictions: list[Prediction]) -> str:
         f'{100 * p.off:+.1f} %',
     ])
   return '\n'.join([
-      '## Runs of production',
+      '# Published runs of production that predict each other',
       '',
       'Of one published run of a language the smallest population that explains'
       ' it is found, with its timer in days (of 1, 2, 3, 4, 7 and 14), at a scale'

@@ -99,9 +99,7 @@ def flatness(rows: list[Row]) -> float | None:
   return max(times) / min(times)
 
 
-def document(
-    about: dict, rows: list[Row], predictions: list[production.Prediction]
-) -> str:
+def document(about: dict, rows: list[Row]) -> str:
   """The Markdown page of a measurement."""
   flat = flatness(rows)
   lines = [
@@ -124,9 +122,22 @@ def document(
         f' longest time a participation is {flat:.2f}× the shortest.',
         '',
     ]
-  if predictions:
-    lines += [production.page(predictions), '']
   return '\n'.join(lines)
+
+
+def sizes(about: dict, folder: pathlib.Path, repeats: int) -> int:
+  """Measures every case; the exit status."""
+  rows: list[Row] = []
+  for case in (cases.PRODUCTION, *cases.GROWING):
+    rows.append(measure(case, repeats))
+    data = {
+        **about,
+        'rows': [row.as_json() for row in rows],
+        'flatness': flatness(rows),
+    }
+    pages.write(folder, cases.PREFIX, document(about, rows), data)
+  print(document(about, rows))
+  return int(any(row.ours.failures or row.limit.failures for row in rows))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -137,8 +148,8 @@ def main(arguments: list[str] | None = None) -> int:
   add = parser.add_argument
   add('--repeats', type=int, default=3, help='runs of each side (default: 3)')
   add(
-      '--no-production', action='store_true',
-      help='leave out the runs of production, which take ten minutes',
+      '--production', action='store_true',
+      help='instead, published runs that predict each other: ten minutes',
   )
   add('--output', default='benchmarks/results', help='folder of the results')
   args = parser.parse_args(arguments)
@@ -148,28 +159,14 @@ def main(arguments: list[str] | None = None) -> int:
   }
   folder = pathlib.Path(args.output)
   folder.mkdir(parents=True, exist_ok=True)
-  rows: list[Row] = []
-  predictions: list[production.Prediction] = []
-
-  def write() -> None:
-    data = {
-        **about,
-        'rows': [row.as_json() for row in rows],
-        'flatness': flatness(rows),
-        'production': [p.as_json() for p in predictions],
-    }
-    text = document(about, rows, predictions)
-    pages.write(folder, cases.PREFIX, text, data)
-
-  for case in (cases.PRODUCTION, *cases.GROWING):
-    rows.append(measure(case, args.repeats))
-    write()
-  if not args.no_production:
-    for language in production.LANGUAGES:
-      predictions.append(production.predict(language))
-      write()
-  print(document(about, rows, predictions))
-  return int(any(row.ours.failures or row.limit.failures for row in rows))
+  if not args.production:
+    return sizes(about, folder, args.repeats)
+  predictions = [production.predict(pair) for pair in production.LANGUAGES]
+  text = production.page(predictions)
+  data = {**about, 'predictions': [p.as_json() for p in predictions]}
+  pages.write(folder, f'{cases.PREFIX}-production', text + '\n', data)
+  print(text)
+  return 0
 
 
 if __name__ == '__main__':

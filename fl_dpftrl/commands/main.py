@@ -12,7 +12,7 @@ import fl_dpftrl
 
 COMMANDS = (
     'optimize', 'describe', 'compare', 'account', 'calibrate', 'extrapolate',
-    'replay', 'simulate',
+    'replay', 'simulate', 'plan',
 )
 
 _PROGRAM = 'fl-dpftrl'

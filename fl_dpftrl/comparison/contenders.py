@@ -24,6 +24,8 @@ class Contender:
       are not those that it is measured at.
     optimised: whether `find` looks for the best.
     workload: that its strategy file was made for; None where it has none.
+    find_range: takes several schemas, of which one will hold, and the keywords
+      over and those of `find`; None where there is no such thing.
   """
 
   label: str
@@ -32,6 +34,7 @@ class Contender:
   made_for: Mapping[str, int] = dataclasses.field(default_factory=dict)
   optimised: bool = False
   workload: workloads.Workload | None = None
+  find_range: Callable[..., base.Strategy] | None = None
 
   def target(self, schema: participation.MinSep) -> participation.MinSep:
     """What its strategy is found for where it is measured at `schema`."""
@@ -60,13 +63,16 @@ def contenders(
       found.append(_given(name))
       continue
     optimizer = registry.OPTIMIZERS[mechanism]
-    find = optimizer.optimize
+    find, find_range = optimizer.optimize, optimizer.optimize_range
     if colon:
-      find = functools.partial(find, **_size(name, optimizer, size))
+      sized = _size(name, optimizer, size)
+      find = functools.partial(find, **sized)
+      find_range = find_range and functools.partial(find_range, **sized)
     fixed = mechanism in catalogue.parameter_free()
     for fields in ({},) if fixed else made_for:
       found.append(Contender(
-          _label(name, fields), mechanism, find, fields, optimised=not fixed
+          _label(name, fields), mechanism, find, fields,
+          optimised=not fixed, find_range=find_range,
       ))
   labels = [contender.label for contender in found]
   for label in labels:

@@ -38,6 +38,21 @@ def join(*children: Any, by: str = '') -> Html:
   )
 
 
+def document(title: str, *children: Any, style: str = '') -> str:
+  """A whole page, which needs nothing from elsewhere."""
+  head = element(
+      'head',
+      element('meta', charset='utf-8'),
+      element(
+          'meta', name='viewport', content='width=device-width, initial-scale=1'
+      ),
+      element('title', title),
+      element('style', Html(STYLE + style)),
+  )
+  body = element('body', element('main', element('h1', title), *children))
+  return f'<!DOCTYPE html>\n{element("html", head, body, lang="en")}\n'
+
+
 def definitions(*items: tuple[Any, Any], **attributes: Any) -> Html:
   """Names with their values."""
   rows = [

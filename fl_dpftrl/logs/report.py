@@ -52,9 +52,8 @@ def report(statement: Mapping[str, Any], setting: Setting) -> str:
   void = _void_reason(statement, setting)
   title = f'Privacy report: {setting.run}'
   several = 'runs' in statement
-  body = page.element(
-      'main',
-      page.element('h1', title),
+  return page.document(
+      title,
       _readers(statement),
       _headline(statement, setting, void),
       *_alarms(statement, void),
@@ -74,17 +73,6 @@ def report(statement: Mapping[str, Any], setting: Setting) -> str:
       checklist.provenance(statement, setting),
       page.embedded_json('statement', dict(statement)),
   )
-  head = page.element(
-      'head',
-      page.element('meta', charset='utf-8'),
-      page.element(
-          'meta', name='viewport', content='width=device-width, initial-scale=1'
-      ),
-      page.element('title', title),
-      page.element('style', page.Html(page.STYLE)),
-  )
-  whole = page.element('html', head, page.element('body', body), lang='en')
-  return f'<!DOCTYPE html>\n{whole}\n'
 
 
 def _void_reason(

@@ -111,8 +111,9 @@ class Attendance:
     """What a timer of so many seconds comes to; None if it outlasts the rounds."""
     rounds = []
     for t, started in enumerate(self.started):
-      # Times of cohorts are whole seconds, rounded outwards.
-      again = bisect.bisect_left(self.closed, started + seconds)
+      # Times of cohorts are whole seconds, rounded outwards. A round may be
+      # longer than the timer, and has nobody twice.
+      again = max(bisect.bisect_left(self.closed, started + seconds), t + 1)
       if again == self.num_rounds:
         break
       rounds.append(again - t)

@@ -339,13 +339,14 @@ class _Rounds:
     if self._clock > latest:
       self._stall(
           'too few devices could be reached and reported within'
-          f' {self._server.max_wait_days:g} simulated days'
+          f' {self._server.max_wait_days:g} simulated days',
+          'more devices, a longer wait, or a smaller report goal',
       )
 
-  def _stall(self, reason: str) -> NoReturn:
+  def _stall(self, reason: str, remedy: str | None = None) -> NoReturn:
     goal, devices = self._server.report_goal, self._population.num_devices
+    remedy = remedy or self._simulation.timer.remedy(devices, goal)
     raise StalledRound(
         f'round {self._round} stalled: {reason} for a report goal of {goal} in'
-        f' a population of {devices}; what would do:'
-        f' {self._simulation.timer.remedy(devices, goal)}'
+        f' a population of {devices}; what would do: {remedy}'
     )

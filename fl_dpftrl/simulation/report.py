@@ -101,9 +101,8 @@ def page_of(
   shown = lambda field: page.figure(result, field)
   title = 'Simulated population'
   server = simulation.server
-  body = page.element(
-      'main',
-      page.element('h1', title),
+  return page.document(
+      title,
       page.card(
           page.element(
               'p', 'min-sep b = ', shown('min_sep'),
@@ -147,17 +146,6 @@ def page_of(
       page.element('pre', command),
       page.embedded_json('simulation', dict(result)),
   )
-  head = page.element(
-      'head',
-      page.element('meta', charset='utf-8'),
-      page.element(
-          'meta', name='viewport', content='width=device-width, initial-scale=1'
-      ),
-      page.element('title', title),
-      page.element('style', page.Html(page.STYLE)),
-  )
-  whole = page.element('html', head, page.element('body', body), lang='en')
-  return f'<!DOCTYPE html>\n{whole}\n'
 
 
 def _most(simulation: cohorts.Simulation) -> int:

@@ -1,5 +1,6 @@
 """The training command from outside: its flags and what it leaves."""
 
+import csv
 import json
 import pathlib
 import stat
@@ -9,6 +10,8 @@ import sys
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+
+from fl_dpftrl.simulation import cohorts
 
 pytestmark = pytest.mark.tff
 
@@ -78,6 +81,20 @@ def test_counts_equal_a_recount_of_the_log_by_hand(run):
   assert statement['min_sep'] == min(separations) >= 5
   assert statement['max_participations'] == max(map(len, rounds_of.values()))
   assert statement['declared']['holds'] is True
+
+
+def test_simulated_days_are_those_of_the_log(run):
+  folder, _ = run
+  log = pq.read_table(folder / 'participation.parquet').to_pylist()
+  closed = {row['round']: row['timestamp'].timestamp() for row in log}
+  with (folder / 'metrics.csv').open(newline='') as file:
+    rows = [row for row in csv.DictReader(file) if row['simulated_days']]
+  assert rows
+  for row in rows:
+    seconds = closed[int(row['round'])] - cohorts.START
+    assert float(row['simulated_days']) == pytest.approx(
+        seconds / 86400, abs=1e-4
+    )
 
 
 def test_replay_gives_the_figures_of_the_report(run):

@@ -147,6 +147,12 @@ def test_round_lengths_explain_the_min_sep_of_a_timer_in_hours():
   assert back[0] - first.round == timed.fewest
 
 
+def test_rounds_that_are_longer_than_the_timer():
+  slow = simulation(40, timer.HourTimer(0.5), 30, report_minutes=120.0)
+  attendance = attended(run(slow, 6))
+  assert attendance.timed(0.5 * HOUR).fewest == 1 == attendance.min_sep
+
+
 def test_a_timer_longer_than_the_run_lets_nobody_return():
   history = run(simulation(4000, timer.HourTimer(5000.0), 10), 300)
   assert attended(history).max_participations == 1
@@ -198,8 +204,9 @@ def test_a_goal_that_timers_in_hours_keep_away_stalls():
 
 def test_a_goal_that_no_night_reaches_stalls():
   never = availability.Nightly(charging_nights=0.0, daytime=0.0)
-  with pytest.raises(cohorts.StalledRound, match='3 simulated days'):
+  with pytest.raises(cohorts.StalledRound, match='3 simulated days') as raised:
     run(simulation(50, goal=45, max_wait_days=3.0, availability=never), 1)
+  assert 'a smaller report goal' in str(raised.value)
 
 
 def test_time_moves_on_to_the_night():

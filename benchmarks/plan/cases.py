@@ -1,0 +1,94 @@
+"""Which runs are planned."""
+
+import argparse
+import dataclasses
+
+from fl_dpftrl.commands import population_flags
+from fl_dpftrl.simulation import cohorts
+
+PREFIX = 'plan'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Case:
+  """A population and what is to be run on it.
+
+  Attributes:
+    size: in a word.
+    population: devices.
+    report_goal: devices in each cohort.
+    num_rounds: n.
+    flags: others, as on the command line.
+    timeout: seconds after which the command is ended.
+  """
+
+  size: str
+  population: int
+  report_goal: int
+  num_rounds: int
+  flags: tuple[str, ...]
+  timeout: float = 1800.0
+
+  @property
+  def name(self) -> str:
+    """Such as plan-3M."""
+    return f'{PREFIX}-{self.size}'
+
+  @property
+  def words(self) -> list[str]:
+    """What describes the population, as on the command line."""
+    return [
+        f'--population={self.population}',
+        f'--report_goal={self.report_goal}',
+        f'--num_rounds={self.num_rounds}',
+        *self.flags,
+    ]
+
+  def simulate(
+      self,
+      *,
+      seed: int,
+      num_devices: int | None = None,
+      report_goal: int | None = None,
+  ) -> cohorts.Simulation:
+    """As of `planning.forecast.Simulate`."""
+    parser = argparse.ArgumentParser()
+    population_flags.add_arguments(parser)
+    return population_flags.simulation(
+        parser.parse_args(self.words),
+        seed=seed,
+        num_devices=num_devices,
+        report_goal=report_goal,
+    )
+
+
+_THREE_MILLION = {
+    'population': 3_000_000, 'report_goal': 6500, 'num_rounds': 2000
+}
+
+CASES = (
+    Case(size='3M', **_THREE_MILLION, flags=('--timer_hours=72',)),
+    # Rounds that wait for all whom they chose: b differs from seed to seed.
+    Case(
+        size='3M-exact', **_THREE_MILLION,
+        flags=('--timer_hours=72', '--clients_per_round=6500', '--dropout=0'),
+    ),
+)
+
+
+def select(words: list[str]) -> list[Case]:
+  """Cases whose name holds one of the words; all where there are none.
+
+  Raises:
+    ValueError: for a word that no case holds.
+  """
+  for word in words:
+    if not any(word in case.name for case in CASES):
+      raise ValueError(
+          f'no case is called {word!r}; there are'
+          f' {", ".join(case.name for case in CASES)}'
+      )
+  return [
+      case for case in CASES
+      if not words or any(word in case.name for word in words)
+  ]

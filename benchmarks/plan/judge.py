@@ -1,0 +1,165 @@
+"""Plans from some simulations, judged by the others as if they were the run."""
+
+import dataclasses
+import functools
+from typing import Callable, Sequence
+
+from fl_dpftrl import participation
+from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.comparison import contenders as contenders_lib
+from fl_dpftrl.planning import candidates
+from fl_dpftrl.planning import forecast as forecast_lib
+from fl_dpftrl.planning import recommendation
+from fl_dpftrl.planning import trial
+
+NAMES = (
+    *candidates.MECHANISMS, 'blt-b100', 'blt-b400', 'blt-b1000',
+)
+NUM_SIMULATIONS = 3
+NOISE_MULTIPLIER, DELTA = 7.379, 1e-10
+
+_OBJECTIVE = 'max'
+
+Found = list[candidates.Candidate]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Verdict:
+  """One plan, and what the log of another seed allows.
+
+  Attributes:
+    seed: of the log.
+    max_copies: that the plan and hindsight may keep.
+    planned: n, b and k that the plan accounts for.
+    log: those of the log.
+    recommended: strategy of the plan.
+    best: strategy of hindsight.
+    loss: of the plan's strategy under the log.
+    best_loss: of hindsight's.
+    predicted_epsilon: of the plan, before the run.
+    epsilon: with the log.
+  """
+
+  seed: int
+  max_copies: int
+  planned: participation.MinSep
+  log: participation.MinSep
+  recommended: str
+  best: str
+  loss: float
+  best_loss: float
+  predicted_epsilon: float
+  epsilon: float
+
+  @property
+  def excess(self) -> float:
+    """By how much the plan's loss is above the best, relative to that."""
+    return self.loss / self.best_loss - 1.0
+
+  @property
+  def is_covered(self) -> bool:
+    """Whether the log kept to what was planned for."""
+    return (
+        self.log.min_sep >= self.planned.min_sep
+        and self.log.participations <= self.planned.participations
+    )
+
+
+class Judge:
+  """Finds each strategy once.
+
+  Args:
+    names: of the strategies that plans and hindsight choose from.
+    progress: told what is being found.
+  """
+
+  def __init__(
+      self,
+      names: Sequence[str] = NAMES,
+      progress: Callable[[str], None] = lambda text: None,
+  ):
+    self._contenders = [
+        _remembering(contender, progress)
+        for contender in contenders_lib.contenders(names)
+    ]
+    self._hindsight = functools.cache(self._find_for)
+
+  def verdicts(
+      self,
+      outcomes: Sequence[trial.Outcome],
+      index: int,
+      max_copies: Sequence[int],
+  ) -> list[Verdict]:
+    """The plan from the simulations after one of them, judged by that one.
+
+    Args:
+      outcomes: of simulations with different seeds.
+      index: of the one that judges.
+      max_copies: a verdict for each.
+    """
+    after = [
+        outcomes[(index + 1 + i) % len(outcomes)]
+        for i in range(NUM_SIMULATIONS)
+    ]
+    forecast = forecast_lib.of(after)
+    log = outcomes[index].schema
+    found = self._find(forecast.schemas, forecast.planned)
+    epsilon = lambda candidate, schema: gaussian.from_sensitivity(
+        candidate.files[schema].sensitivity, schema,
+        noise_multiplier=NOISE_MULTIPLIER, delta=DELTA,
+    ).epsilon
+    verdicts = []
+    for most in max_copies:
+      chosen = recommendation.choose(found, forecast.schemas, most)
+      ours = candidates.measure(
+          chosen.contender, chosen.strategy, [log], objective=_OBJECTIVE
+      )
+      best = recommendation.choose(self._hindsight(log), [log], most)
+      verdicts.append(Verdict(
+          seed=outcomes[index].seed,
+          max_copies=most,
+          planned=forecast.planned,
+          log=log,
+          recommended=chosen.label,
+          best=best.label,
+          loss=ours.loss(log),
+          best_loss=best.loss(log),
+          predicted_epsilon=epsilon(chosen, forecast.planned),
+          epsilon=epsilon(ours, log),
+      ))
+    return verdicts
+
+  def _find_for(self, log: participation.MinSep) -> Found:
+    return self._find([log], log)
+
+  def _find(self, schemas, planned) -> Found:
+    found = candidates.find(
+        self._contenders, schemas, planned, objective=_OBJECTIVE
+    )
+    return [c for c in found if isinstance(c, candidates.Candidate)]
+
+
+def _remembering(contender, progress):
+  """The contender, whose strategies are found once for each argument."""
+
+  @functools.cache
+  def find(schema):
+    progress(f'{contender.label} for {_said(schema)}')
+    return contender.find(schema, objective=_OBJECTIVE)
+
+  @functools.cache
+  def find_range(schemas, over):
+    progress(f'{contender.label} for {"; ".join(map(_said, schemas))}')
+    return contender.find_range(schemas, objective=_OBJECTIVE, over=over)
+
+  return dataclasses.replace(
+      contender,
+      find=lambda schema, **kwargs: find(schema),
+      find_range=contender.find_range and (
+          lambda schemas, over, **kwargs: find_range(tuple(schemas), over)
+      ),
+  )
+
+
+def _said(schema: participation.MinSep) -> str:
+  return f'b={schema.min_sep}, k={schema.participations}'

@@ -1,0 +1,150 @@
+"""Plans runs, each judged by a simulation that it does not know.
+
+    python -m benchmarks.plan.run --only=plan-3M-exact
+"""
+
+import argparse
+import pathlib
+import sys
+import time
+
+from benchmarks import pages
+from benchmarks import process
+from benchmarks import sides
+from benchmarks.plan import cases
+from benchmarks.plan import judge
+from benchmarks.plan import results
+from fl_dpftrl.planning import trial
+from fl_dpftrl.planning import workers
+
+CORES = 2
+MAX_COPIES = (16, 1000)
+
+
+def command(case: cases.Case) -> list[str]:
+  """`fl-dpftrl plan` for a case, by the interpreter that runs this."""
+  return [
+      sys.executable, '-m', 'fl_dpftrl.commands.main', 'plan', *case.words,
+      f'--noise_multiplier={judge.NOISE_MULTIPLIER}', f'--delta={judge.DELTA}',
+      f'--num_simulations={judge.NUM_SIMULATIONS}', '--json',
+  ]
+
+
+class Lines:
+  """Progress on stderr: a line every few seconds."""
+
+  def __init__(self, seconds: float = 5.0):
+    self._seconds, self._next = seconds, 0.0
+
+  def __call__(self, text: str) -> None:
+    if time.monotonic() >= self._next:
+      print(text, file=sys.stderr)
+      self._next = time.monotonic() + self._seconds
+
+
+def measure(case: cases.Case, num_seeds: int, lines: Lines) -> results.Row:
+  """Simulates with each seed, plans, judges, and times the command."""
+  tasks = [
+      trial.Task(
+          simulation=case.simulate(seed=seed), checkpoints=(case.num_rounds,)
+      )
+      for seed in range(num_seeds)
+  ]
+  trials = workers.run(
+      tasks,
+      num_workers=CORES,
+      progress=lambda share: lines(
+          f'{case.name}: {100.0 * share:.0f} % of the simulations'
+      ),
+  )
+  outcomes = [t.outcomes[-1] for t in trials]
+  judges = judge.Judge(
+      judge.NAMES, lambda text: lines(f'{case.name}: {text}')
+  )
+  verdicts = [
+      verdict
+      for index in range(num_seeds)
+      for verdict in judges.verdicts(outcomes, index, MAX_COPIES)
+  ]
+  lines(f'{case.name}: the command')
+  done = process.run(command(case), timeout=case.timeout)
+  side = sides.Side()
+  side = side.failed(done.failure) if done.failure else side.finished(done)
+  return results.Row(case, outcomes, verdicts, side)
+
+
+def document(about: dict, rows: list[results.Row]) -> str:
+  """The Markdown page of a measurement."""
+  return '\n'.join([
+      '# Planning a run: fl-dpftrl plan against hindsight',
+      '',
+      f'For each seed: the plan from {judge.NUM_SIMULATIONS} simulations with'
+      ' other seeds, and this one as the log of the run. Its own n, b and k'
+      ' give the best that hindsight allows, found among the same strategies'
+      ' and with no more copies of the model.',
+      'Losses are max loss under what the log came to; least–most over the'
+      ' seeds. ε is at the noise multiplier'
+      f' {judge.NOISE_MULTIPLIER:g} and δ = {judge.DELTA:g}: predicted with'
+      ' the n, b and k that are planned for, and by what the log came to.',
+      '',
+      f'{about["date"]}, {about["processor"]},'
+      f' {about["cores_used"] or "any"} of {about["cores"]} cores.'
+      f' {pages.said(about["versions"])}.',
+      '',
+      results.table(rows),
+      '',
+      *(row.forecast() for row in rows),
+      '',
+  ])
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+  parser = argparse.ArgumentParser(
+      prog='python -m benchmarks.plan.run', description=__doc__.split('\n')[0]
+  )
+  add = parser.add_argument
+  add('--only', default='', help='parts of names, with commas between')
+  add('--seeds', type=int, default=20, help='simulations (default: 20)')
+  add('--output', default='benchmarks/results', help='folder of the results')
+  args = parser.parse_args(arguments)
+  args.words = [w for w in args.only.split(',') if w not in ('', 'all')]
+  try:
+    args.cases = cases.select(args.words)
+    if args.seeds <= judge.NUM_SIMULATIONS:
+      raise ValueError(
+          f'--seeds must be above {judge.NUM_SIMULATIONS}, got {args.seeds}'
+      )
+  except ValueError as e:
+    parser.error(str(e))
+  return args
+
+
+def file_name(words: list[str]) -> str:
+  """Of the results, without suffix: plan, plan-3M-exact."""
+  more = [word.removeprefix(cases.PREFIX).strip('-') for word in words]
+  return '-'.join(filter(None, [cases.PREFIX, *more]))
+
+
+def main(arguments: list[str] | None = None) -> int:
+  args = parse(arguments)
+  about = {
+      **pages.machine(CORES if process.pin(CORES) else None),
+      'versions': pages.versions(sys.executable, 'numpy', 'scipy'),
+  }
+  rows, lines = [], Lines()
+  for case in args.cases:
+    rows.append(measure(case, args.seeds, lines))
+    print(results.table(rows[-1:]), file=sys.stderr)
+  text = document(about, rows)
+  print(text)
+  pages.write(
+      pathlib.Path(args.output),
+      file_name(args.words),
+      text,
+      {**about, 'rows': [row.as_json() for row in rows]},
+  )
+  return int(not all(row.passes and not row.command.failures for row in rows))
+
+
+if __name__ == '__main__':
+  sys.exit(main())

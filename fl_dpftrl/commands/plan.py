@@ -1,0 +1,205 @@
+"""What to run for a population, and the ε that is to be expected."""
+
+import argparse
+import functools
+import os
+import pathlib
+import shlex
+import time
+from typing import Any
+
+from fl_dpftrl import catalogue
+from fl_dpftrl import files
+from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.commands import flags
+from fl_dpftrl.commands import plan_text
+from fl_dpftrl.commands import population_flags
+from fl_dpftrl.commands import progress
+from fl_dpftrl.comparison import contenders as contenders_lib
+from fl_dpftrl.planning import planner
+from fl_dpftrl.planning import report
+from fl_dpftrl.planning import statement as statement_lib
+
+HELP = 'simulates a population and recommends a strategy, noise and ε'
+
+EXAMPLE = (
+    'fl-dpftrl plan --population=3000000 --report_goal=6500 --num_rounds=2000'
+    ' --timer_hours=72 --delta=1e-10 --noise_multiplier=7.4 --output=plan.json'
+    ' --report=plan.html'
+)
+
+# Of the planned report goal, and of the planned number of rounds.
+_GOALS, _ROUNDS = (0.5, 2, 4), (0.5, 2)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  add = parser.add_argument
+  population_flags.add_arguments(parser)
+  add('--delta', type=float, required=True, help='δ')
+  noise = parser.add_mutually_exclusive_group(required=True)
+  noise.add_argument(
+      '--noise_multiplier', type=float, metavar='SIGMA',
+      help='standard deviation of Z over the clip norm, for the recommended'
+      ' strategy as stored',
+  )
+  noise.add_argument(
+      '--epsilon', type=float,
+      help='instead: the ε that is not to be exceeded, as far as is foreseen',
+  )
+  add(
+      '--objective', choices=catalogue.OBJECTIVES, default='max',
+      help='the loss to make small (default: max)',
+  )
+  add(
+      '--max_copies', type=int, default=planner.MAX_COPIES,
+      help='copies of the model that noise may keep, which go through every'
+      f' round (default: {planner.MAX_COPIES}); others are alternatives',
+  )
+  add(
+      '--strategies', type=flags.names,
+      help='separated by commas, to choose from: mechanisms (blt, or blt:3 with'
+      ' its size), names in matrices/, files (default: all that are found in a'
+      ' few minutes)',
+  )
+  add(
+      '--num_simulations', type=int, default=3,
+      help='of the planned run, with the seeds from --seed on (default: 3)',
+  )
+  add(
+      '--report_goals', type=flags.values, metavar='R',
+      help='others to compare with, one simulation each (default: half, twice'
+      f' and four times --report_goal): {flags.SEVERAL}',
+  )
+  add(
+      '--num_workers', type=int, default=2,
+      help='simulations at a time, which does not change what comes out'
+      ' (default: 2)',
+  )
+  add('--output', metavar='FILE.json', help='write the strategy file there')
+  add('--report', metavar='FILE.html', help='write a page there')
+  parser.set_defaults(parser=parser)
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+  """Simulates, finds, chooses, and writes what was asked for."""
+  _check(args)
+  start, shown = time.monotonic(), progress.Progress('plan')
+  goal, rounds = args.report_goal, args.num_rounds
+  goals = args.report_goals
+  if goals is None:
+    goals = sorted({max(1, int(f * goal)) for f in _GOALS})
+  plan = planner.plan(
+      functools.partial(population_flags.simulation, args),
+      num_rounds=rounds,
+      seeds=range(args.seed, args.seed + args.num_simulations),
+      delta=args.delta,
+      noise_multiplier=args.noise_multiplier,
+      epsilon=args.epsilon,
+      objective=args.objective,
+      max_copies=args.max_copies,
+      strategies=args.strategies,
+      report_goals=[other for other in goals if other != goal],
+      more_rounds=sorted({max(1, int(f * rounds)) for f in _ROUNDS} - {rounds}),
+      num_workers=args.num_workers,
+      progress=shown.say,
+  )
+  statement = {
+      'population': args.population,
+      'report_goal': goal,
+      'num_rounds': rounds,
+      'timer_hours': args.timer_hours,
+      'timer_rounds': args.timer_rounds,
+      'seed': args.seed,
+      **statement_lib.statement(plan),
+      'wall_seconds': time.monotonic() - start,
+      'output': args.output,
+      'report': args.report,
+  }
+  if args.output is not None:
+    catalogue.save(
+        args.output,
+        plan.best.candidate.strategy,
+        schema=plan.best.guarantee.schema,
+        objective=args.objective,
+    )
+  if args.report is not None:
+    text = report.report(
+        statement,
+        plan.forecast.closer,
+        setting=_setting(args),
+        command=_command(args),
+    )
+    files.write_durably(args.report, text.encode())
+  return statement
+
+
+def _check(args: argparse.Namespace) -> None:
+  """Refuses before the work what would be refused after it."""
+  gaussian.epsilon(1.0, args.delta)
+  for name in ('noise_multiplier', 'epsilon'):
+    if getattr(args, name) is not None:
+      gaussian.check_positive(name, getattr(args, name))
+  for name, least in (
+      ('max_copies', 0), ('num_simulations', 1), ('num_workers', 1)
+  ):
+    value = getattr(args, name)
+    if value < least:
+      raise ValueError(f'--{name}={value} must be at least {least}')
+  if args.strategies is not None:
+    try:
+      contenders_lib.contenders(args.strategies)
+    except ValueError as e:
+      raise ValueError(f'--strategies: {e}') from e
+  for name, suffix in (('output', '.json'), ('report', '.html')):
+    value = getattr(args, name)
+    if value is None:
+      continue
+    path = pathlib.Path(value)
+    if path.suffix != suffix:
+      raise ValueError(f'--{name}={value} must end in {suffix}')
+    if not path.parent.is_dir():
+      raise ValueError(f'--{name}={value}: its folder does not exist')
+
+
+def _given(args: argparse.Namespace) -> dict[str, str]:
+  """What was given, and differs from what it is by default, as text."""
+  found = {}
+  for action in args.parser._actions:  # pylint: disable=protected-access
+    value = getattr(args, action.dest, None)
+    if value is None or value == action.default:
+      continue
+    if isinstance(value, (list, tuple)):
+      value = ','.join(map(str, value))
+    found[action.option_strings[0]] = str(value)
+  return found
+
+
+def _command(args: argparse.Namespace) -> str:
+  given = [f'{name}={value}' for name, value in _given(args).items()]
+  return shlex.join(['fl-dpftrl', 'plan', *given])
+
+
+def _setting(args: argparse.Namespace) -> dict[str, Any]:
+  """The headline of what is planned for, in words."""
+  simulation = population_flags.simulation(args)
+  if args.timer_hours is not None:
+    timer = f'{args.timer_hours:g} hours'
+  elif args.timer_rounds is not None:
+    timer = f'{args.timer_rounds:,} rounds'
+  else:
+    timer = 'none'
+  server = simulation.server
+  return {
+      'devices in the population': f'{args.population:,}',
+      'report goal': f'{args.report_goal:,}',
+      'chosen a round': f'{server.clients_per_round:,}',
+      'of whom never report': f'{100.0 * simulation.population.dropout:g} %',
+      'rounds': f'{args.num_rounds:,}',
+      'timer': timer,
+      'availability': os.path.basename(args.availability),
+  }
+
+
+def show(result: dict[str, Any]) -> str:
+  """The recommendation, then what it is beside and what it rests on."""
+  return plan_text.text(result)

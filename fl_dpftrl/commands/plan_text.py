@@ -1,0 +1,95 @@
+"""A plan as text for people."""
+
+from typing import Any
+
+from fl_dpftrl.commands import flags
+from fl_dpftrl.logs import page
+from fl_dpftrl.planning import strategies_section
+
+_OPTIONS = 'all strategies, at the same ε and at the same noise in the model'
+_SETTINGS = 'report goals and rounds, at the same noise in the model'
+
+
+def text(result: dict[str, Any]) -> str:
+  """The recommendation, then what it is beside and what it rests on."""
+  count = len(result['simulations'])
+  came_to = f'{count} simulation{"s" * (count > 1)} came to'
+  possible = [s for s in result['settings'] if 'epsilon' in s]
+  lines = [
+      *_recommended(result),
+      '', came_to, '', flags.columns(_forecast(result)),
+      '', _OPTIONS, '', flags.columns(_options(result)),
+      '', _SETTINGS, '', flags.columns(possible),
+      *_left_out(result),
+      '', 'no guarantee: replay the log of the run for that. If', '',
+      *(f'- {line}' for line in result['assumptions']),
+      '',
+  ]
+  written = [result[n] for n in ('output', 'report') if result[n] is not None]
+  if result['output'] is None:
+    lines.append('--output=FILE.json writes the strategy file')
+  if written:
+    lines.append(f'written: {", ".join(written)}')
+  return '\n'.join(lines)
+
+
+def _recommended(result: dict[str, Any]) -> list[str]:
+  best, planned = result['recommended'], result['planned']
+  seen = ' to '.join(dict.fromkeys(map(page.rounded, best['epsilon_range'])))
+  optimised = ', optimised for this' if best['optimised'] else ''
+  at = f'ε at δ = {best["delta"]:g}'
+  return [
+      'recommended, as predicted and not guaranteed',
+      '',
+      f'strategy            {best["strategy"]}{optimised};'
+      f' {best["memory_copies"]} copies of the model',
+      'noise multiplier    '
+      + page.rounded(best['noise_multiplier'], digits=6),
+      f'{at:<20}{page.rounded(best["epsilon"])}'
+      f'  ({seen} in the simulations)',
+      f'planned for         n = {planned["num_rounds"]}, b ='
+      f' {planned["min_sep"]}, k = {planned["max_participations"]}',
+  ]
+
+
+def _forecast(result: dict[str, Any]) -> list[dict[str, Any]]:
+  return [
+      {
+          '': name,
+          'expected': mean,
+          'lowest': result['range'][name][0],
+          'highest': result['range'][name][1],
+      }
+      for name, mean in result['expected'].items()
+  ]
+
+
+def _options(result: dict[str, Any]) -> list[dict[str, Any]]:
+  best = result['recommended']
+  rows = [{
+      'strategy': best['strategy'],
+      'copies': best['memory_copies'],
+      'loss': best['loss'],
+      'noise at same ε': 'recommended',
+      'ε at same noise': page.rounded(best['epsilon']),
+  }]
+  rows += [
+      {
+          'strategy': option['strategy'],
+          'copies': option['memory_copies'],
+          'loss': option['loss'],
+          'noise at same ε': strategies_section.percent(option['loss_ratio']),
+          'ε at same noise': page.rounded(option['same_noise_epsilon']),
+      }
+      for option in result['alternatives']
+  ]
+  return sorted(rows, key=lambda row: row['loss'])
+
+
+def _left_out(result: dict[str, Any]) -> list[str]:
+  lines = [f'{skip["label"]}: {skip["reason"]}' for skip in result['skipped']]
+  lines += [
+      f'report goal {s["report_goal"]}, {s["num_rounds"]} rounds: {s["reason"]}'
+      for s in result['settings'] if 'reason' in s
+  ]
+  return ['', 'left out', *(f'- {line}' for line in lines)] if lines else []

@@ -1,0 +1,85 @@
+"""Who would take part, as a plan's page shows it."""
+
+from typing import Any, Mapping
+
+from fl_dpftrl.logs import charts
+from fl_dpftrl.logs import page
+from fl_dpftrl.planning import trial
+
+_FIELDS = {
+    'min_sep': 'min-sep b',
+    'max_participations': 'most of a device k',
+    'days': 'days',
+}
+
+
+def section(
+    statement: Mapping[str, Any], closer: trial.Closer
+) -> list[page.Html]:
+  """Expected, lowest, highest and planned for; each simulation; one closer."""
+  planned = statement['planned']
+  rows = []
+  for field, name in _FIELDS.items():
+    low, high = statement['range'][field]
+    rows.append([
+        name,
+        f'{statement["expected"][field]:,.1f}',
+        ' to '.join(dict.fromkeys([_number(low), _number(high)])),
+        page.figure(planned, field) if field in planned else '–',
+    ])
+  count = len(statement['simulations'])
+  of_each = page.table(
+      ['seed', *_FIELDS.values()],
+      [
+          [
+              page.join(
+                  page.element('span', 'seed ', class_='name'), str(run['seed'])
+              ),
+              *(_number(run[field]) for field in _FIELDS),
+          ]
+          for run in statement['simulations']
+      ],
+  )
+  drawn = [
+      charts.histogram(
+          closer.participations,
+          title='Devices by how often they took part',
+          x_label='rounds of a device',
+      ),
+      charts.columns(
+          [minutes or 0.0 for minutes in closer.round_minutes],
+          title='Minutes of a round (median)',
+          x_label='hour of the day (UTC) in which it begins',
+          unit='minutes',
+      ),
+  ]
+  if closer.separations:
+    drawn.insert(0, charts.histogram(
+        closer.separations,
+        title='Rounds between participations',
+        x_label='rounds apart',
+        mark=(closer.separations[0][0], f'b = {closer.separations[0][0]:,}'),
+    ))
+  return [
+      page.side_by_side(
+          page.card(
+              page.element('h3', 'Forecast'),
+              page.table(['', 'expected', 'range', 'planned for'], rows),
+              page.quiet(
+                  f'From {count} simulation{"s" * (count > 1)} of all devices.'
+                  ' Planned for is worse than all of them: k by as much as they'
+                  ' differ, b by twice that, since a run draws anew.'
+              ),
+          ),
+          page.card(page.element('h3', 'Simulations'), of_each),
+      ),
+      page.side_by_side(*map(page.card, drawn)),
+      page.quiet(
+          f'The figures are of the simulation with seed'
+          f' {statement["simulations"][0]["seed"]}.'
+      ),
+  ]
+
+
+def _number(value: float) -> str:
+  return f'{value:,}' if isinstance(value, int) else f'{value:,.1f}'

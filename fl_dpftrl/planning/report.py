@@ -1,0 +1,98 @@
+"""A plan that stands alone in one HTML page: nothing in it is a guarantee."""
+
+from typing import Any, Mapping
+
+from fl_dpftrl.logs import page
+from fl_dpftrl.planning import figures
+from fl_dpftrl.planning import forecast_section
+from fl_dpftrl.planning import settings_section
+from fl_dpftrl.planning import strategies_section
+from fl_dpftrl.planning import trial
+
+_STYLE = figures.STYLE + """
+td data, th data { white-space: nowrap; }
+main > .cards + .cards { margin-top: 14px; }
+"""
+
+
+def report(
+    statement: Mapping[str, Any],
+    closer: trial.Closer,
+    *,
+    setting: Mapping[str, Any],
+    command: str,
+) -> str:
+  """The page of a plan.
+
+  Args:
+    statement: of the plan.
+    closer: how participations were spread in the first simulation.
+    setting: what was planned for, as words and values.
+    command: that gives this plan again.
+  """
+  return page.document(
+      'Plan of a run with differential privacy',
+      _headline(statement),
+      page.card(page.definitions(*setting.items())),
+      page.element('h2', 'Who would take part'),
+      *forecast_section.section(statement, closer),
+      page.element('h2', 'Strategies: memory against noise'),
+      *strategies_section.section(statement),
+      page.element('h2', 'A larger report goal, or more rounds'),
+      *settings_section.section(statement),
+      page.element('h2', 'What the prediction rests on'),
+      page.card(page.bullets(statement['assumptions'])),
+      page.element('h2', 'To plan this again'),
+      page.element('pre', command),
+      page.embedded_json('plan', dict(statement)),
+      style=_STYLE,
+  )
+
+
+def _headline(statement: Mapping[str, Any]) -> page.Html:
+  shown = lambda field, **kwargs: page.figure(
+      statement, f'recommended.{field}', **kwargs
+  )
+  best = statement['recommended']
+  return page.card(
+      page.element(
+          'p',
+          f'Run {best["strategy"]}',
+          ', optimised for this,' if best['optimised'] else '',
+          ' with noise multiplier ',
+          shown(
+              'noise_multiplier',
+              text=page.rounded(best['noise_multiplier'], digits=6),
+          ),
+          class_='figure',
+      ),
+      page.element(
+          'p',
+          'Predicted: ε = ',
+          page.element('strong', shown('epsilon')),
+          ' at δ = ', shown('delta'),
+          ' where participation is as bad as planned for; ',
+          *_seen(best, shown), ' in the simulations. Adjacency: zero-out.',
+      ),
+      page.element(
+          'p',
+          page.element('strong', 'A prediction, not a guarantee.'),
+          ' What the run guarantees is for its participation log to say:',
+          ' replay it.',
+      ),
+      page.quiet(
+          'Noise keeps ', shown('memory_copies'), ' copies of the model; at'
+          ' most ', page.figure(statement, 'max_copies'), ' were allowed.'
+          ' Sensitivity ', shown('sensitivity'),
+          f' ({best["sensitivity_kind"].replace("_", " ")}).'
+          ' Figures are rounded up.',
+      ),
+      kind='headline warn',
+  )
+
+
+def _seen(best, shown) -> list[page.Html | str]:
+  low, high = best['epsilon_range']
+  if page.rounded(low) == page.rounded(high):
+    return [shown('epsilon_range.1')]
+  return [shown('epsilon_range.0'), ' to ', shown('epsilon_range.1')]

@@ -1,0 +1,134 @@
+"""Larger report goals against more rounds, at the same noise in the model.
+
+A report goal of f times as many devices allows f times the noise on the sum.
+The strategy is found anew for each, of the mechanism that is recommended.
+"""
+
+import dataclasses
+from typing import Sequence
+
+from fl_dpftrl import participation
+from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.comparison import sweep
+from fl_dpftrl.planning import candidates as candidates_lib
+from fl_dpftrl.planning import forecast as forecast_lib
+from fl_dpftrl.planning import recommendation as recommendation_lib
+from fl_dpftrl.planning import trial
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Setting:
+  """A run as it might be instead.
+
+  Attributes:
+    report_goal: devices in each cohort.
+    num_rounds: n.
+    days: that it would take.
+    schema: to plan for; see `Forecast.planned_like`.
+    noise_multiplier: for as much noise in the mean of the updates, summed over
+      the rounds, as in the run that is planned.
+    epsilon: then.
+  """
+
+  report_goal: int
+  num_rounds: int
+  days: float
+  schema: participation.MinSep
+  noise_multiplier: float
+  epsilon: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Missing:
+  """A setting of which nothing can be said, and why."""
+
+  report_goal: int
+  num_rounds: int
+  reason: str
+
+
+def settings(
+    forecast: forecast_lib.Forecast,
+    best: recommendation_lib.Recommendation,
+    *,
+    watch: candidates_lib.Watch = lambda label: lambda steps, loss: None,
+) -> list[Setting | Missing]:
+  """The planned run and all others that were simulated.
+
+  Args:
+    forecast: with the others.
+    best: what is recommended for the planned run.
+    watch: see `candidates`.
+  """
+  planned = forecast.outcomes[0]
+  found: list[Setting | Missing] = [Setting(
+      report_goal=planned.report_goal,
+      num_rounds=planned.num_rounds,
+      days=forecast.expected['days'],
+      schema=best.guarantee.schema,
+      noise_multiplier=best.guarantee.noise_multiplier,
+      epsilon=best.guarantee.epsilon,
+  )]
+  for outcome in forecast.nearby.outcomes:
+    found.append(_setting(outcome, forecast, best, watch))
+  for (name, value), reason in forecast.nearby.stalled.items():
+    found.append(Missing(**{
+        'report_goal': planned.report_goal,
+        'num_rounds': planned.num_rounds,
+        name: value,
+        'reason': reason,
+    }))
+  key = lambda setting: (setting.num_rounds, setting.report_goal)
+  return sorted(found, key=key)
+
+
+def _setting(
+    outcome: trial.Outcome,
+    forecast: forecast_lib.Forecast,
+    best: recommendation_lib.Recommendation,
+    watch: candidates_lib.Watch,
+) -> Setting | Missing:
+  schema = forecast.planned_like(outcome)
+  try:
+    found = _alike(best.candidate, schema, outcome, watch)
+  except sweep.BEYOND as e:
+    return Missing(
+        report_goal=outcome.report_goal,
+        num_rounds=outcome.num_rounds,
+        reason=sweep.one_line(e),
+    )
+  share = outcome.report_goal / forecast.outcomes[0].report_goal
+  noise = best.noise_in_model * share
+  multiplier = noise / found.error(schema)
+  effective = multiplier / found.files[schema].sensitivity.value
+  return Setting(
+      report_goal=outcome.report_goal,
+      num_rounds=outcome.num_rounds,
+      days=outcome.days,
+      schema=schema,
+      noise_multiplier=multiplier,
+      epsilon=gaussian.epsilon(effective, best.guarantee.delta),
+  )
+
+
+def _alike(
+    candidate: candidates_lib.Candidate,
+    schema: participation.MinSep,
+    outcome: trial.Outcome,
+    watch: candidates_lib.Watch,
+) -> candidates_lib.Candidate:
+  if candidates_lib.too_slow(candidate, schema):
+    raise ValueError(
+        f'finding {candidate.label} for n={schema.num_rounds} and'
+        f' b={schema.min_sep} takes many minutes'
+    )
+  progress = watch(
+      f'{candidate.label} for a report goal of {outcome.report_goal} and'
+      f' {outcome.num_rounds} rounds'
+  )
+  strategy = candidate.contender.find(
+      schema, objective=candidate.objective, progress=progress
+  )
+  return candidates_lib.measure(
+      candidate.contender, strategy, [schema], objective=candidate.objective
+  )

@@ -1,0 +1,262 @@
+"""Outcomes, margins, and that processes change nothing."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from fl_dpftrl import participation
+from fl_dpftrl.planning import forecast as lib
+from fl_dpftrl.planning import nearby
+from fl_dpftrl.planning import trial
+from fl_dpftrl.planning import workers
+from fl_dpftrl.simulation import availability
+from fl_dpftrl.simulation import cohorts
+from fl_dpftrl.simulation import population
+from fl_dpftrl.simulation import server
+from fl_dpftrl.simulation import timer
+
+
+def simulate(
+    *, seed, num_devices=None, report_goal=None, hours=9.0, rounds=None,
+    **people,
+):
+  return cohorts.Simulation(
+      population=population.Population(
+          num_devices=num_devices or 900,
+          seed=seed,
+          availability=availability.Nightly(),
+          **people,
+      ),
+      timer=timer.RoundTimer(rounds) if rounds else timer.HourTimer(hours),
+      server=server.Server(report_goal=report_goal or 5),
+      seed=seed,
+  )
+
+
+def in_rounds(**kwargs):
+  return simulate(rounds=30, **kwargs)
+
+
+def outcome(min_sep, max_participations, num_rounds=100, **kwargs):
+  return trial.Outcome(**{
+      'seed': 0, 'report_goal': 5, 'num_rounds': num_rounds,
+      'min_sep': min_sep, 'max_participations': max_participations,
+      'days': 3.0, **kwargs,
+  })
+
+
+def given(outcomes, enforced=1):
+  return lib.of(outcomes, enforced=enforced)
+
+
+def log(simulation, num_rounds):
+  """Rounds and devices, and the time that it took in days."""
+  found = []
+  for cohort in simulation.rounds():
+    found.append(cohort)
+    if len(found) == num_rounds:
+      break
+  rounds = np.repeat(np.arange(num_rounds), [c.device_ids.size for c in found])
+  days = (found[-1].closed - found[0].started) / 86400.0
+  return rounds, np.concatenate([c.device_ids for c in found]), days
+
+
+def test_outcomes_are_what_the_log_says():
+  found = lib.forecast(
+      simulate, num_rounds=120, seeds=[3, 4], report_goals=[9],
+      more_rounds=[60, 200],
+  )
+  assert [o.seed for o in found.outcomes] == [3, 4]
+  for seen, seed, goal in (
+      *zip(found.outcomes, (3, 4), (5, 5)),
+      *zip(found.nearby.outcomes, (3, 3, 3), (9, 5, 5)),
+  ):
+    run = simulate(seed=seed, report_goal=goal)
+    rounds, devices, days = log(run, seen.num_rounds)
+    assert seen.schema == participation.observed(
+        rounds, devices, seen.num_rounds
+    )
+    assert (seen.days, seen.report_goal, seen.seed) == (days, goal, seed)
+  assert [o.num_rounds for o in found.nearby.outcomes] == [120, 60, 200]
+  assert not found.nearby.stalled and found.nearby.scale == 1
+  rounds, devices, _ = log(simulate(seed=3), 120)
+  times = np.bincount(np.bincount(devices))
+  assert dict(found.closer.participations) == {
+      k: times[k] for k in np.flatnonzero(times) if k
+  }
+  assert found.closer.separations[0][0] == found.outcomes[0].min_sep
+  assert len(found.closer.round_minutes) == 24
+
+
+def test_processes_change_nothing(monkeypatch):
+  told = []
+  monkeypatch.setattr(workers, '_WORTHWHILE', 1)
+  one, two = (
+      lib.forecast(
+          simulate, num_rounds=40, seeds=[0, 1], report_goals=[7],
+          more_rounds=[80], num_workers=number, progress=told.append,
+      )
+      for number in (1, 2)
+  )
+  assert one == two
+  assert 0.0 < min(told[:40]) and told[-1] <= 1.0 and max(told) == 1.0
+
+
+def test_neighbours_are_simulated_in_small(monkeypatch):
+  monkeypatch.setattr(nearby, '_MOST', 1000)
+  monkeypatch.setattr(nearby, '_FEWEST', 2)
+  asked = []
+
+  def remember(**kwargs):
+    asked.append(kwargs)
+    return simulate(**kwargs)
+
+  found = lib.forecast(
+      remember, num_rounds=100, seeds=[0, 1],
+      report_goals=[10, 20], more_rounds=[150],
+  )
+  assert found.nearby.scale == 2
+  assert [
+      (a['seed'], a.get('num_devices'), a.get('report_goal')) for a in asked
+  ] == [(0, None, None), (1, None, None), (0, 450, 2), (0, 450, 5), (0, 450, 10)]
+  assert [
+      (o.report_goal, o.num_rounds) for o in found.nearby.outcomes
+  ] == [(10, 100), (20, 100), (5, 150)]
+
+
+def test_neighbours_are_set_right_towards_less_privacy():
+  neighbours = nearby.Neighbours(
+      report_goal=50, num_rounds=100, report_goals=(100,), more_rounds=(200,)
+  )
+  planned = outcome(20, 5, report_goal=50, days=4.0)
+  of_goal = [trial.Trial(outcomes=(outcome(30, 7, days=6.0),))]
+  more = outcome(39, 8, num_rounds=200, days=9.0)
+  for small, goal_gives, rounds_give in (
+      (outcome(40, 4, days=3.0), (15, 9, 8.0), (19, 10, 12.0)),
+      (outcome(10, 9, days=8.0), (30, 7, 3.0), (39, 8, 4.5)),
+  ):
+    found = nearby.nearby(
+        neighbours, planned, trial.Trial(outcomes=(small, more)), of_goal
+    )
+    assert [
+        (o.min_sep, o.max_participations, o.days) for o in found.outcomes
+    ] == [goal_gives, rounds_give]
+    assert [
+        (o.report_goal, o.num_rounds) for o in found.outcomes
+    ] == [(100, 100), (50, 200)]
+  found = nearby.nearby(
+      neighbours, planned, trial.Trial(outcomes=(), stalled='why'), of_goal
+  )
+  assert not found.outcomes and set(found.stalled.values()) == {'why'}
+
+
+def test_margin_is_as_wide_as_what_was_seen():
+  found = given([outcome(20, 4), outcome(23, 6), outcome(21, 5)])
+  assert found.planned == participation.MinSep(
+      num_rounds=100, min_sep=14, max_participations=8
+  )
+  assert (found.margin.min_sep, found.margin.max_participations) == (6, 2)
+  few = given([outcome(50, 2), outcome(40, 3)])
+  assert few.planned.max_participations == 4  # five do fit, with b = 20
+  assert given([outcome(50, 2), outcome(49, 2)]).planned == (
+      participation.MinSep(num_rounds=100, min_sep=47, max_participations=3)
+  )
+  assert found.expected['min_sep'] == pytest.approx(64 / 3)
+  assert found.range['max_participations'] == (4, 6)
+
+
+def test_planned_is_never_better_than_what_was_seen():
+  rng = np.random.default_rng(0)
+  for _ in range(200):
+    seen = []
+    for min_sep in map(int, rng.integers(1, 30, 3)):
+      most = -(-100 // min_sep)
+      seen.append(outcome(min_sep, int(rng.integers(1, most + 1))))
+    enforced = int(rng.integers(1, 40))
+    found = given(seen, enforced)
+    assert all(found.planned.min_sep <= o.min_sep for o in seen)
+    assert all(
+        found.planned.participations
+        >= o.max_participations for o in seen
+    )
+    for other in seen:
+      like = found.planned_like(other)
+      assert like.min_sep <= other.min_sep
+      assert like.participations >= other.schema.participations
+    assert found.planned in found.schemas
+    assert list(found.schemas) == sorted(
+        found.schemas, key=lambda s: s.min_sep
+    )
+
+
+def test_margin_of_one_and_at_the_ends():
+  assert lib.margin([outcome(20, 4)]) == lib.Margin(
+      min_sep=1, max_participations=1, enforced=1
+  )
+  planned = given([outcome(1, 9)]).planned
+  assert (planned.min_sep, planned.max_participations) == (1, 10)
+  # Where nobody took part twice.
+  planned = given([outcome(100, 1)]).planned
+  assert (planned.min_sep, planned.max_participations) == (99, 2)
+
+
+def test_a_timer_in_rounds_is_not_undercut():
+  found = lib.forecast(in_rounds, num_rounds=120, seeds=[0, 1])
+  assert found.outcomes[0].min_sep == found.planned.min_sep == 30
+  forgetful = lambda **kwargs: in_rounds(forgetting_per_day=0.2, **kwargs)
+  found = lib.forecast(forgetful, num_rounds=120, seeds=[0, 1])
+  assert found.margin.enforced == 1
+  assert found.planned.min_sep < min(o.min_sep for o in found.outcomes)
+
+
+def test_stalled_rounds():
+  with pytest.raises(cohorts.StalledRound, match='report goal of 5'):
+    lib.forecast(
+        lambda **kwargs: simulate(rounds=1000, **kwargs), num_rounds=400,
+        seeds=[0],
+    )
+  found = lib.forecast(
+      lambda **kwargs: simulate(rounds=100, **kwargs), num_rounds=100,
+      seeds=[0], report_goals=[50], more_rounds=[20, 150],
+  )
+  # 50 in 100 rounds would take 5000 devices.
+  assert list(found.nearby.stalled) == [('report_goal', 50)]
+  assert 'stalled' in found.nearby.stalled['report_goal', 50]
+  found = lib.forecast(
+      lambda **kwargs: simulate(rounds=200, **kwargs), num_rounds=100,
+      seeds=[0], more_rounds=[20, 300],
+  )
+  assert list(found.nearby.stalled) == [('num_rounds', 300)]
+  assert [o.num_rounds for o in found.nearby.outcomes] == [20]
+
+
+@pytest.mark.parametrize('changes', [
+    {'seeds': []}, {'num_rounds': 0}, {'more_rounds': [0]},
+    {'report_goals': [0]},
+    {'num_workers': 0},
+])
+def test_refuses(changes):
+  (name, _), = changes.items()
+  with pytest.raises(ValueError, match=name):
+    lib.forecast(simulate, **{'num_rounds': 10, 'seeds': [0], **changes})
+
+
+@dataclasses.dataclass(frozen=True)
+class Fails:
+  """A timer that no simulation can use."""
+
+  def remedy(self, num_devices, report_goal):
+    return ''
+
+
+def test_what_fails_in_a_process_is_raised(monkeypatch):
+  monkeypatch.setattr(workers, '_WORTHWHILE', 1)
+  tasks = [
+      trial.Task(simulation=simulate(seed=seed), checkpoints=(10,))
+      for seed in range(2)
+  ]
+  broken = dataclasses.replace(tasks[0].simulation, timer=Fails())
+  tasks[0] = dataclasses.replace(tasks[0], simulation=broken)
+  with pytest.raises(AttributeError, match='seconds'):
+    workers.run(tasks, num_workers=2)

@@ -1,0 +1,227 @@
+"""Which strategy is chosen, and that comparisons are fair."""
+
+import dataclasses
+
+import pytest
+
+from fl_dpftrl import catalogue
+from fl_dpftrl import participation
+from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.comparison import contenders as contenders_lib
+from fl_dpftrl.planning import candidates
+from fl_dpftrl.planning import forecast as forecast_lib
+from fl_dpftrl.planning import nearby
+from fl_dpftrl.planning import planner
+from fl_dpftrl.planning import recommendation as lib
+from fl_dpftrl.planning import tradeoffs
+from fl_dpftrl.planning import trial
+from fl_dpftrl.simulation import cohorts
+from fl_dpftrl.simulation import population
+from fl_dpftrl.simulation import server
+from fl_dpftrl.simulation import timer
+
+PLANNED = participation.MinSep(num_rounds=60, min_sep=9, max_participations=4)
+SCHEMAS = (
+    PLANNED,
+    participation.MinSep(num_rounds=60, min_sep=10, max_participations=3),
+    participation.MinSep(num_rounds=60, min_sep=14, max_participations=3),
+)
+NAMES = ['blt', 'banded', 'banded_toeplitz', 'tree_full', 'identity', 'blt-b100']
+DELTA = 1e-6
+
+
+def find(names, schemas=SCHEMAS):
+  return candidates.find(
+      contenders_lib.contenders(names), schemas, PLANNED, objective='max'
+  )
+
+
+@pytest.fixture(scope='module')
+def found():
+  return find(NAMES)
+
+
+def recommend(found, **kwargs):
+  given = {'max_copies': 5, 'delta': DELTA, 'noise_multiplier': 9.0, **kwargs}
+  return lib.recommend(found, SCHEMAS, PLANNED, SCHEMAS[1:], **given)
+
+
+def by_label(found):
+  return {candidate.label: candidate for candidate in found}
+
+
+def test_candidates_are_what_the_catalogue_says(found):
+  assert [candidate.label for candidate in found] == NAMES
+  for candidate in found:
+    for schema in SCHEMAS:
+      file = catalogue.evaluate(candidate.strategy, schema=schema)
+      assert candidate.loss(schema) == file.figures['max_loss']
+      assert candidate.error(schema) == file.figures['max_error']
+  named = by_label(found)
+  assert named['banded'].strategy.num_bands == PLANNED.min_sep
+  assert named['banded'].memory_copies == PLANNED.min_sep - 1
+
+
+def test_the_better_of_one_schema_and_all_is_taken():
+  (candidate,) = find(['banded_toeplitz'])
+  (contender,) = contenders_lib.contenders(['banded_toeplitz'])
+  alone = contender.find(PLANNED, objective='max')
+  of_all = contender.find_range(SCHEMAS, objective='max', over='regret')
+  both = [
+      candidates.measure(contender, strategy, SCHEMAS, objective='max')
+      for strategy in (alone, of_all)
+  ]
+  least = both[candidates.least_regret(both, SCHEMAS)]
+  assert candidate.files[PLANNED].figures == least.files[PLANNED].figures
+
+
+def test_skipped_with_a_reason():
+  long = dataclasses.replace(PLANNED, num_rounds=300)
+  (skipped,) = candidates.find(
+      contenders_lib.contenders(['banded-b16']), [long], long, objective='rms'
+  )
+  assert (skipped.label, '256 rounds' in skipped.reason) == ('banded-b16', True)
+
+
+def test_default_names_leave_out_what_takes_long():
+  chosen, skipped = candidates.contenders(None, PLANNED)
+  labels = [contender.label for contender in chosen]
+  assert {'blt', 'banded', 'identity', 'blt-b400'} <= set(labels)
+  assert not skipped
+  long = participation.MinSep(num_rounds=20000, min_sep=4000)
+  chosen, (skip,) = candidates.contenders(None, long)
+  assert skip.label == 'banded' and '--strategies' in skip.reason
+  assert 'banded' not in [contender.label for contender in chosen]
+  chosen, skipped = candidates.contenders(['banded'], long)
+  assert [c.label for c in chosen] == ['banded'] and not skipped
+
+
+def test_memory_decides(found):
+  named = by_label(found)
+  assert lib.choose(found, SCHEMAS, 5).label == 'blt'
+  assert lib.choose(found, SCHEMAS, 0) is named['identity']
+  assert lib.choose(found, SCHEMAS, 8).label in ('banded', 'banded_toeplitz')
+  fitting = [c for c in found if c.memory_copies <= 8]
+  chosen = lib.choose(found, SCHEMAS, 8)
+  regrets = candidates.regrets(fitting, SCHEMAS)
+  assert min(regrets) == regrets[fitting.index(chosen)] >= 0.0
+  with pytest.raises(ValueError, match='max_copies=2 is below the 3'):
+    lib.choose([c for c in found if c.memory_copies > 2], SCHEMAS, 2)
+
+
+def test_epsilon_is_that_of_the_accountant(found):
+  best = recommend(found)
+  assert best.guarantee == gaussian.account(
+      best.candidate.strategy, PLANNED, noise_multiplier=9.0, delta=DELTA
+  )
+  for schema, epsilon in zip(SCHEMAS[1:], best.epsilons, strict=True):
+    assert epsilon == gaussian.account(
+        best.candidate.strategy, schema, noise_multiplier=9.0, delta=DELTA
+    ).epsilon
+    assert epsilon <= best.guarantee.epsilon
+
+
+def test_noise_for_an_epsilon(found):
+  best = recommend(found, noise_multiplier=None, epsilon=0.7)
+  assert 0.6999 < best.guarantee.epsilon <= 0.7
+  again = recommend(found, noise_multiplier=best.guarantee.noise_multiplier)
+  assert again.guarantee.epsilon == best.guarantee.epsilon
+  for kwargs in ({}, {'epsilon': 0.7, 'noise_multiplier': 9.0}):
+    with pytest.raises(ValueError, match='and not both'):
+      recommend(found, **{'noise_multiplier': None, **kwargs})
+
+
+def test_options_are_compared_at_the_same_epsilon_and_at_the_same_noise(found):
+  best = recommend(found)
+  assert len(best.options) == len(found)
+  losses = [option.candidate.loss(PLANNED) for option in best.options]
+  assert losses == sorted(losses)
+  assert best.noise_in_model == 9.0 * best.candidate.error(PLANNED)
+  for option in best.options:
+    own = option.candidate
+    account = lambda noise: gaussian.account(
+        own.strategy, PLANNED, noise_multiplier=noise, delta=DELTA
+    ).epsilon
+    assert account(option.noise_multiplier) == pytest.approx(
+        best.guarantee.epsilon, rel=1e-6
+    )
+    noise = option.noise_multiplier * own.error(PLANNED)
+    assert noise / best.noise_in_model == pytest.approx(option.loss_ratio)
+    same = best.noise_in_model / own.error(PLANNED)
+    assert account(same) == pytest.approx(option.same_noise_epsilon, rel=1e-6)
+    assert option.fits == (own.memory_copies <= 5)
+    if own is best.candidate:
+      assert option.loss_ratio == 1.0 and option.regret >= 0.0
+
+
+def outcome(schema, report_goal=50, days=3.0):
+  return trial.Outcome(
+      seed=0, report_goal=report_goal, num_rounds=schema.num_rounds,
+      min_sep=schema.min_sep, max_participations=schema.participations,
+      days=days,
+  )
+
+
+def test_settings_have_the_same_noise_in_the_mean(found):
+  best = recommend(found)
+  outcomes = (outcome(SCHEMAS[1]), outcome(SCHEMAS[2]))
+  double = outcome(
+      participation.MinSep(num_rounds=60, min_sep=6, max_participations=5),
+      report_goal=100,
+  )
+  longer = outcome(dataclasses.replace(SCHEMAS[1], num_rounds=120))
+  forecast = forecast_lib.Forecast(
+      outcomes=outcomes,
+      margin=forecast_lib.Margin(min_sep=1, max_participations=1, enforced=1),
+      nearby=nearby.Nearby(
+          outcomes=(double, longer),
+          stalled={('report_goal', 400): 'round 7 stalled'},
+      ),
+      closer=None,
+  )
+  settings = {
+      (s.report_goal, s.num_rounds): s
+      for s in tradeoffs.settings(forecast, best)
+  }
+  assert list(settings) == [(50, 60), (100, 60), (400, 60), (50, 120)]
+  assert settings[400, 60].reason == 'round 7 stalled'
+  assert settings[50, 60].epsilon == best.guarantee.epsilon
+  for outcome_, share in ((double, 2.0), (longer, 1.0)):
+    setting = settings[outcome_.report_goal, outcome_.num_rounds]
+    assert setting.schema == forecast.planned_like(outcome_)
+    strategy = best.candidate.contender.find(setting.schema, objective='max')
+    file = catalogue.evaluate(strategy, schema=setting.schema)
+    noise = setting.noise_multiplier * file.error.max
+    assert noise == pytest.approx(share * best.noise_in_model)
+    assert setting.epsilon == gaussian.account(
+        strategy, setting.schema, delta=DELTA,
+        noise_multiplier=setting.noise_multiplier,
+    ).epsilon
+
+
+def test_what_takes_long_is_not_found_anew(found):
+  best = lib.choose(found, SCHEMAS, 8)
+  long = participation.MinSep(num_rounds=20000, min_sep=4000)
+  assert candidates.too_slow(by_label(found)['banded'], long)
+  assert not candidates.too_slow(by_label(found)['blt'], long)
+  assert not candidates.too_slow(by_label(found)['identity'], long)
+  assert not candidates.too_slow(best, PLANNED)
+
+
+def simulate(*, seed, num_devices=None, report_goal=None):
+  return cohorts.Simulation(
+      population=population.Population(
+          num_devices=num_devices or 100, seed=seed
+      ),
+      timer=timer.RoundTimer(5),
+      server=server.Server(report_goal=report_goal or 2),
+      seed=seed,
+  )
+
+
+def test_nothing_will_do():
+  with pytest.raises(ValueError, match='none of the strategies.*banded-b16'):
+    planner.plan(
+        simulate, num_rounds=300, seeds=[0],
+        delta=DELTA, noise_multiplier=9.0, strategies=['banded-b16'],
+    )

@@ -1,0 +1,158 @@
+"""The parts of the plan benchmark that need no long run."""
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import sys
+
+import pytest
+
+# Benchmarks are not installed; after what is, for installed packages to win.
+ROOT = pathlib.Path(__file__).parent.parent
+sys.path.append(str(ROOT))
+
+from benchmarks import process
+from benchmarks import sides
+from benchmarks.plan import cases
+from benchmarks.plan import judge
+from benchmarks.plan import results
+from benchmarks.plan import run
+from fl_dpftrl import catalogue
+from fl_dpftrl.commands import plan as plan_command
+from fl_dpftrl.planning import trial
+
+SMALL = cases.Case(
+    size='small', population=400, report_goal=4, num_rounds=60,
+    flags=('--timer_hours=6', '--dropout=0'),
+)
+NAMES = ('blt:1', 'banded', 'tree_full')
+
+
+def outcomes(min_seps):
+  return [
+      trial.Outcome(
+          seed=seed, report_goal=4, num_rounds=60, min_sep=min_sep,
+          max_participations=4, days=2.0,
+      )
+      for seed, min_sep in enumerate(min_seps)
+  ]
+
+
+def test_cases():
+  assert [case.name for case in cases.CASES] == ['plan-3M', 'plan-3M-exact']
+  assert cases.select([]) == list(cases.CASES)
+  assert cases.select(['exact']) == [cases.CASES[1]]
+  for case in cases.CASES:
+    simulation = case.simulate(seed=7)
+    assert simulation.seed == simulation.population.seed == 7
+    assert simulation.population.num_devices == 3_000_000
+    assert simulation.server.report_goal == 6500
+    small = case.simulate(seed=7, num_devices=30_000, report_goal=65)
+    assert small.population.num_devices == 30_000
+  exact = cases.CASES[1].simulate(seed=0)
+  assert exact.server.clients_per_round == 6500
+  assert exact.population.dropout == 0.0
+
+
+def test_command_is_understood():
+  *_, name = run.command(SMALL)[:4]
+  assert name == 'plan'
+  parser = argparse.ArgumentParser()
+  plan_command.add_arguments(parser)
+  parser.add_argument('--json', action='store_true')
+  args = parser.parse_args(run.command(SMALL)[4:])
+  assert (args.population, args.num_rounds, args.timer_hours) == (400, 60, 6.0)
+  assert (args.noise_multiplier, args.num_simulations) == (
+      judge.NOISE_MULTIPLIER, judge.NUM_SIMULATIONS
+  )
+
+
+def test_verdicts():
+  found = []
+  judges = judge.Judge(NAMES, found.append)
+  seen = outcomes([10, 12, 11, 12, 9])
+  sharp, rough = judges.verdicts(seen, 4, (1000, 16))
+  assert (sharp.seed, sharp.log.min_sep) == (4, 9)
+  # From those after it, round to the first: 10, 12 and 11.
+  assert sharp.planned.min_sep == 6
+  assert sharp.best == 'banded' and sharp.excess >= 0.0
+  assert sharp.is_covered
+  assert rough.predicted_epsilon >= rough.epsilon > 0.0
+  for verdict in (sharp, rough):
+    (found_best,) = [
+        c for c in judges._hindsight(verdict.log) if c.label == verdict.best
+    ]
+    assert verdict.best_loss == catalogue.evaluate(
+        found_best.strategy, schema=verdict.log
+    ).figures['max_loss']
+  # Of the same simulations nothing is found anew.
+  count = len(found)
+  judges.verdicts(seen, 4, (16,))
+  assert len(found) == count
+
+
+def test_beyond_what_was_planned_for():
+  (verdict,) = judge.Judge(('blt-b100',)).verdicts(
+      outcomes([5, 12, 12, 12]), 0, (16,)
+  )
+  assert not verdict.is_covered
+  assert verdict.epsilon > 0.0
+
+
+def verdict(**changes):
+  schema = outcomes([10])[0].schema
+  return judge.Verdict(**{
+      'seed': 0, 'max_copies': 16, 'planned': schema, 'log': schema,
+      'recommended': 'blt', 'best': 'blt', 'loss': 1.01, 'best_loss': 1.0,
+      'predicted_epsilon': 3.0, 'epsilon': 2.5, **changes,
+  })
+
+
+def test_table():
+  side = sides.Side().finished(process.Finished(90.0, 99.0, 512.0, None, ''))
+  row = results.Row(
+      SMALL, outcomes([10, 11]),
+      [verdict(), verdict(best='blt-b100', epsilon=2.75),
+       verdict(max_copies=1000, loss=1.0)],
+      side,
+  )
+  heading, rule, first, second = results.table([row]).splitlines()
+  assert len({len(heading), len(rule), len(first), len(second)}) == 1
+  cells = [cell.strip() for cell in first.strip('|').split('|')]
+  assert cells == [
+      'plan-small', 'at most 16', 'blt', 'blt (1), blt-b100 (1)', '1.00 %',
+      '2 of 2', '2 of 2', '3.00', '2.50–2.75',
+  ]
+  assert row.passes and json.loads(json.dumps(row.as_json()))
+  assert 'b 10–11, k 4, days 2.0' in row.forecast()
+  assert '90.0 s, 512 MiB' in row.forecast()
+  worse = dataclasses.replace(row, verdicts=[verdict(loss=1.03)])
+  assert not worse.passes
+
+
+@pytest.mark.parametrize('words, name', [
+    ([], 'plan'), (['plan'], 'plan'), (['plan-3M-exact'], 'plan-3M-exact'),
+])
+def test_names_of_results(words, name):
+  assert run.file_name(words) == name
+
+
+@pytest.mark.parametrize('flag', ['--only=bread', '--seeds=3'])
+def test_refuses_bad_flags(flag, capsys):
+  with pytest.raises(SystemExit) as error:
+    run.main([flag])
+  assert error.value.code == 2
+  assert flag.split('=')[1] in capsys.readouterr().err
+
+
+def test_measures(tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(cases, 'CASES', (SMALL,))
+  monkeypatch.setattr(process, 'pin', lambda num_cores: False)
+  monkeypatch.setattr(judge, 'NAMES', ('tree_full', 'blt-b100'))
+  monkeypatch.setattr(run, 'command', lambda case: [sys.executable, '-c', ''])
+  run.main(['--seeds=4', f'--output={tmp_path}'])
+  assert 'plan-small' in capsys.readouterr().out
+  (row,) = json.loads((tmp_path / 'plan.json').read_text())['rows']
+  assert len(row['outcomes']) == 4 and len(row['verdicts']) == 8
+  assert (tmp_path / 'plan.md').exists()
