@@ -19,6 +19,8 @@ _HOMES = {
     'Identity': 'fl_dpftrl.strategies.identity',
     'LowRank': 'fl_dpftrl.strategies.low_rank',
     'MinSep': 'fl_dpftrl.participation',
+    'NoiseByReferenceFactory': 'fl_dpftrl.aggregators.by_reference',
+    'RowServer': 'fl_dpftrl.noise.engine',
     'Stamped': 'fl_dpftrl.strategies.stamped',
     'TreeFull': 'fl_dpftrl.strategies.tree_full',
     'TreeOnline': 'fl_dpftrl.strategies.tree',

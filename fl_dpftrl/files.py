@@ -29,13 +29,15 @@ def write_durably(
 
 @contextlib.contextmanager
 def replacing(
-    path: str | os.PathLike[str], *, mode: int = 0o644
+    path: str | os.PathLike[str], *, mode: int = 0o644, durable: bool = True
 ) -> Iterator[pathlib.Path]:
   """A temporary file that becomes the file where the block ends without error.
 
   Args:
     path: its folder must exist.
     mode: permissions, whatever the umask.
+    durable: whether it must survive a loss of power; waiting for that takes
+      time.
 
   Raises:
     OSError: where it cannot be written; the old content is then still there.
@@ -47,14 +49,16 @@ def replacing(
     try:
       yield temporary
       os.fchmod(handle, mode)
-      os.fsync(handle)
+      if durable:
+        os.fsync(handle)
     finally:
       os.close(handle)
     os.replace(temporary, path)
   except BaseException:
     temporary.unlink(missing_ok=True)
     raise
-  sync_folder(path.parent)
+  if durable:
+    sync_folder(path.parent)
 
 
 @contextlib.contextmanager

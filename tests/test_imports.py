@@ -9,8 +9,9 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent
 HEAVY = ('jax', 'jaxlib', 'tensorflow', 'tensorflow_federated')
 ROOMS = (
-    'accounting', 'commands', 'comparison', 'error', 'logs', 'noise/reference',
-    'optimization', 'planning', 'sensitivity', 'simulation', 'strategies',
+    'accounting', 'commands', 'comparison', 'error', 'logs', 'noise/engine',
+    'noise/reference', 'optimization', 'planning', 'sensitivity', 'simulation',
+    'strategies',
 )
 
 

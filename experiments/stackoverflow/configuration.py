@@ -39,6 +39,14 @@ flags.DEFINE_float(
     None,
     'std(Z) / clip_norm, for the strategy as stored; 0 trains without noise.',
 )
+flags.DEFINE_enum(
+    'noise_memory',
+    None,
+    ['state', 'memory', 'mapped', 'recomputed'],
+    'Where the buffers of the noise are: in TFF\'s state (small ones by'
+    ' default), in memory beside it (others), in a file in checkpoints/ that is'
+    ' mapped into memory, or nowhere: rows are then drawn again in every round.',
+)
 flags.DEFINE_float('clip_norm', 1.0, 'L2 bound on a device\'s update.')
 flags.DEFINE_float(
     'zeroing_norm', None, 'Updates with a larger L∞ norm are dropped.'
@@ -136,6 +144,7 @@ class Hparams:
   mechanism: str | None
   strategy: str | None
   noise_multiplier: float
+  noise_memory: str | None
   clip_norm: float
   zeroing_norm: float | None
   report_goal: int

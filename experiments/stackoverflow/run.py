@@ -13,6 +13,7 @@ from experiments.stackoverflow import datasets
 from experiments.stackoverflow import model as model_lib
 from experiments.stackoverflow import monitor as monitor_lib
 from experiments.stackoverflow import networks
+from experiments.stackoverflow import noise as noise_lib
 from experiments.stackoverflow import outcome
 from experiments.stackoverflow import setting
 from fl_dpftrl.aggregators import factory as factory_lib
@@ -21,9 +22,10 @@ from fl_dpftrl.learning import loop
 from fl_dpftrl.learning import metrics
 from fl_dpftrl.learning import process as process_lib
 from fl_dpftrl import schedules
+from fl_dpftrl.learning import served
 from fl_dpftrl.learning import workers
+from fl_dpftrl.noise import engine
 from fl_dpftrl.simulation import cohorts
-from fl_dpftrl.strategies import base
 
 METRICS_NAME = 'metrics.csv'
 TENSORBOARD_NAME = 'tensorboard'
@@ -61,7 +63,12 @@ def run(
   num_devices = simulation.population.num_devices
   strategy = setting.strategy(hparams, folder, num_devices, say)
   network = setting.network(hparams, dataset.vocabulary.size)
-  trained = federation(hparams, dataset, network, simulation, strategy)
+  factory, rows = noise_lib.aggregator(
+      hparams, strategy, networks.num_parameters(network), folder
+  )
+  trained = federation(
+      hparams, dataset, network, simulation, factory, rows
+  )
   # From here on the flags are known to be right.
   hparams.record(folder)
   setting.record_strategy(hparams, folder, num_devices, strategy)
@@ -94,6 +101,8 @@ def run(
         dataset.vocabulary,
     )
   finally:
+    if rows is not None:
+      rows.close()
     worker.stop()
   print(
       outcome.write(
@@ -116,7 +125,8 @@ def federation(
     dataset: datasets.Dataset,
     network: networks.Network,
     simulation: cohorts.Simulation,
-    strategy: base.Strategy,
+    factory: factory_lib.CorrelatedNoiseFactory,
+    rows: engine.RowServer | None,
 ) -> loop.Federation:
   """The devices' data and the DP-FedAvg process that trains on it."""
   model = model_lib.build(
@@ -124,14 +134,6 @@ def federation(
       dataset.vocabulary,
       length=dataset.sequence_length,
       seed=hparams.seed,
-  )
-  factory = factory_lib.CorrelatedNoiseFactory(
-      strategy,
-      noise_multiplier=hparams.noise_multiplier,
-      clip_norm=hparams.clip_norm,
-      report_goal=hparams.report_goal,
-      zeroing_norm=hparams.zeroing_norm,
-      noise_seed=hparams.noise_seed,
   )
   process = process_lib.build(
       model,
@@ -162,7 +164,7 @@ def federation(
   devices = np.array(dataset.train_clients)
   weights = process.get_model_weights.type_signature.result
   return loop.Federation(
-      process=process,
+      process=process if rows is None else served.ServedProcess(process, rows),
       skip_row=factory.skip_row(weights.trainable),
       rounds=lambda: cohorts.named(simulation.rounds(), devices),
       client_data=client_data,

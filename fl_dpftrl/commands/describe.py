@@ -6,6 +6,7 @@ from typing import Any
 from fl_dpftrl import catalogue
 from fl_dpftrl import workloads
 from fl_dpftrl.commands import flags
+from fl_dpftrl.noise import engine
 
 HELP = 'sensitivity, errors and losses of a strategy under any schema'
 
@@ -23,6 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   flags.add_schema(parser, required=False)
   flags.add_separation(parser)
+  parser.add_argument(
+      '--num_parameters',
+      type=int,
+      help='of the model: adds the memory of the noise, and about what time a'
+      ' row takes one core',
+  )
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
@@ -40,6 +47,11 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         setattr(args, name, value)
   schema = flags.schema(args)
   workload = workloads.Workload() if file is None else file.workload
+  cost = {}
+  if args.num_parameters is not None:
+    cost = engine.predict(
+        strategy, schema.num_rounds, args.num_parameters
+    )._asdict()
   evaluated = catalogue.evaluate(strategy, schema=schema, workload=workload)
   return {
       'strategy': args.strategy,
@@ -49,6 +61,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
       **flags.workload_fields(workload),
       **evaluated.figures,
       'memory_copies': strategy.memory_copies(schema.num_rounds),
+      **cost,
   }
 
 

@@ -47,12 +47,16 @@ class LocalWorker:
   Args:
     max_concurrent_calls: clients that the worker trains at the same time; 0 for
       no limit.
+    deterministic: same floating-point results for the same inputs, in every
+      run. TFF's own noise does not run so.
 
   Raises:
     RuntimeError: where the worker's program is missing or does not start.
   """
 
-  def __init__(self, max_concurrent_calls: int = 0):
+  def __init__(
+      self, max_concurrent_calls: int = 0, *, deterministic: bool = True
+  ):
     binary = pathlib.Path(tff.__file__).parent / 'data' / 'worker_binary'
     if not binary.is_file():
       raise RuntimeError(
@@ -75,10 +79,9 @@ class LocalWorker:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C is for the run, which ends the worker.
-        # Same floating-point results for the same inputs, in every run.
         env={
             **os.environ,
-            'TF_DETERMINISTIC_OPS': '1',
+            'TF_DETERMINISTIC_OPS': str(int(deterministic)),
             'TF_CPP_MIN_LOG_LEVEL': '2',
         },
     )

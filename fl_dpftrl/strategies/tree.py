@@ -47,6 +47,22 @@ def own_weights(round_index: int, num_nodes: int) -> list[float]:
   return weights
 
 
+def row_norm(round_index: int, num_nodes: int) -> float:
+  """‖row t of N‖ where round t finishes nodes of so many heights.
+
+  A row is the estimate of the highest finished node, less those of the siblings
+  that it replaces, whose variances are their own weights.
+  """
+  square, share = 0.0, 1.0  # Of the highest estimate in those of its children.
+  owns = own_weights(round_index, num_nodes)
+  for height in reversed(range(num_nodes)):
+    square += (share * owns[height]) ** 2
+    share *= 1.0 - owns[height]
+    if height and round_index >> (height - 1) & 1:
+      square += (1.0 - share) ** 2 * own_weight(height - 1)
+  return float(np.sqrt(square))
+
+
 @dataclasses.dataclass(frozen=True)
 class TreeOnline:
   """Tree aggregation with Honaker's online estimator.

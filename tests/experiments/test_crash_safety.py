@@ -55,9 +55,11 @@ train.app.run(train.main, argv=['train', *sys.argv[3:]],
 """
 
 
-def command(folder: pathlib.Path, step: str = '', t: int = -1) -> list[str]:
+def command(
+    folder: pathlib.Path, step: str = '', t: int = -1, *flags: str
+) -> list[str]:
   return [
-      sys.executable, '-c', DRIVER, step, str(t), *FLAGS,
+      sys.executable, '-c', DRIVER, step, str(t), *FLAGS, *flags,
       f'--output_dir={folder}', f'--cache_dir={folder.parent}', '--resume',
   ]
 
@@ -72,8 +74,8 @@ def start(folder: pathlib.Path, *args) -> subprocess.Popen:
   )
 
 
-def finish(folder: pathlib.Path) -> str:
-  process = start(folder)
+def finish(folder: pathlib.Path, *flags: str) -> str:
+  process = start(folder, '', -1, *flags)
   output, _ = process.communicate(timeout=300)
   assert process.returncode == 0, output
   return output
@@ -248,3 +250,20 @@ def test_worker_dies_with_a_killed_run(undisturbed):
   while any(map(is_running, children)) and time.monotonic() < deadline:
     time.sleep(0.05)
   assert children and not any(map(is_running, children))
+
+
+def test_rows_beside_tff_are_those_of_a_run_that_was_not_killed(undisturbed):
+  flag = '--noise_memory=memory'
+  expected = undisturbed.parent / 'rows, undisturbed'
+  finish(expected, flag)
+  folder = undisturbed.parent / 'rows, killed'
+  # Past a snapshot, and with the next row already made.
+  process = start(folder, 'computed', 18, flag)
+  output, _ = process.communicate(timeout=300)
+  assert process.returncode == -signal.SIGKILL, output
+  finish(folder, flag)
+  assert_same_run(folder, expected)
+  # The seed is among the checkpoints, and no row or buffer is left behind.
+  rows = folder / loop.CHECKPOINTS_NAME / 'rows'
+  assert not any(p.name.startswith(('row-', 'ready')) for p in rows.iterdir())
+  assert json.loads((rows / 'served.json').read_text())['row'] == NUM_ROUNDS - 1

@@ -22,7 +22,7 @@ def _(strategy: tree.TreeOnline, specs) -> dispatch.Recurrence:
     last_weights = np.ones(len(heights), np.float32)
     owns = tree.own_weights(last, strategy.nodes_completed(last))
     last_weights[: len(owns)] = owns
-    last_norm = row_norm(last, strategy.nodes_completed(last))
+    last_norm = tree.row_norm(last, strategy.nodes_completed(last))
 
   def init():
     # The placeholder keeps the height of the stack out of its static shape.
@@ -98,21 +98,5 @@ def _(strategy: tree.TreeOnline, specs) -> dispatch.Recurrence:
 def row_norms(num_heights: int) -> np.ndarray:
   """‖row t of N‖ where round t finishes nodes up to a height: [num_heights]."""
   return np.array([
-      row_norm(2**height - 1, height + 1) for height in range(num_heights)
+      tree.row_norm(2**height - 1, height + 1) for height in range(num_heights)
   ])
-
-
-def row_norm(round_index: int, num_nodes: int) -> float:
-  """‖row t of N‖ where round t finishes nodes of so many heights.
-
-  A row is the estimate of the highest finished node, less those of the siblings
-  that it replaces, whose variances are their own weights.
-  """
-  square, share = 0.0, 1.0  # Of the highest estimate in those of its children.
-  owns = tree.own_weights(round_index, num_nodes)
-  for height in reversed(range(num_nodes)):
-    square += (share * owns[height]) ** 2
-    share *= 1.0 - owns[height]
-    if height and round_index >> (height - 1) & 1:
-      square += (1.0 - share) ** 2 * tree.own_weight(height - 1)
-  return float(np.sqrt(square))

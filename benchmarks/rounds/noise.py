@@ -1,0 +1,46 @@
+"""Times rows of noise alone, in a process that is pinned by who starts it.
+
+    python -m benchmarks.rounds.noise banded_toeplitz-64 4050748 1 9
+"""
+
+import json
+import sys
+import time
+
+import numpy as np
+
+from benchmarks.rounds import cases
+from fl_dpftrl.noise import engine
+
+
+def full(maker: engine.RowMaker, row: int) -> None:
+  """As if earlier rows had been made, with pages of memory that are there."""
+  maker.buffers[:] = 0.5
+  maker.restore(row, [0] * len(maker.buffers))
+
+
+def main(name: str, size: int, threads: int, repeats: int) -> dict:
+  maker = engine.RowMaker(
+      cases.strategy(name), size=size, num_rounds=cases.NUM_ROUNDS, stddev=1.0,
+      seed=bytes(16), num_threads=threads,
+  )
+  full(maker, cases.first_row(name))
+  out = np.zeros(size, np.float32)
+  seconds, cpu_seconds, reading = [], [], []
+  for _ in range(repeats):
+    start, cpu_start = time.perf_counter(), time.process_time()
+    maker.make(out)
+    seconds.append(time.perf_counter() - start)
+    cpu_seconds.append(time.process_time() - cpu_start)
+    start = time.perf_counter()
+    for buffer in maker.buffers:
+      buffer.max()
+    reading.append(time.perf_counter() - start)
+  return {
+      'seconds': seconds, 'cpu_seconds': cpu_seconds, 'reading': reading,
+      'state_bytes': maker.buffers.nbytes,
+  }
+
+
+if __name__ == '__main__':
+  print(json.dumps(main(sys.argv[1], *map(int, sys.argv[2:]))))

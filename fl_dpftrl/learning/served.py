@@ -1,0 +1,42 @@
+"""A process whose rows of noise are served before each of its rounds."""
+
+from typing import Any, Protocol
+
+import tensorflow_federated as tff
+
+
+class Rows(Protocol):
+  """What makes a row of noise readable, such as a `RowServer`."""
+
+  def open(self) -> None:
+    ...
+
+  def serve(self, row: int) -> None:
+    ...
+
+
+class ServedProcess:
+  """A learning process, with the row of each round served beforehand.
+
+  Its aggregator is a `NoiseByReferenceFactory`. A round whose row has been given
+  out for an earlier one is an error, and nothing is computed.
+
+  Args:
+    process: does all else.
+    rows: of the aggregator.
+  """
+
+  def __init__(
+      self, process: tff.learning.templates.LearningProcess, rows: Rows
+  ):
+    self._process, self._rows = process, rows
+
+  def initialize(self) -> Any:
+    self._rows.open()  # A state is worth nothing without the seed of its noise.
+    return self._process.initialize()
+
+  def next(
+      self, state: Any, data: Any
+  ) -> tff.learning.templates.LearningProcessOutput:
+    self._rows.serve(int(state.aggregator.noise.row))
+    return self._process.next(state, data)

@@ -1,0 +1,90 @@
+"""What a recurrence in NumPy is, and the one function that gives it."""
+
+import functools
+from typing import Callable, NamedTuple, Sequence
+
+import numpy as np
+
+from fl_dpftrl.strategies import base as strategies
+
+# (row of Z, part): writes a chunk of that row into part.
+Draw = Callable[[int, np.ndarray], None]
+# (draw, buffers, part, scratch): makes a chunk of a row of N·Z in part, and
+# brings the buffers' chunk, [num_buffers, chunk], to the next row. What scratch,
+# shaped as part, holds is of no meaning.
+Apply = Callable[[Draw, np.ndarray, np.ndarray, np.ndarray], None]
+
+
+class Step(NamedTuple):
+  """How one row is made, chunk by chunk and in place.
+
+  Attributes:
+    apply: what is done to each chunk.
+    written: the buffers that it changes.
+  """
+
+  apply: Apply
+  written: Sequence[int] = ()
+
+
+class Recurrence(NamedTuple):
+  """How the rows of N·Z follow from those of Z.
+
+  Attributes:
+    num_buffers: vectors carried from row to row, zeros at first.
+    norms: ‖row t of N‖ of each row, shape [num_rounds].
+    step: t → how row t is made; rows are made in order.
+  """
+
+  num_buffers: int
+  norms: np.ndarray
+  step: Callable[[int], Step]
+
+
+@functools.singledispatch
+def recurrence(
+    strategy: strategies.Strategy, num_rounds: int
+) -> Recurrence:
+  """The recurrence of a strategy's first num_rounds rows.
+
+  A family without one of its own is `recomputed`.
+
+  Raises:
+    ValueError: where the strategy has fewer rows.
+  """
+  return recomputed(strategy, num_rounds)
+
+
+def is_buffered(strategy: strategies.Strategy) -> bool:
+  """Whether the family has a recurrence of its own."""
+  default = recurrence.dispatch(object)
+  return recurrence.dispatch(type(strategy)) is not default
+
+
+def recomputed(
+    strategy: strategies.Strategy, num_rounds: int
+) -> Recurrence:
+  """Rows as sums over rows of Z, each drawn again: no buffers.
+
+  For any family. Row t draws as many rows of Z as row t of N has entries.
+
+  Raises:
+    ValueError: where the strategy has fewer rows.
+  """
+  strategies.check_num_rounds(strategy, num_rounds)
+  noising = strategy.noising_matrix(num_rounds)
+
+  def step(t):
+    (needed,) = np.nonzero(noising[t])
+
+    def apply(draw, buffers, part, scratch):
+      del buffers
+      part[:] = 0.0
+      for row in needed:
+        draw(int(row), scratch)
+        np.multiply(scratch, float(noising[t, row]), out=scratch)
+        np.add(part, scratch, out=part)
+
+    return Step(apply)
+
+  return Recurrence(0, np.linalg.norm(noising, axis=1), step)

@@ -1,0 +1,16 @@
+"""Rows of independent noise."""
+
+import numpy as np
+
+from fl_dpftrl.noise.engine import dispatch
+from fl_dpftrl.strategies import identity
+
+
+@dispatch.recurrence.register
+def _(strategy: identity.Identity, num_rounds: int) -> dispatch.Recurrence:
+  del strategy
+
+  def step(t):
+    return dispatch.Step(lambda draw, buffers, part, scratch: draw(t, part))
+
+  return dispatch.Recurrence(0, np.ones(num_rounds), step)

@@ -1,0 +1,221 @@
+"""Makes the rows of N·Z one after the other, on all cores, in place."""
+
+import concurrent.futures
+import functools
+import hashlib
+import os
+import pathlib
+import tempfile
+from typing import Any
+
+import numpy as np
+
+from fl_dpftrl.noise.engine import dispatch
+from fl_dpftrl.noise.engine import draws
+from fl_dpftrl.strategies import base as strategies
+from fl_dpftrl.strategies import identity as identity_strategy
+
+# What a change of these rows would have to count up.
+_VERSION = 1
+_CHUNKS_AT_A_TIME = 8
+MEMORIES = ('memory', 'mapped', 'recomputed')
+PRECISIONS = ('float32', 'float64')
+_BFLOAT16 = (
+    'precision=bfloat16 is refused: rows that are rounded to 8 bits before later'
+    ' rows build on them let two neighbouring data sets be told apart by more'
+    ' than the accounted Gaussian does; float32 buffers that are mapped, or rows'
+    ' that are recomputed, need less memory'
+)
+
+
+class RowMaker:
+  """Rows 0, 1, … of N·Z, as a flat vector of float32.
+
+  The same arguments give the same rows, bit for bit and however many threads
+  work, on machines whose NumPy computes alike.
+
+  Args:
+    strategy: C and N.
+    size: coordinates in a row.
+    num_rounds: rows that there will be at most.
+    stddev: of each entry of Z.
+    seed: secret, of 16 bytes.
+    memory: where the buffers are: in 'memory', in a file that is 'mapped' into
+      it (for more than fits), or nowhere: 'recomputed' rows are sums over rows of
+      Z that are drawn again, as many as a row of N has entries.
+    precision: of buffers and sums, 'float32' or 'float64'.
+    folder: for the mapped file, which has no name there.
+    num_threads: None for one on each core.
+
+  Attributes:
+    size, num_rounds: as given.
+    row: the row that comes next.
+    buffers: shape [num_buffers, size].
+    versions: the row that wrote each buffer last; −1 where none did.
+
+  Raises:
+    ValueError: for an argument that will not do.
+  """
+
+  def __init__(
+      self,
+      strategy: strategies.Strategy,
+      *,
+      size: int,
+      num_rounds: int,
+      stddev: float,
+      seed: bytes,
+      memory: str = 'memory',
+      precision: str = 'float32',
+      folder: str | os.PathLike[str] | None = None,
+      num_threads: int | None = None,
+  ):
+    check(size=size, stddev=stddev, memory=memory, precision=precision)
+    make = dispatch.recomputed if memory == 'recomputed' else dispatch.recurrence
+    if not stddev:  # Nothing to correlate.
+      strategy = identity_strategy.Identity()
+    self._recurrence = make(strategy, num_rounds)
+    self._draws = lambda: draws.Draws(seed, stddev)
+    self._stddev = stddev
+    self._threads = num_threads or _num_cores()
+    self._pool = concurrent.futures.ThreadPoolExecutor(self._threads, 'rows')
+    self.size, self.num_rounds, self.row = size, num_rounds, 0
+    shape = (self._recurrence.num_buffers, size)
+    if memory == 'mapped' and shape[0]:
+      self.buffers = _mapped(shape, precision, folder)
+    else:
+      self.buffers = np.zeros(shape, precision)
+    self.versions = [-1] * shape[0]
+
+  def make(self, out: np.ndarray) -> float:
+    """Writes the next row into out and returns its standard deviation.
+
+    Args:
+      out: float32, shape [size].
+
+    Raises:
+      ValueError: past the last row, and after a row that failed midway.
+    """
+    if self.row is None:
+      raise ValueError('a row failed midway; make a new RowMaker')
+    t = self.row
+    if t >= self.num_rounds:
+      raise ValueError(f'row {t} is beyond the {self.num_rounds} that there are')
+    step = self._recurrence.step(t)
+    self.row = None  # Until every chunk is done.
+    count = -(-self.size // draws.CHUNK)
+    groups = [
+        range(first, min(first + _CHUNKS_AT_A_TIME, count))
+        for first in range(0, count, _CHUNKS_AT_A_TIME)
+    ]
+    work = lambda chunks: self._work(step, chunks, out)
+    if self._threads == 1:
+      for chunks in groups:
+        work(chunks)
+    else:
+      list(self._pool.map(work, groups))
+    for buffer in step.written:
+      self.versions[buffer] = t
+    self.row = t + 1
+    return self._stddev * float(self._recurrence.norms[t])
+
+  def _work(self, step: dispatch.Step, chunks: range, out: np.ndarray) -> None:
+    source = self._draws()
+    dtype = self.buffers.dtype
+    scratch, wide = np.empty((2, draws.CHUNK), dtype)
+    for chunk in chunks:
+      where = slice(chunk * draws.CHUNK, (chunk + 1) * draws.CHUNK)
+      target = out[where]
+      part = target if dtype == out.dtype else wide[: target.size]
+      step.apply(
+          functools.partial(_fill, source, chunk),
+          self.buffers[:, where],
+          part,
+          scratch[: target.size],
+      )
+      if part is not target:
+        target[:] = part
+
+  def restore(self, row: int, versions: list[int]) -> None:
+    """Says that the buffers now hold what comes before a row."""
+    self.row, self.versions = row, list(versions)
+
+  def close(self) -> None:
+    self._pool.shutdown()
+    self.buffers = self.buffers[:0]
+
+
+def check(*, size: int, stddev: float, memory: str, precision: str) -> None:
+  """Raises ValueError for arguments of `RowMaker` that will not do."""
+  if size < 1:
+    raise ValueError(f'size must be at least 1, got {size!r}')
+  if not 0.0 <= stddev <= np.finfo(np.float32).max:
+    raise ValueError(
+        f'stddev must be at least 0 and fit into float32, got {stddev!r}'
+    )
+  if memory not in MEMORIES:
+    raise ValueError(
+        f'memory must be one of {", ".join(MEMORIES)}, got {memory!r}'
+    )
+  if precision == 'bfloat16':
+    raise ValueError(_BFLOAT16)
+  if precision not in PRECISIONS:
+    raise ValueError(
+        f'precision must be one of {", ".join(PRECISIONS)}, got {precision!r}'
+    )
+
+
+def _fill(source, chunk, row, part):
+  source.fill(row, chunk, part)
+
+
+def identity(
+    strategy: strategies.Strategy,
+    *,
+    size: int,
+    stddev: float,
+    seed: bytes,
+    memory: str,
+    precision: str,
+) -> int:
+  """63 bits for all that determines the rows of a `RowMaker`.
+
+  They are a hash of the seed too, whose 128 bits cannot be found from it.
+  """
+  # Rows that are recomputed are rounded otherwise, and so are other noise.
+  recipe = 'recomputed' if memory == 'recomputed' else 'buffered'
+  digest = hashlib.sha256(b'fl_dpftrl rows %d' % _VERSION)
+  for part in (seed, strategy, size, float(stddev), precision, recipe):
+    _update(digest, part)
+  return int.from_bytes(digest.digest()[:8], 'little') >> 1
+
+
+def _num_cores() -> int:
+  """Cores that this process may use."""
+  if hasattr(os, 'sched_getaffinity'):
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count() or 1
+
+
+def _mapped(shape, precision, folder) -> np.ndarray:
+  """Zeros in a file without a name, which ends with the process."""
+  with tempfile.TemporaryFile(dir=folder and pathlib.Path(folder)) as file:
+    return np.memmap(file, precision, 'w+', shape=shape)
+
+
+def _update(digest: Any, part: Any) -> None:
+  """Adds a strategy, number, name or array to a hash, unambiguously."""
+  if isinstance(part, strategies.Strategy):
+    _update(digest, part.family)
+    for name, value in sorted(part.parameters().items()):
+      _update(digest, name)
+      _update(digest, value)
+    return
+  if isinstance(part, (list, tuple, np.ndarray)):
+    part = np.ascontiguousarray(part, np.float64)
+    content, kind = part.tobytes(), f'array {part.shape}'
+  elif isinstance(part, bytes):
+    content, kind = part, 'bytes'
+  else:
+    content, kind = repr(part).encode(), 'value'
+  digest.update(f'{kind} {len(content)}:'.encode() + content)

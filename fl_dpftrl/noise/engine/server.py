@@ -1,0 +1,273 @@
+"""Gives rows of noise out by file, each for one round, ahead of time."""
+
+import concurrent.futures
+import contextlib
+import functools
+import json
+import os
+import pathlib
+from typing import Any, Callable
+
+import numpy as np
+
+from fl_dpftrl import files
+from fl_dpftrl.noise.engine import draws
+from fl_dpftrl.noise.engine import maker as makers
+from fl_dpftrl.noise.engine import snapshots
+from fl_dpftrl.strategies import base as strategies
+
+# What a row's file begins with, as int64: these, then the bits of its standard
+# deviation as a float64. Float32 coordinates follow.
+MAGIC = 0x776F_7200_0001
+HEADER_BYTES = 40
+ROW_DIGITS = 9
+
+
+def row_name(row: int) -> str:
+  return f'row-{row:0{ROW_DIGITS}d}'
+
+
+class RowServer:
+  """The rows of one run's noise, in a folder that only its owner can read.
+
+  `serve(row)` makes that row's file, and removes those of earlier rows. The next
+  row is then made in the background. The largest row that was served is kept
+  durably, and rows before it are refused for ever: whatever state a run is
+  brought to, no row enters the sums of two rounds. The row itself may be asked
+  for again, for a round whose result was never seen.
+
+  A run that goes on finds the seed in the folder, and with it the very same
+  rows: from the last snapshot, or where there is none from row 0, all rows up to
+  the one that is asked for are made again.
+
+  Args:
+    strategy: C and N.
+    folder: made where it does not exist. It holds the secret seed.
+    size: coordinates in a row.
+    num_rounds: rows that there will be at most.
+    stddev: of each entry of Z.
+    noise_seed: None for a secret seed, drawn when the folder is first used. A
+      number makes the noise repeatable, for tests, and voids the guarantee.
+    memory, precision: see `RowMaker`.
+    num_threads: see `RowMaker`.
+    snapshot_rows: rows between two snapshots of the buffers; 0 for none.
+
+  Attributes:
+    folder, strategy, size, num_rounds, stddev: as given.
+    identity: stands for all that determines the rows; it is no secret.
+
+  Raises:
+    ValueError: for an argument that will not do, and where rows were served from
+      the folder and their seed is gone.
+  """
+
+  def __init__(
+      self,
+      strategy: strategies.Strategy,
+      folder: str | os.PathLike[str],
+      *,
+      size: int,
+      num_rounds: int,
+      stddev: float,
+      noise_seed: int | None = None,
+      memory: str = 'memory',
+      precision: str = 'float32',
+      num_threads: int | None = None,
+      snapshot_rows: int = 16,
+  ):
+    makers.check(size=size, stddev=stddev, memory=memory, precision=precision)
+    strategies.check_num_rounds(strategy, num_rounds)
+    if snapshot_rows < 0:
+      raise ValueError(f'snapshot_rows must be at least 0, got {snapshot_rows}')
+    self.folder = pathlib.Path(folder).absolute()
+    self.strategy, self.size, self.stddev = strategy, size, stddev
+    self.num_rounds = num_rounds
+    self._is_secret = noise_seed is None
+    if self._is_secret:
+      self._seed = self._found_seed() or draws.system_seed()
+    else:
+      self._seed = draws.fixed_seed(noise_seed)
+    self._new_maker: Callable[[], makers.RowMaker] = functools.partial(
+        makers.RowMaker,
+        strategy,
+        size=size,
+        num_rounds=num_rounds,
+        stddev=stddev,
+        seed=self._seed,
+        memory=memory,
+        precision=precision,
+        folder=self.folder,
+        num_threads=num_threads,
+    )
+    self.identity = makers.identity(
+        strategy,
+        size=size,
+        stddev=stddev,
+        seed=self._seed,
+        memory=memory,
+        precision=precision,
+    )
+    self._snapshots = snapshots.Snapshots(self.folder, self.identity)
+    self._snapshot_rows = snapshot_rows
+    self._maker: makers.RowMaker | None = None
+    self._closing = False
+    self._stack = contextlib.ExitStack()
+    self._pool: concurrent.futures.ThreadPoolExecutor | None = None
+    self._ahead: tuple[int, concurrent.futures.Future[Any]] | None = None
+
+  def open(self) -> None:
+    """Keeps the seed durably, and other processes from serving its rows.
+
+    `serve` does it as well. Until then nothing is written.
+
+    Raises:
+      ValueError: where another process serves from the folder, or it holds other
+        noise.
+    """
+    if self._pool is not None:
+      return
+    self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    self.folder.chmod(0o700)
+    with contextlib.ExitStack() as stack:
+      stack.enter_context(files.exclusive(self.folder / 'lock'))
+      self._prepare()
+      self._stack = stack.pop_all()
+    self._pool = concurrent.futures.ThreadPoolExecutor(1, 'noise')
+
+  def serve(self, row: int) -> None:
+    """Makes sure that the row's file is there, and no other row's.
+
+    Raises:
+      ValueError: for a row before the last that was served, or past the end; and
+        as `open`.
+    """
+    self.open()
+    served = self.served()
+    if row < served:
+      raise ValueError(
+          f'row {row} of the noise in {self.folder} was asked for, and row'
+          f' {served} was given out before: a row of noise enters one sum'
+      )
+    if not 0 <= row < self.num_rounds:
+      raise ValueError(
+          f'row {row} is not among the {self.num_rounds} that there are'
+      )
+    path = self.folder / row_name(row)
+    if not path.exists():
+      if self._ahead is None or self._ahead[0] != row:
+        self._schedule(row)
+      self._ahead[1].result()
+      if row > served:
+        mark = json.dumps({'row': row, 'identity': self.identity})
+        files.write_durably(self._mark, mark.encode(), mode=0o600)
+      self._remove_rows()
+      os.replace(self._ready, path)
+    if row + 1 < self.num_rounds and (not self._ahead or self._ahead[0] <= row):
+      self._schedule(row + 1)
+
+  def served(self) -> int:
+    """The largest row that was ever given out; −1 for none.
+
+    Raises:
+      ValueError: where that cannot be read, or was other noise.
+    """
+    try:
+      found = json.loads(self._mark.read_text())
+      row, identity = int(found['row']), int(found['identity'])
+    except FileNotFoundError:
+      return -1
+    except (OSError, ValueError, KeyError, TypeError) as error:
+      raise ValueError(
+          f'{self._mark} is not readable: {error}; without it nobody knows which'
+          ' rows of noise were used'
+      ) from error
+    if identity != self.identity:
+      raise ValueError(
+          f'{self.folder} holds other noise: another strategy, standard'
+          ' deviation, size, memory or seed; resume with the flags that the run'
+          ' was started with'
+      )
+    return row
+
+  def close(self) -> None:
+    """Ends what works in the background, and removes rows that were not used."""
+    if self._pool is None:
+      return
+    self._closing = True
+    self._pool.shutdown(cancel_futures=True)
+    self._pool, self._ahead, self._closing = None, None, False
+    if self._maker is not None:
+      self._maker.close()
+      self._maker = None
+    self._remove_rows()
+    self._ready.unlink(missing_ok=True)
+    self._stack.close()
+
+  @property
+  def _mark(self) -> pathlib.Path:
+    return self.folder / 'served.json'
+
+  @property
+  def _ready(self) -> pathlib.Path:
+    return self.folder / 'ready'
+
+  def _found_seed(self) -> bytes | None:
+    """The seed in the folder, if there is one."""
+    path = self.folder / 'seed'
+    try:
+      seed = path.read_bytes()
+    except FileNotFoundError:
+      if self._mark.exists():
+        raise ValueError(
+            f'{path} is lost, and rows of its noise were used: the run cannot'
+            ' go on'
+        ) from None
+      return None
+    if len(seed) != draws.SEED_BYTES:
+      raise ValueError(f'{path} is not a seed; the run cannot go on')
+    return seed
+
+  def _prepare(self) -> None:
+    """Leaves the folder as a start needs it; nobody else is at it."""
+    self.served()
+    if self._is_secret:
+      if self._found_seed() not in (None, self._seed):
+        raise ValueError(f'{self.folder} was taken by another run meanwhile')
+      files.write_durably(self.folder / 'seed', self._seed, mode=0o600)
+    self._remove_rows()
+    for leftover in self.folder.glob(f'{files.TEMPORARY_PREFIX}*'):
+      leftover.unlink()
+
+  def _remove_rows(self) -> None:
+    for path in self.folder.glob('row-*'):
+      path.unlink()
+
+  def _schedule(self, row: int) -> None:
+    self._ahead = (row, self._pool.submit(self._produce, row))
+
+  def _produce(self, row: int) -> None:
+    """Makes all rows up to one, and writes that one."""
+    maker = self._maker
+    if maker is None or maker.row is None or maker.row > row:
+      if maker is not None:
+        maker.close()
+      maker = self._maker = self._new_maker()
+      self._snapshots.load(maker, row)
+    values = np.empty(self.size, np.float32)
+    while maker.row <= row:
+      if self._closing:
+        return
+      t = maker.row
+      if self._snapshot_rows and t and t % self._snapshot_rows == 0:
+        self._snapshots.save(maker)
+        self._snapshots.keep(self.served())
+      stddev = maker.make(values)
+    header = np.empty(HEADER_BYTES // 8, '<i8')
+    header[:4] = MAGIC, self.identity, row, self.size
+    header[4:] = np.array([stddev], '<f8').view('<i8')
+    handle = os.open(
+        self._ready, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600
+    )
+    with open(handle, 'wb') as file:
+      file.write(header.tobytes())
+      file.write(memoryview(values).cast('B'))

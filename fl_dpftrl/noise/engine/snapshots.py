@@ -1,0 +1,126 @@
+"""Buffers on disk, each written once, so that few rows are made again.
+
+A snapshot is a list of buffer files with their checksums. Buffers that did not
+change since an earlier snapshot are not written again. Nothing depends on a
+snapshot being there: whatever is damaged or missing is passed over, and the rows
+since an older one, or since row 0, are made again from the seed.
+"""
+
+import json
+import os
+import pathlib
+import re
+import zlib
+
+import numpy as np
+
+from fl_dpftrl import files
+from fl_dpftrl.noise.engine import maker as makers
+
+_NAME = re.compile(r'before-(\d{9})\.json')
+
+
+class Snapshots:
+  """The snapshots of one maker's buffers.
+
+  Args:
+    folder: which only its owner can read.
+    identity: of the maker; snapshots of another are passed over.
+  """
+
+  def __init__(self, folder: str | os.PathLike[str], identity: int):
+    self._folder = pathlib.Path(folder)
+    self._identity = identity
+
+  def rows(self) -> list[int]:
+    """The rows before which there is a snapshot."""
+    matches = (_NAME.fullmatch(path.name) for path in self._folder.iterdir())
+    return sorted(int(match[1]) for match in matches if match)
+
+  def save(self, maker: makers.RowMaker) -> None:
+    """Writes the buffers that no file holds yet, then the list of them all."""
+    if not maker.versions or maker.row in self.rows():
+      return
+    earlier = {}
+    for row in self.rows():
+      for buffer, version, checksum in self._read(row):
+        earlier[buffer, version] = checksum
+    listed = []
+    for buffer, version in enumerate(maker.versions):
+      if version < 0:
+        continue
+      checksum = earlier.get((buffer, version))
+      if checksum is None:
+        content = memoryview(maker.buffers[buffer]).cast('B')
+        checksum = zlib.crc32(content)
+        with files.replacing(
+            self._file(buffer, version), mode=0o600, durable=False
+        ) as path:
+          path.write_bytes(content)
+      listed.append((buffer, version, checksum))
+    about = {'identity': self._identity, 'buffers': listed}
+    with files.replacing(
+        self._list(maker.row), mode=0o600, durable=False
+    ) as path:
+      path.write_text(json.dumps(about))
+
+  def load(self, maker: makers.RowMaker, row: int) -> None:
+    """Brings a new maker to the latest readable snapshot up to a row.
+
+    One without buffers is brought to the row itself.
+    """
+    if not maker.versions:
+      maker.restore(row, [])
+      return
+    for before in reversed([r for r in self.rows() if r <= row]):
+      listed = self._read(before)
+      if listed and self._fill(maker, listed):
+        versions = [-1] * len(maker.buffers)
+        for buffer, version, _ in listed:
+          versions[buffer] = version
+        maker.restore(before, versions)
+        return
+    maker.buffers[:] = 0.0
+
+  def keep(self, row: int) -> None:
+    """Drops the snapshots that a run which goes on at a row will not need."""
+    rows = self.rows()
+    needed = [r for r in rows if r <= row][-2:] + [r for r in rows if r > row]
+    for r in set(rows) - set(needed):
+      self._list(r).unlink()
+    names = {
+        self._file(buffer, version).name
+        for r in needed
+        for buffer, version, _ in self._read(r)
+    }
+    for path in self._folder.glob('buffer-*'):
+      if path.name not in names:
+        path.unlink()
+
+  def _fill(self, maker: makers.RowMaker, listed: list) -> bool:
+    maker.buffers[:] = 0.0
+    for buffer, version, checksum in listed:
+      try:
+        found = np.fromfile(self._file(buffer, version), maker.buffers.dtype)
+      except OSError:
+        return False
+      if found.size != maker.size or zlib.crc32(found) != checksum:
+        return False
+      maker.buffers[buffer] = found
+    return True
+
+  def _read(self, row: int) -> list[tuple[int, int, int]]:
+    """(buffer, version, checksum) of each; none where it cannot be read."""
+    try:
+      about = json.loads(self._list(row).read_text())
+      if about['identity'] != self._identity:
+        return []
+      return [tuple(map(int, entry)) for entry in about['buffers']]
+    except (OSError, ValueError, KeyError, TypeError):
+      return []
+
+  def _list(self, row: int) -> pathlib.Path:
+    return self._folder / f'before-{row:09d}.json'
+
+  def _file(self, buffer: int, version: int) -> pathlib.Path:
+    return self._folder / f'buffer-{buffer}-{version}'

@@ -1,0 +1,42 @@
+import numpy as np
+import pytest
+
+from fl_dpftrl.commands import main
+from fl_dpftrl.noise import engine
+from fl_dpftrl.strategies import dense
+from fl_dpftrl.strategies import identity
+from fl_dpftrl.strategies import toeplitz
+from fl_dpftrl.strategies import tree
+
+
+def test_memory_is_that_of_the_buffers(example):
+  cost = engine.predict(example(33), 33, 1000)
+  maker = engine.RowMaker(
+      example(33), size=1000, num_rounds=33, stddev=1.0, seed=bytes(16)
+  )
+  assert abs(cost.memory_bytes - maker.buffers.nbytes) <= 4000
+  assert 1e-6 < cost.seconds_per_round < 1e-2
+
+
+def test_what_takes_longer():
+  bands = lambda count: toeplitz.BandedToeplitz(np.ones(count), None)
+  times = [
+      engine.predict(strategy, 512, 4_000_000).seconds_per_round
+      for strategy in (
+          identity.Identity(), tree.TreeOnline(), bands(64), bands(342),
+          dense.Dense(np.eye(512)),
+      )
+  ]
+  assert times == sorted(times) and times[0] < 0.1 < 0.5 < times[-2]
+
+
+def test_refuses():
+  with pytest.raises(ValueError, match='num_parameters must be .* got 0'):
+    engine.predict(identity.Identity(), 5, 0)
+
+
+def test_describe_shows_it(capsys):
+  arguments = ['describe', 'blt-b400', '--num_parameters=4050748']
+  assert not main.main(arguments)
+  shown = capsys.readouterr().out
+  assert 'memory_bytes' in shown and 'seconds_per_round' in shown

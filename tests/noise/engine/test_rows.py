@@ -1,0 +1,211 @@
+"""Rows that are made in place, chunk by chunk, against plain N·Z."""
+
+import numpy as np
+import pytest
+
+from fl_dpftrl.noise import engine
+from fl_dpftrl.noise import reference
+from fl_dpftrl.noise.engine import draws
+from fl_dpftrl.noise.engine import maker as makers
+from fl_dpftrl.strategies import banded
+from fl_dpftrl.strategies import blt
+from fl_dpftrl.strategies import identity
+from fl_dpftrl.strategies import toeplitz
+from fl_dpftrl.strategies import tree
+
+SEED = bytes(range(16))
+# A whole chunk, and a part of another.
+SIZE = draws.CHUNK + 5
+PUBLISHED = blt.BLT(
+    (.9999999999921251, .9944453083640997, .8985923474607591, .4912001418098778),
+    (.0070314825502323835, .10613806907600574, .1898159060327625,
+     .1966594748073734),
+)
+
+
+def make(strategy, num_rounds, size=SIZE, **kwargs):
+  kwargs = dict(stddev=0.5, seed=SEED, num_threads=1) | kwargs
+  return engine.RowMaker(strategy, size=size, num_rounds=num_rounds, **kwargs)
+
+
+def rows_of(maker, num_rows):
+  rows = np.empty((num_rows, maker.size), np.float32)
+  stddevs = [maker.make(row) for row in rows]
+  return rows, np.array(stddevs)
+
+
+def z_of(num_rows, size=SIZE, stddev=0.5):
+  """Z itself, in float64 but for its own rounding to float32."""
+  source = draws.Draws(SEED, stddev)
+  z = np.empty((num_rows, size), np.float32)
+  for row in range(num_rows):
+    for start in range(0, size, draws.CHUNK):
+      part = z[row, start : start + draws.CHUNK]
+      source.fill(row, start // draws.CHUNK, part)
+  return z.astype(np.float64)
+
+
+@pytest.mark.parametrize('memory', makers.MEMORIES)
+@pytest.mark.parametrize('num_rounds', [1, 2, 7, 33])
+def test_equals_the_materialised_matrix(example, num_rounds, memory, tmp_path):
+  strategy = example(num_rounds)
+  maker = make(strategy, num_rounds, memory=memory, folder=tmp_path)
+  rows, stddevs = rows_of(maker, num_rounds)
+  noising = strategy.noising_matrix(num_rounds)
+  expected = noising @ z_of(noising.shape[1])
+  np.testing.assert_allclose(rows, expected, rtol=1e-5, atol=5e-6)
+  np.testing.assert_allclose(
+      stddevs, 0.5 * np.linalg.norm(noising, axis=1), rtol=1e-9
+  )
+  assert not list(tmp_path.iterdir())  # A mapped file has no name.
+  with pytest.raises(ValueError, match=f'row {num_rounds} is beyond'):
+    maker.make(rows[0])
+
+
+def test_threads_and_places_of_buffers_change_no_bit(example, tmp_path):
+  size = 20 * draws.CHUNK + 3
+  expected, _ = rows_of(make(example(9), 9, size), 9)
+  for other in (
+      make(example(9), 9, size, num_threads=3),
+      make(example(9), 9, size, memory='mapped', folder=tmp_path),
+  ):
+    np.testing.assert_array_equal(rows_of(other, 9)[0], expected)
+    other.close()
+
+
+def test_keeps_no_more_vectors_than_the_strategy_says(example):
+  for num_rounds in (1, 6, 33):
+    strategy = example(num_rounds)
+    kept = len(make(strategy, num_rounds).buffers)
+    # A tree's last node of all is kept by its height as well.
+    assert kept <= strategy.memory_copies(num_rounds) + 1
+
+
+def long_runs():
+  coefficients = toeplitz.BandedToeplitz(
+      np.cumprod(np.r_[1.0, 1 - 0.5 / np.arange(1, 32)]), None
+  )
+  generator = np.random.default_rng(3)
+  values = generator.uniform(-0.01, 0.03, (2052, 24))
+  values[:, 0] = generator.uniform(0.8, 1.2, 2052)
+  values[np.arange(2052)[:, None] < np.arange(24)] = 0.0
+  slow = blt.BLT((1.0 - 1.6e-5,), (0.02,))
+  return {
+      'published blt': (PUBLISHED, 4000),
+      'blt of slow decay': (slow, 4000),
+      'banded': (banded.Banded(values), 2052),
+      'banded_toeplitz': (coefficients, 4000),
+      'tree_online': (tree.TreeOnline(), 4095),
+  }
+
+
+@pytest.mark.parametrize('name', sorted(long_runs()))
+def test_float32_stays_close_to_float64_over_thousands_of_rounds(name):
+  strategy, num_rounds = long_runs()[name]
+  size, num_noise_rows = 40, strategy.num_noise_rows(num_rounds)
+  rows, stddevs = rows_of(make(strategy, num_rounds, size), num_rounds)
+  exact = reference.reference_stream(strategy, z_of(num_noise_rows, size))
+  state = exact.init()
+  worst, totals = 0.0, np.zeros((2, size))
+  for row, stddev in zip(rows, stddevs):
+    expected, state = exact.next(state)
+    worst = max(worst, np.max(np.abs(row - expected)) / stddev)
+    totals += [row, expected]
+  assert worst < 1e-5
+  # What is released over time, the prefix sums, does not drift apart either.
+  scale = np.std(totals[1])
+  assert np.max(np.abs(totals[0] - totals[1])) < 1e-4 * max(scale, 0.5)
+
+
+def test_float64_buffers_leave_only_the_rounding_of_rows():
+  maker = make(PUBLISHED, 500, 40, precision='float64')
+  rows, _ = rows_of(maker, 500)
+  # Draws are not rounded to float32 before they are summed.
+  source, z = draws.Draws(SEED, 0.5), np.empty((500, 40))
+  for row in range(500):
+    source.fill(row, 0, z[row])
+  exact = reference.reference_stream(PUBLISHED, z)
+  state = exact.init()
+  for row in rows:
+    expected, state = exact.next(state)
+    np.testing.assert_allclose(row, expected, rtol=2**-23, atol=1e-12)
+
+
+def test_noise_has_the_standard_deviation_that_is_stated():
+  size = 200_000
+  rows, stddevs = rows_of(make(PUBLISHED, 3, size, stddev=2.0), 3)
+  for wrong in (2 / 3, 1.5):
+    for row, stddev in zip(rows, stddevs):
+      accepted = 5 / np.sqrt(2 * size)
+      assert abs(np.std(row) / stddev - 1) < accepted
+      assert abs(np.std(row) / (wrong * stddev) - 1) > accepted
+
+
+def test_draws_are_independent_normals_of_row_chunk_and_seed():
+  z = np.empty((4, 2, draws.CHUNK))
+  for row in range(4):
+    for chunk in range(2):
+      draws.Draws(SEED, 1.0).fill(row, chunk, z[row, chunk])
+  other = np.empty(draws.CHUNK)
+  draws.Draws(bytes(16), 1.0).fill(0, 0, other)
+  flat = np.vstack([z.reshape(8, -1), other])
+  limit = 5 / np.sqrt(draws.CHUNK)
+  correlations = np.corrcoef(flat)
+  assert np.max(np.abs(correlations - np.eye(9))) < limit
+  assert np.max(np.abs(flat.mean(1))) < limit
+  fourth = np.mean(flat**4)
+  assert abs(fourth - 3.0) < 5 * np.sqrt(96 / flat.size)
+  # A part of a chunk is the beginning of the whole.
+  part = np.empty(100)
+  draws.Draws(SEED, 1.0).fill(3, 1, part)
+  np.testing.assert_array_equal(part, z[3, 1, :100])
+
+
+def test_no_noise_is_exactly_zero(example):
+  rows, stddevs = rows_of(make(example(5), 5, stddev=0.0), 5)
+  assert not rows.any() and not stddevs.any()
+
+
+def test_identities_tell_noise_apart():
+  base = dict(
+      size=8, stddev=1.0, seed=SEED, memory='memory', precision='float32'
+  )
+  def found(strategy=PUBLISHED, **changes):
+    return makers.identity(strategy, **{**base, **changes})
+  assert found() == found(memory='mapped')
+  others = [
+      found(),
+      found(identity.Identity()),
+      found(blt.BLT((0.5,), (0.2,))),
+      found(size=9),
+      found(stddev=1.5),
+      found(seed=bytes(16)),
+      found(memory='recomputed'),
+      found(precision='float64'),
+  ]
+  assert len(set(others)) == len(others)
+  assert all(0 <= value < 2**63 for value in others)
+
+
+@pytest.mark.parametrize(
+    'argument, message',
+    [
+        (dict(size=0), 'size must be at least 1, got 0'),
+        (dict(stddev=-1.0), 'stddev must be .* got -1.0'),
+        (dict(stddev=float('nan')), 'stddev must be .* got nan'),
+        (dict(memory='disk'), "memory must be one of .* got 'disk'"),
+        (dict(precision='float16'), "precision must be one of .* got 'float16'"),
+        (dict(precision='bfloat16'), 'precision=bfloat16 is refused'),
+    ],
+)
+def test_refuses(argument, message):
+  with pytest.raises(ValueError, match=message):
+    make(PUBLISHED, 3, **argument)
+
+
+def test_a_row_that_failed_midway_ends_its_maker():
+  maker = make(PUBLISHED, 3)
+  with pytest.raises(TypeError):
+    maker.make(None)
+  with pytest.raises(ValueError, match='failed midway'):
+    maker.make(np.empty(SIZE, np.float32))
