@@ -12,7 +12,7 @@ from fl_dpftrl.simulation import population
 from fl_dpftrl.simulation import server
 from fl_dpftrl.simulation import timer
 
-ROUNDS = 400
+ROUNDS = 240
 NAMES = ('blt', 'banded', 'blt-b100')
 SEEDS = range(100, 120)
 
@@ -21,12 +21,12 @@ def simulate(*, seed, num_devices=None, report_goal=None):
   """As the command has it, and small: b differs from seed to seed."""
   return cohorts.Simulation(
       population=population.Population(
-          num_devices=num_devices or 12_000,
+          num_devices=num_devices or 8_000,
           seed=seed,
           availability=availability.Nightly(),
           dropout=0.08,
       ),
-      timer=timer.HourTimer(15.0),
+      timer=timer.HourTimer(10.0),
       server=server.Server(report_goal=report_goal or 60, clients_per_round=78),
       seed=seed,
   )
