@@ -22,13 +22,18 @@ IS_NEW := import sys; sys.exit(sys.version_info < (3, 11))
 BENCH ?=
 LARGE ?=
 REPEATS ?= 3
-# Names of logs start with replay; all others are of strategies.
+# Names of logs start with replay, those of models with training; all others are
+# of strategies.
 COMMA := ,
 BENCH_WORDS := $(subst $(COMMA), ,$(BENCH))
 BENCH_LOGS = $(call joined,$(filter replay%,$(BENCH_WORDS)))
-BENCH_STRATEGIES = $(call joined,$(filter-out replay%,$(BENCH_WORDS)))
+BENCH_MODELS = $(call joined,$(filter training%,$(BENCH_WORDS)))
+BENCH_STRATEGIES = $(call joined,\
+  $(filter-out replay% training%,$(BENCH_WORDS)))
 BENCH_REPLAY = $(or $(LARGE),$(BENCH_LOGS),$(if $(BENCH_WORDS),,all))
 BENCH_OPTIMIZE = $(if $(LARGE),,$(or $(BENCH_STRATEGIES),\
+  $(if $(BENCH_WORDS),,all)))
+BENCH_TRAINING = $(if $(LARGE),,$(or $(BENCH_MODELS),\
   $(if $(BENCH_WORDS),,all)))
 EMPTY :=
 SPACE := $(EMPTY) $(EMPTY)
@@ -90,14 +95,17 @@ test-core:
 	  --disable-pip-version-check '.[test]'
 	$(CORE_VENV)/bin/pytest $(addprefix --ignore=,$(TFF_TESTS)) $(TESTS)
 
-# Finding strategies, side by side with jax-privacy, and replaying logs;
-# BENCH=blt, or BENCH=replay, selects. LARGE=1 is the log of 1e9 rows alone.
+# Strategies, side by side with jax-privacy, replay of logs, and training;
+# BENCH=blt, BENCH=replay or BENCH=training selects. LARGE=1 is the log of 1e9
+# rows alone.
 bench: env $(if $(BENCH_OPTIMIZE),$(BENCH_VENV)/installed)
 	$(if $(BENCH_OPTIMIZE),@$(VENV)/bin/python -m benchmarks.optimize.run \
 	  --only=$(BENCH_STRATEGIES) --repeats=$(REPEATS) \
 	  --peer_python=$(BENCH_VENV)/bin/python)
 	$(if $(BENCH_REPLAY),@$(VENV)/bin/python -m benchmarks.replay.run \
 	  --only=$(BENCH_LOGS) --repeats=$(REPEATS) $(if $(LARGE),--large))
+	$(if $(BENCH_TRAINING),@$(VENV)/bin/python -m benchmarks.training.run \
+	  --only=$(BENCH_MODELS) --repeats=$(REPEATS))
 
 $(BENCH_VENV)/installed: benchmarks/peer-requirements.txt
 	@for candidate in $(BENCH_CANDIDATES); do \
