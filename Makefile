@@ -22,17 +22,22 @@ IS_NEW := import sys; sys.exit(sys.version_info < (3, 11))
 BENCH ?=
 LARGE ?=
 REPEATS ?= 3
-# Names of logs start with replay, of plans with plan; rounds is itself; all
-# others are of strategies.
+# Names of logs start with replay, of plans with plan, of models with training;
+# rounds, population and population-production are themselves; all others are of
+# strategies.
 COMMA := ,
 BENCH_WORDS := $(subst $(COMMA), ,$(BENCH))
 BENCH_LOGS = $(call joined,$(filter replay%,$(BENCH_WORDS)))
 BENCH_PLANS = $(call joined,$(filter plan%,$(BENCH_WORDS)))
 BENCH_ROUNDS = $(filter rounds,$(BENCH_WORDS))
+BENCH_POPULATIONS = $(filter population%,$(BENCH_WORDS))
+BENCH_MODELS = $(call joined,$(filter training%,$(BENCH_WORDS)))
 BENCH_STRATEGIES = $(call joined,\
-  $(filter-out replay% plan% rounds,$(BENCH_WORDS)))
+  $(filter-out replay% plan% population% rounds training%,$(BENCH_WORDS)))
 BENCH_REPLAY = $(or $(LARGE),$(BENCH_LOGS),$(if $(BENCH_WORDS),,all))
 BENCH_OPTIMIZE = $(if $(LARGE),,$(or $(BENCH_STRATEGIES),\
+  $(if $(BENCH_WORDS),,all)))
+BENCH_TRAINING = $(if $(LARGE),,$(or $(BENCH_MODELS),\
   $(if $(BENCH_WORDS),,all)))
 EMPTY :=
 SPACE := $(EMPTY) $(EMPTY)
@@ -94,17 +99,22 @@ test-core:
 	  --disable-pip-version-check '.[test]'
 	$(CORE_VENV)/bin/pytest $(addprefix --ignore=,$(TFF_TESTS)) $(TESTS)
 
-# Finding strategies, side by side with jax-privacy, and replaying logs;
-# BENCH=blt, or BENCH=replay, selects. LARGE=1 is the log of 1e9 rows alone.
-# Plans against hindsight take half an hour: BENCH=plan, and not without.
-# BENCH=rounds times rows of noise and training, alone as well.
+# Strategies, side by side with jax-privacy, replay of logs, and training;
+# BENCH=blt, BENCH=replay or BENCH=training selects. LARGE=1 is the log of 1e9
+# rows alone. Not without being named: plan, plans against hindsight, half an
+# hour; rounds of noise; population, and population-production, ten minutes.
 bench: env $(if $(BENCH_OPTIMIZE),$(BENCH_VENV)/installed)
 	$(if $(BENCH_OPTIMIZE),@$(VENV)/bin/python -m benchmarks.optimize.run \
 	  --only=$(BENCH_STRATEGIES) --repeats=$(REPEATS) \
 	  --peer_python=$(BENCH_VENV)/bin/python)
 	$(if $(BENCH_REPLAY),@$(VENV)/bin/python -m benchmarks.replay.run \
 	  --only=$(BENCH_LOGS) --repeats=$(REPEATS) $(if $(LARGE),--large))
+	$(if $(BENCH_TRAINING),@$(VENV)/bin/python -m benchmarks.training.run \
+	  --only=$(BENCH_MODELS) --repeats=$(REPEATS))
 	$(if $(BENCH_ROUNDS),@$(VENV)/bin/python -m benchmarks.rounds.run)
+	$(if $(BENCH_POPULATIONS),@OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m \
+	  benchmarks.population.run --repeats=$(REPEATS) \
+	  $(if $(filter %-production,$(BENCH_POPULATIONS)),--production))
 	$(if $(BENCH_PLANS),@OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m \
 	  benchmarks.plan.run --only=$(BENCH_PLANS))
 

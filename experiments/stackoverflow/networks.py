@@ -6,6 +6,8 @@ from typing import Protocol, Sequence
 import numpy as np
 import tensorflow as tf
 
+from experiments.stackoverflow import lstm
+
 Weights = Sequence[tf.Tensor]
 
 
@@ -133,25 +135,9 @@ class Lstm:
   def logits(self, weights: Weights, tokens: tf.Tensor) -> tf.Tensor:
     (embeddings, kernel, recurrent, bias, projection, projection_bias, output,
      output_bias) = weights  # pyformat: disable
-    batch, length = tf.shape(tokens)[0], tokens.shape[1]
     words = tf.gather(embeddings, tf.transpose(tokens))
-    zeros = tf.zeros([batch, self.units])
-    unused = tf.zeros([self.units])  # Peepholes.
-    # One operation for all steps: far less to start than a loop over them.
-    states = tf.raw_ops.BlockLSTM(
-        seq_len_max=tf.constant(length, tf.int64),
-        x=words,
-        cs_prev=zeros,
-        h_prev=zeros,
-        w=tf.concat([kernel, recurrent], axis=0),
-        wci=unused,
-        wcf=unused,
-        wco=unused,
-        b=bias,
-        forget_bias=0,
-        cell_clip=0,
-    ).h
+    states = lstm.states(words, kernel, recurrent, bias)
     hidden = tf.reshape(tf.transpose(states, [1, 0, 2]), [-1, self.units])
     projected = tf.matmul(hidden, projection) + projection_bias
     scores = tf.matmul(projected, output) + output_bias
-    return tf.reshape(scores, [-1, length, self.num_tokens])
+    return tf.reshape(scores, [-1, tokens.shape[1], self.num_tokens])

@@ -36,8 +36,8 @@ def test_lstm_equals_keras_with_its_gradients():
   ]
   keras = tf.keras.Sequential([tf.keras.Input([6], dtype=tf.int32), *layers])
 
-  # The block operation orders gates input, cell, forget, output; Keras input,
-  # forget, cell, output.
+  # Ours orders gates input, cell, forget, output; Keras input, forget, cell,
+  # output.
   def reorder(array):
     i, c, f, o = np.split(array, 4, axis=-1)
     return np.concatenate([i, f, c, o], axis=-1)

@@ -1,0 +1,181 @@
+"""Trains a model in one way, and prints what each pass took, as JSON.
+
+    python -m benchmarks.training.side NAME SIDE
+
+SIDE is `central`, `keras`, or the batch size of federated clients. All train on
+the same sentences: those of 30 clients with 64 each.
+"""
+
+from collections.abc import Callable, Sequence
+import json
+import os
+import pathlib
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks.training import cases
+from experiments.stackoverflow import model as model_lib
+from experiments.stackoverflow import networks
+from experiments.stackoverflow.datasets import dataset as dataset_lib
+from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
+from fl_dpftrl.aggregators import factory
+from fl_dpftrl.learning import process as process_lib
+from fl_dpftrl.learning import workers
+from fl_dpftrl.strategies import identity
+
+_RATE = 0.1
+_NETWORKS = {'lstm': networks.Lstm, 'log_bilinear': networks.LogBilinear}
+
+
+def network_of(case: cases.Case) -> networks.Network:
+  return _NETWORKS[case.network](num_tokens=case.num_tokens, **case.sizes)
+
+
+def sentences(case: cases.Case) -> list[np.ndarray]:
+  """Of each client, random words: [64, length + 1] int32."""
+  shape = (cases.NUM_CLIENTS, cases.NUM_SENTENCES, cases.LENGTH + 1)
+  words = np.random.default_rng(0).integers(1, case.num_tokens - 3, shape)
+  return list(words.astype(np.int32))
+
+
+def central(
+    case: cases.Case,
+    logits: Callable[[tf.Tensor], tf.Tensor],
+    variables: Sequence[tf.Variable],
+) -> Callable[[], None]:
+  """A pass over all sentences, a step of SGD for each batch."""
+
+  @tf.function(
+      input_signature=[tf.TensorSpec([None, cases.LENGTH], tf.int32)] * 2
+  )
+  def step(x, y):
+    with tf.GradientTape() as tape:
+      loss = model_lib.masked_loss(logits(x), y, 0)
+    for variable, gradient in zip(variables, tape.gradient(loss, variables)):
+      if isinstance(gradient, tf.IndexedSlices):
+        variable.scatter_sub(
+            tf.IndexedSlices(_RATE * gradient.values, gradient.indices)
+        )
+      else:
+        variable.assign_sub(_RATE * gradient)
+
+  rows = np.concatenate(sentences(case))
+
+  def train():
+    for i in range(0, len(rows), cases.CENTRAL_BATCH):
+      batch = rows[i : i + cases.CENTRAL_BATCH]
+      step(batch[:, :-1], batch[:, 1:])
+
+  return train
+
+
+def plain(case: cases.Case) -> Callable[[], None]:
+  network = network_of(case)
+  variables = [tf.Variable(w) for w in network.initial_weights(0)]
+  return central(case, lambda x: network.logits(variables, x), variables)
+
+
+def keras(case: cases.Case) -> Callable[[], None]:
+  """The same model of Keras's own layers."""
+  network = network_of(case)
+  layers = tf.keras.layers
+  model = tf.keras.Sequential([
+      tf.keras.Input([cases.LENGTH], dtype=tf.int32),
+      layers.Embedding(network.num_tokens, network.embedding),
+      layers.LSTM(network.units, return_sequences=True),
+      layers.Dense(network.embedding),
+      layers.Dense(network.num_tokens),
+  ])
+  return central(
+      case, lambda x: model(x, training=True), model.trainable_variables
+  )
+
+
+def federated(case: cases.Case, batch_size: int) -> Callable[[], None]:
+  """A round, as experiments have them: bounded, with noise, and its metrics."""
+  vocabulary = vocabulary_lib.Vocabulary(
+      tuple(f'w{i}' for i in range(case.num_tokens - 4))
+  )
+  process = process_lib.build(
+      model_lib.build(
+          network_of(case), vocabulary, length=cases.LENGTH, seed=0
+      ),
+      aggregator=factory.CorrelatedNoiseFactory(
+          identity.Identity(),
+          noise_multiplier=1e-3,
+          clip_norm=1.0,
+          report_goal=cases.NUM_CLIENTS,
+      ),
+      client_learning_rate=_RATE,
+      server_learning_rates=np.ones(1),
+  )
+  state = process.initialize()
+  rows = dict(zip(map(str, range(cases.NUM_CLIENTS)), sentences(case)))
+  data = dataset_lib.Dataset(
+      name=case.name,
+      vocabulary=vocabulary,
+      train_clients=list(rows),
+      sentences=rows.get,
+      validation=rows['0'],
+      test=rows['0'],
+      unigram_token=1,
+      licence='none',
+      unit='a client',
+  )
+
+  def train():
+    nonlocal state
+    state = process.next(
+        state,
+        [
+            dataset_lib.client_dataset(data, client, batch_size=batch_size)
+            for client in rows
+        ],
+    ).state
+
+  return train
+
+
+def cpu_seconds(pids: Sequence[int]) -> float:
+  """That these processes have computed so far."""
+  ticks = 0
+  for pid in pids:
+    stat = pathlib.Path(f'/proc/{pid}/stat').read_text()
+    ticks += sum(map(int, stat.rsplit(')', 1)[1].split()[11:13]))
+  return ticks / os.sysconf('SC_CLK_TCK')
+
+
+def measure(case: cases.Case, side: str) -> list[dict[str, float]]:
+  """Seconds by the clock and computed, of each pass but the first."""
+  worker = workers.use_local_worker() if side.isdecimal() else None
+  if worker:
+    train = federated(case, int(side))
+  else:
+    train = {'central': plain, 'keras': keras}[side](case)
+  pids = [os.getpid(), *([worker.pid] if worker else [])]
+  train()
+  passes = []
+  for _ in range(case.passes):
+    start, before = time.monotonic(), cpu_seconds(pids)
+    train()
+    passes.append({
+        'seconds': time.monotonic() - start,
+        'cpu_seconds': cpu_seconds(pids) - before,
+    })
+  if worker:
+    worker.stop()
+  return passes
+
+
+def main(arguments: Sequence[Any]) -> None:
+  name, side = arguments
+  (case,) = (case for case in cases.CASES if case.name == name)
+  print(json.dumps(measure(case, side)))
+
+
+if __name__ == '__main__':
+  main(sys.argv[1:])

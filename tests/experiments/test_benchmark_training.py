@@ -1,0 +1,102 @@
+"""The training benchmark, on a model that takes no time."""
+
+import json
+import pathlib
+import sys
+
+import pytest
+
+# Benchmarks are not installed; after what is, for installed packages to win.
+sys.path.append(str(pathlib.Path(__file__).parents[2]))
+
+from benchmarks import process
+from benchmarks.training import cases
+from benchmarks.training import results
+from benchmarks.training import run
+from benchmarks.training import side
+from experiments.stackoverflow import networks
+
+pytestmark = pytest.mark.tff
+
+SMALL = cases.Case(
+    size='small', network='lstm', num_tokens=12,
+    sizes={'embedding': 3, 'units': 4}, passes=1,
+)
+
+
+def finished(output='', failure=None):
+  return process.Finished(
+      seconds=9.0, cpu_seconds=9.0, peak_mebibytes=1.0, failure=failure,
+      output=output,
+  )
+
+
+def measured(*seconds):
+  return results.Measured(
+      passes=tuple({'seconds': s, 'cpu_seconds': 2 * s} for s in seconds)
+  )
+
+
+def test_models_are_those_that_are_said():
+  by_name = {case.name: side.network_of(case) for case in cases.CASES}
+  assert len(by_name) == len(cases.CASES)
+  # The papers' model, of 4 050 748 parameters.
+  papers = networks.Lstm(num_tokens=10_004)
+  assert by_name['training-lstm-670'] == papers
+  assert 4e5 < networks.num_parameters(by_name['training-lstm-128']) < 6e5
+
+
+def test_selection():
+  assert cases.select([]) == list(cases.CASES)
+  assert [c.size for c in cases.select(['lstm'])] == ['lstm-128', 'lstm-670']
+  with pytest.raises(ValueError, match="'gru'; there are training-log"):
+    cases.select(['gru'])
+
+
+def test_every_side_trains(capsys, monkeypatch):
+  monkeypatch.setattr(cases, 'CASES', (SMALL,))
+  for name in ('central', 'keras', '64'):
+    side.main([SMALL.name, name])
+    (only,) = json.loads(capsys.readouterr().out)
+    assert only['seconds'] > 0 and only['cpu_seconds'] >= 0
+
+
+def test_shares_are_of_the_quicker_loop():
+  row = results.Row(SMALL, {
+      'central': measured(4.0, 2.0, 3.0), 'keras': measured(6.0),
+      '64': measured(4.0, 4.0), '8': results.Measured(failures=('ended',)),
+  })
+  assert row.share('64') == row.share('64', 'cpu_seconds') == 0.75
+  assert row.share('8') is None
+  text = results.table([row])
+  assert '| small | federated | 64    | 480 ' in text
+  assert 'failed: ended' in text
+  assert '0.75' in text
+  data = json.loads(json.dumps(row.as_json()))
+  assert data['sides']['64']['share'] == 0.75
+
+
+def test_passes_of_several_processes_are_kept():
+  once = run.after(
+      measured(1.0), finished('[{"seconds": 2, "cpu_seconds": 3}]')
+  )
+  assert once.median('seconds') == 1.5
+  assert run.after(once, finished(failure='no')).failures == ('no',)
+
+
+def test_document_names_versions():
+  about = {
+      'date': '2030-01-01', 'processor': 'p', 'cores': 4, 'cores_used': 2,
+      'versions': {'tensorflow': '2'},
+  }
+  text = run.document(about, [results.Row(SMALL, {'central': measured(1.0)})])
+  assert '2 of 4 cores' in text and 'tensorflow 2' in text
+
+
+@pytest.mark.parametrize('flag, named', [
+    ('--only=gru', 'gru'), ('--repeats=0', 'got 0')])
+def test_refuses_bad_flags(flag, named, capsys):
+  with pytest.raises(SystemExit) as ended:
+    run.main([flag])
+  assert ended.value.code == 2
+  assert named in capsys.readouterr().err
