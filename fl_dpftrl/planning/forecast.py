@@ -2,7 +2,7 @@
 
 The planned run is simulated with the whole population, since b depends on the
 size of cohorts: without over-selection, a tenth of the devices with a tenth of
-the report goal has b at 222 where it is 165, which would understate ε.
+the report goal has a larger b (222 where it was 165), which understates ε.
 """
 
 import dataclasses
