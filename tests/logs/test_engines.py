@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 import sys
 
 import hypothesis
@@ -56,6 +57,14 @@ def spark():
     pytest.skip('Spark needs Java')
   with pytest.MonkeyPatch.context() as patch:
     patch.setenv('PYSPARK_PYTHON', sys.executable)
+    # Spark runs Python in the child before Java: a fork of this process, whose
+    # other threads may hold locks, can crash in it.
+    patch.setattr(
+        'pyspark.java_gateway.Popen',
+        lambda command, preexec_fn, **options: subprocess.Popen(
+            command, **options
+        ),
+    )
     session = (
         sql.SparkSession.builder.master('local[2]')
         .config('spark.ui.enabled', 'false')
