@@ -21,7 +21,7 @@ from fl_dpftrl.strategies import identity
 from fl_dpftrl.strategies import tree
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
-SETTINGS = hypothesis.settings(deadline=None, max_examples=100)
+SETTINGS = hypothesis.settings(deadline=None, max_examples=50)
 
 
 def log_of(rows, num_rounds):
