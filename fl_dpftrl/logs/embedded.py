@@ -50,7 +50,6 @@ def count(
           'threads': threads,
           'memory_limit': f'{memory}B',
           'temp_directory': folder,
-          'preserve_insertion_order': False,
       },
   ) as engine:
     engine.register('log', rows.reader())

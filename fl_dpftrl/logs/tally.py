@@ -62,6 +62,20 @@ class DeviceTwice(ValueError):
     return type(self), (self.device_id, self.log_index, self.round_index)
 
 
+class OutOfOrder(ValueError):
+  """Rows that do not come in the order of their devices."""
+
+  def __init__(self):
+    super().__init__(
+        'rows came out of the order of their devices, so nothing can be counted:'
+        ' the engine that sorts them does not do as it should; try another'
+        ' release of it, or another engine'
+    )
+
+  def __reduce__(self):
+    return type(self), ()
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class LogTally:
   """Counts of one log.
@@ -152,6 +166,7 @@ def count(
 
   Raises:
     DeviceTwice: where a device is twice in a round.
+    OutOfOrder: where the tables are not as said.
   """
   count_part = lambda table: _count(table, exposure, num_exposed)
   parts = _in_threads(count_part, _whole_devices(tables), threads)
@@ -176,11 +191,14 @@ def _in_threads(
 
 
 def _whole_devices(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-  """The same rows, cut where a device ends."""
+  """The same rows, cut where a device ends; OutOfOrder where one comes again."""
   kept: list[pa.Table] = []
+  before = None
   for table in tables:
     if not table.num_rows:
       continue
+    _check_order(table, before)
+    before = table.slice(table.num_rows - 1)
     starts = np.flatnonzero(_changes(table.column('device_id')))
     if starts.size:
       cut = int(starts[-1]) + 1
@@ -193,6 +211,22 @@ def _whole_devices(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
       kept.append(table)
   if kept:
     yield pa.concat_tables(kept)
+
+
+def _check_order(table: pa.Table, before: pa.Table | None) -> None:
+  """Raises OutOfOrder unless the rows ascend, also from the last one before.
+
+  Separations of a device that came in two parts would go unseen.
+  """
+  if before is not None:
+    table = pa.concat_tables([before, table])
+  ids = table.column('device_id').combine_chunks()
+  ids = ids.chunk(0) if isinstance(ids, pa.ChunkedArray) else ids
+  falls = pc.greater(ids.slice(0, len(ids) - 1), ids.slice(1))
+  rounds = table.column('round').to_numpy()
+  back = ~_changes(table.column('device_id')) & (np.diff(rounds) < 0)
+  if pc.any(falls).as_py() or back.any():
+    raise OutOfOrder()
 
 
 def _changes(ids: pa.ChunkedArray) -> np.ndarray:
