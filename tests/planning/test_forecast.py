@@ -242,21 +242,13 @@ def test_refuses(changes):
     lib.forecast(simulate, **{'num_rounds': 10, 'seeds': [0], **changes})
 
 
-@dataclasses.dataclass(frozen=True)
-class Fails:
-  """A timer that no simulation can use."""
-
-  def remedy(self, num_devices, report_goal):
-    return ''
-
-
 def test_what_fails_in_a_process_is_raised(monkeypatch):
   monkeypatch.setattr(workers, '_WORTHWHILE', 1)
   tasks = [
       trial.Task(simulation=simulate(seed=seed), checkpoints=(10,))
       for seed in range(2)
   ]
-  broken = dataclasses.replace(tasks[0].simulation, timer=Fails())
+  broken = dataclasses.replace(tasks[0].simulation, timer='of no kind')
   tasks[0] = dataclasses.replace(tasks[0], simulation=broken)
   with pytest.raises(AttributeError, match='seconds'):
     workers.run(tasks, num_workers=2)
