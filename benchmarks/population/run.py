@@ -88,6 +88,8 @@ def judged(side: sides.Side, done: process.Finished) -> sides.Side:
   if done.failure:
     return side.failed(done.failure)
   said = json.loads(done.output)
+  if isinstance(said, dict):
+    del said['output']  # A temporary file.
   return side.finished(done, figures=said if isinstance(said, dict) else None)
 
 
