@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 
+from benchmarks import selection
 from fl_dpftrl.commands import population_flags
 from fl_dpftrl.simulation import cohorts
 
@@ -77,18 +78,5 @@ CASES = (
 
 
 def select(words: list[str]) -> list[Case]:
-  """Cases whose name holds one of the words; all where there are none.
-
-  Raises:
-    ValueError: for a word that no case holds.
-  """
-  for word in words:
-    if not any(word in case.name for case in CASES):
-      raise ValueError(
-          f'no case is called {word!r}; there are'
-          f' {", ".join(case.name for case in CASES)}'
-      )
-  return [
-      case for case in CASES
-      if not words or any(word in case.name for word in words)
-  ]
+  """Cases by parts of their names; see `selection.select`."""
+  return selection.select(CASES, words)

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from benchmarks import selection
+
 PREFIX = 'replay'
 
 
@@ -73,13 +75,4 @@ def select(words: list[str], *, large: bool) -> list[Case]:
     ValueError: for a word that no such case holds.
   """
   there = [case for case in CASES if case.large == large]
-  for word in words:
-    if not any(word in case.name for case in there):
-      raise ValueError(
-          f'no case is called {word!r}; there are'
-          f' {", ".join(case.name for case in there)}'
-      )
-  return [
-      case for case in there
-      if not words or any(word in case.name for word in words)
-  ]
+  return selection.select(there, words)

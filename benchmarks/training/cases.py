@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any
 
+from benchmarks import selection
+
 PREFIX = 'training'
 LENGTH = 20  # Tokens of a sentence.
 NUM_CLIENTS = 30  # In a round.
@@ -59,18 +61,5 @@ CASES = (
 
 
 def select(words: list[str]) -> list[Case]:
-  """Cases whose name holds one of the words; all where there are none.
-
-  Raises:
-    ValueError: for a word that no case holds.
-  """
-  for word in words:
-    if not any(word in case.name for case in CASES):
-      raise ValueError(
-          f'no case is called {word!r}; there are'
-          f' {", ".join(case.name for case in CASES)}'
-      )
-  return [
-      case for case in CASES
-      if not words or any(word in case.name for word in words)
-  ]
+  """Cases by parts of their names; see `selection.select`."""
+  return selection.select(CASES, words)

@@ -62,7 +62,8 @@ class CheckIns:
       the end of the stretch of time; there may be none.
     """
     end = min(now + _STRETCH, until)
-    rates = self.pool.sizes * self._ceilings(now, end, pace)
+    ceilings = self._ceilings(now, end, pace)
+    rates = self.pool.sizes * ceilings
     total = float(rates.sum())
     if total > 0.0:
       enough = _SPARE * wanted + 20.0
@@ -75,8 +76,7 @@ class CheckIns:
     times = rng.uniform(now, end, groups.size)
     here = self._people.presence.at(devices, times + self._start)
     own = here * self._slowed(self._people.rates[devices], pace)
-    ceilings = self._ceilings(now, min(now + _STRETCH, until), pace)[groups]
-    kept = np.flatnonzero(rng.random(groups.size) * ceilings < own)
+    kept = np.flatnonzero(rng.random(groups.size) * ceilings[groups] < own)
     self._learn(kept.size, groups.size)
     kept = kept[np.argsort(times[kept], kind='stable')]
     _, first = np.unique(devices[kept], return_index=True)

@@ -32,37 +32,6 @@ GUARANTEE = [
 ]
 
 
-@pytest.fixture
-def run(capsys):
-  """Runs a command line; gives its exit status, stdout and stderr."""
-
-  def run_line(line):
-    capsys.readouterr()
-    try:
-      main.main(shlex.split(line))
-      status = 0
-    except SystemExit as e:
-      status = e.code or 0
-    out, err = capsys.readouterr()
-    return status, out, err
-
-  return run_line
-
-
-@pytest.fixture
-def result(run, monkeypatch):
-  """Runs a command line with --json; gives the object."""
-  # On a busy machine anything may take long enough to be told of.
-  monkeypatch.setattr(progress, 'SECONDS', float('inf'))
-
-  def run_json(line):
-    status, out, err = run(f'{line} --json')
-    assert (status, err) == (0, '')
-    return json.loads(out, parse_constant=pytest.fail)
-
-  return run_json
-
-
 @pytest.mark.parametrize('mechanism, flags, copies', [
     ('identity', '', 0),
     ('tree_online', '', 5),

@@ -13,7 +13,6 @@ import pytest
 from fl_dpftrl import catalogue
 from fl_dpftrl import participation
 from fl_dpftrl.commands import compare
-from fl_dpftrl.commands import main
 from fl_dpftrl.commands import progress
 from fl_dpftrl.comparison import figures
 from fl_dpftrl.optimization import registry
@@ -37,32 +36,8 @@ def program(line, **kwargs):
 
 
 @pytest.fixture
-def run(capsys):
-  """Runs a command line; gives its exit status, stdout and stderr."""
-
-  def run_line(line):
-    capsys.readouterr()
-    try:
-      main.main(line.split())
-      status = 0
-    except SystemExit as e:
-      status = e.code or 0
-    out, err = capsys.readouterr()
-    return status, out, err
-
-  return run_line
-
-
-@pytest.fixture
-def result(run):
-  """Runs a command line with --json; gives the object."""
-
-  def run_json(line):
-    status, out, _ = run(f'{line} --json')
-    assert status == 0
-    return json.loads(out, parse_constant=pytest.fail)
-
-  return run_json
+def result(result_beside_warnings):
+  return result_beside_warnings
 
 
 def png_size(path):

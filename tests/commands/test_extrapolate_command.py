@@ -10,7 +10,6 @@ import sys
 import pytest
 
 from fl_dpftrl.commands import extrapolate
-from fl_dpftrl.commands import main
 
 ROW = [
     'strategy', 'report_goal', 'noise_multiplier', 'population', 'num_rounds',
@@ -25,32 +24,8 @@ GOAL = '--noise_multiplier=7.379 --report_goal=6500 --delta=1e-10'
 
 
 @pytest.fixture
-def run(capsys):
-  """Runs a command line; gives its exit status, stdout and stderr."""
-
-  def run_line(line):
-    capsys.readouterr()
-    try:
-      main.main(line.split())
-      status = 0
-    except SystemExit as e:
-      status = e.code or 0
-    out, err = capsys.readouterr()
-    return status, out, err
-
-  return run_line
-
-
-@pytest.fixture
-def result(run):
-  """Runs a command line with --json; gives the object."""
-
-  def run_json(line):
-    status, out, _ = run(f'{line} --json')
-    assert status == 0
-    return json.loads(out, parse_constant=pytest.fail)
-
-  return run_json
+def result(result_beside_warnings):
+  return result_beside_warnings
 
 
 SWEEPS = [

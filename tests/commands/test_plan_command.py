@@ -2,12 +2,10 @@
 
 import json
 import re
-import shlex
 
 import pytest
 
 from fl_dpftrl import catalogue
-from fl_dpftrl.commands import main
 from fl_dpftrl.commands import progress
 
 RUN = '--population=1200 --report_goal=10 --num_rounds=80 --timer_hours=2'
@@ -25,35 +23,6 @@ FIELDS = {
 def quiet(monkeypatch):
   # On a busy machine anything may take long enough to be told of.
   monkeypatch.setattr(progress, 'SECONDS', float('inf'))
-
-
-@pytest.fixture
-def run(capsys):
-  """Runs a command line; gives its exit status, stdout and stderr."""
-
-  def run_line(line):
-    capsys.readouterr()
-    try:
-      main.main(shlex.split(line))
-      status = 0
-    except SystemExit as e:
-      status = e.code or 0
-    out, err = capsys.readouterr()
-    return status, out, err
-
-  return run_line
-
-
-@pytest.fixture
-def result(run):
-  """Runs a command line with --json; gives the object."""
-
-  def run_json(line):
-    status, out, err = run(f'{line} --json')
-    assert (status, err) == (0, '')
-    return json.loads(out, parse_constant=pytest.fail)
-
-  return run_json
 
 
 def test_fields_and_files(result, tmp_path):

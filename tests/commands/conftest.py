@@ -1,0 +1,52 @@
+"""Command lines, run in this process."""
+
+import json
+import shlex
+
+import pytest
+
+from fl_dpftrl.commands import main
+from fl_dpftrl.commands import progress
+
+
+@pytest.fixture
+def run(capsys):
+  """Runs a command line; gives its exit status, stdout and stderr."""
+
+  def run_line(line):
+    capsys.readouterr()
+    try:
+      main.main(shlex.split(line))
+      status = 0
+    except SystemExit as e:
+      status = e.code or 0
+    out, err = capsys.readouterr()
+    return status, out, err
+
+  return run_line
+
+
+@pytest.fixture
+def result_beside_warnings(run):
+  """Runs a command line with --json; gives the object."""
+
+  def run_json(line):
+    status, out, err = run(f'{line} --json')
+    assert status == 0, err
+    return json.loads(out, parse_constant=pytest.fail)
+
+  return run_json
+
+
+@pytest.fixture
+def result(run, monkeypatch):
+  """The same, of a command that has nothing to say on stderr."""
+  # On a busy machine anything may take long enough to be told of.
+  monkeypatch.setattr(progress, 'SECONDS', float('inf'))
+
+  def run_json(line):
+    status, out, err = run(f'{line} --json')
+    assert (status, err) == (0, '')
+    return json.loads(out, parse_constant=pytest.fail)
+
+  return run_json
