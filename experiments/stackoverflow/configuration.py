@@ -8,6 +8,7 @@ from typing import Any
 
 from absl import flags
 
+from fl_dpftrl import addresses
 from fl_dpftrl import files
 
 HPARAMS_NAME = 'hparams.json'
@@ -240,6 +241,34 @@ class Hparams:
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(self.to_json(), indent=2) + '\n'
     files.write_durably(folder / HPARAMS_NAME, text.encode())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Machines:
+  """Who computes a run; it may go on with others, and its result is the same.
+
+  Attributes:
+    workers: host:port of each process that trains clients; none for one here.
+    noise_workers: host:port of each that makes noise; none for this one.
+    noise_key: that the noise workers know this process by.
+
+  Raises:
+    ValueError: naming the flag, and what would do.
+  """
+
+  workers: tuple[str, ...] = ()
+  noise_workers: tuple[str, ...] = ()
+  noise_key: bytes = b''
+
+  def __post_init__(self):
+    for flag, texts in (
+        ('worker_addresses', self.workers),
+        ('noise_worker_addresses', self.noise_workers),
+    ):
+      try:
+        addresses.parse_all(texts)
+      except ValueError as error:
+        raise ValueError(f'--{flag}: {error}') from error
 
 
 def from_flags() -> Hparams:

@@ -19,6 +19,7 @@ def aggregator(
     strategy: base.Strategy,
     num_parameters: int,
     folder: pathlib.Path,
+    machines: configuration.Machines = configuration.Machines(),
 ) -> tuple[factory_lib.CorrelatedNoiseFactory, engine.RowServer | None]:
   """The run's aggregator, and what serves its rows where TFF does not carry them.
 
@@ -27,6 +28,7 @@ def aggregator(
     strategy: of the noise.
     num_parameters: of the model.
     folder: of the run; rows and their seed are among its checkpoints.
+    machines: of which some may make the rows.
 
   Raises:
     ValueError: for flags that do not fit.
@@ -40,6 +42,11 @@ def aggregator(
   memory = hparams.noise_memory or _default(
       strategy, hparams.num_rounds, num_parameters
   )
+  if memory == 'state' and machines.noise_workers:
+    raise ValueError(
+        '--noise_worker_addresses is for noise that is made beside TFF: give'
+        ' --noise_memory=memory with it'
+    )
   if memory == 'state':
     return (
         factory_lib.CorrelatedNoiseFactory(
@@ -55,6 +62,8 @@ def aggregator(
       stddev=hparams.noise_multiplier * hparams.clip_norm,
       noise_seed=hparams.noise_seed,
       memory=memory,
+      workers=machines.noise_workers,
+      worker_key=machines.noise_key,
   )
   return by_reference.NoiseByReferenceFactory(strategy, **same, rows=rows), rows
 

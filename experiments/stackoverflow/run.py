@@ -22,6 +22,7 @@ from fl_dpftrl.learning import loop
 from fl_dpftrl.learning import metrics
 from fl_dpftrl.learning import process as process_lib
 from fl_dpftrl import schedules
+from fl_dpftrl.learning import remote
 from fl_dpftrl.learning import served
 from fl_dpftrl.learning import workers
 from fl_dpftrl.noise import engine
@@ -35,6 +36,7 @@ def run(
     hparams: configuration.Hparams,
     folder: pathlib.Path,
     *,
+    machines: configuration.Machines = configuration.Machines(),
     compare_with: pathlib.Path | None = None,
     on_step: Callable[[str, int], None] = lambda step, round_index: None,
 ) -> None:
@@ -43,6 +45,7 @@ def run(
   Args:
     hparams: the run's flags.
     folder: where all its files are.
+    machines: that train clients and make noise.
     compare_with: folder of the same run without noise, for the summary.
     on_step: told each step of the training loop as it is completed.
 
@@ -64,7 +67,7 @@ def run(
   strategy = setting.strategy(hparams, folder, num_devices, say)
   network = setting.network(hparams, dataset.vocabulary.size)
   factory, rows = noise_lib.aggregator(
-      hparams, strategy, networks.num_parameters(network), folder
+      hparams, strategy, networks.num_parameters(network), folder, machines
   )
   trained = federation(
       hparams, dataset, network, simulation, factory, rows
@@ -72,7 +75,11 @@ def run(
   # From here on the flags are known to be right.
   hparams.record(folder)
   setting.record_strategy(hparams, folder, num_devices, strategy)
-  worker = workers.use_local_worker()
+  worker = (
+      remote.use_remote_workers(machines.workers, say)
+      if machines.workers
+      else workers.use_local_worker()
+  )
   try:
     table = metrics.MetricsTable(folder / METRICS_NAME)
     monitor = monitor_lib.Monitor(

@@ -22,6 +22,7 @@ from absl import flags
 
 from experiments.stackoverflow import configuration
 from fl_dpftrl import files
+from fl_dpftrl.noise.engine import shards
 
 _OUTPUT_DIR = flags.DEFINE_string(
     'output_dir', None, 'Folder for everything that the run writes.'
@@ -34,6 +35,19 @@ _COMPARE_WITH = flags.DEFINE_string(
     None,
     'Output folder of the same run without noise, for the summary.',
 )
+_WORKER_ADDRESSES = flags.DEFINE_list(
+    'worker_addresses',
+    [],
+    'host:port of each `fl-dpftrl worker` that trains clients: none for one here.',
+)
+_NOISE_WORKER_ADDRESSES = flags.DEFINE_list(
+    'noise_worker_addresses',
+    [],
+    'host:port of each `fl-dpftrl noise_worker` that makes a slice of the noise.',
+)
+_NOISE_KEY_FILE = flags.DEFINE_string(
+    'noise_key_file', None, 'The file that the noise workers have as well.'
+)
 
 
 def main(argv: list[str]) -> None:
@@ -43,6 +57,7 @@ def main(argv: list[str]) -> None:
     if not _OUTPUT_DIR.value:
       raise ValueError('--output_dir is missing: name a folder for the run')
     hparams = configuration.from_flags()
+    machines = _machines()
     folder = pathlib.Path(_OUTPUT_DIR.value)
     _check_folder(folder, hparams)
     # Registers its own plug-ins with much ado; real trouble is raised.
@@ -53,6 +68,7 @@ def main(argv: list[str]) -> None:
     run.run(
         hparams,
         folder,
+        machines=machines,
         compare_with=_COMPARE_WITH.value and pathlib.Path(_COMPARE_WITH.value),
     )
   except (ValueError, OSError) as error:
@@ -69,6 +85,22 @@ def main(argv: list[str]) -> None:
 def _fail(error: Exception, status: int = 2) -> NoReturn:
   sys.stderr.write(f'train: {" ".join(str(error).split())}\n')
   sys.exit(status)
+
+
+def _machines() -> configuration.Machines:
+  if _NOISE_WORKER_ADDRESSES.value and not _NOISE_KEY_FILE.value:
+    raise ValueError(
+        '--noise_key_file is missing: name the file that the noise workers have'
+    )
+  return configuration.Machines(
+      workers=tuple(_WORKER_ADDRESSES.value),
+      noise_workers=tuple(_NOISE_WORKER_ADDRESSES.value),
+      noise_key=(
+          shards.read_key(_NOISE_KEY_FILE.value)
+          if _NOISE_KEY_FILE.value
+          else b''
+      ),
+  )
 
 
 def _check_folder(

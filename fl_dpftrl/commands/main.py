@@ -12,7 +12,7 @@ import fl_dpftrl
 
 COMMANDS = (
     'optimize', 'describe', 'compare', 'account', 'calibrate', 'extrapolate',
-    'replay', 'simulate', 'plan',
+    'replay', 'simulate', 'plan', 'worker', 'noise_worker',
 )
 
 _PROGRAM = 'fl-dpftrl'

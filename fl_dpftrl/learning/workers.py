@@ -6,9 +6,9 @@ parent, however that ends.
 """
 
 import atexit
+from collections.abc import Callable
 import gc
 import os
-import pathlib
 import subprocess
 import sys
 import time
@@ -17,11 +17,13 @@ import grpc
 import portpicker
 import tensorflow_federated as tff
 
+from fl_dpftrl import worker_program
+
 _START_TIMEOUT_SECONDS = 60.0
 _POLL_SECONDS = 0.05
 # gRPC's largest message; TFF's worker is compiled with the same limit.
 _MAX_MESSAGE_BYTES = 2_000_000_000
-_CHANNEL_OPTIONS = [
+CHANNEL_OPTIONS = [
     ('grpc.max_message_length', _MAX_MESSAGE_BYTES),
     ('grpc.max_receive_message_length', _MAX_MESSAGE_BYTES),
     ('grpc.max_send_message_length', _MAX_MESSAGE_BYTES),
@@ -57,13 +59,8 @@ class LocalWorker:
   def __init__(
       self, max_concurrent_calls: int = 0, *, deterministic: bool = True
   ):
-    binary = pathlib.Path(tff.__file__).parent / 'data' / 'worker_binary'
-    if not binary.is_file():
-      raise RuntimeError(
-          f'TensorFlow Federated has no worker program at {binary}; install it'
-          ' again with `make env`'
-      )
     port = portpicker.pick_unused_port()
+    program = worker_program.command(port, max_concurrent_calls)
     self._process = subprocess.Popen(
         [
             sys.executable,
@@ -71,21 +68,15 @@ class LocalWorker:
             '-c',
             _DIE_WITH_PARENT,
             str(os.getpid()),
-            str(binary),
-            f'--port={port}',
-            f'--max_concurrent_computation_calls={max_concurrent_calls or -1}',
+            *program,
         ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C is for the run, which ends the worker.
-        env={
-            **os.environ,
-            'TF_DETERMINISTIC_OPS': str(int(deterministic)),
-            'TF_CPP_MIN_LOG_LEVEL': '2',
-        },
+        env=worker_program.environment(deterministic),
     )
-    channel = grpc.insecure_channel(f'localhost:{port}', _CHANNEL_OPTIONS)
+    channel = grpc.insecure_channel(f'localhost:{port}', CHANNEL_OPTIONS)
     self._stub = tff.framework.RemoteExecutorGrpcStub(channel)
     deadline = time.monotonic() + _START_TIMEOUT_SECONDS
     while not self._stub.is_ready:
@@ -109,23 +100,43 @@ class LocalWorker:
   def context(self, default_num_clients: int = 0) -> tff.framework.SyncContext:
     """An execution context whose computations this worker runs."""
 
-    def executor(cardinalities):
+    def check():
       if self._process.poll() is not None:
         raise RuntimeError(
             'the TensorFlow Federated worker has ended (exit status'
             f' {self._process.returncode}); resume the run to start another'
         )
-      cardinalities.setdefault(tff.CLIENTS, default_num_clients)
-      remote = tff.framework.RemoteExecutor(self._stub)
-      remote.set_cardinalities(cardinalities)
-      return remote
 
-    return tff.framework.SyncExecutionContext(
-        executor_fn=tff.framework.ResourceManagingExecutorFactory(executor),
-        compiler_fn=tff.backends.native.desugar_and_transform_to_native,
-        transform_args=tff.tensorflow.transform_args,
-        transform_result=tff.tensorflow.transform_result,
-    )
+    return context_of(self._stub, check, default_num_clients)
+
+
+def context_of(
+    stub: tff.framework.RemoteExecutorGrpcStub,
+    check: Callable[[], None],
+    default_num_clients: int = 0,
+) -> tff.framework.SyncContext:
+  """An execution context whose computations the worker behind a stub runs.
+
+  Args:
+    stub: talks to the worker.
+    check: called before the worker is first used and after each failure, which
+      TFF would otherwise repeat for ever; raises where there is no use in that.
+    default_num_clients: where a computation's arguments do not say.
+  """
+
+  def executor(cardinalities):
+    check()
+    cardinalities.setdefault(tff.CLIENTS, default_num_clients)
+    remote = tff.framework.RemoteExecutor(stub)
+    remote.set_cardinalities(cardinalities)
+    return remote
+
+  return tff.framework.SyncExecutionContext(
+      executor_fn=tff.framework.ResourceManagingExecutorFactory(executor),
+      compiler_fn=tff.backends.native.desugar_and_transform_to_native,
+      transform_args=tff.tensorflow.transform_args,
+      transform_result=tff.tensorflow.transform_result,
+  )
 
 
 def use_local_worker(max_concurrent_calls: int = 0) -> LocalWorker:

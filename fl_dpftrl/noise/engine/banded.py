@@ -1,6 +1,13 @@
-"""The recurrences of banded strategies: a ring of the last rows."""
+"""The recurrences of banded strategies: a ring of the last rows.
+
+Reading the ring is what takes the time. So several rows are made in one pass
+over it, as one matrix product, when the first of them is asked for.
+"""
+
+from typing import Callable
 
 import numpy as np
+from scipy.linalg import lapack
 
 from fl_dpftrl.noise.engine import dispatch
 from fl_dpftrl.strategies import banded
@@ -8,16 +15,25 @@ from fl_dpftrl.strategies import banded_inverse
 from fl_dpftrl.strategies import base as strategies
 from fl_dpftrl.strategies import toeplitz
 
+# Rows made together, in rings of so many vectors or more; smaller ones would
+# become much larger by it.
+_ROWS_AT_ONCE = 8
+_SMALLEST_RING = 16
+# Products of at most 8 × 64 × 512 numbers: OpenBLAS gives them to one thread, so
+# that its number of threads changes no sum.
+_VECTORS, _COLUMNS = 64, 512
+
 
 @dispatch.recurrence.register
 def _(strategy: banded.Banded, num_rounds: int) -> dispatch.Recurrence:
   """C y = z by forward substitution, over the last num_bands − 1 rows of y."""
   strategies.check_num_rounds(strategy, num_rounds)
-  norms = banded_inverse.row_norms(strategy.coefficients[:num_rounds])
-  return dispatch.Recurrence(
+  coefficients = strategy.coefficients[:num_rounds]
+  return _ring(
+      lambda first, last: coefficients[first:last],
       strategy.num_bands - 1,
-      norms,
-      lambda t: _step(t, strategy.coefficients[t], 1.0),
+      banded_inverse.row_norms(coefficients),
+      np.ones(num_rounds),
   )
 
 
@@ -31,10 +47,11 @@ def _(
   norms = scales * np.sqrt(
       np.cumsum(_impulse(strategy.coefficients, num_rounds) ** 2)
   )
-  return dispatch.Recurrence(
+  return _ring(
+      lambda first, last: np.tile(strategy.coefficients, (last - first, 1)),
       strategy.num_bands - 1,
       norms,
-      lambda t: _step(t, strategy.coefficients, float(scales[t])),
+      scales,
   )
 
 
@@ -50,32 +67,94 @@ def _impulse(coefficients: np.ndarray, num_rounds: int) -> np.ndarray:
   return column
 
 
-def _step(t: int, coefficients: np.ndarray, scale: float) -> dispatch.Step:
-  """Row t of y, and of N·Z as scale times it.
+def _ring(
+    coefficients: Callable[[int, int], np.ndarray],
+    kept: int,
+    norms: np.ndarray,
+    scales: np.ndarray,
+) -> dispatch.Recurrence:
+  """L y = z, where a row of y needs so many before it; row t times scales[t].
 
-  Row r is in buffer r modulo their number: one buffer is written in a round, and
-  all are read once.
+  Row r of y is in buffer r modulo their number.
+
+  Args:
+    coefficients: (first, last) → those rows of L by bands.
+    kept: number of bands below the diagonal.
+    norms: of the rows of N.
+    scales: shape [num_rounds].
   """
-  kept = coefficients.size - 1
-  filled = min(t, kept)
-  weights = np.zeros(filled)
-  lags = np.arange(1, filled + 1)
-  if filled:
-    weights[(t - lags) % kept] = coefficients[lags] / coefficients[0]
-  own = float(1.0 / coefficients[0])
+  at_once = _ROWS_AT_ONCE if kept >= _SMALLEST_RING else 1
+  num_buffers = at_once * (1 + -(-kept // at_once)) if kept else 0
 
+  def step(t):
+    scale = float(scales[t])
+    if not kept:
+      ((own,),) = 1.0 / coefficients(t, t + 1)
+      return dispatch.Step(_draw_times(float(own) * scale, t))
+    if t % at_once:
+      return dispatch.Step(_copy(t % num_buffers, scale))
+    last = min(t + at_once, scales.size)
+    made = [row % num_buffers for row in range(t, last)]
+    weights = _weights(coefficients(t, last), t, num_buffers)
+    copy = _copy(made[0], scale)
+
+    def apply(draw, buffers, part, scratch):
+      for row, buffer in enumerate(made, t):
+        draw(row, buffers[buffer])
+      _multiply(weights, buffers, slice(made[0], made[-1] + 1))
+      copy(draw, buffers, part, scratch)
+
+    return dispatch.Step(apply, made)
+
+  return dispatch.Recurrence(num_buffers, norms, step, at_once)
+
+
+def _draw_times(scale: float, t: int) -> dispatch.Apply:
   def apply(draw, buffers, part, scratch):
     draw(t, part)
-    np.multiply(part, own, out=part)
-    if filled:
-      # Not BLAS, whose sums depend on its number of threads.
-      np.einsum(
-          'j,jd->d', weights.astype(part.dtype), buffers[:filled], out=scratch
-      )
-      np.subtract(part, scratch, out=part)
-    if kept:
-      buffers[t % kept] = part
-    if scale != 1.0:
-      np.multiply(part, scale, out=part)
+    np.multiply(part, scale, out=part)
 
-  return dispatch.Step(apply, [t % kept] if kept else [])
+  return apply
+
+
+def _copy(buffer: int, scale: float) -> dispatch.Apply:
+  return lambda draw, buffers, part, scratch: np.multiply(
+      buffers[buffer], scale, out=part
+  )
+
+
+def _weights(
+    coefficients: np.ndarray, t: int, num_buffers: int
+) -> np.ndarray:
+  """What the buffers are multiplied with to give rows t, t + 1, … of y.
+
+  They hold rows of y before t and rows t, t + 1, … of z.
+
+  Args:
+    coefficients: the rows of L from t, by bands.
+  """
+  num_rows, num_bands = coefficients.shape
+  window = min(t, num_bands - 1)
+  matrix = banded.dense_rows(coefficients)[:, num_bands - 1 - window :]
+  inverse, _ = lapack.dtrtri(matrix[:, window:], lower=1)
+  weights = np.zeros((num_rows, num_buffers))
+  rows = np.arange(t - window, t + num_rows) % num_buffers
+  weights[:, rows[window:]] = inverse
+  weights[:, rows[:window]] = -(inverse @ matrix[:, :window])
+  return weights
+
+
+def _multiply(weights: np.ndarray, buffers: np.ndarray, made: slice) -> None:
+  """Writes weights times the buffers into those that are made."""
+  weights = weights.astype(buffers.dtype)
+  groups = [
+      (np.ascontiguousarray(weights[:, at : at + _VECTORS]),
+       slice(at, at + _VECTORS))
+      for at in range(0, len(buffers), _VECTORS)
+  ]
+  for at in range(0, buffers.shape[1], _COLUMNS):
+    columns = buffers[:, at : at + _COLUMNS]
+    total, *others = (own @ columns[group] for own, group in groups)
+    for other in others:
+      total += other
+    columns[made] = total

@@ -34,11 +34,13 @@ class Recurrence(NamedTuple):
     num_buffers: vectors carried from row to row, zeros at first.
     norms: ‖row t of N‖ of each row, shape [num_rounds].
     step: t → how row t is made; rows are made in order.
+    rows_at_once: that one pass over the buffers makes, at every such row.
   """
 
   num_buffers: int
   norms: np.ndarray
   step: Callable[[int], Step]
+  rows_at_once: int = 1
 
 
 @functools.singledispatch

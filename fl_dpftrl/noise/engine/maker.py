@@ -16,7 +16,7 @@ from fl_dpftrl.strategies import base as strategies
 from fl_dpftrl.strategies import identity as identity_strategy
 
 # What a change of these rows would have to count up.
-_VERSION = 1
+_VERSION = 2
 _CHUNKS_AT_A_TIME = 8
 MEMORIES = ('memory', 'mapped', 'recomputed')
 PRECISIONS = ('float32', 'float64')
@@ -46,6 +46,7 @@ class RowMaker:
     precision: of buffers and sums, 'float32' or 'float64'.
     folder: for the mapped file, which has no name there.
     num_threads: None for one on each core.
+    first_chunk: which of a longer row's chunks these coordinates begin with.
 
   Attributes:
     size, num_rounds: as given.
@@ -69,6 +70,7 @@ class RowMaker:
       precision: str = 'float32',
       folder: str | os.PathLike[str] | None = None,
       num_threads: int | None = None,
+      first_chunk: int = 0,
   ):
     check(size=size, stddev=stddev, memory=memory, precision=precision)
     make = dispatch.recomputed if memory == 'recomputed' else dispatch.recurrence
@@ -77,6 +79,7 @@ class RowMaker:
     self._recurrence = make(strategy, num_rounds)
     self._draws = lambda: draws.Draws(seed, stddev)
     self._stddev = stddev
+    self._first_chunk = first_chunk
     self._threads = num_threads or _num_cores()
     self._pool = concurrent.futures.ThreadPoolExecutor(self._threads, 'rows')
     self.size, self.num_rounds, self.row = size, num_rounds, 0
@@ -128,7 +131,7 @@ class RowMaker:
       target = out[where]
       part = target if dtype == out.dtype else wide[: target.size]
       step.apply(
-          functools.partial(_fill, source, chunk),
+          functools.partial(_fill, source, self._first_chunk + chunk),
           self.buffers[:, where],
           part,
           scratch[: target.size],

@@ -6,14 +6,18 @@ import functools
 import json
 import os
 import pathlib
-from typing import Any, Callable
+import sys
+import threading
+from typing import Any, Sequence
 
 import numpy as np
 
 from fl_dpftrl import files
 from fl_dpftrl.noise.engine import draws
 from fl_dpftrl.noise.engine import maker as makers
+from fl_dpftrl.noise.engine import shards
 from fl_dpftrl.noise.engine import snapshots
+from fl_dpftrl.noise.engine import source
 from fl_dpftrl.strategies import base as strategies
 
 # What a row's file begins with, as int64: these, then the bits of its standard
@@ -21,6 +25,7 @@ from fl_dpftrl.strategies import base as strategies
 MAGIC = 0x776F_7200_0001
 HEADER_BYTES = 40
 ROW_DIGITS = 9
+_NICENESS = 5
 
 
 def row_name(row: int) -> str:
@@ -51,6 +56,9 @@ class RowServer:
     memory, precision: see `RowMaker`.
     num_threads: see `RowMaker`.
     snapshot_rows: rows between two snapshots of the buffers; 0 for none.
+    workers: host:port of the processes that make the rows, a slice each; see
+      `shards`. None for rows that are made here. The rows are the same.
+    worker_key: what those processes know this one by.
 
   Attributes:
     folder, strategy, size, num_rounds, stddev: as given.
@@ -74,6 +82,8 @@ class RowServer:
       precision: str = 'float32',
       num_threads: int | None = None,
       snapshot_rows: int = 16,
+      workers: Sequence[str] = (),
+      worker_key: bytes = b'',
   ):
     makers.check(size=size, stddev=stddev, memory=memory, precision=precision)
     strategies.check_num_rounds(strategy, num_rounds)
@@ -87,30 +97,32 @@ class RowServer:
       self._seed = self._found_seed() or draws.system_seed()
     else:
       self._seed = draws.fixed_seed(noise_seed)
-    self._new_maker: Callable[[], makers.RowMaker] = functools.partial(
-        makers.RowMaker,
-        strategy,
-        size=size,
-        num_rounds=num_rounds,
-        stddev=stddev,
-        seed=self._seed,
-        memory=memory,
-        precision=precision,
-        folder=self.folder,
-        num_threads=num_threads,
-    )
-    self.identity = makers.identity(
-        strategy,
+    recipe = dict(
+        strategy=strategy,
         size=size,
         stddev=stddev,
         seed=self._seed,
         memory=memory,
         precision=precision,
     )
-    self._snapshots = snapshots.Snapshots(self.folder, self.identity)
-    self._snapshot_rows = snapshot_rows
-    self._maker: makers.RowMaker | None = None
-    self._closing = False
+    self.identity = makers.identity(**recipe)
+    recipe['num_rounds'] = num_rounds
+    self._source: source.Source = (
+        shards.ShardedSource(
+            workers, worker_key, recipe, self.identity, snapshot_rows
+        )
+        if workers
+        else source.LocalSource(
+            functools.partial(
+                makers.RowMaker,
+                **recipe,
+                folder=self.folder,
+                num_threads=num_threads,
+            ),
+            snapshots.Snapshots(self.folder, self.identity),
+            snapshot_rows,
+        )
+    )
     self._stack = contextlib.ExitStack()
     self._pool: concurrent.futures.ThreadPoolExecutor | None = None
     self._ahead: tuple[int, concurrent.futures.Future[Any]] | None = None
@@ -132,7 +144,9 @@ class RowServer:
       stack.enter_context(files.exclusive(self.folder / 'lock'))
       self._prepare()
       self._stack = stack.pop_all()
-    self._pool = concurrent.futures.ThreadPoolExecutor(1, 'noise')
+    self._pool = concurrent.futures.ThreadPoolExecutor(
+        1, 'noise', initializer=_stand_back
+    )
 
   def serve(self, row: int) -> None:
     """Makes sure that the row's file is there, and no other row's.
@@ -193,12 +207,10 @@ class RowServer:
     """Ends what works in the background, and removes rows that were not used."""
     if self._pool is None:
       return
-    self._closing = True
+    self._source.abandon()
     self._pool.shutdown(cancel_futures=True)
-    self._pool, self._ahead, self._closing = None, None, False
-    if self._maker is not None:
-      self._maker.close()
-      self._maker = None
+    self._pool, self._ahead = None, None
+    self._source.close()
     self._remove_rows()
     self._ready.unlink(missing_ok=True)
     self._stack.close()
@@ -246,22 +258,12 @@ class RowServer:
     self._ahead = (row, self._pool.submit(self._produce, row))
 
   def _produce(self, row: int) -> None:
-    """Makes all rows up to one, and writes that one."""
-    maker = self._maker
-    if maker is None or maker.row is None or maker.row > row:
-      if maker is not None:
-        maker.close()
-      maker = self._maker = self._new_maker()
-      self._snapshots.load(maker, row)
+    """Makes a row, and writes it where `serve` finds it."""
     values = np.empty(self.size, np.float32)
-    while maker.row <= row:
-      if self._closing:
-        return
-      t = maker.row
-      if self._snapshot_rows and t and t % self._snapshot_rows == 0:
-        self._snapshots.save(maker)
-        self._snapshots.keep(self.served())
-      stddev = maker.make(values)
+    try:
+      stddev = self._source.make(row, values, self.served())
+    except source.Abandoned:
+      return
     header = np.empty(HEADER_BYTES // 8, '<i8')
     header[:4] = MAGIC, self.identity, row, self.size
     header[4:] = np.array([stddev], '<f8').view('<i8')
@@ -271,3 +273,12 @@ class RowServer:
     with open(handle, 'wb') as file:
       file.write(header.tobytes())
       file.write(memoryview(values).cast('B'))
+
+
+def _stand_back() -> None:
+  """Lets those go first who share the cores with this thread and its own.
+
+  While clients train, rows are made in what time is left.
+  """
+  if sys.platform == 'linux':  # Where niceness is a thread's, not a process's.
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

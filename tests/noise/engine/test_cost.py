@@ -23,11 +23,11 @@ def test_what_takes_longer():
   times = [
       engine.predict(strategy, 512, 4_000_000).seconds_per_round
       for strategy in (
-          identity.Identity(), tree.TreeOnline(), bands(64), bands(342),
+          identity.Identity(), bands(64), tree.TreeOnline(), bands(342),
           dense.Dense(np.eye(512)),
       )
   ]
-  assert times == sorted(times) and times[0] < 0.1 < 0.5 < times[-2]
+  assert times == sorted(times) and times[0] < 0.1 < times[-2] < 0.5
 
 
 def test_refuses():

@@ -1,5 +1,9 @@
 """Rows that are made in place, chunk by chunk, against plain N·Z."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -73,12 +77,54 @@ def test_threads_and_places_of_buffers_change_no_bit(example, tmp_path):
     other.close()
 
 
+def test_threads_of_linear_algebra_change_no_bit():
+  program = (
+      'import hashlib, numpy as np\n'
+      'from fl_dpftrl.noise import engine\n'
+      'from fl_dpftrl.strategies import toeplitz\n'
+      'maker = engine.RowMaker(toeplitz.BandedToeplitz(0.99 ** np.arange(150),'
+      ' None), size=20_000, num_rounds=99, stddev=1.0, seed=bytes(16))\n'
+      'row = np.empty(20_000, np.float32)\n'
+      'rows = hashlib.sha256()\n'
+      'for _ in range(40): maker.make(row); rows.update(row)\n'
+      'print(rows.hexdigest())'
+  )
+  found = {
+      subprocess.run(
+          [sys.executable, '-c', program],
+          env={**os.environ, 'OPENBLAS_NUM_THREADS': str(threads)},
+          check=True, capture_output=True, text=True,
+      ).stdout
+      for threads in (1, 2)
+  }
+  assert len(found) == 1
+
+
+def test_rows_that_are_made_together_are_kept_together():
+  """Whatever row the maker is brought to within them."""
+  strategy = toeplitz.BandedToeplitz(0.9 ** np.arange(20), None)
+  expected, _ = rows_of(make(strategy, 33, 50), 33)
+  for reached in range(1, 33):
+    first = make(strategy, 33, 50)
+    rows_of(first, reached)
+    second = make(strategy, 33, 50)
+    second.buffers[:] = first.buffers
+    second.restore(reached, first.versions)
+    np.testing.assert_array_equal(
+        rows_of(second, 33 - reached)[0], expected[reached:]
+    )
+
+
 def test_keeps_no_more_vectors_than_the_strategy_says(example):
   for num_rounds in (1, 6, 33):
     strategy = example(num_rounds)
     kept = len(make(strategy, num_rounds).buffers)
-    # A tree's last node of all is kept by its height as well.
+    # A tree's last node of all is kept by its height as well, and a row that is
+    # being made beside those that it needs.
     assert kept <= strategy.memory_copies(num_rounds) + 1
+  wide = toeplitz.BandedToeplitz(np.ones(64), None)
+  kept = len(make(wide, 99).buffers)
+  assert kept <= wide.memory_copies(99) + 9
 
 
 def long_runs():

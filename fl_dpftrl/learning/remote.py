@@ -1,0 +1,260 @@
+"""Rounds whose clients train on other machines, in TFF's own workers.
+
+A round is cut at its sums: workers train a part of the clients each and add
+their updates up, and what comes after, the noise above all, is computed here. A
+part whose worker is lost is computed again by another: it holds no noise, and
+nobody saw what it had come to.
+"""
+
+import atexit
+import concurrent.futures
+import functools
+import gc
+import threading
+from typing import Any, Callable, Iterator, Sequence
+
+import grpc
+import tensorflow_federated as tff
+
+from fl_dpftrl import addresses
+from fl_dpftrl.learning import workers
+
+# How long a worker is waited for that may just have been started; one that was
+# there before; and, in each round, one that was lost.
+_START_SECONDS = 30.0
+_AGAIN_SECONDS = 3.0
+_LOST_SECONDS = 0.5
+_ATTEMPTS = 3
+_CHANNEL_OPTIONS = [
+    *workers.CHANNEL_OPTIONS,
+    ('grpc.initial_reconnect_backoff_ms', 100),
+    ('grpc.max_reconnect_backoff_ms', 1000),
+    # Machines that vanish without a word; more often, workers take offence.
+    ('grpc.keepalive_time_ms', 310_000),
+]
+
+
+class WorkersLostError(RuntimeError):
+  """No worker is there that could compute a part of the round."""
+
+
+class _Lost(Exception):
+  """This worker is not there."""
+
+
+class _Remote:
+  """A worker that somebody else started."""
+
+  def __init__(self, address: addresses.Address):
+    self.address = address
+    self._channel = grpc.insecure_channel(str(address), _CHANNEL_OPTIONS)
+    self._lock = threading.Lock()
+    self._attempts = 0
+    self._patience = _START_SECONDS
+    self._context = workers.context_of(
+        tff.framework.RemoteExecutorGrpcStub(self._channel), self._check
+    )
+
+  def run(self, computation: Any, argument: Any) -> Any:
+    """Its result.
+
+    Raises:
+      _Lost: where the worker cannot be reached, or ends each time.
+    """
+    with self._lock:
+      self._attempts = 0
+      try:
+        result = self._context.invoke(computation, argument)
+      except _Lost:
+        self._patience = _LOST_SECONDS
+        raise
+      except Exception as error:
+        if self._is_there(_LOST_SECONDS):
+          raise
+        self._patience = _LOST_SECONDS
+        raise _Lost(str(error)) from error
+      self._patience = _AGAIN_SECONDS
+      return result
+
+  def _check(self) -> None:
+    self._attempts += 1
+    if self._attempts > _ATTEMPTS:
+      raise _Lost(f'it failed {_ATTEMPTS} times')
+    if not self._is_there(self._patience):
+      raise _Lost('it cannot be reached')
+
+  def _is_there(self, seconds: float) -> bool:
+    try:
+      grpc.channel_ready_future(self._channel).result(seconds)
+      return True
+    except grpc.FutureTimeoutError:
+      return False
+
+
+class RemoteWorkers:
+  """Workers at other addresses, and one here for the server's part.
+
+  Part i of a round's clients goes to worker i, and to the next one where that is
+  lost. Parts are added up in their order, so the result does not depend on which
+  worker computed what. A worker that comes back is used again.
+
+  Args:
+    texts: host:port of each.
+    say: told, in a line, of each worker that is lost.
+
+  Raises:
+    ValueError: for addresses that will not do.
+    RuntimeError: where the worker here does not start.
+  """
+
+  def __init__(self, texts: Sequence[str], say: Callable[[str], None]):
+    found = addresses.parse_all(texts)
+    self._say = say
+    self._server = workers.LocalWorker()
+    self._workers = [_Remote(address) for address in found]
+    self._pool = concurrent.futures.ThreadPoolExecutor(len(found), 'remote')
+
+  @property
+  def pid(self) -> int:
+    """Of the worker here."""
+    return self._server.pid
+
+  def stop(self) -> None:
+    """Ends the worker here; the others are left to who started them."""
+    self._server.stop()
+    self._pool.shutdown()
+
+  def context(self) -> tff.framework.SyncContext:
+    """An execution context whose clients these workers train.
+
+    Computations with clients may have sums that do not follow from each other,
+    as rounds of learning processes do.
+    """
+    return _SplitContext(
+        self._server.context(), len(self._workers), self._run_parts
+    )
+
+  def _run_parts(self, computation: Any, parts: Sequence[Any]) -> list[Any]:
+    """The result of each part.
+
+    Raises:
+      WorkersLostError: where no worker is left.
+    """
+    lost: dict[_Remote, str] = {}
+    lock = threading.Lock()
+
+    def run(index, part):
+      for step in range(len(self._workers)):
+        worker = self._workers[(index + step) % len(self._workers)]
+        if worker in lost:
+          continue
+        try:
+          return worker.run(computation, part)
+        except _Lost as error:
+          with lock:
+            is_news = worker not in lost
+            lost[worker] = str(error)
+          if is_news:
+            self._say(
+                f'the worker at {worker.address} is lost ({_short(error)}); its'
+                ' clients go to the others'
+            )
+      named = ', '.join(f'{w.address} ({_short(e)})' for w, e in lost.items())
+      raise WorkersLostError(f'no worker is left to train clients: {named}')
+
+    futures = [
+        self._pool.submit(run, index, part) for index, part in enumerate(parts)
+    ]
+    concurrent.futures.wait(futures)
+    return [future.result() for future in futures]
+
+
+class _SplitContext(tff.framework.SyncContext):
+  """Runs parts of the clients' work elsewhere, and all else at the server."""
+
+  def __init__(
+      self,
+      server: tff.framework.SyncContext,
+      num_parts: int,
+      run_parts: Callable[[Any, Sequence[Any]], list[Any]],
+  ):
+    self._server, self._num_parts = server, num_parts
+    self._run_parts = run_parts
+    # By identity: to compare computations is to serialise their graphs.
+    self._forms: dict[int, tuple[Any, tff.framework.MergeableCompForm]] = {}
+
+  def invoke(self, comp: Any, arg: Any) -> Any:
+    of = comp.type_signature.parameter
+    count = max(map(len, _clients(arg, of)), default=0)
+    if not count:
+      return self._server.invoke(comp, arg)
+    form = self._form(comp)
+    num_parts = min(self._num_parts, count)
+    bounds = [count * i // num_parts for i in range(num_parts + 1)]
+    sums = self._run_parts(
+        form.up_to_merge,
+        [_only(arg, of, slice(*part)) for part in zip(bounds, bounds[1:])],
+    )
+    pair = tff.structure.Struct.unnamed
+    total = functools.reduce(
+        lambda a, b: self._server.invoke(form.merge, pair(a, b)), sums
+    )
+    return self._server.invoke(
+        form.after_merge, pair(_only(arg, of, slice(0)), total)
+    )
+
+  def _form(self, comp: Any) -> tff.framework.MergeableCompForm:
+    if id(comp) not in self._forms:
+      form = tff.backends.native.compile_to_mergeable_comp_form(comp)
+      self._forms[id(comp)] = comp, form
+    return self._forms[id(comp)][1]
+
+
+def _clients(value: Any, of: tff.Type | None) -> Iterator[Sequence[Any]]:
+  """The values that clients have one each of."""
+  if isinstance(of, tff.StructType):
+    elements = tff.structure.from_container(value)
+    for element, (_, type_of) in zip(elements, tff.structure.to_elements(of)):
+      yield from _clients(element, type_of)
+  elif _is_clients(of):
+    yield value
+
+
+def _only(value: Any, of: tff.Type, part: slice) -> Any:
+  """The value for these clients."""
+  if isinstance(of, tff.StructType):
+    elements = tff.structure.from_container(value)
+    return tff.structure.Struct([
+        (name, _only(element, type_of, part))
+        for element, (name, type_of) in zip(
+            elements, tff.structure.to_elements(of)
+        )
+    ])
+  return value[part] if _is_clients(of) else value
+
+
+def _is_clients(of: tff.Type | None) -> bool:
+  return (
+      isinstance(of, tff.FederatedType)
+      and of.placement is tff.CLIENTS
+      and not of.all_equal
+  )
+
+
+def use_remote_workers(
+    texts: Sequence[str], say: Callable[[str], None]
+) -> RemoteWorkers:
+  """Makes workers at these addresses train all clients from now on.
+
+  See `RemoteWorkers`.
+  """
+  remote = RemoteWorkers(texts, say)
+  atexit.register(remote.stop)
+  tff.framework.set_default_context(remote.context())
+  gc.collect()  # TFF's own context complains where it is left to the exit.
+  return remote
+
+
+def _short(error: Any) -> str:
+  line = ' '.join(str(error).split())
+  return line if len(line) < 80 else f'{line[:77]}...'

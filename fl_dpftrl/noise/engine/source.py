@@ -1,0 +1,84 @@
+"""Any row of a noise, from the buffers that are there, a snapshot or the seed."""
+
+from typing import Callable, Protocol
+
+import numpy as np
+
+from fl_dpftrl.noise.engine import maker as makers
+from fl_dpftrl.noise.engine import snapshots
+
+
+class Source(Protocol):
+  """Where rows come from: made here, or elsewhere in slices."""
+
+  def make(self, row: int, out: np.ndarray, used: int) -> float:
+    """Writes a row into out, float32, and returns its standard deviation.
+
+    Rows before `used` will not be asked for again.
+    """
+    ...
+
+  def abandon(self) -> None:
+    """Makes a row under way end, from another thread."""
+    ...
+
+  def close(self) -> None:
+    ...
+
+
+class Abandoned(Exception):
+  """The source was closed while it made a row."""
+
+
+class LocalSource:
+  """Makes rows with a `RowMaker`, also such as come before its own.
+
+  Args:
+    new_maker: gives one that starts from row 0.
+    saved: its snapshots.
+    snapshot_rows: rows between two of them; 0 for none.
+  """
+
+  def __init__(
+      self,
+      new_maker: Callable[[], makers.RowMaker],
+      saved: snapshots.Snapshots,
+      snapshot_rows: int,
+  ):
+    self._new_maker, self._snapshots = new_maker, saved
+    self._snapshot_rows = snapshot_rows
+    self._maker: makers.RowMaker | None = None
+    self._closing = False
+
+  def make(self, row: int, out: np.ndarray, used: int) -> float:
+    """See `Source`.
+
+    Raises:
+      Abandoned: where it was closed meanwhile.
+    """
+    maker = self._maker
+    if maker is None or maker.row is None or maker.row > row:
+      if maker is not None:
+        maker.close()
+      maker = self._maker = self._new_maker()
+      self._snapshots.load(maker, row)
+    while True:
+      if self._closing:
+        raise Abandoned
+      t = maker.row
+      if self._snapshot_rows and t and t % self._snapshot_rows == 0:
+        self._snapshots.save(maker)
+        self._snapshots.keep(used)
+      stddev = maker.make(out)
+      if t == row:
+        return stddev
+
+  def abandon(self) -> None:
+    """See `Source`."""
+    self._closing = True
+
+  def close(self) -> None:
+    if self._maker is not None:
+      self._maker.close()
+      self._maker = None
+    self._closing = False

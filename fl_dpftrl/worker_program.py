@@ -1,0 +1,49 @@
+"""TensorFlow Federated's worker: how its program is started.
+
+Nothing here imports TensorFlow.
+"""
+
+import importlib.util
+import os
+import pathlib
+
+
+def command(
+    port: int, max_concurrent_calls: int = 0
+) -> list[str]:
+  """The program, then its arguments.
+
+  Args:
+    port: that it listens at.
+    max_concurrent_calls: clients trained at the same time; 0 for no limit.
+
+  Raises:
+    RuntimeError: where the program is missing.
+  """
+  spec = importlib.util.find_spec('tensorflow_federated')
+  places = spec.submodule_search_locations if spec else ['tensorflow_federated']
+  binary = pathlib.Path(places[0]) / 'data' / 'worker_binary'
+  if not binary.is_file():
+    raise RuntimeError(
+        f'TensorFlow Federated has no worker program at {binary}; install it'
+        ' again with `make env`'
+    )
+  return [
+      str(binary),
+      f'--port={port}',
+      f'--max_concurrent_computation_calls={max_concurrent_calls or -1}',
+  ]
+
+
+def environment(deterministic: bool = True) -> dict[str, str]:
+  """Of the program.
+
+  Args:
+    deterministic: same floating-point results for the same inputs, in every
+      run. TFF's own noise does not run so.
+  """
+  return {
+      **os.environ,
+      'TF_DETERMINISTIC_OPS': str(int(deterministic)),
+      'TF_CPP_MIN_LOG_LEVEL': '2',
+  }

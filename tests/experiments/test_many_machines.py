@@ -1,0 +1,213 @@
+"""Runs whose clients, or noise, are computed by other processes."""
+
+import contextlib
+import csv
+import json
+import pathlib
+import socket
+import subprocess
+import sys
+import time
+
+import pyarrow.parquet as pq
+import pytest
+
+pytestmark = [pytest.mark.tff, pytest.mark.slow]
+
+ROOT = pathlib.Path(__file__).parents[2]
+TRAIN = [
+    sys.executable, '-m', 'experiments.stackoverflow.train',
+    '--flagfile=experiments/stackoverflow/flags/synthetic.flags',
+    '--num_rounds=12', '--report_goal=40', '--timer_rounds=5',
+    '--rounds_per_evaluation=4', '--noise_seed=1', '--noise_memory=memory',
+]
+
+
+def free_port() -> int:
+  with socket.socket() as probe:
+    probe.bind(('localhost', 0))
+    return probe.getsockname()[1]
+
+
+class Workers:
+  """Two processes of a command."""
+
+  def __init__(self, command, *flags):
+    self.ports = [free_port(), free_port()]
+    self.processes = [
+        subprocess.Popen(
+            [
+                sys.executable, '-m', 'fl_dpftrl.commands.main', command,
+                f'--port={port}', *flags,
+            ],
+            cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )
+        for port in self.ports
+    ]
+
+  def kill(self, *which):
+    for index in which or (0, 1):
+      self.processes[index].kill()
+      self.processes[index].wait()
+
+  @property
+  def addresses(self):
+    return ','.join(f'localhost:{port}' for port in self.ports)
+
+
+def train(folder, *flags) -> str:
+  done = subprocess.run(
+      [*TRAIN, f'--output_dir={folder}', *flags],
+      cwd=ROOT, capture_output=True, text=True, timeout=300,
+  )
+  assert done.returncode == 0, done.stderr
+  return done.stderr
+
+
+def numbers(folder) -> list[dict[str, float]]:
+  """What was measured in each round, but for its time."""
+  with open(folder / 'metrics.csv', newline='') as file:
+    return [
+        {
+            name: float(value)
+            for name, value in row.items()
+            if value and 'second' not in name
+        }
+        for row in csv.DictReader(file)
+    ]
+
+
+@pytest.fixture(scope='module')
+def here(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('here') / 'run'
+  train(folder)
+  return folder
+
+
+@pytest.fixture
+def two_workers():
+  with contextlib.ExitStack() as stack:
+    workers = Workers('worker')
+    stack.callback(workers.kill)
+    yield workers
+
+
+def close_to(found, expected):
+  assert len(found) == len(expected) == 12
+  for row, other in zip(found, expected):
+    assert row.keys() == other.keys()
+    for name in row:
+      assert row[name] == pytest.approx(other[name], rel=1e-4, abs=1e-6), name
+
+
+def log_of(folder):
+  return pq.read_table(folder / 'participation.parquet')
+
+
+def test_two_remote_workers_train_the_same_model(here, two_workers, tmp_path):
+  train(tmp_path / 'run', f'--worker_addresses={two_workers.addresses}')
+  close_to(numbers(tmp_path / 'run'), numbers(here))
+  assert log_of(tmp_path / 'run').equals(log_of(here))
+  assert (tmp_path / 'run' / 'privacy.json').read_text() == (
+      here / 'privacy.json'
+  ).read_text()
+
+
+def test_a_worker_that_is_killed_in_mid_round(here, two_workers, tmp_path):
+  folder = tmp_path / 'run'
+  run = subprocess.Popen(
+      [
+          *TRAIN, f'--output_dir={folder}',
+          f'--worker_addresses={two_workers.addresses}',
+      ],
+      cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+  )
+  wait_for_rounds(folder, 3, run)
+  two_workers.kill(1)
+  _, said = run.communicate(timeout=300)
+  assert run.returncode == 0, said
+  assert f'localhost:{two_workers.ports[1]} is lost' in said
+  close_to(numbers(folder), numbers(here))
+  # Each round used one row of noise, and its own.
+  marks = json.loads((folder / 'checkpoints/rows/served.json').read_text())
+  assert marks['row'] == 11
+  assert log_of(folder).equals(log_of(here))
+
+
+def test_all_workers_killed_then_resumed_without_them(
+    here, two_workers, tmp_path
+):
+  folder = tmp_path / 'run'
+  run = subprocess.Popen(
+      [
+          *TRAIN, f'--output_dir={folder}',
+          f'--worker_addresses={two_workers.addresses}',
+      ],
+      cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+  )
+  wait_for_rounds(folder, 3, run)
+  two_workers.kill()
+  _, said = run.communicate(timeout=300)
+  assert run.returncode == 1
+  last = said.strip().splitlines()[-1]
+  assert 'no worker is left to train clients' in last and 'resum' in last
+  train(folder, '--resume')
+  close_to(numbers(folder), numbers(here))
+
+
+def wait_for_rounds(folder, count, run):
+  path = folder / 'metrics.csv'
+  deadline = time.monotonic() + 120
+  while not path.exists() or path.read_text().count('\n') <= count:
+    assert run.poll() is None and time.monotonic() < deadline
+    time.sleep(0.02)
+
+
+def test_noise_from_two_workers_is_the_same_noise(here, tmp_path):
+  (tmp_path / 'key').write_bytes(bytes(range(32)))
+  key = f'--key_file={tmp_path / "key"}'
+  workers = Workers('noise_worker', key)
+  try:
+    time.sleep(3)
+    train(
+        tmp_path / 'run', f'--noise_worker_addresses={workers.addresses}',
+        f'--noise_key_file={tmp_path / "key"}',
+    )
+  finally:
+    workers.kill()
+  assert numbers(tmp_path / 'run') == numbers(here)
+
+
+@pytest.mark.parametrize(
+    'flags, message',
+    [
+        (['--worker_addresses=nowhere'], "--worker_addresses: 'nowhere' is not"),
+        (
+            ['--worker_addresses=localhost:8000,localhost:8000'],
+            'localhost:8000 is named twice',
+        ),
+        (
+            ['--noise_worker_addresses=localhost:8000'],
+            '--noise_key_file is missing',
+        ),
+        (
+            [
+                '--noise_worker_addresses=localhost:8000',
+                '--noise_key_file=setup.py', '--noise_memory=state',
+            ],
+            'give --noise_memory=memory with it',
+        ),
+        (
+            ['--noise_worker_addresses=a:1', '--noise_key_file=missing'],
+            'missing: No such file',
+        ),
+    ],
+)
+def test_flags_that_will_not_do(tmp_path, flags, message):
+  done = subprocess.run(
+      [*TRAIN, f'--output_dir={tmp_path / "run"}', *flags],
+      cwd=ROOT, capture_output=True, text=True, timeout=300,
+  )
+  assert done.returncode == 2
+  assert message in done.stderr.splitlines()[-1]
+  assert not (tmp_path / 'run').exists()

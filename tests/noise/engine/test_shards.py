@@ -1,0 +1,231 @@
+"""Rows in slices, from processes that come and go."""
+
+import contextlib
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from fl_dpftrl.commands import main
+from fl_dpftrl.noise import engine
+from fl_dpftrl.noise.engine import draws
+from fl_dpftrl.noise.engine import server as servers
+from fl_dpftrl.noise.engine import shards
+from fl_dpftrl.strategies import blt
+from fl_dpftrl.strategies import toeplitz
+
+KEY = bytes(range(32))
+BLT = blt.BLT((0.9, 0.5), (0.3, 0.2))
+SIZE, NUM_ROUNDS = 4 * draws.CHUNK + 7, 40
+
+
+def free_port() -> int:
+  with socket.socket() as probe:
+    probe.bind(('localhost', 0))
+    return probe.getsockname()[1]
+
+
+class Worker:
+  """The command, at a port that it comes back to."""
+
+  def __init__(self, folder):
+    self.port, self.folder = free_port(), folder
+    (folder / 'key').write_bytes(KEY)
+    self.start()
+
+  def start(self):
+    self.process = subprocess.Popen(
+        [
+            sys.executable, '-m', 'fl_dpftrl.commands.main', 'noise_worker',
+            f'--port={self.port}', f'--key_file={self.folder / "key"}',
+            f'--folder={self.folder / str(self.port)}',
+        ],
+        stderr=subprocess.PIPE, text=True,
+    )
+    assert 'makes noise at' in self.process.stderr.readline()
+
+  def kill(self):
+    self.process.kill()
+    self.process.wait()
+    self.process.stderr.close()
+
+  @property
+  def address(self):
+    return f'localhost:{self.port}'
+
+
+@pytest.fixture
+def workers(tmp_path):
+  with contextlib.ExitStack() as stack:
+    found = []
+    for _ in range(2):
+      found.append(Worker(tmp_path))
+      stack.callback(lambda w: w.process.poll() is None and w.kill(), found[-1])
+    yield found
+
+
+def serve(folder, workers, strategy=BLT, **kwargs):
+  kwargs = dict(
+      size=SIZE, num_rounds=NUM_ROUNDS, stddev=1.0, noise_seed=5,
+      snapshot_rows=4, worker_key=KEY,
+  ) | kwargs
+  return engine.RowServer(
+      strategy, folder, workers=[w.address for w in workers], **kwargs
+  )
+
+
+def served(rows, row):
+  rows.serve(row)
+  content = (rows.folder / servers.row_name(row)).read_bytes()
+  return np.frombuffer(content[servers.HEADER_BYTES :], '<f4')
+
+
+def expected_rows(strategy=BLT):
+  maker = engine.RowMaker(
+      strategy, size=SIZE, num_rounds=NUM_ROUNDS, stddev=1.0,
+      seed=draws.fixed_seed(5),
+  )
+  rows = np.empty((NUM_ROUNDS, SIZE), np.float32)
+  for row in rows:
+    maker.make(row)
+  return rows
+
+
+@pytest.mark.parametrize(
+    'strategy',
+    [BLT, toeplitz.BandedToeplitz(0.9 ** np.arange(20), None)],
+    ids=['blt', 'banded_toeplitz'],
+)
+def test_rows_are_those_of_one_process(tmp_path, workers, strategy):
+  rows = serve(tmp_path / 'rows', workers, strategy)
+  expected = expected_rows(strategy)
+  for row in range(NUM_ROUNDS):
+    np.testing.assert_array_equal(served(rows, row), expected[row])
+  rows.close()
+
+
+def test_a_worker_that_is_started_anew_makes_the_same_rows(tmp_path, workers):
+  rows = serve(tmp_path / 'rows', workers)
+  expected = expected_rows()
+  for row in range(20):
+    if row in (3, 11):
+      workers[row % 2].kill()
+      workers[row % 2].start()
+    np.testing.assert_array_equal(served(rows, row), expected[row])
+  # It began at a snapshot, not at row 0.
+  assert len(list(tmp_path.glob('*/*-*-*/before-*.json'))) >= 4
+  rows.close()
+
+
+def test_a_worker_that_is_gone_is_named_and_no_row_is_lost(
+    tmp_path, workers, monkeypatch
+):
+  monkeypatch.setattr(shards, '_PATIENCE_SECONDS', 0.0)
+  rows = serve(tmp_path / 'rows', workers)
+  expected = expected_rows()
+  served(rows, 0)
+  served(rows, 1)
+  workers[1].kill()
+  with pytest.raises(
+      RuntimeError, match=f'noise worker at {workers[1].address} is not there'
+  ):
+    for row in (2, 3):  # The first may have been made ahead.
+      served(rows, row)
+  reached = rows.served()
+  rows.close()
+  # Whoever goes on need not have the same workers, or any.
+  workers[1].start()
+  for source in ([workers[1]], []):
+    rows = serve(tmp_path / 'rows', source)
+    np.testing.assert_array_equal(served(rows, reached), expected[reached])
+    with pytest.raises(ValueError, match='was given out before'):
+      rows.serve(reached - 1)
+    rows.close()
+
+
+def test_more_workers_than_chunks(tmp_path, workers):
+  rows = serve(tmp_path / 'rows', workers, size=5)
+  whole = serve(tmp_path / 'whole', [], size=5)
+  np.testing.assert_array_equal(served(rows, 0), served(whole, 0))
+  rows.close()
+  whole.close()
+
+
+def test_another_key_is_refused(tmp_path, workers):
+  rows = serve(tmp_path / 'rows', workers, worker_key=bytes(32))
+  with pytest.raises(RuntimeError, match='noise worker at .* has another key'):
+    rows.serve(0)
+  rows.close()
+  assert 'another key was refused' in workers[0].process.stderr.readline()
+
+
+def test_failures_of_a_worker_are_told(tmp_path, workers):
+  # A folder that its snapshots cannot be written to.
+  rows = serve(tmp_path / 'rows', workers)
+  served(rows, 0)
+  (own,) = (tmp_path / str(workers[0].port)).iterdir()
+  time.sleep(0.2)
+  own.rename(own.with_name('elsewhere'))
+  with pytest.raises(RuntimeError, match=f'{workers[0].address} failed: '):
+    for row in range(1, 9):
+      served(rows, row)
+  rows.close()
+
+
+@pytest.mark.parametrize(
+    'change, message',
+    [
+        (dict(worker_key=b'short'), 'a key must have at least 16 bytes, got 5'),
+        (dict(workers=['nowhere']), "'nowhere' is not host:port"),
+        (dict(workers=['a:1', 'a:1']), 'a:1 is named twice'),
+    ],
+)
+def test_refuses(tmp_path, change, message):
+  arguments = dict(workers=['localhost:1'], worker_key=KEY) | change
+  with pytest.raises(ValueError, match=message):
+    engine.RowServer(
+        BLT, tmp_path, size=5, num_rounds=5, stddev=1.0, **arguments
+    )
+
+
+@pytest.mark.parametrize(
+    'flags, message',
+    [
+        ('--port=0 --key_file=KEY', '--port=0'),
+        ('--port=99999 --key_file=KEY', '--port=99999 is not between'),
+        ('--port=8001 --key_file=missing', 'missing: No such file'),
+        ('--port=8001 --key_file=SHORT', 'at least 16 bytes, got 3'),
+    ],
+)
+def test_the_command_refuses(tmp_path, capsys, flags, message):
+  (tmp_path / 'key').write_bytes(KEY)
+  (tmp_path / 'short').write_bytes(b'abc')
+  flags = flags.replace('KEY', str(tmp_path / 'key'))
+  flags = flags.replace('SHORT', str(tmp_path / 'short'))
+  with pytest.raises(SystemExit) as exited:
+    main.main(['noise_worker', *flags.split()])
+  assert exited.value.code == 2
+  said = capsys.readouterr().err
+  assert message in said and said.count('\n') == 1
+
+
+def test_a_taken_port_is_refused(tmp_path, capsys):
+  (tmp_path / 'key').write_bytes(KEY)
+  with socket.socket() as taken:
+    taken.bind(('localhost', 0))
+    taken.listen()
+    port = taken.getsockname()[1]
+    with pytest.raises(SystemExit) as exited:
+      main.main(
+          ['noise_worker', f'--port={port}', f'--key_file={tmp_path / "key"}']
+      )
+  assert exited.value.code == 2
+  assert f'--port={port} cannot be listened at' in capsys.readouterr().err
+
+
+def test_a_key_that_is_read_is_the_files(tmp_path):
+  (tmp_path / 'key').write_bytes(KEY)
+  assert shards.read_key(tmp_path / 'key') == KEY
