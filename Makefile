@@ -103,7 +103,7 @@ test-core:
 # BENCH=blt, BENCH=replay or BENCH=training selects. LARGE=1 is the log of 1e9
 # rows alone. Not without being named: plan, plans against hindsight, half an
 # hour; rounds of noise; population, and population-production, ten minutes.
-bench: env $(if $(BENCH_OPTIMIZE),$(BENCH_VENV)/installed)
+bench: env $(if $(BENCH_OPTIMIZE)$(BENCH_ROUNDS),$(BENCH_VENV)/installed)
 	$(if $(BENCH_OPTIMIZE),@$(VENV)/bin/python -m benchmarks.optimize.run \
 	  --only=$(BENCH_STRATEGIES) --repeats=$(REPEATS) \
 	  --peer_python=$(BENCH_VENV)/bin/python)
@@ -111,7 +111,8 @@ bench: env $(if $(BENCH_OPTIMIZE),$(BENCH_VENV)/installed)
 	  --only=$(BENCH_LOGS) --repeats=$(REPEATS) $(if $(LARGE),--large))
 	$(if $(BENCH_TRAINING),@$(VENV)/bin/python -m benchmarks.training.run \
 	  --only=$(BENCH_MODELS) --repeats=$(REPEATS))
-	$(if $(BENCH_ROUNDS),@$(VENV)/bin/python -m benchmarks.rounds.run)
+	$(if $(BENCH_ROUNDS),@$(VENV)/bin/python -m benchmarks.rounds.run \
+	  --peer_python=$(BENCH_VENV)/bin/python)
 	$(if $(BENCH_POPULATIONS),@OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m \
 	  benchmarks.population.run --repeats=$(REPEATS) \
 	  $(if $(filter %-production,$(BENCH_POPULATIONS)),--production))

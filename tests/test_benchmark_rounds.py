@@ -12,16 +12,33 @@ sys.path.append(str(ROOT))
 from benchmarks.rounds import cases
 from benchmarks.rounds import noise
 from benchmarks.rounds import run
+from fl_dpftrl.noise import engine
 
 
-@pytest.mark.parametrize('name', cases.STRATEGIES)
+@pytest.mark.parametrize(
+    'name', sorted({case.strategy for case in cases.ROW_CASES})
+)
 def test_rows_are_timed(name):
   found = noise.main(name, 1000, 1, 2)
   assert len(found['seconds']) == len(found['reading']) == 2
-  copies = cases.strategy(name).memory_copies(cases.NUM_ROUNDS)
-  assert abs(found['state_bytes'] - 4000 * copies) <= 4000
+  strategy = cases.strategy(name)
+  copies = engine.predict(strategy, cases.NUM_ROUNDS, 1000).memory_bytes
+  assert found['state_bytes'] == copies
   if name.startswith('banded'):
-    assert cases.first_row(name) > copies and cases.first_row(name) % 16
+    assert cases.first_row(name) > strategy.num_bands
+    assert cases.first_row(name) % 16 == 8
+
+
+def test_the_peer_has_the_same_cases():
+  ours = {
+      case.strategy for case in cases.ROW_CASES
+      if (case.size, case.threads) == (cases.NUM_PARAMETERS, 1)
+  }
+  assert set(cases.PEER_CASES) <= ours
+  for name in cases.PEER_CASES:
+    assert len(run.peer_parameters(name)) == {
+        'identity': 0, 'blt-4': 2
+    }.get(name, 1)
 
 
 def test_page():
@@ -29,12 +46,24 @@ def test_page():
       'date': '2026-01-01', 'processor': 'x86_64', 'cores': 4,
       'versions': {'python': '3.11.7'},
   }
-  text = run.document(about, [['blt-4'] + ['1'] * 6], [['blt-4'] + ['2'] * 4])
-  assert '4 cores. python 3.11.7.' in text and text.count('blt-4') == 2
+  row = {
+      'strategy': 'blt-4', 'size': 10, 'threads': 1, 'seconds': [0.2],
+      'cpu_seconds': [0.2], 'reading': [0.1], 'state_bytes': 5e6,
+  }
+  peer = {'strategy': 'blt-4', 'ours': [1.0], 'seconds': [1.5], 'state_bytes': 1}
+  training = {
+      'size': 10, 'batches': 1, 'gibibytes': 2.0,
+      'seconds': {'plain': [1.0, 1.0], 'blt-4': [1.0, 1.5]},
+      'state_bytes': {'plain': 1e6, 'blt-4': 2e6},
+  }
+  text = run.document(about, [row], [peer], [training])
+  assert '4 cores. python 3.11.7.' in text and text.count('blt-4') == 3
+  for found in ('2.00×', '1.5×', '1.25× plain', '2.0 '):
+    assert found in text
   assert run.spread([1.0, 0.5, 2.0]) == '1,000 (500–2,000)'
 
 
 def test_refuses_no_repeats(capsys):
   with pytest.raises(SystemExit):
-    run.main(['--repeats=0'])
+    run.main(['--repeats=0', '--peer_python=python'])
   assert '--repeats must be at least 1, got 0' in capsys.readouterr().err

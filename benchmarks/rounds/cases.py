@@ -1,5 +1,7 @@
 """Whose noise is timed, for a model of how many parameters."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from fl_dpftrl import catalogue
@@ -12,13 +14,78 @@ from fl_dpftrl.strategies import tree
 NUM_PARAMETERS = 4_050_748
 LARGE = 100_000_000
 NUM_ROUNDS = 2052
-STRATEGIES = (
-    'identity', 'blt-4', 'tree_online', 'banded_toeplitz-64', 'banded-342',
+# Of which one is timed together: where several rows are made at once, the time
+# of each means nothing.
+ROWS = 8
+
+
+class Rows(NamedTuple):
+  """Rows of noise alone."""
+
+  strategy: str
+  size: int = NUM_PARAMETERS
+  threads: int = 1
+
+
+ROW_CASES = (
+    *(
+        Rows(name, threads=threads)
+        for name in (
+            'identity', 'blt-4', 'tree_online', 'banded_toeplitz-64', 'banded-64',
+            'banded-342',
+        )
+        for threads in (1, 2)
+    ),
+    # By bands, and by parameters.
+    Rows('banded_toeplitz-8'),
+    Rows('banded_toeplitz-16'),
+    Rows('banded_toeplitz-32'),
+    Rows('banded_toeplitz-128'),
+    Rows('banded_toeplitz-64', 1_000_000),
+    Rows('banded_toeplitz-64', 16_000_000),
+    Rows('blt-4', 1_000_000),
+    Rows('blt-4', 16_000_000),
+    Rows('blt-4', LARGE, 2),
+)
+# Of one thread and NUM_PARAMETERS, as others make them.
+PEER_CASES = ('identity', 'blt-4', 'banded_toeplitz-64', 'banded-64')
+
+
+class Rounds(NamedTuple):
+  """Rounds of training, each mechanism's in turn.
+
+  Attributes:
+    mechanisms: the first is what the others are compared with.
+    batches: that a client trains on.
+    size: parameters of the model.
+    repeats: rounds of each at most; None for as many as are asked for.
+  """
+
+  mechanisms: tuple[str, ...]
+  batches: int = 1
+  size: int = NUM_PARAMETERS
+  repeats: int | None = None
+
+
+ROUND_CASES = (
+    Rounds((
+        'gaussian_fixed', 'plain', 'tree_aggregation', 'identity', 'blt-4',
+        'tree_online',
+    )),
+    Rounds(('gaussian_fixed', 'banded-342')),
+    Rounds(('gaussian_fixed', 'banded-342'), batches=400),
+    Rounds(('plain', 'blt-4'), size=LARGE, repeats=3),
 )
 
 
+def coefficients(num_bands: int) -> np.ndarray:
+  """Those of the square root of prefix sums; which makes no difference."""
+  steps = np.arange(1, num_bands)
+  return np.cumprod(np.concatenate([[1.0], 1.0 - 0.5 / steps]))
+
+
 def strategy(name: str) -> base.Strategy:
-  """By its name in STRATEGIES. What coefficients are makes no difference."""
+  """By its name in a case."""
   if name == 'identity':
     return identity.Identity()
   if name == 'blt-4':
@@ -26,21 +93,20 @@ def strategy(name: str) -> base.Strategy:
   if name == 'tree_online':
     return tree.TreeOnline()
   family, num_bands = name.split('-')
-  steps = np.arange(1, int(num_bands))
-  coefficients = np.cumprod(np.concatenate([[1.0], 1.0 - 0.5 / steps]))
+  values = coefficients(int(num_bands))
   if family == 'banded_toeplitz':
-    return toeplitz.BandedToeplitz(coefficients, None)
-  rows = np.tile(coefficients, (NUM_ROUNDS, 1))
-  rows[np.arange(NUM_ROUNDS)[:, None] < np.arange(coefficients.size)] = 0.0
+    return toeplitz.BandedToeplitz(values, None)
+  rows = np.tile(values, (NUM_ROUNDS, 1))
+  rows[np.arange(NUM_ROUNDS)[:, None] < np.arange(values.size)] = 0.0
   return banded.Banded(rows)
 
 
 def first_row(name: str) -> int:
-  """A row for which all bands are full, just after that of a snapshot.
+  """A row for which all bands are full, where rows that are made together begin.
 
-  The first snapshot of such a row would write all buffers, where a run has
-  written most of them before.
+  It is just after that of a snapshot: the first snapshot of such a row would
+  write all buffers, where a run has written most of them before.
   """
   if not name.startswith('banded'):
-    return 1
-  return int(name.split('-')[1]) // 16 * 16 + 17
+    return 8
+  return -(-int(name.split('-')[1]) // 16) * 16 + 8

@@ -8,76 +8,151 @@ import json
 import pathlib
 import statistics
 import sys
+import tempfile
+from typing import Any, Sequence
+
+import numpy as np
 
 from benchmarks import pages
 from benchmarks import process
 from benchmarks import sides
 from benchmarks.rounds import cases
 
-_TIMEOUT = 600.0
-# Mechanisms whose rounds are timed in turn, and batches that a client trains on.
-_ROUNDS = (
-    (('gaussian_fixed', 'identity', 'blt-4', 'tree_online'), 1),
-    (('gaussian_fixed', 'banded-342'), 1),
-    (('gaussian_fixed', 'banded-342'), 400),
-)
+_TIMEOUT = 900.0
+_PEER = 'jax-privacy'
 
 
-def measured(module: str, *arguments: object) -> dict:
+def measured(
+    module: str, *arguments: object, threads: int = 2
+) -> dict[str, Any]:
   """What a module of this folder prints.
 
   Raises:
     ValueError: where it fails.
   """
   command = [sys.executable, '-m', f'benchmarks.rounds.{module}']
-  done = process.run([*command, *map(str, arguments)], timeout=_TIMEOUT)
+  return _run([*command, *map(str, arguments)], threads)
+
+
+def _run(command: list[str], threads: int) -> dict[str, Any]:
+  done = process.run(command, timeout=_TIMEOUT, threads=threads)
   if done.failure:
-    raise ValueError(f'{" ".join(command[2:])}: {done.failure}')
+    raise ValueError(f'{" ".join(command[1:])}: {done.failure}')
   return json.loads(done.output)
 
 
-def spread(seconds: list[float]) -> str:
+def spread(seconds: Sequence[float]) -> str:
   """Median (least–most), in milliseconds."""
   found = (statistics.median(seconds), min(seconds), max(seconds))
   middle, least, most = (f'{1e3 * value:,.0f}' for value in found)
   return f'{middle} ({least}–{most})'
 
 
-def noise_rows(repeats: int) -> tuple[list[list[str]], list[dict]]:
-  """A line for each strategy and number of threads."""
-  sizes = [(name, cases.NUM_PARAMETERS) for name in cases.STRATEGIES]
-  lines, found = [], []
-  for name, size in [*sizes, ('blt-4', cases.LARGE)]:
-    for threads in (1, 2):
-      one = measured('noise', name, size, threads, repeats)
-      found.append({'strategy': name, 'size': size, 'threads': threads, **one})
-      lines.append([
-          name, f'{size:,}', str(threads), spread(one['seconds']),
-          spread(one['cpu_seconds']), spread(one['reading']),
-          f'{one["state_bytes"] / 1e6:,.0f}',
-      ])
-      print(*lines[-1], file=sys.stderr)
-  return lines, found
+def noise_rows(repeats: int) -> list[dict[str, Any]]:
+  """What rows take, of each case."""
+  found = []
+  for case in cases.ROW_CASES:
+    times = repeats if case.size < cases.LARGE else min(repeats, 3)
+    one = measured('noise', *case, times, threads=case.threads)
+    found.append({**case._asdict(), **one})
+    print(*noise_cells(found[-1]), file=sys.stderr)
+  return found
 
 
-def training_rows(repeats: int) -> tuple[list[list[str]], list[dict]]:
-  """A line for each mechanism of each run."""
-  lines, found = [], []
-  for names, batches in _ROUNDS:
-    one = measured('training', repeats, batches, *names)
-    found.append({'batches': batches, **one})
-    base = statistics.median(one['seconds'][names[0]])
-    for name, seconds in one['seconds'].items():
-      ratio = statistics.median(seconds) / base
-      lines.append([
-          name, str(batches), spread(seconds), f'{ratio:.2f}×',
-          f'{one["gibibytes"]:.1f}',
-      ])
-      print(*lines[-1], file=sys.stderr)
-  return lines, found
+def noise_cells(one: dict[str, Any]) -> list[str]:
+  """A line of the table."""
+  reading = statistics.median(one['reading'])
+  ratio = statistics.median(one['seconds']) / reading if reading else None
+  return [
+      one['strategy'], f'{one["size"]:,}', str(one['threads']),
+      spread(one['seconds']), spread(one['cpu_seconds']),
+      f'{one["state_bytes"] / 1e6:,.0f}',
+      spread(one['reading']) if one['state_bytes'] else '–',
+      f'{ratio:.2f}×' if one['state_bytes'] else '–',
+  ]
 
 
-def document(about: dict, noise: list, training: list) -> str:
+def peer_rows(
+    python: str, repeats: int, ours: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+  """What rows of the same strategies take the peer."""
+  script = pathlib.Path(__file__).with_name('peer.py')
+  found = []
+  with tempfile.TemporaryDirectory() as folder:
+    for name in cases.PEER_CASES:
+      path = pathlib.Path(folder) / f'{name}.npz'
+      np.savez(path, **peer_parameters(name))
+      one = _run(
+          [python, str(script), str(path), str(cases.NUM_PARAMETERS),
+           str(repeats)], threads=1,
+      )
+      own = next(
+          o for o in ours
+          if (o['strategy'], o['size'], o['threads'])
+          == (name, cases.NUM_PARAMETERS, 1)
+      )
+      found.append({'strategy': name, 'ours': own['seconds'], **one})
+      print(_PEER, *peer_cells(found[-1]), file=sys.stderr)
+  return found
+
+
+def peer_parameters(name: str) -> dict[str, np.ndarray]:
+  """As the peer's constructors take them."""
+  if name == 'identity':
+    return {}
+  if name == 'blt-4':
+    own = cases.strategy(name)
+    return {
+        'buf_decay': np.array(own.buffer_decay),
+        'output_scale': np.array(own.output_scale),
+    }
+  family, num_bands = name.split('-')
+  values = cases.coefficients(int(num_bands))
+  if family == 'banded_toeplitz':
+    return {'coefs': values}
+  return {'params': np.tile(values, (cases.NUM_ROUNDS, 1))}
+
+
+def peer_cells(one: dict[str, Any]) -> list[str]:
+  ratio = statistics.median(one['seconds']) / statistics.median(one['ours'])
+  return [
+      one['strategy'], spread(one['ours']), spread(one['seconds']),
+      f'{ratio:.1f}×', f'{one["state_bytes"] / 1e6:,.0f}',
+  ]
+
+
+def training_rows(repeats: int) -> list[dict[str, Any]]:
+  """What rounds take, of each case."""
+  found = []
+  for case in cases.ROUND_CASES:
+    times = min(repeats, case.repeats or repeats)
+    one = measured('training', times, case.batches, case.size, *case.mechanisms)
+    found.append({'batches': case.batches, 'size': case.size, **one})
+    for cells in training_cells(found[-1]):
+      print(*cells, file=sys.stderr)
+  return found
+
+
+def training_cells(one: dict[str, Any]) -> list[list[str]]:
+  """A line for each mechanism."""
+  first, *_ = one['seconds']
+  base = statistics.median(one['seconds'][first])
+  return [
+      [
+          name, f'{one["size"]:,}', str(one['batches']), spread(seconds),
+          f'{statistics.median(seconds) / base:.2f}× {first}',
+          f'{one["state_bytes"][name] / 1e6:,.1f}', f'{one["gibibytes"]:.1f}',
+      ]
+      for name, seconds in one['seconds'].items()
+  ]
+
+
+def document(
+    about: dict[str, Any],
+    noise: list[dict[str, Any]],
+    peer: list[dict[str, Any]],
+    training: list[dict[str, Any]],
+) -> str:
   """The Markdown page of a measurement."""
   return '\n'.join([
       '# Rows of noise, and rounds of training',
@@ -88,16 +163,33 @@ def document(about: dict, noise: list, training: list) -> str:
       '',
       '## A row of noise alone',
       '',
+      f'On average over {cases.ROWS} rows that follow each other: banded'
+      ' strategies make so many at once. Computed is the time of all threads.'
+      ' Reading is the largest of each buffer, by one thread.',
+      '',
       sides.table(
           ('strategy', 'parameters', 'threads', 'a row', 'computed',
-           'reading the state once', 'state, MB'), noise
+           'state, MB', 'reading it once', 'a row over that'),
+          [noise_cells(one) for one in noise],
       ),
       '',
-      f'## A round with four clients, {cases.NUM_PARAMETERS:,} parameters',
+      f'## The same by {_PEER}, {cases.NUM_PARAMETERS:,} parameters, one thread',
       '',
       sides.table(
-          ('noise', 'batches a client', 'a round', 'over gaussian_fixed',
-           'GiB, of all together'), training
+          ('strategy', 'ours', _PEER, 'over ours', 'its state, MB'),
+          [peer_cells(one) for one in peer],
+      ),
+      '',
+      '## A round with four clients',
+      '',
+      'Rounds of each mechanism in turn, in one process and its worker. State is'
+      ' what TFF carries to the worker and back in each round; GiB is the most'
+      ' that both processes held, for all mechanisms of one run together.',
+      '',
+      sides.table(
+          ('noise', 'parameters', 'batches a client', 'a round', 'over',
+           'state, MB', 'GiB'),
+          [cells for one in training for cells in training_cells(one)],
       ),
       '',
   ])
@@ -106,6 +198,9 @@ def document(about: dict, noise: list, training: list) -> str:
 def main(arguments: list[str] | None = None) -> int:
   parser = argparse.ArgumentParser(prog='python -m benchmarks.rounds.run')
   parser.add_argument('--repeats', type=int, default=9, help='rows and rounds')
+  parser.add_argument(
+      '--peer_python', required=True, help=f'a Python that has {_PEER}'
+  )
   parser.add_argument('--output', default='benchmarks/results')
   args = parser.parse_args(arguments)
   if args.repeats < 1:
@@ -113,17 +208,19 @@ def main(arguments: list[str] | None = None) -> int:
   try:
     about = {
         **pages.machine(None),
-        'versions': pages.versions(
-            sys.executable, 'numpy', 'tensorflow_federated'
-        ),
+        'versions': {
+            **pages.versions(sys.executable, 'numpy', 'tensorflow_federated'),
+            **pages.versions(args.peer_python, 'jax-privacy', 'jax'),
+        },
     }
-    noise, noise_json = noise_rows(args.repeats)
-    training, training_json = training_rows(args.repeats)
+    noise = noise_rows(args.repeats)
+    peer = peer_rows(args.peer_python, args.repeats, noise)
+    training = training_rows(args.repeats)
     folder = pathlib.Path(args.output)
     folder.mkdir(parents=True, exist_ok=True)
     pages.write(
-        folder, 'rounds', document(about, noise, training),
-        {**about, 'noise': noise_json, 'training': training_json},
+        folder, 'rounds', document(about, noise, peer, training),
+        {**about, 'noise': noise, 'peer': peer, 'training': training},
     )
   except (OSError, ValueError) as e:
     print(f'bench: {e}', file=sys.stderr)

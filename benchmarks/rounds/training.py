@@ -1,8 +1,9 @@
 """Times rounds of FedAvg with four clients, each mechanism's in turn.
 
-    python -m benchmarks.rounds.training 7 1 gaussian_fixed blt-4 tree_online
+    python -m benchmarks.rounds.training 7 1 4050748 gaussian_fixed blt-4
 
-The first number is of rounds, the second of batches that each client trains on.
+The numbers are of rounds, of batches that each client trains on, and of the
+model's parameters.
 No side has to be deterministic: TFF's `gaussian_fixed` does not run so.
 """
 
@@ -33,13 +34,13 @@ INSIDE = 'inside TFF: '
 _WIDTH = 670
 
 
-def model() -> tff.learning.models.FunctionalModel:
+def model(size: int) -> tff.learning.models.FunctionalModel:
   """As many parameters, of which training uses a matrix."""
   spec = collections.OrderedDict(
       x=tf.TensorSpec([None, _WIDTH], tf.float32),
       y=tf.TensorSpec([None, _WIDTH], tf.float32),
   )
-  rest = cases.NUM_PARAMETERS - _WIDTH**2
+  rest = size - _WIDTH**2
   weights = (
       np.zeros(rest, np.float32), np.zeros([_WIDTH, _WIDTH], np.float32)
   )
@@ -60,18 +61,35 @@ def model() -> tff.learning.models.FunctionalModel:
   )
 
 
-def side(name: str, folder: str, stack: contextlib.ExitStack):
+def of_tff(
+    name: str, size: int
+) -> tff.aggregators.UnweightedAggregationFactory | None:
+  """What TFF itself has."""
+  dp = tff.aggregators.DifferentiallyPrivateFactory
+  if name == 'plain':
+    return tff.aggregators.UnweightedMeanFactory()
+  same = dict(noise_multiplier=1.0, clients_per_round=CLIENTS)
+  if name == 'gaussian_fixed':
+    return dp.gaussian_fixed(**same, clip=1.0)
+  if name == 'tree_aggregation':
+    shapes = tuple(
+        tf.TensorSpec(w.shape, tf.float32) for w in model(size).initial_weights[0]
+    )
+    return dp.tree_aggregation(
+        **same, l2_norm_clip=1.0, record_specs=shapes, use_efficient=True
+    )
+  return None
+
+
+def side(name: str, size: int, folder: str, stack: contextlib.ExitStack):
   """(process, its first state) of a mechanism, by its name."""
   build = lambda aggregator: process_lib.build(
-      model(), aggregator=aggregator, client_learning_rate=0.1,
+      model(size), aggregator=aggregator, client_learning_rate=0.1,
       server_learning_rates=np.ones(1),
   )
-  if name == 'gaussian_fixed':
-    process = build(
-        tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(
-            noise_multiplier=1.0, clients_per_round=CLIENTS, clip=1.0
-        )
-    )
+  aggregator = of_tff(name, size)
+  if aggregator is not None:
+    process = build(aggregator)
     return process, process.initialize()
   same = dict(noise_multiplier=1.0, clip_norm=1.0, report_goal=CLIENTS)
   strategy = cases.strategy(name.removeprefix(INSIDE))
@@ -79,7 +97,7 @@ def side(name: str, folder: str, stack: contextlib.ExitStack):
     process = build(factory.CorrelatedNoiseFactory(strategy, **same))
     return process, process.initialize()
   rows = engine.RowServer(
-      strategy, tempfile.mkdtemp(dir=folder), size=cases.NUM_PARAMETERS,
+      strategy, tempfile.mkdtemp(dir=folder), size=size,
       num_rounds=cases.NUM_ROUNDS, stddev=1.0,
   )
   stack.callback(rows.close)
@@ -90,11 +108,18 @@ def side(name: str, folder: str, stack: contextlib.ExitStack):
   state = process.initialize()
   row = cases.first_row(name)
   # As if the rows before had been used.
-  rows._maker = rows._new_maker()  # pylint: disable=protected-access
-  noise.full(rows._maker, row)  # pylint: disable=protected-access
+  source = rows._source  # pylint: disable=protected-access
+  source._maker = source._new_maker()  # pylint: disable=protected-access
+  noise.full(source._maker, row)  # pylint: disable=protected-access
   numbers = state.aggregator.noise._replace(row=np.int64(row))
   aggregator = state.aggregator._replace(noise=numbers)
   return process, state._replace(aggregator=aggregator)
+
+
+def _bytes(state: object) -> int:
+  """That TFF carries to its worker and back in each round."""
+  leaves = tf.nest.flatten(state)
+  return sum(np.asarray(leaf).nbytes for leaf in leaves)
 
 
 def _resident(pid: int) -> float:
@@ -104,7 +129,7 @@ def _resident(pid: int) -> float:
   return int(line.split()[1]) / 2**20
 
 
-def main(num_rounds: int, batches: int, names: list[str]) -> dict:
+def main(num_rounds: int, batches: int, size: int, names: list[str]) -> dict:
   worker = workers.LocalWorker(deterministic=False)
   tff.framework.set_default_context(worker.context())
   ones = np.ones([batches, 16, _WIDTH], np.float32)
@@ -113,19 +138,21 @@ def main(num_rounds: int, batches: int, names: list[str]) -> dict:
   with contextlib.ExitStack() as stack:
     stack.callback(worker.stop)
     folder = stack.enter_context(tempfile.TemporaryDirectory())
-    sides = {name: side(name, folder, stack) for name in names}
+    sides = {name: side(name, size, folder, stack) for name in names}
     for _ in range(num_rounds + 2):  # Two rounds to warm up.
       for name, (process, state) in sides.items():
         start = time.perf_counter()
         output = process.next(state, data)
         seconds[name].append(time.perf_counter() - start)
         sides[name] = process, output.state
+    carried = {name: _bytes(state) for name, (_, state) in sides.items()}
     held = _resident(os.getpid()) + _resident(worker.pid)
   return {
       'seconds': {name: found[2:] for name, found in seconds.items()},
+      'state_bytes': carried,
       'gibibytes': held,
   }
 
 
 if __name__ == '__main__':
-  print(json.dumps(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])))
+  print(json.dumps(main(*map(int, sys.argv[1:4]), sys.argv[4:])))

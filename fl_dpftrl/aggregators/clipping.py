@@ -1,11 +1,18 @@
 """Bounds one device's update, whatever the device sends."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Sequence
 
+import numpy as np
 import tensorflow as tf
 
-# Shrinks by more than rounding a coordinate to float32 can add (2⁻²⁴).
+# Squares are added up in float32 in so many terms, and their sums in float64.
+_TERMS = 16
+# A square and so many sums are each off by 2⁻²⁴ of the result at most: the norm
+# by half of that, which is 2⁻²¹. Twice as much is room for the second order.
+_NORM_ERROR = 2.0**-20
+# Shrinks by more than that, and than rounding a coordinate to float32 can add.
 _ROUNDING = 1.0 - 2.0**-23
+_QUICK_ROUNDING = (1.0 - _NORM_ERROR) * _ROUNDING
 
 
 class BoundedUpdate(NamedTuple):
@@ -29,24 +36,67 @@ def bound_update(
 ) -> BoundedUpdate:
   """Clips to clip_norm in L2; makes zeros of what is not finite or too large.
 
-  The norm is that of the whole update, in float64, where no square of a float32
-  overflows. A clipped update keeps within clip_norm after rounding to float32.
+  The norm is that of the whole update. It is computed in one pass where all
+  squares are finite and it is not so near clip_norm that rounding decides, and
+  else in float64, where no square of a float32 overflows. A clipped update keeps
+  within clip_norm after rounding to float32; it may fall short of it by 2⁻¹⁹.
 
   Args:
-    update: nested structure of float32 tensors.
+    update: nested structure of float32 tensors, of known shapes.
     clip_norm: bound on the L2 norm, positive.
     zeroing_norm: L∞ norm beyond which an update is dropped; None for no limit.
   """
-  tensors = tf.nest.flatten(update)
-  is_finite = tf.reduce_all(
-      [tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tensors]
-  )
+  tensors = [tf.convert_to_tensor(part) for part in tf.nest.flatten(update)]
   if zeroing_norm is None:
     is_small = tf.constant(True)
   else:
     largest = tf.reduce_max([tf.reduce_max(tf.abs(t)) for t in tensors])
     # In float64: rounding must not lift the limit.
     is_small = tf.cast(largest, tf.float64) <= zeroing_norm
+  norm = tf.sqrt(tf.add_n([_sum_of_squares(tensor) for tensor in tensors]))
+  is_near = tf.abs(norm - clip_norm) <= 2.0 * _NORM_ERROR * clip_norm
+  is_clear = tf.math.is_finite(norm) & is_small & ~is_near
+  size = sum(tensor.shape.num_elements() for tensor in tensors)
+  if clip_norm**2 < size * float(np.finfo(np.float32).tiny) / _NORM_ERROR:
+    is_clear = tf.constant(False)  # Squares that underflow would count.
+  bounded, *counts = tf.cond(
+      is_clear,
+      lambda: _bound_quickly(tensors, norm, clip_norm),
+      lambda: _bound_carefully(tensors, is_small, clip_norm),
+  )
+  return BoundedUpdate(tf.nest.pack_sequence_as(update, bounded), *counts)
+
+
+def _sum_of_squares(tensor: tf.Tensor) -> tf.Tensor:
+  """In float64, of squares in float32: finite only where all of them are."""
+  squares = tf.reshape(tf.square(tensor), [-1])
+  size = tensor.shape.num_elements()
+  whole = size - size % _TERMS
+  sums = tf.reduce_sum(tf.reshape(squares[:whole], [-1, _TERMS]), axis=1)
+  rest = tf.reduce_sum(tf.cast(squares[whole:], tf.float64))
+  return tf.reduce_sum(tf.cast(sums, tf.float64)) + rest
+
+
+def _bound_quickly(
+    tensors: Sequence[tf.Tensor], norm: tf.Tensor, clip_norm: float
+) -> tuple[Any, ...]:
+  """Of a finite update whose norm is clearly on one side of clip_norm."""
+  is_clipped = norm > clip_norm
+  scale = tf.cast(
+      tf.where(is_clipped, _QUICK_ROUNDING * clip_norm / norm, 1.0), tf.float32
+  )
+  zero = tf.constant(0)
+  scaled = [scale * tensor for tensor in tensors]
+  return scaled, tf.cast(is_clipped, tf.int32), zero, zero
+
+
+def _bound_carefully(
+    tensors: Sequence[tf.Tensor], is_small: tf.Tensor, clip_norm: float
+) -> tuple[Any, ...]:
+  """Of any update, in float64."""
+  is_finite = tf.reduce_all(
+      [tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tensors]
+  )
   is_kept = is_finite & is_small
   # Selects, since 0 · NaN is NaN.
   wide = [
@@ -59,9 +109,9 @@ def bound_update(
   scale = tf.where(is_clipped, _ROUNDING * clip_norm / norm, 1.0)
   bounded = [tf.cast(scale * tensor, tf.float32) for tensor in wide]
   count = lambda condition: tf.cast(condition, tf.int32)
-  return BoundedUpdate(
-      update=tf.nest.pack_sequence_as(update, bounded),
-      clipped_count=count(is_clipped),
-      zeroed_count=count(is_finite & ~is_small),
-      rejected_count=count(~is_finite),
+  return (
+      bounded,
+      count(is_clipped),
+      count(is_finite & ~is_small),
+      count(~is_finite),
   )
