@@ -58,12 +58,14 @@ class Rounds(NamedTuple):
     mechanisms: the first is what the others are compared with.
     batches: that a client trains on.
     size: parameters of the model.
-    repeats: rounds of each at most; None for as many as are asked for.
+    concurrent: clients that train at the same time; 0 for no limit.
+    repeats: rounds of each; None for as many as are asked for.
   """
 
   mechanisms: tuple[str, ...]
   batches: int = 1
   size: int = NUM_PARAMETERS
+  concurrent: int = 0
   repeats: int | None = None
 
 
@@ -72,9 +74,12 @@ ROUND_CASES = (
         'gaussian_fixed', 'plain', 'tree_aggregation', 'identity', 'blt-4',
         'tree_online',
     )),
-    Rounds(('gaussian_fixed', 'banded-342')),
-    Rounds(('gaussian_fixed', 'banded-342'), batches=400),
-    Rounds(('plain', 'blt-4'), size=LARGE, repeats=3),
+    # Of rows that are made together, each batch is one round's burden.
+    Rounds(('gaussian_fixed', 'banded-342'), repeats=2 * ROWS),
+    Rounds(('gaussian_fixed', 'banded-342'), batches=400, repeats=2 * ROWS),
+    # Two of these at once would not fit into 24 GiB.
+    Rounds(('plain',), size=LARGE, concurrent=1, repeats=2),
+    Rounds(('blt-4',), size=LARGE, concurrent=1, repeats=2),
 )
 
 

@@ -14,9 +14,9 @@ from fl_dpftrl.noise import engine
 
 
 def full(maker: engine.RowMaker, row: int) -> None:
-  """As if earlier rows had been made, with pages of memory that are there."""
-  maker.buffers[:] = 0.5
-  maker.restore(row, [0] * len(maker.buffers))
+  """As if earlier rows had been made, and written where they have to be."""
+  maker.buffers[:] = 0.5  # Pages of memory that are there.
+  maker.restore(row, [-1] * len(maker.buffers))
 
 
 def main(name: str, size: int, threads: int, repeats: int) -> dict:

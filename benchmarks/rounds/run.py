@@ -125,8 +125,11 @@ def training_rows(repeats: int) -> list[dict[str, Any]]:
   """What rounds take, of each case."""
   found = []
   for case in cases.ROUND_CASES:
-    times = min(repeats, case.repeats or repeats)
-    one = measured('training', times, case.batches, case.size, *case.mechanisms)
+    times = case.repeats or repeats
+    one = measured(
+        'training', times, case.batches, case.size, case.concurrent,
+        *case.mechanisms,
+    )
     found.append({'batches': case.batches, 'size': case.size, **one})
     for cells in training_cells(found[-1]):
       print(*cells, file=sys.stderr)
@@ -137,10 +140,12 @@ def training_cells(one: dict[str, Any]) -> list[list[str]]:
   """A line for each mechanism."""
   first, *_ = one['seconds']
   base = statistics.median(one['seconds'][first])
+  mean = statistics.mean(one['seconds'][first])
   return [
       [
           name, f'{one["size"]:,}', str(one['batches']), spread(seconds),
           f'{statistics.median(seconds) / base:.2f}× {first}',
+          f'{statistics.mean(seconds) / mean:.2f}×',
           f'{one["state_bytes"][name] / 1e6:,.1f}', f'{one["gibibytes"]:.1f}',
       ]
       for name, seconds in one['seconds'].items()
@@ -183,12 +188,13 @@ def document(
       '## A round with four clients',
       '',
       'Rounds of each mechanism in turn, in one process and its worker. State is'
-      ' what TFF carries to the worker and back in each round; GiB is the most'
-      ' that both processes held, for all mechanisms of one run together.',
+      ' what TFF carries to the worker and back in each round; GiB is the sum of'
+      ' the most that each process held, for all mechanisms of one run together.'
+      f' With {cases.LARGE:,} parameters one client trains at a time.',
       '',
       sides.table(
           ('noise', 'parameters', 'batches a client', 'a round', 'over',
-           'state, MB', 'GiB'),
+           'on average', 'state, MB', 'GiB'),
           [cells for one in training for cells in training_cells(one)],
       ),
       '',

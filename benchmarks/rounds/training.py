@@ -1,9 +1,9 @@
 """Times rounds of FedAvg with four clients, each mechanism's in turn.
 
-    python -m benchmarks.rounds.training 7 1 4050748 gaussian_fixed blt-4
+    python -m benchmarks.rounds.training 7 1 4050748 0 gaussian_fixed blt-4
 
-The numbers are of rounds, of batches that each client trains on, and of the
-model's parameters.
+The numbers are of rounds, of batches that each client trains on, of the model's
+parameters, and of clients that train at the same time.
 No side has to be deterministic: TFF's `gaussian_fixed` does not run so.
 """
 
@@ -129,8 +129,10 @@ def _resident(pid: int) -> float:
   return int(line.split()[1]) / 2**20
 
 
-def main(num_rounds: int, batches: int, size: int, names: list[str]) -> dict:
-  worker = workers.LocalWorker(deterministic=False)
+def main(
+    num_rounds: int, batches: int, size: int, concurrent: int, names: list[str]
+) -> dict:
+  worker = workers.LocalWorker(concurrent, deterministic=False)
   tff.framework.set_default_context(worker.context())
   ones = np.ones([batches, 16, _WIDTH], np.float32)
   data = [tf.data.Dataset.from_tensor_slices(dict(x=ones, y=ones))] * CLIENTS
@@ -155,4 +157,4 @@ def main(num_rounds: int, batches: int, size: int, names: list[str]) -> dict:
 
 
 if __name__ == '__main__':
-  print(json.dumps(main(*map(int, sys.argv[1:4]), sys.argv[4:])))
+  print(json.dumps(main(*map(int, sys.argv[1:5]), sys.argv[5:])))

@@ -127,7 +127,7 @@ def context_of(
   def executor(cardinalities):
     check()
     cardinalities.setdefault(tff.CLIENTS, default_num_clients)
-    remote = tff.framework.RemoteExecutor(stub)
+    remote = tff.framework.RemoteExecutor(stub, dispose_batch_size=1)
     remote.set_cardinalities(cardinalities)
     return remote
 
