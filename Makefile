@@ -11,6 +11,8 @@ TRAIN = $(VENV)/bin/python -m experiments.stackoverflow.train \
   --flagfile=$(FLAGS) --resume
 NULL := /dev/null
 TESTS ?= tests
+# Processes that test at the same time.
+JOBS ?= 2
 # Tests that need TensorFlow Federated; the others make up test-core.
 TFF_TESTS := tests/aggregators tests/experiments tests/learning tests/noise/stream
 CORE_PYTHON := $(or $(PYTHON),python3)
@@ -76,9 +78,11 @@ matrices: env
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
 	  $(VENV)/bin/python -m fl_dpftrl.recipes
 
-# One thread for linear algebra, as the command line has.
+# One thread for linear algebra, as the command line has. JOBS=1 shows output as
+# it comes.
 test: env $(VENV)/spark
-	OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(TESTS)
+	OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m pytest --numprocesses=$(JOBS) \
+	  --dist=worksteal --timeout=600 $(TESTS)
 
 # For the tests alone: replay uses Spark only where it is asked to.
 $(VENV)/spark: requirements-spark.lock $(VENV)/installed
