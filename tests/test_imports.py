@@ -41,8 +41,8 @@ def test_light_rooms(room):
 
 def test_light_modules():
   names = (
-      'catalogue', 'files', 'participation', 'recipes', 'schedules', 'workloads',
-      'noise.base',
+      'addresses', 'catalogue', 'files', 'participation', 'recipes', 'schedules', 'workloads',
+      'worker_program', 'noise.base',
   )
   assert not loaded_by('\n'.join(f'import fl_dpftrl.{n}' for n in names))
 

@@ -251,6 +251,8 @@ class Machines:
     workers: host:port of each process that trains clients; none for one here.
     noise_workers: host:port of each that makes noise; none for this one.
     noise_key: that the noise workers know this process by.
+    concurrent_clients: that the worker here trains at the same time; 0 for no
+      limit. Each takes several times the model's memory.
 
   Raises:
     ValueError: naming the flag, and what would do.
@@ -259,8 +261,13 @@ class Machines:
   workers: tuple[str, ...] = ()
   noise_workers: tuple[str, ...] = ()
   noise_key: bytes = b''
+  concurrent_clients: int = 0
 
   def __post_init__(self):
+    if self.concurrent_clients < 0:
+      raise ValueError(
+          f'--max_concurrent_clients={self.concurrent_clients} must be at least 0'
+      )
     for flag, texts in (
         ('worker_addresses', self.workers),
         ('noise_worker_addresses', self.noise_workers),

@@ -40,6 +40,12 @@ _WORKER_ADDRESSES = flags.DEFINE_list(
     [],
     'host:port of each `fl-dpftrl worker` that trains clients: none for one here.',
 )
+_MAX_CONCURRENT_CLIENTS = flags.DEFINE_integer(
+    'max_concurrent_clients',
+    0,
+    'Clients trained at the same time by the worker here, where the model is'
+    ' large for the memory; 0 for no limit.',
+)
 _NOISE_WORKER_ADDRESSES = flags.DEFINE_list(
     'noise_worker_addresses',
     [],
@@ -93,6 +99,7 @@ def _machines() -> configuration.Machines:
         '--noise_key_file is missing: name the file that the noise workers have'
     )
   return configuration.Machines(
+      concurrent_clients=_MAX_CONCURRENT_CLIENTS.value,
       workers=tuple(_WORKER_ADDRESSES.value),
       noise_workers=tuple(_NOISE_WORKER_ADDRESSES.value),
       noise_key=(

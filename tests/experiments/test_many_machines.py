@@ -187,6 +187,10 @@ def test_noise_from_two_workers_is_the_same_noise(here, tmp_path):
             'localhost:8000 is named twice',
         ),
         (
+            ['--max_concurrent_clients=-1'],
+            '--max_concurrent_clients=-1 must be at least 0',
+        ),
+        (
             ['--noise_worker_addresses=localhost:8000'],
             '--noise_key_file is missing',
         ),

@@ -4,6 +4,8 @@ A slice's recurrence needs no other slice, so workers hold nothing in common, an
 what travels is their part of each row. The rows are those that one process would
 make. Workers and whoever asks them for rows know each other by a key; nothing is
 encrypted, and what they say to each other is as secret as the noise.
+
+Source: McKenna 2024 (scaling BandMF), section 3.3.
 """
 
 import contextlib
