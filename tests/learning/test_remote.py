@@ -62,8 +62,8 @@ def two():
 def used(two):
   said = []
   together = remote.RemoteWorkers([w.address for w in two], said.append)
-  tff.framework.set_default_context(together.context())
-  yield two, said
+  with tff.framework.get_context_stack().install(together.context()):
+    yield two, said
   together.stop()
 
 
@@ -128,8 +128,8 @@ def state(steps=0):
 @pytest.fixture(scope='module')
 def expected():
   worker = local.LocalWorker()
-  tff.framework.set_default_context(worker.context())
-  found = {count: weighted(state(), clients(count)) for count in (1, 2, 7)}
+  with tff.framework.get_context_stack().install(worker.context()):
+    found = {count: weighted(state(), clients(count)) for count in (1, 2, 7)}
   worker.stop()
   return found
 

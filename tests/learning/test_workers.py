@@ -32,14 +32,15 @@ def test_runs_computations_and_stops():
     def total(values):
       return tff.federated_sum(tff.federated_map(add_one, values))
 
-    tff.framework.set_default_context(worker.context())
-    assert total([1, 2, 3]) == 9
-    assert is_running(worker.pid)
+    with tff.framework.get_context_stack().install(worker.context()):
+      assert total([1, 2, 3]) == 9
+      assert is_running(worker.pid)
+      worker.stop()
+      with pytest.raises(RuntimeError, match='has ended .*resume'):
+        total([1])
   finally:
     worker.stop()
   assert not is_running(worker.pid)
-  with pytest.raises(RuntimeError, match='has ended .*resume'):
-    total([1])
 
 
 def test_ends_with_a_parent_that_is_killed():
