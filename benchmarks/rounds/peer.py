@@ -35,7 +35,7 @@ def stream(case):
     from jax_privacy.matrix_factorization import banded
 
     return banded.ColumnNormalizedBanded(
-        jnp.asarray(case['params'], jnp.float32)
+        params=jnp.asarray(case['params'], jnp.float32)
     ).inverse_as_streaming_matrix()
   return None
 

@@ -24,6 +24,7 @@ from fl_dpftrl.learning import workers
 _START_SECONDS = 30.0
 _AGAIN_SECONDS = 3.0
 _LOST_SECONDS = 0.5
+_QUIET_SECONDS = 3.0
 _ATTEMPTS = 3
 _CHANNEL_OPTIONS = [
     *workers.CHANNEL_OPTIONS,
@@ -45,8 +46,10 @@ class _Lost(Exception):
 class _Remote:
   """A worker that somebody else started."""
 
-  def __init__(self, address: addresses.Address):
-    self.address = address
+  def __init__(
+      self, address: addresses.Address, say: Callable[[str], None]
+  ):
+    self.address, self._say = address, say
     self._channel = grpc.insecure_channel(str(address), _CHANNEL_OPTIONS)
     self._lock = threading.Lock()
     self._attempts = 0
@@ -80,7 +83,12 @@ class _Remote:
     self._attempts += 1
     if self._attempts > _ATTEMPTS:
       raise _Lost(f'it failed {_ATTEMPTS} times')
-    if not self._is_there(self._patience):
+    quiet = min(self._patience, _QUIET_SECONDS)
+    if self._is_there(quiet):
+      return
+    if self._patience > quiet:
+      self._say(f'waiting for the worker at {self.address}')
+    if not self._is_there(self._patience - quiet):
       raise _Lost('it cannot be reached')
 
   def _is_there(self, seconds: float) -> bool:
@@ -100,7 +108,7 @@ class RemoteWorkers:
 
   Args:
     texts: host:port of each.
-    say: told, in a line, of each worker that is lost.
+    say: told, in a line, of each worker that is lost or waited for.
 
   Raises:
     ValueError: for addresses that will not do.
@@ -111,8 +119,7 @@ class RemoteWorkers:
     found = addresses.parse_all(texts)
     self._say = say
     self._server = workers.LocalWorker()
-    self._workers = [_Remote(address) for address in found]
-    self._pool = concurrent.futures.ThreadPoolExecutor(len(found), 'remote')
+    self._workers = [_Remote(address, say) for address in found]
 
   @property
   def pid(self) -> int:
@@ -122,7 +129,6 @@ class RemoteWorkers:
   def stop(self) -> None:
     """Ends the worker here; the others are left to who started them."""
     self._server.stop()
-    self._pool.shutdown()
 
   def context(self) -> tff.framework.SyncContext:
     """An execution context whose clients these workers train.
@@ -163,7 +169,7 @@ class RemoteWorkers:
       raise WorkersLostError(f'no worker is left to train clients: {named}')
 
     futures = [
-        self._pool.submit(run, index, part) for index, part in enumerate(parts)
+        _in_background(run, index, part) for index, part in enumerate(parts)
     ]
     concurrent.futures.wait(futures)
     return [future.result() for future in futures]
@@ -239,6 +245,22 @@ def _is_clients(of: tff.Type | None) -> bool:
       and of.placement is tff.CLIENTS
       and not of.all_equal
   )
+
+
+def _in_background(
+    function: Callable[..., Any], *args: Any
+) -> concurrent.futures.Future[Any]:
+  """In a thread that does not keep an interrupted run from ending."""
+  future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+  def run():
+    try:
+      future.set_result(function(*args))
+    except BaseException as error:  # pylint: disable=broad-except
+      future.set_exception(error)
+
+  threading.Thread(target=run, daemon=True).start()
+  return future
 
 
 def use_remote_workers(

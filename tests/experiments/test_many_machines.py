@@ -4,6 +4,7 @@ import contextlib
 import csv
 import json
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
@@ -153,6 +154,22 @@ def test_all_workers_killed_then_resumed_without_them(
   assert 'no worker is left to train clients' in last and 'resum' in last
   train(folder, '--resume')
   close_to(numbers(folder), numbers(here))
+
+
+def test_an_interrupt_ends_a_run_at_once(two_workers, tmp_path):
+  run = subprocess.Popen(
+      [
+          *TRAIN, f'--output_dir={tmp_path / "run"}',
+          f'--worker_addresses={two_workers.addresses}',
+      ],
+      cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+  )
+  wait_for_rounds(tmp_path / 'run', 2, run)
+  run.send_signal(signal.SIGINT)
+  _, said = run.communicate(timeout=30)
+  assert run.returncode == 130
+  assert 'Traceback' not in said and '--resume goes on' in said
+  assert all(process.poll() is None for process in two_workers.processes)
 
 
 def wait_for_rounds(folder, count, run):

@@ -15,10 +15,9 @@ from fl_dpftrl.strategies import banded_inverse
 from fl_dpftrl.strategies import base as strategies
 from fl_dpftrl.strategies import toeplitz
 
-# Rows made together, in rings of so many vectors or more; smaller ones would
-# become much larger by it.
-_ROWS_AT_ONCE = 8
-_SMALLEST_RING = 16
+# (vectors, rows): that are made together in rings of so many vectors or more.
+# Smaller ones would become much larger by it.
+_ROWS_AT_ONCE = ((16, 8), (8, 4), (2, 2), (0, 1))
 # Products of at most 8 × 64 × 512 numbers: OpenBLAS gives them to one thread, so
 # that its number of threads changes no sum.
 _VECTORS, _COLUMNS = 64, 512
@@ -83,7 +82,7 @@ def _ring(
     norms: of the rows of N.
     scales: shape [num_rounds].
   """
-  at_once = _ROWS_AT_ONCE if kept >= _SMALLEST_RING else 1
+  at_once = next(rows for least, rows in _ROWS_AT_ONCE if kept >= least)
   num_buffers = at_once * (1 + -(-kept // at_once)) if kept else 0
 
   def step(t):

@@ -168,7 +168,7 @@ class RowServer:
       )
     path = self.folder / row_name(row)
     if not path.exists():
-      if self._ahead is None or self._ahead[0] != row:
+      if self._ahead is None or self._ahead[0] != row or _failed(self._ahead[1]):
         self._schedule(row)
       self._ahead[1].result()
       if row > served:
@@ -273,6 +273,10 @@ class RowServer:
     with open(handle, 'wb') as file:
       file.write(header.tobytes())
       file.write(memoryview(values).cast('B'))
+
+
+def _failed(future: concurrent.futures.Future[Any]) -> bool:
+  return future.done() and future.exception() is not None
 
 
 def _stand_back() -> None:

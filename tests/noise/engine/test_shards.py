@@ -135,6 +135,13 @@ def test_a_worker_that_is_gone_is_named_and_no_row_is_lost(
     for row in (2, 3):  # The first may have been made ahead.
       served(rows, row)
   reached = rows.served()
+  # Nor need whoever asked begin anew.
+  workers[1].start()
+  np.testing.assert_array_equal(
+      served(rows, reached + 1), expected[reached + 1]
+  )
+  workers[1].kill()
+  reached = rows.served()
   rows.close()
   # Whoever goes on need not have the same workers, or any.
   workers[1].start()

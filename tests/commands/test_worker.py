@@ -1,0 +1,56 @@
+"""The command that trains clients for runs elsewhere: what it refuses."""
+
+import importlib.util
+import socket
+
+import pytest
+
+from fl_dpftrl import worker_program
+
+
+@pytest.mark.parametrize(
+    'flags, message',
+    [
+        ('', 'required: --port'),
+        ('--port=x', "invalid int value: 'x'"),
+        ('--port=0', '--port=0 is not between 1 and 65535'),
+        ('--port=70000', '--port=70000 is not between 1 and 65535'),
+        (
+            '--port=8000 --max_concurrent_calls=-1',
+            '--max_concurrent_calls must be at least 0, got -1',
+        ),
+    ],
+)
+def test_refuses(run, flags, message):
+  status, out, err = run(f'worker {flags}')
+  assert (status, out) == (2, '') and message in err
+  assert err.count('\n') == 1
+
+
+def test_a_taken_port(run):
+  with socket.socket() as taken:
+    taken.bind(('', 0))
+    taken.listen()
+    port = taken.getsockname()[1]
+    status, _, err = run(f'worker --port={port}')
+  assert status == 2 and f'--port={port} cannot be listened at' in err
+
+
+def test_without_tff_it_says_what_to_do(run, monkeypatch):
+  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
+  with socket.socket() as free:
+    free.bind(('', 0))
+    port = free.getsockname()[1]
+  status, _, err = run(f'worker --port={port}')
+  assert status == 2 and 'no worker program' in err and 'make env' in err
+
+
+def test_the_program_runs_the_same_each_time():
+  assert worker_program.environment()['TF_DETERMINISTIC_OPS'] == '1'
+  assert worker_program.environment(False)['TF_DETERMINISTIC_OPS'] == '0'
+
+
+def test_help_names_an_example_and_the_danger(run):
+  status, out, _ = run('worker --help')
+  assert status == 0 and 'fl-dpftrl worker --port=8000' in out
+  assert 'private network' in ' '.join(out.split())
