@@ -8,15 +8,15 @@ nobody saw what it had come to.
 
 import atexit
 import concurrent.futures
-import functools
 import gc
 import threading
-from typing import Any, Callable, Iterator, Sequence
+from typing import Any, Callable, Sequence
 
 import grpc
 import tensorflow_federated as tff
 
 from fl_dpftrl import addresses
+from fl_dpftrl.learning import split
 from fl_dpftrl.learning import workers
 
 # How long a worker is waited for that may just have been started; one that was
@@ -54,6 +54,7 @@ class _Remote:
     self._lock = threading.Lock()
     self._attempts = 0
     self._patience = _START_SECONDS
+    self._is_lost = False
     self._context = workers.context_of(
         tff.framework.RemoteExecutorGrpcStub(self._channel), self._check
     )
@@ -68,16 +69,28 @@ class _Remote:
       self._attempts = 0
       try:
         result = self._context.invoke(computation, argument)
-      except _Lost:
-        self._patience = _LOST_SECONDS
+      except _Lost as error:
+        self._lose(error)
         raise
       except Exception as error:
         if self._is_there(_LOST_SECONDS):
           raise
-        self._patience = _LOST_SECONDS
+        self._lose(error)
         raise _Lost(str(error)) from error
       self._patience = _AGAIN_SECONDS
+      if self._is_lost:
+        self._is_lost = False
+        self._say(f'the worker at {self.address} is back')
       return result
+
+  def _lose(self, error: Exception) -> None:
+    self._patience = _LOST_SECONDS
+    if not self._is_lost:
+      self._is_lost = True
+      self._say(
+          f'the worker at {self.address} is lost ({_short(error)}); its clients'
+          ' go to the others'
+      )
 
   def _check(self) -> None:
     self._attempts += 1
@@ -108,7 +121,7 @@ class RemoteWorkers:
 
   Args:
     texts: host:port of each.
-    say: told, in a line, of each worker that is lost or waited for.
+    say: told, in a line, of each worker that is waited for, lost or back.
 
   Raises:
     ValueError: for addresses that will not do.
@@ -131,12 +144,8 @@ class RemoteWorkers:
     self._server.stop()
 
   def context(self) -> tff.framework.SyncContext:
-    """An execution context whose clients these workers train.
-
-    Computations with clients may have sums that do not follow from each other,
-    as rounds of learning processes do.
-    """
-    return _SplitContext(
+    """An execution context whose clients these workers train."""
+    return split.SplitContext(
         self._server.context(), len(self._workers), self._run_parts
     )
 
@@ -147,7 +156,6 @@ class RemoteWorkers:
       WorkersLostError: where no worker is left.
     """
     lost: dict[_Remote, str] = {}
-    lock = threading.Lock()
 
     def run(index, part):
       for step in range(len(self._workers)):
@@ -157,14 +165,7 @@ class RemoteWorkers:
         try:
           return worker.run(computation, part)
         except _Lost as error:
-          with lock:
-            is_news = worker not in lost
-            lost[worker] = str(error)
-          if is_news:
-            self._say(
-                f'the worker at {worker.address} is lost ({_short(error)}); its'
-                ' clients go to the others'
-            )
+          lost[worker] = str(error)
       named = ', '.join(f'{w.address} ({_short(e)})' for w, e in lost.items())
       raise WorkersLostError(f'no worker is left to train clients: {named}')
 
@@ -173,78 +174,6 @@ class RemoteWorkers:
     ]
     concurrent.futures.wait(futures)
     return [future.result() for future in futures]
-
-
-class _SplitContext(tff.framework.SyncContext):
-  """Runs parts of the clients' work elsewhere, and all else at the server."""
-
-  def __init__(
-      self,
-      server: tff.framework.SyncContext,
-      num_parts: int,
-      run_parts: Callable[[Any, Sequence[Any]], list[Any]],
-  ):
-    self._server, self._num_parts = server, num_parts
-    self._run_parts = run_parts
-    # By identity: to compare computations is to serialise their graphs.
-    self._forms: dict[int, tuple[Any, tff.framework.MergeableCompForm]] = {}
-
-  def invoke(self, comp: Any, arg: Any) -> Any:
-    of = comp.type_signature.parameter
-    count = max(map(len, _clients(arg, of)), default=0)
-    if not count:
-      return self._server.invoke(comp, arg)
-    form = self._form(comp)
-    num_parts = min(self._num_parts, count)
-    bounds = [count * i // num_parts for i in range(num_parts + 1)]
-    sums = self._run_parts(
-        form.up_to_merge,
-        [_only(arg, of, slice(*part)) for part in zip(bounds, bounds[1:])],
-    )
-    pair = tff.structure.Struct.unnamed
-    total = functools.reduce(
-        lambda a, b: self._server.invoke(form.merge, pair(a, b)), sums
-    )
-    return self._server.invoke(
-        form.after_merge, pair(_only(arg, of, slice(0)), total)
-    )
-
-  def _form(self, comp: Any) -> tff.framework.MergeableCompForm:
-    if id(comp) not in self._forms:
-      form = tff.backends.native.compile_to_mergeable_comp_form(comp)
-      self._forms[id(comp)] = comp, form
-    return self._forms[id(comp)][1]
-
-
-def _clients(value: Any, of: tff.Type | None) -> Iterator[Sequence[Any]]:
-  """The values that clients have one each of."""
-  if isinstance(of, tff.StructType):
-    elements = tff.structure.from_container(value)
-    for element, (_, type_of) in zip(elements, tff.structure.to_elements(of)):
-      yield from _clients(element, type_of)
-  elif _is_clients(of):
-    yield value
-
-
-def _only(value: Any, of: tff.Type, part: slice) -> Any:
-  """The value for these clients."""
-  if isinstance(of, tff.StructType):
-    elements = tff.structure.from_container(value)
-    return tff.structure.Struct([
-        (name, _only(element, type_of, part))
-        for element, (name, type_of) in zip(
-            elements, tff.structure.to_elements(of)
-        )
-    ])
-  return value[part] if _is_clients(of) else value
-
-
-def _is_clients(of: tff.Type | None) -> bool:
-  return (
-      isinstance(of, tff.FederatedType)
-      and of.placement is tff.CLIENTS
-      and not of.all_equal
-  )
 
 
 def _in_background(
