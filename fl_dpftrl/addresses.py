@@ -1,6 +1,10 @@
 """Where processes on this or other machines listen, as host:port."""
 
+import re
 from typing import NamedTuple, Sequence
+
+
+_HOST = re.compile(r'[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?')
 
 
 class Address(NamedTuple):
@@ -18,7 +22,7 @@ def parse(text: str) -> Address:
     ValueError: for anything else.
   """
   host, _, port = text.strip().rpartition(':')
-  if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+  if not _HOST.fullmatch(host) or not _is_port(port):
     raise ValueError(f'{text!r} is not host:port, such as localhost:8000')
   return Address(host, int(port))
 
@@ -34,3 +38,7 @@ def parse_all(texts: Sequence[str]) -> list[Address]:
     if found.count(address) > 1:
       raise ValueError(f'{address} is named twice')
   return found
+
+
+def _is_port(text: str) -> bool:
+  return text.isascii() and text.isdecimal() and 0 < int(text) < 65536

@@ -19,6 +19,7 @@ from typing import NoReturn
 
 from absl import app
 from absl import flags
+from absl import logging
 
 from experiments.stackoverflow import configuration
 from fl_dpftrl import files
@@ -68,6 +69,7 @@ def main(argv: list[str]) -> None:
     _check_folder(folder, hparams)
     # Registers its own plug-ins with much ado; real trouble is raised.
     os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+    logging.set_verbosity(logging.WARNING)  # TFF tells of every lost call.
     # TensorFlow is slow to load: not before the flags are known to be right.
     from experiments.stackoverflow import run  # pylint: disable=g-import-not-at-top
 
@@ -97,6 +99,13 @@ def _machines() -> configuration.Machines:
   if _NOISE_WORKER_ADDRESSES.value and not _NOISE_KEY_FILE.value:
     raise ValueError(
         '--noise_key_file is missing: name the file that the noise workers have'
+    )
+  if _NOISE_KEY_FILE.value and not _NOISE_WORKER_ADDRESSES.value:
+    raise ValueError('--noise_key_file is for --noise_worker_addresses alone')
+  if _MAX_CONCURRENT_CLIENTS.value and _WORKER_ADDRESSES.value:
+    raise ValueError(
+        '--max_concurrent_clients is for the worker here; with --worker_addresses'
+        ' give --max_concurrent_calls to each `fl-dpftrl worker`'
     )
   return configuration.Machines(
       concurrent_clients=_MAX_CONCURRENT_CLIENTS.value,

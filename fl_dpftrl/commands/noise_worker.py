@@ -2,6 +2,7 @@
 
 import argparse
 import pathlib
+import signal
 import sys
 import tempfile
 from typing import NoReturn
@@ -34,7 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
       '--folder',
       help='for snapshots, so that a worker that is started anew goes on'
-      ' quickly (default: a temporary one)',
+      ' quickly; those of finished runs are yours to remove (default: a'
+      ' temporary one)',
   )
 
 
@@ -44,8 +46,14 @@ def run(args: argparse.Namespace) -> NoReturn:
   Raises:
     ValueError: where the port is taken, or the key will not do.
   """
+  if not args.host:
+    raise ValueError(
+        '--host is empty: name an interface, or 0.0.0.0 for all of them'
+    )
   key = shards.read_key(args.key_file)
   worker.check_free(args.host, args.port)
+  # However it is ended, what it wrote for itself goes.
+  signal.signal(signal.SIGTERM, signal.default_int_handler)
   say = lambda line: print(line, file=sys.stderr, flush=True)
   with tempfile.TemporaryDirectory() as temporary:
     shards.listen(

@@ -62,4 +62,5 @@ def check_free(host: str, port: int) -> None:
       probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
       probe.bind((host, port))
   except OSError as error:
-    raise ValueError(f'--port={port} cannot be listened at: {error}') from error
+    where = f'--host={host} --port={port}' if host else f'--port={port}'
+    raise ValueError(f'{where} cannot be listened at: {error}') from error

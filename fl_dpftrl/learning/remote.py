@@ -88,8 +88,8 @@ class _Remote:
     if not self._is_lost:
       self._is_lost = True
       self._say(
-          f'the worker at {self.address} is lost ({_short(error)}); its clients'
-          ' go to the others'
+          f'the worker at {self.address} is lost ({_short(error)}); another'
+          ' trains its clients, where one is left'
       )
 
   def _check(self) -> None:
@@ -105,11 +105,14 @@ class _Remote:
       raise _Lost('it cannot be reached')
 
   def _is_there(self, seconds: float) -> bool:
+    ready = grpc.channel_ready_future(self._channel)
     try:
-      grpc.channel_ready_future(self._channel).result(seconds)
+      ready.result(seconds)
       return True
     except grpc.FutureTimeoutError:
       return False
+    finally:
+      ready.cancel()
 
 
 class RemoteWorkers:
@@ -167,7 +170,10 @@ class RemoteWorkers:
         except _Lost as error:
           lost[worker] = str(error)
       named = ', '.join(f'{w.address} ({_short(e)})' for w, e in lost.items())
-      raise WorkersLostError(f'no worker is left to train clients: {named}')
+      raise WorkersLostError(
+          f'no worker is left to train clients: {named}; start them again, or go'
+          ' on with others'
+      )
 
     futures = [
         _in_background(run, index, part) for index, part in enumerate(parts)

@@ -14,12 +14,16 @@ class Rows(Protocol):
   def serve(self, row: int) -> None:
     ...
 
+  def complete(self, row: int) -> None:
+    ...
+
 
 class ServedProcess:
   """A learning process, with the row of each round served beforehand.
 
-  Its aggregator is a `NoiseByReferenceFactory`. A round whose row has been given
-  out for an earlier one is an error, and nothing is computed.
+  Its aggregator is a `NoiseByReferenceFactory`. A round whose row is in the sum of
+  a completed one, or before the last that was given out, is an error, and nothing
+  is computed. One that failed may be repeated.
 
   Args:
     process: does all else.
@@ -38,5 +42,8 @@ class ServedProcess:
   def next(
       self, state: Any, data: Any
   ) -> tff.learning.templates.LearningProcessOutput:
-    self._rows.serve(int(state.aggregator.noise.row))
-    return self._process.next(state, data)
+    row = int(state.aggregator.noise.row)
+    self._rows.serve(row)
+    output = self._process.next(state, data)
+    self._rows.complete(row)
+    return output

@@ -34,6 +34,11 @@ class SplitContext(tff.framework.SyncContext):
     count = max(map(len, _clients(arg, of)), default=0)
     if not count:
       return self._server.invoke(comp, arg)
+    if any(_clients_in(comp.type_signature.result)):
+      raise ValueError(
+          'a computation that is cut at its sums must have its result at the'
+          f' server, got {comp.type_signature.result}'
+      )
     form = self._form(comp)
     num_parts = min(self._num_parts, count)
     bounds = [count * i // num_parts for i in range(num_parts + 1)]
@@ -64,6 +69,15 @@ def _clients(value: Any, of: tff.Type | None) -> Iterator[Sequence[Any]]:
       yield from _clients(element, type_of)
   elif _is_clients(of):
     yield value
+
+
+def _clients_in(of: tff.Type) -> Iterator[bool]:
+  """Of each value, whether clients have it."""
+  if isinstance(of, tff.StructType):
+    for _, type_of in tff.structure.to_elements(of):
+      yield from _clients_in(type_of)
+  else:
+    yield isinstance(of, tff.FederatedType) and of.placement is tff.CLIENTS
 
 
 def _only(value: Any, of: tff.Type, part: slice) -> Any:

@@ -203,6 +203,11 @@ def test_noise_from_two_workers_is_the_same_noise(here, tmp_path):
             ['--worker_addresses=localhost:8000,localhost:8000'],
             'localhost:8000 is named twice',
         ),
+        (['--noise_key_file=setup.py'], 'is for --noise_worker_addresses alone'),
+        (
+            ['--max_concurrent_clients=1', '--worker_addresses=a:1'],
+            'give --max_concurrent_calls to each',
+        ),
         (
             ['--max_concurrent_clients=-1'],
             '--max_concurrent_clients=-1 must be at least 0',

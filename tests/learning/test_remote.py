@@ -203,6 +203,17 @@ def test_a_failure_of_the_computation_is_not_taken_for_a_lost_worker(used):
   assert not used[1]
 
 
+def test_results_at_clients_are_refused(used):
+  del used
+
+  @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+  def same(values):
+    return values, tff.federated_sum(values)
+
+  with pytest.raises(ValueError, match='must have its result at the server'):
+    same([1, 2])
+
+
 def test_addresses_that_will_not_do():
   for texts, message in (
       (['nowhere'], "'nowhere' is not host:port"),

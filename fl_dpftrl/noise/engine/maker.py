@@ -16,7 +16,7 @@ from fl_dpftrl.strategies import base as strategies
 from fl_dpftrl.strategies import identity as identity_strategy
 
 # What a change of these rows would have to count up.
-_VERSION = 2
+VERSION = 2
 _CHUNKS_AT_A_TIME = 8
 MEMORIES = ('memory', 'mapped', 'recomputed')
 PRECISIONS = ('float32', 'float64')
@@ -187,7 +187,7 @@ def identity(
   """
   # Rows that are recomputed are rounded otherwise, and so are other noise.
   recipe = 'recomputed' if memory == 'recomputed' else 'buffered'
-  digest = hashlib.sha256(b'fl_dpftrl rows %d' % _VERSION)
+  digest = hashlib.sha256(b'fl_dpftrl rows %d' % VERSION)
   for part in (seed, strategy, size, float(stddev), precision, recipe):
     _update(digest, part)
   return int.from_bytes(digest.digest()[:8], 'little') >> 1

@@ -119,11 +119,12 @@ class RowServer:
                 folder=self.folder,
                 num_threads=num_threads,
             ),
-            snapshots.Snapshots(self.folder, self.identity),
+            snapshots.Snapshots(self.folder, self.identity, num_rounds),
             snapshot_rows,
         )
     )
     self._stack = contextlib.ExitStack()
+    self._completed = -1
     self._pool: concurrent.futures.ThreadPoolExecutor | None = None
     self._ahead: tuple[int, concurrent.futures.Future[Any]] | None = None
 
@@ -166,6 +167,11 @@ class RowServer:
       raise ValueError(
           f'row {row} is not among the {self.num_rounds} that there are'
       )
+    if row <= self._completed:
+      raise ValueError(
+          f'row {row} of the noise in {self.folder} is in the sum of a completed'
+          ' round: go on from the state that this round gave'
+      )
     path = self.folder / row_name(row)
     if not path.exists():
       if self._ahead is None or self._ahead[0] != row or _failed(self._ahead[1]):
@@ -178,6 +184,10 @@ class RowServer:
       os.replace(self._ready, path)
     if row + 1 < self.num_rounds and (not self._ahead or self._ahead[0] <= row):
       self._schedule(row + 1)
+
+  def complete(self, row: int) -> None:
+    """Says that the row is in a sum: it is not given out again."""
+    self._completed = max(self._completed, row)
 
   def served(self) -> int:
     """The largest row that was ever given out; −1 for none.

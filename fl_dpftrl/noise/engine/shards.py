@@ -3,7 +3,8 @@
 A slice's recurrence needs no other slice, so workers hold nothing in common, and
 what travels is their part of each row. The rows are those that one process would
 make. Workers and whoever asks them for rows know each other by a key; nothing is
-encrypted, and what they say to each other is as secret as the noise.
+encrypted, and what they say to each other is as secret as the noise. They talk in
+pickles: who has the key can run anything at the other end.
 
 Source: McKenna 2024 (scaling BandMF), section 3.3.
 """
@@ -30,6 +31,7 @@ _SHORTEST_KEY = 16
 # How long a worker that is being started anew is waited for.
 _PATIENCE_SECONDS = 10.0
 _PAUSE_SECONDS = 0.2
+_HANDSHAKE_SECONDS = 10.0
 
 
 class Slice(NamedTuple):
@@ -39,18 +41,105 @@ class Slice(NamedTuple):
     recipe: arguments of `RowMaker`, its size being the slice's.
     identity: of the whole noise.
     snapshot_rows: rows between two snapshots; 0 for none.
+    made_by: what has to be the same for the rows to be the same.
   """
 
   recipe: dict[str, Any]
   identity: int
   snapshot_rows: int
+  made_by: str
+
+
+def _maker() -> str:
+  return f'fl_dpftrl with rows {makers.VERSION}, NumPy {np.__version__}'
+
+
+class _Shard:
+  """One worker's slice, as who asks for it sees it.
+
+  Args:
+    address: of the worker.
+    key: that it has too.
+    where: the slice, of a whole row.
+    of_slice: what the worker is told of it.
+  """
+
+  def __init__(
+      self,
+      address: addresses.Address,
+      key: bytes,
+      where: slice,
+      of_slice: Slice,
+  ):
+    self._address, self._key = address, key
+    self._where, self._slice = where, of_slice
+    self._worker: connection.Connection | None = None
+    self._asked: int | None = None
+
+  def ask(self, row: int, used: int) -> None:
+    """Has a row made, unless that was asked for and never taken."""
+    if self._worker is not None and self._asked == row:
+      return
+    with self._telling():
+      if self._worker is None or self._asked is not None:
+        self.disconnect()
+        self._worker = connection.Client(tuple(self._address))
+        _keep_alive(self._worker)
+        connection.answer_challenge(self._worker, self._key)
+        connection.deliver_challenge(self._worker, self._key)
+        self._worker.send(self._slice)
+      self._worker.send((row, used))
+    self._asked = row
+
+  def take(self, out: np.ndarray) -> float:
+    """Writes the slice of the row that was asked for; its standard deviation."""
+    with self._telling():
+      answer = self._worker.recv()
+      if isinstance(answer, str):
+        self._asked = None
+        raise RuntimeError(
+            f'the noise worker at {self._address} failed: {answer}'
+        )
+      self._worker.recv_bytes_into(memoryview(out[self._where]).cast('B'))
+    self._asked = None
+    return answer
+
+  @contextlib.contextmanager
+  def _telling(self):
+    """Says in errors whose they are."""
+    try:
+      yield
+    except multiprocessing.AuthenticationError as error:
+      self.disconnect()
+      raise RuntimeError(
+          f'the noise worker at {self._address} has another key: give both the'
+          ' same file'
+      ) from error
+    except (OSError, EOFError) as error:
+      self.disconnect()
+      raise ConnectionError(
+          f'the noise worker at {self._address} is not there'
+          f' ({str(error) or type(error).__name__}): start it with the same key,'
+          ' and resume'
+      ) from error
+
+  def interrupt(self) -> None:
+    """Ends whatever waits for the worker, from another thread."""
+    if self._worker is not None:
+      _shut(self._worker)
+
+  def disconnect(self) -> None:
+    if self._worker is not None:
+      self._worker.close()
+    self._worker = self._asked = None
 
 
 class ShardedSource:
   """Rows whose slices workers make, all at the same time.
 
   Args:
-    workers: host:port of each.
+    workers: host:port of each. Of more than there are chunks, the first are not
+      needed.
     key: that the workers have too.
     recipe: arguments of `RowMaker`.
     identity: of the noise.
@@ -69,25 +158,23 @@ class ShardedSource:
       snapshot_rows: int,
   ):
     check_key(key)
-    self._key = key
     found = addresses.parse_all(workers)
     num_chunks = -(-recipe['size'] // draws.CHUNK)
-    bounds = [
-        num_chunks * i // len(found) for i in range(len(found) + 1)
-    ]
+    bounds = [num_chunks * i // len(found) for i in range(len(found) + 1)]
     self._shards = []
     for address, first, last in zip(found, bounds, bounds[1:]):
       where = slice(
           first * draws.CHUNK, min(last * draws.CHUNK, recipe['size'])
       )
       if first < last:
-        of_slice = {
-            **recipe, 'size': where.stop - where.start, 'first_chunk': first
-        }
-        self._shards.append(
-            (address, where, Slice(of_slice, identity, snapshot_rows))
+        size = where.stop - where.start
+        of_slice = Slice(
+            {**recipe, 'size': size, 'first_chunk': first},
+            identity,
+            snapshot_rows,
+            _maker(),
         )
-    self._connections: list[connection.Connection] = []
+        self._shards.append(_Shard(address, key, where, of_slice))
     self._closing = False
 
   def make(self, row: int, out: np.ndarray, used: int) -> float:
@@ -96,69 +183,35 @@ class ShardedSource:
     Raises:
       RuntimeError: where a worker cannot be reached, or says that it failed.
     """
-    give_up = time.monotonic() + _PATIENCE_SECONDS
+    give_up = None
+    taken: dict[_Shard, float] = {}
     while True:
       try:
-        return self._make(row, out, used)
+        left = [shard for shard in self._shards if shard not in taken]
+        for shard in left:
+          shard.ask(row, used)
+        for shard in left:
+          taken[shard] = shard.take(out)
+        return taken[self._shards[0]]
       except ConnectionError as error:
-        self._disconnect()
         if self._closing:
           raise source.Abandoned from error
+        give_up = give_up or time.monotonic() + _PATIENCE_SECONDS
         if time.monotonic() > give_up:
           raise RuntimeError(str(error)) from error
       time.sleep(_PAUSE_SECONDS)
 
-  def _make(self, row: int, out: np.ndarray, used: int) -> float:
-    if not self._connections:
-      for address, _, of_slice in self._shards:
-        with _telling(address):
-          self._connections.append(
-              connection.Client(tuple(address), authkey=self._key)
-          )
-          _keep_alive(self._connections[-1])
-          self._connections[-1].send(of_slice)
-    for (address, _, _), worker in zip(self._shards, self._connections):
-      with _telling(address):
-        worker.send((row, used))
-    for (address, where, _), worker in zip(self._shards, self._connections):
-      with _telling(address):
-        answer = worker.recv()
-        if isinstance(answer, str):
-          self._disconnect()
-          raise RuntimeError(f'the noise worker at {address} failed: {answer}')
-        worker.recv_bytes_into(memoryview(out[where]).cast('B'))
-    return answer
-
   def abandon(self) -> None:
     """See `source.Source`; the workers finish the row that they are at."""
     self._closing = True
+    for shard in self._shards:
+      shard.interrupt()
 
   def close(self) -> None:
     """See `source.Source`."""
-    self._disconnect()
+    for shard in self._shards:
+      shard.disconnect()
     self._closing = False
-
-  def _disconnect(self) -> None:
-    for worker in self._connections:
-      worker.close()
-    self._connections = []
-
-
-@contextlib.contextmanager
-def _telling(address: addresses.Address):
-  """Says in errors whose they are."""
-  try:
-    yield
-  except multiprocessing.AuthenticationError as error:
-    raise RuntimeError(
-        f'the noise worker at {address} has another key'
-    ) from error
-  except (OSError, EOFError) as error:
-    raise ConnectionError(
-        f'the noise worker at {address} is not there'
-        f' ({error or type(error).__name__}): start it with the same key, and'
-        ' resume'
-    ) from error
 
 
 def listen(
@@ -200,33 +253,60 @@ def _answer(
     say: Callable[[str], None],
 ) -> None:
   """Authenticates who asks, and makes that one's slice until it goes."""
-  rows = None
+  made: list[source.LocalSource] = []
   try:
     with asking:
       _keep_alive(asking)
-      connection.deliver_challenge(asking, key)
-      connection.answer_challenge(asking, key)
-      of_slice = asking.recv()
-      rows = _source(of_slice, folder)
-      size, first = of_slice.recipe['size'], of_slice.recipe['first_chunk']
-      say(f'{size:,} coordinates from {first * draws.CHUNK:,} on are wanted')
-      values = np.empty(size, np.float32)
-      while True:
-        row, used = asking.recv()
-        try:
-          stddev = rows.make(row, values, used)
-        except (ValueError, OSError, MemoryError) as error:
-          asking.send(f'{error} ({type(error).__name__})')
-          continue
-        asking.send(stddev)
-        asking.send_bytes(memoryview(values).cast('B'))
+      stranger = threading.Timer(_HANDSHAKE_SECONDS, _shut, [asking])
+      stranger.start()
+      try:
+        connection.deliver_challenge(asking, key)
+        connection.answer_challenge(asking, key)
+      finally:
+        stranger.cancel()
+      _make_rows(asking, folder, say, made)
   except multiprocessing.AuthenticationError:
     say('somebody with another key was refused')
   except (OSError, EOFError):
     say('who asked for noise is gone')
   finally:
-    if rows is not None:
+    for rows in made:
       rows.close()
+
+
+def _make_rows(
+    asking: connection.Connection,
+    folder: pathlib.Path,
+    say: Callable[[str], None],
+    made: list[source.LocalSource],
+) -> None:
+  """Answers with rows, or with a line that says why there is none."""
+  of_slice = asking.recv()
+  while True:
+    row, used = asking.recv()
+    try:
+      if not made:
+        _check(of_slice)
+        size, first = of_slice.recipe['size'], of_slice.recipe['first_chunk']
+        values = np.empty(size, np.float32)
+        made.append(_source(of_slice, folder))
+        say(f'makes {size:,} coordinates from {first * draws.CHUNK:,} on')
+      stddev = made[0].make(row, values, used)
+    except Exception as error:  # pylint: disable=broad-except
+      line = ' '.join(f'{error} ({type(error).__name__})'.split())
+      say(f'row {row} failed: {line}')
+      asking.send(line)
+      continue
+    asking.send(stddev)
+    asking.send_bytes(memoryview(values).cast('B'))
+
+
+def _check(of_slice: Slice) -> None:
+  if of_slice.made_by != _maker():
+    raise ValueError(
+        f'it is {_maker()}, and the run is {of_slice.made_by}: rows would differ;'
+        ' install the same on both'
+    )
 
 
 def _source(of_slice: Slice, folder: pathlib.Path) -> source.LocalSource:
@@ -235,7 +315,9 @@ def _source(of_slice: Slice, folder: pathlib.Path) -> source.LocalSource:
   own.mkdir(mode=0o700, exist_ok=True)
   return source.LocalSource(
       functools.partial(makers.RowMaker, **of_slice.recipe, folder=own),
-      snapshots.Snapshots(own, of_slice.identity),
+      snapshots.Snapshots(
+          own, of_slice.identity, of_slice.recipe['num_rounds']
+      ),
       of_slice.snapshot_rows,
   )
 
@@ -261,6 +343,14 @@ def check_key(key: bytes) -> None:
     raise ValueError(
         f'a key must have at least {_SHORTEST_KEY} bytes, got {len(key)}'
     )
+
+
+def _shut(talk: connection.Connection) -> None:
+  """Makes whoever waits at a connection see its end."""
+  with contextlib.suppress(OSError):
+    handle = socket.fromfd(talk.fileno(), socket.AF_INET, socket.SOCK_STREAM)
+    with handle:
+      handle.shutdown(socket.SHUT_RDWR)
 
 
 def _keep_alive(talk: connection.Connection) -> None:

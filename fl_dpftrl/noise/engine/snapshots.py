@@ -25,12 +25,15 @@ class Snapshots:
 
   Args:
     folder: which only its owner can read.
-    identity: of the maker; snapshots of another are passed over.
+    identity, num_rounds: of the maker; snapshots of another are passed over.
+      Which rows are made together depends on how many there will be.
   """
 
-  def __init__(self, folder: str | os.PathLike[str], identity: int):
+  def __init__(
+      self, folder: str | os.PathLike[str], identity: int, num_rounds: int
+  ):
     self._folder = pathlib.Path(folder)
-    self._identity = identity
+    self._of = {'identity': identity, 'num_rounds': num_rounds}
 
   def rows(self) -> list[int]:
     """The rows before which there is a snapshot."""
@@ -58,7 +61,7 @@ class Snapshots:
         ) as path:
           path.write_bytes(content)
       listed.append((buffer, version, checksum))
-    about = {'identity': self._identity, 'buffers': listed}
+    about = {**self._of, 'buffers': listed}
     with files.replacing(
         self._list(maker.row), mode=0o600, durable=False
     ) as path:
@@ -87,7 +90,7 @@ class Snapshots:
     rows = self.rows()
     needed = [r for r in rows if r <= row][-2:] + [r for r in rows if r > row]
     for r in set(rows) - set(needed):
-      self._list(r).unlink()
+      self._list(r).unlink(missing_ok=True)
     names = {
         self._file(buffer, version).name
         for r in needed
@@ -95,7 +98,7 @@ class Snapshots:
     }
     for path in self._folder.glob('buffer-*'):
       if path.name not in names:
-        path.unlink()
+        path.unlink(missing_ok=True)
 
   def _fill(self, maker: makers.RowMaker, listed: list) -> bool:
     maker.buffers[:] = 0.0
@@ -113,7 +116,7 @@ class Snapshots:
     """(buffer, version, checksum) of each; none where it cannot be read."""
     try:
       about = json.loads(self._list(row).read_text())
-      if about['identity'] != self._identity:
+      if {name: about[name] for name in self._of} != self._of:
         return []
       return [tuple(map(int, entry)) for entry in about['buffers']]
     except (OSError, ValueError, KeyError, TypeError):

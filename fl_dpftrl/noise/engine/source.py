@@ -60,8 +60,10 @@ class LocalSource:
     if maker is None or maker.row is None or maker.row > row:
       if maker is not None:
         maker.close()
-      maker = self._maker = self._new_maker()
+      self._maker = None  # Until the next is whole.
+      maker = self._new_maker()
       self._snapshots.load(maker, row)
+      self._maker = maker
     while True:
       if self._closing:
         raise Abandoned

@@ -13,6 +13,7 @@ from fl_dpftrl.noise.engine import draws
 from fl_dpftrl.noise.engine import maker as makers
 from fl_dpftrl.noise.engine import server as servers
 from fl_dpftrl.strategies import blt
+from fl_dpftrl.strategies import toeplitz
 
 BLT = blt.BLT((0.9, 0.5), (0.3, 0.2))
 SIZE, NUM_ROUNDS = 50, 40
@@ -162,6 +163,51 @@ def test_a_row_is_marked_before_it_can_be_read(tmp_path, monkeypatch):
 
   monkeypatch.setattr(os, 'replace', replace)
   served_rows(rows, range(3))
+  rows.close()
+
+
+def test_a_row_in_the_sum_of_a_completed_round_is_not_given_out_again(tmp_path):
+  rows = serve(tmp_path)
+  served_rows(rows, range(3))
+  rows.serve(2)  # The round failed.
+  rows.complete(2)
+  with pytest.raises(ValueError, match='row 2 .* is in the sum of a completed'):
+    rows.serve(2)
+  served_rows(rows, [3])
+  rows.close()
+
+
+@pytest.mark.parametrize('snapshot_rows', [3, 4, 16])
+def test_more_rounds_than_before_change_no_row(tmp_path, snapshot_rows):
+  strategy = toeplitz.BandedToeplitz(0.9 ** np.arange(20), None)
+  kwargs = dict(noise_seed=5, snapshot_rows=snapshot_rows)
+  whole = serve(tmp_path / 'whole', strategy, num_rounds=40, **kwargs)
+  expected = served_rows(whole, range(40))
+  whole.close()
+  rows = serve(tmp_path / 'rows', strategy, num_rounds=21, **kwargs)
+  served_rows(rows, range(21))
+  rows.close()
+  rows = serve(tmp_path / 'rows', strategy, num_rounds=40, **kwargs)
+  np.testing.assert_array_equal(served_rows(rows, range(20, 40)), expected[20:])
+  rows.close()
+
+
+def test_a_snapshot_that_could_not_be_loaded_leaves_nothing(
+    tmp_path, monkeypatch
+):
+  rows = serve(tmp_path)
+  expected = served_rows(rows, range(20))
+  crash(rows)
+  rows = serve(tmp_path)
+
+  def fails(*args, **kwargs):
+    raise MemoryError('not enough')
+
+  with monkeypatch.context() as patched:
+    patched.setattr(np, 'fromfile', fails)
+    with pytest.raises(MemoryError):
+      rows.serve(19)
+  np.testing.assert_array_equal(served_rows(rows, [19])[0], expected[19])
   rows.close()
 
 

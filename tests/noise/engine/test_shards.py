@@ -1,6 +1,7 @@
 """Rows in slices, from processes that come and go."""
 
 import contextlib
+import signal
 import socket
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from fl_dpftrl.commands import main
 from fl_dpftrl.noise import engine
 from fl_dpftrl.noise.engine import draws
+from fl_dpftrl.noise.engine import maker as makers
 from fl_dpftrl.noise.engine import server as servers
 from fl_dpftrl.noise.engine import shards
 from fl_dpftrl.strategies import blt
@@ -31,8 +33,8 @@ def free_port() -> int:
 class Worker:
   """The command, at a port that it comes back to."""
 
-  def __init__(self, folder):
-    self.port, self.folder = free_port(), folder
+  def __init__(self, folder, *, is_kept=True):
+    self.port, self.folder, self.is_kept = free_port(), folder, is_kept
     (folder / 'key').write_bytes(KEY)
     self.start()
 
@@ -41,7 +43,7 @@ class Worker:
         [
             sys.executable, '-m', 'fl_dpftrl.commands.main', 'noise_worker',
             f'--port={self.port}', f'--key_file={self.folder / "key"}',
-            f'--folder={self.folder / str(self.port)}',
+            *[f'--folder={self.folder / str(self.port)}'] * self.is_kept,
         ],
         stderr=subprocess.PIPE, text=True,
     )
@@ -153,6 +155,43 @@ def test_a_worker_that_is_gone_is_named_and_no_row_is_lost(
     rows.close()
 
 
+def test_a_worker_that_hangs_does_not_keep_a_run_from_closing(
+    tmp_path, workers
+):
+  rows = serve(tmp_path / 'rows', workers)
+  served(rows, 0)
+  rows._ahead[1].result()  # Row 1 is made.
+  workers[0].process.send_signal(signal.SIGSTOP)
+  served(rows, 1)
+  time.sleep(0.3)  # Row 2 is asked for.
+  start = time.monotonic()
+  rows.close()
+  assert time.monotonic() - start < 5.0
+
+
+def test_other_versions_are_refused(tmp_path, workers, monkeypatch):
+  monkeypatch.setattr(makers, 'VERSION', 99)
+  rows = serve(tmp_path / 'rows', workers)
+  with pytest.raises(RuntimeError, match='the run is fl_dpftrl with rows 99'):
+    rows.serve(0)
+  rows.close()
+
+
+def test_a_worker_that_is_terminated_leaves_no_secret(tmp_path, monkeypatch):
+  monkeypatch.setenv('TMPDIR', str(tmp_path))
+  worker = Worker(tmp_path, is_kept=False)
+  rows = serve(tmp_path / 'rows', [worker], snapshot_rows=1)
+  for row in range(4):
+    served(rows, row)
+  assert list(tmp_path.glob('tmp*/*/buffer-*'))
+  rows.close()
+  worker.process.terminate()
+  assert worker.process.wait(30) == 130
+  said = worker.process.stderr.read()
+  worker.process.stderr.close()
+  assert 'Traceback' not in said and not list(tmp_path.glob('tmp*'))
+
+
 def test_more_workers_than_chunks(tmp_path, workers):
   rows = serve(tmp_path / 'rows', workers, size=5)
   whole = serve(tmp_path / 'whole', [], size=5)
@@ -187,6 +226,8 @@ def test_failures_of_a_worker_are_told(tmp_path, workers):
     [
         (dict(worker_key=b'short'), 'a key must have at least 16 bytes, got 5'),
         (dict(workers=['nowhere']), "'nowhere' is not host:port"),
+        (dict(workers=['http://a:1']), "'http://a:1' is not host:port"),
+        (dict(workers=['::1:80']), "'::1:80' is not host:port"),
         (dict(workers=['a:1', 'a:1']), 'a:1 is named twice'),
     ],
 )
@@ -204,6 +245,11 @@ def test_refuses(tmp_path, change, message):
         ('--port=0 --key_file=KEY', '--port=0'),
         ('--port=99999 --key_file=KEY', '--port=99999 is not between'),
         ('--port=8001 --key_file=missing', 'missing: No such file'),
+        ('--port=8001 --host= --key_file=KEY', '--host is empty'),
+        (
+            '--port=8001 --host=no.such.host.invalid --key_file=KEY',
+            '--host=no.such.host.invalid --port=8001 cannot be listened at',
+        ),
         ('--port=8001 --key_file=SHORT', 'at least 16 bytes, got 3'),
     ],
 )
