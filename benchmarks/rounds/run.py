@@ -170,7 +170,7 @@ def document(
       '',
       f'On average over {cases.ROWS} rows that follow each other: banded'
       ' strategies make so many at once. Computed is the time of all threads.'
-      ' Reading is the largest of each buffer, by one thread.',
+      ' Reading is finding the maximum of each buffer, by one thread.',
       '',
       sides.table(
           ('strategy', 'parameters', 'threads', 'a row', 'computed',
