@@ -17,6 +17,7 @@ JOBS ?= 2
 TFF_TESTS := tests/aggregators tests/experiments tests/learning tests/noise/stream
 CORE_PYTHON := $(or $(PYTHON),python3)
 CORE_VENV = .venv-core
+DOCS_VENV = .venv-docs
 # The peer of the benchmarks has an environment, and a Python, of its own.
 BENCH_VENV = .venv-bench
 BENCH_CANDIDATES := python3.11 python3.12 python3.13 python3
@@ -45,7 +46,7 @@ EMPTY :=
 SPACE := $(EMPTY) $(EMPTY)
 joined = $(subst $(SPACE),$(COMMA),$(strip $1))
 
-.PHONY: env train matrices test test-fast test-core bench clean
+.PHONY: env train matrices test test-fast test-core docs bench clean
 
 env: $(VENV)/installed
 
@@ -89,7 +90,7 @@ matrices: env
 
 # One thread for linear algebra, as the command line has. JOBS=1 shows output as
 # it comes.
-test: env $(VENV)/spark
+test: env $(VENV)/spark docs
 	OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m pytest --numprocesses=$(JOBS) \
 	  --dist=worksteal --timeout=600 $(TESTS)
 
@@ -107,6 +108,23 @@ endif
 
 test-fast: env
 	$(VENV)/bin/python -m pytest -m 'not slow' $(TESTS)
+
+# The documentation site, in site/; a broken link or reference is an error.
+docs: $(DOCS_VENV)/installed
+	$(DOCS_VENV)/bin/python -m mkdocs build --quiet --strict --site-dir site
+
+ifndef LOCKED
+$(DOCS_VENV)/installed: requirements-docs.lock $(VENV)/installed
+	@$(VENV)/bin/python $(call LOCKED_MAKE,$(DOCS_VENV)) \
+	  PYTHON=$(VENV)/bin/python $@
+else
+$(DOCS_VENV)/installed: requirements-docs.lock
+	@echo "Setting up $(DOCS_VENV), for the documentation" >&2
+	@$(PYTHON) -m venv --clear $(DOCS_VENV)
+	@$(DOCS_VENV)/bin/python -m pip install --quiet \
+	  --disable-pip-version-check --no-deps --require-hashes -r $<
+	@touch $@
+endif
 
 # The parts without TensorFlow, installed as `pip install .` installs them.
 test-core:
@@ -160,4 +178,4 @@ $(BENCH_VENV)/installed: benchmarks/peer-requirements.txt
 endif
 
 clean:
-	rm -rf $(VENV) $(CORE_VENV) $(BENCH_VENV) $(VENV)*.lock build *.egg-info .pytest_cache .hypothesis
+	rm -rf $(VENV) $(CORE_VENV) $(DOCS_VENV) $(BENCH_VENV) $(VENV)*.lock site build *.egg-info .pytest_cache .hypothesis
