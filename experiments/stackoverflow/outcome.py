@@ -15,12 +15,12 @@ from experiments.stackoverflow import plot
 from experiments.stackoverflow import setting
 from fl_dpftrl import files
 from fl_dpftrl import participation
+from fl_dpftrl import rounding
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.learning import checkpoints
 from fl_dpftrl.learning import loop
 from fl_dpftrl.learning import metrics
 from fl_dpftrl.logs import identity
-from fl_dpftrl.logs import page
 from fl_dpftrl.logs import replay as replay_lib
 from fl_dpftrl.logs import report
 from fl_dpftrl.logs import schema as log_schema
@@ -171,8 +171,9 @@ def write(
       folder / 'accuracy.png',
       title=(
           f'{hparams.dataset}: {outcome.strategy.family}, σ ='
-          f' {hparams.noise_multiplier:g}, n = {statement["num_rounds"]}, k ='
-          f' {statement["max_participations"]}, b = {statement["min_sep"]}'
+          f' {rounding.exact(hparams.noise_multiplier)}, n ='
+          f' {statement["num_rounds"]}, k = {statement["max_participations"]},'
+          f' b = {statement["min_sep"]}'
       ),
       without_noise=(
           None if isinstance(without_noise, str) else without_noise
@@ -284,8 +285,8 @@ def _summary(outcome: Outcome) -> str:
       (
           'Noise',
           f'{outcome.strategy.family}, noise multiplier σ ='
-          f' {hparams.noise_multiplier:g}, sensitivity'
-          f' {page.rounded(worst["sensitivity"], up=True)}'
+          f' {rounding.exact(hparams.noise_multiplier)}, sensitivity'
+          f' {rounding.up(worst["sensitivity"])}'
           f' ({worst["sensitivity_kind"].replace("_", " ")})',
       ),
       ('Guarantee of this run', _guarantee(hparams, worst)),
@@ -300,9 +301,9 @@ def _summary(outcome: Outcome) -> str:
     lines.append((
         '  hypothetical deployment',
         f'report goal {other["report_goal"]:,}, population'
-        f' {other["population"]:,}, σ = {other["noise_multiplier"]:.4g}: ρ ='
-        f' {page.rounded(other["rho"], up=True)}, ε ='
-        f' {page.rounded(other["epsilon"], up=True)}',
+        f' {other["population"]:,}, σ = {rounding.up(other["noise_multiplier"])}: ρ ='
+        f' {rounding.up(other["rho"])}, ε ='
+        f' {rounding.up(other["epsilon"])}',
     ))
   for name, what in (
       ('privacy.html', 'Report'),
@@ -324,9 +325,9 @@ def _guarantee(
   if reason is not None:
     return f'none: {reason}'
   return (
-      f'ρ = {page.rounded(worst["rho"], up=True)}, ε ='
-      f' {page.rounded(worst["epsilon"], up=True)} at δ ='
-      f' {hparams.delta:g} (zero-out adjacency)'
+      f'ρ = {rounding.up(worst["rho"])}, ε ='
+      f' {rounding.up(worst["epsilon"])} at δ ='
+      f' {rounding.exact(hparams.delta)} (zero-out adjacency)'
   )
 
 

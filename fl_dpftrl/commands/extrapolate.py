@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from fl_dpftrl import catalogue
+from fl_dpftrl import rounding
 from fl_dpftrl.accounting import extrapolation
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.commands import flags
@@ -255,7 +256,7 @@ def _figures(
 
   number = style.number
   own = len(args.noise_multiplier) > 1
-  noise = '' if own else f' = {number(args.noise_multiplier[0])}'
+  noise = '' if own else f' = {rounding.exact(args.noise_multiplier[0])}'
   goal = number(args.report_goal)
   words = [f'noise multiplier σ{noise} at report goal {goal}']
   first = entries[0].row
@@ -275,7 +276,7 @@ def _figures(
   ])
   names = {
       contender.label: contender.label
-      + (f', σ = {number(reference.noise_multiplier)}' if own else '')
+      + (f', σ = {rounding.exact(reference.noise_multiplier)}' if own else '')
       for contender, reference in zip(contenders, references)
   }
   return {

@@ -7,10 +7,10 @@ import shlex
 import sys
 from typing import Any
 
+from fl_dpftrl import rounding
 from fl_dpftrl.commands import flags
 from fl_dpftrl.commands import progress
 from fl_dpftrl.logs import engines
-from fl_dpftrl.logs import page
 from fl_dpftrl.logs import replay
 from fl_dpftrl.logs import report
 from fl_dpftrl.logs import runs_file
@@ -296,7 +296,7 @@ def show(result: dict[str, Any]) -> str:
     rows.append([label, *(_cell(result[part][field], field) for part in parts)])
   first = [{'delta': result['delta']}]
   for index, point in enumerate(result['worst_case'].get('curve', first)):
-    row = [f'ε at δ = {point["delta"]:g}']
+    row = [f'ε at δ = {rounding.exact(point["delta"])}']
     for part in parts:
       curve = result[part].get('curve', [result[part]])
       row.append(_cell(curve[index]['epsilon'], 'epsilon'))
@@ -316,7 +316,7 @@ def _of_each(result: dict[str, Any]) -> list[str]:
   return [
       f'run {i + 1:<16}n = {run["num_rounds"]}, b = {run["min_sep"]}, k ='
       f' {run["max_participations"]}, {run["strategy"]["family"]}, noise'
-      f' multiplier {run["noise_multiplier"]:g}'
+      f' multiplier {rounding.exact(run["noise_multiplier"])}'
       for i, run in enumerate(result.get('runs', ()))
   ]
 
@@ -325,7 +325,7 @@ def _per_device(fared: dict[str, Any], delta: float) -> list[str]:
   """What shares of the devices had, each alone."""
   if fared['quantiles'][0]['epsilon'] is None:
     return []
-  lines = ['', f'of those who took part, in the rounds of the log (δ = {delta:g})']
+  lines = ['', f'of those who took part, in the rounds of the log (δ = {rounding.exact(delta)})']
   for point in fared['quantiles']:
     lines.append(
         f'{100 * point["share"]:>6g} % have ε ≤'
@@ -340,4 +340,6 @@ def _cell(value: float | str | None, field: str) -> str:
     return 'none'
   if isinstance(value, str):
     return value.replace('_', ' ')
-  return page.rounded(value, up=field != 'effective_noise_multiplier')
+  if field == 'effective_noise_multiplier':  # Of what ran; never overstated.
+    return rounding.down(value)
+  return rounding.up(value)

@@ -2,6 +2,7 @@
 
 from typing import Any, Mapping
 
+from fl_dpftrl import rounding
 from fl_dpftrl.logs import page
 from fl_dpftrl.logs import setting as setting_lib
 
@@ -16,7 +17,9 @@ def mechanism(
   def known(value: str | float | None) -> str:
     if value is None:
       return _UNKNOWN
-    return value if isinstance(value, str) else f'{value:,.9g}'
+    if isinstance(value, int):
+      return f'{value:,}'
+    return value if isinstance(value, str) else rounding.exact(value)
 
   items = [
       ('data', known(setting.dataset)),
@@ -102,7 +105,7 @@ def _multipliers(
     field = f'{prefix}changes.{index}'
     parts.append(
         page.join(
-            page.figure(statement, f'{field}.1', text=f'{multiplier:,g}'),
+            page.figure(statement, f'{field}.1', text=rounding.exact(multiplier)),
             ' from round ',
             page.figure(statement, f'{field}.0'),
         )

@@ -4,10 +4,11 @@ Everything that is not `Html` is escaped when it enters an element, so text from
 a log or a flag cannot become markup.
 """
 
-import decimal
 import html
 import json
 from typing import Any, Mapping, Sequence
+
+from fl_dpftrl import rounding
 
 _VOID = ('meta', 'line', 'rect')
 
@@ -119,22 +120,9 @@ def embedded_json(identifier: str, value: Any) -> Html:
   return element('script', Html(text), type='application/json', id=identifier)
 
 
-def rounded(value: float, *, up: bool = True, digits: int = 4) -> str:
-  """A number to so many digits, rounded up, or down, never to the nearest."""
-  if isinstance(value, int):
-    return f'{value:,}'
-  exact = decimal.Decimal(repr(value))
-  if not exact:
-    return '0'
-  place = decimal.Decimal(1).scaleb(exact.adjusted() - digits + 1)
-  way = decimal.ROUND_CEILING if up else decimal.ROUND_FLOOR
-  short = exact.quantize(place, rounding=way)
-  return f'{float(short):.{digits}g}'
-
-
 def power_of_ten(value: float) -> Html:
-  """δ as people write it: 10⁻⁶ rather than 1e-06."""
-  mantissa, exponent = f'{value:.6e}'.split('e')
+  """δ as people write it, rounded up: 10⁻⁶ rather than 1e-06."""
+  mantissa, exponent = f'{float(rounding.up(value, digits=7)):.6e}'.split('e')
   mantissa = mantissa.rstrip('0').rstrip('.')
   power = Html(f'10<sup>{int(exponent)}</sup>'.replace('-', '−'))
   return power if mantissa == '1' else join(f'{mantissa}·', power)
@@ -152,8 +140,8 @@ def figure(
   Args:
     values: nested dictionaries and lists.
     field: keys and indices from the outside in, with dots between.
-    up: which way it is rounded; what only describes the run, and is no result,
-      is not rounded at all.
+    up: which way it is rounded. A noise multiplier that was given, and not
+      found, is not rounded at all.
     text: how it is written for people, where not as usual.
   """
   value: Any = values
@@ -166,9 +154,9 @@ def figure(
   elif field.endswith('delta'):
     shown = power_of_ten(value)
   elif field.endswith('noise_multiplier') and 'effective' not in field:
-    shown = f'{value:,g}'
+    shown = rounding.exact(value)
   else:
-    shown = rounded(value, up=up)
+    shown = rounding.up(value) if up else rounding.down(value)
   return element('data', shown, value=repr(value), data_field=field)
 
 

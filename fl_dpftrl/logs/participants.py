@@ -2,6 +2,7 @@
 
 from typing import Any, Mapping
 
+from fl_dpftrl import rounding
 from fl_dpftrl.logs import charts
 from fl_dpftrl.logs import page
 from fl_dpftrl.logs import setting as setting_lib
@@ -177,7 +178,7 @@ def _spread(statement: Mapping[str, Any], void: str | None) -> page.Html:
   mark = None
   if statement['group_size'] == 1:  # Else the worst case is of many devices.
     worst = statement['worst_case']['rho']
-    words = 'void' if void else f'ρ = {page.rounded(worst)}'
+    words = 'void' if void else f'ρ = {rounding.up(worst)}'
     mark = (worst, f'worst case: {words}')
   return page.join(
       charts.spread(

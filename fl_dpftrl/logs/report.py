@@ -10,6 +10,7 @@ import os
 from typing import Any, Mapping
 
 from fl_dpftrl import files
+from fl_dpftrl import rounding
 from fl_dpftrl.logs import checklist
 from fl_dpftrl.logs import guarantee_cards
 from fl_dpftrl.logs import mechanism
@@ -249,8 +250,8 @@ def _refuted(drawn: Mapping[str, Any], void: str | None) -> str:
 def _hypothetical(setting: Setting) -> list[page.Html]:
   if setting.hypothetical is None:
     return []
-  shown = lambda field: page.figure(
-      {'hypothetical': setting.hypothetical}, f'hypothetical.{field}'
+  shown = lambda field, **kwargs: page.figure(
+      {'hypothetical': setting.hypothetical}, f'hypothetical.{field}', **kwargs
   )
   population = (
       [('implied population', shown('population'))]
@@ -272,7 +273,12 @@ def _hypothetical(setting: Setting) -> list[page.Html]:
           page.definitions(
               ('report goal', shown('report_goal')),
               *population,
-              ('noise multiplier', shown('noise_multiplier')),
+              (
+                  'noise multiplier',
+                  shown('noise_multiplier', text=rounding.up(
+                      setting.hypothetical['noise_multiplier'], digits=6
+                  )),
+              ),
               ('sensitivity', shown('sensitivity')),
               ('ρ (zCDP)', shown('rho')),
               (page.join('ε at δ = ', shown('delta')), shown('epsilon')),
