@@ -14,6 +14,7 @@ from experiments.stackoverflow import datasets
 from experiments.stackoverflow import plot
 from experiments.stackoverflow import setting
 from fl_dpftrl import files
+from fl_dpftrl import messages
 from fl_dpftrl import participation
 from fl_dpftrl import rounding
 from fl_dpftrl.accounting import gaussian
@@ -29,6 +30,7 @@ from fl_dpftrl.simulation import cohorts
 from fl_dpftrl.strategies import base
 
 SUMMARY_NAME = 'summary.json'
+_LONGEST = 1000  # characters of a line
 NO_NOISE = 'noise is off (noise_multiplier 0)'
 NOISE_SEED = (
     'the noise seed was given, so whoever knows it can remove the noise'
@@ -162,7 +164,7 @@ def write(
       ),
       **facts,
   )
-  _write_json(folder / 'privacy.json', statement)
+  _write_json(folder / 'privacy.json', statement, private=True)
   report.write_report(
       folder / 'privacy.html', statement, setting=_report_setting(outcome)
   )
@@ -199,9 +201,11 @@ def write(
   return _summary(outcome)
 
 
-def _write_json(path: pathlib.Path, content: Any) -> None:
+def _write_json(
+    path: pathlib.Path, content: Any, *, private: bool = False
+) -> None:
   text = json.dumps(content, indent=2, allow_nan=False, default=str)
-  files.write_durably(path, (text + '\n').encode())
+  files.write_durably(path, (text + '\n').encode(), private=private)
 
 
 def replay_command(hparams: configuration.Hparams, folder: pathlib.Path) -> str:
@@ -301,9 +305,9 @@ def _summary(outcome: Outcome) -> str:
     lines.append((
         '  hypothetical deployment',
         f'report goal {other["report_goal"]:,}, population'
-        f' {other["population"]:,}, σ = {rounding.up(other["noise_multiplier"])}: ρ ='
-        f' {rounding.up(other["rho"])}, ε ='
-        f' {rounding.up(other["epsilon"])}',
+        f' {other["population"]:,}, σ ='
+        f' {rounding.up(other["noise_multiplier"])}: ρ ='
+        f' {rounding.up(other["rho"])}, ε = {rounding.up(other["epsilon"])}',
     ))
   for name, what in (
       ('privacy.html', 'Report'),
@@ -315,7 +319,10 @@ def _summary(outcome: Outcome) -> str:
     lines.append((what, str(outcome.folder / name)))
   lines.append(('Check it', replay_command(hparams, outcome.folder)))
   width = max(len(name) for name, _ in lines) + 2
-  return '\n'.join(f'{name:<{width}}{text}' for name, text in lines)
+  return '\n'.join(
+      f'{name:<{width}}{messages.one_line(text, limit=_LONGEST)}'
+      for name, text in lines
+  )
 
 
 def _guarantee(

@@ -1,7 +1,6 @@
 """accuracy.png: what the model learnt, and what it cost in privacy."""
 
 import os
-import pathlib
 
 import matplotlib
 
@@ -81,12 +80,9 @@ def accuracy_plot(
   if epsilon:
     axes[1, 0].set_ylabel(f'ε so far at δ = {rounding.exact(delta)}')
     axes[1, 0].set_ylim(0, 1.1 * max(epsilon.values()))
-  temporary = pathlib.Path(path).with_name(
-      files.TEMPORARY_PREFIX + pathlib.Path(path).name
-  )
-  figure.savefig(temporary, dpi=150)
+  with files.replacing(path, durable=False) as temporary:
+    figure.savefig(temporary, format='png', dpi=150)
   plt.close(figure)
-  os.replace(temporary, path)
 
 
 def _accuracy(

@@ -21,6 +21,7 @@ from fl_dpftrl.learning import checkpoints
 from fl_dpftrl.learning import loop
 from fl_dpftrl.learning import metrics
 from fl_dpftrl.learning import process as process_lib
+from fl_dpftrl import messages
 from fl_dpftrl import schedules
 from fl_dpftrl.learning import remote
 from fl_dpftrl.learning import served
@@ -53,7 +54,9 @@ def run(
     ValueError: for flags that do not fit the data or each other, and where the
       run in the folder cannot go on.
   """
-  say = lambda line: print(line, file=sys.stderr, flush=True)
+  say = lambda line: print(
+      messages.one_line(line), file=sys.stderr, flush=True
+  )
   dataset = datasets.load(
       hparams.dataset,
       seed=hparams.seed,

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from fl_dpftrl import catalogue
+from fl_dpftrl import messages
 from fl_dpftrl import rounding
 from fl_dpftrl.accounting import extrapolation
 from fl_dpftrl.accounting import gaussian
@@ -137,7 +138,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         f' {"; ".join(left_out)}'
     )
   for line in left_out:
-    print(f'extrapolate: {line}', file=sys.stderr)
+    print(messages.one_line(f'extrapolate: {line}'), file=sys.stderr)
   rows = [dataclasses.asdict(entry.row) for entry in entries]
   result = {
       'varying': axis,
@@ -301,5 +302,6 @@ def show(result: dict[str, Any]) -> str:
   lines += ['no guarantee: besides what `account` assumes,', '']
   lines += [f'- {line}' for line in result['assumptions']]
   if result['files']:
-    lines += ['', f'in {result["output"]}: {", ".join(result["files"])}']
+    folder = messages.one_line(result['output'])
+    lines += ['', f'in {folder}: {", ".join(result["files"])}']
   return '\n'.join(lines)

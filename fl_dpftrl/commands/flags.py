@@ -6,6 +6,7 @@ from typing import Any, Sequence
 
 import numpy as np
 
+from fl_dpftrl import messages
 from fl_dpftrl import participation
 from fl_dpftrl import rounding
 from fl_dpftrl.accounting import amplification
@@ -24,6 +25,7 @@ _COMPUTED = frozenset({
 })
 _ROUNDING = 1e-12
 _DIGITS = 6
+_LONGEST = 1000  # characters of a cell
 
 # What `values` takes, for --help.
 SEVERAL = 'one, a list as 50,100,200 or a range as LOW:HIGH:POINTS'
@@ -296,4 +298,4 @@ def _cell(name: str, value: Any) -> str:
     return rounding.exact(value)
   if isinstance(value, float):
     return f'{value:.6g}'
-  return str(value)
+  return messages.one_line(value, limit=_LONGEST)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from fl_dpftrl import messages
 from fl_dpftrl import rounding
 from fl_dpftrl.commands import flags
 from fl_dpftrl.planning import strategies_section
@@ -29,7 +30,7 @@ def text(result: dict[str, Any]) -> str:
   if result['output'] is None:
     lines.append('--output=FILE.json writes the strategy file')
   if written:
-    lines.append(f'written: {", ".join(written)}')
+    lines.append(f'written: {", ".join(map(messages.one_line, written))}')
   return '\n'.join(lines)
 
 
@@ -41,7 +42,7 @@ def _recommended(result: dict[str, Any]) -> list[str]:
   return [
       'recommended, as predicted and not guaranteed',
       '',
-      f'strategy            {best["strategy"]}{optimised};'
+      f'strategy            {messages.one_line(best["strategy"])}{optimised};'
       f' {best["memory_copies"]} copies of the model',
       'noise multiplier    '
       + rounding.up(best['noise_multiplier'], digits=6),
@@ -98,4 +99,5 @@ def _left_out(result: dict[str, Any]) -> list[str]:
       f'report goal {s["report_goal"]}, {s["num_rounds"]} rounds: {s["reason"]}'
       for s in result['settings'] if 'reason' in s
   ]
-  return ['', 'left out', *(f'- {line}' for line in lines)] if lines else []
+  lines = [f'- {messages.one_line(line)}' for line in lines]
+  return ['', 'left out', *lines] if lines else []

@@ -33,7 +33,11 @@ def mechanism(
   several = 'runs' in statement
   if not several:
     items += [
-        ('strategy', known(setting.strategy)),
+        *(
+            [('strategy', known(setting.strategy))]
+            if statement.get('confidential', True)
+            else []
+        ),
         ('family', statement['strategy']['family']),
         (
             'noise multiplier, std(Z) / clip norm',
@@ -66,7 +70,7 @@ def _runs(statement: Mapping[str, Any]) -> page.Html:
         facts['strategy']['family'],
         _multipliers(statement, facts, prefix),
         _restarts(statement, facts, prefix),
-        _files(facts['log']),
+        *([_files(facts['log'])] if 'log' in facts else []),
     ))
   head = (
       '',
@@ -77,7 +81,7 @@ def _runs(statement: Mapping[str, Any]) -> page.Html:
       'strategy',
       'noise multiplier',
       'begun anew',
-      'log',
+      *(['log'] if 'log' in statement['runs'][0] else []),
   )
   return page.card(
       page.table(head, rows, class_='runs'),

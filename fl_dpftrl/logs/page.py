@@ -1,16 +1,18 @@
 """The few pieces of HTML that a report is made of.
 
 Everything that is not `Html` is escaped when it enters an element, so text from
-a log or a flag cannot become markup.
+a log or a flag cannot become markup, nor act on the text beside it.
 """
 
 import html
 import json
 from typing import Any, Mapping, Sequence
 
+from fl_dpftrl import messages
 from fl_dpftrl import rounding
 
 _VOID = ('meta', 'line', 'rect')
+_LONGEST = 10_000  # characters of a command
 
 
 class Html(str):
@@ -20,7 +22,7 @@ class Html(str):
 def element(name: str, /, *children: Any, **attributes: Any) -> Html:
   """An element; `class_` and the like are written without the underscore."""
   given = ''.join(
-      f' {key.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"'
+      f' {key.rstrip("_").replace("_", "-")}="{html.escape(_shown(value))}"'
       for key, value in attributes.items()
       if value is not None
   )
@@ -33,10 +35,20 @@ def join(*children: Any, by: str = '') -> Html:
   """Children side by side, escaped where they are not Html."""
   return Html(
       by.join(
-          c if isinstance(c, Html) else html.escape(str(c), quote=False)
+          c if isinstance(c, Html) else html.escape(_shown(c), quote=False)
           for c in children
       )
   )
+
+
+def _shown(value: Any) -> str:
+  """Text in which no character is invisible or turns others around."""
+  return messages.lines(str(value))
+
+
+def command(text: str) -> Html:
+  """A command to be given again, in one line."""
+  return element('pre', messages.one_line(text, limit=_LONGEST))
 
 
 def document(title: str, *children: Any, style: str = '') -> str:

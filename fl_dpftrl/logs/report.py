@@ -29,6 +29,8 @@ def write_report(
 ) -> None:
   """Writes the report of a run, in one durable step.
 
+  Only its owner may read a report that is not for publication.
+
   Args:
     path: the HTML file; its folder must exist.
     statement: what `replay` returned, or `publishable` of it.
@@ -38,7 +40,11 @@ def write_report(
     ValueError: where the setting's noise multiplier is not the statement's.
     OSError: where it cannot be written.
   """
-  files.write_durably(path, report(statement, setting).encode())
+  files.write_durably(
+      path,
+      report(statement, setting).encode(),
+      private=statement.get('confidential', True),
+  )
 
 
 def report(statement: Mapping[str, Any], setting: Setting) -> str:
@@ -51,7 +57,7 @@ def report(statement: Mapping[str, Any], setting: Setting) -> str:
   if not statement.get('confidential', True):
     setting = setting.publishable()
   void = _void_reason(statement, setting)
-  title = f'Privacy report: {setting.run}'
+  title = ': '.join(filter(None, ('Privacy report', setting.run)))
   several = 'runs' in statement
   return page.document(
       title,
@@ -100,13 +106,14 @@ def _readers(statement: Mapping[str, Any]) -> page.Html:
           page.element('strong', 'For publication.'),
           ' Left out, as counted from single devices: what occurred exactly'
           ' (“observed”), how those who took part fared, the times between'
-          ' participations, how often devices took part, sizes of cohorts, and'
-          ' how many devices and participations there were.',
+          ' participations, how often devices took part, sizes of cohorts and'
+          ' rounds that were short, and how many devices and participations'
+          ' there were. Left out, too, are names, places and digests of files.',
       ),
       page.quiet(
-          'The most participations k and the min-sep b are as in the log,'
-          ' because the guarantee is stated in them; they are not protected by'
-          ' it.'
+          'The most participations k and the min-sep b are as in the log, and'
+          ' so is whether what was declared holds, because the guarantee is'
+          ' stated in them; they are not protected by it.'
       ),
   )
 

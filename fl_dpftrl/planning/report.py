@@ -44,7 +44,7 @@ def report(
       page.element('h2', 'What the prediction rests on'),
       page.card(page.bullets(statement['assumptions'])),
       page.element('h2', 'To plan this again'),
-      page.element('pre', command),
+      page.command(command),
       page.embedded_json('plan', dict(statement)),
       style=_STYLE,
   )
