@@ -83,11 +83,15 @@ def run(
       if machines.workers
       else workers.use_local_worker(machines.concurrent_clients)
   )
+  # TensorFlow sets no permissions, and what it writes here is unprotected.
+  events = folder / TENSORBOARD_NAME
+  events.mkdir(mode=0o700, exist_ok=True)
+  events.chmod(0o700)
   try:
     table = metrics.MetricsTable(folder / METRICS_NAME)
     monitor = monitor_lib.Monitor(
         table=table,
-        writer=tf.summary.create_file_writer(str(folder / TENSORBOARD_NAME)),
+        writer=tf.summary.create_file_writer(str(events)),
         num_rounds=hparams.num_rounds,
         rounds_per_evaluation=hparams.rounds_per_evaluation,
         evaluate=lambda weights: model_lib.evaluate(
