@@ -1,10 +1,11 @@
 """A statement for publication, and what binds it to a log that stays secret.
 
 Only what is listed here is published, so that a new field of a statement stays
-confidential until somebody decides otherwise. Three published values are
+confidential until somebody decides otherwise. Of what is published, these are
 functions of the log that no guarantee covers: the largest number of
-participations, the least separation, and whether what was declared holds. The
-number of rounds is one more where the log did not state it.
+participations, the least separation, whether what was declared or said of
+shuffling holds, whether the run is void, and the number of rounds where the log
+does not state it.
 
 The digest of a log is not published: whoever knows all of its rows but a few
 could try values for those until the digest is right. A commitment is published
