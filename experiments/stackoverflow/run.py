@@ -78,7 +78,7 @@ def run(
   worker = (
       remote.use_remote_workers(machines.workers, say)
       if machines.workers
-      else workers.use_local_worker(machines.concurrent_clients)
+      else workers.use_local_worker(machines.concurrent_clients, warn=say)
   )
   try:
     table = metrics.MetricsTable(folder / METRICS_NAME)
