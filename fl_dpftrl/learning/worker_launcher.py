@@ -56,8 +56,8 @@ def _isolate() -> None:
         ('uid_map', f'{user} {user} 1'),
         ('gid_map', f'{group} {group} 1'),
     ]:
-      with open(f'/proc/self/{name}', 'w', encoding='ascii') as file:
-        file.write(content)
+      with open(f'/proc/self/{name}', 'wb') as file:
+        file.write(content.encode())
   with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
     up = struct.pack('16sH14x', b'lo', _IFF_UP)
     fcntl.ioctl(control, _SIOCSIFFLAGS, up)

@@ -12,6 +12,7 @@ import functools
 import gc
 import os
 import pathlib
+import re
 import select
 import socket
 import subprocess
@@ -38,8 +39,8 @@ CHANNEL_OPTIONS = [
     ('grpc.max_receive_message_length', _MAX_MESSAGE_BYTES),
     ('grpc.max_send_message_length', _MAX_MESSAGE_BYTES),
 ]
-# What TensorFlow says of a random operation in a deterministic worker.
-_NEEDS_SEED = 'When determinism is enabled, random ops must have a seed'
+# What TensorFlow says of an operation that a deterministic worker refuses.
+_REFUSED = re.compile(r'[^.:\n]{,80}determinism is enabled[^.\n"]{,80}', re.I)
 _LAUNCHER = pathlib.Path(__file__).with_name('worker_launcher.py')
 # Any will do in a network where the worker is alone.
 _PORT_ALONE = 8000
@@ -261,12 +262,13 @@ class _WorkerContext(tff.framework.SyncExecutionContext):
     try:
       return super().invoke(comp, arg)
     except grpc.RpcError as error:
-      if _NEEDS_SEED not in str(error):
+      refused = _REFUSED.search(str(error))
+      if not refused:
         raise
       raise ValueError(
-          f'{_NEEDS_SEED} (dropout, random rotations, TFF\'s own noise):'
-          ' start the worker with use_local_worker(deterministic=False), or'
-          ' `fl-dpftrl worker --deterministic=false`, or give each a seed'
+          f'{refused[0].strip()}: for dropout, rotations or noise of TFF start'
+          ' the worker with use_local_worker(deterministic=False) or'
+          ' `fl-dpftrl worker --deterministic=false`'
       ) from error
 
 
