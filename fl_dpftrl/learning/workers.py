@@ -252,7 +252,9 @@ def with_plain_sums(comp: Any) -> Any:
   federated value"). Clients are simulated here, so there is nothing to hide from
   whoever adds them up; the sums are those that the protocol would give.
   """
-  return tff.backends.test.replace_secure_intrinsics_with_bodies(comp)
+  plain = tff.backends.test.replace_secure_intrinsics_with_bodies(comp)
+  # Which Python classes its results are of is lost on the way.
+  return type(plain).with_type(plain, comp.type_signature)
 
 
 class _WorkerContext(tff.framework.SyncExecutionContext):
