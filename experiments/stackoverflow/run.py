@@ -81,7 +81,7 @@ def run(
   worker = (
       remote.use_remote_workers(machines.workers, say)
       if machines.workers
-      else workers.use_local_worker(machines.concurrent_clients)
+      else workers.use_local_worker(machines.concurrent_clients, warn=say)
   )
   # TensorFlow sets no permissions, and what it writes here is unprotected.
   events = folder / TENSORBOARD_NAME
