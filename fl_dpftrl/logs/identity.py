@@ -1,10 +1,8 @@
 """Whether a log is of the run that it is said to be of."""
 
-import hashlib
 import json
 
-import numpy as np
-
+from fl_dpftrl import digests
 from fl_dpftrl.accounting import sampling as sampling_lib
 from fl_dpftrl.logs import runs as runs_lib
 from fl_dpftrl.logs import shards
@@ -17,7 +15,7 @@ def run_metadata(
   """What a log's file says of the run, for replay to hold it against."""
   return {
       shards.NOISE_MULTIPLIER_KEY: repr(float(noise_multiplier)),
-      shards.STRATEGY_KEY: strategy_digest(strategy),
+      shards.STRATEGY_KEY: digests.strategy_digest(strategy),
   }
 
 
@@ -31,20 +29,6 @@ def sampling_metadata(scheme: sampling_lib.Cyclic) -> dict[str, str]:
       'num_parts': scheme.num_parts,
   }
   return {shards.SAMPLING_KEY: json.dumps(drawn)}
-
-
-def strategy_digest(strategy: base.Strategy) -> str:
-  """SHA-256 of a strategy's family and parameters, in hexadecimal.
-
-  Of the family's name and, for each parameter by name, its name, shape and
-  little-endian float64 values, so that it is the same for every file format.
-  """
-  digest = hashlib.sha256(strategy.family.encode())
-  for name, value in sorted(strategy.parameters().items()):
-    array = np.asarray(value, dtype='<f8')
-    digest.update(json.dumps([name, array.shape]).encode())
-    digest.update(array.tobytes())
-  return digest.hexdigest()
 
 
 def void_reason(run: runs_lib.Run) -> str | None:

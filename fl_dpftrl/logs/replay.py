@@ -8,6 +8,7 @@ import functools
 import math
 from typing import Any, Callable, Sequence
 
+from fl_dpftrl import digests
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import gaussian
@@ -303,7 +304,7 @@ def _facts(
       'noise_multiplier': run.noise.multiplier,
       'strategy': {
           'family': run.noise.strategy.family,
-          'sha256': identity.strategy_digest(run.noise.strategy),
+          'sha256': digests.strategy_digest(run.noise.strategy),
       },
       'separations': [list(i) for i in happened.separations.to_dict().items()],
       'participations': [
