@@ -17,6 +17,7 @@ from fl_dpftrl.logs import embedded
 from fl_dpftrl.logs import guarantees
 from fl_dpftrl.logs import identity
 from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.logs import noise_record
 from fl_dpftrl.logs import observed as observed_lib
 from fl_dpftrl.logs import runs as runs_lib
 from fl_dpftrl.logs import sampled as sampled_lib
@@ -324,6 +325,11 @@ def _facts(
     facts['rounds_short_of_report_goal'] = happened.rounds_short_of(report_goal)
   if run.noise.changes:
     facts['changes'] = [list(change) for change in run.noise.changes]
+  recorded = noise_record.read(run.log.metadata)
+  if recorded.clip_norm is not None:
+    facts['clip_norm'] = recorded.clip_norm
+  if recorded.clip_norm_changes:
+    facts['clip_norm_changes'] = [list(c) for c in recorded.clip_norm_changes]
   if run.noise.restarts:
     facts['restarts'] = list(run.noise.restarts)
   return facts

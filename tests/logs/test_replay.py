@@ -273,7 +273,7 @@ def test_refuses_a_strategy_of_fewer_rounds():
 
 
 def test_digest_is_of_the_parameters():
-  digests = {
+  found = {
       digests.strategy_digest(s)
       for s in (
           identity.Identity(),
@@ -284,7 +284,7 @@ def test_digest_is_of_the_parameters():
           random_banded(6, 2, False),
       )
   }
-  assert len(digests) == 6
+  assert len(found) == 6
   again = blt.BLT(np.array([0.99, 0.7]), (0.1, 0.3))
   assert digests.strategy_digest(again) == digests.strategy_digest(BLT)
 
