@@ -41,7 +41,7 @@ def test_light_rooms(room):
 
 def test_light_modules():
   names = (
-      'addresses', 'catalogue', 'files', 'participation', 'recipes', 'schedules', 'workloads',
+      'addresses', 'catalogue', 'digests', 'files', 'participation', 'recipes', 'schedules', 'workloads',
       'worker_program', 'noise.base',
   )
   assert not loaded_by('\n'.join(f'import fl_dpftrl.{n}' for n in names))
