@@ -8,8 +8,8 @@ import shlex
 import pyarrow as pa
 import pytest
 
+from fl_dpftrl import digests
 from fl_dpftrl.commands import main
-from fl_dpftrl.logs import identity as digests
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import publication
 from fl_dpftrl.logs import replay
