@@ -6,7 +6,7 @@ import numpy as np
 
 from fl_dpftrl import workloads
 from fl_dpftrl.error import base
-from fl_dpftrl.strategies import base as strategies
+from fl_dpftrl.families import base as strategies
 
 
 @functools.singledispatch

@@ -16,6 +16,7 @@ from experiments.stackoverflow import setting
 from fl_dpftrl import files
 from fl_dpftrl import participation
 from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.families import base
 from fl_dpftrl.learning import checkpoints
 from fl_dpftrl.learning import loop
 from fl_dpftrl.learning import metrics
@@ -26,7 +27,6 @@ from fl_dpftrl.logs import report
 from fl_dpftrl.logs import schema as log_schema
 from fl_dpftrl.logs import shards
 from fl_dpftrl.simulation import cohorts
-from fl_dpftrl.strategies import base
 
 SUMMARY_NAME = 'summary.json'
 NO_NOISE = 'noise is off (noise_multiplier 0)'

@@ -11,9 +11,9 @@ import tensorflow_federated as tff
 
 from fl_dpftrl.aggregators import clipping
 from fl_dpftrl.aggregators import state_size
+from fl_dpftrl.families import base as strategies
 from fl_dpftrl.noise import base as noise_base
 from fl_dpftrl.noise import stream as streams
-from fl_dpftrl.strategies import base as strategies
 
 
 class AggregatorState(NamedTuple):

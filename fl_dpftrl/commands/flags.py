@@ -7,11 +7,11 @@ from typing import Any, Sequence
 import numpy as np
 
 from fl_dpftrl import participation
+from fl_dpftrl import workloads
 from fl_dpftrl.accounting import amplification
 from fl_dpftrl.accounting import sampling as sampling_lib
-from fl_dpftrl import workloads
+from fl_dpftrl.families import base
 from fl_dpftrl.logs import page
-from fl_dpftrl.strategies import base
 
 # Of these a rounded figure must not promise more than the exact one.
 _ROUNDED_UP = frozenset({

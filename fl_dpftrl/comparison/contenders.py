@@ -8,8 +8,8 @@ from typing import Callable, Mapping, Sequence
 from fl_dpftrl import catalogue
 from fl_dpftrl import participation
 from fl_dpftrl import workloads
+from fl_dpftrl.families import base
 from fl_dpftrl.optimization import registry
-from fl_dpftrl.strategies import base
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,9 +9,9 @@ import numpy as np
 
 from fl_dpftrl import workloads
 from fl_dpftrl.error import dispatch
-from fl_dpftrl.strategies import banded
-from fl_dpftrl.strategies import banded_inverse
-from fl_dpftrl.strategies import base as strategies
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import bands
+from fl_dpftrl.families import base as strategies
 
 
 @dispatch.per_query_error.register
@@ -24,7 +24,7 @@ def _(
     return dispatch.dense(strategy, num_rounds, workload)
   strategies.check_num_rounds(strategy, num_rounds)
   coefficients = strategy.coefficients[:num_rounds, :num_rounds]
-  return banded_inverse.row_norms(
+  return bands.row_norms(
       multiply(coefficients, inverse_bands(workload, num_rounds))
   )
 

@@ -4,12 +4,12 @@ import numpy as np
 
 from fl_dpftrl import workloads
 from fl_dpftrl.error import base
-from fl_dpftrl.error import blt_schedule
-from fl_dpftrl.error import blt_sums
 from fl_dpftrl.error import dispatch
-from fl_dpftrl.strategies import base as strategies
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import interlaced
+from fl_dpftrl.families import base as strategies
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import blt_schedule
+from fl_dpftrl.families import blt_sums
+from fl_dpftrl.families import interlaced
 
 
 @dispatch.error.register

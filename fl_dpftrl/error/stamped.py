@@ -4,7 +4,7 @@ import numpy as np
 
 from fl_dpftrl import workloads
 from fl_dpftrl.error import dispatch
-from fl_dpftrl.strategies import stamped
+from fl_dpftrl.families import stamped
 
 
 @dispatch.per_query_error.register

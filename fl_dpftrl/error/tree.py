@@ -4,13 +4,13 @@ import numpy as np
 
 from fl_dpftrl import workloads
 from fl_dpftrl.error import dispatch
-from fl_dpftrl.strategies import base as strategies
-from fl_dpftrl.strategies import tree
+from fl_dpftrl.families import base as strategies
+from fl_dpftrl.families import tree_online
 
 
 @dispatch.per_query_error.register
 def _(
-    strategy: tree.TreeOnline,
+    strategy: tree_online.TreeOnline,
     num_rounds: int,
     workload: workloads.Queries = workloads.Workload(),
 ) -> np.ndarray:
@@ -21,9 +21,9 @@ def _(
   # variance of a node's estimate is the weight of its own noise.
   lengths, variance = np.arange(1, num_rounds + 1), np.zeros(num_rounds)
   for height in range(num_rounds.bit_length()):
-    variance += (lengths >> height & 1) * tree.own_weight(height)
+    variance += (lengths >> height & 1) * tree_online.own_weight(height)
   if num_rounds == strategy.completed_after:
     last = num_rounds - 1
-    root = tree.own_weights(last, strategy.nodes_completed(last))[-1]
+    root = tree_online.own_weights(last, strategy.nodes_completed(last))[-1]
     variance[last] = root
   return np.sqrt(variance)

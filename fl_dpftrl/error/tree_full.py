@@ -4,7 +4,7 @@ import numpy as np
 
 from fl_dpftrl import workloads
 from fl_dpftrl.error import dispatch
-from fl_dpftrl.strategies import tree_full
+from fl_dpftrl.families import tree_full
 
 
 @dispatch.per_query_error.register

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy.linalg
 
-from fl_dpftrl.strategies import base
-from fl_dpftrl.strategies import power_series
+from fl_dpftrl.families import base
+from fl_dpftrl.families import power_series
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

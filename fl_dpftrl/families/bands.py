@@ -10,7 +10,7 @@ from typing import Iterator, NamedTuple
 import numpy as np
 from scipy.linalg import lapack
 
-from fl_dpftrl.strategies import banded
+from fl_dpftrl.families import banded
 
 _SMALLEST_BLOCK = 64
 

@@ -6,8 +6,8 @@ from typing import Any, ClassVar, Sequence
 import numpy as np
 import scipy.linalg
 
-from fl_dpftrl.strategies import base
-from fl_dpftrl.strategies import interlaced
+from fl_dpftrl.families import base
+from fl_dpftrl.families import interlaced
 
 
 @dataclasses.dataclass(frozen=True)

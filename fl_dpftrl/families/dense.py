@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy.linalg
 
-from fl_dpftrl.strategies import base
+from fl_dpftrl.families import base
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fl_dpftrl.strategies import base
+from fl_dpftrl.families import base
 
 
 @dataclasses.dataclass(frozen=True)

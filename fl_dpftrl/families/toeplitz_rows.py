@@ -13,9 +13,9 @@ import numpy as np
 from fl_dpftrl import workloads
 from fl_dpftrl.error import base
 from fl_dpftrl.error import dispatch
-from fl_dpftrl.strategies import base as strategies
-from fl_dpftrl.strategies import power_series
-from fl_dpftrl.strategies import toeplitz
+from fl_dpftrl.families import banded_toeplitz
+from fl_dpftrl.families import base as strategies
+from fl_dpftrl.families import power_series
 
 _CHUNK_ENTRIES = 1 << 20  # float64 values of working memory: 8 MiB
 
@@ -86,7 +86,7 @@ class LateRows:
 
 
 def late_rows(
-    strategy: toeplitz.BandedToeplitz,
+    strategy: banded_toeplitz.BandedToeplitz,
     num_rounds: int,
     workload: workloads.Queries,
     response: np.ndarray,
@@ -113,7 +113,7 @@ def late_rows(
 
 @dispatch.per_query_error.register
 def _(
-    strategy: toeplitz.BandedToeplitz,
+    strategy: banded_toeplitz.BandedToeplitz,
     num_rounds: int,
     workload: workloads.Queries = workloads.Workload(),
 ) -> np.ndarray:
@@ -128,7 +128,7 @@ def _(
 
 @dispatch.error.register
 def _(
-    strategy: toeplitz.BandedToeplitz,
+    strategy: banded_toeplitz.BandedToeplitz,
     num_rounds: int,
     workload: workloads.Queries = workloads.Workload(),
 ) -> base.Error:
@@ -145,7 +145,7 @@ def _(
 
 
 def _squares(
-    strategy: toeplitz.BandedToeplitz,
+    strategy: banded_toeplitz.BandedToeplitz,
     num_rounds: int,
     workload: workloads.Queries,
 ) -> tuple[np.ndarray, np.ndarray, float]:

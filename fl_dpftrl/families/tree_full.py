@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy.linalg
 
-from fl_dpftrl.strategies import base
+from fl_dpftrl.families import base
 
 
 def height_of_tree(round_index: int, num_rounds: int) -> int:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fl_dpftrl.strategies import base
+from fl_dpftrl.families import base
 
 
 def first_node(round_index: int) -> int:

@@ -6,9 +6,9 @@ import json
 import numpy as np
 
 from fl_dpftrl.accounting import sampling as sampling_lib
+from fl_dpftrl.families import base
 from fl_dpftrl.logs import runs as runs_lib
 from fl_dpftrl.logs import shards
-from fl_dpftrl.strategies import base
 
 
 def run_metadata(

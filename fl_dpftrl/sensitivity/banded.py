@@ -6,12 +6,12 @@ import numpy as np
 
 from fl_dpftrl import participation
 from fl_dpftrl import workloads
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import base as strategies
 from fl_dpftrl.sensitivity import base
 from fl_dpftrl.sensitivity import dispatch
 from fl_dpftrl.sensitivity import gram
 from fl_dpftrl.sensitivity import patterns
-from fl_dpftrl.strategies import base as strategies
-from fl_dpftrl.strategies import banded
 
 
 @dispatch.sensitivity.register

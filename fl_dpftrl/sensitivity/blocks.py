@@ -13,13 +13,13 @@ import numpy as np
 
 from fl_dpftrl import participation
 from fl_dpftrl import workloads
+from fl_dpftrl.families import base as strategies
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import stamped
 from fl_dpftrl.sensitivity import base
 from fl_dpftrl.sensitivity import dispatch
 from fl_dpftrl.sensitivity import gram
 from fl_dpftrl.sensitivity import patterns
-from fl_dpftrl.strategies import base as strategies
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import stamped
 
 _GENERAL_ROUNDS = 4096  # up to so many, the bound for any X is computed as well
 _MOST_STEPS = 1 << 28  # of an exact programme; beyond, it is not run

@@ -4,9 +4,9 @@ import numpy as np
 
 from fl_dpftrl import participation
 from fl_dpftrl import series
+from fl_dpftrl.families import blt
 from fl_dpftrl.sensitivity import base
 from fl_dpftrl.sensitivity import dispatch
-from fl_dpftrl.strategies import blt
 
 _LARGEST = 1.0 - 2.0**-53
 

@@ -5,11 +5,11 @@ import math
 import numpy as np
 
 from fl_dpftrl import participation
+from fl_dpftrl.families import dense
 from fl_dpftrl.sensitivity import base
 from fl_dpftrl.sensitivity import dispatch
 from fl_dpftrl.sensitivity import gram as gram_lib
 from fl_dpftrl.sensitivity import patterns
-from fl_dpftrl.strategies import dense
 
 _ROUNDING = 1e-12
 

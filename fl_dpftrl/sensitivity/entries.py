@@ -5,13 +5,13 @@ from typing import Callable
 
 import numpy as np
 
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import banded_toeplitz
+from fl_dpftrl.families import base as strategies
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import identity
+from fl_dpftrl.families import stamped
 from fl_dpftrl.sensitivity import gram
-from fl_dpftrl.strategies import banded
-from fl_dpftrl.strategies import base as strategies
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import identity
-from fl_dpftrl.strategies import stamped
-from fl_dpftrl.strategies import toeplitz
 
 _LARGEST_TABLE = 1 << 20  # entries of each
 
@@ -93,7 +93,7 @@ def _(strategy: blt.BLT, num_rounds: int) -> Entries:
 
 
 @gram_entries.register
-def _(strategy: toeplitz.BandedToeplitz, num_rounds: int) -> Entries:
+def _(strategy: banded_toeplitz.BandedToeplitz, num_rounds: int) -> Entries:
   strategies.check_num_rounds(strategy, num_rounds)
   coefficients = strategy.coefficients[:num_rounds]
   bands = coefficients.size

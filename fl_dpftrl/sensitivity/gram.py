@@ -7,11 +7,11 @@ import numpy as np
 
 from fl_dpftrl import participation
 from fl_dpftrl import workloads
+from fl_dpftrl.families import base as strategies
 from fl_dpftrl.sensitivity import base
 from fl_dpftrl.sensitivity import patterns
 from fl_dpftrl.sensitivity import search
 from fl_dpftrl.sensitivity import signed
-from fl_dpftrl.strategies import base as strategies
 
 
 _CHUNK_ENTRIES = 1 << 22  # float64 values of working memory: 32 MiB

@@ -3,10 +3,10 @@
 import math
 
 from fl_dpftrl import participation
+from fl_dpftrl.families import base as strategies
+from fl_dpftrl.families import identity
 from fl_dpftrl.sensitivity import base
 from fl_dpftrl.sensitivity import dispatch
-from fl_dpftrl.strategies import base as strategies
-from fl_dpftrl.strategies import identity
 
 
 @dispatch.sensitivity.register

@@ -3,9 +3,9 @@
 import functools
 
 from fl_dpftrl import participation
+from fl_dpftrl.families import base as strategies
 from fl_dpftrl.sensitivity import base
 from fl_dpftrl.sensitivity import gram
-from fl_dpftrl.strategies import base as strategies
 
 
 @functools.singledispatch

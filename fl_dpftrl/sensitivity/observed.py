@@ -4,10 +4,10 @@ from typing import Sequence
 
 import numpy as np
 
+from fl_dpftrl.families import base as strategies
 from fl_dpftrl.sensitivity import base
 from fl_dpftrl.sensitivity import entries as entries_lib
 from fl_dpftrl.sensitivity import signed
-from fl_dpftrl.strategies import base as strategies
 
 
 _CHUNK_ENTRIES = 1 << 22  # float64 values of working memory: 32 MiB

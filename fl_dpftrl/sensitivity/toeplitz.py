@@ -6,12 +6,12 @@ import numpy as np
 
 from fl_dpftrl import participation
 from fl_dpftrl import workloads
+from fl_dpftrl.families import banded_toeplitz
+from fl_dpftrl.families import base as strategies
 from fl_dpftrl.sensitivity import base
 from fl_dpftrl.sensitivity import dispatch
 from fl_dpftrl.sensitivity import gram
 from fl_dpftrl.sensitivity import patterns
-from fl_dpftrl.strategies import base as strategies
-from fl_dpftrl.strategies import toeplitz
 
 _MOST_GRAM_ROUNDS = 1024  # up to which the bound on any X is tried as well
 _ROUNDING = 1e-13
@@ -19,7 +19,7 @@ _ROUNDING = 1e-13
 
 @dispatch.sensitivity.register
 def _(
-    strategy: toeplitz.BandedToeplitz, schema: participation.MinSep
+    strategy: banded_toeplitz.BandedToeplitz, schema: participation.MinSep
 ) -> base.Sensitivity:
   """Exact where no two columns of a pattern meet, or c is monotone.
 
@@ -52,7 +52,7 @@ def _(
 
 
 @gram.gram_matrix.register
-def _(strategy: toeplitz.BandedToeplitz, num_rounds: int) -> np.ndarray:
+def _(strategy: banded_toeplitz.BandedToeplitz, num_rounds: int) -> np.ndarray:
   strategies.check_num_rounds(strategy, num_rounds)
   workloads.check_dense(num_rounds)
   coefficients = strategy.coefficients[:num_rounds]
@@ -108,13 +108,13 @@ def earliest_square(
   return square, 2.0 * grad
 
 
-def _squares_after(strategy: toeplitz.BandedToeplitz) -> np.ndarray:
+def _squares_after(strategy: banded_toeplitz.BandedToeplitz) -> np.ndarray:
   """Σ of cᵢ² of a column that ends j rounds after its diagonal: [num_bands]."""
   return np.cumsum(np.square(strategy.coefficients))
 
 
 def _apart_square(
-    strategy: toeplitz.BandedToeplitz, schema: participation.MinSep
+    strategy: banded_toeplitz.BandedToeplitz, schema: participation.MinSep
 ) -> float:
   """The largest sum of squared column norms over a pattern.
 
@@ -136,7 +136,7 @@ def _apart_square(
 
 
 def _lag_bound(
-    strategy: toeplitz.BandedToeplitz, schema: participation.MinSep
+    strategy: banded_toeplitz.BandedToeplitz, schema: participation.MinSep
 ) -> float:
   """A bound on Σ |X[i, j]| over a pattern, from the largest entry at each lag.
 
@@ -158,7 +158,7 @@ def _lag_bound(
 
 
 def _largest_entries(
-    strategy: toeplitz.BandedToeplitz, num_rounds: int, min_sep: int
+    strategy: banded_toeplitz.BandedToeplitz, num_rounds: int, min_sep: int
 ) -> np.ndarray:
   """max |X[j − l, j]| over j, for the lags l = 0, min_sep, min_sep + 1, …
 

@@ -8,23 +8,23 @@ import numpy as np
 
 from fl_dpftrl import participation
 from fl_dpftrl import workloads
+from fl_dpftrl.families import base as strategies
+from fl_dpftrl.families import stamped
+from fl_dpftrl.families import tree_full
+from fl_dpftrl.families import tree_online
 from fl_dpftrl.sensitivity import base
 from fl_dpftrl.sensitivity import dispatch
 from fl_dpftrl.sensitivity import entries
 from fl_dpftrl.sensitivity import gram
 from fl_dpftrl.sensitivity import nested
 from fl_dpftrl.sensitivity import stamped as stamped_sensitivity
-from fl_dpftrl.strategies import base as strategies
-from fl_dpftrl.strategies import stamped
-from fl_dpftrl.strategies import tree
-from fl_dpftrl.strategies import tree_full
 
 _GENERAL_ROUNDS = 4096  # up to so many, the bound for any X is computed as well
 
 
 @dispatch.sensitivity.register
 def _(
-    strategy: tree.TreeOnline, schema: participation.MinSep
+    strategy: tree_online.TreeOnline, schema: participation.MinSep
 ) -> base.Sensitivity:
   strategies.check_num_rounds(strategy, schema.num_rounds)
   if isinstance(schema, participation.FixedSeparation):
@@ -39,7 +39,7 @@ def _(
 ) -> base.Sensitivity:
   planned = strategy.planned_rounds(schema.num_rounds)
   if schema.num_rounds == planned:
-    return dispatch.sensitivity(tree.TreeOnline(), schema)
+    return dispatch.sensitivity(tree_online.TreeOnline(), schema)
   # A run that ends early has had part of the rows of C: no more than all.
   min_sep = participation.MinSep(
       num_rounds=schema.num_rounds,
@@ -56,7 +56,7 @@ def _(
 
 @stamped_sensitivity.repeated.register
 def _(
-    strategy: tree.TreeOnline,
+    strategy: tree_online.TreeOnline,
     whole: stamped.Stamped,
     schema: participation.MinSep,
 ) -> base.Sensitivity:
@@ -79,7 +79,7 @@ def _(
 
 
 def _of_blocks(
-    strategy: tree.TreeOnline | tree_full.TreeFull,
+    strategy: tree_online.TreeOnline | tree_full.TreeFull,
     whole: stamped.Stamped,
     schema: participation.MinSep,
 ) -> base.Sensitivity:
@@ -101,14 +101,14 @@ def _of_block(
 
 @functools.singledispatch
 def _block(
-    strategy: tree.TreeOnline | tree_full.TreeFull, num_rounds: int
+    strategy: tree_online.TreeOnline | tree_full.TreeFull, num_rounds: int
 ) -> nested.Block:
   """The rounds with the nodes over them: complete trees side by side."""
   raise TypeError(f'not a tree: {strategy!r}')
 
 
 @_block.register
-def _(strategy: tree.TreeOnline, num_rounds: int) -> nested.Block:
+def _(strategy: tree_online.TreeOnline, num_rounds: int) -> nested.Block:
   strategies.check_num_rounds(strategy, num_rounds)
   if num_rounds == strategy.completed_after:
     tops = nested.trees((num_rounds - 1).bit_length())
@@ -123,7 +123,7 @@ def _(strategy: tree_full.TreeFull, num_rounds: int) -> nested.Block:
 
 
 @gram.gram_matrix.register
-def _(strategy: tree.TreeOnline, num_rounds: int) -> np.ndarray:
+def _(strategy: tree_online.TreeOnline, num_rounds: int) -> np.ndarray:
   strategies.check_num_rounds(strategy, num_rounds)
   workloads.check_dense(num_rounds)
   total = np.zeros((num_rounds, num_rounds))
@@ -138,12 +138,12 @@ def _(strategy: tree.TreeOnline, num_rounds: int) -> np.ndarray:
 @gram.gram_matrix.register
 def _(strategy: tree_full.TreeFull, num_rounds: int) -> np.ndarray:
   if strategy.planned_rounds(num_rounds) == num_rounds:
-    return gram.gram_matrix(tree.TreeOnline(), num_rounds)
+    return gram.gram_matrix(tree_online.TreeOnline(), num_rounds)
   return gram.gram_matrix.dispatch(object)(strategy, num_rounds)
 
 
 @entries.gram_entries.register
-def _(strategy: tree.TreeOnline, num_rounds: int) -> entries.Entries:
+def _(strategy: tree_online.TreeOnline, num_rounds: int) -> entries.Entries:
   strategies.check_num_rounds(strategy, num_rounds)
 
   def of_rounds(rows, columns):
@@ -159,12 +159,12 @@ def _(strategy: tree.TreeOnline, num_rounds: int) -> entries.Entries:
 @entries.gram_entries.register
 def _(strategy: tree_full.TreeFull, num_rounds: int) -> entries.Entries:
   if strategy.planned_rounds(num_rounds) == num_rounds:
-    return entries.gram_entries(tree.TreeOnline(), num_rounds)
+    return entries.gram_entries(tree_online.TreeOnline(), num_rounds)
   return entries.gram_entries.dispatch(object)(strategy, num_rounds)
 
 
 def _node_ids(
-    strategy: tree.TreeOnline, num_rounds: int, rounds: np.ndarray
+    strategy: tree_online.TreeOnline, num_rounds: int, rounds: np.ndarray
 ) -> Iterator[np.ndarray]:
   """For each height, the node over each round; −1 where C has no such row."""
   completed = num_rounds == strategy.completed_after
@@ -177,7 +177,7 @@ def _node_ids(
 
 
 def _worst_of_fixed_separation(
-    strategy: tree.TreeOnline, schema: participation.FixedSeparation
+    strategy: tree_online.TreeOnline, schema: participation.FixedSeparation
 ) -> int:
   """Largest ‖C u‖² over runs of rounds min_sep apart, in O(n log n)."""
   num_rounds, count = schema.num_rounds, schema.participations

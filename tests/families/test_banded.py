@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl.strategies import banded
+from fl_dpftrl.families import banded
 
 
 def test_coefficients_are_diagonals():

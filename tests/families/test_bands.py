@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl.strategies import banded
-from fl_dpftrl.strategies import banded_inverse
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import bands
 
 
 def coefficients(n, num_bands):
@@ -25,7 +25,7 @@ def test_row_norms(n, num_bands):
   values = coefficients(n, num_bands)
   inverse = banded.Banded(values).noising_matrix(n)
   np.testing.assert_allclose(
-      banded_inverse.row_norms(values),
+      bands.row_norms(values),
       np.linalg.norm(inverse, axis=1),
       rtol=1e-12,
   )
@@ -40,8 +40,8 @@ def test_gradient(n, num_bands):
   expected = np.zeros((n, num_bands))
   for j in range(num_bands):
     expected[j:, j] = np.diagonal(dense, -j)
-  found = banded_inverse.gradient(
-      list(banded_inverse.blocks(values)), weights, num_bands
+  found = bands.gradient(
+      list(bands.blocks(values)), weights, num_bands
   )
   np.testing.assert_allclose(found, expected, atol=1e-11 * abs(expected).max())
 
@@ -49,6 +49,6 @@ def test_gradient(n, num_bands):
 def test_more_bands_than_rounds():
   values = np.pad(coefficients(5, 5), ((0, 0), (0, 3)))
   np.testing.assert_allclose(
-      banded_inverse.row_norms(values),
-      banded_inverse.row_norms(values[:, :5]),
+      bands.row_norms(values),
+      bands.row_norms(values[:, :5]),
   )

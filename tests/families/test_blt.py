@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from fl_dpftrl.strategies import blt
+from fl_dpftrl.families import blt
 
 
 def test_coefficients_by_their_definition():

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl.strategies import dense
+from fl_dpftrl.families import dense
 
 GOOD = np.array([[1.0, 0.0], [0.5, 2.0]])
 

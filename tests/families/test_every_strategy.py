@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from fl_dpftrl import workloads
-from fl_dpftrl.strategies import banded
-from fl_dpftrl.strategies import base
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import dense
-from fl_dpftrl.strategies import low_rank
-from fl_dpftrl.strategies import registry
-from fl_dpftrl.strategies import stamped
-from fl_dpftrl.strategies import toeplitz
-from fl_dpftrl.strategies import tree_full
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import banded_toeplitz
+from fl_dpftrl.families import base
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import dense
+from fl_dpftrl.families import low_rank
+from fl_dpftrl.families import registry
+from fl_dpftrl.families import stamped
+from fl_dpftrl.families import tree_full
 
 ROUNDS = (1, 2, 3, 7, 8, 21)
 MOST = max(ROUNDS) + 1
@@ -51,7 +51,7 @@ EXAMPLES = {
     'dense': dense_example,
     'low_rank': low_rank_example,
     'stamped': lambda: stamped.Stamped(banded_example(), 5),
-    'banded_toeplitz': lambda: toeplitz.BandedToeplitz([1.5, -0.4, 0.6, 0.2]),
+    'banded_toeplitz': lambda: banded_toeplitz.BandedToeplitz([1.5, -0.4, 0.6, 0.2]),
 }
 
 

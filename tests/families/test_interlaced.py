@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import interlaced
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import interlaced
 
 HARD = {
     'one': ([0.5], [1.0]),

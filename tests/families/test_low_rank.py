@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl.strategies import low_rank
+from fl_dpftrl.families import low_rank
 
 
 def test_bands_and_products():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl.strategies import power_series
+from fl_dpftrl.families import power_series
 
 
 def test_the_reciprocal_times_the_polynomial_is_one():

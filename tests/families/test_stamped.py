@@ -3,10 +3,10 @@ import pytest
 
 from fl_dpftrl import error
 from fl_dpftrl import workloads
-from fl_dpftrl.strategies import banded
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import stamped
-from fl_dpftrl.strategies import tree
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import stamped
+from fl_dpftrl.families import tree_online
 
 
 def test_blocks_along_the_diagonal():
@@ -25,7 +25,7 @@ def test_blocks_along_the_diagonal():
 
 def test_counts_rows_of_z_by_the_block():
   """Eight rounds of a tree complete 15 nodes, and five of them 8."""
-  strategy = stamped.Stamped(tree.TreeOnline(), 8)
+  strategy = stamped.Stamped(tree_online.TreeOnline(), 8)
   assert strategy.num_noise_rows(8) == 15
   assert strategy.num_noise_rows(21) == 38
   assert strategy.memory_copies(5) == 3
@@ -44,7 +44,7 @@ def test_goes_on_beyond_what_it_repeats():
 ])
 @pytest.mark.parametrize('block_rounds', [1, 4, 7, 20, 21, 30])
 def test_errors_of_the_blocks_add_up(workload, block_rounds):
-  strategy = stamped.Stamped(tree.TreeOnline(), block_rounds)
+  strategy = stamped.Stamped(tree_online.TreeOnline(), block_rounds)
   np.testing.assert_allclose(
       error.per_query_error(strategy, 21, workload),
       np.linalg.norm(
@@ -57,7 +57,7 @@ def test_errors_of_the_blocks_add_up(workload, block_rounds):
 @pytest.mark.parametrize('block_rounds', [0, -1, 2.0, None, True, '3'])
 def test_refuses_other_block_rounds(block_rounds):
   with pytest.raises(ValueError, match='block_rounds.*at least 1'):
-    stamped.Stamped(tree.TreeOnline(), block_rounds)
+    stamped.Stamped(tree_online.TreeOnline(), block_rounds)
 
 
 def test_refuses_blocks_that_the_strategy_cannot_run():
@@ -65,7 +65,7 @@ def test_refuses_blocks_that_the_strategy_cannot_run():
     stamped.Stamped(banded.Banded(np.ones((4, 1))), 5)
 
 
-@pytest.mark.parametrize('strategy', [tree.TreeOnline, 'blt', None])
+@pytest.mark.parametrize('strategy', [tree_online.TreeOnline, 'blt', None])
 def test_refuses_what_is_no_strategy(strategy):
   with pytest.raises(ValueError, match='strategy must be a Strategy'):
     stamped.Stamped(strategy, 3)

@@ -7,16 +7,16 @@ from fl_dpftrl import error
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity
 from fl_dpftrl import workloads
+from fl_dpftrl.families import tree_full
+from fl_dpftrl.families import tree_online
 from fl_dpftrl.noise import reference
-from fl_dpftrl.strategies import tree
-from fl_dpftrl.strategies import tree_full
 
 ROUNDS = [1, 2, 3, 5, 8, 12, 21, 64, 77]
 
 
 @pytest.mark.parametrize('num_rounds', ROUNDS)
 def test_has_the_gram_matrix_of_the_nodes(num_rounds):
-  nodes = tree.TreeOnline().strategy_matrix(num_rounds)
+  nodes = tree_online.TreeOnline().strategy_matrix(num_rounds)
   matrix = tree_full.TreeFull().strategy_matrix(num_rounds)
   np.testing.assert_allclose(matrix.T @ matrix, nodes.T @ nodes, atol=1e-12)
   np.testing.assert_array_equal(matrix, np.tril(matrix))
@@ -24,7 +24,7 @@ def test_has_the_gram_matrix_of_the_nodes(num_rounds):
 
 @pytest.mark.parametrize('num_rounds', ROUNDS)
 def test_has_the_covariance_of_the_pseudo_inverse(num_rounds):
-  nodes = tree.TreeOnline().strategy_matrix(num_rounds)
+  nodes = tree_online.TreeOnline().strategy_matrix(num_rounds)
   best = workloads.prefix_sums(num_rounds) @ np.linalg.pinv(nodes)
   own = workloads.prefix_sums(num_rounds) @ (
       tree_full.TreeFull().noising_matrix(num_rounds)
@@ -56,7 +56,7 @@ def test_losses_as_published():
 
 def test_errors_of_a_million_rounds_lie_between_identity_and_online():
   full = error.per_query_error(tree_full.TreeFull(), 10**6)
-  online = error.per_query_error(tree.TreeOnline(), 10**6)
+  online = error.per_query_error(tree_online.TreeOnline(), 10**6)
   assert (full <= online * (1 + 1e-12)).all()
   # A finished tree's last prefix sum leaves nothing to later nodes.
   assert full[2**19 - 1] == pytest.approx(online[2**19 - 1])

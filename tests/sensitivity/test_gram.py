@@ -11,8 +11,8 @@ import pytest
 
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity
+from fl_dpftrl.families import banded
 from fl_dpftrl.sensitivity import search
-from fl_dpftrl.strategies import banded
 
 SETTINGS = hypothesis.settings(deadline=None, max_examples=60)
 

@@ -7,8 +7,8 @@ import pytest
 
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import identity
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import identity
 
 SETTINGS = hypothesis.settings(deadline=None, max_examples=60)
 

@@ -9,11 +9,11 @@ from typing import Callable
 import numpy as np
 from scipy.linalg import lapack
 
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import banded_toeplitz as toeplitz
+from fl_dpftrl.families import bands as banded_inverse
+from fl_dpftrl.families import base as strategies
 from fl_dpftrl.noise.engine import dispatch
-from fl_dpftrl.strategies import banded
-from fl_dpftrl.strategies import banded_inverse
-from fl_dpftrl.strategies import base as strategies
-from fl_dpftrl.strategies import toeplitz
 
 # (vectors, rows): that are made together in rings of so many vectors or more.
 # Smaller ones would become much larger by it.

@@ -5,7 +5,7 @@ from typing import Callable, NamedTuple, Sequence
 
 import numpy as np
 
-from fl_dpftrl.strategies import base as strategies
+from fl_dpftrl.families import base as strategies
 
 # (row of Z, part): writes a chunk of that row into part.
 Draw = Callable[[int, np.ndarray], None]

@@ -3,9 +3,9 @@
 import numpy as np
 import tensorflow as tf
 
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import bands as banded_inverse
 from fl_dpftrl.noise.recurrences import dispatch
-from fl_dpftrl.strategies import banded
-from fl_dpftrl.strategies import banded_inverse
 
 
 @dispatch.recurrence.register

@@ -5,7 +5,7 @@ from typing import Any, Callable, NamedTuple, Sequence
 
 import tensorflow as tf
 
-from fl_dpftrl.strategies import base as strategies
+from fl_dpftrl.families import base as strategies
 
 # Row r of Z, a tensor for each part of the model.
 NoiseSource = Callable[[tf.Tensor], list[tf.Tensor]]

@@ -4,8 +4,8 @@ import functools
 
 import numpy as np
 
+from fl_dpftrl.families import base as strategies
 from fl_dpftrl.noise import base
-from fl_dpftrl.strategies import base as strategies
 
 
 @functools.singledispatch
