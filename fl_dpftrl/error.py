@@ -1,32 +1,54 @@
-"""The two functions that give the errors of any family."""
+"""Per-query, RMS and max error of a strategy, per unit of noise multiplier."""
 
-import functools
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from fl_dpftrl import workloads
-from fl_dpftrl.error import base
-from fl_dpftrl.families import base as strategies
+
+_PREFIX_SUMS = workloads.Workload()
 
 
-@functools.singledispatch
+class Error(NamedTuple):
+  """Standard deviations of the queries' noise where Z has standard deviation 1.
+
+  Attributes:
+    rms: root of the mean square over the queries.
+    max: the largest.
+  """
+
+  rms: float
+  max: float
+
+
+class Mechanism(Protocol):
+  """The errors of a mechanism; `families.base.Strategy` has defaults for both."""
+
+  def error(self, num_rounds: int, workload: workloads.Queries) -> Error:
+    ...
+
+  def per_query_error(
+      self, num_rounds: int, workload: workloads.Queries
+  ) -> np.ndarray:
+    ...
+
+
 def error(
-    strategy: strategies.Strategy,
+    strategy: Mechanism,
     num_rounds: int,
-    workload: workloads.Queries = workloads.Workload(),
-) -> base.Error:
+    workload: workloads.Queries = _PREFIX_SUMS,
+) -> Error:
   """RMS and max error of a strategy; times the sensitivity they are the losses.
 
   Args and errors as of `per_query_error`.
   """
-  return base.from_queries(per_query_error(strategy, num_rounds, workload))
+  return strategy.error(num_rounds, workload)
 
 
-@functools.singledispatch
 def per_query_error(
-    strategy: strategies.Strategy,
+    strategy: Mechanism,
     num_rounds: int,
-    workload: workloads.Queries = workloads.Workload(),
+    workload: workloads.Queries = _PREFIX_SUMS,
 ) -> np.ndarray:
   """Standard deviation of the noise in each query: row norms of B = A N.
 
@@ -42,16 +64,19 @@ def per_query_error(
     ValueError: where the strategy cannot run so many rounds, the workload is
       for another number of rounds, or a matrix would be too large.
   """
-  return dense(strategy, num_rounds, workload)
+  return strategy.per_query_error(num_rounds, workload)
 
 
-def dense(
-    strategy: strategies.Strategy, num_rounds: int, workload: workloads.Queries
-) -> np.ndarray:
-  """`per_query_error` by the whole of N."""
-  strategies.check_num_rounds(strategy, num_rounds)
-  workloads.check_dense(num_rounds)
-  decoder = workload.apply(strategy.noising_matrix(num_rounds))
+def summary(per_query: np.ndarray) -> Error:
+  """RMS and largest of the standard deviations of single queries."""
+  return Error(
+      float(np.sqrt(np.mean(np.square(per_query)))), float(per_query.max())
+  )
+
+
+def row_norms(noising: np.ndarray, workload: workloads.Queries) -> np.ndarray:
+  """Row norms of B = A N for a noising matrix N that is written out."""
+  decoder = workload.apply(noising)
   return np.sqrt(np.einsum('ij,ij->i', decoder, decoder))
 
 

@@ -1,16 +1,23 @@
 """Banded lower-triangular strategies (BandMF)."""
 
 import dataclasses
-from typing import Any, ClassVar
+import math
+from typing import ClassVar
 
 import numpy as np
 import scipy.linalg
 
+from fl_dpftrl import participation
+from fl_dpftrl import workloads
+from fl_dpftrl.families import bands
 from fl_dpftrl.families import base
+from fl_dpftrl.sensitivity import base as sensitivity_lib
+from fl_dpftrl.sensitivity import entries as entries_lib
+from fl_dpftrl.sensitivity import patterns
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Banded:
+class Banded(base.Strategy):
   """A lower-triangular C with num_bands non-zero diagonals.
 
   Attributes:
@@ -60,9 +67,6 @@ class Banded:
   def num_bands(self) -> int:
     return self.coefficients.shape[1]
 
-  def num_noise_rows(self, num_rounds: int) -> int:
-    return num_rounds
-
   def memory_copies(self, num_rounds: int) -> int:
     del num_rounds
     return self.num_bands - 1
@@ -80,23 +84,69 @@ class Banded:
         self.strategy_matrix(num_rounds), np.eye(num_rounds), lower=True
     )
 
-  def parameters(self) -> dict[str, Any]:
-    return {'coefficients': self.coefficients}
+  def column_squares(self, num_rounds: int) -> np.ndarray:
+    """Squared column norms of C, shape [num_rounds]."""
+    base.check_num_rounds(self, num_rounds)
+    squares = np.zeros(num_rounds)
+    for j in range(min(self.num_bands, num_rounds)):
+      squares[: num_rounds - j] += self.coefficients[j:num_rounds, j] ** 2
+    return squares
 
+  def sensitivity(
+      self, schema: participation.MinSep
+  ) -> sensitivity_lib.Sensitivity:
+    """Exact where columns of a pattern do not meet; else as of any X."""
+    if self.num_bands > schema.min_sep and schema.participations > 1:
+      return super().sensitivity(schema)
+    squares = self.column_squares(schema.num_rounds)
+    return sensitivity_lib.Sensitivity(
+        math.sqrt(patterns.worst_sum(squares, schema)), sensitivity_lib.EXACT
+    )
 
-def dense_rows(coefficients: np.ndarray) -> np.ndarray:
-  """Rows of a banded matrix, from the first row's first band to its last.
+  def gram_matrix(self, num_rounds: int) -> np.ndarray:
+    base.check_num_rounds(self, num_rounds)
+    workloads.check_dense(num_rounds)
+    total = np.zeros((num_rounds, num_rounds))
+    for start in range(0, num_rounds, self.num_bands):
+      rows = self.coefficients[start : start + self.num_bands]
+      rows = bands.dense_rows(rows[: num_rounds - start])
+      stop = min(start + self.num_bands, num_rounds)
+      first = max(stop - rows.shape[1], 0)
+      rows = rows[:, rows.shape[1] - (stop - first) :]
+      total[first:stop, first:stop] += rows.T @ rows
+    return total
 
-  Args:
-    coefficients: shape [rows, num_bands]; [r, j] is the entry j left of the
-      diagonal.
+  def gram_entries(self, num_rounds: int) -> entries_lib.Entries:
+    """By the diagonals of X, as many as C has."""
+    base.check_num_rounds(self, num_rounds)
+    coefficients = self.coefficients[:num_rounds]
+    num_bands = min(self.num_bands, num_rounds)
+    diagonals = np.zeros((num_rounds, num_bands))  # [j, l] is X[j − l, j].
+    for lag in range(num_bands):
+      for depth in range(num_bands - lag):
+        rows = np.arange(lag + depth, num_rounds)
+        diagonals[rows - depth, lag] += (
+            coefficients[rows, depth] * coefficients[rows, depth + lag]
+        )
 
-  Returns:
-    Shape [rows, num_bands − 1 + rows]; the last columns are those of these rows.
-  """
-  count, num_bands = coefficients.shape
-  width = count + num_bands - 1
-  # In rows that are longer by one, what was slanted stands upright.
-  upright = np.zeros((count, width + 1))
-  upright[:, :num_bands] = coefficients[:, ::-1]
-  return upright.reshape(-1)[: count * width].reshape(count, width)
+    def of_rounds(rows, columns):
+      lag = np.abs(rows - columns)
+      band = np.minimum(lag, num_bands - 1)
+      entries = diagonals[np.maximum(rows, columns), band]
+      return np.where(lag < num_bands, entries, 0.0)
+
+    return of_rounds
+
+  def per_query_error(
+      self,
+      num_rounds: int,
+      workload: workloads.Queries = workloads.Workload(),
+  ) -> np.ndarray:
+    """In O(n·bands²) and without a dense matrix; see `bands`."""
+    if not isinstance(workload, workloads.Workload):
+      return super().per_query_error(num_rounds, workload)
+    base.check_num_rounds(self, num_rounds)
+    coefficients = self.coefficients[:num_rounds, :num_rounds]
+    return bands.row_norms(
+        bands.multiply(coefficients, bands.inverse_bands(workload, num_rounds))
+    )

@@ -1,8 +1,12 @@
-"""Rows of the inverse of a banded lower-triangular matrix L, by a recurrence.
+"""Banded lower-triangular matrices, held and multiplied by their bands.
 
 The rows y of L⁻¹ Z follow from L y = z: a block of them from a window, the
 num_bands − 1 rows before it. Carried along is the covariance of the window, so
 norms of rows cost O(n·bands²) time, and the inverse is never written out.
+
+A workload of SGD has an inverse with two or three bands: it undoes the momentum,
+the learning rates and the sums. So the inverse of B = A C⁻¹, which is C A⁻¹, is
+banded too, and errors are norms of the rows of the inverse of that.
 """
 
 from typing import Iterator, NamedTuple
@@ -10,9 +14,76 @@ from typing import Iterator, NamedTuple
 import numpy as np
 from scipy.linalg import lapack
 
-from fl_dpftrl.families import banded
+from fl_dpftrl import workloads
 
 _SMALLEST_BLOCK = 64
+
+
+def dense_rows(coefficients: np.ndarray) -> np.ndarray:
+  """Rows of a banded matrix, from the first row's first band to its last.
+
+  Args:
+    coefficients: shape [rows, num_bands]; [r, j] is the entry j left of the
+      diagonal.
+
+  Returns:
+    Shape [rows, num_bands − 1 + rows]; the last columns are those of these rows.
+  """
+  count, num_bands = coefficients.shape
+  width = count + num_bands - 1
+  # In rows that are longer by one, what was slanted stands upright.
+  upright = np.zeros((count, width + 1))
+  upright[:, :num_bands] = coefficients[:, ::-1]
+  return upright.reshape(-1)[: count * width].reshape(count, width)
+
+
+def inverse_bands(workload: workloads.Workload, num_rounds: int) -> np.ndarray:
+  """A⁻¹ = (I − βS) diag(1/η) (I − S), with S the shift by one round.
+
+  Returns:
+    Shape [num_rounds, 2], or 3 with momentum; [t, j] is A⁻¹[t, t − j].
+  """
+  weights = 1.0 / workload.learning_rates(num_rounds)
+  bands = _by_bands(num_rounds, 3 if workload.momentum else 2)
+  bands[:, 0] = weights
+  bands[1:, 1] = -weights[1:]
+  if workload.momentum:
+    bands[1:, 1] -= workload.momentum * weights[:-1]
+    bands[2:, 2] = workload.momentum * weights[1:-1]
+  return bands
+
+
+def multiply(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+  """The product of two banded lower-triangular matrices, in bands.
+
+  Args:
+    left: shape [num_rounds, l]; [t, j] is entry t, t − j, and 0 where t < j.
+    right: shape [num_rounds, r], likewise.
+
+  Returns:
+    Shape [num_rounds, l + r − 1]; its last bands may lie outside the matrix.
+  """
+  num_rounds, num_bands = left.shape
+  product = _by_bands(num_rounds, num_bands + right.shape[1] - 1)
+  for j in range(num_bands):
+    for i in range(right.shape[1]):
+      product[j:, j + i] += left[j:, j] * right[: num_rounds - j, i]
+  return product
+
+
+def multiply_gradient(gradient: np.ndarray, right: np.ndarray) -> np.ndarray:
+  """The gradient in left of what has this gradient in `multiply`'s product."""
+  num_rounds, extra = right.shape
+  result = _by_bands(num_rounds, gradient.shape[1] - extra + 1)
+  for j in range(result.shape[1]):
+    for i in range(extra):
+      result[j:, j] += gradient[j:, j + i] * right[: num_rounds - j, i]
+  return result
+
+
+def _by_bands(num_rounds: int, num_bands: int) -> np.ndarray:
+  """Zeros of shape [num_rounds, num_bands], with each band in one piece."""
+  return np.zeros((num_bands, num_rounds)).T
 
 
 class Block(NamedTuple):
@@ -52,7 +123,7 @@ def blocks(coefficients: np.ndarray) -> Iterator[Block]:
   for start in range(0, num_rounds, size):
     rows = slice(start, min(start + size, num_rounds))
     window, stop = len(covariance), rows.stop
-    matrix = banded.dense_rows(coefficients[rows])[:, most - window :]
+    matrix = dense_rows(coefficients[rows])[:, most - window :]
     inverse, _ = lapack.dtrtri(matrix[:, window:], lower=1)
     transition = -(inverse @ matrix[:, :window])
     joint = np.empty((window + stop - start, window + stop - start))
@@ -112,7 +183,7 @@ def gradient(
 def _from_dense(matrix: np.ndarray, num_bands: int) -> np.ndarray:
   """The bands of rows whose last column is that of the last row's diagonal.
 
-  Undoes `banded.dense_rows`.
+  Undoes `dense_rows`.
   """
   count, width = len(matrix), len(matrix) + num_bands - 1
   flat = np.zeros(count * (width + 1))

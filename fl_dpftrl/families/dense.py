@@ -1,16 +1,23 @@
 """Dense lower-triangular strategies, where nothing smaller describes them."""
 
 import dataclasses
-from typing import Any, ClassVar
+import math
+from typing import ClassVar
 
 import numpy as np
 import scipy.linalg
 
+from fl_dpftrl import participation
 from fl_dpftrl.families import base
+from fl_dpftrl.sensitivity import base as sensitivity_lib
+from fl_dpftrl.sensitivity import gram as gram_lib
+from fl_dpftrl.sensitivity import patterns
+
+_ROUNDING = 1e-12
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Dense:
+class Dense(base.Strategy):
   """A lower-triangular C, entry by entry.
 
   Attributes:
@@ -56,14 +63,6 @@ class Dense:
   def max_rounds(self) -> int | None:
     return self.coefficients.shape[0]
 
-  def num_noise_rows(self, num_rounds: int) -> int:
-    return num_rounds
-
-  def memory_copies(self, num_rounds: int) -> int:
-    """None: a stream draws the rows of Z that it needs again, every round."""
-    del num_rounds
-    return 0
-
   def strategy_matrix(self, num_rounds: int) -> np.ndarray:
     base.check_num_rounds(self, num_rounds)
     return self.coefficients[:num_rounds, :num_rounds].copy()
@@ -73,8 +72,23 @@ class Dense:
         self.strategy_matrix(num_rounds), np.eye(num_rounds), lower=True
     )
 
-  def parameters(self) -> dict[str, Any]:
-    return {'coefficients': self.coefficients}
+  def sensitivity(
+      self, schema: participation.MinSep
+  ) -> sensitivity_lib.Sensitivity:
+    """As of any X; exact also where entries are zero but for rounding.
+
+    Updates at right angles to each other reach the sum of a pattern's diagonal
+    of X, and equal ones the sum of all its entries. Where the bound is no more
+    than that it is exact.
+    """
+    gram = self.gram_matrix(schema.num_rounds)
+    bound = gram_lib.gram_sensitivity(gram, schema)
+    if bound.kind == sensitivity_lib.EXACT:
+      return bound
+    reached = patterns.worst_sum(np.diagonal(gram), schema)
+    if bound.value <= math.sqrt(reached) * (1.0 + _ROUNDING):
+      return sensitivity_lib.Sensitivity(bound.value, sensitivity_lib.EXACT)
+    return bound
 
 
 def from_gram(gram: np.ndarray) -> Dense:

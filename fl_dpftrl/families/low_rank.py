@@ -1,7 +1,7 @@
 """Strategies whose noising matrix is banded plus low rank."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import scipy.linalg
@@ -10,7 +10,7 @@ from fl_dpftrl.families import base
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class LowRank:
+class LowRank(base.Strategy):
   """A lower-triangular N with bands and, below them, a matrix of low rank.
 
   N[t, j] is near[t, t − j] in the bands, where t − j < num_bands, and the
@@ -75,9 +75,6 @@ class LowRank:
   def rank(self) -> int:
     return self.left.shape[1]
 
-  def num_noise_rows(self, num_rounds: int) -> int:
-    return num_rounds
-
   def memory_copies(self, num_rounds: int) -> int:
     """One for each rank: rows of Z in the bands are drawn again."""
     del num_rounds
@@ -97,6 +94,3 @@ class LowRank:
       rows = np.arange(j, num_rounds)
       matrix[rows, rows - j] = self.near[rows, j]
     return matrix
-
-  def parameters(self) -> dict[str, Any]:
-    return {'near': self.near, 'left': self.left, 'right': self.right}

@@ -1,4 +1,4 @@
-"""Errors of banded Toeplitz strategies.
+"""Rows of B = A N of banded Toeplitz strategies.
 
 With columns as they are, B is Toeplitz: its first column, w, says it all. With
 columns normalised for n rounds, that is so of B's rows but the last, whose
@@ -11,11 +11,8 @@ from typing import Iterator
 import numpy as np
 
 from fl_dpftrl import workloads
-from fl_dpftrl.error import base
-from fl_dpftrl.error import dispatch
-from fl_dpftrl.families import banded_toeplitz
-from fl_dpftrl.families import base as strategies
 from fl_dpftrl.families import power_series
+from fl_dpftrl.sensitivity import toeplitz
 
 _CHUNK_ENTRIES = 1 << 20  # float64 values of working memory: 8 MiB
 
@@ -86,7 +83,7 @@ class LateRows:
 
 
 def late_rows(
-    strategy: banded_toeplitz.BandedToeplitz,
+    columns: toeplitz.Columns,
     num_rounds: int,
     workload: workloads.Queries,
     response: np.ndarray,
@@ -95,78 +92,16 @@ def late_rows(
 
   Those of the columns cut short; all of them where A is not Toeplitz.
   """
-  norms = strategy.late_norms()
+  norms, unused = columns.norms, columns.unused
   common, late = 0.0, num_rounds
   if workload.is_toeplitz:
     common = float(norms[-1])
-    unused = (strategy.max_rounds or num_rounds) - num_rounds
     late = min(max(norms.size - 1 - unused, 0), num_rounds)
-  after = (strategy.max_rounds or num_rounds) - num_rounds + np.arange(late)
+  after = unused + np.arange(late)
   return LateRows(
-      power_series.reciprocal(strategy.coefficients, response.size),
+      power_series.reciprocal(columns.coefficients, response.size),
       response,
       norms[np.minimum(after, norms.size - 1)][::-1] - common,
       common,
       workload,
   )
-
-
-@dispatch.per_query_error.register
-def _(
-    strategy: banded_toeplitz.BandedToeplitz,
-    num_rounds: int,
-    workload: workloads.Queries = workloads.Workload(),
-) -> np.ndarray:
-  strategies.check_num_rounds(strategy, num_rounds)
-  squares, late, tail = _squares(strategy, num_rounds, workload)
-  middle = np.empty(0)
-  if squares.size:
-    more = np.arange(1.0, num_rounds - late.size - squares.size + 1.0)
-    middle = squares[-1] + tail * more
-  return np.sqrt(np.concatenate([squares, middle, late]))
-
-
-@dispatch.error.register
-def _(
-    strategy: banded_toeplitz.BandedToeplitz,
-    num_rounds: int,
-    workload: workloads.Queries = workloads.Workload(),
-) -> base.Error:
-  strategies.check_num_rounds(strategy, num_rounds)
-  squares, late, tail = _squares(strategy, num_rounds, workload)
-  # Sums of the squares over the queries; those left out grow by the tail.
-  total, largest = float(squares.sum() + late.sum()), late.max(initial=0.0)
-  if squares.size:
-    more = num_rounds - late.size - squares.size
-    total += more * float(squares[-1]) + tail * 0.5 * more * (more + 1.0)
-    largest = max(largest, float(squares[-1]) + tail * more)
-  queries = num_rounds if workload.is_toeplitz else late.size
-  return base.Error(float(np.sqrt(total / queries)), float(np.sqrt(largest)))
-
-
-def _squares(
-    strategy: banded_toeplitz.BandedToeplitz,
-    num_rounds: int,
-    workload: workloads.Queries,
-) -> tuple[np.ndarray, np.ndarray, float]:
-  """Squared errors of the first queries and of the last, and the step between.
-
-  Those in between, left out of the first, each add the same to the one before.
-  """
-  if not workload.is_toeplitz:
-    workloads.check_dense(num_rounds)
-    response, limit = np.zeros(num_rounds), None
-  else:
-    response, limit = decoder_column(
-        strategy.coefficients, num_rounds, workload
-    )
-  if strategy.max_rounds is None and workload.is_toeplitz:
-    return np.cumsum(np.square(response)), np.empty(0), (limit or 0.0) ** 2
-  rows = late_rows(strategy, num_rounds, workload, response)
-  step = (rows.base * (limit or 0.0)) ** 2
-  if rows.scales.size:
-    late = rows.squares() + step * (num_rounds - response.size)
-  else:
-    late = np.empty(0)
-  early = min(response.size, num_rounds - rows.scales.size)
-  return np.cumsum(np.square(rows.base * response[:early])), late, step

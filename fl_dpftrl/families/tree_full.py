@@ -8,7 +8,18 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy.linalg
 
+from fl_dpftrl import error as error_lib
+from fl_dpftrl import participation
+from fl_dpftrl import workloads
 from fl_dpftrl.families import base
+from fl_dpftrl.families import tree_online
+from fl_dpftrl.sensitivity import base as sensitivity_lib
+from fl_dpftrl.sensitivity import blocks
+from fl_dpftrl.sensitivity import entries
+from fl_dpftrl.sensitivity import gram
+from fl_dpftrl.sensitivity import nested
+
+_GENERAL_ROUNDS = 4096  # up to so many, the bound for any X is computed as well
 
 
 def height_of_tree(round_index: int, num_rounds: int) -> int:
@@ -65,7 +76,7 @@ def node_moments(num_heights: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @dataclasses.dataclass(frozen=True)
-class TreeFull:
+class TreeFull(base.Strategy):
   """Tree aggregation with Honaker's full estimator, B = A T⁺.
 
   T has a row for every complete node of the binary tree over all rounds, and
@@ -111,9 +122,6 @@ class TreeFull:
   def max_rounds(self) -> int | None:
     return self.num_rounds
 
-  def num_noise_rows(self, num_rounds: int) -> int:
-    return num_rounds
-
   def memory_copies(self, num_rounds: int) -> int:
     return num_rounds.bit_length()
 
@@ -156,3 +164,87 @@ class TreeFull:
 
   def parameters(self) -> dict[str, Any]:
     return {} if self.num_rounds is None else {'num_rounds': self.num_rounds}
+
+  def nested_blocks(self, num_rounds: int) -> nested.Block:
+    """The first rounds with the nodes of the whole run over them."""
+    planned = self.planned_rounds(num_rounds)
+    return nested.first_rounds(nested.forest(planned), num_rounds)
+
+  def sensitivity(
+      self, schema: participation.MinSep
+  ) -> sensitivity_lib.Sensitivity:
+    planned = self.planned_rounds(schema.num_rounds)
+    if schema.num_rounds == planned:
+      return tree_online.TreeOnline().sensitivity(schema)
+    # A run that ends early has had part of the rows of C: no more than all.
+    whole = nested.block_sensitivity(
+        self.nested_blocks(schema.num_rounds), schema.as_min_sep()
+    )
+    bound = sensitivity_lib.Sensitivity(
+        whole.value, sensitivity_lib.UPPER_BOUND
+    )
+    if schema.num_rounds > _GENERAL_ROUNDS:
+      return bound
+    matrix = self.gram_matrix(schema.num_rounds)
+    return sensitivity_lib.better(bound, gram.gram_sensitivity(matrix, schema))
+
+  def repeated_sensitivity(
+      self, block_rounds: int, schema: participation.MinSep
+  ) -> sensitivity_lib.Sensitivity:
+    found = nested.repeated_sensitivity(
+        self.nested_blocks, block_rounds, schema
+    )
+    if all(
+        self.planned_rounds(size) == size
+        for size in set(blocks.sizes(schema.num_rounds, block_rounds))
+    ):
+      return found
+    return sensitivity_lib.Sensitivity(
+        found.value, sensitivity_lib.UPPER_BOUND
+    )
+
+  def gram_matrix(self, num_rounds: int) -> np.ndarray:
+    if self.planned_rounds(num_rounds) == num_rounds:
+      return tree_online.TreeOnline().gram_matrix(num_rounds)
+    return super().gram_matrix(num_rounds)
+
+  def gram_entries(self, num_rounds: int) -> entries.Entries:
+    if self.planned_rounds(num_rounds) == num_rounds:
+      return tree_online.TreeOnline().gram_entries(num_rounds)
+    return super().gram_entries(num_rounds)
+
+  def per_query_error(
+      self,
+      num_rounds: int,
+      workload: workloads.Queries = workloads.Workload(),
+  ) -> np.ndarray:
+    """In O(n): the variances of a tree's prefix sums are nearly its halves'."""
+    planned = self.planned_rounds(num_rounds)
+    if not error_lib.is_prefix_sums(workload):
+      return super().per_query_error(num_rounds, workload)
+    heights = [
+        height
+        for height in reversed(range(planned.bit_length()))
+        if planned >> height & 1
+    ]
+    totals, _ = node_moments(planned.bit_length())
+    within = _prefix_variances(heights[0])
+    variances, before = [], 0.0
+    for height in heights:
+      variances.append(before + within[height])
+      before += totals[height]
+    return np.sqrt(np.concatenate(variances)[:num_rounds])
+
+
+def _prefix_variances(height: int) -> list[np.ndarray]:
+  """For trees of each height, the variances of their prefix sums."""
+  totals, _ = node_moments(height + 1)
+  variances = [np.ones(1)]
+  for h in range(height):
+    half = variances[-1]
+    apart = np.concatenate([half, totals[h] + half])
+    # The node over both halves: of the prefix and the whole, the covariance is
+    # in proportion to the rounds that they share.
+    covariance = totals[h] / 2.0**h * np.arange(1, 2 * half.size + 1)
+    variances.append(apart - covariance**2 / (1.0 + 2.0 * totals[h]))
+  return variances

@@ -1,12 +1,19 @@
 """Binary trees over the rounds, estimated online."""
 
 import dataclasses
+import math
 import operator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Iterator
 
 import numpy as np
 
+from fl_dpftrl import error as error_lib
+from fl_dpftrl import participation
+from fl_dpftrl import workloads
 from fl_dpftrl.families import base
+from fl_dpftrl.sensitivity import base as sensitivity_lib
+from fl_dpftrl.sensitivity import entries
+from fl_dpftrl.sensitivity import nested
 
 
 def first_node(round_index: int) -> int:
@@ -64,7 +71,7 @@ def row_norm(round_index: int, num_nodes: int) -> float:
 
 
 @dataclasses.dataclass(frozen=True)
-class TreeOnline:
+class TreeOnline(base.Strategy):
   """Tree aggregation with Honaker's online estimator.
 
   C has a row for every complete node of the binary tree, in the order in which
@@ -155,3 +162,114 @@ class TreeOnline:
     if self.completed_after is None:
       return {}
     return {'completed_after': self.completed_after}
+
+  def nested_blocks(self, num_rounds: int) -> nested.Block:
+    """The rounds with the nodes over them: complete trees side by side."""
+    base.check_num_rounds(self, num_rounds)
+    if num_rounds == self.completed_after:
+      tops = nested.trees((num_rounds - 1).bit_length())
+      return nested.first_rounds(tops[-1], num_rounds)
+    return nested.forest(num_rounds)
+
+  def sensitivity(
+      self, schema: participation.MinSep
+  ) -> sensitivity_lib.Sensitivity:
+    base.check_num_rounds(self, schema.num_rounds)
+    if isinstance(schema, participation.FixedSeparation):
+      square = _worst_of_fixed_separation(self, schema)
+      return sensitivity_lib.Sensitivity(
+          math.sqrt(square), sensitivity_lib.EXACT
+      )
+    block = self.nested_blocks(schema.num_rounds)
+    return nested.block_sensitivity(block, schema)
+
+  def repeated_sensitivity(
+      self, block_rounds: int, schema: participation.MinSep
+  ) -> sensitivity_lib.Sensitivity:
+    return nested.repeated_sensitivity(
+        self.nested_blocks, block_rounds, schema
+    )
+
+  def gram_matrix(self, num_rounds: int) -> np.ndarray:
+    """X counts the nodes that hold both rounds."""
+    base.check_num_rounds(self, num_rounds)
+    workloads.check_dense(num_rounds)
+    total = np.zeros((num_rounds, num_rounds))
+    for ids in _node_ids(self, num_rounds, np.arange(num_rounds)):
+      starts = np.flatnonzero(np.diff(ids, prepend=-2))
+      for start, end in zip(starts, [*starts[1:], num_rounds]):
+        if ids[start] >= 0:
+          total[start:end, start:end] += 1.0
+    return total
+
+  def gram_entries(self, num_rounds: int) -> entries.Entries:
+    base.check_num_rounds(self, num_rounds)
+
+    def of_rounds(rows, columns):
+      both = zip(
+          _node_ids(self, num_rounds, rows),
+          _node_ids(self, num_rounds, columns),
+      )
+      return sum((i == j) & (i >= 0) for i, j in both).astype(np.float64)
+
+    return of_rounds
+
+  def per_query_error(
+      self,
+      num_rounds: int,
+      workload: workloads.Queries = workloads.Workload(),
+  ) -> np.ndarray:
+    if not error_lib.is_prefix_sums(workload):
+      return super().per_query_error(num_rounds, workload)
+    base.check_num_rounds(self, num_rounds)
+    # A prefix is tiled by a complete node for each bit of its length, and the
+    # variance of a node's estimate is the weight of its own noise.
+    lengths, variance = np.arange(1, num_rounds + 1), np.zeros(num_rounds)
+    for height in range(num_rounds.bit_length()):
+      variance += (lengths >> height & 1) * own_weight(height)
+    if num_rounds == self.completed_after:
+      last = num_rounds - 1
+      root = own_weights(last, self.nodes_completed(last))[-1]
+      variance[last] = root
+    return np.sqrt(variance)
+
+
+def _node_ids(
+    strategy: TreeOnline, num_rounds: int, rounds: np.ndarray
+) -> Iterator[np.ndarray]:
+  """For each height, the node over each round; −1 where C has no such row."""
+  completed = num_rounds == strategy.completed_after
+  last = num_rounds - 1 if completed else num_rounds
+  for height in range(last.bit_length() + completed):
+    ids = rounds >> height
+    yield ids if completed else np.where(
+        (ids + 1) << height <= num_rounds, ids, -1
+    )
+
+
+def _worst_of_fixed_separation(
+    strategy: TreeOnline, schema: participation.FixedSeparation
+) -> int:
+  """Largest ‖C u‖² over runs of rounds min_sep apart, in O(n log n)."""
+  num_rounds, count = schema.num_rounds, schema.participations
+  rounds = np.arange(num_rounds)
+  remainders = rounds % schema.min_sep
+  order = np.argsort(remainders, kind='stable')
+  remainders = remainders[order]
+  # Patterns from `rounds` to `last` in this order, as long as they can be.
+  last = np.searchsorted(remainders, remainders, side='right') - 1
+  last = np.minimum(last, rounds + count - 1)
+  totals = np.zeros(num_rounds, np.int64)
+  for ids in _node_ids(strategy, num_rounds, order):
+    new = np.diff(remainders, prepend=-1) != 0
+    new |= np.diff(ids, prepend=-2) != 0
+    run, starts = np.cumsum(new) - 1, np.flatnonzero(new)
+    ends = np.append(starts[1:], num_rounds)
+    counted = ids >= 0
+    squares = np.cumsum((ends - starts) ** 2 * counted[starts])
+    within = (last - rounds + 1) ** 2 * counted
+    across = (ends[run] - rounds) ** 2 * counted
+    across += (last - starts[run[last]] + 1) ** 2 * counted[last]
+    across += squares[run[last] - 1] - squares[run]
+    totals += np.where(run == run[last], within, across)
+  return int(totals.max())

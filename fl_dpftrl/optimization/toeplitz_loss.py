@@ -109,7 +109,9 @@ def rows_error(
     # Far from overflow, also when squared, summed, or filtered once more.
     if not np.abs(response).max() < 1e100:
       return math.inf, coefficients
-    late = toeplitz_rows.late_rows(strategy, num_rounds, workload, response)
+    late = toeplitz_rows.late_rows(
+        strategy.columns(num_rounds), num_rounds, workload, response
+    )
     early = num_rounds - late.scales.size
     squares = late.base**2 * np.cumsum(np.square(response[:early]))
     if late.scales.size:

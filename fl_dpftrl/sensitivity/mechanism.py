@@ -1,16 +1,27 @@
-"""The one function that gives the sensitivity of any family."""
+"""The questions that these algorithms put to a mechanism of any family."""
 
-import functools
+import math
+from typing import Protocol
+
+import numpy as np
 
 from fl_dpftrl import participation
-from fl_dpftrl.families import base as strategies
 from fl_dpftrl.sensitivity import base
-from fl_dpftrl.sensitivity import gram
 
 
-@functools.singledispatch
+class Mechanism(Protocol):
+  """A mechanism as seen from here; `families.base.Strategy` has defaults."""
+
+  def sensitivity(self, schema: participation.MinSep) -> base.Sensitivity:
+    ...
+
+  def gram_matrix(self, num_rounds: int) -> np.ndarray:
+    ...
+
+
+
 def sensitivity(
-    strategy: strategies.Strategy, schema: participation.MinSep
+    strategy: Mechanism, schema: participation.MinSep
 ) -> base.Sensitivity:
   """The sensitivity of a strategy under a participation schema.
 
@@ -19,11 +30,23 @@ def sensitivity(
   otherwise an upper bound.
 
   Raises:
-    ValueError: where the schema has more rounds than the strategy can run.
-
-  Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization,
-  section 4 and algorithm VecSens; see `gram_sensitivity`.
+    ValueError: where the schema has more rounds than the strategy can run, or
+      a family answers with what is no sensitivity.
   """
-  return gram.gram_sensitivity(
-      gram.gram_matrix(strategy, schema.num_rounds), schema
-  )
+  found = strategy.sensitivity(schema)
+  if found.kind not in base.KINDS or not 0.0 <= found.value < math.inf:
+    raise ValueError(
+        f'the sensitivity of {type(strategy).__name__} must be a finite number'
+        f' with one of the kinds {", ".join(base.KINDS)}, got {found!r}'
+    )
+  return found
+
+
+def gram_matrix(strategy: Mechanism, num_rounds: int) -> np.ndarray:
+  """X = CᵀC, shape [num_rounds, num_rounds].
+
+  Raises:
+    ValueError: where num_rounds is more than the strategy can run, or too many
+      for a dense matrix.
+  """
+  return strategy.gram_matrix(num_rounds)
