@@ -86,7 +86,7 @@ def check(schema, strategy, tolerance):
   for most_gram_rounds in (0, 1024):  # with the bound on any X and without
     with pytest.MonkeyPatch.context() as patch:
       patch.setattr(
-          toeplitz_sensitivity, '_MOST_GRAM_ROUNDS', most_gram_rounds
+          banded_toeplitz, '_MOST_GRAM_ROUNDS', most_gram_rounds
       )
       value, kind = sensitivity.sensitivity(strategy, schema)
     assert value >= truth * (1 - 1e-9)
@@ -167,7 +167,7 @@ def test_the_root_is_taken_once():
   rooted = max(np.sqrt(inner)[p].sum() for p in patterns(schema))
   assert math.sqrt(rooted) < 0.5 * truth
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(toeplitz_sensitivity, '_MOST_GRAM_ROUNDS', 0)
+    patch.setattr(banded_toeplitz, '_MOST_GRAM_ROUNDS', 0)
     value, kind = sensitivity.sensitivity(strategy, schema)
   assert kind == 'upper_bound'
   assert value >= truth
