@@ -22,11 +22,13 @@ _HOMES = {
     'NoiseByReferenceFactory': 'fl_dpftrl.aggregators.by_reference',
     'RowServer': 'fl_dpftrl.noise.engine',
     'Stamped': 'fl_dpftrl.families.stamped',
+    'Strategy': 'fl_dpftrl.families.base',
     'TreeFull': 'fl_dpftrl.families.tree_full',
     'TreeOnline': 'fl_dpftrl.families.tree_online',
     'account': 'fl_dpftrl.accounting',
     'calibrate': 'fl_dpftrl.accounting',
     'load_strategy': 'fl_dpftrl.catalogue',
+    'register': 'fl_dpftrl.families.registry',
 }
 _ROOMS = ('accounting', 'catalogue', 'error', 'sensitivity', 'workloads')
 

@@ -88,6 +88,11 @@ def _given(name: str) -> Contender:
   label, equals, path = name.partition('=')
   if not (equals and label) or pathlib.Path(name).is_file():
     label, path = '', name
+  if path in catalogue.parameter_free():
+    strategy = catalogue.load_strategy(path)
+    return Contender(
+        label or path, strategy.family, lambda schema, **kwargs: strategy
+    )
   try:
     file = catalogue.load(path)
   except ValueError as e:

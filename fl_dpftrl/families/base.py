@@ -28,9 +28,12 @@ class Strategy(abc.ABC):
 
   Attributes:
     family: the name under which the registry and strategy files know it.
+    max_rounds: the most rounds it can run; None where it can go on for ever.
+      An attribute or a property.
   """
 
   family: ClassVar[str]
+  max_rounds: int | None = None
 
   @abc.abstractmethod
   def strategy_matrix(self, num_rounds: int) -> np.ndarray:
@@ -39,11 +42,6 @@ class Strategy(abc.ABC):
   @abc.abstractmethod
   def noising_matrix(self, num_rounds: int) -> np.ndarray:
     """N, of shape [num_rounds, num_noise_rows(num_rounds)]."""
-
-  @property
-  def max_rounds(self) -> int | None:
-    """The most rounds it can run; None where it can go on for ever."""
-    return None
 
   def num_noise_rows(self, num_rounds: int) -> int:
     """Rows of Z that the first num_rounds rounds use."""
@@ -99,6 +97,7 @@ class Strategy(abc.ABC):
         many for a dense matrix.
     """
     workloads.check_dense(num_rounds)
+    check_num_rounds(self, num_rounds)
     matrix = self.strategy_matrix(num_rounds)
     return matrix.T @ matrix
 
