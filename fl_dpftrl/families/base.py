@@ -14,6 +14,9 @@ from fl_dpftrl.sensitivity import blocks
 from fl_dpftrl.sensitivity import entries
 from fl_dpftrl.sensitivity import gram
 
+_CHECKED_ROUNDS = 1024
+_ROUNDING = 1e-6
+
 
 class Strategy(abc.ABC):
   """An immutable strategy matrix C with its noising matrix N, in float64.
@@ -139,4 +142,28 @@ def check_num_rounds(strategy: Strategy, num_rounds: int) -> None:
     raise ValueError(
         f'num_rounds={num_rounds} is beyond the {strategy.max_rounds} rounds'
         f' that this {strategy.family} strategy was made for'
+    )
+
+
+def check_undoes(strategy: Strategy, noising: np.ndarray) -> None:
+  """Raises ValueError unless N C = 1, to rounding, over the first rounds.
+
+  What a run releases is then A (x + N Z) = A N (C x + Z), which hides as much
+  of x as C's sensitivity says. With another N, no figure of C says anything.
+
+  Args:
+    strategy: C.
+    noising: N of all its rounds.
+  """
+  num_rounds = min(len(noising), _CHECKED_ROUNDS)
+  rows = strategy.num_noise_rows(num_rounds)
+  matrix, own = strategy.strategy_matrix(num_rounds), noising[:num_rounds, :rows]
+  shapes = matrix.shape == own.T.shape == (rows, num_rounds)
+  if not shapes or noising[:num_rounds, rows:].any() or not (
+      np.abs(own @ matrix - np.eye(num_rounds))
+      <= _ROUNDING * (np.abs(own) @ np.abs(matrix))
+  ).all():
+    raise ValueError(
+        f'noising_matrix of {strategy.family} does not undo its strategy_matrix,'
+        ' so its noise would not be what its sensitivity is computed for'
     )

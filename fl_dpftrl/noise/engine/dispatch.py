@@ -71,10 +71,11 @@ def recomputed(
   For any family. Row t draws as many rows of Z as row t of N has entries.
 
   Raises:
-    ValueError: where the strategy has fewer rows.
+    ValueError: where the strategy has fewer rows, or N does not undo C.
   """
   strategies.check_num_rounds(strategy, num_rounds)
   noising = strategy.noising_matrix(num_rounds)
+  strategies.check_undoes(strategy, noising)
 
   def step(t):
     (needed,) = np.nonzero(noising[t])
