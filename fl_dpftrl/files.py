@@ -1,41 +1,50 @@
-"""Files that are either the old or the new, never something between."""
+"""Files that are either the old or the new, never something between.
+
+What tells of single devices, or would help to undo the noise, is private: only
+its owner may read it. Everything else is readable as the umask says. Each
+writer says which of the two its file is, and only this module sets permissions.
+"""
 
 from collections.abc import Iterator
 import contextlib
 import fcntl
 import os
 import pathlib
-import tempfile
+import secrets
 
 TEMPORARY_PREFIX = '.writing-'
 
 
 def write_durably(
-    path: str | os.PathLike[str], content: bytes, *, mode: int = 0o644
+    path: str | os.PathLike[str], content: bytes, *, private: bool = False
 ) -> None:
   """Replaces a file's content in one step that survives a loss of power.
 
   Args:
     path: its folder must exist.
     content: the new content.
-    mode: permissions, whatever the umask.
+    private: whether only its owner may read it, as in `replacing`.
 
   Raises:
     OSError: where it cannot be written; the old content is then still there.
   """
-  with replacing(path, mode=mode) as temporary:
+  with replacing(path, private=private) as temporary:
     temporary.write_bytes(content)
 
 
 @contextlib.contextmanager
 def replacing(
-    path: str | os.PathLike[str], *, mode: int = 0o644, durable: bool = True
+    path: str | os.PathLike[str],
+    *,
+    private: bool = False,
+    durable: bool = True,
 ) -> Iterator[pathlib.Path]:
   """A temporary file that becomes the file where the block ends without error.
 
   Args:
     path: its folder must exist.
-    mode: permissions, whatever the umask.
+    private: whether only its owner may read and write it, whatever the umask;
+      other files have the permissions that the umask leaves.
     durable: whether it must survive a loss of power; waiting for that takes
       time.
 
@@ -43,12 +52,16 @@ def replacing(
     OSError: where it cannot be written; the old content is then still there.
   """
   path = pathlib.Path(path)
-  handle, name = tempfile.mkstemp(dir=path.parent, prefix=TEMPORARY_PREFIX)
-  temporary = pathlib.Path(name)
+  temporary = path.with_name(TEMPORARY_PREFIX + secrets.token_hex(8))
+  # The system applies the umask, which a process can only read by changing it.
+  handle = os.open(
+      temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666
+  )
   try:
     try:
       yield temporary
-      os.fchmod(handle, mode)
+      if private:
+        os.fchmod(handle, 0o600)
       if durable:
         os.fsync(handle)
     finally:

@@ -6,26 +6,51 @@ import pytest
 from fl_dpftrl import files
 
 
-@pytest.mark.parametrize('mode', [0o600, 0o644])
-def test_mode_does_not_depend_on_the_umask(tmp_path, mode):
-  old = os.umask(0o077)
-  try:
-    files.write_durably(tmp_path / 'file', b'content', mode=mode)
-  finally:
-    os.umask(old)
+def mode(path):
+  return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture(name='umask', params=[0o022, 0o077, 0o007])
+def fixture_umask(request):
+  old = os.umask(request.param)
+  yield request.param
+  os.umask(old)
+
+
+def test_private_files_are_the_owners_alone(tmp_path, umask):
+  del umask
+  files.write_durably(tmp_path / 'file', b'content', private=True)
   assert (tmp_path / 'file').read_bytes() == b'content'
-  assert stat.S_IMODE((tmp_path / 'file').stat().st_mode) == mode
+  assert mode(tmp_path / 'file') == 0o600
+
+
+def test_other_files_honour_the_umask(tmp_path, umask):
+  files.write_durably(tmp_path / 'file', b'content')
+  with files.replacing(tmp_path / 'other', durable=False) as temporary:
+    temporary.write_bytes(b'more')
+  assert (tmp_path / 'other').read_bytes() == b'more'
+  assert mode(tmp_path / 'file') == mode(tmp_path / 'other') == 0o666 & ~umask
+
+
+def test_a_file_that_was_open_to_all_becomes_private(tmp_path):
+  path = tmp_path / 'file'
+  path.write_bytes(b'old')
+  path.chmod(0o644)
+  with files.replacing(path, private=True) as temporary:
+    assert mode(temporary) == 0o600  # before there is anything to read
+    temporary.write_bytes(b'new')
+  assert (mode(path), path.read_bytes()) == (0o600, b'new')
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
   path = tmp_path / 'file'
-  files.write_durably(path, b'old', mode=0o600)
+  files.write_durably(path, b'old', private=True)
 
   def fail(*_):
     raise OSError('disk full')
 
   monkeypatch.setattr(os, 'replace', fail)
   with pytest.raises(OSError, match='disk full'):
-    files.write_durably(path, b'new', mode=0o600)
+    files.write_durably(path, b'new', private=True)
   assert path.read_bytes() == b'old'
   assert list(tmp_path.iterdir()) == [path]

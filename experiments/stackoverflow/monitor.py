@@ -9,9 +9,9 @@ from typing import Any, TextIO
 
 import tensorflow as tf
 
+from fl_dpftrl import rounding
 from fl_dpftrl.learning import checkpoints
 from fl_dpftrl.learning import metrics
-from fl_dpftrl.logs import page
 
 # Columns that differ between two runs of the same flags.
 WALL_CLOCK_COLUMNS = ('seconds',)
@@ -82,7 +82,7 @@ class Monitor:
       accuracy = 100.0 * self._evaluation['validation/accuracy']
       parts.append(f'validation accuracy {accuracy:.2f} %')
     if 'epsilon' in self._evaluation:
-      epsilon = page.rounded(self._evaluation['epsilon'], up=True)
+      epsilon = rounding.up(self._evaluation['epsilon'])
       parts.append(f'ε so far {epsilon}')
     if done > self._began_at:
       left = (now - self._began) / (done - self._began_at)

@@ -14,14 +14,15 @@ from experiments.stackoverflow import datasets
 from experiments.stackoverflow import plot
 from experiments.stackoverflow import setting
 from fl_dpftrl import files
+from fl_dpftrl import messages
 from fl_dpftrl import participation
+from fl_dpftrl import rounding
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.families import base
 from fl_dpftrl.learning import checkpoints
 from fl_dpftrl.learning import loop
 from fl_dpftrl.learning import metrics
 from fl_dpftrl.logs import identity
-from fl_dpftrl.logs import page
 from fl_dpftrl.logs import replay as replay_lib
 from fl_dpftrl.logs import report
 from fl_dpftrl.logs import schema as log_schema
@@ -29,6 +30,7 @@ from fl_dpftrl.logs import shards
 from fl_dpftrl.simulation import cohorts
 
 SUMMARY_NAME = 'summary.json'
+_LONGEST = 1000  # characters of a line
 NO_NOISE = 'noise is off (noise_multiplier 0)'
 NOISE_SEED = (
     'the noise seed was given, so whoever knows it can remove the noise'
@@ -162,7 +164,7 @@ def write(
       ),
       **facts,
   )
-  _write_json(folder / 'privacy.json', statement)
+  _write_json(folder / 'privacy.json', statement, private=True)
   report.write_report(
       folder / 'privacy.html', statement, setting=_report_setting(outcome)
   )
@@ -171,8 +173,9 @@ def write(
       folder / 'accuracy.png',
       title=(
           f'{hparams.dataset}: {outcome.strategy.family}, σ ='
-          f' {hparams.noise_multiplier:g}, n = {statement["num_rounds"]}, k ='
-          f' {statement["max_participations"]}, b = {statement["min_sep"]}'
+          f' {rounding.exact(hparams.noise_multiplier)}, n ='
+          f' {statement["num_rounds"]}, k = {statement["max_participations"]},'
+          f' b = {statement["min_sep"]}'
       ),
       without_noise=(
           None if isinstance(without_noise, str) else without_noise
@@ -198,9 +201,11 @@ def write(
   return _summary(outcome)
 
 
-def _write_json(path: pathlib.Path, content: Any) -> None:
+def _write_json(
+    path: pathlib.Path, content: Any, *, private: bool = False
+) -> None:
   text = json.dumps(content, indent=2, allow_nan=False, default=str)
-  files.write_durably(path, (text + '\n').encode())
+  files.write_durably(path, (text + '\n').encode(), private=private)
 
 
 def replay_command(hparams: configuration.Hparams, folder: pathlib.Path) -> str:
@@ -284,8 +289,8 @@ def _summary(outcome: Outcome) -> str:
       (
           'Noise',
           f'{outcome.strategy.family}, noise multiplier σ ='
-          f' {hparams.noise_multiplier:g}, sensitivity'
-          f' {page.rounded(worst["sensitivity"], up=True)}'
+          f' {rounding.exact(hparams.noise_multiplier)}, sensitivity'
+          f' {rounding.up(worst["sensitivity"])}'
           f' ({worst["sensitivity_kind"].replace("_", " ")})',
       ),
       ('Guarantee of this run', _guarantee(hparams, worst)),
@@ -300,9 +305,9 @@ def _summary(outcome: Outcome) -> str:
     lines.append((
         '  hypothetical deployment',
         f'report goal {other["report_goal"]:,}, population'
-        f' {other["population"]:,}, σ = {other["noise_multiplier"]:.4g}: ρ ='
-        f' {page.rounded(other["rho"], up=True)}, ε ='
-        f' {page.rounded(other["epsilon"], up=True)}',
+        f' {other["population"]:,}, σ ='
+        f' {rounding.up(other["noise_multiplier"])}: ρ ='
+        f' {rounding.up(other["rho"])}, ε = {rounding.up(other["epsilon"])}',
     ))
   for name, what in (
       ('privacy.html', 'Report'),
@@ -314,7 +319,10 @@ def _summary(outcome: Outcome) -> str:
     lines.append((what, str(outcome.folder / name)))
   lines.append(('Check it', replay_command(hparams, outcome.folder)))
   width = max(len(name) for name, _ in lines) + 2
-  return '\n'.join(f'{name:<{width}}{text}' for name, text in lines)
+  return '\n'.join(
+      f'{name:<{width}}{messages.one_line(text, limit=_LONGEST)}'
+      for name, text in lines
+  )
 
 
 def _guarantee(
@@ -324,9 +332,9 @@ def _guarantee(
   if reason is not None:
     return f'none: {reason}'
   return (
-      f'ρ = {page.rounded(worst["rho"], up=True)}, ε ='
-      f' {page.rounded(worst["epsilon"], up=True)} at δ ='
-      f' {hparams.delta:g} (zero-out adjacency)'
+      f'ρ = {rounding.up(worst["rho"])}, ε ='
+      f' {rounding.up(worst["epsilon"])} at δ ='
+      f' {rounding.exact(hparams.delta)} (zero-out adjacency)'
   )
 
 

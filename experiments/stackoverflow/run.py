@@ -21,6 +21,7 @@ from fl_dpftrl.learning import checkpoints
 from fl_dpftrl.learning import loop
 from fl_dpftrl.learning import metrics
 from fl_dpftrl.learning import process as process_lib
+from fl_dpftrl import messages
 from fl_dpftrl import schedules
 from fl_dpftrl.learning import remote
 from fl_dpftrl.learning import served
@@ -53,7 +54,9 @@ def run(
     ValueError: for flags that do not fit the data or each other, and where the
       run in the folder cannot go on.
   """
-  say = lambda line: print(line, file=sys.stderr, flush=True)
+  say = lambda line: print(
+      messages.one_line(line), file=sys.stderr, flush=True
+  )
   dataset = datasets.load(
       hparams.dataset,
       seed=hparams.seed,
@@ -78,13 +81,17 @@ def run(
   worker = (
       remote.use_remote_workers(machines.workers, say)
       if machines.workers
-      else workers.use_local_worker(machines.concurrent_clients)
+      else workers.use_local_worker(machines.concurrent_clients, warn=say)
   )
+  # TensorFlow sets no permissions, and what it writes here is unprotected.
+  events = folder / TENSORBOARD_NAME
+  events.mkdir(mode=0o700, exist_ok=True)
+  events.chmod(0o700)
   try:
     table = metrics.MetricsTable(folder / METRICS_NAME)
     monitor = monitor_lib.Monitor(
         table=table,
-        writer=tf.summary.create_file_writer(str(folder / TENSORBOARD_NAME)),
+        writer=tf.summary.create_file_writer(str(events)),
         num_rounds=hparams.num_rounds,
         rounds_per_evaluation=hparams.rounds_per_evaluation,
         evaluate=lambda weights: model_lib.evaluate(

@@ -23,6 +23,7 @@ from absl import logging
 
 from experiments.stackoverflow import configuration
 from fl_dpftrl import files
+from fl_dpftrl import messages
 from fl_dpftrl.noise.engine import shards
 
 _OUTPUT_DIR = flags.DEFINE_string(
@@ -91,7 +92,7 @@ def main(argv: list[str]) -> None:
 
 
 def _fail(error: Exception, status: int = 2) -> NoReturn:
-  sys.stderr.write(f'train: {" ".join(str(error).split())}\n')
+  sys.stderr.write(messages.one_line(f'train: {error}') + '\n')
   sys.exit(status)
 
 

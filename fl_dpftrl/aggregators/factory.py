@@ -10,6 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl.aggregators import clipping
+from fl_dpftrl.aggregators import inner_sum
 from fl_dpftrl.aggregators import state_size
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.noise import base as noise_base
@@ -75,9 +76,13 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     clip_norm: L2 bound on an update, positive.
     report_goal: updates that a round needs, the fixed divisor of the sum.
     zeroing_norm: L∞ norm above which an update is zeroed; None for no limit.
-    inner_factory: sums the bounded updates, such as by secure aggregation; None
-      for `tff.aggregators.SumFactory`. It must not change what it sums: what it
-      adds to sensitivity is not accounted for.
+    inner_factory: sums the bounded updates; None for
+      `tff.aggregators.SumFactory`. Any other has to sum known updates when the
+      process is created: a mean is refused, which would divide twice. For secure
+      aggregation give `tff.aggregators.SecureSumFactory(clip_norm)`, with a
+      float: no coordinate exceeds clip_norm, wider bounds waste precision, and
+      narrower ones cut updates. It must not add to what it sums: what that
+      adds to sensitivity is not accounted for, and neither is rounding.
     noise_seed: None for a secret seed, fresh from the operating system with
       each `initialize()`. A number makes the noise repeatable, for tests, and
       voids the guarantee.
@@ -119,6 +124,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
           ' tff.aggregators.UnweightedAggregationFactory, got'
           f' {self.inner_factory!r}'
       )
+    inner_sum.check_no_mean(self.inner_factory)
 
   def noise_stream(self, value_type: tff.Type) -> noise_base.NoiseStream:
     """The noise that is added to sums of updates of a type.
@@ -193,9 +199,15 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     return skip
 
   def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
-    """Builds the process for updates of a type; raises as `noise_stream`."""
+    """Builds the process for updates of a type.
+
+    Raises:
+      ValueError: as `noise_stream`, and unless inner_factory sums.
+    """
     stream = self.noise_stream(value_type)
-    inner_process = self.inner_factory.create(value_type)
+    inner_process = inner_sum.create(
+        self.inner_factory, value_type, self.clip_norm
+    )
     init_noise = tff.tensorflow.computation(stream.init)
 
     @tff.tensorflow.computation(value_type)

@@ -93,7 +93,7 @@ class CheckpointFolder:
     buffer = io.BytesIO()
     np.savez(buffer, about=np.asarray(json.dumps(about)), **leaves)
     files.write_durably(
-        self._path(checkpoint.num_rounds), buffer.getvalue(), mode=0o600
+        self._path(checkpoint.num_rounds), buffer.getvalue(), private=True
     )
     for old in self._stored()[: -self._keep]:
       self._path(old).unlink()
@@ -161,5 +161,5 @@ class CheckpointFolder:
     files.write_durably(
         self._mark,
         json.dumps({'num_rounds': num_rounds}).encode(),
-        mode=0o600,
+        private=True,
     )

@@ -73,7 +73,7 @@ class MetricsTable:
     writer = csv.DictWriter(text, columns or [_ROUND], lineterminator='\n')
     writer.writeheader()
     writer.writerows(self._rows[r] for r in self.rounds)
-    files.write_durably(self._path, text.getvalue().encode())
+    files.write_durably(self._path, text.getvalue().encode(), private=True)
 
 
 def write_tensorboard(

@@ -28,12 +28,14 @@ class Log:
     num_rounds: n, rows of noise consumed.
     warnings: what a reader should know, in lines.
     in_memory: whether there are no files.
+    num_rounds_assumed: whether nothing but the last round tells of num_rounds.
   """
 
   shards: tuple[shards_lib.Shard, ...]
   num_rounds: int
   warnings: tuple[str, ...] = ()
   in_memory: bool = False
+  num_rounds_assumed: bool = False
 
   @property
   def id_type(self) -> pa.DataType:
@@ -95,7 +97,7 @@ def read_log(
   for shard in shards[1:]:
     _check_agreement(shards[0], shard)
   n, warnings = _num_rounds(shards, num_rounds)
-  return Log(shards, n, tuple(warnings))
+  return Log(shards, n, tuple(warnings), num_rounds_assumed=bool(warnings))
 
 
 def of_table(table: pa.Table, *, num_rounds: int) -> Log:

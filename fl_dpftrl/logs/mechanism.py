@@ -2,6 +2,7 @@
 
 from typing import Any, Mapping
 
+from fl_dpftrl import rounding
 from fl_dpftrl.logs import page
 from fl_dpftrl.logs import setting as setting_lib
 
@@ -16,7 +17,9 @@ def mechanism(
   def known(value: str | float | None) -> str:
     if value is None:
       return _UNKNOWN
-    return value if isinstance(value, str) else f'{value:,.9g}'
+    if isinstance(value, int):
+      return f'{value:,}'
+    return value if isinstance(value, str) else rounding.exact(value)
 
   items = [
       ('data', known(setting.dataset)),
@@ -30,7 +33,11 @@ def mechanism(
   several = 'runs' in statement
   if not several:
     items += [
-        ('strategy', known(setting.strategy)),
+        *(
+            [('strategy', known(setting.strategy))]
+            if statement.get('confidential', True)
+            else []
+        ),
         ('family', statement['strategy']['family']),
         (
             'noise multiplier, std(Z) / clip norm',
@@ -63,7 +70,7 @@ def _runs(statement: Mapping[str, Any]) -> page.Html:
         facts['strategy']['family'],
         _multipliers(statement, facts, prefix),
         _restarts(statement, facts, prefix),
-        _files(facts['log']),
+        *([_files(facts['log'])] if 'log' in facts else []),
     ))
   head = (
       '',
@@ -74,7 +81,7 @@ def _runs(statement: Mapping[str, Any]) -> page.Html:
       'strategy',
       'noise multiplier',
       'begun anew',
-      'log',
+      *(['log'] if 'log' in statement['runs'][0] else []),
   )
   return page.card(
       page.table(head, rows, class_='runs'),
@@ -102,7 +109,7 @@ def _multipliers(
     field = f'{prefix}changes.{index}'
     parts.append(
         page.join(
-            page.figure(statement, f'{field}.1', text=f'{multiplier:,g}'),
+            page.figure(statement, f'{field}.1', text=rounding.exact(multiplier)),
             ' from round ',
             page.figure(statement, f'{field}.0'),
         )

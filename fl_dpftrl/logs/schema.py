@@ -306,4 +306,4 @@ def _write(
   table = table.combine_chunks().replace_schema_metadata(metadata)
   sink = pa.BufferOutputStream()
   pq.write_table(table, sink, compression='zstd')
-  files.write_durably(path, sink.getvalue().to_pybytes())
+  files.write_durably(path, sink.getvalue().to_pybytes(), private=True)

@@ -48,7 +48,7 @@ def writer(
   pending: list[tuple[np.ndarray, ...]] = []
   done = rows = 0
 
-  with files.replacing(path) as temporary:
+  with files.replacing(path, private=True) as temporary:
     with pq.ParquetWriter(temporary, columns, compression='zstd') as file:
 
       def flush() -> None:

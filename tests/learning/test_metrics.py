@@ -1,4 +1,6 @@
 import collections
+import os
+import stat
 
 import numpy as np
 import pytest
@@ -47,3 +49,14 @@ def test_measurements_are_named_by_their_path():
       'aggregator/row': 3,
       'train/loss': 0.5,
   }
+
+
+@pytest.mark.parametrize('umask', [0o022, 0o077])
+def test_measurements_without_noise_are_the_owners_alone(tmp_path, umask):
+  path = tmp_path / 'metrics.csv'
+  old = os.umask(umask)
+  try:
+    metrics.MetricsTable(path).put(0, {'train/loss': 1.5})
+  finally:
+    os.umask(old)
+  assert stat.S_IMODE(path.stat().st_mode) == 0o600

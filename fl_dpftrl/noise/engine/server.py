@@ -179,7 +179,7 @@ class RowServer:
       self._ahead[1].result()
       if row > served:
         mark = json.dumps({'row': row, 'identity': self.identity})
-        files.write_durably(self._mark, mark.encode(), mode=0o600)
+        files.write_durably(self._mark, mark.encode(), private=True)
       self._remove_rows()
       os.replace(self._ready, path)
     if row + 1 < self.num_rounds and (not self._ahead or self._ahead[0] <= row):
@@ -255,7 +255,7 @@ class RowServer:
     if self._is_secret:
       if self._found_seed() not in (None, self._seed):
         raise ValueError(f'{self.folder} was taken by another run meanwhile')
-      files.write_durably(self.folder / 'seed', self._seed, mode=0o600)
+      files.write_durably(self.folder / 'seed', self._seed, private=True)
     self._remove_rows()
     for leftover in self.folder.glob(f'{files.TEMPORARY_PREFIX}*'):
       leftover.unlink()

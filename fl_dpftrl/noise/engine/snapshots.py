@@ -57,13 +57,13 @@ class Snapshots:
         content = memoryview(maker.buffers[buffer]).cast('B')
         checksum = zlib.crc32(content)
         with files.replacing(
-            self._file(buffer, version), mode=0o600, durable=False
+            self._file(buffer, version), private=True, durable=False
         ) as path:
           path.write_bytes(content)
       listed.append((buffer, version, checksum))
     about = {**self._of, 'buffers': listed}
     with files.replacing(
-        self._list(maker.row), mode=0o600, durable=False
+        self._list(maker.row), private=True, durable=False
     ) as path:
       path.write_text(json.dumps(about))
 
