@@ -40,8 +40,8 @@ def test_light_rooms(room):
 
 def test_light_modules():
   names = (
-      'addresses', 'catalogue', 'error', 'files', 'participation', 'recipes',
-      'schedules', 'workloads', 'worker_program', 'noise.base',
+      'addresses', 'catalogue', 'digests', 'error', 'files', 'participation',
+      'recipes', 'schedules', 'workloads', 'worker_program', 'noise.base',
   )
   assert not loaded_by('\n'.join(f'import fl_dpftrl.{n}' for n in names))
 

@@ -74,7 +74,9 @@ def log_metadata(
     hparams: configuration.Hparams, strategy: base.Strategy
 ) -> dict[str, str]:
   """What the log's file says of the run, besides who took part."""
-  metadata = identity.run_metadata(strategy, hparams.noise_multiplier)
+  metadata = identity.run_metadata(
+      strategy, hparams.noise_multiplier, clip_norm=hparams.clip_norm
+  )
   reason = void_reason(hparams)
   if reason is not None:
     metadata[shards.VOID_KEY] = reason

@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       '--noise_multiplier',
       type=float,
       help='standard deviation of Z over the clip norm, for the strategy as'
-      ' stored',
+      ' stored (default: what the log says)',
   )
   add(
       '--noise_multiplier_from',
@@ -55,8 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       type=_change,
       default=[],
       metavar='ROUND:VALUE',
-      help='from that round on another noise multiplier, because it or the clip'
-      ' norm was changed; may be given again',
+      help='from that round on another noise multiplier; may be given again'
+      ' (default: what the log says)',
   )
   add(
       '--restart',
@@ -199,7 +199,7 @@ def _runs(args: argparse.Namespace) -> list[replay.Run]:
           f'--{given[0]} does not go with --runs: the file says it for each run'
       )
     return runs_file.read(args.runs)
-  for name in ('log', 'strategy', 'noise_multiplier'):
+  for name in ('log', 'strategy'):
     if name not in given:
       raise ValueError(f'--{name} is needed, or --runs')
   run = runs_file.make(
@@ -207,7 +207,7 @@ def _runs(args: argparse.Namespace) -> list[replay.Run]:
       strategy=args.strategy,
       noise_multiplier=args.noise_multiplier,
       num_rounds=args.num_rounds,
-      changes=tuple(args.noise_multiplier_from),
+      changes=tuple(args.noise_multiplier_from) or None,
       restarts=tuple(args.restart),
       declared_min_sep=args.declared_min_sep,
       declared_max_participations=args.declared_max_participations,

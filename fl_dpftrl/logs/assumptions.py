@@ -4,6 +4,7 @@ from typing import Any, Mapping, Sequence
 
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.logs import noise_record
 from fl_dpftrl.logs import observed as observed_lib
 from fl_dpftrl.logs import runs as runs_lib
 from fl_dpftrl.logs import sampled
@@ -78,9 +79,12 @@ def sentences(
     )
   if any(run.noise.restarts for run in runs):
     result.append('the noise from a restart on is independent of that before')
-  if any(run.noise.changes for run in runs):
+  records = [noise_record.read(run.log.metadata) for run in runs]
+  if any(run.noise.changes for run in runs) or any(
+      record.clip_norm_changes for record in records
+  ):
     result.append(
-        'where the noise multiplier changed, the noise of a round was that of'
+        'where the noise multiplier or the clip norm changed, the noise of a round was that of'
         ' the mechanism times the multiplier and the clip norm of that round'
     )
   return result

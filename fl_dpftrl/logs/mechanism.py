@@ -46,7 +46,12 @@ def mechanism(
         ('noise begun anew', _restarts(statement, statement)),
     ]
   items += [
-      ('clip norm (L2)', known(setting.clip_norm)),
+      (
+          'clip norm (L2)',
+          _history(statement, statement, 'clip_norm', 'clip_norm_changes')
+          if 'clip_norm' in statement
+          else known(setting.clip_norm),
+      ),
       ('zeroing norm (L∞)', known(setting.zeroing_norm)),
   ]
   return page.join(
@@ -104,12 +109,25 @@ def _multipliers(
     statement: Mapping[str, Any], facts: Mapping[str, Any], prefix: str = ''
 ) -> page.Html:
   """The noise multiplier, and from which rounds on it was another."""
-  parts = [page.figure(statement, f'{prefix}noise_multiplier')]
-  for index, (_, multiplier) in enumerate(facts.get('changes', ())):
-    field = f'{prefix}changes.{index}'
+  return _history(statement, facts, 'noise_multiplier', 'changes', prefix)
+
+
+def _history(
+    statement: Mapping[str, Any],
+    facts: Mapping[str, Any],
+    name: str,
+    changes: str,
+    prefix: str = '',
+) -> page.Html:
+  """A number of a run's facts, and from which rounds on it was another."""
+  parts = [
+      page.figure(statement, f'{prefix}{name}', text=rounding.exact(facts[name]))
+  ]
+  for index, (_, value) in enumerate(facts.get(changes, ())):
+    field = f'{prefix}{changes}.{index}'
     parts.append(
         page.join(
-            page.figure(statement, f'{field}.1', text=rounding.exact(multiplier)),
+            page.figure(statement, f'{field}.1', text=rounding.exact(value)),
             ' from round ',
             page.figure(statement, f'{field}.0'),
         )
@@ -146,6 +164,12 @@ def _of_parts(statement: Mapping[str, Any]) -> list[page.Html]:
         if words
         else 'Where the noise multiplier changed, worst case and declared take'
         ' all participations of a device to be at the smallest.'
+    )
+  if any('clip_norm_changes' in facts for facts in runs):
+    words.append(
+        'Where the clip norm changed, noise and updates changed alike: the noise'
+        ' of a round is its noise multiplier times its clip norm, so that the'
+        ' guarantee is the same.'
     )
   if not words:
     return []

@@ -24,7 +24,8 @@ SALT_BYTES = 16
 
 _OF_RUN = (
     'num_rounds', 'min_sep', 'max_participations', 'noise_multiplier',
-    'strategy', 'changes', 'restarts', 'report_goal',
+    'strategy', 'changes', 'restarts', 'report_goal', 'clip_norm',
+    'clip_norm_changes',
 )
 _OF_PART = (
     'sensitivity', 'sensitivity_kind', 'effective_noise_multiplier', 'rho',

@@ -8,6 +8,7 @@ import functools
 import math
 from typing import Any, Callable, Sequence
 
+from fl_dpftrl import digests
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import gaussian
@@ -16,6 +17,7 @@ from fl_dpftrl.logs import embedded
 from fl_dpftrl.logs import guarantees
 from fl_dpftrl.logs import identity
 from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.logs import noise_record
 from fl_dpftrl.logs import observed as observed_lib
 from fl_dpftrl.logs import publication
 from fl_dpftrl.logs import runs as runs_lib
@@ -279,7 +281,7 @@ def _facts(
       'noise_multiplier': run.noise.multiplier,
       'strategy': {
           'family': run.noise.strategy.family,
-          'sha256': identity.strategy_digest(run.noise.strategy),
+          'sha256': digests.strategy_digest(run.noise.strategy),
       },
       'separations': [list(i) for i in happened.separations.to_dict().items()],
       'participations': [
@@ -301,6 +303,11 @@ def _facts(
     facts['rounds_short_of_report_goal'] = happened.rounds_short_of(report_goal)
   if run.noise.changes:
     facts['changes'] = [list(change) for change in run.noise.changes]
+  recorded = noise_record.read(run.log.metadata)
+  if recorded.clip_norm is not None:
+    facts['clip_norm'] = recorded.clip_norm
+  if recorded.clip_norm_changes:
+    facts['clip_norm_changes'] = [list(c) for c in recorded.clip_norm_changes]
   if run.noise.restarts:
     facts['restarts'] = list(run.noise.restarts)
   return facts

@@ -3,7 +3,9 @@
 {"runs": [{"log": "first.parquet", "strategy": "blt-b400",
 "noise_multiplier": 8.0}, …]}. Further keys of a run: num_rounds, changes (pairs
 of a round and the noise multiplier from it on), restarts (rounds),
-declared_min_sep and declared_max_participations. Paths are relative to the file.
+declared_min_sep and declared_max_participations. The noise multiplier and its
+changes may be left out where the log's file says them. Paths are relative to the
+file.
 """
 
 import json
@@ -16,7 +18,7 @@ from fl_dpftrl import participation
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import runs as runs_lib
 
-_REQUIRED = ('log', 'strategy', 'noise_multiplier')
+_REQUIRED = ('log', 'strategy')
 _KINDS = {
     'log': (str, list),
     'strategy': str,
@@ -71,16 +73,19 @@ def _run(entry: Any, folder: pathlib.Path) -> runs_lib.Run:
   if (folder / strategy).is_file():
     strategy = folder / strategy
   try:
-    changes = tuple((t, m) for t, m in entry.get('changes', ()))
+    changes = None
+    if 'changes' in entry:
+      changes = tuple((t, m) for t, m in entry['changes'])
   except (TypeError, ValueError):
     raise ValueError(
         'changes must be pairs of a round and a noise multiplier, got'
         f' {entry["changes"]!r}'
     ) from None
+  multiplier = entry.get('noise_multiplier')
   return make(
       logs=[folder / path for path in logs],
       strategy=strategy,
-      noise_multiplier=float(entry['noise_multiplier']),
+      noise_multiplier=multiplier if multiplier is None else float(multiplier),
       num_rounds=entry.get('num_rounds'),
       changes=changes,
       restarts=tuple(entry.get('restarts', ())),
@@ -93,9 +98,9 @@ def make(
     *,
     logs: list[str | os.PathLike[str]],
     strategy: str | os.PathLike[str],
-    noise_multiplier: float,
+    noise_multiplier: float | None = None,
     num_rounds: int | None = None,
-    changes: tuple[tuple[int, float], ...] = (),
+    changes: tuple[tuple[int, float], ...] | None = None,
     restarts: tuple[int, ...] = (),
     declared_min_sep: int | None = None,
     declared_max_participations: int | None = None,

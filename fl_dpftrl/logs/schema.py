@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fl_dpftrl import files
+from fl_dpftrl.logs import noise_record
 from fl_dpftrl.logs import shards
 
 LogError = shards.LogError
@@ -149,13 +150,46 @@ class LogWriter:
           f'device_ids holds a device twice in round {round_index}'
       )
     cohorts = [*self._cohorts, cohort]
-    table = _concatenate(cohorts)
-    _write(
-        self.path,
-        table,
-        {**self._metadata, shards.NUM_ROUNDS_KEY: str(len(cohorts))},
-    )
+    self._store(cohorts, self._metadata)
     self._cohorts = cohorts
+
+  def change_noise(
+      self, round_index: int, *, noise_multiplier: float, clip_norm: float
+  ) -> None:
+    """Records that the noise is another from a round on, durably.
+
+    It comes before that round is computed. The log is opened again with the
+    change in its metadata, as `identity.run_metadata` gives it.
+
+    Args:
+      round_index: the aggregator state's `noise.row`: num_rounds, or one less
+        where that round's cohort is in the log already.
+      noise_multiplier, clip_norm: from that round on.
+
+    Raises:
+      ValueError: for another round or values that will not do, and where the
+        metadata lack the noise multiplier and clip norm that were before.
+      OSError: where it cannot be written; the log is then as before.
+    """
+    before = noise_record.read(self._metadata)
+    if None in before[:2]:
+      raise ValueError(
+          f'{self.path}: its metadata lack the noise multiplier or clip norm that'
+          ' was before; open it with those of identity.run_metadata'
+      )
+    if operator.index(round_index) not in (self.num_rounds, self.num_rounds - 1):
+      raise ValueError(
+          f'round_index must be {self.num_rounds}, or one less where that round'
+          f' was not computed yet, got {round_index}'
+      )
+    change = (round_index, noise_multiplier, clip_norm)
+    metadata = self._metadata | noise_record.metadata(
+        before.noise_multiplier,
+        clip_norm=before.clip_norm,
+        changes=(*before.changes, change),
+    )
+    self._store(self._cohorts, metadata)
+    self._metadata = metadata
 
   def cohort(self, round_index: int) -> np.ndarray:
     """The device ids of a round, as they were appended."""
@@ -170,6 +204,12 @@ class LogWriter:
         device_ids=_ids(table),
         timestamps=seconds.to_numpy(),
     )
+
+  def _store(
+      self, cohorts: Sequence[pa.Table], metadata: Mapping[str, str]
+  ) -> None:
+    rounds = {shards.NUM_ROUNDS_KEY: str(len(cohorts))}
+    _write(self.path, _concatenate(cohorts), {**metadata, **rounds})
 
   def _read(self) -> list[pa.Table]:
     shard = shards.open_(self.path, 'timestamp')

@@ -23,7 +23,11 @@ VERSION_KEY = 'fl_dpftrl.log_version'
 NUM_ROUNDS_KEY = 'num_rounds'
 # Why the run that wrote the log gives no guarantee, where it gives none.
 VOID_KEY = 'fl_dpftrl.void_reason'
+# Of the first round, and from where on they were others: JSON, a list of [round,
+# noise multiplier, clip norm].
 NOISE_MULTIPLIER_KEY = 'fl_dpftrl.noise_multiplier'
+CLIP_NORM_KEY = 'fl_dpftrl.clip_norm'
+NOISE_CHANGES_KEY = 'fl_dpftrl.noise_changes'
 STRATEGY_KEY = 'fl_dpftrl.strategy_sha256'
 SAMPLING_KEY = 'fl_dpftrl.sampling'
 _OWN_PREFIX = 'fl_dpftrl.'

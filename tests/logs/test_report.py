@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from fl_dpftrl import digests
 from fl_dpftrl import participation
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.families import blt
@@ -182,7 +183,7 @@ def test_stands_alone():
         'not a cryptographic one',
         COMMAND,
         'ab' * 32,
-        identity.strategy_digest(BLT),
+        digests.strategy_digest(BLT),
         "device 'a' in rounds 0 and 4",
         'every other Tuesday',
     ],
@@ -572,7 +573,7 @@ def test_several_runs_side_by_side():
   assert "device 'a' in rounds 0 and 4" in page.text
   assert page.tags.count('svg') == 5
   assert json.loads(page.scripts['statement']) == stated
-  assert page.text.count(identity.strategy_digest(BLT)) == 2
+  assert page.text.count(digests.strategy_digest(BLT)) == 2
 
 
 def test_several_runs_of_which_one_broke_its_word():

@@ -63,3 +63,9 @@ def example(request):
   if request.param in _VARIANTS:
     return _VARIANTS[request.param]
   return _EXAMPLES[request.param]
+
+
+@pytest.fixture
+def examples():
+  """For each family of the registry: num_rounds → a strategy."""
+  return {family: _EXAMPLES[family] for family in sorted(registry.FAMILIES)}

@@ -41,6 +41,10 @@ class RowServer:
   brought to, no row enters the sums of two rounds. The row itself may be asked
   for again, for a round whose result was never seen.
 
+  Another standard deviation goes on with the same rows, otherwise multiplied. A
+  row that was given out before is then refused, since the difference of two sums
+  with it would uncover them.
+
   A run that goes on finds the seed in the folder, and with it the very same
   rows: from the last snapshot, or where there is none from row 0, all rows up to
   the one that is asked for are made again.
@@ -62,7 +66,8 @@ class RowServer:
 
   Attributes:
     folder, strategy, size, num_rounds, stddev: as given.
-    identity: stands for all that determines the rows; it is no secret.
+    identity: stands for all that determines the rows, but for their standard
+      deviation; it is no secret.
 
   Raises:
     ValueError: for an argument that will not do, and where rows were served from
@@ -100,13 +105,12 @@ class RowServer:
     recipe = dict(
         strategy=strategy,
         size=size,
-        stddev=stddev,
         seed=self._seed,
         memory=memory,
         precision=precision,
     )
     self.identity = makers.identity(**recipe)
-    recipe['num_rounds'] = num_rounds
+    recipe |= {'stddev': stddev, 'num_rounds': num_rounds}
     self._source: source.Source = (
         shards.ShardedSource(
             workers, worker_key, recipe, self.identity, snapshot_rows
@@ -172,13 +176,20 @@ class RowServer:
           f'row {row} of the noise in {self.folder} is in the sum of a completed'
           ' round: go on from the state that this round gave'
       )
+    if row == served and self._read_mark()['stddev'] != self.stddev:
+      raise ValueError(
+          f'row {row} of the noise in {self.folder} was given out with another'
+          ' standard deviation: go on with that one, or burn the row with skip_row'
+      )
     path = self.folder / row_name(row)
     if not path.exists():
       if self._ahead is None or self._ahead[0] != row or _failed(self._ahead[1]):
         self._schedule(row)
       self._ahead[1].result()
       if row > served:
-        mark = json.dumps({'row': row, 'identity': self.identity})
+        mark = json.dumps(
+            {'row': row, 'identity': self.identity, 'stddev': self.stddev}
+        )
         files.write_durably(self._mark, mark.encode(), private=True)
       self._remove_rows()
       os.replace(self._ready, path)
@@ -195,11 +206,16 @@ class RowServer:
     Raises:
       ValueError: where that cannot be read, or was other noise.
     """
+    return self._read_mark()['row']
+
+  def _read_mark(self) -> dict[str, Any]:
+    """The last row that was given out, and its standard deviation."""
     try:
       found = json.loads(self._mark.read_text())
       row, identity = int(found['row']), int(found['identity'])
+      mark = {'row': row, 'stddev': found.get('stddev')}
     except FileNotFoundError:
-      return -1
+      return {'row': -1}
     except (OSError, ValueError, KeyError, TypeError) as error:
       raise ValueError(
           f'{self._mark} is not readable: {error}; without it nobody knows which'
@@ -207,11 +223,10 @@ class RowServer:
       ) from error
     if identity != self.identity:
       raise ValueError(
-          f'{self.folder} holds other noise: another strategy, standard'
-          ' deviation, size, memory or seed; resume with the flags that the run'
-          ' was started with'
+          f'{self.folder} holds other noise: another strategy, size, memory, seed'
+          ' or release; resume with the flags that the run was started with'
       )
-    return row
+    return mark
 
   def close(self) -> None:
     """Ends what works in the background, and removes rows that were not used."""

@@ -37,6 +37,7 @@ def _(strategy: tree.TreeOnline, num_rounds: int) -> dispatch.Recurrence:
       buffers[top] = part
       for height in siblings:
         np.subtract(part, buffers[height], out=part)
+      return part
 
     return dispatch.Step(apply, [top])
 

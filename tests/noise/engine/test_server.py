@@ -236,7 +236,6 @@ def test_other_noise_in_the_folder_is_refused(tmp_path):
   rows.close()
   for change in (
       dict(strategy=blt.BLT((0.9, 0.5), (0.3, 0.1))),
-      dict(stddev=2.0),
       dict(size=SIZE + 1),
       dict(precision='float64'),
       dict(memory='recomputed'),
