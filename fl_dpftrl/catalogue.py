@@ -23,8 +23,8 @@ from fl_dpftrl import files
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl import workloads
-from fl_dpftrl.strategies import base
-from fl_dpftrl.strategies import registry
+from fl_dpftrl.families import base
+from fl_dpftrl.families import registry
 
 FORMAT = 'fl_dpftrl.strategy'
 VERSION = 1

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl.strategies import base
+from fl_dpftrl.families import base
 
 
 def strategy_digest(strategy: base.Strategy) -> str:

@@ -10,14 +10,14 @@ import fl_dpftrl
 from fl_dpftrl import catalogue
 from fl_dpftrl import participation
 from fl_dpftrl import workloads
-from fl_dpftrl.strategies import banded
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import dense
-from fl_dpftrl.strategies import identity
-from fl_dpftrl.strategies import low_rank
-from fl_dpftrl.strategies import stamped
-from fl_dpftrl.strategies import tree
-from fl_dpftrl.strategies import tree_full
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import dense
+from fl_dpftrl.families import identity
+from fl_dpftrl.families import low_rank
+from fl_dpftrl.families import stamped
+from fl_dpftrl.families import tree_full
+from fl_dpftrl.families import tree_online
 
 SCHEMA = participation.MinSep(num_rounds=12, min_sep=3, max_participations=2)
 
@@ -43,8 +43,8 @@ EXAMPLES = {
         stamped.Stamped(banded_example(), 3), 7
     ),
     'tree_full': lambda: tree_full.TreeFull(12),
-    'tree_online': tree.TreeOnline,
-    'tree_online completed': lambda: tree.TreeOnline(12),
+    'tree_online': tree_online.TreeOnline,
+    'tree_online completed': lambda: tree_online.TreeOnline(12),
 }
 
 
@@ -283,9 +283,9 @@ def test_a_parameter_with_a_default_may_be_missing(tmp_path):
   """Files from before a family got its parameter still load."""
   path = tmp_path / 'tree.json'
   schema = participation.MinSep(num_rounds=5)
-  catalogue.save(path, tree.TreeOnline(), schema=schema, objective='max')
+  catalogue.save(path, tree_online.TreeOnline(), schema=schema, objective='max')
   assert json.loads(path.read_text())['parameters'] == {}
-  assert catalogue.load(path).strategy == tree.TreeOnline()
+  assert catalogue.load(path).strategy == tree_online.TreeOnline()
 
 
 @pytest.mark.parametrize('content', [b'', b'hello', b'{"format": "fl_', b'\xff'])

@@ -18,6 +18,7 @@ from fl_dpftrl import messages
 from fl_dpftrl import participation
 from fl_dpftrl import rounding
 from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.families import base
 from fl_dpftrl.learning import checkpoints
 from fl_dpftrl.learning import loop
 from fl_dpftrl.learning import metrics
@@ -27,7 +28,6 @@ from fl_dpftrl.logs import report
 from fl_dpftrl.logs import schema as log_schema
 from fl_dpftrl.logs import shards
 from fl_dpftrl.simulation import cohorts
-from fl_dpftrl.strategies import base
 
 SUMMARY_NAME = 'summary.json'
 _LONGEST = 1000  # characters of a line

@@ -14,9 +14,9 @@ from fl_dpftrl.aggregators import clipping
 from fl_dpftrl.aggregators import inner_sum
 from fl_dpftrl.aggregators import parameters as parameters_lib
 from fl_dpftrl.aggregators import state_size
+from fl_dpftrl.families import base as strategies
 from fl_dpftrl.noise import base as noise_base
 from fl_dpftrl.noise import stream as streams
-from fl_dpftrl.strategies import base as strategies
 
 
 class AggregatorState(NamedTuple):

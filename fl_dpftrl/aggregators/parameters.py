@@ -5,8 +5,8 @@ from typing import Any, NamedTuple, Sequence
 import tensorflow as tf
 
 from fl_dpftrl import digests
+from fl_dpftrl.families import base as strategies
 from fl_dpftrl.noise import base as noise_base
-from fl_dpftrl.strategies import base as strategies
 
 
 class Parameters(NamedTuple):

@@ -9,10 +9,10 @@ import numpy as np
 from fl_dpftrl import messages
 from fl_dpftrl import participation
 from fl_dpftrl import rounding
+from fl_dpftrl import workloads
 from fl_dpftrl.accounting import amplification
 from fl_dpftrl.accounting import sampling as sampling_lib
-from fl_dpftrl import workloads
-from fl_dpftrl.strategies import base
+from fl_dpftrl.families import base
 
 # Of these a rounded figure must not promise more than the exact one.
 _CLAIMS = frozenset({

@@ -15,8 +15,8 @@ from fl_dpftrl import workloads
 from fl_dpftrl.commands import amplified
 from fl_dpftrl.commands import flags
 from fl_dpftrl.commands import progress
+from fl_dpftrl.families import base
 from fl_dpftrl.optimization import registry
-from fl_dpftrl.strategies import base
 
 HELP = 'finds the best strategy of a mechanism and writes a strategy file'
 

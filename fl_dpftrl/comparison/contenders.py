@@ -8,8 +8,8 @@ from typing import Callable, Mapping, Sequence
 from fl_dpftrl import catalogue
 from fl_dpftrl import participation
 from fl_dpftrl import workloads
+from fl_dpftrl.families import base
 from fl_dpftrl.optimization import registry
-from fl_dpftrl.strategies import base
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +88,11 @@ def _given(name: str) -> Contender:
   label, equals, path = name.partition('=')
   if not (equals and label) or pathlib.Path(name).is_file():
     label, path = '', name
+  if path in catalogue.parameter_free():
+    strategy = catalogue.load_strategy(path)
+    return Contender(
+        label or path, strategy.family, lambda schema, **kwargs: strategy
+    )
   try:
     file = catalogue.load(path)
   except ValueError as e:

@@ -5,10 +5,10 @@ from typing import Sequence
 
 from fl_dpftrl import digests
 from fl_dpftrl.accounting import sampling as sampling_lib
+from fl_dpftrl.families import base
 from fl_dpftrl.logs import noise_record
 from fl_dpftrl.logs import runs as runs_lib
 from fl_dpftrl.logs import shards
-from fl_dpftrl.strategies import base
 
 
 def run_metadata(

@@ -8,9 +8,9 @@ import numpy as np
 
 from fl_dpftrl import participation
 from fl_dpftrl.accounting import sampling as sampling_lib
+from fl_dpftrl.families import base
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import noise_record
-from fl_dpftrl.strategies import base
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

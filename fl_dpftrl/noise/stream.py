@@ -5,10 +5,10 @@ from typing import Any, Callable, NamedTuple
 
 import tensorflow as tf
 
+from fl_dpftrl.families import base as strategies
 from fl_dpftrl.noise import base
 from fl_dpftrl.noise import randomness
 from fl_dpftrl.noise import recurrences
-from fl_dpftrl.strategies import base as strategies
 
 # (seed, r, specs) → row r of Z with standard deviation 1, a tensor a spec.
 Draw = Callable[[tf.Tensor, tf.Tensor, list[tf.TensorSpec]], list[tf.Tensor]]

@@ -2,8 +2,8 @@
 
 from fl_dpftrl import participation
 from fl_dpftrl import workloads
+from fl_dpftrl.families import dense
 from fl_dpftrl.optimization import factorization
-from fl_dpftrl.strategies import dense
 
 OBJECTIVES = ('rms', 'max')
 

@@ -2,9 +2,9 @@
 
 from fl_dpftrl import participation
 from fl_dpftrl import workloads
+from fl_dpftrl.families import dense
 from fl_dpftrl.optimization import dense as dense_lib
 from fl_dpftrl.optimization import factorization
-from fl_dpftrl.strategies import dense
 
 
 def optimize(

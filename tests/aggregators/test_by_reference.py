@@ -9,12 +9,12 @@ import tensorflow_federated as tff
 
 from fl_dpftrl.aggregators import by_reference
 from fl_dpftrl.aggregators import factory
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import identity
+from fl_dpftrl.families import tree_online
 from fl_dpftrl.noise import engine
 from fl_dpftrl.noise.engine import draws
 from fl_dpftrl.noise.engine import server as servers
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import identity
-from fl_dpftrl.strategies import tree
 
 pytestmark = pytest.mark.tff
 
@@ -52,7 +52,7 @@ def rows(tmp_path):
 
 
 @pytest.mark.parametrize(
-    'strategy', [identity.Identity(), BLT, tree.TreeOnline()],
+    'strategy', [identity.Identity(), BLT, tree_online.TreeOnline()],
     ids=lambda strategy: strategy.family,
 )
 def test_releases_the_sum_with_the_served_row(tmp_path, strategy):
@@ -169,7 +169,7 @@ def test_refuses(rows, argument, message):
 def test_refuses_rows_of_another_strategy_or_size(rows):
   with pytest.raises(ValueError, match='rows must be of the strategy'):
     by_reference.NoiseByReferenceFactory(
-        tree.TreeOnline(), rows=rows, noise_multiplier=0.5, clip_norm=3.0,
+        tree_online.TreeOnline(), rows=rows, noise_multiplier=0.5, clip_norm=3.0,
         report_goal=4,
     )
   small = tff.TensorType(np.float32, [7])

@@ -6,18 +6,18 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl.aggregators import factory
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import banded_toeplitz
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import dense
+from fl_dpftrl.families import identity
+from fl_dpftrl.families import low_rank
+from fl_dpftrl.families import registry
+from fl_dpftrl.families import stamped
+from fl_dpftrl.families import tree_full
+from fl_dpftrl.families import tree_online
 from fl_dpftrl.noise import randomness
 from fl_dpftrl.noise import reference
-from fl_dpftrl.strategies import banded
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import dense
-from fl_dpftrl.strategies import identity
-from fl_dpftrl.strategies import low_rank
-from fl_dpftrl.strategies import registry
-from fl_dpftrl.strategies import stamped
-from fl_dpftrl.strategies import toeplitz
-from fl_dpftrl.strategies import tree
-from fl_dpftrl.strategies import tree_full
 
 pytestmark = pytest.mark.tff
 
@@ -36,9 +36,9 @@ def _bands(num_rounds=MOST):
 # Rounds of a shorter run of these are the first of a longer one.
 ONE_RUN = {
     'identity': identity.Identity(),
-    'tree_online': tree.TreeOnline(),
+    'tree_online': tree_online.TreeOnline(),
     'banded': banded.Banded(_bands()),
-    'banded_toeplitz': toeplitz.BandedToeplitz([1.5, -0.4, 0.6, 0.2], None),
+    'banded_toeplitz': banded_toeplitz.BandedToeplitz([1.5, -0.4, 0.6, 0.2], None),
     'blt': blt.BLT((0.99, 0.8, 0.3), (0.25, 0.3, 0.2)),
     'dense': dense.Dense(banded.Banded(_bands()).strategy_matrix(MOST)),
     'low_rank': low_rank.LowRank(
@@ -49,8 +49,8 @@ ONE_RUN = {
 # The rows of these depend on how many there will be.
 EACH_RUN = {
     'tree_full': tree_full.TreeFull,
-    'completed tree_online': tree.TreeOnline,
-    'normalised banded_toeplitz': lambda num_rounds: toeplitz.BandedToeplitz(
+    'completed tree_online': tree_online.TreeOnline,
+    'normalised banded_toeplitz': lambda num_rounds: banded_toeplitz.BandedToeplitz(
         [1.5, -0.4, 0.6, 0.2], num_rounds
     ),
     'stamped tree_full': lambda num_rounds: stamped.Stamped(

@@ -9,8 +9,8 @@ import tensorflow_federated as tff
 from fl_dpftrl.aggregators import by_reference
 from fl_dpftrl.aggregators import factory
 from fl_dpftrl.aggregators import inner_sum
+from fl_dpftrl.families import identity
 from fl_dpftrl.noise import engine
-from fl_dpftrl.strategies import identity
 
 pytestmark = pytest.mark.tff
 

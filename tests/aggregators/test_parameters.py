@@ -11,8 +11,8 @@ from fl_dpftrl.aggregators import by_reference
 from fl_dpftrl.aggregators import dp_query
 from fl_dpftrl.aggregators import factory
 from fl_dpftrl.aggregators import parameters
+from fl_dpftrl.families import blt
 from fl_dpftrl.noise import engine
-from fl_dpftrl.strategies import blt
 
 pytestmark = pytest.mark.tff
 

@@ -5,19 +5,19 @@ import pytest
 
 from fl_dpftrl import catalogue
 from fl_dpftrl import participation
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import banded_toeplitz
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import dense
+from fl_dpftrl.families import identity
+from fl_dpftrl.families import low_rank
+from fl_dpftrl.families import registry
+from fl_dpftrl.families import stamped
+from fl_dpftrl.families import tree_full
+from fl_dpftrl.families import tree_online
 from fl_dpftrl.logs import identity as identity_lib
 from fl_dpftrl.logs import schema as log_schema
 from fl_dpftrl.optimization import registry as optimizers
-from fl_dpftrl.strategies import banded
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import dense
-from fl_dpftrl.strategies import identity
-from fl_dpftrl.strategies import low_rank
-from fl_dpftrl.strategies import registry
-from fl_dpftrl.strategies import stamped
-from fl_dpftrl.strategies import toeplitz
-from fl_dpftrl.strategies import tree
-from fl_dpftrl.strategies import tree_full
 
 N = 6
 SCHEMA = participation.MinSep(num_rounds=N, min_sep=2, max_participations=2)
@@ -25,10 +25,10 @@ FLAGS = f'--num_rounds={N} --min_sep=2 --max_participations=2'
 _BANDS = np.array([[1.0, 0.0]] + [[1.0, 0.4]] * (N - 1))
 EXAMPLES = {
     'identity': identity.Identity(),
-    'tree_online': tree.TreeOnline(),
+    'tree_online': tree_online.TreeOnline(),
     'tree_full': tree_full.TreeFull(N),
     'banded': banded.Banded(_BANDS),
-    'banded_toeplitz': toeplitz.BandedToeplitz([1.0, 0.5], None),
+    'banded_toeplitz': banded_toeplitz.BandedToeplitz([1.0, 0.5], None),
     'blt': blt.BLT((0.9, 0.5), (0.3, 0.2)),
     'dense': dense.Dense(np.eye(N) + 0.3 * np.eye(N, k=-1)),
     'low_rank': low_rank.LowRank(_BANDS, np.full((N, 1), 0.1), np.full((N, 1), 0.2)),

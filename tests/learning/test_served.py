@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from fl_dpftrl.families import blt
 from fl_dpftrl.learning import loop
 from fl_dpftrl.learning import served
 from fl_dpftrl.noise import engine
@@ -15,7 +16,6 @@ from fl_dpftrl.simulation import cohorts
 from fl_dpftrl.simulation import population
 from fl_dpftrl.simulation import server
 from fl_dpftrl.simulation import timer
-from fl_dpftrl.strategies import blt
 
 pytestmark = pytest.mark.tff
 

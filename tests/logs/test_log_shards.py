@@ -5,10 +5,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fl_dpftrl.families import identity
 from fl_dpftrl.logs import replay
 from fl_dpftrl.logs import schema
 from fl_dpftrl.logs import shards
-from fl_dpftrl.strategies import identity
 
 def replayed(paths, **kwargs):
   log = replay.read_log(paths, **kwargs)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from fl_dpftrl.families import blt
 from fl_dpftrl.logs import identity
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import mechanism
@@ -10,7 +11,6 @@ from fl_dpftrl.logs import replay
 from fl_dpftrl.logs import schema
 from fl_dpftrl.logs import setting
 from fl_dpftrl.logs import shards
-from fl_dpftrl.strategies import blt
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
 

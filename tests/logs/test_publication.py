@@ -10,12 +10,12 @@ import pytest
 
 from fl_dpftrl import digests
 from fl_dpftrl.commands import main
+from fl_dpftrl.families import identity
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import publication
 from fl_dpftrl.logs import replay
 from fl_dpftrl.logs import report
 from fl_dpftrl.logs import schema
-from fl_dpftrl.strategies import identity
 
 MARK = 'MARKED'
 SALT = bytes(range(16))

@@ -12,14 +12,14 @@ from fl_dpftrl import digests
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity
 from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import identity
+from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.logs import identity as identity_lib
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import replay
 from fl_dpftrl.logs import schema
-from fl_dpftrl.strategies import banded
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import identity
-from fl_dpftrl.strategies import tree
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
 

@@ -11,10 +11,11 @@ import pytest
 from fl_dpftrl import digests
 from fl_dpftrl import participation
 from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.families import blt
+from fl_dpftrl.logs import identity
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import replay
 from fl_dpftrl.logs import report
-from fl_dpftrl.strategies import blt
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
 COMMAND = "fl-dpftrl replay --log='a b.parquet' --strategy=s.json"

@@ -13,14 +13,14 @@ import tensorflow as tf
 
 from fl_dpftrl import catalogue
 from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.families import banded_toeplitz as toeplitz
+from fl_dpftrl.families import tree_full
+from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.logs import exposure
 from fl_dpftrl.logs import runs
 from fl_dpftrl.noise import engine
 from fl_dpftrl.noise import stream as streams
 from fl_dpftrl.noise.engine import draws
-from fl_dpftrl.strategies import toeplitz
-from fl_dpftrl.strategies import tree
-from fl_dpftrl.strategies import tree_full
 
 pytestmark = pytest.mark.tff
 

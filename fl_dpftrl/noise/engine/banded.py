@@ -9,11 +9,11 @@ from typing import Callable
 import numpy as np
 from scipy.linalg import lapack
 
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import banded_toeplitz as toeplitz
+from fl_dpftrl.families import bands
+from fl_dpftrl.families import base as strategies
 from fl_dpftrl.noise.engine import dispatch
-from fl_dpftrl.strategies import banded
-from fl_dpftrl.strategies import banded_inverse
-from fl_dpftrl.strategies import base as strategies
-from fl_dpftrl.strategies import toeplitz
 
 # (vectors, rows): that are made together in rings of so many vectors or more.
 # Smaller ones would become much larger by it.
@@ -31,7 +31,7 @@ def _(strategy: banded.Banded, num_rounds: int) -> dispatch.Recurrence:
   return _ring(
       lambda first, last: coefficients[first:last],
       strategy.num_bands - 1,
-      banded_inverse.row_norms(coefficients),
+      bands.row_norms(coefficients),
       np.ones(num_rounds),
   )
 
@@ -132,7 +132,7 @@ def _weights(
   """
   num_rows, num_bands = coefficients.shape
   window = min(t, num_bands - 1)
-  matrix = banded.dense_rows(coefficients)[:, num_bands - 1 - window :]
+  matrix = bands.dense_rows(coefficients)[:, num_bands - 1 - window :]
   inverse, _ = lapack.dtrtri(matrix[:, window:], lower=1)
   weights = np.zeros((num_rows, num_buffers))
   rows = np.arange(t - window, t + num_rows) % num_buffers

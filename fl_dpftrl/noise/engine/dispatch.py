@@ -5,7 +5,7 @@ from typing import Callable, NamedTuple, Sequence
 
 import numpy as np
 
-from fl_dpftrl.strategies import base as strategies
+from fl_dpftrl.families import base as strategies
 
 # (row of Z, part): writes a chunk of that row into part.
 Draw = Callable[[int, np.ndarray], None]
@@ -74,10 +74,11 @@ def recomputed(
   For any family. Row t draws as many rows of Z as row t of N has entries.
 
   Raises:
-    ValueError: where the strategy has fewer rows.
+    ValueError: where the strategy has fewer rows, or N does not undo C.
   """
   strategies.check_num_rounds(strategy, num_rounds)
   noising = strategy.noising_matrix(num_rounds)
+  strategies.check_undoes(strategy, noising)
 
   def step(t):
     (needed,) = np.nonzero(noising[t])

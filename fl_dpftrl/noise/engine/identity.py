@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from fl_dpftrl.families import identity
 from fl_dpftrl.noise.engine import dispatch
-from fl_dpftrl.strategies import identity
 
 
 @dispatch.recurrence.register

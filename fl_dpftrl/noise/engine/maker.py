@@ -10,10 +10,10 @@ import tempfile
 import numpy as np
 
 from fl_dpftrl import digests
+from fl_dpftrl.families import base as strategies
+from fl_dpftrl.families import identity as identity_strategy
 from fl_dpftrl.noise.engine import dispatch
 from fl_dpftrl.noise.engine import draws
-from fl_dpftrl.strategies import base as strategies
-from fl_dpftrl.strategies import identity as identity_strategy
 
 # What a change of these rows would have to count up.
 VERSION = 3

@@ -13,12 +13,12 @@ from typing import Any, Sequence
 import numpy as np
 
 from fl_dpftrl import files
+from fl_dpftrl.families import base as strategies
 from fl_dpftrl.noise.engine import draws
 from fl_dpftrl.noise.engine import maker as makers
 from fl_dpftrl.noise.engine import shards
 from fl_dpftrl.noise.engine import snapshots
 from fl_dpftrl.noise.engine import source
-from fl_dpftrl.strategies import base as strategies
 
 # What a row's file begins with, as int64: these, then the bits of its standard
 # deviation as a float64. Float32 coordinates follow.

@@ -7,15 +7,15 @@ import sys
 import numpy as np
 import pytest
 
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import banded_toeplitz as toeplitz
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import identity
+from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.noise import engine
 from fl_dpftrl.noise import reference
 from fl_dpftrl.noise.engine import draws
 from fl_dpftrl.noise.engine import maker as makers
-from fl_dpftrl.strategies import banded
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import identity
-from fl_dpftrl.strategies import toeplitz
-from fl_dpftrl.strategies import tree
 
 SEED = bytes(range(16))
 # A whole chunk, and a part of another.
@@ -81,7 +81,7 @@ def test_threads_of_linear_algebra_change_no_bit():
   program = (
       'import hashlib, numpy as np\n'
       'from fl_dpftrl.noise import engine\n'
-      'from fl_dpftrl.strategies import toeplitz\n'
+      'from fl_dpftrl.families import banded_toeplitz as toeplitz\n'
       'maker = engine.RowMaker(toeplitz.BandedToeplitz(0.99 ** np.arange(150),'
       ' None), size=20_000, num_rounds=99, stddev=1.0, seed=bytes(16))\n'
       'row = np.empty(20_000, np.float32)\n'
