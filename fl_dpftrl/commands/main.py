@@ -9,6 +9,7 @@ import sys
 from typing import NoReturn, Sequence
 
 import fl_dpftrl
+from fl_dpftrl import messages
 
 COMMANDS = (
     'optimize', 'describe', 'compare', 'account', 'calibrate', 'extrapolate',
@@ -44,7 +45,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _fail(prog: str, message: str) -> NoReturn:
-  print(f'{prog}: {" ".join(message.split())}', file=sys.stderr)
+  print(messages.one_line(f'{prog}: {message}'), file=sys.stderr)
   raise SystemExit(2)
 
 
@@ -77,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     _print(f'{_PROGRAM} {fl_dpftrl.__version__}')
     return
   if not argv or argv[0] not in COMMANDS:
-    got = f'got {argv[0]!r}' if argv else 'got none'
+    got = f'got {messages.quoted(argv[0])}' if argv else 'got none'
     _fail(_PROGRAM, f'COMMAND must be one of {", ".join(COMMANDS)}, {got}')
   name = argv[0]
   prog = f'{_PROGRAM} {name}'
