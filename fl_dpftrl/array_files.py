@@ -6,6 +6,7 @@ of an array are read first, and it is unpacked only where they fit each other.
 
 import math
 import os
+from typing import BinaryIO
 import zipfile
 
 import numpy as np
@@ -28,17 +29,21 @@ def read(path: str | os.PathLike[str], name: str) -> np.ndarray:
     name: of the array.
 
   Raises:
-    FileNotFoundError: where there is no such file.
+    OSError: where there is no such file, or it cannot be opened.
     ValueError: where it cannot be read, has no such array, or one that does not
       hold numbers or is larger than MOST_BYTES.
   """
-  if not os.path.exists(path):
-    raise FileNotFoundError('it is missing')
-  if not os.path.isfile(path):
+  if os.path.exists(path) and not os.path.isfile(path):
     raise ValueError('it is not a file')
+  # Opened once, so that all is of one file where another takes its place.
+  with open(path, 'rb') as stream:
+    return _read(stream, name)
+
+
+def _read(stream: BinaryIO, name: str) -> np.ndarray:
   try:
-    _check_directory(path)
-    with zipfile.ZipFile(path) as archive:
+    _check_directory(stream)
+    with zipfile.ZipFile(stream) as archive:
       return _member(archive, name)
   except (_RefusedError, MemoryError) as error:
     raise ValueError(str(error)) from None
@@ -51,14 +56,13 @@ class _RefusedError(Exception):
   pass
 
 
-def _check_directory(path: str | os.PathLike[str]) -> None:
+def _check_directory(stream: BinaryIO) -> None:
   """Refuses a file, or a list of members, of any size."""
-  size = os.path.getsize(path)
+  size = stream.seek(0, os.SEEK_END)
   if size > MOST_BYTES:
     raise _RefusedError(f'it has {size} bytes, the most there may be is {MOST_BYTES}')
-  with open(path, 'rb') as stream:
-    stream.seek(max(0, size - _END_SIZE - _LARGE_END_SIZE))
-    last = stream.read()
+  stream.seek(max(0, size - _END_SIZE - _LARGE_END_SIZE))
+  last = stream.read()
   end = last[-_END_SIZE:]
   if end[:4] != _END or last[:4] == _LARGE_END:
     raise _RefusedError('it is cut short or no .npz: its end is not that of one')

@@ -39,7 +39,7 @@ OBJECTIVES = ('rms', 'max')
 
 _RELATIVE_TOLERANCE = 1e-9
 _DIGEST_LENGTH = 16  # hexadecimal digits in the name of an .npz
-_READINGS = 3  # of a file that is replaced meanwhile
+_READINGS = 10  # of a file that is replaced meanwhile
 @dataclasses.dataclass(frozen=True)
 class StrategyFile:
   """A strategy with what it was made for, and how well it does there.

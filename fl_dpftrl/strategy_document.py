@@ -191,6 +191,8 @@ def _array(
   try:
     return array_files.read(path.with_name(file_name), name)
   except FileNotFoundError as e:
-    raise MissingArrays(f'{failed}{e}') from e
-  except (ValueError, OSError) as e:
+    raise MissingArrays(f'{failed}it is missing') from e
+  except OSError as e:
+    raise ValueError(f'{failed}{e.strerror}') from e
+  except ValueError as e:
     raise ValueError(f'{failed}{e}') from e

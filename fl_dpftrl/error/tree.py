@@ -17,6 +17,7 @@ def _(
   if not dispatch.is_prefix_sums(workload):
     return dispatch.dense(strategy, num_rounds, workload)
   strategies.check_num_rounds(strategy, num_rounds)
+  workloads.check_round_by_round(num_rounds)
   # A prefix is tiled by a complete node for each bit of its length, and the
   # variance of a node's estimate is the weight of its own noise.
   lengths, variance = np.arange(1, num_rounds + 1), np.zeros(num_rounds)

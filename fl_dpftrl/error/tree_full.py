@@ -17,6 +17,7 @@ def _(
   planned = strategy.planned_rounds(num_rounds)
   if not dispatch.is_prefix_sums(workload):
     return dispatch.dense(strategy, num_rounds, workload)
+  workloads.check_round_by_round(planned)
   heights = [
       height
       for height in reversed(range(planned.bit_length()))

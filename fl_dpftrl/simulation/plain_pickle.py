@@ -25,13 +25,14 @@ MOST_VALUES = 50_000_000
 """Values that whoever goes through the object meets, shared ones each time."""
 
 _MOST_INTEGER_BYTES = 16
+_LATEST_PROTOCOL = 5
 _LONGEST_NUMBER = 64  # characters, in the pickles that are text
 
 # At most how many bytes of memory CPython takes, with a place for it elsewhere.
 _NUMBER, _LIST, _TUPLE, _DICTIONARY, _SET, _PLACE = 48, 104, 72, 240, 224, 8
 _ENTRY = 120  # of a dictionary or a set, which grows in steps
 _CHARACTER = 4
-_STEP = 32  # for the time that any step takes
+_STEP = 128  # for the time that any step takes
 
 _RUN = 4096  # numbers that are paid for together
 _FOUR_BYTES, _EIGHT_BYTES = struct.Struct('<i'), struct.Struct('>d')
@@ -129,9 +130,14 @@ class _Reader:
     self._place += count
     return taken
 
-  def skip(self, count: int) -> None:
+  def protocol(self) -> None:
     self.pay(_STEP)
-    self.take(count)
+    if self.number(1) > _LATEST_PROTOCOL:
+      raise ValueError('unknown protocol')
+
+  def frame(self) -> None:
+    self.pay(_STEP)
+    self.take(8)
 
   def number(self, size: int) -> int:
     return int.from_bytes(self.take(size), 'little')
@@ -186,7 +192,7 @@ class _Reader:
     self.push(convert(line), _NUMBER)
 
   def mark(self) -> None:
-    self.pay(_LIST)
+    self.pay(_LIST + _STEP)
     self._below.append(self._stack)
     self._stack = []
 
@@ -310,8 +316,8 @@ def _steps(reader: _Reader) -> list[Callable[[], None]]:
       b'g': lambda: r.get(_index(r.line())),
       b'h': lambda: r.get(r.number(1)),
       b'j': lambda: r.get(r.number(4)),
-      b'\x80': lambda: r.skip(1),
-      b'\x95': lambda: r.skip(8),
+      b'\x80': r.protocol,
+      b'\x95': r.frame,
       b'c': r.global_name,
       b'\x93': r.stack_global,
       b'\x96': lambda: _refuse('it has an array of bytes'),
