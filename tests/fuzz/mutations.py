@@ -1,16 +1,24 @@
 """Seeded mutations of files, and commands that run on them within limits."""
 
+from collections.abc import Callable
 import dataclasses
+import multiprocessing
 import os
 import random
 import resource
-import subprocess
 import sys
 import tempfile
-import time
+import traceback
 
 SECONDS = 60
 MEMORY = 2**31
+
+_LOADED = (
+    'fl_dpftrl.commands.main', 'fl_dpftrl.commands.describe',
+    'fl_dpftrl.commands.replay', 'fl_dpftrl.commands.simulate',
+    'experiments.stackoverflow.train', 'tests.fuzz.mutations',
+)
+_USAGE = '\nused: '
 
 _WORDS = (
     b'null', b'NaN', b'Infinity', b'-1', b'0', b'1e999', b'9' * 400, b'true',
@@ -101,26 +109,48 @@ class Done:
     return ''
 
 
-def run(module: str, arguments: list[str], root: str) -> Done:
-  """Runs a module in a process of its own, which is measured."""
-  environment = {
-      **os.environ, 'PYTHONPATH': root, 'OPENBLAS_NUM_THREADS': '1',
-      'PYTHONIOENCODING': 'utf-8',
-  }
-  with tempfile.TemporaryFile() as errors:
-    started = time.monotonic()
-    process = subprocess.Popen(
-        [sys.executable, '-m', module, *arguments], cwd=root, env=environment,
-        stdout=subprocess.DEVNULL, stderr=errors,
-        preexec_fn=lambda: resource.setrlimit(
-            resource.RLIMIT_CPU, (SECONDS, SECONDS)
-        ),
+def run(command: Callable[[list[str]], None], arguments: list[str]) -> Done:
+  """Runs a command in a process of its own, which is measured.
+
+  Args:
+    command: a function of a module; ends as a program does.
+    arguments: of it.
+  """
+  context = multiprocessing.get_context('forkserver')
+  # What takes long to load is loaded once.
+  context.set_forkserver_preload(list(_LOADED))
+  with tempfile.NamedTemporaryFile() as errors:
+    process = context.Process(
+        target=_measured, args=(command, arguments, errors.name)
     )
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    errors.seek(0)
+    process.start()
+    process.join()
     text = errors.read().decode('utf-8', 'backslashreplace')
-  return Done(
-      process.returncode, text, usage.ru_utime + usage.ru_stime,
-      usage.ru_maxrss * 1024,
+  text, _, usage = text.rpartition(_USAGE)
+  if process.exitcode not in (0, 2):
+    return Done(process.exitcode, text + usage, 0.0, 0)
+  seconds, memory = usage.split()
+  return Done(process.exitcode, text, float(seconds), int(memory))
+
+
+def _measured(
+    command: Callable[[list[str]], None], arguments: list[str], path: str
+) -> None:
+  """Writes what the command writes to stderr to a file, and then its usage."""
+  resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+  os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), 2)
+  os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+  status = 0
+  try:
+    command(arguments)
+  except SystemExit as end:
+    status = end.code or 0
+  except BaseException:  # pylint: disable=broad-except
+    traceback.print_exc()
+    status = 1
+  used = resource.getrusage(resource.RUSAGE_SELF)
+  sys.stderr.write(
+      f'{_USAGE}{used.ru_utime + used.ru_stime} {1024 * used.ru_maxrss}'
   )
+  sys.stderr.flush()
+  os._exit(status)
