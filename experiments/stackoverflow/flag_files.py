@@ -18,6 +18,8 @@ MOST_FILES = 100
 
 _NAMES = ('--flagfile', '-flagfile')
 _COMMENTS = ('#', '//')
+# The parser compares an unknown name with all others, deep in its stack.
+_LONGEST_NAME = 100
 
 
 def expand(arguments: Sequence[str]) -> list[str]:
@@ -32,7 +34,8 @@ def expand(arguments: Sequence[str]) -> list[str]:
   Raises:
     OSError: where a file cannot be read.
     ValueError: for a file that is too large, no UTF-8 or names itself, for more
-      than MOST_FILES, and for --flagfile without a name.
+      than MOST_FILES, and for --flagfile without a name, and for a flag's name that is
+      none, as it has more than 100 characters.
   """
   return _Expansion().of(list(arguments), ())
 
@@ -49,6 +52,8 @@ class _Expansion:
       if argument == '--':
         return [*found, argument, *rest]
       flag, equals, name = argument.partition('=')
+      if flag.startswith('-') and len(flag) > _LONGEST_NAME:
+        raise ValueError(f'{messages.quoted(flag)} is not the name of a flag')
       if flag not in _NAMES:
         found.append(argument)
         continue

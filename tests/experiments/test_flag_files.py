@@ -31,6 +31,7 @@ def test_flags_are_put_in_place(write):
     (b'\xff--a=1', 'utf-8'),
     (b'--flagfile=SELF', 'names itself'),
     (b'--flagfile=', 'without the name'),
+    (b'--' + b'noise' * 1000 + b'=1', 'not the name of a flag'),
     (b'#' * (2**20 + 1), 'more than 1048576 bytes'),
 ], ids=lambda value: repr(value)[:20])
 def test_refuses(write, content, words):
