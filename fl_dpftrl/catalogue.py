@@ -238,10 +238,10 @@ def load(name_or_path: str | os.PathLike[str]) -> StrategyFile:
     path = matrices_folder() / f'{text}.json'
   else:
     path = pathlib.Path(text)
-    if not path.is_file():
+    if not os.path.isfile(path):
       known = ', '.join(parameter_free() + names())
       raise ValueError(
-          f'strategy {text!r} is neither a file nor one of {known}'
+          f'strategy {messages.quoted(text)} is neither a file nor one of {known}'
       )
   try:
     return _read(path)

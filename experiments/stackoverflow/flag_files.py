@@ -34,8 +34,8 @@ def expand(arguments: Sequence[str]) -> list[str]:
   Raises:
     OSError: where a file cannot be read.
     ValueError: for a file that is too large, no UTF-8 or names itself, for more
-      than MOST_FILES, and for --flagfile without a name, and for a flag's name that is
-      none, as it has more than 100 characters.
+      than MOST_FILES, for --flagfile without a name, and for a flag whose name
+      has more than 100 characters.
   """
   return _Expansion().of(list(arguments), ())
 

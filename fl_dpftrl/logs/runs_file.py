@@ -66,7 +66,7 @@ def _run(entry: Any, folder: pathlib.Path) -> runs_lib.Run:
   if not logs or not all(isinstance(path, str) for path in logs):
     raise ValueError(f'log must not be {messages.quoted(entry["log"])}')
   strategy = entry['strategy']
-  if (folder / strategy).is_file():
+  if os.path.isfile(folder / strategy):
     strategy = folder / strategy
   try:
     changes = tuple((t, m) for t, m in entry.get('changes', ()))
