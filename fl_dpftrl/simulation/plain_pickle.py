@@ -14,15 +14,10 @@ import struct
 from typing import Any, Callable
 
 from fl_dpftrl import messages
+from fl_dpftrl.simulation import plain_size
 
 MOST_MEMORY = 2**30
 """Bytes that the values of a pickle may take together: 1 GiB."""
-
-MOST_LEVELS = 16
-"""Containers within each other."""
-
-MOST_VALUES = 50_000_000
-"""Values that whoever goes through the object meets, shared ones each time."""
 
 _MOST_INTEGER_BYTES = 16
 _LATEST_PROTOCOL = 5
@@ -62,18 +57,18 @@ def load(path: str | os.PathLike[str], content: bytes) -> object:
 
   Raises:
     ValueError: for a pickle that names anything, holds anything else, is beyond
-      MOST_MEMORY, MOST_LEVELS or MOST_VALUES, or is not whole.
+      MOST_MEMORY or what plain_size.check allows, or is not whole.
   """
   try:
     value = _Reader(content).read()
-    _check_size(value)
+    plain_size.check(value)
     return value
   except _NotPlainError as error:
     raise ValueError(
         f'{path} holds more than plain containers and numbers, and is not'
         f' read: {error}'
     ) from None
-  except _TooLargeError as error:
+  except plain_size.TooLargeError as error:
     raise ValueError(f'{path} is too large to be read: {error}') from None
   # Broken bytes can end in nearly any exception.
   except Exception:
@@ -81,10 +76,6 @@ def load(path: str | os.PathLike[str], content: bytes) -> object:
 
 
 class _NotPlainError(Exception):
-  pass
-
-
-class _TooLargeError(Exception):
   pass
 
 
@@ -114,7 +105,7 @@ class _Reader:
     """Takes memory from what is left, before it is used."""
     self._left -= memory
     if self._left < 0:
-      raise _TooLargeError(
+      raise plain_size.TooLargeError(
           f'its values take more than {MOST_MEMORY} bytes of memory'
       )
 
@@ -384,30 +375,3 @@ def _written_bytes(line: bytes) -> object:
 
 def _written_text(line: bytes) -> str:
   return line.decode('raw-unicode-escape')
-
-
-def _check_size(value: object) -> None:
-  """Walks through an object, which may share parts or contain itself."""
-  count = 1
-  levels = [iter((value,))]
-  while levels:
-    for item in levels[-1]:
-      if isinstance(item, dict):
-        count += 2 * len(item)
-        item = item.values()
-      elif isinstance(item, (list, tuple)):
-        count += len(item)
-      else:
-        continue
-      if count > MOST_VALUES:
-        raise _TooLargeError(
-            f'it has more than {MOST_VALUES} values, shared ones each time'
-        )
-      levels.append(iter(item))
-      if len(levels) > MOST_LEVELS + 1:
-        raise _TooLargeError(
-            f'it has more than {MOST_LEVELS} containers within each other'
-        )
-      break
-    else:
-      levels.pop()
