@@ -6,6 +6,8 @@ MOST_LEVELS = 16
 MOST_VALUES = 50_000_000
 """Values that whoever goes through the object meets, shared ones each time."""
 
+_CONTAINER = 8  # values that a step into a container counts as
+
 
 class TooLargeError(Exception):
   """An object that is too large to be gone through."""
@@ -22,10 +24,10 @@ def check(value: object) -> None:
   while levels:
     for item in levels[-1]:
       if isinstance(item, dict):
-        count += 2 * len(item)
+        count += _CONTAINER + 2 * len(item)
         item = item.values()
       elif isinstance(item, (list, tuple)):
-        count += len(item)
+        count += _CONTAINER + len(item)
       else:
         continue
       if count > MOST_VALUES:
