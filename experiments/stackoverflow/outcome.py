@@ -14,6 +14,7 @@ from experiments.stackoverflow import datasets
 from experiments.stackoverflow import plot
 from experiments.stackoverflow import setting
 from fl_dpftrl import files
+from fl_dpftrl import json_files
 from fl_dpftrl import messages
 from fl_dpftrl import participation
 from fl_dpftrl import rounding
@@ -355,9 +356,9 @@ def _without_noise(outcome: Outcome) -> float | str:
   if folder is None:
     return 'not known; name its folder with --compare_with'
   try:
-    other = json.loads((folder / configuration.HPARAMS_NAME).read_text())
-    accuracy = json.loads((folder / SUMMARY_NAME).read_text())['test']['accuracy']
-  except (OSError, ValueError, KeyError):
+    other = dict(json_files.read(folder / configuration.HPARAMS_NAME))
+    accuracy = float(json_files.read(folder / SUMMARY_NAME)['test']['accuracy'])
+  except (OSError, ValueError, KeyError, TypeError):
     return f'not known; no finished run in {folder}'
   own = outcome.hparams.to_json()
   noise = ('noise_multiplier', 'mechanism', 'strategy', 'zeroing_norm')

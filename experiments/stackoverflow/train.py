@@ -11,7 +11,6 @@ accuracy.png, summary.json and checkpoints/. An interrupted run goes on with
 --resume.
 """
 
-import json
 import os
 import pathlib
 import sys
@@ -22,7 +21,9 @@ from absl import flags
 from absl import logging
 
 from experiments.stackoverflow import configuration
+from experiments.stackoverflow import flag_files
 from fl_dpftrl import files
+from fl_dpftrl import json_files
 from fl_dpftrl import messages
 from fl_dpftrl.noise.engine import shards
 
@@ -61,7 +62,9 @@ _NOISE_KEY_FILE = flags.DEFINE_string(
 def main(argv: list[str]) -> None:
   try:
     if len(argv) > 1:
-      raise ValueError(f'{argv[1]!r} is not a flag; flags are --name=value')
+      raise ValueError(
+          f'{messages.quoted(argv[1])} is not a flag; flags are --name=value'
+      )
     if not _OUTPUT_DIR.value:
       raise ValueError('--output_dir is missing: name a folder for the run')
     hparams = configuration.from_flags()
@@ -82,6 +85,8 @@ def main(argv: list[str]) -> None:
     )
   except (ValueError, OSError) as error:
     _fail(error)
+  except MemoryError as error:
+    _fail(ValueError(f'not enough memory: {error}'))
   except RuntimeError as error:  # A failed round, or a worker that cannot start.
     _fail(error, status=1)
   except KeyboardInterrupt:
@@ -139,16 +144,15 @@ def _check_folder(
         f'--output_dir={folder} holds a run; name another folder, or go on'
         ' with --resume'
     )
-  try:
-    before = json.loads(path.read_text())
-  except ValueError as error:
-    raise ValueError(f'{path} is not readable: {error}') from error
+  before = json_files.read(path)
+  if not isinstance(before, dict):
+    raise ValueError(f'{path} is not of a run: it must hold a JSON object')
   now = hparams.to_json()
   for name in sorted(now.keys() | before.keys()):
     if before.get(name) != now.get(name):
       raise ValueError(
-          f'--{name}={now.get(name)} differs from the run in {folder},'
-          f' which has {before.get(name)}; resume with the same flags'
+          f'--{name}={now.get(name)} differs from the run in {folder}, which has'
+          f' {messages.quoted(before.get(name))}; resume with the same flags'
       )
 
 
@@ -159,8 +163,8 @@ def _parse(argv: list[str]) -> list[str]:
       print(flags.FLAGS.module_help(module))
     sys.exit(0)
   try:
-    return flags.FLAGS(argv)
-  except (flags.Error, OSError) as error:
+    return flags.FLAGS([*argv[:1], *flag_files.expand(argv[1:])])
+  except (flags.Error, OSError, ValueError) as error:
     _fail(error)
 
 

@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     _print(f'{_PROGRAM} {fl_dpftrl.__version__}')
     return
   if not argv or argv[0] not in COMMANDS:
-    got = f'got {argv[0]!r}' if argv else 'got none'
+    got = f'got {messages.quoted(argv[0])}' if argv else 'got none'
     _fail(_PROGRAM, f'COMMAND must be one of {", ".join(COMMANDS)}, {got}')
   name = argv[0]
   prog = f'{_PROGRAM} {name}'

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import os
 import pathlib
 from typing import Callable, Mapping, Sequence
 
@@ -86,7 +87,7 @@ def contenders(
 
 def _given(name: str) -> Contender:
   label, equals, path = name.partition('=')
-  if not (equals and label) or pathlib.Path(name).is_file():
+  if not (equals and label) or os.path.isfile(name):
     label, path = '', name
   if path in catalogue.parameter_free():
     strategy = catalogue.load_strategy(path)
@@ -96,7 +97,7 @@ def _given(name: str) -> Contender:
   try:
     file = catalogue.load(path)
   except ValueError as e:
-    if pathlib.Path(path).is_file():
+    if os.path.isfile(path):
       raise
     raise ValueError(
         f'{path!r} is neither a mechanism ({", ".join(registry.OPTIMIZERS)}),'

@@ -22,6 +22,10 @@ from fl_dpftrl.sensitivity import patterns
 _LARGEST_TABLE = 1 << 20  # entries of each
 
 
+MAX_BUFFERS = 64
+"""Matrices between the decays of so many, and of the inverse, stay small."""
+
+
 @dataclasses.dataclass(frozen=True)
 class BLT(base.Strategy):
   """A Toeplitz C with coefficients c₀ = 1, cᵢ = Σⱼ ωⱼ θⱼ^(i−1).
@@ -50,6 +54,11 @@ class BLT(base.Strategy):
       object.__setattr__(self, name, values)
       if not np.isfinite(values).all():
         raise ValueError(f'{name} must be finite, got {values}')
+    if len(self.buffer_decay) > MAX_BUFFERS:
+      raise ValueError(
+          f'buffer_decay must have at most {MAX_BUFFERS} entries, got'
+          f' {len(self.buffer_decay)}'
+      )
     if not 0 < len(self.buffer_decay) == len(self.output_scale):
       raise ValueError(
           'buffer_decay and output_scale must have the same length of at least'

@@ -222,6 +222,7 @@ class TreeFull(base.Strategy):
     planned = self.planned_rounds(num_rounds)
     if not error_lib.is_prefix_sums(workload):
       return super().per_query_error(num_rounds, workload)
+    workloads.check_round_by_round(planned)
     heights = [
         height
         for height in reversed(range(planned.bit_length()))

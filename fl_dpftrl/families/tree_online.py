@@ -222,6 +222,7 @@ class TreeOnline(base.Strategy):
     if not error_lib.is_prefix_sums(workload):
       return super().per_query_error(num_rounds, workload)
     base.check_num_rounds(self, num_rounds)
+    workloads.check_round_by_round(num_rounds)
     # A prefix is tiled by a complete node for each bit of its length, and the
     # variance of a node's estimate is the weight of its own noise.
     lengths, variance = np.arange(1, num_rounds + 1), np.zeros(num_rounds)

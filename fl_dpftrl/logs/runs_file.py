@@ -8,12 +8,13 @@ changes may be left out where the log's file says them. Paths are relative to th
 file.
 """
 
-import json
 import os
 import pathlib
 from typing import Any
 
 from fl_dpftrl import catalogue
+from fl_dpftrl import json_files
+from fl_dpftrl import messages
 from fl_dpftrl import participation
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import runs as runs_lib
@@ -39,10 +40,7 @@ def read(path: str | os.PathLike[str]) -> list[runs_lib.Run]:
     OSError: where it cannot be read.
   """
   path = pathlib.Path(path)
-  try:
-    document = json.loads(path.read_bytes())
-  except ValueError as e:
-    raise ValueError(f'{path}: is not JSON, {e}') from e
+  document = json_files.read(path)
   entries = document.get('runs') if isinstance(document, dict) else None
   if not (isinstance(entries, list) and entries and len(document) == 1):
     raise ValueError(f'{path}: must be an object with a list of "runs" alone')
@@ -57,20 +55,20 @@ def read(path: str | os.PathLike[str]) -> list[runs_lib.Run]:
 
 def _run(entry: Any, folder: pathlib.Path) -> runs_lib.Run:
   if not isinstance(entry, dict):
-    raise ValueError(f'must be an object, got {entry!r}')
+    raise ValueError(f'must be an object, got {messages.quoted(entry)}')
   for key in _REQUIRED:
     if key not in entry:
       raise ValueError(f'{key} is missing')
   for key, value in entry.items():
     if key not in _KINDS:
-      raise ValueError(f'{key!r} is none of {", ".join(_KINDS)}')
+      raise ValueError(f'{messages.quoted(key)} is none of {", ".join(_KINDS)}')
     if isinstance(value, bool) or not isinstance(value, _KINDS[key]):
-      raise ValueError(f'{key} must not be {value!r}')
+      raise ValueError(f'{key} must not be {messages.quoted(value)}')
   logs = entry['log'] if isinstance(entry['log'], list) else [entry['log']]
   if not logs or not all(isinstance(path, str) for path in logs):
-    raise ValueError(f'log must not be {entry["log"]!r}')
+    raise ValueError(f'log must not be {messages.quoted(entry["log"])}')
   strategy = entry['strategy']
-  if (folder / strategy).is_file():
+  if os.path.isfile(folder / strategy):
     strategy = folder / strategy
   try:
     changes = None
@@ -79,7 +77,7 @@ def _run(entry: Any, folder: pathlib.Path) -> runs_lib.Run:
   except (TypeError, ValueError):
     raise ValueError(
         'changes must be pairs of a round and a noise multiplier, got'
-        f' {entry["changes"]!r}'
+        f' {messages.quoted(entry["changes"])}'
     ) from None
   multiplier = entry.get('noise_multiplier')
   return make(

@@ -54,6 +54,7 @@ def solve(
     progress: factorization.Progress | None = None,
 ) -> factorization.Solution:
   """`optimize`, with the loss and the bound that proves it."""
+  workloads.check_dense(schema.num_rounds)
   groups = factorization.chains(schema)
   alike = equal_norms or groups.reach < groups.rounds.shape[1]
   return dense_lib.solve_groups(
