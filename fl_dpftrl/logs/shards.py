@@ -25,6 +25,8 @@ NUM_ROUNDS_KEY = 'num_rounds'
 VOID_KEY = 'fl_dpftrl.void_reason'
 NOISE_MULTIPLIER_KEY = 'fl_dpftrl.noise_multiplier'
 STRATEGY_KEY = 'fl_dpftrl.strategy_sha256'
+# Rounds whose results may have been used; for who goes on with the run.
+RELEASED_KEY = 'fl_dpftrl.rounds_released'
 SAMPLING_KEY = 'fl_dpftrl.sampling'
 _OWN_PREFIX = 'fl_dpftrl.'
 _SUFFIXES = ', '.join(formats.READERS)
@@ -83,6 +85,7 @@ class Shard:
         key: value
         for key, value in self.metadata.items()
         if key == NUM_ROUNDS_KEY or key.startswith(_OWN_PREFIX)
+        if key != RELEASED_KEY
     }
 
 

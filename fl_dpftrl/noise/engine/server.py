@@ -3,7 +3,6 @@
 import concurrent.futures
 import contextlib
 import functools
-import json
 import os
 import pathlib
 import sys
@@ -13,6 +12,7 @@ from typing import Any, Sequence
 import numpy as np
 
 from fl_dpftrl import files
+from fl_dpftrl import sealed
 from fl_dpftrl.noise.engine import draws
 from fl_dpftrl.noise.engine import maker as makers
 from fl_dpftrl.noise.engine import shards
@@ -39,7 +39,8 @@ class RowServer:
   row is then made in the background. The largest row that was served is kept
   durably, and rows before it are refused for ever: whatever state a run is
   brought to, no row enters the sums of two rounds. The row itself may be asked
-  for again, for a round whose result was never seen.
+  for again, for a round whose result was never seen. Rounds whose results may
+  have been used are kept durably too, and their rows are refused.
 
   A run that goes on finds the seed in the folder, and with it the very same
   rows: from the last snapshot, or where there is none from row 0, all rows up to
@@ -167,7 +168,7 @@ class RowServer:
       raise ValueError(
           f'row {row} is not among the {self.num_rounds} that there are'
       )
-    if row <= self._completed:
+    if row <= self._completed or row < (self.released() or 0):
       raise ValueError(
           f'row {row} of the noise in {self.folder} is in the sum of a completed'
           ' round: go on from the state that this round gave'
@@ -178,16 +179,28 @@ class RowServer:
         self._schedule(row)
       self._ahead[1].result()
       if row > served:
-        mark = json.dumps({'row': row, 'identity': self.identity})
-        files.write_durably(self._mark, mark.encode(), mode=0o600)
+        self._write_mark(row, self.released() or 0)
       self._remove_rows()
       os.replace(self._ready, path)
     if row + 1 < self.num_rounds and (not self._ahead or self._ahead[0] <= row):
       self._schedule(row + 1)
 
   def complete(self, row: int) -> None:
-    """Says that the row is in a sum: it is not given out again."""
+    """Says that the row is in a sum: this process does not give it out again."""
     self._completed = max(self._completed, row)
+
+  def mark_released(self, num_rounds: int) -> None:
+    """Says durably that the first num_rounds rounds' results may be used."""
+    self.open()
+    self._write_mark(self.served(), num_rounds)
+
+  def released(self) -> int | None:
+    """Rounds whose results may have been used; None where nobody said.
+
+    Raises:
+      ValueError: as `served`.
+    """
+    return self._read_mark()[1]
 
   def served(self) -> int:
     """The largest row that was ever given out; −1 for none.
@@ -195,15 +208,26 @@ class RowServer:
     Raises:
       ValueError: where that cannot be read, or was other noise.
     """
+    return self._read_mark()[0]
+
+  def _write_mark(self, row: int, released: int) -> None:
+    sealed.write(
+        self._mark,
+        {'row': row, 'released': released, 'identity': self.identity},
+    )
+
+  def _read_mark(self) -> tuple[int, int | None]:
+    """The largest row given out, and the rounds released."""
     try:
-      found = json.loads(self._mark.read_text())
+      found = sealed.read(self._mark)
       row, identity = int(found['row']), int(found['identity'])
+      released = int(found['released'])
     except FileNotFoundError:
-      return -1
-    except (OSError, ValueError, KeyError, TypeError) as error:
+      return -1, None
+    except (ValueError, KeyError, TypeError) as error:
       raise ValueError(
-          f'{self._mark} is not readable: {error}; without it nobody knows which'
-          ' rows of noise were used'
+          f'{error}; without {self._mark.name} nobody knows which rows of noise'
+          ' were used: put it back as it was'
       ) from error
     if identity != self.identity:
       raise ValueError(
@@ -211,7 +235,7 @@ class RowServer:
           ' deviation, size, memory or seed; resume with the flags that the run'
           ' was started with'
       )
-    return row
+    return row, released
 
   def close(self) -> None:
     """Ends what works in the background, and removes rows that were not used."""
@@ -257,8 +281,7 @@ class RowServer:
         raise ValueError(f'{self.folder} was taken by another run meanwhile')
       files.write_durably(self.folder / 'seed', self._seed, mode=0o600)
     self._remove_rows()
-    for leftover in self.folder.glob(f'{files.TEMPORARY_PREFIX}*'):
-      leftover.unlink()
+    files.remove_leftovers(self.folder)
 
   def _remove_rows(self) -> None:
     for path in self.folder.glob('row-*'):
@@ -277,12 +300,10 @@ class RowServer:
     header = np.empty(HEADER_BYTES // 8, '<i8')
     header[:4] = MAGIC, self.identity, row, self.size
     header[4:] = np.array([stddev], '<f8').view('<i8')
-    handle = os.open(
-        self._ready, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600
-    )
-    with open(handle, 'wb') as file:
-      file.write(header.tobytes())
-      file.write(memoryview(values).cast('B'))
+    with files.replacing(self._ready, mode=0o600, durable=False) as path:
+      with path.open('wb') as file:
+        file.write(header.tobytes())
+        file.write(memoryview(values).cast('B'))
 
 
 def _failed(future: concurrent.futures.Future[Any]) -> bool:
