@@ -15,9 +15,10 @@ import os
 import signal
 
 if __name__ == '__main__':
-  # What is imported next takes a while: until a run starts, Ctrl-C just ends.
-  if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+  # What is imported next takes a while: until a run starts, a signal just ends.
+  for number in (signal.SIGINT, signal.SIGTERM):
+    if signal.getsignal(number) is not signal.SIG_IGN:
+      signal.signal(number, lambda *_: os._exit(130))
 
 # pylint: disable=g-import-not-at-top,wrong-import-position
 from collections.abc import Iterator
