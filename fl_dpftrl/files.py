@@ -67,6 +67,14 @@ def replacing(
     finally:
       os.close(handle)
     os.replace(temporary, path)
+  except OSError as error:
+    temporary.unlink(missing_ok=True)
+    if error.filename not in (None, name):
+      raise
+    # A full disk names no file, or the temporary one, which nobody knows.
+    raise OSError(
+        error.errno, error.strerror or str(error), str(path)
+    ) from error
   except BaseException:
     temporary.unlink(missing_ok=True)
     raise
@@ -85,13 +93,23 @@ def exclusive(path: str | os.PathLike[str]) -> Iterator[None]:
   try:
     try:
       fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+      # A file that was removed meanwhile locks nobody out.
+      held = os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except (BlockingIOError, FileNotFoundError):
+      held = False
+    if not held:
       raise ValueError(
           f'{path} is held by another process, which is still at work there'
-      ) from None
+      )
     yield
   finally:
     os.close(descriptor)
+
+
+def remove_leftovers(folder: str | os.PathLike[str]) -> None:
+  """Removes what writers that were killed left; only for who holds its lock."""
+  for leftover in pathlib.Path(folder).glob(f'{TEMPORARY_PREFIX}*'):
+    leftover.unlink(missing_ok=True)
 
 
 def sync_folder(folder: str | os.PathLike[str]) -> None:

@@ -1,3 +1,4 @@
+import errno
 import os
 import stat
 
@@ -54,3 +55,50 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     files.write_durably(path, b'new', private=True)
   assert path.read_bytes() == b'old'
   assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_names_the_file_and_leaves_the_old_one(
+    tmp_path, monkeypatch
+):
+  path = tmp_path / 'file'
+  files.write_durably(path, b'old')
+
+  def full(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+  monkeypatch.setattr(os, 'fsync', full)
+  with pytest.raises(OSError, match=f'No space left on device: .{path}') as e:
+    files.write_durably(path, b'new')
+  assert e.value.errno == errno.ENOSPC
+  assert path.read_bytes() == b'old' and list(tmp_path.iterdir()) == [path]
+
+
+def test_leftovers_of_killed_writers_go(tmp_path):
+  (tmp_path / f'{files.TEMPORARY_PREFIX}x').write_bytes(b'half')
+  (tmp_path / 'file').write_bytes(b'whole')
+  files.remove_leftovers(tmp_path)
+  assert [p.name for p in tmp_path.iterdir()] == ['file']
+
+
+def test_a_lock_is_held_once(tmp_path):
+  with files.exclusive(tmp_path / 'lock'):
+    with pytest.raises(ValueError, match='held by another process'):
+      with files.exclusive(tmp_path / 'lock'):
+        pass
+  with files.exclusive(tmp_path / 'lock'):
+    pass
+
+
+def test_a_lock_file_that_is_removed_meanwhile_locks_nobody_out(
+    tmp_path, monkeypatch
+):
+  path, original = tmp_path / 'lock', files.fcntl.flock
+
+  def flock(*args):
+    original(*args)
+    path.unlink()
+
+  monkeypatch.setattr(files.fcntl, 'flock', flock)
+  with pytest.raises(ValueError, match='held by another process'):
+    with files.exclusive(path):
+      pass

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 import dataclasses
 import json
+import math
 import os
 import pathlib
 import shlex
@@ -193,15 +194,34 @@ def write(
   _write_json(
       folder / SUMMARY_NAME,
       {
-          'test': outcome.test,
+          'test': _finite(outcome.test),
           'unigram_accuracy': outcome.dataset.unigram_accuracy,
           'num_parameters': outcome.num_parameters,
           'burnt_rounds': list(outcome.last.burnt),
+          'diverged_since_round': diverged_since(outcome.table, outcome.test),
           'hypothetical_deployment': outcome.hypothetical,
           'void_reason': void_reason(hparams),
       },
   )
   return _summary(outcome)
+
+
+def _finite(values: dict[str, float]) -> dict[str, float | None]:
+  """Measurements for JSON, which has no word for NaN and infinities but null."""
+  return {n: v if math.isfinite(v) else None for n, v in values.items()}
+
+
+def diverged_since(
+    table: metrics.MetricsTable, test: dict[str, float]
+) -> int | None:
+  """The first round with a measurement that is not finite; None without one.
+
+  Where only the test measurements are not finite, it is the last round.
+  """
+  first = table.first_not_finite()
+  if first is None and not all(map(math.isfinite, test.values())):
+    first = max(table.rounds, default=0)
+  return first
 
 
 def _write_json(
@@ -271,6 +291,13 @@ def _summary(outcome: Outcome) -> str:
           f' "{outcome.dataset.unigram_word}"',
       ),
   ]
+  diverged = diverged_since(outcome.table, outcome.test)
+  if diverged is not None:
+    lines.insert(0, (
+        'THE RUN DIVERGED',
+        f'measurements are not finite from round {diverged} on; smaller learning'
+        ' rates may do. The guarantee below holds all the same',
+    ))
   if outcome.dataset.best_accuracy is not None:
     lines.append(
         ('  best possible', percent(outcome.dataset.best_accuracy))
@@ -360,6 +387,8 @@ def _without_noise(outcome: Outcome) -> float | str:
     accuracy = float(json_files.read(folder / SUMMARY_NAME)['test']['accuracy'])
   except (OSError, ValueError, KeyError, TypeError):
     return f'not known; no finished run in {folder}'
+  if accuracy is None:
+    return f'not known; the run in {folder} diverged'
   own = outcome.hparams.to_json()
   noise = ('noise_multiplier', 'mechanism', 'strategy', 'zeroing_norm')
   differing = [

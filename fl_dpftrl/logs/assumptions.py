@@ -71,6 +71,8 @@ def sentences(
       ' released sum, and its num_rounds counts every row of noise consumed',
       'one device_id stands for one unit of privacy, the same in all rounds',
       'the strategy and the noise multiplier are those of the run',
+      'each row of noise entered one released sum: no copy of the whole state of'
+      ' a run was put back, or continued beside it, after later results were used',
   ]
   if len(runs) > 1:
     result.append(

@@ -9,6 +9,7 @@ and, optionally, `timestamp` (UTC). The file's metadata hold
 import operator
 import os
 import pathlib
+import re
 from typing import Mapping, NamedTuple, Sequence
 
 import numpy as np
@@ -110,6 +111,7 @@ class LogWriter:
     self.path = parquet_path(path)
     self._metadata = file_metadata(0, metadata)
     self._cohorts: list[pa.Table] = []
+    self._released: int | None = None
     if self.path.exists():
       self._cohorts = self._read()
 
@@ -150,8 +152,32 @@ class LogWriter:
           f'device_ids holds a device twice in round {round_index}'
       )
     cohorts = [*self._cohorts, cohort]
-    self._store(cohorts, self._metadata)
+    self._store(cohorts, self._metadata, self._released)
     self._cohorts = cohorts
+
+  def released(self) -> int | None:
+    """Rounds whose results may have been used; None where nobody said."""
+    return self._released
+
+  def mark_released(self, num_rounds: int) -> None:
+    """Says durably that the first num_rounds rounds' results may be used.
+
+    The mark is in the file's metadata, and so wherever the log is. Before the
+    first round there is no file, and the mark is written with that round.
+
+    Raises:
+      ValueError: for more rounds than the log has.
+      OSError: where it cannot be written; the log is then as before.
+    """
+    if not 0 <= num_rounds <= self.num_rounds:
+      raise ValueError(
+          f'num_rounds must lie in 0 to {self.num_rounds}, got {num_rounds}'
+      )
+    if num_rounds == self._released:
+      return
+    if self._cohorts:
+      self._store(self._cohorts, self._metadata, num_rounds)
+    self._released = num_rounds
 
   def change_noise(
       self, round_index: int, *, noise_multiplier: float, clip_norm: float
@@ -188,7 +214,7 @@ class LogWriter:
         clip_norm=before.clip_norm,
         changes=(*before.changes, change),
     )
-    self._store(self._cohorts, metadata)
+    self._store(self._cohorts, metadata, self._released)
     self._metadata = metadata
 
   def cohort(self, round_index: int) -> np.ndarray:
@@ -206,18 +232,22 @@ class LogWriter:
     )
 
   def _store(
-      self, cohorts: Sequence[pa.Table], metadata: Mapping[str, str]
+      self,
+      cohorts: Sequence[pa.Table],
+      metadata: Mapping[str, str],
+      released: int | None,
   ) -> None:
+    mark = {} if released is None else {shards.RELEASED_KEY: str(released)}
     rounds = {shards.NUM_ROUNDS_KEY: str(len(cohorts))}
-    _write(self.path, _concatenate(cohorts), {**metadata, **rounds})
+    _write(self.path, _concatenate(cohorts), {**metadata, **rounds, **mark})
 
   def _read(self) -> list[pa.Table]:
     shard = shards.open_(self.path, 'timestamp')
     own = {**self._metadata, shards.NUM_ROUNDS_KEY: str(shard.num_rounds)}
-    if shard.metadata != own:
-      raise LogError(
-          f'{self.path}: its metadata are {dict(shard.metadata)}, not {own}'
-      )
+    found = dict(shard.metadata)
+    self._released = self._mark(found.pop(shards.RELEASED_KEY, None), shard)
+    if found != own:
+      raise LogError(f'{self.path}: its metadata are {found}, not {own}')
     table = pa.concat_tables(shard.tables())
     if pa.types.is_large_string(table.schema.field('device_id').type):
       ids = table.column('device_id').cast(pa.string())
@@ -235,6 +265,16 @@ class LogWriter:
       )
     ends = np.searchsorted(rounds, np.arange(shard.num_rounds + 1)).tolist()
     return [table.slice(a, b - a) for a, b in zip(ends, ends[1:])]
+
+  def _mark(self, text: str | None, shard: shards.Shard) -> int | None:
+    if text is None:
+      return None
+    if not re.fullmatch('[0-9]{1,18}', text) or int(text) > shard.num_rounds:
+      raise LogError(
+          f'{self.path}: {shards.RELEASED_KEY} is {text[:40]!r}, and the log has'
+          f' {shard.num_rounds} rounds'
+      )
+    return int(text)
 
 
 def schema(id_type: pa.DataType) -> pa.Schema:
@@ -256,7 +296,7 @@ def file_metadata(
     num_rounds: int, more: Mapping[str, str] | None
 ) -> dict[str, str]:
   """What a log's file says besides its rows; ValueError for keys of its own."""
-  for key in (shards.VERSION_KEY, shards.NUM_ROUNDS_KEY):
+  for key in (shards.VERSION_KEY, shards.NUM_ROUNDS_KEY, shards.RELEASED_KEY):
     if more and key in more:
       raise ValueError(f'metadata must not hold {key!r}, which the log sets')
   return {

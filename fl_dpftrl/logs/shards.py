@@ -29,6 +29,8 @@ NOISE_MULTIPLIER_KEY = 'fl_dpftrl.noise_multiplier'
 CLIP_NORM_KEY = 'fl_dpftrl.clip_norm'
 NOISE_CHANGES_KEY = 'fl_dpftrl.noise_changes'
 STRATEGY_KEY = 'fl_dpftrl.strategy_sha256'
+# Rounds whose results may have been used; for who goes on with the run.
+RELEASED_KEY = 'fl_dpftrl.rounds_released'
 SAMPLING_KEY = 'fl_dpftrl.sampling'
 _OWN_PREFIX = 'fl_dpftrl.'
 _SUFFIXES = ', '.join(formats.READERS)
@@ -87,6 +89,7 @@ class Shard:
         key: value
         for key, value in self.metadata.items()
         if key == NUM_ROUNDS_KEY or key.startswith(_OWN_PREFIX)
+        if key != RELEASED_KEY
     }
 
 

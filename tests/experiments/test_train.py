@@ -50,6 +50,7 @@ def test_leaves_the_files_of_the_contract(run):
       'accuracy.png',
       'checkpoints',
       'hparams.json',
+      'lock',
       'metrics.csv',
       'participation.parquet',
       'privacy.html',

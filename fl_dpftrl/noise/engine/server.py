@@ -3,16 +3,16 @@
 import concurrent.futures
 import contextlib
 import functools
-import json
 import os
 import pathlib
 import sys
 import threading
-from typing import Any, Sequence
+from typing import Any, NamedTuple, Sequence
 
 import numpy as np
 
 from fl_dpftrl import files
+from fl_dpftrl import sealed
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.noise.engine import draws
 from fl_dpftrl.noise.engine import maker as makers
@@ -32,6 +32,20 @@ def row_name(row: int) -> str:
   return f'row-{row:0{ROW_DIGITS}d}'
 
 
+class _Mark(NamedTuple):
+  """What was done with the rows of a folder, as its file says.
+
+  Attributes:
+    row: the largest that was given out; −1 for none.
+    released: rounds whose results may have been used; None where nobody said.
+    stddev: standard deviation of Z with which the row was given out.
+  """
+
+  row: int = -1
+  released: int | None = None
+  stddev: float = 0.0
+
+
 class RowServer:
   """The rows of one run's noise, in a folder that only its owner can read.
 
@@ -39,7 +53,8 @@ class RowServer:
   row is then made in the background. The largest row that was served is kept
   durably, and rows before it are refused for ever: whatever state a run is
   brought to, no row enters the sums of two rounds. The row itself may be asked
-  for again, for a round whose result was never seen.
+  for again, for a round whose result was never seen. Rounds whose results may
+  have been used are kept durably too, and their rows are refused.
 
   Another standard deviation goes on with the same rows, otherwise multiplied. A
   row that was given out before is then refused, since the difference of two sums
@@ -171,12 +186,12 @@ class RowServer:
       raise ValueError(
           f'row {row} is not among the {self.num_rounds} that there are'
       )
-    if row <= self._completed:
+    if row <= self._completed or row < (self.released() or 0):
       raise ValueError(
           f'row {row} of the noise in {self.folder} is in the sum of a completed'
           ' round: go on from the state that this round gave'
       )
-    if row == served and self._read_mark()['stddev'] != self.stddev:
+    if row == served and self._read_mark().stddev != self.stddev:
       raise ValueError(
           f'row {row} of the noise in {self.folder} was given out with another'
           ' standard deviation: go on with that one, or burn the row with skip_row'
@@ -187,18 +202,30 @@ class RowServer:
         self._schedule(row)
       self._ahead[1].result()
       if row > served:
-        mark = json.dumps(
-            {'row': row, 'identity': self.identity, 'stddev': self.stddev}
+        self._write_mark(
+            self._read_mark()._replace(row=row, stddev=self.stddev)
         )
-        files.write_durably(self._mark, mark.encode(), private=True)
       self._remove_rows()
       os.replace(self._ready, path)
     if row + 1 < self.num_rounds and (not self._ahead or self._ahead[0] <= row):
       self._schedule(row + 1)
 
   def complete(self, row: int) -> None:
-    """Says that the row is in a sum: it is not given out again."""
+    """Says that the row is in a sum: this process does not give it out again."""
     self._completed = max(self._completed, row)
+
+  def mark_released(self, num_rounds: int) -> None:
+    """Says durably that the first num_rounds rounds' results may be used."""
+    self.open()
+    self._write_mark(self._read_mark()._replace(released=num_rounds))
+
+  def released(self) -> int | None:
+    """Rounds whose results may have been used; None where nobody said.
+
+    Raises:
+      ValueError: as `served`.
+    """
+    return self._read_mark().released
 
   def served(self) -> int:
     """The largest row that was ever given out; −1 for none.
@@ -206,27 +233,30 @@ class RowServer:
     Raises:
       ValueError: where that cannot be read, or was other noise.
     """
-    return self._read_mark()['row']
+    return self._read_mark().row
 
-  def _read_mark(self) -> dict[str, Any]:
-    """The last row that was given out, and its standard deviation."""
+  def _write_mark(self, mark: _Mark) -> None:
+    mark = mark._replace(released=mark.released or 0)
+    sealed.write(self._mark, {**mark._asdict(), 'identity': self.identity})
+
+  def _read_mark(self) -> _Mark:
     try:
-      found = json.loads(self._mark.read_text())
+      found = sealed.read(self._mark)
       row, identity = int(found['row']), int(found['identity'])
-      mark = {'row': row, 'stddev': found.get('stddev')}
+      released, stddev = int(found['released']), float(found['stddev'])
     except FileNotFoundError:
-      return {'row': -1}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+      return _Mark()
+    except (ValueError, KeyError, TypeError) as error:
       raise ValueError(
-          f'{self._mark} is not readable: {error}; without it nobody knows which'
-          ' rows of noise were used'
+          f'{error}; without {self._mark.name} nobody knows which rows of noise'
+          ' were used: put it back as it was'
       ) from error
     if identity != self.identity:
       raise ValueError(
           f'{self.folder} holds other noise: another strategy, size, memory, seed'
           ' or release; resume with the flags that the run was started with'
       )
-    return mark
+    return _Mark(row, released, stddev)
 
   def close(self) -> None:
     """Ends what works in the background, and removes rows that were not used."""
@@ -272,8 +302,7 @@ class RowServer:
         raise ValueError(f'{self.folder} was taken by another run meanwhile')
       files.write_durably(self.folder / 'seed', self._seed, private=True)
     self._remove_rows()
-    for leftover in self.folder.glob(f'{files.TEMPORARY_PREFIX}*'):
-      leftover.unlink()
+    files.remove_leftovers(self.folder)
 
   def _remove_rows(self) -> None:
     for path in self.folder.glob('row-*'):
@@ -292,12 +321,10 @@ class RowServer:
     header = np.empty(HEADER_BYTES // 8, '<i8')
     header[:4] = MAGIC, self.identity, row, self.size
     header[4:] = np.array([stddev], '<f8').view('<i8')
-    handle = os.open(
-        self._ready, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600
-    )
-    with open(handle, 'wb') as file:
-      file.write(header.tobytes())
-      file.write(memoryview(values).cast('B'))
+    with files.replacing(self._ready, mode=0o600, durable=False) as path:
+      with path.open('wb') as file:
+        file.write(header.tobytes())
+        file.write(memoryview(values).cast('B'))
 
 
 def _failed(future: concurrent.futures.Future[Any]) -> bool:
