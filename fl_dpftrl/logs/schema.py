@@ -3,7 +3,8 @@
 One row for each device that was in the cohort of a round whose row of noise was
 consumed: `round` (int64, from 0, the row of noise), `device_id` (text or int64)
 and, optionally, `timestamp` (UTC). The file's metadata hold
-`fl_dpftrl.log_version` and `num_rounds`, the rows of noise consumed.
+`fl_dpftrl.log_version` and `num_rounds`, the rows of noise consumed, and digests
+of the rows and of the metadata.
 """
 
 import operator
@@ -17,10 +18,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fl_dpftrl import files
+from fl_dpftrl.logs import device_ids as device_ids_lib
+from fl_dpftrl.logs import digests
+from fl_dpftrl.logs import limits
 from fl_dpftrl.logs import shards
 
 LogError = shards.LogError
 VOID_KEY = shards.VOID_KEY
+
+FORMAT = {'compression': 'zstd', 'write_page_checksum': True}
+"""How pyarrow writes the files."""
 
 _TIMESTAMP = pa.timestamp('us', tz='UTC')
 
@@ -76,7 +83,9 @@ def write_log(
   pairs = table.group_by(['round', 'device_id']).aggregate([])
   if pairs.num_rows != table.num_rows:
     raise ValueError('device_ids holds a device twice in a round')
-  _write(parquet_path(path), table, file_metadata(num_rounds, metadata))
+  rows = digests.Rows(timestamps=timestamps is not None)
+  rows.update(table)
+  _write(parquet_path(path), table, file_metadata(num_rounds, metadata), rows)
 
 
 class LogWriter:
@@ -107,10 +116,14 @@ class LogWriter:
         this metadata.
     """
     self.path = parquet_path(path)
-    self._metadata = file_metadata(0, metadata)
+    self._given = dict(metadata or {})
+    file_metadata(0, self._given)  # Refuses keys before there are rounds.
     self._cohorts: list[pa.Table] = []
+    self._rows = digests.Rows(timestamps=True)
     if self.path.exists():
       self._cohorts = self._read()
+      for cohort in self._cohorts:
+        self._rows.update(cohort)
 
   @property
   def num_rounds(self) -> int:
@@ -150,12 +163,10 @@ class LogWriter:
       )
     cohorts = [*self._cohorts, cohort]
     table = _concatenate(cohorts)
-    _write(
-        self.path,
-        table,
-        {**self._metadata, shards.NUM_ROUNDS_KEY: str(len(cohorts))},
-    )
-    self._cohorts = cohorts
+    rows = self._rows.copy()
+    rows.update(cohort)
+    _write(self.path, table, file_metadata(len(cohorts), self._given), rows)
+    self._cohorts, self._rows = cohorts, rows
 
   def cohort(self, round_index: int) -> np.ndarray:
     """The device ids of a round, as they were appended."""
@@ -173,7 +184,7 @@ class LogWriter:
 
   def _read(self) -> list[pa.Table]:
     shard = shards.open_(self.path, 'timestamp')
-    own = {**self._metadata, shards.NUM_ROUNDS_KEY: str(shard.num_rounds)}
+    own = file_metadata(shard.num_rounds or 0, self._given)
     if shard.metadata != own:
       raise LogError(
           f'{self.path}: its metadata are {dict(shard.metadata)}, not {own}'
@@ -215,8 +226,16 @@ def parquet_path(path: str | os.PathLike[str]) -> pathlib.Path:
 def file_metadata(
     num_rounds: int, more: Mapping[str, str] | None
 ) -> dict[str, str]:
-  """What a log's file says besides its rows; ValueError for keys of its own."""
-  for key in (shards.VERSION_KEY, shards.NUM_ROUNDS_KEY):
+  """What a log's file says besides its rows and digests.
+
+  Raises:
+    ValueError: for a key that the log sets, and for too many rounds.
+  """
+  if operator.index(num_rounds) > limits.ROUNDS:
+    raise ValueError(
+        f'num_rounds must be at most {limits.ROUNDS}, got {num_rounds}'
+    )
+  for key in (shards.VERSION_KEY, shards.NUM_ROUNDS_KEY, *digests.KEYS):
     if more and key in more:
       raise ValueError(f'metadata must not hold {key!r}, which the log sets')
   return {
@@ -274,8 +293,10 @@ def _id_column(
     raise ValueError(
         f'device_ids must be text or whole numbers, got {ids.type}'
     )
-  if ids.null_count or pc.any(pc.equal(ids.cast(pa.string()), '')).as_py():
+  if ids.null_count:
     raise ValueError('device_ids must not be empty')
+  if fault := device_ids_lib.first_fault(ids):
+    raise ValueError(f'device_ids: at {fault.index}, {fault.reason}')
   return ids
 
 
@@ -300,10 +321,15 @@ def _ids(table: pa.Table) -> np.ndarray:
 
 
 def _write(
-    path: pathlib.Path, table: pa.Table, metadata: Mapping[str, str]
+    path: pathlib.Path,
+    table: pa.Table,
+    metadata: Mapping[str, str],
+    rows: digests.Rows,
 ) -> None:
+  id_type = table.schema.field('device_id').type
+  metadata = digests.sealed(metadata, rows.stated(id_type))
   # Chunks would show in the pages of the file; equal logs have equal bytes.
   table = table.combine_chunks().replace_schema_metadata(metadata)
   sink = pa.BufferOutputStream()
-  pq.write_table(table, sink, compression='zstd')
+  pq.write_table(table, sink, **FORMAT)
   files.write_durably(path, sink.getvalue().to_pybytes())
