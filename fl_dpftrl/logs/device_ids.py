@@ -11,6 +11,7 @@ privacy loss would be understated. So an id is refused, not repaired, unless it 
 """
 
 from typing import Iterator, NamedTuple
+import unicodedata
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +29,7 @@ _HIDDEN = (
     r'\x{E0000}-\x{E0FFF}]'
 )
 _OTHER_SPACES = r'[\x{00A0}\x{1680}\x{2000}-\x{200A}\x{202F}\x{205F}\x{3000}]'
+_AT_ONCE = 1 << 14
 _SPACE_AROUND = r'^\p{Z}|\p{Z}$'
 
 
@@ -82,10 +84,21 @@ def _faults(
   )
   if most >= 0x80:
     yield from _first(matches(_OTHER_SPACES), 'holds a space other than U+0020, ')
-    yield from _first(
-        pc.not_equal(pc.utf8_normalize(text, 'NFC'), text),
-        'is not in Unicode normal form C, ',
-    )
+    index = _first_not_normal(text)
+    if index is not None:
+      yield index, 'is not in Unicode normal form C, '
+
+
+def _first_not_normal(text: pa.Array) -> int | None:
+  for start in range(0, len(text), _AT_ONCE):
+    ids = text.slice(start, _AT_ONCE).to_pylist()
+    # A line feed composes with nothing, so that one look does for most.
+    if unicodedata.is_normalized('NFC', '\n'.join(ids)):
+      continue
+    for index, value in enumerate(ids, start):
+      if not unicodedata.is_normalized('NFC', value):
+        return index
+  return None
 
 
 def _first(wrong: pa.Array, why: str) -> Iterator[tuple[int, str]]:

@@ -172,9 +172,9 @@ class Csv(_Lines):
     for row, line in enumerate(lines, first_row):
       if line.count(b'"') % 2:
         raise refusals.LogError(
-            f'{self._path}, row {row}: has a quotation mark without another in'
-            ' its line, so that rows would be missed; write it twice, within'
-            ' quotation marks'
+            f'{self._path}, row {row}: a quotation mark has no other in its line,'
+            ' so that rows would be missed; write such a mark twice, within'
+            ' quotation marks, and no line breaks in fields'
         )
     raise refusals.LogError(
         f'{self._path}: {len(lines)} lines from row {first_row} on hold'

@@ -66,8 +66,13 @@ class Reader:
           and digests.TIMESTAMPS_KEY in self._stated
       )
       found = digests.Rows(timestamps=timed)
+    first_row = 1
     for batch in self._file.iter_batches(_BATCH_ROWS, columns=self._columns):
-      table = self._canonical(pa.Table.from_batches([batch]))
+      table = pa.Table.from_batches([batch])
+      for name in ('round', 'device_id'):
+        self._check_range(table, name, first_row)
+      first_row += table.num_rows
+      table = self._canonical(table)
       yield table  # Rows are checked there: what is digested has no nulls.
       if found is not None:
         found.update(table)
@@ -92,6 +97,17 @@ class Reader:
         column = column.cast(field.type)
       table = table.set_column(index, field, column)
     return table
+
+  def _check_range(self, table: pa.Table, name: str, first_row: int) -> None:
+    """Raises LogError for a number that int64 does not hold."""
+    if pa.types.is_uint64(table.schema.field(name).type):
+      refusals.refuse_first(
+          self._path,
+          table,
+          pc.greater(table.column(name), pa.scalar(2**63 - 1, pa.uint64())),
+          f'{name} must be below 2^63, got {{{name}}}',
+          first_row,
+      )
 
   def _check_size(self, file_bytes: int) -> None:
     rows = self._file.metadata.num_rows

@@ -4,6 +4,7 @@ docs/decisions/reading-logs.md says why and how.
 """
 
 import hashlib
+import json
 import os
 import pathlib
 import signal
@@ -182,19 +183,22 @@ class Reader:
             **request,
         }
         yield from process.answers(request, descriptor)
-    except BaseException:  # Also where nobody wants the rest.
-      process.stop()
-      raise
-    if self._idle is None:
-      self._idle = process
-    else:
-      process.stop()
+    finally:  # Also where nobody wants the rest.
+      if process.ready and self._idle is None:
+        self._idle = process
+      else:
+        process.stop()
 
 
 class _Process:
-  """A process that reads one file after the other."""
+  """A process that reads one file after the other.
+
+  Attributes:
+    ready: whether it has answered the last request to its end.
+  """
 
   def __init__(self):
+    self.ready = True
     self._channel, theirs = socket.socketpair()
     with theirs:
       for end in (self._channel, theirs):
@@ -215,14 +219,18 @@ class _Process:
   ) -> Iterator[Opened | pa.Table]:
     """Yields what the file says of itself, and tables where asked for."""
     path = request['path']
+    self.ready = False
     try:
       channel_lib.send_request(self._channel, request, descriptor)
-      while (received := channel_lib.receive(self._channel))[0] != Kind.END:
-        kind, payload = received
+      while True:
+        kind, payload = channel_lib.receive(self._channel)
+        self.ready = kind in (Kind.END, Kind.REFUSED)
+        if kind == Kind.END:
+          return
         if kind == Kind.REFUSED:
           raise refusals.LogError(payload.decode())
         if kind == Kind.OPENED:
-          said = channel_lib.json.loads(payload)
+          said = json.loads(payload)
         elif kind == Kind.SCHEMA:
           schema = pa.ipc.read_schema(pa.py_buffer(payload))
           yield Opened(said['metadata'], said['digest'], schema)
