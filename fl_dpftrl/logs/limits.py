@@ -20,7 +20,7 @@ ROUNDS = 10_000_000
 """Of a log."""
 
 FREE_ROWS = 1 << 20
-ROWS_PER_BYTE = 100
+ROWS_PER_BYTE = 300
 """A Parquet file may claim FREE_ROWS and ROWS_PER_BYTE more for each byte."""
 
 MEMORY = 2 << 30
