@@ -116,7 +116,8 @@ def _shown(raw: pa.Array, index: int) -> str:
   except UnicodeDecodeError:
     pass  # Shown as bytes.
   # Escapes tell ids apart that look the same.
-  return messages.quoted(value).encode('ascii', 'backslashreplace').decode()
+  text = messages.quoted(value).encode('ascii', 'backslashreplace').decode()
+  return messages.one_line(text, 80)
 
 
 def _first_undecodable(raw: pa.Array) -> int:
