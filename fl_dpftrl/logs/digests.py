@@ -23,7 +23,12 @@ TIMESTAMPS_KEY = 'fl_dpftrl.timestamps_sha256'
 METADATA_KEY = 'fl_dpftrl.metadata_sha256'
 KEYS = (ROWS_KEY, TIMESTAMPS_KEY, METADATA_KEY)
 
+_FIELD_ID_KEY = b'PARQUET:field_id'
+_FIELD_ID = 0x666C6470  # 'fldp', of the first column
 _ALL = 'the metadata fl_dpftrl.*_sha256'
+TIMESTAMP = pa.timestamp('us', tz='UTC')
+"""The type of timestamps that are digested."""
+
 _NONE = -(2**63)  # A time that no log has, for one that is missing.
 
 
@@ -101,6 +106,23 @@ class Rows:
     return result
 
 
+def marked(schema: pa.Schema) -> pa.Schema:
+  """Returns a schema whose columns say that the file has digests.
+
+  Else a flipped bit that hides all metadata would hide the digests with them.
+  """
+  fields = [
+      field.with_metadata({_FIELD_ID_KEY: str(_FIELD_ID + index)})
+      for index, field in enumerate(schema)
+  ]
+  return pa.schema(fields, schema.metadata)
+
+
+def _is_marked(schema: pa.Schema) -> bool:
+  ids = {(field.metadata or {}).get(_FIELD_ID_KEY) for field in schema}
+  return any(str(_FIELD_ID + i).encode() in ids for i in range(len(schema)))
+
+
 def sealed(
     metadata: Mapping[str, str], rows: Mapping[str, str]
 ) -> dict[str, str]:
@@ -126,8 +148,13 @@ class Seal(NamedTuple):
   digests: dict[str, str]
 
 
-def opened(path: str, stored: Mapping[str, str]) -> Seal:
+def opened(path: str, stored: Mapping[str, str], schema: pa.Schema) -> Seal:
   """Takes the digests out of a file's metadata.
+
+  Args:
+    path: the file.
+    stored: its metadata.
+    schema: of the file, as Arrow gives it.
 
   Raises:
     LogError: where the metadata are not those that were digested.
@@ -135,7 +162,7 @@ def opened(path: str, stored: Mapping[str, str]) -> Seal:
   given = dict(stored)
   of_metadata = given.pop(METADATA_KEY, None)
   digests = {key: given[key] for key in KEYS if key in given}
-  if not digests and of_metadata is None:
+  if not digests and of_metadata is None and not _is_marked(schema):
     return Seal(given, {})
   if of_metadata != _of_metadata(given):
     raise refusals.LogError(

@@ -52,9 +52,15 @@ class Reader:
     self.schema = pa.schema([
         ('round', pa.int64()),
         ('device_id', id_type),
-        *(schema.field(name) for name in extra_columns),
+        *(schema.field(name).remove_metadata() for name in extra_columns),
     ])
-    self.metadata, self._stated = digests.opened(path, self._stored())
+    self.metadata, self._stated = digests.opened(path, self._stored(), schema)
+    if digests.TIMESTAMPS_KEY in self._stated and 'timestamp' in extra_columns:
+      kind = schema.field('timestamp').type
+      if kind != digests.TIMESTAMP:
+        raise refusals.LogError(
+            f'{path}: timestamp must be {digests.TIMESTAMP}, is {kind}'
+        )
     self.digest = self._stated.get(digests.ROWS_KEY)
 
   def tables(self) -> Iterator[pa.Table]:

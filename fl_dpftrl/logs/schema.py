@@ -29,7 +29,7 @@ VOID_KEY = shards.VOID_KEY
 FORMAT = {'compression': 'zstd', 'write_page_checksum': True}
 """How pyarrow writes the files."""
 
-_TIMESTAMP = pa.timestamp('us', tz='UTC')
+_TIMESTAMP = digests.TIMESTAMP
 
 
 class Rows(NamedTuple):
@@ -330,6 +330,7 @@ def _write(
   metadata = digests.sealed(metadata, rows.stated(id_type))
   # Chunks would show in the pages of the file; equal logs have equal bytes.
   table = table.combine_chunks().replace_schema_metadata(metadata)
+  table = table.cast(digests.marked(table.schema))
   sink = pa.BufferOutputStream()
   pq.write_table(table, sink, **FORMAT)
   files.write_durably(path, sink.getvalue().to_pybytes())

@@ -50,7 +50,7 @@ def writer(
   path = schema_lib.parquet_path(path)
   metadata = schema_lib.file_metadata(num_rounds, metadata)
   digested = digests.Rows(timestamps=True)
-  columns = schema_lib.schema(pa.int64()).with_metadata(
+  columns = digests.marked(schema_lib.schema(pa.int64())).with_metadata(
       {**metadata, **_PLACES}
   )
   pending: list[tuple[np.ndarray, ...]] = []

@@ -60,9 +60,14 @@ def lose_the_other(table, metadata):
   return table, metadata
 
 
+def lose_all_metadata(table, unused_metadata):
+  return table, None
+
+
 @pytest.mark.parametrize(
     'change, message',
     [
+        (lose_all_metadata, 'its metadata are not those of'),
         (change_rows, 'its rows are not those of fl_dpftrl.rows_sha256'),
         (change_metadata, 'its metadata are not those of'),
         (lose_a_digest, 'its metadata are not those of'),
