@@ -25,6 +25,7 @@ from fl_dpftrl.families import blt
 from fl_dpftrl.families import stamped
 from fl_dpftrl.families import tree_online
 from tests.fuzz import mutations
+from tests.fuzz import processes
 
 ROOT = str(pathlib.Path(__file__).parents[2])
 CASES = int(os.environ.get('FUZZ_CASES', '0'))
@@ -112,7 +113,7 @@ def test_damaged_files(tmp_path, case, whole):
   for seed in range(min(CASES, whole) or 25):
     folder = tmp_path / str(seed)
     folder.mkdir()
-    done = mutations.run(main.main, case(folder, seed))
+    done = processes.run(main.main, case(folder, seed))
     if done.fault:
       faults.append((seed, done.fault))
     statuses[done.status] = statuses.get(done.status, 0) + 1
@@ -144,7 +145,7 @@ def test_damaged_flag_files(tmp_path):
   for seed in range(min(CASES, 200) or 20):
     folder = tmp_path / str(seed)
     folder.mkdir()
-    done = mutations.run(_train_nothing, flags_case(folder, seed))
+    done = processes.run(_train_nothing, flags_case(folder, seed))
     if done.fault:
       faults.append((seed, done.fault))
     statuses[done.status] = statuses.get(done.status, 0) + 1
