@@ -321,7 +321,7 @@ class RowServer:
     header = np.empty(HEADER_BYTES // 8, '<i8')
     header[:4] = MAGIC, self.identity, row, self.size
     header[4:] = np.array([stddev], '<f8').view('<i8')
-    with files.replacing(self._ready, mode=0o600, durable=False) as path:
+    with files.replacing(self._ready, private=True, durable=False) as path:
       with path.open('wb') as file:
         file.write(header.tobytes())
         file.write(memoryview(values).cast('B'))
