@@ -28,7 +28,9 @@ _HOMES = {
     'calibrate': 'fl_dpftrl.accounting',
     'load_strategy': 'fl_dpftrl.catalogue',
 }
-_ROOMS = ('accounting', 'catalogue', 'error', 'sensitivity', 'workloads')
+_ROOMS = (
+    'accounting', 'catalogue', 'error', 'runtime', 'sensitivity', 'workloads',
+)
 
 __all__ = ['__version__', *_HOMES, *_ROOMS]
 

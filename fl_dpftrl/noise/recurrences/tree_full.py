@@ -37,13 +37,15 @@ def _(strategy: tree_full.TreeFull, specs) -> dispatch.Recurrence:
     order = tf.range(heights, dtype=tf.int64)
     bits = tf.bitwise.right_shift(t, order) & 1
     planned = tf.bitwise.right_shift(limit, order) & 1
-    top = tf.reduce_max(tf.where(bits == planned, tf.zeros_like(order), order))
+    # Not ==, which compares objects in the graphs that TFF builds.
+    differs = tf.not_equal(bits, planned)
+    top = tf.reduce_max(tf.where(differs, order, tf.zeros_like(order)))
     bits = tf.where(order < top, bits, tf.zeros_like(bits))
     weights, square = _row(bits, top, heights)
 
     row, kept = [], []
     merged = tf.cast(tf.reduce_sum(tf.math.cumprod(bits)), tf.int32)
-    whole = tf.cast(merged, tf.int64) == top
+    whole = tf.equal(tf.cast(merged, tf.int64), top)
     for part, stack in zip(z(t), buffers):
       earlier = tf.tensordot(tf.cast(weights, tf.float32), stack, 1)
       part = (part / tf.cast(tf.sqrt(square), tf.float32)) - earlier
