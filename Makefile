@@ -17,6 +17,7 @@ JOBS ?= 2
 TFF_TESTS := tests/aggregators tests/experiments tests/learning tests/noise/stream
 CORE_PYTHON := $(or $(PYTHON),python3)
 CORE_VENV = .venv-core
+DOCS_VENV = .venv-docs
 # The peer of the benchmarks has an environment, and a Python, of its own.
 BENCH_VENV = .venv-bench
 BENCH_CANDIDATES := python3.11 python3.12 python3.13 python3
@@ -45,25 +46,34 @@ EMPTY :=
 SPACE := $(EMPTY) $(EMPTY)
 joined = $(subst $(SPACE),$(COMMA),$(strip $1))
 
-.PHONY: env train matrices test test-fast test-core bench clean
+.PHONY: env train matrices test test-fast test-core docs bench clean
 
 env: $(VENV)/installed
 
+# Each environment is made under a lock, and looked at again once it is held: a
+# second `make` waits for the first, and finds the environment there.
+LOCKED_MAKE = .ci/locked.py $(1).lock $(MAKE) --no-print-directory LOCKED=1
+
+ifndef LOCKED
 $(VENV)/installed: requirements.lock setup.py
 	@for candidate in $(CANDIDATES); do \
-	  if "$$candidate" -c '$(IS_SUPPORTED)' 2>/dev/null; then \
+	  if "$$candidate" -c '$(IS_SUPPORTED)' 2>$(NULL); then \
 	    python="$$candidate"; break; fi; done; \
 	if [ -z "$$python" ]; then \
 	  echo "TensorFlow Federated needs Python 3.10 or 3.11, and neither is" \
 	    "here: install python3.11 (with venv), or name one with" \
 	    "PYTHON=/path/to/python3.11" >&2; exit 2; fi; \
-	echo "Setting up $(VENV) with $$($$python --version)" >&2; \
-	$$python -m venv --clear $(VENV)
+	"$$python" $(call LOCKED_MAKE,$(VENV)) PYTHON="$$python" $@
+else
+$(VENV)/installed: requirements.lock setup.py
+	@echo "Setting up $(VENV) with $$($(PYTHON) --version)" >&2
+	@$(PYTHON) -m venv --clear $(VENV)
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --no-deps -r requirements.lock
+	  --no-deps --require-hashes -r requirements.lock
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
 	  --no-deps --no-build-isolation --editable .
 	@touch $@
+endif
 
 # The same training twice, without and with noise, to see what the noise costs.
 # Goes on where it was interrupted; RUN=runs/another starts anew.
@@ -80,28 +90,54 @@ matrices: env
 
 # One thread for linear algebra, as the command line has. JOBS=1 shows output as
 # it comes.
-test: env $(VENV)/spark
+test: env $(VENV)/spark docs
 	OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m pytest --numprocesses=$(JOBS) \
 	  --dist=worksteal --timeout=600 $(TESTS)
 
 # For the tests alone: replay uses Spark only where it is asked to.
+ifndef LOCKED
 $(VENV)/spark: requirements-spark.lock $(VENV)/installed
+	@$(VENV)/bin/python $(call LOCKED_MAKE,$(VENV)) $@
+else
+$(VENV)/spark: requirements-spark.lock
 	@echo "Setting up Spark, for the tests that use it" >&2
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --no-deps --no-build-isolation -r requirements-spark.lock
+	  --no-deps --no-build-isolation --require-hashes -r requirements-spark.lock
 	@touch $@
+endif
 
 test-fast: env
 	$(VENV)/bin/python -m pytest -m 'not slow' $(TESTS)
 
+# The documentation site, in site/; a broken link or reference is an error.
+docs: $(DOCS_VENV)/installed
+	$(DOCS_VENV)/bin/python -m mkdocs build --quiet --strict --site-dir site
+
+ifndef LOCKED
+$(DOCS_VENV)/installed: requirements-docs.lock $(VENV)/installed
+	@$(VENV)/bin/python $(call LOCKED_MAKE,$(DOCS_VENV)) \
+	  PYTHON=$(VENV)/bin/python $@
+else
+$(DOCS_VENV)/installed: requirements-docs.lock
+	@echo "Setting up $(DOCS_VENV), for the documentation" >&2
+	@$(PYTHON) -m venv --clear $(DOCS_VENV)
+	@$(DOCS_VENV)/bin/python -m pip install --quiet \
+	  --disable-pip-version-check --no-deps --require-hashes -r $<
+	@touch $@
+endif
+
 # The parts without TensorFlow, installed as `pip install .` installs them.
 test-core:
+ifndef LOCKED
 	@$(CORE_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
 	  echo "PYTHON=$(CORE_PYTHON) is not Python 3.10 or newer" >&2; exit 2; }
+	@$(CORE_PYTHON) $(call LOCKED_MAKE,$(CORE_VENV)) PYTHON=$(CORE_PYTHON) $@
+else
 	$(CORE_PYTHON) -m venv --clear $(CORE_VENV)
 	@$(CORE_VENV)/bin/python -m pip install --quiet \
 	  --disable-pip-version-check '.[test]'
 	$(CORE_VENV)/bin/pytest $(addprefix --ignore=,$(TFF_TESTS)) $(TESTS)
+endif
 
 # Strategies, side by side with jax-privacy, replay of logs, and training;
 # BENCH=blt, BENCH=replay or BENCH=training selects. LARGE=1 is the log of 1e9
@@ -123,6 +159,7 @@ bench: env $(if $(BENCH_OPTIMIZE)$(BENCH_ROUNDS),$(BENCH_VENV)/installed)
 	$(if $(BENCH_PLANS),@OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m \
 	  benchmarks.plan.run --only=$(BENCH_PLANS))
 
+ifndef LOCKED
 $(BENCH_VENV)/installed: benchmarks/peer-requirements.txt
 	@for candidate in $(BENCH_CANDIDATES); do \
 	  if "$$candidate" -c '$(IS_NEW)' 2>$(NULL); then \
@@ -130,11 +167,15 @@ $(BENCH_VENV)/installed: benchmarks/peer-requirements.txt
 	if [ -z "$$python" ]; then \
 	  echo "jax-privacy needs Python 3.11 or newer, which is not here" >&2; \
 	  exit 2; fi; \
-	echo "Setting up $(BENCH_VENV) with $$($$python --version)" >&2; \
-	$$python -m venv --clear $(BENCH_VENV)
+	"$$python" $(call LOCKED_MAKE,$(BENCH_VENV)) PYTHON="$$python" $@
+else
+$(BENCH_VENV)/installed: benchmarks/peer-requirements.txt
+	@echo "Setting up $(BENCH_VENV) with $$($(PYTHON) --version)" >&2
+	@$(PYTHON) -m venv --clear $(BENCH_VENV)
 	@$(BENCH_VENV)/bin/python -m pip install --quiet \
 	  --disable-pip-version-check -r $<
 	@touch $@
+endif
 
 clean:
-	rm -rf $(VENV) $(CORE_VENV) $(BENCH_VENV) build *.egg-info .pytest_cache .hypothesis
+	rm -rf $(VENV) $(CORE_VENV) $(DOCS_VENV) $(BENCH_VENV) $(VENV)*.lock site build *.egg-info .pytest_cache .hypothesis

@@ -1,47 +1,45 @@
 """Strategy files: written with their figures, and believed only with them.
 
 A strategy file is JSON, format version 1. Arrays stand beside it in an ``.npz``
-that it names. Loading computes sensitivity, errors and losses anew and refuses
-a file whose figures are not its own.
+that it names, and that is named by its content: whoever else writes the same
+file cannot change the arrays under it. Loading computes sensitivity, errors and
+losses anew and refuses a file whose figures are not its own.
 """
 
+from collections.abc import Iterator
+import contextlib
 import dataclasses
+import fcntl
+import hashlib
 import io
 import json
 import math
 import os
 import pathlib
+import re
 from typing import Any
-import zipfile
-import zlib
 
 import numpy as np
 
 import fl_dpftrl
 from fl_dpftrl import error as error_lib
 from fl_dpftrl import files
+from fl_dpftrl import json_files
+from fl_dpftrl import messages
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity as sensitivity_lib
+from fl_dpftrl import strategy_document
 from fl_dpftrl import workloads
-from fl_dpftrl.strategies import base
-from fl_dpftrl.strategies import registry
+from fl_dpftrl.families import base
+from fl_dpftrl.families import registry
 
 FORMAT = 'fl_dpftrl.strategy'
 VERSION = 1
 OBJECTIVES = ('rms', 'max')
 
 _RELATIVE_TOLERANCE = 1e-9
-# What NumPy raises for archives that are missing, cut short or hold objects.
-_UNREADABLE = (
-    AttributeError, EOFError, KeyError, OSError, TypeError, ValueError,
-    zipfile.BadZipFile, zlib.error,
-)
-_SCHEMAS = {
-    'min_sep': participation.MinSep,
-    'fixed_separation': participation.FixedSeparation,
-}
-
-
+_DIGEST_LENGTH = 16  # hexadecimal digits in the name of an .npz
+_READINGS = 10  # of a file that is replaced meanwhile
 @dataclasses.dataclass(frozen=True)
 class StrategyFile:
   """A strategy with what it was made for, and how well it does there.
@@ -137,11 +135,19 @@ def save(
       strategy, schema=schema, objective=objective, workload=workload
   )
   arrays: dict[str, np.ndarray] = {}
-  arrays_path = path.with_suffix('.npz')
+  described = strategy_document.describe(strategy, arrays)
+  content = b''
+  if arrays:
+    stream = io.BytesIO()
+    np.savez_compressed(stream, **arrays)
+    content = stream.getvalue()
+    digest = hashlib.sha256(content).hexdigest()[:_DIGEST_LENGTH]
+    arrays_path = path.with_name(f'{path.stem}.{digest}.npz')
+    strategy_document.name_arrays(described, arrays_path.name)
   document = {
       'format': FORMAT,
       'version': VERSION,
-      **_description(strategy, arrays_path.name, arrays),
+      **described,
       'workload': workload.name,
       **{
           name: value
@@ -150,50 +156,42 @@ def save(
       },
       'objective': objective,
       'schema': {
-          'participation': _schema_name(schema),
+          'participation': strategy_document.schema_name(schema),
           **dataclasses.asdict(schema),
       },
       **file.figures,
       'made_by': file.version,
   }
-  if arrays:
-    content = io.BytesIO()
-    np.savez_compressed(content, **arrays)
-    files.write_durably(arrays_path, content.getvalue())
   text = json.dumps(document, indent=2, allow_nan=False) + '\n'
-  files.write_durably(path, text.encode())
+  with _alone_in(path.parent):
+    before = _arrays_of(path)
+    if arrays:
+      files.write_durably(arrays_path, content)
+    files.write_durably(path, text.encode())
+    for old in before - _arrays_of(path):
+      path.with_name(old).unlink(missing_ok=True)
   return file
 
 
-def _description(
-    strategy: base.Strategy,
-    npz: str,
-    arrays: dict[str, np.ndarray],
-    prefix: str = '',
-) -> dict[str, Any]:
-  """Family and parameters of a strategy, for JSON.
-
-  Arrays are moved into `arrays`, under the parameter's name; those of a strategy
-  inside another one under the names of the parameters that lead there, joined
-  by dots.
-  """
-  parameters = {}
-  for name, value in strategy.parameters().items():
-    if isinstance(value, np.ndarray):
-      arrays[prefix + name], value = value, {'npz': npz}
-    elif isinstance(value, base.Strategy):
-      value = _description(value, npz, arrays, f'{prefix}{name}.')
-    parameters[name] = value
-  return {'family': strategy.family, 'parameters': parameters}
+@contextlib.contextmanager
+def _alone_in(folder: pathlib.Path) -> Iterator[None]:
+  """Waits until no other process writes a strategy file into the folder."""
+  descriptor = os.open(folder, os.O_RDONLY)
+  try:
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    yield
+  finally:
+    os.close(descriptor)
 
 
-def _schema_name(schema: participation.MinSep) -> str:
-  for name, cls in _SCHEMAS.items():
-    if type(schema) is cls:  # pylint: disable=unidiomatic-typecheck
-      return name
-  raise ValueError(
-      f'schema must be a MinSep or a FixedSeparation, got {schema!r}'
-  )
+def _arrays_of(path: pathlib.Path) -> set[str]:
+  """Names of the .npz that a file of that path names and that are its own."""
+  try:
+    text = json_files.read_bytes(path, most_bytes=json_files.MOST_BYTES)
+  except (OSError, ValueError):
+    return set()
+  own = rf'"npz": "({re.escape(path.stem)}(?:\.[0-9a-f]{{{_DIGEST_LENGTH}}})?\.npz)"'
+  return set(re.findall(own, text.decode('utf-8', 'replace')))
 
 
 def matrices_folder() -> pathlib.Path:
@@ -213,18 +211,8 @@ def parameter_free() -> tuple[str, ...]:
   return tuple(
       name
       for name, cls in registry.FAMILIES.items()
-      if not _required(cls)
+      if not strategy_document.required(cls)
   )
-
-
-def _required(cls: type[base.Strategy]) -> set[str]:
-  """Parameters of a family that have no default."""
-  return {
-      field.name
-      for field in dataclasses.fields(cls)
-      if field.default is dataclasses.MISSING
-      and field.default_factory is dataclasses.MISSING
-  }
 
 
 def load_strategy(name_or_path: str | os.PathLike[str]) -> base.Strategy:
@@ -250,10 +238,10 @@ def load(name_or_path: str | os.PathLike[str]) -> StrategyFile:
     path = matrices_folder() / f'{text}.json'
   else:
     path = pathlib.Path(text)
-    if not path.is_file():
+    if not os.path.isfile(path):
       known = ', '.join(parameter_free() + names())
       raise ValueError(
-          f'strategy {text!r} is neither a file nor one of {known}'
+          f'strategy {messages.quoted(text)} is neither a file nor one of {known}'
       )
   try:
     return _read(path)
@@ -261,147 +249,50 @@ def load(name_or_path: str | os.PathLike[str]) -> StrategyFile:
     raise ValueError(f'strategy file {str(path)!r}: {e}') from e
 
 
-def _refuse_constant(constant: str) -> None:
-  raise ValueError(f'{constant} is not a number of a strategy file')
-
-
 def _read(path: pathlib.Path) -> StrategyFile:
-  try:
-    document = json.loads(
-        path.read_text(encoding='utf-8'), parse_constant=_refuse_constant
-    )
-  except (json.JSONDecodeError, UnicodeDecodeError) as e:
-    raise ValueError(f'it is not JSON, or cut short: {e}') from e
+  """Reads the file again where its arrays were replaced between the two."""
+  for _ in range(_READINGS):
+    content = json_files.read_bytes(path, most_bytes=json_files.MOST_BYTES)
+    try:
+      return _parse(content, path)
+    except strategy_document.MissingArrays as error:
+      missing = error
+  raise missing
+
+
+def _parse(content: bytes, path: pathlib.Path) -> StrategyFile:
+  document = json_files.parse(content)
   if not isinstance(document, dict):
     raise ValueError('it must hold a JSON object')
   if document.get('format') != FORMAT:
     raise ValueError(
-        f'format must be {FORMAT!r}, got {document.get("format")!r}'
+        f'format must be {FORMAT!r}, got {messages.quoted(document.get("format"))}'
     )
   if document.get('version') != VERSION:
     raise ValueError(
-        f'version must be {VERSION}, got {document.get("version")!r}'
+        f'version must be {VERSION}, got'
+        f' {messages.quoted(document.get("version"))}'
     )
   file = evaluate(
-      _strategy(document, path),
-      schema=_schema(_field(document, 'schema', dict)),
-      objective=_field(document, 'objective', str),
-      workload=_workload(document),
-      version=_field(document, 'made_by', str),
+      strategy_document.read_strategy(document, path),
+      schema=strategy_document.read_schema(
+          strategy_document.entry(document, 'schema', dict)
+      ),
+      objective=strategy_document.entry(document, 'objective', str),
+      workload=strategy_document.read_workload(document),
+      version=strategy_document.entry(document, 'made_by', str),
   )
   for name, own in file.figures.items():
     if isinstance(own, str):
-      stored = _field(document, name, str)
+      stored = strategy_document.entry(document, name, str)
       same = stored == own
     else:
-      stored = _number(document, name)
+      stored = strategy_document.number(document, name)
       same = math.isclose(stored, own, rel_tol=_RELATIVE_TOLERANCE)
     if not same:
       raise ValueError(
-          f'{name} is {stored!r}, but its parameters give {own!r}'
+          f'{name} is {messages.quoted(stored)}, but its parameters give {own!r}'
       )
   return file
 
 
-def _field(document: dict[str, Any], name: str, kind: type[Any]) -> Any:
-  value = document.get(name)
-  if not isinstance(value, kind):
-    what = {str: 'text', dict: 'an object'}[kind]
-    raise ValueError(f'{name} must be {what}, got {value!r}')
-  return value
-
-
-def _number(document: dict[str, Any], name: str) -> float:
-  value = document.get(name)
-  if isinstance(value, bool) or not isinstance(value, (int, float)):
-    raise ValueError(f'{name} must be a number, got {value!r}')
-  return float(value)
-
-
-def _workload(document: dict[str, Any]) -> workloads.Workload:
-  name = _field(document, 'workload', str)
-  if name not in ('prefix', 'momentum'):
-    raise ValueError(f'workload must be prefix or momentum, got {name!r}')
-  workload = workloads.Workload(**{
-      field.name: _number(document, field.name)
-      for field in dataclasses.fields(workloads.Workload)
-      if field.name in document
-  })
-  if workload.name != name:
-    raise ValueError(
-        f'workload is {name!r}, but its momentum is {workload.momentum!r}'
-    )
-  return workload
-
-
-def _schema(document: dict[str, Any]) -> participation.MinSep:
-  arguments = dict(document)
-  name = arguments.pop('participation', None)
-  if name not in _SCHEMAS:
-    raise ValueError(
-        f'schema participation must be one of {", ".join(_SCHEMAS)}, got'
-        f' {name!r}'
-    )
-  known = {field.name for field in dataclasses.fields(participation.MinSep)}
-  if arguments.keys() != known:
-    raise ValueError(
-        f'schema must have {", ".join(sorted(known))}, got'
-        f' {", ".join(sorted(arguments)) or "none"}'
-    )
-  return _SCHEMAS[name](**arguments)
-
-
-def _strategy(
-    document: dict[str, Any], path: pathlib.Path, prefix: str = ''
-) -> base.Strategy:
-  family = _field(document, 'family', str)
-  if family not in registry.FAMILIES:
-    raise ValueError(
-        f'family must be one of {", ".join(registry.FAMILIES)}, got {family!r}'
-    )
-  cls = registry.FAMILIES[family]
-  parameters = _field(document, 'parameters', dict)
-  known = {field.name for field in dataclasses.fields(cls)}
-  if not _required(cls) <= parameters.keys() <= known:
-    raise ValueError(
-        f'parameters of {family} must be {", ".join(sorted(known)) or "none"},'
-        f' got {", ".join(sorted(parameters)) or "none"}'
-    )
-  parameters = {
-      name: _parameter(value, name, path, prefix)
-      for name, value in parameters.items()
-  }
-  try:
-    return cls(**parameters)
-  except (TypeError, ValueError) as e:
-    raise ValueError(f'parameters: {e}') from e
-
-
-def _parameter(value: Any, name: str, path: pathlib.Path, prefix: str) -> Any:
-  """A parameter as `_description` writes it, turned back."""
-  if not isinstance(value, dict):
-    return value
-  if 'family' not in value:
-    return _array(value, prefix + name, path)
-  try:
-    return _strategy(value, path, f'{prefix}{name}.')
-  except ValueError as e:
-    raise ValueError(f'{name}: {e}') from e
-
-
-def _array(
-    reference: dict[str, Any], name: str, path: pathlib.Path
-) -> np.ndarray:
-  file_name = _field(reference, 'npz', str)
-  if pathlib.PurePath(file_name).name != file_name:
-    raise ValueError(
-        f'{name} must name an .npz beside the file, got {file_name!r}'
-    )
-  try:
-    with np.load(path.with_name(file_name), allow_pickle=False) as arrays:
-      return arrays[name]
-  except _UNREADABLE as e:
-    raise ValueError(
-        f'{name} cannot be read from {file_name!r}, which is missing, cut short'
-        f' or no .npz: {e}'
-    ) from e

@@ -65,6 +65,14 @@ class MinSep:
       return fits
     return min(fits, self.max_participations)
 
+  def as_min_sep(self) -> 'MinSep':
+    """The min-sep schema of the same numbers, which allows all its patterns."""
+    return MinSep(
+        num_rounds=self.num_rounds,
+        min_sep=self.min_sep,
+        max_participations=self.max_participations,
+    )
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FixedSeparation(MinSep):

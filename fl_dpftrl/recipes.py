@@ -12,9 +12,9 @@ from typing import Any, Mapping, Protocol, Sequence
 
 from fl_dpftrl import catalogue
 from fl_dpftrl import participation
+from fl_dpftrl.families import base
+from fl_dpftrl.families import blt
 from fl_dpftrl.optimization import registry
-from fl_dpftrl.strategies import base
-from fl_dpftrl.strategies import blt
 
 
 class Recipe(Protocol):

@@ -40,7 +40,7 @@ def environment(deterministic: bool = True) -> dict[str, str]:
 
   Args:
     deterministic: same floating-point results for the same inputs, in every
-      run. TFF's own noise does not run so.
+      run; TensorFlow then refuses random operations without a seed.
   """
   return {
       **os.environ,

@@ -11,6 +11,7 @@ from fl_dpftrl import schedules
 
 
 MAX_DENSE_ROUNDS = 2**14  # a dense matrix of so many rounds takes 2 GiB
+MAX_LISTED_ROUNDS = 2**24  # an array of so many takes 128 MiB
 
 
 def check_dense(num_rounds: int) -> None:
@@ -22,6 +23,16 @@ def check_dense(num_rounds: int) -> None:
         f'num_rounds={num_rounds} needs dense matrices of'
         f' {num_rounds**2 / 2**27:.0f} GiB; at most {MAX_DENSE_ROUNDS} rounds'
         ' are supported here'
+    )
+
+
+def check_round_by_round(num_rounds: int) -> None:
+  """Raises ValueError where an array with an entry a round is too large."""
+  if num_rounds > MAX_LISTED_ROUNDS:
+    raise ValueError(
+        f'num_rounds={num_rounds} needs several arrays of'
+        f' {num_rounds / 2**27:.3g} GiB; at most {MAX_LISTED_ROUNDS} rounds are'
+        ' supported here'
     )
 
 

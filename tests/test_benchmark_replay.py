@@ -23,8 +23,8 @@ from benchmarks.replay import peer
 from benchmarks.replay import results
 from benchmarks.replay import run
 from fl_dpftrl.commands import replay as replay_command
+from fl_dpftrl.families import identity
 from fl_dpftrl.logs import replay
-from fl_dpftrl.strategies import identity
 
 SMALL = cases.Case(
     size='small', num_devices=4100, num_rounds=900, cohort=10

@@ -22,7 +22,7 @@ from benchmarks.optimize import results
 from benchmarks.optimize import run
 from fl_dpftrl import error
 from fl_dpftrl.commands import optimize
-from fl_dpftrl.strategies import banded
+from fl_dpftrl.families import banded
 
 CASE = cases.Case(
     group='blt', mechanism='blt', num_rounds=2052, min_sep=342,

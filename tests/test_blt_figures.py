@@ -12,11 +12,10 @@ from fl_dpftrl import error
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity
 from fl_dpftrl import workloads
-from fl_dpftrl.error import blt_schedule
-from fl_dpftrl.error import blt_sums
-from fl_dpftrl.sensitivity import blt as blt_sensitivity
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import interlaced
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import blt_schedule
+from fl_dpftrl.families import blt_sums
+from fl_dpftrl.families import interlaced
 
 BLTS = {
     'plain': ([0.99, 0.5], [0.2, 0.7]),
@@ -248,7 +247,7 @@ def test_derivatives_of_the_error_under_a_schedule(
 ])
 def test_derivatives_of_the_sensitivity(n, b, k):
   schema = participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)
-  function = blt_sensitivity.SquaredSensitivity(schema)
+  function = blt_sums.SquaredSensitivity(schema)
   check_derivatives(
       function, np.array([1e-8, 0.2, 0.7, 0.99]), np.full(4, 0.1), fixed=0
   )
@@ -274,7 +273,7 @@ def check_derivatives(function, below_one, scales, fixed):
 def test_several_at_once_are_each_by_itself():
   gaps = np.array([[0.01, 0.2, 0.1, 0.3], [1e-9, 1e-5, 0.5, 0.6]])
   schema = participation.MinSep(num_rounds=100, min_sep=30)
-  function = blt_sensitivity.SquaredSensitivity(schema)
+  function = blt_sums.SquaredSensitivity(schema)
   chain = interlaced.chain(gaps)
   together = function(chain.decays, chain.scales)
   for i in range(2):

@@ -1,7 +1,9 @@
 """Strategy files: what goes in comes out, and what was changed is refused."""
 
 import json
+import multiprocessing
 import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -10,14 +12,14 @@ import fl_dpftrl
 from fl_dpftrl import catalogue
 from fl_dpftrl import participation
 from fl_dpftrl import workloads
-from fl_dpftrl.strategies import banded
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import dense
-from fl_dpftrl.strategies import identity
-from fl_dpftrl.strategies import low_rank
-from fl_dpftrl.strategies import stamped
-from fl_dpftrl.strategies import tree
-from fl_dpftrl.strategies import tree_full
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import dense
+from fl_dpftrl.families import identity
+from fl_dpftrl.families import low_rank
+from fl_dpftrl.families import stamped
+from fl_dpftrl.families import tree_full
+from fl_dpftrl.families import tree_online
 
 SCHEMA = participation.MinSep(num_rounds=12, min_sep=3, max_participations=2)
 
@@ -43,8 +45,8 @@ EXAMPLES = {
         stamped.Stamped(banded_example(), 3), 7
     ),
     'tree_full': lambda: tree_full.TreeFull(12),
-    'tree_online': tree.TreeOnline,
-    'tree_online completed': lambda: tree.TreeOnline(12),
+    'tree_online': tree_online.TreeOnline,
+    'tree_online completed': lambda: tree_online.TreeOnline(12),
 }
 
 
@@ -76,11 +78,17 @@ def test_round_trip(tmp_path, make, workload, schema):
   )
 
 
+def arrays_of(path):
+  (npz,) = set(re.findall(r'"npz": "(.*)"', path.read_text()))
+  return path.with_name(npz)
+
+
 def test_nothing_else_is_left_in_the_folder(tmp_path):
   catalogue.save(
       tmp_path / 'a.json', banded_example(), schema=SCHEMA, objective='max'
   )
-  assert sorted(p.name for p in tmp_path.iterdir()) == ['a.json', 'a.npz']
+  arrays, path = sorted(p.name for p in tmp_path.iterdir())
+  assert (arrays, path) == (arrays_of(tmp_path / 'a.json').name, 'a.json')
 
 
 @pytest.fixture
@@ -182,12 +190,12 @@ def with_arrays(tmp_path):
 def test_refuses_other_arrays(with_arrays):
   coefficients = np.array(banded_example().coefficients)
   coefficients[5, 1] *= 1 + 1e-6
-  np.savez(with_arrays.with_suffix('.npz'), coefficients=coefficients)
+  np.savez(arrays_of(with_arrays), coefficients=coefficients)
   assert 'parameters give' in refusal(with_arrays)
 
 
 def test_refuses_missing_and_broken_arrays(with_arrays):
-  arrays = with_arrays.with_suffix('.npz')
+  arrays = arrays_of(with_arrays)
   np.savez(arrays, other=np.ones(3))
   assert 'coefficients' in refusal(with_arrays)
   arrays.write_bytes(b'PK\x03\x04 and no more')
@@ -204,7 +212,7 @@ def test_never_unpickles(with_arrays):
 
   trap = np.empty((1, 1), dtype=object)
   trap[0, 0] = Trap()
-  np.savez(with_arrays.with_suffix('.npz'), coefficients=trap)
+  np.savez(arrays_of(with_arrays), coefficients=trap)
   assert 'coefficients' in refusal(with_arrays)
   assert not with_arrays.with_name('trapped').exists()
 
@@ -283,9 +291,9 @@ def test_a_parameter_with_a_default_may_be_missing(tmp_path):
   """Files from before a family got its parameter still load."""
   path = tmp_path / 'tree.json'
   schema = participation.MinSep(num_rounds=5)
-  catalogue.save(path, tree.TreeOnline(), schema=schema, objective='max')
+  catalogue.save(path, tree_online.TreeOnline(), schema=schema, objective='max')
   assert json.loads(path.read_text())['parameters'] == {}
-  assert catalogue.load(path).strategy == tree.TreeOnline()
+  assert catalogue.load(path).strategy == tree_online.TreeOnline()
 
 
 @pytest.mark.parametrize('content', [b'', b'hello', b'{"format": "fl_', b'\xff'])
@@ -304,5 +312,104 @@ def test_an_npz_that_is_cut_short_says_so(tmp_path):
   path.write_text(path.read_text().replace('banded-b16.npz', 'a.npz'))
   arrays = tmp_path / 'a.npz'
   arrays.write_bytes(arrays.read_bytes()[:300])
-  with pytest.raises(ValueError, match="'a.npz', which is missing, cut short"):
+  with pytest.raises(ValueError, match="'a.npz': it is cut short or no .npz"):
     catalogue.load(path)
+
+
+@pytest.mark.parametrize('changes, message', [
+    ({'family': ['blt']}, "family must be text, got \\['blt'\\]"),
+    ({'schema': {'participation': ['min_sep']}}, 'participation must be text'),
+    ({'schema': {'participation': 'min_sep', 'num_rounds': 10**18, 'min_sep': 1,
+                 'max_participations': None}}, 'num_rounds must be at most'),
+    ({'parameters': {'buffer_decay': [0.5] * 5000, 'output_scale': [0.0] * 5000}},
+     'at most 64 entries, got 5000'),
+    ({'parameters': [0.9]}, 'parameters must be an object'),
+    ({'made_by': 'x' * 10**6, 'family': 'x' * 10**6}, 'family must be one of'),
+    ({'sensitivity': 10**19}, 'sensitivity is 1e'),
+])
+def test_refuses_kinds_and_sizes(written, changes, message):
+  with pytest.raises(ValueError, match=message) as caught:
+    catalogue.load(written(**changes))
+  assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize('content', [
+    b'[' * 100_000,
+    b'{"parameters":' * 100_000,
+    b'{"version": 1, "version": 1}',
+    b'{"version": 1e999}',
+    b'{"version": ' + b'9' * 5000 + b'}',
+    b' ' * (2**24 + 1),
+], ids=lambda value: repr(value)[:30])
+def test_refuses_documents_beyond_limits(tmp_path, content):
+  path = tmp_path / 'a.json'
+  path.write_bytes(content)
+  refusal(path)
+
+
+def test_strategies_within_each_other_without_end_are_refused(written):
+  parameters = {'buffer_decay': [0.9], 'output_scale': [0.5]}
+  described = {'family': 'blt', 'parameters': parameters}
+  for _ in range(200):
+    described = {
+        'family': 'stamped', 'parameters': {'strategy': described, 'every': 5}
+    }
+  assert 'within each other' in refusal(written(**described))
+
+
+def others(seed):
+  coefficients = np.array(banded_example().coefficients)
+  coefficients[:, 0] += seed
+  return banded.Banded(coefficients)
+
+
+def test_what_a_file_named_before_is_removed(tmp_path):
+  path = tmp_path / 'a.json'
+  for seed in range(3):
+    catalogue.save(path, others(seed), schema=SCHEMA, objective='max')
+    assert {p.name for p in tmp_path.iterdir()} == {
+        'a.json', arrays_of(path).name
+    }
+  copy = tmp_path / 'b.json'
+  copy.write_bytes(path.read_bytes())
+  kept = arrays_of(path)
+  catalogue.save(copy, others(7), schema=SCHEMA, objective='max')
+  assert kept.exists()
+  catalogue.load(path)
+  catalogue.save(path, identity.Identity(), schema=SCHEMA, objective='max')
+  assert not kept.exists()
+
+
+def test_a_file_of_a_former_release_is_replaced_whole(tmp_path):
+  path = tmp_path / 'a.json'
+  catalogue.save(path, others(0), schema=SCHEMA, objective='max')
+  named = arrays_of(path)
+  path.write_text(path.read_text().replace(named.name, 'a.npz'))
+  named.rename(tmp_path / 'a.npz')
+  catalogue.load(path)
+  catalogue.save(path, others(1), schema=SCHEMA, objective='max')
+  catalogue.load(path)
+  assert not (tmp_path / 'a.npz').exists()
+
+
+def _save_often(path, first):
+  for seed in range(first, first + 12):
+    catalogue.save(path, others(seed % 5), schema=SCHEMA, objective='max')
+
+
+def test_two_that_write_one_file_leave_one_of_their_strategies(tmp_path):
+  path = tmp_path / 'a.json'
+  catalogue.save(path, others(0), schema=SCHEMA, objective='max')
+  context = multiprocessing.get_context('fork')
+  writers = [
+      context.Process(target=_save_often, args=(path, first)) for first in (0, 3)
+  ]
+  for writer in writers:
+    writer.start()
+  while any(writer.is_alive() for writer in writers):
+    catalogue.load(path)
+  for writer in writers:
+    writer.join()
+    assert writer.exitcode == 0
+  catalogue.load(path)
+  assert sorted(p.suffix for p in tmp_path.iterdir()) == ['.json', '.npz']

@@ -11,8 +11,8 @@ import scipy.linalg
 
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity
-from fl_dpftrl.strategies import dense
-from fl_dpftrl.strategies import low_rank
+from fl_dpftrl.families import dense
+from fl_dpftrl.families import low_rank
 
 
 def triangle(size, seed, low):

@@ -8,15 +8,15 @@ from fl_dpftrl import error
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity
 from fl_dpftrl import workloads
-from fl_dpftrl.strategies import banded
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import dense
-from fl_dpftrl.strategies import identity
-from fl_dpftrl.strategies import low_rank
-from fl_dpftrl.strategies import stamped
-from fl_dpftrl.strategies import toeplitz
-from fl_dpftrl.strategies import tree
-from fl_dpftrl.strategies import tree_full
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import banded_toeplitz
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import dense
+from fl_dpftrl.families import identity
+from fl_dpftrl.families import low_rank
+from fl_dpftrl.families import stamped
+from fl_dpftrl.families import tree_full
+from fl_dpftrl.families import tree_online
 
 
 def example(num_rounds):
@@ -31,15 +31,15 @@ def example(num_rounds):
 
 STRATEGIES = {
     'identity': lambda n: identity.Identity(),
-    'tree_online': lambda n: tree.TreeOnline(),
+    'tree_online': lambda n: tree_online.TreeOnline(),
     'tree_full': lambda n: tree_full.TreeFull(),
     'early_tree_full': lambda n: tree_full.TreeFull(n + 27),
-    'completed_tree': tree.TreeOnline,
+    'completed_tree': tree_online.TreeOnline,
     'banded': example,
     'blt': lambda n: blt.BLT([0.99, 0.5], [0.2, 0.7]),
     'dense': lambda n: dense.Dense(example(n).strategy_matrix(n)),
-    'banded_toeplitz': lambda n: toeplitz.BandedToeplitz([1.5, -0.4, 0.6, 0.2]),
-    'normalized_toeplitz': lambda n: toeplitz.BandedToeplitz(
+    'banded_toeplitz': lambda n: banded_toeplitz.BandedToeplitz([1.5, -0.4, 0.6, 0.2]),
+    'normalized_toeplitz': lambda n: banded_toeplitz.BandedToeplitz(
         [1.5, 0.7, 0.6, 0.2, 0.1], n + 1
     ),
     'low_rank': lambda n: low_rank.LowRank(

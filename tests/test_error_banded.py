@@ -7,8 +7,8 @@ import pytest
 
 from fl_dpftrl import error
 from fl_dpftrl import workloads
-from fl_dpftrl.error import banded as banded_error
-from fl_dpftrl.strategies import banded
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import bands
 
 SGD = st.builds(
     workloads.Workload,
@@ -42,10 +42,10 @@ def test_row_norms_of_the_decoder(n, num_bands, workload):
 @hypothesis.given(st.integers(1, 30), SGD)
 @hypothesis.settings(deadline=None, max_examples=60)
 def test_inverse_of_the_workload(n, workload):
-  bands = banded_error.inverse_bands(workload, n)
+  undone = bands.inverse_bands(workload, n)
   inverse = np.zeros((n, n))
-  for j in range(min(bands.shape[1], n)):
-    inverse[np.arange(j, n), np.arange(n - j)] = bands[j:, j]
+  for j in range(min(undone.shape[1], n)):
+    inverse[np.arange(j, n), np.arange(n - j)] = undone[j:, j]
   np.testing.assert_allclose(
       workload.matrix(n) @ inverse, np.eye(n), atol=1e-11
   )

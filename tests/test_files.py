@@ -1,3 +1,4 @@
+import errno
 import os
 import stat
 
@@ -6,26 +7,98 @@ import pytest
 from fl_dpftrl import files
 
 
-@pytest.mark.parametrize('mode', [0o600, 0o644])
-def test_mode_does_not_depend_on_the_umask(tmp_path, mode):
-  old = os.umask(0o077)
-  try:
-    files.write_durably(tmp_path / 'file', b'content', mode=mode)
-  finally:
-    os.umask(old)
+def mode(path):
+  return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture(name='umask', params=[0o022, 0o077, 0o007])
+def fixture_umask(request):
+  old = os.umask(request.param)
+  yield request.param
+  os.umask(old)
+
+
+def test_private_files_are_the_owners_alone(tmp_path, umask):
+  del umask
+  files.write_durably(tmp_path / 'file', b'content', private=True)
   assert (tmp_path / 'file').read_bytes() == b'content'
-  assert stat.S_IMODE((tmp_path / 'file').stat().st_mode) == mode
+  assert mode(tmp_path / 'file') == 0o600
+
+
+def test_other_files_honour_the_umask(tmp_path, umask):
+  files.write_durably(tmp_path / 'file', b'content')
+  with files.replacing(tmp_path / 'other', durable=False) as temporary:
+    temporary.write_bytes(b'more')
+  assert (tmp_path / 'other').read_bytes() == b'more'
+  assert mode(tmp_path / 'file') == mode(tmp_path / 'other') == 0o666 & ~umask
+
+
+def test_a_file_that_was_open_to_all_becomes_private(tmp_path):
+  path = tmp_path / 'file'
+  path.write_bytes(b'old')
+  path.chmod(0o644)
+  with files.replacing(path, private=True) as temporary:
+    assert mode(temporary) == 0o600  # before there is anything to read
+    temporary.write_bytes(b'new')
+  assert (mode(path), path.read_bytes()) == (0o600, b'new')
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
   path = tmp_path / 'file'
-  files.write_durably(path, b'old', mode=0o600)
+  files.write_durably(path, b'old', private=True)
 
   def fail(*_):
     raise OSError('disk full')
 
   monkeypatch.setattr(os, 'replace', fail)
   with pytest.raises(OSError, match='disk full'):
-    files.write_durably(path, b'new', mode=0o600)
+    files.write_durably(path, b'new', private=True)
   assert path.read_bytes() == b'old'
   assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_names_the_file_and_leaves_the_old_one(
+    tmp_path, monkeypatch
+):
+  path = tmp_path / 'file'
+  files.write_durably(path, b'old')
+
+  def full(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+  monkeypatch.setattr(os, 'fsync', full)
+  with pytest.raises(OSError, match=f'No space left on device: .{path}') as e:
+    files.write_durably(path, b'new')
+  assert e.value.errno == errno.ENOSPC
+  assert path.read_bytes() == b'old' and list(tmp_path.iterdir()) == [path]
+
+
+def test_leftovers_of_killed_writers_go(tmp_path):
+  (tmp_path / f'{files.TEMPORARY_PREFIX}x').write_bytes(b'half')
+  (tmp_path / 'file').write_bytes(b'whole')
+  files.remove_leftovers(tmp_path)
+  assert [p.name for p in tmp_path.iterdir()] == ['file']
+
+
+def test_a_lock_is_held_once(tmp_path):
+  with files.exclusive(tmp_path / 'lock'):
+    with pytest.raises(ValueError, match='held by another process'):
+      with files.exclusive(tmp_path / 'lock'):
+        pass
+  with files.exclusive(tmp_path / 'lock'):
+    pass
+
+
+def test_a_lock_file_that_is_removed_meanwhile_locks_nobody_out(
+    tmp_path, monkeypatch
+):
+  path, original = tmp_path / 'lock', files.fcntl.flock
+
+  def flock(*args):
+    original(*args)
+    path.unlink()
+
+  monkeypatch.setattr(files.fcntl, 'flock', flock)
+  with pytest.raises(ValueError, match='held by another process'):
+    with files.exclusive(path):
+      pass

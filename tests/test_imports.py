@@ -9,9 +9,8 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent
 HEAVY = ('jax', 'jaxlib', 'tensorflow', 'tensorflow_federated')
 ROOMS = (
-    'accounting', 'commands', 'comparison', 'error', 'logs', 'noise/engine',
+    'accounting', 'commands', 'comparison', 'families', 'logs', 'noise/engine',
     'noise/reference', 'optimization', 'planning', 'sensitivity', 'simulation',
-    'strategies',
 )
 
 
@@ -41,8 +40,8 @@ def test_light_rooms(room):
 
 def test_light_modules():
   names = (
-      'addresses', 'catalogue', 'files', 'participation', 'recipes', 'schedules', 'workloads',
-      'worker_program', 'noise.base',
+      'addresses', 'catalogue', 'digests', 'error', 'files', 'participation',
+      'recipes', 'schedules', 'workloads', 'worker_program', 'noise.base',
   )
   assert not loaded_by('\n'.join(f'import fl_dpftrl.{n}' for n in names))
 

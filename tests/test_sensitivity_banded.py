@@ -10,7 +10,7 @@ import pytest
 
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity
-from fl_dpftrl.strategies import banded
+from fl_dpftrl.families import banded
 
 SCHEMAS = (participation.MinSep, participation.FixedSeparation)
 

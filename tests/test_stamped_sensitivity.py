@@ -10,12 +10,12 @@ import pytest
 
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity
-from fl_dpftrl.strategies import banded
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import dense
-from fl_dpftrl.strategies import identity
-from fl_dpftrl.strategies import stamped
-from fl_dpftrl.strategies import tree
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import dense
+from fl_dpftrl.families import identity
+from fl_dpftrl.families import stamped
+from fl_dpftrl.families import tree_online
 
 SETTINGS = hypothesis.settings(deadline=None, max_examples=80)
 
@@ -101,12 +101,12 @@ def test_blt_blocks_are_exact(schema, block_rounds, decay, scale):
 @hypothesis.given(schemas(), st.integers(1, 9))
 @SETTINGS
 def test_other_blocks(schema, block_rounds):
-  check(stamped.Stamped(tree.TreeOnline(), block_rounds), schema)
+  check(stamped.Stamped(tree_online.TreeOnline(), block_rounds), schema)
   assert check(
       stamped.Stamped(identity.Identity(), block_rounds), schema
   ).kind == 'exact'
   check(
-      stamped.Stamped(stamped.Stamped(tree.TreeOnline(), 2), block_rounds),
+      stamped.Stamped(stamped.Stamped(tree_online.TreeOnline(), 2), block_rounds),
       schema,
   )
 

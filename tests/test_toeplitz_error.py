@@ -5,7 +5,7 @@ import pytest
 
 from fl_dpftrl import error
 from fl_dpftrl import workloads
-from fl_dpftrl.strategies import toeplitz
+from fl_dpftrl.families import banded_toeplitz
 
 WORKLOADS = {
     'prefix': workloads.Workload(),
@@ -23,7 +23,7 @@ def test_errors_are_row_norms_of_the_decoder(
     workload, num_rounds, more, num_bands
 ):
   coefficients = np.array([1.5, 0.7, -0.3, 0.4, 0.2, 0.1])[:num_bands]
-  strategy = toeplitz.BandedToeplitz(
+  strategy = banded_toeplitz.BandedToeplitz(
       coefficients, None if more is None else num_rounds + more
   )
   expected = np.linalg.norm(
@@ -39,7 +39,7 @@ def test_errors_are_row_norms_of_the_decoder(
 @pytest.mark.parametrize('normalized', [False, True])
 def test_any_matrix_of_queries(normalized):
   queries = np.random.default_rng(0).normal(size=(3, 8))
-  strategy = toeplitz.BandedToeplitz([1.0, 0.5], 8 if normalized else None)
+  strategy = banded_toeplitz.BandedToeplitz([1.0, 0.5], 8 if normalized else None)
   expected = np.linalg.norm(queries @ strategy.noising_matrix(8), axis=1)
   result = error.error(strategy, 8, workloads.Matrix(queries))
   assert result.rms == pytest.approx(np.sqrt(np.mean(expected**2)))
@@ -52,13 +52,13 @@ def test_any_matrix_of_queries(normalized):
 @pytest.mark.parametrize('normalized', [False, True])
 def test_the_limit_stands_for_the_tail(monkeypatch, workload, normalized):
   num_rounds = 30_000
-  strategy = toeplitz.BandedToeplitz(
+  strategy = banded_toeplitz.BandedToeplitz(
       1.0 / np.arange(1.0, 13.0) + 0.05, num_rounds if normalized else None
   )
   short = error.error(strategy, num_rounds, workload)
   queries = error.per_query_error(strategy, num_rounds, workload)
   monkeypatch.setattr(
-      'fl_dpftrl.strategies.power_series._ALWAYS_WHOLE', num_rounds
+      'fl_dpftrl.families.power_series._ALWAYS_WHOLE', num_rounds
   )
   whole = error.error(strategy, num_rounds, workload)
   assert short == pytest.approx(whole, rel=1e-9)
@@ -69,11 +69,11 @@ def test_the_limit_stands_for_the_tail(monkeypatch, workload, normalized):
 
 def test_a_billion_rounds():
   """Nearly all rounds are at the limit, and errors are those of a constant."""
-  strategy = toeplitz.BandedToeplitz([1.0, 0.5, 0.25])
+  strategy = banded_toeplitz.BandedToeplitz([1.0, 0.5, 0.25])
   result = error.error(strategy, 10**9)
   assert result.max == pytest.approx(np.sqrt(1e9) / 1.75, rel=1e-6)
   assert result.rms == pytest.approx(np.sqrt(1e9 / 2) / 1.75, rel=1e-6)
-  normalised = toeplitz.BandedToeplitz(strategy.coefficients, 10**9)
+  normalised = banded_toeplitz.BandedToeplitz(strategy.coefficients, 10**9)
   norm = np.linalg.norm(strategy.coefficients)
   assert error.error(normalised, 10**9).max == pytest.approx(
       norm * result.max, rel=1e-6
@@ -83,6 +83,6 @@ def test_a_billion_rounds():
 def test_refuses_what_cannot_be_done():
   schedule = workloads.Workload(0.0, cooldown_fraction=0.5)
   with pytest.raises(ValueError, match='num_rounds=1000000'):
-    error.error(toeplitz.BandedToeplitz([1.0]), 10**6, schedule)
+    error.error(banded_toeplitz.BandedToeplitz([1.0]), 10**6, schedule)
   with pytest.raises(ValueError, match='num_rounds=9.*8 rounds'):
-    error.error(toeplitz.BandedToeplitz([1.0], 8), 9)
+    error.error(banded_toeplitz.BandedToeplitz([1.0], 8), 9)

@@ -10,8 +10,8 @@ import pytest
 
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity
+from fl_dpftrl.families import banded_toeplitz
 from fl_dpftrl.sensitivity import toeplitz as toeplitz_sensitivity
-from fl_dpftrl.strategies import toeplitz
 
 SCHEMAS = (participation.MinSep, participation.FixedSeparation)
 SETTINGS = hypothesis.settings(deadline=None, max_examples=60)
@@ -78,7 +78,7 @@ def examples(draw, low, cls, most_rounds, monotone=False):
     coefficients = sorted(coefficients, reverse=True)
   more = draw(st.one_of(st.none(), st.integers(0, 3)))
   normalized = None if more is None else schema.num_rounds + more
-  return schema, toeplitz.BandedToeplitz(coefficients, normalized)
+  return schema, banded_toeplitz.BandedToeplitz(coefficients, normalized)
 
 
 def check(schema, strategy, tolerance):
@@ -86,7 +86,7 @@ def check(schema, strategy, tolerance):
   for most_gram_rounds in (0, 1024):  # with the bound on any X and without
     with pytest.MonkeyPatch.context() as patch:
       patch.setattr(
-          toeplitz_sensitivity, '_MOST_GRAM_ROUNDS', most_gram_rounds
+          banded_toeplitz, '_MOST_GRAM_ROUNDS', most_gram_rounds
       )
       value, kind = sensitivity.sensitivity(strategy, schema)
     assert value >= truth * (1 - 1e-9)
@@ -126,7 +126,7 @@ def test_negative_coefficients(cls, data):
 def test_bands_that_do_not_meet_are_exact_of_any_sign(cls, data):
   schema, strategy = data.draw(examples(-2.0, cls, 8))
   bands = min(strategy.num_bands, schema.min_sep)
-  strategy = toeplitz.BandedToeplitz(
+  strategy = banded_toeplitz.BandedToeplitz(
       strategy.coefficients[:bands], strategy.normalized_rounds
   )
   value, kind = sensitivity.sensitivity(strategy, schema)
@@ -142,7 +142,7 @@ def test_bands_that_do_not_meet_are_exact_of_any_sign(cls, data):
 
 def test_neither_zeros_and_ones_nor_signs_are_enough():
   """Some columns pull towards each other, some apart: vectors do best."""
-  strategy = toeplitz.BandedToeplitz([1.0, 1.1, 0.0, -0.5])
+  strategy = banded_toeplitz.BandedToeplitz([1.0, 1.1, 0.0, -0.5])
   schema = participation.MinSep(num_rounds=4)
   matrix = strategy.strategy_matrix(4)
   signs = max(
@@ -159,7 +159,7 @@ def test_neither_zeros_and_ones_nor_signs_are_enough():
 def test_the_root_is_taken_once():
   """Rooted inside as well, the bound would be below what is reached."""
   coefficients = np.arange(1.0, 8.0)
-  strategy = toeplitz.BandedToeplitz(coefficients)
+  strategy = banded_toeplitz.BandedToeplitz(coefficients)
   schema = participation.MinSep(num_rounds=7, min_sep=2)
   truth = worst(strategy, schema)
   gram = sensitivity.gram_matrix(strategy, 7)
@@ -167,7 +167,7 @@ def test_the_root_is_taken_once():
   rooted = max(np.sqrt(inner)[p].sum() for p in patterns(schema))
   assert math.sqrt(rooted) < 0.5 * truth
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(toeplitz_sensitivity, '_MOST_GRAM_ROUNDS', 0)
+    patch.setattr(banded_toeplitz, '_MOST_GRAM_ROUNDS', 0)
     value, kind = sensitivity.sensitivity(strategy, schema)
   assert kind == 'upper_bound'
   assert value >= truth
@@ -175,7 +175,7 @@ def test_the_root_is_taken_once():
 
 def test_columns_count_and_not_rows():
   """The first column holds both coefficients, the first row only one."""
-  strategy = toeplitz.BandedToeplitz([3.0, 4.0])
+  strategy = banded_toeplitz.BandedToeplitz([3.0, 4.0])
   once = participation.MinSep(num_rounds=2, max_participations=1)
   assert sensitivity.sensitivity(strategy, once) == (5.0, 'exact')
   assert sensitivity.sensitivity(
@@ -203,12 +203,12 @@ def test_periods_that_repeat_are_counted_and_not_summed(n, b, k):
   schema = participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)
   coefficients = np.sort(np.random.default_rng(0).uniform(size=10))[::-1]
   square, grad = toeplitz_sensitivity.earliest_square(coefficients, schema)
-  matrix = toeplitz.BandedToeplitz(coefficients).strategy_matrix(n)
+  matrix = banded_toeplitz.BandedToeplitz(coefficients).strategy_matrix(n)
   columns = np.arange(schema.participations) * b
   total = matrix[:, columns].sum(axis=1)
   assert square == pytest.approx(float(total @ total), rel=1e-13)
   for i, way in enumerate(np.eye(10)):
-    other = toeplitz.BandedToeplitz([1.0, *way[1:]]).strategy_matrix(n)
+    other = banded_toeplitz.BandedToeplitz([1.0, *way[1:]]).strategy_matrix(n)
     if i:
       other = other - np.eye(n)
     slope = 2.0 * total @ other[:, columns].sum(axis=1)
@@ -219,12 +219,12 @@ def test_a_billion_rounds():
   schema = participation.MinSep(num_rounds=10**9, min_sep=100)
   coefficients = 1.0 / np.arange(1.0, 301.0)
   value, kind = sensitivity.sensitivity(
-      toeplitz.BandedToeplitz(coefficients), schema
+      banded_toeplitz.BandedToeplitz(coefficients), schema
   )
   period = coefficients.reshape(3, 100).sum(axis=0)
   assert kind == 'exact'
   assert value == pytest.approx(math.sqrt(1e7 * period @ period), rel=1e-6)
-  mixed = toeplitz.BandedToeplitz(coefficients * (-1.0) ** np.arange(300))
+  mixed = banded_toeplitz.BandedToeplitz(coefficients * (-1.0) ** np.arange(300))
   bound, kind = sensitivity.sensitivity(mixed, schema)
   assert kind in ('exact', 'upper_bound')
   assert bound <= value * (1 + 1e-6)
@@ -236,7 +236,7 @@ def test_beyond_min_sep_an_interior_that_decreases_is_exact():
   schema = participation.MinSep(
       num_rounds=5000, min_sep=2, max_participations=100
   )
-  strategy = toeplitz.BandedToeplitz(coefficients)
+  strategy = banded_toeplitz.BandedToeplitz(coefficients)
   value, kind = sensitivity.sensitivity(strategy, schema)
   total = np.zeros(300)
   for start in range(0, 200, 2):
@@ -246,6 +246,6 @@ def test_beyond_min_sep_an_interior_that_decreases_is_exact():
 
 @pytest.mark.parametrize('cls', SCHEMAS)
 def test_refuses_more_rounds_than_it_is_normalised_for(cls):
-  strategy = toeplitz.BandedToeplitz([1.0, 0.5], 4)
+  strategy = banded_toeplitz.BandedToeplitz([1.0, 0.5], 4)
   with pytest.raises(ValueError, match='num_rounds=5.*4 rounds'):
     sensitivity.sensitivity(strategy, cls(num_rounds=5))

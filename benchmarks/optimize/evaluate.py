@@ -12,11 +12,11 @@ import numpy as np
 
 from fl_dpftrl import catalogue
 from fl_dpftrl import participation
-from fl_dpftrl.strategies import banded
-from fl_dpftrl.strategies import base
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import dense
-from fl_dpftrl.strategies import toeplitz
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import banded_toeplitz
+from fl_dpftrl.families import base
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import dense
 
 
 def strategy(
@@ -31,7 +31,7 @@ def strategy(
     case 'blt':
       return blt.BLT(found['buf_decay'], found['output_scale'])
     case 'banded_toeplitz':
-      return toeplitz.BandedToeplitz(found['coefs'], case['num_rounds'])
+      return banded_toeplitz.BandedToeplitz(found['coefs'], case['num_rounds'])
     case 'banded':
       return banded.Banded(by_rows(found['params']))
     case 'dense':

@@ -5,11 +5,11 @@ from typing import NamedTuple
 import numpy as np
 
 from fl_dpftrl import catalogue
-from fl_dpftrl.strategies import banded
-from fl_dpftrl.strategies import base
-from fl_dpftrl.strategies import identity
-from fl_dpftrl.strategies import toeplitz
-from fl_dpftrl.strategies import tree
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import banded_toeplitz
+from fl_dpftrl.families import base
+from fl_dpftrl.families import identity
+from fl_dpftrl.families import tree_online
 
 NUM_PARAMETERS = 4_050_748
 LARGE = 100_000_000
@@ -96,11 +96,11 @@ def strategy(name: str) -> base.Strategy:
   if name == 'blt-4':
     return catalogue.load_strategy('blt-b400')
   if name == 'tree_online':
-    return tree.TreeOnline()
+    return tree_online.TreeOnline()
   family, num_bands = name.split('-')
   values = coefficients(int(num_bands))
   if family == 'banded_toeplitz':
-    return toeplitz.BandedToeplitz(values, None)
+    return banded_toeplitz.BandedToeplitz(values, None)
   rows = np.tile(values, (NUM_ROUNDS, 1))
   rows[np.arange(NUM_ROUNDS)[:, None] < np.arange(values.size)] = 0.0
   return banded.Banded(rows)

@@ -23,9 +23,9 @@ from experiments.stackoverflow import networks
 from experiments.stackoverflow.datasets import dataset as dataset_lib
 from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
 from fl_dpftrl.aggregators import factory
+from fl_dpftrl.families import identity
 from fl_dpftrl.learning import process as process_lib
 from fl_dpftrl.learning import workers
-from fl_dpftrl.strategies import identity
 
 _RATE = 0.1
 _NETWORKS = {'lstm': networks.Lstm, 'log_bilinear': networks.LogBilinear}

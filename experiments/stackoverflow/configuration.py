@@ -13,6 +13,26 @@ from fl_dpftrl import files
 
 HPARAMS_NAME = 'hparams.json'
 
+# Beyond these a run would take any memory or time before it says so.
+_MOST = {
+    'report_goal': 10**7,
+    'clients_per_round': 10**7,
+    'num_rounds': 10**7,
+    'batch_size': 10**6,
+    'client_epochs': 10**4,
+    'max_sentences': 10**6,
+    'rounds_per_evaluation': 10**7,
+    'population': 2**31 - 1,
+    'timer_rounds': 10**7,
+    'deployment_report_goal': 2**31 - 1,
+    'embedding': 2**12,
+    'vocabulary_size': 2**20,
+    'seed': 2**31 - 1,
+    'noise_seed': 2**63 - 1,
+}
+_MOST_WEIGHTS = 2**27  # of the embedding
+_USUAL_VOCABULARY = 10_000
+
 flags.DEFINE_enum(
     'dataset',
     'docstrings',
@@ -189,6 +209,7 @@ class Hparams:
         'client_epochs',
         'max_sentences',
         'rounds_per_evaluation',
+        'clients_per_round',
         'population',
         'timer_rounds',
         'deployment_report_goal',
@@ -198,6 +219,21 @@ class Hparams:
       value = getattr(self, name)
       if value is not None and value < 1:
         raise ValueError(f'--{name}={value} must be at least 1')
+    for name, most in _MOST.items():
+      value = getattr(self, name)
+      if value is not None and value > most:
+        raise ValueError(f'--{name}={value} must be at most {most}')
+    words = self.vocabulary_size or _USUAL_VOCABULARY
+    if (self.embedding or 1) * words > _MOST_WEIGHTS:
+      raise ValueError(
+          f'--embedding={self.embedding} for {words} words is'
+          f' {self.embedding * words} weights; at most {_MOST_WEIGHTS} are'
+          ' supported, so give less, or less --vocabulary_size'
+      )
+    for field in dataclasses.fields(self):
+      value = getattr(self, field.name)
+      if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f'--{field.name}={value} must be a finite number')
     for name in ('client_learning_rate', 'server_learning_rate', 'clip_norm'):
       value = getattr(self, name)
       if not (value > 0 and math.isfinite(value)):

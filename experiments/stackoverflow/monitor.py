@@ -1,6 +1,6 @@
 """What a run shows while it trains: table, TensorBoard and a progress line."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 import dataclasses
 import datetime
 import sys
@@ -9,9 +9,9 @@ from typing import Any, TextIO
 
 import tensorflow as tf
 
+from fl_dpftrl import rounding
 from fl_dpftrl.learning import checkpoints
 from fl_dpftrl.learning import metrics
-from fl_dpftrl.logs import page
 
 # Columns that differ between two runs of the same flags.
 WALL_CLOCK_COLUMNS = ('seconds',)
@@ -30,6 +30,7 @@ class Monitor:
     evaluate: model weights → measurements on the validation devices.
     so_far: rounds so far → what the log up to them says, among it `epsilon`
       unless there is no guarantee.
+    warn: told, in a line, of rows that were lost.
     stream: where the progress goes.
   """
 
@@ -39,11 +40,51 @@ class Monitor:
   rounds_per_evaluation: int
   evaluate: Callable[[Any], dict[str, float]]
   so_far: Callable[[int], dict[str, float]]
+  warn: Callable[[str], None]
   stream: TextIO = sys.stderr
   _began: float | None = None
   _began_at: int = 0
   _last: float = 0.0
   _evaluation: dict[str, float] = dataclasses.field(default_factory=dict)
+
+  def begin(
+      self,
+      latest: checkpoints.Checkpoint,
+      earlier: Iterator[checkpoints.Checkpoint],
+  ) -> None:
+    """Makes the table that of the rounds so far, and says what it has lost."""
+    used = set(range(latest.num_rounds)) - set(latest.burnt)
+    self.table.keep_only(used)
+    # An interrupted run may lack its last row, which is published next.
+    missing = used - set(self.table.rounds) - {latest.num_rounds - 1}
+    found = set()
+    while missing - found and (checkpoint := next(earlier, None)) is not None:
+      t = checkpoint.num_rounds - 1
+      if t in missing and checkpoint.measurements:
+        self.table.put(t, {**checkpoint.measurements, **self._evaluate(checkpoint)})
+        found.add(t)
+    if found:
+      self.warn(
+          f'{self.table.path} had lost rounds {_listed(found)}: they are written'
+          ' again from their checkpoints'
+      )
+    if missing - found:
+      self.warn(
+          f'{self.table.path} has lost rounds {_listed(missing - found)}: their'
+          ' measurements are gone, and sums over rounds in the report lack them;'
+          ' model, noise, log and guarantee are not touched'
+      )
+
+  def _evaluate(self, checkpoint: checkpoints.Checkpoint) -> dict[str, float]:
+    """What is measured after the checkpoint's round; empty for most rounds."""
+    done = checkpoint.num_rounds
+    if done % self.rounds_per_evaluation and done != self.num_rounds:
+      return {}
+    measured = self.evaluate(checkpoint.state.global_model_weights)
+    return {
+        **{f'validation/{name}': value for name, value in measured.items()},
+        **self.so_far(done),
+    }
 
   def publish(self, checkpoint: checkpoints.Checkpoint) -> None:
     """Writes the row of the checkpoint's last round, and shows the progress."""
@@ -51,20 +92,13 @@ class Monitor:
     now = time.monotonic()
     if self._began is None:
       self._began, self._began_at, self._last = now, done, now
-      self.table.keep_only(set(range(done)) - set(checkpoint.burnt))
     elif done - 1 in checkpoint.burnt:
       self.table.keep_only(set(range(done)) - set(checkpoint.burnt))
     if checkpoint.measurements:
       row = dict(checkpoint.measurements)
-      if done % self.rounds_per_evaluation == 0 or done == self.num_rounds:
-        self._evaluation = {
-            f'validation/{name}': value
-            for name, value in self.evaluate(
-                checkpoint.state.global_model_weights
-            ).items()
-        }
-        self._evaluation.update(self.so_far(done))
-        row.update(self._evaluation)
+      if evaluation := self._evaluate(checkpoint):
+        self._evaluation = evaluation
+        row.update(evaluation)
       row['seconds'] = round(now - self._last, 3)
       self.table.put(done - 1, row)
       metrics.write_tensorboard(self.writer, done - 1, row)
@@ -82,7 +116,7 @@ class Monitor:
       accuracy = 100.0 * self._evaluation['validation/accuracy']
       parts.append(f'validation accuracy {accuracy:.2f} %')
     if 'epsilon' in self._evaluation:
-      epsilon = page.rounded(self._evaluation['epsilon'], up=True)
+      epsilon = rounding.up(self._evaluation['epsilon'])
       parts.append(f'ε so far {epsilon}')
     if done > self._began_at:
       left = (now - self._began) / (done - self._began_at)
@@ -95,3 +129,14 @@ class Monitor:
     elif done % self.rounds_per_evaluation == 0 or done == self.num_rounds:
       self.stream.write(line + '\n')
     self.stream.flush()
+
+
+def _listed(rounds: set[int]) -> str:
+  """Round numbers in a few words: `0-3, 7`, cut after the first ten parts."""
+  parts, ordered = [], sorted(rounds)
+  while ordered:
+    first = last = ordered.pop(0)
+    while ordered and ordered[0] == last + 1:
+      last = ordered.pop(0)
+    parts.append(str(first) if first == last else f'{first}-{last}')
+  return ', '.join(parts[:10]) + (', …' if len(parts) > 10 else '')

@@ -5,9 +5,9 @@ import pathlib
 from experiments.stackoverflow import configuration
 from fl_dpftrl.aggregators import by_reference
 from fl_dpftrl.aggregators import factory as factory_lib
+from fl_dpftrl.families import base
 from fl_dpftrl.learning import loop
 from fl_dpftrl.noise import engine
-from fl_dpftrl.strategies import base
 
 ROWS_NAME = 'rows'
 # State costs a round about 18 ms a megabyte; a row by file costs nothing.

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 import dataclasses
 import json
+import math
 import os
 import pathlib
 import shlex
@@ -14,21 +15,24 @@ from experiments.stackoverflow import datasets
 from experiments.stackoverflow import plot
 from experiments.stackoverflow import setting
 from fl_dpftrl import files
+from fl_dpftrl import json_files
+from fl_dpftrl import messages
 from fl_dpftrl import participation
+from fl_dpftrl import rounding
 from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.families import base
 from fl_dpftrl.learning import checkpoints
 from fl_dpftrl.learning import loop
 from fl_dpftrl.learning import metrics
 from fl_dpftrl.logs import identity
-from fl_dpftrl.logs import page
 from fl_dpftrl.logs import replay as replay_lib
 from fl_dpftrl.logs import report
 from fl_dpftrl.logs import schema as log_schema
 from fl_dpftrl.logs import shards
 from fl_dpftrl.simulation import cohorts
-from fl_dpftrl.strategies import base
 
 SUMMARY_NAME = 'summary.json'
+_LONGEST = 1000  # characters of a line
 NO_NOISE = 'noise is off (noise_multiplier 0)'
 NOISE_SEED = (
     'the noise seed was given, so whoever knows it can remove the noise'
@@ -72,7 +76,9 @@ def log_metadata(
     hparams: configuration.Hparams, strategy: base.Strategy
 ) -> dict[str, str]:
   """What the log's file says of the run, besides who took part."""
-  metadata = identity.run_metadata(strategy, hparams.noise_multiplier)
+  metadata = identity.run_metadata(
+      strategy, hparams.noise_multiplier, clip_norm=hparams.clip_norm
+  )
   reason = void_reason(hparams)
   if reason is not None:
     metadata[shards.VOID_KEY] = reason
@@ -162,7 +168,7 @@ def write(
       ),
       **facts,
   )
-  _write_json(folder / 'privacy.json', statement)
+  _write_json(folder / 'privacy.json', statement, private=True)
   report.write_report(
       folder / 'privacy.html', statement, setting=_report_setting(outcome)
   )
@@ -171,8 +177,9 @@ def write(
       folder / 'accuracy.png',
       title=(
           f'{hparams.dataset}: {outcome.strategy.family}, σ ='
-          f' {hparams.noise_multiplier:g}, n = {statement["num_rounds"]}, k ='
-          f' {statement["max_participations"]}, b = {statement["min_sep"]}'
+          f' {rounding.exact(hparams.noise_multiplier)}, n ='
+          f' {statement["num_rounds"]}, k = {statement["max_participations"]},'
+          f' b = {statement["min_sep"]}'
       ),
       without_noise=(
           None if isinstance(without_noise, str) else without_noise
@@ -187,10 +194,11 @@ def write(
   _write_json(
       folder / SUMMARY_NAME,
       {
-          'test': outcome.test,
+          'test': _finite(outcome.test),
           'unigram_accuracy': outcome.dataset.unigram_accuracy,
           'num_parameters': outcome.num_parameters,
           'burnt_rounds': list(outcome.last.burnt),
+          'diverged_since_round': diverged_since(outcome.table, outcome.test),
           'hypothetical_deployment': outcome.hypothetical,
           'void_reason': void_reason(hparams),
       },
@@ -198,9 +206,29 @@ def write(
   return _summary(outcome)
 
 
-def _write_json(path: pathlib.Path, content: Any) -> None:
+def _finite(values: dict[str, float]) -> dict[str, float | None]:
+  """Measurements for JSON, which has no word for NaN and infinities but null."""
+  return {n: v if math.isfinite(v) else None for n, v in values.items()}
+
+
+def diverged_since(
+    table: metrics.MetricsTable, test: dict[str, float]
+) -> int | None:
+  """The first round with a measurement that is not finite; None without one.
+
+  Where only the test measurements are not finite, it is the last round.
+  """
+  first = table.first_not_finite()
+  if first is None and not all(map(math.isfinite, test.values())):
+    first = max(table.rounds, default=0)
+  return first
+
+
+def _write_json(
+    path: pathlib.Path, content: Any, *, private: bool = False
+) -> None:
   text = json.dumps(content, indent=2, allow_nan=False, default=str)
-  files.write_durably(path, (text + '\n').encode())
+  files.write_durably(path, (text + '\n').encode(), private=private)
 
 
 def replay_command(hparams: configuration.Hparams, folder: pathlib.Path) -> str:
@@ -263,6 +291,13 @@ def _summary(outcome: Outcome) -> str:
           f' "{outcome.dataset.unigram_word}"',
       ),
   ]
+  diverged = diverged_since(outcome.table, outcome.test)
+  if diverged is not None:
+    lines.insert(0, (
+        'THE RUN DIVERGED',
+        f'measurements are not finite from round {diverged} on; smaller learning'
+        ' rates may do. The guarantee below holds all the same',
+    ))
   if outcome.dataset.best_accuracy is not None:
     lines.append(
         ('  best possible', percent(outcome.dataset.best_accuracy))
@@ -284,8 +319,8 @@ def _summary(outcome: Outcome) -> str:
       (
           'Noise',
           f'{outcome.strategy.family}, noise multiplier σ ='
-          f' {hparams.noise_multiplier:g}, sensitivity'
-          f' {page.rounded(worst["sensitivity"], up=True)}'
+          f' {rounding.exact(hparams.noise_multiplier)}, sensitivity'
+          f' {rounding.up(worst["sensitivity"])}'
           f' ({worst["sensitivity_kind"].replace("_", " ")})',
       ),
       ('Guarantee of this run', _guarantee(hparams, worst)),
@@ -300,9 +335,9 @@ def _summary(outcome: Outcome) -> str:
     lines.append((
         '  hypothetical deployment',
         f'report goal {other["report_goal"]:,}, population'
-        f' {other["population"]:,}, σ = {other["noise_multiplier"]:.4g}: ρ ='
-        f' {page.rounded(other["rho"], up=True)}, ε ='
-        f' {page.rounded(other["epsilon"], up=True)}',
+        f' {other["population"]:,}, σ ='
+        f' {rounding.up(other["noise_multiplier"])}: ρ ='
+        f' {rounding.up(other["rho"])}, ε = {rounding.up(other["epsilon"])}',
     ))
   for name, what in (
       ('privacy.html', 'Report'),
@@ -314,7 +349,10 @@ def _summary(outcome: Outcome) -> str:
     lines.append((what, str(outcome.folder / name)))
   lines.append(('Check it', replay_command(hparams, outcome.folder)))
   width = max(len(name) for name, _ in lines) + 2
-  return '\n'.join(f'{name:<{width}}{text}' for name, text in lines)
+  return '\n'.join(
+      f'{name:<{width}}{messages.one_line(text, limit=_LONGEST)}'
+      for name, text in lines
+  )
 
 
 def _guarantee(
@@ -324,9 +362,9 @@ def _guarantee(
   if reason is not None:
     return f'none: {reason}'
   return (
-      f'ρ = {page.rounded(worst["rho"], up=True)}, ε ='
-      f' {page.rounded(worst["epsilon"], up=True)} at δ ='
-      f' {hparams.delta:g} (zero-out adjacency)'
+      f'ρ = {rounding.up(worst["rho"])}, ε ='
+      f' {rounding.up(worst["epsilon"])} at δ ='
+      f' {rounding.exact(hparams.delta)} (zero-out adjacency)'
   )
 
 
@@ -345,10 +383,12 @@ def _without_noise(outcome: Outcome) -> float | str:
   if folder is None:
     return 'not known; name its folder with --compare_with'
   try:
-    other = json.loads((folder / configuration.HPARAMS_NAME).read_text())
-    accuracy = json.loads((folder / SUMMARY_NAME).read_text())['test']['accuracy']
-  except (OSError, ValueError, KeyError):
+    other = dict(json_files.read(folder / configuration.HPARAMS_NAME))
+    accuracy = float(json_files.read(folder / SUMMARY_NAME)['test']['accuracy'])
+  except (OSError, ValueError, KeyError, TypeError):
     return f'not known; no finished run in {folder}'
+  if accuracy is None:
+    return f'not known; the run in {folder} diverged'
   own = outcome.hparams.to_json()
   noise = ('noise_multiplier', 'mechanism', 'strategy', 'zeroing_norm')
   differing = [

@@ -1,7 +1,6 @@
 """accuracy.png: what the model learnt, and what it cost in privacy."""
 
 import os
-import pathlib
 
 import matplotlib
 
@@ -9,6 +8,7 @@ matplotlib.use('Agg')
 import matplotlib.pyplot as plt  # pylint: disable=g-import-not-at-top
 
 from fl_dpftrl import files
+from fl_dpftrl import rounding
 
 _BLUE, _ORANGE, _GREY, _GREEN = '#1f6fb4', '#c8590b', '#6b6b6b', '#2e7d32'
 
@@ -78,14 +78,11 @@ def accuracy_plot(
   axes[0, 0].set_ylim(bottom=0)
   axes[0, 1].legend(loc='lower right', framealpha=0.95, edgecolor='none')
   if epsilon:
-    axes[1, 0].set_ylabel(f'ε so far at δ = {delta:g}')
+    axes[1, 0].set_ylabel(f'ε so far at δ = {rounding.exact(delta)}')
     axes[1, 0].set_ylim(0, 1.1 * max(epsilon.values()))
-  temporary = pathlib.Path(path).with_name(
-      files.TEMPORARY_PREFIX + pathlib.Path(path).name
-  )
-  figure.savefig(temporary, dpi=150)
+  with files.replacing(path, durable=False) as temporary:
+    figure.savefig(temporary, format='png', dpi=150)
   plt.close(figure)
-  os.replace(temporary, path)
 
 
 def _accuracy(

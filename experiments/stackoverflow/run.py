@@ -18,9 +18,11 @@ from experiments.stackoverflow import outcome
 from experiments.stackoverflow import setting
 from fl_dpftrl.aggregators import factory as factory_lib
 from fl_dpftrl.learning import checkpoints
+from fl_dpftrl.learning import interrupts
 from fl_dpftrl.learning import loop
 from fl_dpftrl.learning import metrics
 from fl_dpftrl.learning import process as process_lib
+from fl_dpftrl import messages
 from fl_dpftrl import schedules
 from fl_dpftrl.learning import remote
 from fl_dpftrl.learning import served
@@ -39,6 +41,7 @@ def run(
     machines: configuration.Machines = configuration.Machines(),
     compare_with: pathlib.Path | None = None,
     on_step: Callable[[str, int], None] = lambda step, round_index: None,
+    interrupt: interrupts.Interrupt | None = None,
 ) -> None:
   """Trains, or goes on training, in a folder.
 
@@ -48,12 +51,16 @@ def run(
     machines: that train clients and make noise.
     compare_with: folder of the same run without noise, for the summary.
     on_step: told each step of the training loop as it is completed.
+    interrupt: looked at between the steps; None where nobody interrupts.
 
   Raises:
     ValueError: for flags that do not fit the data or each other, and where the
       run in the folder cannot go on.
   """
-  say = lambda line: print(line, file=sys.stderr, flush=True)
+  interrupt = interrupt or interrupts.Interrupt()
+  say = lambda line: print(
+      messages.one_line(line), file=sys.stderr, flush=True
+  )
   dataset = datasets.load(
       hparams.dataset,
       seed=hparams.seed,
@@ -72,33 +79,48 @@ def run(
   trained = federation(
       hparams, dataset, network, simulation, factory, rows
   )
+  interrupt.check()
   # From here on the flags are known to be right.
   hparams.record(folder)
   setting.record_strategy(hparams, folder, num_devices, strategy)
   worker = (
       remote.use_remote_workers(machines.workers, say)
       if machines.workers
-      else workers.use_local_worker(machines.concurrent_clients)
+      else workers.use_local_worker(machines.concurrent_clients, warn=say)
   )
+  # TensorFlow sets no permissions, and what it writes here is unprotected.
+  events = folder / TENSORBOARD_NAME
+  events.mkdir(mode=0o700, exist_ok=True)
+  events.chmod(0o700)
+  interrupt.on_abort(worker.stop)
+
+  def step_done(step: str, round_index: int) -> None:
+    on_step(step, round_index)
+    interrupt.check()
+
   try:
+    interrupt.check()
     table = metrics.MetricsTable(folder / METRICS_NAME)
     monitor = monitor_lib.Monitor(
         table=table,
-        writer=tf.summary.create_file_writer(str(folder / TENSORBOARD_NAME)),
+        writer=tf.summary.create_file_writer(str(events)),
         num_rounds=hparams.num_rounds,
         rounds_per_evaluation=hparams.rounds_per_evaluation,
         evaluate=lambda weights: model_lib.evaluate(
             network, weights.trainable, dataset.validation, dataset.vocabulary
         ),
         so_far=outcome.so_far(hparams, folder, strategy),
+        warn=say,
     )
     last = loop.run(
         trained,
         folder,
         num_rounds=hparams.num_rounds,
         publish=monitor.publish,
+        begin=monitor.begin,
+        published=max(table.rounds, default=-1) + 1,
         log_metadata=outcome.log_metadata(hparams, strategy),
-        on_step=on_step,
+        on_step=step_done,
         warn=say,
     )
     test = model_lib.evaluate(
@@ -111,6 +133,7 @@ def run(
     if rows is not None:
       rows.close()
     worker.stop()
+  interrupt.check()
   print(
       outcome.write(
           folder,
@@ -175,4 +198,5 @@ def federation(
       skip_row=factory.skip_row(weights.trainable),
       rounds=lambda: cohorts.named(simulation.rounds(), devices),
       client_data=client_data,
+      marks=() if rows is None else (rows,),
   )

@@ -7,6 +7,7 @@ from experiments.stackoverflow import configuration
 from experiments.stackoverflow import networks
 from fl_dpftrl import catalogue
 from fl_dpftrl import participation
+from fl_dpftrl.families import base
 from fl_dpftrl.optimization import registry
 from fl_dpftrl.simulation import availability
 from fl_dpftrl.simulation import cohorts
@@ -15,7 +16,6 @@ from fl_dpftrl.simulation import presence
 from fl_dpftrl.simulation import server
 from fl_dpftrl.simulation import timer
 from fl_dpftrl.simulation import trace_formats
-from fl_dpftrl.strategies import base
 
 STRATEGY_NAME = 'strategy.json'
 _MECHANISM, _OBJECTIVE = 'blt', 'max'

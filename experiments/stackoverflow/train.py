@@ -11,8 +11,20 @@ accuracy.png, summary.json and checkpoints/. An interrupted run goes on with
 --resume.
 """
 
-import json
 import os
+import signal
+
+if __name__ == '__main__':
+  # What is imported next takes a while: until a run starts, a signal just ends.
+  for number in (signal.SIGINT, signal.SIGTERM):
+    if signal.getsignal(number) is not signal.SIG_IGN:
+      signal.signal(number, lambda *_: os._exit(130))
+
+# pylint: disable=g-import-not-at-top,wrong-import-position
+from collections.abc import Iterator
+import contextlib
+import errno
+import json
 import pathlib
 import sys
 from typing import NoReturn
@@ -22,8 +34,16 @@ from absl import flags
 from absl import logging
 
 from experiments.stackoverflow import configuration
+from experiments.stackoverflow import flag_files
 from fl_dpftrl import files
+from fl_dpftrl import json_files
+from fl_dpftrl import messages
+from fl_dpftrl.learning import interrupts
 from fl_dpftrl.noise.engine import shards
+
+LOCK_NAME = 'lock'
+# A full disk is no bad input: the run can be resumed once there is room.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _OUTPUT_DIR = flags.DEFINE_string(
     'output_dir', None, 'Folder for everything that the run writes.'
@@ -60,7 +80,9 @@ _NOISE_KEY_FILE = flags.DEFINE_string(
 def main(argv: list[str]) -> None:
   try:
     if len(argv) > 1:
-      raise ValueError(f'{argv[1]!r} is not a flag; flags are --name=value')
+      raise ValueError(
+          f'{messages.quoted(argv[1])} is not a flag; flags are --name=value'
+      )
     if not _OUTPUT_DIR.value:
       raise ValueError('--output_dir is missing: name a folder for the run')
     hparams = configuration.from_flags()
@@ -70,28 +92,65 @@ def main(argv: list[str]) -> None:
     # Registers its own plug-ins with much ado; real trouble is raised.
     os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
     logging.set_verbosity(logging.WARNING)  # TFF tells of every lost call.
-    # TensorFlow is slow to load: not before the flags are known to be right.
-    from experiments.stackoverflow import run  # pylint: disable=g-import-not-at-top
-
-    run.run(
-        hparams,
-        folder,
-        machines=machines,
-        compare_with=_COMPARE_WITH.value and pathlib.Path(_COMPARE_WITH.value),
-    )
+    with _held(folder):
+      _check_folder(folder, hparams)  # Again: now nobody else changes it.
+      interrupts.run(lambda asked: _run(hparams, machines, folder, asked))
   except (ValueError, OSError) as error:
-    _fail(error)
+    _fail(error, status=1 if getattr(error, 'errno', 0) in _NO_ROOM else 2)
+  except MemoryError as error:
+    _fail(ValueError(f'not enough memory: {error}'))
   except RuntimeError as error:  # A failed round, or a worker that cannot start.
     _fail(error, status=1)
   except KeyboardInterrupt:
     sys.stderr.write(
         '\ninterrupted; the same command with --resume goes on (`make train` has it)\n'
     )
-    sys.exit(130)
+    interrupts.leave()
+
+
+def _run(
+    hparams: configuration.Hparams,
+    machines: configuration.Machines,
+    folder: pathlib.Path,
+    interrupt: interrupts.Interrupt,
+) -> None:
+  # TensorFlow is slow to load: not before the flags are known to be right.
+  from experiments.stackoverflow import run
+
+  run.run(
+      hparams,
+      folder,
+      machines=machines,
+      compare_with=_COMPARE_WITH.value and pathlib.Path(_COMPARE_WITH.value),
+      interrupt=interrupt,
+  )
+
+
+@contextlib.contextmanager
+def _held(folder: pathlib.Path) -> Iterator[None]:
+  """Holds a run's folder from before the first file is written to the end.
+
+  Where nothing was written in the end, such as for flags that do not fit the
+  data, a folder that was made for it is gone again.
+
+  Raises:
+    ValueError: where another process holds it.
+  """
+  folder.mkdir(parents=True, exist_ok=True)
+  lock = folder / LOCK_NAME
+  with files.exclusive(lock):
+    files.remove_leftovers(folder)
+    try:
+      yield
+    finally:
+      if {path.name for path in folder.iterdir()} == {LOCK_NAME}:
+        lock.unlink()
+        with contextlib.suppress(OSError):  # Another start may be at it by now.
+          folder.rmdir()
 
 
 def _fail(error: Exception, status: int = 2) -> NoReturn:
-  sys.stderr.write(f'train: {" ".join(str(error).split())}\n')
+  sys.stderr.write(messages.one_line(f'train: {error}') + '\n')
   sys.exit(status)
 
 
@@ -126,7 +185,8 @@ def _check_folder(
   path = folder / configuration.HPARAMS_NAME
   if not path.exists():
     if folder.exists() and any(
-        not path.name.startswith(files.TEMPORARY_PREFIX)
+        path.name != LOCK_NAME
+        and not path.name.startswith(files.TEMPORARY_PREFIX)
         for path in folder.iterdir()
     ):
       raise ValueError(
@@ -138,16 +198,15 @@ def _check_folder(
         f'--output_dir={folder} holds a run; name another folder, or go on'
         ' with --resume'
     )
-  try:
-    before = json.loads(path.read_text())
-  except ValueError as error:
-    raise ValueError(f'{path} is not readable: {error}') from error
+  before = json_files.read(path)
+  if not isinstance(before, dict):
+    raise ValueError(f'{path} is not of a run: it must hold a JSON object')
   now = hparams.to_json()
   for name in sorted(now.keys() | before.keys()):
     if before.get(name) != now.get(name):
       raise ValueError(
-          f'--{name}={now.get(name)} differs from the run in {folder},'
-          f' which has {before.get(name)}; resume with the same flags'
+          f'--{name}={now.get(name)} differs from the run in {folder}, which has'
+          f' {messages.quoted(before.get(name))}; resume with the same flags'
       )
 
 
@@ -158,8 +217,8 @@ def _parse(argv: list[str]) -> list[str]:
       print(flags.FLAGS.module_help(module))
     sys.exit(0)
   try:
-    return flags.FLAGS(argv)
-  except (flags.Error, OSError) as error:
+    return flags.FLAGS([*argv[:1], *flag_files.expand(argv[1:])])
+  except (flags.Error, OSError, ValueError) as error:
     _fail(error)
 
 

@@ -16,10 +16,10 @@ from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.accounting import sampled_gaussian
 from fl_dpftrl.accounting import sampling as sampling_lib
-from fl_dpftrl.strategies import banded
-from fl_dpftrl.strategies import base
-from fl_dpftrl.strategies import identity
-from fl_dpftrl.strategies import toeplitz
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import banded_toeplitz
+from fl_dpftrl.families import base
+from fl_dpftrl.families import identity
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AmplifiedGuarantee:
@@ -308,6 +308,6 @@ def _(strategy: identity.Identity) -> int:
 
 
 @num_bands.register(banded.Banded)
-@num_bands.register(toeplitz.BandedToeplitz)
-def _(strategy: banded.Banded | toeplitz.BandedToeplitz) -> int:
+@num_bands.register(banded_toeplitz.BandedToeplitz)
+def _(strategy: banded.Banded | banded_toeplitz.BandedToeplitz) -> int:
   return strategy.num_bands

@@ -10,7 +10,7 @@ from fl_dpftrl import participation
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.strategies import base
+from fl_dpftrl.families import base
 
 _PRECISION = 1e-7  # relative, of the noise multiplier
 

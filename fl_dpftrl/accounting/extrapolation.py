@@ -11,7 +11,7 @@ import dataclasses
 
 from fl_dpftrl import participation
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.strategies import base
+from fl_dpftrl.families import base
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from scipy import special
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import adjacency as adjacency_lib
-from fl_dpftrl.strategies import base
+from fl_dpftrl.families import base
 
 _DISCRETIZATION = 1e-4
 # Beyond these shifts the closed form is as good as the distribution.

@@ -11,6 +11,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl.aggregators import factory
+from fl_dpftrl.aggregators import parameters as parameters_lib
 from fl_dpftrl.noise import base as noise_base
 from fl_dpftrl.noise import stream as streams
 from fl_dpftrl.noise.engine import server as servers
@@ -24,11 +25,13 @@ class RowState(NamedTuple):
     row: t, the row that comes next (scalar, int64).
     row_stddev: standard deviation of each coordinate of the row that came last
       (scalar, float32); 0 before the first, and after a burnt one.
+    parameters: what the rows are added for, where an aggregator keeps that.
   """
 
   identity: tf.Tensor
   row: tf.Tensor
   row_stddev: tf.Tensor
+  parameters: Any = ()
 
 
 def make_stream(
@@ -91,8 +94,7 @@ def make_stream(
     parts = tf.split(words, [servers.HEADER_BYTES // 4, *sizes])[1:]
     row = [tf.reshape(p, spec.shape) for p, spec in zip(parts, specs)]
     stddev = tf.bitcast(facts[4], tf.float64)
-    return tf.nest.pack_sequence_as(template, row), RowState(
-        identity=state.identity,
+    return tf.nest.pack_sequence_as(template, row), state._replace(
         row=state.row + 1,
         row_stddev=tf.cast(stddev, tf.float32),
     )
@@ -104,7 +106,7 @@ def make_stream(
 class NoiseByReferenceFactory(factory.CorrelatedNoiseFactory):
   """A `CorrelatedNoiseFactory` that reads its noise, of any state, from files.
 
-  All else is the same: updates, sums, measurements. The state is three numbers.
+  All else is the same: updates, sums, measurements. The state is a few numbers.
   Before each round its row must be served, which `learning.served` does for a
   learning process; the worker must see the rows' folder, and so be local.
 
@@ -147,27 +149,20 @@ class NoiseByReferenceFactory(factory.CorrelatedNoiseFactory):
     """
     if not tff.types.is_structure_of_tensors(value_type):
       raise ValueError(f'value_type must be made of tensors, got {value_type}')
-    return make_stream(
+    stream = make_stream(
         self.rows, tff.types.type_to_tf_tensor_specs(value_type)
     )
+    return parameters_lib.bind(stream, self.parameters())
 
-  def skip_row(self, value_type: tff.Type) -> tff.Computation:
-    """As of `CorrelatedNoiseFactory`; the burnt row is not even read."""
-    state_type = self.create(value_type).initialize.type_signature.result.member
+  def _seed_identity(self) -> int:
+    return self.rows.identity
 
-    @tff.tensorflow.computation(state_type.noise)
-    def skip_noise(noise):
-      return RowState(
-          identity=noise.identity,
-          row=noise.row + 1,
-          row_stddev=tf.constant(0.0, tf.float32),
-      )
-
-    @tff.federated_computation(tff.FederatedType(state_type, tff.SERVER))
-    def skip(state):
-      noise = tff.federated_map(skip_noise, state.noise)
-      return tff.federated_zip(
-          factory.AggregatorState(inner=state.inner, noise=noise)
-      )
-
-    return skip
+  def _after_burnt_row(
+      self, stream: noise_base.NoiseStream, noise: Any
+  ) -> Any:
+    """The burnt row is not even read."""
+    del stream
+    noise = parameters_lib.check(noise, self.parameters())
+    return noise._replace(
+        row=noise.row + 1, row_stddev=tf.constant(0.0, tf.float32)
+    )

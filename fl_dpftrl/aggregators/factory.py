@@ -4,16 +4,19 @@ import collections
 import dataclasses
 import math
 import numbers
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from fl_dpftrl import digests
 from fl_dpftrl.aggregators import clipping
+from fl_dpftrl.aggregators import inner_sum
+from fl_dpftrl.aggregators import parameters as parameters_lib
 from fl_dpftrl.aggregators import state_size
+from fl_dpftrl.families import base as strategies
 from fl_dpftrl.noise import base as noise_base
 from fl_dpftrl.noise import stream as streams
-from fl_dpftrl.strategies import base as strategies
 
 
 class AggregatorState(NamedTuple):
@@ -21,7 +24,7 @@ class AggregatorState(NamedTuple):
 
   Attributes:
     inner: state of the inner factory's process.
-    noise: a `StreamState`.
+    noise: a `StreamState`, with the `Parameters` of the factory.
   """
 
   inner: Any
@@ -59,6 +62,10 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
   accounting is that of real numbers; the rounding of float32 sums is not part
   of it.
 
+  The state knows strategy, seed, noise multiplier and clip norm of the factory
+  that made it. A round from the state of another factory fails; `change_noise`
+  takes a state to another noise multiplier or clip norm.
+
   Measurements:
     clipped_count, zeroed_count, rejected_count: updates that were scaled down,
       too large, or not finite (int32). They are exact, without noise of their
@@ -75,9 +82,13 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     clip_norm: L2 bound on an update, positive.
     report_goal: updates that a round needs, the fixed divisor of the sum.
     zeroing_norm: L∞ norm above which an update is zeroed; None for no limit.
-    inner_factory: sums the bounded updates, such as by secure aggregation; None
-      for `tff.aggregators.SumFactory`. It must not change what it sums: what it
-      adds to sensitivity is not accounted for.
+    inner_factory: sums the bounded updates; None for
+      `tff.aggregators.SumFactory`. Any other has to sum known updates when the
+      process is created: a mean is refused, which would divide twice. For secure
+      aggregation give `tff.aggregators.SecureSumFactory(clip_norm)`, with a
+      float: no coordinate exceeds clip_norm, wider bounds waste precision, and
+      narrower ones cut updates. It must not add to what it sums: what that
+      adds to sensitivity is not accounted for, and neither is rounding.
     noise_seed: None for a secret seed, fresh from the operating system with
       each `initialize()`. A number makes the noise repeatable, for tests, and
       voids the guarantee.
@@ -119,6 +130,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
           ' tff.aggregators.UnweightedAggregationFactory, got'
           f' {self.inner_factory!r}'
       )
+    inner_sum.check_no_mean(self.inner_factory)
 
   def noise_stream(self, value_type: tff.Type) -> noise_base.NoiseStream:
     """The noise that is added to sums of updates of a type.
@@ -142,7 +154,21 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     state_size.check_state_size(
         self.strategy, tf.float32.size * num_parameters
     )
-    return stream
+    return parameters_lib.bind(stream, self.parameters())
+
+  def parameters(self) -> parameters_lib.Parameters:
+    """What a state of its noise belongs to."""
+    return parameters_lib.of(
+        self.strategy,
+        seed=self._seed_identity(),
+        noise_multiplier=self.noise_multiplier,
+        clip_norm=self.clip_norm,
+    )
+
+  def _seed_identity(self) -> int:
+    if self.noise_seed is None:
+      return 0
+    return digests.short_digest(b'fl_dpftrl given seed %d' % self.noise_seed)
 
   def bound(self, update: Any) -> clipping.BoundedUpdate:
     """What of one device's update enters the sum, in TensorFlow."""
@@ -179,23 +205,60 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       ValueError: as `noise_stream`.
     """
     stream = self.noise_stream(value_type)
-    state_type = self.create(value_type).initialize.type_signature.result.member
+    return self._on_noise(
+        value_type, lambda noise: self._after_burnt_row(stream, noise)
+    )
 
-    @tff.tensorflow.computation(state_type.noise)
-    def skip_noise(noise):
-      return stream.next(noise)[1]
+  def change_noise(self, value_type: tff.Type) -> tff.Computation:
+    """A computation that takes over the state of a factory of other noise.
+
+    It takes the aggregator's state to one of this factory, whose
+    noise_multiplier, clip_norm or both are others. Seed and row stay; the next
+    round has the row that it would have had, times the new standard deviation.
+    The computation fails for the state of another strategy or seed. Record the
+    change in the participation log (`LogWriter.change_noise`) before the next
+    round: the accounting needs it.
+
+    Args:
+      value_type: as for `skip_row`.
+
+    Raises:
+      ValueError: as `noise_stream`.
+    """
+    own = self.parameters()
+    return self._on_noise(
+        value_type, lambda noise: parameters_lib.change(noise, own)
+    )
+
+  def _after_burnt_row(
+      self, stream: noise_base.NoiseStream, noise: Any
+  ) -> Any:
+    return stream.next(noise)[1]
+
+  def _on_noise(
+      self, value_type: tff.Type, advance: Callable[[Any], Any]
+  ) -> tff.Computation:
+    """The aggregator's state with its noise advanced, in TensorFlow."""
+    state_type = self.create(value_type).initialize.type_signature.result.member
+    advance_noise = tff.tensorflow.computation(advance, state_type.noise)
 
     @tff.federated_computation(tff.FederatedType(state_type, tff.SERVER))
-    def skip(state):
-      noise = tff.federated_map(skip_noise, state.noise)
+    def advance_state(state):
+      noise = tff.federated_map(advance_noise, state.noise)
       return tff.federated_zip(AggregatorState(inner=state.inner, noise=noise))
 
-    return skip
+    return advance_state
 
   def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
-    """Builds the process for updates of a type; raises as `noise_stream`."""
+    """Builds the process for updates of a type.
+
+    Raises:
+      ValueError: as `noise_stream`, and unless inner_factory sums.
+    """
     stream = self.noise_stream(value_type)
-    inner_process = self.inner_factory.create(value_type)
+    inner_process = inner_sum.create(
+        self.inner_factory, value_type, self.clip_norm
+    )
     init_noise = tff.tensorflow.computation(stream.init)
 
     @tff.tensorflow.computation(value_type)

@@ -1,6 +1,6 @@
 """How much noise state TensorFlow Federated can carry."""
 
-from fl_dpftrl.strategies import base as strategies
+from fl_dpftrl.families import base as strategies
 
 # A state travels as one message, below protobuf's and gRPC's 2 GB; a larger one
 # kills TFF's worker without a word.

@@ -7,7 +7,7 @@ from fl_dpftrl import catalogue
 from fl_dpftrl import participation
 from fl_dpftrl import workloads
 from fl_dpftrl.accounting import amplification
-from fl_dpftrl.strategies import base
+from fl_dpftrl.families import base
 
 _FLAGS = ('epsilon', 'delta', 'num_examples', 'batch_size')
 # What the comparison decides, or has no use for.

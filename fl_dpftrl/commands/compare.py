@@ -6,6 +6,7 @@ import sys
 from typing import Any, Callable
 
 from fl_dpftrl import catalogue
+from fl_dpftrl import messages
 from fl_dpftrl import participation
 from fl_dpftrl.commands import flags
 from fl_dpftrl.commands import outputs
@@ -120,7 +121,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         f' {"; ".join(left_out)}'
     )
   for line in left_out:
-    print(f'compare: {line}', file=sys.stderr)
+    print(messages.one_line(f'compare: {line}'), file=sys.stderr)
   rows = [dataclasses.asdict(entry.row) for entry in entries]
   result = {
       'objective': args.objective,
@@ -173,8 +174,10 @@ def _warn_of_workloads(contenders: list[contenders_lib.Contender]) -> None:
       fields.pop('workload')
       what = ', '.join(f'{name} {value:g}' for name, value in fields.items())
       print(
-          f'compare: {contender.label} was made for {what}; its losses here'
-          ' are of prefix sums, as those of all others',
+          messages.one_line(
+              f'compare: {contender.label} was made for {what}; its losses here'
+              ' are of prefix sums, as those of all others'
+          ),
           file=sys.stderr,
       )
 
@@ -270,5 +273,6 @@ def show(result: dict[str, Any]) -> str:
   header = ', '.join(f'{name} {value}' for name, value in same.items())
   lines = [f'{header}, objective {result["objective"]}'.lstrip(', '), '', table]
   if result['files']:
-    lines += ['', f'in {result["output"]}: {", ".join(result["files"])}']
+    folder = messages.one_line(result['output'])
+    lines += ['', f'in {folder}: {", ".join(result["files"])}']
   return '\n'.join(lines)

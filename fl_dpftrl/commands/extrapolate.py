@@ -6,6 +6,8 @@ import sys
 from typing import Any
 
 from fl_dpftrl import catalogue
+from fl_dpftrl import messages
+from fl_dpftrl import rounding
 from fl_dpftrl.accounting import extrapolation
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.commands import flags
@@ -136,7 +138,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         f' {"; ".join(left_out)}'
     )
   for line in left_out:
-    print(f'extrapolate: {line}', file=sys.stderr)
+    print(messages.one_line(f'extrapolate: {line}'), file=sys.stderr)
   rows = [dataclasses.asdict(entry.row) for entry in entries]
   result = {
       'varying': axis,
@@ -255,7 +257,7 @@ def _figures(
 
   number = style.number
   own = len(args.noise_multiplier) > 1
-  noise = '' if own else f' = {number(args.noise_multiplier[0])}'
+  noise = '' if own else f' = {rounding.exact(args.noise_multiplier[0])}'
   goal = number(args.report_goal)
   words = [f'noise multiplier σ{noise} at report goal {goal}']
   first = entries[0].row
@@ -275,7 +277,7 @@ def _figures(
   ])
   names = {
       contender.label: contender.label
-      + (f', σ = {number(reference.noise_multiplier)}' if own else '')
+      + (f', σ = {rounding.exact(reference.noise_multiplier)}' if own else '')
       for contender, reference in zip(contenders, references)
   }
   return {
@@ -300,5 +302,6 @@ def show(result: dict[str, Any]) -> str:
   lines += ['no guarantee: besides what `account` assumes,', '']
   lines += [f'- {line}' for line in result['assumptions']]
   if result['files']:
-    lines += ['', f'in {result["output"]}: {", ".join(result["files"])}']
+    folder = messages.one_line(result['output'])
+    lines += ['', f'in {folder}: {", ".join(result["files"])}']
   return '\n'.join(lines)

@@ -6,19 +6,26 @@ from typing import Any, Sequence
 
 import numpy as np
 
+from fl_dpftrl import messages
 from fl_dpftrl import participation
+from fl_dpftrl import rounding
+from fl_dpftrl import workloads
 from fl_dpftrl.accounting import amplification
 from fl_dpftrl.accounting import sampling as sampling_lib
-from fl_dpftrl import workloads
-from fl_dpftrl.logs import page
-from fl_dpftrl.strategies import base
+from fl_dpftrl.families import base
 
 # Of these a rounded figure must not promise more than the exact one.
-_ROUNDED_UP = frozenset({
-    'sensitivity', 'rho', 'epsilon', 'noise_multiplier',
-    'rms_error', 'max_error', 'rms_loss', 'max_loss', 'rms_noise',
+_CLAIMS = frozenset({
+    'rho', 'epsilon', 'noise_multiplier', 'effective_noise_multiplier',
+})
+# These, too, but what is one rounding error above 10 is 10.
+_COMPUTED = frozenset({
+    'sensitivity', 'rms_error', 'max_error', 'rms_loss', 'max_loss',
+    'rms_noise',
 })
 _ROUNDING = 1e-12
+_DIGITS = 6
+_LONGEST = 1000  # characters of a cell
 
 # What `values` takes, for --help.
 SEVERAL = 'one, a list as 50,100,200 or a range as LOW:HIGH:POINTS'
@@ -283,9 +290,12 @@ def _cell(name: str, value: Any) -> str:
     return 'none'
   if name == 'seconds':
     return f'{value:.2f}'
-  if isinstance(value, float) and name in _ROUNDED_UP:
-    # What is one rounding error above 10 is 10.
-    return page.rounded(value * (1.0 - _ROUNDING), digits=6)
+  if isinstance(value, float) and name in _CLAIMS:
+    return rounding.up(value, digits=_DIGITS)
+  if isinstance(value, float) and name in _COMPUTED:
+    return rounding.up(value * (1.0 - _ROUNDING), digits=_DIGITS)
+  if name == 'delta':
+    return rounding.exact(value)
   if isinstance(value, float):
     return f'{value:.6g}'
-  return str(value)
+  return messages.one_line(value, limit=_LONGEST)

@@ -6,9 +6,10 @@ import importlib
 import json
 import os
 import sys
-from typing import NoReturn, Sequence
+from typing import Any, NoReturn, Sequence
 
 import fl_dpftrl
+from fl_dpftrl import messages
 
 COMMANDS = (
     'optimize', 'describe', 'compare', 'account', 'calibrate', 'extrapolate',
@@ -44,7 +45,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _fail(prog: str, message: str) -> NoReturn:
-  print(f'{prog}: {" ".join(message.split())}', file=sys.stderr)
+  print(messages.one_line(f'{prog}: {message}'), file=sys.stderr)
   raise SystemExit(2)
 
 
@@ -77,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     _print(f'{_PROGRAM} {fl_dpftrl.__version__}')
     return
   if not argv or argv[0] not in COMMANDS:
-    got = f'got {argv[0]!r}' if argv else 'got none'
+    got = f'got {messages.quoted(argv[0])}' if argv else 'got none'
     _fail(_PROGRAM, f'COMMAND must be one of {", ".join(COMMANDS)}, {got}')
   name = argv[0]
   prog = f'{_PROGRAM} {name}'
@@ -98,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   try:
     result = command.run(args)
     if args.json:
-      text = json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False)
+      text = _json(result)
     else:
       text = command.show(result)
   except OSError as e:
@@ -118,9 +119,17 @@ def _interrupt(prog: str) -> NoReturn:
   raise SystemExit(130)
 
 
+def _json(result: Any) -> str:
+  """One object, in whose texts nothing is left that a terminal would act on."""
+  text = json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False)
+  return ''.join(
+      c if c.isprintable() or c == '\n' else json.dumps(c)[1:-1] for c in text
+  )
+
+
 def _print(text: str) -> None:
   try:
-    print(text, flush=True)
+    print(messages.lines(text), flush=True)
   except BrokenPipeError:
     # Whoever read has enough; nothing is left to flush on the way out.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

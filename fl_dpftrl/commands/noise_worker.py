@@ -8,6 +8,7 @@ import tempfile
 from typing import NoReturn
 
 from fl_dpftrl import addresses
+from fl_dpftrl import messages
 from fl_dpftrl.commands import worker
 from fl_dpftrl.noise.engine import shards
 
@@ -54,7 +55,9 @@ def run(args: argparse.Namespace) -> NoReturn:
   worker.check_free(args.host, args.port)
   # However it is ended, what it wrote for itself goes.
   signal.signal(signal.SIGTERM, signal.default_int_handler)
-  say = lambda line: print(line, file=sys.stderr, flush=True)
+  say = lambda line: print(
+      messages.one_line(line), file=sys.stderr, flush=True
+  )
   with tempfile.TemporaryDirectory() as temporary:
     shards.listen(
         addresses.Address(args.host, args.port),

@@ -10,13 +10,13 @@ import numpy as np
 
 from fl_dpftrl import catalogue
 from fl_dpftrl import participation
+from fl_dpftrl import rounding
 from fl_dpftrl import workloads
 from fl_dpftrl.commands import amplified
 from fl_dpftrl.commands import flags
 from fl_dpftrl.commands import progress
-from fl_dpftrl.logs import page
+from fl_dpftrl.families import base
 from fl_dpftrl.optimization import registry
-from fl_dpftrl.strategies import base
 
 HELP = 'finds the best strategy of a mechanism and writes a strategy file'
 
@@ -276,8 +276,8 @@ def show(result: dict[str, Any]) -> str:
   lines = [f'{"min_sep":>9}{"k":>7}{"rms_loss":>11}{"max_loss":>11}']
   lines += [
       f'{p["min_sep"]:>9}{p["max_participations"]:>7}'
-      f'{page.rounded(p["rms_loss"], digits=6):>11}'
-      f'{page.rounded(p["max_loss"], digits=6):>11}'
+      f'{rounding.up(p["rms_loss"], digits=6):>11}'
+      f'{rounding.up(p["max_loss"], digits=6):>11}'
       for p in points
   ]
   return flags.table(result) + '\n\n' + '\n'.join(lines)

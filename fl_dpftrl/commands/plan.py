@@ -29,6 +29,7 @@ EXAMPLE = (
 )
 
 # Of the planned report goal, and of the planned number of rounds.
+_MOST = 10_000  # copies, simulations and workers
 _GOALS, _ROUNDS = (0.5, 2, 4), (0.5, 2)
 
 
@@ -143,8 +144,8 @@ def _check(args: argparse.Namespace) -> None:
       ('max_copies', 0), ('num_simulations', 1), ('num_workers', 1)
   ):
     value = getattr(args, name)
-    if value < least:
-      raise ValueError(f'--{name}={value} must be at least {least}')
+    if not least <= value <= _MOST:
+      raise ValueError(f'--{name}={value} must lie in {least} to {_MOST}')
   if args.strategies is not None:
     try:
       contenders_lib.contenders(args.strategies)

@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from fl_dpftrl import messages
+from fl_dpftrl import rounding
 from fl_dpftrl.commands import flags
-from fl_dpftrl.logs import page
 from fl_dpftrl.planning import strategies_section
 
 _OPTIONS = 'all strategies, at the same ε and at the same noise in the model'
@@ -29,23 +30,23 @@ def text(result: dict[str, Any]) -> str:
   if result['output'] is None:
     lines.append('--output=FILE.json writes the strategy file')
   if written:
-    lines.append(f'written: {", ".join(written)}')
+    lines.append(f'written: {", ".join(map(messages.one_line, written))}')
   return '\n'.join(lines)
 
 
 def _recommended(result: dict[str, Any]) -> list[str]:
   best, planned = result['recommended'], result['planned']
-  seen = ' to '.join(dict.fromkeys(map(page.rounded, best['epsilon_range'])))
+  seen = ' to '.join(dict.fromkeys(map(rounding.up, best['epsilon_range'])))
   optimised = ', optimised for this' if best['optimised'] else ''
-  at = f'ε at δ = {best["delta"]:g}'
+  at = f'ε at δ = {rounding.exact(best["delta"])}'
   return [
       'recommended, as predicted and not guaranteed',
       '',
-      f'strategy            {best["strategy"]}{optimised};'
+      f'strategy            {messages.one_line(best["strategy"])}{optimised};'
       f' {best["memory_copies"]} copies of the model',
       'noise multiplier    '
-      + page.rounded(best['noise_multiplier'], digits=6),
-      f'{at:<20}{page.rounded(best["epsilon"])}'
+      + rounding.up(best['noise_multiplier'], digits=6),
+      f'{at:<20}{rounding.up(best["epsilon"])}'
       f'  ({seen} in the simulations)',
       f'planned for         n = {planned["num_rounds"]}, b ='
       f' {planned["min_sep"]}, k = {planned["max_participations"]}',
@@ -56,12 +57,18 @@ def _forecast(result: dict[str, Any]) -> list[dict[str, Any]]:
   return [
       {
           '': name,
-          'expected': mean,
+          'expected': _expected(name, float(mean)),
           'lowest': result['range'][name][0],
           'highest': result['range'][name][1],
       }
       for name, mean in result['expected'].items()
   ]
+
+
+def _expected(name: str, mean: float) -> float:
+  """A mean over simulations; a min-sep is never rounded up."""
+  shown = rounding.down if name == 'min_sep' else rounding.up
+  return float(shown(mean, digits=6))
 
 
 def _options(result: dict[str, Any]) -> list[dict[str, Any]]:
@@ -71,7 +78,7 @@ def _options(result: dict[str, Any]) -> list[dict[str, Any]]:
       'copies': best['memory_copies'],
       'loss': best['loss'],
       'noise at same ε': 'recommended',
-      'ε at same noise': page.rounded(best['epsilon']),
+      'ε at same noise': rounding.up(best['epsilon']),
   }]
   rows += [
       {
@@ -79,7 +86,7 @@ def _options(result: dict[str, Any]) -> list[dict[str, Any]]:
           'copies': option['memory_copies'],
           'loss': option['loss'],
           'noise at same ε': strategies_section.percent(option['loss_ratio']),
-          'ε at same noise': page.rounded(option['same_noise_epsilon']),
+          'ε at same noise': rounding.up(option['same_noise_epsilon']),
       }
       for option in result['alternatives']
   ]
@@ -92,4 +99,5 @@ def _left_out(result: dict[str, Any]) -> list[str]:
       f'report goal {s["report_goal"]}, {s["num_rounds"]} rounds: {s["reason"]}'
       for s in result['settings'] if 'reason' in s
   ]
-  return ['', 'left out', *(f'- {line}' for line in lines)] if lines else []
+  lines = [f'- {messages.one_line(line)}' for line in lines]
+  return ['', 'left out', *lines] if lines else []

@@ -11,6 +11,7 @@ from fl_dpftrl.simulation import server
 from fl_dpftrl.simulation import timer
 from fl_dpftrl.simulation import trace_formats
 
+_MOST_ROUNDS = 10**7
 _OVER_SELECTION = 1.3
 _DROPOUT = 0.08
 
@@ -128,8 +129,11 @@ def simulation(
   Raises:
     ValueError: naming the flag that is outside its range.
   """
-  if args.num_rounds < 1:
-    raise ValueError(f'--num_rounds must be at least 1, got {args.num_rounds}')
+  if not 1 <= args.num_rounds <= _MOST_ROUNDS:
+    raise ValueError(
+        f'--num_rounds={args.num_rounds} must lie in 1 to {_MOST_ROUNDS}, as'
+        ' each round is simulated'
+    )
   seed = args.seed if seed is None else seed
   if num_devices is None:
     num_devices = args.population

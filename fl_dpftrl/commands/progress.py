@@ -3,6 +3,7 @@
 import sys
 import time
 
+from fl_dpftrl import messages
 from fl_dpftrl.comparison import sweep
 
 SECONDS = 5.0
@@ -25,7 +26,9 @@ class Progress:
     if now - self._last >= SECONDS:
       self._last = now
       print(
-          f'{self._command}: {now - self._start:.0f} s, {text}',
+          messages.one_line(
+              f'{self._command}: {now - self._start:.0f} s, {text}'
+          ),
           file=sys.stderr, flush=True,
       )
 

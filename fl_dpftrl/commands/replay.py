@@ -7,10 +7,12 @@ import shlex
 import sys
 from typing import Any
 
+from fl_dpftrl import messages
+from fl_dpftrl import rounding
 from fl_dpftrl.commands import flags
 from fl_dpftrl.commands import progress
 from fl_dpftrl.logs import engines
-from fl_dpftrl.logs import page
+from fl_dpftrl.logs import publication
 from fl_dpftrl.logs import replay
 from fl_dpftrl.logs import report
 from fl_dpftrl.logs import runs_file
@@ -27,6 +29,7 @@ _NOT_PUBLIC = (
     '--public_report leaves out what is amplified by secret draws, as it states'
     ' the min-sep and the most participations that they came to'
 )
+_LONGEST = 1000  # characters of a sentence
 _PARTS = ('worst_case', 'observed', 'declared', *sampled.PARTS)
 
 
@@ -44,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       '--noise_multiplier',
       type=float,
       help='standard deviation of Z over the clip norm, for the strategy as'
-      ' stored',
+      ' stored (default: what the log says)',
   )
   add(
       '--noise_multiplier_from',
@@ -52,8 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       type=_change,
       default=[],
       metavar='ROUND:VALUE',
-      help='from that round on another noise multiplier, because it or the clip'
-      ' norm was changed; may be given again',
+      help='from that round on another noise multiplier; may be given again'
+      ' (default: what the log says)',
   )
   add(
       '--restart',
@@ -164,15 +167,21 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
       progress=progress.Progress('replay').say,
   )
   for warning in _warnings(result):
-    print(f'fl-dpftrl: warning: {warning}', file=sys.stderr)
+    print(
+        messages.one_line(f'fl-dpftrl: warning: {warning}', limit=_LONGEST),
+        file=sys.stderr,
+    )
+  if args.public_report:
+    result = publication.committed(result)
   if args.report:
     report.write_report(args.report, result, setting=_setting(args, result))
   if args.public_report:
     if 'amplified' in result:
       print(f'fl-dpftrl: warning: {_NOT_PUBLIC}', file=sys.stderr)
-    public = replay.publishable(result)
     report.write_report(
-        args.public_report, public, setting=_setting(args, public)
+        args.public_report,
+        publication.publishable(result),
+        setting=_setting(args, result),
     )
   return result
 
@@ -190,7 +199,7 @@ def _runs(args: argparse.Namespace) -> list[replay.Run]:
           f'--{given[0]} does not go with --runs: the file says it for each run'
       )
     return runs_file.read(args.runs)
-  for name in ('log', 'strategy', 'noise_multiplier'):
+  for name in ('log', 'strategy'):
     if name not in given:
       raise ValueError(f'--{name} is needed, or --runs')
   run = runs_file.make(
@@ -198,7 +207,7 @@ def _runs(args: argparse.Namespace) -> list[replay.Run]:
       strategy=args.strategy,
       noise_multiplier=args.noise_multiplier,
       num_rounds=args.num_rounds,
-      changes=tuple(args.noise_multiplier_from),
+      changes=tuple(args.noise_multiplier_from) or None,
       restarts=tuple(args.restart),
       declared_min_sep=args.declared_min_sep,
       declared_max_participations=args.declared_max_participations,
@@ -256,14 +265,15 @@ def show(result: dict[str, Any]) -> str:
   """The figures as a table, rounded up."""
   witness = result['witness']
   closest = (
-      f'  (device {witness["device_id"]}, rounds {witness["first_round"]} and'
-      f' {witness["second_round"]})'
+      f'  (device {messages.quoted(witness["device_id"])}, rounds'
+      f' {witness["first_round"]} and {witness["second_round"]})'
       if witness
       else '  (no device took part twice)'
   )
   lines = []
   if result['void_reason']:
-    lines += [f'THE GUARANTEE IS VOID: {result["void_reason"]}', '']
+    reason = messages.one_line(result['void_reason'], limit=_LONGEST)
+    lines += [f'THE GUARANTEE IS VOID: {reason}', '']
   lines += [
       f'rounds n            {result["num_rounds"]}',
       f'devices             {result["num_devices"]}',
@@ -296,7 +306,7 @@ def show(result: dict[str, Any]) -> str:
     rows.append([label, *(_cell(result[part][field], field) for part in parts)])
   first = [{'delta': result['delta']}]
   for index, point in enumerate(result['worst_case'].get('curve', first)):
-    row = [f'ε at δ = {point["delta"]:g}']
+    row = [f'ε at δ = {rounding.exact(point["delta"])}']
     for part in parts:
       curve = result[part].get('curve', [result[part]])
       row.append(_cell(curve[index]['epsilon'], 'epsilon'))
@@ -306,8 +316,19 @@ def show(result: dict[str, Any]) -> str:
       ''.join(f'{cell:<{w}}' for cell, w in zip(row, widths)).rstrip()
       for row in rows
   ]
+  if 'commitment' in result:
+    lines += [
+        '',
+        'commitment of the public report to the log, HMAC-SHA-256',
+        f'  value  {result["commitment"]["hmac_sha256"]}',
+        f'  salt   {result["commitment"]["salt"]}   keep it as secret as the log',
+    ]
   lines += _per_device(result['per_device'], result['delta'])
-  lines += ['', 'if', *(f'- {s}' for s in result['assumptions'])]
+  lines += ['', 'if']
+  lines += [
+      f'- {messages.one_line(sentence, limit=_LONGEST)}'
+      for sentence in result['assumptions']
+  ]
   return '\n'.join(lines)
 
 
@@ -316,7 +337,7 @@ def _of_each(result: dict[str, Any]) -> list[str]:
   return [
       f'run {i + 1:<16}n = {run["num_rounds"]}, b = {run["min_sep"]}, k ='
       f' {run["max_participations"]}, {run["strategy"]["family"]}, noise'
-      f' multiplier {run["noise_multiplier"]:g}'
+      f' multiplier {rounding.exact(run["noise_multiplier"])}'
       for i, run in enumerate(result.get('runs', ()))
   ]
 
@@ -325,7 +346,7 @@ def _per_device(fared: dict[str, Any], delta: float) -> list[str]:
   """What shares of the devices had, each alone."""
   if fared['quantiles'][0]['epsilon'] is None:
     return []
-  lines = ['', f'of those who took part, in the rounds of the log (δ = {delta:g})']
+  lines = ['', f'of those who took part, in the rounds of the log (δ = {rounding.exact(delta)})']
   for point in fared['quantiles']:
     lines.append(
         f'{100 * point["share"]:>6g} % have ε ≤'
@@ -340,4 +361,6 @@ def _cell(value: float | str | None, field: str) -> str:
     return 'none'
   if isinstance(value, str):
     return value.replace('_', ' ')
-  return page.rounded(value, up=field != 'effective_noise_multiplier')
+  if field == 'effective_noise_multiplier':  # Of what ran; never overstated.
+    return rounding.down(value)
+  return rounding.up(value)

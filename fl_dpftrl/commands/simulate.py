@@ -9,6 +9,7 @@ import time
 from typing import Any, Iterator
 
 from fl_dpftrl import files
+from fl_dpftrl import rounding
 from fl_dpftrl.commands import flags
 from fl_dpftrl.commands import population_flags
 from fl_dpftrl.commands import progress
@@ -184,7 +185,7 @@ def _words(args: argparse.Namespace) -> list[str]:
   for name, value in {**_flags(args), 'output': args.output}.items():
     if value is not None:
       if isinstance(value, tuple):
-        value = ','.join(f'{v:g}' for v in value)
+        value = ','.join(map(rounding.exact, value))
       words.append(f'--{name}={value}')
   return words
 

@@ -27,6 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       default=0,
       help='clients that are trained at the same time (default: no limit)',
   )
+  parser.add_argument(
+      '--deterministic',
+      choices=('true', 'false'),
+      default='true',
+      help='same results for the same inputs, in every run; false where clients'
+      ' draw random numbers without a seed, such as for dropout (default: true)',
+  )
 
 
 def run(args: argparse.Namespace) -> NoReturn:
@@ -50,7 +57,8 @@ def run(args: argparse.Namespace) -> NoReturn:
       file=sys.stderr,
       flush=True,
   )
-  os.execve(command[0], command, worker_program.environment())
+  environment = worker_program.environment(args.deterministic == 'true')
+  os.execve(command[0], command, environment)
 
 
 def check_free(host: str, port: int) -> None:

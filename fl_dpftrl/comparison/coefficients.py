@@ -6,11 +6,11 @@ from typing import NamedTuple
 import numpy as np
 import scipy.linalg
 
-from fl_dpftrl.strategies import base
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import power_series
-from fl_dpftrl.strategies import toeplitz
-from fl_dpftrl.strategies import tree_full
+from fl_dpftrl.families import banded_toeplitz
+from fl_dpftrl.families import base
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import power_series
+from fl_dpftrl.families import tree_full
 
 MOST_LAGS = 10_000
 _LARGEST_MATRIX = 4096
@@ -61,7 +61,7 @@ def _(strategy: tree_full.TreeFull, num_rounds: int) -> None:
 
 
 @first_columns.register
-def _(strategy: toeplitz.BandedToeplitz, num_rounds: int) -> Columns:
+def _(strategy: banded_toeplitz.BandedToeplitz, num_rounds: int) -> Columns:
   lags = min(num_rounds, MOST_LAGS)
   column, norms = np.zeros(lags), strategy.column_norms(lags)
   column[: strategy.num_bands] = strategy.coefficients[:lags]

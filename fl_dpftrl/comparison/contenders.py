@@ -2,14 +2,15 @@
 
 import dataclasses
 import functools
+import os
 import pathlib
 from typing import Callable, Mapping, Sequence
 
 from fl_dpftrl import catalogue
 from fl_dpftrl import participation
 from fl_dpftrl import workloads
+from fl_dpftrl.families import base
 from fl_dpftrl.optimization import registry
-from fl_dpftrl.strategies import base
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,12 +87,17 @@ def contenders(
 
 def _given(name: str) -> Contender:
   label, equals, path = name.partition('=')
-  if not (equals and label) or pathlib.Path(name).is_file():
+  if not (equals and label) or os.path.isfile(name):
     label, path = '', name
+  if path in catalogue.parameter_free():
+    strategy = catalogue.load_strategy(path)
+    return Contender(
+        label or path, strategy.family, lambda schema, **kwargs: strategy
+    )
   try:
     file = catalogue.load(path)
   except ValueError as e:
-    if pathlib.Path(path).is_file():
+    if os.path.isfile(path):
       raise
     raise ValueError(
         f'{path!r} is neither a mechanism ({", ".join(registry.OPTIMIZERS)}),'

@@ -5,6 +5,7 @@ from typing import Mapping, Sequence
 from matplotlib import axes as axes_lib
 from matplotlib import figure as figure_lib
 
+from fl_dpftrl import rounding
 from fl_dpftrl.comparison import extrapolation
 from fl_dpftrl.comparison import style
 
@@ -63,8 +64,9 @@ def against(
   if reference is not None and xs[0] <= reference <= xs[-1]:
     _mark(top, reference)
   _participation(bottom, entries, axis)
+  delta = float(rounding.up(entries[0].row.delta))
   top.set_ylabel(
-      f'{_NAMES[guarantee]} at δ = {style.number(entries[0].row.delta)}'
+      f'{_NAMES[guarantee]} at δ = {style.number(delta)}'
       if guarantee == 'epsilon' else _NAMES[guarantee]
   )
   bottom.set_xlabel(_NAMES[axis])

@@ -161,7 +161,10 @@ def side_by_side(
       )
   axes.set_yticks(
       range(len(ordered)),
-      [f'{e.row.mechanism}  ({_copies(e.row.memory_copies)})' for e in ordered],
+      [
+          f'{style.plain(e.row.mechanism)}  ({_copies(e.row.memory_copies)})'
+          for e in ordered
+      ],
   )
   for tick, entry in zip(axes.get_yticklabels(), ordered):
     tick.set_color(looks[entry.contender.label].colour)
@@ -214,7 +217,7 @@ def lags(
     high = max(values.max() for _, values in lines.values())
     for label, (lag, values) in lines.items():
       line = {**looks[label].line, **(_MANY if len(lines) > _FEW else {})}
-      axes.plot(lag, values, label=label, **line)
+      axes.plot(lag, values, label=style.plain(label), **line)
     longest = max(lag[-1] for lag, _ in lines.values())
     axes.set_xlim(0.93, 1.08 * longest)
     axes.set_ylim(0.7 * floor, 1.4 * high)

@@ -10,6 +10,8 @@ from matplotlib import colors
 from matplotlib import figure as figure_lib
 from matplotlib import ticker
 
+from fl_dpftrl import messages
+
 INK, GREY, LIGHT = '#222222', '#767676', '#dddddd'
 DOTS_PER_INCH = 150
 
@@ -96,11 +98,11 @@ def new_figure(
       rect=(0.005, 0.005, 0.99, 0.99 - header / height), h_pad=0.06, w_pad=0.06
   )
   figure.text(
-      0.15 / width, 1 - 0.14 / height, title,
+      0.15 / width, 1 - 0.14 / height, plain(title),
       fontsize=14, fontweight='bold', color=INK, va='top',
   )
   figure.text(
-      0.15 / width, 1 - 0.43 / height, subtitle,
+      0.15 / width, 1 - 0.43 / height, '\n'.join(map(plain, subtitle.split('\n'))),
       fontsize=10, color=GREY, va='top',
   )
   figure.text(
@@ -147,8 +149,13 @@ def draw_line(
 
 def remark(axes: axes_lib.Axes, text: str) -> None:
   """A small grey line or more above the axes, at their left."""
-  wrapped = textwrap.fill(text, width=int(12 * axes.figure.get_figwidth()))
+  wrapped = textwrap.fill(plain(text), width=int(12 * axes.figure.get_figwidth()))
   axes.set_title(wrapped, loc='left', fontsize=9, color=GREY)
+
+
+def plain(text: str) -> str:
+  """Text as it is: no formula, and nothing that breaks lines or is invisible."""
+  return messages.one_line(text).replace('$', r'\$')
 
 
 def number(value: float, *, power: bool = False) -> str:
@@ -242,7 +249,7 @@ def label_lines(
         transform=axes.transAxes, clip_on=False, **leader,
     )
     axes.text(
-        1.042, place, label, transform=axes.transAxes, va='center',
+        1.042, place, plain(label), transform=axes.transAxes, va='center',
         fontsize=10, color=colour,
     )
 

@@ -10,7 +10,7 @@ from fl_dpftrl import catalogue
 from fl_dpftrl import participation
 from fl_dpftrl import workloads
 from fl_dpftrl.comparison import contenders as contenders_lib
-from fl_dpftrl.strategies import base
+from fl_dpftrl.families import base
 
 # Called with the steps so far and the loss, as optimisers do.
 Progress = Callable[[int, float], None]

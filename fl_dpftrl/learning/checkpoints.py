@@ -2,12 +2,15 @@
 
 A checkpoint holds everything that follows from the rounds before it: model,
 optimiser, the advanced noise state with its secret seed, and the measurements of
-the last round. Next to the checkpoints a release mark says how many rounds'
-results may have been used, so that a resumed run can tell a result that nobody
-ever saw from one that was lost after its release.
+the last round. It ends with the SHA-256 of all that comes before, so a damaged
+one is never taken for another. Next to the checkpoints a release mark says how
+many rounds' results may have been used, so that a resumed run can tell a result
+that nobody ever saw from one that was lost after its release.
 """
 
+from collections.abc import Iterator
 import dataclasses
+import hashlib
 import io
 import json
 import os
@@ -20,8 +23,10 @@ import numpy as np
 import tensorflow as tf
 
 from fl_dpftrl import files
+from fl_dpftrl import sealed
 
-_FORMAT = 1
+_FORMAT = 2
+_DIGEST_CHARACTERS = 64
 _NAME = re.compile(r'round-(\d{9})\.npz')
 
 
@@ -68,8 +73,7 @@ class CheckpointFolder:
     self._keep = keep
     self._folder.mkdir(parents=True, exist_ok=True)
     self._folder.chmod(0o700)
-    for leftover in self._folder.glob(f'{files.TEMPORARY_PREFIX}*'):
-      leftover.unlink()
+    files.remove_leftovers(self._folder)
 
   def _path(self, num_rounds: int) -> pathlib.Path:
     return self._folder / f'round-{num_rounds:09d}.npz'
@@ -92,8 +96,13 @@ class CheckpointFolder:
     }
     buffer = io.BytesIO()
     np.savez(buffer, about=np.asarray(json.dumps(about)), **leaves)
+    # The digest is the archive's comment, so that NumPy still reads the file.
+    with zipfile.ZipFile(buffer, 'a') as archive:
+      archive.comment = bytes(_DIGEST_CHARACTERS)
+    content = buffer.getbuffer()
+    content[-_DIGEST_CHARACTERS:] = _digest(content)
     files.write_durably(
-        self._path(checkpoint.num_rounds), buffer.getvalue(), mode=0o600
+        self._path(checkpoint.num_rounds), content, private=True
     )
     for old in self._stored()[: -self._keep]:
       self._path(old).unlink()
@@ -109,7 +118,13 @@ class CheckpointFolder:
     path = self._path(num_rounds)
     expected = tf.nest.flatten(self._template)
     try:
-      with np.load(path, allow_pickle=False) as archive:
+      content = path.read_bytes()
+      if content[-_DIGEST_CHARACTERS:] != _digest(memoryview(content)):
+        raise ValueError(
+            'it is damaged, or of a version that stored no digest: go on with'
+            ' the version that wrote it'
+        )
+      with np.load(io.BytesIO(content), allow_pickle=False) as archive:
         about = json.loads(str(archive['about']))
         leaves = [archive[name] for name in archive.files if name != 'about']
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as e:
@@ -145,6 +160,14 @@ class CheckpointFolder:
       raise LostStateError('; '.join(problems))
     return None, []
 
+  def before(self, num_rounds: int) -> Iterator[Checkpoint]:
+    """The readable checkpoints of fewer rounds, the newest first."""
+    for stored in reversed([s for s in self._stored() if s < num_rounds]):
+      try:
+        yield self.load(stored)
+      except ValueError:
+        continue
+
   @property
   def _mark(self) -> pathlib.Path:
     return self._folder / 'released.json'
@@ -152,14 +175,15 @@ class CheckpointFolder:
   def released(self) -> int | None:
     """Rounds whose results may have been used; None where that is unknown."""
     try:
-      return int(json.loads(self._mark.read_text())['num_rounds'])
+      return int(sealed.read(self._mark)['num_rounds'])
     except (OSError, ValueError, KeyError, TypeError):
       return None
 
   def mark_released(self, num_rounds: int) -> None:
     """Says durably that the first num_rounds rounds' results may be used."""
-    files.write_durably(
-        self._mark,
-        json.dumps({'num_rounds': num_rounds}).encode(),
-        mode=0o600,
-    )
+    sealed.write(self._mark, {'num_rounds': num_rounds})
+
+
+def _digest(content: memoryview) -> bytes:
+  """SHA-256, in hexadecimal, of all but the place for it at the end."""
+  return hashlib.sha256(content[:-_DIGEST_CHARACTERS]).hexdigest().encode()

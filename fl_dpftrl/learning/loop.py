@@ -12,13 +12,17 @@ interruption at any point:
   used up its row: the row is burnt. The noise stream advances past it with the
   row's own z, the round counts, its cohort stays in the log, and nothing of it
   is used or published.
+
+The mark is kept in several places: beside the checkpoints, in the log's metadata,
+and with rows that are served. The largest counts, so that checkpoints which were
+put back from a copy do not bring their old mark with them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import os
 import pathlib
-from typing import Any
+from typing import Any, Protocol
 
 import tensorflow_federated as tff
 
@@ -33,6 +37,23 @@ CHECKPOINTS_NAME = 'checkpoints'
 LOCK_NAME = 'lock'
 
 
+# The checkpoint that a run goes on from, and earlier ones, the newest first.
+Begin = Callable[
+    [checkpoints.Checkpoint, Iterator[checkpoints.Checkpoint]], None
+]
+
+
+class ReleaseMark(Protocol):
+  """A durable note of how many rounds' results may have been used."""
+
+  def released(self) -> int | None:
+    """None where nobody said."""
+    ...
+
+  def mark_released(self, num_rounds: int) -> None:
+    ...
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Federation:
   """Who trains what, and how cohorts come about.
@@ -45,6 +66,8 @@ class Federation:
       same in every call.
     should_discard: told a round's output, says that it must not be used. The
       round's row of noise is then burnt.
+    marks: further places that keep the release mark, such as a `RowServer`;
+      usable once process.initialize was called.
   """
 
   process: tff.learning.templates.LearningProcess
@@ -54,6 +77,7 @@ class Federation:
   should_discard: Callable[
       [tff.learning.templates.LearningProcessOutput], bool
   ] = lambda output: False
+  marks: Sequence[ReleaseMark] = ()
 
 
 class RoundFailedError(RuntimeError):
@@ -64,12 +88,20 @@ def _ignore(step: str, round_index: int) -> None:
   del step, round_index
 
 
+def _no_look_back(
+    latest: checkpoints.Checkpoint, earlier: Iterator[checkpoints.Checkpoint]
+) -> None:
+  del latest, earlier
+
+
 def run(
     federation: Federation,
     folder: str | os.PathLike[str],
     *,
     num_rounds: int,
     publish: Callable[[checkpoints.Checkpoint], None],
+    begin: Begin = _no_look_back,
+    published: int = 0,
     log_metadata: Mapping[str, str] | None = None,
     on_step: Callable[[str, int], None] = _ignore,
     warn: Callable[[str], None] = lambda line: None,
@@ -82,6 +114,10 @@ def run(
     num_rounds: burnt rounds included.
     publish: told each checkpoint once its result may be used, also the one that
       a run goes on from; telling it the same one again must change nothing.
+    begin: told once, before anything is published, the checkpoint that the run
+      goes on from, and earlier ones that are still there, the newest first.
+    published: rounds that were published before, as far as what was published
+      shows; more than the marks say where those were put back from a copy.
     log_metadata: what else the log's file says of the run.
     on_step: told each step of the protocol as it is completed.
     warn: told, in a line, of each thing that was lost.
@@ -105,6 +141,8 @@ def run(
         folder,
         num_rounds=num_rounds,
         publish=publish,
+        begin=begin,
+        published=published,
         log_metadata=log_metadata,
         on_step=on_step,
         warn=warn,
@@ -117,6 +155,8 @@ def _run(
     *,
     num_rounds: int,
     publish: Callable[[checkpoints.Checkpoint], None],
+    begin: Begin,
+    published: int,
     log_metadata: Mapping[str, str] | None,
     on_step: Callable[[str, int], None],
     warn: Callable[[str], None],
@@ -124,7 +164,12 @@ def _run(
   initial = federation.process.initialize()
   stored = checkpoints.CheckpointFolder(folder / CHECKPOINTS_NAME, initial)
   log = log_schema.LogWriter(folder / LOG_NAME, metadata=log_metadata)
-  latest = _recover(federation, stored, log, initial, warn)
+  # A mark that is put back with the checkpoints is one of several.
+  marks = (*federation.marks, log, stored)
+  latest = _recover(
+      federation, stored, log, marks, initial, published=published, warn=warn
+  )
+  begin(latest, stored.before(latest.num_rounds))
   publish(latest)
   for cohort in federation.rounds():
     t = cohort.round
@@ -163,7 +208,8 @@ def _run(
           )
       )
     on_step('stored', t)
-    stored.mark_released(latest.num_rounds)
+    for mark in marks:
+      mark.mark_released(latest.num_rounds)
     on_step('released', t)
     publish(latest)
     on_step('published', t)
@@ -193,31 +239,38 @@ def _recover(
     federation: Federation,
     stored: checkpoints.CheckpointFolder,
     log: log_schema.LogWriter,
+    marks: Sequence[ReleaseMark],
     initial: Any,
+    *,
+    published: int,
     warn: Callable[[str], None],
 ) -> checkpoints.Checkpoint:
   """The checkpoint to go on from, with the rows burnt that were lost."""
   latest, problems = stored.load_latest()
   for problem in problems:
     warn(problem)
+  said = [mark.released() for mark in marks]
+  released = max([published, *(s for s in said if s is not None)])
   if latest is None:
-    if log.num_rounds:
+    if log.num_rounds or released:
       raise checkpoints.LostStateError(
-          f'{log.path} has {log.num_rounds} rounds and no checkpoint is left:'
-          ' the noise state is lost and the run cannot go on'
+          f'{log.path} has {log.num_rounds} rounds, {released} were released, and'
+          ' no checkpoint is left: the noise state is lost and the run cannot go'
+          ' on'
       )
     latest = stored.save(
         checkpoints.Checkpoint(num_rounds=0, state=initial, measurements={})
     )
-    stored.mark_released(0)
+    for mark in marks:
+      mark.mark_released(0)
     return latest
-  if log.num_rounds < latest.num_rounds:
+  trained = max(latest.num_rounds, released)
+  if log.num_rounds < trained:
     raise checkpoints.LostStateError(
-        f'{log.path} has {log.num_rounds} rounds, but {latest.num_rounds} were'
-        ' trained: without the whole log the run has no guarantee'
+        f'{log.path} has {log.num_rounds} rounds, but {trained} were trained:'
+        ' without the whole log the run has no guarantee; put the newest log back'
     )
-  released = stored.released()
-  unseen = released is not None and released <= latest.num_rounds
+  unseen = None not in said and released <= latest.num_rounds
   if not (unseen and log.num_rounds <= latest.num_rounds + 1):
     while latest.num_rounds < log.num_rounds:
       warn(
@@ -225,5 +278,6 @@ def _recover(
           ' burnt'
       )
       latest = _burn(federation, stored, latest)
-  stored.mark_released(latest.num_rounds)
+  for mark in marks:
+    mark.mark_released(latest.num_rounds)
   return latest

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 import csv
 import io
+import math
 import os
 import pathlib
 from typing import Any
@@ -19,25 +20,21 @@ class MetricsTable:
   """A CSV file with one row a round, always complete on disk.
 
   A round that is put again replaces its row, so that a resumed run leaves the
-  file that an uninterrupted one leaves.
+  file that an uninterrupted one leaves. Rows that a truncated file has only in
+  part count as lost: `rounds` does not have them.
+
+  Attributes:
+    path: the file.
 
   Raises:
     ValueError: naming the file, where it is not such a table.
   """
 
   def __init__(self, path: str | os.PathLike[str]):
-    self._path = pathlib.Path(path)
+    self.path = pathlib.Path(path)
     self._rows: dict[int, dict[str, str]] = {}
-    if self._path.exists():
-      with self._path.open(newline='') as file:
-        for line, row in enumerate(csv.DictReader(file), start=2):
-          try:
-            self._rows[int(row[_ROUND])] = row
-          except (KeyError, TypeError, ValueError):
-            raise ValueError(
-                f'{self._path} line {line} has no round number; move the file'
-                ' away to go on'
-            ) from None
+    if self.path.exists():
+      self._read()
 
   @property
   def rounds(self) -> list[int]:
@@ -50,6 +47,17 @@ class MetricsTable:
         for r in self.rounds
         if self._rows[r].get(name) not in (None, '')
     }
+
+  def first_not_finite(self) -> int | None:
+    """The first round with a NaN or infinity; None where there is none."""
+    for r in self.rounds:
+      for text in self._rows[r].values():
+        try:
+          if not math.isfinite(float(text)):
+            return r
+        except (TypeError, ValueError):
+          continue  # Text, or nothing.
+    return None
 
   def put(self, round_index: int, values: dict[str, float | int | str]) -> None:
     self._rows[round_index] = {
@@ -64,6 +72,21 @@ class MetricsTable:
       self._rows = {r: row for r, row in self._rows.items() if r in rounds}
       self._write()
 
+  def _read(self) -> None:
+    line = 1
+    try:
+      text = self.path.read_bytes().decode()
+      whole = text[: text.rfind('\n') + 1]
+      for line, row in enumerate(csv.DictReader(io.StringIO(whole)), start=2):
+        number = int(row[_ROUND])
+        if None not in row and None not in row.values():
+          self._rows[number] = row
+    except (KeyError, TypeError, ValueError, csv.Error):
+      raise ValueError(
+          f'{self.path} line {line} is no row of measurements with its round'
+          ' number; move the file away to go on'
+      ) from None
+
   def _write(self) -> None:
     # Dictionaries keep the order in which columns first appeared.
     columns = list(
@@ -73,7 +96,7 @@ class MetricsTable:
     writer = csv.DictWriter(text, columns or [_ROUND], lineterminator='\n')
     writer.writeheader()
     writer.writerows(self._rows[r] for r in self.rounds)
-    files.write_durably(self._path, text.getvalue().encode())
+    files.write_durably(self.path, text.getvalue().encode(), private=True)
 
 
 def write_tensorboard(
@@ -82,11 +105,14 @@ def write_tensorboard(
     values: dict[str, float | int | str],
 ) -> None:
   """Adds the numbers among a round's values to TensorBoard's event file."""
-  with writer.as_default(step=round_index):
-    for name, value in values.items():
-      if isinstance(value, (int, float)):
-        tf.summary.scalar(name, value)
-  writer.flush()
+  try:
+    with writer.as_default(step=round_index):
+      for name, value in values.items():
+        if isinstance(value, (int, float)):
+          tf.summary.scalar(name, value)
+    writer.flush()
+  except tf.errors.OpError as error:
+    raise OSError(f"TensorBoard's event file: {error.message}") from error
 
 
 def flatten(

@@ -124,17 +124,26 @@ class RemoteWorkers:
 
   Args:
     texts: host:port of each.
-    say: told, in a line, of each worker that is waited for, lost or back.
+    say: told, in a line, of each worker that is waited for, lost or back, and
+      of one here that others can reach.
+    deterministic: of the worker here, as in `workers.LocalWorker`; the others
+      have a flag for that.
 
   Raises:
     ValueError: for addresses that will not do.
     RuntimeError: where the worker here does not start.
   """
 
-  def __init__(self, texts: Sequence[str], say: Callable[[str], None]):
+  def __init__(
+      self,
+      texts: Sequence[str],
+      say: Callable[[str], None],
+      *,
+      deterministic: bool = True,
+  ):
     found = addresses.parse_all(texts)
     self._say = say
-    self._server = workers.LocalWorker()
+    self._server = workers.LocalWorker(deterministic=deterministic, warn=say)
     self._workers = [_Remote(address, say) for address in found]
 
   @property
@@ -199,13 +208,16 @@ def _in_background(
 
 
 def use_remote_workers(
-    texts: Sequence[str], say: Callable[[str], None]
+    texts: Sequence[str],
+    say: Callable[[str], None],
+    *,
+    deterministic: bool = True,
 ) -> RemoteWorkers:
   """Makes workers at these addresses train all clients from now on.
 
-  See `RemoteWorkers`.
+  The arguments are those of `RemoteWorkers`.
   """
-  remote = RemoteWorkers(texts, say)
+  remote = RemoteWorkers(texts, say, deterministic=deterministic)
   atexit.register(remote.stop)
   tff.framework.set_default_context(remote.context())
   gc.collect()  # TFF's own context complains where it is left to the exit.

@@ -5,6 +5,8 @@ from typing import Any, Callable, Iterator, Sequence
 
 import tensorflow_federated as tff
 
+from fl_dpftrl.learning import workers
+
 
 class SplitContext(tff.framework.SyncContext):
   """Runs parts of the clients' work elsewhere, and all else at the server.
@@ -56,7 +58,10 @@ class SplitContext(tff.framework.SyncContext):
 
   def _form(self, comp: Any) -> tff.framework.MergeableCompForm:
     if id(comp) not in self._forms:
-      form = tff.backends.native.compile_to_mergeable_comp_form(comp)
+      # Only plain sums are cut.
+      form = tff.backends.native.compile_to_mergeable_comp_form(
+          workers.with_plain_sums(comp)
+      )
       self._forms[id(comp)] = comp, form
     return self._forms[id(comp)][1]
 

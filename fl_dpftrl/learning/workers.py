@@ -7,17 +7,28 @@ parent, however that ends.
 
 import atexit
 from collections.abc import Callable
+import contextlib
+import functools
 import gc
 import os
+import pathlib
+import re
+import select
+import socket
 import subprocess
 import sys
+import tempfile
 import time
+from typing import Any, IO
+import warnings
+import weakref
 
 import grpc
 import portpicker
 import tensorflow_federated as tff
 
 from fl_dpftrl import worker_program
+from fl_dpftrl.learning import worker_launcher
 
 _START_TIMEOUT_SECONDS = 60.0
 _POLL_SECONDS = 0.05
@@ -28,20 +39,25 @@ CHANNEL_OPTIONS = [
     ('grpc.max_receive_message_length', _MAX_MESSAGE_BYTES),
     ('grpc.max_send_message_length', _MAX_MESSAGE_BYTES),
 ]
-# Asks Linux for SIGKILL on the parent's death (PR_SET_PDEATHSIG is 1), makes
-# sure that the parent did not die before, then becomes the worker.
-_DIE_WITH_PARENT = """
-import ctypes, os, signal, sys
-if sys.platform == 'linux':
-  ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-if os.getppid() != int(sys.argv[1]):
-  sys.exit(1)
-os.execv(sys.argv[2], sys.argv[2:])
-"""
+# What TensorFlow says of an operation that a deterministic worker refuses.
+_REFUSED = re.compile(r'[^.:\n]{,80}determinism is enabled[^.\n"]{,80}', re.I)
+_LAUNCHER = pathlib.Path(__file__).with_name('worker_launcher.py')
+# Any will do in a network where the worker is alone.
+_PORT_ALONE = 8000
+
+
+class _NotIsolatedError(Exception):
+  """The system gives the worker no network of its own, for this reason."""
 
 
 class LocalWorker:
   """One TFF worker process on this machine.
+
+  TFF's worker listens on every interface and computes whatever it is sent. Where
+  the system allows it, the worker gets a network namespace of its own, and is
+  reached through a Unix socket that has no name. Else anybody who reaches its
+  port can read what this run holds, the seed of its noise included, and `warn`
+  is told so.
 
   Start it from a thread that lives as long as the worker is needed, best the
   main thread: Linux ends the worker when that thread ends.
@@ -50,37 +66,44 @@ class LocalWorker:
     max_concurrent_calls: clients that the worker trains at the same time; 0 for
       no limit.
     deterministic: same floating-point results for the same inputs, in every
-      run. TFF's own noise does not run so.
+      run. TensorFlow then refuses random operations without a seed, such as
+      dropout, random rotations and TFF's own noise.
+    warn: told, in one line, of a worker that others can reach.
+
+  Attributes:
+    is_isolated: whether the worker has a network of its own.
 
   Raises:
     RuntimeError: where the worker's program is missing or does not start.
   """
 
   def __init__(
-      self, max_concurrent_calls: int = 0, *, deterministic: bool = True
+      self,
+      max_concurrent_calls: int = 0,
+      *,
+      deterministic: bool = True,
+      warn: Callable[[str], None] = warnings.warn,
   ):
-    port = portpicker.pick_unused_port()
-    program = worker_program.command(port, max_concurrent_calls)
-    self._process = subprocess.Popen(
-        [
-            sys.executable,
-            '-IS',
-            '-c',
-            _DIE_WITH_PARENT,
-            str(os.getpid()),
-            *program,
-        ],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C is for the run, which ends the worker.
-        env=worker_program.environment(deterministic),
-    )
-    channel = grpc.insecure_channel(f'localhost:{port}', CHANNEL_OPTIONS)
+    launch = functools.partial(_launch, max_concurrent_calls, deterministic)
+    try:
+      self._process, channel, self._relay = _launch_isolated(launch)
+      self.is_isolated = True
+    except _NotIsolatedError as error:
+      self.is_isolated, self._relay = False, None
+      port = portpicker.pick_unused_port()
+      warn(
+          f'the TensorFlow Federated worker listens on every interface, port'
+          f' {port}: while it runs, whoever reaches it can read the noise seed'
+          f' and this user\'s files. It got no network namespace'
+          f' ({error}): allow unprivileged user namespaces, or'
+          ' keep others off this machine and port'
+      )
+      self._process = launch(port)
+      channel = grpc.insecure_channel(f'localhost:{port}', CHANNEL_OPTIONS)
     self._stub = tff.framework.RemoteExecutorGrpcStub(channel)
     deadline = time.monotonic() + _START_TIMEOUT_SECONDS
     while not self._stub.is_ready:
-      if self._process.poll() is not None or time.monotonic() > deadline:
+      if not self._is_running() or time.monotonic() > deadline:
         self.stop()
         raise RuntimeError(
             'the TensorFlow Federated worker did not start (exit status'
@@ -97,17 +120,98 @@ class LocalWorker:
     self._process.kill()
     self._process.wait()
 
+  def _is_running(self) -> bool:
+    """Whether worker and relay are there; a worker without a relay is of no use."""
+    if self._process.poll() is not None:
+      return False
+    # The relay holds the other end, and writes no more.
+    return self._relay is None or not select.select([self._relay], [], [], 0)[0]
+
   def context(self, default_num_clients: int = 0) -> tff.framework.SyncContext:
     """An execution context whose computations this worker runs."""
 
     def check():
-      if self._process.poll() is not None:
+      if not self._is_running():
+        self.stop()
         raise RuntimeError(
             'the TensorFlow Federated worker has ended (exit status'
             f' {self._process.returncode}); resume the run to start another'
         )
 
     return context_of(self._stub, check, default_num_clients)
+
+
+def _launch(
+    max_concurrent_calls: int,
+    deterministic: bool,
+    port: int,
+    listener: int = -1,
+    report: int = -1,
+) -> subprocess.Popen[bytes]:
+  """Starts a worker that dies with this process; see `worker_launcher`."""
+  program = worker_program.command(port, max_concurrent_calls)
+  numbers = map(str, (os.getpid(), port, listener, report))
+  return subprocess.Popen(
+      [sys.executable, '-IS', str(_LAUNCHER), *numbers, *program],
+      stdin=subprocess.DEVNULL,
+      stdout=subprocess.DEVNULL,
+      stderr=subprocess.DEVNULL,
+      pass_fds=[number for number in (listener, report) if number >= 0],
+      start_new_session=True,  # Ctrl-C is for the run, which ends the worker.
+      env=worker_program.environment(deterministic),
+  )
+
+
+def _launch_isolated(
+    launch: Callable[..., subprocess.Popen[bytes]],
+) -> tuple[subprocess.Popen[bytes], grpc.Channel, IO[bytes]]:
+  """Starts a worker in a network of its own.
+
+  Returns:
+    The worker, a channel to it, and a pipe that ends with the relay between them.
+
+  Raises:
+    _NotIsolatedError: where the system does not allow that.
+  """
+  if sys.platform != 'linux':
+    raise _NotIsolatedError('only Linux has them')
+  try:
+    listener, name = _nameless_socket()
+  except OSError as error:
+    raise _NotIsolatedError(str(error)) from error
+  report, report_end = os.pipe()
+  relay = open(report, 'rb', buffering=0)
+  with listener:
+    try:
+      process = launch(_PORT_ALONE, listener.fileno(), report_end)
+    finally:
+      os.close(report_end)
+  said = relay.readline()
+  if said != worker_launcher.ISOLATED:
+    process.wait()
+    relay.close()
+    os.close(name)
+    raise _NotIsolatedError(said.decode() or 'its launcher did not start')
+  channel = grpc.insecure_channel(f'unix:/proc/self/fd/{name}', CHANNEL_OPTIONS)
+  weakref.finalize(channel, os.close, name)
+  return process, channel, relay
+
+
+def _nameless_socket() -> tuple[socket.socket, int]:
+  """A listening Unix socket, and a descriptor by which this process connects.
+
+  Its name is gone at once: nobody else can connect, and nothing is left behind.
+  """
+  with contextlib.ExitStack() as stack:
+    folder = stack.enter_context(tempfile.TemporaryDirectory())
+    # By descriptor: the path of a socket has room for 107 bytes.
+    folder_fd = os.open(folder, os.O_PATH)
+    stack.callback(os.close, folder_fd)
+    path = f'/proc/self/fd/{folder_fd}/socket'
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen()
+    return listener, os.open(path, os.O_PATH)
 
 
 def context_of(
@@ -131,17 +235,58 @@ def context_of(
     remote.set_cardinalities(cardinalities)
     return remote
 
-  return tff.framework.SyncExecutionContext(
+  return _WorkerContext(
       executor_fn=tff.framework.ResourceManagingExecutorFactory(executor),
-      compiler_fn=tff.backends.native.desugar_and_transform_to_native,
+      compiler_fn=lambda comp: tff.backends.native.desugar_and_transform_to_native(
+          with_plain_sums(comp)
+      ),
       transform_args=tff.tensorflow.transform_args,
       transform_result=tff.tensorflow.transform_result,
   )
 
 
-def use_local_worker(max_concurrent_calls: int = 0) -> LocalWorker:
-  """Starts a worker and makes it run every TFF computation from now on."""
-  worker = LocalWorker(max_concurrent_calls)
+def with_plain_sums(comp: Any) -> Any:
+  """The computation, with plain sums in place of secure ones.
+
+  TFF's worker has no protocol for a secure sum, and refuses it ("Cannot embed a
+  federated value"). Clients are simulated here, so there is nothing to hide from
+  whoever adds them up; the sums are those that the protocol would give.
+  """
+  plain = tff.backends.test.replace_secure_intrinsics_with_bodies(comp)
+  # Which Python classes its results are of is lost on the way.
+  return type(plain).with_type(plain, comp.type_signature)
+
+
+class _WorkerContext(tff.framework.SyncExecutionContext):
+  """Names the switch where a deterministic worker refuses to draw numbers."""
+
+  def invoke(self, comp: Any, arg: Any) -> Any:
+    try:
+      return super().invoke(comp, arg)
+    except grpc.RpcError as error:
+      refused = _REFUSED.search(str(error))
+      if not refused:
+        raise
+      raise ValueError(
+          f'{refused[0].strip()}: for dropout, rotations or noise of TFF start'
+          ' the worker with use_local_worker(deterministic=False) or'
+          ' `fl-dpftrl worker --deterministic=false`'
+      ) from error
+
+
+def use_local_worker(
+    max_concurrent_calls: int = 0,
+    *,
+    deterministic: bool = True,
+    warn: Callable[[str], None] = warnings.warn,
+) -> LocalWorker:
+  """Starts a worker and makes it run every TFF computation from now on.
+
+  The arguments are those of `LocalWorker`.
+  """
+  worker = LocalWorker(
+      max_concurrent_calls, deterministic=deterministic, warn=warn
+  )
   atexit.register(worker.stop)
   tff.framework.set_default_context(worker.context())
   gc.collect()  # TFF's own context complains where it is left to the exit.

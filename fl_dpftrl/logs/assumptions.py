@@ -4,6 +4,7 @@ from typing import Any, Mapping, Sequence
 
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.logs import noise_record
 from fl_dpftrl.logs import observed as observed_lib
 from fl_dpftrl.logs import runs as runs_lib
 from fl_dpftrl.logs import sampled
@@ -70,6 +71,8 @@ def sentences(
       ' released sum, and its num_rounds counts every row of noise consumed',
       'one device_id stands for one unit of privacy, the same in all rounds',
       'the strategy and the noise multiplier are those of the run',
+      'each row of noise entered one released sum: no copy of the whole state of'
+      ' a run was put back, or continued beside it, after later results were used',
   ]
   if len(runs) > 1:
     result.append(
@@ -78,9 +81,12 @@ def sentences(
     )
   if any(run.noise.restarts for run in runs):
     result.append('the noise from a restart on is independent of that before')
-  if any(run.noise.changes for run in runs):
+  records = [noise_record.read(run.log.metadata) for run in runs]
+  if any(run.noise.changes for run in runs) or any(
+      record.clip_norm_changes for record in records
+  ):
     result.append(
-        'where the noise multiplier changed, the noise of a round was that of'
+        'where the noise multiplier or the clip norm changed, the noise of a round was that of'
         ' the mechanism times the multiplier and the clip norm of that round'
     )
   return result

@@ -11,6 +11,7 @@ from typing import Any, Mapping
 
 import fl_dpftrl
 from fl_dpftrl.logs import page
+from fl_dpftrl.logs import publication
 from fl_dpftrl.logs import setting as setting_lib
 
 _PACKAGES = ('numpy', 'dp-accounting', 'pyarrow', 'duckdb')
@@ -180,6 +181,42 @@ def outside(
   ])
 
 
+def _commitment(statement: Mapping[str, Any]) -> list[page.Html]:
+  """What binds a published report to the log; opened where that may be."""
+  if 'commitment' not in statement:
+    return []
+  given = statement['commitment']
+  items = [('HMAC-SHA-256', page.element('code', given['hmac_sha256']))]
+  if 'salt' not in given:
+    words = page.element(
+        'p',
+        'The operator is bound to one log by this value, which tells nothing of'
+        ' the log. A reviewer who may see the log is shown the salt, too, and'
+        ' checks both:',
+    )
+    salt = 'SALT'
+  else:
+    items.append(('salt', page.element('code', given['salt'])))
+    words = page.element(
+        'p',
+        'The report for publication has the first value alone. Keep the salt as'
+        ' secret as the log: with it, guesses at the rows can be checked. The'
+        ' files in the order above give the value:',
+    )
+    salt = given['salt']
+  return [
+      page.card(
+          page.element('h3', 'Commitment to the log'),
+          page.definitions(*items),
+          words,
+          page.command(
+              'sha256sum LOG | cut -c1-64 | openssl dgst -sha256 -mac HMAC'
+              f' -macopt hexkey:{salt}'
+          ),
+      )
+  ]
+
+
 def provenance(
     statement: Mapping[str, Any], setting: setting_lib.Setting
 ) -> page.Html:
@@ -193,7 +230,7 @@ def provenance(
       continue
   hashes = [
       (f'log {file["name"]}', page.element('code', file['sha256']))
-      for file in statement['log']
+      for file in statement.get('log', ())
   ]
   runs = statement.get('runs', [statement])
   for index, facts in enumerate(runs, 1):
@@ -202,15 +239,16 @@ def provenance(
         f'{of_run}strategy, its family and parameters',
         page.element('code', facts['strategy']['sha256']),
     ))
+  command = (
+      setting.command
+      if statement.get('confidential', True)
+      else publication.command(statement)
+  )
   return page.join(
       page.element('p', 'This command gives the figures again from the log:'),
-      page.element('pre', setting.command),
-      page.element(
-          'section',
-          page.element('h3', 'SHA-256'),
-          page.definitions(*hashes),
-          class_='card',
-      ),
+      page.command(command),
+      page.card(page.element('h3', 'SHA-256'), page.definitions(*hashes)),
+      *_commitment(statement),
       page.element(
           'p',
           'Made with ' + ', '.join(f'{n} {v}' for n, v in versions) + '.',

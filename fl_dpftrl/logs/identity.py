@@ -1,23 +1,37 @@
 """Whether a log is of the run that it is said to be of."""
 
-import hashlib
 import json
+from typing import Sequence
 
-import numpy as np
-
+from fl_dpftrl import digests
 from fl_dpftrl.accounting import sampling as sampling_lib
+from fl_dpftrl.families import base
+from fl_dpftrl.logs import noise_record
 from fl_dpftrl.logs import runs as runs_lib
 from fl_dpftrl.logs import shards
-from fl_dpftrl.strategies import base
 
 
 def run_metadata(
-    strategy: base.Strategy, noise_multiplier: float
+    strategy: base.Strategy,
+    noise_multiplier: float,
+    *,
+    clip_norm: float | None = None,
+    changes: Sequence[tuple[int, float, float]] = (),
 ) -> dict[str, str]:
-  """What a log's file says of the run, for replay to hold it against."""
+  """What a log's file says of the run, for replay to hold it against.
+
+  Args:
+    strategy: C.
+    noise_multiplier: of round 0.
+    clip_norm: of round 0.
+    changes: (round, noise multiplier, clip norm from it on) of each change, as
+      `LogWriter.change_noise` recorded them.
+  """
   return {
-      shards.NOISE_MULTIPLIER_KEY: repr(float(noise_multiplier)),
-      shards.STRATEGY_KEY: strategy_digest(strategy),
+      **noise_record.metadata(
+          noise_multiplier, clip_norm=clip_norm, changes=changes
+      ),
+      shards.STRATEGY_KEY: digests.strategy_digest(strategy),
   }
 
 
@@ -33,20 +47,6 @@ def sampling_metadata(scheme: sampling_lib.Cyclic) -> dict[str, str]:
   return {shards.SAMPLING_KEY: json.dumps(drawn)}
 
 
-def strategy_digest(strategy: base.Strategy) -> str:
-  """SHA-256 of a strategy's family and parameters, in hexadecimal.
-
-  Of the family's name and, for each parameter by name, its name, shape and
-  little-endian float64 values, so that it is the same for every file format.
-  """
-  digest = hashlib.sha256(strategy.family.encode())
-  for name, value in sorted(strategy.parameters().items()):
-    array = np.asarray(value, dtype='<f8')
-    digest.update(json.dumps([name, array.shape]).encode())
-    digest.update(array.tobytes())
-  return digest.hexdigest()
-
-
 def void_reason(run: runs_lib.Run) -> str | None:
   """Why a run guarantees nothing: its log says so, or is of another run."""
   metadata = run.log.metadata
@@ -58,6 +58,16 @@ def void_reason(run: runs_lib.Run) -> str | None:
         f'the log is of a run with the noise multiplier {metadata[key]}, not'
         f' {run.noise.multiplier}'
     )
+  recorded = noise_record.read(metadata)
+  own_changes = runs_lib.effective_changes(run.noise)
+  # Files without a clip norm are older than the record of changes.
+  if recorded.clip_norm is not None and (
+      recorded.multiplier_changes != own_changes
+  ):
+    reasons.append(
+        'the log is of a run whose noise multiplier changed'
+        f' {_told(recorded.multiplier_changes)}, not {_told(own_changes)}'
+    )
   key = shards.STRATEGY_KEY
   if metadata.get(key) not in (None, own[key]):
     reasons.append(
@@ -65,3 +75,11 @@ def void_reason(run: runs_lib.Run) -> str | None:
         f' {metadata[key][:12]}…, not {own[key][:12]}…'
     )
   return '; '.join(reasons) or None
+
+
+def _told(changes: Sequence[tuple[int, float]]) -> str:
+  if not changes:
+    return 'never'
+  listed = [f'to {multiplier:g} at round {t}' for t, multiplier in changes[:3]]
+  more = f' and {len(changes) - 3} more times' if len(changes) > 3 else ''
+  return ', '.join(listed) + more

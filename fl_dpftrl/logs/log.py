@@ -7,6 +7,8 @@ from typing import Iterator, Mapping, NamedTuple, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fl_dpftrl import messages
+from fl_dpftrl.logs import limits
 from fl_dpftrl.logs import shards as shards_lib
 
 LogError = shards_lib.LogError
@@ -28,12 +30,14 @@ class Log:
     num_rounds: n, rows of noise consumed.
     warnings: what a reader should know, in lines.
     in_memory: whether there are no files.
+    num_rounds_assumed: whether nothing but the last round tells of num_rounds.
   """
 
   shards: tuple[shards_lib.Shard, ...]
   num_rounds: int
   warnings: tuple[str, ...] = ()
   in_memory: bool = False
+  num_rounds_assumed: bool = False
 
   @property
   def id_type(self) -> pa.DataType:
@@ -91,11 +95,11 @@ def read_log(
   """
   if isinstance(paths, (str, os.PathLike)):
     paths = [paths]
-  shards = tuple(shards_lib.open_(path) for path in shards_lib.find(paths))
+  shards = shards_lib.open_all(shards_lib.find(paths))
   for shard in shards[1:]:
     _check_agreement(shards[0], shard)
   n, warnings = _num_rounds(shards, num_rounds)
-  return Log(shards, n, tuple(warnings))
+  return Log(shards, n, tuple(warnings), num_rounds_assumed=bool(warnings))
 
 
 def of_table(table: pa.Table, *, num_rounds: int) -> Log:
@@ -110,9 +114,7 @@ def of_table(table: pa.Table, *, num_rounds: int) -> Log:
     id_type = pa.large_string()
     ids = table.column('device_id').cast(id_type)
     table = table.select(['round']).append_column('device_id', ids)
-  shard = shards_lib.Shard(
-      'log', {}, num_rounds, id_type, lambda: iter([table])
-  )
+  shard = shards_lib.in_memory(table, num_rounds)
   return Log((shard,), num_rounds, in_memory=True)
 
 
@@ -121,8 +123,8 @@ def _check_agreement(first: shards_lib.Shard, other: shards_lib.Shard) -> None:
     keys = sorted(first.claims.keys() | other.claims.keys())
     key = next(k for k in keys if first.claims.get(k) != other.claims.get(k))
     raise LogError(
-        f'{other.path}: {key} is {other.claims.get(key)!r}, but'
-        f' {first.claims.get(key)!r} in {first.path}; they are not shards of'
+        f'{other.path}: {key} is {messages.quoted(other.claims.get(key))},'
+        f' but {messages.quoted(first.claims.get(key))} in {first.path}; they are not shards of'
         ' one log'
     )
   if first.id_type != other.id_type:
@@ -141,8 +143,11 @@ def _num_rounds(
 ) -> tuple[int, list[str]]:
   """n, from the metadata, or as given, or from the last round."""
   first, stated = shards[0], shards[0].num_rounds
-  if given is not None and given < 1:
-    raise LogError(f'num_rounds must be at least 1, got {given}')
+  if given is not None and not 1 <= given <= limits.ROUNDS:
+    raise LogError(
+        f'num_rounds must be at least 1 and at most {limits.ROUNDS}, got'
+        f' {messages.quoted(given)}'
+    )
   if stated is not None:
     if given is not None and given != stated:
       raise LogError(f'{first.path}: its num_rounds is {stated}, not {given}')

@@ -2,6 +2,7 @@
 
 from typing import Any, Mapping
 
+from fl_dpftrl import rounding
 from fl_dpftrl.logs import page
 from fl_dpftrl.logs import setting as setting_lib
 
@@ -16,7 +17,9 @@ def mechanism(
   def known(value: str | float | None) -> str:
     if value is None:
       return _UNKNOWN
-    return value if isinstance(value, str) else f'{value:,.9g}'
+    if isinstance(value, int):
+      return f'{value:,}'
+    return value if isinstance(value, str) else rounding.exact(value)
 
   items = [
       ('data', known(setting.dataset)),
@@ -30,7 +33,11 @@ def mechanism(
   several = 'runs' in statement
   if not several:
     items += [
-        ('strategy', known(setting.strategy)),
+        *(
+            [('strategy', known(setting.strategy))]
+            if statement.get('confidential', True)
+            else []
+        ),
         ('family', statement['strategy']['family']),
         (
             'noise multiplier, std(Z) / clip norm',
@@ -39,7 +46,12 @@ def mechanism(
         ('noise begun anew', _restarts(statement, statement)),
     ]
   items += [
-      ('clip norm (L2)', known(setting.clip_norm)),
+      (
+          'clip norm (L2)',
+          _history(statement, statement, 'clip_norm', 'clip_norm_changes')
+          if 'clip_norm' in statement
+          else known(setting.clip_norm),
+      ),
       ('zeroing norm (L∞)', known(setting.zeroing_norm)),
   ]
   return page.join(
@@ -63,7 +75,7 @@ def _runs(statement: Mapping[str, Any]) -> page.Html:
         facts['strategy']['family'],
         _multipliers(statement, facts, prefix),
         _restarts(statement, facts, prefix),
-        _files(facts['log']),
+        *([_files(facts['log'])] if 'log' in facts else []),
     ))
   head = (
       '',
@@ -74,7 +86,7 @@ def _runs(statement: Mapping[str, Any]) -> page.Html:
       'strategy',
       'noise multiplier',
       'begun anew',
-      'log',
+      *(['log'] if 'log' in statement['runs'][0] else []),
   )
   return page.card(
       page.table(head, rows, class_='runs'),
@@ -97,12 +109,25 @@ def _multipliers(
     statement: Mapping[str, Any], facts: Mapping[str, Any], prefix: str = ''
 ) -> page.Html:
   """The noise multiplier, and from which rounds on it was another."""
-  parts = [page.figure(statement, f'{prefix}noise_multiplier')]
-  for index, (_, multiplier) in enumerate(facts.get('changes', ())):
-    field = f'{prefix}changes.{index}'
+  return _history(statement, facts, 'noise_multiplier', 'changes', prefix)
+
+
+def _history(
+    statement: Mapping[str, Any],
+    facts: Mapping[str, Any],
+    name: str,
+    changes: str,
+    prefix: str = '',
+) -> page.Html:
+  """A number of a run's facts, and from which rounds on it was another."""
+  parts = [
+      page.figure(statement, f'{prefix}{name}', text=rounding.exact(facts[name]))
+  ]
+  for index, (_, value) in enumerate(facts.get(changes, ())):
+    field = f'{prefix}{changes}.{index}'
     parts.append(
         page.join(
-            page.figure(statement, f'{field}.1', text=f'{multiplier:,g}'),
+            page.figure(statement, f'{field}.1', text=rounding.exact(value)),
             ' from round ',
             page.figure(statement, f'{field}.0'),
         )
@@ -139,6 +164,12 @@ def _of_parts(statement: Mapping[str, Any]) -> list[page.Html]:
         if words
         else 'Where the noise multiplier changed, worst case and declared take'
         ' all participations of a device to be at the smallest.'
+    )
+  if any('clip_norm_changes' in facts for facts in runs):
+    words.append(
+        'Where the clip norm changed, noise and updates changed alike: the noise'
+        ' of a round is its noise multiplier times its clip norm, so that the'
+        ' guarantee is the same.'
     )
   if not words:
     return []

@@ -1,15 +1,18 @@
 """The few pieces of HTML that a report is made of.
 
 Everything that is not `Html` is escaped when it enters an element, so text from
-a log or a flag cannot become markup.
+a log or a flag cannot become markup, nor act on the text beside it.
 """
 
-import decimal
 import html
 import json
 from typing import Any, Mapping, Sequence
 
+from fl_dpftrl import messages
+from fl_dpftrl import rounding
+
 _VOID = ('meta', 'line', 'rect')
+_LONGEST = 10_000  # characters of a command
 
 
 class Html(str):
@@ -19,7 +22,7 @@ class Html(str):
 def element(name: str, /, *children: Any, **attributes: Any) -> Html:
   """An element; `class_` and the like are written without the underscore."""
   given = ''.join(
-      f' {key.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"'
+      f' {key.rstrip("_").replace("_", "-")}="{html.escape(_shown(value))}"'
       for key, value in attributes.items()
       if value is not None
   )
@@ -32,10 +35,20 @@ def join(*children: Any, by: str = '') -> Html:
   """Children side by side, escaped where they are not Html."""
   return Html(
       by.join(
-          c if isinstance(c, Html) else html.escape(str(c), quote=False)
+          c if isinstance(c, Html) else html.escape(_shown(c), quote=False)
           for c in children
       )
   )
+
+
+def _shown(value: Any) -> str:
+  """Text in which no character is invisible or turns others around."""
+  return messages.lines(str(value))
+
+
+def command(text: str) -> Html:
+  """A command to be given again, in one line."""
+  return element('pre', messages.one_line(text, limit=_LONGEST))
 
 
 def document(title: str, *children: Any, style: str = '') -> str:
@@ -119,22 +132,9 @@ def embedded_json(identifier: str, value: Any) -> Html:
   return element('script', Html(text), type='application/json', id=identifier)
 
 
-def rounded(value: float, *, up: bool = True, digits: int = 4) -> str:
-  """A number to so many digits, rounded up, or down, never to the nearest."""
-  if isinstance(value, int):
-    return f'{value:,}'
-  exact = decimal.Decimal(repr(value))
-  if not exact:
-    return '0'
-  place = decimal.Decimal(1).scaleb(exact.adjusted() - digits + 1)
-  way = decimal.ROUND_CEILING if up else decimal.ROUND_FLOOR
-  short = exact.quantize(place, rounding=way)
-  return f'{float(short):.{digits}g}'
-
-
 def power_of_ten(value: float) -> Html:
-  """δ as people write it: 10⁻⁶ rather than 1e-06."""
-  mantissa, exponent = f'{value:.6e}'.split('e')
+  """δ as people write it, rounded up: 10⁻⁶ rather than 1e-06."""
+  mantissa, exponent = f'{float(rounding.up(value, digits=7)):.6e}'.split('e')
   mantissa = mantissa.rstrip('0').rstrip('.')
   power = Html(f'10<sup>{int(exponent)}</sup>'.replace('-', '−'))
   return power if mantissa == '1' else join(f'{mantissa}·', power)
@@ -152,8 +152,8 @@ def figure(
   Args:
     values: nested dictionaries and lists.
     field: keys and indices from the outside in, with dots between.
-    up: which way it is rounded; what only describes the run, and is no result,
-      is not rounded at all.
+    up: which way it is rounded. A noise multiplier that was given, and not
+      found, is not rounded at all.
     text: how it is written for people, where not as usual.
   """
   value: Any = values
@@ -166,9 +166,9 @@ def figure(
   elif field.endswith('delta'):
     shown = power_of_ten(value)
   elif field.endswith('noise_multiplier') and 'effective' not in field:
-    shown = f'{value:,g}'
+    shown = rounding.exact(value)
   else:
-    shown = rounded(value, up=up)
+    shown = rounding.up(value) if up else rounding.down(value)
   return element('data', shown, value=repr(value), data_field=field)
 
 

@@ -2,6 +2,8 @@
 
 from typing import Any, Mapping
 
+from fl_dpftrl import messages
+from fl_dpftrl import rounding
 from fl_dpftrl.logs import charts
 from fl_dpftrl.logs import page
 from fl_dpftrl.logs import setting as setting_lib
@@ -56,7 +58,12 @@ def _of_run(
   shown = lambda field: page.figure(statement, prefix + field)
   items = [
       ('rounds, rows of noise consumed', shown('num_rounds')),
-      ('of them without participants', shown('rounds_without_participants')),
+      *_counted(
+          statement,
+          facts,
+          prefix,
+          ('of them without participants', 'rounds_without_participants'),
+      ),
   ]
   if 'rounds_short_of_report_goal' in facts:
     items.append((
@@ -65,7 +72,8 @@ def _of_run(
         ),
         shown('rounds_short_of_report_goal'),
     ))
-  if not prefix:  # A setting is of one run.
+  # A setting is of one run.
+  if not prefix and statement.get('confidential', True):
     items.append((
         'of them burnt: noise used up, nothing released',
         ', '.join(map(str, setting.burnt_rounds)) or 'none recorded',
@@ -110,7 +118,7 @@ def _closest(witness: Mapping[str, Any] | None) -> str:
   if witness is None:
     return 'none'
   return (
-      f'device {witness["device_id"]} in rounds {witness["first_round"]:,} and'
+      f'device {messages.quoted(witness["device_id"])} in rounds {witness["first_round"]:,} and'
       f' {witness["second_round"]:,}'
   )
 
@@ -177,7 +185,7 @@ def _spread(statement: Mapping[str, Any], void: str | None) -> page.Html:
   mark = None
   if statement['group_size'] == 1:  # Else the worst case is of many devices.
     worst = statement['worst_case']['rho']
-    words = 'void' if void else f'ρ = {page.rounded(worst)}'
+    words = 'void' if void else f'ρ = {rounding.up(worst)}'
     mark = (worst, f'worst case: {words}')
   return page.join(
       charts.spread(
@@ -234,7 +242,7 @@ def _shares(statement: Mapping[str, Any], void: str | None) -> page.Html:
       page.element(
           'p',
           'The most exposed device: ',
-          page.element('strong', of_devices['most_exposed']),
+          page.element('strong', messages.quoted(of_devices['most_exposed'])),
           '.',
       ),
       page.quiet(

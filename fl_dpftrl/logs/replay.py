@@ -8,6 +8,7 @@ import functools
 import math
 from typing import Any, Callable, Sequence
 
+from fl_dpftrl import digests
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import gaussian
@@ -16,7 +17,9 @@ from fl_dpftrl.logs import embedded
 from fl_dpftrl.logs import guarantees
 from fl_dpftrl.logs import identity
 from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.logs import noise_record
 from fl_dpftrl.logs import observed as observed_lib
+from fl_dpftrl.logs import publication
 from fl_dpftrl.logs import runs as runs_lib
 from fl_dpftrl.logs import sampled as sampled_lib
 from fl_dpftrl.logs import tally as tally_lib
@@ -24,15 +27,11 @@ from fl_dpftrl.logs import tally as tally_lib
 Run = runs_lib.Run
 run = runs_lib.run
 read_log = log_lib.read_log
+publishable = publication.publishable
 
 QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
 _BARS = 32
-# What tells of single devices, and so is for the operator alone.
-_CONFIDENTIAL = (
-    'observed', 'per_device', 'separations', 'participations', 'witness',
-    'cohort_sizes', 'num_devices', 'num_participations', 'amplified',
-)
 
 Engine = Callable[..., tally_lib.Tally]
 
@@ -142,27 +141,6 @@ def replay(
       **({'runs': facts} if len(runs) > 1 else {}),
       'confidential': True,
   }
-
-
-def publishable(statement: dict[str, Any]) -> dict[str, Any]:
-  """A statement without what was counted from single devices.
-
-  And without what rests on secret draws, since it tells of them by its min_sep
-  and max_participations.
-  """
-  of_each = {
-      'runs': [_public(facts) for facts in statement['runs']]
-  } if 'runs' in statement else {}
-  return {
-      **_public(statement),
-      **of_each,
-      **sampled_lib.publishable(statement),
-      'confidential': False,
-  }
-
-
-def _public(facts: dict[str, Any]) -> dict[str, Any]:
-  return {k: v for k, v in facts.items() if k not in _CONFIDENTIAL}
 
 
 def _check(runs, deltas, adjacency, group_size, report_goal) -> None:
@@ -303,7 +281,7 @@ def _facts(
       'noise_multiplier': run.noise.multiplier,
       'strategy': {
           'family': run.noise.strategy.family,
-          'sha256': identity.strategy_digest(run.noise.strategy),
+          'sha256': digests.strategy_digest(run.noise.strategy),
       },
       'separations': [list(i) for i in happened.separations.to_dict().items()],
       'participations': [
@@ -318,11 +296,18 @@ def _facts(
       },
       'log': [file._asdict() for file in run.log.files()],
   }
+  if run.log.num_rounds_assumed:
+    facts['num_rounds_assumed'] = True
   if report_goal is not None:
     facts['report_goal'] = report_goal
     facts['rounds_short_of_report_goal'] = happened.rounds_short_of(report_goal)
   if run.noise.changes:
     facts['changes'] = [list(change) for change in run.noise.changes]
+  recorded = noise_record.read(run.log.metadata)
+  if recorded.clip_norm is not None:
+    facts['clip_norm'] = recorded.clip_norm
+  if recorded.clip_norm_changes:
+    facts['clip_norm_changes'] = [list(c) for c in recorded.clip_norm_changes]
   if run.noise.restarts:
     facts['restarts'] = list(run.noise.restarts)
   return facts

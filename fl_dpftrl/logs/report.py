@@ -10,6 +10,7 @@ import os
 from typing import Any, Mapping
 
 from fl_dpftrl import files
+from fl_dpftrl import rounding
 from fl_dpftrl.logs import checklist
 from fl_dpftrl.logs import guarantee_cards
 from fl_dpftrl.logs import mechanism
@@ -28,6 +29,8 @@ def write_report(
 ) -> None:
   """Writes the report of a run, in one durable step.
 
+  Only its owner may read a report that is not for publication.
+
   Args:
     path: the HTML file; its folder must exist.
     statement: what `replay` returned, or `publishable` of it.
@@ -37,7 +40,11 @@ def write_report(
     ValueError: where the setting's noise multiplier is not the statement's.
     OSError: where it cannot be written.
   """
-  files.write_durably(path, report(statement, setting).encode())
+  files.write_durably(
+      path,
+      report(statement, setting).encode(),
+      private=statement.get('confidential', True),
+  )
 
 
 def report(statement: Mapping[str, Any], setting: Setting) -> str:
@@ -50,7 +57,7 @@ def report(statement: Mapping[str, Any], setting: Setting) -> str:
   if not statement.get('confidential', True):
     setting = setting.publishable()
   void = _void_reason(statement, setting)
-  title = f'Privacy report: {setting.run}'
+  title = ': '.join(filter(None, ('Privacy report', setting.run)))
   several = 'runs' in statement
   return page.document(
       title,
@@ -99,13 +106,14 @@ def _readers(statement: Mapping[str, Any]) -> page.Html:
           page.element('strong', 'For publication.'),
           ' Left out, as counted from single devices: what occurred exactly'
           ' (“observed”), how those who took part fared, the times between'
-          ' participations, how often devices took part, sizes of cohorts, and'
-          ' how many devices and participations there were.',
+          ' participations, how often devices took part, sizes of cohorts and'
+          ' rounds that were short, and how many devices and participations'
+          ' there were. Left out, too, are names, places and digests of files.',
       ),
       page.quiet(
-          'The most participations k and the min-sep b are as in the log,'
-          ' because the guarantee is stated in them; they are not protected by'
-          ' it.'
+          'The most participations k and the min-sep b are as in the log, and'
+          ' so is whether what was declared holds, because the guarantee is'
+          ' stated in them; they are not protected by it.'
       ),
   )
 
@@ -249,8 +257,8 @@ def _refuted(drawn: Mapping[str, Any], void: str | None) -> str:
 def _hypothetical(setting: Setting) -> list[page.Html]:
   if setting.hypothetical is None:
     return []
-  shown = lambda field: page.figure(
-      {'hypothetical': setting.hypothetical}, f'hypothetical.{field}'
+  shown = lambda field, **kwargs: page.figure(
+      {'hypothetical': setting.hypothetical}, f'hypothetical.{field}', **kwargs
   )
   population = (
       [('implied population', shown('population'))]
@@ -272,7 +280,12 @@ def _hypothetical(setting: Setting) -> list[page.Html]:
           page.definitions(
               ('report goal', shown('report_goal')),
               *population,
-              ('noise multiplier', shown('noise_multiplier')),
+              (
+                  'noise multiplier',
+                  shown('noise_multiplier', text=rounding.up(
+                      setting.hypothetical['noise_multiplier'], digits=6
+                  )),
+              ),
               ('sensitivity', shown('sensitivity')),
               ('ρ (zCDP)', shown('rho')),
               (page.join('ε at δ = ', shown('delta')), shown('epsilon')),

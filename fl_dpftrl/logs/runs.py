@@ -8,8 +8,9 @@ import numpy as np
 
 from fl_dpftrl import participation
 from fl_dpftrl.accounting import sampling as sampling_lib
+from fl_dpftrl.families import base
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.strategies import base
+from fl_dpftrl.logs import noise_record
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -99,6 +100,14 @@ class Noise:
     return np.array(self.multipliers)[places]
 
 
+def effective_changes(noise: Noise) -> tuple[tuple[int, float], ...]:
+  """The changes at which the multiplier became another."""
+  before = (noise.multiplier, *(m for _, m in noise.changes))
+  return tuple(
+      change for change, old in zip(noise.changes, before) if change[1] != old
+  )
+
+
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Run:
   """A log with the noise of its rounds.
@@ -139,18 +148,36 @@ def run(
     log: log_lib.Log,
     strategy: base.Strategy,
     *,
-    noise_multiplier: float,
-    changes: tuple[tuple[int, float], ...] = (),
+    noise_multiplier: float | None = None,
+    changes: tuple[tuple[int, float], ...] | None = None,
     restarts: tuple[int, ...] = (),
     declared: participation.MinSep | None = None,
     sampling: sampling_lib.Cyclic | None = None,
 ) -> Run:
   """A run whose noise is that of a strategy for all rounds of its log.
 
+  Args:
+    log: who took part.
+    strategy: C.
+    noise_multiplier: of round 0; None for what the log's file says.
+    changes: see `Noise`; None for what the log's file says.
+    restarts: see `Noise`.
+    declared, sampling: see `Run`.
+
   Raises:
-    LogError: where the log has more rounds than the strategy can run.
-    ValueError: as of `Noise` and `Run`.
+    LogError: where the log has more rounds than the strategy can run, or its
+      metadata are malformed.
+    ValueError: as of `Noise` and `Run`, and where nobody says the multiplier.
   """
+  recorded = noise_record.read(log.metadata)
+  if noise_multiplier is None:
+    noise_multiplier = recorded.noise_multiplier
+    if noise_multiplier is None:
+      raise ValueError(
+          f'noise_multiplier is needed: {log.shards[0].path} does not say it'
+      )
+  if changes is None:
+    changes = recorded.multiplier_changes
   if not restarts:
     try:
       base.check_num_rounds(strategy, log.num_rounds)

@@ -3,20 +3,23 @@
 {"runs": [{"log": "first.parquet", "strategy": "blt-b400",
 "noise_multiplier": 8.0}, …]}. Further keys of a run: num_rounds, changes (pairs
 of a round and the noise multiplier from it on), restarts (rounds),
-declared_min_sep and declared_max_participations. Paths are relative to the file.
+declared_min_sep and declared_max_participations. The noise multiplier and its
+changes may be left out where the log's file says them. Paths are relative to the
+file.
 """
 
-import json
 import os
 import pathlib
 from typing import Any
 
 from fl_dpftrl import catalogue
+from fl_dpftrl import json_files
+from fl_dpftrl import messages
 from fl_dpftrl import participation
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import runs as runs_lib
 
-_REQUIRED = ('log', 'strategy', 'noise_multiplier')
+_REQUIRED = ('log', 'strategy')
 _KINDS = {
     'log': (str, list),
     'strategy': str,
@@ -37,10 +40,7 @@ def read(path: str | os.PathLike[str]) -> list[runs_lib.Run]:
     OSError: where it cannot be read.
   """
   path = pathlib.Path(path)
-  try:
-    document = json.loads(path.read_bytes())
-  except ValueError as e:
-    raise ValueError(f'{path}: is not JSON, {e}') from e
+  document = json_files.read(path)
   entries = document.get('runs') if isinstance(document, dict) else None
   if not (isinstance(entries, list) and entries and len(document) == 1):
     raise ValueError(f'{path}: must be an object with a list of "runs" alone')
@@ -55,32 +55,35 @@ def read(path: str | os.PathLike[str]) -> list[runs_lib.Run]:
 
 def _run(entry: Any, folder: pathlib.Path) -> runs_lib.Run:
   if not isinstance(entry, dict):
-    raise ValueError(f'must be an object, got {entry!r}')
+    raise ValueError(f'must be an object, got {messages.quoted(entry)}')
   for key in _REQUIRED:
     if key not in entry:
       raise ValueError(f'{key} is missing')
   for key, value in entry.items():
     if key not in _KINDS:
-      raise ValueError(f'{key!r} is none of {", ".join(_KINDS)}')
+      raise ValueError(f'{messages.quoted(key)} is none of {", ".join(_KINDS)}')
     if isinstance(value, bool) or not isinstance(value, _KINDS[key]):
-      raise ValueError(f'{key} must not be {value!r}')
+      raise ValueError(f'{key} must not be {messages.quoted(value)}')
   logs = entry['log'] if isinstance(entry['log'], list) else [entry['log']]
   if not logs or not all(isinstance(path, str) for path in logs):
-    raise ValueError(f'log must not be {entry["log"]!r}')
+    raise ValueError(f'log must not be {messages.quoted(entry["log"])}')
   strategy = entry['strategy']
-  if (folder / strategy).is_file():
+  if os.path.isfile(folder / strategy):
     strategy = folder / strategy
   try:
-    changes = tuple((t, m) for t, m in entry.get('changes', ()))
+    changes = None
+    if 'changes' in entry:
+      changes = tuple((t, m) for t, m in entry['changes'])
   except (TypeError, ValueError):
     raise ValueError(
         'changes must be pairs of a round and a noise multiplier, got'
-        f' {entry["changes"]!r}'
+        f' {messages.quoted(entry["changes"])}'
     ) from None
+  multiplier = entry.get('noise_multiplier')
   return make(
       logs=[folder / path for path in logs],
       strategy=strategy,
-      noise_multiplier=float(entry['noise_multiplier']),
+      noise_multiplier=multiplier if multiplier is None else float(multiplier),
       num_rounds=entry.get('num_rounds'),
       changes=changes,
       restarts=tuple(entry.get('restarts', ())),
@@ -93,9 +96,9 @@ def make(
     *,
     logs: list[str | os.PathLike[str]],
     strategy: str | os.PathLike[str],
-    noise_multiplier: float,
+    noise_multiplier: float | None = None,
     num_rounds: int | None = None,
-    changes: tuple[tuple[int, float], ...] = (),
+    changes: tuple[tuple[int, float], ...] | None = None,
     restarts: tuple[int, ...] = (),
     declared_min_sep: int | None = None,
     declared_max_participations: int | None = None,

@@ -142,24 +142,6 @@ def sentences(
   return result
 
 
-def publishable(statement: Mapping[str, Any]) -> dict[str, Any]:
-  """What to put in the place of what a statement says of draws.
-
-  Of draws that have to be secret nothing may be said, as a statement for
-  publication has min_sep and max_participations, which were counted from them.
-  """
-  name = part(statement)
-  if name == 'shuffled':
-    return {name: {**statement[name], 'reason': None}}
-  return {
-      'assumptions': [
-          sentence
-          for sentence in statement['assumptions']
-          if not sentence.startswith('amplified: ')
-      ]
-  }
-
-
 def _other_draws(run: runs_lib.Run) -> list[str]:
   """What the log's file says of its draws, where it is something else."""
   key = shards.SAMPLING_KEY

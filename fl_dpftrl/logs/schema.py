@@ -3,12 +3,14 @@
 One row for each device that was in the cohort of a round whose row of noise was
 consumed: `round` (int64, from 0, the row of noise), `device_id` (text or int64)
 and, optionally, `timestamp` (UTC). The file's metadata hold
-`fl_dpftrl.log_version` and `num_rounds`, the rows of noise consumed.
+`fl_dpftrl.log_version` and `num_rounds`, the rows of noise consumed, and digests
+of the rows and of the metadata.
 """
 
 import operator
 import os
 import pathlib
+import re
 from typing import Mapping, NamedTuple, Sequence
 
 import numpy as np
@@ -17,12 +19,19 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fl_dpftrl import files
+from fl_dpftrl.logs import device_ids as device_ids_lib
+from fl_dpftrl.logs import digests
+from fl_dpftrl.logs import limits
+from fl_dpftrl.logs import noise_record
 from fl_dpftrl.logs import shards
 
 LogError = shards.LogError
 VOID_KEY = shards.VOID_KEY
 
-_TIMESTAMP = pa.timestamp('us', tz='UTC')
+FORMAT = {'compression': 'zstd', 'write_page_checksum': True}
+"""How pyarrow writes the files."""
+
+_TIMESTAMP = digests.TIMESTAMP
 
 
 class Rows(NamedTuple):
@@ -76,7 +85,9 @@ def write_log(
   pairs = table.group_by(['round', 'device_id']).aggregate([])
   if pairs.num_rows != table.num_rows:
     raise ValueError('device_ids holds a device twice in a round')
-  _write(parquet_path(path), table, file_metadata(num_rounds, metadata))
+  rows = digests.Rows(timestamps=timestamps is not None)
+  rows.update(table)
+  _write(parquet_path(path), table, file_metadata(num_rounds, metadata), rows)
 
 
 class LogWriter:
@@ -107,10 +118,15 @@ class LogWriter:
         this metadata.
     """
     self.path = parquet_path(path)
-    self._metadata = file_metadata(0, metadata)
+    self._given = dict(metadata or {})
+    file_metadata(0, self._given)  # Refuses keys before there are rounds.
     self._cohorts: list[pa.Table] = []
+    self._released: int | None = None
+    self._rows = digests.Rows(timestamps=True)
     if self.path.exists():
       self._cohorts = self._read()
+      for cohort in self._cohorts:
+        self._rows.update(cohort)
 
   @property
   def num_rounds(self) -> int:
@@ -149,13 +165,72 @@ class LogWriter:
           f'device_ids holds a device twice in round {round_index}'
       )
     cohorts = [*self._cohorts, cohort]
-    table = _concatenate(cohorts)
-    _write(
-        self.path,
-        table,
-        {**self._metadata, shards.NUM_ROUNDS_KEY: str(len(cohorts))},
+    rows = self._rows.copy()
+    rows.update(cohort)
+    self._store(cohorts, rows, self._given, self._released)
+    self._cohorts, self._rows = cohorts, rows
+
+  def released(self) -> int | None:
+    """Rounds whose results may have been used; None where nobody said."""
+    return self._released
+
+  def mark_released(self, num_rounds: int) -> None:
+    """Says durably that the first num_rounds rounds' results may be used.
+
+    The mark is in the file's metadata, and so wherever the log is. Before the
+    first round there is no file, and the mark is written with that round.
+
+    Raises:
+      ValueError: for more rounds than the log has.
+      OSError: where it cannot be written; the log is then as before.
+    """
+    if not 0 <= num_rounds <= self.num_rounds:
+      raise ValueError(
+          f'num_rounds must lie in 0 to {self.num_rounds}, got {num_rounds}'
+      )
+    if num_rounds == self._released:
+      return
+    if self._cohorts:
+      self._store(self._cohorts, self._rows, self._given, num_rounds)
+    self._released = num_rounds
+
+  def change_noise(
+      self, round_index: int, *, noise_multiplier: float, clip_norm: float
+  ) -> None:
+    """Records that the noise is another from a round on, durably.
+
+    It comes before that round is computed. The log is opened again with the
+    change in its metadata, as `identity.run_metadata` gives it.
+
+    Args:
+      round_index: the aggregator state's `noise.row`: num_rounds, or one less
+        where that round's cohort is in the log already.
+      noise_multiplier, clip_norm: from that round on.
+
+    Raises:
+      ValueError: for another round or values that will not do, and where the
+        metadata lack the noise multiplier and clip norm that were before.
+      OSError: where it cannot be written; the log is then as before.
+    """
+    before = noise_record.read(self._given)
+    if None in before[:2]:
+      raise ValueError(
+          f'{self.path}: its metadata lack the noise multiplier or clip norm that'
+          ' was before; open it with those of identity.run_metadata'
+      )
+    if operator.index(round_index) not in (self.num_rounds, self.num_rounds - 1):
+      raise ValueError(
+          f'round_index must be {self.num_rounds}, or one less where that round'
+          f' was not computed yet, got {round_index}'
+      )
+    change = (round_index, noise_multiplier, clip_norm)
+    given = self._given | noise_record.metadata(
+        before.noise_multiplier,
+        clip_norm=before.clip_norm,
+        changes=(*before.changes, change),
     )
-    self._cohorts = cohorts
+    self._store(self._cohorts, self._rows, given, self._released)
+    self._given = given
 
   def cohort(self, round_index: int) -> np.ndarray:
     """The device ids of a round, as they were appended."""
@@ -171,13 +246,24 @@ class LogWriter:
         timestamps=seconds.to_numpy(),
     )
 
+  def _store(
+      self,
+      cohorts: Sequence[pa.Table],
+      rows: digests.Rows,
+      given: Mapping[str, str],
+      released: int | None,
+  ) -> None:
+    mark = {} if released is None else {shards.RELEASED_KEY: str(released)}
+    metadata = {**file_metadata(len(cohorts), given), **mark}
+    _write(self.path, _concatenate(cohorts), metadata, rows)
+
   def _read(self) -> list[pa.Table]:
     shard = shards.open_(self.path, 'timestamp')
-    own = {**self._metadata, shards.NUM_ROUNDS_KEY: str(shard.num_rounds)}
-    if shard.metadata != own:
-      raise LogError(
-          f'{self.path}: its metadata are {dict(shard.metadata)}, not {own}'
-      )
+    own = file_metadata(shard.num_rounds or 0, self._given)
+    found = dict(shard.metadata)
+    self._released = self._mark(found.pop(shards.RELEASED_KEY, None), shard)
+    if found != own:
+      raise LogError(f'{self.path}: its metadata are {found}, not {own}')
     table = pa.concat_tables(shard.tables())
     if pa.types.is_large_string(table.schema.field('device_id').type):
       ids = table.column('device_id').cast(pa.string())
@@ -195,6 +281,16 @@ class LogWriter:
       )
     ends = np.searchsorted(rounds, np.arange(shard.num_rounds + 1)).tolist()
     return [table.slice(a, b - a) for a, b in zip(ends, ends[1:])]
+
+  def _mark(self, text: str | None, shard: shards.Shard) -> int | None:
+    if text is None:
+      return None
+    if not re.fullmatch('[0-9]{1,18}', text) or int(text) > shard.num_rounds:
+      raise LogError(
+          f'{self.path}: {shards.RELEASED_KEY} is {text[:40]!r}, and the log has'
+          f' {shard.num_rounds} rounds'
+      )
+    return int(text)
 
 
 def schema(id_type: pa.DataType) -> pa.Schema:
@@ -215,8 +311,17 @@ def parquet_path(path: str | os.PathLike[str]) -> pathlib.Path:
 def file_metadata(
     num_rounds: int, more: Mapping[str, str] | None
 ) -> dict[str, str]:
-  """What a log's file says besides its rows; ValueError for keys of its own."""
-  for key in (shards.VERSION_KEY, shards.NUM_ROUNDS_KEY):
+  """What a log's file says besides its rows and digests.
+
+  Raises:
+    ValueError: for a key that the log sets, and for too many rounds.
+  """
+  if operator.index(num_rounds) > limits.ROUNDS:
+    raise ValueError(
+        f'num_rounds must be at most {limits.ROUNDS}, got {num_rounds}'
+    )
+  own = (shards.VERSION_KEY, shards.NUM_ROUNDS_KEY, shards.RELEASED_KEY)
+  for key in (*own, *digests.KEYS):
     if more and key in more:
       raise ValueError(f'metadata must not hold {key!r}, which the log sets')
   return {
@@ -274,8 +379,10 @@ def _id_column(
     raise ValueError(
         f'device_ids must be text or whole numbers, got {ids.type}'
     )
-  if ids.null_count or pc.any(pc.equal(ids.cast(pa.string()), '')).as_py():
+  if ids.null_count:
     raise ValueError('device_ids must not be empty')
+  if fault := device_ids_lib.first_fault(ids):
+    raise ValueError(f'device_ids: at {fault.index}, {fault.reason}')
   return ids
 
 
@@ -300,10 +407,16 @@ def _ids(table: pa.Table) -> np.ndarray:
 
 
 def _write(
-    path: pathlib.Path, table: pa.Table, metadata: Mapping[str, str]
+    path: pathlib.Path,
+    table: pa.Table,
+    metadata: Mapping[str, str],
+    rows: digests.Rows,
 ) -> None:
+  id_type = table.schema.field('device_id').type
+  metadata = digests.sealed(metadata, rows.stated(id_type))
   # Chunks would show in the pages of the file; equal logs have equal bytes.
   table = table.combine_chunks().replace_schema_metadata(metadata)
+  table = table.cast(digests.marked(table.schema))
   sink = pa.BufferOutputStream()
-  pq.write_table(table, sink, compression='zstd')
-  files.write_durably(path, sink.getvalue().to_pybytes())
+  pq.write_table(table, sink, **FORMAT)
+  files.write_durably(path, sink.getvalue().to_pybytes(), private=True)

@@ -20,7 +20,8 @@ class Setting:
     zeroing_norm: L∞ norm above which an update is dropped.
     report_goal: devices a round needs, the divisor of the sum.
     population: devices that could take part.
-    void_reason: why the run guarantees nothing, where it does not.
+    void_reason: why the run guarantees nothing, where it does not; published,
+      too.
     hypothetical: report_goal, population, noise_multiplier, sensitivity, rho,
       epsilon and delta of a larger deployment that was not run.
     clipped_count: updates that were clipped, over all rounds.
@@ -50,17 +51,26 @@ class Setting:
   notes: tuple[str, ...] = ()
 
   def publishable(self) -> 'Setting':
-    """Without counts of devices and of their updates."""
+    """What may be published: nothing that was counted, named or located.
+
+    Names of runs and files can tell of people and machines, and burnt rounds of
+    what happened in single ones.
+    """
     hypothetical = self.hypothetical and {
         name: value
         for name, value in self.hypothetical.items()
         if name != 'population'
     }
-    return dataclasses.replace(
-        self,
-        population=None,
+    return Setting(
+        run='',
+        command='',
+        noise_multiplier=self.noise_multiplier,
+        dataset=self.dataset,
+        unit=self.unit,
+        clip_norm=self.clip_norm,
+        zeroing_norm=self.zeroing_norm,
+        report_goal=self.report_goal,
+        void_reason=self.void_reason,
         hypothetical=hypothetical,
-        clipped_count=None,
-        zeroed_count=None,
-        rejected_count=None,
+        notes=self.notes,
     )

@@ -3,31 +3,40 @@
 Rows are numbered from 1 in messages, the header of a CSV file not counted.
 """
 
-import contextlib
 import dataclasses
 import glob
-import hashlib
 import os
 import pathlib
 from typing import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from fl_dpftrl import messages
 from fl_dpftrl.logs import formats
+from fl_dpftrl.logs import limits
+from fl_dpftrl.logs import reader as reader_lib
+from fl_dpftrl.logs import refusals
 
-LogError = formats.LogError
+LogError = refusals.LogError
 
 LOG_VERSION = 1
 VERSION_KEY = 'fl_dpftrl.log_version'
 NUM_ROUNDS_KEY = 'num_rounds'
 # Why the run that wrote the log gives no guarantee, where it gives none.
 VOID_KEY = 'fl_dpftrl.void_reason'
+# Of the first round, and from where on they were others: JSON, a list of [round,
+# noise multiplier, clip norm].
 NOISE_MULTIPLIER_KEY = 'fl_dpftrl.noise_multiplier'
+CLIP_NORM_KEY = 'fl_dpftrl.clip_norm'
+NOISE_CHANGES_KEY = 'fl_dpftrl.noise_changes'
 STRATEGY_KEY = 'fl_dpftrl.strategy_sha256'
+# Rounds whose results may have been used; for who goes on with the run.
+RELEASED_KEY = 'fl_dpftrl.rounds_released'
 SAMPLING_KEY = 'fl_dpftrl.sampling'
 _OWN_PREFIX = 'fl_dpftrl.'
 _SUFFIXES = ', '.join(formats.READERS)
+# Files of a log whose descriptors are kept; a process may have about 1000.
+_HELD = 256
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -36,16 +45,22 @@ class Shard:
 
   Attributes:
     path: as it was given or found.
-    metadata: the file's own keys and values; none for CSV and JSON lines.
+    metadata: the file's own keys and values, without digests; none for CSV and
+      JSON lines.
     num_rounds: rows of noise consumed, where the file says.
     id_type: of `device_id`: large_string or int64.
+    digest: tells its rows from others, where its writer gave one.
   """
 
   path: str
   metadata: Mapping[str, str]
   num_rounds: int | None
   id_type: pa.DataType
-  _tables: Callable[[], Iterator[pa.Table]] = dataclasses.field(repr=False)
+  digest: str | None
+  _tables: Callable[[int | None], Iterator[pa.Table]] = dataclasses.field(
+      repr=False
+  )
+  _sha256: Callable[[], str] = dataclasses.field(repr=False)
 
   def tables(self, num_rounds: int | None = None) -> Iterator[pa.Table]:
     """Its rows in order, some at a time, checked.
@@ -53,28 +68,17 @@ class Shard:
     Args:
       num_rounds: rounds have to be below it; None for any.
 
-    Yields:
+    Returns:
       Tables of `round` int64 and `device_id` of id_type, without nulls, and the
-      further columns that the shard was opened with.
-
-    Raises:
-      LogError: where it cannot be read, or a row has no round of at least 0 or
-        no device id.
+      further columns that the shard was opened with. They raise LogError where
+      the file cannot be read, a row has no round of at least 0, or a device id
+      breaks the rule for them.
     """
-    first_row = 1
-    with _explained(self.path):
-      for table in self._tables():
-        _check_rows(self.path, table, num_rounds, first_row)
-        first_row += table.num_rows
-        yield table
+    return self._tables(num_rounds)
 
   def sha256(self) -> str:
-    """Of the file's bytes, in hexadecimal."""
-    digest = hashlib.sha256()
-    with _explained(self.path), open(self.path, 'rb') as file:
-      while block := file.read(1 << 20):
-        digest.update(block)
-    return digest.hexdigest()
+    """Returns the digest of the file's bytes, in hexadecimal."""
+    return self._sha256()
 
   @property
   def claims(self) -> dict[str, str]:
@@ -83,6 +87,7 @@ class Shard:
         key: value
         for key, value in self.metadata.items()
         if key == NUM_ROUNDS_KEY or key.startswith(_OWN_PREFIX)
+        if key != RELEASED_KEY
     }
 
 
@@ -119,7 +124,7 @@ def _in_folder(folder: str) -> list[str]:
     path = pathlib.Path(folder, name)
     if path.suffix not in formats.READERS or not path.is_file():
       raise LogError(
-          f'{folder}: holds {name!r}, which is no {_SUFFIXES} file; name the'
+          f'{folder}: holds {messages.quoted(name)}, which is no {_SUFFIXES} file; name the'
           " log's own files, or a folder of nothing else"
       )
   return [os.path.join(folder, name) for name in names]
@@ -135,58 +140,77 @@ def open_(path: str | os.PathLike[str], *extra_columns: str) -> Shard:
   Raises:
     LogError: where it cannot be read, or is of another version.
   """
-  path = os.fspath(path)
-  reader = formats.READERS.get(pathlib.Path(path).suffix)
-  if reader is None:
+  return open_all([path], *extra_columns)[0]
+
+
+def open_all(
+    paths: Sequence[str | os.PathLike[str]], *extra_columns: str
+) -> tuple[Shard, ...]:
+  """Opens files, which one process then reads; as `open_` of each."""
+  reader = reader_lib.Reader()
+  return tuple(
+      _open(os.fspath(path), extra_columns, reader, held=index < _HELD)
+      for index, path in enumerate(paths)
+  )
+
+
+def _open(
+    path: str,
+    extra_columns: Sequence[str],
+    reader: reader_lib.Reader,
+    *,
+    held: bool,
+) -> Shard:
+  if pathlib.Path(path).suffix not in formats.READERS:
     raise LogError(f'{path}: ends in none of {_SUFFIXES}')
-  with _explained(path):
-    metadata, id_type, tables = reader(path, extra_columns)
-  return Shard(path, metadata, _num_rounds(path, metadata), id_type, tables)
+  source = reader_lib.Source(path, held=held)
+  metadata, digest, schema = reader.open(source, extra_columns)
+  return Shard(
+      path,
+      metadata,
+      _num_rounds(path, metadata),
+      schema.field('device_id').type,
+      digest,
+      lambda num_rounds: reader.tables(source, extra_columns, num_rounds),
+      source.sha256,
+  )
 
 
-@contextlib.contextmanager
-def _explained(path: str) -> Iterator[None]:
-  try:
-    yield
-  except (pa.ArrowException, OSError) as e:
-    reason = ' '.join(str(e).split())
-    raise LogError(f'{path}: cannot be read, {reason}') from e
+def in_memory(table: pa.Table, num_rounds: int) -> Shard:
+  """A shard of a table, with columns as those of files.
+
+  Args:
+    table: of `round`, int64, and `device_id`, large_string or int64.
+    num_rounds: rows of noise consumed.
+  """
+  path = 'log'
+
+  def tables(beyond: int | None) -> Iterator[pa.Table]:
+    refusals.check_rows(path, table, beyond, 1)
+    yield table
+
+  def no_file() -> str:
+    raise ValueError('a log in memory has no file')
+
+  id_type = table.schema.field('device_id').type
+  return Shard(path, {}, num_rounds, id_type, None, tables, no_file)
 
 
 def _num_rounds(path: str, metadata: Mapping[str, str]) -> int | None:
   version = metadata.get(VERSION_KEY, str(LOG_VERSION))
   if version != str(LOG_VERSION):
     raise LogError(
-        f'{path}: {VERSION_KEY} is {version!r}, known is {LOG_VERSION}'
+        f'{path}: {VERSION_KEY} is {messages.quoted(version)}, known is'
+        f' {LOG_VERSION}'
     )
   text = metadata.get(NUM_ROUNDS_KEY)
   if text is None:
     return None
-  if not (text.isascii() and text.isdigit() and int(text) >= 1):
+  # Counted before it is read: Python refuses to read the longest.
+  short = text.isascii() and text.isdigit() and len(text) <= 18
+  if not (short and 1 <= int(text) <= limits.ROUNDS):
     raise LogError(
-        f'{path}: {NUM_ROUNDS_KEY} must be a whole number of at least 1, got'
-        f' {text!r}'
+        f'{path}: {NUM_ROUNDS_KEY} must be a whole number from 1 to'
+        f' {limits.ROUNDS}, got {messages.quoted(text)}'
     )
   return int(text)
-
-
-def _check_rows(
-    path: str, table: pa.Table, num_rounds: int | None, first_row: int
-) -> None:
-  rounds, ids = table.column('round'), table.column('device_id')
-  refuse = lambda wrong, message: formats.refuse_first(
-      path, table, wrong, message, first_row
-  )
-  for name, column in (('round', rounds), ('device_id', ids)):
-    if column.null_count:
-      refuse(pc.is_null(column), f'has no {name}')
-  bounds = pc.min_max(rounds).as_py()
-  if table.num_rows and bounds['min'] < 0:
-    refuse(pc.less(rounds, 0), 'round must be at least 0, got {round}')
-  if num_rounds is not None and table.num_rows and bounds['max'] >= num_rounds:
-    refuse(
-        pc.greater_equal(rounds, num_rounds),
-        f'round {{round}} is beyond the {num_rounds} rounds of the log',
-    )
-  if pa.types.is_large_string(ids.type):
-    refuse(pc.equal(ids, ''), 'device_id is empty')

@@ -55,7 +55,9 @@ def count(
   noises = [run.noise for run in runs]
   firsts = (0, *exposure_lib.ends(noises).tolist())
   pieces = [
-      (pickle.dumps((shard.path, first, run.log.num_rounds)),)
+      (pickle.dumps((
+          shard.path, first, run.log.num_rounds, shard.metadata, shard.digest
+      )),)
       for first, run in zip(firsts, runs)
       for shard in run.log.shards
   ]
@@ -99,8 +101,13 @@ def _read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
   """Rows of the files whose paths come in."""
   for batch in batches:
     for piece in batch.column(0).to_pylist():
-      path, first, num_rounds = pickle.loads(piece)
-      for table in shards_lib.open_(path).tables(num_rounds):
+      path, first, num_rounds, *known = pickle.loads(piece)
+      shard = shards_lib.open_(path)
+      if [shard.metadata, shard.digest] != known:
+        raise log_lib.LogError(
+            f'{path}: is another file than when it was opened; replay it again'
+        )
+      for table in shard.tables(num_rounds):
         table = embedded.numbered(table, first)
         if not pa.types.is_integer(table.schema.field('device_id').type):
           ids = table.column('device_id').cast(pa.string())

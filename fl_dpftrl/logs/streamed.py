@@ -1,7 +1,10 @@
 """A log of any length, written as it comes."""
 
+import base64
 import contextlib
+import hashlib
 import os
+import pathlib
 from typing import Callable, Iterator, Mapping
 
 import numpy as np
@@ -9,9 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fl_dpftrl import files
+from fl_dpftrl.logs import digests
 from fl_dpftrl.logs import schema as schema_lib
 
 _ROWS = 1 << 20
+# What stands in the place of a digest, of its length, until all rows are written.
+_PLACES = {key: hashlib.sha256(key.encode()).hexdigest() for key in digests.KEYS}
 
 Append = Callable[[int, np.ndarray, int], None]
 
@@ -42,14 +48,16 @@ def writer(
     OSError: where it cannot be written.
   """
   path = schema_lib.parquet_path(path)
-  columns = schema_lib.schema(pa.int64()).with_metadata(
-      schema_lib.file_metadata(num_rounds, metadata)
+  metadata = schema_lib.file_metadata(num_rounds, metadata)
+  digested = digests.Rows(timestamps=True)
+  columns = digests.marked(schema_lib.schema(pa.int64())).with_metadata(
+      {**metadata, **_PLACES}
   )
   pending: list[tuple[np.ndarray, ...]] = []
   done = rows = 0
 
-  with files.replacing(path) as temporary:
-    with pq.ParquetWriter(temporary, columns, compression='zstd') as file:
+  with files.replacing(path, private=True) as temporary:
+    with pq.ParquetWriter(temporary, columns, **schema_lib.FORMAT) as file:
 
       def flush() -> None:
         nonlocal rows
@@ -58,7 +66,9 @@ def writer(
               [np.concatenate(parts) for parts in zip(*pending)],
               names=['round', 'device_id', 'timestamp'],
           )
-          file.write_table(table.cast(columns))
+          table = table.cast(columns)
+          digested.update(table)
+          file.write_table(table)
         pending.clear()
         rows = 0
 
@@ -80,3 +90,39 @@ def writer(
       flush()
     if done != num_rounds:
       raise ValueError(f'num_rounds is {num_rounds}, but {done} were written')
+    _fill(temporary, digests.sealed(metadata, digested.stated(pa.int64())))
+
+
+def _fill(path: pathlib.Path, metadata: Mapping[str, str]) -> None:
+  """Puts digests, which are known at the end only, in their places.
+
+  They are in the footer, whose length is before the last four bytes.
+
+  Raises:
+    ValueError: where the file has no such places.
+  """
+  schema = pq.read_metadata(path).metadata[b'ARROW:schema']
+  with open(path, 'r+b') as file:
+    file.seek(-8, os.SEEK_END)
+    length = int.from_bytes(file.read(4), 'little')
+    start = file.seek(-8 - length, os.SEEK_END)
+    footer = file.read(length)
+    file.seek(start)
+    file.write(_filled(footer, schema, metadata))
+
+
+def _filled(
+    footer: bytes, schema: bytes, metadata: Mapping[str, str]
+) -> bytes:
+  """A footer with digests in their places, and in those of the schema in it.
+
+  The schema of Arrow has the same metadata again, in base64.
+  """
+  decoded = base64.b64decode(schema)
+  for key, place in _PLACES.items():
+    old, new = place.encode(), metadata[key].encode()
+    if (footer.count(old), decoded.count(old)) != (1, 1):
+      raise ValueError(f'the footer must have one place for {key}')
+    footer = footer.replace(old, new)
+    decoded = decoded.replace(old, new)
+  return footer.replace(schema, base64.b64encode(decoded))

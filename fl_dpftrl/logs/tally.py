@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fl_dpftrl import messages
 from fl_dpftrl.logs import counts as counts_lib
 from fl_dpftrl.logs import exposure as exposure_lib
 
@@ -53,7 +54,9 @@ class DeviceTwice(ValueError):
   """A device that is twice in a round of one of the logs."""
 
   def __init__(self, device_id: str | int, log_index: int, round_index: int):
-    super().__init__(f'device {device_id!r} is twice in round {round_index}')
+    super().__init__(
+        f'device {messages.quoted(device_id)} is twice in round {round_index}'
+    )
     self.device_id = device_id
     self.log_index = log_index
     self.round_index = round_index
@@ -169,7 +172,8 @@ def count(
     OutOfOrder: where the tables are not as said.
   """
   count_part = lambda table: _count(table, exposure, num_exposed)
-  parts = _in_threads(count_part, _whole_devices(tables), threads)
+  tables = _whole_devices(_checked(tables, exposure))
+  parts = _in_threads(count_part, tables, threads)
   add = lambda a, b: a.plus(b, num_exposed)
   return functools.reduce(add, parts, empty(len(exposure.ends)))
 
@@ -191,14 +195,9 @@ def _in_threads(
 
 
 def _whole_devices(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-  """The same rows, cut where a device ends; OutOfOrder where one comes again."""
+  """The same rows, cut where a device ends."""
   kept: list[pa.Table] = []
-  before = None
   for table in tables:
-    if not table.num_rows:
-      continue
-    _check_order(table, before)
-    before = table.slice(table.num_rows - 1)
     starts = np.flatnonzero(_changes(table.column('device_id')))
     if starts.size:
       cut = int(starts[-1]) + 1
@@ -213,20 +212,45 @@ def _whole_devices(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
     yield pa.concat_tables(kept)
 
 
-def _check_order(table: pa.Table, before: pa.Table | None) -> None:
-  """Raises OutOfOrder unless the rows ascend, also from the last one before.
+def _checked(
+    tables: Iterable[pa.Table], exposure: exposure_lib.Exposure
+) -> Iterator[pa.Table]:
+  """The tables that have rows, once it is known that these ascend.
 
-  Separations of a device that came in two parts would go unseen.
+  Separations of a device that came in two parts would go unseen. And a device
+  that is twice in a round could be there a million times, which nothing that
+  works on the rounds of a device would end with.
+
+  Raises:
+    OutOfOrder: where a row comes before one that is above it.
+    DeviceTwice: where two rows are the same.
   """
-  if before is not None:
-    table = pa.concat_tables([before, table])
+  before = None
+  for table in tables:
+    if not table.num_rows:
+      continue
+    _check_order(
+        table if before is None else pa.concat_tables([before, table]), exposure
+    )
+    before = table.slice(table.num_rows - 1)
+    yield table
+
+
+def _check_order(table: pa.Table, exposure: exposure_lib.Exposure) -> None:
   ids = table.column('device_id').combine_chunks()
   ids = ids.chunk(0) if isinstance(ids, pa.ChunkedArray) else ids
   falls = pc.greater(ids.slice(0, len(ids) - 1), ids.slice(1))
   rounds = table.column('round').to_numpy()
-  back = ~_changes(table.column('device_id')) & (np.diff(rounds) < 0)
-  if pc.any(falls).as_py() or back.any():
+  apart = np.diff(rounds)
+  same = ~_changes(table.column('device_id'))
+  if pc.any(falls).as_py() or (same & (apart < 0)).any():
     raise OutOfOrder()
+  twice = same & (apart == 0)
+  if twice.any():
+    row = int(twice.argmax())
+    log_index = int(np.searchsorted(exposure.ends, rounds[row], side='right'))
+    first = int(exposure.ends[log_index - 1]) if log_index else 0
+    raise DeviceTwice(ids[row].as_py(), log_index, int(rounds[row]) - first)
 
 
 def _changes(ids: pa.ChunkedArray) -> np.ndarray:
@@ -263,7 +287,6 @@ def _count(
     rows = np.flatnonzero(logs == index)
     tallies.append(
         _count_log(
-            index,
             rounds[rows] - first,
             owners[rows],
             lambda row, rows=rows: ids[int(rows[row])].as_py(),
@@ -292,7 +315,6 @@ def _largest(values: np.ndarray, most: int) -> np.ndarray:
 
 
 def _count_log(
-    index: int,
     rounds: np.ndarray,
     owners: np.ndarray,
     device_id: Callable[[int], str | int],
@@ -310,8 +332,6 @@ def _count_log(
     witness = Witness(
         device_id(row), int(rounds[row]), int(rounds[row + 1])
     )
-    if not apart[row]:
-      raise DeviceTwice(witness.device_id, index, witness.first_round)
   starts = np.append(0, np.flatnonzero(new) + 1)
   return LogTally(
       Counts.of(rounds),

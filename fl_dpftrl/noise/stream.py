@@ -5,10 +5,10 @@ from typing import Any, Callable, NamedTuple
 
 import tensorflow as tf
 
+from fl_dpftrl.families import base as strategies
 from fl_dpftrl.noise import base
 from fl_dpftrl.noise import randomness
 from fl_dpftrl.noise import recurrences
-from fl_dpftrl.strategies import base as strategies
 
 # (seed, r, specs) → row r of Z with standard deviation 1, a tensor a spec.
 Draw = Callable[[tf.Tensor, tf.Tensor, list[tf.TensorSpec]], list[tf.Tensor]]
@@ -22,13 +22,16 @@ class StreamState(NamedTuple):
     row: t, the row that comes next (scalar, int64).
     row_stddev: standard deviation of each coordinate of the row that came last
       (scalar, float32); 0 before the first.
-    buffers: what the strategy's recurrence carries from row to row.
+    buffers: what the strategy's recurrence carries from row to row, for Z of
+      standard deviation 1.
+    parameters: what the rows are added for, where an aggregator keeps that.
   """
 
   seed: tf.Tensor
   row: tf.Tensor
   row_stddev: tf.Tensor
   buffers: Any
+  parameters: Any = ()
 
 
 def check_template(template: Any) -> list[tf.TensorSpec]:
@@ -64,7 +67,8 @@ def make_stream(
   Args:
     strategy: of a family that has a recurrence.
     template: nested structure of tf.TensorSpec, float32, of known shapes.
-    stddev: standard deviation of each entry of Z.
+    stddev: standard deviation of each entry of Z; a state may be continued by a
+      stream of another one, whose rows are multiples of what they would be.
     noise_seed: None takes a fresh secret seed from the operating system each
       time that `init` runs. A number gives the same noise always, for tests: it
       protects nobody.
@@ -106,10 +110,12 @@ def make_stream(
 
   def next_fn(state):
     state = tf.nest.map_structure(tf.convert_to_tensor, state)
-    z = lambda row: [stddev * part for part in draw(state.seed, row, specs)]
+    z = lambda row: draw(state.seed, row, specs)
     row, norm, buffers = recurrence.next(z, state.row, state.buffers)
-    return tf.nest.pack_sequence_as(template, row), StreamState(
-        seed=state.seed,
+    # The finished row is multiplied, not Z: buffers know no standard deviation,
+    # so a stream of another one continues them as if it had always been that.
+    row = tf.nest.pack_sequence_as(template, [stddev * part for part in row])
+    return row, state._replace(
         row=state.row + 1,
         row_stddev=tf.cast(stddev * norm, tf.float32),
         buffers=buffers,

@@ -14,10 +14,10 @@ import numpy as np
 
 from fl_dpftrl import participation
 from fl_dpftrl import workloads
+from fl_dpftrl.families import banded
 from fl_dpftrl.optimization import banded_loss
 from fl_dpftrl.optimization import banded_start
 from fl_dpftrl.optimization import solver
-from fl_dpftrl.strategies import banded
 
 _FEWEST_ROUNDS, _FEWEST_BANDS = 128, 8  # of what begins with a smaller one
 _MEMORY = 10  # pairs of steps and gradients that the search goes by

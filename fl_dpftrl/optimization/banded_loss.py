@@ -11,8 +11,7 @@ import numpy as np
 import scipy.linalg
 
 from fl_dpftrl import workloads
-from fl_dpftrl.error import banded as errors
-from fl_dpftrl.strategies import banded_inverse
+from fl_dpftrl.families import bands
 
 _STIFFEST = 30.0  # relative to the mean
 
@@ -79,15 +78,15 @@ def sgd_errors(
     workload: workloads.Workload, num_rounds: int
 ) -> SquaredErrors:
   """Squared errors in O(n·bands²) time."""
-  right = errors.inverse_bands(workload, num_rounds)
+  right = bands.inverse_bands(workload, num_rounds)
 
   def squared_errors(coefficients):
-    product = errors.multiply(coefficients, right)
-    steps = list(banded_inverse.blocks(product))
+    product = bands.multiply(coefficients, right)
+    steps = list(bands.blocks(product))
 
     def pull_back(weights):
-      gradient = banded_inverse.gradient(steps, weights, product.shape[1])
-      return errors.multiply_gradient(gradient, right)
+      gradient = bands.gradient(steps, weights, product.shape[1])
+      return bands.multiply_gradient(gradient, right)
 
     return np.concatenate([step.squares for step in steps]), pull_back
 

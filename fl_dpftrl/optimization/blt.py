@@ -11,11 +11,11 @@ import numpy as np
 
 from fl_dpftrl import participation
 from fl_dpftrl import workloads
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import interlaced
 from fl_dpftrl.optimization import blt_loss
 from fl_dpftrl.optimization import blt_search
 from fl_dpftrl.optimization import solver
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import interlaced
 
 MAX_BUFFERS = blt_search.MAX_BUFFERS
 

@@ -6,10 +6,9 @@ import numpy as np
 
 from fl_dpftrl import participation
 from fl_dpftrl import workloads
-from fl_dpftrl.error import blt_schedule
-from fl_dpftrl.error import blt_sums
-from fl_dpftrl.sensitivity import blt as blt_sensitivity
-from fl_dpftrl.strategies import interlaced
+from fl_dpftrl.families import blt_schedule
+from fl_dpftrl.families import blt_sums
+from fl_dpftrl.families import interlaced
 
 _LOGIT_BOUND = 33.0  # gaps stay above e^−33, which can be told from 0 in 1 − θ
 
@@ -43,7 +42,7 @@ class LogLoss:
         error, where a learning-rate schedule leaves no better way.
     """
     self._sensitivities = [
-        blt_sensitivity.SquaredSensitivity(schema) for schema in schemas
+        blt_sums.SquaredSensitivity(schema) for schema in schemas
     ]
     self._rounds = [schema.num_rounds for schema in schemas]
     self._errors = {

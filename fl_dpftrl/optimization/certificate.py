@@ -9,8 +9,8 @@ from fl_dpftrl import error as error_lib
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl import workloads
+from fl_dpftrl.families import base
 from fl_dpftrl.optimization import factorization
-from fl_dpftrl.strategies import base
 
 MAX_ROUNDS = 4096  # beyond, matrices of this size take minutes
 _MOST_STEPS = 25

@@ -2,8 +2,8 @@
 
 from fl_dpftrl import participation
 from fl_dpftrl import workloads
+from fl_dpftrl.families import dense
 from fl_dpftrl.optimization import factorization
-from fl_dpftrl.strategies import dense
 
 OBJECTIVES = ('rms', 'max')
 
@@ -49,6 +49,7 @@ def solve(
     progress: factorization.Progress | None = None,
 ) -> factorization.Solution:
   """`optimize`, with the loss and the bound that proves it."""
+  workloads.check_dense(schema.num_rounds)
   once = participation.MinSep(
       num_rounds=schema.num_rounds, max_participations=1
   )

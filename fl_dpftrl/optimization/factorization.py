@@ -31,7 +31,7 @@ import numpy as np
 import scipy.linalg
 
 from fl_dpftrl import participation
-from fl_dpftrl.strategies import dense
+from fl_dpftrl.families import dense
 
 Progress = Callable[[int, float], None]
 

@@ -4,8 +4,8 @@ import numpy as np
 import scipy.linalg
 
 from fl_dpftrl import workloads
-from fl_dpftrl.strategies import base
-from fl_dpftrl.strategies import low_rank
+from fl_dpftrl.families import base
+from fl_dpftrl.families import low_rank
 
 _MOST_ROUNDS_OF_FITTING = 100
 _ENOUGH = 1e-3  # relative decrease of the residual below which fitting ends

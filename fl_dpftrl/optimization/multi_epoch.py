@@ -2,9 +2,9 @@
 
 from fl_dpftrl import participation
 from fl_dpftrl import workloads
+from fl_dpftrl.families import dense
 from fl_dpftrl.optimization import dense as dense_lib
 from fl_dpftrl.optimization import factorization
-from fl_dpftrl.strategies import dense
 
 
 def optimize(
@@ -54,6 +54,7 @@ def solve(
     progress: factorization.Progress | None = None,
 ) -> factorization.Solution:
   """`optimize`, with the loss and the bound that proves it."""
+  workloads.check_dense(schema.num_rounds)
   groups = factorization.chains(schema)
   alike = equal_norms or groups.reach < groups.rounds.shape[1]
   return dense_lib.solve_groups(

@@ -3,6 +3,10 @@
 import dataclasses
 from typing import Callable
 
+from fl_dpftrl.families import base
+from fl_dpftrl.families import identity
+from fl_dpftrl.families import tree_full
+from fl_dpftrl.families import tree_online
 from fl_dpftrl.optimization import banded
 from fl_dpftrl.optimization import blt
 from fl_dpftrl.optimization import certificate
@@ -10,10 +14,6 @@ from fl_dpftrl.optimization import dense
 from fl_dpftrl.optimization import multi_epoch
 from fl_dpftrl.optimization import toeplitz
 from fl_dpftrl.optimization import toeplitz_range
-from fl_dpftrl.strategies import base
-from fl_dpftrl.strategies import identity
-from fl_dpftrl.strategies import tree
-from fl_dpftrl.strategies import tree_full
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ def _only(strategy: base.Strategy) -> Optimizer:
 
 OPTIMIZERS: dict[str, Optimizer] = {
     'identity': _only(identity.Identity()),
-    'tree_online': _only(tree.TreeOnline()),
+    'tree_online': _only(tree_online.TreeOnline()),
     'tree_full': Optimizer(
         lambda schema, **kwargs: tree_full.TreeFull(schema.num_rounds)
     ),

@@ -17,11 +17,11 @@ from fl_dpftrl import error
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity
 from fl_dpftrl import workloads
-from fl_dpftrl.error import toeplitz as errors
+from fl_dpftrl.families import banded_toeplitz
+from fl_dpftrl.families import toeplitz_rows
 from fl_dpftrl.optimization import monotone
 from fl_dpftrl.optimization import solver
 from fl_dpftrl.optimization import toeplitz_loss
-from fl_dpftrl.strategies import toeplitz
 
 MOST_DEFAULT_BANDS = 1024  # where no two columns of a pattern meet
 MOST_MEETING_BANDS = 4096  # by default where they do
@@ -49,7 +49,7 @@ class Problem(NamedTuple):
   objective: str
   workload: workloads.Workload
 
-  def loss(self, strategy: toeplitz.BandedToeplitz) -> float:
+  def loss(self, strategy: banded_toeplitz.BandedToeplitz) -> float:
     """Sensitivity times error."""
     result = error.error(strategy, self.schema.num_rounds, self.workload)
     value = sensitivity.sensitivity(strategy, self.schema).value
@@ -78,7 +78,7 @@ def optimize(
     num_bands: int | None = None,
     workload: workloads.Workload = workloads.Workload(),
     progress: solver.Progress | None = None,
-) -> toeplitz.BandedToeplitz:
+) -> banded_toeplitz.BandedToeplitz:
   """The banded Toeplitz strategy of least loss that was found.
 
   With at most min_sep bands, or where k is 1, its columns are normalised for n
@@ -111,7 +111,7 @@ def optimize(
   return best
 
 
-def without_zeros(strategy: toeplitz.BandedToeplitz) -> toeplitz.BandedToeplitz:
+def without_zeros(strategy: banded_toeplitz.BandedToeplitz) -> banded_toeplitz.BandedToeplitz:
   """The same C in fewer rows of noise, where the last coefficients are 0."""
   return dataclasses.replace(
       strategy, coefficients=np.trim_zeros(strategy.coefficients, 'b')
@@ -120,7 +120,7 @@ def without_zeros(strategy: toeplitz.BandedToeplitz) -> toeplitz.BandedToeplitz:
 
 def _optimize(
     problem: Problem, num_bands: int, report: solver.Progress
-) -> toeplitz.BandedToeplitz:
+) -> banded_toeplitz.BandedToeplitz:
   start, schema = _shifted_harmonic(problem, num_bands), problem.schema
   if num_bands > schema.min_sep and schema.participations > 1:
     search = lambda start, log_square: monotone.minimize(
@@ -187,7 +187,7 @@ def _search(
     start: np.ndarray,
     normalized: bool,
     search: Search,
-) -> toeplitz.BandedToeplitz:
+) -> banded_toeplitz.BandedToeplitz:
   """A search for each stage of the objective, over as many terms as it takes."""
   schema = problem.schema
   sensitivity_square = toeplitz_loss.sensitivity(schema)
@@ -227,7 +227,7 @@ def _search(
             ),
         ).point,
     )
-  return toeplitz.BandedToeplitz(
+  return banded_toeplitz.BandedToeplitz(
       start / start[0], schema.num_rounds if normalized else None
   )
 
@@ -251,7 +251,7 @@ def settle(
   """
 
   def terms(coefficients):
-    return errors.decoder_column(coefficients, num_rounds, workload)[0].size
+    return toeplitz_rows.decoder_column(coefficients, num_rounds, workload)[0].size
 
   num_terms = min(
       terms(start), max(_FIRST_TERMS, _FIRST_PERIODS * start.size)
@@ -265,11 +265,11 @@ def settle(
 
 
 def _normalized(
-    problem: Problem, strategy: toeplitz.BandedToeplitz, search: Search
-) -> toeplitz.BandedToeplitz:
+    problem: Problem, strategy: banded_toeplitz.BandedToeplitz, search: Search
+) -> banded_toeplitz.BandedToeplitz:
   """The best with columns normalised for n, if that is worth its price."""
   num_rounds, before = problem.schema.num_rounds, problem.loss(strategy)
-  other = toeplitz.BandedToeplitz(strategy.coefficients, num_rounds)
+  other = banded_toeplitz.BandedToeplitz(strategy.coefficients, num_rounds)
   if problem.loss(other) > (1.0 - _PROMISING) * before:
     return strategy
   late = strategy.num_bands if problem.workload.is_toeplitz else num_rounds
@@ -288,7 +288,7 @@ def one_parameter(
     num_bands: int | None = None,
     workload: workloads.Workload = workloads.Workload(),
     progress: solver.Progress | None = None,
-) -> toeplitz.BandedToeplitz:
+) -> banded_toeplitz.BandedToeplitz:
   """The best of the family cₜ = 1 / (t + 1) + c, found without a gradient.
 
   Arguments and errors as of `optimize`; num_bands None for the first of
@@ -301,7 +301,7 @@ def one_parameter(
   check(problem, num_bands)
   num_bands = default_bands(schema)[0] if num_bands is None else num_bands
   coefficients = _shifted_harmonic(problem, num_bands)
-  strategy = toeplitz.BandedToeplitz(coefficients / coefficients[0])
+  strategy = banded_toeplitz.BandedToeplitz(coefficients / coefficients[0])
   if progress is not None:
     progress(1, problem.loss(strategy))
   return strategy
@@ -349,7 +349,7 @@ def square_root(
     num_bands: int | None = None,
     workload: workloads.Workload = workloads.Workload(),
     progress: solver.Progress | None = None,
-) -> toeplitz.BandedToeplitz:
+) -> banded_toeplitz.BandedToeplitz:
   """The first coefficients of the square root of prefix sums: (1 − z)^(−½).
 
   Args:
@@ -375,6 +375,6 @@ def square_root(
     )
   check(Problem(schema, objective, workload), num_bands)
   num_bands = num_rounds if num_bands is None else num_bands
-  return toeplitz.BandedToeplitz(
+  return banded_toeplitz.BandedToeplitz(
       np.cumprod(np.append(1.0, 1.0 - 0.5 / np.arange(1.0, num_bands)))
   )

@@ -13,10 +13,10 @@ from scipy import signal
 
 from fl_dpftrl import participation
 from fl_dpftrl import workloads
-from fl_dpftrl.error import toeplitz as errors
+from fl_dpftrl.families import banded_toeplitz
+from fl_dpftrl.families import power_series
+from fl_dpftrl.families import toeplitz_rows
 from fl_dpftrl.sensitivity import toeplitz as sensitivities
-from fl_dpftrl.strategies import power_series
-from fl_dpftrl.strategies import toeplitz
 
 # ln of a square, and its gradient.
 LogSquare = Callable[[np.ndarray], tuple[float, np.ndarray]]
@@ -100,7 +100,7 @@ def rows_error(
   """
 
   def log_square(coefficients):
-    strategy = toeplitz.BandedToeplitz(
+    strategy = banded_toeplitz.BandedToeplitz(
         coefficients, num_rounds if normalized else None
     )
     response = np.zeros(num_rounds)
@@ -109,7 +109,9 @@ def rows_error(
     # Far from overflow, also when squared, summed, or filtered once more.
     if not np.abs(response).max() < 1e100:
       return math.inf, coefficients
-    late = errors.late_rows(strategy, num_rounds, workload, response)
+    late = toeplitz_rows.late_rows(
+        strategy.columns(num_rounds), num_rounds, workload, response
+    )
     early = num_rounds - late.scales.size
     squares = late.base**2 * np.cumsum(np.square(response[:early]))
     if late.scales.size:
@@ -126,8 +128,8 @@ def rows_error(
 
 
 def _of_rows(
-    strategy: toeplitz.BandedToeplitz,
-    late: errors.LateRows,
+    strategy: banded_toeplitz.BandedToeplitz,
+    late: toeplitz_rows.LateRows,
     of_squares: np.ndarray,
 ) -> np.ndarray:
   """The gradient in c, given that in the squared norm of every row of B."""
@@ -172,7 +174,7 @@ def _add_along_lags(
 
 
 def _of_norms(
-    strategy: toeplitz.BandedToeplitz, of_scales: np.ndarray, of_common: float
+    strategy: banded_toeplitz.BandedToeplitz, of_scales: np.ndarray, of_common: float
 ) -> np.ndarray:
   """The gradient in c by way of the norms of late columns and of all others."""
   bands = strategy.num_bands

@@ -12,11 +12,11 @@ import numpy as np
 
 from fl_dpftrl import participation
 from fl_dpftrl import workloads
+from fl_dpftrl.families import banded_toeplitz
 from fl_dpftrl.optimization import monotone
 from fl_dpftrl.optimization import solver
 from fl_dpftrl.optimization import toeplitz as optimization
 from fl_dpftrl.optimization import toeplitz_loss
-from fl_dpftrl.strategies import toeplitz
 
 # Powers of the losses (or of their ratios to the best) whose mean is made small:
 # the mean itself, or ever higher powers on the way to the worst.
@@ -63,7 +63,7 @@ def optimize_range(
     num_bands: int | None = None,
     workload: workloads.Workload = workloads.Workload(),
     progress: solver.Progress | None = None,
-) -> toeplitz.BandedToeplitz:
+) -> banded_toeplitz.BandedToeplitz:
   """One strategy for several schemas, of which one will turn out to hold.
 
   Args:
@@ -125,7 +125,7 @@ def optimize_range(
     return point
 
   found = optimization.settle(start, max(num_rounds), workload, search)
-  strategy = toeplitz.BandedToeplitz(found / found[0])
+  strategy = banded_toeplitz.BandedToeplitz(found / found[0])
   return strategy if given else optimization.without_zeros(strategy)
 
 

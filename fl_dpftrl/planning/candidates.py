@@ -10,7 +10,7 @@ from fl_dpftrl import participation
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.comparison import contenders as contenders_lib
 from fl_dpftrl.comparison import sweep
-from fl_dpftrl.strategies import base
+from fl_dpftrl.families import base
 
 MECHANISMS = (
     'blt', 'banded_toeplitz', 'banded', 'tree_full', 'tree_online', 'identity'

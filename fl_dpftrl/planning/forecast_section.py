@@ -2,6 +2,7 @@
 
 from typing import Any, Mapping
 
+from fl_dpftrl import rounding
 from fl_dpftrl.logs import charts
 from fl_dpftrl.logs import page
 from fl_dpftrl.planning import trial
@@ -23,7 +24,7 @@ def section(
     low, high = statement['range'][field]
     rows.append([
         name,
-        f'{statement["expected"][field]:,.1f}',
+        _expected(field, statement['expected'][field]),
         ' to '.join(dict.fromkeys([_number(low), _number(high)])),
         page.figure(planned, field) if field in planned else '–',
     ])
@@ -79,6 +80,12 @@ def section(
           f' {statement["simulations"][0]["seed"]}.'
       ),
   ]
+
+
+def _expected(field: str, mean: float) -> str:
+  """A mean over simulations; a min-sep is never rounded up."""
+  shown = rounding.down if field == 'min_sep' else rounding.up
+  return shown(float(mean))
 
 
 def _number(value: float) -> str:

@@ -2,6 +2,7 @@
 
 from typing import Any, Mapping
 
+from fl_dpftrl import rounding
 from fl_dpftrl.logs import page
 from fl_dpftrl.planning import figures
 from fl_dpftrl.planning import forecast_section
@@ -43,7 +44,7 @@ def report(
       page.element('h2', 'What the prediction rests on'),
       page.card(page.bullets(statement['assumptions'])),
       page.element('h2', 'To plan this again'),
-      page.element('pre', command),
+      page.command(command),
       page.embedded_json('plan', dict(statement)),
       style=_STYLE,
   )
@@ -62,7 +63,7 @@ def _headline(statement: Mapping[str, Any]) -> page.Html:
           ' with noise multiplier ',
           shown(
               'noise_multiplier',
-              text=page.rounded(best['noise_multiplier'], digits=6),
+              text=rounding.up(best['noise_multiplier'], digits=6),
           ),
           class_='figure',
       ),
@@ -93,6 +94,6 @@ def _headline(statement: Mapping[str, Any]) -> page.Html:
 
 def _seen(best, shown) -> list[page.Html | str]:
   low, high = best['epsilon_range']
-  if page.rounded(low) == page.rounded(high):
+  if rounding.up(low) == rounding.up(high):
     return [shown('epsilon_range.1')]
   return [shown('epsilon_range.0'), ' to ', shown('epsilon_range.1')]

@@ -2,6 +2,7 @@
 
 from typing import Any, Mapping
 
+from fl_dpftrl import rounding
 from fl_dpftrl.logs import page
 from fl_dpftrl.planning import figures
 
@@ -24,8 +25,8 @@ def section(statement: Mapping[str, Any]) -> list[page.Html]:
           f'{s["days"]:.1f}',
           f'{s["min_sep"]:,}',
           f'{s["max_participations"]:,}',
-          f'{s["noise_multiplier"]:.4g}',
-          page.rounded(s['epsilon']),
+          rounding.up(s['noise_multiplier']),
+          rounding.up(s['epsilon']),
       ]
       for s in found
   ]

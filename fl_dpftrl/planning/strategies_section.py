@@ -2,6 +2,7 @@
 
 from typing import Any, Mapping
 
+from fl_dpftrl import rounding
 from fl_dpftrl.logs import page
 from fl_dpftrl.planning import figures
 
@@ -31,10 +32,10 @@ def section(statement: Mapping[str, Any]) -> list[page.Html]:
               str(o['memory_copies']),
               '' if o['fits'] else ' (more than allowed)',
           ),
-          f'{o["loss"]:.4g}',
+          rounding.up(o['loss']),
           'as recommended' if o is own else percent(o['loss_ratio']),
-          page.rounded(o['same_noise_epsilon']),
-          f'{o["noise_multiplier"]:.4g}',
+          rounding.up(o['same_noise_epsilon']),
+          rounding.up(o['noise_multiplier']),
       ]
       for o in options
   ]
@@ -47,7 +48,7 @@ def section(statement: Mapping[str, Any]) -> list[page.Html]:
     points.append(figures.Point(
         o['memory_copies'],
         o['loss'],
-        f'{o["strategy"]}: loss {o["loss"]:.4g}, {o["memory_copies"]} copies',
+        f'{o["strategy"]}: loss {rounding.up(o["loss"])}, {o["memory_copies"]} copies',
         o['strategy'] if is_front or o is own else '',
         'best' if o is own else '' if o['fits'] else 'beyond',
     ))

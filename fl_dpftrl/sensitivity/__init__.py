@@ -7,19 +7,12 @@ it is at most Σ |X[i, j]|, and vectors of zeros and ones, or of signs, are not
 enough to reach it.
 """
 
-from fl_dpftrl.sensitivity import banded as _banded
-from fl_dpftrl.sensitivity import blt as _blt
-from fl_dpftrl.sensitivity import dense as _dense
-from fl_dpftrl.sensitivity import identity as _identity
-from fl_dpftrl.sensitivity import stamped as _stamped
-from fl_dpftrl.sensitivity import toeplitz as _toeplitz
-from fl_dpftrl.sensitivity import tree as _tree
 from fl_dpftrl.sensitivity.base import EXACT
 from fl_dpftrl.sensitivity.base import LOWER_BOUND
 from fl_dpftrl.sensitivity.base import Sensitivity
 from fl_dpftrl.sensitivity.base import UPPER_BOUND
-from fl_dpftrl.sensitivity.dispatch import sensitivity
 from fl_dpftrl.sensitivity.entries import gram_entries
-from fl_dpftrl.sensitivity.gram import gram_matrix
 from fl_dpftrl.sensitivity.gram import gram_sensitivity
+from fl_dpftrl.sensitivity.mechanism import gram_matrix
+from fl_dpftrl.sensitivity.mechanism import sensitivity
 from fl_dpftrl.sensitivity.observed import pattern_sensitivity

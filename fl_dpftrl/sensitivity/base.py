@@ -6,6 +6,7 @@ from typing import NamedTuple
 EXACT = 'exact'
 UPPER_BOUND = 'upper_bound'
 LOWER_BOUND = 'lower_bound'
+KINDS = (EXACT, UPPER_BOUND, LOWER_BOUND)
 
 
 class Sensitivity(NamedTuple):

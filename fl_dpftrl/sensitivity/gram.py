@@ -1,34 +1,18 @@
 """The sensitivity of any C, from its Gram matrix X = CᵀC."""
 
-import functools
 import math
 
 import numpy as np
 
 from fl_dpftrl import participation
-from fl_dpftrl import workloads
 from fl_dpftrl.sensitivity import base
 from fl_dpftrl.sensitivity import patterns
 from fl_dpftrl.sensitivity import search
 from fl_dpftrl.sensitivity import signed
-from fl_dpftrl.strategies import base as strategies
 
 
 _CHUNK_ENTRIES = 1 << 22  # float64 values of working memory: 32 MiB
 _MOST_SIGNED = 1 << 18  # rounds³ of the runs with negative entries
-
-
-@functools.singledispatch
-def gram_matrix(strategy: strategies.Strategy, num_rounds: int) -> np.ndarray:
-  """X = CᵀC, shape [num_rounds, num_rounds].
-
-  Raises:
-    ValueError: where num_rounds is more than the strategy can run, or too many
-      for a dense matrix.
-  """
-  workloads.check_dense(num_rounds)
-  matrix = strategy.strategy_matrix(num_rounds)
-  return matrix.T @ matrix
 
 
 def gram_sensitivity(

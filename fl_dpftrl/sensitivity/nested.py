@@ -21,11 +21,13 @@ there no waits from block to block, is a sum over counts alone.
 
 import dataclasses
 import functools
-from typing import NamedTuple
+import math
+from typing import Callable, NamedTuple
 
 import numpy as np
 
 from fl_dpftrl import participation
+from fl_dpftrl.sensitivity import base
 
 _MOST_SPLITS = 1 << 30  # of counts over halves, for the bounds without waits
 _MOST_JOINS = 1 << 24  # of triples
@@ -99,6 +101,35 @@ def first_rounds(block: Block, length: int) -> Block:
     return beside(left, rest, block.nodes)
   part = first_rounds(left, length)
   return dataclasses.replace(part, nodes=part.nodes + block.nodes)
+
+
+def block_sensitivity(
+    block: Block, schema: participation.MinSep
+) -> base.Sensitivity:
+  """The sensitivity of a C whose rows are the nodes of a block; a MinSep."""
+  square, exact = worst_square(block, schema)
+  return base.Sensitivity(
+      math.sqrt(square), base.EXACT if exact else base.UPPER_BOUND
+  )
+
+
+def repeated_sensitivity(
+    blocks: Callable[[int], Block],
+    block_rounds: int,
+    schema: participation.MinSep,
+) -> base.Sensitivity:
+  """The sensitivity of copies of a C of nodes, one after the other.
+
+  Args:
+    blocks: rounds → the nodes over so many rounds of a copy.
+    block_rounds: rounds of each copy; the last may be cut short.
+    schema: a MinSep.
+  """
+  count, rest = divmod(schema.num_rounds, block_rounds)
+  block = repeated(blocks(block_rounds), count)
+  if rest:
+    block = beside(block, blocks(rest))
+  return block_sensitivity(block, schema)
 
 
 def worst_square(

@@ -7,7 +7,6 @@ import numpy as np
 from fl_dpftrl.sensitivity import base
 from fl_dpftrl.sensitivity import entries as entries_lib
 from fl_dpftrl.sensitivity import signed
-from fl_dpftrl.strategies import base as strategies
 
 
 _CHUNK_ENTRIES = 1 << 22  # float64 values of working memory: 32 MiB
@@ -15,7 +14,7 @@ _MOST_SIGNED = 1 << 21  # patterns times length³, of those with negative entrie
 
 
 def pattern_sensitivity(
-    strategy: strategies.Strategy,
+    strategy: entries_lib.HasEntries,
     num_rounds: int,
     patterns: Sequence[Sequence[int]],
 ) -> tuple[np.ndarray, str]:
@@ -40,7 +39,7 @@ def pattern_sensitivity(
   rounds = [np.asarray(pattern) for pattern in patterns if len(pattern)]
   rounds = np.concatenate(rounds) if rounds else np.zeros(0, np.int64)
   _check_rounds(rounds, sizes, num_rounds)
-  entries = entries_lib.gram_entries(strategy, num_rounds)
+  entries = strategy.gram_entries(num_rounds)
   squares, exact = pattern_squares(entries, rounds.astype(np.int64), sizes)
   return np.sqrt(squares), base.EXACT if exact else base.UPPER_BOUND
 

@@ -1,71 +1,35 @@
-"""Sensitivity of banded Toeplitz strategies."""
+"""Sensitivity of matrices with one column, shifted from round to round.
+
+The column may be scaled by norms of its own near the end of the run, where it is
+cut short: C = T D, with T Toeplitz and D diagonal.
+"""
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
 from fl_dpftrl import participation
-from fl_dpftrl import workloads
 from fl_dpftrl.sensitivity import base
-from fl_dpftrl.sensitivity import dispatch
-from fl_dpftrl.sensitivity import gram
 from fl_dpftrl.sensitivity import patterns
-from fl_dpftrl.strategies import base as strategies
-from fl_dpftrl.strategies import toeplitz
 
-_MOST_GRAM_ROUNDS = 1024  # up to which the bound on any X is tried as well
 _ROUNDING = 1e-13
 
 
-@dispatch.sensitivity.register
-def _(
-    strategy: toeplitz.BandedToeplitz, schema: participation.MinSep
-) -> base.Sensitivity:
-  """Exact where no two columns of a pattern meet, or c is monotone.
+class Columns(NamedTuple):
+  """Columns j of a C with num_rounds of them: c from the diagonal down, scaled.
 
-  Otherwise `_lag_bound`, or the bound on any X for few rounds; exact where the
-  bound is what the earliest pattern reaches.
+  Attributes:
+    coefficients: c, shape [num_bands].
+    norms: what columns are divided by, shape [num_bands]; entry j is for the
+      column with j more rounds after it in the run that the matrix was made
+      for, the last one for all columns with more.
+    unused: rounds of that run after the last of these.
   """
-  num_rounds, count = schema.num_rounds, schema.participations
-  strategies.check_num_rounds(strategy, num_rounds)
-  bands = np.trim_zeros(strategy.coefficients, 'b').size
-  if bands <= schema.min_sep or count == 1:
-    return base.Sensitivity(
-        math.sqrt(_apart_square(strategy, schema)), base.EXACT
-    )
-  coefficients, reached = strategy.coefficients[:num_rounds], 0.0
-  if strategy.max_rounds is None:
-    reached = math.sqrt(earliest_square(coefficients, schema)[0])
-    if coefficients[-1] >= 0.0 and (np.diff(coefficients) <= 0.0).all():
-      return base.Sensitivity(reached, base.EXACT)
-  bound = math.sqrt(_lag_bound(strategy, schema))
-  if reached >= bound * (1.0 - _ROUNDING):
-    return base.Sensitivity(bound, base.EXACT)
-  result = base.Sensitivity(bound, base.UPPER_BOUND)
-  if num_rounds <= _MOST_GRAM_ROUNDS:
-    general = gram.gram_sensitivity(
-        gram.gram_matrix(strategy, num_rounds), schema
-    )
-    if general.kind == base.EXACT or general.value < bound:
-      result = general
-  return result
 
-
-@gram.gram_matrix.register
-def _(strategy: toeplitz.BandedToeplitz, num_rounds: int) -> np.ndarray:
-  strategies.check_num_rounds(strategy, num_rounds)
-  workloads.check_dense(num_rounds)
-  coefficients = strategy.coefficients[:num_rounds]
-  total = np.zeros((num_rounds, num_rounds))
-  for lag in range(coefficients.size):
-    products = np.cumsum(
-        coefficients[lag:] * coefficients[: coefficients.size - lag]
-    )
-    columns = np.arange(lag, num_rounds)
-    entries = products[np.minimum(num_rounds - columns, products.size) - 1]
-    total[columns, columns - lag] = total[columns - lag, columns] = entries
-  norms = strategy.column_norms(num_rounds)
-  return total / np.outer(norms, norms)
+  coefficients: np.ndarray
+  norms: np.ndarray
+  unused: int
 
 
 def earliest_square(
@@ -108,43 +72,59 @@ def earliest_square(
   return square, 2.0 * grad
 
 
-def _squares_after(strategy: toeplitz.BandedToeplitz) -> np.ndarray:
-  """Σ of cᵢ² of a column that ends j rounds after its diagonal: [num_bands]."""
-  return np.cumsum(np.square(strategy.coefficients))
+def shifted_sensitivity(
+    columns: Columns, schema: participation.MinSep
+) -> base.Sensitivity:
+  """Exact where no two columns of a pattern meet, or c is monotone.
+
+  Otherwise `_lag_bound`; exact where the bound is what the earliest pattern
+  reaches.
+  """
+  coefficients, count = columns.coefficients, schema.participations
+  bands = np.trim_zeros(coefficients, 'b').size
+  if bands <= schema.min_sep or count == 1:
+    return base.Sensitivity(
+        math.sqrt(_apart_square(columns, schema)), base.EXACT
+    )
+  coefficients, reached = coefficients[: schema.num_rounds], 0.0
+  if (columns.norms == 1.0).all():
+    reached = math.sqrt(earliest_square(coefficients, schema)[0])
+    if coefficients[-1] >= 0.0 and (np.diff(coefficients) <= 0.0).all():
+      return base.Sensitivity(reached, base.EXACT)
+  bound = math.sqrt(_lag_bound(columns, schema))
+  if reached >= bound * (1.0 - _ROUNDING):
+    return base.Sensitivity(bound, base.EXACT)
+  return base.Sensitivity(bound, base.UPPER_BOUND)
 
 
-def _apart_square(
-    strategy: toeplitz.BandedToeplitz, schema: participation.MinSep
-) -> float:
+def _apart_square(columns: Columns, schema: participation.MinSep) -> float:
   """The largest sum of squared column norms over a pattern.
 
   No column is longer than those that the end does not cut, and of a pattern
   whose columns do not meet, it cuts the last at most.
   """
   num_rounds, count = schema.num_rounds, schema.participations
-  squares = _squares_after(strategy)
+  norms = columns.norms
+  # Σ of cᵢ² of a column that ends j rounds after its diagonal.
+  squares = np.cumsum(np.square(columns.coefficients))
   cut = min(squares.size, num_rounds)
   first = max((count - 1) * schema.min_sep, num_rounds - cut)
   after = num_rounds - 1 - np.arange(first, num_rounds)
-  unused = (strategy.max_rounds or num_rounds) - num_rounds
-  norms = strategy.late_norms()
   last = squares[np.minimum(after, cut - 1)] / np.square(
-      norms[np.minimum(after + unused, norms.size - 1)]
+      norms[np.minimum(after + columns.unused, norms.size - 1)]
   )
   whole = squares[-1] / norms[-1] ** 2
   return (count - 1) * float(whole) + float(last.max())
 
 
-def _lag_bound(
-    strategy: toeplitz.BandedToeplitz, schema: participation.MinSep
-) -> float:
+def _lag_bound(columns: Columns, schema: participation.MinSep) -> float:
   """A bound on Σ |X[i, j]| over a pattern, from the largest entry at each lag.
 
   A round's lags from the rounds before it are min_sep apart, the least of them at
   least min_sep; with m rounds before it they add up to F[m] at most.
   """
   count, min_sep = schema.participations, schema.min_sep
-  largest = _largest_entries(strategy, schema.num_rounds, min_sep)
+  largest = _largest_entries(columns, schema.num_rounds, min_sep)
   own = largest[0]
   if isinstance(schema, participation.FixedSeparation):
     sums = np.cumsum(largest[1::min_sep])
@@ -158,16 +138,15 @@ def _lag_bound(
 
 
 def _largest_entries(
-    strategy: toeplitz.BandedToeplitz, num_rounds: int, min_sep: int
+    columns: Columns, num_rounds: int, min_sep: int
 ) -> np.ndarray:
   """max |X[j − l, j]| over j, for the lags l = 0, min_sep, min_sep + 1, …
 
   Column j has t = n − j rounds from its diagonal on.
   """
-  coefficients, norms = strategy.coefficients, strategy.late_norms()
-  bands = min(coefficients.size, num_rounds)
-  coefficients = coefficients[:bands]
-  unused = (strategy.max_rounds or num_rounds) - num_rounds
+  norms, unused = columns.norms, columns.unused
+  bands = min(columns.coefficients.size, num_rounds)
+  coefficients = columns.coefficients[:bands]
   largest = []
   for lag in (0, *range(min_sep, bands)):
     products = np.cumsum(coefficients[lag:] * coefficients[: bands - lag])

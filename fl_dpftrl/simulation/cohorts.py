@@ -20,6 +20,7 @@ from typing import Iterable, Iterator, NamedTuple, NoReturn
 import numpy as np
 
 from fl_dpftrl.simulation import check_ins
+from fl_dpftrl.simulation import memory
 from fl_dpftrl.simulation import population as population_lib
 from fl_dpftrl.simulation import seeds
 from fl_dpftrl.simulation import server as server_lib
@@ -157,6 +158,7 @@ class _Rounds:
   """The simulation as it goes on; times are seconds from the start."""
 
   def __init__(self, simulation: Simulation):
+    memory.check(simulation.population.num_devices)
     self._simulation = simulation
     self._population = people = simulation.population
     self._server = simulation.server

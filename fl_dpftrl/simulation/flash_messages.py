@@ -7,7 +7,8 @@ learning upon large-scale smartphone data".
 import calendar
 import datetime
 import re
-import reprlib
+
+from fl_dpftrl import messages as messages_lib
 
 _MESSAGE = re.compile(
     r'(\d{4})[-/](\d\d?)[-/](\d\d?)[ T]+(\d\d?):(\d\d?):(\d\d?)(?:\.\d+)?'
@@ -59,7 +60,7 @@ def ready(messages: object) -> tuple[list[int], list[int], int, int]:
     ValueError: for anything else, and where there is no message.
   """
   if not isinstance(messages, str):
-    raise ValueError(f'messages must be text, got {reprlib.repr(messages)}')
+    raise ValueError(f'messages must be text, got {messages_lib.quoted(messages)}')
   events = []
   for number, line in enumerate(messages.split('\n'), 1):
     line = line.strip()
@@ -84,19 +85,19 @@ def _event(number: int, line: str) -> tuple[int, int, bool]:
   if match is None:
     raise ValueError(
         f'message {number} must be a time and a state, got'
-        f' {reprlib.repr(line)}'
+        f' {messages_lib.quoted(line)}'
     )
   *numbers, state = match.groups()
   try:
     time = datetime.datetime(*map(int, numbers))
   except ValueError:
     raise ValueError(
-        f'message {number} has no such time: {reprlib.repr(line)}'
+        f'message {number} has no such time: {messages_lib.quoted(line)}'
     ) from None
   state = state.lower()
   means = (0, False) if _LEVEL.fullmatch(state) else _MEANS.get(state)
   if means is None:
     raise ValueError(
-        f'message {number} has an unknown state: {reprlib.repr(state)}'
+        f'message {number} has an unknown state: {messages_lib.quoted(state)}'
     )
   return calendar.timegm(time.timetuple()), *means

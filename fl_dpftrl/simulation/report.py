@@ -143,7 +143,7 @@ def page_of(
       page.element('h2', 'By device'),
       page.side_by_side(*map(page.card, _by_device(result, attendance))),
       page.element('h2', 'To repeat it'),
-      page.element('pre', command),
+      page.command(command),
       page.embedded_json('simulation', dict(result)),
   )
 

@@ -5,8 +5,10 @@ a device whose timer has not run does not check in.
 """
 
 import dataclasses
-import math
 import operator
+
+_MOST_ROUNDS = 2**31
+_MOST_HOURS = 876_600.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,7 +18,7 @@ class RoundTimer:
   With 1 a device may take part in every round. It enforces a min-sep of rounds.
 
   Raises:
-    ValueError: where rounds is not a whole number of at least 1.
+    ValueError: where rounds is not a whole number from 1 to 2^31.
   """
 
   rounds: int = 1
@@ -26,9 +28,9 @@ class RoundTimer:
       whole = operator.index(self.rounds)
     except TypeError:
       whole = 0
-    if whole < 1 or isinstance(self.rounds, bool):
+    if not 1 <= whole <= _MOST_ROUNDS or isinstance(self.rounds, bool):
       raise ValueError(
-          'timer_rounds must be a whole number of at least 1, got'
+          f'timer_rounds must be a whole number from 1 to {_MOST_ROUNDS}, got'
           f' {self.rounds!r}'
       )
 
@@ -47,15 +49,16 @@ class HourTimer:
   """A device is eligible again so many hours after it reported.
 
   Raises:
-    ValueError: where hours is not a finite number above 0.
+    ValueError: where hours is not above 0, or more than a century.
   """
 
   hours: float
 
   def __post_init__(self):
-    if not (math.isfinite(self.hours) and self.hours > 0.0):
+    if not 0.0 < self.hours <= _MOST_HOURS:
       raise ValueError(
-          f'timer_hours must be a finite number above 0, got {self.hours!r}'
+          f'timer_hours must be above 0 and at most {_MOST_HOURS:g} (a century),'
+          f' got {self.hours!r}'
       )
 
   @property

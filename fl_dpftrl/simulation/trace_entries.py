@@ -1,8 +1,8 @@
 """What the files of FedScale and FLASH say of one device."""
 
-import reprlib
 from typing import NamedTuple
 
+from fl_dpftrl import messages as messages_lib
 from fl_dpftrl.simulation import flash_messages
 from fl_dpftrl.simulation import traces as traces_lib
 
@@ -135,4 +135,4 @@ def _seconds(name: str, value: object) -> int:
 
 
 def _short(value: object) -> str:
-  return reprlib.repr(value)
+  return messages_lib.quoted(value)

@@ -10,19 +10,21 @@ of federated learning at scale"; Yang et al. 2021, "Characterizing impacts of
 heterogeneity in federated learning upon large-scale smartphone data" (FLASH).
 """
 
-import json
 import os
-import pathlib
-import reprlib
 from typing import Callable
 
 import numpy as np
 
+from fl_dpftrl import json_files
+from fl_dpftrl import messages
 from fl_dpftrl.simulation import plain_pickle
 from fl_dpftrl.simulation import trace_entries
 from fl_dpftrl.simulation import traces as traces_lib
 
 _Path = str | os.PathLike[str]
+
+MOST_BYTES = 2**28
+"""Size of a file of traces: 256 MiB."""
 
 
 def read_traces(
@@ -39,7 +41,7 @@ def read_traces(
     OSError: where the file cannot be read.
     ValueError: for a file of neither format, and as they do.
   """
-  content = pathlib.Path(path).read_bytes()
+  content = _content(path)
   if content.lstrip().startswith(b'{'):
     return _flash(path, content, period, leave_out_bad)
   # Of protocol 2 and above, or a dictionary of protocol 1 or 0.
@@ -74,9 +76,7 @@ def read_fedscale(
     ValueError: naming the file, and the device where it is one; also where no
       device is ever ready, and for a period out of range.
   """
-  return _fedscale(
-      path, pathlib.Path(path).read_bytes(), period, leave_out_bad
-  )
+  return _fedscale(path, _content(path), period, leave_out_bad)
 
 
 def read_flash(
@@ -104,7 +104,14 @@ def read_flash(
     OSError: where the file cannot be read.
     ValueError: as read_fedscale does.
   """
-  return _flash(path, pathlib.Path(path).read_bytes(), period, leave_out_bad)
+  return _flash(path, _content(path), period, leave_out_bad)
+
+
+def _content(path: _Path) -> bytes:
+  try:
+    return json_files.read_bytes(path, most_bytes=MOST_BYTES)
+  except ValueError as error:
+    raise ValueError(f'{path}: {error}') from None
 
 
 def _fedscale(path, content, period, leave_out_bad) -> traces_lib.Traces:
@@ -114,9 +121,11 @@ def _fedscale(path, content, period, leave_out_bad) -> traces_lib.Traces:
 
 def _flash(path, content, period, leave_out_bad) -> traces_lib.Traces:
   try:
-    devices = json.loads(content)
-  except (ValueError, RecursionError) as error:
-    raise ValueError(f'{path} is no JSON, or is not whole: {error}') from None
+    devices = json_files.parse(content)
+  except ValueError as error:
+    raise ValueError(
+        f'{path} is no JSON of traces, or is not whole: {error}'
+    ) from None
   return _gather(path, devices, trace_entries.flash, period, leave_out_bad)
 
 
@@ -148,7 +157,7 @@ def _gather(
       if leave_out_bad:
         continue
       raise ValueError(
-          f'{path}, device {reprlib.repr(name)}: {error}'
+          f'{path}, device {messages.quoted(name)}: {error}'
       ) from None
     if any(start < end for start, end in zip(ready.starts, ready.ends)):
       starts += ready.starts

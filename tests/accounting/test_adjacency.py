@@ -10,8 +10,8 @@ from fl_dpftrl import participation
 from fl_dpftrl import sensitivity
 from fl_dpftrl.accounting import adjacency
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.strategies import banded
-from fl_dpftrl.strategies import identity
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import identity
 
 SCHEMA = participation.MinSep(num_rounds=4, min_sep=2)
 STRATEGY = banded.Banded([[1.0, 0.0], [1.0, 0.5], [2.0, 0.5], [1.0, 1.0]])

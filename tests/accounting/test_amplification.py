@@ -11,11 +11,11 @@ from fl_dpftrl import participation
 from fl_dpftrl.accounting import amplification
 from fl_dpftrl.accounting import sampled_gaussian
 from fl_dpftrl.accounting import sampling
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import banded_toeplitz
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import identity
 from fl_dpftrl.optimization import banded as optimizer
-from fl_dpftrl.strategies import banded
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import identity
-from fl_dpftrl.strategies import toeplitz
 
 
 def draws(**kwargs):
@@ -102,8 +102,8 @@ def strategies(num_rounds, bands):
   rows = rng.uniform(0.2, 1.0, (num_rounds, bands))
   rows[np.arange(num_rounds)[:, None] < np.arange(bands)] = 0.0
   yield banded.Banded(rows)
-  yield toeplitz.BandedToeplitz(rows[-1])
-  yield toeplitz.BandedToeplitz(rows[-1], num_rounds)
+  yield banded_toeplitz.BandedToeplitz(rows[-1])
+  yield banded_toeplitz.BandedToeplitz(rows[-1], num_rounds)
 
 
 @pytest.mark.parametrize('index', range(3))
@@ -125,7 +125,7 @@ def test_noise_counts_by_the_largest_column(index):
 
 def test_whole_parts_are_not_amplified():
   """A part a round is the fixed separation of an ordinary account."""
-  strategy = toeplitz.BandedToeplitz([1.0, 0.5, 0.25, 0.1], 64)
+  strategy = banded_toeplitz.BandedToeplitz([1.0, 0.5, 0.25, 0.1], 64)
   amplified = amplification.account(
       strategy, draws(num_examples=1600, batch_size=100, num_parts=16),
       noise_multiplier=3.0, delta=1e-6,
@@ -187,7 +187,7 @@ def test_refuses_noise_that_is_none(noise):
 
 @pytest.mark.parametrize('parts', [4, 20])
 def test_calibrated_noise_meets_epsilon(parts):
-  strategy = toeplitz.BandedToeplitz([3.0, 2.0, 1.0])
+  strategy = banded_toeplitz.BandedToeplitz([3.0, 2.0, 1.0])
   guarantee = amplification.calibrate(
       strategy, draws(num_parts=parts), epsilon=2.0, delta=1e-6
   )

@@ -9,7 +9,7 @@ from fl_dpftrl import catalogue
 from fl_dpftrl import participation
 from fl_dpftrl.accounting import calibration
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.strategies import identity
+from fl_dpftrl.families import identity
 
 SCHEMA = participation.MinSep(
     num_rounds=2052, min_sep=342, max_participations=6

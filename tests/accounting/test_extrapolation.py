@@ -8,7 +8,7 @@ from fl_dpftrl import accounting
 from fl_dpftrl import catalogue
 from fl_dpftrl import participation
 from fl_dpftrl.accounting import extrapolation
-from fl_dpftrl.strategies import identity
+from fl_dpftrl.families import identity
 
 DELTA = 1e-10
 

@@ -15,9 +15,9 @@ from fl_dpftrl import catalogue
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity
 from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import identity
 from fl_dpftrl.sensitivity import search
-from fl_dpftrl.strategies import banded
-from fl_dpftrl.strategies import identity
 
 
 # McMahan, Xu, Zhang 2024 (BLT-DP-FTRL), table of production models: es-ES,

@@ -11,9 +11,9 @@ from fl_dpftrl import participation
 from fl_dpftrl.accounting import amplification
 from fl_dpftrl.accounting import sampled_gaussian
 from fl_dpftrl.accounting import sampling
-from fl_dpftrl.strategies import banded
-from fl_dpftrl.strategies import identity
-from fl_dpftrl.strategies import toeplitz
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import banded_toeplitz
+from fl_dpftrl.families import identity
 
 
 def run_of(draws, seed):
@@ -80,7 +80,7 @@ def test_shuffled_batches_of_the_papers():
 
 def test_shuffled_batches_cost_as_much_as_columns_add_up():
   """Bands within the parts: the turns of an example share no row of C."""
-  strategy = toeplitz.BandedToeplitz([1.0, 0.5, 0.25], 60)
+  strategy = banded_toeplitz.BandedToeplitz([1.0, 0.5, 0.25], 60)
   draws = sampling.Shuffled(
       num_rounds=60, num_examples=100, batch_size=5, num_parts=3
   )

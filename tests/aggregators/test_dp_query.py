@@ -11,8 +11,8 @@ import tensorflow_privacy as tfp
 
 from fl_dpftrl.aggregators import dp_query
 from fl_dpftrl.aggregators import factory
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import tree
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import tree_online
 
 pytestmark = pytest.mark.tff
 
@@ -35,7 +35,7 @@ CLIENTS = [client(0, 0.01), client(1, 10.0), client(2, np.nan), client(3, 1e6)]
 
 @pytest.mark.parametrize(
     'strategy',
-    [blt.BLT((0.9, 0.5), (0.3, 0.2)), tree.TreeOnline()],
+    [blt.BLT((0.9, 0.5), (0.3, 0.2)), tree_online.TreeOnline()],
     ids=lambda strategy: strategy.family,
 )
 def test_gives_the_results_of_the_factory(strategy):
@@ -67,7 +67,7 @@ def test_gives_the_results_of_the_factory(strategy):
 
 def test_works_as_a_plain_query():
   aggregator = factory.CorrelatedNoiseFactory(
-      tree.TreeOnline(), noise_multiplier=0.0, clip_norm=5.0, report_goal=2
+      tree_online.TreeOnline(), noise_multiplier=0.0, clip_norm=5.0, report_goal=2
   )
   query = dp_query.CorrelatedNoiseQuery(aggregator, SPECS)
   assert isinstance(query, tfp.SumAggregationDPQuery)
@@ -96,7 +96,7 @@ def test_accountants_refuse_the_event_and_say_where_to_go():
 
 def test_unsuitable_specs_are_refused():
   aggregator = factory.CorrelatedNoiseFactory(
-      tree.TreeOnline(), noise_multiplier=0.0, clip_norm=5.0, report_goal=2
+      tree_online.TreeOnline(), noise_multiplier=0.0, clip_norm=5.0, report_goal=2
   )
   with pytest.raises(ValueError, match='type int32'):
     dp_query.CorrelatedNoiseQuery(aggregator, [tf.TensorSpec([2], tf.int32)])

@@ -8,10 +8,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl.aggregators import factory
-from fl_dpftrl.strategies import banded
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import identity
-from fl_dpftrl.strategies import tree
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import identity
+from fl_dpftrl.families import tree_online
 
 pytestmark = pytest.mark.tff
 
@@ -28,7 +28,7 @@ BANDED = banded.Banded(
 )
 EVERY_FAMILY = pytest.mark.parametrize(
     'strategy',
-    [identity.Identity(), BANDED, BLT, tree.TreeOnline()],
+    [identity.Identity(), BANDED, BLT, tree_online.TreeOnline()],
     ids=lambda strategy: strategy.family,
 )
 
@@ -185,6 +185,6 @@ def test_single_tensors_and_lists_are_updates_too():
   process = make(identity.Identity(), noise_multiplier=0.0).create(single)
   (output,) = run(process, [np.array([0.6, 0.8], np.float32)] * 4, 1)
   np.testing.assert_allclose(output.result, [0.6, 0.8], rtol=1e-6)
-  process = make(tree.TreeOnline()).create(tff.to_type([single, single]))
+  process = make(tree_online.TreeOnline()).create(tff.to_type([single, single]))
   (output,) = run(process, [[np.zeros(2, np.float32)] * 2], 1)
   assert isinstance(output.result, list) and len(output.result) == 2

@@ -6,8 +6,8 @@ import tensorflow_federated as tff
 
 import fl_dpftrl
 from fl_dpftrl.aggregators import factory
-from fl_dpftrl.strategies import banded
-from fl_dpftrl.strategies import identity
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import identity
 
 pytestmark = pytest.mark.tff
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl.aggregators import factory
-from fl_dpftrl.strategies import blt
+from fl_dpftrl.families import blt
 
 pytestmark = pytest.mark.tff
 

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 
 from fl_dpftrl.aggregators import state_size
-from fl_dpftrl.strategies import banded
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import identity
-from fl_dpftrl.strategies import tree
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import identity
+from fl_dpftrl.families import tree_online
 
 pytestmark = pytest.mark.tff
 
@@ -23,12 +23,12 @@ def test_predicts_the_size():
   assert size(identity.Identity(), 100) == 0
   assert size(blt.BLT((0.9, 0.5), (0.1, 0.1)), 100) == 200
   assert size(bands(342), 100) == 34_100
-  assert size(tree.TreeOnline(), 100) == 2_100
+  assert size(tree_online.TreeOnline(), 100) == 2_100
 
 
 @pytest.mark.parametrize(
     'strategy',
-    [identity.Identity(), blt.BLT((0.9,) * 4, (0.1,) * 4), tree.TreeOnline()],
+    [identity.Identity(), blt.BLT((0.9,) * 4, (0.1,) * 4), tree_online.TreeOnline()],
 )
 def test_papers_model_fits(strategy):
   state_size.check_state_size(strategy, STACKOVERFLOW)

@@ -86,7 +86,7 @@ def test_table_for_people(log):
   done = replayed(log, '--declared_min_sep=4', '--delta=1e-9')
   assert done.returncode == 0
   lines = done.stdout.splitlines()
-  assert 'min-sep b           4  (device a, rounds 0 and 4)' in lines
+  assert "min-sep b           4  (device 'a', rounds 0 and 4)" in lines
   head = next(line for line in lines if 'worst case' in line)
   assert head.split('  ')[-1] == 'declared'
   values = next(line for line in lines if line.startswith('ε at δ = 1e-09'))

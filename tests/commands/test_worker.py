@@ -1,6 +1,7 @@
 """The command that trains clients for runs elsewhere: what it refuses."""
 
 import importlib.util
+import os
 import socket
 
 import pytest
@@ -15,6 +16,7 @@ from fl_dpftrl import worker_program
         ('--port=x', "invalid int value: 'x'"),
         ('--port=0', '--port=0 is not between 1 and 65535'),
         ('--port=70000', '--port=70000 is not between 1 and 65535'),
+        ('--port=8000 --deterministic=no', "invalid choice: 'no'"),
         (
             '--port=8000 --max_concurrent_calls=-1',
             '--max_concurrent_calls must be at least 0, got -1',
@@ -48,6 +50,27 @@ def test_without_tff_it_says_what_to_do(run, monkeypatch):
 def test_the_program_runs_the_same_each_time():
   assert worker_program.environment()['TF_DETERMINISTIC_OPS'] == '1'
   assert worker_program.environment(False)['TF_DETERMINISTIC_OPS'] == '0'
+
+
+@pytest.mark.parametrize(
+    'flag, variable',
+    [('', '1'), ('--deterministic=true', '1'), ('--deterministic=false', '0')],
+)
+def test_determinism_is_a_switch(run, monkeypatch, flag, variable):
+  started = []
+  monkeypatch.setattr(worker_program, 'command', lambda *args: ['program'])
+
+  def become(*args):
+    started.append(args)
+    raise SystemExit(0)
+
+  monkeypatch.setattr(os, 'execve', become)
+  with socket.socket() as free:
+    free.bind(('', 0))
+    port = free.getsockname()[1]
+  assert run(f'worker --port={port} {flag}')[0] == 0
+  (_, _, environment), = started
+  assert environment['TF_DETERMINISTIC_OPS'] == variable
 
 
 def test_help_names_an_example_and_the_danger(run):

@@ -5,20 +5,20 @@ import pytest
 
 from fl_dpftrl import catalogue
 from fl_dpftrl.comparison import coefficients
-from fl_dpftrl.strategies import banded
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import identity
-from fl_dpftrl.strategies import toeplitz
-from fl_dpftrl.strategies import tree
-from fl_dpftrl.strategies import tree_full
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import banded_toeplitz
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import identity
+from fl_dpftrl.families import tree_full
+from fl_dpftrl.families import tree_online
 
 
 @pytest.mark.parametrize('strategy', [
     identity.Identity(),
     blt.BLT([0.9, 0.5], [0.2, 0.3]),
     banded.Banded(np.tril(np.ones((9, 3))) + np.eye(9, 3, -2)),
-    toeplitz.BandedToeplitz([1.0, 0.6, 0.3]),
-    toeplitz.BandedToeplitz([2.0, 0.6, 0.3], 9),
+    banded_toeplitz.BandedToeplitz([1.0, 0.6, 0.3]),
+    banded_toeplitz.BandedToeplitz([2.0, 0.6, 0.3], 9),
 ])
 def test_columns_are_those_of_the_matrices(strategy):
   found = coefficients.first_columns(strategy, 9)
@@ -30,7 +30,7 @@ def test_columns_are_those_of_the_matrices(strategy):
 
 @pytest.mark.parametrize('strategy', [
     catalogue.load_strategy('blt-b400'),
-    toeplitz.BandedToeplitz([1.0, 0.6, 0.3]),
+    banded_toeplitz.BandedToeplitz([1.0, 0.6, 0.3]),
 ])
 def test_long_ones_are_cut(strategy):
   found = coefficients.first_columns(strategy, 10**9)
@@ -38,6 +38,6 @@ def test_long_ones_are_cut(strategy):
 
 
 def test_none_where_there_is_no_column_of_lags():
-  assert coefficients.first_columns(tree.TreeOnline(), 8) is None
+  assert coefficients.first_columns(tree_online.TreeOnline(), 8) is None
   assert coefficients.first_columns(tree_full.TreeFull(), 8) is None
   assert coefficients.first_columns(identity.Identity(), 10**6) is None

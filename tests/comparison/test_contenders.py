@@ -6,7 +6,7 @@ from fl_dpftrl import catalogue
 from fl_dpftrl import participation
 from fl_dpftrl import workloads
 from fl_dpftrl.comparison import contenders as lib
-from fl_dpftrl.strategies import blt
+from fl_dpftrl.families import blt
 
 SCHEMA = participation.MinSep(num_rounds=40, min_sep=10, max_participations=3)
 

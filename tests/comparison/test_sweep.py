@@ -7,7 +7,7 @@ from fl_dpftrl import catalogue
 from fl_dpftrl import participation
 from fl_dpftrl.comparison import contenders
 from fl_dpftrl.comparison import sweep
-from fl_dpftrl.strategies import identity
+from fl_dpftrl.families import identity
 
 SCHEMAS = [
     participation.MinSep(num_rounds=20, min_sep=b, max_participations=2)

@@ -25,13 +25,14 @@ SYNTHETIC = [
 ]
 
 
-def train(*arguments: str) -> subprocess.CompletedProcess:
+def train(*arguments: str, umask: int = 0o022) -> subprocess.CompletedProcess:
   return subprocess.run(
       [sys.executable, '-m', 'experiments.stackoverflow.train', *arguments],
       cwd=ROOT,
       capture_output=True,
       text=True,
       timeout=300,
+      umask=umask,
   )
 
 
@@ -49,6 +50,7 @@ def test_leaves_the_files_of_the_contract(run):
       'accuracy.png',
       'checkpoints',
       'hparams.json',
+      'lock',
       'metrics.csv',
       'participation.parquet',
       'privacy.html',
@@ -130,6 +132,37 @@ def test_summary_and_progress_say_what_matters(run):
     assert words in done.stdout
   assert 'round 12/12' in done.stderr and 'ε so far' in done.stderr
   assert 'Traceback' not in done.stderr and 'tensorflow' not in done.stderr
+
+
+PRIVATE = (
+    'metrics.csv', 'participation.parquet', 'privacy.html', 'privacy.json'
+)
+
+
+def check_permissions(folder: pathlib.Path, umask: int) -> None:
+  for path in folder.rglob('*'):
+    mode = stat.S_IMODE(path.stat().st_mode)
+    inside = path.relative_to(folder).parts
+    if path.is_dir():
+      assert mode == 0o700, path
+    elif inside[0] == 'checkpoints' or path.name in PRIVATE:
+      assert mode == 0o600, path
+    elif inside[0] != 'tensorboard':  # Its folder keeps others out.
+      assert mode == 0o666 & ~umask, path
+
+
+def test_who_may_read_what_a_run_leaves(run):
+  check_permissions(run[0], 0o022)
+
+
+@pytest.mark.slow
+def test_who_may_read_what_a_run_leaves_under_another_umask(tmp_path):
+  folder = tmp_path / 'run'
+  done = train(
+      *SYNTHETIC, '--num_rounds=2', f'--output_dir={folder}', umask=0o077
+  )
+  assert done.returncode == 0, done.stderr
+  check_permissions(folder, 0o077)
 
 
 def test_the_seed_of_the_noise_is_in_the_checkpoints_alone(run):

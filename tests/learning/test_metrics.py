@@ -1,4 +1,6 @@
 import collections
+import os
+import stat
 
 import numpy as np
 import pytest
@@ -47,3 +49,45 @@ def test_measurements_are_named_by_their_path():
       'aggregator/row': 3,
       'train/loss': 0.5,
   }
+
+
+@pytest.mark.parametrize('umask', [0o022, 0o077])
+def test_measurements_without_noise_are_the_owners_alone(tmp_path, umask):
+  path = tmp_path / 'metrics.csv'
+  old = os.umask(umask)
+  try:
+    metrics.MetricsTable(path).put(0, {'train/loss': 1.5})
+  finally:
+    os.umask(old)
+  assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize('cut', range(1, 24))
+def test_a_truncated_table_has_whole_rows_alone(tmp_path, cut):
+  path = tmp_path / 'metrics.csv'
+  table = metrics.MetricsTable(path)
+  for t in range(2):
+    table.put(t, {'loss': 0.125, 'words': 7})
+  content = path.read_bytes()
+  path.write_bytes(content[:-cut])
+  again = metrics.MetricsTable(path)
+  lines = content[:-cut].count(b'\n')
+  assert again.rounds == list(range(max(lines - 1, 0)))
+  assert set(again.column('loss').values()) <= {0.125}
+
+
+@pytest.mark.parametrize('content', [b'\xff\n1\n', b'round\n"1\n2\n', b'a\n1\n'])
+def test_what_is_no_table_is_refused_with_its_name(tmp_path, content):
+  path = tmp_path / 'metrics.csv'
+  path.write_bytes(content)
+  with pytest.raises(ValueError, match='metrics.csv line .* move the file away'):
+    metrics.MetricsTable(path)
+
+
+def test_the_first_round_that_is_not_finite(tmp_path):
+  table = metrics.MetricsTable(tmp_path / 'metrics.csv')
+  table.put(0, {'loss': 0.5, 'name': 'text'})
+  assert table.first_not_finite() is None
+  table.put(1, {'loss': float('inf')})
+  table.put(2, {'loss': float('nan')})
+  assert table.first_not_finite() == 1

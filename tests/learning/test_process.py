@@ -7,10 +7,10 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.aggregators import factory
-from fl_dpftrl.learning import process as process_lib
 from fl_dpftrl import schedules
-from fl_dpftrl.strategies import identity
+from fl_dpftrl.aggregators import factory
+from fl_dpftrl.families import identity
+from fl_dpftrl.learning import process as process_lib
 
 pytestmark = [pytest.mark.tff, pytest.mark.usefixtures('worker')]
 

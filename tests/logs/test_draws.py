@@ -11,6 +11,7 @@ import pytest
 import scipy.stats
 
 from fl_dpftrl.accounting import sampling
+from fl_dpftrl.families import identity
 from fl_dpftrl.logs import chances
 from fl_dpftrl.logs import draws
 from fl_dpftrl.logs import embedded
@@ -18,7 +19,6 @@ from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import observed
 from fl_dpftrl.logs import runs
 from fl_dpftrl.simulation import partition
-from fl_dpftrl.strategies import identity
 
 SIZES = dict(num_rounds=240, num_examples=2003, batch_size=50, num_parts=4)
 EVERY = sorted(sampling.SCHEMES)

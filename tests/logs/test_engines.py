@@ -12,6 +12,9 @@ import pyarrow as pa
 import pytest
 
 from fl_dpftrl.accounting import sampling
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import identity
+from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.logs import embedded
 from fl_dpftrl.logs import engines
 from fl_dpftrl.logs import log as log_lib
@@ -21,9 +24,6 @@ from fl_dpftrl.logs import schema
 from fl_dpftrl.logs import shards
 from fl_dpftrl.logs import tally
 from fl_dpftrl.simulation import partition
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import identity
-from fl_dpftrl.strategies import tree
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
 

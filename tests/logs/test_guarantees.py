@@ -9,16 +9,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import identity
+from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.logs import guarantees
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import replay
 from fl_dpftrl.logs import runs_file
 from fl_dpftrl.logs import schema
 from fl_dpftrl.logs import tally
-from fl_dpftrl.strategies import banded
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import identity
-from fl_dpftrl.strategies import tree
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
 SETTINGS = hypothesis.settings(deadline=None, max_examples=50)

@@ -5,10 +5,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fl_dpftrl.families import identity
 from fl_dpftrl.logs import replay
 from fl_dpftrl.logs import schema
 from fl_dpftrl.logs import shards
-from fl_dpftrl.strategies import identity
 
 def replayed(paths, **kwargs):
   log = replay.read_log(paths, **kwargs)
@@ -168,7 +168,7 @@ BAD = {
     ),
     'num_rounds': (
         lambda d: parquet(d / 'l.parquet', metadata={**V1, 'num_rounds': 'x'}),
-        "num_rounds must be a whole number of at least 1, got 'x'",
+        "num_rounds must be a whole number from 1 to 10000000, got 'x'",
     ),
     'floats': (
         lambda d: parquet(d / 'l.parquet', [(0.0, 'a')]),
@@ -204,14 +204,14 @@ BAD = {
     'csv ragged': (lambda d: text(d / 'l.csv', CSV + '1,b,c\n'), 'l.csv: '),
     'json types': (
         lambda d: text(d / 'l.jsonl', JSON + '{"round": 9, "device_id": 7}\n'),
-        'row 5: device_id must be all text or all whole numbers, got 7',
+        'row 5: device_id must be all text or all whole numbers of 64 bits, got 7',
     ),
     'json types back': (
         lambda d: text(
             d / 'l.jsonl',
             '{"round": 0, "device_id": 7}\n{"round": 1, "device_id": "7"}\n',
         ),
-        "row 2: device_id must be all text or all whole numbers, got '7'",
+        "row 2: device_id must be all text or all whole numbers of 64 bits, got '7'",
     ),
     'json cut': (
         lambda d: text(d / 'l.jsonl', JSON + '{"round": 9, "devi'),

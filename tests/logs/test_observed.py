@@ -6,12 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from fl_dpftrl.families import identity
 from fl_dpftrl.logs import embedded
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import observed
 from fl_dpftrl.logs import runs
 from fl_dpftrl.logs import schema
-from fl_dpftrl.strategies import identity
 
 
 @st.composite

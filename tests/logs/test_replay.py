@@ -8,17 +8,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from fl_dpftrl import digests
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity
 from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import identity
+from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.logs import identity as identity_lib
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import replay
 from fl_dpftrl.logs import schema
-from fl_dpftrl.strategies import banded
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import identity
-from fl_dpftrl.strategies import tree
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
 
@@ -272,8 +273,8 @@ def test_refuses_a_strategy_of_fewer_rounds():
 
 
 def test_digest_is_of_the_parameters():
-  digests = {
-      identity_lib.strategy_digest(s)
+  found = {
+      digests.strategy_digest(s)
       for s in (
           identity.Identity(),
           tree.TreeOnline(),
@@ -283,9 +284,9 @@ def test_digest_is_of_the_parameters():
           random_banded(6, 2, False),
       )
   }
-  assert len(digests) == 6
+  assert len(found) == 6
   again = blt.BLT(np.array([0.99, 0.7]), (0.1, 0.3))
-  assert identity_lib.strategy_digest(again) == identity_lib.strategy_digest(BLT)
+  assert digests.strategy_digest(again) == digests.strategy_digest(BLT)
 
 
 def test_a_log_of_another_run_guarantees_nothing(tmp_path):

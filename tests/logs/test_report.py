@@ -8,13 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from fl_dpftrl import digests
 from fl_dpftrl import participation
 from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.families import blt
 from fl_dpftrl.logs import identity
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import replay
 from fl_dpftrl.logs import report
-from fl_dpftrl.strategies import blt
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
 COMMAND = "fl-dpftrl replay --log='a b.parquet' --strategy=s.json"
@@ -182,8 +183,8 @@ def test_stands_alone():
         'not a cryptographic one',
         COMMAND,
         'ab' * 32,
-        identity.strategy_digest(BLT),
-        'device a in rounds 0 and 4',
+        digests.strategy_digest(BLT),
+        "device 'a' in rounds 0 and 4",
         'every other Tuesday',
     ],
 )
@@ -394,7 +395,8 @@ def test_publication_tells_nothing_of_single_devices(several, group_size):
   ):
     assert text not in public
   for text in ('cd' * 32, 'crowd.parquet', 'rows may be missing'):
-    assert text in public
+    assert text in confidential
+    assert text not in public
 
 
 def test_publication_says_what_was_left_out():
@@ -440,7 +442,7 @@ def test_how_devices_fared(deltas):
     assert f'data-field="observed.{field}"' in table
   for share in ('50 % of', '90 % of', '99 % of', '99.9 % of', 'most exposed'):
     assert share in re.sub(' +', ' ', words)
-  assert f'device: {stated["per_device"]["most_exposed"]}' in re.sub(
+  assert f'device: {stated["per_device"]["most_exposed"]!r}' in re.sub(
       ' +', ' ', words
   )
   assert 'Assumes that it would have been in the same rounds' in words
@@ -568,10 +570,10 @@ def test_several_runs_side_by_side():
   assert 'in units of the first noise multiplier' in page.text
   assert 'The 2 training runs of this page' in page.text
   assert 'rounds of all runs with their noise' in page.text
-  assert 'device a in rounds 0 and 4' in page.text
+  assert "device 'a' in rounds 0 and 4" in page.text
   assert page.tags.count('svg') == 5
   assert json.loads(page.scripts['statement']) == stated
-  assert page.text.count(identity.strategy_digest(BLT)) == 2
+  assert page.text.count(digests.strategy_digest(BLT)) == 2
 
 
 def test_several_runs_of_which_one_broke_its_word():

@@ -10,13 +10,13 @@ import pytest
 from fl_dpftrl.accounting import amplification
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.accounting import sampling
+from fl_dpftrl.families import banded_toeplitz as toeplitz
+from fl_dpftrl.families import blt
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import replay
 from fl_dpftrl.logs import report
 from fl_dpftrl.logs import schema
 from fl_dpftrl.simulation import partition
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import toeplitz
 
 STRATEGY = toeplitz.BandedToeplitz([1.0, 0.5, 0.25], 120)
 SIZES = dict(num_rounds=120, num_examples=1205, batch_size=40, num_parts=3)

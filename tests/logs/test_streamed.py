@@ -20,7 +20,14 @@ def test_what_was_written_is_read(tmp_path):
   log = log_lib.read_log(path)
   assert log.num_rounds == 3
   assert log.metadata['simulated'] == 'yes'
+  assert sum(t.num_rows for t in log.tables()) == 4
   table = pq.read_table(path)
+  stated = {k: v for k, v in table.schema.metadata.items() if b'sha256' in k}
+  assert len(stated) == 3
+  copy = tmp_path / 'copy.parquet'  # As other tools make one.
+  pq.write_table(table, copy, compression='gzip')
+  assert pq.read_metadata(copy).metadata.items() >= stated.items()
+  assert log_lib.read_log(copy).num_rounds == 3
   assert table.column('round').to_pylist() == [0, 0, 2, 2]
   assert table.column('device_id').to_pylist() == [3, 5, 2**40, 7]
   seconds = [t.timestamp() for t in table.column('timestamp').to_pylist()]

@@ -61,3 +61,25 @@ def test_the_engine_keeps_the_order_however_many_threads(monkeypatch, as_text):
   found = embedded.count([run])
   assert found.num_devices == 4000
   assert found.logs[0].separations.to_dict() == {1: 99 * 4000}
+
+
+@pytest.mark.parametrize('as_text', [False, True])
+def test_a_device_again_and_again_in_a_round_is_seen_at_once(as_text):
+  """Before any work that grows with the square of the rounds of a device."""
+  size = 200_000
+  ids = ['a'] * size if as_text else np.zeros(size, np.int64)
+  table = pa.table({'device_id': ids, 'round': np.full(size, 3)})
+  parts = [table.slice(i, 1000) for i in range(0, size, 1000)]
+  message = r"device ('a'|0) is twice in round 3"
+  for given in ([table], parts):
+    with pytest.raises(tally.DeviceTwice, match=message):
+      tally.count(given, exposure_lib.Exposure([NOISE]))
+
+
+def test_a_device_twice_is_named_with_its_log_and_round():
+  noises = [NOISE, NOISE]
+  given = tables([(1, 0), (1, 100), (2, 107)], [(2, 107)])
+  with pytest.raises(tally.DeviceTwice) as raised:
+    tally.count(given, exposure_lib.Exposure(noises))
+  found = raised.value
+  assert (found.device_id, found.log_index, found.round_index) == (2, 1, 7)

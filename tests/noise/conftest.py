@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl.strategies import banded
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import dense
-from fl_dpftrl.strategies import identity
-from fl_dpftrl.strategies import low_rank
-from fl_dpftrl.strategies import registry
-from fl_dpftrl.strategies import stamped
-from fl_dpftrl.strategies import toeplitz
-from fl_dpftrl.strategies import tree
-from fl_dpftrl.strategies import tree_full
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import banded_toeplitz as toeplitz
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import dense
+from fl_dpftrl.families import identity
+from fl_dpftrl.families import low_rank
+from fl_dpftrl.families import registry
+from fl_dpftrl.families import stamped
+from fl_dpftrl.families import tree_full
+from fl_dpftrl.families import tree_online as tree
 
 
 def _banded(num_rounds):
@@ -63,3 +63,9 @@ def example(request):
   if request.param in _VARIANTS:
     return _VARIANTS[request.param]
   return _EXAMPLES[request.param]
+
+
+@pytest.fixture
+def examples():
+  """For each family of the registry: num_rounds → a strategy."""
+  return {family: _EXAMPLES[family] for family in sorted(registry.FAMILIES)}

@@ -4,8 +4,8 @@ import sys
 import numpy as np
 import pytest
 
+from fl_dpftrl.families import banded
 from fl_dpftrl.noise import reference
-from fl_dpftrl.strategies import banded
 
 
 def rows(stream, num_rounds):

@@ -14,15 +14,15 @@ from fl_dpftrl import error
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity
 from fl_dpftrl import workloads
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import dense as dense_strategies
+from fl_dpftrl.families import identity
+from fl_dpftrl.families import tree_online
 from fl_dpftrl.optimization import banded
 from fl_dpftrl.optimization import certificate
 from fl_dpftrl.optimization import dense
 from fl_dpftrl.optimization import factorization
 from fl_dpftrl.optimization import multi_epoch
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import dense as dense_strategies
-from fl_dpftrl.strategies import identity
-from fl_dpftrl.strategies import tree
 
 OBJECTIVES = ('rms', 'max')
 
@@ -242,7 +242,7 @@ def test_gaps_of_other_families():
   schema = once(64)
   best = dense.solve(schema, objective='rms', tolerance=1e-10).loss
   for strategy in (
-      identity.Identity(), tree.TreeOnline(), blt.BLT([0.97, 0.6], [0.2, 0.4])
+      identity.Identity(), tree_online.TreeOnline(), blt.BLT([0.97, 0.6], [0.2, 0.4])
   ):
     gap = certificate.optimality_gap(strategy, schema)
     expected = (loss(strategy, schema) / best) ** 2 - 1.0

@@ -7,10 +7,10 @@ from fl_dpftrl import catalogue
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity
 from fl_dpftrl import workloads
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import tree_online
 from fl_dpftrl.optimization import dense
 from fl_dpftrl.optimization import low_rank
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import tree
 
 SCHEMA = participation.MinSep(num_rounds=128, max_participations=1)
 COOLDOWN = workloads.Workload(0.95, cooldown_fraction=0.25)
@@ -69,4 +69,4 @@ def test_refuses_other_sizes():
     with pytest.raises(ValueError, match='rank must be 1 to 9'):
       low_rank.approximate(strategy, 9, num_bands=3, rank=rank)
   with pytest.raises(ValueError, match='square C, and tree_online has not'):
-    low_rank.approximate(tree.TreeOnline(), 9, num_bands=3, rank=1)
+    low_rank.approximate(tree_online.TreeOnline(), 9, num_bands=3, rank=1)

@@ -9,7 +9,6 @@ from fl_dpftrl import catalogue
 from fl_dpftrl import error
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity
-from fl_dpftrl.sensitivity import banded as banded_sensitivity
 from fl_dpftrl import workloads
 from fl_dpftrl.optimization import banded
 
@@ -27,7 +26,7 @@ def test_columns_have_norm_one_and_the_sensitivity_is_exact(objective, n, b, k):
   schema = participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)
   strategy = banded.optimize(schema, objective=objective)
   assert strategy.num_bands == min(b, n)
-  np.testing.assert_allclose(banded_sensitivity.column_squares(strategy, n), 1.0)
+  np.testing.assert_allclose(strategy.column_squares(n), 1.0)
   value, kind = sensitivity.sensitivity(strategy, schema)
   assert kind == 'exact'
   assert value == pytest.approx(np.sqrt(schema.participations))
@@ -157,7 +156,7 @@ def test_unequal_norms_suit_a_fixed_separation(n, b, k, objective):
       banded.optimize(schema, objective=objective, equal_norms=e, num_bands=7)
       for e in (False, True)
   )
-  np.testing.assert_allclose(banded_sensitivity.column_squares(equal, n), 1.0)
+  np.testing.assert_allclose(equal.column_squares(n), 1.0)
   value, kind = sensitivity.sensitivity(unequal, schema)
   assert (value, kind) == (pytest.approx(np.sqrt(schema.participations)), 'exact')
   better = loss(unequal, schema, objective) / loss(equal, schema, objective)

@@ -10,11 +10,11 @@ import pytest
 from fl_dpftrl import catalogue
 from fl_dpftrl import participation
 from fl_dpftrl import workloads
+from fl_dpftrl.families import blt as blt_lib
 from fl_dpftrl.optimization import blt
 from fl_dpftrl.optimization import blt_loss
 from fl_dpftrl.optimization import blt_search
 from fl_dpftrl.optimization import many_starts
-from fl_dpftrl.strategies import blt as blt_lib
 
 MAIN = participation.MinSep(num_rounds=2052, min_sep=342, max_participations=6)
 

@@ -7,8 +7,8 @@ from fl_dpftrl import catalogue
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity
 from fl_dpftrl import workloads
+from fl_dpftrl.families import banded_toeplitz as strategies
 from fl_dpftrl.optimization import toeplitz
-from fl_dpftrl.strategies import toeplitz as strategies
 
 MAIN = participation.MinSep(num_rounds=2052, min_sep=342, max_participations=6)
 

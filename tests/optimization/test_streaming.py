@@ -9,9 +9,9 @@ from fl_dpftrl import error
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity
 from fl_dpftrl import workloads
+from fl_dpftrl.families import banded
 from fl_dpftrl.optimization import banded as banded_optimization
 from fl_dpftrl.optimization import streaming
-from fl_dpftrl.strategies import banded
 
 
 

@@ -7,8 +7,8 @@ from fl_dpftrl import error
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity
 from fl_dpftrl import workloads
+from fl_dpftrl.families import banded_toeplitz
 from fl_dpftrl.optimization import toeplitz_loss
-from fl_dpftrl.strategies import toeplitz
 
 WORKLOADS = {
     'prefix': workloads.Workload(),
@@ -43,7 +43,7 @@ def test_rows_error(workload, normalized, power, n, bands):
       toeplitz_loss.rows_error(n, power, workload, normalized=normalized),
       coefficients,
   )
-  strategy = toeplitz.BandedToeplitz(coefficients, n if normalized else None)
+  strategy = banded_toeplitz.BandedToeplitz(coefficients, n if normalized else None)
   queries = error.per_query_error(strategy, n, workload)
   assert found == pytest.approx(
       np.mean(queries ** (2 * power)) ** (0.5 / power), rel=1e-9
@@ -58,7 +58,7 @@ def test_response_error(beta, objective, n, bands):
   found = check_gradient(
       toeplitz_loss.response_error(n, objective, workload, n), coefficients
   )
-  result = error.error(toeplitz.BandedToeplitz(coefficients), n, workload)
+  result = error.error(banded_toeplitz.BandedToeplitz(coefficients), n, workload)
   assert found == pytest.approx(getattr(result, objective), rel=1e-9)
 
 
@@ -70,7 +70,7 @@ def test_the_limit_stands_for_the_tail(beta, objective):
       toeplitz_loss.response_error(10**6, objective, workload, 5000),
       coefficients,
   )
-  result = error.error(toeplitz.BandedToeplitz(coefficients), 10**6, workload)
+  result = error.error(banded_toeplitz.BandedToeplitz(coefficients), 10**6, workload)
   assert found == pytest.approx(getattr(result, objective), rel=1e-9)
 
 
@@ -80,7 +80,7 @@ def test_sensitivity(n, b, k):
   coefficients = np.sort(np.random.default_rng(0).uniform(size=8))[::-1]
   found = check_gradient(toeplitz_loss.sensitivity(schema), coefficients)
   assert found == pytest.approx(
-      sensitivity.sensitivity(toeplitz.BandedToeplitz(coefficients), schema).value
+      sensitivity.sensitivity(banded_toeplitz.BandedToeplitz(coefficients), schema).value
   )
 
 

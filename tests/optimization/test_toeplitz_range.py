@@ -6,10 +6,10 @@ import pytest
 from fl_dpftrl import catalogue
 from fl_dpftrl import participation
 from fl_dpftrl import workloads
+from fl_dpftrl.families import banded_toeplitz as strategies
 from fl_dpftrl.optimization import blt
 from fl_dpftrl.optimization import toeplitz
 from fl_dpftrl.optimization import toeplitz_range
-from fl_dpftrl.strategies import toeplitz as strategies
 
 
 def schemas(num_rounds, low, high, k, points):

@@ -10,8 +10,7 @@ import pytest
 
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity
-from fl_dpftrl.sensitivity import banded as banded_sensitivity
-from fl_dpftrl.strategies import banded
+from fl_dpftrl.families import banded
 
 SETTINGS = hypothesis.settings(deadline=None, max_examples=60)
 
@@ -67,7 +66,7 @@ def test_columns_count_and_not_rows():
   coefficients = np.array([[1.0, 0.0], [1.0, 2.0], [1.0, 0.0]])
   strategy = banded.Banded(coefficients)
   once = participation.MinSep(num_rounds=3, max_participations=1)
-  assert banded_sensitivity.column_squares(strategy, 3).tolist() == [5.0, 1.0, 1.0]
+  assert strategy.column_squares(3).tolist() == [5.0, 1.0, 1.0]
   assert sensitivity.sensitivity(strategy, once).value == math.sqrt(5.0)
   apart = participation.MinSep(num_rounds=3, min_sep=2)
   assert sensitivity.sensitivity(strategy, apart).value == math.sqrt(6.0)

@@ -7,16 +7,16 @@ import pytest
 
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity
-from fl_dpftrl.strategies import banded
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import dense
-from fl_dpftrl.strategies import identity
-from fl_dpftrl.strategies import low_rank
-from fl_dpftrl.strategies import registry
-from fl_dpftrl.strategies import stamped
-from fl_dpftrl.strategies import toeplitz
-from fl_dpftrl.strategies import tree
-from fl_dpftrl.strategies import tree_full
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import banded_toeplitz
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import dense
+from fl_dpftrl.families import identity
+from fl_dpftrl.families import low_rank
+from fl_dpftrl.families import registry
+from fl_dpftrl.families import stamped
+from fl_dpftrl.families import tree_full
+from fl_dpftrl.families import tree_online
 
 
 def _lower(rng, n, low):
@@ -51,7 +51,7 @@ def _toeplitz(rng, n):
   if rng.random() < 0.3:
     coefficients = np.sort(np.abs(coefficients))[::-1]
   normalized = n + rng.integers(0, 3) if rng.random() < 0.5 else None
-  return toeplitz.BandedToeplitz(coefficients, normalized)
+  return banded_toeplitz.BandedToeplitz(coefficients, normalized)
 
 
 def _low_rank(rng, n):
@@ -84,7 +84,7 @@ EXAMPLES = {
     'tree_full': lambda rng, n: tree_full.TreeFull(
         rng.choice([None, n, n + int(rng.integers(1, 9))])
     ),
-    'tree_online': lambda rng, n: tree.TreeOnline(rng.choice([None, n])),
+    'tree_online': lambda rng, n: tree_online.TreeOnline(rng.choice([None, n])),
 }
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity
+from fl_dpftrl.families import tree_online
 from fl_dpftrl.sensitivity import nested
-from fl_dpftrl.strategies import tree
 
 
 def min_sep(n, b, k=None):
@@ -107,13 +107,13 @@ def test_the_blocks_of_a_run_are_the_tree():
   for n in (1, 2, 7, 12, 33):
     key = lambda matrix: sorted(map(tuple, matrix))
     assert key(rows(nested.forest(n))) == key(
-        tree.TreeOnline().strategy_matrix(n)
+        tree_online.TreeOnline().strategy_matrix(n)
     )
 
 
 def test_the_first_rounds_are_not_always_the_worst():
   first = sensitivity.pattern_sensitivity(
-      tree.TreeOnline(), 16, [(0, 3, 6, 9, 12), (1, 4, 7, 12, 15)]
+      tree_online.TreeOnline(), 16, [(0, 3, 6, 9, 12), (1, 4, 7, 12, 15)]
   )[0]
   np.testing.assert_allclose(first**2, [55.0, 57.0])
   assert nested.worst_square(nested.forest(16), min_sep(16, 3, 5)) == (57, True)
@@ -124,7 +124,7 @@ def test_one_participation_more_can_be_worse_than_none():
   exact = functools.partial(nested.worst_square, nested.forest(25))
   assert exact(min_sep(25, 3, 9)) == (88, True)
   only = sensitivity.pattern_sensitivity(
-      tree.TreeOnline(), 25, [range(0, 25, 3)]
+      tree_online.TreeOnline(), 25, [range(0, 25, 3)]
   )[0]
   assert only[0] ** 2 == pytest.approx(87.0)
 
@@ -160,7 +160,7 @@ def test_long_runs_are_exact(n, b, k):
   square, exact = nested.worst_square(nested.forest(n), schema)
   assert exact
   first = sensitivity.pattern_sensitivity(
-      tree.TreeOnline(), n, [range(0, schema.participations * b, b)]
+      tree_online.TreeOnline(), n, [range(0, schema.participations * b, b)]
   )[0][0]
   assert first**2 * (1 - 1e-12) <= square <= 1.1 * first**2
 
@@ -185,11 +185,11 @@ def test_lies_between_the_first_rounds_and_the_general_bound():
   for n, b, k in [(300, 10, 30), (777, 50, None), (512, 16, None)]:
     schema = min_sep(n, b, k)
     upper = sensitivity.gram_sensitivity(
-        sensitivity.gram_matrix(tree.TreeOnline(), n), schema
+        sensitivity.gram_matrix(tree_online.TreeOnline(), n), schema
     ).value
-    value, kind = sensitivity.sensitivity(tree.TreeOnline(), schema)
+    value, kind = sensitivity.sensitivity(tree_online.TreeOnline(), schema)
     first = [range(0, schema.participations * b, b)]
-    lower = sensitivity.pattern_sensitivity(tree.TreeOnline(), n, first)[0][0]
+    lower = sensitivity.pattern_sensitivity(tree_online.TreeOnline(), n, first)[0][0]
     assert kind == 'exact' and value <= upper * (1 + 1e-12)
     assert lower <= value * (1 + 1e-12)
     assert math.isfinite(upper)

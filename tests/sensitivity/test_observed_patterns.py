@@ -7,23 +7,26 @@ import pytest
 
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import identity
+from fl_dpftrl.families import base
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import identity
 
 SETTINGS = hypothesis.settings(deadline=None, max_examples=60)
 
 
-class Dense:
+class Dense(base.Strategy):
   """Any matrix, of which no more is known."""
 
   family = 'dense'
-  max_rounds = None
 
   def __init__(self, matrix):
     self.matrix = np.asarray(matrix, dtype=np.float64)
 
   def strategy_matrix(self, num_rounds):
     return self.matrix[:, :num_rounds]
+
+  def noising_matrix(self, num_rounds):
+    raise NotImplementedError
 
 
 @st.composite

@@ -5,14 +5,14 @@ import pytest
 
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity
-from fl_dpftrl.strategies import stamped
-from fl_dpftrl.strategies import tree
-from fl_dpftrl.strategies import tree_full
+from fl_dpftrl.families import stamped
+from fl_dpftrl.families import tree_full
+from fl_dpftrl.families import tree_online
 
 
 @pytest.mark.parametrize('num_rounds', [1, 2, 7, 16, 37])
 @pytest.mark.parametrize('make', [
-    tree.TreeOnline, tree_full.TreeFull, lambda n: tree.TreeOnline(),
+    tree_online.TreeOnline, tree_full.TreeFull, lambda n: tree_online.TreeOnline(),
 ])
 def test_gram_matrix(make, num_rounds):
   matrix = make(num_rounds).strategy_matrix(num_rounds)
@@ -25,7 +25,7 @@ def test_gram_matrix(make, num_rounds):
 
 @pytest.mark.parametrize('block_rounds', [1, 2, 3, 5, 6])
 @pytest.mark.parametrize('make', [
-    lambda r: tree.TreeOnline(), tree.TreeOnline, tree_full.TreeFull,
+    lambda r: tree_online.TreeOnline(), tree_online.TreeOnline, tree_full.TreeFull,
     lambda r: tree_full.TreeFull(),
 ])
 def test_restarts_are_exact(brute, make, block_rounds):
@@ -51,7 +51,7 @@ def test_restarts_are_exact(brute, make, block_rounds):
 
 def test_many_restarts_are_exact():
   schema = participation.MinSep(num_rounds=30_000, min_sep=70)
-  for strategy in (tree.TreeOnline(), tree.TreeOnline(300)):
+  for strategy in (tree_online.TreeOnline(), tree_online.TreeOnline(300)):
     value, kind = sensitivity.sensitivity(
         stamped.Stamped(strategy, 300), schema
     )
@@ -71,7 +71,7 @@ def test_fixed_separation(n, b, k, completed):
   schema = participation.FixedSeparation(
       num_rounds=n, min_sep=b, max_participations=k
   )
-  strategy = tree.TreeOnline(n if completed else None)
+  strategy = tree_online.TreeOnline(n if completed else None)
   gram = sensitivity.gram_matrix(strategy, n)
   found = sensitivity.sensitivity(strategy, schema)
   general = sensitivity.gram_sensitivity(gram, schema)
@@ -80,10 +80,10 @@ def test_fixed_separation(n, b, k, completed):
 
 def test_fixed_separation_of_a_million_rounds():
   schema = participation.FixedSeparation(num_rounds=10**6, min_sep=333)
-  fixed = sensitivity.sensitivity(tree.TreeOnline(), schema)
+  fixed = sensitivity.sensitivity(tree_online.TreeOnline(), schema)
   assert fixed.kind == 'exact'
   apart = sensitivity.sensitivity(
-      tree.TreeOnline(), participation.MinSep(num_rounds=10**6, min_sep=333)
+      tree_online.TreeOnline(), participation.MinSep(num_rounds=10**6, min_sep=333)
   )
   assert fixed.value <= apart.value * (1 + 1e-12)
 
@@ -91,7 +91,7 @@ def test_fixed_separation_of_a_million_rounds():
 def test_patterns_of_a_log_of_a_million_rounds():
   patterns = [[5], [0, 1], [2**19, 2**19 + 1, 10**6 - 1]]
   values, kind = sensitivity.pattern_sensitivity(
-      tree.TreeOnline(), 10**6, patterns
+      tree_online.TreeOnline(), 10**6, patterns
   )
   assert kind == 'exact'
   # 10⁶ is even: its last round ends a node of 64 rounds, and lies in 7.

@@ -22,6 +22,7 @@ import numpy as np
 from experiments.stackoverflow.datasets import dataset
 from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
 from fl_dpftrl import files
+from fl_dpftrl import messages
 
 LICENCE = (
     'Docstrings of the Python standard library and of installed packages; each'
@@ -191,7 +192,10 @@ def _read_cache(path: pathlib.Path) -> dict[str, np.ndarray] | None:
   except FileNotFoundError:
     return None
   except Exception as error:  # A damaged file can fail in any way at all.
-    print(f'{path} is damaged ({error}): rebuilding it', file=sys.stderr)
+    print(
+        messages.one_line(f'{path} is damaged ({error}): rebuilding it'),
+        file=sys.stderr,
+    )
     return None
   return arrays
 

@@ -9,11 +9,11 @@ from typing import Callable
 import numpy as np
 from scipy.linalg import lapack
 
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import banded_toeplitz as toeplitz
+from fl_dpftrl.families import bands
+from fl_dpftrl.families import base as strategies
 from fl_dpftrl.noise.engine import dispatch
-from fl_dpftrl.strategies import banded
-from fl_dpftrl.strategies import banded_inverse
-from fl_dpftrl.strategies import base as strategies
-from fl_dpftrl.strategies import toeplitz
 
 # (vectors, rows): that are made together in rings of so many vectors or more.
 # Smaller ones would become much larger by it.
@@ -31,7 +31,7 @@ def _(strategy: banded.Banded, num_rounds: int) -> dispatch.Recurrence:
   return _ring(
       lambda first, last: coefficients[first:last],
       strategy.num_bands - 1,
-      banded_inverse.row_norms(coefficients),
+      bands.row_norms(coefficients),
       np.ones(num_rounds),
   )
 
@@ -89,37 +89,35 @@ def _ring(
     scale = float(scales[t])
     if not kept:
       ((own,),) = 1.0 / coefficients(t, t + 1)
-      return dispatch.Step(_draw_times(float(own) * scale, t))
+      return dispatch.Step(_drawn(t), scale=float(own) * scale)
     if t % at_once:
-      return dispatch.Step(_copy(t % num_buffers, scale))
+      return dispatch.Step(_kept(t % num_buffers), scale=scale)
     last = min(t + at_once, scales.size)
     made = [row % num_buffers for row in range(t, last)]
     weights = _weights(coefficients(t, last), t, num_buffers)
-    copy = _copy(made[0], scale)
 
     def apply(draw, buffers, part, scratch):
       for row, buffer in enumerate(made, t):
         draw(row, buffers[buffer])
       _multiply(weights, buffers, slice(made[0], made[-1] + 1))
-      copy(draw, buffers, part, scratch)
+      return buffers[made[0]]
 
-    return dispatch.Step(apply, made)
+    return dispatch.Step(apply, made, scale)
 
   return dispatch.Recurrence(num_buffers, norms, step, at_once)
 
 
-def _draw_times(scale: float, t: int) -> dispatch.Apply:
+def _drawn(t: int) -> dispatch.Apply:
   def apply(draw, buffers, part, scratch):
+    del buffers, scratch
     draw(t, part)
-    np.multiply(part, scale, out=part)
+    return part
 
   return apply
 
 
-def _copy(buffer: int, scale: float) -> dispatch.Apply:
-  return lambda draw, buffers, part, scratch: np.multiply(
-      buffers[buffer], scale, out=part
-  )
+def _kept(buffer: int) -> dispatch.Apply:
+  return lambda draw, buffers, part, scratch: buffers[buffer]
 
 
 def _weights(
@@ -134,7 +132,7 @@ def _weights(
   """
   num_rows, num_bands = coefficients.shape
   window = min(t, num_bands - 1)
-  matrix = banded.dense_rows(coefficients)[:, num_bands - 1 - window :]
+  matrix = bands.dense_rows(coefficients)[:, num_bands - 1 - window :]
   inverse, _ = lapack.dtrtri(matrix[:, window:], lower=1)
   weights = np.zeros((num_rows, num_buffers))
   rows = np.arange(t - window, t + num_rows) % num_buffers

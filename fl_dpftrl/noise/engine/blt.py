@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from fl_dpftrl.families import blt
 from fl_dpftrl.noise.engine import dispatch
-from fl_dpftrl.strategies import blt
 
 
 @dispatch.recurrence.register
@@ -24,6 +24,7 @@ def _(strategy: blt.BLT, num_rounds: int) -> dispatch.Recurrence:
         np.multiply(buffer, loss, out=scratch)
         np.subtract(part, scratch, out=scratch)
         np.add(buffer, scratch, out=buffer)
+      return part
 
     return dispatch.Step(apply, range(strategy.num_buffers))
 

@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
+from fl_dpftrl.families import base as strategies
 from fl_dpftrl.noise.engine import dispatch
-from fl_dpftrl.strategies import base as strategies
 
 # Seconds a parameter on one core, measured on a server's processor: a normal
 # drawn, a buffer that is read and written, and one that is read.

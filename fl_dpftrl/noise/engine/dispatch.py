@@ -5,14 +5,15 @@ from typing import Callable, NamedTuple, Sequence
 
 import numpy as np
 
-from fl_dpftrl.strategies import base as strategies
+from fl_dpftrl.families import base as strategies
 
 # (row of Z, part): writes a chunk of that row into part.
 Draw = Callable[[int, np.ndarray], None]
-# (draw, buffers, part, scratch): makes a chunk of a row of N·Z in part, and
-# brings the buffers' chunk, [num_buffers, chunk], to the next row. What scratch,
-# shaped as part, holds is of no meaning.
-Apply = Callable[[Draw, np.ndarray, np.ndarray, np.ndarray], None]
+# (draw, buffers, part, scratch) → part or a buffer, which then holds a chunk of a
+# row of N·Z but for the step's scale. It brings the buffers' chunk,
+# [num_buffers, chunk], to the next row. Part and scratch are of one shape, and
+# what they hold before is of no meaning.
+Apply = Callable[[Draw, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
 class Step(NamedTuple):
@@ -21,10 +22,12 @@ class Step(NamedTuple):
   Attributes:
     apply: what is done to each chunk.
     written: the buffers that it changes.
+    scale: what the chunks still have to be multiplied by.
   """
 
   apply: Apply
   written: Sequence[int] = ()
+  scale: float = 1.0
 
 
 class Recurrence(NamedTuple):
@@ -71,10 +74,11 @@ def recomputed(
   For any family. Row t draws as many rows of Z as row t of N has entries.
 
   Raises:
-    ValueError: where the strategy has fewer rows.
+    ValueError: where the strategy has fewer rows, or N does not undo C.
   """
   strategies.check_num_rounds(strategy, num_rounds)
   noising = strategy.noising_matrix(num_rounds)
+  strategies.check_undoes(strategy, noising)
 
   def step(t):
     (needed,) = np.nonzero(noising[t])
@@ -86,6 +90,7 @@ def recomputed(
         draw(int(row), scratch)
         np.multiply(scratch, float(noising[t, row]), out=scratch)
         np.add(part, scratch, out=part)
+      return part
 
     return Step(apply)
 

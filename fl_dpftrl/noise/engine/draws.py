@@ -35,21 +35,16 @@ class Draws:
 
   Args:
     seed: 16 bytes.
-    stddev: of each entry.
   """
 
-  def __init__(self, seed: bytes, stddev: float):
+  def __init__(self, seed: bytes):
     self._key = np.frombuffer(seed, '<u8').astype(np.uint64)
-    self._stddev = stddev
     self._wide = np.empty(CHUNK)
 
   def fill(self, row: int, chunk: int, part: np.ndarray) -> None:
     """Writes the chunk of a row of Z; of the last chunk, what there is."""
-    if not self._stddev:
-      part[:] = 0.0
-      return
     wide = self._wide[: part.size]
     counter = np.array([0, 0, chunk, row], np.uint64)
     philox = np.random.Philox(key=self._key, counter=counter)
     np.random.Generator(philox).standard_normal(out=wide)
-    np.multiply(wide, self._stddev, out=part, casting='same_kind')
+    part[:] = wide

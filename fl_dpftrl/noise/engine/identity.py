@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from fl_dpftrl.families import identity
 from fl_dpftrl.noise.engine import dispatch
-from fl_dpftrl.strategies import identity
 
 
 @dispatch.recurrence.register
@@ -11,6 +11,11 @@ def _(strategy: identity.Identity, num_rounds: int) -> dispatch.Recurrence:
   del strategy
 
   def step(t):
-    return dispatch.Step(lambda draw, buffers, part, scratch: draw(t, part))
+    def apply(draw, buffers, part, scratch):
+      del buffers, scratch
+      draw(t, part)
+      return part
+
+    return dispatch.Step(apply)
 
   return dispatch.Recurrence(0, np.ones(num_rounds), step)

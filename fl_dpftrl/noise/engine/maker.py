@@ -2,21 +2,21 @@
 
 import concurrent.futures
 import functools
-import hashlib
+import json
 import os
 import pathlib
 import tempfile
-from typing import Any
 
 import numpy as np
 
+from fl_dpftrl import digests
+from fl_dpftrl.families import base as strategies
+from fl_dpftrl.families import identity as identity_strategy
 from fl_dpftrl.noise.engine import dispatch
 from fl_dpftrl.noise.engine import draws
-from fl_dpftrl.strategies import base as strategies
-from fl_dpftrl.strategies import identity as identity_strategy
 
 # What a change of these rows would have to count up.
-VERSION = 2
+VERSION = 3
 _CHUNKS_AT_A_TIME = 8
 MEMORIES = ('memory', 'mapped', 'recomputed')
 PRECISIONS = ('float32', 'float64')
@@ -38,7 +38,7 @@ class RowMaker:
     strategy: C and N.
     size: coordinates in a row.
     num_rounds: rows that there will be at most.
-    stddev: of each entry of Z.
+    stddev: of each entry of Z, by which finished rows are multiplied.
     seed: secret, of 16 bytes.
     memory: where the buffers are: in 'memory', in a file that is 'mapped' into
       it (for more than fits), or nowhere: 'recomputed' rows are sums over rows of
@@ -77,8 +77,8 @@ class RowMaker:
     if not stddev:  # Nothing to correlate.
       strategy = identity_strategy.Identity()
     self._recurrence = make(strategy, num_rounds)
-    self._draws = lambda: draws.Draws(seed, stddev)
-    self._stddev = stddev
+    self._draws = lambda: draws.Draws(seed)
+    self._stddev = float(stddev)
     self._first_chunk = first_chunk
     self._threads = num_threads or _num_cores()
     self._pool = concurrent.futures.ThreadPoolExecutor(self._threads, 'rows')
@@ -124,20 +124,24 @@ class RowMaker:
 
   def _work(self, step: dispatch.Step, chunks: range, out: np.ndarray) -> None:
     source = self._draws()
-    dtype = self.buffers.dtype
-    scratch, wide = np.empty((2, draws.CHUNK), dtype)
+    part, scratch = np.empty((2, draws.CHUNK), self.buffers.dtype)
     for chunk in chunks:
       where = slice(chunk * draws.CHUNK, (chunk + 1) * draws.CHUNK)
       target = out[where]
-      part = target if dtype == out.dtype else wide[: target.size]
-      step.apply(
+      if not self._stddev:
+        target[:] = 0.0
+        continue
+      made = step.apply(
           functools.partial(_fill, source, self._first_chunk + chunk),
           self.buffers[:, where],
-          part,
+          part[: target.size],
           scratch[: target.size],
       )
-      if part is not target:
-        target[:] = part
+      # Buffers hold rows for Z of standard deviation 1, so that another one
+      # continues them; the chunk is in the cache here.
+      np.multiply(
+          made, step.scale * self._stddev, out=target, casting='same_kind'
+      )
 
   def restore(self, row: int, versions: list[int]) -> None:
     """Says that the buffers now hold what comes before a row."""
@@ -176,21 +180,23 @@ def identity(
     strategy: strategies.Strategy,
     *,
     size: int,
-    stddev: float,
     seed: bytes,
     memory: str,
     precision: str,
 ) -> int:
-  """63 bits for all that determines the rows of a `RowMaker`.
+  """63 bits for all that determines the rows of a `RowMaker`, but their scale.
 
-  They are a hash of the seed too, whose 128 bits cannot be found from it.
+  The standard deviation is left out: rows are made for Z of standard deviation 1
+  and multiplied last, so a run whose noise multiplier is changed on purpose goes
+  on with the same noise. The bits are a hash of the seed too, whose 128 bits
+  cannot be found from it.
   """
   # Rows that are recomputed are rounded otherwise, and so are other noise.
   recipe = 'recomputed' if memory == 'recomputed' else 'buffered'
-  digest = hashlib.sha256(b'fl_dpftrl rows %d' % VERSION)
-  for part in (seed, strategy, size, float(stddev), precision, recipe):
-    _update(digest, part)
-  return int.from_bytes(digest.digest()[:8], 'little') >> 1
+  about = [VERSION, digests.strategy_digest(strategy), size, precision, recipe]
+  return digests.short_digest(
+      b'fl_dpftrl rows %s %s' % (json.dumps(about).encode(), seed)
+  )
 
 
 def _num_cores() -> int:
@@ -204,21 +210,3 @@ def _mapped(shape, precision, folder) -> np.ndarray:
   """Zeros in a file without a name, which ends with the process."""
   with tempfile.TemporaryFile(dir=folder and pathlib.Path(folder)) as file:
     return np.memmap(file, precision, 'w+', shape=shape)
-
-
-def _update(digest: Any, part: Any) -> None:
-  """Adds a strategy, number, name or array to a hash, unambiguously."""
-  if isinstance(part, strategies.Strategy):
-    _update(digest, part.family)
-    for name, value in sorted(part.parameters().items()):
-      _update(digest, name)
-      _update(digest, value)
-    return
-  if isinstance(part, (list, tuple, np.ndarray)):
-    part = np.ascontiguousarray(part, np.float64)
-    content, kind = part.tobytes(), f'array {part.shape}'
-  elif isinstance(part, bytes):
-    content, kind = part, 'bytes'
-  else:
-    content, kind = repr(part).encode(), 'value'
-  digest.update(f'{kind} {len(content)}:'.encode() + content)

@@ -3,22 +3,22 @@
 import concurrent.futures
 import contextlib
 import functools
-import json
 import os
 import pathlib
 import sys
 import threading
-from typing import Any, Sequence
+from typing import Any, NamedTuple, Sequence
 
 import numpy as np
 
 from fl_dpftrl import files
+from fl_dpftrl import sealed
+from fl_dpftrl.families import base as strategies
 from fl_dpftrl.noise.engine import draws
 from fl_dpftrl.noise.engine import maker as makers
 from fl_dpftrl.noise.engine import shards
 from fl_dpftrl.noise.engine import snapshots
 from fl_dpftrl.noise.engine import source
-from fl_dpftrl.strategies import base as strategies
 
 # What a row's file begins with, as int64: these, then the bits of its standard
 # deviation as a float64. Float32 coordinates follow.
@@ -32,6 +32,20 @@ def row_name(row: int) -> str:
   return f'row-{row:0{ROW_DIGITS}d}'
 
 
+class _Mark(NamedTuple):
+  """What was done with the rows of a folder, as its file says.
+
+  Attributes:
+    row: the largest that was given out; −1 for none.
+    released: rounds whose results may have been used; None where nobody said.
+    stddev: standard deviation of Z with which the row was given out.
+  """
+
+  row: int = -1
+  released: int | None = None
+  stddev: float = 0.0
+
+
 class RowServer:
   """The rows of one run's noise, in a folder that only its owner can read.
 
@@ -39,7 +53,12 @@ class RowServer:
   row is then made in the background. The largest row that was served is kept
   durably, and rows before it are refused for ever: whatever state a run is
   brought to, no row enters the sums of two rounds. The row itself may be asked
-  for again, for a round whose result was never seen.
+  for again, for a round whose result was never seen. Rounds whose results may
+  have been used are kept durably too, and their rows are refused.
+
+  Another standard deviation goes on with the same rows, otherwise multiplied. A
+  row that was given out before is then refused, since the difference of two sums
+  with it would uncover them.
 
   A run that goes on finds the seed in the folder, and with it the very same
   rows: from the last snapshot, or where there is none from row 0, all rows up to
@@ -62,7 +81,8 @@ class RowServer:
 
   Attributes:
     folder, strategy, size, num_rounds, stddev: as given.
-    identity: stands for all that determines the rows; it is no secret.
+    identity: stands for all that determines the rows, but for their standard
+      deviation; it is no secret.
 
   Raises:
     ValueError: for an argument that will not do, and where rows were served from
@@ -100,13 +120,12 @@ class RowServer:
     recipe = dict(
         strategy=strategy,
         size=size,
-        stddev=stddev,
         seed=self._seed,
         memory=memory,
         precision=precision,
     )
     self.identity = makers.identity(**recipe)
-    recipe['num_rounds'] = num_rounds
+    recipe |= {'stddev': stddev, 'num_rounds': num_rounds}
     self._source: source.Source = (
         shards.ShardedSource(
             workers, worker_key, recipe, self.identity, snapshot_rows
@@ -167,10 +186,15 @@ class RowServer:
       raise ValueError(
           f'row {row} is not among the {self.num_rounds} that there are'
       )
-    if row <= self._completed:
+    if row <= self._completed or row < (self.released() or 0):
       raise ValueError(
           f'row {row} of the noise in {self.folder} is in the sum of a completed'
           ' round: go on from the state that this round gave'
+      )
+    if row == served and self._read_mark().stddev != self.stddev:
+      raise ValueError(
+          f'row {row} of the noise in {self.folder} was given out with another'
+          ' standard deviation: go on with that one, or burn the row with skip_row'
       )
     path = self.folder / row_name(row)
     if not path.exists():
@@ -178,16 +202,30 @@ class RowServer:
         self._schedule(row)
       self._ahead[1].result()
       if row > served:
-        mark = json.dumps({'row': row, 'identity': self.identity})
-        files.write_durably(self._mark, mark.encode(), mode=0o600)
+        self._write_mark(
+            self._read_mark()._replace(row=row, stddev=self.stddev)
+        )
       self._remove_rows()
       os.replace(self._ready, path)
     if row + 1 < self.num_rounds and (not self._ahead or self._ahead[0] <= row):
       self._schedule(row + 1)
 
   def complete(self, row: int) -> None:
-    """Says that the row is in a sum: it is not given out again."""
+    """Says that the row is in a sum: this process does not give it out again."""
     self._completed = max(self._completed, row)
+
+  def mark_released(self, num_rounds: int) -> None:
+    """Says durably that the first num_rounds rounds' results may be used."""
+    self.open()
+    self._write_mark(self._read_mark()._replace(released=num_rounds))
+
+  def released(self) -> int | None:
+    """Rounds whose results may have been used; None where nobody said.
+
+    Raises:
+      ValueError: as `served`.
+    """
+    return self._read_mark().released
 
   def served(self) -> int:
     """The largest row that was ever given out; −1 for none.
@@ -195,23 +233,30 @@ class RowServer:
     Raises:
       ValueError: where that cannot be read, or was other noise.
     """
+    return self._read_mark().row
+
+  def _write_mark(self, mark: _Mark) -> None:
+    mark = mark._replace(released=mark.released or 0)
+    sealed.write(self._mark, {**mark._asdict(), 'identity': self.identity})
+
+  def _read_mark(self) -> _Mark:
     try:
-      found = json.loads(self._mark.read_text())
+      found = sealed.read(self._mark)
       row, identity = int(found['row']), int(found['identity'])
+      released, stddev = int(found['released']), float(found['stddev'])
     except FileNotFoundError:
-      return -1
-    except (OSError, ValueError, KeyError, TypeError) as error:
+      return _Mark()
+    except (ValueError, KeyError, TypeError) as error:
       raise ValueError(
-          f'{self._mark} is not readable: {error}; without it nobody knows which'
-          ' rows of noise were used'
+          f'{error}; without {self._mark.name} nobody knows which rows of noise'
+          ' were used: put it back as it was'
       ) from error
     if identity != self.identity:
       raise ValueError(
-          f'{self.folder} holds other noise: another strategy, standard'
-          ' deviation, size, memory or seed; resume with the flags that the run'
-          ' was started with'
+          f'{self.folder} holds other noise: another strategy, size, memory, seed'
+          ' or release; resume with the flags that the run was started with'
       )
-    return row
+    return _Mark(row, released, stddev)
 
   def close(self) -> None:
     """Ends what works in the background, and removes rows that were not used."""
@@ -255,10 +300,9 @@ class RowServer:
     if self._is_secret:
       if self._found_seed() not in (None, self._seed):
         raise ValueError(f'{self.folder} was taken by another run meanwhile')
-      files.write_durably(self.folder / 'seed', self._seed, mode=0o600)
+      files.write_durably(self.folder / 'seed', self._seed, private=True)
     self._remove_rows()
-    for leftover in self.folder.glob(f'{files.TEMPORARY_PREFIX}*'):
-      leftover.unlink()
+    files.remove_leftovers(self.folder)
 
   def _remove_rows(self) -> None:
     for path in self.folder.glob('row-*'):
@@ -277,12 +321,10 @@ class RowServer:
     header = np.empty(HEADER_BYTES // 8, '<i8')
     header[:4] = MAGIC, self.identity, row, self.size
     header[4:] = np.array([stddev], '<f8').view('<i8')
-    handle = os.open(
-        self._ready, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600
-    )
-    with open(handle, 'wb') as file:
-      file.write(header.tobytes())
-      file.write(memoryview(values).cast('B'))
+    with files.replacing(self._ready, mode=0o600, durable=False) as path:
+      with path.open('wb') as file:
+        file.write(header.tobytes())
+        file.write(memoryview(values).cast('B'))
 
 
 def _failed(future: concurrent.futures.Future[Any]) -> bool:

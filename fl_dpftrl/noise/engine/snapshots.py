@@ -6,7 +6,6 @@ snapshot being there: whatever is damaged or missing is passed over, and the row
 since an older one, or since row 0, are made again from the seed.
 """
 
-import json
 import os
 import pathlib
 import re
@@ -15,6 +14,7 @@ import zlib
 import numpy as np
 
 from fl_dpftrl import files
+from fl_dpftrl import sealed
 from fl_dpftrl.noise.engine import maker as makers
 
 _NAME = re.compile(r'before-(\d{9})\.json')
@@ -57,15 +57,12 @@ class Snapshots:
         content = memoryview(maker.buffers[buffer]).cast('B')
         checksum = zlib.crc32(content)
         with files.replacing(
-            self._file(buffer, version), mode=0o600, durable=False
+            self._file(buffer, version), private=True, durable=False
         ) as path:
           path.write_bytes(content)
       listed.append((buffer, version, checksum))
     about = {**self._of, 'buffers': listed}
-    with files.replacing(
-        self._list(maker.row), mode=0o600, durable=False
-    ) as path:
-      path.write_text(json.dumps(about))
+    sealed.write(self._list(maker.row), about, durable=False)
 
   def load(self, maker: makers.RowMaker, row: int) -> None:
     """Brings a new maker to the latest readable snapshot up to a row.
@@ -115,7 +112,7 @@ class Snapshots:
   def _read(self, row: int) -> list[tuple[int, int, int]]:
     """(buffer, version, checksum) of each; none where it cannot be read."""
     try:
-      about = json.loads(self._list(row).read_text())
+      about = sealed.read(self._list(row))
       if {name: about[name] for name in self._of} != self._of:
         return []
       return [tuple(map(int, entry)) for entry in about['buffers']]

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from fl_dpftrl.families import base as strategies
+from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.noise.engine import dispatch
-from fl_dpftrl.strategies import base as strategies
-from fl_dpftrl.strategies import tree
 
 
 @dispatch.recurrence.register
@@ -37,6 +37,7 @@ def _(strategy: tree.TreeOnline, num_rounds: int) -> dispatch.Recurrence:
       buffers[top] = part
       for height in siblings:
         np.subtract(part, buffers[height], out=part)
+      return part
 
     return dispatch.Step(apply, [top])
 

@@ -1,11 +1,10 @@
 """The step of each family's stream in TensorFlow, from Z to a row of N·Z.
 
-A new family registers its own recurrence here, or where it is defined.
+A family without a recurrence of its own draws the rows of Z again.
 """
 
 from fl_dpftrl.noise.recurrences import banded as _banded
 from fl_dpftrl.noise.recurrences import blt as _blt
-from fl_dpftrl.noise.recurrences import dense as _dense
 from fl_dpftrl.noise.recurrences import identity as _identity
 from fl_dpftrl.noise.recurrences import low_rank as _low_rank
 from fl_dpftrl.noise.recurrences import stamped as _stamped

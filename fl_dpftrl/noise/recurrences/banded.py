@@ -3,9 +3,9 @@
 import numpy as np
 import tensorflow as tf
 
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import bands
 from fl_dpftrl.noise.recurrences import dispatch
-from fl_dpftrl.strategies import banded
-from fl_dpftrl.strategies import banded_inverse
 
 
 @dispatch.recurrence.register
@@ -13,7 +13,7 @@ def _(strategy: banded.Banded, specs) -> dispatch.Recurrence:
   """C y = z by forward substitution, over the last num_bands − 1 rows of y."""
   kept, num_rounds = strategy.num_bands - 1, strategy.max_rounds
   diagonal, below = np.split(strategy.coefficients.astype(np.float32), [1], 1)
-  norms = banded_inverse.row_norms(strategy.coefficients)
+  norms = bands.row_norms(strategy.coefficients)
   message = f'a strategy for {num_rounds} rounds has no noise for another round'
 
   def init():

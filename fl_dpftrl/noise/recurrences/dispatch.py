@@ -3,9 +3,10 @@
 import functools
 from typing import Any, Callable, NamedTuple, Sequence
 
+import numpy as np
 import tensorflow as tf
 
-from fl_dpftrl.strategies import base as strategies
+from fl_dpftrl.families import base as strategies
 
 # Row r of Z, a tensor for each part of the model.
 NoiseSource = Callable[[tf.Tensor], list[tf.Tensor]]
@@ -32,8 +33,59 @@ def recurrence(
 ) -> Recurrence:
   """The recurrence of a strategy for models whose parts are as specs say.
 
+  A family without one of its own is `redrawn`.
+
   Raises:
-    ValueError: where the family has none.
+    ValueError: as `redrawn`, and where strategy is none.
   """
   del specs
-  raise ValueError(f'strategy has no noise stream: {strategy!r}')
+  if not isinstance(strategy, strategies.Strategy):
+    raise ValueError(f'strategy has no noise stream: {strategy!r}')
+  return redrawn(strategy)
+
+
+def redrawn(strategy: strategies.Strategy) -> Recurrence:
+  """Row t of N·Z as a sum over rows of Z, each drawn again: no buffers.
+
+  For any family with a last round. A stream that kept what it drew would hold a
+  copy of the model for every earlier round. Drawing again costs as many draws as
+  there are rows of Z from the first to the last that row t of N reads.
+
+  Raises:
+    ValueError: where the strategy has no last round, or N does not undo C.
+  """
+  num_rounds = strategy.max_rounds
+  if num_rounds is None:
+    raise ValueError(
+        f'a {strategy.family} strategy has no noise stream of its own and no'
+        ' max_rounds; with max_rounds, rows of Z are drawn again'
+    )
+  noising = strategy.noising_matrix(num_rounds)
+  strategies.check_undoes(strategy, noising)
+  norms, read = np.linalg.norm(noising, axis=1), noising != 0.0
+  firsts = np.argmax(read, axis=1)
+  lasts = noising.shape[1] - 1 - np.argmax(read[:, ::-1], axis=1)
+  noising = noising.astype(np.float32)
+  message = f'a strategy for {num_rounds} rounds has no noise for another round'
+
+  def next_fn(z, t, buffers):
+    limit = tf.constant(num_rounds, t.dtype)
+    with tf.control_dependencies(
+        [tf.debugging.assert_less(t, limit, message=message)]
+    ):
+      t = tf.identity(t)
+    weights = tf.gather(noising, t)
+    first, last = (
+        tf.cast(tf.gather(rows, t), t.dtype) for rows in (firsts, lasts)
+    )
+    _, row = tf.while_loop(
+        lambda r, _: r < last,
+        lambda r, row: (
+            r + 1, [part + weights[r] * new for part, new in zip(row, z(r))]
+        ),
+        (first, [weights[last] * part for part in z(last)]),
+        parallel_iterations=1,
+    )
+    return row, tf.gather(norms, t), buffers
+
+  return Recurrence(lambda: (), next_fn)

@@ -2,8 +2,8 @@
 
 import tensorflow as tf
 
+from fl_dpftrl.families import identity
 from fl_dpftrl.noise.recurrences import dispatch
-from fl_dpftrl.strategies import identity
 
 
 @dispatch.recurrence.register

@@ -3,8 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
+from fl_dpftrl.families import low_rank
 from fl_dpftrl.noise.recurrences import dispatch
-from fl_dpftrl.strategies import low_rank
 
 
 @dispatch.recurrence.register

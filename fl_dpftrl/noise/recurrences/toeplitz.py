@@ -2,8 +2,8 @@
 
 import tensorflow as tf
 
+from fl_dpftrl.families import banded_toeplitz as toeplitz
 from fl_dpftrl.noise.recurrences import dispatch
-from fl_dpftrl.strategies import toeplitz
 
 
 @dispatch.recurrence.register

@@ -3,8 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
+from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.noise.recurrences import dispatch
-from fl_dpftrl.strategies import tree
 
 
 @dispatch.recurrence.register

@@ -3,8 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
+from fl_dpftrl.families import tree_full
 from fl_dpftrl.noise.recurrences import dispatch
-from fl_dpftrl.strategies import tree_full
 
 
 @dispatch.recurrence.register
@@ -37,9 +37,9 @@ def _(strategy: tree_full.TreeFull, specs) -> dispatch.Recurrence:
     order = tf.range(heights, dtype=tf.int64)
     bits = tf.bitwise.right_shift(t, order) & 1
     planned = tf.bitwise.right_shift(limit, order) & 1
-    # Not ==, which compares objects in the graphs that TFF builds.
-    differs = tf.not_equal(bits, planned)
-    top = tf.reduce_max(tf.where(differs, order, tf.zeros_like(order)))
+    top = tf.reduce_max(
+        tf.where(tf.equal(bits, planned), tf.zeros_like(order), order)
+    )
     bits = tf.where(order < top, bits, tf.zeros_like(bits))
     weights, square = _row(bits, top, heights)
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from fl_dpftrl.families import base as strategies
+from fl_dpftrl.families import dense
 from fl_dpftrl.noise import base
 from fl_dpftrl.noise.reference import dispatch
-from fl_dpftrl.strategies import base as strategies
-from fl_dpftrl.strategies import dense
 
 
 @dispatch.reference_stream.register

@@ -4,18 +4,20 @@ import functools
 
 import numpy as np
 
+from fl_dpftrl.families import base as strategies
 from fl_dpftrl.noise import base
-from fl_dpftrl.strategies import base as strategies
 
 
 @functools.singledispatch
 def reference_stream(
     strategy: strategies.Strategy, z: np.ndarray
 ) -> base.NoiseStream:
-  """Streams the rows of N·Z for a given Z, without ever forming N.
+  """Streams the rows of N·Z for a given Z.
+
+  A family without a stream of its own forms N anew for each row.
 
   Args:
-    strategy: of a family that has a stream.
+    strategy: of any family.
     z: Z, shape [strategy.num_noise_rows(num_rounds), d], float64.
 
   Returns:
@@ -23,10 +25,18 @@ def reference_stream(
     of Z than there is, or the strategy has no more rounds.
 
   Raises:
-    ValueError: where the family has no stream.
+    ValueError: where strategy is none.
   """
-  del z
-  raise ValueError(f'strategy has no noise stream: {strategy!r}')
+  if not isinstance(strategy, strategies.Strategy):
+    raise ValueError(f'strategy has no noise stream: {strategy!r}')
+
+  def next_fn(t):
+    strategies.check_num_rounds(strategy, t + 1)
+    weights = strategy.noising_matrix(t + 1)[t]
+    row_of(z, weights.size - 1)
+    return weights @ z[: weights.size], t + 1
+
+  return base.NoiseStream(lambda: 0, next_fn)
 
 
 def row_of(z: np.ndarray, row: int) -> np.ndarray:

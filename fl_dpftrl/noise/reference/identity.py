@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from fl_dpftrl.families import identity
 from fl_dpftrl.noise import base
 from fl_dpftrl.noise.reference import dispatch
-from fl_dpftrl.strategies import identity
 
 
 @dispatch.reference_stream.register

@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 
 from fl_dpftrl.commands import main
+from fl_dpftrl.families import banded_toeplitz as toeplitz
+from fl_dpftrl.families import dense
+from fl_dpftrl.families import identity
+from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.noise import engine
-from fl_dpftrl.strategies import dense
-from fl_dpftrl.strategies import identity
-from fl_dpftrl.strategies import toeplitz
-from fl_dpftrl.strategies import tree
 
 
 def test_memory_is_that_of_the_buffers(example):

@@ -7,15 +7,15 @@ import sys
 import numpy as np
 import pytest
 
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import banded_toeplitz as toeplitz
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import identity
+from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.noise import engine
 from fl_dpftrl.noise import reference
 from fl_dpftrl.noise.engine import draws
 from fl_dpftrl.noise.engine import maker as makers
-from fl_dpftrl.strategies import banded
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import identity
-from fl_dpftrl.strategies import toeplitz
-from fl_dpftrl.strategies import tree
 
 SEED = bytes(range(16))
 # A whole chunk, and a part of another.
@@ -40,13 +40,13 @@ def rows_of(maker, num_rows):
 
 def z_of(num_rows, size=SIZE, stddev=0.5):
   """Z itself, in float64 but for its own rounding to float32."""
-  source = draws.Draws(SEED, stddev)
+  source = draws.Draws(SEED)
   z = np.empty((num_rows, size), np.float32)
   for row in range(num_rows):
     for start in range(0, size, draws.CHUNK):
       part = z[row, start : start + draws.CHUNK]
       source.fill(row, start // draws.CHUNK, part)
-  return z.astype(np.float64)
+  return stddev * z.astype(np.float64)
 
 
 @pytest.mark.parametrize('memory', makers.MEMORIES)
@@ -81,7 +81,7 @@ def test_threads_of_linear_algebra_change_no_bit():
   program = (
       'import hashlib, numpy as np\n'
       'from fl_dpftrl.noise import engine\n'
-      'from fl_dpftrl.strategies import toeplitz\n'
+      'from fl_dpftrl.families import banded_toeplitz as toeplitz\n'
       'maker = engine.RowMaker(toeplitz.BandedToeplitz(0.99 ** np.arange(150),'
       ' None), size=20_000, num_rounds=99, stddev=1.0, seed=bytes(16))\n'
       'row = np.empty(20_000, np.float32)\n'
@@ -167,9 +167,10 @@ def test_float64_buffers_leave_only_the_rounding_of_rows():
   maker = make(PUBLISHED, 500, 40, precision='float64')
   rows, _ = rows_of(maker, 500)
   # Draws are not rounded to float32 before they are summed.
-  source, z = draws.Draws(SEED, 0.5), np.empty((500, 40))
+  source, z = draws.Draws(SEED), np.empty((500, 40))
   for row in range(500):
     source.fill(row, 0, z[row])
+  z *= 0.5
   exact = reference.reference_stream(PUBLISHED, z)
   state = exact.init()
   for row in rows:
@@ -191,9 +192,9 @@ def test_draws_are_independent_normals_of_row_chunk_and_seed():
   z = np.empty((4, 2, draws.CHUNK))
   for row in range(4):
     for chunk in range(2):
-      draws.Draws(SEED, 1.0).fill(row, chunk, z[row, chunk])
+      draws.Draws(SEED).fill(row, chunk, z[row, chunk])
   other = np.empty(draws.CHUNK)
-  draws.Draws(bytes(16), 1.0).fill(0, 0, other)
+  draws.Draws(bytes(16)).fill(0, 0, other)
   flat = np.vstack([z.reshape(8, -1), other])
   limit = 5 / np.sqrt(draws.CHUNK)
   correlations = np.corrcoef(flat)
@@ -203,7 +204,7 @@ def test_draws_are_independent_normals_of_row_chunk_and_seed():
   assert abs(fourth - 3.0) < 5 * np.sqrt(96 / flat.size)
   # A part of a chunk is the beginning of the whole.
   part = np.empty(100)
-  draws.Draws(SEED, 1.0).fill(3, 1, part)
+  draws.Draws(SEED).fill(3, 1, part)
   np.testing.assert_array_equal(part, z[3, 1, :100])
 
 
@@ -214,7 +215,7 @@ def test_no_noise_is_exactly_zero(example):
 
 def test_identities_tell_noise_apart():
   base = dict(
-      size=8, stddev=1.0, seed=SEED, memory='memory', precision='float32'
+      size=8, seed=SEED, memory='memory', precision='float32'
   )
   def found(strategy=PUBLISHED, **changes):
     return makers.identity(strategy, **{**base, **changes})
@@ -224,7 +225,6 @@ def test_identities_tell_noise_apart():
       found(identity.Identity()),
       found(blt.BLT((0.5,), (0.2,))),
       found(size=9),
-      found(stddev=1.5),
       found(seed=bytes(16)),
       found(memory='recomputed'),
       found(precision='float64'),

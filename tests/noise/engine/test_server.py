@@ -8,12 +8,12 @@ import stat
 import numpy as np
 import pytest
 
+from fl_dpftrl.families import banded_toeplitz as toeplitz
+from fl_dpftrl.families import blt
 from fl_dpftrl.noise import engine
 from fl_dpftrl.noise.engine import draws
 from fl_dpftrl.noise.engine import maker as makers
 from fl_dpftrl.noise.engine import server as servers
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import toeplitz
 
 BLT = blt.BLT((0.9, 0.5), (0.3, 0.2))
 SIZE, NUM_ROUNDS = 50, 40
@@ -236,7 +236,6 @@ def test_other_noise_in_the_folder_is_refused(tmp_path):
   rows.close()
   for change in (
       dict(strategy=blt.BLT((0.9, 0.5), (0.3, 0.1))),
-      dict(stddev=2.0),
       dict(size=SIZE + 1),
       dict(precision='float64'),
       dict(memory='recomputed'),

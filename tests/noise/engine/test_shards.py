@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from fl_dpftrl.commands import main
+from fl_dpftrl.families import banded_toeplitz as toeplitz
+from fl_dpftrl.families import blt
 from fl_dpftrl.noise import engine
 from fl_dpftrl.noise.engine import draws
 from fl_dpftrl.noise.engine import maker as makers
 from fl_dpftrl.noise.engine import server as servers
 from fl_dpftrl.noise.engine import shards
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import toeplitz
 
 KEY = bytes(range(32))
 BLT = blt.BLT((0.9, 0.5), (0.3, 0.2))

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from fl_dpftrl.families import dense
+from fl_dpftrl.families import low_rank
 from fl_dpftrl.noise import stream as streams
-from fl_dpftrl.strategies import dense
-from fl_dpftrl.strategies import low_rank
 
 pytestmark = pytest.mark.tff
 

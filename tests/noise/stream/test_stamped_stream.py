@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from fl_dpftrl.families import stamped
 from fl_dpftrl.noise import reference
 from fl_dpftrl.noise import stream as streams
-from fl_dpftrl.strategies import stamped
 
 pytestmark = pytest.mark.tff
 

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import identity
+from fl_dpftrl.families import tree_full
+from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.noise import recurrences
 from fl_dpftrl.noise import reference
 from fl_dpftrl.noise import stream as streams
-from fl_dpftrl.strategies import banded
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import identity
-from fl_dpftrl.strategies import tree
-from fl_dpftrl.strategies import tree_full
 
 pytestmark = pytest.mark.tff
 

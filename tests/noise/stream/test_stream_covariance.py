@@ -5,8 +5,8 @@ import pytest
 import scipy.linalg
 import tensorflow as tf
 
+from fl_dpftrl.families import identity
 from fl_dpftrl.noise import stream as streams
-from fl_dpftrl.strategies import identity
 
 pytestmark = pytest.mark.tff
 

@@ -1,0 +1,85 @@
+"""Files of flags, put where --flagfile names them, within limits.
+
+The parser of flags reads such files too, whatever their size, as often as they
+name each other, and only where they are text in the encoding of the terminal.
+"""
+
+from collections.abc import Sequence
+import os
+
+from fl_dpftrl import json_files
+from fl_dpftrl import messages
+
+MOST_BYTES = 2**20
+"""Size of a file of flags: 1 MiB."""
+
+MOST_FILES = 100
+"""Files that are read in all, each as often as it is named."""
+
+_NAMES = ('--flagfile', '-flagfile')
+_COMMENTS = ('#', '//')
+# The parser compares an unknown name with all others, deep in its stack.
+_LONGEST_NAME = 100
+
+
+def expand(arguments: Sequence[str]) -> list[str]:
+  """Returns command-line arguments with the flags of their files in place.
+
+  In a file, each line is a flag; lines that are empty or start with # or // are
+  left out. A file may name others.
+
+  Args:
+    arguments: of a command line, without its first.
+
+  Raises:
+    OSError: where a file cannot be read.
+    ValueError: for a file that is too large, no UTF-8 or names itself, for more
+      than MOST_FILES, for --flagfile without a name, and for a flag whose name
+      has more than 100 characters.
+  """
+  return _Expansion().of(list(arguments), ())
+
+
+class _Expansion:
+  """Counts the files of one command line."""
+
+  def __init__(self):
+    self._num_files = 0
+
+  def of(self, arguments: list[str], within: tuple[str, ...]) -> list[str]:
+    found, rest = [], iter(arguments)
+    for argument in rest:
+      if argument == '--':
+        return [*found, argument, *rest]
+      flag, equals, name = argument.partition('=')
+      if flag.startswith('-') and len(flag) > _LONGEST_NAME:
+        raise ValueError(f'{messages.quoted(flag)} is not the name of a flag')
+      if flag not in _NAMES:
+        found.append(argument)
+        continue
+      name = name if equals else next(rest, '')
+      if not name:
+        raise ValueError('--flagfile is without the name of a file')
+      found += self.of(*self._lines(os.path.expanduser(name), within))
+    return found
+
+  def _lines(
+      self, name: str, within: tuple[str, ...]
+  ) -> tuple[list[str], tuple[str, ...]]:
+    """The flags of a file, and the files that lead to them."""
+    flag = f'--flagfile={messages.quoted(name)}'
+    path = os.path.realpath(name)
+    if path in within:
+      raise ValueError(f'{flag} names itself, or a file that names it does')
+    self._num_files += 1
+    if self._num_files > MOST_FILES:
+      raise ValueError(
+          f'{flag}: files of flags name each other more than {MOST_FILES} times'
+      )
+    try:
+      text = json_files.read_bytes(name, most_bytes=MOST_BYTES).decode()
+    except ValueError as error:
+      raise ValueError(f'{flag}: {error}') from None
+    lines = [line.strip() for line in text.splitlines()]
+    kept = [line for line in lines if line and not line.startswith(_COMMENTS)]
+    return kept, (*within, path)

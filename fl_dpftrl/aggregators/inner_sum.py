@@ -1,0 +1,110 @@
+"""Checks that an aggregation factory adds updates up, and does no more."""
+
+import asyncio
+from collections.abc import Sequence
+import concurrent.futures
+import inspect
+import math
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+# Largest coordinate of a known update, in clip norms: an inner factory may clip
+# what is larger. A mean of four is off by more than a third of it; a secure sum,
+# even with bounds of 1000 clip norms, by less than a tenth.
+_SIZE = 0.01
+_TOLERANCE = 0.001
+_REMEDY = (
+    'give it one that sums, such as tff.aggregators.SumFactory() or'
+    ' tff.aggregators.SecureSumFactory(clip_norm): the division by report_goal'
+    ' comes after'
+)
+
+
+def check_no_mean(
+    inner_factory: tff.aggregators.UnweightedAggregationFactory,
+) -> None:
+  """Refuses TFF's own mean, without running anything.
+
+  Raises:
+    ValueError: for a mean.
+  """
+  if isinstance(inner_factory, tff.aggregators.UnweightedMeanFactory):
+    raise ValueError(f'inner_factory must sum, got a mean; {_REMEDY}')
+
+
+def create(
+    inner_factory: tff.aggregators.UnweightedAggregationFactory,
+    value_type: tff.Type,
+    clip_norm: float,
+) -> tff.templates.AggregationProcess:
+  """Creates the process that sums updates, and has it sum known ones.
+
+  They go through one round in the context where computations run now.
+  `tff.aggregators.SumFactory` is known to sum, and nothing is run for it.
+
+  Args:
+    inner_factory: creates the process.
+    value_type: of the updates, made of float32 tensors of known shapes.
+    clip_norm: L2 bound on an update.
+
+  Raises:
+    ValueError: unless the process sums, or where nothing can be run.
+  """
+  process = inner_factory.create(value_type)
+  # By exact type: a class that inherits from it may do more.
+  if type(inner_factory) is tff.aggregators.SumFactory:  # pylint: disable=unidiomatic-typecheck
+    return process
+  template = tff.types.type_to_tf_tensor_specs(value_type)
+  shapes = [tuple(spec.shape) for spec in tf.nest.flatten(template)]
+  updates = _known_updates(
+      sum(map(math.prod, shapes)), _SIZE * clip_norm
+  )
+  packed = [_pack(update, shapes, template) for update in updates]
+  output = _run(process.next, _run(process.initialize), packed)
+  parts = [np.ravel(part) for part in tf.nest.flatten(output.result)]
+  error = float(np.abs(np.concatenate(parts) - sum(updates)).max()) / clip_norm
+  if not error <= _TOLERANCE:
+    raise ValueError(
+        'inner_factory must sum updates, but the sum of four was wrong by'
+        f' {error:.2g} clip norms; {_REMEDY}'
+    )
+  return process
+
+
+def _known_updates(size: int, largest: float) -> list[np.ndarray]:
+  """Four updates whose sum is far from their mean, whatever their size."""
+  up, down = np.zeros([2, size], np.float32)
+  up[0], down[-1] = largest, -largest
+  everywhere = np.full(size, largest / (2.0 * math.sqrt(size)), np.float32)
+  return [up, down, everywhere, np.zeros(size, np.float32)]
+
+
+def _pack(
+    update: np.ndarray, shapes: Sequence[tuple[int, ...]], template: Any
+) -> Any:
+  ends = np.cumsum([math.prod(shape) for shape in shapes])
+  parts = np.split(update, ends[:-1])
+  tensors = [np.reshape(part, shape) for part, shape in zip(parts, shapes)]
+  return tf.nest.pack_sequence_as(template, tensors)
+
+
+def _run(computation: tff.Computation, *args: Any) -> Any:
+  """Its result, in a context of either kind.
+
+  Raises:
+    ValueError: within another computation, where nothing runs.
+  """
+  result = computation(*args)
+  if isinstance(result, tff.Value):
+    raise ValueError(
+        'inner_factory is checked by running it: create the aggregator outside'
+        ' of tff.federated_computation'
+    )
+  if not inspect.iscoroutine(result):
+    return result
+  # Not in this thread, where an event loop may be running.
+  with concurrent.futures.ThreadPoolExecutor(1) as thread:
+    return thread.submit(asyncio.run, result).result()

@@ -1,0 +1,106 @@
+"""What a state of noise was made for, so that no other factory continues it."""
+
+from typing import Any, NamedTuple, Sequence
+
+import tensorflow as tf
+
+from fl_dpftrl import digests
+from fl_dpftrl.families import base as strategies
+from fl_dpftrl.noise import base as noise_base
+
+
+class Parameters(NamedTuple):
+  """All that the guarantee of a row of noise rests on, but its participants.
+
+  Attributes:
+    strategy: the digest of C, shortened (scalar, int64).
+    seed: stands for where the seed comes from, not for its value (scalar,
+      int64).
+    noise_multiplier: std(Z) / clip_norm (scalar, float64).
+    clip_norm: L2 bound on an update (scalar, float64).
+  """
+
+  strategy: Any
+  seed: Any
+  noise_multiplier: Any
+  clip_norm: Any
+
+
+_TYPES = Parameters(tf.int64, tf.int64, tf.float64, tf.float64)
+# What may be changed within a run, on purpose; the last fields.
+_CHANGEABLE = ('noise_multiplier', 'clip_norm')
+_REMEDY = (
+    'use the factory that made the state, or change_noise where only the noise'
+    ' multiplier or the clip norm was changed on purpose'
+)
+
+
+def of(
+    strategy: strategies.Strategy,
+    *,
+    seed: int,
+    noise_multiplier: float,
+    clip_norm: float,
+) -> Parameters:
+  """The parameters of a factory, as Python numbers."""
+  return Parameters(
+      strategy=digests.short_digest(digests.strategy_digest(strategy).encode()),
+      seed=seed,
+      noise_multiplier=noise_multiplier,
+      clip_norm=clip_norm,
+  )
+
+
+def bind(
+    stream: noise_base.NoiseStream, own: Parameters
+) -> noise_base.NoiseStream:
+  """The same rows, with a state that remembers its parameters.
+
+  `next` fails with an InvalidArgumentError for a state of other parameters.
+
+  Args:
+    stream: whose states are named tuples with a field `parameters`.
+    own: of the factory that the stream is for.
+  """
+
+  def init():
+    return stream.init()._replace(parameters=_tensors(own))
+
+  def next_fn(noise):
+    return stream.next(check(noise, own))
+
+  return noise_base.NoiseStream(init, next_fn)
+
+
+def check(noise: Any, own: Parameters) -> Any:
+  """A noise state of these parameters, unchanged, in TensorFlow."""
+  return _checked(noise, own, Parameters._fields)
+
+
+def change(noise: Any, own: Parameters) -> Any:
+  """The state of another noise multiplier or clip norm, made these parameters'."""
+  kept = [name for name in Parameters._fields if name not in _CHANGEABLE]
+  return _checked(noise, own, kept)._replace(parameters=_tensors(own))
+
+
+def _tensors(own: Parameters) -> Parameters:
+  return Parameters(*map(tf.constant, own, _TYPES))
+
+
+def _checked(noise: Any, own: Parameters, names: Sequence[str]) -> Any:
+  noise = tf.nest.map_structure(tf.convert_to_tensor, noise)
+  are_same, differences = [], []
+  for name, expected in zip(names, _tensors(own)):
+    found = getattr(noise.parameters, name)
+    are_same.append(tf.equal(found, expected))
+    words = f' {name}'
+    if name in _CHANGEABLE:
+      value = tf.strings.as_string(found, shortest=True)
+      words = tf.strings.join([f' {name} ', value, f' (here {getattr(own, name)})'])
+    differences.append(tf.where(are_same[-1], '', words))
+  message = tf.strings.join(
+      ['the state of the noise has another', *differences, f': {_REMEDY}']
+  )
+  same = tf.debugging.Assert(tf.reduce_all(are_same), [message])
+  with tf.control_dependencies([same]):
+    return tf.nest.map_structure(tf.identity, noise)

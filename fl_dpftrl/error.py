@@ -1,0 +1,85 @@
+"""Per-query, RMS and max error of a strategy, per unit of noise multiplier."""
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from fl_dpftrl import workloads
+
+_PREFIX_SUMS = workloads.Workload()
+
+
+class Error(NamedTuple):
+  """Standard deviations of the queries' noise where Z has standard deviation 1.
+
+  Attributes:
+    rms: root of the mean square over the queries.
+    max: the largest.
+  """
+
+  rms: float
+  max: float
+
+
+class Mechanism(Protocol):
+  """The errors of a mechanism; `families.base.Strategy` has defaults for both."""
+
+  def error(self, num_rounds: int, workload: workloads.Queries) -> Error:
+    ...
+
+  def per_query_error(
+      self, num_rounds: int, workload: workloads.Queries
+  ) -> np.ndarray:
+    ...
+
+
+def error(
+    strategy: Mechanism,
+    num_rounds: int,
+    workload: workloads.Queries = _PREFIX_SUMS,
+) -> Error:
+  """RMS and max error of a strategy; times the sensitivity they are the losses.
+
+  Args and errors as of `per_query_error`.
+  """
+  return strategy.error(num_rounds, workload)
+
+
+def per_query_error(
+    strategy: Mechanism,
+    num_rounds: int,
+    workload: workloads.Queries = _PREFIX_SUMS,
+) -> np.ndarray:
+  """Standard deviation of the noise in each query: row norms of B = A N.
+
+  Args:
+    strategy: C with its noising matrix N.
+    num_rounds: n.
+    workload: A.
+
+  Returns:
+    Shape [queries], for Z with standard deviation 1.
+
+  Raises:
+    ValueError: where the strategy cannot run so many rounds, the workload is
+      for another number of rounds, or a matrix would be too large.
+  """
+  return strategy.per_query_error(num_rounds, workload)
+
+
+def summary(per_query: np.ndarray) -> Error:
+  """RMS and largest of the standard deviations of single queries."""
+  return Error(
+      float(np.sqrt(np.mean(np.square(per_query)))), float(per_query.max())
+  )
+
+
+def row_norms(noising: np.ndarray, workload: workloads.Queries) -> np.ndarray:
+  """Row norms of B = A N for a noising matrix N that is written out."""
+  decoder = workload.apply(noising)
+  return np.sqrt(np.einsum('ij,ij->i', decoder, decoder))
+
+
+def is_prefix_sums(workload: workloads.Queries) -> bool:
+  """Whether A is the prefix sums, for which families know shorter ways."""
+  return isinstance(workload, workloads.Workload) and workload.is_prefix_sums

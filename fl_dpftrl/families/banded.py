@@ -1,0 +1,152 @@
+"""Banded lower-triangular strategies (BandMF)."""
+
+import dataclasses
+import math
+from typing import ClassVar
+
+import numpy as np
+import scipy.linalg
+
+from fl_dpftrl import participation
+from fl_dpftrl import workloads
+from fl_dpftrl.families import bands
+from fl_dpftrl.families import base
+from fl_dpftrl.sensitivity import base as sensitivity_lib
+from fl_dpftrl.sensitivity import entries as entries_lib
+from fl_dpftrl.sensitivity import patterns
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Banded(base.Strategy):
+  """A lower-triangular C with num_bands non-zero diagonals.
+
+  Attributes:
+    coefficients: shape [num_rounds, num_bands], float64; entry [t, j] is
+      C[t, t − j], and 0 where t < j. Column 0, the diagonal, is positive.
+
+  Raises:
+    ValueError: for another shape, values that are not finite, a diagonal that
+      is not positive, or a value outside the matrix that is not 0.
+
+  Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization.
+  """
+
+  coefficients: np.ndarray
+  family: ClassVar[str] = 'banded'
+
+  def __post_init__(self):
+    coefficients = np.array(self.coefficients, dtype=np.float64)
+    if coefficients.ndim != 2 or not coefficients.size:
+      raise ValueError(
+          'coefficients must have shape [num_rounds, num_bands], got shape'
+          f' {coefficients.shape}'
+      )
+    num_rounds, num_bands = coefficients.shape
+    if num_bands > num_rounds:
+      raise ValueError(
+          f'coefficients have {num_bands} bands for {num_rounds} rounds'
+      )
+    if not np.isfinite(coefficients).all():
+      raise ValueError('coefficients must be finite')
+    if (coefficients[:, 0] <= 0).any():
+      raise ValueError(
+          'coefficients must have a positive diagonal (column 0), got'
+          f' {coefficients[:, 0].min()!r}'
+      )
+    outside = np.arange(num_rounds)[:, None] < np.arange(num_bands)
+    if coefficients[outside].any():
+      raise ValueError('coefficients [t, j] must be 0 where t < j')
+    coefficients.setflags(write=False)
+    object.__setattr__(self, 'coefficients', coefficients)
+
+  @property
+  def max_rounds(self) -> int | None:
+    return self.coefficients.shape[0]
+
+  @property
+  def num_bands(self) -> int:
+    return self.coefficients.shape[1]
+
+  def memory_copies(self, num_rounds: int) -> int:
+    del num_rounds
+    return self.num_bands - 1
+
+  def strategy_matrix(self, num_rounds: int) -> np.ndarray:
+    base.check_num_rounds(self, num_rounds)
+    matrix = np.zeros((num_rounds, num_rounds))
+    for j in range(min(self.num_bands, num_rounds)):
+      rows = np.arange(j, num_rounds)
+      matrix[rows, rows - j] = self.coefficients[rows, j]
+    return matrix
+
+  def noising_matrix(self, num_rounds: int) -> np.ndarray:
+    return scipy.linalg.solve_triangular(
+        self.strategy_matrix(num_rounds), np.eye(num_rounds), lower=True
+    )
+
+  def column_squares(self, num_rounds: int) -> np.ndarray:
+    """Squared column norms of C, shape [num_rounds]."""
+    base.check_num_rounds(self, num_rounds)
+    squares = np.zeros(num_rounds)
+    for j in range(min(self.num_bands, num_rounds)):
+      squares[: num_rounds - j] += self.coefficients[j:num_rounds, j] ** 2
+    return squares
+
+  def sensitivity(
+      self, schema: participation.MinSep
+  ) -> sensitivity_lib.Sensitivity:
+    """Exact where columns of a pattern do not meet; else as of any X."""
+    if self.num_bands > schema.min_sep and schema.participations > 1:
+      return super().sensitivity(schema)
+    squares = self.column_squares(schema.num_rounds)
+    return sensitivity_lib.Sensitivity(
+        math.sqrt(patterns.worst_sum(squares, schema)), sensitivity_lib.EXACT
+    )
+
+  def gram_matrix(self, num_rounds: int) -> np.ndarray:
+    base.check_num_rounds(self, num_rounds)
+    workloads.check_dense(num_rounds)
+    total = np.zeros((num_rounds, num_rounds))
+    for start in range(0, num_rounds, self.num_bands):
+      rows = self.coefficients[start : start + self.num_bands]
+      rows = bands.dense_rows(rows[: num_rounds - start])
+      stop = min(start + self.num_bands, num_rounds)
+      first = max(stop - rows.shape[1], 0)
+      rows = rows[:, rows.shape[1] - (stop - first) :]
+      total[first:stop, first:stop] += rows.T @ rows
+    return total
+
+  def gram_entries(self, num_rounds: int) -> entries_lib.Entries:
+    """By the diagonals of X, as many as C has."""
+    base.check_num_rounds(self, num_rounds)
+    coefficients = self.coefficients[:num_rounds]
+    num_bands = min(self.num_bands, num_rounds)
+    diagonals = np.zeros((num_rounds, num_bands))  # [j, l] is X[j − l, j].
+    for lag in range(num_bands):
+      for depth in range(num_bands - lag):
+        rows = np.arange(lag + depth, num_rounds)
+        diagonals[rows - depth, lag] += (
+            coefficients[rows, depth] * coefficients[rows, depth + lag]
+        )
+
+    def of_rounds(rows, columns):
+      lag = np.abs(rows - columns)
+      band = np.minimum(lag, num_bands - 1)
+      entries = diagonals[np.maximum(rows, columns), band]
+      return np.where(lag < num_bands, entries, 0.0)
+
+    return of_rounds
+
+  def per_query_error(
+      self,
+      num_rounds: int,
+      workload: workloads.Queries = workloads.Workload(),
+  ) -> np.ndarray:
+    """In O(n·bands²) and without a dense matrix; see `bands`."""
+    if not isinstance(workload, workloads.Workload):
+      return super().per_query_error(num_rounds, workload)
+    base.check_num_rounds(self, num_rounds)
+    coefficients = self.coefficients[:num_rounds, :num_rounds]
+    return bands.row_norms(
+        bands.multiply(coefficients, bands.inverse_bands(workload, num_rounds))
+    )

@@ -1,0 +1,242 @@
+"""Banded lower-triangular Toeplitz strategies."""
+
+import dataclasses
+import operator
+from typing import ClassVar
+
+import numpy as np
+import scipy.linalg
+
+from fl_dpftrl import error as error_lib
+from fl_dpftrl import participation
+from fl_dpftrl import workloads
+from fl_dpftrl.families import base
+from fl_dpftrl.families import power_series
+from fl_dpftrl.families import toeplitz_rows
+from fl_dpftrl.sensitivity import base as sensitivity_lib
+from fl_dpftrl.sensitivity import entries as entries_lib
+from fl_dpftrl.sensitivity import gram
+from fl_dpftrl.sensitivity import toeplitz as sensitivities
+
+_MOST_GRAM_ROUNDS = 1024  # up to which the bound on any X is tried as well
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BandedToeplitz(base.Strategy):
+  """A C whose every column is the same few coefficients from its diagonal down.
+
+  The last columns are cut short by the end of the run, and so are shorter than
+  the others. With normalized_rounds, every column of the C of so many rounds is
+  scaled to norm 1: C = T D, D diagonal.
+
+  Attributes:
+    coefficients: c, shape [num_bands], float64; c₀ is positive.
+    normalized_rounds: the number of rounds for which columns are normalised, and
+      the most that it can run; None for none.
+
+  Raises:
+    ValueError: for coefficients of another shape, not finite or with a c₀ that is
+      not positive, and for normalized_rounds that is not a number of rounds.
+
+  Source: Choquette-Choo et al. 2024 (scaling up banded matrix factorisation),
+  section 3.2, "column normalization" included.
+  """
+
+  coefficients: np.ndarray
+  normalized_rounds: int | None = None
+  family: ClassVar[str] = 'banded_toeplitz'
+
+  def __post_init__(self):
+    coefficients = np.array(self.coefficients, dtype=np.float64)
+    if coefficients.ndim != 1 or not coefficients.size:
+      raise ValueError(
+          'coefficients must have shape [num_bands], got shape'
+          f' {coefficients.shape}'
+      )
+    if not np.isfinite(coefficients).all():
+      raise ValueError('coefficients must be finite')
+    if coefficients[0] <= 0.0:
+      raise ValueError(
+          'coefficients must begin with a positive one, got'
+          f' {float(coefficients[0])!r}'
+      )
+    coefficients.setflags(write=False)
+    object.__setattr__(self, 'coefficients', coefficients)
+    if self.normalized_rounds is None:
+      return
+    try:
+      rounds = operator.index(self.normalized_rounds)
+    except TypeError:
+      rounds = 0
+    if rounds < 1 or isinstance(self.normalized_rounds, bool):
+      raise ValueError(
+          'normalized_rounds must be a whole number of at least 1 or None, got'
+          f' {self.normalized_rounds!r}'
+      )
+    object.__setattr__(self, 'normalized_rounds', rounds)
+
+  @property
+  def max_rounds(self) -> int | None:
+    return self.normalized_rounds
+
+  @property
+  def num_bands(self) -> int:
+    return self.coefficients.size
+
+  def memory_copies(self, num_rounds: int) -> int:
+    del num_rounds
+    return self.num_bands - 1
+
+  def late_norms(self) -> np.ndarray:
+    """What columns are divided by, shape [num_bands].
+
+    Entry j is for the column with j more rounds after it, the last one for all
+    columns with more.
+    """
+    if self.normalized_rounds is None:
+      return np.ones(self.num_bands)
+    return np.sqrt(np.cumsum(np.square(self.coefficients)))
+
+  def columns(self, num_rounds: int) -> sensitivities.Columns:
+    """The columns of C in the first num_rounds of the rounds it is made for."""
+    return sensitivities.Columns(
+        self.coefficients,
+        self.late_norms(),
+        (self.normalized_rounds or num_rounds) - num_rounds,
+    )
+
+  def column_norms(self, num_rounds: int) -> np.ndarray:
+    """What each column is divided by, D⁻¹, shape [num_rounds]."""
+    base.check_num_rounds(self, num_rounds)
+    after = (self.normalized_rounds or num_rounds) - 1 - np.arange(num_rounds)
+    return self.late_norms()[np.minimum(after, self.num_bands - 1)]
+
+  def inverse_coefficients(self, num_rounds: int) -> np.ndarray:
+    """The first column of T⁻¹, C's inverse where columns are as they are."""
+    base.check_num_rounds(self, num_rounds)
+    return power_series.reciprocal(self.coefficients, num_rounds)
+
+  def strategy_matrix(self, num_rounds: int) -> np.ndarray:
+    base.check_num_rounds(self, num_rounds)
+    column = np.zeros(num_rounds)
+    column[: self.num_bands] = self.coefficients[:num_rounds]
+    matrix = scipy.linalg.toeplitz(column, np.zeros(num_rounds))
+    return matrix / self.column_norms(num_rounds)
+
+  def noising_matrix(self, num_rounds: int) -> np.ndarray:
+    matrix = scipy.linalg.toeplitz(
+        self.inverse_coefficients(num_rounds), np.zeros(num_rounds)
+    )
+    return self.column_norms(num_rounds)[:, None] * matrix
+
+  def sensitivity(
+      self, schema: participation.MinSep
+  ) -> sensitivity_lib.Sensitivity:
+    """By what columns of one shape allow, or the bound on any X if smaller."""
+    num_rounds = schema.num_rounds
+    base.check_num_rounds(self, num_rounds)
+    result = sensitivities.shifted_sensitivity(
+        self.columns(num_rounds), schema
+    )
+    if (
+        result.kind == sensitivity_lib.EXACT or num_rounds > _MOST_GRAM_ROUNDS
+    ):
+      return result
+    general = gram.gram_sensitivity(self.gram_matrix(num_rounds), schema)
+    return sensitivity_lib.better(result, general)
+
+  def gram_matrix(self, num_rounds: int) -> np.ndarray:
+    base.check_num_rounds(self, num_rounds)
+    workloads.check_dense(num_rounds)
+    coefficients = self.coefficients[:num_rounds]
+    total = np.zeros((num_rounds, num_rounds))
+    for lag in range(coefficients.size):
+      products = np.cumsum(
+          coefficients[lag:] * coefficients[: coefficients.size - lag]
+      )
+      columns = np.arange(lag, num_rounds)
+      entries = products[np.minimum(num_rounds - columns, products.size) - 1]
+      total[columns, columns - lag] = total[columns - lag, columns] = entries
+    norms = self.column_norms(num_rounds)
+    return total / np.outer(norms, norms)
+
+  def gram_entries(self, num_rounds: int) -> entries_lib.Entries:
+    base.check_num_rounds(self, num_rounds)
+    coefficients = self.coefficients[:num_rounds]
+    bands = coefficients.size
+    # sums[l, t]: of cₛ cₛ₊ₗ for the first t + 1 of s.
+    sums = np.zeros((bands, bands))
+    for lag in range(bands):
+      products = np.cumsum(coefficients[: bands - lag] * coefficients[lag:])
+      sums[lag] = products[np.minimum(np.arange(bands), products.size - 1)]
+    norms = self.column_norms(num_rounds)
+
+    def of_rounds(rows, columns):
+      lag = np.abs(rows - columns)
+      after = num_rounds - 1 - np.maximum(rows, columns)
+      meet = lag < bands
+      entries = sums[np.where(meet, lag, 0), np.minimum(after, bands - 1)]
+      return np.where(meet, entries, 0.0) / (norms[rows] * norms[columns])
+
+    return of_rounds
+
+  def per_query_error(
+      self,
+      num_rounds: int,
+      workload: workloads.Queries = workloads.Workload(),
+  ) -> np.ndarray:
+    base.check_num_rounds(self, num_rounds)
+    squares, late, tail = _squares(self, num_rounds, workload)
+    middle = np.empty(0)
+    if squares.size:
+      more = np.arange(1.0, num_rounds - late.size - squares.size + 1.0)
+      middle = squares[-1] + tail * more
+    return np.sqrt(np.concatenate([squares, middle, late]))
+
+  def error(
+      self,
+      num_rounds: int,
+      workload: workloads.Queries = workloads.Workload(),
+  ) -> error_lib.Error:
+    base.check_num_rounds(self, num_rounds)
+    squares, late, tail = _squares(self, num_rounds, workload)
+    # Sums of the squares over the queries; those left out grow by the tail.
+    total, largest = float(squares.sum() + late.sum()), late.max(initial=0.0)
+    if squares.size:
+      more = num_rounds - late.size - squares.size
+      total += more * float(squares[-1]) + tail * 0.5 * more * (more + 1.0)
+      largest = max(largest, float(squares[-1]) + tail * more)
+    queries = num_rounds if workload.is_toeplitz else late.size
+    return error_lib.Error(
+        float(np.sqrt(total / queries)), float(np.sqrt(largest))
+    )
+
+
+def _squares(
+    strategy: BandedToeplitz,
+    num_rounds: int,
+    workload: workloads.Queries,
+) -> tuple[np.ndarray, np.ndarray, float]:
+  """Squared errors of the first queries and of the last, and the step between.
+
+  Those in between, left out of the first, each add the same to the one before.
+  """
+  if not workload.is_toeplitz:
+    workloads.check_dense(num_rounds)
+    response, limit = np.zeros(num_rounds), None
+  else:
+    response, limit = toeplitz_rows.decoder_column(
+        strategy.coefficients, num_rounds, workload
+    )
+  if strategy.max_rounds is None and workload.is_toeplitz:
+    return np.cumsum(np.square(response)), np.empty(0), (limit or 0.0) ** 2
+  rows = toeplitz_rows.late_rows(
+      strategy.columns(num_rounds), num_rounds, workload, response
+  )
+  step = (rows.base * (limit or 0.0)) ** 2
+  if rows.scales.size:
+    late = rows.squares() + step * (num_rounds - response.size)
+  else:
+    late = np.empty(0)
+  early = min(response.size, num_rounds - rows.scales.size)
+  return np.cumsum(np.square(rows.base * response[:early])), late, step

@@ -1,0 +1,191 @@
+"""Banded lower-triangular matrices, held and multiplied by their bands.
+
+The rows y of L⁻¹ Z follow from L y = z: a block of them from a window, the
+num_bands − 1 rows before it. Carried along is the covariance of the window, so
+norms of rows cost O(n·bands²) time, and the inverse is never written out.
+
+A workload of SGD has an inverse with two or three bands: it undoes the momentum,
+the learning rates and the sums. So the inverse of B = A C⁻¹, which is C A⁻¹, is
+banded too, and errors are norms of the rows of the inverse of that.
+"""
+
+from typing import Iterator, NamedTuple
+
+import numpy as np
+from scipy.linalg import lapack
+
+from fl_dpftrl import workloads
+
+_SMALLEST_BLOCK = 64
+
+
+def dense_rows(coefficients: np.ndarray) -> np.ndarray:
+  """Rows of a banded matrix, from the first row's first band to its last.
+
+  Args:
+    coefficients: shape [rows, num_bands]; [r, j] is the entry j left of the
+      diagonal.
+
+  Returns:
+    Shape [rows, num_bands − 1 + rows]; the last columns are those of these rows.
+  """
+  count, num_bands = coefficients.shape
+  width = count + num_bands - 1
+  # In rows that are longer by one, what was slanted stands upright.
+  upright = np.zeros((count, width + 1))
+  upright[:, :num_bands] = coefficients[:, ::-1]
+  return upright.reshape(-1)[: count * width].reshape(count, width)
+
+
+def inverse_bands(workload: workloads.Workload, num_rounds: int) -> np.ndarray:
+  """A⁻¹ = (I − βS) diag(1/η) (I − S), with S the shift by one round.
+
+  Returns:
+    Shape [num_rounds, 2], or 3 with momentum; [t, j] is A⁻¹[t, t − j].
+  """
+  weights = 1.0 / workload.learning_rates(num_rounds)
+  bands = _by_bands(num_rounds, 3 if workload.momentum else 2)
+  bands[:, 0] = weights
+  bands[1:, 1] = -weights[1:]
+  if workload.momentum:
+    bands[1:, 1] -= workload.momentum * weights[:-1]
+    bands[2:, 2] = workload.momentum * weights[1:-1]
+  return bands
+
+
+def multiply(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+  """The product of two banded lower-triangular matrices, in bands.
+
+  Args:
+    left: shape [num_rounds, l]; [t, j] is entry t, t − j, and 0 where t < j.
+    right: shape [num_rounds, r], likewise.
+
+  Returns:
+    Shape [num_rounds, l + r − 1]; its last bands may lie outside the matrix.
+  """
+  num_rounds, num_bands = left.shape
+  product = _by_bands(num_rounds, num_bands + right.shape[1] - 1)
+  for j in range(num_bands):
+    for i in range(right.shape[1]):
+      product[j:, j + i] += left[j:, j] * right[: num_rounds - j, i]
+  return product
+
+
+def multiply_gradient(gradient: np.ndarray, right: np.ndarray) -> np.ndarray:
+  """The gradient in left of what has this gradient in `multiply`'s product."""
+  num_rounds, extra = right.shape
+  result = _by_bands(num_rounds, gradient.shape[1] - extra + 1)
+  for j in range(result.shape[1]):
+    for i in range(extra):
+      result[j:, j] += gradient[j:, j + i] * right[: num_rounds - j, i]
+  return result
+
+
+def _by_bands(num_rounds: int, num_bands: int) -> np.ndarray:
+  """Zeros of shape [num_rounds, num_bands], with each band in one piece."""
+  return np.zeros((num_bands, num_rounds)).T
+
+
+class Block(NamedTuple):
+  """A block of rows of y in L y = z, for z of variance 1.
+
+  Attributes:
+    rows: of the block.
+    inverse: of the block of L on the diagonal, shape [rows, rows].
+    transition: the part of y that follows from the window is this times it,
+      shape [rows, window]. The window is shorter where fewer rounds came before.
+    covariance: of the window and then the block, shape
+      [window + rows, window + rows].
+  """
+
+  rows: slice
+  inverse: np.ndarray
+  transition: np.ndarray
+  covariance: np.ndarray
+
+  @property
+  def squares(self) -> np.ndarray:
+    """Squared norms of these rows of L⁻¹."""
+    return np.diagonal(self.covariance)[self.transition.shape[1] :]
+
+
+def blocks(coefficients: np.ndarray) -> Iterator[Block]:
+  """The blocks of rows of L, from the first to the last.
+
+  Args:
+    coefficients: shape [num_rounds, num_bands]; [t, j] is L[t, t − j], and 0
+      where t < j. The diagonal, [t, 0], is not 0.
+  """
+  num_rounds, num_bands = coefficients.shape
+  most = num_bands - 1
+  size = max(_SMALLEST_BLOCK, -(-most // 4))
+  covariance = np.zeros((0, 0))
+  for start in range(0, num_rounds, size):
+    rows = slice(start, min(start + size, num_rounds))
+    window, stop = len(covariance), rows.stop
+    matrix = dense_rows(coefficients[rows])[:, most - window :]
+    inverse, _ = lapack.dtrtri(matrix[:, window:], lower=1)
+    transition = -(inverse @ matrix[:, :window])
+    joint = np.empty((window + stop - start, window + stop - start))
+    joint[:window, :window] = covariance
+    joint[window:, :window] = transition @ covariance
+    joint[:window, window:] = joint[window:, :window].T
+    joint[window:, window:] = joint[window:, :window] @ transition.T
+    joint[window:, window:] += inverse @ inverse.T
+    yield Block(rows, inverse, transition, joint)
+    after = len(joint) - min(most, stop)
+    covariance = joint[after:, after:]
+
+
+def row_norms(coefficients: np.ndarray) -> np.ndarray:
+  """‖row t of L⁻¹‖ of each row, shape [num_rounds].
+
+  Args:
+    coefficients: as of `blocks`.
+  """
+  return np.sqrt(
+      np.concatenate([block.squares for block in blocks(coefficients)])
+  )
+
+
+def gradient(
+    steps: list[Block], weights: np.ndarray, num_bands: int
+) -> np.ndarray:
+  """The gradient of Σ weights[t]·‖row t of L⁻¹‖² in the coefficients of L.
+
+  Args:
+    steps: all `blocks` of L.
+    weights: shape [num_rounds].
+    num_bands: of L.
+
+  Returns:
+    Shape [num_rounds, num_bands], 0 where t < j.
+  """
+  result = np.empty((weights.size, num_bands))
+  # Of the terms from here on, in the covariance of the window.
+  adjoint = np.zeros((0, 0))
+  for rows, inverse, transition, covariance in reversed(steps):
+    window = transition.shape[1]
+    joint = np.zeros_like(covariance)
+    after = len(joint) - len(adjoint)
+    joint[after:, after:] = adjoint
+    index = np.arange(window, len(joint))
+    joint[index, index] += weights[rows]
+    result[rows] = _from_dense(
+        inverse.T @ (joint[window:] @ covariance), num_bands
+    )
+    half = 0.5 * joint[window:, window:] @ transition + joint[window:, :window]
+    half = transition.T @ half
+    adjoint = joint[:window, :window] + half + half.T
+  return -2.0 * result
+
+
+def _from_dense(matrix: np.ndarray, num_bands: int) -> np.ndarray:
+  """The bands of rows whose last column is that of the last row's diagonal.
+
+  Undoes `dense_rows`.
+  """
+  count, width = len(matrix), len(matrix) + num_bands - 1
+  flat = np.zeros(count * (width + 1))
+  flat[: count * width].reshape(count, width)[:, -matrix.shape[1] :] = matrix
+  return flat.reshape(count, width + 1)[:, num_bands - 1 :: -1]

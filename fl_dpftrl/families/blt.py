@@ -1,0 +1,240 @@
+"""Buffered linear Toeplitz strategies (BLT)."""
+
+import dataclasses
+import functools
+from typing import Any, ClassVar, Sequence
+
+import numpy as np
+import scipy.linalg
+
+from fl_dpftrl import error as error_lib
+from fl_dpftrl import participation
+from fl_dpftrl import workloads
+from fl_dpftrl.families import base
+from fl_dpftrl.families import blt_schedule
+from fl_dpftrl.families import blt_sums
+from fl_dpftrl.families import interlaced
+from fl_dpftrl.sensitivity import base as sensitivity_lib
+from fl_dpftrl.sensitivity import blocks
+from fl_dpftrl.sensitivity import entries
+from fl_dpftrl.sensitivity import patterns
+
+_LARGEST_TABLE = 1 << 20  # entries of each
+
+
+MAX_BUFFERS = 64
+"""Matrices between the decays of so many, and of the inverse, stay small."""
+
+
+@dataclasses.dataclass(frozen=True)
+class BLT(base.Strategy):
+  """A Toeplitz C with coefficients c₀ = 1, cᵢ = Σⱼ ωⱼ θⱼ^(i−1).
+
+  The constraints make the coefficients non-negative and non-increasing, for
+  which the sensitivity under min-sep has an exact closed form.
+
+  Attributes:
+    buffer_decay: θ, each strictly between 0 and 1.
+    output_scale: ω, as many, each at least 0, their sum at most 1.
+
+  Raises:
+    ValueError: where a constraint does not hold.
+
+  Source: McMahan, Xu, Zhang 2024 (BLT-DP-FTRL), equation 3 and algorithm 1;
+  Dvijotham et al. 2024.
+  """
+
+  buffer_decay: Sequence[float]
+  output_scale: Sequence[float]
+  family: ClassVar[str] = 'blt'
+
+  def __post_init__(self):
+    for name in ('buffer_decay', 'output_scale'):
+      values = tuple(float(v) for v in getattr(self, name))
+      object.__setattr__(self, name, values)
+      if not np.isfinite(values).all():
+        raise ValueError(f'{name} must be finite, got {values}')
+    if len(self.buffer_decay) > MAX_BUFFERS:
+      raise ValueError(
+          f'buffer_decay must have at most {MAX_BUFFERS} entries, got'
+          f' {len(self.buffer_decay)}'
+      )
+    if not 0 < len(self.buffer_decay) == len(self.output_scale):
+      raise ValueError(
+          'buffer_decay and output_scale must have the same length of at least'
+          f' 1, got {len(self.buffer_decay)} and {len(self.output_scale)}'
+      )
+    if not all(0.0 < decay < 1.0 for decay in self.buffer_decay):
+      raise ValueError(
+          'buffer_decay must lie strictly between 0 and 1, got'
+          f' {self.buffer_decay}'
+      )
+    if min(self.output_scale) < 0.0 or sum(self.output_scale) > 1.0:
+      raise ValueError(
+          'output_scale must be at least 0 and sum to at most 1, got'
+          f' {self.output_scale}'
+      )
+
+  @property
+  def num_buffers(self) -> int:
+    return len(self.buffer_decay)
+
+  def memory_copies(self, num_rounds: int) -> int:
+    del num_rounds
+    return self.num_buffers
+
+  def coefficients(self, num_rounds: int) -> np.ndarray:
+    """c, the first column of C: shape [num_rounds]."""
+    base.check_num_rounds(self, num_rounds)
+    powers = np.power.outer(
+        np.asarray(self.buffer_decay), np.arange(num_rounds - 1)
+    )
+    return np.concatenate([[1.0], np.asarray(self.output_scale) @ powers])
+
+  def inverse_coefficients(self, num_rounds: int) -> np.ndarray:
+    """The first column of N, C's inverse: shape [num_rounds]."""
+    base.check_num_rounds(self, num_rounds)
+    inverse = interlaced.chain(self.gaps)
+    points = 1.0 - inverse.below_one[2::2]
+    powers = np.power.outer(points, np.arange(num_rounds - 1))
+    return np.concatenate([[1.0], -inverse.inverse_scales @ powers])
+
+  @property
+  def gaps(self) -> np.ndarray:
+    """Between the decays of C and of its inverse; see `interlaced`."""
+    return interlaced.gaps_of(
+        np.asarray(self.buffer_decay), np.asarray(self.output_scale)
+    )
+
+  def strategy_matrix(self, num_rounds: int) -> np.ndarray:
+    return np.tril(scipy.linalg.toeplitz(self.coefficients(num_rounds)))
+
+  def noising_matrix(self, num_rounds: int) -> np.ndarray:
+    return np.tril(scipy.linalg.toeplitz(self.inverse_coefficients(num_rounds)))
+
+  def parameters(self) -> dict[str, Any]:
+    return {
+        'buffer_decay': list(self.buffer_decay),
+        'output_scale': list(self.output_scale),
+    }
+
+  def sensitivity(
+      self, schema: participation.MinSep
+  ) -> sensitivity_lib.Sensitivity:
+    """Exact, in closed form, under both schemas.
+
+    Coefficients are non-negative and non-increasing, so the first rounds, as
+    close as the schema allows, are the worst pattern.
+
+    Source: McMahan, Xu, Zhang 2024, theorem on min-sep sensitivity of
+    Toeplitz C.
+    """
+    square, _, _ = blt_sums.SquaredSensitivity(schema)(
+        1.0 - np.asarray(self.buffer_decay), np.asarray(self.output_scale)
+    )
+    return sensitivity_lib.Sensitivity(
+        float(np.sqrt(square)), sensitivity_lib.EXACT
+    )
+
+  def repeated_sensitivity(
+      self, block_rounds: int, schema: participation.MinSep
+  ) -> sensitivity_lib.Sensitivity:
+
+    @functools.cache
+    def squares(count: int) -> np.ndarray:
+      """[m]: ‖Σ of `count` columns‖² where m + 1 rows follow the first."""
+      column = patterns.repeated(
+          self.coefficients(block_rounds), schema.min_sep, count
+      )
+      return np.cumsum(np.square(column))
+
+    found = blocks.worst_closest(block_rounds, schema, squares)
+    return found or super().repeated_sensitivity(block_rounds, schema)
+
+  def gram_entries(self, num_rounds: int) -> entries.Entries:
+    """Products of columns are geometric sums, of cₛ cₛ₊ₗ for a lag l.
+
+    X[i, i + l] = meets(l) + Σₐ power(a, l) · products(a, n − 1 − i − l), of
+    which few values differ: tables make many entries fast.
+    """
+    base.check_num_rounds(self, num_rounds)
+    rates = np.log(np.asarray(self.buffer_decay))
+    scales = np.asarray(self.output_scale)
+
+    def meets(lag):
+      # The 1 on a diagonal meets cₗ; where the lag is 0, another 1.
+      powers = (s * np.exp(r * (lag - 1)) for r, s in zip(rates, scales))
+      return np.where(lag > 0, sum(powers), 1.0)
+
+    def products(rate, scale, after):
+      total = 0.0
+      for other_rate, other_scale in zip(rates, scales):
+        both = rate + other_rate
+        total += scale * other_scale * np.expm1(both * after) / np.expm1(both)
+      return total
+
+    def tabulated(function):
+      if num_rounds > _LARGEST_TABLE:
+        return function
+      return function(np.arange(num_rounds)).__getitem__
+
+    on_lag = tabulated(meets)
+    buffers = [
+        (
+            tabulated(lambda lag, r=r: np.exp(r * lag)),
+            tabulated(lambda after, r=r, s=s: products(r, s, after)),
+        )
+        for r, s in zip(rates, scales)
+    ]
+
+    def of_rounds(rows, columns):
+      lag = np.abs(rows - columns)
+      after = num_rounds - 1 - np.maximum(rows, columns)
+      total = on_lag(lag)
+      for power, sums in buffers:
+        total = total + power(lag) * sums(after)
+      return total
+
+    return of_rounds
+
+  def error(
+      self,
+      num_rounds: int,
+      workload: workloads.Queries = workloads.Workload(),
+  ) -> error_lib.Error:
+    if not _is_sgd(workload) or not workload.is_toeplitz:
+      return super().error(num_rounds, workload)
+    base.check_num_rounds(self, num_rounds)
+    chain = interlaced.chain(self.gaps)
+    rms, most = (
+        blt_sums.SquaredError(num_rounds, objective, workload.momentum)(
+            chain.below_one[0::2], chain.sum_scales
+        )[0]
+        for objective in ('rms', 'max')
+    )
+    return error_lib.Error(float(np.sqrt(rms)), float(np.sqrt(most)))
+
+  def per_query_error(
+      self,
+      num_rounds: int,
+      workload: workloads.Queries = workloads.Workload(),
+  ) -> np.ndarray:
+    if not _is_sgd(workload):
+      return super().per_query_error(num_rounds, workload)
+    base.check_num_rounds(self, num_rounds)
+    if workload.is_toeplitz:
+      # B is Toeplitz too: its first column is A's times N's first column.
+      column = workload.apply(self.inverse_coefficients(num_rounds))
+      return np.sqrt(np.cumsum(np.square(column)))
+    blt_schedule.check_num_rounds(num_rounds)
+    chain = interlaced.chain(self.gaps)
+    return np.sqrt(blt_schedule.squared_errors(
+        chain.below_one[0::2],
+        chain.sum_scales,
+        workload.learning_rates(num_rounds),
+        workload.momentum,
+    ))
+
+
+def _is_sgd(workload: workloads.Queries) -> bool:
+  return isinstance(workload, workloads.Workload)

@@ -1,0 +1,103 @@
+"""Dense lower-triangular strategies, where nothing smaller describes them."""
+
+import dataclasses
+import math
+from typing import ClassVar
+
+import numpy as np
+import scipy.linalg
+
+from fl_dpftrl import participation
+from fl_dpftrl.families import base
+from fl_dpftrl.sensitivity import base as sensitivity_lib
+from fl_dpftrl.sensitivity import gram as gram_lib
+from fl_dpftrl.sensitivity import patterns
+
+_ROUNDING = 1e-12
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Dense(base.Strategy):
+  """A lower-triangular C, entry by entry.
+
+  Attributes:
+    coefficients: C, shape [num_rounds, num_rounds], float64; 0 above the
+      diagonal, positive on it.
+
+  Raises:
+    ValueError: for another shape, values that are not finite, a diagonal that
+      is not positive, or a value above it that is not 0.
+
+  Source: Denisov et al. 2022, theorem 2.1: any factorisation has an equivalent
+  lower-triangular one, whose noise can be streamed.
+  """
+
+  coefficients: np.ndarray
+  family: ClassVar[str] = 'dense'
+
+  def __post_init__(self):
+    coefficients = np.array(self.coefficients, dtype=np.float64)
+    if (
+        coefficients.ndim != 2
+        or not coefficients.size
+        or coefficients.shape[0] != coefficients.shape[1]
+    ):
+      raise ValueError(
+          'coefficients must have shape [num_rounds, num_rounds], got shape'
+          f' {coefficients.shape}'
+      )
+    if not np.isfinite(coefficients).all():
+      raise ValueError('coefficients must be finite')
+    diagonal = np.diagonal(coefficients)
+    if (diagonal <= 0).any():
+      raise ValueError(
+          'coefficients must have a positive diagonal, got'
+          f' {diagonal.min()!r}'
+      )
+    if np.triu(coefficients, 1).any():
+      raise ValueError('coefficients must be 0 above the diagonal')
+    coefficients.setflags(write=False)
+    object.__setattr__(self, 'coefficients', coefficients)
+
+  @property
+  def max_rounds(self) -> int | None:
+    return self.coefficients.shape[0]
+
+  def strategy_matrix(self, num_rounds: int) -> np.ndarray:
+    base.check_num_rounds(self, num_rounds)
+    return self.coefficients[:num_rounds, :num_rounds].copy()
+
+  def noising_matrix(self, num_rounds: int) -> np.ndarray:
+    return scipy.linalg.solve_triangular(
+        self.strategy_matrix(num_rounds), np.eye(num_rounds), lower=True
+    )
+
+  def sensitivity(
+      self, schema: participation.MinSep
+  ) -> sensitivity_lib.Sensitivity:
+    """As of any X; exact also where entries are zero but for rounding.
+
+    Updates at right angles to each other reach the sum of a pattern's diagonal
+    of X, and equal ones the sum of all its entries. Where the bound is no more
+    than that it is exact.
+    """
+    gram = self.gram_matrix(schema.num_rounds)
+    bound = gram_lib.gram_sensitivity(gram, schema)
+    if bound.kind == sensitivity_lib.EXACT:
+      return bound
+    reached = patterns.worst_sum(np.diagonal(gram), schema)
+    if bound.value <= math.sqrt(reached) * (1.0 + _ROUNDING):
+      return sensitivity_lib.Sensitivity(bound.value, sensitivity_lib.EXACT)
+    return bound
+
+
+def from_gram(gram: np.ndarray) -> Dense:
+  """The strategy with CᵀC = X, for a symmetric positive definite X.
+
+  C = J chol(J X J)ᵀ J, with J the reversal of the rounds.
+
+  Raises:
+    LinAlgError: where X is not positive definite.
+  """
+  factor = scipy.linalg.cholesky(gram[::-1, ::-1], lower=True)
+  return Dense(factor.T[::-1, ::-1])

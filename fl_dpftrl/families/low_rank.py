@@ -1,0 +1,96 @@
+"""Strategies whose noising matrix is banded plus low rank."""
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+import scipy.linalg
+
+from fl_dpftrl.families import base
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LowRank(base.Strategy):
+  """A lower-triangular N with bands and, below them, a matrix of low rank.
+
+  N[t, j] is near[t, t − j] in the bands, where t − j < num_bands, and the
+  product of row t of left with row j of right below them. Such an N comes from
+  rounding off the N of a better strategy, and C is the inverse of what it has
+  become, never the matrix that it was taken from: a sensitivity is that of this
+  C. Where A is prefix sums, with momentum or without, A N is banded plus low
+  rank too.
+
+  Attributes:
+    near: shape [num_rounds, num_bands], float64; entry [t, j] is N[t, t − j],
+      and 0 where t < j. Column 0, the diagonal, is positive.
+    left: shape [num_rounds, rank].
+    right: shape [num_rounds, rank].
+
+  Raises:
+    ValueError: for other shapes, values that are not finite, a diagonal that is
+      not positive, or a value outside the matrix that is not 0.
+
+  Source: Denisov et al. 2022, appendix on structured matrices, for B.
+  """
+
+  near: np.ndarray
+  left: np.ndarray
+  right: np.ndarray
+  family: ClassVar[str] = 'low_rank'
+
+  def __post_init__(self):
+    for name in ('near', 'left', 'right'):
+      values = np.array(getattr(self, name), dtype=np.float64)
+      if values.ndim != 2 or not values.size:
+        raise ValueError(f'{name} must be a matrix, got shape {values.shape}')
+      if not np.isfinite(values).all():
+        raise ValueError(f'{name} must be finite')
+      values.setflags(write=False)
+      object.__setattr__(self, name, values)
+    num_rounds, num_bands = self.near.shape
+    if num_bands > num_rounds:
+      raise ValueError(f'near has {num_bands} bands for {num_rounds} rounds')
+    if not self.left.shape == self.right.shape == (num_rounds, self.rank):
+      raise ValueError(
+          f'left and right must have {num_rounds} rows and as many columns as'
+          f' each other, got shapes {self.left.shape} and {self.right.shape}'
+      )
+    if (self.near[:, 0] <= 0).any():
+      raise ValueError(
+          'near must have a positive diagonal (column 0), got'
+          f' {self.near[:, 0].min()!r}'
+      )
+    if self.near[np.arange(num_rounds)[:, None] < np.arange(num_bands)].any():
+      raise ValueError('near [t, j] must be 0 where t < j')
+
+  @property
+  def max_rounds(self) -> int | None:
+    return self.near.shape[0]
+
+  @property
+  def num_bands(self) -> int:
+    return self.near.shape[1]
+
+  @property
+  def rank(self) -> int:
+    return self.left.shape[1]
+
+  def memory_copies(self, num_rounds: int) -> int:
+    """One for each rank: rows of Z in the bands are drawn again."""
+    del num_rounds
+    return self.rank
+
+  def strategy_matrix(self, num_rounds: int) -> np.ndarray:
+    return scipy.linalg.solve_triangular(
+        self.noising_matrix(num_rounds), np.eye(num_rounds), lower=True
+    )
+
+  def noising_matrix(self, num_rounds: int) -> np.ndarray:
+    base.check_num_rounds(self, num_rounds)
+    matrix = np.tril(
+        self.left[:num_rounds] @ self.right[:num_rounds].T, -self.num_bands
+    )
+    for j in range(min(self.num_bands, num_rounds)):
+      rows = np.arange(j, num_rounds)
+      matrix[rows, rows - j] = self.near[rows, j]
+    return matrix

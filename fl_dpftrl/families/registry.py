@@ -1,0 +1,88 @@
+"""The one list of families, and how a user's own is added to it."""
+
+import dataclasses
+import re
+import types
+from typing import Mapping, TypeVar
+
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import banded_toeplitz
+from fl_dpftrl.families import base
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import dense
+from fl_dpftrl.families import identity
+from fl_dpftrl.families import low_rank
+from fl_dpftrl.families import stamped
+from fl_dpftrl.families import tree_full
+from fl_dpftrl.families import tree_online
+
+_Family = TypeVar('_Family', bound=type)
+
+_BUILT_IN: dict[str, type[base.Strategy]] = {
+    cls.family: cls
+    for cls in (
+        identity.Identity,
+        tree_online.TreeOnline,
+        tree_full.TreeFull,
+        banded.Banded,
+        blt.BLT,
+        dense.Dense,
+        low_rank.LowRank,
+        stamped.Stamped,
+        banded_toeplitz.BandedToeplitz,
+    )
+}
+_families = dict(_BUILT_IN)
+
+# All families by name, also those registered from outside the package.
+FAMILIES: Mapping[str, type[base.Strategy]] = types.MappingProxyType(_families)
+
+
+def register(cls: _Family) -> _Family:
+  """Adds a family, which then works wherever a built-in one does.
+
+  A class decorator. The class is a frozen dataclass, whose fields are the
+  parameters in a strategy file, with `family`, `strategy_matrix` and
+  `noising_matrix`. What else `base.Strategy` has and the class has not is added
+  to it, so it need not inherit. The registry belongs to the process: commands
+  in another one know the family once they have imported its module.
+
+  Args:
+    cls: the family. One that is registered already is replaced if it has the
+      same module and name, as when a notebook defines it anew.
+
+  Returns:
+    The class.
+
+  Raises:
+    ValueError: where it is no frozen dataclass, lacks a name, C or N, or has
+      the name of another family.
+  """
+  name = getattr(cls, 'family', None)
+  if not isinstance(name, str) or not re.fullmatch('[A-Za-z][A-Za-z0-9_]*', name):
+    raise ValueError(
+        f'family of {cls.__name__} must be a name of letters, digits and _, got'
+        f' {name!r}'
+    )
+  known = _families.get(name)
+  if known is not None and _home(known) != _home(cls):
+    raise ValueError(f'family {name!r} is registered already, by {_home(known)}')
+  if not dataclasses.is_dataclass(cls) or not cls.__dataclass_params__.frozen:
+    raise ValueError(
+        f'family {name!r}: {cls.__name__} must be a frozen dataclass, whose'
+        ' fields are its parameters'
+    )
+  for required in sorted(base.Strategy.__abstractmethods__):
+    method = getattr(cls, required, None)
+    if method is None or getattr(method, '__isabstractmethod__', False):
+      raise ValueError(f'family {name!r}: {cls.__name__} needs {required}')
+  for attribute, default in vars(base.Strategy).items():
+    if not attribute.startswith('_') and not hasattr(cls, attribute):
+      setattr(cls, attribute, default)
+  base.Strategy.register(cls)
+  _families[name] = cls
+  return cls
+
+
+def _home(cls: type[base.Strategy]) -> str:
+  return f'{cls.__module__}.{cls.__qualname__}'

@@ -1,0 +1,152 @@
+"""Any strategy, repeated block of rounds by block of rounds."""
+
+import dataclasses
+import operator
+from typing import ClassVar
+
+import numpy as np
+import scipy.linalg
+
+from fl_dpftrl import error as error_lib
+from fl_dpftrl import participation
+from fl_dpftrl import workloads
+from fl_dpftrl.families import base
+from fl_dpftrl.sensitivity import base as sensitivity_lib
+from fl_dpftrl.sensitivity import blocks as blocks_lib
+from fl_dpftrl.sensitivity import entries as entries_lib
+from fl_dpftrl.sensitivity import gram
+
+
+@dataclasses.dataclass(frozen=True)
+class Stamped(base.Strategy):
+  """Independent copies of a strategy, one after the other: C is block diagonal.
+
+  It runs on past the last round of what it repeats. A tree that is restarted
+  every so many rounds is a stamped tree.
+
+  Attributes:
+    strategy: what every block of rounds repeats.
+    block_rounds: rounds of a block, at most what the strategy can run.
+
+  Raises:
+    ValueError: where strategy is none, or block_rounds outside its range.
+
+  Source: Choquette-Choo et al. 2023, multi-epoch matrix factorization
+  ("stamping"); Kairouz et al. 2021 (DP-FTRL), for trees.
+  """
+
+  strategy: base.Strategy
+  block_rounds: int
+  family: ClassVar[str] = 'stamped'
+
+  def __post_init__(self):
+    if isinstance(self.strategy, type) or not isinstance(
+        self.strategy, base.Strategy
+    ):
+      raise ValueError(f'strategy must be a Strategy, got {self.strategy!r}')
+    try:
+      block_rounds = operator.index(self.block_rounds)
+    except TypeError:
+      block_rounds = 0
+    if block_rounds < 1 or isinstance(self.block_rounds, bool):
+      raise ValueError(
+          'block_rounds must be a whole number of at least 1, got'
+          f' {self.block_rounds!r}'
+      )
+    most = self.strategy.max_rounds
+    if most is not None and block_rounds > most:
+      raise ValueError(
+          f'block_rounds={block_rounds} is beyond the {most} rounds of the'
+          f' {self.strategy.family} strategy to repeat'
+      )
+    object.__setattr__(self, 'block_rounds', block_rounds)
+
+  @property
+  def block_noise_rows(self) -> int:
+    """Rows of Z that a whole block uses."""
+    return self.strategy.num_noise_rows(self.block_rounds)
+
+  def blocks(self, num_rounds: int) -> list[int]:
+    """Rounds of each block, of which the last may be cut short."""
+    base.check_num_rounds(self, num_rounds)
+    return blocks_lib.sizes(num_rounds, self.block_rounds)
+
+  def num_noise_rows(self, num_rounds: int) -> int:
+    whole, rest = divmod(num_rounds, self.block_rounds)
+    return whole * self.block_noise_rows + (
+        self.strategy.num_noise_rows(rest) if rest else 0
+    )
+
+  def memory_copies(self, num_rounds: int) -> int:
+    return self.strategy.memory_copies(min(num_rounds, self.block_rounds))
+
+  def strategy_matrix(self, num_rounds: int) -> np.ndarray:
+    return scipy.linalg.block_diag(
+        *(self.strategy.strategy_matrix(n) for n in self.blocks(num_rounds))
+    )
+
+  def noising_matrix(self, num_rounds: int) -> np.ndarray:
+    return scipy.linalg.block_diag(
+        *(self.strategy.noising_matrix(n) for n in self.blocks(num_rounds))
+    )
+
+  def sensitivity(
+      self, schema: participation.MinSep
+  ) -> sensitivity_lib.Sensitivity:
+    if schema.num_rounds <= self.block_rounds:
+      return self.strategy.sensitivity(schema)
+    if isinstance(schema, participation.FixedSeparation):
+      if schema.num_rounds <= workloads.MAX_DENSE_ROUNDS:
+        return gram.gram_sensitivity(
+            self.gram_matrix(schema.num_rounds), schema
+        )
+      # Patterns of fixed separation are patterns of min-sep.
+      bound = self.strategy.repeated_sensitivity(
+          self.block_rounds, schema.as_min_sep()
+      )
+      return sensitivity_lib.Sensitivity(
+          bound.value, sensitivity_lib.UPPER_BOUND
+      )
+    return self.strategy.repeated_sensitivity(self.block_rounds, schema)
+
+  def gram_matrix(self, num_rounds: int) -> np.ndarray:
+    return blocks_lib.gram_matrix(self.strategy, self.block_rounds, num_rounds)
+
+  def gram_entries(self, num_rounds: int) -> entries_lib.Entries:
+    size, blocks = self.block_rounds, self.blocks(num_rounds)
+    of_block = {n: self.strategy.gram_entries(n) for n in set(blocks)}
+    whole = len(blocks) - (blocks[-1] != size)
+
+    def of_rounds(rows, columns):
+      rows, columns = np.broadcast_arrays(rows, columns)
+      total = np.zeros(rows.shape)
+      same = rows // size == columns // size
+      for n, entries in of_block.items():
+        which = same & ((rows // size < whole) == (n == size))
+        total[which] = entries(rows[which] % size, columns[which] % size)
+      return total
+
+    return of_rounds
+
+  def per_query_error(
+      self,
+      num_rounds: int,
+      workload: workloads.Queries = workloads.Workload(),
+  ) -> np.ndarray:
+    """Blocks are independent, so their variances add up."""
+    blocks = self.blocks(num_rounds)
+    if error_lib.is_prefix_sums(workload):
+      # Of a block that is over, a prefix sum holds the whole.
+      within = np.square(self.strategy.per_query_error(blocks[0], workload))
+      over = np.repeat(np.arange(len(blocks)), blocks) * within[-1]
+      return np.sqrt(over + np.resize(within, num_rounds))
+    workloads.check_dense(num_rounds)
+    total, start = 0.0, 0
+    for size in blocks:
+      noising = self.strategy.noising_matrix(size)
+      values = np.zeros((num_rounds, noising.shape[1]))
+      values[start : start + size] = noising
+      decoder = workload.apply(values)
+      total = total + np.einsum('ij,ij->i', decoder, decoder)
+      start += size
+    return np.sqrt(total)

@@ -1,0 +1,276 @@
+"""Binary trees over the rounds, estimated online."""
+
+import dataclasses
+import math
+import operator
+from typing import Any, ClassVar, Iterator
+
+import numpy as np
+
+from fl_dpftrl import error as error_lib
+from fl_dpftrl import participation
+from fl_dpftrl import workloads
+from fl_dpftrl.families import base
+from fl_dpftrl.sensitivity import base as sensitivity_lib
+from fl_dpftrl.sensitivity import entries
+from fl_dpftrl.sensitivity import nested
+
+
+def first_node(round_index: int) -> int:
+  """Nodes that were complete before a round: 2t − popcount(t)."""
+  return 2 * round_index - round_index.bit_count()
+
+
+def nodes_completed(round_index: int) -> int:
+  """Nodes that a round completes: its leaf, and an ancestor a trailing 1."""
+  return ((round_index + 1) & -(round_index + 1)).bit_length()
+
+
+def own_weight(height: int) -> float:
+  """Weight of a node's own noise in its estimate, at a height above the leaves.
+
+  The children's sum of estimates gets the rest. Inverse-variance weighting of a
+  node's variance 1 against its children's 2 v(h − 1) leaves
+  v(h) = 1 / (2 − 2^−h), which is the weight itself.
+
+  Source: Honaker 2015, "Efficient use of differentially private binary trees".
+  """
+  return 1.0 / (2.0 - 2.0**-height)
+
+
+def own_weights(round_index: int, num_nodes: int) -> list[float]:
+  """`own_weight` of the nodes that end with a round, from its leaf up.
+
+  Also of nodes whose right half is virtual, of which nothing needs estimating:
+  then the left half's estimate, of variance v, is all that the children give,
+  and the node's own noise gets the weight v / (1 + v).
+  """
+  weights = [1.0]
+  for height in range(1, num_nodes):
+    variance = weights[-1]
+    if round_index >> (height - 1) & 1:
+      variance += own_weight(height - 1)
+    weights.append(variance / (1.0 + variance))
+  return weights
+
+
+def row_norm(round_index: int, num_nodes: int) -> float:
+  """‖row t of N‖ where round t finishes nodes of so many heights.
+
+  A row is the estimate of the highest finished node, less those of the siblings
+  that it replaces, whose variances are their own weights.
+  """
+  square, share = 0.0, 1.0  # Of the highest estimate in those of its children.
+  owns = own_weights(round_index, num_nodes)
+  for height in reversed(range(num_nodes)):
+    square += (share * owns[height]) ** 2
+    share *= 1.0 - owns[height]
+    if height and round_index >> (height - 1) & 1:
+      square += (1.0 - share) ** 2 * own_weight(height - 1)
+  return float(np.sqrt(square))
+
+
+@dataclasses.dataclass(frozen=True)
+class TreeOnline(base.Strategy):
+  """Tree aggregation with Honaker's online estimator.
+
+  C has a row for every complete node of the binary tree, in the order in which
+  the rounds complete them (a round's leaf, then its finished ancestors, from
+  the lowest). A prefix sum is the sum of the estimates of the complete nodes
+  that tile it, each estimated from its own noise and its subtree's.
+
+  Attributes:
+    completed_after: the rounds of a run after whose last one virtual rounds, in
+      which no device takes part, finish the tree. The sum of all rounds is then
+      the estimate of one node, the root, at the price of a row of C more for
+      each node that the virtual rounds finish. For trees that are restarted,
+      `stamped.Stamped(TreeOnline(r), r)`. None for a tree that grows for ever.
+
+  Raises:
+    ValueError: where completed_after is neither None nor a whole number of at
+      least 1.
+
+  Source: Kairouz et al. 2021 (DP-FTRL), algorithm 1, and its section on tree
+  restarts and completion; Honaker 2015.
+  """
+
+  completed_after: int | None = None
+  family: ClassVar[str] = 'tree_online'
+
+  def __post_init__(self):
+    if self.completed_after is None:
+      return
+    try:
+      rounds = operator.index(self.completed_after)
+    except TypeError:
+      rounds = 0
+    if rounds < 1 or isinstance(self.completed_after, bool):
+      raise ValueError(
+          'completed_after must be a whole number of at least 1, or None, got'
+          f' {self.completed_after!r}'
+      )
+    object.__setattr__(self, 'completed_after', rounds)
+
+  @property
+  def max_rounds(self) -> int | None:
+    return self.completed_after
+
+  def nodes_completed(self, round_index: int) -> int:
+    """Nodes that a round completes, with the virtual rounds after the last."""
+    if round_index + 1 == self.completed_after:
+      return round_index.bit_length() + 1
+    return nodes_completed(round_index)
+
+  def num_noise_rows(self, num_rounds: int) -> int:
+    if not num_rounds:
+      return 0
+    return first_node(num_rounds - 1) + self.nodes_completed(num_rounds - 1)
+
+  def memory_copies(self, num_rounds: int) -> int:
+    return num_rounds.bit_length()
+
+  def strategy_matrix(self, num_rounds: int) -> np.ndarray:
+    base.check_num_rounds(self, num_rounds)
+    matrix = np.zeros((self.num_noise_rows(num_rounds), num_rounds))
+    for last in range(num_rounds):
+      for height in range(self.nodes_completed(last)):
+        start = last >> height << height
+        matrix[first_node(last) + height, start : last + 1] = 1.0
+    return matrix
+
+  def noising_matrix(self, num_rounds: int) -> np.ndarray:
+    base.check_num_rounds(self, num_rounds)
+    width = self.num_noise_rows(num_rounds)
+    pending: list[np.ndarray] = []
+    rows = np.zeros((num_rounds, width))
+    for last in range(num_rounds):
+      estimate, replaced = np.zeros(width), np.zeros(width)
+      owns = own_weights(last, self.nodes_completed(last))
+      estimate[first_node(last)] = owns[0]
+      for height in range(1, len(owns)):
+        if last >> (height - 1) & 1:
+          sibling = pending.pop()
+          replaced += sibling
+          estimate += sibling
+        estimate *= 1.0 - owns[height]
+        estimate[first_node(last) + height] = owns[height]
+      pending.append(estimate)
+      rows[last] = estimate - replaced
+    return rows
+
+  def parameters(self) -> dict[str, Any]:
+    if self.completed_after is None:
+      return {}
+    return {'completed_after': self.completed_after}
+
+  def nested_blocks(self, num_rounds: int) -> nested.Block:
+    """The rounds with the nodes over them: complete trees side by side."""
+    base.check_num_rounds(self, num_rounds)
+    if num_rounds == self.completed_after:
+      tops = nested.trees((num_rounds - 1).bit_length())
+      return nested.first_rounds(tops[-1], num_rounds)
+    return nested.forest(num_rounds)
+
+  def sensitivity(
+      self, schema: participation.MinSep
+  ) -> sensitivity_lib.Sensitivity:
+    base.check_num_rounds(self, schema.num_rounds)
+    if isinstance(schema, participation.FixedSeparation):
+      square = _worst_of_fixed_separation(self, schema)
+      return sensitivity_lib.Sensitivity(
+          math.sqrt(square), sensitivity_lib.EXACT
+      )
+    block = self.nested_blocks(schema.num_rounds)
+    return nested.block_sensitivity(block, schema)
+
+  def repeated_sensitivity(
+      self, block_rounds: int, schema: participation.MinSep
+  ) -> sensitivity_lib.Sensitivity:
+    return nested.repeated_sensitivity(
+        self.nested_blocks, block_rounds, schema
+    )
+
+  def gram_matrix(self, num_rounds: int) -> np.ndarray:
+    """X counts the nodes that hold both rounds."""
+    base.check_num_rounds(self, num_rounds)
+    workloads.check_dense(num_rounds)
+    total = np.zeros((num_rounds, num_rounds))
+    for ids in _node_ids(self, num_rounds, np.arange(num_rounds)):
+      starts = np.flatnonzero(np.diff(ids, prepend=-2))
+      for start, end in zip(starts, [*starts[1:], num_rounds]):
+        if ids[start] >= 0:
+          total[start:end, start:end] += 1.0
+    return total
+
+  def gram_entries(self, num_rounds: int) -> entries.Entries:
+    base.check_num_rounds(self, num_rounds)
+
+    def of_rounds(rows, columns):
+      both = zip(
+          _node_ids(self, num_rounds, rows),
+          _node_ids(self, num_rounds, columns),
+      )
+      return sum((i == j) & (i >= 0) for i, j in both).astype(np.float64)
+
+    return of_rounds
+
+  def per_query_error(
+      self,
+      num_rounds: int,
+      workload: workloads.Queries = workloads.Workload(),
+  ) -> np.ndarray:
+    if not error_lib.is_prefix_sums(workload):
+      return super().per_query_error(num_rounds, workload)
+    base.check_num_rounds(self, num_rounds)
+    workloads.check_round_by_round(num_rounds)
+    # A prefix is tiled by a complete node for each bit of its length, and the
+    # variance of a node's estimate is the weight of its own noise.
+    lengths, variance = np.arange(1, num_rounds + 1), np.zeros(num_rounds)
+    for height in range(num_rounds.bit_length()):
+      variance += (lengths >> height & 1) * own_weight(height)
+    if num_rounds == self.completed_after:
+      last = num_rounds - 1
+      root = own_weights(last, self.nodes_completed(last))[-1]
+      variance[last] = root
+    return np.sqrt(variance)
+
+
+def _node_ids(
+    strategy: TreeOnline, num_rounds: int, rounds: np.ndarray
+) -> Iterator[np.ndarray]:
+  """For each height, the node over each round; −1 where C has no such row."""
+  completed = num_rounds == strategy.completed_after
+  last = num_rounds - 1 if completed else num_rounds
+  for height in range(last.bit_length() + completed):
+    ids = rounds >> height
+    yield ids if completed else np.where(
+        (ids + 1) << height <= num_rounds, ids, -1
+    )
+
+
+def _worst_of_fixed_separation(
+    strategy: TreeOnline, schema: participation.FixedSeparation
+) -> int:
+  """Largest ‖C u‖² over runs of rounds min_sep apart, in O(n log n)."""
+  num_rounds, count = schema.num_rounds, schema.participations
+  rounds = np.arange(num_rounds)
+  remainders = rounds % schema.min_sep
+  order = np.argsort(remainders, kind='stable')
+  remainders = remainders[order]
+  # Patterns from `rounds` to `last` in this order, as long as they can be.
+  last = np.searchsorted(remainders, remainders, side='right') - 1
+  last = np.minimum(last, rounds + count - 1)
+  totals = np.zeros(num_rounds, np.int64)
+  for ids in _node_ids(strategy, num_rounds, order):
+    new = np.diff(remainders, prepend=-1) != 0
+    new |= np.diff(ids, prepend=-2) != 0
+    run, starts = np.cumsum(new) - 1, np.flatnonzero(new)
+    ends = np.append(starts[1:], num_rounds)
+    counted = ids >= 0
+    squares = np.cumsum((ends - starts) ** 2 * counted[starts])
+    within = (last - rounds + 1) ** 2 * counted
+    across = (ends[run] - rounds) ** 2 * counted
+    across += (last - starts[run[last]] + 1) ** 2 * counted[last]
+    across += squares[run[last] - 1] - squares[run]
+    totals += np.where(run == run[last], within, across)
+  return int(totals.max())

@@ -1,0 +1,153 @@
+"""JSON that somebody else wrote, read within limits and refused in one line.
+
+Python's reader takes numbers beyond any range, constants that are no numbers
+and keys that are there twice, and nests as deep as its stack. All of these are
+refused, and so is a document that would take too much memory, before it does.
+"""
+
+import json
+import math
+import os
+from typing import Any
+
+from fl_dpftrl import messages
+
+MOST_BYTES = 2**24
+"""Size of a file, unless another limit is given: 16 MiB."""
+
+MOST_MEMORY = 2**30
+"""Bytes that the values of a document may take together: 1 GiB."""
+
+MOST_LEVELS = 64
+"""Objects and lists within each other."""
+
+_MOST_DIGITS = 20  # of a whole number
+_LONGEST_NUMBER = 200  # characters of any other
+
+# At most how many bytes of memory a value takes for each of these characters:
+# CPython's empty containers with one entry, and a number with its place.
+_COSTS = {b'{': 300, b'[': 100, b',': 100}
+_COST_OF_A_BYTE = 3  # the file, its text, and the text of its values
+
+
+def read(
+    path: str | os.PathLike[str], *, most_bytes: int = MOST_BYTES
+) -> Any:
+  """Returns the value of a JSON file in UTF-8.
+
+  Args:
+    path: the file.
+    most_bytes: limit on its size.
+
+  Raises:
+    OSError: where it cannot be read.
+    ValueError: naming the file, for one that is too large, no JSON, or beyond a
+      limit.
+  """
+  try:
+    return parse(read_bytes(path, most_bytes=most_bytes))
+  except ValueError as error:
+    raise ValueError(f'{os.fspath(path)}: {error}') from None
+
+
+def read_bytes(path: str | os.PathLike[str], *, most_bytes: int) -> bytes:
+  """Returns the content of a file, of which no more than the limit is read.
+
+  Raises:
+    OSError: where it cannot be read.
+    ValueError: where it is larger.
+  """
+  with open(path, 'rb') as stream:
+    content = stream.read(most_bytes + 1)
+  if len(content) > most_bytes:
+    raise ValueError(f'it has more than {most_bytes} bytes, the most there may be')
+  return content
+
+
+def parse(content: bytes) -> Any:
+  """Returns the value of a JSON document in UTF-8.
+
+  Raises:
+    ValueError: for anything else, for a key that is in an object twice, for
+      numbers that are not finite or have more than 20 digits, and for a
+      document beyond MOST_LEVELS or MOST_MEMORY.
+  """
+  memory = _COST_OF_A_BYTE * len(content)
+  memory += sum(cost * content.count(mark) for mark, cost in _COSTS.items())
+  if memory > MOST_MEMORY:
+    raise ValueError(
+        f'it may take {memory} bytes of memory, of which {MOST_MEMORY} is the'
+        ' most there may be'
+    )
+  try:
+    value = json.loads(
+        content.decode('utf-8-sig'),
+        object_pairs_hook=_object,
+        parse_int=_whole_number,
+        parse_float=_number,
+        parse_constant=_refuse_constant,
+    )
+  except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    raise ValueError(f'it is not JSON, or cut short: {error}') from None
+  except RecursionError:
+    value = None
+    levels = MOST_LEVELS + 1
+  else:
+    levels = _levels(value)
+  if levels > MOST_LEVELS:
+    raise ValueError(
+        f'it has more than {MOST_LEVELS} lists and objects within each other'
+    )
+  return value
+
+
+def _levels(value: Any) -> int:
+  """Lists and objects within each other, as far as it matters here."""
+  levels, level = 0, [value]
+  while levels <= MOST_LEVELS:
+    level = [item for item in level if isinstance(item, (dict, list))]
+    if not level:
+      break
+    levels += 1
+    level = [
+        item
+        for container in level
+        for item in (
+            container.values() if isinstance(container, dict) else container
+        )
+    ]
+  return levels
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+  found = dict(pairs)
+  if len(found) < len(pairs):
+    seen = set()
+    for key, _ in pairs:
+      if key in seen:
+        raise ValueError(f'it has the key {messages.quoted(key)} twice')
+      seen.add(key)
+  return found
+
+
+def _whole_number(text: str) -> int:
+  if len(text) > _MOST_DIGITS:
+    raise ValueError(
+        f'it has the number {messages.quoted(text, 40)}, of more than'
+        f' {_MOST_DIGITS} digits'
+    )
+  return int(text)
+
+
+def _number(text: str) -> float:
+  value = float(text) if len(text) <= _LONGEST_NUMBER else math.inf
+  if not math.isfinite(value):
+    raise ValueError(
+        f'it has the number {messages.quoted(text, 40)}, which is too large or'
+        ' too long'
+    )
+  return value
+
+
+def _refuse_constant(constant: str) -> None:
+  raise ValueError(f'it has {constant}, which is not a number')

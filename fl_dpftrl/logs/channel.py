@@ -1,0 +1,86 @@
+"""Messages between a process and the one that reads files for it."""
+
+import enum
+import json
+import os
+import socket
+import struct
+from typing import Any
+
+_HEADER = struct.Struct('<BQ')
+_MOST = 1 << 32  # bytes of a message; a batch of the longest ids is far smaller
+
+
+class Kind(enum.IntEnum):
+  """What a message holds."""
+
+  REQUEST = 1  # JSON, and a descriptor with it
+  OPENED = 2  # JSON
+  SCHEMA = 3  # of Arrow
+  BATCH = 4  # of Arrow, with the last schema
+  END = 5  # nothing
+  REFUSED = 6  # text: why the file cannot be believed
+
+
+def send(channel: socket.socket, kind: Kind, payload: Any = b'') -> None:
+  """Sends a message; `payload` is anything that holds bytes."""
+  payload = memoryview(payload)
+  channel.sendall(_HEADER.pack(kind, payload.nbytes))
+  if payload.nbytes:
+    channel.sendall(payload)
+
+
+def receive(channel: socket.socket) -> tuple[Kind, bytearray]:
+  """Receives a message.
+
+  Raises:
+    EOFError: where the other side is gone.
+    TimeoutError: as the channel says.
+  """
+  kind, size = _HEADER.unpack(_exactly(channel, _HEADER.size))
+  if size > _MOST:
+    raise EOFError(f'a message of {size} bytes')
+  return Kind(kind), _exactly(channel, size)
+
+
+def _exactly(channel: socket.socket, size: int) -> bytearray:
+  result = bytearray(size)
+  view = memoryview(result)
+  while view:
+    count = channel.recv_into(view)
+    if not count:
+      raise EOFError('the other side is gone')
+    view = view[count:]
+  return result
+
+
+def send_request(
+    channel: socket.socket, request: dict[str, Any], descriptor: int
+) -> None:
+  """Sends a request with an open file."""
+  payload = json.dumps(request).encode()
+  header = _HEADER.pack(Kind.REQUEST, len(payload))
+  socket.send_fds(channel, [header], [descriptor])
+  channel.sendall(payload)
+
+
+def receive_request(
+    channel: socket.socket,
+) -> tuple[dict[str, Any], int] | None:
+  """Receives a request and its file's descriptor; None where no more come."""
+  header, descriptors, _, _ = socket.recv_fds(channel, _HEADER.size, 1)
+  if not header:
+    return None
+  header = bytearray(header)
+  header += _exactly(channel, _HEADER.size - len(header))
+  _, size = _HEADER.unpack(header)
+  payload = _exactly(channel, size)
+  return json.loads(payload), descriptors[0]
+
+
+def reopened(descriptor: int):
+  """The file of a descriptor, which it closes, with a place of its own."""
+  try:
+    return open(f'/proc/self/fd/{descriptor}', 'rb')
+  finally:
+    os.close(descriptor)

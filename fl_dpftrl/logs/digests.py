@@ -1,0 +1,192 @@
+"""Digests that a log carries of its own rows and metadata.
+
+A flipped bit in a Parquet file can give other rows, and no error. The digests are
+of the values in their order, not of bytes of the file: they grow with the rows,
+so that a log is digested while it is written, a round at a time, and checked
+while it is read once.
+
+They guard against damage. Whoever changes a log on purpose can digest it anew.
+"""
+
+import hashlib
+import json
+from typing import Mapping, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fl_dpftrl.logs import refusals
+
+ROWS_KEY = 'fl_dpftrl.rows_sha256'
+TIMESTAMPS_KEY = 'fl_dpftrl.timestamps_sha256'
+METADATA_KEY = 'fl_dpftrl.metadata_sha256'
+KEYS = (ROWS_KEY, TIMESTAMPS_KEY, METADATA_KEY)
+
+_FIELD_ID_KEY = b'PARQUET:field_id'
+_FIELD_ID = 0x666C6470  # 'fldp', of the first column
+_ALL = 'the metadata fl_dpftrl.*_sha256'
+TIMESTAMP = pa.timestamp('us', tz='UTC')
+"""The type of timestamps that are digested."""
+
+_NONE = -(2**63)  # A time that no log has, for one that is missing.
+
+
+class Rows:
+  """Digests of the rows so far, column by column.
+
+  How the rows were cut into tables makes no difference. Rounds enter as int32,
+  whole numbers as int64, text as its lengths and its bytes, times as int64
+  microseconds; all little-endian.
+  """
+
+  def __init__(self, *, timestamps: bool):
+    """Starts with no rows.
+
+    Args:
+      timestamps: whether tables have a column `timestamp` that is digested.
+    """
+    self._columns = {n: hashlib.sha256() for n in ('round', 'lengths', 'ids')}
+    self._times = hashlib.sha256() if timestamps else None
+    self._num_rows = 0
+
+  def copy(self) -> 'Rows':
+    """Returns the digests of the same rows, to which others are added."""
+    result = Rows(timestamps=self._times is not None)
+    result._columns = {n: c.copy() for n, c in self._columns.items()}
+    result._times = self._times and self._times.copy()
+    result._num_rows = self._num_rows
+    return result
+
+  def update(self, table: pa.Table) -> None:
+    """Adds rows: `round`, `device_id`, and `timestamp` where it is digested."""
+    if not table.num_rows:
+      return
+    rounds = table.column('round').to_numpy()
+    self._columns['round'].update(rounds.astype('<i4').data)
+    for chunk in table.column('device_id').chunks:
+      self._add_ids(chunk)
+    if self._times is not None:
+      times = pc.fill_null(table.column('timestamp').cast(pa.int64()), _NONE)
+      times = times.to_numpy()
+      self._times.update(np.ascontiguousarray(times, '<i8').data)
+    self._num_rows += table.num_rows
+
+  def _add_ids(self, ids: pa.Array) -> None:
+    if pa.types.is_integer(ids.type):
+      values = np.ascontiguousarray(ids.to_numpy(), '<i8')
+      self._columns['ids'].update(values.data)
+      return
+    if not len(ids):
+      return
+    raw = ids.cast(pa.large_binary())
+    lengths = pc.binary_length(raw).to_numpy().astype('<i4')
+    self._columns['lengths'].update(lengths.data)
+    _, offsets, data = raw.buffers()
+    bounds = np.frombuffer(offsets, np.int64)[raw.offset :]
+    if data is not None:
+      part = data.slice(int(bounds[0]), int(bounds[len(raw)] - bounds[0]))
+      self._columns['ids'].update(part)
+
+  def stated(self, id_type: pa.DataType) -> dict[str, str]:
+    """Returns the metadata that state the digests of the rows so far.
+
+    Args:
+      id_type: of `device_id` in the file.
+    """
+    whole = hashlib.sha256(
+        b'int64' if pa.types.is_integer(id_type) else b'text'
+    )
+    whole.update(self._num_rows.to_bytes(8, 'little'))
+    for column in self._columns.values():
+      whole.update(column.digest())
+    result = {ROWS_KEY: whole.hexdigest()}
+    if self._times is not None:
+      result[TIMESTAMPS_KEY] = self._times.hexdigest()
+    return result
+
+
+def marked(schema: pa.Schema) -> pa.Schema:
+  """Returns a schema whose columns say that the file has digests.
+
+  Else a flipped bit that hides all metadata would hide the digests with them.
+  """
+  fields = [
+      field.with_metadata({_FIELD_ID_KEY: str(_FIELD_ID + index)})
+      for index, field in enumerate(schema)
+  ]
+  return pa.schema(fields, schema.metadata)
+
+
+def _is_marked(schema: pa.Schema) -> bool:
+  ids = {(field.metadata or {}).get(_FIELD_ID_KEY) for field in schema}
+  return any(str(_FIELD_ID + i).encode() in ids for i in range(len(schema)))
+
+
+def sealed(
+    metadata: Mapping[str, str], rows: Mapping[str, str]
+) -> dict[str, str]:
+  """Returns metadata with the digests of the rows and of the metadata itself."""
+  result = {**metadata, **rows}
+  return {**result, METADATA_KEY: _of_metadata(result)}
+
+
+def _of_metadata(metadata: Mapping[str, str]) -> str:
+  canonical = json.dumps(sorted(metadata.items()), ensure_ascii=True)
+  return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+class Seal(NamedTuple):
+  """What a file states of itself.
+
+  Attributes:
+    metadata: without the digests.
+    digests: those of its rows; empty where the file has none.
+  """
+
+  metadata: dict[str, str]
+  digests: dict[str, str]
+
+
+def opened(path: str, stored: Mapping[str, str], schema: pa.Schema) -> Seal:
+  """Takes the digests out of a file's metadata.
+
+  Args:
+    path: the file.
+    stored: its metadata.
+    schema: of the file, as Arrow gives it.
+
+  Raises:
+    LogError: where the metadata are not those that were digested.
+  """
+  given = dict(stored)
+  of_metadata = given.pop(METADATA_KEY, None)
+  digests = {key: given[key] for key in KEYS if key in given}
+  if not digests and of_metadata is None and not _is_marked(schema):
+    return Seal(given, {})
+  if of_metadata != _of_metadata(given):
+    raise refusals.LogError(
+        f'{path}: its metadata are not those of {METADATA_KEY}; take another'
+        f' copy, or remove {_ALL} if they were changed on purpose'
+    )
+  return Seal({k: v for k, v in given.items() if k not in KEYS}, digests)
+
+
+def check(
+    path: str, stated: Mapping[str, str], rows: Rows, id_type: pa.DataType
+) -> None:
+  """Raises LogError unless the rows that were read are those digested.
+
+  Args:
+    path: the file.
+    stated: the digests of its rows; those of columns not read are left alone.
+    rows: digests of all that were read.
+    id_type: of `device_id`.
+  """
+  found = rows.stated(id_type)
+  for key, value in stated.items():
+    if found.get(key, value) != value:
+      raise refusals.LogError(
+          f'{path}: its rows are not those of {key}; take another copy, or'
+          f' remove {_ALL} if they were changed on purpose'
+      )

@@ -1,0 +1,38 @@
+"""How much a file of a log may claim and a reader may take.
+
+A log is often written by somebody else, damaged, or made to do harm. Honest logs
+stay far below these limits; docs/reviewer.md states them.
+"""
+
+FIELD_BYTES = 1 << 10
+"""Of a device id, as UTF-8."""
+
+LINE_BYTES = 1 << 16
+"""Of a line of CSV or JSON lines."""
+
+COLUMNS = 1 << 10
+"""Of a file."""
+
+METADATA_BYTES = 1 << 20
+"""Of all keys and values in the metadata of a file."""
+
+ROUNDS = 10_000_000
+"""Of a log."""
+
+FREE_ROWS = 1 << 20
+ROWS_PER_BYTE = 300
+"""A Parquet file may claim FREE_ROWS and ROWS_PER_BYTE more for each byte."""
+
+MEMORY = 2 << 30
+"""Bytes of address space of the process that reads."""
+
+PART_CPU_SECONDS = 20
+"""Computing time of that process for a part of at most about a million rows."""
+
+PART_SECONDS = 120
+"""Time that is waited for a part."""
+
+
+def max_rows(file_bytes: int) -> int:
+  """Returns how many rows a Parquet file of a size may claim."""
+  return FREE_ROWS + ROWS_PER_BYTE * file_bytes

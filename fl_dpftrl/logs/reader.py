@@ -1,0 +1,265 @@
+"""Files that others wrote, read by a program that cannot take this one down.
+
+docs/decisions/reading-logs.md says why and how.
+"""
+
+import hashlib
+import json
+import os
+import pathlib
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from typing import Any, Iterator, Mapping, NamedTuple, Sequence
+import weakref
+
+import pyarrow as pa
+
+from fl_dpftrl.logs import channel as channel_lib
+from fl_dpftrl.logs import limits
+from fl_dpftrl.logs import refusals
+
+_PROGRAM = (
+    'import sys; sys.path[:] = sys.argv[2:];'
+    ' from fl_dpftrl.logs import reader_program;'
+    ' reader_program.main(int(sys.argv[1]))'
+)
+# Threads and arenas take address space, which is limited.
+_ENVIRONMENT = {'MALLOC_ARENA_MAX': '2', 'OPENBLAS_NUM_THREADS': '1'}
+_BUFFER = 1 << 20
+
+Kind = channel_lib.Kind
+
+
+class Source:
+  """A file that stays the same one while its name may be given to another.
+
+  A writer replaces a log by a new file of its name. Metadata, rows and digest
+  are all read through one descriptor, so that they are of one file.
+  """
+
+  def __init__(self, path: str, *, held: bool = True):
+    """Opens the file.
+
+    Args:
+      path: its name.
+      held: whether the descriptor is kept; else the file is opened again for
+        each use, and refused where it is another by then.
+
+    Raises:
+      LogError: where it cannot be opened or is no regular file.
+    """
+    self.path = path
+    descriptor = self._open()
+    try:
+      self._identity = _identity(descriptor)
+    finally:
+      if held:
+        weakref.finalize(self, os.close, descriptor)
+      else:
+        os.close(descriptor)
+    self._held = descriptor if held else None
+
+  def _open(self) -> int:
+    try:
+      descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as e:
+      raise refusals.LogError(
+          f'{self.path}: cannot be read, {e.strerror}'
+      ) from e
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+      os.close(descriptor)
+      raise refusals.LogError(f'{self.path}: is no regular file')
+    return descriptor
+
+  def __enter__(self) -> int:
+    """Gives a descriptor, which is for one use at a time."""
+    self._used = self._open() if self._held is None else self._held
+    try:
+      self._check(self._used)
+    except refusals.LogError:
+      self._release()
+      raise
+    return self._used
+
+  def __exit__(self, kind, *unused) -> None:
+    try:
+      if kind is None:
+        self._check(self._used)
+    finally:
+      self._release()
+
+  def _release(self) -> None:
+    if self._held is None:
+      os.close(self._used)
+
+  def _check(self, descriptor: int) -> None:
+    if _identity(descriptor) != self._identity:
+      raise refusals.LogError(
+          f'{self.path}: was changed while it was read; replay it again'
+      )
+
+  def sha256(self) -> str:
+    """Returns the digest of the file's bytes, in hexadecimal."""
+    digest = hashlib.sha256()
+    offset = 0
+    with self as descriptor:
+      while block := os.pread(descriptor, _BUFFER, offset):
+        digest.update(block)
+        offset += len(block)
+    return digest.hexdigest()
+
+
+def _identity(descriptor: int) -> tuple[int, ...]:
+  state = os.fstat(descriptor)
+  return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
+
+
+class Opened(NamedTuple):
+  """What a file says of itself.
+
+  Attributes:
+    metadata: its own keys and values.
+    digest: tells its rows from others, where its writer gave one.
+    schema: of its tables.
+  """
+
+  metadata: Mapping[str, str]
+  digest: str | None
+  schema: pa.Schema
+
+
+class Reader:
+  """Reads files in another process, which is kept for the next file."""
+
+  def __init__(self):
+    self._idle: _Process | None = None
+
+  def open(self, source: Source, extra_columns: Sequence[str]) -> Opened:
+    """Returns what a file says of itself; LogError where it cannot be read."""
+    for opened in self._answers(source, extra_columns, rows=False):
+      pass
+    return opened
+
+  def tables(
+      self,
+      source: Source,
+      extra_columns: Sequence[str],
+      num_rounds: int | None,
+  ) -> Iterator[pa.Table]:
+    """Yields rows of a file in order, checked; one table at least.
+
+    Args:
+      source: the file.
+      extra_columns: of Parquet, besides `round` and `device_id`.
+      num_rounds: rounds have to be below it; None for any.
+
+    Raises:
+      LogError: where the file cannot be read, or a row is at fault.
+    """
+    answers = self._answers(
+        source, extra_columns, rows=True, num_rounds=num_rounds
+    )
+    opened, empty = next(answers), True
+    for table in answers:
+      empty = False
+      yield table
+    if empty:
+      yield opened.schema.empty_table()
+
+  def _answers(
+      self, source: Source, extra_columns: Sequence[str], **request: Any
+  ) -> Iterator[Opened | pa.Table]:
+    process, self._idle = self._idle or _Process(), None
+    try:
+      with source as descriptor:
+        request = {
+            'path': source.path,
+            'suffix': pathlib.Path(source.path).suffix,
+            'columns': list(extra_columns),
+            'num_rounds': None,
+            **request,
+        }
+        yield from process.answers(request, descriptor)
+    finally:  # Also where nobody wants the rest.
+      if process.ready and self._idle is None:
+        self._idle = process
+      else:
+        process.stop()
+
+
+class _Process:
+  """A process that reads one file after the other.
+
+  Attributes:
+    ready: whether it has answered the last request to its end.
+  """
+
+  def __init__(self):
+    self.ready = True
+    self._channel, theirs = socket.socketpair()
+    with theirs:
+      for end in (self._channel, theirs):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
+      self._process = subprocess.Popen(
+          [sys.executable, '-I', '-c', _PROGRAM, str(theirs.fileno()), *sys.path],
+          env={**os.environ, **_ENVIRONMENT},
+          stdin=subprocess.DEVNULL,
+          stdout=subprocess.DEVNULL,
+          stderr=subprocess.DEVNULL,
+          pass_fds=[theirs.fileno()],
+      )
+    self._channel.settimeout(limits.PART_SECONDS)
+    self.stop = weakref.finalize(self, _stop, self._process, self._channel)
+
+  def answers(
+      self, request: dict[str, Any], descriptor: int
+  ) -> Iterator[Opened | pa.Table]:
+    """Yields what the file says of itself, and tables where asked for."""
+    path = request['path']
+    self.ready = False
+    try:
+      channel_lib.send_request(self._channel, request, descriptor)
+      while True:
+        kind, payload = channel_lib.receive(self._channel)
+        self.ready = kind in (Kind.END, Kind.REFUSED)
+        if kind == Kind.END:
+          return
+        if kind == Kind.REFUSED:
+          raise refusals.LogError(payload.decode())
+        if kind == Kind.OPENED:
+          said = json.loads(payload)
+        elif kind == Kind.SCHEMA:
+          schema = pa.ipc.read_schema(pa.py_buffer(payload))
+          yield Opened(said['metadata'], said['digest'], schema)
+        else:
+          batch = pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
+          yield pa.Table.from_batches([batch])
+    except TimeoutError as e:
+      raise refusals.LogError(
+          f'{path}: nothing was read of it for {limits.PART_SECONDS} s'
+      ) from e
+    except (EOFError, ConnectionError) as e:
+      raise refusals.LogError(f'{path}: {self._why_it_ended()}') from e
+
+  def _why_it_ended(self) -> str:
+    status = self._process.wait()
+    if status == -signal.SIGXCPU:
+      return (
+          f'a part takes more than {limits.PART_CPU_SECONDS} s of computing to'
+          ' read; it is damaged, or made to take long'
+      )
+    if status == -signal.SIGKILL:
+      return 'what read it was killed, as happens where memory is short'
+    if status < 0:
+      name = signal.Signals(-status).name
+      return f'crashed what read it ({name}); it is damaged, or made to do so'
+    return f'the program that reads it ended with status {status}'
+
+
+def _stop(process: subprocess.Popen[bytes], channel: socket.socket) -> None:
+  channel.close()
+  process.kill()
+  process.wait()

@@ -1,0 +1,110 @@
+"""The program that reads files which others wrote, for another process.
+
+The libraries that decode Parquet, CSV and JSON can crash, hang or take all memory
+on files that are damaged or made to do so. Here they end this program alone,
+which has limits of memory and of computing time.
+"""
+
+import json
+import os
+import resource
+import signal
+import socket
+from typing import Any
+
+import pyarrow as pa
+
+from fl_dpftrl.logs import channel as channel_lib
+from fl_dpftrl.logs import formats
+from fl_dpftrl.logs import limits
+from fl_dpftrl.logs import refusals
+
+_SENT_ROWS = 1 << 17
+# Each thread takes address space, whether it uses it or not.
+_MAX_THREADS = 4
+
+Kind = channel_lib.Kind
+
+
+def main(descriptor: int) -> None:
+  """Answers requests until there are no more.
+
+  Args:
+    descriptor: of the channel they come from.
+  """
+  # An interrupt is for the other process, which ends this one.
+  signal.signal(signal.SIGINT, signal.SIG_IGN)
+  pa.set_cpu_count(min(_MAX_THREADS, len(os.sched_getaffinity(0))))
+  pa.set_io_thread_count(1)
+  _lower(resource.RLIMIT_CORE, 0)
+  _lower(resource.RLIMIT_AS, limits.MEMORY)
+  channel = socket.socket(fileno=descriptor)
+  while received := channel_lib.receive_request(channel):
+    request, file = received
+    try:
+      _answer(channel, request, file)
+    except refusals.LogError as e:
+      channel_lib.send(channel, Kind.REFUSED, str(e).encode())
+
+
+def _answer(
+    channel: socket.socket, request: dict[str, Any], descriptor: int
+) -> None:
+  """Sends what a file says of itself and, where asked for, its rows.
+
+  Raises:
+    LogError: for whatever is wrong with the file.
+  """
+  path = request['path']
+  try:
+    with channel_lib.reopened(descriptor) as file:
+      _grant_time()
+      reader = formats.open_(request['suffix'], path, file, request['columns'])
+      said = {'metadata': reader.metadata, 'digest': reader.digest}
+      channel_lib.send(channel, Kind.OPENED, json.dumps(said).encode())
+      channel_lib.send(channel, Kind.SCHEMA, reader.schema.serialize())
+      if request['rows']:
+        _send_rows(channel, path, reader, request['num_rounds'])
+  except (refusals.LogError, BrokenPipeError):
+    raise
+  except MemoryError as e:
+    raise refusals.LogError(
+        f'{path}: takes more than {limits.MEMORY >> 30} GiB of memory to read; it'
+        ' is damaged, or made to take much'
+    ) from e
+  except Exception as e:  # pylint: disable=broad-exception-caught
+    # The libraries raise many kinds for files that are damaged.
+    raise refusals.LogError(f'{path}: cannot be read, {e}') from e
+  channel_lib.send(channel, Kind.END)
+
+
+def _send_rows(
+    channel: socket.socket,
+    path: str,
+    reader: formats.Reader,
+    num_rounds: int | None,
+) -> None:
+  first_row = 1
+  for table in reader.tables():
+    refusals.check_rows(path, table, num_rounds, first_row)
+    first_row += table.num_rows
+    for batch in table.to_batches(max_chunksize=_SENT_ROWS):
+      channel_lib.send(channel, Kind.BATCH, batch.serialize())
+    _grant_time()
+
+
+def _grant_time() -> None:
+  """Allows a part more of computing time from now on."""
+  used = resource.getrusage(resource.RUSAGE_SELF)
+  _lower(
+      resource.RLIMIT_CPU,
+      int(used.ru_utime + used.ru_stime) + 1 + limits.PART_CPU_SECONDS,
+  )
+
+
+def _lower(kind: int, limit: int) -> None:
+  """Sets a limit, as far as the one that cannot be raised allows."""
+  _, hard = resource.getrlimit(kind)
+  if hard != resource.RLIM_INFINITY:
+    limit = min(limit, hard)
+  resource.setrlimit(kind, (limit, hard))

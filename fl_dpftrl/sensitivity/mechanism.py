@@ -1,0 +1,52 @@
+"""The questions that these algorithms put to a mechanism of any family."""
+
+import math
+from typing import Protocol
+
+import numpy as np
+
+from fl_dpftrl import participation
+from fl_dpftrl.sensitivity import base
+
+
+class Mechanism(Protocol):
+  """A mechanism as seen from here; `families.base.Strategy` has defaults."""
+
+  def sensitivity(self, schema: participation.MinSep) -> base.Sensitivity:
+    ...
+
+  def gram_matrix(self, num_rounds: int) -> np.ndarray:
+    ...
+
+
+
+def sensitivity(
+    strategy: Mechanism, schema: participation.MinSep
+) -> base.Sensitivity:
+  """The sensitivity of a strategy under a participation schema.
+
+  Exact for identity, BLT and trees, for banded strategies with num_bands at
+  most min_sep, and for any C where a search over patterns ends in time;
+  otherwise an upper bound.
+
+  Raises:
+    ValueError: where the schema has more rounds than the strategy can run, or
+      a family answers with what is no sensitivity.
+  """
+  found = strategy.sensitivity(schema)
+  if found.kind not in base.KINDS or not 0.0 <= found.value < math.inf:
+    raise ValueError(
+        f'the sensitivity of {type(strategy).__name__} must be a finite number'
+        f' with one of the kinds {", ".join(base.KINDS)}, got {found!r}'
+    )
+  return found
+
+
+def gram_matrix(strategy: Mechanism, num_rounds: int) -> np.ndarray:
+  """X = CᵀC, shape [num_rounds, num_rounds].
+
+  Raises:
+    ValueError: where num_rounds is more than the strategy can run, or too many
+      for a dense matrix.
+  """
+  return strategy.gram_matrix(num_rounds)

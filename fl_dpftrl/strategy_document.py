@@ -1,0 +1,198 @@
+"""Strategies, schemas and workloads as JSON and .npz have them, and back."""
+
+import dataclasses
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from fl_dpftrl import array_files
+from fl_dpftrl import messages
+from fl_dpftrl import participation
+from fl_dpftrl import workloads
+from fl_dpftrl.families import base
+from fl_dpftrl.families import registry
+
+_SCHEMAS = {
+    'min_sep': participation.MinSep,
+    'fixed_separation': participation.FixedSeparation,
+}
+
+
+class MissingArrays(ValueError):
+  """The .npz that a file names is not there."""
+
+
+def describe(
+    strategy: base.Strategy, arrays: dict[str, np.ndarray], prefix: str = ''
+) -> dict[str, Any]:
+  """Family and parameters of a strategy, for JSON.
+
+  Arrays are moved into `arrays`, under the parameter's name; those of a strategy
+  inside another one under the names of the parameters that lead there, joined
+  by dots. A reference without a name stands for them.
+  """
+  parameters = {}
+  for name, value in strategy.parameters().items():
+    if isinstance(value, np.ndarray):
+      arrays[prefix + name], value = value, {'npz': None}
+    elif isinstance(value, base.Strategy):
+      value = describe(value, arrays, f'{prefix}{name}.')
+    parameters[name] = value
+  return {'family': strategy.family, 'parameters': parameters}
+
+
+def name_arrays(described: dict[str, Any], npz: str) -> None:
+  """Completes the references of `describe`."""
+  for value in described['parameters'].values():
+    if isinstance(value, dict) and 'npz' in value:
+      value['npz'] = npz
+    elif isinstance(value, dict):
+      name_arrays(value, npz)
+
+
+def schema_name(schema: participation.MinSep) -> str:
+  """The name of a schema's kind."""
+  for name, cls in _SCHEMAS.items():
+    if type(schema) is cls:  # pylint: disable=unidiomatic-typecheck
+      return name
+  raise ValueError(
+      f'schema must be a MinSep or a FixedSeparation, got {schema!r}'
+  )
+
+
+def required(cls: type[base.Strategy]) -> set[str]:
+  """Parameters of a family that have no default."""
+  return {
+      field.name
+      for field in dataclasses.fields(cls)
+      if field.default is dataclasses.MISSING
+      and field.default_factory is dataclasses.MISSING
+  }
+
+
+def entry(document: dict[str, Any], name: str, kind: type[Any]) -> Any:
+  """An entry of a document; ValueError unless it is of that kind."""
+  value = document.get(name)
+  if not isinstance(value, kind):
+    what = {str: 'text', dict: 'an object'}[kind]
+    raise ValueError(f'{name} must be {what}, got {messages.quoted(value)}')
+  return value
+
+
+def number(document: dict[str, Any], name: str) -> float:
+  """A number of a document; ValueError for anything else."""
+  value = document.get(name)
+  if isinstance(value, bool) or not isinstance(value, (int, float)):
+    raise ValueError(f'{name} must be a number, got {messages.quoted(value)}')
+  return float(value)
+
+
+def read_workload(document: dict[str, Any]) -> workloads.Workload:
+  """The workload of a document; ValueError where it is none."""
+  name = entry(document, 'workload', str)
+  if name not in ('prefix', 'momentum'):
+    raise ValueError(
+        f'workload must be prefix or momentum, got {messages.quoted(name)}'
+    )
+  workload = workloads.Workload(**{
+      field.name: number(document, field.name)
+      for field in dataclasses.fields(workloads.Workload)
+      if field.name in document
+  })
+  if workload.name != name:
+    raise ValueError(
+        f'workload is {name!r}, but its momentum is {workload.momentum!r}'
+    )
+  return workload
+
+
+def read_schema(document: dict[str, Any]) -> participation.MinSep:
+  """The schema that an object describes; ValueError where it is none."""
+  arguments = dict(document)
+  name = entry(arguments, 'participation', str)
+  del arguments['participation']
+  if name not in _SCHEMAS:
+    raise ValueError(
+        f'schema participation must be one of {", ".join(_SCHEMAS)}, got'
+        f' {messages.quoted(name)}'
+    )
+  known = {field.name for field in dataclasses.fields(participation.MinSep)}
+  if arguments.keys() != known:
+    raise ValueError(
+        f'schema must have {", ".join(sorted(known))}, got'
+        f' {messages.quoted(sorted(arguments))}'
+    )
+  return _SCHEMAS[name](**arguments)
+
+
+def read_strategy(
+    document: dict[str, Any], path: pathlib.Path, prefix: str = ''
+) -> base.Strategy:
+  """The strategy that `describe` described.
+
+  Args:
+    document: with its family and parameters.
+    path: of the file, beside which the arrays are.
+    prefix: of the names of its arrays.
+
+  Raises:
+    MissingArrays: where there is no .npz of the name.
+    ValueError: for anything that describes no strategy.
+  """
+  family = entry(document, 'family', str)
+  if family not in registry.FAMILIES:
+    raise ValueError(
+        f'family must be one of {", ".join(registry.FAMILIES)}, got'
+        f' {messages.quoted(family)}'
+    )
+  cls = registry.FAMILIES[family]
+  parameters = entry(document, 'parameters', dict)
+  known = {field.name for field in dataclasses.fields(cls)}
+  if not required(cls) <= parameters.keys() <= known:
+    raise ValueError(
+        f'parameters of {family} must be {", ".join(sorted(known)) or "none"},'
+        f' got {messages.quoted(sorted(parameters))}'
+    )
+  parameters = {
+      name: _parameter(value, name, path, prefix)
+      for name, value in parameters.items()
+  }
+  try:
+    return cls(**parameters)
+  except (TypeError, ValueError) as e:
+    raise ValueError(f'parameters: {e}') from e
+
+
+def _parameter(value: Any, name: str, path: pathlib.Path, prefix: str) -> Any:
+  """A parameter as `describe` writes it, turned back."""
+  if not isinstance(value, dict):
+    return value
+  if 'family' not in value:
+    return _array(value, prefix + name, path)
+  try:
+    return read_strategy(value, path, f'{prefix}{name}.')
+  except MissingArrays:
+    raise
+  except ValueError as e:
+    raise ValueError(f'{name}: {e}') from e
+
+
+def _array(
+    reference: dict[str, Any], name: str, path: pathlib.Path
+) -> np.ndarray:
+  file_name = entry(reference, 'npz', str)
+  if pathlib.PurePath(file_name).name != file_name:
+    raise ValueError(
+        f'{name} must name an .npz beside the file, got'
+        f' {messages.quoted(file_name)}'
+    )
+  failed = f'{name} cannot be read from {messages.quoted(file_name)}: '
+  try:
+    return array_files.read(path.with_name(file_name), name)
+  except FileNotFoundError as e:
+    raise MissingArrays(f'{failed}it is missing') from e
+  except OSError as e:
+    raise ValueError(f'{failed}{e.strerror}') from e
+  except ValueError as e:
+    raise ValueError(f'{failed}{e}') from e

@@ -1,0 +1,172 @@
+"""States of noise that another factory made: refused, or taken over on purpose."""
+
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fl_dpftrl.aggregators import by_reference
+from fl_dpftrl.aggregators import dp_query
+from fl_dpftrl.aggregators import factory
+from fl_dpftrl.aggregators import parameters
+from fl_dpftrl.families import blt
+from fl_dpftrl.noise import engine
+
+pytestmark = pytest.mark.tff
+
+SIZE, NUM_ROUNDS = 40, 6
+VALUE_TYPE = tff.TensorType(np.float32, [SIZE])
+BLT = blt.BLT((0.9, 0.5), (0.3, 0.2))
+OTHER = blt.BLT((0.9, 0.5), (0.3, 0.1))
+NOTHING = [np.zeros(SIZE, np.float32)]
+
+
+def in_state(folder, strategy=BLT, noise_seed=5, **kwargs):
+  kwargs = dict(noise_multiplier=2.0, clip_norm=1.0, report_goal=1) | kwargs
+  made = factory.CorrelatedNoiseFactory(
+      strategy, noise_seed=noise_seed, **kwargs
+  )
+  return made, lambda row: None, lambda: None
+
+
+def by_file(folder, strategy=BLT, noise_seed=5, **kwargs):
+  kwargs = dict(noise_multiplier=2.0, clip_norm=1.0, report_goal=1) | kwargs
+  rows = engine.RowServer(
+      strategy,
+      folder,
+      size=SIZE,
+      num_rounds=NUM_ROUNDS,
+      stddev=kwargs['noise_multiplier'] * kwargs['clip_norm'],
+      noise_seed=noise_seed,
+  )
+  made = by_reference.NoiseByReferenceFactory(strategy, rows=rows, **kwargs)
+  return made, rows.serve, rows.close
+
+
+BOTH = pytest.mark.parametrize('make', [in_state, by_file])
+
+
+def rows(made, num_rounds, noise=None):
+  """Rows of noise as TensorFlow makes them, and the noise's state after them."""
+  aggregator, serve, close = made
+  stream = aggregator.noise_stream(VALUE_TYPE)
+  noise = stream.init() if noise is None else noise
+  released = []
+  for _ in range(num_rounds):
+    serve(int(noise.row))
+    row, noise = stream.next(noise)
+    released.append(row)
+  close()
+  return np.array(released), noise
+
+
+def rounds(made, num_rounds, state=None):
+  """Released noise, and the state after it, in TFF."""
+  aggregator, serve, close = made
+  process = aggregator.create(VALUE_TYPE)
+  state = process.initialize() if state is None else state
+  released = []
+  for _ in range(num_rounds):
+    serve(int(state.noise.row))
+    output = process.next(state, NOTHING)
+    state = output.state
+    released.append(output.result)
+  close()
+  return np.array(released), state
+
+
+REFUSED = tf.errors.InvalidArgumentError
+
+
+@BOTH
+@pytest.mark.parametrize(
+    'changed, named',
+    [
+        (dict(strategy=OTHER), 'strategy'),
+        (dict(noise_multiplier=4.0), 'noise_multiplier'),
+        (dict(clip_norm=0.01), 'clip_norm'),
+        # The same standard deviation of the noise, for larger updates.
+        (dict(noise_multiplier=1.0, clip_norm=2.0), 'noise_multiplier'),
+        (dict(noise_seed=6), 'seed'),
+    ],
+)
+def test_another_factorys_state_is_refused(make, changed, named, tmp_path):
+  _, noise = rows(make(tmp_path / 'one'), 2)
+  folder = 'one' if named in ('noise_multiplier', 'clip_norm') else 'two'
+  with pytest.raises(REFUSED, match=f'noise has another.* {named}'):
+    rows(make(tmp_path / folder, **changed), 1, noise)
+
+
+def test_a_secret_run_does_not_continue_with_a_given_seed(tmp_path):
+  _, noise = rows(in_state(tmp_path, noise_seed=5), 1)
+  with pytest.raises(REFUSED, match='noise has another seed'):
+    rows(in_state(tmp_path, noise_seed=None), 1, noise)
+
+
+@BOTH
+def test_tff_says_what_would_do(make, tmp_path):
+  _, state = rounds(make(tmp_path), 1)
+  other = make(tmp_path, clip_norm=0.01)
+  message = re.escape(
+      '[the state of the noise has another clip_norm 1 (here 0.01): use the'
+      ' factory that made the state, or change_noise where only the noise'
+      ' multiplier or the clip norm was changed on purpose]'
+  )
+  with pytest.raises(Exception, match=message):
+    rounds(other, 1, state)
+  with pytest.raises(Exception, match=message):
+    other[0].skip_row(VALUE_TYPE)(state)
+
+
+@BOTH
+def test_noise_that_is_changed_on_purpose_goes_on(make, tmp_path):
+  expected, _ = rounds(make(tmp_path / 'whole'), 5)
+  first, state = rounds(make(tmp_path / 'one'), 2)
+  changed = make(tmp_path / 'one', noise_multiplier=0.5, clip_norm=3.0)
+  taken = changed[0].change_noise(VALUE_TYPE)(state)
+  assert taken.noise.row == 2
+  rest, state = rounds(changed, 3, taken)
+  scales = np.array([1.0, 1.0, 0.75, 0.75, 0.75])[:, None]
+  np.testing.assert_allclose(
+      np.concatenate([first, rest]), scales * expected, rtol=1e-5, atol=1e-6
+  )
+  assert state.noise.parameters.clip_norm == 3.0
+
+
+@BOTH
+def test_changing_the_noise_keeps_strategy_and_seed(make, tmp_path):
+  _, noise = rows(make(tmp_path / 'one'), 1)
+  for changed, named in (
+      (dict(strategy=OTHER), 'strategy'), (dict(noise_seed=6), 'seed')
+  ):
+    aggregator, _, _ = make(tmp_path / named, noise_multiplier=0.5, **changed)
+    with pytest.raises(REFUSED, match=f'noise has another.* {named}'):
+      parameters.change(noise, aggregator.parameters())
+
+
+def test_a_query_refuses_the_state_of_another(tmp_path):
+  query = lambda **kwargs: dp_query.CorrelatedNoiseQuery(
+      in_state(tmp_path, **kwargs)[0], tf.TensorSpec([SIZE])
+  )
+  state = query().initial_global_state()
+  total = tf.zeros([SIZE])
+  _, state, _ = query().get_noised_result(total, state)
+  with pytest.raises(tf.errors.InvalidArgumentError, match='has another clip_norm'):
+    query(clip_norm=0.01).get_noised_result(total, state)
+
+
+def test_a_row_that_was_given_out_is_not_given_out_otherwise_multiplied(
+    tmp_path
+):
+  """Two sums of the same clients would uncover it by their difference."""
+  _, serve, close = by_file(tmp_path)
+  serve(0)
+  serve(1)
+  close()
+  _, serve, close = by_file(tmp_path, noise_multiplier=0.5)
+  with pytest.raises(ValueError, match='row 1 .* another standard deviation'):
+    serve(1)
+  serve(2)
+  close()

@@ -1,0 +1,105 @@
+"""Text from files and flags is shown, and acts on nothing."""
+
+import json
+
+import pytest
+
+from fl_dpftrl.commands import flags
+from fl_dpftrl.commands import main
+from fl_dpftrl.commands import progress
+from fl_dpftrl.comparison import style
+from fl_dpftrl.logs import page
+from fl_dpftrl.logs import schema
+
+FORGED = 'ε at δ = 1e-06  0.001'
+# Clears the screen, forges a line, is one control character, turns text round.
+HOSTILE = f'a\x1b[2J\n{FORGED}\n\x9b31m\u202e\u2028b'
+
+
+@pytest.fixture(name='log')
+def fixture_log(tmp_path):
+  path = tmp_path / 'log.parquet'
+  schema.write_log(
+      path,
+      rounds=[0, 2, 2],
+      device_ids=[HOSTILE, HOSTILE, 'c'],
+      num_rounds=4,
+      metadata={schema.VOID_KEY: HOSTILE},
+  )
+  return path
+
+
+def acts(text):
+  return [c for c in text if not c.isprintable() and c != '\n']
+
+
+def replay(log, *more):
+  main.main([
+      'replay', f'--log={log}', '--strategy=identity', '--noise_multiplier=3',
+      '--delta=1e-6', *more,
+  ])
+
+
+def test_ids_and_metadata_cannot_forge_lines(log, capsys):
+  replay(log)
+  out, err = capsys.readouterr()
+  for text in (out, err):
+    assert not acts(text)
+    assert not [l for l in text.splitlines() if l.startswith(FORGED)]
+    assert '\\x1b[2J' in text
+  assert len([l for l in out.splitlines() if l.startswith('ε at δ')]) == 1
+
+
+def test_json_is_the_same_object_without_what_acts(log, capsys):
+  replay(log, '--json')
+  out, _ = capsys.readouterr()
+  assert not acts(out)
+  result = json.loads(out)
+  assert result['witness']['device_id'] == HOSTILE
+  assert result['void_reason'] == HOSTILE
+
+
+def test_pages_escape_it(log, tmp_path):
+  replay(log, f'--report={tmp_path / "r.html"}')
+  text = (tmp_path / 'r.html').read_text()
+  assert not acts(text)
+  assert '\\x1b[2J' in text and '\\u202e' in text
+
+
+def test_markup_and_attributes_show_what_is_invisible():
+  made = page.element('p', '\u202eb', title='\x1b')
+  assert made == '<p title="\\x1b">\\u202eb</p>'
+  assert '\n' not in page.command('fl-dpftrl replay\n--log=x')
+
+
+def test_errors_are_one_short_line(tmp_path, capsys):
+  with pytest.raises(SystemExit):
+    replay(tmp_path / f'{"x" * 400}\n\x1b[2J')
+  err = capsys.readouterr().err
+  assert len(err.splitlines()) == 1 and len(err) <= 301
+  assert not acts(err)
+
+
+def test_cells_and_progress(capsys, monkeypatch):
+  cell = flags.table({'strategy': HOSTILE})
+  assert '\n' not in cell and not acts(cell)
+  monkeypatch.setattr(progress, 'SECONDS', -1.0)
+  progress.Progress('compare').say(HOSTILE)
+  err = capsys.readouterr().err
+  assert len(err.splitlines()) == 1 and not acts(err)
+
+
+def test_labels_of_figures_are_no_formulas():
+  assert style.plain('a $x_1$\nb\x1b') == r'a \$x_1\$ b\x1b'
+  figure = style.new_figure(3.0, 2.0, '$\\bad{', 'one\ntwo $')
+  assert style.png(figure)
+
+
+def test_names_of_strategies_are_shown_on_one_line(tmp_path, capsys):
+  name = 'evil\nblt  0.001'
+  main.main([
+      'compare', f'--mechanisms=identity,{name}=blt-b400', '--num_rounds=20',
+      '--min_sep=5', f'--output={tmp_path / "out"}',
+  ])
+  out, _ = capsys.readouterr()
+  assert not [l for l in out.splitlines() if l.startswith('blt  0.001')]

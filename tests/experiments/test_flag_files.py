@@ -1,0 +1,56 @@
+"""Files of flags: in place, and within limits."""
+
+import pytest
+
+from experiments.stackoverflow import flag_files
+
+
+@pytest.fixture
+def write(tmp_path):
+  def write_file(name, content):
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+  return write_file
+
+
+def test_flags_are_put_in_place(write):
+  inner = write('inner.flags', '--b=2\n')
+  outer = write('outer.flags', f'# of a run\n\n--a=1\n  --flagfile={inner}\n// é\n')
+  assert flag_files.expand(['--x', f'--flagfile={outer}', '--c=3']) == [
+      '--x', '--a=1', '--b=2', '--c=3'
+  ]
+  assert flag_files.expand(['-flagfile', str(inner), 'rest']) == ['--b=2', 'rest']
+  assert flag_files.expand(['--', f'--flagfile={inner}']) == [
+      '--', f'--flagfile={inner}'
+  ]
+
+
+@pytest.mark.parametrize('content, words', [
+    (b'\xff--a=1', 'utf-8'),
+    (b'--flagfile=SELF', 'names itself'),
+    (b'--flagfile=', 'without the name'),
+    (b'--' + b'noise' * 1000 + b'=1', 'not the name of a flag'),
+    (b'#' * (2**20 + 1), 'more than 1048576 bytes'),
+], ids=lambda value: repr(value)[:20])
+def test_refuses(write, content, words):
+  path = write('a.flags', content)
+  path.write_bytes(content.replace(b'SELF', str(path).encode()))
+  with pytest.raises(ValueError, match=words):
+    flag_files.expand([f'--flagfile={path}'])
+
+
+def test_refuses_a_name_that_is_none():
+  with pytest.raises(ValueError):
+    flag_files.expand(['--flagfile=a\x00b'])
+  with pytest.raises(OSError):
+    flag_files.expand(['--flagfile=/nowhere/a.flags'])
+
+
+def test_files_that_name_the_next_twice_end(write):
+  last = write('0.flags', '--a=1')
+  for level in range(1, 40):
+    last = write(f'{level}.flags', f'--flagfile={last}\n--flagfile={last}\n')
+  with pytest.raises(ValueError, match='more than 100 times'):
+    flag_files.expand([f'--flagfile={last}'])

@@ -1,0 +1,59 @@
+"""A table that lost rows gets back what checkpoints have, and says the rest."""
+
+import types
+
+import pytest
+
+from experiments.stackoverflow import monitor as monitor_lib
+from fl_dpftrl.learning import checkpoints
+from fl_dpftrl.learning import metrics
+
+pytestmark = pytest.mark.tff
+
+
+def checkpoint(num_rounds: int, burnt=()) -> checkpoints.Checkpoint:
+  return checkpoints.Checkpoint(
+      num_rounds=num_rounds,
+      state=types.SimpleNamespace(global_model_weights=num_rounds),
+      measurements={'loss': float(num_rounds)},
+      burnt=burnt,
+  )
+
+
+def begin(path, latest, earlier):
+  warnings = []
+  monitor = monitor_lib.Monitor(
+      table=metrics.MetricsTable(path),
+      writer=None,
+      num_rounds=10,
+      rounds_per_evaluation=4,
+      evaluate=lambda weights: {'accuracy': weights / 100},
+      so_far=lambda num_rounds: {'epsilon': num_rounds / 10},
+      warn=warnings.append,
+  )
+  monitor.begin(latest, iter(earlier))
+  return warnings
+
+
+def test_a_whole_table_is_left_as_it_is(tmp_path):
+  path = tmp_path / 'metrics.csv'
+  table = metrics.MetricsTable(path)
+  for t in (0, 1, 3):
+    table.put(t, {'loss': t + 1.0})
+  assert not begin(path, checkpoint(4, burnt=(2,)), [])
+  table.keep_only({0, 1})
+  # The last row may be missing where the run was killed before it was written.
+  assert not begin(path, checkpoint(3), [])
+
+
+def test_lost_rows_come_from_checkpoints_or_are_named(tmp_path):
+  path = tmp_path / 'metrics.csv'
+  metrics.MetricsTable(path).put(0, {'loss': 1.0})
+  earlier = [checkpoint(r, burnt=(2,)) for r in (8, 4)]
+  warnings = begin(path, checkpoint(9, burnt=(2,)), earlier)
+  table = metrics.MetricsTable(path)
+  assert table.column('loss') == {0: 1.0, 3: 4.0, 7: 8.0}
+  assert table.column('validation/accuracy') == {3: 0.04, 7: 0.08}
+  assert len(warnings) == 2
+  assert 'had lost rounds 3, 7:' in warnings[0]
+  assert 'has lost rounds 1, 4-6:' in warnings[1]

@@ -1,0 +1,206 @@
+"""Families that users define outside of the package, with C and N alone."""
+
+import dataclasses
+import json
+import pathlib
+import runpy
+
+import numpy as np
+import pytest
+
+import fl_dpftrl
+from fl_dpftrl import catalogue
+from fl_dpftrl import error
+from fl_dpftrl import participation
+from fl_dpftrl import sensitivity
+from fl_dpftrl.commands import main
+from fl_dpftrl.families import base
+from fl_dpftrl.families import dense
+from fl_dpftrl.families import registry
+from fl_dpftrl.families import stamped
+from fl_dpftrl.noise.engine import dispatch
+
+EXAMPLE = pathlib.Path(__file__).parents[2] / 'examples' / 'own_family.py'
+SCHEMA = participation.MinSep(num_rounds=24, min_sep=5)
+
+
+@pytest.fixture(autouse=True)
+def registry_as_before():
+  before = dict(registry._families)
+  yield
+  registry._families.clear()
+  registry._families.update(before)
+
+
+@pytest.fixture
+def geometric():
+  return runpy.run_path(str(EXAMPLE))['Geometric']
+
+
+def plain(name='plain'):
+  """A class that inherits from nothing and has C and N alone."""
+
+  @dataclasses.dataclass(frozen=True)
+  class Plain:
+    weight: float
+    family = name
+
+    def strategy_matrix(self, num_rounds):
+      return np.eye(num_rounds) + self.weight * np.eye(num_rounds, k=-1)
+
+    def noising_matrix(self, num_rounds):
+      return np.linalg.inv(self.strategy_matrix(num_rounds))
+
+  return Plain
+
+
+def as_dense(strategy, num_rounds=24):
+  return dense.Dense(strategy.strategy_matrix(num_rounds))
+
+
+def test_the_example_is_short_and_runs(capsys):
+  assert len(EXAMPLE.read_text().splitlines()) < 40
+  runpy.run_path(str(EXAMPLE), run_name='__main__')
+  lines = capsys.readouterr().out.splitlines()
+  assert len(lines) == 3 and all('epsilon' in line for line in lines)
+
+
+@pytest.mark.parametrize('own', ['inherits', 'plain'])
+def test_all_figures_are_those_of_its_matrix(own, geometric):
+  if own == 'inherits':
+    strategy = geometric(0.7)
+  else:
+    strategy = fl_dpftrl.register(plain())(0.4)
+  assert isinstance(strategy, base.Strategy)
+  matrix = as_dense(strategy)
+  assert sensitivity.sensitivity(strategy, SCHEMA).value == pytest.approx(
+      sensitivity.sensitivity(matrix, SCHEMA).value
+  )
+  assert error.error(strategy, 24) == pytest.approx(error.error(matrix, 24))
+  pattern = [(0, 5, 17)]
+  one, kind = sensitivity.pattern_sensitivity(strategy, 24, pattern)
+  other, other_kind = sensitivity.pattern_sensitivity(matrix, 24, pattern)
+  np.testing.assert_allclose(one, other)
+  assert kind == other_kind
+  repeated, other = stamped.Stamped(strategy, 7), stamped.Stamped(matrix, 7)
+  found, expected = (
+      sensitivity.sensitivity(each, SCHEMA) for each in (repeated, other)
+  )
+  assert found.value == pytest.approx(expected.value)
+
+
+def test_commands_take_it(geometric, tmp_path, capsys):
+  path = tmp_path / 'mine.json'
+  strategy = geometric(0.7)
+  catalogue.save(path, strategy, schema=SCHEMA, objective='rms')
+  assert catalogue.load(path).strategy == strategy
+  log = tmp_path / 'log.csv'
+  log.write_text('round,device_id\n' + ''.join(
+      f'{t},device{t % 6}\n' for t in range(24)
+  ))
+  schema = '--num_rounds=24 --min_sep=5'
+  for line in (
+      f'describe {path} {schema}',
+      f'describe {path} {schema} --num_parameters=1000',
+      f'account --strategy={path} {schema} --noise_multiplier=3 --delta=1e-6',
+      f'calibrate --strategy={path} {schema} --epsilon=4 --delta=1e-6',
+      f'replay --log={log} --strategy={path} --noise_multiplier=3 --delta=1e-6'
+      ' --num_rounds=24',
+      f'compare --mechanisms=identity,{path} {schema}',
+  ):
+    capsys.readouterr()
+    main.main([*line.split(), '--json'])
+    assert json.loads(capsys.readouterr().out)
+
+
+def test_a_family_without_parameters_goes_by_its_name(capsys):
+  @fl_dpftrl.register
+  @dataclasses.dataclass(frozen=True)
+  class Alone(base.Strategy):
+    family = 'alone'
+
+    def strategy_matrix(self, num_rounds):
+      return np.eye(num_rounds)
+
+    noising_matrix = strategy_matrix
+
+  main.main(
+      'compare --mechanisms=identity,alone --num_rounds=9 --json'.split()
+  )
+  one, other = json.loads(capsys.readouterr().out)['rows']
+  assert other['mechanism'] == 'alone'
+  assert one['rms_loss'] == pytest.approx(other['rms_loss'])
+  assert isinstance(fl_dpftrl.load_strategy('alone'), Alone)
+
+
+def test_the_engine_makes_its_rows(geometric):
+  strategy = geometric(0.7)
+  made = dispatch.recurrence(strategy, 5)
+  np.testing.assert_allclose(
+      made.norms, np.linalg.norm(strategy.noising_matrix(5), axis=1)
+  )
+
+
+def test_it_stops_at_its_last_round(geometric):
+  with pytest.raises(ValueError, match='num_rounds=24 is beyond the 20'):
+    sensitivity.sensitivity(geometric(0.7, max_rounds=20), SCHEMA)
+
+
+def test_a_lower_bound_of_its_own_never_becomes_a_guarantee(geometric):
+  class Understated(geometric):
+    family = 'understated'
+
+    def sensitivity(self, schema):
+      return sensitivity.Sensitivity(0.1, sensitivity.LOWER_BOUND)
+
+  for strategy in (Understated(0.7), stamped.Stamped(Understated(0.7), 24)):
+    with pytest.raises(ValueError, match='lower'):
+      fl_dpftrl.account(strategy, SCHEMA, noise_multiplier=1.0, delta=1e-6)
+  repeated = stamped.Stamped(Understated(0.7), 12)
+  truth = sensitivity.sensitivity(stamped.Stamped(geometric(0.7), 12), SCHEMA)
+  found = sensitivity.sensitivity(repeated, SCHEMA)
+  assert found.value >= truth.value * (1 - 1e-12)
+
+
+@pytest.mark.parametrize('value, kind', [
+    (np.nan, 'exact'), (np.inf, 'exact'), (-1.0, 'exact'), (1.0, 'exactly'),
+])
+def test_an_answer_that_is_no_sensitivity_is_refused(geometric, value, kind):
+  class Wrong(geometric):
+    def sensitivity(self, schema):
+      return sensitivity.Sensitivity(value, kind)
+
+  with pytest.raises(ValueError, match='sensitivity of Wrong'):
+    fl_dpftrl.account(Wrong(0.5), SCHEMA, noise_multiplier=1.0, delta=1e-6)
+
+
+def test_the_same_class_defined_anew_replaces_it():
+  fl_dpftrl.register(plain())
+  again = fl_dpftrl.register(plain())
+  assert registry.FAMILIES['plain'] is again
+
+
+def test_refuses_what_is_no_family():
+  @dataclasses.dataclass(frozen=True)
+  class WithoutN(base.Strategy):
+    family = 'without_n'
+
+    def strategy_matrix(self, num_rounds):
+      return np.eye(num_rounds)
+
+
+  class NoDataclass(base.Strategy):
+    family = 'no_dataclass'
+    strategy_matrix = noising_matrix = lambda self, num_rounds: np.eye(num_rounds)
+
+  for cls, words in (
+      (WithoutN, 'noising_matrix'),
+      (NoDataclass, 'frozen dataclass'),
+      (plain('identity'), 'identity'),
+      (plain(''), 'family of Plain'),
+      (plain('../a'), 'family of Plain'),
+      (int, 'family of int'),
+  ):
+    with pytest.raises(ValueError, match=words):
+      fl_dpftrl.register(cls)
+  assert 'without_n' not in registry.FAMILIES

@@ -1,0 +1,153 @@
+"""Files that a user can hand in, damaged: a result, or one line with status 2.
+
+The numbers of cases are those that are quick enough for every change;
+FUZZ_CASES runs more of each.
+"""
+
+import importlib
+import json
+import os
+import pathlib
+import pickle
+import random
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from fl_dpftrl import catalogue
+from fl_dpftrl import participation
+from fl_dpftrl.commands import main
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import banded_toeplitz
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import stamped
+from fl_dpftrl.families import tree_online
+from tests.fuzz import mutations
+from tests.fuzz import processes
+
+ROOT = str(pathlib.Path(__file__).parents[2])
+CASES = int(os.environ.get('FUZZ_CASES', '0'))
+SCHEMA = participation.MinSep(num_rounds=12, min_sep=3, max_participations=2)
+
+
+def banded_example():
+  coefficients = np.tril(np.ones((12, 3)))
+  coefficients[:, 1:] *= 0.25
+  return banded.Banded(coefficients)
+
+
+STRATEGIES = (
+    blt.BLT([0.9, 0.5], [0.3, 0.2]),
+    tree_online.TreeOnline(),
+    banded_example(),
+    banded_toeplitz.BandedToeplitz(np.array([1.0, 0.5, 0.25])),
+    stamped.Stamped(banded_example(), 5),
+)
+
+
+def strategy_case(folder, seed):
+  """A damaged strategy file, or one with a damaged .npz."""
+  path = folder / 'a.json'
+  strategy = STRATEGIES[seed % len(STRATEGIES)]
+  catalogue.save(path, strategy, schema=SCHEMA, objective='max')
+  hit = path
+  arrays = list(folder.glob('*.npz'))
+  if arrays and seed % 2:
+    hit = arrays[0]
+  hit.write_bytes(mutations.mutated(hit.read_bytes(), seed))
+  return ['describe', str(path)]
+
+
+def trace_case(folder, seed):
+  draws = random.Random(seed)
+  path = folder / 'trace'
+  times = sorted(draws.sample(range(86400), 8))
+  devices = {
+      f'device {i}' if seed % 3 else i: {
+          'duration': 1, 'inactive': times[1::2], 'finish_time': 518400,
+          'active': times[::2], 'model': 'm',
+      }
+      for i in range(4)
+  }
+  if seed % 4 == 0:
+    content = json.dumps({
+        str(i): {
+            'guid': 'g', 'model': 'm', 'messages': '2020-01-31 22:05:00\twifi\n'
+            '2020-01-31 22:06:00\tscreen_lock\n'
+            '2020-01-31 22:07:00\tbattery_charged_on\n'
+            '2020-01-31 23:07:00\tscreen_unlock\n',
+        }
+        for i in range(4)
+    }).encode()
+  else:
+    content = pickle.dumps(devices, seed % 6)
+  path.write_bytes(mutations.mutated(content, seed))
+  return [
+      'simulate', '--population=200', '--report_goal=3', '--num_rounds=2',
+      f'--availability={path}',
+  ]
+
+
+def runs_case(folder, seed):
+  log = folder / 'log.csv'
+  log.write_text('round,device_id\n0,a\n1,b\n5,a\n')
+  path = folder / 'runs.json'
+  path.write_bytes(mutations.mutated(
+      json.dumps({'runs': [
+          {'log': 'log.csv', 'strategy': 'blt-b100', 'noise_multiplier': 8.0,
+           'num_rounds': 10, 'changes': [[3, 9.0]], 'restarts': [5]},
+      ]}).encode(), seed,
+  ))
+  return ['replay', f'--runs={path}', '--delta=1e-6']
+
+
+@pytest.mark.parametrize(
+    'case, whole', [(strategy_case, 500), (trace_case, 200), (runs_case, 200)]
+)
+def test_damaged_files(tmp_path, case, whole):
+  faults = []
+  statuses = {0: 0, 2: 0}
+  slowest = largest = 0.0
+  for seed in range(min(CASES, whole) or 25):
+    folder = tmp_path / str(seed)
+    folder.mkdir()
+    done = processes.run(main.main, case(folder, seed))
+    if done.fault:
+      faults.append((seed, done.fault))
+    statuses[done.status] = statuses.get(done.status, 0) + 1
+    slowest, largest = max(slowest, done.seconds), max(largest, done.memory)
+  print(f'{case.__name__}: {statuses}, {slowest:.1f} s, {largest / 2**20:.0f} MiB')
+  assert not faults
+
+
+def _train_nothing(arguments):
+  """The training program as far as its flags: a run of theirs does not begin."""
+  package = importlib.import_module('experiments.stackoverflow')
+  train = importlib.import_module('experiments.stackoverflow.train')
+  package.run = types.ModuleType('experiments.stackoverflow.run')
+  package.run.run = lambda hparams, folder, **kwargs: None
+  sys.modules['experiments.stackoverflow.run'] = package.run
+  train.main(train._parse(['train', *arguments]))  # pylint: disable=protected-access
+
+
+def flags_case(folder, seed):
+  flags = pathlib.Path(ROOT, 'experiments/stackoverflow/flags/synthetic.flags')
+  path = folder / 'a.flags'
+  path.write_bytes(mutations.mutated(flags.read_bytes(), seed))
+  return [f'--flagfile={path}', f'--output_dir={folder / "run"}']
+
+
+def test_damaged_flag_files(tmp_path):
+  """Up to where a run would begin, which the flags then say is right."""
+  faults, statuses = [], {0: 0, 2: 0}
+  for seed in range(min(CASES, 200) or 20):
+    folder = tmp_path / str(seed)
+    folder.mkdir()
+    done = processes.run(_train_nothing, flags_case(folder, seed))
+    if done.fault:
+      faults.append((seed, done.fault))
+    statuses[done.status] = statuses.get(done.status, 0) + 1
+  print(f'flags: {statuses}')
+  assert not faults

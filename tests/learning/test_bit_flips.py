@@ -1,0 +1,106 @@
+"""A flipped bit in what a run keeps is refused or harmless, never silent."""
+
+import collections
+import random
+
+import numpy as np
+import pytest
+
+from fl_dpftrl import sealed
+from fl_dpftrl.families import blt
+from fl_dpftrl.learning import checkpoints
+from fl_dpftrl.noise import engine
+
+pytestmark = pytest.mark.tff
+
+STATE = collections.OrderedDict(
+    model=[np.arange(3, dtype=np.float32), np.float32(2)], row=np.int64(5)
+)
+
+
+def flips(content: bytes, sample: int | None):
+  """The content with each of its bits flipped, or with some of them."""
+  bits = range(8 * len(content))
+  if sample is not None:
+    bits = random.Random(3).sample(bits, min(sample, len(bits)))
+  for bit in bits:
+    flipped = bytearray(content)
+    flipped[bit // 8] ^= 1 << bit % 8
+    yield bytes(flipped)
+
+
+@pytest.mark.parametrize(
+    'sample', [2000, pytest.param(None, marks=pytest.mark.slow)]
+)
+def test_a_checkpoint(tmp_path, sample):
+  store = checkpoints.CheckpointFolder(tmp_path, STATE)
+  for num_rounds in (1, 2):
+    store.save(
+        checkpoints.Checkpoint(
+            num_rounds=num_rounds,
+            state=STATE,
+            measurements={'loss': 0.5},
+            burnt=(0,),
+        )
+    )
+  path = tmp_path / 'round-000000002.npz'
+  for flipped in flips(path.read_bytes(), sample):
+    path.write_bytes(flipped)
+    latest, problems = store.load_latest()
+    assert latest.num_rounds == 1 and len(problems) == 1
+
+
+def test_the_release_mark(tmp_path):
+  store = checkpoints.CheckpointFolder(tmp_path, STATE)
+  store.mark_released(12)
+  path = tmp_path / 'released.json'
+  for flipped in flips(path.read_bytes(), None):
+    path.write_bytes(flipped)
+    # Unknown: what is not stored counts as released, and is burnt.
+    assert store.released() is None
+
+
+def rows(folder, **kwargs):
+  return engine.RowServer(
+      blt.BLT((0.9, 0.5), (0.3, 0.2)), folder, size=8, num_rounds=20,
+      stddev=1.0, num_threads=1, snapshot_rows=4, **kwargs,
+  )
+
+
+def test_the_mark_and_the_seed_of_served_rows(tmp_path):
+  first = rows(tmp_path)
+  first.serve(3)
+  first.mark_released(3)
+  first.close()
+  for name in ('served.json', 'seed'):
+    path = tmp_path / name
+    content = path.read_bytes()
+    for flipped in flips(content, None):
+      path.write_bytes(flipped)
+      with pytest.raises(ValueError, match='served.json|other noise'):
+        rows(tmp_path).open()
+    path.write_bytes(content)
+  again = rows(tmp_path)
+  assert (again.served(), again.released()) == (3, 3)
+
+
+def test_the_lists_of_snapshots(tmp_path):
+  first = rows(tmp_path, noise_seed=5)
+  expected = []
+  for row in range(10):
+    first.serve(row)
+    expected.append((tmp_path / f'row-{row:09d}').read_bytes())
+  first.close()
+  lists = sorted(tmp_path.glob('before-*'))
+  assert lists
+  for path in lists:
+    content = path.read_bytes()
+    for flipped in flips(content, 300):
+      path.write_bytes(flipped)
+      with pytest.raises(ValueError, match=path.name):
+        sealed.read(path)
+    path.write_bytes(next(flips(content, 1)))
+  again = rows(tmp_path, noise_seed=5)
+  again.serve(9)
+  assert (tmp_path / f'row-{9:09d}').read_bytes() == expected[9]
+  again.close()

@@ -1,0 +1,224 @@
+"""No row of noise enters two released sums, whatever is put back from a copy."""
+
+import collections
+import itertools
+import json
+import shutil
+import types
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from fl_dpftrl.families import blt
+from fl_dpftrl.learning import checkpoints
+from fl_dpftrl.learning import loop
+from fl_dpftrl.learning import served
+from fl_dpftrl.logs import schema as log_schema
+from fl_dpftrl.noise import engine
+from fl_dpftrl.noise.engine import maker as makers
+from fl_dpftrl.noise.engine import server as servers
+from fl_dpftrl.simulation import cohorts
+from fl_dpftrl.simulation import population
+from fl_dpftrl.simulation import server
+from fl_dpftrl.simulation import timer
+
+pytestmark = pytest.mark.tff
+
+NUM_ROUNDS = 7
+BLT = blt.BLT((0.9, 0.5), (0.3, 0.2))
+SIMULATION = cohorts.Simulation(
+    population=population.Population(num_devices=9),
+    timer=timer.RoundTimer(2),
+    server=server.Server(report_goal=3),
+    seed=5,
+)
+ROWS = 'rows'
+MEMORIES = ['state', *makers.MEMORIES]
+
+
+class Noise(NamedTuple):
+  row: np.ndarray
+
+
+class AggregatorState(NamedTuple):
+  noise: Noise
+
+
+class State(NamedTuple):
+  global_model_weights: np.ndarray
+  aggregator: AggregatorState
+
+
+class Stopped(BaseException):
+  pass
+
+
+def skip_row(aggregator):
+  return AggregatorState(Noise(aggregator.noise.row + 1))
+
+
+class Process:
+  """Adds the devices' numbers and the row of noise to the model."""
+
+  def __init__(self, folder, sums):
+    self.folder, self.sums = folder, sums
+
+  def initialize(self):
+    return State(np.zeros(4), AggregatorState(Noise(np.array(0))))
+
+  def next(self, state, data):
+    row = int(state.aggregator.noise.row)
+    if self.folder is None:
+      noise = np.random.default_rng([7, row]).normal(size=4)
+    else:
+      content = (self.folder / servers.row_name(row)).read_bytes()
+      noise = np.frombuffer(content[servers.HEADER_BYTES :], '<f4')
+    self.sums[row] = sum(data)
+    return types.SimpleNamespace(
+        state=State(
+            state.global_model_weights + sum(data) + noise,
+            skip_row(state.aggregator),
+        ),
+        metrics=collections.OrderedDict(loss=0.5),
+    )
+
+
+class Run:
+  """A run's folder, and every sum that was released with its row of noise."""
+
+  def __init__(self, folder, memory):
+    self.folder, self.memory = folder, memory
+    self.released = collections.defaultdict(set)
+    self.warnings = []
+
+  def train(self, *, change=0.0, stop_at=None, published=0):
+    rows = None
+    if self.memory != 'state':
+      rows = engine.RowServer(
+          BLT, self.folder / loop.CHECKPOINTS_NAME / ROWS, size=4, noise_seed=5,
+          num_rounds=NUM_ROUNDS, stddev=1.0, num_threads=1, snapshot_rows=2,
+          memory=self.memory,
+      )
+    sums = {}
+
+    def on_step(*now):
+      if now[0] == 'released' and now[1] in sums:
+        self.released[now[1]].add(sums[now[1]])
+      if now == stop_at:
+        raise Stopped
+
+    process = Process(rows and rows.folder, sums)
+    federation = loop.Federation(
+        process=process if rows is None else served.ServedProcess(process, rows),
+        skip_row=skip_row,
+        rounds=SIMULATION.rounds,
+        client_data=lambda t, ids: [t + int(i) / 10 + change for i in ids],
+        marks=() if rows is None else (rows,),
+    )
+    try:
+      return loop.run(
+          federation, self.folder, num_rounds=NUM_ROUNDS, on_step=on_step,
+          publish=lambda _: None, published=published, warn=self.warnings.append,
+      )
+    finally:
+      if rows is not None:
+        rows.close()
+
+
+@pytest.fixture(name='run')
+def fixture_run(tmp_path, request):
+  """A run with a copy of its folder after round 3, stopped in round 4."""
+  memory, step = request.param
+  run = Run(tmp_path / 'run', memory)
+  with pytest.raises(Stopped):
+    run.train(stop_at=('published', 3))
+  shutil.copytree(run.folder, tmp_path / 'copy')
+  with pytest.raises(Stopped):
+    run.train(stop_at=(step, 4))
+  return run
+
+
+def put_back(run, *, checkpoints_too=True, rows_too=False, log_too=False):
+  copy = run.folder.parent / 'copy'
+  name = loop.CHECKPOINTS_NAME
+  if checkpoints_too:
+    for path in (run.folder / name).glob('*.*'):
+      path.unlink()
+    for path in (copy / name).glob('*.*'):
+      shutil.copy(path, run.folder / name)
+  if rows_too and (copy / name / ROWS).exists():
+    shutil.rmtree(run.folder / name / ROWS)
+    shutil.copytree(copy / name / ROWS, run.folder / name / ROWS)
+  if log_too:
+    shutil.copy(copy / loop.LOG_NAME, run.folder / loop.LOG_NAME)
+
+
+def assert_one_sum_a_row(run):
+  assert all(len(sums) == 1 for sums in run.released.values()), run.released
+
+
+@pytest.mark.parametrize('rows_too', [False, True])
+@pytest.mark.parametrize(
+    'run', [(m, s) for m in MEMORIES for s in ('released', 'published')],
+    indirect=True,
+)
+def test_put_back_checkpoints_burn_the_row_that_was_released(run, rows_too):
+  put_back(run, rows_too=rows_too)
+  last = run.train(change=0.25)
+  assert last.burnt == (4,) and last.num_rounds == NUM_ROUNDS
+  assert any('round 4 is lost: its row' in line for line in run.warnings)
+  assert_one_sum_a_row(run)
+  assert sorted(run.released) == list(range(NUM_ROUNDS))
+
+
+@pytest.mark.parametrize('run', [(m, 'stored') for m in MEMORIES], indirect=True)
+def test_put_back_before_the_release_repeats_the_round(run):
+  put_back(run)
+  last = run.train()
+  assert not last.burnt and not run.warnings
+  assert_one_sum_a_row(run)
+
+
+@pytest.mark.parametrize(
+    'run', [(m, 'published') for m in MEMORIES], indirect=True
+)
+@pytest.mark.parametrize(
+    'parts', list(itertools.product([False, True], repeat=3))
+)
+def test_any_part_that_is_put_back_leaves_one_sum_for_each_row(run, parts):
+  names = ('checkpoints_too', 'rows_too', 'log_too')
+  put_back(run, **dict(zip(names, parts)))
+  try:
+    # What was published, such as a table, is not among the parts.
+    run.train(change=0.25, published=5)
+  except (checkpoints.LostStateError, loop.RoundFailedError):
+    pass  # Refused: nothing more is released.
+  assert_one_sum_a_row(run)
+
+
+@pytest.mark.parametrize('run', [('state', 'published')], indirect=True)
+def test_what_was_published_counts_where_every_mark_was_put_back(run):
+  put_back(run)
+  log = run.folder / loop.LOG_NAME
+  rows = log_schema.LogWriter(log).rows()
+  log_schema.write_log(
+      log, rounds=rows.rounds, device_ids=rows.device_ids,
+      timestamps=rows.timestamps, num_rounds=5,
+  )
+  log_schema.LogWriter(log).mark_released(4)
+  last = run.train(change=0.25, published=5)
+  assert last.burnt == (4,)
+  assert_one_sum_a_row(run)
+
+
+@pytest.mark.parametrize('run', [('memory', 'published')], indirect=True)
+def test_rows_alone_know_what_was_released(run):
+  mark = run.folder / loop.CHECKPOINTS_NAME / ROWS / 'served.json'
+  assert json.loads(mark.read_text())['released'] == 5
+  rows = engine.RowServer(
+      BLT, mark.parent, size=4, noise_seed=5, num_rounds=NUM_ROUNDS, stddev=1.0
+  )
+  with pytest.raises(ValueError, match='row 4 .* is in the sum of a completed'):
+    rows.serve(4)
+  rows.close()

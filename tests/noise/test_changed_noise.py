@@ -1,0 +1,239 @@
+"""What replay says of noise that changed within a run, against what was released.
+
+The real executors are driven with rows of Z that are unit vectors, so that a
+released row is the row of the linear map from Z to the noise. Its covariance is
+what an attacker faces; replay has to be at least as careful.
+"""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from fl_dpftrl import catalogue
+from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.families import banded_toeplitz as toeplitz
+from fl_dpftrl.families import tree_full
+from fl_dpftrl.families import tree_online as tree
+from fl_dpftrl.logs import exposure
+from fl_dpftrl.logs import runs
+from fl_dpftrl.noise import engine
+from fl_dpftrl.noise import stream as streams
+from fl_dpftrl.noise.engine import draws
+
+pytestmark = pytest.mark.tff
+
+NUM_HISTORIES = 200
+DELTA = 1e-6
+
+
+class History:
+  """What was done in a run of n rounds, at random.
+
+  Attributes:
+    strategy: of every stream.
+    num_rounds: n.
+    multipliers, clip_norms: of each round, shape [n].
+    restarts: rounds at which the noise began anew.
+    burnt: rounds that released nothing.
+    rounds: in which the one device took part.
+  """
+
+  def __init__(self, make_strategy, generator):
+    self.num_rounds = n = int(generator.integers(2, 11))
+    self.strategy = make_strategy(n)
+    self.multipliers = _piecewise(generator, n, [0.5, 2.0, 8.0])
+    self.clip_norms = _piecewise(generator, n, [0.1, 1.0, 3.0])
+    size = int(generator.integers(0, 3))
+    self.restarts = sorted(set(generator.integers(1, n, size).tolist()))
+    self.burnt = np.flatnonzero(generator.random(n) < 0.15)
+    size = int(generator.integers(1, min(n, 6) + 1))
+    self.rounds = np.sort(generator.choice(n, size, replace=False))
+
+  @property
+  def stddevs(self):
+    return self.multipliers * self.clip_norms
+
+  def streams(self):
+    """First and last round, exclusive, of each stream of noise."""
+    return zip([0, *self.restarts], [*self.restarts, self.num_rounds])
+
+
+def _piecewise(generator, num_rounds, values):
+  changed = generator.random(num_rounds) < 0.2
+  pieces = np.cumsum(changed)
+  return generator.choice(values, pieces[-1] + 1)[pieces]
+
+
+def map_from_z(history, stream_rows):
+  """From the Z of all streams to the noise of all rounds, [n, rows of Z]."""
+  blocks = [
+      stream_rows(history.strategy, history.stddevs[first:last])
+      for first, last in history.streams()
+  ]
+  whole = np.zeros((history.num_rounds, sum(b.shape[1] for b in blocks)))
+  row = column = 0
+  for block in blocks:
+    rows, columns = block.shape
+    whole[row : row + rows, column : column + columns] = block
+    row, column = row + rows, column + columns
+  return whole
+
+
+def rows_of_graph(strategy, stddevs):
+  """Rows as a stream of TensorFlow releases them, each round's own factory."""
+  width = strategy.num_noise_rows(len(stddevs))
+  basis = tf.eye(width)
+  of_stddev = {
+      stddev: streams.make_stream(
+          strategy,
+          [tf.TensorSpec([width])],
+          stddev=stddev,
+          draw=lambda seed, row, specs: [tf.gather(basis, row)],
+      )
+      for stddev in set(stddevs.tolist())
+  }
+  state, released = of_stddev[stddevs[0]].init(), []
+  for stddev in stddevs.tolist():
+    (row,), state = of_stddev[stddev].next(state)
+    released.append(row.numpy())
+  return np.array(released, np.float64)
+
+
+class Basis:
+  """Takes the place of `draws.Draws`: row r of Z is unit vector r."""
+
+  def __init__(self, seed):
+    del seed
+
+  def fill(self, row, chunk, part):
+    assert chunk == 0
+    part[:] = 0.0
+    part[row] = 1.0
+
+
+def rows_of_engine(strategy, stddevs):
+  """Rows as the engine makes them, buffers handed on where σ changes."""
+  width = strategy.num_noise_rows(len(stddevs))
+  released, before = [], None
+  for stddev in stddevs.tolist():
+    maker = engine.RowMaker(
+        strategy,
+        size=width,
+        num_rounds=len(stddevs),
+        stddev=stddev,
+        seed=bytes(draws.SEED_BYTES),
+        num_threads=1,
+    )
+    if before is not None:
+      maker.buffers[:] = before.buffers
+      maker.restore(before.row, before.versions)
+    row = np.empty(width, np.float32)
+    maker.make(row)
+    before = maker
+    released.append(row)
+  return np.array(released, np.float64)
+
+
+def true_effect(history, noise_map):
+  """The largest ‖Σ^−½ δ‖ of any update of the device, burnt rounds unseen.
+
+  In each of its rounds an update is any vector of at most the clip norm; the
+  largest is sought over signs and, from there, over directions.
+  """
+  seen = np.setdiff1d(np.arange(history.num_rounds), history.burnt)
+  covariance = noise_map[seen] @ noise_map[seen].T
+  places = [i for i, t in enumerate(seen) if t in history.rounds]
+  if not places:
+    return 0.0
+  clips = history.clip_norms[seen[places]]
+  inverse = np.linalg.inv(covariance)[np.ix_(places, places)]
+  matrix = inverse * np.outer(clips, clips)
+  best = max(
+      (np.array(signs) @ matrix @ signs, signs)
+      for signs in itertools.product((1.0, -1.0), repeat=len(places))
+  )
+  directions = np.eye(len(places)) * 0.1
+  directions[:, 0] += best[1]
+  for _ in range(20):
+    for i, others in enumerate(matrix):
+      pull = others @ directions - others[i] * directions[i]
+      length = np.linalg.norm(pull)
+      if length:
+        directions[i] = pull / length
+  lengths = np.linalg.norm(directions, axis=1, keepdims=True)
+  directions /= np.where(lengths, lengths, 1.0)
+  found = np.trace(directions.T @ matrix @ directions)
+  return float(np.sqrt(max(found, best[0])))
+
+
+def noise_of(history):
+  """The history as replay is told of it."""
+  return runs.Noise(
+      num_rounds=history.num_rounds,
+      strategy=history.strategy,
+      multiplier=float(history.multipliers[0]),
+      changes=tuple(
+          (t, float(history.multipliers[t]))
+          for t in range(1, history.num_rounds)
+          if history.multipliers[t] != history.multipliers[t - 1]
+      ),
+      restarts=tuple(history.restarts),
+  )
+
+
+def replayed_effect(history):
+  """Sensitivity over noise multiplier, as replay has it for the device."""
+  noise = noise_of(history)
+  squares, _ = exposure.Exposure([noise]).squares(
+      history.rounds, np.array([history.rounds.size])
+  )
+  return float(np.sqrt(squares[0])) / noise.multiplier
+
+
+@pytest.mark.slow
+def test_replay_is_never_below_what_was_released(examples, monkeypatch):
+  """Random histories of all families, in both executors."""
+  monkeypatch.setattr(draws, 'Draws', Basis)
+  num_changed = num_equal = 0
+  for number, family in zip(range(NUM_HISTORIES), itertools.cycle(examples)):
+    history = History(examples[family], np.random.default_rng(number))
+    claimed = replayed_effect(history)
+    num_changed += len(set(history.stddevs)) > 1
+    for executor in (rows_of_graph, rows_of_engine):
+      truth = true_effect(history, map_from_z(history, executor))
+      assert truth <= claimed * (1 + 1e-4), (number, family, truth, claimed)
+      num_equal += abs(truth / claimed - 1) < 1e-4
+  # The bound is no empty one: most histories change, and many meet it.
+  assert num_changed > NUM_HISTORIES / 2
+  assert num_equal > NUM_HISTORIES / 4
+
+
+@pytest.mark.parametrize('executor', [rows_of_graph, rows_of_engine])
+@pytest.mark.parametrize(
+    'strategy, epsilon',
+    [
+        (catalogue.load_strategy('blt-b100'), 6.879),
+        (tree.TreeOnline(), 10.418),
+        (tree_full.TreeFull(20), 10.418),
+        (toeplitz.BandedToeplitz([1.0, 0.5, 0.375, 0.3125], None), 3.864),
+    ],
+    ids=['blt', 'tree_online', 'tree_full', 'banded_toeplitz'],
+)
+def test_less_noise_from_round_ten_on_is_what_replay_takes_it_to_be(
+    strategy, epsilon, executor, monkeypatch
+):
+  """With buffers of two scales, ε was up to three times what was printed."""
+  monkeypatch.setattr(draws, 'Draws', Basis)
+  history = History(lambda n: strategy, np.random.default_rng(0))
+  history.num_rounds = 20
+  history.multipliers = np.repeat([8.0, 2.0], 10)
+  history.clip_norms = np.ones(20)
+  history.restarts, history.burnt = [], np.zeros(0, int)
+  history.rounds = np.arange(10)
+  truth = true_effect(history, map_from_z(history, executor))
+  found = gaussian.epsilon(1.0 / truth, DELTA)
+  printed = gaussian.epsilon(1.0 / replayed_effect(history), DELTA)
+  assert printed == pytest.approx(epsilon, abs=1e-3)
+  assert found <= printed * (1 + 1e-4)

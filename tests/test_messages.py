@@ -1,0 +1,66 @@
+"""Messages are one short line, whatever values they quote."""
+
+import pytest
+
+from fl_dpftrl import messages
+
+
+@pytest.mark.parametrize(
+    'value, text',
+    [
+        ('device', "'device'"),
+        (17, '17'),
+        (None, 'None'),
+        ('a\nb\x1b[31m', r"'a\nb\x1b[31m'"),
+        ('a\u200bb\u202e', r"'a\u200bb\u202e'"),
+        ('\udc80', r"'\udc80'"),
+        (b'\xff', r"b'\xff'"),
+        ([1, 2], '[1, 2]'),
+    ],
+)
+def test_quotes_short_values_whole(value, text):
+  assert messages.quoted(value) == text
+
+
+@pytest.mark.parametrize(
+    'value',
+    [
+        'x' * 10**7,
+        b'x' * 10**7,
+        '\x1b' * 1000,
+        10**100_000,
+        [10**100_000],
+        list(range(10**6)),
+        {i: 'x' * 1000 for i in range(1000)},
+    ],
+    ids=['text', 'bytes', 'controls', 'number', 'numbers', 'list', 'dict'],
+)
+def test_cuts_long_values(value):
+  assert len(messages.quoted(value)) <= 80
+  assert messages.quoted(value).isprintable()
+  assert len(messages.quoted(value, 20)) <= 20
+
+
+def test_quotes_deep_values():
+  value = []
+  for _ in range(100_000):
+    value = [value]
+  assert messages.quoted(value) == '[[[[...]]]]'
+
+
+def test_a_line_keeps_its_beginning_and_end():
+  text = 'log.csv: ' + 'x' * 10**6 + '; name another'
+  line = messages.one_line(text)
+  assert len(line) == 300
+  assert line.startswith('log.csv: x') and line.endswith('x; name another')
+
+
+def test_a_line_has_no_breaks_and_nothing_that_acts():
+  assert messages.one_line('a\r\n  b\u2028c\x1b[2J') == r'a b c\x1b[2J'
+
+
+def test_short_lines_stay_as_they_are():
+  assert messages.one_line('--delta=0 must lie between 0 and 1') == (
+      '--delta=0 must lie between 0 and 1'
+  )
+  assert messages.one_line(ValueError('no')) == 'no'
