@@ -11,8 +11,39 @@ from tensorflow.python.eager import cancellation
 _PATIENCE_SECONDS = 5.0
 
 
+class Stop:
+  """Ends rounds from another thread: those under way, and all to come."""
+
+  def __init__(self):
+    self._asked = False
+    self._under_way: set[Callable[[], None]] = set()
+
+  def ask(self) -> None:
+    self._asked = True
+    for cancel in tuple(self._under_way):
+      cancel()
+
+  def check(self) -> None:
+    """Raises RuntimeError where it was asked for."""
+    if self._asked:
+      raise RuntimeError('the round was stopped')
+
+  @contextlib.contextmanager
+  def told_to(self, cancel: Callable[[], None]) -> Iterator[None]:
+    """Within, cancel is called where a stop is asked for."""
+    self._under_way.add(cancel)
+    try:
+      self.check()
+      yield
+    finally:
+      self._under_way.discard(cancel)
+
+
 def in_order(
-    work: Callable[[int], Any], num_clients: int, num_threads: int
+    work: Callable[[int], Any],
+    num_clients: int,
+    num_threads: int,
+    stop: Stop | None = None,
 ) -> Iterator[Any]:
   """Yields work(0), work(1), …, of which several are computed at the same time.
 
@@ -24,28 +55,35 @@ def in_order(
     work: of one client, by TensorFlow.
     num_clients: how many.
     num_threads: that work at the same time, at least 1.
+    stop: ends the round with a RuntimeError where it is asked for.
   """
+  stop = stop or Stop()
   round_ = _Round(work, num_clients, 2 * num_threads)
   threads = [
       threading.Thread(target=round_.run, name=f'client-{i}', daemon=True)
       for i in range(min(num_threads, num_clients))
   ]
   manager = cancellation.CancellationManager()
-  with cancellation.CancellationManagerContext(manager):
+
+  def cancel():
+    round_.stop()
+    with contextlib.suppress(Exception):
+      manager.start_cancel()
+
+  with cancellation.CancellationManagerContext(manager), stop.told_to(cancel):
     for thread in threads:
       thread.start()
     try:
       for index in range(num_clients):
         yield round_.take(index)
     except BaseException:
-      round_.stop()
-      with contextlib.suppress(Exception):
-        manager.start_cancel()
+      cancel()
       raise
     finally:
       round_.stop()
       for thread in threads:
         thread.join(_PATIENCE_SECONDS)
+  stop.check()
 
 
 class _Round:
@@ -83,6 +121,8 @@ class _Round:
   def take(self, index: int) -> Any:
     with self._changed:
       while index not in self._done:
+        if self._stopped:
+          raise RuntimeError('the round was stopped')
         self._changed.wait()
       result, error = self._done.pop(index)
       self._taken = index + 1

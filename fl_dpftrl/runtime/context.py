@@ -71,6 +71,14 @@ class InProcessContext(tff.framework.SyncContext):
     self._arrays = values.Arrays()
     self._calls = itertools.count()
     self._number: int | None = None
+    self._stop = clients.Stop()
+
+  def stop(self) -> None:
+    """Ends the call that is under way, and all to come, with a RuntimeError.
+
+    It may be called in any thread; nothing is left that had to be ended.
+    """
+    self._stop.ask()
 
   @contextlib.contextmanager
   def numbered(self, number: int) -> Iterator[None]:
@@ -91,9 +99,12 @@ class InProcessContext(tff.framework.SyncContext):
       UnsupportedComputationError: naming a part that cannot run in process.
       TypeError: for an argument of another type.
     """
+    self._stop.check()
     program = self._programs.of(comp)
     of = comp.type_signature
-    call = _Call(program, self._arrays, self._default_num_clients)
+    call = _Call(
+        program, self._arrays, self._default_num_clients, self._stop
+    )
     if of.parameter is not None:
       call.take_argument(arg, of.parameter)
     number = None
@@ -149,8 +160,9 @@ class _Call:
       program: programs.Program,
       arrays: values.Arrays,
       default_num_clients: int,
+      stop: clients.Stop,
   ):
-    self._program, self._arrays = program, arrays
+    self._program, self._arrays, self._stop = program, arrays, stop
     self._num_clients: int | None = None
     self._default_num_clients = default_num_clients
     self._shared: dict[str, _Tensors] = {}
@@ -221,7 +233,9 @@ class _Call:
     work = lambda client: stage.client(
         seed(client), functools.partial(self._value_of, client)
     )
-    found = clients.in_order(work, self.num_clients, num_threads)
+    found = clients.in_order(
+        work, self.num_clients, num_threads, self._stop
+    )
     with contextlib.closing(found):
       for given in found:
         if stage.add is not None:

@@ -5,15 +5,15 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.strategies import banded
-from fl_dpftrl.strategies import blt
-from fl_dpftrl.strategies import dense
-from fl_dpftrl.strategies import identity
-from fl_dpftrl.strategies import low_rank
-from fl_dpftrl.strategies import stamped
-from fl_dpftrl.strategies import toeplitz
-from fl_dpftrl.strategies import tree
-from fl_dpftrl.strategies import tree_full
+from fl_dpftrl.families import banded
+from fl_dpftrl.families import banded_toeplitz
+from fl_dpftrl.families import blt
+from fl_dpftrl.families import dense
+from fl_dpftrl.families import identity
+from fl_dpftrl.families import low_rank
+from fl_dpftrl.families import stamped
+from fl_dpftrl.families import tree_full
+from fl_dpftrl.families import tree_online
 
 SPEC = (tf.TensorSpec([None, 3], tf.float32), tf.TensorSpec([None, 2], tf.float32))
 ROWS = (5, 8, 12, 3)
@@ -99,7 +99,7 @@ def low_rank_factors(num_rounds, rank=2):
 # Family → number of rounds → a strategy.
 STRATEGIES = {
     'identity': lambda n: identity.Identity(),
-    'tree_online': lambda n: tree.TreeOnline(),
+    'tree_online': lambda n: tree_online.TreeOnline(),
     'tree_full': tree_full.TreeFull,
     'banded': lambda n: banded.Banded(banded_coefficients(n)),
     'blt': lambda n: blt.BLT((0.99, 0.8), (0.25, 0.3)),
@@ -107,7 +107,7 @@ STRATEGIES = {
     'low_rank': lambda n: low_rank.LowRank(
         banded_coefficients(n), *low_rank_factors(n)
     ),
-    'banded_toeplitz': lambda n: toeplitz.BandedToeplitz([1.5, -0.4, 0.2], n),
+    'banded_toeplitz': lambda n: banded_toeplitz.BandedToeplitz([1.5, -0.4, 0.2], n),
     'stamped': lambda n: stamped.Stamped(
         banded.Banded(banded_coefficients(n // 2)), n // 2
     ),

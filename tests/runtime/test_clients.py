@@ -81,12 +81,22 @@ def test_an_endless_client_is_cancelled():
       raise OSError('client 1')
     return endless_graph()
 
-  # The error of client 1 is met first where nobody waits for client 0.
   results = clients.in_order(work, 2, 2)
   threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
   with pytest.raises(KeyboardInterrupt):
     next(results)
   assert not [t for t in threading.enumerate() if t.name.startswith('client')]
+
+
+def test_another_thread_stops_a_round_and_all_to_come():
+  stop = clients.Stop()
+  endless = threading.Event()
+  threading.Timer(0.2, stop.ask).start()
+  threading.Timer(0.4, endless.set).start()
+  with pytest.raises(RuntimeError, match='stopped'):
+    list(clients.in_order(lambda index: endless.wait(), 3, 2, stop))
+  with pytest.raises(RuntimeError, match='stopped'):
+    list(clients.in_order(lambda index: index, 3, 2, stop))
 
 
 @pytest.mark.parametrize('free, model_bytes, expected', [

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fl_dpftrl.strategies import registry
+from fl_dpftrl.families import registry
 
 sys.path.append(str(pathlib.Path(__file__).parent))
 
