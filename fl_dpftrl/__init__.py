@@ -30,7 +30,9 @@ _HOMES = {
     'load_strategy': 'fl_dpftrl.catalogue',
     'register': 'fl_dpftrl.families.registry',
 }
-_ROOMS = ('accounting', 'catalogue', 'error', 'sensitivity', 'workloads')
+_ROOMS = (
+    'accounting', 'catalogue', 'error', 'runtime', 'sensitivity', 'workloads',
+)
 
 __all__ = ['__version__', *_HOMES, *_ROOMS]
 

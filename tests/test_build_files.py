@@ -158,6 +158,7 @@ def test_only_the_training_packages_reach_tensorflow():
       '//fl_dpftrl/noise/recurrences',
       '//fl_dpftrl/aggregators',
       '//fl_dpftrl/learning',
+      '//fl_dpftrl/runtime',
       '//experiments',
   )
   for label, target in TARGETS.items():

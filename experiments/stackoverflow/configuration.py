@@ -279,6 +279,9 @@ class Hparams:
     files.write_durably(folder / HPARAMS_NAME, text.encode())
 
 
+RUNTIMES = ('in_process', 'worker')
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Machines:
   """Who computes a run; it may go on with others, and its result is the same.
@@ -287,8 +290,9 @@ class Machines:
     workers: host:port of each process that trains clients; none for one here.
     noise_workers: host:port of each that makes noise; none for this one.
     noise_key: that the noise workers know this process by.
-    concurrent_clients: that the worker here trains at the same time; 0 for no
-      limit. Each takes several times the model's memory.
+    concurrent_clients: that train here at the same time; 0 for as many as
+      processors and memory allow. Each takes several times the model's memory.
+    runtime: where clients train here, 'in_process' or in TFF's 'worker'.
 
   Raises:
     ValueError: naming the flag, and what would do.
@@ -298,8 +302,13 @@ class Machines:
   noise_workers: tuple[str, ...] = ()
   noise_key: bytes = b''
   concurrent_clients: int = 0
+  runtime: str = 'in_process'
 
   def __post_init__(self):
+    if self.runtime not in RUNTIMES:
+      raise ValueError(
+          f'--runtime={self.runtime} is unknown; known are {", ".join(RUNTIMES)}'
+      )
     if self.concurrent_clients < 0:
       raise ValueError(
           f'--max_concurrent_clients={self.concurrent_clients} must be at least 0'

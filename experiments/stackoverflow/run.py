@@ -1,6 +1,7 @@
 """One training run: everything put together, trained, and reported."""
 
 from collections.abc import Callable, Sequence
+import dataclasses
 import pathlib
 import sys
 from typing import Any
@@ -21,8 +22,10 @@ from fl_dpftrl.learning import checkpoints
 from fl_dpftrl.learning import interrupts
 from fl_dpftrl.learning import loop
 from fl_dpftrl.learning import metrics
+from fl_dpftrl.learning import numbered
 from fl_dpftrl.learning import process as process_lib
 from fl_dpftrl import messages
+from fl_dpftrl import runtime
 from fl_dpftrl import schedules
 from fl_dpftrl.learning import remote
 from fl_dpftrl.learning import served
@@ -83,11 +86,11 @@ def run(
   # From here on the flags are known to be right.
   hparams.record(folder)
   setting.record_strategy(hparams, folder, num_devices, strategy)
-  worker = (
-      remote.use_remote_workers(machines.workers, say)
-      if machines.workers
-      else workers.use_local_worker(machines.concurrent_clients, warn=say)
-  )
+  worker = _use_runtime(machines, hparams.seed, say)
+  if isinstance(worker, runtime.InProcessContext):
+    trained = dataclasses.replace(
+        trained, process=numbered.NumberedProcess(trained.process, worker)
+    )
   # TensorFlow sets no permissions, and what it writes here is unprotected.
   events = folder / TENSORBOARD_NAME
   events.mkdir(mode=0o700, exist_ok=True)
@@ -147,6 +150,19 @@ def run(
           num_parameters=networks.num_parameters(network),
           compare_with=compare_with,
       )
+  )
+
+
+def _use_runtime(
+    machines: configuration.Machines, seed: int, say: Callable[[str], None]
+) -> Any:
+  """Makes something run TFF's computations; its `stop` ends it."""
+  if machines.workers:
+    return remote.use_remote_workers(machines.workers, say)
+  if machines.runtime == 'worker':
+    return workers.use_local_worker(machines.concurrent_clients, warn=say)
+  return runtime.use_in_process(
+      seed=seed, max_concurrent_clients=machines.concurrent_clients or None
   )
 
 

@@ -64,8 +64,15 @@ _WORKER_ADDRESSES = flags.DEFINE_list(
 _MAX_CONCURRENT_CLIENTS = flags.DEFINE_integer(
     'max_concurrent_clients',
     0,
-    'Clients trained at the same time by the worker here, where the model is'
-    ' large for the memory; 0 for no limit.',
+    'Clients trained at the same time on this machine; 0 for as many as processors'
+    ' and memory allow.',
+)
+_RUNTIME = flags.DEFINE_enum(
+    'runtime',
+    'in_process',
+    list(configuration.RUNTIMES),
+    'Where clients train on this machine: in this process, or in a worker process'
+    ' of TensorFlow Federated.',
 )
 _NOISE_WORKER_ADDRESSES = flags.DEFINE_list(
     'noise_worker_addresses',
@@ -163,11 +170,12 @@ def _machines() -> configuration.Machines:
     raise ValueError('--noise_key_file is for --noise_worker_addresses alone')
   if _MAX_CONCURRENT_CLIENTS.value and _WORKER_ADDRESSES.value:
     raise ValueError(
-        '--max_concurrent_clients is for the worker here; with --worker_addresses'
+        '--max_concurrent_clients is for this machine; with --worker_addresses'
         ' give --max_concurrent_calls to each `fl-dpftrl worker`'
     )
   return configuration.Machines(
       concurrent_clients=_MAX_CONCURRENT_CLIENTS.value,
+      runtime=_RUNTIME.value,
       workers=tuple(_WORKER_ADDRESSES.value),
       noise_workers=tuple(_NOISE_WORKER_ADDRESSES.value),
       noise_key=(

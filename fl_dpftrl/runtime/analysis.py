@@ -1,0 +1,293 @@
+"""Cuts a computation into stages: at the server, at each client, sums.
+
+A TFF computation in call-dominant form is a list of named values, each the result
+of one call. Every name gets a placement and a stage: values at stage s follow from
+the computation's argument and from sums of stages before s. So all of one stage's
+work at the server, of one client, and of one sum can be one TensorFlow graph each.
+"""
+
+from collections.abc import Iterator, Sequence
+import dataclasses
+import functools
+from typing import Any
+
+import tensorflow_federated as tff
+
+# Separates the name of a sum from that of a part of it; in no name of TFF's.
+_PART = '/'
+VALUE, ZERO, TOTAL = 'value', 'zero', 'total'
+
+_Block = tff.framework.ComputationBuildingBlock
+_SUM = tff.framework.FEDERATED_AGGREGATE.uri
+_MAPS = (
+    tff.framework.FEDERATED_MAP.uri,
+    tff.framework.FEDERATED_MAP_ALL_EQUAL.uri,
+    tff.framework.FEDERATED_APPLY.uri,
+)
+_EVALS = (
+    tff.framework.FEDERATED_EVAL_AT_CLIENTS.uri,
+    tff.framework.FEDERATED_EVAL_AT_SERVER.uri,
+)
+_COPIES = (
+    tff.framework.FEDERATED_BROADCAST.uri,
+    tff.framework.FEDERATED_VALUE_AT_CLIENTS.uri,
+    tff.framework.FEDERATED_VALUE_AT_SERVER.uri,
+    tff.framework.FEDERATED_ZIP_AT_CLIENTS.uri,
+    tff.framework.FEDERATED_ZIP_AT_SERVER.uri,
+)
+
+
+class UnsupportedComputationError(NotImplementedError):
+  """A computation that cannot run in this process; says which part of it."""
+
+
+def unsupported(part: str) -> UnsupportedComputationError:
+  return UnsupportedComputationError(
+      f'{part} cannot run in this process; give the computation to a worker of'
+      ' TensorFlow Federated instead'
+  )
+
+
+def part_of(name: str, part: str) -> str:
+  """The name of a sum's summands (VALUE), zero or TOTAL before its report."""
+  return f'{name}{_PART}{part}'
+
+
+@dataclasses.dataclass(frozen=True)
+class Named:
+  """A value of a computation.
+
+  Attributes:
+    name: unique in the computation.
+    block: what it is computed by; None for a part of the argument.
+    member: its type, without placement.
+    per_client: each client has its own; else there is one for all.
+    stage: sums that come before it, at least, one after another.
+  """
+
+  name: str
+  block: _Block | None
+  member: tff.Type
+  per_client: bool
+  stage: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Analysis:
+  """A computation as named values.
+
+  Attributes:
+    parameter: name of its argument; None where it takes none.
+    named: all values by name, in an order in which they can be computed.
+    sums: names of the sums of each stage; a sum of stage s has parts VALUE and
+      ZERO of stage s, and is itself of stage s + 1.
+    result: refers to the values that are its result.
+  """
+
+  parameter: str | None
+  named: dict[str, Named]
+  sums: tuple[tuple[str, ...], ...]
+  result: _Block
+
+  @property
+  def num_stages(self) -> int:
+    return len(self.sums)
+
+  def names_in(self, block: _Block) -> list[str]:
+    """The named values that an expression refers to, each once."""
+    return list(dict.fromkeys(_names_in(block, self.parameter, self.named)))
+
+
+def analyse(comp: Any) -> Analysis:
+  """Names and stages of a `tff.Computation`.
+
+  Secure sums become sums whose bounds are checked, as in TFF's own tests.
+
+  Raises:
+    UnsupportedComputationError: naming the part that cannot be run.
+  """
+  if not isinstance(comp, tff.framework.ConcreteComputation):
+    raise unsupported(f'a computation of class {type(comp).__name__}')
+  plain = tff.backends.test.replace_secure_intrinsics_with_bodies(comp)
+  block, _ = tff.tensorflow.replace_intrinsics_with_bodies(
+      plain.to_building_block()
+  )
+  parameter, local_values, result = _calls_of(
+      tff.framework.to_call_dominant(block)
+  )
+  named: dict[str, Named] = {}
+  if parameter is not None:
+    for one in _inputs(*parameter):
+      named[one.name] = one
+  name_of_argument = parameter and parameter[0]
+  for name, value in local_values:
+    for one in _named(name, value, name_of_argument, named):
+      named[one.name] = one
+  num_stages = 1 + max((one.stage for one in named.values()), default=0)
+  sums = [[] for _ in range(num_stages)]
+  for one in named.values():
+    if is_sum(one):
+      sums[one.stage - 1].append(one.name)
+  return Analysis(name_of_argument, named, tuple(map(tuple, sums)), result)
+
+
+def is_sum(one: Named) -> bool:
+  return (
+      isinstance(one.block, tff.framework.Call)
+      and isinstance(one.block.function, tff.framework.Intrinsic)
+      and one.block.function.uri == _SUM
+  )
+
+
+def is_map(uri: str) -> bool:
+  return uri in _MAPS
+
+
+def is_eval(uri: str) -> bool:
+  return uri in _EVALS
+
+
+def is_copy(uri: str) -> bool:
+  return uri in _COPIES
+
+
+def element(block: _Block, index: int) -> _Block:
+  """One element of an expression of a structure."""
+  if isinstance(block, tff.framework.Struct):
+    return block[index]
+  return tff.framework.Selection(block, index=index)
+
+
+def member_of(of: tff.Type) -> tff.Type:
+  """A type without the placements in it."""
+  if isinstance(of, tff.FederatedType):
+    return of.member
+  if isinstance(of, tff.StructType):
+    return tff.StructType([
+        (name, member_of(part)) if name else member_of(part)
+        for name, part in tff.structure.to_elements(of)
+    ])
+  return of
+
+
+def is_per_client(of: tff.Type) -> bool:
+  return (
+      isinstance(of, tff.FederatedType)
+      and of.placement is tff.CLIENTS
+      and not of.all_equal
+  )
+
+
+def input_name(parameter: str, path: Sequence[int]) -> str:
+  return _PART.join([parameter, *map(str, path)])
+
+
+def _calls_of(block: _Block) -> tuple[Any, Sequence[Any], _Block]:
+  """((name, type) of the argument, (name, call) of each value, result)."""
+  if isinstance(block, tff.framework.CompiledComputation):
+    # Plain TensorFlow: one call of itself.
+    of = block.type_signature.parameter
+    argument = None if of is None else tff.framework.Reference('argument', of)
+    call = tff.framework.Call(block, argument)
+    result = tff.framework.Reference('result', call.type_signature)
+    return of and ('argument', of), [('result', call)], result
+  if not isinstance(block, tff.framework.Lambda):
+    raise unsupported(f'a computation of type {block.type_signature}')
+  parameter = None
+  if block.parameter_name is not None:
+    parameter = block.parameter_name, block.parameter_type
+  body = block.result
+  if isinstance(body, tff.framework.Block):
+    return parameter, body.locals, body.result
+  return parameter, [], body
+
+
+def _inputs(
+    parameter: str, of: tff.Type, path: tuple[int, ...] = ()
+) -> Iterator[Named]:
+  """A named value for each part of an argument that is placed or a tensor."""
+  if isinstance(of, tff.StructType):
+    for index, (_, part) in enumerate(tff.structure.to_elements(of)):
+      yield from _inputs(parameter, part, (*path, index))
+    return
+  if isinstance(of, tff.FunctionType):
+    raise unsupported(f'an argument that is a function, {of},')
+  yield Named(
+      name=input_name(parameter, path),
+      block=None,
+      member=member_of(of),
+      per_client=is_per_client(of),
+      stage=0,
+  )
+
+
+def _named(
+    name: str, block: _Block, parameter: str | None, known: dict[str, Named]
+) -> Iterator[Named]:
+  """The value of a call; for a sum, before it its parts."""
+  of = block.type_signature
+  from_names = [known[n] for n in _names_in(block, parameter, known)]
+  stage = max((one.stage for one in from_names), default=0)
+  here = functools.partial(Named, stage=stage)
+  if not isinstance(block, tff.framework.Call):
+    per_client = any(one.per_client for one in from_names)
+    yield here(name, block, member_of(of), per_client)
+    return
+  function = block.function
+  if not isinstance(function, tff.framework.Intrinsic):
+    if not isinstance(function, tff.framework.CompiledComputation):
+      raise unsupported(f'a call of {function.compact_representation():.80}')
+    yield here(name, block, member_of(of), False)
+    return
+  uri = function.uri
+  if uri == _SUM:
+    summands, zero = element(block.argument, 0), element(block.argument, 1)
+    yield here(
+        part_of(name, VALUE), summands, member_of(summands.type_signature), True
+    )
+    total = element(block.argument, 2).type_signature.parameter[0]
+    yield here(part_of(name, ZERO), zero, member_of(zero.type_signature), False)
+    yield Named(part_of(name, TOTAL), None, member_of(total), False, stage + 1)
+    yield Named(name, block, member_of(of), False, stage + 1)
+    return
+  if not (is_map(uri) or is_eval(uri) or is_copy(uri)):
+    raise unsupported(f'the operation {uri}')
+  # Clients that all start from the same may yet draw different random numbers.
+  per_client = is_per_client(of) and not uri in (
+      tff.framework.FEDERATED_BROADCAST.uri,
+      tff.framework.FEDERATED_VALUE_AT_CLIENTS.uri,
+  )
+  yield here(name, block, member_of(of), per_client)
+
+
+def _names_in(
+    block: _Block | None, parameter: str | None, known: dict[str, Named]
+) -> Iterator[str]:
+  """Of all parts of the argument that an expression selects, and of values."""
+  if block is None:
+    return
+  path, source = [], block
+  while isinstance(source, tff.framework.Selection):
+    path.append(source.as_index())
+    source = source.source
+  if isinstance(source, tff.framework.Reference):
+    if source.name == parameter:
+      yield from _inputs_at(parameter, path[::-1], known)
+    elif source.name in known:  # Others are bound within the expression.
+      yield source.name
+    return
+  for child in block.children():
+    yield from _names_in(child, parameter, known)
+
+
+def _inputs_at(
+    parameter: str, path: Sequence[int], known: dict[str, Named]
+) -> Iterator[str]:
+  """A part of the argument, or the parts of it, or the one that it is of."""
+  for length in range(len(path) + 1):
+    whole = input_name(parameter, path[:length])
+    if whole in known:
+      yield whole
+      return
+  prefix = input_name(parameter, path) + _PART
+  yield from (name for name in known if name.startswith(prefix))

@@ -1,0 +1,274 @@
+"""The execution context: every TFF computation, in this process."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+import contextlib
+import functools
+import hashlib
+import itertools
+import os
+import threading
+from typing import Any
+import weakref
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fl_dpftrl.runtime import analysis
+from fl_dpftrl.runtime import clients
+from fl_dpftrl.runtime import memory
+from fl_dpftrl.runtime import programs
+from fl_dpftrl.runtime import values
+
+_Tensors = Sequence[tf.Tensor]
+
+
+class InProcessContext(tff.framework.SyncContext):
+  """Runs TFF computations by the TensorFlow of this process.
+
+  A computation is compiled at its first call, and what was compiled goes with it.
+  Sums are made in the order of the clients: the same seed gives the same bits, for
+  any number of concurrent clients.
+
+  Random numbers that clients draw in TensorFlow (dropout, stochastic quantisation)
+  follow from seed, the number of the call, and the client's place in it. Those at
+  the server come from the operating system in each call, so that noise that is
+  drawn there cannot be told from a seed; no seed changes that. Noise that clients
+  draw themselves, as in distributed differential privacy, can be told from seed:
+  leave it out where that matters.
+
+  Args:
+    seed: None takes a secret one from the operating system.
+    max_concurrent_clients: None for as many as processors and memory allow.
+    default_num_clients: where a computation has clients that its argument does
+      not say the number of.
+
+  Raises:
+    ValueError: for a number that will not do.
+  """
+
+  def __init__(
+      self,
+      *,
+      seed: int | None = None,
+      max_concurrent_clients: int | None = None,
+      default_num_clients: int = 0,
+  ):
+    if max_concurrent_clients is not None and max_concurrent_clients < 1:
+      raise ValueError(
+          'max_concurrent_clients must be at least 1 or None, got'
+          f' {max_concurrent_clients!r}'
+      )
+    if default_num_clients < 0:
+      raise ValueError(
+          f'default_num_clients must be at least 0, got {default_num_clients!r}'
+      )
+    self._key = os.urandom(16) if seed is None else b'%d' % seed
+    self._max_concurrent_clients = max_concurrent_clients
+    self._default_num_clients = default_num_clients
+    self._programs = _Programs()
+    self._arrays = values.Arrays()
+    self._calls = itertools.count()
+    self._number: int | None = None
+    self._stop = clients.Stop()
+
+  def stop(self) -> None:
+    """Ends the call that is under way, and all to come, with a RuntimeError.
+
+    It may be called in any thread; nothing is left that had to be ended.
+    """
+    self._stop.ask()
+
+  @contextlib.contextmanager
+  def numbered(self, number: int) -> Iterator[None]:
+    """Calls within have this number: repeated, they draw the same.
+
+    Without it, calls that have clients are counted from 0.
+    """
+    before, self._number = self._number, number
+    try:
+      yield
+    finally:
+      self._number = before
+
+  def invoke(self, comp: Any, arg: Any) -> Any:
+    """Runs a computation; see `tff.framework.SyncContext`.
+
+    Raises:
+      UnsupportedComputationError: naming a part that cannot run in process.
+      TypeError: for an argument of another type.
+    """
+    self._stop.check()
+    program = self._programs.of(comp)
+    of = comp.type_signature
+    call = _Call(
+        program, self._arrays, self._default_num_clients, self._stop
+    )
+    if of.parameter is not None:
+      call.take_argument(arg, of.parameter)
+    number = None
+    if program.has_clients:
+      number = next(self._calls) if self._number is None else self._number
+    call.run(
+        functools.partial(_client_seed, self._key, number),
+        self._max_concurrent_clients,
+    )
+    return values.assembled(of.result, call.results(), self._arrays)
+
+
+class AsyncInProcessContext(tff.framework.AsyncContext):
+  """The same for `tff.program.NativeFederatedContext` and asynchronous programs.
+
+  Args:
+    context: runs the computations, each in a thread of its own.
+  """
+
+  def __init__(self, context: InProcessContext):
+    self._context = context
+
+  async def invoke(self, comp: Any, arg: Any) -> Any:
+    if asyncio.iscoroutine(arg):
+      arg = await arg
+    return await asyncio.to_thread(self._context.invoke, comp, arg)
+
+
+class _Programs:
+  """What computations were compiled to, while these live."""
+
+  def __init__(self):
+    self._lock = threading.RLock()
+    # By identity: comparing computations would serialise their graphs.
+    self._known: dict[int, tuple[weakref.ref, programs.Program]] = {}
+
+  def of(self, comp: Any) -> programs.Program:
+    with self._lock:
+      known = self._known.get(id(comp))
+      if known is None:
+        key = id(comp)
+        program = programs.build(comp)
+        forget = lambda _: self._known.pop(key, None)
+        known = self._known[key] = weakref.ref(comp, forget), program
+      return known[1]
+
+
+class _Call:
+  """One call of a program: the values of it that are known so far."""
+
+  def __init__(
+      self,
+      program: programs.Program,
+      arrays: values.Arrays,
+      default_num_clients: int,
+      stop: clients.Stop,
+  ):
+    self._program, self._arrays, self._stop = program, arrays, stop
+    self._num_clients: int | None = None
+    self._default_num_clients = default_num_clients
+    self._shared: dict[str, _Tensors] = {}
+    self._of_client: dict[str, list[Any]] = {}
+
+  def take_argument(self, arg: Any, of: tff.Type) -> None:
+    parameter = self._program.parameter
+    for path, value, of_part in values.parts_of_argument(arg, of):
+      name = analysis.input_name(parameter, path)
+      if not analysis.is_per_client(of_part):
+        member = analysis.member_of(of_part)
+        self._shared[name] = values.tensors(value, member, self._arrays)
+        continue
+      if not isinstance(value, (list, tuple)):
+        raise TypeError(
+            f'expected a list, a value of type {of_part.member} for each client,'
+            f' got {value!r:.80}'
+        )
+      if self._num_clients not in (None, len(value)):
+        raise ValueError(
+            f'arguments are for {self._num_clients} and for {len(value)} clients'
+        )
+      self._num_clients = len(value)
+      self._of_client[name] = value
+
+  @property
+  def num_clients(self) -> int:
+    if self._num_clients is None:
+      return self._default_num_clients
+    return self._num_clients
+
+  def run(
+      self,
+      client_seed: Callable[[int, int], tf.Tensor],
+      max_concurrent: int | None,
+  ) -> None:
+    """Runs all stages.
+
+    Args:
+      client_seed: (stage, client) → its seed.
+      max_concurrent: clients at the same time, where that is given.
+    """
+    for index, stage in enumerate(self._program.stages):
+      if stage.server is not None:
+        self._shared.update(stage.server(_secret_seed(), self._shared.get))
+      if stage.client is not None:
+        self._run_clients(
+            stage, functools.partial(client_seed, index), max_concurrent
+        )
+
+  def _run_clients(
+      self,
+      stage: programs.Stage,
+      seed: Callable[[int], tf.Tensor],
+      max_concurrent: int | None,
+  ) -> None:
+    part = analysis.part_of
+    totals = {
+        part(name, analysis.TOTAL): self._shared.pop(part(name, analysis.ZERO))
+        for name in stage.sums
+    }
+    sent = [name for name in stage.client.takes if name in self._shared]
+    num_threads = max_concurrent or memory.concurrent_clients(
+        sum(values.num_bytes(self._shared[name]) for name in sent)
+    )
+    for name in stage.keeps:
+      self._of_client[name] = []
+    work = lambda client: stage.client(
+        seed(client), functools.partial(self._value_of, client)
+    )
+    found = clients.in_order(
+        work, self.num_clients, num_threads, self._stop
+    )
+    with contextlib.closing(found):
+      for given in found:
+        if stage.add is not None:
+          known = {**self._shared, **totals, **given}
+          totals = stage.add(_secret_seed(), known.get)
+        for name in stage.keeps:
+          self._of_client[name].append(given[name])
+    self._shared.update(totals)
+
+  def _value_of(self, client: int, name: str) -> _Tensors:
+    if name in self._shared:
+      return self._shared[name]
+    value = self._of_client[name][client]
+    one = self._program.named[name]
+    if one.block is None:  # A part of the argument.
+      return values.tensors(value, one.member, self._arrays)
+    return value
+
+  def results(self) -> Iterator[Any]:
+    """The tensors of each part of the result."""
+    for name in self._program.results:
+      if self._program.named[name].per_client:
+        yield self._of_client.get(name, [])
+      else:
+        yield self._shared[name]
+
+
+def _client_seed(
+    key: bytes, number: int | None, stage: int, client: int
+) -> tf.Tensor:
+  digest = hashlib.sha256(b'%s %d %d %d' % (key, number, stage, client)).digest()
+  return tf.constant(np.frombuffer(digest[:16], '<i8'))
+
+
+def _secret_seed() -> tf.Tensor:
+  return tf.constant(np.frombuffer(os.urandom(16), '<i8'))

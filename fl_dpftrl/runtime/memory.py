@@ -1,0 +1,53 @@
+"""How many clients may train at the same time."""
+
+import os
+import pathlib
+
+# A client's variables, their gradients, the optimiser's slots, its update, and
+# one more update that waits for its turn.
+_MODEL_COPIES = 8
+# Of the free memory, for batches and what belongs to others.
+_SHARE = 0.5
+_CGROUP = pathlib.Path('/sys/fs/cgroup')
+
+
+def concurrent_clients(model_bytes: int) -> int:
+  """As many as there are processors for, and memory: at least 1.
+
+  Args:
+    model_bytes: size of what each client is sent.
+  """
+  processors = len(os.sched_getaffinity(0))
+  free = free_bytes()
+  if free is None or not model_bytes:
+    return processors
+  fitting = int(_SHARE * free) // (_MODEL_COPIES * model_bytes)
+  return max(1, min(processors, fitting))
+
+
+def free_bytes() -> int | None:
+  """Memory that can be had without swapping; None where that is unknown."""
+  known = [one for one in (_of_machine(), _of_group()) if one is not None]
+  return min(known, default=None)
+
+
+def _of_machine() -> int | None:
+  try:
+    for line in pathlib.Path('/proc/meminfo').read_text().splitlines():
+      if line.startswith('MemAvailable:'):
+        return 1024 * int(line.split()[1])
+  except (OSError, ValueError):
+    pass
+  return None
+
+
+def _of_group() -> int | None:
+  """What the control group of a container leaves, where it has a limit."""
+  try:
+    limit = int((_CGROUP / 'memory.max').read_text())
+    used = int((_CGROUP / 'memory.current').read_text())
+    details = (_CGROUP / 'memory.stat').read_text().split()
+    cached = int(details[details.index('inactive_file') + 1])
+  except (OSError, ValueError):  # 'max' is no limit.
+    return None
+  return limit - used + cached

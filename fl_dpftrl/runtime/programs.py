@@ -1,0 +1,423 @@
+"""Builds the TensorFlow functions of a computation's stages."""
+
+from collections.abc import Callable, Iterable, Sequence
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fl_dpftrl.runtime import analysis
+from fl_dpftrl.runtime import imports
+from fl_dpftrl.runtime import randomness
+
+_Block = tff.framework.ComputationBuildingBlock
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+  """One TensorFlow function of a stage.
+
+  Attributes:
+    takes: names of the values that it needs.
+    gives: names of the values that it computes.
+  """
+
+  takes: tuple[str, ...]
+  gives: tuple[str, ...]
+  _sizes: tuple[int, ...]
+  _function: Callable[..., Sequence[tf.Tensor]]
+
+  def __call__(
+      self, seed: tf.Tensor, values: Callable[[str], Sequence[tf.Tensor]]
+  ) -> dict[str, tuple[tf.Tensor, ...]]:
+    """The tensors of each value that it gives.
+
+    Args:
+      seed: int64, shape [2].
+      values: tensors of a value that it takes.
+    """
+    arguments = [tensor for name in self.takes for tensor in values(name)]
+    tensors = iter(self._function(seed, *arguments))
+    return {
+        name: tuple(next(tensors) for _ in range(size))
+        for name, size in zip(self.gives, self._sizes, strict=True)
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+  """Work of one stage, in this order; None where there is none.
+
+  Attributes:
+    server: computes what all share.
+    client: for one client, computes summands and what later stages need.
+    add: takes totals and one client's summands, gives totals.
+    sums: that the stage ends with.
+    keeps: names of what clients compute and later stages need of each.
+  """
+
+  server: Step | None
+  client: Step | None
+  add: Step | None
+  sums: tuple[str, ...]
+  keeps: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+  """A computation as TensorFlow functions.
+
+  Attributes:
+    parameter: name of its argument; None where it takes none.
+    named: its values.
+    stages: in their order.
+    results: names of the values that are its result, part by part.
+  """
+
+  parameter: str | None
+  named: dict[str, analysis.Named]
+  stages: tuple[Stage, ...]
+  results: tuple[str, ...]
+
+  @property
+  def has_clients(self) -> bool:
+    return any(stage.client is not None for stage in self.stages)
+
+
+def tensor_specs(of: tff.Type) -> list[tf.TensorSpec]:
+  """Of a type's tensors; a data set is a variant.
+
+  Raises:
+    UnsupportedComputationError: where it is not made of tensors and data sets.
+  """
+  if isinstance(of, tff.StructType):
+    return [
+        spec
+        for _, part in tff.structure.to_elements(of)
+        for spec in tensor_specs(part)
+    ]
+  if isinstance(of, tff.SequenceType):
+    return [tf.TensorSpec([], tf.variant)]
+  if isinstance(of, tff.TensorType):
+    return [tff.types.type_to_tf_tensor_specs(of)]
+  raise analysis.unsupported(f'a value of type {of.compact_representation()}')
+
+
+def build(comp: Any) -> Program:
+  """Compiles a `tff.Computation`.
+
+  Raises:
+    UnsupportedComputationError: naming the part that cannot run in process.
+  """
+  return _Builder(analysis.analyse(comp), comp.type_signature).program()
+
+
+class _Builder:
+  """Compiles one computation, last stage first: later ones say what they need."""
+
+  def __init__(self, analysed: analysis.Analysis, of: tff.FunctionType):
+    self._analysed = analysed
+    self._named = dict(analysed.named)
+    # A computation of nothing gives the same in each call, if it has seeds.
+    self._honours_seeds = of.parameter is None
+    self._wanted: set[str] = set()
+
+  def program(self) -> Program:
+    results = self._results(self._analysed.result)
+    self._wanted.update(results)
+    stages = [
+        self._stage(index)
+        for index in reversed(range(self._analysed.num_stages))
+    ]
+    return Program(
+        self._analysed.parameter,
+        self._named,
+        tuple(reversed(stages)),
+        results,
+    )
+
+  def _results(self, block: _Block) -> tuple[str, ...]:
+    """Names for the parts of the result that are placed, or for all of it."""
+    of = block.type_signature
+    if isinstance(of, tff.StructType) and tff.types.contains(
+        of, lambda part: isinstance(part, tff.FederatedType)
+    ):
+      return tuple(
+          name
+          for part in range(len(of))
+          for name in self._results(analysis.element(block, part))
+      )
+    name = f'result of {len(self._named)}'
+    inside = [self._named[n] for n in self._analysed.names_in(block)]
+    self._named[name] = analysis.Named(
+        name=name,
+        block=block,
+        member=analysis.member_of(block.type_signature),
+        per_client=any(one.per_client for one in inside),
+        stage=max((one.stage for one in inside), default=0),
+    )
+    return (name,)
+
+  def _stage(self, index: int) -> Stage:
+    sums = self._analysed.sums[index]
+    keeps = tuple(self._wanted_at(index, per_client=True))
+    part = analysis.part_of
+    totals = [part(name, analysis.TOTAL) for name in sums]
+    # The sums first: they, too, say what they need.
+    add = self._step(totals, index, per_client=False, adds=sums) if sums else None
+    client_gives = self._wanted_at(index, per_client=True)
+    client = None
+    if client_gives:
+      client = self._step(client_gives, index, per_client=True)
+    self._wanted.update(part(name, analysis.ZERO) for name in sums)
+    server_gives = self._wanted_at(index, per_client=False)
+    server = None
+    if server_gives:
+      server = self._step(server_gives, index, per_client=False)
+    return Stage(server, client, add, sums, keeps)
+
+  def _wanted_at(self, stage: int, *, per_client: bool) -> list[str]:
+    return [
+        one.name
+        for one in self._named.values()
+        if one.name in self._wanted
+        and one.stage == stage
+        and one.per_client == per_client
+        and one.block is not None
+    ]
+
+  def _is_inside(self, name: str, stage: int, per_client: bool) -> bool:
+    one = self._named[name]
+    return (
+        one.block is not None
+        and one.stage == stage
+        and one.per_client == per_client
+    )
+
+  def _step(
+      self,
+      gives: Sequence[str],
+      stage: int,
+      *,
+      per_client: bool,
+      adds: Sequence[str] = (),
+  ) -> Step:
+    """A function for values of a stage, or for totals of its sums."""
+    inside = lambda name: not adds and self._is_inside(name, stage, per_client)
+    takes = self._needed(gives, inside, adds)
+    self._wanted.update(takes)
+    of_takes = [tensor_specs(self._named[name].member) for name in takes]
+    of_gives = [tensor_specs(self._named[name].member) for name in gives]
+
+    def trace(seed, *tensors):
+      importer = imports.Importer(seed, honours_seeds=self._honours_seeds)
+      remaining = iter(tensors)
+      known = {
+          name: _nested(self._named[name].member, remaining) for name in takes
+      }
+      evaluator = _Evaluator(self._analysed, self._named, importer, known)
+      if adds:
+        results = [evaluator.total(name) for name in adds]
+      else:
+        results = [evaluator.value(name) for name in gives]
+      flat = [tensor for result in results for tensor in _flat(result)]
+      return _after_cleaning(flat, importer.variables)
+
+    specs = [randomness.SEED_SPEC, *(spec for of in of_takes for spec in of)]
+    unnamed = [tf.TensorSpec(spec.shape, spec.dtype) for spec in specs]
+    function = tf.compat.v1.wrap_function(trace, unnamed)
+    return Step(
+        tuple(takes), tuple(gives), tuple(map(len, of_gives)), function
+    )
+
+  def _needed(
+      self,
+      gives: Sequence[str],
+      inside: Callable[[str], bool],
+      adds: Sequence[str],
+  ) -> list[str]:
+    """Values from without that these are computed from."""
+    if adds:
+      found = [
+          name
+          for one in adds
+          for name in (
+              analysis.part_of(one, analysis.TOTAL),
+              analysis.part_of(one, analysis.VALUE),
+              *self._analysed.names_in(
+                  analysis.element(self._named[one].block.argument, 2)
+              ),
+          )
+      ]
+      return list(dict.fromkeys(found))
+    found, seen, left = [], set(), list(reversed(gives))
+    while left:
+      name = left.pop()
+      if name in seen:
+        continue
+      seen.add(name)
+      if not inside(name):
+        found.append(name)
+        continue
+      left.extend(reversed(self._sources(name)))
+    return found
+
+  def _sources(self, name: str) -> list[str]:
+    one = self._named[name]
+    if analysis.is_sum(one):
+      report = analysis.element(one.block.argument, 4)
+      return [
+          analysis.part_of(name, analysis.TOTAL),
+          *self._analysed.names_in(report),
+      ]
+    return self._analysed.names_in(one.block)
+
+
+class _Evaluator:
+  """Evaluates expressions to tensors of the graph that is being built.
+
+  Values are tensors in nested tuples; functions are Python functions of them.
+  """
+
+  def __init__(
+      self,
+      analysed: analysis.Analysis,
+      named: dict[str, analysis.Named],
+      importer: imports.Importer,
+      known: dict[str, imports.Value],
+  ):
+    self._analysed, self._named = analysed, named
+    self._importer = importer
+    self._known = known
+
+  def value(self, name: str) -> imports.Value:
+    if name not in self._known:
+      one = self._named[name]
+      if analysis.is_sum(one):
+        report = self._evaluate(analysis.element(one.block.argument, 4), {})
+        total = self._known[analysis.part_of(name, analysis.TOTAL)]
+        self._known[name] = report(total)
+      else:
+        self._known[name] = self._evaluate(one.block, {})
+    return self._known[name]
+
+  def total(self, name: str) -> imports.Value:
+    """The total of a sum with one more summand."""
+    accumulate = self._evaluate(
+        analysis.element(self._named[name].block.argument, 2), {}
+    )
+    parts = (analysis.TOTAL, analysis.VALUE)
+    return accumulate(
+        tuple(self._known[analysis.part_of(name, part)] for part in parts)
+    )
+
+  def _evaluate(self, block: _Block, bound: dict[str, Any]) -> Any:
+    framework = tff.framework
+    if isinstance(block, framework.Reference):
+      if block.name in bound:
+        return bound[block.name]
+      if block.name == self._analysed.parameter:
+        return self._argument((), block.type_signature)
+      return self.value(block.name)
+    if isinstance(block, framework.Selection):
+      return self._selected(block, bound)
+    if isinstance(block, framework.Struct):
+      return tuple(self._evaluate(part, bound) for part in block.children())
+    if isinstance(block, framework.CompiledComputation):
+      return lambda argument: self._importer.call(block, argument)
+    if isinstance(block, framework.Lambda):
+      return self._function(block, bound)
+    if isinstance(block, framework.Block):
+      bound = dict(bound)
+      for name, local in block.locals:
+        bound[name] = self._evaluate(local, bound)
+      return self._evaluate(block.result, bound)
+    if isinstance(block, framework.Literal):
+      return tf.constant(block.value, block.type_signature.dtype)
+    if isinstance(block, framework.Call):
+      return self._called(block, bound)
+    raise analysis.unsupported(f'{block.compact_representation():.80}')
+
+  def _function(
+      self, block: tff.framework.Lambda, bound: dict[str, Any]
+  ) -> Callable[[Any], Any]:
+    def call(argument):
+      inner = dict(bound)
+      if block.parameter_name is not None:
+        inner[block.parameter_name] = argument
+      return self._evaluate(block.result, inner)
+
+    return call
+
+  def _called(self, block: tff.framework.Call, bound: dict[str, Any]) -> Any:
+    function = block.function
+    if not isinstance(function, tff.framework.Intrinsic):
+      argument = block.argument and self._evaluate(block.argument, bound)
+      return self._evaluate(function, bound)(argument)
+    if analysis.is_map(function.uri):
+      mapped = self._evaluate(analysis.element(block.argument, 0), bound)
+      return mapped(
+          self._evaluate(analysis.element(block.argument, 1), bound)
+      )
+    if analysis.is_eval(function.uri):
+      return self._evaluate(block.argument, bound)(None)
+    if analysis.is_copy(function.uri):
+      return self._evaluate(block.argument, bound)
+    raise analysis.unsupported(f'the operation {function.uri}')
+
+  def _selected(
+      self, block: tff.framework.Selection, bound: dict[str, Any]
+  ) -> Any:
+    path, source = [], block
+    while isinstance(source, tff.framework.Selection):
+      path.append(source.as_index())
+      source = source.source
+    path.reverse()
+    if (
+        isinstance(source, tff.framework.Reference)
+        and source.name == self._analysed.parameter
+        and source.name not in bound
+    ):
+      return self._argument(tuple(path), block.type_signature)
+    value = self._evaluate(source, bound)
+    for index in path:
+      value = value[index]
+    return value
+
+  def _argument(self, path: tuple[int, ...], of: tff.Type) -> imports.Value:
+    """A part of the computation's argument."""
+    name = analysis.input_name(self._analysed.parameter, path)
+    if name in self._known:
+      return self._known[name]
+    parts = tff.structure.to_elements(of)
+    return tuple(
+        self._argument((*path, index), part)
+        for index, (_, part) in enumerate(parts)
+    )
+
+
+def _nested(of: tff.Type, tensors: Iterable[tf.Tensor]) -> imports.Value:
+  if isinstance(of, tff.StructType):
+    return tuple(
+        _nested(part, tensors) for _, part in tff.structure.to_elements(of)
+    )
+  return next(tensors)
+
+
+def _flat(value: imports.Value) -> list[tf.Tensor]:
+  if isinstance(value, tuple):
+    return [tensor for part in value for tensor in _flat(part)]
+  return [value]
+
+
+def _after_cleaning(
+    tensors: Sequence[tf.Tensor], variables: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+  """The same tensors, once the memory of the variables is free."""
+  if not variables:
+    return [tf.identity(tensor) for tensor in tensors]
+  with tf.control_dependencies(tensors):
+    freed = [tf.raw_ops.DestroyResourceOp(resource=v) for v in variables]
+  with tf.control_dependencies(freed):
+    return [tf.identity(tensor) for tensor in tensors]

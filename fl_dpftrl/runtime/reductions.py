@@ -1,0 +1,173 @@
+"""Reductions of data sets as loops.
+
+TensorFlow optimises the function of a reduction anew each time that the reduction
+runs, once for each client, which takes longer than to train a small one. The body
+of a loop is optimised once, with the graph that it is in.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+_REDUCTION = 'ReduceDataset'
+_OUTPUTS, _LOOP_OUTPUTS = 'components', 'output'
+_VARIANT = tf.variant.as_datatype_enum
+_RESOURCE = tf.resource.as_datatype_enum
+
+
+def rewrite(graph: tf.compat.v1.GraphDef) -> None:
+  """Replaces all reductions of a graph and its functions, in place."""
+  functions = {f.signature.name: f for f in graph.library.function}
+  made: set[str] = set()
+  for node in list(graph.node):
+    if node.op == _REDUCTION:
+      _replace(node, graph.node, functions, graph.library, made, False)
+  for function in list(functions.values()):
+    changed = set()
+    for node in list(function.node_def):
+      if node.op == _REDUCTION:
+        changed.add(node.name)
+        _replace(
+            node, function.node_def, functions, graph.library, made, True
+        )
+    if changed:
+      _rename_outputs(function, changed)
+
+
+def _replace(
+    node: tf.compat.v1.NodeDef,
+    nodes: Any,
+    functions: dict[str, Any],
+    library: Any,
+    made: set[str],
+    is_function: bool,
+) -> None:
+  """Makes a loop of one reduction, under its name."""
+  output = lambda name, of: f'{name}:{of}:0' if is_function else name
+  states = list(node.attr['Tstate'].list.type)
+  others = list(node.attr['Targuments'].list.type)
+  function = functions[node.attr['f'].func.name]
+  arguments = [argument.type for argument in function.signature.input_arg]
+  elements = arguments[len(states) : len(arguments) - len(others)]
+  inputs = [one for one in node.input if not one.startswith('^')]
+  control = [one for one in node.input if one.startswith('^')]
+  data_set, inputs = inputs[0], inputs[1:]
+  prefix = f'{node.name}/loop'
+  iterator = nodes.add(name=f'{prefix}/iterator', op='AnonymousIteratorV3')
+  iterator.input.extend(control)
+  handle = output(iterator.name, 'handle')
+  _set_elements(iterator, elements)
+  start = nodes.add(name=f'{prefix}/start', op='MakeIterator')
+  start.input.extend([data_set, handle])
+  first = nodes.add(name=f'{prefix}/first', op='IteratorGetNextAsOptional')
+  first.input.extend([handle, f'^{start.name}'])
+  _set_elements(first, elements)
+  first_output = output(first.name, 'optional')
+  types = [*states, _VARIANT, _RESOURCE, *others]
+  names = _loop_functions(node, function, states, elements, others)
+  for one in names:
+    if one.signature.name not in made:
+      made.add(one.signature.name)
+      library.function.add().CopyFrom(one)
+  shapes = [shape for shape in node.attr['output_shapes'].list.shape]
+  del node.input[:]
+  node.input.extend([
+      *inputs[: len(states)], first_output, handle,
+      *inputs[len(states) :], *control,
+  ])
+  node.op = 'While'
+  for name in [name for name in node.attr if not name.startswith('_')]:
+    del node.attr[name]
+  node.attr['T'].list.type.extend(types)
+  condition, body = names
+  node.attr['cond'].func.name = condition.signature.name
+  node.attr['body'].func.name = body.signature.name
+  for shape in shapes:
+    node.attr['output_shapes'].list.shape.add().CopyFrom(shape)
+  for _ in types[len(shapes) :]:
+    node.attr['output_shapes'].list.shape.add(unknown_rank=True)
+  # Steps of a reduction come one after another; resources make that felt.
+  node.attr['parallel_iterations'].i = 1 if _RESOURCE in others else 10
+  node.attr['_lower_using_switch_merge'].b = True
+
+
+def _loop_functions(
+    node: tf.compat.v1.NodeDef,
+    function: Any,
+    states: Sequence[int],
+    elements: Sequence[int],
+    others: Sequence[int],
+) -> tuple[Any, Any]:
+  """The condition and the body."""
+  name = function.signature.name
+  condition, body = (
+      _signature(f'{name}__{part}', states, others)
+      for part in ('loop_condition', 'loop_body')
+  )
+  has_value = condition.node_def.add(name='has_value', op='OptionalHasValue')
+  has_value.input.append('optional')
+  condition.signature.output_arg.add(name='go_on', type=tf.bool.as_datatype_enum)
+  condition.ret['go_on'] = 'has_value:has_value:0'
+
+  element = body.node_def.add(name='element', op='OptionalGetValue')
+  element.input.append('optional')
+  _set_elements(element, elements)
+  step = body.node_def.add(name='step', op='StatefulPartitionedCall')
+  step.input.extend(f'state{i}' for i in range(len(states)))
+  step.input.extend(f'element:components:{i}' for i in range(len(elements)))
+  step.input.extend(f'other{i}' for i in range(len(others)))
+  step.attr['f'].func.CopyFrom(node.attr['f'].func)
+  step.attr['Tin'].list.type.extend([*states, *elements, *others])
+  step.attr['Tout'].list.type.extend(states)
+  following = body.node_def.add(name='next', op='IteratorGetNextAsOptional')
+  following.input.append('iterator')
+  _set_elements(following, elements)
+  results = [f'step:output:{i}' for i in range(len(states))]
+  results += ['next:optional:0', 'iterator']
+  results += [f'other{i}' for i in range(len(others))]
+  for index, (argument, result) in enumerate(
+      zip(body.signature.input_arg, results, strict=True)
+  ):
+    output = f'result{index}'
+    body.signature.output_arg.add(name=output, type=argument.type)
+    body.ret[output] = result
+  body.signature.is_stateful = True
+  return condition, body
+
+
+def _signature(
+    name: str, states: Sequence[int], others: Sequence[int]
+) -> Any:
+  library = tf.compat.v1.GraphDef().library
+  function = library.function.add()
+  function.signature.name = name
+  add = function.signature.input_arg.add
+  for index, of in enumerate(states):
+    add(name=f'state{index}', type=of)
+  add(name='optional', type=_VARIANT)
+  add(name='iterator', type=_RESOURCE)
+  for index, of in enumerate(others):
+    add(name=f'other{index}', type=of)
+  return function
+
+
+def _set_elements(node: tf.compat.v1.NodeDef, types: Sequence[int]) -> None:
+  node.attr['output_types'].list.type.extend(types)
+  for _ in types:
+    node.attr['output_shapes'].list.shape.add(unknown_rank=True)
+
+
+def _rename_outputs(function: Any, names: set[str]) -> None:
+  """Loops give by another name what reductions gave."""
+
+  def renamed(tensor_name: str) -> str:
+    node, *rest = tensor_name.split(':')
+    if node in names and rest and rest[0] == _OUTPUTS:
+      rest[0] = _LOOP_OUTPUTS
+    return ':'.join([node, *rest])
+
+  for node in function.node_def:
+    node.input[:] = [renamed(one) for one in node.input]
+  for output in function.ret:
+    function.ret[output] = renamed(function.ret[output])

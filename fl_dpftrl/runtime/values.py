@@ -1,0 +1,203 @@
+"""What users give and get, and the tensors of it.
+
+Tensors on a CPU and arrays share their memory where that is possible, so arrays
+that are returned are read-only. An array that comes back as an argument, as the
+state of a learning process does, is the same tensor again.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+import threading
+from typing import Any
+import weakref
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+from tensorflow_federated.python.core.impl.utils import tensorflow_utils
+
+from fl_dpftrl.runtime import analysis
+
+
+class Arrays:
+  """Arrays that were given out, with their tensors for as long as they live."""
+
+  # A smaller one is copied in no time.
+  _LEAST_BYTES = 1 << 16
+
+  def __init__(self):
+    self._lock = threading.Lock()
+    self._tensors: dict[int, tuple[weakref.ref, tf.Tensor]] = {}
+
+  def array(self, tensor: tf.Tensor) -> Any:
+    """What a tensor is to a user: an array, or a scalar of NumPy's or bytes."""
+    if tensor.dtype == tf.string or not tensor.shape.rank:
+      return tensor.numpy()
+    array = np.asarray(tensor)
+    array.flags.writeable = False
+    if array.nbytes >= self._LEAST_BYTES:
+      key = id(array)
+      # The callback comes before the number can be another array's.
+      forget = lambda _: self._tensors.pop(key, None)
+      self._tensors[key] = weakref.ref(array, forget), tensor
+    return array
+
+  def tensor(self, value: Any, spec: tf.TensorSpec) -> tf.Tensor:
+    """The tensor of a user's value.
+
+    Raises:
+      TypeError: where it is of another type or shape.
+    """
+    if isinstance(value, tf.Variable):
+      value = value.read_value()
+    if not isinstance(value, tf.Tensor):
+      known = self._tensors.get(id(value))
+      if known is not None:
+        value = known[1]
+      else:
+        value = _converted(value, spec)
+    if value.dtype != spec.dtype or not spec.shape.is_compatible_with(
+        value.shape
+    ):
+      raise TypeError(
+          f'expected a value of type {spec.dtype.name} and shape {spec.shape},'
+          f' got {value.dtype.name}, {value.shape}'
+      )
+    return value
+
+
+def _converted(value: Any, spec: tf.TensorSpec) -> tf.Tensor:
+  if isinstance(value, (np.ndarray, np.generic)):
+    if tf.as_dtype(value.dtype) != spec.dtype and spec.dtype != tf.string:
+      raise TypeError(
+          f'expected a value of type {spec.dtype.name}, got {value.dtype}'
+      )
+  try:
+    return tf.convert_to_tensor(value, spec.dtype)
+  except (ValueError, TypeError) as error:
+    raise TypeError(
+        f'expected a value of type {spec.dtype.name} and shape {spec.shape},'
+        f' got {value!r:.80}'
+    ) from error
+
+
+def parts_of_argument(
+    value: Any, of: tff.Type, path: tuple[int, ...] = ()
+) -> Iterator[tuple[tuple[int, ...], Any, tff.Type]]:
+  """(path, value, type) of each part that is placed or has no parts."""
+  if isinstance(of, tff.StructType):
+    for index, (part, (_, of_part)) in enumerate(
+        zip(elements(value, of), tff.structure.to_elements(of), strict=True)
+    ):
+      yield from parts_of_argument(part, of_part, (*path, index))
+  else:
+    yield path, value, of
+
+
+def elements(value: Any, of: tff.StructType) -> list[Any]:
+  """The elements of a container, in the order of its type.
+
+  Raises:
+    TypeError: where the container has others.
+  """
+  names = [name for name, _ in tff.structure.to_elements(of)]
+  if isinstance(value, Mapping) and all(names):
+    if set(value) == set(names):
+      return [value[name] for name in names]
+  elif value is not None and not isinstance(value, np.ndarray):
+    try:
+      found = tff.structure.to_elements(tff.structure.from_container(value))
+    except TypeError as error:
+      raise TypeError(
+          f'expected a structure of type {of}, got {value!r:.80}'
+      ) from error
+    given = [name for name, _ in found]
+    if len(found) == len(names) and all(
+        name in (None, expected) for name, expected in zip(given, names)
+    ):
+      return [part for _, part in found]
+  raise TypeError(f'expected a structure of type {of}, got {value!r:.80}')
+
+
+def tensors(
+    value: Any, of: tff.Type, arrays: Arrays
+) -> tuple[tf.Tensor, ...]:
+  """The tensors of a value without placements; a data set is a variant."""
+  if isinstance(of, tff.StructType):
+    return tuple(
+        tensor
+        for part, (_, of_part) in zip(
+            elements(value, of), tff.structure.to_elements(of)
+        )
+        for tensor in tensors(part, of_part, arrays)
+    )
+  if isinstance(of, tff.SequenceType):
+    return (tf.data.experimental.to_variant(_data_set(value, of)),)
+  if isinstance(of, tff.TensorType):
+    return (arrays.tensor(value, tff.types.type_to_tf_tensor_specs(of)),)
+  raise analysis.unsupported(f'a value of type {of.compact_representation()}')
+
+
+def _data_set(value: Any, of: tff.SequenceType) -> tf.data.Dataset:
+  if isinstance(value, (list, tuple)):
+    value = tensorflow_utils.make_data_set_from_elements(
+        None, list(value), of.element
+    )
+  if not isinstance(value, tf.data.Dataset):
+    raise TypeError(f'expected a data set of type {of}, got {value!r:.80}')
+  found = tff.types.tensorflow_to_type(value.element_spec)
+  if not of.element.is_assignable_from(found):
+    raise TypeError(
+        f'expected a data set of elements {of.element}, got elements {found}'
+    )
+  return value
+
+
+def assembled(
+    of: tff.Type, parts: Iterator[Any], arrays: Arrays
+) -> Any:
+  """A result of a type.
+
+  Args:
+    of: its type.
+    parts: the tensors of each part that is placed or, where nothing is, of all;
+      for a part that clients have, those of each client.
+    arrays: told what is given out.
+  """
+  return tff.types.type_to_py_container(_struct(of, parts, arrays), of)
+
+
+def _struct(of: tff.Type, parts: Iterator[Any], arrays: Arrays) -> Any:
+  if isinstance(of, tff.StructType) and tff.types.contains(
+      of, lambda part: isinstance(part, tff.FederatedType)
+  ):
+    return tff.structure.Struct([
+        (name, _struct(part, parts, arrays))
+        for name, part in tff.structure.to_elements(of)
+    ])
+  if analysis.is_per_client(of):
+    return [_member(of.member, iter(one), arrays) for one in next(parts)]
+  return _member(analysis.member_of(of), iter(next(parts)), arrays)
+
+
+def _member(
+    of: tff.Type, found: Iterable[tf.Tensor], arrays: Arrays
+) -> Any:
+  if isinstance(of, tff.StructType):
+    return tff.structure.Struct([
+        (name, _member(part, found, arrays))
+        for name, part in tff.structure.to_elements(of)
+    ])
+  tensor = next(found)
+  if isinstance(of, tff.SequenceType):
+    element_spec = tff.types.type_to_tf_structure(of.element)
+    return tf.data.experimental.from_variant(tensor, element_spec)
+  return arrays.array(tensor)
+
+
+def num_bytes(found: Sequence[tf.Tensor]) -> int:
+  """Of tensors whose size is known."""
+  return sum(
+      tensor.dtype.size * (tensor.shape.num_elements() or 0)
+      for tensor in found
+      if tensor.dtype not in (tf.variant, tf.resource)
+  )

@@ -1,0 +1,188 @@
+"""Clients at the same time, taken in order, and dropped when they must be."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fl_dpftrl.runtime import clients
+from fl_dpftrl.runtime import memory
+
+pytestmark = pytest.mark.tff
+
+
+def test_results_come_in_order_whoever_is_fast():
+  def work(index):
+    time.sleep(0.02 if index % 3 == 0 else 0.0)
+    return index
+
+  for threads in (1, 2, 8):
+    assert list(clients.in_order(work, 20, threads)) == list(range(20))
+  assert not list(clients.in_order(work, 0, 4))
+
+
+def test_few_results_wait_for_a_slow_client():
+  first_may_end, done = threading.Event(), []
+
+  def work(index):
+    if not index:
+      first_may_end.wait()
+    done.append(index)
+
+  results = clients.in_order(work, 100, 3)
+  taking = threading.Thread(target=lambda: list(results))
+  taking.start()
+  time.sleep(0.3)
+  assert len(done) <= 2 * 3
+  first_may_end.set()
+  taking.join()
+  assert sorted(done) == list(range(100))
+
+
+def test_an_error_of_one_ends_all():
+  before = threading.active_count()
+
+  def work(index):
+    if index == 3:
+      raise OSError('client 3')
+    return index
+
+  with pytest.raises(OSError, match='client 3'):
+    list(clients.in_order(work, 1000, 4))
+  assert threading.active_count() == before
+
+
+def test_who_stops_taking_leaves_no_thread():
+  before = threading.active_count()
+  results = clients.in_order(lambda index: index, 1000, 4)
+  assert next(results) == 0
+  results.close()
+  assert threading.active_count() == before
+
+
+def test_an_endless_client_is_cancelled():
+  @tf.function
+  def endless():
+    data = tf.data.Dataset.range(1).repeat()
+    return data.reduce(tf.constant(0, tf.int64), lambda a, b: a + b)
+
+  endless_graph = endless.get_concrete_function()
+
+  def work(index):
+    if index:
+      raise OSError('client 1')
+    return endless_graph()
+
+  results = clients.in_order(work, 2, 2)
+  threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+  with pytest.raises(KeyboardInterrupt):
+    next(results)
+  assert not [t for t in threading.enumerate() if t.name.startswith('client')]
+
+
+def test_another_thread_stops_a_round_and_all_to_come():
+  stop = clients.Stop()
+  endless = threading.Event()
+  threading.Timer(0.2, stop.ask).start()
+  threading.Timer(0.4, endless.set).start()
+  with pytest.raises(RuntimeError, match='stopped'):
+    list(clients.in_order(lambda index: endless.wait(), 3, 2, stop))
+  with pytest.raises(RuntimeError, match='stopped'):
+    list(clients.in_order(lambda index: index, 3, 2, stop))
+
+
+@pytest.mark.parametrize('free, model_bytes, expected', [
+    (None, 10, 4), (10**9, 0, 4), (10**9, 10**6, 4), (10**9, 30 * 10**6, 2),
+    (10**9, 10**9, 1),
+])
+def test_memory_bounds_who_trains_at_the_same_time(
+    monkeypatch, free, model_bytes, expected
+):
+  monkeypatch.setattr(memory, 'free_bytes', lambda: free)
+  monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: range(4))
+  assert memory.concurrent_clients(model_bytes) == expected
+
+
+def test_free_memory_is_known_here():
+  assert 0 < memory.free_bytes() < 1 << 50
+
+
+_RUN = """
+import sys
+sys.path.append({folder!r})
+import small_processes as small
+from fl_dpftrl import runtime
+runtime.use_in_process(max_concurrent_clients=2)
+process = small.correlated(small.STRATEGIES['blt'](10))
+state = process.initialize()
+for number in range(400):
+  state = process.next(state, small.clients(number)).state
+  print(number, flush=True)
+"""
+
+
+@pytest.fixture(scope='module')
+def run():
+  """A process that trains; ended by the tests."""
+  folder = pathlib.Path(__file__).parent
+  process = subprocess.Popen(
+      [sys.executable, '-c', _RUN.format(folder=str(folder))],
+      stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+      env={**os.environ, 'PYTHONPATH': str(folder.parents[1])},
+  )
+  yield process
+  process.kill()
+  process.wait()
+
+
+def until(run, number):
+  while int(run.stdout.readline()) < number:
+    pass
+
+
+@pytest.mark.slow
+def test_no_socket_listens_and_no_process_is_started(run):
+  until(run, 3)
+  tasks = pathlib.Path(f'/proc/{run.pid}/task')
+  children = [(task / 'children').read_text() for task in tasks.iterdir()]
+  assert not ''.join(children).strip()
+  folder = pathlib.Path(f'/proc/{run.pid}/fd')
+  links = [os.readlink(one) for one in folder.iterdir()]
+  inodes = {link[8:-1] for link in links if link.startswith('socket:[')}
+  for table in ('tcp', 'tcp6'):
+    lines = pathlib.Path(f'/proc/{run.pid}/net/{table}').read_text().splitlines()
+    listening = {f[9] for f in map(str.split, lines[1:]) if f[3] == '0A'}
+    assert not listening & inodes
+
+
+@pytest.mark.slow
+def test_memory_descriptors_and_threads_do_not_grow(run):
+  found = []
+  for number in (40, 300):
+    until(run, number)
+    status = pathlib.Path(f'/proc/{run.pid}/status').read_text()
+    fields = dict(line.split(':', 1) for line in status.splitlines())
+    found.append((
+        int(fields['VmRSS'].split()[0]) // 1024,
+        len(list(pathlib.Path(f'/proc/{run.pid}/fd').iterdir())),
+        int(fields['Threads']),
+    ))
+  (mebibytes, descriptors, threads), (later_mebibytes, *later) = found
+  assert later_mebibytes - mebibytes < 40
+  assert later[0] <= descriptors + 2 and later[1] <= threads + 2
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_it_at_once(run):
+  start = time.monotonic()
+  run.send_signal(signal.SIGINT)
+  assert run.wait(timeout=20) in (1, 130, -signal.SIGINT)
+  assert time.monotonic() - start < 15

@@ -1,0 +1,236 @@
+"""What users may ask of the context, and what they get."""
+
+import asyncio
+import gc
+import weakref
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fl_dpftrl import runtime
+
+pytestmark = pytest.mark.tff
+
+FLOATS = tff.FederatedType(np.float32, tff.CLIENTS)
+
+
+@tff.federated_computation(FLOATS)
+def mean_and_doubled(values):
+  double = tff.tensorflow.computation(lambda x: 2.0 * x, np.float32)
+  return tff.federated_mean(values), tff.federated_map(double, values)
+
+
+def test_values_are_as_tff_gives_them(worker, in_process):
+  @tff.tensorflow.computation
+  def constants():
+    return {'a': tf.constant([1.0, 2.0]), 'b': (tf.constant(3), tf.constant('x'))}
+
+  found = []
+  for use in (in_process, worker):
+    with use():
+      found.append((constants(), mean_and_doubled([1.0, 2.0, 6.0])))
+  ours, theirs = found
+  tf.nest.map_structure(np.testing.assert_array_equal, ours, theirs)
+  assert tf.nest.map_structure(type, ours) == tf.nest.map_structure(type, theirs)
+
+
+def test_sums_that_follow_from_each_other(in_process):
+  """The second sum needs a value of each client that the first one kept."""
+
+  @tff.tensorflow.computation(np.float32, np.float32)
+  def squared_deviation(x, mean):
+    return (x - mean) ** 2
+
+  @tff.federated_computation(FLOATS)
+  def variance(values):
+    half = tff.federated_map(
+        tff.tensorflow.computation(lambda x: x / 2.0, np.float32), values
+    )
+    mean = tff.federated_broadcast(tff.federated_mean(half))
+    deviations = tff.federated_map(squared_deviation, (half, mean))
+    return tff.federated_mean(deviations), deviations, mean
+
+  with in_process():
+    found, deviations, mean = variance([2.0, 4.0, 12.0])
+  assert (found, mean) == (pytest.approx(14 / 3), 3.0)
+  assert deviations == [4.0, 1.0, 9.0]
+
+
+def test_clients_of_which_no_argument_tells(in_process):
+  @tff.federated_computation
+  def count():
+    one = tff.tensorflow.computation(lambda: 1)
+    return tff.federated_sum(tff.federated_eval(one, tff.CLIENTS))
+
+  with in_process():
+    assert count() == 0
+  with in_process(default_num_clients=3):
+    assert count() == 3
+    assert mean_and_doubled([1.0, 3.0])[0] == 2.0
+
+
+def test_data_sets_may_be_lists(in_process):
+  @tff.tensorflow.computation(tff.SequenceType(np.int32))
+  def total(data):
+    return data.reduce(0, lambda x, y: x + y)
+
+  @tff.federated_computation(
+      tff.FederatedType(tff.SequenceType(np.int32), tff.CLIENTS)
+  )
+  def grand_total(data):
+    return tff.federated_sum(tff.federated_map(total, data))
+
+  with in_process():
+    assert total([1, 2, 3]) == 6 == total(tf.data.Dataset.range(1, 4).map(
+        lambda x: tf.cast(x, tf.int32)
+    ))
+    assert grand_total([[1, 2], [3], []]) == 6
+
+
+def test_variables_are_each_calls_own(in_process):
+  @tff.tensorflow.computation(np.float32)
+  def counted(x):
+    variable = tf.Variable(x)
+    with tf.control_dependencies([variable.assign_add(1.0)]):
+      return variable.read_value()
+
+  comp = tff.federated_computation(lambda v: tff.federated_map(counted, v), FLOATS)
+  values = [float(i) for i in range(50)]
+  with in_process(max_concurrent_clients=8):
+    for _ in range(3):
+      np.testing.assert_array_equal(comp(values), np.array(values) + 1.0)
+
+
+def test_initial_values_come_before_all_else(in_process):
+  @tff.tensorflow.computation(np.int64)
+  def looked_up(x):
+    table = tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer([1, 2], [10, 20], tf.int64, tf.int64),
+        -1,
+    )
+    return table.lookup(x)
+
+  @tff.federated_computation(tff.FederatedType(np.int64, tff.CLIENTS))
+  def at_clients(values):
+    return tff.federated_map(looked_up, values)
+
+  with in_process(max_concurrent_clients=4):
+    assert [looked_up(2), looked_up(3)] == [20, -1]
+    assert at_clients([1, 2, 3] * 5) == [10, 20, -1] * 5
+
+
+@pytest.mark.parametrize('values, inside', [([1, 7], True), ([1, 8], False)])
+def test_secure_sums_check_their_bounds(in_process, values, inside):
+  @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+  def total(updates):
+    return tff.federated_secure_sum_bitwidth(updates, 3)
+
+  with in_process():
+    if inside:
+      assert total(values) == sum(values)
+    else:
+      with pytest.raises(tf.errors.InvalidArgumentError, match='larger than'):
+        total(values)
+
+
+def test_what_cannot_run_is_named(in_process):
+  select = tff.federated_computation(
+      lambda server, keys: tff.federated_select(
+          keys, tff.federated_value(3, tff.SERVER), server,
+          tff.tensorflow.computation(
+              lambda values, key: tf.gather(values, key),
+              (tff.TensorType(np.float32, [3]), np.int32),
+          ),
+      ),
+      tff.FederatedType(tff.TensorType(np.float32, [3]), tff.SERVER),
+      tff.FederatedType(tff.TensorType(np.int32, [1]), tff.CLIENTS),
+  )
+  with in_process():
+    with pytest.raises(
+        runtime.UnsupportedComputationError, match='federated_select .*worker'
+    ) as caught:
+      select([1.0, 2.0, 3.0], [[1]])
+  assert len(str(caught.value)) <= 300 and '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize('argument', [
+    [np.float64(1.0)], ['x'], [[1.0, 2.0]], 1.0, {'a': 1.0},
+])
+def test_an_argument_of_another_type_is_refused(in_process, argument):
+  with in_process():
+    with pytest.raises(TypeError) as caught:
+      mean_and_doubled(argument)
+  assert str(caught.value)
+
+
+def test_arguments_for_other_numbers_of_clients_are_refused(in_process):
+  comp = tff.federated_computation(
+      lambda a, b: (tff.federated_sum(a), tff.federated_sum(b)), FLOATS, FLOATS
+  )
+  with in_process():
+    assert comp([1.0], [2.0]) == (1.0, 2.0)
+    with pytest.raises(ValueError, match='for 1 and for 2 clients'):
+      comp([1.0], [2.0, 3.0])
+
+
+@pytest.mark.parametrize('argument', [
+    {'max_concurrent_clients': 0}, {'default_num_clients': -1},
+])
+def test_numbers_that_will_not_do_are_refused(argument):
+  with pytest.raises(ValueError, match=next(iter(argument))):
+    runtime.InProcessContext(**argument)
+
+
+def test_what_comes_back_is_the_same_memory(in_process):
+  size = 100_000
+
+  @tff.tensorflow.computation(tff.TensorType(np.float32, [size]))
+  def add_one(x):
+    return x + 1.0
+
+  with in_process() as context:
+    state = add_one(np.zeros(size, np.float32))
+    spec = tf.TensorSpec([size], tf.float32)
+    again = np.asarray(context._arrays.tensor(state, spec))
+    assert again.ctypes.data == state.ctypes.data
+    assert not state.flags.writeable
+    np.testing.assert_array_equal(add_one(state), np.full(size, 2.0))
+    assert len(context._arrays._tensors) == 1
+    del state, again
+    assert not context._arrays._tensors
+
+
+def test_what_was_compiled_goes_with_its_computation(in_process):
+  def make():
+    @tff.tensorflow.computation(np.int32)
+    def add_one(x):
+      return x + 1
+
+    return add_one
+
+  with in_process() as context:
+    comp = make()
+    assert comp(1) == 2
+    program = weakref.ref(context._programs.of(comp))
+    assert context._programs.of(comp) is program()
+    del comp
+    gc.collect()
+    assert program() is None and not context._programs._known
+
+
+def test_a_program_of_tff_runs_in_it(in_process):
+  async def program():
+    context = tff.program.NativeFederatedContext(
+        runtime.AsyncInProcessContext(runtime.InProcessContext(seed=7))
+    )
+    with tff.framework.get_context_stack().install(context):
+      mean, _ = server_mean([1.0, 2.0, 6.0])
+      return await tff.program.materialize_value(mean)
+
+  @tff.federated_computation(FLOATS)
+  def server_mean(values):
+    return tff.federated_mean(values), tff.federated_sum(values)
+
+  assert asyncio.run(program()) == 3.0

@@ -1,0 +1,126 @@
+"""Models of users: dropout, batch normalisation, attention, recurrence."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+pytestmark = [pytest.mark.tff, pytest.mark.slow]
+
+NUM_ROUNDS = 3
+LAYERS = tf.keras.layers
+WORDS, LENGTH = 20, 6
+
+
+def images(seed):
+  rng = np.random.default_rng(seed)
+  x = rng.normal(size=(10, 8, 8, 1)).astype(np.float32)
+  return x, (x.mean((1, 2, 3)) > 0).astype(np.int32)
+
+
+def sentences(seed):
+  rng = np.random.default_rng(seed)
+  x = rng.integers(1, WORDS, (10, LENGTH)).astype(np.int32)
+  return x, np.roll(x, -1, axis=1)
+
+
+def convolutional():
+  return tf.keras.Sequential([
+      LAYERS.Input((8, 8, 1)),
+      LAYERS.Conv2D(4, 3, use_bias=False),
+      LAYERS.BatchNormalization(),
+      LAYERS.ReLU(),
+      LAYERS.MaxPool2D(),
+      LAYERS.Flatten(),
+      LAYERS.Dense(2),
+  ])
+
+
+def transformer():
+  words = LAYERS.Input((LENGTH,), dtype=tf.int32)
+  x = LAYERS.Embedding(WORDS, 8)(words)
+  attended = LAYERS.MultiHeadAttention(2, 4, dropout=0.2)(
+      x, x, use_causal_mask=True
+  )
+  x = LAYERS.LayerNormalization()(x + LAYERS.Dropout(0.2)(attended))
+  return tf.keras.Model(words, LAYERS.Dense(WORDS)(x))
+
+
+def recurrent():
+  return tf.keras.Sequential([
+      LAYERS.Input((LENGTH,), dtype=tf.int32),
+      LAYERS.Embedding(WORDS, 8),
+      LAYERS.LSTM(6, return_sequences=True, dropout=0.1),
+      LAYERS.Dense(WORDS),
+  ])
+
+
+MODELS = {
+    'convolutional': (convolutional, images),
+    'transformer': (transformer, sentences),
+    'recurrent': (recurrent, sentences),
+}
+
+
+def process_and_clients(name):
+  make, examples = MODELS[name]
+  data = [
+      tf.data.Dataset.from_tensor_slices(examples(seed)).batch(4)
+      for seed in range(5)
+  ]
+
+  def model_fn():
+    return tff.learning.models.from_keras_model(
+        make(),
+        loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        input_spec=data[0].element_spec,
+    )
+
+  process = tff.learning.algorithms.build_unweighted_fed_avg(
+      model_fn, tff.learning.optimizers.build_sgdm(0.05)
+  )
+  return process, data
+
+
+def trained(process, state, data):
+  for _ in range(NUM_ROUNDS):
+    state, metrics = process.next(state, data)
+  return tf.nest.flatten(state), metrics['client_work']['train']['loss']
+
+
+@pytest.mark.parametrize('name', sorted(MODELS))
+def test_trains_to_the_same_bits_by_any_number_of_threads(name, in_process):
+  process, data = process_and_clients(name)
+  with in_process():
+    state = process.initialize()
+  found = []
+  for threads in (1, 2, 8):
+    with in_process(max_concurrent_clients=threads):
+      found.append(trained(process, state, data))
+  for leaves, loss in found:
+    assert np.isfinite(loss)
+    for leaf, first in zip(leaves, found[0][0], strict=True):
+      np.testing.assert_array_equal(leaf, first)
+
+
+def test_batch_normalisation_is_as_in_the_worker(in_process, worker):
+  process, data = process_and_clients('convolutional')
+  with in_process():
+    state = process.initialize()
+    ours, _ = trained(process, state, data)
+  with worker():
+    theirs, _ = trained(process, state, data)
+  for mine, other in zip(ours, theirs, strict=True):
+    np.testing.assert_allclose(
+        mine, other, rtol=1e-6, atol=2e-6 * np.abs(other).max(initial=0.0)
+    )
+
+
+def test_dropout_is_felt(in_process):
+  process, data = process_and_clients('transformer')
+  with in_process(seed=1):
+    state = process.initialize()
+    one, _ = trained(process, state, data)
+  with in_process(seed=2):
+    other, _ = trained(process, state, data)
+  assert any((a != b).any() for a, b in zip(one, other))

@@ -1,0 +1,84 @@
+"""In process, rounds are what TFF's worker computes."""
+
+import pathlib
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from fl_dpftrl.families import registry
+
+sys.path.append(str(pathlib.Path(__file__).parent))
+
+import small_processes as small  # pylint: disable=wrong-import-position
+
+pytestmark = pytest.mark.tff
+
+NUM_ROUNDS = 10
+
+
+def leaves(value):
+  return [np.asarray(leaf) for leaf in tf.nest.flatten(value)]
+
+
+def rounds(process, state, num_rounds=NUM_ROUNDS):
+  outputs = []
+  for number in range(num_rounds):
+    output = process.next(state, small.clients(number))
+    state = output.state
+    outputs.append(leaves(tuple(output)))
+  return outputs
+
+
+def assert_near(ours, theirs):
+  for number, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+    for mine, other_leaf in zip(one, other, strict=True):
+      assert mine.dtype == other_leaf.dtype
+      if mine.dtype.kind not in 'if':
+        np.testing.assert_array_equal(mine, other_leaf)
+        continue
+      scale = np.abs(other_leaf).max(initial=0.0)
+      np.testing.assert_allclose(
+          mine, other_leaf, rtol=1e-6, atol=2e-6 * scale, err_msg=f'round {number}'
+      )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', sorted(small.PROCESSES))
+def test_a_process_of_tff_is_as_in_the_worker(name, worker, in_process):
+  process = small.PROCESSES[name]()
+  with in_process():
+    state = process.initialize()
+    ours = rounds(process, state)
+  with worker():
+    theirs = rounds(process, state)
+  assert_near(ours, theirs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('family', sorted(registry.FAMILIES))
+def test_correlated_noise_is_as_in_the_worker(family, worker, in_process):
+  process = small.correlated(small.STRATEGIES[family](NUM_ROUNDS))
+  with in_process():
+    state = process.initialize()
+    ours = rounds(process, state)
+  with worker():
+    theirs = rounds(process, state)
+  assert_near(ours, theirs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', sorted(small.PROCESSES))
+def test_any_number_of_threads_gives_the_same_bits(name, in_process):
+  process = small.PROCESSES[name]()
+  with in_process():
+    state = process.initialize()
+  found = []
+  for threads in (1, 2, 8):
+    with in_process(max_concurrent_clients=threads):
+      found.append(rounds(process, state, 3))
+  for other in found[1:]:
+    for one_round, same_round in zip(found[0], other, strict=True):
+      for leaf, same in zip(one_round, same_round, strict=True):
+        np.testing.assert_array_equal(leaf, same)

@@ -1,0 +1,171 @@
+"""Random operations follow from seed, call and client, and from nothing else."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fl_dpftrl.noise import randomness as noise_randomness
+
+pytestmark = pytest.mark.tff
+
+AT_CLIENTS = tff.FederatedType(np.float32, tff.CLIENTS)
+
+
+def on_clients(function):
+  """clients' floats → function(float) of each."""
+  mapped = tff.tensorflow.computation(function, np.float32)
+  return tff.federated_computation(
+      lambda values: tff.federated_map(mapped, values), AT_CLIENTS
+  )
+
+
+@tf.function
+def drawn_in_a_function(shape):
+  return tf.random.normal(shape)
+
+
+def draws(x):
+  """Draws at the top, in a function, a branch, two loops and a reduction."""
+
+  def more(_, numbers):
+    branch = tf.cond(
+        x > 0.0, lambda: tf.random.uniform([1]), lambda: tf.random.normal([1])
+    )
+    inner = tf.while_loop(
+        lambda i, _: i < 2,
+        lambda i, found: (
+            i + 1, tf.concat([found, drawn_in_a_function([1])], 0)
+        ),
+        (0, tf.zeros([0])),
+        shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
+    )[1]
+    return tf.concat([numbers, branch, inner], 0)
+
+  loop = tf.while_loop(
+      lambda i, _: i < 3,
+      lambda i, numbers: (i + 1, more(i, numbers)),
+      (0, tf.zeros([0])),
+      shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
+  )[1]
+  reduced = tf.data.Dataset.range(4).reduce(
+      tf.zeros([4]),
+      lambda found, i: found
+      + tf.one_hot(i, 4) * tf.random.truncated_normal([]),
+  )
+  whole = tf.cast(tf.random.uniform([2], maxval=1 << 30, dtype=tf.int32), tf.float32)
+  return tf.concat(
+      [tf.random.normal([2]), drawn_in_a_function([2]), loop, reduced, whole], 0
+  )
+
+
+def test_no_two_draws_are_the_same(in_process):
+  with in_process():
+    found = np.concatenate(on_clients(draws)([1.0, 1.0, 1.0]))
+  assert found.size == 3 * (2 + 2 + 9 + 4 + 2)
+  assert np.unique(found).size == found.size
+
+
+def test_draws_follow_from_seed_call_and_client(in_process):
+  comp, values = on_clients(draws), [1.0, -1.0, 1.0, 1.0]
+  with in_process(max_concurrent_clients=1):
+    first, second = np.stack(comp(values)), np.stack(comp(values))
+  with in_process(max_concurrent_clients=4) as context:
+    np.testing.assert_array_equal(np.stack(comp(values)), first)
+    np.testing.assert_array_equal(np.stack(comp(values)), second)
+    with context.numbered(1):
+      np.testing.assert_array_equal(np.stack(comp(values)), second)
+      np.testing.assert_array_equal(np.stack(comp(values)), second)
+    np.testing.assert_array_equal(np.stack(comp(values[:2])).shape, (2, 19))
+  with in_process(seed=8):
+    other = np.stack(comp(values))
+  assert not np.intersect1d(first, second).size
+  assert not np.intersect1d(first, other).size
+
+
+def test_without_a_seed_draws_are_secret(in_process):
+  comp = on_clients(draws)
+  found = []
+  for _ in range(2):
+    with in_process(seed=None):
+      found.append(np.stack(comp([1.0])))
+  assert not np.intersect1d(*found).size
+
+
+def test_draws_are_standard(in_process):
+  comp = on_clients(
+      lambda x: tf.concat(
+          [tf.random.normal([20_000]), tf.random.uniform([20_000])], 0
+      )
+      + x
+  )
+  with in_process():
+    normal, uniform = np.split(comp([0.0])[0], 2)
+  assert abs(normal.mean()) < 0.03 and abs(normal.std() - 1.0) < 0.02
+  assert 0.0 <= uniform.min() and uniform.max() < 1.0
+  assert abs(uniform.mean() - 0.5) < 0.01
+
+
+def test_draws_at_the_server_do_not_follow_from_the_seed(in_process):
+  """Also where an operation has a seed, each call draws anew."""
+
+  @tff.tensorflow.computation(np.float32)
+  def noised(x):
+    return x + tf.random.normal([3]), x + tf.random.normal([3], seed=5)
+
+  @tff.federated_computation(AT_CLIENTS)
+  def total(values):
+    return tff.federated_map(noised, tff.federated_sum(values))
+
+  found = []
+  for _ in range(2):
+    with in_process():
+      found.extend(total([1.0, 2.0]) for _ in range(2))
+      with tff.framework.get_context_stack().current.numbered(0):
+        found.append(total([1.0, 2.0]))
+  numbers = np.concatenate([np.concatenate(one) for one in found])
+  assert np.unique(numbers).size == numbers.size == 36
+
+
+def test_an_initialiser_with_a_seed_starts_from_it(in_process):
+  @tff.tensorflow.computation
+  def initial():
+    return (
+        tf.keras.initializers.GlorotUniform(seed=3)([4, 5]),
+        tf.random.normal([7], seed=11),
+        tf.random.normal([7]),
+    )
+
+  with in_process():
+    first, second = initial(), initial()
+  for one, same in zip(first[:2], second):
+    np.testing.assert_array_equal(one, same)
+  assert not np.intersect1d(first[2], second[2]).size
+  expected = tf.raw_ops.RandomStandardNormal(
+      shape=[7], dtype=tf.float32, seed=87654321, seed2=11
+  )
+  np.testing.assert_array_equal(first[1], expected)
+
+
+def test_a_shuffle_on_clients_is_repeated(in_process):
+  def order(x):
+    data = tf.data.Dataset.range(50).shuffle(50).batch(50)
+    return tf.cast(data.get_single_element(), tf.float32) + x
+
+  comp = on_clients(order)
+  found = []
+  for threads in (1, 2):
+    with in_process(max_concurrent_clients=threads):
+      found.append(np.stack(comp([0.0] * 3)))
+  np.testing.assert_array_equal(*found)
+  assert (np.sort(found[0]) == np.arange(50)).all()
+  assert np.unique(found[0], axis=0).shape[0] == 3
+
+
+def test_secret_seeds_of_noise_stay_the_operating_systems(in_process):
+  seed = tff.tensorflow.computation(noise_randomness.system_seed)
+  found = []
+  for _ in range(2):
+    with in_process():
+      found.extend([seed(), seed()])
+  assert np.unique(np.stack(found)).size == 8
