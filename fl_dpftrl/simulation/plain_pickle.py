@@ -1,4 +1,4 @@
-"""Pickles of plain containers, numbers and text, read by an interpreter of ours.
+"""Safe reader of pickles with plain containers, numbers and text.
 
 Python's own reader can be told to run nothing of a file, and still crashes on
 keys that nest deeply, never ends with tuples that share their parts, and takes
@@ -52,12 +52,12 @@ def load(path: str | os.PathLike[str], content: bytes) -> object:
   and bytes. Keys, and members of sets, are text, bytes, numbers or None.
 
   Args:
-    path: of the file, for messages.
-    content: its bytes.
+    path: path of the file, for messages.
+    content: bytes of the file.
 
   Raises:
-    ValueError: for a pickle that names anything, holds anything else, is beyond
-      MOST_MEMORY or what plain_size.check allows, or is not whole.
+    ValueError: if the pickle names or holds anything else, exceeds MOST_MEMORY
+      or the limits of plain_size.check, or is incomplete.
   """
   try:
     value = _Reader(content).read()
@@ -70,7 +70,7 @@ def load(path: str | os.PathLike[str], content: bytes) -> object:
     ) from None
   except plain_size.TooLargeError as error:
     raise ValueError(f'{path} is too large to be read: {error}') from None
-  # Broken bytes can end in nearly any exception.
+  # Corrupt bytes can raise nearly any exception.
   except Exception:
     raise ValueError(f'{path} is no pickle, or is not whole') from None
 
