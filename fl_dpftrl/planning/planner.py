@@ -124,7 +124,7 @@ def plan(
     (found if is_found else skipped).append(candidate)
   if not found:
     raise ValueError(
-        'no strategy is suitable:'
+        'none of the strategies is suitable:'
         f' {"; ".join(f"{s.label}: {s.reason}" for s in skipped)}'
     )
   best = recommendation_lib.recommend(

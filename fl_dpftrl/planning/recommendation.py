@@ -107,7 +107,7 @@ def recommend(
       argument is out of range.
   """
   if (noise_multiplier is None) == (epsilon is None):
-    raise ValueError('give exactly one of noise_multiplier and epsilon')
+    raise ValueError('give noise_multiplier or epsilon, and not both')
   best = choose(found, schemas, max_copies)
   sensitivity = best.files[planned].sensitivity
   if noise_multiplier is None:
