@@ -54,7 +54,6 @@ class Plan:
         f'{planned.num_rounds} rows of noise are consumed: no round fails',
         'accuracy is the same if the noise in the model is the same, whatever'
         ' the report goal and the number of rounds',
-        ' the report goal and the number of rounds',
         *self.best.guarantee.assumptions[1:],
     )
 

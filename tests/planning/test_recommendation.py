@@ -221,6 +221,7 @@ def test_stated_margins_are_those_of_the_planned_schema(found):
       best=best, settings=(), skipped=(), max_copies=16, objective='max',
   )
   words = ' '.join(plan.assumptions)
+  assert len(plan.assumptions) == 4 + len(best.guarantee.assumptions[1:])
   assert 'with a margin of 1 rounds on b and 0 on k' in words
 
 
