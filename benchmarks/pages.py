@@ -1,4 +1,4 @@
-"""Where something was measured, and the files that say what came out."""
+"""Result files of benchmarks, with the machine and versions of a measurement."""
 
 import datetime
 import json
@@ -23,7 +23,7 @@ print(json.dumps(found))
 
 
 def machine(cores_used: int | None) -> dict[str, Any]:
-  """What a reader needs to know of where it ran; None for any core."""
+  """Returns the facts of the machine; cores_used is None for any core."""
   return {
       'date': datetime.date.today().isoformat(),
       'processor': platform.machine(),
@@ -33,10 +33,10 @@ def machine(cores_used: int | None) -> dict[str, Any]:
 
 
 def versions(python: str, *names: str) -> dict[str, str]:
-  """Of an interpreter, and of the named packages that it has.
+  """Returns the versions of an interpreter and of its named packages.
 
   Raises:
-    OSError, ValueError: where it does not run.
+    OSError, ValueError: if the interpreter does not run.
   """
   done = process.run([python, '-c', _VERSIONS, *names], timeout=60.0)
   if done.failure:
@@ -45,12 +45,12 @@ def versions(python: str, *names: str) -> dict[str, str]:
 
 
 def said(found: dict[str, str]) -> str:
-  """Versions in a line."""
+  """Formats versions in one line."""
   return ', '.join(f'{name} {version}' for name, version in found.items())
 
 
 def write(folder: pathlib.Path, name: str, text: str, as_json: Any) -> None:
-  """NAME.md and NAME.json."""
+  """Writes NAME.md and NAME.json."""
   data = json.dumps(as_json, indent=2) + '\n'
   files.write_durably(folder / f'{name}.md', text.encode())
   files.write_durably(folder / f'{name}.json', data.encode())

@@ -1,7 +1,7 @@
-"""A cold process on few cores: its time, its memory, and how it ended.
+"""Measured process on few cores: its time, its memory, and how it ended.
 
-Systems count the memory of who starts a process as that process's own until it
-runs: whoever measures imports little.
+Until a process runs its program, the system counts the memory of its parent as
+its own. The measuring process therefore imports little.
 """
 
 import dataclasses
@@ -20,14 +20,14 @@ _MAXRSS_PER_MEBIBYTE = 2**20 if sys.platform == 'darwin' else 2**10
 
 @dataclasses.dataclass(frozen=True)
 class Finished:
-  """How a process ended.
+  """Result of a process.
 
   Attributes:
-    seconds: from its start to its end, imports and compilation included.
-    cpu_seconds: that it computed; far below `seconds` on a busy machine.
-    peak_mebibytes: of resident memory.
-    failure: why it gave no result, in a line; None where it did.
-    output: what it wrote to stdout.
+    seconds: time from start to end, including imports and compilation.
+    cpu_seconds: processor time; far below `seconds` on a busy machine.
+    peak_mebibytes: peak resident memory.
+    failure: reason in one line why it gave no result; None if it gave one.
+    output: stdout of the process.
   """
 
   seconds: float
@@ -38,7 +38,7 @@ class Finished:
 
 
 def pin(num_cores: int) -> bool:
-  """Pins this process, and so those it starts, where the system can."""
+  """Pins this process and its future children, if the system supports it."""
   if not hasattr(os, 'sched_setaffinity'):
     return False
   os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-num_cores:])
@@ -49,9 +49,9 @@ def run(command: list[str], *, timeout: float, threads: int = 1) -> Finished:
   """Runs a command for at most timeout seconds.
 
   Args:
-    command: and its arguments.
-    timeout: seconds.
-    threads: that libraries may start, whichever would start more.
+    command: program and its arguments.
+    timeout: time limit in seconds.
+    threads: maximum number of threads of each library.
   """
   with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
     start = time.monotonic()
@@ -107,14 +107,14 @@ def _environment(threads: int) -> dict[str, str]:
 def failure(
     returncode: int, errors: str, *, expired_after: float | None = None
 ) -> str | None:
-  """Why a process failed, in a line; None where it did not."""
+  """Returns in one line why a process failed; None if it did not."""
   if expired_after is not None:
     return f'no result after {expired_after:.0f} s'
   if returncode == 0:
     return None
   if returncode < 0:
     return f'ended by {signal.Signals(-returncode).name}'
-  # Of a traceback, the message is the last line that is not indented.
+  # The message of a traceback is its last line that is not indented.
   lines = [line for line in errors.splitlines() if line and line[0] != ' ']
   messages = [line for line in lines if 'Error' in line.split(':')[0]]
   last = (messages or lines or [f'exit status {returncode}'])[-1].strip()

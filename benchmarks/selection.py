@@ -1,13 +1,13 @@
-"""Cases of a benchmark by parts of their names."""
+"""Selection of benchmark cases by parts of their names."""
 
 from typing import Sequence
 
 
 def select(cases: Sequence, words: Sequence[str]) -> list:
-  """Cases whose name holds one of the words; all where there are none.
+  """Returns the cases whose name contains a word; all without words.
 
   Raises:
-    ValueError: for a word that no case holds.
+    ValueError: if no case contains a word.
   """
   for word in words:
     if not any(word in case.name for case in cases):

@@ -1,4 +1,4 @@
-"""What the sides of a comparison took, and how tables show it."""
+"""Results of the two sides of a comparison, and their formatting."""
 
 import dataclasses
 import statistics
@@ -9,14 +9,14 @@ from benchmarks import process
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-  """What one side made of a case.
+  """Result of one side of a case.
 
   Attributes:
-    seconds: of each run that gave a result, from start to end of its process.
-    cpu_seconds: computed in each.
-    peak_mebibytes: of resident memory, the most of any run.
-    figures: what was found; None where there was no result.
-    failures: why runs gave no result, in a line each.
+    seconds: time of each successful run, from start to end of its process.
+    cpu_seconds: processor time of each successful run.
+    peak_mebibytes: peak resident memory over all runs.
+    figures: result; None if there was none.
+    failures: reasons in one line each why runs gave no result.
   """
 
   seconds: tuple[float, ...] = ()
@@ -30,11 +30,11 @@ class Side:
     return statistics.median(self.seconds) if self.seconds else None
 
   def failed(self, why: str) -> 'Side':
-    """This with one more run that gave no result."""
+    """Returns this side with one more failed run."""
     return dataclasses.replace(self, failures=(*self.failures, why))
 
   def finished(self, done: process.Finished, **found) -> 'Side':
-    """This with one more run, and the fields that it found."""
+    """Returns this side with one more run and the fields that it found."""
     return dataclasses.replace(
         self,
         seconds=(*self.seconds, done.seconds),
@@ -44,12 +44,12 @@ class Side:
     )
 
   def note(self) -> str:
-    """How the latest run went."""
+    """Outcome of the latest run, in a few words."""
     return self.failures[-1] if self.failures else f'{self.seconds[-1]:.2f} s'
 
 
 def time(side: Side) -> str:
-  """Median (least–most), or why there is none."""
+  """Formats median (least–most), or the reason why there is none."""
   if not side.seconds:
     return f'failed: {side.failures[-1]}' if side.failures else ''
   text = digits(side.median)
@@ -65,12 +65,12 @@ def memory(side: Side) -> str:
 
 
 def digits(seconds: float) -> str:
-  """Three digits at most, two decimals at most."""
+  """Formats seconds with at most three digits and two decimals."""
   return f'{seconds:.{2 if seconds < 10 else 1 if seconds < 100 else 0}f}'
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-  """A table in Markdown, padded so that it also reads as it stands."""
+  """Returns a Markdown table, padded so that its source is readable."""
   lines = [[c.replace('|', '\\|') for c in row] for row in (headings, *rows)]
   widths = [max(map(len, column)) for column in zip(*lines)]
   rule = ['-' * w for w in widths]

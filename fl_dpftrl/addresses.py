@@ -1,4 +1,4 @@
-"""Where processes on this or other machines listen, as host:port."""
+"""Network addresses of processes, as host:port."""
 
 import re
 from typing import NamedTuple, Sequence
@@ -16,10 +16,10 @@ class Address(NamedTuple):
 
 
 def parse(text: str) -> Address:
-  """Of host:port.
+  """Parses host:port.
 
   Raises:
-    ValueError: for anything else.
+    ValueError: if the text is not host:port.
   """
   host, _, port = text.strip().rpartition(':')
   if not _HOST.fullmatch(host) or not _is_port(port):
@@ -28,10 +28,10 @@ def parse(text: str) -> Address:
 
 
 def parse_all(texts: Sequence[str]) -> list[Address]:
-  """Of several, each of which is there once.
+  """Parses several addresses and rejects duplicates.
 
   Raises:
-    ValueError: where one is not host:port, or there twice.
+    ValueError: if one is not host:port, or given twice.
   """
   found = [parse(text) for text in texts]
   for address in found:

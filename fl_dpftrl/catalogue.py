@@ -1,9 +1,9 @@
-"""Strategy files: written with their figures, and believed only with them.
+"""Strategy files, whose stored figures are recomputed and checked on loading.
 
-A strategy file is JSON, format version 1. Arrays stand beside it in an ``.npz``
-that it names, and that is named by its content: whoever else writes the same
-file cannot change the arrays under it. Loading computes sensitivity, errors and
-losses anew and refuses a file whose figures are not its own.
+A strategy file is JSON, format version 1. Arrays are in an ``.npz`` beside it.
+The file names it, and its name is derived from its content, so that no other
+writer of the same file can change its arrays. Loading computes sensitivity,
+errors and losses anew and rejects a file whose stored figures differ.
 """
 
 from collections.abc import Iterator
@@ -42,16 +42,16 @@ _DIGEST_LENGTH = 16  # hexadecimal digits in the name of an .npz
 _READINGS = 10  # of a file that is replaced meanwhile
 @dataclasses.dataclass(frozen=True)
 class StrategyFile:
-  """A strategy with what it was made for, and how well it does there.
+  """Strategy with the setting it was optimised for, and its figures there.
 
   Attributes:
     strategy: C.
-    schema: the participation it was optimised for.
-    objective: 'rms' or 'max'; None where it was optimised for neither.
-    workload: what it was optimised for.
-    sensitivity: under `schema`.
-    error: of `workload` over the rounds of `schema`.
-    version: the release that made it.
+    schema: participation schema it was optimised for.
+    objective: 'rms' or 'max'; None if it was optimised for neither.
+    workload: workload it was optimised for.
+    sensitivity: sensitivity under `schema`.
+    error: error of `workload` over the rounds of `schema`.
+    version: release that wrote the file.
   """
 
   strategy: base.Strategy
@@ -64,7 +64,7 @@ class StrategyFile:
 
   @property
   def figures(self) -> dict[str, Any]:
-    """What a file claims of its strategy, and loading computes anew."""
+    """Figures that a file stores and that loading computes anew."""
     return {
         'sensitivity': self.sensitivity.value,
         'sensitivity_kind': self.sensitivity.kind,
@@ -83,10 +83,10 @@ def evaluate(
     workload: workloads.Workload = workloads.Workload(),
     version: str = fl_dpftrl.__version__,
 ) -> StrategyFile:
-  """A strategy with its figures, as a file would hold them.
+  """Returns a strategy with its figures, as a file would hold them.
 
   Raises:
-    ValueError: where the objective is unknown or the strategy cannot run for
+    ValueError: if the objective is unknown, or the strategy does not support
       the rounds of the schema.
   """
   if objective is not None and objective not in OBJECTIVES:
@@ -112,21 +112,21 @@ def save(
     objective: str,
     workload: workloads.Workload = workloads.Workload(),
 ) -> StrategyFile:
-  """Writes a strategy file, and an .npz beside it where there are arrays.
+  """Writes a strategy file, and an .npz beside it if there are arrays.
 
   Args:
-    path: ends in .json.
+    path: path that ends in .json.
     strategy: C.
-    schema: the participation it was optimised for.
+    schema: participation schema it was optimised for.
     objective: 'rms' or 'max'.
-    workload: what it was optimised for.
+    workload: workload it was optimised for.
 
   Returns:
-    What `load` of the file gives.
+    The same object as `load` of the file.
 
   Raises:
-    ValueError: as `evaluate`, and where path does not end in .json.
-    OSError: where it cannot be written.
+    ValueError: as for `evaluate`, or if path does not end in .json.
+    OSError: if the file cannot be written.
   """
   path = pathlib.Path(path)
   if path.suffix != '.json':
@@ -195,19 +195,19 @@ def _arrays_of(path: pathlib.Path) -> set[str]:
 
 
 def matrices_folder() -> pathlib.Path:
-  """The folder of named strategies: in the package, or beside a checkout's."""
+  """Returns the folder of named strategies, in the package or a checkout."""
   package = pathlib.Path(__file__).resolve().parent
   installed = package / 'matrices'
   return installed if installed.is_dir() else package.parent / 'matrices'
 
 
 def names() -> tuple[str, ...]:
-  """Names of the strategies in matrices/."""
+  """Returns the names of the strategies in matrices/."""
   return tuple(sorted(path.stem for path in matrices_folder().glob('*.json')))
 
 
 def parameter_free() -> tuple[str, ...]:
-  """Families that need no parameters, and so no file."""
+  """Returns the families that need no parameters, and so no file."""
   return tuple(
       name
       for name, cls in registry.FAMILIES.items()
@@ -216,10 +216,10 @@ def parameter_free() -> tuple[str, ...]:
 
 
 def load_strategy(name_or_path: str | os.PathLike[str]) -> base.Strategy:
-  """A strategy from a file, a name in matrices/ or a parameter-free family.
+  """Returns a strategy by file, name in matrices/ or parameter-free family.
 
   Raises:
-    ValueError: where there is none, or as `load`.
+    ValueError: if there is none, or as for `load`.
   """
   if name_or_path in parameter_free():
     return registry.FAMILIES[name_or_path]()
@@ -227,11 +227,11 @@ def load_strategy(name_or_path: str | os.PathLike[str]) -> base.Strategy:
 
 
 def load(name_or_path: str | os.PathLike[str]) -> StrategyFile:
-  """Reads a strategy file, by its path or its name in matrices/, and checks it.
+  """Reads and checks a strategy file, given by its path or name in matrices/.
 
   Raises:
-    ValueError: naming the file and the field, where it is missing, malformed,
-      of another version or family, or its figures are not its own.
+    ValueError: if the file is missing, malformed, of another version or family,
+      or its figures are not reproduced. The message names the file and field.
   """
   text = os.fspath(name_or_path)
   if text in names():

@@ -25,7 +25,7 @@ def strategy_digest(strategy: base.Strategy) -> str:
 
 
 def _content(value: Any) -> tuple[Any, bytes]:
-  """What a parameter is, its shape or 'strategy', and its bytes."""
+  """Returns a parameter's type, its shape or 'strategy', and its bytes."""
   if isinstance(value, base.Strategy):
     return 'strategy', bytes.fromhex(strategy_digest(value))
   array = np.asarray(value, dtype='<f8')

@@ -81,5 +81,5 @@ def row_norms(noising: np.ndarray, workload: workloads.Queries) -> np.ndarray:
 
 
 def is_prefix_sums(workload: workloads.Queries) -> bool:
-  """Whether A is the prefix sums, for which families know shorter ways."""
+  """True if A is the prefix sums, for which families have faster methods."""
   return isinstance(workload, workloads.Workload) and workload.is_prefix_sums

@@ -1,8 +1,9 @@
-"""Files that are either the old or the new, never something between.
+"""Atomic writes: a file has its old or its new content, never a mixture.
 
-What tells of single devices, or would help to undo the noise, is private: only
-its owner may read it. Everything else is readable as the umask says. Each
-writer says which of the two its file is, and only this module sets permissions.
+Files about single devices, and files that would help to undo the noise, are
+private: only their owner may read them. All other files get the permissions of
+the umask. Each writer says which kind its file is, and only this module sets
+permissions.
 """
 
 from collections.abc import Iterator
@@ -21,12 +22,12 @@ def write_durably(
   """Replaces a file's content in one step that survives a loss of power.
 
   Args:
-    path: its folder must exist.
-    content: the new content.
-    private: whether only its owner may read it, as in `replacing`.
+    path: path of the file; its folder must exist.
+    content: new content.
+    private: True if only its owner may read it; see `replacing`.
 
   Raises:
-    OSError: where it cannot be written; the old content is then still there.
+    OSError: if the file cannot be written; the old content then remains.
   """
   with replacing(path, private=private) as temporary:
     temporary.write_bytes(content)
@@ -39,21 +40,20 @@ def replacing(
     private: bool = False,
     durable: bool = True,
 ) -> Iterator[pathlib.Path]:
-  """A temporary file that becomes the file where the block ends without error.
+  """Yields a temporary file that replaces the file if the block succeeds.
 
   Args:
-    path: its folder must exist.
-    private: whether only its owner may read and write it, whatever the umask;
+    path: path of the file; its folder must exist.
+    private: True if only its owner may read and write it, whatever the umask;
       other files have the permissions that the umask leaves.
-    durable: whether it must survive a loss of power; waiting for that takes
-      time.
+    durable: True if it must survive a loss of power, which takes time.
 
   Raises:
-    OSError: where it cannot be written; the old content is then still there.
+    OSError: if the file cannot be written; the old content then remains.
   """
   path = pathlib.Path(path)
   temporary = path.with_name(TEMPORARY_PREFIX + secrets.token_hex(8))
-  # The system applies the umask, which a process can only read by changing it.
+  # A process can only read the umask by changing it, so the system applies it.
   handle = os.open(
       temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666
   )
@@ -84,10 +84,10 @@ def replacing(
 
 @contextlib.contextmanager
 def exclusive(path: str | os.PathLike[str]) -> Iterator[None]:
-  """Holds a lock file, which the end of the process releases in any case.
+  """Holds a lock file, which the system releases when the process ends.
 
   Raises:
-    ValueError: where another process holds it.
+    ValueError: if another process holds the lock.
   """
   descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
   try:
@@ -113,7 +113,7 @@ def remove_leftovers(folder: str | os.PathLike[str]) -> None:
 
 
 def sync_folder(folder: str | os.PathLike[str]) -> None:
-  """Makes the names in a folder survive a loss of power."""
+  """Makes file names in a folder survive a loss of power."""
   descriptor = os.open(folder, os.O_RDONLY)
   try:
     os.fsync(descriptor)

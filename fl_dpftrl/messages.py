@@ -1,25 +1,25 @@
-"""Text of messages: one line, of bounded length, in which values cannot act.
+"""Safe text for messages: one line of bounded length without control characters.
 
-Values come from files that somebody else wrote. A terminal would act on the
-control characters in them, a line break would forge a line, and a whole field
-can be as long as its file.
+Values may come from files of other people. A terminal would act on control
+characters in them, a line break would forge a line, and a field can be as long
+as its file.
 """
 
 import reprlib
 
-_LEVELS = 3  # of containers within containers that are shown
-_ITEMS = 4  # of a container that are shown
+_LEVELS = 3  # maximum nesting of containers that is shown
+_ITEMS = 4  # maximum items of a container that are shown
 
 
 def quoted(value: object, limit: int = 80) -> str:
-  """Returns a value as Python writes it, cut in its middle to `limit` characters.
+  """Returns a value's repr, cut in its middle to `limit` characters.
 
-  Control characters, line breaks, invisible characters and bytes that are no
-  text are escaped. The work does not grow with the size of the value.
+  Control characters, line breaks, invisible characters and undecodable bytes
+  are escaped. The run time does not grow with the size of the value.
 
   Args:
-    value: any; containers are shown in part.
-    limit: characters of the result; at least 3.
+    value: any value; containers are shown in part.
+    limit: maximum number of characters of the result; at least 3.
   """
   writer = reprlib.Repr()
   writer.maxlevel = _LEVELS
@@ -29,7 +29,7 @@ def quoted(value: object, limit: int = 80) -> str:
   if isinstance(value, (bytes, bytearray)):
     value = bytes(value[: limit + 1])
   if isinstance(value, int) and value.bit_length() > 8 * limit:
-    # Python refuses to write the longest, and takes long over others.
+    # Python refuses to format the longest integers, and others take long.
     return _cut(f'a number of {value.bit_length()} bits', limit)
   try:
     text = writer.repr(value)
@@ -41,32 +41,32 @@ def quoted(value: object, limit: int = 80) -> str:
 def one_line(text: object, limit: int = 300) -> str:
   """Returns text as one line of at most `limit` characters, cut in its middle.
 
-  White space becomes single spaces and all else that cannot be printed is
-  escaped. The beginning, which names the file or flag, and the end, which says
-  what would do, are kept.
+  White space becomes single spaces, and all other unprintable characters are
+  escaped. The start, which names the file or flag, and the end, which says what
+  to do, are kept.
 
   Args:
-    text: a message, or an error.
-    limit: characters of the result; at least 3.
+    text: message or error.
+    limit: maximum number of characters of the result; at least 3.
   """
   text = str(text)
   if len(text) > 4 * limit:
-    # Long runs of spaces apart, only these can be in the result.
+    # Except for long runs of spaces, only these parts can be in the result.
     text = f'{text[: 2 * limit]} … {text[-2 * limit :]}'
   return _cut(_printable(' '.join(text.split())), limit)
 
 
 def lines(text: str) -> str:
-  """Returns text of several lines, all else that cannot be printed escaped.
+  """Returns text of several lines with all unprintable characters escaped.
 
-  The last resort where text is shown: it cannot tell a line break of ours from
-  one in a value, so values go through `quoted` or `one_line` before.
+  It is the last resort before output. It cannot tell the program's line breaks
+  from those in a value, so values must go through `quoted` or `one_line` first.
   """
   return '\n'.join(map(_printable, text.split('\n')))
 
 
 def _printable(text: str) -> str:
-  """Escapes all that str.isprintable refuses, lone surrogates included."""
+  """Escapes all characters that str.isprintable rejects, even lone surrogates."""
   if text.isprintable():
     return text
   return ''.join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -1,7 +1,7 @@
-"""Participation schemas: in which rounds one device may take part.
+"""Participation schemas: the rounds in which one device may take part.
 
-This module is the one place that says what min-sep means: two participations
-i < j of one device satisfy ``j - i >= min_sep``.
+This module alone defines min-sep: two participations i < j of one device satisfy
+``j - i >= min_sep``.
 """
 
 import dataclasses
@@ -9,11 +9,11 @@ import operator
 
 import numpy as np
 
-_MOST = 2**53  # up to which float64 counts without gaps
+_MOST = 2**53  # float64 represents every whole number up to this
 
 
 def positive_integer(name: str, value: object) -> int:
-  """The value as an int; ValueError unless a whole number of at least 1."""
+  """Returns the value as an int; raises ValueError unless it is 1 to 2^53."""
   try:
     integer = operator.index(value)
   except TypeError:
@@ -30,13 +30,13 @@ class MinSep:
   """(k, b)-min-sep participation: at most k rounds, at least b apart.
 
   Attributes:
-    num_rounds: n, the rows of noise that are consumed.
+    num_rounds: n, the number of noise rows used.
     min_sep: b; participations i < j of one device satisfy j - i >= b. With 1 a
       device may take part in every round.
     max_participations: k; None for as many as fit into the rounds.
 
   Raises:
-    ValueError: where an attribute is not a whole number from 1 to 2^53.
+    ValueError: if an attribute is not a whole number from 1 to 2^53.
 
   Source: Choquette-Choo et al. 2023 (BandMF), section 2, "b-min-sep".
   """
@@ -59,7 +59,7 @@ class MinSep:
 
   @property
   def participations(self) -> int:
-    """The most rounds one device can take part in: min(k, ⌈n / b⌉)."""
+    """Maximum number of rounds of one device: min(k, ⌈n / b⌉)."""
     fits = -(-self.num_rounds // self.min_sep)
     if self.max_participations is None:
       return fits
@@ -78,7 +78,8 @@ class MinSep:
 class FixedSeparation(MinSep):
   """(k, b)-participation: at most k rounds, each exactly b after the last.
 
-  Attributes and errors as of `MinSep`, of whose patterns it allows a subset.
+  Attributes and errors are those of `MinSep`. The allowed patterns are a subset
+  of those of `MinSep`.
 
   Source: Choquette-Choo et al. 2023 (multi-epoch matrix factorisation).
   """
@@ -87,20 +88,20 @@ class FixedSeparation(MinSep):
 def observed(
     rounds: np.ndarray, device_ids: np.ndarray, num_rounds: int
 ) -> MinSep:
-  """The tightest min-sep schema that a participation log keeps to.
+  """Returns the tightest min-sep schema that a participation log satisfies.
 
   Args:
     rounds: shape [num_participations], from 0 to num_rounds − 1.
-    device_ids: of that shape; text or whole numbers.
-    num_rounds: rows of noise consumed, at least 1.
+    device_ids: text or whole numbers, shape [num_participations].
+    num_rounds: number of noise rows used, at least 1.
 
   Returns:
-    The schema. Where no device took part twice, min_sep is num_rounds and
-    max_participations 1.
+    The schema. If no device participated twice, min_sep is num_rounds and
+    max_participations is 1.
 
   Raises:
-    ValueError: for shapes that differ, a round outside the rounds, or a device
-      twice in a round.
+    ValueError: if the shapes differ, a round is out of range, or a device is
+      twice in one round.
   """
   rounds, device_ids = np.asarray(rounds), np.asarray(device_ids)
   if rounds.shape != device_ids.shape or rounds.ndim != 1:

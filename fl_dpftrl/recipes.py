@@ -1,7 +1,7 @@
-"""How every strategy file in matrices/ is made.
+"""Recipes of the strategy files in matrices/.
 
-`python -m fl_dpftrl.recipes` writes them all anew, or those that it is given by
-name. The same release makes the same files.
+`python -m fl_dpftrl.recipes` writes all files, or those given by name. The same
+release writes the same files.
 """
 
 import argparse
@@ -18,10 +18,10 @@ from fl_dpftrl.optimization import registry
 
 
 class Recipe(Protocol):
-  """What a strategy file is made of.
+  """Protocol of a recipe of a strategy file.
 
   Attributes:
-    schema: the participation that the strategy is meant for.
+    schema: participation schema of the strategy.
     objective: 'rms' or 'max'.
   """
 
@@ -29,13 +29,13 @@ class Recipe(Protocol):
   objective: str
 
   def make(self) -> base.Strategy:
-    """The strategy."""
+    """Returns the strategy."""
     ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Known:
-  """A strategy by its parameters, which later releases do not change."""
+  """Recipe of a strategy with fixed parameters, the same in every release."""
 
   strategy: base.Strategy
   schema: participation.MinSep
@@ -47,7 +47,7 @@ class Known:
 
 @dataclasses.dataclass(frozen=True)
 class Optimized:
-  """The best strategy of a mechanism for its schema, as it is found now."""
+  """Recipe of a mechanism's best strategy for its schema, optimised anew."""
 
   mechanism: str
   schema: participation.MinSep
@@ -63,14 +63,14 @@ class Optimized:
 
 @dataclasses.dataclass(frozen=True)
 class Robust:
-  """The strategy of a mechanism with the least worst regret over schemas.
+  """Recipe of a mechanism's strategy with the least worst regret over schemas.
 
   Attributes:
-    mechanism: one that has optimize_range.
-    schemas: one of which will hold.
-    schema: for which the file states its figures.
+    mechanism: name of a mechanism with optimize_range.
+    schemas: schemas, of which one will hold.
+    schema: schema for which the file states its figures.
     objective: 'rms' or 'max'.
-    size: of the mechanism.
+    size: keyword argument of the mechanism's size.
   """
 
   mechanism: str
@@ -97,9 +97,9 @@ def _min_sep(
 
 
 def _unknown() -> tuple[participation.MinSep, ...]:
-  """A coarse grid over what federated training meets.
+  """Returns a coarse grid of schemas that are common in federated training.
 
-  500 to 8,000 rounds, min-sep 50 to 1,000, 2 to 20 participations.
+  It has 500 to 8,000 rounds, min-sep 50 to 1,000 and 2 to 20 participations.
   """
   found = {
       _min_sep(n, b, min(k, -(-n // b)))
@@ -145,8 +145,8 @@ RECIPES: dict[str, Recipe] = {
         _min_sep(4000, 1000, 2),
         'max',
     ),
-    # The published one for these is a local optimum; this one is found by the
-    # optimiser of BLTs, and stays as runs have used it.
+    # The published BLT for this schema is a local optimum. This one was found by
+    # the optimiser of BLTs, and is fixed because runs have used it.
     'blt-b100': Known(
         blt.BLT(
             (.9999999999995761, .9810489346691783, .6131226198097183),
@@ -160,7 +160,7 @@ RECIPES: dict[str, Recipe] = {
     'blt-b342-max': Optimized('blt', _PAPERS, 'max', {'num_buffers': 5}),
     'toeplitz-b342-rms': Optimized('banded_toeplitz', _PAPERS, 'rms'),
     'toeplitz-b342-max': Optimized('banded_toeplitz', _PAPERS, 'max'),
-    # For runs of which little is known; its figures are for a middling one.
+    # For runs with an unknown schema; its figures are for a middling one.
     'default': Robust(
         'blt', _unknown(), _min_sep(2000, 200, 10), 'max', {'num_buffers': 4}
     ),
@@ -173,7 +173,7 @@ def write(name: str, folder: str | os.PathLike[str]) -> catalogue.StrategyFile:
   """Makes a strategy by its recipe and writes its file.
 
   Raises:
-    OSError: where it cannot be written.
+    OSError: if the file cannot be written.
   """
   recipe = RECIPES[name]
   return catalogue.save(
@@ -187,7 +187,7 @@ def write(name: str, folder: str | os.PathLike[str]) -> catalogue.StrategyFile:
 def main(argv: Sequence[str] | None = None) -> None:
   parser = argparse.ArgumentParser(description='Rewrites matrices/.')
   parser.add_argument(
-      'names', nargs='*', metavar='NAME', help='only these (default: all)'
+      'names', nargs='*', metavar='NAME', help='recipes to write (default: all)'
   )
   args = parser.parse_args(argv)
   unknown = sorted(set(args.names) - set(RECIPES))

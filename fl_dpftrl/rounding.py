@@ -1,32 +1,31 @@
-"""Numbers as text for people, rounded to the side that promises less.
+"""Conservative rounding of numbers in text: a rounded figure promises no more.
 
-Whoever copies a noise multiplier from a table has to get at least the guarantee
-that is printed beside it. So noise multipliers of runs to come are rounded up,
-and so are sensitivity, rho, epsilon and delta; min-sep, and the noise that a
-finished run is shown to have had in units of its sensitivity, are rounded down.
-What was given to a command is repeated exactly. Nothing is rounded to nearest
-beside a guarantee.
+A noise multiplier copied from a table must give at least the guarantee printed
+beside it. Noise multipliers of future runs, sensitivity, rho, epsilon and delta
+are therefore rounded up. Min-sep, and the noise of a finished run relative to
+its sensitivity, are rounded down. Inputs of a command are repeated exactly. No
+number beside a guarantee is rounded to nearest.
 """
 
 import decimal
 import math
 
 DIGITS = 4
-"""Significant digits, unless more are asked for."""
+"""Default number of significant digits."""
 
 
 def up(value: float, *, digits: int = DIGITS) -> str:
-  """Returns the number to so many digits, never below it."""
+  """Returns the number with `digits` significant digits, never below it."""
   return _rounded(value, decimal.ROUND_CEILING, digits)
 
 
 def down(value: float, *, digits: int = DIGITS) -> str:
-  """Returns the number to so many digits, never above it."""
+  """Returns the number with `digits` significant digits, never above it."""
   return _rounded(value, decimal.ROUND_FLOOR, digits)
 
 
 def exact(value: float) -> str:
-  """Returns the shortest text that is read as the very same number."""
+  """Returns the shortest text that parses to the same number."""
   return repr(float(value)).removesuffix('.0')
 
 

@@ -12,18 +12,24 @@ def warmup_cooldown(
     warmup_fraction: float = 0.15,
     cooldown_fraction: float = 0.25,
 ) -> np.ndarray:
-  """Linear warm-up, a plateau, and a linear cool-down.
+  """Returns learning rates with linear warm-up, plateau and linear cool-down.
 
-  The rate grows from 5 % of server_learning_rate to all of it over the first
-  warmup_fraction of the rounds, and falls back to 5 % over the last
+  The rate grows from 5 % to 100 % of server_learning_rate over the first
+  warmup_fraction of the rounds. It falls back to 5 % over the last
   cooldown_fraction.
+
+  Args:
+    server_learning_rate: rate of the plateau, above 0.
+    num_rounds: n.
+    warmup_fraction: fraction of the rounds, from 0 to 1.
+    cooldown_fraction: fraction of the rounds, from 0 to 1.
 
   Returns:
     The rate of each round, float32 of shape [num_rounds].
 
   Raises:
-    ValueError: for a rate that is not positive, fewer rounds than 1, or
-      fractions that are negative or together above 1.
+    ValueError: if the rate is not positive, num_rounds is below 1, or the
+      fractions are negative or together above 1.
 
   Source: Choquette-Choo et al. 2023 (BandMF), experiments; McMahan et al. 2024.
   """
@@ -42,13 +48,13 @@ def warmup_cooldown(
 def warmup_cooldown_factors(
     num_rounds: int, *, warmup_fraction: float, cooldown_fraction: float
 ) -> np.ndarray:
-  """The rates of `warmup_cooldown` as shares of the plateau's.
+  """Returns the rates of `warmup_cooldown` relative to the plateau.
 
   Returns:
     Float64 of shape [num_rounds], between 0.05 and 1.
 
   Raises:
-    ValueError: as `warmup_cooldown`.
+    ValueError: as for `warmup_cooldown`.
   """
   if num_rounds < 1:
     raise ValueError(f'num_rounds must be at least 1, got {num_rounds!r}')

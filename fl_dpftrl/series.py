@@ -1,28 +1,28 @@
-"""Sums over very many rounds, taken at a few of them.
+"""Fast sums over very many rounds, from a few of their terms.
 
-What is summed are products of decaying geometric series with positive weights.
-On a block of rounds that starts far from round 0 such a product is nearly a
-polynomial, however fast it decays: where it falls steeply within the block,
-there is little of it left. A Gauss rule for the *sum* over the rounds of a
-block is exact for polynomials, and with blocks that grow geometrically there is
-one for each power of four. All weights are positive: nothing cancels.
+The terms are products of decaying geometric series with positive weights. On a
+block of rounds that starts far from round 0 such a product is nearly a
+polynomial, however fast it decays: if it falls steeply within the block, little
+of it is left there. A Gauss rule for the *sum* over the rounds of a block is
+exact for polynomials. Blocks grow geometrically, so there is one for each power
+of four. All weights are positive, so nothing cancels.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-_SINGLE = 32  # rounds at the start that are summed one by one
-_GROWTH = 4  # ends of a block: a, 4a
-_ORDER = 16  # rounds that stand for a block: relative error below 1e-16
+_SINGLE = 32  # number of rounds at the start that are summed one by one
+_GROWTH = 4  # a block runs from a to 4a
+_ORDER = 16  # nodes per block: relative error below 1e-16
 
 
 class Nodes(NamedTuple):
-  """Σ over i < count of f(i) is Σ weights · f(positions).
+  """Nodes of a sum: Σ over i < count of f(i) is Σ weights · f(positions).
 
   Attributes:
     positions: i, ascending; whole numbers only where each round counts once.
-    weights: positive.
+    weights: positive weights of the positions.
   """
 
   positions: np.ndarray
@@ -30,7 +30,7 @@ class Nodes(NamedTuple):
 
 
 def nodes(count: int) -> Nodes:
-  """Nodes for sums over i = 0 … count − 1, about 10 for each doubling."""
+  """Returns nodes for sums over i = 0 … count − 1, about 10 per doubling."""
   single = min(count, _SINGLE)
   positions, weights = [np.arange(float(single))], [np.ones(single)]
   starts, lengths = [], []
@@ -49,14 +49,16 @@ def nodes(count: int) -> Nodes:
 
 
 def _gauss(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Nodes and weights, shape [blocks, order], for sums over 0 … length − 1.
+  """Returns nodes and weights for sums over 0 … length − 1.
+
+  Both have shape [blocks, order].
 
   Source: Golub and Welsch 1969, with the recurrence of the discrete Chebyshev
   (Gram) polynomials, NIST DLMF table 18.22.1.
   """
   degree = np.arange(1.0, _ORDER)
   scale = 1.0 - np.square(degree / lengths[:, None])
-  # Off the diagonal, in units of the length, which may be 10⁹ and more.
+  # Off-diagonal entries, in units of the length, which may exceed 10⁹.
   off = 0.5 * degree * np.sqrt(scale / (4.0 * degree**2 - 1.0))
   jacobi = np.zeros((lengths.size, _ORDER, _ORDER))
   index = np.arange(_ORDER - 1)
@@ -69,17 +71,17 @@ def _gauss(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def power_sum(rate: np.ndarray, count: np.ndarray) -> np.ndarray:
-  """Σ over i < count of e^(−rate·i), for rates above 0; they broadcast."""
+  """Returns Σ over i < count of e^(−rate·i), for rates above 0; broadcasts."""
   return np.expm1(-count * rate) / np.expm1(-rate)
 
 
 def log_slope(rate: np.ndarray, count: np.ndarray) -> np.ndarray:
-  """The derivative of ln `power_sum` in the rate, rates of 0 included."""
+  """Returns the derivative of ln `power_sum` in the rate, also at rate 0."""
   return count * _without_pole(count * rate) - _without_pole(rate)
 
 
 def _without_pole(z: np.ndarray) -> np.ndarray:
-  """1 / (e^z − 1) − 1 / z, at least 0 and at most −½."""
+  """Returns 1 / (e^z − 1) − 1 / z, which lies between −½ and 0."""
   small = z < 0.05
   safe = np.where(small, 1.0, np.minimum(z, 700.0))
   square = z * z

@@ -1,4 +1,4 @@
-"""TensorFlow Federated's worker: how its program is started.
+"""Command line and environment of TensorFlow Federated's worker program.
 
 Nothing here imports TensorFlow.
 """
@@ -11,14 +11,15 @@ import pathlib
 def command(
     port: int, max_concurrent_calls: int = 0
 ) -> list[str]:
-  """The program, then its arguments.
+  """Returns the program and its arguments.
 
   Args:
-    port: that it listens at.
-    max_concurrent_calls: clients trained at the same time; 0 for no limit.
+    port: port to listen on.
+    max_concurrent_calls: maximum number of clients trained at the same time; 0
+      for no limit.
 
   Raises:
-    RuntimeError: where the program is missing.
+    RuntimeError: if the program is missing.
   """
   spec = importlib.util.find_spec('tensorflow_federated')
   places = spec.submodule_search_locations if spec else ['tensorflow_federated']
@@ -36,11 +37,11 @@ def command(
 
 
 def environment(deterministic: bool = True) -> dict[str, str]:
-  """Of the program.
+  """Returns the environment variables of the program.
 
   Args:
-    deterministic: same floating-point results for the same inputs, in every
-      run; TensorFlow then refuses random operations without a seed.
+    deterministic: True for the same floating-point results for the same inputs
+      in every run; TensorFlow then rejects random operations without a seed.
   """
   return {
       **os.environ,

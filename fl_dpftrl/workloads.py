@@ -1,4 +1,4 @@
-"""Workloads: the linear queries whose noise is to be small."""
+"""Workloads: linear queries whose error is minimised."""
 
 import dataclasses
 import math
@@ -10,12 +10,12 @@ from scipy import signal
 from fl_dpftrl import schedules
 
 
-MAX_DENSE_ROUNDS = 2**14  # a dense matrix of so many rounds takes 2 GiB
-MAX_LISTED_ROUNDS = 2**24  # an array of so many takes 128 MiB
+MAX_DENSE_ROUNDS = 2**14  # a dense matrix of this size takes 2 GiB
+MAX_LISTED_ROUNDS = 2**24  # an array of this length takes 128 MiB
 
 
 def check_dense(num_rounds: int) -> None:
-  """Raises ValueError where a matrix of num_rounds columns is too large."""
+  """Raises ValueError if a matrix with num_rounds columns is too large."""
   if num_rounds < 1:
     raise ValueError(f'num_rounds must be at least 1, got {num_rounds!r}')
   if num_rounds > MAX_DENSE_ROUNDS:
@@ -37,10 +37,10 @@ def check_round_by_round(num_rounds: int) -> None:
 
 
 def prefix_sums(num_rounds: int) -> np.ndarray:
-  """Lower-triangular ones: row t is the sum of rounds 0 … t.
+  """Returns lower-triangular ones: row t is the sum of rounds 0 … t.
 
   Raises:
-    ValueError: where num_rounds is below 1 or too many for a dense matrix.
+    ValueError: if num_rounds is below 1 or too large for a dense matrix.
   """
   check_dense(num_rounds)
   return np.tri(num_rounds)
@@ -51,18 +51,18 @@ def momentum(
     momentum: float,  # pylint: disable=redefined-outer-name
     learning_rates: np.ndarray | None = None,
 ) -> np.ndarray:
-  """A = M(η) M(β): row t is the model after round t of SGD with momentum.
+  """Returns A = M(η) M(β): row t is the model after round t of momentum SGD.
 
   Args:
     num_rounds: n.
-    momentum: β, at least 0 and below 1; 0 leaves plain SGD.
+    momentum: β, at least 0 and below 1; 0 for plain SGD.
     learning_rates: η, shape [num_rounds]; None for 1 in every round.
 
   Returns:
     Shape [num_rounds, num_rounds], lower triangular.
 
   Raises:
-    ValueError: where an argument is outside its range or has another shape.
+    ValueError: if an argument is out of range or has another shape.
 
   Source: Denisov et al. 2022, section 5 (momentum and learning-rate schedules).
   """
@@ -85,39 +85,39 @@ def momentum(
 
 
 class Queries(Protocol):
-  """A, as a linear operator on arrays with a row for each round."""
+  """Protocol of a workload A: a linear operator on arrays with a row per round."""
 
   def apply(self, values: np.ndarray) -> np.ndarray:
-    """A @ values, for values of shape [num_rounds, …]."""
+    """Returns A @ values, for values of shape [num_rounds, …]."""
     ...
 
   def apply_transpose(self, values: np.ndarray) -> np.ndarray:
-    """Aᵀ @ values, for values with a row for each query."""
+    """Returns Aᵀ @ values, for values with a row per query."""
     ...
 
   def matrix(self, num_rounds: int) -> np.ndarray:
-    """A, of shape [queries, num_rounds]."""
+    """Returns A, of shape [queries, num_rounds]."""
     ...
 
   @property
   def is_toeplitz(self) -> bool:
-    """Whether A is lower triangular with equal entries along each diagonal."""
+    """True if A is lower triangular with equal entries along each diagonal."""
     ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-  """The models that SGD goes through: prefix sums, unless it has momentum.
+  """Workload of the models of SGD; without momentum these are prefix sums.
 
   Attributes:
-    momentum: β of the server optimiser; 0 for none.
-    warmup_fraction: of the rounds, in which the learning rate grows to its
-      plateau; see `schedules.warmup_cooldown`.
-    cooldown_fraction: of the rounds, in which it falls again.
+    momentum: β of the server optimiser, at least 0 and below 1; 0 for none.
+    warmup_fraction: fraction of the rounds in which the learning rate grows to
+      its plateau; see `schedules.warmup_cooldown`.
+    cooldown_fraction: fraction of the rounds in which it falls again.
 
   Raises:
-    ValueError: where momentum is not at least 0 and below 1, or the fractions
-      are not at least 0 and together at most 1.
+    ValueError: if momentum is not at least 0 and below 1, or the fractions are
+      not at least 0 and together at most 1.
 
   Source: Denisov et al. 2022, section 5: A = M(η) M(β).
   """
@@ -150,7 +150,7 @@ class Workload:
     return not self.momentum and self.is_toeplitz
 
   def learning_rates(self, num_rounds: int) -> np.ndarray:
-    """η of each round as a share of the plateau's, shape [num_rounds]."""
+    """Returns η relative to its plateau, shape [num_rounds]."""
     return schedules.warmup_cooldown_factors(
         num_rounds,
         warmup_fraction=self.warmup_fraction,
@@ -158,13 +158,13 @@ class Workload:
     )
 
   def matrix(self, num_rounds: int) -> np.ndarray:
-    """A, of shape [num_rounds, num_rounds]."""
+    """Returns A, of shape [num_rounds, num_rounds]."""
     return momentum(
         num_rounds, self.momentum, self.learning_rates(num_rounds)
     )
 
   def apply(self, values: np.ndarray) -> np.ndarray:
-    """A @ values, along the first axis."""
+    """Returns A @ values, along the first axis."""
     if self.momentum:
       values = signal.lfilter([1.0], [1.0, -self.momentum], values, axis=0)
     if not self.is_toeplitz:
@@ -172,7 +172,7 @@ class Workload:
     return np.cumsum(values, axis=0)
 
   def apply_transpose(self, values: np.ndarray) -> np.ndarray:
-    """Aᵀ @ values, along the first axis."""
+    """Returns Aᵀ @ values, along the first axis."""
     values = np.cumsum(values[::-1], axis=0)
     if not self.is_toeplitz:
       values = (values.T * self.learning_rates(len(values))[::-1]).T
@@ -183,13 +183,13 @@ class Workload:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Matrix:
-  """Queries given row by row.
+  """Workload given as a matrix.
 
   Attributes:
     queries: A, shape [queries, num_rounds].
 
   Raises:
-    ValueError: unless it is a matrix of finite numbers.
+    ValueError: if queries is not a matrix of finite numbers.
   """
 
   queries: np.ndarray
@@ -208,10 +208,10 @@ class Matrix:
     return False
 
   def matrix(self, num_rounds: int) -> np.ndarray:
-    """A.
+    """Returns A.
 
     Raises:
-      ValueError: where it has another number of columns.
+      ValueError: if A does not have num_rounds columns.
     """
     if self.queries.shape[1] != num_rounds:
       raise ValueError(
@@ -221,9 +221,9 @@ class Matrix:
     return self.queries
 
   def apply(self, values: np.ndarray) -> np.ndarray:
-    """A @ values."""
+    """Returns A @ values."""
     return self.matrix(len(values)) @ values
 
   def apply_transpose(self, values: np.ndarray) -> np.ndarray:
-    """Aᵀ @ values."""
+    """Returns Aᵀ @ values."""
     return self.queries.T @ values

@@ -1,23 +1,23 @@
-"""What is optimised, side by side."""
+"""Optimisation problems of the benchmark."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-  """One problem, in the words of `fl-dpftrl optimize`.
+  """Optimisation problem in the terms of `fl-dpftrl optimize`.
 
   Attributes:
-    group: selects cases by kind.
+    group: kind of the case, for selection.
     mechanism: family of strategies.
     num_rounds: n.
     min_sep: b.
     max_participations: k.
     objective: 'rms' or 'max'.
-    num_bands: of banded families; None for others.
-    num_buffers: of blt, 0 to choose; None for others.
-    timeout: seconds after which a process is ended.
-    repeats: the most runs of each side worth their time.
+    num_bands: number of bands of banded families; None for others.
+    num_buffers: number of buffers of blt, 0 to choose; None for others.
+    timeout: time limit of a process, in seconds.
+    repeats: maximum number of useful runs of each side.
   """
 
   group: str
@@ -33,7 +33,7 @@ class Case:
 
   @property
   def name(self) -> str:
-    """Such as blt-n2052-b342-k6-max-4buffers."""
+    """Name of the case, such as blt-n2052-b342-k6-max-4buffers."""
     size = ''
     if self.num_bands is not None:
       size = f'-{self.num_bands}bands'
@@ -83,16 +83,16 @@ CASES = (
 
 
 def select(words: list[str]) -> list[Case]:
-  """Cases whose group or name holds one of the words; all where there are none.
+  """Returns the cases whose group or name contains a word; all without words.
 
   Raises:
-    ValueError: for a word that no case holds.
+    ValueError: if no case contains a word.
   """
   for word in words:
     if not any(word == c.group or word in c.name for c in CASES):
       raise ValueError(
-          f'no case is called {word!r}; there are'
-          f' {", ".join(sorted({c.group for c in CASES}))}, and names such as'
+          f'no case is called {word!r}; use'
+          f' {", ".join(sorted({c.group for c in CASES}))}, or names such as'
           f' {CASES[0].name}'
       )
   return [

@@ -1,4 +1,4 @@
-"""Losses of what the peer found, by the yardstick of our own side.
+"""Evaluates the losses of the peer's strategies with our own code.
 
     python -m benchmarks.optimize.evaluate CASE.json FOUND.npz
 """
@@ -22,10 +22,10 @@ from fl_dpftrl.families import dense
 def strategy(
     case: Mapping[str, Any], found: Mapping[str, np.ndarray]
 ) -> base.Strategy:
-  """The peer's parameters as one of our strategies.
+  """Converts the peer's parameters to one of our strategies.
 
-  Banded Toeplitz coefficients get columns of norm 1, by which they can only
-  gain; the peer's own ColumnNormalizedBanded does the same.
+  Banded Toeplitz coefficients get columns of norm 1, which can only improve
+  them; the peer's own ColumnNormalizedBanded does the same.
   """
   match case['mechanism']:
     case 'blt':
@@ -42,7 +42,7 @@ def strategy(
 
 
 def by_rows(params: np.ndarray) -> np.ndarray:
-  """From [column, row − column] to [row, row − column], columns of norm 1."""
+  """Converts [column, row − column] to [row, row − column], columns of norm 1."""
   num_rounds, num_bands = params.shape
   inside = np.arange(num_rounds)[:, None] + np.arange(num_bands) < num_rounds
   columns = np.where(inside, params.astype(np.float64), 0.0)
@@ -50,18 +50,18 @@ def by_rows(params: np.ndarray) -> np.ndarray:
   rows = np.zeros_like(columns)
   for j in range(num_bands):
     rows[j:, j] = columns[: num_rounds - j, j]
-  # The sign of a row of C, and so of its noise, does not matter; ours have a
-  # positive diagonal.
+  # The sign of a row of C, and so of its noise, has no effect. Our strategies
+  # have a positive diagonal.
   return rows * np.sign(rows[:, :1])
 
 
 def losses(
     case: Mapping[str, Any], found: Mapping[str, np.ndarray]
 ) -> dict[str, float]:
-  """rms_loss and max_loss, and the copies of the model that noise takes.
+  """Returns rms_loss, max_loss and the number of model copies of the noise.
 
   Raises:
-    ValueError: where the parameters are no strategy: not finite, for one.
+    ValueError: if the parameters are no valid strategy, such as not finite.
   """
   schema = participation.MinSep(
       num_rounds=case['num_rounds'],

@@ -1,4 +1,4 @@
-"""Our side: the command line."""
+"""Our side of the benchmark: the command line."""
 
 import json
 import math
@@ -11,7 +11,7 @@ FIGURES = ('rms_loss', 'max_loss', 'memory_copies')
 
 
 def command(case: cases.Case) -> list[str]:
-  """`fl-dpftrl optimize` for a case, of the environment that runs this."""
+  """Returns the `fl-dpftrl optimize` command of a case, for this environment."""
   flags = {
       'mechanism': case.mechanism,
       'num_rounds': case.num_rounds,
@@ -29,10 +29,10 @@ def command(case: cases.Case) -> list[str]:
 
 
 def losses(output: str) -> dict[str, float]:
-  """The losses, and the copies of the model that noise takes, as printed.
+  """Parses the printed losses and the number of model copies of the noise.
 
   Raises:
-    ValueError: where that is no such object, or a loss is not finite.
+    ValueError: if the output is no such object, or a loss is not finite.
   """
   figures = json.loads(output)
   found = {name: figures.get(name) for name in FIGURES}

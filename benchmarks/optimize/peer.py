@@ -1,10 +1,10 @@
-"""The peer's side, in the peer's environment: jax_privacy's public interface.
+"""Peer's side of the benchmark, by jax_privacy's public interface.
 
     peer.py optimize CASE.json FOUND.npz   finds a strategy, as its users would
-    peer.py report CASE.json FOUND.npz     prints the peer's own word on its loss
+    peer.py report CASE.json FOUND.npz     prints the loss as the peer reports it
 
-A script, not a module: it runs where only jax_privacy is installed. All options
-that a case does not name are left to the library.
+This is a script, not a module, because it runs where only jax_privacy is
+installed. Options that a case does not name keep the library's defaults.
 """
 
 import json
@@ -107,7 +107,7 @@ def _error(case):
 
 
 def report(case, found):
-  """The root of the squared loss, in double precision as while optimising."""
+  """Returns the root of the squared loss, in double precision."""
   import jax
 
   jax.config.update('jax_enable_x64', True)

@@ -1,4 +1,4 @@
-"""What was measured, and the table of it."""
+"""Results of the optimisation benchmark, and their table."""
 
 import dataclasses
 from typing import Any
@@ -14,13 +14,13 @@ HEADINGS = (
 
 @dataclasses.dataclass(frozen=True)
 class Side(sides.Side):
-  """What one side made of a case.
+  """Result of one side of a case.
 
-  Its figures are rms_loss, max_loss and memory_copies, by the same yardstick for
-  both sides.
+  Its figures are rms_loss, max_loss and memory_copies, evaluated by the same
+  code for both sides.
 
   Attributes:
-    own_loss: the loss of the objective as the side itself reports it.
+    own_loss: loss of the objective as the side itself reports it.
   """
 
   own_loss: float | None = None
@@ -28,7 +28,7 @@ class Side(sides.Side):
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """Both sides of a case."""
+  """Results of both sides of a case."""
 
   case: cases.Case
   ours: Side
@@ -43,7 +43,7 @@ class Row:
 
   @property
   def excess(self) -> float | None:
-    """Our loss over the peer's, less 1, in the objective of the case."""
+    """Relative excess of our loss over the peer's, in the case's objective."""
     if not (self.ours.figures and self.peer.figures):
       return None
     name = f'{self.case.objective}_loss'
@@ -74,7 +74,7 @@ class Row:
 
 
 def setting(case: cases.Case) -> str:
-  """A case in the fewest words."""
+  """Returns a short description of a case."""
   words = [case.mechanism.replace('_', ' ')]
   if case.num_buffers is not None:
     words.append(
@@ -94,11 +94,11 @@ def losses(side: Side) -> str:
 
 
 def percent(share: float) -> str:
-  """With its sign, but no sign of what rounds to nothing."""
+  """Formats a share with its sign, but without a sign if it rounds to zero."""
   text = f'{100.0 * share:+.2f}'
   return f'{"0.00" if float(text) == 0.0 else text} %'
 
 
 def table(rows: list[Row]) -> str:
-  """In Markdown."""
+  """Returns the table in Markdown."""
   return sides.table(HEADINGS, [row.cells() for row in rows])

@@ -1,4 +1,4 @@
-"""Optimises each case with both sides, in turn, and writes the table.
+"""Optimises each case with both sides in turn and writes the table.
 
     python -m benchmarks.optimize.run --peer_python=PYTHON --only=blt
 """
@@ -21,12 +21,12 @@ _HERE = pathlib.Path(__file__).parent
 
 @dataclasses.dataclass
 class Runner:
-  """Runs one case in a scratch folder.
+  """Runner of one case in a temporary folder.
 
   Attributes:
-    case: the problem.
+    case: optimisation problem.
     peer_python: interpreter of the peer's environment.
-    folder: scratch.
+    folder: temporary folder.
   """
 
   case: cases.Case
@@ -60,7 +60,7 @@ class Runner:
       return side.failed(done.failure)
     if side.figures is not None:
       return side.finished(done)
-    # Neither is timed: our yardstick, and the peer's word on itself.
+    # Neither is timed: our evaluation, and the peer's report of its own loss.
     judged = process.run(
         [sys.executable, '-m', 'benchmarks.optimize.evaluate', *self._files],
         timeout=self.case.timeout,
@@ -77,7 +77,7 @@ class Runner:
 
 
 def measure(case: cases.Case, peer_python: str, repeats: int) -> results.Row:
-  """Both sides in turn, as often as asked; a side that fails is left alone."""
+  """Runs both sides in turn, `repeats` times; a failed side is not repeated."""
   sides = {'ours': results.Side(), 'peer': results.Side()}
   with tempfile.TemporaryDirectory() as folder:
     runner = Runner(case, peer_python, pathlib.Path(folder))
@@ -93,7 +93,7 @@ def measure(case: cases.Case, peer_python: str, repeats: int) -> results.Row:
 
 
 def facts(peer_python: str, pinned: bool) -> dict:
-  """What a reader needs to know of where it ran."""
+  """Returns the machine and versions of a measurement."""
 
   try:
     peer = pages.versions(peer_python, 'jax-privacy', 'jax', 'numpy', 'scipy')
@@ -107,7 +107,7 @@ def facts(peer_python: str, pinned: bool) -> dict:
 
 
 def document(about: dict, rows: list[results.Row]) -> str:
-  """The Markdown page of a measurement."""
+  """Returns the Markdown page of a measurement."""
 
   own = [
       f'- {results.setting(r.case)}: {r.peer.own_loss:.4f}'
@@ -116,10 +116,10 @@ def document(about: dict, rows: list[results.Row]) -> str:
   return '\n'.join([
       '# Finding a strategy: fl-dpftrl and jax-privacy',
       '',
-      'Whole processes, cold: imports, compilation and the search. Seconds are'
-      ' the median (least–most) of all runs.',
+      'Each run is a cold process: imports, compilation and the search. Seconds'
+      ' are the median (least–most) of all runs.',
       'Settings are mechanism, size, (n, b, k), objective. Losses of both sides'
-      ' are from the same evaluation.',
+      ' are evaluated by the same code.',
       '',
       f'{about["date"]}, {about["processor"]},'
       f' {about["cores_used"] or "any"} of {about["cores"]} cores, one thread.'
@@ -139,8 +139,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
       prog='python -m benchmarks.optimize.run', description=__doc__.split('\n')[0]
   )
   add = parser.add_argument
-  add('--peer_python', required=True, help='of an environment with jax-privacy')
-  add('--only', default='', help='groups or parts of names, with commas between')
+  add('--peer_python', required=True, help='Python of an environment with jax-privacy')
+  add('--only', default='', help='comma-separated groups or parts of names')
   add('--repeats', type=int, default=3, help='runs of each side (default: 3)')
   add('--output', default='benchmarks/results', help='folder of the results')
   args = parser.parse_args(arguments)

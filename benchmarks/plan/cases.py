@@ -1,4 +1,4 @@
-"""Which runs are planned."""
+"""Runs that the benchmark plans."""
 
 import argparse
 import dataclasses
@@ -12,15 +12,15 @@ PREFIX = 'plan'
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-  """A population and what is to be run on it.
+  """Population and the run planned for it.
 
   Attributes:
-    size: in a word.
-    population: devices.
-    report_goal: devices in each cohort.
+    size: size in a word.
+    population: number of devices.
+    report_goal: number of devices per cohort.
     num_rounds: n.
-    flags: others, as on the command line.
-    timeout: seconds after which the command is ended.
+    flags: other flags, as on the command line.
+    timeout: time limit of the command, in seconds.
   """
 
   size: str
@@ -32,12 +32,12 @@ class Case:
 
   @property
   def name(self) -> str:
-    """Such as plan-3M."""
+    """Name of the case, such as plan-3M."""
     return f'{PREFIX}-{self.size}'
 
   @property
   def words(self) -> list[str]:
-    """What describes the population, as on the command line."""
+    """Flags that describe the population, as on the command line."""
     return [
         f'--population={self.population}',
         f'--report_goal={self.report_goal}',
@@ -52,7 +52,7 @@ class Case:
       num_devices: int | None = None,
       report_goal: int | None = None,
   ) -> cohorts.Simulation:
-    """As of `planning.forecast.Simulate`."""
+    """Returns a simulation; see `planning.forecast.Simulate`."""
     parser = argparse.ArgumentParser()
     population_flags.add_arguments(parser)
     return population_flags.simulation(
@@ -69,7 +69,7 @@ _THREE_MILLION = {
 
 CASES = (
     Case(size='3M', **_THREE_MILLION, flags=('--timer_hours=72',)),
-    # Rounds that wait for all whom they chose: b differs from seed to seed.
+    # Rounds wait for all chosen devices, so b differs from seed to seed.
     Case(
         size='3M-exact', **_THREE_MILLION,
         flags=('--timer_hours=72', '--clients_per_round=6500', '--dropout=0'),
@@ -78,5 +78,5 @@ CASES = (
 
 
 def select(words: list[str]) -> list[Case]:
-  """Cases by parts of their names; see `selection.select`."""
+  """Returns cases by parts of their names; see `selection.select`."""
   return selection.select(CASES, words)

@@ -1,4 +1,4 @@
-"""Plans from some simulations, judged by the others as if they were the run."""
+"""Evaluation of plans on simulations that they have not seen."""
 
 import dataclasses
 import functools
@@ -25,19 +25,19 @@ Found = list[candidates.Candidate]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Verdict:
-  """One plan, and what the log of another seed allows.
+  """Plan compared with the best strategy for the log of another seed.
 
   Attributes:
-    seed: of the log.
-    max_copies: that the plan and hindsight may keep.
+    seed: seed of the log.
+    max_copies: limit of model copies, for the plan and for hindsight.
     planned: n, b and k that the plan accounts for.
-    log: those of the log.
+    log: n, b and k of the log.
     recommended: strategy of the plan.
-    best: strategy of hindsight.
-    loss: of the plan's strategy under the log.
-    best_loss: of hindsight's.
-    predicted_epsilon: of the plan, before the run.
-    epsilon: with the log.
+    best: best strategy in hindsight.
+    loss: loss of the plan's strategy under the log.
+    best_loss: loss of the best strategy in hindsight.
+    predicted_epsilon: ε of the plan, before the run.
+    epsilon: ε with the log.
   """
 
   seed: int
@@ -53,12 +53,12 @@ class Verdict:
 
   @property
   def excess(self) -> float:
-    """By how much the plan's loss is above the best, relative to that."""
+    """Relative excess of the plan's loss over the best loss."""
     return self.loss / self.best_loss - 1.0
 
   @property
   def is_covered(self) -> bool:
-    """Whether the log kept to what was planned for."""
+    """True if the log satisfies the planned schema."""
     return (
         self.log.min_sep >= self.planned.min_sep
         and self.log.participations <= self.planned.participations
@@ -66,11 +66,11 @@ class Verdict:
 
 
 class Judge:
-  """Finds each strategy once.
+  """Evaluator that finds each strategy once.
 
   Args:
-    names: of the strategies that plans and hindsight choose from.
-    progress: told what is being found.
+    names: names of the candidates of plans and hindsight.
+    progress: called with a description of the current search.
   """
 
   def __init__(
@@ -90,12 +90,12 @@ class Judge:
       index: int,
       max_copies: Sequence[int],
   ) -> list[Verdict]:
-    """The plan from the simulations after one of them, judged by that one.
+    """Plans from the simulations that follow one of them, and evaluates on it.
 
     Args:
-      outcomes: of simulations with different seeds.
-      index: of the one that judges.
-      max_copies: a verdict for each.
+      outcomes: outcomes of simulations with different seeds.
+      index: index of the simulation to evaluate on.
+      max_copies: limits of model copies; one verdict for each.
     """
     after = [
         outcomes[(index + 1 + i) % len(outcomes)]
@@ -140,7 +140,7 @@ class Judge:
 
 
 def _remembering(contender, progress):
-  """The contender, whose strategies are found once for each argument."""
+  """Returns the candidate with cached searches."""
 
   @functools.cache
   def find(schema):

@@ -1,4 +1,4 @@
-"""What was measured, and the tables of it."""
+"""Results of the planning benchmark, and their tables."""
 
 import collections
 import dataclasses
@@ -10,7 +10,7 @@ from benchmarks.plan import judge
 from fl_dpftrl.planning import trial
 
 LIMIT = 0.02
-"""By how much the plan's loss may be above that of hindsight."""
+"""Accepted relative excess of the plan's loss over that of hindsight."""
 
 HEADINGS = (
     'run', 'copies', 'recommended', 'best in hindsight', 'loss above it',
@@ -20,7 +20,7 @@ HEADINGS = (
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """A case: its simulations, the verdicts on plans, and the command."""
+  """Results of a case: simulations, verdicts on plans, and the command."""
 
   case: cases.Case
   outcomes: Sequence[trial.Outcome]
@@ -47,7 +47,7 @@ class Row:
     }
 
   def lines(self) -> list[list[str]]:
-    """Cells for HEADINGS, a line for each limit of memory."""
+    """Cells for HEADINGS, one line per memory limit."""
     by_copies = collections.defaultdict(list)
     for verdict in self.verdicts:
       by_copies[verdict.max_copies].append(verdict)
@@ -67,7 +67,7 @@ class Row:
     ]
 
   def forecast(self) -> str:
-    """What the simulations came to, in a line."""
+    """Summary of the simulations in one line."""
     of = lambda name, form='{}': spread(
         [getattr(o, name) for o in self.outcomes], form
     )
@@ -83,7 +83,7 @@ class Row:
 
 
 def spread(values: Sequence[float], form: str) -> str:
-  """The least and the most, once where they read alike."""
+  """Formats the minimum and the maximum, or one value if they read alike."""
   return '–'.join(dict.fromkeys(form.format(f(values)) for f in (min, max)))
 
 
@@ -95,5 +95,5 @@ def _names(labels) -> str:
 
 
 def table(rows: Sequence[Row]) -> str:
-  """In Markdown."""
+  """Returns the table in Markdown."""
   return sides.table(HEADINGS, [line for row in rows for line in row.lines()])

@@ -1,4 +1,4 @@
-"""Plans runs, each judged by a simulation that it does not know.
+"""Plans runs and evaluates each plan on a simulation that it has not seen.
 
     python -m benchmarks.plan.run --only=plan-3M-exact
 """
@@ -22,7 +22,7 @@ MAX_COPIES = (16, 1000)
 
 
 def command(case: cases.Case) -> list[str]:
-  """`fl-dpftrl plan` for a case, by the interpreter that runs this."""
+  """Returns the `fl-dpftrl plan` command of a case, for this interpreter."""
   return [
       sys.executable, '-m', 'fl_dpftrl.commands.main', 'plan', *case.words,
       f'--noise_multiplier={judge.NOISE_MULTIPLIER}', f'--delta={judge.DELTA}',
@@ -31,7 +31,7 @@ def command(case: cases.Case) -> list[str]:
 
 
 class Lines:
-  """Progress on stderr: a line every few seconds."""
+  """Progress lines on stderr, at most one every few seconds."""
 
   def __init__(self, seconds: float = 5.0):
     self._seconds, self._next = seconds, 0.0
@@ -43,7 +43,7 @@ class Lines:
 
 
 def measure(case: cases.Case, num_seeds: int, lines: Lines) -> results.Row:
-  """Simulates with each seed, plans, judges, and times the command."""
+  """Simulates with each seed, plans, evaluates, and times the command."""
   tasks = [
       trial.Task(
           simulation=case.simulate(seed=seed), checkpoints=(case.num_rounds,)
@@ -74,18 +74,17 @@ def measure(case: cases.Case, num_seeds: int, lines: Lines) -> results.Row:
 
 
 def document(about: dict, rows: list[results.Row]) -> str:
-  """The Markdown page of a measurement."""
+  """Returns the Markdown page of a measurement."""
   return '\n'.join([
       '# Planning a run: fl-dpftrl plan against hindsight',
       '',
-      f'For each seed: the plan from {judge.NUM_SIMULATIONS} simulations with'
-      ' other seeds, and this one as the log of the run. Its own n, b and k'
-      ' give the best that hindsight allows, found among the same strategies'
-      ' and with no more copies of the model.',
-      'Losses are max loss under what the log came to; least–most over the'
-      ' seeds. ε is at the noise multiplier'
-      f' {judge.NOISE_MULTIPLIER:g} and δ = {judge.DELTA:g}: predicted with'
-      ' the n, b and k that are planned for, and by what the log came to.',
+      f'For each seed, a plan is made from {judge.NUM_SIMULATIONS} simulations'
+      ' with other seeds, and the simulation with this seed is the log of the'
+      ' run. The n, b and k of the log give the best strategy in hindsight, among'
+      ' the same strategies and with no more copies of the model.',
+      'Losses are max loss under the log; least–most over the seeds. ε is at the'
+      f' noise multiplier {judge.NOISE_MULTIPLIER:g} and δ = {judge.DELTA:g}:'
+      ' predicted with the planned n, b and k, and computed from the log.',
       '',
       f'{about["date"]}, {about["processor"]},'
       f' {about["cores_used"] or "any"} of {about["cores"]} cores.'
@@ -103,8 +102,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
       prog='python -m benchmarks.plan.run', description=__doc__.split('\n')[0]
   )
   add = parser.add_argument
-  add('--only', default='', help='parts of names, with commas between')
-  add('--seeds', type=int, default=20, help='simulations (default: 20)')
+  add('--only', default='', help='comma-separated parts of names')
+  add('--seeds', type=int, default=20, help='number of simulations (default: 20)')
   add('--output', default='benchmarks/results', help='folder of the results')
   args = parser.parse_args(arguments)
   args.words = [w for w in args.only.split(',') if w not in ('', 'all')]
@@ -120,7 +119,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def file_name(words: list[str]) -> str:
-  """Of the results, without suffix: plan, plan-3M-exact."""
+  """Returns the name of the results without suffix: plan, plan-3M-exact."""
   more = [word.removeprefix(cases.PREFIX).strip('-') for word in words]
   return '-'.join(filter(None, [cases.PREFIX, *more]))
 

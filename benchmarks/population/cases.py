@@ -1,4 +1,4 @@
-"""Which populations are simulated."""
+"""Populations that the benchmark simulates."""
 
 import dataclasses
 
@@ -7,13 +7,13 @@ PREFIX = 'population'
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """A population that is simulated.
+  """Population to simulate.
 
   Attributes:
-    num_devices: its size.
-    report_goal: devices in every round.
+    num_devices: number of devices.
+    report_goal: number of devices per round.
     num_rounds: n.
-    timer: its flag.
+    timer: flag of the timer.
   """
 
   num_devices: int
@@ -34,7 +34,7 @@ class Case:
 
 PRODUCTION = Case(10_000_000, 6500, 2000, '--timer_hours=72')
 
-# As many participations of ever more devices.
+# The number of participations is constant, the number of devices grows.
 GROWING = tuple(
     Case(num_devices, 6500, 2000, '--timer_rounds=10')
     for num_devices in (100_000, 1_000_000, 10_000_000)

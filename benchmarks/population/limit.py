@@ -1,9 +1,9 @@
-"""What simulating a log costs at the least: random devices, counted and written.
+"""Lower limit of the cost of a simulated log: random devices, counted, written.
 
     python -m benchmarks.population.limit DEVICES GOAL ROUNDS FILE.parquet
 
 Every round draws its devices at random, without timers, availability or
-dropout, and drops those that it drew twice.
+dropout, and drops duplicates.
 """
 
 import sys

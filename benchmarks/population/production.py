@@ -1,4 +1,4 @@
-"""Published runs of production: one of a language predicts the other.
+"""Predictions between published production runs of the same language.
 
 Source: McMahan et al. 2024, BLT-DP-FTRL, table 4: report goal, rounds, min-sep
 and participations of the runs with BLT.
@@ -29,13 +29,13 @@ TIMERS = tuple(24.0 * days for days in (1, 2, 3, 4, 7, 14))
 
 @dataclasses.dataclass(frozen=True)
 class Language:
-  """Two runs; of the first the population and timer are fitted.
+  """Two runs; population and timer are fitted to the first.
 
   Attributes:
-    name: of the language.
-    known: the run that is fitted.
-    other: the run that is predicted.
-    scale: of the fit; the prediction is at full size.
+    name: name of the language.
+    known: run to fit.
+    other: run to predict.
+    scale: scale of the fit; the prediction is at full size.
   """
 
   name: str
@@ -57,7 +57,7 @@ LANGUAGES = (
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-  """What a fit says of the other run."""
+  """Prediction of the other run from a fit."""
 
   language: Language
   fit: fitting.Fit
@@ -67,7 +67,7 @@ class Prediction:
 
   @property
   def off(self) -> float:
-    """How far the min-sep is from that of the run, relative to it."""
+    """Relative error of the predicted min-sep."""
     return self.min_sep / self.language.other.apart - 1.0
 
   def as_json(self) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def predict(language: Language) -> Prediction:
 
 
 def page(predictions: list[Prediction]) -> str:
-  """The table, in Markdown."""
+  """Returns the table in Markdown."""
   rows = []
   for p in predictions:
     known, other = p.language.known, p.language.other
@@ -113,10 +113,11 @@ def page(predictions: list[Prediction]) -> str:
   return '\n'.join([
       '# Published runs of production that predict each other',
       '',
-      'Of one published run of a language the smallest population that explains'
-      ' it is found, with its timer in days (of 1, 2, 3, 4, 7 and 14), at a scale'
-      ' of 1 to 5 or 1 to 20; at full size it then predicts the other run.'
-      ' Min-sep / participations. 2001 in 2000 rounds: nobody took part twice.',
+      'For one published run of each language, the smallest population that'
+      ' explains it is found, with its timer in days (1, 2, 3, 4, 7 or 14). The'
+      ' fit is at a scale of 1 to 5 or 1 to 20; at full size it then predicts the'
+      ' other run. Cells show min-sep / participations. A min-sep of 2001 in 2000'
+      ' rounds means that no device took part twice.',
       '',
       sides.table(
           (

@@ -1,4 +1,4 @@
-"""Simulates populations, and writes what they took.
+"""Simulates populations and writes their time and memory.
 
     python -m benchmarks.population.run --repeats=3
 """
@@ -26,7 +26,7 @@ HEADINGS = (
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """Both sides of a case."""
+  """Results of both sides of a case."""
 
   case: cases.Case
   ours: sides.Side
@@ -34,7 +34,7 @@ class Row:
 
   @property
   def microseconds(self) -> float | None:
-    """Of a participation, the start of the process and its imports included."""
+    """Microseconds per participation, including process start and imports."""
     if self.ours.median is None:
       return None
     return 1e6 * self.ours.median / self.case.num_participations
@@ -60,7 +60,7 @@ class Row:
 
 
 def measure(case: cases.Case, repeats: int) -> Row:
-  """Both sides in turn, each a process that also writes the log."""
+  """Runs both sides in turn; each is a process that also writes the log."""
   program = str(pathlib.Path(sys.executable).with_name('fl-dpftrl'))
   found = {'ours': sides.Side(), 'limit': sides.Side()}
   with tempfile.TemporaryDirectory() as folder:
@@ -84,7 +84,7 @@ def measure(case: cases.Case, repeats: int) -> Row:
 
 
 def judged(side: sides.Side, done: process.Finished) -> sides.Side:
-  """The side with one more run."""
+  """Returns the side with one more run."""
   if done.failure:
     return side.failed(done.failure)
   said = json.loads(done.output)
@@ -94,7 +94,7 @@ def judged(side: sides.Side, done: process.Finished) -> sides.Side:
 
 
 def flatness(rows: list[Row]) -> float | None:
-  """How much more a participation takes at one size than at another, at most."""
+  """Returns the largest ratio of times per participation between two sizes."""
   times = [r.microseconds for r in rows if r.case in cases.GROWING]
   if len(times) < 2 or None in times:
     return None
@@ -102,14 +102,14 @@ def flatness(rows: list[Row]) -> float | None:
 
 
 def document(about: dict, rows: list[Row]) -> str:
-  """The Markdown page of a measurement."""
+  """Returns the Markdown page of a measurement."""
   flat = flatness(rows)
   lines = [
       '# Simulating populations',
       '',
-      'Whole processes, cold, the log written. Ours is `fl-dpftrl simulate`. The'
-      ' limit draws as many devices at random, counts and writes them: no timers,'
-      ' availability, dropout or late reports.',
+      'Each run is a cold process that writes the log. Ours is `fl-dpftrl'
+      ' simulate`. The limit draws as many devices at random, counts and writes'
+      ' them, without timers, availability, dropout or late reports.',
       '',
       f'{about["date"]}, {about["processor"]},'
       f' {about["cores_used"] or "any"} of {about["cores"]} cores.'
@@ -120,15 +120,15 @@ def document(about: dict, rows: list[Row]) -> str:
   ]
   if flat is not None:
     lines += [
-        'With timers of 10 rounds, from the fewest to the most devices, the'
-        f' longest time a participation is {flat:.2f}× the shortest.',
+        'With timers of 10 rounds, between the fewest and the most devices, the'
+        f' longest time per participation is {flat:.2f}× the shortest.',
         '',
     ]
   return '\n'.join(lines)
 
 
 def sizes(about: dict, folder: pathlib.Path, repeats: int) -> int:
-  """Measures every case; the exit status."""
+  """Measures every case and returns the exit status."""
   rows: list[Row] = []
   for case in (cases.PRODUCTION, *cases.GROWING):
     rows.append(measure(case, repeats))
@@ -151,7 +151,7 @@ def main(arguments: list[str] | None = None) -> int:
   add('--repeats', type=int, default=3, help='runs of each side (default: 3)')
   add(
       '--production', action='store_true',
-      help='instead, published runs that predict each other: ten minutes',
+      help='measure published runs that predict each other instead (10 minutes)',
   )
   add('--output', default='benchmarks/results', help='folder of the results')
   args = parser.parse_args(arguments)

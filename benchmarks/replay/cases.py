@@ -1,4 +1,4 @@
-"""Which logs are replayed."""
+"""Logs that the benchmark replays."""
 
 import dataclasses
 
@@ -9,17 +9,17 @@ PREFIX = 'replay'
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-  """A log, and what it is replayed with.
+  """Log and the strategy it is replayed with.
 
   Attributes:
-    size: participations in a word.
+    size: number of participations in a word.
     ids: 'integer' or 'text'.
-    num_devices: that there are to draw from.
+    num_devices: number of devices to draw from.
     num_rounds: n.
-    cohort: devices in every round.
-    strategy: by its name in the catalogue.
-    large: whether it takes minutes, and the peer is not asked.
-    timeout: seconds after which a process is ended.
+    cohort: number of devices per round.
+    strategy: name of the strategy in the catalogue.
+    large: True if it takes minutes, in which case the peer is not run.
+    timeout: time limit of a process, in seconds.
   """
 
   size: str
@@ -33,7 +33,7 @@ class Case:
 
   @property
   def name(self) -> str:
-    """Such as replay-13M-text."""
+    """Name of the case, such as replay-13M-text."""
     return f'{PREFIX}-{self.size}-{self.ids}'
 
   @property
@@ -42,7 +42,7 @@ class Case:
 
   @property
   def file_name(self) -> str:
-    """Of its log: another for any other log."""
+    """File name of the log, different for every log."""
     return (
         f'{self.ids}-devices{self.num_devices}-rounds{self.num_rounds}'
         f'-cohort{self.cohort}.parquet'
@@ -65,14 +65,14 @@ CASES = (
 
 
 def select(words: list[str], *, large: bool) -> list[Case]:
-  """Cases whose name holds one of the words; all where there are none.
+  """Returns the cases whose name contains a word; all without words.
 
   Args:
     words: parts of names.
-    large: the large ones alone, or the others.
+    large: True for the large cases only, False for the others.
 
   Raises:
-    ValueError: for a word that no such case holds.
+    ValueError: if no such case contains a word.
   """
   there = [case for case in CASES if case.large == large]
   return selection.select(there, words)

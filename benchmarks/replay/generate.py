@@ -1,4 +1,4 @@
-"""Writes the log of a case: every cohort full, no device back before its time.
+"""Writes the log of a case, with full cohorts and enforced gaps of devices.
 
     python -m benchmarks.replay.generate CASE FILE.parquet
 """
@@ -27,23 +27,22 @@ _SECONDS_BETWEEN_LINES = 5.0
 def cohorts(
     num_devices: int, num_rounds: int, cohort: int, seed: int = 0
 ) -> Iterator[np.ndarray]:
-  """The devices of each round, in no order.
+  """Yields the devices of each round, unsorted.
 
-  A device has a gap of its own, of LEAST_GAP to MOST_GAP rounds, and is drawn
-  again once that many rounds have gone by, or later: all that may be drawn are
-  as likely.
+  Each device has a gap of its own, from LEAST_GAP to MOST_GAP rounds, after
+  which it may be drawn again. All devices that may be drawn are equally likely.
 
   Args:
-    num_devices: ids are below it.
+    num_devices: number of devices; ids are below it.
     num_rounds: n.
-    cohort: devices in each round.
-    seed: of the draws.
+    cohort: number of devices per round.
+    seed: seed of the draws.
 
   Yields:
-    Different ids, int64, of shape [cohort].
+    Distinct ids, int64, of shape [cohort].
 
   Raises:
-    ValueError: where a round could find too few devices.
+    ValueError: if a round could find too few devices.
   """
   if num_devices <= MOST_GAP * cohort:
     raise ValueError(
@@ -60,7 +59,7 @@ def cohorts(
     while missing:
       drawn = rng.integers(0, num_devices, 2 * missing + 16)
       drawn = drawn[due[drawn] <= round_index]
-      # Of a device that was drawn twice, the place left there is the last one.
+      # If a device was drawn twice, its last place remains.
       places = np.arange(-drawn.size, 0, dtype=np.int32)
       due[drawn] = places
       drawn = drawn[due[drawn] == places]
@@ -77,7 +76,7 @@ def write(
     case: cases.Case,
     progress: Callable[[str], None] = lambda text: None,
 ) -> None:
-  """Writes a log, under its name once it is whole; a case has one content."""
+  """Writes the reproducible log of a case, under its name once complete."""
   path = pathlib.Path(path)
   unfinished = path.with_name(f'{path.name}.{os.getpid()}.unfinished')
   id_type = pa.string() if case.ids == 'text' else pa.int64()
@@ -107,7 +106,7 @@ def write(
 def _joined(
     rounds: Iterator[np.ndarray], cohort: int
 ) -> Iterator[tuple[int, np.ndarray]]:
-  """Some rounds at a time, as one array, with the first one's number."""
+  """Yields several rounds at a time as one array, with the first round."""
   first, kept = 0, []
   for devices in rounds:
     kept.append(devices)
@@ -127,7 +126,7 @@ def _ids(devices: np.ndarray, kind: str) -> pa.Array:
 
 
 class _Lines:
-  """Progress on stderr: a line every few seconds."""
+  """Progress lines on stderr, at most one every few seconds."""
 
   def __init__(self):
     self._next = 0.0

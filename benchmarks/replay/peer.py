@@ -1,4 +1,4 @@
-"""The peer's side: the embedded engine's bare query, and nothing else.
+"""Peer's side of the benchmark: the embedded engine's bare query.
 
     peer.py FILE.parquet THREADS   prints the minimal separation
 """
@@ -15,9 +15,9 @@ SELECT min(s) FROM (
 
 
 def min_sep(path: str, threads: int) -> int | None:
-  """Rounds between the closest participations of a device, if one has two."""
+  """Returns the smallest separation of one device's rounds; None if none."""
   with duckdb.connect(':memory:', config={'threads': threads}) as engine:
-    # It would be on stdout too.
+    # The progress bar would be printed to stdout too.
     engine.execute('SET enable_progress_bar = false')
     return engine.execute(_QUERY, {'path': path}).fetchone()[0]
 

@@ -1,4 +1,4 @@
-"""What was measured, and the table of it."""
+"""Results of the replay benchmark, and their table."""
 
 import dataclasses
 from typing import Any
@@ -14,7 +14,7 @@ HEADINGS = (
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """Both sides of a case; figures hold the min_sep that each found."""
+  """Results of both sides of a case; figures hold each side's min_sep."""
 
   case: cases.Case
   ours: sides.Side
@@ -35,7 +35,7 @@ class Row:
 
   @property
   def min_sep(self) -> int | None:
-    """As both found it."""
+    """Min-sep that both sides found."""
     found = self.ours.figures or self.peer.figures
     return found and found['min_sep']
 
@@ -66,5 +66,5 @@ class Row:
 
 
 def table(rows: list[Row]) -> str:
-  """In Markdown."""
+  """Returns the table in Markdown."""
   return sides.table(HEADINGS, [row.cells() for row in rows])

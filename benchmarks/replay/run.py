@@ -1,4 +1,4 @@
-"""Replays logs, in turn with the engine's bare query, and writes the table.
+"""Replays logs in turn with the engine's bare query and writes the table.
 
     python -m benchmarks.replay.run --only=replay-13M-text
 """
@@ -24,7 +24,7 @@ _CACHE = 'benchmarks/.cache/replay'
 
 
 def command(case: cases.Case, log: pathlib.Path) -> list[str]:
-  """`fl-dpftrl replay` for a log, of the environment that runs this."""
+  """Returns the `fl-dpftrl replay` command of a log, for this environment."""
   return [
       str(pathlib.Path(sys.executable).with_name('fl-dpftrl')), 'replay',
       f'--log={log}', f'--strategy={case.strategy}', *FLAGS,
@@ -32,13 +32,13 @@ def command(case: cases.Case, log: pathlib.Path) -> list[str]:
 
 
 def generated(case: cases.Case, folder: pathlib.Path) -> pathlib.Path:
-  """The log of a case, written if it is not there yet.
+  """Returns the log of a case and writes it if it does not exist.
 
-  In a process of its own, whose memory does not count as that of what is
-  measured.
+  A separate process writes it, so that its memory does not count as that of the
+  measured process.
 
   Raises:
-    ValueError: where it cannot be written.
+    ValueError: if the log cannot be written.
   """
   path = folder / case.file_name
   if not path.exists():
@@ -54,7 +54,7 @@ def generated(case: cases.Case, folder: pathlib.Path) -> pathlib.Path:
 def measure(
     case: cases.Case, log: pathlib.Path, repeats: int
 ) -> results.Row:
-  """Both sides in turn, as often as asked; a side that fails is left alone."""
+  """Runs both sides in turn, `repeats` times; a failed side is not repeated."""
   peer = [sys.executable, str(_HERE / 'peer.py'), str(log), str(CORES)]
   of_sides = {'ours': (command(case, log), of_ours)}
   if not case.large:
@@ -72,7 +72,7 @@ def measure(
 
 
 def of_ours(output: str) -> dict[str, int]:
-  """The facts that the peer finds too, and how many rows there were."""
+  """Parses min_sep, which the peer finds too, and the number of rows."""
   said = json.loads(output)
   return {
       'min_sep': said['min_sep'],
@@ -85,7 +85,7 @@ def of_peer(output: str) -> dict[str, int]:
 
 
 def judged(side: sides.Side, done: process.Finished, figures) -> sides.Side:
-  """The side with one more run, which failed where its figures are none."""
+  """Returns the side with one more run, which failed if its figures are None."""
   if done.failure:
     return side.failed(done.failure)
   try:
@@ -97,7 +97,7 @@ def judged(side: sides.Side, done: process.Finished, figures) -> sides.Side:
 def agreed(
     ours: sides.Side, peer: sides.Side
 ) -> dict[str, sides.Side]:
-  """Both as they are; ours has failed where the peer found something else."""
+  """Returns both sides; ours has failed if the peer found another min-sep."""
   if ours.figures and peer.figures:
     found, expected = ours.figures['min_sep'], peer.figures['min_sep']
     if found != expected:
@@ -108,14 +108,14 @@ def agreed(
 
 
 def document(about: dict, rows: list[results.Row]) -> str:
-  """The Markdown page of a measurement."""
+  """Returns the Markdown page of a measurement."""
   return '\n'.join([
       '# Replaying a log: fl-dpftrl and a bare query',
       '',
-      'Whole processes, cold. Ours is `fl-dpftrl replay`: every fact and'
-      ' guarantee of the statement, the file\'s SHA-256 included.',
-      'The bare query finds the minimal separation and nothing else. Seconds'
-      ' are the median (least–most) of all runs.',
+      'Each run is a cold process. Ours is `fl-dpftrl replay`: every fact and'
+      ' guarantee of the statement, including the file\'s SHA-256.',
+      'The bare query only finds the minimal separation. Seconds are the median'
+      ' (least–most) of all runs.',
       '',
       f'{about["date"]}, {about["processor"]},'
       f' {about["cores_used"] or "any"} of {about["cores"]} cores,'
@@ -131,8 +131,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
       prog='python -m benchmarks.replay.run', description=__doc__.split('\n')[0]
   )
   add = parser.add_argument
-  add('--only', default='', help='parts of names, with commas between')
-  add('--large', action='store_true', help='the log of 1e9 rows, instead')
+  add('--only', default='', help='comma-separated parts of names')
+  add('--large', action='store_true', help='use the log of 1e9 rows instead')
   add('--repeats', type=int, default=3, help='runs of each side (default: 3)')
   add('--cache', default=_CACHE, help='folder of the generated logs')
   add('--output', default='benchmarks/results', help='folder of the results')
@@ -148,7 +148,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def file_name(words: list[str], *, large: bool) -> str:
-  """Of the results, without suffix: replay, replay-13M-text, replay-large."""
+  """Returns the name of the results without suffix, such as replay-13M-text."""
   more = [word.removeprefix(cases.PREFIX).strip('-') for word in words]
   return '-'.join(filter(None, [cases.PREFIX, 'large' * large, *more]))
 

@@ -1,4 +1,4 @@
-"""Whose noise is timed, for a model of how many parameters."""
+"""Mechanisms whose noise the benchmark times, by model size."""
 
 from typing import NamedTuple
 
@@ -14,13 +14,13 @@ from fl_dpftrl.families import tree_online
 NUM_PARAMETERS = 4_050_748
 LARGE = 100_000_000
 NUM_ROUNDS = 2052
-# Of which one is timed together: where several rows are made at once, the time
-# of each means nothing.
+# Number of rows that are timed together: some strategies make several rows at
+# once, so that the time of a single row means nothing.
 ROWS = 8
 
 
 class Rows(NamedTuple):
-  """Rows of noise alone."""
+  """Rows of noise without training."""
 
   strategy: str
   size: int = NUM_PARAMETERS
@@ -36,7 +36,7 @@ ROW_CASES = (
         )
         for threads in (1, 2)
     ),
-    # By bands, and by parameters.
+    # By number of bands, and by number of parameters.
     Rows('banded_toeplitz-8'),
     Rows('banded_toeplitz-16'),
     Rows('banded_toeplitz-32'),
@@ -47,19 +47,19 @@ ROW_CASES = (
     Rows('blt-4', 16_000_000),
     Rows('blt-4', LARGE, 2),
 )
-# Of one thread and NUM_PARAMETERS, as others make them.
+# With one thread and NUM_PARAMETERS, as the peer makes them.
 PEER_CASES = ('identity', 'blt-4', 'banded_toeplitz-64', 'banded-64')
 
 
 class Rounds(NamedTuple):
-  """Rounds of training, each mechanism's in turn.
+  """Rounds of training, one of each mechanism in turn.
 
   Attributes:
-    mechanisms: the first is what the others are compared with.
-    batches: that a client trains on.
-    size: parameters of the model.
-    concurrent: clients that train at the same time; 0 for no limit.
-    repeats: rounds of each; None for as many as are asked for.
+    mechanisms: names; the others are compared with the first.
+    batches: number of batches per client.
+    size: number of parameters of the model.
+    concurrent: number of clients that train at the same time; 0 for no limit.
+    repeats: number of rounds of each; None for the requested number.
   """
 
   mechanisms: tuple[str, ...]
@@ -74,7 +74,7 @@ ROUND_CASES = (
         'gaussian_fixed', 'plain', 'tree_aggregation', 'identity', 'blt-4',
         'tree_online',
     )),
-    # Of rows that are made together, each batch is one round's burden.
+    # If rows are made together, one round pays for the whole batch.
     Rounds(('gaussian_fixed', 'banded-342'), repeats=2 * ROWS),
     Rounds(('gaussian_fixed', 'banded-342'), batches=400, repeats=2 * ROWS),
     # Two of these at once would not fit into 24 GiB.
@@ -84,13 +84,13 @@ ROUND_CASES = (
 
 
 def coefficients(num_bands: int) -> np.ndarray:
-  """Those of the square root of prefix sums; which makes no difference."""
+  """Returns those of the square root of prefix sums; any would take as long."""
   steps = np.arange(1, num_bands)
   return np.cumprod(np.concatenate([[1.0], 1.0 - 0.5 / steps]))
 
 
 def strategy(name: str) -> base.Strategy:
-  """By its name in a case."""
+  """Returns a strategy by its name in a case."""
   if name == 'identity':
     return identity.Identity()
   if name == 'blt-4':
@@ -107,10 +107,10 @@ def strategy(name: str) -> base.Strategy:
 
 
 def first_row(name: str) -> int:
-  """A row for which all bands are full, where rows that are made together begin.
+  """Returns a row at which all bands are full and a joint batch of rows starts.
 
-  It is just after that of a snapshot: the first snapshot of such a row would
-  write all buffers, where a run has written most of them before.
+  It is just after a snapshot. The first snapshot of such a row would write all
+  buffers, but a run has written most of them before.
   """
   if not name.startswith('banded'):
     return 8

@@ -1,4 +1,4 @@
-"""Times rows of noise alone, in a process that is pinned by who starts it.
+"""Times rows of noise without training; the caller pins the process.
 
     python -m benchmarks.rounds.noise banded_toeplitz-64 4050748 1 9
 """
@@ -14,15 +14,15 @@ from fl_dpftrl.noise import engine
 
 
 def full(maker: engine.RowMaker, row: int) -> None:
-  """As if earlier rows had been made, and written where they have to be."""
-  maker.buffers[:] = 0.5  # Pages of memory that are there.
+  """Sets the state to that after many rows, snapshots included."""
+  maker.buffers[:] = 0.5  # Writing makes the system allocate the pages.
   maker.restore(row, [-1] * len(maker.buffers))
 
 
 def main(name: str, size: int, threads: int, repeats: int) -> dict:
-  """Seconds a row of each repeat, on average over rows that follow each other.
+  """Returns mean seconds per row of each repeat, over successive rows.
 
-  Beside them the seconds in which the buffers are read once.
+  The result also has the seconds of reading the buffers once.
   """
   maker = engine.RowMaker(
       cases.strategy(name), size=size, num_rounds=cases.NUM_ROUNDS, stddev=1.0,

@@ -1,10 +1,10 @@
-"""Times rows of the peer's streams, in the peer's environment.
+"""Times rows of the peer's noise, in the peer's environment.
 
     peer.py CASE.npz SIZE REPEATS
 
-A script, not a module: it runs where only jax_privacy is installed. CASE.npz has
-the parameters of a strategy; streams are compiled once, and their state is given
-up to the next row.
+This is a script, not a module, because it runs where only jax_privacy is
+installed. CASE.npz has the parameters of a strategy. Streams are compiled once,
+and each row donates its state to the next one.
 """
 
 import json
@@ -17,7 +17,7 @@ import numpy as np
 
 
 def stream(case):
-  """A streaming matrix of jax_privacy; None for independent noise."""
+  """Returns jax_privacy's streaming matrix; None for independent noise."""
   if 'buf_decay' in case:
     from jax_privacy.matrix_factorization import buffered_toeplitz
 
@@ -41,7 +41,7 @@ def stream(case):
 
 
 def main(path: str, size: int, repeats: int) -> dict:
-  """Seconds of each row."""
+  """Returns the seconds of each row."""
   matrix = stream(dict(np.load(path)))
   shape = jax.ShapeDtypeStruct((size,), jnp.float32)
 
@@ -53,7 +53,7 @@ def main(path: str, size: int, repeats: int) -> dict:
   state = () if matrix is None else matrix.init_multiply(shape)
   state_bytes = sum(part.nbytes for part in jax.tree.leaves(state))
   seconds = []
-  for repeat in range(repeats + 2):  # Two to compile and to warm up.
+  for repeat in range(repeats + 2):  # Two rows to compile and warm up.
     key = jax.random.key(repeat)
     start = time.perf_counter()
     noise, state = compiled(key, state)

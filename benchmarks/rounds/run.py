@@ -1,4 +1,4 @@
-"""Times rows of noise, and rounds that take them, and writes the table.
+"""Times rows of noise and rounds of training, and writes the table.
 
     python -m benchmarks.rounds.run --repeats=9
 """
@@ -25,10 +25,10 @@ _PEER = 'jax-privacy'
 def measured(
     module: str, *arguments: object, threads: int = 2
 ) -> dict[str, Any]:
-  """What a module of this folder prints.
+  """Runs a module of this folder and returns the JSON that it prints.
 
   Raises:
-    ValueError: where it fails.
+    ValueError: if it fails.
   """
   command = [sys.executable, '-m', f'benchmarks.rounds.{module}']
   return _run([*command, *map(str, arguments)], threads)
@@ -42,14 +42,14 @@ def _run(command: list[str], threads: int) -> dict[str, Any]:
 
 
 def spread(seconds: Sequence[float]) -> str:
-  """Median (least–most), in milliseconds."""
+  """Formats median (least–most), in milliseconds."""
   found = (statistics.median(seconds), min(seconds), max(seconds))
   middle, least, most = (f'{1e3 * value:,.0f}' for value in found)
   return f'{middle} ({least}–{most})'
 
 
 def noise_rows(repeats: int) -> list[dict[str, Any]]:
-  """What rows take, of each case."""
+  """Times the rows of each case."""
   found = []
   for case in cases.ROW_CASES:
     times = repeats if case.size < cases.LARGE else min(repeats, 3)
@@ -60,7 +60,7 @@ def noise_rows(repeats: int) -> list[dict[str, Any]]:
 
 
 def noise_cells(one: dict[str, Any]) -> list[str]:
-  """A line of the table."""
+  """Returns a line of the table."""
   reading = statistics.median(one['reading'])
   ratio = statistics.median(one['seconds']) / reading if reading else None
   return [
@@ -75,7 +75,7 @@ def noise_cells(one: dict[str, Any]) -> list[str]:
 def peer_rows(
     python: str, repeats: int, ours: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-  """What rows of the same strategies take the peer."""
+  """Times the peer's rows of the same strategies."""
   script = pathlib.Path(__file__).with_name('peer.py')
   found = []
   with tempfile.TemporaryDirectory() as folder:
@@ -97,7 +97,7 @@ def peer_rows(
 
 
 def peer_parameters(name: str) -> dict[str, np.ndarray]:
-  """As the peer's constructors take them."""
+  """Returns the parameters in the form of the peer's constructors."""
   if name == 'identity':
     return {}
   if name == 'blt-4':
@@ -122,7 +122,7 @@ def peer_cells(one: dict[str, Any]) -> list[str]:
 
 
 def training_rows(repeats: int) -> list[dict[str, Any]]:
-  """What rounds take, of each case."""
+  """Times the rounds of each case."""
   found = []
   for case in cases.ROUND_CASES:
     times = case.repeats or repeats
@@ -137,7 +137,7 @@ def training_rows(repeats: int) -> list[dict[str, Any]]:
 
 
 def training_cells(one: dict[str, Any]) -> list[list[str]]:
-  """A line for each mechanism."""
+  """Returns one line per mechanism."""
   first, *_ = one['seconds']
   base = statistics.median(one['seconds'][first])
   mean = statistics.mean(one['seconds'][first])
@@ -158,7 +158,7 @@ def document(
     peer: list[dict[str, Any]],
     training: list[dict[str, Any]],
 ) -> str:
-  """The Markdown page of a measurement."""
+  """Returns the Markdown page of a measurement."""
   return '\n'.join([
       '# Rows of noise, and rounds of training',
       '',
@@ -168,9 +168,9 @@ def document(
       '',
       '## A row of noise alone',
       '',
-      f'On average over {cases.ROWS} rows that follow each other: banded'
-      ' strategies make so many at once. Computed is the time of all threads.'
-      ' Reading is finding the maximum of each buffer, by one thread.',
+      f'Times are means over {cases.ROWS} successive rows, because banded'
+      ' strategies make so many at once. "Computed" is the processor time of all'
+      ' threads. "Reading" finds the maximum of each buffer with one thread.',
       '',
       sides.table(
           ('strategy', 'parameters', 'threads', 'a row', 'computed',
@@ -187,10 +187,10 @@ def document(
       '',
       '## A round with four clients',
       '',
-      'Rounds of each mechanism in turn, in one process and its worker. State is'
-      ' what TFF carries to the worker and back in each round; GiB is the sum of'
-      ' the most that each process held, for all mechanisms of one run together.'
-      f' With {cases.LARGE:,} parameters one client trains at a time.',
+      'Rounds of each mechanism alternate, in one process and its worker. State'
+      ' is what TFF carries to the worker and back in each round. GiB is the sum'
+      ' of the peak memory of each process, for all mechanisms of one run'
+      f' together. With {cases.LARGE:,} parameters one client trains at a time.',
       '',
       sides.table(
           ('noise', 'parameters', 'batches a client', 'a round', 'over',
@@ -203,7 +203,9 @@ def document(
 
 def main(arguments: list[str] | None = None) -> int:
   parser = argparse.ArgumentParser(prog='python -m benchmarks.rounds.run')
-  parser.add_argument('--repeats', type=int, default=9, help='rows and rounds')
+  parser.add_argument(
+      '--repeats', type=int, default=9, help='number of rows and rounds'
+  )
   parser.add_argument(
       '--peer_python', required=True, help=f'a Python that has {_PEER}'
   )

@@ -1,10 +1,10 @@
-"""Times rounds of FedAvg with four clients, each mechanism's in turn.
+"""Times rounds of FedAvg with four clients, one of each mechanism in turn.
 
     python -m benchmarks.rounds.training 7 1 4050748 0 gaussian_fixed blt-4
 
-The numbers are of rounds, of batches that each client trains on, of the model's
-parameters, and of clients that train at the same time.
-No side has to be deterministic: TFF's `gaussian_fixed` does not run so.
+The numbers are: rounds, batches per client, model parameters, and clients that
+train at the same time. No side is deterministic, because TFF's `gaussian_fixed`
+does not support it.
 """
 
 import collections
@@ -35,7 +35,7 @@ _WIDTH = 670
 
 
 def model(size: int) -> tff.learning.models.FunctionalModel:
-  """As many parameters, of which training uses a matrix."""
+  """Returns a model of `size` parameters; training uses one matrix of them."""
   spec = collections.OrderedDict(
       x=tf.TensorSpec([None, _WIDTH], tf.float32),
       y=tf.TensorSpec([None, _WIDTH], tf.float32),
@@ -64,7 +64,7 @@ def model(size: int) -> tff.learning.models.FunctionalModel:
 def of_tff(
     name: str, size: int
 ) -> tff.aggregators.UnweightedAggregationFactory | None:
-  """What TFF itself has."""
+  """Returns TFF's own aggregator of a name; None if TFF has none."""
   dp = tff.aggregators.DifferentiallyPrivateFactory
   if name == 'plain':
     return tff.aggregators.UnweightedMeanFactory()
@@ -82,7 +82,7 @@ def of_tff(
 
 
 def side(name: str, size: int, folder: str, stack: contextlib.ExitStack):
-  """(process, its first state) of a mechanism, by its name."""
+  """Returns (process, initial state) of a mechanism, by its name."""
   build = lambda aggregator: process_lib.build(
       model(size), aggregator=aggregator, client_learning_rate=0.1,
       server_learning_rates=np.ones(1),
@@ -107,7 +107,7 @@ def side(name: str, size: int, folder: str, stack: contextlib.ExitStack):
   )
   state = process.initialize()
   row = cases.first_row(name)
-  # As if the rows before had been used.
+  # The state is set as if the rows before had been used.
   source = rows._source  # pylint: disable=protected-access
   source._maker = source._new_maker()  # pylint: disable=protected-access
   noise.full(source._maker, row)  # pylint: disable=protected-access
@@ -117,13 +117,13 @@ def side(name: str, size: int, folder: str, stack: contextlib.ExitStack):
 
 
 def _bytes(state: object) -> int:
-  """That TFF carries to its worker and back in each round."""
+  """Returns the bytes that TFF carries to its worker and back in each round."""
   leaves = tf.nest.flatten(state)
   return sum(np.asarray(leaf).nbytes for leaf in leaves)
 
 
 def _resident(pid: int) -> float:
-  """GiB that a process has held at the most."""
+  """Returns the peak memory of a process, in GiB."""
   status = pathlib.Path(f'/proc/{pid}/status').read_text()
   line = next(l for l in status.splitlines() if l.startswith('VmHWM'))
   return int(line.split()[1]) / 2**20

@@ -1,4 +1,4 @@
-"""Which models are trained, and how."""
+"""Models that the benchmark trains."""
 
 import dataclasses
 from typing import Any
@@ -6,23 +6,23 @@ from typing import Any
 from benchmarks import selection
 
 PREFIX = 'training'
-LENGTH = 20  # Tokens of a sentence.
-NUM_CLIENTS = 30  # In a round.
-NUM_SENTENCES = 64  # Of each client.
+LENGTH = 20  # Tokens per sentence.
+NUM_CLIENTS = 30  # Clients per round.
+NUM_SENTENCES = 64  # Sentences per client.
 CENTRAL_BATCH = 64
 FEDERATED_BATCHES = (64, 16, 8)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-  """A model that every side trains.
+  """Model that every side trains.
 
   Attributes:
-    size: a word for it.
+    size: size in a word.
     network: 'lstm' or 'log_bilinear'.
-    num_tokens: token ids that it knows.
-    sizes: its other arguments.
-    passes: that are timed in a process, over the sentences of a round.
+    num_tokens: number of token ids.
+    sizes: other arguments of the network.
+    passes: number of timed passes per process over the sentences of a round.
   """
 
   size: str
@@ -33,7 +33,7 @@ class Case:
 
   @property
   def name(self) -> str:
-    """Such as training-lstm-670."""
+    """Name of the case, such as training-lstm-670."""
     return f'{PREFIX}-{self.size}'
 
   @property
@@ -52,7 +52,7 @@ CASES = (
         size='lstm-128', network='lstm', num_tokens=2004,
         sizes={'embedding': 96, 'units': 128}, passes=4,
     ),
-    # The papers' model.
+    # The model of the papers.
     Case(
         size='lstm-670', network='lstm', num_tokens=10_004,
         sizes={'embedding': 96, 'units': 670}, passes=2,
@@ -61,5 +61,5 @@ CASES = (
 
 
 def select(words: list[str]) -> list[Case]:
-  """Cases by parts of their names; see `selection.select`."""
+  """Returns cases by parts of their names; see `selection.select`."""
   return selection.select(CASES, words)

@@ -1,4 +1,4 @@
-"""What was measured, and the table of it."""
+"""Results of the training benchmark, and their table."""
 
 import dataclasses
 import statistics
@@ -16,11 +16,11 @@ HEADINGS = (
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-  """A side of a case.
+  """Result of one side of a case.
 
   Attributes:
-    passes: `seconds` and `cpu_seconds` of each, of all its processes.
-    failures: why a process gave none, in a line each.
+    passes: `seconds` and `cpu_seconds` of each pass, of all its processes.
+    failures: reasons in one line each why processes gave no result.
   """
 
   passes: tuple[dict[str, float], ...] = ()
@@ -34,13 +34,13 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """All sides of a case."""
+  """Results of all sides of a case."""
 
   case: cases.Case
   found: dict[str, Measured]
 
   def share(self, side: str, name: str = 'seconds') -> float | None:
-    """A side's rate over that of the quicker loop in TensorFlow alone."""
+    """Returns a side's rate relative to the faster loop in TensorFlow alone."""
     own = self.found[side].median(name)
     loops = [m.median(name) for s, m in self.found.items() if not s.isdecimal()]
     if own is None or None in loops:
@@ -48,7 +48,7 @@ class Row:
     return min(loops) / own
 
   def cells(self) -> list[list[str]]:
-    """One list for each side, with a string for each of HEADINGS."""
+    """One list per side, with a string for each of HEADINGS."""
     return [self._cells(side) for side in self.found]
 
   def _cells(self, side: str) -> list[str]:
@@ -82,5 +82,5 @@ class Row:
 
 
 def table(rows: list[Row]) -> str:
-  """In Markdown."""
+  """Returns the table in Markdown."""
   return sides.table(HEADINGS, [cells for row in rows for cells in row.cells()])

@@ -19,7 +19,7 @@ TIMEOUT = 900.0
 
 
 def measure(case: cases.Case, repeats: int) -> results.Row:
-  """All sides in turn, as often as asked; one that fails is left alone."""
+  """Runs all sides in turn, `repeats` times; a failed side is not repeated."""
   found = {side: results.Measured() for side in case.sides}
   for repeat in range(repeats):
     for side, before in found.items():
@@ -37,7 +37,7 @@ def measure(case: cases.Case, repeats: int) -> results.Row:
 def after(
     measured: results.Measured, done: process.Finished
 ) -> results.Measured:
-  """The side with the passes of one more process."""
+  """Returns the side with the passes of one more process."""
   if done.failure:
     return dataclasses.replace(
         measured, failures=(*measured.failures, done.failure)
@@ -47,16 +47,16 @@ def after(
 
 
 def document(about: dict, rows: list[results.Row]) -> str:
-  """The Markdown page of a measurement."""
+  """Returns the Markdown page of a measurement."""
   return '\n'.join([
       '# Training: federated rounds and central loops',
       '',
       f'Each pass trains on {cases.NUM_CLIENTS} clients\' {cases.NUM_SENTENCES}'
-      f' sentences of {cases.LENGTH} words, in float32. Central is a compiled'
-      ' step of SGD on each batch of TensorFlow alone; keras the same of'
-      ' Keras\'s own layers; federated a round of TensorFlow Federated with'
-      ' bounded updates and noise. The last columns compare with the quicker of'
-      ' the loops, by the clock and by what the processors computed.',
+      f' sentences of {cases.LENGTH} words, in float32. "Central" is a compiled'
+      ' step of SGD on each batch in TensorFlow alone. "Keras" is the same with'
+      ' Keras\'s own layers. "Federated" is a round of TensorFlow Federated with'
+      ' bounded updates and noise. The last columns compare with the faster of'
+      ' the two loops, by the clock and by processor time.',
       '',
       f'{about["date"]}, {about["processor"]},'
       f' {about["cores_used"] or "any"} of {about["cores"]} cores.'
@@ -73,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
       description=__doc__.split('\n')[0],
   )
   add = parser.add_argument
-  add('--only', default='', help='parts of names, with commas between')
+  add('--only', default='', help='comma-separated parts of names')
   add('--repeats', type=int, default=3, help='runs of each side (default: 3)')
   add('--output', default='benchmarks/results', help='folder of the results')
   args = parser.parse_args(arguments)

@@ -1,9 +1,9 @@
-"""Trains a model in one way, and prints what each pass took, as JSON.
+"""Trains a model in one way and prints the times of each pass as JSON.
 
     python -m benchmarks.training.side NAME SIDE
 
-SIDE is `central`, `keras`, or the batch size of federated clients. All train on
-the same sentences: those of 30 clients with 64 each.
+SIDE is `central`, `keras`, or the batch size of federated clients. All sides
+train on the same sentences: 30 clients with 64 each.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ def network_of(case: cases.Case) -> networks.Network:
 
 
 def sentences(case: cases.Case) -> list[np.ndarray]:
-  """Of each client, random words: [64, length + 1] int32."""
+  """Returns random words per client: [64, length + 1] int32."""
   shape = (cases.NUM_CLIENTS, cases.NUM_SENTENCES, cases.LENGTH + 1)
   words = np.random.default_rng(0).integers(1, case.num_tokens - 3, shape)
   return list(words.astype(np.int32))
@@ -47,7 +47,7 @@ def central(
     logits: Callable[[tf.Tensor], tf.Tensor],
     variables: Sequence[tf.Variable],
 ) -> Callable[[], None]:
-  """A pass over all sentences, a step of SGD for each batch."""
+  """Returns a pass over all sentences with a step of SGD for each batch."""
 
   @tf.function(
       input_signature=[tf.TensorSpec([None, cases.LENGTH], tf.int32)] * 2
@@ -80,7 +80,7 @@ def plain(case: cases.Case) -> Callable[[], None]:
 
 
 def keras(case: cases.Case) -> Callable[[], None]:
-  """The same model of Keras's own layers."""
+  """Returns a pass of the same model with Keras's own layers."""
   network = network_of(case)
   layers = tf.keras.layers
   model = tf.keras.Sequential([
@@ -96,7 +96,7 @@ def keras(case: cases.Case) -> Callable[[], None]:
 
 
 def federated(case: cases.Case, batch_size: int) -> Callable[[], None]:
-  """A round, as experiments have them: bounded, with noise, and its metrics."""
+  """Returns a round as in experiments: bounded, with noise, and its metrics."""
   vocabulary = vocabulary_lib.Vocabulary(
       tuple(f'w{i}' for i in range(case.num_tokens - 4))
   )
@@ -141,7 +141,7 @@ def federated(case: cases.Case, batch_size: int) -> Callable[[], None]:
 
 
 def cpu_seconds(pids: Sequence[int]) -> float:
-  """That these processes have computed so far."""
+  """Returns the processor seconds of these processes so far."""
   ticks = 0
   for pid in pids:
     stat = pathlib.Path(f'/proc/{pid}/stat').read_text()
@@ -150,7 +150,7 @@ def cpu_seconds(pids: Sequence[int]) -> float:
 
 
 def measure(case: cases.Case, side: str) -> list[dict[str, float]]:
-  """Seconds by the clock and computed, of each pass but the first."""
+  """Returns elapsed and processor seconds of each pass except the first."""
   worker = workers.use_local_worker() if side.isdecimal() else None
   if worker:
     train = federated(case, int(side))

@@ -1,4 +1,4 @@
-"""From a sensitivity and a noise multiplier to (ε, δ) and ρ, and back."""
+"""Conversions between noise multipliers and (ε, δ) or zCDP guarantees."""
 
 from fl_dpftrl.accounting.calibration import calibrate as calibrate
 from fl_dpftrl.accounting.gaussian import account as account

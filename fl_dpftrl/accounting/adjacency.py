@@ -1,4 +1,4 @@
-"""What neighbouring runs differ in, and what that does to a sensitivity."""
+"""Adjacency relations and their effect on a sensitivity."""
 
 import dataclasses
 import numbers
@@ -11,7 +11,7 @@ ADD_OR_REMOVE = 'add_or_remove'
 
 @dataclasses.dataclass(frozen=True)
 class _Adjacency:
-  factor: float  # of the sensitivity to one device's updates
+  factor: float  # multiplies the sensitivity to one device's updates
   sentence: str
 
 
@@ -32,12 +32,12 @@ ADJACENCIES = tuple(_ADJACENCIES)
 
 
 def check(adjacency: str, group_size: int = 1) -> None:
-  """Raises ValueError where no guarantee follows from a schema or a log."""
+  """Raises ValueError if no guarantee holds for this adjacency or group size."""
   if adjacency == ADD_OR_REMOVE:
     raise ValueError(
-        'adjacency add_or_remove is refused: without a device others would fill'
-        ' its places in the cohorts, which no schema bounds and no log shows;'
-        ' zero_out protects the same updates'
+        'adjacency add_or_remove is refused: without a device, others'
+        ' would take its places in the cohorts, which no schema bounds and no'
+        ' log shows; use zero_out, which protects the same updates'
     )
   if adjacency not in _ADJACENCIES:
     raise ValueError(
@@ -52,7 +52,7 @@ def check(adjacency: str, group_size: int = 1) -> None:
 
 
 def factor(adjacency: str) -> float:
-  """What the sensitivity to one device's updates is multiplied by."""
+  """Returns the factor that multiplies the sensitivity to one device's updates."""
   check(adjacency)
   return _ADJACENCIES[adjacency].factor
 
@@ -62,16 +62,16 @@ def scaled(
     adjacency: str,
     group_size: int = 1,
 ) -> sensitivity_lib.Sensitivity:
-  """From the sensitivity to one device's updates to that of neighbouring runs.
+  """Scales the sensitivity to one device's updates to an adjacency and a group.
 
   Args:
-    sensitivity: worst ‖C u‖ per unit of clip norm.
-    adjacency: 'zero_out' or 'replace_one', which doubles it.
-    group_size: devices protected together. The triangle inequality multiplies
-      by it, which is an upper bound.
+    sensitivity: max ‖C u‖ over one device's updates, per unit of clip norm.
+    adjacency: 'zero_out' (factor 1) or 'replace_one' (factor 2).
+    group_size: number of devices protected together. By the triangle
+      inequality it multiplies the sensitivity, which gives an upper bound.
 
   Raises:
-    ValueError: as of `check`.
+    ValueError: if `check` rejects the adjacency or the group size.
   """
   check(adjacency, group_size)
   factor = group_size * _ADJACENCIES[adjacency].factor
@@ -82,7 +82,7 @@ def scaled(
 
 
 def assumptions(adjacency: str, group_size: int = 1) -> tuple[str, ...]:
-  """The relation in words, and what a group's sensitivity is."""
+  """Returns the assumptions of an adjacency and a group size, in words."""
   sentences = (_ADJACENCIES[adjacency].sentence,)
   if group_size == 1:
     return sentences

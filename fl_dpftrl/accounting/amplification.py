@@ -1,9 +1,9 @@
-"""Guarantees that count on sampled batches: amplified BandMF.
+"""Privacy amplification by sampling for banded strategies (amplified BandMF).
 
-For training in one place, where who takes part in a round can be drawn. Columns
-of C that are num_parts apart share no row where C has at most num_parts bands,
-so that what an example changes is one sampled Gaussian release for each turn of
-its part; all of them together are as private as DP-SGD on that part alone.
+This module is for centralized training, where batches can be sampled. If C has
+at most num_parts bands, columns that are num_parts apart share no row. The
+contribution of an example is then one sampled Gaussian release in each turn of
+its part. Together these releases are as private as DP-SGD on that part alone.
 """
 
 import dataclasses
@@ -23,19 +23,19 @@ from fl_dpftrl.families import identity
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AmplifiedGuarantee:
-  """What a run with sampled batches guarantees every example.
+  """Guarantee for every example of a run with sampled batches.
 
   Attributes:
-    sampling: how the batches are drawn.
-    max_column_norm: of C, per unit of clip norm.
-    sensitivity: the most that an example moves C x by one round in which it is,
-      per unit of clip norm: max_column_norm, or twice that.
+    sampling: sampling scheme of the batches.
+    max_column_norm: largest column norm of C, per unit of clip norm.
+    sensitivity: largest change of C x caused by one example in one of its
+      rounds, per unit of clip norm; max_column_norm or twice that.
     noise_multiplier: standard deviation of Z over the clip norm.
     effective_noise_multiplier: noise_multiplier / sensitivity.
     epsilon: ε at delta.
     delta: δ.
-    adjacency: one of the relations of the sampling.
-    assumptions: what must hold for the numbers to be true.
+    adjacency: name of an adjacency that the sampling scheme supports.
+    assumptions: sentences that must hold for the guarantee to be valid.
   """
 
   sampling: sampling_lib.Sampled
@@ -49,7 +49,7 @@ class AmplifiedGuarantee:
   assumptions: tuple[str, ...]
 
   def epsilon_at(self, delta: float) -> float:
-    """ε at another δ; several are points of the curve."""
+    """Returns ε at another δ; several calls trace the privacy curve."""
     return sampled_gaussian.epsilon(
         self.effective_noise_multiplier,
         delta,
@@ -65,20 +65,20 @@ def account(
     delta: float,
     adjacency: str = adjacency_lib.ZERO_OUT,
 ) -> AmplifiedGuarantee:
-  """The guarantee of a run with this strategy, sampling and noise.
+  """Returns the guarantee of a run with this strategy, sampling and noise.
 
   Args:
-    strategy: C as it is run, not normalised; banded, with at most as many bands
-      as there are parts.
-    sampling: how the batches are drawn.
+    strategy: C as it is run, not normalised; banded, with at most num_parts
+      bands.
+    sampling: sampling scheme of the batches.
     noise_multiplier: standard deviation of Z over the clip norm.
     delta: δ of (ε, δ).
-    adjacency: one of the relations of the sampling.
+    adjacency: name of an adjacency that the sampling scheme supports.
 
   Raises:
-    ValueError: where an argument is outside its range, nothing is known of the
-      adjacency with this sampling, or the strategy is not banded, has more
-      bands than there are parts, or cannot run so long.
+    ValueError: if an argument is out of range, no bound is known for this
+      adjacency and sampling, or the strategy is not banded, has more than
+      num_parts bands, or is defined for fewer rounds.
 
   Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization,
   theorem 4 and appendix F.3.
@@ -107,9 +107,9 @@ def sensitivity(
     sampling: sampling_lib.Sampled,
     adjacency: str = adjacency_lib.ZERO_OUT,
 ) -> float:
-  """The most that an example moves C x by one round in which it is.
+  """Returns the largest change of C x by one example in one of its rounds.
 
-  Per unit of clip norm. Args and errors as of `account`.
+  The value is per unit of clip norm. For arguments and errors see `account`.
   """
   factor = sampling.relation(adjacency).factor
   return factor * _max_column_norm(strategy, sampling)
@@ -123,17 +123,19 @@ def calibrate(
     delta: float,
     adjacency: str = adjacency_lib.ZERO_OUT,
 ) -> AmplifiedGuarantee:
-  """The guarantee with the least noise multiplier that meets ε, to 1e-5.
+  """Returns the guarantee with the smallest noise multiplier that meets ε.
+
+  The noise multiplier is minimal up to a relative 1e-5.
 
   Args:
-    strategy: as of `account`.
-    sampling: how the batches are drawn.
-    epsilon: the most that ε may be.
-    delta: δ at which it is met.
-    adjacency: one of the relations of the sampling.
+    strategy: C, as for `account`.
+    sampling: sampling scheme of the batches.
+    epsilon: upper limit of ε.
+    delta: δ at which the limit holds.
+    adjacency: name of an adjacency that the sampling scheme supports.
 
   Raises:
-    ValueError: as of `account`, and where epsilon is not positive and finite.
+    ValueError: if epsilon is not positive and finite, or `account` raises.
   """
   multiplier = sampled_gaussian.effective_noise_multiplier(
       epsilon, delta, **_chances(sampling, adjacency)
@@ -150,19 +152,20 @@ def calibrate(
     )
     if guarantee.epsilon <= epsilon:
       return guarantee
-    # The norm was multiplied and divided by again, which rounds.
+    # Multiplying and dividing by the norm rounds, so ε may be just above.
     multiplier, step = multiplier * (1.0 + step), 4.0 * step
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Candidate:
-  """A number of bands, and the noise that it comes to.
+  """Number of bands and the noise it needs for one guarantee.
 
   Attributes:
-    sampling: with as many parts as there are bands.
-    effective_noise_multiplier: the least that meets ε.
+    sampling: sampling scheme with one part per band.
+    effective_noise_multiplier: smallest one that meets ε.
     rms_noise: RMS over the queries of the standard deviation of their noise,
-      per unit of clip norm; over the batch size, that of sums of means.
+      per unit of clip norm. Divided by the batch size, it is the noise of sums
+      of mean updates.
   """
 
   sampling: sampling_lib.CyclicPoisson
@@ -177,13 +180,13 @@ class Candidate:
 def candidate_bands(
     *, num_rounds: int, num_examples: int, batch_size: float
 ) -> tuple[int, ...]:
-  """Numbers of bands worth a look: powers of two, and the most.
+  """Returns the numbers of bands to compare: powers of two and the maximum.
 
-  With the most, a batch is nearly a whole part and sampling amplifies little.
+  At the maximum a batch is nearly a whole part, so sampling amplifies little.
 
   Raises:
-    ValueError: where an argument is outside its range, or a batch is larger
-      than all examples.
+    ValueError: if an argument is out of range, or a batch is larger than the
+      number of examples.
   """
   sampling_lib.CyclicPoisson(
       num_rounds=num_rounds, num_examples=num_examples, batch_size=batch_size
@@ -201,24 +204,24 @@ def compare_bands(
     epsilon: float,
     delta: float,
 ) -> tuple[Candidate, ...]:
-  """Numbers of bands at one guarantee, that with the least noise first.
+  """Compares numbers of bands at one guarantee, sorted by increasing noise.
 
-  More bands leave less noise in the queries; fewer bands need less noise for
-  the same ε, since an example is drawn with less probability. Which is best
-  depends on ε.
+  More bands lower the error of the queries. Fewer bands need less noise for the
+  same ε, because each example is sampled with a lower probability. The best
+  number depends on ε.
 
   Args:
-    rms_losses: from a number of bands to the rms_loss of its strategy where
-      every example takes part once: the largest column norm times RMS error.
+    rms_losses: map from number of bands to the rms_loss of its strategy for
+      one participation per example: largest column norm times RMS error.
     num_rounds: n.
     num_examples: m.
-    batch_size: examples in a round, in expectation.
-    epsilon: the most that ε may be.
-    delta: δ at which it is met.
+    batch_size: expected number of examples per round.
+    epsilon: upper limit of ε.
+    delta: δ at which the limit holds.
 
   Raises:
-    ValueError: where there are no rms_losses or one is not positive and finite,
-      an argument is outside its range, or a batch is larger than a part.
+    ValueError: if rms_losses is empty or has a value that is not positive and
+      finite, an argument is out of range, or a batch is larger than a part.
 
   Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization,
   appendix F.4.
@@ -248,7 +251,7 @@ def compare_bands(
 
 
 def assumptions(sampling: sampling_lib.Sampled) -> tuple[str, ...]:
-  """What must hold, in words, for a guarantee with this sampling to be true."""
+  """Returns the assumptions of a guarantee with this sampling, in words."""
   return (
       f'each example is in one of {sampling.num_parts} parts, whatever its'
       f' data, and the {sampling.num_rounds} rounds take turns at the parts',
@@ -284,16 +287,16 @@ def _max_column_norm(
   )
   norm = sensitivity_lib.sensitivity(strategy, once)
   if norm.kind == sensitivity_lib.LOWER_BOUND:
-    raise ValueError('a guarantee needs the norm of columns or an upper bound')
+    raise ValueError('a guarantee needs exact column norms or an upper bound')
   return norm.value
 
 
 @functools.singledispatch
 def num_bands(strategy: base.Strategy) -> int:
-  """Diagonals, from the main one down, outside of which C is 0.
+  """Returns the number of nonzero diagonals of C, from the main one down.
 
   Raises:
-    ValueError: for a strategy that is not banded.
+    ValueError: if the strategy is not banded.
   """
   raise ValueError(
       'amplification needs a banded strategy (identity, banded or'

@@ -1,4 +1,4 @@
-"""The least noise that meets a target."""
+"""Calibration of the noise multiplier to a target ε or ρ."""
 
 import math
 
@@ -12,7 +12,7 @@ from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.families import base
 
-_PRECISION = 1e-7  # relative, of the noise multiplier
+_PRECISION = 1e-7  # relative precision of the noise multiplier
 
 
 def calibrate(
@@ -25,20 +25,21 @@ def calibrate(
     adjacency: str = adjacency_lib.ZERO_OUT,
     group_size: int = 1,
 ) -> gaussian.Guarantee:
-  """The guarantee with the least noise multiplier that meets ε or ρ.
+  """Returns the guarantee with the smallest noise multiplier that meets ε or ρ.
 
   Args:
     strategy: C as it is run, not normalised.
-    schema: the participation that will be kept to.
-    delta: δ at which ε is stated, and met where epsilon is given.
-    epsilon: the most that ε may be.
-    rho: the most that ρ may be; give this or epsilon.
+    schema: participation schema that the run enforces.
+    delta: δ at which ε is stated, and at which a given epsilon must be met.
+    epsilon: upper limit of ε.
+    rho: upper limit of ρ; give exactly one of epsilon and rho.
     adjacency: 'zero_out' or 'replace_one', which doubles the sensitivity.
-    group_size: devices protected together, by which it is multiplied.
+    group_size: number of devices protected together; multiplies the
+      sensitivity.
 
   Raises:
-    ValueError: where both targets or none are given, an argument is outside its
-      range, or the schema has more rounds than the strategy can run.
+    ValueError: if not exactly one target is given, an argument is out of range,
+      or the schema has more rounds than the strategy supports.
   """
   if (epsilon is None) == (rho is None):
     raise ValueError('give epsilon or rho, and not both')
@@ -64,13 +65,14 @@ def calibrate(
 
 
 def effective_noise_multiplier(epsilon: float, delta: float) -> float:
-  """The least multiplier whose ε at δ is at most epsilon, to 2 parts in 10⁶.
+  """Returns the smallest multiplier whose ε at δ is at most epsilon.
 
-  The search is in the Gaussian's closed form; the privacy loss distribution,
-  which may lie a little above it, then has the last word.
+  The result is minimal up to a relative 2e-6. The search uses the closed form
+  of the Gaussian mechanism. The result is then checked with, and if needed
+  raised for, the privacy loss distribution, whose ε may be slightly larger.
 
   Raises:
-    ValueError: where epsilon is not positive or delta not between 0 and 1.
+    ValueError: if epsilon is not positive, or delta is not between 0 and 1.
 
   Source: Balle and Wang 2018, theorem 8, for the closed form.
   """
@@ -82,8 +84,8 @@ def effective_noise_multiplier(epsilon: float, delta: float) -> float:
     mu = math.exp(-log_multiplier)
     return log_delta(mu, epsilon) - math.log(delta)
 
-  # ε ≤ ρ + 2 √(ρ ln 1/δ) gives a multiplier that is enough (Bun and Steinke
-  # 2016, proposition 1.3).
+  # The bound ε ≤ ρ + 2 √(ρ ln 1/δ) gives a sufficient multiplier to start from
+  # (Bun and Steinke 2016, proposition 1.3).
   log_inverse = -math.log(delta)
   root_rho = math.sqrt(log_inverse + epsilon) - math.sqrt(log_inverse)
   high = -math.log(math.sqrt(2.0) * root_rho)
@@ -100,7 +102,7 @@ def effective_noise_multiplier(epsilon: float, delta: float) -> float:
 def log_delta(
     mu: float, epsilon: float | np.ndarray
 ) -> float | np.ndarray:
-  """ln δ of a Gaussian with shift mu: Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ)."""
+  """Returns ln δ of a Gaussian: δ = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ)."""
   near = special.log_ndtr(0.5 * mu - epsilon / mu)
   far = special.log_ndtr(-0.5 * mu - epsilon / mu)
   return near + np.log(-np.expm1(np.minimum(epsilon + far - near, -1e-300)))

@@ -1,8 +1,9 @@
-"""Guarantees of deployments that were not run, from one that was.
+"""Guarantees extrapolated from one run to hypothetical deployments.
 
-Where noise multiplier and report goal grow alike, the noise on the mean update
-stays the same. That a model's utility then stays the same too is a hypothesis,
-and so is the min-sep that a population would have: what is found here predicts.
+If noise multiplier and report goal grow by the same factor, the noise on the
+mean update stays the same. That utility then stays the same too is a
+hypothesis, and so is the min-sep of another population. The results here are
+therefore predictions.
 
 Source: McMahan, Xu and Zhang 2024 (BLT-DP-FTRL), section 5, "Extrapolation".
 """
@@ -16,15 +17,15 @@ from fl_dpftrl.families import base
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reference:
-  """Noise whose effect on utility is known.
+  """Noise level whose effect on utility is known.
 
   Attributes:
     noise_multiplier: standard deviation of Z over the clip norm.
-    report_goal: the updates that a round sums under that noise.
+    report_goal: number of updates summed per round under that noise.
 
   Raises:
-    ValueError: where noise_multiplier is not positive and finite, or
-      report_goal not a whole number of at least 1.
+    ValueError: if noise_multiplier is not positive and finite, or report_goal
+      is not a whole number of at least 1.
   """
 
   noise_multiplier: float
@@ -35,25 +36,25 @@ class Reference:
     participation.positive_integer('report_goal', self.report_goal)
 
   def at(self, report_goal: int) -> float:
-    """The noise multiplier that gives the mean update the same noise."""
+    """Returns the noise multiplier with the same noise on the mean update."""
     return self.noise_multiplier * (report_goal / self.report_goal)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Deployment:
-  """Devices and rounds of a run that was not.
+  """Hypothetical deployment: its devices, rounds and participation.
 
   Attributes:
-    report_goal: updates that a round sums.
-    num_rounds: n, the rows of noise that are consumed.
-    population: devices that can take part; None where it is not known.
-    min_sep: b; None for ⌊population / report_goal⌋, which there is where
-      devices take turns, and no larger b is possible.
+    report_goal: number of updates summed per round.
+    num_rounds: n, number of noise rows used.
+    population: number of eligible devices; None if unknown.
+    min_sep: b; None for ⌊population / report_goal⌋. Devices that take turns
+      reach this value, and no larger b is possible.
     max_participations: k; None for as many as fit.
 
   Raises:
-    ValueError: where an attribute is not a whole number of at least 1, neither
-      population nor min_sep is given, or the population is too small for the
+    ValueError: if an attribute is not a whole number of at least 1, population
+      and min_sep are both missing, or the population is too small for the
       rounds under min_sep and max_participations.
   """
 
@@ -75,7 +76,7 @@ class Deployment:
             f'population={self.population} is below'
             f' report_goal={self.report_goal}'
         )
-    schema = self.schema  # which checks the others
+    schema = self.schema  # validates the other attributes
     if self.population is not None and self.population < self._least(schema):
       raise ValueError(
           f'population={self.population} is too small: {schema.num_rounds}'
@@ -86,14 +87,14 @@ class Deployment:
       )
 
   def _least(self, schema: participation.MinSep) -> int:
-    """Devices without which the rounds cannot keep to the schema."""
+    """Returns the smallest population whose rounds can keep to the schema."""
     apart = min(schema.min_sep, schema.num_rounds) * self.report_goal
     all_updates = schema.num_rounds * self.report_goal
     return max(apart, -(-all_updates // schema.participations))
 
   @property
   def schema(self) -> participation.MinSep:
-    """How devices take part, as far as it can be known beforehand."""
+    """Participation schema that is expected of the deployment."""
     min_sep = self.min_sep
     if min_sep is None:
       min_sep = self.population // self.report_goal
@@ -111,17 +112,17 @@ def predict(
     *,
     delta: float,
 ) -> gaussian.Guarantee:
-  """What the deployment would guarantee at the reference's noise on the mean.
+  """Predicts the guarantee at the reference's noise on the mean update.
 
   Args:
-    strategy: C as it would be run, and was under the reference.
-    deployment: with the participation that is expected of it.
-    reference: for that strategy; other strategies have noise of their own.
+    strategy: C as it would be run, and as it was run for the reference.
+    deployment: hypothetical deployment and its expected participation.
+    reference: noise level of a run with the same strategy.
     delta: δ of (ε, δ).
 
   Raises:
-    ValueError: where delta is outside its range, or the deployment has more
-      rounds than the strategy can run.
+    ValueError: if delta is out of range, or the deployment has more rounds than
+      the strategy supports.
   """
   return gaussian.account(
       strategy,
@@ -132,7 +133,7 @@ def predict(
 
 
 def hypotheses(*, min_sep_given: bool) -> tuple[str, ...]:
-  """What predictions take for granted beyond what a guarantee assumes."""
+  """Returns the hypotheses of a prediction, beyond a guarantee's assumptions."""
   return (
       'utility is the same where noise multiplier / report goal is,'
       ' whatever the min-sep',

@@ -1,4 +1,4 @@
-"""Guarantees of one Gaussian mechanism: all rounds of a run are one release."""
+"""Guarantees of the Gaussian mechanism, with all rounds as one release."""
 
 import dataclasses
 import math
@@ -14,29 +14,29 @@ from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.families import base
 
 _DISCRETIZATION = 1e-4
-# Beyond these shifts the closed form is as good as the distribution.
+# For μ outside these limits the closed-form bound is as tight as the PLD.
 _LEAST_MU, _LARGEST_MU = 1e-10, 1e3
 _ROUNDING = 1e-12
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Guarantee:
-  """What a run with one strategy guarantees every device.
+  """Guarantee of a run with one strategy for every device.
 
   Attributes:
-    sensitivity: worst change of C x between neighbouring runs per unit of clip
-      norm, or an upper bound on it.
+    sensitivity: largest change of C x between neighbouring runs per unit of
+      clip norm, or an upper bound on it.
     sensitivity_kind: 'exact' or 'upper_bound'.
     noise_multiplier: standard deviation of Z over the clip norm.
     effective_noise_multiplier: noise_multiplier / sensitivity.
-    rho: zero-concentrated differential privacy (zCDP).
+    rho: ρ of zero-concentrated differential privacy (zCDP).
     epsilon: ε at delta.
     delta: δ.
-    adjacency: 'zero_out', a device's updates replaced by zeros, or
-      'replace_one', by those of other data.
-    group_size: devices protected together.
-    schema: in which rounds a device may have taken part.
-    assumptions: what must hold for the numbers to be true.
+    adjacency: 'zero_out' (one device's updates are replaced by zeros) or
+      'replace_one' (one device's data is replaced).
+    group_size: number of devices protected together.
+    schema: participation schema that every device keeps to.
+    assumptions: sentences that must hold for the guarantee to be valid.
   """
 
   sensitivity: float
@@ -52,7 +52,7 @@ class Guarantee:
   assumptions: tuple[str, ...]
 
   def epsilon_at(self, delta: float) -> float:
-    """ε at another δ; several are points of the curve."""
+    """Returns ε at another δ; several calls trace the privacy curve."""
     return epsilon(self.effective_noise_multiplier, delta)
 
 
@@ -69,11 +69,11 @@ def check_delta(delta: float) -> None:
 
 
 def rho(effective_noise_multiplier: float) -> float:
-  """ρ of zCDP: 1 / (2 · multiplier²).
+  """Returns ρ of zCDP: 1 / (2 · multiplier²).
 
   Raises:
-    ValueError: where the multiplier is not positive and finite, or so small
-      that ρ is no finite number.
+    ValueError: if the multiplier is not positive and finite, or so small that
+      ρ overflows.
 
   Source: Bun and Steinke 2016, proposition 1.6.
   """
@@ -89,39 +89,39 @@ def rho(effective_noise_multiplier: float) -> float:
 
 
 def epsilon(effective_noise_multiplier: float, delta: float) -> float:
-  """ε at δ from the privacy loss distribution, under zero-out adjacency.
+  """Returns ε at δ from the privacy loss distribution, for zero-out adjacency.
 
-  The distribution is discretised so that ε is never understated. With so little
-  noise, or a δ so small, that it cannot be computed, ε is `_epsilon_bound`.
+  The discretisation is pessimistic: ε is never understated. If the noise or δ
+  is too small for the distribution, ε is the bound of `_epsilon_bound`.
 
   Raises:
-    ValueError: where the multiplier is not positive and finite, or so small
-      that ε is no finite number, or delta is not between 0 and 1.
+    ValueError: if the multiplier is not positive and finite, or so small that ε
+      overflows, or delta is not between 0 and 1.
 
   Source: Koskela et al. 2020; Doroshenko et al. 2022 (connect the dots).
   """
   check_delta(delta)
-  rho(effective_noise_multiplier)  # refuses what has no finite ε
+  rho(effective_noise_multiplier)  # raises if ε would overflow
   mu = 1.0 / effective_noise_multiplier
   bound = _epsilon_bound(mu, delta)
   if not _LEAST_MU < mu < _LARGEST_MU:
     return bound
-  # The loss has mean μ²/2 and standard deviation μ: steps in proportion to them
-  # bound time and memory where the noise is small.
+  # The loss has mean μ²/2 and standard deviation μ. Steps in proportion to them
+  # bound time and memory when the noise is small.
   step = _DISCRETIZATION * max(1.0, mu, mu**2 / 50.0)
   accountant = pld_privacy_accountant.PLDAccountant(
       privacy_accountant.NeighboringRelation.REPLACE_SPECIAL,
       value_discretization_interval=step,
   )
   accountant.compose(dp_event.GaussianDpEvent(effective_noise_multiplier))
-  return min(bound, float(accountant.get_epsilon(delta)))  # ∞ for tiny δ
+  return min(bound, float(accountant.get_epsilon(delta)))  # ∞ if δ is tiny
 
 
 def _epsilon_bound(mu: float, delta: float) -> float:
-  """ε ≤ μ²/2 + μ Φ⁻¹(1 − δ), rounded up; 0 where δ(0) ≤ δ.
+  """Returns ε ≤ μ²/2 + μ Φ⁻¹(1 − δ), rounded up; 0 if δ(0) ≤ δ.
 
-  δ(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ), of which the second term, left out
-  here, is the smaller the larger μ is.
+  The exact curve is δ(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ). The bound drops
+  the second term, which vanishes as μ grows.
 
   Source: Balle and Wang 2018, theorem 8.
   """
@@ -141,19 +141,20 @@ def account(
     adjacency: str = adjacency_lib.ZERO_OUT,
     group_size: int = 1,
 ) -> Guarantee:
-  """The guarantee of a run with this strategy, schema and noise.
+  """Returns the guarantee of a run with this strategy, schema and noise.
 
   Args:
     strategy: C as it is run, not normalised.
-    schema: the rounds that consumed noise and how devices took part in them.
+    schema: number of rounds that use noise, and participation in them.
     noise_multiplier: standard deviation of Z over the clip norm.
     delta: δ of (ε, δ).
     adjacency: 'zero_out' or 'replace_one', which doubles the sensitivity.
-    group_size: devices protected together, by which it is multiplied.
+    group_size: number of devices protected together; multiplies the
+      sensitivity.
 
   Raises:
-    ValueError: where an argument is outside its range, or the schema has more
-      rounds than the strategy can run.
+    ValueError: if an argument is out of range, or the schema has more rounds
+      than the strategy supports.
   """
   check_positive('noise_multiplier', noise_multiplier)
   check_delta(delta)
@@ -178,19 +179,21 @@ def from_sensitivity(
     adjacency: str = adjacency_lib.ZERO_OUT,
     group_size: int = 1,
 ) -> Guarantee:
-  """The guarantee for a sensitivity that is exact or an upper bound.
+  """Returns the guarantee for a sensitivity that is exact or an upper bound.
 
   Args:
-    sensitivity: to one device's updates, before adjacency and group_size.
-    schema: for which it holds.
+    sensitivity: sensitivity to one device's updates, before adjacency and
+      group_size.
+    schema: participation schema for which the sensitivity holds.
     noise_multiplier: standard deviation of Z over the clip norm.
     delta: δ of (ε, δ).
-    adjacency: as of `account`.
-    group_size: as of `account`.
+    adjacency: 'zero_out' or 'replace_one', which doubles the sensitivity.
+    group_size: number of devices protected together; multiplies the
+      sensitivity.
 
   Raises:
-    ValueError: where the sensitivity is a lower bound, which proves nothing, or
-      an argument is outside its range.
+    ValueError: if the sensitivity is a lower bound, which proves nothing, or an
+      argument is out of range.
   """
   if sensitivity.kind not in (
       sensitivity_lib.EXACT, sensitivity_lib.UPPER_BOUND
@@ -220,7 +223,7 @@ def from_sensitivity(
 
 
 def assumptions(schema: participation.MinSep) -> tuple[str, ...]:
-  """What must hold, in words, for a guarantee under this schema to be true."""
+  """Returns the assumptions of a guarantee under this schema, in words."""
   if schema.participations == 1:
     pattern = f'no device takes part twice in {schema.num_rounds} rounds'
   else:

@@ -1,4 +1,4 @@
-"""Privacy loss of a sampled Gaussian release where an example is replaced."""
+"""Privacy loss of a sampled Gaussian release under replace-one adjacency."""
 
 import math
 
@@ -8,25 +8,26 @@ import numpy as np
 
 from fl_dpftrl.accounting import calibration
 
-_DEVIATIONS = 10.0  # of the loss; beyond them lies less than 1e-23
+_DEVIATIONS = 10.0  # half-width of the grid; less than 1e-23 lies beyond
 
 
 def loss_distribution(
     multiplier: float, probability: float, step: float
 ) -> privacy_loss_distribution.PrivacyLossDistribution:
-  """Dominates a release of a sample, whichever neighbour is the first.
+  """Returns a loss distribution that dominates both directions of a replacement.
 
-  For samples of a fixed size without replacement, and for Poisson samples.
-  Where the Gaussian release of a sample has δ(ε) for samples that differ in one
-  example, a sampled one has at most q δ(ε') with e^ε' = 1 + (e^ε − 1) / q. As
-  the relation is symmetric, that bounds it for ε below 0 too, and composes.
+  It holds for samples of a fixed size without replacement and for Poisson
+  samples. If δ(ε) is the curve of the Gaussian release for samples that differ
+  in one example, the curve of the sampled release is at most q δ(ε') with
+  e^ε' = 1 + (e^ε − 1) / q. The relation is symmetric, so the bound holds for
+  negative ε too, and it composes.
 
   Args:
-    multiplier: standard deviation of the noise over the most that the sum of a
-      sample moves when one of its examples is replaced, which is twice what an
-      example adds.
-    probability: q, with which a sample includes an example.
-    step: between the losses of the distribution.
+    multiplier: standard deviation of the noise over the largest change of a
+      sample's sum when one of its examples is replaced. That change is twice
+      the contribution of an example.
+    probability: q, the probability that a sample includes an example.
+    step: distance between the losses of the grid.
 
   Source: Balle, Barthe and Gaboardi 2018, theorems 2 and 9; Zhu, Dong and Wang
   2022, for pairs that dominate and compose; Doroshenko et al. 2022 (connect the

@@ -1,4 +1,4 @@
-"""ε of Gaussian releases of which each includes an example by chance."""
+"""Privacy accounting for compositions of sampled Gaussian releases."""
 
 import functools
 import math
@@ -11,12 +11,12 @@ from fl_dpftrl.accounting import calibration
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.accounting import replaced as replaced_lib
 
-_PRECISION = 2e-6  # relative, of the noise multiplier
-_SMALLEST_EPSILON = 1e-9  # below it, searches take ε for this
-# About the most steps of the distribution of one release, and of all.
+_PRECISION = 2e-6  # relative precision of the noise multiplier
+_SMALLEST_EPSILON = 1e-9  # searches clip smaller ε to this
+# Approximate limits of the grid size of one release and of the composition.
 _GRID, _COMPOSED_GRID = 2**17, 2**21
-# Fourier transforms of a composition blur δ by less than this for each release:
-# about 1e-16 was seen.
+# Bound on the error of δ per release from the Fourier transforms of a
+# composition; observed errors are about 1e-16.
 _ROUNDING = 5e-16
 
 
@@ -28,29 +28,30 @@ def epsilon(
     count: int,
     replaced: bool = False,
 ) -> float:
-  """ε at δ of count sampled Gaussian releases.
+  """Returns ε at δ of `count` sampled Gaussian releases.
 
-  With add-or-remove and Poisson samples, or where an example is replaced and
-  the samples are Poisson or of a fixed size.
+  Without `replaced` it holds for add-or-remove adjacency and Poisson samples.
+  With `replaced` it holds for Poisson samples and samples of a fixed size.
 
-  The distribution is discretised, and δ lowered by what rounding may do to it,
-  so that ε is not understated.
+  The distribution is discretised, and δ is lowered by the largest possible
+  rounding error, so that ε is not understated.
 
   Args:
-    multiplier: standard deviation of the noise over the most that an example
-      moves a release in which it is: what it adds, twice that where replaced.
+    multiplier: standard deviation of the noise over the largest change of a
+      release by one of its examples. That change is the example's contribution,
+      or twice that if an example is replaced.
     delta: δ.
-    probability: with which a release includes an example.
+    probability: probability that a release includes an example.
     count: number of releases.
-    replaced: whether an example is replaced, and not more or less.
+    replaced: True for replace-one, False for add-or-remove adjacency.
 
   Raises:
-    ValueError: where the multiplier is not positive and finite, delta is not
-      between 0 and 1, probability not above 0 and at most 1, or count not at
-      least 1; and where delta is too small to be resolved.
+    ValueError: if the multiplier is not positive and finite, delta is not
+      between 0 and 1, probability is not above 0 and at most 1, or count is
+      below 1. Also if delta is too small to be resolved.
 
-  Source: Koskela et al. 2020; Doroshenko et al. 2022 (connect the
-  dots); of an example that is replaced, as said in `replaced`.
+  Source: Koskela et al. 2020; Doroshenko et al. 2022 (connect the dots). For
+  replace-one see the sources of `replaced`.
   """
   gaussian.check_positive('multiplier', multiplier)
   gaussian.check_delta(delta)
@@ -61,8 +62,8 @@ def epsilon(
   if count < 1:
     raise ValueError(f'count must be at least 1, got {count!r}')
   if probability == 1.0:
-    # Gaussian releases compose to one, and one more or less is as far apart as
-    # one zeroed out.
+    # Gaussian releases compose to one Gaussian release, where adding, removing
+    # and zeroing out an example are the same distance.
     return gaussian.epsilon(multiplier / math.sqrt(count), delta)
   resolved = delta - count * _ROUNDING
   if resolved < 0.5 * delta:
@@ -92,14 +93,14 @@ def epsilon(
 
 
 def _step(multiplier: float, probability: float, count: int) -> float:
-  """A discretisation that costs little ε and little time.
+  """Returns a grid step with little effect on ε and a short run time.
 
-  It adds to the variance of each release's loss about a quarter of its square,
-  which is to be small against the variance of all of them.
+  The step adds about a quarter of its square to the variance of each release's
+  loss. That must be small against the variance of the composition.
   """
   mu = 1.0 / multiplier
-  # Either many releases with a small share in each, or as many whole ones as an
-  # example is drawn for at the very most.
+  # The composition resembles many releases with a small share each, or as many
+  # full releases as an example is drawn for at most.
   expected = probability * count
   drawn = min(count, expected + 10.0 * math.sqrt(expected) + 10.0)
   share = probability * math.sqrt(math.expm1(mu**2)) if mu < 5.0 else mu
@@ -119,9 +120,10 @@ def effective_noise_multiplier(
     count: int,
     replaced: bool = False,
 ) -> float:  # pylint: disable=redefined-outer-name
-  """The least multiplier whose ε at δ is at most epsilon, to a part in 10⁵.
+  """Returns the smallest multiplier whose ε at δ is at most epsilon.
 
-  Args and errors as of `epsilon`, which must itself be positive and finite.
+  The result is minimal up to a relative 1e-5. Arguments and errors are those of
+  `epsilon`; the argument epsilon must be positive and finite.
   """
   whole = calibration.effective_noise_multiplier(epsilon, delta)
 
@@ -136,8 +138,8 @@ def effective_noise_multiplier(
     )
     return math.log(max(value, _SMALLEST_EPSILON) / epsilon)
 
-  # Without sampling the answer is closed, and sampling never does harm. Many
-  # releases compose to nearly one Gaussian, whose variance guides otherwise.
+  # Without sampling there is a closed form, and sampling never needs more noise.
+  # Otherwise the variance of the composition, nearly Gaussian, gives a start.
   root, step = math.log(whole) + 0.5 * math.log(count), 1e-12
   if probability < 1.0:
     variance = 1.0 / (whole * probability) ** 2 / count
@@ -152,7 +154,7 @@ def effective_noise_multiplier(
 def _bracket(
     falling: Callable[[float], float], start: float
 ) -> tuple[float, float]:
-  """Two points, the function above 0 at the first and not at the second."""
+  """Returns two points that bracket the root of a falling function."""
   low = high = start
   step = 0.02
   while falling(high) > 0.0:
@@ -163,4 +165,4 @@ def _bracket(
   return low, high
 
 
-_epsilon = epsilon  # under a name that no argument has
+_epsilon = epsilon  # alias that no argument shadows

@@ -1,4 +1,4 @@
-"""How the examples of a round are drawn, where training can draw them."""
+"""Sampling schemes for the batches of centralized training."""
 
 import dataclasses
 import math
@@ -11,21 +11,21 @@ from fl_dpftrl.accounting import adjacency
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cyclic:
-  """Rounds take turns at parts of the examples, and draw within their part.
+  """Scheme in which rounds take turns at disjoint parts of the examples.
 
-  Round t draws of part t mod num_parts.
+  Round t draws its batch from part t mod num_parts.
 
   Attributes:
     num_rounds: n.
     num_examples: m; those beyond num_parts equal parts are left out.
-    batch_size: examples in a round; in expectation, where they are drawn one by
-      one.
-    num_parts: parts.
+    batch_size: number of examples per round; its expectation if examples are
+      drawn independently.
+    num_parts: number of parts.
 
   Raises:
-    ValueError: where an attribute is not a whole number of at least 1 (the
-      batch size of `CyclicPoisson`: a positive number), or a batch is larger
-      than a part.
+    ValueError: if an attribute is not a whole number of at least 1, or a batch
+      is larger than a part. For `CyclicPoisson`, batch_size may be any positive
+      number.
   """
 
   num_rounds: int
@@ -55,23 +55,23 @@ class Cyclic:
 
   @property
   def part_size(self) -> int:
-    """Examples of a part: ⌊num_examples / num_parts⌋."""
+    """Number of examples per part: ⌊num_examples / num_parts⌋."""
     return self.num_examples // self.num_parts
 
   @property
   def turns(self) -> int:
-    """The most rounds that draw of one part: ⌈n / num_parts⌉."""
+    """Maximum number of rounds that draw from one part: ⌈n / num_parts⌉."""
     return -(-self.num_rounds // self.num_parts)
 
 
 @dataclasses.dataclass(frozen=True)
 class Relation:
-  """What an example does to a sampled round, for one adjacency.
+  """Effect of one example on a sampled round under one adjacency.
 
   Attributes:
-    factor: the most that it moves the sum of a round, in clip norms.
-    replaced: whether the bound is that for a replaced example.
-    sentence: the relation in words.
+    factor: largest change of a round's sum, in clip norms.
+    replaced: True if the bound for a replaced example applies.
+    sentence: adjacency in words.
   """
 
   factor: float
@@ -89,10 +89,11 @@ _REPLACED = Relation(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sampled(Cyclic):
-  """Every round draws anew and in secret, which amplifies the guarantee.
+  """Scheme with fresh secret samples each round, which amplifies privacy.
 
-  Attributes and errors as of `Cyclic`; num_parts is at least the bands of the
-  strategy. A subclass says what is known by `relations`, and `how` it draws.
+  Attributes and errors are those of `Cyclic`; num_parts is at least the number
+  of bands of the strategy. A subclass defines `relations`, the adjacencies with
+  a known bound, and `how`, the sampling in words.
   """
 
   relations: ClassVar[Mapping[str, Relation]]
@@ -100,24 +101,24 @@ class Sampled(Cyclic):
 
   @property
   def sampling_probability(self) -> float:
-    """q, of an example in a round of its part."""
+    """q, the probability of an example in a round of its part."""
     return self.batch_size / self.part_size
 
   @property
   def compositions(self) -> int:
-    """The most rounds in which an example may be drawn: ⌈n / num_parts⌉."""
+    """Maximum number of rounds that may draw an example: ⌈n / num_parts⌉."""
     return self.turns
 
   def relation(self, adjacency_name: str) -> Relation:
-    """What is known of an adjacency.
+    """Returns the effect of one example under an adjacency.
 
     Raises:
-      ValueError: where no bound is.
+      ValueError: if no bound is known.
     """
     if adjacency_name not in self.relations:
       raise ValueError(
           f'adjacency must be one of {", ".join(self.relations)} where batches'
-          f' are drawn as by {type(self).__name__}, got {adjacency_name!r}: no'
+          f' are drawn by {type(self).__name__}, got {adjacency_name!r}: no'
           ' bound is known'
       )
     return self.relations[adjacency_name]
@@ -125,10 +126,10 @@ class Sampled(Cyclic):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CyclicPoisson(Sampled):
-  """A round includes each example of its part independently.
+  """Scheme that includes each example of a round's part independently.
 
-  With one part this is the Poisson sampling of DP-SGD. What others do does not
-  depend on an example, so that one example less is one zeroed out.
+  With one part this is the Poisson sampling of DP-SGD. Examples are drawn
+  independently, so removing an example is the same as zeroing it out.
 
   Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization,
   algorithm 2 with the Poisson sampling of appendix F.3.
@@ -165,10 +166,10 @@ class CyclicPoisson(Sampled):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CyclicFixedSize(Sampled):
-  """A round draws batch_size examples of its part, each set equally likely.
+  """Scheme that draws batch_size examples of a part uniformly at random.
 
-  Where one example is not drawn another is, so that zeroing one out moves a sum
-  by as much as replacing it.
+  If one example is not drawn, another one is. Zeroing out an example can thus
+  change a sum by as much as replacing it.
   """
 
   relations: ClassVar[Mapping[str, Relation]] = {
@@ -190,22 +191,23 @@ class CyclicFixedSize(Sampled):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shuffled(Cyclic):
-  """The turns of a part go through it in shuffled order, anew in each pass.
+  """Scheme that goes through each part in a new shuffled order in each pass.
 
-  A pass is ⌊part_size / batch_size⌋ turns and leaves out what remains. Given
-  the orders, the rounds of an example are known, so that an ordinary account
-  with `schema` holds for each of them, and for their mixture. Poisson's ε does
-  not; no amplified bound for batches of many shuffled examples is known here.
+  A pass has ⌊part_size / batch_size⌋ turns and leaves out the remaining
+  examples. Given the orders, the rounds of every example are known. A guarantee
+  under `schema` thus holds for every order, and so for their mixture. The ε of
+  Poisson sampling does not hold, and no amplified bound for batches of many
+  shuffled examples is known here.
   """
 
   @property
   def pass_turns(self) -> int:
-    """Turns of a part in which an example takes part at most once."""
+    """Number of turns of one pass; an example is in at most one of them."""
     return self.part_size // self.batch_size
 
   @property
   def schema(self) -> participation.MinSep:
-    """Once in a pass; last in one and first in the next, at the closest."""
+    """Participation schema: one round per pass, the closest across two passes."""
     return participation.MinSep(
         num_rounds=self.num_rounds,
         min_sep=self.num_parts,
@@ -224,11 +226,11 @@ class Shuffled(Cyclic):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShuffledOnce(Shuffled):
-  """Every pass repeats the order of the first: a fixed separation."""
+  """Scheme that repeats the order of the first pass: a fixed separation."""
 
   @property
   def schema(self) -> participation.FixedSeparation:
-    """Every pass_turns turns of a part, exactly."""
+    """Participation schema: every pass_turns turns of a part, exactly."""
     return participation.FixedSeparation(
         num_rounds=self.num_rounds,
         min_sep=self.num_parts * self.pass_turns,
@@ -245,12 +247,12 @@ SCHEMES = {
 
 
 def name(scheme: Cyclic) -> str:
-  """The name of a scheme's kind."""
+  """Returns the name of a scheme's class in SCHEMES."""
   return next(n for n, cls in SCHEMES.items() if type(scheme) is cls)
 
 
 def most_parts(num_examples: int, batch_size: float) -> int:
-  """The most parts that are each at least as large as a batch."""
+  """Returns the maximum number of parts that are at least as large as a batch."""
   return int(num_examples // math.ceil(batch_size))
 
 

@@ -1,4 +1,4 @@
-"""What a strategy, a schema and a noise multiplier guarantee."""
+"""The `account` command: guarantee of a strategy, a schema and a noise level."""
 
 import argparse
 from typing import Any, Callable
@@ -9,7 +9,7 @@ from fl_dpftrl.accounting import amplification
 from fl_dpftrl.accounting import sampling
 from fl_dpftrl.commands import flags
 
-HELP = 'from a noise multiplier to ρ and ε'
+HELP = 'computes ε and ρ for a strategy, noise multiplier and schema'
 
 EXAMPLE = (
     'fl-dpftrl account --strategy=blt-b400 --noise_multiplier=7.379'
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       type=float,
       required=True,
       help='standard deviation of Z over the clip norm, for the strategy as'
-      ' stored',
+      ' stored in its file',
   )
   flags.add_guarantee(parser)
   flags.add_schema(parser, required=True)
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-  """The guarantee under the schema or the sampling of the flags."""
+  """Returns the guarantee under the schema or the sampling of the flags."""
   return guarantee(
       args,
       accounting.account,
@@ -60,7 +60,7 @@ def guarantee(
     amplified: Callable[..., amplification.AmplifiedGuarantee],
     **noise: float | None,
 ) -> dict[str, Any]:
-  """What the accountant that the flags ask for says, as fields."""
+  """Returns the result of the accountant that the flags select, as fields."""
   strategy = catalogue.load_strategy(args.strategy)
   draws = flags.sampling(args, strategy, args.num_rounds)
   noise |= {'delta': args.delta[0], 'adjacency': args.adjacency}
@@ -69,7 +69,7 @@ def guarantee(
       raise ValueError(
           f'--group_size={args.group_size} is refused with --sampling='
           f'{args.sampling}: examples are drawn one by one, and a multiple of'
-          ' the sensitivity bounds no group of them'
+          ' the sensitivity is no bound for a group; use --group_size=1'
       )
     found = amplified(strategy, draws, **noise)
     figures = {
@@ -97,7 +97,7 @@ def _participation(
     draws: sampling.Cyclic | None,
     found: accounting.Guarantee | amplification.AmplifiedGuarantee,
 ) -> dict[str, Any]:
-  """Who may be in which rounds, as fields."""
+  """Returns the participation schema or the sampling scheme, as fields."""
   result = {'num_rounds': args.num_rounds}
   if not isinstance(draws, sampling.Sampled):
     result |= flags.schema_fields(found.schema)
@@ -118,7 +118,7 @@ def _participation(
 
 
 def show(result: dict[str, Any]) -> str:
-  """The figures as a table, rounded up, the curve, and what they assume."""
+  """Formats the figures, rounded up, the curve of ε and the assumptions."""
   figures = {
       k: v for k, v in result.items() if k not in ('curve', 'assumptions')
   }
@@ -126,4 +126,4 @@ def show(result: dict[str, Any]) -> str:
   if 'curve' in result:
     tables.append(flags.columns(result['curve']))
   sentences = [f'- {sentence}' for sentence in result['assumptions']]
-  return '\n\n'.join([*tables, '\n'.join(['if', *sentences])])
+  return '\n\n'.join([*tables, '\n'.join(['assumptions', *sentences])])

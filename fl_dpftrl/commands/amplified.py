@@ -1,4 +1,4 @@
-"""Flags and figures of the best number of bands where batches are sampled."""
+"""Choice of the number of bands for sampled batches: flags and results."""
 
 import argparse
 from typing import Any, Callable
@@ -10,7 +10,7 @@ from fl_dpftrl.accounting import amplification
 from fl_dpftrl.families import base
 
 _FLAGS = ('epsilon', 'delta', 'num_examples', 'batch_size')
-# What the comparison decides, or has no use for.
+# Flags that the comparison sets itself or does not use.
 _EXCLUDED = (
     'min_sep', 'max_participations', 'separation', 'min_sep_range', 'num_bands'
 )
@@ -21,22 +21,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   add(
       '--epsilon', type=float,
-      help='for Poisson-sampled batches: choose the num_bands with the least'
-      ' noise at this ε; with the next three',
+      help='upper limit of ε for Poisson-sampled batches; selects num_bands with'
+      ' the least noise and needs --delta, --num_examples and --batch_size',
   )
   add('--delta', type=float, help='with --epsilon: δ')
   add('--num_examples', type=int, help='with --epsilon: m')
   add(
       '--batch_size', type=float,
-      help='with --epsilon: examples in a round, in expectation',
+      help='expected number of examples per round; use with --epsilon',
   )
 
 
 def asked(args: argparse.Namespace, size: str | None) -> bool:
-  """Whether the number of bands is to be chosen.
+  """Returns True if the flags ask for a choice of the number of bands.
 
   Raises:
-    ValueError: where a flag is missing, or does not go with the others.
+    ValueError: if a required flag is missing, or a flag conflicts with another.
   """
   given = [name for name in _FLAGS if getattr(args, name) is not None]
   if not given:
@@ -48,11 +48,11 @@ def asked(args: argparse.Namespace, size: str | None) -> bool:
     if getattr(args, name) is not None:
       raise ValueError(
           f'--{name}={getattr(args, name)} and --epsilon={args.epsilon} exclude'
-          ' each other'
+          ' each other; drop one of them'
       )
   if size != 'num_bands' or args.objective != 'rms':
     raise ValueError(
-        f'--epsilon={args.epsilon} is for a banded mechanism and'
+        f'--epsilon={args.epsilon} needs a banded mechanism and'
         f' --objective=rms, got --mechanism={args.mechanism} and'
         f' --objective={args.objective}'
     )
@@ -65,13 +65,14 @@ def best(
     workload: workloads.Workload,
     optimize: Callable[[int], base.Strategy],
 ) -> tuple[base.Strategy, dict[str, Any]]:
-  """The strategy with the least noise at ε, and how all compare, as fields.
+  """Returns the strategy with the least noise at ε and the comparison.
 
   Args:
-    args: of the flags.
-    schema: of one participation: turns of a part share no row of C.
-    workload: what the noise is to be small in.
-    optimize: from a number of bands to the best strategy with them.
+    args: parsed flags.
+    schema: schema with one participation, since the turns of a part share no
+      row of C.
+    workload: linear workload whose error is minimised.
+    optimize: function from a number of bands to the best strategy with them.
   """
   run = {
       'num_rounds': args.num_rounds,

@@ -1,4 +1,4 @@
-"""The least noise multiplier that meets a target."""
+"""The `calibrate` command: smallest noise multiplier for a target ε or ρ."""
 
 import argparse
 from typing import Any
@@ -8,7 +8,7 @@ from fl_dpftrl.accounting import amplification
 from fl_dpftrl.commands import account
 from fl_dpftrl.commands import flags
 
-HELP = 'from a target ε or ρ to the least noise multiplier'
+HELP = 'finds the smallest noise multiplier that meets a target ε or ρ'
 
 EXAMPLE = (
     'fl-dpftrl calibrate --strategy=blt-b400 --epsilon=2 --delta=1e-10'
@@ -19,8 +19,8 @@ EXAMPLE = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   flags.add_strategy(parser)
   target = parser.add_mutually_exclusive_group(required=True)
-  target.add_argument('--epsilon', type=float, help='the most that ε may be')
-  target.add_argument('--rho', type=float, help='the most that ρ may be')
+  target.add_argument('--epsilon', type=float, help='upper limit of ε')
+  target.add_argument('--rho', type=float, help='upper limit of ρ (zCDP)')
   flags.add_guarantee(parser)
   flags.add_schema(parser, required=True)
   flags.add_separation(parser)
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-  """The guarantee with the least noise that meets the target at the first δ."""
+  """Returns the guarantee with the least noise for the target at the first δ."""
   target = {'epsilon': args.epsilon} if args.rho is None else {'rho': args.rho}
   return account.guarantee(
       args, accounting.calibrate, _amplified, **target
@@ -38,8 +38,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 def _amplified(*args, **kwargs) -> amplification.AmplifiedGuarantee:
   if 'rho' in kwargs:
     raise ValueError(
-        f'--rho={kwargs["rho"]} is not for batches that are sampled, whose ε is'
-        ' not that of one Gaussian: give --epsilon'
+        f'--rho={kwargs["rho"]} is not supported with --sampling: sampled'
+        ' batches have no single Gaussian release; use --epsilon'
     )
   return amplification.calibrate(*args, **kwargs)
 

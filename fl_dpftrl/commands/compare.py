@@ -1,4 +1,4 @@
-"""Mechanisms side by side, at one setting or over a range of them."""
+"""The `compare` command: mechanisms side by side, at one or many settings."""
 
 import argparse
 import dataclasses
@@ -15,7 +15,7 @@ from fl_dpftrl.comparison import coefficients
 from fl_dpftrl.comparison import contenders as contenders_lib
 from fl_dpftrl.comparison import sweep
 
-HELP = 'puts mechanisms side by side: table, CSV and figures'
+HELP = 'compares mechanisms and strategy files: table, CSV and figures'
 
 EXAMPLE = (
     'fl-dpftrl compare --mechanisms=identity,tree_online,blt,blt-b400'
@@ -33,23 +33,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add(
       '--mechanisms', required=True, type=flags.names,
       help=(
-          'separated by commas: mechanisms (blt, or blt:3 with its size),'
-          ' strategy files (mine.json, or NAME=mine.json), names in matrices/'
+          'comma-separated mechanisms (blt, or blt:3 with its size), strategy'
+          ' files (mine.json, or NAME=mine.json), names in matrices/'
       ),
   )
   several = flags.SEVERAL
   add(
       '--num_rounds', type=flags.values, required=True, metavar='N',
-      help=f'n, rounds that consume a row of noise: {several}',
+      help=f'n, number of rounds (each uses one noise row): {several}',
   )
   add(
       '--min_sep', type=flags.values, default=[1], metavar='B',
-      help=f'b, least distance of rounds of one device: {several} (default: 1)',
+      help=f'b, minimum separation of rounds of one device: {several} (default: 1)',
   )
   add(
       '--max_participations', type=flags.values, default=[None], metavar='K',
       help=(
-          f'k, most rounds of one device: {several} (default: as many as fit)'
+          f'k, maximum rounds per device: {several} (default: as many as fit)'
       ),
   )
   for name, what in (
@@ -59,20 +59,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f'--optimize_for_{name}', type=_values_or_each, default=[None],
         metavar=name[0].upper(),
         help=(
-            f'hold the strategies that are best for this {what} while the real'
-            f' one varies; a list for several, in which "{_EACH}" is the best'
-            ' of each'
+            f'keep the strategies that are best for this {what} while the actual'
+            f' one varies; one value, or a list in which "{_EACH}" stands for'
+            ' the best at each value'
         ),
     )
   add(
       '--objective', choices=catalogue.OBJECTIVES, default='max',
-      help='the loss that optimisers make small (default: max)',
+      help='loss that optimisers minimise (default: max)',
   )
-  add('--output', metavar='FOLDER', help='write CSV and PNGs there')
+  add('--output', metavar='FOLDER', help='folder for a CSV file and PNG figures')
 
 
 def _values_or_each(text: str) -> list[int | None]:
-  """As a list of `flags.values`, with None for "each"."""
+  """Parses a list as `flags.values` does, with None for "each"."""
   parts = text.split(',')
   others = [part for part in parts if part != _EACH]
   if len(parts) - len(others) > 1:
@@ -82,7 +82,7 @@ def _values_or_each(text: str) -> list[int | None]:
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-  """Measures every mechanism at every setting; writes what was asked for."""
+  """Evaluates every mechanism at every setting and writes the requested files."""
   varying = [name for name in _SCHEMA if len(getattr(args, name)) > 1]
   if len(varying) > 1:
     raise ValueError(
@@ -117,8 +117,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
   )
   if not entries:
     raise ValueError(
-        f'--mechanisms={",".join(args.mechanisms)}: none of them can do this:'
-        f' {"; ".join(left_out)}'
+        f'--mechanisms={",".join(args.mechanisms)}: none of them supports this'
+        f' setting: {"; ".join(left_out)}'
     )
   for line in left_out:
     print(messages.one_line(f'compare: {line}'), file=sys.stderr)
@@ -166,7 +166,7 @@ def _contenders(args: argparse.Namespace) -> list[contenders_lib.Contender]:
 
 
 def _warn_of_workloads(contenders: list[contenders_lib.Contender]) -> None:
-  """One line for each file that was made for something else."""
+  """Warns once for each file that was optimised for another workload."""
   for contender in contenders:
     workload = contender.workload
     if workload is not None and not workload.is_prefix_sums:
@@ -175,8 +175,8 @@ def _warn_of_workloads(contenders: list[contenders_lib.Contender]) -> None:
       what = ', '.join(f'{name} {value:g}' for name, value in fields.items())
       print(
           messages.one_line(
-              f'compare: {contender.label} was made for {what}; its losses here'
-              ' are of prefix sums, as those of all others'
+              f'compare: {contender.label} was made for {what}; all losses here'
+              ' are those of prefix sums'
           ),
           file=sys.stderr,
       )
@@ -185,8 +185,8 @@ def _warn_of_workloads(contenders: list[contenders_lib.Contender]) -> None:
 def _figures(
     args: argparse.Namespace, entries: list[sweep.Entry], varying: list[str]
 ) -> dict[str, bytes]:
-  """PNGs by their names."""
-  # Slow to load, and of no use to other commands.
+  """Returns PNG images by file name."""
+  # These imports are slow, and other commands do not need them.
   from fl_dpftrl.comparison import figures  # pylint: disable=g-import-not-at-top
   from fl_dpftrl.comparison import style  # pylint: disable=g-import-not-at-top
 
@@ -223,7 +223,7 @@ def _figures(
 def _setting(
     args: argparse.Namespace, number: Callable[[float], str]
 ) -> str:
-  """What does not vary, in words."""
+  """Returns the part of the setting that does not vary, in words."""
   words = []
   if len(args.num_rounds) == 1:
     words.append(f'{number(args.num_rounds[0])} rounds')
@@ -250,7 +250,7 @@ def _columns(
 ) -> tuple[
     dict[str, coefficients.Columns], dict[str, str], participation.MinSep
 ]:
-  """First columns at the last setting that all have, of those that have any."""
+  """Returns first columns at the last setting that all strategies support."""
   last = max(
       (entry.schema for entry in entries),
       key=lambda s: (s.num_rounds, s.min_sep, s.participations),
@@ -268,7 +268,7 @@ def _columns(
 
 
 def show(result: dict[str, Any]) -> str:
-  """A table with a row each; what is the same in all of them stands above."""
+  """Formats one row per result; columns with one value stand above the table."""
   same, table = flags.shared_columns(result['rows'], _SCHEMA)
   header = ', '.join(f'{name} {value}' for name, value in same.items())
   lines = [f'{header}, objective {result["objective"]}'.lstrip(', '), '', table]

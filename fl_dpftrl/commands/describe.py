@@ -1,4 +1,4 @@
-"""How well a strategy does under any schema."""
+"""The `describe` command: figures of a strategy under any schema."""
 
 import argparse
 from typing import Any
@@ -8,7 +8,7 @@ from fl_dpftrl import workloads
 from fl_dpftrl.commands import flags
 from fl_dpftrl.noise import engine
 
-HELP = 'sensitivity, errors and losses of a strategy under any schema'
+HELP = 'shows sensitivity, errors and losses of a strategy under any schema'
 
 EXAMPLE = (
     'fl-dpftrl describe blt-b400 --num_rounds=2052 --min_sep=342'
@@ -27,13 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
       '--num_parameters',
       type=int,
-      help='of the model: adds the memory of the noise, and about what time a'
-      ' row takes one core',
+      help='number of model parameters; adds the memory of the noise and the'
+      ' approximate time per row on one core',
   )
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-  """The figures under the flags' schema, or else that of the strategy file."""
+  """Returns the figures under the flags' schema, by default the file's own."""
   if args.strategy in catalogue.parameter_free():
     file = None
     strategy = catalogue.load_strategy(args.strategy)
@@ -66,5 +66,5 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any]) -> str:
-  """The figures as a table."""
+  """Formats the figures as a table."""
   return flags.table(result)

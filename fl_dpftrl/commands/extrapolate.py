@@ -1,4 +1,4 @@
-"""What deployments that were not run would guarantee."""
+"""The `extrapolate` command: predicted guarantees of hypothetical deployments."""
 
 import argparse
 import dataclasses
@@ -25,7 +25,7 @@ EXAMPLE = (
     ' --delta=1e-10 --output=extrapolation'
 )
 
-# What may vary, by the field of the rows; the flags that hold the values.
+# Fields of the rows that may vary, with the flags that hold their values.
 _SWEPT = {
     'report_goal': 'report_goals', 'num_rounds': 'num_rounds',
     'population': 'population',
@@ -45,54 +45,54 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add(
       '--strategies', required=True, type=flags.names,
       help=(
-          'separated by commas: strategy files, names in matrices/, mechanisms'
-          ' (blt, or blt:3 with its size), optimised for each setting'
+          'comma-separated strategy files, names in matrices/, or mechanisms'
+          ' optimised for each setting (blt, or blt:3 with its size)'
       ),
   )
   add(
       '--noise_multiplier', required=True, type=_numbers, metavar='SIGMA',
       help=(
-          'standard deviation of Z over the clip norm, for the strategies as'
-          ' stored, at --report_goal: one, or one for each strategy'
+          'standard deviation of Z over the clip norm at --report_goal, for the'
+          ' strategies as stored; one value, or one per strategy'
       ),
   )
   add(
       '--report_goal', required=True, type=int,
-      help='updates that a round sums under --noise_multiplier',
+      help='number of updates per round under --noise_multiplier',
   )
   several = flags.SEVERAL
   add(
       '--report_goals', type=flags.values, metavar='R',
       help=(
-          'report goals, with noise in proportion (default: --report_goal):'
-          f' {several}'
+          'report goals to predict; the noise grows in proportion (default:'
+          f' --report_goal): {several}'
       ),
   )
   add(
       '--num_rounds', required=True, type=flags.values, metavar='N',
-      help=f'n, rounds that consume a row of noise: {several}',
+      help=f'n, number of rounds (each uses one noise row): {several}',
   )
   add(
       '--population', type=flags.values, metavar='P', default=[None],
-      help=f'devices that can take part: {several}',
+      help=f'number of eligible devices: {several}',
   )
   add(
       '--min_sep', type=_whole_numbers, metavar='B', default=[None],
       help=(
-          'b: one, or a list with one for each value of what varies, from small'
-          ' to large (default: ⌊population / report goal⌋, which is optimistic)'
+          'b, min-sep: one value, or one for each varying value in ascending'
+          ' order (default: ⌊population / report goal⌋, which is optimistic)'
       ),
   )
   add(
       '--max_participations', type=int,
-      help='k, most rounds of one device (default: as many as fit)',
+      help='k, maximum rounds per device (default: as many as fit)',
   )
   add('--delta', type=float, required=True, help='δ')
   add(
       '--objective', choices=catalogue.OBJECTIVES, default='max',
-      help='the loss that optimisers make small (default: max)',
+      help='loss that optimisers minimise (default: max)',
   )
-  add('--output', metavar='FOLDER', help='write CSV and PNGs there')
+  add('--output', metavar='FOLDER', help='folder for a CSV file and PNG figures')
 
 
 def _numbers(text: str) -> list[float]:
@@ -105,16 +105,16 @@ def _numbers(text: str) -> list[float]:
 
 
 def _whole_numbers(text: str) -> list[int]:
-  """In the order given, unlike `flags.values`."""
+  """Parses whole numbers and keeps their order, unlike `flags.values`."""
   return [flags.values(part)[0] for part in text.split(',')]
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-  """Predicts every strategy at every setting; writes what was asked for."""
+  """Predicts every strategy at every setting and writes the requested files."""
   axis = _axis(args)
   deployments = _deployments(args)
   references = _references(args)
-  gaussian.epsilon(1.0, args.delta)  # refuses what nothing could resolve
+  gaussian.epsilon(1.0, args.delta)  # raises if δ is out of range
   try:
     contenders = contenders_lib.contenders(args.strategies)
   except ValueError as e:
@@ -134,8 +134,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
   )
   if not entries:
     raise ValueError(
-        f'--strategies={",".join(args.strategies)}: none of them can do this:'
-        f' {"; ".join(left_out)}'
+        f'--strategies={",".join(args.strategies)}: no strategy supports this'
+        f' setting: {"; ".join(left_out)}'
     )
   for line in left_out:
     print(messages.one_line(f'extrapolate: {line}'), file=sys.stderr)
@@ -163,7 +163,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _axis(args: argparse.Namespace) -> str:
-  """The field of the rows that varies."""
+  """Returns the field of the rows that varies."""
   several = [
       name for name, flag in _SWEPT.items()
       if len(getattr(args, flag) or ()) > 1
@@ -195,8 +195,8 @@ def _deployments(
     min_seps = min_seps * len(settings)
   if len(min_seps) != len(settings):
     raise ValueError(
-        f'--min_sep must have one value, or {len(settings)}: as many as vary;'
-        f' got {len(min_seps)}'
+        f'--min_sep must have one value or {len(settings)}, one per varying'
+        f' value; got {len(min_seps)}'
     )
   return [
       extrapolation.Deployment(
@@ -208,12 +208,12 @@ def _deployments(
 
 
 def _references(args: argparse.Namespace) -> list[extrapolation.Reference]:
-  """One for each strategy."""
+  """Returns one reference per strategy."""
   noise, count = args.noise_multiplier, len(args.strategies)
   if len(noise) not in (1, count):
     raise ValueError(
-        f'--noise_multiplier must have one value, or {count}: as many as there'
-        f' are strategies; got {len(noise)}'
+        f'--noise_multiplier must have one value or {count}, one per strategy;'
+        f' got {len(noise)}'
     )
   return [
       extrapolation.Reference(
@@ -236,9 +236,9 @@ def _assumptions(
     )
   if len(contenders) > 1:
     lines.append(
-        'each strategy has the utility of the others at its own noise multiplier'
+        'all strategies have the same utility at their own noise multipliers'
         if len(args.noise_multiplier) > 1 else
-        'one noise multiplier for all strategies, at which their utility differs'
+        'all strategies have one noise multiplier, at which their utility differs'
     )
   return lines
 
@@ -250,8 +250,8 @@ def _figures(
     references: list[extrapolation.Reference],
     entries: list[sweep.Entry],
 ) -> dict[str, bytes]:
-  """PNGs by their names."""
-  # Slow to load, and of no use to other commands.
+  """Returns PNG images by file name."""
+  # These imports are slow, and other commands do not need them.
   from fl_dpftrl.comparison import extrapolation_figures  # pylint: disable=g-import-not-at-top
   from fl_dpftrl.comparison import style  # pylint: disable=g-import-not-at-top
 
@@ -283,7 +283,7 @@ def _figures(
   return {
       f'{name}.png': style.png(extrapolation_figures.against(
           entries, axis, name,
-          title=f'{symbol} against {_OVER[axis]}: predicted, not run',
+          title=f'{symbol} against {_OVER[axis]} (predicted)',
           subtitle=subtitle,
           names=names,
           reference=args.report_goal if axis == 'report_goal' else None,
@@ -293,13 +293,13 @@ def _figures(
 
 
 def show(result: dict[str, Any]) -> str:
-  """A table with a row each, and what it takes for granted."""
+  """Formats one row per prediction and the assumptions."""
   same, table = flags.shared_columns(result['rows'], _MAY_BE_SHARED)
   header = ', '.join(
       f'{name} {value}' for name, value in same.items() if value is not None
   )
   lines = [f'predicted, not run: {header}', '', table, '']
-  lines += ['no guarantee: besides what `account` assumes,', '']
+  lines += ['This is no guarantee. Besides those of `account`, it assumes:', '']
   lines += [f'- {line}' for line in result['assumptions']]
   if result['files']:
     folder = messages.one_line(result['output'])

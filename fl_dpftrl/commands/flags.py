@@ -1,4 +1,4 @@
-"""Flags that commands share, and how they show their figures."""
+"""Flags and output formats that several commands share."""
 
 import argparse
 import dataclasses
@@ -14,20 +14,20 @@ from fl_dpftrl.accounting import amplification
 from fl_dpftrl.accounting import sampling as sampling_lib
 from fl_dpftrl.families import base
 
-# Of these a rounded figure must not promise more than the exact one.
+# Rounding must not make these figures promise more than the exact values.
 _CLAIMS = frozenset({
     'rho', 'epsilon', 'noise_multiplier', 'effective_noise_multiplier',
 })
-# These, too, but what is one rounding error above 10 is 10.
+# These are rounded up too, except that one rounding error above 10 gives 10.
 _COMPUTED = frozenset({
     'sensitivity', 'rms_error', 'max_error', 'rms_loss', 'max_loss',
     'rms_noise',
 })
 _ROUNDING = 1e-12
 _DIGITS = 6
-_LONGEST = 1000  # characters of a cell
+_LONGEST = 1000  # maximum number of characters of a cell
 
-# What `values` takes, for --help.
+# Formats that `values` accepts, for --help.
 SEVERAL = 'one, a list as 50,100,200 or a range as LOW:HIGH:POINTS'
 
 SEPARATIONS = {
@@ -37,11 +37,12 @@ SEPARATIONS = {
 
 
 def add_separation(parser: argparse.ArgumentParser) -> None:
-  """Adds --separation, which says what --min_sep means."""
+  """Adds --separation, which defines the meaning of --min_sep."""
   parser.add_argument(
       '--separation',
       choices=tuple(SEPARATIONS),
-      help='participations at least min_sep apart (default: min), or exactly',
+      help='min: participations are at least min_sep apart (default); fixed:'
+      ' exactly min_sep apart',
   )
 
 
@@ -50,23 +51,23 @@ def add_schema(parser: argparse.ArgumentParser, *, required: bool) -> None:
   add = parser.add_argument
   add(
       '--num_rounds', type=int, required=required,
-      help='n, rounds that consume a row of noise',
+      help='n, number of rounds (each uses one noise row)',
   )
   add(
       '--min_sep', type=int,
-      help='b: rounds i < j of one device satisfy j − i ≥ b (default: 1)',
+      help='b, min-sep: rounds i < j of one device satisfy j − i ≥ b (default: 1)',
   )
   add(
       '--max_participations', type=int,
-      help='k, most rounds of one device (default: as many as fit)',
+      help='k, maximum rounds per device (default: as many as fit)',
   )
 
 
 def schema(args: argparse.Namespace) -> participation.MinSep:
-  """The schema that the flags describe.
+  """Returns the schema that the flags describe.
 
   Raises:
-    ValueError: where one is outside its range, or --num_rounds is missing.
+    ValueError: if a value is out of range, or --num_rounds is missing.
   """
   if args.num_rounds is None:
     raise ValueError('--num_rounds is needed')
@@ -79,17 +80,17 @@ def schema(args: argparse.Namespace) -> participation.MinSep:
 
 
 def separation(value: participation.MinSep) -> str:
-  """The value of --separation that gives such a schema."""
+  """Returns the value of --separation for a schema."""
   return next(name for name, cls in SEPARATIONS.items() if type(value) is cls)
 
 
 def made_for(value: participation.MinSep) -> dict[str, int | str | None]:
-  """The flags that describe a schema."""
+  """Returns the flags that describe a schema."""
   return {**dataclasses.asdict(value), 'separation': separation(value)}
 
 
 def schema_fields(value: participation.MinSep) -> dict[str, int]:
-  """A schema as fields of a JSON result, k as many as fit at most."""
+  """Returns a schema as JSON fields, with k limited to what fits."""
   return {
       'num_rounds': value.num_rounds,
       'min_sep': value.min_sep,
@@ -103,11 +104,11 @@ SAMPLING = ('sampling', 'num_examples', 'batch_size', 'num_parts')
 def add_sampling(
     parser: argparse.ArgumentParser,
     words: str = (
-        'for training in one place, how a round draws its batch; instead of the'
-        ' flags on participation, and amplified with poisson and fixed_size'
+        'for centralized training: sampling scheme of the batches; use instead'
+        ' of the participation flags; poisson and fixed_size amplify privacy'
     ),
 ) -> None:
-  """Adds --sampling, and what describes batches that training draws."""
+  """Adds --sampling and the flags that describe sampled batches."""
   add = parser.add_argument
   add(
       '--sampling',
@@ -117,12 +118,13 @@ def add_sampling(
   add('--num_examples', type=int, help='with --sampling: m')
   add(
       '--batch_size', type=_number,
-      help='with --sampling: examples in a round, with poisson in expectation',
+      help='with --sampling: number of examples per round; for poisson, expected'
+      ' number',
   )
   add(
       '--num_parts', type=int,
-      help='with --sampling: parts of the examples that rounds take turns at'
-      ' (default: the bands of the strategy where amplified, or else 1)',
+      help='with --sampling: number of parts of the examples that rounds take'
+      ' turns at (default: bands of the strategy if amplified, else 1)',
   )
 
 
@@ -134,16 +136,16 @@ def _number(text: str) -> int | float:
 def sampling(
     args: argparse.Namespace, strategy: base.Strategy | None, num_rounds: int
 ) -> sampling_lib.Cyclic | None:
-  """How the flags say that batches are drawn, or None without --sampling.
+  """Returns the sampling scheme of the flags, or None without --sampling.
 
   Args:
-    args: of the flags.
-    strategy: whose bands are the parts, unless the flags say otherwise; None
-      for one part.
+    args: parsed flags.
+    strategy: strategy whose number of bands is the default of --num_parts;
+      None for one part.
     num_rounds: n.
 
   Raises:
-    ValueError: where one is missing, outside its range, or without --sampling.
+    ValueError: if a flag is missing, out of range, or given without --sampling.
   """
   given = {
       name: getattr(args, name)
@@ -158,7 +160,8 @@ def sampling(
     value = getattr(args, name, None)
     if value is not None:
       raise ValueError(
-          f'--{name}={value} and --sampling={args.sampling} exclude each other'
+          f'--{name}={value} and --sampling={args.sampling} exclude each other;'
+          ' drop one of them'
       )
   for name in ('num_examples', 'batch_size'):
     if name not in given:
@@ -177,24 +180,24 @@ def add_guarantee(parser: argparse.ArgumentParser) -> None:
       type=float,
       action='append',
       required=True,
-      help='δ; given again, a curve of ε, and the first one in the figures',
+      help='δ; repeat it for a curve of ε (the figures use the first one)',
   )
   add(
       '--adjacency',
       default='zero_out',
-      help='zero_out (default), or replace_one, which doubles the sensitivity;'
-      ' add_or_remove with --sampling=poisson',
+      help='zero_out (default), replace_one, which doubles the sensitivity, or'
+      ' add_or_remove, which needs --sampling=poisson',
   )
   add(
       '--group_size',
       type=int,
       default=1,
-      help='devices protected together; multiplies the sensitivity',
+      help='number of devices protected together; multiplies the sensitivity',
   )
 
 
 def workload_fields(value: workloads.Workload) -> dict[str, str | float]:
-  """A workload as fields of a JSON result: its name, and what is not 0."""
+  """Returns a workload as JSON fields: its name and its nonzero parameters."""
   fields = {k: v for k, v in dataclasses.asdict(value).items() if v}
   return {'workload': value.name, **fields}
 
@@ -211,7 +214,7 @@ def add_strategy(
 
 
 def names(text: str) -> list[str]:
-  """Names separated by commas."""
+  """Parses comma-separated names."""
   found = [name.strip() for name in text.split(',')]
   if not all(found):
     raise argparse.ArgumentTypeError(f'{text!r} has an empty name')
@@ -219,19 +222,19 @@ def names(text: str) -> list[str]:
 
 
 def values(text: str) -> list[int]:
-  """Ascending whole numbers: a list, or evenly on a log scale over a range."""
+  """Parses ascending whole numbers from a list or a log-spaced range."""
   low, *rest = text.split(':')
   if not rest:
     found = [_value(part, text) for part in text.split(',')]
     if len(set(found)) < len(found):
-      raise argparse.ArgumentTypeError(f'{text!r} names a value twice')
+      raise argparse.ArgumentTypeError(f'{text!r} has a value twice')
     return sorted(found)
   if len(rest) != 2:
     raise argparse.ArgumentTypeError(f'{text!r} is not LOW:HIGH:POINTS')
   low, high, points = (_value(part, text) for part in (low, *rest))
   if not (low < high and points > 1):
     raise argparse.ArgumentTypeError(
-        f'{text!r} needs LOW below HIGH and 2 POINTS at least'
+        f'{text!r} needs LOW below HIGH and at least 2 POINTS'
     )
   if points > 1000:
     raise argparse.ArgumentTypeError(f'{text!r} has more than 1000 POINTS')
@@ -248,7 +251,7 @@ def _value(text: str, whole: str) -> int:
 
 
 def table(result: dict[str, Any]) -> str:
-  """One aligned line a field, with six digits of every number."""
+  """Formats one aligned line per field, with six digits per number."""
   width = max(map(len, result)) + 2
   return '\n'.join(
       f'{name:<{width}}{_cell(name, value)}' for name, value in result.items()
@@ -256,7 +259,7 @@ def table(result: dict[str, Any]) -> str:
 
 
 def columns(rows: Sequence[dict[str, Any]]) -> str:
-  """One aligned line a row under the names of the fields, numbers right."""
+  """Formats one aligned line per row under a header, with numbers to the right."""
   names = list(rows[0])
   cells = [names] + [[_cell(n, row[n]) for n in names] for row in rows]
   widths = [max(map(len, column)) for column in zip(*cells)]
@@ -273,7 +276,7 @@ def columns(rows: Sequence[dict[str, Any]]) -> str:
 def shared_columns(
     rows: Sequence[dict[str, Any]], may_be_shared: Sequence[str]
 ) -> tuple[dict[str, Any], str]:
-  """What is the same in all rows, of the names given, and `columns` without."""
+  """Splits off the named columns that are equal in all rows; formats the rest."""
   shared = {
       name: rows[0][name]
       for name in may_be_shared

@@ -1,4 +1,4 @@
-"""The command line: fl-dpftrl COMMAND --flag=value …"""
+"""Entry point of the command line: fl-dpftrl COMMAND --flag=value …"""
 
 import argparse
 import copy
@@ -20,13 +20,13 @@ _PROGRAM = 'fl-dpftrl'
 
 
 class _Parser(argparse.ArgumentParser):
-  """Says what is wrong in one line, and keeps the usage for --help."""
+  """Argument parser whose errors are one line; only --help shows the usage."""
 
   def error(self, message: str) -> NoReturn:
     _fail(self.prog, f'{message} (see {self.prog} --help)')
 
   def parse_args(self, args=None, namespace=None):
-    """Names a flag that does not exist before anything that is missing."""
+    """Parses flags and reports unknown flags before missing ones."""
     if not {'-h', '--help'}.intersection(args or ()):
       _, unknown = self._lenient().parse_known_args(args)
       unknown = [part for part in unknown if part.startswith('-')]
@@ -35,7 +35,7 @@ class _Parser(argparse.ArgumentParser):
     return super().parse_args(args, namespace)
 
   def _lenient(self) -> argparse.ArgumentParser:
-    """The same flags, none of them required."""
+    """Returns a parser with the same flags, none of them required."""
     lenient = copy.deepcopy(self)
     for action in lenient._actions:
       if action.required and not action.option_strings:
@@ -50,26 +50,27 @@ def _fail(prog: str, message: str) -> NoReturn:
 
 
 def _command(name: str):
-  # Before NumPy is loaded: on matrices of this size more threads of its linear
-  # algebra wait for each other; banded ones take 2.6 times as long with two.
+  # This must run before NumPy is loaded. With matrices of this size, several
+  # linear-algebra threads wait for each other: banded ones take 2.6 times as
+  # long with two.
   os.environ.setdefault('OPENBLAS_NUM_THREADS', '1')
   return importlib.import_module(f'fl_dpftrl.commands.{name}')
 
 
 def _overview() -> str:
-  """What there is, and no more: importing it all is for those who ask."""
+  """Returns the list of commands; only --help imports them all."""
   modules = {name: _command(name) for name in COMMANDS}
   width = max(map(len, COMMANDS)) + 2
   lines = ['commands:']
   lines += [f'  {name:<{width}}{m.HELP}' for name, m in modules.items()]
   lines += ['', 'for example:']
   lines += [f'  {m.EXAMPLE}' for m in modules.values()]
-  lines += ['', f'{_PROGRAM} COMMAND --help says more of each.']
+  lines += ['', f'Run {_PROGRAM} COMMAND --help for the flags of a command.']
   return '\n'.join(lines)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-  """Runs one command; exits with status 2 and one line where it cannot."""
+  """Runs one command; on bad input prints one line and exits with status 2."""
   argv = list(sys.argv[1:] if argv is None else argv)
   if argv and argv[0] in ('--help', '-h'):
     _print(f'usage: {_PROGRAM} COMMAND --flag=value ...\n\n{_overview()}')
@@ -120,7 +121,7 @@ def _interrupt(prog: str) -> NoReturn:
 
 
 def _json(result: Any) -> str:
-  """One object, in whose texts nothing is left that a terminal would act on."""
+  """Returns one JSON object without characters that a terminal would act on."""
   text = json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False)
   return ''.join(
       c if c.isprintable() or c == '\n' else json.dumps(c)[1:-1] for c in text
@@ -131,7 +132,7 @@ def _print(text: str) -> None:
   try:
     print(messages.lines(text), flush=True)
   except BrokenPipeError:
-    # Whoever read has enough; nothing is left to flush on the way out.
+    # The reader closed the pipe. Python must find nothing to flush at exit.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

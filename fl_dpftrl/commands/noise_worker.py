@@ -1,4 +1,4 @@
-"""A process that makes a slice of each row of noise for runs elsewhere."""
+"""The `noise_worker` command: computes slices of noise rows for remote runs."""
 
 import argparse
 import pathlib
@@ -12,40 +12,39 @@ from fl_dpftrl import messages
 from fl_dpftrl.commands import worker
 from fl_dpftrl.noise.engine import shards
 
-HELP = 'makes a slice of each row of noise for a run, until it is ended'
+HELP = 'computes a slice of each noise row for a run, until it is stopped'
 
 EXAMPLE = 'fl-dpftrl noise_worker --port=8001 --key_file=noise.key'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
-      '--port', type=int, required=True, help='that is listened at'
+      '--port', type=int, required=True, help='port to listen on'
   )
   parser.add_argument(
       '--host',
       default='localhost',
-      help='name of the interface (default: localhost; 0.0.0.0 for all of them;'
-      ' nothing is encrypted, so keep to a private network)',
+      help='network interface to listen on (default: localhost; 0.0.0.0: all);'
+      ' traffic is not encrypted, so use a private network',
   )
   parser.add_argument(
       '--key_file',
       required=True,
-      help='file that every noise worker and the run have alike, such as'
-      ' `head -c 32 /dev/urandom` gives',
+      help='secret key file, the same for all noise workers and the run; make it'
+      ' with `head -c 32 /dev/urandom`',
   )
   parser.add_argument(
       '--folder',
-      help='for snapshots, so that a worker that is started anew goes on'
-      ' quickly; those of finished runs are yours to remove (default: a'
-      ' temporary one)',
+      help='folder for snapshots, which let a restarted worker resume quickly;'
+      ' remove those of finished runs yourself (default: a temporary folder)',
   )
 
 
 def run(args: argparse.Namespace) -> NoReturn:
-  """Listens until it is interrupted.
+  """Serves noise slices until it is interrupted.
 
   Raises:
-    ValueError: where the port is taken, or the key will not do.
+    ValueError: if the port is in use, or the key is invalid.
   """
   if not args.host:
     raise ValueError(
@@ -53,7 +52,7 @@ def run(args: argparse.Namespace) -> NoReturn:
     )
   key = shards.read_key(args.key_file)
   worker.check_free(args.host, args.port)
-  # However it is ended, what it wrote for itself goes.
+  # SIGTERM must also remove the temporary folder.
   signal.signal(signal.SIGTERM, signal.default_int_handler)
   say = lambda line: print(
       messages.one_line(line), file=sys.stderr, flush=True

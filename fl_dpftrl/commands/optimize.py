@@ -1,4 +1,4 @@
-"""The best strategy of a mechanism, into a strategy file."""
+"""The `optimize` command: best strategy of a mechanism, as a strategy file."""
 
 import argparse
 import dataclasses
@@ -25,7 +25,7 @@ EXAMPLE = (
     ' --max_participations=6 --objective=max --output=blt.json'
 )
 
-_RANGE_POINTS = 9  # min-seps of a range that are looked at
+_RANGE_POINTS = 9  # number of min-seps evaluated over a range
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,57 +35,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   flags.add_separation(parser)
   add(
       '--objective', choices=catalogue.OBJECTIVES, default='max',
-      help='the loss to make small (default: max)',
+      help='loss to minimise (default: max)',
   )
   add(
       '--num_bands', type=int,
       help=(
-          'of banded (default: min_sep), banded_toeplitz (default: min_sep, or'
-          ' up to num_rounds where that is better) and banded_sqrt (default:'
-          ' num_rounds)'
+          'number of bands; for banded (default: min_sep), banded_toeplitz'
+          ' (default: min_sep, or up to num_rounds if that is better) and'
+          ' banded_sqrt (default: num_rounds)'
       ),
   )
   add(
       '--num_buffers', type=int,
       help=(
-          'of blt, 1 to 8; 0 for the fewest within 0.1 %% of the best of these'
-          ' (default: 0)'
+          'number of buffers of blt, 1 to 8; 0 for the fewest within 0.1 %% of'
+          ' the best of these (default: 0)'
       ),
   )
   add(
       '--workload', choices=('prefix', 'momentum'), default='prefix',
-      help='what the noise is to be small in (default: prefix)',
+      help='linear workload whose error is minimised (default: prefix)',
   )
-  add('--momentum', type=float, help='of the momentum workload, below 1')
+  add('--momentum', type=float, help='β of the momentum workload, below 1')
   for name, what in (('warmup', 'grows'), ('cooldown', 'falls')):
     add(
         f'--{name}_fraction', type=float, default=0.0,
         help=(
-            f'share of the rounds in which the learning rate {what}, with either'
-            ' workload (default: 0)'
+            f'fraction of the rounds in which the learning rate {what}, for'
+            ' either workload (default: 0)'
         ),
     )
   add(
       '--min_sep_range', type=_range, metavar='LOW,HIGH',
       help=(
-          'of blt and banded_toeplitz: instead of --min_sep, where that is known'
-          ' only so far; figures and file are for LOW'
+          'range of min-sep, for blt and banded_toeplitz; use instead of'
+          ' --min_sep if only a range is known; figures and file are for LOW'
       ),
   )
   add(
       '--range_objective', choices=('regret', 'mean', 'worst'),
       help=(
-          'what of the losses over the range to make small: the largest ratio'
-          ' to the best for a min-sep alone, the mean, or the largest'
+          'aggregate of the losses over the range to minimise: the largest'
+          ' ratio to the best loss at that min-sep, the mean or the maximum'
           ' (default: regret)'
       ),
   )
   amplified.add_arguments(parser)
-  add('--output', metavar='FILE.json', help='write the strategy file there')
+  add('--output', metavar='FILE.json', help='strategy file to write')
 
 
 def _range(text: str) -> tuple[int, int]:
-  """LOW,HIGH as numbers."""
+  """Parses LOW,HIGH."""
   try:
     low, high = (int(part) for part in text.split(','))
   except ValueError:
@@ -98,7 +98,7 @@ def _range(text: str) -> tuple[int, int]:
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-  """Optimises, evaluates, and writes the file if one is asked for."""
+  """Optimises and evaluates a strategy, and writes the file if requested."""
   workload = _workload(args)
   optimizer = registry.OPTIMIZERS[args.mechanism]
   size = _size(args, optimizer)
@@ -170,7 +170,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 def _schemas(
     args: argparse.Namespace, optimizer: registry.Optimizer
 ) -> list[participation.MinSep]:
-  """The one schema, or those over the range, LOW first."""
+  """Returns the schema, or one per min-sep of the range with LOW first."""
   if args.min_sep_range is None:
     if args.range_objective is not None:
       raise ValueError(
@@ -181,7 +181,7 @@ def _schemas(
   if args.min_sep is not None:
     raise ValueError(
         f'--min_sep={args.min_sep} and --min_sep_range={low},{high} exclude'
-        ' each other'
+        ' each other; drop one of them'
     )
   if optimizer.optimize_range is None:
     raise ValueError(
@@ -199,7 +199,7 @@ def _losses(
     schema: participation.MinSep,
     workload: workloads.Workload,
 ) -> dict[str, Any]:
-  """A strategy's figures at one min-sep of the range."""
+  """Returns a strategy's figures at one min-sep of the range."""
   figures = catalogue.evaluate(
       strategy, schema=schema, workload=workload
   ).figures
@@ -231,7 +231,7 @@ def _workload(args: argparse.Namespace) -> workloads.Workload:
 def _size(
     args: argparse.Namespace, optimizer: registry.Optimizer
 ) -> dict[str, int]:
-  """The size flag that the mechanism takes, and no other."""
+  """Returns the size flag that the mechanism takes, and rejects the others."""
   given = {
       name: getattr(args, name)
       for name in ('num_bands', 'num_buffers')
@@ -246,7 +246,7 @@ def _size(
 
 
 def _check_output(path: pathlib.Path) -> None:
-  """Refuses before the work what could not be written after it."""
+  """Checks the output path before the work starts."""
   if path.suffix != '.json':
     raise ValueError(f'--output={path}: a strategy file must end in .json')
   if not path.parent.is_dir():
@@ -263,7 +263,7 @@ def _save(
 
 
 def show(result: dict[str, Any]) -> str:
-  """The figures as a table, and over a range one of losses below it."""
+  """Formats the figures and, over a range, a table of losses."""
   result = dict(result)
   points = result.pop('range', None)
   candidates = result.pop('candidates', None)

@@ -1,4 +1,4 @@
-"""Folders of results that commands write, whole or not at all."""
+"""Output folders of commands, written completely or not at all."""
 
 import csv as csv_lib
 import io
@@ -10,10 +10,10 @@ from fl_dpftrl import files
 
 
 def folder(output: str) -> pathlib.Path:
-  """Refuses before the work what could not be written after it.
+  """Checks the output folder before the work starts.
 
   Raises:
-    ValueError: where --output cannot be written, or nothing can draw figures.
+    ValueError: if --output cannot be written, or matplotlib is missing.
   """
   path = pathlib.Path(output)
   there = path if path.exists() else path.parent
@@ -32,7 +32,7 @@ def folder(output: str) -> pathlib.Path:
 
 
 def csv(names: Sequence[str], rows: Iterable[dict[str, Any]]) -> bytes:
-  """A line of names and one for each row, in full precision."""
+  """Returns a CSV file with a header and one line per row, in full precision."""
   text = io.StringIO(newline='')
   writer = csv_lib.DictWriter(text, names, lineterminator='\n')
   writer.writeheader()
@@ -41,10 +41,10 @@ def csv(names: Sequence[str], rows: Iterable[dict[str, Any]]) -> bytes:
 
 
 def write(path: pathlib.Path, contents: dict[str, bytes]) -> list[str]:
-  """Writes files by their names, each in one step; gives the names.
+  """Writes files by name, each in one step, and returns their names.
 
   Raises:
-    ValueError: where one cannot be written.
+    ValueError: if a file cannot be written.
   """
   try:
     path.mkdir(exist_ok=True)
@@ -58,11 +58,11 @@ def write(path: pathlib.Path, contents: dict[str, bytes]) -> list[str]:
 def left_out(
     skipped: Iterable[tuple[str, str, Any]], varying: str | None
 ) -> list[str]:
-  """One line for each label and reason.
+  """Returns one line per label and reason that was left out.
 
   Args:
-    skipped: label, reason, and the value of what varies.
-    varying: its name; None where nothing varies.
+    skipped: tuples of label, reason and value of the varying field.
+    varying: name of the varying field; None if nothing varies.
   """
   where: dict[tuple[str, str], list[str]] = {}
   for label, reason, value in skipped:

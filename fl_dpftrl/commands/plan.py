@@ -1,4 +1,4 @@
-"""What to run for a population, and the ε that is to be expected."""
+"""The `plan` command: recommends a strategy and predicts ε for a population."""
 
 import argparse
 import functools
@@ -28,8 +28,8 @@ EXAMPLE = (
     ' --report=plan.html'
 )
 
-# Of the planned report goal, and of the planned number of rounds.
-_MOST = 10_000  # copies, simulations and workers
+_MOST = 10_000  # maximum number of copies, simulations and workers
+# Alternatives, as multiples of the planned report goal and number of rounds.
 _GOALS, _ROUNDS = (0.5, 2, 4), (0.5, 2)
 
 
@@ -41,48 +41,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   noise.add_argument(
       '--noise_multiplier', type=float, metavar='SIGMA',
       help='standard deviation of Z over the clip norm, for the recommended'
-      ' strategy as stored',
+      ' strategy as stored in its file',
   )
   noise.add_argument(
       '--epsilon', type=float,
-      help='instead: the ε that is not to be exceeded, as far as is foreseen',
+      help='upper limit of the predicted ε; use instead of --noise_multiplier',
   )
   add(
       '--objective', choices=catalogue.OBJECTIVES, default='max',
-      help='the loss to make small (default: max)',
+      help='loss to minimise (default: max)',
   )
   add(
       '--max_copies', type=int, default=planner.MAX_COPIES,
-      help='copies of the model that noise may keep, which go through every'
-      f' round (default: {planner.MAX_COPIES}); others are alternatives',
+      help='maximum number of model copies that noise may store and update every'
+      f' round (default: {planner.MAX_COPIES}); others are only alternatives',
   )
   add(
       '--strategies', type=flags.names,
-      help='separated by commas, to choose from: mechanisms (blt, or blt:3 with'
-      ' its size), names in matrices/, files (default: all that are found in a'
-      ' few minutes)',
+      help='comma-separated candidates: mechanisms (blt, or blt:3 with its'
+      ' size), names in matrices/, files (default: all that can be evaluated in'
+      ' a few minutes)',
   )
   add(
       '--num_simulations', type=int, default=3,
-      help='of the planned run, with the seeds from --seed on (default: 3)',
+      help='number of simulations of the planned run; seeds start at --seed'
+      ' (default: 3)',
   )
   add(
       '--report_goals', type=flags.values, metavar='R',
-      help='others to compare with, one simulation each (default: half, twice'
-      f' and four times --report_goal): {flags.SEVERAL}',
+      help='other report goals to compare, with one simulation each (default:'
+      f' half, twice and four times --report_goal): {flags.SEVERAL}',
   )
   add(
       '--num_workers', type=int, default=2,
-      help='simulations at a time, which does not change what comes out'
+      help='number of parallel simulations; the results do not depend on it'
       ' (default: 2)',
   )
-  add('--output', metavar='FILE.json', help='write the strategy file there')
-  add('--report', metavar='FILE.html', help='write a page there')
+  add('--output', metavar='FILE.json', help='strategy file to write')
+  add('--report', metavar='FILE.html', help='HTML report to write')
   parser.set_defaults(parser=parser)
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-  """Simulates, finds, chooses, and writes what was asked for."""
+  """Simulates, evaluates candidates, recommends one and writes the files."""
   _check(args)
   start, shown = time.monotonic(), progress.Progress('plan')
   goal, rounds = args.report_goal, args.num_rounds
@@ -135,7 +136,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _check(args: argparse.Namespace) -> None:
-  """Refuses before the work what would be refused after it."""
+  """Checks all flags before the work starts."""
   gaussian.epsilon(1.0, args.delta)
   for name in ('noise_multiplier', 'epsilon'):
     if getattr(args, name) is not None:
@@ -163,7 +164,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _given(args: argparse.Namespace) -> dict[str, str]:
-  """What was given, and differs from what it is by default, as text."""
+  """Returns the flags whose values are not their defaults, as text."""
   found = {}
   for action in args.parser._actions:  # pylint: disable=protected-access
     value = getattr(args, action.dest, None)
@@ -181,7 +182,7 @@ def _command(args: argparse.Namespace) -> str:
 
 
 def _setting(args: argparse.Namespace) -> dict[str, Any]:
-  """The headline of what is planned for, in words."""
+  """Returns the headline figures of the setting, in words."""
   simulation = population_flags.simulation(args)
   if args.timer_hours is not None:
     timer = f'{args.timer_hours:g} hours'
@@ -202,5 +203,5 @@ def _setting(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any]) -> str:
-  """The recommendation, then what it is beside and what it rests on."""
+  """Formats the recommendation, its alternatives and its assumptions."""
   return plan_text.text(result)

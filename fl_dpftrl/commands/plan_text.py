@@ -1,4 +1,4 @@
-"""A plan as text for people."""
+"""Text output of the `plan` command."""
 
 from typing import Any
 
@@ -12,9 +12,9 @@ _SETTINGS = 'report goals and rounds, at the same noise in the model'
 
 
 def text(result: dict[str, Any]) -> str:
-  """The recommendation, then what it is beside and what it rests on."""
+  """Returns the recommendation, its alternatives and its assumptions as text."""
   count = len(result['simulations'])
-  came_to = f'{count} simulation{"s" * (count > 1)} came to'
+  came_to = f'results of {count} simulation{"s" * (count > 1)}'
   possible = [s for s in result['settings'] if 'epsilon' in s]
   lines = [
       *_recommended(result),
@@ -22,13 +22,14 @@ def text(result: dict[str, Any]) -> str:
       '', _OPTIONS, '', flags.columns(_options(result)),
       '', _SETTINGS, '', flags.columns(possible),
       *_left_out(result),
-      '', 'no guarantee: replay the log of the run for that. If', '',
+      '', 'This is no guarantee: replay the log of the run for that. It assumes:',
+      '',
       *(f'- {line}' for line in result['assumptions']),
       '',
   ]
   written = [result[n] for n in ('output', 'report') if result[n] is not None]
   if result['output'] is None:
-    lines.append('--output=FILE.json writes the strategy file')
+    lines.append('add --output=FILE.json to write the strategy file')
   if written:
     lines.append(f'written: {", ".join(map(messages.one_line, written))}')
   return '\n'.join(lines)
@@ -40,7 +41,7 @@ def _recommended(result: dict[str, Any]) -> list[str]:
   optimised = ', optimised for this' if best['optimised'] else ''
   at = f'ε at δ = {rounding.exact(best["delta"])}'
   return [
-      'recommended, as predicted and not guaranteed',
+      'recommended (a prediction, not a guarantee)',
       '',
       f'strategy            {messages.one_line(best["strategy"])}{optimised};'
       f' {best["memory_copies"]} copies of the model',
@@ -66,7 +67,7 @@ def _forecast(result: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _expected(name: str, mean: float) -> float:
-  """A mean over simulations; a min-sep is never rounded up."""
+  """Rounds a mean over simulations; min-sep is rounded down, all else up."""
   shown = rounding.down if name == 'min_sep' else rounding.up
   return float(shown(mean, digits=6))
 

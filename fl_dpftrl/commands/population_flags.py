@@ -15,64 +15,65 @@ _MOST_ROUNDS = 10**7
 _OVER_SELECTION = 1.3
 _DROPOUT = 0.08
 
-# Flags of availability.Nightly, with their types and what they mean.
+# Flags of availability.Nightly, with their types and help texts.
 _NIGHTLY = (
-    ('charging_hour', float, 'local hour at which devices are plugged in'),
+    ('charging_hour', float, 'mean local hour at which devices are plugged in'),
     ('charging_hour_spread', float, 'its standard deviation between devices'),
-    ('window_hours', None, 'shortest and longest time on the charger'),
-    ('jitter_hours', float, 'a night moves a device by up to this'),
-    ('charging_nights', float, 'part of the nights with a charger'),
-    ('weekend_delay_hours', float, 'later in the nights to Sat and Sun'),
-    ('daytime', float, 'check-ins off the charger, as a part of those on it'),
-    ('time_zones', None, 'hours ahead of UTC in which devices live'),
+    ('window_hours', None, 'shortest and longest charging time, in hours'),
+    ('jitter_hours', float, 'largest shift of a device in one night, in hours'),
+    ('charging_nights', float, 'fraction of the nights a device is charged'),
+    ('weekend_delay_hours', float, 'delay in the nights to Sat and Sun, in hours'),
+    ('daytime', float, 'check-in rate off the charger relative to that on it'),
+    ('time_zones', None, 'time zones of the devices, in hours ahead of UTC'),
 )
 _DEVICES = (
-    ('check_ins_per_hour', 'median of how often an available device checks in'),
-    ('rate_spread', 'standard deviation of the logarithm of that'),
-    ('report_minutes', 'median of the time from being chosen to reporting'),
-    ('speed_spread', 'standard deviation of the logarithm of that'),
-    ('turnover_per_day', 'part of the devices replaced by new ones'),
-    ('forgetting_per_day', 'part that loses the memory of its timer'),
-    ('wrong_clocks', 'part of the waits in which a clock is changed'),
-    ('clock_error_hours', 'by up to this, either way'),
+    ('check_ins_per_hour', 'median check-ins per hour of an available device'),
+    ('rate_spread', 'standard deviation of the logarithm of that rate'),
+    ('report_minutes', 'median minutes from being chosen to reporting'),
+    ('speed_spread', 'standard deviation of the logarithm of that time'),
+    ('turnover_per_day', 'fraction of the devices replaced by new ones per day'),
+    ('forgetting_per_day', 'fraction that loses the state of its timer per day'),
+    ('wrong_clocks', 'fraction of the waits in which a clock is changed'),
+    ('clock_error_hours', 'largest such change in either direction, in hours'),
 )
 _SERVER = (
-    ('minutes_between_rounds', 'from the close of one to the next'),
-    ('pace_minutes', 'devices are told to come later where a round would fill'
-     ' in less; 0: never'),
-    ('max_wait_days', 'that a round may take before it has stalled'),
+    ('minutes_between_rounds', 'minutes from the end of a round to the next'),
+    ('pace_minutes', 'shortest time for a round to fill; devices are told to'
+     ' come back later if it would fill faster; 0: no pacing'),
+    ('max_wait_days', 'days after which a round that is not full has stalled'),
 )
 
 
 def add_arguments(
     parser: argparse.ArgumentParser, *, required: bool = True
 ) -> None:
-  """Adds all of them; those with a default are documented with it."""
+  """Adds all flags of a simulation; see the modules for the defaults."""
   add = parser.add_argument
   add('--population', type=int, required=required, help='devices')
   add(
       '--report_goal', type=int, required=required,
-      help='devices whose reports a round needs',
+      help='number of reports that a round needs',
   )
   add(
       '--num_rounds', type=int, required=True,
-      help='n, rounds that consume a row of noise',
+      help='n, number of rounds (each uses one noise row)',
   )
   timers = parser.add_mutually_exclusive_group()
   timers.add_argument(
       '--timer_hours', type=float,
-      help='a device stays away so long after it reported',
+      help='minimum simulated hours before a device participates again; use'
+      ' instead of --timer_rounds',
   )
   timers.add_argument(
       '--timer_rounds', type=int,
-      help='a device stays away until so many rounds later (default: 1, which'
+      help='minimum rounds before a device participates again (default: 1, which'
       ' is no timer)',
   )
-  add('--seed', type=int, default=0, help='names all draws (default: 0)')
+  add('--seed', type=int, default=0, help='seed of all random draws (default: 0)')
   add(
       '--availability', default='nightly', metavar='nightly|always|FILE',
-      help='when devices can be reached: mostly at night on their chargers'
-      ' (default), always, or as in a file of traces (FedScale or FLASH)',
+      help='when devices are available: mostly at night on their chargers'
+      ' (default), always, or as in a trace file (FedScale or FLASH)',
   )
   nightly = availability.Nightly()
   for name, kind, text in _NIGHTLY:
@@ -90,11 +91,12 @@ def add_arguments(
     )
   add(
       '--dropout', type=float, default=_DROPOUT,
-      help=f'part of the chosen that never reports (default: {_DROPOUT:g})',
+      help=f'fraction of the chosen that never report (default: {_DROPOUT:g})',
   )
   add(
       '--clients_per_round', type=int,
-      help='devices chosen (default: 130 %% of the report goal)',
+      help='number of devices chosen per round (default: 130 %% of the report'
+      ' goal)',
   )
   usual = server.Server(report_goal=1)
   for name, text in _SERVER:
@@ -118,16 +120,17 @@ def simulation(
     num_devices: int | None = None,
     report_goal: int | None = None,
 ) -> cohorts.Simulation:
-  """What the flags describe.
+  """Returns the simulation that the flags describe.
 
   Args:
-    args: of the flags.
-    seed: instead of --seed.
-    num_devices: instead of --population.
-    report_goal: instead of --report_goal; --clients_per_round in proportion.
+    args: parsed flags.
+    seed: overrides --seed.
+    num_devices: overrides --population.
+    report_goal: overrides --report_goal, and scales --clients_per_round with
+      it.
 
   Raises:
-    ValueError: naming the flag that is outside its range.
+    ValueError: if a flag is out of range; the message names it.
   """
   if not 1 <= args.num_rounds <= _MOST_ROUNDS:
     raise ValueError(

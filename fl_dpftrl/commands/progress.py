@@ -1,4 +1,4 @@
-"""A line on stderr every few seconds of long work."""
+"""Progress lines on stderr for long work."""
 
 import sys
 import time
@@ -10,10 +10,10 @@ SECONDS = 5.0
 
 
 class Progress:
-  """Says how far it is, at most once in every `SECONDS`.
+  """Progress reporter that prints at most one line per `SECONDS`.
 
   Args:
-    command: what the lines start with.
+    command: prefix of the lines.
   """
 
   def __init__(self, command: str):
@@ -21,7 +21,7 @@ class Progress:
     self._start = self._last = time.monotonic()
 
   def say(self, text: str) -> None:
-    """Shows the text, unless something was shown a moment ago."""
+    """Prints the text, unless another line was printed just before."""
     now = time.monotonic()
     if now - self._last >= SECONDS:
       self._last = now
@@ -34,7 +34,7 @@ class Progress:
 
 
 def watch(shown: Progress) -> sweep.Watch:
-  """What shows how far a sweep is, and the optimiser within it."""
+  """Returns callbacks that show the progress of a sweep and its optimisers."""
 
   def begin(contender, schema):
     where = (

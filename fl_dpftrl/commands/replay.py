@@ -1,4 +1,4 @@
-"""What a participation log proves of the run that wrote it."""
+"""The `replay` command: guarantee that a participation log proves."""
 
 import argparse
 import dataclasses
@@ -18,7 +18,7 @@ from fl_dpftrl.logs import report
 from fl_dpftrl.logs import runs_file
 from fl_dpftrl.logs import sampled
 
-HELP = 'from a participation log to the guarantee that it proves'
+HELP = 'computes the guarantee that a participation log proves'
 
 EXAMPLE = (
     'fl-dpftrl replay --log=participation.parquet --strategy=blt-b100'
@@ -26,10 +26,10 @@ EXAMPLE = (
 )
 
 _NOT_PUBLIC = (
-    '--public_report leaves out what is amplified by secret draws, as it states'
-    ' the min-sep and the most participations that they came to'
+    '--public_report leaves out the amplified guarantee of secret draws, because'
+    ' it states their min-sep and maximum participations'
 )
-_LONGEST = 1000  # characters of a sentence
+_LONGEST = 1000  # maximum number of characters of a sentence
 _PARTS = ('worst_case', 'observed', 'declared', *sampled.PARTS)
 
 
@@ -39,15 +39,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       '--log',
       action='append',
       metavar='PATH',
-      help='file, folder or glob of a log in Parquet, CSV or JSON lines; may be'
-      ' given again for more shards',
+      help='log in Parquet, CSV or JSON lines: a file, folder or glob; repeat it'
+      ' for more shards',
   )
   flags.add_strategy(parser, required=False)
   add(
       '--noise_multiplier',
       type=float,
       help='standard deviation of Z over the clip norm, for the strategy as'
-      ' stored (default: what the log says)',
+      ' stored in its file (default: as in the log)',
   )
   add(
       '--noise_multiplier_from',
@@ -55,8 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       type=_change,
       default=[],
       metavar='ROUND:VALUE',
-      help='from that round on another noise multiplier; may be given again'
-      ' (default: what the log says)',
+      help='new noise multiplier from that round on, after a change of it or of'
+      ' the clip norm; may be repeated (default: as in the log)',
   )
   add(
       '--restart',
@@ -64,42 +64,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       type=int,
       default=[],
       metavar='ROUND',
-      help='a round at which the noise began anew; may be given again',
+      help='round at which the noise was restarted; may be repeated',
   )
   add(
       '--runs',
       metavar='FILE.json',
-      help='several runs of one population, instead of --log, --strategy and'
-      ' what goes with them: {"runs": [{"log": "a.parquet", "strategy":'
-      ' "blt-b400", "noise_multiplier": 8}, ...]}',
+      help='several runs of one population; use instead of --log, --strategy and'
+      ' their flags: {"runs": [{"log": "a.parquet", "strategy": "blt-b400",'
+      ' "noise_multiplier": 8}, ...]}',
   )
   add(
       '--delta',
       type=float,
       action='append',
       required=True,
-      help='δ; given again, a curve of ε, and the first one in the figures',
+      help='δ; repeat it for a curve of ε (the figures use the first one)',
   )
   add(
       '--num_rounds',
       type=int,
-      help='rows of noise consumed, where the log does not say',
+      help='number of noise rows used, if the log does not say',
   )
   add(
       '--declared_min_sep',
       type=int,
-      help='min-sep that was announced before the run',
+      help='min-sep that was declared before the run',
   )
   add(
       '--declared_max_participations',
       type=int,
-      help='participations that were announced before the run',
+      help='maximum participations declared before the run',
   )
   flags.add_sampling(
       parser,
-      'for training in one place, how a round was said to draw its batch: what'
-      ' that guarantees, unless the log contradicts it; amplified with poisson'
-      ' and fixed_size',
+      'for centralized training: declared sampling scheme of the batches; its'
+      ' guarantee is computed unless the log contradicts it; poisson and'
+      ' fixed_size amplify privacy',
   )
   add(
       '--adjacency',
@@ -110,29 +110,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       '--group_size',
       type=int,
       default=1,
-      help='devices protected together',
+      help='number of devices protected together',
   )
   add(
       '--report_goal',
       type=int,
-      help='devices that a round was to have, to count the rounds with fewer',
+      help='declared report goal; counts the rounds with fewer devices',
   )
   add(
       '--engine',
       choices=engines.NAMES,
       default=engines.NAMES[0],
-      help='what brings the rows together (default: embedded; spark is Apache'
-      ' Spark, as its own configuration says where, or on this machine)',
+      help='engine that groups the rows (default: embedded); spark is Apache'
+      ' Spark, configured as usual or on this machine',
   )
   add(
       '--report',
       metavar='FILE.html',
-      help='write a privacy report there, for those who may see the log',
+      help='privacy report to write, for readers who may see the log',
   )
   add(
       '--public_report',
       metavar='FILE.html',
-      help='write a report there without what tells of single devices',
+      help='report to write that says nothing about single devices',
   )
 
 
@@ -143,7 +143,7 @@ def _change(text: str) -> tuple[int, float]:
 
 _change.__name__ = 'ROUND:VALUE'
 
-# Of one run, which a file of runs says for each of its own.
+# Flags of a single run; a file of runs states them for each of its runs.
 _OF_ONE_RUN = (
     'log', 'strategy', 'noise_multiplier', 'noise_multiplier_from', 'restart',
     'num_rounds', 'declared_min_sep', 'declared_max_participations',
@@ -152,7 +152,7 @@ _OF_ONE_RUN = (
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-  """Reads, counts, accounts, and writes the reports that are asked for."""
+  """Reads and counts the log, computes guarantees and writes the reports."""
   for name in ('report', 'public_report'):
     path = getattr(args, name)
     if path and not os.path.isdir(os.path.dirname(path) or '.'):
@@ -191,12 +191,12 @@ def _runs(args: argparse.Namespace) -> list[replay.Run]:
   if args.runs:
     if given and given[0] in flags.SAMPLING:
       raise ValueError(
-          f'--{given[0]} does not go with --runs: what follows from how batches'
-          ' were drawn is not composed over runs'
+          f'--{given[0]} does not go with --runs: guarantees of sampled batches'
+          ' are not composed over runs; replay each run alone'
       )
     if given:
       raise ValueError(
-          f'--{given[0]} does not go with --runs: the file says it for each run'
+          f'--{given[0]} does not go with --runs: the file states it for each run'
       )
     return runs_file.read(args.runs)
   for name in ('log', 'strategy'):
@@ -255,14 +255,14 @@ def _warnings(result: dict[str, Any]) -> list[str]:
   drawn = result.get(sampled.part(result), {'holds': True})
   if not drawn['holds']:
     warnings.append(
-        f'THE LOG CONTRADICTS --sampling={drawn["sampling"]}, so that nothing'
-        f' is guaranteed under {sampled.part(result)}: {drawn["reason"]}'
+        f'THE LOG CONTRADICTS --sampling={drawn["sampling"]}, so nothing is'
+        f' guaranteed under {sampled.part(result)}: {drawn["reason"]}'
     )
   return warnings
 
 
 def show(result: dict[str, Any]) -> str:
-  """The figures as a table, rounded up."""
+  """Formats the guarantees, rounded up, and their assumptions."""
   witness = result['witness']
   closest = (
       f'  (device {messages.quoted(witness["device_id"])}, rounds'
@@ -279,7 +279,7 @@ def show(result: dict[str, Any]) -> str:
       f'devices             {result["num_devices"]}',
       f'participations      {result["num_participations"]}',
       f'min-sep b           {result["min_sep"]}{closest}',
-      f'most of a device k  {result["max_participations"]}',
+      f'max per device k    {result["max_participations"]}',
   ]
   if 'rounds_short_of_report_goal' in result:
     lines.append(
@@ -324,7 +324,7 @@ def show(result: dict[str, Any]) -> str:
         f'  salt   {result["commitment"]["salt"]}   keep it as secret as the log',
     ]
   lines += _per_device(result['per_device'], result['delta'])
-  lines += ['', 'if']
+  lines += ['', 'assumptions']
   lines += [
       f'- {messages.one_line(sentence, limit=_LONGEST)}'
       for sentence in result['assumptions']
@@ -333,7 +333,7 @@ def show(result: dict[str, Any]) -> str:
 
 
 def _of_each(result: dict[str, Any]) -> list[str]:
-  """A line for each of several runs."""
+  """Returns one line for each of several runs."""
   return [
       f'run {i + 1:<16}n = {run["num_rounds"]}, b = {run["min_sep"]}, k ='
       f' {run["max_participations"]}, {run["strategy"]["family"]}, noise'
@@ -343,17 +343,23 @@ def _of_each(result: dict[str, Any]) -> list[str]:
 
 
 def _per_device(fared: dict[str, Any], delta: float) -> list[str]:
-  """What shares of the devices had, each alone."""
+  """Returns the distribution of the privacy loss over devices, as lines."""
   if fared['quantiles'][0]['epsilon'] is None:
     return []
-  lines = ['', f'of those who took part, in the rounds of the log (δ = {rounding.exact(delta)})']
+  lines = [
+      '',
+      'share of participating devices, from their actual rounds'
+      f' (δ = {rounding.exact(delta)})',
+  ]
   for point in fared['quantiles']:
     lines.append(
         f'{100 * point["share"]:>6g} % have ε ≤'
         f' {_cell(point["epsilon"], "epsilon")}, ρ ≤'
         f' {_cell(point["rho"], "rho")}'
     )
-  return [*lines, 'These figures are from the private log: for the operator.']
+  return [
+      *lines, 'These figures come from the private log and are for the operator.'
+  ]
 
 
 def _cell(value: float | str | None, field: str) -> str:
@@ -361,6 +367,6 @@ def _cell(value: float | str | None, field: str) -> str:
     return 'none'
   if isinstance(value, str):
     return value.replace('_', ' ')
-  if field == 'effective_noise_multiplier':  # Of what ran; never overstated.
+  if field == 'effective_noise_multiplier':  # Rounding up would overstate noise.
     return rounding.down(value)
   return rounding.up(value)

@@ -1,4 +1,4 @@
-"""A population of devices, simulated, into a participation log."""
+"""The `simulate` command: participation log of a simulated population."""
 
 import argparse
 import itertools
@@ -20,7 +20,7 @@ from fl_dpftrl.simulation import partition as partition_lib
 from fl_dpftrl.simulation import report
 from fl_dpftrl.simulation import timer
 
-HELP = 'simulates who takes part in which round, and writes the log'
+HELP = 'simulates the participation of a population and writes the log'
 
 EXAMPLE = (
     'fl-dpftrl simulate --population=300000 --report_goal=650 --num_rounds=2000'
@@ -35,18 +35,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   population_flags.add_arguments(parser, required=False)
   flags.add_sampling(
       parser,
-      'for training in one place instead of on devices: how a round draws its'
-      ' batch of examples',
+      'for centralized training instead of devices: sampling scheme of the'
+      ' batches',
   )
-  add('--output', metavar='FILE.parquet', help='write the log there')
+  add('--output', metavar='FILE.parquet', help='participation log to write')
   add(
       '--report', metavar='FILE.html',
-      help='write a page on who took part and when there',
+      help='HTML report on participation over time to write',
   )
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-  """Simulates, and writes what is asked for."""
+  """Simulates the rounds and writes the requested files."""
   for name in ('output', 'report'):
     path = getattr(args, name)
     if path and not os.path.isdir(os.path.dirname(path) or '.'):
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _partition(args: argparse.Namespace) -> partition_lib.Partition | None:
-  """Where batches are drawn: by what scheme."""
+  """Returns the sampler of batches, or None without --sampling."""
   scheme = flags.sampling(args, None, args.num_rounds)
   if scheme is None:
     return None
@@ -94,8 +94,8 @@ def _partition(args: argparse.Namespace) -> partition_lib.Partition | None:
     value = getattr(args, name)
     if value is not None:
       raise ValueError(
-          f'--{name}={value} is for devices, and --sampling={args.sampling} for'
-          ' training in one place'
+          f'--{name}={value} is for devices and conflicts with'
+          f' --sampling={args.sampling}, which is for centralized training'
       )
   return partition_lib.Partition(scheme=scheme, seed=args.seed)
 
@@ -131,7 +131,7 @@ def _write(
     rounds: Iterator[cohorts.Cohort],
     metadata: dict[str, str],
 ) -> attendance_lib.Attendance:
-  """Counts the rounds, and writes them where a log is asked for."""
+  """Counts the rounds, and writes them if --output is given."""
   if args.output is None:
     return _count(args, rounds, lambda *row: None)
   said = json.dumps(_flags(args), sort_keys=True)
@@ -163,7 +163,7 @@ def _count(
 def _timer(
     kind: timer.Timer, attendance: attendance_lib.Attendance
 ) -> dict[str, Any]:
-  """The timer, and what one in hours came to in rounds."""
+  """Returns the timer and, for a timer in hours, its effect in rounds."""
   if isinstance(kind, timer.RoundTimer):
     return {'rounds': kind.rounds}
   timed = attendance.timed(kind.seconds)
@@ -171,7 +171,7 @@ def _timer(
 
 
 def _flags(args: argparse.Namespace) -> dict[str, Any]:
-  """What decides the log, by its flags."""
+  """Returns the flags that determine the log."""
   left_out = ('output', 'report', 'json')
   return {
       name: value for name, value in vars(args).items()
@@ -180,7 +180,7 @@ def _flags(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _words(args: argparse.Namespace) -> list[str]:
-  """The flags as they may be given again."""
+  """Returns the flags as command-line arguments that repeat the run."""
   words = []
   for name, value in {**_flags(args), 'output': args.output}.items():
     if value is not None:
@@ -191,7 +191,7 @@ def _words(args: argparse.Namespace) -> list[str]:
 
 
 def show(result: dict[str, Any]) -> str:
-  """The figures, and how a timer in hours made the min-sep."""
+  """Formats the figures and explains how a timer in hours led to the min-sep."""
   result = dict(result)
   if 'timer' not in result:
     return flags.table(result)

@@ -1,4 +1,4 @@
-"""A process that trains clients for runs on other machines."""
+"""The `worker` command: trains clients for runs on other machines."""
 
 import argparse
 import os
@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from fl_dpftrl import worker_program
 
-HELP = 'trains clients for a run on another machine, until it is ended'
+HELP = 'trains clients for a run on another machine, until it is stopped'
 
 EXAMPLE = 'fl-dpftrl worker --port=8000'
 
@@ -18,29 +18,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       '--port',
       type=int,
       required=True,
-      help='that is listened at, on every interface: whoever reaches it can'
-      ' have anything computed, so keep it inside a private network',
+      help='port to listen on, on every interface; anyone who can reach it can'
+      ' run any computation, so keep it inside a private network',
   )
   parser.add_argument(
       '--max_concurrent_calls',
       type=int,
       default=0,
-      help='clients that are trained at the same time (default: no limit)',
+      help='number of clients trained at the same time (default: no limit)',
   )
   parser.add_argument(
       '--deterministic',
       choices=('true', 'false'),
       default='true',
-      help='same results for the same inputs, in every run; false where clients'
-      ' draw random numbers without a seed, such as for dropout (default: true)',
+      help='same results for the same inputs in every run; set it to false if'
+      ' clients draw random numbers without a seed, such as for dropout'
+      ' (default: true)',
   )
 
 
 def run(args: argparse.Namespace) -> NoReturn:
-  """Becomes TensorFlow Federated's worker.
+  """Becomes TensorFlow Federated's worker process.
 
   Raises:
-    ValueError: where the port is taken, or the worker's program is missing.
+    ValueError: if the port is in use, or the worker program is missing.
   """
   if args.max_concurrent_calls < 0:
     raise ValueError(
@@ -53,7 +54,7 @@ def run(args: argparse.Namespace) -> NoReturn:
   except RuntimeError as error:
     raise ValueError(str(error)) from error
   print(
-      f'trains clients for whoever reaches port {args.port}; Ctrl-C ends it',
+      f'listening on port {args.port} and training clients; press Ctrl-C to stop',
       file=sys.stderr,
       flush=True,
   )
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> NoReturn:
 
 
 def check_free(host: str, port: int) -> None:
-  """Raises ValueError unless the port can be listened at."""
+  """Raises ValueError unless the port is free to listen on."""
   if not 0 < port < 65536:
     raise ValueError(f'--port={port} is not between 1 and 65535')
   try:

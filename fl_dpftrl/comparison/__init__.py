@@ -1,1 +1,1 @@
-"""Mechanisms side by side: who takes part, their figures, and plots of them."""
+"""Comparison of mechanisms: candidates, their figures, and plots."""

@@ -1,4 +1,4 @@
-"""First columns of strategies: what their lags weigh."""
+"""First columns of strategies, which weigh the noise of earlier rounds."""
 
 import functools
 from typing import NamedTuple
@@ -17,7 +17,7 @@ _LARGEST_MATRIX = 4096
 
 
 class Columns(NamedTuple):
-  """First columns of C and of its inverse, index lag: shape [lags] each."""
+  """First columns of C and of its inverse, indexed by lag: shape [lags] each."""
 
   strategy: np.ndarray
   noising: np.ndarray
@@ -27,11 +27,11 @@ class Columns(NamedTuple):
 def first_columns(
     strategy: base.Strategy, num_rounds: int
 ) -> Columns | None:
-  """The first columns of C and N over at most 10,000 lags.
+  """Returns the first columns of C and N over at most 10,000 lags.
 
   Returns:
-    None where C is not lower triangular, or too large to be written out, and
-    for trees, whose entries go by nodes and not by lags.
+    None if C is not lower triangular or too large to be written out, and for
+    trees, whose entries depend on nodes and not on lags.
   """
   if (
       num_rounds > _LARGEST_MATRIX

@@ -1,4 +1,4 @@
-"""Who takes part in a comparison: mechanisms, and strategies as they are."""
+"""Candidates of a comparison: mechanisms to optimise, and fixed strategies."""
 
 import dataclasses
 import functools
@@ -15,18 +15,18 @@ from fl_dpftrl.optimization import registry
 
 @dataclasses.dataclass(frozen=True)
 class Contender:
-  """One line of a comparison.
+  """Candidate of a comparison, which is one line of it.
 
   Attributes:
-    label: its name there.
-    mechanism: the mechanism or family that it is of.
+    label: name of the candidate.
+    mechanism: mechanism or family of its strategies.
     find: takes a schema and the keywords objective, workload and progress.
-    made_for: fields of the schema that its strategy is found for, where they
-      are not those that it is measured at.
-    optimised: whether `find` looks for the best.
-    workload: that its strategy file was made for; None where it has none.
+    made_for: schema fields for which its strategy is found, if they differ from
+      those at which it is evaluated.
+    optimised: True if `find` searches for the best strategy.
+    workload: workload of its strategy file; None if it has none.
     find_range: takes several schemas, of which one will hold, and the keywords
-      over and those of `find`; None where there is no such thing.
+      over and those of `find`; None if not supported.
   """
 
   label: str
@@ -38,24 +38,24 @@ class Contender:
   find_range: Callable[..., base.Strategy] | None = None
 
   def target(self, schema: participation.MinSep) -> participation.MinSep:
-    """What its strategy is found for where it is measured at `schema`."""
+    """Returns the schema to find a strategy for if it is evaluated at `schema`."""
     return dataclasses.replace(schema, **self.made_for)
 
 
 def contenders(
     names: Sequence[str], made_for: Sequence[Mapping[str, int]] = ({},)
 ) -> list[Contender]:
-  """Contenders by their names.
+  """Returns candidates by their names.
 
   Args:
-    names: each a mechanism, one with its size as blt:3 or banded:64, a name in
-      matrices/ or a strategy file, also as label=file.
-    made_for: a contender for each of these and each mechanism that has
-      something to optimise; see `Contender`.
+    names: names; each is a mechanism, a mechanism with its size (blt:3 or
+      banded:64), a name in matrices/ or a strategy file, also as label=file.
+    made_for: schema fields to optimise for; each mechanism that is optimised
+      gives one candidate per entry. See `Contender`.
 
   Raises:
-    ValueError: where a name is none of these, its file is not as it should be,
-      the mechanism takes no size, or two contenders have the same label.
+    ValueError: if a name is unknown, its file is invalid, the mechanism takes
+      no size, or two candidates have the same label.
   """
   found = []
   for name in names:
@@ -79,8 +79,8 @@ def contenders(
   for label in labels:
     if labels.count(label) > 1:
       raise ValueError(
-          f'two of them are called {label!r}; a file may be given another name'
-          ' as name=file'
+          f'two of them are called {label!r}; give a file another name with'
+          ' name=file'
       )
   return found
 

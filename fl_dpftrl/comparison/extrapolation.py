@@ -1,4 +1,4 @@
-"""Every contender at every deployment that was not run: one row each."""
+"""Evaluation of every candidate at every hypothetical deployment."""
 
 import dataclasses
 from typing import Iterable, NamedTuple, Sequence
@@ -10,22 +10,22 @@ from fl_dpftrl.comparison import sweep
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-  """What a contender is predicted to guarantee.
+  """Predicted guarantee of a candidate.
 
   Attributes:
-    strategy: the contender's label.
-    report_goal: updates that a round sums.
-    noise_multiplier: in proportion to the report goal.
-    population: devices; None where min-sep was given without.
+    strategy: label of the candidate.
+    report_goal: number of updates per round.
+    noise_multiplier: std(Z) / clip norm, in proportion to the report goal.
+    population: number of devices; None if min-sep was given without.
     num_rounds: n.
     min_sep: b.
     max_participations: min(k, ⌈n / b⌉).
-    sensitivity: per unit clip.
-    sensitivity_kind: exact or upper_bound.
-    rho: of zCDP.
-    epsilon: at delta.
+    sensitivity: sensitivity per unit of clip norm.
+    sensitivity_kind: 'exact' or 'upper_bound'.
+    rho: ρ of zCDP.
+    epsilon: ε at delta.
     delta: δ.
-    adjacency: zero_out.
+    adjacency: 'zero_out'.
   """
 
   strategy: str
@@ -47,14 +47,14 @@ FIELDS = tuple(field.name for field in dataclasses.fields(Row))
 
 
 class Entry(NamedTuple):
-  """A contender at a deployment, with its row."""
+  """Candidate at a deployment, with its row."""
 
   contender: contenders_lib.Contender
   row: Row
 
 
 class Skipped(NamedTuple):
-  """A contender that cannot be run in a deployment, and why."""
+  """Candidate that does not support a deployment, with the reason."""
 
   contender: contenders_lib.Contender
   deployment: extrapolation.Deployment
@@ -70,15 +70,15 @@ def run(
     objective: str,
     watch: sweep.Watch,
 ) -> Iterable[Entry | Skipped]:
-  """Finds and accounts, one contender after the other.
+  """Finds strategies and predicts guarantees, one candidate after the other.
 
   Args:
-    contenders: their strategies are found for each deployment.
-    references: one for each contender.
-    deployments: the rows of each contender.
+    contenders: candidates; their strategies are found for each deployment.
+    references: one reference per candidate.
+    deployments: hypothetical deployments, one row each per candidate.
     delta: δ.
-    objective: rms or max, of those that are optimised.
-    watch: see `sweep`.
+    objective: 'rms' or 'max', for the candidates that are optimised.
+    watch: progress callback; see `sweep`.
   """
   schemas = [deployment.schema for deployment in deployments]
   for contender, reference in zip(contenders, references, strict=True):

@@ -1,4 +1,4 @@
-"""Figures of predictions; matplotlib is loaded with this module."""
+"""Figures of predictions; importing this module loads matplotlib."""
 
 from typing import Mapping, Sequence
 
@@ -13,7 +13,7 @@ _NAMES = {
     'report_goal': 'report goal (devices a round)', 'num_rounds': 'rounds',
     'population': 'population (devices)', 'epsilon': 'ε', 'rho': 'ρ (zCDP)',
 }
-_CHARACTER = 0.07  # its width in inches, where min-seps are written
+_CHARACTER = 0.07  # character width of min-sep labels, in inches
 
 
 def against(
@@ -26,16 +26,16 @@ def against(
     names: Mapping[str, str],
     reference: int | None = None,
 ) -> figure_lib.Figure:
-  """ε or ρ against what varies, over the participation that it comes from.
+  """Draws ε or ρ over a varying field, above the participation it comes from.
 
   Args:
-    entries: at two values of the axis at least.
-    axis: report_goal, num_rounds or population, as rows have it.
-    guarantee: epsilon or rho.
-    title: the first line.
-    subtitle: the setting and what is assumed, in lines.
-    names: what the line of each label is called.
-    reference: where on the axis the noise comes from.
+    entries: entries with at least two values of the axis.
+    axis: report_goal, num_rounds or population, as in rows.
+    guarantee: 'epsilon' or 'rho'.
+    title: first line.
+    subtitle: setting and assumptions, in lines.
+    names: name of the line of each label.
+    reference: value on the axis at which the noise is given.
   """
   looks = style.looks({
       names[entry.contender.label]: entry.contender.mechanism
@@ -74,7 +74,7 @@ def against(
   style.label_lines(
       top, [(k, *max(line)[:2]) for k, line in lines.items()], looks
   )
-  figure.draw_without_rendering()  # names at the right take room from the axes
+  figure.draw_without_rendering()  # names at the right reduce the axes' width
   _min_seps(bottom, entries, axis)
   return figure
 
@@ -91,7 +91,7 @@ def _mark(axes: axes_lib.Axes, reference: int) -> None:
 def _participation(
     axes: axes_lib.Axes, entries: Sequence[extrapolation.Entry], axis: str
 ) -> None:
-  """Most rounds of a device."""
+  """Draws the maximum participations of a device."""
   xs, participations = zip(*sorted({
       (getattr(e.row, axis), e.row.max_participations) for e in entries
   }))
@@ -110,7 +110,7 @@ def _participation(
 def _min_seps(
     axes: axes_lib.Axes, entries: Sequence[extrapolation.Entry], axis: str
 ) -> None:
-  """The min-seps above the participations, as far as there is room."""
+  """Draws the min-seps above the participations, as far as there is room."""
   points = sorted({
       (getattr(e.row, axis), e.row.max_participations, e.row.min_sep)
       for e in entries

@@ -1,4 +1,4 @@
-"""The figures of a comparison; matplotlib is loaded with this module."""
+"""Figures of a comparison; importing this module loads matplotlib."""
 
 from typing import Sequence
 
@@ -14,9 +14,9 @@ _NAMES = {
     'max_participations': 'participations of one device',
     'rms_loss': 'RmsLoss', 'max_loss': 'MaxLoss',
 }
-_FEW = 4  # lines of a panel; more of them are drawn lightly
+_FEW = 4  # panels with more lines draw them lightly
 _MANY = {'linewidth': 1.0, 'alpha': 0.75}
-_RATIO_SHOWN = 1.6  # lines that stay above are of no interest beside others
+_RATIO_SHOWN = 1.6  # lines that stay above this ratio may be left out
 
 
 def against(
@@ -27,14 +27,14 @@ def against(
     title: str,
     subtitle: str,
 ) -> figure_lib.Figure:
-  """A loss against what varies, and its ratio to the best at each point.
+  """Draws a loss over a varying field, and its ratio to the best at each point.
 
   Args:
-    entries: at two values of the axis at least.
-    axis: num_rounds, min_sep or max_participations, as the schemas have it.
-    loss: rms_loss or max_loss.
-    title: the first line.
-    subtitle: the setting.
+    entries: entries with at least two values of the axis.
+    axis: num_rounds, min_sep or max_participations, as in schemas.
+    loss: 'rms_loss' or 'max_loss'.
+    title: first line.
+    subtitle: setting.
   """
   looks = _looks(entries)
   figure = style.new_figure(
@@ -98,7 +98,7 @@ def _looks(entries: Sequence[sweep.Entry]) -> dict[str, style.Look]:
 def _points(
     entries: Sequence[sweep.Entry], axis: str, loss: str
 ) -> dict[str, list[tuple[float, float, bool]]]:
-  """(x, loss, whether exact) of each label, x ascending."""
+  """Returns (x, loss, is exact) for each label, x ascending."""
   points = {}
   for entry in entries:
     x = getattr(entry.schema, axis)
@@ -110,7 +110,7 @@ def _points(
 
 
 def _ratio_limit(ratios) -> float:
-  """The top of the panel, at which lines may leave it: two are in it at least."""
+  """Returns the top of the ratio panel, which shows at least two lines."""
   least = sorted(min(y for _, y, _ in line) for line in ratios.values())
   enough = max([_RATIO_SHOWN, *least[1:2]])
   shown = [
@@ -129,7 +129,7 @@ def side_by_side(
     title: str,
     subtitle: str,
 ) -> figure_lib.Figure:
-  """Both losses of each at one schema, the best on top."""
+  """Draws both losses of each entry at one schema, the best at the top."""
   looks = _looks(entries)
   ordered = sorted(
       entries, key=lambda e: getattr(e.row, f'{objective}_loss'), reverse=True
@@ -190,14 +190,14 @@ def lags(
     title: str,
     subtitle: str,
 ) -> figure_lib.Figure:
-  """First columns of C and of its inverse against the lag, both logarithmic.
+  """Draws first columns of C and of its inverse over the lag, on log scales.
 
   Args:
-    columns: by label.
-    mechanism_of: of every label of the comparison; those without columns are
-      named below.
-    title: the first line.
-    subtitle: the setting.
+    columns: first columns by label.
+    mechanism_of: mechanism of every label of the comparison; labels without
+      columns are listed below.
+    title: first line.
+    subtitle: setting.
   """
   looks = style.looks(mechanism_of)
   figure = style.new_figure(11.0, 5.2, title, subtitle)
@@ -237,5 +237,5 @@ def lags(
 
 
 def _floor(values: np.ndarray) -> float:
-  """The lowest that is shown of a line: five decades below its top."""
+  """Returns the lowest value shown of a line: five decades below its top."""
   return max(float(values.min()), 1e-5 * float(values.max()))

@@ -1,4 +1,4 @@
-"""How figures look: colours, ticks, labels beside lines. Figures, not pyplot."""
+"""Style of figures: colours, ticks and labels beside lines, without pyplot."""
 
 import io
 import math
@@ -15,7 +15,7 @@ from fl_dpftrl import messages
 INK, GREY, LIGHT = '#222222', '#767676', '#dddddd'
 DOTS_PER_INCH = 150
 
-# Told apart with any colour vision: after Tol's muted scheme, yellows darkened.
+# Distinguishable with any colour vision: Tol's muted scheme, darker yellows.
 _COLOURS = {
     'identity': '#767676',
     'tree_online': '#999933',
@@ -38,8 +38,8 @@ _MARKERS = {
     'banded_sqrt': 'p',
     'blt': 'o',
 }
-# What each next one of a mechanism adds to the hue, of 1 in all, and how far it
-# then goes towards white, or where negative towards black.
+# Each further candidate of a mechanism shifts the hue (of 1 in total) and mixes
+# in white, or black if negative.
 _VARIANTS = (
     (0.0, 0.0), (0.08, 0.3), (-0.1, -0.35), (0.0, -0.65), (-0.1, 0.45),
     (0.08, -0.4),
@@ -52,7 +52,7 @@ _MANTISSAS = (
 
 
 class Look(NamedTuple):
-  """How one contender is drawn in every figure."""
+  """Appearance of one candidate in every figure."""
 
   colour: str
   marker: str
@@ -64,7 +64,7 @@ class Look(NamedTuple):
 
 
 def looks(mechanism_of: dict[str, str]) -> dict[str, Look]:
-  """A look for each label: a colour a mechanism, variants among its own."""
+  """Returns a look per label: one colour per mechanism, with variants."""
   taken: dict[str, int] = {}
   found = {}
   for label, mechanism in mechanism_of.items():
@@ -89,7 +89,7 @@ def _variant(colour: str, index: int) -> str:
 def new_figure(
     width: float, height: float, title: str, subtitle: str, note: str = ''
 ) -> figure_lib.Figure:
-  """An empty figure under a title and a subtitle, with a note at the right."""
+  """Returns an empty figure with a title, a subtitle and a note at the right."""
   header = 0.72 + 0.17 * subtitle.count('\n')
   figure = figure_lib.Figure(
       figsize=(width, height), layout='constrained', facecolor='white'
@@ -113,7 +113,7 @@ def new_figure(
 
 
 def dress(axes: axes_lib.Axes) -> None:
-  """Quiet axes: no box, a light grid."""
+  """Removes the box of the axes and adds a light grid."""
   axes.spines[['top', 'right']].set_visible(False)
   axes.spines[['left', 'bottom']].set_color(GREY)
   axes.grid(color=LIGHT, linewidth=0.7)
@@ -124,10 +124,10 @@ def dress(axes: axes_lib.Axes) -> None:
 
 
 def note(sensitivity_kinds: Iterable[str]) -> str:
-  """What hollow markers mean, where there are any."""
+  """Explains hollow markers, if there are any."""
   kinds = set(sensitivity_kinds) - {'exact'}
   names = ' or '.join(kind.replace('_', ' ') for kind in sorted(kinds))
-  return f'hollow: by an {names} of the sensitivity' if kinds else ''
+  return f'hollow: {names} of the sensitivity' if kinds else ''
 
 
 def draw_line(
@@ -135,7 +135,7 @@ def draw_line(
     points: Sequence[tuple[float, float, bool]],
     look: Look,
 ) -> None:
-  """A line through (x, y, whether exact), its markers hollow where not."""
+  """Draws a line through (x, y, is exact); inexact markers are hollow."""
   xs, ys, exact = zip(*points)
   axes.plot(xs, ys, **look.line)
   for wanted, face in ((True, look.colour), (False, 'white')):
@@ -148,18 +148,18 @@ def draw_line(
 
 
 def remark(axes: axes_lib.Axes, text: str) -> None:
-  """A small grey line or more above the axes, at their left."""
+  """Adds small grey text above the axes, at their left."""
   wrapped = textwrap.fill(plain(text), width=int(12 * axes.figure.get_figwidth()))
   axes.set_title(wrapped, loc='left', fontsize=9, color=GREY)
 
 
 def plain(text: str) -> str:
-  """Text as it is: no formula, and nothing that breaks lines or is invisible."""
+  """Escapes formulas, line breaks and invisible characters."""
   return messages.one_line(text).replace('$', r'\$')
 
 
 def number(value: float, *, power: bool = False) -> str:
-  """As people write it: 0.5, 20, 1,000, 10⁹; or any as a power of ten."""
+  """Formats a number such as 0.5, 20, 1,000, 10⁹, or any as a power of ten."""
   if value and (power or _is_far(value)):
     mantissa, exponent = f'{value:.3e}'.split('e')
     mantissa = mantissa.rstrip('0').rstrip('.').replace('-', '−')
@@ -183,7 +183,7 @@ def scale(
     most_ticks: int = 8,
     span: float = 3.0,
 ) -> None:
-  """A log scale with few plain ticks where values span enough, or a linear."""
+  """Sets a log scale with few plain ticks, or a linear one for a small span."""
   axis = {'x': axes.xaxis, 'y': axes.yaxis}[which]
   formatter = ticker.FuncFormatter(lambda value, _: number(value))
   if low <= 0 or high / low < span:
@@ -191,7 +191,7 @@ def scale(
     return
   axes.set(**{f'{which}scale': 'log'})
   marks = ticks(low, high, most_ticks)
-  power = any(map(_is_far, marks))  # then all are written so
+  power = any(map(_is_far, marks))  # then all marks use powers
   axis.set_major_locator(ticker.FixedLocator(marks))
   axis.set_major_formatter(
       ticker.FuncFormatter(lambda value, _: number(value, power=power))
@@ -200,7 +200,7 @@ def scale(
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:
-  """Round numbers from low to high, evenly on a log scale, `most` at most."""
+  """Returns at most `most` round numbers, evenly spaced on a log scale."""
   first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
   decades = range(first, last + 1)
   step = max(1, math.ceil(len(decades) / most))
@@ -221,15 +221,16 @@ def label_lines(
     ends: Sequence[tuple[str, float, float]],
     styles: dict[str, Look],
 ) -> None:
-  """Names at the right of the axes, each beside where its line ends.
+  """Writes names at the right of the axes, each beside the end of its line.
 
-  Names that would touch are moved apart, with a thin line to where they belong:
-  a grey, dotted one from a line that ends early, so as to look like no data.
+  Names that would touch are moved apart, with a thin line to their place. For a
+  line that ends early, this connection is grey and dotted, so that it does not
+  look like data.
 
   Args:
-    axes: with their limits already set.
+    axes: axes whose limits are set.
     ends: label, x and y of the last point of each line.
-    styles: see `looks`.
+    styles: looks by label; see `looks`.
   """
   to_fraction = axes.transData + axes.transAxes.inverted()
   wanted, last = [], max((x for _, x, _ in ends), default=0.0)
@@ -255,15 +256,14 @@ def label_lines(
 
 
 def spread(wanted: Sequence[float], gap: float) -> list[float]:
-  """Places a gap apart at least, within 0 and 1, near to those wanted.
+  """Returns positions at least a gap apart, within 0 and 1, near those wanted.
 
-  Neighbours that are too near are pooled and centred on their mean, as in
-  isotonic regression. Where there is no room for all, they go below 0 and above
-  1 alike.
+  Neighbours that are too close are pooled and centred on their mean, as in
+  isotonic regression. If there is no room for all, they exceed 0 and 1 equally.
 
   Args:
-    wanted: ascending.
-    gap: the least distance.
+    wanted: desired positions, ascending.
+    gap: smallest distance.
   """
   groups: list[tuple[float, int]] = []  # mean of place − index · gap, and size
   for index, place in enumerate(wanted):
@@ -283,7 +283,7 @@ def spread(wanted: Sequence[float], gap: float) -> list[float]:
 
 
 def png(figure: figure_lib.Figure) -> bytes:
-  """The figure as a PNG that is the same each time."""
+  """Returns the figure as a reproducible PNG."""
   content = io.BytesIO()
   figure.savefig(
       content, format='png', dpi=DOTS_PER_INCH, metadata={'Software': None}

@@ -1,4 +1,4 @@
-"""Every contender at every schema: one row each, or a reason why not."""
+"""Evaluation of every candidate at every schema: a row, or a reason why not."""
 
 import dataclasses
 import time
@@ -12,32 +12,32 @@ from fl_dpftrl import workloads
 from fl_dpftrl.comparison import contenders as contenders_lib
 from fl_dpftrl.families import base
 
-# Called with the steps so far and the loss, as optimisers do.
+# Progress callback of optimisers: called with the number of steps and the loss.
 Progress = Callable[[int, float], None]
-# Called when a contender's turn at a schema begins; gives what to call then.
+# Called when a candidate's search at a schema starts; returns its callback.
 Watch = Callable[[contenders_lib.Contender, participation.MinSep], Progress]
 
-# What an optimiser or an evaluation raises for a setting beyond it.
+# Exceptions of an optimiser or an evaluation for unsupported settings.
 BEYOND = (ValueError, MemoryError, np.linalg.LinAlgError)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-  """How well a contender does at a schema.
+  """Figures of a candidate at a schema.
 
   Attributes:
-    mechanism: the contender's label.
+    mechanism: label of the candidate.
     num_rounds: n.
     min_sep: b.
     max_participations: min(k, ⌈n / b⌉).
-    sensitivity: per unit clip.
-    sensitivity_kind: exact, upper_bound or lower_bound.
-    rms_error: per unit of noise multiplier, as max_error.
-    max_error: of the worst query.
+    sensitivity: sensitivity per unit of clip norm.
+    sensitivity_kind: 'exact', 'upper_bound' or 'lower_bound'.
+    rms_error: RMS error per unit of noise multiplier.
+    max_error: error of the worst query, per unit of noise multiplier.
     rms_loss: sensitivity × rms_error.
     max_loss: sensitivity × max_error.
-    memory_copies: vectors of the model's size that its noise keeps.
-    seconds: that finding the strategy took.
+    memory_copies: number of model-sized vectors that its noise stores.
+    seconds: time of the search, in seconds.
   """
 
   mechanism: str
@@ -58,7 +58,7 @@ FIELDS = tuple(field.name for field in dataclasses.fields(Row))
 
 
 class Entry(NamedTuple):
-  """A contender's strategy at a schema, with its row."""
+  """Candidate's strategy at a schema, with its row."""
 
   contender: contenders_lib.Contender
   schema: participation.MinSep
@@ -67,7 +67,7 @@ class Entry(NamedTuple):
 
 
 class Skipped(NamedTuple):
-  """A contender that could not be measured at a schema, and why."""
+  """Candidate that could not be evaluated at a schema, with the reason."""
 
   contender: contenders_lib.Contender
   schema: participation.MinSep
@@ -75,7 +75,7 @@ class Skipped(NamedTuple):
 
 
 class Found(NamedTuple):
-  """What a contender found, or why it found nothing, and after how long."""
+  """Result of a search, or the reason why there is none, and its duration."""
 
   strategy: base.Strategy | None
   reason: str
@@ -90,7 +90,7 @@ def run(
     watch: Watch,
     workload: workloads.Workload = workloads.Workload(),
 ) -> Iterable[Entry | Skipped]:
-  """Finds and measures, one contender after the other."""
+  """Finds and evaluates strategies, one candidate after the other."""
   for contender in contenders:
     for schema, found in zip(schemas, search(
         contender, schemas,
@@ -107,7 +107,7 @@ def search(
     watch: Watch,
     workload: workloads.Workload = workloads.Workload(),
 ) -> Iterable[Found]:
-  """The contender's strategy for each schema, when it is asked for.
+  """Yields the candidate's strategy for each schema, on demand.
 
   A strategy that several schemas share is found once.
   """
@@ -160,5 +160,5 @@ def _measure(
 
 
 def one_line(error: BaseException) -> str:
-  """Its message without line breaks."""
+  """Returns an exception's message without line breaks."""
   return ' '.join(str(error).split()) or type(error).__name__

@@ -1,1 +1,1 @@
-"""How the best strategy of a family is found."""
+"""Optimisers for each family of strategies."""

@@ -1,9 +1,10 @@
 """Optimal banded strategies (BandMF), for prefix sums or momentum.
 
-The problem is convex in X = CᵀC, and every X with bands has one C with bands and
-a positive diagonal: so the search in the entries of C has no local minima, and
-it is the shorter one. Best matrices of half the rounds and bands look alike up
-to scale, so that the search begins with the smallest and refines it.
+The problem is convex in X = CᵀC. Every banded X has exactly one banded C with a
+positive diagonal, so the search over the entries of C has no other local minima
+and fewer variables. Optimal matrices for half the rounds and bands have a
+similar shape up to scale. The search therefore starts at the smallest size and
+refines the result.
 """
 
 import dataclasses
@@ -19,11 +20,11 @@ from fl_dpftrl.optimization import banded_loss
 from fl_dpftrl.optimization import banded_start
 from fl_dpftrl.optimization import solver
 
-_FEWEST_ROUNDS, _FEWEST_BANDS = 128, 8  # of what begins with a smaller one
-_MEMORY = 10  # pairs of steps and gradients that the search goes by
-_MOST_ENTRIES, _COPIES = 1 << 25, 40  # of bands; arrays of them at a time
-# Powers of the squared errors, of which the mean is taken: ever higher ones on
-# the way to the maximum. With the tolerance and iterations of each.
+_FEWEST_ROUNDS, _FEWEST_BANDS = 128, 8  # smallest size with a refined start
+_MEMORY = 10  # pairs of steps and gradient differences of L-BFGS
+_MOST_ENTRIES, _COPIES = 1 << 25, 40  # maximum band entries; arrays of that size
+# Powers of the squared errors whose mean is minimised, with the tolerance and
+# iterations of each. Increasing powers approach the maximum.
 _STAGES = {
     'rms': ((1, 1e-6, 300),),
     'max': (
@@ -36,7 +37,7 @@ _STAGES = {
 
 
 def most_bands(schema: participation.MinSep) -> int:
-  """The most bands whose sensitivity is exact: num_rounds where k is 1."""
+  """Returns the most bands with an exact sensitivity: num_rounds if k is 1."""
   if schema.participations == 1:
     return schema.num_rounds
   return min(schema.min_sep, schema.num_rounds)
@@ -51,24 +52,24 @@ def optimize(
     workload: workloads.Queries = workloads.Workload(),
     progress: solver.Progress | None = None,
 ) -> banded.Banded:
-  """The banded strategy of least loss.
+  """Returns the banded strategy with the smallest loss.
 
   Args:
     schema: n, b and k.
     objective: 'rms' or 'max'.
-    num_bands: at most min_sep where a device may take part twice, so that the
-      sensitivity is exact; None for the most.
-    equal_norms: whether all columns have norm 1. Otherwise squared norms of
-      columns that are min_sep apart add up to k, over any k of them in a row,
-      which lowers the loss under `FixedSeparation` and raises it under `MinSep`.
-      None for what suits the schema.
-    workload: what the noise is to be small in.
-    progress: called with the steps so far and the loss, which is an estimate
-      while fewer rounds and bands are looked at.
+    num_bands: number of bands; at most min_sep if a device may participate
+      twice, so that the sensitivity is exact. None for the maximum.
+    equal_norms: True if all columns have norm 1. Otherwise the squared norms of
+      any k successive columns that are min_sep apart sum to k. That lowers the
+      loss under `FixedSeparation` and raises it under `MinSep`. None for the
+      better choice for the schema.
+    workload: linear workload whose error is minimised.
+    progress: called with the number of steps and the loss, which is an estimate
+      while the size is smaller.
 
   Raises:
-    ValueError: where num_bands or the objective is outside its range, or
-      equal_norms is false for a `MinSep`.
+    ValueError: if num_bands or the objective is out of range, or equal_norms is
+      False for a `MinSep`.
 
   Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization,
   section 4.1 (the problem) and appendix B (without equal norms, which is dealt
@@ -93,7 +94,7 @@ def optimize(
   equal_norms = not fixed if equal_norms is None else equal_norms
   if not equal_norms and not fixed:
     raise ValueError(
-        f'equal_norms={equal_norms!r} is for FixedSeparation, got {schema!r}'
+        f'equal_norms={equal_norms!r} needs FixedSeparation, got {schema!r}'
     )
   norms = banded_loss.Norms()
   if not equal_norms:
@@ -108,13 +109,13 @@ def optimize(
       progress(steps, scale * math.sqrt(value))
 
   coefficients = banded_loss.to_rows(_best(problem, objective, report))
-  # The sign of a row of C changes neither X nor the norms of rows of B.
+  # The sign of a row of C affects neither X nor the norms of rows of B.
   return banded.Banded(coefficients * np.sign(coefficients[:, :1]))
 
 
 @dataclasses.dataclass(frozen=True)
 class _Problem:
-  """Of one size. Matrices are held by columns, as in `banded_loss`."""
+  """Problem of one size; matrices are held by columns, as in `banded_loss`."""
 
   num_rounds: int
   num_bands: int
@@ -135,7 +136,7 @@ class _Problem:
 
   @functools.cached_property
   def start_value(self) -> float:
-    """The mean of the squared errors of the start."""
+    """Returns the mean of the squared errors of the start."""
     return self.loss(1).value_and_grad(self.start)[0]
 
   @functools.cached_property
@@ -148,7 +149,7 @@ class _Problem:
     return banded_loss.Loss(self.norms, self._squared_errors, power)
 
   def halved(self) -> '_Problem | None':
-    """The problem of half the size; None where this one is small enough."""
+    """Returns the problem of half the size; None if this one is small enough."""
     if (
         self.num_rounds < 2 * _FEWEST_ROUNDS
         or self.num_bands < 2 * _FEWEST_BANDS
@@ -168,7 +169,7 @@ class _Problem:
 def _best(
     problem: _Problem, objective: str, report: solver.Progress
 ) -> np.ndarray:
-  """C by columns, with its norms."""
+  """Returns C by columns, with its norms."""
   start, stages = problem.start, _STAGES[objective]
   smaller = problem.halved()
   if smaller is not None:
@@ -179,7 +180,7 @@ def _best(
     )
   for power, tolerance, max_iterations in stages:
     loss = problem.loss(power)
-    # Columns that few queries depend on may move further.
+    # Larger steps suit columns that few queries depend on.
     scale = loss.stiffness(start) ** 0.25
 
     def value_and_grad(free, loss=loss, scale=scale):

@@ -1,8 +1,8 @@
-"""The loss of banded strategies and its gradient, free of constraints.
+"""Loss of banded strategies and its gradient, without constraints.
 
 A banded C is held by columns: [j, u] is C[u + j, u], and 0 beyond the matrix.
-Its columns are rescaled to the norms that make the sensitivity √k, so that any
-numbers will do, and the loss is the error.
+Columns are rescaled to norms that make the sensitivity √k. Any values are thus
+feasible, and the loss is the error.
 """
 
 from typing import Callable, NamedTuple
@@ -13,21 +13,21 @@ import scipy.linalg
 from fl_dpftrl import workloads
 from fl_dpftrl.families import bands
 
-_STIFFEST = 30.0  # relative to the mean
+_STIFFEST = 30.0  # maximum stiffness relative to the mean
 
-# From C by rows to squared errors, and what takes weights of these to the
-# gradient of their weighted sum.
+# Maps C by rows to its squared errors and a pull-back, which maps weights of
+# these errors to the gradient of their weighted sum.
 SquaredErrors = Callable[
     [np.ndarray], tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]
 ]
 
 
 class Norms(NamedTuple):
-  """Which columns share a norm, and what norms add up to.
+  """Groups of columns that share a norm, and constraints on the norms.
 
-  Columns `min_sep` apart take turns: each of `participations` turns has a norm
-  of its own, and the squares of these add up to `participations`. With 1 and 1
-  every column has norm 1.
+  Columns take turns of `min_sep`. Each of `participations` successive turns has
+  its own norm, and their squares sum to `participations`. If both are 1, every
+  column has norm 1.
   """
 
   min_sep: int = 1
@@ -36,10 +36,10 @@ class Norms(NamedTuple):
   def rescale(
       self, columns: np.ndarray
   ) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
-    """C with its norms, and what takes gradients in it to those in columns.
+    """Returns C with its norms, and the pull-back of gradients to columns.
 
-    Of every turn of an offset, relative to its other turns, the square is the
-    mean of the squares that columns come with.
+    The relative squared norm of a turn of columns is the mean of the squares of
+    the given columns.
     """
     squares = np.einsum('ju,ju->u', columns, columns)
     round_ = np.arange(squares.size)
@@ -77,7 +77,7 @@ def _group_sums(values: np.ndarray, group: np.ndarray) -> np.ndarray:
 def sgd_errors(
     workload: workloads.Workload, num_rounds: int
 ) -> SquaredErrors:
-  """Squared errors in O(n·bands²) time."""
+  """Returns a function for the squared errors in O(n·bands²) time."""
   right = bands.inverse_bands(workload, num_rounds)
 
   def squared_errors(coefficients):
@@ -94,7 +94,11 @@ def sgd_errors(
 
 
 def dense_errors(queries: np.ndarray) -> SquaredErrors:
-  """Squared errors of any A, of shape [queries, num_rounds], in O(n³) time."""
+  """Returns a function for the squared errors of any A in O(n³) time.
+
+  Args:
+    queries: A, shape [queries, num_rounds].
+  """
 
   def squared_errors(coefficients):
     num_rounds, num_bands = coefficients.shape
@@ -119,12 +123,12 @@ def dense_errors(queries: np.ndarray) -> SquaredErrors:
 
 
 class Loss(NamedTuple):
-  """The power mean of the squared errors of a C.
+  """Power mean of the squared errors of C.
 
   Attributes:
-    norms: what columns are rescaled to.
-    squared_errors: of C by rows.
-    power: 1 for the mean, high for nearly the maximum.
+    norms: norms to which columns are rescaled.
+    squared_errors: squared errors of C by rows, with a pull-back.
+    power: 1 for the mean; high values approximate the maximum.
   """
 
   norms: Norms
@@ -132,19 +136,23 @@ class Loss(NamedTuple):
   power: int
 
   def value_and_grad(self, columns: np.ndarray) -> tuple[float, np.ndarray]:
-    """For C by columns, shape [num_bands, num_rounds], of any norms.
+    """Returns the loss and its gradient in the columns.
+
+    Args:
+      columns: C by columns, shape [num_bands, num_rounds], of any norms.
 
     Returns:
-      Value and gradient in columns; infinity where C has no inverse.
+      Value and gradient in columns; infinity if C has no inverse.
     """
     scaled, pull_back = self.norms.rescale(columns)
     value, gradient = self._of_scaled(scaled)
     return value, pull_back(gradient)
 
   def stiffness(self, columns: np.ndarray) -> np.ndarray:
-    """About how fast the loss turns along each column, relative to the mean.
+    """Returns the approximate curvature of the loss along each column.
 
-    At the best C it is the multiplier of the norm of the column.
+    It is relative to the mean. At the optimal C it is the multiplier of the
+    column's norm constraint.
 
     Returns:
       Shape [num_rounds], positive.
@@ -170,7 +178,7 @@ class Loss(NamedTuple):
 
 
 def to_rows(columns: np.ndarray) -> np.ndarray:
-  """[t, j], C[t, t − j], from C by columns."""
+  """Converts C by columns to C by rows: [t, j] is C[t, t − j]."""
   num_bands, num_rounds = columns.shape
   rows = np.zeros((num_bands, num_rounds))
   for j in range(num_bands):
@@ -179,7 +187,7 @@ def to_rows(columns: np.ndarray) -> np.ndarray:
 
 
 def to_columns(rows: np.ndarray) -> np.ndarray:
-  """C by columns from [t, j], C[t, t − j]."""
+  """Converts C by rows, [t, j] is C[t, t − j], to C by columns."""
   num_rounds, num_bands = rows.shape
   columns = np.zeros((num_bands, num_rounds))
   for j in range(num_bands):

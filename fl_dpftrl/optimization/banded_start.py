@@ -1,4 +1,4 @@
-"""Where the search for a banded strategy begins.
+"""Initial points for the search of a banded strategy.
 
 Banded matrices are held by columns: [j, u] is C[u + j, u], and 0 beyond.
 """
@@ -13,10 +13,10 @@ from scipy import signal
 def root_coefficients(
     num_rounds: int, num_bands: int, momentum: float = 0.0
 ) -> np.ndarray:
-  """A Toeplitz C near the best for momentum, shape [num_bands].
+  """Returns coefficients, shape [num_bands], of a near-optimal Toeplitz C.
 
-  The coefficients are those of the square root of the workload, cut to the
-  bands and raised by a constant, which makes up for what is cut.
+  The coefficients are those of the square root of the workload, truncated to
+  the bands. A constant is added to make up for the truncation.
 
   Source: Fichtenberger, Henzinger, Upadhyay 2023, for the square root of prefix
   sums; with momentum it is the product of the roots of two geometric series.
@@ -42,18 +42,18 @@ def root_coefficients(
 
 
 def toeplitz(coefficients: np.ndarray, num_rounds: int) -> np.ndarray:
-  """A Toeplitz matrix by columns, shape [num_bands, num_rounds]."""
+  """Returns a Toeplitz matrix by columns, shape [num_bands, num_rounds]."""
   lags, columns = np.arange(coefficients.size)[:, None], np.arange(num_rounds)
   return np.where(lags + columns < num_rounds, coefficients[:, None], 0.0)
 
 
 def refine(ratios: np.ndarray, num_bands: int, num_rounds: int) -> np.ndarray:
-  """Factors of a larger matrix's entries, between those of a smaller one.
+  """Interpolates factors of a larger matrix's entries from a smaller matrix.
 
   Args:
-    ratios: of a smaller matrix by columns, [j, u], positive within it.
-    num_bands: of the larger matrix.
-    num_rounds: of the larger matrix.
+    ratios: factors of the smaller matrix by columns, [j, u], positive within it.
+    num_bands: number of bands of the larger matrix.
+    num_rounds: number of rounds of the larger matrix.
 
   Returns:
     Shape [num_bands, num_rounds], with factors beyond the matrix too.
@@ -67,7 +67,7 @@ def refine(ratios: np.ndarray, num_bands: int, num_rounds: int) -> np.ndarray:
 
 
 def _interpolate(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
-  """Values between rows, and those of the first and last row beyond them."""
+  """Interpolates between rows; beyond them the first or last row applies."""
   positions = np.clip(positions, 0.0, len(values) - 1.0)
   before = np.minimum(positions.astype(int), max(len(values) - 2, 0))
   after = np.minimum(before + 1, len(values) - 1)

@@ -1,6 +1,6 @@
 """Optimal BLTs, for one participation schema or for several at once.
 
-The decays of C and of its inverse interlace, and the search is over the gaps
+The decays of C and of its inverse interlace. The search variables are the gaps
 between them on a logarithmic scale; see `strategies.interlaced`.
 """
 
@@ -19,8 +19,8 @@ from fl_dpftrl.optimization import solver
 
 MAX_BUFFERS = blt_search.MAX_BUFFERS
 
-_POWERS = (16.0, 128.0, 1024.0, 8192.0)  # of means on the way to a maximum
-_MAXIMUM = 1e9  # as a power
+_POWERS = (16.0, 128.0, 1024.0, 8192.0)  # power means that approach a maximum
+_MAXIMUM = 1e9  # power that stands for the maximum
 _OVER = ('mean', 'worst', 'regret')
 _SMALLEST_DECAY, _LARGEST_DECAY = 2.0**-53, 1.0 - 2.0**-53
 _ABOVE = 1.0 + 2.0**-50
@@ -34,18 +34,18 @@ def optimize(
     workload: workloads.Workload = workloads.Workload(),
     progress: solver.Progress | None = None,
 ) -> blt.BLT:
-  """The BLT of least loss that was found, at a cost independent of the rounds.
+  """Returns the best BLT found, at a cost independent of the number of rounds.
 
   Args:
     schema: n, b and k.
     objective: 'rms' or 'max'.
     num_buffers: 1 to 8; 0 for the fewest within 0.1 % of the best of these.
-    workload: what the noise is to be small in. With a learning-rate schedule
-      the cost is proportional to the rounds.
-    progress: called with the steps so far and the loss.
+    workload: linear workload whose error is minimised. With a learning-rate
+      schedule the cost is proportional to the number of rounds.
+    progress: called with the number of steps and the loss.
 
   Raises:
-    ValueError: where num_buffers or the objective is outside its range.
+    ValueError: if num_buffers or the objective is out of range.
 
   Source: McMahan, Xu, Zhang 2024 (BLT-DP-FTRL), section 4, for the problem.
   """
@@ -68,23 +68,23 @@ def optimize_range(
     workload: workloads.Workload = workloads.Workload(),
     progress: solver.Progress | None = None,
 ) -> blt.BLT:
-  """The BLT that is best for several schemas at once.
+  """Returns the best BLT found for several schemas at once.
 
-  For a run whose min-sep is known only as a range: its schemas differ in min_sep
-  and max_participations, and may differ in num_rounds.
+  It suits a run whose min-sep is only known as a range. The schemas differ in
+  min_sep and max_participations, and may differ in num_rounds.
 
   Args:
-    schemas: at least one.
+    schemas: schemas, at least one.
     objective: 'rms' or 'max'.
-    over: what is made small: 'mean', the mean of the losses under the schemas;
-      'worst', the largest; 'regret', the largest ratio of a loss to that of
-      the best BLT for its schema alone.
-    num_buffers: as of `optimize`, for those that are best for one schema too.
-    workload: as of `optimize`.
-    progress: called with the steps so far and the figure that is made small.
+    over: quantity to minimise: 'mean', the mean of the losses under the
+      schemas; 'worst', the largest loss; 'regret', the largest ratio of a loss
+      to that of the best BLT for its schema alone.
+    num_buffers: see `optimize`; also for the best BLTs of single schemas.
+    workload: see `optimize`.
+    progress: called with the number of steps and the minimised quantity.
 
   Raises:
-    ValueError: where an argument is outside its range.
+    ValueError: if an argument is out of range.
   """
   if not 0 <= num_buffers <= MAX_BUFFERS:
     raise ValueError(
@@ -116,7 +116,7 @@ def _plan(
     workload: workloads.Workload,
     references: np.ndarray | float = 1.0,
 ) -> blt_search.Plan:
-  """Constant rates and low powers first, since they are quick and smooth."""
+  """Returns the stages; constant rates and low powers first, as they are fast."""
   is_largest = over != 'mean' and len(schemas) > 1
   has_schedule = not workload.is_toeplitz
 
@@ -147,7 +147,7 @@ def _strategy(logits: np.ndarray) -> blt.BLT:
   gaps, _ = blt_loss.to_gaps(logits[None])
   chain = interlaced.chain(gaps[0])
   scale = chain.scales
-  # Rounding may put a decay on 0 or 1, or the sum of scales above 1.
+  # Rounding may give a decay of 0 or 1, or a sum of scales above 1.
   decay = np.clip(1.0 - chain.decays, _SMALLEST_DECAY, _LARGEST_DECAY)
   return blt.BLT(
       buffer_decay=decay.tolist(),

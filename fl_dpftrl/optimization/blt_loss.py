@@ -1,4 +1,4 @@
-"""The loss of BLTs as a smooth function of numbers free to be anything."""
+"""Loss of BLTs as a smooth function of unconstrained variables."""
 
 from typing import Callable, Sequence
 
@@ -10,14 +10,14 @@ from fl_dpftrl.families import blt_schedule
 from fl_dpftrl.families import blt_sums
 from fl_dpftrl.families import interlaced
 
-_LOGIT_BOUND = 33.0  # gaps stay above e^−33, which can be told from 0 in 1 − θ
+_LOGIT_BOUND = 33.0  # keeps gaps above e^−33, so that 1 − θ is not rounded to 1
 
 
 class LogLoss:
-  """ln of the loss for several schemas at once, with its gradient.
+  """Logarithm of the loss for several schemas at once, with its gradient.
 
-  It is the power mean of the losses, each divided by its reference, in which
-  high powers stand for the largest of them.
+  The loss is the power mean of the losses, each divided by its reference. High
+  powers approximate the largest of them.
   """
 
   def __init__(
@@ -30,16 +30,16 @@ class LogLoss:
       power: float = 1.0,
       query_power: float = 64.0,
   ):
-    """For schemas of any number of rounds.
+    """Creates the loss for schemas of any number of rounds.
 
     Args:
-      schemas: at least one.
+      schemas: schemas, at least one.
       objective: 'rms' or 'max'.
-      workload: of the errors.
-      references: losses, shape [schemas] or one for all.
-      power: of the mean over the schemas.
-      query_power: of the mean over the queries that stands for the largest
-        error, where a learning-rate schedule leaves no better way.
+      workload: workload of the errors.
+      references: reference losses, shape [schemas], or one for all.
+      power: power of the mean over the schemas.
+      query_power: power of the mean over the queries that approximates the
+        largest error with a learning-rate schedule.
     """
     self._sensitivities = [
         blt_sums.SquaredSensitivity(schema) for schema in schemas
@@ -55,7 +55,7 @@ class LogLoss:
     self._power = power
 
   def __call__(self, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Values, shape [points], and gradients in the logits, [points, 2d]."""
+    """Returns values, shape [points], and gradients, shape [points, 2d]."""
     gaps, pull_back = to_gaps(logits)
     chain = interlaced.chain(gaps)
     errors = {
@@ -113,7 +113,7 @@ def _squared_error(
 def _of_log(
     of_square: tuple[np.ndarray, np.ndarray, np.ndarray],
 ) -> tuple[np.ndarray, ...]:
-  """From a square and its gradients to ln of its root and its gradients."""
+  """Maps a square and its gradients to ln of its root and its gradients."""
   square, *gradients = of_square
   return (
       0.5 * np.log(square),
@@ -124,7 +124,7 @@ def _of_log(
 def to_gaps(
     logits: np.ndarray,
 ) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
-  """Gaps from 1 down the chain, from numbers free to be anything.
+  """Returns the gaps from 1 down the chain for unconstrained variables.
 
   All gaps but the last share out 1 with θ_d, which keeps every θ between 0 and
   1. The last is at most what is left of 1 after the other θ − θ̂, which keeps
@@ -134,14 +134,15 @@ def to_gaps(
     logits: shape [points, 2d].
 
   Returns:
-    The gaps, of that shape, and what takes a gradient from gaps to logits.
+    The gaps, of the same shape, and the pull-back of gradients from gaps to
+    logits.
   """
   clipped = np.clip(logits, -_LOGIT_BOUND, _LOGIT_BOUND)
   inside = clipped == logits
   shares = np.append(clipped[:, :-1], np.zeros((len(logits), 1)), axis=1)
   shares = np.exp(shares - shares.max(axis=1, keepdims=True))
   shares /= shares.sum(axis=1, keepdims=True)
-  # What the other θ − θ̂ leave of 1: the other gaps, and θ_d.
+  # Remainder of 1 after the other θ − θ̂: the other gaps, and θ_d.
   room = shares[:, 0::2].sum(axis=1) + shares[:, -1]
   shares = np.maximum(shares[:, :-1], np.exp(-_LOGIT_BOUND))
   part = 1.0 / (1.0 + np.exp(-clipped[:, -1]))
@@ -160,7 +161,7 @@ def to_gaps(
 
 
 def to_logits(gaps: np.ndarray) -> np.ndarray:
-  """What `to_gaps` makes these gaps of, where such there is; shape [2d]."""
+  """Inverts `to_gaps` as far as possible; shape [2d]."""
   shares = np.log(gaps[:-1]) - np.log1p(-gaps[:-1].sum())
   part = gaps[-1] / (1.0 - gaps[1:-1:2].sum())
   return np.append(shares, np.log(part) - np.log1p(-part))

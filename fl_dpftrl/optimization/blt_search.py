@@ -1,4 +1,4 @@
-"""The search for the best BLT: sizes, starts and stages."""
+"""Search for the best BLT over sizes, starting points and stages."""
 
 from typing import Callable, NamedTuple, Sequence
 
@@ -10,25 +10,25 @@ from fl_dpftrl.optimization import solver
 
 MAX_BUFFERS = 8
 
-_WORTHWHILE = 1e-3  # relative loss for which another buffer is spent
-_NO_GAIN = 1e-5  # two buffers in a row that bring less are the last to be tried
+_WORTHWHILE = 1e-3  # relative loss that justifies another buffer
+_NO_GAIN = 1e-5  # the search ends after two buffers that each gain less
 _RANDOM_STARTS, _FINALISTS, _KEPT = 32, 8, 3
 _TRIAL_STEPS, _MAX_STEPS = 60, 1000
-_MORE_STARTS, _MORE_STEPS = 16, 50  # where the first stage is another problem
+_MORE_STARTS, _MORE_STEPS = 16, 50  # if the first stage is another problem
 _TOLERANCE, _PATIENCE = 1e-10, 16
-_DISTINCT = 1e-7  # of ln loss: solutions nearer than that are the same
+_DISTINCT = 1e-7  # solutions whose ln loss differs by less are the same
 
 
 class Plan(NamedTuple):
-  """What is made small.
+  """Stages of a minimisation.
 
   Attributes:
-    stages: the first is searched from many starts; each of the others starts
-      where the one before ended.
-    judge: what tells the best solution of the last stage.
-    num_rounds: which set how near to 1 decays may lie.
-    is_first_apart: whether the first stage is another problem than the second,
-      which then has starts of its own too, but a few as it is slow.
+    stages: losses to minimise. The first is searched from many starts; each of
+      the others starts where the previous one ended.
+    judge: loss that selects the best solution of the last stage.
+    num_rounds: n, which limits how close to 1 decays may be.
+    is_first_apart: True if the first stage is another problem than the second.
+      The second then has starts of its own too, but only a few, as it is slow.
   """
 
   stages: Sequence[blt_loss.LogLoss]
@@ -38,11 +38,11 @@ class Plan(NamedTuple):
 
 
 class Found(NamedTuple):
-  """A BLT.
+  """BLT found by a search.
 
   Attributes:
-    logits: see `blt_loss.to_gaps`.
-    log_loss: by the plan's judge.
+    logits: variables; see `blt_loss.to_gaps`.
+    log_loss: value of the plan's judge.
   """
 
   logits: np.ndarray
@@ -52,14 +52,15 @@ class Found(NamedTuple):
 def search(
     plan: Plan, num_buffers: int, progress: solver.Progress | None
 ) -> Found:
-  """The best with so many buffers, or with 0 the smallest that is good enough.
+  """Returns the best solution of a size, or with 0 the smallest good enough.
 
-  Sizes grow one by one, since the best of each gives starts for the next.
+  Sizes grow one by one, because the best solution of each provides starts for
+  the next.
 
   Args:
-    plan: what is made small.
+    plan: stages of the minimisation.
     num_buffers: 1 to 8; 0 for the fewest within 0.1 % of the best of these.
-    progress: called with steps so far and the loss.
+    progress: called with the number of steps and the loss.
   """
   report = _Report(progress)
   found, before, gainless = [], None, 0
@@ -86,7 +87,7 @@ def _first_stage(
     before: np.ndarray | None,
     report: Callable[[int, float], None],
 ) -> np.ndarray:
-  """Logits of solutions that differ, the best first."""
+  """Returns the logits of distinct solutions, the best first."""
 
   points = starts(num_buffers, plan.num_rounds, before, _RANDOM_STARTS)
   tried = _run(plan.stages[0], points, _TRIAL_STEPS, report)
@@ -103,13 +104,13 @@ def _last_stages(
     before: np.ndarray | None,
     report: Callable[[int, float], None],
 ) -> Found:
-  """The best after all stages, from solutions of the first.
+  """Returns the best solution after all stages.
 
   Args:
-    plan: what is made small.
-    points: logits, shape [solutions, 2d].
-    before: the best of all stages with one buffer fewer, where it is known.
-    report: as `many_starts.minimize`.
+    plan: stages of the minimisation.
+    points: logits of the first stage's solutions, shape [solutions, 2d].
+    before: best solution with one buffer fewer; None if unknown.
+    report: progress callback of `many_starts.minimize`.
   """
   if plan.is_first_apart:
     more = starts(points.shape[1] // 2, plan.num_rounds, before, _MORE_STARTS)
@@ -144,10 +145,11 @@ def starts(
     before: np.ndarray | None,
     random_starts: int,
 ) -> np.ndarray:
-  """Logits to start from, given the best with one buffer fewer.
+  """Returns logits to start from, given the best with one buffer fewer.
 
-  Points spread evenly and at random on a log scale of their distance from 1,
-  and the best with two more points put into each of its gaps but the last.
+  Starts are points spread evenly and at random on a log scale of their distance
+  from 1. Further starts are the best solution with two more points in each of
+  its gaps but the last.
 
   Returns:
     Shape [starts, 2 · num_buffers].
@@ -174,14 +176,14 @@ def starts(
 
 
 class _Report:
-  """Counts the steps of one minimisation after the other."""
+  """Progress callback that counts the steps of successive minimisations."""
 
   def __init__(self, progress: solver.Progress | None):
     self._progress = progress
     self._steps = 0
 
   def __call__(self, step: int, log_loss: float) -> None:
-    del step  # of this minimisation alone
+    del step  # counts the steps of one minimisation only
     self._steps += 1
     if self._progress is not None:
       self._progress(self._steps, float(np.exp(log_loss)))

@@ -1,4 +1,4 @@
-"""How far a strategy may be from the best of all strategies."""
+"""Certificate of how close a strategy is to the optimum over all strategies."""
 
 import itertools
 
@@ -12,7 +12,7 @@ from fl_dpftrl import workloads
 from fl_dpftrl.families import base
 from fl_dpftrl.optimization import factorization
 
-MAX_ROUNDS = 4096  # beyond, matrices of this size take minutes
+MAX_ROUNDS = 4096  # larger matrices take minutes
 _MOST_STEPS = 25
 _MOST_ALTERNATIONS = 50
 
@@ -25,27 +25,27 @@ def optimality_gap(
     objective: str = 'rms',
     tolerance: float = 1e-9,
 ) -> float | None:
-  """By how much loss² may exceed that of the best strategy, at the most.
+  """Returns an upper bound on the relative excess of loss² over the optimum.
 
-  The loss is sensitivity × error; the best is over all matrices C whatever. The
-  bound uses patterns that share no round, which under `FixedSeparation` with as
-  many participations as fit, or with one, are all that matter; otherwise even
-  the best strategy may have a gap.
+  The loss is sensitivity × error, and the optimum is over all matrices C. The
+  bound uses patterns that share no round. Under `FixedSeparation` with as many
+  participations as fit, or with one, these are all relevant patterns. Otherwise
+  even the best strategy may have a gap.
 
   Args:
     strategy: C, with its own noising matrix.
-    schema: where the sensitivity is.
-    workload: where the error is.
-    objective: 'rms' or 'max', the error that counts.
-    tolerance: the bound is not raised further where a step gains less.
+    schema: schema of the sensitivity.
+    workload: workload of the error.
+    objective: 'rms' or 'max', the error in the loss.
+    tolerance: smallest gain per step; the bound is not raised further below it.
 
   Returns:
-    loss² / bound − 1; None beyond `MAX_ROUNDS` rounds, for a C or a workload
-    of less than full column rank.
+    loss² / bound − 1; None beyond `MAX_ROUNDS` rounds, or if C or the workload
+    has less than full column rank.
 
   Raises:
-    ValueError: where the strategy cannot run so many rounds, or the objective
-      is unknown.
+    ValueError: if the strategy does not support so many rounds, or the
+      objective is unknown.
 
   Source: see `factorization`.
   """
@@ -79,10 +79,11 @@ def optimality_gap(
 def _point(
     gram: np.ndarray, workload: np.ndarray, dual: factorization.Dual
 ) -> factorization.Point:
-  """L and the weights of the queries P as X suggests, were it the best.
+  """Returns L and the weights of the queries P as if X were optimal.
 
   Then X⁻¹ AᵀPA X⁻¹ is H, all in the blocks; and, where A is square, P is
-  A⁻ᵀ X H X A⁻¹, all in the diagonal. Each gives the other, again and again.
+  A⁻ᵀ X H X A⁻¹, all in the diagonal. A fixed-point iteration alternates between
+  the two.
   """
   factor = scipy.linalg.cho_factor(gram)
   half = scipy.linalg.cho_solve(factor, workload.T)

@@ -1,4 +1,4 @@
-"""The best dense strategy where a device takes part once, and its proof."""
+"""Optimal dense strategy for one participation, with its certificate."""
 
 from fl_dpftrl import participation
 from fl_dpftrl import workloads
@@ -16,21 +16,22 @@ def optimize(
     tolerance: float = 2e-7,
     progress: factorization.Progress | None = None,
 ) -> dense.Dense:
-  """The strategy of least loss among all, where a device takes part once.
+  """Returns the strategy with the smallest loss for one participation.
 
-  Its columns have norm 1. It is optimal for num_rounds rounds of one
-  participation, whatever else the schema allows; `multi_epoch` is for more.
+  Its columns have norm 1. It is optimal over all strategies for num_rounds
+  rounds with one participation, whatever else the schema allows. For more
+  participations see `multi_epoch`.
 
   Args:
     schema: n.
     objective: 'rms' or 'max'.
-    workload: what the noise is to be small in; of full column rank.
-    tolerance: stops where the squared loss is proven to be at most this much,
-      relatively, above the smallest possible.
-    progress: called with the steps so far and the loss.
+    workload: linear workload whose error is minimised; of full column rank.
+    tolerance: stops when the squared loss is proven to be at most this much,
+      relatively, above the optimum.
+    progress: called with the number of steps and the loss.
 
   Raises:
-    ValueError: where the objective or the workload will not do.
+    ValueError: if the objective or the workload is not supported.
 
   Source: Denisov et al. 2022, section 3.
   """
@@ -48,7 +49,7 @@ def solve(
     tolerance: float = 2e-7,
     progress: factorization.Progress | None = None,
 ) -> factorization.Solution:
-  """`optimize`, with the loss and the bound that proves it."""
+  """Returns the result of `optimize` with its loss and the lower bound."""
   workloads.check_dense(schema.num_rounds)
   once = participation.MinSep(
       num_rounds=schema.num_rounds, max_participations=1
@@ -66,10 +67,10 @@ def solve_groups(
     tolerance: float,
     progress: factorization.Progress | None,
 ) -> factorization.Solution:
-  """The best strategy for any groups; see `factorization`.
+  """Returns the best strategy for any groups; see `factorization`.
 
   Raises:
-    ValueError: where an argument is outside its range.
+    ValueError: if an argument is out of range.
   """
   if objective not in OBJECTIVES:
     raise ValueError(f'objective must be rms or max, got {objective!r}')

@@ -1,19 +1,20 @@
-"""The best dense factorisation A = B C, and a proof of how good it is.
+"""Optimal dense factorisation A = B C, with a lower bound on the loss.
 
-The rounds fall into groups that one device may take part in together. Where
-CᵀC = X has only zeros between two rounds of a group, sens² is the largest sum
-of X's diagonal over a group, for any updates, and error² is tr(AᵀA X⁻¹).
+The rounds are divided into groups; one device may participate in all rounds of
+a group. If CᵀC = X is zero between any two rounds of a group, sens² is the
+largest sum of X's diagonal over a group, for any updates, and error² is
+tr(AᵀA X⁻¹).
 
 Any H that is block diagonal over the groups and positive semidefinite proves a
 lower bound. Let H = L Lᵀ. For one X, tr(AᵀA X⁻¹) + ⟨H, X⟩ ≥ 2 ‖A L‖, the sum
-of singular values; and ⟨H, X⟩ is at most sens² times the sum over groups of the
-largest Hᵢᵢ, since raising a group's diagonal of H to one value v makes it v
-times a matrix of inner products of unit vectors, which are updates that a
-device may have. So, for every C whatever, also with negative entries in X,
+of singular values. Also, ⟨H, X⟩ is at most sens² times the sum over groups of
+the largest Hᵢᵢ. The reason is that raising a group's diagonal of H to one value
+v makes it v times a matrix of inner products of unit vectors, which are updates
+that a device may have. So, for every C, also with negative entries in X,
 
     error² sens² ≥ ‖A L‖² / Σ over groups of max Hᵢᵢ.
 
-At the best L the X that attains the minimum has zeros within groups, and the
+At the optimal L, the X that attains the minimum has zeros within groups, and the
 two sides are equal. The error of the worst query is the largest error of weighted
 queries, over weights that sum to 1, so weights join L on the left side.
 
@@ -35,25 +36,25 @@ from fl_dpftrl.families import dense
 
 Progress = Callable[[int, float], None]
 
-_MEMORY = 8  # earlier steps that the next one is extrapolated from
+_MEMORY = 8  # number of earlier steps used for extrapolation
 _MOST_STEPS = 200
-_PATIENCE = 40  # steps in which the gap must have halved
-_SINGULAR = 1e-15  # relative size of an eigenvalue that is as good as none
+_PATIENCE = 40  # maximum number of steps to halve the gap
+_SINGULAR = 1e-15  # smaller relative eigenvalues count as zero
 _ROUNDING = 16.0 * np.finfo(np.float64).eps  # of eigenvalues, to the largest
-# Queries whose errors are not the largest get no weight in the end, and X comes
-# out singular. A share of the mean weight keeps their errors down, at the cost
-# of less than that share of the bound.
+# Queries whose errors are not the largest would end with no weight, and X would
+# be singular. A share of the mean weight keeps their errors down; it costs less
+# than that share of the bound.
 _LEAST_WEIGHT = 1e-3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Groups:
-  """Rounds of one device, and between which of them X is to be zero.
+  """Rounds of one device, and pairs of rounds at which X must be zero.
 
   Attributes:
-    rounds: shape [groups, width]; num_rounds and more stand for no round.
+    rounds: shape [groups, width]; values from num_rounds on stand for no round.
     num_rounds: n; each round is in one group.
-    reach: rounds of a group less than so many places apart are orthogonal.
+    reach: rounds of a group less than `reach` places apart are orthogonal.
   """
 
   rounds: np.ndarray
@@ -66,19 +67,19 @@ class Groups:
 
   @property
   def order(self) -> np.ndarray:
-    """The rounds, group by group: shape [num_rounds]."""
+    """Rounds sorted by group, shape [num_rounds]."""
     return self.rounds[self.inside]
 
   @property
   def support(self) -> np.ndarray:
-    """Which entries of a group's block of L may differ from zero."""
+    """Mask of the entries of a group's block of L that may be nonzero."""
     width = self.rounds.shape[1]
     lag = np.arange(width)[:, None] - np.arange(width)
     return (lag >= 0) & (lag < self.reach) | (self.reach >= width)
 
 
 def chains(schema: participation.MinSep) -> Groups:
-  """Rounds min_sep apart, in which any k in a row are a pattern."""
+  """Returns groups of rounds min_sep apart; any k successive ones are a pattern."""
   step = schema.num_rounds if schema.participations == 1 else schema.min_sep
   step = min(step, schema.num_rounds)
   length = -(-schema.num_rounds // step)
@@ -87,7 +88,7 @@ def chains(schema: participation.MinSep) -> Groups:
 
 
 def tiles(schema: participation.MinSep) -> Groups:
-  """The chains, cut into patterns that share no round."""
+  """Returns the groups of `chains` cut into patterns that share no round."""
   whole, width = chains(schema), schema.participations
   groups, length = whole.rounds.shape
   padded = np.full((groups, -(-length // width) * width), schema.num_rounds)
@@ -99,11 +100,12 @@ def tiles(schema: participation.MinSep) -> Groups:
 
 
 class Point(NamedTuple):
-  """Where a bound is taken.
+  """Point of the dual problem.
 
   Attributes:
     factor: L, shape [groups, width, width].
-    weights: roots of the queries' weights, squares summing to 1: [queries].
+    weights: square roots of the queries' weights, shape [queries]; the squares
+      sum to 1.
   """
 
   factor: np.ndarray
@@ -111,13 +113,13 @@ class Point(NamedTuple):
 
 
 class Bound(NamedTuple):
-  """What a point proves, and where to look next.
+  """Lower bound at a point, and the next point.
 
   Attributes:
-    value: at most (error × sensitivity)² of any strategy.
+    value: lower bound of (error × sensitivity)² over all strategies.
     gram: X, which attains the minimum for this H; shape [n, n].
-    squares: of the column norms that X should have; shape [n].
-    better: a point whose bound is as good or better.
+    squares: squares of the column norms that X should have; shape [n].
+    better: point whose bound is at least as good.
   """
 
   value: float
@@ -127,16 +129,16 @@ class Bound(NamedTuple):
 
 
 class Dual:
-  """The bound as a function of H and the weights of the queries.
+  """Lower bound as a function of H and the weights of the queries.
 
   Attributes:
-    groups: see `Groups`.
-    equal_norms: the squared norm that every column of C must have; None to
-      leave the norms free. The bound is then one for such C alone.
-    worst_query: whether the error is the largest, rather than the mean square.
+    groups: groups of rounds.
+    equal_norms: squared norm that every column of C must have; None for free
+      norms. With a value, the bound holds for such C only.
+    worst_query: True if the error is the largest, not the root mean square.
 
   Raises:
-    ValueError: where the workload has less than full column rank.
+    ValueError: if the workload has less than full column rank.
   """
 
   def __init__(
@@ -153,7 +155,7 @@ class Dual:
     squares = scipy.linalg.eigvalsh(workload.T @ workload)
     if squares[0] <= _SINGULAR * squares[-1]:
       raise ValueError(
-          'workload must tell all rounds apart, and some combination of rounds'
+          'workload must tell all rounds apart, but some combination of rounds'
           ' is in none of its queries'
       )
     self._padded = np.zeros((len(workload), groups.rounds.size))
@@ -168,7 +170,7 @@ class Dual:
     """Evaluates the bound.
 
     Raises:
-      LinAlgError: where L is singular.
+      LinAlgError: if L is singular.
     """
     inside = self.groups.inside
     shape, kept = inside.shape, np.flatnonzero(inside)
@@ -179,7 +181,7 @@ class Dual:
     padded[kept] = vectors
     blocks = padded.reshape(*shape, -1)
     root = (blocks * values) @ blocks.transpose(0, 2, 1)
-    # Where there is no round, L must not stand in the way of its inverse.
+    # Entries without a round must not make L singular.
     whole = factor + np.eye(shape[1]) * ~inside[:, :, None]
     inverse = np.linalg.inv(whole).transpose(0, 2, 1)
     gradient = (inverse @ root) * self.groups.support
@@ -198,13 +200,13 @@ class Dual:
     return Bound(value, gram, squares, Point(better, weights))
 
   def _product(self, factor: np.ndarray) -> np.ndarray:
-    """A L, group by group."""
+    """Returns A L, group by group."""
     groups, width = self.groups.rounds.shape
     columns = self._padded.reshape(-1, groups, width).transpose(1, 0, 2)
     return (columns @ factor).transpose(1, 0, 2).reshape(self._padded.shape)
 
   def normalized(self, point: Point) -> Point:
-    """The point of the same bound whose denominator is 1."""
+    """Returns the point with the same bound whose denominator is 1."""
     norms = np.square(point.factor).sum(axis=2)
     if self.equal_norms is None:
       total = norms.max(axis=1).sum()
@@ -219,7 +221,7 @@ class Dual:
     )
 
   def _ascend(self, gradient: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The best L for ‖A L‖ made linear, which is convex, and X's diagonal."""
+    """Returns the best L for the linearised ‖A L‖, and X's diagonal."""
     inside = self.groups.inside
     if self.equal_norms is not None:
       return gradient, np.full(self.groups.num_rounds, self.equal_norms)
@@ -230,7 +232,7 @@ class Dual:
 
 
 def _right_singular(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Right singular vectors, in columns, and singular values."""
+  """Returns right singular vectors, in columns, and singular values."""
   squares, vectors = scipy.linalg.eigh(
       matrix.T @ matrix, driver='evd', overwrite_a=True, check_finite=False
   )
@@ -238,12 +240,12 @@ def _right_singular(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Solution(NamedTuple):
-  """A strategy with sensitivity 1, and what is proven of all others.
+  """Strategy with sensitivity 1 and a lower bound on the loss of all others.
 
   Attributes:
     strategy: C.
-    loss: its error, of the mean square or of the worst query.
-    bound: no strategy of the same kind has a smaller loss.
+    loss: its error, root mean square or of the worst query.
+    bound: lower bound on the loss of all strategies of the same kind.
   """
 
   strategy: dense.Dense
@@ -252,18 +254,18 @@ class Solution(NamedTuple):
 
   @property
   def gap(self) -> float:
-    """How far loss² may be above the smallest possible, relative to it."""
+    """Upper bound on the relative excess of loss² over the optimum."""
     return (self.loss / self.bound) ** 2 - 1.0
 
 
 def ascend(dual: Dual, start: Point) -> Iterator[Bound]:
-  """Ever better bounds, from a start on, for as long as they are asked for.
+  """Yields increasing bounds from a start.
 
-  Plain steps never lower the bound of the mean error; extrapolated ones
-  (Anderson 1965) that do are taken back and not shown.
+  Plain steps never lower the bound of the mean error. Extrapolated steps
+  (Anderson 1965) that lower it are discarded.
 
   Raises:
-    LinAlgError: where L is singular at the start.
+    LinAlgError: if L is singular at the start.
   """
   point, bound = start, dual(start)
   accepted: list[tuple[Point, Point]] = []
@@ -300,13 +302,13 @@ def solve(
 
   Args:
     workload: A, shape [queries, num_rounds].
-    dual: of this workload.
-    tolerance: the relative gap of squared losses to stop at. Where some queries
-      are never the worst, that of the worst query ends near 1e-4.
+    dual: dual problem of this workload.
+    tolerance: relative gap of squared losses to stop at. If some queries are
+      never the worst, the gap for the worst query ends near 1e-4.
     progress: called with the number of steps and the loss.
 
   Raises:
-    ValueError: where the workload is too ill-conditioned for any strategy.
+    ValueError: if the workload is too ill-conditioned for any strategy.
   """
   solution, best, gaps = None, 0.0, []
   bounds = itertools.islice(ascend(dual, dual.start()), _MOST_STEPS)
@@ -331,7 +333,7 @@ def solve(
 def _feasible(
     workload: np.ndarray, dual: Dual, bound: Bound, best: float
 ) -> Solution | None:
-  """The strategy next to the X of a bound, if that is positive definite."""
+  """Returns the strategy for a bound's X; None if X is not positive definite."""
   gram, groups = bound.gram, dual.groups
   for lag in range(1, min(groups.reach, groups.rounds.shape[1])):
     pairs = groups.rounds[:, lag:] < groups.num_rounds
@@ -355,7 +357,7 @@ def _feasible(
 
 
 def _extrapolate(dual: Dual, accepted: list[tuple[Point, Point]]) -> Point:
-  """The next point, from those so far and the better ones they led to."""
+  """Extrapolates the next point from earlier points and their results."""
   flat = [
       [np.concatenate([x.factor.ravel(), x.weights]) for x in pair]
       for pair in (map(dual.normalized, pair) for pair in accepted)

@@ -1,4 +1,4 @@
-"""Noise in little memory, from the decoder of a better strategy."""
+"""Low-memory approximation of a strategy by a low-rank decoder."""
 
 import numpy as np
 import scipy.linalg
@@ -8,8 +8,8 @@ from fl_dpftrl.families import base
 from fl_dpftrl.families import low_rank
 
 _MOST_ROUNDS_OF_FITTING = 100
-_ENOUGH = 1e-3  # relative decrease of the residual below which fitting ends
-_RIDGE = 1e-8  # of the trace: keeps the factors, of opposite signs, small
+_ENOUGH = 1e-3  # smallest relative decrease of the residual; then fitting ends
+_RIDGE = 1e-8  # relative to the trace; keeps factors of opposite signs small
 
 
 def approximate(
@@ -20,23 +20,23 @@ def approximate(
     rank: int,
     workload: workloads.Workload = workloads.Workload(),
 ) -> low_rank.LowRank:
-  """A strategy near another one, whose stream needs few vectors.
+  """Returns a strategy near another one whose noise needs few vectors.
 
-  The decoder B = A N is kept in its bands and replaced by a matrix of low rank
-  below them, fitted by alternating least squares. What comes out is another
-  strategy, C = B⁻¹A, with a sensitivity of its own; its rows of noise are
-  scaled so that its columns have the norms of the given one's.
+  The decoder B = A N is kept within its bands and replaced by a matrix of low
+  rank below them, which is fitted by alternating least squares. The result is
+  another strategy, C = B⁻¹A, with a sensitivity of its own. Its rows of noise
+  are scaled so that its columns have the norms of the given strategy's.
 
   Args:
-    strategy: with a square lower-triangular C, as dense ones have.
+    strategy: strategy with a square lower-triangular C, such as dense ones.
     num_rounds: n.
-    num_bands: of N, more than the one or two (with momentum) rounds that a row
-      of A⁻¹ reaches back, at most n.
-    rank: at least 1, at most n.
+    num_bands: number of bands of N, at most n. It must exceed the one or two
+      (with momentum) rounds that a row of A⁻¹ reaches back.
+    rank: rank below the bands, 1 to n.
     workload: A.
 
   Raises:
-    ValueError: where an argument is outside its range.
+    ValueError: if an argument is out of range.
 
   Source: Denisov et al. 2022, appendix on structured matrices for B; the rest
   keeps the guarantee that of what is added.
@@ -52,7 +52,7 @@ def approximate(
     raise ValueError(f'rank must be 1 to {num_rounds}, got {rank!r}')
   if strategy.num_noise_rows(num_rounds) != num_rounds:
     raise ValueError(
-        f'strategy must have a square C, and {strategy.family} has not'
+        f'strategy must have a square C, but {strategy.family} does not'
     )
   num_bands = min(num_bands, num_rounds)
   decoder = workload.apply(strategy.noising_matrix(num_rounds))
@@ -77,14 +77,14 @@ def approximate(
 def _fit(
     target: np.ndarray, first_lag: int, rank: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """left and right with left rightᵀ near the target, at lags of first_lag on.
+  """Fits left and right with left rightᵀ near the target from first_lag on.
 
-  Alternates between the two: a row of left has a least-squares problem of its
-  own, over those rows of right that are far enough before it.
+  The fit alternates between the two factors. Each row of left is a
+  least-squares problem over the rows of right that are far enough before it.
   """
   num_rounds = len(target)
   right = np.random.default_rng(0).normal(size=(num_rounds, rank))
-  for _ in range(3):  # subspace iteration, for a start
+  for _ in range(3):  # subspace iteration for the start
     left = np.linalg.qr(target @ right)[0]
     right = target.T @ left
   residual = np.inf
@@ -98,7 +98,7 @@ def _fit(
       break
   if not left.any() or not right.any():  # nothing lies below the bands
     return np.zeros_like(left), np.ones_like(right)
-  # Columns of one size; every one of right must have an entry.
+  # Columns are scaled alike; every column of right must have an entry.
   scale = np.abs(right).max(axis=0)
   scale[scale == 0.0] = 1.0
   return left * scale, np.where(np.abs(right).max(axis=0), right / scale, 1.0)
@@ -107,7 +107,7 @@ def _fit(
 def _solve_rows(
     target: np.ndarray, right: np.ndarray, first_lag: int
 ) -> np.ndarray:
-  """For row t, the best combination of right's rows up to t − first_lag."""
+  """Returns per row t the best combination of right's rows to t − first_lag."""
   left = np.zeros_like(right)
   products = np.cumsum(right[:, :, None] * right[:, None, :], axis=0)
   products = products[: len(right) - first_lag]
@@ -121,7 +121,7 @@ def _solve_rows(
 
 
 def _undo(workload: workloads.Workload, values: np.ndarray) -> np.ndarray:
-  """A⁻¹ @ values, along the first axis."""
+  """Returns A⁻¹ @ values, along the first axis."""
   values = np.diff(values, axis=0, prepend=np.zeros((1, values.shape[1])))
   values = values / workload.learning_rates(len(values))[:, None]
   values[1:] -= workload.momentum * values[:-1].copy()

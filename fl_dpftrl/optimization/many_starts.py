@@ -1,4 +1,4 @@
-"""BFGS from many starts at once: their points go into one evaluation."""
+"""BFGS from many starts at once, with one evaluation for all of their points."""
 
 from typing import Callable, NamedTuple
 
@@ -11,11 +11,11 @@ ValueAndGrad = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 _SUFFICIENT_DECREASE = 1e-4
 _CURVATURE = 0.9
 _TRIALS = 30
-_ROUNDING = 1e-14  # of the value: a smaller decrease cannot be told from none
+_ROUNDING = 1e-14  # smaller relative decreases are lost in rounding
 
 
 class Solutions(NamedTuple):
-  """Where the minimisations ended, the best first.
+  """Results of the minimisations, the best first.
 
   Attributes:
     points: shape [starts, size].
@@ -35,20 +35,21 @@ def minimize(
     patience: int,
     progress: solver.Progress | None = None,
 ) -> Solutions:
-  """Minimises a smooth function of few numbers from feasible starts.
+  """Minimises a smooth function of few variables from feasible starts.
 
   Args:
-    value_and_grad: values, shape [points], and gradients, shape [points, size],
-      of points of that shape; a value that is not finite is outside the domain.
-    starts: shape [starts, size].
-    max_iterations: most evaluations at a start.
-    tolerance: a start is done where `patience` steps together improved its
-      value by less than this, relative to it where it is above 1.
+    value_and_grad: function of points, shape [points, size], that returns
+      values, shape [points], and gradients of the shape of the points. A value
+      that is not finite marks a point outside the domain.
+    starts: feasible points, shape [starts, size].
+    max_iterations: maximum number of evaluations per start.
+    tolerance: a search ends when `patience` steps together improve its value by
+      less than this, relative to it if it is above 1.
     patience: see tolerance.
-    progress: called with evaluations so far and the least value.
+    progress: called with the number of evaluations and the smallest value.
 
   Raises:
-    ValueError: where a start is not feasible.
+    ValueError: if a start is not feasible.
 
   Source: Nocedal and Wright 2006, algorithm 6.1; the weak Wolfe line search of
   Lewis and Overton 2013, algorithm 2.6.
@@ -61,7 +62,7 @@ def minimize(
   active = np.arange(values.size)
   for iteration in range(max_iterations):
     trials = searches.trials(active)
-    with np.errstate(all='ignore'):  # what is outside the domain is refused
+    with np.errstate(all='ignore'):  # points outside the domain are rejected
       found = value_and_grad(trials)
     searches.advance(active, trials, *found)
     if progress is not None:
@@ -74,7 +75,7 @@ def minimize(
 
 
 class _Searches:
-  """The state of each search: its point, its model and its line search."""
+  """State of each search: its point, its model and its line search."""
 
   def __init__(
       self,
@@ -87,8 +88,8 @@ class _Searches:
     self.points, self.values, self._grads = points, values, grads
     self._past = np.full((count, patience), np.inf)  # values, oldest first
     self._is_stuck = np.zeros(count, dtype=bool)
-    self._inverses = np.zeros((count, size, size))  # of the Hessian
-    self._is_fresh = np.ones(count, dtype=bool)  # the model knows nothing
+    self._inverses = np.zeros((count, size, size))  # inverse Hessians
+    self._is_fresh = np.ones(count, dtype=bool)  # the model has no data yet
     self._directions = np.zeros((count, size))
     self._slopes, self._steps, self._low = np.zeros((3, count))
     self._high, self._tried = np.full(count, np.inf), np.zeros(count)
@@ -114,7 +115,7 @@ class _Searches:
       values: np.ndarray,
       grads: np.ndarray,
   ) -> None:
-    """Takes what was found at the trial points of the active searches."""
+    """Updates the active searches with the results at their trial points."""
     slopes = self._slopes[active]
     descends = np.isfinite(grads).all(axis=1) & (
         values
@@ -166,7 +167,7 @@ class _Searches:
       turned: np.ndarray,
       curvature: np.ndarray,
   ) -> None:
-    """The BFGS update."""
+    """Applies the BFGS update."""
     identity = np.eye(moved.shape[1])
     first = self._is_fresh[which]
     scale = curvature / np.sum(turned * turned, axis=1)
@@ -183,7 +184,7 @@ class _Searches:
     self._is_fresh[which] = False
 
   def _forget(self, which: np.ndarray) -> None:
-    """Steepest descent, with a first step of size 1 at most."""
+    """Resets to steepest descent with a first step of size at most 1."""
     size = np.abs(self._grads[which]).sum(axis=1)
     scale = np.minimum(1.0, 1.0 / np.maximum(size, 1e-300))
     self._inverses[which] = scale[:, None, None] * np.eye(
@@ -193,7 +194,7 @@ class _Searches:
     self._aim(which)
 
   def _aim(self, which: np.ndarray) -> None:
-    """A new line search along the model's direction."""
+    """Starts a line search along the model's direction."""
     grads = self._grads[which]
     directions = -(self._inverses[which] @ grads[:, :, None])[:, :, 0]
     slopes = np.sum(directions * grads, axis=1)

@@ -1,20 +1,20 @@
-"""Minima over sequences that are non-negative and never increase."""
+"""Minimisation over non-negative, non-increasing sequences."""
 
 import numpy as np
 
 from fl_dpftrl.optimization import solver
 
 _SUFFICIENT_DECREASE = 1e-4
-_REMEMBERED = 10  # values of which the largest has to be undercut
+_REMEMBERED = 10  # a step must undercut the largest of so many recent values
 _PATIENCE = 60
 _SHORTEST, _LONGEST = 1e-10, 1e10
 
 
 def project(values: np.ndarray) -> np.ndarray:
-  """The nearest sequence that is non-negative and never increases.
+  """Returns the nearest non-negative, non-increasing sequence.
 
-  Neighbours that are in the wrong order are pooled into their mean, until none
-  are; what is then negative becomes 0.
+  Neighbours in the wrong order are pooled into their mean until none are left.
+  Negative values then become 0.
 
   Source: Ayer et al. 1955, pool adjacent violators.
   """
@@ -38,21 +38,21 @@ def minimize(
     tolerance: float = 1e-10,
     progress: solver.Progress | None = None,
 ) -> solver.Solution:
-  """Minimises a smooth function over the sequences that `project` gives.
+  """Minimises a smooth function over non-negative, non-increasing sequences.
 
   Args:
-    value_and_grad: gives value and gradient; a value that is not finite marks a
-      point outside the domain.
-    start: shape [size]; projected first.
-    max_iterations: most steps.
-    tolerance: stop where 60 steps together improved the best value by less.
+    value_and_grad: function that returns value and gradient; a value that is
+      not finite marks a point outside the domain.
+    start: shape [size]; it is projected first.
+    max_iterations: maximum number of steps.
+    tolerance: stops when 60 steps together improve the best value by less.
     progress: called after each step with the number of steps and the best value.
 
   Returns:
     The best point seen.
 
   Raises:
-    ValueError: where the start is not feasible.
+    ValueError: if the start is not feasible.
 
   Source: Birgin, Martínez and Raydan 2000, algorithm SPG2: steps of Barzilai
   and Borwein's length, projected, with a line search that lets values rise now

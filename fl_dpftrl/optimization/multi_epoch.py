@@ -1,4 +1,4 @@
-"""The best dense strategy where a device takes part at fixed intervals."""
+"""Optimal dense strategy for participation at fixed intervals."""
 
 from fl_dpftrl import participation
 from fl_dpftrl import workloads
@@ -16,23 +16,23 @@ def optimize(
     tolerance: float = 1e-6,
     progress: factorization.Progress | None = None,
 ) -> dense.Dense:
-  """The strategy of least loss under (k, b)-participation, of sensitivity 1.
+  """Returns the best strategy under (k, b)-participation, with sensitivity 1.
 
-  Where a device may come back until the end (k = ⌈n / b⌉), or takes part once,
-  it is the best of all strategies, whatever the signs of X. Otherwise it is the
-  best of those with equal column norms and orthogonal columns in every pattern.
+  If a device may return until the end (k = ⌈n / b⌉), or participates once, it is
+  the best of all strategies, whatever the signs of X. Otherwise it is the best
+  of those with equal column norms and orthogonal columns in every pattern.
 
   Args:
-    schema: n, b and k, taken as of `FixedSeparation`; under min-sep patterns
-      the strategy can be used too, and is not the best.
+    schema: n, b and k, interpreted as `FixedSeparation`. Under min-sep patterns
+      the strategy is valid but not optimal.
     objective: 'rms' or 'max'.
-    workload: what the noise is to be small in; of full column rank.
-    equal_norms: whether all columns are to have the same norm.
-    tolerance: as of `dense.optimize`.
-    progress: called with the steps so far and the loss.
+    workload: linear workload whose error is minimised; of full column rank.
+    equal_norms: True if all columns must have the same norm.
+    tolerance: see `dense.optimize`.
+    progress: called with the number of steps and the loss.
 
   Raises:
-    ValueError: where the objective or the workload will not do.
+    ValueError: if the objective or the workload is not supported.
 
   Source: Choquette-Choo et al. 2023 (multi-epoch matrix factorization), for the
   problem; `factorization` for the proof that its sign constraints hold by
@@ -53,7 +53,7 @@ def solve(
     tolerance: float = 1e-6,
     progress: factorization.Progress | None = None,
 ) -> factorization.Solution:
-  """`optimize`, with the loss and the bound that proves it."""
+  """Returns the result of `optimize` with its loss and the lower bound."""
   workloads.check_dense(schema.num_rounds)
   groups = factorization.chains(schema)
   alike = equal_norms or groups.reach < groups.rounds.shape[1]

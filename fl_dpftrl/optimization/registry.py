@@ -1,4 +1,4 @@
-"""The one list of what can be optimised."""
+"""Registry of the mechanisms that can be optimised."""
 
 import dataclasses
 from typing import Callable
@@ -18,18 +18,18 @@ from fl_dpftrl.optimization import toeplitz_range
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
-  """How to come by the best strategy of a mechanism.
+  """Functions that find the best strategy of a mechanism.
 
   Attributes:
     optimize: takes a schema and the keywords objective, workload and progress,
-      and the size where there is one.
-    size: the keyword of its size, as num_bands; None where it has none.
+      and the size if the mechanism has one.
+    size: keyword of the size, such as num_bands; None if there is none.
     optimize_range: takes several schemas, of which one will hold, the keyword
-      over ('mean', 'worst' or 'regret') and those of optimize; None where the
-      mechanism has no such thing.
+      over ('mean', 'worst' or 'regret') and those of optimize; None if not
+      supported.
     certificate: takes a strategy, schema and workload and the keyword
-      objective; gives by how much loss² may exceed the least there is, relative
-      to it, or None. None where nothing is known.
+      objective. It returns an upper bound on the relative excess of loss² over
+      the optimum, or None. None if no bound is known.
   """
 
   optimize: Callable[..., base.Strategy]
@@ -39,7 +39,7 @@ class Optimizer:
 
 
 def _only(strategy: base.Strategy) -> Optimizer:
-  """For a family of one, which is its own best."""
+  """Returns the optimiser of a family with a single strategy."""
   return Optimizer(lambda schema, **kwargs: strategy)
 
 

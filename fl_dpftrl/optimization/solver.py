@@ -1,4 +1,4 @@
-"""L-BFGS with a line search that takes "not feasible" for an answer."""
+"""L-BFGS with a line search that handles points outside the domain."""
 
 from typing import Callable, NamedTuple
 
@@ -9,16 +9,16 @@ Progress = Callable[[int, float], None]
 
 _SUFFICIENT_DECREASE = 1e-4
 _CURVATURE = 0.9
-_ROUNDING = 1e-14  # of the value: a smaller decrease cannot be told from none
+_ROUNDING = 1e-14  # smaller relative decreases are lost in rounding
 
 
 class Solution(NamedTuple):
-  """Where a minimisation ended.
+  """Result of a minimisation.
 
   Attributes:
-    point: shape as the start.
-    value: of the objective there.
-    iterations: accepted steps.
+    point: best point, of the shape of the start.
+    value: value of the objective at the point.
+    iterations: number of accepted steps.
   """
 
   point: np.ndarray
@@ -39,18 +39,18 @@ def minimize(
   """Minimises a smooth function from a feasible start.
 
   Args:
-    value_and_grad: gives value and gradient; a value that is not finite marks a
-      point outside the domain, where the gradient is not looked at.
+    value_and_grad: function that returns value and gradient. A value that is
+      not finite marks a point outside the domain; its gradient is not used.
     start: shape [size].
-    max_iterations: most accepted steps.
-    tolerance: stop where `patience` steps together improved the value by less
+    max_iterations: maximum number of accepted steps.
+    tolerance: stops when `patience` steps together improve the value by less
       than this, relative to it.
     patience: see tolerance.
-    memory: pairs of steps and gradient differences kept.
+    memory: number of pairs of steps and gradient differences kept.
     progress: called after each step with the number of steps and the value.
 
   Raises:
-    ValueError: where the start is not feasible.
+    ValueError: if the start is not feasible.
 
   Source: Nocedal and Wright 2006, algorithm 7.4; the weak Wolfe line search of
   Lewis and Overton 2013, algorithm 2.6.
@@ -67,7 +67,7 @@ def minimize(
     if not -slope > _ROUNDING * abs(value):
       if not pairs:
         break
-      pairs.clear()  # the model of the curvature has gone stale
+      pairs.clear()  # the curvature model is outdated
       continue
     step = 1.0 if pairs else min(1.0, 1.0 / float(np.abs(grad).sum()))
     found = _line_search(value_and_grad, point, value, direction, slope, step)
@@ -98,7 +98,7 @@ def minimize(
 def _inverse_hessian_product(
     pairs: list[tuple[np.ndarray, np.ndarray, float]], grad: np.ndarray
 ) -> np.ndarray:
-  """The two-loop recursion."""
+  """Applies the two-loop recursion."""
   result, weights = grad.copy(), []
   for moved, turned, curvature in reversed(pairs):
     weight = float(moved @ result) / curvature
@@ -120,7 +120,7 @@ def _line_search(
     slope: float,
     step: float,
 ) -> tuple[np.ndarray, float, np.ndarray] | None:
-  """A step of enough decrease, of enough curvature too if 30 trials allow."""
+  """Finds a step of sufficient decrease, and curvature if 30 trials allow."""
   low, high, best = 0.0, np.inf, None
   for _ in range(30):
     trial = point + step * direction

@@ -1,11 +1,11 @@
-"""Any streaming workload with any strategy whose inverse streams, by autodiff.
+"""Optimisation by automatic differentiation for any streaming strategy.
 
-A lower-triangular matrix that can be applied to rows as they come is an
-`Operator`. Of a workload A and a C⁻¹ as operators, and any parameters that C
-depends on, the errors of A C⁻¹ and their gradients follow. Families that have a
-closed form are far quicker by it: this is for what has none.
+An `Operator` is a lower-triangular matrix that can be applied to rows as they
+arrive. Given a workload A and an inverse C⁻¹ as operators, this module computes
+the errors of A C⁻¹ and their gradients in any parameters of C. Families with a
+closed form are much faster with it; this module is for the others.
 
-JAX is imported where it is used, and works in float64.
+JAX is imported only when needed, and computes in float64.
 """
 
 import contextlib
@@ -17,11 +17,11 @@ import numpy as np
 from fl_dpftrl import workloads
 from fl_dpftrl.optimization import solver
 
-Array = Any  # of JAX
+Array = Any  # a JAX array
 
 
 class Operator(NamedTuple):
-  """A lower-triangular matrix applied to rows as they come, in JAX.
+  """Lower-triangular matrix applied to rows as they arrive, in JAX.
 
   Attributes:
     init: width → state, for rows of shape [width].
@@ -33,7 +33,7 @@ class Operator(NamedTuple):
 
 
 def sgd(workload: workloads.Workload, num_rounds: int) -> Operator:
-  """A of SGD with momentum and a learning-rate schedule: two rows of state."""
+  """Returns A of SGD with momentum and learning rates; its state is two rows."""
   rates = workload.learning_rates(num_rounds)
 
   def init(width):
@@ -53,10 +53,10 @@ def sgd(workload: workloads.Workload, num_rounds: int) -> Operator:
 
 
 def banded_inverse(coefficients: Array) -> Operator:
-  """C⁻¹ of a banded C: num_bands − 1 rows of state.
+  """Returns C⁻¹ of a banded C; its state is num_bands − 1 rows.
 
   Args:
-    coefficients: shape [num_rounds, num_bands], as of `banded.Banded`.
+    coefficients: shape [num_rounds, num_bands], as in `banded.Banded`.
   """
   kept = coefficients.shape[1] - 1
 
@@ -78,10 +78,11 @@ def banded_inverse(coefficients: Array) -> Operator:
 def squared_errors(
     workload: Operator, inverse: Operator, num_rounds: int
 ) -> Array:
-  """Squared norms of the rows of A C⁻¹, shape [num_rounds]; differentiable.
+  """Returns squared norms of the rows of A C⁻¹, shape [num_rounds].
 
-  In time O(n²·state) and memory O(n·state), with `state` the rows that both
-  operators keep; a gradient by reverse mode takes memory O(n^1.5·state).
+  The result is differentiable. Time is O(n²·state) and memory O(n·state), with
+  `state` the number of rows that both operators keep. A gradient by reverse mode
+  takes memory O(n^1.5·state).
 
   Source: McKenna 2024, appendix D, algorithm 5.
   """
@@ -94,7 +95,7 @@ def squared_errors(
     row, of_workload = workload.next(t, row, states[1])
     return (of_inverse, of_workload), row @ row
 
-  # The backward pass runs each stretch of rounds again from its first state.
+  # The backward pass recomputes each block of rounds from its first state.
   length = math.isqrt(num_rounds - 1) + 1
   stretches = jnp.arange(length**2).reshape(length, length)
 
@@ -118,20 +119,21 @@ def optimize(
     max_iterations: int = 300,
     progress: solver.Progress | None = None,
 ) -> np.ndarray:
-  """The parameters of least loss that a descent from a start finds.
+  """Returns the parameters with the smallest loss that a descent finds.
 
   Args:
-    start: parameters, of any shape, of a C that has an inverse.
-    inverse: of parameters, C⁻¹.
-    square_sensitivity: of parameters, sens(C)².
+    start: initial parameters, of any shape, for which C has an inverse.
+    inverse: function from parameters to C⁻¹.
+    square_sensitivity: function from parameters to sens(C)².
     workload: A.
     num_rounds: n.
-    aggregate: of squared errors, what is to be small; None for their mean.
-    max_iterations: most steps.
-    progress: called with the steps so far and the loss.
+    aggregate: function from squared errors to the minimised error; None for
+      their mean.
+    max_iterations: maximum number of steps.
+    progress: called with the number of steps and the loss.
 
   Raises:
-    ValueError: where the start has no finite loss.
+    ValueError: if the loss of the start is not finite.
   """
   import jax  # pylint: disable=g-import-not-at-top
   import jax.numpy as jnp  # pylint: disable=g-import-not-at-top
@@ -165,7 +167,7 @@ def optimize(
 
 
 def float64() -> contextlib.AbstractContextManager[None]:
-  """In which JAX computes in float64, whatever it does elsewhere."""
+  """Returns a context in which JAX computes in float64."""
   import jax  # pylint: disable=g-import-not-at-top
 
   if hasattr(jax, 'enable_x64'):

@@ -1,9 +1,9 @@
 """Optimal banded Toeplitz strategies, and families of them with few parameters.
 
-Where no two columns of a pattern meet, any coefficients will do, and L-BFGS
-finds them. Where columns meet, they are kept non-negative and non-increasing, for
-which the sensitivity has an exact closed form. Where a run is much longer than it
-takes the errors to settle, what comes after costs nothing.
+If the columns of a pattern do not overlap, coefficients are unconstrained, and
+L-BFGS finds them. If columns overlap, coefficients are kept non-negative and
+non-increasing, which gives the sensitivity an exact closed form. Rounds after
+the errors have settled add no cost.
 """
 
 import dataclasses
@@ -23,21 +23,21 @@ from fl_dpftrl.optimization import monotone
 from fl_dpftrl.optimization import solver
 from fl_dpftrl.optimization import toeplitz_loss
 
-MOST_DEFAULT_BANDS = 1024  # where no two columns of a pattern meet
-MOST_MEETING_BANDS = 4096  # by default where they do
+MOST_DEFAULT_BANDS = 1024  # default limit if columns of a pattern do not overlap
+MOST_MEETING_BANDS = 4096  # default limit if they do
 OBJECTIVES = ('rms', 'max')
 
-# What it must be worth to bind a strategy to n, by columns normalised for it, or
-# to keep more rows of noise.
+# Relative gains in loss that justify columns normalised for one n, or a search
+# with more rows of noise.
 _WORTHWHILE, _PROMISING = 1e-3, 7e-4
-_MOST_LATE_ENTRIES = 1 << 24  # of the rows of B that normalisation changes
-_POWERS = {'rms': (1,), 'max': (64, 2048)}  # on the way to the largest error
+_MOST_LATE_ENTRIES = 1 << 24  # maximum entries of B changed by normalisation
+_POWERS = {'rms': (1,), 'max': (64, 2048)}  # stages towards the largest error
 _MOST_ROOT_BANDS = 1 << 16
 _FIRST_TERMS, _FIRST_PERIODS = 1 << 14, 16
 
 
 class Problem(NamedTuple):
-  """What is to be made small.
+  """Optimisation problem.
 
   Attributes:
     schema: n, b and k.
@@ -50,18 +50,18 @@ class Problem(NamedTuple):
   workload: workloads.Workload
 
   def loss(self, strategy: banded_toeplitz.BandedToeplitz) -> float:
-    """Sensitivity times error."""
+    """Returns sensitivity times error."""
     result = error.error(strategy, self.schema.num_rounds, self.workload)
     value = sensitivity.sensitivity(strategy, self.schema).value
     return value * (result.rms if self.objective == 'rms' else result.max)
 
 
 def default_bands(schema: participation.MinSep) -> tuple[int, ...]:
-  """The num_bands worth trying where none is given, ascending.
+  """Returns the values of num_bands to try by default, ascending.
 
-  min_sep, at most 1024, or n where k is 1. Where participations leave rounds of
-  the run free, also n, at most 4096: of non-increasing coefficients, more are
-  never worse.
+  The first is min_sep, at most 1024, or n if k is 1. If participations leave
+  rounds of the run free, n, at most 4096, is tried too, because more
+  non-increasing coefficients are never worse.
   """
   if schema.participations == 1:
     return (min(schema.num_rounds, MOST_DEFAULT_BANDS),)
@@ -79,23 +79,24 @@ def optimize(
     workload: workloads.Workload = workloads.Workload(),
     progress: solver.Progress | None = None,
 ) -> banded_toeplitz.BandedToeplitz:
-  """The banded Toeplitz strategy of least loss that was found.
+  """Returns the best banded Toeplitz strategy found.
 
-  With at most min_sep bands, or where k is 1, its columns are normalised for n
-  rounds if that lowers the loss by more than 0.1 %; it then runs for n rounds at
-  most. With more bands its coefficients are non-negative and non-increasing.
+  With at most min_sep bands, or if k is 1, its columns are normalised for n
+  rounds if that lowers the loss by more than 0.1 %. The strategy then supports
+  at most n rounds. With more bands its coefficients are non-negative and
+  non-increasing.
 
   Args:
     schema: n, b and k.
     objective: 'rms' or 'max'.
-    num_bands: at most n; None for the fewer of `default_bands`, or the more
-      where they lower the loss by over 0.1 %.
-    workload: what the noise is to be small in.
-    progress: called with the steps so far and the loss.
+    num_bands: number of bands, at most n; None for the smaller of
+      `default_bands`, or the larger if it lowers the loss by over 0.1 %.
+    workload: linear workload whose error is minimised.
+    progress: called with the number of steps and the loss.
 
   Raises:
-    ValueError: where num_bands or the objective is outside its range, or a
-      workload that is not Toeplitz has too many rounds for dense matrices.
+    ValueError: if num_bands or the objective is out of range, or a workload
+      that is not Toeplitz has too many rounds for dense matrices.
 
   Source: Choquette-Choo et al. 2024 (scaling up banded matrix factorisation),
   section 3.2, appendices D, I and K.
@@ -112,7 +113,7 @@ def optimize(
 
 
 def without_zeros(strategy: banded_toeplitz.BandedToeplitz) -> banded_toeplitz.BandedToeplitz:
-  """The same C in fewer rows of noise, where the last coefficients are 0."""
+  """Returns the same C without trailing zero coefficients, which saves memory."""
   return dataclasses.replace(
       strategy, coefficients=np.trim_zeros(strategy.coefficients, 'b')
   )
@@ -132,7 +133,7 @@ def _optimize(
 
 
 def check(problem: Problem, num_bands: int | None) -> None:
-  """Raises ValueError for a problem or number of bands that will not do."""
+  """Raises ValueError for an invalid problem or number of bands."""
   if problem.objective not in OBJECTIVES:
     raise ValueError(f'objective must be rms or max, got {problem.objective!r}')
   num_rounds = problem.schema.num_rounds
@@ -145,7 +146,7 @@ def check(problem: Problem, num_bands: int | None) -> None:
 
 
 class Steps:
-  """Counts the steps of all searches, for the progress of the whole."""
+  """Progress callback that counts the steps of all searches."""
 
   def __init__(self, progress: solver.Progress | None):
     self._progress, self._steps = progress, 0
@@ -161,7 +162,7 @@ def _free_search(
     log_square: toeplitz_loss.LogSquare,
     report: solver.Progress,
 ) -> solver.Solution:
-  """Over all coefficients after the first, which is 1: only ratios matter."""
+  """Searches over all coefficients after the first, which is fixed to 1."""
   if start.size == 1:
     return solver.Solution(start, log_square(start)[0], 0)
 
@@ -188,7 +189,7 @@ def _search(
     normalized: bool,
     search: Search,
 ) -> banded_toeplitz.BandedToeplitz:
-  """A search for each stage of the objective, over as many terms as it takes."""
+  """Runs a search per stage of the objective, over as many terms as needed."""
   schema = problem.schema
   sensitivity_square = toeplitz_loss.sensitivity(schema)
 
@@ -238,12 +239,12 @@ def settle(
     workload: workloads.Workload,
     search: Callable[[np.ndarray, int], np.ndarray],
 ) -> np.ndarray:
-  """Searches until the terms looked at are enough for what is found.
+  """Repeats a search until its number of terms is enough for the result.
 
-  The first search looks at few, which leaves little to do for the last.
+  The first search uses few terms, which leaves little to do for the last.
 
   Args:
-    start: coefficients.
+    start: initial coefficients.
     num_rounds: n.
     workload: A, Toeplitz.
     search: (start, number of terms after which the response is taken to be at
@@ -267,7 +268,7 @@ def settle(
 def _normalized(
     problem: Problem, strategy: banded_toeplitz.BandedToeplitz, search: Search
 ) -> banded_toeplitz.BandedToeplitz:
-  """The best with columns normalised for n, if that is worth its price."""
+  """Returns the best with columns normalised for n, if the gain justifies it."""
   num_rounds, before = problem.schema.num_rounds, problem.loss(strategy)
   other = banded_toeplitz.BandedToeplitz(strategy.coefficients, num_rounds)
   if problem.loss(other) > (1.0 - _PROMISING) * before:
@@ -289,10 +290,10 @@ def one_parameter(
     workload: workloads.Workload = workloads.Workload(),
     progress: solver.Progress | None = None,
 ) -> banded_toeplitz.BandedToeplitz:
-  """The best of the family cₜ = 1 / (t + 1) + c, found without a gradient.
+  """Returns the best of the family cₜ = 1 / (t + 1) + c, without gradients.
 
-  Arguments and errors as of `optimize`; num_bands None for the first of
-  `default_bands`.
+  Arguments and errors are those of `optimize`; None for num_bands means the
+  first of `default_bands`.
 
   Source: Choquette-Choo et al. 2024 (scaling up banded matrix factorisation),
   appendix J.
@@ -308,10 +309,11 @@ def one_parameter(
 
 
 def _shifted_harmonic(problem: Problem, num_bands: int) -> np.ndarray:
-  """1 / (t + 1) + c with the best c above −1 / num_bands.
+  """Returns 1 / (t + 1) + c with the best c above −1 / num_bands.
 
-  Such coefficients are non-negative and decrease: the sensitivity is exact. A
-  workload that is not Toeplitz is met by the Toeplitz one with its momentum.
+  Such coefficients are non-negative and decrease, so the sensitivity is exact. A
+  workload that is not Toeplitz is replaced by the Toeplitz one with its
+  momentum.
   """
   schema = problem.schema
   workload = workloads.Workload(problem.workload.momentum)
@@ -350,18 +352,18 @@ def square_root(
     workload: workloads.Workload = workloads.Workload(),
     progress: solver.Progress | None = None,
 ) -> banded_toeplitz.BandedToeplitz:
-  """The first coefficients of the square root of prefix sums: (1 − z)^(−½).
+  """Returns coefficients of the square root of prefix sums: (1 − z)^(−½).
 
   Args:
     schema: n, b and k.
-    objective: 'rms' or 'max'; nothing is optimised for it.
-    num_bands: at most n; None for n.
-    workload: the coefficients are the same for any.
+    objective: 'rms' or 'max'; it has no effect.
+    num_bands: number of bands, at most n; None for n.
+    workload: it has no effect.
     progress: not called.
 
   Raises:
-    ValueError: where num_bands or the objective is outside its range, or
-      num_bands is None and n above 65536.
+    ValueError: if num_bands or the objective is out of range, or num_bands is
+      None and n is above 65536.
 
   Source: Fichtenberger, Henzinger, Upadhyay 2023; Kalinin and Lampert 2024 for
   prefixes.

@@ -1,8 +1,8 @@
 """Losses of banded Toeplitz strategies with their gradients in c.
 
 Every loss is the logarithm of its square, so that sensitivity and error add up.
-B T = A M, with M the diagonal of column norms, so that the adjoint of a change
-of T is one more filter by the reciprocal of c, run backwards.
+With M the diagonal matrix of column norms, B T = A M. The adjoint of a change of
+T is thus one more filter by the reciprocal of c, run backwards.
 """
 
 import math
@@ -18,16 +18,16 @@ from fl_dpftrl.families import power_series
 from fl_dpftrl.families import toeplitz_rows
 from fl_dpftrl.sensitivity import toeplitz as sensitivities
 
-# ln of a square, and its gradient.
+# Maps coefficients to ln of a square and its gradient.
 LogSquare = Callable[[np.ndarray], tuple[float, np.ndarray]]
 
-_MOST_PRODUCTS = 1 << 24  # of a correlation without a Fourier transform
+_MOST_PRODUCTS = 1 << 24  # limit of correlations without a Fourier transform
 
 
 def sensitivity(schema: participation.MinSep) -> LogSquare:
-  """Of the earliest pattern, which is exact for c that are monotone.
+  """Returns the loss of the earliest pattern's sensitivity.
 
-  Or that have at most min_sep bands, or where k is 1.
+  It is exact if c is monotone, if there are at most min_sep bands, or if k is 1.
   """
 
   def log_square(coefficients):
@@ -43,14 +43,16 @@ def response_error(
     workload: workloads.Workload,
     num_terms: int,
 ) -> LogSquare:
-  """Of a Toeplitz A, columns as they are, from the first column of B.
+  """Returns the error for a Toeplitz A and columns as they are.
+
+  It is computed from the first column of B.
 
   Args:
     num_rounds: n.
     objective: 'rms' or 'max'.
     workload: A.
-    num_terms: after so many rounds, at most n, the response is taken to be at
-      its limit.
+    num_terms: number of rounds, at most n, after which the response is taken to
+      be at its limit.
   """
   weights, tail = np.ones(num_terms), float(num_rounds - num_terms)
   if objective == 'rms':
@@ -77,7 +79,7 @@ def response_error(
 def _response(
     coefficients: np.ndarray, num_terms: int, workload: workloads.Workload
 ) -> np.ndarray:
-  """The first column of A T⁻¹."""
+  """Returns the first column of A T⁻¹."""
   polynomial = np.convolve(coefficients, [1.0, -workload.momentum])
   return power_series.divide(np.ones(num_terms), polynomial)
 
@@ -89,14 +91,16 @@ def rows_error(
     *,
     normalized: bool,
 ) -> LogSquare:
-  """Of any A, also with columns normalised for n rounds, from the rows of B.
+  """Returns the error for any A and optionally normalised columns.
+
+  It is computed from the rows of B.
 
   Args:
     num_rounds: n.
-    power: 1 for the mean of the squared errors, more for a power mean on the
-      way to the largest.
+    power: 1 for the mean of the squared errors; larger powers approach the
+      largest.
     workload: A.
-    normalized: whether columns are.
+    normalized: True if columns are normalised for n rounds.
   """
 
   def log_square(coefficients):
@@ -106,7 +110,7 @@ def rows_error(
     response = np.zeros(num_rounds)
     if workload.is_toeplitz:
       response = _response(coefficients, num_rounds, workload)
-    # Far from overflow, also when squared, summed, or filtered once more.
+    # The limit is far from overflow, even when squared, summed or filtered.
     if not np.abs(response).max() < 1e100:
       return math.inf, coefficients
     late = toeplitz_rows.late_rows(
@@ -132,11 +136,11 @@ def _of_rows(
     late: toeplitz_rows.LateRows,
     of_squares: np.ndarray,
 ) -> np.ndarray:
-  """The gradient in c, given that in the squared norm of every row of B."""
+  """Returns the gradient in c from that in the squared norms of B's rows."""
   coefficients, size = strategy.coefficients, late.response.size
   early = of_squares.size - late.scales.size
   response = late.response
-  # The early rows: sums of squares of base · w.
+  # Early rows are sums of squares of base · w.
   onwards = np.cumsum(of_squares[:early][::-1])[::-1]
   pull = 2.0 * onwards * response[:early]
   of_base = late.base * float(pull @ response[:early])
@@ -156,7 +160,7 @@ def _of_rows(
     _add_along_lags(lags[1], columns, late.scales[:, None] * pull)
   of_response += lags[0, before:]
   of_inverse += lags[1, before:]
-  # Scales are what is left of norms after the common one.
+  # Scales are the norms relative to the common one.
   of_common = of_base - float(of_scales.sum()) if late.base else 0.0
   grad = _of_norms(strategy, of_scales, of_common)
   if late.base:
@@ -176,11 +180,11 @@ def _add_along_lags(
 def _of_norms(
     strategy: banded_toeplitz.BandedToeplitz, of_scales: np.ndarray, of_common: float
 ) -> np.ndarray:
-  """The gradient in c by way of the norms of late columns and of all others."""
+  """Returns the gradient in c through the norms of late and other columns."""
   bands = strategy.num_bands
   if strategy.max_rounds is None:
     return np.zeros(bands)
-  of_norms = np.zeros(bands)  # by rounds after, the last for all others
+  of_norms = np.zeros(bands)  # by remaining rounds; the last is for all others
   after = np.minimum(np.arange(of_scales.size), bands - 1)
   np.add.at(of_norms, after, of_scales[::-1])
   of_norms[-1] += of_common
@@ -191,7 +195,7 @@ def _of_norms(
 def _through_inverse(
     coefficients: np.ndarray, of_column: np.ndarray, column: np.ndarray
 ) -> np.ndarray:
-  """The gradient in c of what depends on T⁻¹ a, given that column."""
+  """Returns the gradient in c through T⁻¹ a, given that column."""
   adjoint = power_series.divide(of_column[::-1], coefficients)[::-1]
   bands, size = coefficients.size, column.size
   if bands * size > _MOST_PRODUCTS:

@@ -1,8 +1,8 @@
-"""Banded Toeplitz strategies for a min-sep known only as a range.
+"""Banded Toeplitz strategies for a min-sep that is known only as a range.
 
-With more bands than the least min-sep, columns of a pattern meet; coefficients
-that are non-negative and non-increasing keep the sensitivity exact at every
-min-sep of the range.
+With more bands than the smallest min-sep, columns of a pattern overlap.
+Coefficients that are non-negative and non-increasing keep the sensitivity exact
+at every min-sep of the range.
 """
 
 import math
@@ -18,8 +18,8 @@ from fl_dpftrl.optimization import solver
 from fl_dpftrl.optimization import toeplitz as optimization
 from fl_dpftrl.optimization import toeplitz_loss
 
-# Powers of the losses (or of their ratios to the best) whose mean is made small:
-# the mean itself, or ever higher powers on the way to the worst.
+# Powers of the losses, or of their ratios to the best, whose mean is minimised:
+# 1 for the mean, or increasing powers that approach the maximum.
 _POWERS = {
     'mean': (1.0,),
     'worst': (16.0, 256.0, 4096.0, 65536.0),
@@ -30,7 +30,7 @@ _POWERS = {
 def soften(
     coefficients: np.ndarray, least_min_sep: int, greatest_min_sep: int
 ) -> np.ndarray:
-  """Coefficients made smaller from least_min_sep on, down to 0.
+  """Scales coefficients down to 0 from least_min_sep on.
 
   Coefficient t ≥ b₀ is scaled by (b − t) / (b − b₀).
 
@@ -40,7 +40,7 @@ def soften(
     greatest_min_sep: b, more than b₀.
 
   Raises:
-    ValueError: where the min-seps are not in this order.
+    ValueError: if the min-seps are not in this order.
 
   Source: Choquette-Choo et al. 2024 (scaling up banded matrix factorisation),
   appendix H, a heuristic.
@@ -64,22 +64,23 @@ def optimize_range(
     workload: workloads.Workload = workloads.Workload(),
     progress: solver.Progress | None = None,
 ) -> banded_toeplitz.BandedToeplitz:
-  """One strategy for several schemas, of which one will turn out to hold.
+  """Returns one strategy for several schemas, of which one will hold.
 
   Args:
-    schemas: at least one; they may differ in n, too.
+    schemas: schemas, at least one; they may differ in n too.
     objective: 'rms' or 'max'.
-    over: of the losses under the schemas, what is made small. 'mean'; 'worst',
-      which mostly is the loss at the least min-sep; or 'regret', the largest
-      ratio of a loss to that of the best strategy for its schema alone.
-    num_bands: at most the least n; None for `default_bands`.
-    workload: what the noise is to be small in; Toeplitz.
-    progress: called with the steps so far and what is made small; before that,
-      for the regret, with the losses of the best for each schema alone.
+    over: quantity to minimise: 'mean' of the losses under the schemas; 'worst',
+      mostly the loss at the smallest min-sep; 'regret', the largest ratio of a
+      loss to that of the best strategy for its schema alone.
+    num_bands: number of bands, at most the smallest n; None for
+      `default_bands`.
+    workload: linear workload whose error is minimised; Toeplitz.
+    progress: called with the number of steps and the minimised quantity; for
+      regret, called before that with the best losses of single schemas.
 
   Raises:
-    ValueError: for no schemas, a workload that is not Toeplitz, or any other
-      argument outside its range.
+    ValueError: if there are no schemas, the workload is not Toeplitz, or
+      another argument is out of range.
   """
   if not schemas:
     raise ValueError('schemas must be at least one, got none')
@@ -130,8 +131,11 @@ def optimize_range(
 
 
 def default_bands(schemas: Sequence[participation.MinSep]) -> int:
-  """The greatest min-sep, at most 1024; n, at most 4096, where participations
-  at one of the min-seps do not fill half of the run."""
+  """Returns the default number of bands: the greatest min-sep, at most 1024.
+
+  It is n, at most 4096, if participations at one of the min-seps do not fill
+  half of the run.
+  """
   shortest = min(schema.num_rounds for schema in schemas)
   if any(s.num_rounds > 2 * s.min_sep * s.participations for s in schemas):
     return min(shortest, optimization.MOST_MEETING_BANDS)
@@ -148,8 +152,11 @@ def _best(
     most: int | None,
     report: optimization.Steps,
 ) -> float:
-  """ln of the squared loss of the best of the family, with as many bands or as
-  are worth trying for this schema alone, of which no more than `most`."""
+  """Returns ln of the smallest squared loss of the family for one schema.
+
+  It tries num_bands and the default numbers of bands for this schema alone, up
+  to `most`.
+  """
   problem = optimization.Problem(schema, objective, workload)
   sizes = {num_bands, *optimization.default_bands(schema)}
   losses = [
@@ -175,7 +182,7 @@ def _power_mean(
     references: np.ndarray,
     power: float,
 ) -> tuple[float, np.ndarray]:
-  """ln of the square of the power mean of the losses over references."""
+  """Returns ln of the square of the power mean of the losses over references."""
   if not coefficients[0] > 0.0:
     return math.inf, coefficients
   errors = {n: of_error(coefficients) for n, of_error in of_errors.items()}

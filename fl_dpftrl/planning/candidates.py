@@ -1,4 +1,4 @@
-"""Strategies that a plan chooses from, found and measured."""
+"""Candidate strategies of a plan: search and evaluation."""
 
 import dataclasses
 import math
@@ -16,25 +16,25 @@ MECHANISMS = (
     'blt', 'banded_toeplitz', 'banded', 'tree_full', 'tree_online', 'identity'
 )
 
-_MOST_RANGE = 4  # schemas that one strategy is optimised for at once
-_MOST_ENTRIES = 1 << 20  # of bands, that are found within a minute or so
+_MOST_RANGE = 4  # maximum number of schemas for one optimisation
+_MOST_ENTRIES = 1 << 20  # maximum band entries, which takes about a minute
 
-# Called with what is being found; gives what optimisers report to.
+# Called with the label of a candidate; returns the optimiser's progress callback.
 Watch = Callable[[str], sweep.Progress]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Candidate:
-  """A strategy at each schema.
+  """Strategy and its figures at each schema.
 
   Attributes:
-    label: its name in the plan.
-    contender: what found it.
+    label: name of the strategy in the plan.
+    contender: mechanism or file that gave the strategy.
     strategy: C.
-    memory_copies: vectors of the model's size that its noise keeps.
-    files: what it comes to at each schema.
-    objective: rms or max.
-    seconds: that finding it took.
+    memory_copies: number of model-sized vectors that its noise stores.
+    files: evaluation of the strategy at each schema.
+    objective: 'rms' or 'max'.
+    seconds: time of the search, in seconds.
   """
 
   label: str
@@ -46,16 +46,16 @@ class Candidate:
   seconds: float
 
   def error(self, schema: participation.MinSep) -> float:
-    """Of the noise in the model, per unit of noise multiplier."""
+    """Returns the error of the noise in the model, per unit noise multiplier."""
     return getattr(self.files[schema].error, self.objective)
 
   def loss(self, schema: participation.MinSep) -> float:
-    """Sensitivity × error: the error of the model's noise at unit noise."""
+    """Returns sensitivity × error: the error of the model's noise at unit noise."""
     return self.files[schema].sensitivity.value * self.error(schema)
 
 
 class Skipped(NamedTuple):
-  """What cannot be had, and why."""
+  """Strategy that could not be evaluated, with the reason."""
 
   label: str
   reason: str
@@ -64,14 +64,15 @@ class Skipped(NamedTuple):
 def contenders(
     names: Sequence[str] | None, planned: participation.MinSep
 ) -> tuple[list[contenders_lib.Contender], list[Skipped]]:
-  """Those named, or without names all that are found in a few minutes.
+  """Returns the named candidates, by default all that take a few minutes.
 
   Args:
-    names: as of `comparison.contenders`; None for mechanisms and matrices/.
-    planned: that they are to be found for.
+    names: names as in `comparison.contenders`; None for all mechanisms and
+      matrices/.
+    planned: schema for which strategies are optimised.
 
   Raises:
-    ValueError: where a name is none.
+    ValueError: if a name is unknown.
   """
   if names is not None:
     return contenders_lib.contenders(names), []
@@ -81,8 +82,8 @@ def contenders(
     chosen.remove('banded')
     skipped.append(Skipped(
         'banded',
-        f'finding {planned.min_sep} bands of {planned.num_rounds} rounds takes'
-        ' many minutes; it is tried where it is named in --strategies',
+        f'optimising {planned.min_sep} bands over {planned.num_rounds} rounds'
+        ' takes many minutes; name it in --strategies to try it',
     ))
   return contenders_lib.contenders(chosen), skipped
 
@@ -95,18 +96,17 @@ def find(
     objective: str,
     watch: Watch = lambda label: lambda steps, loss: None,
 ) -> list[Candidate | Skipped]:
-  """The strategy of each, and what it comes to at each schema.
+  """Finds the strategy of each candidate and evaluates it at each schema.
 
-  One that is optimised is found for `planned`, and where its mechanism can be
-  for all schemas at once, of which one will hold; the one with less regret is
-  taken.
+  A mechanism is optimised for `planned` and, if it supports a range, for all
+  schemas at once. The result with the smaller regret is taken.
 
   Args:
-    contenders: what to find.
-    schemas: that may turn out to hold, `planned` among them.
-    planned: the worst of them; no strategy has more bands than its min-sep.
-    objective: rms or max.
-    watch: see `Watch`.
+    contenders: mechanisms and files to evaluate.
+    schemas: schemas that may occur, including `planned`.
+    planned: worst of the schemas; strategies have at most its min-sep as bands.
+    objective: 'rms' or 'max'.
+    watch: progress callback; see `Watch`.
   """
   return [
       _find(contender, schemas, planned, objective, watch(contender.label))
@@ -145,11 +145,11 @@ def measure(
     objective: str,
     seconds: float = 0.0,
 ) -> Candidate:
-  """What a strategy comes to at each schema.
+  """Evaluates a strategy at each schema.
 
   Raises:
-    ValueError: where it cannot run for as many rounds, or nothing is proven of
-      its sensitivity.
+    ValueError: if the strategy does not support that many rounds, or only a
+      lower bound of its sensitivity is known.
   """
   files = {s: catalogue.evaluate(strategy, schema=s) for s in schemas}
   for file in files.values():
@@ -170,9 +170,9 @@ def measure(
 def regrets(
     found: Sequence[Candidate], schemas: Sequence[participation.MinSep]
 ) -> list[float]:
-  """Of each, by how much its loss is above the least, relative to that.
+  """Returns each candidate's regret: its largest excess over the lowest loss.
 
-  The most over the schemas.
+  The excess is relative to the lowest loss, and its maximum is over the schemas.
   """
   least = {s: min(candidate.loss(s) for candidate in found) for s in schemas}
   return [
@@ -184,7 +184,7 @@ def regrets(
 def least_regret(
     found: Sequence[Candidate], schemas: Sequence[participation.MinSep]
 ) -> int:
-  """The place of the one with the least regret; the first where several."""
+  """Returns the index of the smallest regret, the first one in case of ties."""
   values = regrets(found, schemas)
   return values.index(min(values))
 
@@ -192,7 +192,7 @@ def least_regret(
 def too_slow(
     candidate: Candidate, schema: participation.MinSep
 ) -> bool:
-  """Whether finding its like for another schema may take many minutes."""
+  """Returns True if a search for another schema may take many minutes."""
   contender = candidate.contender
   return (
       contender.mechanism not in ('blt', 'banded_toeplitz', 'banded_sqrt')
@@ -204,7 +204,7 @@ def too_slow(
 def _thinned(
     schemas: Sequence[participation.MinSep],
 ) -> list[participation.MinSep]:
-  """A few of them, the first and the last among these."""
+  """Returns a few of the schemas, including the first and the last."""
   if len(schemas) <= _MOST_RANGE:
     return list(schemas)
   step = (len(schemas) - 1) / (_MOST_RANGE - 1)

@@ -1,4 +1,4 @@
-"""Figures of a plan, in SVG that needs no script."""
+"""Figures of a plan as SVG without scripts."""
 
 from typing import Any, NamedTuple, Sequence
 
@@ -8,7 +8,7 @@ from fl_dpftrl.planning import scales
 _WIDTH, _HEIGHT = 360, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 14, 34, 42
 _FLOOR, _END = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
-_LINE, _CHARACTER = 13, 6.2  # height and width of letters
+_LINE, _CHARACTER = 13, 6.2  # line height and mean character width, in pixels
 _DOT = 5
 
 STYLE = """
@@ -22,13 +22,13 @@ svg text.best { fill: var(--accent); font-weight: 600; }
 
 
 class Point(NamedTuple):
-  """A dot.
+  """Dot of a figure.
 
   Attributes:
-    x: at least 0.
-    y: above 0.
-    name: what it is, told where one points at it.
-    label: written beside it; '' for nothing.
+    x: x value, at least 0.
+    y: y value, above 0.
+    name: tooltip text.
+    label: text beside the dot; '' for none.
     kind: 'best', 'beyond' or ''.
   """
 
@@ -46,7 +46,7 @@ def scatter(
     x_label: str,
     limit: tuple[float, str],
 ) -> page.Html:
-  """Dots on log scales, x from 0 on, with a limit on x where it is not far."""
+  """Draws dots on log scales, x from 0, with a limit on x if it is not far."""
   most = max(point.x for point in points)
   is_near = limit[0] <= 3.0 * most
   most = max(most, limit[0]) if is_near else most
@@ -61,7 +61,7 @@ def scatter(
 def paths(
     lines: Sequence[tuple[str, Sequence[Point]]], *, title: str, x_label: str
 ) -> page.Html:
-  """Dots on log scales, those of a line joined; each line has a class."""
+  """Draws dots on log scales and joins those of a line; each line has a class."""
   points = [point for _, line in lines for point in line]
   x = scales.Scale([p.x for p in points], _LEFT + 8, _END - 8)
   y = scales.Scale([p.y for p in points], _FLOOR - 8, _TOP + _LINE)
@@ -122,7 +122,7 @@ def _below(x: scales.Scale) -> list[page.Html]:
 def _dots(
     points: Sequence[Point], x: scales.Scale, y: scales.Scale
 ) -> list[page.Html]:
-  """Dots, and labels beside them where there is room."""
+  """Draws dots, with labels beside them if there is room."""
   parts, taken = [], []
   for point in points:
     left, top = x(point.x) - _DOT, y(point.y) - _DOT
@@ -149,7 +149,7 @@ def _dots(
 def _free(
     x: float, y: float, letters: int, taken: list[tuple[float, ...]]
 ) -> dict[str, Any]:
-  """A place for a label beside a dot, where none is yet."""
+  """Returns a free place for a label beside a dot."""
   width = letters * _CHARACTER
   best = None
   for down in (0, -1, 1, -2, 2, -3, 3):

@@ -1,8 +1,8 @@
-"""How a run's participation may come out: several simulations, and a margin.
+"""Forecast of a run's participation from several simulations and a margin.
 
-The planned run is simulated with the whole population, since b depends on the
-size of cohorts: without over-selection, a tenth of the devices with a tenth of
-the report goal has a larger b (222 where it was 165), which understates ε.
+The planned run is simulated with the whole population, because b depends on the
+cohort size. Without over-selection, a tenth of the devices and report goal gives
+a larger b (222 instead of 165), which understates ε.
 """
 
 import dataclasses
@@ -16,13 +16,13 @@ from fl_dpftrl.planning import trial as trial_lib
 from fl_dpftrl.planning import workers
 from fl_dpftrl.simulation import cohorts
 
-_LEAST_MARGIN = 0.01  # of b
+_LEAST_MARGIN = 0.01  # smallest margin of b, relative to b
 
 FIELDS = ('num_rounds', 'min_sep', 'max_participations', 'days')
 
 
 class Simulate(Protocol):
-  """Gives the simulation to run."""
+  """Factory of the simulation to run."""
 
   def __call__(
       self,
@@ -31,18 +31,19 @@ class Simulate(Protocol):
       num_devices: int | None = None,
       report_goal: int | None = None,
   ) -> cohorts.Simulation:
-    """With this seed, and these instead of what is planned."""
+    """Returns the plan's simulation with this seed and these replacements."""
     ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Margin:
-  """What is kept in hand for draws that were not simulated.
+  """Reserved margin for outcomes that no simulation showed.
 
   Attributes:
-    min_sep: by which b is planned below the lowest seen.
-    max_participations: by which k is planned above the highest seen.
-    enforced: min-sep that the devices keep to in any case.
+    min_sep: amount by which the planned b is below the lowest simulated b.
+    max_participations: amount by which the planned k is above the highest
+      simulated k, if so many participations fit.
+    enforced: min-sep that the devices enforce in any case.
   """
 
   min_sep: int
@@ -52,14 +53,14 @@ class Margin:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Forecast:
-  """What simulations came to, and others near them.
+  """Outcomes of the planned run and of runs near it.
 
   Attributes:
-    outcomes: of the run that is planned, one for each seed.
-    margin: in hand.
+    outcomes: outcomes of the planned run, one per seed.
+    margin: reserved margin.
     nearby: other report goals and numbers of rounds, with the first seed.
-    closer: how participations were spread with the first seed, if that is
-      known.
+    closer: distribution of participations with the first seed; None if
+      unknown.
   """
 
   outcomes: tuple[trial_lib.Outcome, ...]
@@ -69,21 +70,21 @@ class Forecast:
 
   @property
   def planned(self) -> participation.MinSep:
-    """Worse than all that was seen: what to account for beforehand."""
+    """Schema to account for in advance, worse than all simulated outcomes."""
     first = self.outcomes[0]
     return self._schema(first, min(o.min_sep for o in self.outcomes))
 
   def planned_like(self, outcome: trial_lib.Outcome) -> participation.MinSep:
-    """What to account for where the first seed came to this.
+    """Returns the schema to account for if the first seed had this outcome.
 
-    As much worse than that as the planned run is planned for.
+    It is worse than the outcome by as much as in the planned run.
     """
     return self._schema(outcome, outcome.min_sep)
 
   def _schema(
       self, outcome: trial_lib.Outcome, seen: int
   ) -> participation.MinSep:
-    """With the min-sep that is enforced, but none above what was seen."""
+    """Returns a schema with the enforced min-sep, but at most the one seen."""
     first = self.outcomes[0]
     lowest = min(o.min_sep for o in self.outcomes) - self.margin.min_sep
     highest = max(o.max_participations for o in self.outcomes)
@@ -103,14 +104,14 @@ class Forecast:
 
   @property
   def schemas(self) -> tuple[participation.MinSep, ...]:
-    """All that was seen and what is planned, by b."""
+    """All simulated schemas and the planned one, sorted by b."""
     found = {outcome.schema for outcome in self.outcomes} | {self.planned}
     key = lambda schema: (schema.min_sep, -schema.participations)
     return tuple(sorted(found, key=key))
 
   @property
   def expected(self) -> dict[str, float]:
-    """The mean of each field."""
+    """Mean of each field over the simulations."""
     return {
         name: statistics.fmean(getattr(o, name) for o in self.outcomes)
         for name in FIELDS
@@ -118,7 +119,7 @@ class Forecast:
 
   @property
   def range(self) -> dict[str, tuple[float, float]]:
-    """The lowest and highest of each field."""
+    """Lowest and highest value of each field over the simulations."""
     found = {}
     for name in FIELDS:
       values = [getattr(outcome, name) for outcome in self.outcomes]
@@ -136,20 +137,20 @@ def forecast(
     num_workers: int = 1,
     progress: Callable[[float], None] = lambda share: None,
 ) -> Forecast:
-  """Simulates the planned run with each seed, and others with the first.
+  """Simulates the planned run with each seed, and other runs with the first.
 
   Args:
-    simulate: gives simulations.
+    simulate: factory of simulations.
     num_rounds: n of the planned run.
-    seeds: different ones, at least one.
-    report_goals: others than the planned.
+    seeds: distinct seeds, at least one.
+    report_goals: other report goals.
     more_rounds: other numbers of rounds.
-    num_workers: processes at a time; of no influence on what comes out.
-    progress: told how much of all is done, of 1, now and then.
+    num_workers: number of parallel processes; the results do not depend on it.
+    progress: called from time to time with the completed fraction.
 
   Raises:
-    StalledRound: where the planned run does not get to its end with some seed.
-    ValueError: for arguments outside their ranges.
+    StalledRound: if the planned run does not finish with some seed.
+    ValueError: if an argument is out of range.
   """
   if not seeds:
     raise ValueError('seeds must be at least one, got none')
@@ -190,9 +191,9 @@ def _tasks(
     seeds: Sequence[int],
     neighbours: nearby_lib.Neighbours,
 ) -> list[trial_lib.Task]:
-  """The planned run with each seed, then in small, then other report goals.
+  """Returns tasks: the planned run per seed, in small, then other report goals.
 
-  Where small is full size, the first of them is the second too.
+  If the scale is 1, the first task is also the small one.
   """
   planned, every = (neighbours.num_rounds,), neighbours.checkpoints
   is_small = neighbours.scale > 1
@@ -231,13 +232,13 @@ def of(
     nearby: nearby_lib.Nearby = nearby_lib.Nearby(),
     closer: trial_lib.Closer | None = None,
 ) -> Forecast:
-  """The forecast from simulations that were made.
+  """Returns the forecast of finished simulations.
 
   Args:
-    outcomes: of one n.
-    enforced: min-sep that the devices keep to in any case.
-    nearby: other runs.
-    closer: how participations were spread with the first seed.
+    outcomes: outcomes of runs with one n.
+    enforced: min-sep that the devices enforce in any case.
+    nearby: outcomes of other runs.
+    closer: distribution of participations with the first seed.
   """
   return Forecast(
       outcomes=tuple(outcomes),
@@ -250,10 +251,10 @@ def of(
 def margin(
     outcomes: Sequence[trial_lib.Outcome], enforced: int = 1
 ) -> Margin:
-  """By how much the outcomes differ, and more: draws that were not seen.
+  """Returns a margin from the spread of the outcomes.
 
-  For b twice the difference, and 1 % at least, since few simulations may agree
-  by chance; for k once, and 1 at least.
+  Few simulations may agree by chance. The margin of b is therefore twice the
+  spread and at least 1 %; the margin of k is the spread and at least 1.
   """
   of_b, of_k = (
       max(values) - min(values)

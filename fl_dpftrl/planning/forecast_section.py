@@ -1,4 +1,4 @@
-"""Who would take part, as a plan's page shows it."""
+"""Participation section of a plan's page."""
 
 from typing import Any, Mapping
 
@@ -9,7 +9,7 @@ from fl_dpftrl.planning import trial
 
 _FIELDS = {
     'min_sep': 'min-sep b',
-    'max_participations': 'most of a device k',
+    'max_participations': 'maximum per device k',
     'days': 'days',
 }
 
@@ -17,7 +17,7 @@ _FIELDS = {
 def section(
     statement: Mapping[str, Any], closer: trial.Closer
 ) -> list[page.Html]:
-  """Expected, lowest, highest and planned for; each simulation; one closer."""
+  """Returns tables of the forecast and simulations, and figures of the first."""
   planned = statement['planned']
   rows = []
   for field, name in _FIELDS.items():
@@ -44,13 +44,13 @@ def section(
   drawn = [
       charts.histogram(
           closer.participations,
-          title='Devices by how often they took part',
-          x_label='rounds of a device',
+          title='Devices by number of participations',
+          x_label='participations of a device',
       ),
       charts.columns(
           [minutes or 0.0 for minutes in closer.round_minutes],
           title='Minutes of a round (median)',
-          x_label='hour of the day (UTC) in which it begins',
+          x_label='hour of the day (UTC) in which the round starts',
           unit='minutes',
       ),
   ]
@@ -67,23 +67,24 @@ def section(
               page.element('h3', 'Forecast'),
               page.table(['', 'expected', 'range', 'planned for'], rows),
               page.quiet(
-                  f'From {count} simulation{"s" * (count > 1)} of all devices.'
-                  ' Planned for is worse than all of them: k by as much as they'
-                  ' differ, b by twice that, since a run draws anew.'
+                  f'Based on {count} simulation{"s" * (count > 1)} of all devices.'
+                  ' The planned values are worse than all of them, because a run'
+                  ' draws anew: k is raised by the spread between simulations (at'
+                  ' least 1), b is lowered by twice its spread (at least 1 %).'
               ),
           ),
           page.card(page.element('h3', 'Simulations'), of_each),
       ),
       page.side_by_side(*map(page.card, drawn)),
       page.quiet(
-          f'The figures are of the simulation with seed'
+          f'The figures show the simulation with seed'
           f' {statement["simulations"][0]["seed"]}.'
       ),
   ]
 
 
 def _expected(field: str, mean: float) -> str:
-  """A mean over simulations; a min-sep is never rounded up."""
+  """Rounds a mean over simulations; min-sep is rounded down, all else up."""
   shown = rounding.down if field == 'min_sep' else rounding.up
   return shown(float(mean))
 

@@ -1,9 +1,10 @@
-"""Runs beside the planned one, simulated in small and set right by it.
+"""Runs near the planned one, simulated at reduced size and corrected.
 
-They are for comparison, so fewer devices will do, with report goals in
-proportion. Rounds of small cohorts are shorter, where they wait for the slowest
-of their reports, and b comes out larger: it is lowered, k raised and days
-changed as the planned run differs between its two simulations.
+These runs are only for comparison, so report goals and devices are scaled down
+together. Rounds of small cohorts are shorter if they wait for their slowest
+report, and b comes out larger. The results are therefore corrected: b is
+lowered, k raised and days changed by the difference between the planned run at
+full and at reduced size.
 """
 
 import dataclasses
@@ -12,8 +13,8 @@ from typing import Sequence
 
 from fl_dpftrl.planning import trial as trial_lib
 
-_MOST = 4_000_000  # participations of one simulation
-_FEWEST = 50  # devices of a cohort
+_MOST = 4_000_000  # maximum participations per simulation
+_FEWEST = 50  # minimum devices per cohort
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,10 +22,10 @@ class Neighbours:
   """Other report goals and numbers of rounds.
 
   Attributes:
-    report_goal: of the planned run.
-    num_rounds: of the planned run.
-    report_goals: others, with as many rounds.
-    more_rounds: others, with the same report goal.
+    report_goal: report goal of the planned run.
+    num_rounds: number of rounds of the planned run.
+    report_goals: other report goals, with the planned number of rounds.
+    more_rounds: other numbers of rounds, with the planned report goal.
   """
 
   report_goal: int
@@ -38,7 +39,7 @@ class Neighbours:
 
   @property
   def scale(self) -> int:
-    """By which devices and report goals are divided."""
+    """Divisor of the numbers of devices and of the report goals."""
     if not (self.report_goals or self.more_rounds):
       return 1
     goals = (self.report_goal, *self.report_goals)
@@ -48,19 +49,19 @@ class Neighbours:
     return max(1, min(most // _MOST, min(goals) // _FEWEST))
 
   def small(self, report_goal: int) -> int:
-    """A report goal in the simulations."""
+    """Returns a report goal at the reduced size."""
     return max(1, round(report_goal / self.scale))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Nearby:
-  """What became of them.
+  """Outcomes of the runs near the planned one.
 
   Attributes:
-    outcomes: as they would be at full size.
+    outcomes: outcomes corrected to full size.
     stalled: report goals or numbers of rounds that were not reached, as pairs
-      of a field of `Outcome` and a value, with the reason.
-    scale: by which devices and report goals were divided in the simulations.
+      of an `Outcome` field and a value, with the reason.
+    scale: divisor of devices and report goals in the simulations.
   """
 
   outcomes: tuple[trial_lib.Outcome, ...] = ()
@@ -74,13 +75,13 @@ def nearby(
     of_rounds: trial_lib.Trial,
     of_goals: Sequence[trial_lib.Trial],
 ) -> Nearby:
-  """Sets right what small simulations came to.
+  """Corrects the outcomes of simulations at reduced size.
 
   Args:
-    neighbours: that were simulated.
-    planned: what the planned run came to at full size.
-    of_rounds: the planned run in small, with its checkpoints.
-    of_goals: a trial in small for each other report goal.
+    neighbours: runs that were simulated.
+    planned: outcome of the planned run at full size.
+    of_rounds: planned run at reduced size, with its checkpoints.
+    of_goals: one trial at reduced size per other report goal.
   """
   by_rounds = {o.num_rounds: o for o in of_rounds.outcomes}
   small = by_rounds.pop(neighbours.num_rounds, None)
@@ -108,7 +109,7 @@ def _set_right(
     small: trial_lib.Outcome,
     planned: trial_lib.Outcome,
 ) -> trial_lib.Outcome:
-  """Never to a larger b or a smaller k."""
+  """Corrects an outcome; b never becomes larger, nor k smaller."""
   lower = min(1.0, planned.min_sep / small.min_sep)
   more = max(1.0, planned.max_participations / small.max_participations)
   return dataclasses.replace(

@@ -1,4 +1,4 @@
-"""From a population to a configuration: simulate, find, choose, compare."""
+"""Planner: simulates a population, evaluates strategies and recommends one."""
 
 import dataclasses
 from typing import Callable, Sequence
@@ -9,20 +9,20 @@ from fl_dpftrl.planning import recommendation as recommendation_lib
 from fl_dpftrl.planning import tradeoffs
 
 MAX_COPIES = 16
-"""Of the model, that noise may keep: all of it passes through each round."""
+"""Default limit of model copies; noise updates all of them in each round."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-  """What to run, and what it rests on.
+  """Recommended configuration and its basis.
 
   Attributes:
-    forecast: of who takes part.
-    best: the recommended strategy with its noise, and the others.
+    forecast: forecast of participation.
+    best: recommended strategy with its noise, and the alternatives.
     settings: other report goals and numbers of rounds.
-    skipped: strategies that could not be had.
-    max_copies: that the noise of the recommended one was to keep.
-    objective: rms or max.
+    skipped: strategies that could not be evaluated.
+    max_copies: maximum number of model copies for the recommended strategy.
+    objective: 'rms' or 'max'.
   """
 
   forecast: forecast_lib.Forecast
@@ -34,20 +34,25 @@ class Plan:
 
   @property
   def assumptions(self) -> tuple[str, ...]:
-    """What is taken for granted, in words."""
-    count, margin = len(self.forecast.outcomes), self.forecast.margin
+    """Assumptions of the prediction, in words."""
+    outcomes = self.forecast.outcomes
     planned = self.best.guarantee.schema
+    count = len(outcomes)
     seen = 'one simulation' if count == 1 else f'{count} simulations'
+    margin_b = min(o.min_sep for o in outcomes) - planned.min_sep
+    margin_k = planned.participations - max(
+        o.max_participations for o in outcomes
+    )
     return (
         'devices are reached, check in, report and drop out as the simulation'
         ' has it: rates, spreads and habits are a model, not measurements of'
         ' this population',
         f'in the run no device takes part more than {planned.participations}'
-        f' times or less than {planned.min_sep} rounds apart: {seen} came to'
-        f' no worse, and b has {margin.min_sep} and k'
-        f' {margin.max_participations} in hand; other draws may go beyond',
+        f' times or less than {planned.min_sep} rounds apart; {seen} came to'
+        f' no worse, with a margin of {margin_b} rounds on b and {margin_k} on'
+        ' k; other draws may go beyond',
         f'{planned.num_rounds} rows of noise are consumed: no round fails',
-        'where the noise in the model is the same, so is its accuracy, whatever'
+        'accuracy is the same if the noise in the model is the same, whatever'
         ' the report goal and the number of rounds',
         *self.best.guarantee.assumptions[1:],
     )
@@ -72,25 +77,25 @@ def plan(
   """Plans a run.
 
   Args:
-    simulate: gives simulations of it.
+    simulate: factory of simulations of the run.
     num_rounds: n.
-    seeds: one simulation of the planned run for each.
+    seeds: seeds; the planned run is simulated once per seed.
     delta: δ.
-    noise_multiplier: of the recommended strategy as stored.
-    epsilon: that is not to be exceeded; give this or noise_multiplier.
-    objective: 'rms' or 'max', the loss that is made small.
-    max_copies: vectors of the model's size that the noise may keep.
+    noise_multiplier: std(Z) / clip norm of the recommended strategy as stored.
+    epsilon: upper limit of ε; give exactly one of this and noise_multiplier.
+    objective: 'rms' or 'max', the loss to minimise.
+    max_copies: maximum number of model-sized vectors that the noise may store.
     strategies: mechanisms, names in matrices/ and files to choose from; None
-      for all that are found in a few minutes.
-    report_goals: others, to compare with.
-    more_rounds: other numbers of rounds, to compare with.
-    num_workers: simulations at a time, each in a process of its own where there
-      are several.
-    progress: told what is being done, often.
+      for all that can be evaluated in a few minutes.
+    report_goals: other report goals to compare.
+    more_rounds: other numbers of rounds to compare.
+    num_workers: number of parallel simulations, in processes of their own if
+      above 1.
+    progress: called often with a description of the current step.
 
   Raises:
-    StalledRound: where a round of the planned run cannot get its report goal.
-    ValueError: for an argument outside its range, or where no strategy will do.
+    StalledRound: if a round of the planned run cannot meet its report goal.
+    ValueError: if an argument is out of range, or no strategy is suitable.
   """
   forecast = forecast_lib.forecast(
       simulate,
@@ -118,7 +123,7 @@ def plan(
     (found if is_found else skipped).append(candidate)
   if not found:
     raise ValueError(
-        'none of the strategies will do:'
+        'none of the strategies is suitable:'
         f' {"; ".join(f"{s.label}: {s.reason}" for s in skipped)}'
     )
   best = recommendation_lib.recommend(

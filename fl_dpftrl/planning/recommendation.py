@@ -1,6 +1,6 @@
-"""Which strategy to run, with how much noise, and what the others would bring.
+"""Recommendation of a strategy and its noise, and comparison of alternatives.
 
-Every ε here is a prediction: what a run guarantees is for its own log to say.
+Every ε here is a prediction. Only the log of a run proves its guarantee.
 """
 
 import dataclasses
@@ -14,17 +14,17 @@ from fl_dpftrl.planning import candidates as candidates_lib
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Option:
-  """A strategy beside the recommended one.
+  """Strategy compared with the recommended one.
 
   Attributes:
-    candidate: the strategy.
-    fits: whether its noise takes no more copies than it may.
-    regret: by how much its loss is above the least of those that fit, at most,
-      over the schemas; negative where it is below.
-    loss_ratio: its loss over that of the recommended one, under the planned
-      schema: of the noise in the model at the same ε.
-    noise_multiplier: with which it has the same ε.
-    same_noise_epsilon: its ε with as much noise in the model.
+    candidate: strategy and its figures.
+    fits: True if its noise stores at most max_copies model copies.
+    regret: largest relative excess of its loss over the lowest loss of those
+      that fit, over the schemas; negative if it is lower.
+    loss_ratio: its loss over that of the recommended one under the planned
+      schema, which is the ratio of the noise in the model at the same ε.
+    noise_multiplier: noise multiplier at which it has the same ε.
+    same_noise_epsilon: its ε at the same noise in the model.
   """
 
   candidate: candidates_lib.Candidate
@@ -37,13 +37,13 @@ class Option:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recommendation:
-  """A strategy, its noise, and the ε that is predicted.
+  """Recommended strategy with its noise and predicted ε.
 
   Attributes:
-    candidate: the strategy.
-    guarantee: what would be guaranteed if devices took part as planned.
-    epsilons: if they did as in each simulation.
-    options: all strategies, this one too, by loss.
+    candidate: strategy and its figures.
+    guarantee: guarantee under the planned participation.
+    epsilons: ε under the participation of each simulation.
+    options: all strategies including this one, sorted by loss.
   """
 
   candidate: candidates_lib.Candidate
@@ -53,7 +53,7 @@ class Recommendation:
 
   @property
   def noise_in_model(self) -> float:
-    """Of the sum of the updates, per unit of clip norm."""
+    """Noise of the sum of the updates, per unit of clip norm."""
     error = self.candidate.error(self.guarantee.schema)
     return self.guarantee.noise_multiplier * error
 
@@ -63,17 +63,17 @@ def choose(
     schemas: Sequence[participation.MinSep],
     max_copies: int,
 ) -> candidates_lib.Candidate:
-  """The one with the least regret over the schemas among those that fit.
+  """Returns the candidate with the least regret among those that fit.
 
   Raises:
-    ValueError: where none does.
+    ValueError: if none fits.
   """
   fitting = [c for c in found if c.memory_copies <= max_copies]
   if not fitting:
     least = min(candidate.memory_copies for candidate in found)
     raise ValueError(
-        f'max_copies={max_copies} is below the {least} that a strategy here'
-        ' needs at least'
+        f'max_copies={max_copies} is below the {least} that every strategy here'
+        ' needs'
     )
   return fitting[candidates_lib.least_regret(fitting, schemas)]
 
@@ -89,21 +89,22 @@ def recommend(
     noise_multiplier: float | None = None,
     epsilon: float | None = None,
 ) -> Recommendation:
-  """Chooses, and accounts for the choice and for all others.
+  """Chooses a strategy and computes the predicted ε of all candidates.
 
   Args:
-    found: what there is to choose from, measured at all schemas.
-    schemas: that may turn out to hold.
-    planned: for which ε is stated; one of them.
-    simulated: of each simulation, for the range of ε.
-    max_copies: vectors of the model's size that the noise may keep.
+    found: candidates, evaluated at all schemas.
+    schemas: schemas that may occur.
+    planned: one of the schemas, for which ε is stated.
+    simulated: schema of each simulation, for the range of ε.
+    max_copies: maximum number of model-sized vectors that the noise may store.
     delta: δ.
-    noise_multiplier: of the strategy that is chosen, as stored.
-    epsilon: to be met under the planned schema; give this or noise_multiplier.
+    noise_multiplier: std(Z) / clip norm of the chosen strategy as stored.
+    epsilon: ε to meet under the planned schema; give exactly one of this and
+      noise_multiplier.
 
   Raises:
-    ValueError: where both are given or none, nothing fits, or an argument is
-      outside its range.
+    ValueError: if not exactly one of the two is given, nothing fits, or an
+      argument is out of range.
   """
   if (noise_multiplier is None) == (epsilon is None):
     raise ValueError('give noise_multiplier or epsilon, and not both')

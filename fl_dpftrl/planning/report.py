@@ -1,4 +1,4 @@
-"""A plan that stands alone in one HTML page: nothing in it is a guarantee."""
+"""Self-contained HTML page of a plan, which contains no guarantee."""
 
 from typing import Any, Mapping
 
@@ -23,27 +23,27 @@ def report(
     setting: Mapping[str, Any],
     command: str,
 ) -> str:
-  """The page of a plan.
+  """Returns the page of a plan.
 
   Args:
-    statement: of the plan.
-    closer: how participations were spread in the first simulation.
-    setting: what was planned for, as words and values.
-    command: that gives this plan again.
+    statement: JSON object of the plan.
+    closer: distribution of participations in the first simulation.
+    setting: labels and values of the planned setting.
+    command: command line that repeats the plan.
   """
   return page.document(
       'Plan of a run with differential privacy',
       _headline(statement),
       page.card(page.definitions(*setting.items())),
-      page.element('h2', 'Who would take part'),
+      page.element('h2', 'Expected participation'),
       *forecast_section.section(statement, closer),
-      page.element('h2', 'Strategies: memory against noise'),
+      page.element('h2', 'Strategies: memory and noise'),
       *strategies_section.section(statement),
-      page.element('h2', 'A larger report goal, or more rounds'),
+      page.element('h2', 'Other report goals and numbers of rounds'),
       *settings_section.section(statement),
-      page.element('h2', 'What the prediction rests on'),
+      page.element('h2', 'Assumptions of the prediction'),
       page.card(page.bullets(statement['assumptions'])),
-      page.element('h2', 'To plan this again'),
+      page.element('h2', 'Command to repeat this plan'),
       page.command(command),
       page.embedded_json('plan', dict(statement)),
       style=_STYLE,
@@ -72,17 +72,16 @@ def _headline(statement: Mapping[str, Any]) -> page.Html:
           'Predicted: ε = ',
           page.element('strong', shown('epsilon')),
           ' at δ = ', shown('delta'),
-          ' where participation is as bad as planned for; ',
+          ' under the planned participation; ',
           *_seen(best, shown), ' in the simulations. Adjacency: zero-out.',
       ),
       page.element(
           'p',
           page.element('strong', 'A prediction, not a guarantee.'),
-          ' What the run guarantees is for its participation log to say:',
-          ' replay it.',
+          ' To get the guarantee of the run, replay its participation log.',
       ),
       page.quiet(
-          'Noise keeps ', shown('memory_copies'), ' copies of the model; at'
+          'The noise stores ', shown('memory_copies'), ' copies of the model; at'
           ' most ', page.figure(statement, 'max_copies'), ' were allowed.'
           ' Sensitivity ', shown('sensitivity'),
           f' ({best["sensitivity_kind"].replace("_", " ")}).'

@@ -1,4 +1,4 @@
-"""Where values lie along a log scale, and its round numbers."""
+"""Log scale of an axis, and its round numbers."""
 
 import math
 from typing import Sequence
@@ -12,13 +12,13 @@ _MOST_TICKS = 6
 
 
 class Scale:
-  """Values along an axis, on a log scale; from 0 on, logarithms of 1 + value.
+  """Log scale of an axis; log(1 + value) if the axis starts at 0.
 
   Args:
-    values: that are shown; above 0, or from_zero.
-    start: where the axis begins in the drawing.
-    end: where it ends.
-    from_zero: whether the axis begins with 0.
+    values: values to show; above 0, unless from_zero.
+    start: coordinate of the start of the axis in the drawing.
+    end: coordinate of its end.
+    from_zero: True if the axis starts at 0.
   """
 
   def __init__(
@@ -37,7 +37,7 @@ class Scale:
     self._start, self._end = start, end
 
   def __call__(self, value: float) -> float:
-    """Where it is drawn."""
+    """Returns the coordinate of a value."""
     low, here, high = (
         math.log(v + self._plus) for v in (self.low, value, self.high)
     )
@@ -45,7 +45,7 @@ class Scale:
     return round(self._start + share * (self._end - self._start), 2)
 
   def ticks(self) -> list[float]:
-    """Round numbers, few enough to read."""
+    """Returns round numbers, few enough to read."""
     least = self.low or 1.0
     decades = range(
         math.floor(math.log10(least)), math.ceil(math.log10(self.high)) + 1

@@ -1,4 +1,4 @@
-"""Other report goals and numbers of rounds, as a plan's page shows them."""
+"""Section of a plan's page for other report goals and numbers of rounds."""
 
 from typing import Any, Mapping
 
@@ -8,7 +8,7 @@ from fl_dpftrl.planning import figures
 
 
 def section(statement: Mapping[str, Any]) -> list[page.Html]:
-  """ε against days, how to read it, and the table."""
+  """Returns a figure of ε against days, an explanation and a table."""
   first = statement['simulations'][0]
   is_plan = lambda s: all(
       s[name] == first[name] for name in ('report_goal', 'num_rounds')
@@ -66,12 +66,12 @@ def section(statement: Mapping[str, Any]) -> list[page.Html]:
               page.element('h3', 'At the same noise in the model'),
               page.element(
                   'p',
-                  'With twice the devices in a round, twice the noise on their'
-                  ' sum is as much on its mean. Each setting has the noise'
-                  ' multiplier that gives the model as much noise as planned.',
+                  'Doubling devices and noise leaves the noise on the mean'
+                  ' unchanged. Each setting has the noise multiplier that gives'
+                  ' the model the planned noise.',
               ),
               page.quiet(
-                  'The strategy is found anew for each. ',
+                  'The strategy is optimised for each setting. ',
                   *_simulated(statement['settings_scale']),
                   ' That accuracy is then the same is a hypothesis.',
               ),
@@ -90,9 +90,9 @@ def section(statement: Mapping[str, Any]) -> list[page.Html]:
 
 def _simulated(scale: int) -> list[str]:
   if scale == 1:
-    return ['One simulation each, and as much in hand as above.']
+    return ['Each setting has one simulation and the same margins as above.']
   return [
-      f'One simulation each, with a {scale}th of devices and report goal; b, k'
-      ' and days are then changed as the planned run differs from its own small'
-      ' one, and have as much in hand as above.'
+      f'Each setting has one simulation, with 1/{scale} of the devices and report'
+      ' goal. Its b, k and days are corrected by the difference between the'
+      ' planned run at full and at this size; the margins are the same as above.'
   ]

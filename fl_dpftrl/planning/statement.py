@@ -1,4 +1,4 @@
-"""A plan as one JSON object."""
+"""JSON object of a plan."""
 
 import dataclasses
 import statistics
@@ -11,7 +11,7 @@ from fl_dpftrl.planning import tradeoffs
 
 
 def statement(plan: planner.Plan) -> dict[str, Any]:
-  """All figures of a plan, none of which is a guarantee."""
+  """Returns all figures of a plan; none of them is a guarantee."""
   forecast, best = plan.forecast, plan.best
   guarantee = best.guarantee
   return {

@@ -1,4 +1,4 @@
-"""Strategies side by side, as a plan's page shows them."""
+"""Section of a plan's page that compares the strategies."""
 
 from typing import Any, Mapping
 
@@ -6,11 +6,11 @@ from fl_dpftrl import rounding
 from fl_dpftrl.logs import page
 from fl_dpftrl.planning import figures
 
-_FAR = 3.0  # times the loss of the recommended: more is not drawn
+_FAR = 3.0  # loss relative to the recommended one; larger losses are not drawn
 
 
 def section(statement: Mapping[str, Any]) -> list[page.Html]:
-  """Loss against memory, how to read it, and the table."""
+  """Returns a figure of loss against memory, an explanation and a table."""
   best = statement['recommended']
   own = {
       'strategy': best['strategy'],
@@ -57,27 +57,27 @@ def section(statement: Mapping[str, Any]) -> list[page.Html]:
       figures.scatter(
           points,
           title=f'Loss ({statement["objective"]}) against memory',
-          x_label='copies of the model that noise keeps',
+          x_label='copies of the model that the noise stores',
           limit=(most, f'at most {most:,}'),
       ),
       page.quiet(
-          'Lower is better. Named are the recommended one and those that none'
-          ' with as few copies beats.',
-          *(f' Far above: {o["strategy"]}.' for o in far),
+          'Lower is better. Labelled are the recommended strategy and those with'
+          ' the lowest loss for their number of copies.',
+          *(f' Not drawn, far above: {o["strategy"]}.' for o in far),
       ),
   )
   words = page.card(
-      page.element('h3', 'How they are compared'),
+      page.element('h3', 'Basis of the comparison'),
       page.element(
           'p',
-          'Loss is sensitivity × error: the noise in the model at the same ε is'
-          ' in proportion to it. Each ε is at the noise in the model that the'
-          ' recommended one has; each noise multiplier at its ε.',
+          'Loss is sensitivity × error. It is proportional to the noise in the'
+          ' model at the same ε. Each ε is at the recommended strategy\'s noise in'
+          ' the model, and each noise multiplier is at its ε.',
       ),
       page.quiet(
-          'All under the participation that is planned for. Recommended is the'
-          ' one with the least regret over what was simulated and what is'
-          ' planned for, among those that may keep as many copies.'
+          'All figures are under the planned participation. The recommended'
+          ' strategy has the least regret over the simulated and planned schemas'
+          ' among those with at most the allowed number of copies.'
       ),
       *_skipped(statement),
   )
@@ -89,7 +89,7 @@ def section(statement: Mapping[str, Any]) -> list[page.Html]:
 
 
 def percent(ratio: float) -> str:
-  """By how much noise differs, as −13.9 %."""
+  """Formats a ratio of noise as a relative change, such as −13.9 %."""
   text = f'{100.0 * (ratio - 1.0):+,.1f} %'
   return text.replace('-', '−')
 

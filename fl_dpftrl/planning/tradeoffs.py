@@ -1,7 +1,7 @@
-"""Larger report goals against more rounds, at the same noise in the model.
+"""Trade-off of larger report goals and more rounds at the same model noise.
 
-A report goal of f times as many devices allows f times the noise on the sum.
-The strategy is found anew for each, of the mechanism that is recommended.
+A report goal f times as large allows f times the noise on the sum. The
+recommended mechanism is optimised for each setting.
 """
 
 import dataclasses
@@ -18,16 +18,16 @@ from fl_dpftrl.planning import trial
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setting:
-  """A run as it might be instead.
+  """Alternative setting of a run.
 
   Attributes:
-    report_goal: devices in each cohort.
+    report_goal: number of devices per cohort.
     num_rounds: n.
-    days: that it would take.
-    schema: to plan for; see `Forecast.planned_like`.
-    noise_multiplier: for as much noise in the mean of the updates, summed over
-      the rounds, as in the run that is planned.
-    epsilon: then.
+    days: predicted duration in days.
+    schema: planned schema; see `Forecast.planned_like`.
+    noise_multiplier: noise multiplier with the planned noise in the mean of the
+      updates, summed over the rounds.
+    epsilon: ε at that noise multiplier.
   """
 
   report_goal: int
@@ -40,7 +40,7 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Missing:
-  """A setting of which nothing can be said, and why."""
+  """Setting without a result, and the reason."""
 
   report_goal: int
   num_rounds: int
@@ -53,12 +53,12 @@ def settings(
     *,
     watch: candidates_lib.Watch = lambda label: lambda steps, loss: None,
 ) -> list[Setting | Missing]:
-  """The planned run and all others that were simulated.
+  """Returns the planned run and all others that were simulated.
 
   Args:
-    forecast: with the others.
-    best: what is recommended for the planned run.
-    watch: see `candidates`.
+    forecast: forecast with the other runs.
+    best: recommendation for the planned run.
+    watch: progress callback; see `candidates`.
   """
   planned = forecast.outcomes[0]
   found: list[Setting | Missing] = [Setting(
@@ -119,7 +119,7 @@ def _alike(
 ) -> candidates_lib.Candidate:
   if candidates_lib.too_slow(candidate, schema):
     raise ValueError(
-        f'finding {candidate.label} for n={schema.num_rounds} and'
+        f'optimising {candidate.label} for n={schema.num_rounds} and'
         f' b={schema.min_sep} takes many minutes'
     )
   progress = watch(

@@ -1,4 +1,4 @@
-"""One simulated run, looked at after several numbers of rounds."""
+"""Simulated run, evaluated after several numbers of rounds."""
 
 import dataclasses
 import itertools
@@ -16,15 +16,15 @@ _HOURS, _HOUR = 24, 3600
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-  """What a run came to.
+  """Outcome of a run.
 
   Attributes:
-    seed: that it was simulated with.
-    report_goal: devices in each cohort.
+    seed: seed of the simulation.
+    report_goal: number of devices per cohort.
     num_rounds: n.
     min_sep: b, over all devices.
     max_participations: k, over all devices.
-    days: from its start to its end.
+    days: duration of the run in days.
   """
 
   seed: int
@@ -45,14 +45,15 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Closer:
-  """How participations were spread, for figures.
+  """Distribution of participations, for figures.
 
   Attributes:
-    separations: pairs of rounds apart, and how often that occurred.
-    participations: pairs of a number of rounds, and the devices that took part
-      in as many.
-    round_minutes: median length of the rounds that began in each hour of the
-      day, UTC; None where none did.
+    separations: pairs of a number of rounds between participations and its
+      frequency.
+    participations: pairs of a number of rounds and the number of devices that
+      took part in as many.
+    round_minutes: median duration of the rounds that started in each hour of
+      the day, UTC, in minutes; None without such rounds.
   """
 
   separations: tuple[tuple[int, int], ...]
@@ -62,12 +63,12 @@ class Closer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Trial:
-  """A simulation, looked at several times as it went on.
+  """Simulation evaluated at several numbers of rounds.
 
   Attributes:
-    outcomes: after each number of rounds that it got to.
-    stalled: why it did not get to all of them; None where it did.
-    closer: after `closer_at` rounds; None where it did not get there.
+    outcomes: outcome at each checkpoint that was reached.
+    stalled: reason why the last checkpoint was not reached; None if it was.
+    closer: distribution after `closer_at` rounds; None if not reached.
   """
 
   outcomes: tuple[Outcome, ...]
@@ -77,12 +78,12 @@ class Trial:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:
-  """What to simulate.
+  """Simulation task.
 
   Attributes:
-    simulation: who takes part.
-    checkpoints: numbers of rounds, ascending; the last is where it ends.
-    closer_at: one of them, of which more is kept; None for none.
+    simulation: simulation to run.
+    checkpoints: numbers of rounds, ascending; the run ends at the last one.
+    closer_at: checkpoint at which the distribution is kept; None for none.
   """
 
   simulation: cohorts.Simulation
@@ -91,18 +92,18 @@ class Task:
 
   @property
   def participations(self) -> int:
-    """To be simulated, which sets how long it takes."""
+    """Number of participations to simulate, which determines the run time."""
     return self.checkpoints[-1] * self.simulation.server.report_goal
 
 
 def run(
     task: Task, progress: Callable[[int], None] = lambda count: None
 ) -> Trial:
-  """Simulates.
+  """Runs a task.
 
   Args:
-    task: what.
-    progress: told of the participations of each round.
+    task: simulation and its checkpoints.
+    progress: called with the number of participations of each round.
   """
   attendance = attendance_lib.Attendance()
   outcomes, closer = [], None
@@ -121,7 +122,7 @@ def run(
 
 
 def enforced_min_sep(simulation: cohorts.Simulation) -> int:
-  """What the devices' timers keep to whatever is drawn, or 1."""
+  """Returns the min-sep that timers enforce for all draws; 1 if none."""
   timer = simulation.timer
   if (
       isinstance(timer, timer_lib.RoundTimer)

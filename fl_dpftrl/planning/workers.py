@@ -1,6 +1,6 @@
-"""Several simulations at once, each in a process of its own.
+"""Parallel simulations in separate processes.
 
-What they give does not depend on how many there are at a time.
+The results do not depend on the number of processes.
 """
 
 import multiprocessing
@@ -10,9 +10,9 @@ from typing import Callable, Sequence
 
 from fl_dpftrl.planning import trial
 
-_SECONDS = 1.0  # between looks at how far they are
-_WORTHWHILE = 1_000_000  # participations in all, for which to start any
-_OFTEN = 1 << 17  # participations after which a process says so
+_SECONDS = 1.0  # interval between progress updates
+_WORTHWHILE = 1_000_000  # total participations that justify starting processes
+_OFTEN = 1 << 17  # participations between a process's progress messages
 
 
 def run(
@@ -21,17 +21,17 @@ def run(
     num_workers: int = 1,
     progress: Callable[[float], None] = lambda share: None,
 ) -> list[trial.Trial]:
-  """Trials in the order of their tasks.
+  """Returns the trials in the order of their tasks.
 
   Args:
-    tasks: what to simulate.
-    num_workers: processes at a time; with 1, or where there is little to do,
-      it is done in this one.
-    progress: told how much of all is done, of 1, now and then.
+    tasks: tasks to simulate.
+    num_workers: number of parallel processes. With 1, or if there is little to
+      do, all tasks run in this process.
+    progress: called from time to time with the completed fraction.
 
   Raises:
-    ValueError: where num_workers is below 1.
-    ChildProcessError: where a process ended without a result, as for want of
+    ValueError: if num_workers is below 1.
+    ChildProcessError: if a process ended without a result, such as for lack of
       memory.
   """
   if num_workers < 1:
@@ -55,7 +55,7 @@ def _one_by_one(tasks, progress) -> list[trial.Trial]:
 
 
 class _Processes:
-  """Starts as many as may run, the longest first, and collects."""
+  """Pool that starts the longest tasks first and collects their results."""
 
   def __init__(self, tasks, progress):
     self._tasks, self._progress = tasks, progress
@@ -87,7 +87,7 @@ class _Processes:
         target=_work, args=(self._tasks[index], sender), daemon=True
     )
     process.start()
-    sender.close()  # so that its end is seen here
+    sender.close()  # so that this process notices the end of the other
     self._running[receiver] = index, process
 
   def _receive(self, receiver) -> None:
@@ -98,7 +98,7 @@ class _Processes:
       process.join()
       raise ChildProcessError(
           'a simulation ended without a result (exit status'
-          f' {process.exitcode}); with num_workers=1 it has all the memory'
+          f' {process.exitcode}); use num_workers=1 to give it all the memory'
       ) from None
     if isinstance(message, int):
       self._done[index] += message
@@ -111,7 +111,7 @@ class _Processes:
 
 
 def _work(task: trial.Task, sender) -> None:
-  signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it will end it
+  signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends it
   unsaid = 0
 
   def count(more):
@@ -124,6 +124,6 @@ def _work(task: trial.Task, sender) -> None:
   try:
     sender.send(trial.run(task, count))
   except BrokenPipeError:
-    pass  # who started it is gone
+    pass  # the parent process is gone
   except Exception as e:  # pylint: disable=broad-exception-caught
-    sender.send(e)  # raised again where it was started
+    sender.send(e)  # the parent process raises it again

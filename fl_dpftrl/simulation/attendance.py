@@ -1,4 +1,4 @@
-"""What cohorts amount to: participations, min-sep and time, counted as they come."""
+"""Running totals of cohorts: participations, min-sep and time."""
 
 import bisect
 from typing import NamedTuple
@@ -12,14 +12,15 @@ _DAY = 86400.0
 
 
 class Timed(NamedTuple):
-  """What a timer in hours comes to in rounds.
+  """Length of a timer in hours, counted in rounds.
 
   Attributes:
-    fewest: the least min-sep that rounds of these lengths allow: the fewest
-      rounds from one that began to the first that closed a timer later.
-    first_round: where that is so.
-    usual: the median over the rounds.
-    most: the most.
+    fewest: smallest min-sep that rounds of these lengths allow: the minimum
+      number of rounds from the start of one to the first that closes at least a
+      timer later.
+    first_round: round at which the minimum occurs.
+    usual: median over the rounds.
+    most: maximum over the rounds.
   """
 
   fewest: int
@@ -29,13 +30,13 @@ class Timed(NamedTuple):
 
 
 class Attendance:
-  """Counts cohorts, which are added in the order of their rounds.
+  """Counter of cohorts, which are added in the order of their rounds.
 
   Attributes:
-    num_rounds: added.
-    num_participations: of all devices.
-    started: UTC seconds of each round.
-    closed: likewise.
+    num_rounds: number of rounds added.
+    num_participations: number of participations of all devices.
+    started: start of each round, in UTC seconds.
+    closed: end of each round, in UTC seconds.
   """
 
   def __init__(self):
@@ -48,10 +49,10 @@ class Attendance:
     self._separations = np.zeros(1, np.int64)
 
   def add(self, cohort: cohorts.Cohort) -> None:
-    """Counts a cohort.
+    """Adds a cohort.
 
     Raises:
-      ValueError: where it is not that of the next round.
+      ValueError: if it is not the cohort of the next round.
     """
     if cohort.round != self.num_rounds:
       raise ValueError(
@@ -75,44 +76,44 @@ class Attendance:
 
   @property
   def num_devices(self) -> int:
-    """Devices that took part."""
+    """Number of devices that participated."""
     return int(np.count_nonzero(self._times))
 
   @property
   def min_sep(self) -> int:
-    """b; num_rounds where no device took part twice."""
+    """b; num_rounds if no device participated twice."""
     found = np.flatnonzero(self._separations)
     return int(found[0]) if found.size else self.num_rounds
 
   @property
   def max_participations(self) -> int:
-    """k."""
+    """k, the maximum number of participations of a device."""
     return int(self._times.max(initial=0))
 
   @property
   def days(self) -> float:
-    """From the start of the first round to the close of the last."""
+    """Days from the start of the first round to the end of the last."""
     if not self.closed:
       return 0.0
     return (self.closed[-1] - self.started[0]) / _DAY
 
   @property
   def separations(self) -> counts_lib.Counts:
-    """How often two successive rounds of a device were as far apart."""
+    """Number of successive participations by their distance in rounds."""
     values = np.flatnonzero(self._separations)
     return counts_lib.Counts(values, self._separations[values])
 
   @property
   def participations(self) -> counts_lib.Counts:
-    """How many devices took part so often."""
+    """Number of devices by their number of participations."""
     return counts_lib.Counts.of(self._times[self._times > 0])
 
   def timed(self, seconds: float) -> Timed | None:
-    """What a timer of so many seconds comes to; None if it outlasts the rounds."""
+    """Returns a timer's length in rounds; None if it outlasts the run."""
     rounds = []
     for t, started in enumerate(self.started):
       # Times of cohorts are whole seconds, rounded outwards. A round may be
-      # longer than the timer, and has nobody twice.
+      # longer than the timer, but no device is in one round twice.
       again = max(bisect.bisect_left(self.closed, started + seconds), t + 1)
       if again == self.num_rounds:
         break

@@ -1,4 +1,4 @@
-"""Devices that can be reached always, or mostly at night on their chargers."""
+"""Availability of devices: always, or mostly at night on their chargers."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ _HABITS = 0
 _CELLS = 24
 _JITTER, _PLUGGED_IN = 1, 2
 _FRIDAY, _SATURDAY = 4, 5
-_FIRST_WEEKDAY = 3  # 1970-01-01, from which UTC seconds count, was a Thursday.
+_FIRST_WEEKDAY = 3  # UTC seconds count from 1970-01-01, a Thursday.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -31,7 +31,7 @@ class _Everywhere:
 
 @dataclasses.dataclass(frozen=True)
 class Always:
-  """Every device can be reached at any time."""
+  """Availability of devices that can be reached at any time."""
 
   def presence(self, num_devices: int, seed: int) -> presence_lib.Presence:
     del seed
@@ -40,31 +40,33 @@ class Always:
 
 @dataclasses.dataclass(frozen=True)
 class Nightly:
-  """Devices can be reached while they charge, idle and on Wi-Fi: at night.
+  """Availability at night, while devices charge, are idle and on Wi-Fi.
 
-  Each device has a window that begins when it is usually plugged in, in its
-  own local time. In the window it can be reached; outside it checks in at a
-  small part of that rate.
+  Each device has a window that starts when it is usually plugged in, in its own
+  local time. It checks in at its full rate inside the window, and at a fraction
+  of that rate outside.
 
   Attributes:
-    charging_hour: mean local hour at which windows begin, 12 to 36 (24.5 is
+    charging_hour: mean local hour at which windows start, 12 to 36 (24.5 is
       half past midnight).
     charging_hour_spread: standard deviation between devices, in hours.
-    window_hours: shortest and longest window; devices differ uniformly.
-    jitter_hours: each night a device's window moves by up to this, either way.
-    charging_nights: probability that a device is plugged in on a night at all.
-    weekend_delay_hours: windows of the nights to Saturday and Sunday begin as
-      much later.
-    daytime: presence outside the window, as a part of that inside.
+    window_hours: shortest and longest window, in hours; window lengths are
+      uniform between them.
+    jitter_hours: largest shift of a device's window in one night, in hours,
+      either way.
+    charging_nights: probability that a device is plugged in on a night.
+    weekend_delay_hours: delay of the windows in the nights to Saturday and
+      Sunday, in hours.
+    daytime: presence outside the window relative to that inside.
     time_zones: hours ahead of UTC; each device lives in one of them, at random.
 
   Raises:
-    ValueError: for values outside these ranges.
+    ValueError: if a value is out of range.
 
   Source: Bonawitz et al. 2019, "Towards federated learning at scale: system
-  design", section 9: on devices of mostly one region the number that takes part
-  is about four times as high at night as at its lowest, which the defaults give.
-  Hours, spreads and weekends are a choice, not measured.
+  design", section 9. For devices mostly in one region, the number that takes
+  part is about four times as high at night as at its lowest. The defaults give
+  this ratio. Hours, spreads and weekends are a choice, not measured.
   """
 
   charging_hour: float = 22.5
@@ -110,7 +112,7 @@ class Nightly:
 
   def presence(self, num_devices: int, seed: int) -> 'Nights':
     draws = seeds.generator(seed, _HABITS)
-    # One record a device, so that reading one is one access to memory.
+    # One record per device, so that reading it is one memory access.
     habits = np.empty((num_devices, 3), np.float32)
     starts, lengths, offsets = habits.T
     lengths[:] = _HOUR * draws.uniform(*self.window_hours, num_devices)
@@ -126,16 +128,17 @@ class Nightly:
 
 
 class Nights:
-  """One window a night for each device.
+  """Presence with one window per night for each device.
 
-  A night runs from noon to noon in local time, so that a window never spans two
-  of them.
+  A night runs from noon to noon in local time, so that a window lies within one
+  night.
 
   Args:
-    kind: of population.
+    kind: availability of the population.
     habits: shape [num_devices, 3]: usual start of the window in seconds after
-      local noon, its length, and seconds that local time is ahead of UTC.
-    seed: names the nights' draws.
+      local noon, its length in seconds, and the seconds that local time is
+      ahead of UTC.
+    seed: seed of the nights' draws.
   """
 
   def __init__(self, kind: Nightly, habits: np.ndarray, seed: int):
@@ -147,8 +150,8 @@ class Nights:
     self.cells = np.minimum(
         (begin * np.float32(_CELLS / _DAY)).astype(np.int16), _CELLS - 1
     )
-    # Seconds of the UTC day from which on a window of each cell may be open,
-    # and how long; rounding to float32 is far below a second.
+    # Start and length, in seconds of the UTC day, of the time when a window of
+    # each cell may be open. Rounding to float32 is far below a second.
     self._first = np.arange(_CELLS) * (_DAY / _CELLS) - 1.0
     self._first -= _HOUR * kind.jitter_hours
     self._longest = 2.0 + _DAY / _CELLS + _HOUR * (

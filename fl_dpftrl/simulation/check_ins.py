@@ -1,4 +1,4 @@
-"""Check-ins of the devices that are free to: drawn for a stretch of time."""
+"""Check-ins of the devices whose timers have run, drawn for a period of time."""
 
 import numpy as np
 
@@ -16,13 +16,13 @@ _STEEPEST = 4.0
 
 
 class CheckIns:
-  """Draws from the check-ins of all devices in the pool.
+  """Sampler of check-ins of all devices in the pool.
 
-  Devices are in groups of alike ceilings of presence and, within a factor of
-  two, of alike rates.
+  Devices are grouped by similar ceilings of presence and, within a factor of
+  two, by similar rates.
 
   Attributes:
-    pool: devices that check in.
+    pool: devices that can check in.
   """
 
   def __init__(self, people: population_lib.Population, start: int):
@@ -36,7 +36,7 @@ class CheckIns:
     self.pool = pool_lib.Pool((octaves * num_cells + cells).astype(np.int16))
     groups = np.arange(self.pool.sizes.size)
     self._cells = groups % num_cells
-    # Rounding of float32 must not lift a rate above its group's.
+    # Rounding to float32 must not lift a rate above its group's.
     self._rates = 1.000001 * np.exp2(groups // num_cells + float(lowest))
     self._kept = 0.5
 
@@ -48,18 +48,18 @@ class CheckIns:
       pace: float,
       rng: np.random.Generator,
   ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Check-ins from now on, as long as a few more than wanted may take.
+    """Draws check-ins for about as long as slightly more than `wanted` take.
 
     Args:
-      now: seconds from the start.
-      until: the latest end.
-      wanted: how many there should be.
+      now: start of the period, in seconds from the start.
+      until: latest end of the period.
+      wanted: desired number of check-ins.
       pace: seconds by which all devices were told to come back later.
-      rng: to draw from.
+      rng: source of randomness.
 
     Returns:
-      Devices, none twice, the times of their first check-ins, ascending, and
-      the end of the stretch of time; there may be none.
+      Distinct devices, the times of their first check-ins in ascending order,
+      and the end of the period. There may be no check-in.
     """
     end = min(now + _STRETCH, until)
     ceilings = self._ceilings(now, end, pace)
@@ -84,30 +84,30 @@ class CheckIns:
     return devices[kept], times[kept], end
 
   def _ceilings(self, start: float, end: float, pace: float) -> np.ndarray:
-    """The most that a device of each group checks in, per second."""
+    """Returns the maximum check-in rate of a device of each group, per second."""
     presence = self._people.presence.ceiling(
         start + self._start, end + self._start
     )
     return presence[self._cells] * self._slowed(self._rates, pace)
 
   def _slowed(self, rates: np.ndarray, pace: float) -> np.ndarray:
-    """Check-ins an hour as check-ins a second, with a wait before each."""
+    """Converts hourly check-in rates to rates per second after a wait."""
     return 1.0 / (_HOUR / rates + pace)
 
   def _learn(self, kept: int, drawn: int) -> None:
-    """Adapts how long a stretch is; no matter to who checks in."""
+    """Adapts the length of a period; it has no effect on who checks in."""
     share = (kept + 1.0) / (drawn + 2.0)
     self._kept += _LEARNING * (share - self._kept)
 
 
 class Pace:
-  """How much later the server tells devices to come back.
+  """Additional waiting time that the server asks of devices.
 
-  It knows how long the last round took to choose its devices, and aims at the
-  server's pace_minutes.
+  It is derived from the time that the last round took to choose its devices,
+  and aims at the server's pace_minutes.
 
   Attributes:
-    seconds: that all devices wait in addition.
+    seconds: additional wait of all devices, in seconds.
   """
 
   def __init__(self, server: server_lib.Server, check_ins_per_hour: float):
@@ -116,7 +116,7 @@ class Pace:
     self.seconds = 0.0
 
   def learn(self, took: float, share: float) -> None:
-    """Adapts to a round that chose a share of its devices in so many seconds."""
+    """Adapts to a round that chose a fraction of its devices in `took` seconds."""
     if self._target:
       factor = self._target * share / max(took, 1e-3)
       factor = min(max(factor, 1.0 / _STEEPEST), _STEEPEST)

@@ -1,15 +1,16 @@
-"""Who takes part in which round: a population, simulated check-in by check-in.
+"""Simulation of the cohorts of a population, check-in by check-in.
 
-A device checks in at random (a Poisson process) at its own rate, as far as it
-can be reached and its timer has run. Check-ins are drawn for a stretch of time
-at once, from a process that is frequent enough for every device of a group, and
-kept with the probability that makes each device's rate its own (thinning; Lewis
-and Shedler 1979). A process without memory may be stopped at any check-in and
-drawn anew from there, so the stretches change nothing; devices come back from
-their timers at the start of one. The cost grows with check-ins, not devices.
+A device checks in at random (a Poisson process) at its own rate while it can be
+reached and its timer has run. Check-ins are drawn for a period of time at once,
+from a process that is frequent enough for every device of a group. They are
+kept with the probability that gives each device its own rate (thinning; Lewis
+and Shedler 1979). A memoryless process may be stopped at any check-in and drawn
+anew from there, so the periods do not change the distribution. Devices return
+from their timers at the start of a period. The cost grows with the number of
+check-ins, not of devices.
 
-Everything is a pure function of its arguments: the same cohorts come out again
-each time that rounds are asked for.
+Everything is a pure function of its arguments: rounds give the same cohorts
+each time.
 """
 
 import dataclasses
@@ -28,7 +29,7 @@ from fl_dpftrl.simulation import timer as timer_lib
 from fl_dpftrl.simulation import waiting as waiting_lib
 
 START = 1767225600
-"""2026-01-01 00:00 UTC, in UTC seconds: when simulated time begins."""
+"""2026-01-01 00:00 UTC, in UTC seconds: start of simulated time."""
 
 _ROUNDS = 5
 _NEVER = -1
@@ -37,17 +38,17 @@ _DAY = 86400.0
 
 
 class StalledRound(ValueError):
-  """A round that cannot get its report goal."""
+  """Raised if a round cannot meet its report goal."""
 
 
 class Cohort(NamedTuple):
-  """The devices whose updates form a round's sum.
+  """Devices whose updates form a round's sum.
 
   Attributes:
-    round: from 0.
+    round: index of the round, from 0.
     device_ids: shape [cohort size], in the order of the devices' numbers.
-    started: UTC second at which devices began to be chosen.
-    closed: UTC second at which the last of the cohort reported; also the
+    started: UTC second at which the server began to choose devices.
+    closed: UTC second at which the last device of the cohort reported; also the
       timestamp of the round in the log.
   """
 
@@ -58,19 +59,19 @@ class Cohort(NamedTuple):
 
 
 def named(rounds: Iterable[Cohort], names: np.ndarray) -> Iterator[Cohort]:
-  """The same cohorts, with the names of the devices for their numbers."""
+  """Yields the same cohorts with names in place of device numbers."""
   for cohort in rounds:
     yield cohort._replace(device_ids=names[cohort.device_ids])
 
 
 class Turnout(NamedTuple):
-  """What became of the devices that a round chose, besides its cohort.
+  """Outcome of the devices that a round chose, besides its cohort.
 
   Attributes:
-    chosen: the cohort, and the following.
-    dropped: never reported.
-    late: reported when the round was closed.
-    waiting: whose timer had not run, as the round closed.
+    chosen: number of chosen devices, including the cohort.
+    dropped: number of devices that never reported.
+    late: number of devices that reported after the round was closed.
+    waiting: number of devices whose timer was running when the round closed.
   """
 
   chosen: int
@@ -81,17 +82,17 @@ class Turnout(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Simulation:
-  """Rounds of a population that a server asks for reports.
+  """Rounds of a server with a population of devices.
 
   Attributes:
-    population: the devices.
-    timer: keeps devices away after they took part; on the device.
-    server: how a round gets its cohort.
-    seed: names the draws of all rounds.
-    start: UTC second at which simulated time begins.
+    population: devices.
+    timer: on-device timer that keeps devices away after a participation.
+    server: rules by which a round gets its cohort.
+    seed: seed of the draws of all rounds.
+    start: UTC second at which simulated time starts.
 
   Raises:
-    ValueError: for values outside their ranges.
+    ValueError: if a value is out of range.
   """
 
   population: population_lib.Population
@@ -105,29 +106,29 @@ class Simulation:
     object.__setattr__(self, 'start', operator.index(self.start))
 
   def rounds(self) -> Iterator[Cohort]:
-    """The cohorts of rounds 0, 1, … without end.
+    """Yields the cohorts of rounds 0, 1, … without end.
 
     Raises:
-      StalledRound: where a round cannot get its report goal, or not within the
+      StalledRound: if a round cannot meet its report goal, or not within the
         server's max_wait_days.
     """
     return (cohort for cohort, _ in self.turnouts())
 
   def turnouts(self) -> Iterator[tuple[Cohort, Turnout]]:
-    """The same, each with what became of the other devices."""
+    """Yields each cohort with the outcome of the other chosen devices."""
     rounds = _Rounds(self)
     while True:
       yield rounds.next()
 
 
 class _Chosen(NamedTuple):
-  """Devices that a round chose, by the time of their check-ins.
+  """Devices that a round chose, sorted by the time of their check-ins.
 
   Attributes:
-    devices: shape [chosen].
-    at: when; seconds from the start.
-    ends: when they report, or drop out.
-    reports: whether they report.
+    devices: device numbers, shape [chosen].
+    at: times of their check-ins, in seconds from the start.
+    ends: times at which they report or drop out.
+    reports: True for devices that report.
   """
 
   devices: np.ndarray
@@ -147,7 +148,7 @@ class _Chosen(NamedTuple):
     return _Chosen(*(column[kept] for column in self))
 
   def closes(self, report_goal: int) -> float:
-    """When as many have reported; infinite where they do not."""
+    """Returns the time when the goal is met; infinite if it is not met."""
     ends = self.ends[self.reports]
     if ends.size < report_goal:
       return math.inf
@@ -155,7 +156,7 @@ class _Chosen(NamedTuple):
 
 
 class _Rounds:
-  """The simulation as it goes on; times are seconds from the start."""
+  """State of a running simulation; times are in seconds from the start."""
 
   def __init__(self, simulation: Simulation):
     memory.check(simulation.population.num_devices)
@@ -166,9 +167,9 @@ class _Rounds:
     self._clock = 0.0
     self._last_round = np.full(people.num_devices, _NEVER, np.int32)
     self._chosen_in = np.full(people.num_devices, _NEVER, np.int32)
-    self._ids: np.ndarray | None = None  # Those of new devices, once there are.
+    self._ids: np.ndarray | None = None  # None until devices are replaced.
     self._num_ids = people.num_devices
-    self._dropped = 0  # In this round, and free again.
+    self._dropped = 0  # Dropped out of this round and free again.
     self._check_ins = check_ins.CheckIns(people, simulation.start)
     self._by_time = waiting_lib.Waiting(_STEP)
     self._by_round = waiting_lib.Waiting()
@@ -211,7 +212,7 @@ class _Rounds:
     )
 
   def _choose(self, rng: np.random.Generator) -> _Chosen:
-    """Devices of the round, those after its close included; moves the clock."""
+    """Chooses the round's devices, including late ones, and moves the clock."""
     server, began = self._server, self._clock
     latest = began + _DAY * server.max_wait_days
     chosen, asked, most = _Chosen.none(), 0, server.clients_per_round
@@ -219,14 +220,14 @@ class _Rounds:
       closes = chosen.closes(server.report_goal)
       if closes <= self._clock:
         return chosen
-      # Who has dropped out is as free as the others to check in again.
+      # Devices that dropped out may check in again like the others.
       gone = ~chosen.reports & (chosen.ends <= self._clock)
       self._chosen_in[chosen.devices[gone]] = _NEVER
       self._dropped += int(np.count_nonzero(gone))
       chosen = chosen.where(~gone)
       room = most - asked
       if not room:
-        # Nobody else is chosen before all have reported or dropped out.
+        # No other device is chosen before all have reported or dropped out.
         until = max(self._clock, float(chosen.ends.max(initial=0.0)))
         self._pass_time(min(closes, until), rng)
         if closes == math.inf:
@@ -252,7 +253,7 @@ class _Rounds:
   def _outcomes(
       self, devices: np.ndarray, times: np.ndarray, rng: np.random.Generator
   ) -> _Chosen:
-    """What will become of devices that are chosen."""
+    """Draws whether and when chosen devices report."""
     takes = self._population.report_seconds[devices]
     takes = takes * rng.uniform(0.5, 1.5, devices.size)
     drops = rng.random(devices.size) < self._population.dropout
@@ -261,7 +262,7 @@ class _Rounds:
   def _took_part(
       self, chosen: _Chosen, closed: float, rng: np.random.Generator
   ) -> np.ndarray:
-    """Sends the cohort to wait for its timers, and gives its devices."""
+    """Starts the cohort's timers and returns its devices."""
     self._check_ins.pool.remove(chosen.devices)
     inside = chosen.reports & (chosen.ends <= closed)
     busy = chosen.where(~inside)
@@ -286,7 +287,7 @@ class _Rounds:
     return np.where(rng.random(size) < people.wrong_clocks, error, 0.0)
 
   def _pass_time(self, until: float, rng: np.random.Generator) -> None:
-    """Moves the clock; devices come back, are replaced, and forget."""
+    """Moves the clock; devices return, are replaced, and lose their timers."""
     days = (until - self._clock) / _DAY
     self._clock = until
     for devices, tokens in self._by_time.due(until):
@@ -300,7 +301,7 @@ class _Rounds:
         self._check_ins.pool.add(devices[~self._check_ins.pool.has(devices)])
 
   def _some(self, share: float, rng: np.random.Generator) -> np.ndarray:
-    """As many devices at random, none of those at work for the round."""
+    """Returns a random fraction of the devices, except those in the round."""
     size = self._population.num_devices
     if share <= 0.0:
       return np.zeros(0, np.int64)
@@ -308,7 +309,7 @@ class _Rounds:
     return devices[self._chosen_in[devices] != self._round]
 
   def _replaced(self, devices: np.ndarray) -> np.ndarray:
-    """Puts new devices, with the next ids, in the places of these."""
+    """Replaces devices by new ones with the next ids."""
     if devices.size:
       if self._ids is None:
         self._ids = np.arange(self._num_ids)
@@ -321,13 +322,13 @@ class _Rounds:
     return devices if self._ids is None else self._ids[devices]
 
   def _come_back(self, devices: np.ndarray, tokens: np.ndarray) -> None:
-    """Lets devices in, unless they are back or took part again since."""
+    """Admits devices, unless they are back already or took part again since."""
     pool = self._check_ins.pool
     away = (self._last_round[devices] == tokens) & ~pool.has(devices)
     pool.add(devices[away])
 
   def _check_progress(self, chosen: _Chosen, latest: float) -> None:
-    """Raises StalledRound where the round waits in vain."""
+    """Raises StalledRound if the round cannot meet its goal."""
     goal, pool = self._server.report_goal, self._check_ins.pool
     if not self._population.changes:
       if pool.size + self._by_time.size < goal:
@@ -350,5 +351,5 @@ class _Rounds:
     remedy = remedy or self._simulation.timer.remedy(devices, goal)
     raise StalledRound(
         f'round {self._round} stalled: {reason} for a report goal of {goal} in'
-        f' a population of {devices}; what would do: {remedy}'
+        f' a population of {devices}; try {remedy}'
     )

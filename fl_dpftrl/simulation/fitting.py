@@ -1,7 +1,7 @@
-"""The population and timer that explain a run of which little is known.
+"""Fit of a simulated population and timer to the known figures of a run.
 
-Production runs are published, or remembered, by their report goal, rounds,
-min-sep and participations. Which devices stood behind them is found by trying.
+Production runs are published by their report goal, rounds, min-sep and
+participations. The devices behind them are found by a search.
 """
 
 import dataclasses
@@ -13,19 +13,19 @@ from fl_dpftrl.simulation import cohorts
 from fl_dpftrl.simulation import timer as timer_lib
 
 DAYS = tuple(24.0 * days for days in range(1, 15))
-"""Timers that are tried, in hours: as many days."""
+"""Timers to try, in hours: whole numbers of days."""
 
-_MOST = 8.0  # Times the devices that a saturated timer would need.
+_MOST = 8.0  # maximum population, relative to that of a saturated timer
 _CLOSE = 0.003
 
 
 class Row(NamedTuple):
-  """What is known of a run.
+  """Known figures of a run.
 
   Attributes:
-    report_goal: devices a cohort had.
+    report_goal: number of devices per cohort.
     num_rounds: n.
-    min_sep: b; num_rounds, or more, where no device took part twice.
+    min_sep: b; num_rounds or more if no device participated twice.
     max_participations: k.
   """
 
@@ -36,19 +36,19 @@ class Row(NamedTuple):
 
   @property
   def apart(self) -> int:
-    """The min-sep as it is counted of rounds that there were."""
+    """Min-sep, limited to the number of rounds."""
     return min(self.min_sep, self.num_rounds)
 
 
 class Fit(NamedTuple):
-  """A population and timer, with what they give.
+  """Population and timer that explain a run, with their simulated figures.
 
   Attributes:
-    num_devices: the smallest population with that min-sep.
-    timer_hours: of every device.
-    min_sep: simulated.
-    max_participations: simulated.
-    days: that the run took, simulated.
+    num_devices: smallest population with that min-sep.
+    timer_hours: timer of every device, in hours.
+    min_sep: simulated b.
+    max_participations: simulated k.
+    days: simulated duration of the run, in days.
   """
 
   num_devices: int
@@ -65,7 +65,7 @@ def resized(
     report_goal: int,
     timer: timer_lib.Timer | None = None,
 ) -> cohorts.Simulation:
-  """The same with other numbers; as many more are chosen as before."""
+  """Returns a simulation of another size, with the same over-selection."""
   server = simulation.server
   chosen = server.clients_per_round * report_goal / server.report_goal
   return dataclasses.replace(
@@ -83,7 +83,7 @@ def resized(
 def attend(
     simulation: cohorts.Simulation, num_rounds: int
 ) -> attendance_lib.Attendance:
-  """What so many rounds amount to."""
+  """Simulates num_rounds rounds and returns their totals."""
   attendance = attendance_lib.Attendance()
   for _, cohort in zip(range(num_rounds), simulation.rounds()):
     attendance.add(cohort)
@@ -98,26 +98,26 @@ def fit(
     scale: int = 1,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Fit:
-  """The smallest population that explains a run, with the timer that it needs.
+  """Finds the smallest population that explains a run, and its timer.
 
-  A population explains the row with a timer if it has its min-sep (to within
-  1 %) and its participations. More devices make rounds shorter, and min-sep
-  longer, which is bisected. Of timers that need as many devices the shortest is
-  taken.
+  A population with a timer explains the row if it has the row's min-sep (to
+  within 1 %) and participations. More devices shorten the rounds and raise
+  min-sep, which allows bisection. Among timers that need equally many devices
+  the shortest is taken.
 
   Args:
-    row: what is known.
-    simulation: everything else; its population and report goal are replaced.
-    timers: hours to try.
-    scale: population and report goal are divided by it, which is as much
-      faster. The smallest separation among fewer devices is a little larger.
-    progress: told each trial in a line.
+    row: known figures.
+    simulation: all other settings; its population and report goal are replaced.
+    timers: timers to try, in hours.
+    scale: divisor of population and report goal, which speeds up the search.
+      The smallest separation among fewer devices is slightly larger.
+    progress: called with one line per trial.
 
   Returns:
-    The fit; its num_devices are those of the row, not divided.
+    The fit; its num_devices are at full size.
 
   Raises:
-    ValueError: where no timer explains the row.
+    ValueError: if no timer explains the row.
   """
 
   def tried(num_devices: float, hours: float) -> Fit | None:
@@ -157,7 +157,7 @@ def fit(
 def _smallest(
     row: Row, tried: Callable[[float], Fit | None]
 ) -> Fit | None:
-  """The smallest population that explains the row; None where none does."""
+  """Returns the fit of the smallest population; None if no population fits."""
   low, best = float(row.apart * row.report_goal), None
   high = _MOST * low
   largest = tried(high)

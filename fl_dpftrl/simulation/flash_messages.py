@@ -1,4 +1,4 @@
-"""When a device is ready for training, by the messages of a FLASH trace.
+"""Times at which a device is ready for training, from messages of a FLASH trace.
 
 Source: Yang et al. 2021, "Characterizing impacts of heterogeneity in federated
 learning upon large-scale smartphone data".
@@ -18,7 +18,7 @@ _LEVEL = re.compile(r'\d+(\.\d+)?%')
 _CHARGING, _LOCKED, _WIFI = 1, 2, 4
 _READY = _CHARGING | _LOCKED | _WIFI
 
-# Of each message, the condition that it is about and whether it then holds.
+# Condition that each message refers to, and its value after the message.
 _MEANS = {
     'battery_charged_on': (_CHARGING, True),
     'battery_charged_off': (_CHARGING, False),
@@ -36,28 +36,28 @@ _MEANS = {
 
 
 def ready(messages: object) -> tuple[list[int], list[int], int, int]:
-  """When the device charges, with its screen locked, on Wi-Fi.
+  """Returns the times when the device charges, locked and on Wi-Fi.
 
-  That is FLASH's own rule. Before the first message that tells, none of the
-  three holds. battery_charged_on and _off say whether it charges, screen_lock
-  and screen_unlock whether it is locked; wifi that it is on Wi-Fi, unknown and
-  2g to 5g that it is not. screen_on, screen_off and levels of the battery, such
-  as 87.0%, change nothing. A device that is still ready at the last message was
-  ready up to then; FLASH drops that last interval.
+  This is FLASH's own rule. None of the three conditions holds before the first
+  message about it. battery_charged_on and _off report charging; screen_lock and
+  screen_unlock report the lock. wifi means Wi-Fi; unknown and 2g to 5g mean no
+  Wi-Fi. screen_on, screen_off and battery levels such as 87.0% change nothing.
+  A device that is still ready at the last message was ready up to then; FLASH
+  drops that last interval.
 
   Args:
-    messages: text, each line a time and a state with white space between.
+    messages: text with a time and a state per line, separated by white space.
       States may be in capitals. A time is year, month, day, hour, minute and
       second, 2020-01-31 22:05:00, also with / for - or T for the space, without
-      leading zeros, or with parts of a second, which are dropped. Lines are
-      taken in order of time, those of one second in theirs.
+      leading zeros, or with fractions of a second, which are dropped. Lines are
+      sorted by time; lines of the same second keep their order.
 
   Returns:
-    Starts and ends of when it is ready, ascending, and the times of the first
-    message and the last, all in seconds from 1970-01-01 00:00 on.
+    Starts and ends of the ready intervals, ascending, and the times of the
+    first and last message, all in seconds from 1970-01-01 00:00.
 
   Raises:
-    ValueError: for anything else, and where there is no message.
+    ValueError: if messages are malformed, or there is none.
   """
   if not isinstance(messages, str):
     raise ValueError(f'messages must be text, got {messages_lib.quoted(messages)}')

@@ -1,4 +1,4 @@
-"""Intervals of time that repeat, made to neither overlap nor touch."""
+"""Repeating intervals of time, normalised to neither overlap nor touch."""
 
 import numpy as np
 
@@ -9,23 +9,23 @@ def fold(
     ends: np.ndarray,
     periods: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Intervals in any order, each folded into the period of its owner.
+  """Folds each interval into the period of its owner.
 
-  Intervals of an owner that overlap or touch become one, empty ones none; one
-  that runs past the end of the period becomes two, the rest at its start.
+  Intervals of an owner that overlap or touch are joined, and empty ones are
+  dropped. An interval that runs past the end of the period is split; the rest
+  continues at the start of the period.
 
   Args:
-    owners: int64, shape [num_intervals], places in periods.
-    starts: int64, of that shape.
-    ends: int64, of that shape.
+    owners: int64, shape [num_intervals], indices into periods.
+    starts: int64, shape [num_intervals].
+    ends: int64, shape [num_intervals].
     periods: int64, shape [num_owners].
 
   Returns:
     Owners, starts and ends of the folded intervals, ascending.
 
   Raises:
-    ValueError: for intervals that end before they start, and for unknown
-      owners.
+    ValueError: if an interval ends before it starts, or an owner is unknown.
   """
   if not owners.size == starts.size == ends.size:
     raise ValueError(
@@ -48,7 +48,7 @@ def fold(
   starts = np.mod(starts, periods[owners])
   over = np.maximum(starts + lengths - periods[owners], 0)
   wraps = over > 0
-  # All owners on one line of time, one period behind the other.
+  # All owners share one time line, one period after the other.
   zeros = np.cumsum(periods) - periods
   begins = zeros[owners] + starts
   stops = begins + lengths - over

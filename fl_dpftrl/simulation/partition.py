@@ -1,9 +1,9 @@
-"""Who is in which round where training runs in one place and draws its batches.
+"""Simulated batches of centralized training.
 
-Cohorts of a scheme of `accounting.sampling`: rounds take turns at parts of the
-examples, and draw within their part. They are simulated from a seed. Draws that
-are to amplify a guarantee have to be secret: those of a seed that is known, or
-may be guessed, are not.
+The cohorts follow a scheme of `accounting.sampling`: rounds take turns at parts
+of the examples and draw within their part. They are simulated from a seed.
+Draws that amplify a guarantee must be secret, so a known or guessable seed does
+not amplify.
 """
 
 import dataclasses
@@ -22,23 +22,23 @@ _BATCHES, _ORDERS = 16, 17
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Partition:
-  """Cohorts of a scheme, each a pure function of the seed and the round.
+  """Cohorts of a sampling scheme, each a pure function of seed and round.
 
-  Their device_ids are the numbers of examples.
+  The device_ids of the cohorts are the numbers of examples.
 
-  Example i, from 0, is in part i mod num_parts; those beyond num_parts equal
-  parts are in no round. A batch that is drawn costs as much as it is large; an
-  order that is shuffled, as much as its part, once in a pass.
+  Example i, from 0, is in part i mod num_parts. Examples beyond num_parts equal
+  parts are in no round. The cost of a sampled batch is proportional to its
+  size. The cost of a shuffled order is proportional to its part, once per pass.
 
   Attributes:
-    scheme: how batches are drawn.
-    seed: names the draws of all rounds.
-    start: UTC second at which simulated time begins.
-    round_seconds: that each round takes.
+    scheme: sampling scheme.
+    seed: seed of the draws of all rounds.
+    start: UTC second at which simulated time starts.
+    round_seconds: duration of each round, in seconds.
 
   Raises:
-    ValueError: for a scheme of no known kind, a negative seed, and a start or
-      round_seconds that is not a whole number of at least 1.
+    ValueError: if the scheme is unknown, the seed is negative, or start or
+      round_seconds is not a whole number of at least 1.
   """
 
   scheme: sampling_lib.Cyclic
@@ -63,14 +63,14 @@ class Partition:
     return self.scheme.num_rounds
 
   def metadata(self) -> dict[str, str]:
-    """For the log's file: how batches were drawn, which replay compares."""
+    """Metadata of the log: the sampling scheme, which replay checks."""
     return identity.sampling_metadata(self.scheme)
 
   def rounds(self, first: int = 0) -> Iterator[cohorts.Cohort]:
-    """The cohorts of all rounds, from the first one asked for on.
+    """Yields the cohorts of all rounds, starting with `first`.
 
     Raises:
-      ValueError: where that is no round of the scheme, nor the one after.
+      ValueError: if `first` is not between 0 and the number of rounds.
     """
     if not 0 <= first <= self.num_rounds:
       raise ValueError(
@@ -95,11 +95,11 @@ class Partition:
       )
 
   def _drawn(self, t: int) -> np.ndarray:
-    """Places within the part, int64."""
+    """Returns indices within the part, int64."""
     rng = seeds.generator(self.seed, _BATCHES, t)
     size = self.scheme.batch_size
     if isinstance(self.scheme, sampling_lib.CyclicPoisson):
-      # Examples drawn one by one: so many, and each set of so many alike.
+      # A binomial size, then a uniform subset: independent draws of examples.
       size = rng.binomial(
           self.scheme.part_size, self.scheme.sampling_probability
       )
@@ -107,7 +107,7 @@ class Partition:
 
 
 class _Shuffles:
-  """Batches of shuffled parts; keeps the order of each part for a pass."""
+  """Batches of shuffled parts; the order of each part is kept for a pass."""
 
   def __init__(self, scheme: sampling_lib.Shuffled, seed: int):
     self._scheme = scheme
@@ -115,7 +115,7 @@ class _Shuffles:
     self._orders: dict[int, tuple[int, np.ndarray]] = {}
 
   def batch(self, t: int) -> np.ndarray:
-    """Places within the part, int64."""
+    """Returns indices within the part, int64."""
     turn, part = divmod(t, self._scheme.num_parts)
     index, step = divmod(turn, self._scheme.pass_turns)
     if isinstance(self._scheme, sampling_lib.ShuffledOnce):

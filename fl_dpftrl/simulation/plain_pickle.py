@@ -1,10 +1,10 @@
-"""Pickles of plain containers, numbers and text, read by an interpreter of ours.
+"""Safe reader of pickles with plain containers, numbers and text.
 
-Python's own reader can be told to run nothing of a file, and still crashes on
-keys that nest deeply, never ends with tuples that share their parts, and takes
-any memory that a few bytes ask for. Here only text, numbers and None are keys,
-so nothing is hashed through; every value is paid for before it is made; and the
-finished object is walked through once, each part as often as it is reached.
+Python's own reader can be told to run no code of a file. It still crashes on
+deeply nested keys, does not end for tuples that share their parts, and takes any
+memory that a few bytes ask for. Here keys are only text, numbers and None, so
+that hashing is cheap. The memory of every value is counted before the value is
+made. The finished object is traversed once, shared parts each time.
 """
 
 import codecs
@@ -17,19 +17,19 @@ from fl_dpftrl import messages
 from fl_dpftrl.simulation import plain_size
 
 MOST_MEMORY = 2**30
-"""Bytes that the values of a pickle may take together: 1 GiB."""
+"""Maximum memory of the values of a pickle, in bytes: 1 GiB."""
 
 _MOST_INTEGER_BYTES = 16
 _LATEST_PROTOCOL = 5
-_LONGEST_NUMBER = 64  # characters, in the pickles that are text
+_LONGEST_NUMBER = 64  # maximum characters, in text pickles
 
-# At most how many bytes of memory CPython takes, with a place for it elsewhere.
+# Upper bounds of the memory of CPython objects and of a reference, in bytes.
 _NUMBER, _LIST, _TUPLE, _DICTIONARY, _SET, _PLACE = 48, 104, 72, 240, 224, 8
-_ENTRY = 120  # of a dictionary or a set, which grows in steps
+_ENTRY = 120  # entry of a dictionary or a set, which grows in steps
 _CHARACTER = 4
-_STEP = 128  # for the time that any step takes
+_STEP = 128  # added to every step, to limit the run time
 
-_RUN = 4096  # numbers that are paid for together
+_RUN = 4096  # numbers whose memory is counted together
 _FOUR_BYTES, _EIGHT_BYTES = struct.Struct('<i'), struct.Struct('>d')
 _COUNTED = {  # opcode: bytes of the count, whether it is text
     b'X': (4, True), b'\x8c': (1, True), b'\x8d': (8, True),
@@ -52,12 +52,12 @@ def load(path: str | os.PathLike[str], content: bytes) -> object:
   and bytes. Keys, and members of sets, are text, bytes, numbers or None.
 
   Args:
-    path: of the file, for messages.
-    content: its bytes.
+    path: path of the file, for messages.
+    content: bytes of the file.
 
   Raises:
-    ValueError: for a pickle that names anything, holds anything else, is beyond
-      MOST_MEMORY or what plain_size.check allows, or is not whole.
+    ValueError: if the pickle names or holds anything else, exceeds MOST_MEMORY
+      or the limits of plain_size.check, or is incomplete.
   """
   try:
     value = _Reader(content).read()
@@ -70,7 +70,7 @@ def load(path: str | os.PathLike[str], content: bytes) -> object:
     ) from None
   except plain_size.TooLargeError as error:
     raise ValueError(f'{path} is too large to be read: {error}') from None
-  # Broken bytes can end in nearly any exception.
+  # Corrupt bytes can raise nearly any exception.
   except Exception:
     raise ValueError(f'{path} is no pickle, or is not whole') from None
 
@@ -80,7 +80,7 @@ class _NotPlainError(Exception):
 
 
 class _Reader:
-  """Reads one object; any error of another kind says that bytes are broken."""
+  """Reader of one object; all other exceptions mean that bytes are corrupt."""
 
   def __init__(self, content: bytes):
     self._content = content
@@ -92,7 +92,7 @@ class _Reader:
     self._steps = _steps(self)
 
   def read(self) -> object:
-    """The object, at the first STOP."""
+    """Returns the object at the first STOP."""
     content, steps = self._content, self._steps
     while True:
       opcode = content[self._place]
@@ -102,7 +102,7 @@ class _Reader:
       steps[opcode]()
 
   def pay(self, memory: int) -> None:
-    """Takes memory from what is left, before it is used."""
+    """Subtracts memory from the remaining budget before it is used."""
     self._left -= memory
     if self._left < 0:
       raise plain_size.TooLargeError(
@@ -114,7 +114,7 @@ class _Reader:
     self._stack.append(value)
 
   def take(self, count: int) -> bytes:
-    """The next bytes."""
+    """Returns the next bytes."""
     taken = self._content[self._place : self._place + count]
     if len(taken) < count:
       raise EOFError
@@ -134,14 +134,14 @@ class _Reader:
     return int.from_bytes(self.take(size), 'little')
 
   def line(self) -> bytes:
-    """The bytes up to the next line break."""
+    """Returns the bytes up to the next line break."""
     end = self._content.index(b'\n', self._place)
     line = self._content[self._place : end]
     self._place = end + 1
     return line
 
   def numbers(self) -> None:
-    """A run of whole numbers of 1, 2 or 4 bytes, most of what a trace is."""
+    """Reads a run of whole numbers of 1, 2 or 4 bytes, the bulk of a trace."""
     self.pay(_RUN * (_NUMBER + _PLACE))
     content, place, found = self._content, self._place - 1, []
     while len(found) < _RUN:
@@ -170,14 +170,14 @@ class _Reader:
     self.push(_text(content) if is_text else content, _NUMBER)
 
   def integer(self, size: int) -> None:
-    """A whole number in as many bytes as the next `size` bytes say."""
+    """Reads a whole number whose length is in the next `size` bytes."""
     count = self.number(size)
     if count > _MOST_INTEGER_BYTES:
       raise _NotPlainError(f'it has a whole number of {count} bytes')
     self.push(int.from_bytes(self.take(count), 'little', signed=True), _NUMBER)
 
   def written(self, convert: Callable[[bytes], object]) -> None:
-    """A value on a line of its own."""
+    """Reads a value on a line of its own."""
     line = self.line()
     self.pay(_CHARACTER * len(line))
     self.push(convert(line), _NUMBER)
@@ -266,7 +266,7 @@ def _broken() -> None:
 
 
 def _steps(reader: _Reader) -> list[Callable[[], None]]:
-  """What each opcode does, by its number."""
+  """Returns the action of each opcode, indexed by its number."""
   r = reader
   steps: dict[bytes, Callable[[], None]] = {
       b'(': r.mark,
@@ -331,7 +331,7 @@ def _as(kind: type[Any], value: Any) -> Any:
 
 
 def _key(value: object) -> object:
-  """The value, which is hashed without looking into anything."""
+  """Returns a value that can be hashed in constant time."""
   if value is not None and not isinstance(value, (str, bytes, int, float)):
     raise _NotPlainError(f'it has a {type(value).__name__} as a key')
   return value
@@ -367,7 +367,7 @@ def _written_float(line: bytes) -> float:
 
 
 def _written_bytes(line: bytes) -> object:
-  """Text of the first protocol, between quotation marks and of ASCII alone."""
+  """Parses ASCII text of protocol 0 in quotation marks."""
   if len(line) < 2 or line[:1] != line[-1:] or line[:1] not in (b'"', b"'"):
     raise ValueError(line)
   return codecs.escape_decode(line[1:-1])[0].decode('ascii')

@@ -1,23 +1,23 @@
-"""Size of plain containers for whoever goes through all that is in them."""
+"""Size limits of plain containers that are traversed completely."""
 
 MOST_LEVELS = 16
-"""Containers within each other."""
+"""Maximum nesting of containers."""
 
 MOST_VALUES = 50_000_000
-"""Values that whoever goes through the object meets, shared ones each time."""
+"""Maximum number of values of a traversal; shared values count each time."""
 
-_CONTAINER = 8  # values that a step into a container counts as
+_CONTAINER = 8  # a step into a container counts as so many values
 
 
 class TooLargeError(Exception):
-  """An object that is too large to be gone through."""
+  """Raised for an object that is too large to be traversed."""
 
 
 def check(value: object) -> None:
-  """Walks through an object, which may share parts or contain itself.
+  """Traverses an object, which may share parts or contain itself.
 
   Raises:
-    TooLargeError: beyond MOST_LEVELS or MOST_VALUES.
+    TooLargeError: if it exceeds MOST_LEVELS or MOST_VALUES.
   """
   count = 1
   levels = [iter((value,))]

@@ -1,17 +1,18 @@
-"""The devices that may check in, in groups from which one draws at random."""
+"""Pool of devices that may check in, in groups that can be sampled."""
 
 import numpy as np
 
 
 class Pool:
-  """A set of devices in groups: adding, removing and drawing cost the same
-  however many devices there are.
+  """Set of devices in groups.
 
-  Members of group g are at places first[g] to first[g] + sizes[g] − 1 of one
-  array, in no particular order; what is removed is filled from the end.
+  The cost of adding, removing and drawing does not depend on the number of
+  devices. Members of group g are at first[g] to first[g] + sizes[g] − 1 of one
+  array, in no particular order. A removed member is replaced from the end.
 
   Args:
-    groups: of each device, whole numbers from 0. All are members at first.
+    groups: group of each device, whole numbers from 0. All devices are members
+      at first.
   """
 
   def __init__(self, groups: np.ndarray):
@@ -27,17 +28,17 @@ class Pool:
     return int(self.sizes.sum())
 
   def has(self, devices: np.ndarray) -> np.ndarray:
-    """Which of these are members."""
+    """Returns True for each device that is a member."""
     return self._places[devices] >= 0
 
   def draw(self, groups: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-    """A member of each of these groups, by draws that are uniform in 0 to 1."""
+    """Returns a member of each group, chosen by uniform draws in 0 to 1."""
     sizes = self.sizes[groups]
     within = np.minimum((uniform * sizes).astype(np.int64), sizes - 1)
     return self._members[self._first[groups] + within].astype(np.int64)
 
   def add(self, devices: np.ndarray) -> None:
-    """Adds devices that are no members, none twice."""
+    """Adds distinct devices that are not members."""
     devices, groups, rank = self._grouped(devices)
     places = self._first[groups] + self.sizes[groups] + rank
     self._members[places] = devices
@@ -45,13 +46,13 @@ class Pool:
     self.sizes += np.bincount(groups, minlength=self.sizes.size)
 
   def remove(self, devices: np.ndarray) -> None:
-    """Removes members, none twice."""
+    """Removes distinct members."""
     devices, groups, rank = self._grouped(devices)
     self.sizes -= np.bincount(groups, minlength=self.sizes.size)
     ends = self._first[groups] + self.sizes[groups]
     holes = self._places[devices]
     self._places[devices] = -1
-    # As many members are beyond a group's new end as there are holes before it.
+    # A group has as many members beyond its new end as holes before it.
     last = self._members[ends + rank]
     last = last[self._places[last] >= 0]
     holes = holes[holes < ends]
@@ -61,7 +62,7 @@ class Pool:
   def _grouped(
       self, devices: np.ndarray
   ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Devices by group, their groups, and their ranks within these."""
+    """Returns the devices by group, their groups, and their ranks in these."""
     groups = self._groups[devices]
     order = np.argsort(groups, kind='stable')
     devices, groups = devices[order], groups[order].astype(np.int64)

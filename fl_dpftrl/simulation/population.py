@@ -1,4 +1,4 @@
-"""All devices that could take part, and what each of them is like."""
+"""Simulated population: devices and their properties."""
 
 import dataclasses
 import functools
@@ -17,30 +17,31 @@ _RATES, _SPEEDS = 3, 4
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Population:
-  """The devices, whose rates, speeds and habits are drawn from the seed.
+  """Devices whose rates, speeds and habits are drawn from a seed.
 
-  Device i is number i. Where devices are replaced, new ones get the numbers
-  from num_devices on.
+  Device i has number i. If devices are replaced, new ones get the numbers from
+  num_devices on.
 
   Attributes:
-    num_devices: at any time.
-    seed: names the draws of what devices are like.
-    availability: when devices of this kind can be reached.
-    check_ins_per_hour: median over the devices of how often one checks in
-      while it can be reached.
-    rate_spread: standard deviation of the natural logarithm of that.
-    report_minutes: median over the devices of the time from being chosen to
-      reporting; each report takes 0.5 to 1.5 times its device's.
-    speed_spread: standard deviation of the natural logarithm of that.
+    num_devices: number of devices at any time.
+    seed: seed of the properties of the devices.
+    availability: availability of the devices.
+    check_ins_per_hour: median over the devices of the check-ins per hour while
+      a device can be reached.
+    rate_spread: standard deviation of the natural logarithm of that rate.
+    report_minutes: median over the devices of the minutes from being chosen to
+      reporting; each report takes 0.5 to 1.5 times its device's value.
+    speed_spread: standard deviation of the natural logarithm of that time.
     dropout: probability that a chosen device never reports.
-    turnover_per_day: part of the devices that a new one replaces each day.
-    forgetting_per_day: part of the devices that lose the memory of their last
-      participation each day.
-    wrong_clocks: part of the waits for a timer in which the clock is changed.
-    clock_error_hours: such a change is up to this, either way.
+    turnover_per_day: fraction of the devices replaced by new ones per day.
+    forgetting_per_day: fraction of the devices that lose the state of their
+      timer per day.
+    wrong_clocks: fraction of the waits for a timer in which the clock is
+      changed.
+    clock_error_hours: largest such change, in hours, either way.
 
   Raises:
-    ValueError: for values outside these ranges.
+    ValueError: if a value is out of range.
 
   Source: Bonawitz et al. 2019, "Towards federated learning at scale: system
   design", section 9, for dropout (6 to 10 %) and rounds of a few minutes. The
@@ -93,22 +94,22 @@ class Population:
 
   @property
   def changes(self) -> bool:
-    """Whether devices come back that their timers would keep away for ever."""
+    """True if devices can return although their timers would never run out."""
     return self.turnover_per_day > 0.0 or self.forgetting_per_day > 0.0
 
   @functools.cached_property
   def presence(self) -> presence_lib.Presence:
-    """When each device can be reached."""
+    """Returns the presence of each device."""
     return self.availability.presence(self.num_devices, self.seed)
 
   @functools.cached_property
   def rates(self) -> np.ndarray:
-    """Check-ins an hour of each device while it can be reached."""
+    """Returns each device's check-ins per hour while it can be reached."""
     return self._spread(_RATES, self.check_ins_per_hour, self.rate_spread)
 
   @functools.cached_property
   def report_seconds(self) -> np.ndarray:
-    """From being chosen to reporting, of each device on average."""
+    """Returns each device's mean seconds from being chosen to reporting."""
     return self._spread(_SPEEDS, 60.0 * self.report_minutes, self.speed_spread)
 
   def _spread(self, purpose: int, median: float, spread: float) -> np.ndarray:

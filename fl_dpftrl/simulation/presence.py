@@ -1,4 +1,4 @@
-"""When devices can be reached: what every kind of availability has to say."""
+"""Protocols of availability: when the devices of a population can be reached."""
 
 from typing import Protocol
 
@@ -6,42 +6,42 @@ import numpy as np
 
 
 class Presence(Protocol):
-  """The presence of each device of a population, at any time.
+  """Presence of each device of a population over time.
 
   Attributes:
-    cells: whole numbers from 0, shape [num_devices]; devices of a cell have one
+    cells: whole numbers from 0, shape [num_devices]; devices of a cell share one
       ceiling.
   """
 
   cells: np.ndarray
 
   def ceiling(self, start: float, end: float) -> np.ndarray:
-    """The most presence of any device of each cell in [start, end).
+    """Returns an upper bound of the presence of each cell in [start, end).
 
     Args:
-      start: UTC seconds.
-      end: likewise.
+      start: start of the interval, in UTC seconds.
+      end: end of the interval, in UTC seconds.
 
     Returns:
-      In 0 to 1, shape [number of cells].
+      Bounds from 0 to 1, shape [number of cells].
     """
     ...
 
   def at(self, devices: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """The share of its full rate at which each device checks in.
+    """Returns each device's check-in rate relative to its full rate.
 
     Args:
-      devices: whole numbers from 0.
-      times: UTC seconds, of that shape.
+      devices: device numbers, from 0.
+      times: UTC seconds, of the same shape.
 
     Returns:
-      In 0 to 1, of that shape.
+      Fractions from 0 to 1, of the same shape.
     """
     ...
 
 
 class Availability(Protocol):
-  """A kind of population's habits, from which each device draws its own."""
+  """Availability of a population, from which each device draws its habits."""
 
   def presence(self, num_devices: int, seed: int) -> Presence:
     ...

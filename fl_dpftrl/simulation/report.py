@@ -1,4 +1,4 @@
-"""A page on a simulated population: who took part, when, and why this min-sep."""
+"""HTML page of a simulated population: participation and its min-sep."""
 
 from typing import Any, Mapping
 
@@ -14,15 +14,15 @@ _DAY = 86400
 
 
 class Turnouts:
-  """What became of the devices that rounds chose, and how long rounds took.
+  """Totals of chosen devices and round durations.
 
   Attributes:
-    dropped: devices that never reported.
-    late: that reported too late.
-    reports: of the cohorts, by UTC hour of their rounds' close.
-    minutes: of the rounds, summed by the UTC hour in which they began.
-    rounds: that began in each.
-    waiting: most devices whose timer had not run at a round's close.
+    dropped: number of devices that never reported.
+    late: number of devices that reported too late.
+    reports: reports of the cohorts by UTC hour of their rounds' close.
+    minutes: minutes of the rounds, summed by the UTC hour of their start.
+    rounds: number of rounds by the UTC hour of their start.
+    waiting: maximum number of running timers at a round's close.
   """
 
   def __init__(self):
@@ -44,7 +44,7 @@ class Turnouts:
 
 
 def explain(result: Mapping[str, Any]) -> str:
-  """Why min-sep is what it is, in a few sentences."""
+  """Explains the min-sep in a few sentences."""
   b, timer = result['min_sep'], result['timer']
   if result['max_participations'] < 2:
     return 'No device took part twice, so min-sep is the number of rounds.'
@@ -52,18 +52,19 @@ def explain(result: Mapping[str, Any]) -> str:
     rounds = timer['rounds']
     if b < rounds:
       return (
-          f'Timers of {rounds} rounds gave a min-sep of only {b}: devices forgot'
-          ' when they last took part.'
+          f'Timers of {rounds} rounds gave a min-sep of only {b}, because devices'
+          ' lost the state of their timers.'
       )
     return (
-        f'Timers of {rounds} rounds keep min-sep from falling below that; the'
-        f' device that came back soonest did so after {b}.'
+        f'Timers of {rounds} rounds keep min-sep from falling below {rounds};'
+        f' the earliest device returned after {b} rounds.'
     )
   timed = timer['in_rounds']
   if timed is None:
     return (
         f'The timer of {timer["hours"]:g} hours is longer than the whole run;'
-        f' only devices that forgot, or whose clock was changed, gave {b}.'
+        f' min-sep {b} comes from devices that lost their timer or whose clock'
+        ' was changed.'
     )
   words = (
       f'A timer of {timer["hours"]:g} hours was {timed["usual"]:g} rounds long in'
@@ -73,12 +74,12 @@ def explain(result: Mapping[str, Any]) -> str:
   )
   if b < timed['fewest']:
     return (
-        f'{words} The min-sep of {b} is below that because devices forgot, or'
-        ' their clocks were changed.'
+        f'{words} The min-sep of {b} is below that, because devices lost the'
+        ' state of their timers or their clocks were changed.'
     )
   return (
-      f'{words} No device can come back in fewer; the one that came back soonest'
-      f' gave min-sep {b}.'
+      f'{words} No device can return in under {timed["fewest"]} rounds; the'
+      f' earliest returned after {b}.'
   )
 
 
@@ -89,14 +90,14 @@ def page_of(
     turnouts: Turnouts,
     command: str,
 ) -> str:
-  """The page, self-contained.
+  """Returns the self-contained page.
 
   Args:
-    result: what the command prints.
-    simulation: that was run.
-    attendance: of its rounds.
-    turnouts: of its rounds.
-    command: that gives the same again.
+    result: result of the command.
+    simulation: simulation of the population.
+    attendance: totals of its rounds.
+    turnouts: outcomes of its chosen devices.
+    command: command line that repeats the simulation.
   """
   shown = lambda field: page.figure(result, field)
   title = 'Simulated population'
@@ -111,8 +112,8 @@ def page_of(
           ),
           page.element('p', explain(result)),
           page.quiet(
-              'Simulated, not observed: no guarantee of a run rests on it. What'
-              ' a run gave is in its own log.'
+              'This is a simulation and no guarantee: replay the log of a run'
+              ' for that.'
           ),
           kind='headline',
       ),
@@ -131,10 +132,10 @@ def page_of(
           page.card(
               page.definitions(
                   ('report goal', f'{server.report_goal:,}'),
-                  ('chosen a round', f'{server.clients_per_round:,}'),
+                  ('chosen per round', f'{server.clients_per_round:,}'),
                   ('dropped out', shown('dropped')),
                   ('reported late', shown('late')),
-                  ('most waiting for timers', f'{turnouts.waiting:,}'),
+                  ('maximum waiting for timers', f'{turnouts.waiting:,}'),
               )
           ),
       ),
@@ -142,14 +143,14 @@ def page_of(
       page.side_by_side(*map(page.card, _by_hour(turnouts))),
       page.element('h2', 'By device'),
       page.side_by_side(*map(page.card, _by_device(result, attendance))),
-      page.element('h2', 'To repeat it'),
+      page.element('h2', 'Command to repeat this simulation'),
       page.command(command),
       page.embedded_json('simulation', dict(result)),
   )
 
 
 def _most(simulation: cohorts.Simulation) -> int:
-  """The largest min-sep of a population that stays as it is."""
+  """Returns the largest min-sep of a population without turnover."""
   return simulation.population.num_devices // simulation.server.report_goal
 
 
@@ -161,8 +162,8 @@ def _by_hour(turnouts: Turnouts) -> list[page.Html]:
           x_label='hour of the day, UTC', unit='reports',
       ),
       charts.columns(
-          mean.tolist(), title='Minutes a round takes, on average',
-          x_label='hour of the day in which it began, UTC', unit='minutes',
+          mean.tolist(), title='Mean minutes of a round',
+          x_label='hour of the day in which it started, UTC', unit='minutes',
       ),
   ]
 
@@ -173,15 +174,15 @@ def _by_device(
   drawn = [
       charts.histogram(
           list(attendance.participations.to_dict().items()),
-          title='Devices', x_label='times that they took part',
+          title='Devices', x_label='number of participations',
       )
   ]
   apart = list(attendance.separations.to_dict().items())
   if apart:
     drawn.append(
         charts.histogram(
-            apart, title='Times that a device came back',
-            x_label='rounds after it took part before',
+            apart, title='Returns of devices',
+            x_label='rounds since the previous participation',
             mark=(result['min_sep'], f'min-sep {result["min_sep"]}'),
         )
     )

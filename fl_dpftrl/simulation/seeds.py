@@ -1,4 +1,4 @@
-"""Generators whose draws are named by a seed and a key, not by their order."""
+"""Random generators keyed by a seed and a purpose, not by the order of draws."""
 
 import operator
 
@@ -6,14 +6,14 @@ import numpy as np
 
 
 def generator(seed: int, *key: int) -> np.random.Generator:
-  """A fresh generator for one purpose: the same for the same seed and key.
+  """Returns a new generator for one purpose, determined by the seed and key.
 
   Args:
-    seed: at least 0.
-    *key: whole numbers of at least 0, the first naming the purpose.
+    seed: whole number of at least 0.
+    *key: whole numbers of at least 0; the first one identifies the purpose.
 
   Raises:
-    ValueError: for a seed that is not a whole number of at least 0.
+    ValueError: if the seed is not a whole number of at least 0.
   """
   check_seed(seed)
   sequence = np.random.SeedSequence(operator.index(seed), spawn_key=key)
@@ -31,12 +31,12 @@ def check_seed(seed: int) -> None:
 
 
 def uniform(seed: int, purpose: int, *keys: np.ndarray) -> np.ndarray:
-  """Uniform draws in 0 to 1, each named by its keys.
+  """Returns uniform draws in 0 to 1, each determined by its keys.
 
   Args:
-    seed: at least 0; its last 64 bits count.
-    purpose: at least 0.
-    *keys: whole numbers, of one shape.
+    seed: whole number of at least 0; its last 64 bits count.
+    purpose: whole number of at least 0.
+    *keys: arrays of whole numbers, of one shape.
 
   Source: the finaliser of SplitMix64 (Steele, Lea, Flood 2014), once for each
   key.

@@ -1,4 +1,4 @@
-"""What the server does in a round. It knows nothing of the devices' timers."""
+"""Server of a simulation: how a round gets its cohort."""
 
 import dataclasses
 import math
@@ -7,23 +7,24 @@ import operator
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Server:
-  """How a round gets its cohort.
+  """Rules by which a round gets its cohort.
 
   A round chooses the first clients_per_round devices that check in. It closes
-  with the report that meets the goal. Later reports are turned down, and have
-  not taken part. Where all have reported or dropped out and the goal is not met,
-  the round chooses more, in proportion to what is missing.
+  with the report that meets the goal. Later reports are rejected and are no
+  participations. If all chosen devices have reported or dropped out and the
+  goal is not met, the round chooses more, in proportion to what is missing. The
+  server knows nothing of the devices' timers.
 
   Attributes:
-    report_goal: devices a cohort has.
-    clients_per_round: devices chosen; None for as many as report_goal.
-    minutes_between_rounds: from the close of a round to the start of the next.
-    pace_minutes: devices are told to come back later, all alike, where they
-      would fill a round in less than this; 0 for never.
-    max_wait_days: that a round may take.
+    report_goal: number of devices per cohort.
+    clients_per_round: number of devices chosen; None for report_goal.
+    minutes_between_rounds: minutes from the close of a round to the next start.
+    pace_minutes: shortest time for a round to fill, in minutes; devices are all
+      told to come back later if it would fill faster; 0 for no pacing.
+    max_wait_days: maximum duration of a round, in days.
 
   Raises:
-    ValueError: for values outside these ranges.
+    ValueError: if a value is out of range.
 
   Source: Bonawitz et al. 2019, "Towards federated learning at scale: system
   design", for over-selection (130 % in section 9) and pace steering (section
@@ -63,6 +64,6 @@ class Server:
       )
 
   def more(self, num_reports: int) -> int:
-    """Devices to choose when all have ended and so many reports are there."""
+    """Returns how many devices to choose next, given the reports so far."""
     missing = self.report_goal - num_reports
     return -(-missing * self.clients_per_round // self.report_goal)

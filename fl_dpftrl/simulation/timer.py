@@ -1,7 +1,7 @@
-"""Timers: how long a device stays away after it took part.
+"""Timers that keep a device away after a participation.
 
-A timer runs on each device by itself, from the device's own last participation;
-a device whose timer has not run does not check in.
+Each device has its own timer, which starts at its last participation. A device
+does not check in while its timer is running.
 """
 
 import dataclasses
@@ -13,12 +13,13 @@ _MOST_HOURS = 876_600.0
 
 @dataclasses.dataclass(frozen=True)
 class RoundTimer:
-  """After round t a device is eligible again from round t + rounds on.
+  """Timer in rounds: after round t a device is eligible from t + rounds on.
 
-  With 1 a device may take part in every round. It enforces a min-sep of rounds.
+  With 1 a device may take part in every round. The timer enforces a min-sep of
+  `rounds`.
 
   Raises:
-    ValueError: where rounds is not a whole number from 1 to 2^31.
+    ValueError: if rounds is not a whole number from 1 to 2^31.
   """
 
   rounds: int = 1
@@ -35,7 +36,7 @@ class RoundTimer:
       )
 
   def remedy(self, num_devices: int, report_goal: int) -> str:
-    """What would keep rounds from waiting for timers, in a few words."""
+    """Returns changes that would keep rounds from waiting for timers."""
     words = [f'a population of at least {self.rounds * report_goal}']
     if num_devices >= report_goal:
       words.append(f'timer_rounds of at most {num_devices // report_goal}')
@@ -46,10 +47,10 @@ class RoundTimer:
 
 @dataclasses.dataclass(frozen=True)
 class HourTimer:
-  """A device is eligible again so many hours after it reported.
+  """Timer in hours, which starts when a device has reported.
 
   Raises:
-    ValueError: where hours is not above 0, or more than a century.
+    ValueError: if hours is not above 0, or more than a century.
   """
 
   hours: float
@@ -66,7 +67,7 @@ class HourTimer:
     return self.hours * 3600.0
 
   def remedy(self, num_devices: int, report_goal: int) -> str:
-    """What would keep rounds from waiting for timers, in a few words."""
+    """Returns changes that would keep rounds from waiting for timers."""
     return (
         f'a population above {num_devices} or timer_hours below'
         f' {self.hours:g} or a report goal below {report_goal}'

@@ -1,4 +1,4 @@
-"""Cells of traces: who is never there at the same times shares a ceiling."""
+"""Cells of traces: groups with similar absences that share a ceiling."""
 
 import numpy as np
 
@@ -12,14 +12,14 @@ _WIDTHS = (8, 16)
 
 
 class Ceilings:
-  """Where in its period anyone of each cell is ever there.
+  """Times of the period at which any device of a cell is present.
 
   Args:
-    cells: the cell of each interval.
-    starts: seconds of the period.
-    ends: likewise.
-    periods: seconds, shape [num_cells]; 0 where no period is known, and the
-      ceiling is always 1.
+    cells: cell of each interval.
+    starts: starts of the intervals, in seconds of the period.
+    ends: ends of the intervals, in seconds of the period.
+    periods: seconds, shape [num_cells]; 0 if no period is known, in which case
+      the ceiling is always 1.
   """
 
   def __init__(
@@ -40,15 +40,15 @@ class Ceilings:
         cells * width + (ends - 1) // self._slot + 1, minlength=size
     )
     there = np.cumsum(opened - closed).reshape(periods.size, width) > 0
-    # Slots with anyone before each slot: differences answer for any stretch.
+    # Occupied slots before each slot; differences give any interval's count.
     self._before = np.zeros((periods.size, width + 1), np.int32)
     np.cumsum(there, axis=1, out=self._before[:, 1:])
     self._all = self._before[:, -1]
 
   def between(self, start: float, end: float) -> np.ndarray:
-    """1 for each cell of which anyone is there in [start, end), else 0."""
+    """Returns 1 for each cell with a device present in [start, end), else 0."""
     first = np.mod(np.floor(start), self._periods)
-    # The stretch begins within a second, so it may reach into one more.
+    # The interval starts within a second, so it may reach into one more.
     length = np.ceil(end - start) + 1.0
     last = first + length
     any_lap = length >= self._periods
@@ -59,7 +59,7 @@ class Ceilings:
     return ((count > 0) | self._unknown).astype(np.float64)
 
   def _within(self, first: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """Slots of each cell with anyone that [first, last) touches."""
+    """Counts occupied slots of each cell that [first, last) touches."""
     rows = np.arange(first.size)
     low = (first // self._slot).astype(np.int64)
     high = np.ceil(last / self._slot).astype(np.int64)
@@ -74,21 +74,21 @@ def group(
     periods: np.ndarray,
     followed: np.ndarray,
 ) -> tuple[Ceilings, np.ndarray]:
-  """Cells of the devices that follow some of the traces, and their ceilings.
+  """Groups the devices that follow traces into cells with ceilings.
 
-  Traces of one period are divided by the hours of day that they span; those
-  that span most of the day have a cell of their own. Where there are many
-  periods, those of few devices have none, and share a cell whose ceiling is 1.
+  Traces of one period are divided by the hours of day that they span. Traces
+  that span most of the day have a cell of their own. If there are many periods,
+  the traces of rare periods share one cell whose ceiling is 1.
 
   Args:
-    owners: the trace of each interval.
-    starts: seconds of its period.
-    ends: likewise.
-    periods: of each trace, in seconds.
-    followed: the trace of each device.
+    owners: trace of each interval.
+    starts: starts of the intervals, in seconds of the period.
+    ends: ends of the intervals, in seconds of the period.
+    periods: period of each trace, in seconds.
+    followed: trace of each device.
 
   Returns:
-    The ceilings, and the cell of each device: int16.
+    The ceilings, and the cell of each device as int16.
   """
   devices = np.bincount(followed, minlength=periods.size)
   lengths, which = np.unique(periods, return_inverse=True)
@@ -120,20 +120,20 @@ def _kinds(
     periods: np.ndarray,
     num_kinds: int,
 ) -> np.ndarray:
-  """A kind of each trace, below num_kinds, by the hours of day that it spans.
+  """Returns a kind per trace, below num_kinds, by the hours of day it spans.
 
-  They are those from the end of the longest absence, as a day repeats, to its
-  start; a kind is where their middle lies and, with many kinds, how many.
+  The span runs from the end of the longest daily absence to its start. A kind
+  is given by the middle of the span and, with many kinds, by its length.
   """
   there = np.zeros((periods.size, _HOURS), bool)
-  # Other periods have no time of day.
+  # Periods that are not whole days have no time of day.
   there[periods % (_HOURS * _HOUR) != 0] = True
   first = starts // _HOUR
   num_hours = (ends - 1) // _HOUR - first + 1
   for ahead in range(_HOURS):
     more = np.flatnonzero(num_hours > ahead)
     there[owners[more], (first[more] + ahead) % _HOURS] = True
-  # Twice around the clock, so that an absence over midnight is one.
+  # The clock is gone around twice, so that an absence over midnight is one.
   run = np.zeros(periods.size, np.int64)
   longest, until = run.copy(), run.copy()
   for hour in range(2 * _HOURS):

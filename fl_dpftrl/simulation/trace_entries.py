@@ -1,4 +1,4 @@
-"""What the files of FedScale and FLASH say of one device."""
+"""Entries of one device in the trace files of FedScale and FLASH."""
 
 from typing import NamedTuple
 
@@ -7,17 +7,17 @@ from fl_dpftrl.simulation import flash_messages
 from fl_dpftrl.simulation import traces as traces_lib
 
 _MOST_SECONDS = 2**40
-# Seconds of FLASH's cached timers count from 2020-01-02 00:00, a Thursday.
+# FLASH's cached timers count seconds from 2020-01-02 00:00, a Thursday.
 _CACHE_START = 1577923200
 
 
 class Ready(NamedTuple):
-  """When a device is ready.
+  """Times at which a device is ready.
 
   Attributes:
-    starts: seconds from a Monday, 00:00.
-    ends: likewise, each at or after its start.
-    length: of the trace in seconds.
+    starts: starts of the intervals, in seconds from a Monday, 00:00.
+    ends: ends of the intervals, each at or after its start.
+    length: length of the trace, in seconds.
     period: seconds after which it repeats, at least its length.
   """
 
@@ -28,10 +28,10 @@ class Ready(NamedTuple):
 
 
 def fedscale(device: object) -> Ready:
-  """What an entry of FedScale's says, as trace_formats.read_fedscale has it.
+  """Parses an entry of a FedScale trace; see trace_formats.read_fedscale.
 
   Raises:
-    ValueError: for an entry of another shape.
+    ValueError: if the entry has another structure.
   """
   _check_entries(device, ('active', 'inactive', 'finish_time'))
   for name in ('active', 'inactive'):
@@ -52,10 +52,10 @@ def fedscale(device: object) -> Ready:
 
 
 def flash(device: object) -> Ready:
-  """What an entry of FLASH's says, as trace_formats.read_flash has it.
+  """Parses an entry of a FLASH trace; see trace_formats.read_flash.
 
   Raises:
-    ValueError: for an entry of another shape.
+    ValueError: if the entry has another structure.
   """
   if isinstance(device, dict) and 'messages' in device:
     starts, ends, first, last = flash_messages.ready(device['messages'])
@@ -85,7 +85,7 @@ def flash(device: object) -> Ready:
 
 
 def _covering(seconds: int) -> int:
-  """The least period of whole days, beyond a week of whole weeks."""
+  """Returns the least period of whole days, or whole weeks beyond a week."""
   days = max(1, -(-seconds // traces_lib.DAY))
   if days > 7:
     days = 7 * -(-days // 7)

@@ -1,9 +1,9 @@
-"""Files of traces as FedScale and FLASH publish them.
+"""Readers of trace files as FedScale and FLASH publish them.
 
-In every format a device that is never ready is left out and counted, and
-intervals that overlap, touch or come in any order are joined. An interval holds
-its start and not its end, where both projects count the end too: one that ends
-in the second in which it starts is none.
+In every format, devices that are never ready are left out and counted, and
+intervals that overlap, touch or are unsorted are joined. An interval includes
+its start and excludes its end; both projects include the end too. An interval
+that ends in the second in which it starts is thus empty.
 
 Sources: Lai et al. 2022, "FedScale: benchmarking model and system performance
 of federated learning at scale"; Yang et al. 2021, "Characterizing impacts of
@@ -30,21 +30,21 @@ MOST_BYTES = 2**28
 def read_traces(
     path: _Path, *, period: int | None = None, leave_out_bad: bool = False
 ) -> traces_lib.Traces:
-  """The traces of a file whose content says which format it has.
+  """Reads the traces of a file and detects its format from its content.
 
   Args:
-    path: of a file for read_fedscale or read_flash.
-    period: see there.
-    leave_out_bad: see there.
+    path: file for read_fedscale or read_flash.
+    period: see read_fedscale.
+    leave_out_bad: see read_fedscale.
 
   Raises:
-    OSError: where the file cannot be read.
-    ValueError: for a file of neither format, and as they do.
+    OSError: if the file cannot be read.
+    ValueError: if the file has neither format, or its reader raises.
   """
   content = _content(path)
   if content.lstrip().startswith(b'{'):
     return _flash(path, content, period, leave_out_bad)
-  # Of protocol 2 and above, or a dictionary of protocol 1 or 0.
+  # A pickle of protocol 2 and above, or a dictionary of protocol 1 or 0.
   if content.startswith((b'\x80', b'}', b'(')):
     return _fedscale(path, content, period, leave_out_bad)
   raise ValueError(
@@ -55,26 +55,27 @@ def read_traces(
 def read_fedscale(
     path: _Path, *, period: int | None = None, leave_out_bad: bool = False
 ) -> traces_lib.Traces:
-  """Traces of FedScale: its pickle client_behave_trace or one of that shape.
+  """Reads traces of FedScale: its pickle client_behave_trace or a similar one.
 
-  It maps each device to a dictionary whose 'active' and 'inactive' list when
-  the device begins and ceases to be available, in seconds, and whose
-  'finish_time' is after how many seconds that repeats; time past it never
-  comes. Other entries are not looked at. The trace says neither weekday nor
-  time of day: its second 0 is taken for a Monday, 00:00 UTC.
+  The pickle maps each device to a dictionary. Its 'active' and 'inactive' list
+  when the device starts and stops being available, in seconds. Its
+  'finish_time' is the number of seconds after which that repeats; times past it
+  never occur. Other entries are ignored. The trace has neither weekday nor time
+  of day: its second 0 is taken as a Monday, 00:00 UTC.
 
   Args:
-    path: the pickle, of which nothing is run: it is refused where it holds more
+    path: pickle file; no code of it is run, and it is rejected if it holds more
       than plain containers and numbers.
-    period: seconds after which each trace repeats instead, at least as long as
-      it is.
-    leave_out_bad: leaves devices out whose trace is not of that shape, and
-      counts them, instead of refusing the file.
+    period: overrides the seconds after which each trace repeats; at least the
+      length of each trace.
+    leave_out_bad: leaves out and counts devices with a malformed trace instead
+      of rejecting the file.
 
   Raises:
-    OSError: where the file cannot be read.
-    ValueError: naming the file, and the device where it is one; also where no
-      device is ever ready, and for a period out of range.
+    OSError: if the file cannot be read.
+    ValueError: if the file or a device's trace is malformed, no device is ever
+      ready, or the period is out of range. The message names the file and the
+      device.
   """
   return _fedscale(path, _content(path), period, leave_out_bad)
 
@@ -82,27 +83,26 @@ def read_fedscale(
 def read_flash(
     path: _Path, *, period: int | None = None, leave_out_bad: bool = False
 ) -> traces_lib.Traces:
-  """Traces of FLASH: its state_traces.json or its cached_timers.json.
+  """Reads traces of FLASH: its state_traces.json or its cached_timers.json.
 
-  Both map each device to an object. In the first its 'messages' say what
-  happened to the device; flash_messages.ready says what is made of them. In the
-  second its 'ready_time' lists pairs of when it begins and ceases to be ready,
-  in seconds from 2020-01-02 00:00 on, within 'trace_start' to 'trace_end';
-  where 'isSuccess' is false, the device counts as one that is never ready.
+  Both map each device to an object. In the first file, its 'messages' are events
+  of the device; flash_messages.ready interprets them. In the second file, its
+  'ready_time' lists pairs of times at which it starts and stops being ready, in
+  seconds from 2020-01-02 00:00, within 'trace_start' to 'trace_end'. If
+  'isSuccess' is false, the device counts as one that is never ready.
 
-  The clock of a trace is taken for UTC. A trace keeps its time of day and
-  repeats after the least whole number of days that is as long as from its first
-  message to its last, and beyond a week after the least whole number of weeks;
-  it keeps its weekdays where that is whole weeks.
+  The clock of a trace is taken as UTC. A trace keeps its time of day. It repeats
+  after the least whole number of days that covers its first to last message, or
+  of weeks if that exceeds a week. It keeps its weekdays if that is whole weeks.
 
   Args:
-    path: the file.
+    path: JSON file.
     period: see read_fedscale.
     leave_out_bad: see read_fedscale.
 
   Raises:
-    OSError: where the file cannot be read.
-    ValueError: as read_fedscale does.
+    OSError: if the file cannot be read.
+    ValueError: as for read_fedscale.
   """
   return _flash(path, _content(path), period, leave_out_bad)
 

@@ -1,4 +1,4 @@
-"""Devices that can be reached when real devices could: traces of them."""
+"""Availability of devices from recorded traces of real devices."""
 
 import dataclasses
 
@@ -18,26 +18,25 @@ _DEVICES = 6
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Traces:
-  """When each of many real devices could be reached, again and again.
+  """Repeating times at which each of many real devices could be reached.
 
-  Each simulated device follows one trace, drawn at random; where there are more
-  devices than traces, several follow the same. A trace repeats after its own
-  period. Times are whole seconds from a Monday, 00:00 UTC, so a trace whose
-  period is whole weeks keeps weekdays and time of day, and one whose period is
-  whole days keeps the time of day.
+  Each simulated device follows one random trace; several devices may follow the
+  same one. A trace repeats after its own period. Times are whole seconds from a
+  Monday, 00:00 UTC. A trace whose period is whole weeks thus keeps weekdays and
+  time of day, and one whose period is whole days keeps the time of day.
 
   Attributes:
-    starts: int64, shape [num_intervals]: of one trace after the other, when the
-      device could be reached from, in seconds of its period; ascending in each.
-    ends: likewise, from when on it could not be. Intervals of a trace neither
-      overlap nor touch.
+    starts: int64, shape [num_intervals]: starts of the intervals in seconds of
+      the period, trace by trace, ascending in each trace.
+    ends: int64, shape [num_intervals]: ends of the intervals, exclusive.
+      Intervals of a trace neither overlap nor touch.
     offsets: int64, shape [num_traces + 1]: trace i has the intervals from
       offsets[i] up to offsets[i + 1]; it may have none.
     periods: int64, shape [num_traces], seconds after which each trace repeats.
-    left_out: devices of the source that have no trace here.
+    left_out: number of devices of the source without a trace here.
 
   Raises:
-    ValueError: for arrays that do not fit together.
+    ValueError: if the arrays are inconsistent.
   """
 
   starts: np.ndarray
@@ -91,21 +90,21 @@ class Traces:
       *,
       left_out: int = 0,
   ) -> 'Traces':
-    """Traces of intervals in any order, each folded into its trace's period.
+    """Builds traces from unsorted intervals, folded into the traces' periods.
 
-    Intervals of a trace that overlap or touch become one, empty ones none; an
-    interval past the end of a period goes on at its start.
+    Intervals of a trace that overlap or touch are joined, and empty ones are
+    dropped. An interval past the end of a period continues at its start.
 
     Args:
-      owners: the trace of each interval: whole numbers, shape [num_intervals].
+      owners: trace of each interval: whole numbers, shape [num_intervals].
       starts: whole seconds from a Monday, 00:00 UTC.
-      ends: likewise.
+      ends: whole seconds from a Monday, 00:00 UTC.
       periods: shape [num_traces], seconds after which each trace repeats.
-      left_out: see Traces.
+      left_out: number of devices of the source without a trace here.
 
     Raises:
-      ValueError: for arrays that do not fit together, and for an interval that
-        ends before it starts.
+      ValueError: if the arrays are inconsistent, or an interval ends before it
+        starts.
     """
     periods = _whole_seconds('periods', periods)
     _check_periods(periods)
@@ -125,12 +124,12 @@ class Traces:
 
   @property
   def owners(self) -> np.ndarray:
-    """The trace of each interval: int64, shape [num_intervals]."""
+    """Trace of each interval: int64, shape [num_intervals]."""
     return np.repeat(np.arange(self.num_traces), np.diff(self.offsets))
 
   @property
   def shares(self) -> np.ndarray:
-    """The part of its period that each trace is there: shape [num_traces]."""
+    """Fraction of its period that each trace is present: shape [num_traces]."""
     seconds = np.bincount(
         self.owners, self.ends - self.starts, minlength=self.num_traces
     )
@@ -144,22 +143,23 @@ class Traces:
 
 
 class TracedPresence:
-  """Devices that each follow a trace.
+  """Presence of devices that each follow a trace.
 
   Args:
-    traces: of which they follow some.
-    followed: the trace of each device: whole numbers, shape [num_devices].
+    traces: traces to follow.
+    followed: trace of each device: whole numbers, shape [num_devices].
 
   Attributes:
-    cells: int16, shape [num_devices]; those of one cell follow traces of one
-      period and, as far as it goes, of alike times of day.
+    cells: int16, shape [num_devices]; traces of one cell have one period and,
+      as far as possible, similar times of day.
   """
 
   def __init__(self, traces: Traces, followed: np.ndarray):
     self._followed = followed
     self._periods = traces.periods
-    # Starts and ends in turn, so a place after an odd number of them is inside
-    # an interval; one more, which is never reached, keeps the list from empty.
+    # Starts and ends alternate, so a position after an odd number of them is
+    # inside an interval. One more, never reached, keeps the list from being
+    # empty.
     self._edges = np.zeros(2 * traces.starts.size + 1, np.int32)
     self._edges[0:-1:2] = traces.starts
     self._edges[1:-1:2] = traces.ends
@@ -175,10 +175,10 @@ class TracedPresence:
 
   def at(self, devices: np.ndarray, times: np.ndarray) -> np.ndarray:
     followed = self._followed[devices]
-    # Intervals are whole seconds, so nothing is lost.
+    # Intervals are whole seconds, so flooring loses nothing.
     seconds = np.floor(times).astype(np.int64) - MONDAY
     seconds = np.mod(seconds, self._periods[followed]).astype(np.int32)
-    # A binary search in each trace touches far less memory than one in all.
+    # A binary search per trace touches far less memory than one over all.
     before, last = self._first[followed], self._first[followed + 1]
     for step in self._steps:
       ahead = before + step

@@ -1,4 +1,4 @@
-"""Devices that wait, by when they come back."""
+"""Waiting devices, sorted by the time of their return."""
 
 import heapq
 import math
@@ -8,9 +8,9 @@ import numpy as np
 
 
 class Waiting:
-  """Batches of devices with the time at which each of them comes back.
+  """Batches of devices with the time of return of each device.
 
-  Times are put into steps, at whose end they come back: never early.
+  Times are rounded up to the end of a step, so that no device returns early.
 
   Args:
     step: length of a step.
@@ -24,13 +24,13 @@ class Waiting:
 
   @property
   def earliest(self) -> float:
-    """When the next devices come back; infinite where none wait."""
+    """Returns the time of the next return; infinite if no device waits."""
     return self._order[0] * self._step if self._order else math.inf
 
   def add(
       self, times: np.ndarray, devices: np.ndarray, tokens: np.ndarray
   ) -> None:
-    """Adds devices, each with a token that is handed back with it."""
+    """Adds devices, each with a token that is returned with it."""
     if not devices.size:
       return
     steps = np.ceil(times / self._step).astype(np.int64)
@@ -49,7 +49,7 @@ class Waiting:
     self.size += devices.size
 
   def due(self, now: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Batches of devices, and tokens, that come back by now; they are gone."""
+    """Removes and yields batches of devices and tokens that return by now."""
     while self._order and self._order[0] * self._step <= now:
       for devices, tokens in self._batches.pop(heapq.heappop(self._order)):
         self.size -= devices.size

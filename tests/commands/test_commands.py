@@ -354,7 +354,7 @@ def test_examples_work(run, command):
   assert line.startswith('fl-dpftrl ')
   status, out, err = run(line.removeprefix('fl-dpftrl '))
   assert (status, err) == (0, '')
-  table = out.split('\n\nif\n')[0]
+  table = out.split('\n\nassumptions\n')[0]
   rows = [row.split() for row in table.splitlines()]
   assert all(len(row) == 2 for row in rows)
   assert 'sensitivity' in [row[0] for row in rows]
@@ -374,7 +374,7 @@ def test_shown_figures_promise_no_more_than_the_exact_ones(run, result):
       ' --num_rounds=1280 --min_sep=300'
   )
   _, out, _ = run(line)
-  table, assumptions = out.split('\n\nif\n')
+  table, assumptions = out.split('\n\nassumptions\n')
   shown = dict(row.split() for row in table.splitlines())
   assert 'none of its rows enters two sums' in assumptions
   exact = result(line)

@@ -98,9 +98,9 @@ def test_memory_and_epsilon(result):
 def test_text(run):
   status, out, err = run(f'{LINE} --report_goals=20,2000')
   assert (status, err) == (0, '')
-  assert out.startswith('recommended, as predicted and not guaranteed\n')
-  assert 'no guarantee: replay the log of the run for that. If' in out
-  assert '--output=FILE.json writes the strategy file' in out
+  assert out.startswith('recommended (a prediction, not a guarantee)\n')
+  assert 'no guarantee: replay the log of the run for that. It assumes:' in out
+  assert '--output=FILE.json to write the strategy file' in out
   # 2000 devices are not there.
   assert re.search(r'^- report goal 2000, 80 rounds: round 0 stalled', out, re.M)
 
@@ -111,7 +111,7 @@ def test_a_stalled_round_is_one_line(run):
       f' --timer_rounds=40 {PRIVACY} {FAST}'
   )
   assert (status, out, err.count('\n')) == (2, '', 1)
-  assert 'stalled' in err and 'what would do' in err
+  assert 'stalled' in err and '; try ' in err
 
 
 @pytest.mark.parametrize('changes, named', [

@@ -116,7 +116,7 @@ def test_publication_says_why_it_has_no_amplified_figure(log, tmp_path):
       'replay', f'--log={log("poisson")}', RUN, FLAGS, '--sampling=poisson',
       f'--public_report={page}',
   )
-  assert '--public_report leaves out what is amplified' in done.stderr
+  assert '--public_report leaves out the amplified guarantee' in done.stderr
   assert '--sampling' not in page.read_text()
 
 

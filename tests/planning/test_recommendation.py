@@ -199,6 +199,32 @@ def test_settings_have_the_same_noise_in_the_mean(found):
     ).epsilon
 
 
+def test_stated_margins_are_those_of_the_planned_schema(found):
+  best = recommend(found)
+  planned = best.guarantee.schema
+  # No more participations than planned for fit, so there is no margin on k.
+  seen = outcome(
+      dataclasses.replace(
+          planned, min_sep=planned.min_sep + 1,
+          max_participations=planned.participations,
+      )
+  )
+  plan = planner.Plan(
+      forecast=forecast_lib.Forecast(
+          outcomes=(seen,),
+          margin=forecast_lib.Margin(
+              min_sep=1, max_participations=1, enforced=1
+          ),
+          nearby=nearby.Nearby(),
+          closer=None,
+      ),
+      best=best, settings=(), skipped=(), max_copies=16, objective='max',
+  )
+  words = ' '.join(plan.assumptions)
+  assert len(plan.assumptions) == 4 + len(best.guarantee.assumptions[1:])
+  assert 'with a margin of 1 rounds on b and 0 on k' in words
+
+
 def test_what_takes_long_is_not_found_anew(found):
   best = lib.choose(found, SCHEMAS, 8)
   long = participation.MinSep(num_rounds=20000, min_sep=4000)
