@@ -69,7 +69,7 @@ def replacing(
     os.replace(temporary, path)
   except OSError as error:
     temporary.unlink(missing_ok=True)
-    if error.filename not in (None, name):
+    if error.filename not in (None, str(temporary)):
       raise
     # A full disk names no file, or the temporary one, which nobody knows.
     raise OSError(

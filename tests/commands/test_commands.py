@@ -386,8 +386,14 @@ def test_shown_figures_promise_no_more_than_the_exact_ones(run, result):
     (10.0, '10'), (10.000000000000002, '10'), (1.0000000000000002, '1'),
     (1.0000001, '1.00001'), (2.0, '2'), (0.1 + 0.2, '0.3'),
 ])
-def test_what_is_exact_but_for_rounding_errors_is_not_rounded_up(value, text):
-  assert flags.table({'epsilon': value}).split()[1] == text
+def test_losses_with_rounding_errors_alone_are_not_rounded_up(value, text):
+  assert flags.table({'rms_loss': value}).split()[1] == text
+
+
+@pytest.mark.parametrize('name', ['epsilon', 'rho', 'noise_multiplier'])
+def test_claims_are_rounded_up_whatever_is_above(name):
+  value = 10.000000000000002
+  assert float(flags.table({name: value}).split()[1]) >= value
 
 
 @pytest.mark.parametrize('name', main.COMMANDS)
