@@ -74,12 +74,29 @@ ROUND_CASES = (
         'gaussian_fixed', 'plain', 'tree_aggregation', 'identity', 'blt-4',
         'tree_online',
     )),
+    # In process, with the noise in TFF's state.
+    Rounds((
+        'gaussian_fixed',
+        'in process: gaussian_fixed',
+        'in process: plain',
+        'in process: inside TFF: identity',
+        'in process: inside TFF: blt-4',
+        'in process: inside TFF: tree_online',
+    )),
     # If rows are made together, one round pays for the whole batch.
     Rounds(('gaussian_fixed', 'banded-342'), repeats=2 * ROWS),
     Rounds(('gaussian_fixed', 'banded-342'), batches=400, repeats=2 * ROWS),
     # Two of these at once would not fit into 24 GiB.
     Rounds(('plain',), size=LARGE, concurrent=1, repeats=2),
     Rounds(('blt-4',), size=LARGE, concurrent=1, repeats=2),
+    Rounds(('in process: plain',), size=LARGE, concurrent=2, repeats=2),
+    Rounds(
+        ('in process: inside TFF: blt-4',), size=LARGE, concurrent=2, repeats=2
+    ),
+    Rounds(
+        ('in process: gaussian_fixed', 'in process: banded-342'), batches=400,
+        repeats=2 * ROWS,
+    ),
 )
 
 

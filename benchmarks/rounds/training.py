@@ -3,7 +3,8 @@
     python -m benchmarks.rounds.training 7 1 4050748 0 gaussian_fixed blt-4
 
 The numbers are: rounds, batches per client, model parameters, and clients that
-train at the same time. No side is deterministic, because TFF's `gaussian_fixed`
+train at the same time. Names after `in process: ` run in process, the others by
+TFF's worker. No side is deterministic, because TFF's `gaussian_fixed`
 does not support it.
 """
 
@@ -24,6 +25,7 @@ from benchmarks.rounds import cases
 from benchmarks.rounds import noise
 from fl_dpftrl.aggregators import by_reference
 from fl_dpftrl.aggregators import factory
+from fl_dpftrl import runtime
 from fl_dpftrl.learning import process as process_lib
 from fl_dpftrl.learning import served
 from fl_dpftrl.learning import workers
@@ -31,6 +33,7 @@ from fl_dpftrl.noise import engine
 
 CLIENTS = 4
 INSIDE = 'inside TFF: '
+IN_PROCESS = 'in process: '
 _WIDTH = 670
 
 
@@ -132,23 +135,39 @@ def _resident(pid: int) -> float:
 def main(
     num_rounds: int, batches: int, size: int, concurrent: int, names: list[str]
 ) -> dict:
-  worker = workers.LocalWorker(concurrent, deterministic=False)
-  tff.framework.set_default_context(worker.context())
+  worker, contexts = None, {}
+  if not all(name.startswith(IN_PROCESS) for name in names):
+    worker = workers.LocalWorker(concurrent, deterministic=False)
+    contexts[False] = worker.context()
+  contexts[True] = runtime.InProcessContext(
+      max_concurrent_clients=concurrent or None
+  )
+  of = lambda name: tff.framework.get_context_stack().install(
+      contexts[name.startswith(IN_PROCESS)]
+  )
   ones = np.ones([batches, 16, _WIDTH], np.float32)
   data = [tf.data.Dataset.from_tensor_slices(dict(x=ones, y=ones))] * CLIENTS
   seconds = {name: [] for name in names}
   with contextlib.ExitStack() as stack:
-    stack.callback(worker.stop)
+    if worker is not None:
+      stack.callback(worker.stop)
     folder = stack.enter_context(tempfile.TemporaryDirectory())
-    sides = {name: side(name, size, folder, stack) for name in names}
+    sides = {}
+    for name in names:
+      with of(name):
+        sides[name] = side(
+            name.removeprefix(IN_PROCESS), size, folder, stack
+        )
     for _ in range(num_rounds + 2):  # Two rounds to warm up.
       for name, (process, state) in sides.items():
         start = time.perf_counter()
-        output = process.next(state, data)
+        with of(name):
+          output = process.next(state, data)
         seconds[name].append(time.perf_counter() - start)
         sides[name] = process, output.state
     carried = {name: _bytes(state) for name, (_, state) in sides.items()}
-    held = _resident(os.getpid()) + _resident(worker.pid)
+    held = _resident(os.getpid())
+    held += _resident(worker.pid) if worker is not None else 0.0
   return {
       'seconds': {name: found[2:] for name, found in seconds.items()},
       'state_bytes': carried,

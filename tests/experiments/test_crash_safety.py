@@ -183,22 +183,61 @@ def test_a_destroyed_result_burns_its_row(undisturbed):
   assert statement['num_participations'] == expected['num_participations']
 
 
-def test_an_interrupted_run_leaves_no_process_behind(undisturbed):
-  folder = undisturbed.parent / 'interrupted'
-  process = start(folder)
+@pytest.mark.parametrize('runtime', ['in_process', 'worker'])
+def test_an_interrupted_run_leaves_no_process_behind(undisturbed, runtime):
+  folder = undisturbed.parent / f'interrupted {runtime}'
+  process = start(folder, '', -1, f'--runtime={runtime}')
   try:
     children = []
     deadline = time.monotonic() + 120
-    while not children and time.monotonic() < deadline:
+    begun = lambda: (
+        children if runtime == 'worker' else (folder / loop.LOG_NAME).exists()
+    )
+    while not begun() and time.monotonic() < deadline:
       children = worker_pids(process.pid)
       time.sleep(0.05)
-    assert children
+    assert begun()
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 130, output
   finally:
     process.kill()
   assert not any(is_running(pid) for pid in children)
+
+
+def test_in_process_no_socket_listens_and_no_process_is_started(undisturbed):
+  folder = undisturbed.parent / 'watched'
+  process = start(folder)
+  watched = 0
+  try:
+    while process.poll() is None:
+      assert not worker_pids(process.pid)
+      assert not listening(process.pid)
+      watched += (folder / loop.LOG_NAME).exists()
+      time.sleep(0.02)
+    assert watched > 3
+  finally:
+    process.kill()
+    process.communicate()
+
+
+def listening(pid: int) -> set[str]:
+  """Sockets at which a process listens."""
+  held = set()
+  try:
+    for link in pathlib.Path(f'/proc/{pid}/fd').iterdir():
+      try:
+        held.add(os.readlink(link))
+      except OSError:
+        continue
+    tables = [
+        pathlib.Path(f'/proc/{pid}/net/{name}').read_text().splitlines()[1:]
+        for name in ('tcp', 'tcp6')
+    ]
+  except OSError:  # It has just ended.
+    return set()
+  fields = [line.split() for line in sum(tables, [])]
+  return {f[9] for f in fields if f[3] == '0A' and f'socket:[{f[9]}]' in held}
 
 
 def worker_pids(parent: int) -> list[int]:
@@ -221,8 +260,11 @@ def is_running(pid: int) -> bool:
 
 
 def test_a_run_that_loses_its_worker_says_so_and_goes_on(undisturbed):
+  flag = '--runtime=worker'
+  expected = undisturbed.parent / 'worker, undisturbed'
+  finish(expected, flag)
   folder = undisturbed.parent / 'lost worker'
-  process = start(folder)
+  process = start(folder, '', -1, flag)
   logged = folder / loop.LOG_NAME
   while not logged.exists() and process.poll() is None:
     time.sleep(0.01)
@@ -233,13 +275,13 @@ def test_a_run_that_loses_its_worker_says_so_and_goes_on(undisturbed):
   last = output.strip().splitlines()[-1]
   assert last.startswith('train: round ') and 'worker has ended' in last
   assert 'Traceback' not in output
-  finish(folder)
-  assert_same_run(folder, undisturbed)
+  finish(folder, flag)
+  assert_same_run(folder, expected)
 
 
 def test_worker_dies_with_a_killed_run(undisturbed):
   folder = undisturbed.parent / 'worker'
-  process = start(folder)
+  process = start(folder, '', -1, '--runtime=worker')
   children = []
   while not children and process.poll() is None:
     children = worker_pids(process.pid)
