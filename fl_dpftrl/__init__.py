@@ -17,6 +17,7 @@ _HOMES = {
     'FixedSeparation': 'fl_dpftrl.participation',
     'Guarantee': 'fl_dpftrl.accounting',
     'Identity': 'fl_dpftrl.families.identity',
+    'LogWriter': 'fl_dpftrl.logs.schema',
     'LowRank': 'fl_dpftrl.families.low_rank',
     'MinSep': 'fl_dpftrl.participation',
     'NoiseByReferenceFactory': 'fl_dpftrl.aggregators.by_reference',
@@ -29,6 +30,7 @@ _HOMES = {
     'calibrate': 'fl_dpftrl.accounting',
     'load_strategy': 'fl_dpftrl.catalogue',
     'register': 'fl_dpftrl.families.registry',
+    'write_log': 'fl_dpftrl.logs.schema',
 }
 _ROOMS = (
     'accounting', 'catalogue', 'error', 'runtime', 'sensitivity', 'workloads',
