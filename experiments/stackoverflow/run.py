@@ -161,6 +161,8 @@ def _use_runtime(
     return remote.use_remote_workers(machines.workers, say)
   if machines.runtime == 'worker':
     return workers.use_local_worker(machines.concurrent_clients, warn=say)
+  # A round that nobody saw is repeated after a crash, and must be the same.
+  tf.config.experimental.enable_op_determinism()
   return runtime.use_in_process(
       seed=seed, max_concurrent_clients=machines.concurrent_clients or None
   )
