@@ -68,7 +68,7 @@ def bound_update(
 
 
 def _sum_of_squares(tensor: tf.Tensor) -> tf.Tensor:
-  """In float64, of squares in float32: finite only where all of them are."""
+  """Adds float32 squares in float64; finite only if every square is finite."""
   squares = tf.reshape(tf.square(tensor), [-1])
   size = tensor.shape.num_elements()
   whole = size - size % _TERMS
@@ -80,7 +80,7 @@ def _sum_of_squares(tensor: tf.Tensor) -> tf.Tensor:
 def _bound_quickly(
     tensors: Sequence[tf.Tensor], norm: tf.Tensor, clip_norm: float
 ) -> tuple[Any, ...]:
-  """Of a finite update whose norm is clearly on one side of clip_norm."""
+  """Clips a finite update whose norm is clearly above or below clip_norm."""
   is_clipped = norm > clip_norm
   scale = tf.cast(
       tf.where(is_clipped, _QUICK_ROUNDING * clip_norm / norm, 1.0), tf.float32
@@ -93,7 +93,7 @@ def _bound_quickly(
 def _bound_carefully(
     tensors: Sequence[tf.Tensor], is_small: tf.Tensor, clip_norm: float
 ) -> tuple[Any, ...]:
-  """Of any update, in float64."""
+  """Bounds any update, with its norm computed in float64."""
   is_finite = tf.reduce_all(
       [tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tensors]
   )

@@ -157,7 +157,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     return parameters_lib.bind(stream, self.parameters())
 
   def parameters(self) -> parameters_lib.Parameters:
-    """What a state of its noise belongs to."""
+    """Returns the parameters that a noise state is bound to."""
     return parameters_lib.of(
         self.strategy,
         seed=self._seed_identity(),
@@ -171,7 +171,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     return digests.short_digest(b'fl_dpftrl given seed %d' % self.noise_seed)
 
   def bound(self, update: Any) -> clipping.BoundedUpdate:
-    """What of one device's update enters the sum, in TensorFlow."""
+    """Clips, zeroes or rejects one device's update in TensorFlow."""
     return clipping.bound_update(
         update, clip_norm=self.clip_norm, zeroing_norm=self.zeroing_norm
     )

@@ -1,4 +1,4 @@
-"""What a state of noise was made for, so that no other factory continues it."""
+"""Parameters that bind a noise state to its factory, so no other continues it."""
 
 from typing import Any, NamedTuple, Sequence
 
