@@ -36,13 +36,14 @@ class LostStateError(ValueError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-  """What follows from the first num_rounds rounds of a run.
+  """Results of the first num_rounds rounds of a run.
 
   Attributes:
     num_rounds: rows of noise consumed so far, burnt ones included.
     state: the learning process's state, as nested structures of arrays.
-    measurements: of the last round; empty where it was burnt or there is none.
-    burnt: rounds whose row of noise was consumed and whose result was not used.
+    measurements: metrics of the last round; empty if that round was burnt or if
+      no round was run.
+    burnt: rounds whose noise row was consumed and whose result was not used.
   """
 
   num_rounds: int

@@ -56,16 +56,16 @@ class ReleaseMark(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Federation:
-  """Who trains what, and how cohorts come about.
+  """The learning process, its cohorts and its client data.
 
   Attributes:
     process: the learning process; its aggregator adds the noise.
-    skip_row: aggregator state → aggregator state, past one row of noise.
+    skip_row: maps an aggregator state to the state after one more noise row.
     rounds: the cohorts of rounds 0, 1, …; the same in every call.
-    client_data: (round, device ids) → what process.next takes as data, the
-      same in every call.
-    should_discard: told a round's output, says that it must not be used. The
-      round's row of noise is then burnt.
+    client_data: maps (round, device ids) to the data that process.next takes;
+      the same in every call.
+    should_discard: given a round's output, returns whether it must not be used.
+      The round's noise row is then burnt.
     marks: further places that keep the release mark, such as a `RowServer`;
       usable once process.initialize was called.
   """

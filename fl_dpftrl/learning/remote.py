@@ -148,7 +148,7 @@ class RemoteWorkers:
 
   @property
   def pid(self) -> int:
-    """Of the worker here."""
+    """Process id of the local worker."""
     return self._server.pid
 
   def stop(self) -> None:

@@ -121,7 +121,7 @@ class LocalWorker:
     self._process.wait()
 
   def _is_running(self) -> bool:
-    """Whether worker and relay are there; a worker without a relay is of no use."""
+    """Returns whether worker and relay run; a worker needs its relay."""
     if self._process.poll() is not None:
       return False
     # The relay holds the other end, and writes no more.
