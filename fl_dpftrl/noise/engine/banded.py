@@ -123,9 +123,9 @@ def _kept(buffer: int) -> dispatch.Apply:
 def _weights(
     coefficients: np.ndarray, t: int, num_buffers: int
 ) -> np.ndarray:
-  """What the buffers are multiplied with to give rows t, t + 1, … of y.
+  """Weights on the buffers that give rows t, t + 1, … of y.
 
-  They hold rows of y before t and rows t, t + 1, … of z.
+  The buffers hold the rows of y before t, and rows t, t + 1, … of z.
 
   Args:
     coefficients: the rows of L from t, by bands.

@@ -1,4 +1,4 @@
-"""What a recurrence in NumPy is, and the one function that gives it."""
+"""The definition of a recurrence in NumPy, and the function that returns it."""
 
 import functools
 from typing import Callable, NamedTuple, Sequence
@@ -61,7 +61,7 @@ def recurrence(
 
 
 def is_buffered(strategy: strategies.Strategy) -> bool:
-  """Whether the family has a recurrence of its own."""
+  """Returns whether the family has a recurrence of its own."""
   default = recurrence.dispatch(object)
   return recurrence.dispatch(type(strategy)) is not default
 

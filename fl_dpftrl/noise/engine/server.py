@@ -33,11 +33,11 @@ def row_name(row: int) -> str:
 
 
 class _Mark(NamedTuple):
-  """What was done with the rows of a folder, as its file says.
+  """State of the rows of a folder, as its mark file records it.
 
   Attributes:
-    row: the largest that was given out; −1 for none.
-    released: rounds whose results may have been used; None where nobody said.
+    row: the largest row that was given out; −1 if none was.
+    released: rounds whose results may have been used; None if not recorded.
     stddev: standard deviation of Z with which the row was given out.
   """
 

@@ -1,4 +1,4 @@
-"""What a recurrence is, and the one function that gives it for any family."""
+"""The definition of a recurrence, and the function that returns one."""
 
 import functools
 from typing import Any, Callable, NamedTuple, Sequence
