@@ -263,7 +263,7 @@ def _named(
 def _names_in(
     block: _Block | None, parameter: str | None, known: dict[str, Named]
 ) -> Iterator[str]:
-  """Of all parts of the argument that an expression selects, and of values."""
+  """Yields names of the argument parts and values that an expression selects."""
   if block is None:
     return
   path, source = [], block
@@ -283,7 +283,7 @@ def _names_in(
 def _inputs_at(
     parameter: str, path: Sequence[int], known: dict[str, Named]
 ) -> Iterator[str]:
-  """A part of the argument, or the parts of it, or the one that it is of."""
+  """Yields a known argument part, else its known parts, else one around it."""
   for length in range(len(path) + 1):
     whole = input_name(parameter, path[:length])
     if whole in known:

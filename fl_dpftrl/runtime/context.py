@@ -134,7 +134,7 @@ class AsyncInProcessContext(tff.framework.AsyncContext):
 
 
 class _Programs:
-  """What computations were compiled to, while these live."""
+  """Compiled programs of computations, kept for as long as these live."""
 
   def __init__(self):
     self._lock = threading.RLock()

@@ -42,7 +42,7 @@ def _of_machine() -> int | None:
 
 
 def _of_group() -> int | None:
-  """What the control group of a container leaves, where it has a limit."""
+  """Returns the memory that a container's control group leaves, if limited."""
   try:
     limit = int((_CGROUP / 'memory.max').read_text())
     used = int((_CGROUP / 'memory.current').read_text())

@@ -86,10 +86,11 @@ class Program:
 
 
 def tensor_specs(of: tff.Type) -> list[tf.TensorSpec]:
-  """Of a type's tensors; a data set is a variant.
+  """Returns the specs of a type's tensors; a data set is a variant.
 
   Raises:
-    UnsupportedComputationError: where it is not made of tensors and data sets.
+    UnsupportedComputationError: if the type has parts other than tensors and
+      data sets.
   """
   if isinstance(of, tff.StructType):
     return [
