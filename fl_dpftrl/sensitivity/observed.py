@@ -1,4 +1,4 @@
-"""The sensitivity of patterns that occurred."""
+"""The sensitivity of participation patterns that occurred."""
 
 from typing import Sequence
 
@@ -108,7 +108,7 @@ def _squares(
 def _squares_by_rows(
     gram_entries: entries_lib.Entries, rounds: np.ndarray
 ) -> tuple[np.ndarray, bool]:
-  """Of very long patterns, a few rows of X at a time."""
+  """Squares of very long patterns, computed a few rows of X at a time."""
   count, length = rounds.shape
   squares, exact = np.zeros(count), True
   rows = max(1, _CHUNK_ENTRIES // (count * length))
