@@ -88,10 +88,10 @@ class BandedToeplitz(base.Strategy):
     return self.num_bands - 1
 
   def late_norms(self) -> np.ndarray:
-    """What columns are divided by, shape [num_bands].
+    """The divisors of the last columns, shape [num_bands].
 
-    Entry j is for the column with j more rounds after it, the last one for all
-    columns with more.
+    Entry j is for the column with j more rounds after it. The last entry is for
+    all columns with more rounds after them.
     """
     if self.normalized_rounds is None:
       return np.ones(self.num_bands)
@@ -106,7 +106,7 @@ class BandedToeplitz(base.Strategy):
     )
 
   def column_norms(self, num_rounds: int) -> np.ndarray:
-    """What each column is divided by, D⁻¹, shape [num_rounds]."""
+    """The divisor of each column, the diagonal of D⁻¹, shape [num_rounds]."""
     base.check_num_rounds(self, num_rounds)
     after = (self.normalized_rounds or num_rounds) - 1 - np.arange(num_rounds)
     return self.late_norms()[np.minimum(after, self.num_bands - 1)]

@@ -70,7 +70,7 @@ def squared_errors(
 
 
 class SquaredError:
-  """What `blt_sums.SquaredError` is, for a schedule.
+  """The counterpart of `blt_sums.SquaredError` for a learning rate schedule.
 
   The largest error is smoothed to a power mean, and derivatives come from steps
   in an imaginary direction, which are exact to rounding.

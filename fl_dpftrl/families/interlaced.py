@@ -69,17 +69,18 @@ def gradient(
     of_points: np.ndarray,
     of_sum_scales: np.ndarray,
 ) -> np.ndarray:
-  """Of a function of a chain, in its gaps.
+  """The gradient of a function of a chain in its gaps.
 
   Args:
     this: the chain.
     of_decays: derivatives in θ, shape [… d].
-    of_scales: in ω, shape [… d].
-    of_points: in the points of sum_scales, shape [… d + 1]; 1 does not move.
-    of_sum_scales: in these scales, shape [… d + 1].
+    of_scales: derivatives in ω, shape [… d].
+    of_points: derivatives in the points of sum_scales, shape [… d + 1]; the
+      point 1 does not move.
+    of_sum_scales: derivatives in sum_scales, shape [… d + 1].
 
   Returns:
-    Shape [… 2d].
+    Derivatives in the gaps, shape [… 2d].
   """
   size = this.below_one.shape[-1]
   of_logs = np.empty(this.below_one.shape)

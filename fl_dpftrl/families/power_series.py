@@ -107,7 +107,7 @@ def step_response(
 
 
 def _has_settled(coefficients: np.ndarray, head: np.ndarray) -> bool:
-  """Whether all later terms are within 1e-10 of the limit, relative to it."""
+  """Returns whether all later terms are within 1e-10 of the limit, relative."""
   order = coefficients.size - 1
   if not order:
     return True
