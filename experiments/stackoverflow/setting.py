@@ -1,4 +1,4 @@
-"""What a run's flags mean: devices, timers, the planned schema, the strategy."""
+"""The devices, timers, planned schema and strategy that a run's flags set."""
 
 from collections.abc import Callable
 import pathlib
@@ -110,7 +110,7 @@ def planned_schema(
 def declared_schema(
     hparams: configuration.Hparams,
 ) -> participation.MinSep | None:
-  """What the devices' timers enforce, where that is known in rounds."""
+  """Returns the schema that the devices' timers enforce, if known in rounds."""
   if hparams.timer_rounds is None:
     return None
   return participation.MinSep(
