@@ -23,7 +23,7 @@ class Sensitivity(NamedTuple):
 
 
 def better(one: Sensitivity, other: Sensitivity) -> Sensitivity:
-  """Returns the tighter of two sensitivities of the same strategy and schema."""
+  """Returns the tighter of two sensitivities of one strategy and schema."""
   for figure in (one, other):
     if figure.kind == EXACT:
       return figure
