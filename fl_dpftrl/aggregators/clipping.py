@@ -1,4 +1,4 @@
-"""Bounds one device's update, whatever the device sends."""
+"""Bounds on one device's update, whatever the device sends."""
 
 from typing import Any, NamedTuple, Sequence
 
@@ -34,12 +34,13 @@ class BoundedUpdate(NamedTuple):
 def bound_update(
     update: Any, *, clip_norm: float, zeroing_norm: float | None = None
 ) -> BoundedUpdate:
-  """Clips to clip_norm in L2; makes zeros of what is not finite or too large.
+  """Clips to clip_norm in L2; zeroes updates that are not finite or too large.
 
-  The norm is that of the whole update. It is computed in one pass where all
-  squares are finite and it is not so near clip_norm that rounding decides, and
-  else in float64, where no square of a float32 overflows. A clipped update keeps
-  within clip_norm after rounding to float32; it may fall short of it by 2⁻¹⁹.
+  The norm is that of the whole update. It is computed in one pass if all
+  squares are finite and rounding cannot decide the comparison with clip_norm.
+  Otherwise it is computed in float64, where no square of a float32 overflows. A
+  clipped update keeps within clip_norm after rounding to float32; it may fall
+  short of it by 2⁻¹⁹.
 
   Args:
     update: nested structure of float32 tensors, of known shapes.
