@@ -31,7 +31,7 @@ _NAME = re.compile(r'round-(\d{9})\.npz')
 
 
 class LostStateError(ValueError):
-  """No checkpoint can be read any more; its message says what would do."""
+  """No checkpoint can be read any more; the message suggests a remedy."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -149,7 +149,7 @@ class CheckpointFolder:
     """The newest readable checkpoint, and a line for each unreadable newer one.
 
     Raises:
-      LostStateError: where there are checkpoints and none can be read.
+      LostStateError: if there are checkpoints and none can be read.
     """
     problems = []
     for num_rounds in reversed(self._stored()):
@@ -174,14 +174,14 @@ class CheckpointFolder:
     return self._folder / 'released.json'
 
   def released(self) -> int | None:
-    """Rounds whose results may have been used; None where that is unknown."""
+    """Number of rounds whose results may have been used; None if unknown."""
     try:
       return int(sealed.read(self._mark)['num_rounds'])
     except (OSError, ValueError, KeyError, TypeError):
       return None
 
   def mark_released(self, num_rounds: int) -> None:
-    """Says durably that the first num_rounds rounds' results may be used."""
+    """Records durably that the first num_rounds rounds' results may be used."""
     sealed.write(self._mark, {'num_rounds': num_rounds})
 
 

@@ -47,7 +47,7 @@ class ReleaseMark(Protocol):
   """A durable note of how many rounds' results may have been used."""
 
   def released(self) -> int | None:
-    """None where nobody said."""
+    """Number of rounds; None if no mark was written."""
     ...
 
   def mark_released(self, num_rounds: int) -> None:
@@ -126,9 +126,9 @@ def run(
     The last checkpoint.
 
   Raises:
-    LostStateError: where the log or the checkpoints that are needed are gone.
-    RoundFailedError: where a round could not be computed.
-    ValueError: where another process is at this run.
+    LostStateError: if the log or the checkpoints that are needed are gone.
+    RoundFailedError: if a round could not be computed.
+    ValueError: if another process is at this run.
     StalledRound: where no cohort can be formed.
   """
   folder = pathlib.Path(folder)
@@ -221,7 +221,7 @@ def _burn(
     stored: checkpoints.CheckpointFolder,
     latest: checkpoints.Checkpoint,
 ) -> checkpoints.Checkpoint:
-  """Consumes the next row of noise without using or publishing anything."""
+  """Consumes the next noise row without using or publishing its result."""
   state = latest.state
   return stored.save(
       checkpoints.Checkpoint(
@@ -245,7 +245,7 @@ def _recover(
     published: int,
     warn: Callable[[str], None],
 ) -> checkpoints.Checkpoint:
-  """The checkpoint to go on from, with the rows burnt that were lost."""
+  """Returns the checkpoint to resume from, with lost rows burnt."""
   latest, problems = stored.load_latest()
   for problem in problems:
     warn(problem)
