@@ -55,7 +55,7 @@ def recurrence(
   A family without one of its own is `recomputed`.
 
   Raises:
-    ValueError: where the strategy has fewer rows.
+    ValueError: if the strategy has fewer rows.
   """
   return recomputed(strategy, num_rounds)
 
@@ -74,7 +74,7 @@ def recomputed(
   For any family. Row t draws as many rows of Z as row t of N has entries.
 
   Raises:
-    ValueError: where the strategy has fewer rows, or N does not undo C.
+    ValueError: if the strategy has fewer rows, or N does not undo C.
   """
   strategies.check_num_rounds(strategy, num_rounds)
   noising = strategy.noising_matrix(num_rounds)

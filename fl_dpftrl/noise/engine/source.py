@@ -54,7 +54,7 @@ class LocalSource:
     """See `Source`.
 
     Raises:
-      Abandoned: where it was closed meanwhile.
+      Abandoned: if it was closed meanwhile.
     """
     maker = self._maker
     if maker is None or maker.row is None or maker.row > row:
