@@ -19,7 +19,7 @@ from fl_dpftrl.runtime import analysis
 
 
 class Arrays:
-  """Arrays that were given out, with their tensors for as long as they live."""
+  """Arrays that were returned to users, with their tensors while they live."""
 
   # A smaller one is copied in no time.
   _LEAST_BYTES = 1 << 16
@@ -45,7 +45,7 @@ class Arrays:
     """The tensor of a user's value.
 
     Raises:
-      TypeError: where it is of another type or shape.
+      TypeError: if it is of another type or shape.
     """
     if isinstance(value, tf.Variable):
       value = value.read_value()
@@ -97,7 +97,7 @@ def elements(value: Any, of: tff.StructType) -> list[Any]:
   """The elements of a container, in the order of its type.
 
   Raises:
-    TypeError: where the container has others.
+    TypeError: if the container has others.
   """
   names = [name for name, _ in tff.structure.to_elements(of)]
   if isinstance(value, Mapping) and all(names):
