@@ -91,7 +91,7 @@ def forest(num_rounds: int) -> Block:
 
 
 def first_rounds(block: Block, length: int) -> Block:
-  """Keeps all nodes of a block, but allows participation in early rounds only."""
+  """Keeps a block's nodes, but allows participation in early rounds only."""
   if length == block.length:
     return block
   left, right = block.halves
