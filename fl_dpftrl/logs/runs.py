@@ -158,7 +158,7 @@ def run(
   Args:
     log: participation log.
     strategy: C.
-    noise_multiplier: std(Z) / clip_norm in round 0; None to read it from the log.
+    noise_multiplier: std(Z) / clip_norm in round 0; None if the log states it.
     changes: see `Noise`; None to take them from the log.
     restarts: see `Noise`.
     declared, sampling: see `Run`.
