@@ -267,7 +267,7 @@ class Hparams:
       )
 
   def to_json(self) -> dict[str, Any]:
-    """All flags, except that a noise seed is not written down."""
+    """Returns all flags, but leaves out the value of a noise seed."""
     recorded = dataclasses.asdict(self)
     recorded['noise_seed'] = None if self.noise_seed is None else 'given'
     return recorded

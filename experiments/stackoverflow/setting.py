@@ -38,7 +38,7 @@ def simulation(
   """The devices, of which number i has the data of client i, and their rounds.
 
   Raises:
-    ValueError: where the data have fewer clients than the population, or the
+    ValueError: if the data have fewer clients than the population, or the
       flags do not fit each other.
   """
   num_devices = num_clients
@@ -127,7 +127,7 @@ def strategy(
   """The run's strategy: that of the run in the folder, if there is one.
 
   Raises:
-    ValueError: where the file or name is unknown, of another mechanism, or made
+    ValueError: if the file or name is unknown, of another mechanism, or made
       for fewer rounds.
   """
   path = folder / STRATEGY_NAME
