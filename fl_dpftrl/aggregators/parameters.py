@@ -72,7 +72,7 @@ def bind(
 
 
 def check(noise: Any, own: Parameters) -> Any:
-  """Returns a noise state unchanged if it has these parameters, in TensorFlow."""
+  """Returns a noise state unchanged if its parameters are these, in a graph."""
   return _checked(noise, own, Parameters._fields)
 
 

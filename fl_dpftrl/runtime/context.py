@@ -82,7 +82,7 @@ class InProcessContext(tff.framework.SyncContext):
 
   @contextlib.contextmanager
   def numbered(self, number: int) -> Iterator[None]:
-    """Gives calls in the block this number, so that repeated calls draw the same.
+    """Numbers the calls in the block, so that repeated calls draw the same.
 
     Without it, calls that have clients are counted from 0.
     """
