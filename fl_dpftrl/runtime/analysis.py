@@ -49,7 +49,7 @@ def unsupported(part: str) -> UnsupportedComputationError:
 
 
 def part_of(name: str, part: str) -> str:
-  """Names a part of a sum: VALUE (summand), ZERO, or TOTAL before its report."""
+  """Names a sum's part: VALUE (summand), ZERO, or TOTAL before its report."""
   return f'{name}{_PART}{part}'
 
 

@@ -28,8 +28,8 @@ def predict(
 ) -> Cost:
   """Predicts memory and time for num_rounds noise rows of num_parameters each.
 
-  Times are good to a factor of about two. A round only takes that much longer
-  if its clients train for less time than a noise row takes.
+  Times are good to a factor of about two. They lengthen a round only if its
+  clients train for less time than a noise row takes.
 
   Raises:
     ValueError: if the strategy has fewer rows, or num_parameters is below 1.
