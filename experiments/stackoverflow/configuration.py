@@ -152,7 +152,7 @@ flags.DEFINE_integer(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hparams:
-  """What was asked for; field names are flag names.
+  """Hyperparameters of a run; field names are flag names.
 
   Raises:
     ValueError: naming the flag, its value and what would do.
@@ -267,7 +267,7 @@ class Hparams:
       )
 
   def to_json(self) -> dict[str, Any]:
-    """All flags, except that a noise seed is not written down."""
+    """Returns all flags, but leaves out the value of a noise seed."""
     recorded = dataclasses.asdict(self)
     recorded['noise_seed'] = None if self.noise_seed is None else 'given'
     return recorded
@@ -284,15 +284,17 @@ RUNTIMES = ('in_process', 'worker')
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Machines:
-  """Who computes a run; it may go on with others, and its result is the same.
+  """Machines that compute a run; changing them does not change its result.
 
   Attributes:
-    workers: host:port of each process that trains clients; none for one here.
-    noise_workers: host:port of each that makes noise; none for this one.
-    noise_key: that the noise workers know this process by.
-    concurrent_clients: that train here at the same time; 0 for as many as
-      processors and memory allow. Each takes several times the model's memory.
-    runtime: where clients train here, 'in_process' or in TFF's 'worker'.
+    workers: host:port of each process that trains clients; empty to train here.
+    noise_workers: host:port of each process that makes noise; empty to make it
+      in this process.
+    noise_key: key by which the noise workers know this process.
+    concurrent_clients: clients that train here at the same time; 0 for as many
+      as processors and memory allow. Each takes several times the model's
+      memory.
+    runtime: runtime that trains clients here, 'in_process' or TFF's 'worker'.
 
   Raises:
     ValueError: naming the flag, and what would do.

@@ -32,7 +32,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
     arguments: of a command line, without its first.
 
   Raises:
-    OSError: where a file cannot be read.
+    OSError: if a file cannot be read.
     ValueError: for a file that is too large, no UTF-8 or names itself, for more
       than MOST_FILES, for --flagfile without a name, and for a flag whose name
       has more than 100 characters.

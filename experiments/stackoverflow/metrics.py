@@ -14,14 +14,14 @@ from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
 def counted(
     targets: np.ndarray, vocabulary: vocabulary_lib.Vocabulary
 ) -> np.ndarray:
-  """Where the headline accuracy counts: a mask of the shape of targets."""
+  """Returns the mask of targets that count in the headline accuracy."""
   return (targets != vocabulary.pad) & (targets <= len(vocabulary.words))
 
 
 def masks(
     targets: np.ndarray, vocabulary: vocabulary_lib.Vocabulary
 ) -> dict[str, np.ndarray]:
-  """Where each accuracy counts: by name, masks of the shape of targets."""
+  """Returns the mask of targets that count in each accuracy, by its name."""
   words = counted(targets, vocabulary)
   with_oov = targets != vocabulary.pad
   return {

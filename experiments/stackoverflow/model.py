@@ -50,7 +50,7 @@ def build(
     seed: of the initial weights.
 
   Raises:
-    ValueError: where network and vocabulary differ in their tokens.
+    ValueError: if network and vocabulary differ in their tokens.
   """
   if network.num_tokens != vocabulary.size:
     raise ValueError(

@@ -1,4 +1,4 @@
-"""What a run shows while it trains: table, TensorBoard and a progress line."""
+"""Progress of a run while it trains: table, TensorBoard and a progress line."""
 
 from collections.abc import Callable, Iterator
 import dataclasses
@@ -76,7 +76,7 @@ class Monitor:
       )
 
   def _evaluate(self, checkpoint: checkpoints.Checkpoint) -> dict[str, float]:
-    """What is measured after the checkpoint's round; empty for most rounds."""
+    """Returns metrics after the checkpoint's round; empty for most rounds."""
     done = checkpoint.num_rounds
     if done % self.rounds_per_evaluation and done != self.num_rounds:
       return {}

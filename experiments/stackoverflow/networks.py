@@ -19,7 +19,7 @@ class Network(Protocol):
     ...
 
   def logits(self, weights: Weights, tokens: tf.Tensor) -> tf.Tensor:
-    """From tokens [batch, length]: float32 [batch, length, num_tokens]."""
+    """Maps tokens [batch, length] to float32 [batch, length, num_tokens]."""
     ...
 
 

@@ -1,4 +1,4 @@
-"""Where a run's noise comes from: TFF's state, or rows beside it."""
+"""The source of a run's noise: TFF's state, or rows kept outside it."""
 
 import pathlib
 

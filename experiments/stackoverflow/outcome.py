@@ -1,4 +1,4 @@
-"""What a finished run leaves for people: report, plot and summary."""
+"""The report, plot and summary of a finished run."""
 
 from collections.abc import Callable
 import dataclasses
@@ -75,7 +75,7 @@ def so_far(
 def log_metadata(
     hparams: configuration.Hparams, strategy: base.Strategy
 ) -> dict[str, str]:
-  """What the log's file says of the run, besides who took part."""
+  """Returns the log's metadata about the run, apart from participation."""
   metadata = identity.run_metadata(
       strategy, hparams.noise_multiplier, clip_norm=hparams.clip_norm
   )

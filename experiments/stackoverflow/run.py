@@ -54,7 +54,7 @@ def run(
     machines: that train clients and make noise.
     compare_with: folder of the same run without noise, for the summary.
     on_step: told each step of the training loop as it is completed.
-    interrupt: looked at between the steps; None where nobody interrupts.
+    interrupt: looked at between the steps; None if nobody interrupts.
 
   Raises:
     ValueError: for flags that do not fit the data or each other, and where the

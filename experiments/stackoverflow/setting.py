@@ -1,4 +1,4 @@
-"""What a run's flags mean: devices, timers, the planned schema, the strategy."""
+"""The devices, timers, planned schema and strategy that a run's flags set."""
 
 from collections.abc import Callable
 import pathlib
@@ -38,7 +38,7 @@ def simulation(
   """The devices, of which number i has the data of client i, and their rounds.
 
   Raises:
-    ValueError: where the data have fewer clients than the population, or the
+    ValueError: if the data have fewer clients than the population, or the
       flags do not fit each other.
   """
   num_devices = num_clients
@@ -110,7 +110,7 @@ def planned_schema(
 def declared_schema(
     hparams: configuration.Hparams,
 ) -> participation.MinSep | None:
-  """What the devices' timers enforce, where that is known in rounds."""
+  """Returns the schema that the devices' timers enforce, if known in rounds."""
   if hparams.timer_rounds is None:
     return None
   return participation.MinSep(
@@ -127,7 +127,7 @@ def strategy(
   """The run's strategy: that of the run in the folder, if there is one.
 
   Raises:
-    ValueError: where the file or name is unknown, of another mechanism, or made
+    ValueError: if the file or name is unknown, of another mechanism, or made
       for fewer rounds.
   """
   path = folder / STRATEGY_NAME

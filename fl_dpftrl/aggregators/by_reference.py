@@ -1,7 +1,7 @@
-"""The aggregator whose noise does not travel: its state says which row is next.
+"""Aggregator whose state holds the index of the next noise row, not the noise.
 
-The row itself is a file that a `RowServer` beside TensorFlow Federated made
-while the clients trained, and that the graph reads.
+The row itself is a file that the graph reads. A `RowServer` outside TensorFlow
+Federated makes it while the clients train.
 """
 
 import dataclasses
@@ -18,14 +18,15 @@ from fl_dpftrl.noise.engine import server as servers
 
 
 class RowState(NamedTuple):
-  """Which row of whose noise is next. No secret.
+  """The next row and the noise it belongs to. It is not secret.
 
   Attributes:
-    identity: of the `RowServer` (scalar, int64).
+    identity: identity of the `RowServer` (scalar, int64).
     row: t, the row that comes next (scalar, int64).
-    row_stddev: standard deviation of each coordinate of the row that came last
-      (scalar, float32); 0 before the first, and after a burnt one.
-    parameters: what the rows are added for, where an aggregator keeps that.
+    row_stddev: standard deviation of each coordinate of the last row (scalar,
+      float32); 0 before the first, and after a burnt one.
+    parameters: parameters that the noise state is bound to, if an aggregator
+      keeps them.
   """
 
   identity: tf.Tensor
@@ -37,10 +38,10 @@ class RowState(NamedTuple):
 def make_stream(
     rows: servers.RowServer, template: Any
 ) -> noise_base.NoiseStream:
-  """The served rows as a stream whose `next` reads a file.
+  """Returns the served rows as a stream whose `next` reads a file.
 
-  It fails with an InvalidArgumentError where the file is of another row, of
-  other noise or damaged, and with a NotFoundError where the row is not served.
+  `next` fails with an InvalidArgumentError if the file is of another row, of
+  other noise or damaged, and with a NotFoundError if the row is not served.
 
   Args:
     rows: serves row t before `next` runs with a state whose row is t.
@@ -141,11 +142,11 @@ class NoiseByReferenceFactory(factory.CorrelatedNoiseFactory):
       )
 
   def noise_stream(self, value_type: tff.Type) -> noise_base.NoiseStream:
-    """The served rows.
+    """Returns the served rows as a stream.
 
     Raises:
-      ValueError: unless value_type holds float32 tensors of known shapes, of as
-        many entries as a row.
+      ValueError: unless value_type holds float32 tensors of known shapes, with
+        as many entries as a row.
     """
     if not tff.types.is_structure_of_tensors(value_type):
       raise ValueError(f'value_type must be made of tensors, got {value_type}')
@@ -160,7 +161,7 @@ class NoiseByReferenceFactory(factory.CorrelatedNoiseFactory):
   def _after_burnt_row(
       self, stream: noise_base.NoiseStream, noise: Any
   ) -> Any:
-    """The burnt row is not even read."""
+    """Advances the state past a burnt row, without reading it."""
     del stream
     noise = parameters_lib.check(noise, self.parameters())
     return noise._replace(

@@ -1,4 +1,4 @@
-"""Bounds one device's update, whatever the device sends."""
+"""Bounds on one device's update, whatever the device sends."""
 
 from typing import Any, NamedTuple, Sequence
 
@@ -34,12 +34,13 @@ class BoundedUpdate(NamedTuple):
 def bound_update(
     update: Any, *, clip_norm: float, zeroing_norm: float | None = None
 ) -> BoundedUpdate:
-  """Clips to clip_norm in L2; makes zeros of what is not finite or too large.
+  """Clips to clip_norm in L2; zeroes updates that are not finite or too large.
 
-  The norm is that of the whole update. It is computed in one pass where all
-  squares are finite and it is not so near clip_norm that rounding decides, and
-  else in float64, where no square of a float32 overflows. A clipped update keeps
-  within clip_norm after rounding to float32; it may fall short of it by 2⁻¹⁹.
+  The norm is that of the whole update. It is computed in one pass if all
+  squares are finite and rounding cannot decide the comparison with clip_norm.
+  Otherwise it is computed in float64, where no square of a float32 overflows. A
+  clipped update keeps within clip_norm after rounding to float32; it may fall
+  short of it by 2⁻¹⁹.
 
   Args:
     update: nested structure of float32 tensors, of known shapes.
@@ -68,7 +69,7 @@ def bound_update(
 
 
 def _sum_of_squares(tensor: tf.Tensor) -> tf.Tensor:
-  """In float64, of squares in float32: finite only where all of them are."""
+  """Adds float32 squares in float64; finite only if every square is finite."""
   squares = tf.reshape(tf.square(tensor), [-1])
   size = tensor.shape.num_elements()
   whole = size - size % _TERMS
@@ -80,7 +81,7 @@ def _sum_of_squares(tensor: tf.Tensor) -> tf.Tensor:
 def _bound_quickly(
     tensors: Sequence[tf.Tensor], norm: tf.Tensor, clip_norm: float
 ) -> tuple[Any, ...]:
-  """Of a finite update whose norm is clearly on one side of clip_norm."""
+  """Clips a finite update whose norm is clearly above or below clip_norm."""
   is_clipped = norm > clip_norm
   scale = tf.cast(
       tf.where(is_clipped, _QUICK_ROUNDING * clip_norm / norm, 1.0), tf.float32
@@ -93,7 +94,7 @@ def _bound_quickly(
 def _bound_carefully(
     tensors: Sequence[tf.Tensor], is_small: tf.Tensor, clip_norm: float
 ) -> tuple[Any, ...]:
-  """Of any update, in float64."""
+  """Bounds any update, with its norm computed in float64."""
   is_finite = tf.reduce_all(
       [tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tensors]
   )

@@ -1,4 +1,4 @@
-"""The same noise for pipelines built on TensorFlow Privacy's queries."""
+"""The same noise for pipelines that use queries of TensorFlow Privacy."""
 
 import collections
 from typing import Any

@@ -133,11 +133,11 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     inner_sum.check_no_mean(self.inner_factory)
 
   def noise_stream(self, value_type: tff.Type) -> noise_base.NoiseStream:
-    """The noise that is added to sums of updates of a type.
+    """Returns the noise stream for sums of updates of a type.
 
     Raises:
       ValueError: unless value_type holds float32 tensors of known shapes, and
-        TFF can carry the state of the noise for them.
+        TFF can carry their noise state.
     """
     if not tff.types.is_structure_of_tensors(value_type):
       raise ValueError(f'value_type must be made of tensors, got {value_type}')
@@ -157,7 +157,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     return parameters_lib.bind(stream, self.parameters())
 
   def parameters(self) -> parameters_lib.Parameters:
-    """What a state of its noise belongs to."""
+    """Returns the parameters that a noise state is bound to."""
     return parameters_lib.of(
         self.strategy,
         seed=self._seed_identity(),
@@ -171,7 +171,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     return digests.short_digest(b'fl_dpftrl given seed %d' % self.noise_seed)
 
   def bound(self, update: Any) -> clipping.BoundedUpdate:
-    """What of one device's update enters the sum, in TensorFlow."""
+    """Clips, zeroes or rejects one device's update in TensorFlow."""
     return clipping.bound_update(
         update, clip_norm=self.clip_norm, zeroing_norm=self.zeroing_norm
     )
@@ -179,7 +179,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
   def release(
       self, stream: noise_base.NoiseStream, total: Any, noise: Any
   ) -> tuple[Any, Any]:
-    """(sum, noise state) → (result, advanced noise state), in TensorFlow."""
+    """Maps (sum, noise state) to (result, next noise state), in TensorFlow."""
     row, advanced = stream.next(noise)
     divisor = float(self.report_goal)
     result = tf.nest.map_structure(
@@ -238,7 +238,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
   def _on_noise(
       self, value_type: tff.Type, advance: Callable[[Any], Any]
   ) -> tff.Computation:
-    """The aggregator's state with its noise advanced, in TensorFlow."""
+    """Returns a computation that advances the noise in an aggregator state."""
     state_type = self.create(value_type).initialize.type_signature.result.member
     advance_noise = tff.tensorflow.computation(advance, state_type.noise)
 

@@ -1,4 +1,4 @@
-"""Checks that an aggregation factory adds updates up, and does no more."""
+"""Checks that an aggregation factory returns the plain sum of updates."""
 
 import asyncio
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _REMEDY = (
 def check_no_mean(
     inner_factory: tff.aggregators.UnweightedAggregationFactory,
 ) -> None:
-  """Refuses TFF's own mean, without running anything.
+  """Rejects TFF's own mean, without running anything.
 
   Raises:
     ValueError: for a mean.
@@ -92,7 +92,7 @@ def _pack(
 
 
 def _run(computation: tff.Computation, *args: Any) -> Any:
-  """Its result, in a context of either kind.
+  """Runs a computation in a synchronous or asynchronous context.
 
   Raises:
     ValueError: within another computation, where nothing runs.

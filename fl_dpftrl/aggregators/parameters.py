@@ -1,4 +1,4 @@
-"""What a state of noise was made for, so that no other factory continues it."""
+"""Parameters that a noise state is bound to; no other factory continues it."""
 
 from typing import Any, NamedTuple, Sequence
 
@@ -10,12 +10,11 @@ from fl_dpftrl.noise import base as noise_base
 
 
 class Parameters(NamedTuple):
-  """All that the guarantee of a row of noise rests on, but its participants.
+  """All that the guarantee of a noise row rests on, except participation.
 
   Attributes:
     strategy: the digest of C, shortened (scalar, int64).
-    seed: stands for where the seed comes from, not for its value (scalar,
-      int64).
+    seed: identifier of the seed's origin, not of its value (scalar, int64).
     noise_multiplier: std(Z) / clip_norm (scalar, float64).
     clip_norm: L2 bound on an update (scalar, float64).
   """
@@ -42,7 +41,7 @@ def of(
     noise_multiplier: float,
     clip_norm: float,
 ) -> Parameters:
-  """The parameters of a factory, as Python numbers."""
+  """Returns the parameters of a factory, as Python numbers."""
   return Parameters(
       strategy=digests.short_digest(digests.strategy_digest(strategy).encode()),
       seed=seed,
@@ -54,13 +53,13 @@ def of(
 def bind(
     stream: noise_base.NoiseStream, own: Parameters
 ) -> noise_base.NoiseStream:
-  """The same rows, with a state that remembers its parameters.
+  """Returns a stream of the same rows whose state holds its parameters.
 
   `next` fails with an InvalidArgumentError for a state of other parameters.
 
   Args:
-    stream: whose states are named tuples with a field `parameters`.
-    own: of the factory that the stream is for.
+    stream: stream whose states are named tuples with a field `parameters`.
+    own: parameters of the factory that the stream is for.
   """
 
   def init():
@@ -73,12 +72,12 @@ def bind(
 
 
 def check(noise: Any, own: Parameters) -> Any:
-  """A noise state of these parameters, unchanged, in TensorFlow."""
+  """Returns a noise state unchanged if its parameters are these, in a graph."""
   return _checked(noise, own, Parameters._fields)
 
 
 def change(noise: Any, own: Parameters) -> Any:
-  """The state of another noise multiplier or clip norm, made these parameters'."""
+  """Changes noise multiplier or clip norm of a state to those of `own`."""
   kept = [name for name in Parameters._fields if name not in _CHANGEABLE]
   return _checked(noise, own, kept)._replace(parameters=_tensors(own))
 

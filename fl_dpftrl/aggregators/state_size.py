@@ -1,4 +1,4 @@
-"""How much noise state TensorFlow Federated can carry."""
+"""Limits on the noise state that TensorFlow Federated can carry."""
 
 from fl_dpftrl.families import base as strategies
 
@@ -12,10 +12,10 @@ _ENDLESS_ROUNDS = 2**20
 
 
 def noise_state_bytes(strategy: strategies.Strategy, model_bytes: int) -> int:
-  """Bytes that a strategy's stream keeps for a model of model_bytes bytes.
+  """Returns the bytes of a strategy's noise state for a model of model_bytes.
 
-  Where the state grows, it is that of the last round, or of round 2²⁰ for a
-  strategy that goes on for ever.
+  If the state grows, the result is for the last round, or for round 2²⁰ of a
+  strategy that can run for ever.
   """
   return model_bytes * strategy.memory_copies(
       strategy.max_rounds or _ENDLESS_ROUNDS
@@ -23,10 +23,10 @@ def noise_state_bytes(strategy: strategies.Strategy, model_bytes: int) -> int:
 
 
 def check_state_size(strategy: strategies.Strategy, model_bytes: int) -> None:
-  """Refuses noise states that TFF cannot carry.
+  """Rejects noise states that TFF cannot carry.
 
   Args:
-    strategy: whose stream is to be part of TFF's state.
+    strategy: strategy whose stream is to be part of TFF's state.
     model_bytes: size of one update, in float32.
 
   Raises:

@@ -95,7 +95,7 @@ class Banded(base.Strategy):
   def sensitivity(
       self, schema: participation.MinSep
   ) -> sensitivity_lib.Sensitivity:
-    """Exact where columns of a pattern do not meet; else as of any X."""
+    """Exact if columns of a pattern do not overlap; else as for any X."""
     if self.num_bands > schema.min_sep and schema.participations > 1:
       return super().sensitivity(schema)
     squares = self.column_squares(schema.num_rounds)
@@ -117,7 +117,7 @@ class Banded(base.Strategy):
     return total
 
   def gram_entries(self, num_rounds: int) -> entries_lib.Entries:
-    """By the diagonals of X, as many as C has."""
+    """Looks entries up in the diagonals of X, as many as C has."""
     base.check_num_rounds(self, num_rounds)
     coefficients = self.coefficients[:num_rounds]
     num_bands = min(self.num_bands, num_rounds)
@@ -142,7 +142,7 @@ class Banded(base.Strategy):
       num_rounds: int,
       workload: workloads.Queries = workloads.Workload(),
   ) -> np.ndarray:
-    """In O(n·bands²) and without a dense matrix; see `bands`."""
+    """Computes errors in O(n·bands²) without a dense matrix; see `bands`."""
     if not isinstance(workload, workloads.Workload):
       return super().per_query_error(num_rounds, workload)
     base.check_num_rounds(self, num_rounds)

@@ -18,25 +18,25 @@ from fl_dpftrl.sensitivity import entries as entries_lib
 from fl_dpftrl.sensitivity import gram
 from fl_dpftrl.sensitivity import toeplitz as sensitivities
 
-_MOST_GRAM_ROUNDS = 1024  # up to which the bound on any X is tried as well
+_MOST_GRAM_ROUNDS = 1024  # most rounds for the bound for any X
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BandedToeplitz(base.Strategy):
-  """A C whose every column is the same few coefficients from its diagonal down.
+  """A C whose columns hold the same few coefficients from the diagonal down.
 
-  The last columns are cut short by the end of the run, and so are shorter than
-  the others. With normalized_rounds, every column of the C of so many rounds is
-  scaled to norm 1: C = T D, D diagonal.
+  The end of the run cuts the last columns short, so their norms are smaller.
+  With normalized_rounds, every column of the C for that many rounds is scaled
+  to norm 1: C = T D, with D diagonal.
 
   Attributes:
     coefficients: c, shape [num_bands], float64; c₀ is positive.
     normalized_rounds: the number of rounds for which columns are normalised, and
-      the most that it can run; None for none.
+      the most that it can run; None for no normalisation.
 
   Raises:
-    ValueError: for coefficients of another shape, not finite or with a c₀ that is
-      not positive, and for normalized_rounds that is not a number of rounds.
+    ValueError: for coefficients of another shape, not finite or with a c₀ that
+      is not positive, and for normalized_rounds that is not a number of rounds.
 
   Source: Choquette-Choo et al. 2024 (scaling up banded matrix factorisation),
   section 3.2, "column normalization" included.
@@ -88,17 +88,17 @@ class BandedToeplitz(base.Strategy):
     return self.num_bands - 1
 
   def late_norms(self) -> np.ndarray:
-    """What columns are divided by, shape [num_bands].
+    """The divisors of the last columns, shape [num_bands].
 
-    Entry j is for the column with j more rounds after it, the last one for all
-    columns with more.
+    Entry j is for the column with j more rounds after it. The last entry is for
+    all columns with more rounds after them.
     """
     if self.normalized_rounds is None:
       return np.ones(self.num_bands)
     return np.sqrt(np.cumsum(np.square(self.coefficients)))
 
   def columns(self, num_rounds: int) -> sensitivities.Columns:
-    """The columns of C in the first num_rounds of the rounds it is made for."""
+    """The columns of C for the first num_rounds of its rounds."""
     return sensitivities.Columns(
         self.coefficients,
         self.late_norms(),
@@ -106,13 +106,13 @@ class BandedToeplitz(base.Strategy):
     )
 
   def column_norms(self, num_rounds: int) -> np.ndarray:
-    """What each column is divided by, D⁻¹, shape [num_rounds]."""
+    """The divisor of each column, the diagonal of D⁻¹, shape [num_rounds]."""
     base.check_num_rounds(self, num_rounds)
     after = (self.normalized_rounds or num_rounds) - 1 - np.arange(num_rounds)
     return self.late_norms()[np.minimum(after, self.num_bands - 1)]
 
   def inverse_coefficients(self, num_rounds: int) -> np.ndarray:
-    """The first column of T⁻¹, C's inverse where columns are as they are."""
+    """The first column of T⁻¹, which is C's inverse without normalisation."""
     base.check_num_rounds(self, num_rounds)
     return power_series.reciprocal(self.coefficients, num_rounds)
 
@@ -132,7 +132,7 @@ class BandedToeplitz(base.Strategy):
   def sensitivity(
       self, schema: participation.MinSep
   ) -> sensitivity_lib.Sensitivity:
-    """By what columns of one shape allow, or the bound on any X if smaller."""
+    """The bound from columns of one shape, or that for any X if smaller."""
     num_rounds = schema.num_rounds
     base.check_num_rounds(self, num_rounds)
     result = sensitivities.shifted_sensitivity(
@@ -200,7 +200,7 @@ class BandedToeplitz(base.Strategy):
   ) -> error_lib.Error:
     base.check_num_rounds(self, num_rounds)
     squares, late, tail = _squares(self, num_rounds, workload)
-    # Sums of the squares over the queries; those left out grow by the tail.
+    # Sums of squares over the queries; each one left out adds the tail again.
     total, largest = float(squares.sum() + late.sum()), late.max(initial=0.0)
     if squares.size:
       more = num_rounds - late.size - squares.size
@@ -219,7 +219,7 @@ def _squares(
 ) -> tuple[np.ndarray, np.ndarray, float]:
   """Squared errors of the first queries and of the last, and the step between.
 
-  Those in between, left out of the first, each add the same to the one before.
+  Each query left out in between has the step more than the one before.
   """
   if not workload.is_toeplitz:
     workloads.check_dense(num_rounds)

@@ -1,12 +1,13 @@
-"""Banded lower-triangular matrices, held and multiplied by their bands.
+"""Banded lower-triangular matrices, stored and multiplied by their bands.
 
-The rows y of L⁻¹ Z follow from L y = z: a block of them from a window, the
-num_bands − 1 rows before it. Carried along is the covariance of the window, so
-norms of rows cost O(n·bands²) time, and the inverse is never written out.
+The rows y of L⁻¹ Z follow from L y = z. A block of them follows from a window:
+the num_bands − 1 rows before it. The algorithm carries the covariance of the
+window along, so norms of rows cost O(n·bands²) time and the inverse is never
+written out.
 
-A workload of SGD has an inverse with two or three bands: it undoes the momentum,
-the learning rates and the sums. So the inverse of B = A C⁻¹, which is C A⁻¹, is
-banded too, and errors are norms of the rows of the inverse of that.
+The inverse of an SGD workload has two or three bands: it undoes momentum,
+learning rates and sums. So C A⁻¹, the inverse of B = A C⁻¹, is banded too, and
+errors are norms of rows of its inverse.
 """
 
 from typing import Iterator, NamedTuple
@@ -20,7 +21,9 @@ _SMALLEST_BLOCK = 64
 
 
 def dense_rows(coefficients: np.ndarray) -> np.ndarray:
-  """Rows of a banded matrix, from the first row's first band to its last.
+  """Returns rows of a banded matrix as a dense matrix.
+
+  Columns run from the first row's first band to the last row's diagonal.
 
   Args:
     coefficients: shape [rows, num_bands]; [r, j] is the entry j left of the
@@ -31,14 +34,14 @@ def dense_rows(coefficients: np.ndarray) -> np.ndarray:
   """
   count, num_bands = coefficients.shape
   width = count + num_bands - 1
-  # In rows that are longer by one, what was slanted stands upright.
+  # Bands run diagonally; in rows longer by one entry they become columns.
   upright = np.zeros((count, width + 1))
   upright[:, :num_bands] = coefficients[:, ::-1]
   return upright.reshape(-1)[: count * width].reshape(count, width)
 
 
 def inverse_bands(workload: workloads.Workload, num_rounds: int) -> np.ndarray:
-  """A⁻¹ = (I − βS) diag(1/η) (I − S), with S the shift by one round.
+  """Returns A⁻¹ = (I − βS) diag(1/η) (I − S), with S the shift by one round.
 
   Returns:
     Shape [num_rounds, 2], or 3 with momentum; [t, j] is A⁻¹[t, t − j].
@@ -54,7 +57,7 @@ def inverse_bands(workload: workloads.Workload, num_rounds: int) -> np.ndarray:
 
 
 def multiply(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-  """The product of two banded lower-triangular matrices, in bands.
+  """Returns the product of two banded lower-triangular matrices, by bands.
 
   Args:
     left: shape [num_rounds, l]; [t, j] is entry t, t − j, and 0 where t < j.
@@ -72,7 +75,7 @@ def multiply(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def multiply_gradient(gradient: np.ndarray, right: np.ndarray) -> np.ndarray:
-  """The gradient in left of what has this gradient in `multiply`'s product."""
+  """Returns the gradient in left from the gradient in `multiply`'s product."""
   num_rounds, extra = right.shape
   result = _by_bands(num_rounds, gradient.shape[1] - extra + 1)
   for j in range(result.shape[1]):
@@ -82,7 +85,7 @@ def multiply_gradient(gradient: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def _by_bands(num_rounds: int, num_bands: int) -> np.ndarray:
-  """Zeros of shape [num_rounds, num_bands], with each band in one piece."""
+  """Returns zeros of shape [num_rounds, num_bands], each band contiguous."""
   return np.zeros((num_bands, num_rounds)).T
 
 
@@ -90,11 +93,11 @@ class Block(NamedTuple):
   """A block of rows of y in L y = z, for z of variance 1.
 
   Attributes:
-    rows: of the block.
-    inverse: of the block of L on the diagonal, shape [rows, rows].
-    transition: the part of y that follows from the window is this times it,
-      shape [rows, window]. The window is shorter where fewer rounds came before.
-    covariance: of the window and then the block, shape
+    rows: the rows of the block.
+    inverse: inverse of the block on the diagonal of L, shape [rows, rows].
+    transition: matrix that maps the window to its part of y, shape
+      [rows, window]. The window is shorter if fewer rounds came before.
+    covariance: covariance of the window followed by the block, shape
       [window + rows, window + rows].
   """
 
@@ -110,7 +113,7 @@ class Block(NamedTuple):
 
 
 def blocks(coefficients: np.ndarray) -> Iterator[Block]:
-  """The blocks of rows of L, from the first to the last.
+  """Yields the blocks of rows of L, from the first to the last.
 
   Args:
     coefficients: shape [num_rounds, num_bands]; [t, j] is L[t, t − j], and 0
@@ -138,10 +141,10 @@ def blocks(coefficients: np.ndarray) -> Iterator[Block]:
 
 
 def row_norms(coefficients: np.ndarray) -> np.ndarray:
-  """‖row t of L⁻¹‖ of each row, shape [num_rounds].
+  """Returns ‖row t of L⁻¹‖ for each row, shape [num_rounds].
 
   Args:
-    coefficients: as of `blocks`.
+    coefficients: as for `blocks`.
   """
   return np.sqrt(
       np.concatenate([block.squares for block in blocks(coefficients)])
@@ -156,13 +159,13 @@ def gradient(
   Args:
     steps: all `blocks` of L.
     weights: shape [num_rounds].
-    num_bands: of L.
+    num_bands: number of bands of L.
 
   Returns:
     Shape [num_rounds, num_bands], 0 where t < j.
   """
   result = np.empty((weights.size, num_bands))
-  # Of the terms from here on, in the covariance of the window.
+  # Gradient of the terms from here on, in the covariance of the window.
   adjoint = np.zeros((0, 0))
   for rows, inverse, transition, covariance in reversed(steps):
     window = transition.shape[1]
@@ -181,9 +184,9 @@ def gradient(
 
 
 def _from_dense(matrix: np.ndarray, num_bands: int) -> np.ndarray:
-  """The bands of rows whose last column is that of the last row's diagonal.
+  """Extracts the bands of rows; the last column is the last row's diagonal.
 
-  Undoes `dense_rows`.
+  It undoes `dense_rows`.
   """
   count, width = len(matrix), len(matrix) + num_bands - 1
   flat = np.zeros(count * (width + 1))

@@ -1,4 +1,4 @@
-"""The base class of every mechanism: C and N, and defaults for all the rest."""
+"""The base class of every mechanism: C and N, with defaults for the rest."""
 
 import abc
 import dataclasses
@@ -26,13 +26,13 @@ class Strategy(abc.ABC):
   row of Z, and may have more rows than there are rounds (trees do).
 
   A family gives `family`, `strategy_matrix` and `noising_matrix`. Every other
-  method has a default that is right for any C and N, at the price of writing
-  them out; a family that knows a shorter or a tighter way overrides it.
+  method has a default that is correct for any C and N, but computes from the
+  dense matrices. A family with a faster or tighter method overrides it.
 
   Attributes:
-    family: the name under which the registry and strategy files know it.
-    max_rounds: the most rounds it can run; None where it can go on for ever.
-      An attribute or a property.
+    family: the name of the family in the registry and in strategy files.
+    max_rounds: the most rounds it can run; None if it can run for ever. It is
+      an attribute or a property.
   """
 
   family: ClassVar[str]
@@ -47,19 +47,19 @@ class Strategy(abc.ABC):
     """N, of shape [num_rounds, num_noise_rows(num_rounds)]."""
 
   def num_noise_rows(self, num_rounds: int) -> int:
-    """Rows of Z that the first num_rounds rounds use."""
+    """Returns how many rows of Z the first num_rounds rounds use."""
     return num_rounds
 
   def memory_copies(self, num_rounds: int) -> int:
-    """Vectors of the model's size that a stream keeps between rounds.
+    """Returns the number of model-sized vectors a stream keeps between rounds.
 
-    None by default: a stream draws the rows of Z that it needs again.
+    The default is 0: a stream draws the rows of Z that it needs again.
     """
     del num_rounds
     return 0
 
   def parameters(self) -> dict[str, Any]:
-    """Keyword arguments that rebuild it, as a strategy file stores them."""
+    """Returns constructor arguments by keyword, as a strategy file has them."""
     return {
         field.name: getattr(self, field.name)
         for field in dataclasses.fields(self)
@@ -68,13 +68,13 @@ class Strategy(abc.ABC):
   def sensitivity(
       self, schema: participation.MinSep
   ) -> sensitivity_lib.Sensitivity:
-    """The worst ‖C u‖ under a participation schema, per unit of clip norm.
+    """Returns the worst ‖C u‖ under a schema, per unit of clip norm.
 
-    By default that of the Gram matrix: exact where a search over patterns ends
-    in time, otherwise an upper bound.
+    The default uses the Gram matrix. It is exact if a search over patterns ends
+    in time, and otherwise an upper bound.
 
     Raises:
-      ValueError: where the schema has more rounds than the strategy can run.
+      ValueError: if the schema has more rounds than the strategy can run.
 
     Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization,
     section 4 and algorithm VecSens; see `gram.gram_sensitivity`.
@@ -84,20 +84,20 @@ class Strategy(abc.ABC):
   def repeated_sensitivity(
       self, block_rounds: int, schema: participation.MinSep
   ) -> sensitivity_lib.Sensitivity:
-    """The sensitivity of independent copies of it, one after the other.
+    """Returns the sensitivity of independent copies of C, one after the other.
 
     Args:
       block_rounds: rounds of each copy; the last may be cut short.
-      schema: min-sep, with more rounds than a block.
+      schema: min-sep schema with more rounds than a block.
     """
     return blocks.repeated(self, block_rounds, schema)
 
   def gram_matrix(self, num_rounds: int) -> np.ndarray:
-    """X = CᵀC, shape [num_rounds, num_rounds].
+    """Returns X = CᵀC, shape [num_rounds, num_rounds].
 
     Raises:
-      ValueError: where num_rounds is more than the strategy can run, or too
-        many for a dense matrix.
+      ValueError: if num_rounds is more than the strategy can run, or too many
+        for a dense matrix.
     """
     workloads.check_dense(num_rounds)
     check_num_rounds(self, num_rounds)
@@ -105,9 +105,9 @@ class Strategy(abc.ABC):
     return matrix.T @ matrix
 
   def gram_entries(self, num_rounds: int) -> entries.Entries:
-    """A function that gives single entries of X, for observed patterns.
+    """Returns a function that gives single entries of X, for observed patterns.
 
-    By default it looks them up in the whole matrix.
+    The default looks them up in the whole matrix.
     """
     whole = self.gram_matrix(num_rounds)
     return lambda rows, columns: whole[rows, columns]
@@ -117,7 +117,7 @@ class Strategy(abc.ABC):
       num_rounds: int,
       workload: workloads.Queries = workloads.Workload(),
   ) -> error_lib.Error:
-    """RMS and max error; see `error.error`."""
+    """Returns RMS and max error; see `error.error`."""
     return error_lib.summary(self.per_query_error(num_rounds, workload))
 
   def per_query_error(
@@ -125,9 +125,9 @@ class Strategy(abc.ABC):
       num_rounds: int,
       workload: workloads.Queries = workloads.Workload(),
   ) -> np.ndarray:
-    """Standard deviation of each query's noise; see `error.per_query_error`.
+    """Returns the standard deviation of each query's noise.
 
-    By default from the whole of N.
+    The default computes it from the whole of N; see `error.per_query_error`.
     """
     check_num_rounds(self, num_rounds)
     workloads.check_dense(num_rounds)
@@ -148,8 +148,8 @@ def check_num_rounds(strategy: Strategy, num_rounds: int) -> None:
 def check_undoes(strategy: Strategy, noising: np.ndarray) -> None:
   """Raises ValueError unless N C = 1, to rounding, over the first rounds.
 
-  What a run releases is then A (x + N Z) = A N (C x + Z), which hides as much
-  of x as C's sensitivity says. With another N, no figure of C says anything.
+  A run then releases A (x + N Z) = A N (C x + Z), which hides x as well as C's
+  sensitivity says. With any other N, C's figures would not apply.
 
   Args:
     strategy: C.

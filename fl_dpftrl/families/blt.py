@@ -38,7 +38,7 @@ class BLT(base.Strategy):
     output_scale: ω, as many, each at least 0, their sum at most 1.
 
   Raises:
-    ValueError: where a constraint does not hold.
+    ValueError: if a constraint does not hold.
 
   Source: McMahan, Xu, Zhang 2024 (BLT-DP-FTRL), equation 3 and algorithm 1;
   Dvijotham et al. 2024.
@@ -84,7 +84,7 @@ class BLT(base.Strategy):
     return self.num_buffers
 
   def coefficients(self, num_rounds: int) -> np.ndarray:
-    """c, the first column of C: shape [num_rounds]."""
+    """c, the first column of C, shape [num_rounds]."""
     base.check_num_rounds(self, num_rounds)
     powers = np.power.outer(
         np.asarray(self.buffer_decay), np.arange(num_rounds - 1)
@@ -92,7 +92,7 @@ class BLT(base.Strategy):
     return np.concatenate([[1.0], np.asarray(self.output_scale) @ powers])
 
   def inverse_coefficients(self, num_rounds: int) -> np.ndarray:
-    """The first column of N, C's inverse: shape [num_rounds]."""
+    """The first column of N, C's inverse, shape [num_rounds]."""
     base.check_num_rounds(self, num_rounds)
     inverse = interlaced.chain(self.gaps)
     points = 1.0 - inverse.below_one[2::2]
@@ -101,7 +101,7 @@ class BLT(base.Strategy):
 
   @property
   def gaps(self) -> np.ndarray:
-    """Between the decays of C and of its inverse; see `interlaced`."""
+    """The gaps between the decays of C and of its inverse; see `interlaced`."""
     return interlaced.gaps_of(
         np.asarray(self.buffer_decay), np.asarray(self.output_scale)
     )
@@ -123,8 +123,8 @@ class BLT(base.Strategy):
   ) -> sensitivity_lib.Sensitivity:
     """Exact, in closed form, under both schemas.
 
-    Coefficients are non-negative and non-increasing, so the first rounds, as
-    close as the schema allows, are the worst pattern.
+    Coefficients are non-negative and non-increasing, so the worst pattern is
+    the first rounds, as close together as the schema allows.
 
     Source: McMahan, Xu, Zhang 2024, theorem on min-sep sensitivity of
     Toeplitz C.
@@ -142,7 +142,7 @@ class BLT(base.Strategy):
 
     @functools.cache
     def squares(count: int) -> np.ndarray:
-      """[m]: ‖Σ of `count` columns‖² where m + 1 rows follow the first."""
+      """[m]: ‖Σ of `count` columns‖² if m + 1 rows follow the first."""
       column = patterns.repeated(
           self.coefficients(block_rounds), schema.min_sep, count
       )
@@ -152,17 +152,17 @@ class BLT(base.Strategy):
     return found or super().repeated_sensitivity(block_rounds, schema)
 
   def gram_entries(self, num_rounds: int) -> entries.Entries:
-    """Products of columns are geometric sums, of cₛ cₛ₊ₗ for a lag l.
+    """Returns entries of X as geometric sums of cₛ cₛ₊ₗ for a lag l.
 
-    X[i, i + l] = meets(l) + Σₐ power(a, l) · products(a, n − 1 − i − l), of
-    which few values differ: tables make many entries fast.
+    X[i, i + l] = meets(l) + Σₐ power(a, l) · products(a, n − 1 − i − l). These
+    terms take few distinct values, so tables make many entries fast.
     """
     base.check_num_rounds(self, num_rounds)
     rates = np.log(np.asarray(self.buffer_decay))
     scales = np.asarray(self.output_scale)
 
     def meets(lag):
-      # The 1 on a diagonal meets cₗ; where the lag is 0, another 1.
+      # Product of the 1 on a diagonal with cₗ; with another 1 if the lag is 0.
       powers = (s * np.exp(r * (lag - 1)) for r, s in zip(rates, scales))
       return np.where(lag > 0, sum(powers), 1.0)
 

@@ -1,7 +1,7 @@
-"""Squared errors of BLTs where the learning rate follows a schedule.
+"""Squared errors of BLTs under a learning rate schedule.
 
-The rows of B are then no shifts of each other, and one pass over the rounds
-finds their norms, with a few sums of its own for each decay.
+The rows of B are then not shifts of each other. One pass over the rounds
+computes their norms, and carries a few sums for each decay.
 """
 
 import numpy as np
@@ -28,14 +28,15 @@ def squared_errors(
 ) -> np.ndarray:
   """Squared norm of each row of B = A C⁻¹.
 
-  With Y the outcome at a constant rate 1, the noise in model t is, summed by
-  parts, ηₜ Yₜ − Hₜ with Hₜ = Σ over u < t of (ηᵤ₊₁ − ηᵤ) Yᵤ. Variances follow
-  from Cov(Hₜ, Yₜ), which filters carry from round to round.
+  With Y the result at a constant rate of 1, the noise in model t is
+  ηₜ Yₜ − Hₜ after summation by parts, with Hₜ = Σ over u < t of
+  (ηᵤ₊₁ − ηᵤ) Yᵤ. Variances follow from Cov(Hₜ, Yₜ), which filters carry from
+  round to round.
 
   Args:
     below_one: 1 − p for the points of a chain, shape [d + 1].
-    scales: of its running sums, shape [d + 1]. Both may be complex with small
-      imaginary parts, of which the result is an analytic function.
+    scales: scales of its running sums, shape [d + 1]. Both may be complex with
+      small imaginary parts; the result is an analytic function of them.
     learning_rates: η, shape [n].
     momentum: β.
 
@@ -70,10 +71,10 @@ def squared_errors(
 
 
 class SquaredError:
-  """What `blt_sums.SquaredError` is, for a schedule.
+  """The counterpart of `blt_sums.SquaredError` for a learning rate schedule.
 
-  The largest error is smoothed to a power mean, and derivatives come from steps
-  in an imaginary direction, which are exact to rounding.
+  The largest error is smoothed to a power mean. Derivatives come from steps in
+  an imaginary direction, which are exact to rounding.
   """
 
   def __init__(
@@ -90,7 +91,7 @@ class SquaredError:
   def __call__(
       self, below_one: np.ndarray, scales: np.ndarray
   ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Value and derivatives, as `blt_sums.SquaredError`."""
+    """Returns value and derivatives, as `blt_sums.SquaredError` does."""
     size = below_one.shape[-1]
     values = np.empty(below_one.shape[:-1])
     of_points, of_scales = np.zeros((2,) + below_one.shape)

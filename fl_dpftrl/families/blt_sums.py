@@ -1,4 +1,4 @@
-"""Squared sensitivities and errors of BLTs, at a cost that does not grow with n.
+"""Squared sensitivities and errors of BLTs, at a cost independent of n.
 
 Both come with their derivatives, for the optimiser.
 """
@@ -13,7 +13,7 @@ _SMALLEST = 1e-300
 
 
 class SquaredSensitivity:
-  """sens² of BLTs, with its derivatives: sums of positive terms throughout.
+  """sens² of BLTs and its derivatives, as sums of positive terms only.
 
   After participation a = 0, 1, …, until the next, row r + 1 of the sum of C's
   columns is Σ ω θ^r G(a), where G(a) = Σ over c ≤ a of θ^(bc).
@@ -30,20 +30,20 @@ class SquaredSensitivity:
   def __call__(
       self, decays: np.ndarray, scales: np.ndarray
   ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Value and derivatives.
+    """Returns value and derivatives.
 
     Args:
       decays: 1 − θ, shape [… d].
-      scales: ω, of that shape.
+      scales: ω, shape [… d].
 
     Returns:
       sens², shape […], and its derivatives in θ and in ω, shape [… d].
     """
-    # The floor errs upwards: a decay of 0 counts as one of 10⁻¹⁶.
+    # The floor errs upwards: a decay of 0 counts as 10⁻¹⁶.
     rates = -np.log1p(-np.minimum(decays, _LARGEST))
     products, of_rates = _products(rates, self._rows)
     last_products, of_last_rates = _products(rates, self._last_rows)
-    # Sums over participations but the last, then the last by itself.
+    # Sums over all participations except the last, then the last one's own.
     weights = self._before.weights
     sums, slopes = self._geometric(rates, self._before.positions + 1.0)
     last, last_slope = self._geometric(rates, np.array([float(self._count)]))
@@ -51,7 +51,8 @@ class SquaredSensitivity:
     of_pairs = (slopes * weights) @ np.swapaxes(sums, -1, -2)
     last_pairs = last * np.swapaxes(last, -1, -2)
     of_last_pairs = last_slope * np.swapaxes(last, -1, -2)
-    # The 1 of each participation but the first meets what the others left.
+    # Cross terms between the leading 1 of each participation and the tails of
+    # earlier ones.
     reach = np.exp(-(self._step - 1.0) * rates)
     meets = reach * (sums @ weights)
     of_meets = reach * (slopes @ weights) - (self._step - 1.0) * meets
@@ -78,16 +79,16 @@ class SquaredSensitivity:
 class SquaredError:
   """Squared error of prefix sums or momentum, with its derivatives.
 
-  B = A C⁻¹ is Toeplitz. Coefficient i of its first column is Σ s · p^i over the
-  chain's points p = 1, θ̂₁, …, or with momentum β the same of
-  Σ over a ≤ i of p^a β^(i−a). The terms are positive, but for the last where
-  its θ̂ is negative.
+  B = A C⁻¹ is Toeplitz. For prefix sums, coefficient i of its first column is Σ
+  s · p^i over the chain's points p = 1, θ̂₁, …. With momentum β, p^i becomes Σ
+  over a ≤ i of p^a β^(i−a). The terms are positive, except for the last if its
+  θ̂ is negative.
   """
 
   def __init__(self, num_rounds: int, objective: str, momentum: float = 0.0):
     pairs = series.nodes(num_rounds // 2)
-    # In turns even and odd rounds, so that powers of a negative number are
-    # smooth over those of a kind.
+    # Even and odd rounds separately: powers of a negative number are smooth
+    # over each of the two.
     both = np.repeat(2.0 * pairs.positions, 2)
     both[1::2] += 1.0
     weights = np.repeat(pairs.weights, 2)
@@ -104,11 +105,11 @@ class SquaredError:
   def __call__(
       self, below_one: np.ndarray, scales: np.ndarray
   ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Value and derivatives.
+    """Returns value and derivatives.
 
     Args:
       below_one: 1 − p, shape [… d + 1].
-      scales: s, of that shape.
+      scales: s, shape [… d + 1].
 
     Returns:
       The squared error, shape […], and its derivatives in the points and in the
@@ -148,7 +149,7 @@ class SquaredError:
     difference = np.where(below, beta - points, 1.0)
     apart = (beta ** (rounds + 1.0) - points * powers) / difference
     of_apart = (apart - powers - points * of_powers) / difference
-    # … and else the larger to the power i, times a sum of powers of the ratio.
+    # … else the larger to the power i, times a sum of powers of the ratio.
     rates = np.where(below, 0.0, _rates(below_one)[..., None])
     other = -np.log1p(beta - 1.0)
     ratio = np.maximum(np.abs(rates - other), 1e-30)

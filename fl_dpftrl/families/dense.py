@@ -1,4 +1,4 @@
-"""Dense lower-triangular strategies, where nothing smaller describes them."""
+"""Dense lower-triangular strategies, for C without a smaller description."""
 
 import dataclasses
 import math
@@ -75,11 +75,10 @@ class Dense(base.Strategy):
   def sensitivity(
       self, schema: participation.MinSep
   ) -> sensitivity_lib.Sensitivity:
-    """As of any X; exact also where entries are zero but for rounding.
+    """As for any X; also exact if entries are zero up to rounding.
 
-    Updates at right angles to each other reach the sum of a pattern's diagonal
-    of X, and equal ones the sum of all its entries. Where the bound is no more
-    than that it is exact.
+    Orthogonal updates reach the sum of a pattern's diagonal of X, and equal
+    ones the sum of all its entries. A bound that is no larger is exact.
     """
     gram = self.gram_matrix(schema.num_rounds)
     bound = gram_lib.gram_sensitivity(gram, schema)
@@ -92,12 +91,12 @@ class Dense(base.Strategy):
 
 
 def from_gram(gram: np.ndarray) -> Dense:
-  """The strategy with CᵀC = X, for a symmetric positive definite X.
+  """Returns the strategy with CᵀC = X for a symmetric positive definite X.
 
   C = J chol(J X J)ᵀ J, with J the reversal of the rounds.
 
   Raises:
-    LinAlgError: where X is not positive definite.
+    LinAlgError: if X is not positive definite.
   """
   factor = scipy.linalg.cholesky(gram[::-1, ::-1], lower=True)
   return Dense(factor.T[::-1, ::-1])

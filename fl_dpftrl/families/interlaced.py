@@ -1,11 +1,11 @@
-"""The decays of a BLT and of its inverse, by the gaps between them.
+"""The decays of a BLT and of its inverse, given by the gaps between them.
 
 The decays of C and of C⁻¹ alternate: 1 > θ₁ > θ̂₁ > θ₂ > θ̂₂ > … > θ_d > θ̂_d.
-Every difference between two of them is a sum of gaps, and every coefficient of
-C, of C⁻¹ and of its running sums a product of differences: nothing cancels, not
-where two decays nearly meet and not where they nearly reach 1.
+Every difference between two of them is a sum of gaps. Every coefficient of C,
+of C⁻¹ and of its running sums is a product of differences. So nothing cancels,
+even if two decays nearly coincide or nearly reach 1.
 
-Arrays may have further axes in front, for several BLTs at once.
+Arrays may have further leading axes, for several BLTs at once.
 """
 
 import functools
@@ -25,10 +25,10 @@ class Chain(NamedTuple):
   Σ sum_scales · p^i over the points p = 1, θ̂₁, …, θ̂_d. Scales are positive.
 
   Attributes:
-    below_one: the distances from 1 of 1, θ₁, θ̂₁, …, shape [… 2d + 1].
-    distances: between any two of these points, shape […, 2d + 1, 2d + 1].
+    below_one: distances of 1, θ₁, θ̂₁, … from 1, shape [… 2d + 1].
+    distances: distances between these points, shape […, 2d + 1, 2d + 1].
     scales: ω, shape [… d].
-    sum_scales: shape [… d + 1].
+    sum_scales: scales of the running sums, shape [… d + 1].
   """
 
   below_one: np.ndarray
@@ -43,12 +43,12 @@ class Chain(NamedTuple):
 
   @property
   def inverse_scales(self) -> np.ndarray:
-    """Shape [… d]."""
+    """Scales of C⁻¹, shape [… d]."""
     return self.sum_scales[..., 1:] * self.below_one[..., 2::2]
 
 
 def chain(gaps: np.ndarray) -> Chain:
-  """The chain with these gaps, shape [… 2d], the first of them below 1."""
+  """Returns the chain with these gaps, shape [… 2d], the first one below 1."""
   size = gaps.shape[-1] + 1
   between = _between(size).reshape(size * size, size - 1)
   distances = (gaps @ between.T).reshape(gaps.shape[:-1] + (size, size))
@@ -69,17 +69,18 @@ def gradient(
     of_points: np.ndarray,
     of_sum_scales: np.ndarray,
 ) -> np.ndarray:
-  """Of a function of a chain, in its gaps.
+  """The gradient of a function of a chain in its gaps.
 
   Args:
     this: the chain.
     of_decays: derivatives in θ, shape [… d].
-    of_scales: in ω, shape [… d].
-    of_points: in the points of sum_scales, shape [… d + 1]; 1 does not move.
-    of_sum_scales: in these scales, shape [… d + 1].
+    of_scales: derivatives in ω, shape [… d].
+    of_points: derivatives in the points of sum_scales, shape [… d + 1]; the
+      point 1 does not move.
+    of_sum_scales: derivatives in sum_scales, shape [… d + 1].
 
   Returns:
-    Shape [… 2d].
+    Derivatives in the gaps, shape [… 2d].
   """
   size = this.below_one.shape[-1]
   of_logs = np.empty(this.below_one.shape)
@@ -111,8 +112,8 @@ def _between(size: int) -> np.ndarray:
 def _exponents(size: int) -> np.ndarray:
   """[l, m]: the power of |point l − point m| in the scale at point l.
 
-  The residues of C = Π (1 − θ̂z) / (1 − θz), which the point 1 is no part of,
-  and of 1 / ((1 − z) C).
+  The scales are residues of C = Π (1 − θ̂z) / (1 − θz), which the point 1 does
+  not enter, and of 1 / ((1 − z) C).
   """
   parity = np.arange(size) % 2
   powers = np.where(parity[:, None] == parity, -1.0, 1.0) + np.eye(size)
@@ -121,9 +122,9 @@ def _exponents(size: int) -> np.ndarray:
 
 
 def gaps_of(decay: np.ndarray, scale: np.ndarray) -> np.ndarray:
-  """The gaps of the BLT with these θ and ω, each shape [d].
+  """Returns the gaps of the BLT with these θ and ω, each shape [d].
 
-  Decays that are equal count as one, and scales of 0 fall away.
+  Equal decays are merged, and scales of 0 are dropped.
 
   Returns:
     Shape [2e], e ≤ d.
@@ -144,11 +145,11 @@ def gaps_of(decay: np.ndarray, scale: np.ndarray) -> np.ndarray:
 def _neighbours(
     decay: np.ndarray, scale: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-  """θⱼ − θ̂ⱼ and θ̂ⱼ − θⱼ₊₁, to full relative precision.
+  """Returns θⱼ − θ̂ⱼ and θ̂ⱼ − θⱼ₊₁, to full relative precision.
 
-  The θ̂ solve 1 + Σ ω / (x − θ) = 0, which falls between neighbouring poles.
-  Each is searched for by its distance from the nearer pole, on a logarithmic
-  scale.
+  The θ̂ solve 1 + Σ ω / (x − θ) = 0, whose left side falls between neighbouring
+  poles. The search for each root uses its distance from the nearer pole, on a
+  logarithmic scale.
   """
   widths = np.append(decay[:-1] - decay[1:], np.inf)
   away = decay[:, None] - decay  # [pole, l]

@@ -13,12 +13,11 @@ from fl_dpftrl.families import base
 class LowRank(base.Strategy):
   """A lower-triangular N with bands and, below them, a matrix of low rank.
 
-  N[t, j] is near[t, t − j] in the bands, where t − j < num_bands, and the
-  product of row t of left with row j of right below them. Such an N comes from
-  rounding off the N of a better strategy, and C is the inverse of what it has
-  become, never the matrix that it was taken from: a sensitivity is that of this
-  C. Where A is prefix sums, with momentum or without, A N is banded plus low
-  rank too.
+  N[t, j] is near[t, t − j] in the bands, where t − j < num_bands. Below them it
+  is the product of row t of left with row j of right. Such an N approximates
+  the N of a better strategy. C is always the inverse of this N, never the
+  strategy that N approximates, and the sensitivity is that of this C. If A is
+  prefix sums, with or without momentum, A N is banded plus low rank too.
 
   Attributes:
     near: shape [num_rounds, num_bands], float64; entry [t, j] is N[t, t − j],
@@ -76,7 +75,7 @@ class LowRank(base.Strategy):
     return self.left.shape[1]
 
   def memory_copies(self, num_rounds: int) -> int:
-    """One for each rank: rows of Z in the bands are drawn again."""
+    """One copy for each rank; rows of Z in the bands are drawn again."""
     del num_rounds
     return self.rank
 

@@ -1,4 +1,4 @@
-"""Reciprocals of polynomials as power series: what undoes a Toeplitz matrix.
+"""Reciprocals of polynomials as power series, which invert Toeplitz matrices.
 
 A lower-triangular Toeplitz matrix acts as the polynomial of its coefficients,
 its inverse as the reciprocal, and prefix sums as 1 / (1 − z).
@@ -8,12 +8,12 @@ import numpy as np
 from scipy import fft
 from scipy import signal
 
-_ALWAYS_WHOLE = 2**12  # terms: fewer are not worth asking for the limit
-_MOST_BEFORE_LIMIT = 2**22  # terms gone through in search of the limit
+_ALWAYS_WHOLE = 2**12  # fewest terms for which a search for the limit pays
+_MOST_BEFORE_LIMIT = 2**22  # most terms computed in search of the limit
 _MOST_TERMS = 2**26  # 512 MiB
 # Beyond both, Fourier transforms are quicker than a recurrence.
 _MOST_DIRECT_BANDS, _MOST_DIRECT_PRODUCTS = 2**11, 2**26
-_SETTLED = 1e-10  # relative distance from the limit, for ever after
+_SETTLED = 1e-10  # relative distance from the limit, for all later terms
 
 
 def reciprocal(coefficients: np.ndarray, num_terms: int) -> np.ndarray:
@@ -63,27 +63,28 @@ def _product(left: np.ndarray, right: np.ndarray, num_terms: int) -> np.ndarray:
 def step_response(
     coefficients: np.ndarray, num_terms: int
 ) -> tuple[np.ndarray, float | None]:
-  """The coefficients of 1 / ((1 − z) Σ cᵢ zⁱ), their running sums' reciprocal.
+  """The coefficients of 1 / ((1 − z) Σ cᵢ zⁱ), running sums of the reciprocal.
 
-  They tend to 1 / Σ cᵢ where every zero of the polynomial is outside of the unit
-  disc. Where that limit is reached before num_terms, and is proven to hold from
-  there on, the rest is left out: where e is how far the last num_bands terms are
-  from the limit, later terms are at most g e away, with g the largest
-  of Gₜ = Σ |hₜ₋ₛ| Σ_{j>s} |cⱼ|, h the reciprocal; and where G stays below ½ over
-  num_bands terms, every later distance is at most half of an earlier one, so g
-  need only be taken up to there. No zero has to be found for it.
+  They tend to 1 / Σ cᵢ if every zero of the polynomial is outside the unit
+  disc. If that limit is reached before num_terms, and is proven to hold from
+  there on, the rest is left out. The proof: let e be the distance of the last
+  num_bands terms from the limit. Later terms are at most g e away, with g the
+  largest of Gₜ = Σ |hₜ₋ₛ| Σ_{j>s} |cⱼ|, and h the reciprocal. If G stays below
+  ½ over num_bands terms, every later distance is at most half of an earlier
+  one, so g is only needed up to there. The proof needs no zero of the
+  polynomial.
 
   Args:
     coefficients: c, shape [num_bands]; c₀ is not 0.
     num_terms: at least 1.
 
   Returns:
-    The first terms, as many as it takes or all, and the limit from there on, with
-    a relative error below 1e-10; None where all terms are given.
+    The first terms, as many as needed or all, and the limit from there on, with
+    a relative error below 1e-10; None if all terms are given.
 
   Raises:
-    ValueError: where there are too many terms to go through one by one, and
-      they do not settle.
+    ValueError: if there are too many terms to compute one by one, and they do
+      not settle.
 
   Source: for the limit, Choquette-Choo et al. 2024 (scaling up banded matrix
   factorisation), appendix I, where it is used unproven from num_bands² on.
@@ -107,7 +108,7 @@ def step_response(
 
 
 def _has_settled(coefficients: np.ndarray, head: np.ndarray) -> bool:
-  """Whether all later terms are within 1e-10 of the limit, relative to it."""
+  """Returns whether all later terms are within 1e-10 of the limit, relative."""
   order = coefficients.size - 1
   if not order:
     return True

@@ -1,4 +1,4 @@
-"""The one list of families, and how a user's own is added to it."""
+"""The registry of all families, to which users can add their own."""
 
 import dataclasses
 import re
@@ -41,22 +41,22 @@ FAMILIES: Mapping[str, type[base.Strategy]] = types.MappingProxyType(_families)
 def register(cls: _Family) -> _Family:
   """Adds a family, which then works wherever a built-in one does.
 
-  A class decorator. The class is a frozen dataclass, whose fields are the
-  parameters in a strategy file, with `family`, `strategy_matrix` and
-  `noising_matrix`. What else `base.Strategy` has and the class has not is added
-  to it, so it need not inherit. The registry belongs to the process: commands
-  in another one know the family once they have imported its module.
+  This is a class decorator. The class is a frozen dataclass with `family`,
+  `strategy_matrix` and `noising_matrix`; its fields are the parameters in a
+  strategy file. It need not inherit from `base.Strategy`: the defaults that it
+  lacks are added to it. The registry belongs to the process: commands in
+  another process know the family once they have imported its module.
 
   Args:
-    cls: the family. One that is registered already is replaced if it has the
-      same module and name, as when a notebook defines it anew.
+    cls: the family. A registered family of the same module and name is
+      replaced, as when a notebook defines it again.
 
   Returns:
     The class.
 
   Raises:
-    ValueError: where it is no frozen dataclass, lacks a name, C or N, or has
-      the name of another family.
+    ValueError: if it is no frozen dataclass, lacks a name, C or N, or has the
+      name of another family.
   """
   name = getattr(cls, 'family', None)
   if not isinstance(name, str) or not re.fullmatch('[A-Za-z][A-Za-z0-9_]*', name):

@@ -1,4 +1,4 @@
-"""Any strategy, repeated block of rounds by block of rounds."""
+"""Any strategy, repeated in every block of rounds."""
 
 import dataclasses
 import operator
@@ -21,15 +21,15 @@ from fl_dpftrl.sensitivity import gram
 class Stamped(base.Strategy):
   """Independent copies of a strategy, one after the other: C is block diagonal.
 
-  It runs on past the last round of what it repeats. A tree that is restarted
-  every so many rounds is a stamped tree.
+  It runs on past the last round of the repeated strategy. A tree that is
+  restarted at regular intervals is a stamped tree.
 
   Attributes:
-    strategy: what every block of rounds repeats.
+    strategy: the strategy that every block of rounds repeats.
     block_rounds: rounds of a block, at most what the strategy can run.
 
   Raises:
-    ValueError: where strategy is none, or block_rounds outside its range.
+    ValueError: if strategy is not a strategy, or block_rounds is out of range.
 
   Source: Choquette-Choo et al. 2023, multi-epoch matrix factorization
   ("stamping"); Kairouz et al. 2021 (DP-FTRL), for trees.
@@ -63,11 +63,11 @@ class Stamped(base.Strategy):
 
   @property
   def block_noise_rows(self) -> int:
-    """Rows of Z that a whole block uses."""
+    """Number of rows of Z that a whole block uses."""
     return self.strategy.num_noise_rows(self.block_rounds)
 
   def blocks(self, num_rounds: int) -> list[int]:
-    """Rounds of each block, of which the last may be cut short."""
+    """Returns the rounds of each block; the last block may be cut short."""
     base.check_num_rounds(self, num_rounds)
     return blocks_lib.sizes(num_rounds, self.block_rounds)
 
@@ -136,7 +136,7 @@ class Stamped(base.Strategy):
     """Blocks are independent, so their variances add up."""
     blocks = self.blocks(num_rounds)
     if error_lib.is_prefix_sums(workload):
-      # Of a block that is over, a prefix sum holds the whole.
+      # A prefix sum holds the whole of every block that is over.
       within = np.square(self.strategy.per_query_error(blocks[0], workload))
       over = np.repeat(np.arange(len(blocks)), blocks) * within[-1]
       return np.sqrt(over + np.resize(within, num_rounds))

@@ -1,8 +1,8 @@
 """Rows of B = A N of banded Toeplitz strategies.
 
-With columns as they are, B is Toeplitz: its first column, w, says it all. With
-columns normalised for n rounds, that is so of B's rows but the last, whose
-noise is smaller; those are gone through column by column.
+Without normalised columns, B is Toeplitz, and its first column w determines it.
+With columns normalised for n rounds, this holds for all but the last rows of B,
+whose noise is smaller. Those are computed column by column.
 """
 
 import dataclasses
@@ -20,10 +20,10 @@ _CHUNK_ENTRIES = 1 << 20  # float64 values of working memory: 8 MiB
 def decoder_column(
     coefficients: np.ndarray, num_rounds: int, workload: workloads.Queries
 ) -> tuple[np.ndarray, float | None]:
-  """The first column of A T⁻¹, and the limit of what is left out of it.
+  """Returns the first column of A T⁻¹, and the limit of the terms left out.
 
-  As of `power_series.step_response`, of the coefficients times 1 − β z where A
-  has momentum β.
+  See `power_series.step_response`, applied to the coefficients times 1 − β z if
+  A has momentum β.
   """
   if isinstance(workload, workloads.Workload):
     return power_series.step_response(
@@ -35,17 +35,17 @@ def decoder_column(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LateRows:
-  """The last rows of B, as sums over its columns, in chunks of those.
+  """The last rows of B, as sums over its columns, in chunks of columns.
 
   Row r of the last R, and column q from the right, of B are
-  base · w[r − q] + A (scales ⊙ h[· − q]), lags counted so that the last row
-  meets the last column at lag 0.
+  base · w[r − q] + A (scales ⊙ h[· − q]). Lags are counted so that the last row
+  and the last column have lag 0.
 
   Attributes:
-    inverse: h, the first column of T⁻¹: as many terms as columns are looked at.
-    response: w, of as many terms.
-    scales: shape [R], what to multiply each late row of T⁻¹ by, less base.
-    base: the common factor of all rows of T⁻¹, inside w; 0 where A is not
+    inverse: h, the first column of T⁻¹, with a term for each column considered.
+    response: w, with the same number of terms.
+    scales: shape [R], the factor of each late row of T⁻¹, less base.
+    base: the common factor of all rows of T⁻¹, inside w; 0 if A is not
       Toeplitz, and R is all rows.
     workload: A.
   """
@@ -57,12 +57,12 @@ class LateRows:
   workload: workloads.Queries
 
   def windows(self, values: np.ndarray) -> np.ndarray:
-    """values at each lag: shape [columns, R]."""
+    """Returns values at each lag, shape [columns, R]."""
     padded = np.concatenate([np.zeros(self.scales.size - 1), values])
     return np.lib.stride_tricks.sliding_window_view(padded, self.scales.size)
 
   def chunks(self) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    """Columns, their late rows of T⁻¹, and of B: shape [R, columns] each."""
+    """Yields columns, their late rows of T⁻¹, and of B: shape [R, columns]."""
     inverse = self.windows(self.inverse)
     response = self.windows(self.response) if self.base else None
     size = max(1, _CHUNK_ENTRIES // self.scales.size)
@@ -75,7 +75,7 @@ class LateRows:
       yield columns, rows, decoder
 
   def squares(self) -> np.ndarray:
-    """Squared norms of the rows over the columns looked at, shape [queries]."""
+    """Squared norms of the rows over the columns considered: [queries]."""
     total = 0.0
     for _, _, decoder in self.chunks():
       total = total + np.einsum('ij,ij->i', decoder, decoder)
@@ -88,9 +88,9 @@ def late_rows(
     workload: workloads.Queries,
     response: np.ndarray,
 ) -> LateRows:
-  """The rows of B that are not those of a Toeplitz matrix.
+  """Returns the rows of B that are not those of a Toeplitz matrix.
 
-  Those of the columns cut short; all of them where A is not Toeplitz.
+  These are the rows of the columns cut short, or all rows if A is not Toeplitz.
   """
   norms, unused = columns.norms, columns.unused
   common, late = 0.0, num_rounds

@@ -1,4 +1,4 @@
-"""Binary trees over the rounds, every prefix sum estimated from all nodes."""
+"""Binary trees over the rounds, with prefix sums estimated from all nodes."""
 
 import dataclasses
 import math
@@ -19,33 +19,34 @@ from fl_dpftrl.sensitivity import entries
 from fl_dpftrl.sensitivity import gram
 from fl_dpftrl.sensitivity import nested
 
-_GENERAL_ROUNDS = 4096  # up to so many, the bound for any X is computed as well
+_GENERAL_ROUNDS = 4096  # most rounds for the bound for any X
 
 
 def height_of_tree(round_index: int, num_rounds: int) -> int:
-  """Height of the largest complete node that holds a round, of a whole run."""
+  """Returns the height of a run's largest complete node that holds a round."""
   return (round_index ^ num_rounds).bit_length() - 1
 
 
 def row(round_index: int, num_rounds: int) -> tuple[float, dict[int, float]]:
-  """Row t of C: its diagonal entry, and its entry for each block before it.
+  """Row t of C: its diagonal entry, and its entry for each earlier block.
 
-  X ↦ C eliminates the rounds from the last on: C[t, t] C[t, :] is row t of the
-  Schur complement of the rounds after t, half the derivative by u_t of the
-  least ‖T u‖² over their values. That least value is found from the root down
-  to the round. Where a node's right half lies after t, only its sum is left
-  free, and a sum s below a node of height h costs at least (2 − 2^−h) s².
+  C follows from X by eliminating the rounds from the last on: C[t, t] C[t, :]
+  is row t of the Schur complement of the rounds after t. That row is half the
+  derivative by u_t of the least ‖T u‖² over the values of those rounds. The
+  minimum is found from the root down to the round. If a node's right half lies
+  after t, only its sum is left free. A sum s below a node of height h costs at
+  least (2 − 2^−h) s².
 
   Args:
     round_index: t.
-    num_rounds: of the whole run.
+    num_rounds: rounds of the whole run.
 
   Returns:
-    C[t, t]; and for each height at which a complete left sibling of the nodes
-    over t stands, the entry of C for all 2^height rounds below that sibling.
-    The others are 0.
+    C[t, t]; and the entries of C by height. The entry at a height holds for all
+    2^height rounds below the complete left sibling, at that height, of a node
+    over t. All other entries are 0.
   """
-  cost, weights = 0.0, {}  # Of a sum s above: cost·s² + 2 s·Σ weight·sibling.
+  cost, weights = 0.0, {}  # A sum s costs cost·s² + 2 s·Σ weight·sibling.
   for height in reversed(range(height_of_tree(round_index, num_rounds))):
     cost += 1.0
     if round_index >> height & 1:
@@ -60,7 +61,7 @@ def row(round_index: int, num_rounds: int) -> tuple[float, dict[int, float]]:
 
 
 def node_moments(num_heights: int) -> tuple[np.ndarray, np.ndarray]:
-  """Variances in a finished tree of each height, where Z has variance 1.
+  """Variances in a finished tree of each height, if Z has variance 1.
 
   Returns:
     Two arrays of shape [num_heights]: the variance of the estimate of the sum
@@ -68,7 +69,7 @@ def node_moments(num_heights: int) -> tuple[np.ndarray, np.ndarray]:
   """
   heights = np.arange(num_heights)
   total = 1.0 / (2.0 - 2.0**-heights)
-  # One more node on top takes its share off the covariance, by Sherman and
+  # One more node on top lowers the covariance by the formula of Sherman and
   # Morrison; a round's covariance with the sum is the same for all rounds.
   shared = total / 2.0**heights
   less = shared[:-1] ** 2 / (1.0 + 2.0 * total[:-1])
@@ -79,23 +80,22 @@ def node_moments(num_heights: int) -> tuple[np.ndarray, np.ndarray]:
 class TreeFull(base.Strategy):
   """Tree aggregation with Honaker's full estimator, B = A T⁺.
 
-  T has a row for every complete node of the binary tree over all rounds, and
-  every prefix sum is estimated by least squares from the whole of it, nodes
-  that later rounds complete included. Only X = TᵀT matters to sensitivity and
-  errors, and C is its lower-triangular factor, X = CᵀC: Z has a row a round, N
-  is C's inverse, and A N Z has the distribution of A T⁺ Z. So the estimator
-  that needs the whole tree streams, in the memory of the online one.
+  T has a row for every complete node of the binary tree over all rounds. Every
+  prefix sum is estimated by least squares from the whole tree, including nodes
+  that later rounds complete. Sensitivity and errors depend on X = TᵀT only, and
+  C is its lower-triangular factor, X = CᵀC. So Z has a row a round, N is C's
+  inverse, and A N Z has the distribution of A T⁺ Z. The estimator that needs
+  the whole tree can thus be streamed, in the memory of the online one.
 
-  X depends on the number of rounds from the first of them on, and so does each
-  row of noise. A stream needs num_rounds; without it, C is that of a run of as
-  many rounds as are asked for, which is not how a longer run begins.
+  From the first round on, X depends on the number of rounds, and so does each
+  noise row. A stream needs num_rounds. Without it, C is that of a run of the
+  requested number of rounds, which differs from the beginning of a longer run.
 
   Attributes:
-    num_rounds: of the run; None for those that are asked for.
+    num_rounds: rounds of the run; None for the requested number.
 
   Raises:
-    ValueError: where num_rounds is neither None nor a whole number of at least
-      1.
+    ValueError: if num_rounds is neither None nor a whole number of at least 1.
 
   Source: Honaker 2015; Denisov et al. 2022, appendix on binary trees, for B and
   for streaming by an equivalent lower-triangular C.
@@ -126,19 +126,19 @@ class TreeFull(base.Strategy):
     return num_rounds.bit_length()
 
   def planned_rounds(self, num_rounds: int) -> int:
-    """Rounds of the run of which num_rounds are looked at.
+    """Returns the rounds of the run whose first num_rounds are considered.
 
     Raises:
-      ValueError: where there are not so many.
+      ValueError: if the run has fewer rounds.
     """
     base.check_num_rounds(self, num_rounds)
     return num_rounds if self.num_rounds is None else self.num_rounds
 
   def stream_rounds(self) -> int:
-    """num_rounds, for a stream.
+    """Returns num_rounds, which a stream needs.
 
     Raises:
-      ValueError: where it is None.
+      ValueError: if it is None.
     """
     if self.num_rounds is None:
       raise ValueError(
@@ -166,7 +166,7 @@ class TreeFull(base.Strategy):
     return {} if self.num_rounds is None else {'num_rounds': self.num_rounds}
 
   def nested_blocks(self, num_rounds: int) -> nested.Block:
-    """The first rounds with the nodes of the whole run over them."""
+    """Returns the first rounds, with the nodes of the whole run over them."""
     planned = self.planned_rounds(num_rounds)
     return nested.first_rounds(nested.forest(planned), num_rounds)
 
@@ -176,7 +176,7 @@ class TreeFull(base.Strategy):
     planned = self.planned_rounds(schema.num_rounds)
     if schema.num_rounds == planned:
       return tree_online.TreeOnline().sensitivity(schema)
-    # A run that ends early has had part of the rows of C: no more than all.
+    # A run that ends early used only some rows of C, so its norm is no larger.
     whole = nested.block_sensitivity(
         self.nested_blocks(schema.num_rounds), schema.as_min_sep()
     )
@@ -218,7 +218,7 @@ class TreeFull(base.Strategy):
       num_rounds: int,
       workload: workloads.Queries = workloads.Workload(),
   ) -> np.ndarray:
-    """In O(n): the variances of a tree's prefix sums are nearly its halves'."""
+    """Computes errors in O(n) from prefix variances of the two halves."""
     planned = self.planned_rounds(num_rounds)
     if not error_lib.is_prefix_sums(workload):
       return super().per_query_error(num_rounds, workload)
@@ -238,14 +238,14 @@ class TreeFull(base.Strategy):
 
 
 def _prefix_variances(height: int) -> list[np.ndarray]:
-  """For trees of each height, the variances of their prefix sums."""
+  """Returns the variances of prefix sums in trees of each height."""
   totals, _ = node_moments(height + 1)
   variances = [np.ones(1)]
   for h in range(height):
     half = variances[-1]
     apart = np.concatenate([half, totals[h] + half])
-    # The node over both halves: of the prefix and the whole, the covariance is
-    # in proportion to the rounds that they share.
+    # The node over both halves: the covariance of the prefix with the whole is
+    # proportional to the rounds that they share.
     covariance = totals[h] / 2.0**h * np.arange(1, 2 * half.size + 1)
     variances.append(apart - covariance**2 / (1.0 + 2.0 * totals[h]))
   return variances

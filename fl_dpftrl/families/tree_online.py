@@ -17,12 +17,12 @@ from fl_dpftrl.sensitivity import nested
 
 
 def first_node(round_index: int) -> int:
-  """Nodes that were complete before a round: 2t − popcount(t)."""
+  """Returns the number of nodes complete before a round: 2t − popcount(t)."""
   return 2 * round_index - round_index.bit_count()
 
 
 def nodes_completed(round_index: int) -> int:
-  """Nodes that a round completes: its leaf, and an ancestor a trailing 1."""
+  """Number of nodes a round completes: its leaf, and one per trailing 1."""
   return ((round_index + 1) & -(round_index + 1)).bit_length()
 
 
@@ -87,7 +87,7 @@ class TreeOnline(base.Strategy):
       `stamped.Stamped(TreeOnline(r), r)`. None for a tree that grows for ever.
 
   Raises:
-    ValueError: where completed_after is neither None nor a whole number of at
+    ValueError: if completed_after is neither None nor a whole number of at
       least 1.
 
   Source: Kairouz et al. 2021 (DP-FTRL), algorithm 1, and its section on tree

@@ -31,18 +31,19 @@ _NAME = re.compile(r'round-(\d{9})\.npz')
 
 
 class LostStateError(ValueError):
-  """No checkpoint can be read any more; its message says what would do."""
+  """No checkpoint can be read any more; the message suggests a remedy."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-  """What follows from the first num_rounds rounds of a run.
+  """Results of the first num_rounds rounds of a run.
 
   Attributes:
     num_rounds: rows of noise consumed so far, burnt ones included.
     state: the learning process's state, as nested structures of arrays.
-    measurements: of the last round; empty where it was burnt or there is none.
-    burnt: rounds whose row of noise was consumed and whose result was not used.
+    measurements: metrics of the last round; empty if that round was burnt or if
+      no round was run.
+    burnt: rounds whose noise row was consumed and whose result was not used.
   """
 
   num_rounds: int
@@ -148,7 +149,7 @@ class CheckpointFolder:
     """The newest readable checkpoint, and a line for each unreadable newer one.
 
     Raises:
-      LostStateError: where there are checkpoints and none can be read.
+      LostStateError: if there are checkpoints and none can be read.
     """
     problems = []
     for num_rounds in reversed(self._stored()):
@@ -173,14 +174,14 @@ class CheckpointFolder:
     return self._folder / 'released.json'
 
   def released(self) -> int | None:
-    """Rounds whose results may have been used; None where that is unknown."""
+    """Number of rounds whose results may have been used; None if unknown."""
     try:
       return int(sealed.read(self._mark)['num_rounds'])
     except (OSError, ValueError, KeyError, TypeError):
       return None
 
   def mark_released(self, num_rounds: int) -> None:
-    """Says durably that the first num_rounds rounds' results may be used."""
+    """Records durably that the first num_rounds rounds' results may be used."""
     sealed.write(self._mark, {'num_rounds': num_rounds})
 
 

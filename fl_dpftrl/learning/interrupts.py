@@ -21,7 +21,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupt:
-  """A note that somebody wants the run to end."""
+  """A request that the run should end."""
 
   def __init__(self):
     self._asked = False
@@ -32,16 +32,16 @@ class Interrupt:
     return self._asked
 
   def ask(self) -> None:
-    """Notes it; safe within a signal handler, as it takes no lock."""
+    """Records the request; safe in a signal handler, as it takes no lock."""
     self._asked = True
 
   def check(self) -> None:
-    """Raises KeyboardInterrupt where somebody asked."""
+    """Raises KeyboardInterrupt if an end was requested."""
     if self._asked:
       raise KeyboardInterrupt
 
   def on_abort(self, callback: Callable[[], None]) -> None:
-    """Adds what makes a step that takes long fail, such as ending its worker."""
+    """Adds a callback that aborts a long step, for example ends its worker."""
     self._callbacks.append(callback)
 
   def abort(self) -> None:

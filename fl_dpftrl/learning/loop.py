@@ -47,7 +47,7 @@ class ReleaseMark(Protocol):
   """A durable note of how many rounds' results may have been used."""
 
   def released(self) -> int | None:
-    """None where nobody said."""
+    """Number of rounds; None if no mark was written."""
     ...
 
   def mark_released(self, num_rounds: int) -> None:
@@ -56,16 +56,16 @@ class ReleaseMark(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Federation:
-  """Who trains what, and how cohorts come about.
+  """The learning process, its cohorts and its client data.
 
   Attributes:
     process: the learning process; its aggregator adds the noise.
-    skip_row: aggregator state → aggregator state, past one row of noise.
+    skip_row: maps an aggregator state to the state after one more noise row.
     rounds: the cohorts of rounds 0, 1, …; the same in every call.
-    client_data: (round, device ids) → what process.next takes as data, the
-      same in every call.
-    should_discard: told a round's output, says that it must not be used. The
-      round's row of noise is then burnt.
+    client_data: maps (round, device ids) to the data that process.next takes;
+      the same in every call.
+    should_discard: given a round's output, returns whether it must not be used.
+      The round's noise row is then burnt.
     marks: further places that keep the release mark, such as a `RowServer`;
       usable once process.initialize was called.
   """
@@ -126,9 +126,9 @@ def run(
     The last checkpoint.
 
   Raises:
-    LostStateError: where the log or the checkpoints that are needed are gone.
-    RoundFailedError: where a round could not be computed.
-    ValueError: where another process is at this run.
+    LostStateError: if the log or the checkpoints that are needed are gone.
+    RoundFailedError: if a round could not be computed.
+    ValueError: if another process is at this run.
     StalledRound: where no cohort can be formed.
   """
   folder = pathlib.Path(folder)
@@ -221,7 +221,7 @@ def _burn(
     stored: checkpoints.CheckpointFolder,
     latest: checkpoints.Checkpoint,
 ) -> checkpoints.Checkpoint:
-  """Consumes the next row of noise without using or publishing anything."""
+  """Consumes the next noise row without using or publishing its result."""
   state = latest.state
   return stored.save(
       checkpoints.Checkpoint(
@@ -245,7 +245,7 @@ def _recover(
     published: int,
     warn: Callable[[str], None],
 ) -> checkpoints.Checkpoint:
-  """The checkpoint to go on from, with the rows burnt that were lost."""
+  """Returns the checkpoint to resume from, with lost rows burnt."""
   latest, problems = stored.load_latest()
   for problem in problems:
     warn(problem)

@@ -49,7 +49,7 @@ class MetricsTable:
     }
 
   def first_not_finite(self) -> int | None:
-    """The first round with a NaN or infinity; None where there is none."""
+    """The first round with a NaN or infinity; None if there is none."""
     for r in self.rounds:
       for text in self._rows[r].values():
         try:

@@ -1,4 +1,4 @@
-"""A process whose rounds have their numbers also after it was resumed."""
+"""A learning process whose rounds keep their numbers when a run is resumed."""
 
 from typing import Any
 

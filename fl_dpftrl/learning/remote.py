@@ -36,15 +36,15 @@ _CHANNEL_OPTIONS = [
 
 
 class WorkersLostError(RuntimeError):
-  """No worker is there that could compute a part of the round."""
+  """No worker is left that could compute a part of the round."""
 
 
 class _Lost(Exception):
-  """This worker is not there."""
+  """The worker cannot be reached."""
 
 
 class _Remote:
-  """A worker that somebody else started."""
+  """A worker that was started by somebody else."""
 
   def __init__(
       self, address: addresses.Address, say: Callable[[str], None]
@@ -131,7 +131,7 @@ class RemoteWorkers:
 
   Raises:
     ValueError: for addresses that will not do.
-    RuntimeError: where the worker here does not start.
+    RuntimeError: if the worker here does not start.
   """
 
   def __init__(
@@ -148,11 +148,11 @@ class RemoteWorkers:
 
   @property
   def pid(self) -> int:
-    """Of the worker here."""
+    """Process id of the local worker."""
     return self._server.pid
 
   def stop(self) -> None:
-    """Ends the worker here; the others are left to who started them."""
+    """Ends the local worker; remote ones are left running."""
     self._server.stop()
 
   def context(self) -> tff.framework.SyncContext:
@@ -165,7 +165,7 @@ class RemoteWorkers:
     """The result of each part.
 
     Raises:
-      WorkersLostError: where no worker is left.
+      WorkersLostError: if no worker is left.
     """
     lost: dict[_Remote, str] = {}
 
@@ -194,7 +194,7 @@ class RemoteWorkers:
 def _in_background(
     function: Callable[..., Any], *args: Any
 ) -> concurrent.futures.Future[Any]:
-  """In a thread that does not keep an interrupted run from ending."""
+  """Runs a function in a thread that does not keep the process from ending."""
   future: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
   def run():

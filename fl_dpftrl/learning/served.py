@@ -6,7 +6,7 @@ import tensorflow_federated as tff
 
 
 class Rows(Protocol):
-  """What makes a row of noise readable, such as a `RowServer`."""
+  """An object that makes noise rows readable, such as a `RowServer`."""
 
   def open(self) -> None:
     ...

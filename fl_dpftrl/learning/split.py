@@ -67,7 +67,7 @@ class SplitContext(tff.framework.SyncContext):
 
 
 def _clients(value: Any, of: tff.Type | None) -> Iterator[Sequence[Any]]:
-  """The values that clients have one each of."""
+  """Yields the values that are placed at clients, one element per client."""
   if isinstance(of, tff.StructType):
     elements = tff.structure.from_container(value)
     for element, (_, type_of) in zip(elements, tff.structure.to_elements(of)):
@@ -77,7 +77,7 @@ def _clients(value: Any, of: tff.Type | None) -> Iterator[Sequence[Any]]:
 
 
 def _clients_in(of: tff.Type) -> Iterator[bool]:
-  """Of each value, whether clients have it."""
+  """Yields for each value whether it is placed at clients."""
   if isinstance(of, tff.StructType):
     for _, type_of in tff.structure.to_elements(of):
       yield from _clients_in(type_of)

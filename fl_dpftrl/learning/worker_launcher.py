@@ -42,7 +42,7 @@ def _isolate() -> None:
   """Moves this process into a new network that has a loopback and no more.
 
   Raises:
-    OSError: where the system does not allow it.
+    OSError: if the system does not allow it.
   """
   libc = ctypes.CDLL(None, use_errno=True)
   user, group = os.geteuid(), os.getegid()

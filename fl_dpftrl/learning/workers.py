@@ -74,7 +74,7 @@ class LocalWorker:
     is_isolated: whether the worker has a network of its own.
 
   Raises:
-    RuntimeError: where the worker's program is missing or does not start.
+    RuntimeError: if the worker's program is missing or does not start.
   """
 
   def __init__(
@@ -121,7 +121,7 @@ class LocalWorker:
     self._process.wait()
 
   def _is_running(self) -> bool:
-    """Whether worker and relay are there; a worker without a relay is of no use."""
+    """Returns whether worker and relay run; a worker needs its relay."""
     if self._process.poll() is not None:
       return False
     # The relay holds the other end, and writes no more.
@@ -171,7 +171,7 @@ def _launch_isolated(
     The worker, a channel to it, and a pipe that ends with the relay between them.
 
   Raises:
-    _NotIsolatedError: where the system does not allow that.
+    _NotIsolatedError: if the system does not allow that.
   """
   if sys.platform != 'linux':
     raise _NotIsolatedError('only Linux has them')

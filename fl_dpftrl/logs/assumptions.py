@@ -1,4 +1,4 @@
-"""What has to be true for the figures of a replay to be, in sentences."""
+"""Assumptions on which the figures of a replay rest, in sentences."""
 
 from typing import Any, Mapping, Sequence
 
@@ -20,16 +20,16 @@ def sentences(
     void_reason: str | None,
     drawn: Mapping[str, Any],
 ) -> list[str]:
-  """All that is assumed.
+  """Returns all assumptions.
 
   Args:
-    runs: that are accounted together.
-    happened: in each of them.
-    holds: whether the declared schemas hold; None where none is declared.
-    adjacency: of neighbouring runs.
+    runs: the runs that are accounted together.
+    happened: participation observed in each of them.
+    holds: whether the declared schemas hold; None if none is declared.
+    adjacency: adjacency of neighbouring runs.
     group_size: devices that are protected together.
-    void_reason: why nothing is guaranteed, or None.
-    drawn: what follows from how batches were drawn; empty where it is not said.
+    void_reason: reason why nothing is guaranteed, or None.
+    drawn: figures for the sampling scheme; empty if none is given.
   """
   of_run = lambda i: f' in run {i + 1}' if len(runs) > 1 else ''
   result = [

@@ -1,9 +1,9 @@
-"""What chance does not do, where each batch is drawn anew.
+"""Statistical tests of a sampling scheme that draws each batch anew.
 
-A few figures of a log, each with a bound on the chance to be as far from what
-is expected. They show gross deviations alone: batches that were shuffled, of one
-size where that is left to chance, drawn from fewer examples, or without those
-that were drawn last.
+A few statistics of a log are tested, each with a bound on the probability of a
+value as far from its mean. They show gross deviations only: batches that were
+shuffled, of one size although sizes should be random, drawn from fewer
+examples, or drawn without the most recent ones.
 """
 
 import math
@@ -27,11 +27,11 @@ _TINY = 1e-200
 def improbable(
     happened: observed_lib.ObservedParticipation, scheme: sampling_lib.Sampled
 ) -> Iterator[str]:
-  """What chance does not do where each batch is drawn anew, a phrase each.
+  """Yields a phrase for each statistic that is improbable under the scheme.
 
   Args:
-    happened: in a log that the scheme does not rule out.
-    scheme: of as many rounds.
+    happened: participation in a log that the scheme does not rule out.
+    scheme: sampling scheme for the same number of rounds.
   """
   if isinstance(scheme, sampling_lib.CyclicPoisson):
     yield from _unlikely_sizes(happened, scheme)
@@ -44,7 +44,7 @@ def improbable(
 def _unlikely_sizes(
     happened: observed_lib.ObservedParticipation, scheme: sampling_lib.Sampled
 ) -> Iterator[str]:
-  """Sizes of batches, each and together, are binomial."""
+  """Tests batch sizes, singly and in total: each is binomial."""
   rounds, mean = scheme.num_rounds, scheme.batch_size
   chance = _log_chance(
       happened.num_participations, rounds * scheme.part_size, rounds * mean
@@ -70,14 +70,14 @@ def _unlikely_sizes(
 def _unlikely_regularity(
     happened: observed_lib.ObservedParticipation, scheme: sampling_lib.Sampled
 ) -> Iterator[str]:
-  """Sizes that are too much alike, or too little."""
+  """Tests whether batch sizes vary too little or too much."""
   rounds, mean = scheme.num_rounds, scheme.batch_size
   size = stats.binom(scheme.part_size, scheme.sampling_probability)
   sizes = happened.cohorts.counts
   values, often = np.unique(sizes, return_counts=True)
   value, most = values[often.argmax()], int(often.max())
   chance = _log_chance(most, rounds, rounds * size.pmf(value))
-  # It might have been any other size, too.
+  # A union bound: any other size could have been the most frequent one.
   if chance + math.log(scheme.part_size + 1) < _LOG_ALARM:
     yield (
         f'{most:,} of {rounds:,} rounds have {value:,} examples, which chance'
@@ -97,9 +97,10 @@ def _unlikely_regularity(
 def _unlikely_repeats(
     happened: observed_lib.ObservedParticipation, scheme: sampling_lib.Sampled
 ) -> Iterator[str]:
-  """Examples in two successive turns of their part.
+  """Tests how many examples are in two successive turns of their part.
 
-  Given the sizes each overlap is hypergeometric, and they are independent.
+  Given the batch sizes, each overlap is hypergeometric, and the overlaps are
+  independent.
   """
   rounds, sizes = happened.cohorts.values, happened.cohorts.counts
   later = np.searchsorted(rounds, rounds + scheme.num_parts)
@@ -119,10 +120,10 @@ def _unlikely_repeats(
 def _unlikely_coverage(
     happened: observed_lib.ObservedParticipation, scheme: sampling_lib.Sampled
 ) -> Iterator[str]:
-  """Examples that were never drawn.
+  """Tests how many examples were never drawn.
 
-  Given the sizes they are negatively associated, so that sums of them have the
-  tails of independent ones.
+  Given the batch sizes, these events are negatively associated, so their sum
+  has the tail bounds of independent ones.
   """
   size, cohorts = scheme.part_size, happened.cohorts
   parts, owners = np.unique(
@@ -143,7 +144,7 @@ def _unlikely_coverage(
 def _unlikely_favourites(
     happened: observed_lib.ObservedParticipation, scheme: sampling_lib.Sampled
 ) -> Iterator[str]:
-  """The example that was drawn most often, of all of them."""
+  """Tests how often the most frequently drawn example was drawn."""
   most, mean = happened.max_participations, scheme.sampling_probability
   mean *= scheme.turns
   chance = _log_chance(most, scheme.turns, mean)
@@ -157,9 +158,10 @@ def _unlikely_favourites(
 def _log_chance(
     seen: np.ndarray | int, trials: int, mean: float
 ) -> np.ndarray | float:
-  """At least the log of the chance to be as far from the mean, or farther.
+  """Bounds from above the log probability of a deviation at least this large.
 
-  Of a sum of independent trials, or negatively associated ones, each 0 or 1.
+  The deviation is that of a sum from its mean. The sum has independent or
+  negatively associated terms, each 0 or 1.
 
   Source: Hoeffding 1963, theorem 1, on both sides.
   """

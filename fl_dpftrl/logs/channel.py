@@ -12,7 +12,7 @@ _MOST = 1 << 32  # bytes of a message; a batch of the longest ids is far smaller
 
 
 class Kind(enum.IntEnum):
-  """What a message holds."""
+  """The kind of a message's content."""
 
   REQUEST = 1  # JSON, and a descriptor with it
   OPENED = 2  # JSON
@@ -34,8 +34,8 @@ def receive(channel: socket.socket) -> tuple[Kind, bytearray]:
   """Receives a message.
 
   Raises:
-    EOFError: where the other side is gone.
-    TimeoutError: as the channel says.
+    EOFError: if the other side is gone.
+    TimeoutError: if the channel's timeout has passed.
   """
   kind, size = _HEADER.unpack(_exactly(channel, _HEADER.size))
   if size > _MOST:
@@ -67,7 +67,7 @@ def send_request(
 def receive_request(
     channel: socket.socket,
 ) -> tuple[dict[str, Any], int] | None:
-  """Receives a request and its file's descriptor; None where no more come."""
+  """Receives a request and its file's descriptor; None at the channel's end."""
   header, descriptors, _, _ = socket.recv_fds(channel, _HEADER.size, 1)
   if not header:
     return None
@@ -79,7 +79,7 @@ def receive_request(
 
 
 def reopened(descriptor: int):
-  """The file of a descriptor, which it closes, with a place of its own."""
+  """Opens a descriptor's file with a position of its own; closes the other."""
   try:
     return open(f'/proc/self/fd/{descriptor}', 'rb')
   finally:

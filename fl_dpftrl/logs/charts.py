@@ -12,7 +12,7 @@ _BASE = _HEIGHT - _BOTTOM
 _MAX_BARS = 40
 _MAX_LABELS = 5
 _WIDEST = 60
-# Of a bar that is not empty: one device among many is still to be seen.
+# Least height of a bar that is not empty, so that one device of many shows.
 _LOWEST = 1.5
 
 
@@ -23,13 +23,13 @@ def histogram(
     x_label: str,
     mark: tuple[int, str] | None = None,
 ) -> page.Html:
-  """Bars over whole numbers, several to a bar where there are many.
+  """Draws a bar chart over whole numbers; bars cover ranges if there are many.
 
   Args:
     counts: pairs of a value and how often it occurred.
     title: what is counted.
-    x_label: what the values are.
-    mark: a value to point out, with its words.
+    x_label: meaning of the values.
+    mark: a value to point out, with its label.
   """
   values = [value for value, _ in counts]
   low, high = min(values), max(values)
@@ -75,20 +75,20 @@ def spread(
     x_label: str,
     mark: tuple[float, str] | None = None,
 ) -> page.Html:
-  """Bars over positive numbers.
+  """Draws a bar chart over positive numbers.
 
   Args:
-    bars: from, to and how many, ascending; also of no width.
+    bars: lower end, upper end and count of each, ascending; widths may be 0.
     title: what is counted.
-    x_label: what the values are.
-    mark: a value to point out, with its words; the axis reaches to it.
+    x_label: meaning of the values.
+    mark: a value to point out, with its label; the axis extends to it.
   """
   low, high = bars[0][0], bars[-1][1]
   if mark is not None:
     low, high = min(low, mark[0]), max(high, mark[0])
   if low < high / 2:
     low = 0.0
-  if high - low < 1e-6 * high:  # All alike: one bar amid an axis.
+  if high - low < 1e-6 * high:  # All equal: one bar in mid-axis.
     low, high = 0.9 * low, 1.1 * high
   room = _WIDTH - _LEFT - _RIGHT
   place = lambda value: _LEFT + room * (value - low) / (high - low)
@@ -121,13 +121,13 @@ def spread(
 def columns(
     values: Sequence[float], *, title: str, x_label: str, unit: str
 ) -> page.Html:
-  """A bar for each of the places 0, 1, …, as the hours of a day.
+  """Draws a bar for each of the places 0, 1, …, such as the hours of a day.
 
   Args:
-    values: at least 0, one at least above.
-    title: what they are.
-    x_label: what the places are.
-    unit: of the values.
+    values: numbers of at least 0, with at least one above 0.
+    title: meaning of the values.
+    x_label: meaning of the places.
+    unit: unit of the values.
   """
   most = max(values)
   step = (_WIDTH - _LEFT - _RIGHT) / len(values)
@@ -183,7 +183,7 @@ def _frame(title: str, x_label: str) -> list[page.Html]:
 
 
 def _heights(top: int) -> list[page.Html]:
-  """Lines across, with what a bar of that height counts."""
+  """Draws horizontal grid lines, each labelled with its count."""
   parts = []
   for tick in sorted({0, top // 2, top}):
     y = _BASE - tick * (_BASE - _TOP) / top
@@ -231,7 +231,7 @@ def _mark(x: float, text: str) -> list[page.Html]:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-  """A few round numbers between."""
+  """Returns a few round numbers between low and high."""
   size = decimal.Decimal(1).scaleb(math.floor(math.log10(high - low)) - 1)
   steps = (factor * size for factor in (1, 2, 5, 10, 20, 50, 100))
   step = next(s for s in steps if (high - low) / float(s) < _MAX_LABELS)

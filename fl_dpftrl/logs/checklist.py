@@ -1,4 +1,4 @@
-"""The words of a privacy report: what is covered, assumed, and left out.
+"""The text of a privacy report: coverage, assumptions and exclusions.
 
 The items are those for reporting guarantees in Ponomareva et al. 2023, "How to
 DP-fy ML", section 5.3, which McMahan, Xu, Zhang 2024 (BLT-DP-FTRL), appendix C,
@@ -18,12 +18,12 @@ _PACKAGES = ('numpy', 'dp-accounting', 'pyarrow', 'duckdb')
 
 
 def adjacency_name(statement: Mapping[str, Any]) -> str:
-  """Its name in words."""
+  """Returns the name of the adjacency in words."""
   return statement['adjacency'].replace('_', '-')
 
 
 def unit(statement: Mapping[str, Any], setting: setting_lib.Setting) -> str:
-  """What is protected together, in words."""
+  """Returns the unit of privacy in words."""
   size = statement['group_size']
   return setting.unit if size == 1 else f'a group of {size}: {setting.unit}'
 
@@ -35,7 +35,7 @@ def _capitalised(words: str) -> str:
 def checklist(
     statement: Mapping[str, Any], setting: setting_lib.Setting, void: str | None
 ) -> page.Html:
-  """What is guaranteed to whom, item by item."""
+  """Lists the guarantee's parts and the unit that it protects, item by item."""
   shown = lambda field: page.figure(statement, field)
   several = 'runs' in statement
   formal = page.join(
@@ -147,7 +147,7 @@ def _adjacency_words(statement: Mapping[str, Any]) -> str:
 def outside(
     statement: Mapping[str, Any], setting: setting_lib.Setting
 ) -> page.Html:
-  """What the guarantee does not cover."""
+  """Lists the data and results that the guarantee does not cover."""
   from_log = (
       'counts and plots of it above'
       if statement.get('confidential', True)
@@ -182,7 +182,10 @@ def outside(
 
 
 def _commitment(statement: Mapping[str, Any]) -> list[page.Html]:
-  """What binds a published report to the log; opened where that may be."""
+  """Shows the commitment that binds a published report to its log.
+
+  The salt that opens the commitment is in the confidential report only.
+  """
   if 'commitment' not in statement:
     return []
   given = statement['commitment']
@@ -220,7 +223,7 @@ def _commitment(statement: Mapping[str, Any]) -> list[page.Html]:
 def provenance(
     statement: Mapping[str, Any], setting: setting_lib.Setting
 ) -> page.Html:
-  """How to check the figures, from which files, with which releases."""
+  """Tells how to check the figures, with the files and releases needed."""
   versions = [('fl_dpftrl', fl_dpftrl.__version__)]
   versions.append(('python', platform.python_version()))
   for package in _PACKAGES:

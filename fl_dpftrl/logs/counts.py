@@ -1,4 +1,4 @@
-"""How often each whole number occurred: sparse, and added up piece by piece."""
+"""Sparse counts of whole numbers, which can be added up piece by piece."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ def _none() -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Counts:
-  """Values that occurred, ascending, and how often: int64, of one shape."""
+  """Values that occurred, ascending, with their counts: int64, of one shape."""
 
   values: np.ndarray = dataclasses.field(default_factory=_none)
   counts: np.ndarray = dataclasses.field(default_factory=_none)

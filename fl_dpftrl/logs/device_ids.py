@@ -34,14 +34,14 @@ _SPACE_AROUND = r'^\p{Z}|\p{Z}$'
 
 
 class Fault(NamedTuple):
-  """A device id that is refused: where it is, and why with the id escaped."""
+  """A refused device id: its index, and the reason with the id escaped."""
 
   index: int
   reason: str
 
 
 def first_fault(ids: pa.Array) -> Fault | None:
-  """Returns the first id that breaks the rule; None where all keep to it.
+  """Returns the first id that breaks the rule; None if all ids keep to it.
 
   Args:
     ids: whole numbers, text, or bytes that should be text; without nulls.
@@ -65,7 +65,7 @@ def first_fault(ids: pa.Array) -> Fault | None:
 def _faults(
     raw: pa.Array, lengths: pa.Array, most: int
 ) -> Iterator[tuple[int, str]]:
-  """The first of each kind, as its index and reason."""
+  """Yields the first fault of each kind, as its index and reason."""
   yield from _first(pc.equal(lengths, 0), 'is empty')
   yield from _first(
       pc.greater(lengths, limits.FIELD_BYTES),
@@ -133,7 +133,7 @@ def _first_undecodable(raw: pa.Array) -> int:
 
 
 def _range_of_bytes(raw: pa.Array) -> tuple[int, int]:
-  """The least and the greatest byte of any value."""
+  """Returns the smallest and the largest byte of any value."""
   _, offsets, data = raw.buffers()
   bounds = np.frombuffer(offsets, np.int64)[raw.offset :]
   first, last = int(bounds[0]), int(bounds[len(raw)])

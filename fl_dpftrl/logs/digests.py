@@ -35,9 +35,9 @@ _NONE = -(2**63)  # A time that no log has, for one that is missing.
 class Rows:
   """Digests of the rows so far, column by column.
 
-  How the rows were cut into tables makes no difference. Rounds enter as int32,
-  whole numbers as int64, text as its lengths and its bytes, times as int64
-  microseconds; all little-endian.
+  The digests do not depend on how the rows were cut into tables. Rounds enter
+  as int32, whole numbers as int64, text as its lengths and its bytes, times as
+  int64 microseconds; all little-endian.
   """
 
   def __init__(self, *, timestamps: bool):
@@ -109,7 +109,8 @@ class Rows:
 def marked(schema: pa.Schema) -> pa.Schema:
   """Returns a schema whose columns say that the file has digests.
 
-  Else a flipped bit that hides all metadata would hide the digests with them.
+  Without this mark, a flipped bit that hides all metadata would hide the
+  digests too.
   """
   fields = [
       field.with_metadata({_FIELD_ID_KEY: str(_FIELD_ID + index)})
@@ -137,11 +138,11 @@ def _of_metadata(metadata: Mapping[str, str]) -> str:
 
 
 class Seal(NamedTuple):
-  """What a file states of itself.
+  """Metadata and digests that a file states about itself.
 
   Attributes:
-    metadata: without the digests.
-    digests: those of its rows; empty where the file has none.
+    metadata: the file's metadata without the digests.
+    digests: the digests of the file's rows; empty if the file has none.
   """
 
   metadata: dict[str, str]
@@ -157,7 +158,7 @@ def opened(path: str, stored: Mapping[str, str], schema: pa.Schema) -> Seal:
     schema: of the file, as Arrow gives it.
 
   Raises:
-    LogError: where the metadata are not those that were digested.
+    LogError: if the metadata are not those that were digested.
   """
   given = dict(stored)
   of_metadata = given.pop(METADATA_KEY, None)
@@ -175,13 +176,13 @@ def opened(path: str, stored: Mapping[str, str], schema: pa.Schema) -> Seal:
 def check(
     path: str, stated: Mapping[str, str], rows: Rows, id_type: pa.DataType
 ) -> None:
-  """Raises LogError unless the rows that were read are those digested.
+  """Raises LogError unless the rows that were read match the stated digests.
 
   Args:
     path: the file.
-    stated: the digests of its rows; those of columns not read are left alone.
-    rows: digests of all that were read.
-    id_type: of `device_id`.
+    stated: the digests of its rows; those of columns not read are ignored.
+    rows: digests of all rows that were read.
+    id_type: type of `device_id`.
   """
   found = rows.stated(id_type)
   for key, value in stated.items():

@@ -1,8 +1,8 @@
-"""Whether a log can be of batches that were drawn as is said.
+"""Consistency checks of a log against the sampling scheme that it states.
 
-A log is held against what a scheme rules out, and, where each batch is drawn
-anew, against what chance makes next to impossible. Nothing here shows that
-batches were drawn as said: a log that a scheme may write does not prove it.
+A log is checked against what the scheme rules out. If each batch is drawn
+anew, it is also put to statistical tests. A log that passes does not prove
+that batches were drawn as stated.
 """
 
 import functools
@@ -18,11 +18,11 @@ from fl_dpftrl.logs import observed as observed_lib
 def contradictions(
     happened: observed_lib.ObservedParticipation, scheme: sampling_lib.Cyclic
 ) -> list[str]:
-  """Why a log cannot be of a scheme, a phrase each; none where it can.
+  """Returns reasons why a log contradicts a scheme; empty if it does not.
 
   Args:
-    happened: in the log.
-    scheme: of as many rounds.
+    happened: participation observed in the log.
+    scheme: sampling scheme for the same number of rounds.
   """
   found = [*_parts(happened, scheme), *_of_kind(scheme, happened)]
   if not found and isinstance(scheme, sampling_lib.Sampled):
@@ -33,7 +33,7 @@ def contradictions(
 def _parts(
     happened: observed_lib.ObservedParticipation, scheme: sampling_lib.Cyclic
 ) -> Iterator[str]:
-  """Examples that did not keep to one part, or are too many."""
+  """Yields faults of examples that left their part, or of too many examples."""
   parts, separations = scheme.num_parts, happened.separations
   astray = np.flatnonzero(separations.values % parts)
   if astray.size:
@@ -55,7 +55,7 @@ def _parts(
 def _of_kind(
     scheme: sampling_lib.Cyclic, happened: observed_lib.ObservedParticipation
 ) -> Iterator[str]:
-  """What the kind of a scheme rules out."""
+  """Yields the log's contradictions to rules of this kind of scheme."""
   raise TypeError(f'unknown scheme {type(scheme).__name__}')
 
 
@@ -104,7 +104,7 @@ def _(
 def _sizes(
     scheme: sampling_lib.Cyclic, happened: observed_lib.ObservedParticipation
 ) -> Iterator[str]:
-  """Batches that are not of the one size there is."""
+  """Yields faults of batches that do not have the scheme's one size."""
   cohorts = happened.cohorts
   wrong = np.flatnonzero(cohorts.counts != scheme.batch_size)
   if wrong.size:
@@ -124,7 +124,7 @@ def _sizes(
 def _passes(
     scheme: sampling_lib.Shuffled, happened: observed_lib.ObservedParticipation
 ) -> Iterator[str]:
-  """Examples that were more than once in a pass, or missed one."""
+  """Yields faults of examples drawn twice in a pass, or not at all."""
   end = scheme.num_parts * scheme.pass_turns
   twice = _before(happened.cohorts, end) - _before(happened.newcomers, end)
   if twice:
@@ -145,11 +145,11 @@ def _passes(
 
 
 def _of_parts(counts: counts_lib.Counts, num_parts: int) -> np.ndarray:
-  """Counts by round as counts by part, of those parts that have any."""
+  """Adds counts by round up to counts by part, for parts that have any."""
   _, owners = np.unique(counts.values % num_parts, return_inverse=True)
   return np.bincount(owners, counts.counts).astype(np.int64)
 
 
 def _before(counts: counts_lib.Counts, end: int) -> int:
-  """How many in all are in rounds before the end."""
+  """Returns the total count of all rounds before the end."""
   return int(counts.counts[: np.searchsorted(counts.values, end)].sum())

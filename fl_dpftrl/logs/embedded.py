@@ -1,6 +1,6 @@
-"""Rows of logs in the order of their devices, by an embedded engine.
+"""Sorting of logs by device with an embedded engine, DuckDB.
 
-The engine sorts what does not fit into memory on disk.
+The engine sorts rows that do not fit into memory on disk.
 """
 
 import os
@@ -34,14 +34,14 @@ def count(
   """Counts the logs of runs.
 
   Args:
-    runs: of one population.
-    num_exposed: of the most exposed devices to name.
-    progress: is told how far it is, often.
+    runs: runs of one population.
+    num_exposed: how many of the most exposed devices to name.
+    progress: called often with a line about the progress.
     memory: bytes that sorting may use; the rest is on disk meanwhile.
 
   Raises:
-    LogError: where a row is at fault.
-    tally.DeviceTwice: where a device is twice in a round.
+    LogError: if a row is at fault.
+    tally.DeviceTwice: if a device is twice in a round.
   """
   rows = Rows(runs, progress)
   threads = len(os.sched_getaffinity(0))
@@ -80,11 +80,11 @@ def _counted(
 
 
 class Rows:
-  """All rows of the logs of runs, their rounds numbered through.
+  """All rows of the logs of runs, with rounds numbered across the runs.
 
   Attributes:
-    error: why there are no more, where a row is at fault: engines do not hand
-      it on as it was.
+    error: the LogError that ended the rows, if one did. Engines do not pass
+      the original exception on.
   """
 
   def __init__(
@@ -115,7 +115,7 @@ class Rows:
 
 
 def numbered(table: pa.Table, first_round: int) -> pa.Table:
-  """The table with its rounds counted from first_round on."""
+  """Returns the table with its rounds counted from first_round on."""
   if not first_round:
     return table
   rounds = pc.add(table.column('round'), first_round)

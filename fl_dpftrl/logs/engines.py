@@ -1,4 +1,4 @@
-"""Relational engines, which bring the rows of a log together by device."""
+"""Relational engines, which group the rows of a log by device."""
 
 import importlib
 from typing import Callable
@@ -10,10 +10,10 @@ NAMES = ('embedded', 'spark')
 
 
 def by_name(name: str) -> Callable[..., tally.Tally]:
-  """The engine's `count`.
+  """Returns the engine's `count` function.
 
   Raises:
-    ValueError: where there is none of that name.
+    ValueError: if there is no engine of that name.
   """
   if name not in NAMES:
     raise ValueError(f'engine must be one of {", ".join(NAMES)}, got {name!r}')

@@ -1,8 +1,8 @@
-"""What each device was exposed to, over all streams of noise of several runs.
+"""Exposure of each device to all noise streams of several runs.
 
-Rounds of the runs are numbered through: those of a run follow on those of the
-run before. X = CᵀC is then block diagonal, with a block for each stream, and its
-columns are divided by what the noise of their round was larger than the first.
+Rounds are numbered across the runs, each run following on the one before.
+X = CᵀC is then block diagonal, with a block for each stream. Each column of C
+is divided by the ratio of its round's noise multiplier to the first one.
 """
 
 from typing import Sequence
@@ -15,18 +15,18 @@ from fl_dpftrl.sensitivity import observed
 
 
 def ends(noises: Sequence[runs_lib.Noise]) -> np.ndarray:
-  """The number after that of the last round of each run, int64."""
+  """The number of rounds up to the end of each run, int64."""
   return np.cumsum([noise.num_rounds for noise in noises])
 
 
 class Exposure:
   """The squared sensitivity of devices, in units of the first noise multiplier.
 
-  The square over that of the noise multiplier is 2ρ of zCDP: ρ of several
-  streams of independent noise add up.
+  The squared sensitivity over the squared noise multiplier is 2ρ of zCDP. The ρ
+  of several independent streams of noise add up.
 
   Args:
-    noises: of runs, in the order in which their rounds are numbered.
+    noises: noise of each run, in the order in which rounds are numbered.
   """
 
   def __init__(self, noises: Sequence[runs_lib.Noise]):
@@ -50,11 +50,13 @@ class Exposure:
   def squares(
       self, rounds: np.ndarray, sizes: np.ndarray
   ) -> tuple[np.ndarray, bool]:
-    """The square of each device, and whether all are exact, not upper bounds.
+    """Returns the square of each device, and whether all squares are exact.
+
+    Squares that are not exact are upper bounds.
 
     Args:
-      rounds: numbered through, of one device after the other, ascending.
-      sizes: rounds of each device.
+      rounds: numbered across runs; ascending rounds, device after device.
+      sizes: number of rounds of each device.
     """
     return observed.pattern_squares(self._of_rounds, rounds, sizes)
 

@@ -1,6 +1,6 @@
-"""Formats of logs, by the ending of a file's name.
+"""Formats of logs, by file name suffix.
 
-Only `reader_program` reads files that others wrote: see `reader`.
+Only `reader_program` reads files of untrusted origin: see `reader`.
 """
 
 from typing import BinaryIO, Iterator, Protocol, Sequence
@@ -12,13 +12,13 @@ from fl_dpftrl.logs import parquet
 
 
 class Reader(Protocol):
-  """A file that can be read.
+  """A log file that is open for reading.
 
   Attributes:
     metadata: the file's own keys and values; none for CSV and JSON lines.
-    digest: tells its rows from others, where its writer gave one.
-    schema: of its tables: `round`, int64, `device_id`, large_string or int64, and
-      the further columns that it was opened with.
+    digest: identifies the file's rows, if its writer gave a digest.
+    schema: schema of its tables: `round`, int64, `device_id`, large_string or
+      int64, and the further columns that it was opened with.
   """
 
   metadata: dict[str, str]
@@ -26,7 +26,7 @@ class Reader(Protocol):
   schema: pa.Schema
 
   def tables(self) -> Iterator[pa.Table]:
-    """Yields its rows in order; text in them is not checked yet."""
+    """Yields the file's rows in order; text in them is not checked yet."""
 
 
 READERS = {
@@ -45,5 +45,5 @@ Readers and their tables raise LogError, OSError, pa.ArrowException, MemoryError
 def open_(
     suffix: str, path: str, file: BinaryIO, extra_columns: Sequence[str]
 ) -> Reader:
-  """Opens a file of the format that a name with this ending has."""
+  """Opens a file in the format that its suffix names."""
   return READERS[suffix](path, file, extra_columns)

@@ -1,4 +1,4 @@
-"""The guarantees of a report, each beside what it assumes."""
+"""The guarantees of a report, each shown with its assumptions."""
 
 from typing import Any, Mapping
 
@@ -21,7 +21,7 @@ def heading(statement: Mapping[str, Any]) -> str:
 
 
 def cards(statement: Mapping[str, Any], void: str | None) -> page.Html:
-  """One box for each guarantee that the statement may show."""
+  """Returns one box for each guarantee that the statement may show."""
   return page.side_by_side(
       *(_card(statement, p, void) for p in _parts(statement))
   )

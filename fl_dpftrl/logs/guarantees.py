@@ -1,7 +1,7 @@
 """Sensitivities of runs: for the worst participation, and for that of a log.
 
-All are in units of the first run's noise multiplier: over several streams of
-independent noise squares of sensitivity over noise multiplier add up.
+All are in units of the first run's noise multiplier. Over several independent
+streams of noise, the squares of sensitivity over noise multiplier add up.
 """
 
 import math
@@ -18,15 +18,15 @@ Sensitivity = sensitivity_lib.Sensitivity
 def worst_case(
     noises: Sequence[runs_lib.Noise], schemas: Sequence[participation.MinSep]
 ) -> Sensitivity:
-  """Of any device that keeps to a schema in each run.
+  """Sensitivity of any device that keeps to the schema of each run.
 
-  Where noise began anew within a run, a device is taken to have all of its
-  participations in each part; where the multiplier changed, all of them at the
-  smallest. Both make it an upper bound.
+  If noise was restarted within a run, a device is assumed to have all of its
+  participations in each part. If the multiplier changed, all participations are
+  assumed to be at the smallest. Either assumption makes it an upper bound.
 
   Args:
-    noises: of runs of one population.
-    schemas: of each run's rounds.
+    noises: noise of each run, all of one population.
+    schemas: participation schema of each run's rounds.
   """
   unit = noises[0].multiplier
   square, kinds = 0.0, []
@@ -42,7 +42,7 @@ def worst_case(
       kinds.append(kind)
     if len(streams) > 1 or len(set(noise.multipliers)) > 1:
       kinds.append(sensitivity_lib.UPPER_BOUND)
-  if len(kinds) == 1:  # Not squared and rooted, which would round.
+  if len(kinds) == 1:  # Squaring and taking the root would round.
     return Sensitivity(value, kind)
   return Sensitivity(math.sqrt(square), _weakest(kinds))
 
@@ -65,7 +65,7 @@ def _weakest(kinds: Sequence[str]) -> str:
 
 
 def occurred(tally: tally_lib.Tally) -> Sensitivity:
-  """The largest of any device in the rounds that it took part in."""
+  """Largest sensitivity of any device in the rounds that it took part in."""
   kind = (
       sensitivity_lib.EXACT if tally.exact else sensitivity_lib.UPPER_BOUND
   )
@@ -73,9 +73,9 @@ def occurred(tally: tally_lib.Tally) -> Sensitivity:
 
 
 def of_group(tally: tally_lib.Tally, group_size: int) -> Sensitivity:
-  """Of any group of devices together: the largest ones add up.
+  """Sensitivity of any group of devices: the sum of the largest ones.
 
-  By the triangle inequality, an upper bound.
+  The triangle inequality makes it an upper bound.
   """
   worst = tally.most_exposed[:group_size]
   return Sensitivity(
@@ -87,9 +87,10 @@ def of_group(tally: tally_lib.Tally, group_size: int) -> Sensitivity:
 def quantiles(
     tally: tally_lib.Tally, shares: Sequence[float]
 ) -> list[tuple[float, float]]:
-  """For each share, a sensitivity that at most so many devices exceed.
+  """Returns for each share a sensitivity that covers that share of the devices.
 
-  Rounded up, by at most 0.14 %.
+  At least that share of the devices has no larger sensitivity. Values are
+  rounded up, by at most 0.14 %.
   """
   return [
       (share, _at_most(tally, share)) for share in shares
@@ -108,12 +109,12 @@ def histogram(
     loss: Callable[[float], float],
     num_bars: int,
 ) -> list[tuple[float, float, int]]:
-  """Devices by a loss that grows with the sensitivity: from, to, how many.
+  """Histogram of devices by privacy loss: lower end, upper end and count.
 
   Args:
-    tally: of all devices.
-    loss: of a sensitivity.
-    num_bars: of equal width from the least to the largest loss.
+    tally: counts of all devices.
+    loss: privacy loss of a sensitivity; increasing.
+    num_bars: number of bars of equal width from the least to the largest loss.
   """
   bins = tally.exposures
   losses = [

@@ -1,4 +1,4 @@
-"""Whether a log is of the run that it is said to be of."""
+"""Metadata that tie a log to its run, and the check that they agree."""
 
 import json
 from typing import Sequence
@@ -18,14 +18,14 @@ def run_metadata(
     clip_norm: float | None = None,
     changes: Sequence[tuple[int, float, float]] = (),
 ) -> dict[str, str]:
-  """What a log's file says of the run, for replay to hold it against.
+  """Returns the metadata of a run, which replay compares with its arguments.
 
   Args:
     strategy: C.
-    noise_multiplier: of round 0.
-    clip_norm: of round 0.
-    changes: (round, noise multiplier, clip norm from it on) of each change, as
-      `LogWriter.change_noise` recorded them.
+    noise_multiplier: std(Z) / clip_norm in round 0.
+    clip_norm: L2 bound on one update in round 0.
+    changes: (round, noise multiplier, clip norm) of each change, with the
+      values from that round on, as `LogWriter.change_noise` recorded them.
   """
   return {
       **noise_record.metadata(
@@ -36,7 +36,7 @@ def run_metadata(
 
 
 def sampling_metadata(scheme: sampling_lib.Cyclic) -> dict[str, str]:
-  """What a log's file says of how its batches were drawn."""
+  """Returns the metadata about how the run's batches were drawn."""
   size = scheme.batch_size
   drawn = {
       'sampling': sampling_lib.name(scheme),
@@ -48,7 +48,10 @@ def sampling_metadata(scheme: sampling_lib.Cyclic) -> dict[str, str]:
 
 
 def void_reason(run: runs_lib.Run) -> str | None:
-  """Why a run guarantees nothing: its log says so, or is of another run."""
+  """Returns why a run guarantees nothing; None if nothing voids it.
+
+  A guarantee is void if the log says so, or if the log is of another run.
+  """
   metadata = run.log.metadata
   own = run_metadata(run.noise.strategy, run.noise.multiplier)
   reasons = [r for r in [metadata.get(shards.VOID_KEY)] if r]

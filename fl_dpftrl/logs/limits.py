@@ -1,7 +1,7 @@
-"""How much a file of a log may claim and a reader may take.
+"""Limits on the claims of a log file and on the resources of its reader.
 
-A log is often written by somebody else, damaged, or made to do harm. Honest logs
-stay far below these limits; docs/reviewer.md states them.
+A log may be written by somebody else, damaged, or malicious. Honest logs stay
+far below these limits; docs/reviewer.md states them.
 """
 
 FIELD_BYTES = 1 << 10
@@ -34,5 +34,5 @@ PART_SECONDS = 120
 
 
 def max_rows(file_bytes: int) -> int:
-  """Returns how many rows a Parquet file of a size may claim."""
+  """Returns how many rows a Parquet file of this size may claim to have."""
   return FREE_ROWS + ROWS_PER_BYTE * file_bytes

@@ -24,27 +24,27 @@ _BYTE_ORDER_MARK = b'\xef\xbb\xbf'
 
 
 class _Lines:
-  """A file of lines.
+  """A log file in which each line is a row.
 
   Attributes:
-    metadata: none.
-    digest: none.
-    schema: of its tables.
+    metadata: always empty.
+    digest: always None.
+    schema: schema of its tables.
   """
 
   metadata: dict[str, str] = {}
   digest = None
 
   def __init__(self, path: str, file: BinaryIO, extra_columns: Sequence[str]):
-    """Opens the file; further columns are for Parquet alone.
+    """Opens the file.
 
     Args:
-      path: for messages.
-      file: can be read at any place.
-      extra_columns: has to be empty.
+      path: name of the file, for messages.
+      file: the file, which must be seekable.
+      extra_columns: must be empty; only Parquet files have further columns.
 
     Raises:
-      LogError, OSError, pa.ArrowException: where it cannot be read.
+      LogError, OSError, pa.ArrowException: if it cannot be read.
     """
     if extra_columns:
       raise refusals.LogError(
@@ -52,7 +52,7 @@ class _Lines:
       )
     self._path = path
     self._file = file
-    self._start = 0  # Where the lines of rows begin.
+    self._start = 0  # Position of the first line that holds a row.
     id_type = self._read_head()
     self.schema = pa.schema([('round', pa.int64()), ('device_id', id_type)])
 
@@ -65,7 +65,7 @@ class _Lines:
       yield table
 
   def _blocks(self) -> Iterator[bytes]:
-    """Whole lines, about as many bytes at a time as are read fast."""
+    """Yields whole lines, in blocks of a size that is fast to read."""
     self._file.seek(self._start)
     line = 2 if self._start else 1
     while block := self._file.read(_BLOCK):
@@ -96,13 +96,15 @@ class _Lines:
     raise NotImplementedError
 
   def _table(self, block: bytes, first_row: int) -> pa.Table:
-    """The rows of lines, the first of which has that number."""
+    """Returns the rows of a block whose first row has this number."""
     raise NotImplementedError
 
 
 class Csv(_Lines):
-  """Comma-separated values after a line of names, RFC 4180 but for line breaks
-  within fields."""
+  """Comma-separated values after a header line.
+
+  The format is that of RFC 4180, without line breaks within fields.
+  """
 
   def _read_head(self) -> pa.DataType:
     if end := self._file.seek(0, 2):
@@ -162,7 +164,7 @@ class Csv(_Lines):
   def _count(self, block: bytes, num_rows: int, first_row: int) -> None:
     """Raises LogError unless there is a row for each line that is not empty.
 
-    Each row takes a line at least, since no row ends within one.
+    Each row takes at least one line, since no row ends within a line.
     """
     if num_rows == block.count(b'\n'):
       return
@@ -183,7 +185,7 @@ class Csv(_Lines):
 
 
 def _readable(table: pa.Table) -> pa.Table:
-  """The bytes of a table as text, for messages."""
+  """Returns a table with its bytes decoded as text, for messages."""
   columns = [
       [value.decode(errors='backslashreplace') for value in column.to_pylist()]
       for column in table.columns
@@ -227,11 +229,11 @@ class JsonLines(_Lines):
     return table.select(_COLUMNS)
 
   def _objects(self, block: bytes, first_row: int) -> tuple[bytes, int]:
-    """Its lines that are not blank, and how many they are.
+    """Returns the block's lines that are not blank, and their number.
 
-    Each begins and ends with a brace. As no object can go on from a line that
-    ends with one to a line that begins with one, each object is in one line, and
-    a line that has two gives more rows than lines.
+    Each line must begin and end with a brace. An object cannot continue from a
+    line that ends with a brace to one that begins with one, so each object is
+    within one line. A line with two objects gives more rows than lines.
     """
     num_lines = block.count(b'\n') + (block[-1:] != b'\n')
     begin = block.count(b'\n{') + block.startswith(b'{')
@@ -248,7 +250,7 @@ class JsonLines(_Lines):
   def _explain(
       self, block: bytes, first_row: int, error: Exception | None
   ) -> NoReturn:
-    """Raises LogError with the first line that is at fault."""
+    """Raises LogError that names the first line at fault."""
     wanted = int if pa.types.is_integer(self.schema.field(1).type) else str
     lines = filter(bytes.strip, block.split(b'\n'))
     for row, line in enumerate(lines, first_row):
@@ -283,7 +285,7 @@ class JsonLines(_Lines):
 
 
 def _whole(value: object) -> bool:
-  """Whether a value is a whole number of 64 bits."""
+  """Returns whether a value is a whole number of 64 bits."""
   return (
       isinstance(value, int)
       and not isinstance(value, bool)
@@ -292,7 +294,7 @@ def _whole(value: object) -> bool:
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-  """An object of a line; ValueError for a key that is there twice."""
+  """Builds an object from its pairs; ValueError for a key that occurs twice."""
   found = dict(pairs)
   if len(found) != len(pairs):
     raise ValueError('a key twice')

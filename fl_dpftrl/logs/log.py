@@ -15,7 +15,7 @@ LogError = shards_lib.LogError
 
 
 class LogFile(NamedTuple):
-  """A file that was read: its name without folders, and SHA-256."""
+  """Name without folders and SHA-256 of a file that was read."""
 
   name: str
   sha256: str
@@ -23,14 +23,14 @@ class LogFile(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Log:
-  """The shards of one log, which agree with each other.
+  """The shards of one log, which are consistent with each other.
 
   Attributes:
-    shards: its files.
+    shards: the files of the log.
     num_rounds: n, rows of noise consumed.
-    warnings: what a reader should know, in lines.
-    in_memory: whether there are no files.
-    num_rounds_assumed: whether nothing but the last round tells of num_rounds.
+    warnings: lines that a reader should know.
+    in_memory: whether the log has no files.
+    num_rounds_assumed: whether num_rounds rests on the last round alone.
   """
 
   shards: tuple[shards_lib.Shard, ...]
@@ -48,7 +48,7 @@ class Log:
     return self.shards[0].metadata
 
   def tables(self) -> Iterator[pa.Table]:
-    """Rows in the order of the files, checked; LogError where one is at fault."""
+    """Yields checked rows in the order of files; LogError for a faulty row."""
     for shard in self.shards:
       yield from shard.tables(self.num_rounds)
 
@@ -60,7 +60,7 @@ class Log:
     )
 
   def place(self, round_index: int, device_id: str | int) -> str:
-    """File and row of the last row of a device in a round."""
+    """Returns file and row number of a device's last row in a round."""
     place = ''
     for shard in self.shards:
       before = 0
@@ -83,12 +83,12 @@ def read_log(
 ) -> Log:
   """Opens a log's files.
 
-  Rows are read when what happened is counted, and again before where neither
-  the files nor the caller say how many rounds there are.
+  Rows are read when participation is counted. They are read once before if
+  neither the files nor the caller give the number of rounds.
 
   Args:
     paths: one or more files, folders or globs, the shards of one log.
-    num_rounds: rows of noise consumed, where the files do not say.
+    num_rounds: rows of noise consumed, if the files do not say.
 
   Raises:
     LogError: naming the file.
@@ -103,10 +103,10 @@ def read_log(
 
 
 def of_table(table: pa.Table, *, num_rounds: int) -> Log:
-  """A log of columns `round`, int64, and `device_id`, text or int64.
+  """Returns a log of columns `round`, int64, and `device_id`, text or int64.
 
   Args:
-    table: without nulls.
+    table: columns of the log, without nulls.
     num_rounds: rows of noise consumed.
   """
   id_type = table.schema.field('device_id').type
@@ -141,7 +141,7 @@ def _check_agreement(first: shards_lib.Shard, other: shards_lib.Shard) -> None:
 def _num_rounds(
     shards: Sequence[shards_lib.Shard], given: int | None
 ) -> tuple[int, list[str]]:
-  """n, from the metadata, or as given, or from the last round."""
+  """Returns n from metadata, the argument or the last round; and warnings."""
   first, stated = shards[0], shards[0].num_rounds
   if given is not None and not 1 <= given <= limits.ROUNDS:
     raise LogError(

@@ -1,4 +1,4 @@
-"""What was run, for a report: one mechanism, or several side by side."""
+"""The mechanism section of a report, for one run or several side by side."""
 
 from typing import Any, Mapping
 
@@ -13,7 +13,7 @@ _LISTED = 3
 def mechanism(
     statement: Mapping[str, Any], setting: setting_lib.Setting
 ) -> page.Html:
-  """Strategy, noise and norms; of several runs what they share."""
+  """Shows strategy, noise and norms; for several runs, the common ones."""
   def known(value: str | float | None) -> str:
     if value is None:
       return _UNKNOWN
@@ -108,7 +108,7 @@ def _files(files: list[Mapping[str, Any]]) -> str:
 def _multipliers(
     statement: Mapping[str, Any], facts: Mapping[str, Any], prefix: str = ''
 ) -> page.Html:
-  """The noise multiplier, and from which rounds on it was another."""
+  """Shows the noise multiplier, and each change with its round."""
   return _history(statement, facts, 'noise_multiplier', 'changes', prefix)
 
 
@@ -119,7 +119,7 @@ def _history(
     changes: str,
     prefix: str = '',
 ) -> page.Html:
-  """A number of a run's facts, and from which rounds on it was another."""
+  """Shows a number among a run's facts, and each change with its round."""
   parts = [
       page.figure(statement, f'{prefix}{name}', text=rounding.exact(facts[name]))
   ]
@@ -149,7 +149,7 @@ def _restarts(
 
 
 def _of_parts(statement: Mapping[str, Any]) -> list[page.Html]:
-  """How noise that was not the same throughout is accounted for."""
+  """Explains how restarts and changes of the noise are accounted for."""
   runs = statement.get('runs', [statement])
   words = []
   if any('restarts' in facts for facts in runs):

@@ -1,4 +1,4 @@
-"""The noise of a run as its log's metadata records it, with every change."""
+"""The noise of a run and its changes, as recorded in the log's metadata."""
 
 import json
 import math
@@ -9,12 +9,12 @@ from fl_dpftrl.logs import shards
 
 
 class Change(NamedTuple):
-  """Noise from a round on.
+  """A change of the noise from a round on.
 
   Attributes:
-    round_index: the first round that has it.
-    noise_multiplier: std(Z) over the clip norm.
-    clip_norm: L2 bound on an update.
+    round_index: first round with the new noise.
+    noise_multiplier: std(Z) / clip_norm from that round on.
+    clip_norm: L2 bound on an update from that round on.
   """
 
   round_index: int
@@ -23,12 +23,12 @@ class Change(NamedTuple):
 
 
 class Record(NamedTuple):
-  """What a log's file says of the noise of its rounds.
+  """Noise of all rounds, as a log's metadata state it.
 
   Attributes:
-    noise_multiplier: of round 0; None where the file does not say.
-    clip_norm: of round 0; None where the file does not say.
-    changes: of one or both, by ascending rounds.
+    noise_multiplier: std(Z) / clip_norm in round 0; None if not stated.
+    clip_norm: L2 bound on an update in round 0; None if not stated.
+    changes: changes of one or both, by ascending rounds.
   """
 
   noise_multiplier: float | None
@@ -37,7 +37,7 @@ class Record(NamedTuple):
 
   @property
   def multiplier_changes(self) -> tuple[tuple[int, float], ...]:
-    """Rounds from which the noise multiplier was another, with it."""
+    """Rounds at which the noise multiplier changed, each with its new value."""
     return _differing(
         self.noise_multiplier,
         [(c.round_index, c.noise_multiplier) for c in self.changes],
@@ -45,7 +45,7 @@ class Record(NamedTuple):
 
   @property
   def clip_norm_changes(self) -> tuple[tuple[int, float], ...]:
-    """Rounds from which the clip norm was another, with it."""
+    """Rounds at which the clip norm changed, each with its new value."""
     return _differing(
         self.clip_norm, [(c.round_index, c.clip_norm) for c in self.changes]
     )
@@ -68,11 +68,11 @@ def metadata(
     clip_norm: float | None = None,
     changes: Sequence[tuple[int, float, float]] = (),
 ) -> dict[str, str]:
-  """The metadata of a record.
+  """Returns the metadata of a record.
 
   Raises:
-    ValueError: for changes that are no ascending rounds from 1 on, or without
-      the clip norm that was before.
+    ValueError: for changes whose rounds do not ascend from 1 on, or without the
+      clip norm of round 0.
   """
   result = {shards.NOISE_MULTIPLIER_KEY: repr(float(noise_multiplier))}
   if clip_norm is not None:
@@ -87,10 +87,10 @@ def metadata(
 
 
 def read(found: Mapping[str, str]) -> Record:
-  """The record in a log's metadata.
+  """Reads the record from a log's metadata.
 
   Raises:
-    LogError: naming the key, where it is malformed.
+    LogError: naming the key, if it is malformed.
   """
   key = shards.NOISE_MULTIPLIER_KEY
   try:

@@ -1,4 +1,4 @@
-"""What a participation log says happened."""
+"""Participation as observed in a log."""
 
 import dataclasses
 
@@ -14,17 +14,16 @@ _LISTED = 10
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ObservedParticipation:
-  """What happened in the rounds of one log.
+  """Participation counts of one log.
 
   Attributes:
     num_rounds: n, rows of noise consumed.
-    cohorts: for each round with participants, how many.
-    separations: for each difference between successive rounds of a device that
-      occurred, how often.
-    participations: for each number of rounds that a device took part in, how
-      many devices.
-    witness: an example of min_sep; None where no device took part twice.
-    newcomers: for each round with devices that were in none before, how many.
+    cohorts: number of participants, by round; rounds without any are left out.
+    separations: number of occurrences, by the difference between successive
+      rounds of a device.
+    participations: number of devices, by how many rounds each took part in.
+    witness: an example of min_sep; None if no device took part twice.
+    newcomers: number of devices that take part for the first time, by round.
   """
 
   num_rounds: int
@@ -38,7 +37,7 @@ class ObservedParticipation:
   def of(
       cls, log: log_lib.Log, tally: tally_lib.LogTally
   ) -> 'ObservedParticipation':
-    """Raises LogError where the log has no rows."""
+    """Combines a log with its counts; raises LogError if it has no rows."""
     if not tally.cohorts.total:
       raise log_lib.LogError(f'{log.shards[0].path}: the log is empty')
     fields = {
@@ -57,18 +56,18 @@ class ObservedParticipation:
 
   @property
   def min_sep(self) -> int:
-    """b, the least difference between two rounds of one device, else n."""
+    """b, the least difference between two rounds of one device; n if none."""
     values = self.separations.values
     return int(values[0]) if values.size else self.num_rounds
 
   @property
   def max_participations(self) -> int:
-    """k, the most rounds of one device."""
+    """k, the largest number of rounds of any device."""
     return int(self.participations.values[-1])
 
   @property
   def schema(self) -> participation.MinSep:
-    """The strictest that every device kept to."""
+    """The strictest schema that every device kept to."""
     return participation.MinSep(
         num_rounds=self.num_rounds,
         min_sep=self.min_sep,
@@ -80,7 +79,7 @@ class ObservedParticipation:
     return self.num_rounds - self.cohorts.values.size
 
   def first_gaps(self) -> list[tuple[int, int]]:
-    """The first few runs of rounds without participants: first and last."""
+    """First and last round of the first few gaps without participants."""
     present = np.concatenate([[-1], self.cohorts.values, [self.num_rounds]])
     before = np.flatnonzero(np.diff(present) > 1)[:_LISTED]
     return [
@@ -88,16 +87,16 @@ class ObservedParticipation:
     ]
 
   def rounds_short_of(self, report_goal: int) -> int:
-    """Rounds with fewer devices than the goal, those with none included."""
+    """Counts rounds with fewer devices than the goal, empty ones included."""
     enough = (self.cohorts.counts >= report_goal).sum()
     return self.num_rounds - int(enough)
 
   def keeps_to(self, schema: participation.MinSep) -> bool:
-    """Whether every device kept to a schema of the same rounds.
+    """Returns whether every device kept to a schema for the same rounds.
 
     Raises:
-      ValueError: where the schema is for other rounds, or for a fixed
-        separation, to which a log cannot be held by min_sep alone.
+      ValueError: if the schema is for other rounds, or for a fixed separation,
+        which min_sep alone cannot confirm.
     """
     if schema.num_rounds != self.num_rounds:
       raise ValueError(
@@ -110,7 +109,7 @@ class ObservedParticipation:
     return apart and self.max_participations <= schema.participations
 
   def warnings(self) -> list[str]:
-    """What a reader should know, in lines."""
+    """Warnings about the log for a reader, one line each."""
     missing = self.rounds_without_participants
     if not missing:
       return []

@@ -1,4 +1,4 @@
-"""The few pieces of HTML that a report is made of.
+"""Building blocks of a report's HTML.
 
 Everything that is not `Html` is escaped when it enters an element, so text from
 a log or a flag cannot become markup, nor act on the text beside it.
@@ -16,11 +16,11 @@ _LONGEST = 10_000  # characters of a command
 
 
 class Html(str):
-  """Text that is markup already."""
+  """Text that is already markup."""
 
 
 def element(name: str, /, *children: Any, **attributes: Any) -> Html:
-  """An element; `class_` and the like are written without the underscore."""
+  """Returns an element; `class_` and the like lose their underscore."""
   given = ''.join(
       f' {key.rstrip("_").replace("_", "-")}="{html.escape(_shown(value))}"'
       for key, value in attributes.items()
@@ -32,7 +32,7 @@ def element(name: str, /, *children: Any, **attributes: Any) -> Html:
 
 
 def join(*children: Any, by: str = '') -> Html:
-  """Children side by side, escaped where they are not Html."""
+  """Joins children, each escaped unless it is Html."""
   return Html(
       by.join(
           c if isinstance(c, Html) else html.escape(_shown(c), quote=False)
@@ -42,17 +42,17 @@ def join(*children: Any, by: str = '') -> Html:
 
 
 def _shown(value: Any) -> str:
-  """Text in which no character is invisible or turns others around."""
+  """Returns text in which no character is invisible or turns its direction."""
   return messages.lines(str(value))
 
 
 def command(text: str) -> Html:
-  """A command to be given again, in one line."""
+  """Shows a command to be run again, in one line."""
   return element('pre', messages.one_line(text, limit=_LONGEST))
 
 
 def document(title: str, *children: Any, style: str = '') -> str:
-  """A whole page, which needs nothing from elsewhere."""
+  """Returns a whole page, which refers to nothing outside itself."""
   head = element(
       'head',
       element('meta', charset='utf-8'),
@@ -67,7 +67,7 @@ def document(title: str, *children: Any, style: str = '') -> str:
 
 
 def definitions(*items: tuple[Any, Any], **attributes: Any) -> Html:
-  """Names with their values."""
+  """Lists names with their values."""
   rows = [
       element('div', element('dt', name), element('dd', value))
       for name, value in items
@@ -80,27 +80,27 @@ def bullets(items: Sequence[Any]) -> Html:
 
 
 def card(*children: Any, kind: str = '') -> Html:
-  """A box; its kind is a class of the style sheet, such as 'bad'."""
+  """Returns a box; its kind is a class of the style sheet, such as 'bad'."""
   return element('section', *children, class_=f'card {kind}'.rstrip())
 
 
 def side_by_side(*children: Any) -> Html:
-  """Boxes in columns where the page is wide enough, else below each other."""
+  """Returns boxes in columns, or stacked on a narrow page."""
   return element('div', *children, class_='cards')
 
 
 def quiet(*children: Any) -> Html:
-  """A paragraph that explains."""
+  """Returns a paragraph of explanation."""
   return element('p', *children, class_='quiet')
 
 
 def table(
     head: Sequence[Any], rows: Sequence[Sequence[Any]], **attributes: Any
 ) -> Html:
-  """Rows whose first cell names them; on a narrow page one below another.
+  """Returns a table whose first cell names each row; stacked on a narrow page.
 
-  Words in a span of the class `name` are only on a narrow page, which has no
-  head to say them.
+  Words in a span of the class `name` show on a narrow page only, which has no
+  header row.
   """
   lines = [
       element(
@@ -127,13 +127,13 @@ def table(
 
 
 def embedded_json(identifier: str, value: Any) -> Html:
-  """Data for programs, which no browser shows or runs."""
+  """Embeds data for programs, which browsers neither show nor run."""
   text = json.dumps(value, allow_nan=False).replace('<', '\\u003c')
   return element('script', Html(text), type='application/json', id=identifier)
 
 
 def power_of_ten(value: float) -> Html:
-  """δ as people write it, rounded up: 10⁻⁶ rather than 1e-06."""
+  """Writes δ as a power of ten, rounded up: 10⁻⁶ rather than 1e-06."""
   mantissa, exponent = f'{float(rounding.up(value, digits=7)):.6e}'.split('e')
   mantissa = mantissa.rstrip('0').rstrip('.')
   power = Html(f'10<sup>{int(exponent)}</sup>'.replace('-', '−'))
@@ -147,14 +147,14 @@ def figure(
     up: bool = True,
     text: str | None = None,
 ) -> Html:
-  """A figure, rounded for people and to the digit for programs.
+  """Shows a figure rounded for people, and in full for programs.
 
   Args:
     values: nested dictionaries and lists.
-    field: keys and indices from the outside in, with dots between.
-    up: which way it is rounded. A noise multiplier that was given, and not
-      found, is not rounded at all.
-    text: how it is written for people, where not as usual.
+    field: keys and indices from the outside in, separated by dots.
+    up: whether to round up; else down. A noise multiplier that was given, and
+      not computed, is not rounded at all.
+    text: text shown to people instead of the usual rounding.
   """
   value: Any = values
   for key in field.split('.'):

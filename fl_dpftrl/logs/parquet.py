@@ -1,4 +1,4 @@
-"""Logs in Parquet: read a batch of rows at a time, and checked against digests."""
+"""Logs in Parquet, read a batch of rows at a time and checked by digests."""
 
 from typing import BinaryIO, Iterator, Sequence
 
@@ -16,24 +16,24 @@ _OTHER_METADATA = (b'ARROW:schema', b'pandas')
 
 
 class Reader:
-  """A file of a log.
+  """A Parquet log that is open for reading.
 
   Attributes:
     metadata: the file's own keys and values, without digests.
-    digest: tells its content from others, where its writer gave digests.
-    schema: of its tables.
+    digest: identifies the file's content, if its writer gave digests.
+    schema: schema of its tables.
   """
 
   def __init__(self, path: str, file: BinaryIO, extra_columns: Sequence[str]):
-    """Opens the file and reads what it says of itself.
+    """Opens the file and reads its metadata.
 
     Args:
-      path: for messages.
-      file: can be read at any place.
+      path: name of the file, for messages.
+      file: the file, which must be seekable.
       extra_columns: read as they are, besides `round` and `device_id`.
 
     Raises:
-      LogError, OSError, pa.ArrowException: where it cannot be read.
+      LogError, OSError, pa.ArrowException: if it cannot be read.
     """
     self._path = path
     self._columns = ['round', 'device_id', *extra_columns]
@@ -87,7 +87,7 @@ class Reader:
       digests.check(self._path, self._stated, found, id_type)
 
   def _canonical(self, table: pa.Table) -> pa.Table:
-    """The table with the schema that all tables have."""
+    """Returns the table converted to the schema that all tables have."""
     table = table.select(self._columns)
     for index, field in enumerate(self.schema):
       column = table.column(index)
@@ -105,7 +105,7 @@ class Reader:
     return table
 
   def _check_range(self, table: pa.Table, name: str, first_row: int) -> None:
-    """Raises LogError for a number that int64 does not hold."""
+    """Raises LogError for a number that int64 cannot hold."""
     if pa.types.is_uint64(table.schema.field(name).type):
       refusals.refuse_first(
           self._path,
@@ -142,7 +142,7 @@ class Reader:
 
 
 def _as_large_text(ids: pa.Array) -> pa.Array:
-  """The same bytes as large_string, unchecked."""
+  """Returns the same bytes as large_string, unchecked."""
   raw = ids.cast(
       pa.large_binary() if pa.types.is_large_string(ids.type) else pa.binary()
   ).cast(pa.large_binary())
@@ -150,7 +150,7 @@ def _as_large_text(ids: pa.Array) -> pa.Array:
 
 
 def _id_type(path: str, given: pa.DataType) -> pa.DataType:
-  """int64 or large_string, whatever the file has."""
+  """Returns int64 or large_string for the type of ids that the file has."""
   types = pa.types
   kind = given.value_type if types.is_dictionary(given) else given
   if types.is_integer(kind):

@@ -1,4 +1,4 @@
-"""Who took part in the runs of a report, and how they fared."""
+"""Participation in the runs of a report, and the privacy loss of devices."""
 
 from typing import Any, Mapping
 
@@ -12,7 +12,7 @@ from fl_dpftrl.logs import setting as setting_lib
 def attendance(
     statement: Mapping[str, Any], setting: setting_lib.Setting
 ) -> page.Html:
-  """Who took part; of each run where they are several."""
+  """Shows participation; for several runs, of each run."""
   if 'runs' not in statement:
     return _of_run(statement, statement, '', setting)
   together = [
@@ -40,7 +40,7 @@ def _counted(
     prefix: str,
     *items: tuple[str, str],
 ) -> list[tuple[str, page.Html]]:
-  """Names with figures, as far as they are among the facts."""
+  """Returns names with those figures that are among the facts."""
   return [
       (name, page.figure(statement, prefix + field))
       for name, field in items
@@ -54,7 +54,7 @@ def _of_run(
     prefix: str,
     setting: setting_lib.Setting,
 ) -> page.Html:
-  """Of the run whose facts are in the statement under the prefix."""
+  """Shows participation in the run whose facts are under the prefix."""
   shown = lambda field: page.figure(statement, prefix + field)
   items = [
       ('rounds, rows of noise consumed', shown('num_rounds')),
@@ -72,7 +72,7 @@ def _of_run(
         ),
         shown('rounds_short_of_report_goal'),
     ))
-  # A setting is of one run.
+  # A setting describes one run.
   if not prefix and statement.get('confidential', True):
     items.append((
         'of them burnt: noise used up, nothing released',
@@ -98,7 +98,7 @@ def _of_run(
 def _cohorts(
     statement: Mapping[str, Any], facts: Mapping[str, Any], prefix: str
 ) -> list[tuple[str, page.Html]]:
-  """Devices of a round."""
+  """Shows the number of devices in a round."""
   if 'cohort_sizes' not in facts:
     return []
   field = f'{prefix}cohort_sizes.'
@@ -151,7 +151,7 @@ def _drawn(facts: Mapping[str, Any]) -> list[page.Html]:
 
 
 def fared(statement: Mapping[str, Any], void: str | None) -> list[page.Html]:
-  """How those who took part fared; nothing in a version for publication."""
+  """Shows the privacy loss of actual devices; nothing if for publication."""
   if 'per_device' not in statement:
     return []
   title = page.element('h2', 'How those who took part fared')
@@ -183,7 +183,7 @@ def fared(statement: Mapping[str, Any], void: str | None) -> list[page.Html]:
 
 def _spread(statement: Mapping[str, Any], void: str | None) -> page.Html:
   mark = None
-  if statement['group_size'] == 1:  # Else the worst case is of many devices.
+  if statement['group_size'] == 1:  # Others are for many devices.
     worst = statement['worst_case']['rho']
     words = 'void' if void else f'ρ = {rounding.up(worst)}'
     mark = (worst, f'worst case: {words}')
@@ -203,7 +203,7 @@ def _spread(statement: Mapping[str, Any], void: str | None) -> page.Html:
 
 
 def _shares(statement: Mapping[str, Any], void: str | None) -> page.Html:
-  """The table of what shares of the devices had at most."""
+  """Tables the largest privacy loss within each share of the devices."""
   of_devices = statement['per_device']
   deltas = [
       point['delta']
@@ -224,7 +224,7 @@ def _shares(statement: Mapping[str, Any], void: str | None) -> page.Html:
         page.element('span', ' of devices', class_='name'),
     )
     rows.append((share, *(page.figure(statement, field + f) for f in fields)))
-  if statement['group_size'] == 1:  # Else what occurred is of many devices.
+  if statement['group_size'] == 1:  # Others are for many devices.
     rows.append((
         'most exposed',
         *(page.figure(statement, f'observed.{f}') for f in fields),

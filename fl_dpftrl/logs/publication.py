@@ -1,17 +1,17 @@
-"""A statement for publication, and what binds it to a log that stays secret.
+"""The publishable version of a statement, and its commitment to a secret log.
 
-Only what is listed here is published, so that a new field of a statement stays
-confidential until somebody decides otherwise. Of what is published, these are
+Only listed fields are published, so a new field of a statement stays
+confidential until somebody decides otherwise. Some published fields are
 functions of the log that no guarantee covers: the largest number of
-participations, the least separation, whether what was declared or said of
-shuffling holds, whether the run is void, and the number of rounds where the log
+participations, the least separation, whether the declared schema or the stated
+shuffling holds, whether the run is void, and the number of rounds if the log
 does not state it.
 
 The digest of a log is not published: whoever knows all of its rows but a few
 could try values for those until the digest is right. A commitment is published
 instead, HMAC-SHA-256 of the digests of the log's files under a fresh random
-salt. It tells nothing without the salt, and with it shows that a log is the one
-that was meant.
+salt. The commitment reveals nothing without the salt. With the salt, it proves
+that a log is the one committed to.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ _ASSUMED_ROUNDS = (
     'A log does not say how many rounds consumed noise; its last round plus one'
     ' was taken. Burnt rounds after it would be missing'
 )
-# Sentences on figures that are left out.
+# Sentences about figures that are left out of the published statement.
 _CONFIDENTIAL_SENTENCES = ('observed: ', 'amplified: ')
 
 
@@ -51,12 +51,12 @@ def committed(
   """Returns a confidential statement with a commitment to its log.
 
   Args:
-    statement: of `replay`.
-    salt: 16 bytes, never used before; None for fresh ones of the operating
-      system.
+    statement: a result of `replay`.
+    salt: 16 bytes, never used before; None for fresh random bytes of the
+      operating system.
 
   Raises:
-    ValueError: where the salt has another length.
+    ValueError: if the salt has another length.
   """
   if not statement['log']:  # Rows that were never in a file have no digest.
     return dict(statement)
@@ -72,10 +72,10 @@ def committed(
 
 
 def publishable(statement: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns the statement with nothing but what may be published.
+  """Returns the statement reduced to what may be published.
 
-  What rests on secret draws is left out, since min_sep and max_participations
-  tell of them.
+  Figures that rest on secret draws are left out, since they would reveal
+  min_sep and max_participations.
   """
   runs = statement.get('runs')
   void = statement['void_reason']
@@ -109,10 +109,11 @@ def publishable(statement: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def command(statement: Mapping[str, Any]) -> str:
-  """The command that gives the figures of a published statement again.
+  """Returns the command that reproduces the figures of a published statement.
 
   Args:
-    statement: `publishable`; LOG and STRATEGY, or RUNS, stand for files.
+    statement: a result of `publishable`; LOG and STRATEGY, or RUNS, stand for
+      files.
   """
   words = ['fl-dpftrl', 'replay']
   if 'runs' in statement:

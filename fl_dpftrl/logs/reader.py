@@ -1,4 +1,4 @@
-"""Files that others wrote, read by a program that cannot take this one down.
+"""Reader of untrusted files, in another process that may crash safely.
 
 docs/decisions/reading-logs.md says why and how.
 """
@@ -34,22 +34,22 @@ Kind = channel_lib.Kind
 
 
 class Source:
-  """A file that stays the same one while its name may be given to another.
+  """A file that stays the same even if its name is given to another.
 
-  A writer replaces a log by a new file of its name. Metadata, rows and digest
-  are all read through one descriptor, so that they are of one file.
+  A writer replaces a log by a new file of the same name. Metadata, rows and
+  digest are all read through one descriptor, so that they belong to one file.
   """
 
   def __init__(self, path: str, *, held: bool = True):
     """Opens the file.
 
     Args:
-      path: its name.
-      held: whether the descriptor is kept; else the file is opened again for
-        each use, and refused where it is another by then.
+      path: name of the file.
+      held: whether the descriptor is kept. Otherwise the file is opened again
+        for each use, and refused if it is another file by then.
 
     Raises:
-      LogError: where it cannot be opened or is no regular file.
+      LogError: if it cannot be opened or is no regular file.
     """
     self.path = path
     descriptor = self._open()
@@ -75,7 +75,7 @@ class Source:
     return descriptor
 
   def __enter__(self) -> int:
-    """Gives a descriptor, which is for one use at a time."""
+    """Returns a descriptor, which is for one use at a time."""
     self._used = self._open() if self._held is None else self._held
     try:
       self._check(self._used)
@@ -118,12 +118,12 @@ def _identity(descriptor: int) -> tuple[int, ...]:
 
 
 class Opened(NamedTuple):
-  """What a file says of itself.
+  """Metadata, digest and schema of an opened file.
 
   Attributes:
-    metadata: its own keys and values.
-    digest: tells its rows from others, where its writer gave one.
-    schema: of its tables.
+    metadata: the file's own keys and values.
+    digest: identifies the file's rows, if its writer gave a digest.
+    schema: schema of its tables.
   """
 
   metadata: Mapping[str, str]
@@ -132,13 +132,13 @@ class Opened(NamedTuple):
 
 
 class Reader:
-  """Reads files in another process, which is kept for the next file."""
+  """Reads files in another process, which is reused for the next file."""
 
   def __init__(self):
     self._idle: _Process | None = None
 
   def open(self, source: Source, extra_columns: Sequence[str]) -> Opened:
-    """Returns what a file says of itself; LogError where it cannot be read."""
+    """Returns metadata, digest and schema; LogError if it cannot be read."""
     for opened in self._answers(source, extra_columns, rows=False):
       pass
     return opened
@@ -149,15 +149,15 @@ class Reader:
       extra_columns: Sequence[str],
       num_rounds: int | None,
   ) -> Iterator[pa.Table]:
-    """Yields rows of a file in order, checked; one table at least.
+    """Yields checked rows of a file in order, as at least one table.
 
     Args:
       source: the file.
-      extra_columns: of Parquet, besides `round` and `device_id`.
-      num_rounds: rounds have to be below it; None for any.
+      extra_columns: columns of a Parquet file besides `round` and `device_id`.
+      num_rounds: upper limit that all rounds must be below; None for no limit.
 
     Raises:
-      LogError: where the file cannot be read, or a row is at fault.
+      LogError: if the file cannot be read, or a row is at fault.
     """
     answers = self._answers(
         source, extra_columns, rows=True, num_rounds=num_rounds
@@ -183,7 +183,7 @@ class Reader:
             **request,
         }
         yield from process.answers(request, descriptor)
-    finally:  # Also where nobody wants the rest.
+    finally:  # This also runs if the caller does not want the remaining tables.
       if process.ready and self._idle is None:
         self._idle = process
       else:
@@ -191,7 +191,7 @@ class Reader:
 
 
 class _Process:
-  """A process that reads one file after the other.
+  """A process that reads one file after another.
 
   Attributes:
     ready: whether it has answered the last request to its end.
@@ -217,7 +217,7 @@ class _Process:
   def answers(
       self, request: dict[str, Any], descriptor: int
   ) -> Iterator[Opened | pa.Table]:
-    """Yields what the file says of itself, and tables where asked for."""
+    """Yields the file's `Opened`, and then the tables that were requested."""
     path = request['path']
     self.ready = False
     try:

@@ -1,8 +1,8 @@
-"""The program that reads files which others wrote, for another process.
+"""Program that reads untrusted files for another process.
 
-The libraries that decode Parquet, CSV and JSON can crash, hang or take all memory
-on files that are damaged or made to do so. Here they end this program alone,
-which has limits of memory and of computing time.
+The libraries that decode Parquet, CSV and JSON can crash, hang or exhaust
+memory on files that are damaged or malicious. Here such a file ends this
+program alone, which has limits on memory and computing time.
 """
 
 import json
@@ -30,7 +30,7 @@ def main(descriptor: int) -> None:
   """Answers requests until there are no more.
 
   Args:
-    descriptor: of the channel they come from.
+    descriptor: descriptor of the channel that requests come from.
   """
   # An interrupt is for the other process, which ends this one.
   signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -50,10 +50,10 @@ def main(descriptor: int) -> None:
 def _answer(
     channel: socket.socket, request: dict[str, Any], descriptor: int
 ) -> None:
-  """Sends what a file says of itself and, where asked for, its rows.
+  """Sends a file's metadata and, if requested, its rows.
 
   Raises:
-    LogError: for whatever is wrong with the file.
+    LogError: for any fault of the file.
   """
   path = request['path']
   try:
@@ -94,7 +94,7 @@ def _send_rows(
 
 
 def _grant_time() -> None:
-  """Allows a part more of computing time from now on."""
+  """Allows another portion of computing time, starting now."""
   used = resource.getrusage(resource.RUSAGE_SELF)
   _lower(
       resource.RLIMIT_CPU,
@@ -103,7 +103,7 @@ def _grant_time() -> None:
 
 
 def _lower(kind: int, limit: int) -> None:
-  """Sets a limit, as far as the one that cannot be raised allows."""
+  """Sets a limit, at most the hard limit, which cannot be raised."""
   _, hard = resource.getrlimit(kind)
   if hard != resource.RLIM_INFINITY:
     limit = min(limit, hard)

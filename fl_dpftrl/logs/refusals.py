@@ -1,7 +1,7 @@
-"""What makes a log one that cannot be believed, whatever its format.
+"""Checks that reject a log that cannot be believed, whatever its format.
 
-Rows are numbered from 1 in messages, the header of a CSV file and blank lines
-not counted.
+Messages number rows from 1, not counting the header of a CSV file or blank
+lines.
 """
 
 from typing import Sequence
@@ -38,13 +38,13 @@ def check_names(path: str, names: Sequence[str], wanted: Sequence[str]) -> None:
 def check_rows(
     path: str, table: pa.Table, num_rounds: int | None, first_row: int
 ) -> None:
-  """Raises LogError with the first row that is at fault, if one is.
+  """Raises LogError with the first row that is at fault, if any.
 
   Args:
     path: the table's file.
-    table: some of its rows: `round` int64, and `device_id`.
-    num_rounds: rounds have to be below it; None for any.
-    first_row: the number of the table's first row in the file.
+    table: some of the file's rows: `round` int64, and `device_id`.
+    num_rounds: upper limit that all rounds must be below; None for no limit.
+    first_row: number of the table's first row in the file.
   """
   rounds, ids = table.column('round'), table.column('device_id')
   refuse = lambda wrong, message: refuse_first(
@@ -81,14 +81,14 @@ def refuse_first(
     message: str,
     first_row: int = 1,
 ) -> None:
-  """Raises LogError with the first row that is wrong, if one is.
+  """Raises LogError with the first row that is wrong, if any.
 
   Args:
     path: the table's file.
-    table: some of its rows.
+    table: some of the file's rows.
     wrong: bool, for each row.
-    message: may name columns in braces; their values are quoted.
-    first_row: the number of the table's first row in the file.
+    message: text that may name columns in braces; their values are quoted.
+    first_row: number of the table's first row in the file.
   """
   index = pc.index(wrong, pa.scalar(True)).as_py()
   if index >= 0:

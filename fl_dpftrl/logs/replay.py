@@ -1,7 +1,7 @@
-"""From the logs of runs and what was run to what they guarantee.
+"""Computation of the guarantees of runs from their logs.
 
-What was declared, what was observed, and what those who took part had, stand
-side by side and are never mixed.
+Figures for the declared schema, for the observed schema and for the observed
+participation stand side by side and are never mixed.
 """
 
 import functools
@@ -46,32 +46,33 @@ def replay(
     engine: Engine = embedded.count,
     progress: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-  """What logs prove of the runs that wrote them.
+  """Computes the guarantees of runs from their logs.
 
   Args:
-    runs: one, or several of one population, whose guarantees are composed.
+    runs: one run, or several of one population, whose guarantees are composed.
     deltas: δ, one or several.
     adjacency: 'zero_out' or 'replace_one'.
     group_size: devices that are protected together.
-    report_goal: devices that a round was to have, to count those with fewer.
-    engine: counts the logs.
-    progress: is told how far it is, often.
+    report_goal: intended devices per round; rounds with fewer are counted.
+    engine: function that counts the logs.
+    progress: called often with a line about the progress.
 
   Returns:
     Values that JSON can hold. `worst_case` is for every device that keeps to
-    the observed min_sep and max_participations, `observed` for the patterns
-    that occurred, `declared` for the declared schemas with whether they `hold`.
-    Where it is said how batches were drawn, `amplified` or `shuffled` is for
-    that, with whether it `holds`, or else the `reason` and no guarantee. Each
-    has the sensitivity accounted with, in units of the first run's noise
-    multiplier, its kind, rho, and epsilon at `delta`, the first of the deltas;
-    where several were given, also a `curve` with delta and epsilon for each.
-    Without noise rho and epsilon are None. Of several runs, `runs` has the
-    facts of each.
+    the observed min_sep and max_participations. `observed` is for the patterns
+    that occurred. `declared` is for the declared schemas, with whether they
+    `hold`. If a sampling scheme is given, `amplified` or `shuffled` is for that
+    scheme: with whether it `holds`, or else the `reason` and no guarantee.
+
+    Each has the sensitivity used, in units of the first run's noise multiplier,
+    its kind, rho, and epsilon at `delta`, the first of the deltas. If several
+    deltas were given, each has a `curve` with epsilon at every delta. Without
+    noise, rho and epsilon are None. For several runs, `runs` has the facts of
+    each.
 
   Raises:
     ValueError: for an argument outside its range.
-    LogError: where a log cannot be believed.
+    LogError: if a log cannot be believed.
   """
   runs = [runs] if isinstance(runs, Run) else list(runs)
   deltas = [deltas] if isinstance(deltas, (int, float)) else list(deltas)
@@ -182,7 +183,7 @@ def _count(
 
 
 class _Spending:
-  """From a sensitivity to what it costs."""
+  """Converts sensitivities to privacy losses."""
 
   def __init__(self, noise_multiplier, factor, deltas):
     self._noise_multiplier = noise_multiplier
@@ -225,7 +226,7 @@ class _Spending:
 def _per_device(
     tally: tally_lib.Tally, spend: _Spending
 ) -> dict[str, Any]:
-  """How the devices that took part fared, each alone."""
+  """Privacy loss of the devices that took part, each alone."""
   kind = guarantees.occurred(tally).kind
   result = {
       'most_exposed': tally.most_exposed[0].device_id,
@@ -270,7 +271,7 @@ def _facts(
     happened: observed_lib.ObservedParticipation,
     report_goal: int | None,
 ) -> dict[str, Any]:
-  """What was run, and what happened in it."""
+  """Parameters of a run and its observed participation."""
   sizes = happened.cohorts.counts
   facts = {
       'num_rounds': happened.num_rounds,
@@ -314,7 +315,7 @@ def _facts(
 
 
 def _together(facts, tally, happened) -> dict[str, Any]:
-  """The facts of one run, or of several at a glance."""
+  """Facts of a single run, or a summary of several runs."""
   if len(facts) == 1:
     return facts[0]
   added = (

@@ -1,9 +1,9 @@
-"""A privacy report that stands alone in one HTML page.
+"""Privacy report as one self-contained HTML page.
 
-What is proven, what is assumed and what is not covered are kept apart. Each
-figure is in the page to the digit, in a <data> element that names the
-statement's field, and the statement itself is embedded as JSON. Of a statement
-that may be published the page has no more than is in it.
+The page separates what is proven, assumed and not covered. Each figure is in
+the page to the last digit, in a <data> element that names the statement's
+field. The statement itself is embedded as JSON. The page of a publishable
+statement holds no more than that statement.
 """
 
 import os
@@ -29,16 +29,16 @@ def write_report(
 ) -> None:
   """Writes the report of a run, in one durable step.
 
-  Only its owner may read a report that is not for publication.
+  A report that is not for publication can be read by its owner only.
 
   Args:
     path: the HTML file; its folder must exist.
-    statement: what `replay` returned, or `publishable` of it.
-    setting: what else is known of the run.
+    statement: result of `replay`, or of `publishable`.
+    setting: other information about the run.
 
   Raises:
-    ValueError: where the setting's noise multiplier is not the statement's.
-    OSError: where it cannot be written.
+    ValueError: if the setting's noise multiplier is not the statement's.
+    OSError: if it cannot be written.
   """
   files.write_durably(
       path,
@@ -48,7 +48,7 @@ def write_report(
 
 
 def report(statement: Mapping[str, Any], setting: Setting) -> str:
-  """The page that `write_report` writes."""
+  """Returns the page that `write_report` writes."""
   if setting.noise_multiplier != statement['noise_multiplier']:
     raise ValueError(
         f'noise_multiplier is {setting.noise_multiplier!r} in the setting, but'
@@ -92,7 +92,7 @@ def _void_reason(
 
 
 def _readers(statement: Mapping[str, Any]) -> page.Html:
-  """Who may read the page, before anything else."""
+  """States first of all for which readers the page is meant."""
   if statement.get('confidential', True):
     return page.card(
         page.element('strong', 'Confidential'),

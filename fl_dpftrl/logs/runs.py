@@ -1,4 +1,4 @@
-"""What was run: a log, and the noise that entered its rounds."""
+"""Runs: a log, and the noise that entered its rounds."""
 
 import dataclasses
 import math
@@ -18,8 +18,8 @@ class Stream:
   """Rounds that one stream of correlated noise entered.
 
   Attributes:
-    first_round: of them.
-    num_rounds: how many they are.
+    first_round: first of these rounds.
+    num_rounds: number of these rounds.
     strategy: C; its row 0 was that of first_round.
   """
 
@@ -35,17 +35,16 @@ class Noise:
   Attributes:
     num_rounds: n, rows of noise consumed.
     strategy: C as it was run, not normalised.
-    multiplier: standard deviation of Z over the clip norm; 0 where no noise was
-      added.
-    changes: rounds with the multiplier from there on, where it or the clip norm
-      was changed: the noise of a round is a row of C⁻¹Z times the multiplier
-      and the clip norm of that round.
-    restarts: rounds at which the noise began anew, with row 0 of C⁻¹ and Z that
-      is independent of what was before.
+    multiplier: std(Z) / clip_norm in round 0; 0 if no noise was added.
+    changes: (round, multiplier) at each change of multiplier or clip norm, with
+      the multiplier from that round on. The noise of a round is a row of C⁻¹Z
+      times the multiplier and the clip norm of that round.
+    restarts: rounds at which the noise was restarted, with row 0 of C⁻¹ and a Z
+      independent of the one before.
 
   Raises:
-    ValueError: for a negative multiplier, a round that is not after the one
-      before or not in the log, and where the strategy cannot run so long.
+    ValueError: for a negative multiplier, for rounds that do not ascend or are
+      not in the log, and if the strategy cannot run for that many rounds.
   """
 
   num_rounds: int
@@ -82,11 +81,11 @@ class Noise:
 
   @property
   def multipliers(self) -> tuple[float, ...]:
-    """All that were in force, the first one first."""
+    """All multipliers that were in force, the first one first."""
     return (self.multiplier, *(m for _, m in self.changes))
 
   def streams(self) -> tuple[Stream, ...]:
-    """The noise of its rounds, anew from each restart on."""
+    """Returns the noise streams of the rounds, a new one at each restart."""
     ends = (*self.restarts, self.num_rounds)
     return tuple(
         Stream(first, end - first, self.strategy)
@@ -94,14 +93,14 @@ class Noise:
     )
 
   def multipliers_at(self, rounds: np.ndarray) -> np.ndarray:
-    """The multiplier of each of these rounds, of their shape."""
+    """Returns the multiplier of each given round, of the same shape."""
     starts = np.array([t for t, _ in self.changes])
     places = np.searchsorted(starts, rounds, side='right')
     return np.array(self.multipliers)[places]
 
 
 def effective_changes(noise: Noise) -> tuple[tuple[int, float], ...]:
-  """The changes at which the multiplier became another."""
+  """Returns the changes that gave the multiplier another value."""
   before = (noise.multiplier, *(m for _, m in noise.changes))
   return tuple(
       change for change, old in zip(noise.changes, before) if change[1] != old
@@ -113,14 +112,14 @@ class Run:
   """A log with the noise of its rounds.
 
   Attributes:
-    log: who took part.
-    noise: of as many rounds.
-    declared: the schema that was announced before the run, if any.
-    sampling: how training drew its batches, where it is said.
+    log: participation log.
+    noise: noise of the same number of rounds.
+    declared: schema that was declared before the run, if any.
+    sampling: scheme by which training drew its batches, if stated.
 
   Raises:
-    ValueError: where the sampling is of other rounds, or the noise changed or
-      began anew, of which no amplified guarantee is known here.
+    ValueError: if the sampling is for another number of rounds, or if the noise
+      was changed or restarted, for which no amplified guarantee is known here.
   """
 
   log: log_lib.Log
@@ -154,20 +153,21 @@ def run(
     declared: participation.MinSep | None = None,
     sampling: sampling_lib.Cyclic | None = None,
 ) -> Run:
-  """A run whose noise is that of a strategy for all rounds of its log.
+  """Returns a run that uses one strategy for all rounds of its log.
 
   Args:
-    log: who took part.
+    log: participation log.
     strategy: C.
-    noise_multiplier: of round 0; None for what the log's file says.
-    changes: see `Noise`; None for what the log's file says.
+    noise_multiplier: std(Z) / clip_norm in round 0; None if the log states it.
+    changes: see `Noise`; None to take them from the log.
     restarts: see `Noise`.
     declared, sampling: see `Run`.
 
   Raises:
-    LogError: where the log has more rounds than the strategy can run, or its
+    LogError: if the log has more rounds than the strategy can run, or its
       metadata are malformed.
-    ValueError: as of `Noise` and `Run`, and where nobody says the multiplier.
+    ValueError: as `Noise` and `Run` do, and if neither the argument nor the log
+      gives the multiplier.
   """
   recorded = noise_record.read(log.metadata)
   if noise_multiplier is None:

@@ -1,11 +1,11 @@
-"""Several runs of one population, listed in a JSON file.
+"""JSON file that lists several runs of one population.
 
-{"runs": [{"log": "first.parquet", "strategy": "blt-b400",
-"noise_multiplier": 8.0}, …]}. Further keys of a run: num_rounds, changes (pairs
-of a round and the noise multiplier from it on), restarts (rounds),
-declared_min_sep and declared_max_participations. The noise multiplier and its
-changes may be left out where the log's file says them. Paths are relative to the
-file.
+Example: {"runs": [{"log": "first.parquet", "strategy": "blt-b400",
+"noise_multiplier": 8.0}, …]}. Further keys of a run are num_rounds, changes
+(pairs of a round and the noise multiplier from that round on), restarts
+(rounds), declared_min_sep and declared_max_participations. The noise multiplier
+and its changes may be left out if the log states them. Paths are relative to
+the file.
 """
 
 import os
@@ -33,11 +33,11 @@ _KINDS = {
 
 
 def read(path: str | os.PathLike[str]) -> list[runs_lib.Run]:
-  """The runs that a file lists.
+  """Reads the runs that a file lists.
 
   Raises:
     ValueError: naming the file, the run by its place from 1, and the key.
-    OSError: where it cannot be read.
+    OSError: if it cannot be read.
   """
   path = pathlib.Path(path)
   document = json_files.read(path)
@@ -103,7 +103,7 @@ def make(
     declared_min_sep: int | None = None,
     declared_max_participations: int | None = None,
 ) -> runs_lib.Run:
-  """A run, from paths and names; errors as of what it opens."""
+  """Opens a run from paths and names; raises the errors of what it opens."""
   loaded = catalogue.load_strategy(strategy)
   log = log_lib.read_log(logs, num_rounds=num_rounds)
   declared = None

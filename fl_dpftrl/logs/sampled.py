@@ -1,7 +1,7 @@
-"""What a run guarantees whose batches were drawn, where its log allows it.
+"""Guarantees of a run with sampled or shuffled batches, if its log allows them.
 
-For training in one place. The figures are those of the accountant for what was
-said of the draws; a log only refutes them.
+They are for training in one place. The figures are those of the accountant for
+the stated sampling scheme; a log can only refute the scheme.
 """
 
 from typing import Any, Callable, Mapping
@@ -33,12 +33,12 @@ _LOG_IS_SECRET = (
 
 
 def part(statement: Mapping[str, Any]) -> str | None:
-  """Which of the parts a statement has."""
+  """Returns which of the parts a statement has; None if it has none."""
   return next((name for name in PARTS if name in statement), None)
 
 
 def check(run: runs_lib.Run, adjacency: str, group_size: int) -> None:
-  """Raises ValueError where no guarantee is known, before a log is counted."""
+  """Raises ValueError before counting a log for which no guarantee is known."""
   if not isinstance(run.sampling, sampling_lib.Sampled):
     return
   if group_size != 1:
@@ -58,16 +58,16 @@ def figures(
     adjacency: str,
     by_schema: Callable[[participation.MinSep], dict[str, Any]],
 ) -> dict[str, Any]:
-  """What follows from how batches were drawn, by the name of its part.
+  """Returns the figures that the sampling scheme gives, keyed by their part.
 
-  Without amplification it is what the schema of the shuffling guarantees.
+  Without amplification, they are the guarantee for the shuffling's schema.
 
   Args:
-    run: with a sampling, or without, of which nothing is said.
-    happened: in its log.
+    run: the run; one without a sampling scheme gives no figures.
+    happened: participation observed in its log.
     deltas: δ, at least one.
-    adjacency: of neighbouring runs.
-    by_schema: gives the figures for a schema.
+    adjacency: adjacency of neighbouring runs.
+    by_schema: function that returns the figures for a schema.
   """
   scheme = run.sampling
   if scheme is None:
@@ -107,7 +107,7 @@ def figures(
 
 
 def assumption(scheme: sampling_lib.Cyclic) -> str:
-  """How batches have to have been drawn, in words."""
+  """States in words how batches must have been drawn."""
   if isinstance(scheme, sampling_lib.Sampled):
     return scheme.how.format(probability=scheme.sampling_probability)
   return scheme.assumption
@@ -116,7 +116,7 @@ def assumption(scheme: sampling_lib.Cyclic) -> str:
 def sentences(
     run: runs_lib.Run, adjacency: str, found: Mapping[str, Any]
 ) -> list[str]:
-  """What has to be true for `figures` to be, and what is found not to be."""
+  """States the assumptions behind `figures`, and those that the log refutes."""
   scheme, name = run.sampling, part(found)
   if name is None:
     return []
@@ -143,7 +143,7 @@ def sentences(
 
 
 def _other_draws(run: runs_lib.Run) -> list[str]:
-  """What the log's file says of its draws, where it is something else."""
+  """Returns a phrase if the log's metadata state another sampling scheme."""
   key = shards.SAMPLING_KEY
   stated = run.log.metadata.get(key)
   if stated in (None, identity.sampling_metadata(run.sampling)[key]):
@@ -154,7 +154,7 @@ def _other_draws(run: runs_lib.Run) -> list[str]:
 def _amplified(
     run: runs_lib.Run, deltas: list[float], adjacency: str, known: bool
 ) -> dict[str, Any]:
-  """Figures as of `account`; no ε where the log refutes it."""
+  """Computes figures as `account` does; no ε if the log refutes the scheme."""
   strategy, multiplier = run.noise.strategy, run.noise.multiplier
   sensitivity = amplification.sensitivity(strategy, run.sampling, adjacency)
   spent: list[float | None] = [None] * len(deltas)
@@ -182,7 +182,7 @@ def _amplified(
 
 
 def _void(found: dict[str, Any], void: bool) -> dict[str, Any]:
-  """The figures, with nothing for what they guarantee where they are void."""
+  """Returns the figures, without those of the guarantee if it is void."""
   if not void:
     return found
   result = {**found, 'rho': None, 'epsilon': None}

@@ -1,10 +1,10 @@
-"""The participation log, version 1, and how it is written.
+"""Format and writer of the participation log, version 1.
 
-One row for each device that was in the cohort of a round whose row of noise was
-consumed: `round` (int64, from 0, the row of noise), `device_id` (text or int64)
-and, optionally, `timestamp` (UTC). The file's metadata hold
-`fl_dpftrl.log_version` and `num_rounds`, the rows of noise consumed, and digests
-of the rows and of the metadata.
+The log has one row for each device in the cohort of a round that consumed a
+noise row: `round` (int64, from 0, the index of the noise row), `device_id`
+(text or int64) and, optionally, `timestamp` (UTC). The file's metadata hold
+`fl_dpftrl.log_version`, `num_rounds` (the noise rows consumed), and digests of
+the rows and of the metadata.
 """
 
 import operator
@@ -64,15 +64,15 @@ def write_log(
   Args:
     path: the file, ending in .parquet; its folder must exist.
     rounds: shape [num_participations], from 0 to num_rounds − 1.
-    device_ids: of that shape.
+    device_ids: shape [num_participations], text or whole numbers.
     num_rounds: rows of noise consumed.
-    timestamps: of that shape, whole UTC seconds.
-    metadata: more keys and values for the file's metadata.
+    timestamps: shape [num_participations], whole UTC seconds.
+    metadata: further keys and values for the file's metadata.
 
   Raises:
     ValueError: for columns of other types, shapes or ranges, and for a device
       twice in a round.
-    OSError: where it cannot be written.
+    OSError: if it cannot be written.
   """
   table = _table(rounds, device_ids, timestamps)
   if table.num_rows:
@@ -91,9 +91,9 @@ def write_log(
 
 
 class LogWriter:
-  """A log that grows by a round at a time, whole and durable after each.
+  """A log that grows by one round at a time, complete and durable after each.
 
-  Opened on a file that exists, it goes on with it.
+  If the file exists, the writer appends to it.
 
   Attributes:
     path: the file.
@@ -110,12 +110,12 @@ class LogWriter:
 
     Args:
       path: the file, ending in .parquet; its folder must exist.
-      metadata: more keys and values for the file's metadata; a file that exists
-        has to have the same.
+      metadata: further keys and values for the file's metadata; an existing
+        file must have the same ones.
 
     Raises:
-      LogError: where the file exists and was not written by a LogWriter with
-        this metadata.
+      LogError: if the file exists and was not written by a LogWriter with this
+        metadata.
     """
     self.path = parquet_path(path)
     self._given = dict(metadata or {})
@@ -138,17 +138,17 @@ class LogWriter:
       device_ids: Sequence[str] | Sequence[int] | np.ndarray,
       timestamp: int,
   ) -> None:
-    """Adds a round's cohort; when this returns, it is durably on disk.
+    """Appends a round's cohort; it is durably on disk when this returns.
 
     Args:
-      round_index: has to be num_rounds, the next one.
-      device_ids: shape [cohort size], of one type through the whole log; may be
-        empty, for a round of noise alone.
+      round_index: the next round, which is num_rounds.
+      device_ids: shape [cohort size], of one type through the whole log; empty
+        for a round that only consumed noise.
       timestamp: UTC second of the round.
 
     Raises:
       ValueError: for another round, another type of id, or a device twice.
-      OSError: where it cannot be written; the log is then as before.
+      OSError: if it cannot be written; the log is then as before.
     """
     if operator.index(round_index) != self.num_rounds:
       raise ValueError(
@@ -171,18 +171,18 @@ class LogWriter:
     self._cohorts, self._rows = cohorts, rows
 
   def released(self) -> int | None:
-    """Rounds whose results may have been used; None where nobody said."""
+    """Number of rounds whose results may have been used; None if unknown."""
     return self._released
 
   def mark_released(self, num_rounds: int) -> None:
-    """Says durably that the first num_rounds rounds' results may be used.
+    """Records durably that results of the first num_rounds rounds may be used.
 
-    The mark is in the file's metadata, and so wherever the log is. Before the
-    first round there is no file, and the mark is written with that round.
+    The mark is in the file's metadata, so it goes wherever the log goes. Before
+    the first round there is no file, and the mark is written with that round.
 
     Raises:
       ValueError: for more rounds than the log has.
-      OSError: where it cannot be written; the log is then as before.
+      OSError: if it cannot be written; the log is then as before.
     """
     if not 0 <= num_rounds <= self.num_rounds:
       raise ValueError(
@@ -197,20 +197,20 @@ class LogWriter:
   def change_noise(
       self, round_index: int, *, noise_multiplier: float, clip_norm: float
   ) -> None:
-    """Records that the noise is another from a round on, durably.
+    """Records durably that the noise changes from a round on.
 
-    It comes before that round is computed. The log is opened again with the
+    Call it before that round is computed. The log is written again with the
     change in its metadata, as `identity.run_metadata` gives it.
 
     Args:
       round_index: the aggregator state's `noise.row`: num_rounds, or one less
-        where that round's cohort is in the log already.
-      noise_multiplier, clip_norm: from that round on.
+        if that round's cohort is in the log already.
+      noise_multiplier, clip_norm: values from that round on.
 
     Raises:
-      ValueError: for another round or values that will not do, and where the
-        metadata lack the noise multiplier and clip norm that were before.
-      OSError: where it cannot be written; the log is then as before.
+      ValueError: for another round or values out of range, and if the metadata
+        lack the previous noise multiplier and clip norm.
+      OSError: if it cannot be written; the log is then as before.
     """
     before = noise_record.read(self._given)
     if None in before[:2]:
@@ -233,11 +233,11 @@ class LogWriter:
     self._given = given
 
   def cohort(self, round_index: int) -> np.ndarray:
-    """The device ids of a round, as they were appended."""
+    """Returns the device ids of a round, as they were appended."""
     return _ids(self._cohorts[round_index])
 
   def rows(self, *, before: int | None = None) -> Rows:
-    """The rows of rounds 0 to before − 1, or of all."""
+    """Returns the rows of rounds 0 to before − 1, or of all rounds."""
     table = _concatenate(self._cohorts[:before])
     seconds = pc.divide(table.column('timestamp').cast(pa.int64()), 1_000_000)
     return Rows(
@@ -294,14 +294,14 @@ class LogWriter:
 
 
 def schema(id_type: pa.DataType) -> pa.Schema:
-  """The columns of a log with timestamps."""
+  """Returns the schema of a log with timestamps."""
   return pa.schema([
       ('round', pa.int64()), ('device_id', id_type), ('timestamp', _TIMESTAMP)
   ])
 
 
 def parquet_path(path: str | os.PathLike[str]) -> pathlib.Path:
-  """The path of a log to write; ValueError where it is of another format."""
+  """Returns the path of a log to write; ValueError for another format."""
   path = pathlib.Path(path)
   if path.suffix != '.parquet':
     raise ValueError(f'a log must end in .parquet, got {str(path)!r}')
@@ -311,10 +311,10 @@ def parquet_path(path: str | os.PathLike[str]) -> pathlib.Path:
 def file_metadata(
     num_rounds: int, more: Mapping[str, str] | None
 ) -> dict[str, str]:
-  """What a log's file says besides its rows and digests.
+  """Returns a log's metadata, without its digests.
 
   Raises:
-    ValueError: for a key that the log sets, and for too many rounds.
+    ValueError: for a key that the log sets itself, and for too many rounds.
   """
   if operator.index(num_rounds) > limits.ROUNDS:
     raise ValueError(
@@ -336,7 +336,7 @@ def _table(
     device_ids: Sequence[str] | Sequence[int] | np.ndarray,
     timestamps: Sequence[int] | np.ndarray | None,
 ) -> pa.Table:
-  """The columns as a table, with types and shapes checked."""
+  """Returns the columns as a table, with types and shapes checked."""
   columns = {
       'round': _integers('rounds', rounds),
       'device_id': _id_column(device_ids),
@@ -387,7 +387,7 @@ def _id_column(
 
 
 def _concatenate(cohorts: Sequence[pa.Table]) -> pa.Table:
-  """One table of all cohorts; those without devices have no type of ids."""
+  """Joins all cohorts in one table; cohorts without devices have no id type."""
   tables = [c for c in cohorts if c.num_rows]
   if not tables:
     return _table([], [], [])

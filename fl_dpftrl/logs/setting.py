@@ -1,4 +1,4 @@
-"""What a run knows of itself, for its report."""
+"""Information about a run that its report shows and its log lacks."""
 
 import dataclasses
 from typing import Any, Mapping
@@ -6,29 +6,28 @@ from typing import Any, Mapping
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setting:
-  """What a run knows of itself, and its log does not; None for not recorded.
+  """Information about a run that its log does not hold; None if not recorded.
 
   Attributes:
-    run: its name.
-    noise_multiplier: standard deviation of Z over the clip norm.
-    command: replays the log and gives the report's figures again.
-    dataset: what was trained on, and under which licence.
+    run: name of the run.
+    noise_multiplier: std(Z) / clip_norm.
+    command: command that replays the log and reproduces the report's figures.
+    dataset: training data, and its licence.
     unit: what one device stands for, such as 'a device' or 'a source file'.
-    strategy: the name or file it was given as.
-    family: of the strategy.
+    strategy: name or file by which the strategy was given.
+    family: family of the strategy.
     clip_norm: L2 bound on one update.
     zeroing_norm: L∞ norm above which an update is dropped.
     report_goal: devices a round needs, the divisor of the sum.
     population: devices that could take part.
-    void_reason: why the run guarantees nothing, where it does not; published,
-      too.
+    void_reason: reason why the run guarantees nothing, if so; published, too.
     hypothetical: report_goal, population, noise_multiplier, sensitivity, rho,
-      epsilon and delta of a larger deployment that was not run.
+      epsilon and delta of a larger, hypothetical deployment.
     clipped_count: updates that were clipped, over all rounds.
     zeroed_count: updates dropped for their size.
     rejected_count: updates dropped as not finite.
     burnt_rounds: rounds whose row of noise was used up without a release.
-    notes: more to be said, a sentence each; published, too.
+    notes: further sentences, one each; published, too.
   """
 
   run: str
@@ -51,10 +50,10 @@ class Setting:
   notes: tuple[str, ...] = ()
 
   def publishable(self) -> 'Setting':
-    """What may be published: nothing that was counted, named or located.
+    """Returns what may be published: nothing counted, named or located.
 
-    Names of runs and files can tell of people and machines, and burnt rounds of
-    what happened in single ones.
+    Names of runs and files can identify people and machines, and burnt rounds
+    reveal what happened in single ones.
     """
     hypothetical = self.hypothetical and {
         name: value

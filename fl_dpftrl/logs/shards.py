@@ -1,6 +1,6 @@
 """The files of a log: found, read and checked one by one.
 
-Rows are numbered from 1 in messages, the header of a CSV file not counted.
+Messages number rows from 1, not counting the header of a CSV file.
 """
 
 import dataclasses
@@ -22,34 +22,34 @@ LogError = refusals.LogError
 LOG_VERSION = 1
 VERSION_KEY = 'fl_dpftrl.log_version'
 NUM_ROUNDS_KEY = 'num_rounds'
-# Why the run that wrote the log gives no guarantee, where it gives none.
+# The reason why the run gives no guarantee, if it gives none.
 VOID_KEY = 'fl_dpftrl.void_reason'
-# Of the first round, and from where on they were others: JSON, a list of [round,
-# noise multiplier, clip norm].
+# Values in round 0, and later changes as JSON: a list of [round, noise
+# multiplier, clip norm].
 NOISE_MULTIPLIER_KEY = 'fl_dpftrl.noise_multiplier'
 CLIP_NORM_KEY = 'fl_dpftrl.clip_norm'
 NOISE_CHANGES_KEY = 'fl_dpftrl.noise_changes'
 STRATEGY_KEY = 'fl_dpftrl.strategy_sha256'
-# Rounds whose results may have been used; for who goes on with the run.
+# Rounds whose results may have been used; needed to resume the run.
 RELEASED_KEY = 'fl_dpftrl.rounds_released'
 SAMPLING_KEY = 'fl_dpftrl.sampling'
 _OWN_PREFIX = 'fl_dpftrl.'
 _SUFFIXES = ', '.join(formats.READERS)
-# Files of a log whose descriptors are kept; a process may have about 1000.
+# Most descriptors of a log's files kept open; a process may have about 1000.
 _HELD = 256
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Shard:
-  """One file of a log, opened: its rows are read when they are asked for.
+  """One opened file of a log, whose rows are read on request.
 
   Attributes:
-    path: as it was given or found.
+    path: path as it was given or found.
     metadata: the file's own keys and values, without digests; none for CSV and
       JSON lines.
-    num_rounds: rows of noise consumed, where the file says.
-    id_type: of `device_id`: large_string or int64.
-    digest: tells its rows from others, where its writer gave one.
+    num_rounds: rows of noise consumed, if the file states them.
+    id_type: type of `device_id`: large_string or int64.
+    digest: identifies the file's rows, if its writer gave a digest.
   """
 
   path: str
@@ -63,16 +63,16 @@ class Shard:
   _sha256: Callable[[], str] = dataclasses.field(repr=False)
 
   def tables(self, num_rounds: int | None = None) -> Iterator[pa.Table]:
-    """Its rows in order, some at a time, checked.
+    """Reads checked rows in order, some at a time.
 
     Args:
-      num_rounds: rounds have to be below it; None for any.
+      num_rounds: upper limit that all rounds must be below; None for no limit.
 
     Returns:
       Tables of `round` int64 and `device_id` of id_type, without nulls, and the
-      further columns that the shard was opened with. They raise LogError where
-      the file cannot be read, a row has no round of at least 0, or a device id
-      breaks the rule for them.
+      further columns that the shard was opened with. They raise LogError if the
+      file cannot be read, a round is missing or negative, or a device id breaks
+      the rule for ids.
     """
     return self._tables(num_rounds)
 
@@ -82,7 +82,7 @@ class Shard:
 
   @property
   def claims(self) -> dict[str, str]:
-    """The metadata that shards of one log have to share."""
+    """The metadata that shards of one log must share."""
     return {
         key: value
         for key, value in self.metadata.items()
@@ -92,13 +92,13 @@ class Shard:
 
 
 def find(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
-  """The files that paths, folders and globs name, each once, in order.
+  """Returns the files that paths, folders and globs name, each once, in order.
 
-  A folder stands for all files in it but those whose names start with a dot or
-  an underscore. It must hold nothing else, so that no shard is overlooked.
+  A folder stands for all files in it except those whose names start with a dot
+  or an underscore. It must hold nothing else, so that no shard is overlooked.
 
   Raises:
-    LogError: where nothing is there, or a folder holds something else.
+    LogError: if nothing is found, or a folder holds something else.
   """
   found: dict[str, str] = {}
   for given in map(os.fspath, paths):
@@ -131,14 +131,14 @@ def _in_folder(folder: str) -> list[str]:
 
 
 def open_(path: str | os.PathLike[str], *extra_columns: str) -> Shard:
-  """Opens one file, and reads what it says of itself.
+  """Opens one file and reads its metadata.
 
   Args:
-    path: ends in .parquet, .csv, .jsonl, .ndjson or .json (JSON lines).
-    *extra_columns: of a Parquet file, read as they are, and required.
+    path: name ending in .parquet, .csv, .jsonl, .ndjson or .json (JSON lines).
+    *extra_columns: required columns of a Parquet file, read as they are.
 
   Raises:
-    LogError: where it cannot be read, or is of another version.
+    LogError: if it cannot be read, or is of another version.
   """
   return open_all([path], *extra_columns)[0]
 
@@ -146,7 +146,7 @@ def open_(path: str | os.PathLike[str], *extra_columns: str) -> Shard:
 def open_all(
     paths: Sequence[str | os.PathLike[str]], *extra_columns: str
 ) -> tuple[Shard, ...]:
-  """Opens files, which one process then reads; as `open_` of each."""
+  """Opens files as `open_` does; one process then reads them all."""
   reader = reader_lib.Reader()
   return tuple(
       _open(os.fspath(path), extra_columns, reader, held=index < _HELD)
@@ -177,10 +177,10 @@ def _open(
 
 
 def in_memory(table: pa.Table, num_rounds: int) -> Shard:
-  """A shard of a table, with columns as those of files.
+  """Returns a shard with the rows of a table.
 
   Args:
-    table: of `round`, int64, and `device_id`, large_string or int64.
+    table: columns `round`, int64, and `device_id`, large_string or int64.
     num_rounds: rows of noise consumed.
   """
   path = 'log'

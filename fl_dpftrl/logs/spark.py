@@ -1,8 +1,8 @@
-"""Rows of logs in the order of their devices, by Apache Spark.
+"""Grouping of log rows by device with Apache Spark.
 
-For logs that outgrow a machine. Executors read the files with the same checks
-as everywhere, Spark brings the rows of a device together, and executors count
-them; what comes back is small. Files have to be at the same paths everywhere.
+It is for logs too large for one machine. Executors read the files with the
+usual checks, Spark groups the rows of each device, and executors count them;
+the results are small. Files must be at the same paths on all executors.
 """
 
 import os
@@ -32,17 +32,17 @@ def count(
     num_exposed: int = 1,
     progress: Callable[[str], None] = lambda text: None,
 ) -> tally_lib.Tally:
-  """Counts the logs of runs, in the session that is active or a new one.
+  """Counts the logs of runs in the active Spark session, or in a new one.
 
   Args:
-    runs: of one population.
-    num_exposed: of the most exposed devices to name.
-    progress: is told what is done.
+    runs: runs of one population.
+    num_exposed: how many of the most exposed devices to name.
+    progress: called with a line about the progress.
 
   Raises:
-    LogError: where a row is at fault.
-    tally.DeviceTwice: where a device is twice in a round.
-    ValueError: where Spark is not installed or fails.
+    LogError: if a row is at fault.
+    tally.DeviceTwice: if a device is twice in a round.
+    ValueError: if Spark is not installed or fails.
   """
   try:
     from pyspark import errors  # pylint: disable=g-import-not-at-top
@@ -98,7 +98,7 @@ def count(
 
 
 def _read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-  """Rows of the files whose paths come in."""
+  """Yields the rows of the files whose paths come in."""
   for batch in batches:
     for piece in batch.column(0).to_pylist():
       path, first, num_rounds, *known = pickle.loads(piece)
@@ -128,7 +128,7 @@ def _counter(noises: Sequence[runs_lib.Noise], num_exposed: int):
 
 
 def _together(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-  """The same rows in fewer, larger tables."""
+  """Yields the same rows in fewer, larger tables."""
   kept, rows = [], 0
   for batch in batches:
     kept.append(batch)

@@ -1,4 +1,4 @@
-"""A log of any length, written as it comes."""
+"""Writer of logs of any length, one round at a time."""
 
 import base64
 import contextlib
@@ -31,21 +31,21 @@ def writer(
 ) -> Iterator[Append]:
   """Writes a log whose ids are whole numbers, with little of it in memory.
 
-  The file is there when the block ends without error, and not before. The same
-  rounds give the same bytes with the same release of pyarrow.
+  The file appears only when the block ends without an error. The same rounds
+  give the same bytes with the same release of pyarrow.
 
   Args:
     path: the file, ending in .parquet; its folder must exist.
     num_rounds: rows of noise consumed.
-    metadata: more keys and values for the file's metadata.
+    metadata: further keys and values for the file's metadata.
 
   Yields:
-    A function that appends the round of its index: from 0, each the next; with
-    device ids, none twice, and the UTC second of the round.
+    A function that appends the next round, from 0 on. It takes the round's
+    index, its device ids without duplicates, and its UTC second.
 
   Raises:
-    ValueError: where the rounds are not those of num_rounds.
-    OSError: where it cannot be written.
+    ValueError: if the rounds are not those of num_rounds.
+    OSError: if it cannot be written.
   """
   path = schema_lib.parquet_path(path)
   metadata = schema_lib.file_metadata(num_rounds, metadata)
@@ -94,12 +94,12 @@ def writer(
 
 
 def _fill(path: pathlib.Path, metadata: Mapping[str, str]) -> None:
-  """Puts digests, which are known at the end only, in their places.
+  """Writes the digests, known only at the end, over their placeholders.
 
-  They are in the footer, whose length is before the last four bytes.
+  The placeholders are in the footer, whose length precedes the last four bytes.
 
   Raises:
-    ValueError: where the file has no such places.
+    ValueError: if the file has no placeholders.
   """
   schema = pq.read_metadata(path).metadata[b'ARROW:schema']
   with open(path, 'r+b') as file:
@@ -114,9 +114,9 @@ def _fill(path: pathlib.Path, metadata: Mapping[str, str]) -> None:
 def _filled(
     footer: bytes, schema: bytes, metadata: Mapping[str, str]
 ) -> bytes:
-  """A footer with digests in their places, and in those of the schema in it.
+  """Returns a footer with digests in place of all placeholders.
 
-  The schema of Arrow has the same metadata again, in base64.
+  Arrow's schema in the footer repeats the same metadata in base64.
   """
   decoded = base64.b64decode(schema)
   for key, place in _PLACES.items():

@@ -1,7 +1,7 @@
-"""What happened, counted in one pass over rows in the order of their devices.
+"""Participation counts, made in one pass over rows sorted by device.
 
-Tallies of different devices add up, so that a log may be counted in parts, on
-one machine or on many, to the same result.
+Tallies of different devices add up. So a log may be counted in parts, on one
+machine or on many, with the same result.
 """
 
 import collections
@@ -34,7 +34,7 @@ class Witness(NamedTuple):
 
   @property
   def order(self) -> tuple:
-    """Ascending: the closest first, then by device and round."""
+    """Sort key: the closest pair first, then by device and round."""
     return (self.second_round - self.first_round, *self)
 
 
@@ -46,12 +46,12 @@ class Exposed(NamedTuple):
 
   @property
   def order(self) -> tuple:
-    """Ascending: the largest first, then by device."""
+    """Sort key: the largest square first, then by device."""
     return (-self.square, self.device_id)
 
 
 class DeviceTwice(ValueError):
-  """A device that is twice in a round of one of the logs."""
+  """A device occurs twice in a round of one of the logs."""
 
   def __init__(self, device_id: str | int, log_index: int, round_index: int):
     super().__init__(
@@ -66,7 +66,7 @@ class DeviceTwice(ValueError):
 
 
 class OutOfOrder(ValueError):
-  """Rows that do not come in the order of their devices."""
+  """Rows are not sorted by device."""
 
   def __init__(self):
     super().__init__(
@@ -84,11 +84,13 @@ class LogTally:
   """Counts of one log.
 
   Attributes:
-    cohorts: for each round, devices in it.
-    separations: for each difference of successive rounds of a device, how many.
-    participations: for each number of rounds of a device, how many devices.
-    witness: None where no device took part twice.
-    newcomers: for each round, devices that were in none before.
+    cohorts: number of devices, by round.
+    separations: number of occurrences, by the difference between successive
+      rounds of a device.
+    participations: number of devices, by how many rounds each took part in.
+    witness: an example of the least separation; None if no device took part
+      twice.
+    newcomers: number of devices that take part for the first time, by round.
   """
 
   cohorts: Counts = Counts()
@@ -113,12 +115,12 @@ class Tally:
   """Counts of several logs of one population.
 
   Attributes:
-    logs: of each.
-    num_devices: in at least one of them.
-    exposures: devices by the square of their sensitivity, in bins that
-      `upper_squares` gives.
-    most_exposed: a few, the most exposed first.
-    exact: whether the squares are exact, not upper bounds.
+    logs: counts of each log.
+    num_devices: devices in at least one of the logs.
+    exposures: number of devices, by squared sensitivity, in bins whose upper
+      ends `upper_squares` gives.
+    most_exposed: a few devices, the most exposed first.
+    exact: whether all squares are exact; otherwise they are upper bounds.
   """
 
   logs: tuple[LogTally, ...]
@@ -128,7 +130,7 @@ class Tally:
   exact: bool = True
 
   def plus(self, other: 'Tally', num_exposed: int) -> 'Tally':
-    """The tally of both, with as many of the most exposed devices."""
+    """Adds two tallies of different devices, keeping num_exposed devices."""
     exposed = sorted(
         (*self.most_exposed, *other.most_exposed), key=lambda e: e.order
     )
@@ -142,12 +144,12 @@ class Tally:
 
 
 def upper_squares(bins: np.ndarray) -> np.ndarray:
-  """The largest square in each bin of exposures: a part in 370 above others."""
+  """Returns the largest square of each bin, at most 1/370 above any other."""
   return np.exp2(bins / _BINS_PER_OCTAVE + _LOWEST_OCTAVE)
 
 
 def empty(num_logs: int) -> Tally:
-  """Of no devices."""
+  """Returns the tally of no devices."""
   return Tally((LogTally(),) * num_logs)
 
 
@@ -160,16 +162,16 @@ def count(
   """Counts rows.
 
   Args:
-    tables: `device_id` and `round`, numbered through all runs; ascending, all
-      rows of a device together.
-    exposure: of the runs.
-    num_exposed: of the most exposed devices to name.
-    threads: that count, while this one gets the tables; the result is the same
-      with any number.
+    tables: columns `device_id` and `round`, with rounds numbered across runs;
+      sorted, with all rows of a device together.
+    exposure: exposure of the runs.
+    num_exposed: how many of the most exposed devices to name.
+    threads: threads that count while this one fetches the tables; the result is
+      the same for any number.
 
   Raises:
-    DeviceTwice: where a device is twice in a round.
-    OutOfOrder: where the tables are not as said.
+    DeviceTwice: if a device is twice in a round.
+    OutOfOrder: if the tables are not sorted.
   """
   count_part = lambda table: _count(table, exposure, num_exposed)
   tables = _whole_devices(_checked(tables, exposure))
@@ -183,7 +185,7 @@ def _in_threads(
     tables: Iterable[pa.Table],
     threads: int,
 ) -> Iterator[Tally]:
-  """What the function gives for each, in order, with few tables held."""
+  """Yields the function's results in order, with few tables in memory."""
   with futures.ThreadPoolExecutor(threads) as pool:
     pending = collections.deque()
     for table in tables:
@@ -195,7 +197,7 @@ def _in_threads(
 
 
 def _whole_devices(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-  """The same rows, cut where a device ends."""
+  """Yields the same rows in tables that end with the last row of a device."""
   kept: list[pa.Table] = []
   for table in tables:
     starts = np.flatnonzero(_changes(table.column('device_id')))
@@ -215,15 +217,15 @@ def _whole_devices(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 def _checked(
     tables: Iterable[pa.Table], exposure: exposure_lib.Exposure
 ) -> Iterator[pa.Table]:
-  """The tables that have rows, once it is known that these ascend.
+  """Yields the non-empty tables after checking that their rows ascend.
 
-  Separations of a device that came in two parts would go unseen. And a device
-  that is twice in a round could be there a million times, which nothing that
-  works on the rounds of a device would end with.
+  If the rows of a device came in two parts, its separations across the parts
+  would go unseen. A device could also be a million times in one round, which
+  would take too long for anything that works on the rounds of a device.
 
   Raises:
-    OutOfOrder: where a row comes before one that is above it.
-    DeviceTwice: where two rows are the same.
+    OutOfOrder: if a row sorts before one above it.
+    DeviceTwice: if two rows are the same.
   """
   before = None
   for table in tables:
@@ -254,7 +256,7 @@ def _check_order(table: pa.Table, exposure: exposure_lib.Exposure) -> None:
 
 
 def _changes(ids: pa.ChunkedArray) -> np.ndarray:
-  """Whether the device of each row but the last differs from the next one's."""
+  """Returns for each row but the last whether the next row's device differs."""
   if pa.types.is_integer(ids.type):
     return np.diff(ids.to_numpy()) != 0
   ids = ids.combine_chunks()
@@ -305,7 +307,7 @@ def _count(
 
 
 def _largest(values: np.ndarray, most: int) -> np.ndarray:
-  """Where the largest are, in descending order, the first of equal ones first."""
+  """Returns indices of the largest values, descending; ties by first index."""
   if values.size > most:
     least = np.partition(values, values.size - most)[values.size - most]
     places = np.flatnonzero(values >= least)
@@ -319,7 +321,7 @@ def _count_log(
     owners: np.ndarray,
     device_id: Callable[[int], str | int],
 ) -> LogTally:
-  """Counts of the rows of one log, of which device_id gives the device."""
+  """Counts the rows of one log; device_id returns the device of a row."""
   if not rounds.size:
     return LogTally()
   new = np.diff(owners) != 0

@@ -1,4 +1,4 @@
-"""What a stream of noise is."""
+"""The protocol of a noise stream."""
 
 from typing import Any, Callable, NamedTuple
 

@@ -35,7 +35,7 @@ class StreamState(NamedTuple):
 
 
 def check_template(template: Any) -> list[tf.TensorSpec]:
-  """The flattened template.
+  """Returns the flattened template.
 
   Raises:
     ValueError: unless it holds float32 tensors of known shapes, at least one.

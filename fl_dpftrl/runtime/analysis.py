@@ -38,7 +38,7 @@ _COPIES = (
 
 
 class UnsupportedComputationError(NotImplementedError):
-  """A computation that cannot run in this process; says which part of it."""
+  """A computation that cannot run in this process; the message says why."""
 
 
 def unsupported(part: str) -> UnsupportedComputationError:
@@ -49,7 +49,7 @@ def unsupported(part: str) -> UnsupportedComputationError:
 
 
 def part_of(name: str, part: str) -> str:
-  """The name of a sum's summands (VALUE), zero or TOTAL before its report."""
+  """Names a sum's part: VALUE (summand), ZERO, or TOTAL before its report."""
   return f'{name}{_PART}{part}'
 
 
@@ -58,11 +58,11 @@ class Named:
   """A value of a computation.
 
   Attributes:
-    name: unique in the computation.
-    block: what it is computed by; None for a part of the argument.
-    member: its type, without placement.
-    per_client: each client has its own; else there is one for all.
-    stage: sums that come before it, at least, one after another.
+    name: name that is unique in the computation.
+    block: expression that computes it; None for a part of the argument.
+    member: type of the value, without placement.
+    per_client: whether each client has its own value; else all share one.
+    stage: least number of sums, one after another, that come before it.
   """
 
   name: str
@@ -77,7 +77,7 @@ class Analysis:
   """A computation as named values.
 
   Attributes:
-    parameter: name of its argument; None where it takes none.
+    parameter: name of its argument; None if it takes none.
     named: all values by name, in an order in which they can be computed.
     sums: names of the sums of each stage; a sum of stage s has parts VALUE and
       ZERO of stage s, and is itself of stage s + 1.
@@ -94,12 +94,12 @@ class Analysis:
     return len(self.sums)
 
   def names_in(self, block: _Block) -> list[str]:
-    """The named values that an expression refers to, each once."""
+    """Returns the named values that an expression refers to, each once."""
     return list(dict.fromkeys(_names_in(block, self.parameter, self.named)))
 
 
 def analyse(comp: Any) -> Analysis:
-  """Names and stages of a `tff.Computation`.
+  """Names the values of a `tff.Computation` and assigns them to stages.
 
   Secure sums become sums whose bounds are checked, as in TFF's own tests.
 
@@ -152,14 +152,14 @@ def is_copy(uri: str) -> bool:
 
 
 def element(block: _Block, index: int) -> _Block:
-  """One element of an expression of a structure."""
+  """Returns one element of an expression of a structure."""
   if isinstance(block, tff.framework.Struct):
     return block[index]
   return tff.framework.Selection(block, index=index)
 
 
 def member_of(of: tff.Type) -> tff.Type:
-  """A type without the placements in it."""
+  """Returns a type without the placements in it."""
   if isinstance(of, tff.FederatedType):
     return of.member
   if isinstance(of, tff.StructType):
@@ -205,7 +205,7 @@ def _calls_of(block: _Block) -> tuple[Any, Sequence[Any], _Block]:
 def _inputs(
     parameter: str, of: tff.Type, path: tuple[int, ...] = ()
 ) -> Iterator[Named]:
-  """A named value for each part of an argument that is placed or a tensor."""
+  """Yields a named value for each argument part that is placed or a tensor."""
   if isinstance(of, tff.StructType):
     for index, (_, part) in enumerate(tff.structure.to_elements(of)):
       yield from _inputs(parameter, part, (*path, index))
@@ -224,7 +224,7 @@ def _inputs(
 def _named(
     name: str, block: _Block, parameter: str | None, known: dict[str, Named]
 ) -> Iterator[Named]:
-  """The value of a call; for a sum, before it its parts."""
+  """Yields the value of a call; for a sum, its parts come first."""
   of = block.type_signature
   from_names = [known[n] for n in _names_in(block, parameter, known)]
   stage = max((one.stage for one in from_names), default=0)
@@ -263,7 +263,7 @@ def _named(
 def _names_in(
     block: _Block | None, parameter: str | None, known: dict[str, Named]
 ) -> Iterator[str]:
-  """Of all parts of the argument that an expression selects, and of values."""
+  """Yields names of the argument parts and values that an expression uses."""
   if block is None:
     return
   path, source = [], block
@@ -283,7 +283,7 @@ def _names_in(
 def _inputs_at(
     parameter: str, path: Sequence[int], known: dict[str, Named]
 ) -> Iterator[str]:
-  """A part of the argument, or the parts of it, or the one that it is of."""
+  """Yields a known argument part, else its known parts, else one around it."""
   for length in range(len(path) + 1):
     whole = input_name(parameter, path[:length])
     if whole in known:

@@ -12,7 +12,7 @@ _PATIENCE_SECONDS = 5.0
 
 
 class Stop:
-  """Ends rounds from another thread: those under way, and all to come."""
+  """Ends running and future rounds from another thread."""
 
   def __init__(self):
     self._asked = False
@@ -24,13 +24,13 @@ class Stop:
       cancel()
 
   def check(self) -> None:
-    """Raises RuntimeError where it was asked for."""
+    """Raises RuntimeError if a stop was requested."""
     if self._asked:
       raise RuntimeError('the round was stopped')
 
   @contextlib.contextmanager
   def told_to(self, cancel: Callable[[], None]) -> Iterator[None]:
-    """Within, cancel is called where a stop is asked for."""
+    """Calls cancel if a stop is requested within the block."""
     self._under_way.add(cancel)
     try:
       self.check()
@@ -87,7 +87,7 @@ def in_order(
 
 
 class _Round:
-  """Which clients are under way, done and taken."""
+  """Clients of a round that are under way, done and taken."""
 
   def __init__(
       self, work: Callable[[int], Any], num_clients: int, window: int

@@ -1,4 +1,4 @@
-"""The execution context: every TFF computation, in this process."""
+"""The execution context that runs every TFF computation in this process."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -82,7 +82,7 @@ class InProcessContext(tff.framework.SyncContext):
 
   @contextlib.contextmanager
   def numbered(self, number: int) -> Iterator[None]:
-    """Calls within have this number: repeated, they draw the same.
+    """Numbers the calls in the block, so that repeated calls draw the same.
 
     Without it, calls that have clients are counted from 0.
     """
@@ -134,7 +134,7 @@ class AsyncInProcessContext(tff.framework.AsyncContext):
 
 
 class _Programs:
-  """What computations were compiled to, while these live."""
+  """Compiled programs of computations, kept for as long as these live."""
 
   def __init__(self):
     self._lock = threading.RLock()
@@ -153,7 +153,7 @@ class _Programs:
 
 
 class _Call:
-  """One call of a program: the values of it that are known so far."""
+  """One call of a program, with the values known so far."""
 
   def __init__(
       self,
@@ -255,7 +255,7 @@ class _Call:
     return value
 
   def results(self) -> Iterator[Any]:
-    """The tensors of each part of the result."""
+    """Yields the tensors of each part of the result."""
     for name in self._program.results:
       if self._program.named[name].per_client:
         yield self._of_client.get(name, [])

@@ -1,4 +1,4 @@
-"""How many clients may train at the same time."""
+"""Limit on the number of clients that train at the same time."""
 
 import os
 import pathlib
@@ -12,10 +12,10 @@ _CGROUP = pathlib.Path('/sys/fs/cgroup')
 
 
 def concurrent_clients(model_bytes: int) -> int:
-  """As many as there are processors for, and memory: at least 1.
+  """Returns how many clients processors and memory allow: at least 1.
 
   Args:
-    model_bytes: size of what each client is sent.
+    model_bytes: size of the model sent to each client.
   """
   processors = len(os.sched_getaffinity(0))
   free = free_bytes()
@@ -26,7 +26,7 @@ def concurrent_clients(model_bytes: int) -> int:
 
 
 def free_bytes() -> int | None:
-  """Memory that can be had without swapping; None where that is unknown."""
+  """Returns the memory available without swapping; None if unknown."""
   known = [one for one in (_of_machine(), _of_group()) if one is not None]
   return min(known, default=None)
 
@@ -42,7 +42,7 @@ def _of_machine() -> int | None:
 
 
 def _of_group() -> int | None:
-  """What the control group of a container leaves, where it has a limit."""
+  """Returns the memory that a container's control group leaves, if limited."""
   try:
     limit = int((_CGROUP / 'memory.max').read_text())
     used = int((_CGROUP / 'memory.current').read_text())

@@ -47,7 +47,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-  """Work of one stage, in this order; None where there is none.
+  """Work of one stage, in this order; None if there is none.
 
   Attributes:
     server: computes what all share.
@@ -69,7 +69,7 @@ class Program:
   """A computation as TensorFlow functions.
 
   Attributes:
-    parameter: name of its argument; None where it takes none.
+    parameter: name of its argument; None if it takes none.
     named: its values.
     stages: in their order.
     results: names of the values that are its result, part by part.
@@ -86,10 +86,11 @@ class Program:
 
 
 def tensor_specs(of: tff.Type) -> list[tf.TensorSpec]:
-  """Of a type's tensors; a data set is a variant.
+  """Returns the specs of a type's tensors; a data set is a variant.
 
   Raises:
-    UnsupportedComputationError: where it is not made of tensors and data sets.
+    UnsupportedComputationError: if the type has parts other than tensors and
+      data sets.
   """
   if isinstance(of, tff.StructType):
     return [
@@ -138,7 +139,7 @@ class _Builder:
     )
 
   def _results(self, block: _Block) -> tuple[str, ...]:
-    """Names for the parts of the result that are placed, or for all of it."""
+    """Returns names for the result's placed parts, or one for all of it."""
     of = block.type_signature
     if isinstance(of, tff.StructType) and tff.types.contains(
         of, lambda part: isinstance(part, tff.FederatedType)
@@ -203,7 +204,7 @@ class _Builder:
       per_client: bool,
       adds: Sequence[str] = (),
   ) -> Step:
-    """A function for values of a stage, or for totals of its sums."""
+    """Returns a function for values of a stage, or for totals of its sums."""
     inside = lambda name: not adds and self._is_inside(name, stage, per_client)
     takes = self._needed(gives, inside, adds)
     self._wanted.update(takes)
@@ -237,7 +238,7 @@ class _Builder:
       inside: Callable[[str], bool],
       adds: Sequence[str],
   ) -> list[str]:
-    """Values from without that these are computed from."""
+    """Returns the outside values that these values are computed from."""
     if adds:
       found = [
           name
@@ -303,7 +304,7 @@ class _Evaluator:
     return self._known[name]
 
   def total(self, name: str) -> imports.Value:
-    """The total of a sum with one more summand."""
+    """Returns the total of a sum after adding one summand."""
     accumulate = self._evaluate(
         analysis.element(self._named[name].block.argument, 2), {}
     )
@@ -414,7 +415,7 @@ def _flat(value: imports.Value) -> list[tf.Tensor]:
 def _after_cleaning(
     tensors: Sequence[tf.Tensor], variables: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
-  """The same tensors, once the memory of the variables is free."""
+  """Returns the same tensors, once the memory of the variables is free."""
   if not variables:
     return [tf.identity(tensor) for tensor in tensors]
   with tf.control_dependencies(tensors):

@@ -58,7 +58,7 @@ _LOOPS = ('While', 'StatelessWhile')
 
 
 def child(seed: tf.Tensor, index: int) -> tf.Tensor:
-  """A seed for part number index of what has a seed."""
+  """Returns the seed of part number `index` of something with a seed."""
   return tf.random.stateless_uniform(
       [2], seed + tf.constant([index, 0], tf.int64), None, None, tf.int64
   )
@@ -75,7 +75,7 @@ def rewrite(
       of that seed draws first. Else such seeds are passed over.
 
   Returns:
-    The name of the placeholder for the seed; None where nothing draws.
+    The name of the placeholder for the seed; None if nothing draws.
   """
   return _Rewriter(graph, honours_seeds).run()
 
@@ -106,7 +106,7 @@ class _Rewriter:
     return SEED_NAME
 
   def _find_drawing(self) -> None:
-    """Functions that draw, themselves or by others, and those beside them."""
+    """Finds functions that draw, directly or indirectly, and their siblings."""
     size = -1
     while size < len(self._drawing):
       size = len(self._drawing)
@@ -136,7 +136,7 @@ class _Rewriter:
     return name + _MARK if name in self._drawing else name
 
   def _bodies(self) -> set[str]:
-    """Functions that are the body of a loop."""
+    """Returns the functions that are the body of a loop."""
     return {
         node.attr['body'].func.name
         for node in self._all_nodes()
@@ -161,7 +161,7 @@ class _Rewriter:
     signature.name += _MARK
 
   def _rewrite_nodes(self, body: '_Body') -> bool:
-    """Says whether anything draws."""
+    """Rewrites the nodes of a body; returns whether any of them draws."""
     drawing = [node for node in body.nodes if self._draws(node)]
     for node in drawing:
       if node.op in _DRAWS:
@@ -246,14 +246,14 @@ class _Body:
     return self.output(name, 'output')
 
   def fresh_seed(self) -> str:
-    """A seed that nothing else in one run of this body has."""
+    """Returns a seed that is used nowhere else in one run of this body."""
     offset = self.constant([self._num_seeds, 0])
     self._num_seeds += 1
     name = self.add('AddV2', [self._seed, offset], T=_SEED_TYPE)
     return self.output(name, 'z')
 
   def child_seed(self) -> str:
-    """A seed from which others may be counted, far from all others."""
+    """Returns a seed, far from all others, from which others may be counted."""
     shape = self.constant([2], np.int32)
     name = self.add(
         'StatelessRandomUniformFullInt', [shape, self.fresh_seed()],
@@ -262,7 +262,7 @@ class _Body:
     return self.output(name, 'output')
 
   def scalars(self, seed: str) -> list[str]:
-    """The two numbers of a seed."""
+    """Returns the two numbers of a seed."""
     name = self.add('Unpack', [seed], T=_SEED_TYPE)
     self.nodes[-1].attr['num'].i = 2
     self.nodes[-1].attr['axis'].i = 0

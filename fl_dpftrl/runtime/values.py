@@ -1,8 +1,8 @@
-"""What users give and get, and the tensors of it.
+"""Conversion between the values that users pass or receive and tensors.
 
-Tensors on a CPU and arrays share their memory where that is possible, so arrays
-that are returned are read-only. An array that comes back as an argument, as the
-state of a learning process does, is the same tensor again.
+Tensors on a CPU and arrays share their memory if possible, so returned arrays
+are read-only. An array that comes back as an argument, as the state of a
+learning process does, is converted to the same tensor again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from fl_dpftrl.runtime import analysis
 
 
 class Arrays:
-  """Arrays that were given out, with their tensors for as long as they live."""
+  """Arrays that were returned to users, with their tensors while they live."""
 
   # A smaller one is copied in no time.
   _LEAST_BYTES = 1 << 16
@@ -29,7 +29,7 @@ class Arrays:
     self._tensors: dict[int, tuple[weakref.ref, tf.Tensor]] = {}
 
   def array(self, tensor: tf.Tensor) -> Any:
-    """What a tensor is to a user: an array, or a scalar of NumPy's or bytes."""
+    """Returns a tensor as an array, or as a scalar of NumPy or bytes."""
     if tensor.dtype == tf.string or not tensor.shape.rank:
       return tensor.numpy()
     array = np.asarray(tensor)
@@ -45,7 +45,7 @@ class Arrays:
     """The tensor of a user's value.
 
     Raises:
-      TypeError: where it is of another type or shape.
+      TypeError: if it is of another type or shape.
     """
     if isinstance(value, tf.Variable):
       value = value.read_value()
@@ -97,7 +97,7 @@ def elements(value: Any, of: tff.StructType) -> list[Any]:
   """The elements of a container, in the order of its type.
 
   Raises:
-    TypeError: where the container has others.
+    TypeError: if the container has others.
   """
   names = [name for name, _ in tff.structure.to_elements(of)]
   if isinstance(value, Mapping) and all(names):
@@ -195,7 +195,7 @@ def _member(
 
 
 def num_bytes(found: Sequence[tf.Tensor]) -> int:
-  """Of tensors whose size is known."""
+  """Returns the total size of those tensors whose size is known."""
   return sum(
       tensor.dtype.size * (tensor.shape.num_elements() or 0)
       for tensor in found

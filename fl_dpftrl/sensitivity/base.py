@@ -1,4 +1,4 @@
-"""What a sensitivity is."""
+"""The type of a sensitivity, with its kind of bound."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ KINDS = (EXACT, UPPER_BOUND, LOWER_BOUND)
 
 
 class Sensitivity(NamedTuple):
-  """A sensitivity per unit of clip norm, and what is proven of it.
+  """A sensitivity per unit of clip norm, with the kind of proof for its value.
 
   Attributes:
     value: the worst ‖C u‖, or a bound on it.
@@ -23,7 +23,7 @@ class Sensitivity(NamedTuple):
 
 
 def better(one: Sensitivity, other: Sensitivity) -> Sensitivity:
-  """The tighter of two figures for the same thing, each exact or a bound."""
+  """Returns the tighter of two sensitivities of one strategy and schema."""
   for figure in (one, other):
     if figure.kind == EXACT:
       return figure

@@ -1,8 +1,8 @@
 """Sensitivity of independent blocks: copies of one mechanism in a row.
 
-X is block diagonal, so ‖C u‖² is a sum over blocks. What ties the blocks of one
-device together is its number of participations, and that the first ones in a
-block are min_sep after the last ones in an earlier one.
+X is block diagonal, so ‖C u‖² is a sum over blocks. The blocks of one device
+are coupled in two ways. Its participations are limited in total, and the first
+one in a block is at least min_sep after the last one in an earlier block.
 """
 
 import math
@@ -17,13 +17,13 @@ from fl_dpftrl.sensitivity import gram
 from fl_dpftrl.sensitivity import mechanism
 from fl_dpftrl.sensitivity import patterns
 
-_GENERAL_ROUNDS = 4096  # up to so many, the bound for any X is computed as well
-_MOST_STEPS = 1 << 28  # of an exact programme; beyond, it is not run
-_MOST_SPLITS = 4096  # participations whose splits over the blocks are tried
+_GENERAL_ROUNDS = 4096  # most rounds for the bound for any X
+_MOST_STEPS = 1 << 28  # most steps of an exact dynamic programme
+_MOST_SPLITS = 4096  # most participations to split over the blocks
 
 
 def sizes(num_rounds: int, block_rounds: int) -> list[int]:
-  """Rounds of each block, of which the last may be cut short."""
+  """Returns the rounds of each block; the last block may be cut short."""
   whole, rest = divmod(num_rounds, block_rounds)
   return [block_rounds] * whole + [rest] * bool(rest)
 
@@ -31,10 +31,10 @@ def sizes(num_rounds: int, block_rounds: int) -> list[int]:
 def gram_matrix(
     strategy: mechanism.Mechanism, block_rounds: int, num_rounds: int
 ) -> np.ndarray:
-  """X of the blocks side by side, shape [num_rounds, num_rounds].
+  """Returns X of the blocks side by side, shape [num_rounds, num_rounds].
 
   Raises:
-    ValueError: where num_rounds is too many for a dense matrix.
+    ValueError: if num_rounds is too many for a dense matrix.
   """
   workloads.check_dense(num_rounds)
   total = np.zeros((num_rounds, num_rounds))
@@ -50,15 +50,16 @@ def repeated(
     block_rounds: int,
     schema: participation.MinSep,
 ) -> base.Sensitivity:
-  """The sensitivity under min-sep of a strategy that is repeated in blocks.
+  """Returns the sensitivity under min-sep of a strategy repeated in blocks.
 
-  Exact where a block has room for one participation or two, or two in one block
-  have nothing in common; otherwise a bound.
+  The sensitivity is exact if a block has room for at most two participations,
+  or if columns of one block that are min_sep or more apart are orthogonal.
+  Otherwise it is a bound.
 
   Args:
-    strategy: what is repeated.
+    strategy: the strategy that is repeated.
     block_rounds: rounds of a block; the last may be cut short.
-    schema: min-sep, with more rounds than a block.
+    schema: min-sep schema with more rounds than a block.
   """
   num_rounds, min_sep = schema.num_rounds, schema.min_sep
   within = min(schema.participations, -(-block_rounds // min_sep))
@@ -88,24 +89,25 @@ def worst_closest(
     schema: participation.MinSep,
     squares: Callable[[int], np.ndarray],
 ) -> base.Sensitivity | None:
-  """The sensitivity where in any block the earliest, closest rounds are worst.
+  """Returns the sensitivity if the earliest, closest rounds are worst.
 
-  They also leave the most room for the blocks after it, so that only how many
-  participations each block gets is left to choose.
+  In each block, such rounds also leave the most room for later blocks. So only
+  the number of participations in each block has to be chosen.
 
   Args:
     block_rounds: rounds of a block.
-    schema: min-sep.
-    squares: count → [m], the worst of a block whose first participation has m
-      rounds after it.
+    schema: min-sep schema.
+    squares: function count → [m], the worst square of a block whose first
+      participation has m rounds after it.
 
   Returns:
-    The exact value; None where it would take too long.
+    The exact value; None if it would take too long.
   """
   blocks = sizes(schema.num_rounds, block_rounds)
   if len(blocks) * schema.participations**3 > _MOST_STEPS:
     return None
-  # (participations so far, rounds to wait from a block's start): worst so far.
+  # Worst square so far, by participations so far and by rounds to wait from
+  # the start of a block.
   states = {(0, 0): 0.0}
   for size in blocks:
     after: dict[tuple[int, int], float] = {}
@@ -125,7 +127,7 @@ def worst_closest(
 def _grams(
     strategy: mechanism.Mechanism, block_rounds: int, num_rounds: int
 ) -> list[tuple[int, np.ndarray]]:
-  """Size and X of each block; those of one size are one array."""
+  """Returns size and X of each block; blocks of one size share an array."""
   found = sizes(num_rounds, block_rounds)
   known = {size: strategy.gram_matrix(size) for size in set(found)}
   return [(size, known[size]) for size in found]
@@ -134,12 +136,13 @@ def _grams(
 def _worst_pairs(
     blocks: list[tuple[int, np.ndarray]], schema: participation.MinSep
 ) -> float:
-  """The worst ‖C u‖² where a block has room for at most two participations.
+  """Worst ‖C u‖² if each block has room for at most two participations.
 
   best[i, m] is the worst with m participations from round i on. A pattern from
   i on leaves i out, or has i alone in its block, or i and one later round of
-  its block. Two rounds are never worse apart than together, so it does no harm
-  that "alone" leaves room for a second.
+  its block. Two rounds of a block count at least as much as a pair as they do
+  singly. So it does no harm that a round counted alone leaves room for a
+  second.
   """
   num_rounds, min_sep = schema.num_rounds, schema.min_sep
   most = schema.participations
@@ -168,7 +171,7 @@ def _best_split(
     block_rounds: int,
     schema: participation.MinSep,
 ) -> base.Sensitivity:
-  """A bound: min-sep is left out between blocks, and kept within them."""
+  """Returns a bound that ignores min-sep between blocks, not within them."""
   blocks = sizes(schema.num_rounds, block_rounds)
   exact = schema.participations == 1
 
@@ -183,7 +186,7 @@ def _best_split(
           num_rounds=size, min_sep=schema.min_sep, max_participations=count
       )
       found = strategy.sensitivity(within)
-      if found.kind == base.LOWER_BOUND:  # of no use in a bound from above
+      if found.kind == base.LOWER_BOUND:  # A lower bound is of no use here.
         found = gram.gram_sensitivity(strategy.gram_matrix(size), within)
       exact = exact and found.kind == base.EXACT
       values.append(found.value**2)
@@ -193,7 +196,7 @@ def _best_split(
   rest = blocks[-1] if blocks[-1] < block_rounds else 0
   count = len(blocks) - bool(rest)
   power, last = squares(block_rounds), squares(rest) if rest else None
-  if not splits:  # every block gets as many as fit into it
+  if not splits:  # Every block gets as many as fit into it.
     square = count * power[-1] + (last[-1] if rest else 0.0)
     return base.Sensitivity(math.sqrt(square), base.UPPER_BOUND)
   total = last if rest else np.zeros(1)

@@ -1,4 +1,4 @@
-"""Single entries of X = CᵀC, without the whole of it."""
+"""Single entries of X = CᵀC, without computing the whole of it."""
 
 from typing import Callable, Protocol
 
@@ -16,17 +16,17 @@ class HasEntries(Protocol):
 
 
 def gram_entries(strategy: HasEntries, num_rounds: int) -> Entries:
-  """A function that gives entries of X.
+  """Returns a function that gives entries of X.
 
-  Families with a short way to an entry have their own; others look it up in
+  Families with a fast formula for an entry use it; others look the entry up in
   the whole matrix.
 
   Args:
     strategy: C.
-    num_rounds: n, of which X has as many rows and columns.
+    num_rounds: n, the number of rows and columns of X.
 
   Raises:
-    ValueError: where num_rounds is more than the strategy can run, or too many
-      for a dense matrix where one is needed.
+    ValueError: if num_rounds is more than the strategy can run, or too many for
+      a dense matrix where one is needed.
   """
   return strategy.gram_entries(num_rounds)

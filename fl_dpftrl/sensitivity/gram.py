@@ -12,32 +12,32 @@ from fl_dpftrl.sensitivity import signed
 
 
 _CHUNK_ENTRIES = 1 << 22  # float64 values of working memory: 32 MiB
-_MOST_SIGNED = 1 << 18  # rounds³ of the runs with negative entries
+_MOST_SIGNED = 1 << 18  # most rounds³ of runs with negative entries
 
 
 def gram_sensitivity(
     gram: np.ndarray, schema: participation.MinSep
 ) -> base.Sensitivity:
-  """The sensitivity of a C with gram matrix X = CᵀC.
+  """Returns the sensitivity of a C with Gram matrix X = CᵀC.
 
-  Under min-sep it is what a search over patterns proves, which mostly is the
-  exact value, also where X has negative entries; see `search` and `signed`.
-  Where that would take too long, or proves less: a pattern π holds round i and
-  rounds at least min_sep away, so Σ over i, j in π of |X[i, j]| is at most Σ
-  over i in π of vᵢ, with vᵢ the most that |X[i, i]| plus allowed entries of row
-  i add up to. The square root is taken once, of the outer maximum: rooting the
-  inner ones too would understate the sensitivity.
+  Under min-sep it is the result of a search over patterns, which is mostly the
+  exact value, even if X has negative entries; see `search` and `signed`. If the
+  search would take too long or proves less, a bound is used. A pattern π holds
+  round i and rounds at least min_sep away. So Σ over i, j in π of |X[i, j]| is
+  at most Σ over i in π of vᵢ, with vᵢ the largest possible sum of |X[i, i]| and
+  allowed entries of row i. The square root is taken once, of the outer maximum:
+  rooting the inner ones too would understate the sensitivity.
 
   Args:
     gram: shape [num_rounds, num_rounds], symmetric.
     schema: a MinSep or a FixedSeparation.
 
   Raises:
-    ValueError: where gram has another shape or values that are not finite.
+    ValueError: if gram has another shape or values that are not finite.
 
   Source: Choquette-Choo et al. 2023, theorem 2 and algorithms 3 and 4, for the
-  bound by vᵢ; leaving out the entries of a row that are closer than min_sep
-  makes it tighter, and exact where no other entry is left.
+  bound by vᵢ. Leaving out the entries of a row that are closer than min_sep
+  makes it tighter, and exact if no other entry is left.
   """
   gram = np.asarray(gram, dtype=np.float64)
   if gram.shape != (schema.num_rounds, schema.num_rounds):
@@ -78,7 +78,7 @@ def _worst_pair(gram: np.ndarray, min_sep: int) -> float:
 def _row_maxima(
     gram: np.ndarray, schema: participation.MinSep
 ) -> tuple[np.ndarray, bool]:
-  """vᵢ of `gram_sensitivity`, and whether every row has only its diagonal."""
+  """Returns vᵢ of `gram_sensitivity`, and whether rows have diagonals only."""
   num_rounds, min_sep = schema.num_rounds, schema.min_sep
   diagonal = np.diagonal(gram).copy()
   others = schema.participations - 1
@@ -86,8 +86,8 @@ def _row_maxima(
     return diagonal, True
   best, exact = np.empty(num_rounds), True
   rounds = np.arange(num_rounds)
-  # A pattern with row i has room for one round fewer: where as many as fit are
-  # allowed, that stays so, and `max_min_sep_sum` need not count them.
+  # A pattern with row i has room for one round fewer. If as many as fit are
+  # allowed, that remains so, and `max_min_sep_sum` need not count them.
   if schema.participations == -(-num_rounds // min_sep):
     others = None
   chunk = max(1, _CHUNK_ENTRIES // (num_rounds + min_sep * (others or 1)))
@@ -106,7 +106,7 @@ def _row_maxima(
 def _fixed_separation(
     gram: np.ndarray, schema: participation.FixedSeparation
 ) -> base.Sensitivity:
-  """Every pattern is a run of rounds min_sep apart: a sum for each last one."""
+  """Returns the worst sum over patterns: runs of rounds min_sep apart."""
   num_rounds, step, count = (
       schema.num_rounds, schema.min_sep, schema.participations,
   )
@@ -129,12 +129,14 @@ def _fixed_separation(
 def _worst_run(
     gram: np.ndarray, schema: participation.FixedSeparation, bounds: np.ndarray
 ) -> tuple[float, bool]:
-  """The worst square over runs, the largest bounds first; or a bound on it.
+  """Returns the worst square over runs, or a bound, and whether it is exact.
+
+  Runs are tried in the order of their bounds, the largest first.
 
   Args:
     gram: X.
-    schema: the runs.
-    bounds: for each round, on the run that it ends.
+    schema: schema of the runs.
+    bounds: for each round, a bound for the run that ends there.
   """
   order = np.argsort(-bounds, kind='stable')
   worst, exact, work = 0.0, True, 0
@@ -146,7 +148,7 @@ def _worst_run(
     if work > _MOST_SIGNED:
       return max(worst, float(bounds[last])), False
     squares, found = signed.worst_squares(gram[np.ix_(run, run)][None])
-    # A run's own figure counts as exact only where it is the largest.
+    # A run's own value is exact for the whole only if it is the largest.
     if squares[0] > worst:
       worst, exact = float(squares[0]), bool(found[0])
   return worst, exact

@@ -1,4 +1,4 @@
-"""The questions that these algorithms put to a mechanism of any family."""
+"""The interface that sensitivity algorithms require of a mechanism."""
 
 import math
 from typing import Protocol
@@ -10,7 +10,7 @@ from fl_dpftrl.sensitivity import base
 
 
 class Mechanism(Protocol):
-  """A mechanism as seen from here; `families.base.Strategy` has defaults."""
+  """A mechanism as used here; `families.base.Strategy` has defaults."""
 
   def sensitivity(self, schema: participation.MinSep) -> base.Sensitivity:
     ...
@@ -23,15 +23,15 @@ class Mechanism(Protocol):
 def sensitivity(
     strategy: Mechanism, schema: participation.MinSep
 ) -> base.Sensitivity:
-  """The sensitivity of a strategy under a participation schema.
+  """Returns the sensitivity of a strategy under a participation schema.
 
-  Exact for identity, BLT and trees, for banded strategies with num_bands at
-  most min_sep, and for any C where a search over patterns ends in time;
-  otherwise an upper bound.
+  The sensitivity is exact for identity, BLT and trees, for banded strategies
+  with num_bands at most min_sep, and for any C if a search over patterns ends
+  in time. Otherwise it is an upper bound.
 
   Raises:
-    ValueError: where the schema has more rounds than the strategy can run, or
-      a family answers with what is no sensitivity.
+    ValueError: if the schema has more rounds than the strategy can run, or a
+      family returns something other than a sensitivity.
   """
   found = strategy.sensitivity(schema)
   if found.kind not in base.KINDS or not 0.0 <= found.value < math.inf:
@@ -43,10 +43,10 @@ def sensitivity(
 
 
 def gram_matrix(strategy: Mechanism, num_rounds: int) -> np.ndarray:
-  """X = CᵀC, shape [num_rounds, num_rounds].
+  """Returns X = CᵀC, shape [num_rounds, num_rounds].
 
   Raises:
-    ValueError: where num_rounds is more than the strategy can run, or too many
-      for a dense matrix.
+    ValueError: if num_rounds is more than the strategy can run, or too many for
+      a dense matrix.
   """
   return strategy.gram_matrix(num_rounds)

@@ -1,22 +1,21 @@
-"""The worst pattern of rounds where rounds are counted in nested blocks: exact.
+"""The exact worst pattern if C counts rounds in nested blocks.
 
-The rows of a tree's C are ones on blocks of rounds, each within another or
-apart from it, so ‖C u‖² of a pattern is the sum over the blocks of its squared
-count in them. What a block has to know of the rounds before it is how long a
-device must still wait; what it hands on is the same.
+The rows of a tree's C are ones on blocks of rounds, any two of which are nested
+or disjoint. So ‖C u‖² of a pattern is the sum over the blocks of its squared
+count in them. A block depends on the rounds before it only by how long a device
+must still wait, and it affects the rounds after it in the same way.
 
-In a block that a device enters with a wait of w rounds and in which it takes
-part m times, its rounds are the earliest that an assignment of rounds to
-smaller blocks allows. The wait that it leaves with is then max(c, w + m·b −
-length), for every w up to some x: maxima and sums are all that happens to it.
-So an assignment is three whole numbers (square, c, x), and two blocks side by
-side join by
+Let a device enter a block with a wait of w rounds and take part m times in it.
+Its rounds are then the earliest that an assignment of rounds to smaller blocks
+allows. The wait on leaving is max(c, w + m·b − length), for every w up to some
+x, since only maxima and sums occur. So an assignment is described by three
+whole numbers (square, c, x), and two blocks side by side join by
 
     c = max(c₂, c₁ + m₂·b − length₂),  x = min(x₁, x₂ − m₁·b + length₁),
 
-where c₁ ≤ x₂. Few such triples are not dominated by others, and of those few
-reach the best that is known: what the rest of the run can add at most, were
-there no waits from block to block, is a sum over counts alone.
+where c₁ ≤ x₂. Few such triples are undominated, and few of those reach the best
+known value. The bound on the rest of the run ignores waits between blocks, so
+it is a sum over counts alone.
 """
 
 import dataclasses
@@ -29,19 +28,19 @@ import numpy as np
 from fl_dpftrl import participation
 from fl_dpftrl.sensitivity import base
 
-_MOST_SPLITS = 1 << 30  # of counts over halves, for the bounds without waits
-_MOST_JOINS = 1 << 24  # of triples
+_MOST_SPLITS = 1 << 30  # most splits of counts, for bounds without waits
+_MOST_JOINS = 1 << 24  # most joins of triples
 _IMPOSSIBLE = -(1 << 60)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Block:
-  """Successive rounds; equal ones may be one object, however often they occur.
+  """Successive rounds; equal blocks may share one object.
 
   Attributes:
-    length: rounds.
-    halves: the blocks of which it consists, left and right; None for a round.
-    nodes: rows of C that are ones on exactly these rounds.
+    length: number of rounds.
+    halves: the left and the right part of the block; None for a single round.
+    nodes: number of rows of C that are ones on exactly these rounds.
   """
 
   length: int
@@ -50,7 +49,7 @@ class Block:
 
 
 class _Triples(NamedTuple):
-  """Assignments of one block and count, three arrays of one shape."""
+  """Assignments of one block and count, as three arrays of one shape."""
 
   square: np.ndarray
   least: np.ndarray  # c
@@ -58,12 +57,12 @@ class _Triples(NamedTuple):
 
 
 def beside(left: Block, right: Block, nodes: int = 0) -> Block:
-  """Two blocks side by side, and rows of C over both."""
+  """Joins two blocks side by side, with rows of C over both."""
   return Block(left.length + right.length, (left, right), nodes)
 
 
 def repeated(block: Block, count: int) -> Block:
-  """A block, count times."""
+  """Repeats a block count times."""
   whole, power = None, block
   while True:
     if count & 1:
@@ -75,7 +74,7 @@ def repeated(block: Block, count: int) -> Block:
 
 
 def trees(height: int) -> list[Block]:
-  """Complete binary trees of each height up to one, a node over every block."""
+  """Returns complete binary trees up to a height, a node over every block."""
   found = [Block(1)]
   for _ in range(height):
     found.append(beside(found[-1], found[-1], 1))
@@ -83,7 +82,7 @@ def trees(height: int) -> list[Block]:
 
 
 def forest(num_rounds: int) -> Block:
-  """Complete binary trees side by side, the largest first."""
+  """Returns complete binary trees side by side, the largest first."""
   whole = None
   for tree in reversed(trees(num_rounds.bit_length() - 1)):
     if num_rounds & tree.length:
@@ -92,7 +91,7 @@ def forest(num_rounds: int) -> Block:
 
 
 def first_rounds(block: Block, length: int) -> Block:
-  """A block whose later rounds are not taken part in, with all its nodes."""
+  """Keeps a block's nodes, but allows participation in early rounds only."""
   if length == block.length:
     return block
   left, right = block.halves
@@ -106,7 +105,7 @@ def first_rounds(block: Block, length: int) -> Block:
 def block_sensitivity(
     block: Block, schema: participation.MinSep
 ) -> base.Sensitivity:
-  """The sensitivity of a C whose rows are the nodes of a block; a MinSep."""
+  """Returns the sensitivity of a C whose rows are a block's nodes; a MinSep."""
   square, exact = worst_square(block, schema)
   return base.Sensitivity(
       math.sqrt(square), base.EXACT if exact else base.UPPER_BOUND
@@ -118,10 +117,11 @@ def repeated_sensitivity(
     block_rounds: int,
     schema: participation.MinSep,
 ) -> base.Sensitivity:
-  """The sensitivity of copies of a C of nodes, one after the other.
+  """Returns the sensitivity of copies of such a C, one after the other.
 
   Args:
-    blocks: rounds → the nodes over so many rounds of a copy.
+    blocks: maps a number of rounds to the nodes over that many rounds of a
+      copy.
     block_rounds: rounds of each copy; the last may be cut short.
     schema: a MinSep.
   """
@@ -135,22 +135,22 @@ def repeated_sensitivity(
 def worst_square(
     block: Block, schema: participation.MinSep
 ) -> tuple[int, bool]:
-  """Largest ‖C u‖² over all min-sep patterns, and whether that is exact.
+  """Returns the largest ‖C u‖² over min-sep patterns, and whether it is exact.
 
-  The first rounds, as close as allowed, are the worst pattern often, not
-  always: of a tree of 16 rounds, 5 that are 3 apart, rounds 1, 4, 7, 12, 15
-  give 57 and rounds 0, 3, 6, 9, 12 give 55.
+  The first rounds, as close as allowed, are often the worst pattern, but not
+  always. Example: a tree of 16 rounds, with 5 participations 3 apart. Rounds
+  1, 4, 7, 12, 15 give 57, and rounds 0, 3, 6, 9, 12 give 55.
 
   Args:
-    block: of all rounds of the schema.
+    block: block of all rounds of the schema.
     schema: a MinSep.
 
   Returns:
-    A whole number, at least the largest; and whether it is the largest. It may
-    not be for tens of thousands of participations.
+    A whole number that is at least the largest square, and whether it is the
+    largest. It may not be for tens of thousands of participations.
 
   Raises:
-    ValueError: where the block has another number of rounds.
+    ValueError: if the block has another number of rounds.
   """
   if block.length != schema.num_rounds:
     raise ValueError(
@@ -172,7 +172,7 @@ def worst_square(
 
 
 class _Search:
-  """The search for one block's worst pattern."""
+  """The search for the worst pattern of one block."""
 
   def __init__(self, block: Block, min_sep: int, most: int):
     self.root, self.min_sep, self.most = block, min_sep, most
@@ -189,7 +189,7 @@ class _Search:
     return min(self.most, -(-block.length // self.min_sep))
 
   def first_rounds(self) -> int:
-    """The square of rounds 0, b, 2b, …: a lower bound."""
+    """Returns the square of rounds 0, b, 2b, …, which is a lower bound."""
 
     @functools.cache
     def square(block: Block, wait: int, count: int) -> int:
@@ -207,7 +207,7 @@ class _Search:
     return square(self.root, 0, self.most)
 
   def greedy_bound(self) -> int:
-    """An upper bound: each kind of block is filled on its own."""
+    """Returns an upper bound that fills each kind of block on its own."""
     occurrences = {block: 0 for block in self.order}
     occurrences[self.root] = 1
     total = 0
@@ -228,10 +228,10 @@ class _Search:
     )
 
   def relax(self):
-    """Bounds by counts alone, as if a device never waited between blocks.
+    """Computes bounds from counts alone, without waits between blocks.
 
-    inside[block][m] is the most that m participations in the block give there,
-    outside[block][m] the most that is then left for the rest of the run.
+    inside[block][m] bounds the sum of m participations within the block.
+    outside[block][m] bounds what the rest of the run can then add.
     """
     self.inside: dict[Block, np.ndarray] = {}
     for block in self.order:
@@ -262,7 +262,7 @@ class _Search:
     return int(self.inside[self.root].max())
 
   def worst(self, reached: int) -> int | None:
-    """The exact value, at least `reached`; None where that takes too long."""
+    """Returns the exact value, at least `reached`; None if it takes long."""
     joins = 0
     states: dict[Block, dict[int, _Triples]] = {}
     for block in self.order:
@@ -290,7 +290,7 @@ class _Search:
           triples = _Triples(*(np.concatenate(part) for part in zip(*found)))
           reach = count * self.min_sep - block.length
           states[block][count] = _undominated(triples, reach)
-    # The first rounds themselves are among what is never left out.
+    # The assignment of the first rounds is never left out.
     return max(int(t.square.max()) for t in states[self.root].values())
 
   def _round(self, block: Block) -> dict[int, _Triples]:
@@ -313,7 +313,7 @@ class _Search:
     least = np.maximum(
         right.least, left.least[:, None] + in_right * b - second.length
     )
-    # Waits from 0 on make up the rest of the maximum.
+    # Waits from 0 on give the rest of the maximum.
     least = np.maximum(least, max(0, (in_left + in_right) * b - block.length))
     latest = np.minimum(
         left.latest[:, None], right.latest - in_left * b + first.length
@@ -354,16 +354,16 @@ def _most_beside(
 
 
 def _undominated(triples: _Triples, reach: int) -> _Triples:
-  """Triples without those that others make superfluous.
+  """Drops triples that others dominate.
 
   Args:
-    triples: of one block and count.
+    triples: triples of one block and count.
     reach: m·b − length.
   """
   order = np.lexsort((triples.least, -triples.latest, -triples.square))
   square, least, latest = (part[order] for part in triples)
   starts = np.flatnonzero(np.diff(square, prepend=square[0] + 1))
-  # What the squares so far reach: a staircase, both columns falling.
+  # The (c, x) reached so far: a staircase in which both columns fall.
   stairs = np.empty((0, 2), np.int64)
   kept: list[np.ndarray] = []
   for start, end in zip(starts, [*starts[1:], square.size]):
@@ -378,7 +378,7 @@ def _undominated(triples: _Triples, reach: int) -> _Triples:
 def _raised(
     stairs: np.ndarray, group: np.ndarray, reach: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """The staircase with more (c, x), and which of its steps are new."""
+  """Adds (c, x) pairs to a staircase, and tells which of its steps are new."""
   steps = np.concatenate([stairs, group])
   new = np.arange(len(steps)) >= len(stairs)
   order = np.lexsort((new, steps[:, 0], -steps[:, 1]))
@@ -386,7 +386,7 @@ def _raised(
   best = np.minimum.accumulate(steps[:, 0])
   lower = np.concatenate([[True], steps[1:, 0] < best[:-1]])
   steps, new = steps[lower], new[lower]
-  # Where the higher step, beyond the lower one's last wait, is no more than
+  # If the higher step, beyond the lower one's last wait, is at most
   # w + m·b − length, both together are one step.
   joined = steps[:-1, 0] <= steps[1:, 1] + 1 + reach
   head = np.concatenate([[True], ~joined])

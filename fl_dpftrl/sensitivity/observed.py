@@ -1,4 +1,4 @@
-"""The sensitivity of patterns that occurred."""
+"""The sensitivity of participation patterns that occurred."""
 
 from typing import Sequence
 
@@ -10,7 +10,7 @@ from fl_dpftrl.sensitivity import signed
 
 
 _CHUNK_ENTRIES = 1 << 22  # float64 values of working memory: 32 MiB
-_MOST_SIGNED = 1 << 21  # patterns times length³, of those with negative entries
+_MOST_SIGNED = 1 << 21  # most patterns times length³ with negative entries
 
 
 def pattern_sensitivity(
@@ -18,7 +18,7 @@ def pattern_sensitivity(
     num_rounds: int,
     patterns: Sequence[Sequence[int]],
 ) -> tuple[np.ndarray, str]:
-  """The sensitivity of each given pattern of rounds of one device.
+  """Returns the sensitivity of each given pattern of rounds of one device.
 
   Args:
     strategy: C.
@@ -26,14 +26,14 @@ def pattern_sensitivity(
     patterns: for each, distinct rounds from 0 to num_rounds - 1.
 
   Returns:
-    Values of shape [len(patterns)]; and 'exact' where all of them are. Where X
-    has negative entries between rounds of a pattern, they are as `signed` gives
-    them, and Σ |X[i, j]| for those that are too many or too long for that:
-    then 'upper_bound'.
+    Values of shape [len(patterns)], and their kind. The kind is 'exact' if all
+    of them are. If X has negative entries between rounds of a pattern, `signed`
+    gives its value. If there are too many such patterns, or too long ones, the
+    value is Σ |X[i, j]| and the kind 'upper_bound'.
 
   Raises:
-    ValueError: for a round outside the rounds, or twice in a pattern, or more
-      rounds than the strategy can run.
+    ValueError: for a round out of range or twice in a pattern, or more rounds
+      than the strategy can run.
   """
   sizes = np.array([len(pattern) for pattern in patterns], dtype=np.int64)
   rounds = [np.asarray(pattern) for pattern in patterns if len(pattern)]
@@ -47,18 +47,18 @@ def pattern_sensitivity(
 def pattern_squares(
     entries: entries_lib.Entries, rounds: np.ndarray, sizes: np.ndarray
 ) -> tuple[np.ndarray, bool]:
-  """The square of the sensitivity of each pattern, for many of them at once.
+  """Returns the squared sensitivity of many patterns at once.
 
-  A pattern's value does not depend on the others that it comes with.
+  The value of a pattern does not depend on the other patterns.
 
   Args:
-    entries: of X.
-    rounds: of one pattern after the other, shape [sum of sizes].
+    entries: entries of X.
+    rounds: rounds of one pattern after the other, shape [sum of sizes].
     sizes: rounds of each pattern, shape [patterns].
 
   Returns:
-    Squares, shape [patterns]; and whether all of them are exact, and not just
-    upper bounds, as of `pattern_sensitivity`.
+    Squares, shape [patterns]; and whether all of them are exact, rather than
+    upper bounds as in `pattern_sensitivity`.
   """
   squares, exact = np.zeros(sizes.size), True
   ends = np.cumsum(sizes)
@@ -83,7 +83,7 @@ def _squares(
   count, length = rounds.shape
   if count * length**2 > _CHUNK_ENTRIES and length > 1:
     return _squares_by_rows(gram_entries, rounds)
-  # Row by row in memory, so that a pattern's sum has one order of its terms.
+  # Row by row in memory, so that a pattern's terms are summed in one order.
   first, second = np.triu_indices(length, 1)
   above = gram_entries(
       np.take(rounds, first, axis=1), np.take(rounds, second, axis=1)
@@ -92,7 +92,7 @@ def _squares(
   if (above >= 0.0).all():
     return diagonal.sum(axis=1) + 2.0 * above.sum(axis=1), True
   squares = diagonal.sum(axis=1) + 2.0 * np.abs(above).sum(axis=1)
-  # Where there are too many, those that may be the worst come first.
+  # If there are too many, those that may be the worst come first.
   negative = np.flatnonzero((above < 0.0).any(axis=1))
   worst = np.argsort(-squares[negative], kind='stable')
   which = negative[worst[: _MOST_SIGNED // length**3]]
@@ -108,7 +108,7 @@ def _squares(
 def _squares_by_rows(
     gram_entries: entries_lib.Entries, rounds: np.ndarray
 ) -> tuple[np.ndarray, bool]:
-  """Of very long patterns, a few rows of X at a time."""
+  """Squares of very long patterns, computed a few rows of X at a time."""
   count, length = rounds.shape
   squares, exact = np.zeros(count), True
   rows = max(1, _CHUNK_ENTRIES // (count * length))

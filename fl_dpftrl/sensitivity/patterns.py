@@ -1,4 +1,4 @@
-"""Sums over patterns of rounds, and the largest over those that a schema allows."""
+"""Sums over patterns of rounds, and their largest value under a schema."""
 
 import numpy as np
 
@@ -26,7 +26,8 @@ def max_min_sep_sum(
   """For each row, the largest sum over at most k entries at least b apart.
 
   F[i, m] = max(vᵢ + F[i + b, m − 1], F[i + 1, m]), 0 beyond the rounds, for all
-  rows at once. Where k is None, as many as fit, the index m falls away.
+  rows at once. If k is None, the number of entries is not limited, and the
+  index m is dropped.
 
   Args:
     values: shape [rows, num_rounds], at least 0.
@@ -44,7 +45,7 @@ def max_min_sep_sum(
       and max_participations < -(-num_rounds // min_sep)
   )
   depth = max_participations if counted else 1
-  # recent[i % b] is F[i, 1:], and before it is written F[i + b, 1:].
+  # recent[i % b] holds F[i + b, 1:] until F[i, 1:] is written there.
   recent = np.zeros((min_sep, depth, num_rows))
   after, nothing = np.zeros((depth, num_rows)), np.zeros((1, num_rows))
   columns = np.ascontiguousarray(values.T)
@@ -58,7 +59,7 @@ def max_min_sep_sum(
 
 
 def worst_sum(values: np.ndarray, schema: participation.MinSep) -> float:
-  """Largest sum of values, at least 0, over one allowed pattern."""
+  """Returns the largest sum of values, at least 0, over one allowed pattern."""
   if isinstance(schema, participation.FixedSeparation):
     return float(repeated(values, schema.min_sep, schema.participations).max())
   return float(

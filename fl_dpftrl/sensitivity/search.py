@@ -1,12 +1,11 @@
-"""The worst min-sep pattern of any X, by search with bounds.
+"""The worst min-sep pattern of any X, by branch and bound.
 
 Σ |X[i, j]| over a pattern is the sum over its rounds i of |X[i, i]| plus twice
-the entries of row i at its later rounds. Left to itself, a row takes the best
-later rounds it can get, which gives bounds by dynamic programmes: on what a
+the entries of row i at its later rounds. On its own, each row would take the
+best later rounds it can get. Dynamic programmes turn this into bounds on what a
 round and those after it add, where the next round is chosen once for the row
 and the rest of the pattern. Patterns are then built from their first round on,
-the one with the largest bound first, until none is left whose bound is above
-what is reached.
+the largest bound first, until no remaining bound exceeds the best value found.
 """
 
 import heapq
@@ -15,9 +14,9 @@ import numpy as np
 
 from fl_dpftrl.sensitivity import signed
 
-_MOST_STEPS = 1 << 27  # rounds² times participations, of the bounds
-_MOST_VISITS = 1 << 23  # entries looked at by the search
-_MOST_SIGNED = 1 << 18  # rounds³ of the search's semidefinite programmes
+_MOST_STEPS = 1 << 27  # most rounds² times participations, for the bounds
+_MOST_VISITS = 1 << 23  # most entries that the search reads
+_MOST_SIGNED = 1 << 18  # most rounds³ of all semidefinite programmes
 _SWEEPS = 250  # of each
 _CHUNK_ENTRIES = 1 << 22  # float64 values of working memory: 32 MiB
 _ROUNDING = 1e-12
@@ -26,7 +25,7 @@ _ROUNDING = 1e-12
 def worst_square(
     gram: np.ndarray, min_sep: int, most: int
 ) -> tuple[float, bool] | None:
-  """A bound on the worst ‖C u‖² under min-sep, and whether it is the worst.
+  """Returns a bound on the worst ‖C u‖² under min-sep, and whether it is exact.
 
   Args:
     gram: X, shape [num_rounds, num_rounds], symmetric.
@@ -34,9 +33,9 @@ def worst_square(
     most: k, at least 1.
 
   Returns:
-    The square and whether it is exact, to a relative 1e-12; None where the
-    bounds alone would take too long. How long the search goes on depends on
-    sizes alone, so that the same X gives the same result everywhere.
+    The square and whether it is exact, to a relative 1e-12; None if the bounds
+    alone would take too long. The length of the search depends on sizes alone,
+    so that the same X gives the same result everywhere.
   """
   num_rounds = len(gram)
   if num_rounds**2 * most > _MOST_STEPS:
@@ -45,7 +44,7 @@ def worst_square(
 
 
 class _Search:
-  """One search."""
+  """The state of one search."""
 
   def __init__(self, gram: np.ndarray, min_sep: int, most: int):
     self.gram, self.min_sep, self.most = gram, min_sep, most
@@ -58,9 +57,10 @@ class _Search:
     self._bound_tails()
 
   def _bound_tails(self):
-    """row[i, m]: the best of row i at up to m later rounds;
+    """Computes bounds on what rounds can still add.
 
-    tail[i, m]: a bound on what round i adds with up to m rounds after it.
+    row[i, m] is the largest sum of row i at up to m later rounds. tail[i, m] is
+    a bound on what round i adds with up to m rounds after it.
     """
     size, b, most = self.size, self.min_sep, self.most
     self.row = np.zeros((size, most))
@@ -69,7 +69,7 @@ class _Search:
     chunk = max(1, _CHUNK_ENTRIES // ((size + b) * most))
     for end in range(size, 0, -chunk):
       rows = np.arange(max(0, end - chunk), end)
-      # best[s, i, m]: the most of up to m entries of row i from s on.
+      # best[s, i, m]: the largest sum of up to m entries of row i from s on.
       best = np.zeros((size + b + 1, rows.size, most))
       for s in reversed(range(rows[0] + b, size)):
         best[s] = best[s + 1]
@@ -124,9 +124,9 @@ class _Search:
   def _leaves_room(
       self, pattern: tuple[int, ...], first: int
   ) -> np.ndarray:
-    """For each next round, whether one more always fits in before it.
+    """Returns for each next round whether one more always fits in before it.
 
-    A pattern is no worse than one with a round more.
+    A pattern is no worse than the same pattern with one more round.
     """
     after = np.arange(first, self.size)
     fits = len(pattern) + 1 + -(-(self.size - after) // self.min_sep) - 1
@@ -135,11 +135,11 @@ class _Search:
   def _children(
       self, pattern: tuple[int, ...], first: int, left: int
   ) -> tuple[np.ndarray, np.ndarray]:
-    """For each next round: twice its entries with the pattern; and a bound.
+    """Returns twice each next round's entries with the pattern, and a bound.
 
-    The bound is on what it and the rounds after it add: the smaller one of a
-    programme that takes entries with the pattern and with later rounds
-    together, and of one for each.
+    The bound is on what it and the rounds after it add. It is the smaller of
+    two: a programme that takes entries with the pattern and with later rounds
+    together, and one that takes them separately.
     """
     b, size = self.min_sep, self.size - first
     linear = 2.0 * self.weights[list(pattern), first:].sum(axis=0)
@@ -157,7 +157,7 @@ class _Search:
   def _total(
       self, pattern: tuple[int, ...], total: float
   ) -> tuple[float, bool]:
-    """The worst square of a pattern, or a bound; and whether it is exact."""
+    """Returns a pattern's worst square, or a bound; and whether it is exact."""
     if not self.negative or len(pattern) <= 2:
       return total, True
     block = self.gram[np.ix_(pattern, pattern)]
@@ -170,7 +170,7 @@ class _Search:
     return min(total, float(squares[0])), bool(exact[0])
 
   def _try_regular_patterns(self):
-    """Reaches what rounds min_sep apart give, improved round by round."""
+    """Tries rounds min_sep apart, improved round by round, as lower bounds."""
     step, best = self.min_sep, (0.0, np.zeros(0, int))
     for start in range(min(self.size, 4 * step, 256)):
       pattern = np.arange(start, self.size, step)[: self.most]
@@ -186,7 +186,7 @@ class _Search:
       self.reached = total
 
   def _improved(self, pattern: np.ndarray) -> tuple[float, np.ndarray]:
-    """Each round is moved to the best place between its neighbours."""
+    """Moves each round to the best place between its neighbours."""
     for _ in range(20):
       before = pattern.copy()
       for index, _ in enumerate(pattern):

@@ -1,15 +1,15 @@
-"""The worst updates of a given pattern where X has negative entries.
+"""The worst updates of a given pattern if X has negative entries.
 
 Updates are unit vectors, so Σ X[i, j] ⟨uᵢ, uⱼ⟩ is linear in the matrix of inner
 products, which is any positive semidefinite one with a diagonal of ones. The
-largest value is that of a semidefinite programme, whose dual is to make Σ λᵢ as
-small as diag(λ) − X ⪰ 0 allows: every such λ proves a bound, and the best one
-proves the exact value.
+largest value is that of a semidefinite programme. Its dual minimises Σ λᵢ
+subject to diag(λ) − X ⪰ 0. Every such λ proves a bound, and the best one proves
+the exact value.
 """
 
 import numpy as np
 
-_RELATIVE_GAP = 1e-10  # between what updates reach and what is proven
+_RELATIVE_GAP = 1e-10  # between the value reached and the proven bound
 _SWEEPS_BETWEEN = 25
 
 
@@ -20,11 +20,11 @@ def worst_squares(
 
   Args:
     grams: shape [patterns, k, k], each symmetric.
-    sweeps: over all updates, after which a bound is left as it is.
+    sweeps: sweeps over all updates, after which a bound is left as it is.
 
   Returns:
     Bounds that are never below the largest values, shape [patterns]; and which
-    of them are the values themselves, to a relative 1e-10.
+    of them are exact, to a relative 1e-10.
   """
   grams = np.asarray(grams, dtype=np.float64)
   bounds = np.abs(grams).sum(axis=(1, 2))
@@ -50,7 +50,7 @@ def worst_squares(
 
 
 def _ascend(grams: np.ndarray, updates: np.ndarray):
-  """Turns each update, in place, to where the others pull it."""
+  """Turns each update, in place, in the direction that the others favour."""
   for i in range(grams.shape[1]):
     entries = grams[:, i].copy()
     entries[:, i] = 0.0
@@ -61,12 +61,12 @@ def _ascend(grams: np.ndarray, updates: np.ndarray):
 
 
 def _dual(grams: np.ndarray, updates: np.ndarray) -> np.ndarray:
-  """A proven bound: the λ that the updates suggest, raised until valid."""
+  """Returns a proven bound: λ as the updates suggest, raised until valid."""
   size = grams.shape[1]
   pulls = np.einsum('pij,pjc->pic', grams, updates)
   diagonal = np.einsum('pic,pic->pi', pulls, updates)
   slack = diagonal[:, :, None] * np.eye(size) - grams
   lowest = np.linalg.eigvalsh(slack)[:, 0]
-  # What rounding may have hidden of the lowest eigenvalue is added to it.
+  # Adds the largest error that rounding can cause in the lowest eigenvalue.
   hidden = 1e-15 * size * (np.abs(grams).sum(axis=2).max(axis=1))
   return diagonal.sum(axis=1) + size * np.maximum(0.0, hidden - lowest)

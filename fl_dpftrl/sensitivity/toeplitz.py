@@ -1,7 +1,7 @@
 """Sensitivity of matrices with one column, shifted from round to round.
 
-The column may be scaled by norms of its own near the end of the run, where it is
-cut short: C = T D, with T Toeplitz and D diagonal.
+The end of the run cuts the last columns short, and these may be scaled by norms
+of their own: C = T D, with T Toeplitz and D diagonal.
 """
 
 import math
@@ -17,13 +17,13 @@ _ROUNDING = 1e-13
 
 
 class Columns(NamedTuple):
-  """Columns j of a C with num_rounds of them: c from the diagonal down, scaled.
+  """Columns of a C with num_rounds rounds: scaled shifts of c.
 
   Attributes:
     coefficients: c, shape [num_bands].
-    norms: what columns are divided by, shape [num_bands]; entry j is for the
-      column with j more rounds after it in the run that the matrix was made
-      for, the last one for all columns with more.
+    norms: divisors of the columns, shape [num_bands]. Entry j is for the column
+      with j more rounds after it in the run that the matrix was made for; the
+      last one is for all columns with more.
     unused: rounds of that run after the last of these.
   """
 
@@ -37,10 +37,9 @@ def earliest_square(
 ) -> tuple[float, np.ndarray]:
   """‖Σ columns 0, b, …, (k − 1) b‖² of a Toeplitz C, and its gradient.
 
-  The sensitivity squared where c is non-negative and non-increasing; never above
-  it for any other. Between the rounds in which the sum of columns builds up, and
-  those in which it fades, it repeats itself every b rounds: of those periods,
-  one is enough, whatever n is.
+  This is the squared sensitivity if c is non-negative and non-increasing, and
+  at most that for any other c. Between its build-up and its decay, the sum of
+  columns repeats every b rounds. One of those periods is enough, whatever n is.
 
   Args:
     coefficients: c, at most num_rounds.
@@ -75,10 +74,10 @@ def earliest_square(
 def shifted_sensitivity(
     columns: Columns, schema: participation.MinSep
 ) -> base.Sensitivity:
-  """Exact where no two columns of a pattern meet, or c is monotone.
+  """Exact if no two columns of a pattern overlap, or c is monotone.
 
-  Otherwise `_lag_bound`; exact where the bound is what the earliest pattern
-  reaches.
+  Otherwise the result is `_lag_bound`, which is exact if the earliest pattern
+  reaches it.
   """
   coefficients, count = columns.coefficients, schema.participations
   bands = np.trim_zeros(coefficients, 'b').size
@@ -100,12 +99,12 @@ def shifted_sensitivity(
 def _apart_square(columns: Columns, schema: participation.MinSep) -> float:
   """The largest sum of squared column norms over a pattern.
 
-  No column is longer than those that the end does not cut, and of a pattern
-  whose columns do not meet, it cuts the last at most.
+  No column is longer than those that the end does not cut. If the columns of a
+  pattern do not overlap, the end cuts at most the last.
   """
   num_rounds, count = schema.num_rounds, schema.participations
   norms = columns.norms
-  # Σ of cᵢ² of a column that ends j rounds after its diagonal.
+  # Squared norm of a column that ends j rounds after its diagonal.
   squares = np.cumsum(np.square(columns.coefficients))
   cut = min(squares.size, num_rounds)
   first = max((count - 1) * schema.min_sep, num_rounds - cut)

@@ -32,7 +32,7 @@ def load(
     vocabulary_size: words of the vocabulary; None for the data set's own.
 
   Raises:
-    ValueError: where there is no such data set, or a file is missing or bad.
+    ValueError: if there is no such data set, or a file is missing or bad.
   """
   options = {}
   if vocabulary_size is not None:

@@ -68,7 +68,7 @@ def unigram_token(
     vocabulary: what the rows are encoded with.
 
   Raises:
-    ValueError: where no target counts.
+    ValueError: if no target counts.
   """
   counts = np.zeros(vocabulary.size, np.int64)
   for rows in sentences:
@@ -105,7 +105,7 @@ def client_dataset(
     seed: one or more non-negative integers, e.g. (run seed, round).
 
   Raises:
-    ValueError: where batch_size, max_sentences or epochs is below 1.
+    ValueError: if batch_size, max_sentences or epochs is below 1.
   """
   for name, value in (
       ('batch_size', batch_size),

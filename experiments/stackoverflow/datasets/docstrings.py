@@ -73,7 +73,7 @@ def docstrings_of(source: bytes) -> list[str]:
   """The docstrings of a module, its classes and functions, in order.
 
   Raises:
-    SyntaxError, ValueError: where the source is not Python.
+    SyntaxError, ValueError: if the source is not Python.
   """
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')
@@ -182,7 +182,7 @@ def _pack(
 
 
 def _read_cache(path: pathlib.Path) -> dict[str, np.ndarray] | None:
-  """The arrays, or None where the file is missing or damaged."""
+  """The arrays, or None if the file is missing or damaged."""
   try:
     with np.load(path, allow_pickle=False) as stored:
       arrays = {
@@ -226,7 +226,7 @@ def load(
       choice from all of its devices; the test set is whole.
 
   Raises:
-    ValueError: where there is no source file with a docstring.
+    ValueError: if there is no source file with a docstring.
   """
   sources = source_files()
   name = f'docstrings-{_fingerprint(sources, length)}.npz'

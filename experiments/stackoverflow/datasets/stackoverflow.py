@@ -63,7 +63,7 @@ def read_vocabulary(path: pathlib.Path, size: int) -> vocabulary_lib.Vocabulary:
     size: how many words; all where the file has fewer.
 
   Raises:
-    ValueError: where the file is not of this form.
+    ValueError: if the file is not of this form.
   """
   try:
     if path.suffix == '.bz2':
@@ -173,7 +173,7 @@ def load(
     num_test_sentences: most sentences of the test set.
 
   Raises:
-    ValueError: where a file is missing or is not what it should be.
+    ValueError: if a file is missing or is not what it should be.
   """
   folder = pathlib.Path(data_dir).expanduser()
   if download:

@@ -68,7 +68,7 @@ def load(
     num_test_sentences: sentences of the test set, and of the validation set.
 
   Raises:
-    ValueError: where a number is below 1.
+    ValueError: if a number is below 1.
   """
   for name, value in (
       ('num_clients', num_clients),

@@ -18,7 +18,7 @@ class Vocabulary:
     words: distinct words, the most frequent first.
 
   Raises:
-    ValueError: where words is empty or has a word twice.
+    ValueError: if words is empty or has a word twice.
 
   Source: TensorFlow Federated's StackOverflow next-word prediction baseline.
   """
@@ -86,7 +86,7 @@ class Vocabulary:
     """The first `size` words alone, or all where there are fewer.
 
     Raises:
-      ValueError: where size is below 1.
+      ValueError: if size is below 1.
     """
     if size < 1:
       raise ValueError(f'vocabulary size must be at least 1, got {size}')

@@ -1,6 +1,6 @@
-"""Rows of N·Z beside TensorFlow: made ahead of time, in NumPy, and served.
+"""Rows of N·Z made ahead of time in NumPy, outside TensorFlow, and served.
 
-A new family registers its own recurrence here; without one, its rows are sums
+A new family registers its own recurrence here. Without one, its rows are sums
 over rows of Z that are drawn again.
 """
 

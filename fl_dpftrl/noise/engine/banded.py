@@ -1,7 +1,7 @@
-"""The recurrences of banded strategies: a ring of the last rows.
+"""The recurrences of banded strategies: a ring buffer of the last rows.
 
-Reading the ring is what takes the time. So several rows are made in one pass
-over it, as one matrix product, when the first of them is asked for.
+Reading the ring takes most of the time. So several rows are made in one pass
+over it, as one matrix product, when the first of them is requested.
 """
 
 from typing import Callable
@@ -72,14 +72,15 @@ def _ring(
     norms: np.ndarray,
     scales: np.ndarray,
 ) -> dispatch.Recurrence:
-  """L y = z, where a row of y needs so many before it; row t times scales[t].
+  """Solves L y = z, where a row of y needs the rows before it in the band.
 
-  Row r of y is in buffer r modulo their number.
+  Row t is multiplied by scales[t]. Row r of y is in buffer r modulo their
+  number.
 
   Args:
     coefficients: (first, last) → those rows of L by bands.
     kept: number of bands below the diagonal.
-    norms: of the rows of N.
+    norms: norms of the rows of N.
     scales: shape [num_rounds].
   """
   at_once = next(rows for least, rows in _ROWS_AT_ONCE if kept >= least)
@@ -123,9 +124,9 @@ def _kept(buffer: int) -> dispatch.Apply:
 def _weights(
     coefficients: np.ndarray, t: int, num_buffers: int
 ) -> np.ndarray:
-  """What the buffers are multiplied with to give rows t, t + 1, … of y.
+  """Weights on the buffers that give rows t, t + 1, … of y.
 
-  They hold rows of y before t and rows t, t + 1, … of z.
+  The buffers hold the rows of y before t, and rows t, t + 1, … of z.
 
   Args:
     coefficients: the rows of L from t, by bands.
@@ -142,7 +143,7 @@ def _weights(
 
 
 def _multiply(weights: np.ndarray, buffers: np.ndarray, made: slice) -> None:
-  """Writes weights times the buffers into those that are made."""
+  """Writes weights times the buffers into the buffers of the new rows."""
   weights = weights.astype(buffers.dtype)
   groups = [
       (np.ascontiguousarray(weights[:, at : at + _VECTORS]),

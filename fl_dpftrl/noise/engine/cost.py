@@ -1,4 +1,4 @@
-"""What rows of noise will take, before any is made."""
+"""Prediction of the memory and time that noise rows take."""
 
 from typing import NamedTuple
 
@@ -12,11 +12,11 @@ _BYTES = 4
 
 
 class Cost(NamedTuple):
-  """Of the rows of a strategy.
+  """Memory and time that the noise rows of a strategy take.
 
   Attributes:
-    memory_bytes: of its buffers, in float32.
-    seconds_per_round: that one core makes a row in, on average.
+    memory_bytes: size of the buffers, in float32.
+    seconds_per_round: average time in which one core makes a row.
   """
 
   memory_bytes: int
@@ -26,13 +26,13 @@ class Cost(NamedTuple):
 def predict(
     strategy: strategies.Strategy, num_rounds: int, num_parameters: int
 ) -> Cost:
-  """Memory and time of num_rounds rows of so many parameters.
+  """Predicts memory and time for num_rounds noise rows of num_parameters each.
 
-  Times are good to a factor of two or so. A round takes that much longer only
-  where its clients train for less time than a row takes.
+  Times are good to a factor of about two. They lengthen a round only if its
+  clients train for less time than a noise row takes.
 
   Raises:
-    ValueError: where the strategy has fewer rows, or num_parameters is below 1.
+    ValueError: if the strategy has fewer rows, or num_parameters is below 1.
   """
   if num_parameters < 1:
     raise ValueError(

@@ -1,4 +1,4 @@
-"""What a recurrence in NumPy is, and the one function that gives it."""
+"""The definition of a recurrence in NumPy, and the function that returns it."""
 
 import functools
 from typing import Callable, NamedTuple, Sequence
@@ -55,13 +55,13 @@ def recurrence(
   A family without one of its own is `recomputed`.
 
   Raises:
-    ValueError: where the strategy has fewer rows.
+    ValueError: if the strategy has fewer rows.
   """
   return recomputed(strategy, num_rounds)
 
 
 def is_buffered(strategy: strategies.Strategy) -> bool:
-  """Whether the family has a recurrence of its own."""
+  """Returns whether the family has a recurrence of its own."""
   default = recurrence.dispatch(object)
   return recurrence.dispatch(type(strategy)) is not default
 
@@ -74,7 +74,7 @@ def recomputed(
   For any family. Row t draws as many rows of Z as row t of N has entries.
 
   Raises:
-    ValueError: where the strategy has fewer rows, or N does not undo C.
+    ValueError: if the strategy has fewer rows, or N does not undo C.
   """
   strategies.check_num_rounds(strategy, num_rounds)
   noising = strategy.noising_matrix(num_rounds)

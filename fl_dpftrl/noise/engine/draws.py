@@ -17,7 +17,7 @@ def system_seed() -> bytes:
 
 
 def fixed_seed(noise_seed: int) -> bytes:
-  """The seed for a given number, the same always: for tests, never secret."""
+  """The seed for a given number, always the same: for tests, never secret."""
   digest = hashlib.sha256(b'fl_dpftrl row seed %d' % noise_seed).digest()
   return digest[:SEED_BYTES]
 
@@ -42,7 +42,7 @@ class Draws:
     self._wide = np.empty(CHUNK)
 
   def fill(self, row: int, chunk: int, part: np.ndarray) -> None:
-    """Writes the chunk of a row of Z; of the last chunk, what there is."""
+    """Writes a chunk of a row of Z; the last chunk may be shorter."""
     wide = self._wide[: part.size]
     counter = np.array([0, 0, chunk, row], np.uint64)
     philox = np.random.Philox(key=self._key, counter=counter)

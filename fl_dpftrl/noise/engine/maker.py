@@ -144,7 +144,7 @@ class RowMaker:
       )
 
   def restore(self, row: int, versions: list[int]) -> None:
-    """Says that the buffers now hold what comes before a row."""
+    """Declares that the buffers now hold the state before a row."""
     self.row, self.versions = row, list(versions)
 
   def close(self) -> None:
@@ -153,7 +153,7 @@ class RowMaker:
 
 
 def check(*, size: int, stddev: float, memory: str, precision: str) -> None:
-  """Raises ValueError for arguments of `RowMaker` that will not do."""
+  """Raises ValueError for invalid arguments of `RowMaker`."""
   if size < 1:
     raise ValueError(f'size must be at least 1, got {size!r}')
   if not 0.0 <= stddev <= np.finfo(np.float32).max:
@@ -184,12 +184,12 @@ def identity(
     memory: str,
     precision: str,
 ) -> int:
-  """63 bits for all that determines the rows of a `RowMaker`, but their scale.
+  """Returns 63 bits for all that determines a maker's rows but their scale.
 
   The standard deviation is left out: rows are made for Z of standard deviation 1
-  and multiplied last, so a run whose noise multiplier is changed on purpose goes
-  on with the same noise. The bits are a hash of the seed too, whose 128 bits
-  cannot be found from it.
+  and multiplied last. So a run whose noise multiplier is changed on purpose
+  continues with the same noise. The bits are a hash of the seed too, whose 128
+  bits cannot be recovered from it.
   """
   # Rows that are recomputed are rounded otherwise, and so are other noise.
   recipe = 'recomputed' if memory == 'recomputed' else 'buffered'
@@ -207,6 +207,6 @@ def _num_cores() -> int:
 
 
 def _mapped(shape, precision, folder) -> np.ndarray:
-  """Zeros in a file without a name, which ends with the process."""
+  """Returns zeros in a nameless file, which ends with the process."""
   with tempfile.TemporaryFile(dir=folder and pathlib.Path(folder)) as file:
     return np.memmap(file, precision, 'w+', shape=shape)

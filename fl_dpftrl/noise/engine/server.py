@@ -1,4 +1,4 @@
-"""Gives rows of noise out by file, each for one round, ahead of time."""
+"""Serves noise rows by file, each for one round, made ahead of time."""
 
 import concurrent.futures
 import contextlib
@@ -33,11 +33,11 @@ def row_name(row: int) -> str:
 
 
 class _Mark(NamedTuple):
-  """What was done with the rows of a folder, as its file says.
+  """State of the rows of a folder, as its mark file records it.
 
   Attributes:
-    row: the largest that was given out; −1 for none.
-    released: rounds whose results may have been used; None where nobody said.
+    row: the largest row that was given out; −1 if none was.
+    released: rounds whose results may have been used; None if not recorded.
     stddev: standard deviation of Z with which the row was given out.
   """
 
@@ -153,7 +153,7 @@ class RowServer:
     `serve` does it as well. Until then nothing is written.
 
     Raises:
-      ValueError: where another process serves from the folder, or it holds other
+      ValueError: if another process serves from the folder, or it holds other
         noise.
     """
     if self._pool is not None:
@@ -211,16 +211,16 @@ class RowServer:
       self._schedule(row + 1)
 
   def complete(self, row: int) -> None:
-    """Says that the row is in a sum: this process does not give it out again."""
+    """Marks the row as part of a sum; this process never serves it again."""
     self._completed = max(self._completed, row)
 
   def mark_released(self, num_rounds: int) -> None:
-    """Says durably that the first num_rounds rounds' results may be used."""
+    """Records durably that the first num_rounds rounds' results may be used."""
     self.open()
     self._write_mark(self._read_mark()._replace(released=num_rounds))
 
   def released(self) -> int | None:
-    """Rounds whose results may have been used; None where nobody said.
+    """Number of rounds whose results may have been used; None if unknown.
 
     Raises:
       ValueError: as `served`.
@@ -228,10 +228,10 @@ class RowServer:
     return self._read_mark().released
 
   def served(self) -> int:
-    """The largest row that was ever given out; −1 for none.
+    """The largest row that was ever served; −1 if none was.
 
     Raises:
-      ValueError: where that cannot be read, or was other noise.
+      ValueError: if that cannot be read, or was other noise.
     """
     return self._read_mark().row
 
@@ -259,7 +259,7 @@ class RowServer:
     return _Mark(row, released, stddev)
 
   def close(self) -> None:
-    """Ends what works in the background, and removes rows that were not used."""
+    """Ends background work, and removes rows that were not used."""
     if self._pool is None:
       return
     self._source.abandon()
@@ -295,7 +295,7 @@ class RowServer:
     return seed
 
   def _prepare(self) -> None:
-    """Leaves the folder as a start needs it; nobody else is at it."""
+    """Prepares the folder for a start; no other process uses it."""
     self.served()
     if self._is_secret:
       if self._found_seed() not in (None, self._seed):
@@ -312,7 +312,7 @@ class RowServer:
     self._ahead = (row, self._pool.submit(self._produce, row))
 
   def _produce(self, row: int) -> None:
-    """Makes a row, and writes it where `serve` finds it."""
+    """Makes a row, and writes it to where `serve` looks for it."""
     values = np.empty(self.size, np.float32)
     try:
       stddev = self._source.make(row, values, self.served())
@@ -332,9 +332,9 @@ def _failed(future: concurrent.futures.Future[Any]) -> bool:
 
 
 def _stand_back() -> None:
-  """Lets those go first who share the cores with this thread and its own.
+  """Lowers the priority of this thread and of those that it starts.
 
-  While clients train, rows are made in what time is left.
+  While clients train, rows are made in the time that is left.
   """
   if sys.platform == 'linux':  # Where niceness is a thread's, not a process's.
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

@@ -35,13 +35,13 @@ _HANDSHAKE_SECONDS = 10.0
 
 
 class Slice(NamedTuple):
-  """Which coordinates a worker makes of whose noise.
+  """The coordinates that a worker makes, and the noise that they belong to.
 
   Attributes:
-    recipe: arguments of `RowMaker`, its size being the slice's.
-    identity: of the whole noise.
+    recipe: arguments of `RowMaker`, whose size is the slice's.
+    identity: identity of the whole noise.
     snapshot_rows: rows between two snapshots; 0 for none.
-    made_by: what has to be the same for the rows to be the same.
+    made_by: versions that must agree for the rows to be the same.
   """
 
   recipe: dict[str, Any]
@@ -55,13 +55,13 @@ def _maker() -> str:
 
 
 class _Shard:
-  """One worker's slice, as who asks for it sees it.
+  """One worker's slice, as seen by the process that requests it.
 
   Args:
-    address: of the worker.
-    key: that it has too.
-    where: the slice, of a whole row.
-    of_slice: what the worker is told of it.
+    address: address of the worker.
+    key: key that the worker has too.
+    where: position of the slice in a whole row.
+    of_slice: description of the slice that is sent to the worker.
   """
 
   def __init__(
@@ -77,7 +77,7 @@ class _Shard:
     self._asked: int | None = None
 
   def ask(self, row: int, used: int) -> None:
-    """Has a row made, unless that was asked for and never taken."""
+    """Requests a row, unless it was requested before and not yet taken."""
     if self._worker is not None and self._asked == row:
       return
     with self._telling():
@@ -92,7 +92,7 @@ class _Shard:
     self._asked = row
 
   def take(self, out: np.ndarray) -> float:
-    """Writes the slice of the row that was asked for; its standard deviation."""
+    """Writes the requested row's slice; returns its standard deviation."""
     with self._telling():
       answer = self._worker.recv()
       if isinstance(answer, str):
@@ -106,7 +106,7 @@ class _Shard:
 
   @contextlib.contextmanager
   def _telling(self):
-    """Says in errors whose they are."""
+    """Names the worker in errors."""
     try:
       yield
     except multiprocessing.AuthenticationError as error:
@@ -124,7 +124,7 @@ class _Shard:
       ) from error
 
   def interrupt(self) -> None:
-    """Ends whatever waits for the worker, from another thread."""
+    """Ends all waiting for the worker, from another thread."""
     if self._worker is not None:
       _shut(self._worker)
 
@@ -181,7 +181,7 @@ class ShardedSource:
     """See `source.Source`. A worker that is started anew is asked again.
 
     Raises:
-      RuntimeError: where a worker cannot be reached, or says that it failed.
+      RuntimeError: if a worker cannot be reached, or says that it failed.
     """
     give_up = None
     taken: dict[_Shard, float] = {}
@@ -230,7 +230,7 @@ def listen(
     say: told, in a line, who comes and goes.
 
   Raises:
-    OSError: where the address is not free.
+    OSError: if the address is not free.
     ValueError: for a key that is too short.
   """
   check_key(key)
@@ -326,7 +326,7 @@ def read_key(path: str) -> bytes:
   """The key in a file.
 
   Raises:
-    ValueError: where it cannot be read, or is too short.
+    ValueError: if it cannot be read, or is too short.
   """
   try:
     key = pathlib.Path(path).read_bytes()

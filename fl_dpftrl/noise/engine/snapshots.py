@@ -36,7 +36,7 @@ class Snapshots:
     self._of = {'identity': identity, 'num_rounds': num_rounds}
 
   def rows(self) -> list[int]:
-    """The rows before which there is a snapshot."""
+    """Returns the rows before which there is a snapshot."""
     matches = (_NAME.fullmatch(path.name) for path in self._folder.iterdir())
     return sorted(int(match[1]) for match in matches if match)
 
@@ -83,7 +83,7 @@ class Snapshots:
     maker.buffers[:] = 0.0
 
   def keep(self, row: int) -> None:
-    """Drops the snapshots that a run which goes on at a row will not need."""
+    """Deletes the snapshots that a run resumed at a row will not need."""
     rows = self.rows()
     needed = [r for r in rows if r <= row][-2:] + [r for r in rows if r > row]
     for r in set(rows) - set(needed):

@@ -1,4 +1,4 @@
-"""Any row of a noise, from the buffers that are there, a snapshot or the seed."""
+"""Sources of noise rows: buffers in memory, a snapshot, or the seed."""
 
 from typing import Callable, Protocol
 
@@ -9,7 +9,7 @@ from fl_dpftrl.noise.engine import snapshots
 
 
 class Source(Protocol):
-  """Where rows come from: made here, or elsewhere in slices."""
+  """Source of noise rows, made in this process or received in slices."""
 
   def make(self, row: int, out: np.ndarray, used: int) -> float:
     """Writes a row into out, float32, and returns its standard deviation.
@@ -19,7 +19,7 @@ class Source(Protocol):
     ...
 
   def abandon(self) -> None:
-    """Makes a row under way end, from another thread."""
+    """Ends the making of a row from another thread."""
     ...
 
   def close(self) -> None:
@@ -31,12 +31,12 @@ class Abandoned(Exception):
 
 
 class LocalSource:
-  """Makes rows with a `RowMaker`, also such as come before its own.
+  """Makes noise rows with a `RowMaker`, including rows before its current one.
 
   Args:
-    new_maker: gives one that starts from row 0.
-    saved: its snapshots.
-    snapshot_rows: rows between two of them; 0 for none.
+    new_maker: returns a `RowMaker` that starts from row 0.
+    saved: snapshots of the maker.
+    snapshot_rows: rows between two snapshots; 0 for no snapshots.
   """
 
   def __init__(
@@ -54,7 +54,7 @@ class LocalSource:
     """See `Source`.
 
     Raises:
-      Abandoned: where it was closed meanwhile.
+      Abandoned: if it was closed meanwhile.
     """
     maker = self._maker
     if maker is None or maker.row is None or maker.row > row:

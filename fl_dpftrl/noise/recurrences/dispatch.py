@@ -1,4 +1,4 @@
-"""What a recurrence is, and the one function that gives it for any family."""
+"""The definition of a recurrence, and the function that returns one."""
 
 import functools
 from typing import Any, Callable, NamedTuple, Sequence
@@ -52,7 +52,7 @@ def redrawn(strategy: strategies.Strategy) -> Recurrence:
   there are rows of Z from the first to the last that row t of N reads.
 
   Raises:
-    ValueError: where the strategy has no last round, or N does not undo C.
+    ValueError: if the strategy has no last round, or N does not undo C.
   """
   num_rounds = strategy.max_rounds
   if num_rounds is None:

@@ -8,7 +8,7 @@ from fl_dpftrl.noise.recurrences import dispatch
 
 @dispatch.recurrence.register
 def _(strategy: stamped.Stamped, specs) -> dispatch.Recurrence:
-  """The recurrence of what is repeated, begun anew with every block."""
+  """The recurrence of the repeated strategy, restarted with every block."""
   inner = dispatch.recurrence(strategy.strategy, specs)
   block_rounds, block_rows = strategy.block_rounds, strategy.block_noise_rows
 

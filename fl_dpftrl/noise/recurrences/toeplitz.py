@@ -22,7 +22,7 @@ def _(strategy: toeplitz.BandedToeplitz, specs) -> dispatch.Recurrence:
     return row, tf.concat([row[None], history], 0)[:kept]  # Newest first.
 
   def norm(t):
-    """What column t is divided by."""
+    """Returns the divisor of column t."""
     norms = tf.constant(strategy.late_norms(), tf.float64)
     if num_rounds is None:
       return norms[-1]

@@ -1,4 +1,4 @@
-"""The streams in plain NumPy: what the TensorFlow streams are measured by."""
+"""Reference streams in plain NumPy, against which other streams are tested."""
 
 from fl_dpftrl.noise.reference import banded as _banded
 from fl_dpftrl.noise.reference import blt as _blt

@@ -1,4 +1,4 @@
-"""The one function that gives the reference stream of any family."""
+"""The function that returns the reference stream of any family."""
 
 import functools
 
@@ -25,7 +25,7 @@ def reference_stream(
     of Z than there is, or the strategy has no more rounds.
 
   Raises:
-    ValueError: where strategy is none.
+    ValueError: if strategy is none.
   """
   if not isinstance(strategy, strategies.Strategy):
     raise ValueError(f'strategy has no noise stream: {strategy!r}')

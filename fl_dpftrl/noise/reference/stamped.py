@@ -9,7 +9,7 @@ from fl_dpftrl.noise.reference import dispatch
 
 @dispatch.reference_stream.register
 def _(strategy: stamped.Stamped, z: np.ndarray) -> base.NoiseStream:
-  """The stream of what is repeated, begun anew with every block."""
+  """The stream of the repeated strategy, restarted with every block."""
 
   def next_fn(state):
     t, inside = state
