@@ -95,11 +95,12 @@ def run(work: Callable[[Interrupt], None]) -> None:
       if thread.is_alive():
         interrupt.abort()
         _wait(thread)
-      raise KeyboardInterrupt
   finally:
     if not interrupt.asked:  # Else the second signal still ends all at once.
       for number, handler in before.items():
         signal.signal(number, handler)
+  if interrupt.asked:  # Also where the signal came as the work ended.
+    raise KeyboardInterrupt
   if raised:
     raise raised[0]
 
