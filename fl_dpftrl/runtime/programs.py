@@ -8,6 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl.runtime import analysis
+from fl_dpftrl.runtime import evaluation
 from fl_dpftrl.runtime import imports
 from fl_dpftrl.runtime import randomness
 
@@ -47,7 +48,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-  """Work of one stage, in this order; None if there is none.
+  """Work of one stage, in this order; None where there is none.
 
   Attributes:
     server: computes what all share.
@@ -69,7 +70,7 @@ class Program:
   """A computation as TensorFlow functions.
 
   Attributes:
-    parameter: name of its argument; None if it takes none.
+    parameter: name of its argument; None where it takes none.
     named: its values.
     stages: in their order.
     results: names of the values that are its result, part by part.
@@ -86,11 +87,10 @@ class Program:
 
 
 def tensor_specs(of: tff.Type) -> list[tf.TensorSpec]:
-  """Returns the specs of a type's tensors; a data set is a variant.
+  """Of a type's tensors; a data set is a variant.
 
   Raises:
-    UnsupportedComputationError: if the type has parts other than tensors and
-      data sets.
+    UnsupportedComputationError: where it is not made of tensors and data sets.
   """
   if isinstance(of, tff.StructType):
     return [
@@ -139,7 +139,7 @@ class _Builder:
     )
 
   def _results(self, block: _Block) -> tuple[str, ...]:
-    """Returns names for the result's placed parts, or one for all of it."""
+    """Names for the parts of the result that are placed, or for all of it."""
     of = block.type_signature
     if isinstance(of, tff.StructType) and tff.types.contains(
         of, lambda part: isinstance(part, tff.FederatedType)
@@ -204,7 +204,7 @@ class _Builder:
       per_client: bool,
       adds: Sequence[str] = (),
   ) -> Step:
-    """Returns a function for values of a stage, or for totals of its sums."""
+    """A function for values of a stage, or for totals of its sums."""
     inside = lambda name: not adds and self._is_inside(name, stage, per_client)
     takes = self._needed(gives, inside, adds)
     self._wanted.update(takes)
@@ -217,7 +217,7 @@ class _Builder:
       known = {
           name: _nested(self._named[name].member, remaining) for name in takes
       }
-      evaluator = _Evaluator(self._analysed, self._named, importer, known)
+      evaluator = evaluation.Evaluator(self._analysed, self._named, importer, known)
       if adds:
         results = [evaluator.total(name) for name in adds]
       else:
@@ -238,7 +238,7 @@ class _Builder:
       inside: Callable[[str], bool],
       adds: Sequence[str],
   ) -> list[str]:
-    """Returns the outside values that these values are computed from."""
+    """Values from without that these are computed from."""
     if adds:
       found = [
           name
@@ -275,129 +275,6 @@ class _Builder:
     return self._analysed.names_in(one.block)
 
 
-class _Evaluator:
-  """Evaluates expressions to tensors of the graph that is being built.
-
-  Values are tensors in nested tuples; functions are Python functions of them.
-  """
-
-  def __init__(
-      self,
-      analysed: analysis.Analysis,
-      named: dict[str, analysis.Named],
-      importer: imports.Importer,
-      known: dict[str, imports.Value],
-  ):
-    self._analysed, self._named = analysed, named
-    self._importer = importer
-    self._known = known
-
-  def value(self, name: str) -> imports.Value:
-    if name not in self._known:
-      one = self._named[name]
-      if analysis.is_sum(one):
-        report = self._evaluate(analysis.element(one.block.argument, 4), {})
-        total = self._known[analysis.part_of(name, analysis.TOTAL)]
-        self._known[name] = report(total)
-      else:
-        self._known[name] = self._evaluate(one.block, {})
-    return self._known[name]
-
-  def total(self, name: str) -> imports.Value:
-    """Returns the total of a sum after adding one summand."""
-    accumulate = self._evaluate(
-        analysis.element(self._named[name].block.argument, 2), {}
-    )
-    parts = (analysis.TOTAL, analysis.VALUE)
-    return accumulate(
-        tuple(self._known[analysis.part_of(name, part)] for part in parts)
-    )
-
-  def _evaluate(self, block: _Block, bound: dict[str, Any]) -> Any:
-    framework = tff.framework
-    if isinstance(block, framework.Reference):
-      if block.name in bound:
-        return bound[block.name]
-      if block.name == self._analysed.parameter:
-        return self._argument((), block.type_signature)
-      return self.value(block.name)
-    if isinstance(block, framework.Selection):
-      return self._selected(block, bound)
-    if isinstance(block, framework.Struct):
-      return tuple(self._evaluate(part, bound) for part in block.children())
-    if isinstance(block, framework.CompiledComputation):
-      return lambda argument: self._importer.call(block, argument)
-    if isinstance(block, framework.Lambda):
-      return self._function(block, bound)
-    if isinstance(block, framework.Block):
-      bound = dict(bound)
-      for name, local in block.locals:
-        bound[name] = self._evaluate(local, bound)
-      return self._evaluate(block.result, bound)
-    if isinstance(block, framework.Literal):
-      return tf.constant(block.value, block.type_signature.dtype)
-    if isinstance(block, framework.Call):
-      return self._called(block, bound)
-    raise analysis.unsupported(f'{block.compact_representation():.80}')
-
-  def _function(
-      self, block: tff.framework.Lambda, bound: dict[str, Any]
-  ) -> Callable[[Any], Any]:
-    def call(argument):
-      inner = dict(bound)
-      if block.parameter_name is not None:
-        inner[block.parameter_name] = argument
-      return self._evaluate(block.result, inner)
-
-    return call
-
-  def _called(self, block: tff.framework.Call, bound: dict[str, Any]) -> Any:
-    function = block.function
-    if not isinstance(function, tff.framework.Intrinsic):
-      argument = block.argument and self._evaluate(block.argument, bound)
-      return self._evaluate(function, bound)(argument)
-    if analysis.is_map(function.uri):
-      mapped = self._evaluate(analysis.element(block.argument, 0), bound)
-      return mapped(
-          self._evaluate(analysis.element(block.argument, 1), bound)
-      )
-    if analysis.is_eval(function.uri):
-      return self._evaluate(block.argument, bound)(None)
-    if analysis.is_copy(function.uri):
-      return self._evaluate(block.argument, bound)
-    raise analysis.unsupported(f'the operation {function.uri}')
-
-  def _selected(
-      self, block: tff.framework.Selection, bound: dict[str, Any]
-  ) -> Any:
-    path, source = [], block
-    while isinstance(source, tff.framework.Selection):
-      path.append(source.as_index())
-      source = source.source
-    path.reverse()
-    if (
-        isinstance(source, tff.framework.Reference)
-        and source.name == self._analysed.parameter
-        and source.name not in bound
-    ):
-      return self._argument(tuple(path), block.type_signature)
-    value = self._evaluate(source, bound)
-    for index in path:
-      value = value[index]
-    return value
-
-  def _argument(self, path: tuple[int, ...], of: tff.Type) -> imports.Value:
-    """A part of the computation's argument."""
-    name = analysis.input_name(self._analysed.parameter, path)
-    if name in self._known:
-      return self._known[name]
-    parts = tff.structure.to_elements(of)
-    return tuple(
-        self._argument((*path, index), part)
-        for index, (_, part) in enumerate(parts)
-    )
-
-
 def _nested(of: tff.Type, tensors: Iterable[tf.Tensor]) -> imports.Value:
   if isinstance(of, tff.StructType):
     return tuple(
@@ -415,7 +292,7 @@ def _flat(value: imports.Value) -> list[tf.Tensor]:
 def _after_cleaning(
     tensors: Sequence[tf.Tensor], variables: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
-  """Returns the same tensors, once the memory of the variables is free."""
+  """The same tensors, once the memory of the variables is free."""
   if not variables:
     return [tf.identity(tensor) for tensor in tensors]
   with tf.control_dependencies(tensors):

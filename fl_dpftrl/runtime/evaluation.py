@@ -1,0 +1,142 @@
+"""Evaluates expressions of a computation to tensors of a graph."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fl_dpftrl.runtime import analysis
+from fl_dpftrl.runtime import imports
+
+_Block = tff.framework.ComputationBuildingBlock
+
+
+class Evaluator:
+  """Evaluates expressions to tensors of the graph that is being built.
+
+  Values are tensors in nested tuples; functions are Python functions of them.
+
+  Args:
+    analysed: the computation.
+    named: its values, and others that were named since.
+    importer: puts TensorFlow computations into the graph.
+    known: values that are computed already; others are added.
+  """
+
+  def __init__(
+      self,
+      analysed: analysis.Analysis,
+      named: dict[str, analysis.Named],
+      importer: imports.Importer,
+      known: dict[str, imports.Value],
+  ):
+    self._analysed, self._named = analysed, named
+    self._importer = importer
+    self._known = known
+
+  def value(self, name: str) -> imports.Value:
+    """A named value."""
+    if name not in self._known:
+      one = self._named[name]
+      if analysis.is_sum(one):
+        report = self._evaluate(analysis.element(one.block.argument, 4), {})
+        total = self._known[analysis.part_of(name, analysis.TOTAL)]
+        self._known[name] = report(total)
+      else:
+        self._known[name] = self._evaluate(one.block, {})
+    return self._known[name]
+
+  def total(self, name: str) -> imports.Value:
+    """The total of a sum with one more summand."""
+    accumulate = self._evaluate(
+        analysis.element(self._named[name].block.argument, 2), {}
+    )
+    parts = (analysis.TOTAL, analysis.VALUE)
+    return accumulate(
+        tuple(self._known[analysis.part_of(name, part)] for part in parts)
+    )
+
+  def _evaluate(self, block: _Block, bound: dict[str, Any]) -> Any:
+    framework = tff.framework
+    if isinstance(block, framework.Reference):
+      if block.name in bound:
+        return bound[block.name]
+      if block.name == self._analysed.parameter:
+        return self._argument((), block.type_signature)
+      return self.value(block.name)
+    if isinstance(block, framework.Selection):
+      return self._selected(block, bound)
+    if isinstance(block, framework.Struct):
+      return tuple(self._evaluate(part, bound) for part in block.children())
+    if isinstance(block, framework.CompiledComputation):
+      return lambda argument: self._importer.call(block, argument)
+    if isinstance(block, framework.Lambda):
+      return self._function(block, bound)
+    if isinstance(block, framework.Block):
+      bound = dict(bound)
+      for name, local in block.locals:
+        bound[name] = self._evaluate(local, bound)
+      return self._evaluate(block.result, bound)
+    if isinstance(block, framework.Literal):
+      return tf.constant(block.value, block.type_signature.dtype)
+    if isinstance(block, framework.Call):
+      return self._called(block, bound)
+    raise analysis.unsupported(f'{block.compact_representation():.80}')
+
+  def _function(
+      self, block: tff.framework.Lambda, bound: dict[str, Any]
+  ) -> Callable[[Any], Any]:
+    def call(argument):
+      inner = dict(bound)
+      if block.parameter_name is not None:
+        inner[block.parameter_name] = argument
+      return self._evaluate(block.result, inner)
+
+    return call
+
+  def _called(self, block: tff.framework.Call, bound: dict[str, Any]) -> Any:
+    function = block.function
+    if not isinstance(function, tff.framework.Intrinsic):
+      argument = block.argument and self._evaluate(block.argument, bound)
+      return self._evaluate(function, bound)(argument)
+    if analysis.is_map(function.uri):
+      mapped = self._evaluate(analysis.element(block.argument, 0), bound)
+      return mapped(
+          self._evaluate(analysis.element(block.argument, 1), bound)
+      )
+    if analysis.is_eval(function.uri):
+      return self._evaluate(block.argument, bound)(None)
+    if analysis.is_copy(function.uri):
+      return self._evaluate(block.argument, bound)
+    raise analysis.unsupported(f'the operation {function.uri}')
+
+  def _selected(
+      self, block: tff.framework.Selection, bound: dict[str, Any]
+  ) -> Any:
+    path, source = [], block
+    while isinstance(source, tff.framework.Selection):
+      path.append(source.as_index())
+      source = source.source
+    path.reverse()
+    if (
+        isinstance(source, tff.framework.Reference)
+        and source.name == self._analysed.parameter
+        and source.name not in bound
+    ):
+      return self._argument(tuple(path), block.type_signature)
+    value = self._evaluate(source, bound)
+    for index in path:
+      value = value[index]
+    return value
+
+  def _argument(self, path: tuple[int, ...], of: tff.Type) -> imports.Value:
+    """A part of the computation's argument."""
+    name = analysis.input_name(self._analysed.parameter, path)
+    if name in self._known:
+      return self._known[name]
+    parts = tff.structure.to_elements(of)
+    return tuple(
+        self._argument((*path, index), part)
+        for index, (_, part) in enumerate(parts)
+    )
