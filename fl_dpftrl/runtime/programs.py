@@ -87,7 +87,7 @@ class Program:
 
 
 def tensor_specs(of: tff.Type) -> list[tf.TensorSpec]:
-  """Of a type's tensors; a data set is a variant.
+  """Returns the specs of the tensors of a type; a data set is a variant.
 
   Raises:
     UnsupportedComputationError: where it is not made of tensors and data sets.
