@@ -36,7 +36,7 @@ def test_a_file_may_be_given_another_name(tmp_path):
       path, blt.BLT([0.5], [0.5]), schema=SCHEMA, objective='max',
       workload=workload,
   )
-  with pytest.raises(ValueError, match="called 'blt'.* as name=file"):
+  with pytest.raises(ValueError, match="called 'blt'.* with name=file"):
     lib.contenders(['blt', str(path)])
   found = lib.contenders(['blt', f'mine={path}', 'blt-b400'])
   assert [c.label for c in found] == ['blt', 'mine', 'blt-b400']

@@ -38,6 +38,7 @@ def run(arguments: Sequence[str]) -> Ending:
   """Runs `fl-dpftrl` with arguments in this process, which a crash would end."""
   output, errors = io.StringIO(), io.StringIO()
   before = signal.signal(signal.SIGALRM, _stop)
+  peaks = _peaks()
   signal.alarm(SECONDS)
   status = 0
   try:
@@ -52,7 +53,12 @@ def run(arguments: Sequence[str]) -> Ending:
   finally:
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
-  if (used := peak_memory()) > MEMORY:
+  # Peaks are those of a whole life: only a higher one is this command's.
+  own, children = (
+      new if new > old else 0 for old, new in zip(peaks, _peaks())
+  )
+  used = max(own - peaks[0], children)
+  if used > MEMORY:
     return Ending('memory', f'{used >> 20} MiB')
   if status in (0, 3, 4):
     return Ending('success')
@@ -67,8 +73,16 @@ def run(arguments: Sequence[str]) -> Ending:
 
 def peak_memory() -> int:
   """Returns the most resident bytes of this process or of any that it ended."""
-  kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-  return max(resource.getrusage(kind).ru_maxrss for kind in kinds) << 10
+  return max(_peaks())
+
+
+def _peaks() -> tuple[int, int]:
+  """Returns the most resident bytes, of this process and of those it ended."""
+  own, children = (
+      resource.getrusage(kind).ru_maxrss << 10
+      for kind in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+  )
+  return own, children
 
 
 def summary(endings: Iterable[Ending]) -> str:

@@ -68,5 +68,5 @@ def test_refuses_other_sizes():
   for rank in (0, 10):
     with pytest.raises(ValueError, match='rank must be 1 to 9'):
       low_rank.approximate(strategy, 9, num_bands=3, rank=rank)
-  with pytest.raises(ValueError, match='square C, and tree_online has not'):
+  with pytest.raises(ValueError, match='square C, but tree_online does not'):
     low_rank.approximate(tree_online.TreeOnline(), 9, num_bands=3, rank=1)
