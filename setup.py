@@ -8,34 +8,32 @@ resolve: `make env` installs it from requirements.lock.
 import setuptools
 
 setuptools.setup(
-    name='fl_dpftrl',
-    version='0.1.0',
-    description=(
-        'Federated training with user-level differential privacy by correlated'
-        ' noise, and the accounting of what a run really gave.'
-    ),
-    license='Apache-2.0',
-    python_requires='>=3.10',
-    packages=[
-        *setuptools.find_namespace_packages(include=['fl_dpftrl', 'fl_dpftrl.*']),
-        'fl_dpftrl.matrices',
-    ],
-    package_dir={'fl_dpftrl.matrices': 'matrices'},
-    package_data={'fl_dpftrl.matrices': ['*.json', '*.npz']},
-    install_requires=[
-        'dp-accounting>=0.4.3',
-        'duckdb>=1.0',
-        'matplotlib>=3.8',
-        'numpy>=1.26',
-        'pyarrow>=16',
-        'scipy>=1.11',
-    ],
-    extras_require={
-        'spark': ['pandas>=2.2', 'pyspark>=3.5,<4'],  # replay --engine=spark
-        'streaming': ['jax>=0.4.30'],  # optimization.streaming alone
-        'test': ['hypothesis>=6.100', 'jax>=0.4.30', 'pytest>=8'],
-    },
-    entry_points={
-        'console_scripts': ['fl-dpftrl = fl_dpftrl.commands.main:main']
-    },
+  name='fl_dpftrl',
+  version='0.1.0',
+  description=(
+    'Federated training with user-level differential privacy by correlated'
+    ' noise, and the accounting of what a run really gave.'
+  ),
+  license='Apache-2.0',
+  python_requires='>=3.10',
+  packages=[
+    *setuptools.find_namespace_packages(include=['fl_dpftrl', 'fl_dpftrl.*']),
+    'fl_dpftrl.matrices',
+  ],
+  package_dir={'fl_dpftrl.matrices': 'matrices'},
+  package_data={'fl_dpftrl.matrices': ['*.json', '*.npz']},
+  install_requires=[
+    'dp-accounting>=0.4.3',
+    'duckdb>=1.0',
+    'matplotlib>=3.8',
+    'numpy>=1.26',
+    'pyarrow>=16',
+    'scipy>=1.11',
+  ],
+  extras_require={
+    'spark': ['pandas>=2.2', 'pyspark>=3.5,<4'],  # replay --engine=spark
+    'streaming': ['jax>=0.4.30'],  # optimization.streaming alone
+    'test': ['hypothesis>=6.100', 'jax>=0.4.30', 'pytest>=8'],
+  },
+  entry_points={'console_scripts': ['fl-dpftrl = fl_dpftrl.commands.main:main']},
 )

@@ -47,15 +47,11 @@ def _is_wanted(file: str, name: str, version: str) -> bool:
   elif file.endswith('.whl'):
     owner, release, *tags = file[: -len('.whl')].split('-')
     python, abi, platform = tags[-3:]
-    if not (
-        _PYTHONS.search(f'{python}-{abi}') and _PLATFORMS.fullmatch(platform)
-    ):
+    if not (_PYTHONS.search(f'{python}-{abi}') and _PLATFORMS.fullmatch(platform)):
       return False
   else:
     return False
-  return (
-      re.sub(r'[-_.]+', '-', owner).lower() == normal and release == version
-  )
+  return re.sub(r'[-_.]+', '-', owner).lower() == normal and release == version
 
 
 def main(path: pathlib.Path) -> None:

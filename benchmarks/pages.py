@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks import process
 from fl_dpftrl import files
 
-_VERSIONS = '''
+_VERSIONS = """
 import importlib.metadata, json, platform, sys
 found = {'python': platform.python_version()}
 for name in sys.argv[1:]:
@@ -19,16 +19,16 @@ for name in sys.argv[1:]:
   except importlib.metadata.PackageNotFoundError:
     pass
 print(json.dumps(found))
-'''
+"""
 
 
 def machine(cores_used: int | None) -> dict[str, Any]:
   """Returns the facts of the machine; cores_used is None for any core."""
   return {
-      'date': datetime.date.today().isoformat(),
-      'processor': platform.machine(),
-      'cores': os.cpu_count(),
-      'cores_used': cores_used,
+    'date': datetime.date.today().isoformat(),
+    'processor': platform.machine(),
+    'cores': os.cpu_count(),
+    'cores_used': cores_used,
   }
 
 

@@ -56,8 +56,11 @@ def run(command: list[str], *, timeout: float, threads: int = 1) -> Finished:
   with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
     start = time.monotonic()
     child = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors,
-        env={**os.environ, **_environment(threads)},
+      command,
+      stdin=subprocess.DEVNULL,
+      stdout=output,
+      stderr=errors,
+      env={**os.environ, **_environment(threads)},
     )
     expired = threading.Event()
 
@@ -80,33 +83,30 @@ def run(command: list[str], *, timeout: float, threads: int = 1) -> Finished:
     output.seek(0)
     errors.seek(0)
     return Finished(
-        seconds=seconds,
-        cpu_seconds=usage.ru_utime + usage.ru_stime,
-        peak_mebibytes=usage.ru_maxrss / _MAXRSS_PER_MEBIBYTE,
-        failure=failure(
-            child.returncode,
-            errors.read().decode(errors='replace'),
-            expired_after=timeout if expired.is_set() else None,
-        ),
-        output=output.read().decode(errors='replace'),
+      seconds=seconds,
+      cpu_seconds=usage.ru_utime + usage.ru_stime,
+      peak_mebibytes=usage.ru_maxrss / _MAXRSS_PER_MEBIBYTE,
+      failure=failure(
+        child.returncode,
+        errors.read().decode(errors='replace'),
+        expired_after=timeout if expired.is_set() else None,
+      ),
+      output=output.read().decode(errors='replace'),
     )
 
 
 def _environment(threads: int) -> dict[str, str]:
   multi_thread = 'true' if threads > 1 else 'false'
   return {
-      **{name: str(threads) for name in _THREADS},
-      'XLA_FLAGS': (
-          f'--xla_cpu_multi_thread_eigen={multi_thread}'
-          f' intra_op_parallelism_threads={threads}'
-      ),
-      'JAX_PLATFORMS': 'cpu',
+    **{name: str(threads) for name in _THREADS},
+    'XLA_FLAGS': (
+      f'--xla_cpu_multi_thread_eigen={multi_thread} intra_op_parallelism_threads={threads}'
+    ),
+    'JAX_PLATFORMS': 'cpu',
   }
 
 
-def failure(
-    returncode: int, errors: str, *, expired_after: float | None = None
-) -> str | None:
+def failure(returncode: int, errors: str, *, expired_after: float | None = None) -> str | None:
   """Returns in one line why a process failed; None if it did not."""
   if expired_after is not None:
     return f'no result after {expired_after:.0f} s'

@@ -1,6 +1,6 @@
 """Selection of benchmark cases by parts of their names."""
 
-from typing import Sequence
+from collections.abc import Sequence
 
 
 def select(cases: Sequence, words: Sequence[str]) -> list:
@@ -12,10 +12,6 @@ def select(cases: Sequence, words: Sequence[str]) -> list:
   for word in words:
     if not any(word in case.name for case in cases):
       raise ValueError(
-          f'no case is called {word!r}; there are'
-          f' {", ".join(case.name for case in cases)}'
+        f'no case is called {word!r}; there are {", ".join(case.name for case in cases)}'
       )
-  return [
-      case for case in cases
-      if not words or any(word in case.name for word in words)
-  ]
+  return [case for case in cases if not words or any(word in case.name for word in words)]

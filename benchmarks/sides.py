@@ -2,7 +2,7 @@
 
 import dataclasses
 import statistics
-from typing import Sequence
+from collections.abc import Sequence
 
 from benchmarks import process
 
@@ -36,11 +36,11 @@ class Side:
   def finished(self, done: process.Finished, **found) -> 'Side':
     """Returns this side with one more run and the fields that it found."""
     return dataclasses.replace(
-        self,
-        seconds=(*self.seconds, done.seconds),
-        cpu_seconds=(*self.cpu_seconds, done.cpu_seconds),
-        peak_mebibytes=max(self.peak_mebibytes or 0.0, done.peak_mebibytes),
-        **found,
+      self,
+      seconds=(*self.seconds, done.seconds),
+      cpu_seconds=(*self.cpu_seconds, done.cpu_seconds),
+      peak_mebibytes=max(self.peak_mebibytes or 0.0, done.peak_mebibytes),
+      **found,
     )
 
   def note(self) -> str:
@@ -75,6 +75,6 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
   widths = [max(map(len, column)) for column in zip(*lines)]
   rule = ['-' * w for w in widths]
   return '\n'.join(
-      f'| {" | ".join(cell.ljust(w) for cell, w in zip(cells, widths))} |'
-      for cells in (lines[0], rule, *lines[1:])
+    f'| {" | ".join(cell.ljust(w) for cell, w in zip(cells, widths))} |'
+    for cells in (lines[0], rule, *lines[1:])
   )

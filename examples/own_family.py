@@ -1,6 +1,6 @@
 """A mechanism of your own: C and N, and everything else follows.
 
-    python examples/own_family.py
+python examples/own_family.py
 """
 
 import dataclasses

@@ -1,8 +1,8 @@
 """Network addresses of processes, as host:port."""
 
 import re
-from typing import NamedTuple, Sequence
-
+from collections.abc import Sequence
+from typing import NamedTuple
 
 _HOST = re.compile(r'[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?')
 

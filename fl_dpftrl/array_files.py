@@ -6,8 +6,8 @@ of an array are read first, and it is unpacked only where they fit each other.
 
 import math
 import os
-from typing import BinaryIO
 import zipfile
+from typing import BinaryIO
 
 import numpy as np
 
@@ -78,14 +78,12 @@ def _member(archive: zipfile.ZipFile, name: str) -> np.ndarray:
   if info.compress_type not in _COMPRESSION:
     raise _RefusedError(f'{name} is packed in a way that NumPy does not use')
   if info.file_size > MOST_BYTES:
-    raise _RefusedError(
-        f'{name} has {info.file_size} bytes, the most there may be is {MOST_BYTES}'
-    )
+    raise _RefusedError(f'{name} has {info.file_size} bytes, the most there may be is {MOST_BYTES}')
   with archive.open(info) as stream:
     version = np.lib.format.read_magic(stream)
     read_header = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
+      (1, 0): np.lib.format.read_array_header_1_0,
+      (2, 0): np.lib.format.read_array_header_2_0,
     }.get(version)
     if read_header is None:
       raise _RefusedError(f'{name} is of version {version} of its format')
@@ -94,8 +92,7 @@ def _member(archive: zipfile.ZipFile, name: str) -> np.ndarray:
       raise _RefusedError(f'{name} holds {dtype}, which are no numbers')
     if stream.tell() + math.prod(shape) * dtype.itemsize != info.file_size:
       raise _RefusedError(
-          f'{name} has {info.file_size} bytes, which are not those of its shape'
-          f' {shape}'
+        f'{name} has {info.file_size} bytes, which are not those of its shape {shape}'
       )
   with archive.open(info) as stream:
     values = np.lib.format.read_array(stream, allow_pickle=False)

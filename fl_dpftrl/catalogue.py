@@ -6,7 +6,6 @@ writer of the same file can change its arrays. Loading computes sensitivity,
 errors and losses anew and rejects a file whose stored figures differ.
 """
 
-from collections.abc import Iterator
 import contextlib
 import dataclasses
 import fcntl
@@ -17,21 +16,16 @@ import math
 import os
 import pathlib
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 import fl_dpftrl
 from fl_dpftrl import error as error_lib
-from fl_dpftrl import files
-from fl_dpftrl import json_files
-from fl_dpftrl import messages
-from fl_dpftrl import participation
+from fl_dpftrl import files, json_files, messages, participation, strategy_document, workloads
 from fl_dpftrl import sensitivity as sensitivity_lib
-from fl_dpftrl import strategy_document
-from fl_dpftrl import workloads
-from fl_dpftrl.families import base
-from fl_dpftrl.families import registry
+from fl_dpftrl.families import base, registry
 
 FORMAT = 'fl_dpftrl.strategy'
 VERSION = 1
@@ -40,6 +34,8 @@ OBJECTIVES = ('rms', 'max')
 _RELATIVE_TOLERANCE = 1e-9
 _DIGEST_LENGTH = 16  # hexadecimal digits in the name of an .npz
 _READINGS = 10  # of a file that is replaced meanwhile
+
+
 @dataclasses.dataclass(frozen=True)
 class StrategyFile:
   """Strategy with the setting it was optimised for, and its figures there.
@@ -66,22 +62,22 @@ class StrategyFile:
   def figures(self) -> dict[str, Any]:
     """Figures that a file stores and that loading computes anew."""
     return {
-        'sensitivity': self.sensitivity.value,
-        'sensitivity_kind': self.sensitivity.kind,
-        'rms_error': self.error.rms,
-        'max_error': self.error.max,
-        'rms_loss': self.sensitivity.value * self.error.rms,
-        'max_loss': self.sensitivity.value * self.error.max,
+      'sensitivity': self.sensitivity.value,
+      'sensitivity_kind': self.sensitivity.kind,
+      'rms_error': self.error.rms,
+      'max_error': self.error.max,
+      'rms_loss': self.sensitivity.value * self.error.rms,
+      'max_loss': self.sensitivity.value * self.error.max,
     }
 
 
 def evaluate(
-    strategy: base.Strategy,
-    *,
-    schema: participation.MinSep,
-    objective: str | None = None,
-    workload: workloads.Workload = workloads.Workload(),
-    version: str = fl_dpftrl.__version__,
+  strategy: base.Strategy,
+  *,
+  schema: participation.MinSep,
+  objective: str | None = None,
+  workload: workloads.Workload = workloads.Workload(),
+  version: str = fl_dpftrl.__version__,
 ) -> StrategyFile:
   """Returns a strategy with its figures, as a file would hold them.
 
@@ -90,27 +86,25 @@ def evaluate(
       the rounds of the schema.
   """
   if objective is not None and objective not in OBJECTIVES:
-    raise ValueError(
-        f'objective must be one of {", ".join(OBJECTIVES)}, got {objective!r}'
-    )
+    raise ValueError(f'objective must be one of {", ".join(OBJECTIVES)}, got {objective!r}')
   return StrategyFile(
-      strategy=strategy,
-      schema=schema,
-      objective=objective,
-      workload=workload,
-      sensitivity=sensitivity_lib.sensitivity(strategy, schema),
-      error=error_lib.error(strategy, schema.num_rounds, workload),
-      version=version,
+    strategy=strategy,
+    schema=schema,
+    objective=objective,
+    workload=workload,
+    sensitivity=sensitivity_lib.sensitivity(strategy, schema),
+    error=error_lib.error(strategy, schema.num_rounds, workload),
+    version=version,
   )
 
 
 def save(
-    path: str | os.PathLike[str],
-    strategy: base.Strategy,
-    *,
-    schema: participation.MinSep,
-    objective: str,
-    workload: workloads.Workload = workloads.Workload(),
+  path: str | os.PathLike[str],
+  strategy: base.Strategy,
+  *,
+  schema: participation.MinSep,
+  objective: str,
+  workload: workloads.Workload = workloads.Workload(),
 ) -> StrategyFile:
   """Writes a strategy file, and an .npz beside it if there are arrays.
 
@@ -131,9 +125,7 @@ def save(
   path = pathlib.Path(path)
   if path.suffix != '.json':
     raise ValueError(f'a strategy file must end in .json, got {str(path)!r}')
-  file = evaluate(
-      strategy, schema=schema, objective=objective, workload=workload
-  )
+  file = evaluate(strategy, schema=schema, objective=objective, workload=workload)
   arrays: dict[str, np.ndarray] = {}
   described = strategy_document.describe(strategy, arrays)
   content = b''
@@ -145,22 +137,18 @@ def save(
     arrays_path = path.with_name(f'{path.stem}.{digest}.npz')
     strategy_document.name_arrays(described, arrays_path.name)
   document = {
-      'format': FORMAT,
-      'version': VERSION,
-      **described,
-      'workload': workload.name,
-      **{
-          name: value
-          for name, value in dataclasses.asdict(workload).items()
-          if value
-      },
-      'objective': objective,
-      'schema': {
-          'participation': strategy_document.schema_name(schema),
-          **dataclasses.asdict(schema),
-      },
-      **file.figures,
-      'made_by': file.version,
+    'format': FORMAT,
+    'version': VERSION,
+    **described,
+    'workload': workload.name,
+    **{name: value for name, value in dataclasses.asdict(workload).items() if value},
+    'objective': objective,
+    'schema': {
+      'participation': strategy_document.schema_name(schema),
+      **dataclasses.asdict(schema),
+    },
+    **file.figures,
+    'made_by': file.version,
   }
   text = json.dumps(document, indent=2, allow_nan=False) + '\n'
   with _alone_in(path.parent):
@@ -209,9 +197,7 @@ def names() -> tuple[str, ...]:
 def parameter_free() -> tuple[str, ...]:
   """Returns the families that need no parameters, and so no file."""
   return tuple(
-      name
-      for name, cls in registry.FAMILIES.items()
-      if not strategy_document.required(cls)
+    name for name, cls in registry.FAMILIES.items() if not strategy_document.required(cls)
   )
 
 
@@ -240,9 +226,7 @@ def load(name_or_path: str | os.PathLike[str]) -> StrategyFile:
     path = pathlib.Path(text)
     if not os.path.isfile(path):
       known = ', '.join(parameter_free() + names())
-      raise ValueError(
-          f'strategy {messages.quoted(text)} is neither a file nor one of {known}'
-      )
+      raise ValueError(f'strategy {messages.quoted(text)} is neither a file nor one of {known}')
   try:
     return _read(path)
   except (ValueError, TypeError, OSError) as e:
@@ -265,22 +249,15 @@ def _parse(content: bytes, path: pathlib.Path) -> StrategyFile:
   if not isinstance(document, dict):
     raise ValueError('it must hold a JSON object')
   if document.get('format') != FORMAT:
-    raise ValueError(
-        f'format must be {FORMAT!r}, got {messages.quoted(document.get("format"))}'
-    )
+    raise ValueError(f'format must be {FORMAT!r}, got {messages.quoted(document.get("format"))}')
   if document.get('version') != VERSION:
-    raise ValueError(
-        f'version must be {VERSION}, got'
-        f' {messages.quoted(document.get("version"))}'
-    )
+    raise ValueError(f'version must be {VERSION}, got {messages.quoted(document.get("version"))}')
   file = evaluate(
-      strategy_document.read_strategy(document, path),
-      schema=strategy_document.read_schema(
-          strategy_document.entry(document, 'schema', dict)
-      ),
-      objective=strategy_document.entry(document, 'objective', str),
-      workload=strategy_document.read_workload(document),
-      version=strategy_document.entry(document, 'made_by', str),
+    strategy_document.read_strategy(document, path),
+    schema=strategy_document.read_schema(strategy_document.entry(document, 'schema', dict)),
+    objective=strategy_document.entry(document, 'objective', str),
+    workload=strategy_document.read_workload(document),
+    version=strategy_document.entry(document, 'made_by', str),
   )
   for name, own in file.figures.items():
     if isinstance(own, str):
@@ -290,9 +267,5 @@ def _parse(content: bytes, path: pathlib.Path) -> StrategyFile:
       stored = strategy_document.number(document, name)
       same = math.isclose(stored, own, rel_tol=_RELATIVE_TOLERANCE)
     if not same:
-      raise ValueError(
-          f'{name} is {messages.quoted(stored)}, but its parameters give {own!r}'
-      )
+      raise ValueError(f'{name} is {messages.quoted(stored)}, but its parameters give {own!r}')
   return file
-
-

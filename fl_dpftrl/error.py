@@ -24,19 +24,13 @@ class Error(NamedTuple):
 class Mechanism(Protocol):
   """The errors of a mechanism; `families.base.Strategy` has defaults for both."""
 
-  def error(self, num_rounds: int, workload: workloads.Queries) -> Error:
-    ...
+  def error(self, num_rounds: int, workload: workloads.Queries) -> Error: ...
 
-  def per_query_error(
-      self, num_rounds: int, workload: workloads.Queries
-  ) -> np.ndarray:
-    ...
+  def per_query_error(self, num_rounds: int, workload: workloads.Queries) -> np.ndarray: ...
 
 
 def error(
-    strategy: Mechanism,
-    num_rounds: int,
-    workload: workloads.Queries = _PREFIX_SUMS,
+  strategy: Mechanism, num_rounds: int, workload: workloads.Queries = _PREFIX_SUMS
 ) -> Error:
   """RMS and max error of a strategy; times the sensitivity they are the losses.
 
@@ -46,9 +40,7 @@ def error(
 
 
 def per_query_error(
-    strategy: Mechanism,
-    num_rounds: int,
-    workload: workloads.Queries = _PREFIX_SUMS,
+  strategy: Mechanism, num_rounds: int, workload: workloads.Queries = _PREFIX_SUMS
 ) -> np.ndarray:
   """Standard deviation of the noise in each query: row norms of B = A N.
 
@@ -69,9 +61,7 @@ def per_query_error(
 
 def summary(per_query: np.ndarray) -> Error:
   """RMS and largest of the standard deviations of single queries."""
-  return Error(
-      float(np.sqrt(np.mean(np.square(per_query)))), float(per_query.max())
-  )
+  return Error(float(np.sqrt(np.mean(np.square(per_query)))), float(per_query.max()))
 
 
 def row_norms(noising: np.ndarray, workload: workloads.Queries) -> np.ndarray:

@@ -6,19 +6,17 @@ the umask. Each writer says which kind its file is, and only this module sets
 permissions.
 """
 
-from collections.abc import Iterator
 import contextlib
 import fcntl
 import os
 import pathlib
 import secrets
+from collections.abc import Iterator
 
 TEMPORARY_PREFIX = '.writing-'
 
 
-def write_durably(
-    path: str | os.PathLike[str], content: bytes, *, private: bool = False
-) -> None:
+def write_durably(path: str | os.PathLike[str], content: bytes, *, private: bool = False) -> None:
   """Replaces a file's content in one step that survives a loss of power.
 
   Args:
@@ -35,10 +33,7 @@ def write_durably(
 
 @contextlib.contextmanager
 def replacing(
-    path: str | os.PathLike[str],
-    *,
-    private: bool = False,
-    durable: bool = True,
+  path: str | os.PathLike[str], *, private: bool = False, durable: bool = True
 ) -> Iterator[pathlib.Path]:
   """Yields a temporary file that replaces the file if the block succeeds.
 
@@ -54,9 +49,7 @@ def replacing(
   path = pathlib.Path(path)
   temporary = path.with_name(TEMPORARY_PREFIX + secrets.token_hex(8))
   # A process can only read the umask by changing it, so the system applies it.
-  handle = os.open(
-      temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666
-  )
+  handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
   try:
     try:
       yield temporary
@@ -72,9 +65,7 @@ def replacing(
     if error.filename not in (None, str(temporary)):
       raise
     # A full disk names no file, or the temporary one, which nobody knows.
-    raise OSError(
-        error.errno, error.strerror or str(error), str(path)
-    ) from error
+    raise OSError(error.errno, error.strerror or str(error), str(path)) from error
   except BaseException:
     temporary.unlink(missing_ok=True)
     raise
@@ -98,9 +89,7 @@ def exclusive(path: str | os.PathLike[str]) -> Iterator[None]:
     except (BlockingIOError, FileNotFoundError):
       held = False
     if not held:
-      raise ValueError(
-          f'{path} is held by another process, which is still at work there'
-      )
+      raise ValueError(f'{path} is held by another process, which is still at work there')
     yield
   finally:
     os.close(descriptor)

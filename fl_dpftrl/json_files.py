@@ -30,9 +30,7 @@ _COSTS = {b'{': 300, b'[': 100, b',': 100}
 _COST_OF_A_BYTE = 3  # the file, its text, and the text of its values
 
 
-def read(
-    path: str | os.PathLike[str], *, most_bytes: int = MOST_BYTES
-) -> Any:
+def read(path: str | os.PathLike[str], *, most_bytes: int = MOST_BYTES) -> Any:
   """Returns the value of a JSON file in UTF-8.
 
   Args:
@@ -76,16 +74,15 @@ def parse(content: bytes) -> Any:
   memory += sum(cost * content.count(mark) for mark, cost in _COSTS.items())
   if memory > MOST_MEMORY:
     raise ValueError(
-        f'it may take {memory} bytes of memory, of which {MOST_MEMORY} is the'
-        ' most there may be'
+      f'it may take {memory} bytes of memory, of which {MOST_MEMORY} is the most there may be'
     )
   try:
     value = json.loads(
-        content.decode('utf-8-sig'),
-        object_pairs_hook=_object,
-        parse_int=_whole_number,
-        parse_float=_number,
-        parse_constant=_refuse_constant,
+      content.decode('utf-8-sig'),
+      object_pairs_hook=_object,
+      parse_int=_whole_number,
+      parse_float=_number,
+      parse_constant=_refuse_constant,
     )
   except (json.JSONDecodeError, UnicodeDecodeError) as error:
     raise ValueError(f'it is not JSON, or cut short: {error}') from None
@@ -95,9 +92,7 @@ def parse(content: bytes) -> Any:
   else:
     levels = _levels(value)
   if levels > MOST_LEVELS:
-    raise ValueError(
-        f'it has more than {MOST_LEVELS} lists and objects within each other'
-    )
+    raise ValueError(f'it has more than {MOST_LEVELS} lists and objects within each other')
   return value
 
 
@@ -110,11 +105,9 @@ def _levels(value: Any) -> int:
       break
     levels += 1
     level = [
-        item
-        for container in level
-        for item in (
-            container.values() if isinstance(container, dict) else container
-        )
+      item
+      for container in level
+      for item in (container.values() if isinstance(container, dict) else container)
     ]
   return levels
 
@@ -133,8 +126,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _whole_number(text: str) -> int:
   if len(text) > _MOST_DIGITS:
     raise ValueError(
-        f'it has the number {messages.quoted(text, 40)}, of more than'
-        f' {_MOST_DIGITS} digits'
+      f'it has the number {messages.quoted(text, 40)}, of more than {_MOST_DIGITS} digits'
     )
   return int(text)
 
@@ -143,8 +135,7 @@ def _number(text: str) -> float:
   value = float(text) if len(text) <= _LONGEST_NUMBER else math.inf
   if not math.isfinite(value):
     raise ValueError(
-        f'it has the number {messages.quoted(text, 40)}, which is too large or'
-        ' too long'
+      f'it has the number {messages.quoted(text, 40)}, which is too large or too long'
     )
   return value
 

@@ -47,14 +47,10 @@ class MinSep:
 
   def __post_init__(self):
     for name in ('num_rounds', 'min_sep'):
-      object.__setattr__(
-          self, name, positive_integer(name, getattr(self, name))
-      )
+      object.__setattr__(self, name, positive_integer(name, getattr(self, name)))
     if self.max_participations is not None:
       object.__setattr__(
-          self,
-          'max_participations',
-          positive_integer('max_participations', self.max_participations),
+        self, 'max_participations', positive_integer('max_participations', self.max_participations)
       )
 
   @property
@@ -68,9 +64,7 @@ class MinSep:
   def as_min_sep(self) -> 'MinSep':
     """The min-sep schema of the same numbers, which allows all its patterns."""
     return MinSep(
-        num_rounds=self.num_rounds,
-        min_sep=self.min_sep,
-        max_participations=self.max_participations,
+      num_rounds=self.num_rounds, min_sep=self.min_sep, max_participations=self.max_participations
     )
 
 
@@ -85,9 +79,7 @@ class FixedSeparation(MinSep):
   """
 
 
-def observed(
-    rounds: np.ndarray, device_ids: np.ndarray, num_rounds: int
-) -> MinSep:
+def observed(rounds: np.ndarray, device_ids: np.ndarray, num_rounds: int) -> MinSep:
   """Returns the tightest min-sep schema that a participation log satisfies.
 
   Args:
@@ -106,27 +98,24 @@ def observed(
   rounds, device_ids = np.asarray(rounds), np.asarray(device_ids)
   if rounds.shape != device_ids.shape or rounds.ndim != 1:
     raise ValueError(
-        'rounds and device_ids must be lists of one length, got shapes'
-        f' {rounds.shape} and {device_ids.shape}'
+      'rounds and device_ids must be lists of one length, got shapes'
+      f' {rounds.shape} and {device_ids.shape}'
     )
   if rounds.size and not 0 <= rounds.min() <= rounds.max() < num_rounds:
     raise ValueError(
-        f'rounds must lie in 0 to {num_rounds - 1}, got {rounds.min()} to'
-        f' {rounds.max()}'
+      f'rounds must lie in 0 to {num_rounds - 1}, got {rounds.min()} to {rounds.max()}'
     )
   order = np.lexsort((rounds, device_ids))
   rounds, device_ids = rounds[order], device_ids[order]
   again = device_ids[1:] == device_ids[:-1]
   separations = np.diff(rounds)[again]
   if not separations.size:
-    return MinSep(
-        num_rounds=num_rounds, min_sep=num_rounds, max_participations=1
-    )
+    return MinSep(num_rounds=num_rounds, min_sep=num_rounds, max_participations=1)
   if separations.min() == 0:
     raise ValueError('device_ids holds a device twice in a round')
   _, participations = np.unique(device_ids, return_counts=True)
   return MinSep(
-      num_rounds=num_rounds,
-      min_sep=int(separations.min()),
-      max_participations=int(participations.max()),
+    num_rounds=num_rounds,
+    min_sep=int(separations.min()),
+    max_participations=int(participations.max()),
   )

@@ -8,12 +8,11 @@ import argparse
 import dataclasses
 import os
 import sys
-from typing import Any, Mapping, Protocol, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
-from fl_dpftrl import catalogue
-from fl_dpftrl import participation
-from fl_dpftrl.families import base
-from fl_dpftrl.families import blt
+from fl_dpftrl import catalogue, participation
+from fl_dpftrl.families import base, blt
 from fl_dpftrl.optimization import registry
 
 
@@ -56,9 +55,7 @@ class Optimized:
 
   def make(self) -> base.Strategy:
     optimizer = registry.OPTIMIZERS[self.mechanism]
-    return optimizer.optimize(
-        self.schema, objective=self.objective, **self.size
-    )
+    return optimizer.optimize(self.schema, objective=self.objective, **self.size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,17 +79,13 @@ class Robust:
   def make(self) -> base.Strategy:
     optimizer = registry.OPTIMIZERS[self.mechanism]
     return optimizer.optimize_range(
-        self.schemas, objective=self.objective, over='regret', **self.size
+      self.schemas, objective=self.objective, over='regret', **self.size
     )
 
 
-def _min_sep(
-    num_rounds: int, min_sep: int, max_participations: int | None
-) -> participation.MinSep:
+def _min_sep(num_rounds: int, min_sep: int, max_participations: int | None) -> participation.MinSep:
   return participation.MinSep(
-      num_rounds=num_rounds,
-      min_sep=min_sep,
-      max_participations=max_participations,
+    num_rounds=num_rounds, min_sep=min_sep, max_participations=max_participations
   )
 
 
@@ -102,11 +95,11 @@ def _unknown() -> tuple[participation.MinSep, ...]:
   It has 500 to 8,000 rounds, min-sep 50 to 1,000 and 2 to 20 participations.
   """
   found = {
-      _min_sep(n, b, min(k, -(-n // b)))
-      for n in (500, 1250, 3000, 8000)
-      for b in (50, 220, 1000)
-      for k in (2, 5, 20)
-      if b <= n
+    _min_sep(n, b, min(k, -(-n // b)))
+    for n in (500, 1250, 3000, 8000)
+    for b in (50, 220, 1000)
+    for k in (2, 5, 20)
+    if b <= n
   }
   return tuple(sorted(found, key=dataclasses.astuple))
 
@@ -114,58 +107,50 @@ def _unknown() -> tuple[participation.MinSep, ...]:
 _PAPERS = _min_sep(2052, 342, 6)
 
 RECIPES: dict[str, Recipe] = {
-    # In production: McMahan, Xu, Zhang 2024 (BLT-DP-FTRL), appendix.
-    'blt-b100-published': Known(
-        blt.BLT(
-            (.989739971007307, .7352001759538236, .16776199983448145,
-             .1677619998016191),
-            (.20502892852480875, .23357939425278557, .03479503245420878,
-             .03479509876050538),
-        ),
-        _min_sep(2000, 100, 10),
-        'max',
+  # In production: McMahan, Xu, Zhang 2024 (BLT-DP-FTRL), appendix.
+  'blt-b100-published': Known(
+    blt.BLT(
+      (0.989739971007307, 0.7352001759538236, 0.16776199983448145, 0.1677619998016191),
+      (0.20502892852480875, 0.23357939425278557, 0.03479503245420878, 0.03479509876050538),
     ),
-    'blt-b400': Known(
-        blt.BLT(
-            (.9999999999921251, .9944453083640997, .8985923474607591,
-             .4912001418098778),
-            (.0070314825502323835, .10613806907600574, .1898159060327625,
-             .1966594748073734),
-        ),
-        _min_sep(4000, 400, 5),
-        'max',
+    _min_sep(2000, 100, 10),
+    'max',
+  ),
+  'blt-b400': Known(
+    blt.BLT(
+      (0.9999999999921251, 0.9944453083640997, 0.8985923474607591, 0.4912001418098778),
+      (0.0070314825502323835, 0.10613806907600574, 0.1898159060327625, 0.1966594748073734),
     ),
-    'blt-b1000': Known(
-        blt.BLT(
-            (.9999999999983397, .9973412136664378, .9584629472313878,
-             .6581796870749317),
-            (.008657392263671862, .05890891298181146, .14548176930698697,
-             .2770117005326523),
-        ),
-        _min_sep(4000, 1000, 2),
-        'max',
+    _min_sep(4000, 400, 5),
+    'max',
+  ),
+  'blt-b1000': Known(
+    blt.BLT(
+      (0.9999999999983397, 0.9973412136664378, 0.9584629472313878, 0.6581796870749317),
+      (0.008657392263671862, 0.05890891298181146, 0.14548176930698697, 0.2770117005326523),
     ),
-    # The published BLT for this schema is a local optimum. This one was found by
-    # the optimiser of BLTs, and is fixed because runs have used it.
-    'blt-b100': Known(
-        blt.BLT(
-            (.9999999999995761, .9810489346691783, .6131226198097183),
-            (.008398612540113731, .22183088023324485, .2707417807122135),
-        ),
-        _min_sep(2000, 100, 10),
-        'max',
+    _min_sep(4000, 1000, 2),
+    'max',
+  ),
+  # The published BLT for this schema is a local optimum. This one was found by
+  # the optimiser of BLTs, and is fixed because runs have used it.
+  'blt-b100': Known(
+    blt.BLT(
+      (0.9999999999995761, 0.9810489346691783, 0.6131226198097183),
+      (0.008398612540113731, 0.22183088023324485, 0.2707417807122135),
     ),
-    # The setting of the papers' simulations.
-    'blt-b342-rms': Optimized('blt', _PAPERS, 'rms', {'num_buffers': 4}),
-    'blt-b342-max': Optimized('blt', _PAPERS, 'max', {'num_buffers': 5}),
-    'toeplitz-b342-rms': Optimized('banded_toeplitz', _PAPERS, 'rms'),
-    'toeplitz-b342-max': Optimized('banded_toeplitz', _PAPERS, 'max'),
-    # For runs with an unknown schema; its figures are for a middling one.
-    'default': Robust(
-        'blt', _unknown(), _min_sep(2000, 200, 10), 'max', {'num_buffers': 4}
-    ),
-    # Small enough to read, and for a first run.
-    'banded-b16': Optimized('banded', _min_sep(256, 16, None), 'max'),
+    _min_sep(2000, 100, 10),
+    'max',
+  ),
+  # The setting of the papers' simulations.
+  'blt-b342-rms': Optimized('blt', _PAPERS, 'rms', {'num_buffers': 4}),
+  'blt-b342-max': Optimized('blt', _PAPERS, 'max', {'num_buffers': 5}),
+  'toeplitz-b342-rms': Optimized('banded_toeplitz', _PAPERS, 'rms'),
+  'toeplitz-b342-max': Optimized('banded_toeplitz', _PAPERS, 'max'),
+  # For runs with an unknown schema; its figures are for a middling one.
+  'default': Robust('blt', _unknown(), _min_sep(2000, 200, 10), 'max', {'num_buffers': 4}),
+  # Small enough to read, and for a first run.
+  'banded-b16': Optimized('banded', _min_sep(256, 16, None), 'max'),
 }
 
 
@@ -177,18 +162,16 @@ def write(name: str, folder: str | os.PathLike[str]) -> catalogue.StrategyFile:
   """
   recipe = RECIPES[name]
   return catalogue.save(
-      os.path.join(folder, f'{name}.json'),
-      recipe.make(),
-      schema=recipe.schema,
-      objective=recipe.objective,
+    os.path.join(folder, f'{name}.json'),
+    recipe.make(),
+    schema=recipe.schema,
+    objective=recipe.objective,
   )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
   parser = argparse.ArgumentParser(description='Rewrites matrices/.')
-  parser.add_argument(
-      'names', nargs='*', metavar='NAME', help='recipes to write (default: all)'
-  )
+  parser.add_argument('names', nargs='*', metavar='NAME', help='recipes to write (default: all)')
   args = parser.parse_args(argv)
   unknown = sorted(set(args.names) - set(RECIPES))
   if unknown:

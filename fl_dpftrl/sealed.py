@@ -4,19 +4,15 @@ import hashlib
 import json
 import os
 import pathlib
-from typing import Any, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 from fl_dpftrl import files
 
 _DIGEST = 'sha256'
 
 
-def write(
-    path: str | os.PathLike[str],
-    facts: Mapping[str, Any],
-    *,
-    durable: bool = True,
-) -> None:
+def write(path: str | os.PathLike[str], facts: Mapping[str, Any], *, durable: bool = True) -> None:
   """Replaces a file by facts and their digest, readable by its owner alone.
 
   Args:
@@ -45,12 +41,8 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     intact = facts.pop(_DIGEST) == _digest(facts)
   except FileNotFoundError:
     raise
-  except (
-      OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError
-  ) as error:
-    raise ValueError(
-        f'{path} is not readable: {error} ({type(error).__name__})'
-    ) from error
+  except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    raise ValueError(f'{path} is not readable: {error} ({type(error).__name__})') from error
   if not intact:
     raise ValueError(f'{path} is not readable: its digest is of other content')
   return facts

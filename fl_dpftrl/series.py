@@ -65,8 +65,8 @@ def _gauss(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   jacobi[:, index + 1, index] = off
   points, vectors = np.linalg.eigh(jacobi)
   return (
-      0.5 * (lengths[:, None] - 1.0) + lengths[:, None] * points,
-      lengths[:, None] * np.square(vectors[:, 0]),
+    0.5 * (lengths[:, None] - 1.0) + lengths[:, None] * points,
+    lengths[:, None] * np.square(vectors[:, 0]),
   )
 
 
@@ -86,6 +86,4 @@ def _without_pole(z: np.ndarray) -> np.ndarray:
   safe = np.where(small, 1.0, np.minimum(z, 700.0))
   square = z * z
   series = -0.5 + z / 12.0 * (1.0 - square / 60.0 * (1.0 - square / 42.0))
-  return np.where(
-      small, series, 1.0 / np.expm1(safe) - 1.0 / np.where(small, 1.0, z)
-  )
+  return np.where(small, series, 1.0 / np.expm1(safe) - 1.0 / np.where(small, 1.0, z))

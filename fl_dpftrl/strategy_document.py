@@ -6,17 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import array_files
-from fl_dpftrl import messages
-from fl_dpftrl import participation
-from fl_dpftrl import workloads
-from fl_dpftrl.families import base
-from fl_dpftrl.families import registry
+from fl_dpftrl import array_files, messages, participation, workloads
+from fl_dpftrl.families import base, registry
 
-_SCHEMAS = {
-    'min_sep': participation.MinSep,
-    'fixed_separation': participation.FixedSeparation,
-}
+_SCHEMAS = {'min_sep': participation.MinSep, 'fixed_separation': participation.FixedSeparation}
 
 
 class MissingArrays(ValueError):
@@ -24,7 +17,7 @@ class MissingArrays(ValueError):
 
 
 def describe(
-    strategy: base.Strategy, arrays: dict[str, np.ndarray], prefix: str = ''
+  strategy: base.Strategy, arrays: dict[str, np.ndarray], prefix: str = ''
 ) -> dict[str, Any]:
   """Family and parameters of a strategy, for JSON.
 
@@ -54,20 +47,17 @@ def name_arrays(described: dict[str, Any], npz: str) -> None:
 def schema_name(schema: participation.MinSep) -> str:
   """The name of a schema's kind."""
   for name, cls in _SCHEMAS.items():
-    if type(schema) is cls:  # pylint: disable=unidiomatic-typecheck
+    if type(schema) is cls:
       return name
-  raise ValueError(
-      f'schema must be a MinSep or a FixedSeparation, got {schema!r}'
-  )
+  raise ValueError(f'schema must be a MinSep or a FixedSeparation, got {schema!r}')
 
 
 def required(cls: type[base.Strategy]) -> set[str]:
   """Parameters of a family that have no default."""
   return {
-      field.name
-      for field in dataclasses.fields(cls)
-      if field.default is dataclasses.MISSING
-      and field.default_factory is dataclasses.MISSING
+    field.name
+    for field in dataclasses.fields(cls)
+    if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
   }
 
 
@@ -92,18 +82,16 @@ def read_workload(document: dict[str, Any]) -> workloads.Workload:
   """The workload of a document; ValueError where it is none."""
   name = entry(document, 'workload', str)
   if name not in ('prefix', 'momentum'):
-    raise ValueError(
-        f'workload must be prefix or momentum, got {messages.quoted(name)}'
-    )
-  workload = workloads.Workload(**{
+    raise ValueError(f'workload must be prefix or momentum, got {messages.quoted(name)}')
+  workload = workloads.Workload(
+    **{
       field.name: number(document, field.name)
       for field in dataclasses.fields(workloads.Workload)
       if field.name in document
-  })
+    }
+  )
   if workload.name != name:
-    raise ValueError(
-        f'workload is {name!r}, but its momentum is {workload.momentum!r}'
-    )
+    raise ValueError(f'workload is {name!r}, but its momentum is {workload.momentum!r}')
   return workload
 
 
@@ -114,21 +102,17 @@ def read_schema(document: dict[str, Any]) -> participation.MinSep:
   del arguments['participation']
   if name not in _SCHEMAS:
     raise ValueError(
-        f'schema participation must be one of {", ".join(_SCHEMAS)}, got'
-        f' {messages.quoted(name)}'
+      f'schema participation must be one of {", ".join(_SCHEMAS)}, got {messages.quoted(name)}'
     )
   known = {field.name for field in dataclasses.fields(participation.MinSep)}
   if arguments.keys() != known:
     raise ValueError(
-        f'schema must have {", ".join(sorted(known))}, got'
-        f' {messages.quoted(sorted(arguments))}'
+      f'schema must have {", ".join(sorted(known))}, got {messages.quoted(sorted(arguments))}'
     )
   return _SCHEMAS[name](**arguments)
 
 
-def read_strategy(
-    document: dict[str, Any], path: pathlib.Path, prefix: str = ''
-) -> base.Strategy:
+def read_strategy(document: dict[str, Any], path: pathlib.Path, prefix: str = '') -> base.Strategy:
   """The strategy that `describe` described.
 
   Args:
@@ -143,21 +127,17 @@ def read_strategy(
   family = entry(document, 'family', str)
   if family not in registry.FAMILIES:
     raise ValueError(
-        f'family must be one of {", ".join(registry.FAMILIES)}, got'
-        f' {messages.quoted(family)}'
+      f'family must be one of {", ".join(registry.FAMILIES)}, got {messages.quoted(family)}'
     )
   cls = registry.FAMILIES[family]
   parameters = entry(document, 'parameters', dict)
   known = {field.name for field in dataclasses.fields(cls)}
   if not required(cls) <= parameters.keys() <= known:
     raise ValueError(
-        f'parameters of {family} must be {", ".join(sorted(known)) or "none"},'
-        f' got {messages.quoted(sorted(parameters))}'
+      f'parameters of {family} must be {", ".join(sorted(known)) or "none"},'
+      f' got {messages.quoted(sorted(parameters))}'
     )
-  parameters = {
-      name: _parameter(value, name, path, prefix)
-      for name, value in parameters.items()
-  }
+  parameters = {name: _parameter(value, name, path, prefix) for name, value in parameters.items()}
   try:
     return cls(**parameters)
   except (TypeError, ValueError) as e:
@@ -178,15 +158,10 @@ def _parameter(value: Any, name: str, path: pathlib.Path, prefix: str) -> Any:
     raise ValueError(f'{name}: {e}') from e
 
 
-def _array(
-    reference: dict[str, Any], name: str, path: pathlib.Path
-) -> np.ndarray:
+def _array(reference: dict[str, Any], name: str, path: pathlib.Path) -> np.ndarray:
   file_name = entry(reference, 'npz', str)
   if pathlib.PurePath(file_name).name != file_name:
-    raise ValueError(
-        f'{name} must name an .npz beside the file, got'
-        f' {messages.quoted(file_name)}'
-    )
+    raise ValueError(f'{name} must name an .npz beside the file, got {messages.quoted(file_name)}')
   failed = f'{name} cannot be read from {messages.quoted(file_name)}: '
   try:
     return array_files.read(path.with_name(file_name), name)

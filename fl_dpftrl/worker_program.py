@@ -8,9 +8,7 @@ import os
 import pathlib
 
 
-def command(
-    port: int, max_concurrent_calls: int = 0
-) -> list[str]:
+def command(port: int, max_concurrent_calls: int = 0) -> list[str]:
   """Returns the program and its arguments.
 
   Args:
@@ -26,13 +24,12 @@ def command(
   binary = pathlib.Path(places[0]) / 'data' / 'worker_binary'
   if not binary.is_file():
     raise RuntimeError(
-        f'TensorFlow Federated has no worker program at {binary}; install it'
-        ' again with `make env`'
+      f'TensorFlow Federated has no worker program at {binary}; install it again with `make env`'
     )
   return [
-      str(binary),
-      f'--port={port}',
-      f'--max_concurrent_computation_calls={max_concurrent_calls or -1}',
+    str(binary),
+    f'--port={port}',
+    f'--max_concurrent_computation_calls={max_concurrent_calls or -1}',
   ]
 
 
@@ -44,7 +41,7 @@ def environment(deterministic: bool = True) -> dict[str, str]:
       in every run; TensorFlow then rejects random operations without a seed.
   """
   return {
-      **os.environ,
-      'TF_DETERMINISTIC_OPS': str(int(deterministic)),
-      'TF_CPP_MIN_LOG_LEVEL': '2',
+    **os.environ,
+    'TF_DETERMINISTIC_OPS': str(int(deterministic)),
+    'TF_CPP_MIN_LOG_LEVEL': '2',
   }

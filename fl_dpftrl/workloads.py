@@ -9,7 +9,6 @@ from scipy import signal
 
 from fl_dpftrl import schedules
 
-
 MAX_DENSE_ROUNDS = 2**14  # a dense matrix of this size takes 2 GiB
 MAX_LISTED_ROUNDS = 2**24  # an array of this length takes 128 MiB
 
@@ -20,9 +19,9 @@ def check_dense(num_rounds: int) -> None:
     raise ValueError(f'num_rounds must be at least 1, got {num_rounds!r}')
   if num_rounds > MAX_DENSE_ROUNDS:
     raise ValueError(
-        f'num_rounds={num_rounds} needs dense matrices of'
-        f' {num_rounds**2 / 2**27:.0f} GiB; at most {MAX_DENSE_ROUNDS} rounds'
-        ' are supported here'
+      f'num_rounds={num_rounds} needs dense matrices of'
+      f' {num_rounds**2 / 2**27:.0f} GiB; at most {MAX_DENSE_ROUNDS} rounds'
+      ' are supported here'
     )
 
 
@@ -30,9 +29,9 @@ def check_round_by_round(num_rounds: int) -> None:
   """Raises ValueError where an array with an entry a round is too large."""
   if num_rounds > MAX_LISTED_ROUNDS:
     raise ValueError(
-        f'num_rounds={num_rounds} needs several arrays of'
-        f' {num_rounds / 2**27:.3g} GiB; at most {MAX_LISTED_ROUNDS} rounds are'
-        ' supported here'
+      f'num_rounds={num_rounds} needs several arrays of'
+      f' {num_rounds / 2**27:.3g} GiB; at most {MAX_LISTED_ROUNDS} rounds are'
+      ' supported here'
     )
 
 
@@ -47,9 +46,7 @@ def prefix_sums(num_rounds: int) -> np.ndarray:
 
 
 def momentum(
-    num_rounds: int,
-    momentum: float,  # pylint: disable=redefined-outer-name
-    learning_rates: np.ndarray | None = None,
+  num_rounds: int, momentum: float, learning_rates: np.ndarray | None = None
 ) -> np.ndarray:
   """Returns A = M(η) M(β): row t is the model after round t of momentum SGD.
 
@@ -68,17 +65,14 @@ def momentum(
   """
   check_dense(num_rounds)
   if not 0.0 <= momentum < 1.0:
-    raise ValueError(
-        f'momentum must be at least 0 and below 1, got {momentum!r}'
-    )
+    raise ValueError(f'momentum must be at least 0 and below 1, got {momentum!r}')
   lag = np.arange(num_rounds)[:, None] - np.arange(num_rounds)
   velocity = np.where(lag >= 0, np.power(float(momentum), np.abs(lag)), 0.0)
   if learning_rates is not None:
     rates = np.asarray(learning_rates, dtype=np.float64)
     if rates.shape != (num_rounds,) or not np.isfinite(rates).all():
       raise ValueError(
-          f'learning_rates must be {num_rounds} finite numbers, got shape'
-          f' {rates.shape}'
+        f'learning_rates must be {num_rounds} finite numbers, got shape {rates.shape}'
       )
     velocity *= rates[:, None]
   return np.cumsum(velocity, axis=0)
@@ -128,13 +122,11 @@ class Workload:
 
   def __post_init__(self):
     if not (
-        isinstance(self.momentum, (int, float))
-        and math.isfinite(self.momentum)
-        and 0.0 <= self.momentum < 1.0
+      isinstance(self.momentum, (int, float))
+      and math.isfinite(self.momentum)
+      and 0.0 <= self.momentum < 1.0
     ):
-      raise ValueError(
-          f'momentum must be at least 0 and below 1, got {self.momentum!r}'
-      )
+      raise ValueError(f'momentum must be at least 0 and below 1, got {self.momentum!r}')
     self.learning_rates(1)
 
   @property
@@ -152,16 +144,12 @@ class Workload:
   def learning_rates(self, num_rounds: int) -> np.ndarray:
     """Returns η relative to its plateau, shape [num_rounds]."""
     return schedules.warmup_cooldown_factors(
-        num_rounds,
-        warmup_fraction=self.warmup_fraction,
-        cooldown_fraction=self.cooldown_fraction,
+      num_rounds, warmup_fraction=self.warmup_fraction, cooldown_fraction=self.cooldown_fraction
     )
 
   def matrix(self, num_rounds: int) -> np.ndarray:
     """Returns A, of shape [num_rounds, num_rounds]."""
-    return momentum(
-        num_rounds, self.momentum, self.learning_rates(num_rounds)
-    )
+    return momentum(num_rounds, self.momentum, self.learning_rates(num_rounds))
 
   def apply(self, values: np.ndarray) -> np.ndarray:
     """Returns A @ values, along the first axis."""
@@ -197,9 +185,7 @@ class Matrix:
   def __post_init__(self):
     queries = np.array(self.queries, dtype=np.float64)
     if queries.ndim != 2 or not queries.size or not np.isfinite(queries).all():
-      raise ValueError(
-          f'queries must be a matrix of finite numbers, got shape {queries.shape}'
-      )
+      raise ValueError(f'queries must be a matrix of finite numbers, got shape {queries.shape}')
     queries.setflags(write=False)
     object.__setattr__(self, 'queries', queries)
 
@@ -214,10 +200,7 @@ class Matrix:
       ValueError: if A does not have num_rounds columns.
     """
     if self.queries.shape[1] != num_rounds:
-      raise ValueError(
-          f'workload must have {num_rounds} columns, got shape'
-          f' {self.queries.shape}'
-      )
+      raise ValueError(f'workload must have {num_rounds} columns, got shape {self.queries.shape}')
     return self.queries
 
   def apply(self, values: np.ndarray) -> np.ndarray:

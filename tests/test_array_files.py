@@ -12,7 +12,7 @@ from fl_dpftrl import array_files
 def member(shape, dtype='<f8', content=b''):
   stream = io.BytesIO()
   np.lib.format.write_array_header_1_0(
-      stream, {'descr': dtype, 'fortran_order': False, 'shape': shape}
+    stream, {'descr': dtype, 'fortran_order': False, 'shape': shape}
   )
   return stream.getvalue() + content
 
@@ -35,15 +35,20 @@ def packed(tmp_path):
 def test_reads_what_numpy_writes(tmp_path, save):
   path = tmp_path / 'a.npz'
   values = {
-      'c': np.arange(6.0).reshape(2, 3), 'f': np.asfortranarray(np.eye(3)),
-      'x.y': np.arange(3), 'none': np.zeros((0, 2)), 'large': np.ones(3, '>f4'),
+    'c': np.arange(6.0).reshape(2, 3),
+    'f': np.asfortranarray(np.eye(3)),
+    'x.y': np.arange(3),
+    'none': np.zeros((0, 2)),
+    'large': np.ones(3, '>f4'),
   }
   save(path, **values)
   for name, value in values.items():
     np.testing.assert_array_equal(array_files.read(path, name), value)
 
 
-@pytest.mark.parametrize('content, words', [
+@pytest.mark.parametrize(
+  'content, words',
+  [
     (member((10**12,)), 'not those of its shape'),
     (member((2**62, 8)), 'not those of its shape'),
     (member((3,), content=bytes(23)), 'not those of its shape'),
@@ -55,7 +60,9 @@ def test_reads_what_numpy_writes(tmp_path, save):
     (b'no array', 'no .npz'),
     (b'\x93NUMPY\x01\x00\xff\xff' + b'(' * 65535, 'no .npz'),
     (b'', 'no .npz'),
-], ids=lambda value: repr(value)[:30])
+  ],
+  ids=lambda value: repr(value)[:30],
+)
 def test_refuses_arrays_that_are_none(packed, content, words):
   with pytest.raises(ValueError, match=words):
     array_files.read(packed(c=content), 'c')

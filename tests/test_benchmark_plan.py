@@ -12,30 +12,28 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent
 sys.path.append(str(ROOT))
 
-from benchmarks import process
-from benchmarks import sides
-from benchmarks.plan import cases
-from benchmarks.plan import judge
-from benchmarks.plan import results
-from benchmarks.plan import run
+from benchmarks import process, sides
+from benchmarks.plan import cases, judge, results, run
 from fl_dpftrl import catalogue
 from fl_dpftrl.commands import plan as plan_command
 from fl_dpftrl.planning import trial
 
 SMALL = cases.Case(
-    size='small', population=400, report_goal=4, num_rounds=60,
-    flags=('--timer_hours=6', '--dropout=0'),
+  size='small',
+  population=400,
+  report_goal=4,
+  num_rounds=60,
+  flags=('--timer_hours=6', '--dropout=0'),
 )
 NAMES = ('blt:1', 'banded', 'tree_full')
 
 
 def outcomes(min_seps):
   return [
-      trial.Outcome(
-          seed=seed, report_goal=4, num_rounds=60, min_sep=min_sep,
-          max_participations=4, days=2.0,
-      )
-      for seed, min_sep in enumerate(min_seps)
+    trial.Outcome(
+      seed=seed, report_goal=4, num_rounds=60, min_sep=min_sep, max_participations=4, days=2.0
+    )
+    for seed, min_sep in enumerate(min_seps)
   ]
 
 
@@ -64,7 +62,8 @@ def test_command_is_understood():
   args = parser.parse_args(run.command(SMALL)[4:])
   assert (args.population, args.num_rounds, args.timer_hours) == (400, 60, 6.0)
   assert (args.noise_multiplier, args.num_simulations) == (
-      judge.NOISE_MULTIPLIER, judge.NUM_SIMULATIONS
+    judge.NOISE_MULTIPLIER,
+    judge.NUM_SIMULATIONS,
   )
 
 
@@ -80,12 +79,11 @@ def test_verdicts():
   assert sharp.is_covered
   assert rough.predicted_epsilon >= rough.epsilon > 0.0
   for verdict in (sharp, rough):
-    (found_best,) = [
-        c for c in judges._hindsight(verdict.log) if c.label == verdict.best
-    ]
-    assert verdict.best_loss == catalogue.evaluate(
-        found_best.strategy, schema=verdict.log
-    ).figures['max_loss']
+    (found_best,) = [c for c in judges._hindsight(verdict.log) if c.label == verdict.best]
+    assert (
+      verdict.best_loss
+      == catalogue.evaluate(found_best.strategy, schema=verdict.log).figures['max_loss']
+    )
   # Of the same simulations nothing is found anew.
   count = len(found)
   judges.verdicts(seen, 4, (16,))
@@ -93,36 +91,51 @@ def test_verdicts():
 
 
 def test_beyond_what_was_planned_for():
-  (verdict,) = judge.Judge(('blt-b100',)).verdicts(
-      outcomes([5, 12, 12, 12]), 0, (16,)
-  )
+  (verdict,) = judge.Judge(('blt-b100',)).verdicts(outcomes([5, 12, 12, 12]), 0, (16,))
   assert not verdict.is_covered
   assert verdict.epsilon > 0.0
 
 
 def verdict(**changes):
   schema = outcomes([10])[0].schema
-  return judge.Verdict(**{
-      'seed': 0, 'max_copies': 16, 'planned': schema, 'log': schema,
-      'recommended': 'blt', 'best': 'blt', 'loss': 1.01, 'best_loss': 1.0,
-      'predicted_epsilon': 3.0, 'epsilon': 2.5, **changes,
-  })
+  return judge.Verdict(
+    **{
+      'seed': 0,
+      'max_copies': 16,
+      'planned': schema,
+      'log': schema,
+      'recommended': 'blt',
+      'best': 'blt',
+      'loss': 1.01,
+      'best_loss': 1.0,
+      'predicted_epsilon': 3.0,
+      'epsilon': 2.5,
+      **changes,
+    }
+  )
 
 
 def test_table():
   side = sides.Side().finished(process.Finished(90.0, 99.0, 512.0, None, ''))
   row = results.Row(
-      SMALL, outcomes([10, 11]),
-      [verdict(), verdict(best='blt-b100', epsilon=2.75),
-       verdict(max_copies=1000, loss=1.0)],
-      side,
+    SMALL,
+    outcomes([10, 11]),
+    [verdict(), verdict(best='blt-b100', epsilon=2.75), verdict(max_copies=1000, loss=1.0)],
+    side,
   )
   heading, rule, first, second = results.table([row]).splitlines()
   assert len({len(heading), len(rule), len(first), len(second)}) == 1
   cells = [cell.strip() for cell in first.strip('|').split('|')]
   assert cells == [
-      'plan-small', 'at most 16', 'blt', 'blt (1), blt-b100 (1)', '1.00 %',
-      '2 of 2', '2 of 2', '3.00', '2.50–2.75',
+    'plan-small',
+    'at most 16',
+    'blt',
+    'blt (1), blt-b100 (1)',
+    '1.00 %',
+    '2 of 2',
+    '2 of 2',
+    '3.00',
+    '2.50–2.75',
   ]
   assert row.passes and json.loads(json.dumps(row.as_json()))
   assert 'b 10–11, k 4, days 2.0' in row.forecast()
@@ -131,9 +144,9 @@ def test_table():
   assert not worse.passes
 
 
-@pytest.mark.parametrize('words, name', [
-    ([], 'plan'), (['plan'], 'plan'), (['plan-3M-exact'], 'plan-3M-exact'),
-])
+@pytest.mark.parametrize(
+  'words, name', [([], 'plan'), (['plan'], 'plan'), (['plan-3M-exact'], 'plan-3M-exact')]
+)
 def test_names_of_results(words, name):
   assert run.file_name(words) == name
 

@@ -15,20 +15,13 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent
 sys.path.append(str(ROOT))
 
-from benchmarks import process
-from benchmarks import sides
-from benchmarks.replay import cases
-from benchmarks.replay import generate
-from benchmarks.replay import peer
-from benchmarks.replay import results
-from benchmarks.replay import run
+from benchmarks import process, sides
+from benchmarks.replay import cases, generate, peer, results, run
 from fl_dpftrl.commands import replay as replay_command
 from fl_dpftrl.families import identity
 from fl_dpftrl.logs import replay
 
-SMALL = cases.Case(
-    size='small', num_devices=4100, num_rounds=900, cohort=10
-)
+SMALL = cases.Case(size='small', num_devices=4100, num_rounds=900, cohort=10)
 
 
 def small(tmp_path, **changes):
@@ -47,9 +40,7 @@ def test_generated_log(tmp_path, ids):
   rounds = table.column('round').to_numpy()
   assert (np.bincount(rounds) == SMALL.cohort).all()
   by_device = collections.defaultdict(list)
-  for round_index, device in zip(
-      rounds.tolist(), table.column('device_id').to_pylist()
-  ):
+  for round_index, device in zip(rounds.tolist(), table.column('device_id').to_pylist()):
     by_device[device].append(round_index)
   apart = np.concatenate([np.diff(r) for r in by_device.values()])
   assert apart.min() >= generate.LEAST_GAP
@@ -58,14 +49,10 @@ def test_generated_log(tmp_path, ids):
   # The peer and ours find what was generated.
   log = replay.read_log(path)
   assert log.num_rounds == SMALL.num_rounds
-  statement = replay.replay(
-      replay.run(log, identity.Identity(), noise_multiplier=8.0), deltas=1e-6
-  )
+  statement = replay.replay(replay.run(log, identity.Identity(), noise_multiplier=8.0), deltas=1e-6)
   assert statement['num_participations'] == 9000
   assert statement['min_sep'] == peer.min_sep(str(path), 1) == apart.min()
-  assert run.of_ours(json.dumps(statement)) == {
-      'min_sep': apart.min(), 'num_participations': 9000,
-  }
+  assert run.of_ours(json.dumps(statement)) == {'min_sep': apart.min(), 'num_participations': 9000}
 
 
 def test_a_case_has_one_content(tmp_path):
@@ -76,9 +63,7 @@ def test_a_case_has_one_content(tmp_path):
 
 
 def test_seeds_draw_other_devices():
-  first, again, other = (
-      np.stack(list(generate.cohorts(4100, 30, 10, seed))) for seed in (0, 0, 1)
-  )
+  first, again, other = (np.stack(list(generate.cohorts(4100, 30, 10, seed))) for seed in (0, 0, 1))
   assert (first == again).all() and (first != other).any()
   assert first.shape == (30, 10)
 
@@ -127,9 +112,7 @@ def test_command_is_understood(tmp_path):
   replay_command.add_arguments(parser)
   parser.add_argument('--json', action='store_true')
   args = parser.parse_args(arguments)
-  assert (args.strategy, args.noise_multiplier, args.delta) == (
-      'blt-b400', 8.0, [1e-6]
-  )
+  assert (args.strategy, args.noise_multiplier, args.delta) == ('blt-b400', 8.0, [1e-6])
 
 
 def finished(output, failure=None):
@@ -138,18 +121,21 @@ def finished(output, failure=None):
 
 def side(*seconds, min_sep=200, **kwargs):
   return sides.Side(
-      seconds=seconds, cpu_seconds=seconds, peak_mebibytes=100.4,
-      figures={'min_sep': min_sep}, **kwargs,
+    seconds=seconds,
+    cpu_seconds=seconds,
+    peak_mebibytes=100.4,
+    figures={'min_sep': min_sep},
+    **kwargs,
   )
 
 
 def test_sides():
   assert run.judged(sides.Side(), finished('200\n'), run.of_peer) == sides.Side(
-      (2.0,), (3.0,), 100.4, {'min_sep': 200}
+    (2.0,), (3.0,), 100.4, {'min_sep': 200}
   )
   for done, why in (
-      (finished('None\n'), 'ValueError'),
-      (finished('', 'exit status 3'), 'exit status 3'),
+    (finished('None\n'), 'ValueError'),
+    (finished('', 'exit status 3'), 'exit status 3'),
   ):
     failed = run.judged(sides.Side(), done, run.of_peer)
     assert why in failed.failures[0] and not failed.seconds
@@ -161,9 +147,7 @@ def test_another_min_sep_is_a_failure():
   both = {'ours': side(1.0), 'peer': side(2.0)}
   assert run.agreed(**both) == both
   found = run.agreed(side(1.0), side(1.0, min_sep=199))
-  assert found['ours'].failures == (
-      'min_sep is 200, the bare query says 199',
-  )
+  assert found['ours'].failures == ('min_sep is 200, the bare query says 199',)
   row = results.Row(SMALL, **found)
   assert row.ratio is None and 'bare query says 199' in results.table([row])
 
@@ -174,8 +158,15 @@ def test_table():
   heading, rule, line = results.table([row]).splitlines()
   assert len(heading) == len(rule) == len(line)
   assert [cell.strip() for cell in line.strip('|').split('|')] == [
-      '13M, text ids', '13,000,000', '200', '9.00 (8.00–10.0)',
-      '2.50 (2.00–3.00)', '3.6×', '1.44 M', '100', '100',
+    '13M, text ids',
+    '13,000,000',
+    '200',
+    '9.00 (8.00–10.0)',
+    '2.50 (2.00–3.00)',
+    '3.6×',
+    '1.44 M',
+    '100',
+    '100',
   ]
   assert json.loads(json.dumps(row.as_json()))['ratio'] == 3.6
 
@@ -189,31 +180,35 @@ def test_table_of_a_log_without_peer():
 
 def test_document_names_versions():
   about = {
-      'date': '2026-01-01', 'processor': 'x86_64', 'cores': 4, 'cores_used': 2,
-      'versions': {'python': '3.11.7', 'duckdb': '1.0.0'},
+    'date': '2026-01-01',
+    'processor': 'x86_64',
+    'cores': 4,
+    'cores_used': 2,
+    'versions': {'python': '3.11.7', 'duckdb': '1.0.0'},
   }
   text = run.document(about, [results.Row(SMALL, side(1.0), side(2.0))])
   assert '2 of 4 cores, 2 threads. python 3.11.7, duckdb 1.0.0.' in text
 
 
-@pytest.mark.parametrize('words, large, name', [
+@pytest.mark.parametrize(
+  'words, large, name',
+  [
     ([], False, 'replay'),
     (['replay'], False, 'replay'),
     (['replay-13M-text'], False, 'replay-13M-text'),
     (['13M-text', 'integer'], False, 'replay-13M-text-integer'),
     ([], True, 'replay-large'),
     (['replay'], True, 'replay-large'),
-])
+  ],
+)
 def test_names_of_results(words, large, name):
   assert run.file_name(words, large=large) == name
 
 
-@pytest.mark.parametrize('arguments', [
-    ['--only=bread'],
-    ['--only=replay-1B'],
-    ['--large', '--only=replay-13M'],
-    ['--repeats=0'],
-])
+@pytest.mark.parametrize(
+  'arguments',
+  [['--only=bread'], ['--only=replay-1B'], ['--large', '--only=replay-13M'], ['--repeats=0']],
+)
 def test_refuses_bad_flags(arguments, capsys):
   with pytest.raises(SystemExit) as error_info:
     run.main(arguments)

@@ -9,15 +9,11 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent
 sys.path.append(str(ROOT))
 
-from benchmarks.rounds import cases
-from benchmarks.rounds import noise
-from benchmarks.rounds import run
+from benchmarks.rounds import cases, noise, run
 from fl_dpftrl.noise import engine
 
 
-@pytest.mark.parametrize(
-    'name', sorted({case.strategy for case in cases.ROW_CASES})
-)
+@pytest.mark.parametrize('name', sorted({case.strategy for case in cases.ROW_CASES}))
 def test_rows_are_timed(name):
   found = noise.main(name, 1000, 1, 2)
   assert len(found['seconds']) == len(found['reading']) == 2
@@ -31,30 +27,38 @@ def test_rows_are_timed(name):
 
 def test_the_peer_has_the_same_cases():
   ours = {
-      case.strategy for case in cases.ROW_CASES
-      if (case.size, case.threads) == (cases.NUM_PARAMETERS, 1)
+    case.strategy
+    for case in cases.ROW_CASES
+    if (case.size, case.threads) == (cases.NUM_PARAMETERS, 1)
   }
   assert set(cases.PEER_CASES) <= ours
   for name in cases.PEER_CASES:
-    assert len(run.peer_parameters(name)) == {
-        'identity': 0, 'blt-4': 2
-    }.get(name, 1)
+    assert len(run.peer_parameters(name)) == {'identity': 0, 'blt-4': 2}.get(name, 1)
 
 
 def test_page():
   about = {
-      'date': '2026-01-01', 'processor': 'x86_64', 'cores': 4,
-      'versions': {'python': '3.11.7'},
+    'date': '2026-01-01',
+    'processor': 'x86_64',
+    'cores': 4,
+    'versions': {'python': '3.11.7'},
   }
   row = {
-      'strategy': 'blt-4', 'size': 10, 'threads': 1, 'seconds': [0.2],
-      'cpu_seconds': [0.2], 'reading': [0.1], 'state_bytes': 5e6,
+    'strategy': 'blt-4',
+    'size': 10,
+    'threads': 1,
+    'seconds': [0.2],
+    'cpu_seconds': [0.2],
+    'reading': [0.1],
+    'state_bytes': 5e6,
   }
   peer = {'strategy': 'blt-4', 'ours': [1.0], 'seconds': [1.5], 'state_bytes': 1}
   training = {
-      'size': 10, 'batches': 1, 'gibibytes': 2.0,
-      'seconds': {'plain': [1.0, 1.0], 'blt-4': [1.0, 1.5]},
-      'state_bytes': {'plain': 1e6, 'blt-4': 2e6},
+    'size': 10,
+    'batches': 1,
+    'gibibytes': 2.0,
+    'seconds': {'plain': [1.0, 1.0], 'blt-4': [1.0, 1.5]},
+    'state_bytes': {'plain': 1e6, 'blt-4': 2e6},
   }
   text = run.document(about, [row], [peer], [training])
   assert '4 cores. python 3.11.7.' in text and text.count('blt-4') == 3

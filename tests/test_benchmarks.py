@@ -15,26 +15,31 @@ ROOT = pathlib.Path(__file__).parent.parent
 sys.path.append(str(ROOT))
 
 from benchmarks import process
-from benchmarks.optimize import cases
-from benchmarks.optimize import evaluate
-from benchmarks.optimize import ours
-from benchmarks.optimize import results
-from benchmarks.optimize import run
+from benchmarks.optimize import cases, evaluate, ours, results, run
 from fl_dpftrl import error
 from fl_dpftrl.commands import optimize
 from fl_dpftrl.families import banded
 
 CASE = cases.Case(
-    group='blt', mechanism='blt', num_rounds=2052, min_sep=342,
-    max_participations=6, objective='max', num_buffers=2,
+  group='blt',
+  mechanism='blt',
+  num_rounds=2052,
+  min_sep=342,
+  max_participations=6,
+  objective='max',
+  num_buffers=2,
 )
 FIGURES = {'rms_loss': 9.3435, 'max_loss': 10.8063, 'memory_copies': 2}
 
 
 def side(*seconds, **kwargs):
   return results.Side(
-      seconds=seconds, cpu_seconds=seconds, peak_mebibytes=100.4,
-      figures=FIGURES, own_loss=10.8063, **kwargs,
+    seconds=seconds,
+    cpu_seconds=seconds,
+    peak_mebibytes=100.4,
+    figures=FIGURES,
+    own_loss=10.8063,
+    **kwargs,
   )
 
 
@@ -76,9 +81,7 @@ def test_losses_are_those_printed():
 
 
 def python(program, timeout=60.0, **kwargs):
-  return process.run(
-      [sys.executable, '-c', program], timeout=timeout, **kwargs
-  )
+  return process.run([sys.executable, '-c', program], timeout=timeout, **kwargs)
 
 
 def test_process_reports_time_memory_and_output():
@@ -93,13 +96,12 @@ def test_process_reports_its_memory():
   # Measured by a small process, as the benchmark does: tests may be large.
   program = 'x = b"x" * (300 << 20)'
   measure = (
-      'import sys; from benchmarks import process;'
-      f'done = process.run([sys.executable, "-c", {program!r}], timeout=60.0);'
-      'print(done.peak_mebibytes)'
+    'import sys; from benchmarks import process;'
+    f'done = process.run([sys.executable, "-c", {program!r}], timeout=60.0);'
+    'print(done.peak_mebibytes)'
   )
   measured = subprocess.run(
-      [sys.executable, '-c', measure], cwd=ROOT, check=True,
-      capture_output=True, text=True,
+    [sys.executable, '-c', measure], cwd=ROOT, check=True, capture_output=True, text=True
   )
   assert 300 < float(measured.stdout) < 400
 
@@ -110,25 +112,26 @@ def test_process_has_one_thread_or_as_many_as_asked():
   assert python(program, threads=2).output == '2\n'
 
 
-@pytest.mark.skipif(
-    not hasattr(os, 'sched_setaffinity'), reason='cores cannot be chosen here'
-)
+@pytest.mark.skipif(not hasattr(os, 'sched_setaffinity'), reason='cores cannot be chosen here')
 def test_cores_are_those_there_are():
   program = (
-      'import os; from benchmarks import process;'
-      'before = len(os.sched_getaffinity(0)); assert process.pin(2);'
-      'assert len(os.sched_getaffinity(0)) == min(2, before);'
-      'process.pin(1); assert len(os.sched_getaffinity(0)) == 1'
+    'import os; from benchmarks import process;'
+    'before = len(os.sched_getaffinity(0)); assert process.pin(2);'
+    'assert len(os.sched_getaffinity(0)) == min(2, before);'
+    'process.pin(1); assert len(os.sched_getaffinity(0)) == 1'
   )
   subprocess.run([sys.executable, '-c', program], cwd=ROOT, check=True)
 
 
-@pytest.mark.parametrize('program, failure', [
+@pytest.mark.parametrize(
+  'program, failure',
+  [
     ('raise RuntimeError("loss is\\nnan")', 'RuntimeError: loss is'),
     ('import sys; sys.exit(3)', 'exit status 3'),
     ('import sys; sys.exit("no: such flag")', 'no: such flag'),
     ('import os; os.kill(os.getpid(), 9)', 'ended by SIGKILL'),
-])
+  ],
+)
 def test_process_says_why_it_failed(program, failure):
   assert python(program).failure == failure
 
@@ -144,9 +147,15 @@ def test_table():
   heading, rule, line = results.table([row]).splitlines()
   assert len(heading) == len(rule) == len(line)
   assert [cell.strip() for cell in line.strip('|').split('|')] == [
-      'blt, 2 buffers, (2052, 342, 6), max',
-      '2.00 (1.00–3.00)', '50.0 (40.0–60.0)', '25.0×',
-      '9.3435 / 10.8063', '9.3435 / 10.8063', '0.00 %', '100', '100',
+    'blt, 2 buffers, (2052, 342, 6), max',
+    '2.00 (1.00–3.00)',
+    '50.0 (40.0–60.0)',
+    '25.0×',
+    '9.3435 / 10.8063',
+    '9.3435 / 10.8063',
+    '0.00 %',
+    '100',
+    '100',
   ]
 
 
@@ -160,9 +169,7 @@ def test_table_shows_failures():
 
 
 def test_excess_is_in_the_objective():
-  worse = results.Side(
-      seconds=(1.0,), figures={**FIGURES, 'max_loss': 2 * 10.8063}
-  )
+  worse = results.Side(seconds=(1.0,), figures={**FIGURES, 'max_loss': 2 * 10.8063})
   row = results.Row(CASE, side(1.0), worse)
   assert row.excess == pytest.approx(-0.5)
   assert '-50.00 %' in results.table([row])
@@ -170,8 +177,12 @@ def test_excess_is_in_the_objective():
 
 def test_document_names_versions_and_no_machine():
   about = {
-      'date': '2026-01-01', 'processor': 'x86_64', 'cores': 2, 'cores_used': 1,
-      'ours': {'numpy': '1.26.4'}, 'peer': {'jax-privacy': '2.0.0'},
+    'date': '2026-01-01',
+    'processor': 'x86_64',
+    'cores': 2,
+    'cores_used': 1,
+    'ours': {'numpy': '1.26.4'},
+    'peer': {'jax-privacy': '2.0.0'},
   }
   text = run.document(about, [results.Row(CASE, side(1.0), side(2.0))])
   assert '1 of 2 cores, one thread. Ours: numpy 1.26.4. Peer: jax-privacy 2.0.0.' in text
@@ -191,22 +202,20 @@ def test_peer_columns_become_our_rows():
   np.testing.assert_allclose(strategy.strategy_matrix(5), matrix, atol=1e-15)
   # Rows of negative diagonal are the same mechanism.
   flipped = banded.Banded(evaluate.by_rows(-params))
-  assert error.error(flipped, 5).rms == pytest.approx(
-      error.error(strategy, 5).rms
-  )
+  assert error.error(flipped, 5).rms == pytest.approx(error.error(strategy, 5).rms)
 
 
-@pytest.mark.parametrize('mechanism, found', [
+@pytest.mark.parametrize(
+  'mechanism, found',
+  [
     ('blt', {'buf_decay': [0.9, 0.5], 'output_scale': [0.1, 0.2]}),
     ('banded_toeplitz', {'coefs': [1.0, 0.5]}),
     ('banded', {'params': np.ones((8, 2))}),
     ('dense', {'matrix': np.tri(8)}),
-])
+  ],
+)
 def test_what_the_peer_finds_is_evaluated(mechanism, found):
-  case = {
-      'mechanism': mechanism, 'num_rounds': 8, 'min_sep': 1,
-      'max_participations': 1,
-  }
+  case = {'mechanism': mechanism, 'num_rounds': 8, 'min_sep': 1, 'max_participations': 1}
   arrays = {k: np.asarray(v, dtype=np.float64) for k, v in found.items()}
   losses = evaluate.losses(case, arrays)
   assert 0.0 < losses['rms_loss'] <= losses['max_loss']
@@ -214,10 +223,9 @@ def test_what_the_peer_finds_is_evaluated(mechanism, found):
     evaluate.losses(case, {k: v * np.nan for k, v in arrays.items()})
 
 
-@pytest.mark.parametrize('arguments', [
-    ['--peer_python=python', '--only=bread'],
-    ['--peer_python=python', '--repeats=0'],
-])
+@pytest.mark.parametrize(
+  'arguments', [['--peer_python=python', '--only=bread'], ['--peer_python=python', '--repeats=0']]
+)
 def test_refuses_bad_flags(arguments, capsys):
   with pytest.raises(SystemExit) as error_info:
     run.main(arguments)

@@ -4,46 +4,28 @@ import itertools
 import math
 
 import hypothesis
-from hypothesis import strategies as st
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
-from fl_dpftrl import error
-from fl_dpftrl import participation
-from fl_dpftrl import sensitivity
-from fl_dpftrl import workloads
-from fl_dpftrl.families import blt
-from fl_dpftrl.families import blt_schedule
-from fl_dpftrl.families import blt_sums
-from fl_dpftrl.families import interlaced
+from fl_dpftrl import error, participation, sensitivity, workloads
+from fl_dpftrl.families import blt, blt_schedule, blt_sums, interlaced
 
 BLTS = {
-    'plain': ([0.99, 0.5], [0.2, 0.7]),
-    'b100 as published, decays 2e-11 apart': (
-        [
-            0.989739971007307, 0.7352001759538236, 0.16776199983448145,
-            0.1677619998016191,
-        ],
-        [
-            0.20502892852480875, 0.23357939425278557, 0.03479503245420878,
-            0.03479509876050538,
-        ],
-    ),
-    'b400 as published, nearly 1': (
-        [
-            0.9999999999921251, 0.9944453083640997, 0.8985923474607591,
-            0.4912001418098778,
-        ],
-        [
-            0.0070314825502323835, 0.10613806907600574, 0.1898159060327625,
-            0.1966594748073734,
-        ],
-    ),
-    'next to 1': ([1.0 - 2.0**-53, 0.9], [1e-9, 0.1]),
-    'equal': ([0.5, 0.5], [0.3, 0.4]),
-    'tiny': ([1e-300, 1e-3], [0.5, 0.5]),
-    'negative inverse decay': ([1e-4], [0.9]),
-    'nothing': ([0.5], [0.0]),
+  'plain': ([0.99, 0.5], [0.2, 0.7]),
+  'b100 as published, decays 2e-11 apart': (
+    [0.989739971007307, 0.7352001759538236, 0.16776199983448145, 0.1677619998016191],
+    [0.20502892852480875, 0.23357939425278557, 0.03479503245420878, 0.03479509876050538],
+  ),
+  'b400 as published, nearly 1': (
+    [0.9999999999921251, 0.9944453083640997, 0.8985923474607591, 0.4912001418098778],
+    [0.0070314825502323835, 0.10613806907600574, 0.1898159060327625, 0.1966594748073734],
+  ),
+  'next to 1': ([1.0 - 2.0**-53, 0.9], [1e-9, 0.1]),
+  'equal': ([0.5, 0.5], [0.3, 0.4]),
+  'tiny': ([1e-300, 1e-3], [0.5, 0.5]),
+  'negative inverse decay': ([1e-4], [0.9]),
+  'nothing': ([0.5], [0.0]),
 }
 SETTINGS = hypothesis.settings(deadline=None, max_examples=60)
 
@@ -52,8 +34,8 @@ def column(strategy, num_rounds):
   """The first column of C in long doubles."""
   exponents = np.arange(num_rounds - 1)
   terms = sum(
-      np.longdouble(scale) * np.longdouble(decay) ** exponents
-      for decay, scale in zip(strategy.buffer_decay, strategy.output_scale)
+    np.longdouble(scale) * np.longdouble(decay) ** exponents
+    for decay, scale in zip(strategy.buffer_decay, strategy.output_scale)
   )
   return np.append(np.longdouble(1.0), terms)
 
@@ -73,9 +55,7 @@ def test_sensitivity_against_the_columns_of_c(arguments, num_rounds):
   strategy = blt.BLT(*arguments)
   first = column(strategy, num_rounds)
   for min_sep, most in itertools.product((1, 2, 30, 64, 800), (1, 2, 7, None)):
-    schema = participation.MinSep(
-        num_rounds=num_rounds, min_sep=min_sep, max_participations=most
-    )
+    schema = participation.MinSep(num_rounds=num_rounds, min_sep=min_sep, max_participations=most)
     total = np.zeros_like(first)
     for a in range(schema.participations):
       start = a * min_sep
@@ -97,9 +77,7 @@ def test_errors_against_the_inverse_of_c(arguments, num_rounds, momentum):
     decoder[t] += np.longdouble(momentum) * decoder[t - 1]
   squares = np.cumsum(decoder**2)
   result = error.error(strategy, num_rounds, workloads.Workload(momentum))
-  assert math.isclose(
-      result.rms, float(np.sqrt(squares.mean())), rel_tol=1e-13
-  )
+  assert math.isclose(result.rms, float(np.sqrt(squares.mean())), rel_tol=1e-13)
   assert math.isclose(result.max, float(np.sqrt(squares[-1])), rel_tol=1e-13)
 
 
@@ -117,9 +95,7 @@ def test_momentum_beside_a_decay_of_the_inverse(momentum):
 @pytest.mark.parametrize('num_rounds', [1, 2, 7, 200])
 @pytest.mark.parametrize('momentum', [0.0, 0.5, 0.95])
 @pytest.mark.parametrize('warmup, cooldown', [(0.15, 0.25), (1, 0), (0, 1)])
-def test_errors_under_a_schedule(
-    arguments, num_rounds, momentum, warmup, cooldown
-):
+def test_errors_under_a_schedule(arguments, num_rounds, momentum, warmup, cooldown):
   strategy = blt.BLT(*arguments)
   workload = workloads.Workload(momentum, warmup, cooldown)
   noising = strategy.noising_matrix(num_rounds)
@@ -130,9 +106,7 @@ def test_errors_under_a_schedule(
 
 def test_refuses_a_schedule_over_too_many_rounds():
   with pytest.raises(ValueError, match='num_rounds=1000000000.*schedule'):
-    error.error(
-        blt.BLT([0.9], [0.1]), 10**9, workloads.Workload(0.0, 0.1, 0.1)
-    )
+    error.error(blt.BLT([0.9], [0.1]), 10**9, workloads.Workload(0.0, 0.1, 0.1))
 
 
 def test_a_billion_rounds():
@@ -155,9 +129,7 @@ def test_a_billion_rounds():
     carried = decay * carried + 1.0
     square += (scale * carried) ** 2 * powers(2.0 * rate, length - 1)
     carried *= math.exp(-rate * (length - 1))
-  schema = participation.MinSep(
-      num_rounds=num_rounds, min_sep=step, max_participations=count
-  )
+  schema = participation.MinSep(num_rounds=num_rounds, min_sep=step, max_participations=count)
   result = sensitivity.sensitivity(strategy, schema)
   assert math.isclose(result.value, math.sqrt(square), rel_tol=1e-13)
 
@@ -166,9 +138,9 @@ def test_a_billion_rounds():
   limit = 2.0**-30 / (2.0**-30 + scale)
   share = scale / (2.0**-30 + scale)
   square = (
-      limit**2 * num_rounds
-      + 2.0 * limit * share * powers(hat_rate, num_rounds)
-      + share**2 * powers(2.0 * hat_rate, num_rounds)
+    limit**2 * num_rounds
+    + 2.0 * limit * share * powers(hat_rate, num_rounds)
+    + share**2 * powers(2.0 * hat_rate, num_rounds)
   )
   result = error.error(strategy, num_rounds)
   assert math.isclose(result.max, math.sqrt(square), rel_tol=1e-12)
@@ -178,9 +150,7 @@ def test_a_billion_rounds():
 @pytest.mark.parametrize('min_sep, most', [(1, None), (3, None), (10, 10**8)])
 def test_a_billion_rounds_with_very_many_participations(min_sep, most):
   """Every round's contribution grows to that of the whole history."""
-  schema = participation.MinSep(
-      num_rounds=10**9, min_sep=min_sep, max_participations=most
-  )
+  schema = participation.MinSep(num_rounds=10**9, min_sep=min_sep, max_participations=most)
   strategy = blt.BLT([0.5], [0.25])
   value = sensitivity.sensitivity(strategy, schema).value
   # Away from the start the columns' sum repeats itself every min_sep rows.
@@ -200,22 +170,17 @@ def patterns(num_rounds, min_sep, most):
 
 
 @hypothesis.given(
-    st.sampled_from(list(BLTS.values())),
-    st.integers(1, 10),
-    st.integers(1, 11),
-    st.integers(1, 10),
+  st.sampled_from(list(BLTS.values())), st.integers(1, 10), st.integers(1, 11), st.integers(1, 10)
 )
 @SETTINGS
 def test_no_pattern_is_worse(arguments, num_rounds, min_sep, most):
   strategy = blt.BLT(*arguments)
   matrix = strategy.strategy_matrix(num_rounds)
   worst = max(
-      np.linalg.norm(matrix[:, pattern].sum(axis=1))
-      for pattern in patterns(num_rounds, min_sep, min(most, num_rounds))
+    np.linalg.norm(matrix[:, pattern].sum(axis=1))
+    for pattern in patterns(num_rounds, min_sep, min(most, num_rounds))
   )
-  schema = participation.MinSep(
-      num_rounds=num_rounds, min_sep=min_sep, max_participations=most
-  )
+  schema = participation.MinSep(num_rounds=num_rounds, min_sep=min_sep, max_participations=most)
   value = sensitivity.sensitivity(strategy, schema).value
   assert value >= worst * (1 - 1e-13)
   assert value == pytest.approx(worst, rel=1e-13)
@@ -233,24 +198,20 @@ def test_derivatives_of_the_error(num_rounds, momentum, objective):
 @pytest.mark.parametrize('num_rounds', [1, 2, 50])
 @pytest.mark.parametrize('momentum', [0.0, 0.9])
 @pytest.mark.parametrize('objective', ['rms', 'max'])
-def test_derivatives_of_the_error_under_a_schedule(
-    num_rounds, momentum, objective
-):
+def test_derivatives_of_the_error_under_a_schedule(num_rounds, momentum, objective):
   rates = workloads.Workload(0.0, 0.2, 0.5).learning_rates(num_rounds)
   function = blt_schedule.SquaredError(rates, objective, momentum)
   below_one = np.array([0.0, 1e-3, 0.2, 0.7, 1.4])
   check_derivatives(function, below_one, np.full(5, 0.1), fixed=1)
 
 
-@pytest.mark.parametrize('n, b, k', [
-    (1, 1, 1), (2, 1, None), (50, 7, 4), (10**9, 10**6, 10), (10**6, 1, None),
-])
+@pytest.mark.parametrize(
+  'n, b, k', [(1, 1, 1), (2, 1, None), (50, 7, 4), (10**9, 10**6, 10), (10**6, 1, None)]
+)
 def test_derivatives_of_the_sensitivity(n, b, k):
   schema = participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)
   function = blt_sums.SquaredSensitivity(schema)
-  check_derivatives(
-      function, np.array([1e-8, 0.2, 0.7, 0.99]), np.full(4, 0.1), fixed=0
-  )
+  check_derivatives(function, np.array([1e-8, 0.2, 0.7, 0.99]), np.full(4, 0.1), fixed=0)
 
 
 def check_derivatives(function, below_one, scales, fixed):
@@ -263,9 +224,7 @@ def check_derivatives(function, below_one, scales, fixed):
     for step in (size, -size):
       moved = np.concatenate([below_one, scales])
       moved[j] *= math.exp(step)
-      logs.append(
-          np.log(function(*np.split(moved[None], 2, axis=1))[0][0])
-      )
+      logs.append(np.log(function(*np.split(moved[None], 2, axis=1))[0][0]))
     numeric = (logs[0] - logs[1]) / (2.0 * size)
     assert got[j] / value[0] == pytest.approx(numeric, abs=1e-7)
 

@@ -27,9 +27,7 @@ def evaluate(node: ast.expr, folder: pathlib.Path):
   if isinstance(node, ast.Call):
     arguments = [ast.literal_eval(a) for a in node.args]
     if node.func.id == 'glob':
-      return sorted(
-          str(p.relative_to(folder)) for g in arguments[0] for p in folder.glob(g)
-      )
+      return sorted(str(p.relative_to(folder)) for g in arguments[0] for p in folder.glob(g))
     if node.func.id == 'requirement':
       return f'@pip//{arguments[0]}'
     raise ValueError(f'unknown function {node.func.id}')
@@ -51,11 +49,11 @@ def read_targets() -> dict[str, Target]:
       given = {k.arg: evaluate(k.value, path.parent) for k in call.keywords}
       label = f'//{folder}:{given["name"]}'
       targets[label] = Target(
-          label=label,
-          folder=folder,
-          sources=[str((path.parent / s).relative_to(ROOT)) for s in given['srcs']],
-          deps=[absolute(d, folder) for d in given.get('deps', [])],
-          visibility=given['visibility'],
+        label=label,
+        folder=folder,
+        sources=[str((path.parent / s).relative_to(ROOT)) for s in given['srcs']],
+        deps=[absolute(d, folder) for d in given.get('deps', [])],
+        visibility=given['visibility'],
       )
   return targets
 
@@ -75,9 +73,7 @@ OWNER = {source: t.label for t in TARGETS.values() for source in t.sources}
 
 
 def python_files() -> list[str]:
-  return sorted(
-      str(p.relative_to(ROOT)) for d in PACKAGES for p in (ROOT / d).rglob('*.py')
-  )
+  return sorted(str(p.relative_to(ROOT)) for d in PACKAGES for p in (ROOT / d).rglob('*.py'))
 
 
 def module_file(module: str) -> str | None:
@@ -126,13 +122,18 @@ def test_dependencies_are_visible(label):
   for dep in TARGETS[label].deps:
     if dep.startswith('@'):
       continue
-    assert any(
+    assert (
+      any(
         rule == '//visibility:public'
         or rule == f'//{folder}:__pkg__'
-        or rule.endswith(':__subpackages__')
-        and f'{folder}/'.startswith(rule[2:].split(':')[0] + '/')
+        or (
+          rule.endswith(':__subpackages__')
+          and f'{folder}/'.startswith(rule[2:].split(':')[0] + '/')
+        )
         for rule in TARGETS[dep].visibility
-    ) or TARGETS[dep].folder == folder, f'{label} may not see {dep}'
+      )
+      or TARGETS[dep].folder == folder
+    ), f'{label} may not see {dep}'
 
 
 def test_no_target_depends_on_itself_through_others():
@@ -154,12 +155,12 @@ def test_no_target_depends_on_itself_through_others():
 
 def test_only_the_training_packages_reach_tensorflow():
   allowed = (
-      '//fl_dpftrl/noise:stream',
-      '//fl_dpftrl/noise/recurrences',
-      '//fl_dpftrl/aggregators',
-      '//fl_dpftrl/learning',
-      '//fl_dpftrl/runtime',
-      '//experiments',
+    '//fl_dpftrl/noise:stream',
+    '//fl_dpftrl/noise/recurrences',
+    '//fl_dpftrl/aggregators',
+    '//fl_dpftrl/learning',
+    '//fl_dpftrl/runtime',
+    '//experiments',
   )
   for label, target in TARGETS.items():
     if {f'@pip//{name}' for name in TENSORFLOW} & set(target.deps):

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 import fl_dpftrl
-from fl_dpftrl import catalogue
-from fl_dpftrl import participation
-from fl_dpftrl import workloads
-from fl_dpftrl.families import banded
-from fl_dpftrl.families import blt
-from fl_dpftrl.families import dense
-from fl_dpftrl.families import identity
-from fl_dpftrl.families import low_rank
-from fl_dpftrl.families import stamped
-from fl_dpftrl.families import tree_full
-from fl_dpftrl.families import tree_online
+from fl_dpftrl import catalogue, participation, workloads
+from fl_dpftrl.families import (
+  banded,
+  blt,
+  dense,
+  identity,
+  low_rank,
+  stamped,
+  tree_full,
+  tree_online,
+)
 
 SCHEMA = participation.MinSep(num_rounds=12, min_sep=3, max_participations=2)
 
@@ -32,38 +32,35 @@ def banded_example():
 
 
 EXAMPLES = {
-    'banded': banded_example,
-    'blt': lambda: blt.BLT([0.9999999999921251, 1 / 3], [0.1, 0.2]),
-    'dense': lambda: dense.Dense(banded_example().strategy_matrix(12)),
-    'identity': identity.Identity,
-    'low_rank': lambda: low_rank.LowRank(
-        np.ones((12, 1)), np.full((12, 2), 0.1), np.full((12, 2), 0.2)
-    ),
-    'stamped': lambda: stamped.Stamped(blt.BLT([0.9], [0.1]), 5),
-    'stamped banded': lambda: stamped.Stamped(banded_example(), 5),
-    'stamped twice': lambda: stamped.Stamped(
-        stamped.Stamped(banded_example(), 3), 7
-    ),
-    'tree_full': lambda: tree_full.TreeFull(12),
-    'tree_online': tree_online.TreeOnline,
-    'tree_online completed': lambda: tree_online.TreeOnline(12),
+  'banded': banded_example,
+  'blt': lambda: blt.BLT([0.9999999999921251, 1 / 3], [0.1, 0.2]),
+  'dense': lambda: dense.Dense(banded_example().strategy_matrix(12)),
+  'identity': identity.Identity,
+  'low_rank': lambda: low_rank.LowRank(
+    np.ones((12, 1)), np.full((12, 2), 0.1), np.full((12, 2), 0.2)
+  ),
+  'stamped': lambda: stamped.Stamped(blt.BLT([0.9], [0.1]), 5),
+  'stamped banded': lambda: stamped.Stamped(banded_example(), 5),
+  'stamped twice': lambda: stamped.Stamped(stamped.Stamped(banded_example(), 3), 7),
+  'tree_full': lambda: tree_full.TreeFull(12),
+  'tree_online': tree_online.TreeOnline,
+  'tree_online completed': lambda: tree_online.TreeOnline(12),
 }
 
 
 @pytest.mark.parametrize('make', EXAMPLES.values(), ids=EXAMPLES)
-@pytest.mark.parametrize('workload', [
-    workloads.Workload(), workloads.Workload(0.9),
-])
-@pytest.mark.parametrize('schema', [
+@pytest.mark.parametrize('workload', [workloads.Workload(), workloads.Workload(0.9)])
+@pytest.mark.parametrize(
+  'schema',
+  [
     SCHEMA,
     participation.MinSep(num_rounds=12),
     participation.FixedSeparation(num_rounds=12, min_sep=5),
-])
+  ],
+)
 def test_round_trip(tmp_path, make, workload, schema):
   path, strategy = tmp_path / 'a.json', make()
-  saved = catalogue.save(
-      path, strategy, schema=schema, objective='rms', workload=workload
-  )
+  saved = catalogue.save(path, strategy, schema=schema, objective='rms', workload=workload)
   loaded = catalogue.load(path)
   assert loaded.schema == saved.schema == schema
   assert type(loaded.schema) is type(schema)
@@ -73,9 +70,7 @@ def test_round_trip(tmp_path, make, workload, schema):
   assert loaded.figures == saved.figures
   again = catalogue.load_strategy(str(path))
   assert type(again) is type(strategy)
-  np.testing.assert_array_equal(
-      again.strategy_matrix(12), strategy.strategy_matrix(12)
-  )
+  np.testing.assert_array_equal(again.strategy_matrix(12), strategy.strategy_matrix(12))
 
 
 def arrays_of(path):
@@ -84,9 +79,7 @@ def arrays_of(path):
 
 
 def test_nothing_else_is_left_in_the_folder(tmp_path):
-  catalogue.save(
-      tmp_path / 'a.json', banded_example(), schema=SCHEMA, objective='max'
-  )
+  catalogue.save(tmp_path / 'a.json', banded_example(), schema=SCHEMA, objective='max')
   arrays, path = sorted(p.name for p in tmp_path.iterdir())
   assert (arrays, path) == (arrays_of(tmp_path / 'a.json').name, 'a.json')
 
@@ -95,9 +88,7 @@ def test_nothing_else_is_left_in_the_folder(tmp_path):
 def written(tmp_path):
   """A file, and how to write it again with something changed."""
   path = tmp_path / 'a.json'
-  catalogue.save(
-      path, blt.BLT([0.9], [0.5]), schema=SCHEMA, objective='max'
-  )
+  catalogue.save(path, blt.BLT([0.9], [0.5]), schema=SCHEMA, objective='max')
 
   def rewrite(**changes):
     document = json.loads(path.read_text())
@@ -117,9 +108,7 @@ def refusal(path):
   return message
 
 
-@pytest.mark.parametrize('name', [
-    'sensitivity', 'rms_error', 'max_error', 'rms_loss', 'max_loss',
-])
+@pytest.mark.parametrize('name', ['sensitivity', 'rms_error', 'max_error', 'rms_loss', 'max_loss'])
 def test_refuses_figures_that_are_not_its_own(written, name):
   value = json.loads(written().read_text())[name]
   assert name in refusal(written(**{name: value * (1 - 1e-8)}))
@@ -129,7 +118,9 @@ def test_refuses_figures_that_are_not_its_own(written, name):
   catalogue.load(written())
 
 
-@pytest.mark.parametrize('changes, message', [
+@pytest.mark.parametrize(
+  'changes, message',
+  [
     ({'format': 'other'}, 'format'),
     ({'version': 2}, 'version must be 1, got 2'),
     ({'version': '1'}, 'version'),
@@ -138,12 +129,9 @@ def test_refuses_figures_that_are_not_its_own(written, name):
     ({'family': 'identity'}, 'parameters of identity must be none'),
     ({'parameters': {}}, 'buffer_decay'),
     ({'parameters': {'buffer_decay': [0.9]}}, 'output_scale'),
-    ({'parameters': {'buffer_decay': 0.9, 'output_scale': [0.5]}},
-     'parameters: '),
-    ({'parameters': {'buffer_decay': ['x'], 'output_scale': [0.5]}},
-     'parameters: '),
-    ({'parameters': {'buffer_decay': [0.8], 'output_scale': [0.5]}},
-     'sensitivity'),
+    ({'parameters': {'buffer_decay': 0.9, 'output_scale': [0.5]}}, 'parameters: '),
+    ({'parameters': {'buffer_decay': ['x'], 'output_scale': [0.5]}}, 'parameters: '),
+    ({'parameters': {'buffer_decay': [0.8], 'output_scale': [0.5]}}, 'sensitivity'),
     ({'objective': 'mean'}, 'objective'),
     ({'objective': None}, 'objective'),
     ({'workload': 'sum'}, 'workload'),
@@ -152,21 +140,30 @@ def test_refuses_figures_that_are_not_its_own(written, name):
     ({'schema': None}, 'schema'),
     ({'schema': {'participation': 'any'}}, 'participation'),
     ({'schema': {'participation': 'min_sep', 'num_rounds': 12}}, 'min_sep'),
-    ({'schema': {'participation': 'min_sep', 'num_rounds': 0, 'min_sep': 1,
-                 'max_participations': None}}, 'num_rounds'),
+    (
+      {
+        'schema': {
+          'participation': 'min_sep',
+          'num_rounds': 0,
+          'min_sep': 1,
+          'max_participations': None,
+        }
+      },
+      'num_rounds',
+    ),
     ({'sensitivity_kind': 'upper_bound'}, 'sensitivity_kind'),
     ({'made_by': 3}, 'made_by'),
-])
+  ],
+)
 def test_refuses_fields_that_are_wrong(written, changes, message):
   with pytest.raises(ValueError, match=message):
     catalogue.load(written(**changes))
   refusal(written())
 
 
-@pytest.mark.parametrize('text', [
-    '', '[]', '3', '{', '{"format": "fl_dpftrl.strategy"}',
-    '\xff', '{"sensitivity": NaN}',
-])
+@pytest.mark.parametrize(
+  'text', ['', '[]', '3', '{', '{"format": "fl_dpftrl.strategy"}', '\xff', '{"sensitivity": NaN}']
+)
 def test_refuses_other_texts(tmp_path, text):
   path = tmp_path / 'a.json'
   path.write_text(text, encoding='latin-1')
@@ -181,9 +178,7 @@ def test_refuses_numbers_that_json_does_not_know(written):
 
 @pytest.fixture
 def with_arrays(tmp_path):
-  catalogue.save(
-      tmp_path / 'a.json', banded_example(), schema=SCHEMA, objective='max'
-  )
+  catalogue.save(tmp_path / 'a.json', banded_example(), schema=SCHEMA, objective='max')
   return tmp_path / 'a.json'
 
 
@@ -206,7 +201,6 @@ def test_refuses_missing_and_broken_arrays(with_arrays):
 
 def test_never_unpickles(with_arrays):
   class Trap:
-
     def __reduce__(self):
       return (pathlib.Path.touch, (with_arrays.with_name('trapped'),))
 
@@ -227,14 +221,9 @@ def test_refuses_arrays_from_elsewhere(with_arrays, name):
 
 def test_save_refuses_other_endings_and_objectives(tmp_path):
   with pytest.raises(ValueError, match='.json'):
-    catalogue.save(
-        tmp_path / 'a.txt', identity.Identity(), schema=SCHEMA, objective='max'
-    )
+    catalogue.save(tmp_path / 'a.txt', identity.Identity(), schema=SCHEMA, objective='max')
   with pytest.raises(ValueError, match='objective'):
-    catalogue.save(
-        tmp_path / 'a.json', identity.Identity(), schema=SCHEMA,
-        objective='mean',
-    )
+    catalogue.save(tmp_path / 'a.json', identity.Identity(), schema=SCHEMA, objective='mean')
   assert not list(tmp_path.iterdir())
 
 
@@ -244,12 +233,8 @@ def test_parameter_free_families_need_no_file(name):
 
 
 def test_the_shelf():
-  assert set(catalogue.parameter_free()) == {
-      'identity', 'tree_full', 'tree_online'
-  }
-  assert {
-      'blt-b100', 'blt-b100-published', 'blt-b400', 'blt-b1000'
-  } <= set(catalogue.names())
+  assert set(catalogue.parameter_free()) == {'identity', 'tree_full', 'tree_online'}
+  assert {'blt-b100', 'blt-b100-published', 'blt-b400', 'blt-b1000'} <= set(catalogue.names())
 
 
 @pytest.mark.parametrize('name', catalogue.names())
@@ -284,7 +269,7 @@ def test_top_level_names():
   assert fl_dpftrl.catalogue is catalogue
   assert 'CorrelatedNoiseFactory' in dir(fl_dpftrl)
   with pytest.raises(AttributeError, match='no attribute'):
-    fl_dpftrl.nothing_of_the_kind  # pylint: disable=pointless-statement
+    fl_dpftrl.nothing_of_the_kind  # noqa: B018
 
 
 def test_a_parameter_with_a_default_may_be_missing(tmp_path):
@@ -316,31 +301,49 @@ def test_an_npz_that_is_cut_short_says_so(tmp_path):
     catalogue.load(path)
 
 
-@pytest.mark.parametrize('changes, message', [
+@pytest.mark.parametrize(
+  'changes, message',
+  [
     ({'family': ['blt']}, "family must be text, got \\['blt'\\]"),
     ({'schema': {'participation': ['min_sep']}}, 'participation must be text'),
-    ({'schema': {'participation': 'min_sep', 'num_rounds': 10**18, 'min_sep': 1,
-                 'max_participations': None}}, 'num_rounds must be at most'),
-    ({'parameters': {'buffer_decay': [0.5] * 5000, 'output_scale': [0.0] * 5000}},
-     'at most 64 entries, got 5000'),
+    (
+      {
+        'schema': {
+          'participation': 'min_sep',
+          'num_rounds': 10**18,
+          'min_sep': 1,
+          'max_participations': None,
+        }
+      },
+      'num_rounds must be at most',
+    ),
+    (
+      {'parameters': {'buffer_decay': [0.5] * 5000, 'output_scale': [0.0] * 5000}},
+      'at most 64 entries, got 5000',
+    ),
     ({'parameters': [0.9]}, 'parameters must be an object'),
     ({'made_by': 'x' * 10**6, 'family': 'x' * 10**6}, 'family must be one of'),
     ({'sensitivity': 10**19}, 'sensitivity is 1e'),
-])
+  ],
+)
 def test_refuses_kinds_and_sizes(written, changes, message):
   with pytest.raises(ValueError, match=message) as caught:
     catalogue.load(written(**changes))
   assert len(str(caught.value)) < 600
 
 
-@pytest.mark.parametrize('content', [
+@pytest.mark.parametrize(
+  'content',
+  [
     b'[' * 100_000,
     b'{"parameters":' * 100_000,
     b'{"version": 1, "version": 1}',
     b'{"version": 1e999}',
     b'{"version": ' + b'9' * 5000 + b'}',
     b' ' * (2**24 + 1),
-], ids=lambda value: repr(value)[:30])
+  ],
+  ids=lambda value: repr(value)[:30],
+)
 def test_refuses_documents_beyond_limits(tmp_path, content):
   path = tmp_path / 'a.json'
   path.write_bytes(content)
@@ -351,9 +354,7 @@ def test_strategies_within_each_other_without_end_are_refused(written):
   parameters = {'buffer_decay': [0.9], 'output_scale': [0.5]}
   described = {'family': 'blt', 'parameters': parameters}
   for _ in range(200):
-    described = {
-        'family': 'stamped', 'parameters': {'strategy': described, 'every': 5}
-    }
+    described = {'family': 'stamped', 'parameters': {'strategy': described, 'every': 5}}
   assert 'within each other' in refusal(written(**described))
 
 
@@ -367,9 +368,7 @@ def test_what_a_file_named_before_is_removed(tmp_path):
   path = tmp_path / 'a.json'
   for seed in range(3):
     catalogue.save(path, others(seed), schema=SCHEMA, objective='max')
-    assert {p.name for p in tmp_path.iterdir()} == {
-        'a.json', arrays_of(path).name
-    }
+    assert {p.name for p in tmp_path.iterdir()} == {'a.json', arrays_of(path).name}
   copy = tmp_path / 'b.json'
   copy.write_bytes(path.read_bytes())
   kept = arrays_of(path)
@@ -401,9 +400,7 @@ def test_two_that_write_one_file_leave_one_of_their_strategies(tmp_path):
   path = tmp_path / 'a.json'
   catalogue.save(path, others(0), schema=SCHEMA, objective='max')
   context = multiprocessing.get_context('fork')
-  writers = [
-      context.Process(target=_save_often, args=(path, first)) for first in (0, 3)
-  ]
+  writers = [context.Process(target=_save_often, args=(path, first)) for first in (0, 3)]
   for writer in writers:
     writer.start()
   while any(writer.is_alive() for writer in writers):

@@ -4,15 +4,13 @@ import itertools
 import math
 
 import hypothesis
-from hypothesis import strategies as st
 import numpy as np
 import pytest
 import scipy.linalg
+from hypothesis import strategies as st
 
-from fl_dpftrl import participation
-from fl_dpftrl import sensitivity
-from fl_dpftrl.families import dense
-from fl_dpftrl.families import low_rank
+from fl_dpftrl import participation, sensitivity
+from fl_dpftrl.families import dense, low_rank
 
 
 def triangle(size, seed, low):
@@ -45,12 +43,10 @@ def reached(gram, schema):
 @st.composite
 def schemas(draw):
   num_rounds = draw(st.integers(1, 6))
-  return draw(st.sampled_from(
-      [participation.MinSep, participation.FixedSeparation]
-  ))(
-      num_rounds=num_rounds,
-      min_sep=draw(st.integers(1, num_rounds + 1)),
-      max_participations=draw(st.one_of(st.none(), st.integers(1, 5))),
+  return draw(st.sampled_from([participation.MinSep, participation.FixedSeparation]))(
+    num_rounds=num_rounds,
+    min_sep=draw(st.integers(1, num_rounds + 1)),
+    max_participations=draw(st.one_of(st.none(), st.integers(1, 5))),
   )
 
 
@@ -84,9 +80,7 @@ def test_entries_that_are_zero_but_for_rounding_are_exact():
   strategy = dense.from_gram(gram)
   for cls in (participation.MinSep, participation.FixedSeparation):
     schema = cls(num_rounds=6, min_sep=2)
-    assert sensitivity.sensitivity(strategy, schema) == (
-        pytest.approx(math.sqrt(3.0)), 'exact'
-    )
+    assert sensitivity.sensitivity(strategy, schema) == (pytest.approx(math.sqrt(3.0)), 'exact')
 
 
 def test_cross_terms_count():
@@ -94,7 +88,7 @@ def test_cross_terms_count():
   strategy = dense.Dense([[1.0, 0.0], [10.0, 0.1]])
   schema = participation.MinSep(num_rounds=2)
   assert sensitivity.sensitivity(strategy, schema).value == pytest.approx(
-      np.linalg.norm([1.0, 10.1])
+    np.linalg.norm([1.0, 10.1])
   )
 
 
@@ -108,13 +102,9 @@ def test_what_was_rounded_off_counts():
   matrix = np.tril(scipy.linalg.toeplitz(root))
   matrix /= np.linalg.norm(matrix, axis=0)
   noising = np.linalg.inv(matrix)
-  rounded = low_rank.LowRank(
-      np.diagonal(noising)[:, None], np.full((8, 1), -0.3), np.ones((8, 1))
-  )
+  rounded = low_rank.LowRank(np.diagonal(noising)[:, None], np.full((8, 1), -0.3), np.ones((8, 1)))
   once = participation.MinSep(num_rounds=8, max_participations=1)
-  assert sensitivity.sensitivity(dense.Dense(matrix), once).value == (
-      pytest.approx(1.0)
-  )
+  assert sensitivity.sensitivity(dense.Dense(matrix), once).value == (pytest.approx(1.0))
   result = sensitivity.sensitivity(rounded, once)
   columns = np.linalg.norm(np.linalg.inv(rounded.noising_matrix(8)), axis=0)
   assert result == (pytest.approx(columns.max()), 'exact')

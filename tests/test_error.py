@@ -3,20 +3,18 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl import catalogue
-from fl_dpftrl import error
-from fl_dpftrl import participation
-from fl_dpftrl import sensitivity
-from fl_dpftrl import workloads
-from fl_dpftrl.families import banded
-from fl_dpftrl.families import banded_toeplitz
-from fl_dpftrl.families import blt
-from fl_dpftrl.families import dense
-from fl_dpftrl.families import identity
-from fl_dpftrl.families import low_rank
-from fl_dpftrl.families import stamped
-from fl_dpftrl.families import tree_full
-from fl_dpftrl.families import tree_online
+from fl_dpftrl import catalogue, error, participation, sensitivity, workloads
+from fl_dpftrl.families import (
+  banded,
+  banded_toeplitz,
+  blt,
+  dense,
+  identity,
+  low_rank,
+  stamped,
+  tree_full,
+  tree_online,
+)
 
 
 def example(num_rounds):
@@ -30,22 +28,20 @@ def example(num_rounds):
 
 
 STRATEGIES = {
-    'identity': lambda n: identity.Identity(),
-    'tree_online': lambda n: tree_online.TreeOnline(),
-    'tree_full': lambda n: tree_full.TreeFull(),
-    'early_tree_full': lambda n: tree_full.TreeFull(n + 27),
-    'completed_tree': tree_online.TreeOnline,
-    'banded': example,
-    'blt': lambda n: blt.BLT([0.99, 0.5], [0.2, 0.7]),
-    'dense': lambda n: dense.Dense(example(n).strategy_matrix(n)),
-    'banded_toeplitz': lambda n: banded_toeplitz.BandedToeplitz([1.5, -0.4, 0.6, 0.2]),
-    'normalized_toeplitz': lambda n: banded_toeplitz.BandedToeplitz(
-        [1.5, 0.7, 0.6, 0.2, 0.1], n + 1
-    ),
-    'low_rank': lambda n: low_rank.LowRank(
-        np.ones((n, 1)), np.full((n, 1), 0.1), np.full((n, 1), 0.2)
-    ),
-    'stamped': lambda n: stamped.Stamped(example(30), 10),
+  'identity': lambda n: identity.Identity(),
+  'tree_online': lambda n: tree_online.TreeOnline(),
+  'tree_full': lambda n: tree_full.TreeFull(),
+  'early_tree_full': lambda n: tree_full.TreeFull(n + 27),
+  'completed_tree': tree_online.TreeOnline,
+  'banded': example,
+  'blt': lambda n: blt.BLT([0.99, 0.5], [0.2, 0.7]),
+  'dense': lambda n: dense.Dense(example(n).strategy_matrix(n)),
+  'banded_toeplitz': lambda n: banded_toeplitz.BandedToeplitz([1.5, -0.4, 0.6, 0.2]),
+  'normalized_toeplitz': lambda n: banded_toeplitz.BandedToeplitz([1.5, 0.7, 0.6, 0.2, 0.1], n + 1),
+  'low_rank': lambda n: low_rank.LowRank(
+    np.ones((n, 1)), np.full((n, 1), 0.1), np.full((n, 1), 0.2)
+  ),
+  'stamped': lambda n: stamped.Stamped(example(30), 10),
 }
 
 
@@ -56,9 +52,7 @@ def test_errors_are_row_norms_of_the_decoder(make, num_rounds, beta):
   strategy = make(num_rounds)
   workload = workloads.Workload(beta)
   matrix = workload.matrix(num_rounds)
-  expected = np.linalg.norm(
-      matrix @ strategy.noising_matrix(num_rounds), axis=1
-  )
+  expected = np.linalg.norm(matrix @ strategy.noising_matrix(num_rounds), axis=1)
   queries = error.per_query_error(strategy, num_rounds, workload)
   np.testing.assert_allclose(queries, expected, rtol=1e-12)
   result = error.error(strategy, num_rounds, workload)
@@ -79,9 +73,7 @@ def test_refuses_more_rounds_than_the_strategy_has(workload):
 
 def losses(strategy, num_rounds, min_sep, max_participations):
   schema = participation.MinSep(
-      num_rounds=num_rounds,
-      min_sep=min_sep,
-      max_participations=max_participations,
+    num_rounds=num_rounds, min_sep=min_sep, max_participations=max_participations
   )
   value = sensitivity.sensitivity(strategy, schema).value
   result = error.error(strategy, num_rounds)
@@ -90,7 +82,8 @@ def losses(strategy, num_rounds, min_sep, max_participations):
 
 def test_losses_of_independent_noise():
   assert losses(identity.Identity(), 2052, 342, 6) == (
-      pytest.approx(78.48, abs=0.005), pytest.approx(110.96, abs=0.005)
+    pytest.approx(78.48, abs=0.005),
+    pytest.approx(110.96, abs=0.005),
   )
 
 
@@ -104,7 +97,8 @@ def test_losses_of_blt_as_published():
   """McMahan, Xu, Zhang 2024, accuracy table, its two headings put right."""
   strategy = catalogue.load_strategy('blt-b400')
   assert losses(strategy, 4000, 400, 5) == (
-      pytest.approx(9.7402, abs=5e-5), pytest.approx(10.6722, abs=5e-5)
+    pytest.approx(9.7402, abs=5e-5),
+    pytest.approx(10.6722, abs=5e-5),
   )
 
 

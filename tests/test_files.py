@@ -57,9 +57,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
   assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_full_disk_names_the_file_and_leaves_the_old_one(
-    tmp_path, monkeypatch
-):
+def test_a_full_disk_names_the_file_and_leaves_the_old_one(tmp_path, monkeypatch):
   path = tmp_path / 'file'
   files.write_durably(path, b'old')
 
@@ -89,9 +87,7 @@ def test_a_lock_is_held_once(tmp_path):
     pass
 
 
-def test_a_lock_file_that_is_removed_meanwhile_locks_nobody_out(
-    tmp_path, monkeypatch
-):
+def test_a_lock_file_that_is_removed_meanwhile_locks_nobody_out(tmp_path, monkeypatch):
   path, original = tmp_path / 'lock', files.fcntl.flock
 
   def flock(*args):

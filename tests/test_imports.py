@@ -9,15 +9,24 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent
 HEAVY = ('jax', 'jaxlib', 'tensorflow', 'tensorflow_federated')
 ROOMS = (
-    'accounting', 'commands', 'comparison', 'families', 'logs', 'noise/engine',
-    'noise/reference', 'optimization', 'planning', 'sensitivity', 'simulation',
+  'accounting',
+  'commands',
+  'comparison',
+  'families',
+  'logs',
+  'noise/engine',
+  'noise/reference',
+  'optimization',
+  'planning',
+  'sensitivity',
+  'simulation',
 )
 
 
 def modules(room: str) -> list[str]:
   return [
-      f'fl_dpftrl.{room.replace("/", ".")}.{path.stem}'.removesuffix('.__init__')
-      for path in sorted((ROOT / 'fl_dpftrl' / room).glob('*.py'))
+    f'fl_dpftrl.{room.replace("/", ".")}.{path.stem}'.removesuffix('.__init__')
+    for path in sorted((ROOT / 'fl_dpftrl' / room).glob('*.py'))
   ]
 
 
@@ -25,8 +34,7 @@ def loaded_by(statement: str) -> set[str]:
   """Heavy packages that are loaded after a statement in a fresh interpreter."""
   program = f'{statement}\nimport sys\nprint(*sys.modules)'
   done = subprocess.run(
-      [sys.executable, '-c', program],
-      cwd=ROOT, check=True, capture_output=True, text=True,
+    [sys.executable, '-c', program], cwd=ROOT, check=True, capture_output=True, text=True
   )
   return set(done.stdout.split()) & set(HEAVY)
 
@@ -40,26 +48,34 @@ def test_light_rooms(room):
 
 def test_light_modules():
   names = (
-      'addresses', 'catalogue', 'digests', 'error', 'files', 'participation',
-      'recipes', 'schedules', 'workloads', 'worker_program', 'noise.base',
+    'addresses',
+    'catalogue',
+    'digests',
+    'error',
+    'files',
+    'participation',
+    'recipes',
+    'schedules',
+    'workloads',
+    'worker_program',
+    'noise.base',
   )
   assert not loaded_by('\n'.join(f'import fl_dpftrl.{n}' for n in names))
 
 
 def test_light_names_of_the_package():
   assert not loaded_by(
-      'import fl_dpftrl\n'
-      'strategy = fl_dpftrl.load_strategy("blt-b400")\n'
-      'schema = fl_dpftrl.MinSep(num_rounds=2052, min_sep=342)\n'
-      'fl_dpftrl.account(strategy, schema, noise_multiplier=7.0, delta=1e-6)'
+    'import fl_dpftrl\n'
+    'strategy = fl_dpftrl.load_strategy("blt-b400")\n'
+    'schema = fl_dpftrl.MinSep(num_rounds=2052, min_sep=342)\n'
+    'fl_dpftrl.account(strategy, schema, noise_multiplier=7.0, delta=1e-6)'
   )
 
 
 def test_the_package_itself_loads_nothing():
   program = 'import sys, fl_dpftrl; print(*sys.modules)'
   done = subprocess.run(
-      [sys.executable, '-c', program],
-      cwd=ROOT, check=True, capture_output=True, text=True,
+    [sys.executable, '-c', program], cwd=ROOT, check=True, capture_output=True, text=True
   )
   assert 'numpy' not in done.stdout.split()
 

@@ -5,12 +5,15 @@ import pytest
 from fl_dpftrl import json_files
 
 
-@pytest.mark.parametrize('content, value', [
+@pytest.mark.parametrize(
+  'content, value',
+  [
     (b'{"a": [1, -2.5e3, null, true, "\xc3\xa9"]}', {'a': [1, -2500.0, None, True, 'é']}),
     (b'\xef\xbb\xbf[]', []),
     (b'9007199254740993', 2**53 + 1),
     (b'1e-999', 0.0),
-])
+  ],
+)
 def test_reads(tmp_path, content, value):
   assert json_files.parse(content) == value
   path = tmp_path / 'a.json'
@@ -18,7 +21,9 @@ def test_reads(tmp_path, content, value):
   assert json_files.read(path) == value
 
 
-@pytest.mark.parametrize('content, words', [
+@pytest.mark.parametrize(
+  'content, words',
+  [
     (b'', 'not JSON, or cut short'),
     (b'{"a": 1', 'not JSON, or cut short'),
     (b'\xff', 'not JSON, or cut short'),
@@ -36,7 +41,9 @@ def test_reads(tmp_path, content, value):
     (b'[' * 100_000 + b']' * 100_000, 'more than 64 lists and objects'),
     (b'{"a":' * 100_000, 'more than 64 lists and objects'),
     (b'[' * 2**24, 'bytes of memory'),
-], ids=lambda value: repr(value)[:30])
+  ],
+  ids=lambda value: repr(value)[:30],
+)
 def test_refuses_in_one_line(tmp_path, content, words):
   with pytest.raises(ValueError, match=words) as caught:
     json_files.parse(content)

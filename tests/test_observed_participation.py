@@ -1,10 +1,9 @@
 import itertools
 
-from hypothesis import given
-from hypothesis import settings
-from hypothesis import strategies as st
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fl_dpftrl import participation
 
@@ -25,20 +24,14 @@ def test_equals_a_count_by_hand(log):
   for round_index, device in rows:
     by_device.setdefault(device, []).append(round_index)
   separations = [
-      j - i
-      for rounds in by_device.values()
-      for i, j in itertools.combinations(sorted(rounds), 2)
+    j - i for rounds in by_device.values() for i, j in itertools.combinations(sorted(rounds), 2)
   ]
   schema = participation.observed(
-      np.array([r for r, _ in rows], np.int64),
-      np.array([d for _, d in rows], np.str_),
-      num_rounds,
+    np.array([r for r, _ in rows], np.int64), np.array([d for _, d in rows], np.str_), num_rounds
   )
   assert schema.num_rounds == num_rounds
   assert schema.min_sep == min(separations, default=num_rounds)
-  assert schema.max_participations == max(
-      (len(rounds) for rounds in by_device.values()), default=1
-  )
+  assert schema.max_participations == max((len(rounds) for rounds in by_device.values()), default=1)
 
 
 def test_a_device_twice_in_a_round_is_not_a_separation_of_zero():

@@ -8,12 +8,8 @@ import pytest
 from fl_dpftrl import participation
 
 
-@pytest.mark.parametrize('cls', [
-    participation.MinSep, participation.FixedSeparation,
-])
-@pytest.mark.parametrize(
-    'name', ['num_rounds', 'min_sep', 'max_participations']
-)
+@pytest.mark.parametrize('cls', [participation.MinSep, participation.FixedSeparation])
+@pytest.mark.parametrize('name', ['num_rounds', 'min_sep', 'max_participations'])
 @pytest.mark.parametrize('value', [0, -3, 1.5, '7', True])
 def test_refuses_anything_but_positive_whole_numbers(cls, name, value):
   arguments = {'num_rounds': 5, 'min_sep': 2, name: value}
@@ -35,16 +31,14 @@ def test_takes_numpy_integers_and_keeps_plain_ones():
 @pytest.mark.parametrize('min_sep', range(1, 9))
 def test_participations_are_the_most_that_fit(num_rounds, min_sep):
   largest = max(
-      size
-      for size in range(num_rounds + 1)
-      for pattern in itertools.combinations(range(num_rounds), size)
-      if all(j - i >= min_sep for i, j in zip(pattern, pattern[1:]))
+    size
+    for size in range(num_rounds + 1)
+    for pattern in itertools.combinations(range(num_rounds), size)
+    if all(j - i >= min_sep for i, j in zip(pattern, pattern[1:]))
   )
   schema = participation.MinSep(num_rounds=num_rounds, min_sep=min_sep)
   assert schema.participations == largest
-  limited = participation.MinSep(
-      num_rounds=num_rounds, min_sep=min_sep, max_participations=2
-  )
+  limited = participation.MinSep(num_rounds=num_rounds, min_sep=min_sep, max_participations=2)
   assert limited.participations == min(largest, 2)
 
 

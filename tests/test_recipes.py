@@ -5,27 +5,22 @@ import re
 
 import pytest
 
-from fl_dpftrl import catalogue
-from fl_dpftrl import recipes
+from fl_dpftrl import catalogue, recipes
 
 OPTIMIZED = [
-    name
-    for name, recipe in recipes.RECIPES.items()
-    if isinstance(recipe, recipes.Optimized)
+  name for name, recipe in recipes.RECIPES.items() if isinstance(recipe, recipes.Optimized)
 ]
 
 
 def loss(strategy, recipe, schema=None):
-  figures = catalogue.evaluate(
-      strategy, schema=schema or recipe.schema
-  ).figures
+  figures = catalogue.evaluate(strategy, schema=schema or recipe.schema).figures
   return figures[f'{recipe.objective}_loss']
 
 
 def worst_regret(strategy, recipe, references):
   return max(
-      loss(strategy, recipe, schema) / reference - 1.0
-      for schema, reference in zip(recipe.schemas, references)
+    loss(strategy, recipe, schema) / reference - 1.0
+    for schema, reference in zip(recipe.schemas, references)
   )
 
 
@@ -46,11 +41,9 @@ def test_every_file_is_recomputed(name):
   assert file.sensitivity.kind == 'exact'
 
 
-@pytest.mark.parametrize('name', [
-    name
-    for name, recipe in recipes.RECIPES.items()
-    if isinstance(recipe, recipes.Known)
-])
+@pytest.mark.parametrize(
+  'name', [name for name, recipe in recipes.RECIPES.items() if isinstance(recipe, recipes.Known)]
+)
 def test_known_parameters_are_in_their_files(name):
   made, stored = recipes.RECIPES[name].make(), catalogue.load(name).strategy
   assert made == stored
@@ -68,18 +61,14 @@ def test_optimizing_again_finds_nothing_better(name):
 def test_the_default_is_the_most_robust():
   recipe = recipes.RECIPES['default']
   references = [
-      loss(
-          recipes.Optimized(
-              recipe.mechanism, schema, recipe.objective, recipe.size
-          ).make(),
-          recipe,
-          schema,
-      )
-      for schema in recipe.schemas
+    loss(
+      recipes.Optimized(recipe.mechanism, schema, recipe.objective, recipe.size).make(),
+      recipe,
+      schema,
+    )
+    for schema in recipe.schemas
   ]
-  stored = worst_regret(
-      catalogue.load('default').strategy, recipe, references
-  )
+  stored = worst_regret(catalogue.load('default').strategy, recipe, references)
   again = worst_regret(recipe.make(), recipe, references)
   assert stored <= again + 1e-4
   for name in ('blt-b100', 'blt-b342-max', 'blt-b400', 'blt-b1000'):
@@ -89,9 +78,7 @@ def test_the_default_is_the_most_robust():
 
 def test_the_kept_optimum_is_still_the_best_found():
   recipe = recipes.RECIPES['blt-b100']
-  again = recipes.Optimized(
-      'blt', recipe.schema, recipe.objective, {'num_buffers': 3}
-  )
+  again = recipes.Optimized('blt', recipe.schema, recipe.objective, {'num_buffers': 3})
   assert loss(recipe.make(), recipe) <= loss(again.make(), recipe) * (1 + 1e-4)
 
 

@@ -2,16 +2,15 @@ import decimal
 import math
 
 import hypothesis
-from hypothesis import strategies as st
 import pytest
+from hypothesis import strategies as st
 
 from fl_dpftrl import rounding
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.commands import flags
 from fl_dpftrl.commands import replay as replay_command
 from fl_dpftrl.logs import page
-from fl_dpftrl.planning import settings_section
-from fl_dpftrl.planning import strategies_section
+from fl_dpftrl.planning import settings_section, strategies_section
 
 NUMBERS = st.floats(1e-9, 1e9)
 DIGITS = st.integers(1, 9)
@@ -35,18 +34,18 @@ def test_exact_is_read_as_the_same_number(value):
 
 
 @pytest.mark.parametrize(
-    'value, shown',
-    [
-        (3.4561, '3.457'),
-        (1.4, '1.4'),
-        (0.00012341, '0.0001235'),
-        (0.0, '0'),
-        (7, '7'),
-        (1234, '1,234'),
-        (15.8233, '15.83'),
-        (math.inf, 'inf'),
-        (-1.23456, '-1.234'),
-    ],
+  'value, shown',
+  [
+    (3.4561, '3.457'),
+    (1.4, '1.4'),
+    (0.00012341, '0.0001235'),
+    (0.0, '0'),
+    (7, '7'),
+    (1234, '1,234'),
+    (15.8233, '15.83'),
+    (math.inf, 'inf'),
+    (-1.23456, '-1.234'),
+  ],
 )
 def test_rounds_up(value, shown):
   assert rounding.up(value) == shown
@@ -66,35 +65,48 @@ def cells(made):
   """The texts of a table's cells, without markup."""
   rows = made.rpartition('<tbody>')[2].partition('</tbody>')[0].split('<tr>')
   return [
-      [
-          cell.rpartition('<span>')[2].partition('</span>')[0]
-          for cell in row.split('<td>')[1:]
-      ]
-      for row in rows[1:]
+    [cell.rpartition('<span>')[2].partition('</span>')[0] for cell in row.split('<td>')[1:]]
+    for row in rows[1:]
   ]
 
 
 def settings_row(sigma, epsilon):
   planned = {'report_goal': 10, 'num_rounds': 20}
-  made = settings_section.section({
+  made = settings_section.section(
+    {
       'simulations': [planned],
-      'settings': [{
-          **planned, 'days': 1.0, 'min_sep': 3, 'max_participations': 4,
-          'noise_multiplier': sigma, 'epsilon': epsilon,
-      }],
+      'settings': [
+        {
+          **planned,
+          'days': 1.0,
+          'min_sep': 3,
+          'max_participations': 4,
+          'noise_multiplier': sigma,
+          'epsilon': epsilon,
+        }
+      ],
       'settings_scale': 1,
-  })
+    }
+  )
   return cells(made[-1])[0][-2:]
 
 
 def strategies_row(sigma, epsilon):
-  made = strategies_section.section({
+  made = strategies_section.section(
+    {
       'recommended': {
-          'strategy': 'identity', 'memory_copies': 1, 'loss': 1.0,
-          'noise_multiplier': sigma, 'epsilon': epsilon,
+        'strategy': 'identity',
+        'memory_copies': 1,
+        'loss': 1.0,
+        'noise_multiplier': sigma,
+        'epsilon': epsilon,
       },
-      'alternatives': [], 'skipped': [], 'max_copies': 3, 'objective': 'max',
-  })
+      'alternatives': [],
+      'skipped': [],
+      'max_copies': 3,
+      'objective': 'max',
+    }
+  )
   row = cells(made[-1])[0]
   return [row[-1], row[-2]]
 
@@ -109,9 +121,7 @@ def column_row(sigma, epsilon):
   return flags.columns(rows).splitlines()[-1].split()
 
 
-@pytest.mark.parametrize(
-    'shown', [settings_row, strategies_row, table_row, column_row]
-)
+@pytest.mark.parametrize('shown', [settings_row, strategies_row, table_row, column_row])
 @hypothesis.settings(deadline=None, max_examples=12)
 @hypothesis.given(st.floats(0.3, 300.0))
 def test_a_printed_noise_multiplier_gives_the_printed_epsilon(shown, sigma):
@@ -122,7 +132,7 @@ def test_a_printed_noise_multiplier_gives_the_printed_epsilon(shown, sigma):
 
 
 def test_the_noise_of_a_finished_run_is_not_overstated():
-  cell = replay_command._cell  # pylint: disable=protected-access
+  cell = replay_command._cell
   assert cell(1.23456, 'effective_noise_multiplier') == '1.234'
   assert cell(1.23456, 'sensitivity') == '1.235'
   assert cell(1.23451, 'epsilon') == '1.235'

@@ -16,19 +16,15 @@ def test_rises_stays_and_falls_over_the_stated_fractions():
 
 
 def test_is_linear():
-  rates = schedules.warmup_cooldown(
-      1.0, 1000, warmup_fraction=0.5, cooldown_fraction=0.5
-  )
+  rates = schedules.warmup_cooldown(1.0, 1000, warmup_fraction=0.5, cooldown_fraction=0.5)
   np.testing.assert_allclose(np.diff(rates[:500], 2), 0, atol=1e-6)
   np.testing.assert_allclose(rates, rates[::-1], atol=1e-6)
 
 
 def test_no_ramps_is_constant():
   np.testing.assert_array_equal(
-      schedules.warmup_cooldown(
-          0.5, 7, warmup_fraction=0.0, cooldown_fraction=0.0
-      ),
-      np.full(7, 0.5, np.float32),
+    schedules.warmup_cooldown(0.5, 7, warmup_fraction=0.0, cooldown_fraction=0.0),
+    np.full(7, 0.5, np.float32),
   )
 
 
@@ -39,18 +35,16 @@ def test_short_runs_have_a_positive_rate_everywhere(num_rounds):
 
 
 @pytest.mark.parametrize(
-    'arguments, named',
-    [
-        (dict(server_learning_rate=0.0), 'server_learning_rate'),
-        (dict(server_learning_rate=float('nan')), 'server_learning_rate'),
-        (dict(num_rounds=0), 'num_rounds'),
-        (dict(warmup_fraction=-0.1), 'warmup_fraction'),
-        (dict(cooldown_fraction=1.1), 'cooldown_fraction'),
-        (dict(warmup_fraction=0.6, cooldown_fraction=0.5), 'warmup_fraction'),
-    ],
+  'arguments, named',
+  [
+    (dict(server_learning_rate=0.0), 'server_learning_rate'),
+    (dict(server_learning_rate=float('nan')), 'server_learning_rate'),
+    (dict(num_rounds=0), 'num_rounds'),
+    (dict(warmup_fraction=-0.1), 'warmup_fraction'),
+    (dict(cooldown_fraction=1.1), 'cooldown_fraction'),
+    (dict(warmup_fraction=0.6, cooldown_fraction=0.5), 'warmup_fraction'),
+  ],
 )
 def test_bad_arguments_are_named(arguments, named):
   with pytest.raises(ValueError, match=named):
-    schedules.warmup_cooldown(
-        **{'server_learning_rate': 1.0, 'num_rounds': 10, **arguments}
-    )
+    schedules.warmup_cooldown(**{'server_learning_rate': 1.0, 'num_rounds': 10, **arguments})

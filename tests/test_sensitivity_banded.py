@@ -3,13 +3,12 @@
 import itertools
 
 import hypothesis
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 import numpy as np
 import pytest
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
-from fl_dpftrl import participation
-from fl_dpftrl import sensitivity
+from fl_dpftrl import participation, sensitivity
 from fl_dpftrl.families import banded
 
 SCHEMAS = (participation.MinSep, participation.FixedSeparation)
@@ -51,9 +50,9 @@ def cases(draw, cls, most_rounds):
   values[:, 0] = np.abs(values[:, 0]) + 0.1
   values[np.arange(n)[:, None] < np.arange(num_bands)] = 0.0
   schema = cls(
-      num_rounds=n,
-      min_sep=draw(st.integers(1, n + 1)),
-      max_participations=draw(st.none() | st.integers(1, n)),
+    num_rounds=n,
+    min_sep=draw(st.integers(1, n + 1)),
+    max_participations=draw(st.none() | st.integers(1, n)),
   )
   return banded.Banded(values), schema
 
@@ -77,18 +76,14 @@ def test_gram_matrix(case):
   strategy, schema = case
   for n in {1, schema.num_rounds // 2 or 1, schema.num_rounds}:
     matrix = strategy.strategy_matrix(n)
-    np.testing.assert_allclose(
-        sensitivity.gram_matrix(strategy, n), matrix.T @ matrix, atol=1e-12
-    )
+    np.testing.assert_allclose(sensitivity.gram_matrix(strategy, n), matrix.T @ matrix, atol=1e-12)
 
 
 def test_more_rounds_than_a_dense_matrix_could_have():
-  strategy = banded.Banded(np.tile([3.0, 0.0, 4.0], (10**5, 1)) * (
-      np.arange(10**5)[:, None] >= np.arange(3)
-  ))
-  schema = participation.MinSep(
-      num_rounds=10**5, min_sep=1000, max_participations=9
+  strategy = banded.Banded(
+    np.tile([3.0, 0.0, 4.0], (10**5, 1)) * (np.arange(10**5)[:, None] >= np.arange(3))
   )
+  schema = participation.MinSep(num_rounds=10**5, min_sep=1000, max_participations=9)
   assert sensitivity.sensitivity(strategy, schema) == (15.0, 'exact')
   once = participation.MinSep(num_rounds=10**5, max_participations=1)
   assert sensitivity.sensitivity(strategy, once) == (5.0, 'exact')

@@ -3,9 +3,9 @@
 import math
 
 import hypothesis
-from hypothesis import strategies as st
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 from fl_dpftrl import series
 
@@ -16,19 +16,19 @@ def close(value, expected):
   return math.isclose(value, expected, rel_tol=3e-14)
 
 
-@pytest.mark.parametrize('count', [
-    0, 1, 2, 31, 32, 33, 48, 49, 64, 127, 128, 129, 544, 545, 2052, 20_000,
-])
+@pytest.mark.parametrize(
+  'count', [0, 1, 2, 31, 32, 33, 48, 49, 64, 127, 128, 129, 544, 545, 2052, 20_000]
+)
 def test_sums_of_products_of_series(count):
   nodes = series.nodes(count)
   assert (nodes.weights > 0.0).all()
   rounds = np.arange(count, dtype=np.float64)
   for rate in RATES:
     for function in (
-        lambda i: np.exp(-rate * i),
-        lambda i: i**2 * np.exp(-rate * i),
-        lambda i: (count - i) * (0.1 + np.exp(-rate * i)) ** 2,
-        lambda i: np.square(series.power_sum(rate + 1e-9, i + 1.0)),
+      lambda i, rate=rate: np.exp(-rate * i),
+      lambda i, rate=rate: i**2 * np.exp(-rate * i),
+      lambda i, rate=rate: (count - i) * (0.1 + np.exp(-rate * i)) ** 2,
+      lambda i, rate=rate: np.square(series.power_sum(rate + 1e-9, i + 1.0)),
     ):
       expected = math.fsum(function(rounds))
       got = float(nodes.weights @ function(nodes.positions))
@@ -44,8 +44,7 @@ def test_so_many_rounds_that_only_a_closed_form_knows(count):
   assert close(nodes.weights @ nodes.positions, count * (count - 1) / 2)
   for rate in np.geomspace(1e-15, 20.0, 30):
     assert close(
-        nodes.weights @ np.exp(-rate * nodes.positions),
-        math.expm1(-count * rate) / math.expm1(-rate),
+      nodes.weights @ np.exp(-rate * nodes.positions), math.expm1(-count * rate) / math.expm1(-rate)
     )
 
 

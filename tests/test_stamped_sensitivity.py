@@ -4,18 +4,12 @@ import itertools
 import math
 
 import hypothesis
-from hypothesis import strategies as st
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
-from fl_dpftrl import participation
-from fl_dpftrl import sensitivity
-from fl_dpftrl.families import banded
-from fl_dpftrl.families import blt
-from fl_dpftrl.families import dense
-from fl_dpftrl.families import identity
-from fl_dpftrl.families import stamped
-from fl_dpftrl.families import tree_online
+from fl_dpftrl import participation, sensitivity
+from fl_dpftrl.families import banded, blt, dense, identity, stamped, tree_online
 
 SETTINGS = hypothesis.settings(deadline=None, max_examples=80)
 
@@ -52,13 +46,11 @@ def ascent(gram, starts, generator):
 @st.composite
 def schemas(draw, most_rounds=10):
   num_rounds = draw(st.integers(1, most_rounds))
-  cls = draw(st.sampled_from(
-      [participation.MinSep, participation.FixedSeparation]
-  ))
+  cls = draw(st.sampled_from([participation.MinSep, participation.FixedSeparation]))
   return cls(
-      num_rounds=num_rounds,
-      min_sep=draw(st.integers(1, num_rounds + 1)),
-      max_participations=draw(st.one_of(st.none(), st.integers(1, 6))),
+    num_rounds=num_rounds,
+    min_sep=draw(st.integers(1, num_rounds + 1)),
+    max_participations=draw(st.one_of(st.none(), st.integers(1, 6))),
   )
 
 
@@ -89,9 +81,7 @@ def test_dense_blocks(schema, block_rounds, seed):
     assert result.kind == 'exact'
 
 
-@hypothesis.given(
-    schemas(), st.integers(1, 6), st.floats(0.01, 0.99), st.floats(0.0, 1.0)
-)
+@hypothesis.given(schemas(), st.integers(1, 6), st.floats(0.01, 0.99), st.floats(0.0, 1.0))
 @SETTINGS
 def test_blt_blocks_are_exact(schema, block_rounds, decay, scale):
   strategy = stamped.Stamped(blt.BLT([decay], [scale]), block_rounds)
@@ -102,13 +92,8 @@ def test_blt_blocks_are_exact(schema, block_rounds, decay, scale):
 @SETTINGS
 def test_other_blocks(schema, block_rounds):
   check(stamped.Stamped(tree_online.TreeOnline(), block_rounds), schema)
-  assert check(
-      stamped.Stamped(identity.Identity(), block_rounds), schema
-  ).kind == 'exact'
-  check(
-      stamped.Stamped(stamped.Stamped(tree_online.TreeOnline(), 2), block_rounds),
-      schema,
-  )
+  assert check(stamped.Stamped(identity.Identity(), block_rounds), schema).kind == 'exact'
+  check(stamped.Stamped(stamped.Stamped(tree_online.TreeOnline(), 2), block_rounds), schema)
 
 
 @hypothesis.given(schemas(most_rounds=7), st.integers(1, 4), st.integers(0, 9))
@@ -118,9 +103,7 @@ def test_vector_updates_are_bounded(schema, block_rounds, seed):
   strategy = stamped.Stamped(inner, block_rounds)
   matrix = strategy.strategy_matrix(schema.num_rounds)
   gram, generator = matrix.T @ matrix, np.random.default_rng(0)
-  found = math.sqrt(max(
-      ascent(gram[np.ix_(p, p)], 3, generator) for p in patterns(schema)
-  ))
+  found = math.sqrt(max(ascent(gram[np.ix_(p, p)], 3, generator) for p in patterns(schema)))
   result = sensitivity.sensitivity(strategy, schema)
   assert result.value >= found * (1.0 - 1e-9)
   if result.kind == 'exact':
@@ -142,36 +125,28 @@ def test_min_sep_holds_across_blocks():
   inner = banded.Banded(np.array([[1.0], [1.0], [5.0]]))
   schema = participation.MinSep(num_rounds=6, min_sep=3)
   strategy = stamped.Stamped(dense.Dense(np.diag([7.0, 1.0, 5.0])), 3)
-  assert sensitivity.sensitivity(strategy, schema) == (
-      math.sqrt(98.0), 'exact'
-  )
+  assert sensitivity.sensitivity(strategy, schema) == (math.sqrt(98.0), 'exact')
   schema = participation.MinSep(num_rounds=5, min_sep=3)
   # Rounds 2 and 5 would give √50, and round 5 does not happen.
-  assert sensitivity.sensitivity(stamped.Stamped(inner, 3), schema) == (
-      5.0, 'exact'
-  )
+  assert sensitivity.sensitivity(stamped.Stamped(inner, 3), schema) == (5.0, 'exact')
 
 
 def test_long_runs():
   """Blocks with room for three, of a family of which no more is known."""
-  schema = participation.MinSep(
-      num_rounds=6000, min_sep=5, max_participations=10
-  )
+  schema = participation.MinSep(num_rounds=6000, min_sep=5, max_participations=10)
   inner = dense.Dense(triangle(12, 0, 0.0))
   result = sensitivity.sensitivity(stamped.Stamped(inner, 12), schema)
   squares = [0.0] + [
-      sensitivity.sensitivity(
-          inner,
-          participation.MinSep(
-              num_rounds=12, min_sep=5, max_participations=count
-          ),
-      ).value**2
-      for count in (1, 2, 3)
+    sensitivity.sensitivity(
+      inner, participation.MinSep(num_rounds=12, min_sep=5, max_participations=count)
+    ).value
+    ** 2
+    for count in (1, 2, 3)
   ]
   best = max(
-      sum(squares[count] for count in split)
-      for split in itertools.combinations_with_replacement(range(4), 10)
-      if sum(split) == 10
+    sum(squares[count] for count in split)
+    for split in itertools.combinations_with_replacement(range(4), 10)
+    if sum(split) == 10
   )
   assert result.kind == 'upper_bound'
   assert result.value**2 == pytest.approx(best)

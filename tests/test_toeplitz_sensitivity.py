@@ -4,12 +4,11 @@ import itertools
 import math
 
 import hypothesis
-from hypothesis import strategies as st
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
-from fl_dpftrl import participation
-from fl_dpftrl import sensitivity
+from fl_dpftrl import participation, sensitivity
 from fl_dpftrl.families import banded_toeplitz
 from fl_dpftrl.sensitivity import toeplitz as toeplitz_sensitivity
 
@@ -31,14 +30,10 @@ def worst(strategy, schema):
   """The largest ‖C u‖ by ascent over unit vectors; the sum where C ≥ 0."""
   matrix = strategy.strategy_matrix(schema.num_rounds)
   if (matrix >= 0.0).all():
-    return max(
-        np.linalg.norm(matrix[:, pattern].sum(axis=1))
-        for pattern in patterns(schema)
-    )
-  return math.sqrt(max(
-      of_pattern(matrix[:, pattern].T @ matrix[:, pattern])
-      for pattern in patterns(schema)
-  ))
+    return max(np.linalg.norm(matrix[:, pattern].sum(axis=1)) for pattern in patterns(schema))
+  return math.sqrt(
+    max(of_pattern(matrix[:, pattern].T @ matrix[:, pattern]) for pattern in patterns(schema))
+  )
 
 
 def of_pattern(gram):
@@ -61,9 +56,9 @@ def of_pattern(gram):
 def schemas(draw, cls, most_rounds):
   num_rounds = draw(st.integers(1, most_rounds))
   return cls(
-      num_rounds=num_rounds,
-      min_sep=draw(st.integers(1, num_rounds + 1)),
-      max_participations=draw(st.one_of(st.none(), st.integers(1, num_rounds))),
+    num_rounds=num_rounds,
+    min_sep=draw(st.integers(1, num_rounds + 1)),
+    max_participations=draw(st.one_of(st.none(), st.integers(1, num_rounds))),
   )
 
 
@@ -85,9 +80,7 @@ def check(schema, strategy, tolerance):
   truth = worst(strategy, schema)
   for most_gram_rounds in (0, 1024):  # with the bound on any X and without
     with pytest.MonkeyPatch.context() as patch:
-      patch.setattr(
-          banded_toeplitz, '_MOST_GRAM_ROUNDS', most_gram_rounds
-      )
+      patch.setattr(banded_toeplitz, '_MOST_GRAM_ROUNDS', most_gram_rounds)
       value, kind = sensitivity.sensitivity(strategy, schema)
     assert value >= truth * (1 - 1e-9)
     if kind == 'exact':
@@ -127,14 +120,14 @@ def test_bands_that_do_not_meet_are_exact_of_any_sign(cls, data):
   schema, strategy = data.draw(examples(-2.0, cls, 8))
   bands = min(strategy.num_bands, schema.min_sep)
   strategy = banded_toeplitz.BandedToeplitz(
-      strategy.coefficients[:bands], strategy.normalized_rounds
+    strategy.coefficients[:bands], strategy.normalized_rounds
   )
   value, kind = sensitivity.sensitivity(strategy, schema)
   assert kind == 'exact'
   # Columns that share no row: the sum of squares, whatever the updates.
   squares = np.square(strategy.strategy_matrix(schema.num_rounds)).sum(axis=0)
   assert value == pytest.approx(
-      math.sqrt(max(squares[p].sum() for p in patterns(schema))), rel=1e-12
+    math.sqrt(max(squares[p].sum() for p in patterns(schema))), rel=1e-12
   )
   if strategy.normalized_rounds == schema.num_rounds:
     assert value == pytest.approx(math.sqrt(schema.participations), rel=1e-12)
@@ -145,10 +138,7 @@ def test_neither_zeros_and_ones_nor_signs_are_enough():
   strategy = banded_toeplitz.BandedToeplitz([1.0, 1.1, 0.0, -0.5])
   schema = participation.MinSep(num_rounds=4)
   matrix = strategy.strategy_matrix(4)
-  signs = max(
-      np.linalg.norm(matrix @ s)
-      for s in itertools.product((-1, 0, 1), repeat=4)
-  )
+  signs = max(np.linalg.norm(matrix @ s) for s in itertools.product((-1, 0, 1), repeat=4))
   vectors = worst(strategy, schema)
   value, kind = sensitivity.sensitivity(strategy, schema)
   assert vectors > 1.04 * signs
@@ -178,9 +168,7 @@ def test_columns_count_and_not_rows():
   strategy = banded_toeplitz.BandedToeplitz([3.0, 4.0])
   once = participation.MinSep(num_rounds=2, max_participations=1)
   assert sensitivity.sensitivity(strategy, once) == (5.0, 'exact')
-  assert sensitivity.sensitivity(
-      strategy, participation.MinSep(num_rounds=1)
-  ) == (3.0, 'exact')
+  assert sensitivity.sensitivity(strategy, participation.MinSep(num_rounds=1)) == (3.0, 'exact')
 
 
 @hypothesis.given(st.data())
@@ -189,16 +177,13 @@ def test_gram(data):
   schema, strategy = data.draw(examples(-2.0, participation.MinSep, 12))
   matrix = strategy.strategy_matrix(schema.num_rounds)
   np.testing.assert_allclose(
-      sensitivity.gram_matrix(strategy, schema.num_rounds),
-      matrix.T @ matrix,
-      atol=1e-12,
+    sensitivity.gram_matrix(strategy, schema.num_rounds), matrix.T @ matrix, atol=1e-12
   )
 
 
-@pytest.mark.parametrize('n, b, k', [
-    (50, 3, None), (50, 3, 4), (61, 7, None), (200, 1, None), (60, 9, 6),
-    (200, 2, 99),
-])
+@pytest.mark.parametrize(
+  'n, b, k', [(50, 3, None), (50, 3, 4), (61, 7, None), (200, 1, None), (60, 9, 6), (200, 2, 99)]
+)
 def test_periods_that_repeat_are_counted_and_not_summed(n, b, k):
   schema = participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)
   coefficients = np.sort(np.random.default_rng(0).uniform(size=10))[::-1]
@@ -218,9 +203,7 @@ def test_periods_that_repeat_are_counted_and_not_summed(n, b, k):
 def test_a_billion_rounds():
   schema = participation.MinSep(num_rounds=10**9, min_sep=100)
   coefficients = 1.0 / np.arange(1.0, 301.0)
-  value, kind = sensitivity.sensitivity(
-      banded_toeplitz.BandedToeplitz(coefficients), schema
-  )
+  value, kind = sensitivity.sensitivity(banded_toeplitz.BandedToeplitz(coefficients), schema)
   period = coefficients.reshape(3, 100).sum(axis=0)
   assert kind == 'exact'
   assert value == pytest.approx(math.sqrt(1e7 * period @ period), rel=1e-6)
@@ -233,9 +216,7 @@ def test_a_billion_rounds():
 def test_beyond_min_sep_an_interior_that_decreases_is_exact():
   """The coefficients are not monotone, but what two columns share is."""
   coefficients = np.array([1.0, 1.2, 0.9, 0.6, 0.3])
-  schema = participation.MinSep(
-      num_rounds=5000, min_sep=2, max_participations=100
-  )
+  schema = participation.MinSep(num_rounds=5000, min_sep=2, max_participations=100)
   strategy = banded_toeplitz.BandedToeplitz(coefficients)
   value, kind = sensitivity.sensitivity(strategy, schema)
   total = np.zeros(300)

@@ -8,12 +8,8 @@ from fl_dpftrl import workloads
 
 def test_prefix_sums():
   updates = np.array([3.0, -1.0, 5.0])
-  np.testing.assert_array_equal(
-      workloads.prefix_sums(3) @ updates, [3.0, 2.0, 7.0]
-  )
-  np.testing.assert_array_equal(
-      workloads.Workload().matrix(3), workloads.prefix_sums(3)
-  )
+  np.testing.assert_array_equal(workloads.prefix_sums(3) @ updates, [3.0, 2.0, 7.0])
+  np.testing.assert_array_equal(workloads.Workload().matrix(3), workloads.prefix_sums(3))
 
 
 @pytest.mark.parametrize('num_rounds', [1, 2, 9])
@@ -30,9 +26,7 @@ def test_momentum_is_sgd_with_momentum(num_rounds, beta):
   matrix = workloads.momentum(num_rounds, beta, rates)
   np.testing.assert_allclose(matrix @ updates, models, atol=1e-13)
   constant = workloads.momentum(num_rounds, beta, np.ones(num_rounds))
-  np.testing.assert_array_equal(
-      workloads.Workload(beta).matrix(num_rounds), constant
-  )
+  np.testing.assert_array_equal(workloads.Workload(beta).matrix(num_rounds), constant)
 
 
 @pytest.mark.parametrize('beta', [-0.1, 1.0, float('nan'), float('inf')])

@@ -40,45 +40,53 @@ class Case:
     elif self.num_buffers is not None:
       size = f'-{self.num_buffers or "choose"}buffers'
     return (
-        f'{self.mechanism}-n{self.num_rounds}-b{self.min_sep}'
-        f'-k{self.max_participations}-{self.objective}{size}'
+      f'{self.mechanism}-n{self.num_rounds}-b{self.min_sep}'
+      f'-k{self.max_participations}-{self.objective}{size}'
     )
 
 
 def _blt(n: int, b: int, k: int, objective: str, buffers: int, **kwargs) -> Case:
   return Case(
-      group='blt', mechanism='blt', num_rounds=n, min_sep=b,
-      max_participations=k, objective=objective, num_buffers=buffers, **kwargs,
+    group='blt',
+    mechanism='blt',
+    num_rounds=n,
+    min_sep=b,
+    max_participations=k,
+    objective=objective,
+    num_buffers=buffers,
+    **kwargs,
   )
 
 
 def _banded(mechanism: str, n: int, bands: int, k: int = 1, **kwargs) -> Case:
   return Case(
-      group=mechanism, mechanism=mechanism, num_rounds=n,
-      min_sep=bands if k > 1 else 1, max_participations=k, num_bands=bands,
-      **kwargs,
+    group=mechanism,
+    mechanism=mechanism,
+    num_rounds=n,
+    min_sep=bands if k > 1 else 1,
+    max_participations=k,
+    num_bands=bands,
+    **kwargs,
   )
 
 
 CASES = (
-    *(
-        _blt(2052, 342, 6, objective, buffers)
-        for objective in ('max', 'rms') for buffers in (2, 3, 4, 5)
-    ),
-    *(
-        _blt(2052, 342, 6, objective, 0, repeats=3)
-        for objective in ('max', 'rms')
-    ),
-    *(
-        _blt(n, b, k, objective, 4)
-        for n, b, k in ((2000, 1, 1), (4000, 400, 5))
-        for objective in ('max', 'rms')
-    ),
-    _blt(100_000, 1000, 10, 'max', 4, repeats=1, timeout=1800.0),
-    _banded('banded_toeplitz', 2052, 342, 6),
-    _banded('banded_toeplitz', 16_384, 16),
-    _banded('banded', 1024, 32),
-    Case(group='dense', mechanism='dense', num_rounds=512),
+  *(
+    _blt(2052, 342, 6, objective, buffers)
+    for objective in ('max', 'rms')
+    for buffers in (2, 3, 4, 5)
+  ),
+  *(_blt(2052, 342, 6, objective, 0, repeats=3) for objective in ('max', 'rms')),
+  *(
+    _blt(n, b, k, objective, 4)
+    for n, b, k in ((2000, 1, 1), (4000, 400, 5))
+    for objective in ('max', 'rms')
+  ),
+  _blt(100_000, 1000, 10, 'max', 4, repeats=1, timeout=1800.0),
+  _banded('banded_toeplitz', 2052, 342, 6),
+  _banded('banded_toeplitz', 16_384, 16),
+  _banded('banded', 1024, 32),
+  Case(group='dense', mechanism='dense', num_rounds=512),
 )
 
 
@@ -91,11 +99,8 @@ def select(words: list[str]) -> list[Case]:
   for word in words:
     if not any(word == c.group or word in c.name for c in CASES):
       raise ValueError(
-          f'no case is called {word!r}; use'
-          f' {", ".join(sorted({c.group for c in CASES}))}, or names such as'
-          f' {CASES[0].name}'
+        f'no case is called {word!r}; use'
+        f' {", ".join(sorted({c.group for c in CASES}))}, or names such as'
+        f' {CASES[0].name}'
       )
-  return [
-      c for c in CASES
-      if not words or any(w == c.group or w in c.name for w in words)
-  ]
+  return [c for c in CASES if not words or any(w == c.group or w in c.name for w in words)]

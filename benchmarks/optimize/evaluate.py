@@ -1,27 +1,21 @@
 """Evaluates the losses of the peer's strategies with our own code.
 
-    python -m benchmarks.optimize.evaluate CASE.json FOUND.npz
+python -m benchmarks.optimize.evaluate CASE.json FOUND.npz
 """
 
 import json
 import pathlib
 import sys
-from typing import Any, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import catalogue
-from fl_dpftrl import participation
-from fl_dpftrl.families import banded
-from fl_dpftrl.families import banded_toeplitz
-from fl_dpftrl.families import base
-from fl_dpftrl.families import blt
-from fl_dpftrl.families import dense
+from fl_dpftrl import catalogue, participation
+from fl_dpftrl.families import banded, banded_toeplitz, base, blt, dense
 
 
-def strategy(
-    case: Mapping[str, Any], found: Mapping[str, np.ndarray]
-) -> base.Strategy:
+def strategy(case: Mapping[str, Any], found: Mapping[str, np.ndarray]) -> base.Strategy:
   """Converts the peer's parameters to one of our strategies.
 
   Banded Toeplitz coefficients get columns of norm 1, which can only improve
@@ -55,25 +49,23 @@ def by_rows(params: np.ndarray) -> np.ndarray:
   return rows * np.sign(rows[:, :1])
 
 
-def losses(
-    case: Mapping[str, Any], found: Mapping[str, np.ndarray]
-) -> dict[str, float]:
+def losses(case: Mapping[str, Any], found: Mapping[str, np.ndarray]) -> dict[str, float]:
   """Returns rms_loss, max_loss and the number of model copies of the noise.
 
   Raises:
     ValueError: if the parameters are no valid strategy, such as not finite.
   """
   schema = participation.MinSep(
-      num_rounds=case['num_rounds'],
-      min_sep=case['min_sep'],
-      max_participations=case['max_participations'],
+    num_rounds=case['num_rounds'],
+    min_sep=case['min_sep'],
+    max_participations=case['max_participations'],
   )
   theirs = strategy(case, found)
   figures = catalogue.evaluate(theirs, schema=schema).figures
   return {
-      'rms_loss': figures['rms_loss'],
-      'max_loss': figures['max_loss'],
-      'memory_copies': theirs.memory_copies(schema.num_rounds),
+    'rms_loss': figures['rms_loss'],
+    'max_loss': figures['max_loss'],
+    'memory_copies': theirs.memory_copies(schema.num_rounds),
   }
 
 

@@ -13,18 +13,19 @@ FIGURES = ('rms_loss', 'max_loss', 'memory_copies')
 def command(case: cases.Case) -> list[str]:
   """Returns the `fl-dpftrl optimize` command of a case, for this environment."""
   flags = {
-      'mechanism': case.mechanism,
-      'num_rounds': case.num_rounds,
-      'min_sep': case.min_sep,
-      'max_participations': case.max_participations,
-      'objective': case.objective,
-      'num_bands': case.num_bands,
-      'num_buffers': case.num_buffers,
+    'mechanism': case.mechanism,
+    'num_rounds': case.num_rounds,
+    'min_sep': case.min_sep,
+    'max_participations': case.max_participations,
+    'objective': case.objective,
+    'num_bands': case.num_bands,
+    'num_buffers': case.num_buffers,
   }
   return [
-      str(pathlib.Path(sys.executable).with_name('fl-dpftrl')), 'optimize',
-      '--json',
-      *(f'--{k}={v}' for k, v in flags.items() if v is not None),
+    str(pathlib.Path(sys.executable).with_name('fl-dpftrl')),
+    'optimize',
+    '--json',
+    *(f'--{k}={v}' for k, v in flags.items() if v is not None),
   ]
 
 
@@ -36,8 +37,6 @@ def losses(output: str) -> dict[str, float]:
   """
   figures = json.loads(output)
   found = {name: figures.get(name) for name in FIGURES}
-  if not all(
-      isinstance(v, (int, float)) and math.isfinite(v) for v in found.values()
-  ):
+  if not all(isinstance(v, (int, float)) and math.isfinite(v) for v in found.values()):
     raise ValueError(f'figures are not finite: {found}')
   return found

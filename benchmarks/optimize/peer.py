@@ -16,7 +16,6 @@ import numpy as np
 
 
 class BLT:
-
   def optimize(self, case):
     from jax_privacy.matrix_factorization import buffered_toeplitz
 
@@ -24,11 +23,11 @@ class BLT:
     if case['num_buffers']:
       sizes = dict.fromkeys(('min_buffers', 'max_buffers'), case['num_buffers'])
     blt = buffered_toeplitz.optimize(
-        n=case['num_rounds'],
-        min_sep=case['min_sep'],
-        max_participations=case['max_participations'],
-        error=_error(case),
-        **sizes,
+      n=case['num_rounds'],
+      min_sep=case['min_sep'],
+      max_participations=case['max_participations'],
+      error=_error(case),
+      **sizes,
     )
     return {'buf_decay': blt.buf_decay, 'output_scale': blt.output_scale}
 
@@ -36,24 +35,19 @@ class BLT:
     from jax_privacy.matrix_factorization import buffered_toeplitz
 
     loss = buffered_toeplitz.LossFn.build_min_sep(
-        n=case['num_rounds'],
-        error=_error(case),
-        min_sep=case['min_sep'],
-        max_participations=case['max_participations'],
+      n=case['num_rounds'],
+      error=_error(case),
+      min_sep=case['min_sep'],
+      max_participations=case['max_participations'],
     )
     return loss.loss(buffered_toeplitz.BufferedToeplitz.build(**found))
 
 
 class BandedToeplitz:
-
   def optimize(self, case):
     from jax_privacy.matrix_factorization import toeplitz
 
-    return {
-        'coefs': toeplitz.optimize_banded_toeplitz(
-            case['num_rounds'], case['num_bands']
-        )
-    }
+    return {'coefs': toeplitz.optimize_banded_toeplitz(case['num_rounds'], case['num_bands'])}
 
   def squared_loss(self, case, found):
     from jax_privacy.matrix_factorization import toeplitz
@@ -63,7 +57,6 @@ class BandedToeplitz:
 
 
 class Banded:
-
   def optimize(self, case):
     from jax_privacy.matrix_factorization import banded
 
@@ -79,27 +72,20 @@ class Banded:
 
 
 class Dense:
-
   def optimize(self, case):
     from jax_privacy.matrix_factorization import dense
 
     return {'matrix': dense.optimize(case['num_rounds'])}
 
   def squared_loss(self, case, found):
-    from jax_privacy.matrix_factorization import dense
-    from jax_privacy.matrix_factorization import sensitivity
+    from jax_privacy.matrix_factorization import dense, sensitivity
 
     errors = dense.per_query_error(strategy_matrix=found['matrix'])
     norm = sensitivity.single_participation_sensitivity(found['matrix'])
     return errors.mean() * norm**2
 
 
-FAMILIES = {
-    'blt': BLT(),
-    'banded_toeplitz': BandedToeplitz(),
-    'banded': Banded(),
-    'dense': Dense(),
-}
+FAMILIES = {'blt': BLT(), 'banded_toeplitz': BandedToeplitz(), 'banded': Banded(), 'dense': Dense()}
 
 
 def _error(case):

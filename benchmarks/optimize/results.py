@@ -7,8 +7,15 @@ from benchmarks import sides
 from benchmarks.optimize import cases
 
 HEADINGS = (
-    'setting', 'ours, s', 'peer, s', 'faster', 'ours, RmsLoss / MaxLoss',
-    'peer, RmsLoss / MaxLoss', 'our loss over the peer\'s', 'ours, MiB', 'peer, MiB',
+  'setting',
+  'ours, s',
+  'peer, s',
+  'faster',
+  'ours, RmsLoss / MaxLoss',
+  'peer, RmsLoss / MaxLoss',
+  "our loss over the peer's",
+  'ours, MiB',
+  'peer, MiB',
 )
 
 
@@ -51,25 +58,25 @@ class Row:
 
   def as_json(self) -> dict[str, Any]:
     return {
-        'setting': dataclasses.asdict(self.case),
-        'ours': dataclasses.asdict(self.ours),
-        'peer': dataclasses.asdict(self.peer),
-        'speedup': self.speedup,
-        'excess_loss': self.excess,
+      'setting': dataclasses.asdict(self.case),
+      'ours': dataclasses.asdict(self.ours),
+      'peer': dataclasses.asdict(self.peer),
+      'speedup': self.speedup,
+      'excess_loss': self.excess,
     }
 
   def cells(self) -> list[str]:
     """One string for each of HEADINGS."""
     return [
-        setting(self.case),
-        sides.time(self.ours),
-        sides.time(self.peer),
-        '' if self.speedup is None else f'{self.speedup:.1f}×',
-        losses(self.ours),
-        losses(self.peer),
-        '' if self.excess is None else percent(self.excess),
-        sides.memory(self.ours),
-        sides.memory(self.peer),
+      setting(self.case),
+      sides.time(self.ours),
+      sides.time(self.peer),
+      '' if self.speedup is None else f'{self.speedup:.1f}×',
+      losses(self.ours),
+      losses(self.peer),
+      '' if self.excess is None else percent(self.excess),
+      sides.memory(self.ours),
+      sides.memory(self.peer),
     ]
 
 
@@ -77,9 +84,7 @@ def setting(case: cases.Case) -> str:
   """Returns a short description of a case."""
   words = [case.mechanism.replace('_', ' ')]
   if case.num_buffers is not None:
-    words.append(
-        f'{case.num_buffers} buffers' if case.num_buffers else 'buffers chosen'
-    )
+    words.append(f'{case.num_buffers} buffers' if case.num_buffers else 'buffers chosen')
   if case.num_bands is not None:
     words.append(f'{case.num_bands} bands')
   apart = case.min_sep if case.max_participations > 1 else '–'

@@ -1,6 +1,6 @@
 """Optimises each case with both sides in turn and writes the table.
 
-    python -m benchmarks.optimize.run --peer_python=PYTHON --only=blt
+python -m benchmarks.optimize.run --peer_python=PYTHON --only=blt
 """
 
 import argparse
@@ -10,11 +10,8 @@ import pathlib
 import sys
 import tempfile
 
-from benchmarks import pages
-from benchmarks import process
-from benchmarks.optimize import cases
-from benchmarks.optimize import ours
-from benchmarks.optimize import results
+from benchmarks import pages, process
+from benchmarks.optimize import cases, ours, results
 
 _HERE = pathlib.Path(__file__).parent
 
@@ -53,26 +50,23 @@ class Runner:
     case_file.write_text(json.dumps(dataclasses.asdict(self.case)))
     found_file.unlink(missing_ok=True)
     peer = [self.peer_python, str(_HERE / 'peer.py')]
-    done = process.run(
-        [*peer, 'optimize', *self._files], timeout=self.case.timeout
-    )
+    done = process.run([*peer, 'optimize', *self._files], timeout=self.case.timeout)
     if done.failure:
       return side.failed(done.failure)
     if side.figures is not None:
       return side.finished(done)
     # Neither is timed: our evaluation, and the peer's report of its own loss.
     judged = process.run(
-        [sys.executable, '-m', 'benchmarks.optimize.evaluate', *self._files],
-        timeout=self.case.timeout,
+      [sys.executable, '-m', 'benchmarks.optimize.evaluate', *self._files],
+      timeout=self.case.timeout,
     )
     if judged.failure:
       return side.failed(judged.failure)
-    own = process.run(
-        [*peer, 'report', *self._files], timeout=self.case.timeout
-    )
+    own = process.run([*peer, 'report', *self._files], timeout=self.case.timeout)
     return side.finished(
-        done, figures=json.loads(judged.output),
-        own_loss=None if own.failure else json.loads(own.output),
+      done,
+      figures=json.loads(judged.output),
+      own_loss=None if own.failure else json.loads(own.output),
     )
 
 
@@ -100,9 +94,9 @@ def facts(peer_python: str, pinned: bool) -> dict:
   except ValueError as e:
     raise ValueError(f'--peer_python={peer_python}: {e}') from None
   return {
-      **pages.machine(1 if pinned else None),
-      'ours': pages.versions(sys.executable, 'numpy', 'scipy', 'jax'),
-      'peer': peer,
+    **pages.machine(1 if pinned else None),
+    'ours': pages.versions(sys.executable, 'numpy', 'scipy', 'jax'),
+    'peer': peer,
   }
 
 
@@ -110,10 +104,12 @@ def document(about: dict, rows: list[results.Row]) -> str:
   """Returns the Markdown page of a measurement."""
 
   own = [
-      f'- {results.setting(r.case)}: {r.peer.own_loss:.4f}'
-      for r in rows if r.peer.own_loss is not None
+    f'- {results.setting(r.case)}: {r.peer.own_loss:.4f}'
+    for r in rows
+    if r.peer.own_loss is not None
   ]
-  return '\n'.join([
+  return '\n'.join(
+    [
       '# Finding a strategy: fl-dpftrl and jax-privacy',
       '',
       'Each run is a cold process: imports, compilation and the search. Seconds'
@@ -131,12 +127,13 @@ def document(about: dict, rows: list[results.Row]) -> str:
       '',
       *own,
       '',
-  ])
+    ]
+  )
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
   parser = argparse.ArgumentParser(
-      prog='python -m benchmarks.optimize.run', description=__doc__.split('\n')[0]
+    prog='python -m benchmarks.optimize.run', description=__doc__.split('\n')[0]
   )
   add = parser.add_argument
   add('--peer_python', required=True, help='Python of an environment with jax-privacy')

@@ -39,41 +39,33 @@ class Case:
   def words(self) -> list[str]:
     """Flags that describe the population, as on the command line."""
     return [
-        f'--population={self.population}',
-        f'--report_goal={self.report_goal}',
-        f'--num_rounds={self.num_rounds}',
-        *self.flags,
+      f'--population={self.population}',
+      f'--report_goal={self.report_goal}',
+      f'--num_rounds={self.num_rounds}',
+      *self.flags,
     ]
 
   def simulate(
-      self,
-      *,
-      seed: int,
-      num_devices: int | None = None,
-      report_goal: int | None = None,
+    self, *, seed: int, num_devices: int | None = None, report_goal: int | None = None
   ) -> cohorts.Simulation:
     """Returns a simulation; see `planning.forecast.Simulate`."""
     parser = argparse.ArgumentParser()
     population_flags.add_arguments(parser)
     return population_flags.simulation(
-        parser.parse_args(self.words),
-        seed=seed,
-        num_devices=num_devices,
-        report_goal=report_goal,
+      parser.parse_args(self.words), seed=seed, num_devices=num_devices, report_goal=report_goal
     )
 
 
-_THREE_MILLION = {
-    'population': 3_000_000, 'report_goal': 6500, 'num_rounds': 2000
-}
+_THREE_MILLION = {'population': 3_000_000, 'report_goal': 6500, 'num_rounds': 2000}
 
 CASES = (
-    Case(size='3M', **_THREE_MILLION, flags=('--timer_hours=72',)),
-    # Rounds wait for all chosen devices, so b differs from seed to seed.
-    Case(
-        size='3M-exact', **_THREE_MILLION,
-        flags=('--timer_hours=72', '--clients_per_round=6500', '--dropout=0'),
-    ),
+  Case(size='3M', **_THREE_MILLION, flags=('--timer_hours=72',)),
+  # Rounds wait for all chosen devices, so b differs from seed to seed.
+  Case(
+    size='3M-exact',
+    **_THREE_MILLION,
+    flags=('--timer_hours=72', '--clients_per_round=6500', '--dropout=0'),
+  ),
 )
 
 

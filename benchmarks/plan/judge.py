@@ -2,19 +2,15 @@
 
 import dataclasses
 import functools
-from typing import Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from fl_dpftrl import participation
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.comparison import contenders as contenders_lib
-from fl_dpftrl.planning import candidates
+from fl_dpftrl.planning import candidates, recommendation, trial
 from fl_dpftrl.planning import forecast as forecast_lib
-from fl_dpftrl.planning import recommendation
-from fl_dpftrl.planning import trial
 
-NAMES = (
-    *candidates.MECHANISMS, 'blt-b100', 'blt-b400', 'blt-b1000',
-)
+NAMES = (*candidates.MECHANISMS, 'blt-b100', 'blt-b400', 'blt-b1000')
 NUM_SIMULATIONS = 3
 NOISE_MULTIPLIER, DELTA = 7.379, 1e-10
 
@@ -60,8 +56,8 @@ class Verdict:
   def is_covered(self) -> bool:
     """True if the log satisfies the planned schema."""
     return (
-        self.log.min_sep >= self.planned.min_sep
-        and self.log.participations <= self.planned.participations
+      self.log.min_sep >= self.planned.min_sep
+      and self.log.participations <= self.planned.participations
     )
 
 
@@ -74,21 +70,15 @@ class Judge:
   """
 
   def __init__(
-      self,
-      names: Sequence[str] = NAMES,
-      progress: Callable[[str], None] = lambda text: None,
+    self, names: Sequence[str] = NAMES, progress: Callable[[str], None] = lambda text: None
   ):
     self._contenders = [
-        _remembering(contender, progress)
-        for contender in contenders_lib.contenders(names)
+      _remembering(contender, progress) for contender in contenders_lib.contenders(names)
     ]
     self._hindsight = functools.cache(self._find_for)
 
   def verdicts(
-      self,
-      outcomes: Sequence[trial.Outcome],
-      index: int,
-      max_copies: Sequence[int],
+    self, outcomes: Sequence[trial.Outcome], index: int, max_copies: Sequence[int]
   ) -> list[Verdict]:
     """Plans from the simulations that follow one of them, and evaluates on it.
 
@@ -97,25 +87,22 @@ class Judge:
       index: index of the simulation to evaluate on.
       max_copies: limits of model copies; one verdict for each.
     """
-    after = [
-        outcomes[(index + 1 + i) % len(outcomes)]
-        for i in range(NUM_SIMULATIONS)
-    ]
+    after = [outcomes[(index + 1 + i) % len(outcomes)] for i in range(NUM_SIMULATIONS)]
     forecast = forecast_lib.of(after)
     log = outcomes[index].schema
     found = self._find(forecast.schemas, forecast.planned)
-    epsilon = lambda candidate, schema: gaussian.from_sensitivity(
-        candidate.files[schema].sensitivity, schema,
-        noise_multiplier=NOISE_MULTIPLIER, delta=DELTA,
-    ).epsilon
+    epsilon = lambda candidate, schema: (
+      gaussian.from_sensitivity(
+        candidate.files[schema].sensitivity, schema, noise_multiplier=NOISE_MULTIPLIER, delta=DELTA
+      ).epsilon
+    )
     verdicts = []
     for most in max_copies:
       chosen = recommendation.choose(found, forecast.schemas, most)
-      ours = candidates.measure(
-          chosen.contender, chosen.strategy, [log], objective=_OBJECTIVE
-      )
+      ours = candidates.measure(chosen.contender, chosen.strategy, [log], objective=_OBJECTIVE)
       best = recommendation.choose(self._hindsight(log), [log], most)
-      verdicts.append(Verdict(
+      verdicts.append(
+        Verdict(
           seed=outcomes[index].seed,
           max_copies=most,
           planned=forecast.planned,
@@ -126,16 +113,15 @@ class Judge:
           best_loss=best.loss(log),
           predicted_epsilon=epsilon(chosen, forecast.planned),
           epsilon=epsilon(ours, log),
-      ))
+        )
+      )
     return verdicts
 
   def _find_for(self, log: participation.MinSep) -> Found:
     return self._find([log], log)
 
   def _find(self, schemas, planned) -> Found:
-    found = candidates.find(
-        self._contenders, schemas, planned, objective=_OBJECTIVE
-    )
+    found = candidates.find(self._contenders, schemas, planned, objective=_OBJECTIVE)
     return [c for c in found if isinstance(c, candidates.Candidate)]
 
 
@@ -153,11 +139,10 @@ def _remembering(contender, progress):
     return contender.find_range(schemas, objective=_OBJECTIVE, over=over)
 
   return dataclasses.replace(
-      contender,
-      find=lambda schema, **kwargs: find(schema),
-      find_range=contender.find_range and (
-          lambda schemas, over, **kwargs: find_range(tuple(schemas), over)
-      ),
+    contender,
+    find=lambda schema, **kwargs: find(schema),
+    find_range=contender.find_range
+    and (lambda schemas, over, **kwargs: find_range(tuple(schemas), over)),
   )
 
 

@@ -1,6 +1,6 @@
 """Plans runs and evaluates each plan on a simulation that it has not seen.
 
-    python -m benchmarks.plan.run --only=plan-3M-exact
+python -m benchmarks.plan.run --only=plan-3M-exact
 """
 
 import argparse
@@ -8,14 +8,9 @@ import pathlib
 import sys
 import time
 
-from benchmarks import pages
-from benchmarks import process
-from benchmarks import sides
-from benchmarks.plan import cases
-from benchmarks.plan import judge
-from benchmarks.plan import results
-from fl_dpftrl.planning import trial
-from fl_dpftrl.planning import workers
+from benchmarks import pages, process, sides
+from benchmarks.plan import cases, judge, results
+from fl_dpftrl.planning import trial, workers
 
 CORES = 2
 MAX_COPIES = (16, 1000)
@@ -24,9 +19,15 @@ MAX_COPIES = (16, 1000)
 def command(case: cases.Case) -> list[str]:
   """Returns the `fl-dpftrl plan` command of a case, for this interpreter."""
   return [
-      sys.executable, '-m', 'fl_dpftrl.commands.main', 'plan', *case.words,
-      f'--noise_multiplier={judge.NOISE_MULTIPLIER}', f'--delta={judge.DELTA}',
-      f'--num_simulations={judge.NUM_SIMULATIONS}', '--json',
+    sys.executable,
+    '-m',
+    'fl_dpftrl.commands.main',
+    'plan',
+    *case.words,
+    f'--noise_multiplier={judge.NOISE_MULTIPLIER}',
+    f'--delta={judge.DELTA}',
+    f'--num_simulations={judge.NUM_SIMULATIONS}',
+    '--json',
   ]
 
 
@@ -45,26 +46,20 @@ class Lines:
 def measure(case: cases.Case, num_seeds: int, lines: Lines) -> results.Row:
   """Simulates with each seed, plans, evaluates, and times the command."""
   tasks = [
-      trial.Task(
-          simulation=case.simulate(seed=seed), checkpoints=(case.num_rounds,)
-      )
-      for seed in range(num_seeds)
+    trial.Task(simulation=case.simulate(seed=seed), checkpoints=(case.num_rounds,))
+    for seed in range(num_seeds)
   ]
   trials = workers.run(
-      tasks,
-      num_workers=CORES,
-      progress=lambda share: lines(
-          f'{case.name}: {100.0 * share:.0f} % of the simulations'
-      ),
+    tasks,
+    num_workers=CORES,
+    progress=lambda share: lines(f'{case.name}: {100.0 * share:.0f} % of the simulations'),
   )
   outcomes = [t.outcomes[-1] for t in trials]
-  judges = judge.Judge(
-      judge.NAMES, lambda text: lines(f'{case.name}: {text}')
-  )
+  judges = judge.Judge(judge.NAMES, lambda text: lines(f'{case.name}: {text}'))
   verdicts = [
-      verdict
-      for index in range(num_seeds)
-      for verdict in judges.verdicts(outcomes, index, MAX_COPIES)
+    verdict
+    for index in range(num_seeds)
+    for verdict in judges.verdicts(outcomes, index, MAX_COPIES)
   ]
   lines(f'{case.name}: the command')
   done = process.run(command(case), timeout=case.timeout)
@@ -75,7 +70,8 @@ def measure(case: cases.Case, num_seeds: int, lines: Lines) -> results.Row:
 
 def document(about: dict, rows: list[results.Row]) -> str:
   """Returns the Markdown page of a measurement."""
-  return '\n'.join([
+  return '\n'.join(
+    [
       '# Planning a run: fl-dpftrl plan against hindsight',
       '',
       f'For each seed, a plan is made from {judge.NUM_SIMULATIONS} simulations'
@@ -94,12 +90,13 @@ def document(about: dict, rows: list[results.Row]) -> str:
       '',
       *(row.forecast() for row in rows),
       '',
-  ])
+    ]
+  )
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
   parser = argparse.ArgumentParser(
-      prog='python -m benchmarks.plan.run', description=__doc__.split('\n')[0]
+    prog='python -m benchmarks.plan.run', description=__doc__.split('\n')[0]
   )
   add = parser.add_argument
   add('--only', default='', help='comma-separated parts of names')
@@ -110,9 +107,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
   try:
     args.cases = cases.select(args.words)
     if args.seeds <= judge.NUM_SIMULATIONS:
-      raise ValueError(
-          f'--seeds must be above {judge.NUM_SIMULATIONS}, got {args.seeds}'
-      )
+      raise ValueError(f'--seeds must be above {judge.NUM_SIMULATIONS}, got {args.seeds}')
   except ValueError as e:
     parser.error(str(e))
   return args
@@ -127,8 +122,8 @@ def file_name(words: list[str]) -> str:
 def main(arguments: list[str] | None = None) -> int:
   args = parse(arguments)
   about = {
-      **pages.machine(CORES if process.pin(CORES) else None),
-      'versions': pages.versions(sys.executable, 'numpy', 'scipy'),
+    **pages.machine(CORES if process.pin(CORES) else None),
+    'versions': pages.versions(sys.executable, 'numpy', 'scipy'),
   }
   rows, lines = [], Lines()
   for case in args.cases:
@@ -137,10 +132,10 @@ def main(arguments: list[str] | None = None) -> int:
   text = document(about, rows)
   print(text)
   pages.write(
-      pathlib.Path(args.output),
-      file_name(args.words),
-      text,
-      {**about, 'rows': [row.as_json() for row in rows]},
+    pathlib.Path(args.output),
+    file_name(args.words),
+    text,
+    {**about, 'rows': [row.as_json() for row in rows]},
   )
   return int(not all(row.passes and not row.command.failures for row in rows))
 

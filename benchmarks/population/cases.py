@@ -27,8 +27,11 @@ class Case:
 
   def flags(self) -> list[str]:
     return [
-        f'--population={self.num_devices}', f'--report_goal={self.report_goal}',
-        f'--num_rounds={self.num_rounds}', self.timer, '--seed=1',
+      f'--population={self.num_devices}',
+      f'--report_goal={self.report_goal}',
+      f'--num_rounds={self.num_rounds}',
+      self.timer,
+      '--seed=1',
     ]
 
 
@@ -36,6 +39,6 @@ PRODUCTION = Case(10_000_000, 6500, 2000, '--timer_hours=72')
 
 # The number of participations is constant, the number of devices grows.
 GROWING = tuple(
-    Case(num_devices, 6500, 2000, '--timer_rounds=10')
-    for num_devices in (100_000, 1_000_000, 10_000_000)
+  Case(num_devices, 6500, 2000, '--timer_rounds=10')
+  for num_devices in (100_000, 1_000_000, 10_000_000)
 )

@@ -9,19 +9,14 @@ import sys
 from typing import Any
 
 from benchmarks import sides
-from fl_dpftrl.simulation import availability
-from fl_dpftrl.simulation import cohorts
-from fl_dpftrl.simulation import fitting
-from fl_dpftrl.simulation import population
-from fl_dpftrl.simulation import server
-from fl_dpftrl.simulation import timer
+from fl_dpftrl.simulation import availability, cohorts, fitting, population, server, timer
 
 PHONES = cohorts.Simulation(
-    population=population.Population(
-        num_devices=1, dropout=0.08, availability=availability.Nightly()
-    ),
-    timer=timer.RoundTimer(1),
-    server=server.Server(report_goal=10, clients_per_round=13),
+  population=population.Population(
+    num_devices=1, dropout=0.08, availability=availability.Nightly()
+  ),
+  timer=timer.RoundTimer(1),
+  server=server.Server(report_goal=10, clients_per_round=13),
 )
 
 TIMERS = tuple(24.0 * days for days in (1, 2, 3, 4, 7, 14))
@@ -48,10 +43,10 @@ _PT_PT = fitting.Row(3000, 430, 92, 4), fitting.Row(6000, 320, 49, 6)
 _PT_BR = fitting.Row(6500, 2000, 2001, 1), fitting.Row(12000, 2000, 1181, 2)
 
 LANGUAGES = (
-    Language('pt-PT', *_PT_PT, scale=5),
-    Language('pt-PT', *_PT_PT[::-1], scale=5),
-    Language('pt-BR', *_PT_BR, scale=20),
-    Language('pt-BR', *_PT_BR[::-1], scale=20),
+  Language('pt-PT', *_PT_PT, scale=5),
+  Language('pt-PT', *_PT_PT[::-1], scale=5),
+  Language('pt-BR', *_PT_BR, scale=20),
+  Language('pt-BR', *_PT_BR[::-1], scale=20),
 )
 
 
@@ -71,29 +66,28 @@ class Prediction:
     return self.min_sep / self.language.other.apart - 1.0
 
   def as_json(self) -> dict[str, Any]:
-    return {
-        **dataclasses.asdict(self), 'fit': self.fit._asdict(), 'off': self.off
-    }
+    return {**dataclasses.asdict(self), 'fit': self.fit._asdict(), 'off': self.off}
 
 
 def predict(language: Language) -> Prediction:
   """Fits the known run and simulates the other."""
   found = fitting.fit(
-      language.known, PHONES, timers=TIMERS, scale=language.scale,
-      progress=lambda line: print(f'{language.name}: {line}', file=sys.stderr),
+    language.known,
+    PHONES,
+    timers=TIMERS,
+    scale=language.scale,
+    progress=lambda line: print(f'{language.name}: {line}', file=sys.stderr),
   )
   other = fitting.attend(
-      fitting.resized(
-          PHONES,
-          num_devices=found.num_devices,
-          report_goal=language.other.report_goal,
-          timer=timer.HourTimer(found.timer_hours),
-      ),
-      language.other.num_rounds,
+    fitting.resized(
+      PHONES,
+      num_devices=found.num_devices,
+      report_goal=language.other.report_goal,
+      timer=timer.HourTimer(found.timer_hours),
+    ),
+    language.other.num_rounds,
   )
-  return Prediction(
-      language, found, other.min_sep, other.max_participations, other.days
-  )
+  return Prediction(language, found, other.min_sep, other.max_participations, other.days)
 
 
 def page(predictions: list[Prediction]) -> str:
@@ -101,7 +95,8 @@ def page(predictions: list[Prediction]) -> str:
   rows = []
   for p in predictions:
     known, other = p.language.known, p.language.other
-    rows.append([
+    rows.append(
+      [
         p.language.name,
         f'{known.report_goal:,}: {known.min_sep} / {known.max_participations}',
         f'{p.fit.num_devices:,}',
@@ -109,8 +104,10 @@ def page(predictions: list[Prediction]) -> str:
         f'{other.report_goal:,}: {other.min_sep} / {other.max_participations}',
         f'{p.min_sep} / {p.max_participations}',
         f'{100 * p.off:+.1f} %',
-    ])
-  return '\n'.join([
+      ]
+    )
+  return '\n'.join(
+    [
       '# Published runs of production that predict each other',
       '',
       'For one published run of each language, the smallest population that'
@@ -120,10 +117,16 @@ def page(predictions: list[Prediction]) -> str:
       ' rounds means that no device took part twice.',
       '',
       sides.table(
-          (
-              'language', 'known, report goal', 'population', 'timer, days',
-              'other', 'predicted', 'min-sep off',
-          ),
-          rows,
+        (
+          'language',
+          'known, report goal',
+          'population',
+          'timer, days',
+          'other',
+          'predicted',
+          'min-sep off',
+        ),
+        rows,
       ),
-  ])
+    ]
+  )

@@ -1,6 +1,6 @@
 """Simulates populations and writes their time and memory.
 
-    python -m benchmarks.population.run --repeats=3
+python -m benchmarks.population.run --repeats=3
 """
 
 import argparse
@@ -10,17 +10,21 @@ import pathlib
 import sys
 import tempfile
 
-from benchmarks import pages
-from benchmarks import process
-from benchmarks import sides
-from benchmarks.population import cases
-from benchmarks.population import production
+from benchmarks import pages, process, sides
+from benchmarks.population import cases, production
 
 CORES = 2
 TIMEOUT = 1800.0
 HEADINGS = (
-    'devices', 'participations', 'timer', 'min-sep', 'ours, s', 'limit, s',
-    'ours over limit', 'µs a participation', 'ours, MiB',
+  'devices',
+  'participations',
+  'timer',
+  'min-sep',
+  'ours, s',
+  'limit, s',
+  'ours over limit',
+  'µs a participation',
+  'ours, MiB',
 )
 
 
@@ -42,21 +46,19 @@ class Row:
   def cells(self) -> list[str]:
     both = self.ours.median and self.limit.median
     return [
-        f'{self.case.num_devices:,}',
-        f'{self.case.num_participations:,}',
-        self.case.timer.removeprefix('--timer_').replace('=', ' '),
-        str((self.ours.figures or {}).get('min_sep', '')),
-        sides.time(self.ours),
-        sides.time(self.limit),
-        f'{self.ours.median / self.limit.median:.1f}×' if both else '',
-        '' if self.microseconds is None else f'{self.microseconds:.2f}',
-        sides.memory(self.ours),
+      f'{self.case.num_devices:,}',
+      f'{self.case.num_participations:,}',
+      self.case.timer.removeprefix('--timer_').replace('=', ' '),
+      str((self.ours.figures or {}).get('min_sep', '')),
+      sides.time(self.ours),
+      sides.time(self.limit),
+      f'{self.ours.median / self.limit.median:.1f}×' if both else '',
+      '' if self.microseconds is None else f'{self.microseconds:.2f}',
+      sides.memory(self.ours),
     ]
 
   def as_json(self) -> dict:
-    return {
-        **dataclasses.asdict(self), 'microseconds': self.microseconds
-    }
+    return {**dataclasses.asdict(self), 'microseconds': self.microseconds}
 
 
 def measure(case: cases.Case, repeats: int) -> Row:
@@ -67,19 +69,14 @@ def measure(case: cases.Case, repeats: int) -> Row:
     log = f'{folder}/log.parquet'
     limit = [case.num_devices, case.report_goal, case.num_rounds, log]
     commands = {
-        'ours': [program, 'simulate', *case.flags(), f'--output={log}', '--json'],
-        'limit': [
-            sys.executable, '-m', 'benchmarks.population.limit', *map(str, limit)
-        ],
+      'ours': [program, 'simulate', *case.flags(), f'--output={log}', '--json'],
+      'limit': [sys.executable, '-m', 'benchmarks.population.limit', *map(str, limit)],
     }
     for _ in range(repeats):
       for name, command in commands.items():
         done = process.run(command, timeout=TIMEOUT, threads=1)
         found[name] = judged(found[name], done)
-        print(
-            f'{case.num_devices} devices, {name}: {found[name].note()}',
-            file=sys.stderr,
-        )
+        print(f'{case.num_devices} devices, {name}: {found[name].note()}', file=sys.stderr)
   return Row(case, **found)
 
 
@@ -105,24 +102,24 @@ def document(about: dict, rows: list[Row]) -> str:
   """Returns the Markdown page of a measurement."""
   flat = flatness(rows)
   lines = [
-      '# Simulating populations',
-      '',
-      'Each run is a cold process that writes the log. Ours is `fl-dpftrl'
-      ' simulate`. The limit draws as many devices at random, counts and writes'
-      ' them, without timers, availability, dropout or late reports.',
-      '',
-      f'{about["date"]}, {about["processor"]},'
-      f' {about["cores_used"] or "any"} of {about["cores"]} cores.'
-      f' {pages.said(about["versions"])}.',
-      '',
-      sides.table(HEADINGS, [row.cells() for row in rows]),
-      '',
+    '# Simulating populations',
+    '',
+    'Each run is a cold process that writes the log. Ours is `fl-dpftrl'
+    ' simulate`. The limit draws as many devices at random, counts and writes'
+    ' them, without timers, availability, dropout or late reports.',
+    '',
+    f'{about["date"]}, {about["processor"]},'
+    f' {about["cores_used"] or "any"} of {about["cores"]} cores.'
+    f' {pages.said(about["versions"])}.',
+    '',
+    sides.table(HEADINGS, [row.cells() for row in rows]),
+    '',
   ]
   if flat is not None:
     lines += [
-        'With timers of 10 rounds, between the fewest and the most devices, the'
-        f' longest time per participation is {flat:.2f}× the shortest.',
-        '',
+      'With timers of 10 rounds, between the fewest and the most devices, the'
+      f' longest time per participation is {flat:.2f}× the shortest.',
+      '',
     ]
   return '\n'.join(lines)
 
@@ -132,11 +129,7 @@ def sizes(about: dict, folder: pathlib.Path, repeats: int) -> int:
   rows: list[Row] = []
   for case in (cases.PRODUCTION, *cases.GROWING):
     rows.append(measure(case, repeats))
-    data = {
-        **about,
-        'rows': [row.as_json() for row in rows],
-        'flatness': flatness(rows),
-    }
+    data = {**about, 'rows': [row.as_json() for row in rows], 'flatness': flatness(rows)}
     pages.write(folder, cases.PREFIX, document(about, rows), data)
   print(document(about, rows))
   return int(any(row.ours.failures or row.limit.failures for row in rows))
@@ -144,20 +137,20 @@ def sizes(about: dict, folder: pathlib.Path, repeats: int) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
   parser = argparse.ArgumentParser(
-      prog='python -m benchmarks.population.run',
-      description=__doc__.split('\n')[0],
+    prog='python -m benchmarks.population.run', description=__doc__.split('\n')[0]
   )
   add = parser.add_argument
   add('--repeats', type=int, default=3, help='runs of each side (default: 3)')
   add(
-      '--production', action='store_true',
-      help='measure published runs that predict each other instead (10 minutes)',
+    '--production',
+    action='store_true',
+    help='measure published runs that predict each other instead (10 minutes)',
   )
   add('--output', default='benchmarks/results', help='folder of the results')
   args = parser.parse_args(arguments)
   about = {
-      **pages.machine(CORES if process.pin(CORES) else None),
-      'versions': pages.versions(sys.executable, 'numpy', 'pyarrow'),
+    **pages.machine(CORES if process.pin(CORES) else None),
+    'versions': pages.versions(sys.executable, 'numpy', 'pyarrow'),
   }
   folder = pathlib.Path(args.output)
   folder.mkdir(parents=True, exist_ok=True)

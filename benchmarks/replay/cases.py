@@ -44,23 +44,18 @@ class Case:
   def file_name(self) -> str:
     """File name of the log, different for every log."""
     return (
-        f'{self.ids}-devices{self.num_devices}-rounds{self.num_rounds}'
-        f'-cohort{self.cohort}.parquet'
+      f'{self.ids}-devices{self.num_devices}-rounds{self.num_rounds}-cohort{self.cohort}.parquet'
     )
 
 
 CASES = (
-    *(
-        Case(
-            size='13M', ids=ids, num_devices=3_000_000, num_rounds=2000,
-            cohort=6500,
-        )
-        for ids in ('integer', 'text')
-    ),
-    Case(
-        size='1B', num_devices=320_000_000, num_rounds=2000, cohort=505_000,
-        large=True, timeout=3600.0,
-    ),
+  *(
+    Case(size='13M', ids=ids, num_devices=3_000_000, num_rounds=2000, cohort=6500)
+    for ids in ('integer', 'text')
+  ),
+  Case(
+    size='1B', num_devices=320_000_000, num_rounds=2000, cohort=505_000, large=True, timeout=3600.0
+  ),
 )
 
 

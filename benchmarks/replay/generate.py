@@ -1,13 +1,13 @@
 """Writes the log of a case, with full cohorts and enforced gaps of devices.
 
-    python -m benchmarks.replay.generate CASE FILE.parquet
+python -m benchmarks.replay.generate CASE FILE.parquet
 """
 
 import os
 import pathlib
 import sys
 import time
-from typing import Callable, Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -24,9 +24,7 @@ _ROW_GROUP = 1 << 20
 _SECONDS_BETWEEN_LINES = 5.0
 
 
-def cohorts(
-    num_devices: int, num_rounds: int, cohort: int, seed: int = 0
-) -> Iterator[np.ndarray]:
+def cohorts(num_devices: int, num_rounds: int, cohort: int, seed: int = 0) -> Iterator[np.ndarray]:
   """Yields the devices of each round, unsorted.
 
   Each device has a gap of its own, from LEAST_GAP to MOST_GAP rounds, after
@@ -46,13 +44,10 @@ def cohorts(
   """
   if num_devices <= MOST_GAP * cohort:
     raise ValueError(
-        f'num_devices must be more than {MOST_GAP} cohorts of {cohort}, got'
-        f' {num_devices}'
+      f'num_devices must be more than {MOST_GAP} cohorts of {cohort}, got {num_devices}'
     )
   rng = np.random.default_rng(seed)
-  gaps = rng.integers(
-      LEAST_GAP, MOST_GAP, num_devices, np.int16, endpoint=True
-  )
+  gaps = rng.integers(LEAST_GAP, MOST_GAP, num_devices, np.int16, endpoint=True)
   due = np.zeros(num_devices, np.int32)
   for round_index in range(num_rounds):
     parts, missing = [], cohort
@@ -72,25 +67,25 @@ def cohorts(
 
 
 def write(
-    path: str | os.PathLike[str],
-    case: cases.Case,
-    progress: Callable[[str], None] = lambda text: None,
+  path: str | os.PathLike[str],
+  case: cases.Case,
+  progress: Callable[[str], None] = lambda text: None,
 ) -> None:
   """Writes the reproducible log of a case, under its name once complete."""
   path = pathlib.Path(path)
   unfinished = path.with_name(f'{path.name}.{os.getpid()}.unfinished')
   id_type = pa.string() if case.ids == 'text' else pa.int64()
   schema = pa.schema(
-      [('round', pa.int64()), ('device_id', id_type)],
-      metadata={
-          shards.VERSION_KEY: str(shards.LOG_VERSION),
-          shards.NUM_ROUNDS_KEY: str(case.num_rounds),
-      },
+    [('round', pa.int64()), ('device_id', id_type)],
+    metadata={
+      shards.VERSION_KEY: str(shards.LOG_VERSION),
+      shards.NUM_ROUNDS_KEY: str(case.num_rounds),
+    },
   )
   rounds = cohorts(case.num_devices, case.num_rounds, case.cohort)
   try:
     with pq.ParquetWriter(
-        unfinished, schema, compression='zstd', use_dictionary=['round']
+      unfinished, schema, compression='zstd', use_dictionary=['round']
     ) as writer:
       for first, devices in _joined(rounds, case.cohort):
         count = devices.size // case.cohort
@@ -103,9 +98,7 @@ def write(
     unfinished.unlink(missing_ok=True)
 
 
-def _joined(
-    rounds: Iterator[np.ndarray], cohort: int
-) -> Iterator[tuple[int, np.ndarray]]:
+def _joined(rounds: Iterator[np.ndarray], cohort: int) -> Iterator[tuple[int, np.ndarray]]:
   """Yields several rounds at a time as one array, with the first round."""
   first, kept = 0, []
   for devices in rounds:

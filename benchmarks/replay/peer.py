@@ -1,17 +1,17 @@
 """Peer's side of the benchmark: the embedded engine's bare query.
 
-    peer.py FILE.parquet THREADS   prints the minimal separation
+peer.py FILE.parquet THREADS   prints the minimal separation
 """
 
 import sys
 
 import duckdb
 
-_QUERY = '''
+_QUERY = """
 SELECT min(s) FROM (
   SELECT round - lag(round) OVER (PARTITION BY device_id ORDER BY round) AS s
   FROM read_parquet($path))
-'''
+"""
 
 
 def min_sep(path: str, threads: int) -> int | None:

@@ -7,8 +7,15 @@ from benchmarks import sides
 from benchmarks.replay import cases
 
 HEADINGS = (
-    'log', 'rows', 'min-sep', 'ours, s', 'bare query, s', 'ours over bare',
-    'ours, rows/s', 'ours, MiB', 'bare query, MiB',
+  'log',
+  'rows',
+  'min-sep',
+  'ours, s',
+  'bare query, s',
+  'ours over bare',
+  'ours, rows/s',
+  'ours, MiB',
+  'bare query, MiB',
 )
 
 
@@ -41,27 +48,27 @@ class Row:
 
   def as_json(self) -> dict[str, Any]:
     return {
-        'setting': dataclasses.asdict(self.case),
-        'rows': self.case.num_participations,
-        'ours': dataclasses.asdict(self.ours),
-        'peer': dataclasses.asdict(self.peer),
-        'ratio': self.ratio,
-        'rows_per_second': self.rows_per_second,
+      'setting': dataclasses.asdict(self.case),
+      'rows': self.case.num_participations,
+      'ours': dataclasses.asdict(self.ours),
+      'peer': dataclasses.asdict(self.peer),
+      'ratio': self.ratio,
+      'rows_per_second': self.rows_per_second,
     }
 
   def cells(self) -> list[str]:
     """One string for each of HEADINGS."""
     rate = self.rows_per_second
     return [
-        f'{self.case.size}, {self.case.ids} ids',
-        f'{self.case.num_participations:,}',
-        '' if self.min_sep is None else str(self.min_sep),
-        sides.time(self.ours),
-        sides.time(self.peer),
-        '' if self.ratio is None else f'{self.ratio:.1f}×',
-        '' if rate is None else f'{rate / 1e6:.2f} M',
-        sides.memory(self.ours),
-        sides.memory(self.peer),
+      f'{self.case.size}, {self.case.ids} ids',
+      f'{self.case.num_participations:,}',
+      '' if self.min_sep is None else str(self.min_sep),
+      sides.time(self.ours),
+      sides.time(self.peer),
+      '' if self.ratio is None else f'{self.ratio:.1f}×',
+      '' if rate is None else f'{rate / 1e6:.2f} M',
+      sides.memory(self.ours),
+      sides.memory(self.peer),
     ]
 
 

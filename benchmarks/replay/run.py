@@ -1,6 +1,6 @@
 """Replays logs in turn with the engine's bare query and writes the table.
 
-    python -m benchmarks.replay.run --only=replay-13M-text
+python -m benchmarks.replay.run --only=replay-13M-text
 """
 
 import argparse
@@ -10,11 +10,8 @@ import pathlib
 import subprocess
 import sys
 
-from benchmarks import pages
-from benchmarks import process
-from benchmarks import sides
-from benchmarks.replay import cases
-from benchmarks.replay import results
+from benchmarks import pages, process, sides
+from benchmarks.replay import cases, results
 
 CORES = 2
 FLAGS = ('--noise_multiplier=8', '--delta=1e-6', '--json')
@@ -26,8 +23,11 @@ _CACHE = 'benchmarks/.cache/replay'
 def command(case: cases.Case, log: pathlib.Path) -> list[str]:
   """Returns the `fl-dpftrl replay` command of a log, for this environment."""
   return [
-      str(pathlib.Path(sys.executable).with_name('fl-dpftrl')), 'replay',
-      f'--log={log}', f'--strategy={case.strategy}', *FLAGS,
+    str(pathlib.Path(sys.executable).with_name('fl-dpftrl')),
+    'replay',
+    f'--log={log}',
+    f'--strategy={case.strategy}',
+    *FLAGS,
   ]
 
 
@@ -43,17 +43,15 @@ def generated(case: cases.Case, folder: pathlib.Path) -> pathlib.Path:
   path = folder / case.file_name
   if not path.exists():
     folder.mkdir(parents=True, exist_ok=True)
-    status = subprocess.run([
-        sys.executable, '-m', 'benchmarks.replay.generate', case.name, str(path)
-    ]).returncode
+    status = subprocess.run(
+      [sys.executable, '-m', 'benchmarks.replay.generate', case.name, str(path)]
+    ).returncode
     if status:
       raise ValueError(f'{case.name}: its log could not be generated')
   return path
 
 
-def measure(
-    case: cases.Case, log: pathlib.Path, repeats: int
-) -> results.Row:
+def measure(case: cases.Case, log: pathlib.Path, repeats: int) -> results.Row:
   """Runs both sides in turn, `repeats` times; a failed side is not repeated."""
   peer = [sys.executable, str(_HERE / 'peer.py'), str(log), str(CORES)]
   of_sides = {'ours': (command(case, log), of_ours)}
@@ -74,10 +72,7 @@ def measure(
 def of_ours(output: str) -> dict[str, int]:
   """Parses min_sep, which the peer finds too, and the number of rows."""
   said = json.loads(output)
-  return {
-      'min_sep': said['min_sep'],
-      'num_participations': said['num_participations'],
-  }
+  return {'min_sep': said['min_sep'], 'num_participations': said['num_participations']}
 
 
 def of_peer(output: str) -> dict[str, int]:
@@ -94,26 +89,25 @@ def judged(side: sides.Side, done: process.Finished, figures) -> sides.Side:
     return side.failed(f'{type(e).__name__}: {e}')
 
 
-def agreed(
-    ours: sides.Side, peer: sides.Side
-) -> dict[str, sides.Side]:
+def agreed(ours: sides.Side, peer: sides.Side) -> dict[str, sides.Side]:
   """Returns both sides; ours has failed if the peer found another min-sep."""
   if ours.figures and peer.figures:
     found, expected = ours.figures['min_sep'], peer.figures['min_sep']
     if found != expected:
       ours = dataclasses.replace(ours, seconds=(), figures=None).failed(
-          f'min_sep is {found}, the bare query says {expected}'
+        f'min_sep is {found}, the bare query says {expected}'
       )
   return {'ours': ours, 'peer': peer}
 
 
 def document(about: dict, rows: list[results.Row]) -> str:
   """Returns the Markdown page of a measurement."""
-  return '\n'.join([
+  return '\n'.join(
+    [
       '# Replaying a log: fl-dpftrl and a bare query',
       '',
       'Each run is a cold process. Ours is `fl-dpftrl replay`: every fact and'
-      ' guarantee of the statement, including the file\'s SHA-256.',
+      " guarantee of the statement, including the file's SHA-256.",
       'The bare query only finds the minimal separation. Seconds are the median'
       ' (least–most) of all runs.',
       '',
@@ -123,12 +117,13 @@ def document(about: dict, rows: list[results.Row]) -> str:
       '',
       results.table(rows),
       '',
-  ])
+    ]
+  )
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
   parser = argparse.ArgumentParser(
-      prog='python -m benchmarks.replay.run', description=__doc__.split('\n')[0]
+    prog='python -m benchmarks.replay.run', description=__doc__.split('\n')[0]
   )
   add = parser.add_argument
   add('--only', default='', help='comma-separated parts of names')
@@ -159,19 +154,18 @@ def main(arguments: list[str] | None = None) -> int:
   try:
     logs = [generated(c, pathlib.Path(args.cache)) for c in args.cases]
     about = {
-        **pages.machine(CORES if process.pin(CORES) else None),
-        'versions': pages.versions(
-            sys.executable, 'duckdb', 'pyarrow', 'numpy'
-        ),
+      **pages.machine(CORES if process.pin(CORES) else None),
+      'versions': pages.versions(sys.executable, 'duckdb', 'pyarrow', 'numpy'),
     }
     folder = pathlib.Path(args.output)
     folder.mkdir(parents=True, exist_ok=True)
     for case, log in zip(args.cases, logs):
       rows.append(measure(case, log, args.repeats))
       pages.write(
-          folder, file_name(args.words, large=args.large),
-          document(about, rows),
-          {**about, 'rows': [row.as_json() for row in rows]},
+        folder,
+        file_name(args.words, large=args.large),
+        document(about, rows),
+        {**about, 'rows': [row.as_json() for row in rows]},
       )
   except (OSError, ValueError) as e:
     print(f'bench: {e}', file=sys.stderr)

@@ -5,11 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fl_dpftrl import catalogue
-from fl_dpftrl.families import banded
-from fl_dpftrl.families import banded_toeplitz
-from fl_dpftrl.families import base
-from fl_dpftrl.families import identity
-from fl_dpftrl.families import tree_online
+from fl_dpftrl.families import banded, banded_toeplitz, base, identity, tree_online
 
 NUM_PARAMETERS = 4_050_748
 LARGE = 100_000_000
@@ -28,24 +24,28 @@ class Rows(NamedTuple):
 
 
 ROW_CASES = (
-    *(
-        Rows(name, threads=threads)
-        for name in (
-            'identity', 'blt-4', 'tree_online', 'banded_toeplitz-64', 'banded-64',
-            'banded-342',
-        )
-        for threads in (1, 2)
-    ),
-    # By number of bands, and by number of parameters.
-    Rows('banded_toeplitz-8'),
-    Rows('banded_toeplitz-16'),
-    Rows('banded_toeplitz-32'),
-    Rows('banded_toeplitz-128'),
-    Rows('banded_toeplitz-64', 1_000_000),
-    Rows('banded_toeplitz-64', 16_000_000),
-    Rows('blt-4', 1_000_000),
-    Rows('blt-4', 16_000_000),
-    Rows('blt-4', LARGE, 2),
+  *(
+    Rows(name, threads=threads)
+    for name in (
+      'identity',
+      'blt-4',
+      'tree_online',
+      'banded_toeplitz-64',
+      'banded-64',
+      'banded-342',
+    )
+    for threads in (1, 2)
+  ),
+  # By number of bands, and by number of parameters.
+  Rows('banded_toeplitz-8'),
+  Rows('banded_toeplitz-16'),
+  Rows('banded_toeplitz-32'),
+  Rows('banded_toeplitz-128'),
+  Rows('banded_toeplitz-64', 1_000_000),
+  Rows('banded_toeplitz-64', 16_000_000),
+  Rows('blt-4', 1_000_000),
+  Rows('blt-4', 16_000_000),
+  Rows('blt-4', LARGE, 2),
 )
 # With one thread and NUM_PARAMETERS, as the peer makes them.
 PEER_CASES = ('identity', 'blt-4', 'banded_toeplitz-64', 'banded-64')
@@ -70,33 +70,27 @@ class Rounds(NamedTuple):
 
 
 ROUND_CASES = (
-    Rounds((
-        'gaussian_fixed', 'plain', 'tree_aggregation', 'identity', 'blt-4',
-        'tree_online',
-    )),
-    # In process, with the noise in TFF's state.
-    Rounds((
-        'gaussian_fixed',
-        'in process: gaussian_fixed',
-        'in process: plain',
-        'in process: inside TFF: identity',
-        'in process: inside TFF: blt-4',
-        'in process: inside TFF: tree_online',
-    )),
-    # If rows are made together, one round pays for the whole batch.
-    Rounds(('gaussian_fixed', 'banded-342'), repeats=2 * ROWS),
-    Rounds(('gaussian_fixed', 'banded-342'), batches=400, repeats=2 * ROWS),
-    # Two of these at once would not fit into 24 GiB.
-    Rounds(('plain',), size=LARGE, concurrent=1, repeats=2),
-    Rounds(('blt-4',), size=LARGE, concurrent=1, repeats=2),
-    Rounds(('in process: plain',), size=LARGE, concurrent=2, repeats=2),
-    Rounds(
-        ('in process: inside TFF: blt-4',), size=LARGE, concurrent=2, repeats=2
-    ),
-    Rounds(
-        ('in process: gaussian_fixed', 'in process: banded-342'), batches=400,
-        repeats=2 * ROWS,
-    ),
+  Rounds(('gaussian_fixed', 'plain', 'tree_aggregation', 'identity', 'blt-4', 'tree_online')),
+  # In process, with the noise in TFF's state.
+  Rounds(
+    (
+      'gaussian_fixed',
+      'in process: gaussian_fixed',
+      'in process: plain',
+      'in process: inside TFF: identity',
+      'in process: inside TFF: blt-4',
+      'in process: inside TFF: tree_online',
+    )
+  ),
+  # If rows are made together, one round pays for the whole batch.
+  Rounds(('gaussian_fixed', 'banded-342'), repeats=2 * ROWS),
+  Rounds(('gaussian_fixed', 'banded-342'), batches=400, repeats=2 * ROWS),
+  # Two of these at once would not fit into 24 GiB.
+  Rounds(('plain',), size=LARGE, concurrent=1, repeats=2),
+  Rounds(('blt-4',), size=LARGE, concurrent=1, repeats=2),
+  Rounds(('in process: plain',), size=LARGE, concurrent=2, repeats=2),
+  Rounds(('in process: inside TFF: blt-4',), size=LARGE, concurrent=2, repeats=2),
+  Rounds(('in process: gaussian_fixed', 'in process: banded-342'), batches=400, repeats=2 * ROWS),
 )
 
 

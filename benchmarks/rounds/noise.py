@@ -1,6 +1,6 @@
 """Times rows of noise without training; the caller pins the process.
 
-    python -m benchmarks.rounds.noise banded_toeplitz-64 4050748 1 9
+python -m benchmarks.rounds.noise banded_toeplitz-64 4050748 1 9
 """
 
 import json
@@ -25,8 +25,12 @@ def main(name: str, size: int, threads: int, repeats: int) -> dict:
   The result also has the seconds of reading the buffers once.
   """
   maker = engine.RowMaker(
-      cases.strategy(name), size=size, num_rounds=cases.NUM_ROUNDS, stddev=1.0,
-      seed=bytes(16), num_threads=threads,
+    cases.strategy(name),
+    size=size,
+    num_rounds=cases.NUM_ROUNDS,
+    stddev=1.0,
+    seed=bytes(16),
+    num_threads=threads,
   )
   full(maker, cases.first_row(name))
   out = np.zeros(size, np.float32)
@@ -42,8 +46,10 @@ def main(name: str, size: int, threads: int, repeats: int) -> dict:
       buffer.max()
     reading.append(time.perf_counter() - start)
   return {
-      'seconds': seconds, 'cpu_seconds': cpu_seconds, 'reading': reading,
-      'state_bytes': maker.buffers.nbytes,
+    'seconds': seconds,
+    'cpu_seconds': cpu_seconds,
+    'reading': reading,
+    'state_bytes': maker.buffers.nbytes,
   }
 
 

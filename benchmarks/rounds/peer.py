@@ -23,19 +23,17 @@ def stream(case):
 
     jax.config.update('jax_enable_x64', True)
     return buffered_toeplitz.BufferedToeplitz.build(
-        case['buf_decay'], case['output_scale']
+      case['buf_decay'], case['output_scale']
     ).inverse_as_streaming_matrix()
   if 'coefs' in case:
     from jax_privacy.matrix_factorization import toeplitz
 
-    return toeplitz.inverse_as_streaming_matrix(
-        jnp.asarray(case['coefs'], jnp.float32)
-    )
+    return toeplitz.inverse_as_streaming_matrix(jnp.asarray(case['coefs'], jnp.float32))
   if 'params' in case:
     from jax_privacy.matrix_factorization import banded
 
     return banded.ColumnNormalizedBanded(
-        params=jnp.asarray(case['params'], jnp.float32)
+      params=jnp.asarray(case['params'], jnp.float32)
     ).inverse_as_streaming_matrix()
   return None
 

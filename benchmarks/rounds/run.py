@@ -1,6 +1,6 @@
 """Times rows of noise and rounds of training, and writes the table.
 
-    python -m benchmarks.rounds.run --repeats=9
+python -m benchmarks.rounds.run --repeats=9
 """
 
 import argparse
@@ -9,22 +9,19 @@ import pathlib
 import statistics
 import sys
 import tempfile
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from benchmarks import pages
-from benchmarks import process
-from benchmarks import sides
+from benchmarks import pages, process, sides
 from benchmarks.rounds import cases
 
 _TIMEOUT = 900.0
 _PEER = 'jax-privacy'
 
 
-def measured(
-    module: str, *arguments: object, threads: int = 2
-) -> dict[str, Any]:
+def measured(module: str, *arguments: object, threads: int = 2) -> dict[str, Any]:
   """Runs a module of this folder and returns the JSON that it prints.
 
   Raises:
@@ -64,17 +61,18 @@ def noise_cells(one: dict[str, Any]) -> list[str]:
   reading = statistics.median(one['reading'])
   ratio = statistics.median(one['seconds']) / reading if reading else None
   return [
-      one['strategy'], f'{one["size"]:,}', str(one['threads']),
-      spread(one['seconds']), spread(one['cpu_seconds']),
-      f'{one["state_bytes"] / 1e6:,.0f}',
-      spread(one['reading']) if one['state_bytes'] else '–',
-      f'{ratio:.2f}×' if one['state_bytes'] else '–',
+    one['strategy'],
+    f'{one["size"]:,}',
+    str(one['threads']),
+    spread(one['seconds']),
+    spread(one['cpu_seconds']),
+    f'{one["state_bytes"] / 1e6:,.0f}',
+    spread(one['reading']) if one['state_bytes'] else '–',
+    f'{ratio:.2f}×' if one['state_bytes'] else '–',
   ]
 
 
-def peer_rows(
-    python: str, repeats: int, ours: list[dict[str, Any]]
-) -> list[dict[str, Any]]:
+def peer_rows(python: str, repeats: int, ours: list[dict[str, Any]]) -> list[dict[str, Any]]:
   """Times the peer's rows of the same strategies."""
   script = pathlib.Path(__file__).with_name('peer.py')
   found = []
@@ -83,13 +81,12 @@ def peer_rows(
       path = pathlib.Path(folder) / f'{name}.npz'
       np.savez(path, **peer_parameters(name))
       one = _run(
-          [python, str(script), str(path), str(cases.NUM_PARAMETERS),
-           str(repeats)], threads=1,
+        [python, str(script), str(path), str(cases.NUM_PARAMETERS), str(repeats)], threads=1
       )
       own = next(
-          o for o in ours
-          if (o['strategy'], o['size'], o['threads'])
-          == (name, cases.NUM_PARAMETERS, 1)
+        o
+        for o in ours
+        if (o['strategy'], o['size'], o['threads']) == (name, cases.NUM_PARAMETERS, 1)
       )
       found.append({'strategy': name, 'ours': own['seconds'], **one})
       print(_PEER, *peer_cells(found[-1]), file=sys.stderr)
@@ -102,10 +99,7 @@ def peer_parameters(name: str) -> dict[str, np.ndarray]:
     return {}
   if name == 'blt-4':
     own = cases.strategy(name)
-    return {
-        'buf_decay': np.array(own.buffer_decay),
-        'output_scale': np.array(own.output_scale),
-    }
+    return {'buf_decay': np.array(own.buffer_decay), 'output_scale': np.array(own.output_scale)}
   family, num_bands = name.split('-')
   values = cases.coefficients(int(num_bands))
   if family == 'banded_toeplitz':
@@ -116,8 +110,11 @@ def peer_parameters(name: str) -> dict[str, np.ndarray]:
 def peer_cells(one: dict[str, Any]) -> list[str]:
   ratio = statistics.median(one['seconds']) / statistics.median(one['ours'])
   return [
-      one['strategy'], spread(one['ours']), spread(one['seconds']),
-      f'{ratio:.1f}×', f'{one["state_bytes"] / 1e6:,.0f}',
+    one['strategy'],
+    spread(one['ours']),
+    spread(one['seconds']),
+    f'{ratio:.1f}×',
+    f'{one["state_bytes"] / 1e6:,.0f}',
   ]
 
 
@@ -126,10 +123,7 @@ def training_rows(repeats: int) -> list[dict[str, Any]]:
   found = []
   for case in cases.ROUND_CASES:
     times = case.repeats or repeats
-    one = measured(
-        'training', times, case.batches, case.size, case.concurrent,
-        *case.mechanisms,
-    )
+    one = measured('training', times, case.batches, case.size, case.concurrent, *case.mechanisms)
     found.append({'batches': case.batches, 'size': case.size, **one})
     for cells in training_cells(found[-1]):
       print(*cells, file=sys.stderr)
@@ -142,24 +136,29 @@ def training_cells(one: dict[str, Any]) -> list[list[str]]:
   base = statistics.median(one['seconds'][first])
   mean = statistics.mean(one['seconds'][first])
   return [
-      [
-          name, f'{one["size"]:,}', str(one['batches']), spread(seconds),
-          f'{statistics.median(seconds) / base:.2f}× {first}',
-          f'{statistics.mean(seconds) / mean:.2f}×',
-          f'{one["state_bytes"][name] / 1e6:,.1f}', f'{one["gibibytes"]:.1f}',
-      ]
-      for name, seconds in one['seconds'].items()
+    [
+      name,
+      f'{one["size"]:,}',
+      str(one['batches']),
+      spread(seconds),
+      f'{statistics.median(seconds) / base:.2f}× {first}',
+      f'{statistics.mean(seconds) / mean:.2f}×',
+      f'{one["state_bytes"][name] / 1e6:,.1f}',
+      f'{one["gibibytes"]:.1f}',
+    ]
+    for name, seconds in one['seconds'].items()
   ]
 
 
 def document(
-    about: dict[str, Any],
-    noise: list[dict[str, Any]],
-    peer: list[dict[str, Any]],
-    training: list[dict[str, Any]],
+  about: dict[str, Any],
+  noise: list[dict[str, Any]],
+  peer: list[dict[str, Any]],
+  training: list[dict[str, Any]],
 ) -> str:
   """Returns the Markdown page of a measurement."""
-  return '\n'.join([
+  return '\n'.join(
+    [
       '# Rows of noise, and rounds of training',
       '',
       'Milliseconds: median (least–most).'
@@ -173,16 +172,23 @@ def document(
       ' threads. "Reading" finds the maximum of each buffer with one thread.',
       '',
       sides.table(
-          ('strategy', 'parameters', 'threads', 'a row', 'computed',
-           'state, MB', 'reading it once', 'a row over that'),
-          [noise_cells(one) for one in noise],
+        (
+          'strategy',
+          'parameters',
+          'threads',
+          'a row',
+          'computed',
+          'state, MB',
+          'reading it once',
+          'a row over that',
+        ),
+        [noise_cells(one) for one in noise],
       ),
       '',
       f'## The same by {_PEER}, {cases.NUM_PARAMETERS:,} parameters, one thread',
       '',
       sides.table(
-          ('strategy', 'ours', _PEER, 'over ours', 'its state, MB'),
-          [peer_cells(one) for one in peer],
+        ('strategy', 'ours', _PEER, 'over ours', 'its state, MB'), [peer_cells(one) for one in peer]
       ),
       '',
       '## A round with four clients',
@@ -193,33 +199,38 @@ def document(
       f' together. With {cases.LARGE:,} parameters one client trains at a time.',
       '',
       sides.table(
-          ('noise', 'parameters', 'batches a client', 'a round', 'over',
-           'on average', 'state, MB', 'GiB'),
-          [cells for one in training for cells in training_cells(one)],
+        (
+          'noise',
+          'parameters',
+          'batches a client',
+          'a round',
+          'over',
+          'on average',
+          'state, MB',
+          'GiB',
+        ),
+        [cells for one in training for cells in training_cells(one)],
       ),
       '',
-  ])
+    ]
+  )
 
 
 def main(arguments: list[str] | None = None) -> int:
   parser = argparse.ArgumentParser(prog='python -m benchmarks.rounds.run')
-  parser.add_argument(
-      '--repeats', type=int, default=9, help='number of rows and rounds'
-  )
-  parser.add_argument(
-      '--peer_python', required=True, help=f'a Python that has {_PEER}'
-  )
+  parser.add_argument('--repeats', type=int, default=9, help='number of rows and rounds')
+  parser.add_argument('--peer_python', required=True, help=f'a Python that has {_PEER}')
   parser.add_argument('--output', default='benchmarks/results')
   args = parser.parse_args(arguments)
   if args.repeats < 1:
     parser.error(f'--repeats must be at least 1, got {args.repeats}')
   try:
     about = {
-        **pages.machine(None),
-        'versions': {
-            **pages.versions(sys.executable, 'numpy', 'tensorflow_federated'),
-            **pages.versions(args.peer_python, 'jax-privacy', 'jax'),
-        },
+      **pages.machine(None),
+      'versions': {
+        **pages.versions(sys.executable, 'numpy', 'tensorflow_federated'),
+        **pages.versions(args.peer_python, 'jax-privacy', 'jax'),
+      },
     }
     noise = noise_rows(args.repeats)
     peer = peer_rows(args.peer_python, args.repeats, noise)
@@ -227,8 +238,10 @@ def main(arguments: list[str] | None = None) -> int:
     folder = pathlib.Path(args.output)
     folder.mkdir(parents=True, exist_ok=True)
     pages.write(
-        folder, 'rounds', document(about, noise, peer, training),
-        {**about, 'noise': noise, 'peer': peer, 'training': training},
+      folder,
+      'rounds',
+      document(about, noise, peer, training),
+      {**about, 'noise': noise, 'peer': peer, 'training': training},
     )
   except (OSError, ValueError) as e:
     print(f'bench: {e}', file=sys.stderr)

@@ -44,19 +44,24 @@ class Case:
 
 
 CASES = (
-    Case(
-        size='log-bilinear', network='log_bilinear', num_tokens=2004,
-        sizes={'embedding': 64}, passes=5,
-    ),
-    Case(
-        size='lstm-128', network='lstm', num_tokens=2004,
-        sizes={'embedding': 96, 'units': 128}, passes=4,
-    ),
-    # The model of the papers.
-    Case(
-        size='lstm-670', network='lstm', num_tokens=10_004,
-        sizes={'embedding': 96, 'units': 670}, passes=2,
-    ),
+  Case(
+    size='log-bilinear', network='log_bilinear', num_tokens=2004, sizes={'embedding': 64}, passes=5
+  ),
+  Case(
+    size='lstm-128',
+    network='lstm',
+    num_tokens=2004,
+    sizes={'embedding': 96, 'units': 128},
+    passes=4,
+  ),
+  # The model of the papers.
+  Case(
+    size='lstm-670',
+    network='lstm',
+    num_tokens=10_004,
+    sizes={'embedding': 96, 'units': 670},
+    passes=2,
+  ),
 )
 
 

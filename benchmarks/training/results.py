@@ -9,8 +9,14 @@ from benchmarks.training import cases
 
 NUM_SENTENCES = cases.NUM_CLIENTS * cases.NUM_SENTENCES
 HEADINGS = (
-    'model', 'side', 'batch', 'sentences/s', 'pass, s', 'computed, s',
-    'of the central rate', 'of it, computed',
+  'model',
+  'side',
+  'batch',
+  'sentences/s',
+  'pass, s',
+  'computed, s',
+  'of the central rate',
+  'of it, computed',
 )
 
 
@@ -57,27 +63,26 @@ class Row:
     federated = side.isdecimal()
     shares = [self.share(side, name) for name in ('seconds', 'cpu_seconds')]
     return [
-        self.case.size,
-        'federated' if federated else side,
-        side if federated else str(cases.CENTRAL_BATCH),
-        f'{NUM_SENTENCES / seconds:.0f}' if seconds
-        else f'failed: {measured.failures[-1]}',
-        sides.digits(seconds) if seconds else '',
-        sides.digits(computed) if computed else '',
-        *('' if share is None else f'{share:.2f}' for share in shares),
+      self.case.size,
+      'federated' if federated else side,
+      side if federated else str(cases.CENTRAL_BATCH),
+      f'{NUM_SENTENCES / seconds:.0f}' if seconds else f'failed: {measured.failures[-1]}',
+      sides.digits(seconds) if seconds else '',
+      sides.digits(computed) if computed else '',
+      *('' if share is None else f'{share:.2f}' for share in shares),
     ]
 
   def as_json(self) -> dict[str, Any]:
     return {
-        'setting': dataclasses.asdict(self.case),
-        'sides': {
-            side: {
-                **dataclasses.asdict(measured),
-                'share': self.share(side),
-                'share_computed': self.share(side, 'cpu_seconds'),
-            }
-            for side, measured in self.found.items()
-        },
+      'setting': dataclasses.asdict(self.case),
+      'sides': {
+        side: {
+          **dataclasses.asdict(measured),
+          'share': self.share(side),
+          'share_computed': self.share(side, 'cpu_seconds'),
+        }
+        for side, measured in self.found.items()
+      },
     }
 
 

@@ -1,6 +1,6 @@
 """Trains clients in rounds, in turn with loops in TensorFlow alone.
 
-    python -m benchmarks.training.run --only=training-lstm
+python -m benchmarks.training.run --only=training-lstm
 """
 
 import argparse
@@ -9,10 +9,8 @@ import json
 import pathlib
 import sys
 
-from benchmarks import pages
-from benchmarks import process
-from benchmarks.training import cases
-from benchmarks.training import results
+from benchmarks import pages, process
+from benchmarks.training import cases, results
 
 CORES = 2
 TIMEOUT = 900.0
@@ -25,33 +23,34 @@ def measure(case: cases.Case, repeats: int) -> results.Row:
     for side, before in found.items():
       if before.failures:
         continue
-      found[side] = after(before, process.run(
+      found[side] = after(
+        before,
+        process.run(
           [sys.executable, '-m', 'benchmarks.training.side', case.name, side],
-          timeout=TIMEOUT, threads=CORES,
-      ))
+          timeout=TIMEOUT,
+          threads=CORES,
+        ),
+      )
       said = (*found[side].failures, found[side].passes)[0]
       print(f'{case.name} {repeat + 1} {side}: {said}', file=sys.stderr)
   return results.Row(case, found)
 
 
-def after(
-    measured: results.Measured, done: process.Finished
-) -> results.Measured:
+def after(measured: results.Measured, done: process.Finished) -> results.Measured:
   """Returns the side with the passes of one more process."""
   if done.failure:
-    return dataclasses.replace(
-        measured, failures=(*measured.failures, done.failure)
-    )
+    return dataclasses.replace(measured, failures=(*measured.failures, done.failure))
   passes = (*measured.passes, *json.loads(done.output))
   return dataclasses.replace(measured, passes=passes)
 
 
 def document(about: dict, rows: list[results.Row]) -> str:
   """Returns the Markdown page of a measurement."""
-  return '\n'.join([
+  return '\n'.join(
+    [
       '# Training: federated rounds and central loops',
       '',
-      f'Each pass trains on {cases.NUM_CLIENTS} clients\' {cases.NUM_SENTENCES}'
+      f"Each pass trains on {cases.NUM_CLIENTS} clients' {cases.NUM_SENTENCES}"
       f' sentences of {cases.LENGTH} words, in float32. "Central" is a compiled'
       ' step of SGD on each batch in TensorFlow alone. "Keras" is the same with'
       ' Keras\'s own layers. "Federated" is a round of TensorFlow Federated with'
@@ -64,13 +63,13 @@ def document(about: dict, rows: list[results.Row]) -> str:
       '',
       results.table(rows),
       '',
-  ])
+    ]
+  )
 
 
 def main(arguments: list[str] | None = None) -> int:
   parser = argparse.ArgumentParser(
-      prog='python -m benchmarks.training.run',
-      description=__doc__.split('\n')[0],
+    prog='python -m benchmarks.training.run', description=__doc__.split('\n')[0]
   )
   add = parser.add_argument
   add('--only', default='', help='comma-separated parts of names')
@@ -85,10 +84,8 @@ def main(arguments: list[str] | None = None) -> int:
   except ValueError as e:
     parser.error(str(e))
   about = {
-      **pages.machine(CORES if process.pin(CORES) else None),
-      'versions': pages.versions(
-          sys.executable, 'tensorflow', 'tensorflow-federated', 'numpy'
-      ),
+    **pages.machine(CORES if process.pin(CORES) else None),
+    'versions': pages.versions(sys.executable, 'tensorflow', 'tensorflow-federated', 'numpy'),
   }
   folder = pathlib.Path(args.output)
   folder.mkdir(parents=True, exist_ok=True)
@@ -97,8 +94,10 @@ def main(arguments: list[str] | None = None) -> int:
   for case in selected:
     rows.append(measure(case, args.repeats))
     pages.write(
-        folder, '-'.join(filter(None, [cases.PREFIX, *more])),
-        document(about, rows), {**about, 'rows': [r.as_json() for r in rows]},
+      folder,
+      '-'.join(filter(None, [cases.PREFIX, *more])),
+      document(about, rows),
+      {**about, 'rows': [r.as_json() for r in rows]},
     )
   print(results.table(rows))
   return int(any(m.failures for row in rows for m in row.found.values()))

@@ -6,12 +6,12 @@ SIDE is `central`, `keras`, or the batch size of federated clients. All sides
 train on the same sentences: 30 clients with 64 each.
 """
 
-from collections.abc import Callable, Sequence
 import json
 import os
 import pathlib
 import sys
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,23 +43,17 @@ def sentences(case: cases.Case) -> list[np.ndarray]:
 
 
 def central(
-    case: cases.Case,
-    logits: Callable[[tf.Tensor], tf.Tensor],
-    variables: Sequence[tf.Variable],
+  case: cases.Case, logits: Callable[[tf.Tensor], tf.Tensor], variables: Sequence[tf.Variable]
 ) -> Callable[[], None]:
   """Returns a pass over all sentences with a step of SGD for each batch."""
 
-  @tf.function(
-      input_signature=[tf.TensorSpec([None, cases.LENGTH], tf.int32)] * 2
-  )
+  @tf.function(input_signature=[tf.TensorSpec([None, cases.LENGTH], tf.int32)] * 2)
   def step(x, y):
     with tf.GradientTape() as tape:
       loss = model_lib.masked_loss(logits(x), y, 0)
     for variable, gradient in zip(variables, tape.gradient(loss, variables)):
       if isinstance(gradient, tf.IndexedSlices):
-        variable.scatter_sub(
-            tf.IndexedSlices(_RATE * gradient.values, gradient.indices)
-        )
+        variable.scatter_sub(tf.IndexedSlices(_RATE * gradient.values, gradient.indices))
       else:
         variable.assign_sub(_RATE * gradient)
 
@@ -83,58 +77,47 @@ def keras(case: cases.Case) -> Callable[[], None]:
   """Returns a pass of the same model with Keras's own layers."""
   network = network_of(case)
   layers = tf.keras.layers
-  model = tf.keras.Sequential([
+  model = tf.keras.Sequential(
+    [
       tf.keras.Input([cases.LENGTH], dtype=tf.int32),
       layers.Embedding(network.num_tokens, network.embedding),
       layers.LSTM(network.units, return_sequences=True),
       layers.Dense(network.embedding),
       layers.Dense(network.num_tokens),
-  ])
-  return central(
-      case, lambda x: model(x, training=True), model.trainable_variables
+    ]
   )
+  return central(case, lambda x: model(x, training=True), model.trainable_variables)
 
 
 def federated(case: cases.Case, batch_size: int) -> Callable[[], None]:
   """Returns a round as in experiments: bounded, with noise, and its metrics."""
-  vocabulary = vocabulary_lib.Vocabulary(
-      tuple(f'w{i}' for i in range(case.num_tokens - 4))
-  )
+  vocabulary = vocabulary_lib.Vocabulary(tuple(f'w{i}' for i in range(case.num_tokens - 4)))
   process = process_lib.build(
-      model_lib.build(
-          network_of(case), vocabulary, length=cases.LENGTH, seed=0
-      ),
-      aggregator=factory.CorrelatedNoiseFactory(
-          identity.Identity(),
-          noise_multiplier=1e-3,
-          clip_norm=1.0,
-          report_goal=cases.NUM_CLIENTS,
-      ),
-      client_learning_rate=_RATE,
-      server_learning_rates=np.ones(1),
+    model_lib.build(network_of(case), vocabulary, length=cases.LENGTH, seed=0),
+    aggregator=factory.CorrelatedNoiseFactory(
+      identity.Identity(), noise_multiplier=1e-3, clip_norm=1.0, report_goal=cases.NUM_CLIENTS
+    ),
+    client_learning_rate=_RATE,
+    server_learning_rates=np.ones(1),
   )
   state = process.initialize()
   rows = dict(zip(map(str, range(cases.NUM_CLIENTS)), sentences(case)))
   data = dataset_lib.Dataset(
-      name=case.name,
-      vocabulary=vocabulary,
-      train_clients=list(rows),
-      sentences=rows.get,
-      validation=rows['0'],
-      test=rows['0'],
-      unigram_token=1,
-      licence='none',
-      unit='a client',
+    name=case.name,
+    vocabulary=vocabulary,
+    train_clients=list(rows),
+    sentences=rows.get,
+    validation=rows['0'],
+    test=rows['0'],
+    unigram_token=1,
+    licence='none',
+    unit='a client',
   )
 
   def train():
     nonlocal state
     state = process.next(
-        state,
-        [
-            dataset_lib.client_dataset(data, client, batch_size=batch_size)
-            for client in rows
-        ],
+      state, [dataset_lib.client_dataset(data, client, batch_size=batch_size) for client in rows]
     ).state
 
   return train
@@ -162,10 +145,7 @@ def measure(case: cases.Case, side: str) -> list[dict[str, float]]:
   for _ in range(case.passes):
     start, before = time.monotonic(), cpu_seconds(pids)
     train()
-    passes.append({
-        'seconds': time.monotonic() - start,
-        'cpu_seconds': cpu_seconds(pids) - before,
-    })
+    passes.append({'seconds': time.monotonic() - start, 'cpu_seconds': cpu_seconds(pids) - before})
   if worker:
     worker.stop()
   return passes

@@ -4,11 +4,10 @@ The parser of flags reads such files too, whatever their size, as often as they
 name each other, and only where they are text in the encoding of the terminal.
 """
 
-from collections.abc import Sequence
 import os
+from collections.abc import Sequence
 
-from fl_dpftrl import json_files
-from fl_dpftrl import messages
+from fl_dpftrl import json_files, messages
 
 MOST_BYTES = 2**20
 """Size of a file of flags: 1 MiB."""
@@ -63,9 +62,7 @@ class _Expansion:
       found += self.of(*self._lines(os.path.expanduser(name), within))
     return found
 
-  def _lines(
-      self, name: str, within: tuple[str, ...]
-  ) -> tuple[list[str], tuple[str, ...]]:
+  def _lines(self, name: str, within: tuple[str, ...]) -> tuple[list[str], tuple[str, ...]]:
     """The flags of a file, and the files that lead to them."""
     flag = f'--flagfile={messages.quoted(name)}'
     path = os.path.realpath(name)
@@ -73,9 +70,7 @@ class _Expansion:
       raise ValueError(f'{flag} names itself, or a file that names it does')
     self._num_files += 1
     if self._num_files > MOST_FILES:
-      raise ValueError(
-          f'{flag}: files of flags name each other more than {MOST_FILES} times'
-      )
+      raise ValueError(f'{flag}: files of flags name each other more than {MOST_FILES} times')
     try:
       text = json_files.read_bytes(name, most_bytes=MOST_BYTES).decode()
     except ValueError as error:

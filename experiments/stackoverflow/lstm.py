@@ -10,9 +10,7 @@ than half the time.
 import tensorflow as tf
 
 
-def states(
-    words: tf.Tensor, kernel: tf.Tensor, recurrent: tf.Tensor, bias: tf.Tensor
-) -> tf.Tensor:
+def states(words: tf.Tensor, kernel: tf.Tensor, recurrent: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
   """The layer's outputs, from states of zero, differentiable once.
 
   Args:
@@ -33,9 +31,7 @@ def _states(words, kernel, recurrent, bias):
   length, units = words.shape[0], recurrent.shape[0]
   batch = tf.shape(words)[1]
   flat = tf.reshape(words, [-1, words.shape[2]])
-  gates = tf.reshape(
-      tf.matmul(flat, kernel) + bias, [length, batch, 4 * units]
-  )
+  gates = tf.reshape(tf.matmul(flat, kernel) + bias, [length, batch, 4 * units])
   zeros = tf.zeros([batch, units])
   cell, output = zeros, zeros
   cells, outputs, steps = [zeros], [zeros], []
@@ -57,14 +53,9 @@ def _states(words, kernel, recurrent, bias):
     # gates move with cell and output.
     to_cell = tf.unstack(o * (1 - squashed * squashed))
     by_cell = tf.unstack(
-        tf.concat(
-            [
-                new * i * (1 - i),
-                i * (1 - new * new),
-                tf.stack(cells[:-1]) * f * (1 - f),
-            ],
-            axis=2,
-        )
+      tf.concat(
+        [new * i * (1 - i), i * (1 - new * new), tf.stack(cells[:-1]) * f * (1 - f)], axis=2
+      )
     )
     by_output = tf.unstack(squashed * o * (1 - o))
     upstream = tf.unstack(upstream, num=length)
@@ -72,23 +63,18 @@ def _states(words, kernel, recurrent, bias):
     at_output, at_cell = upstream[-1], upstream[-1] * to_cell[-1]
     for t in reversed(range(length)):
       at_gates[t] = tf.concat(
-          [tf.tile(at_cell, [1, 3]) * by_cell[t], at_output * by_output[t]],
-          axis=1,
+        [tf.tile(at_cell, [1, 3]) * by_cell[t], at_output * by_output[t]], axis=1
       )
       if t:
-        at_output = upstream[t - 1] + tf.matmul(
-            at_gates[t], recurrent, transpose_b=True
-        )
+        at_output = upstream[t - 1] + tf.matmul(at_gates[t], recurrent, transpose_b=True)
         at_cell = at_cell * steps[t][2] + at_output * to_cell[t - 1]
     at_gates = tf.concat(at_gates, axis=0)
     previous = tf.concat(outputs[:-1], axis=0)
     return (
-        tf.reshape(
-            tf.matmul(at_gates, kernel, transpose_b=True), tf.shape(words)
-        ),
-        tf.matmul(flat, at_gates, transpose_a=True),
-        tf.matmul(previous, at_gates, transpose_a=True),
-        tf.reduce_sum(at_gates, axis=0),
+      tf.reshape(tf.matmul(at_gates, kernel, transpose_b=True), tf.shape(words)),
+      tf.matmul(flat, at_gates, transpose_a=True),
+      tf.matmul(previous, at_gates, transpose_a=True),
+      tf.reduce_sum(at_gates, axis=0),
     )
 
   return tf.stack(outputs[1:]), gradient

@@ -1,14 +1,13 @@
 """The training model that TensorFlow Federated takes, and its evaluation."""
 
 import collections
-from typing import Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from experiments.stackoverflow import metrics
-from experiments.stackoverflow import networks
+from experiments.stackoverflow import metrics, networks
 from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
 
 _EVALUATION_BATCH = 64
@@ -18,24 +17,16 @@ def _token_losses(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
   return tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
 
 
-def masked_loss(
-    logits: tf.Tensor, targets: tf.Tensor, pad: int
-) -> tf.Tensor:
+def masked_loss(logits: tf.Tensor, targets: tf.Tensor, pad: int) -> tf.Tensor:
   """Mean cross entropy over the targets that are not padding, in nats."""
   # In TFF's graphs `!=` would compare the tensor objects.
   mask = tf.cast(tf.not_equal(targets, pad), tf.float32)
   losses = _token_losses(logits, targets)
-  return tf.math.divide_no_nan(
-      tf.reduce_sum(losses * mask), tf.reduce_sum(mask)
-  )
+  return tf.math.divide_no_nan(tf.reduce_sum(losses * mask), tf.reduce_sum(mask))
 
 
 def build(
-    network: networks.Network,
-    vocabulary: vocabulary_lib.Vocabulary,
-    *,
-    length: int,
-    seed: int,
+  network: networks.Network, vocabulary: vocabulary_lib.Vocabulary, *, length: int, seed: int
 ) -> tff.learning.models.FunctionalModel:
   """The model for `tff.learning.algorithms.build_unweighted_fed_avg`.
 
@@ -54,8 +45,8 @@ def build(
   """
   if network.num_tokens != vocabulary.size:
     raise ValueError(
-        f'network must have num_tokens={vocabulary.size} for this vocabulary,'
-        f' got {network.num_tokens}'
+      f'network must have num_tokens={vocabulary.size} for this vocabulary,'
+      f' got {network.num_tokens}'
     )
 
   @tf.function
@@ -74,35 +65,33 @@ def build(
   @tf.function
   def update_metrics(state, labels, batch_output, sample_weight=None):
     del sample_weight
-    tokens = tf.reduce_sum(
-        tf.cast(tf.not_equal(labels, vocabulary.pad), tf.float32)
-    )
+    tokens = tf.reduce_sum(tf.cast(tf.not_equal(labels, vocabulary.pad), tf.float32))
     return collections.OrderedDict(
-        total_loss=state['total_loss'] + batch_output.loss * tokens,
-        num_tokens=state['num_tokens'] + tokens,
+      total_loss=state['total_loss'] + batch_output.loss * tokens,
+      num_tokens=state['num_tokens'] + tokens,
     )
 
   @tf.function
   def finalize_metrics(state):
     return collections.OrderedDict(
-        loss=tf.math.divide_no_nan(state['total_loss'], state['num_tokens'])
+      loss=tf.math.divide_no_nan(state['total_loss'], state['num_tokens'])
     )
 
   tokens = tf.TensorSpec([None, length], tf.int32)
   return tff.learning.models.FunctionalModel(
-      initial_weights=(network.initial_weights(seed), ()),
-      predict_on_batch_fn=predict,
-      loss_fn=loss,
-      metrics_fns=(initialize_metrics, update_metrics, finalize_metrics),
-      input_spec=(tokens, tokens),
+    initial_weights=(network.initial_weights(seed), ()),
+    predict_on_batch_fn=predict,
+    loss_fn=loss,
+    metrics_fns=(initialize_metrics, update_metrics, finalize_metrics),
+    input_spec=(tokens, tokens),
   )
 
 
 def evaluate(
-    network: networks.Network,
-    weights: Sequence[np.ndarray],
-    rows: np.ndarray,
-    vocabulary: vocabulary_lib.Vocabulary,
+  network: networks.Network,
+  weights: Sequence[np.ndarray],
+  rows: np.ndarray,
+  vocabulary: vocabulary_lib.Vocabulary,
 ) -> dict[str, float]:
   """Loss and accuracies on held-out sentences, without federation.
 
@@ -119,19 +108,19 @@ def evaluate(
   rows = rows.astype(np.int32)
   weights = [tf.convert_to_tensor(weight) for weight in weights]
 
-  @tf.function(
-      input_signature=[tf.TensorSpec([None, rows.shape[1]], tf.int32)]
-  )
+  @tf.function(input_signature=[tf.TensorSpec([None, rows.shape[1]], tf.int32)])
   def predict(batch):
     logits = network.logits(weights, batch[:, :-1])
     targets = batch[:, 1:]
     best = tf.argmax(logits, axis=-1, output_type=tf.int32)
     return _token_losses(logits, targets), tf.equal(best, targets)
 
-  losses, hits = zip(*(
+  losses, hits = zip(
+    *(
       [part.numpy() for part in predict(rows[i : i + _EVALUATION_BATCH])]
       for i in range(0, len(rows), _EVALUATION_BATCH)
-  ))
+    )
+  )
   losses, hits = np.concatenate(losses), np.concatenate(hits)
   targets = rows[:, 1:]
   result = {'loss': float(losses[targets != vocabulary.pad].mean())}

@@ -1,17 +1,16 @@
 """Progress of a run while it trains: table, TensorBoard and a progress line."""
 
-from collections.abc import Callable, Iterator
 import dataclasses
 import datetime
 import sys
 import time
+from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
 import tensorflow as tf
 
 from fl_dpftrl import rounding
-from fl_dpftrl.learning import checkpoints
-from fl_dpftrl.learning import metrics
+from fl_dpftrl.learning import checkpoints, metrics
 
 # Columns that differ between two runs of the same flags.
 WALL_CLOCK_COLUMNS = ('seconds',)
@@ -48,9 +47,7 @@ class Monitor:
   _evaluation: dict[str, float] = dataclasses.field(default_factory=dict)
 
   def begin(
-      self,
-      latest: checkpoints.Checkpoint,
-      earlier: Iterator[checkpoints.Checkpoint],
+    self, latest: checkpoints.Checkpoint, earlier: Iterator[checkpoints.Checkpoint]
   ) -> None:
     """Makes the table that of the rounds so far, and says what it has lost."""
     used = set(range(latest.num_rounds)) - set(latest.burnt)
@@ -65,14 +62,14 @@ class Monitor:
         found.add(t)
     if found:
       self.warn(
-          f'{self.table.path} had lost rounds {_listed(found)}: they are written'
-          ' again from their checkpoints'
+        f'{self.table.path} had lost rounds {_listed(found)}: they are written'
+        ' again from their checkpoints'
       )
     if missing - found:
       self.warn(
-          f'{self.table.path} has lost rounds {_listed(missing - found)}: their'
-          ' measurements are gone, and sums over rounds in the report lack them;'
-          ' model, noise, log and guarantee are not touched'
+        f'{self.table.path} has lost rounds {_listed(missing - found)}: their'
+        ' measurements are gone, and sums over rounds in the report lack them;'
+        ' model, noise, log and guarantee are not touched'
       )
 
   def _evaluate(self, checkpoint: checkpoints.Checkpoint) -> dict[str, float]:
@@ -82,8 +79,8 @@ class Monitor:
       return {}
     measured = self.evaluate(checkpoint.state.global_model_weights)
     return {
-        **{f'validation/{name}': value for name, value in measured.items()},
-        **self.so_far(done),
+      **{f'validation/{name}': value for name, value in measured.items()},
+      **self.so_far(done),
     }
 
   def publish(self, checkpoint: checkpoints.Checkpoint) -> None:
@@ -105,9 +102,7 @@ class Monitor:
     self._last = now
     self._show(done, checkpoint.measurements, now)
 
-  def _show(
-      self, done: int, measurements: dict[str, float], now: float
-  ) -> None:
+  def _show(self, done: int, measurements: dict[str, float], now: float) -> None:
     parts = [f'round {done}/{self.num_rounds}']
     for name, value in measurements.items():
       if name.endswith('train/loss'):

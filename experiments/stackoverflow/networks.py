@@ -1,7 +1,8 @@
 """Networks that predict the next word, as pure functions of their weights."""
 
 import dataclasses
-from typing import Protocol, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -34,9 +35,7 @@ def _check_positive(network: Network) -> None:
       raise ValueError(f'{field.name} must be at least 1, got {value}')
 
 
-def _uniform(
-    generator: np.random.Generator, limit: float, *shape: int
-) -> np.ndarray:
+def _uniform(generator: np.random.Generator, limit: float, *shape: int) -> np.ndarray:
   return generator.uniform(-limit, limit, shape).astype(np.float32)
 
 
@@ -73,21 +72,17 @@ class LogBilinear:
   def initial_weights(self, seed: int) -> tuple[np.ndarray, ...]:
     generator = np.random.default_rng(seed)
     return (
-        _uniform(generator, 0.1, self.num_tokens, self.embedding),
-        _glorot(generator, self.context * self.embedding, self.embedding),
-        np.zeros(self.num_tokens, np.float32),
+      _uniform(generator, 0.1, self.num_tokens, self.embedding),
+      _glorot(generator, self.context * self.embedding, self.embedding),
+      np.zeros(self.num_tokens, np.float32),
     )
 
   def logits(self, weights: Weights, tokens: tf.Tensor) -> tf.Tensor:
     embeddings, mixing, bias = weights
     length = tokens.shape[1]
     padded = tf.pad(tokens, [[0, 0], [self.context - 1, 0]])
-    context = tf.stack(
-        [padded[:, i : i + length] for i in range(self.context)], axis=2
-    )
-    words = tf.reshape(
-        tf.gather(embeddings, context), [-1, self.context * self.embedding]
-    )
+    context = tf.stack([padded[:, i : i + length] for i in range(self.context)], axis=2)
+    words = tf.reshape(tf.gather(embeddings, context), [-1, self.context * self.embedding])
     predicted = tf.matmul(words, mixing)
     scores = tf.matmul(predicted, embeddings, transpose_b=True) + bias
     return tf.reshape(scores, [-1, length, self.num_tokens])
@@ -115,26 +110,25 @@ class Lstm:
 
   def initial_weights(self, seed: int) -> tuple[np.ndarray, ...]:
     generator = np.random.default_rng(seed)
-    recurrent = np.linalg.qr(
-        generator.standard_normal((4 * self.units, self.units))
-    )[0].T
+    recurrent = np.linalg.qr(generator.standard_normal((4 * self.units, self.units)))[0].T
     # Gates are ordered input, cell, forget, output; forget gates start open.
     bias = np.zeros(4 * self.units, np.float32)
     bias[2 * self.units : 3 * self.units] = 1
     return (
-        _uniform(generator, 0.05, self.num_tokens, self.embedding),
-        _glorot(generator, self.embedding, 4 * self.units),
-        recurrent.astype(np.float32),
-        bias,
-        _glorot(generator, self.units, self.embedding),
-        np.zeros(self.embedding, np.float32),
-        _glorot(generator, self.embedding, self.num_tokens),
-        np.zeros(self.num_tokens, np.float32),
+      _uniform(generator, 0.05, self.num_tokens, self.embedding),
+      _glorot(generator, self.embedding, 4 * self.units),
+      recurrent.astype(np.float32),
+      bias,
+      _glorot(generator, self.units, self.embedding),
+      np.zeros(self.embedding, np.float32),
+      _glorot(generator, self.embedding, self.num_tokens),
+      np.zeros(self.num_tokens, np.float32),
     )
 
   def logits(self, weights: Weights, tokens: tf.Tensor) -> tf.Tensor:
-    (embeddings, kernel, recurrent, bias, projection, projection_bias, output,
-     output_bias) = weights  # pyformat: disable
+    (embeddings, kernel, recurrent, bias, projection, projection_bias, output, output_bias) = (
+      weights  # pyformat: disable
+    )
     words = tf.gather(embeddings, tf.transpose(tokens))
     states = lstm.states(words, kernel, recurrent, bias)
     hidden = tf.reshape(tf.transpose(states, [1, 0, 2]), [-1, self.units])

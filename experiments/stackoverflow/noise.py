@@ -15,11 +15,11 @@ _MOST_STATE_BYTES = 4_000_000
 
 
 def aggregator(
-    hparams: configuration.Hparams,
-    strategy: base.Strategy,
-    num_parameters: int,
-    folder: pathlib.Path,
-    machines: configuration.Machines = configuration.Machines(),
+  hparams: configuration.Hparams,
+  strategy: base.Strategy,
+  num_parameters: int,
+  folder: pathlib.Path,
+  machines: configuration.Machines = configuration.Machines(),
 ) -> tuple[factory_lib.CorrelatedNoiseFactory, engine.RowServer | None]:
   """The run's aggregator, and what serves its rows where TFF does not carry them.
 
@@ -34,43 +34,37 @@ def aggregator(
     ValueError: for flags that do not fit.
   """
   same = dict(
-      noise_multiplier=hparams.noise_multiplier,
-      clip_norm=hparams.clip_norm,
-      report_goal=hparams.report_goal,
-      zeroing_norm=hparams.zeroing_norm,
+    noise_multiplier=hparams.noise_multiplier,
+    clip_norm=hparams.clip_norm,
+    report_goal=hparams.report_goal,
+    zeroing_norm=hparams.zeroing_norm,
   )
-  memory = hparams.noise_memory or _default(
-      strategy, hparams.num_rounds, num_parameters
-  )
+  memory = hparams.noise_memory or _default(strategy, hparams.num_rounds, num_parameters)
   if memory == 'state' and machines.noise_workers:
     raise ValueError(
-        '--noise_worker_addresses is for noise that is made beside TFF: give'
-        ' --noise_memory=memory with it'
+      '--noise_worker_addresses is for noise that is made beside TFF: give'
+      ' --noise_memory=memory with it'
     )
   if memory == 'state':
     return (
-        factory_lib.CorrelatedNoiseFactory(
-            strategy, **same, noise_seed=hparams.noise_seed
-        ),
-        None,
+      factory_lib.CorrelatedNoiseFactory(strategy, **same, noise_seed=hparams.noise_seed),
+      None,
     )
   rows = engine.RowServer(
-      strategy,
-      folder / loop.CHECKPOINTS_NAME / ROWS_NAME,
-      size=num_parameters,
-      num_rounds=hparams.num_rounds,
-      stddev=hparams.noise_multiplier * hparams.clip_norm,
-      noise_seed=hparams.noise_seed,
-      memory=memory,
-      workers=machines.noise_workers,
-      worker_key=machines.noise_key,
+    strategy,
+    folder / loop.CHECKPOINTS_NAME / ROWS_NAME,
+    size=num_parameters,
+    num_rounds=hparams.num_rounds,
+    stddev=hparams.noise_multiplier * hparams.clip_norm,
+    noise_seed=hparams.noise_seed,
+    memory=memory,
+    workers=machines.noise_workers,
+    worker_key=machines.noise_key,
   )
   return by_reference.NoiseByReferenceFactory(strategy, **same, rows=rows), rows
 
 
-def _default(
-    strategy: base.Strategy, num_rounds: int, num_parameters: int
-) -> str:
+def _default(strategy: base.Strategy, num_rounds: int, num_parameters: int) -> str:
   state_bytes = 4 * num_parameters * strategy.memory_copies(num_rounds)
   is_small = state_bytes <= _MOST_STATE_BYTES
   return 'memory' if engine.is_buffered(strategy) and not is_small else 'state'

@@ -1,6 +1,5 @@
 """The report, plot and summary of a finished run."""
 
-from collections.abc import Callable
 import dataclasses
 import json
 import math
@@ -8,35 +7,23 @@ import os
 import pathlib
 import shlex
 import sys
+from collections.abc import Callable
 from typing import Any
 
-from experiments.stackoverflow import configuration
-from experiments.stackoverflow import datasets
-from experiments.stackoverflow import plot
-from experiments.stackoverflow import setting
-from fl_dpftrl import files
-from fl_dpftrl import json_files
-from fl_dpftrl import messages
-from fl_dpftrl import participation
-from fl_dpftrl import rounding
+from experiments.stackoverflow import configuration, datasets, plot, setting
+from fl_dpftrl import files, json_files, messages, participation, rounding
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.families import base
-from fl_dpftrl.learning import checkpoints
-from fl_dpftrl.learning import loop
-from fl_dpftrl.learning import metrics
-from fl_dpftrl.logs import identity
+from fl_dpftrl.learning import checkpoints, loop, metrics
+from fl_dpftrl.logs import identity, report, shards
 from fl_dpftrl.logs import replay as replay_lib
-from fl_dpftrl.logs import report
 from fl_dpftrl.logs import schema as log_schema
-from fl_dpftrl.logs import shards
 from fl_dpftrl.simulation import cohorts
 
 SUMMARY_NAME = 'summary.json'
 _LONGEST = 1000  # characters of a line
 NO_NOISE = 'noise is off (noise_multiplier 0)'
-NOISE_SEED = (
-    'the noise seed was given, so whoever knows it can remove the noise'
-)
+NOISE_SEED = 'the noise seed was given, so whoever knows it can remove the noise'
 
 
 def void_reason(hparams: configuration.Hparams) -> str | None:
@@ -47,38 +34,29 @@ def void_reason(hparams: configuration.Hparams) -> str | None:
 
 
 def so_far(
-    hparams: configuration.Hparams,
-    folder: pathlib.Path,
-    strategy: base.Strategy,
+  hparams: configuration.Hparams, folder: pathlib.Path, strategy: base.Strategy
 ) -> Callable[[int], dict[str, float]]:
   """Rounds → simulated days, and ε in the worst case, of the log up to them."""
 
   def measure(num_rounds: int) -> dict[str, float]:
     rows = log_schema.LogWriter(
-        folder / loop.LOG_NAME, metadata=log_metadata(hparams, strategy)
+      folder / loop.LOG_NAME, metadata=log_metadata(hparams, strategy)
     ).rows(before=num_rounds)
     days = (int(rows.timestamps[-1]) - cohorts.START) / 86400.0
     measured = {'simulated_days': round(days, 4)}
     if void_reason(hparams) is None:
       schema = participation.observed(rows.rounds, rows.device_ids, num_rounds)
       measured['epsilon'] = gaussian.account(
-          strategy,
-          schema,
-          noise_multiplier=hparams.noise_multiplier,
-          delta=hparams.delta,
+        strategy, schema, noise_multiplier=hparams.noise_multiplier, delta=hparams.delta
       ).epsilon
     return measured
 
   return measure
 
 
-def log_metadata(
-    hparams: configuration.Hparams, strategy: base.Strategy
-) -> dict[str, str]:
+def log_metadata(hparams: configuration.Hparams, strategy: base.Strategy) -> dict[str, str]:
   """Returns the log's metadata about the run, apart from participation."""
-  metadata = identity.run_metadata(
-      strategy, hparams.noise_multiplier, clip_norm=hparams.clip_norm
-  )
+  metadata = identity.run_metadata(strategy, hparams.noise_multiplier, clip_norm=hparams.clip_norm)
   reason = void_reason(hparams)
   if reason is not None:
     metadata[shards.VOID_KEY] = reason
@@ -86,10 +64,10 @@ def log_metadata(
 
 
 def deployment(
-    hparams: configuration.Hparams,
-    num_devices: int,
-    strategy: base.Strategy,
-    schema: participation.MinSep,
+  hparams: configuration.Hparams,
+  num_devices: int,
+  strategy: base.Strategy,
+  schema: participation.MinSep,
 ) -> dict[str, Any] | None:
   """The guarantee of a larger deployment with this run's noise per device.
 
@@ -101,19 +79,16 @@ def deployment(
     return None
   ratio = goal / hparams.report_goal
   guarantee = gaussian.account(
-      strategy,
-      schema,
-      noise_multiplier=hparams.noise_multiplier * ratio,
-      delta=hparams.delta,
+    strategy, schema, noise_multiplier=hparams.noise_multiplier * ratio, delta=hparams.delta
   )
   return {
-      'report_goal': goal,
-      'population': round(num_devices * ratio),
-      'noise_multiplier': guarantee.noise_multiplier,
-      'sensitivity': guarantee.sensitivity,
-      'rho': guarantee.rho,
-      'epsilon': guarantee.epsilon,
-      'delta': guarantee.delta,
+    'report_goal': goal,
+    'population': round(num_devices * ratio),
+    'noise_multiplier': guarantee.noise_multiplier,
+    'sensitivity': guarantee.sensitivity,
+    'rho': guarantee.rho,
+    'epsilon': guarantee.epsilon,
+    'delta': guarantee.delta,
   }
 
 
@@ -135,9 +110,7 @@ class Outcome:
   compare_with: pathlib.Path | None
 
 
-def write(
-    folder: pathlib.Path, *, hparams: configuration.Hparams, **facts: Any
-) -> str:
+def write(folder: pathlib.Path, *, hparams: configuration.Hparams, **facts: Any) -> str:
   """Replays the log, writes the report, plot and summary; returns the latter.
 
   Args:
@@ -146,62 +119,58 @@ def write(
     **facts: the other facts of an `Outcome`.
   """
   run = replay_lib.run(
-      replay_lib.read_log(folder / loop.LOG_NAME),
-      facts['strategy'],
-      noise_multiplier=hparams.noise_multiplier,
-      declared=setting.declared_schema(hparams),
+    replay_lib.read_log(folder / loop.LOG_NAME),
+    facts['strategy'],
+    noise_multiplier=hparams.noise_multiplier,
+    declared=setting.declared_schema(hparams),
   )
   statement = replay_lib.replay(run, deltas=hparams.delta)
   outcome = Outcome(
-      folder=folder,
-      hparams=hparams,
-      statement=statement,
-      hypothetical=deployment(
-          hparams,
-          facts['num_devices'],
-          facts['strategy'],
-          participation.MinSep(
-              num_rounds=statement['num_rounds'],
-              min_sep=statement['min_sep'],
-              max_participations=statement['max_participations'],
-          ),
+    folder=folder,
+    hparams=hparams,
+    statement=statement,
+    hypothetical=deployment(
+      hparams,
+      facts['num_devices'],
+      facts['strategy'],
+      participation.MinSep(
+        num_rounds=statement['num_rounds'],
+        min_sep=statement['min_sep'],
+        max_participations=statement['max_participations'],
       ),
-      **facts,
+    ),
+    **facts,
   )
   _write_json(folder / 'privacy.json', statement, private=True)
-  report.write_report(
-      folder / 'privacy.html', statement, setting=_report_setting(outcome)
-  )
+  report.write_report(folder / 'privacy.html', statement, setting=_report_setting(outcome))
   without_noise = _without_noise(outcome)
   plot.accuracy_plot(
-      folder / 'accuracy.png',
-      title=(
-          f'{hparams.dataset}: {outcome.strategy.family}, σ ='
-          f' {rounding.exact(hparams.noise_multiplier)}, n ='
-          f' {statement["num_rounds"]}, k = {statement["max_participations"]},'
-          f' b = {statement["min_sep"]}'
-      ),
-      without_noise=(
-          None if isinstance(without_noise, str) else without_noise
-      ),
-      accuracy=outcome.table.column('validation/accuracy'),
-      epsilon=outcome.table.column('epsilon'),
-      days=outcome.table.column('simulated_days'),
-      baseline=outcome.dataset.unigram_accuracy,
-      test_accuracy=outcome.test['accuracy'],
-      delta=hparams.delta,
+    folder / 'accuracy.png',
+    title=(
+      f'{hparams.dataset}: {outcome.strategy.family}, σ ='
+      f' {rounding.exact(hparams.noise_multiplier)}, n ='
+      f' {statement["num_rounds"]}, k = {statement["max_participations"]},'
+      f' b = {statement["min_sep"]}'
+    ),
+    without_noise=(None if isinstance(without_noise, str) else without_noise),
+    accuracy=outcome.table.column('validation/accuracy'),
+    epsilon=outcome.table.column('epsilon'),
+    days=outcome.table.column('simulated_days'),
+    baseline=outcome.dataset.unigram_accuracy,
+    test_accuracy=outcome.test['accuracy'],
+    delta=hparams.delta,
   )
   _write_json(
-      folder / SUMMARY_NAME,
-      {
-          'test': _finite(outcome.test),
-          'unigram_accuracy': outcome.dataset.unigram_accuracy,
-          'num_parameters': outcome.num_parameters,
-          'burnt_rounds': list(outcome.last.burnt),
-          'diverged_since_round': diverged_since(outcome.table, outcome.test),
-          'hypothetical_deployment': outcome.hypothetical,
-          'void_reason': void_reason(hparams),
-      },
+    folder / SUMMARY_NAME,
+    {
+      'test': _finite(outcome.test),
+      'unigram_accuracy': outcome.dataset.unigram_accuracy,
+      'num_parameters': outcome.num_parameters,
+      'burnt_rounds': list(outcome.last.burnt),
+      'diverged_since_round': diverged_since(outcome.table, outcome.test),
+      'hypothetical_deployment': outcome.hypothetical,
+      'void_reason': void_reason(hparams),
+    },
   )
   return _summary(outcome)
 
@@ -211,9 +180,7 @@ def _finite(values: dict[str, float]) -> dict[str, float | None]:
   return {n: v if math.isfinite(v) else None for n, v in values.items()}
 
 
-def diverged_since(
-    table: metrics.MetricsTable, test: dict[str, float]
-) -> int | None:
+def diverged_since(table: metrics.MetricsTable, test: dict[str, float]) -> int | None:
   """The first round with a measurement that is not finite; None without one.
 
   Where only the test measurements are not finite, it is the last round.
@@ -224,9 +191,7 @@ def diverged_since(
   return first
 
 
-def _write_json(
-    path: pathlib.Path, content: Any, *, private: bool = False
-) -> None:
+def _write_json(path: pathlib.Path, content: Any, *, private: bool = False) -> None:
   text = json.dumps(content, indent=2, allow_nan=False, default=str)
   files.write_durably(path, (text + '\n').encode(), private=private)
 
@@ -235,12 +200,12 @@ def replay_command(hparams: configuration.Hparams, folder: pathlib.Path) -> str:
   """The command that gives the figures of this run's report again."""
   program = pathlib.Path(sys.executable).with_name('fl-dpftrl')
   words = [
-      os.path.relpath(program) if program.exists() else 'fl-dpftrl',
-      'replay',
-      f'--log={folder / loop.LOG_NAME}',
-      f'--strategy={folder / setting.STRATEGY_NAME}',
-      f'--noise_multiplier={hparams.noise_multiplier}',
-      f'--delta={hparams.delta}',
+    os.path.relpath(program) if program.exists() else 'fl-dpftrl',
+    'replay',
+    f'--log={folder / loop.LOG_NAME}',
+    f'--strategy={folder / setting.STRATEGY_NAME}',
+    f'--noise_multiplier={hparams.noise_multiplier}',
+    f'--delta={hparams.delta}',
   ]
   if hparams.timer_rounds is not None:
     words.append(f'--declared_min_sep={hparams.timer_rounds}')
@@ -248,31 +213,29 @@ def replay_command(hparams: configuration.Hparams, folder: pathlib.Path) -> str:
 
 
 def _total(table: metrics.MetricsTable, name: str) -> int:
-  return int(
-      sum(table.column(f'aggregator/{name}').values())
-  )
+  return int(sum(table.column(f'aggregator/{name}').values()))
 
 
 def _report_setting(outcome: Outcome) -> report.Setting:
   hparams, table = outcome.hparams, outcome.table
   return report.Setting(
-      run=outcome.folder.name,
-      dataset=f'{hparams.dataset}: {outcome.dataset.licence}',
-      unit=outcome.dataset.unit,
-      strategy=hparams.strategy or f'{outcome.strategy.family}, optimised',
-      family=outcome.strategy.family,
-      noise_multiplier=hparams.noise_multiplier,
-      clip_norm=hparams.clip_norm,
-      zeroing_norm=hparams.zeroing_norm,
-      report_goal=hparams.report_goal,
-      population=outcome.num_devices,
-      command=replay_command(hparams, outcome.folder),
-      void_reason=void_reason(hparams),
-      hypothetical=outcome.hypothetical,
-      clipped_count=_total(table, 'clipped_count'),
-      zeroed_count=_total(table, 'zeroed_count'),
-      rejected_count=_total(table, 'rejected_count'),
-      burnt_rounds=outcome.last.burnt,
+    run=outcome.folder.name,
+    dataset=f'{hparams.dataset}: {outcome.dataset.licence}',
+    unit=outcome.dataset.unit,
+    strategy=hparams.strategy or f'{outcome.strategy.family}, optimised',
+    family=outcome.strategy.family,
+    noise_multiplier=hparams.noise_multiplier,
+    clip_norm=hparams.clip_norm,
+    zeroing_norm=hparams.zeroing_norm,
+    report_goal=hparams.report_goal,
+    population=outcome.num_devices,
+    command=replay_command(hparams, outcome.folder),
+    void_reason=void_reason(hparams),
+    hypothetical=outcome.hypothetical,
+    clipped_count=_total(table, 'clipped_count'),
+    zeroed_count=_total(table, 'zeroed_count'),
+    rejected_count=_total(table, 'rejected_count'),
+    burnt_rounds=outcome.last.burnt,
   )
 
 
@@ -281,90 +244,83 @@ def _summary(outcome: Outcome) -> str:
   worst = statement['worst_case']
   percent = lambda accuracy: f'{100 * accuracy:.2f} %'
   lines = [
-      (
-          f'Next-word accuracy, test ({hparams.dataset})',
-          percent(outcome.test['accuracy']),
-      ),
-      (
-          '  unigram baseline',
-          f'{percent(outcome.dataset.unigram_accuracy)}, always saying'
-          f' "{outcome.dataset.unigram_word}"',
-      ),
+    (f'Next-word accuracy, test ({hparams.dataset})', percent(outcome.test['accuracy'])),
+    (
+      '  unigram baseline',
+      f'{percent(outcome.dataset.unigram_accuracy)}, always saying'
+      f' "{outcome.dataset.unigram_word}"',
+    ),
   ]
   diverged = diverged_since(outcome.table, outcome.test)
   if diverged is not None:
-    lines.insert(0, (
+    lines.insert(
+      0,
+      (
         'THE RUN DIVERGED',
         f'measurements are not finite from round {diverged} on; smaller learning'
         ' rates may do. The guarantee below holds all the same',
-    ))
-  if outcome.dataset.best_accuracy is not None:
-    lines.append(
-        ('  best possible', percent(outcome.dataset.best_accuracy))
+      ),
     )
+  if outcome.dataset.best_accuracy is not None:
+    lines.append(('  best possible', percent(outcome.dataset.best_accuracy)))
   if hparams.noise_multiplier:
     lines.append(('  the same run without noise', _cost_of_noise(outcome)))
   lines += [
-      ('Model', f'{outcome.num_parameters:,} parameters'),
-      (
-          'Participation, from the log',
-          f'{statement["num_participations"]:,} by'
-          f' {statement["num_devices"]:,} of {outcome.num_devices:,} devices',
-      ),
-      (
-          '  rounds n, most per device k, min-sep b',
-          f'{statement["num_rounds"]}, {statement["max_participations"]},'
-          f' {statement["min_sep"]}',
-      ),
-      (
-          'Noise',
-          f'{outcome.strategy.family}, noise multiplier σ ='
-          f' {rounding.exact(hparams.noise_multiplier)}, sensitivity'
-          f' {rounding.up(worst["sensitivity"])}'
-          f' ({worst["sensitivity_kind"].replace("_", " ")})',
-      ),
-      ('Guarantee of this run', _guarantee(hparams, worst)),
+    ('Model', f'{outcome.num_parameters:,} parameters'),
+    (
+      'Participation, from the log',
+      f'{statement["num_participations"]:,} by'
+      f' {statement["num_devices"]:,} of {outcome.num_devices:,} devices',
+    ),
+    (
+      '  rounds n, most per device k, min-sep b',
+      f'{statement["num_rounds"]}, {statement["max_participations"]}, {statement["min_sep"]}',
+    ),
+    (
+      'Noise',
+      f'{outcome.strategy.family}, noise multiplier σ ='
+      f' {rounding.exact(hparams.noise_multiplier)}, sensitivity'
+      f' {rounding.up(worst["sensitivity"])}'
+      f' ({worst["sensitivity_kind"].replace("_", " ")})',
+    ),
+    ('Guarantee of this run', _guarantee(hparams, worst)),
   ]
   if outcome.last.burnt:
-    lines.append((
-        '  burnt rounds, counted',
-        ', '.join(str(r) for r in outcome.last.burnt),
-    ))
+    lines.append(('  burnt rounds, counted', ', '.join(str(r) for r in outcome.last.burnt)))
   if outcome.hypothetical is not None:
     other = outcome.hypothetical
-    lines.append((
+    lines.append(
+      (
         '  hypothetical deployment',
         f'report goal {other["report_goal"]:,}, population'
         f' {other["population"]:,}, σ ='
         f' {rounding.up(other["noise_multiplier"])}: ρ ='
         f' {rounding.up(other["rho"])}, ε = {rounding.up(other["epsilon"])}',
-    ))
+      )
+    )
   for name, what in (
-      ('privacy.html', 'Report'),
-      ('privacy.json', '  its figures'),
-      ('accuracy.png', 'Plot'),
-      (loop.LOG_NAME, 'Participation log'),
-      ('metrics.csv', 'Every round'),
+    ('privacy.html', 'Report'),
+    ('privacy.json', '  its figures'),
+    ('accuracy.png', 'Plot'),
+    (loop.LOG_NAME, 'Participation log'),
+    ('metrics.csv', 'Every round'),
   ):
     lines.append((what, str(outcome.folder / name)))
   lines.append(('Check it', replay_command(hparams, outcome.folder)))
   width = max(len(name) for name, _ in lines) + 2
   return '\n'.join(
-      f'{name:<{width}}{messages.one_line(text, limit=_LONGEST)}'
-      for name, text in lines
+    f'{name:<{width}}{messages.one_line(text, limit=_LONGEST)}' for name, text in lines
   )
 
 
-def _guarantee(
-    hparams: configuration.Hparams, worst: dict[str, Any]
-) -> str:
+def _guarantee(hparams: configuration.Hparams, worst: dict[str, Any]) -> str:
   reason = void_reason(hparams)
   if reason is not None:
     return f'none: {reason}'
   return (
-      f'ρ = {rounding.up(worst["rho"])}, ε ='
-      f' {rounding.up(worst["epsilon"])} at δ ='
-      f' {rounding.exact(hparams.delta)} (zero-out adjacency)'
+    f'ρ = {rounding.up(worst["rho"])}, ε ='
+    f' {rounding.up(worst["epsilon"])} at δ ='
+    f' {rounding.exact(hparams.delta)} (zero-out adjacency)'
   )
 
 
@@ -392,10 +348,9 @@ def _without_noise(outcome: Outcome) -> float | str:
   own = outcome.hparams.to_json()
   noise = ('noise_multiplier', 'mechanism', 'strategy', 'zeroing_norm')
   differing = [
-      key
-      for key in own
-      if key not in (*noise, 'noise_seed', 'deployment_report_goal')
-      and own[key] != other.get(key)
+    key
+    for key in own
+    if key not in (*noise, 'noise_seed', 'deployment_report_goal') and own[key] != other.get(key)
   ]
   if differing or other.get('noise_multiplier'):
     return f'not known; {folder} differs in {", ".join(differing) or "noise"}'

@@ -1,30 +1,28 @@
 """The devices, timers, planned schema and strategy that a run's flags set."""
 
-from collections.abc import Callable
 import pathlib
+from collections.abc import Callable
 
-from experiments.stackoverflow import configuration
-from experiments.stackoverflow import networks
-from fl_dpftrl import catalogue
-from fl_dpftrl import participation
+from experiments.stackoverflow import configuration, networks
+from fl_dpftrl import catalogue, participation
 from fl_dpftrl.families import base
 from fl_dpftrl.optimization import registry
-from fl_dpftrl.simulation import availability
-from fl_dpftrl.simulation import cohorts
-from fl_dpftrl.simulation import population
-from fl_dpftrl.simulation import presence
-from fl_dpftrl.simulation import server
-from fl_dpftrl.simulation import timer
-from fl_dpftrl.simulation import trace_formats
+from fl_dpftrl.simulation import (
+  availability,
+  cohorts,
+  population,
+  presence,
+  server,
+  timer,
+  trace_formats,
+)
 
 STRATEGY_NAME = 'strategy.json'
 _MECHANISM, _OBJECTIVE = 'blt', 'max'
 _NETWORKS = {'log_bilinear': networks.LogBilinear, 'lstm': networks.Lstm}
 
 
-def network(
-    hparams: configuration.Hparams, num_tokens: int
-) -> networks.Network:
+def network(hparams: configuration.Hparams, num_tokens: int) -> networks.Network:
   """The network, for as many token ids as the vocabulary has."""
   papers = hparams.dataset == 'stackoverflow'
   name = hparams.model or ('lstm' if papers else 'log_bilinear')
@@ -32,9 +30,7 @@ def network(
   return _NETWORKS[name](num_tokens=num_tokens, **sizes)
 
 
-def simulation(
-    hparams: configuration.Hparams, num_clients: int
-) -> cohorts.Simulation:
+def simulation(hparams: configuration.Hparams, num_clients: int) -> cohorts.Simulation:
   """The devices, of which number i has the data of client i, and their rounds.
 
   Raises:
@@ -45,41 +41,40 @@ def simulation(
   if hparams.population is not None:
     if hparams.population > num_clients:
       raise ValueError(
-          f'--population={hparams.population} is more than the {num_clients}'
-          f' training clients of {hparams.dataset}'
+        f'--population={hparams.population} is more than the {num_clients}'
+        f' training clients of {hparams.dataset}'
       )
     num_devices = hparams.population
   if hparams.report_goal > num_devices:
     raise ValueError(
-        f'--report_goal={hparams.report_goal} is more than the {num_devices}'
-        f' devices of {hparams.dataset}'
+      f'--report_goal={hparams.report_goal} is more than the {num_devices}'
+      f' devices of {hparams.dataset}'
     )
   timers = min(hparams.timer_rounds or 1, hparams.num_rounds)
   if timers * hparams.report_goal > num_devices:
     raise ValueError(
-        f'--timer_rounds={hparams.timer_rounds} with'
-        f' --report_goal={hparams.report_goal} needs'
-        f' {timers * hparams.report_goal} devices and there are {num_devices}:'
-        ' a round would find too few whose timer has run; a timer of'
-        f' {num_devices // hparams.report_goal} would do'
+      f'--timer_rounds={hparams.timer_rounds} with'
+      f' --report_goal={hparams.report_goal} needs'
+      f' {timers * hparams.report_goal} devices and there are {num_devices}:'
+      ' a round would find too few whose timer has run; a timer of'
+      f' {num_devices // hparams.report_goal} would do'
     )
   return cohorts.Simulation(
-      population=population.Population(
-          num_devices=num_devices,
-          seed=hparams.seed,
-          availability=_availability(hparams),
-          check_ins_per_hour=hparams.check_ins_per_hour,
-          report_minutes=hparams.report_minutes,
-          dropout=hparams.dropout,
-      ),
-      timer=timer.HourTimer(hparams.timer_hours)
-      if hparams.timer_hours is not None
-      else timer.RoundTimer(hparams.timer_rounds or 1),
-      server=server.Server(
-          report_goal=hparams.report_goal,
-          clients_per_round=hparams.clients_per_round,
-      ),
+    population=population.Population(
+      num_devices=num_devices,
       seed=hparams.seed,
+      availability=_availability(hparams),
+      check_ins_per_hour=hparams.check_ins_per_hour,
+      report_minutes=hparams.report_minutes,
+      dropout=hparams.dropout,
+    ),
+    timer=timer.HourTimer(hparams.timer_hours)
+    if hparams.timer_hours is not None
+    else timer.RoundTimer(hparams.timer_rounds or 1),
+    server=server.Server(
+      report_goal=hparams.report_goal, clients_per_round=hparams.clients_per_round
+    ),
+    seed=hparams.seed,
   )
 
 
@@ -89,9 +84,7 @@ def _availability(hparams: configuration.Hparams) -> presence.Availability:
   return availability.Nightly() if hparams.diurnal else availability.Always()
 
 
-def planned_schema(
-    hparams: configuration.Hparams, num_devices: int
-) -> participation.MinSep:
+def planned_schema(hparams: configuration.Hparams, num_devices: int) -> participation.MinSep:
   """The participation that a strategy is optimised for, before the run.
 
   A timer in rounds says what min-sep is. For one in hours it is what the
@@ -102,27 +95,19 @@ def planned_schema(
   else:
     min_sep = hparams.timer_rounds or 1
   return participation.MinSep(
-      num_rounds=hparams.num_rounds,
-      min_sep=min(max(min_sep, 1), hparams.num_rounds),
+    num_rounds=hparams.num_rounds, min_sep=min(max(min_sep, 1), hparams.num_rounds)
   )
 
 
-def declared_schema(
-    hparams: configuration.Hparams,
-) -> participation.MinSep | None:
+def declared_schema(hparams: configuration.Hparams) -> participation.MinSep | None:
   """Returns the schema that the devices' timers enforce, if known in rounds."""
   if hparams.timer_rounds is None:
     return None
-  return participation.MinSep(
-      num_rounds=hparams.num_rounds, min_sep=hparams.timer_rounds
-  )
+  return participation.MinSep(num_rounds=hparams.num_rounds, min_sep=hparams.timer_rounds)
 
 
 def strategy(
-    hparams: configuration.Hparams,
-    folder: pathlib.Path,
-    num_devices: int,
-    say: Callable[[str], None],
+  hparams: configuration.Hparams, folder: pathlib.Path, num_devices: int, say: Callable[[str], None]
 ) -> base.Strategy:
   """The run's strategy: that of the run in the folder, if there is one.
 
@@ -138,8 +123,8 @@ def strategy(
     found = catalogue.load_strategy(hparams.strategy)
     if hparams.mechanism not in (None, found.family):
       raise ValueError(
-          f'--mechanism={hparams.mechanism} but --strategy={hparams.strategy} is'
-          f' of the family {found.family}; leave one of the two out'
+        f'--mechanism={hparams.mechanism} but --strategy={hparams.strategy} is'
+        f' of the family {found.family}; leave one of the two out'
       )
     base.check_num_rounds(found, hparams.num_rounds)
   else:
@@ -148,32 +133,25 @@ def strategy(
 
 
 def record_strategy(
-    hparams: configuration.Hparams,
-    folder: pathlib.Path,
-    num_devices: int,
-    found: base.Strategy,
+  hparams: configuration.Hparams, folder: pathlib.Path, num_devices: int, found: base.Strategy
 ) -> None:
   """Keeps the run's strategy in its folder, from the first round on."""
   if not (folder / STRATEGY_NAME).exists():
     catalogue.save(
-        folder / STRATEGY_NAME,
-        found,
-        schema=planned_schema(hparams, num_devices),
-        objective=_OBJECTIVE,
+      folder / STRATEGY_NAME,
+      found,
+      schema=planned_schema(hparams, num_devices),
+      objective=_OBJECTIVE,
     )
 
 
 def _optimised(
-    mechanism: str, schema: participation.MinSep, say: Callable[[str], None]
+  mechanism: str, schema: participation.MinSep, say: Callable[[str], None]
 ) -> base.Strategy:
   if mechanism not in registry.OPTIMIZERS:
     raise ValueError(
-        f'--mechanism={mechanism} is unknown; known are'
-        f' {", ".join(registry.OPTIMIZERS)}'
+      f'--mechanism={mechanism} is unknown; known are {", ".join(registry.OPTIMIZERS)}'
     )
   if mechanism not in catalogue.parameter_free():
-    say(
-        f'optimising {mechanism} for {schema.num_rounds} rounds with min-sep'
-        f' {schema.min_sep}'
-    )
+    say(f'optimising {mechanism} for {schema.num_rounds} rounds with min-sep {schema.min_sep}')
   return registry.OPTIMIZERS[mechanism].optimize(schema, objective=_OBJECTIVE)

@@ -21,23 +21,17 @@ if __name__ == '__main__':
       signal.signal(number, lambda *_: os._exit(130))
 
 # pylint: disable=g-import-not-at-top,wrong-import-position
-from collections.abc import Iterator
 import contextlib
 import errno
-import json
 import pathlib
 import sys
+from collections.abc import Iterator
 from typing import NoReturn
 
-from absl import app
-from absl import flags
-from absl import logging
+from absl import app, flags, logging
 
-from experiments.stackoverflow import configuration
-from experiments.stackoverflow import flag_files
-from fl_dpftrl import files
-from fl_dpftrl import json_files
-from fl_dpftrl import messages
+from experiments.stackoverflow import configuration, flag_files
+from fl_dpftrl import files, json_files, messages
 from fl_dpftrl.learning import interrupts
 from fl_dpftrl.noise.engine import shards
 
@@ -45,51 +39,42 @@ LOCK_NAME = 'lock'
 # A full disk is no bad input: the run can be resumed once there is room.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
-_OUTPUT_DIR = flags.DEFINE_string(
-    'output_dir', None, 'Folder for everything that the run writes.'
-)
-_RESUME = flags.DEFINE_bool(
-    'resume', False, 'Go on with the run in output_dir, if there is one.'
-)
+_OUTPUT_DIR = flags.DEFINE_string('output_dir', None, 'Folder for everything that the run writes.')
+_RESUME = flags.DEFINE_bool('resume', False, 'Go on with the run in output_dir, if there is one.')
 _COMPARE_WITH = flags.DEFINE_string(
-    'compare_with',
-    None,
-    'Output folder of the same run without noise, for the summary.',
+  'compare_with', None, 'Output folder of the same run without noise, for the summary.'
 )
 _WORKER_ADDRESSES = flags.DEFINE_list(
-    'worker_addresses',
-    [],
-    'host:port of each `fl-dpftrl worker` that trains clients: none for one here.',
+  'worker_addresses',
+  [],
+  'host:port of each `fl-dpftrl worker` that trains clients: none for one here.',
 )
 _MAX_CONCURRENT_CLIENTS = flags.DEFINE_integer(
-    'max_concurrent_clients',
-    0,
-    'Clients trained at the same time on this machine; 0 for as many as processors'
-    ' and memory allow.',
+  'max_concurrent_clients',
+  0,
+  'Clients trained at the same time on this machine; 0 for as many as processors and memory allow.',
 )
 _RUNTIME = flags.DEFINE_enum(
-    'runtime',
-    'in_process',
-    list(configuration.RUNTIMES),
-    'Where clients train on this machine: in this process, or in a worker process'
-    ' of TensorFlow Federated.',
+  'runtime',
+  'in_process',
+  list(configuration.RUNTIMES),
+  'Where clients train on this machine: in this process, or in a worker process'
+  ' of TensorFlow Federated.',
 )
 _NOISE_WORKER_ADDRESSES = flags.DEFINE_list(
-    'noise_worker_addresses',
-    [],
-    'host:port of each `fl-dpftrl noise_worker` that makes a slice of the noise.',
+  'noise_worker_addresses',
+  [],
+  'host:port of each `fl-dpftrl noise_worker` that makes a slice of the noise.',
 )
 _NOISE_KEY_FILE = flags.DEFINE_string(
-    'noise_key_file', None, 'The file that the noise workers have as well.'
+  'noise_key_file', None, 'The file that the noise workers have as well.'
 )
 
 
 def main(argv: list[str]) -> None:
   try:
     if len(argv) > 1:
-      raise ValueError(
-          f'{messages.quoted(argv[1])} is not a flag; flags are --name=value'
-      )
+      raise ValueError(f'{messages.quoted(argv[1])} is not a flag; flags are --name=value')
     if not _OUTPUT_DIR.value:
       raise ValueError('--output_dir is missing: name a folder for the run')
     hparams = configuration.from_flags()
@@ -98,6 +83,8 @@ def main(argv: list[str]) -> None:
     _check_folder(folder, hparams)
     # Registers its own plug-ins with much ado; real trouble is raised.
     os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+    # Several clients at a time need it: see fl_dpftrl/runtime/memory.py.
+    os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
     logging.set_verbosity(logging.WARNING)  # TFF tells of every lost call.
     with _held(folder):
       _check_folder(folder, hparams)  # Again: now nobody else changes it.
@@ -110,26 +97,26 @@ def main(argv: list[str]) -> None:
     _fail(error, status=1)
   except KeyboardInterrupt:
     sys.stderr.write(
-        '\ninterrupted; the same command with --resume goes on (`make train` has it)\n'
+      '\ninterrupted; the same command with --resume goes on (`make train` has it)\n'
     )
     interrupts.leave()
 
 
 def _run(
-    hparams: configuration.Hparams,
-    machines: configuration.Machines,
-    folder: pathlib.Path,
-    interrupt: interrupts.Interrupt,
+  hparams: configuration.Hparams,
+  machines: configuration.Machines,
+  folder: pathlib.Path,
+  interrupt: interrupts.Interrupt,
 ) -> None:
   # TensorFlow is slow to load: not before the flags are known to be right.
   from experiments.stackoverflow import run
 
   run.run(
-      hparams,
-      folder,
-      machines=machines,
-      compare_with=_COMPARE_WITH.value and pathlib.Path(_COMPARE_WITH.value),
-      interrupt=interrupt,
+    hparams,
+    folder,
+    machines=machines,
+    compare_with=_COMPARE_WITH.value and pathlib.Path(_COMPARE_WITH.value),
+    interrupt=interrupt,
   )
 
 
@@ -163,48 +150,36 @@ def _fail(error: Exception, status: int = 2) -> NoReturn:
 
 def _machines() -> configuration.Machines:
   if _NOISE_WORKER_ADDRESSES.value and not _NOISE_KEY_FILE.value:
-    raise ValueError(
-        '--noise_key_file is missing: name the file that the noise workers have'
-    )
+    raise ValueError('--noise_key_file is missing: name the file that the noise workers have')
   if _NOISE_KEY_FILE.value and not _NOISE_WORKER_ADDRESSES.value:
     raise ValueError('--noise_key_file is for --noise_worker_addresses alone')
   if _MAX_CONCURRENT_CLIENTS.value and _WORKER_ADDRESSES.value:
     raise ValueError(
-        '--max_concurrent_clients is for this machine; with --worker_addresses'
-        ' give --max_concurrent_calls to each `fl-dpftrl worker`'
+      '--max_concurrent_clients is for this machine; with --worker_addresses'
+      ' give --max_concurrent_calls to each `fl-dpftrl worker`'
     )
   return configuration.Machines(
-      concurrent_clients=_MAX_CONCURRENT_CLIENTS.value,
-      runtime=_RUNTIME.value,
-      workers=tuple(_WORKER_ADDRESSES.value),
-      noise_workers=tuple(_NOISE_WORKER_ADDRESSES.value),
-      noise_key=(
-          shards.read_key(_NOISE_KEY_FILE.value)
-          if _NOISE_KEY_FILE.value
-          else b''
-      ),
+    concurrent_clients=_MAX_CONCURRENT_CLIENTS.value,
+    runtime=_RUNTIME.value,
+    workers=tuple(_WORKER_ADDRESSES.value),
+    noise_workers=tuple(_NOISE_WORKER_ADDRESSES.value),
+    noise_key=(shards.read_key(_NOISE_KEY_FILE.value) if _NOISE_KEY_FILE.value else b''),
   )
 
 
-def _check_folder(
-    folder: pathlib.Path, hparams: configuration.Hparams
-) -> None:
+def _check_folder(folder: pathlib.Path, hparams: configuration.Hparams) -> None:
   """Refuses a folder with another run, or with anything else, in it."""
   path = folder / configuration.HPARAMS_NAME
   if not path.exists():
     if folder.exists() and any(
-        path.name != LOCK_NAME
-        and not path.name.startswith(files.TEMPORARY_PREFIX)
-        for path in folder.iterdir()
+      path.name != LOCK_NAME and not path.name.startswith(files.TEMPORARY_PREFIX)
+      for path in folder.iterdir()
     ):
-      raise ValueError(
-          f'--output_dir={folder} holds other files; name a new folder'
-      )
+      raise ValueError(f'--output_dir={folder} holds other files; name a new folder')
     return
   if not _RESUME.value:
     raise ValueError(
-        f'--output_dir={folder} holds a run; name another folder, or go on'
-        ' with --resume'
+      f'--output_dir={folder} holds a run; name another folder, or go on with --resume'
     )
   before = json_files.read(path)
   if not isinstance(before, dict):
@@ -213,8 +188,8 @@ def _check_folder(
   for name in sorted(now.keys() | before.keys()):
     if before.get(name) != now.get(name):
       raise ValueError(
-          f'--{name}={now.get(name)} differs from the run in {folder}, which has'
-          f' {messages.quoted(before.get(name))}; resume with the same flags'
+        f'--{name}={now.get(name)} differs from the run in {folder}, which has'
+        f' {messages.quoted(before.get(name))}; resume with the same flags'
       )
 
 

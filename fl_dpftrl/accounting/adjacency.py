@@ -16,17 +16,17 @@ class _Adjacency:
 
 
 _ADJACENCIES = {
-    ZERO_OUT: _Adjacency(
-        1.0,
-        'adjacency is zero-out: neighbouring runs differ in that the updates of'
-        ' one device are zeros, and the rounds it is in stay the same',
-    ),
-    REPLACE_ONE: _Adjacency(
-        2.0,
-        'adjacency is replace-one: neighbouring runs differ in the data of one'
-        ' device, and the rounds it is in stay the same; two clipped updates'
-        ' are at most 2 clip norms apart, so the sensitivity is doubled',
-    ),
+  ZERO_OUT: _Adjacency(
+    1.0,
+    'adjacency is zero-out: neighbouring runs differ in that the updates of'
+    ' one device are zeros, and the rounds it is in stay the same',
+  ),
+  REPLACE_ONE: _Adjacency(
+    2.0,
+    'adjacency is replace-one: neighbouring runs differ in the data of one'
+    ' device, and the rounds it is in stay the same; two clipped updates'
+    ' are at most 2 clip norms apart, so the sensitivity is doubled',
+  ),
 }
 ADJACENCIES = tuple(_ADJACENCIES)
 
@@ -35,20 +35,16 @@ def check(adjacency: str, group_size: int = 1) -> None:
   """Raises ValueError if no guarantee holds for this adjacency or group size."""
   if adjacency == ADD_OR_REMOVE:
     raise ValueError(
-        'adjacency add_or_remove is refused: without a device, others'
-        ' would take its places in the cohorts, which no schema bounds and no'
-        ' log shows; use zero_out, which protects the same updates'
+      'adjacency add_or_remove is refused: without a device, others'
+      ' would take its places in the cohorts, which no schema bounds and no'
+      ' log shows; use zero_out, which protects the same updates'
     )
   if adjacency not in _ADJACENCIES:
-    raise ValueError(
-        f'adjacency must be one of {", ".join(ADJACENCIES)}, got {adjacency!r}'
-    )
+    raise ValueError(f'adjacency must be one of {", ".join(ADJACENCIES)}, got {adjacency!r}')
   if isinstance(group_size, bool) or not (
-      isinstance(group_size, numbers.Integral) and group_size >= 1
+    isinstance(group_size, numbers.Integral) and group_size >= 1
   ):
-    raise ValueError(
-        f'group_size must be a whole number of at least 1, got {group_size!r}'
-    )
+    raise ValueError(f'group_size must be a whole number of at least 1, got {group_size!r}')
 
 
 def factor(adjacency: str) -> float:
@@ -58,9 +54,7 @@ def factor(adjacency: str) -> float:
 
 
 def scaled(
-    sensitivity: sensitivity_lib.Sensitivity,
-    adjacency: str,
-    group_size: int = 1,
+  sensitivity: sensitivity_lib.Sensitivity, adjacency: str, group_size: int = 1
 ) -> sensitivity_lib.Sensitivity:
   """Scales the sensitivity to one device's updates to an adjacency and a group.
 
@@ -87,6 +81,6 @@ def assumptions(adjacency: str, group_size: int = 1) -> tuple[str, ...]:
   if group_size == 1:
     return sentences
   return sentences + (
-      f'groups of {group_size} devices are protected together: the sensitivity'
-      f' of one is multiplied by {group_size}, an upper bound',
+    f'groups of {group_size} devices are protected together: the sensitivity'
+    f' of one is multiplied by {group_size}, an upper bound',
   )

@@ -8,18 +8,15 @@ its part. Together these releases are as private as DP-SGD on that part alone.
 
 import dataclasses
 import functools
-from typing import Mapping
+from collections.abc import Mapping
 
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import adjacency as adjacency_lib
-from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.accounting import sampled_gaussian
+from fl_dpftrl.accounting import gaussian, sampled_gaussian
 from fl_dpftrl.accounting import sampling as sampling_lib
-from fl_dpftrl.families import banded
-from fl_dpftrl.families import banded_toeplitz
-from fl_dpftrl.families import base
-from fl_dpftrl.families import identity
+from fl_dpftrl.families import banded, banded_toeplitz, base, identity
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AmplifiedGuarantee:
@@ -51,19 +48,17 @@ class AmplifiedGuarantee:
   def epsilon_at(self, delta: float) -> float:
     """Returns ε at another δ; several calls trace the privacy curve."""
     return sampled_gaussian.epsilon(
-        self.effective_noise_multiplier,
-        delta,
-        **_chances(self.sampling, self.adjacency),
+      self.effective_noise_multiplier, delta, **_chances(self.sampling, self.adjacency)
     )
 
 
 def account(
-    strategy: base.Strategy,
-    sampling: sampling_lib.Sampled,
-    *,
-    noise_multiplier: float,
-    delta: float,
-    adjacency: str = adjacency_lib.ZERO_OUT,
+  strategy: base.Strategy,
+  sampling: sampling_lib.Sampled,
+  *,
+  noise_multiplier: float,
+  delta: float,
+  adjacency: str = adjacency_lib.ZERO_OUT,
 ) -> AmplifiedGuarantee:
   """Returns the guarantee of a run with this strategy, sampling and noise.
 
@@ -88,24 +83,20 @@ def account(
   norm = _max_column_norm(strategy, sampling)
   effective = noise_multiplier / (relation.factor * norm)
   return AmplifiedGuarantee(
-      sampling=sampling,
-      max_column_norm=norm,
-      sensitivity=relation.factor * norm,
-      noise_multiplier=noise_multiplier,
-      effective_noise_multiplier=effective,
-      epsilon=sampled_gaussian.epsilon(
-          effective, delta, **_chances(sampling, adjacency)
-      ),
-      delta=delta,
-      adjacency=adjacency,
-      assumptions=assumptions(sampling) + (relation.sentence,),
+    sampling=sampling,
+    max_column_norm=norm,
+    sensitivity=relation.factor * norm,
+    noise_multiplier=noise_multiplier,
+    effective_noise_multiplier=effective,
+    epsilon=sampled_gaussian.epsilon(effective, delta, **_chances(sampling, adjacency)),
+    delta=delta,
+    adjacency=adjacency,
+    assumptions=assumptions(sampling) + (relation.sentence,),
   )
 
 
 def sensitivity(
-    strategy: base.Strategy,
-    sampling: sampling_lib.Sampled,
-    adjacency: str = adjacency_lib.ZERO_OUT,
+  strategy: base.Strategy, sampling: sampling_lib.Sampled, adjacency: str = adjacency_lib.ZERO_OUT
 ) -> float:
   """Returns the largest change of C x by one example in one of its rounds.
 
@@ -116,12 +107,12 @@ def sensitivity(
 
 
 def calibrate(
-    strategy: base.Strategy,
-    sampling: sampling_lib.Sampled,
-    *,
-    epsilon: float,
-    delta: float,
-    adjacency: str = adjacency_lib.ZERO_OUT,
+  strategy: base.Strategy,
+  sampling: sampling_lib.Sampled,
+  *,
+  epsilon: float,
+  delta: float,
+  adjacency: str = adjacency_lib.ZERO_OUT,
 ) -> AmplifiedGuarantee:
   """Returns the guarantee with the smallest noise multiplier that meets ε.
 
@@ -138,17 +129,13 @@ def calibrate(
     ValueError: if epsilon is not positive and finite, or `account` raises.
   """
   multiplier = sampled_gaussian.effective_noise_multiplier(
-      epsilon, delta, **_chances(sampling, adjacency)
+    epsilon, delta, **_chances(sampling, adjacency)
   )
   multiplier *= sensitivity(strategy, sampling, adjacency)
   step = 1e-15
   while True:
     guarantee = account(
-        strategy,
-        sampling,
-        noise_multiplier=multiplier,
-        delta=delta,
-        adjacency=adjacency,
+      strategy, sampling, noise_multiplier=multiplier, delta=delta, adjacency=adjacency
     )
     if guarantee.epsilon <= epsilon:
       return guarantee
@@ -177,9 +164,7 @@ class Candidate:
     return self.sampling.num_parts
 
 
-def candidate_bands(
-    *, num_rounds: int, num_examples: int, batch_size: float
-) -> tuple[int, ...]:
+def candidate_bands(*, num_rounds: int, num_examples: int, batch_size: float) -> tuple[int, ...]:
   """Returns the numbers of bands to compare: powers of two and the maximum.
 
   At the maximum a batch is nearly a whole part, so sampling amplifies little.
@@ -189,20 +174,20 @@ def candidate_bands(
       number of examples.
   """
   sampling_lib.CyclicPoisson(
-      num_rounds=num_rounds, num_examples=num_examples, batch_size=batch_size
+    num_rounds=num_rounds, num_examples=num_examples, batch_size=batch_size
   )
   most = min(num_rounds, sampling_lib.most_parts(num_examples, batch_size))
   return tuple(sorted({most, *(2**i for i in range(most.bit_length()))}))
 
 
 def compare_bands(
-    rms_losses: Mapping[int, float],
-    *,
-    num_rounds: int,
-    num_examples: int,
-    batch_size: float,
-    epsilon: float,
-    delta: float,
+  rms_losses: Mapping[int, float],
+  *,
+  num_rounds: int,
+  num_examples: int,
+  batch_size: float,
+  epsilon: float,
+  delta: float,
 ) -> tuple[Candidate, ...]:
   """Compares numbers of bands at one guarantee, sorted by increasing noise.
 
@@ -232,20 +217,13 @@ def compare_bands(
   for bands, loss in rms_losses.items():
     gaussian.check_positive(f'rms_losses[{bands}]', loss)
     sampling = sampling_lib.CyclicPoisson(
-        num_rounds=num_rounds,
-        num_examples=num_examples,
-        batch_size=batch_size,
-        num_parts=bands,
+      num_rounds=num_rounds, num_examples=num_examples, batch_size=batch_size, num_parts=bands
     )
-    multiplier = sampled_gaussian.effective_noise_multiplier(
-        epsilon, delta, **_chances(sampling)
-    )
+    multiplier = sampled_gaussian.effective_noise_multiplier(epsilon, delta, **_chances(sampling))
     candidates.append(
-        Candidate(
-            sampling=sampling,
-            effective_noise_multiplier=multiplier,
-            rms_noise=multiplier * loss,
-        )
+      Candidate(
+        sampling=sampling, effective_noise_multiplier=multiplier, rms_noise=multiplier * loss
+      )
     )
   return tuple(sorted(candidates, key=lambda c: (c.rms_noise, c.num_bands)))
 
@@ -253,38 +231,32 @@ def compare_bands(
 def assumptions(sampling: sampling_lib.Sampled) -> tuple[str, ...]:
   """Returns the assumptions of a guarantee with this sampling, in words."""
   return (
-      f'each example is in one of {sampling.num_parts} parts, whatever its'
-      f' data, and the {sampling.num_rounds} rounds take turns at the parts',
-      sampling.how.format(probability=sampling.sampling_probability),
-      'every update is that of one example, clipped to the clip norm, and what'
-      ' their sum is divided by does not depend on who was drawn',
-      'Z is independent Gaussian noise, secret, and none of its rows enters two'
-      ' sums',
+    f'each example is in one of {sampling.num_parts} parts, whatever its'
+    f' data, and the {sampling.num_rounds} rounds take turns at the parts',
+    sampling.how.format(probability=sampling.sampling_probability),
+    'every update is that of one example, clipped to the clip norm, and what'
+    ' their sum is divided by does not depend on who was drawn',
+    'Z is independent Gaussian noise, secret, and none of its rows enters two sums',
   )
 
 
 def _chances(
-    sampling: sampling_lib.Sampled, adjacency: str = adjacency_lib.ZERO_OUT
+  sampling: sampling_lib.Sampled, adjacency: str = adjacency_lib.ZERO_OUT
 ) -> dict[str, float]:
   return {
-      'probability': sampling.sampling_probability,
-      'count': sampling.compositions,
-      'replaced': sampling.relation(adjacency).replaced,
+    'probability': sampling.sampling_probability,
+    'count': sampling.compositions,
+    'replaced': sampling.relation(adjacency).replaced,
   }
 
 
-def _max_column_norm(
-    strategy: base.Strategy, sampling: sampling_lib.Sampled
-) -> float:
+def _max_column_norm(strategy: base.Strategy, sampling: sampling_lib.Sampled) -> float:
   bands = num_bands(strategy)
   if bands > sampling.num_parts:
     raise ValueError(
-        f'num_parts={sampling.num_parts} is fewer than the {bands} bands of the'
-        ' strategy'
+      f'num_parts={sampling.num_parts} is fewer than the {bands} bands of the strategy'
     )
-  once = participation.MinSep(
-      num_rounds=sampling.num_rounds, max_participations=1
-  )
+  once = participation.MinSep(num_rounds=sampling.num_rounds, max_participations=1)
   norm = sensitivity_lib.sensitivity(strategy, once)
   if norm.kind == sensitivity_lib.LOWER_BOUND:
     raise ValueError('a guarantee needs exact column norms or an upper bound')
@@ -299,8 +271,8 @@ def num_bands(strategy: base.Strategy) -> int:
     ValueError: if the strategy is not banded.
   """
   raise ValueError(
-      'amplification needs a banded strategy (identity, banded or'
-      f' banded_toeplitz), got {strategy.family!r}'
+    'amplification needs a banded strategy (identity, banded or'
+    f' banded_toeplitz), got {strategy.family!r}'
   )
 
 

@@ -3,8 +3,7 @@
 import math
 
 import numpy as np
-from scipy import optimize
-from scipy import special
+from scipy import optimize, special
 
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity as sensitivity_lib
@@ -16,14 +15,14 @@ _PRECISION = 1e-7  # relative precision of the noise multiplier
 
 
 def calibrate(
-    strategy: base.Strategy,
-    schema: participation.MinSep,
-    *,
-    delta: float,
-    epsilon: float | None = None,
-    rho: float | None = None,
-    adjacency: str = adjacency_lib.ZERO_OUT,
-    group_size: int = 1,
+  strategy: base.Strategy,
+  schema: participation.MinSep,
+  *,
+  delta: float,
+  epsilon: float | None = None,
+  rho: float | None = None,
+  adjacency: str = adjacency_lib.ZERO_OUT,
+  group_size: int = 1,
 ) -> gaussian.Guarantee:
   """Returns the guarantee with the smallest noise multiplier that meets ε or ρ.
 
@@ -55,12 +54,12 @@ def calibrate(
   sensitivity = sensitivity_lib.sensitivity(strategy, schema)
   scaled = adjacency_lib.scaled(sensitivity, adjacency, group_size)
   return gaussian.from_sensitivity(
-      sensitivity,
-      schema,
-      noise_multiplier=multiplier * scaled.value,
-      delta=delta,
-      adjacency=adjacency,
-      group_size=group_size,
+    sensitivity,
+    schema,
+    noise_multiplier=multiplier * scaled.value,
+    delta=delta,
+    adjacency=adjacency,
+    group_size=group_size,
   )
 
 
@@ -99,9 +98,7 @@ def effective_noise_multiplier(epsilon: float, delta: float) -> float:
   return multiplier
 
 
-def log_delta(
-    mu: float, epsilon: float | np.ndarray
-) -> float | np.ndarray:
+def log_delta(mu: float, epsilon: float | np.ndarray) -> float | np.ndarray:
   """Returns ln δ of a Gaussian: δ = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ)."""
   near = special.log_ndtr(0.5 * mu - epsilon / mu)
   far = special.log_ndtr(-0.5 * mu - epsilon / mu)

@@ -72,18 +72,15 @@ class Deployment:
     else:
       participation.positive_integer('population', self.population)
       if self.population < self.report_goal:
-        raise ValueError(
-            f'population={self.population} is below'
-            f' report_goal={self.report_goal}'
-        )
+        raise ValueError(f'population={self.population} is below report_goal={self.report_goal}')
     schema = self.schema  # validates the other attributes
     if self.population is not None and self.population < self._least(schema):
       raise ValueError(
-          f'population={self.population} is too small: {schema.num_rounds}'
-          f' rounds of report_goal={self.report_goal} devices with'
-          f' min_sep={schema.min_sep} and'
-          f' max_participations={schema.participations} need'
-          f' {self._least(schema)}'
+        f'population={self.population} is too small: {schema.num_rounds}'
+        f' rounds of report_goal={self.report_goal} devices with'
+        f' min_sep={schema.min_sep} and'
+        f' max_participations={schema.participations} need'
+        f' {self._least(schema)}'
       )
 
   def _least(self, schema: participation.MinSep) -> int:
@@ -99,18 +96,12 @@ class Deployment:
     if min_sep is None:
       min_sep = self.population // self.report_goal
     return participation.MinSep(
-        num_rounds=self.num_rounds,
-        min_sep=min_sep,
-        max_participations=self.max_participations,
+      num_rounds=self.num_rounds, min_sep=min_sep, max_participations=self.max_participations
     )
 
 
 def predict(
-    strategy: base.Strategy,
-    deployment: Deployment,
-    reference: Reference,
-    *,
-    delta: float,
+  strategy: base.Strategy, deployment: Deployment, reference: Reference, *, delta: float
 ) -> gaussian.Guarantee:
   """Predicts the guarantee at the reference's noise on the mean update.
 
@@ -125,19 +116,16 @@ def predict(
       the strategy supports.
   """
   return gaussian.account(
-      strategy,
-      deployment.schema,
-      noise_multiplier=reference.at(deployment.report_goal),
-      delta=delta,
+    strategy, deployment.schema, noise_multiplier=reference.at(deployment.report_goal), delta=delta
   )
 
 
 def hypotheses(*, min_sep_given: bool) -> tuple[str, ...]:
   """Returns the hypotheses of a prediction, beyond a guarantee's assumptions."""
   return (
-      'utility is the same where noise multiplier / report goal is,'
-      ' whatever the min-sep',
-      'min-sep is as given, and every device keeps to it' if min_sep_given else
-      'min-sep is ⌊population / report goal⌋, the most there can be: a real run'
-      ' may have less, and a larger ε',
+    'utility is the same where noise multiplier / report goal is, whatever the min-sep',
+    'min-sep is as given, and every device keeps to it'
+    if min_sep_given
+    else 'min-sep is ⌊population / report goal⌋, the most there can be: a real run'
+    ' may have less, and a larger ε',
   )

@@ -3,8 +3,7 @@
 import dataclasses
 import math
 
-from dp_accounting import dp_event
-from dp_accounting import privacy_accountant
+from dp_accounting import dp_event, privacy_accountant
 from dp_accounting.pld import pld_privacy_accountant
 from scipy import special
 
@@ -82,8 +81,8 @@ def rho(effective_noise_multiplier: float) -> float:
   value = 0.5 / square if square else math.inf
   if not math.isfinite(value):
     raise ValueError(
-        f'effective_noise_multiplier={effective_noise_multiplier!r} is too'
-        ' little noise: ρ is beyond the largest number'
+      f'effective_noise_multiplier={effective_noise_multiplier!r} is too'
+      ' little noise: ρ is beyond the largest number'
     )
   return value
 
@@ -110,8 +109,7 @@ def epsilon(effective_noise_multiplier: float, delta: float) -> float:
   # bound time and memory when the noise is small.
   step = _DISCRETIZATION * max(1.0, mu, mu**2 / 50.0)
   accountant = pld_privacy_accountant.PLDAccountant(
-      privacy_accountant.NeighboringRelation.REPLACE_SPECIAL,
-      value_discretization_interval=step,
+    privacy_accountant.NeighboringRelation.REPLACE_SPECIAL, value_discretization_interval=step
   )
   accountant.compose(dp_event.GaussianDpEvent(effective_noise_multiplier))
   return min(bound, float(accountant.get_epsilon(delta)))  # ∞ if δ is tiny
@@ -133,13 +131,13 @@ def _epsilon_bound(mu: float, delta: float) -> float:
 
 
 def account(
-    strategy: base.Strategy,
-    schema: participation.MinSep,
-    *,
-    noise_multiplier: float,
-    delta: float,
-    adjacency: str = adjacency_lib.ZERO_OUT,
-    group_size: int = 1,
+  strategy: base.Strategy,
+  schema: participation.MinSep,
+  *,
+  noise_multiplier: float,
+  delta: float,
+  adjacency: str = adjacency_lib.ZERO_OUT,
+  group_size: int = 1,
 ) -> Guarantee:
   """Returns the guarantee of a run with this strategy, schema and noise.
 
@@ -161,23 +159,23 @@ def account(
   adjacency_lib.check(adjacency, group_size)
   sensitivity = sensitivity_lib.sensitivity(strategy, schema)
   return from_sensitivity(
-      sensitivity,
-      schema,
-      noise_multiplier=noise_multiplier,
-      delta=delta,
-      adjacency=adjacency,
-      group_size=group_size,
+    sensitivity,
+    schema,
+    noise_multiplier=noise_multiplier,
+    delta=delta,
+    adjacency=adjacency,
+    group_size=group_size,
   )
 
 
 def from_sensitivity(
-    sensitivity: sensitivity_lib.Sensitivity,
-    schema: participation.MinSep,
-    *,
-    noise_multiplier: float,
-    delta: float,
-    adjacency: str = adjacency_lib.ZERO_OUT,
-    group_size: int = 1,
+  sensitivity: sensitivity_lib.Sensitivity,
+  schema: participation.MinSep,
+  *,
+  noise_multiplier: float,
+  delta: float,
+  adjacency: str = adjacency_lib.ZERO_OUT,
+  group_size: int = 1,
 ) -> Guarantee:
   """Returns the guarantee for a sensitivity that is exact or an upper bound.
 
@@ -195,30 +193,26 @@ def from_sensitivity(
     ValueError: if the sensitivity is a lower bound, which proves nothing, or an
       argument is out of range.
   """
-  if sensitivity.kind not in (
-      sensitivity_lib.EXACT, sensitivity_lib.UPPER_BOUND
-  ):
+  if sensitivity.kind not in (sensitivity_lib.EXACT, sensitivity_lib.UPPER_BOUND):
     raise ValueError(
-        'a guarantee needs an exact sensitivity or an upper bound, got'
-        f' {sensitivity.kind!r}'
+      f'a guarantee needs an exact sensitivity or an upper bound, got {sensitivity.kind!r}'
     )
   check_positive('sensitivity', sensitivity.value)
   sensitivity = adjacency_lib.scaled(sensitivity, adjacency, group_size)
   check_positive('noise_multiplier', noise_multiplier)
   effective = noise_multiplier / sensitivity.value
   return Guarantee(
-      sensitivity=sensitivity.value,
-      sensitivity_kind=sensitivity.kind,
-      noise_multiplier=noise_multiplier,
-      effective_noise_multiplier=effective,
-      rho=rho(effective),
-      epsilon=epsilon(effective, delta),
-      delta=delta,
-      adjacency=adjacency,
-      group_size=group_size,
-      schema=schema,
-      assumptions=assumptions(schema)
-      + adjacency_lib.assumptions(adjacency, group_size),
+    sensitivity=sensitivity.value,
+    sensitivity_kind=sensitivity.kind,
+    noise_multiplier=noise_multiplier,
+    effective_noise_multiplier=effective,
+    rho=rho(effective),
+    epsilon=epsilon(effective, delta),
+    delta=delta,
+    adjacency=adjacency,
+    group_size=group_size,
+    schema=schema,
+    assumptions=assumptions(schema) + adjacency_lib.assumptions(adjacency, group_size),
   )
 
 
@@ -227,18 +221,15 @@ def assumptions(schema: participation.MinSep) -> tuple[str, ...]:
   if schema.participations == 1:
     pattern = f'no device takes part twice in {schema.num_rounds} rounds'
   else:
-    apart = 'exactly' if isinstance(
-        schema, participation.FixedSeparation
-    ) else 'at least'
+    apart = 'exactly' if isinstance(schema, participation.FixedSeparation) else 'at least'
     pattern = (
-        f'every device takes part in at most {schema.participations} of'
-        f' {schema.num_rounds} rounds, {apart} {schema.min_sep} apart'
+      f'every device takes part in at most {schema.participations} of'
+      f' {schema.num_rounds} rounds, {apart} {schema.min_sep} apart'
     )
   return (
-      pattern,
-      'every update of a device is clipped to the clip norm, and what it adds'
-      ' to a sum depends on that device alone',
-      'Z is independent Gaussian noise, secret, and none of its rows enters two'
-      ' sums',
-      'which devices take part, and when, does not depend on their data',
+    pattern,
+    'every update of a device is clipped to the clip norm, and what it adds'
+    ' to a sum depends on that device alone',
+    'Z is independent Gaussian noise, secret, and none of its rows enters two sums',
+    'which devices take part, and when, does not depend on their data',
   )

@@ -2,9 +2,8 @@
 
 import math
 
-from dp_accounting.pld import pld_pmf
-from dp_accounting.pld import privacy_loss_distribution
 import numpy as np
+from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
 from fl_dpftrl.accounting import calibration
 
@@ -12,7 +11,7 @@ _DEVIATIONS = 10.0  # half-width of the grid; less than 1e-23 lies beyond
 
 
 def loss_distribution(
-    multiplier: float, probability: float, step: float
+  multiplier: float, probability: float, step: float
 ) -> privacy_loss_distribution.PrivacyLossDistribution:
   """Returns a loss distribution that dominates both directions of a replacement.
 
@@ -35,21 +34,17 @@ def loss_distribution(
   """
   mu = 1.0 / multiplier
   whole = mu * (0.5 * mu + _DEVIATIONS)
-  most = whole + math.log(
-      probability + (1.0 - probability) * math.exp(-whole)
-  )
+  most = whole + math.log(probability + (1.0 - probability) * math.exp(-whole))
   top = math.ceil(most / step)
   losses = step * np.arange(top + 1)
   rest = np.exp(-losses)
   above = probability * np.exp(
-      calibration.log_delta(
-          mu, losses + np.log((1.0 - rest) / probability + rest)
-      )
+    calibration.log_delta(mu, losses + np.log((1.0 - rest) / probability + rest))
   )
   below = 1.0 - rest[1:] + rest[1:] * above[1:]  # δ(−ε) = 1 − e^−ε + e^−ε δ(ε)
   deltas = np.concatenate([below[::-1], above])
   return privacy_loss_distribution.PrivacyLossDistribution(
-      pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
-          step, -top, top, np.minimum.accumulate(np.clip(deltas, 0.0, 1.0))
-      )
+    pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
+      step, -top, top, np.minimum.accumulate(np.clip(deltas, 0.0, 1.0))
+    )
   )

@@ -2,13 +2,12 @@
 
 import functools
 import math
-from typing import Callable
+from collections.abc import Callable
 
 from dp_accounting.pld import privacy_loss_distribution
 from scipy import optimize
 
-from fl_dpftrl.accounting import calibration
-from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.accounting import calibration, gaussian
 from fl_dpftrl.accounting import replaced as replaced_lib
 
 _PRECISION = 2e-6  # relative precision of the noise multiplier
@@ -21,12 +20,7 @@ _ROUNDING = 5e-16
 
 
 def epsilon(
-    multiplier: float,
-    delta: float,
-    *,
-    probability: float,
-    count: int,
-    replaced: bool = False,
+  multiplier: float, delta: float, *, probability: float, count: int, replaced: bool = False
 ) -> float:
   """Returns ε at δ of `count` sampled Gaussian releases.
 
@@ -56,9 +50,7 @@ def epsilon(
   gaussian.check_positive('multiplier', multiplier)
   gaussian.check_delta(delta)
   if not 0.0 < probability <= 1.0:
-    raise ValueError(
-        f'probability must be above 0 and at most 1, got {probability!r}'
-    )
+    raise ValueError(f'probability must be above 0 and at most 1, got {probability!r}')
   if count < 1:
     raise ValueError(f'count must be at least 1, got {count!r}')
   if probability == 1.0:
@@ -68,26 +60,22 @@ def epsilon(
   resolved = delta - count * _ROUNDING
   if resolved < 0.5 * delta:
     raise ValueError(
-        f'delta={delta!r} is too small for a privacy loss distribution of'
-        f' {count} releases; {2 * count * _ROUNDING:.1g} and above can be'
-        ' resolved'
+      f'delta={delta!r} is too small for a privacy loss distribution of'
+      f' {count} releases; {2 * count * _ROUNDING:.1g} and above can be'
+      ' resolved'
     )
   step = _step(multiplier, probability, count)
   if replaced:
     release = replaced_lib.loss_distribution(multiplier, probability, step)
   else:
     release = privacy_loss_distribution.from_gaussian_mechanism(
-        standard_deviation=multiplier,
-        value_discretization_interval=step,
-        sampling_prob=probability,
+      standard_deviation=multiplier, value_discretization_interval=step, sampling_prob=probability
     )
-  value = float(
-      release.self_compose(count).get_epsilon_for_delta(resolved)
-  )
+  value = float(release.self_compose(count).get_epsilon_for_delta(resolved))
   if not math.isfinite(value):
     raise ValueError(
-        f'delta={delta!r} is too small for a privacy loss distribution of'
-        f' {count} releases with multiplier {multiplier!r}'
+      f'delta={delta!r} is too small for a privacy loss distribution of'
+      f' {count} releases with multiplier {multiplier!r}'
     )
   return value
 
@@ -106,20 +94,15 @@ def _step(multiplier: float, probability: float, count: int) -> float:
   share = probability * math.sqrt(math.expm1(mu**2)) if mu < 5.0 else mu
   spread = min(math.sqrt(count) * share, math.sqrt(drawn) * mu)
   return max(
-      min(0.02 * spread / math.sqrt(count), 1e-2),
-      (0.5 * mu + 10.0) * mu / _GRID,
-      (0.5 * spread + 20.0) * spread / _COMPOSED_GRID,
+    min(0.02 * spread / math.sqrt(count), 1e-2),
+    (0.5 * mu + 10.0) * mu / _GRID,
+    (0.5 * spread + 20.0) * spread / _COMPOSED_GRID,
   )
 
 
 def effective_noise_multiplier(
-    epsilon: float,
-    delta: float,
-    *,
-    probability: float,
-    count: int,
-    replaced: bool = False,
-) -> float:  # pylint: disable=redefined-outer-name
+  epsilon: float, delta: float, *, probability: float, count: int, replaced: bool = False
+) -> float:
   """Returns the smallest multiplier whose ε at δ is at most epsilon.
 
   The result is minimal up to a relative 1e-5. Arguments and errors are those of
@@ -127,14 +110,10 @@ def effective_noise_multiplier(
   """
   whole = calibration.effective_noise_multiplier(epsilon, delta)
 
-  @functools.lru_cache(maxsize=None)
+  @functools.cache
   def excess(log_multiplier: float) -> float:
     value = _epsilon(
-        math.exp(log_multiplier),
-        delta,
-        probability=probability,
-        count=count,
-        replaced=replaced,
+      math.exp(log_multiplier), delta, probability=probability, count=count, replaced=replaced
     )
     return math.log(max(value, _SMALLEST_EPSILON) / epsilon)
 
@@ -151,9 +130,7 @@ def effective_noise_multiplier(
   return math.exp(root)
 
 
-def _bracket(
-    falling: Callable[[float], float], start: float
-) -> tuple[float, float]:
+def _bracket(falling: Callable[[float], float], start: float) -> tuple[float, float]:
   """Returns two points that bracket the root of a falling function."""
   low = high = start
   step = 0.02

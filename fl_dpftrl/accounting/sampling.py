@@ -3,7 +3,8 @@
 import dataclasses
 import math
 import operator
-from typing import ClassVar, Mapping
+from collections.abc import Mapping
+from typing import ClassVar
 
 from fl_dpftrl import participation
 from fl_dpftrl.accounting import adjacency
@@ -40,13 +41,10 @@ class Cyclic:
     if self.batch_size > self.part_size:
       most = most_parts(self.num_examples, self.batch_size)
       raise ValueError(
-          f'batch_size={self.batch_size} is more than the {self.part_size}'
-          f' examples of a part, with num_examples={self.num_examples} and'
-          f' num_parts={self.num_parts}; '
-          + (
-              f'at most {most} parts are as large' if most
-              else 'give at most all of them'
-          )
+        f'batch_size={self.batch_size} is more than the {self.part_size}'
+        f' examples of a part, with num_examples={self.num_examples} and'
+        f' num_parts={self.num_parts}; '
+        + (f'at most {most} parts are as large' if most else 'give at most all of them')
       )
 
   def _check_batch_size(self) -> None:
@@ -80,10 +78,10 @@ class Relation:
 
 
 _REPLACED = Relation(
-    2.0,
-    True,
-    'adjacency is replace-one: neighbouring runs differ in the data of one'
-    ' example; two clipped updates are at most 2 clip norms apart',
+  2.0,
+  True,
+  'adjacency is replace-one: neighbouring runs differ in the data of one'
+  ' example; two clipped updates are at most 2 clip norms apart',
 )
 
 
@@ -117,9 +115,9 @@ class Sampled(Cyclic):
     """
     if adjacency_name not in self.relations:
       raise ValueError(
-          f'adjacency must be one of {", ".join(self.relations)} where batches'
-          f' are drawn by {type(self).__name__}, got {adjacency_name!r}: no'
-          ' bound is known'
+        f'adjacency must be one of {", ".join(self.relations)} where batches'
+        f' are drawn by {type(self).__name__}, got {adjacency_name!r}: no'
+        ' bound is known'
       )
     return self.relations[adjacency_name]
 
@@ -136,32 +134,30 @@ class CyclicPoisson(Sampled):
   """
 
   relations: ClassVar[Mapping[str, Relation]] = {
-      adjacency.ADD_OR_REMOVE: Relation(
-          1.0,
-          False,
-          'adjacency is add-or-remove: neighbouring runs differ in one example'
-          ' more or less, and the parts of the others stay the same',
-      ),
-      adjacency.ZERO_OUT: Relation(
-          1.0,
-          False,
-          'adjacency is zero-out: neighbouring runs differ in that the updates'
-          ' of one example are zeros; as the others are drawn without regard to'
-          ' it, that is one example less',
-      ),
-      adjacency.REPLACE_ONE: _REPLACED,
+    adjacency.ADD_OR_REMOVE: Relation(
+      1.0,
+      False,
+      'adjacency is add-or-remove: neighbouring runs differ in one example'
+      ' more or less, and the parts of the others stay the same',
+    ),
+    adjacency.ZERO_OUT: Relation(
+      1.0,
+      False,
+      'adjacency is zero-out: neighbouring runs differ in that the updates'
+      ' of one example are zeros; as the others are drawn without regard to'
+      ' it, that is one example less',
+    ),
+    adjacency.REPLACE_ONE: _REPLACED,
   }
   how: ClassVar[str] = (
-      'a round includes each example of its part independently with probability'
-      ' {probability:.6g}, drawn in secret; batches of fixed size or shuffled'
-      ' ones are not drawn so'
+    'a round includes each example of its part independently with probability'
+    ' {probability:.6g}, drawn in secret; batches of fixed size or shuffled'
+    ' ones are not drawn so'
   )
 
   def _check_batch_size(self) -> None:
     if not (math.isfinite(self.batch_size) and self.batch_size > 0.0):
-      raise ValueError(
-          f'batch_size must be positive and finite, got {self.batch_size!r}'
-      )
+      raise ValueError(f'batch_size must be positive and finite, got {self.batch_size!r}')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -173,19 +169,19 @@ class CyclicFixedSize(Sampled):
   """
 
   relations: ClassVar[Mapping[str, Relation]] = {
-      adjacency.ZERO_OUT: Relation(
-          2.0,
-          True,
-          'adjacency is zero-out: neighbouring runs differ in that the updates'
-          ' of one example are zeros; since another example is in the batches'
-          ' without it, 2 clip norms away, it is accounted as replace-one',
-      ),
-      adjacency.REPLACE_ONE: _REPLACED,
+    adjacency.ZERO_OUT: Relation(
+      2.0,
+      True,
+      'adjacency is zero-out: neighbouring runs differ in that the updates'
+      ' of one example are zeros; since another example is in the batches'
+      ' without it, 2 clip norms away, it is accounted as replace-one',
+    ),
+    adjacency.REPLACE_ONE: _REPLACED,
   }
   how: ClassVar[str] = (
-      'a round draws a fixed number of examples of its part without'
-      ' replacement, {probability:.6g} of them, every set with the same chance'
-      ' and in secret; shuffled batches are not drawn so'
+    'a round draws a fixed number of examples of its part without'
+    ' replacement, {probability:.6g} of them, every set with the same chance'
+    ' and in secret; shuffled batches are not drawn so'
   )
 
 
@@ -209,18 +205,18 @@ class Shuffled(Cyclic):
   def schema(self) -> participation.MinSep:
     """Participation schema: one round per pass, the closest across two passes."""
     return participation.MinSep(
-        num_rounds=self.num_rounds,
-        min_sep=self.num_parts,
-        max_participations=-(-self.turns // self.pass_turns),
+      num_rounds=self.num_rounds,
+      min_sep=self.num_parts,
+      max_participations=-(-self.turns // self.pass_turns),
     )
 
   @property
   def assumption(self) -> str:
     return (
-        f'each example is in one of {self.num_parts} parts, the rounds take'
-        f' turns at them, and a pass of {self.pass_turns} turns has it in at most'
-        ' one batch; the order does not depend on the data, and need not'
-        ' be secret: shuffling amplifies nothing here'
+      f'each example is in one of {self.num_parts} parts, the rounds take'
+      f' turns at them, and a pass of {self.pass_turns} turns has it in at most'
+      ' one batch; the order does not depend on the data, and need not'
+      ' be secret: shuffling amplifies nothing here'
     )
 
 
@@ -232,17 +228,17 @@ class ShuffledOnce(Shuffled):
   def schema(self) -> participation.FixedSeparation:
     """Participation schema: every pass_turns turns of a part, exactly."""
     return participation.FixedSeparation(
-        num_rounds=self.num_rounds,
-        min_sep=self.num_parts * self.pass_turns,
-        max_participations=-(-self.turns // self.pass_turns),
+      num_rounds=self.num_rounds,
+      min_sep=self.num_parts * self.pass_turns,
+      max_participations=-(-self.turns // self.pass_turns),
     )
 
 
 SCHEMES = {
-    'poisson': CyclicPoisson,
-    'fixed_size': CyclicFixedSize,
-    'shuffled': Shuffled,
-    'shuffled_once': ShuffledOnce,
+  'poisson': CyclicPoisson,
+  'fixed_size': CyclicFixedSize,
+  'shuffled': Shuffled,
+  'shuffled_once': ShuffledOnce,
 }
 
 
@@ -262,7 +258,5 @@ def _count(name: str, value: object) -> int:
   except TypeError:
     integer = 0
   if isinstance(value, bool) or integer < 1:
-    raise ValueError(
-        f'{name} must be a whole number of at least 1, got {value!r}'
-    )
+    raise ValueError(f'{name} must be a whole number of at least 1, got {value!r}')
   return integer

@@ -35,9 +35,7 @@ class RowState(NamedTuple):
   parameters: Any = ()
 
 
-def make_stream(
-    rows: servers.RowServer, template: Any
-) -> noise_base.NoiseStream:
+def make_stream(rows: servers.RowServer, template: Any) -> noise_base.NoiseStream:
   """Returns the served rows as a stream whose `next` reads a file.
 
   `next` fails with an InvalidArgumentError if the file is of another row, of
@@ -53,42 +51,35 @@ def make_stream(
   specs = streams.check_template(template)
   sizes = [spec.shape.num_elements() for spec in specs]
   if sum(sizes) != rows.size:
-    raise ValueError(
-        f'rows has noise of {rows.size} coordinates, and the model has'
-        f' {sum(sizes)}'
-    )
+    raise ValueError(f'rows has noise of {rows.size} coordinates, and the model has {sum(sizes)}')
   prefix = str(rows.folder / servers.row_name(0))[: -servers.ROW_DIGITS]
 
   def init():
     return RowState(
-        identity=tf.constant(rows.identity, tf.int64),
-        row=tf.constant(0, tf.int64),
-        row_stddev=tf.constant(0.0, tf.float32),
+      identity=tf.constant(rows.identity, tf.int64),
+      row=tf.constant(0, tf.int64),
+      row_stddev=tf.constant(0.0, tf.float32),
     )
 
   def next_fn(state):
     state = tf.nest.map_structure(tf.convert_to_tensor, state)
-    number = tf.strings.as_string(
-        state.row, width=servers.ROW_DIGITS, fill='0'
-    )
+    number = tf.strings.as_string(state.row, width=servers.ROW_DIGITS, fill='0')
     content = tf.io.read_file(tf.strings.join([prefix, number]))
     header = tf.strings.substr(content, 0, servers.HEADER_BYTES)
     facts = tf.io.decode_raw(header, tf.int64)
     expected = [
-        tf.constant(servers.MAGIC, tf.int64),
-        state.identity,
-        state.row,
-        tf.constant(rows.size, tf.int64),
+      tf.constant(servers.MAGIC, tf.int64),
+      state.identity,
+      state.row,
+      tf.constant(rows.size, tf.int64),
     ]
     checks = [
-        tf.debugging.assert_equal(
-            facts[:4], tf.stack(expected), message='not the row of this round'
-        ),
-        tf.debugging.assert_equal(
-            tf.strings.length(content),
-            servers.HEADER_BYTES + 4 * rows.size,
-            message='the file of a row is damaged',
-        ),
+      tf.debugging.assert_equal(facts[:4], tf.stack(expected), message='not the row of this round'),
+      tf.debugging.assert_equal(
+        tf.strings.length(content),
+        servers.HEADER_BYTES + 4 * rows.size,
+        message='the file of a row is damaged',
+      ),
     ]
     with tf.control_dependencies(checks):
       words = tf.io.decode_raw(content, tf.float32)
@@ -96,8 +87,7 @@ def make_stream(
     row = [tf.reshape(p, spec.shape) for p, spec in zip(parts, specs)]
     stddev = tf.bitcast(facts[4], tf.float64)
     return tf.nest.pack_sequence_as(template, row), state._replace(
-        row=state.row + 1,
-        row_stddev=tf.cast(stddev, tf.float32),
+      row=state.row + 1, row_stddev=tf.cast(stddev, tf.float32)
     )
 
   return noise_base.NoiseStream(init, next_fn)
@@ -132,13 +122,12 @@ class NoiseByReferenceFactory(factory.CorrelatedNoiseFactory):
     stddev = self.noise_multiplier * self.clip_norm
     if self.rows.stddev != stddev:
       raise ValueError(
-          f'rows must have a standard deviation of {stddev}, noise_multiplier'
-          f' times clip_norm, got {self.rows.stddev}'
+        f'rows must have a standard deviation of {stddev}, noise_multiplier'
+        f' times clip_norm, got {self.rows.stddev}'
       )
     if self.noise_seed is not None:
       raise ValueError(
-          'noise_seed is for noise inside TFF; give it to rows instead, got'
-          f' {self.noise_seed}'
+        f'noise_seed is for noise inside TFF; give it to rows instead, got {self.noise_seed}'
       )
 
   def noise_stream(self, value_type: tff.Type) -> noise_base.NoiseStream:
@@ -150,20 +139,14 @@ class NoiseByReferenceFactory(factory.CorrelatedNoiseFactory):
     """
     if not tff.types.is_structure_of_tensors(value_type):
       raise ValueError(f'value_type must be made of tensors, got {value_type}')
-    stream = make_stream(
-        self.rows, tff.types.type_to_tf_tensor_specs(value_type)
-    )
+    stream = make_stream(self.rows, tff.types.type_to_tf_tensor_specs(value_type))
     return parameters_lib.bind(stream, self.parameters())
 
   def _seed_identity(self) -> int:
     return self.rows.identity
 
-  def _after_burnt_row(
-      self, stream: noise_base.NoiseStream, noise: Any
-  ) -> Any:
+  def _after_burnt_row(self, stream: noise_base.NoiseStream, noise: Any) -> Any:
     """Advances the state past a burnt row, without reading it."""
     del stream
     noise = parameters_lib.check(noise, self.parameters())
-    return noise._replace(
-        row=noise.row + 1, row_stddev=tf.constant(0.0, tf.float32)
-    )
+    return noise._replace(row=noise.row + 1, row_stddev=tf.constant(0.0, tf.float32))

@@ -1,6 +1,7 @@
 """Bounds on one device's update, whatever the device sends."""
 
-from typing import Any, NamedTuple, Sequence
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -32,7 +33,7 @@ class BoundedUpdate(NamedTuple):
 
 
 def bound_update(
-    update: Any, *, clip_norm: float, zeroing_norm: float | None = None
+  update: Any, *, clip_norm: float, zeroing_norm: float | None = None
 ) -> BoundedUpdate:
   """Clips to clip_norm in L2; zeroes updates that are not finite or too large.
 
@@ -61,9 +62,9 @@ def bound_update(
   if clip_norm**2 < size * float(np.finfo(np.float32).tiny) / _NORM_ERROR:
     is_clear = tf.constant(False)  # Squares that underflow would count.
   bounded, *counts = tf.cond(
-      is_clear,
-      lambda: _bound_quickly(tensors, norm, clip_norm),
-      lambda: _bound_carefully(tensors, is_small, clip_norm),
+    is_clear,
+    lambda: _bound_quickly(tensors, norm, clip_norm),
+    lambda: _bound_carefully(tensors, is_small, clip_norm),
   )
   return BoundedUpdate(tf.nest.pack_sequence_as(update, bounded), *counts)
 
@@ -79,30 +80,25 @@ def _sum_of_squares(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def _bound_quickly(
-    tensors: Sequence[tf.Tensor], norm: tf.Tensor, clip_norm: float
+  tensors: Sequence[tf.Tensor], norm: tf.Tensor, clip_norm: float
 ) -> tuple[Any, ...]:
   """Clips a finite update whose norm is clearly above or below clip_norm."""
   is_clipped = norm > clip_norm
-  scale = tf.cast(
-      tf.where(is_clipped, _QUICK_ROUNDING * clip_norm / norm, 1.0), tf.float32
-  )
+  scale = tf.cast(tf.where(is_clipped, _QUICK_ROUNDING * clip_norm / norm, 1.0), tf.float32)
   zero = tf.constant(0)
   scaled = [scale * tensor for tensor in tensors]
   return scaled, tf.cast(is_clipped, tf.int32), zero, zero
 
 
 def _bound_carefully(
-    tensors: Sequence[tf.Tensor], is_small: tf.Tensor, clip_norm: float
+  tensors: Sequence[tf.Tensor], is_small: tf.Tensor, clip_norm: float
 ) -> tuple[Any, ...]:
   """Bounds any update, with its norm computed in float64."""
-  is_finite = tf.reduce_all(
-      [tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tensors]
-  )
+  is_finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tensors])
   is_kept = is_finite & is_small
   # Selects, since 0 · NaN is NaN.
   wide = [
-      tf.cast(tf.where(is_kept, tensor, tf.zeros_like(tensor)), tf.float64)
-      for tensor in tensors
+    tf.cast(tf.where(is_kept, tensor, tf.zeros_like(tensor)), tf.float64) for tensor in tensors
   ]
   squares = [tf.reduce_sum(tf.square(tensor)) for tensor in wide]
   norm = tf.sqrt(tf.add_n(squares))
@@ -110,9 +106,4 @@ def _bound_carefully(
   scale = tf.where(is_clipped, _ROUNDING * clip_norm / norm, 1.0)
   bounded = [tf.cast(scale * tensor, tf.float32) for tensor in wide]
   count = lambda condition: tf.cast(condition, tf.int32)
-  return (
-      bounded,
-      count(is_clipped),
-      count(is_finite & ~is_small),
-      count(~is_finite),
-  )
+  return (bounded, count(is_clipped), count(is_finite & ~is_small), count(~is_finite))

@@ -23,8 +23,8 @@ class CorrelatedNoiseDpEvent(dp_accounting.UnsupportedDpEvent):
 
   def __str__(self):
     return (
-        'a release with correlated noise: its guarantee follows from the'
-        ' participation log of the whole run, see `fl-dpftrl replay --log=FILE`'
+      'a release with correlated noise: its guarantee follows from the'
+      ' participation log of the whole run, see `fl-dpftrl replay --log=FILE`'
     )
 
 
@@ -45,13 +45,9 @@ class CorrelatedNoiseQuery(tfp.SumAggregationDPQuery):
     ValueError: as `CorrelatedNoiseFactory.noise_stream`.
   """
 
-  def __init__(
-      self, factory: factory_lib.CorrelatedNoiseFactory, record_specs: Any
-  ):
+  def __init__(self, factory: factory_lib.CorrelatedNoiseFactory, record_specs: Any):
     self._factory = factory
-    self._stream = factory.noise_stream(
-        tff.types.tensorflow_to_type(record_specs)
-    )
+    self._stream = factory.noise_stream(tff.types.tensorflow_to_type(record_specs))
 
   def initial_global_state(self) -> streams.StreamState:
     return self._stream.init()
@@ -61,17 +57,14 @@ class CorrelatedNoiseQuery(tfp.SumAggregationDPQuery):
     return self._factory.bound(record).update
 
   def get_noised_result(
-      self, sample_state: Any, global_state: streams.StreamState
+    self, sample_state: Any, global_state: streams.StreamState
   ) -> tuple[Any, streams.StreamState, CorrelatedNoiseDpEvent]:
-    result, advanced = self._factory.release(
-        self._stream, sample_state, global_state
-    )
+    result, advanced = self._factory.release(self._stream, sample_state, global_state)
     return result, advanced, CorrelatedNoiseDpEvent()
 
   def derive_metrics(
-      self, global_state: streams.StreamState
+    self, global_state: streams.StreamState
   ) -> collections.OrderedDict[str, tf.Tensor]:
     return collections.OrderedDict(
-        noise_row=global_state.row - 1,
-        noise_stddev=global_state.row_stddev,
+      noise_row=global_state.row - 1, noise_stddev=global_state.row_stddev
     )

@@ -4,16 +4,15 @@ import collections
 import dataclasses
 import math
 import numbers
-from typing import Any, Callable, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl import digests
-from fl_dpftrl.aggregators import clipping
-from fl_dpftrl.aggregators import inner_sum
+from fl_dpftrl.aggregators import clipping, inner_sum, state_size
 from fl_dpftrl.aggregators import parameters as parameters_lib
-from fl_dpftrl.aggregators import state_size
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.noise import base as noise_base
 from fl_dpftrl.noise import stream as streams
@@ -37,15 +36,11 @@ def _is_whole(value: Any) -> bool:
 
 # attribute: (what it must be, whether a finite number is that, its type)
 _NUMBERS = {
-    'noise_multiplier': ('finite and at least 0', lambda v: v >= 0, float),
-    'clip_norm': ('finite and positive', lambda v: v > 0, float),
-    'report_goal': (
-        'a whole number of at least 1',
-        lambda v: _is_whole(v) and v >= 1,
-        int,
-    ),
-    'zeroing_norm': ('finite and positive, or None', lambda v: v > 0, float),
-    'noise_seed': ('a whole number, or None', _is_whole, int),
+  'noise_multiplier': ('finite and at least 0', lambda v: v >= 0, float),
+  'clip_norm': ('finite and positive', lambda v: v > 0, float),
+  'report_goal': ('a whole number of at least 1', lambda v: _is_whole(v) and v >= 1, int),
+  'zeroing_norm': ('finite and positive, or None', lambda v: v > 0, float),
+  'noise_seed': ('a whole number, or None', _is_whole, int),
 }
 
 
@@ -108,9 +103,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
 
   def __post_init__(self):
     strategy = self.strategy
-    if isinstance(strategy, type) or not isinstance(
-        strategy, strategies.Strategy
-    ):
+    if isinstance(strategy, type) or not isinstance(strategy, strategies.Strategy):
       raise ValueError(f'strategy must be a Strategy, got {strategy!r}')
     for name, (what, is_valid, kind) in _NUMBERS.items():
       value = getattr(self, name)
@@ -122,13 +115,11 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       object.__setattr__(self, name, kind(value))
     if self.inner_factory is None:
       object.__setattr__(self, 'inner_factory', tff.aggregators.SumFactory())
-    elif not isinstance(
-        self.inner_factory, tff.aggregators.UnweightedAggregationFactory
-    ):
+    elif not isinstance(self.inner_factory, tff.aggregators.UnweightedAggregationFactory):
       raise ValueError(
-          'inner_factory must be a'
-          ' tff.aggregators.UnweightedAggregationFactory, got'
-          f' {self.inner_factory!r}'
+        'inner_factory must be a'
+        ' tff.aggregators.UnweightedAggregationFactory, got'
+        f' {self.inner_factory!r}'
       )
     inner_sum.check_no_mean(self.inner_factory)
 
@@ -143,26 +134,22 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       raise ValueError(f'value_type must be made of tensors, got {value_type}')
     template = tff.types.type_to_tf_tensor_specs(value_type)
     stream = streams.make_stream(
-        self.strategy,
-        template,
-        stddev=self.noise_multiplier * self.clip_norm,
-        noise_seed=self.noise_seed,
+      self.strategy,
+      template,
+      stddev=self.noise_multiplier * self.clip_norm,
+      noise_seed=self.noise_seed,
     )
-    num_parameters = sum(
-        spec.shape.num_elements() for spec in tf.nest.flatten(template)
-    )
-    state_size.check_state_size(
-        self.strategy, tf.float32.size * num_parameters
-    )
+    num_parameters = sum(spec.shape.num_elements() for spec in tf.nest.flatten(template))
+    state_size.check_state_size(self.strategy, tf.float32.size * num_parameters)
     return parameters_lib.bind(stream, self.parameters())
 
   def parameters(self) -> parameters_lib.Parameters:
     """Returns the parameters that a noise state is bound to."""
     return parameters_lib.of(
-        self.strategy,
-        seed=self._seed_identity(),
-        noise_multiplier=self.noise_multiplier,
-        clip_norm=self.clip_norm,
+      self.strategy,
+      seed=self._seed_identity(),
+      noise_multiplier=self.noise_multiplier,
+      clip_norm=self.clip_norm,
     )
 
   def _seed_identity(self) -> int:
@@ -172,20 +159,14 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
 
   def bound(self, update: Any) -> clipping.BoundedUpdate:
     """Clips, zeroes or rejects one device's update in TensorFlow."""
-    return clipping.bound_update(
-        update, clip_norm=self.clip_norm, zeroing_norm=self.zeroing_norm
-    )
+    return clipping.bound_update(update, clip_norm=self.clip_norm, zeroing_norm=self.zeroing_norm)
 
-  def release(
-      self, stream: noise_base.NoiseStream, total: Any, noise: Any
-  ) -> tuple[Any, Any]:
+  def release(self, stream: noise_base.NoiseStream, total: Any, noise: Any) -> tuple[Any, Any]:
     """Maps (sum, noise state) to (result, next noise state), in TensorFlow."""
     row, advanced = stream.next(noise)
     divisor = float(self.report_goal)
     result = tf.nest.map_structure(
-        lambda part, noise_part: (part + noise_part) / divisor,
-        total,
-        row,
+      lambda part, noise_part: (part + noise_part) / divisor, total, row
     )
     return result, advanced
 
@@ -205,9 +186,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       ValueError: as `noise_stream`.
     """
     stream = self.noise_stream(value_type)
-    return self._on_noise(
-        value_type, lambda noise: self._after_burnt_row(stream, noise)
-    )
+    return self._on_noise(value_type, lambda noise: self._after_burnt_row(stream, noise))
 
   def change_noise(self, value_type: tff.Type) -> tff.Computation:
     """A computation that takes over the state of a factory of other noise.
@@ -226,18 +205,12 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       ValueError: as `noise_stream`.
     """
     own = self.parameters()
-    return self._on_noise(
-        value_type, lambda noise: parameters_lib.change(noise, own)
-    )
+    return self._on_noise(value_type, lambda noise: parameters_lib.change(noise, own))
 
-  def _after_burnt_row(
-      self, stream: noise_base.NoiseStream, noise: Any
-  ) -> Any:
+  def _after_burnt_row(self, stream: noise_base.NoiseStream, noise: Any) -> Any:
     return stream.next(noise)[1]
 
-  def _on_noise(
-      self, value_type: tff.Type, advance: Callable[[Any], Any]
-  ) -> tff.Computation:
+  def _on_noise(self, value_type: tff.Type, advance: Callable[[Any], Any]) -> tff.Computation:
     """Returns a computation that advances the noise in an aggregator state."""
     state_type = self.create(value_type).initialize.type_signature.result.member
     advance_noise = tff.tensorflow.computation(advance, state_type.noise)
@@ -256,9 +229,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       ValueError: as `noise_stream`, and unless inner_factory sums.
     """
     stream = self.noise_stream(value_type)
-    inner_process = inner_sum.create(
-        self.inner_factory, value_type, self.clip_norm
-    )
+    inner_process = inner_sum.create(self.inner_factory, value_type, self.clip_norm)
     init_noise = tff.tensorflow.computation(stream.init)
 
     @tff.tensorflow.computation(value_type)
@@ -274,35 +245,28 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     @tff.federated_computation()
     def init_fn():
       noise = tff.federated_eval(init_noise, tff.SERVER)
-      return tff.federated_zip(
-          AggregatorState(inner=inner_process.initialize(), noise=noise)
-      )
+      return tff.federated_zip(AggregatorState(inner=inner_process.initialize(), noise=noise))
 
     @tff.federated_computation(
-        init_fn.type_signature.result,
-        tff.FederatedType(value_type, tff.CLIENTS),
+      init_fn.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
     )
     def next_fn(state, updates):
       bounded, counts = tff.federated_map(bound, updates)
       inner = inner_process.next(state.inner, bounded)
       clipped, zeroed, rejected = tff.federated_sum(counts)
-      result, noise, row, stddev = tff.federated_map(
-          add_noise, (inner.result, state.noise)
-      )
+      result, noise, row, stddev = tff.federated_map(add_noise, (inner.result, state.noise))
       measurements = collections.OrderedDict(
-          clipped_count=clipped,
-          zeroed_count=zeroed,
-          rejected_count=rejected,
-          noise_row=row,
-          noise_stddev=stddev,
-          inner=inner.measurements,
+        clipped_count=clipped,
+        zeroed_count=zeroed,
+        rejected_count=rejected,
+        noise_row=row,
+        noise_stddev=stddev,
+        inner=inner.measurements,
       )
       return tff.templates.MeasuredProcessOutput(
-          state=tff.federated_zip(
-              AggregatorState(inner=inner.state, noise=noise)
-          ),
-          result=result,
-          measurements=tff.federated_zip(measurements),
+        state=tff.federated_zip(AggregatorState(inner=inner.state, noise=noise)),
+        result=result,
+        measurements=tff.federated_zip(measurements),
       )
 
     return tff.templates.AggregationProcess(init_fn, next_fn)

@@ -1,10 +1,10 @@
 """Checks that an aggregation factory returns the plain sum of updates."""
 
 import asyncio
-from collections.abc import Sequence
 import concurrent.futures
 import inspect
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,15 +17,13 @@ import tensorflow_federated as tff
 _SIZE = 0.01
 _TOLERANCE = 0.001
 _REMEDY = (
-    'give it one that sums, such as tff.aggregators.SumFactory() or'
-    ' tff.aggregators.SecureSumFactory(clip_norm): the division by report_goal'
-    ' comes after'
+  'give it one that sums, such as tff.aggregators.SumFactory() or'
+  ' tff.aggregators.SecureSumFactory(clip_norm): the division by report_goal'
+  ' comes after'
 )
 
 
-def check_no_mean(
-    inner_factory: tff.aggregators.UnweightedAggregationFactory,
-) -> None:
+def check_no_mean(inner_factory: tff.aggregators.UnweightedAggregationFactory) -> None:
   """Rejects TFF's own mean, without running anything.
 
   Raises:
@@ -36,9 +34,9 @@ def check_no_mean(
 
 
 def create(
-    inner_factory: tff.aggregators.UnweightedAggregationFactory,
-    value_type: tff.Type,
-    clip_norm: float,
+  inner_factory: tff.aggregators.UnweightedAggregationFactory,
+  value_type: tff.Type,
+  clip_norm: float,
 ) -> tff.templates.AggregationProcess:
   """Creates the process that sums updates, and has it sum known ones.
 
@@ -55,21 +53,19 @@ def create(
   """
   process = inner_factory.create(value_type)
   # By exact type: a class that inherits from it may do more.
-  if type(inner_factory) is tff.aggregators.SumFactory:  # pylint: disable=unidiomatic-typecheck
+  if type(inner_factory) is tff.aggregators.SumFactory:
     return process
   template = tff.types.type_to_tf_tensor_specs(value_type)
   shapes = [tuple(spec.shape) for spec in tf.nest.flatten(template)]
-  updates = _known_updates(
-      sum(map(math.prod, shapes)), _SIZE * clip_norm
-  )
+  updates = _known_updates(sum(map(math.prod, shapes)), _SIZE * clip_norm)
   packed = [_pack(update, shapes, template) for update in updates]
   output = _run(process.next, _run(process.initialize), packed)
   parts = [np.ravel(part) for part in tf.nest.flatten(output.result)]
   error = float(np.abs(np.concatenate(parts) - sum(updates)).max()) / clip_norm
   if not error <= _TOLERANCE:
     raise ValueError(
-        'inner_factory must sum updates, but the sum of four was wrong by'
-        f' {error:.2g} clip norms; {_REMEDY}'
+      'inner_factory must sum updates, but the sum of four was wrong by'
+      f' {error:.2g} clip norms; {_REMEDY}'
     )
   return process
 
@@ -82,9 +78,7 @@ def _known_updates(size: int, largest: float) -> list[np.ndarray]:
   return [up, down, everywhere, np.zeros(size, np.float32)]
 
 
-def _pack(
-    update: np.ndarray, shapes: Sequence[tuple[int, ...]], template: Any
-) -> Any:
+def _pack(update: np.ndarray, shapes: Sequence[tuple[int, ...]], template: Any) -> Any:
   ends = np.cumsum([math.prod(shape) for shape in shapes])
   parts = np.split(update, ends[:-1])
   tensors = [np.reshape(part, shape) for part, shape in zip(parts, shapes)]
@@ -100,8 +94,8 @@ def _run(computation: tff.Computation, *args: Any) -> Any:
   result = computation(*args)
   if isinstance(result, tff.Value):
     raise ValueError(
-        'inner_factory is checked by running it: create the aggregator outside'
-        ' of tff.federated_computation'
+      'inner_factory is checked by running it: create the aggregator outside'
+      ' of tff.federated_computation'
     )
   if not inspect.iscoroutine(result):
     return result

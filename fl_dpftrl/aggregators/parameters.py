@@ -1,6 +1,7 @@
 """Parameters that a noise state is bound to; no other factory continues it."""
 
-from typing import Any, NamedTuple, Sequence
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -29,30 +30,24 @@ _TYPES = Parameters(tf.int64, tf.int64, tf.float64, tf.float64)
 # What may be changed within a run, on purpose; the last fields.
 _CHANGEABLE = ('noise_multiplier', 'clip_norm')
 _REMEDY = (
-    'use the factory that made the state, or change_noise where only the noise'
-    ' multiplier or the clip norm was changed on purpose'
+  'use the factory that made the state, or change_noise where only the noise'
+  ' multiplier or the clip norm was changed on purpose'
 )
 
 
 def of(
-    strategy: strategies.Strategy,
-    *,
-    seed: int,
-    noise_multiplier: float,
-    clip_norm: float,
+  strategy: strategies.Strategy, *, seed: int, noise_multiplier: float, clip_norm: float
 ) -> Parameters:
   """Returns the parameters of a factory, as Python numbers."""
   return Parameters(
-      strategy=digests.short_digest(digests.strategy_digest(strategy).encode()),
-      seed=seed,
-      noise_multiplier=noise_multiplier,
-      clip_norm=clip_norm,
+    strategy=digests.short_digest(digests.strategy_digest(strategy).encode()),
+    seed=seed,
+    noise_multiplier=noise_multiplier,
+    clip_norm=clip_norm,
   )
 
 
-def bind(
-    stream: noise_base.NoiseStream, own: Parameters
-) -> noise_base.NoiseStream:
+def bind(stream: noise_base.NoiseStream, own: Parameters) -> noise_base.NoiseStream:
   """Returns a stream of the same rows whose state holds its parameters.
 
   `next` fails with an InvalidArgumentError for a state of other parameters.
@@ -97,9 +92,7 @@ def _checked(noise: Any, own: Parameters, names: Sequence[str]) -> Any:
       value = tf.strings.as_string(found, shortest=True)
       words = tf.strings.join([f' {name} ', value, f' (here {getattr(own, name)})'])
     differences.append(tf.where(are_same[-1], '', words))
-  message = tf.strings.join(
-      ['the state of the noise has another', *differences, f': {_REMEDY}']
-  )
+  message = tf.strings.join(['the state of the noise has another', *differences, f': {_REMEDY}'])
   same = tf.debugging.Assert(tf.reduce_all(are_same), [message])
   with tf.control_dependencies([same]):
     return tf.nest.map_structure(tf.identity, noise)

@@ -17,9 +17,7 @@ def noise_state_bytes(strategy: strategies.Strategy, model_bytes: int) -> int:
   If the state grows, the result is for the last round, or for round 2²⁰ of a
   strategy that can run for ever.
   """
-  return model_bytes * strategy.memory_copies(
-      strategy.max_rounds or _ENDLESS_ROUNDS
-  )
+  return model_bytes * strategy.memory_copies(strategy.max_rounds or _ENDLESS_ROUNDS)
 
 
 def check_state_size(strategy: strategies.Strategy, model_bytes: int) -> None:
@@ -41,12 +39,12 @@ def check_state_size(strategy: strategies.Strategy, model_bytes: int) -> None:
   advice = f'a model of at most {parameters:,} parameters would fit'
   if fitting >= 0:
     advice += (
-        f', or a strategy that keeps at most {fitting} vectors (identity keeps'
-        ' none, blt one a buffer, banded one less than bands)'
+      f', or a strategy that keeps at most {fitting} vectors (identity keeps'
+      ' none, blt one a buffer, banded one less than bands)'
     )
   raise ValueError(
-      f'strategy {strategy.family} keeps {vectors} vectors of'
-      f' {model_bytes / 1e6:,.1f} MB as noise state, and TensorFlow Federated'
-      f' carries {MAX_STATE_BYTES / 1e9} GB of state, {_MODEL_COPIES} vectors'
-      f' for the model included: {advice}'
+    f'strategy {strategy.family} keeps {vectors} vectors of'
+    f' {model_bytes / 1e6:,.1f} MB as noise state, and TensorFlow Federated'
+    f' carries {MAX_STATE_BYTES / 1e9} GB of state, {_MODEL_COPIES} vectors'
+    f' for the model included: {advice}'
   )

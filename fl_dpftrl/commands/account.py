@@ -1,42 +1,40 @@
 """The `account` command: guarantee of a strategy, a schema and a noise level."""
 
 import argparse
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
-from fl_dpftrl import accounting
-from fl_dpftrl import catalogue
-from fl_dpftrl.accounting import amplification
-from fl_dpftrl.accounting import sampling
+from fl_dpftrl import accounting, catalogue
+from fl_dpftrl.accounting import amplification, sampling
 from fl_dpftrl.commands import flags
 
 HELP = 'computes ε and ρ for a strategy, noise multiplier and schema'
 
 EXAMPLE = (
-    'fl-dpftrl account --strategy=blt-b400 --noise_multiplier=7.379'
-    ' --delta=1e-10 --num_rounds=1280 --min_sep=300 --max_participations=4'
+  'fl-dpftrl account --strategy=blt-b400 --noise_multiplier=7.379'
+  ' --delta=1e-10 --num_rounds=1280 --min_sep=300 --max_participations=4'
 )
 
 _FIGURES = (
-    'noise_multiplier',
-    'sensitivity',
-    'sensitivity_kind',
-    'effective_noise_multiplier',
-    'rho',
-    'epsilon',
-    'delta',
-    'adjacency',
-    'group_size',
+  'noise_multiplier',
+  'sensitivity',
+  'sensitivity_kind',
+  'effective_noise_multiplier',
+  'rho',
+  'epsilon',
+  'delta',
+  'adjacency',
+  'group_size',
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   flags.add_strategy(parser)
   parser.add_argument(
-      '--noise_multiplier',
-      type=float,
-      required=True,
-      help='standard deviation of Z over the clip norm, for the strategy as'
-      ' stored in its file',
+    '--noise_multiplier',
+    type=float,
+    required=True,
+    help='standard deviation of Z over the clip norm, for the strategy as stored in its file',
   )
   flags.add_guarantee(parser)
   flags.add_schema(parser, required=True)
@@ -47,18 +45,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> dict[str, Any]:
   """Returns the guarantee under the schema or the sampling of the flags."""
   return guarantee(
-      args,
-      accounting.account,
-      amplification.account,
-      noise_multiplier=args.noise_multiplier,
+    args, accounting.account, amplification.account, noise_multiplier=args.noise_multiplier
   )
 
 
 def guarantee(
-    args: argparse.Namespace,
-    ordinary: Callable[..., accounting.Guarantee],
-    amplified: Callable[..., amplification.AmplifiedGuarantee],
-    **noise: float | None,
+  args: argparse.Namespace,
+  ordinary: Callable[..., accounting.Guarantee],
+  amplified: Callable[..., amplification.AmplifiedGuarantee],
+  **noise: float | None,
 ) -> dict[str, Any]:
   """Returns the result of the accountant that the flags select, as fields."""
   strategy = catalogue.load_strategy(args.strategy)
@@ -67,14 +62,12 @@ def guarantee(
   if isinstance(draws, sampling.Sampled):
     if args.group_size != 1:
       raise ValueError(
-          f'--group_size={args.group_size} is refused with --sampling='
-          f'{args.sampling}: examples are drawn one by one, and a multiple of'
-          ' the sensitivity is no bound for a group; use --group_size=1'
+        f'--group_size={args.group_size} is refused with --sampling='
+        f'{args.sampling}: examples are drawn one by one, and a multiple of'
+        ' the sensitivity is no bound for a group; use --group_size=1'
       )
     found = amplified(strategy, draws, **noise)
-    figures = {
-        **vars(found), 'sensitivity_kind': 'exact', 'rho': None, 'group_size': 1
-    }
+    figures = {**vars(found), 'sensitivity_kind': 'exact', 'rho': None, 'group_size': 1}
   else:
     schema = flags.schema(args) if draws is None else draws.schema
     found = ordinary(strategy, schema, group_size=args.group_size, **noise)
@@ -83,9 +76,7 @@ def guarantee(
   result |= {name: figures[name] for name in _FIGURES}
   for delta in args.delta[1:]:
     first = {'delta': found.delta, 'epsilon': found.epsilon}
-    result.setdefault('curve', [first]).append(
-        {'delta': delta, 'epsilon': found.epsilon_at(delta)}
-    )
+    result.setdefault('curve', [first]).append({'delta': delta, 'epsilon': found.epsilon_at(delta)})
   result['assumptions'] = list(found.assumptions)
   if isinstance(draws, sampling.Shuffled):
     result['assumptions'].insert(1, draws.assumption)
@@ -93,9 +84,9 @@ def guarantee(
 
 
 def _participation(
-    args: argparse.Namespace,
-    draws: sampling.Cyclic | None,
-    found: accounting.Guarantee | amplification.AmplifiedGuarantee,
+  args: argparse.Namespace,
+  draws: sampling.Cyclic | None,
+  found: accounting.Guarantee | amplification.AmplifiedGuarantee,
 ) -> dict[str, Any]:
   """Returns the participation schema or the sampling scheme, as fields."""
   result = {'num_rounds': args.num_rounds}
@@ -104,24 +95,22 @@ def _participation(
     result['separation'] = flags.separation(found.schema)
   if draws is not None:
     result |= {
-        'sampling': args.sampling,
-        'num_examples': draws.num_examples,
-        'batch_size': draws.batch_size,
-        'num_parts': draws.num_parts,
+      'sampling': args.sampling,
+      'num_examples': draws.num_examples,
+      'batch_size': draws.batch_size,
+      'num_parts': draws.num_parts,
     }
   if isinstance(draws, sampling.Sampled):
     result |= {
-        'sampling_probability': draws.sampling_probability,
-        'compositions': draws.compositions,
+      'sampling_probability': draws.sampling_probability,
+      'compositions': draws.compositions,
     }
   return result
 
 
 def show(result: dict[str, Any]) -> str:
   """Formats the figures, rounded up, the curve of ε and the assumptions."""
-  figures = {
-      k: v for k, v in result.items() if k not in ('curve', 'assumptions')
-  }
+  figures = {k: v for k, v in result.items() if k not in ('curve', 'assumptions')}
   tables = [flags.table(figures)]
   if 'curve' in result:
     tables.append(flags.columns(result['curve']))

@@ -1,35 +1,30 @@
 """Choice of the number of bands for sampled batches: flags and results."""
 
 import argparse
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
-from fl_dpftrl import catalogue
-from fl_dpftrl import participation
-from fl_dpftrl import workloads
+from fl_dpftrl import catalogue, participation, workloads
 from fl_dpftrl.accounting import amplification
 from fl_dpftrl.families import base
 
 _FLAGS = ('epsilon', 'delta', 'num_examples', 'batch_size')
 # Flags that the comparison sets itself or does not use.
-_EXCLUDED = (
-    'min_sep', 'max_participations', 'separation', 'min_sep_range', 'num_bands'
-)
+_EXCLUDED = ('min_sep', 'max_participations', 'separation', 'min_sep_range', 'num_bands')
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds --epsilon, --delta, --num_examples and --batch_size."""
   add = parser.add_argument
   add(
-      '--epsilon', type=float,
-      help='upper limit of ε for Poisson-sampled batches; selects num_bands with'
-      ' the least noise and needs --delta, --num_examples and --batch_size',
+    '--epsilon',
+    type=float,
+    help='upper limit of ε for Poisson-sampled batches; selects num_bands with'
+    ' the least noise and needs --delta, --num_examples and --batch_size',
   )
   add('--delta', type=float, help='with --epsilon: δ')
   add('--num_examples', type=int, help='with --epsilon: m')
-  add(
-      '--batch_size', type=float,
-      help='expected number of examples per round; use with --epsilon',
-  )
+  add('--batch_size', type=float, help='expected number of examples per round; use with --epsilon')
 
 
 def asked(args: argparse.Namespace, size: str | None) -> bool:
@@ -47,23 +42,23 @@ def asked(args: argparse.Namespace, size: str | None) -> bool:
   for name in _EXCLUDED:
     if getattr(args, name) is not None:
       raise ValueError(
-          f'--{name}={getattr(args, name)} and --epsilon={args.epsilon} exclude'
-          ' each other; drop one of them'
+        f'--{name}={getattr(args, name)} and --epsilon={args.epsilon} exclude'
+        ' each other; drop one of them'
       )
   if size != 'num_bands' or args.objective != 'rms':
     raise ValueError(
-        f'--epsilon={args.epsilon} needs a banded mechanism and'
-        f' --objective=rms, got --mechanism={args.mechanism} and'
-        f' --objective={args.objective}'
+      f'--epsilon={args.epsilon} needs a banded mechanism and'
+      f' --objective=rms, got --mechanism={args.mechanism} and'
+      f' --objective={args.objective}'
     )
   return True
 
 
 def best(
-    args: argparse.Namespace,
-    schema: participation.MinSep,
-    workload: workloads.Workload,
-    optimize: Callable[[int], base.Strategy],
+  args: argparse.Namespace,
+  schema: participation.MinSep,
+  workload: workloads.Workload,
+  optimize: Callable[[int], base.Strategy],
 ) -> tuple[base.Strategy, dict[str, Any]]:
   """Returns the strategy with the least noise at ε and the comparison.
 
@@ -75,39 +70,33 @@ def best(
     optimize: function from a number of bands to the best strategy with them.
   """
   run = {
-      'num_rounds': args.num_rounds,
-      'num_examples': args.num_examples,
-      'batch_size': args.batch_size,
+    'num_rounds': args.num_rounds,
+    'num_examples': args.num_examples,
+    'batch_size': args.batch_size,
   }
   target = {'epsilon': args.epsilon, 'delta': args.delta}
-  strategies = {
-      bands: optimize(bands) for bands in amplification.candidate_bands(**run)
-  }
+  strategies = {bands: optimize(bands) for bands in amplification.candidate_bands(**run)}
   losses = {
-      bands: catalogue.evaluate(
-          strategy, schema=schema, workload=workload
-      ).figures['rms_loss']
-      for bands, strategy in strategies.items()
+    bands: catalogue.evaluate(strategy, schema=schema, workload=workload).figures['rms_loss']
+    for bands, strategy in strategies.items()
   }
   candidates = amplification.compare_bands(losses, **run, **target)
   strategy = strategies[candidates[0].num_bands]
-  guarantee = amplification.calibrate(
-      strategy, candidates[0].sampling, **target
-  )
+  guarantee = amplification.calibrate(strategy, candidates[0].sampling, **target)
   return strategy, {
-      'num_bands': candidates[0].num_bands,
-      'num_examples': args.num_examples,
-      'batch_size': args.batch_size,
-      'noise_multiplier': guarantee.noise_multiplier,
-      'epsilon': guarantee.epsilon,
-      'delta': guarantee.delta,
-      'adjacency': guarantee.adjacency,
-      'candidates': [
-          {
-              'num_bands': c.num_bands,
-              'effective_noise_multiplier': c.effective_noise_multiplier,
-              'rms_noise': c.rms_noise,
-          }
-          for c in candidates
-      ],
+    'num_bands': candidates[0].num_bands,
+    'num_examples': args.num_examples,
+    'batch_size': args.batch_size,
+    'noise_multiplier': guarantee.noise_multiplier,
+    'epsilon': guarantee.epsilon,
+    'delta': guarantee.delta,
+    'adjacency': guarantee.adjacency,
+    'candidates': [
+      {
+        'num_bands': c.num_bands,
+        'effective_noise_multiplier': c.effective_noise_multiplier,
+        'rms_noise': c.rms_noise,
+      }
+      for c in candidates
+    ],
   }

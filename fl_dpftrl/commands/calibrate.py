@@ -5,14 +5,13 @@ from typing import Any
 
 from fl_dpftrl import accounting
 from fl_dpftrl.accounting import amplification
-from fl_dpftrl.commands import account
-from fl_dpftrl.commands import flags
+from fl_dpftrl.commands import account, flags
 
 HELP = 'finds the smallest noise multiplier that meets a target ε or ρ'
 
 EXAMPLE = (
-    'fl-dpftrl calibrate --strategy=blt-b400 --epsilon=2 --delta=1e-10'
-    ' --num_rounds=2052 --min_sep=342 --max_participations=6'
+  'fl-dpftrl calibrate --strategy=blt-b400 --epsilon=2 --delta=1e-10'
+  ' --num_rounds=2052 --min_sep=342 --max_participations=6'
 )
 
 
@@ -30,16 +29,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> dict[str, Any]:
   """Returns the guarantee with the least noise for the target at the first δ."""
   target = {'epsilon': args.epsilon} if args.rho is None else {'rho': args.rho}
-  return account.guarantee(
-      args, accounting.calibrate, _amplified, **target
-  )
+  return account.guarantee(args, accounting.calibrate, _amplified, **target)
 
 
 def _amplified(*args, **kwargs) -> amplification.AmplifiedGuarantee:
   if 'rho' in kwargs:
     raise ValueError(
-        f'--rho={kwargs["rho"]} is not supported with --sampling: sampled'
-        ' batches have no single Gaussian release; use --epsilon'
+      f'--rho={kwargs["rho"]} is not supported with --sampling: sampled'
+      ' batches have no single Gaussian release; use --epsilon'
     )
   return amplification.calibrate(*args, **kwargs)
 

@@ -3,24 +3,20 @@
 import argparse
 import dataclasses
 import sys
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
-from fl_dpftrl import catalogue
-from fl_dpftrl import messages
-from fl_dpftrl import participation
-from fl_dpftrl.commands import flags
-from fl_dpftrl.commands import outputs
-from fl_dpftrl.commands import progress
-from fl_dpftrl.comparison import coefficients
+from fl_dpftrl import catalogue, messages, participation
+from fl_dpftrl.commands import flags, outputs, progress
+from fl_dpftrl.comparison import coefficients, sweep
 from fl_dpftrl.comparison import contenders as contenders_lib
-from fl_dpftrl.comparison import sweep
 
 HELP = 'compares mechanisms and strategy files: table, CSV and figures'
 
 EXAMPLE = (
-    'fl-dpftrl compare --mechanisms=identity,tree_online,blt,blt-b400'
-    ' --num_rounds=2052 --min_sep=100:600:7 --max_participations=6'
-    ' --output=comparison'
+  'fl-dpftrl compare --mechanisms=identity,tree_online,blt,blt-b400'
+  ' --num_rounds=2052 --min_sep=100:600:7 --max_participations=6'
+  ' --output=comparison'
 )
 
 _SCHEMA = ('num_rounds', 'min_sep', 'max_participations')
@@ -31,42 +27,53 @@ _EACH = 'each'
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   add(
-      '--mechanisms', required=True, type=flags.names,
-      help=(
-          'comma-separated mechanisms (blt, or blt:3 with its size), strategy'
-          ' files (mine.json, or NAME=mine.json), names in matrices/'
-      ),
+    '--mechanisms',
+    required=True,
+    type=flags.names,
+    help=(
+      'comma-separated mechanisms (blt, or blt:3 with its size), strategy'
+      ' files (mine.json, or NAME=mine.json), names in matrices/'
+    ),
   )
   several = flags.SEVERAL
   add(
-      '--num_rounds', type=flags.values, required=True, metavar='N',
-      help=f'n, number of rounds (each uses one noise row): {several}',
+    '--num_rounds',
+    type=flags.values,
+    required=True,
+    metavar='N',
+    help=f'n, number of rounds (each uses one noise row): {several}',
   )
   add(
-      '--min_sep', type=flags.values, default=[1], metavar='B',
-      help=f'b, minimum separation of rounds of one device: {several} (default: 1)',
+    '--min_sep',
+    type=flags.values,
+    default=[1],
+    metavar='B',
+    help=f'b, minimum separation of rounds of one device: {several} (default: 1)',
   )
   add(
-      '--max_participations', type=flags.values, default=[None], metavar='K',
-      help=(
-          f'k, maximum rounds per device: {several} (default: as many as fit)'
-      ),
+    '--max_participations',
+    type=flags.values,
+    default=[None],
+    metavar='K',
+    help=(f'k, maximum rounds per device: {several} (default: as many as fit)'),
   )
-  for name, what in (
-      ('min_sep', 'min-sep'), ('num_rounds', 'number of rounds')
-  ):
+  for name, what in (('min_sep', 'min-sep'), ('num_rounds', 'number of rounds')):
     add(
-        f'--optimize_for_{name}', type=_values_or_each, default=[None],
-        metavar=name[0].upper(),
-        help=(
-            f'keep the strategies that are best for this {what} while the actual'
-            f' one varies; one value, or a list in which "{_EACH}" stands for'
-            ' the best at each value'
-        ),
+      f'--optimize_for_{name}',
+      type=_values_or_each,
+      default=[None],
+      metavar=name[0].upper(),
+      help=(
+        f'keep the strategies that are best for this {what} while the actual'
+        f' one varies; one value, or a list in which "{_EACH}" stands for'
+        ' the best at each value'
+      ),
     )
   add(
-      '--objective', choices=catalogue.OBJECTIVES, default='max',
-      help='loss that optimisers minimise (default: max)',
+    '--objective',
+    choices=catalogue.OBJECTIVES,
+    default='max',
+    help='loss that optimisers minimise (default: max)',
   )
   add('--output', metavar='FOLDER', help='folder for a CSV file and PNG figures')
 
@@ -85,14 +92,12 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
   """Evaluates every mechanism at every setting and writes the requested files."""
   varying = [name for name in _SCHEMA if len(getattr(args, name)) > 1]
   if len(varying) > 1:
-    raise ValueError(
-        f'--{varying[0]} and --{varying[1]} cannot both have several values'
-    )
+    raise ValueError(f'--{varying[0]} and --{varying[1]} cannot both have several values')
   schemas = [
-      participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)
-      for n in args.num_rounds
-      for b in args.min_sep
-      for k in args.max_participations
+    participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)
+    for n in args.num_rounds
+    for b in args.min_sep
+    for k in args.max_participations
   ]
   contenders = _contenders(args)
   folder = None if args.output is None else outputs.folder(args.output)
@@ -100,43 +105,32 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
   entries, skipped = [], []
   shown = progress.Progress('compare')
   for found in sweep.run(
-      contenders, schemas,
-      objective=args.objective, watch=progress.watch(shown),
+    contenders, schemas, objective=args.objective, watch=progress.watch(shown)
   ):
     (entries if isinstance(found, sweep.Entry) else skipped).append(found)
   axis = varying[0] if varying else None
   left_out = outputs.left_out(
-      [
-          (
-              skip.contender.label, skip.reason,
-              axis and getattr(skip.schema, axis),
-          )
-          for skip in skipped
-      ],
-      axis,
+    [(skip.contender.label, skip.reason, axis and getattr(skip.schema, axis)) for skip in skipped],
+    axis,
   )
   if not entries:
     raise ValueError(
-        f'--mechanisms={",".join(args.mechanisms)}: none of them supports this'
-        f' setting: {"; ".join(left_out)}'
+      f'--mechanisms={",".join(args.mechanisms)}: none of them supports this'
+      f' setting: {"; ".join(left_out)}'
     )
   for line in left_out:
     print(messages.one_line(f'compare: {line}'), file=sys.stderr)
   rows = [dataclasses.asdict(entry.row) for entry in entries]
   result = {
-      'objective': args.objective,
-      'varying': axis,
-      'rows': rows,
-      'skipped': [
-          {
-              'mechanism': skip.contender.label,
-              **flags.schema_fields(skip.schema),
-              'reason': skip.reason,
-          }
-          for skip in skipped
-      ],
-      'output': args.output,
-      'files': [],
+    'objective': args.objective,
+    'varying': axis,
+    'rows': rows,
+    'skipped': [
+      {'mechanism': skip.contender.label, **flags.schema_fields(skip.schema), 'reason': skip.reason}
+      for skip in skipped
+    ],
+    'output': args.output,
+    'files': [],
   }
   if folder is not None:
     contents = {'comparison.csv': outputs.csv(sweep.FIELDS, rows)}
@@ -146,18 +140,11 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _contenders(args: argparse.Namespace) -> list[contenders_lib.Contender]:
-  held = {
-      name: getattr(args, f'optimize_for_{name}')
-      for name in ('min_sep', 'num_rounds')
-  }
+  held = {name: getattr(args, f'optimize_for_{name}') for name in ('min_sep', 'num_rounds')}
   made_for = [
-      {
-          name: value
-          for name, value in (('min_sep', b), ('num_rounds', n))
-          if value is not None
-      }
-      for b in held['min_sep']
-      for n in held['num_rounds']
+    {name: value for name, value in (('min_sep', b), ('num_rounds', n)) if value is not None}
+    for b in held['min_sep']
+    for n in held['num_rounds']
   ]
   try:
     return contenders_lib.contenders(args.mechanisms, made_for)
@@ -174,21 +161,20 @@ def _warn_of_workloads(contenders: list[contenders_lib.Contender]) -> None:
       fields.pop('workload')
       what = ', '.join(f'{name} {value:g}' for name, value in fields.items())
       print(
-          messages.one_line(
-              f'compare: {contender.label} was made for {what}; all losses here'
-              ' are those of prefix sums'
-          ),
-          file=sys.stderr,
+        messages.one_line(
+          f'compare: {contender.label} was made for {what}; all losses here'
+          ' are those of prefix sums'
+        ),
+        file=sys.stderr,
       )
 
 
 def _figures(
-    args: argparse.Namespace, entries: list[sweep.Entry], varying: list[str]
+  args: argparse.Namespace, entries: list[sweep.Entry], varying: list[str]
 ) -> dict[str, bytes]:
   """Returns PNG images by file name."""
   # These imports are slow, and other commands do not need them.
-  from fl_dpftrl.comparison import figures  # pylint: disable=g-import-not-at-top
-  from fl_dpftrl.comparison import style  # pylint: disable=g-import-not-at-top
+  from fl_dpftrl.comparison import figures, style
 
   setting = _setting(args, style.number)
   goal = f'optimised for {_LOSS_NAMES[args.objective]}'
@@ -196,33 +182,34 @@ def _figures(
   if varying:
     axis = varying[0]
     over = {
-        'num_rounds': 'the number of rounds', 'min_sep': 'min-sep',
-        'max_participations': 'participations',
+      'num_rounds': 'the number of rounds',
+      'min_sep': 'min-sep',
+      'max_participations': 'participations',
     }[axis]
     for objective, name in _LOSS_NAMES.items():
       drawn[f'{objective}_loss.png'] = figures.against(
-          entries, axis, f'{objective}_loss',
-          title=f'{name} against {over}',
-          subtitle=f'{setting}; {goal}',
+        entries,
+        axis,
+        f'{objective}_loss',
+        title=f'{name} against {over}',
+        subtitle=f'{setting}; {goal}',
       )
   else:
     drawn['losses.png'] = figures.side_by_side(
-        entries, args.objective, title='Losses side by side',
-        subtitle=f'{setting}; {goal}',
+      entries, args.objective, title='Losses side by side', subtitle=f'{setting}; {goal}'
     )
   columns, mechanism_of, schema = _columns(entries)
   if columns:
     drawn['coefficients.png'] = figures.lags(
-        columns, mechanism_of,
-        title='Coefficients against lag',
-        subtitle=f'first columns; {_in_words(schema, style.number)}; {goal}',
+      columns,
+      mechanism_of,
+      title='Coefficients against lag',
+      subtitle=f'first columns; {_in_words(schema, style.number)}; {goal}',
     )
   return {name: style.png(figure) for name, figure in drawn.items()}
 
 
-def _setting(
-    args: argparse.Namespace, number: Callable[[float], str]
-) -> str:
+def _setting(args: argparse.Namespace, number: Callable[[float], str]) -> str:
   """Returns the part of the setting that does not vary, in words."""
   words = []
   if len(args.num_rounds) == 1:
@@ -236,24 +223,19 @@ def _setting(
   return ', '.join(words)
 
 
-def _in_words(
-    schema: participation.MinSep, number: Callable[[float], str]
-) -> str:
+def _in_words(schema: participation.MinSep, number: Callable[[float], str]) -> str:
   return (
-      f'{number(schema.num_rounds)} rounds, min-sep {number(schema.min_sep)},'
-      f' at most {number(schema.participations)} participations'
+    f'{number(schema.num_rounds)} rounds, min-sep {number(schema.min_sep)},'
+    f' at most {number(schema.participations)} participations'
   )
 
 
 def _columns(
-    entries: list[sweep.Entry],
-) -> tuple[
-    dict[str, coefficients.Columns], dict[str, str], participation.MinSep
-]:
+  entries: list[sweep.Entry],
+) -> tuple[dict[str, coefficients.Columns], dict[str, str], participation.MinSep]:
   """Returns first columns at the last setting that all strategies support."""
   last = max(
-      (entry.schema for entry in entries),
-      key=lambda s: (s.num_rounds, s.min_sep, s.participations),
+    (entry.schema for entry in entries), key=lambda s: (s.num_rounds, s.min_sep, s.participations)
   )
   columns, mechanism_of = {}, {}
   for entry in entries:

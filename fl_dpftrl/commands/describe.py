@@ -3,32 +3,28 @@
 import argparse
 from typing import Any
 
-from fl_dpftrl import catalogue
-from fl_dpftrl import workloads
+from fl_dpftrl import catalogue, workloads
 from fl_dpftrl.commands import flags
 from fl_dpftrl.noise import engine
 
 HELP = 'shows sensitivity, errors and losses of a strategy under any schema'
 
-EXAMPLE = (
-    'fl-dpftrl describe blt-b400 --num_rounds=2052 --min_sep=342'
-    ' --max_participations=6'
-)
+EXAMPLE = 'fl-dpftrl describe blt-b400 --num_rounds=2052 --min_sep=342 --max_participations=6'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
-      'strategy',
-      metavar='STRATEGY',
-      help='strategy file, name in matrices/, or parameter-free family',
+    'strategy',
+    metavar='STRATEGY',
+    help='strategy file, name in matrices/, or parameter-free family',
   )
   flags.add_schema(parser, required=False)
   flags.add_separation(parser)
   parser.add_argument(
-      '--num_parameters',
-      type=int,
-      help='number of model parameters; adds the memory of the noise and the'
-      ' approximate time per row on one core',
+    '--num_parameters',
+    type=int,
+    help='number of model parameters; adds the memory of the noise and the'
+    ' approximate time per row on one core',
   )
 
 
@@ -49,19 +45,17 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
   workload = workloads.Workload() if file is None else file.workload
   cost = {}
   if args.num_parameters is not None:
-    cost = engine.predict(
-        strategy, schema.num_rounds, args.num_parameters
-    )._asdict()
+    cost = engine.predict(strategy, schema.num_rounds, args.num_parameters)._asdict()
   evaluated = catalogue.evaluate(strategy, schema=schema, workload=workload)
   return {
-      'strategy': args.strategy,
-      'mechanism': strategy.family,
-      **flags.schema_fields(schema),
-      'separation': flags.separation(schema),
-      **flags.workload_fields(workload),
-      **evaluated.figures,
-      'memory_copies': strategy.memory_copies(schema.num_rounds),
-      **cost,
+    'strategy': args.strategy,
+    'mechanism': strategy.family,
+    **flags.schema_fields(schema),
+    'separation': flags.separation(schema),
+    **flags.workload_fields(workload),
+    **evaluated.figures,
+    'memory_copies': strategy.memory_copies(schema.num_rounds),
+    **cost,
   }
 
 

@@ -5,92 +5,110 @@ import dataclasses
 import sys
 from typing import Any
 
-from fl_dpftrl import catalogue
-from fl_dpftrl import messages
-from fl_dpftrl import rounding
-from fl_dpftrl.accounting import extrapolation
-from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.commands import flags
-from fl_dpftrl.commands import outputs
-from fl_dpftrl.commands import progress
+from fl_dpftrl import catalogue, messages, rounding
+from fl_dpftrl.accounting import extrapolation, gaussian
+from fl_dpftrl.commands import flags, outputs, progress
 from fl_dpftrl.comparison import contenders as contenders_lib
 from fl_dpftrl.comparison import extrapolation as sweep
 
 HELP = 'predicts ε and ρ at other report goals, rounds and populations'
 
 EXAMPLE = (
-    'fl-dpftrl extrapolate --strategies=blt-b400,tree_online'
-    ' --noise_multiplier=7.379,7 --report_goal=6500'
-    ' --report_goals=3000:26000:10 --population=13000000 --num_rounds=2000'
-    ' --delta=1e-10 --output=extrapolation'
+  'fl-dpftrl extrapolate --strategies=blt-b400,tree_online'
+  ' --noise_multiplier=7.379,7 --report_goal=6500'
+  ' --report_goals=3000:26000:10 --population=13000000 --num_rounds=2000'
+  ' --delta=1e-10 --output=extrapolation'
 )
 
 # Fields of the rows that may vary, with the flags that hold their values.
-_SWEPT = {
-    'report_goal': 'report_goals', 'num_rounds': 'num_rounds',
-    'population': 'population',
-}
+_SWEPT = {'report_goal': 'report_goals', 'num_rounds': 'num_rounds', 'population': 'population'}
 _OVER = {
-    'report_goal': 'report goal', 'num_rounds': 'the number of rounds',
-    'population': 'population',
+  'report_goal': 'report goal',
+  'num_rounds': 'the number of rounds',
+  'population': 'population',
 }
 _MAY_BE_SHARED = (
-    'report_goal', 'noise_multiplier', 'population', 'num_rounds', 'min_sep',
-    'max_participations', 'sensitivity_kind', 'delta', 'adjacency',
+  'report_goal',
+  'noise_multiplier',
+  'population',
+  'num_rounds',
+  'min_sep',
+  'max_participations',
+  'sensitivity_kind',
+  'delta',
+  'adjacency',
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   add(
-      '--strategies', required=True, type=flags.names,
-      help=(
-          'comma-separated strategy files, names in matrices/, or mechanisms'
-          ' optimised for each setting (blt, or blt:3 with its size)'
-      ),
+    '--strategies',
+    required=True,
+    type=flags.names,
+    help=(
+      'comma-separated strategy files, names in matrices/, or mechanisms'
+      ' optimised for each setting (blt, or blt:3 with its size)'
+    ),
   )
   add(
-      '--noise_multiplier', required=True, type=_numbers, metavar='SIGMA',
-      help=(
-          'standard deviation of Z over the clip norm at --report_goal, for the'
-          ' strategies as stored; one value, or one per strategy'
-      ),
+    '--noise_multiplier',
+    required=True,
+    type=_numbers,
+    metavar='SIGMA',
+    help=(
+      'standard deviation of Z over the clip norm at --report_goal, for the'
+      ' strategies as stored; one value, or one per strategy'
+    ),
   )
   add(
-      '--report_goal', required=True, type=int,
-      help='number of updates per round under --noise_multiplier',
+    '--report_goal',
+    required=True,
+    type=int,
+    help='number of updates per round under --noise_multiplier',
   )
   several = flags.SEVERAL
   add(
-      '--report_goals', type=flags.values, metavar='R',
-      help=(
-          'report goals to predict; the noise grows in proportion (default:'
-          f' --report_goal): {several}'
-      ),
+    '--report_goals',
+    type=flags.values,
+    metavar='R',
+    help=(
+      f'report goals to predict; the noise grows in proportion (default: --report_goal): {several}'
+    ),
   )
   add(
-      '--num_rounds', required=True, type=flags.values, metavar='N',
-      help=f'n, number of rounds (each uses one noise row): {several}',
+    '--num_rounds',
+    required=True,
+    type=flags.values,
+    metavar='N',
+    help=f'n, number of rounds (each uses one noise row): {several}',
   )
   add(
-      '--population', type=flags.values, metavar='P', default=[None],
-      help=f'number of eligible devices: {several}',
+    '--population',
+    type=flags.values,
+    metavar='P',
+    default=[None],
+    help=f'number of eligible devices: {several}',
   )
   add(
-      '--min_sep', type=_whole_numbers, metavar='B', default=[None],
-      help=(
-          'b, min-sep: one value, or one for each varying value in ascending'
-          ' order (default: ⌊population / report goal⌋, which is optimistic)'
-      ),
+    '--min_sep',
+    type=_whole_numbers,
+    metavar='B',
+    default=[None],
+    help=(
+      'b, min-sep: one value, or one for each varying value in ascending'
+      ' order (default: ⌊population / report goal⌋, which is optimistic)'
+    ),
   )
   add(
-      '--max_participations', type=int,
-      help='k, maximum rounds per device (default: as many as fit)',
+    '--max_participations', type=int, help='k, maximum rounds per device (default: as many as fit)'
   )
   add('--delta', type=float, required=True, help='δ')
   add(
-      '--objective', choices=catalogue.OBJECTIVES, default='max',
-      help='loss that optimisers minimise (default: max)',
+    '--objective',
+    choices=catalogue.OBJECTIVES,
+    default='max',
+    help='loss that optimisers minimise (default: max)',
   )
   add('--output', metavar='FOLDER', help='folder for a CSV file and PNG figures')
 
@@ -99,9 +117,7 @@ def _numbers(text: str) -> list[float]:
   try:
     return [float(part) for part in text.split(',')]
   except ValueError:
-    raise argparse.ArgumentTypeError(
-        f'{text!r} must be numbers separated by commas'
-    ) from None
+    raise argparse.ArgumentTypeError(f'{text!r} must be numbers separated by commas') from None
 
 
 def _whole_numbers(text: str) -> list[int]:
@@ -122,38 +138,36 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
   folder = None if args.output is None else outputs.folder(args.output)
   entries, skipped = [], []
   for found in sweep.run(
-      contenders, references, deployments,
-      delta=args.delta, objective=args.objective,
-      watch=progress.watch(progress.Progress('extrapolate')),
+    contenders,
+    references,
+    deployments,
+    delta=args.delta,
+    objective=args.objective,
+    watch=progress.watch(progress.Progress('extrapolate')),
   ):
     (entries if isinstance(found, sweep.Entry) else skipped).append(found)
   value = lambda skip: getattr(skip.deployment, axis)
   left_out = outputs.left_out(
-      [(skip.contender.label, skip.reason, value(skip)) for skip in skipped],
-      axis,
+    [(skip.contender.label, skip.reason, value(skip)) for skip in skipped], axis
   )
   if not entries:
     raise ValueError(
-        f'--strategies={",".join(args.strategies)}: no strategy supports this'
-        f' setting: {"; ".join(left_out)}'
+      f'--strategies={",".join(args.strategies)}: no strategy supports this'
+      f' setting: {"; ".join(left_out)}'
     )
   for line in left_out:
     print(messages.one_line(f'extrapolate: {line}'), file=sys.stderr)
   rows = [dataclasses.asdict(entry.row) for entry in entries]
   result = {
-      'varying': axis,
-      'rows': rows,
-      'skipped': [
-          {
-              'strategy': skip.contender.label,
-              axis: value(skip),
-              'reason': skip.reason,
-          }
-          for skip in skipped
-      ],
-      'assumptions': _assumptions(args, contenders),
-      'output': args.output,
-      'files': [],
+    'varying': axis,
+    'rows': rows,
+    'skipped': [
+      {'strategy': skip.contender.label, axis: value(skip), 'reason': skip.reason}
+      for skip in skipped
+    ],
+    'assumptions': _assumptions(args, contenders),
+    'output': args.output,
+    'files': [],
   }
   if folder is not None:
     contents = {'extrapolation.csv': outputs.csv(sweep.FIELDS, rows)}
@@ -164,46 +178,36 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 def _axis(args: argparse.Namespace) -> str:
   """Returns the field of the rows that varies."""
-  several = [
-      name for name, flag in _SWEPT.items()
-      if len(getattr(args, flag) or ()) > 1
-  ]
+  several = [name for name, flag in _SWEPT.items() if len(getattr(args, flag) or ()) > 1]
   if len(several) > 1:
     first, second = (_SWEPT[name] for name in several[:2])
-    raise ValueError(
-        f'--{first} and --{second} cannot both have several values'
-    )
+    raise ValueError(f'--{first} and --{second} cannot both have several values')
   if not several:
     raise ValueError(
-        'one of --report_goals, --num_rounds and --population must have several'
-        ' values; `account` is for a single setting'
+      'one of --report_goals, --num_rounds and --population must have several'
+      ' values; `account` is for a single setting'
     )
   return several[0]
 
 
-def _deployments(
-    args: argparse.Namespace,
-) -> list[extrapolation.Deployment]:
+def _deployments(args: argparse.Namespace) -> list[extrapolation.Deployment]:
   settings = [
-      {'report_goal': goal, 'num_rounds': rounds, 'population': population}
-      for goal in args.report_goals or [args.report_goal]
-      for rounds in args.num_rounds
-      for population in args.population
+    {'report_goal': goal, 'num_rounds': rounds, 'population': population}
+    for goal in args.report_goals or [args.report_goal]
+    for rounds in args.num_rounds
+    for population in args.population
   ]
   min_seps = args.min_sep
   if len(min_seps) == 1:
     min_seps = min_seps * len(settings)
   if len(min_seps) != len(settings):
     raise ValueError(
-        f'--min_sep must have one value or {len(settings)}, one per varying'
-        f' value; got {len(min_seps)}'
+      f'--min_sep must have one value or {len(settings)}, one per varying'
+      f' value; got {len(min_seps)}'
     )
   return [
-      extrapolation.Deployment(
-          **setting, min_sep=min_sep,
-          max_participations=args.max_participations,
-      )
-      for setting, min_sep in zip(settings, min_seps)
+    extrapolation.Deployment(**setting, min_sep=min_sep, max_participations=args.max_participations)
+    for setting, min_sep in zip(settings, min_seps)
   ]
 
 
@@ -212,48 +216,37 @@ def _references(args: argparse.Namespace) -> list[extrapolation.Reference]:
   noise, count = args.noise_multiplier, len(args.strategies)
   if len(noise) not in (1, count):
     raise ValueError(
-        f'--noise_multiplier must have one value or {count}, one per strategy;'
-        f' got {len(noise)}'
+      f'--noise_multiplier must have one value or {count}, one per strategy; got {len(noise)}'
     )
   return [
-      extrapolation.Reference(
-          noise_multiplier=multiplier, report_goal=args.report_goal
-      )
-      for multiplier in (noise if len(noise) == count else noise * count)
+    extrapolation.Reference(noise_multiplier=multiplier, report_goal=args.report_goal)
+    for multiplier in (noise if len(noise) == count else noise * count)
   ]
 
 
-def _assumptions(
-    args: argparse.Namespace, contenders: list[contenders_lib.Contender]
-) -> list[str]:
-  lines = list(
-      extrapolation.hypotheses(min_sep_given=args.min_sep != [None])
-  )
+def _assumptions(args: argparse.Namespace, contenders: list[contenders_lib.Contender]) -> list[str]:
+  lines = list(extrapolation.hypotheses(min_sep_given=args.min_sep != [None]))
   if any(contender.optimised for contender in contenders):
-    lines.append(
-        'a mechanism optimised for each setting keeps its utility at that noise'
-        ' too'
-    )
+    lines.append('a mechanism optimised for each setting keeps its utility at that noise too')
   if len(contenders) > 1:
     lines.append(
-        'all strategies have the same utility at their own noise multipliers'
-        if len(args.noise_multiplier) > 1 else
-        'all strategies have one noise multiplier, at which their utility differs'
+      'all strategies have the same utility at their own noise multipliers'
+      if len(args.noise_multiplier) > 1
+      else 'all strategies have one noise multiplier, at which their utility differs'
     )
   return lines
 
 
 def _figures(
-    args: argparse.Namespace,
-    axis: str,
-    contenders: list[contenders_lib.Contender],
-    references: list[extrapolation.Reference],
-    entries: list[sweep.Entry],
+  args: argparse.Namespace,
+  axis: str,
+  contenders: list[contenders_lib.Contender],
+  references: list[extrapolation.Reference],
+  entries: list[sweep.Entry],
 ) -> dict[str, bytes]:
   """Returns PNG images by file name."""
   # These imports are slow, and other commands do not need them.
-  from fl_dpftrl.comparison import extrapolation_figures  # pylint: disable=g-import-not-at-top
-  from fl_dpftrl.comparison import style  # pylint: disable=g-import-not-at-top
+  from fl_dpftrl.comparison import extrapolation_figures, style
 
   number = style.number
   own = len(args.noise_multiplier) > 1
@@ -262,42 +255,43 @@ def _figures(
   words = [f'noise multiplier σ{noise} at report goal {goal}']
   first = entries[0].row
   for name, flag, unit in (
-      ('report_goal', args.report_goals, 'report goal {}'),
-      ('num_rounds', args.num_rounds, '{} rounds'),
-      ('population', args.population, '{} devices'),
-      ('min_sep', args.min_sep, 'min-sep {}'),
+    ('report_goal', args.report_goals, 'report goal {}'),
+    ('num_rounds', args.num_rounds, '{} rounds'),
+    ('population', args.population, '{} devices'),
+    ('min_sep', args.min_sep, 'min-sep {}'),
   ):
     if name != axis and flag and flag != [None] and len(flag) == 1:
       words.append(unit.format(number(getattr(first, name))))
   if args.max_participations is not None:
     words.append(f'at most {number(args.max_participations)} participations')
-  subtitle = '\n'.join([
-      '; '.join(words),
-      *(f'assumed: {line}' for line in _assumptions(args, contenders)),
-  ])
+  subtitle = '\n'.join(
+    ['; '.join(words), *(f'assumed: {line}' for line in _assumptions(args, contenders))]
+  )
   names = {
-      contender.label: contender.label
-      + (f', σ = {rounding.exact(reference.noise_multiplier)}' if own else '')
-      for contender, reference in zip(contenders, references)
+    contender.label: contender.label
+    + (f', σ = {rounding.exact(reference.noise_multiplier)}' if own else '')
+    for contender, reference in zip(contenders, references)
   }
   return {
-      f'{name}.png': style.png(extrapolation_figures.against(
-          entries, axis, name,
-          title=f'{symbol} against {_OVER[axis]} (predicted)',
-          subtitle=subtitle,
-          names=names,
-          reference=args.report_goal if axis == 'report_goal' else None,
-      ))
-      for name, symbol in (('epsilon', 'ε'), ('rho', 'ρ'))
+    f'{name}.png': style.png(
+      extrapolation_figures.against(
+        entries,
+        axis,
+        name,
+        title=f'{symbol} against {_OVER[axis]} (predicted)',
+        subtitle=subtitle,
+        names=names,
+        reference=args.report_goal if axis == 'report_goal' else None,
+      )
+    )
+    for name, symbol in (('epsilon', 'ε'), ('rho', 'ρ'))
   }
 
 
 def show(result: dict[str, Any]) -> str:
   """Formats one row per prediction and the assumptions."""
   same, table = flags.shared_columns(result['rows'], _MAY_BE_SHARED)
-  header = ', '.join(
-      f'{name} {value}' for name, value in same.items() if value is not None
-  )
+  header = ', '.join(f'{name} {value}' for name, value in same.items() if value is not None)
   lines = [f'predicted, not run: {header}', '', table, '']
   lines += ['This is no guarantee. Besides those of `account`, it assumes:', '']
   lines += [f'- {line}' for line in result['assumptions']]

@@ -2,27 +2,22 @@
 
 import argparse
 import dataclasses
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import messages
-from fl_dpftrl import participation
-from fl_dpftrl import rounding
-from fl_dpftrl import workloads
+from fl_dpftrl import messages, participation, rounding, workloads
 from fl_dpftrl.accounting import amplification
 from fl_dpftrl.accounting import sampling as sampling_lib
 from fl_dpftrl.families import base
 
 # Rounding must not make these figures promise more than the exact values.
-_CLAIMS = frozenset({
-    'rho', 'epsilon', 'noise_multiplier', 'effective_noise_multiplier',
-})
+_CLAIMS = frozenset({'rho', 'epsilon', 'noise_multiplier', 'effective_noise_multiplier'})
 # These are rounded up too, except that one rounding error above 10 gives 10.
-_COMPUTED = frozenset({
-    'sensitivity', 'rms_error', 'max_error', 'rms_loss', 'max_loss',
-    'rms_noise',
-})
+_COMPUTED = frozenset(
+  {'sensitivity', 'rms_error', 'max_error', 'rms_loss', 'max_loss', 'rms_noise'}
+)
 _ROUNDING = 1e-12
 _DIGITS = 6
 _LONGEST = 1000  # maximum number of characters of a cell
@@ -30,19 +25,15 @@ _LONGEST = 1000  # maximum number of characters of a cell
 # Formats that `values` accepts, for --help.
 SEVERAL = 'one, a list as 50,100,200 or a range as LOW:HIGH:POINTS'
 
-SEPARATIONS = {
-    'min': participation.MinSep,
-    'fixed': participation.FixedSeparation,
-}
+SEPARATIONS = {'min': participation.MinSep, 'fixed': participation.FixedSeparation}
 
 
 def add_separation(parser: argparse.ArgumentParser) -> None:
   """Adds --separation, which defines the meaning of --min_sep."""
   parser.add_argument(
-      '--separation',
-      choices=tuple(SEPARATIONS),
-      help='min: participations are at least min_sep apart (default); fixed:'
-      ' exactly min_sep apart',
+    '--separation',
+    choices=tuple(SEPARATIONS),
+    help='min: participations are at least min_sep apart (default); fixed: exactly min_sep apart',
   )
 
 
@@ -50,16 +41,18 @@ def add_schema(parser: argparse.ArgumentParser, *, required: bool) -> None:
   """Adds --num_rounds, --min_sep and --max_participations."""
   add = parser.add_argument
   add(
-      '--num_rounds', type=int, required=required,
-      help='n, number of rounds (each uses one noise row)',
+    '--num_rounds',
+    type=int,
+    required=required,
+    help='n, number of rounds (each uses one noise row)',
   )
   add(
-      '--min_sep', type=int,
-      help='b, min-sep: rounds i < j of one device satisfy j − i ≥ b (default: 1)',
+    '--min_sep',
+    type=int,
+    help='b, min-sep: rounds i < j of one device satisfy j − i ≥ b (default: 1)',
   )
   add(
-      '--max_participations', type=int,
-      help='k, maximum rounds per device (default: as many as fit)',
+    '--max_participations', type=int, help='k, maximum rounds per device (default: as many as fit)'
   )
 
 
@@ -73,9 +66,9 @@ def schema(args: argparse.Namespace) -> participation.MinSep:
     raise ValueError('--num_rounds is needed')
   cls = SEPARATIONS[getattr(args, 'separation', None) or 'min']
   return cls(
-      num_rounds=args.num_rounds,
-      min_sep=1 if args.min_sep is None else args.min_sep,
-      max_participations=args.max_participations,
+    num_rounds=args.num_rounds,
+    min_sep=1 if args.min_sep is None else args.min_sep,
+    max_participations=args.max_participations,
   )
 
 
@@ -92,9 +85,9 @@ def made_for(value: participation.MinSep) -> dict[str, int | str | None]:
 def schema_fields(value: participation.MinSep) -> dict[str, int]:
   """Returns a schema as JSON fields, with k limited to what fits."""
   return {
-      'num_rounds': value.num_rounds,
-      'min_sep': value.min_sep,
-      'max_participations': value.participations,
+    'num_rounds': value.num_rounds,
+    'min_sep': value.min_sep,
+    'max_participations': value.participations,
   }
 
 
@@ -102,29 +95,26 @@ SAMPLING = ('sampling', 'num_examples', 'batch_size', 'num_parts')
 
 
 def add_sampling(
-    parser: argparse.ArgumentParser,
-    words: str = (
-        'for centralized training: sampling scheme of the batches; use instead'
-        ' of the participation flags; poisson and fixed_size amplify privacy'
-    ),
+  parser: argparse.ArgumentParser,
+  words: str = (
+    'for centralized training: sampling scheme of the batches; use instead'
+    ' of the participation flags; poisson and fixed_size amplify privacy'
+  ),
 ) -> None:
   """Adds --sampling and the flags that describe sampled batches."""
   add = parser.add_argument
-  add(
-      '--sampling',
-      choices=tuple(sampling_lib.SCHEMES),
-      help=words,
-  )
+  add('--sampling', choices=tuple(sampling_lib.SCHEMES), help=words)
   add('--num_examples', type=int, help='with --sampling: m')
   add(
-      '--batch_size', type=_number,
-      help='with --sampling: number of examples per round; for poisson, expected'
-      ' number',
+    '--batch_size',
+    type=_number,
+    help='with --sampling: number of examples per round; for poisson, expected number',
   )
   add(
-      '--num_parts', type=int,
-      help='with --sampling: number of parts of the examples that rounds take'
-      ' turns at (default: bands of the strategy if amplified, else 1)',
+    '--num_parts',
+    type=int,
+    help='with --sampling: number of parts of the examples that rounds take'
+    ' turns at (default: bands of the strategy if amplified, else 1)',
   )
 
 
@@ -134,7 +124,7 @@ def _number(text: str) -> int | float:
 
 
 def sampling(
-    args: argparse.Namespace, strategy: base.Strategy | None, num_rounds: int
+  args: argparse.Namespace, strategy: base.Strategy | None, num_rounds: int
 ) -> sampling_lib.Cyclic | None:
   """Returns the sampling scheme of the flags, or None without --sampling.
 
@@ -147,11 +137,7 @@ def sampling(
   Raises:
     ValueError: if a flag is missing, out of range, or given without --sampling.
   """
-  given = {
-      name: getattr(args, name)
-      for name in SAMPLING[1:]
-      if getattr(args, name) is not None
-  }
+  given = {name: getattr(args, name) for name in SAMPLING[1:] if getattr(args, name) is not None}
   if args.sampling is None:
     for name, value in given.items():
       raise ValueError(f'--{name}={value} needs --sampling')
@@ -160,8 +146,7 @@ def sampling(
     value = getattr(args, name, None)
     if value is not None:
       raise ValueError(
-          f'--{name}={value} and --sampling={args.sampling} exclude each other;'
-          ' drop one of them'
+        f'--{name}={value} and --sampling={args.sampling} exclude each other; drop one of them'
       )
   for name in ('num_examples', 'batch_size'):
     if name not in given:
@@ -176,23 +161,23 @@ def add_guarantee(parser: argparse.ArgumentParser) -> None:
   """Adds --delta, --adjacency and --group_size."""
   add = parser.add_argument
   add(
-      '--delta',
-      type=float,
-      action='append',
-      required=True,
-      help='δ; repeat it for a curve of ε (the figures use the first one)',
+    '--delta',
+    type=float,
+    action='append',
+    required=True,
+    help='δ; repeat it for a curve of ε (the figures use the first one)',
   )
   add(
-      '--adjacency',
-      default='zero_out',
-      help='zero_out (default), replace_one, which doubles the sensitivity, or'
-      ' add_or_remove, which needs --sampling=poisson',
+    '--adjacency',
+    default='zero_out',
+    help='zero_out (default), replace_one, which doubles the sensitivity, or'
+    ' add_or_remove, which needs --sampling=poisson',
   )
   add(
-      '--group_size',
-      type=int,
-      default=1,
-      help='number of devices protected together; multiplies the sensitivity',
+    '--group_size',
+    type=int,
+    default=1,
+    help='number of devices protected together; multiplies the sensitivity',
   )
 
 
@@ -202,14 +187,12 @@ def workload_fields(value: workloads.Workload) -> dict[str, str | float]:
   return {'workload': value.name, **fields}
 
 
-def add_strategy(
-    parser: argparse.ArgumentParser, *, required: bool = True
-) -> None:
+def add_strategy(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
   """Adds --strategy."""
   parser.add_argument(
-      '--strategy',
-      required=required,
-      help='strategy file, name in matrices/, or parameter-free family',
+    '--strategy',
+    required=required,
+    help='strategy file, name in matrices/, or parameter-free family',
   )
 
 
@@ -233,9 +216,7 @@ def values(text: str) -> list[int]:
     raise argparse.ArgumentTypeError(f'{text!r} is not LOW:HIGH:POINTS')
   low, high, points = (_value(part, text) for part in (low, *rest))
   if not (low < high and points > 1):
-    raise argparse.ArgumentTypeError(
-        f'{text!r} needs LOW below HIGH and at least 2 POINTS'
-    )
+    raise argparse.ArgumentTypeError(f'{text!r} needs LOW below HIGH and at least 2 POINTS')
   if points > 1000:
     raise argparse.ArgumentTypeError(f'{text!r} has more than 1000 POINTS')
   spread = np.geomspace(low, high, points).round()
@@ -244,18 +225,14 @@ def values(text: str) -> list[int]:
 
 def _value(text: str, whole: str) -> int:
   if not (text.isascii() and text.isdigit() and int(text) > 0):
-    raise argparse.ArgumentTypeError(
-        f'{whole!r} needs whole numbers of at least 1, got {text!r}'
-    )
+    raise argparse.ArgumentTypeError(f'{whole!r} needs whole numbers of at least 1, got {text!r}')
   return int(text)
 
 
 def table(result: dict[str, Any]) -> str:
   """Formats one aligned line per field, with six digits per number."""
   width = max(map(len, result)) + 2
-  return '\n'.join(
-      f'{name:<{width}}{_cell(name, value)}' for name, value in result.items()
-  )
+  return '\n'.join(f'{name:<{width}}{_cell(name, value)}' for name, value in result.items())
 
 
 def columns(rows: Sequence[dict[str, Any]]) -> str:
@@ -265,27 +242,24 @@ def columns(rows: Sequence[dict[str, Any]]) -> str:
   widths = [max(map(len, column)) for column in zip(*cells)]
   left = [isinstance(rows[0][name], str) for name in names]
   return '\n'.join(
-      '  '.join(
-          f'{cell:<{width}}' if on_left else f'{cell:>{width}}'
-          for cell, width, on_left in zip(line, widths, left)
-      ).rstrip()
-      for line in cells
+    '  '.join(
+      f'{cell:<{width}}' if on_left else f'{cell:>{width}}'
+      for cell, width, on_left in zip(line, widths, left)
+    ).rstrip()
+    for line in cells
   )
 
 
 def shared_columns(
-    rows: Sequence[dict[str, Any]], may_be_shared: Sequence[str]
+  rows: Sequence[dict[str, Any]], may_be_shared: Sequence[str]
 ) -> tuple[dict[str, Any], str]:
   """Splits off the named columns that are equal in all rows; formats the rest."""
   shared = {
-      name: rows[0][name]
-      for name in may_be_shared
-      if all(row[name] == rows[0][name] for row in rows)
+    name: rows[0][name] for name in may_be_shared if all(row[name] == rows[0][name] for row in rows)
   }
-  return shared, columns([
-      {name: value for name, value in row.items() if name not in shared}
-      for row in rows
-  ])
+  return shared, columns(
+    [{name: value for name, value in row.items() if name not in shared} for row in rows]
+  )
 
 
 def _cell(name: str, value: Any) -> str:

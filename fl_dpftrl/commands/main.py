@@ -6,14 +6,24 @@ import importlib
 import json
 import os
 import sys
-from typing import Any, NoReturn, Sequence
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import fl_dpftrl
 from fl_dpftrl import messages
 
 COMMANDS = (
-    'optimize', 'describe', 'compare', 'account', 'calibrate', 'extrapolate',
-    'replay', 'simulate', 'plan', 'worker', 'noise_worker',
+  'optimize',
+  'describe',
+  'compare',
+  'account',
+  'calibrate',
+  'extrapolate',
+  'replay',
+  'simulate',
+  'plan',
+  'worker',
+  'noise_worker',
 )
 
 _PROGRAM = 'fl-dpftrl'
@@ -85,16 +95,11 @@ def main(argv: Sequence[str] | None = None) -> None:
   prog = f'{_PROGRAM} {name}'
   command = _command(name)
   parser = _Parser(
-      prog=prog,
-      description=command.HELP,
-      epilog=f'example: {command.EXAMPLE}',
-      allow_abbrev=False,
+    prog=prog, description=command.HELP, epilog=f'example: {command.EXAMPLE}', allow_abbrev=False
   )
   command.add_arguments(parser)
   parser.add_argument(
-      '--json',
-      action='store_true',
-      help='print one JSON object and nothing else to stdout',
+    '--json', action='store_true', help='print one JSON object and nothing else to stdout'
   )
   args = parser.parse_args(argv[1:])
   try:
@@ -123,9 +128,7 @@ def _interrupt(prog: str) -> NoReturn:
 def _json(result: Any) -> str:
   """Returns one JSON object without characters that a terminal would act on."""
   text = json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False)
-  return ''.join(
-      c if c.isprintable() or c == '\n' else json.dumps(c)[1:-1] for c in text
-  )
+  return ''.join(c if c.isprintable() or c == '\n' else json.dumps(c)[1:-1] for c in text)
 
 
 def _print(text: str) -> None:

@@ -8,21 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import catalogue
-from fl_dpftrl import participation
-from fl_dpftrl import rounding
-from fl_dpftrl import workloads
-from fl_dpftrl.commands import amplified
-from fl_dpftrl.commands import flags
-from fl_dpftrl.commands import progress
+from fl_dpftrl import catalogue, participation, rounding, workloads
+from fl_dpftrl.commands import amplified, flags, progress
 from fl_dpftrl.families import base
 from fl_dpftrl.optimization import registry
 
 HELP = 'finds the best strategy of a mechanism and writes a strategy file'
 
 EXAMPLE = (
-    'fl-dpftrl optimize --mechanism=blt --num_rounds=2052 --min_sep=342'
-    ' --max_participations=6 --objective=max --output=blt.json'
+  'fl-dpftrl optimize --mechanism=blt --num_rounds=2052 --min_sep=342'
+  ' --max_participations=6 --objective=max --output=blt.json'
 )
 
 _RANGE_POINTS = 9  # number of min-seps evaluated over a range
@@ -34,51 +29,62 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   flags.add_schema(parser, required=True)
   flags.add_separation(parser)
   add(
-      '--objective', choices=catalogue.OBJECTIVES, default='max',
-      help='loss to minimise (default: max)',
+    '--objective',
+    choices=catalogue.OBJECTIVES,
+    default='max',
+    help='loss to minimise (default: max)',
   )
   add(
-      '--num_bands', type=int,
-      help=(
-          'number of bands; for banded (default: min_sep), banded_toeplitz'
-          ' (default: min_sep, or up to num_rounds if that is better) and'
-          ' banded_sqrt (default: num_rounds)'
-      ),
+    '--num_bands',
+    type=int,
+    help=(
+      'number of bands; for banded (default: min_sep), banded_toeplitz'
+      ' (default: min_sep, or up to num_rounds if that is better) and'
+      ' banded_sqrt (default: num_rounds)'
+    ),
   )
   add(
-      '--num_buffers', type=int,
-      help=(
-          'number of buffers of blt, 1 to 8; 0 for the fewest within 0.1 %% of'
-          ' the best of these (default: 0)'
-      ),
+    '--num_buffers',
+    type=int,
+    help=(
+      'number of buffers of blt, 1 to 8; 0 for the fewest within 0.1 %% of'
+      ' the best of these (default: 0)'
+    ),
   )
   add(
-      '--workload', choices=('prefix', 'momentum'), default='prefix',
-      help='linear workload whose error is minimised (default: prefix)',
+    '--workload',
+    choices=('prefix', 'momentum'),
+    default='prefix',
+    help='linear workload whose error is minimised (default: prefix)',
   )
   add('--momentum', type=float, help='β of the momentum workload, below 1')
   for name, what in (('warmup', 'grows'), ('cooldown', 'falls')):
     add(
-        f'--{name}_fraction', type=float, default=0.0,
-        help=(
-            f'fraction of the rounds in which the learning rate {what}, for'
-            ' either workload (default: 0)'
-        ),
+      f'--{name}_fraction',
+      type=float,
+      default=0.0,
+      help=(
+        f'fraction of the rounds in which the learning rate {what}, for'
+        ' either workload (default: 0)'
+      ),
     )
   add(
-      '--min_sep_range', type=_range, metavar='LOW,HIGH',
-      help=(
-          'range of min-sep, for blt and banded_toeplitz; use instead of'
-          ' --min_sep if only a range is known; figures and file are for LOW'
-      ),
+    '--min_sep_range',
+    type=_range,
+    metavar='LOW,HIGH',
+    help=(
+      'range of min-sep, for blt and banded_toeplitz; use instead of'
+      ' --min_sep if only a range is known; figures and file are for LOW'
+    ),
   )
   add(
-      '--range_objective', choices=('regret', 'mean', 'worst'),
-      help=(
-          'aggregate of the losses over the range to minimise: the largest'
-          ' ratio to the best loss at that min-sep, the mean or the maximum'
-          ' (default: regret)'
-      ),
+    '--range_objective',
+    choices=('regret', 'mean', 'worst'),
+    help=(
+      'aggregate of the losses over the range to minimise: the largest'
+      ' ratio to the best loss at that min-sep, the mean or the maximum'
+      ' (default: regret)'
+    ),
   )
   amplified.add_arguments(parser)
   add('--output', metavar='FILE.json', help='strategy file to write')
@@ -92,7 +98,7 @@ def _range(text: str) -> tuple[int, int]:
     low, high = 0, 0
   if not 1 <= low < high:
     raise argparse.ArgumentTypeError(
-        f'must be LOW,HIGH, two whole numbers with 1 ≤ LOW < HIGH, got {text!r}'
+      f'must be LOW,HIGH, two whole numbers with 1 ≤ LOW < HIGH, got {text!r}'
     )
   return low, high
 
@@ -110,21 +116,17 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     _check_output(pathlib.Path(args.output))
   start, shown = time.monotonic(), progress.Progress('optimize')
   options = {
-      'objective': args.objective,
-      'workload': workload,
-      'progress': lambda steps, loss: shown.say(
-          f'{steps} steps, loss {loss:.6g}'
-      ),
-      **size,
+    'objective': args.objective,
+    'workload': workload,
+    'progress': lambda steps, loss: shown.say(f'{steps} steps, loss {loss:.6g}'),
+    **size,
   }
   if sampled:
     strategy, chosen = amplified.best(
-        args,
-        schemas[0],
-        workload,
-        lambda bands: optimizer.optimize(
-            schemas[0], num_bands=bands, **options
-        ),
+      args,
+      schemas[0],
+      workload,
+      lambda bands: optimizer.optimize(schemas[0], num_bands=bands, **options),
     )
   elif args.min_sep_range is None:
     strategy = optimizer.optimize(schemas[0], **options)
@@ -132,20 +134,18 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     over = args.range_objective or 'regret'
     strategy = optimizer.optimize_range(schemas, over=over, **options)
   seconds = time.monotonic() - start
-  made_for = {
-      'schema': schemas[0], 'objective': args.objective, 'workload': workload
-  }
+  made_for = {'schema': schemas[0], 'objective': args.objective, 'workload': workload}
   if args.output is None:
     file = catalogue.evaluate(strategy, **made_for)
   else:
     file = _save(args.output, strategy, made_for)
   result = {
-      'mechanism': args.mechanism,
-      **flags.schema_fields(schemas[0]),
-      'separation': flags.separation(schemas[0]),
-      'objective': args.objective,
-      **flags.workload_fields(workload),
-      **file.figures,
+    'mechanism': args.mechanism,
+    **flags.schema_fields(schemas[0]),
+    'separation': flags.separation(schemas[0]),
+    'objective': args.objective,
+    **flags.workload_fields(workload),
+    **file.figures,
   }
   if sampled:
     result |= chosen
@@ -154,94 +154,72 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     result['range_objective'] = over
     result['range'] = [_losses(strategy, s, workload) for s in schemas]
   elif optimizer.certificate is not None:
-    gap = optimizer.certificate(
-        strategy, schemas[0], workload, objective=args.objective
-    )
+    gap = optimizer.certificate(strategy, schemas[0], workload, objective=args.objective)
     if gap is not None:
       result['optimality_gap'] = gap
   return {
-      **result,
-      'memory_copies': strategy.memory_copies(schemas[0].num_rounds),
-      'wall_seconds': seconds,
-      'output': args.output,
+    **result,
+    'memory_copies': strategy.memory_copies(schemas[0].num_rounds),
+    'wall_seconds': seconds,
+    'output': args.output,
   }
 
 
-def _schemas(
-    args: argparse.Namespace, optimizer: registry.Optimizer
-) -> list[participation.MinSep]:
+def _schemas(args: argparse.Namespace, optimizer: registry.Optimizer) -> list[participation.MinSep]:
   """Returns the schema, or one per min-sep of the range with LOW first."""
   if args.min_sep_range is None:
     if args.range_objective is not None:
-      raise ValueError(
-          f'--range_objective={args.range_objective} needs --min_sep_range'
-      )
+      raise ValueError(f'--range_objective={args.range_objective} needs --min_sep_range')
     return [flags.schema(args)]
   low, high = args.min_sep_range
   if args.min_sep is not None:
     raise ValueError(
-        f'--min_sep={args.min_sep} and --min_sep_range={low},{high} exclude'
-        ' each other; drop one of them'
+      f'--min_sep={args.min_sep} and --min_sep_range={low},{high} exclude'
+      ' each other; drop one of them'
     )
   if optimizer.optimize_range is None:
-    raise ValueError(
-        f'--min_sep_range={low},{high} is not for --mechanism={args.mechanism}'
-    )
+    raise ValueError(f'--min_sep_range={low},{high} is not for --mechanism={args.mechanism}')
   grid = np.unique(np.linspace(low, high, _RANGE_POINTS).round().astype(int))
   return [
-      flags.schema(argparse.Namespace(**{**vars(args), 'min_sep': min_sep}))
-      for min_sep in grid
+    flags.schema(argparse.Namespace(**{**vars(args), 'min_sep': min_sep})) for min_sep in grid
   ]
 
 
 def _losses(
-    strategy: base.Strategy,
-    schema: participation.MinSep,
-    workload: workloads.Workload,
+  strategy: base.Strategy, schema: participation.MinSep, workload: workloads.Workload
 ) -> dict[str, Any]:
   """Returns a strategy's figures at one min-sep of the range."""
-  figures = catalogue.evaluate(
-      strategy, schema=schema, workload=workload
-  ).figures
+  figures = catalogue.evaluate(strategy, schema=schema, workload=workload).figures
   return {
-      'min_sep': schema.min_sep,
-      'max_participations': schema.participations,
-      'sensitivity_kind': figures['sensitivity_kind'],
-      'rms_loss': figures['rms_loss'],
-      'max_loss': figures['max_loss'],
+    'min_sep': schema.min_sep,
+    'max_participations': schema.participations,
+    'sensitivity_kind': figures['sensitivity_kind'],
+    'rms_loss': figures['rms_loss'],
+    'max_loss': figures['max_loss'],
   }
 
 
 def _workload(args: argparse.Namespace) -> workloads.Workload:
-  rates = {
-      'warmup_fraction': args.warmup_fraction,
-      'cooldown_fraction': args.cooldown_fraction,
-  }
+  rates = {'warmup_fraction': args.warmup_fraction, 'cooldown_fraction': args.cooldown_fraction}
   if args.workload == 'prefix':
     if args.momentum is not None:
-      raise ValueError(
-          f'--momentum={args.momentum} needs --workload=momentum'
-      )
+      raise ValueError(f'--momentum={args.momentum} needs --workload=momentum')
     return workloads.Workload(**rates)
   if args.momentum is None:
     raise ValueError('--workload=momentum needs --momentum')
   return workloads.Workload(args.momentum, **rates)
 
 
-def _size(
-    args: argparse.Namespace, optimizer: registry.Optimizer
-) -> dict[str, int]:
+def _size(args: argparse.Namespace, optimizer: registry.Optimizer) -> dict[str, int]:
   """Returns the size flag that the mechanism takes, and rejects the others."""
   given = {
-      name: getattr(args, name)
-      for name in ('num_bands', 'num_buffers')
-      if getattr(args, name) is not None
+    name: getattr(args, name)
+    for name in ('num_bands', 'num_buffers')
+    if getattr(args, name) is not None
   }
   for name, value in given.items():
     if name != optimizer.size:
-      raise ValueError(
-          f'--{name}={value} is not for --mechanism={args.mechanism}'
-      )
+      raise ValueError(f'--{name}={value} is not for --mechanism={args.mechanism}')
   return given
 
 
@@ -253,9 +231,7 @@ def _check_output(path: pathlib.Path) -> None:
     raise ValueError(f'--output={path}: its folder does not exist')
 
 
-def _save(
-    output: str, strategy: base.Strategy, made_for: dict[str, Any]
-) -> catalogue.StrategyFile:
+def _save(output: str, strategy: base.Strategy, made_for: dict[str, Any]) -> catalogue.StrategyFile:
   try:
     return catalogue.save(output, strategy, **made_for)
   except OSError as e:
@@ -275,9 +251,9 @@ def show(result: dict[str, Any]) -> str:
   result['min_sep_range'] = f'{low} to {high}'
   lines = [f'{"min_sep":>9}{"k":>7}{"rms_loss":>11}{"max_loss":>11}']
   lines += [
-      f'{p["min_sep"]:>9}{p["max_participations"]:>7}'
-      f'{rounding.up(p["rms_loss"], digits=6):>11}'
-      f'{rounding.up(p["max_loss"], digits=6):>11}'
-      for p in points
+    f'{p["min_sep"]:>9}{p["max_participations"]:>7}'
+    f'{rounding.up(p["rms_loss"], digits=6):>11}'
+    f'{rounding.up(p["max_loss"], digits=6):>11}'
+    for p in points
   ]
   return flags.table(result) + '\n\n' + '\n'.join(lines)

@@ -4,7 +4,8 @@ import csv as csv_lib
 import io
 import os
 import pathlib
-from typing import Any, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from fl_dpftrl import files
 
@@ -23,11 +24,9 @@ def folder(output: str) -> pathlib.Path:
   if not os.access(there, os.W_OK | os.X_OK):
     raise ValueError(f'--output={output} cannot be written')
   try:
-    import matplotlib  # pylint: disable=g-import-not-at-top,unused-import
+    import matplotlib  # noqa: F401
   except ImportError:
-    raise ValueError(
-        '--output: figures need matplotlib, which is not installed'
-    ) from None
+    raise ValueError('--output: figures need matplotlib, which is not installed') from None
   return path
 
 
@@ -55,9 +54,7 @@ def write(path: pathlib.Path, contents: dict[str, bytes]) -> list[str]:
   return list(contents)
 
 
-def left_out(
-    skipped: Iterable[tuple[str, str, Any]], varying: str | None
-) -> list[str]:
+def left_out(skipped: Iterable[tuple[str, str, Any]], varying: str | None) -> list[str]:
   """Returns one line per label and reason that was left out.
 
   Args:

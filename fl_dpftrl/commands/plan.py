@@ -8,24 +8,19 @@ import shlex
 import time
 from typing import Any
 
-from fl_dpftrl import catalogue
-from fl_dpftrl import files
+from fl_dpftrl import catalogue, files
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.commands import flags
-from fl_dpftrl.commands import plan_text
-from fl_dpftrl.commands import population_flags
-from fl_dpftrl.commands import progress
+from fl_dpftrl.commands import flags, plan_text, population_flags, progress
 from fl_dpftrl.comparison import contenders as contenders_lib
-from fl_dpftrl.planning import planner
-from fl_dpftrl.planning import report
+from fl_dpftrl.planning import planner, report
 from fl_dpftrl.planning import statement as statement_lib
 
 HELP = 'simulates a population and recommends a strategy, noise and ε'
 
 EXAMPLE = (
-    'fl-dpftrl plan --population=3000000 --report_goal=6500 --num_rounds=2000'
-    ' --timer_hours=72 --delta=1e-10 --noise_multiplier=7.4 --output=plan.json'
-    ' --report=plan.html'
+  'fl-dpftrl plan --population=3000000 --report_goal=6500 --num_rounds=2000'
+  ' --timer_hours=72 --delta=1e-10 --noise_multiplier=7.4 --output=plan.json'
+  ' --report=plan.html'
 )
 
 _MOST = 10_000  # maximum number of copies, simulations and workers
@@ -39,43 +34,55 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add('--delta', type=float, required=True, help='δ')
   noise = parser.add_mutually_exclusive_group(required=True)
   noise.add_argument(
-      '--noise_multiplier', type=float, metavar='SIGMA',
-      help='standard deviation of Z over the clip norm, for the recommended'
-      ' strategy as stored in its file',
+    '--noise_multiplier',
+    type=float,
+    metavar='SIGMA',
+    help='standard deviation of Z over the clip norm, for the recommended'
+    ' strategy as stored in its file',
   )
   noise.add_argument(
-      '--epsilon', type=float,
-      help='upper limit of the predicted ε; use instead of --noise_multiplier',
+    '--epsilon',
+    type=float,
+    help='upper limit of the predicted ε; use instead of --noise_multiplier',
   )
   add(
-      '--objective', choices=catalogue.OBJECTIVES, default='max',
-      help='loss to minimise (default: max)',
+    '--objective',
+    choices=catalogue.OBJECTIVES,
+    default='max',
+    help='loss to minimise (default: max)',
   )
   add(
-      '--max_copies', type=int, default=planner.MAX_COPIES,
-      help='maximum number of model copies that noise may store and update every'
-      f' round (default: {planner.MAX_COPIES}); others are only alternatives',
+    '--max_copies',
+    type=int,
+    default=planner.MAX_COPIES,
+    help='maximum number of model copies that noise may store and update every'
+    f' round (default: {planner.MAX_COPIES}); others are only alternatives',
   )
   add(
-      '--strategies', type=flags.names,
-      help='comma-separated candidates: mechanisms (blt, or blt:3 with its'
-      ' size), names in matrices/, files (default: all that can be evaluated in'
-      ' a few minutes)',
+    '--strategies',
+    type=flags.names,
+    help='comma-separated candidates: mechanisms (blt, or blt:3 with its'
+    ' size), names in matrices/, files (default: all that can be evaluated in'
+    ' a few minutes)',
   )
   add(
-      '--num_simulations', type=int, default=3,
-      help='number of simulations of the planned run; seeds start at --seed'
-      ' (default: 3)',
+    '--num_simulations',
+    type=int,
+    default=3,
+    help='number of simulations of the planned run; seeds start at --seed (default: 3)',
   )
   add(
-      '--report_goals', type=flags.values, metavar='R',
-      help='other report goals to compare, with one simulation each (default:'
-      f' half, twice and four times --report_goal): {flags.SEVERAL}',
+    '--report_goals',
+    type=flags.values,
+    metavar='R',
+    help='other report goals to compare, with one simulation each (default:'
+    f' half, twice and four times --report_goal): {flags.SEVERAL}',
   )
   add(
-      '--num_workers', type=int, default=2,
-      help='number of parallel simulations; the results do not depend on it'
-      ' (default: 2)',
+    '--num_workers',
+    type=int,
+    default=2,
+    help='number of parallel simulations; the results do not depend on it (default: 2)',
   )
   add('--output', metavar='FILE.json', help='strategy file to write')
   add('--report', metavar='FILE.html', help='HTML report to write')
@@ -91,45 +98,42 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
   if goals is None:
     goals = sorted({max(1, int(f * goal)) for f in _GOALS})
   plan = planner.plan(
-      functools.partial(population_flags.simulation, args),
-      num_rounds=rounds,
-      seeds=range(args.seed, args.seed + args.num_simulations),
-      delta=args.delta,
-      noise_multiplier=args.noise_multiplier,
-      epsilon=args.epsilon,
-      objective=args.objective,
-      max_copies=args.max_copies,
-      strategies=args.strategies,
-      report_goals=[other for other in goals if other != goal],
-      more_rounds=sorted({max(1, int(f * rounds)) for f in _ROUNDS} - {rounds}),
-      num_workers=args.num_workers,
-      progress=shown.say,
+    functools.partial(population_flags.simulation, args),
+    num_rounds=rounds,
+    seeds=range(args.seed, args.seed + args.num_simulations),
+    delta=args.delta,
+    noise_multiplier=args.noise_multiplier,
+    epsilon=args.epsilon,
+    objective=args.objective,
+    max_copies=args.max_copies,
+    strategies=args.strategies,
+    report_goals=[other for other in goals if other != goal],
+    more_rounds=sorted({max(1, int(f * rounds)) for f in _ROUNDS} - {rounds}),
+    num_workers=args.num_workers,
+    progress=shown.say,
   )
   statement = {
-      'population': args.population,
-      'report_goal': goal,
-      'num_rounds': rounds,
-      'timer_hours': args.timer_hours,
-      'timer_rounds': args.timer_rounds,
-      'seed': args.seed,
-      **statement_lib.statement(plan),
-      'wall_seconds': time.monotonic() - start,
-      'output': args.output,
-      'report': args.report,
+    'population': args.population,
+    'report_goal': goal,
+    'num_rounds': rounds,
+    'timer_hours': args.timer_hours,
+    'timer_rounds': args.timer_rounds,
+    'seed': args.seed,
+    **statement_lib.statement(plan),
+    'wall_seconds': time.monotonic() - start,
+    'output': args.output,
+    'report': args.report,
   }
   if args.output is not None:
     catalogue.save(
-        args.output,
-        plan.best.candidate.strategy,
-        schema=plan.best.guarantee.schema,
-        objective=args.objective,
+      args.output,
+      plan.best.candidate.strategy,
+      schema=plan.best.guarantee.schema,
+      objective=args.objective,
     )
   if args.report is not None:
     text = report.report(
-        statement,
-        plan.forecast.closer,
-        setting=_setting(args),
-        command=_command(args),
+      statement, plan.forecast.closer, setting=_setting(args), command=_command(args)
     )
     files.write_durably(args.report, text.encode())
   return statement
@@ -141,9 +145,7 @@ def _check(args: argparse.Namespace) -> None:
   for name in ('noise_multiplier', 'epsilon'):
     if getattr(args, name) is not None:
       gaussian.check_positive(name, getattr(args, name))
-  for name, least in (
-      ('max_copies', 0), ('num_simulations', 1), ('num_workers', 1)
-  ):
+  for name, least in (('max_copies', 0), ('num_simulations', 1), ('num_workers', 1)):
     value = getattr(args, name)
     if not least <= value <= _MOST:
       raise ValueError(f'--{name}={value} must lie in {least} to {_MOST}')
@@ -166,7 +168,7 @@ def _check(args: argparse.Namespace) -> None:
 def _given(args: argparse.Namespace) -> dict[str, str]:
   """Returns the flags whose values are not their defaults, as text."""
   found = {}
-  for action in args.parser._actions:  # pylint: disable=protected-access
+  for action in args.parser._actions:
     value = getattr(args, action.dest, None)
     if value is None or value == action.default:
       continue
@@ -192,13 +194,13 @@ def _setting(args: argparse.Namespace) -> dict[str, Any]:
     timer = 'none'
   server = simulation.server
   return {
-      'devices in the population': f'{args.population:,}',
-      'report goal': f'{args.report_goal:,}',
-      'chosen a round': f'{server.clients_per_round:,}',
-      'of whom never report': f'{100.0 * simulation.population.dropout:g} %',
-      'rounds': f'{args.num_rounds:,}',
-      'timer': timer,
-      'availability': os.path.basename(args.availability),
+    'devices in the population': f'{args.population:,}',
+    'report goal': f'{args.report_goal:,}',
+    'chosen a round': f'{server.clients_per_round:,}',
+    'of whom never report': f'{100.0 * simulation.population.dropout:g} %',
+    'rounds': f'{args.num_rounds:,}',
+    'timer': timer,
+    'availability': os.path.basename(args.availability),
   }
 
 

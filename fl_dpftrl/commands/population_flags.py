@@ -3,13 +3,15 @@
 import argparse
 import math
 
-from fl_dpftrl.simulation import availability
-from fl_dpftrl.simulation import cohorts
-from fl_dpftrl.simulation import population
-from fl_dpftrl.simulation import presence
-from fl_dpftrl.simulation import server
-from fl_dpftrl.simulation import timer
-from fl_dpftrl.simulation import trace_formats
+from fl_dpftrl.simulation import (
+  availability,
+  cohorts,
+  population,
+  presence,
+  server,
+  timer,
+  trace_formats,
+)
 
 _MOST_ROUNDS = 10**7
 _OVER_SELECTION = 1.3
@@ -17,93 +19,84 @@ _DROPOUT = 0.08
 
 # Flags of availability.Nightly, with their types and help texts.
 _NIGHTLY = (
-    ('charging_hour', float, 'mean local hour at which devices are plugged in'),
-    ('charging_hour_spread', float, 'its standard deviation between devices'),
-    ('window_hours', None, 'shortest and longest charging time, in hours'),
-    ('jitter_hours', float, 'largest shift of a device in one night, in hours'),
-    ('charging_nights', float, 'fraction of the nights a device is charged'),
-    ('weekend_delay_hours', float, 'delay in the nights to Sat and Sun, in hours'),
-    ('daytime', float, 'check-in rate off the charger relative to that on it'),
-    ('time_zones', None, 'time zones of the devices, in hours ahead of UTC'),
+  ('charging_hour', float, 'mean local hour at which devices are plugged in'),
+  ('charging_hour_spread', float, 'its standard deviation between devices'),
+  ('window_hours', None, 'shortest and longest charging time, in hours'),
+  ('jitter_hours', float, 'largest shift of a device in one night, in hours'),
+  ('charging_nights', float, 'fraction of the nights a device is charged'),
+  ('weekend_delay_hours', float, 'delay in the nights to Sat and Sun, in hours'),
+  ('daytime', float, 'check-in rate off the charger relative to that on it'),
+  ('time_zones', None, 'time zones of the devices, in hours ahead of UTC'),
 )
 _DEVICES = (
-    ('check_ins_per_hour', 'median check-ins per hour of an available device'),
-    ('rate_spread', 'standard deviation of the logarithm of that rate'),
-    ('report_minutes', 'median minutes from being chosen to reporting'),
-    ('speed_spread', 'standard deviation of the logarithm of that time'),
-    ('turnover_per_day', 'fraction of the devices replaced by new ones per day'),
-    ('forgetting_per_day', 'fraction that loses the state of its timer per day'),
-    ('wrong_clocks', 'fraction of the waits in which a clock is changed'),
-    ('clock_error_hours', 'largest such change in either direction, in hours'),
+  ('check_ins_per_hour', 'median check-ins per hour of an available device'),
+  ('rate_spread', 'standard deviation of the logarithm of that rate'),
+  ('report_minutes', 'median minutes from being chosen to reporting'),
+  ('speed_spread', 'standard deviation of the logarithm of that time'),
+  ('turnover_per_day', 'fraction of the devices replaced by new ones per day'),
+  ('forgetting_per_day', 'fraction that loses the state of its timer per day'),
+  ('wrong_clocks', 'fraction of the waits in which a clock is changed'),
+  ('clock_error_hours', 'largest such change in either direction, in hours'),
 )
 _SERVER = (
-    ('minutes_between_rounds', 'minutes from the end of a round to the next'),
-    ('pace_minutes', 'shortest time for a round to fill; devices are told to'
-     ' come back later if it would fill faster; 0: no pacing'),
-    ('max_wait_days', 'days after which a round that is not full has stalled'),
+  ('minutes_between_rounds', 'minutes from the end of a round to the next'),
+  (
+    'pace_minutes',
+    'shortest time for a round to fill; devices are told to'
+    ' come back later if it would fill faster; 0: no pacing',
+  ),
+  ('max_wait_days', 'days after which a round that is not full has stalled'),
 )
 
 
-def add_arguments(
-    parser: argparse.ArgumentParser, *, required: bool = True
-) -> None:
+def add_arguments(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
   """Adds all flags of a simulation; see the modules for the defaults."""
   add = parser.add_argument
   add('--population', type=int, required=required, help='devices')
-  add(
-      '--report_goal', type=int, required=required,
-      help='number of reports that a round needs',
-  )
-  add(
-      '--num_rounds', type=int, required=True,
-      help='n, number of rounds (each uses one noise row)',
-  )
+  add('--report_goal', type=int, required=required, help='number of reports that a round needs')
+  add('--num_rounds', type=int, required=True, help='n, number of rounds (each uses one noise row)')
   timers = parser.add_mutually_exclusive_group()
   timers.add_argument(
-      '--timer_hours', type=float,
-      help='minimum simulated hours before a device participates again; use'
-      ' instead of --timer_rounds',
+    '--timer_hours',
+    type=float,
+    help='minimum simulated hours before a device participates again; use'
+    ' instead of --timer_rounds',
   )
   timers.add_argument(
-      '--timer_rounds', type=int,
-      help='minimum rounds before a device participates again (default: 1, which'
-      ' is no timer)',
+    '--timer_rounds',
+    type=int,
+    help='minimum rounds before a device participates again (default: 1, which is no timer)',
   )
   add('--seed', type=int, default=0, help='seed of all random draws (default: 0)')
   add(
-      '--availability', default='nightly', metavar='nightly|always|FILE',
-      help='when devices are available: mostly at night on their chargers'
-      ' (default), always, or as in a trace file (FedScale or FLASH)',
+    '--availability',
+    default='nightly',
+    metavar='nightly|always|FILE',
+    help='when devices are available: mostly at night on their chargers'
+    ' (default), always, or as in a trace file (FedScale or FLASH)',
   )
   nightly = availability.Nightly()
   for name, kind, text in _NIGHTLY:
     default = getattr(nightly, name)
     shown = default if kind else ','.join(f'{v:g}' for v in default)
-    add(
-        f'--{name}', type=kind or _numbers,
-        help=f'with nightly: {text} (default: {shown})',
-    )
+    add(f'--{name}', type=kind or _numbers, help=f'with nightly: {text} (default: {shown})')
   devices = population.Population(num_devices=1)
   for name, text in _DEVICES:
-    add(
-        f'--{name}', type=float,
-        help=f'{text} (default: {getattr(devices, name):g})',
-    )
+    add(f'--{name}', type=float, help=f'{text} (default: {getattr(devices, name):g})')
   add(
-      '--dropout', type=float, default=_DROPOUT,
-      help=f'fraction of the chosen that never report (default: {_DROPOUT:g})',
+    '--dropout',
+    type=float,
+    default=_DROPOUT,
+    help=f'fraction of the chosen that never report (default: {_DROPOUT:g})',
   )
   add(
-      '--clients_per_round', type=int,
-      help='number of devices chosen per round (default: 130 %% of the report'
-      ' goal)',
+    '--clients_per_round',
+    type=int,
+    help='number of devices chosen per round (default: 130 %% of the report goal)',
   )
   usual = server.Server(report_goal=1)
   for name, text in _SERVER:
-    add(
-        f'--{name}', type=float,
-        help=f'{text} (default: {getattr(usual, name):g})',
-    )
+    add(f'--{name}', type=float, help=f'{text} (default: {getattr(usual, name):g})')
 
 
 def _numbers(text: str) -> tuple[float, ...]:
@@ -114,11 +107,11 @@ _numbers.__name__ = 'list of numbers'
 
 
 def simulation(
-    args: argparse.Namespace,
-    *,
-    seed: int | None = None,
-    num_devices: int | None = None,
-    report_goal: int | None = None,
+  args: argparse.Namespace,
+  *,
+  seed: int | None = None,
+  num_devices: int | None = None,
+  report_goal: int | None = None,
 ) -> cohorts.Simulation:
   """Returns the simulation that the flags describe.
 
@@ -134,8 +127,7 @@ def simulation(
   """
   if not 1 <= args.num_rounds <= _MOST_ROUNDS:
     raise ValueError(
-        f'--num_rounds={args.num_rounds} must lie in 1 to {_MOST_ROUNDS}, as'
-        ' each round is simulated'
+      f'--num_rounds={args.num_rounds} must lie in 1 to {_MOST_ROUNDS}, as each round is simulated'
     )
   seed = args.seed if seed is None else seed
   if num_devices is None:
@@ -149,20 +141,18 @@ def simulation(
   elif report_goal is not None:
     chosen = math.ceil(chosen * report_goal / args.report_goal)
   return cohorts.Simulation(
-      population=population.Population(
-          num_devices=num_devices,
-          seed=seed,
-          availability=_availability(args),
-          dropout=args.dropout,
-          **_given(args, [name for name, _ in _DEVICES]),
-      ),
-      timer=_timer(args),
-      server=server.Server(
-          report_goal=goal,
-          clients_per_round=chosen,
-          **_given(args, [name for name, _ in _SERVER]),
-      ),
+    population=population.Population(
+      num_devices=num_devices,
       seed=seed,
+      availability=_availability(args),
+      dropout=args.dropout,
+      **_given(args, [name for name, _ in _DEVICES]),
+    ),
+    timer=_timer(args),
+    server=server.Server(
+      report_goal=goal, clients_per_round=chosen, **_given(args, [name for name, _ in _SERVER])
+    ),
+    seed=seed,
   )
 
 
@@ -177,10 +167,7 @@ def _availability(args: argparse.Namespace) -> presence.Availability:
   if args.availability == 'nightly':
     return availability.Nightly(**given)
   for name, value in given.items():
-    raise ValueError(
-        f'--{name}={value} is for --availability=nightly, got'
-        f' {args.availability}'
-    )
+    raise ValueError(f'--{name}={value} is for --availability=nightly, got {args.availability}')
   if args.availability == 'always':
     return availability.Always()
   return trace_formats.read_traces(args.availability)

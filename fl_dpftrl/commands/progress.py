@@ -26,10 +26,9 @@ class Progress:
     if now - self._last >= SECONDS:
       self._last = now
       print(
-          messages.one_line(
-              f'{self._command}: {now - self._start:.0f} s, {text}'
-          ),
-          file=sys.stderr, flush=True,
+        messages.one_line(f'{self._command}: {now - self._start:.0f} s, {text}'),
+        file=sys.stderr,
+        flush=True,
       )
 
 
@@ -38,8 +37,7 @@ def watch(shown: Progress) -> sweep.Watch:
 
   def begin(contender, schema):
     where = (
-        f'{contender.label} at n={schema.num_rounds}, b={schema.min_sep},'
-        f' k={schema.participations}'
+      f'{contender.label} at n={schema.num_rounds}, b={schema.min_sep}, k={schema.participations}'
     )
     shown.say(where)
 

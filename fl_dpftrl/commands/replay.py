@@ -7,27 +7,20 @@ import shlex
 import sys
 from typing import Any
 
-from fl_dpftrl import messages
-from fl_dpftrl import rounding
-from fl_dpftrl.commands import flags
-from fl_dpftrl.commands import progress
-from fl_dpftrl.logs import engines
-from fl_dpftrl.logs import publication
-from fl_dpftrl.logs import replay
-from fl_dpftrl.logs import report
-from fl_dpftrl.logs import runs_file
-from fl_dpftrl.logs import sampled
+from fl_dpftrl import messages, rounding
+from fl_dpftrl.commands import flags, progress
+from fl_dpftrl.logs import engines, publication, replay, report, runs_file, sampled
 
 HELP = 'computes the guarantee that a participation log proves'
 
 EXAMPLE = (
-    'fl-dpftrl replay --log=participation.parquet --strategy=blt-b100'
-    ' --noise_multiplier=8 --delta=1e-6 --report=privacy.html'
+  'fl-dpftrl replay --log=participation.parquet --strategy=blt-b100'
+  ' --noise_multiplier=8 --delta=1e-6 --report=privacy.html'
 )
 
 _NOT_PUBLIC = (
-    '--public_report leaves out the amplified guarantee of secret draws, because'
-    ' it states their min-sep and maximum participations'
+  '--public_report leaves out the amplified guarantee of secret draws, because'
+  ' it states their min-sep and maximum participations'
 )
 _LONGEST = 1000  # maximum number of characters of a sentence
 _PARTS = ('worst_case', 'observed', 'declared', *sampled.PARTS)
@@ -36,103 +29,81 @@ _PARTS = ('worst_case', 'observed', 'declared', *sampled.PARTS)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   add(
-      '--log',
-      action='append',
-      metavar='PATH',
-      help='log in Parquet, CSV or JSON lines: a file, folder or glob; repeat it'
-      ' for more shards',
+    '--log',
+    action='append',
+    metavar='PATH',
+    help='log in Parquet, CSV or JSON lines: a file, folder or glob; repeat it for more shards',
   )
   flags.add_strategy(parser, required=False)
   add(
-      '--noise_multiplier',
-      type=float,
-      help='standard deviation of Z over the clip norm, for the strategy as'
-      ' stored in its file (default: as in the log)',
+    '--noise_multiplier',
+    type=float,
+    help='standard deviation of Z over the clip norm, for the strategy as'
+    ' stored in its file (default: as in the log)',
   )
   add(
-      '--noise_multiplier_from',
-      action='append',
-      type=_change,
-      default=[],
-      metavar='ROUND:VALUE',
-      help='new noise multiplier from that round on, after a change of it or of'
-      ' the clip norm; may be repeated (default: as in the log)',
+    '--noise_multiplier_from',
+    action='append',
+    type=_change,
+    default=[],
+    metavar='ROUND:VALUE',
+    help='new noise multiplier from that round on, after a change of it or of'
+    ' the clip norm; may be repeated (default: as in the log)',
   )
   add(
-      '--restart',
-      action='append',
-      type=int,
-      default=[],
-      metavar='ROUND',
-      help='round at which the noise was restarted; may be repeated',
+    '--restart',
+    action='append',
+    type=int,
+    default=[],
+    metavar='ROUND',
+    help='round at which the noise was restarted; may be repeated',
   )
   add(
-      '--runs',
-      metavar='FILE.json',
-      help='several runs of one population; use instead of --log, --strategy and'
-      ' their flags: {"runs": [{"log": "a.parquet", "strategy": "blt-b400",'
-      ' "noise_multiplier": 8}, ...]}',
+    '--runs',
+    metavar='FILE.json',
+    help='several runs of one population; use instead of --log, --strategy and'
+    ' their flags: {"runs": [{"log": "a.parquet", "strategy": "blt-b400",'
+    ' "noise_multiplier": 8}, ...]}',
   )
   add(
-      '--delta',
-      type=float,
-      action='append',
-      required=True,
-      help='δ; repeat it for a curve of ε (the figures use the first one)',
+    '--delta',
+    type=float,
+    action='append',
+    required=True,
+    help='δ; repeat it for a curve of ε (the figures use the first one)',
   )
+  add('--num_rounds', type=int, help='number of noise rows used, if the log does not say')
+  add('--declared_min_sep', type=int, help='min-sep that was declared before the run')
   add(
-      '--num_rounds',
-      type=int,
-      help='number of noise rows used, if the log does not say',
-  )
-  add(
-      '--declared_min_sep',
-      type=int,
-      help='min-sep that was declared before the run',
-  )
-  add(
-      '--declared_max_participations',
-      type=int,
-      help='maximum participations declared before the run',
+    '--declared_max_participations', type=int, help='maximum participations declared before the run'
   )
   flags.add_sampling(
-      parser,
-      'for centralized training: declared sampling scheme of the batches; its'
-      ' guarantee is computed unless the log contradicts it; poisson and'
-      ' fixed_size amplify privacy',
+    parser,
+    'for centralized training: declared sampling scheme of the batches; its'
+    ' guarantee is computed unless the log contradicts it; poisson and'
+    ' fixed_size amplify privacy',
   )
   add(
-      '--adjacency',
-      default='zero_out',
-      help='zero_out (default), or replace_one, which doubles the sensitivity',
+    '--adjacency',
+    default='zero_out',
+    help='zero_out (default), or replace_one, which doubles the sensitivity',
+  )
+  add('--group_size', type=int, default=1, help='number of devices protected together')
+  add('--report_goal', type=int, help='declared report goal; counts the rounds with fewer devices')
+  add(
+    '--engine',
+    choices=engines.NAMES,
+    default=engines.NAMES[0],
+    help='engine that groups the rows (default: embedded); spark is Apache'
+    ' Spark, configured as usual or on this machine',
   )
   add(
-      '--group_size',
-      type=int,
-      default=1,
-      help='number of devices protected together',
+    '--report', metavar='FILE.html', help='privacy report to write, for readers who may see the log'
   )
   add(
-      '--report_goal',
-      type=int,
-      help='declared report goal; counts the rounds with fewer devices',
-  )
-  add(
-      '--engine',
-      choices=engines.NAMES,
-      default=engines.NAMES[0],
-      help='engine that groups the rows (default: embedded); spark is Apache'
-      ' Spark, configured as usual or on this machine',
-  )
-  add(
-      '--report',
-      metavar='FILE.html',
-      help='privacy report to write, for readers who may see the log',
-  )
-  add(
-      '--public_report',
-      metavar='FILE.html',
-      help='report to write that says nothing about single devices',
+    '--public_report',
+    metavar='FILE.html',
+    help='report to write that says nothing about single devices',
   )
 
 
@@ -145,9 +116,15 @@ _change.__name__ = 'ROUND:VALUE'
 
 # Flags of a single run; a file of runs states them for each of its runs.
 _OF_ONE_RUN = (
-    'log', 'strategy', 'noise_multiplier', 'noise_multiplier_from', 'restart',
-    'num_rounds', 'declared_min_sep', 'declared_max_participations',
-    *flags.SAMPLING,
+  'log',
+  'strategy',
+  'noise_multiplier',
+  'noise_multiplier_from',
+  'restart',
+  'num_rounds',
+  'declared_min_sep',
+  'declared_max_participations',
+  *flags.SAMPLING,
 )
 
 
@@ -158,19 +135,16 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if path and not os.path.isdir(os.path.dirname(path) or '.'):
       raise ValueError(f'--{name}={path}: its folder does not exist')
   result = replay.replay(
-      _runs(args),
-      deltas=args.delta,
-      adjacency=args.adjacency,
-      group_size=args.group_size,
-      report_goal=args.report_goal,
-      engine=engines.by_name(args.engine),
-      progress=progress.Progress('replay').say,
+    _runs(args),
+    deltas=args.delta,
+    adjacency=args.adjacency,
+    group_size=args.group_size,
+    report_goal=args.report_goal,
+    engine=engines.by_name(args.engine),
+    progress=progress.Progress('replay').say,
   )
   for warning in _warnings(result):
-    print(
-        messages.one_line(f'fl-dpftrl: warning: {warning}', limit=_LONGEST),
-        file=sys.stderr,
-    )
+    print(messages.one_line(f'fl-dpftrl: warning: {warning}', limit=_LONGEST), file=sys.stderr)
   if args.public_report:
     result = publication.committed(result)
   if args.report:
@@ -179,9 +153,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if 'amplified' in result:
       print(f'fl-dpftrl: warning: {_NOT_PUBLIC}', file=sys.stderr)
     report.write_report(
-        args.public_report,
-        publication.publishable(result),
-        setting=_setting(args, result),
+      args.public_report, publication.publishable(result), setting=_setting(args, result)
     )
   return result
 
@@ -191,34 +163,30 @@ def _runs(args: argparse.Namespace) -> list[replay.Run]:
   if args.runs:
     if given and given[0] in flags.SAMPLING:
       raise ValueError(
-          f'--{given[0]} does not go with --runs: guarantees of sampled batches'
-          ' are not composed over runs; replay each run alone'
+        f'--{given[0]} does not go with --runs: guarantees of sampled batches'
+        ' are not composed over runs; replay each run alone'
       )
     if given:
-      raise ValueError(
-          f'--{given[0]} does not go with --runs: the file states it for each run'
-      )
+      raise ValueError(f'--{given[0]} does not go with --runs: the file states it for each run')
     return runs_file.read(args.runs)
   for name in ('log', 'strategy'):
     if name not in given:
       raise ValueError(f'--{name} is needed, or --runs')
   run = runs_file.make(
-      logs=args.log,
-      strategy=args.strategy,
-      noise_multiplier=args.noise_multiplier,
-      num_rounds=args.num_rounds,
-      changes=tuple(args.noise_multiplier_from) or None,
-      restarts=tuple(args.restart),
-      declared_min_sep=args.declared_min_sep,
-      declared_max_participations=args.declared_max_participations,
+    logs=args.log,
+    strategy=args.strategy,
+    noise_multiplier=args.noise_multiplier,
+    num_rounds=args.num_rounds,
+    changes=tuple(args.noise_multiplier_from) or None,
+    restarts=tuple(args.restart),
+    declared_min_sep=args.declared_min_sep,
+    declared_max_participations=args.declared_max_participations,
   )
   draws = flags.sampling(args, run.noise.strategy, run.log.num_rounds)
   return [dataclasses.replace(run, sampling=draws)]
 
 
-def _setting(
-    args: argparse.Namespace, result: dict[str, Any]
-) -> report.Setting:
+def _setting(args: argparse.Namespace, result: dict[str, Any]) -> report.Setting:
   given = [f'--runs={args.runs}'] if args.runs else []
   left_out = () if sampled.part(result) else flags.SAMPLING
   for name in (*_OF_ONE_RUN, 'delta', 'adjacency', 'group_size', 'report_goal'):
@@ -232,11 +200,11 @@ def _setting(
         given.append(f'--{name}={value}')
   names = args.log or [file['name'] for file in result['log']]
   return report.Setting(
-      run=', '.join(os.path.basename(os.path.normpath(p)) for p in names),
-      noise_multiplier=result['noise_multiplier'],
-      command=shlex.join(['fl-dpftrl', 'replay', *given]),
-      strategy=args.strategy and os.path.basename(args.strategy),
-      report_goal=args.report_goal,
+    run=', '.join(os.path.basename(os.path.normpath(p)) for p in names),
+    noise_multiplier=result['noise_multiplier'],
+    command=shlex.join(['fl-dpftrl', 'replay', *given]),
+    strategy=args.strategy and os.path.basename(args.strategy),
+    report_goal=args.report_goal,
   )
 
 
@@ -247,16 +215,16 @@ def _warnings(result: dict[str, Any]) -> list[str]:
   declared = result.get('declared', {'holds': True})
   if not declared['holds']:
     warnings.append(
-        f'THE DECLARED SCHEMA DOES NOT HOLD: min-sep {declared["min_sep"]} and'
-        f' at most {declared["max_participations"]} participations were'
-        f' declared, the log has {result["min_sep"]} and'
-        f' {result["max_participations"]}; the declared figures are void'
+      f'THE DECLARED SCHEMA DOES NOT HOLD: min-sep {declared["min_sep"]} and'
+      f' at most {declared["max_participations"]} participations were'
+      f' declared, the log has {result["min_sep"]} and'
+      f' {result["max_participations"]}; the declared figures are void'
     )
   drawn = result.get(sampled.part(result), {'holds': True})
   if not drawn['holds']:
     warnings.append(
-        f'THE LOG CONTRADICTS --sampling={drawn["sampling"]}, so nothing is'
-        f' guaranteed under {sampled.part(result)}: {drawn["reason"]}'
+      f'THE LOG CONTRADICTS --sampling={drawn["sampling"]}, so nothing is'
+      f' guaranteed under {sampled.part(result)}: {drawn["reason"]}'
     )
   return warnings
 
@@ -265,26 +233,24 @@ def show(result: dict[str, Any]) -> str:
   """Formats the guarantees, rounded up, and their assumptions."""
   witness = result['witness']
   closest = (
-      f'  (device {messages.quoted(witness["device_id"])}, rounds'
-      f' {witness["first_round"]} and {witness["second_round"]})'
-      if witness
-      else '  (no device took part twice)'
+    f'  (device {messages.quoted(witness["device_id"])}, rounds'
+    f' {witness["first_round"]} and {witness["second_round"]})'
+    if witness
+    else '  (no device took part twice)'
   )
   lines = []
   if result['void_reason']:
     reason = messages.one_line(result['void_reason'], limit=_LONGEST)
     lines += [f'THE GUARANTEE IS VOID: {reason}', '']
   lines += [
-      f'rounds n            {result["num_rounds"]}',
-      f'devices             {result["num_devices"]}',
-      f'participations      {result["num_participations"]}',
-      f'min-sep b           {result["min_sep"]}{closest}',
-      f'max per device k    {result["max_participations"]}',
+    f'rounds n            {result["num_rounds"]}',
+    f'devices             {result["num_devices"]}',
+    f'participations      {result["num_participations"]}',
+    f'min-sep b           {result["min_sep"]}{closest}',
+    f'max per device k    {result["max_participations"]}',
   ]
   if 'rounds_short_of_report_goal' in result:
-    lines.append(
-        f'below report goal   {result["rounds_short_of_report_goal"]} rounds'
-    )
+    lines.append(f'below report goal   {result["rounds_short_of_report_goal"]} rounds')
   lines += _of_each(result)
   lines.append('')
   parts = [part for part in _PARTS if part in result]
@@ -293,15 +259,15 @@ def show(result: dict[str, Any]) -> str:
     names = [f'{name}: VOID' for name in names]
   else:
     names = [
-        name if result[part].get('holds', True) else f'{name}: VOID'
-        for name, part in zip(names, parts)
+      name if result[part].get('holds', True) else f'{name}: VOID'
+      for name, part in zip(names, parts)
     ]
   rows = [['', *names]]
   for field, label in (
-      ('sensitivity', 'sensitivity'),
-      ('sensitivity_kind', ''),
-      ('effective_noise_multiplier', 'noise / sensitivity'),
-      ('rho', 'ρ (zCDP)'),
+    ('sensitivity', 'sensitivity'),
+    ('sensitivity_kind', ''),
+    ('effective_noise_multiplier', 'noise / sensitivity'),
+    ('rho', 'ρ (zCDP)'),
   ):
     rows.append([label, *(_cell(result[part][field], field) for part in parts)])
   first = [{'delta': result['delta']}]
@@ -312,22 +278,18 @@ def show(result: dict[str, Any]) -> str:
       row.append(_cell(curve[index]['epsilon'], 'epsilon'))
     rows.append(row)
   widths = [max(map(len, column)) + 2 for column in zip(*rows)]
-  lines += [
-      ''.join(f'{cell:<{w}}' for cell, w in zip(row, widths)).rstrip()
-      for row in rows
-  ]
+  lines += [''.join(f'{cell:<{w}}' for cell, w in zip(row, widths)).rstrip() for row in rows]
   if 'commitment' in result:
     lines += [
-        '',
-        'commitment of the public report to the log, HMAC-SHA-256',
-        f'  value  {result["commitment"]["hmac_sha256"]}',
-        f'  salt   {result["commitment"]["salt"]}   keep it as secret as the log',
+      '',
+      'commitment of the public report to the log, HMAC-SHA-256',
+      f'  value  {result["commitment"]["hmac_sha256"]}',
+      f'  salt   {result["commitment"]["salt"]}   keep it as secret as the log',
     ]
   lines += _per_device(result['per_device'], result['delta'])
   lines += ['', 'assumptions']
   lines += [
-      f'- {messages.one_line(sentence, limit=_LONGEST)}'
-      for sentence in result['assumptions']
+    f'- {messages.one_line(sentence, limit=_LONGEST)}' for sentence in result['assumptions']
   ]
   return '\n'.join(lines)
 
@@ -335,10 +297,10 @@ def show(result: dict[str, Any]) -> str:
 def _of_each(result: dict[str, Any]) -> list[str]:
   """Returns one line for each of several runs."""
   return [
-      f'run {i + 1:<16}n = {run["num_rounds"]}, b = {run["min_sep"]}, k ='
-      f' {run["max_participations"]}, {run["strategy"]["family"]}, noise'
-      f' multiplier {rounding.exact(run["noise_multiplier"])}'
-      for i, run in enumerate(result.get('runs', ()))
+    f'run {i + 1:<16}n = {run["num_rounds"]}, b = {run["min_sep"]}, k ='
+    f' {run["max_participations"]}, {run["strategy"]["family"]}, noise'
+    f' multiplier {rounding.exact(run["noise_multiplier"])}'
+    for i, run in enumerate(result.get('runs', ()))
   ]
 
 
@@ -347,19 +309,16 @@ def _per_device(fared: dict[str, Any], delta: float) -> list[str]:
   if fared['quantiles'][0]['epsilon'] is None:
     return []
   lines = [
-      '',
-      'share of participating devices, from their actual rounds'
-      f' (δ = {rounding.exact(delta)})',
+    '',
+    f'share of participating devices, from their actual rounds (δ = {rounding.exact(delta)})',
   ]
   for point in fared['quantiles']:
     lines.append(
-        f'{100 * point["share"]:>6g} % have ε ≤'
-        f' {_cell(point["epsilon"], "epsilon")}, ρ ≤'
-        f' {_cell(point["rho"], "rho")}'
+      f'{100 * point["share"]:>6g} % have ε ≤'
+      f' {_cell(point["epsilon"], "epsilon")}, ρ ≤'
+      f' {_cell(point["rho"], "rho")}'
     )
-  return [
-      *lines, 'These figures come from the private log and are for the operator.'
-  ]
+  return [*lines, 'These figures come from the private log and are for the operator.']
 
 
 def _cell(value: float | str | None, field: str) -> str:

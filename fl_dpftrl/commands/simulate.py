@@ -6,25 +6,21 @@ import json
 import os
 import shlex
 import time
-from typing import Any, Iterator
+from collections.abc import Iterator
+from typing import Any
 
-from fl_dpftrl import files
-from fl_dpftrl import rounding
-from fl_dpftrl.commands import flags
-from fl_dpftrl.commands import population_flags
-from fl_dpftrl.commands import progress
+from fl_dpftrl import files, rounding
+from fl_dpftrl.commands import flags, population_flags, progress
 from fl_dpftrl.logs import streamed
 from fl_dpftrl.simulation import attendance as attendance_lib
-from fl_dpftrl.simulation import cohorts
+from fl_dpftrl.simulation import cohorts, report, timer
 from fl_dpftrl.simulation import partition as partition_lib
-from fl_dpftrl.simulation import report
-from fl_dpftrl.simulation import timer
 
 HELP = 'simulates the participation of a population and writes the log'
 
 EXAMPLE = (
-    'fl-dpftrl simulate --population=300000 --report_goal=650 --num_rounds=2000'
-    ' --timer_hours=72 --seed=1 --output=participation.parquet'
+  'fl-dpftrl simulate --population=300000 --report_goal=650 --num_rounds=2000'
+  ' --timer_hours=72 --seed=1 --output=participation.parquet'
 )
 
 METADATA_KEY = 'simulated'
@@ -34,15 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   population_flags.add_arguments(parser, required=False)
   flags.add_sampling(
-      parser,
-      'for centralized training instead of devices: sampling scheme of the'
-      ' batches',
+    parser, 'for centralized training instead of devices: sampling scheme of the batches'
   )
   add('--output', metavar='FILE.parquet', help='participation log to write')
-  add(
-      '--report', metavar='FILE.html',
-      help='HTML report on participation over time to write',
-  )
+  add('--report', metavar='FILE.html', help='HTML report on participation over time to write')
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
@@ -68,19 +59,17 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
   attendance = _write(args, rounds(), {})
   result = {
-      **_counts(attendance),
-      'dropped': turnouts.dropped,
-      'late': turnouts.late,
-      'timer': _timer(simulation.timer, attendance),
-      'seed': args.seed,
-      'wall_seconds': time.monotonic() - began,
-      'output': args.output,
+    **_counts(attendance),
+    'dropped': turnouts.dropped,
+    'late': turnouts.late,
+    'timer': _timer(simulation.timer, attendance),
+    'seed': args.seed,
+    'wall_seconds': time.monotonic() - began,
+    'output': args.output,
   }
   if args.report:
     command = ['fl-dpftrl', 'simulate', *_words(args)]
-    page = report.page_of(
-        result, simulation, attendance, turnouts, shlex.join(command)
-    )
+    page = report.page_of(result, simulation, attendance, turnouts, shlex.join(command))
     files.write_durably(args.report, page.encode())
   return result
 
@@ -94,59 +83,51 @@ def _partition(args: argparse.Namespace) -> partition_lib.Partition | None:
     value = getattr(args, name)
     if value is not None:
       raise ValueError(
-          f'--{name}={value} is for devices and conflicts with'
-          f' --sampling={args.sampling}, which is for centralized training'
+        f'--{name}={value} is for devices and conflicts with'
+        f' --sampling={args.sampling}, which is for centralized training'
       )
   return partition_lib.Partition(scheme=scheme, seed=args.seed)
 
 
-def _batches(
-    args: argparse.Namespace, partition: partition_lib.Partition
-) -> dict[str, Any]:
+def _batches(args: argparse.Namespace, partition: partition_lib.Partition) -> dict[str, Any]:
   began = time.monotonic()
   attendance = _write(args, partition.rounds(), partition.metadata())
   return {
-      **_counts(attendance),
-      'sampling': args.sampling,
-      'num_parts': partition.scheme.num_parts,
-      'seed': args.seed,
-      'wall_seconds': time.monotonic() - began,
-      'output': args.output,
+    **_counts(attendance),
+    'sampling': args.sampling,
+    'num_parts': partition.scheme.num_parts,
+    'seed': args.seed,
+    'wall_seconds': time.monotonic() - began,
+    'output': args.output,
   }
 
 
 def _counts(attendance: attendance_lib.Attendance) -> dict[str, Any]:
   return {
-      'num_rounds': attendance.num_rounds,
-      'num_devices': attendance.num_devices,
-      'num_participations': attendance.num_participations,
-      'min_sep': attendance.min_sep,
-      'max_participations': attendance.max_participations,
-      'simulated_days': attendance.days,
+    'num_rounds': attendance.num_rounds,
+    'num_devices': attendance.num_devices,
+    'num_participations': attendance.num_participations,
+    'min_sep': attendance.min_sep,
+    'max_participations': attendance.max_participations,
+    'simulated_days': attendance.days,
   }
 
 
 def _write(
-    args: argparse.Namespace,
-    rounds: Iterator[cohorts.Cohort],
-    metadata: dict[str, str],
+  args: argparse.Namespace, rounds: Iterator[cohorts.Cohort], metadata: dict[str, str]
 ) -> attendance_lib.Attendance:
   """Counts the rounds, and writes them if --output is given."""
   if args.output is None:
     return _count(args, rounds, lambda *row: None)
   said = json.dumps(_flags(args), sort_keys=True)
   with streamed.writer(
-      args.output,
-      num_rounds=args.num_rounds,
-      metadata={METADATA_KEY: said, **metadata},
+    args.output, num_rounds=args.num_rounds, metadata={METADATA_KEY: said, **metadata}
   ) as append:
     return _count(args, rounds, append)
 
 
 def _count(
-    args: argparse.Namespace,
-    rounds: Iterator[cohorts.Cohort],
-    append: streamed.Append,
+  args: argparse.Namespace, rounds: Iterator[cohorts.Cohort], append: streamed.Append
 ) -> attendance_lib.Attendance:
   shown = progress.Progress('simulate')
   attendance = attendance_lib.Attendance()
@@ -154,15 +135,13 @@ def _count(
     append(cohort.round, cohort.device_ids, cohort.closed)
     attendance.add(cohort)
     shown.say(
-        f'round {attendance.num_rounds} of {args.num_rounds}, day'
-        f' {attendance.days:.1f}, min-sep so far {attendance.min_sep}'
+      f'round {attendance.num_rounds} of {args.num_rounds}, day'
+      f' {attendance.days:.1f}, min-sep so far {attendance.min_sep}'
     )
   return attendance
 
 
-def _timer(
-    kind: timer.Timer, attendance: attendance_lib.Attendance
-) -> dict[str, Any]:
+def _timer(kind: timer.Timer, attendance: attendance_lib.Attendance) -> dict[str, Any]:
   """Returns the timer and, for a timer in hours, its effect in rounds."""
   if isinstance(kind, timer.RoundTimer):
     return {'rounds': kind.rounds}
@@ -174,8 +153,7 @@ def _flags(args: argparse.Namespace) -> dict[str, Any]:
   """Returns the flags that determine the log."""
   left_out = ('output', 'report', 'json')
   return {
-      name: value for name, value in vars(args).items()
-      if value is not None and name not in left_out
+    name: value for name, value in vars(args).items() if value is not None and name not in left_out
   }
 
 

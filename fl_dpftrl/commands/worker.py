@@ -15,25 +15,25 @@ EXAMPLE = 'fl-dpftrl worker --port=8000'
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
-      '--port',
-      type=int,
-      required=True,
-      help='port to listen on, on every interface; anyone who can reach it can'
-      ' run any computation, so keep it inside a private network',
+    '--port',
+    type=int,
+    required=True,
+    help='port to listen on, on every interface; anyone who can reach it can'
+    ' run any computation, so keep it inside a private network',
   )
   parser.add_argument(
-      '--max_concurrent_calls',
-      type=int,
-      default=0,
-      help='number of clients trained at the same time (default: no limit)',
+    '--max_concurrent_calls',
+    type=int,
+    default=0,
+    help='number of clients trained at the same time (default: no limit)',
   )
   parser.add_argument(
-      '--deterministic',
-      choices=('true', 'false'),
-      default='true',
-      help='same results for the same inputs in every run; set it to false if'
-      ' clients draw random numbers without a seed, such as for dropout'
-      ' (default: true)',
+    '--deterministic',
+    choices=('true', 'false'),
+    default='true',
+    help='same results for the same inputs in every run; set it to false if'
+    ' clients draw random numbers without a seed, such as for dropout'
+    ' (default: true)',
   )
 
 
@@ -44,19 +44,16 @@ def run(args: argparse.Namespace) -> NoReturn:
     ValueError: if the port is in use, or the worker program is missing.
   """
   if args.max_concurrent_calls < 0:
-    raise ValueError(
-        '--max_concurrent_calls must be at least 0, got'
-        f' {args.max_concurrent_calls}'
-    )
+    raise ValueError(f'--max_concurrent_calls must be at least 0, got {args.max_concurrent_calls}')
   check_free('', args.port)
   try:
     command = worker_program.command(args.port, args.max_concurrent_calls)
   except RuntimeError as error:
     raise ValueError(str(error)) from error
   print(
-      f'listening on port {args.port} and training clients; press Ctrl-C to stop',
-      file=sys.stderr,
-      flush=True,
+    f'listening on port {args.port} and training clients; press Ctrl-C to stop',
+    file=sys.stderr,
+    flush=True,
   )
   environment = worker_program.environment(args.deterministic == 'true')
   os.execve(command[0], command, environment)

@@ -6,11 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.linalg
 
-from fl_dpftrl.families import banded_toeplitz
-from fl_dpftrl.families import base
-from fl_dpftrl.families import blt
-from fl_dpftrl.families import power_series
-from fl_dpftrl.families import tree_full
+from fl_dpftrl.families import banded_toeplitz, base, blt, power_series, tree_full
 
 MOST_LAGS = 10_000
 _LARGEST_MATRIX = 4096
@@ -24,19 +20,14 @@ class Columns(NamedTuple):
 
 
 @functools.singledispatch
-def first_columns(
-    strategy: base.Strategy, num_rounds: int
-) -> Columns | None:
+def first_columns(strategy: base.Strategy, num_rounds: int) -> Columns | None:
   """Returns the first columns of C and N over at most 10,000 lags.
 
   Returns:
     None if C is not lower triangular or too large to be written out, and for
     trees, whose entries depend on nodes and not on lags.
   """
-  if (
-      num_rounds > _LARGEST_MATRIX
-      or strategy.num_noise_rows(num_rounds) != num_rounds
-  ):
+  if num_rounds > _LARGEST_MATRIX or strategy.num_noise_rows(num_rounds) != num_rounds:
     return None
   matrix = strategy.strategy_matrix(num_rounds)
   if np.triu(matrix, 1).any():
@@ -50,9 +41,7 @@ def first_columns(
 @first_columns.register
 def _(strategy: blt.BLT, num_rounds: int) -> Columns:
   lags = min(num_rounds, MOST_LAGS)
-  return Columns(
-      strategy.coefficients(lags), strategy.inverse_coefficients(lags)
-  )
+  return Columns(strategy.coefficients(lags), strategy.inverse_coefficients(lags))
 
 
 @first_columns.register

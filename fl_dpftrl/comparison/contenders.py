@@ -4,11 +4,9 @@ import dataclasses
 import functools
 import os
 import pathlib
-from typing import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from fl_dpftrl import catalogue
-from fl_dpftrl import participation
-from fl_dpftrl import workloads
+from fl_dpftrl import catalogue, participation, workloads
 from fl_dpftrl.families import base
 from fl_dpftrl.optimization import registry
 
@@ -43,7 +41,7 @@ class Contender:
 
 
 def contenders(
-    names: Sequence[str], made_for: Sequence[Mapping[str, int]] = ({},)
+  names: Sequence[str], made_for: Sequence[Mapping[str, int]] = ({},)
 ) -> list[Contender]:
   """Returns candidates by their names.
 
@@ -71,17 +69,15 @@ def contenders(
       find_range = find_range and functools.partial(find_range, **sized)
     fixed = mechanism in catalogue.parameter_free()
     for fields in ({},) if fixed else made_for:
-      found.append(Contender(
-          _label(name, fields), mechanism, find, fields,
-          optimised=not fixed, find_range=find_range,
-      ))
+      found.append(
+        Contender(
+          _label(name, fields), mechanism, find, fields, optimised=not fixed, find_range=find_range
+        )
+      )
   labels = [contender.label for contender in found]
   for label in labels:
     if labels.count(label) > 1:
-      raise ValueError(
-          f'two of them are called {label!r}; give a file another name with'
-          ' name=file'
-      )
+      raise ValueError(f'two of them are called {label!r}; give a file another name with name=file')
   return found
 
 
@@ -91,35 +87,29 @@ def _given(name: str) -> Contender:
     label, path = '', name
   if path in catalogue.parameter_free():
     strategy = catalogue.load_strategy(path)
-    return Contender(
-        label or path, strategy.family, lambda schema, **kwargs: strategy
-    )
+    return Contender(label or path, strategy.family, lambda schema, **kwargs: strategy)
   try:
     file = catalogue.load(path)
   except ValueError as e:
     if os.path.isfile(path):
       raise
     raise ValueError(
-        f'{path!r} is neither a mechanism ({", ".join(registry.OPTIMIZERS)}),'
-        f' nor a strategy file, nor one of {", ".join(catalogue.names())}'
+      f'{path!r} is neither a mechanism ({", ".join(registry.OPTIMIZERS)}),'
+      f' nor a strategy file, nor one of {", ".join(catalogue.names())}'
     ) from e
   return Contender(
-      label or (path if path in catalogue.names() else pathlib.Path(path).stem),
-      file.strategy.family,
-      lambda schema, **kwargs: file.strategy,
-      workload=file.workload,
+    label or (path if path in catalogue.names() else pathlib.Path(path).stem),
+    file.strategy.family,
+    lambda schema, **kwargs: file.strategy,
+    workload=file.workload,
   )
 
 
-def _size(
-    name: str, optimizer: registry.Optimizer, size: str
-) -> dict[str, int]:
+def _size(name: str, optimizer: registry.Optimizer, size: str) -> dict[str, int]:
   if optimizer.size is None:
     raise ValueError(f'{name!r}: this mechanism takes no size')
   if not (size.isascii() and size.isdigit()):
-    raise ValueError(
-        f'{name!r}: the {optimizer.size} after the colon must be a whole number'
-    )
+    raise ValueError(f'{name!r}: the {optimizer.size} after the colon must be a whole number')
   return {optimizer.size: int(size)}
 
 

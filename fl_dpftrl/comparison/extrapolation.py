@@ -1,7 +1,8 @@
 """Evaluation of every candidate at every hypothetical deployment."""
 
 import dataclasses
-from typing import Iterable, NamedTuple, Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from fl_dpftrl.accounting import extrapolation
 from fl_dpftrl.comparison import contenders as contenders_lib
@@ -62,13 +63,13 @@ class Skipped(NamedTuple):
 
 
 def run(
-    contenders: Sequence[contenders_lib.Contender],
-    references: Sequence[extrapolation.Reference],
-    deployments: Sequence[extrapolation.Deployment],
-    *,
-    delta: float,
-    objective: str,
-    watch: sweep.Watch,
+  contenders: Sequence[contenders_lib.Contender],
+  references: Sequence[extrapolation.Reference],
+  deployments: Sequence[extrapolation.Deployment],
+  *,
+  delta: float,
+  objective: str,
+  watch: sweep.Watch,
 ) -> Iterable[Entry | Skipped]:
   """Finds strategies and predicts guarantees, one candidate after the other.
 
@@ -82,34 +83,32 @@ def run(
   """
   schemas = [deployment.schema for deployment in deployments]
   for contender, reference in zip(contenders, references, strict=True):
-    for deployment, found in zip(deployments, sweep.search(
-        contender, schemas, objective=objective, watch=watch
-    )):
+    for deployment, found in zip(
+      deployments, sweep.search(contender, schemas, objective=objective, watch=watch)
+    ):
       yield _predict(contender, reference, deployment, found, delta)
 
 
 def _predict(
-    contender: contenders_lib.Contender,
-    reference: extrapolation.Reference,
-    deployment: extrapolation.Deployment,
-    found: sweep.Found,
-    delta: float,
+  contender: contenders_lib.Contender,
+  reference: extrapolation.Reference,
+  deployment: extrapolation.Deployment,
+  found: sweep.Found,
+  delta: float,
 ) -> Entry | Skipped:
   if found.strategy is None:
     return Skipped(contender, deployment, found.reason)
   most = found.strategy.max_rounds
   if most is not None and deployment.num_rounds > most:
-    return Skipped(
-        contender, deployment, f'it was made for {most} rounds, and ends there'
-    )
+    return Skipped(contender, deployment, f'it was made for {most} rounds, and ends there')
   try:
-    guarantee = extrapolation.predict(
-        found.strategy, deployment, reference, delta=delta
-    )
+    guarantee = extrapolation.predict(found.strategy, deployment, reference, delta=delta)
   except sweep.BEYOND as e:
     return Skipped(contender, deployment, sweep.one_line(e))
   schema = guarantee.schema
-  return Entry(contender, Row(
+  return Entry(
+    contender,
+    Row(
       strategy=contender.label,
       report_goal=deployment.report_goal,
       noise_multiplier=guarantee.noise_multiplier,
@@ -123,4 +122,5 @@ def _predict(
       epsilon=guarantee.epsilon,
       delta=guarantee.delta,
       adjacency=guarantee.adjacency,
-  ))
+    ),
+  )

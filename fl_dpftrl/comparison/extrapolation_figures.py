@@ -1,30 +1,32 @@
 """Figures of predictions; importing this module loads matplotlib."""
 
-from typing import Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from matplotlib import axes as axes_lib
 from matplotlib import figure as figure_lib
 
 from fl_dpftrl import rounding
-from fl_dpftrl.comparison import extrapolation
-from fl_dpftrl.comparison import style
+from fl_dpftrl.comparison import extrapolation, style
 
 _NAMES = {
-    'report_goal': 'report goal (devices a round)', 'num_rounds': 'rounds',
-    'population': 'population (devices)', 'epsilon': 'ε', 'rho': 'ρ (zCDP)',
+  'report_goal': 'report goal (devices a round)',
+  'num_rounds': 'rounds',
+  'population': 'population (devices)',
+  'epsilon': 'ε',
+  'rho': 'ρ (zCDP)',
 }
 _CHARACTER = 0.07  # character width of min-sep labels, in inches
 
 
 def against(
-    entries: Sequence[extrapolation.Entry],
-    axis: str,
-    guarantee: str,
-    *,
-    title: str,
-    subtitle: str,
-    names: Mapping[str, str],
-    reference: int | None = None,
+  entries: Sequence[extrapolation.Entry],
+  axis: str,
+  guarantee: str,
+  *,
+  title: str,
+  subtitle: str,
+  names: Mapping[str, str],
+  reference: int | None = None,
 ) -> figure_lib.Figure:
   """Draws ε or ρ over a varying field, above the participation it comes from.
 
@@ -37,22 +39,19 @@ def against(
     names: name of the line of each label.
     reference: value on the axis at which the noise is given.
   """
-  looks = style.looks({
-      names[entry.contender.label]: entry.contender.mechanism
-      for entry in entries
-  })
+  looks = style.looks(
+    {names[entry.contender.label]: entry.contender.mechanism for entry in entries}
+  )
   figure = style.new_figure(
-      9.0, 7.2, title, subtitle,
-      style.note(entry.row.sensitivity_kind for entry in entries),
+    9.0, 7.2, title, subtitle, style.note(entry.row.sensitivity_kind for entry in entries)
   )
   top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
   lines: dict[str, list[tuple[float, float, bool]]] = {}
   for entry in entries:
     row = entry.row
-    lines.setdefault(names[entry.contender.label], []).append((
-        getattr(row, axis), getattr(row, guarantee),
-        row.sensitivity_kind == 'exact',
-    ))
+    lines.setdefault(names[entry.contender.label], []).append(
+      (getattr(row, axis), getattr(row, guarantee), row.sensitivity_kind == 'exact')
+    )
   for axes in (top, bottom):
     style.dress(axes)
   for label, line in lines.items():
@@ -66,14 +65,13 @@ def against(
   _participation(bottom, entries, axis)
   delta = float(rounding.up(entries[0].row.delta))
   top.set_ylabel(
-      f'{_NAMES[guarantee]} at δ = {style.number(delta)}'
-      if guarantee == 'epsilon' else _NAMES[guarantee]
+    f'{_NAMES[guarantee]} at δ = {style.number(delta)}'
+    if guarantee == 'epsilon'
+    else _NAMES[guarantee]
   )
   bottom.set_xlabel(_NAMES[axis])
   figure.draw_without_rendering()
-  style.label_lines(
-      top, [(k, *max(line)[:2]) for k, line in lines.items()], looks
-  )
+  style.label_lines(top, [(k, *max(line)[:2]) for k, line in lines.items()], looks)
   figure.draw_without_rendering()  # names at the right reduce the axes' width
   _min_seps(bottom, entries, axis)
   return figure
@@ -82,23 +80,23 @@ def against(
 def _mark(axes: axes_lib.Axes, reference: int) -> None:
   axes.axvline(reference, color=style.GREY, linewidth=0.9, dashes=(1, 2))
   axes.annotate(
-      'reference', (reference, 1.0), xycoords=('data', 'axes fraction'),
-      xytext=(4, -2), textcoords='offset points', va='top', fontsize=9,
-      color=style.GREY,
+    'reference',
+    (reference, 1.0),
+    xycoords=('data', 'axes fraction'),
+    xytext=(4, -2),
+    textcoords='offset points',
+    va='top',
+    fontsize=9,
+    color=style.GREY,
   )
 
 
-def _participation(
-    axes: axes_lib.Axes, entries: Sequence[extrapolation.Entry], axis: str
-) -> None:
+def _participation(axes: axes_lib.Axes, entries: Sequence[extrapolation.Entry], axis: str) -> None:
   """Draws the maximum participations of a device."""
-  xs, participations = zip(*sorted({
-      (getattr(e.row, axis), e.row.max_participations) for e in entries
-  }))
-  axes.plot(
-      xs, participations, color=style.INK, linewidth=1.0, marker='.',
-      markersize=6,
+  xs, participations = zip(
+    *sorted({(getattr(e.row, axis), e.row.max_participations) for e in entries})
   )
+  axes.plot(xs, participations, color=style.INK, linewidth=1.0, marker='.', markersize=6)
   low, high = min(participations), max(participations)
   axes.set_ylim(low / 1.5, high * 2.6)
   style.scale(axes, 'y', *axes.get_ylim(), most_ticks=5)
@@ -107,14 +105,11 @@ def _participation(
   axes.set_ylabel('participations\nat most')
 
 
-def _min_seps(
-    axes: axes_lib.Axes, entries: Sequence[extrapolation.Entry], axis: str
-) -> None:
+def _min_seps(axes: axes_lib.Axes, entries: Sequence[extrapolation.Entry], axis: str) -> None:
   """Draws the min-seps above the participations, as far as there is room."""
-  points = sorted({
-      (getattr(e.row, axis), e.row.max_participations, e.row.min_sep)
-      for e in entries
-  })
+  points = sorted(
+    {(getattr(e.row, axis), e.row.max_participations, e.row.min_sep) for e in entries}
+  )
   if len({min_sep for _, _, min_sep in points}) == 1:
     return
   taken = float('-inf')
@@ -126,7 +121,12 @@ def _min_seps(
       continue
     taken = place + half
     axes.annotate(
-        text, (x, k), xytext=(0, 5), textcoords='offset points', ha='center',
-        fontsize=8.5, color=style.GREY,
-        bbox={'facecolor': 'white', 'edgecolor': 'none', 'pad': 0.5},
+      text,
+      (x, k),
+      xytext=(0, 5),
+      textcoords='offset points',
+      ha='center',
+      fontsize=8.5,
+      color=style.GREY,
+      bbox={'facecolor': 'white', 'edgecolor': 'none', 'pad': 0.5},
     )

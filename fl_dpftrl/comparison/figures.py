@@ -1,18 +1,18 @@
 """Figures of a comparison; importing this module loads matplotlib."""
 
-from typing import Sequence
+from collections.abc import Sequence
 
-from matplotlib import figure as figure_lib
 import numpy as np
+from matplotlib import figure as figure_lib
 
-from fl_dpftrl.comparison import coefficients
-from fl_dpftrl.comparison import style
-from fl_dpftrl.comparison import sweep
+from fl_dpftrl.comparison import coefficients, style, sweep
 
 _NAMES = {
-    'num_rounds': 'rounds', 'min_sep': 'min-sep (rounds)',
-    'max_participations': 'participations of one device',
-    'rms_loss': 'RmsLoss', 'max_loss': 'MaxLoss',
+  'num_rounds': 'rounds',
+  'min_sep': 'min-sep (rounds)',
+  'max_participations': 'participations of one device',
+  'rms_loss': 'RmsLoss',
+  'max_loss': 'MaxLoss',
 }
 _FEW = 4  # panels with more lines draw them lightly
 _MANY = {'linewidth': 1.0, 'alpha': 0.75}
@@ -20,12 +20,7 @@ _RATIO_SHOWN = 1.6  # lines that stay above this ratio may be left out
 
 
 def against(
-    entries: Sequence[sweep.Entry],
-    axis: str,
-    loss: str,
-    *,
-    title: str,
-    subtitle: str,
+  entries: Sequence[sweep.Entry], axis: str, loss: str, *, title: str, subtitle: str
 ) -> figure_lib.Figure:
   """Draws a loss over a varying field, and its ratio to the best at each point.
 
@@ -38,8 +33,7 @@ def against(
   """
   looks = _looks(entries)
   figure = style.new_figure(
-      9.0, 7.2, title, subtitle,
-      style.note(entry.row.sensitivity_kind for entry in entries),
+    9.0, 7.2, title, subtitle, style.note(entry.row.sensitivity_kind for entry in entries)
   )
   top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
   points = _points(entries, axis, loss)
@@ -48,20 +42,11 @@ def against(
     for x, y, _ in line:
       smallest[x] = min(y, smallest.get(x, np.inf))
   ratios = {
-      label: [(x, y / smallest[x], exact) for x, y, exact in line]
-      for label, line in points.items()
+    label: [(x, y / smallest[x], exact) for x, y, exact in line] for label, line in points.items()
   }
   high = _ratio_limit(ratios)
-  ratios = {
-      label: line
-      for label, line in ratios.items()
-      if min(y for _, y, _ in line) <= high
-  }
-  above = [
-      label
-      for label in points
-      if label not in ratios or ratios[label][-1][1] > high
-  ]
+  ratios = {label: line for label, line in ratios.items() if min(y for _, y, _ in line) <= high}
+  above = [label for label in points if label not in ratios or ratios[label][-1][1] > high]
   if above:
     style.remark(bottom, f'higher than shown: {", ".join(above)}')
   for axes, lines in ((top, points), (bottom, ratios)):
@@ -78,34 +63,24 @@ def against(
   bottom.set_ylabel('ratio to the best here')
   bottom.set_xlabel(_NAMES[axis])
   figure.draw_without_rendering()
-  style.label_lines(
-      top, [(k, *line[-1][:2]) for k, line in points.items()], looks
-  )
-  style.label_lines(
-      bottom,
-      [(k, *v[-1][:2]) for k, v in ratios.items() if v[-1][1] <= high],
-      looks,
-  )
+  style.label_lines(top, [(k, *line[-1][:2]) for k, line in points.items()], looks)
+  style.label_lines(bottom, [(k, *v[-1][:2]) for k, v in ratios.items() if v[-1][1] <= high], looks)
   return figure
 
 
 def _looks(entries: Sequence[sweep.Entry]) -> dict[str, style.Look]:
-  return style.looks({
-      entry.contender.label: entry.contender.mechanism for entry in entries
-  })
+  return style.looks({entry.contender.label: entry.contender.mechanism for entry in entries})
 
 
 def _points(
-    entries: Sequence[sweep.Entry], axis: str, loss: str
+  entries: Sequence[sweep.Entry], axis: str, loss: str
 ) -> dict[str, list[tuple[float, float, bool]]]:
   """Returns (x, loss, is exact) for each label, x ascending."""
   points = {}
   for entry in entries:
     x = getattr(entry.schema, axis)
     exact = entry.row.sensitivity_kind == 'exact'
-    points.setdefault(entry.contender.label, []).append(
-        (x, getattr(entry.row, loss), exact)
-    )
+    points.setdefault(entry.contender.label, []).append((x, getattr(entry.row, loss), exact))
   return {label: sorted(line) for label, line in points.items()}
 
 
@@ -114,29 +89,23 @@ def _ratio_limit(ratios) -> float:
   least = sorted(min(y for _, y, _ in line) for line in ratios.values())
   enough = max([_RATIO_SHOWN, *least[1:2]])
   shown = [
-      y
-      for line in ratios.values()
-      if min(y for _, y, _ in line) <= enough
-      for _, y, _ in line
+    y for line in ratios.values() if min(y for _, y, _ in line) <= enough for _, y, _ in line
   ]
   return 1.0 + 1.06 * max(min(max(shown), 1.25 * enough) - 1.0, 0.01)
 
 
 def side_by_side(
-    entries: Sequence[sweep.Entry],
-    objective: str,
-    *,
-    title: str,
-    subtitle: str,
+  entries: Sequence[sweep.Entry], objective: str, *, title: str, subtitle: str
 ) -> figure_lib.Figure:
   """Draws both losses of each entry at one schema, the best at the top."""
   looks = _looks(entries)
-  ordered = sorted(
-      entries, key=lambda e: getattr(e.row, f'{objective}_loss'), reverse=True
-  )
+  ordered = sorted(entries, key=lambda e: getattr(e.row, f'{objective}_loss'), reverse=True)
   figure = style.new_figure(
-      9.0, 1.9 + 0.42 * len(entries), title, subtitle,
-      style.note(entry.row.sensitivity_kind for entry in entries),
+    9.0,
+    1.9 + 0.42 * len(entries),
+    title,
+    subtitle,
+    style.note(entry.row.sensitivity_kind for entry in entries),
   )
   axes = figure.subplots()
   style.dress(axes)
@@ -146,33 +115,37 @@ def side_by_side(
     exact = row.sensitivity_kind == 'exact'
     face = look.colour if exact else 'white'
     axes.plot(
-        [row.rms_loss, row.max_loss], [place, place],
-        color=look.colour, linewidth=2.2, alpha=0.45,
+      [row.rms_loss, row.max_loss], [place, place], color=look.colour, linewidth=2.2, alpha=0.45
     )
     for value, side in ((row.rms_loss, 'right'), (row.max_loss, 'left')):
       axes.plot(
-          value, place, marker='o' if side == 'right' else 'D',
-          markersize=7, color=look.colour, markerfacecolor=face,
+        value,
+        place,
+        marker='o' if side == 'right' else 'D',
+        markersize=7,
+        color=look.colour,
+        markerfacecolor=face,
       )
       axes.annotate(
-          f'{value:#.4g}', (value, place), ha=side, va='center',
-          xytext=(-8 if side == 'right' else 8, 0),
-          textcoords='offset points', fontsize=9.5, color=look.colour,
+        f'{value:#.4g}',
+        (value, place),
+        ha=side,
+        va='center',
+        xytext=(-8 if side == 'right' else 8, 0),
+        textcoords='offset points',
+        fontsize=9.5,
+        color=look.colour,
       )
   axes.set_yticks(
-      range(len(ordered)),
-      [
-          f'{style.plain(e.row.mechanism)}  ({_copies(e.row.memory_copies)})'
-          for e in ordered
-      ],
+    range(len(ordered)),
+    [f'{style.plain(e.row.mechanism)}  ({_copies(e.row.memory_copies)})' for e in ordered],
   )
   for tick, entry in zip(axes.get_yticklabels(), ordered):
     tick.set_color(looks[entry.contender.label].colour)
   axes.tick_params(axis='y', length=0)
   values = [v for e in entries for v in (e.row.rms_loss, e.row.max_loss)]
   low, high = min(values), max(values)
-  axes.set_xlim(low / (high / low) ** 0.16 * 0.97,
-                high * (high / low) ** 0.16 * 1.03)
+  axes.set_xlim(low / (high / low) ** 0.16 * 0.97, high * (high / low) ** 0.16 * 1.03)
   style.scale(axes, 'x', *axes.get_xlim())
   axes.set_ylim(-0.6, len(ordered) - 0.4)
   axes.set_xlabel('RmsLoss (circle) and MaxLoss (diamond) in clip norms')
@@ -184,11 +157,11 @@ def _copies(copies: int) -> str:
 
 
 def lags(
-    columns: dict[str, coefficients.Columns],
-    mechanism_of: dict[str, str],
-    *,
-    title: str,
-    subtitle: str,
+  columns: dict[str, coefficients.Columns],
+  mechanism_of: dict[str, str],
+  *,
+  title: str,
+  subtitle: str,
 ) -> figure_lib.Figure:
   """Draws first columns of C and of its inverse over the lag, on log scales.
 
@@ -202,9 +175,7 @@ def lags(
   looks = style.looks(mechanism_of)
   figure = style.new_figure(11.0, 5.2, title, subtitle)
   panels = figure.subplots(1, 2)
-  names = (
-      'strategy matrix C: coefficient', 'its inverse: |coefficient|'
-  )
+  names = ('strategy matrix C: coefficient', 'its inverse: |coefficient|')
   for axes, name, part in zip(panels, names, (0, 1)):
     style.dress(axes)
     lines, floor = {}, np.inf
@@ -230,8 +201,13 @@ def lags(
     style.remark(panels[0], f'no coefficients to show: {", ".join(absent)}')
   handles, labels = panels[0].get_legend_handles_labels()
   figure.legend(
-      handles, labels, loc='outside right center', frameon=False,
-      fontsize=10, labelcolor='linecolor', handlelength=2.6,
+    handles,
+    labels,
+    loc='outside right center',
+    frameon=False,
+    fontsize=10,
+    labelcolor='linecolor',
+    handlelength=2.6,
   )
   return figure
 

@@ -3,12 +3,12 @@
 import io
 import math
 import textwrap
-from typing import Iterable, NamedTuple, Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from matplotlib import axes as axes_lib
-from matplotlib import colors
+from matplotlib import colors, ticker
 from matplotlib import figure as figure_lib
-from matplotlib import ticker
 
 from fl_dpftrl import messages
 
@@ -17,37 +17,37 @@ DOTS_PER_INCH = 150
 
 # Distinguishable with any colour vision: Tol's muted scheme, darker yellows.
 _COLOURS = {
-    'identity': '#767676',
-    'tree_online': '#999933',
-    'tree_full': '#117733',
-    'dense': '#332288',
-    'multi_epoch': '#aa4499',
-    'banded': '#0077bb',
-    'banded_toeplitz': '#44aa99',
-    'banded_sqrt': '#882255',
-    'blt': '#cc3311',
+  'identity': '#767676',
+  'tree_online': '#999933',
+  'tree_full': '#117733',
+  'dense': '#332288',
+  'multi_epoch': '#aa4499',
+  'banded': '#0077bb',
+  'banded_toeplitz': '#44aa99',
+  'banded_sqrt': '#882255',
+  'blt': '#cc3311',
 }
 _MARKERS = {
-    'identity': 'x',
-    'tree_online': 'v',
-    'tree_full': '^',
-    'dense': 'P',
-    'multi_epoch': 'X',
-    'banded': 's',
-    'banded_toeplitz': 'D',
-    'banded_sqrt': 'p',
-    'blt': 'o',
+  'identity': 'x',
+  'tree_online': 'v',
+  'tree_full': '^',
+  'dense': 'P',
+  'multi_epoch': 'X',
+  'banded': 's',
+  'banded_toeplitz': 'D',
+  'banded_sqrt': 'p',
+  'blt': 'o',
 }
 # Each further candidate of a mechanism shifts the hue (of 1 in total) and mixes
 # in white, or black if negative.
-_VARIANTS = (
-    (0.0, 0.0), (0.08, 0.3), (-0.1, -0.35), (0.0, -0.65), (-0.1, 0.45),
-    (0.08, -0.4),
-)
+_VARIANTS = ((0.0, 0.0), (0.08, 0.3), (-0.1, -0.35), (0.0, -0.65), (-0.1, 0.45), (0.08, -0.4))
 _DASHES = ((), (5, 2), (1.5, 1.5), (7, 2, 1.5, 2), (9, 3), (3, 1, 1, 1, 1, 1))
 _MANTISSAS = (
-    (1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7),
-    (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9),
+  (1,),
+  (1, 3),
+  (1, 2, 5),
+  (1, 1.5, 2, 3, 5, 7),
+  (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9),
 )
 
 
@@ -71,9 +71,9 @@ def looks(mechanism_of: dict[str, str]) -> dict[str, Look]:
     count = taken.get(mechanism, 0)
     taken[mechanism] = count + 1
     found[label] = Look(
-        _variant(_COLOURS.get(mechanism, INK), count % len(_VARIANTS)),
-        _MARKERS.get(mechanism, '*'),
-        _DASHES[count % len(_DASHES)],
+      _variant(_COLOURS.get(mechanism, INK), count % len(_VARIANTS)),
+      _MARKERS.get(mechanism, '*'),
+      _DASHES[count % len(_DASHES)],
     )
   return found
 
@@ -87,27 +87,33 @@ def _variant(colour: str, index: int) -> str:
 
 
 def new_figure(
-    width: float, height: float, title: str, subtitle: str, note: str = ''
+  width: float, height: float, title: str, subtitle: str, note: str = ''
 ) -> figure_lib.Figure:
   """Returns an empty figure with a title, a subtitle and a note at the right."""
   header = 0.72 + 0.17 * subtitle.count('\n')
-  figure = figure_lib.Figure(
-      figsize=(width, height), layout='constrained', facecolor='white'
-  )
+  figure = figure_lib.Figure(figsize=(width, height), layout='constrained', facecolor='white')
   figure.get_layout_engine().set(
-      rect=(0.005, 0.005, 0.99, 0.99 - header / height), h_pad=0.06, w_pad=0.06
+    rect=(0.005, 0.005, 0.99, 0.99 - header / height), h_pad=0.06, w_pad=0.06
   )
   figure.text(
-      0.15 / width, 1 - 0.14 / height, plain(title),
-      fontsize=14, fontweight='bold', color=INK, va='top',
+    0.15 / width,
+    1 - 0.14 / height,
+    plain(title),
+    fontsize=14,
+    fontweight='bold',
+    color=INK,
+    va='top',
   )
   figure.text(
-      0.15 / width, 1 - 0.43 / height, '\n'.join(map(plain, subtitle.split('\n'))),
-      fontsize=10, color=GREY, va='top',
+    0.15 / width,
+    1 - 0.43 / height,
+    '\n'.join(map(plain, subtitle.split('\n'))),
+    fontsize=10,
+    color=GREY,
+    va='top',
   )
   figure.text(
-      1 - 0.15 / width, 1 - 0.18 / height, note,
-      fontsize=9, color=GREY, va='top', ha='right',
+    1 - 0.15 / width, 1 - 0.18 / height, note, fontsize=9, color=GREY, va='top', ha='right'
   )
   return figure
 
@@ -130,20 +136,20 @@ def note(sensitivity_kinds: Iterable[str]) -> str:
   return f'hollow: {names} of the sensitivity' if kinds else ''
 
 
-def draw_line(
-    axes: axes_lib.Axes,
-    points: Sequence[tuple[float, float, bool]],
-    look: Look,
-) -> None:
+def draw_line(axes: axes_lib.Axes, points: Sequence[tuple[float, float, bool]], look: Look) -> None:
   """Draws a line through (x, y, is exact); inexact markers are hollow."""
   xs, ys, exact = zip(*points)
   axes.plot(xs, ys, **look.line)
   for wanted, face in ((True, look.colour), (False, 'white')):
     chosen = [i for i, e in enumerate(exact) if e is wanted]
     axes.plot(
-        [xs[i] for i in chosen], [ys[i] for i in chosen],
-        linestyle='none', marker=look.marker, markersize=5,
-        color=look.colour, markerfacecolor=face,
+      [xs[i] for i in chosen],
+      [ys[i] for i in chosen],
+      linestyle='none',
+      marker=look.marker,
+      markersize=5,
+      color=look.colour,
+      markerfacecolor=face,
     )
 
 
@@ -175,13 +181,13 @@ def _is_far(value: float) -> bool:
 
 
 def scale(
-    axes: axes_lib.Axes,
-    which: str,
-    low: float,
-    high: float,
-    *,
-    most_ticks: int = 8,
-    span: float = 3.0,
+  axes: axes_lib.Axes,
+  which: str,
+  low: float,
+  high: float,
+  *,
+  most_ticks: int = 8,
+  span: float = 3.0,
 ) -> None:
   """Sets a log scale with few plain ticks, or a linear one for a small span."""
   axis = {'x': axes.xaxis, 'y': axes.yaxis}[which]
@@ -193,9 +199,7 @@ def scale(
   marks = ticks(low, high, most_ticks)
   power = any(map(_is_far, marks))  # then all marks use powers
   axis.set_major_locator(ticker.FixedLocator(marks))
-  axis.set_major_formatter(
-      ticker.FuncFormatter(lambda value, _: number(value, power=power))
-  )
+  axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: number(value, power=power)))
   axis.set_minor_locator(ticker.NullLocator())
 
 
@@ -204,9 +208,7 @@ def ticks(low: float, high: float, most: int) -> list[float]:
   first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
   decades = range(first, last + 1)
   step = max(1, math.ceil(len(decades) / most))
-  best = [
-      10.0**d for d in decades[::step] if low * 0.999 <= 10.0**d <= high * 1.001
-  ]
+  best = [10.0**d for d in decades[::step] if low * 0.999 <= 10.0**d <= high * 1.001]
   for mantissas in _MANTISSAS:
     marks = [m * 10.0**d for d in decades for m in mantissas]
     inside = [t for t in marks if low * 0.999 <= t <= high * 1.001]
@@ -217,9 +219,7 @@ def ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def label_lines(
-    axes: axes_lib.Axes,
-    ends: Sequence[tuple[str, float, float]],
-    styles: dict[str, Look],
+  axes: axes_lib.Axes, ends: Sequence[tuple[str, float, float]], styles: dict[str, Look]
 ) -> None:
   """Writes names at the right of the axes, each beside the end of its line.
 
@@ -246,12 +246,10 @@ def label_lines(
     if early:
       leader = {'color': GREY, 'linewidth': 0.6, 'linestyle': (0, (1, 5))}
     axes.plot(
-        [across, 1.015, 1.035], [up, place, place],
-        transform=axes.transAxes, clip_on=False, **leader,
+      [across, 1.015, 1.035], [up, place, place], transform=axes.transAxes, clip_on=False, **leader
     )
     axes.text(
-        1.042, place, plain(label), transform=axes.transAxes, va='center',
-        fontsize=10, color=colour,
+      1.042, place, plain(label), transform=axes.transAxes, va='center', fontsize=10, color=colour
     )
 
 
@@ -276,16 +274,11 @@ def spread(wanted: Sequence[float], gap: float) -> list[float]:
   room = 1.0 - (len(wanted) - 1) * gap
   low, high = min(0.0, 0.5 * room), max(room, 0.5 * room)
   means = [mean for mean, size in groups for _ in range(size)]
-  return [
-      min(max(mean, low), high) + index * gap
-      for index, mean in enumerate(means)
-  ]
+  return [min(max(mean, low), high) + index * gap for index, mean in enumerate(means)]
 
 
 def png(figure: figure_lib.Figure) -> bytes:
   """Returns the figure as a reproducible PNG."""
   content = io.BytesIO()
-  figure.savefig(
-      content, format='png', dpi=DOTS_PER_INCH, metadata={'Software': None}
-  )
+  figure.savefig(content, format='png', dpi=DOTS_PER_INCH, metadata={'Software': None})
   return content.getvalue()

@@ -2,13 +2,12 @@
 
 import dataclasses
 import time
-from typing import Callable, Iterable, NamedTuple, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from fl_dpftrl import catalogue
-from fl_dpftrl import participation
-from fl_dpftrl import workloads
+from fl_dpftrl import catalogue, participation, workloads
 from fl_dpftrl.comparison import contenders as contenders_lib
 from fl_dpftrl.families import base
 
@@ -83,29 +82,28 @@ class Found(NamedTuple):
 
 
 def run(
-    contenders: Sequence[contenders_lib.Contender],
-    schemas: Sequence[participation.MinSep],
-    *,
-    objective: str,
-    watch: Watch,
-    workload: workloads.Workload = workloads.Workload(),
+  contenders: Sequence[contenders_lib.Contender],
+  schemas: Sequence[participation.MinSep],
+  *,
+  objective: str,
+  watch: Watch,
+  workload: workloads.Workload = workloads.Workload(),
 ) -> Iterable[Entry | Skipped]:
   """Finds and evaluates strategies, one candidate after the other."""
   for contender in contenders:
-    for schema, found in zip(schemas, search(
-        contender, schemas,
-        objective=objective, watch=watch, workload=workload,
-    )):
+    for schema, found in zip(
+      schemas, search(contender, schemas, objective=objective, watch=watch, workload=workload)
+    ):
       yield _measure(contender, schema, found, workload)
 
 
 def search(
-    contender: contenders_lib.Contender,
-    schemas: Sequence[participation.MinSep],
-    *,
-    objective: str,
-    watch: Watch,
-    workload: workloads.Workload = workloads.Workload(),
+  contender: contenders_lib.Contender,
+  schemas: Sequence[participation.MinSep],
+  *,
+  objective: str,
+  watch: Watch,
+  workload: workloads.Workload = workloads.Workload(),
 ) -> Iterable[Found]:
   """Yields the candidate's strategy for each schema, on demand.
 
@@ -117,8 +115,7 @@ def search(
     target = contender.target(schema)
     if target not in found:
       found[target] = _find(
-          contender, target,
-          objective=objective, workload=workload, progress=progress,
+        contender, target, objective=objective, workload=workload, progress=progress
       )
     yield found[target]
 
@@ -133,28 +130,26 @@ def _find(contender, target, **kwargs) -> Found:
 
 
 def _measure(
-    contender: contenders_lib.Contender,
-    schema: participation.MinSep,
-    found: Found,
-    workload: workloads.Workload,
+  contender: contenders_lib.Contender,
+  schema: participation.MinSep,
+  found: Found,
+  workload: workloads.Workload,
 ) -> Entry | Skipped:
   if found.strategy is None:
     return Skipped(contender, schema, found.reason)
   try:
-    measured = catalogue.evaluate(
-        found.strategy, schema=schema, workload=workload
-    )
+    measured = catalogue.evaluate(found.strategy, schema=schema, workload=workload)
     copies = found.strategy.memory_copies(schema.num_rounds)
   except BEYOND as e:
     return Skipped(contender, schema, one_line(e))
   row = Row(
-      mechanism=contender.label,
-      num_rounds=schema.num_rounds,
-      min_sep=schema.min_sep,
-      max_participations=schema.participations,
-      **measured.figures,
-      memory_copies=copies,
-      seconds=found.seconds,
+    mechanism=contender.label,
+    num_rounds=schema.num_rounds,
+    min_sep=schema.min_sep,
+    max_participations=schema.participations,
+    **measured.figures,
+    memory_copies=copies,
+    seconds=found.seconds,
   )
   return Entry(contender, schema, found.strategy, row)
 

@@ -7,10 +7,8 @@ from typing import ClassVar
 import numpy as np
 import scipy.linalg
 
-from fl_dpftrl import participation
-from fl_dpftrl import workloads
-from fl_dpftrl.families import bands
-from fl_dpftrl.families import base
+from fl_dpftrl import participation, workloads
+from fl_dpftrl.families import bands, base
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import entries as entries_lib
 from fl_dpftrl.sensitivity import patterns
@@ -38,20 +36,16 @@ class Banded(base.Strategy):
     coefficients = np.array(self.coefficients, dtype=np.float64)
     if coefficients.ndim != 2 or not coefficients.size:
       raise ValueError(
-          'coefficients must have shape [num_rounds, num_bands], got shape'
-          f' {coefficients.shape}'
+        f'coefficients must have shape [num_rounds, num_bands], got shape {coefficients.shape}'
       )
     num_rounds, num_bands = coefficients.shape
     if num_bands > num_rounds:
-      raise ValueError(
-          f'coefficients have {num_bands} bands for {num_rounds} rounds'
-      )
+      raise ValueError(f'coefficients have {num_bands} bands for {num_rounds} rounds')
     if not np.isfinite(coefficients).all():
       raise ValueError('coefficients must be finite')
     if (coefficients[:, 0] <= 0).any():
       raise ValueError(
-          'coefficients must have a positive diagonal (column 0), got'
-          f' {coefficients[:, 0].min()!r}'
+        f'coefficients must have a positive diagonal (column 0), got {coefficients[:, 0].min()!r}'
       )
     outside = np.arange(num_rounds)[:, None] < np.arange(num_bands)
     if coefficients[outside].any():
@@ -81,7 +75,7 @@ class Banded(base.Strategy):
 
   def noising_matrix(self, num_rounds: int) -> np.ndarray:
     return scipy.linalg.solve_triangular(
-        self.strategy_matrix(num_rounds), np.eye(num_rounds), lower=True
+      self.strategy_matrix(num_rounds), np.eye(num_rounds), lower=True
     )
 
   def column_squares(self, num_rounds: int) -> np.ndarray:
@@ -92,15 +86,13 @@ class Banded(base.Strategy):
       squares[: num_rounds - j] += self.coefficients[j:num_rounds, j] ** 2
     return squares
 
-  def sensitivity(
-      self, schema: participation.MinSep
-  ) -> sensitivity_lib.Sensitivity:
+  def sensitivity(self, schema: participation.MinSep) -> sensitivity_lib.Sensitivity:
     """Exact if columns of a pattern do not overlap; else as for any X."""
     if self.num_bands > schema.min_sep and schema.participations > 1:
       return super().sensitivity(schema)
     squares = self.column_squares(schema.num_rounds)
     return sensitivity_lib.Sensitivity(
-        math.sqrt(patterns.worst_sum(squares, schema)), sensitivity_lib.EXACT
+      math.sqrt(patterns.worst_sum(squares, schema)), sensitivity_lib.EXACT
     )
 
   def gram_matrix(self, num_rounds: int) -> np.ndarray:
@@ -125,9 +117,7 @@ class Banded(base.Strategy):
     for lag in range(num_bands):
       for depth in range(num_bands - lag):
         rows = np.arange(lag + depth, num_rounds)
-        diagonals[rows - depth, lag] += (
-            coefficients[rows, depth] * coefficients[rows, depth + lag]
-        )
+        diagonals[rows - depth, lag] += coefficients[rows, depth] * coefficients[rows, depth + lag]
 
     def of_rounds(rows, columns):
       lag = np.abs(rows - columns)
@@ -138,15 +128,11 @@ class Banded(base.Strategy):
     return of_rounds
 
   def per_query_error(
-      self,
-      num_rounds: int,
-      workload: workloads.Queries = workloads.Workload(),
+    self, num_rounds: int, workload: workloads.Queries = workloads.Workload()
   ) -> np.ndarray:
     """Computes errors in O(n·bands²) without a dense matrix; see `bands`."""
     if not isinstance(workload, workloads.Workload):
       return super().per_query_error(num_rounds, workload)
     base.check_num_rounds(self, num_rounds)
     coefficients = self.coefficients[:num_rounds, :num_rounds]
-    return bands.row_norms(
-        bands.multiply(coefficients, bands.inverse_bands(workload, num_rounds))
-    )
+    return bands.row_norms(bands.multiply(coefficients, bands.inverse_bands(workload, num_rounds)))

@@ -8,11 +8,8 @@ import numpy as np
 import scipy.linalg
 
 from fl_dpftrl import error as error_lib
-from fl_dpftrl import participation
-from fl_dpftrl import workloads
-from fl_dpftrl.families import base
-from fl_dpftrl.families import power_series
-from fl_dpftrl.families import toeplitz_rows
+from fl_dpftrl import participation, workloads
+from fl_dpftrl.families import base, power_series, toeplitz_rows
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import entries as entries_lib
 from fl_dpftrl.sensitivity import gram
@@ -49,16 +46,12 @@ class BandedToeplitz(base.Strategy):
   def __post_init__(self):
     coefficients = np.array(self.coefficients, dtype=np.float64)
     if coefficients.ndim != 1 or not coefficients.size:
-      raise ValueError(
-          'coefficients must have shape [num_bands], got shape'
-          f' {coefficients.shape}'
-      )
+      raise ValueError(f'coefficients must have shape [num_bands], got shape {coefficients.shape}')
     if not np.isfinite(coefficients).all():
       raise ValueError('coefficients must be finite')
     if coefficients[0] <= 0.0:
       raise ValueError(
-          'coefficients must begin with a positive one, got'
-          f' {float(coefficients[0])!r}'
+        f'coefficients must begin with a positive one, got {float(coefficients[0])!r}'
       )
     coefficients.setflags(write=False)
     object.__setattr__(self, 'coefficients', coefficients)
@@ -70,8 +63,8 @@ class BandedToeplitz(base.Strategy):
       rounds = 0
     if rounds < 1 or isinstance(self.normalized_rounds, bool):
       raise ValueError(
-          'normalized_rounds must be a whole number of at least 1 or None, got'
-          f' {self.normalized_rounds!r}'
+        'normalized_rounds must be a whole number of at least 1 or None, got'
+        f' {self.normalized_rounds!r}'
       )
     object.__setattr__(self, 'normalized_rounds', rounds)
 
@@ -100,9 +93,7 @@ class BandedToeplitz(base.Strategy):
   def columns(self, num_rounds: int) -> sensitivities.Columns:
     """The columns of C for the first num_rounds of its rounds."""
     return sensitivities.Columns(
-        self.coefficients,
-        self.late_norms(),
-        (self.normalized_rounds or num_rounds) - num_rounds,
+      self.coefficients, self.late_norms(), (self.normalized_rounds or num_rounds) - num_rounds
     )
 
   def column_norms(self, num_rounds: int) -> np.ndarray:
@@ -124,23 +115,15 @@ class BandedToeplitz(base.Strategy):
     return matrix / self.column_norms(num_rounds)
 
   def noising_matrix(self, num_rounds: int) -> np.ndarray:
-    matrix = scipy.linalg.toeplitz(
-        self.inverse_coefficients(num_rounds), np.zeros(num_rounds)
-    )
+    matrix = scipy.linalg.toeplitz(self.inverse_coefficients(num_rounds), np.zeros(num_rounds))
     return self.column_norms(num_rounds)[:, None] * matrix
 
-  def sensitivity(
-      self, schema: participation.MinSep
-  ) -> sensitivity_lib.Sensitivity:
+  def sensitivity(self, schema: participation.MinSep) -> sensitivity_lib.Sensitivity:
     """The bound from columns of one shape, or that for any X if smaller."""
     num_rounds = schema.num_rounds
     base.check_num_rounds(self, num_rounds)
-    result = sensitivities.shifted_sensitivity(
-        self.columns(num_rounds), schema
-    )
-    if (
-        result.kind == sensitivity_lib.EXACT or num_rounds > _MOST_GRAM_ROUNDS
-    ):
+    result = sensitivities.shifted_sensitivity(self.columns(num_rounds), schema)
+    if result.kind == sensitivity_lib.EXACT or num_rounds > _MOST_GRAM_ROUNDS:
       return result
     general = gram.gram_sensitivity(self.gram_matrix(num_rounds), schema)
     return sensitivity_lib.better(result, general)
@@ -151,9 +134,7 @@ class BandedToeplitz(base.Strategy):
     coefficients = self.coefficients[:num_rounds]
     total = np.zeros((num_rounds, num_rounds))
     for lag in range(coefficients.size):
-      products = np.cumsum(
-          coefficients[lag:] * coefficients[: coefficients.size - lag]
-      )
+      products = np.cumsum(coefficients[lag:] * coefficients[: coefficients.size - lag])
       columns = np.arange(lag, num_rounds)
       entries = products[np.minimum(num_rounds - columns, products.size) - 1]
       total[columns, columns - lag] = total[columns - lag, columns] = entries
@@ -181,9 +162,7 @@ class BandedToeplitz(base.Strategy):
     return of_rounds
 
   def per_query_error(
-      self,
-      num_rounds: int,
-      workload: workloads.Queries = workloads.Workload(),
+    self, num_rounds: int, workload: workloads.Queries = workloads.Workload()
   ) -> np.ndarray:
     base.check_num_rounds(self, num_rounds)
     squares, late, tail = _squares(self, num_rounds, workload)
@@ -194,9 +173,7 @@ class BandedToeplitz(base.Strategy):
     return np.sqrt(np.concatenate([squares, middle, late]))
 
   def error(
-      self,
-      num_rounds: int,
-      workload: workloads.Queries = workloads.Workload(),
+    self, num_rounds: int, workload: workloads.Queries = workloads.Workload()
   ) -> error_lib.Error:
     base.check_num_rounds(self, num_rounds)
     squares, late, tail = _squares(self, num_rounds, workload)
@@ -207,15 +184,11 @@ class BandedToeplitz(base.Strategy):
       total += more * float(squares[-1]) + tail * 0.5 * more * (more + 1.0)
       largest = max(largest, float(squares[-1]) + tail * more)
     queries = num_rounds if workload.is_toeplitz else late.size
-    return error_lib.Error(
-        float(np.sqrt(total / queries)), float(np.sqrt(largest))
-    )
+    return error_lib.Error(float(np.sqrt(total / queries)), float(np.sqrt(largest)))
 
 
 def _squares(
-    strategy: BandedToeplitz,
-    num_rounds: int,
-    workload: workloads.Queries,
+  strategy: BandedToeplitz, num_rounds: int, workload: workloads.Queries
 ) -> tuple[np.ndarray, np.ndarray, float]:
   """Squared errors of the first queries and of the last, and the step between.
 
@@ -225,14 +198,10 @@ def _squares(
     workloads.check_dense(num_rounds)
     response, limit = np.zeros(num_rounds), None
   else:
-    response, limit = toeplitz_rows.decoder_column(
-        strategy.coefficients, num_rounds, workload
-    )
+    response, limit = toeplitz_rows.decoder_column(strategy.coefficients, num_rounds, workload)
   if strategy.max_rounds is None and workload.is_toeplitz:
     return np.cumsum(np.square(response)), np.empty(0), (limit or 0.0) ** 2
-  rows = toeplitz_rows.late_rows(
-      strategy.columns(num_rounds), num_rounds, workload, response
-  )
+  rows = toeplitz_rows.late_rows(strategy.columns(num_rounds), num_rounds, workload, response)
   step = (rows.base * (limit or 0.0)) ** 2
   if rows.scales.size:
     late = rows.squares() + step * (num_rounds - response.size)

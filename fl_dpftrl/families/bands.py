@@ -10,7 +10,8 @@ learning rates and sums. So C A⁻¹, the inverse of B = A C⁻¹, is banded too
 errors are norms of rows of its inverse.
 """
 
-from typing import Iterator, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import lapack
@@ -146,14 +147,10 @@ def row_norms(coefficients: np.ndarray) -> np.ndarray:
   Args:
     coefficients: as for `blocks`.
   """
-  return np.sqrt(
-      np.concatenate([block.squares for block in blocks(coefficients)])
-  )
+  return np.sqrt(np.concatenate([block.squares for block in blocks(coefficients)]))
 
 
-def gradient(
-    steps: list[Block], weights: np.ndarray, num_bands: int
-) -> np.ndarray:
+def gradient(steps: list[Block], weights: np.ndarray, num_bands: int) -> np.ndarray:
   """The gradient of Σ weights[t]·‖row t of L⁻¹‖² in the coefficients of L.
 
   Args:
@@ -174,9 +171,7 @@ def gradient(
     joint[after:, after:] = adjoint
     index = np.arange(window, len(joint))
     joint[index, index] += weights[rows]
-    result[rows] = _from_dense(
-        inverse.T @ (joint[window:] @ covariance), num_bands
-    )
+    result[rows] = _from_dense(inverse.T @ (joint[window:] @ covariance), num_bands)
     half = 0.5 * joint[window:, window:] @ transition + joint[window:, :window]
     half = transition.T @ half
     adjoint = joint[:window, :window] + half + half.T

@@ -7,12 +7,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fl_dpftrl import error as error_lib
-from fl_dpftrl import participation
-from fl_dpftrl import workloads
+from fl_dpftrl import participation, workloads
 from fl_dpftrl.sensitivity import base as sensitivity_lib
-from fl_dpftrl.sensitivity import blocks
-from fl_dpftrl.sensitivity import entries
-from fl_dpftrl.sensitivity import gram
+from fl_dpftrl.sensitivity import blocks, entries, gram
 
 _CHECKED_ROUNDS = 1024
 _ROUNDING = 1e-6
@@ -60,14 +57,9 @@ class Strategy(abc.ABC):
 
   def parameters(self) -> dict[str, Any]:
     """Returns constructor arguments by keyword, as a strategy file has them."""
-    return {
-        field.name: getattr(self, field.name)
-        for field in dataclasses.fields(self)
-    }
+    return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
-  def sensitivity(
-      self, schema: participation.MinSep
-  ) -> sensitivity_lib.Sensitivity:
+  def sensitivity(self, schema: participation.MinSep) -> sensitivity_lib.Sensitivity:
     """Returns the worst ‖C u‖ under a schema, per unit of clip norm.
 
     The default uses the Gram matrix. It is exact if a search over patterns ends
@@ -82,7 +74,7 @@ class Strategy(abc.ABC):
     return gram.gram_sensitivity(self.gram_matrix(schema.num_rounds), schema)
 
   def repeated_sensitivity(
-      self, block_rounds: int, schema: participation.MinSep
+    self, block_rounds: int, schema: participation.MinSep
   ) -> sensitivity_lib.Sensitivity:
     """Returns the sensitivity of independent copies of C, one after the other.
 
@@ -113,17 +105,13 @@ class Strategy(abc.ABC):
     return lambda rows, columns: whole[rows, columns]
 
   def error(
-      self,
-      num_rounds: int,
-      workload: workloads.Queries = workloads.Workload(),
+    self, num_rounds: int, workload: workloads.Queries = workloads.Workload()
   ) -> error_lib.Error:
     """Returns RMS and max error; see `error.error`."""
     return error_lib.summary(self.per_query_error(num_rounds, workload))
 
   def per_query_error(
-      self,
-      num_rounds: int,
-      workload: workloads.Queries = workloads.Workload(),
+    self, num_rounds: int, workload: workloads.Queries = workloads.Workload()
   ) -> np.ndarray:
     """Returns the standard deviation of each query's noise.
 
@@ -140,8 +128,8 @@ def check_num_rounds(strategy: Strategy, num_rounds: int) -> None:
     raise ValueError(f'num_rounds must be at least 1, got {num_rounds!r}')
   if strategy.max_rounds is not None and num_rounds > strategy.max_rounds:
     raise ValueError(
-        f'num_rounds={num_rounds} is beyond the {strategy.max_rounds} rounds'
-        f' that this {strategy.family} strategy was made for'
+      f'num_rounds={num_rounds} is beyond the {strategy.max_rounds} rounds'
+      f' that this {strategy.family} strategy was made for'
     )
 
 
@@ -159,11 +147,14 @@ def check_undoes(strategy: Strategy, noising: np.ndarray) -> None:
   rows = strategy.num_noise_rows(num_rounds)
   matrix, own = strategy.strategy_matrix(num_rounds), noising[:num_rounds, :rows]
   shapes = matrix.shape == own.T.shape == (rows, num_rounds)
-  if not shapes or noising[:num_rounds, rows:].any() or not (
-      np.abs(own @ matrix - np.eye(num_rounds))
-      <= _ROUNDING * (np.abs(own) @ np.abs(matrix))
-  ).all():
+  if (
+    not shapes
+    or noising[:num_rounds, rows:].any()
+    or not (
+      np.abs(own @ matrix - np.eye(num_rounds)) <= _ROUNDING * (np.abs(own) @ np.abs(matrix))
+    ).all()
+  ):
     raise ValueError(
-        f'noising_matrix of {strategy.family} does not undo its strategy_matrix,'
-        ' so its noise would not be what its sensitivity is computed for'
+      f'noising_matrix of {strategy.family} does not undo its strategy_matrix,'
+      ' so its noise would not be what its sensitivity is computed for'
     )

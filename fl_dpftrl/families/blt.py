@@ -2,22 +2,17 @@
 
 import dataclasses
 import functools
-from typing import Any, ClassVar, Sequence
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.linalg
 
 from fl_dpftrl import error as error_lib
-from fl_dpftrl import participation
-from fl_dpftrl import workloads
-from fl_dpftrl.families import base
-from fl_dpftrl.families import blt_schedule
-from fl_dpftrl.families import blt_sums
-from fl_dpftrl.families import interlaced
+from fl_dpftrl import participation, workloads
+from fl_dpftrl.families import base, blt_schedule, blt_sums, interlaced
 from fl_dpftrl.sensitivity import base as sensitivity_lib
-from fl_dpftrl.sensitivity import blocks
-from fl_dpftrl.sensitivity import entries
-from fl_dpftrl.sensitivity import patterns
+from fl_dpftrl.sensitivity import blocks, entries, patterns
 
 _LARGEST_TABLE = 1 << 20  # entries of each
 
@@ -56,23 +51,18 @@ class BLT(base.Strategy):
         raise ValueError(f'{name} must be finite, got {values}')
     if len(self.buffer_decay) > MAX_BUFFERS:
       raise ValueError(
-          f'buffer_decay must have at most {MAX_BUFFERS} entries, got'
-          f' {len(self.buffer_decay)}'
+        f'buffer_decay must have at most {MAX_BUFFERS} entries, got {len(self.buffer_decay)}'
       )
     if not 0 < len(self.buffer_decay) == len(self.output_scale):
       raise ValueError(
-          'buffer_decay and output_scale must have the same length of at least'
-          f' 1, got {len(self.buffer_decay)} and {len(self.output_scale)}'
+        'buffer_decay and output_scale must have the same length of at least'
+        f' 1, got {len(self.buffer_decay)} and {len(self.output_scale)}'
       )
     if not all(0.0 < decay < 1.0 for decay in self.buffer_decay):
-      raise ValueError(
-          'buffer_decay must lie strictly between 0 and 1, got'
-          f' {self.buffer_decay}'
-      )
+      raise ValueError(f'buffer_decay must lie strictly between 0 and 1, got {self.buffer_decay}')
     if min(self.output_scale) < 0.0 or sum(self.output_scale) > 1.0:
       raise ValueError(
-          'output_scale must be at least 0 and sum to at most 1, got'
-          f' {self.output_scale}'
+        f'output_scale must be at least 0 and sum to at most 1, got {self.output_scale}'
       )
 
   @property
@@ -86,9 +76,7 @@ class BLT(base.Strategy):
   def coefficients(self, num_rounds: int) -> np.ndarray:
     """c, the first column of C, shape [num_rounds]."""
     base.check_num_rounds(self, num_rounds)
-    powers = np.power.outer(
-        np.asarray(self.buffer_decay), np.arange(num_rounds - 1)
-    )
+    powers = np.power.outer(np.asarray(self.buffer_decay), np.arange(num_rounds - 1))
     return np.concatenate([[1.0], np.asarray(self.output_scale) @ powers])
 
   def inverse_coefficients(self, num_rounds: int) -> np.ndarray:
@@ -102,9 +90,7 @@ class BLT(base.Strategy):
   @property
   def gaps(self) -> np.ndarray:
     """The gaps between the decays of C and of its inverse; see `interlaced`."""
-    return interlaced.gaps_of(
-        np.asarray(self.buffer_decay), np.asarray(self.output_scale)
-    )
+    return interlaced.gaps_of(np.asarray(self.buffer_decay), np.asarray(self.output_scale))
 
   def strategy_matrix(self, num_rounds: int) -> np.ndarray:
     return np.tril(scipy.linalg.toeplitz(self.coefficients(num_rounds)))
@@ -113,14 +99,9 @@ class BLT(base.Strategy):
     return np.tril(scipy.linalg.toeplitz(self.inverse_coefficients(num_rounds)))
 
   def parameters(self) -> dict[str, Any]:
-    return {
-        'buffer_decay': list(self.buffer_decay),
-        'output_scale': list(self.output_scale),
-    }
+    return {'buffer_decay': list(self.buffer_decay), 'output_scale': list(self.output_scale)}
 
-  def sensitivity(
-      self, schema: participation.MinSep
-  ) -> sensitivity_lib.Sensitivity:
+  def sensitivity(self, schema: participation.MinSep) -> sensitivity_lib.Sensitivity:
     """Exact, in closed form, under both schemas.
 
     Coefficients are non-negative and non-increasing, so the worst pattern is
@@ -130,22 +111,18 @@ class BLT(base.Strategy):
     Toeplitz C.
     """
     square, _, _ = blt_sums.SquaredSensitivity(schema)(
-        1.0 - np.asarray(self.buffer_decay), np.asarray(self.output_scale)
+      1.0 - np.asarray(self.buffer_decay), np.asarray(self.output_scale)
     )
-    return sensitivity_lib.Sensitivity(
-        float(np.sqrt(square)), sensitivity_lib.EXACT
-    )
+    return sensitivity_lib.Sensitivity(float(np.sqrt(square)), sensitivity_lib.EXACT)
 
   def repeated_sensitivity(
-      self, block_rounds: int, schema: participation.MinSep
+    self, block_rounds: int, schema: participation.MinSep
   ) -> sensitivity_lib.Sensitivity:
 
     @functools.cache
     def squares(count: int) -> np.ndarray:
       """[m]: ‖Σ of `count` columns‖² if m + 1 rows follow the first."""
-      column = patterns.repeated(
-          self.coefficients(block_rounds), schema.min_sep, count
-      )
+      column = patterns.repeated(self.coefficients(block_rounds), schema.min_sep, count)
       return np.cumsum(np.square(column))
 
     found = blocks.worst_closest(block_rounds, schema, squares)
@@ -180,11 +157,11 @@ class BLT(base.Strategy):
 
     on_lag = tabulated(meets)
     buffers = [
-        (
-            tabulated(lambda lag, r=r: np.exp(r * lag)),
-            tabulated(lambda after, r=r, s=s: products(r, s, after)),
-        )
-        for r, s in zip(rates, scales)
+      (
+        tabulated(lambda lag, r=r: np.exp(r * lag)),
+        tabulated(lambda after, r=r, s=s: products(r, s, after)),
+      )
+      for r, s in zip(rates, scales)
     ]
 
     def of_rounds(rows, columns):
@@ -198,26 +175,22 @@ class BLT(base.Strategy):
     return of_rounds
 
   def error(
-      self,
-      num_rounds: int,
-      workload: workloads.Queries = workloads.Workload(),
+    self, num_rounds: int, workload: workloads.Queries = workloads.Workload()
   ) -> error_lib.Error:
     if not _is_sgd(workload) or not workload.is_toeplitz:
       return super().error(num_rounds, workload)
     base.check_num_rounds(self, num_rounds)
     chain = interlaced.chain(self.gaps)
     rms, most = (
-        blt_sums.SquaredError(num_rounds, objective, workload.momentum)(
-            chain.below_one[0::2], chain.sum_scales
-        )[0]
-        for objective in ('rms', 'max')
+      blt_sums.SquaredError(num_rounds, objective, workload.momentum)(
+        chain.below_one[0::2], chain.sum_scales
+      )[0]
+      for objective in ('rms', 'max')
     )
     return error_lib.Error(float(np.sqrt(rms)), float(np.sqrt(most)))
 
   def per_query_error(
-      self,
-      num_rounds: int,
-      workload: workloads.Queries = workloads.Workload(),
+    self, num_rounds: int, workload: workloads.Queries = workloads.Workload()
   ) -> np.ndarray:
     if not _is_sgd(workload):
       return super().per_query_error(num_rounds, workload)
@@ -228,12 +201,14 @@ class BLT(base.Strategy):
       return np.sqrt(np.cumsum(np.square(column)))
     blt_schedule.check_num_rounds(num_rounds)
     chain = interlaced.chain(self.gaps)
-    return np.sqrt(blt_schedule.squared_errors(
+    return np.sqrt(
+      blt_schedule.squared_errors(
         chain.below_one[0::2],
         chain.sum_scales,
         workload.learning_rates(num_rounds),
         workload.momentum,
-    ))
+      )
+    )
 
 
 def _is_sgd(workload: workloads.Queries) -> bool:

@@ -15,16 +15,13 @@ def check_num_rounds(num_rounds: int) -> None:
   """Raises ValueError for more rounds than one pass has memory for."""
   if num_rounds > MAX_ROUNDS:
     raise ValueError(
-        f'num_rounds={num_rounds} is too many for a learning-rate schedule:'
-        f' BLTs with one are supported up to {MAX_ROUNDS} rounds'
+      f'num_rounds={num_rounds} is too many for a learning-rate schedule:'
+      f' BLTs with one are supported up to {MAX_ROUNDS} rounds'
     )
 
 
 def squared_errors(
-    below_one: np.ndarray,
-    scales: np.ndarray,
-    learning_rates: np.ndarray,
-    momentum: float = 0.0,
+  below_one: np.ndarray, scales: np.ndarray, learning_rates: np.ndarray, momentum: float = 0.0
 ) -> np.ndarray:
   """Squared norm of each row of B = A C⁻¹.
 
@@ -43,7 +40,7 @@ def squared_errors(
   Returns:
     Shape [n].
   """
-  from scipy import signal  # pylint: disable=g-import-not-at-top
+  from scipy import signal
 
   powers = _powers(below_one, learning_rates.size)
   column = scales @ powers
@@ -55,19 +52,13 @@ def squared_errors(
   covariance = np.zeros_like(column)
   for point, scale, power in zip(1.0 - below_one, scales, powers):
     moved = steps * np.cumsum(column * power)[:-1]
-    covariance[1:] += (scale * point) * signal.lfilter(
-        [1.0], [1.0, -point], moved
-    )
+    covariance[1:] += (scale * point) * signal.lfilter([1.0], [1.0, -point], moved)
   if momentum:
     covariance[1:] += momentum * steps * variances[:-1]
     covariance = signal.lfilter([1.0], [1.0, -momentum], covariance)
   of_h = np.zeros_like(column)
-  of_h[1:] = np.cumsum(
-      steps * (steps * variances[:-1] + 2.0 * covariance[:-1])
-  )
-  return (
-      learning_rates * (learning_rates * variances - 2.0 * covariance) + of_h
-  )
+  of_h[1:] = np.cumsum(steps * (steps * variances[:-1] + 2.0 * covariance[:-1]))
+  return learning_rates * (learning_rates * variances - 2.0 * covariance) + of_h
 
 
 class SquaredError:
@@ -78,18 +69,14 @@ class SquaredError:
   """
 
   def __init__(
-      self,
-      learning_rates: np.ndarray,
-      objective: str,
-      momentum: float = 0.0,
-      power: float = 64.0,
+    self, learning_rates: np.ndarray, objective: str, momentum: float = 0.0, power: float = 64.0
   ):
     self._learning_rates = learning_rates
     self._power = 1.0 if objective == 'rms' else power
     self._momentum = momentum
 
   def __call__(
-      self, below_one: np.ndarray, scales: np.ndarray
+    self, below_one: np.ndarray, scales: np.ndarray
   ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns value and derivatives, as `blt_sums.SquaredError` does."""
     size = below_one.shape[-1]
@@ -109,9 +96,7 @@ class SquaredError:
     return values, of_points, of_scales
 
   def _value(self, arguments: np.ndarray) -> np.complex128:
-    squares = squared_errors(
-        *np.split(arguments, 2), self._learning_rates, self._momentum
-    )
+    squares = squared_errors(*np.split(arguments, 2), self._learning_rates, self._momentum)
     largest = squares.real.max()
     mean = np.mean((squares / largest) ** self._power)
     return largest * mean ** (1.0 / self._power)
@@ -124,8 +109,7 @@ def _powers(below_one: np.ndarray, count: int) -> np.ndarray:
   sizes = np.where(negative, -points, points)
   sizes = np.where(np.abs(sizes) < _SMALLEST, _SMALLEST, sizes)
   logs = np.where(
-      below_one.real < 0.5, np.log1p(-np.where(negative, 0.0, below_one)),
-      np.log(sizes),
+    below_one.real < 0.5, np.log1p(-np.where(negative, 0.0, below_one)), np.log(sizes)
   )
   powers = np.exp(np.multiply.outer(logs, np.arange(count)))
   powers[negative, 1::2] *= -1.0

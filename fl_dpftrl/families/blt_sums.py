@@ -5,8 +5,7 @@ Both come with their derivatives, for the optimiser.
 
 import numpy as np
 
-from fl_dpftrl import participation
-from fl_dpftrl import series
+from fl_dpftrl import participation, series
 
 _LARGEST = 1.0 - 2.0**-53
 _SMALLEST = 1e-300
@@ -28,7 +27,7 @@ class SquaredSensitivity:
     self._before = series.nodes(self._count - 1)
 
   def __call__(
-      self, decays: np.ndarray, scales: np.ndarray
+    self, decays: np.ndarray, scales: np.ndarray
   ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns value and derivatives.
 
@@ -59,17 +58,17 @@ class SquaredSensitivity:
 
     matrix = pairs * products + last_pairs * last_products
     of_matrix = (
-        of_pairs * products + pairs * of_rates
-        + of_last_pairs * last_products + last_pairs * of_last_rates
+      of_pairs * products
+      + pairs * of_rates
+      + of_last_pairs * last_products
+      + last_pairs * of_last_rates
     )
     through = _apply(matrix, scales)
     value = self._count + np.sum(scales * (2.0 * meets + through), axis=-1)
     in_rates = 2.0 * scales * (of_meets + _apply(of_matrix, scales))
     return value, -in_rates / np.exp(-rates), 2.0 * (meets + through)
 
-  def _geometric(
-      self, rates: np.ndarray, counts: np.ndarray
-  ) -> tuple[np.ndarray, np.ndarray]:
+  def _geometric(self, rates: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """G and its derivative in the rate, shape [… d, counts]."""
     step_rates = self._step * rates[..., None]
     sums = series.power_sum(step_rates, counts)
@@ -103,7 +102,7 @@ class SquaredError:
     self._momentum = momentum
 
   def __call__(
-      self, below_one: np.ndarray, scales: np.ndarray
+    self, below_one: np.ndarray, scales: np.ndarray
   ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns value and derivatives.
 
@@ -122,9 +121,9 @@ class SquaredError:
     column = (scales[..., None, :] @ terms)[..., 0, :]
     of_column = 2.0 * self._weights * column
     return (
-        0.5 * np.sum(of_column * column, axis=-1),
-        scales * (slopes @ of_column[..., None])[..., 0],
-        (terms @ of_column[..., None])[..., 0],
+      0.5 * np.sum(of_column * column, axis=-1),
+      scales * (slopes @ of_column[..., None])[..., 0],
+      (terms @ of_column[..., None])[..., 0],
     )
 
   def _powers(self, below_one: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -132,14 +131,9 @@ class SquaredError:
     rates, points = _rates(below_one)[..., None], 1.0 - below_one[..., None]
     before = np.exp(-rates * np.maximum(self._rounds - 1.0, 0.0))  # |p|^(i−1)
     before = np.where((points < 0.0) & ~self._is_odd, -before, before)
-    return (
-        np.where(self._rounds == 0.0, 1.0, points * before),
-        self._rounds * before,
-    )
+    return (np.where(self._rounds == 0.0, 1.0, points * before), self._rounds * before)
 
-  def _momentum_terms(
-      self, below_one: np.ndarray
-  ) -> tuple[np.ndarray, np.ndarray]:
+  def _momentum_terms(self, below_one: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Σ over a ≤ i of p^a β^(i−a) and its derivative in p, as `_powers`."""
     rounds, beta = self._rounds, self._momentum
     points = 1.0 - below_one[..., None]
@@ -153,16 +147,11 @@ class SquaredError:
     rates = np.where(below, 0.0, _rates(below_one)[..., None])
     other = -np.log1p(beta - 1.0)
     ratio = np.maximum(np.abs(rates - other), 1e-30)
-    together = np.exp(-np.minimum(rates, other) * rounds) * series.power_sum(
-        ratio, rounds + 1.0
-    )
+    together = np.exp(-np.minimum(rates, other) * rounds) * series.power_sum(ratio, rounds + 1.0)
     of_ratio = series.log_slope(ratio, rounds + 1.0)
     of_rate = np.where(rates > other, of_ratio, -rounds - of_ratio)
     of_together = -together * of_rate / np.where(below, 1.0, points)
-    return (
-        np.where(below, apart, together),
-        np.where(below, of_apart, of_together),
-    )
+    return (np.where(below, apart, together), np.where(below, of_apart, of_together))
 
 
 def _rates(below_one: np.ndarray) -> np.ndarray:
@@ -172,9 +161,7 @@ def _rates(below_one: np.ndarray) -> np.ndarray:
   return np.where(below_one < 0.5, -np.log1p(-near), -np.log(sizes))
 
 
-def _products(
-    rates: np.ndarray, rows: series.Nodes
-) -> tuple[np.ndarray, np.ndarray]:
+def _products(rates: np.ndarray, rows: series.Nodes) -> tuple[np.ndarray, np.ndarray]:
   """Σ over rows of (θⱼ θₗ)^row, [… j, l], and its derivative in rate j."""
   powers = np.exp(-rates[..., None] * rows.positions)
   weighted = np.swapaxes(powers * rows.weights, -1, -2)

@@ -38,22 +38,18 @@ class Dense(base.Strategy):
   def __post_init__(self):
     coefficients = np.array(self.coefficients, dtype=np.float64)
     if (
-        coefficients.ndim != 2
-        or not coefficients.size
-        or coefficients.shape[0] != coefficients.shape[1]
+      coefficients.ndim != 2
+      or not coefficients.size
+      or coefficients.shape[0] != coefficients.shape[1]
     ):
       raise ValueError(
-          'coefficients must have shape [num_rounds, num_rounds], got shape'
-          f' {coefficients.shape}'
+        f'coefficients must have shape [num_rounds, num_rounds], got shape {coefficients.shape}'
       )
     if not np.isfinite(coefficients).all():
       raise ValueError('coefficients must be finite')
     diagonal = np.diagonal(coefficients)
     if (diagonal <= 0).any():
-      raise ValueError(
-          'coefficients must have a positive diagonal, got'
-          f' {diagonal.min()!r}'
-      )
+      raise ValueError(f'coefficients must have a positive diagonal, got {diagonal.min()!r}')
     if np.triu(coefficients, 1).any():
       raise ValueError('coefficients must be 0 above the diagonal')
     coefficients.setflags(write=False)
@@ -69,12 +65,10 @@ class Dense(base.Strategy):
 
   def noising_matrix(self, num_rounds: int) -> np.ndarray:
     return scipy.linalg.solve_triangular(
-        self.strategy_matrix(num_rounds), np.eye(num_rounds), lower=True
+      self.strategy_matrix(num_rounds), np.eye(num_rounds), lower=True
     )
 
-  def sensitivity(
-      self, schema: participation.MinSep
-  ) -> sensitivity_lib.Sensitivity:
+  def sensitivity(self, schema: participation.MinSep) -> sensitivity_lib.Sensitivity:
     """As for any X; also exact if entries are zero up to rounding.
 
     Orthogonal updates reach the sum of a pattern's diagonal of X, and equal

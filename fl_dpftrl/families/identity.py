@@ -7,8 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from fl_dpftrl import error as error_lib
-from fl_dpftrl import participation
-from fl_dpftrl import workloads
+from fl_dpftrl import participation, workloads
 from fl_dpftrl.families import base
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import entries
@@ -27,34 +26,24 @@ class Identity(base.Strategy):
   def noising_matrix(self, num_rounds: int) -> np.ndarray:
     return self.strategy_matrix(num_rounds)
 
-  def sensitivity(
-      self, schema: participation.MinSep
-  ) -> sensitivity_lib.Sensitivity:
+  def sensitivity(self, schema: participation.MinSep) -> sensitivity_lib.Sensitivity:
     base.check_num_rounds(self, schema.num_rounds)
-    return sensitivity_lib.Sensitivity(
-        math.sqrt(schema.participations), sensitivity_lib.EXACT
-    )
+    return sensitivity_lib.Sensitivity(math.sqrt(schema.participations), sensitivity_lib.EXACT)
 
   def gram_entries(self, num_rounds: int) -> entries.Entries:
     base.check_num_rounds(self, num_rounds)
     return lambda rows, columns: (rows == columns).astype(np.float64)
 
   def error(
-      self,
-      num_rounds: int,
-      workload: workloads.Queries = workloads.Workload(),
+    self, num_rounds: int, workload: workloads.Queries = workloads.Workload()
   ) -> error_lib.Error:
     if not error_lib.is_prefix_sums(workload):
       return super().error(num_rounds, workload)
     base.check_num_rounds(self, num_rounds)
-    return error_lib.Error(
-        math.sqrt((num_rounds + 1) / 2), math.sqrt(num_rounds)
-    )
+    return error_lib.Error(math.sqrt((num_rounds + 1) / 2), math.sqrt(num_rounds))
 
   def per_query_error(
-      self,
-      num_rounds: int,
-      workload: workloads.Queries = workloads.Workload(),
+    self, num_rounds: int, workload: workloads.Queries = workloads.Workload()
   ) -> np.ndarray:
     if not error_lib.is_prefix_sums(workload):
       return super().per_query_error(num_rounds, workload)

@@ -55,19 +55,19 @@ def chain(gaps: np.ndarray) -> Chain:
   logs = np.log(distances + np.eye(size))
   values = np.exp((_exponents(size) * logs).sum(axis=-1))
   return Chain(
-      below_one=distances[..., 0, :],
-      distances=distances,
-      scales=values[..., 1::2],
-      sum_scales=values[..., 0::2],
+    below_one=distances[..., 0, :],
+    distances=distances,
+    scales=values[..., 1::2],
+    sum_scales=values[..., 0::2],
   )
 
 
 def gradient(
-    this: Chain,
-    of_decays: np.ndarray,
-    of_scales: np.ndarray,
-    of_points: np.ndarray,
-    of_sum_scales: np.ndarray,
+  this: Chain,
+  of_decays: np.ndarray,
+  of_scales: np.ndarray,
+  of_points: np.ndarray,
+  of_sum_scales: np.ndarray,
 ) -> np.ndarray:
   """The gradient of a function of a chain in its gaps.
 
@@ -86,9 +86,7 @@ def gradient(
   of_logs = np.empty(this.below_one.shape)
   of_logs[..., 1::2] = of_scales * this.scales
   of_logs[..., 0::2] = of_sum_scales * this.sum_scales
-  of_distances = (
-      of_logs[..., None] * _exponents(size) / (this.distances + np.eye(size))
-  )
+  of_distances = of_logs[..., None] * _exponents(size) / (this.distances + np.eye(size))
   of_places = np.empty(this.below_one.shape)
   of_places[..., 1::2] = of_decays
   of_places[..., 0::2] = of_points
@@ -142,9 +140,7 @@ def gaps_of(decay: np.ndarray, scale: np.ndarray) -> np.ndarray:
   return gaps
 
 
-def _neighbours(
-    decay: np.ndarray, scale: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _neighbours(decay: np.ndarray, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """Returns θⱼ − θ̂ⱼ and θ̂ⱼ − θⱼ₊₁, to full relative precision.
 
   The θ̂ solve 1 + Σ ω / (x − θ) = 0, whose left side falls between neighbouring
@@ -170,6 +166,4 @@ def _neighbours(
     high = np.where(rises < 0.0, high, trial)
   found = np.sqrt(low) * np.sqrt(high)
   other = widths - found
-  return (
-      np.where(from_above, found, other), np.where(from_above, other, found)
-  )
+  return (np.where(from_above, found, other), np.where(from_above, other, found))

@@ -51,13 +51,12 @@ class LowRank(base.Strategy):
       raise ValueError(f'near has {num_bands} bands for {num_rounds} rounds')
     if not self.left.shape == self.right.shape == (num_rounds, self.rank):
       raise ValueError(
-          f'left and right must have {num_rounds} rows and as many columns as'
-          f' each other, got shapes {self.left.shape} and {self.right.shape}'
+        f'left and right must have {num_rounds} rows and as many columns as'
+        f' each other, got shapes {self.left.shape} and {self.right.shape}'
       )
     if (self.near[:, 0] <= 0).any():
       raise ValueError(
-          'near must have a positive diagonal (column 0), got'
-          f' {self.near[:, 0].min()!r}'
+        f'near must have a positive diagonal (column 0), got {self.near[:, 0].min()!r}'
       )
     if self.near[np.arange(num_rounds)[:, None] < np.arange(num_bands)].any():
       raise ValueError('near [t, j] must be 0 where t < j')
@@ -81,14 +80,12 @@ class LowRank(base.Strategy):
 
   def strategy_matrix(self, num_rounds: int) -> np.ndarray:
     return scipy.linalg.solve_triangular(
-        self.noising_matrix(num_rounds), np.eye(num_rounds), lower=True
+      self.noising_matrix(num_rounds), np.eye(num_rounds), lower=True
     )
 
   def noising_matrix(self, num_rounds: int) -> np.ndarray:
     base.check_num_rounds(self, num_rounds)
-    matrix = np.tril(
-        self.left[:num_rounds] @ self.right[:num_rounds].T, -self.num_bands
-    )
+    matrix = np.tril(self.left[:num_rounds] @ self.right[:num_rounds].T, -self.num_bands)
     for j in range(min(self.num_bands, num_rounds)):
       rows = np.arange(j, num_rounds)
       matrix[rows, rows - j] = self.near[rows, j]

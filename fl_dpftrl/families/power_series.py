@@ -5,8 +5,7 @@ its inverse as the reciprocal, and prefix sums as 1 / (1 − z).
 """
 
 import numpy as np
-from scipy import fft
-from scipy import signal
+from scipy import fft, signal
 
 _ALWAYS_WHOLE = 2**12  # fewest terms for which a search for the limit pays
 _MOST_BEFORE_LIMIT = 2**22  # most terms computed in search of the limit
@@ -33,8 +32,7 @@ def divide(values: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
 
 def _is_long(coefficients: np.ndarray, num_terms: int) -> bool:
   return (
-      coefficients.size > _MOST_DIRECT_BANDS
-      and coefficients.size * num_terms > _MOST_DIRECT_PRODUCTS
+    coefficients.size > _MOST_DIRECT_BANDS and coefficients.size * num_terms > _MOST_DIRECT_PRODUCTS
   )
 
 
@@ -60,9 +58,7 @@ def _product(left: np.ndarray, right: np.ndarray, num_terms: int) -> np.ndarray:
   return product[:num_terms]
 
 
-def step_response(
-    coefficients: np.ndarray, num_terms: int
-) -> tuple[np.ndarray, float | None]:
+def step_response(coefficients: np.ndarray, num_terms: int) -> tuple[np.ndarray, float | None]:
   """The coefficients of 1 / ((1 − z) Σ cᵢ zⁱ), running sums of the reciprocal.
 
   They tend to 1 / Σ cᵢ if every zero of the polynomial is outside the unit
@@ -100,9 +96,9 @@ def step_response(
     size *= 2
   if num_terms > _MOST_TERMS:
     raise ValueError(
-        f'num_rounds={num_terms} is too many for this strategy: its errors do'
-        ' not settle, because a zero of its coefficients lies on or near the'
-        ' unit circle, and going through all rounds would take too long'
+      f'num_rounds={num_terms} is too many for this strategy: its errors do'
+      ' not settle, because a zero of its coefficients lies on or near the'
+      ' unit circle, and going through all rounds would take too long'
     )
   return divide(np.ones(num_terms), coefficients), None
 
@@ -119,6 +115,4 @@ def _has_settled(coefficients: np.ndarray, head: np.ndarray) -> bool:
   steps = np.abs(np.diff(head, prepend=0.0))
   beyond = np.cumsum(np.abs(coefficients[:0:-1]))[::-1]  # Σ_{j>s} |cⱼ|
   gain = signal.fftconvolve(steps, beyond)[: head.size]
-  return bool(
-      gain[-order:].max() <= 0.5 and gain.max() * distance <= _SETTLED
-  )
+  return bool(gain[-order:].max() <= 0.5 and gain.max() * distance <= _SETTLED)

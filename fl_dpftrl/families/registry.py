@@ -3,34 +3,37 @@
 import dataclasses
 import re
 import types
-from typing import Mapping, TypeVar
+from collections.abc import Mapping
+from typing import TypeVar
 
-from fl_dpftrl.families import banded
-from fl_dpftrl.families import banded_toeplitz
-from fl_dpftrl.families import base
-from fl_dpftrl.families import blt
-from fl_dpftrl.families import dense
-from fl_dpftrl.families import identity
-from fl_dpftrl.families import low_rank
-from fl_dpftrl.families import stamped
-from fl_dpftrl.families import tree_full
-from fl_dpftrl.families import tree_online
+from fl_dpftrl.families import (
+  banded,
+  banded_toeplitz,
+  base,
+  blt,
+  dense,
+  identity,
+  low_rank,
+  stamped,
+  tree_full,
+  tree_online,
+)
 
 _Family = TypeVar('_Family', bound=type)
 
 _BUILT_IN: dict[str, type[base.Strategy]] = {
-    cls.family: cls
-    for cls in (
-        identity.Identity,
-        tree_online.TreeOnline,
-        tree_full.TreeFull,
-        banded.Banded,
-        blt.BLT,
-        dense.Dense,
-        low_rank.LowRank,
-        stamped.Stamped,
-        banded_toeplitz.BandedToeplitz,
-    )
+  cls.family: cls
+  for cls in (
+    identity.Identity,
+    tree_online.TreeOnline,
+    tree_full.TreeFull,
+    banded.Banded,
+    blt.BLT,
+    dense.Dense,
+    low_rank.LowRank,
+    stamped.Stamped,
+    banded_toeplitz.BandedToeplitz,
+  )
 }
 _families = dict(_BUILT_IN)
 
@@ -61,16 +64,14 @@ def register(cls: _Family) -> _Family:
   name = getattr(cls, 'family', None)
   if not isinstance(name, str) or not re.fullmatch('[A-Za-z][A-Za-z0-9_]*', name):
     raise ValueError(
-        f'family of {cls.__name__} must be a name of letters, digits and _, got'
-        f' {name!r}'
+      f'family of {cls.__name__} must be a name of letters, digits and _, got {name!r}'
     )
   known = _families.get(name)
   if known is not None and _home(known) != _home(cls):
     raise ValueError(f'family {name!r} is registered already, by {_home(known)}')
   if not dataclasses.is_dataclass(cls) or not cls.__dataclass_params__.frozen:
     raise ValueError(
-        f'family {name!r}: {cls.__name__} must be a frozen dataclass, whose'
-        ' fields are its parameters'
+      f'family {name!r}: {cls.__name__} must be a frozen dataclass, whose fields are its parameters'
     )
   for required in sorted(base.Strategy.__abstractmethods__):
     method = getattr(cls, required, None)

@@ -8,8 +8,7 @@ import numpy as np
 import scipy.linalg
 
 from fl_dpftrl import error as error_lib
-from fl_dpftrl import participation
-from fl_dpftrl import workloads
+from fl_dpftrl import participation, workloads
 from fl_dpftrl.families import base
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import blocks as blocks_lib
@@ -40,9 +39,7 @@ class Stamped(base.Strategy):
   family: ClassVar[str] = 'stamped'
 
   def __post_init__(self):
-    if isinstance(self.strategy, type) or not isinstance(
-        self.strategy, base.Strategy
-    ):
+    if isinstance(self.strategy, type) or not isinstance(self.strategy, base.Strategy):
       raise ValueError(f'strategy must be a Strategy, got {self.strategy!r}')
     try:
       block_rounds = operator.index(self.block_rounds)
@@ -50,14 +47,13 @@ class Stamped(base.Strategy):
       block_rounds = 0
     if block_rounds < 1 or isinstance(self.block_rounds, bool):
       raise ValueError(
-          'block_rounds must be a whole number of at least 1, got'
-          f' {self.block_rounds!r}'
+        f'block_rounds must be a whole number of at least 1, got {self.block_rounds!r}'
       )
     most = self.strategy.max_rounds
     if most is not None and block_rounds > most:
       raise ValueError(
-          f'block_rounds={block_rounds} is beyond the {most} rounds of the'
-          f' {self.strategy.family} strategy to repeat'
+        f'block_rounds={block_rounds} is beyond the {most} rounds of the'
+        f' {self.strategy.family} strategy to repeat'
       )
     object.__setattr__(self, 'block_rounds', block_rounds)
 
@@ -73,40 +69,30 @@ class Stamped(base.Strategy):
 
   def num_noise_rows(self, num_rounds: int) -> int:
     whole, rest = divmod(num_rounds, self.block_rounds)
-    return whole * self.block_noise_rows + (
-        self.strategy.num_noise_rows(rest) if rest else 0
-    )
+    return whole * self.block_noise_rows + (self.strategy.num_noise_rows(rest) if rest else 0)
 
   def memory_copies(self, num_rounds: int) -> int:
     return self.strategy.memory_copies(min(num_rounds, self.block_rounds))
 
   def strategy_matrix(self, num_rounds: int) -> np.ndarray:
     return scipy.linalg.block_diag(
-        *(self.strategy.strategy_matrix(n) for n in self.blocks(num_rounds))
+      *(self.strategy.strategy_matrix(n) for n in self.blocks(num_rounds))
     )
 
   def noising_matrix(self, num_rounds: int) -> np.ndarray:
     return scipy.linalg.block_diag(
-        *(self.strategy.noising_matrix(n) for n in self.blocks(num_rounds))
+      *(self.strategy.noising_matrix(n) for n in self.blocks(num_rounds))
     )
 
-  def sensitivity(
-      self, schema: participation.MinSep
-  ) -> sensitivity_lib.Sensitivity:
+  def sensitivity(self, schema: participation.MinSep) -> sensitivity_lib.Sensitivity:
     if schema.num_rounds <= self.block_rounds:
       return self.strategy.sensitivity(schema)
     if isinstance(schema, participation.FixedSeparation):
       if schema.num_rounds <= workloads.MAX_DENSE_ROUNDS:
-        return gram.gram_sensitivity(
-            self.gram_matrix(schema.num_rounds), schema
-        )
+        return gram.gram_sensitivity(self.gram_matrix(schema.num_rounds), schema)
       # Patterns of fixed separation are patterns of min-sep.
-      bound = self.strategy.repeated_sensitivity(
-          self.block_rounds, schema.as_min_sep()
-      )
-      return sensitivity_lib.Sensitivity(
-          bound.value, sensitivity_lib.UPPER_BOUND
-      )
+      bound = self.strategy.repeated_sensitivity(self.block_rounds, schema.as_min_sep())
+      return sensitivity_lib.Sensitivity(bound.value, sensitivity_lib.UPPER_BOUND)
     return self.strategy.repeated_sensitivity(self.block_rounds, schema)
 
   def gram_matrix(self, num_rounds: int) -> np.ndarray:
@@ -129,9 +115,7 @@ class Stamped(base.Strategy):
     return of_rounds
 
   def per_query_error(
-      self,
-      num_rounds: int,
-      workload: workloads.Queries = workloads.Workload(),
+    self, num_rounds: int, workload: workloads.Queries = workloads.Workload()
   ) -> np.ndarray:
     """Blocks are independent, so their variances add up."""
     blocks = self.blocks(num_rounds)

@@ -6,7 +6,7 @@ whose noise is smaller. Those are computed column by column.
 """
 
 import dataclasses
-from typing import Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -18,7 +18,7 @@ _CHUNK_ENTRIES = 1 << 20  # float64 values of working memory: 8 MiB
 
 
 def decoder_column(
-    coefficients: np.ndarray, num_rounds: int, workload: workloads.Queries
+  coefficients: np.ndarray, num_rounds: int, workload: workloads.Queries
 ) -> tuple[np.ndarray, float | None]:
   """Returns the first column of A T⁻¹, and the limit of the terms left out.
 
@@ -27,7 +27,7 @@ def decoder_column(
   """
   if isinstance(workload, workloads.Workload):
     return power_series.step_response(
-        np.convolve(coefficients, [1.0, -workload.momentum]), num_rounds
+      np.convolve(coefficients, [1.0, -workload.momentum]), num_rounds
     )
   inverse = power_series.reciprocal(coefficients, num_rounds)
   return workload.apply(inverse), None
@@ -83,10 +83,7 @@ class LateRows:
 
 
 def late_rows(
-    columns: toeplitz.Columns,
-    num_rounds: int,
-    workload: workloads.Queries,
-    response: np.ndarray,
+  columns: toeplitz.Columns, num_rounds: int, workload: workloads.Queries, response: np.ndarray
 ) -> LateRows:
   """Returns the rows of B that are not those of a Toeplitz matrix.
 
@@ -99,9 +96,9 @@ def late_rows(
     late = min(max(norms.size - 1 - unused, 0), num_rounds)
   after = unused + np.arange(late)
   return LateRows(
-      power_series.reciprocal(columns.coefficients, response.size),
-      response,
-      norms[np.minimum(after, norms.size - 1)][::-1] - common,
-      common,
-      workload,
+    power_series.reciprocal(columns.coefficients, response.size),
+    response,
+    norms[np.minimum(after, norms.size - 1)][::-1] - common,
+    common,
+    workload,
   )

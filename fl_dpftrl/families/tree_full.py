@@ -9,15 +9,10 @@ import numpy as np
 import scipy.linalg
 
 from fl_dpftrl import error as error_lib
-from fl_dpftrl import participation
-from fl_dpftrl import workloads
-from fl_dpftrl.families import base
-from fl_dpftrl.families import tree_online
+from fl_dpftrl import participation, workloads
+from fl_dpftrl.families import base, tree_online
 from fl_dpftrl.sensitivity import base as sensitivity_lib
-from fl_dpftrl.sensitivity import blocks
-from fl_dpftrl.sensitivity import entries
-from fl_dpftrl.sensitivity import gram
-from fl_dpftrl.sensitivity import nested
+from fl_dpftrl.sensitivity import blocks, entries, gram, nested
 
 _GENERAL_ROUNDS = 4096  # most rounds for the bound for any X
 
@@ -113,8 +108,7 @@ class TreeFull(base.Strategy):
       num_rounds = 0
     if num_rounds < 1 or isinstance(self.num_rounds, bool):
       raise ValueError(
-          'num_rounds must be a whole number of at least 1, or None, got'
-          f' {self.num_rounds!r}'
+        f'num_rounds must be a whole number of at least 1, or None, got {self.num_rounds!r}'
       )
     object.__setattr__(self, 'num_rounds', num_rounds)
 
@@ -142,8 +136,8 @@ class TreeFull(base.Strategy):
     """
     if self.num_rounds is None:
       raise ValueError(
-          'num_rounds is needed to stream tree_full: its first row of noise'
-          ' depends on the rounds to come'
+        'num_rounds is needed to stream tree_full: its first row of noise'
+        ' depends on the rounds to come'
       )
     return self.num_rounds
 
@@ -159,7 +153,7 @@ class TreeFull(base.Strategy):
 
   def noising_matrix(self, num_rounds: int) -> np.ndarray:
     return scipy.linalg.solve_triangular(
-        self.strategy_matrix(num_rounds), np.eye(num_rounds), lower=True
+      self.strategy_matrix(num_rounds), np.eye(num_rounds), lower=True
     )
 
   def parameters(self) -> dict[str, Any]:
@@ -170,38 +164,28 @@ class TreeFull(base.Strategy):
     planned = self.planned_rounds(num_rounds)
     return nested.first_rounds(nested.forest(planned), num_rounds)
 
-  def sensitivity(
-      self, schema: participation.MinSep
-  ) -> sensitivity_lib.Sensitivity:
+  def sensitivity(self, schema: participation.MinSep) -> sensitivity_lib.Sensitivity:
     planned = self.planned_rounds(schema.num_rounds)
     if schema.num_rounds == planned:
       return tree_online.TreeOnline().sensitivity(schema)
     # A run that ends early used only some rows of C, so its norm is no larger.
-    whole = nested.block_sensitivity(
-        self.nested_blocks(schema.num_rounds), schema.as_min_sep()
-    )
-    bound = sensitivity_lib.Sensitivity(
-        whole.value, sensitivity_lib.UPPER_BOUND
-    )
+    whole = nested.block_sensitivity(self.nested_blocks(schema.num_rounds), schema.as_min_sep())
+    bound = sensitivity_lib.Sensitivity(whole.value, sensitivity_lib.UPPER_BOUND)
     if schema.num_rounds > _GENERAL_ROUNDS:
       return bound
     matrix = self.gram_matrix(schema.num_rounds)
     return sensitivity_lib.better(bound, gram.gram_sensitivity(matrix, schema))
 
   def repeated_sensitivity(
-      self, block_rounds: int, schema: participation.MinSep
+    self, block_rounds: int, schema: participation.MinSep
   ) -> sensitivity_lib.Sensitivity:
-    found = nested.repeated_sensitivity(
-        self.nested_blocks, block_rounds, schema
-    )
+    found = nested.repeated_sensitivity(self.nested_blocks, block_rounds, schema)
     if all(
-        self.planned_rounds(size) == size
-        for size in set(blocks.sizes(schema.num_rounds, block_rounds))
+      self.planned_rounds(size) == size
+      for size in set(blocks.sizes(schema.num_rounds, block_rounds))
     ):
       return found
-    return sensitivity_lib.Sensitivity(
-        found.value, sensitivity_lib.UPPER_BOUND
-    )
+    return sensitivity_lib.Sensitivity(found.value, sensitivity_lib.UPPER_BOUND)
 
   def gram_matrix(self, num_rounds: int) -> np.ndarray:
     if self.planned_rounds(num_rounds) == num_rounds:
@@ -214,20 +198,14 @@ class TreeFull(base.Strategy):
     return super().gram_entries(num_rounds)
 
   def per_query_error(
-      self,
-      num_rounds: int,
-      workload: workloads.Queries = workloads.Workload(),
+    self, num_rounds: int, workload: workloads.Queries = workloads.Workload()
   ) -> np.ndarray:
     """Computes errors in O(n) from prefix variances of the two halves."""
     planned = self.planned_rounds(num_rounds)
     if not error_lib.is_prefix_sums(workload):
       return super().per_query_error(num_rounds, workload)
     workloads.check_round_by_round(planned)
-    heights = [
-        height
-        for height in reversed(range(planned.bit_length()))
-        if planned >> height & 1
-    ]
+    heights = [height for height in reversed(range(planned.bit_length())) if planned >> height & 1]
     totals, _ = node_moments(planned.bit_length())
     within = _prefix_variances(heights[0])
     variances, before = [], 0.0

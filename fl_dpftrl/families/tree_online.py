@@ -3,17 +3,16 @@
 import dataclasses
 import math
 import operator
-from typing import Any, ClassVar, Iterator
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fl_dpftrl import error as error_lib
-from fl_dpftrl import participation
-from fl_dpftrl import workloads
+from fl_dpftrl import participation, workloads
 from fl_dpftrl.families import base
 from fl_dpftrl.sensitivity import base as sensitivity_lib
-from fl_dpftrl.sensitivity import entries
-from fl_dpftrl.sensitivity import nested
+from fl_dpftrl.sensitivity import entries, nested
 
 
 def first_node(round_index: int) -> int:
@@ -106,8 +105,8 @@ class TreeOnline(base.Strategy):
       rounds = 0
     if rounds < 1 or isinstance(self.completed_after, bool):
       raise ValueError(
-          'completed_after must be a whole number of at least 1, or None, got'
-          f' {self.completed_after!r}'
+        'completed_after must be a whole number of at least 1, or None, got'
+        f' {self.completed_after!r}'
       )
     object.__setattr__(self, 'completed_after', rounds)
 
@@ -171,24 +170,18 @@ class TreeOnline(base.Strategy):
       return nested.first_rounds(tops[-1], num_rounds)
     return nested.forest(num_rounds)
 
-  def sensitivity(
-      self, schema: participation.MinSep
-  ) -> sensitivity_lib.Sensitivity:
+  def sensitivity(self, schema: participation.MinSep) -> sensitivity_lib.Sensitivity:
     base.check_num_rounds(self, schema.num_rounds)
     if isinstance(schema, participation.FixedSeparation):
       square = _worst_of_fixed_separation(self, schema)
-      return sensitivity_lib.Sensitivity(
-          math.sqrt(square), sensitivity_lib.EXACT
-      )
+      return sensitivity_lib.Sensitivity(math.sqrt(square), sensitivity_lib.EXACT)
     block = self.nested_blocks(schema.num_rounds)
     return nested.block_sensitivity(block, schema)
 
   def repeated_sensitivity(
-      self, block_rounds: int, schema: participation.MinSep
+    self, block_rounds: int, schema: participation.MinSep
   ) -> sensitivity_lib.Sensitivity:
-    return nested.repeated_sensitivity(
-        self.nested_blocks, block_rounds, schema
-    )
+    return nested.repeated_sensitivity(self.nested_blocks, block_rounds, schema)
 
   def gram_matrix(self, num_rounds: int) -> np.ndarray:
     """X counts the nodes that hold both rounds."""
@@ -206,18 +199,13 @@ class TreeOnline(base.Strategy):
     base.check_num_rounds(self, num_rounds)
 
     def of_rounds(rows, columns):
-      both = zip(
-          _node_ids(self, num_rounds, rows),
-          _node_ids(self, num_rounds, columns),
-      )
+      both = zip(_node_ids(self, num_rounds, rows), _node_ids(self, num_rounds, columns))
       return sum((i == j) & (i >= 0) for i, j in both).astype(np.float64)
 
     return of_rounds
 
   def per_query_error(
-      self,
-      num_rounds: int,
-      workload: workloads.Queries = workloads.Workload(),
+    self, num_rounds: int, workload: workloads.Queries = workloads.Workload()
   ) -> np.ndarray:
     if not error_lib.is_prefix_sums(workload):
       return super().per_query_error(num_rounds, workload)
@@ -235,22 +223,16 @@ class TreeOnline(base.Strategy):
     return np.sqrt(variance)
 
 
-def _node_ids(
-    strategy: TreeOnline, num_rounds: int, rounds: np.ndarray
-) -> Iterator[np.ndarray]:
+def _node_ids(strategy: TreeOnline, num_rounds: int, rounds: np.ndarray) -> Iterator[np.ndarray]:
   """For each height, the node over each round; −1 where C has no such row."""
   completed = num_rounds == strategy.completed_after
   last = num_rounds - 1 if completed else num_rounds
   for height in range(last.bit_length() + completed):
     ids = rounds >> height
-    yield ids if completed else np.where(
-        (ids + 1) << height <= num_rounds, ids, -1
-    )
+    yield ids if completed else np.where((ids + 1) << height <= num_rounds, ids, -1)
 
 
-def _worst_of_fixed_separation(
-    strategy: TreeOnline, schema: participation.FixedSeparation
-) -> int:
+def _worst_of_fixed_separation(strategy: TreeOnline, schema: participation.FixedSeparation) -> int:
   """Largest ‖C u‖² over runs of rounds min_sep apart, in O(n log n)."""
   num_rounds, count = schema.num_rounds, schema.participations
   rounds = np.arange(num_rounds)

@@ -8,7 +8,6 @@ many rounds' results may have been used, so that a resumed run can tell a result
 that nobody ever saw from one that was lost after its release.
 """
 
-from collections.abc import Iterator
 import dataclasses
 import hashlib
 import io
@@ -16,14 +15,14 @@ import json
 import os
 import pathlib
 import re
-from typing import Any
 import zipfile
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from fl_dpftrl import files
-from fl_dpftrl import sealed
+from fl_dpftrl import files, sealed
 
 _FORMAT = 2
 _DIGEST_CHARACTERS = 64
@@ -64,9 +63,7 @@ class CheckpointFolder:
     ValueError: for fewer than 2 kept checkpoints.
   """
 
-  def __init__(
-      self, folder: str | os.PathLike[str], template: Any, *, keep: int = 3
-  ):
+  def __init__(self, folder: str | os.PathLike[str], template: Any, *, keep: int = 3):
     if keep < 2:
       raise ValueError(f'keep must be at least 2, got {keep!r}')
     self._folder = pathlib.Path(folder)
@@ -86,14 +83,14 @@ class CheckpointFolder:
   def save(self, checkpoint: Checkpoint) -> Checkpoint:
     """Writes a checkpoint durably and returns it as read back from disk."""
     about = {
-        'format': _FORMAT,
-        'num_rounds': checkpoint.num_rounds,
-        'measurements': checkpoint.measurements,
-        'burnt': checkpoint.burnt,
+      'format': _FORMAT,
+      'num_rounds': checkpoint.num_rounds,
+      'measurements': checkpoint.measurements,
+      'burnt': checkpoint.burnt,
     }
     leaves = {
-        f'leaf_{index}': np.asarray(leaf)
-        for index, leaf in enumerate(tf.nest.flatten(checkpoint.state))
+      f'leaf_{index}': np.asarray(leaf)
+      for index, leaf in enumerate(tf.nest.flatten(checkpoint.state))
     }
     buffer = io.BytesIO()
     np.savez(buffer, about=np.asarray(json.dumps(about)), **leaves)
@@ -102,9 +99,7 @@ class CheckpointFolder:
       archive.comment = bytes(_DIGEST_CHARACTERS)
     content = buffer.getbuffer()
     content[-_DIGEST_CHARACTERS:] = _digest(content)
-    files.write_durably(
-        self._path(checkpoint.num_rounds), content, private=True
-    )
+    files.write_durably(self._path(checkpoint.num_rounds), content, private=True)
     for old in self._stored()[: -self._keep]:
       self._path(old).unlink()
     return self.load(checkpoint.num_rounds)
@@ -122,8 +117,8 @@ class CheckpointFolder:
       content = path.read_bytes()
       if content[-_DIGEST_CHARACTERS:] != _digest(memoryview(content)):
         raise ValueError(
-            'it is damaged, or of a version that stored no digest: go on with'
-            ' the version that wrote it'
+          'it is damaged, or of a version that stored no digest: go on with'
+          ' the version that wrote it'
         )
       with np.load(io.BytesIO(content), allow_pickle=False) as archive:
         about = json.loads(str(archive['about']))
@@ -135,14 +130,14 @@ class CheckpointFolder:
     shapes = [np.asarray(leaf).ndim for leaf in expected]
     if [leaf.ndim for leaf in leaves] != shapes:
       raise ValueError(
-          f'{path} holds the state of another model or mechanism; use the flags'
-          ' that the run was started with'
+        f'{path} holds the state of another model or mechanism; use the flags'
+        ' that the run was started with'
       )
     return Checkpoint(
-        num_rounds=num_rounds,
-        state=tf.nest.pack_sequence_as(self._template, leaves),
-        measurements=about['measurements'],
-        burnt=tuple(about['burnt']),
+      num_rounds=num_rounds,
+      state=tf.nest.pack_sequence_as(self._template, leaves),
+      measurements=about['measurements'],
+      burnt=tuple(about['burnt']),
     )
 
   def load_latest(self) -> tuple[Checkpoint | None, list[str]]:

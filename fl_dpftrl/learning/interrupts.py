@@ -6,12 +6,12 @@ Here a handler notes the signal and does nothing else. The work is done in anoth
 thread, which looks at the note between its steps, and the main thread waits.
 """
 
-from collections.abc import Callable
 import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 EXIT_STATUS = 130
 _POLL_SECONDS = 0.05
@@ -71,7 +71,7 @@ def run(work: Callable[[Interrupt], None]) -> None:
   def target():
     try:
       work(interrupt)
-    except BaseException as error:  # pylint: disable=broad-except
+    except BaseException as error:
       raised.append(error)
 
   def handle(number, frame):
@@ -81,9 +81,9 @@ def run(work: Callable[[Interrupt], None]) -> None:
     interrupt.ask()
 
   before = {
-      number: signal.signal(number, handle)
-      for number in _SIGNALS
-      if signal.getsignal(number) is not signal.SIG_IGN
+    number: signal.signal(number, handle)
+    for number in _SIGNALS
+    if signal.getsignal(number) is not signal.SIG_IGN
   }
   try:
     thread = threading.Thread(target=target, name='run', daemon=True)

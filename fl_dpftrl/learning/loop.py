@@ -18,17 +18,16 @@ and with rows that are served. The largest counts, so that checkpoints which wer
 put back from a copy do not bring their old mark with them.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
 import dataclasses
 import os
 import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import tensorflow_federated as tff
 
 from fl_dpftrl import files
-from fl_dpftrl.learning import checkpoints
-from fl_dpftrl.learning import metrics
+from fl_dpftrl.learning import checkpoints, metrics
 from fl_dpftrl.logs import schema as log_schema
 from fl_dpftrl.simulation import cohorts
 
@@ -38,9 +37,7 @@ LOCK_NAME = 'lock'
 
 
 # The checkpoint that a run goes on from, and earlier ones, the newest first.
-Begin = Callable[
-    [checkpoints.Checkpoint, Iterator[checkpoints.Checkpoint]], None
-]
+Begin = Callable[[checkpoints.Checkpoint, Iterator[checkpoints.Checkpoint]], None]
 
 
 class ReleaseMark(Protocol):
@@ -50,8 +47,7 @@ class ReleaseMark(Protocol):
     """Number of rounds; None if no mark was written."""
     ...
 
-  def mark_released(self, num_rounds: int) -> None:
-    ...
+  def mark_released(self, num_rounds: int) -> None: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,9 +70,9 @@ class Federation:
   skip_row: Callable[[Any], Any]
   rounds: Callable[[], Iterator[cohorts.Cohort]]
   client_data: Callable[[int, Sequence[Any]], Sequence[Any]]
-  should_discard: Callable[
-      [tff.learning.templates.LearningProcessOutput], bool
-  ] = lambda output: False
+  should_discard: Callable[[tff.learning.templates.LearningProcessOutput], bool] = lambda output: (
+    False
+  )
   marks: Sequence[ReleaseMark] = ()
 
 
@@ -89,22 +85,22 @@ def _ignore(step: str, round_index: int) -> None:
 
 
 def _no_look_back(
-    latest: checkpoints.Checkpoint, earlier: Iterator[checkpoints.Checkpoint]
+  latest: checkpoints.Checkpoint, earlier: Iterator[checkpoints.Checkpoint]
 ) -> None:
   del latest, earlier
 
 
 def run(
-    federation: Federation,
-    folder: str | os.PathLike[str],
-    *,
-    num_rounds: int,
-    publish: Callable[[checkpoints.Checkpoint], None],
-    begin: Begin = _no_look_back,
-    published: int = 0,
-    log_metadata: Mapping[str, str] | None = None,
-    on_step: Callable[[str, int], None] = _ignore,
-    warn: Callable[[str], None] = lambda line: None,
+  federation: Federation,
+  folder: str | os.PathLike[str],
+  *,
+  num_rounds: int,
+  publish: Callable[[checkpoints.Checkpoint], None],
+  begin: Begin = _no_look_back,
+  published: int = 0,
+  log_metadata: Mapping[str, str] | None = None,
+  on_step: Callable[[str, int], None] = _ignore,
+  warn: Callable[[str], None] = lambda line: None,
 ) -> checkpoints.Checkpoint:
   """Trains until num_rounds rows of noise are consumed, from where it stands.
 
@@ -137,38 +133,36 @@ def run(
   # Two processes at one run would put a row of noise into two sums.
   with files.exclusive(stored_in / LOCK_NAME):
     return _run(
-        federation,
-        folder,
-        num_rounds=num_rounds,
-        publish=publish,
-        begin=begin,
-        published=published,
-        log_metadata=log_metadata,
-        on_step=on_step,
-        warn=warn,
+      federation,
+      folder,
+      num_rounds=num_rounds,
+      publish=publish,
+      begin=begin,
+      published=published,
+      log_metadata=log_metadata,
+      on_step=on_step,
+      warn=warn,
     )
 
 
 def _run(
-    federation: Federation,
-    folder: pathlib.Path,
-    *,
-    num_rounds: int,
-    publish: Callable[[checkpoints.Checkpoint], None],
-    begin: Begin,
-    published: int,
-    log_metadata: Mapping[str, str] | None,
-    on_step: Callable[[str, int], None],
-    warn: Callable[[str], None],
+  federation: Federation,
+  folder: pathlib.Path,
+  *,
+  num_rounds: int,
+  publish: Callable[[checkpoints.Checkpoint], None],
+  begin: Begin,
+  published: int,
+  log_metadata: Mapping[str, str] | None,
+  on_step: Callable[[str, int], None],
+  warn: Callable[[str], None],
 ) -> checkpoints.Checkpoint:
   initial = federation.process.initialize()
   stored = checkpoints.CheckpointFolder(folder / CHECKPOINTS_NAME, initial)
   log = log_schema.LogWriter(folder / LOG_NAME, metadata=log_metadata)
   # A mark that is put back with the checkpoints is one of several.
   marks = (*federation.marks, log, stored)
-  latest = _recover(
-      federation, stored, log, marks, initial, published=published, warn=warn
-  )
+  latest = _recover(federation, stored, log, marks, initial, published=published, warn=warn)
   begin(latest, stored.before(latest.num_rounds))
   publish(latest)
   for cohort in federation.rounds():
@@ -179,20 +173,18 @@ def _run(
       log.append(t, cohort.device_ids, cohort.closed)
     elif list(log.cohort(t)) != list(cohort.device_ids):
       raise checkpoints.LostStateError(
-          f'{folder / LOG_NAME} has other devices in round {t} than these flags'
-          ' give; resume with the flags that the run was started with'
+        f'{folder / LOG_NAME} has other devices in round {t} than these flags'
+        ' give; resume with the flags that the run was started with'
       )
     if t < latest.num_rounds:
       continue
     on_step('cohort logged', t)
     try:
-      output = federation.process.next(
-          latest.state, federation.client_data(t, cohort.device_ids)
-      )
+      output = federation.process.next(latest.state, federation.client_data(t, cohort.device_ids))
     except Exception as error:
       raise RoundFailedError(
-          f'round {t} failed: {error} ({type(error).__name__}); nothing of it'
-          ' was used, and resuming repeats it with the same cohort and noise'
+        f'round {t} failed: {error} ({type(error).__name__}); nothing of it'
+        ' was used, and resuming repeats it with the same cohort and noise'
       ) from error
     on_step('computed', t)
     if federation.should_discard(output):
@@ -200,12 +192,12 @@ def _run(
       latest = _burn(federation, stored, latest)
     else:
       latest = stored.save(
-          checkpoints.Checkpoint(
-              num_rounds=t + 1,
-              state=output.state,
-              measurements=metrics.flatten(output.metrics),
-              burnt=latest.burnt,
-          )
+        checkpoints.Checkpoint(
+          num_rounds=t + 1,
+          state=output.state,
+          measurements=metrics.flatten(output.metrics),
+          burnt=latest.burnt,
+        )
       )
     on_step('stored', t)
     for mark in marks:
@@ -217,33 +209,29 @@ def _run(
 
 
 def _burn(
-    federation: Federation,
-    stored: checkpoints.CheckpointFolder,
-    latest: checkpoints.Checkpoint,
+  federation: Federation, stored: checkpoints.CheckpointFolder, latest: checkpoints.Checkpoint
 ) -> checkpoints.Checkpoint:
   """Consumes the next noise row without using or publishing its result."""
   state = latest.state
   return stored.save(
-      checkpoints.Checkpoint(
-          num_rounds=latest.num_rounds + 1,
-          state=state._replace(
-              aggregator=federation.skip_row(state.aggregator)
-          ),
-          measurements={},
-          burnt=(*latest.burnt, latest.num_rounds),
-      )
+    checkpoints.Checkpoint(
+      num_rounds=latest.num_rounds + 1,
+      state=state._replace(aggregator=federation.skip_row(state.aggregator)),
+      measurements={},
+      burnt=(*latest.burnt, latest.num_rounds),
+    )
   )
 
 
 def _recover(
-    federation: Federation,
-    stored: checkpoints.CheckpointFolder,
-    log: log_schema.LogWriter,
-    marks: Sequence[ReleaseMark],
-    initial: Any,
-    *,
-    published: int,
-    warn: Callable[[str], None],
+  federation: Federation,
+  stored: checkpoints.CheckpointFolder,
+  log: log_schema.LogWriter,
+  marks: Sequence[ReleaseMark],
+  initial: Any,
+  *,
+  published: int,
+  warn: Callable[[str], None],
 ) -> checkpoints.Checkpoint:
   """Returns the checkpoint to resume from, with lost rows burnt."""
   latest, problems = stored.load_latest()
@@ -254,29 +242,24 @@ def _recover(
   if latest is None:
     if log.num_rounds or released:
       raise checkpoints.LostStateError(
-          f'{log.path} has {log.num_rounds} rounds, {released} were released, and'
-          ' no checkpoint is left: the noise state is lost and the run cannot go'
-          ' on'
+        f'{log.path} has {log.num_rounds} rounds, {released} were released, and'
+        ' no checkpoint is left: the noise state is lost and the run cannot go'
+        ' on'
       )
-    latest = stored.save(
-        checkpoints.Checkpoint(num_rounds=0, state=initial, measurements={})
-    )
+    latest = stored.save(checkpoints.Checkpoint(num_rounds=0, state=initial, measurements={}))
     for mark in marks:
       mark.mark_released(0)
     return latest
   trained = max(latest.num_rounds, released)
   if log.num_rounds < trained:
     raise checkpoints.LostStateError(
-        f'{log.path} has {log.num_rounds} rounds, but {trained} were trained:'
-        ' without the whole log the run has no guarantee; put the newest log back'
+      f'{log.path} has {log.num_rounds} rounds, but {trained} were trained:'
+      ' without the whole log the run has no guarantee; put the newest log back'
     )
   unseen = None not in said and released <= latest.num_rounds
   if not (unseen and log.num_rounds <= latest.num_rounds + 1):
     while latest.num_rounds < log.num_rounds:
-      warn(
-          f'the result of round {latest.num_rounds} is lost: its row of noise is'
-          ' burnt'
-      )
+      warn(f'the result of round {latest.num_rounds} is lost: its row of noise is burnt')
       latest = _burn(federation, stored, latest)
   for mark in marks:
     mark.mark_released(latest.num_rounds)

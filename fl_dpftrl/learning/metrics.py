@@ -1,11 +1,11 @@
 """Measurements of a run: one row a round, as CSV and for TensorBoard."""
 
-from collections.abc import Mapping
 import csv
 import io
 import math
 import os
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -43,9 +43,9 @@ class MetricsTable:
   def column(self, name: str) -> dict[int, float]:
     """Round → value, for the rounds that have one."""
     return {
-        r: float(self._rows[r][name])
-        for r in self.rounds
-        if self._rows[r].get(name) not in (None, '')
+      r: float(self._rows[r][name])
+      for r in self.rounds
+      if self._rows[r].get(name) not in (None, '')
     }
 
   def first_not_finite(self) -> int | None:
@@ -61,8 +61,8 @@ class MetricsTable:
 
   def put(self, round_index: int, values: dict[str, float | int | str]) -> None:
     self._rows[round_index] = {
-        _ROUND: str(round_index),
-        **{name: str(value) for name, value in values.items()},
+      _ROUND: str(round_index),
+      **{name: str(value) for name, value in values.items()},
     }
     self._write()
 
@@ -83,15 +83,13 @@ class MetricsTable:
           self._rows[number] = row
     except (KeyError, TypeError, ValueError, csv.Error):
       raise ValueError(
-          f'{self.path} line {line} is no row of measurements with its round'
-          ' number; move the file away to go on'
+        f'{self.path} line {line} is no row of measurements with its round'
+        ' number; move the file away to go on'
       ) from None
 
   def _write(self) -> None:
     # Dictionaries keep the order in which columns first appeared.
-    columns = list(
-        dict.fromkeys(name for r in self.rounds for name in self._rows[r])
-    )
+    columns = list(dict.fromkeys(name for r in self.rounds for name in self._rows[r]))
     text = io.StringIO()
     writer = csv.DictWriter(text, columns or [_ROUND], lineterminator='\n')
     writer.writeheader()
@@ -100,9 +98,7 @@ class MetricsTable:
 
 
 def write_tensorboard(
-    writer: tf.summary.SummaryWriter,
-    round_index: int,
-    values: dict[str, float | int | str],
+  writer: tf.summary.SummaryWriter, round_index: int, values: dict[str, float | int | str]
 ) -> None:
   """Adds the numbers among a round's values to TensorBoard's event file."""
   try:
@@ -115,9 +111,7 @@ def write_tensorboard(
     raise OSError(f"TensorBoard's event file: {error.message}") from error
 
 
-def flatten(
-    measurements: Mapping[str, Any], prefix: str = ''
-) -> dict[str, float]:
+def flatten(measurements: Mapping[str, Any], prefix: str = '') -> dict[str, float]:
   """A learning process's nested measurements as scalars named by their path."""
   flat = {}
   for name, value in measurements.items():

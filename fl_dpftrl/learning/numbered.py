@@ -20,17 +20,13 @@ class NumberedProcess:
   """
 
   def __init__(
-      self,
-      process: tff.learning.templates.LearningProcess,
-      context: runtime.InProcessContext,
+    self, process: tff.learning.templates.LearningProcess, context: runtime.InProcessContext
   ):
     self._process, self._context = process, context
 
   def initialize(self) -> Any:
     return self._process.initialize()
 
-  def next(
-      self, state: Any, data: Any
-  ) -> tff.learning.templates.LearningProcessOutput:
+  def next(self, state: Any, data: Any) -> tff.learning.templates.LearningProcessOutput:
     with self._context.numbered(int(state.aggregator.noise.row)):
       return self._process.next(state, data)

@@ -1,25 +1,21 @@
 """DP-FedAvg with a FedSGDM server as a TFF learning process."""
 
 from collections.abc import Callable
-from typing import Union
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-Model = Union[
-    tff.learning.models.FunctionalModel,
-    Callable[[], tff.learning.models.VariableModel],
-]
+Model = tff.learning.models.FunctionalModel | Callable[[], tff.learning.models.VariableModel]
 
 
 def build(
-    model: Model,
-    *,
-    aggregator: tff.aggregators.UnweightedAggregationFactory,
-    client_learning_rate: float,
-    server_learning_rates: np.ndarray,
-    server_momentum: float = 0.95,
+  model: Model,
+  *,
+  aggregator: tff.aggregators.UnweightedAggregationFactory,
+  client_learning_rate: float,
+  server_learning_rates: np.ndarray,
+  server_momentum: float = 0.95,
 ) -> tff.learning.templates.LearningProcess:
   """Federated averaging with uniform weights and a momentum server.
 
@@ -42,35 +38,24 @@ def build(
   rates = np.asarray(server_learning_rates, dtype=np.float32)
   if rates.ndim != 1 or not rates.size or not (rates > 0).all():
     raise ValueError(
-        'server_learning_rates must be positive, one a round, got'
-        f' {server_learning_rates!r}'
+      f'server_learning_rates must be positive, one a round, got {server_learning_rates!r}'
     )
   if not client_learning_rate > 0:
-    raise ValueError(
-        f'client_learning_rate must be positive, got {client_learning_rate!r}'
-    )
+    raise ValueError(f'client_learning_rate must be positive, got {client_learning_rate!r}')
   if not 0.0 <= server_momentum < 1.0:
-    raise ValueError(
-        'server_momentum must be at least 0 and below 1, got'
-        f' {server_momentum!r}'
-    )
+    raise ValueError(f'server_momentum must be at least 0 and below 1, got {server_momentum!r}')
 
   def rate_of_round(round_index):
-    return tf.gather(
-        tf.constant(rates), tf.minimum(round_index, rates.size - 1)
-    )
+    return tf.gather(tf.constant(rates), tf.minimum(round_index, rates.size - 1))
 
   server_optimizer = tff.learning.optimizers.schedule_learning_rate(
-      tff.learning.optimizers.build_sgdm(momentum=server_momentum or None),
-      rate_of_round,
+    tff.learning.optimizers.build_sgdm(momentum=server_momentum or None), rate_of_round
   )
   return tff.learning.algorithms.build_unweighted_fed_avg(
-      model,
-      client_optimizer_fn=tff.learning.optimizers.build_sgdm(
-          client_learning_rate
-      ),
-      server_optimizer_fn=server_optimizer,
-      model_aggregator=aggregator,
-      # On CPUs a client takes a third of the time that DATASET_REDUCE takes.
-      loop_implementation=tff.learning.LoopImplementation.DATASET_ITERATOR,
+    model,
+    client_optimizer_fn=tff.learning.optimizers.build_sgdm(client_learning_rate),
+    server_optimizer_fn=server_optimizer,
+    model_aggregator=aggregator,
+    # On CPUs a client takes a third of the time that DATASET_REDUCE takes.
+    loop_implementation=tff.learning.LoopImplementation.DATASET_ITERATOR,
   )

@@ -10,14 +10,14 @@ import atexit
 import concurrent.futures
 import gc
 import threading
-from typing import Any, Callable, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import grpc
 import tensorflow_federated as tff
 
 from fl_dpftrl import addresses
-from fl_dpftrl.learning import split
-from fl_dpftrl.learning import workers
+from fl_dpftrl.learning import split, workers
 
 # How long a worker is waited for that may just have been started; one that was
 # there before; and, in each round, one that was lost.
@@ -27,11 +27,11 @@ _LOST_SECONDS = 0.5
 _QUIET_SECONDS = 3.0
 _ATTEMPTS = 3
 _CHANNEL_OPTIONS = [
-    *workers.CHANNEL_OPTIONS,
-    ('grpc.initial_reconnect_backoff_ms', 100),
-    ('grpc.max_reconnect_backoff_ms', 1000),
-    # Machines that vanish without a word; more often, workers take offence.
-    ('grpc.keepalive_time_ms', 310_000),
+  *workers.CHANNEL_OPTIONS,
+  ('grpc.initial_reconnect_backoff_ms', 100),
+  ('grpc.max_reconnect_backoff_ms', 1000),
+  # Machines that vanish without a word; more often, workers take offence.
+  ('grpc.keepalive_time_ms', 310_000),
 ]
 
 
@@ -46,9 +46,7 @@ class _Lost(Exception):
 class _Remote:
   """A worker that was started by somebody else."""
 
-  def __init__(
-      self, address: addresses.Address, say: Callable[[str], None]
-  ):
+  def __init__(self, address: addresses.Address, say: Callable[[str], None]):
     self.address, self._say = address, say
     self._channel = grpc.insecure_channel(str(address), _CHANNEL_OPTIONS)
     self._lock = threading.Lock()
@@ -56,7 +54,7 @@ class _Remote:
     self._patience = _START_SECONDS
     self._is_lost = False
     self._context = workers.context_of(
-        tff.framework.RemoteExecutorGrpcStub(self._channel), self._check
+      tff.framework.RemoteExecutorGrpcStub(self._channel), self._check
     )
 
   def run(self, computation: Any, argument: Any) -> Any:
@@ -88,8 +86,8 @@ class _Remote:
     if not self._is_lost:
       self._is_lost = True
       self._say(
-          f'the worker at {self.address} is lost ({_short(error)}); another'
-          ' trains its clients, where one is left'
+        f'the worker at {self.address} is lost ({_short(error)}); another'
+        ' trains its clients, where one is left'
       )
 
   def _check(self) -> None:
@@ -135,11 +133,7 @@ class RemoteWorkers:
   """
 
   def __init__(
-      self,
-      texts: Sequence[str],
-      say: Callable[[str], None],
-      *,
-      deterministic: bool = True,
+    self, texts: Sequence[str], say: Callable[[str], None], *, deterministic: bool = True
   ):
     found = addresses.parse_all(texts)
     self._say = say
@@ -157,9 +151,7 @@ class RemoteWorkers:
 
   def context(self) -> tff.framework.SyncContext:
     """An execution context whose clients these workers train."""
-    return split.SplitContext(
-        self._server.context(), len(self._workers), self._run_parts
-    )
+    return split.SplitContext(self._server.context(), len(self._workers), self._run_parts)
 
   def _run_parts(self, computation: Any, parts: Sequence[Any]) -> list[Any]:
     """The result of each part.
@@ -180,27 +172,22 @@ class RemoteWorkers:
           lost[worker] = str(error)
       named = ', '.join(f'{w.address} ({_short(e)})' for w, e in lost.items())
       raise WorkersLostError(
-          f'no worker is left to train clients: {named}; start them again, or go'
-          ' on with others'
+        f'no worker is left to train clients: {named}; start them again, or go on with others'
       )
 
-    futures = [
-        _in_background(run, index, part) for index, part in enumerate(parts)
-    ]
+    futures = [_in_background(run, index, part) for index, part in enumerate(parts)]
     concurrent.futures.wait(futures)
     return [future.result() for future in futures]
 
 
-def _in_background(
-    function: Callable[..., Any], *args: Any
-) -> concurrent.futures.Future[Any]:
+def _in_background(function: Callable[..., Any], *args: Any) -> concurrent.futures.Future[Any]:
   """Runs a function in a thread that does not keep the process from ending."""
   future: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
   def run():
     try:
       future.set_result(function(*args))
-    except BaseException as error:  # pylint: disable=broad-except
+    except BaseException as error:
       future.set_exception(error)
 
   threading.Thread(target=run, daemon=True).start()
@@ -208,10 +195,7 @@ def _in_background(
 
 
 def use_remote_workers(
-    texts: Sequence[str],
-    say: Callable[[str], None],
-    *,
-    deterministic: bool = True,
+  texts: Sequence[str], say: Callable[[str], None], *, deterministic: bool = True
 ) -> RemoteWorkers:
   """Makes workers at these addresses train all clients from now on.
 

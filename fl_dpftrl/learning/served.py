@@ -8,14 +8,11 @@ import tensorflow_federated as tff
 class Rows(Protocol):
   """An object that makes noise rows readable, such as a `RowServer`."""
 
-  def open(self) -> None:
-    ...
+  def open(self) -> None: ...
 
-  def serve(self, row: int) -> None:
-    ...
+  def serve(self, row: int) -> None: ...
 
-  def complete(self, row: int) -> None:
-    ...
+  def complete(self, row: int) -> None: ...
 
 
 class ServedProcess:
@@ -30,18 +27,14 @@ class ServedProcess:
     rows: of the aggregator.
   """
 
-  def __init__(
-      self, process: tff.learning.templates.LearningProcess, rows: Rows
-  ):
+  def __init__(self, process: tff.learning.templates.LearningProcess, rows: Rows):
     self._process, self._rows = process, rows
 
   def initialize(self) -> Any:
     self._rows.open()  # A state is worth nothing without the seed of its noise.
     return self._process.initialize()
 
-  def next(
-      self, state: Any, data: Any
-  ) -> tff.learning.templates.LearningProcessOutput:
+  def next(self, state: Any, data: Any) -> tff.learning.templates.LearningProcessOutput:
     row = int(state.aggregator.noise.row)
     self._rows.serve(row)
     output = self._process.next(state, data)

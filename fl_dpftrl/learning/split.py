@@ -1,7 +1,8 @@
 """Computations with clients, cut at their sums."""
 
 import functools
-from typing import Any, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import tensorflow_federated as tff
 
@@ -21,10 +22,10 @@ class SplitContext(tff.framework.SyncContext):
   """
 
   def __init__(
-      self,
-      server: tff.framework.SyncContext,
-      num_parts: int,
-      run_parts: Callable[[Any, Sequence[Any]], list[Any]],
+    self,
+    server: tff.framework.SyncContext,
+    num_parts: int,
+    run_parts: Callable[[Any, Sequence[Any]], list[Any]],
   ):
     self._server, self._num_parts = server, num_parts
     self._run_parts = run_parts
@@ -38,30 +39,23 @@ class SplitContext(tff.framework.SyncContext):
       return self._server.invoke(comp, arg)
     if any(_clients_in(comp.type_signature.result)):
       raise ValueError(
-          'a computation that is cut at its sums must have its result at the'
-          f' server, got {comp.type_signature.result}'
+        'a computation that is cut at its sums must have its result at the'
+        f' server, got {comp.type_signature.result}'
       )
     form = self._form(comp)
     num_parts = min(self._num_parts, count)
     bounds = [count * i // num_parts for i in range(num_parts + 1)]
     sums = self._run_parts(
-        form.up_to_merge,
-        [_only(arg, of, slice(*part)) for part in zip(bounds, bounds[1:])],
+      form.up_to_merge, [_only(arg, of, slice(*part)) for part in zip(bounds, bounds[1:])]
     )
     pair = tff.structure.Struct.unnamed
-    total = functools.reduce(
-        lambda a, b: self._server.invoke(form.merge, pair(a, b)), sums
-    )
-    return self._server.invoke(
-        form.after_merge, pair(_only(arg, of, slice(0)), total)
-    )
+    total = functools.reduce(lambda a, b: self._server.invoke(form.merge, pair(a, b)), sums)
+    return self._server.invoke(form.after_merge, pair(_only(arg, of, slice(0)), total))
 
   def _form(self, comp: Any) -> tff.framework.MergeableCompForm:
     if id(comp) not in self._forms:
       # Only plain sums are cut.
-      form = tff.backends.native.compile_to_mergeable_comp_form(
-          workers.with_plain_sums(comp)
-      )
+      form = tff.backends.native.compile_to_mergeable_comp_form(workers.with_plain_sums(comp))
       self._forms[id(comp)] = comp, form
     return self._forms[id(comp)][1]
 
@@ -89,18 +83,14 @@ def _only(value: Any, of: tff.Type, part: slice) -> Any:
   """The value for these clients."""
   if isinstance(of, tff.StructType):
     elements = tff.structure.from_container(value)
-    return tff.structure.Struct([
+    return tff.structure.Struct(
+      [
         (name, _only(element, type_of, part))
-        for element, (name, type_of) in zip(
-            elements, tff.structure.to_elements(of)
-        )
-    ])
+        for element, (name, type_of) in zip(elements, tff.structure.to_elements(of))
+      ]
+    )
   return value[part] if _is_clients(of) else value
 
 
 def _is_clients(of: tff.Type | None) -> bool:
-  return (
-      isinstance(of, tff.FederatedType)
-      and of.placement is tff.CLIENTS
-      and not of.all_equal
-  )
+  return isinstance(of, tff.FederatedType) and of.placement is tff.CLIENTS and not of.all_equal

@@ -52,9 +52,9 @@ def _isolate() -> None:
       number = ctypes.get_errno()
       raise OSError(number, os.strerror(number))
     for name, content in [
-        ('setgroups', 'deny'),
-        ('uid_map', f'{user} {user} 1'),
-        ('gid_map', f'{group} {group} 1'),
+      ('setgroups', 'deny'),
+      ('uid_map', f'{user} {user} 1'),
+      ('gid_map', f'{group} {group} 1'),
     ]:
       with open(f'/proc/self/{name}', 'wb') as file:
         file.write(content.encode())

@@ -6,7 +6,6 @@ parent, however that ends.
 """
 
 import atexit
-from collections.abc import Callable
 import contextlib
 import functools
 import gc
@@ -19,9 +18,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, IO
 import warnings
 import weakref
+from collections.abc import Callable
+from typing import IO, Any
 
 import grpc
 import portpicker
@@ -35,9 +35,9 @@ _POLL_SECONDS = 0.05
 # gRPC's largest message; TFF's worker is compiled with the same limit.
 _MAX_MESSAGE_BYTES = 2_000_000_000
 CHANNEL_OPTIONS = [
-    ('grpc.max_message_length', _MAX_MESSAGE_BYTES),
-    ('grpc.max_receive_message_length', _MAX_MESSAGE_BYTES),
-    ('grpc.max_send_message_length', _MAX_MESSAGE_BYTES),
+  ('grpc.max_message_length', _MAX_MESSAGE_BYTES),
+  ('grpc.max_receive_message_length', _MAX_MESSAGE_BYTES),
+  ('grpc.max_send_message_length', _MAX_MESSAGE_BYTES),
 ]
 # What TensorFlow says of an operation that a deterministic worker refuses.
 _REFUSED = re.compile(r'[^.:\n]{,80}determinism is enabled[^.\n"]{,80}', re.I)
@@ -78,11 +78,11 @@ class LocalWorker:
   """
 
   def __init__(
-      self,
-      max_concurrent_calls: int = 0,
-      *,
-      deterministic: bool = True,
-      warn: Callable[[str], None] = warnings.warn,
+    self,
+    max_concurrent_calls: int = 0,
+    *,
+    deterministic: bool = True,
+    warn: Callable[[str], None] = warnings.warn,
   ):
     launch = functools.partial(_launch, max_concurrent_calls, deterministic)
     try:
@@ -92,11 +92,11 @@ class LocalWorker:
       self.is_isolated, self._relay = False, None
       port = portpicker.pick_unused_port()
       warn(
-          f'the TensorFlow Federated worker listens on every interface, port'
-          f' {port}: while it runs, whoever reaches it can read the noise seed'
-          f' and this user\'s files. It got no network namespace'
-          f' ({error}): allow unprivileged user namespaces, or'
-          ' keep others off this machine and port'
+        f'the TensorFlow Federated worker listens on every interface, port'
+        f' {port}: while it runs, whoever reaches it can read the noise seed'
+        f" and this user's files. It got no network namespace"
+        f' ({error}): allow unprivileged user namespaces, or'
+        ' keep others off this machine and port'
       )
       self._process = launch(port)
       channel = grpc.insecure_channel(f'localhost:{port}', CHANNEL_OPTIONS)
@@ -106,8 +106,7 @@ class LocalWorker:
       if not self._is_running() or time.monotonic() > deadline:
         self.stop()
         raise RuntimeError(
-            'the TensorFlow Federated worker did not start (exit status'
-            f' {self._process.returncode})'
+          f'the TensorFlow Federated worker did not start (exit status {self._process.returncode})'
         )
       time.sleep(_POLL_SECONDS)
 
@@ -134,36 +133,32 @@ class LocalWorker:
       if not self._is_running():
         self.stop()
         raise RuntimeError(
-            'the TensorFlow Federated worker has ended (exit status'
-            f' {self._process.returncode}); resume the run to start another'
+          'the TensorFlow Federated worker has ended (exit status'
+          f' {self._process.returncode}); resume the run to start another'
         )
 
     return context_of(self._stub, check, default_num_clients)
 
 
 def _launch(
-    max_concurrent_calls: int,
-    deterministic: bool,
-    port: int,
-    listener: int = -1,
-    report: int = -1,
+  max_concurrent_calls: int, deterministic: bool, port: int, listener: int = -1, report: int = -1
 ) -> subprocess.Popen[bytes]:
   """Starts a worker that dies with this process; see `worker_launcher`."""
   program = worker_program.command(port, max_concurrent_calls)
   numbers = map(str, (os.getpid(), port, listener, report))
   return subprocess.Popen(
-      [sys.executable, '-IS', str(_LAUNCHER), *numbers, *program],
-      stdin=subprocess.DEVNULL,
-      stdout=subprocess.DEVNULL,
-      stderr=subprocess.DEVNULL,
-      pass_fds=[number for number in (listener, report) if number >= 0],
-      start_new_session=True,  # Ctrl-C is for the run, which ends the worker.
-      env=worker_program.environment(deterministic),
+    [sys.executable, '-IS', str(_LAUNCHER), *numbers, *program],
+    stdin=subprocess.DEVNULL,
+    stdout=subprocess.DEVNULL,
+    stderr=subprocess.DEVNULL,
+    pass_fds=[number for number in (listener, report) if number >= 0],
+    start_new_session=True,  # Ctrl-C is for the run, which ends the worker.
+    env=worker_program.environment(deterministic),
   )
 
 
 def _launch_isolated(
-    launch: Callable[..., subprocess.Popen[bytes]],
+  launch: Callable[..., subprocess.Popen[bytes]],
 ) -> tuple[subprocess.Popen[bytes], grpc.Channel, IO[bytes]]:
   """Starts a worker in a network of its own.
 
@@ -180,7 +175,7 @@ def _launch_isolated(
   except OSError as error:
     raise _NotIsolatedError(str(error)) from error
   report, report_end = os.pipe()
-  relay = open(report, 'rb', buffering=0)
+  relay = open(report, 'rb', buffering=0)  # noqa: SIM115
   with listener:
     try:
       process = launch(_PORT_ALONE, listener.fileno(), report_end)
@@ -215,9 +210,9 @@ def _nameless_socket() -> tuple[socket.socket, int]:
 
 
 def context_of(
-    stub: tff.framework.RemoteExecutorGrpcStub,
-    check: Callable[[], None],
-    default_num_clients: int = 0,
+  stub: tff.framework.RemoteExecutorGrpcStub,
+  check: Callable[[], None],
+  default_num_clients: int = 0,
 ) -> tff.framework.SyncContext:
   """An execution context whose computations the worker behind a stub runs.
 
@@ -236,12 +231,12 @@ def context_of(
     return remote
 
   return _WorkerContext(
-      executor_fn=tff.framework.ResourceManagingExecutorFactory(executor),
-      compiler_fn=lambda comp: tff.backends.native.desugar_and_transform_to_native(
-          with_plain_sums(comp)
-      ),
-      transform_args=tff.tensorflow.transform_args,
-      transform_result=tff.tensorflow.transform_result,
+    executor_fn=tff.framework.ResourceManagingExecutorFactory(executor),
+    compiler_fn=lambda comp: tff.backends.native.desugar_and_transform_to_native(
+      with_plain_sums(comp)
+    ),
+    transform_args=tff.tensorflow.transform_args,
+    transform_result=tff.tensorflow.transform_result,
   )
 
 
@@ -268,25 +263,23 @@ class _WorkerContext(tff.framework.SyncExecutionContext):
       if not refused:
         raise
       raise ValueError(
-          f'{refused[0].strip()}: for dropout, rotations or noise of TFF start'
-          ' the worker with use_local_worker(deterministic=False) or'
-          ' `fl-dpftrl worker --deterministic=false`'
+        f'{refused[0].strip()}: for dropout, rotations or noise of TFF start'
+        ' the worker with use_local_worker(deterministic=False) or'
+        ' `fl-dpftrl worker --deterministic=false`'
       ) from error
 
 
 def use_local_worker(
-    max_concurrent_calls: int = 0,
-    *,
-    deterministic: bool = True,
-    warn: Callable[[str], None] = warnings.warn,
+  max_concurrent_calls: int = 0,
+  *,
+  deterministic: bool = True,
+  warn: Callable[[str], None] = warnings.warn,
 ) -> LocalWorker:
   """Starts a worker and makes it run every TFF computation from now on.
 
   The arguments are those of `LocalWorker`.
   """
-  worker = LocalWorker(
-      max_concurrent_calls, deterministic=deterministic, warn=warn
-  )
+  worker = LocalWorker(max_concurrent_calls, deterministic=deterministic, warn=warn)
   atexit.register(worker.stop)
   tff.framework.set_default_context(worker.context())
   gc.collect()  # TFF's own context complains where it is left to the exit.

@@ -7,11 +7,10 @@ examples, or drawn without the most recent ones.
 """
 
 import math
-from typing import Iterator
+from collections.abc import Iterator
 
 import numpy as np
-from scipy import special
-from scipy import stats
+from scipy import special, stats
 
 from fl_dpftrl.accounting import sampling as sampling_lib
 from fl_dpftrl.logs import observed as observed_lib
@@ -25,7 +24,7 @@ _TINY = 1e-200
 
 
 def improbable(
-    happened: observed_lib.ObservedParticipation, scheme: sampling_lib.Sampled
+  happened: observed_lib.ObservedParticipation, scheme: sampling_lib.Sampled
 ) -> Iterator[str]:
   """Yields a phrase for each statistic that is improbable under the scheme.
 
@@ -42,18 +41,16 @@ def improbable(
 
 
 def _unlikely_sizes(
-    happened: observed_lib.ObservedParticipation, scheme: sampling_lib.Sampled
+  happened: observed_lib.ObservedParticipation, scheme: sampling_lib.Sampled
 ) -> Iterator[str]:
   """Tests batch sizes, singly and in total: each is binomial."""
   rounds, mean = scheme.num_rounds, scheme.batch_size
-  chance = _log_chance(
-      happened.num_participations, rounds * scheme.part_size, rounds * mean
-  )
+  chance = _log_chance(happened.num_participations, rounds * scheme.part_size, rounds * mean)
   if chance < _LOG_ALARM:
     yield (
-        f'{happened.num_participations / rounds:.6g} examples were drawn in a'
-        f' round on average, which chance does not make of'
-        f' batch_size={mean:.6g}'
+      f'{happened.num_participations / rounds:.6g} examples were drawn in a'
+      f' round on average, which chance does not make of'
+      f' batch_size={mean:.6g}'
     )
   sizes = happened.cohorts.counts
   if happened.rounds_without_participants:
@@ -62,13 +59,13 @@ def _unlikely_sizes(
   odd = sizes[chances < _LOG_ALARM]
   if odd.size:
     yield (
-        f'a round has {odd[np.abs(odd - mean).argmax()]:,} examples, which'
-        f' chance does not make of batch_size={mean:.6g}'
+      f'a round has {odd[np.abs(odd - mean).argmax()]:,} examples, which'
+      f' chance does not make of batch_size={mean:.6g}'
     )
 
 
 def _unlikely_regularity(
-    happened: observed_lib.ObservedParticipation, scheme: sampling_lib.Sampled
+  happened: observed_lib.ObservedParticipation, scheme: sampling_lib.Sampled
 ) -> Iterator[str]:
   """Tests whether batch sizes vary too little or too much."""
   rounds, mean = scheme.num_rounds, scheme.batch_size
@@ -80,8 +77,7 @@ def _unlikely_regularity(
   # A union bound: any other size could have been the most frequent one.
   if chance + math.log(scheme.part_size + 1) < _LOG_ALARM:
     yield (
-        f'{most:,} of {rounds:,} rounds have {value:,} examples, which chance'
-        ' does not make so often'
+      f'{most:,} of {rounds:,} rounds have {value:,} examples, which chance does not make so often'
     )
   low, high = math.ceil(mean - 0.5 * size.std()), mean + 0.5 * size.std()
   usual = size.cdf(high) - size.cdf(low - 1)
@@ -89,13 +85,13 @@ def _unlikely_regularity(
   near += happened.rounds_without_participants if low <= 0 else 0
   if _log_chance(near, rounds, rounds * usual) < _LOG_ALARM:
     yield (
-        f'{near:,} of {rounds:,} rounds have {low:,} to {math.floor(high):,}'
-        f' examples, where chance makes about {rounds * usual:,.0f}'
+      f'{near:,} of {rounds:,} rounds have {low:,} to {math.floor(high):,}'
+      f' examples, where chance makes about {rounds * usual:,.0f}'
     )
 
 
 def _unlikely_repeats(
-    happened: observed_lib.ObservedParticipation, scheme: sampling_lib.Sampled
+  happened: observed_lib.ObservedParticipation, scheme: sampling_lib.Sampled
 ) -> Iterator[str]:
   """Tests how many examples are in two successive turns of their part.
 
@@ -112,13 +108,13 @@ def _unlikely_repeats(
   repeats = happened.separations.to_dict().get(scheme.num_parts, 0)
   if _log_chance(repeats, trials, mean) < _LOG_ALARM:
     yield (
-        f'{repeats:,} times an example was in two successive turns of its part,'
-        f' where chance makes about {mean:,.0f}'
+      f'{repeats:,} times an example was in two successive turns of its part,'
+      f' where chance makes about {mean:,.0f}'
     )
 
 
 def _unlikely_coverage(
-    happened: observed_lib.ObservedParticipation, scheme: sampling_lib.Sampled
+  happened: observed_lib.ObservedParticipation, scheme: sampling_lib.Sampled
 ) -> Iterator[str]:
   """Tests how many examples were never drawn.
 
@@ -126,9 +122,7 @@ def _unlikely_coverage(
   has the tail bounds of independent ones.
   """
   size, cohorts = scheme.part_size, happened.cohorts
-  parts, owners = np.unique(
-      cohorts.values % scheme.num_parts, return_inverse=True
-  )
+  parts, owners = np.unique(cohorts.values % scheme.num_parts, return_inverse=True)
   with np.errstate(divide='ignore'):  # A batch may be a whole part.
     missed = np.log1p(-cohorts.counts / size)
   never = size * np.exp(np.bincount(owners, missed, parts.size)).sum()
@@ -136,28 +130,23 @@ def _unlikely_coverage(
   seen = happened.num_devices
   if _log_chance(examples - seen, examples, never) < _LOG_ALARM:
     yield (
-        f'{seen:,} examples were drawn at least once, where chance makes about'
-        f' {examples - never:,.0f} of num_examples={scheme.num_examples}'
+      f'{seen:,} examples were drawn at least once, where chance makes about'
+      f' {examples - never:,.0f} of num_examples={scheme.num_examples}'
     )
 
 
 def _unlikely_favourites(
-    happened: observed_lib.ObservedParticipation, scheme: sampling_lib.Sampled
+  happened: observed_lib.ObservedParticipation, scheme: sampling_lib.Sampled
 ) -> Iterator[str]:
   """Tests how often the most frequently drawn example was drawn."""
   most, mean = happened.max_participations, scheme.sampling_probability
   mean *= scheme.turns
   chance = _log_chance(most, scheme.turns, mean)
   if most > mean and chance + math.log(scheme.num_examples) < _LOG_ALARM:
-    yield (
-        f'an example was drawn {most:,} times, where chance makes about'
-        f' {mean:.3g} of each'
-    )
+    yield (f'an example was drawn {most:,} times, where chance makes about {mean:.3g} of each')
 
 
-def _log_chance(
-    seen: np.ndarray | int, trials: int, mean: float
-) -> np.ndarray | float:
+def _log_chance(seen: np.ndarray | int, trials: int, mean: float) -> np.ndarray | float:
   """Bounds from above the log probability of a deviation at least this large.
 
   The deviation is that of a sum from its mean. The sum has independent or

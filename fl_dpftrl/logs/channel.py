@@ -54,9 +54,7 @@ def _exactly(channel: socket.socket, size: int) -> bytearray:
   return result
 
 
-def send_request(
-    channel: socket.socket, request: dict[str, Any], descriptor: int
-) -> None:
+def send_request(channel: socket.socket, request: dict[str, Any], descriptor: int) -> None:
   """Sends a request with an open file."""
   payload = json.dumps(request).encode()
   header = _HEADER.pack(Kind.REQUEST, len(payload))
@@ -64,9 +62,7 @@ def send_request(
   channel.sendall(payload)
 
 
-def receive_request(
-    channel: socket.socket,
-) -> tuple[dict[str, Any], int] | None:
+def receive_request(channel: socket.socket) -> tuple[dict[str, Any], int] | None:
   """Receives a request and its file's descriptor; None at the channel's end."""
   header, descriptors, _, _ = socket.recv_fds(channel, _HEADER.size, 1)
   if not header:

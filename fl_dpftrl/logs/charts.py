@@ -2,7 +2,8 @@
 
 import decimal
 import math
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from fl_dpftrl.logs import page
 
@@ -17,11 +18,7 @@ _LOWEST = 1.5
 
 
 def histogram(
-    counts: Sequence[Sequence[int]],
-    *,
-    title: str,
-    x_label: str,
-    mark: tuple[int, str] | None = None,
+  counts: Sequence[Sequence[int]], *, title: str, x_label: str, mark: tuple[int, str] | None = None
 ) -> page.Html:
   """Draws a bar chart over whole numbers; bars cover ranges if there are many.
 
@@ -47,33 +44,28 @@ def histogram(
     if count:
       first = low + index * width
       parts.append(
-          _bar(
-              place(index),
-              drawn,
-              count * scale,
-              data_first=first,
-              data_last=min(first + width - 1, high),
-              data_count=count,
-          )
+        _bar(
+          place(index),
+          drawn,
+          count * scale,
+          data_first=first,
+          data_last=min(first + width - 1, high),
+          data_count=count,
+        )
       )
   for index in range(0, len(bars), math.ceil(len(bars) / _MAX_LABELS)):
-    parts.append(
-        _label(f'{low + index * width:,}', place(index) + drawn / 2)
-    )
+    parts.append(_label(f'{low + index * width:,}', place(index) + drawn / 2))
   if mark is not None:
     parts += _mark(place((mark[0] - low) // width), mark[1])
-  return _drawing(
-      parts,
-      f'{title}: {sum(bars):,} in all, {x_label} from {low:,} to {high:,}',
-  )
+  return _drawing(parts, f'{title}: {sum(bars):,} in all, {x_label} from {low:,} to {high:,}')
 
 
 def spread(
-    bars: Sequence[Sequence[float]],
-    *,
-    title: str,
-    x_label: str,
-    mark: tuple[float, str] | None = None,
+  bars: Sequence[Sequence[float]],
+  *,
+  title: str,
+  x_label: str,
+  mark: tuple[float, str] | None = None,
 ) -> page.Html:
   """Draws a bar chart over positive numbers.
 
@@ -98,29 +90,25 @@ def spread(
   for start, end, count in bars:
     if count:
       parts.append(
-          _bar(
-              place(start),
-              max(0.85 * (place(end) - place(start)), 2.0),
-              max(count * scale, _LOWEST),
-              data_first=start,
-              data_last=end,
-              data_count=count,
-          )
+        _bar(
+          place(start),
+          max(0.85 * (place(end) - place(start)), 2.0),
+          max(count * scale, _LOWEST),
+          data_first=start,
+          data_last=end,
+          data_count=count,
+        )
       )
   parts += [_label(f'{tick:g}', place(tick)) for tick in _ticks(low, high)]
   if mark is not None:
     parts += _mark(place(mark[0]), mark[1])
   total = sum(count for _, _, count in bars)
   return _drawing(
-      parts,
-      f'{title}: {total:,} in all, {x_label} from {bars[0][0]:.3g} to'
-      f' {bars[-1][1]:.3g}',
+    parts, f'{title}: {total:,} in all, {x_label} from {bars[0][0]:.3g} to {bars[-1][1]:.3g}'
   )
 
 
-def columns(
-    values: Sequence[float], *, title: str, x_label: str, unit: str
-) -> page.Html:
+def columns(values: Sequence[float], *, title: str, x_label: str, unit: str) -> page.Html:
   """Draws a bar for each of the places 0, 1, …, such as the hours of a day.
 
   Args:
@@ -136,49 +124,37 @@ def columns(
   for tick in (0.0, most / 2, most):
     y = round(_BASE - tick * (_BASE - _TOP) / most, 2)
     parts += [
-        page.element('line', x1=_LEFT, x2=_WIDTH - _RIGHT, y1=y, y2=y),
-        page.element(
-            'text',
-            _short(round(tick)) if most >= 100 else f'{tick:.3g}',
-            x=_LEFT - 5,
-            y=y + 4,
-            text_anchor='end',
-        ),
+      page.element('line', x1=_LEFT, x2=_WIDTH - _RIGHT, y1=y, y2=y),
+      page.element(
+        'text',
+        _short(round(tick)) if most >= 100 else f'{tick:.3g}',
+        x=_LEFT - 5,
+        y=y + 4,
+        text_anchor='end',
+      ),
     ]
   for index, value in enumerate(values):
     parts.append(
-        _bar(
-            place(index),
-            0.85 * step,
-            value * (_BASE - _TOP) / most,
-            data_first=index,
-            data_value=value,
-        )
+      _bar(
+        place(index), 0.85 * step, value * (_BASE - _TOP) / most, data_first=index, data_value=value
+      )
     )
   for index in range(0, len(values), math.ceil(len(values) / _MAX_LABELS)):
     parts.append(_label(f'{index:,}', place(index) + 0.425 * step))
-  return _drawing(
-      parts, f'{title}: from {min(values):.3g} to {most:.3g} {unit}'
-  )
+  return _drawing(parts, f'{title}: from {min(values):.3g} to {most:.3g} {unit}')
 
 
 def _drawing(parts: Sequence[page.Html], label: str) -> page.Html:
   return page.element(
-      'svg',
-      *parts,
-      viewBox=f'0 0 {_WIDTH} {_HEIGHT}',
-      role='img',
-      aria_label=label,
+    'svg', *parts, viewBox=f'0 0 {_WIDTH} {_HEIGHT}', role='img', aria_label=label
   )
 
 
 def _frame(title: str, x_label: str) -> list[page.Html]:
   middle = (_LEFT + _WIDTH - _RIGHT) / 2
   return [
-      page.element('text', title, x=_LEFT, y=13, class_='title'),
-      page.element(
-          'text', x_label, x=middle, y=_HEIGHT - 6, text_anchor='middle'
-      ),
+    page.element('text', title, x=_LEFT, y=13, class_='title'),
+    page.element('text', x_label, x=middle, y=_HEIGHT - 6, text_anchor='middle'),
   ]
 
 
@@ -188,45 +164,34 @@ def _heights(top: int) -> list[page.Html]:
   for tick in sorted({0, top // 2, top}):
     y = _BASE - tick * (_BASE - _TOP) / top
     parts += [
-        page.element('line', x1=_LEFT, x2=_WIDTH - _RIGHT, y1=y, y2=y),
-        page.element(
-            'text', _short(tick), x=_LEFT - 5, y=y + 4, text_anchor='end'
-        ),
+      page.element('line', x1=_LEFT, x2=_WIDTH - _RIGHT, y1=y, y2=y),
+      page.element('text', _short(tick), x=_LEFT - 5, y=y + 4, text_anchor='end'),
     ]
   return parts
 
 
 def _bar(x: float, width: float, height: float, **data: Any) -> page.Html:
   return page.element(
-      'rect',
-      x=round(x, 2),
-      y=round(_BASE - height, 2),
-      width=round(width, 2),
-      height=round(height, 2),
-      **data,
+    'rect',
+    x=round(x, 2),
+    y=round(_BASE - height, 2),
+    width=round(width, 2),
+    height=round(height, 2),
+    **data,
   )
 
 
 def _label(text: str, x: float) -> page.Html:
-  return page.element(
-      'text', text, x=round(x, 2), y=_BASE + 15, text_anchor='middle'
-  )
+  return page.element('text', text, x=round(x, 2), y=_BASE + 15, text_anchor='middle')
 
 
 def _mark(x: float, text: str) -> list[page.Html]:
   x = round(x, 2)
   return [
-      page.element(
-          'line', x1=x, x2=x, y1=_TOP - 4, y2=_BASE, class_='mark'
-      ),
-      page.element(
-          'text',
-          text,
-          x=x,
-          y=_TOP - 9,
-          class_='mark',
-          text_anchor='start' if 2 * x < _WIDTH else 'end',
-      ),
+    page.element('line', x1=x, x2=x, y1=_TOP - 4, y2=_BASE, class_='mark'),
+    page.element(
+      'text', text, x=x, y=_TOP - 9, class_='mark', text_anchor='start' if 2 * x < _WIDTH else 'end'
+    ),
   ]
 
 

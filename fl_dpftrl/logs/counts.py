@@ -30,9 +30,7 @@ class Counts:
     return cls(*np.unique(occurrences, return_counts=True))
 
   def __add__(self, other: 'Counts') -> 'Counts':
-    values, places = np.unique(
-        np.concatenate([self.values, other.values]), return_inverse=True
-    )
+    values, places = np.unique(np.concatenate([self.values, other.values]), return_inverse=True)
     counts = np.zeros(values.size, np.int64)
     np.add.at(counts, places, np.concatenate([self.counts, other.counts]))
     return Counts(values, counts)

@@ -10,8 +10,9 @@ privacy loss would be understated. So an id is refused, not repaired, unless it 
 - without any space but the ASCII one, and that neither first nor last.
 """
 
-from typing import Iterator, NamedTuple
 import unicodedata
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,10 +24,10 @@ from fl_dpftrl.logs import limits
 # Categories of Unicode, and what is drawn as nothing or as a space although it
 # is in none of them: joiners, fillers, variation selectors, the blank of Braille.
 _HIDDEN = (
-    r'[\p{Cc}\p{Cf}\p{Co}\p{Zl}\p{Zp}'
-    r'\x{034F}\x{115F}\x{1160}\x{17B4}\x{17B5}\x{180B}-\x{180F}\x{2800}\x{3164}'
-    r'\x{FE00}-\x{FE0F}\x{FFA0}\x{FFF0}-\x{FFF8}\x{1D173}-\x{1D17A}'
-    r'\x{E0000}-\x{E0FFF}]'
+  r'[\p{Cc}\p{Cf}\p{Co}\p{Zl}\p{Zp}'
+  r'\x{034F}\x{115F}\x{1160}\x{17B4}\x{17B5}\x{180B}-\x{180F}\x{2800}\x{3164}'
+  r'\x{FE00}-\x{FE0F}\x{FFA0}\x{FFF0}-\x{FFF8}\x{1D173}-\x{1D17A}'
+  r'\x{E0000}-\x{E0FFF}]'
 )
 _OTHER_SPACES = r'[\x{00A0}\x{1680}\x{2000}-\x{200A}\x{202F}\x{205F}\x{3000}]'
 _AT_ONCE = 1 << 14
@@ -52,24 +53,21 @@ def first_fault(ids: pa.Array) -> Fault | None:
   least, most = _range_of_bytes(raw)
   lengths = pc.binary_length(raw)
   bounds = pc.min_max(lengths).as_py()
-  short = 1 <= bounds['min'] and bounds['max'] <= limits.FIELD_BYTES
-  if short and 0x21 <= least and most <= 0x7E:
+  short = bounds['min'] >= 1 and bounds['max'] <= limits.FIELD_BYTES
+  if short and least >= 0x21 and most <= 0x7E:
     return None
   faults = [
-      Fault(index, f'device_id {why}{_shown(raw, index)}')
-      for index, why in _faults(raw, lengths, most)
+    Fault(index, f'device_id {why}{_shown(raw, index)}')
+    for index, why in _faults(raw, lengths, most)
   ]
   return min(faults, key=lambda fault: fault.index, default=None)
 
 
-def _faults(
-    raw: pa.Array, lengths: pa.Array, most: int
-) -> Iterator[tuple[int, str]]:
+def _faults(raw: pa.Array, lengths: pa.Array, most: int) -> Iterator[tuple[int, str]]:
   """Yields the first fault of each kind, as its index and reason."""
   yield from _first(pc.equal(lengths, 0), 'is empty')
   yield from _first(
-      pc.greater(lengths, limits.FIELD_BYTES),
-      f'is longer than {limits.FIELD_BYTES} bytes, ',
+    pc.greater(lengths, limits.FIELD_BYTES), f'is longer than {limits.FIELD_BYTES} bytes, '
   )
   try:
     text = raw.cast(pa.large_string())
@@ -79,9 +77,7 @@ def _faults(
     text = raw.slice(0, index).cast(pa.large_string())
   matches = lambda pattern: pc.match_substring_regex(text, pattern)
   yield from _first(matches(_SPACE_AROUND), 'has spaces around it, ')
-  yield from _first(
-      matches(_HIDDEN), 'holds a control or invisible character, '
-  )
+  yield from _first(matches(_HIDDEN), 'holds a control or invisible character, ')
   if most >= 0x80:
     yield from _first(matches(_OTHER_SPACES), 'holds a space other than U+0020, ')
     index = _first_not_normal(text)

@@ -10,7 +10,8 @@ They guard against damage. Whoever changes a log on purpose can digest it anew.
 
 import hashlib
 import json
-from typing import Mapping, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -94,9 +95,7 @@ class Rows:
     Args:
       id_type: of `device_id` in the file.
     """
-    whole = hashlib.sha256(
-        b'int64' if pa.types.is_integer(id_type) else b'text'
-    )
+    whole = hashlib.sha256(b'int64' if pa.types.is_integer(id_type) else b'text')
     whole.update(self._num_rows.to_bytes(8, 'little'))
     for column in self._columns.values():
       whole.update(column.digest())
@@ -113,8 +112,8 @@ def marked(schema: pa.Schema) -> pa.Schema:
   digests too.
   """
   fields = [
-      field.with_metadata({_FIELD_ID_KEY: str(_FIELD_ID + index)})
-      for index, field in enumerate(schema)
+    field.with_metadata({_FIELD_ID_KEY: str(_FIELD_ID + index)})
+    for index, field in enumerate(schema)
   ]
   return pa.schema(fields, schema.metadata)
 
@@ -124,9 +123,7 @@ def _is_marked(schema: pa.Schema) -> bool:
   return any(str(_FIELD_ID + i).encode() in ids for i in range(len(schema)))
 
 
-def sealed(
-    metadata: Mapping[str, str], rows: Mapping[str, str]
-) -> dict[str, str]:
+def sealed(metadata: Mapping[str, str], rows: Mapping[str, str]) -> dict[str, str]:
   """Returns metadata with the digests of the rows and of the metadata itself."""
   result = {**metadata, **rows}
   return {**result, METADATA_KEY: _of_metadata(result)}
@@ -167,15 +164,13 @@ def opened(path: str, stored: Mapping[str, str], schema: pa.Schema) -> Seal:
     return Seal(given, {})
   if of_metadata != _of_metadata(given):
     raise refusals.LogError(
-        f'{path}: its metadata are not those of {METADATA_KEY}; take another'
-        f' copy, or remove {_ALL} if they were changed on purpose'
+      f'{path}: its metadata are not those of {METADATA_KEY}; take another'
+      f' copy, or remove {_ALL} if they were changed on purpose'
     )
   return Seal({k: v for k, v in given.items() if k not in KEYS}, digests)
 
 
-def check(
-    path: str, stated: Mapping[str, str], rows: Rows, id_type: pa.DataType
-) -> None:
+def check(path: str, stated: Mapping[str, str], rows: Rows, id_type: pa.DataType) -> None:
   """Raises LogError unless the rows that were read match the stated digests.
 
   Args:
@@ -188,6 +183,6 @@ def check(
   for key, value in stated.items():
     if found.get(key, value) != value:
       raise refusals.LogError(
-          f'{path}: its rows are not those of {key}; take another copy, or'
-          f' remove {_ALL} if they were changed on purpose'
+        f'{path}: its rows are not those of {key}; take another copy, or'
+        f' remove {_ALL} if they were changed on purpose'
       )

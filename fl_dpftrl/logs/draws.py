@@ -6,7 +6,7 @@ that batches were drawn as stated.
 """
 
 import functools
-from typing import Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -15,8 +15,9 @@ from fl_dpftrl.logs import chances
 from fl_dpftrl.logs import counts as counts_lib
 from fl_dpftrl.logs import observed as observed_lib
 
+
 def contradictions(
-    happened: observed_lib.ObservedParticipation, scheme: sampling_lib.Cyclic
+  happened: observed_lib.ObservedParticipation, scheme: sampling_lib.Cyclic
 ) -> list[str]:
   """Returns reasons why a log contradicts a scheme; empty if it does not.
 
@@ -31,29 +32,29 @@ def contradictions(
 
 
 def _parts(
-    happened: observed_lib.ObservedParticipation, scheme: sampling_lib.Cyclic
+  happened: observed_lib.ObservedParticipation, scheme: sampling_lib.Cyclic
 ) -> Iterator[str]:
   """Yields faults of examples that left their part, or of too many examples."""
   parts, separations = scheme.num_parts, happened.separations
   astray = np.flatnonzero(separations.values % parts)
   if astray.size:
     yield (
-        f'{separations.counts[astray].sum():,} times an example came back in'
-        f' another part, first of all after {separations.values[astray[0]]:,}'
-        f' rounds, which is no multiple of num_parts={parts}'
+      f'{separations.counts[astray].sum():,} times an example came back in'
+      f' another part, first of all after {separations.values[astray[0]]:,}'
+      f' rounds, which is no multiple of num_parts={parts}'
     )
   members = _of_parts(happened.newcomers, parts)
   if members.max() > scheme.part_size:
     yield (
-        f'{members.max():,} examples were in the rounds of one part, more than'
-        f' the {scheme.part_size:,} that it has with'
-        f' num_examples={scheme.num_examples} and num_parts={parts}'
+      f'{members.max():,} examples were in the rounds of one part, more than'
+      f' the {scheme.part_size:,} that it has with'
+      f' num_examples={scheme.num_examples} and num_parts={parts}'
     )
 
 
 @functools.singledispatch
 def _of_kind(
-    scheme: sampling_lib.Cyclic, happened: observed_lib.ObservedParticipation
+  scheme: sampling_lib.Cyclic, happened: observed_lib.ObservedParticipation
 ) -> Iterator[str]:
   """Yields the log's contradictions to rules of this kind of scheme."""
   raise TypeError(f'unknown scheme {type(scheme).__name__}')
@@ -61,8 +62,7 @@ def _of_kind(
 
 @_of_kind.register
 def _(
-    scheme: sampling_lib.CyclicPoisson,
-    happened: observed_lib.ObservedParticipation,
+  scheme: sampling_lib.CyclicPoisson, happened: observed_lib.ObservedParticipation
 ) -> Iterator[str]:
   del scheme, happened
   return iter(())  # Any set of examples of the part.
@@ -70,25 +70,20 @@ def _(
 
 @_of_kind.register
 def _(
-    scheme: sampling_lib.CyclicFixedSize,
-    happened: observed_lib.ObservedParticipation,
+  scheme: sampling_lib.CyclicFixedSize, happened: observed_lib.ObservedParticipation
 ) -> Iterator[str]:
   return _sizes(scheme, happened)
 
 
 @_of_kind.register
-def _(
-    scheme: sampling_lib.Shuffled,
-    happened: observed_lib.ObservedParticipation,
-) -> Iterator[str]:
+def _(scheme: sampling_lib.Shuffled, happened: observed_lib.ObservedParticipation) -> Iterator[str]:
   yield from _sizes(scheme, happened)
   yield from _passes(scheme, happened)
 
 
 @_of_kind.register
 def _(
-    scheme: sampling_lib.ShuffledOnce,
-    happened: observed_lib.ObservedParticipation,
+  scheme: sampling_lib.ShuffledOnce, happened: observed_lib.ObservedParticipation
 ) -> Iterator[str]:
   yield from _sizes(scheme, happened)
   yield from _passes(scheme, happened)
@@ -96,13 +91,13 @@ def _(
   wrong = apart[apart != scheme.schema.min_sep]
   if wrong.size:
     yield (
-        f'an example came back after {wrong[0]:,} rounds, where each does after'
-        f' exactly {scheme.schema.min_sep:,}'
+      f'an example came back after {wrong[0]:,} rounds, where each does after'
+      f' exactly {scheme.schema.min_sep:,}'
     )
 
 
 def _sizes(
-    scheme: sampling_lib.Cyclic, happened: observed_lib.ObservedParticipation
+  scheme: sampling_lib.Cyclic, happened: observed_lib.ObservedParticipation
 ) -> Iterator[str]:
   """Yields faults of batches that do not have the scheme's one size."""
   cohorts = happened.cohorts
@@ -110,19 +105,19 @@ def _sizes(
   if wrong.size:
     first = wrong[0]
     yield (
-        f'{wrong.size:,} rounds do not have batch_size={scheme.batch_size}'
-        f' examples, the first of them round {cohorts.values[first]} with'
-        f' {cohorts.counts[first]:,}'
+      f'{wrong.size:,} rounds do not have batch_size={scheme.batch_size}'
+      f' examples, the first of them round {cohorts.values[first]} with'
+      f' {cohorts.counts[first]:,}'
     )
   if happened.rounds_without_participants:
     yield (
-        f'{happened.rounds_without_participants:,} rounds have no examples, the'
-        f' first of them round {happened.first_gaps()[0][0]}'
+      f'{happened.rounds_without_participants:,} rounds have no examples, the'
+      f' first of them round {happened.first_gaps()[0][0]}'
     )
 
 
 def _passes(
-    scheme: sampling_lib.Shuffled, happened: observed_lib.ObservedParticipation
+  scheme: sampling_lib.Shuffled, happened: observed_lib.ObservedParticipation
 ) -> Iterator[str]:
   """Yields faults of examples drawn twice in a pass, or not at all."""
   end = scheme.num_parts * scheme.pass_turns
@@ -132,15 +127,15 @@ def _passes(
   most = scheme.schema.participations
   if happened.max_participations > most:
     yield (
-        f'an example was in {happened.max_participations:,} rounds, where no'
-        f' part has more than {most:,} passes'
+      f'an example was in {happened.max_participations:,} rounds, where no'
+      f' part has more than {most:,} passes'
     )
   passes = scheme.num_rounds // end
   least = int(happened.participations.values[0])
   if least < passes and not scheme.part_size % scheme.batch_size:
     yield (
-        f'an example was in {least:,} rounds, where each of the {passes:,}'
-        ' passes goes through all of them'
+      f'an example was in {least:,} rounds, where each of the {passes:,}'
+      ' passes goes through all of them'
     )
 
 

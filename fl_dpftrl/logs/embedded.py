@@ -5,8 +5,8 @@ The engine sorts rows that do not fit into memory on disk.
 
 import os
 import tempfile
-from typing import Callable, Iterator, Sequence
 import warnings
+from collections.abc import Callable, Iterator, Sequence
 
 import duckdb
 import pyarrow as pa
@@ -25,11 +25,11 @@ _BATCH_ROWS = 1 << 20
 
 
 def count(
-    runs: Sequence[runs_lib.Run],
-    *,
-    num_exposed: int = 1,
-    progress: Callable[[str], None] = lambda text: None,
-    memory: int = MEMORY,
+  runs: Sequence[runs_lib.Run],
+  *,
+  num_exposed: int = 1,
+  progress: Callable[[str], None] = lambda text: None,
+  memory: int = MEMORY,
 ) -> tally_lib.Tally:
   """Counts the logs of runs.
 
@@ -45,14 +45,13 @@ def count(
   """
   rows = Rows(runs, progress)
   threads = len(os.sched_getaffinity(0))
-  with tempfile.TemporaryDirectory() as folder, duckdb.connect(
+  with (
+    tempfile.TemporaryDirectory() as folder,
+    duckdb.connect(
       ':memory:',
-      config={
-          'threads': threads,
-          'memory_limit': f'{memory}B',
-          'temp_directory': folder,
-      },
-  ) as engine:
+      config={'threads': threads, 'memory_limit': f'{memory}B', 'temp_directory': folder},
+    ) as engine,
+  ):
     engine.register('log', rows.reader())
     try:
       with warnings.catch_warnings():
@@ -60,18 +59,14 @@ def count(
         warnings.simplefilter('ignore', UserWarning)
         ordered = engine.execute(_ORDERED).to_arrow_reader(_BATCH_ROWS)
       exposure = exposure_lib.Exposure([run.noise for run in runs])
-      return tally_lib.count(
-          _counted(ordered, progress), exposure, num_exposed, threads
-      )
+      return tally_lib.count(_counted(ordered, progress), exposure, num_exposed, threads)
     except (duckdb.Error, pa.ArrowException, OSError):
       if rows.error is not None:
         raise rows.error from None
       raise
 
 
-def _counted(
-    ordered: pa.RecordBatchReader, progress: Callable[[str], None]
-) -> Iterator[pa.Table]:
+def _counted(ordered: pa.RecordBatchReader, progress: Callable[[str], None]) -> Iterator[pa.Table]:
   rows = 0
   for batch in ordered:
     yield pa.Table.from_batches([batch])
@@ -87,17 +82,13 @@ class Rows:
       the original exception on.
   """
 
-  def __init__(
-      self, runs: Sequence[runs_lib.Run], progress: Callable[[str], None]
-  ):
+  def __init__(self, runs: Sequence[runs_lib.Run], progress: Callable[[str], None]):
     self._progress = progress
     self._logs = [run.log for run in runs]
     self.error: log_lib.LogError | None = None
 
   def reader(self) -> pa.RecordBatchReader:
-    schema = pa.schema(
-        [('round', pa.int64()), ('device_id', self._logs[0].id_type)]
-    )
+    schema = pa.schema([('round', pa.int64()), ('device_id', self._logs[0].id_type)])
     return pa.RecordBatchReader.from_batches(schema, self._batches())
 
   def _batches(self) -> Iterator[pa.RecordBatch]:

@@ -1,7 +1,7 @@
 """Relational engines, which group the rows of a log by device."""
 
 import importlib
-from typing import Callable
+from collections.abc import Callable
 
 from fl_dpftrl.logs import tally
 

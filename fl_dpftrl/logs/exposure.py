@@ -5,7 +5,7 @@ X = CᵀC is then block diagonal, with a block for each stream. Each column of C
 is divided by the ratio of its round's noise multiplier to the first one.
 """
 
-from typing import Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -34,22 +34,19 @@ class Exposure:
     self.ends = ends(noises)
     firsts = (0, *self.ends.tolist())
     streams = [
-        (first + stream.first_round, stream)
-        for first, noise in zip(firsts, noises)
-        for stream in noise.streams()
+      (first + stream.first_round, stream)
+      for first, noise in zip(firsts, noises)
+      for stream in noise.streams()
     ]
     self._starts = np.array([first for first, _ in streams])
     self._entries = [
-        entries_lib.gram_entries(stream.strategy, stream.num_rounds)
-        for _, stream in streams
+      entries_lib.gram_entries(stream.strategy, stream.num_rounds) for _, stream in streams
     ]
     multipliers = {m for noise in noises for m in noise.multipliers}
     # Without noise there is no unit; squares are then those of each stream.
     self._weighted = len(multipliers) > 1 and 0.0 not in multipliers
 
-  def squares(
-      self, rounds: np.ndarray, sizes: np.ndarray
-  ) -> tuple[np.ndarray, bool]:
+  def squares(self, rounds: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, bool]:
     """Returns the square of each device, and whether all squares are exact.
 
     Squares that are not exact are upper bounds.
@@ -71,8 +68,7 @@ class Exposure:
 
   def _of_streams(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     of_rows, of_columns = (
-        np.searchsorted(self._starts, r, side='right') - 1
-        for r in (rows, columns)
+      np.searchsorted(self._starts, r, side='right') - 1 for r in (rows, columns)
     )
     total = np.zeros(rows.shape)
     for i, (start, entries) in enumerate(zip(self._starts, self._entries)):

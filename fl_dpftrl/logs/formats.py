@@ -3,12 +3,12 @@
 Only `reader_program` reads files of untrusted origin: see `reader`.
 """
 
-from typing import BinaryIO, Iterator, Protocol, Sequence
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO, Protocol
 
 import pyarrow as pa
 
-from fl_dpftrl.logs import lines
-from fl_dpftrl.logs import parquet
+from fl_dpftrl.logs import lines, parquet
 
 
 class Reader(Protocol):
@@ -30,11 +30,11 @@ class Reader(Protocol):
 
 
 READERS = {
-    '.parquet': parquet.Reader,
-    '.csv': lines.Csv,
-    '.jsonl': lines.JsonLines,
-    '.ndjson': lines.JsonLines,
-    '.json': lines.JsonLines,
+  '.parquet': parquet.Reader,
+  '.csv': lines.Csv,
+  '.jsonl': lines.JsonLines,
+  '.ndjson': lines.JsonLines,
+  '.json': lines.JsonLines,
 }
 """Ending of a name → (path, file, further columns) → Reader.
 
@@ -42,8 +42,6 @@ Readers and their tables raise LogError, OSError, pa.ArrowException, MemoryError
 """
 
 
-def open_(
-    suffix: str, path: str, file: BinaryIO, extra_columns: Sequence[str]
-) -> Reader:
+def open_(suffix: str, path: str, file: BinaryIO, extra_columns: Sequence[str]) -> Reader:
   """Opens a file in the format that its suffix names."""
   return READERS[suffix](path, file, extra_columns)

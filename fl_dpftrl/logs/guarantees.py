@@ -5,7 +5,7 @@ streams of noise, the squares of sensitivity over noise multiplier add up.
 """
 
 import math
-from typing import Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity as sensitivity_lib
@@ -16,7 +16,7 @@ Sensitivity = sensitivity_lib.Sensitivity
 
 
 def worst_case(
-    noises: Sequence[runs_lib.Noise], schemas: Sequence[participation.MinSep]
+  noises: Sequence[runs_lib.Noise], schemas: Sequence[participation.MinSep]
 ) -> Sensitivity:
   """Sensitivity of any device that keeps to the schema of each run.
 
@@ -35,9 +35,7 @@ def worst_case(
     least = min(noise.multipliers)
     weight = unit / least if unit and least else 1.0
     for stream in streams:
-      value, kind = sensitivity_lib.sensitivity(
-          noise.strategy, _part(schema, stream.num_rounds)
-      )
+      value, kind = sensitivity_lib.sensitivity(noise.strategy, _part(schema, stream.num_rounds))
       square += (weight * value) ** 2
       kinds.append(kind)
     if len(streams) > 1 or len(set(noise.multipliers)) > 1:
@@ -51,9 +49,9 @@ def _part(schema: participation.MinSep, num_rounds: int) -> participation.MinSep
   if num_rounds == schema.num_rounds:
     return schema
   return participation.MinSep(
-      num_rounds=num_rounds,
-      min_sep=min(schema.min_sep, num_rounds),
-      max_participations=min(schema.participations, num_rounds),
+    num_rounds=num_rounds,
+    min_sep=min(schema.min_sep, num_rounds),
+    max_participations=min(schema.participations, num_rounds),
   )
 
 
@@ -66,9 +64,7 @@ def _weakest(kinds: Sequence[str]) -> str:
 
 def occurred(tally: tally_lib.Tally) -> Sensitivity:
   """Largest sensitivity of any device in the rounds that it took part in."""
-  kind = (
-      sensitivity_lib.EXACT if tally.exact else sensitivity_lib.UPPER_BOUND
-  )
+  kind = sensitivity_lib.EXACT if tally.exact else sensitivity_lib.UPPER_BOUND
   return Sensitivity(math.sqrt(tally.most_exposed[0].square), kind)
 
 
@@ -79,22 +75,17 @@ def of_group(tally: tally_lib.Tally, group_size: int) -> Sensitivity:
   """
   worst = tally.most_exposed[:group_size]
   return Sensitivity(
-      sum(math.sqrt(exposed.square) for exposed in worst),
-      sensitivity_lib.UPPER_BOUND,
+    sum(math.sqrt(exposed.square) for exposed in worst), sensitivity_lib.UPPER_BOUND
   )
 
 
-def quantiles(
-    tally: tally_lib.Tally, shares: Sequence[float]
-) -> list[tuple[float, float]]:
+def quantiles(tally: tally_lib.Tally, shares: Sequence[float]) -> list[tuple[float, float]]:
   """Returns for each share a sensitivity that covers that share of the devices.
 
   At least that share of the devices has no larger sensitivity. Values are
   rounded up, by at most 0.14 %.
   """
-  return [
-      (share, _at_most(tally, share)) for share in shares
-  ]
+  return [(share, _at_most(tally, share)) for share in shares]
 
 
 def _at_most(tally: tally_lib.Tally, share: float) -> float:
@@ -105,9 +96,7 @@ def _at_most(tally: tally_lib.Tally, share: float) -> float:
 
 
 def histogram(
-    tally: tally_lib.Tally,
-    loss: Callable[[float], float],
-    num_bars: int,
+  tally: tally_lib.Tally, loss: Callable[[float], float], num_bars: int
 ) -> list[tuple[float, float, int]]:
   """Histogram of devices by privacy loss: lower end, upper end and count.
 
@@ -117,15 +106,10 @@ def histogram(
     num_bars: number of bars of equal width from the least to the largest loss.
   """
   bins = tally.exposures
-  losses = [
-      loss(math.sqrt(square)) for square in tally_lib.upper_squares(bins.values)
-  ]
+  losses = [loss(math.sqrt(square)) for square in tally_lib.upper_squares(bins.values)]
   low, width = losses[0], (losses[-1] - losses[0]) / num_bars
   bars = [0] * num_bars
   for value, count in zip(losses, bins.counts.tolist()):
     place = int((value - low) / width) if width else 0
     bars[min(place, num_bars - 1)] += count
-  return [
-      (low + i * width, low + (i + 1) * width, count)
-      for i, count in enumerate(bars)
-  ]
+  return [(low + i * width, low + (i + 1) * width, count) for i, count in enumerate(bars)]

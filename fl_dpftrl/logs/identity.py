@@ -1,22 +1,21 @@
 """Metadata that tie a log to its run, and the check that they agree."""
 
 import json
-from typing import Sequence
+from collections.abc import Sequence
 
 from fl_dpftrl import digests
 from fl_dpftrl.accounting import sampling as sampling_lib
 from fl_dpftrl.families import base
-from fl_dpftrl.logs import noise_record
+from fl_dpftrl.logs import noise_record, shards
 from fl_dpftrl.logs import runs as runs_lib
-from fl_dpftrl.logs import shards
 
 
 def run_metadata(
-    strategy: base.Strategy,
-    noise_multiplier: float,
-    *,
-    clip_norm: float | None = None,
-    changes: Sequence[tuple[int, float, float]] = (),
+  strategy: base.Strategy,
+  noise_multiplier: float,
+  *,
+  clip_norm: float | None = None,
+  changes: Sequence[tuple[int, float, float]] = (),
 ) -> dict[str, str]:
   """Returns the metadata of a run, which replay compares with its arguments.
 
@@ -28,10 +27,8 @@ def run_metadata(
       values from that round on, as `LogWriter.change_noise` recorded them.
   """
   return {
-      **noise_record.metadata(
-          noise_multiplier, clip_norm=clip_norm, changes=changes
-      ),
-      shards.STRATEGY_KEY: digests.strategy_digest(strategy),
+    **noise_record.metadata(noise_multiplier, clip_norm=clip_norm, changes=changes),
+    shards.STRATEGY_KEY: digests.strategy_digest(strategy),
   }
 
 
@@ -39,10 +36,10 @@ def sampling_metadata(scheme: sampling_lib.Cyclic) -> dict[str, str]:
   """Returns the metadata about how the run's batches were drawn."""
   size = scheme.batch_size
   drawn = {
-      'sampling': sampling_lib.name(scheme),
-      'num_examples': scheme.num_examples,
-      'batch_size': int(size) if size == int(size) else size,
-      'num_parts': scheme.num_parts,
+    'sampling': sampling_lib.name(scheme),
+    'num_examples': scheme.num_examples,
+    'batch_size': int(size) if size == int(size) else size,
+    'num_parts': scheme.num_parts,
   }
   return {shards.SAMPLING_KEY: json.dumps(drawn)}
 
@@ -58,24 +55,21 @@ def void_reason(run: runs_lib.Run) -> str | None:
   key = shards.NOISE_MULTIPLIER_KEY
   if metadata.get(key) not in (None, own[key]):
     reasons.append(
-        f'the log is of a run with the noise multiplier {metadata[key]}, not'
-        f' {run.noise.multiplier}'
+      f'the log is of a run with the noise multiplier {metadata[key]}, not {run.noise.multiplier}'
     )
   recorded = noise_record.read(metadata)
   own_changes = runs_lib.effective_changes(run.noise)
   # Files without a clip norm are older than the record of changes.
-  if recorded.clip_norm is not None and (
-      recorded.multiplier_changes != own_changes
-  ):
+  if recorded.clip_norm is not None and (recorded.multiplier_changes != own_changes):
     reasons.append(
-        'the log is of a run whose noise multiplier changed'
-        f' {_told(recorded.multiplier_changes)}, not {_told(own_changes)}'
+      'the log is of a run whose noise multiplier changed'
+      f' {_told(recorded.multiplier_changes)}, not {_told(own_changes)}'
     )
   key = shards.STRATEGY_KEY
   if metadata.get(key) not in (None, own[key]):
     reasons.append(
-        'the log is of a run with another strategy, of digest'
-        f' {metadata[key][:12]}…, not {own[key][:12]}…'
+      'the log is of a run with another strategy, of digest'
+      f' {metadata[key][:12]}…, not {own[key][:12]}…'
     )
   return '; '.join(reasons) or None
 

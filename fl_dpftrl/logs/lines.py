@@ -7,7 +7,8 @@ participations.
 
 import io
 import json
-from typing import BinaryIO, Iterator, NoReturn, Sequence
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,8 +16,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 
 from fl_dpftrl import messages
-from fl_dpftrl.logs import limits
-from fl_dpftrl.logs import refusals
+from fl_dpftrl.logs import limits, refusals
 
 _BLOCK = 1 << 24  # bytes
 _COLUMNS = ('round', 'device_id')
@@ -32,7 +32,7 @@ class _Lines:
     schema: schema of its tables.
   """
 
-  metadata: dict[str, str] = {}
+  metadata: dict[str, str] = {}  # noqa: RUF012
   digest = None
 
   def __init__(self, path: str, file: BinaryIO, extra_columns: Sequence[str]):
@@ -47,9 +47,7 @@ class _Lines:
       LogError, OSError, pa.ArrowException: if it cannot be read.
     """
     if extra_columns:
-      raise refusals.LogError(
-          f'{path}: only Parquet is read with {", ".join(extra_columns)}'
-      )
+      raise refusals.LogError(f'{path}: only Parquet is read with {", ".join(extra_columns)}')
     self._path = path
     self._file = file
     self._start = 0  # Position of the first line that holds a row.
@@ -74,8 +72,8 @@ class _Lines:
       self._check_lengths(block, line)
       if block.count(b'\r') != block.count(b'\r\n'):
         raise refusals.LogError(
-            f'{self._path}: has a carriage return that ends no line with a line'
-            ' feed; write lines that end in one way'
+          f'{self._path}: has a carriage return that ends no line with a line'
+          ' feed; write lines that end in one way'
         )
       line += block.count(b'\n')
       yield block
@@ -87,7 +85,7 @@ class _Lines:
       if end < 0:
         line += block.count(b'\n', 0, start)
         raise refusals.LogError(
-            f'{self._path}, line {line}: is longer than {limits.LINE_BYTES} bytes'
+          f'{self._path}, line {line}: is longer than {limits.LINE_BYTES} bytes'
         )
       start = end + 1
 
@@ -111,8 +109,8 @@ class Csv(_Lines):
       self._file.seek(end - 1)
       if self._file.read(1) != b'\n':
         raise refusals.LogError(
-            f'{self._path}: does not end with a newline, so it may have been'
-            ' cut; add one if it is whole'
+          f'{self._path}: does not end with a newline, so it may have been'
+          ' cut; add one if it is whole'
         )
     self._file.seek(0)
     head = self._file.readline(limits.LINE_BYTES + 1)
@@ -131,32 +129,25 @@ class Csv(_Lines):
     if not block.strip(b'\r\n'):
       return self.schema.empty_table()
     if block.startswith(_BYTE_ORDER_MARK):
-      raise refusals.LogError(
-          f'{self._path}, row {first_row}: begins with a byte order mark'
-      )
+      raise refusals.LogError(f'{self._path}, row {first_row}: begins with a byte order mark')
     # As bytes: what is no text is refused by the row, with the id.
     kinds = {name: pa.large_binary() for name in _COLUMNS}
     table = pa_csv.read_csv(
-        io.BytesIO(block),
-        read_options=pa_csv.ReadOptions(column_names=self._names),
-        parse_options=pa_csv.ParseOptions(newlines_in_values=False),
-        convert_options=pa_csv.ConvertOptions(
-            include_columns=_COLUMNS,
-            column_types=kinds,
-            strings_can_be_null=False,
-        ),
+      io.BytesIO(block),
+      read_options=pa_csv.ReadOptions(column_names=self._names),
+      parse_options=pa_csv.ParseOptions(newlines_in_values=False),
+      convert_options=pa_csv.ConvertOptions(
+        include_columns=_COLUMNS, column_types=kinds, strings_can_be_null=False
+      ),
     )
     self._count(block, table.num_rows, first_row)
     rounds, ids = table.column('round'), table.column('device_id')
     odd = pc.invert(pc.match_substring_regex(rounds, r'^-?[0-9]{1,18}$'))
     message = 'round must be a whole number, got {round}'
     if pc.any(odd).as_py():
-      refusals.refuse_first(
-          self._path, _readable(table), odd, message, first_row
-      )
+      refusals.refuse_first(self._path, _readable(table), odd, message, first_row)
     ids = pa.chunked_array(
-        [chunk.view(pa.large_string()) for chunk in ids.chunks],
-        pa.large_string(),
+      [chunk.view(pa.large_string()) for chunk in ids.chunks], pa.large_string()
     )
     rounds = rounds.cast(pa.large_string()).cast(pa.int64())
     return pa.Table.from_arrays([rounds, ids], schema=self.schema)
@@ -174,21 +165,21 @@ class Csv(_Lines):
     for row, line in enumerate(lines, first_row):
       if line.count(b'"') % 2:
         raise refusals.LogError(
-            f'{self._path}, row {row}: a quotation mark has no other in its line,'
-            ' so that rows would be missed; write such a mark twice, within'
-            ' quotation marks, and no line breaks in fields'
+          f'{self._path}, row {row}: a quotation mark has no other in its line,'
+          ' so that rows would be missed; write such a mark twice, within'
+          ' quotation marks, and no line breaks in fields'
         )
     raise refusals.LogError(
-        f'{self._path}: {len(lines)} lines from row {first_row} on hold'
-        f' {num_rows} rows, so that rows would be missed'
+      f'{self._path}: {len(lines)} lines from row {first_row} on hold'
+      f' {num_rows} rows, so that rows would be missed'
     )
 
 
 def _readable(table: pa.Table) -> pa.Table:
   """Returns a table with its bytes decoded as text, for messages."""
   columns = [
-      [value.decode(errors='backslashreplace') for value in column.to_pylist()]
-      for column in table.columns
+    [value.decode(errors='backslashreplace') for value in column.to_pylist()]
+    for column in table.columns
   ]
   return pa.table(columns, names=table.schema.names)
 
@@ -217,10 +208,10 @@ class JsonLines(_Lines):
       return self.schema.empty_table()
     try:
       table = pa_json.read_json(
-          io.BytesIO(block),
-          parse_options=pa_json.ParseOptions(
-              explicit_schema=self.schema, unexpected_field_behavior='ignore'
-          ),
+        io.BytesIO(block),
+        parse_options=pa_json.ParseOptions(
+          explicit_schema=self.schema, unexpected_field_behavior='ignore'
+        ),
       )
     except (pa.ArrowInvalid, UnicodeDecodeError) as e:
       self._explain(block, first_row, e)
@@ -247,9 +238,7 @@ class JsonLines(_Lines):
         self._refuse(row, 'must be a JSON object with round and device_id')
     return b'\n'.join(lines), len(lines)
 
-  def _explain(
-      self, block: bytes, first_row: int, error: Exception | None
-  ) -> NoReturn:
+  def _explain(self, block: bytes, first_row: int, error: Exception | None) -> NoReturn:
     """Raises LogError that names the first line at fault."""
     wanted = int if pa.types.is_integer(self.schema.field(1).type) else str
     lines = filter(bytes.strip, block.split(b'\n'))
@@ -262,22 +251,16 @@ class JsonLines(_Lines):
       except (ValueError, KeyError, TypeError, RecursionError):
         self._refuse(row, 'must be a JSON object with round and device_id')
       if not _whole(round_index):
+        self._refuse(row, f'round must be a whole number, got {messages.quoted(round_index)}')
+      if type(device_id) is not wanted or not (wanted is str or _whole(device_id)):
         self._refuse(
-            row,
-            'round must be a whole number, got'
-            f' {messages.quoted(round_index)}',
-        )
-      if type(device_id) is not wanted or not (
-          wanted is str or _whole(device_id)
-      ):
-        self._refuse(
-            row,
-            'device_id must be all text or all whole numbers of 64 bits, got'
-            f' {messages.quoted(device_id)}',
+          row,
+          'device_id must be all text or all whole numbers of 64 bits, got'
+          f' {messages.quoted(device_id)}',
         )
     raise refusals.LogError(
-        f'{self._path}: cannot be read from row {first_row} on,'
-        f' {error or "lines and rows differ in number"}'
+      f'{self._path}: cannot be read from row {first_row} on,'
+      f' {error or "lines and rows differ in number"}'
     ) from error
 
   def _refuse(self, row: int, why: str) -> NoReturn:
@@ -286,11 +269,7 @@ class JsonLines(_Lines):
 
 def _whole(value: object) -> bool:
   """Returns whether a value is a whole number of 64 bits."""
-  return (
-      isinstance(value, int)
-      and not isinstance(value, bool)
-      and -(2**63) <= value < 2**63
-  )
+  return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -2,7 +2,8 @@
 
 import dataclasses
 import os
-from typing import Iterator, Mapping, NamedTuple, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -55,9 +56,7 @@ class Log:
   def files(self) -> tuple[LogFile, ...]:
     if self.in_memory:
       return ()
-    return tuple(
-        LogFile(os.path.basename(s.path), s.sha256()) for s in self.shards
-    )
+    return tuple(LogFile(os.path.basename(s.path), s.sha256()) for s in self.shards)
 
   def place(self, round_index: int, device_id: str | int) -> str:
     """Returns file and row number of a device's last row in a round."""
@@ -66,8 +65,8 @@ class Log:
       before = 0
       for table in shard.tables(self.num_rounds):
         found = pc.and_(
-            pc.equal(table.column('round'), round_index),
-            pc.equal(table.column('device_id'), device_id),
+          pc.equal(table.column('round'), round_index),
+          pc.equal(table.column('device_id'), device_id),
         ).to_numpy()
         if found.any():
           row = before + int(found.nonzero()[0][-1]) + 1
@@ -77,9 +76,7 @@ class Log:
 
 
 def read_log(
-    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    *,
-    num_rounds: int | None = None,
+  paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, num_rounds: int | None = None
 ) -> Log:
   """Opens a log's files.
 
@@ -123,30 +120,21 @@ def _check_agreement(first: shards_lib.Shard, other: shards_lib.Shard) -> None:
     keys = sorted(first.claims.keys() | other.claims.keys())
     key = next(k for k in keys if first.claims.get(k) != other.claims.get(k))
     raise LogError(
-        f'{other.path}: {key} is {messages.quoted(other.claims.get(key))},'
-        f' but {messages.quoted(first.claims.get(key))} in {first.path}; they are not shards of'
-        ' one log'
+      f'{other.path}: {key} is {messages.quoted(other.claims.get(key))},'
+      f' but {messages.quoted(first.claims.get(key))} in {first.path}; they are not shards of'
+      ' one log'
     )
   if first.id_type != other.id_type:
-    names = [
-        'whole numbers' if s.id_type == pa.int64() else 'text'
-        for s in (first, other)
-    ]
-    raise LogError(
-        f'{other.path}: device_id is {names[1]}, but {names[0]} in'
-        f' {first.path}'
-    )
+    names = ['whole numbers' if s.id_type == pa.int64() else 'text' for s in (first, other)]
+    raise LogError(f'{other.path}: device_id is {names[1]}, but {names[0]} in {first.path}')
 
 
-def _num_rounds(
-    shards: Sequence[shards_lib.Shard], given: int | None
-) -> tuple[int, list[str]]:
+def _num_rounds(shards: Sequence[shards_lib.Shard], given: int | None) -> tuple[int, list[str]]:
   """Returns n from metadata, the argument or the last round; and warnings."""
   first, stated = shards[0], shards[0].num_rounds
   if given is not None and not 1 <= given <= limits.ROUNDS:
     raise LogError(
-        f'num_rounds must be at least 1 and at most {limits.ROUNDS}, got'
-        f' {messages.quoted(given)}'
+      f'num_rounds must be at least 1 and at most {limits.ROUNDS}, got {messages.quoted(given)}'
     )
   if stated is not None:
     if given is not None and given != stated:
@@ -155,18 +143,18 @@ def _num_rounds(
   if given is not None:
     return given, []
   last = max(
-      (
-          pc.max(table.column('round')).as_py()
-          for shard in shards
-          for table in shard.tables()
-          if table.num_rows
-      ),
-      default=None,
+    (
+      pc.max(table.column('round')).as_py()
+      for shard in shards
+      for table in shard.tables()
+      if table.num_rows
+    ),
+    default=None,
   )
   if last is None:
     raise LogError(f'{first.path}: the log is empty')
   return last + 1, [
-      f'{first.path} does not say how many rounds consumed noise; taken to be'
-      f' its last round plus one, {last + 1}. Burnt rounds after it would be'
-      ' missing: give --num_rounds'
+    f'{first.path} does not say how many rounds consumed noise; taken to be'
+    f' its last round plus one, {last + 1}. Burnt rounds after it would be'
+    ' missing: give --num_rounds'
   ]

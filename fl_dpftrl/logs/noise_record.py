@@ -3,7 +3,8 @@
 import json
 import math
 import operator
-from typing import Any, Iterable, Mapping, NamedTuple, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from fl_dpftrl.logs import shards
 
@@ -39,20 +40,17 @@ class Record(NamedTuple):
   def multiplier_changes(self) -> tuple[tuple[int, float], ...]:
     """Rounds at which the noise multiplier changed, each with its new value."""
     return _differing(
-        self.noise_multiplier,
-        [(c.round_index, c.noise_multiplier) for c in self.changes],
+      self.noise_multiplier, [(c.round_index, c.noise_multiplier) for c in self.changes]
     )
 
   @property
   def clip_norm_changes(self) -> tuple[tuple[int, float], ...]:
     """Rounds at which the clip norm changed, each with its new value."""
-    return _differing(
-        self.clip_norm, [(c.round_index, c.clip_norm) for c in self.changes]
-    )
+    return _differing(self.clip_norm, [(c.round_index, c.clip_norm) for c in self.changes])
 
 
 def _differing(
-    first: float | None, values: Iterable[tuple[int, float]]
+  first: float | None, values: Iterable[tuple[int, float]]
 ) -> tuple[tuple[int, float], ...]:
   found = []
   for round_index, value in values:
@@ -63,10 +61,10 @@ def _differing(
 
 
 def metadata(
-    noise_multiplier: float,
-    *,
-    clip_norm: float | None = None,
-    changes: Sequence[tuple[int, float, float]] = (),
+  noise_multiplier: float,
+  *,
+  clip_norm: float | None = None,
+  changes: Sequence[tuple[int, float, float]] = (),
 ) -> dict[str, str]:
   """Returns the metadata of a record.
 
@@ -80,9 +78,7 @@ def metadata(
   if changes:
     if clip_norm is None:
       raise ValueError('clip_norm is needed where changes are given')
-    result[shards.NOISE_CHANGES_KEY] = json.dumps(
-        [list(change) for change in _checked(changes)]
-    )
+    result[shards.NOISE_CHANGES_KEY] = json.dumps([list(change) for change in _checked(changes)])
   return result
 
 
@@ -101,7 +97,7 @@ def read(found: Mapping[str, str]) -> Record:
     changes = _checked(json.loads(found.get(key, '[]')))
   except (ValueError, TypeError, RecursionError, OverflowError) as e:
     raise shards.LogError(
-        f'{key} in the metadata of the log is malformed: {found[key][:80]!r}'
+      f'{key} in the metadata of the log is malformed: {found[key][:80]!r}'
     ) from e
   return Record(multiplier, clip_norm, changes)
 
@@ -117,13 +113,11 @@ def _checked(changes: Any) -> tuple[Change, ...]:
     round_index = operator.index(round_index)
     multiplier, clip_norm = float(multiplier), float(clip_norm)
     if round_index <= before:
-      raise ValueError(
-          f'changes must be at ascending rounds from 1 on, got {round_index}'
-      )
+      raise ValueError(f'changes must be at ascending rounds from 1 on, got {round_index}')
     if not (0.0 <= multiplier < math.inf and 0.0 < clip_norm < math.inf):
       raise ValueError(
-          'changes must have a noise multiplier of at least 0 and a positive clip'
-          f' norm, got {multiplier} and {clip_norm}'
+        'changes must have a noise multiplier of at least 0 and a positive clip'
+        f' norm, got {multiplier} and {clip_norm}'
       )
     before = round_index
     result.append(Change(round_index, multiplier, clip_norm))

@@ -34,16 +34,11 @@ class ObservedParticipation:
   newcomers: counts_lib.Counts
 
   @classmethod
-  def of(
-      cls, log: log_lib.Log, tally: tally_lib.LogTally
-  ) -> 'ObservedParticipation':
+  def of(cls, log: log_lib.Log, tally: tally_lib.LogTally) -> 'ObservedParticipation':
     """Combines a log with its counts; raises LogError if it has no rows."""
     if not tally.cohorts.total:
       raise log_lib.LogError(f'{log.shards[0].path}: the log is empty')
-    fields = {
-        field.name: getattr(tally, field.name)
-        for field in dataclasses.fields(tally)
-    }
+    fields = {field.name: getattr(tally, field.name) for field in dataclasses.fields(tally)}
     return cls(log.num_rounds, **fields)
 
   @property
@@ -69,9 +64,7 @@ class ObservedParticipation:
   def schema(self) -> participation.MinSep:
     """The strictest schema that every device kept to."""
     return participation.MinSep(
-        num_rounds=self.num_rounds,
-        min_sep=self.min_sep,
-        max_participations=self.max_participations,
+      num_rounds=self.num_rounds, min_sep=self.min_sep, max_participations=self.max_participations
     )
 
   @property
@@ -82,9 +75,7 @@ class ObservedParticipation:
     """First and last round of the first few gaps without participants."""
     present = np.concatenate([[-1], self.cohorts.values, [self.num_rounds]])
     before = np.flatnonzero(np.diff(present) > 1)[:_LISTED]
-    return [
-        (int(present[i]) + 1, int(present[i + 1]) - 1) for i in before
-    ]
+    return [(int(present[i]) + 1, int(present[i + 1]) - 1) for i in before]
 
   def rounds_short_of(self, report_goal: int) -> int:
     """Counts rounds with fewer devices than the goal, empty ones included."""
@@ -100,8 +91,7 @@ class ObservedParticipation:
     """
     if schema.num_rounds != self.num_rounds:
       raise ValueError(
-          f'declared is for {schema.num_rounds} rounds, but the log has'
-          f' {self.num_rounds}'
+        f'declared is for {schema.num_rounds} rounds, but the log has {self.num_rounds}'
       )
     if isinstance(schema, participation.FixedSeparation):
       raise ValueError('declared must be a MinSep, got a FixedSeparation')
@@ -115,8 +105,8 @@ class ObservedParticipation:
       return []
     first, last = self.first_gaps()[0]
     return [
-        f'{missing} of {self.num_rounds} rounds have no participants, the first'
-        f' of them {first}'
-        + (f' to {last}' if last > first else '')
-        + '; if rows are missing from the log, every figure is too small'
+      f'{missing} of {self.num_rounds} rounds have no participants, the first'
+      f' of them {first}'
+      + (f' to {last}' if last > first else '')
+      + '; if rows are missing from the log, every figure is too small'
     ]

@@ -6,10 +6,10 @@ a log or a flag cannot become markup, nor act on the text beside it.
 
 import html
 import json
-from typing import Any, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from fl_dpftrl import messages
-from fl_dpftrl import rounding
+from fl_dpftrl import messages, rounding
 
 _VOID = ('meta', 'line', 'rect')
 _LONGEST = 10_000  # characters of a command
@@ -22,9 +22,9 @@ class Html(str):
 def element(name: str, /, *children: Any, **attributes: Any) -> Html:
   """Returns an element; `class_` and the like lose their underscore."""
   given = ''.join(
-      f' {key.rstrip("_").replace("_", "-")}="{html.escape(_shown(value))}"'
-      for key, value in attributes.items()
-      if value is not None
+    f' {key.rstrip("_").replace("_", "-")}="{html.escape(_shown(value))}"'
+    for key, value in attributes.items()
+    if value is not None
   )
   if name in _VOID:
     return Html(f'<{name}{given}/>')
@@ -34,10 +34,7 @@ def element(name: str, /, *children: Any, **attributes: Any) -> Html:
 def join(*children: Any, by: str = '') -> Html:
   """Joins children, each escaped unless it is Html."""
   return Html(
-      by.join(
-          c if isinstance(c, Html) else html.escape(_shown(c), quote=False)
-          for c in children
-      )
+    by.join(c if isinstance(c, Html) else html.escape(_shown(c), quote=False) for c in children)
   )
 
 
@@ -54,13 +51,11 @@ def command(text: str) -> Html:
 def document(title: str, *children: Any, style: str = '') -> str:
   """Returns a whole page, which refers to nothing outside itself."""
   head = element(
-      'head',
-      element('meta', charset='utf-8'),
-      element(
-          'meta', name='viewport', content='width=device-width, initial-scale=1'
-      ),
-      element('title', title),
-      element('style', Html(STYLE + style)),
+    'head',
+    element('meta', charset='utf-8'),
+    element('meta', name='viewport', content='width=device-width, initial-scale=1'),
+    element('title', title),
+    element('style', Html(STYLE + style)),
   )
   body = element('body', element('main', element('h1', title), *children))
   return f'<!DOCTYPE html>\n{element("html", head, body, lang="en")}\n'
@@ -68,10 +63,7 @@ def document(title: str, *children: Any, style: str = '') -> str:
 
 def definitions(*items: tuple[Any, Any], **attributes: Any) -> Html:
   """Lists names with their values."""
-  rows = [
-      element('div', element('dt', name), element('dd', value))
-      for name, value in items
-  ]
+  rows = [element('div', element('dt', name), element('dd', value)) for name, value in items]
   return element('dl', *rows, **attributes)
 
 
@@ -94,35 +86,26 @@ def quiet(*children: Any) -> Html:
   return element('p', *children, class_='quiet')
 
 
-def table(
-    head: Sequence[Any], rows: Sequence[Sequence[Any]], **attributes: Any
-) -> Html:
+def table(head: Sequence[Any], rows: Sequence[Sequence[Any]], **attributes: Any) -> Html:
   """Returns a table whose first cell names each row; stacked on a narrow page.
 
   Words in a span of the class `name` show on a narrow page only, which has no
   header row.
   """
   lines = [
-      element(
-          'tr',
-          element('th', first, scope='row'),
-          *(
-              element(
-                  'td',
-                  element('span', name, class_='name'),
-                  element('span', cell),
-              )
-              for name, cell in zip(head[1:], cells, strict=True)
-          ),
-      )
-      for first, *cells in rows
+    element(
+      'tr',
+      element('th', first, scope='row'),
+      *(
+        element('td', element('span', name, class_='name'), element('span', cell))
+        for name, cell in zip(head[1:], cells, strict=True)
+      ),
+    )
+    for first, *cells in rows
   ]
   names = (element('th', name, scope='col') for name in head)
   return element(
-      'table',
-      element('thead', element('tr', *names)),
-      element('tbody', *lines),
-      **attributes,
+    'table', element('thead', element('tr', *names)), element('tbody', *lines), **attributes
   )
 
 
@@ -141,11 +124,7 @@ def power_of_ten(value: float) -> Html:
 
 
 def figure(
-    values: Mapping[str, Any],
-    field: str,
-    *,
-    up: bool = True,
-    text: str | None = None,
+  values: Mapping[str, Any], field: str, *, up: bool = True, text: str | None = None
 ) -> Html:
   """Shows a figure rounded for people, and in full for programs.
 

@@ -1,14 +1,13 @@
 """Logs in Parquet, read a batch of rows at a time and checked by digests."""
 
-from typing import BinaryIO, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from fl_dpftrl.logs import digests
-from fl_dpftrl.logs import limits
-from fl_dpftrl.logs import refusals
+from fl_dpftrl.logs import digests, limits, refusals
 
 _BATCH_ROWS = 1 << 18
 # Arrow's own copies of what is said elsewhere.
@@ -37,40 +36,33 @@ class Reader:
     """
     self._path = path
     self._columns = ['round', 'device_id', *extra_columns]
-    self._file = pq.ParquetFile(
-        file, page_checksum_verification=True, buffer_size=1 << 16
-    )
+    self._file = pq.ParquetFile(file, page_checksum_verification=True, buffer_size=1 << 16)
     schema = self._file.schema_arrow
     refusals.check_names(path, schema.names, self._columns)
     rounds = schema.field('round').type
     if not pa.types.is_integer(rounds):
-      raise refusals.LogError(
-          f'{path}: round must be whole numbers, is {rounds}'
-      )
+      raise refusals.LogError(f'{path}: round must be whole numbers, is {rounds}')
     self._check_size(file.seek(0, 2))
     id_type = _id_type(path, schema.field('device_id').type)
-    self.schema = pa.schema([
+    self.schema = pa.schema(
+      [
         ('round', pa.int64()),
         ('device_id', id_type),
         *(schema.field(name).remove_metadata() for name in extra_columns),
-    ])
+      ]
+    )
     self.metadata, self._stated = digests.opened(path, self._stored(), schema)
     if digests.TIMESTAMPS_KEY in self._stated and 'timestamp' in extra_columns:
       kind = schema.field('timestamp').type
       if kind != digests.TIMESTAMP:
-        raise refusals.LogError(
-            f'{path}: timestamp must be {digests.TIMESTAMP}, is {kind}'
-        )
+        raise refusals.LogError(f'{path}: timestamp must be {digests.TIMESTAMP}, is {kind}')
     self.digest = self._stated.get(digests.ROWS_KEY)
 
   def tables(self) -> Iterator[pa.Table]:
     """Yields its rows in order; raises like the constructor."""
     found = None
     if self._stated:
-      timed = (
-          'timestamp' in self._columns
-          and digests.TIMESTAMPS_KEY in self._stated
-      )
+      timed = 'timestamp' in self._columns and digests.TIMESTAMPS_KEY in self._stated
       found = digests.Rows(timestamps=timed)
     first_row = 1
     for batch in self._file.iter_batches(_BATCH_ROWS, columns=self._columns):
@@ -97,7 +89,7 @@ class Reader:
         if pa.types.is_dictionary(kind):
           column = pc.cast(column, kind.value_type)
         column = pa.chunked_array(
-            [_as_large_text(chunk) for chunk in column.chunks], pa.large_string()
+          [_as_large_text(chunk) for chunk in column.chunks], pa.large_string()
         )
       else:
         column = column.cast(field.type)
@@ -108,44 +100,42 @@ class Reader:
     """Raises LogError for a number that int64 cannot hold."""
     if pa.types.is_uint64(table.schema.field(name).type):
       refusals.refuse_first(
-          self._path,
-          table,
-          pc.greater(table.column(name), pa.scalar(2**63 - 1, pa.uint64())),
-          f'{name} must be below 2^63, got {{{name}}}',
-          first_row,
+        self._path,
+        table,
+        pc.greater(table.column(name), pa.scalar(2**63 - 1, pa.uint64())),
+        f'{name} must be below 2^63, got {{{name}}}',
+        first_row,
       )
 
   def _check_size(self, file_bytes: int) -> None:
     rows = self._file.metadata.num_rows
     if not 0 <= rows <= limits.max_rows(file_bytes):
       raise refusals.LogError(
-          f'{self._path}: claims {rows} rows, which a file of {file_bytes} bytes'
-          ' cannot hold; it is damaged'
+        f'{self._path}: claims {rows} rows, which a file of {file_bytes} bytes'
+        ' cannot hold; it is damaged'
       )
 
   def _stored(self) -> dict[str, str]:
     stored = {
-        key: value
-        for key, value in (self._file.metadata.metadata or {}).items()
-        if key not in _OTHER_METADATA
+      key: value
+      for key, value in (self._file.metadata.metadata or {}).items()
+      if key not in _OTHER_METADATA
     }
     if sum(len(k) + len(v) for k, v in stored.items()) > limits.METADATA_BYTES:
       raise refusals.LogError(
-          f'{self._path}: has more than {limits.METADATA_BYTES} bytes of metadata'
+        f'{self._path}: has more than {limits.METADATA_BYTES} bytes of metadata'
       )
     try:
       return {k.decode(): v.decode() for k, v in stored.items()}
     except UnicodeDecodeError as e:
-      raise refusals.LogError(
-          f'{self._path}: its metadata are not UTF-8, {e}'
-      ) from e
+      raise refusals.LogError(f'{self._path}: its metadata are not UTF-8, {e}') from e
 
 
 def _as_large_text(ids: pa.Array) -> pa.Array:
   """Returns the same bytes as large_string, unchecked."""
-  raw = ids.cast(
-      pa.large_binary() if pa.types.is_large_string(ids.type) else pa.binary()
-  ).cast(pa.large_binary())
+  raw = ids.cast(pa.large_binary() if pa.types.is_large_string(ids.type) else pa.binary()).cast(
+    pa.large_binary()
+  )
   return raw.view(pa.large_string())
 
 
@@ -157,6 +147,4 @@ def _id_type(path: str, given: pa.DataType) -> pa.DataType:
     return pa.int64()
   if types.is_string(kind) or types.is_large_string(kind):
     return pa.large_string()
-  raise refusals.LogError(
-      f'{path}: device_id must be text or whole numbers, is {given}'
-  )
+  raise refusals.LogError(f'{path}: device_id must be text or whole numbers, is {given}')

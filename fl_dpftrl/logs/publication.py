@@ -18,36 +18,54 @@ import hashlib
 import hmac
 import secrets
 import shlex
-from typing import Any, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 SALT_BYTES = 16
 
 _OF_RUN = (
-    'num_rounds', 'min_sep', 'max_participations', 'noise_multiplier',
-    'strategy', 'changes', 'restarts', 'report_goal', 'clip_norm',
-    'clip_norm_changes',
+  'num_rounds',
+  'min_sep',
+  'max_participations',
+  'noise_multiplier',
+  'strategy',
+  'changes',
+  'restarts',
+  'report_goal',
+  'clip_norm',
+  'clip_norm_changes',
 )
 _OF_PART = (
-    'sensitivity', 'sensitivity_kind', 'effective_noise_multiplier', 'rho',
-    'epsilon', 'curve', 'min_sep', 'max_participations', 'holds',
+  'sensitivity',
+  'sensitivity_kind',
+  'effective_noise_multiplier',
+  'rho',
+  'epsilon',
+  'curve',
+  'min_sep',
+  'max_participations',
+  'holds',
 )
 _OF_DRAWS = (
-    'sampling', 'num_examples', 'batch_size', 'num_parts', 'separation',
-    'adjacency', 'assumption',
+  'sampling',
+  'num_examples',
+  'batch_size',
+  'num_parts',
+  'separation',
+  'adjacency',
+  'assumption',
 )
 _OF_ALL = ('delta', 'adjacency', 'group_size')
 _VOID = 'its log says so, or is of another run'
 _ASSUMED_ROUNDS = (
-    'A log does not say how many rounds consumed noise; its last round plus one'
-    ' was taken. Burnt rounds after it would be missing'
+  'A log does not say how many rounds consumed noise; its last round plus one'
+  ' was taken. Burnt rounds after it would be missing'
 )
 # Sentences about figures that are left out of the published statement.
 _CONFIDENTIAL_SENTENCES = ('observed: ', 'amplified: ')
 
 
-def committed(
-    statement: Mapping[str, Any], salt: bytes | None = None
-) -> dict[str, Any]:
+def committed(statement: Mapping[str, Any], salt: bytes | None = None) -> dict[str, Any]:
   """Returns a confidential statement with a commitment to its log.
 
   Args:
@@ -65,10 +83,7 @@ def committed(
     raise ValueError(f'salt must have {SALT_BYTES} bytes, got {len(salt)}')
   lines = ''.join(f'{file["sha256"]}\n' for file in statement['log'])
   commitment = hmac.new(salt, lines.encode(), hashlib.sha256).hexdigest()
-  return {
-      **statement,
-      'commitment': {'salt': salt.hex(), 'hmac_sha256': commitment},
-  }
+  return {**statement, 'commitment': {'salt': salt.hex(), 'hmac_sha256': commitment}}
 
 
 def publishable(statement: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,8 +95,8 @@ def publishable(statement: Mapping[str, Any]) -> dict[str, Any]:
   runs = statement.get('runs')
   void = statement['void_reason']
   result = {
-      **_only(statement, _OF_RUN + _OF_ALL),
-      'worst_case': _only(statement['worst_case'], _OF_PART),
+    **_only(statement, _OF_RUN + _OF_ALL),
+    'worst_case': _only(statement['worst_case'], _OF_PART),
   }
   if 'declared' in statement:
     result['declared'] = _only(statement['declared'], _OF_PART)
@@ -92,19 +107,17 @@ def publishable(statement: Mapping[str, Any]) -> dict[str, Any]:
     result['runs'] = [_only(facts, _OF_RUN) for facts in runs]
   if 'commitment' in statement:
     result['commitment'] = _only(statement['commitment'], ('hmac_sha256',))
-  assumed = any(
-      facts.get('num_rounds_assumed') for facts in runs or [statement]
-  )
+  assumed = any(facts.get('num_rounds_assumed') for facts in runs or [statement])
   return {
-      **result,
-      'assumptions': [
-          sentence.replace(void, _VOID) if void else sentence
-          for sentence in statement['assumptions']
-          if not sentence.startswith(_CONFIDENTIAL_SENTENCES)
-      ],
-      'void_reason': void and _VOID,
-      'warnings': [_ASSUMED_ROUNDS] if assumed else [],
-      'confidential': False,
+    **result,
+    'assumptions': [
+      sentence.replace(void, _VOID) if void else sentence
+      for sentence in statement['assumptions']
+      if not sentence.startswith(_CONFIDENTIAL_SENTENCES)
+    ],
+    'void_reason': void and _VOID,
+    'warnings': [_ASSUMED_ROUNDS] if assumed else [],
+    'confidential': False,
   }
 
 
@@ -120,15 +133,12 @@ def command(statement: Mapping[str, Any]) -> str:
     words.append('--runs=RUNS')
   else:
     words += [
-        '--log=LOG',
-        '--strategy=STRATEGY',
-        f'--noise_multiplier={statement["noise_multiplier"]}',
-        f'--num_rounds={statement["num_rounds"]}',
+      '--log=LOG',
+      '--strategy=STRATEGY',
+      f'--noise_multiplier={statement["noise_multiplier"]}',
+      f'--num_rounds={statement["num_rounds"]}',
     ]
-    words += [
-        f'--noise_multiplier_from={t}:{m}'
-        for t, m in statement.get('changes', ())
-    ]
+    words += [f'--noise_multiplier_from={t}:{m}' for t, m in statement.get('changes', ())]
     words += [f'--restart={t}' for t in statement.get('restarts', ())]
     for name in ('min_sep', 'max_participations'):
       if 'declared' in statement:
@@ -145,7 +155,5 @@ def command(statement: Mapping[str, Any]) -> str:
   return shlex.join(words)
 
 
-def _only(
-    values: Mapping[str, Any], names: tuple[str, ...]
-) -> dict[str, Any]:
+def _only(values: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
   return {name: values[name] for name in names if name in values}

@@ -12,19 +12,19 @@ import socket
 import stat
 import subprocess
 import sys
-from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from fl_dpftrl.logs import channel as channel_lib
-from fl_dpftrl.logs import limits
-from fl_dpftrl.logs import refusals
+from fl_dpftrl.logs import limits, refusals
 
 _PROGRAM = (
-    'import sys; sys.path[:] = sys.argv[2:];'
-    ' from fl_dpftrl.logs import reader_program;'
-    ' reader_program.main(int(sys.argv[1]))'
+  'import sys; sys.path[:] = sys.argv[2:];'
+  ' from fl_dpftrl.logs import reader_program;'
+  ' reader_program.main(int(sys.argv[1]))'
 )
 # Threads and arenas take address space, which is limited.
 _ENVIRONMENT = {'MALLOC_ARENA_MAX': '2', 'OPENBLAS_NUM_THREADS': '1'}
@@ -66,9 +66,7 @@ class Source:
     try:
       descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as e:
-      raise refusals.LogError(
-          f'{self.path}: cannot be read, {e.strerror}'
-      ) from e
+      raise refusals.LogError(f'{self.path}: cannot be read, {e.strerror}') from e
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
       os.close(descriptor)
       raise refusals.LogError(f'{self.path}: is no regular file')
@@ -97,9 +95,7 @@ class Source:
 
   def _check(self, descriptor: int) -> None:
     if _identity(descriptor) != self._identity:
-      raise refusals.LogError(
-          f'{self.path}: was changed while it was read; replay it again'
-      )
+      raise refusals.LogError(f'{self.path}: was changed while it was read; replay it again')
 
   def sha256(self) -> str:
     """Returns the digest of the file's bytes, in hexadecimal."""
@@ -144,10 +140,7 @@ class Reader:
     return opened
 
   def tables(
-      self,
-      source: Source,
-      extra_columns: Sequence[str],
-      num_rounds: int | None,
+    self, source: Source, extra_columns: Sequence[str], num_rounds: int | None
   ) -> Iterator[pa.Table]:
     """Yields checked rows of a file in order, as at least one table.
 
@@ -159,9 +152,7 @@ class Reader:
     Raises:
       LogError: if the file cannot be read, or a row is at fault.
     """
-    answers = self._answers(
-        source, extra_columns, rows=True, num_rounds=num_rounds
-    )
+    answers = self._answers(source, extra_columns, rows=True, num_rounds=num_rounds)
     opened, empty = next(answers), True
     for table in answers:
       empty = False
@@ -170,17 +161,17 @@ class Reader:
       yield opened.schema.empty_table()
 
   def _answers(
-      self, source: Source, extra_columns: Sequence[str], **request: Any
+    self, source: Source, extra_columns: Sequence[str], **request: Any
   ) -> Iterator[Opened | pa.Table]:
     process, self._idle = self._idle or _Process(), None
     try:
       with source as descriptor:
         request = {
-            'path': source.path,
-            'suffix': pathlib.Path(source.path).suffix,
-            'columns': list(extra_columns),
-            'num_rounds': None,
-            **request,
+          'path': source.path,
+          'suffix': pathlib.Path(source.path).suffix,
+          'columns': list(extra_columns),
+          'num_rounds': None,
+          **request,
         }
         yield from process.answers(request, descriptor)
     finally:  # This also runs if the caller does not want the remaining tables.
@@ -204,19 +195,17 @@ class _Process:
       for end in (self._channel, theirs):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
       self._process = subprocess.Popen(
-          [sys.executable, '-I', '-c', _PROGRAM, str(theirs.fileno()), *sys.path],
-          env={**os.environ, **_ENVIRONMENT},
-          stdin=subprocess.DEVNULL,
-          stdout=subprocess.DEVNULL,
-          stderr=subprocess.DEVNULL,
-          pass_fds=[theirs.fileno()],
+        [sys.executable, '-I', '-c', _PROGRAM, str(theirs.fileno()), *sys.path],
+        env={**os.environ, **_ENVIRONMENT},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=[theirs.fileno()],
       )
     self._channel.settimeout(limits.PART_SECONDS)
     self.stop = weakref.finalize(self, _stop, self._process, self._channel)
 
-  def answers(
-      self, request: dict[str, Any], descriptor: int
-  ) -> Iterator[Opened | pa.Table]:
+  def answers(self, request: dict[str, Any], descriptor: int) -> Iterator[Opened | pa.Table]:
     """Yields the file's `Opened`, and then the tables that were requested."""
     path = request['path']
     self.ready = False
@@ -238,9 +227,7 @@ class _Process:
           batch = pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
           yield pa.Table.from_batches([batch])
     except TimeoutError as e:
-      raise refusals.LogError(
-          f'{path}: nothing was read of it for {limits.PART_SECONDS} s'
-      ) from e
+      raise refusals.LogError(f'{path}: nothing was read of it for {limits.PART_SECONDS} s') from e
     except (EOFError, ConnectionError) as e:
       raise refusals.LogError(f'{path}: {self._why_it_ended()}') from e
 
@@ -248,8 +235,8 @@ class _Process:
     status = self._process.wait()
     if status == -signal.SIGXCPU:
       return (
-          f'a part takes more than {limits.PART_CPU_SECONDS} s of computing to'
-          ' read; it is damaged, or made to take long'
+        f'a part takes more than {limits.PART_CPU_SECONDS} s of computing to'
+        ' read; it is damaged, or made to take long'
       )
     if status == -signal.SIGKILL:
       return 'what read it was killed, as happens where memory is short'

@@ -15,9 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from fl_dpftrl.logs import channel as channel_lib
-from fl_dpftrl.logs import formats
-from fl_dpftrl.logs import limits
-from fl_dpftrl.logs import refusals
+from fl_dpftrl.logs import formats, limits, refusals
 
 _SENT_ROWS = 1 << 17
 # Each thread takes address space, whether it uses it or not.
@@ -47,9 +45,7 @@ def main(descriptor: int) -> None:
       channel_lib.send(channel, Kind.REFUSED, str(e).encode())
 
 
-def _answer(
-    channel: socket.socket, request: dict[str, Any], descriptor: int
-) -> None:
+def _answer(channel: socket.socket, request: dict[str, Any], descriptor: int) -> None:
   """Sends a file's metadata and, if requested, its rows.
 
   Raises:
@@ -69,20 +65,17 @@ def _answer(
     raise
   except MemoryError as e:
     raise refusals.LogError(
-        f'{path}: takes more than {limits.MEMORY >> 30} GiB of memory to read; it'
-        ' is damaged, or made to take much'
+      f'{path}: takes more than {limits.MEMORY >> 30} GiB of memory to read; it'
+      ' is damaged, or made to take much'
     ) from e
-  except Exception as e:  # pylint: disable=broad-exception-caught
+  except Exception as e:
     # The libraries raise many kinds for files that are damaged.
     raise refusals.LogError(f'{path}: cannot be read, {e}') from e
   channel_lib.send(channel, Kind.END)
 
 
 def _send_rows(
-    channel: socket.socket,
-    path: str,
-    reader: formats.Reader,
-    num_rounds: int | None,
+  channel: socket.socket, path: str, reader: formats.Reader, num_rounds: int | None
 ) -> None:
   first_row = 1
   for table in reader.tables():
@@ -96,10 +89,7 @@ def _send_rows(
 def _grant_time() -> None:
   """Allows another portion of computing time, starting now."""
   used = resource.getrusage(resource.RUSAGE_SELF)
-  _lower(
-      resource.RLIMIT_CPU,
-      int(used.ru_utime + used.ru_stime) + 1 + limits.PART_CPU_SECONDS,
-  )
+  _lower(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + limits.PART_CPU_SECONDS)
 
 
 def _lower(kind: int, limit: int) -> None:

@@ -4,14 +4,13 @@ Messages number rows from 1, not counting the header of a CSV file or blank
 lines.
 """
 
-from typing import Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fl_dpftrl import messages
-from fl_dpftrl.logs import device_ids
-from fl_dpftrl.logs import limits
+from fl_dpftrl.logs import device_ids, limits
 
 
 class LogError(ValueError):
@@ -30,14 +29,12 @@ def check_names(path: str, names: Sequence[str], wanted: Sequence[str]) -> None:
       how = 'no' if name not in names else 'more than one'
       shown = ', '.join(messages.quoted(n) for n in names[:8])
       raise LogError(
-          f'{path}: has {how} column {name!r}; its columns are {shown}'
-          + (f' and {len(names) - 8} more' if len(names) > 8 else '')
+        f'{path}: has {how} column {name!r}; its columns are {shown}'
+        + (f' and {len(names) - 8} more' if len(names) > 8 else '')
       )
 
 
-def check_rows(
-    path: str, table: pa.Table, num_rounds: int | None, first_row: int
-) -> None:
+def check_rows(path: str, table: pa.Table, num_rounds: int | None, first_row: int) -> None:
   """Raises LogError with the first row that is at fault, if any.
 
   Args:
@@ -47,9 +44,7 @@ def check_rows(
     first_row: number of the table's first row in the file.
   """
   rounds, ids = table.column('round'), table.column('device_id')
-  refuse = lambda wrong, message: refuse_first(
-      path, table, wrong, message, first_row
-  )
+  refuse = lambda wrong, message: refuse_first(path, table, wrong, message, first_row)
   for name, column in (('round', rounds), ('device_id', ids)):
     if column.null_count:
       refuse(pc.is_null(column), f'has no {name}')
@@ -60,13 +55,12 @@ def check_rows(
     refuse(pc.less(rounds, 0), 'round must be at least 0, got {round}')
   if num_rounds is not None and bounds['max'] >= num_rounds:
     refuse(
-        pc.greater_equal(rounds, num_rounds),
-        f'round {{round}} is beyond the {num_rounds} rounds of the log',
+      pc.greater_equal(rounds, num_rounds),
+      f'round {{round}} is beyond the {num_rounds} rounds of the log',
     )
   if bounds['max'] >= limits.ROUNDS:
     refuse(
-        pc.greater_equal(rounds, limits.ROUNDS),
-        f'round must be below {limits.ROUNDS}, got {{round}}',
+      pc.greater_equal(rounds, limits.ROUNDS), f'round must be below {limits.ROUNDS}, got {{round}}'
     )
   for chunk in ids.chunks:
     if fault := device_ids.first_fault(chunk):
@@ -75,11 +69,7 @@ def check_rows(
 
 
 def refuse_first(
-    path: str,
-    table: pa.Table,
-    wrong: pa.ChunkedArray,
-    message: str,
-    first_row: int = 1,
+  path: str, table: pa.Table, wrong: pa.ChunkedArray, message: str, first_row: int = 1
 ) -> None:
   """Raises LogError with the first row that is wrong, if any.
 
@@ -94,6 +84,4 @@ def refuse_first(
   if index >= 0:
     row = table.slice(index, 1).to_pylist()[0]
     shown = {name: messages.quoted(value) for name, value in row.items()}
-    raise LogError(
-        f'{path}, row {first_row + index}: {message.format(**shown)}'
-    )
+    raise LogError(f'{path}, row {first_row + index}: {message.format(**shown)}')

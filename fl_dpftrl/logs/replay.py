@@ -6,20 +6,17 @@ participation stand side by side and are never mixed.
 
 import functools
 import math
-from typing import Any, Callable, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from fl_dpftrl import digests
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.logs import assumptions as assumptions_lib
-from fl_dpftrl.logs import embedded
-from fl_dpftrl.logs import guarantees
-from fl_dpftrl.logs import identity
+from fl_dpftrl.logs import embedded, guarantees, identity, noise_record, publication
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import noise_record
 from fl_dpftrl.logs import observed as observed_lib
-from fl_dpftrl.logs import publication
 from fl_dpftrl.logs import runs as runs_lib
 from fl_dpftrl.logs import sampled as sampled_lib
 from fl_dpftrl.logs import tally as tally_lib
@@ -37,14 +34,14 @@ Engine = Callable[..., tally_lib.Tally]
 
 
 def replay(
-    runs: Run | Sequence[Run],
-    *,
-    deltas: float | Sequence[float],
-    adjacency: str = 'zero_out',
-    group_size: int = 1,
-    report_goal: int | None = None,
-    engine: Engine = embedded.count,
-    progress: Callable[[str], None] = lambda text: None,
+  runs: Run | Sequence[Run],
+  *,
+  deltas: float | Sequence[float],
+  adjacency: str = 'zero_out',
+  group_size: int = 1,
+  report_goal: int | None = None,
+  engine: Engine = embedded.count,
+  progress: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
   """Computes the guarantees of runs from their logs.
 
@@ -80,67 +77,56 @@ def replay(
   noises = [run.noise for run in runs]
   tally = _count(runs, engine, group_size, progress)
   happened = [
-      observed_lib.ObservedParticipation.of(run.log, counts)
-      for run, counts in zip(runs, tally.logs)
+    observed_lib.ObservedParticipation.of(run.log, counts) for run, counts in zip(runs, tally.logs)
   ]
   spend = _Spending(
-      noise_multiplier=(
-          noises[0].multiplier
-          if all(all(noise.multipliers) for noise in noises) else 0.0
-      ),
-      factor=adjacency_lib.factor(adjacency),
-      deltas=deltas,
+    noise_multiplier=(
+      noises[0].multiplier if all(all(noise.multipliers) for noise in noises) else 0.0
+    ),
+    factor=adjacency_lib.factor(adjacency),
+    deltas=deltas,
   )
   schemas = [o.schema for o in happened]
-  facts = [
-      _facts(run, o, report_goal) for run, o in zip(runs, happened)
-  ]
+  facts = [_facts(run, o, report_goal) for run, o in zip(runs, happened)]
   declared = _declared(runs, happened, spend, group_size)
   drawn = sampled_lib.figures(
-      runs[0],
-      happened[0],
-      deltas=deltas,
-      adjacency=adjacency,
-      by_schema=lambda schema: spend.figures(
-          guarantees.worst_case(noises, [schema]), group_size
-      ),
+    runs[0],
+    happened[0],
+    deltas=deltas,
+    adjacency=adjacency,
+    by_schema=lambda schema: spend.figures(guarantees.worst_case(noises, [schema]), group_size),
   )
   void_reason = _joined(identity.void_reason(run) for run in runs)
   return {
-      **_together(facts, tally, happened),
-      'noise_multiplier': noises[0].multiplier,
-      'strategy': facts[0]['strategy'],
-      'worst_case': spend.figures(
-          guarantees.worst_case(noises, schemas), group_size
-      ),
-      'observed': spend.figures(
-          guarantees.occurred(tally) if group_size == 1
-          else guarantees.of_group(tally, group_size)
-      ),
-      **declared,
-      **drawn,
-      'delta': deltas[0],
-      'adjacency': adjacency,
-      'group_size': group_size,
-      'per_device': _per_device(tally, spend),
-      'assumptions': assumptions_lib.sentences(
-          runs,
-          happened,
-          holds=declared.get('declared', {}).get('holds'),
-          adjacency=adjacency,
-          group_size=group_size,
-          void_reason=void_reason,
-          drawn=drawn,
-      ),
-      'void_reason': void_reason,
-      'warnings': [
-          warning
-          for run, o in zip(runs, happened)
-          for warning in (*run.log.warnings, *o.warnings())
-      ],
-      'log': [file for fact in facts for file in fact['log']],
-      **({'runs': facts} if len(runs) > 1 else {}),
-      'confidential': True,
+    **_together(facts, tally, happened),
+    'noise_multiplier': noises[0].multiplier,
+    'strategy': facts[0]['strategy'],
+    'worst_case': spend.figures(guarantees.worst_case(noises, schemas), group_size),
+    'observed': spend.figures(
+      guarantees.occurred(tally) if group_size == 1 else guarantees.of_group(tally, group_size)
+    ),
+    **declared,
+    **drawn,
+    'delta': deltas[0],
+    'adjacency': adjacency,
+    'group_size': group_size,
+    'per_device': _per_device(tally, spend),
+    'assumptions': assumptions_lib.sentences(
+      runs,
+      happened,
+      holds=declared.get('declared', {}).get('holds'),
+      adjacency=adjacency,
+      group_size=group_size,
+      void_reason=void_reason,
+      drawn=drawn,
+    ),
+    'void_reason': void_reason,
+    'warnings': [
+      warning for run, o in zip(runs, happened) for warning in (*run.log.warnings, *o.warnings())
+    ],
+    'log': [file for fact in facts for file in fact['log']],
+    **({'runs': facts} if len(runs) > 1 else {}),
+    'confidential': True,
   }
 
 
@@ -157,23 +143,20 @@ def _check(runs, deltas, adjacency, group_size, report_goal) -> None:
   for run in runs:
     if run.sampling is not None and len(runs) > 1:
       raise ValueError(
-          'sampling is for one run: guarantees of batches that were drawn are'
-          ' not composed over several'
+        'sampling is for one run: guarantees of batches that were drawn are'
+        ' not composed over several'
       )
     sampled_lib.check(run, adjacency, group_size)
   kinds = {str(run.log.id_type) for run in runs}
   if len(kinds) > 1:
     raise log_lib.LogError(
-        f'{runs[-1].log.shards[0].path}: device_id is of another type than in'
-        ' the logs before, so that devices cannot be told to be the same'
+      f'{runs[-1].log.shards[0].path}: device_id is of another type than in'
+      ' the logs before, so that devices cannot be told to be the same'
     )
 
 
 def _count(
-    runs: Sequence[Run],
-    engine: Engine,
-    num_exposed: int,
-    progress: Callable[[str], None],
+  runs: Sequence[Run], engine: Engine, num_exposed: int, progress: Callable[[str], None]
 ) -> tally_lib.Tally:
   try:
     return engine(runs, num_exposed=num_exposed, progress=progress)
@@ -192,7 +175,7 @@ class _Spending:
     self._epsilon = functools.lru_cache(None)(gaussian.epsilon)
 
   def figures(
-      self, sensitivity: sensitivity_lib.Sensitivity, group_size: int = 1
+    self, sensitivity: sensitivity_lib.Sensitivity, group_size: int = 1
   ) -> dict[str, Any]:
     value, kind = sensitivity
     value *= group_size * self._factor
@@ -201,21 +184,16 @@ class _Spending:
     if kind not in (sensitivity_lib.EXACT, sensitivity_lib.UPPER_BOUND):
       raise ValueError(f'a guarantee cannot rest on a {kind} of sensitivity')
     effective = self._noise_multiplier / value
-    spent = [
-        self._epsilon(effective, d) if effective else None
-        for d in self._deltas
-    ]
+    spent = [self._epsilon(effective, d) if effective else None for d in self._deltas]
     result = {
-        'sensitivity': value,
-        'sensitivity_kind': kind,
-        'effective_noise_multiplier': effective,
-        'rho': gaussian.rho(effective) if effective else None,
-        'epsilon': spent[0],
+      'sensitivity': value,
+      'sensitivity_kind': kind,
+      'effective_noise_multiplier': effective,
+      'rho': gaussian.rho(effective) if effective else None,
+      'epsilon': spent[0],
     }
     if len(self._deltas) > 1:
-      result['curve'] = [
-          {'delta': d, 'epsilon': e} for d, e in zip(self._deltas, spent)
-      ]
+      result['curve'] = [{'delta': d, 'epsilon': e} for d, e in zip(self._deltas, spent)]
     return result
 
   def rho(self, sensitivity: float) -> float | None:
@@ -223,26 +201,18 @@ class _Spending:
     return gaussian.rho(effective) if effective else None
 
 
-def _per_device(
-    tally: tally_lib.Tally, spend: _Spending
-) -> dict[str, Any]:
+def _per_device(tally: tally_lib.Tally, spend: _Spending) -> dict[str, Any]:
   """Privacy loss of the devices that took part, each alone."""
   kind = guarantees.occurred(tally).kind
   result = {
-      'most_exposed': tally.most_exposed[0].device_id,
-      'quantiles': [
-          {
-              'share': share,
-              **spend.figures(sensitivity_lib.Sensitivity(value, kind)),
-          }
-          for share, value in guarantees.quantiles(tally, QUANTILES)
-      ],
+    'most_exposed': tally.most_exposed[0].device_id,
+    'quantiles': [
+      {'share': share, **spend.figures(sensitivity_lib.Sensitivity(value, kind))}
+      for share, value in guarantees.quantiles(tally, QUANTILES)
+    ],
   }
   if spend.rho(1.0) is not None:
-    result['rho_histogram'] = [
-        list(bar)
-        for bar in guarantees.histogram(tally, spend.rho, _BARS)
-    ]
+    result['rho_histogram'] = [list(bar) for bar in guarantees.histogram(tally, spend.rho, _BARS)]
   return result
 
 
@@ -254,48 +224,41 @@ def _declared(runs, happened, spend, group_size) -> dict[str, Any]:
     raise ValueError('declared must be given for each run, or for none')
   holds = [o.keeps_to(s) for o, s in zip(happened, schemas)]
   return {
-      'declared': {
-          'min_sep': min(s.min_sep for s in schemas),
-          'max_participations': max(s.participations for s in schemas),
-          **spend.figures(
-              guarantees.worst_case([run.noise for run in runs], schemas),
-              group_size,
-          ),
-          'holds': all(holds),
-      }
+    'declared': {
+      'min_sep': min(s.min_sep for s in schemas),
+      'max_participations': max(s.participations for s in schemas),
+      **spend.figures(guarantees.worst_case([run.noise for run in runs], schemas), group_size),
+      'holds': all(holds),
+    }
   }
 
 
 def _facts(
-    run: Run,
-    happened: observed_lib.ObservedParticipation,
-    report_goal: int | None,
+  run: Run, happened: observed_lib.ObservedParticipation, report_goal: int | None
 ) -> dict[str, Any]:
   """Parameters of a run and its observed participation."""
   sizes = happened.cohorts.counts
   facts = {
-      'num_rounds': happened.num_rounds,
-      'num_devices': happened.num_devices,
-      'num_participations': happened.num_participations,
-      'min_sep': happened.min_sep,
-      'max_participations': happened.max_participations,
-      'noise_multiplier': run.noise.multiplier,
-      'strategy': {
-          'family': run.noise.strategy.family,
-          'sha256': digests.strategy_digest(run.noise.strategy),
-      },
-      'separations': [list(i) for i in happened.separations.to_dict().items()],
-      'participations': [
-          list(i) for i in happened.participations.to_dict().items()
-      ],
-      'witness': happened.witness and happened.witness._asdict(),
-      'rounds_without_participants': happened.rounds_without_participants,
-      'cohort_sizes': {
-          'least': int(sizes.min()),
-          'mean': math.fsum(sizes) / sizes.size,
-          'most': int(sizes.max()),
-      },
-      'log': [file._asdict() for file in run.log.files()],
+    'num_rounds': happened.num_rounds,
+    'num_devices': happened.num_devices,
+    'num_participations': happened.num_participations,
+    'min_sep': happened.min_sep,
+    'max_participations': happened.max_participations,
+    'noise_multiplier': run.noise.multiplier,
+    'strategy': {
+      'family': run.noise.strategy.family,
+      'sha256': digests.strategy_digest(run.noise.strategy),
+    },
+    'separations': [list(i) for i in happened.separations.to_dict().items()],
+    'participations': [list(i) for i in happened.participations.to_dict().items()],
+    'witness': happened.witness and happened.witness._asdict(),
+    'rounds_without_participants': happened.rounds_without_participants,
+    'cohort_sizes': {
+      'least': int(sizes.min()),
+      'mean': math.fsum(sizes) / sizes.size,
+      'most': int(sizes.max()),
+    },
+    'log': [file._asdict() for file in run.log.files()],
   }
   if run.log.num_rounds_assumed:
     facts['num_rounds_assumed'] = True
@@ -318,24 +281,18 @@ def _together(facts, tally, happened) -> dict[str, Any]:
   """Facts of a single run, or a summary of several runs."""
   if len(facts) == 1:
     return facts[0]
-  added = (
-      'num_rounds', 'num_participations', 'rounds_without_participants'
-  )
+  added = ('num_rounds', 'num_participations', 'rounds_without_participants')
   separations = happened[0].separations
   for other in happened[1:]:
     separations += other.separations
-  closest = min(
-      (o.witness for o in happened if o.witness),
-      key=lambda w: w.order,
-      default=None,
-  )
+  closest = min((o.witness for o in happened if o.witness), key=lambda w: w.order, default=None)
   return {
-      **{name: sum(f[name] for f in facts) for name in added},
-      'num_devices': tally.num_devices,
-      'min_sep': min(f['min_sep'] for f in facts),
-      'max_participations': max(f['max_participations'] for f in facts),
-      'separations': [list(i) for i in separations.to_dict().items()],
-      'witness': closest and closest._asdict(),
+    **{name: sum(f[name] for f in facts) for name in added},
+    'num_devices': tally.num_devices,
+    'min_sep': min(f['min_sep'] for f in facts),
+    'max_participations': max(f['max_participations'] for f in facts),
+    'separations': [list(i) for i in separations.to_dict().items()],
+    'witness': closest and closest._asdict(),
   }
 
 

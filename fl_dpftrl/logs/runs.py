@@ -63,18 +63,12 @@ class Noise:
     object.__setattr__(self, 'restarts', restarts)
     for multiplier in self.multipliers:
       if not (math.isfinite(multiplier) and multiplier >= 0.0):
-        raise ValueError(
-            'noise_multiplier must be finite and at least 0, got'
-            f' {multiplier!r}'
-        )
-    for name, rounds in (
-        ('changes', [t for t, _ in changes]), ('restarts', restarts)
-    ):
+        raise ValueError(f'noise_multiplier must be finite and at least 0, got {multiplier!r}')
+    for name, rounds in (('changes', [t for t, _ in changes]), ('restarts', restarts)):
       for before, after in zip((0, *rounds), rounds):
         if not before < after < self.num_rounds:
           raise ValueError(
-              f'{name} must be at ascending rounds from 1 to'
-              f' {self.num_rounds - 1}, got {after}'
+            f'{name} must be at ascending rounds from 1 to {self.num_rounds - 1}, got {after}'
           )
     for stream in self.streams():
       base.check_num_rounds(self.strategy, stream.num_rounds)
@@ -88,8 +82,7 @@ class Noise:
     """Returns the noise streams of the rounds, a new one at each restart."""
     ends = (*self.restarts, self.num_rounds)
     return tuple(
-        Stream(first, end - first, self.strategy)
-        for first, end in zip((0, *self.restarts), ends)
+      Stream(first, end - first, self.strategy) for first, end in zip((0, *self.restarts), ends)
     )
 
   def multipliers_at(self, rounds: np.ndarray) -> np.ndarray:
@@ -102,9 +95,7 @@ class Noise:
 def effective_changes(noise: Noise) -> tuple[tuple[int, float], ...]:
   """Returns the changes that gave the multiplier another value."""
   before = (noise.multiplier, *(m for _, m in noise.changes))
-  return tuple(
-      change for change, old in zip(noise.changes, before) if change[1] != old
-  )
+  return tuple(change for change, old in zip(noise.changes, before) if change[1] != old)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -132,26 +123,25 @@ class Run:
       return
     if self.sampling.num_rounds != self.log.num_rounds:
       raise ValueError(
-          f'sampling is of {self.sampling.num_rounds} rounds, but the log has'
-          f' {self.log.num_rounds}'
+        f'sampling is of {self.sampling.num_rounds} rounds, but the log has {self.log.num_rounds}'
       )
     for name in ('changes', 'restarts'):
       if getattr(self.noise, name):
         raise ValueError(
-            f'sampling is for a run whose noise was the same throughout, got'
-            f' {name}={getattr(self.noise, name)!r}'
+          f'sampling is for a run whose noise was the same throughout, got'
+          f' {name}={getattr(self.noise, name)!r}'
         )
 
 
 def run(
-    log: log_lib.Log,
-    strategy: base.Strategy,
-    *,
-    noise_multiplier: float | None = None,
-    changes: tuple[tuple[int, float], ...] | None = None,
-    restarts: tuple[int, ...] = (),
-    declared: participation.MinSep | None = None,
-    sampling: sampling_lib.Cyclic | None = None,
+  log: log_lib.Log,
+  strategy: base.Strategy,
+  *,
+  noise_multiplier: float | None = None,
+  changes: tuple[tuple[int, float], ...] | None = None,
+  restarts: tuple[int, ...] = (),
+  declared: participation.MinSep | None = None,
+  sampling: sampling_lib.Cyclic | None = None,
 ) -> Run:
   """Returns a run that uses one strategy for all rounds of its log.
 
@@ -173,9 +163,7 @@ def run(
   if noise_multiplier is None:
     noise_multiplier = recorded.noise_multiplier
     if noise_multiplier is None:
-      raise ValueError(
-          f'noise_multiplier is needed: {log.shards[0].path} does not say it'
-      )
+      raise ValueError(f'noise_multiplier is needed: {log.shards[0].path} does not say it')
   if changes is None:
     changes = recorded.multiplier_changes
   if not restarts:
@@ -184,10 +172,10 @@ def run(
     except ValueError as e:
       raise log_lib.LogError(f'{log.shards[0].path}: {e}') from e
   noise = Noise(
-      num_rounds=log.num_rounds,
-      strategy=strategy,
-      multiplier=noise_multiplier,
-      changes=changes,
-      restarts=restarts,
+    num_rounds=log.num_rounds,
+    strategy=strategy,
+    multiplier=noise_multiplier,
+    changes=changes,
+    restarts=restarts,
   )
   return Run(log=log, noise=noise, declared=declared, sampling=sampling)

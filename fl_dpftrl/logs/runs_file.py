@@ -12,23 +12,20 @@ import os
 import pathlib
 from typing import Any
 
-from fl_dpftrl import catalogue
-from fl_dpftrl import json_files
-from fl_dpftrl import messages
-from fl_dpftrl import participation
+from fl_dpftrl import catalogue, json_files, messages, participation
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import runs as runs_lib
 
 _REQUIRED = ('log', 'strategy')
 _KINDS = {
-    'log': (str, list),
-    'strategy': str,
-    'noise_multiplier': (int, float),
-    'num_rounds': int,
-    'changes': list,
-    'restarts': list,
-    'declared_min_sep': int,
-    'declared_max_participations': int,
+  'log': (str, list),
+  'strategy': str,
+  'noise_multiplier': (int, float),
+  'num_rounds': int,
+  'changes': list,
+  'restarts': list,
+  'declared_min_sep': int,
+  'declared_max_participations': int,
 }
 
 
@@ -76,32 +73,32 @@ def _run(entry: Any, folder: pathlib.Path) -> runs_lib.Run:
       changes = tuple((t, m) for t, m in entry['changes'])
   except (TypeError, ValueError):
     raise ValueError(
-        'changes must be pairs of a round and a noise multiplier, got'
-        f' {messages.quoted(entry["changes"])}'
+      'changes must be pairs of a round and a noise multiplier, got'
+      f' {messages.quoted(entry["changes"])}'
     ) from None
   multiplier = entry.get('noise_multiplier')
   return make(
-      logs=[folder / path for path in logs],
-      strategy=strategy,
-      noise_multiplier=multiplier if multiplier is None else float(multiplier),
-      num_rounds=entry.get('num_rounds'),
-      changes=changes,
-      restarts=tuple(entry.get('restarts', ())),
-      declared_min_sep=entry.get('declared_min_sep'),
-      declared_max_participations=entry.get('declared_max_participations'),
+    logs=[folder / path for path in logs],
+    strategy=strategy,
+    noise_multiplier=multiplier if multiplier is None else float(multiplier),
+    num_rounds=entry.get('num_rounds'),
+    changes=changes,
+    restarts=tuple(entry.get('restarts', ())),
+    declared_min_sep=entry.get('declared_min_sep'),
+    declared_max_participations=entry.get('declared_max_participations'),
   )
 
 
 def make(
-    *,
-    logs: list[str | os.PathLike[str]],
-    strategy: str | os.PathLike[str],
-    noise_multiplier: float | None = None,
-    num_rounds: int | None = None,
-    changes: tuple[tuple[int, float], ...] | None = None,
-    restarts: tuple[int, ...] = (),
-    declared_min_sep: int | None = None,
-    declared_max_participations: int | None = None,
+  *,
+  logs: list[str | os.PathLike[str]],
+  strategy: str | os.PathLike[str],
+  noise_multiplier: float | None = None,
+  num_rounds: int | None = None,
+  changes: tuple[tuple[int, float], ...] | None = None,
+  restarts: tuple[int, ...] = (),
+  declared_min_sep: int | None = None,
+  declared_max_participations: int | None = None,
 ) -> runs_lib.Run:
   """Opens a run from paths and names; raises the errors of what it opens."""
   loaded = catalogue.load_strategy(strategy)
@@ -109,15 +106,15 @@ def make(
   declared = None
   if (declared_min_sep, declared_max_participations) != (None, None):
     declared = participation.MinSep(
-        num_rounds=log.num_rounds,
-        min_sep=1 if declared_min_sep is None else declared_min_sep,
-        max_participations=declared_max_participations,
+      num_rounds=log.num_rounds,
+      min_sep=1 if declared_min_sep is None else declared_min_sep,
+      max_participations=declared_max_participations,
     )
   return runs_lib.run(
-      log,
-      loaded,
-      noise_multiplier=noise_multiplier,
-      changes=changes,
-      restarts=restarts,
-      declared=declared,
+    log,
+    loaded,
+    noise_multiplier=noise_multiplier,
+    changes=changes,
+    restarts=restarts,
+    declared=declared,
   )

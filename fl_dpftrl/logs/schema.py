@@ -11,7 +11,8 @@ import operator
 import os
 import pathlib
 import re
-from typing import Mapping, NamedTuple, Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,10 +21,7 @@ import pyarrow.parquet as pq
 
 from fl_dpftrl import files
 from fl_dpftrl.logs import device_ids as device_ids_lib
-from fl_dpftrl.logs import digests
-from fl_dpftrl.logs import limits
-from fl_dpftrl.logs import noise_record
-from fl_dpftrl.logs import shards
+from fl_dpftrl.logs import digests, limits, noise_record, shards
 
 LogError = shards.LogError
 VOID_KEY = shards.VOID_KEY
@@ -49,13 +47,13 @@ class Rows(NamedTuple):
 
 
 def write_log(
-    path: str | os.PathLike[str],
-    *,
-    rounds: Sequence[int] | np.ndarray,
-    device_ids: Sequence[str] | Sequence[int] | np.ndarray,
-    num_rounds: int,
-    timestamps: Sequence[int] | np.ndarray | None = None,
-    metadata: Mapping[str, str] | None = None,
+  path: str | os.PathLike[str],
+  *,
+  rounds: Sequence[int] | np.ndarray,
+  device_ids: Sequence[str] | Sequence[int] | np.ndarray,
+  num_rounds: int,
+  timestamps: Sequence[int] | np.ndarray | None = None,
+  metadata: Mapping[str, str] | None = None,
 ) -> None:
   """Writes a log as Parquet, in one durable step.
 
@@ -79,8 +77,8 @@ def write_log(
     bounds = pc.min_max(table.column('round')).as_py()
     if bounds['min'] < 0 or bounds['max'] >= num_rounds:
       raise ValueError(
-          f'rounds must lie in 0 to num_rounds − 1 = {num_rounds - 1}, got'
-          f' {bounds["min"]} to {bounds["max"]}'
+        f'rounds must lie in 0 to num_rounds − 1 = {num_rounds - 1}, got'
+        f' {bounds["min"]} to {bounds["max"]}'
       )
   pairs = table.group_by(['round', 'device_id']).aggregate([])
   if pairs.num_rows != table.num_rows:
@@ -100,12 +98,7 @@ class LogWriter:
     num_rounds: rounds appended so far.
   """
 
-  def __init__(
-      self,
-      path: str | os.PathLike[str],
-      *,
-      metadata: Mapping[str, str] | None = None,
-  ):
+  def __init__(self, path: str | os.PathLike[str], *, metadata: Mapping[str, str] | None = None):
     """Opens the log.
 
     Args:
@@ -133,10 +126,7 @@ class LogWriter:
     return len(self._cohorts)
 
   def append(
-      self,
-      round_index: int,
-      device_ids: Sequence[str] | Sequence[int] | np.ndarray,
-      timestamp: int,
+    self, round_index: int, device_ids: Sequence[str] | Sequence[int] | np.ndarray, timestamp: int
   ) -> None:
     """Appends a round's cohort; it is durably on disk when this returns.
 
@@ -151,19 +141,13 @@ class LogWriter:
       OSError: if it cannot be written; the log is then as before.
     """
     if operator.index(round_index) != self.num_rounds:
-      raise ValueError(
-          f'the next round of the log is {self.num_rounds}, got {round_index}'
-      )
+      raise ValueError(f'the next round of the log is {self.num_rounds}, got {round_index}')
     size = len(device_ids)
     cohort = _table(
-        np.full(size, round_index, np.int64),
-        device_ids,
-        np.full(size, timestamp, np.int64),
+      np.full(size, round_index, np.int64), device_ids, np.full(size, timestamp, np.int64)
     )
     if len(pc.unique(cohort.column('device_id'))) != size:
-      raise ValueError(
-          f'device_ids holds a device twice in round {round_index}'
-      )
+      raise ValueError(f'device_ids holds a device twice in round {round_index}')
     cohorts = [*self._cohorts, cohort]
     rows = self._rows.copy()
     rows.update(cohort)
@@ -185,18 +169,14 @@ class LogWriter:
       OSError: if it cannot be written; the log is then as before.
     """
     if not 0 <= num_rounds <= self.num_rounds:
-      raise ValueError(
-          f'num_rounds must lie in 0 to {self.num_rounds}, got {num_rounds}'
-      )
+      raise ValueError(f'num_rounds must lie in 0 to {self.num_rounds}, got {num_rounds}')
     if num_rounds == self._released:
       return
     if self._cohorts:
       self._store(self._cohorts, self._rows, self._given, num_rounds)
     self._released = num_rounds
 
-  def change_noise(
-      self, round_index: int, *, noise_multiplier: float, clip_norm: float
-  ) -> None:
+  def change_noise(self, round_index: int, *, noise_multiplier: float, clip_norm: float) -> None:
     """Records durably that the noise changes from a round on.
 
     Call it before that round is computed. The log is written again with the
@@ -215,19 +195,17 @@ class LogWriter:
     before = noise_record.read(self._given)
     if None in before[:2]:
       raise ValueError(
-          f'{self.path}: its metadata lack the noise multiplier or clip norm that'
-          ' was before; open it with those of identity.run_metadata'
+        f'{self.path}: its metadata lack the noise multiplier or clip norm that'
+        ' was before; open it with those of identity.run_metadata'
       )
     if operator.index(round_index) not in (self.num_rounds, self.num_rounds - 1):
       raise ValueError(
-          f'round_index must be {self.num_rounds}, or one less where that round'
-          f' was not computed yet, got {round_index}'
+        f'round_index must be {self.num_rounds}, or one less where that round'
+        f' was not computed yet, got {round_index}'
       )
     change = (round_index, noise_multiplier, clip_norm)
     given = self._given | noise_record.metadata(
-        before.noise_multiplier,
-        clip_norm=before.clip_norm,
-        changes=(*before.changes, change),
+      before.noise_multiplier, clip_norm=before.clip_norm, changes=(*before.changes, change)
     )
     self._store(self._cohorts, self._rows, given, self._released)
     self._given = given
@@ -241,17 +219,15 @@ class LogWriter:
     table = _concatenate(self._cohorts[:before])
     seconds = pc.divide(table.column('timestamp').cast(pa.int64()), 1_000_000)
     return Rows(
-        rounds=table.column('round').to_numpy(),
-        device_ids=_ids(table),
-        timestamps=seconds.to_numpy(),
+      rounds=table.column('round').to_numpy(), device_ids=_ids(table), timestamps=seconds.to_numpy()
     )
 
   def _store(
-      self,
-      cohorts: Sequence[pa.Table],
-      rows: digests.Rows,
-      given: Mapping[str, str],
-      released: int | None,
+    self,
+    cohorts: Sequence[pa.Table],
+    rows: digests.Rows,
+    given: Mapping[str, str],
+    released: int | None,
   ) -> None:
     mark = {} if released is None else {shards.RELEASED_KEY: str(released)}
     metadata = {**file_metadata(len(cohorts), given), **mark}
@@ -270,14 +246,13 @@ class LogWriter:
       table = table.set_column(1, 'device_id', ids)
     rounds = table.column('round').to_numpy()
     if (
-        table.schema.field('timestamp').type != _TIMESTAMP
-        or table.column('timestamp').null_count
-        or (np.diff(rounds) < 0).any()
-        or (rounds >= shard.num_rounds).any()
+      table.schema.field('timestamp').type != _TIMESTAMP
+      or table.column('timestamp').null_count
+      or (np.diff(rounds) < 0).any()
+      or (rounds >= shard.num_rounds).any()
     ):
       raise LogError(
-          f'{self.path}: has no rounds in order with a timestamp each, so it'
-          ' cannot be gone on with'
+        f'{self.path}: has no rounds in order with a timestamp each, so it cannot be gone on with'
       )
     ends = np.searchsorted(rounds, np.arange(shard.num_rounds + 1)).tolist()
     return [table.slice(a, b - a) for a, b in zip(ends, ends[1:])]
@@ -287,17 +262,15 @@ class LogWriter:
       return None
     if not re.fullmatch('[0-9]{1,18}', text) or int(text) > shard.num_rounds:
       raise LogError(
-          f'{self.path}: {shards.RELEASED_KEY} is {text[:40]!r}, and the log has'
-          f' {shard.num_rounds} rounds'
+        f'{self.path}: {shards.RELEASED_KEY} is {text[:40]!r}, and the log has'
+        f' {shard.num_rounds} rounds'
       )
     return int(text)
 
 
 def schema(id_type: pa.DataType) -> pa.Schema:
   """Returns the schema of a log with timestamps."""
-  return pa.schema([
-      ('round', pa.int64()), ('device_id', id_type), ('timestamp', _TIMESTAMP)
-  ])
+  return pa.schema([('round', pa.int64()), ('device_id', id_type), ('timestamp', _TIMESTAMP)])
 
 
 def parquet_path(path: str | os.PathLike[str]) -> pathlib.Path:
@@ -308,44 +281,35 @@ def parquet_path(path: str | os.PathLike[str]) -> pathlib.Path:
   return path
 
 
-def file_metadata(
-    num_rounds: int, more: Mapping[str, str] | None
-) -> dict[str, str]:
+def file_metadata(num_rounds: int, more: Mapping[str, str] | None) -> dict[str, str]:
   """Returns a log's metadata, without its digests.
 
   Raises:
     ValueError: for a key that the log sets itself, and for too many rounds.
   """
   if operator.index(num_rounds) > limits.ROUNDS:
-    raise ValueError(
-        f'num_rounds must be at most {limits.ROUNDS}, got {num_rounds}'
-    )
+    raise ValueError(f'num_rounds must be at most {limits.ROUNDS}, got {num_rounds}')
   own = (shards.VERSION_KEY, shards.NUM_ROUNDS_KEY, shards.RELEASED_KEY)
   for key in (*own, *digests.KEYS):
     if more and key in more:
       raise ValueError(f'metadata must not hold {key!r}, which the log sets')
   return {
-      **(more or {}),
-      shards.VERSION_KEY: str(shards.LOG_VERSION),
-      shards.NUM_ROUNDS_KEY: str(operator.index(num_rounds)),
+    **(more or {}),
+    shards.VERSION_KEY: str(shards.LOG_VERSION),
+    shards.NUM_ROUNDS_KEY: str(operator.index(num_rounds)),
   }
 
 
 def _table(
-    rounds: Sequence[int] | np.ndarray,
-    device_ids: Sequence[str] | Sequence[int] | np.ndarray,
-    timestamps: Sequence[int] | np.ndarray | None,
+  rounds: Sequence[int] | np.ndarray,
+  device_ids: Sequence[str] | Sequence[int] | np.ndarray,
+  timestamps: Sequence[int] | np.ndarray | None,
 ) -> pa.Table:
   """Returns the columns as a table, with types and shapes checked."""
-  columns = {
-      'round': _integers('rounds', rounds),
-      'device_id': _id_column(device_ids),
-  }
+  columns = {'round': _integers('rounds', rounds), 'device_id': _id_column(device_ids)}
   if timestamps is not None:
     seconds = _integers('timestamps', timestamps)
-    columns['timestamp'] = seconds.cast(pa.timestamp('s', tz='UTC')).cast(
-        _TIMESTAMP
-    )
+    columns['timestamp'] = seconds.cast(pa.timestamp('s', tz='UTC')).cast(_TIMESTAMP)
   lengths = {name: len(column) for name, column in columns.items()}
   if len(set(lengths.values())) != 1:
     raise ValueError(f'columns must have one length, got {lengths}')
@@ -356,29 +320,22 @@ def _integers(name: str, values: Sequence[int] | np.ndarray) -> pa.Array:
   values = np.asarray(values)
   if values.ndim != 1 or (values.size and values.dtype.kind not in 'iu'):
     raise ValueError(
-        f'{name} must be a list of whole numbers, got {values.dtype} of shape'
-        f' {values.shape}'
+      f'{name} must be a list of whole numbers, got {values.dtype} of shape {values.shape}'
     )
   return pa.array(values.astype(np.int64))
 
 
-def _id_column(
-    device_ids: Sequence[str] | Sequence[int] | np.ndarray
-) -> pa.Array:
+def _id_column(device_ids: Sequence[str] | Sequence[int] | np.ndarray) -> pa.Array:
   try:
     ids = pa.array(device_ids)
   except (pa.ArrowException, TypeError) as e:
-    raise ValueError(
-        f'device_ids must be all text or all whole numbers: {e}'
-    ) from e
+    raise ValueError(f'device_ids must be all text or all whole numbers: {e}') from e
   if not len(ids):
     return ids.cast(pa.string())
   if pa.types.is_integer(ids.type):
     ids = ids.cast(pa.int64())
   elif not pa.types.is_string(ids.type):
-    raise ValueError(
-        f'device_ids must be text or whole numbers, got {ids.type}'
-    )
+    raise ValueError(f'device_ids must be text or whole numbers, got {ids.type}')
   if ids.null_count:
     raise ValueError('device_ids must not be empty')
   if fault := device_ids_lib.first_fault(ids):
@@ -393,9 +350,7 @@ def _concatenate(cohorts: Sequence[pa.Table]) -> pa.Table:
     return _table([], [], [])
   types = {str(t.schema.field('device_id').type) for t in tables}
   if len(types) > 1:
-    raise ValueError(
-        f'device_ids must be of one type through a log, got {sorted(types)}'
-    )
+    raise ValueError(f'device_ids must be of one type through a log, got {sorted(types)}')
   return pa.concat_tables(tables)
 
 
@@ -407,10 +362,7 @@ def _ids(table: pa.Table) -> np.ndarray:
 
 
 def _write(
-    path: pathlib.Path,
-    table: pa.Table,
-    metadata: Mapping[str, str],
-    rows: digests.Rows,
+  path: pathlib.Path, table: pa.Table, metadata: Mapping[str, str], rows: digests.Rows
 ) -> None:
   id_type = table.schema.field('device_id').type
   metadata = digests.sealed(metadata, rows.stated(id_type))

@@ -1,7 +1,8 @@
 """Information about a run that its report shows and its log lacks."""
 
 import dataclasses
-from typing import Any, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,20 +57,18 @@ class Setting:
     reveal what happened in single ones.
     """
     hypothetical = self.hypothetical and {
-        name: value
-        for name, value in self.hypothetical.items()
-        if name != 'population'
+      name: value for name, value in self.hypothetical.items() if name != 'population'
     }
     return Setting(
-        run='',
-        command='',
-        noise_multiplier=self.noise_multiplier,
-        dataset=self.dataset,
-        unit=self.unit,
-        clip_norm=self.clip_norm,
-        zeroing_norm=self.zeroing_norm,
-        report_goal=self.report_goal,
-        void_reason=self.void_reason,
-        hypothetical=hypothetical,
-        notes=self.notes,
+      run='',
+      command='',
+      noise_multiplier=self.noise_multiplier,
+      dataset=self.dataset,
+      unit=self.unit,
+      clip_norm=self.clip_norm,
+      zeroing_norm=self.zeroing_norm,
+      report_goal=self.report_goal,
+      void_reason=self.void_reason,
+      hypothetical=hypothetical,
+      notes=self.notes,
     )

@@ -7,15 +7,13 @@ import dataclasses
 import glob
 import os
 import pathlib
-from typing import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
 from fl_dpftrl import messages
-from fl_dpftrl.logs import formats
-from fl_dpftrl.logs import limits
+from fl_dpftrl.logs import formats, limits, refusals
 from fl_dpftrl.logs import reader as reader_lib
-from fl_dpftrl.logs import refusals
 
 LogError = refusals.LogError
 
@@ -57,9 +55,7 @@ class Shard:
   num_rounds: int | None
   id_type: pa.DataType
   digest: str | None
-  _tables: Callable[[int | None], Iterator[pa.Table]] = dataclasses.field(
-      repr=False
-  )
+  _tables: Callable[[int | None], Iterator[pa.Table]] = dataclasses.field(repr=False)
   _sha256: Callable[[], str] = dataclasses.field(repr=False)
 
   def tables(self, num_rounds: int | None = None) -> Iterator[pa.Table]:
@@ -84,10 +80,10 @@ class Shard:
   def claims(self) -> dict[str, str]:
     """The metadata that shards of one log must share."""
     return {
-        key: value
-        for key, value in self.metadata.items()
-        if key == NUM_ROUNDS_KEY or key.startswith(_OWN_PREFIX)
-        if key != RELEASED_KEY
+      key: value
+      for key, value in self.metadata.items()
+      if key == NUM_ROUNDS_KEY or key.startswith(_OWN_PREFIX)
+      if key != RELEASED_KEY
     }
 
 
@@ -107,8 +103,7 @@ def find(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
     elif os.path.isdir(given):
       matches = _in_folder(given)
     else:
-      matches = sorted(m for m in glob.glob(given, recursive=True)
-                       if os.path.isfile(m))
+      matches = sorted(m for m in glob.glob(given, recursive=True) if os.path.isfile(m))
     if not matches:
       raise LogError(f'{given}: no such file, folder or match of a glob')
     for match in matches:
@@ -124,8 +119,8 @@ def _in_folder(folder: str) -> list[str]:
     path = pathlib.Path(folder, name)
     if path.suffix not in formats.READERS or not path.is_file():
       raise LogError(
-          f'{folder}: holds {messages.quoted(name)}, which is no {_SUFFIXES} file; name the'
-          " log's own files, or a folder of nothing else"
+        f'{folder}: holds {messages.quoted(name)}, which is no {_SUFFIXES} file; name the'
+        " log's own files, or a folder of nothing else"
       )
   return [os.path.join(folder, name) for name in names]
 
@@ -143,36 +138,30 @@ def open_(path: str | os.PathLike[str], *extra_columns: str) -> Shard:
   return open_all([path], *extra_columns)[0]
 
 
-def open_all(
-    paths: Sequence[str | os.PathLike[str]], *extra_columns: str
-) -> tuple[Shard, ...]:
+def open_all(paths: Sequence[str | os.PathLike[str]], *extra_columns: str) -> tuple[Shard, ...]:
   """Opens files as `open_` does; one process then reads them all."""
   reader = reader_lib.Reader()
   return tuple(
-      _open(os.fspath(path), extra_columns, reader, held=index < _HELD)
-      for index, path in enumerate(paths)
+    _open(os.fspath(path), extra_columns, reader, held=index < _HELD)
+    for index, path in enumerate(paths)
   )
 
 
 def _open(
-    path: str,
-    extra_columns: Sequence[str],
-    reader: reader_lib.Reader,
-    *,
-    held: bool,
+  path: str, extra_columns: Sequence[str], reader: reader_lib.Reader, *, held: bool
 ) -> Shard:
   if pathlib.Path(path).suffix not in formats.READERS:
     raise LogError(f'{path}: ends in none of {_SUFFIXES}')
   source = reader_lib.Source(path, held=held)
   metadata, digest, schema = reader.open(source, extra_columns)
   return Shard(
-      path,
-      metadata,
-      _num_rounds(path, metadata),
-      schema.field('device_id').type,
-      digest,
-      lambda num_rounds: reader.tables(source, extra_columns, num_rounds),
-      source.sha256,
+    path,
+    metadata,
+    _num_rounds(path, metadata),
+    schema.field('device_id').type,
+    digest,
+    lambda num_rounds: reader.tables(source, extra_columns, num_rounds),
+    source.sha256,
   )
 
 
@@ -199,10 +188,7 @@ def in_memory(table: pa.Table, num_rounds: int) -> Shard:
 def _num_rounds(path: str, metadata: Mapping[str, str]) -> int | None:
   version = metadata.get(VERSION_KEY, str(LOG_VERSION))
   if version != str(LOG_VERSION):
-    raise LogError(
-        f'{path}: {VERSION_KEY} is {messages.quoted(version)}, known is'
-        f' {LOG_VERSION}'
-    )
+    raise LogError(f'{path}: {VERSION_KEY} is {messages.quoted(version)}, known is {LOG_VERSION}')
   text = metadata.get(NUM_ROUNDS_KEY)
   if text is None:
     return None
@@ -210,7 +196,7 @@ def _num_rounds(path: str, metadata: Mapping[str, str]) -> int | None:
   short = text.isascii() and text.isdigit() and len(text) <= 18
   if not (short and 1 <= int(text) <= limits.ROUNDS):
     raise LogError(
-        f'{path}: {NUM_ROUNDS_KEY} must be a whole number from 1 to'
-        f' {limits.ROUNDS}, got {messages.quoted(text)}'
+      f'{path}: {NUM_ROUNDS_KEY} must be a whole number from 1 to'
+      f' {limits.ROUNDS}, got {messages.quoted(text)}'
     )
   return int(text)

@@ -9,7 +9,7 @@ import os
 import pickle
 import re
 import sys
-from typing import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -27,10 +27,10 @@ _REFUSED = re.compile(r'^(?:\w+\.)*LogError: (.*)$', re.MULTILINE)
 
 
 def count(
-    runs: Sequence[runs_lib.Run],
-    *,
-    num_exposed: int = 1,
-    progress: Callable[[str], None] = lambda text: None,
+  runs: Sequence[runs_lib.Run],
+  *,
+  num_exposed: int = 1,
+  progress: Callable[[str], None] = lambda text: None,
 ) -> tally_lib.Tally:
   """Counts the logs of runs in the active Spark session, or in a new one.
 
@@ -45,21 +45,17 @@ def count(
     ValueError: if Spark is not installed or fails.
   """
   try:
-    from pyspark import errors  # pylint: disable=g-import-not-at-top
-    from pyspark import sql  # pylint: disable=g-import-not-at-top
+    from pyspark import errors, sql
   except ImportError as e:
     raise ValueError(
-        'the engine spark needs the packages pyspark and pandas: pip install'
-        " 'fl_dpftrl[spark]'"
+      "the engine spark needs the packages pyspark and pandas: pip install 'fl_dpftrl[spark]'"
     ) from e
   noises = [run.noise for run in runs]
   firsts = (0, *exposure_lib.ends(noises).tolist())
   pieces = [
-      (pickle.dumps((
-          shard.path, first, run.log.num_rounds, shard.metadata, shard.digest
-      )),)
-      for first, run in zip(firsts, runs)
-      for shard in run.log.shards
+    (pickle.dumps((shard.path, first, run.log.num_rounds, shard.metadata, shard.digest)),)
+    for first, run in zip(firsts, runs)
+    for shard in run.log.shards
   ]
   id_type = 'long' if pa.types.is_integer(runs[0].log.id_type) else 'string'
   progress(f'{len(pieces)} files given to Spark')
@@ -67,19 +63,19 @@ def count(
     # Executors on this machine would take another Python than this one.
     os.environ.setdefault('PYSPARK_PYTHON', sys.executable)
     session = (
-        sql.SparkSession.builder.appName('fl-dpftrl')
-        .config('spark.log.level', 'OFF')  # Errors are told of, in a line.
-        .config('spark.ui.enabled', 'false')
-        .getOrCreate()
+      sql.SparkSession.builder.appName('fl-dpftrl')
+      .config('spark.log.level', 'OFF')  # Errors are told of, in a line.
+      .config('spark.ui.enabled', 'false')
+      .getOrCreate()
     )
     rows = (
-        session.createDataFrame(pieces, 'piece binary')
-        .repartition(len(pieces))
-        .mapInArrow(_read, f'round long, device_id {id_type}')
-        .repartition('device_id')
-        .sortWithinPartitions('device_id', 'round')
-        .mapInArrow(_counter(noises, num_exposed), 'tally binary')
-        .collect()
+      session.createDataFrame(pieces, 'piece binary')
+      .repartition(len(pieces))
+      .mapInArrow(_read, f'round long, device_id {id_type}')
+      .repartition('device_id')
+      .sortWithinPartitions('device_id', 'round')
+      .mapInArrow(_counter(noises, num_exposed), 'tally binary')
+      .collect()
     )
   except errors.PySparkException as e:
     refused = _REFUSED.findall(str(e))
@@ -104,9 +100,7 @@ def _read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
       path, first, num_rounds, *known = pickle.loads(piece)
       shard = shards_lib.open_(path)
       if [shard.metadata, shard.digest] != known:
-        raise log_lib.LogError(
-            f'{path}: is another file than when it was opened; replay it again'
-        )
+        raise log_lib.LogError(f'{path}: is another file than when it was opened; replay it again')
       for table in shard.tables(num_rounds):
         table = embedded.numbered(table, first)
         if not pa.types.is_integer(table.schema.field('device_id').type):

@@ -5,7 +5,7 @@ import contextlib
 import hashlib
 import os
 import pathlib
-from typing import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -24,10 +24,7 @@ Append = Callable[[int, np.ndarray, int], None]
 
 @contextlib.contextmanager
 def writer(
-    path: str | os.PathLike[str],
-    *,
-    num_rounds: int,
-    metadata: Mapping[str, str] | None = None,
+  path: str | os.PathLike[str], *, num_rounds: int, metadata: Mapping[str, str] | None = None
 ) -> Iterator[Append]:
   """Writes a log whose ids are whole numbers, with little of it in memory.
 
@@ -50,9 +47,7 @@ def writer(
   path = schema_lib.parquet_path(path)
   metadata = schema_lib.file_metadata(num_rounds, metadata)
   digested = digests.Rows(timestamps=True)
-  columns = digests.marked(schema_lib.schema(pa.int64())).with_metadata(
-      {**metadata, **_PLACES}
-  )
+  columns = digests.marked(schema_lib.schema(pa.int64())).with_metadata({**metadata, **_PLACES})
   pending: list[tuple[np.ndarray, ...]] = []
   done = rows = 0
 
@@ -63,8 +58,8 @@ def writer(
         nonlocal rows
         if pending:
           table = pa.table(
-              [np.concatenate(parts) for parts in zip(*pending)],
-              names=['round', 'device_id', 'timestamp'],
+            [np.concatenate(parts) for parts in zip(*pending)],
+            names=['round', 'device_id', 'timestamp'],
           )
           table = table.cast(columns)
           digested.update(table)
@@ -75,9 +70,7 @@ def writer(
       def append(index: int, device_ids: np.ndarray, timestamp: int) -> None:
         nonlocal done, rows
         if index != done or index >= num_rounds:
-          raise ValueError(
-              f'the next round of the log is {done} of {num_rounds}, got {index}'
-          )
+          raise ValueError(f'the next round of the log is {done} of {num_rounds}, got {index}')
         size = device_ids.size
         times = np.full(size, timestamp * 1_000_000)
         pending.append((np.full(size, index), device_ids, times))
@@ -111,9 +104,7 @@ def _fill(path: pathlib.Path, metadata: Mapping[str, str]) -> None:
     file.write(_filled(footer, schema, metadata))
 
 
-def _filled(
-    footer: bytes, schema: bytes, metadata: Mapping[str, str]
-) -> bytes:
+def _filled(footer: bytes, schema: bytes, metadata: Mapping[str, str]) -> bytes:
   """Returns a footer with digests in place of all placeholders.
 
   Arrow's schema in the footer repeats the same metadata in base64.

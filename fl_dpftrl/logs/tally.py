@@ -5,10 +5,11 @@ machine or on many, with the same result.
 """
 
 import collections
-from concurrent import futures
 import dataclasses
 import functools
-from typing import Callable, Iterable, Iterator, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from concurrent import futures
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -54,9 +55,7 @@ class DeviceTwice(ValueError):
   """A device occurs twice in a round of one of the logs."""
 
   def __init__(self, device_id: str | int, log_index: int, round_index: int):
-    super().__init__(
-        f'device {messages.quoted(device_id)} is twice in round {round_index}'
-    )
+    super().__init__(f'device {messages.quoted(device_id)} is twice in round {round_index}')
     self.device_id = device_id
     self.log_index = log_index
     self.round_index = round_index
@@ -70,9 +69,9 @@ class OutOfOrder(ValueError):
 
   def __init__(self):
     super().__init__(
-        'rows came out of the order of their devices, so nothing can be counted:'
-        ' the engine that sorts them does not do as it should; try another'
-        ' release of it, or another engine'
+      'rows came out of the order of their devices, so nothing can be counted:'
+      ' the engine that sorts them does not do as it should; try another'
+      ' release of it, or another engine'
     )
 
   def __reduce__(self):
@@ -102,11 +101,11 @@ class LogTally:
   def __add__(self, other: 'LogTally') -> 'LogTally':
     witnesses = [w for w in (self.witness, other.witness) if w is not None]
     return LogTally(
-        self.cohorts + other.cohorts,
-        self.separations + other.separations,
-        self.participations + other.participations,
-        min(witnesses, key=lambda w: w.order, default=None),
-        self.newcomers + other.newcomers,
+      self.cohorts + other.cohorts,
+      self.separations + other.separations,
+      self.participations + other.participations,
+      min(witnesses, key=lambda w: w.order, default=None),
+      self.newcomers + other.newcomers,
     )
 
 
@@ -131,15 +130,13 @@ class Tally:
 
   def plus(self, other: 'Tally', num_exposed: int) -> 'Tally':
     """Adds two tallies of different devices, keeping num_exposed devices."""
-    exposed = sorted(
-        (*self.most_exposed, *other.most_exposed), key=lambda e: e.order
-    )
+    exposed = sorted((*self.most_exposed, *other.most_exposed), key=lambda e: e.order)
     return Tally(
-        tuple(a + b for a, b in zip(self.logs, other.logs, strict=True)),
-        self.num_devices + other.num_devices,
-        self.exposures + other.exposures,
-        tuple(exposed[:num_exposed]),
-        self.exact and other.exact,
+      tuple(a + b for a, b in zip(self.logs, other.logs, strict=True)),
+      self.num_devices + other.num_devices,
+      self.exposures + other.exposures,
+      tuple(exposed[:num_exposed]),
+      self.exact and other.exact,
     )
 
 
@@ -154,10 +151,10 @@ def empty(num_logs: int) -> Tally:
 
 
 def count(
-    tables: Iterable[pa.Table],
-    exposure: exposure_lib.Exposure,
-    num_exposed: int = 1,
-    threads: int = 1,
+  tables: Iterable[pa.Table],
+  exposure: exposure_lib.Exposure,
+  num_exposed: int = 1,
+  threads: int = 1,
 ) -> Tally:
   """Counts rows.
 
@@ -181,9 +178,7 @@ def count(
 
 
 def _in_threads(
-    function: Callable[[pa.Table], Tally],
-    tables: Iterable[pa.Table],
-    threads: int,
+  function: Callable[[pa.Table], Tally], tables: Iterable[pa.Table], threads: int
 ) -> Iterator[Tally]:
   """Yields the function's results in order, with few tables in memory."""
   with futures.ThreadPoolExecutor(threads) as pool:
@@ -214,9 +209,7 @@ def _whole_devices(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
     yield pa.concat_tables(kept)
 
 
-def _checked(
-    tables: Iterable[pa.Table], exposure: exposure_lib.Exposure
-) -> Iterator[pa.Table]:
+def _checked(tables: Iterable[pa.Table], exposure: exposure_lib.Exposure) -> Iterator[pa.Table]:
   """Yields the non-empty tables after checking that their rows ascend.
 
   If the rows of a device came in two parts, its separations across the parts
@@ -231,9 +224,7 @@ def _checked(
   for table in tables:
     if not table.num_rows:
       continue
-    _check_order(
-        table if before is None else pa.concat_tables([before, table]), exposure
-    )
+    _check_order(table if before is None else pa.concat_tables([before, table]), exposure)
     before = table.slice(table.num_rows - 1)
     yield table
 
@@ -261,25 +252,19 @@ def _changes(ids: pa.ChunkedArray) -> np.ndarray:
     return np.diff(ids.to_numpy()) != 0
   ids = ids.combine_chunks()
   ids = ids.chunk(0) if isinstance(ids, pa.ChunkedArray) else ids
-  return pc.not_equal(ids.slice(1), ids.slice(0, len(ids) - 1)).to_numpy(
-      zero_copy_only=False
-  )
+  return pc.not_equal(ids.slice(1), ids.slice(0, len(ids) - 1)).to_numpy(zero_copy_only=False)
 
 
 def _same_device(first: pa.Table, second: pa.Table) -> bool:
   return first.column('device_id')[-1] == second.column('device_id')[0]
 
 
-def _count(
-    table: pa.Table, exposure: exposure_lib.Exposure, num_exposed: int
-) -> Tally:
+def _count(table: pa.Table, exposure: exposure_lib.Exposure, num_exposed: int) -> Tally:
   ids = table.column('device_id')
   rounds = table.column('round').to_numpy()
   changes = _changes(ids)
   starts = np.append(0, np.flatnonzero(changes) + 1)
-  squares, exact = exposure.squares(
-      rounds, np.diff(starts, append=rounds.size)
-  )
+  squares, exact = exposure.squares(rounds, np.diff(starts, append=rounds.size))
   worst = _largest(squares, num_exposed)
   bins = np.ceil((np.log2(squares) - _LOWEST_OCTAVE) * _BINS_PER_OCTAVE)
   owners = np.append(0, np.cumsum(changes))
@@ -288,21 +273,17 @@ def _count(
   for index, end in enumerate(exposure.ends.tolist()):
     rows = np.flatnonzero(logs == index)
     tallies.append(
-        _count_log(
-            rounds[rows] - first,
-            owners[rows],
-            lambda row, rows=rows: ids[int(rows[row])].as_py(),
-        )
+      _count_log(
+        rounds[rows] - first, owners[rows], lambda row, rows=rows: ids[int(rows[row])].as_py()
+      )
     )
     first = end
   return Tally(
-      tuple(tallies),
-      starts.size,
-      Counts.of(np.maximum(bins, 0.0).astype(np.int64)),
-      tuple(
-          Exposed(float(squares[i]), ids[int(starts[i])].as_py()) for i in worst
-      ),
-      exact,
+    tuple(tallies),
+    starts.size,
+    Counts.of(np.maximum(bins, 0.0).astype(np.int64)),
+    tuple(Exposed(float(squares[i]), ids[int(starts[i])].as_py()) for i in worst),
+    exact,
   )
 
 
@@ -317,9 +298,7 @@ def _largest(values: np.ndarray, most: int) -> np.ndarray:
 
 
 def _count_log(
-    rounds: np.ndarray,
-    owners: np.ndarray,
-    device_id: Callable[[int], str | int],
+  rounds: np.ndarray, owners: np.ndarray, device_id: Callable[[int], str | int]
 ) -> LogTally:
   """Counts the rows of one log; device_id returns the device of a row."""
   if not rounds.size:
@@ -331,14 +310,12 @@ def _count_log(
   if closest.size:
     separations = apart[closest]
     row = int(closest[separations.argmin()])
-    witness = Witness(
-        device_id(row), int(rounds[row]), int(rounds[row + 1])
-    )
+    witness = Witness(device_id(row), int(rounds[row]), int(rounds[row + 1]))
   starts = np.append(0, np.flatnonzero(new) + 1)
   return LogTally(
-      Counts.of(rounds),
-      Counts.of(apart[closest]),
-      Counts.of(np.diff(starts, append=rounds.size)),
-      witness,
-      Counts.of(rounds[starts]),
+    Counts.of(rounds),
+    Counts.of(apart[closest]),
+    Counts.of(np.diff(starts, append=rounds.size)),
+    witness,
+    Counts.of(rounds[starts]),
   )

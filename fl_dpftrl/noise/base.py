@@ -1,6 +1,7 @@
 """The protocol of a noise stream."""
 
-from typing import Any, Callable, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 
 class NoiseStream(NamedTuple):

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from typing import Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -41,9 +41,7 @@ def fixed_seed(noise_seed: int) -> tf.Tensor:
   return tf.constant(np.frombuffer(digest[:16], '<i8').astype(np.int64))
 
 
-def draw(
-    seed: tf.Tensor, row: tf.Tensor, specs: Sequence[tf.TensorSpec]
-) -> list[tf.Tensor]:
+def draw(seed: tf.Tensor, row: tf.Tensor, specs: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
   """One row of Z: independent standard normals, a function of seed and row.
 
   Philox maps the 128-bit counters of one key one-to-one. The first word of the
@@ -77,20 +75,18 @@ def draw(
   return tensors
 
 
-def random_words(
-    seed: tf.Tensor, row: tf.Tensor, tensor_index: int, num_words: int
-) -> tf.Tensor:
+def random_words(seed: tf.Tensor, row: tf.Tensor, tensor_index: int, num_words: int) -> tf.Tensor:
   """uint64 words for one tensor of one row, two for each of its counters."""
   if num_words > _COUNTERS_PER_TENSOR:
     raise ValueError(f'num_words={num_words} is too many for one tensor')
   low = tf.constant(tensor_index * _COUNTERS_PER_TENSOR, tf.uint64)
   high = tf.bitcast(tf.bitwise.bitwise_xor(seed[1], row), tf.uint64)
   return tf.raw_ops.StatelessRandomUniformFullIntV2(
-      shape=[num_words],
-      key=tf.bitcast(seed[:1], tf.uint64),
-      counter=tf.stack([low, high]),
-      alg=tf.constant(_PHILOX),
-      dtype=tf.uint64,
+    shape=[num_words],
+    key=tf.bitcast(seed[:1], tf.uint64),
+    counter=tf.stack([low, high]),
+    alg=tf.constant(_PHILOX),
+    dtype=tf.uint64,
   )
 
 

@@ -1,14 +1,13 @@
 """Streams of noise in TensorFlow, for models of any structure."""
 
 import operator
-from typing import Any, Callable, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from fl_dpftrl.families import base as strategies
-from fl_dpftrl.noise import base
-from fl_dpftrl.noise import randomness
-from fl_dpftrl.noise import recurrences
+from fl_dpftrl.noise import base, randomness, recurrences
 
 # (seed, r, specs) → row r of Z with standard deviation 1, a tensor a spec.
 Draw = Callable[[tf.Tensor, tf.Tensor, list[tf.TensorSpec]], list[tf.Tensor]]
@@ -44,8 +43,8 @@ def check_template(template: Any) -> list[tf.TensorSpec]:
   for spec in specs:
     if spec.dtype != tf.float32 or not spec.shape.is_fully_defined():
       raise ValueError(
-          'noise is for float32 tensors of known shapes, and the model has one'
-          f' of type {spec.dtype.name}, shape {spec.shape}'
+        'noise is for float32 tensors of known shapes, and the model has one'
+        f' of type {spec.dtype.name}, shape {spec.shape}'
       )
   if not specs:
     raise ValueError(f'the model has no tensors: {template!r}')
@@ -53,12 +52,12 @@ def check_template(template: Any) -> list[tf.TensorSpec]:
 
 
 def make_stream(
-    strategy: strategies.Strategy,
-    template: Any,
-    *,
-    stddev: float,
-    noise_seed: int | None = None,
-    draw: Draw | None = None,
+  strategy: strategies.Strategy,
+  template: Any,
+  *,
+  stddev: float,
+  noise_seed: int | None = None,
+  draw: Draw | None = None,
 ) -> base.NoiseStream:
   """A stream of rows of N·Z in TensorFlow, eager or as part of a graph.
 
@@ -83,16 +82,12 @@ def make_stream(
   """
   specs = check_template(template)
   if not 0.0 <= stddev <= tf.float32.max:
-    raise ValueError(
-        f'stddev must be at least 0 and fit into float32, got {stddev!r}'
-    )
+    raise ValueError(f'stddev must be at least 0 and fit into float32, got {stddev!r}')
   if noise_seed is not None:
     try:
       noise_seed = operator.index(noise_seed)
     except TypeError:
-      raise ValueError(
-          f'noise_seed must be a whole number or None, got {noise_seed!r}'
-      ) from None
+      raise ValueError(f'noise_seed must be a whole number or None, got {noise_seed!r}') from None
   draw = draw or randomness.draw
   recurrence = recurrences.recurrence(strategy, specs)
 
@@ -102,10 +97,10 @@ def make_stream(
     else:
       seed = randomness.fixed_seed(noise_seed)
     return StreamState(
-        seed=seed,
-        row=tf.constant(0, tf.int64),
-        row_stddev=tf.constant(0.0, tf.float32),
-        buffers=recurrence.init(),
+      seed=seed,
+      row=tf.constant(0, tf.int64),
+      row_stddev=tf.constant(0.0, tf.float32),
+      buffers=recurrence.init(),
     )
 
   def next_fn(state):
@@ -116,9 +111,7 @@ def make_stream(
     # so a stream of another one continues them as if it had always been that.
     row = tf.nest.pack_sequence_as(template, [stddev * part for part in row])
     return row, state._replace(
-        row=state.row + 1,
-        row_stddev=tf.cast(stddev * norm, tf.float32),
-        buffers=buffers,
+      row=state.row + 1, row_stddev=tf.cast(stddev * norm, tf.float32), buffers=buffers
     )
 
   return base.NoiseStream(init, next_fn)

@@ -13,12 +13,9 @@ import math
 
 import numpy as np
 
-from fl_dpftrl import participation
-from fl_dpftrl import workloads
+from fl_dpftrl import participation, workloads
 from fl_dpftrl.families import banded
-from fl_dpftrl.optimization import banded_loss
-from fl_dpftrl.optimization import banded_start
-from fl_dpftrl.optimization import solver
+from fl_dpftrl.optimization import banded_loss, banded_start, solver
 
 _FEWEST_ROUNDS, _FEWEST_BANDS = 128, 8  # smallest size with a refined start
 _MEMORY = 10  # pairs of steps and gradient differences of L-BFGS
@@ -26,13 +23,8 @@ _MOST_ENTRIES, _COPIES = 1 << 25, 40  # maximum band entries; arrays of that siz
 # Powers of the squared errors whose mean is minimised, with the tolerance and
 # iterations of each. Increasing powers approach the maximum.
 _STAGES = {
-    'rms': ((1, 1e-6, 300),),
-    'max': (
-        (4, 1e-5, 100),
-        (32, 1e-5, 100),
-        (256, 1e-5, 200),
-        (2048, 1e-5, 200),
-    ),
+  'rms': ((1, 1e-6, 300),),
+  'max': ((4, 1e-5, 100), (32, 1e-5, 100), (256, 1e-5, 200), (2048, 1e-5, 200)),
 }
 
 
@@ -44,13 +36,13 @@ def most_bands(schema: participation.MinSep) -> int:
 
 
 def optimize(
-    schema: participation.MinSep,
-    *,
-    objective: str,
-    num_bands: int | None = None,
-    equal_norms: bool | None = None,
-    workload: workloads.Queries = workloads.Workload(),
-    progress: solver.Progress | None = None,
+  schema: participation.MinSep,
+  *,
+  objective: str,
+  num_bands: int | None = None,
+  equal_norms: bool | None = None,
+  workload: workloads.Queries = workloads.Workload(),
+  progress: solver.Progress | None = None,
 ) -> banded.Banded:
   """Returns the banded strategy with the smallest loss.
 
@@ -78,24 +70,19 @@ def optimize(
   most = most_bands(schema)
   num_bands = most if num_bands is None else num_bands
   if not 1 <= num_bands <= most:
-    raise ValueError(
-        f'num_bands must be 1 to {most} for these participations, got'
-        f' {num_bands!r}'
-    )
+    raise ValueError(f'num_bands must be 1 to {most} for these participations, got {num_bands!r}')
   if objective not in _STAGES:
     raise ValueError(f'objective must be rms or max, got {objective!r}')
   if schema.num_rounds * num_bands > _MOST_ENTRIES:
     raise ValueError(
-        f'num_bands={num_bands} for num_rounds={schema.num_rounds} would take'
-        f' {schema.num_rounds * num_bands * _COPIES / 2**27:.0f} GiB; at most'
-        f' {_MOST_ENTRIES // schema.num_rounds} bands are supported there'
+      f'num_bands={num_bands} for num_rounds={schema.num_rounds} would take'
+      f' {schema.num_rounds * num_bands * _COPIES / 2**27:.0f} GiB; at most'
+      f' {_MOST_ENTRIES // schema.num_rounds} bands are supported there'
     )
   fixed = isinstance(schema, participation.FixedSeparation)
   equal_norms = not fixed if equal_norms is None else equal_norms
   if not equal_norms and not fixed:
-    raise ValueError(
-        f'equal_norms={equal_norms!r} needs FixedSeparation, got {schema!r}'
-    )
+    raise ValueError(f'equal_norms={equal_norms!r} needs FixedSeparation, got {schema!r}')
   norms = banded_loss.Norms()
   if not equal_norms:
     norms = banded_loss.Norms(schema.min_sep, schema.participations)
@@ -126,12 +113,10 @@ class _Problem:
   def start(self) -> np.ndarray:
     sgd = isinstance(self.workload, workloads.Workload)
     return banded_start.toeplitz(
-        banded_start.root_coefficients(
-            self.num_rounds,
-            self.num_bands,
-            self.workload.momentum if sgd else 0.0,
-        ),
-        self.num_rounds,
+      banded_start.root_coefficients(
+        self.num_rounds, self.num_bands, self.workload.momentum if sgd else 0.0
+      ),
+      self.num_rounds,
     )
 
   @functools.cached_property
@@ -151,49 +136,46 @@ class _Problem:
   def halved(self) -> '_Problem | None':
     """Returns the problem of half the size; None if this one is small enough."""
     if (
-        self.num_rounds < 2 * _FEWEST_ROUNDS
-        or self.num_bands < 2 * _FEWEST_BANDS
-        or not isinstance(self.workload, workloads.Workload)
+      self.num_rounds < 2 * _FEWEST_ROUNDS
+      or self.num_bands < 2 * _FEWEST_BANDS
+      or not isinstance(self.workload, workloads.Workload)
     ):
       return None
     return _Problem(
-        -(-self.num_rounds // 2),
-        -(-self.num_bands // 2),
-        self.norms._replace(min_sep=-(-self.norms.min_sep // 2)),
-        dataclasses.replace(
-            self.workload, momentum=self.workload.momentum**2
-        ),
+      -(-self.num_rounds // 2),
+      -(-self.num_bands // 2),
+      self.norms._replace(min_sep=-(-self.norms.min_sep // 2)),
+      dataclasses.replace(self.workload, momentum=self.workload.momentum**2),
     )
 
 
-def _best(
-    problem: _Problem, objective: str, report: solver.Progress
-) -> np.ndarray:
+def _best(problem: _Problem, objective: str, report: solver.Progress) -> np.ndarray:
   """Returns C by columns, with its norms."""
   start, stages = problem.start, _STAGES[objective]
   smaller = problem.halved()
   if smaller is not None:
     stages = stages[-1:]
     ratios = _best(smaller, objective, report) / smaller.start[:, :1]
-    start = start * banded_start.refine(
-        ratios, problem.num_bands, problem.num_rounds
-    )
+    start = start * banded_start.refine(ratios, problem.num_bands, problem.num_rounds)
   for power, tolerance, max_iterations in stages:
     loss = problem.loss(power)
     # Larger steps suit columns that few queries depend on.
     scale = loss.stiffness(start) ** 0.25
 
-    def value_and_grad(free, loss=loss, scale=scale):
+    def value_and_grad(free, loss=loss, scale=scale, start=start):
       value, gradient = loss.value_and_grad(free.reshape(start.shape) / scale)
       value, gradient = (x / problem.start_value for x in (value, gradient))
       return value, (gradient / scale).reshape(-1)
 
-    start = solver.minimize(
+    start = (
+      solver.minimize(
         value_and_grad,
         (start * scale).reshape(-1),
         progress=report,
         memory=_MEMORY,
         tolerance=tolerance,
         max_iterations=max_iterations,
-    ).point.reshape(start.shape) / scale
+      ).point.reshape(start.shape)
+      / scale
+    )
   return problem.norms.rescale(start)[0]

@@ -5,7 +5,8 @@ Columns are rescaled to norms that make the sensitivity √k. Any values are thu
 feasible, and the loss is the error.
 """
 
-from typing import Callable, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
@@ -17,9 +18,7 @@ _STIFFEST = 30.0  # maximum stiffness relative to the mean
 
 # Maps C by rows to its squared errors and a pull-back, which maps weights of
 # these errors to the gradient of their weighted sum.
-SquaredErrors = Callable[
-    [np.ndarray], tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]
-]
+SquaredErrors = Callable[[np.ndarray], tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]]
 
 
 class Norms(NamedTuple):
@@ -33,9 +32,7 @@ class Norms(NamedTuple):
   min_sep: int = 1
   participations: int = 1
 
-  def rescale(
-      self, columns: np.ndarray
-  ) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
+  def rescale(self, columns: np.ndarray) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
     """Returns C with its norms, and the pull-back of gradients to columns.
 
     The relative squared norm of a turn of columns is the mean of the squares of
@@ -44,27 +41,18 @@ class Norms(NamedTuple):
     squares = np.einsum('ju,ju->u', columns, columns)
     round_ = np.arange(squares.size)
     offset = round_ % self.min_sep
-    turn = (
-        offset * self.participations
-        + round_ // self.min_sep % self.participations
-    )
+    turn = offset * self.participations + round_ // self.min_sep % self.participations
     count = np.bincount(turn)
     mean = _group_sums(squares, turn) / np.maximum(count, 1)
-    total = _group_sums(
-        mean, np.arange(mean.size) // self.participations
-    )[offset]
+    total = _group_sums(mean, np.arange(mean.size) // self.participations)[offset]
     mean, count = mean[turn], count[turn]
     scale = np.sqrt(self.participations * mean / (total * squares))
     scaled = columns * scale
 
     def pull_back(gradient):
       pull = np.einsum('ju,ju->u', gradient, scaled)
-      of_turn, of_offset = (
-          _group_sums(pull, group)[group] for group in (turn, offset)
-      )
-      of_squares = (
-          (of_turn / mean - of_offset / total) / count - pull / squares
-      )
+      of_turn, of_offset = (_group_sums(pull, group)[group] for group in (turn, offset))
+      of_squares = (of_turn / mean - of_offset / total) / count - pull / squares
       return gradient * scale + columns * of_squares
 
     return scaled, pull_back
@@ -74,9 +62,7 @@ def _group_sums(values: np.ndarray, group: np.ndarray) -> np.ndarray:
   return np.bincount(group, weights=values)
 
 
-def sgd_errors(
-    workload: workloads.Workload, num_rounds: int
-) -> SquaredErrors:
+def sgd_errors(workload: workloads.Workload, num_rounds: int) -> SquaredErrors:
   """Returns a function for the squared errors in O(n·bands²) time."""
   right = bands.inverse_bands(workload, num_rounds)
 
@@ -105,9 +91,7 @@ def dense_errors(queries: np.ndarray) -> SquaredErrors:
     matrix = np.zeros((num_rounds, num_rounds))
     for j in range(num_bands):
       np.fill_diagonal(matrix[j:], coefficients[j:, j])
-    inverse = scipy.linalg.solve_triangular(
-        matrix, np.eye(num_rounds), lower=True
-    )
+    inverse = scipy.linalg.solve_triangular(matrix, np.eye(num_rounds), lower=True)
     decoder = queries @ inverse
 
     def pull_back(weights):

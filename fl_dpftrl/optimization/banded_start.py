@@ -10,9 +10,7 @@ from scipy import optimize as optimize_lib
 from scipy import signal
 
 
-def root_coefficients(
-    num_rounds: int, num_bands: int, momentum: float = 0.0
-) -> np.ndarray:
+def root_coefficients(num_rounds: int, num_bands: int, momentum: float = 0.0) -> np.ndarray:
   """Returns coefficients, shape [num_bands], of a near-optimal Toeplitz C.
 
   The coefficients are those of the square root of the workload, truncated to
@@ -36,7 +34,7 @@ def root_coefficients(
     return math.log(loss) if np.isfinite(loss) else math.inf
 
   found = optimize_lib.minimize_scalar(
-      log_loss, bounds=(-12.0, 1.0), method='bounded', options={'xatol': 1e-2}
+    log_loss, bounds=(-12.0, 1.0), method='bounded', options={'xatol': 1e-2}
   )
   return root + math.exp(found.x)
 

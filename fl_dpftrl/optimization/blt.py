@@ -5,17 +5,13 @@ between them on a logarithmic scale; see `strategies.interlaced`.
 """
 
 import math
-from typing import Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from fl_dpftrl import participation
-from fl_dpftrl import workloads
-from fl_dpftrl.families import blt
-from fl_dpftrl.families import interlaced
-from fl_dpftrl.optimization import blt_loss
-from fl_dpftrl.optimization import blt_search
-from fl_dpftrl.optimization import solver
+from fl_dpftrl import participation, workloads
+from fl_dpftrl.families import blt, interlaced
+from fl_dpftrl.optimization import blt_loss, blt_search, solver
 
 MAX_BUFFERS = blt_search.MAX_BUFFERS
 
@@ -27,12 +23,12 @@ _ABOVE = 1.0 + 2.0**-50
 
 
 def optimize(
-    schema: participation.MinSep,
-    *,
-    objective: str,
-    num_buffers: int = 0,
-    workload: workloads.Workload = workloads.Workload(),
-    progress: solver.Progress | None = None,
+  schema: participation.MinSep,
+  *,
+  objective: str,
+  num_buffers: int = 0,
+  workload: workloads.Workload = workloads.Workload(),
+  progress: solver.Progress | None = None,
 ) -> blt.BLT:
   """Returns the best BLT found, at a cost independent of the number of rounds.
 
@@ -50,23 +46,23 @@ def optimize(
   Source: McMahan, Xu, Zhang 2024 (BLT-DP-FTRL), section 4, for the problem.
   """
   return optimize_range(
-      [schema],
-      objective=objective,
-      over='mean',
-      num_buffers=num_buffers,
-      workload=workload,
-      progress=progress,
+    [schema],
+    objective=objective,
+    over='mean',
+    num_buffers=num_buffers,
+    workload=workload,
+    progress=progress,
   )
 
 
 def optimize_range(
-    schemas: Sequence[participation.MinSep],
-    *,
-    objective: str,
-    over: str,
-    num_buffers: int = 0,
-    workload: workloads.Workload = workloads.Workload(),
-    progress: solver.Progress | None = None,
+  schemas: Sequence[participation.MinSep],
+  *,
+  objective: str,
+  over: str,
+  num_buffers: int = 0,
+  workload: workloads.Workload = workloads.Workload(),
+  progress: solver.Progress | None = None,
 ) -> blt.BLT:
   """Returns the best BLT found for several schemas at once.
 
@@ -87,10 +83,7 @@ def optimize_range(
     ValueError: if an argument is out of range.
   """
   if not 0 <= num_buffers <= MAX_BUFFERS:
-    raise ValueError(
-        f'num_buffers must be 1 to {MAX_BUFFERS}, or 0 to choose, got'
-        f' {num_buffers!r}'
-    )
+    raise ValueError(f'num_buffers must be 1 to {MAX_BUFFERS}, or 0 to choose, got {num_buffers!r}')
   if objective not in ('rms', 'max'):
     raise ValueError(f'objective must be rms or max, got {objective!r}')
   if over not in _OVER:
@@ -99,22 +92,24 @@ def optimize_range(
     raise ValueError('schemas must be at least one, got none')
   references = 1.0
   if over == 'regret' and len(schemas) > 1:
-    references = np.exp([
+    references = np.exp(
+      [
         blt_search.search(
-            _plan([schema], objective, 'mean', workload), num_buffers, progress
+          _plan([schema], objective, 'mean', workload), num_buffers, progress
         ).log_loss
         for schema in schemas
-    ])
+      ]
+    )
   plan = _plan(schemas, objective, over, workload, references)
   return _strategy(blt_search.search(plan, num_buffers, progress).logits)
 
 
 def _plan(
-    schemas: Sequence[participation.MinSep],
-    objective: str,
-    over: str,
-    workload: workloads.Workload,
-    references: np.ndarray | float = 1.0,
+  schemas: Sequence[participation.MinSep],
+  objective: str,
+  over: str,
+  workload: workloads.Workload,
+  references: np.ndarray | float = 1.0,
 ) -> blt_search.Plan:
   """Returns the stages; constant rates and low powers first, as they are fast."""
   is_largest = over != 'mean' and len(schemas) > 1
@@ -122,12 +117,12 @@ def _plan(
 
   def log_loss(power, of_workload=workload):
     return blt_loss.LogLoss(
-        schemas,
-        objective,
-        of_workload,
-        references=references,
-        power=power if is_largest else 1.0,
-        query_power=power,
+      schemas,
+      objective,
+      of_workload,
+      references=references,
+      power=power if is_largest else 1.0,
+      query_power=power,
     )
 
   stages = [log_loss(_POWERS[0], workloads.Workload(workload.momentum))]
@@ -136,10 +131,10 @@ def _plan(
   elif has_schedule:
     stages.append(log_loss(1.0))
   return blt_search.Plan(
-      stages=stages,
-      judge=log_loss(_MAXIMUM),
-      num_rounds=max(schema.num_rounds for schema in schemas),
-      is_first_apart=has_schedule,
+    stages=stages,
+    judge=log_loss(_MAXIMUM),
+    num_rounds=max(schema.num_rounds for schema in schemas),
+    is_first_apart=has_schedule,
   )
 
 
@@ -150,6 +145,5 @@ def _strategy(logits: np.ndarray) -> blt.BLT:
   # Rounding may give a decay of 0 or 1, or a sum of scales above 1.
   decay = np.clip(1.0 - chain.decays, _SMALLEST_DECAY, _LARGEST_DECAY)
   return blt.BLT(
-      buffer_decay=decay.tolist(),
-      output_scale=(scale / max(1.0, math.fsum(scale) * _ABOVE)).tolist(),
+    buffer_decay=decay.tolist(), output_scale=(scale / max(1.0, math.fsum(scale) * _ABOVE)).tolist()
   )

@@ -1,14 +1,11 @@
 """Loss of BLTs as a smooth function of unconstrained variables."""
 
-from typing import Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from fl_dpftrl import participation
-from fl_dpftrl import workloads
-from fl_dpftrl.families import blt_schedule
-from fl_dpftrl.families import blt_sums
-from fl_dpftrl.families import interlaced
+from fl_dpftrl import participation, workloads
+from fl_dpftrl.families import blt_schedule, blt_sums, interlaced
 
 _LOGIT_BOUND = 33.0  # keeps gaps above e^−33, so that 1 − θ is not rounded to 1
 
@@ -21,14 +18,14 @@ class LogLoss:
   """
 
   def __init__(
-      self,
-      schemas: Sequence[participation.MinSep],
-      objective: str,
-      workload: workloads.Workload,
-      *,
-      references: np.ndarray | float = 1.0,
-      power: float = 1.0,
-      query_power: float = 64.0,
+    self,
+    schemas: Sequence[participation.MinSep],
+    objective: str,
+    workload: workloads.Workload,
+    *,
+    references: np.ndarray | float = 1.0,
+    power: float = 1.0,
+    query_power: float = 64.0,
   ):
     """Creates the loss for schemas of any number of rounds.
 
@@ -41,15 +38,11 @@ class LogLoss:
       query_power: power of the mean over the queries that approximates the
         largest error with a learning-rate schedule.
     """
-    self._sensitivities = [
-        blt_sums.SquaredSensitivity(schema) for schema in schemas
-    ]
+    self._sensitivities = [blt_sums.SquaredSensitivity(schema) for schema in schemas]
     self._rounds = [schema.num_rounds for schema in schemas]
     self._errors = {
-        num_rounds: _squared_error(
-            num_rounds, objective, workload, query_power
-        )
-        for num_rounds in dict.fromkeys(self._rounds)
+      num_rounds: _squared_error(num_rounds, objective, workload, query_power)
+      for num_rounds in dict.fromkeys(self._rounds)
     }
     self._log_references = np.log(np.broadcast_to(references, len(schemas)))
     self._power = power
@@ -59,71 +52,51 @@ class LogLoss:
     gaps, pull_back = to_gaps(logits)
     chain = interlaced.chain(gaps)
     errors = {
-        num_rounds: _of_log(
-            error(chain.below_one[..., 0::2], chain.sum_scales)
-        )
-        for num_rounds, error in self._errors.items()
+      num_rounds: _of_log(error(chain.below_one[..., 0::2], chain.sum_scales))
+      for num_rounds, error in self._errors.items()
     }
     sensitivities = [
-        _of_log(sensitivity(chain.decays, chain.scales))
-        for sensitivity in self._sensitivities
+      _of_log(sensitivity(chain.decays, chain.scales)) for sensitivity in self._sensitivities
     ]
-    logs = np.stack([
+    logs = np.stack(
+      [
         sensitivity[0] + errors[num_rounds][0] - reference
         for sensitivity, num_rounds, reference in zip(
-            sensitivities, self._rounds, self._log_references
+          sensitivities, self._rounds, self._log_references
         )
-    ])
+      ]
+    )
     largest = logs.max(axis=0)
     shares = np.exp(self._power * (logs - largest))
     total = shares.sum(axis=0)
     shares /= total
     value = largest + np.log(total / len(self._rounds)) / self._power
     of_chain = [
-        sum(
-            share[:, None] * gradients[which]
-            for share, gradients in zip(shares, parts)
-        )
-        for parts in (
-            sensitivities,
-            [errors[num_rounds] for num_rounds in self._rounds],
-        )
-        for which in (1, 2)
+      sum(share[:, None] * gradients[which] for share, gradients in zip(shares, parts))
+      for parts in (sensitivities, [errors[num_rounds] for num_rounds in self._rounds])
+      for which in (1, 2)
     ]
     return value, pull_back(interlaced.gradient(chain, *of_chain))
 
 
 def _squared_error(
-    num_rounds: int,
-    objective: str,
-    workload: workloads.Workload,
-    query_power: float,
+  num_rounds: int, objective: str, workload: workloads.Workload, query_power: float
 ) -> Callable[..., tuple[np.ndarray, np.ndarray, np.ndarray]]:
   if workload.is_toeplitz:
     return blt_sums.SquaredError(num_rounds, objective, workload.momentum)
   blt_schedule.check_num_rounds(num_rounds)
   return blt_schedule.SquaredError(
-      workload.learning_rates(num_rounds),
-      objective,
-      workload.momentum,
-      power=query_power,
+    workload.learning_rates(num_rounds), objective, workload.momentum, power=query_power
   )
 
 
-def _of_log(
-    of_square: tuple[np.ndarray, np.ndarray, np.ndarray],
-) -> tuple[np.ndarray, ...]:
+def _of_log(of_square: tuple[np.ndarray, np.ndarray, np.ndarray]) -> tuple[np.ndarray, ...]:
   """Maps a square and its gradients to ln of its root and its gradients."""
   square, *gradients = of_square
-  return (
-      0.5 * np.log(square),
-      *(0.5 * gradient / square[:, None] for gradient in gradients),
-  )
+  return (0.5 * np.log(square), *(0.5 * gradient / square[:, None] for gradient in gradients))
 
 
-def to_gaps(
-    logits: np.ndarray,
-) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
+def to_gaps(logits: np.ndarray) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
   """Returns the gaps from 1 down the chain for unconstrained variables.
 
   All gaps but the last share out 1 with θ_d, which keeps every θ between 0 and
@@ -153,9 +126,7 @@ def to_gaps(
     of_shares[:, 1::2] -= (of_gaps[:, -1] * part)[:, None]
     along = np.sum(shares * of_shares, axis=1, keepdims=True)
     last = of_gaps[:, -1] * room * part * (1.0 - part)
-    return inside * np.append(
-        shares * (of_shares - along), last[:, None], axis=1
-    )
+    return inside * np.append(shares * (of_shares - along), last[:, None], axis=1)
 
   return gaps, pull_back
 

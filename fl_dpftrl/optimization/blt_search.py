@@ -1,12 +1,11 @@
 """Search for the best BLT over sizes, starting points and stages."""
 
-from typing import Callable, NamedTuple, Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from fl_dpftrl.optimization import blt_loss
-from fl_dpftrl.optimization import many_starts
-from fl_dpftrl.optimization import solver
+from fl_dpftrl.optimization import blt_loss, many_starts, solver
 
 MAX_BUFFERS = 8
 
@@ -49,9 +48,7 @@ class Found(NamedTuple):
   log_loss: float
 
 
-def search(
-    plan: Plan, num_buffers: int, progress: solver.Progress | None
-) -> Found:
+def search(plan: Plan, num_buffers: int, progress: solver.Progress | None) -> Found:
   """Returns the best solution of a size, or with 0 the smallest good enough.
 
   Sizes grow one by one, because the best solution of each provides starts for
@@ -82,27 +79,19 @@ def search(
 
 
 def _first_stage(
-    plan: Plan,
-    num_buffers: int,
-    before: np.ndarray | None,
-    report: Callable[[int, float], None],
+  plan: Plan, num_buffers: int, before: np.ndarray | None, report: Callable[[int, float], None]
 ) -> np.ndarray:
   """Returns the logits of distinct solutions, the best first."""
 
   points = starts(num_buffers, plan.num_rounds, before, _RANDOM_STARTS)
   tried = _run(plan.stages[0], points, _TRIAL_STEPS, report)
-  solutions = _run(
-      plan.stages[0], tried.points[:_FINALISTS], _MAX_STEPS, report
-  )
+  solutions = _run(plan.stages[0], tried.points[:_FINALISTS], _MAX_STEPS, report)
   differ = np.diff(solutions.values, prepend=-np.inf) > _DISTINCT
   return solutions.points[differ][:_KEPT]
 
 
 def _last_stages(
-    plan: Plan,
-    points: np.ndarray,
-    before: np.ndarray | None,
-    report: Callable[[int, float], None],
+  plan: Plan, points: np.ndarray, before: np.ndarray | None, report: Callable[[int, float], None]
 ) -> Found:
   """Returns the best solution after all stages.
 
@@ -124,26 +113,23 @@ def _last_stages(
 
 
 def _run(
-    log_loss: blt_loss.LogLoss,
-    points: np.ndarray,
-    max_iterations: int,
-    report: Callable[[int, float], None],
+  log_loss: blt_loss.LogLoss,
+  points: np.ndarray,
+  max_iterations: int,
+  report: Callable[[int, float], None],
 ) -> many_starts.Solutions:
   return many_starts.minimize(
-      log_loss,
-      points,
-      max_iterations=max_iterations,
-      tolerance=_TOLERANCE,
-      patience=_PATIENCE,
-      progress=report,
+    log_loss,
+    points,
+    max_iterations=max_iterations,
+    tolerance=_TOLERANCE,
+    patience=_PATIENCE,
+    progress=report,
   )
 
 
 def starts(
-    num_buffers: int,
-    num_rounds: int,
-    before: np.ndarray | None,
-    random_starts: int,
+  num_buffers: int, num_rounds: int, before: np.ndarray | None, random_starts: int
 ) -> np.ndarray:
   """Returns logits to start from, given the best with one buffer fewer.
 
@@ -157,17 +143,10 @@ def starts(
   generator = np.random.default_rng(num_buffers)
   reach = 100.0 * num_rounds
   distances = [
-      np.geomspace(least, 0.5, 2 * num_buffers)
-      for least in (1.0 / reach, 0.1 / num_rounds)
+    np.geomspace(least, 0.5, 2 * num_buffers) for least in (1.0 / reach, 0.1 / num_rounds)
   ]
-  distances += [
-      np.sort(reach ** -generator.random(2 * num_buffers))
-      for _ in range(random_starts)
-  ]
-  logits = [
-      blt_loss.to_logits(0.9 * np.diff(distance, prepend=0.0))
-      for distance in distances
-  ]
+  distances += [np.sort(reach ** -generator.random(2 * num_buffers)) for _ in range(random_starts)]
+  logits = [blt_loss.to_logits(0.9 * np.diff(distance, prepend=0.0)) for distance in distances]
   if before is not None:
     for gap in range(before.size - 1):
       parts = before[gap] + np.log([0.45, 0.1, 0.45])

@@ -6,9 +6,8 @@ import numpy as np
 import scipy.linalg
 
 from fl_dpftrl import error as error_lib
-from fl_dpftrl import participation
+from fl_dpftrl import participation, workloads
 from fl_dpftrl import sensitivity as sensitivity_lib
-from fl_dpftrl import workloads
 from fl_dpftrl.families import base
 from fl_dpftrl.optimization import factorization
 
@@ -18,12 +17,12 @@ _MOST_ALTERNATIONS = 50
 
 
 def optimality_gap(
-    strategy: base.Strategy,
-    schema: participation.MinSep,
-    workload: workloads.Queries = workloads.Workload(),
-    *,
-    objective: str = 'rms',
-    tolerance: float = 1e-9,
+  strategy: base.Strategy,
+  schema: participation.MinSep,
+  workload: workloads.Queries = workloads.Workload(),
+  *,
+  objective: str = 'rms',
+  tolerance: float = 1e-9,
 ) -> float | None:
   """Returns an upper bound on the relative excess of loss² over the optimum.
 
@@ -59,9 +58,7 @@ def optimality_gap(
   matrix = workload.matrix(schema.num_rounds)
   groups = factorization.tiles(schema)
   try:
-    dual = factorization.Dual(
-        matrix, groups, worst_query=objective == 'max'
-    )
+    dual = factorization.Dual(matrix, groups, worst_query=objective == 'max')
     gram = sensitivity_lib.gram_matrix(strategy, schema.num_rounds)
     point = _point(gram, matrix, dual)
   except (ValueError, np.linalg.LinAlgError):
@@ -76,9 +73,7 @@ def optimality_gap(
   return max(loss**2 / best - 1.0, 0.0)
 
 
-def _point(
-    gram: np.ndarray, workload: np.ndarray, dual: factorization.Dual
-) -> factorization.Point:
+def _point(gram: np.ndarray, workload: np.ndarray, dual: factorization.Dual) -> factorization.Point:
   """Returns L and the weights of the queries P as if X were optimal.
 
   Then X⁻¹ AᵀPA X⁻¹ is H, all in the blocks; and, where A is square, P is

@@ -1,7 +1,6 @@
 """Optimal dense strategy for one participation, with its certificate."""
 
-from fl_dpftrl import participation
-from fl_dpftrl import workloads
+from fl_dpftrl import participation, workloads
 from fl_dpftrl.families import dense
 from fl_dpftrl.optimization import factorization
 
@@ -9,12 +8,12 @@ OBJECTIVES = ('rms', 'max')
 
 
 def optimize(
-    schema: participation.MinSep,
-    *,
-    objective: str,
-    workload: workloads.Queries = workloads.Workload(),
-    tolerance: float = 2e-7,
-    progress: factorization.Progress | None = None,
+  schema: participation.MinSep,
+  *,
+  objective: str,
+  workload: workloads.Queries = workloads.Workload(),
+  tolerance: float = 2e-7,
+  progress: factorization.Progress | None = None,
 ) -> dense.Dense:
   """Returns the strategy with the smallest loss for one participation.
 
@@ -36,36 +35,31 @@ def optimize(
   Source: Denisov et al. 2022, section 3.
   """
   return solve(
-      schema, objective=objective, workload=workload, tolerance=tolerance,
-      progress=progress,
+    schema, objective=objective, workload=workload, tolerance=tolerance, progress=progress
   ).strategy
 
 
 def solve(
-    schema: participation.MinSep,
-    *,
-    objective: str,
-    workload: workloads.Queries = workloads.Workload(),
-    tolerance: float = 2e-7,
-    progress: factorization.Progress | None = None,
+  schema: participation.MinSep,
+  *,
+  objective: str,
+  workload: workloads.Queries = workloads.Workload(),
+  tolerance: float = 2e-7,
+  progress: factorization.Progress | None = None,
 ) -> factorization.Solution:
   """Returns the result of `optimize` with its loss and the lower bound."""
   workloads.check_dense(schema.num_rounds)
-  once = participation.MinSep(
-      num_rounds=schema.num_rounds, max_participations=1
-  )
-  return solve_groups(
-      factorization.chains(once), None, objective, workload, tolerance, progress
-  )
+  once = participation.MinSep(num_rounds=schema.num_rounds, max_participations=1)
+  return solve_groups(factorization.chains(once), None, objective, workload, tolerance, progress)
 
 
 def solve_groups(
-    groups: factorization.Groups,
-    equal_norms: float | None,
-    objective: str,
-    workload: workloads.Queries,
-    tolerance: float,
-    progress: factorization.Progress | None,
+  groups: factorization.Groups,
+  equal_norms: float | None,
+  objective: str,
+  workload: workloads.Queries,
+  tolerance: float,
+  progress: factorization.Progress | None,
 ) -> factorization.Solution:
   """Returns the best strategy for any groups; see `factorization`.
 
@@ -77,9 +71,5 @@ def solve_groups(
   if not tolerance > 0.0:
     raise ValueError(f'tolerance must be positive, got {tolerance!r}')
   matrix = workload.matrix(groups.num_rounds)
-  dual = factorization.Dual(
-      matrix, groups, equal_norms=equal_norms, worst_query=objective == 'max'
-  )
-  return factorization.solve(
-      matrix, dual, tolerance=tolerance, progress=progress
-  )
+  dual = factorization.Dual(matrix, groups, equal_norms=equal_norms, worst_query=objective == 'max')
+  return factorization.solve(matrix, dual, tolerance=tolerance, progress=progress)

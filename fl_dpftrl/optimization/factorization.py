@@ -22,11 +22,11 @@ Source: Denisov et al. 2022, theorem 3.2 and the fixed point, for groups of one
 round and the mean error, of which this is the extension.
 """
 
-from collections.abc import Iterator
 import dataclasses
 import itertools
 import math
-from typing import Callable, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
@@ -94,9 +94,7 @@ def tiles(schema: participation.MinSep) -> Groups:
   padded = np.full((groups, -(-length // width) * width), schema.num_rounds)
   padded[:, :length] = whole.rounds
   rounds = padded.reshape(-1, width)
-  return Groups(
-      rounds[(rounds < schema.num_rounds).any(axis=1)], schema.num_rounds, width
-  )
+  return Groups(rounds[(rounds < schema.num_rounds).any(axis=1)], schema.num_rounds, width)
 
 
 class Point(NamedTuple):
@@ -142,12 +140,12 @@ class Dual:
   """
 
   def __init__(
-      self,
-      workload: np.ndarray,
-      groups: Groups,
-      *,
-      equal_norms: float | None = None,
-      worst_query: bool = False,
+    self,
+    workload: np.ndarray,
+    groups: Groups,
+    *,
+    equal_norms: float | None = None,
+    worst_query: bool = False,
   ):
     self.groups = groups
     self.equal_norms = equal_norms
@@ -155,8 +153,8 @@ class Dual:
     squares = scipy.linalg.eigvalsh(workload.T @ workload)
     if squares[0] <= _SINGULAR * squares[-1]:
       raise ValueError(
-          'workload must tell all rounds apart, but some combination of rounds'
-          ' is in none of its queries'
+        'workload must tell all rounds apart, but some combination of rounds'
+        ' is in none of its queries'
       )
     self._padded = np.zeros((len(workload), groups.rounds.size))
     self._padded[:, groups.inside.ravel()] = workload[:, groups.order]
@@ -213,12 +211,9 @@ class Dual:
     else:
       total = self.equal_norms * norms.sum()
     weights = np.maximum(
-        point.weights,
-        math.sqrt(_LEAST_WEIGHT * np.mean(np.square(point.weights))),
+      point.weights, math.sqrt(_LEAST_WEIGHT * np.mean(np.square(point.weights)))
     )
-    return Point(
-        point.factor / math.sqrt(total), weights / np.linalg.norm(weights)
-    )
+    return Point(point.factor / math.sqrt(total), weights / np.linalg.norm(weights))
 
   def _ascend(self, gradient: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns the best L for the linearised ‖A L‖, and X's diagonal."""
@@ -234,7 +229,7 @@ class Dual:
 def _right_singular(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """Returns right singular vectors, in columns, and singular values."""
   squares, vectors = scipy.linalg.eigh(
-      matrix.T @ matrix, driver='evd', overwrite_a=True, check_finite=False
+    matrix.T @ matrix, driver='evd', overwrite_a=True, check_finite=False
   )
   return vectors, np.sqrt(np.maximum(squares, _SINGULAR * squares[-1]))
 
@@ -292,11 +287,7 @@ def _try(dual: Dual, point: Point) -> Bound | None:
 
 
 def solve(
-    workload: np.ndarray,
-    dual: Dual,
-    *,
-    tolerance: float,
-    progress: Progress | None = None,
+  workload: np.ndarray, dual: Dual, *, tolerance: float, progress: Progress | None = None
 ) -> Solution:
   """Raises the bound until a strategy comes close to it.
 
@@ -330,9 +321,7 @@ def solve(
   return solution
 
 
-def _feasible(
-    workload: np.ndarray, dual: Dual, bound: Bound, best: float
-) -> Solution | None:
+def _feasible(workload: np.ndarray, dual: Dual, bound: Bound, best: float) -> Solution | None:
   """Returns the strategy for a bound's X; None if X is not positive definite."""
   gram, groups = bound.gram, dual.groups
   for lag in range(1, min(groups.reach, groups.rounds.shape[1])):
@@ -348,8 +337,7 @@ def _feasible(
   except np.linalg.LinAlgError:
     return None
   decoder = scipy.linalg.solve_triangular(
-      strategy.coefficients, workload.T, lower=True, trans='T',
-      check_finite=False,
+    strategy.coefficients, workload.T, lower=True, trans='T', check_finite=False
   )
   squares = np.einsum('ij,ij->j', decoder, decoder)
   square = squares.max() if dual.worst_query else squares.mean()
@@ -359,8 +347,8 @@ def _feasible(
 def _extrapolate(dual: Dual, accepted: list[tuple[Point, Point]]) -> Point:
   """Extrapolates the next point from earlier points and their results."""
   flat = [
-      [np.concatenate([x.factor.ravel(), x.weights]) for x in pair]
-      for pair in (map(dual.normalized, pair) for pair in accepted)
+    [np.concatenate([x.factor.ravel(), x.weights]) for x in pair]
+    for pair in (map(dual.normalized, pair) for pair in accepted)
   ]
   points = np.array([before for before, _ in flat])
   moves = np.array([after - before for before, after in flat])

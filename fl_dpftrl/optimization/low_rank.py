@@ -4,8 +4,7 @@ import numpy as np
 import scipy.linalg
 
 from fl_dpftrl import workloads
-from fl_dpftrl.families import base
-from fl_dpftrl.families import low_rank
+from fl_dpftrl.families import base, low_rank
 
 _MOST_ROUNDS_OF_FITTING = 100
 _ENOUGH = 1e-3  # smallest relative decrease of the residual; then fitting ends
@@ -13,12 +12,12 @@ _RIDGE = 1e-8  # relative to the trace; keeps factors of opposite signs small
 
 
 def approximate(
-    strategy: base.Strategy,
-    num_rounds: int,
-    *,
-    num_bands: int,
-    rank: int,
-    workload: workloads.Workload = workloads.Workload(),
+  strategy: base.Strategy,
+  num_rounds: int,
+  *,
+  num_bands: int,
+  rank: int,
+  workload: workloads.Workload = workloads.Workload(),
 ) -> low_rank.LowRank:
   """Returns a strategy near another one whose noise needs few vectors.
 
@@ -45,15 +44,12 @@ def approximate(
   most = max(num_rounds, reach + 1)
   if not reach < num_bands <= most:
     raise ValueError(
-        f'num_bands must be {reach + 1} to {most} for this workload, got'
-        f' {num_bands!r}'
+      f'num_bands must be {reach + 1} to {most} for this workload, got {num_bands!r}'
     )
   if not 1 <= rank <= num_rounds:
     raise ValueError(f'rank must be 1 to {num_rounds}, got {rank!r}')
   if strategy.num_noise_rows(num_rounds) != num_rounds:
-    raise ValueError(
-        f'strategy must have a square C, but {strategy.family} does not'
-    )
+    raise ValueError(f'strategy must have a square C, but {strategy.family} does not')
   num_bands = min(num_bands, num_rounds)
   decoder = workload.apply(strategy.noising_matrix(num_rounds))
   lag = np.arange(num_rounds)[:, None] - np.arange(num_rounds)
@@ -62,9 +58,7 @@ def approximate(
   decoder[below] = (left @ right.T)[below]
   noising, left = _undo(workload, decoder), _undo(workload, left)
   norms = np.linalg.norm(strategy.strategy_matrix(num_rounds), axis=0)
-  inverse = scipy.linalg.solve_triangular(
-      noising, np.eye(num_rounds), lower=True
-  )
+  inverse = scipy.linalg.solve_triangular(noising, np.eye(num_rounds), lower=True)
   scale = (np.linalg.norm(inverse, axis=0) / norms)[:, None]
   near = np.zeros((num_rounds, num_bands))
   for j in range(num_bands):
@@ -74,9 +68,7 @@ def approximate(
   return low_rank.LowRank(near * scale, left / balance, right * balance)
 
 
-def _fit(
-    target: np.ndarray, first_lag: int, rank: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _fit(target: np.ndarray, first_lag: int, rank: int) -> tuple[np.ndarray, np.ndarray]:
   """Fits left and right with left rightᵀ near the target from first_lag on.
 
   The fit alternates between the two factors. Each row of left is a
@@ -91,9 +83,7 @@ def _fit(
   for _ in range(_MOST_ROUNDS_OF_FITTING):
     left = _solve_rows(target, right, first_lag)
     right = _solve_rows(target.T[::-1, ::-1], left[::-1], first_lag)[::-1]
-    before, residual = residual, np.linalg.norm(
-        np.tril(target - left @ right.T, -first_lag)
-    )
+    before, residual = residual, np.linalg.norm(np.tril(target - left @ right.T, -first_lag))
     if residual >= before * (1.0 - _ENOUGH):
       break
   if not left.any() or not right.any():  # nothing lies below the bands
@@ -104,9 +94,7 @@ def _fit(
   return left * scale, np.where(np.abs(right).max(axis=0), right / scale, 1.0)
 
 
-def _solve_rows(
-    target: np.ndarray, right: np.ndarray, first_lag: int
-) -> np.ndarray:
+def _solve_rows(target: np.ndarray, right: np.ndarray, first_lag: int) -> np.ndarray:
   """Returns per row t the best combination of right's rows to t − first_lag."""
   left = np.zeros_like(right)
   products = np.cumsum(right[:, :, None] * right[:, None, :], axis=0)

@@ -1,6 +1,7 @@
 """BFGS from many starts at once, with one evaluation for all of their points."""
 
-from typing import Callable, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,13 +28,13 @@ class Solutions(NamedTuple):
 
 
 def minimize(
-    value_and_grad: ValueAndGrad,
-    starts: np.ndarray,
-    *,
-    max_iterations: int,
-    tolerance: float,
-    patience: int,
-    progress: solver.Progress | None = None,
+  value_and_grad: ValueAndGrad,
+  starts: np.ndarray,
+  *,
+  max_iterations: int,
+  tolerance: float,
+  patience: int,
+  progress: solver.Progress | None = None,
 ) -> Solutions:
   """Minimises a smooth function of few variables from feasible starts.
 
@@ -77,13 +78,7 @@ def minimize(
 class _Searches:
   """State of each search: its point, its model and its line search."""
 
-  def __init__(
-      self,
-      points: np.ndarray,
-      values: np.ndarray,
-      grads: np.ndarray,
-      patience: int,
-  ):
+  def __init__(self, points: np.ndarray, values: np.ndarray, grads: np.ndarray, patience: int):
     count, size = points.shape
     self.points, self.values, self._grads = points, values, grads
     self._past = np.full((count, patience), np.inf)  # values, oldest first
@@ -98,33 +93,20 @@ class _Searches:
   def is_done(self, active: np.ndarray, tolerance: float) -> np.ndarray:
     values = self.values[active]
     gained = self._past[active, 0] - values
-    return self._is_stuck[active] | (
-        gained <= tolerance * np.maximum(np.abs(values), 1.0)
-    )
+    return self._is_stuck[active] | (gained <= tolerance * np.maximum(np.abs(values), 1.0))
 
   def trials(self, active: np.ndarray) -> np.ndarray:
-    return (
-        self.points[active]
-        + self._steps[active, None] * self._directions[active]
-    )
+    return self.points[active] + self._steps[active, None] * self._directions[active]
 
   def advance(
-      self,
-      active: np.ndarray,
-      points: np.ndarray,
-      values: np.ndarray,
-      grads: np.ndarray,
+    self, active: np.ndarray, points: np.ndarray, values: np.ndarray, grads: np.ndarray
   ) -> None:
     """Updates the active searches with the results at their trial points."""
     slopes = self._slopes[active]
     descends = np.isfinite(grads).all(axis=1) & (
-        values
-        <= self.values[active]
-        + _SUFFICIENT_DECREASE * self._steps[active] * slopes
+      values <= self.values[active] + _SUFFICIENT_DECREASE * self._steps[active] * slopes
     )
-    flattens = (
-        np.sum(grads * self._directions[active], axis=1) >= _CURVATURE * slopes
-    )
+    flattens = np.sum(grads * self._directions[active], axis=1) >= _CURVATURE * slopes
     self._tried[active] += 1
     tired = self._tried[active] >= _TRIALS
     taken = descends & (flattens | tired)
@@ -138,21 +120,13 @@ class _Searches:
     self._low[which[descends]] = self._steps[which[descends]]
     self._high[which[~descends]] = self._steps[which[~descends]]
     low, high = self._low[which], self._high[which]
-    self._steps[which] = np.where(
-        np.isfinite(high), 0.5 * (low + high), 2.0 * low
-    )
+    self._steps[which] = np.where(np.isfinite(high), 0.5 * (low + high), 2.0 * low)
 
   def _move(
-      self,
-      which: np.ndarray,
-      points: np.ndarray,
-      values: np.ndarray,
-      grads: np.ndarray,
+    self, which: np.ndarray, points: np.ndarray, values: np.ndarray, grads: np.ndarray
   ) -> None:
     moved, turned = points - self.points[which], grads - self._grads[which]
-    self._past[which] = np.append(
-        self._past[which, 1:], self.values[which, None], axis=1
-    )
+    self._past[which] = np.append(self._past[which, 1:], self.values[which, None], axis=1)
     self.points[which], self.values[which] = points, values
     self._grads[which] = grads
     curvature = np.sum(moved * turned, axis=1)
@@ -161,25 +135,17 @@ class _Searches:
     self._aim(which)
 
   def _learn(
-      self,
-      which: np.ndarray,
-      moved: np.ndarray,
-      turned: np.ndarray,
-      curvature: np.ndarray,
+    self, which: np.ndarray, moved: np.ndarray, turned: np.ndarray, curvature: np.ndarray
   ) -> None:
     """Applies the BFGS update."""
     identity = np.eye(moved.shape[1])
     first = self._is_fresh[which]
     scale = curvature / np.sum(turned * turned, axis=1)
-    inverse = np.where(
-        first[:, None, None],
-        scale[:, None, None] * identity,
-        self._inverses[which],
-    )
+    inverse = np.where(first[:, None, None], scale[:, None, None] * identity, self._inverses[which])
     outer = moved[:, :, None] * turned[:, None, :] / curvature[:, None, None]
     left = identity - outer
     self._inverses[which] = left @ inverse @ np.swapaxes(left, 1, 2) + (
-        moved[:, :, None] * moved[:, None, :] / curvature[:, None, None]
+      moved[:, :, None] * moved[:, None, :] / curvature[:, None, None]
     )
     self._is_fresh[which] = False
 
@@ -187,9 +153,7 @@ class _Searches:
     """Resets to steepest descent with a first step of size at most 1."""
     size = np.abs(self._grads[which]).sum(axis=1)
     scale = np.minimum(1.0, 1.0 / np.maximum(size, 1e-300))
-    self._inverses[which] = scale[:, None, None] * np.eye(
-        self.points.shape[1]
-    )
+    self._inverses[which] = scale[:, None, None] * np.eye(self.points.shape[1])
     self._is_fresh[which] = True
     self._aim(which)
 

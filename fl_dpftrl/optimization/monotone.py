@@ -31,12 +31,12 @@ def project(values: np.ndarray) -> np.ndarray:
 
 
 def minimize(
-    value_and_grad: solver.ValueAndGrad,
-    start: np.ndarray,
-    *,
-    max_iterations: int = 1000,
-    tolerance: float = 1e-10,
-    progress: solver.Progress | None = None,
+  value_and_grad: solver.ValueAndGrad,
+  start: np.ndarray,
+  *,
+  max_iterations: int = 1000,
+  tolerance: float = 1e-10,
+  progress: solver.Progress | None = None,
 ) -> solver.Solution:
   """Minimises a smooth function over non-negative, non-increasing sequences.
 
@@ -70,9 +70,7 @@ def minimize(
     slope = float(direction @ grad)
     if not slope < -1e-15:
       break
-    found = _line_search(
-        value_and_grad, point, max(values[-_REMEMBERED:]), direction, slope
-    )
+    found = _line_search(value_and_grad, point, max(values[-_REMEMBERED:]), direction, slope)
     if found is None:
       break
     new_point, value, new_grad = found
@@ -95,11 +93,11 @@ def minimize(
 
 
 def _line_search(
-    value_and_grad: solver.ValueAndGrad,
-    point: np.ndarray,
-    value: float,
-    direction: np.ndarray,
-    slope: float,
+  value_and_grad: solver.ValueAndGrad,
+  point: np.ndarray,
+  value: float,
+  direction: np.ndarray,
+  slope: float,
 ) -> tuple[np.ndarray, float, np.ndarray] | None:
   step = 1.0
   for _ in range(40):

@@ -1,20 +1,19 @@
 """Optimal dense strategy for participation at fixed intervals."""
 
-from fl_dpftrl import participation
-from fl_dpftrl import workloads
+from fl_dpftrl import participation, workloads
 from fl_dpftrl.families import dense
 from fl_dpftrl.optimization import dense as dense_lib
 from fl_dpftrl.optimization import factorization
 
 
 def optimize(
-    schema: participation.MinSep,
-    *,
-    objective: str,
-    workload: workloads.Queries = workloads.Workload(),
-    equal_norms: bool = False,
-    tolerance: float = 1e-6,
-    progress: factorization.Progress | None = None,
+  schema: participation.MinSep,
+  *,
+  objective: str,
+  workload: workloads.Queries = workloads.Workload(),
+  equal_norms: bool = False,
+  tolerance: float = 1e-6,
+  progress: factorization.Progress | None = None,
 ) -> dense.Dense:
   """Returns the best strategy under (k, b)-participation, with sensitivity 1.
 
@@ -39,29 +38,28 @@ def optimize(
   themselves.
   """
   return solve(
-      schema, objective=objective, workload=workload, equal_norms=equal_norms,
-      tolerance=tolerance, progress=progress,
+    schema,
+    objective=objective,
+    workload=workload,
+    equal_norms=equal_norms,
+    tolerance=tolerance,
+    progress=progress,
   ).strategy
 
 
 def solve(
-    schema: participation.MinSep,
-    *,
-    objective: str,
-    workload: workloads.Queries = workloads.Workload(),
-    equal_norms: bool = False,
-    tolerance: float = 1e-6,
-    progress: factorization.Progress | None = None,
+  schema: participation.MinSep,
+  *,
+  objective: str,
+  workload: workloads.Queries = workloads.Workload(),
+  equal_norms: bool = False,
+  tolerance: float = 1e-6,
+  progress: factorization.Progress | None = None,
 ) -> factorization.Solution:
   """Returns the result of `optimize` with its loss and the lower bound."""
   workloads.check_dense(schema.num_rounds)
   groups = factorization.chains(schema)
   alike = equal_norms or groups.reach < groups.rounds.shape[1]
   return dense_lib.solve_groups(
-      groups,
-      1.0 / schema.participations if alike else None,
-      objective,
-      workload,
-      tolerance,
-      progress,
+    groups, 1.0 / schema.participations if alike else None, objective, workload, tolerance, progress
   )

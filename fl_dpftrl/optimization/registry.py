@@ -1,19 +1,18 @@
 """Registry of the mechanisms that can be optimised."""
 
 import dataclasses
-from typing import Callable
+from collections.abc import Callable
 
-from fl_dpftrl.families import base
-from fl_dpftrl.families import identity
-from fl_dpftrl.families import tree_full
-from fl_dpftrl.families import tree_online
-from fl_dpftrl.optimization import banded
-from fl_dpftrl.optimization import blt
-from fl_dpftrl.optimization import certificate
-from fl_dpftrl.optimization import dense
-from fl_dpftrl.optimization import multi_epoch
-from fl_dpftrl.optimization import toeplitz
-from fl_dpftrl.optimization import toeplitz_range
+from fl_dpftrl.families import base, identity, tree_full, tree_online
+from fl_dpftrl.optimization import (
+  banded,
+  blt,
+  certificate,
+  dense,
+  multi_epoch,
+  toeplitz,
+  toeplitz_range,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,21 +43,13 @@ def _only(strategy: base.Strategy) -> Optimizer:
 
 
 OPTIMIZERS: dict[str, Optimizer] = {
-    'identity': _only(identity.Identity()),
-    'tree_online': _only(tree_online.TreeOnline()),
-    'tree_full': Optimizer(
-        lambda schema, **kwargs: tree_full.TreeFull(schema.num_rounds)
-    ),
-    'dense': Optimizer(
-        dense.optimize, certificate=certificate.optimality_gap
-    ),
-    'multi_epoch': Optimizer(
-        multi_epoch.optimize, certificate=certificate.optimality_gap
-    ),
-    'banded': Optimizer(banded.optimize, 'num_bands'),
-    'banded_toeplitz': Optimizer(
-        toeplitz.optimize, 'num_bands', toeplitz_range.optimize_range
-    ),
-    'banded_sqrt': Optimizer(toeplitz.square_root, 'num_bands'),
-    'blt': Optimizer(blt.optimize, 'num_buffers', blt.optimize_range),
+  'identity': _only(identity.Identity()),
+  'tree_online': _only(tree_online.TreeOnline()),
+  'tree_full': Optimizer(lambda schema, **kwargs: tree_full.TreeFull(schema.num_rounds)),
+  'dense': Optimizer(dense.optimize, certificate=certificate.optimality_gap),
+  'multi_epoch': Optimizer(multi_epoch.optimize, certificate=certificate.optimality_gap),
+  'banded': Optimizer(banded.optimize, 'num_bands'),
+  'banded_toeplitz': Optimizer(toeplitz.optimize, 'num_bands', toeplitz_range.optimize_range),
+  'banded_sqrt': Optimizer(toeplitz.square_root, 'num_bands'),
+  'blt': Optimizer(blt.optimize, 'num_buffers', blt.optimize_range),
 }

@@ -1,6 +1,7 @@
 """L-BFGS with a line search that handles points outside the domain."""
 
-from typing import Callable, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,14 +28,14 @@ class Solution(NamedTuple):
 
 
 def minimize(
-    value_and_grad: ValueAndGrad,
-    start: np.ndarray,
-    *,
-    max_iterations: int = 500,
-    tolerance: float = 1e-10,
-    patience: int = 5,
-    memory: int = 20,
-    progress: Progress | None = None,
+  value_and_grad: ValueAndGrad,
+  start: np.ndarray,
+  *,
+  max_iterations: int = 500,
+  tolerance: float = 1e-10,
+  patience: int = 5,
+  memory: int = 20,
+  progress: Progress | None = None,
 ) -> Solution:
   """Minimises a smooth function from a feasible start.
 
@@ -76,7 +77,7 @@ def minimize(
         break
       pairs.clear()
       continue
-    new_point, new_value, new_grad = found
+    new_point, _new_value, new_grad = found
     moved, turned = new_point - point, new_grad - grad
     curvature = float(moved @ turned)
     if curvature > 0.0:
@@ -87,16 +88,13 @@ def minimize(
     history.append(value)
     if progress is not None:
       progress(iteration, value)
-    if (
-        iteration >= patience
-        and history[-1 - patience] - value <= tolerance * abs(value)
-    ):
+    if iteration >= patience and history[-1 - patience] - value <= tolerance * abs(value):
       break
   return Solution(point, value, iteration)
 
 
 def _inverse_hessian_product(
-    pairs: list[tuple[np.ndarray, np.ndarray, float]], grad: np.ndarray
+  pairs: list[tuple[np.ndarray, np.ndarray, float]], grad: np.ndarray
 ) -> np.ndarray:
   """Applies the two-loop recursion."""
   result, weights = grad.copy(), []
@@ -113,12 +111,12 @@ def _inverse_hessian_product(
 
 
 def _line_search(
-    value_and_grad: ValueAndGrad,
-    point: np.ndarray,
-    value: float,
-    direction: np.ndarray,
-    slope: float,
-    step: float,
+  value_and_grad: ValueAndGrad,
+  point: np.ndarray,
+  value: float,
+  direction: np.ndarray,
+  slope: float,
+  step: float,
 ) -> tuple[np.ndarray, float, np.ndarray] | None:
   """Finds a step of sufficient decrease, and curvature if 30 trials allow."""
   low, high, best = 0.0, np.inf, None

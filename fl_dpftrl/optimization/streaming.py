@@ -10,7 +10,8 @@ JAX is imported only when needed, and computes in float64.
 
 import contextlib
 import math
-from typing import Any, Callable, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,12 +38,12 @@ def sgd(workload: workloads.Workload, num_rounds: int) -> Operator:
   rates = workload.learning_rates(num_rounds)
 
   def init(width):
-    import jax.numpy as jnp  # pylint: disable=g-import-not-at-top
+    import jax.numpy as jnp
 
     return jnp.zeros(width), jnp.zeros(width)
 
   def next_fn(t, row, state):
-    import jax.numpy as jnp  # pylint: disable=g-import-not-at-top
+    import jax.numpy as jnp
 
     velocity, model = state
     velocity = workload.momentum * velocity + row
@@ -61,12 +62,12 @@ def banded_inverse(coefficients: Array) -> Operator:
   kept = coefficients.shape[1] - 1
 
   def init(width):
-    import jax.numpy as jnp  # pylint: disable=g-import-not-at-top
+    import jax.numpy as jnp
 
     return jnp.zeros((kept, width))
 
   def next_fn(t, row, state):
-    import jax.numpy as jnp  # pylint: disable=g-import-not-at-top
+    import jax.numpy as jnp
 
     weights = coefficients[t]
     row = (row - weights[1:] @ state) / weights[0]
@@ -75,9 +76,7 @@ def banded_inverse(coefficients: Array) -> Operator:
   return Operator(init, next_fn)
 
 
-def squared_errors(
-    workload: Operator, inverse: Operator, num_rounds: int
-) -> Array:
+def squared_errors(workload: Operator, inverse: Operator, num_rounds: int) -> Array:
   """Returns squared norms of the rows of A C⁻¹, shape [num_rounds].
 
   The result is differentiable. Time is O(n²·state) and memory O(n·state), with
@@ -86,8 +85,8 @@ def squared_errors(
 
   Source: McKenna 2024, appendix D, algorithm 5.
   """
-  import jax  # pylint: disable=g-import-not-at-top
-  import jax.numpy as jnp  # pylint: disable=g-import-not-at-top
+  import jax
+  import jax.numpy as jnp
 
   def step(states, t):
     impulse = jnp.zeros(num_rounds).at[t].set(1.0, mode='drop')
@@ -109,15 +108,15 @@ def squared_errors(
 
 
 def optimize(
-    start: np.ndarray,
-    *,
-    inverse: Callable[[Array], Operator],
-    square_sensitivity: Callable[[Array], Array],
-    workload: Operator,
-    num_rounds: int,
-    aggregate: Callable[[Array], Array] | None = None,
-    max_iterations: int = 300,
-    progress: solver.Progress | None = None,
+  start: np.ndarray,
+  *,
+  inverse: Callable[[Array], Operator],
+  square_sensitivity: Callable[[Array], Array],
+  workload: Operator,
+  num_rounds: int,
+  aggregate: Callable[[Array], Array] | None = None,
+  max_iterations: int = 300,
+  progress: solver.Progress | None = None,
 ) -> np.ndarray:
   """Returns the parameters with the smallest loss that a descent finds.
 
@@ -135,8 +134,8 @@ def optimize(
   Raises:
     ValueError: if the loss of the start is not finite.
   """
-  import jax  # pylint: disable=g-import-not-at-top
-  import jax.numpy as jnp  # pylint: disable=g-import-not-at-top
+  import jax
+  import jax.numpy as jnp
 
   start = np.asarray(start, dtype=np.float64)
   aggregate = jnp.mean if aggregate is None else aggregate
@@ -157,21 +156,21 @@ def optimize(
         progress(step, math.sqrt(value))
 
     found = solver.minimize(
-        value_and_grad,
-        start.reshape(-1),
-        max_iterations=max_iterations,
-        tolerance=1e-7,
-        progress=report,
+      value_and_grad,
+      start.reshape(-1),
+      max_iterations=max_iterations,
+      tolerance=1e-7,
+      progress=report,
     )
   return found.point.reshape(start.shape)
 
 
 def float64() -> contextlib.AbstractContextManager[None]:
   """Returns a context in which JAX computes in float64."""
-  import jax  # pylint: disable=g-import-not-at-top
+  import jax
 
   if hasattr(jax, 'enable_x64'):
     return jax.enable_x64(True)
-  from jax import experimental  # pylint: disable=g-import-not-at-top
+  from jax import experimental
 
   return experimental.enable_x64()

@@ -8,20 +8,15 @@ the errors have settled add no cost.
 
 import dataclasses
 import math
-from typing import Callable, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from scipy import optimize as optimize_lib
 
-from fl_dpftrl import error
-from fl_dpftrl import participation
-from fl_dpftrl import sensitivity
-from fl_dpftrl import workloads
-from fl_dpftrl.families import banded_toeplitz
-from fl_dpftrl.families import toeplitz_rows
-from fl_dpftrl.optimization import monotone
-from fl_dpftrl.optimization import solver
-from fl_dpftrl.optimization import toeplitz_loss
+from fl_dpftrl import error, participation, sensitivity, workloads
+from fl_dpftrl.families import banded_toeplitz, toeplitz_rows
+from fl_dpftrl.optimization import monotone, solver, toeplitz_loss
 
 MOST_DEFAULT_BANDS = 1024  # default limit if columns of a pattern do not overlap
 MOST_MEETING_BANDS = 4096  # default limit if they do
@@ -72,12 +67,12 @@ def default_bands(schema: participation.MinSep) -> tuple[int, ...]:
 
 
 def optimize(
-    schema: participation.MinSep,
-    *,
-    objective: str,
-    num_bands: int | None = None,
-    workload: workloads.Workload = workloads.Workload(),
-    progress: solver.Progress | None = None,
+  schema: participation.MinSep,
+  *,
+  objective: str,
+  num_bands: int | None = None,
+  workload: workloads.Workload = workloads.Workload(),
+  progress: solver.Progress | None = None,
 ) -> banded_toeplitz.BandedToeplitz:
   """Returns the best banded Toeplitz strategy found.
 
@@ -114,19 +109,15 @@ def optimize(
 
 def without_zeros(strategy: banded_toeplitz.BandedToeplitz) -> banded_toeplitz.BandedToeplitz:
   """Returns the same C without trailing zero coefficients, which saves memory."""
-  return dataclasses.replace(
-      strategy, coefficients=np.trim_zeros(strategy.coefficients, 'b')
-  )
+  return dataclasses.replace(strategy, coefficients=np.trim_zeros(strategy.coefficients, 'b'))
 
 
 def _optimize(
-    problem: Problem, num_bands: int, report: solver.Progress
+  problem: Problem, num_bands: int, report: solver.Progress
 ) -> banded_toeplitz.BandedToeplitz:
   start, schema = _shifted_harmonic(problem, num_bands), problem.schema
   if num_bands > schema.min_sep and schema.participations > 1:
-    search = lambda start, log_square: monotone.minimize(
-        log_square, start, progress=report
-    )
+    search = lambda start, log_square: monotone.minimize(log_square, start, progress=report)
     return _search(problem, start, False, search)
   search = lambda start, log_square: _free_search(start, log_square, report)
   return _normalized(problem, _search(problem, start, False, search), search)
@@ -140,9 +131,7 @@ def check(problem: Problem, num_bands: int | None) -> None:
   if not problem.workload.is_toeplitz:
     workloads.check_dense(num_rounds)
   if num_bands is not None and not 1 <= num_bands <= num_rounds:
-    raise ValueError(
-        f'num_bands must be 1 to {num_rounds}, got {num_bands!r}'
-    )
+    raise ValueError(f'num_bands must be 1 to {num_rounds}, got {num_bands!r}')
 
 
 class Steps:
@@ -158,9 +147,7 @@ class Steps:
 
 
 def _free_search(
-    start: np.ndarray,
-    log_square: toeplitz_loss.LogSquare,
-    report: solver.Progress,
+  start: np.ndarray, log_square: toeplitz_loss.LogSquare, report: solver.Progress
 ) -> solver.Solution:
   """Searches over all coefficients after the first, which is fixed to 1."""
   if start.size == 1:
@@ -171,11 +158,7 @@ def _free_search(
     return value, grad[1:]
 
   found = solver.minimize(
-      value_and_grad,
-      start[1:] / start[0],
-      tolerance=1e-11,
-      patience=10,
-      progress=report,
+    value_and_grad, start[1:] / start[0], tolerance=1e-11, patience=10, progress=report
   )
   return found._replace(point=np.append(1.0, found.point))
 
@@ -184,10 +167,7 @@ Search = Callable[[np.ndarray, toeplitz_loss.LogSquare], solver.Solution]
 
 
 def _search(
-    problem: Problem,
-    start: np.ndarray,
-    normalized: bool,
-    search: Search,
+  problem: Problem, start: np.ndarray, normalized: bool, search: Search
 ) -> banded_toeplitz.BandedToeplitz:
   """Runs a search per stage of the objective, over as many terms as needed."""
   schema = problem.schema
@@ -208,36 +188,33 @@ def _search(
   if normalized or not problem.workload.is_toeplitz:
     for power in _POWERS[problem.objective]:
       of_error = toeplitz_loss.rows_error(
-          schema.num_rounds, power, problem.workload, normalized=normalized
+        schema.num_rounds, power, problem.workload, normalized=normalized
       )
       start = search(start, log_square(of_error)).point
   else:
     start = settle(
-        start,
-        schema.num_rounds,
-        problem.workload,
-        lambda point, num_terms: search(
-            point,
-            log_square(
-                toeplitz_loss.response_error(
-                    schema.num_rounds,
-                    problem.objective,
-                    problem.workload,
-                    num_terms,
-                )
-            ),
-        ).point,
+      start,
+      schema.num_rounds,
+      problem.workload,
+      lambda point, num_terms: (
+        search(
+          point,
+          log_square(
+            toeplitz_loss.response_error(
+              schema.num_rounds, problem.objective, problem.workload, num_terms
+            )
+          ),
+        ).point
+      ),
     )
-  return banded_toeplitz.BandedToeplitz(
-      start / start[0], schema.num_rounds if normalized else None
-  )
+  return banded_toeplitz.BandedToeplitz(start / start[0], schema.num_rounds if normalized else None)
 
 
 def settle(
-    start: np.ndarray,
-    num_rounds: int,
-    workload: workloads.Workload,
-    search: Callable[[np.ndarray, int], np.ndarray],
+  start: np.ndarray,
+  num_rounds: int,
+  workload: workloads.Workload,
+  search: Callable[[np.ndarray, int], np.ndarray],
 ) -> np.ndarray:
   """Repeats a search until its number of terms is enough for the result.
 
@@ -254,9 +231,7 @@ def settle(
   def terms(coefficients):
     return toeplitz_rows.decoder_column(coefficients, num_rounds, workload)[0].size
 
-  num_terms = min(
-      terms(start), max(_FIRST_TERMS, _FIRST_PERIODS * start.size)
-  )
+  num_terms = min(terms(start), max(_FIRST_TERMS, _FIRST_PERIODS * start.size))
   while True:
     found = search(start, num_terms)
     needed = terms(found)
@@ -266,7 +241,7 @@ def settle(
 
 
 def _normalized(
-    problem: Problem, strategy: banded_toeplitz.BandedToeplitz, search: Search
+  problem: Problem, strategy: banded_toeplitz.BandedToeplitz, search: Search
 ) -> banded_toeplitz.BandedToeplitz:
   """Returns the best with columns normalised for n, if the gain justifies it."""
   num_rounds, before = problem.schema.num_rounds, problem.loss(strategy)
@@ -283,12 +258,12 @@ def _normalized(
 
 
 def one_parameter(
-    schema: participation.MinSep,
-    *,
-    objective: str,
-    num_bands: int | None = None,
-    workload: workloads.Workload = workloads.Workload(),
-    progress: solver.Progress | None = None,
+  schema: participation.MinSep,
+  *,
+  objective: str,
+  num_bands: int | None = None,
+  workload: workloads.Workload = workloads.Workload(),
+  progress: solver.Progress | None = None,
 ) -> banded_toeplitz.BandedToeplitz:
   """Returns the best of the family cₜ = 1 / (t + 1) + c, without gradients.
 
@@ -325,7 +300,7 @@ def _shifted_harmonic(problem: Problem, num_bands: int) -> np.ndarray:
 
   def search(_, num_terms):
     of_error = toeplitz_loss.response_error(
-        schema.num_rounds, problem.objective, workload, num_terms
+      schema.num_rounds, problem.objective, workload, num_terms
     )
 
     def log_square(logarithm):
@@ -333,24 +308,24 @@ def _shifted_harmonic(problem: Problem, num_bands: int) -> np.ndarray:
       return of_error(shifted)[0] + of_sensitivity(shifted)[0]
 
     return coefficients(
-        optimize_lib.minimize_scalar(
-            log_square,
-            bounds=(math.log(1e-6 / num_bands), math.log(10.0)),
-            method='bounded',
-            options={'xatol': 1e-4},
-        ).x
+      optimize_lib.minimize_scalar(
+        log_square,
+        bounds=(math.log(1e-6 / num_bands), math.log(10.0)),
+        method='bounded',
+        options={'xatol': 1e-4},
+      ).x
     )
 
   return settle(harmonic, schema.num_rounds, workload, search)
 
 
 def square_root(
-    schema: participation.MinSep,
-    *,
-    objective: str,
-    num_bands: int | None = None,
-    workload: workloads.Workload = workloads.Workload(),
-    progress: solver.Progress | None = None,
+  schema: participation.MinSep,
+  *,
+  objective: str,
+  num_bands: int | None = None,
+  workload: workloads.Workload = workloads.Workload(),
+  progress: solver.Progress | None = None,
 ) -> banded_toeplitz.BandedToeplitz:
   """Returns coefficients of the square root of prefix sums: (1 − z)^(−½).
 
@@ -372,11 +347,11 @@ def square_root(
   num_rounds = schema.num_rounds
   if num_bands is None and num_rounds > _MOST_ROOT_BANDS:
     raise ValueError(
-        f'num_rounds={num_rounds} is too many for as many bands: choose'
-        f' num_bands, at most {_MOST_ROOT_BANDS} or so'
+      f'num_rounds={num_rounds} is too many for as many bands: choose'
+      f' num_bands, at most {_MOST_ROOT_BANDS} or so'
     )
   check(Problem(schema, objective, workload), num_bands)
   num_bands = num_rounds if num_bands is None else num_bands
   return banded_toeplitz.BandedToeplitz(
-      np.cumprod(np.append(1.0, 1.0 - 0.5 / np.arange(1.0, num_bands)))
+    np.cumprod(np.append(1.0, 1.0 - 0.5 / np.arange(1.0, num_bands)))
   )

@@ -6,16 +6,13 @@ T is thus one more filter by the reciprocal of c, run backwards.
 """
 
 import math
-from typing import Callable
+from collections.abc import Callable
 
 import numpy as np
 from scipy import signal
 
-from fl_dpftrl import participation
-from fl_dpftrl import workloads
-from fl_dpftrl.families import banded_toeplitz
-from fl_dpftrl.families import power_series
-from fl_dpftrl.families import toeplitz_rows
+from fl_dpftrl import participation, workloads
+from fl_dpftrl.families import banded_toeplitz, power_series, toeplitz_rows
 from fl_dpftrl.sensitivity import toeplitz as sensitivities
 
 # Maps coefficients to ln of a square and its gradient.
@@ -38,10 +35,7 @@ def sensitivity(schema: participation.MinSep) -> LogSquare:
 
 
 def response_error(
-    num_rounds: int,
-    objective: str,
-    workload: workloads.Workload,
-    num_terms: int,
+  num_rounds: int, objective: str, workload: workloads.Workload, num_terms: int
 ) -> LogSquare:
   """Returns the error for a Toeplitz A and columns as they are.
 
@@ -76,20 +70,14 @@ def response_error(
   return log_square
 
 
-def _response(
-    coefficients: np.ndarray, num_terms: int, workload: workloads.Workload
-) -> np.ndarray:
+def _response(coefficients: np.ndarray, num_terms: int, workload: workloads.Workload) -> np.ndarray:
   """Returns the first column of A T⁻¹."""
   polynomial = np.convolve(coefficients, [1.0, -workload.momentum])
   return power_series.divide(np.ones(num_terms), polynomial)
 
 
 def rows_error(
-    num_rounds: int,
-    power: int,
-    workload: workloads.Workload,
-    *,
-    normalized: bool,
+  num_rounds: int, power: int, workload: workloads.Workload, *, normalized: bool
 ) -> LogSquare:
   """Returns the error for any A and optionally normalised columns.
 
@@ -104,18 +92,14 @@ def rows_error(
   """
 
   def log_square(coefficients):
-    strategy = banded_toeplitz.BandedToeplitz(
-        coefficients, num_rounds if normalized else None
-    )
+    strategy = banded_toeplitz.BandedToeplitz(coefficients, num_rounds if normalized else None)
     response = np.zeros(num_rounds)
     if workload.is_toeplitz:
       response = _response(coefficients, num_rounds, workload)
     # The limit is far from overflow, even when squared, summed or filtered.
     if not np.abs(response).max() < 1e100:
       return math.inf, coefficients
-    late = toeplitz_rows.late_rows(
-        strategy.columns(num_rounds), num_rounds, workload, response
-    )
+    late = toeplitz_rows.late_rows(strategy.columns(num_rounds), num_rounds, workload, response)
     early = num_rounds - late.scales.size
     squares = late.base**2 * np.cumsum(np.square(response[:early]))
     if late.scales.size:
@@ -132,9 +116,7 @@ def rows_error(
 
 
 def _of_rows(
-    strategy: banded_toeplitz.BandedToeplitz,
-    late: toeplitz_rows.LateRows,
-    of_squares: np.ndarray,
+  strategy: banded_toeplitz.BandedToeplitz, late: toeplitz_rows.LateRows, of_squares: np.ndarray
 ) -> np.ndarray:
   """Returns the gradient in c from that in the squared norms of B's rows."""
   coefficients, size = strategy.coefficients, late.response.size
@@ -170,15 +152,13 @@ def _of_rows(
   return grad
 
 
-def _add_along_lags(
-    total: np.ndarray, columns: slice, values: np.ndarray
-) -> None:
+def _add_along_lags(total: np.ndarray, columns: slice, values: np.ndarray) -> None:
   for row, entries in enumerate(values):
     total[columns.start + row : columns.stop + row] += entries
 
 
 def _of_norms(
-    strategy: banded_toeplitz.BandedToeplitz, of_scales: np.ndarray, of_common: float
+  strategy: banded_toeplitz.BandedToeplitz, of_scales: np.ndarray, of_common: float
 ) -> np.ndarray:
   """Returns the gradient in c through the norms of late and other columns."""
   bands = strategy.num_bands
@@ -193,7 +173,7 @@ def _of_norms(
 
 
 def _through_inverse(
-    coefficients: np.ndarray, of_column: np.ndarray, column: np.ndarray
+  coefficients: np.ndarray, of_column: np.ndarray, column: np.ndarray
 ) -> np.ndarray:
   """Returns the gradient in c through T⁻¹ a, given that column."""
   adjoint = power_series.divide(of_column[::-1], coefficients)[::-1]
@@ -201,7 +181,4 @@ def _through_inverse(
   if bands * size > _MOST_PRODUCTS:
     products = signal.fftconvolve(adjoint, column[::-1])[size - 1 :]
     return -np.pad(products, (0, max(0, bands - size)))[:bands]
-  return -np.array([
-      adjoint[j:] @ column[: size - j] if j < size else 0.0
-      for j in range(bands)
-  ])
+  return -np.array([adjoint[j:] @ column[: size - j] if j < size else 0.0 for j in range(bands)])

@@ -6,30 +6,25 @@ at every min-sep of the range.
 """
 
 import math
-from typing import Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fl_dpftrl import participation
-from fl_dpftrl import workloads
+from fl_dpftrl import participation, workloads
 from fl_dpftrl.families import banded_toeplitz
-from fl_dpftrl.optimization import monotone
-from fl_dpftrl.optimization import solver
+from fl_dpftrl.optimization import monotone, solver, toeplitz_loss
 from fl_dpftrl.optimization import toeplitz as optimization
-from fl_dpftrl.optimization import toeplitz_loss
 
 # Powers of the losses, or of their ratios to the best, whose mean is minimised:
 # 1 for the mean, or increasing powers that approach the maximum.
 _POWERS = {
-    'mean': (1.0,),
-    'worst': (16.0, 256.0, 4096.0, 65536.0),
-    'regret': (16.0, 256.0, 4096.0, 65536.0),
+  'mean': (1.0,),
+  'worst': (16.0, 256.0, 4096.0, 65536.0),
+  'regret': (16.0, 256.0, 4096.0, 65536.0),
 }
 
 
-def soften(
-    coefficients: np.ndarray, least_min_sep: int, greatest_min_sep: int
-) -> np.ndarray:
+def soften(coefficients: np.ndarray, least_min_sep: int, greatest_min_sep: int) -> np.ndarray:
   """Scales coefficients down to 0 from least_min_sep on.
 
   Coefficient t ≥ b₀ is scaled by (b − t) / (b − b₀).
@@ -47,8 +42,8 @@ def soften(
   """
   if not 1 <= least_min_sep < greatest_min_sep:
     raise ValueError(
-        'least_min_sep must be at least 1 and below greatest_min_sep, got'
-        f' {least_min_sep!r} and {greatest_min_sep!r}'
+      'least_min_sep must be at least 1 and below greatest_min_sep, got'
+      f' {least_min_sep!r} and {greatest_min_sep!r}'
     )
   lags = np.arange(len(coefficients))
   share = (greatest_min_sep - lags) / (greatest_min_sep - least_min_sep)
@@ -56,13 +51,13 @@ def soften(
 
 
 def optimize_range(
-    schemas: Sequence[participation.MinSep],
-    *,
-    objective: str,
-    over: str,
-    num_bands: int | None = None,
-    workload: workloads.Workload = workloads.Workload(),
-    progress: solver.Progress | None = None,
+  schemas: Sequence[participation.MinSep],
+  *,
+  objective: str,
+  over: str,
+  num_bands: int | None = None,
+  workload: workloads.Workload = workloads.Workload(),
+  progress: solver.Progress | None = None,
 ) -> banded_toeplitz.BandedToeplitz:
   """Returns one strategy for several schemas, of which one will hold.
 
@@ -88,25 +83,19 @@ def optimize_range(
     raise ValueError(f'over must be one of {", ".join(_POWERS)}, got {over!r}')
   if not workload.is_toeplitz:
     raise ValueError(
-        'workload must have no warm-up and no cool-down for a range of min-seps,'
-        f' got {workload!r}'
+      f'workload must have no warm-up and no cool-down for a range of min-seps, got {workload!r}'
     )
   greatest = max(schemas, key=lambda schema: schema.min_sep)
   shortest = min(schemas, key=lambda schema: schema.num_rounds)
-  optimization.check(
-      optimization.Problem(shortest, objective, workload), num_bands
-  )
+  optimization.check(optimization.Problem(shortest, objective, workload), num_bands)
   given, num_bands = num_bands, num_bands or default_bands(schemas)
-  options = {
-      'objective': objective, 'num_bands': num_bands, 'workload': workload
-  }
+  options = {'objective': objective, 'num_bands': num_bands, 'workload': workload}
   report = optimization.Steps(progress)
   references = np.zeros(len(schemas))
   if over == 'regret':
-    references = np.array([
-        _best(schema, **options, most=given, report=report)
-        for schema in schemas
-    ])
+    references = np.array(
+      [_best(schema, **options, most=given, report=report) for schema in schemas]
+    )
   start = optimization.one_parameter(greatest, **options).coefficients
   if num_bands > 1:
     least = min(schema.min_sep for schema in schemas)
@@ -115,13 +104,10 @@ def optimize_range(
 
   def search(point, num_terms):
     of_errors = {
-        n: toeplitz_loss.response_error(
-            n, objective, workload, min(n, num_terms)
-        )
-        for n in num_rounds
+      n: toeplitz_loss.response_error(n, objective, workload, min(n, num_terms)) for n in num_rounds
     }
     for power in _POWERS[over]:
-      mean = lambda c: _power_mean(c, schemas, of_errors, references, power)
+      mean = lambda c, power=power: _power_mean(c, schemas, of_errors, references, power)
       point = monotone.minimize(mean, point, progress=report).point
     return point
 
@@ -144,13 +130,13 @@ def default_bands(schemas: Sequence[participation.MinSep]) -> int:
 
 
 def _best(
-    schema: participation.MinSep,
-    *,
-    objective: str,
-    num_bands: int,
-    workload: workloads.Workload,
-    most: int | None,
-    report: optimization.Steps,
+  schema: participation.MinSep,
+  *,
+  objective: str,
+  num_bands: int,
+  workload: workloads.Workload,
+  most: int | None,
+  report: optimization.Steps,
 ) -> float:
   """Returns ln of the smallest squared loss of the family for one schema.
 
@@ -160,27 +146,27 @@ def _best(
   problem = optimization.Problem(schema, objective, workload)
   sizes = {num_bands, *optimization.default_bands(schema)}
   losses = [
-      problem.loss(
-          optimization.optimize(
-              schema,
-              objective=objective,
-              num_bands=size,
-              workload=workload,
-              progress=lambda _, loss: report(0, 2.0 * math.log(loss)),
-          )
+    problem.loss(
+      optimization.optimize(
+        schema,
+        objective=objective,
+        num_bands=size,
+        workload=workload,
+        progress=lambda _, loss: report(0, 2.0 * math.log(loss)),
       )
-      for size in sizes
-      if most is None or size <= most
+    )
+    for size in sizes
+    if most is None or size <= most
   ]
   return 2.0 * math.log(min(losses))
 
 
 def _power_mean(
-    coefficients: np.ndarray,
-    schemas: Sequence[participation.MinSep],
-    of_errors: Mapping[int, toeplitz_loss.LogSquare],
-    references: np.ndarray,
-    power: float,
+  coefficients: np.ndarray,
+  schemas: Sequence[participation.MinSep],
+  of_errors: Mapping[int, toeplitz_loss.LogSquare],
+  references: np.ndarray,
+  power: float,
 ) -> tuple[float, np.ndarray]:
   """Returns ln of the square of the power mean of the losses over references."""
   if not coefficients[0] > 0.0:

@@ -1,20 +1,17 @@
 """Candidate strategies of a plan: search and evaluation."""
 
 import dataclasses
-import math
 import time
-from typing import Callable, Iterable, Mapping, NamedTuple, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from fl_dpftrl import catalogue
-from fl_dpftrl import participation
+from fl_dpftrl import catalogue, participation
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.comparison import contenders as contenders_lib
 from fl_dpftrl.comparison import sweep
 from fl_dpftrl.families import base
 
-MECHANISMS = (
-    'blt', 'banded_toeplitz', 'banded', 'tree_full', 'tree_online', 'identity'
-)
+MECHANISMS = ('blt', 'banded_toeplitz', 'banded', 'tree_full', 'tree_online', 'identity')
 
 _MOST_RANGE = 4  # maximum number of schemas for one optimisation
 _MOST_ENTRIES = 1 << 20  # maximum band entries, which takes about a minute
@@ -62,7 +59,7 @@ class Skipped(NamedTuple):
 
 
 def contenders(
-    names: Sequence[str] | None, planned: participation.MinSep
+  names: Sequence[str] | None, planned: participation.MinSep
 ) -> tuple[list[contenders_lib.Contender], list[Skipped]]:
   """Returns the named candidates, by default all that take a few minutes.
 
@@ -80,21 +77,23 @@ def contenders(
   chosen = [*MECHANISMS, *catalogue.names()]
   if planned.num_rounds * planned.min_sep > _MOST_ENTRIES:
     chosen.remove('banded')
-    skipped.append(Skipped(
+    skipped.append(
+      Skipped(
         'banded',
         f'optimising {planned.min_sep} bands over {planned.num_rounds} rounds'
         ' takes many minutes; name it in --strategies to try it',
-    ))
+      )
+    )
   return contenders_lib.contenders(chosen), skipped
 
 
 def find(
-    contenders: Iterable[contenders_lib.Contender],
-    schemas: Sequence[participation.MinSep],
-    planned: participation.MinSep,
-    *,
-    objective: str,
-    watch: Watch = lambda label: lambda steps, loss: None,
+  contenders: Iterable[contenders_lib.Contender],
+  schemas: Sequence[participation.MinSep],
+  planned: participation.MinSep,
+  *,
+  objective: str,
+  watch: Watch = lambda label: lambda steps, loss: None,
 ) -> list[Candidate | Skipped]:
   """Finds the strategy of each candidate and evaluates it at each schema.
 
@@ -109,8 +108,8 @@ def find(
     watch: progress callback; see `Watch`.
   """
   return [
-      _find(contender, schemas, planned, objective, watch(contender.label))
-      for contender in contenders
+    _find(contender, schemas, planned, objective, watch(contender.label))
+    for contender in contenders
   ]
 
 
@@ -119,16 +118,12 @@ def _find(contender, schemas, planned, objective, progress):
   searches = [lambda **kwargs: contender.find(planned, **kwargs)]
   if contender.find_range is not None and len(schemas) > 1:
     some = _thinned(schemas)
-    searches.append(
-        lambda **kwargs: contender.find_range(some, over='regret', **kwargs)
-    )
+    searches.append(lambda **kwargs: contender.find_range(some, over='regret', **kwargs))
   found, reasons = [], []
   for search in searches:
     try:
       strategy = search(objective=objective, progress=progress)
-      found.append(
-          measure(contender, strategy, schemas, objective=objective)
-      )
+      found.append(measure(contender, strategy, schemas, objective=objective))
     except sweep.BEYOND as e:
       reasons.append(sweep.one_line(e))
   if not found:
@@ -138,12 +133,12 @@ def _find(contender, schemas, planned, objective, progress):
 
 
 def measure(
-    contender: contenders_lib.Contender,
-    strategy: base.Strategy,
-    schemas: Sequence[participation.MinSep],
-    *,
-    objective: str,
-    seconds: float = 0.0,
+  contender: contenders_lib.Contender,
+  strategy: base.Strategy,
+  schemas: Sequence[participation.MinSep],
+  *,
+  objective: str,
+  seconds: float = 0.0,
 ) -> Candidate:
   """Evaluates a strategy at each schema.
 
@@ -157,53 +152,42 @@ def measure(
       raise ValueError('only a lower bound of its sensitivity is known')
   most_rounds = max(schema.num_rounds for schema in schemas)
   return Candidate(
-      label=contender.label,
-      contender=contender,
-      strategy=strategy,
-      memory_copies=strategy.memory_copies(most_rounds),
-      files=files,
-      objective=objective,
-      seconds=seconds,
+    label=contender.label,
+    contender=contender,
+    strategy=strategy,
+    memory_copies=strategy.memory_copies(most_rounds),
+    files=files,
+    objective=objective,
+    seconds=seconds,
   )
 
 
-def regrets(
-    found: Sequence[Candidate], schemas: Sequence[participation.MinSep]
-) -> list[float]:
+def regrets(found: Sequence[Candidate], schemas: Sequence[participation.MinSep]) -> list[float]:
   """Returns each candidate's regret: its largest excess over the lowest loss.
 
   The excess is relative to the lowest loss, and its maximum is over the schemas.
   """
   least = {s: min(candidate.loss(s) for candidate in found) for s in schemas}
-  return [
-      max(candidate.loss(s) / least[s] for s in schemas) - 1.0
-      for candidate in found
-  ]
+  return [max(candidate.loss(s) / least[s] for s in schemas) - 1.0 for candidate in found]
 
 
-def least_regret(
-    found: Sequence[Candidate], schemas: Sequence[participation.MinSep]
-) -> int:
+def least_regret(found: Sequence[Candidate], schemas: Sequence[participation.MinSep]) -> int:
   """Returns the index of the smallest regret, the first one in case of ties."""
   values = regrets(found, schemas)
   return values.index(min(values))
 
 
-def too_slow(
-    candidate: Candidate, schema: participation.MinSep
-) -> bool:
+def too_slow(candidate: Candidate, schema: participation.MinSep) -> bool:
   """Returns True if a search for another schema may take many minutes."""
   contender = candidate.contender
   return (
-      contender.mechanism not in ('blt', 'banded_toeplitz', 'banded_sqrt')
-      and contender.optimised
-      and schema.num_rounds * schema.min_sep > _MOST_ENTRIES
+    contender.mechanism not in ('blt', 'banded_toeplitz', 'banded_sqrt')
+    and contender.optimised
+    and schema.num_rounds * schema.min_sep > _MOST_ENTRIES
   )
 
 
-def _thinned(
-    schemas: Sequence[participation.MinSep],
-) -> list[participation.MinSep]:
+def _thinned(schemas: Sequence[participation.MinSep]) -> list[participation.MinSep]:
   """Returns a few of the schemas, including the first and the last."""
   if len(schemas) <= _MOST_RANGE:
     return list(schemas)

@@ -8,7 +8,8 @@ a larger b (222 instead of 165), which understates ε.
 import dataclasses
 import math
 import statistics
-from typing import Callable, Protocol, Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from fl_dpftrl import participation
 from fl_dpftrl.planning import nearby as nearby_lib
@@ -25,11 +26,7 @@ class Simulate(Protocol):
   """Factory of the simulation to run."""
 
   def __call__(
-      self,
-      *,
-      seed: int,
-      num_devices: int | None = None,
-      report_goal: int | None = None,
+    self, *, seed: int, num_devices: int | None = None, report_goal: int | None = None
   ) -> cohorts.Simulation:
     """Returns the plan's simulation with this seed and these replacements."""
     ...
@@ -81,25 +78,19 @@ class Forecast:
     """
     return self._schema(outcome, outcome.min_sep)
 
-  def _schema(
-      self, outcome: trial_lib.Outcome, seen: int
-  ) -> participation.MinSep:
+  def _schema(self, outcome: trial_lib.Outcome, seen: int) -> participation.MinSep:
     """Returns a schema with the enforced min-sep, but at most the one seen."""
     first = self.outcomes[0]
     lowest = min(o.min_sep for o in self.outcomes) - self.margin.min_sep
     highest = max(o.max_participations for o in self.outcomes)
     highest += self.margin.max_participations
-    min_sep = max(
-        1,
-        min(self.margin.enforced, seen),
-        outcome.min_sep - (first.min_sep - lowest),
-    )
+    min_sep = max(1, min(self.margin.enforced, seen), outcome.min_sep - (first.min_sep - lowest))
     fits = -(-outcome.num_rounds // min_sep)
     more = highest - first.max_participations
     return participation.MinSep(
-        num_rounds=outcome.num_rounds,
-        min_sep=min_sep,
-        max_participations=min(fits, outcome.max_participations + more),
+      num_rounds=outcome.num_rounds,
+      min_sep=min_sep,
+      max_participations=min(fits, outcome.max_participations + more),
     )
 
   @property
@@ -112,10 +103,7 @@ class Forecast:
   @property
   def expected(self) -> dict[str, float]:
     """Mean of each field over the simulations."""
-    return {
-        name: statistics.fmean(getattr(o, name) for o in self.outcomes)
-        for name in FIELDS
-    }
+    return {name: statistics.fmean(getattr(o, name) for o in self.outcomes) for name in FIELDS}
 
   @property
   def range(self) -> dict[str, tuple[float, float]]:
@@ -128,14 +116,14 @@ class Forecast:
 
 
 def forecast(
-    simulate: Simulate,
-    *,
-    num_rounds: int,
-    seeds: Sequence[int],
-    report_goals: Sequence[int] = (),
-    more_rounds: Sequence[int] = (),
-    num_workers: int = 1,
-    progress: Callable[[float], None] = lambda share: None,
+  simulate: Simulate,
+  *,
+  num_rounds: int,
+  seeds: Sequence[int],
+  report_goals: Sequence[int] = (),
+  more_rounds: Sequence[int] = (),
+  num_workers: int = 1,
+  progress: Callable[[float], None] = lambda share: None,
 ) -> Forecast:
   """Simulates the planned run with each seed, and other runs with the first.
 
@@ -155,17 +143,18 @@ def forecast(
   if not seeds:
     raise ValueError('seeds must be at least one, got none')
   for name, values in (
-      ('num_rounds', [num_rounds]), ('more_rounds', more_rounds),
-      ('report_goals', report_goals),
+    ('num_rounds', [num_rounds]),
+    ('more_rounds', more_rounds),
+    ('report_goals', report_goals),
   ):
     for value in values:
       participation.positive_integer(name, value)
   first = simulate(seed=seeds[0])
   neighbours = nearby_lib.Neighbours(
-      report_goal=first.server.report_goal,
-      num_rounds=num_rounds,
-      report_goals=tuple(report_goals),
-      more_rounds=tuple(more_rounds),
+    report_goal=first.server.report_goal,
+    num_rounds=num_rounds,
+    report_goals=tuple(report_goals),
+    more_rounds=tuple(more_rounds),
   )
   tasks = _tasks(simulate, first, seeds, neighbours)
   trials = workers.run(tasks, num_workers=num_workers, progress=progress)
@@ -178,18 +167,18 @@ def forecast(
     outcomes += there
   of_rounds = of_run[0] if neighbours.scale == 1 else of_others.pop(0)
   return of(
-      outcomes,
-      enforced=trial_lib.enforced_min_sep(first),
-      nearby=nearby_lib.nearby(neighbours, outcomes[0], of_rounds, of_others),
-      closer=of_run[0].closer,
+    outcomes,
+    enforced=trial_lib.enforced_min_sep(first),
+    nearby=nearby_lib.nearby(neighbours, outcomes[0], of_rounds, of_others),
+    closer=of_run[0].closer,
   )
 
 
 def _tasks(
-    simulate: Simulate,
-    first: cohorts.Simulation,
-    seeds: Sequence[int],
-    neighbours: nearby_lib.Neighbours,
+  simulate: Simulate,
+  first: cohorts.Simulation,
+  seeds: Sequence[int],
+  neighbours: nearby_lib.Neighbours,
 ) -> list[trial_lib.Task]:
   """Returns tasks: the planned run per seed, in small, then other report goals.
 
@@ -200,37 +189,30 @@ def _tasks(
   devices = first.population.num_devices // neighbours.scale
 
   def small(report_goal):
-    return simulate(
-        seed=seeds[0],
-        num_devices=devices,
-        report_goal=neighbours.small(report_goal),
-    )
+    return simulate(seed=seeds[0], num_devices=devices, report_goal=neighbours.small(report_goal))
 
   tasks = [
-      trial_lib.Task(
-          simulation=first if seed == seeds[0] else simulate(seed=seed),
-          checkpoints=planned if is_small or seed != seeds[0] else every,
-          closer_at=neighbours.num_rounds if seed == seeds[0] else None,
-      )
-      for seed in seeds
+    trial_lib.Task(
+      simulation=first if seed == seeds[0] else simulate(seed=seed),
+      checkpoints=planned if is_small or seed != seeds[0] else every,
+      closer_at=neighbours.num_rounds if seed == seeds[0] else None,
+    )
+    for seed in seeds
   ]
   if is_small:
-    tasks.append(trial_lib.Task(
-        simulation=small(neighbours.report_goal), checkpoints=every
-    ))
+    tasks.append(trial_lib.Task(simulation=small(neighbours.report_goal), checkpoints=every))
   tasks += [
-      trial_lib.Task(simulation=small(goal), checkpoints=planned)
-      for goal in neighbours.report_goals
+    trial_lib.Task(simulation=small(goal), checkpoints=planned) for goal in neighbours.report_goals
   ]
   return tasks
 
 
 def of(
-    outcomes: Sequence[trial_lib.Outcome],
-    *,
-    enforced: int = 1,
-    nearby: nearby_lib.Nearby = nearby_lib.Nearby(),
-    closer: trial_lib.Closer | None = None,
+  outcomes: Sequence[trial_lib.Outcome],
+  *,
+  enforced: int = 1,
+  nearby: nearby_lib.Nearby = nearby_lib.Nearby(),
+  closer: trial_lib.Closer | None = None,
 ) -> Forecast:
   """Returns the forecast of finished simulations.
 
@@ -241,28 +223,23 @@ def of(
     closer: distribution of participations with the first seed.
   """
   return Forecast(
-      outcomes=tuple(outcomes),
-      margin=margin(outcomes, enforced),
-      nearby=nearby,
-      closer=closer,
+    outcomes=tuple(outcomes), margin=margin(outcomes, enforced), nearby=nearby, closer=closer
   )
 
 
-def margin(
-    outcomes: Sequence[trial_lib.Outcome], enforced: int = 1
-) -> Margin:
+def margin(outcomes: Sequence[trial_lib.Outcome], enforced: int = 1) -> Margin:
   """Returns a margin from the spread of the outcomes.
 
   Few simulations may agree by chance. The margin of b is therefore twice the
   spread and at least 1 %; the margin of k is the spread and at least 1.
   """
   of_b, of_k = (
-      max(values) - min(values)
-      for values in zip(*((o.min_sep, o.max_participations) for o in outcomes))
+    max(values) - min(values)
+    for values in zip(*((o.min_sep, o.max_participations) for o in outcomes))
   )
   lowest = min(outcome.min_sep for outcome in outcomes)
   return Margin(
-      min_sep=max(math.ceil(_LEAST_MARGIN * lowest), 2 * of_b),
-      max_participations=max(1, of_k),
-      enforced=enforced,
+    min_sep=max(math.ceil(_LEAST_MARGIN * lowest), 2 * of_b),
+    max_participations=max(1, of_k),
+    enforced=enforced,
   )

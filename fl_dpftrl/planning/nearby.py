@@ -9,7 +9,7 @@ full and at reduced size.
 
 import dataclasses
 import math
-from typing import Sequence
+from collections.abc import Sequence
 
 from fl_dpftrl.planning import trial as trial_lib
 
@@ -43,9 +43,7 @@ class Neighbours:
     if not (self.report_goals or self.more_rounds):
       return 1
     goals = (self.report_goal, *self.report_goals)
-    most = max(
-        max(goals) * self.num_rounds, self.report_goal * self.checkpoints[-1]
-    )
+    most = max(max(goals) * self.num_rounds, self.report_goal * self.checkpoints[-1])
     return max(1, min(most // _MOST, min(goals) // _FEWEST))
 
   def small(self, report_goal: int) -> int:
@@ -70,10 +68,10 @@ class Nearby:
 
 
 def nearby(
-    neighbours: Neighbours,
-    planned: trial_lib.Outcome,
-    of_rounds: trial_lib.Trial,
-    of_goals: Sequence[trial_lib.Trial],
+  neighbours: Neighbours,
+  planned: trial_lib.Outcome,
+  of_rounds: trial_lib.Trial,
+  of_goals: Sequence[trial_lib.Trial],
 ) -> Nearby:
   """Corrects the outcomes of simulations at reduced size.
 
@@ -99,23 +97,19 @@ def nearby(
     add('report_goal', goal, outcome, trial.stalled)
   for rounds in neighbours.more_rounds:
     add('num_rounds', rounds, by_rounds.get(rounds), of_rounds.stalled)
-  return Nearby(
-      outcomes=tuple(outcomes), stalled=stalled, scale=neighbours.scale
-  )
+  return Nearby(outcomes=tuple(outcomes), stalled=stalled, scale=neighbours.scale)
 
 
 def _set_right(
-    outcome: trial_lib.Outcome,
-    small: trial_lib.Outcome,
-    planned: trial_lib.Outcome,
+  outcome: trial_lib.Outcome, small: trial_lib.Outcome, planned: trial_lib.Outcome
 ) -> trial_lib.Outcome:
   """Corrects an outcome; b never becomes larger, nor k smaller."""
   lower = min(1.0, planned.min_sep / small.min_sep)
   more = max(1.0, planned.max_participations / small.max_participations)
   return dataclasses.replace(
-      outcome,
-      report_goal=planned.report_goal,
-      min_sep=max(1, math.floor(outcome.min_sep * lower)),
-      max_participations=math.ceil(outcome.max_participations * more),
-      days=outcome.days * (planned.days / small.days),
+    outcome,
+    report_goal=planned.report_goal,
+    min_sep=max(1, math.floor(outcome.min_sep * lower)),
+    max_participations=math.ceil(outcome.max_participations * more),
+    days=outcome.days * (planned.days / small.days),
   )

@@ -1,7 +1,7 @@
 """Planner: simulates a population, evaluates strategies and recommends one."""
 
 import dataclasses
-from typing import Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from fl_dpftrl.planning import candidates as candidates_lib
 from fl_dpftrl.planning import forecast as forecast_lib
@@ -40,39 +40,37 @@ class Plan:
     count = len(outcomes)
     seen = 'one simulation' if count == 1 else f'{count} simulations'
     margin_b = min(o.min_sep for o in outcomes) - planned.min_sep
-    margin_k = planned.participations - max(
-        o.max_participations for o in outcomes
-    )
+    margin_k = planned.participations - max(o.max_participations for o in outcomes)
     return (
-        'devices are reached, check in, report and drop out as the simulation'
-        ' has it: rates, spreads and habits are a model, not measurements of'
-        ' this population',
-        f'in the run no device takes part more than {planned.participations}'
-        f' times or less than {planned.min_sep} rounds apart; {seen} came to'
-        f' no worse, with a margin of {margin_b} rounds on b and {margin_k} on'
-        ' k; other draws may go beyond',
-        f'{planned.num_rounds} rows of noise are consumed: no round fails',
-        'accuracy is the same if the noise in the model is the same, whatever'
-        ' the report goal and the number of rounds',
-        *self.best.guarantee.assumptions[1:],
+      'devices are reached, check in, report and drop out as the simulation'
+      ' has it: rates, spreads and habits are a model, not measurements of'
+      ' this population',
+      f'in the run no device takes part more than {planned.participations}'
+      f' times or less than {planned.min_sep} rounds apart; {seen} came to'
+      f' no worse, with a margin of {margin_b} rounds on b and {margin_k} on'
+      ' k; other draws may go beyond',
+      f'{planned.num_rounds} rows of noise are consumed: no round fails',
+      'accuracy is the same if the noise in the model is the same, whatever'
+      ' the report goal and the number of rounds',
+      *self.best.guarantee.assumptions[1:],
     )
 
 
 def plan(
-    simulate: forecast_lib.Simulate,
-    *,
-    num_rounds: int,
-    seeds: Sequence[int],
-    delta: float,
-    noise_multiplier: float | None = None,
-    epsilon: float | None = None,
-    objective: str = 'max',
-    max_copies: int = MAX_COPIES,
-    strategies: Sequence[str] | None = None,
-    report_goals: Sequence[int] = (),
-    more_rounds: Sequence[int] = (),
-    num_workers: int = 1,
-    progress: Callable[[str], None] = lambda text: None,
+  simulate: forecast_lib.Simulate,
+  *,
+  num_rounds: int,
+  seeds: Sequence[int],
+  delta: float,
+  noise_multiplier: float | None = None,
+  epsilon: float | None = None,
+  objective: str = 'max',
+  max_copies: int = MAX_COPIES,
+  strategies: Sequence[str] | None = None,
+  report_goals: Sequence[int] = (),
+  more_rounds: Sequence[int] = (),
+  num_workers: int = 1,
+  progress: Callable[[str], None] = lambda text: None,
 ) -> Plan:
   """Plans a run.
 
@@ -98,15 +96,13 @@ def plan(
     ValueError: if an argument is out of range, or no strategy is suitable.
   """
   forecast = forecast_lib.forecast(
-      simulate,
-      num_rounds=num_rounds,
-      seeds=seeds,
-      report_goals=report_goals,
-      more_rounds=more_rounds,
-      num_workers=num_workers,
-      progress=lambda share: progress(
-          f'{100.0 * share:.0f} % of the simulations'
-      ),
+    simulate,
+    num_rounds=num_rounds,
+    seeds=seeds,
+    report_goals=report_goals,
+    more_rounds=more_rounds,
+    num_workers=num_workers,
+    progress=lambda share: progress(f'{100.0 * share:.0f} % of the simulations'),
   )
 
   def watch(label):
@@ -117,30 +113,29 @@ def plan(
   contenders, skipped = candidates_lib.contenders(strategies, planned)
   found = []
   for candidate in candidates_lib.find(
-      contenders, forecast.schemas, planned, objective=objective, watch=watch
+    contenders, forecast.schemas, planned, objective=objective, watch=watch
   ):
     is_found = isinstance(candidate, candidates_lib.Candidate)
     (found if is_found else skipped).append(candidate)
   if not found:
     raise ValueError(
-        'none of the strategies is suitable:'
-        f' {"; ".join(f"{s.label}: {s.reason}" for s in skipped)}'
+      f'none of the strategies is suitable: {"; ".join(f"{s.label}: {s.reason}" for s in skipped)}'
     )
   best = recommendation_lib.recommend(
-      found,
-      forecast.schemas,
-      planned,
-      [outcome.schema for outcome in forecast.outcomes],
-      max_copies=max_copies,
-      delta=delta,
-      noise_multiplier=noise_multiplier,
-      epsilon=epsilon,
+    found,
+    forecast.schemas,
+    planned,
+    [outcome.schema for outcome in forecast.outcomes],
+    max_copies=max_copies,
+    delta=delta,
+    noise_multiplier=noise_multiplier,
+    epsilon=epsilon,
   )
   return Plan(
-      forecast=forecast,
-      best=best,
-      settings=tuple(tradeoffs.settings(forecast, best, watch=watch)),
-      skipped=tuple(skipped),
-      max_copies=max_copies,
-      objective=objective,
+    forecast=forecast,
+    best=best,
+    settings=tuple(tradeoffs.settings(forecast, best, watch=watch)),
+    skipped=tuple(skipped),
+    max_copies=max_copies,
+    objective=objective,
   )

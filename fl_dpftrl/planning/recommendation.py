@@ -4,11 +4,10 @@ Every ε here is a prediction. Only the log of a run proves its guarantee.
 """
 
 import dataclasses
-from typing import Sequence
+from collections.abc import Sequence
 
 from fl_dpftrl import participation
-from fl_dpftrl.accounting import calibration
-from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.accounting import calibration, gaussian
 from fl_dpftrl.planning import candidates as candidates_lib
 
 
@@ -59,9 +58,9 @@ class Recommendation:
 
 
 def choose(
-    found: Sequence[candidates_lib.Candidate],
-    schemas: Sequence[participation.MinSep],
-    max_copies: int,
+  found: Sequence[candidates_lib.Candidate],
+  schemas: Sequence[participation.MinSep],
+  max_copies: int,
 ) -> candidates_lib.Candidate:
   """Returns the candidate with the least regret among those that fit.
 
@@ -71,23 +70,20 @@ def choose(
   fitting = [c for c in found if c.memory_copies <= max_copies]
   if not fitting:
     least = min(candidate.memory_copies for candidate in found)
-    raise ValueError(
-        f'max_copies={max_copies} is below the {least} that every strategy here'
-        ' needs'
-    )
+    raise ValueError(f'max_copies={max_copies} is below the {least} that every strategy here needs')
   return fitting[candidates_lib.least_regret(fitting, schemas)]
 
 
 def recommend(
-    found: Sequence[candidates_lib.Candidate],
-    schemas: Sequence[participation.MinSep],
-    planned: participation.MinSep,
-    simulated: Sequence[participation.MinSep],
-    *,
-    max_copies: int,
-    delta: float,
-    noise_multiplier: float | None = None,
-    epsilon: float | None = None,
+  found: Sequence[candidates_lib.Candidate],
+  schemas: Sequence[participation.MinSep],
+  planned: participation.MinSep,
+  simulated: Sequence[participation.MinSep],
+  *,
+  max_copies: int,
+  delta: float,
+  noise_multiplier: float | None = None,
+  epsilon: float | None = None,
 ) -> Recommendation:
   """Chooses a strategy and computes the predicted ε of all candidates.
 
@@ -114,7 +110,7 @@ def recommend(
     effective = calibration.effective_noise_multiplier(epsilon, delta)
     noise_multiplier = effective * sensitivity.value
   guarantee = gaussian.from_sensitivity(
-      sensitivity, planned, noise_multiplier=noise_multiplier, delta=delta
+    sensitivity, planned, noise_multiplier=noise_multiplier, delta=delta
   )
   fitting = [c for c in found if c.memory_copies <= max_copies]
   least = {s: min(c.loss(s) for c in fitting) for s in schemas}
@@ -124,24 +120,22 @@ def recommend(
     effective = guarantee.effective_noise_multiplier
     own = candidate.files[planned].sensitivity.value
     return Option(
-        candidate=candidate,
-        fits=candidate.memory_copies <= max_copies,
-        regret=max(candidate.loss(s) / least[s] for s in schemas) - 1.0,
-        loss_ratio=ratio,
-        noise_multiplier=effective * own,
-        same_noise_epsilon=gaussian.epsilon(effective / ratio, delta),
+      candidate=candidate,
+      fits=candidate.memory_copies <= max_copies,
+      regret=max(candidate.loss(s) / least[s] for s in schemas) - 1.0,
+      loss_ratio=ratio,
+      noise_multiplier=effective * own,
+      same_noise_epsilon=gaussian.epsilon(effective / ratio, delta),
     )
 
   by_loss = sorted(found, key=lambda candidate: candidate.loss(planned))
   epsilons = {
-      schema: gaussian.epsilon(
-          noise_multiplier / best.files[schema].sensitivity.value, delta
-      )
-      for schema in set(simulated)
+    schema: gaussian.epsilon(noise_multiplier / best.files[schema].sensitivity.value, delta)
+    for schema in set(simulated)
   }
   return Recommendation(
-      candidate=best,
-      guarantee=guarantee,
-      epsilons=tuple(epsilons[schema] for schema in simulated),
-      options=tuple(option(candidate) for candidate in by_loss),
+    candidate=best,
+    guarantee=guarantee,
+    epsilons=tuple(epsilons[schema] for schema in simulated),
+    options=tuple(option(candidate) for candidate in by_loss),
   )

@@ -1,27 +1,29 @@
 """Self-contained HTML page of a plan, which contains no guarantee."""
 
-from typing import Any, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 from fl_dpftrl import rounding
 from fl_dpftrl.logs import page
-from fl_dpftrl.planning import figures
-from fl_dpftrl.planning import forecast_section
-from fl_dpftrl.planning import settings_section
-from fl_dpftrl.planning import strategies_section
-from fl_dpftrl.planning import trial
+from fl_dpftrl.planning import (
+  figures,
+  forecast_section,
+  settings_section,
+  strategies_section,
+  trial,
+)
 
-_STYLE = figures.STYLE + """
+_STYLE = (
+  figures.STYLE
+  + """
 td data, th data { white-space: nowrap; }
 main > .cards + .cards { margin-top: 14px; }
 """
+)
 
 
 def report(
-    statement: Mapping[str, Any],
-    closer: trial.Closer,
-    *,
-    setting: Mapping[str, Any],
-    command: str,
+  statement: Mapping[str, Any], closer: trial.Closer, *, setting: Mapping[str, Any], command: str
 ) -> str:
   """Returns the page of a plan.
 
@@ -32,62 +34,61 @@ def report(
     command: command line that repeats the plan.
   """
   return page.document(
-      'Plan of a run with differential privacy',
-      _headline(statement),
-      page.card(page.definitions(*setting.items())),
-      page.element('h2', 'Expected participation'),
-      *forecast_section.section(statement, closer),
-      page.element('h2', 'Strategies: memory and noise'),
-      *strategies_section.section(statement),
-      page.element('h2', 'Other report goals and numbers of rounds'),
-      *settings_section.section(statement),
-      page.element('h2', 'Assumptions of the prediction'),
-      page.card(page.bullets(statement['assumptions'])),
-      page.element('h2', 'Command to repeat this plan'),
-      page.command(command),
-      page.embedded_json('plan', dict(statement)),
-      style=_STYLE,
+    'Plan of a run with differential privacy',
+    _headline(statement),
+    page.card(page.definitions(*setting.items())),
+    page.element('h2', 'Expected participation'),
+    *forecast_section.section(statement, closer),
+    page.element('h2', 'Strategies: memory and noise'),
+    *strategies_section.section(statement),
+    page.element('h2', 'Other report goals and numbers of rounds'),
+    *settings_section.section(statement),
+    page.element('h2', 'Assumptions of the prediction'),
+    page.card(page.bullets(statement['assumptions'])),
+    page.element('h2', 'Command to repeat this plan'),
+    page.command(command),
+    page.embedded_json('plan', dict(statement)),
+    style=_STYLE,
   )
 
 
 def _headline(statement: Mapping[str, Any]) -> page.Html:
-  shown = lambda field, **kwargs: page.figure(
-      statement, f'recommended.{field}', **kwargs
-  )
+  shown = lambda field, **kwargs: page.figure(statement, f'recommended.{field}', **kwargs)
   best = statement['recommended']
   return page.card(
-      page.element(
-          'p',
-          f'Run {best["strategy"]}',
-          ', optimised for this,' if best['optimised'] else '',
-          ' with noise multiplier ',
-          shown(
-              'noise_multiplier',
-              text=rounding.up(best['noise_multiplier'], digits=6),
-          ),
-          class_='figure',
-      ),
-      page.element(
-          'p',
-          'Predicted: ε = ',
-          page.element('strong', shown('epsilon')),
-          ' at δ = ', shown('delta'),
-          ' under the planned participation; ',
-          *_seen(best, shown), ' in the simulations. Adjacency: zero-out.',
-      ),
-      page.element(
-          'p',
-          page.element('strong', 'A prediction, not a guarantee.'),
-          ' To get the guarantee of the run, replay its participation log.',
-      ),
-      page.quiet(
-          'The noise stores ', shown('memory_copies'), ' copies of the model; at'
-          ' most ', page.figure(statement, 'max_copies'), ' were allowed.'
-          ' Sensitivity ', shown('sensitivity'),
-          f' ({best["sensitivity_kind"].replace("_", " ")}).'
-          ' Figures are rounded up.',
-      ),
-      kind='headline warn',
+    page.element(
+      'p',
+      f'Run {best["strategy"]}',
+      ', optimised for this,' if best['optimised'] else '',
+      ' with noise multiplier ',
+      shown('noise_multiplier', text=rounding.up(best['noise_multiplier'], digits=6)),
+      class_='figure',
+    ),
+    page.element(
+      'p',
+      'Predicted: ε = ',
+      page.element('strong', shown('epsilon')),
+      ' at δ = ',
+      shown('delta'),
+      ' under the planned participation; ',
+      *_seen(best, shown),
+      ' in the simulations. Adjacency: zero-out.',
+    ),
+    page.element(
+      'p',
+      page.element('strong', 'A prediction, not a guarantee.'),
+      ' To get the guarantee of the run, replay its participation log.',
+    ),
+    page.quiet(
+      'The noise stores ',
+      shown('memory_copies'),
+      ' copies of the model; at most ',
+      page.figure(statement, 'max_copies'),
+      ' were allowed. Sensitivity ',
+      shown('sensitivity'),
+      f' ({best["sensitivity_kind"].replace("_", " ")}). Figures are rounded up.',
+    ),
+    kind='headline warn',
   )
 
 

@@ -1,6 +1,7 @@
 """Section of a plan's page that compares the strategies."""
 
-from typing import Any, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 from fl_dpftrl import rounding
 from fl_dpftrl.logs import page
@@ -13,31 +14,25 @@ def section(statement: Mapping[str, Any]) -> list[page.Html]:
   """Returns a figure of loss against memory, an explanation and a table."""
   best = statement['recommended']
   own = {
-      'strategy': best['strategy'],
-      'memory_copies': best['memory_copies'],
-      'fits': True,
-      'loss': best['loss'],
-      'loss_ratio': 1.0,
-      'noise_multiplier': best['noise_multiplier'],
-      'same_noise_epsilon': best['epsilon'],
+    'strategy': best['strategy'],
+    'memory_copies': best['memory_copies'],
+    'fits': True,
+    'loss': best['loss'],
+    'loss_ratio': 1.0,
+    'noise_multiplier': best['noise_multiplier'],
+    'same_noise_epsilon': best['epsilon'],
   }
-  options = sorted(
-      [own, *statement['alternatives']], key=lambda option: option['loss']
-  )
+  options = sorted([own, *statement['alternatives']], key=lambda option: option['loss'])
   rows = [
-      [
-          page.element('strong', o['strategy'], ', recommended')
-          if o is own else o['strategy'],
-          page.join(
-              str(o['memory_copies']),
-              '' if o['fits'] else ' (more than allowed)',
-          ),
-          rounding.up(o['loss']),
-          'as recommended' if o is own else percent(o['loss_ratio']),
-          rounding.up(o['same_noise_epsilon']),
-          rounding.up(o['noise_multiplier']),
-      ]
-      for o in options
+    [
+      page.element('strong', o['strategy'], ', recommended') if o is own else o['strategy'],
+      page.join(str(o['memory_copies']), '' if o['fits'] else ' (more than allowed)'),
+      rounding.up(o['loss']),
+      'as recommended' if o is own else percent(o['loss_ratio']),
+      rounding.up(o['same_noise_epsilon']),
+      rounding.up(o['noise_multiplier']),
+    ]
+    for o in options
   ]
   points, least = [], float('inf')
   far = [o for o in options if o['loss'] > _FAR * best['loss']]
@@ -45,45 +40,51 @@ def section(statement: Mapping[str, Any]) -> list[page.Html]:
     if o in far:
       continue
     is_front, least = o['loss'] < least, min(o['loss'], least)
-    points.append(figures.Point(
+    points.append(
+      figures.Point(
         o['memory_copies'],
         o['loss'],
         f'{o["strategy"]}: loss {rounding.up(o["loss"])}, {o["memory_copies"]} copies',
         o['strategy'] if is_front or o is own else '',
         'best' if o is own else '' if o['fits'] else 'beyond',
-    ))
+      )
+    )
   most = statement['max_copies']
   drawn = page.card(
-      figures.scatter(
-          points,
-          title=f'Loss ({statement["objective"]}) against memory',
-          x_label='copies of the model that the noise stores',
-          limit=(most, f'at most {most:,}'),
-      ),
-      page.quiet(
-          'Lower is better. Labelled are the recommended strategy and those with'
-          ' the lowest loss for their number of copies.',
-          *(f' Not drawn, far above: {o["strategy"]}.' for o in far),
-      ),
+    figures.scatter(
+      points,
+      title=f'Loss ({statement["objective"]}) against memory',
+      x_label='copies of the model that the noise stores',
+      limit=(most, f'at most {most:,}'),
+    ),
+    page.quiet(
+      'Lower is better. Labelled are the recommended strategy and those with'
+      ' the lowest loss for their number of copies.',
+      *(f' Not drawn, far above: {o["strategy"]}.' for o in far),
+    ),
   )
   words = page.card(
-      page.element('h3', 'Basis of the comparison'),
-      page.element(
-          'p',
-          'Loss is sensitivity × error. It is proportional to the noise in the'
-          ' model at the same ε. Each ε is at the recommended strategy\'s noise in'
-          ' the model, and each noise multiplier is at its ε.',
-      ),
-      page.quiet(
-          'All figures are under the planned participation. The recommended'
-          ' strategy has the least regret over the simulated and planned schemas'
-          ' among those with at most the allowed number of copies.'
-      ),
-      *_skipped(statement),
+    page.element('h3', 'Basis of the comparison'),
+    page.element(
+      'p',
+      'Loss is sensitivity × error. It is proportional to the noise in the'
+      " model at the same ε. Each ε is at the recommended strategy's noise in"
+      ' the model, and each noise multiplier is at its ε.',
+    ),
+    page.quiet(
+      'All figures are under the planned participation. The recommended'
+      ' strategy has the least regret over the simulated and planned schemas'
+      ' among those with at most the allowed number of copies.'
+    ),
+    *_skipped(statement),
   )
   head = [
-      'strategy', 'copies', 'loss', 'noise at the same ε',
-      'ε at the same noise', 'noise multiplier',
+    'strategy',
+    'copies',
+    'loss',
+    'noise at the same ε',
+    'ε at the same noise',
+    'noise multiplier',
   ]
   return [page.side_by_side(drawn, words), page.card(page.table(head, rows))]
 

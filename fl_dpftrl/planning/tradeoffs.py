@@ -5,7 +5,6 @@ recommended mechanism is optimised for each setting.
 """
 
 import dataclasses
-from typing import Sequence
 
 from fl_dpftrl import participation
 from fl_dpftrl.accounting import gaussian
@@ -48,10 +47,10 @@ class Missing:
 
 
 def settings(
-    forecast: forecast_lib.Forecast,
-    best: recommendation_lib.Recommendation,
-    *,
-    watch: candidates_lib.Watch = lambda label: lambda steps, loss: None,
+  forecast: forecast_lib.Forecast,
+  best: recommendation_lib.Recommendation,
+  *,
+  watch: candidates_lib.Watch = lambda label: lambda steps, loss: None,
 ) -> list[Setting | Missing]:
   """Returns the planned run and all others that were simulated.
 
@@ -61,74 +60,75 @@ def settings(
     watch: progress callback; see `candidates`.
   """
   planned = forecast.outcomes[0]
-  found: list[Setting | Missing] = [Setting(
+  found: list[Setting | Missing] = [
+    Setting(
       report_goal=planned.report_goal,
       num_rounds=planned.num_rounds,
       days=forecast.expected['days'],
       schema=best.guarantee.schema,
       noise_multiplier=best.guarantee.noise_multiplier,
       epsilon=best.guarantee.epsilon,
-  )]
+    )
+  ]
   for outcome in forecast.nearby.outcomes:
     found.append(_setting(outcome, forecast, best, watch))
   for (name, value), reason in forecast.nearby.stalled.items():
-    found.append(Missing(**{
-        'report_goal': planned.report_goal,
-        'num_rounds': planned.num_rounds,
-        name: value,
-        'reason': reason,
-    }))
+    found.append(
+      Missing(
+        **{
+          'report_goal': planned.report_goal,
+          'num_rounds': planned.num_rounds,
+          name: value,
+          'reason': reason,
+        }
+      )
+    )
   key = lambda setting: (setting.num_rounds, setting.report_goal)
   return sorted(found, key=key)
 
 
 def _setting(
-    outcome: trial.Outcome,
-    forecast: forecast_lib.Forecast,
-    best: recommendation_lib.Recommendation,
-    watch: candidates_lib.Watch,
+  outcome: trial.Outcome,
+  forecast: forecast_lib.Forecast,
+  best: recommendation_lib.Recommendation,
+  watch: candidates_lib.Watch,
 ) -> Setting | Missing:
   schema = forecast.planned_like(outcome)
   try:
     found = _alike(best.candidate, schema, outcome, watch)
   except sweep.BEYOND as e:
     return Missing(
-        report_goal=outcome.report_goal,
-        num_rounds=outcome.num_rounds,
-        reason=sweep.one_line(e),
+      report_goal=outcome.report_goal, num_rounds=outcome.num_rounds, reason=sweep.one_line(e)
     )
   share = outcome.report_goal / forecast.outcomes[0].report_goal
   noise = best.noise_in_model * share
   multiplier = noise / found.error(schema)
   effective = multiplier / found.files[schema].sensitivity.value
   return Setting(
-      report_goal=outcome.report_goal,
-      num_rounds=outcome.num_rounds,
-      days=outcome.days,
-      schema=schema,
-      noise_multiplier=multiplier,
-      epsilon=gaussian.epsilon(effective, best.guarantee.delta),
+    report_goal=outcome.report_goal,
+    num_rounds=outcome.num_rounds,
+    days=outcome.days,
+    schema=schema,
+    noise_multiplier=multiplier,
+    epsilon=gaussian.epsilon(effective, best.guarantee.delta),
   )
 
 
 def _alike(
-    candidate: candidates_lib.Candidate,
-    schema: participation.MinSep,
-    outcome: trial.Outcome,
-    watch: candidates_lib.Watch,
+  candidate: candidates_lib.Candidate,
+  schema: participation.MinSep,
+  outcome: trial.Outcome,
+  watch: candidates_lib.Watch,
 ) -> candidates_lib.Candidate:
   if candidates_lib.too_slow(candidate, schema):
     raise ValueError(
-        f'optimising {candidate.label} for n={schema.num_rounds} and'
-        f' b={schema.min_sep} takes many minutes'
+      f'optimising {candidate.label} for n={schema.num_rounds} and'
+      f' b={schema.min_sep} takes many minutes'
     )
   progress = watch(
-      f'{candidate.label} for a report goal of {outcome.report_goal} and'
-      f' {outcome.num_rounds} rounds'
+    f'{candidate.label} for a report goal of {outcome.report_goal} and {outcome.num_rounds} rounds'
   )
-  strategy = candidate.contender.find(
-      schema, objective=candidate.objective, progress=progress
-  )
+  strategy = candidate.contender.find(schema, objective=candidate.objective, progress=progress)
   return candidates_lib.measure(
-      candidate.contender, strategy, [schema], objective=candidate.objective
+    candidate.contender, strategy, [schema], objective=candidate.objective
   )

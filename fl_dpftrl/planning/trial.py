@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from typing import Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -37,9 +37,7 @@ class Outcome:
   @property
   def schema(self) -> participation.MinSep:
     return participation.MinSep(
-        num_rounds=self.num_rounds,
-        min_sep=self.min_sep,
-        max_participations=self.max_participations,
+      num_rounds=self.num_rounds, min_sep=self.min_sep, max_participations=self.max_participations
     )
 
 
@@ -96,9 +94,7 @@ class Task:
     return self.checkpoints[-1] * self.simulation.server.report_goal
 
 
-def run(
-    task: Task, progress: Callable[[int], None] = lambda count: None
-) -> Trial:
+def run(task: Task, progress: Callable[[int], None] = lambda count: None) -> Trial:
   """Runs a task.
 
   Args:
@@ -124,24 +120,19 @@ def run(
 def enforced_min_sep(simulation: cohorts.Simulation) -> int:
   """Returns the min-sep that timers enforce for all draws; 1 if none."""
   timer = simulation.timer
-  if (
-      isinstance(timer, timer_lib.RoundTimer)
-      and not simulation.population.forgetting_per_day
-  ):
+  if isinstance(timer, timer_lib.RoundTimer) and not simulation.population.forgetting_per_day:
     return timer.rounds
   return 1
 
 
-def _outcome(
-    simulation: cohorts.Simulation, attendance: attendance_lib.Attendance
-) -> Outcome:
+def _outcome(simulation: cohorts.Simulation, attendance: attendance_lib.Attendance) -> Outcome:
   return Outcome(
-      seed=simulation.seed,
-      report_goal=simulation.server.report_goal,
-      num_rounds=attendance.num_rounds,
-      min_sep=attendance.min_sep,
-      max_participations=attendance.max_participations,
-      days=attendance.days,
+    seed=simulation.seed,
+    report_goal=simulation.server.report_goal,
+    num_rounds=attendance.num_rounds,
+    min_sep=attendance.min_sep,
+    max_participations=attendance.max_participations,
+    days=attendance.days,
   )
 
 
@@ -150,13 +141,12 @@ def _closer(attendance: attendance_lib.Attendance) -> Closer:
   minutes = (np.array(attendance.closed) - started) / 60.0
   hours = started // _HOUR % _HOURS
   return Closer(
-      separations=_pairs(attendance.separations),
-      participations=_pairs(attendance.participations),
-      round_minutes=tuple(
-          float(np.median(minutes[hours == hour]))
-          if np.any(hours == hour) else None
-          for hour in range(_HOURS)
-      ),
+    separations=_pairs(attendance.separations),
+    participations=_pairs(attendance.participations),
+    round_minutes=tuple(
+      float(np.median(minutes[hours == hour])) if np.any(hours == hour) else None
+      for hour in range(_HOURS)
+    ),
   )
 
 

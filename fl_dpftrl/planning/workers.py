@@ -4,9 +4,9 @@ The results do not depend on the number of processes.
 """
 
 import multiprocessing
-from multiprocessing import connection
 import signal
-from typing import Callable, Sequence
+from collections.abc import Callable, Sequence
+from multiprocessing import connection
 
 from fl_dpftrl.planning import trial
 
@@ -16,10 +16,10 @@ _OFTEN = 1 << 17  # participations between a process's progress messages
 
 
 def run(
-    tasks: Sequence[trial.Task],
-    *,
-    num_workers: int = 1,
-    progress: Callable[[float], None] = lambda share: None,
+  tasks: Sequence[trial.Task],
+  *,
+  num_workers: int = 1,
+  progress: Callable[[float], None] = lambda share: None,
 ) -> list[trial.Trial]:
   """Returns the trials in the order of their tasks.
 
@@ -65,10 +65,7 @@ class _Processes:
     self._trials = [None] * len(tasks)
 
   def run(self, num_workers: int) -> list[trial.Trial]:
-    waiting = sorted(
-        range(len(self._tasks)),
-        key=lambda index: self._tasks[index].participations,
-    )
+    waiting = sorted(range(len(self._tasks)), key=lambda index: self._tasks[index].participations)
     try:
       while waiting or self._running:
         while waiting and len(self._running) < num_workers:
@@ -83,9 +80,7 @@ class _Processes:
 
   def _start(self, index: int) -> None:
     receiver, sender = self._context.Pipe(duplex=False)
-    process = self._context.Process(
-        target=_work, args=(self._tasks[index], sender), daemon=True
-    )
+    process = self._context.Process(target=_work, args=(self._tasks[index], sender), daemon=True)
     process.start()
     sender.close()  # so that this process notices the end of the other
     self._running[receiver] = index, process
@@ -97,8 +92,8 @@ class _Processes:
     except EOFError:
       process.join()
       raise ChildProcessError(
-          'a simulation ended without a result (exit status'
-          f' {process.exitcode}); use num_workers=1 to give it all the memory'
+        'a simulation ended without a result (exit status'
+        f' {process.exitcode}); use num_workers=1 to give it all the memory'
       ) from None
     if isinstance(message, int):
       self._done[index] += message
@@ -125,5 +120,5 @@ def _work(task: trial.Task, sender) -> None:
     sender.send(trial.run(task, count))
   except BrokenPipeError:
     pass  # the parent process is gone
-  except Exception as e:  # pylint: disable=broad-exception-caught
+  except Exception as e:
     sender.send(e)  # the parent process raises it again

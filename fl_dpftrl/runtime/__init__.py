@@ -10,10 +10,10 @@ from fl_dpftrl.runtime.context import InProcessContext as InProcessContext
 
 
 def use_in_process(
-    *,
-    seed: int | None = None,
-    max_concurrent_clients: int | None = None,
-    default_num_clients: int = 0,
+  *,
+  seed: int | None = None,
+  max_concurrent_clients: int | None = None,
+  default_num_clients: int = 0,
 ) -> InProcessContext:
   """Makes every TFF computation run in this process from now on.
 
@@ -26,9 +26,9 @@ def use_in_process(
     The context; see `InProcessContext`.
   """
   context = InProcessContext(
-      seed=seed,
-      max_concurrent_clients=max_concurrent_clients,
-      default_num_clients=default_num_clients,
+    seed=seed,
+    max_concurrent_clients=max_concurrent_clients,
+    default_num_clients=default_num_clients,
   )
   tff.framework.set_default_context(context)
   gc.collect()  # TFF's own context complains where it is left to the exit.

@@ -6,9 +6,9 @@ the computation's argument and from sums of stages before s. So all of one stage
 work at the server, of one client, and of one sum can be one TensorFlow graph each.
 """
 
-from collections.abc import Iterator, Sequence
 import dataclasses
 import functools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow_federated as tff
@@ -20,20 +20,17 @@ VALUE, ZERO, TOTAL = 'value', 'zero', 'total'
 _Block = tff.framework.ComputationBuildingBlock
 _SUM = tff.framework.FEDERATED_AGGREGATE.uri
 _MAPS = (
-    tff.framework.FEDERATED_MAP.uri,
-    tff.framework.FEDERATED_MAP_ALL_EQUAL.uri,
-    tff.framework.FEDERATED_APPLY.uri,
+  tff.framework.FEDERATED_MAP.uri,
+  tff.framework.FEDERATED_MAP_ALL_EQUAL.uri,
+  tff.framework.FEDERATED_APPLY.uri,
 )
-_EVALS = (
-    tff.framework.FEDERATED_EVAL_AT_CLIENTS.uri,
-    tff.framework.FEDERATED_EVAL_AT_SERVER.uri,
-)
+_EVALS = (tff.framework.FEDERATED_EVAL_AT_CLIENTS.uri, tff.framework.FEDERATED_EVAL_AT_SERVER.uri)
 _COPIES = (
-    tff.framework.FEDERATED_BROADCAST.uri,
-    tff.framework.FEDERATED_VALUE_AT_CLIENTS.uri,
-    tff.framework.FEDERATED_VALUE_AT_SERVER.uri,
-    tff.framework.FEDERATED_ZIP_AT_CLIENTS.uri,
-    tff.framework.FEDERATED_ZIP_AT_SERVER.uri,
+  tff.framework.FEDERATED_BROADCAST.uri,
+  tff.framework.FEDERATED_VALUE_AT_CLIENTS.uri,
+  tff.framework.FEDERATED_VALUE_AT_SERVER.uri,
+  tff.framework.FEDERATED_ZIP_AT_CLIENTS.uri,
+  tff.framework.FEDERATED_ZIP_AT_SERVER.uri,
 )
 
 
@@ -43,8 +40,8 @@ class UnsupportedComputationError(NotImplementedError):
 
 def unsupported(part: str) -> UnsupportedComputationError:
   return UnsupportedComputationError(
-      f'{part} cannot run in this process; give the computation to a worker of'
-      ' TensorFlow Federated instead'
+    f'{part} cannot run in this process; give the computation to a worker of'
+    ' TensorFlow Federated instead'
   )
 
 
@@ -109,12 +106,8 @@ def analyse(comp: Any) -> Analysis:
   if not isinstance(comp, tff.framework.ConcreteComputation):
     raise unsupported(f'a computation of class {type(comp).__name__}')
   plain = tff.backends.test.replace_secure_intrinsics_with_bodies(comp)
-  block, _ = tff.tensorflow.replace_intrinsics_with_bodies(
-      plain.to_building_block()
-  )
-  parameter, local_values, result = _calls_of(
-      tff.framework.to_call_dominant(block)
-  )
+  block, _ = tff.tensorflow.replace_intrinsics_with_bodies(plain.to_building_block())
+  parameter, local_values, result = _calls_of(tff.framework.to_call_dominant(block))
   named: dict[str, Named] = {}
   if parameter is not None:
     for one in _inputs(*parameter):
@@ -133,9 +126,9 @@ def analyse(comp: Any) -> Analysis:
 
 def is_sum(one: Named) -> bool:
   return (
-      isinstance(one.block, tff.framework.Call)
-      and isinstance(one.block.function, tff.framework.Intrinsic)
-      and one.block.function.uri == _SUM
+    isinstance(one.block, tff.framework.Call)
+    and isinstance(one.block.function, tff.framework.Intrinsic)
+    and one.block.function.uri == _SUM
   )
 
 
@@ -163,19 +156,17 @@ def member_of(of: tff.Type) -> tff.Type:
   if isinstance(of, tff.FederatedType):
     return of.member
   if isinstance(of, tff.StructType):
-    return tff.StructType([
+    return tff.StructType(
+      [
         (name, member_of(part)) if name else member_of(part)
         for name, part in tff.structure.to_elements(of)
-    ])
+      ]
+    )
   return of
 
 
 def is_per_client(of: tff.Type) -> bool:
-  return (
-      isinstance(of, tff.FederatedType)
-      and of.placement is tff.CLIENTS
-      and not of.all_equal
-  )
+  return isinstance(of, tff.FederatedType) and of.placement is tff.CLIENTS and not of.all_equal
 
 
 def input_name(parameter: str, path: Sequence[int]) -> str:
@@ -202,9 +193,7 @@ def _calls_of(block: _Block) -> tuple[Any, Sequence[Any], _Block]:
   return parameter, [], body
 
 
-def _inputs(
-    parameter: str, of: tff.Type, path: tuple[int, ...] = ()
-) -> Iterator[Named]:
+def _inputs(parameter: str, of: tff.Type, path: tuple[int, ...] = ()) -> Iterator[Named]:
   """Yields a named value for each argument part that is placed or a tensor."""
   if isinstance(of, tff.StructType):
     for index, (_, part) in enumerate(tff.structure.to_elements(of)):
@@ -213,16 +202,16 @@ def _inputs(
   if isinstance(of, tff.FunctionType):
     raise unsupported(f'an argument that is a function, {of},')
   yield Named(
-      name=input_name(parameter, path),
-      block=None,
-      member=member_of(of),
-      per_client=is_per_client(of),
-      stage=0,
+    name=input_name(parameter, path),
+    block=None,
+    member=member_of(of),
+    per_client=is_per_client(of),
+    stage=0,
   )
 
 
 def _named(
-    name: str, block: _Block, parameter: str | None, known: dict[str, Named]
+  name: str, block: _Block, parameter: str | None, known: dict[str, Named]
 ) -> Iterator[Named]:
   """Yields the value of a call; for a sum, its parts come first."""
   of = block.type_signature
@@ -242,9 +231,7 @@ def _named(
   uri = function.uri
   if uri == _SUM:
     summands, zero = element(block.argument, 0), element(block.argument, 1)
-    yield here(
-        part_of(name, VALUE), summands, member_of(summands.type_signature), True
-    )
+    yield here(part_of(name, VALUE), summands, member_of(summands.type_signature), True)
     total = element(block.argument, 2).type_signature.parameter[0]
     yield here(part_of(name, ZERO), zero, member_of(zero.type_signature), False)
     yield Named(part_of(name, TOTAL), None, member_of(total), False, stage + 1)
@@ -253,15 +240,15 @@ def _named(
   if not (is_map(uri) or is_eval(uri) or is_copy(uri)):
     raise unsupported(f'the operation {uri}')
   # Clients that all start from the same may yet draw different random numbers.
-  per_client = is_per_client(of) and not uri in (
-      tff.framework.FEDERATED_BROADCAST.uri,
-      tff.framework.FEDERATED_VALUE_AT_CLIENTS.uri,
+  per_client = is_per_client(of) and uri not in (
+    tff.framework.FEDERATED_BROADCAST.uri,
+    tff.framework.FEDERATED_VALUE_AT_CLIENTS.uri,
   )
   yield here(name, block, member_of(of), per_client)
 
 
 def _names_in(
-    block: _Block | None, parameter: str | None, known: dict[str, Named]
+  block: _Block | None, parameter: str | None, known: dict[str, Named]
 ) -> Iterator[str]:
   """Yields names of the argument parts and values that an expression uses."""
   if block is None:
@@ -280,9 +267,7 @@ def _names_in(
     yield from _names_in(child, parameter, known)
 
 
-def _inputs_at(
-    parameter: str, path: Sequence[int], known: dict[str, Named]
-) -> Iterator[str]:
+def _inputs_at(parameter: str, path: Sequence[int], known: dict[str, Named]) -> Iterator[str]:
   """Yields a known argument part, else its known parts, else one around it."""
   for length in range(len(path) + 1):
     whole = input_name(parameter, path[:length])

@@ -1,8 +1,8 @@
 """Runs the clients of a round at the same time, and takes them in their order."""
 
-from collections.abc import Callable, Iterator
 import contextlib
 import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tensorflow.python.eager import cancellation
@@ -40,10 +40,7 @@ class Stop:
 
 
 def in_order(
-    work: Callable[[int], Any],
-    num_clients: int,
-    num_threads: int,
-    stop: Stop | None = None,
+  work: Callable[[int], Any], num_clients: int, num_threads: int, stop: Stop | None = None
 ) -> Iterator[Any]:
   """Yields work(0), work(1), …, of which several are computed at the same time.
 
@@ -60,8 +57,8 @@ def in_order(
   stop = stop or Stop()
   round_ = _Round(work, num_clients, 2 * num_threads)
   threads = [
-      threading.Thread(target=round_.run, name=f'client-{i}', daemon=True)
-      for i in range(min(num_threads, num_clients))
+    threading.Thread(target=round_.run, name=f'client-{i}', daemon=True)
+    for i in range(min(num_threads, num_clients))
   ]
   manager = cancellation.CancellationManager()
 
@@ -89,9 +86,7 @@ def in_order(
 class _Round:
   """Clients of a round that are under way, done and taken."""
 
-  def __init__(
-      self, work: Callable[[int], Any], num_clients: int, window: int
-  ):
+  def __init__(self, work: Callable[[int], Any], num_clients: int, window: int):
     self._work, self._num_clients, self._window = work, num_clients, window
     self._changed = threading.Condition()
     self._next, self._taken, self._stopped = 0, 0, False
@@ -102,7 +97,7 @@ class _Round:
     while (index := self._begin()) is not None:
       try:
         outcome = self._work(index), None
-      except BaseException as error:  # pylint: disable=broad-exception-caught
+      except BaseException as error:
         outcome = None, error
       with self._changed:
         self._done[index] = outcome

@@ -1,25 +1,21 @@
 """The execution context that runs every TFF computation in this process."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import functools
 import hashlib
 import itertools
 import os
 import threading
-from typing import Any
 import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.runtime import analysis
-from fl_dpftrl.runtime import clients
-from fl_dpftrl.runtime import memory
-from fl_dpftrl.runtime import programs
-from fl_dpftrl.runtime import values
+from fl_dpftrl.runtime import analysis, clients, memory, programs, values
 
 _Tensors = Sequence[tf.Tensor]
 
@@ -49,21 +45,18 @@ class InProcessContext(tff.framework.SyncContext):
   """
 
   def __init__(
-      self,
-      *,
-      seed: int | None = None,
-      max_concurrent_clients: int | None = None,
-      default_num_clients: int = 0,
+    self,
+    *,
+    seed: int | None = None,
+    max_concurrent_clients: int | None = None,
+    default_num_clients: int = 0,
   ):
     if max_concurrent_clients is not None and max_concurrent_clients < 1:
       raise ValueError(
-          'max_concurrent_clients must be at least 1 or None, got'
-          f' {max_concurrent_clients!r}'
+        f'max_concurrent_clients must be at least 1 or None, got {max_concurrent_clients!r}'
       )
     if default_num_clients < 0:
-      raise ValueError(
-          f'default_num_clients must be at least 0, got {default_num_clients!r}'
-      )
+      raise ValueError(f'default_num_clients must be at least 0, got {default_num_clients!r}')
     self._key = os.urandom(16) if seed is None else b'%d' % seed
     self._max_concurrent_clients = max_concurrent_clients
     self._default_num_clients = default_num_clients
@@ -102,18 +95,13 @@ class InProcessContext(tff.framework.SyncContext):
     self._stop.check()
     program = self._programs.of(comp)
     of = comp.type_signature
-    call = _Call(
-        program, self._arrays, self._default_num_clients, self._stop
-    )
+    call = _Call(program, self._arrays, self._default_num_clients, self._stop)
     if of.parameter is not None:
       call.take_argument(arg, of.parameter)
     number = None
     if program.has_clients:
       number = next(self._calls) if self._number is None else self._number
-    call.run(
-        functools.partial(_client_seed, self._key, number),
-        self._max_concurrent_clients,
-    )
+    call.run(functools.partial(_client_seed, self._key, number), self._max_concurrent_clients)
     return values.assembled(of.result, call.results(), self._arrays)
 
 
@@ -156,11 +144,11 @@ class _Call:
   """One call of a program, with the values known so far."""
 
   def __init__(
-      self,
-      program: programs.Program,
-      arrays: values.Arrays,
-      default_num_clients: int,
-      stop: clients.Stop,
+    self,
+    program: programs.Program,
+    arrays: values.Arrays,
+    default_num_clients: int,
+    stop: clients.Stop,
   ):
     self._program, self._arrays, self._stop = program, arrays, stop
     self._num_clients: int | None = None
@@ -178,13 +166,10 @@ class _Call:
         continue
       if not isinstance(value, (list, tuple)):
         raise TypeError(
-            f'expected a list, a value of type {of_part.member} for each client,'
-            f' got {value!r:.80}'
+          f'expected a list, a value of type {of_part.member} for each client, got {value!r:.80}'
         )
       if self._num_clients not in (None, len(value)):
-        raise ValueError(
-            f'arguments are for {self._num_clients} and for {len(value)} clients'
-        )
+        raise ValueError(f'arguments are for {self._num_clients} and for {len(value)} clients')
       self._num_clients = len(value)
       self._of_client[name] = value
 
@@ -194,11 +179,7 @@ class _Call:
       return self._default_num_clients
     return self._num_clients
 
-  def run(
-      self,
-      client_seed: Callable[[int, int], tf.Tensor],
-      max_concurrent: int | None,
-  ) -> None:
+  def run(self, client_seed: Callable[[int, int], tf.Tensor], max_concurrent: int | None) -> None:
     """Runs all stages.
 
     Args:
@@ -209,33 +190,22 @@ class _Call:
       if stage.server is not None:
         self._shared.update(stage.server(_secret_seed(), self._shared.get))
       if stage.client is not None:
-        self._run_clients(
-            stage, functools.partial(client_seed, index), max_concurrent
-        )
+        self._run_clients(stage, functools.partial(client_seed, index), max_concurrent)
 
   def _run_clients(
-      self,
-      stage: programs.Stage,
-      seed: Callable[[int], tf.Tensor],
-      max_concurrent: int | None,
+    self, stage: programs.Stage, seed: Callable[[int], tf.Tensor], max_concurrent: int | None
   ) -> None:
     part = analysis.part_of
     totals = {
-        part(name, analysis.TOTAL): self._shared.pop(part(name, analysis.ZERO))
-        for name in stage.sums
+      part(name, analysis.TOTAL): self._shared.pop(part(name, analysis.ZERO)) for name in stage.sums
     }
     sent = [name for name in stage.client.takes if name in self._shared]
-    num_threads = max_concurrent or memory.concurrent_clients(
-        sum(values.num_bytes(self._shared[name]) for name in sent)
-    )
+    model_bytes = sum(values.num_bytes(self._shared[name]) for name in sent)
+    num_threads = memory.concurrent_clients(model_bytes, max_concurrent)
     for name in stage.keeps:
       self._of_client[name] = []
-    work = lambda client: stage.client(
-        seed(client), functools.partial(self._value_of, client)
-    )
-    found = clients.in_order(
-        work, self.num_clients, num_threads, self._stop
-    )
+    work = lambda client: stage.client(seed(client), functools.partial(self._value_of, client))
+    found = clients.in_order(work, self.num_clients, num_threads, self._stop)
     with contextlib.closing(found):
       for given in found:
         if stage.add is not None:
@@ -263,9 +233,7 @@ class _Call:
         yield self._shared[name]
 
 
-def _client_seed(
-    key: bytes, number: int | None, stage: int, client: int
-) -> tf.Tensor:
+def _client_seed(key: bytes, number: int | None, stage: int, client: int) -> tf.Tensor:
   digest = hashlib.sha256(b'%s %d %d %d' % (key, number, stage, client)).digest()
   return tf.constant(np.frombuffer(digest[:16], '<i8'))
 

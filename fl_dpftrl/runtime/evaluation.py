@@ -6,8 +6,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.runtime import analysis
-from fl_dpftrl.runtime import imports
+from fl_dpftrl.runtime import analysis, imports
 
 _Block = tff.framework.ComputationBuildingBlock
 
@@ -25,11 +24,11 @@ class Evaluator:
   """
 
   def __init__(
-      self,
-      analysed: analysis.Analysis,
-      named: dict[str, analysis.Named],
-      importer: imports.Importer,
-      known: dict[str, imports.Value],
+    self,
+    analysed: analysis.Analysis,
+    named: dict[str, analysis.Named],
+    importer: imports.Importer,
+    known: dict[str, imports.Value],
   ):
     self._analysed, self._named = analysed, named
     self._importer = importer
@@ -49,13 +48,9 @@ class Evaluator:
 
   def total(self, name: str) -> imports.Value:
     """The total of a sum with one more summand."""
-    accumulate = self._evaluate(
-        analysis.element(self._named[name].block.argument, 2), {}
-    )
+    accumulate = self._evaluate(analysis.element(self._named[name].block.argument, 2), {})
     parts = (analysis.TOTAL, analysis.VALUE)
-    return accumulate(
-        tuple(self._known[analysis.part_of(name, part)] for part in parts)
-    )
+    return accumulate(tuple(self._known[analysis.part_of(name, part)] for part in parts))
 
   def _evaluate(self, block: _Block, bound: dict[str, Any]) -> Any:
     framework = tff.framework
@@ -84,9 +79,7 @@ class Evaluator:
       return self._called(block, bound)
     raise analysis.unsupported(f'{block.compact_representation():.80}')
 
-  def _function(
-      self, block: tff.framework.Lambda, bound: dict[str, Any]
-  ) -> Callable[[Any], Any]:
+  def _function(self, block: tff.framework.Lambda, bound: dict[str, Any]) -> Callable[[Any], Any]:
     def call(argument):
       inner = dict(bound)
       if block.parameter_name is not None:
@@ -102,27 +95,23 @@ class Evaluator:
       return self._evaluate(function, bound)(argument)
     if analysis.is_map(function.uri):
       mapped = self._evaluate(analysis.element(block.argument, 0), bound)
-      return mapped(
-          self._evaluate(analysis.element(block.argument, 1), bound)
-      )
+      return mapped(self._evaluate(analysis.element(block.argument, 1), bound))
     if analysis.is_eval(function.uri):
       return self._evaluate(block.argument, bound)(None)
     if analysis.is_copy(function.uri):
       return self._evaluate(block.argument, bound)
     raise analysis.unsupported(f'the operation {function.uri}')
 
-  def _selected(
-      self, block: tff.framework.Selection, bound: dict[str, Any]
-  ) -> Any:
+  def _selected(self, block: tff.framework.Selection, bound: dict[str, Any]) -> Any:
     path, source = [], block
     while isinstance(source, tff.framework.Selection):
       path.append(source.as_index())
       source = source.source
     path.reverse()
     if (
-        isinstance(source, tff.framework.Reference)
-        and source.name == self._analysed.parameter
-        and source.name not in bound
+      isinstance(source, tff.framework.Reference)
+      and source.name == self._analysed.parameter
+      and source.name not in bound
     ):
       return self._argument(tuple(path), block.type_signature)
     value = self._evaluate(source, bound)
@@ -136,7 +125,4 @@ class Evaluator:
     if name in self._known:
       return self._known[name]
     parts = tff.structure.to_elements(of)
-    return tuple(
-        self._argument((*path, index), part)
-        for index, (_, part) in enumerate(parts)
-    )
+    return tuple(self._argument((*path, index), part) for index, (_, part) in enumerate(parts))

@@ -7,16 +7,14 @@ itself. So the serialised graph is rewritten before it is imported: it is pruned
 its variables live for one call, and reading them waits for the initialisation.
 """
 
-from collections.abc import Iterator
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.runtime import analysis
-from fl_dpftrl.runtime import randomness
-from fl_dpftrl.runtime import reductions
+from fl_dpftrl.runtime import analysis, randomness, reductions
 
 # TensorFlow makes a new resource at each call of an operation of this name.
 _ANONYMOUS = b'cd2c89b7-88b7-44c8-ad83-06c2a9158347'
@@ -46,9 +44,7 @@ class Importer:
     self._count = 0
     self.variables: list[tf.Tensor] = []
 
-  def call(
-      self, computation: tff.framework.CompiledComputation, argument: Value
-  ) -> Value:
+  def call(self, computation: tff.framework.CompiledComputation, argument: Value) -> Value:
     """The result of a computation.
 
     Raises:
@@ -61,11 +57,7 @@ class Importer:
     graph = tf.compat.v1.GraphDef()
     program.graph_def.Unpack(graph)
     results = list(_tensor_names(program.result))
-    given = (
-        dict(_bound(program.parameter, argument))
-        if program.HasField('parameter')
-        else {}
-    )
+    given = dict(_bound(program.parameter, argument)) if program.HasField('parameter') else {}
     inputs = {_node(name) for name in given}
     _prune(graph, {*map(_node, results), program.initialize_op} - {''}, inputs)
     handles = _own_variables(graph)
@@ -79,10 +71,10 @@ class Importer:
     _rename_functions(graph, f'__{next(_unique)}')
     present = {node.name for node in graph.node}
     found = tf.graph_util.import_graph_def(
-        graph,
-        input_map={n: t for n, t in given.items() if _node(n) in present},
-        return_elements=[*results, *(f'{name}:0' for name in handles)],
-        name=_SCOPE,
+      graph,
+      input_map={n: t for n, t in given.items() if _node(n) in present},
+      return_elements=[*results, *(f'{name}:0' for name in handles)],
+      name=_SCOPE,
     )
     self.variables.extend(found[len(results) :])
     return _assembled(program.result, dict(zip(results, found)))
@@ -121,9 +113,7 @@ def _assembled(binding: Any, tensors: dict[str, tf.Tensor]) -> Value:
   return tensors[name]
 
 
-def _prune(
-    graph: tf.compat.v1.GraphDef, wanted: set[str], inputs: set[str]
-) -> None:
+def _prune(graph: tf.compat.v1.GraphDef, wanted: set[str], inputs: set[str]) -> None:
   """Keeps what is wanted, what it needs, and the inputs."""
   nodes = {node.name: node for node in graph.node}
   kept, left = set(inputs & nodes.keys()), list(wanted)
@@ -189,13 +179,11 @@ def _initialise_first(graph: tf.compat.v1.GraphDef, operation: str) -> None:
   passed_on = True
   while passed_on:
     passed_on = {
-        node.name
-        for node in graph.node
-        if node.op in _PASSED_ON and handles & set(map(_node, node.input))
+      node.name
+      for node in graph.node
+      if node.op in _PASSED_ON and handles & set(map(_node, node.input))
     } - handles
     handles |= passed_on
   for node in graph.node:
-    if node.name not in before | handles and handles & set(
-        map(_node, node.input)
-    ):
+    if node.name not in before | handles and handles & set(map(_node, node.input)):
       node.input.append(f'^{_node(operation)}')

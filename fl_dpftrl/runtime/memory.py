@@ -2,6 +2,9 @@
 
 import os
 import pathlib
+import warnings
+
+from tensorflow.python.util import _pywrap_util_port
 
 # A client's variables, their gradients, the optimiser's slots, its update, and
 # one more update that waits for its turn.
@@ -11,12 +14,32 @@ _SHARE = 0.5
 _CGROUP = pathlib.Path('/sys/fs/cgroup')
 
 
-def concurrent_clients(model_bytes: int) -> int:
-  """Returns how many clients processors and memory allow: at least 1.
+def concurrent_clients(model_bytes: int, at_most: int | None = None) -> int:
+  """Returns how many clients may train at the same time: at least 1.
+
+  Processors and memory limit the number. TensorFlow's oneDNN operations limit it
+  to 1, with a warning: two clients that run one of them (Einsum, of attention
+  layers) at the same time corrupt the memory of the process in TensorFlow 2.14.
 
   Args:
     model_bytes: size of the model sent to each client.
+    at_most: number that the user asked for; replaces the limit by processors and
+      memory.
   """
+  wanted = at_most or _fitting(model_bytes)
+  if wanted > 1 and _pywrap_util_port.IsMklEnabled():
+    warnings.warn(
+      'clients train one at a time, since TensorFlow uses oneDNN operations, which are not'
+      ' safe in parallel: set TF_ENABLE_ONEDNN_OPTS=0 in the environment before TensorFlow'
+      ' is imported',
+      RuntimeWarning,
+      stacklevel=2,
+    )
+    return 1
+  return wanted
+
+
+def _fitting(model_bytes: int) -> int:
   processors = len(os.sched_getaffinity(0))
   free = free_bytes()
   if free is None or not model_bytes:

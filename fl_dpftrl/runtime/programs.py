@@ -1,16 +1,13 @@
 """Builds the TensorFlow functions of a computation's stages."""
 
-from collections.abc import Callable, Iterable, Sequence
 import dataclasses
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.runtime import analysis
-from fl_dpftrl.runtime import evaluation
-from fl_dpftrl.runtime import imports
-from fl_dpftrl.runtime import randomness
+from fl_dpftrl.runtime import analysis, evaluation, imports, randomness
 
 _Block = tff.framework.ComputationBuildingBlock
 
@@ -30,7 +27,7 @@ class Step:
   _function: Callable[..., Sequence[tf.Tensor]]
 
   def __call__(
-      self, seed: tf.Tensor, values: Callable[[str], Sequence[tf.Tensor]]
+    self, seed: tf.Tensor, values: Callable[[str], Sequence[tf.Tensor]]
   ) -> dict[str, tuple[tf.Tensor, ...]]:
     """The tensors of each value that it gives.
 
@@ -41,8 +38,8 @@ class Step:
     arguments = [tensor for name in self.takes for tensor in values(name)]
     tensors = iter(self._function(seed, *arguments))
     return {
-        name: tuple(next(tensors) for _ in range(size))
-        for name, size in zip(self.gives, self._sizes, strict=True)
+      name: tuple(next(tensors) for _ in range(size))
+      for name, size in zip(self.gives, self._sizes, strict=True)
     }
 
 
@@ -93,11 +90,7 @@ def tensor_specs(of: tff.Type) -> list[tf.TensorSpec]:
     UnsupportedComputationError: where it is not made of tensors and data sets.
   """
   if isinstance(of, tff.StructType):
-    return [
-        spec
-        for _, part in tff.structure.to_elements(of)
-        for spec in tensor_specs(part)
-    ]
+    return [spec for _, part in tff.structure.to_elements(of) for spec in tensor_specs(part)]
   if isinstance(of, tff.SequenceType):
     return [tf.TensorSpec([], tf.variant)]
   if isinstance(of, tff.TensorType):
@@ -127,36 +120,26 @@ class _Builder:
   def program(self) -> Program:
     results = self._results(self._analysed.result)
     self._wanted.update(results)
-    stages = [
-        self._stage(index)
-        for index in reversed(range(self._analysed.num_stages))
-    ]
-    return Program(
-        self._analysed.parameter,
-        self._named,
-        tuple(reversed(stages)),
-        results,
-    )
+    stages = [self._stage(index) for index in reversed(range(self._analysed.num_stages))]
+    return Program(self._analysed.parameter, self._named, tuple(reversed(stages)), results)
 
   def _results(self, block: _Block) -> tuple[str, ...]:
     """Names for the parts of the result that are placed, or for all of it."""
     of = block.type_signature
     if isinstance(of, tff.StructType) and tff.types.contains(
-        of, lambda part: isinstance(part, tff.FederatedType)
+      of, lambda part: isinstance(part, tff.FederatedType)
     ):
       return tuple(
-          name
-          for part in range(len(of))
-          for name in self._results(analysis.element(block, part))
+        name for part in range(len(of)) for name in self._results(analysis.element(block, part))
       )
     name = f'result of {len(self._named)}'
     inside = [self._named[n] for n in self._analysed.names_in(block)]
     self._named[name] = analysis.Named(
-        name=name,
-        block=block,
-        member=analysis.member_of(block.type_signature),
-        per_client=any(one.per_client for one in inside),
-        stage=max((one.stage for one in inside), default=0),
+      name=name,
+      block=block,
+      member=analysis.member_of(block.type_signature),
+      per_client=any(one.per_client for one in inside),
+      stage=max((one.stage for one in inside), default=0),
     )
     return (name,)
 
@@ -180,29 +163,20 @@ class _Builder:
 
   def _wanted_at(self, stage: int, *, per_client: bool) -> list[str]:
     return [
-        one.name
-        for one in self._named.values()
-        if one.name in self._wanted
-        and one.stage == stage
-        and one.per_client == per_client
-        and one.block is not None
+      one.name
+      for one in self._named.values()
+      if one.name in self._wanted
+      and one.stage == stage
+      and one.per_client == per_client
+      and one.block is not None
     ]
 
   def _is_inside(self, name: str, stage: int, per_client: bool) -> bool:
     one = self._named[name]
-    return (
-        one.block is not None
-        and one.stage == stage
-        and one.per_client == per_client
-    )
+    return one.block is not None and one.stage == stage and one.per_client == per_client
 
   def _step(
-      self,
-      gives: Sequence[str],
-      stage: int,
-      *,
-      per_client: bool,
-      adds: Sequence[str] = (),
+    self, gives: Sequence[str], stage: int, *, per_client: bool, adds: Sequence[str] = ()
   ) -> Step:
     """A function for values of a stage, or for totals of its sums."""
     inside = lambda name: not adds and self._is_inside(name, stage, per_client)
@@ -214,9 +188,7 @@ class _Builder:
     def trace(seed, *tensors):
       importer = imports.Importer(seed, honours_seeds=self._honours_seeds)
       remaining = iter(tensors)
-      known = {
-          name: _nested(self._named[name].member, remaining) for name in takes
-      }
+      known = {name: _nested(self._named[name].member, remaining) for name in takes}
       evaluator = evaluation.Evaluator(self._analysed, self._named, importer, known)
       if adds:
         results = [evaluator.total(name) for name in adds]
@@ -228,28 +200,21 @@ class _Builder:
     specs = [randomness.SEED_SPEC, *(spec for of in of_takes for spec in of)]
     unnamed = [tf.TensorSpec(spec.shape, spec.dtype) for spec in specs]
     function = tf.compat.v1.wrap_function(trace, unnamed)
-    return Step(
-        tuple(takes), tuple(gives), tuple(map(len, of_gives)), function
-    )
+    return Step(tuple(takes), tuple(gives), tuple(map(len, of_gives)), function)
 
   def _needed(
-      self,
-      gives: Sequence[str],
-      inside: Callable[[str], bool],
-      adds: Sequence[str],
+    self, gives: Sequence[str], inside: Callable[[str], bool], adds: Sequence[str]
   ) -> list[str]:
     """Values from without that these are computed from."""
     if adds:
       found = [
-          name
-          for one in adds
-          for name in (
-              analysis.part_of(one, analysis.TOTAL),
-              analysis.part_of(one, analysis.VALUE),
-              *self._analysed.names_in(
-                  analysis.element(self._named[one].block.argument, 2)
-              ),
-          )
+        name
+        for one in adds
+        for name in (
+          analysis.part_of(one, analysis.TOTAL),
+          analysis.part_of(one, analysis.VALUE),
+          *self._analysed.names_in(analysis.element(self._named[one].block.argument, 2)),
+        )
       ]
       return list(dict.fromkeys(found))
     found, seen, left = [], set(), list(reversed(gives))
@@ -268,18 +233,13 @@ class _Builder:
     one = self._named[name]
     if analysis.is_sum(one):
       report = analysis.element(one.block.argument, 4)
-      return [
-          analysis.part_of(name, analysis.TOTAL),
-          *self._analysed.names_in(report),
-      ]
+      return [analysis.part_of(name, analysis.TOTAL), *self._analysed.names_in(report)]
     return self._analysed.names_in(one.block)
 
 
 def _nested(of: tff.Type, tensors: Iterable[tf.Tensor]) -> imports.Value:
   if isinstance(of, tff.StructType):
-    return tuple(
-        _nested(part, tensors) for _, part in tff.structure.to_elements(of)
-    )
+    return tuple(_nested(part, tensors) for _, part in tff.structure.to_elements(of))
   return next(tensors)
 
 
@@ -290,7 +250,7 @@ def _flat(value: imports.Value) -> list[tf.Tensor]:
 
 
 def _after_cleaning(
-    tensors: Sequence[tf.Tensor], variables: Sequence[tf.Tensor]
+  tensors: Sequence[tf.Tensor], variables: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
   """The same tensors, once the memory of the variables is free."""
   if not variables:

@@ -25,32 +25,33 @@ _MARK = '__with_seed'
 # Operation → its counterpart, (attributes: new name → old name), and how many
 # inputs come before the seed.
 _DRAWS = {
-    'RandomStandardNormal': (
-        'StatelessRandomNormal', {'dtype': 'dtype', 'T': 'T'}, 1),
-    'RandomUniform': (
-        'StatelessRandomUniform', {'dtype': 'dtype', 'T': 'T'}, 1),
-    'TruncatedNormal': (
-        'StatelessTruncatedNormal', {'dtype': 'dtype', 'T': 'T'}, 1),
-    'RandomUniformInt': (
-        'StatelessRandomUniformInt', {'dtype': 'Tout', 'T': 'T'}, 1),
-    'Multinomial': (
-        'StatelessMultinomial', {'T': 'T', 'output_dtype': 'output_dtype'}, 2),
-    'NonDeterministicInts': (
-        'StatelessRandomUniformFullInt',
-        {'dtype': 'dtype', 'T': 'shape_dtype'}, 1),
+  'RandomStandardNormal': ('StatelessRandomNormal', {'dtype': 'dtype', 'T': 'T'}, 1),
+  'RandomUniform': ('StatelessRandomUniform', {'dtype': 'dtype', 'T': 'T'}, 1),
+  'TruncatedNormal': ('StatelessTruncatedNormal', {'dtype': 'dtype', 'T': 'T'}, 1),
+  'RandomUniformInt': ('StatelessRandomUniformInt', {'dtype': 'Tout', 'T': 'T'}, 1),
+  'Multinomial': ('StatelessMultinomial', {'T': 'T', 'output_dtype': 'output_dtype'}, 2),
+  'NonDeterministicInts': (
+    'StatelessRandomUniformFullInt',
+    {'dtype': 'dtype', 'T': 'shape_dtype'},
+    1,
+  ),
 }
 # Those whose counterpart is given the very generator of a seed.
 _SEEDED = {
-    'RandomStandardNormal': 'StatelessRandomNormalV2',
-    'RandomUniform': 'StatelessRandomUniformV2',
-    'TruncatedNormal': 'StatelessTruncatedNormalV2',
+  'RandomStandardNormal': 'StatelessRandomNormalV2',
+  'RandomUniform': 'StatelessRandomUniformV2',
+  'TruncatedNormal': 'StatelessTruncatedNormalV2',
 }
 # Data sets that draw, from the two numbers that these inputs are.
 _SEED_INPUTS = ('seed', 'seed2')
 _DATA_SETS = {
-    'ShuffleDataset': 2, 'ShuffleDatasetV3': 2, 'ShuffleAndRepeatDataset': 2,
-    'ShuffleAndRepeatDatasetV2': 2, 'AnonymousSeedGenerator': 0,
-    'AnonymousRandomSeedGenerator': 0, 'RandomDataset': 0,
+  'ShuffleDataset': 2,
+  'ShuffleDatasetV3': 2,
+  'ShuffleAndRepeatDataset': 2,
+  'ShuffleAndRepeatDatasetV2': 2,
+  'AnonymousSeedGenerator': 0,
+  'AnonymousRandomSeedGenerator': 0,
+  'RandomDataset': 0,
 }
 _CALLS = ('PartitionedCall', 'StatefulPartitionedCall')
 _BRANCHES = ('If', 'StatelessIf', 'Case', 'StatelessCase')
@@ -60,13 +61,11 @@ _LOOPS = ('While', 'StatelessWhile')
 def child(seed: tf.Tensor, index: int) -> tf.Tensor:
   """Returns the seed of part number `index` of something with a seed."""
   return tf.random.stateless_uniform(
-      [2], seed + tf.constant([index, 0], tf.int64), None, None, tf.int64
+    [2], seed + tf.constant([index, 0], tf.int64), None, None, tf.int64
   )
 
 
-def rewrite(
-    graph: tf.compat.v1.GraphDef, *, honours_seeds: bool
-) -> str | None:
+def rewrite(graph: tf.compat.v1.GraphDef, *, honours_seeds: bool) -> str | None:
   """Rewrites a graph in place so that it draws from a seed that it is fed.
 
   Args:
@@ -137,11 +136,7 @@ class _Rewriter:
 
   def _bodies(self) -> set[str]:
     """Returns the functions that are the body of a loop."""
-    return {
-        node.attr['body'].func.name
-        for node in self._all_nodes()
-        if node.op in _LOOPS
-    }
+    return {node.attr['body'].func.name for node in self._all_nodes() if node.op in _LOOPS}
 
   def _rewrite_function(self, function: Any, *, is_loop_body: bool) -> None:
     signature = function.signature
@@ -256,8 +251,11 @@ class _Body:
     """Returns a seed, far from all others, from which others may be counted."""
     shape = self.constant([2], np.int32)
     name = self.add(
-        'StatelessRandomUniformFullInt', [shape, self.fresh_seed()],
-        dtype=_SEED_TYPE, T=tf.int32.as_datatype_enum, Tseed=_SEED_TYPE,
+      'StatelessRandomUniformFullInt',
+      [shape, self.fresh_seed()],
+      dtype=_SEED_TYPE,
+      T=tf.int32.as_datatype_enum,
+      Tseed=_SEED_TYPE,
     )
     return self.output(name, 'output')
 
@@ -275,11 +273,8 @@ def _reseed_data_set(node: tf.compat.v1.NodeDef, body: _Body) -> None:
   """Gives a data set that draws a seed, unless it has one of its own."""
   place = _DATA_SETS[node.op]
   constants = {n.name: n for n in body.nodes if n.op == 'Const'}
-  given = [constants.get(one.split(':')[0]) for one in node.input[place:place + 2]]
-  if any(
-      one is None or tf.make_ndarray(one.attr['value'].tensor).any()
-      for one in given
-  ):
+  given = [constants.get(one.split(':')[0]) for one in node.input[place : place + 2]]
+  if any(one is None or tf.make_ndarray(one.attr['value'].tensor).any() for one in given):
     return
   for offset, scalar in enumerate(body.scalars(body.child_seed())):
     node.input[place + offset] = scalar

@@ -28,20 +28,18 @@ def rewrite(graph: tf.compat.v1.GraphDef) -> None:
     for node in list(function.node_def):
       if node.op == _REDUCTION:
         changed.add(node.name)
-        _replace(
-            node, function.node_def, functions, graph.library, made, True
-        )
+        _replace(node, function.node_def, functions, graph.library, made, True)
     if changed:
       _rename_outputs(function, changed)
 
 
 def _replace(
-    node: tf.compat.v1.NodeDef,
-    nodes: Any,
-    functions: dict[str, Any],
-    library: Any,
-    made: set[str],
-    is_function: bool,
+  node: tf.compat.v1.NodeDef,
+  nodes: Any,
+  functions: dict[str, Any],
+  library: Any,
+  made: set[str],
+  is_function: bool,
 ) -> None:
   """Makes a loop of one reduction, under its name."""
   output = lambda name, of: f'{name}:{of}:0' if is_function else name
@@ -70,12 +68,11 @@ def _replace(
     if one.signature.name not in made:
       made.add(one.signature.name)
       library.function.add().CopyFrom(one)
-  shapes = [shape for shape in node.attr['output_shapes'].list.shape]
+  shapes = list(node.attr['output_shapes'].list.shape)
   del node.input[:]
-  node.input.extend([
-      *inputs[: len(states)], first_output, handle,
-      *inputs[len(states) :], *control,
-  ])
+  node.input.extend(
+    [*inputs[: len(states)], first_output, handle, *inputs[len(states) :], *control]
+  )
   node.op = 'While'
   for name in [name for name in node.attr if not name.startswith('_')]:
     del node.attr[name]
@@ -93,17 +90,16 @@ def _replace(
 
 
 def _loop_functions(
-    node: tf.compat.v1.NodeDef,
-    function: Any,
-    states: Sequence[int],
-    elements: Sequence[int],
-    others: Sequence[int],
+  node: tf.compat.v1.NodeDef,
+  function: Any,
+  states: Sequence[int],
+  elements: Sequence[int],
+  others: Sequence[int],
 ) -> tuple[Any, Any]:
   """The condition and the body."""
   name = function.signature.name
   condition, body = (
-      _signature(f'{name}__{part}', states, others)
-      for part in ('loop_condition', 'loop_body')
+    _signature(f'{name}__{part}', states, others) for part in ('loop_condition', 'loop_body')
   )
   has_value = condition.node_def.add(name='has_value', op='OptionalHasValue')
   has_value.input.append('optional')
@@ -126,9 +122,7 @@ def _loop_functions(
   results = [f'step:output:{i}' for i in range(len(states))]
   results += ['next:optional:0', 'iterator']
   results += [f'other{i}' for i in range(len(others))]
-  for index, (argument, result) in enumerate(
-      zip(body.signature.input_arg, results, strict=True)
-  ):
+  for index, (argument, result) in enumerate(zip(body.signature.input_arg, results, strict=True)):
     output = f'result{index}'
     body.signature.output_arg.add(name=output, type=argument.type)
     body.ret[output] = result
@@ -136,9 +130,7 @@ def _loop_functions(
   return condition, body
 
 
-def _signature(
-    name: str, states: Sequence[int], others: Sequence[int]
-) -> Any:
+def _signature(name: str, states: Sequence[int], others: Sequence[int]) -> Any:
   library = tf.compat.v1.GraphDef().library
   function = library.function.add()
   function.signature.name = name

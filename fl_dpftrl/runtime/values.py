@@ -5,10 +5,10 @@ are read-only. An array that comes back as an argument, as the state of a
 learning process does, is converted to the same tensor again.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
 import threading
-from typing import Any
 import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -55,12 +55,10 @@ class Arrays:
         value = known[1]
       else:
         value = _converted(value, spec)
-    if value.dtype != spec.dtype or not spec.shape.is_compatible_with(
-        value.shape
-    ):
+    if value.dtype != spec.dtype or not spec.shape.is_compatible_with(value.shape):
       raise TypeError(
-          f'expected a value of type {spec.dtype.name} and shape {spec.shape},'
-          f' got {value.dtype.name}, {value.shape}'
+        f'expected a value of type {spec.dtype.name} and shape {spec.shape},'
+        f' got {value.dtype.name}, {value.shape}'
       )
     return value
 
@@ -68,25 +66,22 @@ class Arrays:
 def _converted(value: Any, spec: tf.TensorSpec) -> tf.Tensor:
   if isinstance(value, (np.ndarray, np.generic)):
     if tf.as_dtype(value.dtype) != spec.dtype and spec.dtype != tf.string:
-      raise TypeError(
-          f'expected a value of type {spec.dtype.name}, got {value.dtype}'
-      )
+      raise TypeError(f'expected a value of type {spec.dtype.name}, got {value.dtype}')
   try:
     return tf.convert_to_tensor(value, spec.dtype)
   except (ValueError, TypeError) as error:
     raise TypeError(
-        f'expected a value of type {spec.dtype.name} and shape {spec.shape},'
-        f' got {value!r:.80}'
+      f'expected a value of type {spec.dtype.name} and shape {spec.shape}, got {value!r:.80}'
     ) from error
 
 
 def parts_of_argument(
-    value: Any, of: tff.Type, path: tuple[int, ...] = ()
+  value: Any, of: tff.Type, path: tuple[int, ...] = ()
 ) -> Iterator[tuple[tuple[int, ...], Any, tff.Type]]:
   """(path, value, type) of each part that is placed or has no parts."""
   if isinstance(of, tff.StructType):
     for index, (part, (_, of_part)) in enumerate(
-        zip(elements(value, of), tff.structure.to_elements(of), strict=True)
+      zip(elements(value, of), tff.structure.to_elements(of), strict=True)
     ):
       yield from parts_of_argument(part, of_part, (*path, index))
   else:
@@ -107,28 +102,22 @@ def elements(value: Any, of: tff.StructType) -> list[Any]:
     try:
       found = tff.structure.to_elements(tff.structure.from_container(value))
     except TypeError as error:
-      raise TypeError(
-          f'expected a structure of type {of}, got {value!r:.80}'
-      ) from error
+      raise TypeError(f'expected a structure of type {of}, got {value!r:.80}') from error
     given = [name for name, _ in found]
     if len(found) == len(names) and all(
-        name in (None, expected) for name, expected in zip(given, names)
+      name in (None, expected) for name, expected in zip(given, names)
     ):
       return [part for _, part in found]
   raise TypeError(f'expected a structure of type {of}, got {value!r:.80}')
 
 
-def tensors(
-    value: Any, of: tff.Type, arrays: Arrays
-) -> tuple[tf.Tensor, ...]:
+def tensors(value: Any, of: tff.Type, arrays: Arrays) -> tuple[tf.Tensor, ...]:
   """The tensors of a value without placements; a data set is a variant."""
   if isinstance(of, tff.StructType):
     return tuple(
-        tensor
-        for part, (_, of_part) in zip(
-            elements(value, of), tff.structure.to_elements(of)
-        )
-        for tensor in tensors(part, of_part, arrays)
+      tensor
+      for part, (_, of_part) in zip(elements(value, of), tff.structure.to_elements(of))
+      for tensor in tensors(part, of_part, arrays)
     )
   if isinstance(of, tff.SequenceType):
     return (tf.data.experimental.to_variant(_data_set(value, of)),)
@@ -139,22 +128,16 @@ def tensors(
 
 def _data_set(value: Any, of: tff.SequenceType) -> tf.data.Dataset:
   if isinstance(value, (list, tuple)):
-    value = tensorflow_utils.make_data_set_from_elements(
-        None, list(value), of.element
-    )
+    value = tensorflow_utils.make_data_set_from_elements(None, list(value), of.element)
   if not isinstance(value, tf.data.Dataset):
     raise TypeError(f'expected a data set of type {of}, got {value!r:.80}')
   found = tff.types.tensorflow_to_type(value.element_spec)
   if not of.element.is_assignable_from(found):
-    raise TypeError(
-        f'expected a data set of elements {of.element}, got elements {found}'
-    )
+    raise TypeError(f'expected a data set of elements {of.element}, got elements {found}')
   return value
 
 
-def assembled(
-    of: tff.Type, parts: Iterator[Any], arrays: Arrays
-) -> Any:
+def assembled(of: tff.Type, parts: Iterator[Any], arrays: Arrays) -> Any:
   """A result of a type.
 
   Args:
@@ -168,25 +151,21 @@ def assembled(
 
 def _struct(of: tff.Type, parts: Iterator[Any], arrays: Arrays) -> Any:
   if isinstance(of, tff.StructType) and tff.types.contains(
-      of, lambda part: isinstance(part, tff.FederatedType)
+    of, lambda part: isinstance(part, tff.FederatedType)
   ):
-    return tff.structure.Struct([
-        (name, _struct(part, parts, arrays))
-        for name, part in tff.structure.to_elements(of)
-    ])
+    return tff.structure.Struct(
+      [(name, _struct(part, parts, arrays)) for name, part in tff.structure.to_elements(of)]
+    )
   if analysis.is_per_client(of):
     return [_member(of.member, iter(one), arrays) for one in next(parts)]
   return _member(analysis.member_of(of), iter(next(parts)), arrays)
 
 
-def _member(
-    of: tff.Type, found: Iterable[tf.Tensor], arrays: Arrays
-) -> Any:
+def _member(of: tff.Type, found: Iterable[tf.Tensor], arrays: Arrays) -> Any:
   if isinstance(of, tff.StructType):
-    return tff.structure.Struct([
-        (name, _member(part, found, arrays))
-        for name, part in tff.structure.to_elements(of)
-    ])
+    return tff.structure.Struct(
+      [(name, _member(part, found, arrays)) for name, part in tff.structure.to_elements(of)]
+    )
   tensor = next(found)
   if isinstance(of, tff.SequenceType):
     element_spec = tff.types.type_to_tf_structure(of.element)
@@ -197,7 +176,7 @@ def _member(
 def num_bytes(found: Sequence[tf.Tensor]) -> int:
   """Returns the total size of those tensors whose size is known."""
   return sum(
-      tensor.dtype.size * (tensor.shape.num_elements() or 0)
-      for tensor in found
-      if tensor.dtype not in (tf.variant, tf.resource)
+    tensor.dtype.size * (tensor.shape.num_elements() or 0)
+    for tensor in found
+    if tensor.dtype not in (tf.variant, tf.resource)
   )

@@ -7,12 +7,8 @@ it is at most Σ |X[i, j]|, and vectors of zeros and ones, or of signs, are not
 enough to reach it.
 """
 
-from fl_dpftrl.sensitivity.base import EXACT
-from fl_dpftrl.sensitivity.base import LOWER_BOUND
-from fl_dpftrl.sensitivity.base import Sensitivity
-from fl_dpftrl.sensitivity.base import UPPER_BOUND
+from fl_dpftrl.sensitivity.base import EXACT, LOWER_BOUND, UPPER_BOUND, Sensitivity
 from fl_dpftrl.sensitivity.entries import gram_entries
 from fl_dpftrl.sensitivity.gram import gram_sensitivity
-from fl_dpftrl.sensitivity.mechanism import gram_matrix
-from fl_dpftrl.sensitivity.mechanism import sensitivity
+from fl_dpftrl.sensitivity.mechanism import gram_matrix, sensitivity
 from fl_dpftrl.sensitivity.observed import pattern_sensitivity

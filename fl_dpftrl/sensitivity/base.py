@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-
 EXACT = 'exact'
 UPPER_BOUND = 'upper_bound'
 LOWER_BOUND = 'lower_bound'

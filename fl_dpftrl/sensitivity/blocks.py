@@ -6,16 +6,12 @@ one in a block is at least min_sep after the last one in an earlier block.
 """
 
 import math
-from typing import Callable
+from collections.abc import Callable
 
 import numpy as np
 
-from fl_dpftrl import participation
-from fl_dpftrl import workloads
-from fl_dpftrl.sensitivity import base
-from fl_dpftrl.sensitivity import gram
-from fl_dpftrl.sensitivity import mechanism
-from fl_dpftrl.sensitivity import patterns
+from fl_dpftrl import participation, workloads
+from fl_dpftrl.sensitivity import base, gram, mechanism, patterns
 
 _GENERAL_ROUNDS = 4096  # most rounds for the bound for any X
 _MOST_STEPS = 1 << 28  # most steps of an exact dynamic programme
@@ -28,9 +24,7 @@ def sizes(num_rounds: int, block_rounds: int) -> list[int]:
   return [block_rounds] * whole + [rest] * bool(rest)
 
 
-def gram_matrix(
-    strategy: mechanism.Mechanism, block_rounds: int, num_rounds: int
-) -> np.ndarray:
+def gram_matrix(strategy: mechanism.Mechanism, block_rounds: int, num_rounds: int) -> np.ndarray:
   """Returns X of the blocks side by side, shape [num_rounds, num_rounds].
 
   Raises:
@@ -46,9 +40,7 @@ def gram_matrix(
 
 
 def repeated(
-    strategy: mechanism.Mechanism,
-    block_rounds: int,
-    schema: participation.MinSep,
+  strategy: mechanism.Mechanism, block_rounds: int, schema: participation.MinSep
 ) -> base.Sensitivity:
   """Returns the sensitivity under min-sep of a strategy repeated in blocks.
 
@@ -66,9 +58,7 @@ def repeated(
   if block_rounds <= workloads.MAX_DENSE_ROUNDS:
     blocks = _grams(strategy, block_rounds, num_rounds)
     diagonal = np.concatenate([np.diagonal(block) for _, block in blocks])
-    if not any(
-        np.tril(block, -min_sep).any() for block in dict(blocks).values()
-    ):
+    if not any(np.tril(block, -min_sep).any() for block in dict(blocks).values()):
       square = patterns.worst_sum(diagonal, schema)
       return base.Sensitivity(math.sqrt(square), base.EXACT)
     steps = num_rounds * block_rounds * schema.participations
@@ -77,17 +67,13 @@ def repeated(
       return base.Sensitivity(math.sqrt(square), base.EXACT)
   bound = _best_split(strategy, block_rounds, schema)
   if num_rounds <= _GENERAL_ROUNDS and bound.kind != base.EXACT:
-    general = gram.gram_sensitivity(
-        gram_matrix(strategy, block_rounds, num_rounds), schema
-    )
+    general = gram.gram_sensitivity(gram_matrix(strategy, block_rounds, num_rounds), schema)
     bound = min(bound, general, key=lambda sensitivity: sensitivity.value)
   return bound
 
 
 def worst_closest(
-    block_rounds: int,
-    schema: participation.MinSep,
-    squares: Callable[[int], np.ndarray],
+  block_rounds: int, schema: participation.MinSep, squares: Callable[[int], np.ndarray]
 ) -> base.Sensitivity | None:
   """Returns the sensitivity if the earliest, closest rounds are worst.
 
@@ -125,7 +111,7 @@ def worst_closest(
 
 
 def _grams(
-    strategy: mechanism.Mechanism, block_rounds: int, num_rounds: int
+  strategy: mechanism.Mechanism, block_rounds: int, num_rounds: int
 ) -> list[tuple[int, np.ndarray]]:
   """Returns size and X of each block; blocks of one size share an array."""
   found = sizes(num_rounds, block_rounds)
@@ -133,9 +119,7 @@ def _grams(
   return [(size, known[size]) for size in found]
 
 
-def _worst_pairs(
-    blocks: list[tuple[int, np.ndarray]], schema: participation.MinSep
-) -> float:
+def _worst_pairs(blocks: list[tuple[int, np.ndarray]], schema: participation.MinSep) -> float:
   """Worst ‖C u‖² if each block has room for at most two participations.
 
   best[i, m] is the worst with m participations from round i on. A pattern from
@@ -167,9 +151,7 @@ def _worst_pairs(
 
 
 def _best_split(
-    strategy: mechanism.Mechanism,
-    block_rounds: int,
-    schema: participation.MinSep,
+  strategy: mechanism.Mechanism, block_rounds: int, schema: participation.MinSep
 ) -> base.Sensitivity:
   """Returns a bound that ignores min-sep between blocks, not within them."""
   blocks = sizes(schema.num_rounds, block_rounds)
@@ -183,7 +165,7 @@ def _best_split(
     values = []
     for count in counts:
       within = participation.MinSep(
-          num_rounds=size, min_sep=schema.min_sep, max_participations=count
+        num_rounds=size, min_sep=schema.min_sep, max_participations=count
       )
       found = strategy.sensitivity(within)
       if found.kind == base.LOWER_BOUND:  # A lower bound is of no use here.
@@ -206,20 +188,14 @@ def _best_split(
     count >>= 1
     if count:
       power = _most_of_both(power, power, schema.participations)
-  return base.Sensitivity(
-      math.sqrt(total[-1]), base.EXACT if exact else base.UPPER_BOUND
-  )
+  return base.Sensitivity(math.sqrt(total[-1]), base.EXACT if exact else base.UPPER_BOUND)
 
 
-def _most_of_both(
-    left: np.ndarray, right: np.ndarray, most: int
-) -> np.ndarray:
+def _most_of_both(left: np.ndarray, right: np.ndarray, most: int) -> np.ndarray:
   """[m]: the largest left[i] + right[j] with i + j = m."""
   size = min(left.size + right.size - 1, most + 1)
   result = np.zeros(size)
   for i, value in enumerate(left[:size]):
     part = right[: size - i]
-    result[i : i + part.size] = np.maximum(
-        result[i : i + part.size], value + part
-    )
+    result[i : i + part.size] = np.maximum(result[i : i + part.size], value + part)
   return result

@@ -1,6 +1,7 @@
 """Single entries of X = CᵀC, without computing the whole of it."""
 
-from typing import Callable, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 
@@ -11,8 +12,7 @@ Entries = Callable[[np.ndarray, np.ndarray], np.ndarray]
 class HasEntries(Protocol):
   """A mechanism that gives entries of its X."""
 
-  def gram_entries(self, num_rounds: int) -> Entries:
-    ...
+  def gram_entries(self, num_rounds: int) -> Entries: ...
 
 
 def gram_entries(strategy: HasEntries, num_rounds: int) -> Entries:

@@ -5,19 +5,13 @@ import math
 import numpy as np
 
 from fl_dpftrl import participation
-from fl_dpftrl.sensitivity import base
-from fl_dpftrl.sensitivity import patterns
-from fl_dpftrl.sensitivity import search
-from fl_dpftrl.sensitivity import signed
-
+from fl_dpftrl.sensitivity import base, patterns, search, signed
 
 _CHUNK_ENTRIES = 1 << 22  # float64 values of working memory: 32 MiB
 _MOST_SIGNED = 1 << 18  # most rounds³ of runs with negative entries
 
 
-def gram_sensitivity(
-    gram: np.ndarray, schema: participation.MinSep
-) -> base.Sensitivity:
+def gram_sensitivity(gram: np.ndarray, schema: participation.MinSep) -> base.Sensitivity:
   """Returns the sensitivity of a C with Gram matrix X = CᵀC.
 
   Under min-sep it is the result of a search over patterns, which is mostly the
@@ -41,10 +35,7 @@ def gram_sensitivity(
   """
   gram = np.asarray(gram, dtype=np.float64)
   if gram.shape != (schema.num_rounds, schema.num_rounds):
-    raise ValueError(
-        f'gram must be square with {schema.num_rounds} rows, got shape'
-        f' {gram.shape}'
-    )
+    raise ValueError(f'gram must be square with {schema.num_rounds} rows, got shape {gram.shape}')
   if not np.isfinite(gram).all():
     raise ValueError('gram must be finite')
   if isinstance(schema, participation.FixedSeparation):
@@ -75,9 +66,7 @@ def _worst_pair(gram: np.ndarray, min_sep: int) -> float:
   return worst
 
 
-def _row_maxima(
-    gram: np.ndarray, schema: participation.MinSep
-) -> tuple[np.ndarray, bool]:
+def _row_maxima(gram: np.ndarray, schema: participation.MinSep) -> tuple[np.ndarray, bool]:
   """Returns vᵢ of `gram_sensitivity`, and whether rows have diagonals only."""
   num_rounds, min_sep = schema.num_rounds, schema.min_sep
   diagonal = np.diagonal(gram).copy()
@@ -103,31 +92,23 @@ def _row_maxima(
   return diagonal + best, exact
 
 
-def _fixed_separation(
-    gram: np.ndarray, schema: participation.FixedSeparation
-) -> base.Sensitivity:
+def _fixed_separation(gram: np.ndarray, schema: participation.FixedSeparation) -> base.Sensitivity:
   """Returns the worst sum over patterns: runs of rounds min_sep apart."""
-  num_rounds, step, count = (
-      schema.num_rounds, schema.min_sep, schema.participations,
-  )
+  step, count = schema.min_sep, schema.participations
   total = patterns.repeated(np.diagonal(gram), step, count)
   negative = False
   for lag in range(1, count):
     entries = np.diagonal(gram, lag * step)
     negative = negative or bool((entries < 0.0).any())
-    total[lag * step :] += 2.0 * patterns.repeated(
-        np.abs(entries), step, count - lag
-    )
+    total[lag * step :] += 2.0 * patterns.repeated(np.abs(entries), step, count - lag)
   if not negative or count == 2:
     return base.Sensitivity(math.sqrt(float(total.max())), base.EXACT)
   square, exact = _worst_run(gram, schema, total)
-  return base.Sensitivity(
-      math.sqrt(square), base.EXACT if exact else base.UPPER_BOUND
-  )
+  return base.Sensitivity(math.sqrt(square), base.EXACT if exact else base.UPPER_BOUND)
 
 
 def _worst_run(
-    gram: np.ndarray, schema: participation.FixedSeparation, bounds: np.ndarray
+  gram: np.ndarray, schema: participation.FixedSeparation, bounds: np.ndarray
 ) -> tuple[float, bool]:
   """Returns the worst square over runs, or a bound, and whether it is exact.
 

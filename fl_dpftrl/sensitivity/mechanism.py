@@ -12,17 +12,12 @@ from fl_dpftrl.sensitivity import base
 class Mechanism(Protocol):
   """A mechanism as used here; `families.base.Strategy` has defaults."""
 
-  def sensitivity(self, schema: participation.MinSep) -> base.Sensitivity:
-    ...
+  def sensitivity(self, schema: participation.MinSep) -> base.Sensitivity: ...
 
-  def gram_matrix(self, num_rounds: int) -> np.ndarray:
-    ...
+  def gram_matrix(self, num_rounds: int) -> np.ndarray: ...
 
 
-
-def sensitivity(
-    strategy: Mechanism, schema: participation.MinSep
-) -> base.Sensitivity:
+def sensitivity(strategy: Mechanism, schema: participation.MinSep) -> base.Sensitivity:
   """Returns the sensitivity of a strategy under a participation schema.
 
   The sensitivity is exact for identity, BLT and trees, for banded strategies
@@ -36,8 +31,8 @@ def sensitivity(
   found = strategy.sensitivity(schema)
   if found.kind not in base.KINDS or not 0.0 <= found.value < math.inf:
     raise ValueError(
-        f'the sensitivity of {type(strategy).__name__} must be a finite number'
-        f' with one of the kinds {", ".join(base.KINDS)}, got {found!r}'
+      f'the sensitivity of {type(strategy).__name__} must be a finite number'
+      f' with one of the kinds {", ".join(base.KINDS)}, got {found!r}'
     )
   return found
 

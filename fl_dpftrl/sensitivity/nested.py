@@ -21,7 +21,8 @@ it is a sum over counts alone.
 import dataclasses
 import functools
 import math
-from typing import Callable, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -102,20 +103,14 @@ def first_rounds(block: Block, length: int) -> Block:
   return dataclasses.replace(part, nodes=part.nodes + block.nodes)
 
 
-def block_sensitivity(
-    block: Block, schema: participation.MinSep
-) -> base.Sensitivity:
+def block_sensitivity(block: Block, schema: participation.MinSep) -> base.Sensitivity:
   """Returns the sensitivity of a C whose rows are a block's nodes; a MinSep."""
   square, exact = worst_square(block, schema)
-  return base.Sensitivity(
-      math.sqrt(square), base.EXACT if exact else base.UPPER_BOUND
-  )
+  return base.Sensitivity(math.sqrt(square), base.EXACT if exact else base.UPPER_BOUND)
 
 
 def repeated_sensitivity(
-    blocks: Callable[[int], Block],
-    block_rounds: int,
-    schema: participation.MinSep,
+  blocks: Callable[[int], Block], block_rounds: int, schema: participation.MinSep
 ) -> base.Sensitivity:
   """Returns the sensitivity of copies of such a C, one after the other.
 
@@ -132,9 +127,7 @@ def repeated_sensitivity(
   return block_sensitivity(block, schema)
 
 
-def worst_square(
-    block: Block, schema: participation.MinSep
-) -> tuple[int, bool]:
+def worst_square(block: Block, schema: participation.MinSep) -> tuple[int, bool]:
   """Returns the largest ‖C u‖² over min-sep patterns, and whether it is exact.
 
   The first rounds, as close as allowed, are often the worst pattern, but not
@@ -153,9 +146,7 @@ def worst_square(
     ValueError: if the block has another number of rounds.
   """
   if block.length != schema.num_rounds:
-    raise ValueError(
-        f'block must have {schema.num_rounds} rounds, got {block.length}'
-    )
+    raise ValueError(f'block must have {schema.num_rounds} rounds, got {block.length}')
   search = _Search(block, schema.min_sep, schema.participations)
   reached = search.first_rounds()
   bound = search.greedy_bound()
@@ -208,7 +199,7 @@ class _Search:
 
   def greedy_bound(self) -> int:
     """Returns an upper bound that fills each kind of block on its own."""
-    occurrences = {block: 0 for block in self.order}
+    occurrences = dict.fromkeys(self.order, 0)
     occurrences[self.root] = 1
     total = 0
     for block in reversed(self.order):
@@ -222,9 +213,9 @@ class _Search:
 
   def num_splits(self) -> int:
     return sum(
-        (self._fits(block.halves[0]) + 1) * (self._fits(block.halves[1]) + 1)
-        for block in self.order
-        if block.halves
+      (self._fits(block.halves[0]) + 1) * (self._fits(block.halves[1]) + 1)
+      for block in self.order
+      if block.halves
     )
 
   def relax(self):
@@ -241,10 +232,7 @@ class _Search:
         left, right = (self.inside[half] for half in block.halves)
         own = own + _most_of_both(left, right, counts.size)
       self.inside[block] = own
-    self.outside = {
-        block: np.full(self._fits(block) + 1, _IMPOSSIBLE)
-        for block in self.order
-    }
+    self.outside = {block: np.full(self._fits(block) + 1, _IMPOSSIBLE) for block in self.order}
     self.outside[self.root][:] = 0
     for block in reversed(self.order):
       if block.halves:
@@ -253,9 +241,9 @@ class _Search:
         rest = rest + block.nodes * np.arange(rest.size) ** 2
         for half, other in {left: right, right: left}.items():
           np.maximum(
-              self.outside[half],
-              _most_beside(rest, self.inside[other], self._fits(half) + 1),
-              out=self.outside[half],
+            self.outside[half],
+            _most_beside(rest, self.inside[other], self._fits(half) + 1),
+            out=self.outside[half],
           )
 
   def relaxed_bound(self) -> int:
@@ -283,9 +271,7 @@ class _Search:
           joins += left_triples.square.size * right_triples.square.size
           if joins > _MOST_JOINS:
             return None
-          found.append(self._join(
-              block, left_triples, right_triples, m, count - m, needed
-          ))
+          found.append(self._join(block, left_triples, right_triples, m, count - m, needed))
         if any(triples.square.size for triples in found):
           triples = _Triples(*(np.concatenate(part) for part in zip(*found)))
           reach = count * self.min_sep - block.length
@@ -299,34 +285,22 @@ class _Search:
     return {0: idle, 1: triples(block.nodes, longest, 0)}
 
   def _join(
-      self,
-      block: Block,
-      left: _Triples,
-      right: _Triples,
-      in_left: int,
-      in_right: int,
-      needed: int,
+    self, block: Block, left: _Triples, right: _Triples, in_left: int, in_right: int, needed: int
   ) -> _Triples:
     b, (first, second) = self.min_sep, block.halves
     square = left.square[:, None] + right.square
     square += block.nodes * (in_left + in_right) ** 2
-    least = np.maximum(
-        right.least, left.least[:, None] + in_right * b - second.length
-    )
+    least = np.maximum(right.least, left.least[:, None] + in_right * b - second.length)
     # Waits from 0 on give the rest of the maximum.
     least = np.maximum(least, max(0, (in_left + in_right) * b - block.length))
-    latest = np.minimum(
-        left.latest[:, None], right.latest - in_left * b + first.length
-    )
+    latest = np.minimum(left.latest[:, None], right.latest - in_left * b + first.length)
     latest = np.minimum(latest, b - 1)
     kept = (left.least[:, None] <= right.latest) & (latest >= 0)
     kept &= square >= needed
     return _Triples(square[kept], least[kept], latest[kept])
 
 
-def _most_of_both(
-    left: np.ndarray, right: np.ndarray, size: int
-) -> np.ndarray:
+def _most_of_both(left: np.ndarray, right: np.ndarray, size: int) -> np.ndarray:
   """[m]: the largest left[i] + right[m − i], shape [size]."""
   if left.size > right.size:
     left, right = right, left
@@ -337,9 +311,7 @@ def _most_of_both(
   return total
 
 
-def _most_beside(
-    whole: np.ndarray, other: np.ndarray, size: int
-) -> np.ndarray:
+def _most_beside(whole: np.ndarray, other: np.ndarray, size: int) -> np.ndarray:
   """[m]: the largest whole[m + j] + other[j], shape [size]."""
   total = np.full(size, _IMPOSSIBLE)
   if size < other.size:
@@ -375,9 +347,7 @@ def _undominated(triples: _Triples, reach: int) -> _Triples:
   return _Triples(*np.concatenate(kept).T)
 
 
-def _raised(
-    stairs: np.ndarray, group: np.ndarray, reach: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _raised(stairs: np.ndarray, group: np.ndarray, reach: int) -> tuple[np.ndarray, np.ndarray]:
   """Adds (c, x) pairs to a staircase, and tells which of its steps are new."""
   steps = np.concatenate([stairs, group])
   new = np.arange(len(steps)) >= len(stairs)
@@ -392,7 +362,4 @@ def _raised(
   head = np.concatenate([[True], ~joined])
   tail = np.concatenate([~joined, [True]])
   run = np.cumsum(head) - 1
-  return (
-      np.stack([steps[tail, 0], steps[head, 1]], axis=1),
-      np.bincount(run, new) > 0,
-  )
+  return (np.stack([steps[tail, 0], steps[head, 1]], axis=1), np.bincount(run, new) > 0)

@@ -1,22 +1,18 @@
 """The sensitivity of participation patterns that occurred."""
 
-from typing import Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from fl_dpftrl.sensitivity import base
+from fl_dpftrl.sensitivity import base, signed
 from fl_dpftrl.sensitivity import entries as entries_lib
-from fl_dpftrl.sensitivity import signed
-
 
 _CHUNK_ENTRIES = 1 << 22  # float64 values of working memory: 32 MiB
 _MOST_SIGNED = 1 << 21  # most patterns times length³ with negative entries
 
 
 def pattern_sensitivity(
-    strategy: entries_lib.HasEntries,
-    num_rounds: int,
-    patterns: Sequence[Sequence[int]],
+  strategy: entries_lib.HasEntries, num_rounds: int, patterns: Sequence[Sequence[int]]
 ) -> tuple[np.ndarray, str]:
   """Returns the sensitivity of each given pattern of rounds of one device.
 
@@ -45,7 +41,7 @@ def pattern_sensitivity(
 
 
 def pattern_squares(
-    entries: entries_lib.Entries, rounds: np.ndarray, sizes: np.ndarray
+  entries: entries_lib.Entries, rounds: np.ndarray, sizes: np.ndarray
 ) -> tuple[np.ndarray, bool]:
   """Returns the squared sensitivity of many patterns at once.
 
@@ -68,26 +64,20 @@ def pattern_squares(
     for first in range(0, which.size, chunk):
       part = which[first : first + chunk]
       starts = ends[part] - size
-      found, all_exact = _squares(
-          entries, rounds[starts[:, None] + np.arange(size)]
-      )
+      found, all_exact = _squares(entries, rounds[starts[:, None] + np.arange(size)])
       squares[part] = found
       exact = exact and all_exact
   return squares, exact
 
 
-def _squares(
-    gram_entries: entries_lib.Entries, rounds: np.ndarray
-) -> tuple[np.ndarray, bool]:
+def _squares(gram_entries: entries_lib.Entries, rounds: np.ndarray) -> tuple[np.ndarray, bool]:
   """Squares for patterns of one length, and whether all of them are exact."""
   count, length = rounds.shape
   if count * length**2 > _CHUNK_ENTRIES and length > 1:
     return _squares_by_rows(gram_entries, rounds)
   # Row by row in memory, so that a pattern's terms are summed in one order.
   first, second = np.triu_indices(length, 1)
-  above = gram_entries(
-      np.take(rounds, first, axis=1), np.take(rounds, second, axis=1)
-  )
+  above = gram_entries(np.take(rounds, first, axis=1), np.take(rounds, second, axis=1))
   diagonal = gram_entries(rounds, rounds)
   if (above >= 0.0).all():
     return diagonal.sum(axis=1) + 2.0 * above.sum(axis=1), True
@@ -99,14 +89,12 @@ def _squares(
   if not which.size:
     return squares, False
   part = rounds[which]
-  squares[which], found = signed.worst_squares(
-      gram_entries(part[:, :, None], part[:, None, :])
-  )
+  squares[which], found = signed.worst_squares(gram_entries(part[:, :, None], part[:, None, :]))
   return squares, which.size == negative.size and bool(found.all())
 
 
 def _squares_by_rows(
-    gram_entries: entries_lib.Entries, rounds: np.ndarray
+  gram_entries: entries_lib.Entries, rounds: np.ndarray
 ) -> tuple[np.ndarray, bool]:
   """Squares of very long patterns, computed a few rows of X at a time."""
   count, length = rounds.shape
@@ -120,24 +108,19 @@ def _squares_by_rows(
   return squares, exact
 
 
-def _check_rounds(
-    rounds: np.ndarray, sizes: np.ndarray, num_rounds: int
-) -> None:
+def _check_rounds(rounds: np.ndarray, sizes: np.ndarray, num_rounds: int) -> None:
   if not rounds.size:
     return
   if not np.issubdtype(rounds.dtype, np.integer):
     raise ValueError(f'patterns must hold whole rounds, got {rounds.dtype}')
   if rounds.min() < 0 or rounds.max() >= num_rounds:
     raise ValueError(
-        f'patterns must lie in rounds 0 to {num_rounds - 1}, got rounds'
-        f' {rounds.min()} to {rounds.max()}'
+      f'patterns must lie in rounds 0 to {num_rounds - 1}, got rounds'
+      f' {rounds.min()} to {rounds.max()}'
     )
   owner = np.repeat(np.arange(sizes.size), sizes)
   order = np.lexsort((rounds, owner))
   twice = (np.diff(rounds[order]) == 0) & (np.diff(owner[order]) == 0)
   if twice.any():
     pattern = rounds[owner == owner[order][np.flatnonzero(twice)[0]]]
-    raise ValueError(
-        'a pattern must not hold a round twice, got'
-        f' {np.sort(pattern).tolist()}'
-    )
+    raise ValueError(f'a pattern must not hold a round twice, got {np.sort(pattern).tolist()}')

@@ -21,7 +21,7 @@ def repeated(values: np.ndarray, step: int, count: int) -> np.ndarray:
 
 
 def max_min_sep_sum(
-    values: np.ndarray, min_sep: int, max_participations: int | None = None
+  values: np.ndarray, min_sep: int, max_participations: int | None = None
 ) -> np.ndarray:
   """For each row, the largest sum over at most k entries at least b apart.
 
@@ -40,10 +40,7 @@ def max_min_sep_sum(
   Source: Choquette-Choo et al. 2023, algorithm VecSens, without its root.
   """
   num_rows, num_rounds = values.shape
-  counted = (
-      max_participations is not None
-      and max_participations < -(-num_rounds // min_sep)
-  )
+  counted = max_participations is not None and max_participations < -(-num_rounds // min_sep)
   depth = max_participations if counted else 1
   # recent[i % b] holds F[i + b, 1:] until F[i, 1:] is written there.
   recent = np.zeros((min_sep, depth, num_rows))
@@ -62,6 +59,4 @@ def worst_sum(values: np.ndarray, schema: participation.MinSep) -> float:
   """Returns the largest sum of values, at least 0, over one allowed pattern."""
   if isinstance(schema, participation.FixedSeparation):
     return float(repeated(values, schema.min_sep, schema.participations).max())
-  return float(
-      max_min_sep_sum(values[None], schema.min_sep, schema.participations)[0]
-  )
+  return float(max_min_sep_sum(values[None], schema.min_sep, schema.participations)[0])

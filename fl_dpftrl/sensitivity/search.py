@@ -22,9 +22,7 @@ _CHUNK_ENTRIES = 1 << 22  # float64 values of working memory: 32 MiB
 _ROUNDING = 1e-12
 
 
-def worst_square(
-    gram: np.ndarray, min_sep: int, most: int
-) -> tuple[float, bool] | None:
+def worst_square(gram: np.ndarray, min_sep: int, most: int) -> tuple[float, bool] | None:
   """Returns a bound on the worst ‖C u‖² under min-sep, and whether it is exact.
 
   Args:
@@ -114,16 +112,12 @@ class _Search:
       open_ = bounds > max(self.reached, resolved) * (1.0 + _ROUNDING)
       for t in np.flatnonzero(open_):
         child = total + linear[t] + self.diagonal[first + t]
-        heapq.heappush(
-            heap, (-float(bounds[t]), (*pattern, first + int(t)), child)
-        )
+        heapq.heappush(heap, (-float(bounds[t]), (*pattern, first + int(t)), child))
       visits += 30.0 * open_.sum()
     value = max(self.reached, resolved)
     return value, self.reached >= value * (1.0 - _ROUNDING)
 
-  def _leaves_room(
-      self, pattern: tuple[int, ...], first: int
-  ) -> np.ndarray:
+  def _leaves_room(self, pattern: tuple[int, ...], first: int) -> np.ndarray:
     """Returns for each next round whether one more always fits in before it.
 
     A pattern is no worse than the same pattern with one more round.
@@ -133,7 +127,7 @@ class _Search:
     return (after - first >= self.min_sep) & (fits < self.most)
 
   def _children(
-      self, pattern: tuple[int, ...], first: int, left: int
+    self, pattern: tuple[int, ...], first: int, left: int
   ) -> tuple[np.ndarray, np.ndarray]:
     """Returns twice each next round's entries with the pattern, and a bound.
 
@@ -150,13 +144,9 @@ class _Search:
       own = self.diagonal[first:] + 2.0 * self.row[first:, m]
       both[:size] = linear + own + ahead_both[:size]
       alone[:size] = linear + ahead_alone[:size]
-    return linear, np.minimum(
-        both[:size], alone[:size] + self.tail[first:, left - 1]
-    )
+    return linear, np.minimum(both[:size], alone[:size] + self.tail[first:, left - 1])
 
-  def _total(
-      self, pattern: tuple[int, ...], total: float
-  ) -> tuple[float, bool]:
+  def _total(self, pattern: tuple[int, ...], total: float) -> tuple[float, bool]:
     """Returns a pattern's worst square, or a bound; and whether it is exact."""
     if not self.negative or len(pattern) <= 2:
       return total, True
@@ -195,9 +185,7 @@ class _Search:
         if index + 1 < pattern.size:
           high = pattern[index + 1] - self.min_sep + 1
         others = np.delete(pattern, index)
-        gains = self.diagonal[low:high] + 2.0 * self.weights[
-            others, low:high
-        ].sum(axis=0)
+        gains = self.diagonal[low:high] + 2.0 * self.weights[others, low:high].sum(axis=0)
         pattern[index] = low + int(np.argmax(gains))
       if (pattern == before).all():
         break

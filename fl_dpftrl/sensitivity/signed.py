@@ -13,9 +13,7 @@ _RELATIVE_GAP = 1e-10  # between the value reached and the proven bound
 _SWEEPS_BETWEEN = 25
 
 
-def worst_squares(
-    grams: np.ndarray, sweeps: int = 2000
-) -> tuple[np.ndarray, np.ndarray]:
+def worst_squares(grams: np.ndarray, sweeps: int = 2000) -> tuple[np.ndarray, np.ndarray]:
   """Largest Σ X[i, j] ⟨uᵢ, uⱼ⟩ over unit vectors, for each of several X.
 
   Args:

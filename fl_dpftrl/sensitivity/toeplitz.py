@@ -10,8 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fl_dpftrl import participation
-from fl_dpftrl.sensitivity import base
-from fl_dpftrl.sensitivity import patterns
+from fl_dpftrl.sensitivity import base, patterns
 
 _ROUNDING = 1e-13
 
@@ -33,7 +32,7 @@ class Columns(NamedTuple):
 
 
 def earliest_square(
-    coefficients: np.ndarray, schema: participation.MinSep
+  coefficients: np.ndarray, schema: participation.MinSep
 ) -> tuple[float, np.ndarray]:
   """‖Σ columns 0, b, …, (k − 1) b‖² of a Toeplitz C, and its gradient.
 
@@ -54,9 +53,7 @@ def earliest_square(
   overlapping = -(-bands // min_sep)
   periods = max(0, schema.participations - 2 * overlapping - 2)
   count = schema.participations - periods
-  size = min(
-      schema.num_rounds - periods * min_sep, (count - 1) * min_sep + bands
-  )
+  size = min(schema.num_rounds - periods * min_sep, (count - 1) * min_sep + bands)
   total = np.zeros(size)
   total[:bands] = coefficients
   total = patterns.repeated(total, min_sep, count)
@@ -71,9 +68,7 @@ def earliest_square(
   return square, 2.0 * grad
 
 
-def shifted_sensitivity(
-    columns: Columns, schema: participation.MinSep
-) -> base.Sensitivity:
+def shifted_sensitivity(columns: Columns, schema: participation.MinSep) -> base.Sensitivity:
   """Exact if no two columns of a pattern overlap, or c is monotone.
 
   Otherwise the result is `_lag_bound`, which is exact if the earliest pattern
@@ -82,9 +77,7 @@ def shifted_sensitivity(
   coefficients, count = columns.coefficients, schema.participations
   bands = np.trim_zeros(coefficients, 'b').size
   if bands <= schema.min_sep or count == 1:
-    return base.Sensitivity(
-        math.sqrt(_apart_square(columns, schema)), base.EXACT
-    )
+    return base.Sensitivity(math.sqrt(_apart_square(columns, schema)), base.EXACT)
   coefficients, reached = coefficients[: schema.num_rounds], 0.0
   if (columns.norms == 1.0).all():
     reached = math.sqrt(earliest_square(coefficients, schema)[0])
@@ -110,7 +103,7 @@ def _apart_square(columns: Columns, schema: participation.MinSep) -> float:
   first = max((count - 1) * schema.min_sep, num_rounds - cut)
   after = num_rounds - 1 - np.arange(first, num_rounds)
   last = squares[np.minimum(after, cut - 1)] / np.square(
-      norms[np.minimum(after + columns.unused, norms.size - 1)]
+    norms[np.minimum(after + columns.unused, norms.size - 1)]
   )
   whole = squares[-1] / norms[-1] ** 2
   return (count - 1) * float(whole) + float(last.max())
@@ -131,14 +124,10 @@ def _lag_bound(columns: Columns, schema: participation.MinSep) -> float:
     sums = _separated_sums(largest[1:], min_sep)
   sums = np.concatenate([[0.0], sums])
   more = max(0, count - sums.size)
-  return float(
-      count * own + 2.0 * (sums[:count].sum() + more * sums[-1])
-  )
+  return float(count * own + 2.0 * (sums[:count].sum() + more * sums[-1]))
 
 
-def _largest_entries(
-    columns: Columns, num_rounds: int, min_sep: int
-) -> np.ndarray:
+def _largest_entries(columns: Columns, num_rounds: int, min_sep: int) -> np.ndarray:
   """max |X[j − l, j]| over j, for the lags l = 0, min_sep, min_sep + 1, …
 
   Column j has t = n − j rounds from its diagonal on.
@@ -152,8 +141,8 @@ def _largest_entries(
     after = np.arange(min(bands, num_rounds - lag))  # t − 1
     entries = np.abs(products[np.minimum(after, products.size - 1)])
     entries = entries / (
-        norms[np.minimum(after + unused, norms.size - 1)]
-        * norms[np.minimum(after + unused + lag, norms.size - 1)]
+      norms[np.minimum(after + unused, norms.size - 1)]
+      * norms[np.minimum(after + unused + lag, norms.size - 1)]
     )
     largest.append(entries.max())
   return np.array(largest)

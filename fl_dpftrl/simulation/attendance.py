@@ -55,9 +55,7 @@ class Attendance:
       ValueError: if it is not the cohort of the next round.
     """
     if cohort.round != self.num_rounds:
-      raise ValueError(
-          f'the next round is {self.num_rounds}, got {cohort.round}'
-      )
+      raise ValueError(f'the next round is {self.num_rounds}, got {cohort.round}')
     ids = cohort.device_ids
     if ids.size and ids[-1] >= self._last.size:
       self._grow(int(ids[-1]) + 1)
@@ -121,9 +119,7 @@ class Attendance:
     if not rounds:
       return None
     fewest = min(rounds)
-    return Timed(
-        fewest, rounds.index(fewest), float(np.median(rounds)), max(rounds)
-    )
+    return Timed(fewest, rounds.index(fewest), float(np.median(rounds)), max(rounds))
 
   def _grow(self, size: int) -> None:
     size = max(size, 2 * self._last.size)

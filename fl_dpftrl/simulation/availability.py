@@ -82,32 +82,25 @@ class Nightly:
     object.__setattr__(self, 'window_hours', tuple(self.window_hours))
     object.__setattr__(self, 'time_zones', tuple(self.time_zones))
     for name, low, high in (
-        ('charging_hour', 12.0, 36.0),
-        ('charging_hour_spread', 0.0, 12.0),
-        ('jitter_hours', 0.0, 12.0),
-        ('charging_nights', 0.0, 1.0),
-        ('weekend_delay_hours', 0.0, 12.0),
-        ('daytime', 0.0, 1.0),
+      ('charging_hour', 12.0, 36.0),
+      ('charging_hour_spread', 0.0, 12.0),
+      ('jitter_hours', 0.0, 12.0),
+      ('charging_nights', 0.0, 1.0),
+      ('weekend_delay_hours', 0.0, 12.0),
+      ('daytime', 0.0, 1.0),
     ):
       if not low <= getattr(self, name) <= high:
-        raise ValueError(
-            f'{name} must lie in {low:g} to {high:g}, got'
-            f' {getattr(self, name)!r}'
-        )
+        raise ValueError(f'{name} must lie in {low:g} to {high:g}, got {getattr(self, name)!r}')
     if (
-        len(self.window_hours) != 2
-        or not 0.0 < self.window_hours[0] <= self.window_hours[1] <= 24.0
+      len(self.window_hours) != 2 or not 0.0 < self.window_hours[0] <= self.window_hours[1] <= 24.0
     ):
       raise ValueError(
-          'window_hours must be two lengths, the shortest first, in 0 to 24,'
-          f' got {self.window_hours!r}'
+        'window_hours must be two lengths, the shortest first, in 0 to 24,'
+        f' got {self.window_hours!r}'
       )
-    if not self.time_zones or not all(
-        -14.0 <= zone <= 14.0 for zone in self.time_zones
-    ):
+    if not self.time_zones or not all(-14.0 <= zone <= 14.0 for zone in self.time_zones):
       raise ValueError(
-          'time_zones must be hours ahead of UTC in -14 to 14, got'
-          f' {self.time_zones!r}'
+        f'time_zones must be hours ahead of UTC in -14 to 14, got {self.time_zones!r}'
       )
 
   def presence(self, num_devices: int, seed: int) -> 'Nights':
@@ -117,9 +110,7 @@ class Nightly:
     starts, lengths, offsets = habits.T
     lengths[:] = _HOUR * draws.uniform(*self.window_hours, num_devices)
     starts[:] = _HOUR * (
-        self.charging_hour
-        - 12.0
-        + self.charging_hour_spread * draws.standard_normal(num_devices)
+      self.charging_hour - 12.0 + self.charging_hour_spread * draws.standard_normal(num_devices)
     )
     np.clip(starts, 0.0, np.float32(_DAY) - lengths, out=starts)
     zones = np.asarray(self.time_zones, np.float32) * np.float32(_HOUR)
@@ -147,15 +138,13 @@ class Nights:
     self._seed = seed
     starts, lengths, offsets = habits.T
     begin = np.mod(starts - offsets + np.float32(_DAY / 2), np.float32(_DAY))
-    self.cells = np.minimum(
-        (begin * np.float32(_CELLS / _DAY)).astype(np.int16), _CELLS - 1
-    )
+    self.cells = np.minimum((begin * np.float32(_CELLS / _DAY)).astype(np.int16), _CELLS - 1)
     # Start and length, in seconds of the UTC day, of the time when a window of
     # each cell may be open. Rounding to float32 is far below a second.
     self._first = np.arange(_CELLS) * (_DAY / _CELLS) - 1.0
     self._first -= _HOUR * kind.jitter_hours
-    self._longest = 2.0 + _DAY / _CELLS + _HOUR * (
-        2.0 * kind.jitter_hours + kind.weekend_delay_hours
+    self._longest = (
+      2.0 + _DAY / _CELLS + _HOUR * (2.0 * kind.jitter_hours + kind.weekend_delay_hours)
     )
     longest = np.zeros(_CELLS)
     np.maximum.at(longest, self.cells, lengths)

@@ -41,12 +41,7 @@ class CheckIns:
     self._kept = 0.5
 
   def draw(
-      self,
-      now: float,
-      until: float,
-      wanted: int,
-      pace: float,
-      rng: np.random.Generator,
+    self, now: float, until: float, wanted: int, pace: float, rng: np.random.Generator
   ) -> tuple[np.ndarray, np.ndarray, float]:
     """Draws check-ins for about as long as slightly more than `wanted` take.
 
@@ -68,10 +63,7 @@ class CheckIns:
     if total > 0.0:
       enough = _SPARE * wanted + 20.0
       end = min(end, now + enough / (total * self._kept))
-    groups = np.repeat(
-        np.arange(rates.size),
-        rng.poisson(rates * (end - now)),
-    )
+    groups = np.repeat(np.arange(rates.size), rng.poisson(rates * (end - now)))
     devices = self.pool.draw(groups, rng.random(groups.size))
     times = rng.uniform(now, end, groups.size)
     here = self._people.presence.at(devices, times + self._start)
@@ -85,9 +77,7 @@ class CheckIns:
 
   def _ceilings(self, start: float, end: float, pace: float) -> np.ndarray:
     """Returns the maximum check-in rate of a device of each group, per second."""
-    presence = self._people.presence.ceiling(
-        start + self._start, end + self._start
-    )
+    presence = self._people.presence.ceiling(start + self._start, end + self._start)
     return presence[self._cells] * self._slowed(self._rates, pace)
 
   def _slowed(self, rates: np.ndarray, pace: float) -> np.ndarray:

@@ -16,14 +16,13 @@ each time.
 import dataclasses
 import math
 import operator
-from typing import Iterable, Iterator, NamedTuple, NoReturn
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from fl_dpftrl.simulation import check_ins
-from fl_dpftrl.simulation import memory
+from fl_dpftrl.simulation import check_ins, memory, seeds
 from fl_dpftrl.simulation import population as population_lib
-from fl_dpftrl.simulation import seeds
 from fl_dpftrl.simulation import server as server_lib
 from fl_dpftrl.simulation import timer as timer_lib
 from fl_dpftrl.simulation import waiting as waiting_lib
@@ -190,25 +189,22 @@ class _Rounds:
     chosen = chosen.where(chosen.at < closed)
     self._pass_time(closed, rng)
     cohort = self._took_part(chosen, closed, rng)
-    self._pace.learn(
-        float(chosen.at[-1]) - began,
-        chosen.at.size / self._server.clients_per_round,
-    )
+    self._pace.learn(float(chosen.at[-1]) - began, chosen.at.size / self._server.clients_per_round)
     self._round += 1
     start, away = self._simulation.start, self._check_ins.pool
     return (
-        Cohort(
-            round=t,
-            device_ids=np.sort(self._names(cohort)),
-            started=start + math.floor(began),
-            closed=start + math.ceil(closed),
-        ),
-        Turnout(
-            chosen=chosen.at.size + self._dropped,
-            dropped=int(np.count_nonzero(~chosen.reports)) + self._dropped,
-            late=int(np.count_nonzero(chosen.reports)) - cohort.size,
-            waiting=self._population.num_devices - away.size,
-        ),
+      Cohort(
+        round=t,
+        device_ids=np.sort(self._names(cohort)),
+        started=start + math.floor(began),
+        closed=start + math.ceil(closed),
+      ),
+      Turnout(
+        chosen=chosen.at.size + self._dropped,
+        dropped=int(np.count_nonzero(~chosen.reports)) + self._dropped,
+        late=int(np.count_nonzero(chosen.reports)) - cohort.size,
+        waiting=self._population.num_devices - away.size,
+      ),
     )
 
   def _choose(self, rng: np.random.Generator) -> _Chosen:
@@ -239,7 +235,7 @@ class _Rounds:
         self._pass_time(max(until, self._clock + _STEP), rng)
         continue
       devices, times, until = self._check_ins.draw(
-          self._clock, min(closes, latest + _STEP), room, self._pace.seconds, rng
+        self._clock, min(closes, latest + _STEP), room, self._pace.seconds, rng
       )
       fresh = self._chosen_in[devices] != self._round
       devices, times = devices[fresh][:room], times[fresh][:room]
@@ -250,18 +246,14 @@ class _Rounds:
       chosen += self._outcomes(devices, times, rng)
       self._pass_time(until, rng)
 
-  def _outcomes(
-      self, devices: np.ndarray, times: np.ndarray, rng: np.random.Generator
-  ) -> _Chosen:
+  def _outcomes(self, devices: np.ndarray, times: np.ndarray, rng: np.random.Generator) -> _Chosen:
     """Draws whether and when chosen devices report."""
     takes = self._population.report_seconds[devices]
     takes = takes * rng.uniform(0.5, 1.5, devices.size)
     drops = rng.random(devices.size) < self._population.dropout
     return _Chosen(devices, times, times + takes, ~drops)
 
-  def _took_part(
-      self, chosen: _Chosen, closed: float, rng: np.random.Generator
-  ) -> np.ndarray:
+  def _took_part(self, chosen: _Chosen, closed: float, rng: np.random.Generator) -> np.ndarray:
     """Starts the cohort's timers and returns its devices."""
     self._check_ins.pool.remove(chosen.devices)
     inside = chosen.reports & (chosen.ends <= closed)
@@ -295,8 +287,8 @@ class _Rounds:
     people = self._population
     if people.changes:
       for devices in (
-          self._replaced(self._some(people.turnover_per_day * days, rng)),
-          self._some(people.forgetting_per_day * days, rng),
+        self._replaced(self._some(people.turnover_per_day * days, rng)),
+        self._some(people.forgetting_per_day * days, rng),
       ):
         self._check_ins.pool.add(devices[~self._check_ins.pool.has(devices)])
 
@@ -336,20 +328,20 @@ class _Rounds:
       all_report = pool.size == chosen.at.size and chosen.reports.all()
       if all_report and chosen.at.size < goal and self._by_time.earliest > latest:
         self._stall(
-            'too few devices have a timer that will have run within'
-            f' {self._server.max_wait_days:g} simulated days'
+          'too few devices have a timer that will have run within'
+          f' {self._server.max_wait_days:g} simulated days'
         )
     if self._clock > latest:
       self._stall(
-          'too few devices could be reached and reported within'
-          f' {self._server.max_wait_days:g} simulated days',
-          'more devices, a longer wait, or a smaller report goal',
+        'too few devices could be reached and reported within'
+        f' {self._server.max_wait_days:g} simulated days',
+        'more devices, a longer wait, or a smaller report goal',
       )
 
   def _stall(self, reason: str, remedy: str | None = None) -> NoReturn:
     goal, devices = self._server.report_goal, self._population.num_devices
     remedy = remedy or self._simulation.timer.remedy(devices, goal)
     raise StalledRound(
-        f'round {self._round} stalled: {reason} for a report goal of {goal} in'
-        f' a population of {devices}; try {remedy}'
+      f'round {self._round} stalled: {reason} for a report goal of {goal} in'
+      f' a population of {devices}; try {remedy}'
     )

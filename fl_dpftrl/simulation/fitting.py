@@ -6,7 +6,8 @@ participations. The devices behind them are found by a search.
 
 import dataclasses
 import math
-from typing import Callable, NamedTuple, Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from fl_dpftrl.simulation import attendance as attendance_lib
 from fl_dpftrl.simulation import cohorts
@@ -59,30 +60,26 @@ class Fit(NamedTuple):
 
 
 def resized(
-    simulation: cohorts.Simulation,
-    *,
-    num_devices: int,
-    report_goal: int,
-    timer: timer_lib.Timer | None = None,
+  simulation: cohorts.Simulation,
+  *,
+  num_devices: int,
+  report_goal: int,
+  timer: timer_lib.Timer | None = None,
 ) -> cohorts.Simulation:
   """Returns a simulation of another size, with the same over-selection."""
   server = simulation.server
   chosen = server.clients_per_round * report_goal / server.report_goal
   return dataclasses.replace(
-      simulation,
-      population=dataclasses.replace(
-          simulation.population, num_devices=num_devices
-      ),
-      server=dataclasses.replace(
-          server, report_goal=report_goal, clients_per_round=math.ceil(chosen)
-      ),
-      timer=timer or simulation.timer,
+    simulation,
+    population=dataclasses.replace(simulation.population, num_devices=num_devices),
+    server=dataclasses.replace(
+      server, report_goal=report_goal, clients_per_round=math.ceil(chosen)
+    ),
+    timer=timer or simulation.timer,
   )
 
 
-def attend(
-    simulation: cohorts.Simulation, num_rounds: int
-) -> attendance_lib.Attendance:
+def attend(simulation: cohorts.Simulation, num_rounds: int) -> attendance_lib.Attendance:
   """Simulates num_rounds rounds and returns their totals."""
   attendance = attendance_lib.Attendance()
   for _, cohort in zip(range(num_rounds), simulation.rounds()):
@@ -91,12 +88,12 @@ def attend(
 
 
 def fit(
-    row: Row,
-    simulation: cohorts.Simulation,
-    *,
-    timers: Sequence[float] = DAYS,
-    scale: int = 1,
-    progress: Callable[[str], None] = lambda line: None,
+  row: Row,
+  simulation: cohorts.Simulation,
+  *,
+  timers: Sequence[float] = DAYS,
+  scale: int = 1,
+  progress: Callable[[str], None] = lambda line: None,
 ) -> Fit:
   """Finds the smallest population that explains a run, and its timer.
 
@@ -122,41 +119,33 @@ def fit(
 
   def tried(num_devices: float, hours: float) -> Fit | None:
     resized_ = resized(
-        simulation,
-        num_devices=round(num_devices / scale),
-        report_goal=round(row.report_goal / scale),
-        timer=timer_lib.HourTimer(hours),
+      simulation,
+      num_devices=round(num_devices / scale),
+      report_goal=round(row.report_goal / scale),
+      timer=timer_lib.HourTimer(hours),
     )
     try:
       found = attend(resized_, row.num_rounds)
     except cohorts.StalledRound:
       return None
     progress(
-        f'timer of {hours:g} h, {num_devices:,.0f} devices: min-sep'
-        f' {found.min_sep}, {found.max_participations} participations'
+      f'timer of {hours:g} h, {num_devices:,.0f} devices: min-sep'
+      f' {found.min_sep}, {found.max_participations} participations'
     )
-    return Fit(
-        round(num_devices), hours, found.min_sep, found.max_participations,
-        found.days,
-    )
+    return Fit(round(num_devices), hours, found.min_sep, found.max_participations, found.days)
 
-  fits = [
-      _smallest(row, lambda devices, h=hours: tried(devices, h))
-      for hours in timers
-  ]
+  fits = [_smallest(row, lambda devices, h=hours: tried(devices, h)) for hours in timers]
   fits = [found for found in fits if found is not None]
   if fits:
     return min(fits, key=lambda found: found.num_devices)
   raise ValueError(
-      f'timers={tuple(timers)} of hours do not explain a min-sep of'
-      f' {row.min_sep} with {row.max_participations} participations in'
-      f' {row.num_rounds} rounds of {row.report_goal}'
+    f'timers={tuple(timers)} of hours do not explain a min-sep of'
+    f' {row.min_sep} with {row.max_participations} participations in'
+    f' {row.num_rounds} rounds of {row.report_goal}'
   )
 
 
-def _smallest(
-    row: Row, tried: Callable[[float], Fit | None]
-) -> Fit | None:
+def _smallest(row: Row, tried: Callable[[float], Fit | None]) -> Fit | None:
   """Returns the fit of the smallest population; None if no population fits."""
   low, best = float(row.apart * row.report_goal), None
   high = _MOST * low
@@ -171,9 +160,9 @@ def _smallest(
     else:
       high, best = middle, found
   if (
-      best is None
-      or best.min_sep > 1.01 * row.apart
-      or best.max_participations != row.max_participations
+    best is None
+    or best.min_sep > 1.01 * row.apart
+    or best.max_participations != row.max_participations
   ):
     return None
   return best

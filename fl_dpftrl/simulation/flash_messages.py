@@ -11,8 +11,8 @@ import re
 from fl_dpftrl import messages as messages_lib
 
 _MESSAGE = re.compile(
-    r'(\d{4})[-/](\d\d?)[-/](\d\d?)[ T]+(\d\d?):(\d\d?):(\d\d?)(?:\.\d+)?'
-    r'\s+(\S+)'
+  r'(\d{4})[-/](\d\d?)[-/](\d\d?)[ T]+(\d\d?):(\d\d?):(\d\d?)(?:\.\d+)?'
+  r'\s+(\S+)'
 )
 _LEVEL = re.compile(r'\d+(\.\d+)?%')
 _CHARGING, _LOCKED, _WIFI = 1, 2, 4
@@ -20,18 +20,18 @@ _READY = _CHARGING | _LOCKED | _WIFI
 
 # Condition that each message refers to, and its value after the message.
 _MEANS = {
-    'battery_charged_on': (_CHARGING, True),
-    'battery_charged_off': (_CHARGING, False),
-    'screen_lock': (_LOCKED, True),
-    'screen_unlock': (_LOCKED, False),
-    'wifi': (_WIFI, True),
-    'unknown': (_WIFI, False),
-    '2g': (_WIFI, False),
-    '3g': (_WIFI, False),
-    '4g': (_WIFI, False),
-    '5g': (_WIFI, False),
-    'screen_on': (0, False),
-    'screen_off': (0, False),
+  'battery_charged_on': (_CHARGING, True),
+  'battery_charged_off': (_CHARGING, False),
+  'screen_lock': (_LOCKED, True),
+  'screen_unlock': (_LOCKED, False),
+  'wifi': (_WIFI, True),
+  'unknown': (_WIFI, False),
+  '2g': (_WIFI, False),
+  '3g': (_WIFI, False),
+  '4g': (_WIFI, False),
+  '5g': (_WIFI, False),
+  'screen_on': (0, False),
+  'screen_off': (0, False),
 }
 
 
@@ -84,20 +84,15 @@ def _event(number: int, line: str) -> tuple[int, int, bool]:
   match = _MESSAGE.fullmatch(line)
   if match is None:
     raise ValueError(
-        f'message {number} must be a time and a state, got'
-        f' {messages_lib.quoted(line)}'
+      f'message {number} must be a time and a state, got {messages_lib.quoted(line)}'
     )
   *numbers, state = match.groups()
   try:
     time = datetime.datetime(*map(int, numbers))
   except ValueError:
-    raise ValueError(
-        f'message {number} has no such time: {messages_lib.quoted(line)}'
-    ) from None
+    raise ValueError(f'message {number} has no such time: {messages_lib.quoted(line)}') from None
   state = state.lower()
   means = (0, False) if _LEVEL.fullmatch(state) else _MEANS.get(state)
   if means is None:
-    raise ValueError(
-        f'message {number} has an unknown state: {messages_lib.quoted(state)}'
-    )
+    raise ValueError(f'message {number} has an unknown state: {messages_lib.quoted(state)}')
   return calendar.timegm(time.timetuple()), *means

@@ -4,10 +4,7 @@ import numpy as np
 
 
 def fold(
-    owners: np.ndarray,
-    starts: np.ndarray,
-    ends: np.ndarray,
-    periods: np.ndarray,
+  owners: np.ndarray, starts: np.ndarray, ends: np.ndarray, periods: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Folds each interval into the period of its owner.
 
@@ -29,20 +26,16 @@ def fold(
   """
   if not owners.size == starts.size == ends.size:
     raise ValueError(
-        'owners, starts and ends must be equally many, got'
-        f' {owners.size}, {starts.size} and {ends.size}'
+      'owners, starts and ends must be equally many, got'
+      f' {owners.size}, {starts.size} and {ends.size}'
     )
   unknown = (owners < 0) | (owners >= periods.size)
   if unknown.any():
-    raise ValueError(
-        f'owners must lie in 0 to {periods.size - 1}, got'
-        f' {owners[unknown][0]}'
-    )
+    raise ValueError(f'owners must lie in 0 to {periods.size - 1}, got {owners[unknown][0]}')
   negative = ends < starts
   if negative.any():
     raise ValueError(
-        f'ends must not be before starts, got {starts[negative][0]} to'
-        f' {ends[negative][0]}'
+      f'ends must not be before starts, got {starts[negative][0]} to {ends[negative][0]}'
     )
   lengths = np.minimum(ends - starts, periods[owners])
   starts = np.mod(starts, periods[owners])

@@ -7,15 +7,14 @@ not amplify.
 """
 
 import dataclasses
-from typing import Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
 from fl_dpftrl import participation
 from fl_dpftrl.accounting import sampling as sampling_lib
 from fl_dpftrl.logs import identity
-from fl_dpftrl.simulation import cohorts
-from fl_dpftrl.simulation import seeds
+from fl_dpftrl.simulation import cohorts, seeds
 
 _BATCHES, _ORDERS = 16, 17
 
@@ -49,14 +48,11 @@ class Partition:
   def __post_init__(self):
     if type(self.scheme) not in sampling_lib.SCHEMES.values():
       raise ValueError(
-          f'scheme must be one of {", ".join(sampling_lib.SCHEMES)}, got'
-          f' {self.scheme!r}'
+        f'scheme must be one of {", ".join(sampling_lib.SCHEMES)}, got {self.scheme!r}'
       )
     seeds.check_seed(self.seed)
     for name in ('start', 'round_seconds'):
-      object.__setattr__(
-          self, name, participation.positive_integer(name, getattr(self, name))
-      )
+      object.__setattr__(self, name, participation.positive_integer(name, getattr(self, name)))
 
   @property
   def num_rounds(self) -> int:
@@ -73,25 +69,23 @@ class Partition:
       ValueError: if `first` is not between 0 and the number of rounds.
     """
     if not 0 <= first <= self.num_rounds:
-      raise ValueError(
-          f'first must lie in 0 to {self.num_rounds}, got {first!r}'
-      )
+      raise ValueError(f'first must lie in 0 to {self.num_rounds}, got {first!r}')
     return self._rounds(first)
 
   def _rounds(self, first: int) -> Iterator[cohorts.Cohort]:
     draw = (
-        self._drawn
-        if isinstance(self.scheme, sampling_lib.Sampled)
-        else _Shuffles(self.scheme, self.seed).batch
+      self._drawn
+      if isinstance(self.scheme, sampling_lib.Sampled)
+      else _Shuffles(self.scheme, self.seed).batch
     )
     for t in range(first, self.num_rounds):
       part = t % self.scheme.num_parts
       started = self.start + t * self.round_seconds
       yield cohorts.Cohort(
-          round=t,
-          device_ids=np.sort(draw(t)) * self.scheme.num_parts + part,
-          started=started,
-          closed=started + self.round_seconds,
+        round=t,
+        device_ids=np.sort(draw(t)) * self.scheme.num_parts + part,
+        started=started,
+        closed=started + self.round_seconds,
       )
 
   def _drawn(self, t: int) -> np.ndarray:
@@ -100,9 +94,7 @@ class Partition:
     size = self.scheme.batch_size
     if isinstance(self.scheme, sampling_lib.CyclicPoisson):
       # A binomial size, then a uniform subset: independent draws of examples.
-      size = rng.binomial(
-          self.scheme.part_size, self.scheme.sampling_probability
-      )
+      size = rng.binomial(self.scheme.part_size, self.scheme.sampling_probability)
     return rng.choice(self.scheme.part_size, size, replace=False, shuffle=False)
 
 

@@ -11,7 +11,8 @@ import codecs
 import math
 import os
 import struct
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 from fl_dpftrl import messages
 from fl_dpftrl.simulation import plain_size
@@ -32,15 +33,27 @@ _STEP = 128  # added to every step, to limit the run time
 _RUN = 4096  # numbers whose memory is counted together
 _FOUR_BYTES, _EIGHT_BYTES = struct.Struct('<i'), struct.Struct('>d')
 _COUNTED = {  # opcode: bytes of the count, whether it is text
-    b'X': (4, True), b'\x8c': (1, True), b'\x8d': (8, True),
-    b'B': (4, False), b'C': (1, False), b'\x8e': (8, False),
-    b'T': (4, False), b'U': (1, False),
+  b'X': (4, True),
+  b'\x8c': (1, True),
+  b'\x8d': (8, True),
+  b'B': (4, False),
+  b'C': (1, False),
+  b'\x8e': (8, False),
+  b'T': (4, False),
+  b'U': (1, False),
 }
 _CONSTANTS = {b'N': None, b'\x88': True, b'\x89': False}
 _NAMES = {
-    b'c': 'GLOBAL', b'i': 'INST', b'o': 'OBJ', b'R': 'REDUCE', b'b': 'BUILD',
-    b'\x81': 'NEWOBJ', b'\x92': 'NEWOBJ_EX', b'\x82': 'EXT1', b'\x83': 'EXT2',
-    b'\x84': 'EXT4',
+  b'c': 'GLOBAL',
+  b'i': 'INST',
+  b'o': 'OBJ',
+  b'R': 'REDUCE',
+  b'b': 'BUILD',
+  b'\x81': 'NEWOBJ',
+  b'\x92': 'NEWOBJ_EX',
+  b'\x82': 'EXT1',
+  b'\x83': 'EXT2',
+  b'\x84': 'EXT4',
 }
 _OUTSIDE = (b'P', b'Q', b'\x97', b'\x98')
 
@@ -65,8 +78,7 @@ def load(path: str | os.PathLike[str], content: bytes) -> object:
     return value
   except _NotPlainError as error:
     raise ValueError(
-        f'{path} holds more than plain containers and numbers, and is not'
-        f' read: {error}'
+      f'{path} holds more than plain containers and numbers, and is not read: {error}'
     ) from None
   except plain_size.TooLargeError as error:
     raise ValueError(f'{path} is too large to be read: {error}') from None
@@ -105,9 +117,7 @@ class _Reader:
     """Subtracts memory from the remaining budget before it is used."""
     self._left -= memory
     if self._left < 0:
-      raise plain_size.TooLargeError(
-          f'its values take more than {MOST_MEMORY} bytes of memory'
-      )
+      raise plain_size.TooLargeError(f'its values take more than {MOST_MEMORY} bytes of memory')
 
   def push(self, value: object, memory: int) -> None:
     self.pay(memory + _STEP)
@@ -269,49 +279,49 @@ def _steps(reader: _Reader) -> list[Callable[[], None]]:
   """Returns the action of each opcode, indexed by its number."""
   r = reader
   steps: dict[bytes, Callable[[], None]] = {
-      b'(': r.mark,
-      b'0': r.pop,
-      b'1': r.since_mark,
-      b'2': lambda: r.push(r._stack[-1], 0),
-      b'J': r.numbers,
-      b'M': r.numbers,
-      b'K': r.numbers,
-      b'G': r.binary_float,
-      b'I': lambda: r.written(_written_integer),
-      b'L': lambda: r.written(_written_long),
-      b'F': lambda: r.written(_written_float),
-      b'S': lambda: r.written(_written_bytes),
-      b'V': lambda: r.written(_written_text),
-      b'\x8a': lambda: r.integer(1),
-      b'\x8b': lambda: r.integer(4),
-      b']': lambda: r.push_list([]),
-      b'l': lambda: r.push_list(r.since_mark()),
-      b'a': lambda: r.append(r.last(1)),
-      b'e': lambda: r.append(r.since_mark()),
-      b')': lambda: r.push((), 0),
-      b't': lambda: r.push_tuple(r.since_mark()),
-      b'\x85': lambda: r.push_tuple(r.last(1)),
-      b'\x86': lambda: r.push_tuple(r.last(2)),
-      b'\x87': lambda: r.push_tuple(r.last(3)),
-      b'}': lambda: r.push_dictionary([]),
-      b'd': lambda: r.push_dictionary(r.since_mark()),
-      b's': lambda: r.set_items(r.last(2)),
-      b'u': lambda: r.set_items(r.since_mark()),
-      b'\x8f': lambda: r.push_set(set, []),
-      b'\x90': lambda: r.add(r.since_mark()),
-      b'\x91': lambda: r.push_set(frozenset, r.since_mark()),
-      b'p': lambda: r.put(_index(r.line())),
-      b'q': lambda: r.put(r.number(1)),
-      b'r': lambda: r.put(r.number(4)),
-      b'\x94': lambda: r.put(len(r._memo)),
-      b'g': lambda: r.get(_index(r.line())),
-      b'h': lambda: r.get(r.number(1)),
-      b'j': lambda: r.get(r.number(4)),
-      b'\x80': r.protocol,
-      b'\x95': r.frame,
-      b'c': r.global_name,
-      b'\x93': r.stack_global,
-      b'\x96': lambda: _refuse('it has an array of bytes'),
+    b'(': r.mark,
+    b'0': r.pop,
+    b'1': r.since_mark,
+    b'2': lambda: r.push(r._stack[-1], 0),
+    b'J': r.numbers,
+    b'M': r.numbers,
+    b'K': r.numbers,
+    b'G': r.binary_float,
+    b'I': lambda: r.written(_written_integer),
+    b'L': lambda: r.written(_written_long),
+    b'F': lambda: r.written(_written_float),
+    b'S': lambda: r.written(_written_bytes),
+    b'V': lambda: r.written(_written_text),
+    b'\x8a': lambda: r.integer(1),
+    b'\x8b': lambda: r.integer(4),
+    b']': lambda: r.push_list([]),
+    b'l': lambda: r.push_list(r.since_mark()),
+    b'a': lambda: r.append(r.last(1)),
+    b'e': lambda: r.append(r.since_mark()),
+    b')': lambda: r.push((), 0),
+    b't': lambda: r.push_tuple(r.since_mark()),
+    b'\x85': lambda: r.push_tuple(r.last(1)),
+    b'\x86': lambda: r.push_tuple(r.last(2)),
+    b'\x87': lambda: r.push_tuple(r.last(3)),
+    b'}': lambda: r.push_dictionary([]),
+    b'd': lambda: r.push_dictionary(r.since_mark()),
+    b's': lambda: r.set_items(r.last(2)),
+    b'u': lambda: r.set_items(r.since_mark()),
+    b'\x8f': lambda: r.push_set(set, []),
+    b'\x90': lambda: r.add(r.since_mark()),
+    b'\x91': lambda: r.push_set(frozenset, r.since_mark()),
+    b'p': lambda: r.put(_index(r.line())),
+    b'q': lambda: r.put(r.number(1)),
+    b'r': lambda: r.put(r.number(4)),
+    b'\x94': lambda: r.put(len(r._memo)),
+    b'g': lambda: r.get(_index(r.line())),
+    b'h': lambda: r.get(r.number(1)),
+    b'j': lambda: r.get(r.number(4)),
+    b'\x80': r.protocol,
+    b'\x95': r.frame,
+    b'c': r.global_name,
+    b'\x93': r.stack_global,
+    b'\x96': lambda: _refuse('it has an array of bytes'),
   }
   for opcode, counted in _COUNTED.items():
     steps[opcode] = lambda counted=counted: r.counted(*counted)
@@ -325,7 +335,7 @@ def _steps(reader: _Reader) -> list[Callable[[], None]]:
 
 
 def _as(kind: type[Any], value: Any) -> Any:
-  if type(value) is not kind:  # pylint: disable=unidiomatic-typecheck
+  if type(value) is not kind:
     raise TypeError
   return value
 

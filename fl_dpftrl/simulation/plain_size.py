@@ -31,14 +31,10 @@ def check(value: object) -> None:
       else:
         continue
       if count > MOST_VALUES:
-        raise TooLargeError(
-            f'it has more than {MOST_VALUES} values, shared ones each time'
-        )
+        raise TooLargeError(f'it has more than {MOST_VALUES} values, shared ones each time')
       levels.append(iter(item))
       if len(levels) > MOST_LEVELS + 1:
-        raise TooLargeError(
-            f'it has more than {MOST_LEVELS} containers within each other'
-        )
+        raise TooLargeError(f'it has more than {MOST_LEVELS} containers within each other')
       break
     else:
       levels.pop()

@@ -59,9 +59,7 @@ class Pool:
     self._members[holes] = last
     self._places[last] = holes
 
-  def _grouped(
-      self, devices: np.ndarray
-  ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  def _grouped(self, devices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns the devices by group, their groups, and their ranks in these."""
     groups = self._groups[devices]
     order = np.argsort(groups, kind='stable')

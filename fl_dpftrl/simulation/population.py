@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import math
 import operator
-from typing import Sequence
 
 import numpy as np
 
@@ -66,30 +65,21 @@ class Population:
     seeds.check_seed(self.seed)
     object.__setattr__(self, 'num_devices', operator.index(self.num_devices))
     if not 1 <= self.num_devices < 2**31:
-      raise ValueError(
-          f'num_devices must lie in 1 to 2^31 − 1, got {self.num_devices}'
-      )
+      raise ValueError(f'num_devices must lie in 1 to 2^31 − 1, got {self.num_devices}')
     for name in ('check_ins_per_hour', 'report_minutes'):
       value = getattr(self, name)
       if not (math.isfinite(value) and value > 0.0):
-        raise ValueError(
-            f'{name} must be a finite number above 0, got {value!r}'
-        )
+        raise ValueError(f'{name} must be a finite number above 0, got {value!r}')
     for name in ('rate_spread', 'speed_spread'):
       if not 0.0 <= getattr(self, name) <= 5.0:
-        raise ValueError(
-            f'{name} must lie in 0 to 5, got {getattr(self, name)!r}'
-        )
-    for name in (
-        'dropout', 'turnover_per_day', 'forgetting_per_day', 'wrong_clocks'
-    ):
+        raise ValueError(f'{name} must lie in 0 to 5, got {getattr(self, name)!r}')
+    for name in ('dropout', 'turnover_per_day', 'forgetting_per_day', 'wrong_clocks'):
       value = getattr(self, name)
       if not 0.0 <= value <= 1.0 or (name == 'dropout' and value == 1.0):
         raise ValueError(f'{name} must lie in 0 to 1, got {value!r}')
     if not 0.0 <= self.clock_error_hours < math.inf:
       raise ValueError(
-          'clock_error_hours must be a finite number of at least 0, got'
-          f' {self.clock_error_hours!r}'
+        f'clock_error_hours must be a finite number of at least 0, got {self.clock_error_hours!r}'
       )
 
   @property

@@ -43,5 +43,4 @@ class Presence(Protocol):
 class Availability(Protocol):
   """Availability of a population, from which each device draws its habits."""
 
-  def presence(self, num_devices: int, seed: int) -> Presence:
-    ...
+  def presence(self, num_devices: int, seed: int) -> Presence: ...

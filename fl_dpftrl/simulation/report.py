@@ -1,11 +1,11 @@
 """HTML page of a simulated population: participation and its min-sep."""
 
-from typing import Any, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from fl_dpftrl.logs import charts
-from fl_dpftrl.logs import page
+from fl_dpftrl.logs import charts, page
 from fl_dpftrl.simulation import attendance as attendance_lib
 from fl_dpftrl.simulation import cohorts
 
@@ -36,9 +36,7 @@ class Turnouts:
     self.late += turnout.late
     self.waiting = max(self.waiting, turnout.waiting)
     hour = cohort.started % _DAY * _HOURS // _DAY
-    self.reports[cohort.closed % _DAY * _HOURS // _DAY] += (
-        cohort.device_ids.size
-    )
+    self.reports[cohort.closed % _DAY * _HOURS // _DAY] += cohort.device_ids.size
     self.minutes[hour] += (cohort.closed - cohort.started) / 60.0
     self.rounds[hour] += 1
 
@@ -52,43 +50,43 @@ def explain(result: Mapping[str, Any]) -> str:
     rounds = timer['rounds']
     if b < rounds:
       return (
-          f'Timers of {rounds} rounds gave a min-sep of only {b}, because devices'
-          ' lost the state of their timers.'
+        f'Timers of {rounds} rounds gave a min-sep of only {b}, because devices'
+        ' lost the state of their timers.'
       )
     return (
-        f'Timers of {rounds} rounds keep min-sep from falling below {rounds};'
-        f' the earliest device returned after {b} rounds.'
+      f'Timers of {rounds} rounds keep min-sep from falling below {rounds};'
+      f' the earliest device returned after {b} rounds.'
     )
   timed = timer['in_rounds']
   if timed is None:
     return (
-        f'The timer of {timer["hours"]:g} hours is longer than the whole run;'
-        f' min-sep {b} comes from devices that lost their timer or whose clock'
-        ' was changed.'
+      f'The timer of {timer["hours"]:g} hours is longer than the whole run;'
+      f' min-sep {b} comes from devices that lost their timer or whose clock'
+      ' was changed.'
     )
   words = (
-      f'A timer of {timer["hours"]:g} hours was {timed["usual"]:g} rounds long in'
-      f' the median, {timed["most"]} at most and {timed["fewest"]} at least, from'
-      f' round {timed["first_round"]} on: rounds are shorter when more devices'
-      ' can be reached.'
+    f'A timer of {timer["hours"]:g} hours was {timed["usual"]:g} rounds long in'
+    f' the median, {timed["most"]} at most and {timed["fewest"]} at least, from'
+    f' round {timed["first_round"]} on: rounds are shorter when more devices'
+    ' can be reached.'
   )
   if b < timed['fewest']:
     return (
-        f'{words} The min-sep of {b} is below that, because devices lost the'
-        ' state of their timers or their clocks were changed.'
+      f'{words} The min-sep of {b} is below that, because devices lost the'
+      ' state of their timers or their clocks were changed.'
     )
   return (
-      f'{words} No device can return in under {timed["fewest"]} rounds; the'
-      f' earliest returned after {b}.'
+    f'{words} No device can return in under {timed["fewest"]} rounds; the'
+    f' earliest returned after {b}.'
   )
 
 
 def page_of(
-    result: Mapping[str, Any],
-    simulation: cohorts.Simulation,
-    attendance: attendance_lib.Attendance,
-    turnouts: Turnouts,
-    command: str,
+  result: Mapping[str, Any],
+  simulation: cohorts.Simulation,
+  attendance: attendance_lib.Attendance,
+  turnouts: Turnouts,
+  command: str,
 ) -> str:
   """Returns the self-contained page.
 
@@ -103,49 +101,49 @@ def page_of(
   title = 'Simulated population'
   server = simulation.server
   return page.document(
-      title,
+    title,
+    page.card(
+      page.element(
+        'p',
+        'min-sep b = ',
+        shown('min_sep'),
+        ', participations k = ',
+        shown('max_participations'),
+        class_='figure',
+      ),
+      page.element('p', explain(result)),
+      page.quiet('This is a simulation and no guarantee: replay the log of a run for that.'),
+      kind='headline',
+    ),
+    page.element('h2', 'Rounds'),
+    page.side_by_side(
       page.card(
-          page.element(
-              'p', 'min-sep b = ', shown('min_sep'),
-              ', participations k = ', shown('max_participations'),
-              class_='figure',
-          ),
-          page.element('p', explain(result)),
-          page.quiet(
-              'This is a simulation and no guarantee: replay the log of a run'
-              ' for that.'
-          ),
-          kind='headline',
+        page.definitions(
+          ('rounds n', shown('num_rounds')),
+          ('simulated days', page.figure(result, 'simulated_days')),
+          ('devices', f'{simulation.population.num_devices:,}'),
+          ('  that took part', shown('num_devices')),
+          ('participations', shown('num_participations')),
+          ('population / report goal', f'{_most(simulation):,}'),
+        )
       ),
-      page.element('h2', 'Rounds'),
-      page.side_by_side(
-          page.card(
-              page.definitions(
-                  ('rounds n', shown('num_rounds')),
-                  ('simulated days', page.figure(result, 'simulated_days')),
-                  ('devices', f'{simulation.population.num_devices:,}'),
-                  ('  that took part', shown('num_devices')),
-                  ('participations', shown('num_participations')),
-                  ('population / report goal', f'{_most(simulation):,}'),
-              )
-          ),
-          page.card(
-              page.definitions(
-                  ('report goal', f'{server.report_goal:,}'),
-                  ('chosen per round', f'{server.clients_per_round:,}'),
-                  ('dropped out', shown('dropped')),
-                  ('reported late', shown('late')),
-                  ('maximum waiting for timers', f'{turnouts.waiting:,}'),
-              )
-          ),
+      page.card(
+        page.definitions(
+          ('report goal', f'{server.report_goal:,}'),
+          ('chosen per round', f'{server.clients_per_round:,}'),
+          ('dropped out', shown('dropped')),
+          ('reported late', shown('late')),
+          ('maximum waiting for timers', f'{turnouts.waiting:,}'),
+        )
       ),
-      page.element('h2', 'By hour of the day'),
-      page.side_by_side(*map(page.card, _by_hour(turnouts))),
-      page.element('h2', 'By device'),
-      page.side_by_side(*map(page.card, _by_device(result, attendance))),
-      page.element('h2', 'Command to repeat this simulation'),
-      page.command(command),
-      page.embedded_json('simulation', dict(result)),
+    ),
+    page.element('h2', 'By hour of the day'),
+    page.side_by_side(*map(page.card, _by_hour(turnouts))),
+    page.element('h2', 'By device'),
+    page.side_by_side(*map(page.card, _by_device(result, attendance))),
+    page.element('h2', 'Command to repeat this simulation'),
+    page.command(command),
+    page.embedded_json('simulation', dict(result)),
   )
 
 
@@ -157,33 +155,34 @@ def _most(simulation: cohorts.Simulation) -> int:
 def _by_hour(turnouts: Turnouts) -> list[page.Html]:
   mean = turnouts.minutes / np.maximum(turnouts.rounds, 1.0)
   return [
-      charts.columns(
-          turnouts.reports.tolist(), title='Reports',
-          x_label='hour of the day, UTC', unit='reports',
-      ),
-      charts.columns(
-          mean.tolist(), title='Mean minutes of a round',
-          x_label='hour of the day in which it started, UTC', unit='minutes',
-      ),
+    charts.columns(
+      turnouts.reports.tolist(), title='Reports', x_label='hour of the day, UTC', unit='reports'
+    ),
+    charts.columns(
+      mean.tolist(),
+      title='Mean minutes of a round',
+      x_label='hour of the day in which it started, UTC',
+      unit='minutes',
+    ),
   ]
 
 
-def _by_device(
-    result: Mapping[str, Any], attendance: attendance_lib.Attendance
-) -> list[page.Html]:
+def _by_device(result: Mapping[str, Any], attendance: attendance_lib.Attendance) -> list[page.Html]:
   drawn = [
-      charts.histogram(
-          list(attendance.participations.to_dict().items()),
-          title='Devices', x_label='number of participations',
-      )
+    charts.histogram(
+      list(attendance.participations.to_dict().items()),
+      title='Devices',
+      x_label='number of participations',
+    )
   ]
   apart = list(attendance.separations.to_dict().items())
   if apart:
     drawn.append(
-        charts.histogram(
-            apart, title='Returns of devices',
-            x_label='rounds since the previous participation',
-            mark=(result['min_sep'], f'min-sep {result["min_sep"]}'),
-        )
+      charts.histogram(
+        apart,
+        title='Returns of devices',
+        x_label='rounds since the previous participation',
+        mark=(result['min_sep'], f'min-sep {result["min_sep"]}'),
+      )
     )
   return drawn

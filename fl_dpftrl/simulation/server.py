@@ -43,25 +43,18 @@ class Server:
     for name in ('report_goal', 'clients_per_round'):
       object.__setattr__(self, name, operator.index(getattr(self, name)))
     if self.report_goal < 1:
-      raise ValueError(
-          f'report_goal must be at least 1, got {self.report_goal}'
-      )
+      raise ValueError(f'report_goal must be at least 1, got {self.report_goal}')
     if self.clients_per_round < self.report_goal:
       raise ValueError(
-          f'clients_per_round={self.clients_per_round} is below'
-          f' report_goal={self.report_goal}'
+        f'clients_per_round={self.clients_per_round} is below report_goal={self.report_goal}'
       )
     for name in ('minutes_between_rounds', 'pace_minutes'):
       if not 0.0 <= getattr(self, name) < math.inf:
         raise ValueError(
-            f'{name} must be a finite number of at least 0, got'
-            f' {getattr(self, name)!r}'
+          f'{name} must be a finite number of at least 0, got {getattr(self, name)!r}'
         )
     if not 0.0 < self.max_wait_days < math.inf:
-      raise ValueError(
-          'max_wait_days must be a finite number above 0, got'
-          f' {self.max_wait_days!r}'
-      )
+      raise ValueError(f'max_wait_days must be a finite number above 0, got {self.max_wait_days!r}')
 
   def more(self, num_reports: int) -> int:
     """Returns how many devices to choose next, given the reports so far."""

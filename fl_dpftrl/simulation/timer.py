@@ -31,8 +31,7 @@ class RoundTimer:
       whole = 0
     if not 1 <= whole <= _MOST_ROUNDS or isinstance(self.rounds, bool):
       raise ValueError(
-          f'timer_rounds must be a whole number from 1 to {_MOST_ROUNDS}, got'
-          f' {self.rounds!r}'
+        f'timer_rounds must be a whole number from 1 to {_MOST_ROUNDS}, got {self.rounds!r}'
       )
 
   def remedy(self, num_devices: int, report_goal: int) -> str:
@@ -58,8 +57,7 @@ class HourTimer:
   def __post_init__(self):
     if not 0.0 < self.hours <= _MOST_HOURS:
       raise ValueError(
-          f'timer_hours must be above 0 and at most {_MOST_HOURS:g} (a century),'
-          f' got {self.hours!r}'
+        f'timer_hours must be above 0 and at most {_MOST_HOURS:g} (a century), got {self.hours!r}'
       )
 
   @property
@@ -69,8 +67,8 @@ class HourTimer:
   def remedy(self, num_devices: int, report_goal: int) -> str:
     """Returns changes that would keep rounds from waiting for timers."""
     return (
-        f'a population above {num_devices} or timer_hours below'
-        f' {self.hours:g} or a report goal below {report_goal}'
+      f'a population above {num_devices} or timer_hours below'
+      f' {self.hours:g} or a report goal below {report_goal}'
     )
 
 

@@ -22,13 +22,7 @@ class Ceilings:
       the ceiling is always 1.
   """
 
-  def __init__(
-      self,
-      cells: np.ndarray,
-      starts: np.ndarray,
-      ends: np.ndarray,
-      periods: np.ndarray,
-  ):
+  def __init__(self, cells: np.ndarray, starts: np.ndarray, ends: np.ndarray, periods: np.ndarray):
     self._unknown = periods == 0
     self._periods = np.maximum(periods, 1)
     longest = int(self._periods.max())
@@ -36,9 +30,7 @@ class Ceilings:
     width = -(-longest // self._slot) + 1
     size = width * periods.size
     opened = np.bincount(cells * width + starts // self._slot, minlength=size)
-    closed = np.bincount(
-        cells * width + (ends - 1) // self._slot + 1, minlength=size
-    )
+    closed = np.bincount(cells * width + (ends - 1) // self._slot + 1, minlength=size)
     there = np.cumsum(opened - closed).reshape(periods.size, width) > 0
     # Occupied slots before each slot; differences give any interval's count.
     self._before = np.zeros((periods.size, width + 1), np.int32)
@@ -68,11 +60,11 @@ class Ceilings:
 
 
 def group(
-    owners: np.ndarray,
-    starts: np.ndarray,
-    ends: np.ndarray,
-    periods: np.ndarray,
-    followed: np.ndarray,
+  owners: np.ndarray,
+  starts: np.ndarray,
+  ends: np.ndarray,
+  periods: np.ndarray,
+  followed: np.ndarray,
 ) -> tuple[Ceilings, np.ndarray]:
   """Groups the devices that follow traces into cells with ceilings.
 
@@ -98,27 +90,19 @@ def group(
   rank = np.full(lengths.size, common.size)
   rank[common] = np.arange(common.size)
   labels = rank[which] * kinds
-  labels += np.where(
-      rank[which] < common.size, _kinds(owners, starts, ends, periods, kinds), 0
-  )
+  labels += np.where(rank[which] < common.size, _kinds(owners, starts, ends, periods, kinds), 0)
   is_used = devices > 0
   used, cells = np.unique(labels[is_used], return_inverse=True)
   cell_of = np.zeros(periods.size, np.int16)
   cell_of[is_used] = cells
   known = np.append(lengths[common], 0)[used // kinds]
   kept = np.flatnonzero(is_used[owners] & (rank[which] < common.size)[owners])
-  ceilings = Ceilings(
-      cell_of[owners[kept]].astype(np.int64), starts[kept], ends[kept], known
-  )
+  ceilings = Ceilings(cell_of[owners[kept]].astype(np.int64), starts[kept], ends[kept], known)
   return ceilings, cell_of[followed]
 
 
 def _kinds(
-    owners: np.ndarray,
-    starts: np.ndarray,
-    ends: np.ndarray,
-    periods: np.ndarray,
-    num_kinds: int,
+  owners: np.ndarray, starts: np.ndarray, ends: np.ndarray, periods: np.ndarray, num_kinds: int
 ) -> np.ndarray:
   """Returns a kind per trace, below num_kinds, by the hours of day it spans.
 
@@ -146,6 +130,4 @@ def _kinds(
   num_places = (num_kinds - 1) // len(widths)
   width = np.searchsorted(widths, spans)
   place = (middles * (num_places / _HOURS)).astype(np.int64)
-  return np.where(
-      width < len(widths), place * len(widths) + width, num_places * len(widths)
-  )
+  return np.where(width < len(widths), place * len(widths) + width, num_places * len(widths))

@@ -39,8 +39,7 @@ def fedscale(device: object) -> Ready:
       raise ValueError(f'{name} must be a list, got {_short(device[name])}')
   if len(device['active']) != len(device['inactive']):
     raise ValueError(
-        f'active has {len(device["active"])} times, inactive'
-        f' {len(device["inactive"])}'
+      f'active has {len(device["active"])} times, inactive {len(device["inactive"])}'
     )
   period = _checked_period(_seconds('finish_time', device['finish_time']))
   starts, ends = [], []
@@ -67,20 +66,15 @@ def flash(device: object) -> Ready:
     first = _seconds('trace_start', device['trace_start'])
     last = _seconds('trace_end', device['trace_end'])
     if not isinstance(device['ready_time'], list):
-      raise ValueError(
-          f'ready_time must be a list, got {_short(device["ready_time"])}'
-      )
-    pairs = [
-        _interval(index, pair, first, last)
-        for index, pair in enumerate(device['ready_time'])
-    ]
+      raise ValueError(f'ready_time must be a list, got {_short(device["ready_time"])}')
+    pairs = [_interval(index, pair, first, last) for index, pair in enumerate(device['ready_time'])]
     starts = [start + _CACHE_START for start, _ in pairs]
     ends = [end + _CACHE_START for _, end in pairs]
   return Ready(
-      [start - traces_lib.MONDAY for start in starts],
-      [end - traces_lib.MONDAY for end in ends],
-      last - first,
-      _checked_period(_covering(last - first)),
+    [start - traces_lib.MONDAY for start in starts],
+    [end - traces_lib.MONDAY for end in ends],
+    last - first,
+    _checked_period(_covering(last - first)),
   )
 
 
@@ -94,26 +88,16 @@ def _covering(seconds: int) -> int:
 
 def _checked_period(period: int) -> int:
   if not 1 <= period <= traces_lib.LONGEST:
-    raise ValueError(
-        f'repeats after {period} seconds, which must lie in 1 to'
-        f' {traces_lib.LONGEST}'
-    )
+    raise ValueError(f'repeats after {period} seconds, which must lie in 1 to {traces_lib.LONGEST}')
   return period
 
 
-def _interval(
-    index: int, pair: object, first: int, last: int
-) -> tuple[int, int]:
+def _interval(index: int, pair: object, first: int, last: int) -> tuple[int, int]:
   if not isinstance(pair, (list, tuple)) or len(pair) != 2:
-    raise ValueError(
-        f'interval {index} must be two times, got {_short(pair)}'
-    )
+    raise ValueError(f'interval {index} must be two times, got {_short(pair)}')
   start, end = (_seconds(f'interval {index}', time) for time in pair)
   if not first <= start <= end <= last:
-    raise ValueError(
-        f'interval {index} must ascend within {first} to {last}, got {start}'
-        f' to {end}'
-    )
+    raise ValueError(f'interval {index} must ascend within {first} to {last}, got {start} to {end}')
   return start, end
 
 
@@ -122,9 +106,7 @@ def _check_entries(device: object, names: tuple[str, ...]) -> None:
   if isinstance(device, dict):
     missing = [name for name in names if name not in device]
   if missing:
-    raise ValueError(
-        f'must have the entries {", ".join(names)}, got {_short(device)}'
-    )
+    raise ValueError(f'must have the entries {", ".join(names)}, got {_short(device)}')
 
 
 def _seconds(name: str, value: object) -> int:

@@ -11,14 +11,12 @@ heterogeneity in federated learning upon large-scale smartphone data" (FLASH).
 """
 
 import os
-from typing import Callable
+from collections.abc import Callable
 
 import numpy as np
 
-from fl_dpftrl import json_files
-from fl_dpftrl import messages
-from fl_dpftrl.simulation import plain_pickle
-from fl_dpftrl.simulation import trace_entries
+from fl_dpftrl import json_files, messages
+from fl_dpftrl.simulation import plain_pickle, trace_entries
 from fl_dpftrl.simulation import traces as traces_lib
 
 _Path = str | os.PathLike[str]
@@ -28,7 +26,7 @@ MOST_BYTES = 2**28
 
 
 def read_traces(
-    path: _Path, *, period: int | None = None, leave_out_bad: bool = False
+  path: _Path, *, period: int | None = None, leave_out_bad: bool = False
 ) -> traces_lib.Traces:
   """Reads the traces of a file and detects its format from its content.
 
@@ -47,13 +45,11 @@ def read_traces(
   # A pickle of protocol 2 and above, or a dictionary of protocol 1 or 0.
   if content.startswith((b'\x80', b'}', b'(')):
     return _fedscale(path, content, period, leave_out_bad)
-  raise ValueError(
-      f'{path} is neither a pickle of FedScale nor JSON of FLASH'
-  )
+  raise ValueError(f'{path} is neither a pickle of FedScale nor JSON of FLASH')
 
 
 def read_fedscale(
-    path: _Path, *, period: int | None = None, leave_out_bad: bool = False
+  path: _Path, *, period: int | None = None, leave_out_bad: bool = False
 ) -> traces_lib.Traces:
   """Reads traces of FedScale: its pickle client_behave_trace or a similar one.
 
@@ -81,7 +77,7 @@ def read_fedscale(
 
 
 def read_flash(
-    path: _Path, *, period: int | None = None, leave_out_bad: bool = False
+  path: _Path, *, period: int | None = None, leave_out_bad: bool = False
 ) -> traces_lib.Traces:
   """Reads traces of FLASH: its state_traces.json or its cached_timers.json.
 
@@ -123,42 +119,31 @@ def _flash(path, content, period, leave_out_bad) -> traces_lib.Traces:
   try:
     devices = json_files.parse(content)
   except ValueError as error:
-    raise ValueError(
-        f'{path} is no JSON of traces, or is not whole: {error}'
-    ) from None
+    raise ValueError(f'{path} is no JSON of traces, or is not whole: {error}') from None
   return _gather(path, devices, trace_entries.flash, period, leave_out_bad)
 
 
 def _gather(
-    path: _Path,
-    devices: object,
-    read: Callable[[object], trace_entries.Ready],
-    period: int | None,
-    leave_out_bad: bool,
+  path: _Path,
+  devices: object,
+  read: Callable[[object], trace_entries.Ready],
+  period: int | None,
+  leave_out_bad: bool,
 ) -> traces_lib.Traces:
   if not isinstance(devices, dict):
-    raise ValueError(
-        f'{path} must map devices to their traces, got a'
-        f' {type(devices).__name__}'
-    )
+    raise ValueError(f'{path} must map devices to their traces, got a {type(devices).__name__}')
   if period is not None and not 1 <= period <= traces_lib.LONGEST:
-    raise ValueError(
-        f'period must lie in 1 to {traces_lib.LONGEST} seconds, got {period!r}'
-    )
+    raise ValueError(f'period must lie in 1 to {traces_lib.LONGEST} seconds, got {period!r}')
   starts, ends, sizes, periods = [], [], [], []
   for name, device in devices.items():
     try:
       ready = read(device)
       if period is not None and ready.length > period:
-        raise ValueError(
-            f'a trace of {ready.length} seconds is longer than period, {period}'
-        )
+        raise ValueError(f'a trace of {ready.length} seconds is longer than period, {period}')
     except ValueError as error:
       if leave_out_bad:
         continue
-      raise ValueError(
-          f'{path}, device {messages.quoted(name)}: {error}'
-      ) from None
+      raise ValueError(f'{path}, device {messages.quoted(name)}: {error}') from None
     if any(start < end for start, end in zip(ready.starts, ready.ends)):
       starts += ready.starts
       ends += ready.ends
@@ -167,9 +152,9 @@ def _gather(
   if not sizes:
     raise ValueError(f'{path} has no device that is ever ready')
   return traces_lib.Traces.from_intervals(
-      np.repeat(np.arange(len(sizes)), sizes),
-      np.array(starts, np.int64),
-      np.array(ends, np.int64),
-      np.array(periods, np.int64),
-      left_out=len(devices) - len(sizes),
+    np.repeat(np.arange(len(sizes)), sizes),
+    np.array(starts, np.int64),
+    np.array(ends, np.int64),
+    np.array(periods, np.int64),
+    left_out=len(devices) - len(sizes),
   )

@@ -4,9 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from fl_dpftrl.simulation import intervals
-from fl_dpftrl.simulation import seeds
-from fl_dpftrl.simulation import trace_cells
+from fl_dpftrl.simulation import intervals, seeds, trace_cells
 
 MONDAY = 345600
 """1970-01-05 00:00 UTC, a Monday, in UTC seconds: second 0 of every trace."""
@@ -52,20 +50,17 @@ class Traces:
       object.__setattr__(self, name, array)
     _check_periods(self.periods)
     if self.starts.size != self.ends.size:
-      raise ValueError(
-          f'ends must be as many as starts, {self.starts.size}, got'
-          f' {self.ends.size}'
-      )
+      raise ValueError(f'ends must be as many as starts, {self.starts.size}, got {self.ends.size}')
     sizes = np.diff(self.offsets)
     if (
-        self.offsets.size != self.num_traces + 1
-        or self.offsets[0] != 0
-        or self.offsets[-1] != self.starts.size
-        or np.any(sizes < 0)
+      self.offsets.size != self.num_traces + 1
+      or self.offsets[0] != 0
+      or self.offsets[-1] != self.starts.size
+      or np.any(sizes < 0)
     ):
       raise ValueError(
-          f'offsets must ascend from 0 to {self.starts.size} in'
-          f' {self.num_traces + 1} values, got {self.offsets.tolist()!r:.80}'
+        f'offsets must ascend from 0 to {self.starts.size} in'
+        f' {self.num_traces + 1} values, got {self.offsets.tolist()!r:.80}'
       )
     owners = self.owners
     bad = (self.starts >= self.ends) | (self.starts < 0)
@@ -75,20 +70,20 @@ class Traces:
     if bad.any():
       first = int(np.argmax(bad))
       raise ValueError(
-          'starts and ends must be intervals in order within the period, got'
-          f' {self.starts[first]} to {self.ends[first]} in trace'
-          f' {owners[first]}'
+        'starts and ends must be intervals in order within the period, got'
+        f' {self.starts[first]} to {self.ends[first]} in trace'
+        f' {owners[first]}'
       )
 
   @classmethod
   def from_intervals(
-      cls,
-      owners: np.ndarray,
-      starts: np.ndarray,
-      ends: np.ndarray,
-      periods: np.ndarray,
-      *,
-      left_out: int = 0,
+    cls,
+    owners: np.ndarray,
+    starts: np.ndarray,
+    ends: np.ndarray,
+    periods: np.ndarray,
+    *,
+    left_out: int = 0,
   ) -> 'Traces':
     """Builds traces from unsorted intervals, folded into the traces' periods.
 
@@ -109,10 +104,10 @@ class Traces:
     periods = _whole_seconds('periods', periods)
     _check_periods(periods)
     owners, starts, ends = intervals.fold(
-        _whole_seconds('owners', owners),
-        _whole_seconds('starts', starts),
-        _whole_seconds('ends', ends),
-        periods,
+      _whole_seconds('owners', owners),
+      _whole_seconds('starts', starts),
+      _whole_seconds('ends', ends),
+      periods,
     )
     counts = np.bincount(owners, minlength=periods.size)
     offsets = np.concatenate([[0], np.cumsum(counts)])
@@ -130,16 +125,12 @@ class Traces:
   @property
   def shares(self) -> np.ndarray:
     """Fraction of its period that each trace is present: shape [num_traces]."""
-    seconds = np.bincount(
-        self.owners, self.ends - self.starts, minlength=self.num_traces
-    )
+    seconds = np.bincount(self.owners, self.ends - self.starts, minlength=self.num_traces)
     return seconds / self.periods
 
   def presence(self, num_devices: int, seed: int) -> 'TracedPresence':
     draws = seeds.generator(seed, _DEVICES)
-    return TracedPresence(
-        self, draws.integers(self.num_traces, size=num_devices, dtype=np.int32)
-    )
+    return TracedPresence(self, draws.integers(self.num_traces, size=num_devices, dtype=np.int32))
 
 
 class TracedPresence:
@@ -167,7 +158,7 @@ class TracedPresence:
     most = int(np.diff(self._first).max())
     self._steps = [1 << bit for bit in reversed(range(most.bit_length()))]
     self._ceilings, self.cells = trace_cells.group(
-        traces.owners, traces.starts, traces.ends, traces.periods, followed
+      traces.owners, traces.starts, traces.ends, traces.periods, followed
     )
 
   def ceiling(self, start: float, end: float) -> np.ndarray:
@@ -194,8 +185,7 @@ def _whole_seconds(name: str, values: np.ndarray) -> np.ndarray:
     values = values.astype(np.int64)
   if values.ndim != 1 or values.dtype.kind not in 'iu':
     raise ValueError(
-        f'{name} must be a list of whole numbers, got {values.dtype} of shape'
-        f' {values.shape}'
+      f'{name} must be a list of whole numbers, got {values.dtype} of shape {values.shape}'
     )
   return values.astype(np.int64)
 
@@ -205,6 +195,6 @@ def _check_periods(periods: np.ndarray) -> None:
     raise ValueError('periods must hold at least one trace, got none')
   if np.any((periods < 1) | (periods > LONGEST)):
     raise ValueError(
-        f'periods must lie in 1 to {LONGEST} seconds (half a century), got'
-        f' {periods.min()} to {periods.max()}'
+      f'periods must lie in 1 to {LONGEST} seconds (half a century), got'
+      f' {periods.min()} to {periods.max()}'
     )

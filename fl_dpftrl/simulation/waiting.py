@@ -2,7 +2,7 @@
 
 import heapq
 import math
-from typing import Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -27,9 +27,7 @@ class Waiting:
     """Returns the time of the next return; infinite if no device waits."""
     return self._order[0] * self._step if self._order else math.inf
 
-  def add(
-      self, times: np.ndarray, devices: np.ndarray, tokens: np.ndarray
-  ) -> None:
+  def add(self, times: np.ndarray, devices: np.ndarray, tokens: np.ndarray) -> None:
     """Adds devices, each with a token that is returned with it."""
     if not devices.size:
       return
@@ -38,9 +36,7 @@ class Waiting:
     steps = steps[order]
     cuts = np.flatnonzero(np.diff(steps)) + 1
     firsts = steps[np.append(0, cuts)].tolist()
-    parts = zip(
-        firsts, np.split(devices[order], cuts), np.split(tokens[order], cuts)
-    )
+    parts = zip(firsts, np.split(devices[order], cuts), np.split(tokens[order], cuts))
     for first, *part in parts:
       if first not in self._batches:
         self._batches[first] = []

@@ -5,13 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from fl_dpftrl import accounting
-from fl_dpftrl import participation
-from fl_dpftrl import sensitivity
-from fl_dpftrl.accounting import adjacency
-from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.families import banded
-from fl_dpftrl.families import identity
+from fl_dpftrl import accounting, participation, sensitivity
+from fl_dpftrl.accounting import adjacency, gaussian
+from fl_dpftrl.families import banded, identity
 
 SCHEMA = participation.MinSep(num_rounds=4, min_sep=2)
 STRATEGY = banded.Banded([[1.0, 0.0], [1.0, 0.5], [2.0, 0.5], [1.0, 1.0]])
@@ -22,9 +18,9 @@ def furthest(pairs):
   c = STRATEGY.strategy_matrix(4)
   patterns = [[0], [1], [2], [3], [0, 2], [0, 3], [1, 3]]
   return max(
-      np.linalg.norm(c[:, rounds] @ np.subtract(first, second))
-      for rounds in patterns
-      for first, second in pairs(len(rounds))
+    np.linalg.norm(c[:, rounds] @ np.subtract(first, second))
+    for rounds in patterns
+    for first, second in pairs(len(rounds))
   )
 
 
@@ -33,17 +29,11 @@ def vectors(count, values):
 
 
 def test_zeroed_and_replaced_by_brute_force():
-  zeroed = furthest(lambda k: itertools.product(
-      vectors(k, (-1.0, 1.0)), [np.zeros(k)]
-  ))
-  replaced = furthest(lambda k: itertools.product(
-      vectors(k, (-1.0, 1.0)), repeat=2
-  ))
+  zeroed = furthest(lambda k: itertools.product(vectors(k, (-1.0, 1.0)), [np.zeros(k)]))
+  replaced = furthest(lambda k: itertools.product(vectors(k, (-1.0, 1.0)), repeat=2))
   found = {
-      name: accounting.account(
-          STRATEGY, SCHEMA, noise_multiplier=2.0, delta=1e-6, adjacency=name
-      )
-      for name in adjacency.ADJACENCIES
+    name: accounting.account(STRATEGY, SCHEMA, noise_multiplier=2.0, delta=1e-6, adjacency=name)
+    for name in adjacency.ADJACENCIES
   }
   assert found['zero_out'].sensitivity == pytest.approx(zeroed)
   assert found['replace_one'].sensitivity == pytest.approx(replaced)
@@ -55,13 +45,9 @@ def test_zeroed_and_replaced_by_brute_force():
 
 def test_groups_are_an_upper_bound():
   one = accounting.account(STRATEGY, SCHEMA, noise_multiplier=6.0, delta=1e-6)
-  three = accounting.account(
-      STRATEGY, SCHEMA, noise_multiplier=6.0, delta=1e-6, group_size=3
-  )
+  three = accounting.account(STRATEGY, SCHEMA, noise_multiplier=6.0, delta=1e-6, group_size=3)
   assert three.sensitivity == pytest.approx(3.0 * one.sensitivity)
-  assert (one.sensitivity_kind, three.sensitivity_kind) == (
-      'exact', 'upper_bound'
-  )
+  assert (one.sensitivity_kind, three.sensitivity_kind) == ('exact', 'upper_bound')
   assert three.group_size == 3
   assert any('groups of 3 devices' in s for s in three.assumptions)
 
@@ -70,24 +56,17 @@ def test_groups_are_an_upper_bound():
 def test_calibrates_with_both_factors(target):
   relation = {'adjacency': 'replace_one', 'group_size': 2}
   one = accounting.calibrate(STRATEGY, SCHEMA, delta=1e-6, **target)
-  found = accounting.calibrate(
-      STRATEGY, SCHEMA, delta=1e-6, **target, **relation
-  )
+  found = accounting.calibrate(STRATEGY, SCHEMA, delta=1e-6, **target, **relation)
   assert found.noise_multiplier == pytest.approx(4.0 * one.noise_multiplier)
   assert found == accounting.account(
-      STRATEGY, SCHEMA, noise_multiplier=found.noise_multiplier, delta=1e-6,
-      **relation,
+    STRATEGY, SCHEMA, noise_multiplier=found.noise_multiplier, delta=1e-6, **relation
   )
 
 
 def test_points_of_the_curve():
-  found = accounting.account(
-      STRATEGY, SCHEMA, noise_multiplier=3.0, delta=1e-6
-  )
+  found = accounting.account(STRATEGY, SCHEMA, noise_multiplier=3.0, delta=1e-6)
   assert found.epsilon_at(1e-6) == found.epsilon
-  assert found.epsilon_at(1e-8) == gaussian.epsilon(
-      found.effective_noise_multiplier, 1e-8
-  )
+  assert found.epsilon_at(1e-8) == gaussian.epsilon(found.effective_noise_multiplier, 1e-8)
 
 
 def test_a_lower_bound_stays_one():
@@ -96,20 +75,18 @@ def test_a_lower_bound_stays_one():
   assert adjacency.scaled(value, 'zero_out', 2) == (2.0, kind)
 
 
-@pytest.mark.parametrize('arguments, message', [
+@pytest.mark.parametrize(
+  'arguments, message',
+  [
     ({'adjacency': 'add_or_remove'}, 'add_or_remove is refused.*cohorts'),
     ({'adjacency': 'other'}, "one of zero_out, replace_one, got 'other'"),
     ({'group_size': 0}, 'group_size.*0'),
     ({'group_size': 1.5}, 'group_size.*1.5'),
     ({'group_size': True}, 'group_size.*True'),
-])
+  ],
+)
 def test_refuses(arguments, message):
   with pytest.raises(ValueError, match=message):
-    accounting.account(
-        identity.Identity(), SCHEMA, noise_multiplier=1.0, delta=1e-6,
-        **arguments,
-    )
+    accounting.account(identity.Identity(), SCHEMA, noise_multiplier=1.0, delta=1e-6, **arguments)
   with pytest.raises(ValueError, match=message):
-    accounting.calibrate(
-        identity.Identity(), SCHEMA, epsilon=1.0, delta=1e-6, **arguments
-    )
+    accounting.calibrate(identity.Identity(), SCHEMA, epsilon=1.0, delta=1e-6, **arguments)

@@ -4,21 +4,16 @@ import math
 
 import pytest
 
-from fl_dpftrl import accounting
-from fl_dpftrl import catalogue
-from fl_dpftrl import participation
-from fl_dpftrl.accounting import calibration
-from fl_dpftrl.accounting import gaussian
+from fl_dpftrl import accounting, catalogue, participation
+from fl_dpftrl.accounting import calibration, gaussian
 from fl_dpftrl.families import identity
 
-SCHEMA = participation.MinSep(
-    num_rounds=2052, min_sep=342, max_participations=6
+SCHEMA = participation.MinSep(num_rounds=2052, min_sep=342, max_participations=6)
+
+
+@pytest.mark.parametrize(
+  'multiplier, epsilon', [(4.22468, 1), (2.23048, 2), (1.19352, 4), (0.65294, 8), (0.36861, 16)]
 )
-
-
-@pytest.mark.parametrize('multiplier, epsilon', [
-    (4.22468, 1), (2.23048, 2), (1.19352, 4), (0.65294, 8), (0.36861, 16),
-])
 def test_multipliers_of_the_papers(multiplier, epsilon):
   found = calibration.effective_noise_multiplier(epsilon, 1e-6)
   assert found == pytest.approx(multiplier, abs=1e-5)
@@ -36,16 +31,14 @@ def test_calibrate_and_account_agree():
   strategy = catalogue.load_strategy('blt-b400')
   guarantee = accounting.calibrate(strategy, SCHEMA, delta=1e-10, epsilon=2.0)
   again = accounting.account(
-      strategy, SCHEMA, noise_multiplier=guarantee.noise_multiplier, delta=1e-10
+    strategy, SCHEMA, noise_multiplier=guarantee.noise_multiplier, delta=1e-10
   )
   assert guarantee == again
   assert 2.0 * (1 - 1e-5) <= guarantee.epsilon <= 2.0
 
 
 def test_rho_is_closed_form():
-  guarantee = accounting.calibrate(
-      identity.Identity(), SCHEMA, delta=1e-6, rho=0.125
-  )
+  guarantee = accounting.calibrate(identity.Identity(), SCHEMA, delta=1e-6, rho=0.125)
   assert guarantee.noise_multiplier == pytest.approx(2.0 * math.sqrt(6.0))
   assert guarantee.rho == pytest.approx(0.125)
 
@@ -60,15 +53,11 @@ def test_wants_one_target(targets):
 @pytest.mark.parametrize('value', [0.0, -1.0, math.inf, math.nan])
 def test_refuses_targets_out_of_range(name, value):
   with pytest.raises(ValueError, match=f'{name}.*{value}'):
-    accounting.calibrate(
-        identity.Identity(), SCHEMA, delta=1e-6, **{name: value}
-    )
+    accounting.calibrate(identity.Identity(), SCHEMA, delta=1e-6, **{name: value})
 
 
 @pytest.mark.parametrize('delta', [0.0, 1.0])
 @pytest.mark.parametrize('name', ['epsilon', 'rho'])
 def test_refuses_delta_out_of_range(name, delta):
   with pytest.raises(ValueError, match='delta'):
-    accounting.calibrate(
-        identity.Identity(), SCHEMA, delta=delta, **{name: 1.0}
-    )
+    accounting.calibrate(identity.Identity(), SCHEMA, delta=delta, **{name: 1.0})

@@ -4,9 +4,7 @@ import math
 
 import pytest
 
-from fl_dpftrl import accounting
-from fl_dpftrl import catalogue
-from fl_dpftrl import participation
+from fl_dpftrl import accounting, catalogue, participation
 from fl_dpftrl.accounting import extrapolation
 from fl_dpftrl.families import identity
 
@@ -14,9 +12,7 @@ DELTA = 1e-10
 
 
 def deployment(**kwargs):
-  return extrapolation.Deployment(
-      **{'report_goal': 6500, 'num_rounds': 2000, **kwargs}
-  )
+  return extrapolation.Deployment(**{'report_goal': 6500, 'num_rounds': 2000, **kwargs})
 
 
 def test_noise_in_proportion_to_the_report_goal():
@@ -28,13 +24,16 @@ def test_noise_in_proportion_to_the_report_goal():
   assert reference.at(12000) == pytest.approx(16.1, abs=0.1)
 
 
-@pytest.mark.parametrize('population, report_goal, min_sep, most', [
+@pytest.mark.parametrize(
+  'population, report_goal, min_sep, most',
+  [
     (13_000_000, 6500, 2000, 1),
     (13_000_000, 6501, 1999, 2),
     (13_000_000, 12_000, 1083, 2),
     (6500, 6500, 1, 2000),
     (26_000_000, 6500, 4000, 1),
-])
+  ],
+)
 def test_optimistic_participation(population, report_goal, min_sep, most):
   schema = deployment(population=population, report_goal=report_goal).schema
   assert (schema.min_sep, schema.participations) == (min_sep, most)
@@ -42,9 +41,7 @@ def test_optimistic_participation(population, report_goal, min_sep, most):
 
 def test_what_is_given_is_not_estimated():
   given = deployment(population=13_000_000, min_sep=300, max_participations=4)
-  assert given.schema == participation.MinSep(
-      num_rounds=2000, min_sep=300, max_participations=4
-  )
+  assert given.schema == participation.MinSep(num_rounds=2000, min_sep=300, max_participations=4)
   assert deployment(min_sep=300).schema.participations == 7
 
 
@@ -53,16 +50,16 @@ def test_predictions_are_accounts(name):
   strategy = catalogue.load_strategy(name)
   reference = extrapolation.Reference(noise_multiplier=7.0, report_goal=6500)
   found = extrapolation.predict(
-      strategy,
-      deployment(report_goal=9000, population=3_000_000, num_rounds=1000),
-      reference,
-      delta=DELTA,
+    strategy,
+    deployment(report_goal=9000, population=3_000_000, num_rounds=1000),
+    reference,
+    delta=DELTA,
   )
   assert found == accounting.account(
-      strategy,
-      participation.MinSep(num_rounds=1000, min_sep=333),
-      noise_multiplier=7.0 * (9000 / 6500),
-      delta=DELTA,
+    strategy,
+    participation.MinSep(num_rounds=1000, min_sep=333),
+    noise_multiplier=7.0 * (9000 / 6500),
+    delta=DELTA,
   )
 
 
@@ -70,15 +67,13 @@ def rhos(name, **swept):
   """ρ over the values of one argument, at the same noise on the mean."""
   strategy = catalogue.load_strategy(name)
   reference = extrapolation.Reference(noise_multiplier=7.0, report_goal=6500)
-  (field, values), = swept.items()
+  ((field, values),) = swept.items()
   fixed = {'population': 13_000_000}
   if field == 'num_rounds':
     fixed = {'min_sep': 400}
   return [
-      extrapolation.predict(
-          strategy, deployment(**{**fixed, field: value}), reference, delta=0.1
-      ).rho
-      for value in values
+    extrapolation.predict(strategy, deployment(**{**fixed, field: value}), reference, delta=0.1).rho
+    for value in values
   ]
 
 
@@ -110,7 +105,9 @@ def test_a_little_more_report_goal_may_guarantee_less(name):
   assert 1.3 * once < twice <= 2.0 * once * (6500 / 6501) ** 2 * (1 + 1e-12)
 
 
-@pytest.mark.parametrize('arguments, message', [
+@pytest.mark.parametrize(
+  'arguments, message',
+  [
     ({}, 'population or min_sep'),
     ({'population': 6499}, 'population=6499 is below report_goal=6500'),
     ({'population': 0}, 'population.*0'),
@@ -119,11 +116,16 @@ def test_a_little_more_report_goal_may_guarantee_less(name):
     ({'min_sep': 0}, 'min_sep.*0'),
     ({'min_sep': 5, 'num_rounds': 0}, 'num_rounds.*0'),
     ({'min_sep': 5, 'max_participations': 0}, 'max_participations.*0'),
-    ({'population': 65_000, 'min_sep': 11},
-     'population=65000 is too small.*min_sep=11.*need 71500'),
-    ({'population': 65_000, 'max_participations': 199},
-     'population=65000 is too small.*max_participations=199.*need 65327'),
-])
+    (
+      {'population': 65_000, 'min_sep': 11},
+      'population=65000 is too small.*min_sep=11.*need 71500',
+    ),
+    (
+      {'population': 65_000, 'max_participations': 199},
+      'population=65000 is too small.*max_participations=199.*need 65327',
+    ),
+  ],
+)
 def test_refuses_deployments_that_cannot_be(arguments, message):
   with pytest.raises(ValueError, match=message):
     deployment(**arguments)
@@ -144,10 +146,7 @@ def test_no_further_than_the_strategy():
   reference = extrapolation.Reference(noise_multiplier=1.0, report_goal=6500)
   with pytest.raises(ValueError, match='256 rounds'):
     extrapolation.predict(
-        catalogue.load_strategy('banded-b16'), deployment(min_sep=16),
-        reference, delta=DELTA,
+      catalogue.load_strategy('banded-b16'), deployment(min_sep=16), reference, delta=DELTA
     )
   with pytest.raises(ValueError, match='delta.*2'):
-    extrapolation.predict(
-        identity.Identity(), deployment(min_sep=16), reference, delta=2.0
-    )
+    extrapolation.predict(identity.Identity(), deployment(min_sep=16), reference, delta=2.0)

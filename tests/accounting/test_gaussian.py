@@ -7,27 +7,21 @@ import re
 import mpmath
 import numpy as np
 import pytest
-from scipy import optimize
-from scipy import stats
+from scipy import optimize, stats
 
-from fl_dpftrl import accounting
-from fl_dpftrl import catalogue
-from fl_dpftrl import participation
-from fl_dpftrl import sensitivity
+from fl_dpftrl import accounting, catalogue, participation, sensitivity
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.families import banded
-from fl_dpftrl.families import identity
+from fl_dpftrl.families import banded, identity
 from fl_dpftrl.sensitivity import search
-
 
 # McMahan, Xu, Zhang 2024 (BLT-DP-FTRL), table of production models: es-ES,
 # both id-ID, both pt-BR; zero-out adjacency, δ = 1e-10, ρ rounded up.
 PRODUCTION = [
-    # strategy, σ, min-sep, participations, rounds, ρ, ε
-    ('blt-b400', 7.379, 300, 4, 1280, '0.16', '3.46'),
-    ('blt-b400', 7.379, 447, 5, 2350, '0.20', '3.93'),
-    ('blt-b1000', 8.681, 2001, 1, 2000, '2.23e-2', '1.25'),
-    ('blt-b1000', 16.1, 1181, 2, 2000, '1.40e-2', '0.98'),
+  # strategy, σ, min-sep, participations, rounds, ρ, ε
+  ('blt-b400', 7.379, 300, 4, 1280, '0.16', '3.46'),
+  ('blt-b400', 7.379, 447, 5, 2350, '0.20', '3.93'),
+  ('blt-b1000', 8.681, 2001, 1, 2000, '2.23e-2', '1.25'),
+  ('blt-b1000', 16.1, 1181, 2, 2000, '1.40e-2', '0.98'),
 ]
 
 
@@ -40,18 +34,14 @@ def digit(printed):
 def test_production_models(name, sigma, b, k, n, rho, expected):
   schema = participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)
   guarantee = accounting.account(
-      catalogue.load_strategy(name), schema, noise_multiplier=sigma, delta=1e-10
+    catalogue.load_strategy(name), schema, noise_multiplier=sigma, delta=1e-10
   )
-  assert guarantee.epsilon == pytest.approx(
-      float(expected), abs=0.5 * digit(expected)
-  )
+  assert guarantee.epsilon == pytest.approx(float(expected), abs=0.5 * digit(expected))
   # Printed rounded up: 0.1535 as 0.16, 0.1950 as 0.20, 0.013941 as 1.40e-2.
   assert 0.0 <= float(rho) - guarantee.rho < digit(rho)
   assert guarantee.sensitivity_kind == 'exact'
   assert guarantee.effective_noise_multiplier == sigma / guarantee.sensitivity
-  assert guarantee.rho == pytest.approx(
-      (guarantee.sensitivity / sigma) ** 2 / 2
-  )
+  assert guarantee.rho == pytest.approx((guarantee.sensitivity / sigma) ** 2 / 2)
   assert guarantee.adjacency == 'zero_out'
   assert guarantee.schema == schema
 
@@ -59,11 +49,10 @@ def test_production_models(name, sigma, b, k, n, rho, expected):
 def test_a_production_model_with_a_tree():
   # id-ID of that table: ρ 0.94 and ε 9.29 are printed, rounded up.
   guarantee = accounting.account(
-      catalogue.load_strategy('tree_full'),
-      participation.MinSep(
-          num_rounds=2350, min_sep=437, max_participations=5
-      ),
-      noise_multiplier=7.0, delta=1e-10,
+    catalogue.load_strategy('tree_full'),
+    participation.MinSep(num_rounds=2350, min_sep=437, max_participations=5),
+    noise_multiplier=7.0,
+    delta=1e-10,
   )
   assert 0.0 <= 9.29 - guarantee.epsilon < 0.01
   assert 0.0 <= 0.94 - guarantee.rho < 0.01
@@ -71,14 +60,16 @@ def test_a_production_model_with_a_tree():
 
 # pt-PT of that table, to 1 %: ρ 1.11 and 0.75, ε 10.19 and 8.19 are printed;
 # the matrix is printed too, and may not be to the digits that ran.
-@pytest.mark.parametrize('sigma, b, k, n, rho, epsilon, found', [
-    (3.12, 92, 4, 430, 1.11, 10.19, 10.22), (5.5, 49, 6, 320, 0.75, 8.19, 8.25),
-])
+@pytest.mark.parametrize(
+  'sigma, b, k, n, rho, epsilon, found',
+  [(3.12, 92, 4, 430, 1.11, 10.19, 10.22), (5.5, 49, 6, 320, 0.75, 8.19, 8.25)],
+)
 def test_production_models_to_one_percent(sigma, b, k, n, rho, epsilon, found):
   guarantee = accounting.account(
-      catalogue.load_strategy('blt-b100-published'),
-      participation.MinSep(num_rounds=n, min_sep=b, max_participations=k),
-      noise_multiplier=sigma, delta=1e-10,
+    catalogue.load_strategy('blt-b100-published'),
+    participation.MinSep(num_rounds=n, min_sep=b, max_participations=k),
+    noise_multiplier=sigma,
+    delta=1e-10,
   )
   assert guarantee.epsilon == pytest.approx(found, abs=0.005)
   assert guarantee.epsilon == pytest.approx(epsilon, rel=0.01)
@@ -86,9 +77,7 @@ def test_production_models_to_one_percent(sigma, b, k, n, rho, epsilon, found):
 
 
 # σ over sensitivity that the BandMF and BLT papers add for ε at δ = 1e-6.
-MULTIPLIERS = [
-    (4.22468, 1), (2.23048, 2), (1.19352, 4), (0.65294, 8), (0.36861, 16),
-]
+MULTIPLIERS = [(4.22468, 1), (2.23048, 2), (1.19352, 4), (0.65294, 8), (0.36861, 16)]
 
 
 @pytest.mark.parametrize('multiplier, expected', MULTIPLIERS)
@@ -128,9 +117,7 @@ def test_enough_noise_needs_no_epsilon():
 def test_refuses_noise_that_is_none(value):
   schema = participation.MinSep(num_rounds=3)
   with pytest.raises(ValueError, match=f'noise_multiplier.*{value}'):
-    accounting.account(
-        identity.Identity(), schema, noise_multiplier=value, delta=1e-6
-    )
+    accounting.account(identity.Identity(), schema, noise_multiplier=value, delta=1e-6)
   for function in (gaussian.rho, lambda m: gaussian.epsilon(m, 1e-6)):
     with pytest.raises(ValueError, match='effective_noise_multiplier'):
       function(value)
@@ -151,13 +138,18 @@ def log_delta(epsilon, mu):
     return float(mpmath.log(near - far))
 
 
-@pytest.mark.parametrize('multiplier, delta, above', [
-    (1e-6, 1e-6, 1e-9), (1e-3, 1e-6, 1e-5), (1.001e-3, 1e-6, 1e-5),
-    (1e-3, 0.9, 1e-5), (1.0, 1e-40, 0.02), (10.0, 1e-200, 0.1),
-])
-def test_where_no_distribution_can_be_computed_the_bound_is_safe_and_near(
-    multiplier, delta, above
-):
+@pytest.mark.parametrize(
+  'multiplier, delta, above',
+  [
+    (1e-6, 1e-6, 1e-9),
+    (1e-3, 1e-6, 1e-5),
+    (1.001e-3, 1e-6, 1e-5),
+    (1e-3, 0.9, 1e-5),
+    (1.0, 1e-40, 0.02),
+    (10.0, 1e-200, 0.1),
+  ],
+)
+def test_where_no_distribution_can_be_computed_the_bound_is_safe_and_near(multiplier, delta, above):
   found = gaussian.epsilon(multiplier, delta)
   assert log_delta(found, 1 / multiplier) <= math.log(delta)
   assert log_delta(found * (1 - above), 1 / multiplier) > math.log(delta)
@@ -182,10 +174,7 @@ def test_a_lower_bound_guarantees_nothing():
   schema = participation.MinSep(num_rounds=3)
   with pytest.raises(ValueError, match='lower_bound'):
     gaussian.from_sensitivity(
-        sensitivity.Sensitivity(1.0, 'lower_bound'),
-        schema,
-        noise_multiplier=1.0,
-        delta=1e-6,
+      sensitivity.Sensitivity(1.0, 'lower_bound'), schema, noise_multiplier=1.0, delta=1e-6
     )
 
 
@@ -193,30 +182,26 @@ def test_an_upper_bound_is_named_so(monkeypatch):
   monkeypatch.setattr(search, '_MOST_STEPS', -1)  # leaves the bound by rows
   schema = participation.MinSep(num_rounds=20, min_sep=3)
   strategy = banded.Banded(np.tri(20))
-  guarantee = accounting.account(
-      strategy, schema, noise_multiplier=50.0, delta=1e-6
-  )
+  guarantee = accounting.account(strategy, schema, noise_multiplier=50.0, delta=1e-6)
   assert guarantee.sensitivity_kind == 'upper_bound'
 
 
-@pytest.mark.parametrize('schema, words', [
+@pytest.mark.parametrize(
+  'schema, words',
+  [
     (participation.MinSep(num_rounds=9, min_sep=4), 'most 3 of 9.*least 4'),
     (participation.FixedSeparation(num_rounds=9, min_sep=4), 'exactly 4'),
     (participation.MinSep(num_rounds=9, min_sep=9), 'no device.*twice in 9'),
-])
+  ],
+)
 def test_assumptions_name_the_schema(schema, words):
-  guarantee = accounting.account(
-      identity.Identity(), schema, noise_multiplier=1.0, delta=1e-6
-  )
-  assert any(
-      re.search(words, line) for line in guarantee.assumptions
-  )
+  guarantee = accounting.account(identity.Identity(), schema, noise_multiplier=1.0, delta=1e-6)
+  assert any(re.search(words, line) for line in guarantee.assumptions)
 
 
 def test_guarantees_are_immutable():
   guarantee = accounting.account(
-      identity.Identity(), participation.MinSep(num_rounds=1),
-      noise_multiplier=1.0, delta=1e-6,
+    identity.Identity(), participation.MinSep(num_rounds=1), noise_multiplier=1.0, delta=1e-6
   )
   with pytest.raises(dataclasses.FrozenInstanceError):
     guarantee.epsilon = 0.0

@@ -3,15 +3,13 @@
 import itertools
 import math
 
-from dp_accounting import dp_event
-from dp_accounting.rdp import rdp_privacy_accountant
 import numpy as np
 import pytest
-from scipy import optimize
-from scipy import stats
+from dp_accounting import dp_event
+from dp_accounting.rdp import rdp_privacy_accountant
+from scipy import optimize, stats
 
-from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.accounting import sampled_gaussian
+from fl_dpftrl.accounting import gaussian, sampled_gaussian
 
 
 def delta_of_one(epsilon, multiplier, probability):
@@ -38,12 +36,12 @@ def delta_of_one(epsilon, multiplier, probability):
 @pytest.mark.parametrize('probability', [1e-3, 0.1, 0.9])
 @pytest.mark.parametrize('delta', [1e-9, 1e-5])
 def test_one_release_is_closed_form(multiplier, probability, delta):
-  exact = optimize.brentq(
-      lambda e: delta_of_one(e, multiplier, probability) - delta, 1e-9, 100.0
-  ) if delta_of_one(1e-9, multiplier, probability) > delta else 0.0
-  found = sampled_gaussian.epsilon(
-      multiplier, delta, probability=probability, count=1
+  exact = (
+    optimize.brentq(lambda e: delta_of_one(e, multiplier, probability) - delta, 1e-9, 100.0)
+    if delta_of_one(1e-9, multiplier, probability) > delta
+    else 0.0
   )
+  found = sampled_gaussian.epsilon(multiplier, delta, probability=probability, count=1)
   assert exact - 1e-9 <= found <= exact * 1.001 + 1e-6
 
 
@@ -61,16 +59,11 @@ def test_two_releases_by_brute_force(multiplier, probability, epsilon):
   without = np.outer(one[:, 0], one[:, 0])
   weights = (1.0 - probability, probability)
   drawn = sum(
-      weights[i] * weights[j] * np.outer(one[:, i], one[:, j])
-      for i, j in itertools.product((0, 1), repeat=2)
+    weights[i] * weights[j] * np.outer(one[:, i], one[:, j])
+    for i, j in itertools.product((0, 1), repeat=2)
   )
-  delta = max(
-      hockey_stick(drawn, without, epsilon),
-      hockey_stick(without, drawn, epsilon),
-  )
-  found = sampled_gaussian.epsilon(
-      multiplier, delta, probability=probability, count=2
-  )
+  delta = max(hockey_stick(drawn, without, epsilon), hockey_stick(without, drawn, epsilon))
+  found = sampled_gaussian.epsilon(multiplier, delta, probability=probability, count=2)
   assert epsilon - 1e-5 <= found <= epsilon * 1.001 + 1e-5
 
 
@@ -79,46 +72,30 @@ def test_two_releases_by_brute_force(multiplier, probability, epsilon):
 def test_without_sampling_releases_add_up(count, delta):
   multiplier = 2.0 * math.sqrt(count)
   whole = gaussian.epsilon(2.0, delta)
-  found = sampled_gaussian.epsilon(
-      multiplier, delta, probability=1.0, count=count
-  )
+  found = sampled_gaussian.epsilon(multiplier, delta, probability=1.0, count=count)
   assert found == pytest.approx(whole, rel=1e-12)
   # The general way, where an example is all but sure to be drawn.
-  nearly = sampled_gaussian.epsilon(
-      multiplier, delta, probability=1.0 - 1e-9, count=count
-  )
+  nearly = sampled_gaussian.epsilon(multiplier, delta, probability=1.0 - 1e-9, count=count)
   assert whole * (1.0 - 1e-6) <= nearly <= whole * 1.01
 
 
-@pytest.mark.parametrize('multiplier, probability, count', [
-    (1.0, 0.01, 100), (4.0, 0.5, 64),
-])
+@pytest.mark.parametrize('multiplier, probability, count', [(1.0, 0.01, 100), (4.0, 0.5, 64)])
 def test_below_renyi_accounting(multiplier, probability, count):
   accountant = rdp_privacy_accountant.RdpAccountant()
   accountant.compose(
-      dp_event.PoissonSampledDpEvent(
-          probability, dp_event.GaussianDpEvent(multiplier)
-      ),
-      count,
+    dp_event.PoissonSampledDpEvent(probability, dp_event.GaussianDpEvent(multiplier)), count
   )
-  found = sampled_gaussian.epsilon(
-      multiplier, 1e-6, probability=probability, count=count
-  )
+  found = sampled_gaussian.epsilon(multiplier, 1e-6, probability=probability, count=count)
   assert 0.5 * accountant.get_epsilon(1e-6) < found
   assert found < accountant.get_epsilon(1e-6)
 
 
-@pytest.mark.parametrize('multiplier, probability, count', [
-    (3.0, 0.01, 20_000), (2.0, 0.5, 100),
-])
+@pytest.mark.parametrize('multiplier, probability, count', [(3.0, 0.01, 20_000), (2.0, 0.5, 100)])
 def test_small_deltas_are_not_lost_to_rounding(multiplier, probability, count):
   """ε is concave in ln 1/δ, as of any Gaussian: noise in δ would break it."""
   deltas = [10.0**-i for i in range(4, 11)]
   found = [
-      sampled_gaussian.epsilon(
-          multiplier, d, probability=probability, count=count
-      )
-      for d in deltas
+    sampled_gaussian.epsilon(multiplier, d, probability=probability, count=count) for d in deltas
   ]
   slopes = np.diff(found)
   assert (slopes > 0.0).all()
@@ -126,9 +103,7 @@ def test_small_deltas_are_not_lost_to_rounding(multiplier, probability, count):
 
 
 @pytest.mark.parametrize('epsilon', [0.05, 1.0, 12.0])
-@pytest.mark.parametrize('probability, count', [
-    (0.05, 200), (0.9, 3), (1.0, 7),
-])
+@pytest.mark.parametrize('probability, count', [(0.05, 200), (0.9, 3), (1.0, 7)])
 def test_multiplier_meets_epsilon_and_no_more(epsilon, probability, count):
   chances = {'probability': probability, 'count': count}
   found = sampled_gaussian.effective_noise_multiplier(epsilon, 1e-6, **chances)
@@ -137,7 +112,9 @@ def test_multiplier_meets_epsilon_and_no_more(epsilon, probability, count):
   assert sampled_gaussian.epsilon(less, 1e-6, **chances) > epsilon
 
 
-@pytest.mark.parametrize('arguments, message', [
+@pytest.mark.parametrize(
+  'arguments, message',
+  [
     ({'multiplier': 0.0}, 'multiplier'),
     ({'multiplier': math.inf}, 'multiplier'),
     ({'delta': 0.0}, 'delta'),
@@ -147,12 +124,10 @@ def test_multiplier_meets_epsilon_and_no_more(epsilon, probability, count):
     ({'probability': math.nan}, 'probability'),
     ({'count': 0}, 'count'),
     ({'delta': 1e-12, 'count': 10_000}, 'delta=1e-12 is too small.*1e-11'),
-])
+  ],
+)
 def test_refuses(arguments, message):
-  arguments = {
-      'multiplier': 1.0, 'delta': 1e-6, 'probability': 0.1, 'count': 10,
-      **arguments,
-  }
+  arguments = {'multiplier': 1.0, 'delta': 1e-6, 'probability': 0.1, 'count': 10, **arguments}
   with pytest.raises(ValueError, match=message):
     sampled_gaussian.epsilon(**arguments)
 
@@ -160,6 +135,4 @@ def test_refuses(arguments, message):
 @pytest.mark.parametrize('epsilon', [0.0, -1.0, math.inf, math.nan])
 def test_refuses_targets_out_of_range(epsilon):
   with pytest.raises(ValueError, match='epsilon'):
-    sampled_gaussian.effective_noise_multiplier(
-        epsilon, 1e-6, probability=0.1, count=10
-    )
+    sampled_gaussian.effective_noise_multiplier(epsilon, 1e-6, probability=0.1, count=10)

@@ -7,11 +7,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.aggregators import by_reference
-from fl_dpftrl.aggregators import factory
-from fl_dpftrl.families import blt
-from fl_dpftrl.families import identity
-from fl_dpftrl.families import tree_online
+from fl_dpftrl.aggregators import by_reference, factory
+from fl_dpftrl.families import blt, identity, tree_online
 from fl_dpftrl.noise import engine
 from fl_dpftrl.noise.engine import draws
 from fl_dpftrl.noise.engine import server as servers
@@ -20,10 +17,9 @@ pytestmark = pytest.mark.tff
 
 SIZE = 30_003
 VALUE_TYPE = tff.to_type(
-    collections.OrderedDict(
-        w=tff.TensorType(np.float32, [SIZE // 100, 100]),
-        b=tff.TensorType(np.float32, [3]),
-    )
+  collections.OrderedDict(
+    w=tff.TensorType(np.float32, [SIZE // 100, 100]), b=tff.TensorType(np.float32, [3])
+  )
 )
 BLT = blt.BLT((0.9, 0.5), (0.3, 0.2))
 
@@ -52,15 +48,14 @@ def rows(tmp_path):
 
 
 @pytest.mark.parametrize(
-    'strategy', [identity.Identity(), BLT, tree_online.TreeOnline()],
-    ids=lambda strategy: strategy.family,
+  'strategy',
+  [identity.Identity(), BLT, tree_online.TreeOnline()],
+  ids=lambda strategy: strategy.family,
 )
 def test_releases_the_sum_with_the_served_row(tmp_path, strategy):
   rows = serve(tmp_path, strategy)
   process = make(rows).create(VALUE_TYPE)
-  maker = engine.RowMaker(
-      strategy, size=SIZE, num_rounds=9, stddev=1.5, seed=draws.fixed_seed(5)
-  )
+  maker = engine.RowMaker(strategy, size=SIZE, num_rounds=9, stddev=1.5, seed=draws.fixed_seed(5))
   row, state = np.empty(SIZE, np.float32), process.initialize()
   norms = np.linalg.norm(strategy.noising_matrix(4), axis=1)
   for t in range(4):
@@ -81,14 +76,10 @@ def test_releases_the_sum_with_the_served_row(tmp_path, strategy):
 
 def test_noise_is_that_of_the_aggregator_inside_tff_in_distribution(rows):
   """Covariances of rows, which are all that a Gaussian has, for both."""
-  inside = factory.CorrelatedNoiseFactory(
-      BLT, noise_multiplier=0.5, clip_norm=3.0, report_goal=4
-  )
+  inside = factory.CorrelatedNoiseFactory(BLT, noise_multiplier=0.5, clip_norm=3.0, report_goal=4)
   noising = 1.5 / 4 * BLT.noising_matrix(3)
   expected = noising @ noising.T
-  spread = np.sqrt(
-      (np.outer(np.diag(expected), np.diag(expected)) + expected**2) / SIZE
-  )
+  spread = np.sqrt((np.outer(np.diag(expected), np.diag(expected)) + expected**2) / SIZE)
   for aggregator, serve_row in ((make(rows), rows.serve), (inside, int)):
     process = aggregator.create(VALUE_TYPE)
     state, noise = process.initialize(), []
@@ -128,9 +119,7 @@ def test_a_state_of_another_row_or_other_noise_is_refused(rows, tmp_path):
   # The first row is gone: no second sum gets it.
   with pytest.raises(Exception, match='No such file'):
     process.next(start, clients)
-  other = after._replace(
-      noise=after.noise._replace(identity=after.noise.identity + 1)
-  )
+  other = after._replace(noise=after.noise._replace(identity=after.noise.identity + 1))
   with pytest.raises(Exception, match='not the row of this round'):
     process.next(other, clients)
   path = rows.folder / servers.row_name(1)
@@ -154,12 +143,12 @@ def test_state_is_a_few_numbers_whatever_the_strategy(rows):
 
 
 @pytest.mark.parametrize(
-    'argument, message',
-    [
-        (dict(noise_multiplier=0.6), 'standard deviation of 1.79'),
-        (dict(noise_seed=3), 'noise_seed is for noise inside TFF'),
-        (dict(clip_norm=-1.0), 'clip_norm must be'),
-    ],
+  'argument, message',
+  [
+    (dict(noise_multiplier=0.6), 'standard deviation of 1.79'),
+    (dict(noise_seed=3), 'noise_seed is for noise inside TFF'),
+    (dict(clip_norm=-1.0), 'clip_norm must be'),
+  ],
 )
 def test_refuses(rows, argument, message):
   with pytest.raises(ValueError, match=message):
@@ -169,8 +158,7 @@ def test_refuses(rows, argument, message):
 def test_refuses_rows_of_another_strategy_or_size(rows):
   with pytest.raises(ValueError, match='rows must be of the strategy'):
     by_reference.NoiseByReferenceFactory(
-        tree_online.TreeOnline(), rows=rows, noise_multiplier=0.5, clip_norm=3.0,
-        report_goal=4,
+      tree_online.TreeOnline(), rows=rows, noise_multiplier=0.5, clip_norm=3.0, report_goal=4
     )
   small = tff.TensorType(np.float32, [7])
   with pytest.raises(ValueError, match='30003 coordinates, and the model has 7'):

@@ -1,11 +1,10 @@
 import math
 
-from hypothesis import given
-from hypothesis import settings
-from hypothesis import strategies as st
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fl_dpftrl.aggregators import clipping
 
@@ -69,14 +68,12 @@ def test_squares_beyond_float32_do_not_overflow(huge):
 
 @settings(deadline=None, max_examples=50)
 @given(
-    st.integers(1, 2**32 - 1),
-    st.integers(2, 5000),
-    st.floats(1 - 1e-5, 1 + 1e-5),
-    st.sampled_from([1e-25, 1e-12, 1.0, 1e12]),
+  st.integers(1, 2**32 - 1),
+  st.integers(2, 5000),
+  st.floats(1 - 1e-5, 1 + 1e-5),
+  st.sampled_from([1e-25, 1e-12, 1.0, 1e12]),
 )
-def test_near_the_clip_norm_rounding_decides_nothing(
-    seed, size, factor, clip_norm
-):
+def test_near_the_clip_norm_rounding_decides_nothing(seed, size, factor, clip_norm):
   values = np.random.default_rng(seed).normal(size=size)
   values *= factor * clip_norm / exact_norm(values)
   values = values.astype(np.float32)
@@ -93,9 +90,9 @@ def test_sums_of_many_squares_keep_within_the_error_that_is_assumed():
   generator = np.random.default_rng(0)
   for scale in (1e-15, 1.0, 1e15):
     for values in (
-        generator.normal(size=100_003),
-        np.full(100_000, 1 / 3),
-        generator.pareto(0.5, size=9999).clip(max=1e4),
+      generator.normal(size=100_003),
+      np.full(100_000, 1 / 3),
+      generator.pareto(0.5, size=9999).clip(max=1e4),
     ):
       values = (scale * values).astype(np.float32)
       found = float(clipping._sum_of_squares(tf.constant(values)))
@@ -109,16 +106,16 @@ def test_the_norm_is_that_of_the_whole_update():
 
 
 @pytest.mark.parametrize(
-    'bad, counts',
-    [
-        (math.nan, [0, 0, 1]),
-        (math.inf, [0, 0, 1]),
-        (-math.inf, [0, 0, 1]),
-        (1e30, [0, 1, 0]),
-        (-100.1, [0, 1, 0]),
-        (100.0, [1, 0, 0]),
-        (0.5, [0, 0, 0]),
-    ],
+  'bad, counts',
+  [
+    (math.nan, [0, 0, 1]),
+    (math.inf, [0, 0, 1]),
+    (-math.inf, [0, 0, 1]),
+    (1e30, [0, 1, 0]),
+    (-100.1, [0, 1, 0]),
+    (100.0, [1, 0, 0]),
+    (0.5, [0, 0, 0]),
+  ],
 )
 @pytest.mark.parametrize('position', [0, 2])
 def test_each_kind_of_bad_update_is_counted_as_it_is(bad, counts, position):

@@ -1,23 +1,20 @@
 import collections
 
 import dp_accounting
-from dp_accounting import pld
-from dp_accounting import rdp
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 import tensorflow_privacy as tfp
+from dp_accounting import pld, rdp
 
-from fl_dpftrl.aggregators import dp_query
-from fl_dpftrl.aggregators import factory
-from fl_dpftrl.families import blt
-from fl_dpftrl.families import tree_online
+from fl_dpftrl.aggregators import dp_query, factory
+from fl_dpftrl.families import blt, tree_online
 
 pytestmark = pytest.mark.tff
 
 SPECS = collections.OrderedDict(
-    w=tf.TensorSpec([20, 3], tf.float32), b=[tf.TensorSpec([2], tf.float32)]
+  w=tf.TensorSpec([20, 3], tf.float32), b=[tf.TensorSpec([2], tf.float32)]
 )
 VALUE_TYPE = tff.types.tensorflow_to_type(SPECS)
 
@@ -25,8 +22,7 @@ VALUE_TYPE = tff.types.tensorflow_to_type(SPECS)
 def client(seed, scale):
   rng = np.random.default_rng(seed)
   return collections.OrderedDict(
-      w=(scale * rng.normal(size=(20, 3))).astype(np.float32),
-      b=[np.ones(2, np.float32)],
+    w=(scale * rng.normal(size=(20, 3))).astype(np.float32), b=[np.ones(2, np.float32)]
   )
 
 
@@ -34,31 +30,22 @@ CLIENTS = [client(0, 0.01), client(1, 10.0), client(2, np.nan), client(3, 1e6)]
 
 
 @pytest.mark.parametrize(
-    'strategy',
-    [blt.BLT((0.9, 0.5), (0.3, 0.2)), tree_online.TreeOnline()],
-    ids=lambda strategy: strategy.family,
+  'strategy',
+  [blt.BLT((0.9, 0.5), (0.3, 0.2)), tree_online.TreeOnline()],
+  ids=lambda strategy: strategy.family,
 )
 def test_gives_the_results_of_the_factory(strategy):
   aggregator = factory.CorrelatedNoiseFactory(
-      strategy,
-      noise_multiplier=0.5,
-      clip_norm=2.0,
-      report_goal=4,
-      zeroing_norm=1e3,
-      noise_seed=11,
+    strategy, noise_multiplier=0.5, clip_norm=2.0, report_goal=4, zeroing_norm=1e3, noise_seed=11
   )
   query = dp_query.CorrelatedNoiseQuery(aggregator, SPECS)
   process = aggregator.create(VALUE_TYPE)
-  through_query = tff.aggregators.DifferentiallyPrivateFactory(query).create(
-      VALUE_TYPE
-  )
+  through_query = tff.aggregators.DifferentiallyPrivateFactory(query).create(VALUE_TYPE)
   state, query_state = process.initialize(), through_query.initialize()
   for _ in range(4):
     output = process.next(state, CLIENTS)
     query_output = through_query.next(query_state, CLIENTS)
-    tf.nest.map_structure(
-        np.testing.assert_array_equal, output.result, query_output.result
-    )
+    tf.nest.map_structure(np.testing.assert_array_equal, output.result, query_output.result)
     metrics = query_output.measurements['dp_query_metrics']
     for name in ('noise_row', 'noise_stddev'):
       assert metrics[name] == output.measurements[name]
@@ -67,7 +54,7 @@ def test_gives_the_results_of_the_factory(strategy):
 
 def test_works_as_a_plain_query():
   aggregator = factory.CorrelatedNoiseFactory(
-      tree_online.TreeOnline(), noise_multiplier=0.0, clip_norm=5.0, report_goal=2
+    tree_online.TreeOnline(), noise_multiplier=0.0, clip_norm=5.0, report_goal=2
   )
   query = dp_query.CorrelatedNoiseQuery(aggregator, SPECS)
   assert isinstance(query, tfp.SumAggregationDPQuery)
@@ -88,15 +75,13 @@ def test_accountants_refuse_the_event_and_say_where_to_go():
   assert round_trip == event
   for accountant in (pld.PLDAccountant(), rdp.RdpAccountant()):
     assert not accountant.supports(event)
-    with pytest.raises(
-        dp_accounting.UnsupportedEventError, match='fl-dpftrl replay --log'
-    ):
+    with pytest.raises(dp_accounting.UnsupportedEventError, match='fl-dpftrl replay --log'):
       accountant.compose(event)
 
 
 def test_unsuitable_specs_are_refused():
   aggregator = factory.CorrelatedNoiseFactory(
-      tree_online.TreeOnline(), noise_multiplier=0.0, clip_norm=5.0, report_goal=2
+    tree_online.TreeOnline(), noise_multiplier=0.0, clip_norm=5.0, report_goal=2
   )
   with pytest.raises(ValueError, match='type int32'):
     dp_query.CorrelatedNoiseQuery(aggregator, [tf.TensorSpec([2], tf.int32)])

@@ -6,18 +6,19 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl.aggregators import factory
-from fl_dpftrl.families import banded
-from fl_dpftrl.families import banded_toeplitz
-from fl_dpftrl.families import blt
-from fl_dpftrl.families import dense
-from fl_dpftrl.families import identity
-from fl_dpftrl.families import low_rank
-from fl_dpftrl.families import registry
-from fl_dpftrl.families import stamped
-from fl_dpftrl.families import tree_full
-from fl_dpftrl.families import tree_online
-from fl_dpftrl.noise import randomness
-from fl_dpftrl.noise import reference
+from fl_dpftrl.families import (
+  banded,
+  banded_toeplitz,
+  blt,
+  dense,
+  identity,
+  low_rank,
+  registry,
+  stamped,
+  tree_full,
+  tree_online,
+)
+from fl_dpftrl.noise import randomness, reference
 
 pytestmark = pytest.mark.tff
 
@@ -35,41 +36,40 @@ def _bands(num_rounds=MOST):
 
 # Rounds of a shorter run of these are the first of a longer one.
 ONE_RUN = {
-    'identity': identity.Identity(),
-    'tree_online': tree_online.TreeOnline(),
-    'banded': banded.Banded(_bands()),
-    'banded_toeplitz': banded_toeplitz.BandedToeplitz([1.5, -0.4, 0.6, 0.2], None),
-    'blt': blt.BLT((0.99, 0.8, 0.3), (0.25, 0.3, 0.2)),
-    'dense': dense.Dense(banded.Banded(_bands()).strategy_matrix(MOST)),
-    'low_rank': low_rank.LowRank(
-        _bands(), *np.random.default_rng(2).uniform(-0.2, 0.2, (2, MOST, 2))
-    ),
-    'stamped': stamped.Stamped(blt.BLT((0.9,), (0.3,)), 5),
+  'identity': identity.Identity(),
+  'tree_online': tree_online.TreeOnline(),
+  'banded': banded.Banded(_bands()),
+  'banded_toeplitz': banded_toeplitz.BandedToeplitz([1.5, -0.4, 0.6, 0.2], None),
+  'blt': blt.BLT((0.99, 0.8, 0.3), (0.25, 0.3, 0.2)),
+  'dense': dense.Dense(banded.Banded(_bands()).strategy_matrix(MOST)),
+  'low_rank': low_rank.LowRank(
+    _bands(), *np.random.default_rng(2).uniform(-0.2, 0.2, (2, MOST, 2))
+  ),
+  'stamped': stamped.Stamped(blt.BLT((0.9,), (0.3,)), 5),
 }
 # The rows of these depend on how many there will be.
 EACH_RUN = {
-    'tree_full': tree_full.TreeFull,
-    'completed tree_online': tree_online.TreeOnline,
-    'normalised banded_toeplitz': lambda num_rounds: banded_toeplitz.BandedToeplitz(
-        [1.5, -0.4, 0.6, 0.2], num_rounds
-    ),
-    'stamped tree_full': lambda num_rounds: stamped.Stamped(
-        tree_full.TreeFull(7), min(num_rounds, 5)
-    ),
+  'tree_full': tree_full.TreeFull,
+  'completed tree_online': tree_online.TreeOnline,
+  'normalised banded_toeplitz': lambda num_rounds: banded_toeplitz.BandedToeplitz(
+    [1.5, -0.4, 0.6, 0.2], num_rounds
+  ),
+  'stamped tree_full': lambda num_rounds: stamped.Stamped(
+    tree_full.TreeFull(7), min(num_rounds, 5)
+  ),
 }
 
 
 def check(strategy, num_rounds):
   made = factory.CorrelatedNoiseFactory(
-      strategy, noise_multiplier=2.0, clip_norm=0.5, report_goal=1,
-      noise_seed=SEED,
+    strategy, noise_multiplier=2.0, clip_norm=0.5, report_goal=1, noise_seed=SEED
   )
   process = made.create(tff.TensorType(np.float32, [SIZE]))
   state = process.initialize()
   specs = [tf.TensorSpec([SIZE], tf.float32)]
   z = [
-      randomness.draw(randomness.fixed_seed(SEED), np.int64(r), specs)[0]
-      for r in range(strategy.num_noise_rows(num_rounds))
+    randomness.draw(randomness.fixed_seed(SEED), np.int64(r), specs)[0]
+    for r in range(strategy.num_noise_rows(num_rounds))
   ]
   plain = reference.reference_stream(strategy, np.array(z, np.float64))
   plain_state, nothing = plain.init(), [np.zeros(SIZE, np.float32)]
@@ -77,9 +77,7 @@ def check(strategy, num_rounds):
     output = process.next(state, nothing)
     state = output.state
     expected, plain_state = plain.next(plain_state)
-    np.testing.assert_allclose(
-        output.result, expected, rtol=1e-4, atol=1e-5, err_msg=f'round {t}'
-    )
+    np.testing.assert_allclose(output.result, expected, rtol=1e-4, atol=1e-5, err_msg=f'round {t}')
 
 
 def test_no_family_is_forgotten():

@@ -8,28 +8,22 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl.aggregators import factory
-from fl_dpftrl.families import banded
-from fl_dpftrl.families import blt
-from fl_dpftrl.families import identity
-from fl_dpftrl.families import tree_online
+from fl_dpftrl.families import banded, blt, identity, tree_online
 
 pytestmark = pytest.mark.tff
 
 SIZE = 30_000
 VALUE_TYPE = tff.to_type(
-    collections.OrderedDict(
-        w=tff.TensorType(np.float32, [SIZE // 100, 100]),
-        b=tff.TensorType(np.float32, [3]),
-    )
+  collections.OrderedDict(
+    w=tff.TensorType(np.float32, [SIZE // 100, 100]), b=tff.TensorType(np.float32, [3])
+  )
 )
 BLT = blt.BLT((0.9, 0.5), (0.3, 0.2))
-BANDED = banded.Banded(
-    np.array([[1.0, 0.0], [1.25, -0.5], [0.8, 0.3], [1.0, 0.9], [1.0, 0.9]])
-)
+BANDED = banded.Banded(np.array([[1.0, 0.0], [1.25, -0.5], [0.8, 0.3], [1.0, 0.9], [1.0, 0.9]]))
 EVERY_FAMILY = pytest.mark.parametrize(
-    'strategy',
-    [identity.Identity(), BANDED, BLT, tree_online.TreeOnline()],
-    ids=lambda strategy: strategy.family,
+  'strategy',
+  [identity.Identity(), BANDED, BLT, tree_online.TreeOnline()],
+  ids=lambda strategy: strategy.family,
 )
 
 
@@ -72,15 +66,9 @@ def test_releases_the_sum_with_the_noise_of_its_strategy(strategy):
     np.testing.assert_allclose(output.result['w'], row['w'] / 4, atol=1e-5)
     noise_stddev = output.measurements.pop('noise_stddev')
     assert noise_stddev == pytest.approx(1.5 * norms[t], rel=1e-6)
-    assert 4 * np.std(output.result['w']) == pytest.approx(
-        noise_stddev, rel=5 / np.sqrt(2 * SIZE)
-    )
+    assert 4 * np.std(output.result['w']) == pytest.approx(noise_stddev, rel=5 / np.sqrt(2 * SIZE))
     assert output.measurements == dict(
-        clipped_count=1,
-        zeroed_count=0,
-        rejected_count=0,
-        noise_row=t,
-        inner=(),
+      clipped_count=1, zeroed_count=0, rejected_count=0, noise_row=t, inner=()
     )
 
 
@@ -90,9 +78,7 @@ def test_skipping_a_row_uses_the_very_noise_of_the_round(strategy):
   process, skip = aggregator.create(VALUE_TYPE), aggregator.skip_row(VALUE_TYPE)
   outputs = run(process, [update(0.5)], 4)
   start = process.initialize()
-  state = start._replace(
-      noise=start.noise._replace(seed=outputs[0].state.noise.seed)
-  )
+  state = start._replace(noise=start.noise._replace(seed=outputs[0].state.noise.seed))
   for output in outputs[:3]:
     state = skip(state)
     assert_same(state, output.state)
@@ -114,16 +100,13 @@ def test_noise_is_fresh_with_every_start_and_repeatable_from_its_state():
 
 def test_a_given_seed_repeats_the_noise():
   outputs = [
-      run(make(BLT, noise_seed=seed).create(VALUE_TYPE), [update(0.5)], 2)[-1]
-      for seed in (7, 7, 8)
+    run(make(BLT, noise_seed=seed).create(VALUE_TYPE), [update(0.5)], 2)[-1] for seed in (7, 7, 8)
   ]
   assert_same(outputs[0].result, outputs[1].result)
   assert np.all(outputs[0].result['b'] != outputs[2].result['b'])
 
 
-@pytest.mark.parametrize(
-    'zeroing_norm, counts', [(None, (2, 0, 3)), (100.0, (1, 1, 3))]
-)
+@pytest.mark.parametrize('zeroing_norm, counts', [(None, (2, 0, 3)), (100.0, (1, 1, 3))])
 def test_bad_updates_reach_neither_result_nor_noise(zeroing_norm, counts):
   aggregator = make(BLT, zeroing_norm=zeroing_norm, noise_seed=3)
   bad = [update(v) for v in (np.nan, np.inf, -np.inf, 1e30)]
@@ -160,13 +143,10 @@ def test_a_strategy_that_has_ended_says_so():
 
 def test_inner_factory_sums_and_keeps_its_state_and_measurements():
   inner = tff.aggregators.clipping_factory(
-      tff.aggregators.PrivateQuantileEstimationProcess.no_noise(1.0, 0.9, 0.2),
-      tff.aggregators.SumFactory(),
+    tff.aggregators.PrivateQuantileEstimationProcess.no_noise(1.0, 0.9, 0.2),
+    tff.aggregators.SumFactory(),
   )
-  aggregator = make(
-      identity.Identity(), noise_multiplier=0.0, clip_norm=2.0,
-      inner_factory=inner,
-  )
+  aggregator = make(identity.Identity(), noise_multiplier=0.0, clip_norm=2.0, inner_factory=inner)
   outputs = run(aggregator.create(VALUE_TYPE), [update(9.0), update(0.5)], 2)
   # The inner factory sees updates of norm 2 and 0.5, and clips at 1.
   np.testing.assert_allclose(outputs[0].result['b'][0], 1.5 / 4, rtol=1e-6)

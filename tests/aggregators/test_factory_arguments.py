@@ -6,8 +6,7 @@ import tensorflow_federated as tff
 
 import fl_dpftrl
 from fl_dpftrl.aggregators import factory
-from fl_dpftrl.families import banded
-from fl_dpftrl.families import identity
+from fl_dpftrl.families import banded, identity
 
 pytestmark = pytest.mark.tff
 
@@ -15,54 +14,50 @@ GOOD = dict(noise_multiplier=1.0, clip_norm=1.0, report_goal=2)
 
 
 @pytest.mark.parametrize(
-    'name, value',
-    [
-        ('strategy', 'identity'),
-        ('strategy', identity.Identity),
-        ('noise_multiplier', -1.0),
-        ('noise_multiplier', float('nan')),
-        ('noise_multiplier', float('inf')),
-        ('noise_multiplier', '1'),
-        ('clip_norm', 0.0),
-        ('clip_norm', -1.0),
-        ('clip_norm', float('inf')),
-        ('clip_norm', True),
-        ('report_goal', 0),
-        ('report_goal', 2.5),
-        ('report_goal', float('nan')),
-        ('report_goal', None),
-        ('zeroing_norm', 0.0),
-        ('zeroing_norm', float('nan')),
-        ('inner_factory', tff.aggregators.MeanFactory()),
-        ('noise_seed', 0.5),
-    ],
+  'name, value',
+  [
+    ('strategy', 'identity'),
+    ('strategy', identity.Identity),
+    ('noise_multiplier', -1.0),
+    ('noise_multiplier', float('nan')),
+    ('noise_multiplier', float('inf')),
+    ('noise_multiplier', '1'),
+    ('clip_norm', 0.0),
+    ('clip_norm', -1.0),
+    ('clip_norm', float('inf')),
+    ('clip_norm', True),
+    ('report_goal', 0),
+    ('report_goal', 2.5),
+    ('report_goal', float('nan')),
+    ('report_goal', None),
+    ('zeroing_norm', 0.0),
+    ('zeroing_norm', float('nan')),
+    ('inner_factory', tff.aggregators.MeanFactory()),
+    ('noise_seed', 0.5),
+  ],
 )
 def test_refused_arguments_are_named(name, value):
   arguments = {'strategy': identity.Identity(), **GOOD, name: value}
   with pytest.raises(ValueError, match=f'^{name} must') as error:
-    factory.CorrelatedNoiseFactory(
-        arguments.pop('strategy'), **arguments
-    )
+    factory.CorrelatedNoiseFactory(arguments.pop('strategy'), **arguments)
   assert repr(value)[:20] in str(error.value)
 
 
 @pytest.mark.parametrize('value', [0, 0.0, np.float32(0.5), np.float64(7.379)])
 def test_accepts_any_real_number(value):
-  factory.CorrelatedNoiseFactory(
-      identity.Identity(), **{**GOOD, 'noise_multiplier': value}
-  )
+  factory.CorrelatedNoiseFactory(identity.Identity(), **{**GOOD, 'noise_multiplier': value})
 
 
 @pytest.mark.parametrize(
-    'value_type, message',
-    [
-        (tff.TensorType(np.int32, [2]), 'type int32'),
-        (tff.TensorType(np.float64, [2]), 'type float64'),
-        (tff.TensorType(np.float32, [None]), r'shape \(None,\)'),
-        (tff.SequenceType(np.float32), 'value_type must be made of tensors'),
-        (tff.FederatedType(np.float32, tff.CLIENTS), 'made of tensors'),
-        (tff.StructType([]), 'no tensors'),
-    ],
+  'value_type, message',
+  [
+    (tff.TensorType(np.int32, [2]), 'type int32'),
+    (tff.TensorType(np.float64, [2]), 'type float64'),
+    (tff.TensorType(np.float32, [None]), r'shape \(None,\)'),
+    (tff.SequenceType(np.float32), 'value_type must be made of tensors'),
+    (tff.FederatedType(np.float32, tff.CLIENTS), 'made of tensors'),
+    (tff.StructType([]), 'no tensors'),
+  ],
 )
 def test_refused_types_are_named(value_type, message):
   aggregator = factory.CorrelatedNoiseFactory(identity.Identity(), **GOOD)
@@ -73,12 +68,9 @@ def test_refused_types_are_named(value_type, message):
 def test_state_that_tff_cannot_carry_is_refused_when_built():
   coefficients = np.zeros((400, 342))
   coefficients[:, 0] = 1.0
-  aggregator = factory.CorrelatedNoiseFactory(
-      banded.Banded(coefficients), **GOOD
-  )
+  aggregator = factory.CorrelatedNoiseFactory(banded.Banded(coefficients), **GOOD)
   layers = collections.OrderedDict(
-      a=tff.TensorType(np.float32, [4000, 1000]),
-      b=tff.TensorType(np.float32, [50_748]),
+    a=tff.TensorType(np.float32, [4000, 1000]), b=tff.TensorType(np.float32, [50_748])
   )
   with pytest.raises(ValueError, match='keeps 341 vectors of 16.2 MB'):
     aggregator.create(tff.to_type(layers))

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from fl_dpftrl.aggregators import by_reference
-from fl_dpftrl.aggregators import factory
-from fl_dpftrl.aggregators import inner_sum
+from fl_dpftrl.aggregators import by_reference, factory, inner_sum
 from fl_dpftrl.families import identity
 from fl_dpftrl.noise import engine
 
@@ -16,10 +14,9 @@ pytestmark = pytest.mark.tff
 
 CLIP_NORM = 0.7
 VALUE_TYPE = tff.to_type(
-    collections.OrderedDict(
-        w=tff.TensorType(np.float32, [300, 10]),
-        b=tff.TensorType(np.float32, [3]),
-    )
+  collections.OrderedDict(
+    w=tff.TensorType(np.float32, [300, 10]), b=tff.TensorType(np.float32, [3])
+  )
 )
 SECURE = tff.aggregators.SecureSumFactory(CLIP_NORM)
 
@@ -35,15 +32,12 @@ class Changed(tff.aggregators.UnweightedAggregationFactory):
     change = tff.tensorflow.computation(self._change, value_type)
 
     @tff.federated_computation(
-        summed.initialize.type_signature.result,
-        tff.FederatedType(value_type, tff.CLIENTS),
+      summed.initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
     )
     def next_fn(state, values):
       output = summed.next(state, values)
       return tff.templates.MeasuredProcessOutput(
-          output.state,
-          tff.federated_map(change, output.result),
-          output.measurements,
+        output.state, tff.federated_map(change, output.result), output.measurements
       )
 
     return tff.templates.AggregationProcess(summed.initialize, next_fn)
@@ -51,26 +45,18 @@ class Changed(tff.aggregators.UnweightedAggregationFactory):
 
 def make(inner, **kwargs):
   kwargs = dict(noise_multiplier=0.0, clip_norm=CLIP_NORM, report_goal=4) | kwargs
-  return factory.CorrelatedNoiseFactory(
-      identity.Identity(), inner_factory=inner, **kwargs
-  )
+  return factory.CorrelatedNoiseFactory(identity.Identity(), inner_factory=inner, **kwargs)
 
 
 def updates(number):
   generator = np.random.default_rng(number)
   drawn = generator.normal(size=(number, 3003)).astype(np.float32)
   drawn *= 0.9 * CLIP_NORM / np.linalg.norm(drawn, axis=1, keepdims=True)
-  return [
-      collections.OrderedDict(w=row[3:].reshape(300, 10), b=row[:3])
-      for row in drawn
-  ]
+  return [collections.OrderedDict(w=row[3:].reshape(300, 10), b=row[:3]) for row in drawn]
 
 
 def total(clients):
-  return {
-      name: np.sum([c[name] for c in clients], axis=0, dtype=np.float64)
-      for name in ('w', 'b')
-  }
+  return {name: np.sum([c[name] for c in clients], axis=0, dtype=np.float64) for name in ('w', 'b')}
 
 
 def assert_is_sum(result, clients):
@@ -82,27 +68,25 @@ def assert_is_sum(result, clients):
 
 def test_a_mean_is_refused_at_once():
   for mean in (
-      tff.aggregators.UnweightedMeanFactory(),
-      tff.learning.secure_aggregator(weighted=False, clipping=False, zeroing=False),
+    tff.aggregators.UnweightedMeanFactory(),
+    tff.learning.secure_aggregator(weighted=False, clipping=False, zeroing=False),
   ):
     with pytest.raises(ValueError, match='^inner_factory must sum, got a mean'):
       make(mean)
 
 
 @pytest.mark.parametrize(
-    'inner',
-    [
-        tff.learning.robust_aggregator(weighted=False),
-        tff.aggregators.clipping_factory(
-            1.0, tff.aggregators.UnweightedMeanFactory()
-        ),
-        Changed(lambda x: {name: 2.0 * part for name, part in x.items()}),
-        Changed(lambda x: {name: 0.1 + part for name, part in x.items()}),
-        Changed(lambda x: {name: 0.0 * part for name, part in x.items()}),
-        Changed(lambda x: {n: p + float('nan') for n, p in x.items()}),
-        # Zeros, and what is below 0, would count as 0.1.
-        tff.aggregators.SecureSumFactory(CLIP_NORM, 0.1),
-    ],
+  'inner',
+  [
+    tff.learning.robust_aggregator(weighted=False),
+    tff.aggregators.clipping_factory(1.0, tff.aggregators.UnweightedMeanFactory()),
+    Changed(lambda x: {name: 2.0 * part for name, part in x.items()}),
+    Changed(lambda x: {name: 0.1 + part for name, part in x.items()}),
+    Changed(lambda x: {name: 0.0 * part for name, part in x.items()}),
+    Changed(lambda x: {n: p + float('nan') for n, p in x.items()}),
+    # Zeros, and what is below 0, would count as 0.1.
+    tff.aggregators.SecureSumFactory(CLIP_NORM, 0.1),
+  ],
 )
 def test_what_does_not_sum_is_refused_when_the_process_is_created(inner):
   aggregator = make(inner)
@@ -114,9 +98,7 @@ def test_what_does_not_sum_is_refused_when_the_process_is_created(inner):
 @pytest.mark.parametrize('shape', [[], [1], [2]])
 def test_a_mean_of_few_coordinates_is_told_from_a_sum(shape):
   of = tff.TensorType(np.float32, shape)
-  mean = tff.aggregators.clipping_factory(
-      1.0, tff.aggregators.UnweightedMeanFactory()
-  )
+  mean = tff.aggregators.clipping_factory(1.0, tff.aggregators.UnweightedMeanFactory())
   with pytest.raises(ValueError, match='inner_factory must sum'):
     inner_sum.create(mean, of, 1.0)
   inner_sum.create(SECURE, of, 1.0)
@@ -140,9 +122,9 @@ def test_within_a_computation_it_says_where_to_create():
 
 @pytest.mark.parametrize('number', [1, 3, 8])
 @pytest.mark.parametrize(
-    'inner',
-    [SECURE, tff.aggregators.clipping_factory(CLIP_NORM, SECURE)],
-    ids=['secure', 'within a clip'],
+  'inner',
+  [SECURE, tff.aggregators.clipping_factory(CLIP_NORM, SECURE)],
+  ids=['secure', 'within a clip'],
 )
 def test_a_secure_sum_sums(inner, number):
   process = make(inner).create(VALUE_TYPE)
@@ -155,10 +137,8 @@ def test_a_secure_sum_sums(inner, number):
 
 def test_secure_sums_count_no_bounded_update_as_cut():
   clients = [
-      collections.OrderedDict(
-          w=np.zeros([300, 10], np.float32), b=np.array([b, 0, 0], np.float32)
-      )
-      for b in (9.0, -9.0, CLIP_NORM, 0.1)
+    collections.OrderedDict(w=np.zeros([300, 10], np.float32), b=np.array([b, 0, 0], np.float32))
+    for b in (9.0, -9.0, CLIP_NORM, 0.1)
   ]
   process = make(SECURE).create(VALUE_TYPE)
   output = process.next(process.initialize(), clients)
@@ -170,23 +150,22 @@ def test_secure_sums_count_no_bounded_update_as_cut():
 
 def test_rows_from_files_go_with_a_secure_sum(tmp_path):
   rows = engine.RowServer(
-      identity.Identity(), tmp_path, size=3003, num_rounds=2,
-      stddev=0.1 * CLIP_NORM, noise_seed=1,
+    identity.Identity(), tmp_path, size=3003, num_rounds=2, stddev=0.1 * CLIP_NORM, noise_seed=1
   )
   process = {}
   for name, inner in (('plain', None), ('secure', SECURE)):
     process[name] = by_reference.NoiseByReferenceFactory(
-        rows.strategy, noise_multiplier=0.1, clip_norm=CLIP_NORM,
-        report_goal=4, rows=rows, inner_factory=inner,
+      rows.strategy,
+      noise_multiplier=0.1,
+      clip_norm=CLIP_NORM,
+      report_goal=4,
+      rows=rows,
+      inner_factory=inner,
     ).create(VALUE_TYPE)
   clients = updates(3)
   states = {name: p.initialize() for name, p in process.items()}
   rows.serve(0)
-  results = {
-      name: p.next(states[name], clients).result for name, p in process.items()
-  }
+  results = {name: p.next(states[name], clients).result for name, p in process.items()}
   for name in ('w', 'b'):
-    np.testing.assert_allclose(
-        results['secure'][name], results['plain'][name], atol=1e-6, rtol=0
-    )
+    np.testing.assert_allclose(results['secure'][name], results['plain'][name], atol=1e-6, rtol=0)
   rows.close()

@@ -7,10 +7,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.aggregators import by_reference
-from fl_dpftrl.aggregators import dp_query
-from fl_dpftrl.aggregators import factory
-from fl_dpftrl.aggregators import parameters
+from fl_dpftrl.aggregators import by_reference, dp_query, factory, parameters
 from fl_dpftrl.families import blt
 from fl_dpftrl.noise import engine
 
@@ -25,21 +22,19 @@ NOTHING = [np.zeros(SIZE, np.float32)]
 
 def in_state(folder, strategy=BLT, noise_seed=5, **kwargs):
   kwargs = dict(noise_multiplier=2.0, clip_norm=1.0, report_goal=1) | kwargs
-  made = factory.CorrelatedNoiseFactory(
-      strategy, noise_seed=noise_seed, **kwargs
-  )
+  made = factory.CorrelatedNoiseFactory(strategy, noise_seed=noise_seed, **kwargs)
   return made, lambda row: None, lambda: None
 
 
 def by_file(folder, strategy=BLT, noise_seed=5, **kwargs):
   kwargs = dict(noise_multiplier=2.0, clip_norm=1.0, report_goal=1) | kwargs
   rows = engine.RowServer(
-      strategy,
-      folder,
-      size=SIZE,
-      num_rounds=NUM_ROUNDS,
-      stddev=kwargs['noise_multiplier'] * kwargs['clip_norm'],
-      noise_seed=noise_seed,
+    strategy,
+    folder,
+    size=SIZE,
+    num_rounds=NUM_ROUNDS,
+    stddev=kwargs['noise_multiplier'] * kwargs['clip_norm'],
+    noise_seed=noise_seed,
   )
   made = by_reference.NoiseByReferenceFactory(strategy, rows=rows, **kwargs)
   return made, rows.serve, rows.close
@@ -82,15 +77,15 @@ REFUSED = tf.errors.InvalidArgumentError
 
 @BOTH
 @pytest.mark.parametrize(
-    'changed, named',
-    [
-        (dict(strategy=OTHER), 'strategy'),
-        (dict(noise_multiplier=4.0), 'noise_multiplier'),
-        (dict(clip_norm=0.01), 'clip_norm'),
-        # The same standard deviation of the noise, for larger updates.
-        (dict(noise_multiplier=1.0, clip_norm=2.0), 'noise_multiplier'),
-        (dict(noise_seed=6), 'seed'),
-    ],
+  'changed, named',
+  [
+    (dict(strategy=OTHER), 'strategy'),
+    (dict(noise_multiplier=4.0), 'noise_multiplier'),
+    (dict(clip_norm=0.01), 'clip_norm'),
+    # The same standard deviation of the noise, for larger updates.
+    (dict(noise_multiplier=1.0, clip_norm=2.0), 'noise_multiplier'),
+    (dict(noise_seed=6), 'seed'),
+  ],
 )
 def test_another_factorys_state_is_refused(make, changed, named, tmp_path):
   _, noise = rows(make(tmp_path / 'one'), 2)
@@ -110,9 +105,9 @@ def test_tff_says_what_would_do(make, tmp_path):
   _, state = rounds(make(tmp_path), 1)
   other = make(tmp_path, clip_norm=0.01)
   message = re.escape(
-      '[the state of the noise has another clip_norm 1 (here 0.01): use the'
-      ' factory that made the state, or change_noise where only the noise'
-      ' multiplier or the clip norm was changed on purpose]'
+    '[the state of the noise has another clip_norm 1 (here 0.01): use the'
+    ' factory that made the state, or change_noise where only the noise'
+    ' multiplier or the clip norm was changed on purpose]'
   )
   with pytest.raises(Exception, match=message):
     rounds(other, 1, state)
@@ -129,18 +124,14 @@ def test_noise_that_is_changed_on_purpose_goes_on(make, tmp_path):
   assert taken.noise.row == 2
   rest, state = rounds(changed, 3, taken)
   scales = np.array([1.0, 1.0, 0.75, 0.75, 0.75])[:, None]
-  np.testing.assert_allclose(
-      np.concatenate([first, rest]), scales * expected, rtol=1e-5, atol=1e-6
-  )
+  np.testing.assert_allclose(np.concatenate([first, rest]), scales * expected, rtol=1e-5, atol=1e-6)
   assert state.noise.parameters.clip_norm == 3.0
 
 
 @BOTH
 def test_changing_the_noise_keeps_strategy_and_seed(make, tmp_path):
   _, noise = rows(make(tmp_path / 'one'), 1)
-  for changed, named in (
-      (dict(strategy=OTHER), 'strategy'), (dict(noise_seed=6), 'seed')
-  ):
+  for changed, named in ((dict(strategy=OTHER), 'strategy'), (dict(noise_seed=6), 'seed')):
     aggregator, _, _ = make(tmp_path / named, noise_multiplier=0.5, **changed)
     with pytest.raises(REFUSED, match=f'noise has another.* {named}'):
       parameters.change(noise, aggregator.parameters())
@@ -148,7 +139,7 @@ def test_changing_the_noise_keeps_strategy_and_seed(make, tmp_path):
 
 def test_a_query_refuses_the_state_of_another(tmp_path):
   query = lambda **kwargs: dp_query.CorrelatedNoiseQuery(
-      in_state(tmp_path, **kwargs)[0], tf.TensorSpec([SIZE])
+    in_state(tmp_path, **kwargs)[0], tf.TensorSpec([SIZE])
   )
   state = query().initial_global_state()
   total = tf.zeros([SIZE])
@@ -157,9 +148,7 @@ def test_a_query_refuses_the_state_of_another(tmp_path):
     query(clip_norm=0.01).get_noised_result(total, state)
 
 
-def test_a_row_that_was_given_out_is_not_given_out_otherwise_multiplied(
-    tmp_path
-):
+def test_a_row_that_was_given_out_is_not_given_out_otherwise_multiplied(tmp_path):
   """Two sums of the same clients would uncover it by their difference."""
   _, serve, close = by_file(tmp_path)
   serve(0)

@@ -2,10 +2,7 @@ import numpy as np
 import pytest
 
 from fl_dpftrl.aggregators import state_size
-from fl_dpftrl.families import banded
-from fl_dpftrl.families import blt
-from fl_dpftrl.families import identity
-from fl_dpftrl.families import tree_online
+from fl_dpftrl.families import banded, blt, identity, tree_online
 
 pytestmark = pytest.mark.tff
 
@@ -27,8 +24,7 @@ def test_predicts_the_size():
 
 
 @pytest.mark.parametrize(
-    'strategy',
-    [identity.Identity(), blt.BLT((0.9,) * 4, (0.1,) * 4), tree_online.TreeOnline()],
+  'strategy', [identity.Identity(), blt.BLT((0.9,) * 4, (0.1,) * 4), tree_online.TreeOnline()]
 )
 def test_papers_model_fits(strategy):
   state_size.check_state_size(strategy, STACKOVERFLOW)

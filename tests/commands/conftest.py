@@ -5,8 +5,7 @@ import shlex
 
 import pytest
 
-from fl_dpftrl.commands import main
-from fl_dpftrl.commands import progress
+from fl_dpftrl.commands import main, progress
 
 
 @pytest.fixture

@@ -3,18 +3,19 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl import catalogue
-from fl_dpftrl import participation
-from fl_dpftrl.families import banded
-from fl_dpftrl.families import banded_toeplitz
-from fl_dpftrl.families import blt
-from fl_dpftrl.families import dense
-from fl_dpftrl.families import identity
-from fl_dpftrl.families import low_rank
-from fl_dpftrl.families import registry
-from fl_dpftrl.families import stamped
-from fl_dpftrl.families import tree_full
-from fl_dpftrl.families import tree_online
+from fl_dpftrl import catalogue, participation
+from fl_dpftrl.families import (
+  banded,
+  banded_toeplitz,
+  blt,
+  dense,
+  identity,
+  low_rank,
+  registry,
+  stamped,
+  tree_full,
+  tree_online,
+)
 from fl_dpftrl.logs import identity as identity_lib
 from fl_dpftrl.logs import schema as log_schema
 from fl_dpftrl.optimization import registry as optimizers
@@ -24,16 +25,16 @@ SCHEMA = participation.MinSep(num_rounds=N, min_sep=2, max_participations=2)
 FLAGS = f'--num_rounds={N} --min_sep=2 --max_participations=2'
 _BANDS = np.array([[1.0, 0.0]] + [[1.0, 0.4]] * (N - 1))
 EXAMPLES = {
-    'identity': identity.Identity(),
-    'tree_online': tree_online.TreeOnline(),
-    'tree_full': tree_full.TreeFull(N),
-    'banded': banded.Banded(_BANDS),
-    'banded_toeplitz': banded_toeplitz.BandedToeplitz([1.0, 0.5], None),
-    'blt': blt.BLT((0.9, 0.5), (0.3, 0.2)),
-    'dense': dense.Dense(np.eye(N) + 0.3 * np.eye(N, k=-1)),
-    'low_rank': low_rank.LowRank(_BANDS, np.full((N, 1), 0.1), np.full((N, 1), 0.2)),
-    'stamped': stamped.Stamped(blt.BLT((0.9,), (0.3,)), 4),
-    'stamped banded': stamped.Stamped(banded.Banded(_BANDS), 3),
+  'identity': identity.Identity(),
+  'tree_online': tree_online.TreeOnline(),
+  'tree_full': tree_full.TreeFull(N),
+  'banded': banded.Banded(_BANDS),
+  'banded_toeplitz': banded_toeplitz.BandedToeplitz([1.0, 0.5], None),
+  'blt': blt.BLT((0.9, 0.5), (0.3, 0.2)),
+  'dense': dense.Dense(np.eye(N) + 0.3 * np.eye(N, k=-1)),
+  'low_rank': low_rank.LowRank(_BANDS, np.full((N, 1), 0.1), np.full((N, 1), 0.2)),
+  'stamped': stamped.Stamped(blt.BLT((0.9,), (0.3,)), 4),
+  'stamped banded': stamped.Stamped(banded.Banded(_BANDS), 3),
 }
 
 
@@ -50,11 +51,10 @@ def path(request, tmp_path):
 
 def test_account_calibrate_describe_compare(path, result_beside_warnings):
   account = result_beside_warnings(
-      f'account --strategy={path} --noise_multiplier=3 --delta=1e-6 {FLAGS}'
+    f'account --strategy={path} --noise_multiplier=3 --delta=1e-6 {FLAGS}'
   )
   back = result_beside_warnings(
-      f'calibrate --strategy={path} --epsilon={account["epsilon"]!r}'
-      f' --delta=1e-6 {FLAGS}'
+    f'calibrate --strategy={path} --epsilon={account["epsilon"]!r} --delta=1e-6 {FLAGS}'
   )
   assert back['noise_multiplier'] == pytest.approx(3.0, rel=1e-4)
   described = result_beside_warnings(f'describe {path}')
@@ -66,14 +66,11 @@ def test_account_calibrate_describe_compare(path, result_beside_warnings):
 def test_replay_with_the_digest_in_the_log(path, tmp_path, result_beside_warnings):
   strategy = catalogue.load_strategy(path)
   log = log_schema.LogWriter(
-      tmp_path / 'log.parquet',
-      metadata=identity_lib.run_metadata(strategy, 3.0, clip_norm=1.0),
+    tmp_path / 'log.parquet', metadata=identity_lib.run_metadata(strategy, 3.0, clip_norm=1.0)
   )
   for t in range(N):
     log.append(t, ['a'] if t % 3 == 0 else ['b', f'c{t}'], 86400 + t)
-  replayed = result_beside_warnings(
-      f'replay --log={log.path} --strategy={path} --delta=1e-6'
-  )
+  replayed = result_beside_warnings(f'replay --log={log.path} --strategy={path} --delta=1e-6')
   assert replayed['void_reason'] is None and replayed['observed']['epsilon'] > 0
 
 
@@ -82,7 +79,5 @@ def test_optimize_makes_a_file_or_nothing(family, tmp_path, run):
   if family in optimizers.OPTIMIZERS:
     return  # Optimisers have tests of their own.
   output = tmp_path / 'made.json'
-  status, _, err = run(
-      f'optimize --mechanism={family} {FLAGS} --output={output}'
-  )
+  status, _, err = run(f'optimize --mechanism={family} {FLAGS} --output={output}')
   assert status == 2 and '--mechanism' in err and not list(tmp_path.iterdir())

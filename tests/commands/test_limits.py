@@ -3,18 +3,16 @@
 import pytest
 
 SIMULATE = 'simulate --population=3000 --report_goal=65 --num_rounds=20'
-PLAN = (
-    'plan --population=3000 --report_goal=65 --num_rounds=20 --delta=1e-6'
-    ' --noise_multiplier=7'
-)
+PLAN = 'plan --population=3000 --report_goal=65 --num_rounds=20 --delta=1e-6 --noise_multiplier=7'
 
 
-@pytest.mark.parametrize('line, words', [
+@pytest.mark.parametrize(
+  'line, words',
+  [
     ('describe tree_online --num_rounds=1000000000000', 'at most 16777216'),
     ('describe tree_full --num_rounds=1000000000000', 'at most 16777216'),
     ('optimize --mechanism=dense --num_rounds=1000000000000', 'at most 16384'),
-    ('optimize --mechanism=multi_epoch --num_rounds=1000000000000',
-     'at most 16384'),
+    ('optimize --mechanism=multi_epoch --num_rounds=1000000000000', 'at most 16384'),
     (f'{SIMULATE} --timer_rounds=99999999999999999999', 'timer_rounds must be'),
     (f'{SIMULATE} --timer_hours=1e300', 'a century'),
     (f'{SIMULATE} --num_rounds=1000000000000', '--num_rounds=1000000000000'),
@@ -25,7 +23,9 @@ PLAN = (
     ('x' * 5000, 'COMMAND must be one of'),
     (f'describe --{"x" * 5000}', 'unrecognized'),
     ("describe '\x1b[2J\nε at δ'", 'x1b'),
-], ids=lambda value: value[:60])
+  ],
+  ids=lambda value: value[:60],
+)
 def test_one_short_line(run, monkeypatch, line, words):
   monkeypatch.setattr('fl_dpftrl.simulation.memory.available', lambda: 2**33)
   status, out, err = run(line)

@@ -10,9 +10,9 @@ from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.logs import schema
 
 ROWS = {
-    'rounds': [0, 0, 1, 4, 6, 9],
-    'device_ids': ['a', 'c', 'b', 'a', 'b', 'a'],
-    'num_rounds': 12,
+  'rounds': [0, 0, 1, 4, 6, 9],
+  'device_ids': ['a', 'c', 'b', 'a', 'b', 'a'],
+  'num_rounds': 12,
 }
 CSV = 'round,device_id\n0,a\n0,c\n1,b\n4,a\n6,b\n9,a\n'
 
@@ -26,46 +26,38 @@ def fixture_log(tmp_path):
 
 def call(*flags, cwd=None):
   return subprocess.run(
-      [
-          sys.executable,
-          '-c',
-          'import sys; from fl_dpftrl.commands import main;'
-          ' sys.exit(main.main())',
-          'replay',
-          *map(str, flags),
-      ],
-      env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
-      capture_output=True,
-      cwd=cwd,
-      text=True,
-      timeout=120,
-      check=False,
+    [
+      sys.executable,
+      '-c',
+      'import sys; from fl_dpftrl.commands import main; sys.exit(main.main())',
+      'replay',
+      *map(str, flags),
+    ],
+    env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+    capture_output=True,
+    cwd=cwd,
+    text=True,
+    timeout=120,
+    check=False,
   )
 
 
 def replayed(log, *flags):
-  done = call(
-      f'--log={log}',
-      '--strategy=identity',
-      '--noise_multiplier=3',
-      '--delta=1e-6',
-      *flags,
-  )
-  return done
+  return call(f'--log={log}', '--strategy=identity', '--noise_multiplier=3', '--delta=1e-6', *flags)
 
 
 def refused(*flags):
   done = call(*flags)
   assert done.returncode == 2
   assert not done.stdout
-  line, = done.stderr.splitlines()
+  (line,) = done.stderr.splitlines()
   return line
 
 
 def test_json_is_all_there_is_on_stdout(log):
   done = replayed(log, '--json')
   assert done.returncode == 0
-  warning, = done.stderr.splitlines()
+  (warning,) = done.stderr.splitlines()
   assert '7 of 12 rounds have no participants' in warning
   result = json.loads(done.stdout)
   assert result['num_rounds'] == 12
@@ -75,9 +67,7 @@ def test_json_is_all_there_is_on_stdout(log):
   for part in ('worst_case', 'observed'):
     assert result[part]['sensitivity'] == pytest.approx(math.sqrt(3))
     assert result[part]['rho'] == pytest.approx(1 / 6)
-    assert result[part]['epsilon'] == gaussian.epsilon(
-        3 / math.sqrt(3), 1e-6
-    )
+    assert result[part]['epsilon'] == gaussian.epsilon(3 / math.sqrt(3), 1e-6)
   assert (result['delta'], result['adjacency']) == (1e-6, 'zero_out')
   assert 'declared' not in result
 
@@ -95,9 +85,7 @@ def test_table_for_people(log):
 
 
 def test_a_violated_declaration_is_loud(log):
-  done = replayed(
-      log, '--declared_min_sep=5', '--declared_max_participations=2', '--json'
-  )
+  done = replayed(log, '--declared_min_sep=5', '--declared_max_participations=2', '--json')
   assert done.returncode == 0
   assert json.loads(done.stdout)['declared']['holds'] is False
   assert 'THE DECLARED SCHEMA DOES NOT HOLD' in done.stderr
@@ -106,9 +94,7 @@ def test_a_violated_declaration_is_loud(log):
 
 def test_a_void_log_is_loud(tmp_path):
   path = tmp_path / 'log.parquet'
-  schema.write_log(
-      path, **ROWS, metadata={schema.VOID_KEY: 'the noise seed was given'}
-  )
+  schema.write_log(path, **ROWS, metadata={schema.VOID_KEY: 'the noise seed was given'})
   done = replayed(path, '--json')
   assert json.loads(done.stdout)['void_reason'] == 'the noise seed was given'
   assert 'THE GUARANTEE IS VOID: the noise seed was given' in done.stderr
@@ -128,22 +114,18 @@ def test_num_rounds_is_asked_for_where_the_log_does_not_say(tmp_path):
 def test_shards_are_one_log(tmp_path):
   for name, start in (('one', 0), ('two', 3)):
     schema.write_log(
-        tmp_path / f'{name}.parquet',
-        rounds=ROWS['rounds'][start : start + 3],
-        device_ids=ROWS['device_ids'][start : start + 3],
-        num_rounds=12,
+      tmp_path / f'{name}.parquet',
+      rounds=ROWS['rounds'][start : start + 3],
+      device_ids=ROWS['device_ids'][start : start + 3],
+      num_rounds=12,
     )
   whole = [
-      json.loads(done.stdout)
-      for done in (
-          replayed(tmp_path, '--json'),
-          replayed(tmp_path / '*.parquet', '--json'),
-          replayed(
-              tmp_path / 'one.parquet',
-              f'--log={tmp_path / "two.parquet"}',
-              '--json',
-          ),
-      )
+    json.loads(done.stdout)
+    for done in (
+      replayed(tmp_path, '--json'),
+      replayed(tmp_path / '*.parquet', '--json'),
+      replayed(tmp_path / 'one.parquet', f'--log={tmp_path / "two.parquet"}', '--json'),
+    )
   ]
   assert whole[0] == whole[1] == whole[2]
   assert whole[0]['min_sep'] == 4
@@ -160,26 +142,22 @@ def test_report_repeats_the_figures(log, tmp_path):
 
 
 @pytest.mark.parametrize(
-    'change, message',
-    [
-        ('--log=nowhere.parquet', 'nowhere.parquet: no such file'),
-        ('--strategy=unheard-of', 'unheard-of'),
-        ('--delta=0', 'delta'),
-        ('--noise_multiplier=-1', 'noise_multiplier'),
-        ('--num_rounds=7', 'its num_rounds is 12, not 7'),
-        ('--adjacency=add_or_remove', 'add_or_remove is refused'),
-        ('--group_size=0', 'group_size'),
-        ('--declared_min_sep=0', 'min_sep'),
-        ('--report=nowhere/privacy.html', 'nowhere/privacy.html'),
-    ],
+  'change, message',
+  [
+    ('--log=nowhere.parquet', 'nowhere.parquet: no such file'),
+    ('--strategy=unheard-of', 'unheard-of'),
+    ('--delta=0', 'delta'),
+    ('--noise_multiplier=-1', 'noise_multiplier'),
+    ('--num_rounds=7', 'its num_rounds is 12, not 7'),
+    ('--adjacency=add_or_remove', 'add_or_remove is refused'),
+    ('--group_size=0', 'group_size'),
+    ('--declared_min_sep=0', 'min_sep'),
+    ('--report=nowhere/privacy.html', 'nowhere/privacy.html'),
+  ],
 )
 def test_refuses_in_one_line(log, change, message):
   line = refused(
-      f'--log={log}',
-      '--strategy=identity',
-      '--noise_multiplier=3',
-      '--delta=1e-6',
-      change,
+    f'--log={log}', '--strategy=identity', '--noise_multiplier=3', '--delta=1e-6', change
   )
   assert message in line
 
@@ -188,11 +166,11 @@ def test_refuses_a_device_twice_in_a_round(tmp_path):
   path = tmp_path / 'log.csv'
   path.write_text(CSV + '4,a\n')
   line = refused(
-      f'--log={path}',
-      '--strategy=identity',
-      '--noise_multiplier=3',
-      '--delta=1e-6',
-      f'--report={tmp_path / "privacy.html"}',
+    f'--log={path}',
+    '--strategy=identity',
+    '--noise_multiplier=3',
+    '--delta=1e-6',
+    f'--report={tmp_path / "privacy.html"}',
   )
   assert f"{path}, row 7: device 'a' is twice in round 4" in line
   assert not (tmp_path / 'privacy.html').exists()
@@ -206,27 +184,24 @@ def test_a_missing_flag_is_named():
 
 def test_loads_no_framework():
   code = (
-      'import sys; from fl_dpftrl.commands import replay;'
-      " bad = {'tensorflow', 'jax', 'tensorflow_federated'} & set(sys.modules);"
-      ' sys.exit(str(bad) if bad else 0)'
+    'import sys; from fl_dpftrl.commands import replay;'
+    " bad = {'tensorflow', 'jax', 'tensorflow_federated'} & set(sys.modules);"
+    ' sys.exit(str(bad) if bad else 0)'
   )
   done = subprocess.run(
-      [sys.executable, '-c', code],
-      env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
-      capture_output=True,
-      text=True,
-      timeout=120,
-      check=False,
+    [sys.executable, '-c', code],
+    env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+    capture_output=True,
+    text=True,
+    timeout=120,
+    check=False,
   )
   assert done.returncode == 0, done.stderr
 
 
 def test_runs_that_were_not_straight(log):
   straight = json.loads(replayed(log, '--json').stdout)
-  done = replayed(
-      log, '--json', '--restart=4', '--noise_multiplier_from=6:1.5',
-      '--report_goal=2',
-  )
+  done = replayed(log, '--json', '--restart=4', '--noise_multiplier_from=6:1.5', '--report_goal=2')
   assert done.returncode == 0
   result = json.loads(done.stdout)
   assert result['restarts'] == [4]
@@ -243,9 +218,7 @@ def test_several_runs(log, tmp_path):
   entry = {'log': log.name, 'strategy': 'identity', 'noise_multiplier': 3}
   path.write_text(json.dumps({'runs': [entry, entry]}))
   report = tmp_path / 'public.html'
-  done = call(
-      f'--runs={path}', '--delta=1e-6', '--json', f'--public_report={report}'
-  )
+  done = call(f'--runs={path}', '--delta=1e-6', '--json', f'--public_report={report}')
   assert done.returncode == 0
   result = json.loads(done.stdout)
   assert result['worst_case']['rho'] == pytest.approx(1 / 3)
@@ -254,7 +227,9 @@ def test_several_runs(log, tmp_path):
   assert 'per_device' not in report.read_text()
 
 
-@pytest.mark.parametrize('flags, message', [
+@pytest.mark.parametrize(
+  'flags, message',
+  [
     (['--restart=0'], 'restarts must be at ascending rounds from 1 to 11'),
     (['--restart=12'], 'got 12'),
     (['--restart=x'], "--restart: invalid int value: 'x'"),
@@ -264,11 +239,11 @@ def test_several_runs(log, tmp_path):
     (['--engine=hand'], 'embedded'),
     (['--runs=r.json'], '--log does not go with --runs'),
     (['--public_report=no/p.html'], '--public_report=no/p.html: its folder'),
-])
+  ],
+)
 def test_refuses_in_a_line(log, flags, message):
   line = refused(
-      f'--log={log}', '--strategy=identity', '--noise_multiplier=3',
-      '--delta=1e-6', *flags,
+    f'--log={log}', '--strategy=identity', '--noise_multiplier=3', '--delta=1e-6', *flags
   )
   assert message in line
 

@@ -24,28 +24,27 @@ def fixture_log(tmp_path_factory):
   for name, kind in sampling.SCHEMES.items():
     cohorts = list(partition.Partition(scheme=kind(**SIZES), seed=1).rounds())
     schema.write_log(
-        folder / f'{name}.parquet',
-        rounds=np.repeat(np.arange(90), [c.device_ids.size for c in cohorts]),
-        device_ids=np.concatenate([c.device_ids for c in cohorts]),
-        num_rounds=90,
+      folder / f'{name}.parquet',
+      rounds=np.repeat(np.arange(90), [c.device_ids.size for c in cohorts]),
+      device_ids=np.concatenate([c.device_ids for c in cohorts]),
+      num_rounds=90,
     )
   return lambda name: folder / f'{name}.parquet'
 
 
 def call(*flags):
   return subprocess.run(
-      [
-          sys.executable,
-          '-c',
-          'import sys; from fl_dpftrl.commands import main;'
-          ' sys.exit(main.main())',
-          *(part for flag in flags for part in str(flag).split()),
-      ],
-      env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
-      capture_output=True,
-      text=True,
-      timeout=120,
-      check=False,
+    [
+      sys.executable,
+      '-c',
+      'import sys; from fl_dpftrl.commands import main; sys.exit(main.main())',
+      *(part for flag in flags for part in str(flag).split()),
+    ],
+    env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+    capture_output=True,
+    text=True,
+    timeout=120,
+    check=False,
   )
 
 
@@ -60,21 +59,33 @@ def test_replay_and_account_say_the_same(log, name):
   part = 'shuffled' if 'shuffled' in name else 'amplified'
   assert stated[part]['holds'] is True
   for field in (
-      'sampling', 'num_examples', 'batch_size', 'num_parts', 'sensitivity',
-      'sensitivity_kind', 'effective_noise_multiplier', 'rho', 'epsilon',
-      'curve', 'adjacency',
-      *(('min_sep', 'max_participations', 'separation')
-        if part == 'shuffled' else ('sampling_probability', 'compositions')),
+    'sampling',
+    'num_examples',
+    'batch_size',
+    'num_parts',
+    'sensitivity',
+    'sensitivity_kind',
+    'effective_noise_multiplier',
+    'rho',
+    'epsilon',
+    'curve',
+    'adjacency',
+    *(
+      ('min_sep', 'max_participations', 'separation')
+      if part == 'shuffled'
+      else ('sampling_probability', 'compositions')
+    ),
   ):
     assert stated[part][field] == account[field], field
 
 
 def test_parts_are_the_bands_unless_said(log):
   stated = json.loads(
-      call(
-          'replay --json --sampling=fixed_size --num_examples=600',
-          f'--batch_size=25 --log={log("fixed_size")}', RUN,
-      ).stdout
+    call(
+      'replay --json --sampling=fixed_size --num_examples=600',
+      f'--batch_size=25 --log={log("fixed_size")}',
+      RUN,
+    ).stdout
   )
   # The log has three parts, a strategy without bands needs one.
   assert stated['amplified']['num_parts'] == 1
@@ -84,11 +95,10 @@ def test_parts_are_the_bands_unless_said(log):
 def test_a_contradiction_is_loud(log, tmp_path):
   page = tmp_path / 'p.html'
   done = call(
-      'replay', f'--log={log("shuffled")}', RUN, FLAGS, '--sampling=poisson',
-      f'--report={page}',
+    'replay', f'--log={log("shuffled")}', RUN, FLAGS, '--sampling=poisson', f'--report={page}'
   )
   assert done.returncode == 0
-  line, = done.stderr.splitlines()
+  (line,) = done.stderr.splitlines()
   assert 'THE LOG CONTRADICTS --sampling=poisson' in line
   assert 'in two successive turns' in line
   head = next(l for l in done.stdout.splitlines() if 'worst case' in l)
@@ -102,8 +112,7 @@ def test_a_contradiction_is_loud(log, tmp_path):
 
 def test_the_table_has_a_column_for_it(log):
   done = call(
-      'replay', f'--log={log("poisson")}', RUN, FLAGS, '--sampling=poisson',
-      '--declared_min_sep=4',
+    'replay', f'--log={log("poisson")}', RUN, FLAGS, '--sampling=poisson', '--declared_min_sep=4'
   )
   head = next(l for l in done.stdout.splitlines() if 'worst case' in l)
   assert head.split()[-3:] == ['declared:', 'VOID', 'amplified']
@@ -113,14 +122,15 @@ def test_the_table_has_a_column_for_it(log):
 def test_publication_says_why_it_has_no_amplified_figure(log, tmp_path):
   page = tmp_path / 'p.html'
   done = call(
-      'replay', f'--log={log("poisson")}', RUN, FLAGS, '--sampling=poisson',
-      f'--public_report={page}',
+    'replay', f'--log={log("poisson")}', RUN, FLAGS, '--sampling=poisson', f'--public_report={page}'
   )
   assert '--public_report leaves out the amplified guarantee' in done.stderr
   assert '--sampling' not in page.read_text()
 
 
-@pytest.mark.parametrize('flags, message', [
+@pytest.mark.parametrize(
+  'flags, message',
+  [
     (f'--sampling=poisson {FLAGS} --restart=4', 'the same throughout'),
     (f'--sampling=poisson {FLAGS} --noise_multiplier_from=4:2', 'same through'),
     (f'--sampling=poisson {FLAGS} --group_size=2', 'group_size=2 is refused'),
@@ -130,17 +140,18 @@ def test_publication_says_why_it_has_no_amplified_figure(log, tmp_path):
     ('--sampling=poisson', '--sampling=poisson needs --num_examples'),
     (f'--sampling=poisson {FLAGS} --strategy=blt-b400', 'needs a banded strat'),
     (f'--sampling=poisson {FLAGS} --batch_size=300', 'batch_size=300 is more'),
-])
+  ],
+)
 def test_refuses_in_one_line(log, flags, message):
   done = call('replay', f'--log={log("poisson")}', RUN, flags)
   assert done.returncode == 2
   assert not done.stdout
-  line, = done.stderr.splitlines()
+  (line,) = done.stderr.splitlines()
   assert message in line
 
 
 def test_refuses_several_runs():
   done = call('replay --runs=runs.json --delta=1e-6 --sampling=poisson')
   assert done.returncode == 2
-  line, = done.stderr.splitlines()
+  (line,) = done.stderr.splitlines()
   assert '--sampling does not go with --runs' in line

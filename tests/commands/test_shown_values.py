@@ -4,12 +4,9 @@ import json
 
 import pytest
 
-from fl_dpftrl.commands import flags
-from fl_dpftrl.commands import main
-from fl_dpftrl.commands import progress
+from fl_dpftrl.commands import flags, main, progress
 from fl_dpftrl.comparison import style
-from fl_dpftrl.logs import page
-from fl_dpftrl.logs import schema
+from fl_dpftrl.logs import page, schema
 
 FORGED = 'ε at δ = 1e-06  0.001'
 # Clears the screen, forges a line, is one control character, turns text round.
@@ -20,11 +17,11 @@ HOSTILE = f'a\x1b[2J\n{FORGED}\n\x9b31m\u202e\u2028b'
 def fixture_log(tmp_path):
   path = tmp_path / 'log.parquet'
   schema.write_log(
-      path,
-      rounds=[0, 2, 2],
-      device_ids=['a', 'a', 'c'],
-      num_rounds=4,
-      metadata={schema.VOID_KEY: HOSTILE},
+    path,
+    rounds=[0, 2, 2],
+    device_ids=['a', 'a', 'c'],
+    num_rounds=4,
+    metadata={schema.VOID_KEY: HOSTILE},
   )
   return path
 
@@ -34,10 +31,9 @@ def acts(text):
 
 
 def replay(log, *more):
-  main.main([
-      'replay', f'--log={log}', '--strategy=identity', '--noise_multiplier=3',
-      '--delta=1e-6', *more,
-  ])
+  main.main(
+    ['replay', f'--log={log}', '--strategy=identity', '--noise_multiplier=3', '--delta=1e-6', *more]
+  )
 
 
 def test_ids_and_metadata_cannot_forge_lines(log, capsys):
@@ -96,9 +92,14 @@ def test_labels_of_figures_are_no_formulas():
 
 def test_names_of_strategies_are_shown_on_one_line(tmp_path, capsys):
   name = 'evil\nblt  0.001'
-  main.main([
-      'compare', f'--mechanisms=identity,{name}=blt-b400', '--num_rounds=20',
-      '--min_sep=5', f'--output={tmp_path / "out"}',
-  ])
+  main.main(
+    [
+      'compare',
+      f'--mechanisms=identity,{name}=blt-b400',
+      '--num_rounds=20',
+      '--min_sep=5',
+      f'--output={tmp_path / "out"}',
+    ]
+  )
   out, _ = capsys.readouterr()
   assert not [l for l in out.splitlines() if l.startswith('blt  0.001')]

@@ -10,18 +10,15 @@ from fl_dpftrl import worker_program
 
 
 @pytest.mark.parametrize(
-    'flags, message',
-    [
-        ('', 'required: --port'),
-        ('--port=x', "invalid int value: 'x'"),
-        ('--port=0', '--port=0 is not between 1 and 65535'),
-        ('--port=70000', '--port=70000 is not between 1 and 65535'),
-        ('--port=8000 --deterministic=no', "invalid choice: 'no'"),
-        (
-            '--port=8000 --max_concurrent_calls=-1',
-            '--max_concurrent_calls must be at least 0, got -1',
-        ),
-    ],
+  'flags, message',
+  [
+    ('', 'required: --port'),
+    ('--port=x', "invalid int value: 'x'"),
+    ('--port=0', '--port=0 is not between 1 and 65535'),
+    ('--port=70000', '--port=70000 is not between 1 and 65535'),
+    ('--port=8000 --deterministic=no', "invalid choice: 'no'"),
+    ('--port=8000 --max_concurrent_calls=-1', '--max_concurrent_calls must be at least 0, got -1'),
+  ],
 )
 def test_refuses(run, flags, message):
   status, out, err = run(f'worker {flags}')
@@ -53,8 +50,7 @@ def test_the_program_runs_the_same_each_time():
 
 
 @pytest.mark.parametrize(
-    'flag, variable',
-    [('', '1'), ('--deterministic=true', '1'), ('--deterministic=false', '0')],
+  'flag, variable', [('', '1'), ('--deterministic=true', '1'), ('--deterministic=false', '0')]
 )
 def test_determinism_is_a_switch(run, monkeypatch, flag, variable):
   started = []
@@ -69,7 +65,7 @@ def test_determinism_is_a_switch(run, monkeypatch, flag, variable):
     free.bind(('', 0))
     port = free.getsockname()[1]
   assert run(f'worker --port={port} {flag}')[0] == 0
-  (_, _, environment), = started
+  ((_, _, environment),) = started
   assert environment['TF_DETERMINISTIC_OPS'] == variable
 
 

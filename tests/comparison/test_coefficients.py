@@ -5,33 +5,28 @@ import pytest
 
 from fl_dpftrl import catalogue
 from fl_dpftrl.comparison import coefficients
-from fl_dpftrl.families import banded
-from fl_dpftrl.families import banded_toeplitz
-from fl_dpftrl.families import blt
-from fl_dpftrl.families import identity
-from fl_dpftrl.families import tree_full
-from fl_dpftrl.families import tree_online
+from fl_dpftrl.families import banded, banded_toeplitz, blt, identity, tree_full, tree_online
 
 
-@pytest.mark.parametrize('strategy', [
+@pytest.mark.parametrize(
+  'strategy',
+  [
     identity.Identity(),
     blt.BLT([0.9, 0.5], [0.2, 0.3]),
     banded.Banded(np.tril(np.ones((9, 3))) + np.eye(9, 3, -2)),
     banded_toeplitz.BandedToeplitz([1.0, 0.6, 0.3]),
     banded_toeplitz.BandedToeplitz([2.0, 0.6, 0.3], 9),
-])
+  ],
+)
 def test_columns_are_those_of_the_matrices(strategy):
   found = coefficients.first_columns(strategy, 9)
-  for column, matrix in zip(
-      found, (strategy.strategy_matrix(9), strategy.noising_matrix(9))
-  ):
+  for column, matrix in zip(found, (strategy.strategy_matrix(9), strategy.noising_matrix(9))):
     np.testing.assert_allclose(column, matrix[:, 0], rtol=1e-12, atol=1e-15)
 
 
-@pytest.mark.parametrize('strategy', [
-    catalogue.load_strategy('blt-b400'),
-    banded_toeplitz.BandedToeplitz([1.0, 0.6, 0.3]),
-])
+@pytest.mark.parametrize(
+  'strategy', [catalogue.load_strategy('blt-b400'), banded_toeplitz.BandedToeplitz([1.0, 0.6, 0.3])]
+)
 def test_long_ones_are_cut(strategy):
   found = coefficients.first_columns(strategy, 10**9)
   assert found.strategy.shape == found.noising.shape == (10_000,)

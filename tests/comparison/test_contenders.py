@@ -2,9 +2,7 @@
 
 import pytest
 
-from fl_dpftrl import catalogue
-from fl_dpftrl import participation
-from fl_dpftrl import workloads
+from fl_dpftrl import catalogue, participation, workloads
 from fl_dpftrl.comparison import contenders as lib
 from fl_dpftrl.families import blt
 
@@ -16,59 +14,55 @@ def test_names():
   assert [c.label for c in found] == ['identity', 'blt:2', 'blt-b400', 'banded']
   assert [c.mechanism for c in found] == ['identity', 'blt', 'blt', 'banded']
   assert all(c.target(SCHEMA) == SCHEMA for c in found)
-  assert found[2].find(SCHEMA, objective='rms') == (
-      catalogue.load_strategy('blt-b400')
-  )
+  assert found[2].find(SCHEMA, objective='rms') == (catalogue.load_strategy('blt-b400'))
   assert found[1].find(SCHEMA, objective='max').num_buffers == 2
 
 
 def test_a_file_goes_by_its_stem(tmp_path):
   path = tmp_path / 'mine.json'
   catalogue.save(path, blt.BLT([0.5], [0.5]), schema=SCHEMA, objective='max')
-  found, = lib.contenders([str(path)])
+  (found,) = lib.contenders([str(path)])
   assert (found.label, found.mechanism) == ('mine', 'blt')
 
 
 def test_a_file_may_be_given_another_name(tmp_path):
   path = tmp_path / 'blt.json'
   workload = workloads.Workload(0.9, 0.1)
-  catalogue.save(
-      path, blt.BLT([0.5], [0.5]), schema=SCHEMA, objective='max',
-      workload=workload,
-  )
+  catalogue.save(path, blt.BLT([0.5], [0.5]), schema=SCHEMA, objective='max', workload=workload)
   with pytest.raises(ValueError, match="called 'blt'.* with name=file"):
     lib.contenders(['blt', str(path)])
   found = lib.contenders(['blt', f'mine={path}', 'blt-b400'])
   assert [c.label for c in found] == ['blt', 'mine', 'blt-b400']
-  assert [c.workload for c in found] == [
-      None, workload, workloads.Workload()
-  ]
+  assert [c.workload for c in found] == [None, workload, workloads.Workload()]
   odd = tmp_path / 'a=b.json'
   odd.write_text(path.read_text())
   assert lib.contenders([str(odd)])[0].label == 'a=b'
 
 
 def test_held_ones_are_for_what_is_optimised():
-  found = lib.contenders(
-      ['tree_online', 'blt', 'blt-b400'],
-      [{}, {'min_sep': 5, 'num_rounds': 30}],
-  )
+  found = lib.contenders(['tree_online', 'blt', 'blt-b400'], [{}, {'min_sep': 5, 'num_rounds': 30}])
   assert [c.label for c in found] == [
-      'tree_online', 'blt', 'blt for min_sep=5, num_rounds=30', 'blt-b400'
+    'tree_online',
+    'blt',
+    'blt for min_sep=5, num_rounds=30',
+    'blt-b400',
   ]
   assert found[2].target(SCHEMA) == participation.MinSep(
-      num_rounds=30, min_sep=5, max_participations=3
+    num_rounds=30, min_sep=5, max_participations=3
   )
 
 
-@pytest.mark.parametrize('names, message', [
+@pytest.mark.parametrize(
+  'names, message',
+  [
     (['nope'], "'nope' is neither .*blt.*blt-b400"),
     (['blt:'], 'num_buffers after the colon'),
     (['blt:-1'], 'num_buffers after the colon'),
     (['blt:²'], 'num_buffers after the colon'),
     (['tree_online:3'], 'takes no size'),
     (['blt', 'banded', 'blt'], "called 'blt'"),
-])
+  ],
+)
 def test_refusals(names, message):
   with pytest.raises(ValueError, match=message):
     lib.contenders(names)

@@ -4,38 +4,35 @@ import numpy as np
 import pytest
 
 from fl_dpftrl import participation
-from fl_dpftrl.comparison import coefficients
-from fl_dpftrl.comparison import contenders
-from fl_dpftrl.comparison import figures
-from fl_dpftrl.comparison import sweep
+from fl_dpftrl.comparison import coefficients, contenders, figures, sweep
 
 
 def entries(names):
-  return list(sweep.run(
+  return list(
+    sweep.run(
       contenders.contenders(names),
       [participation.MinSep(num_rounds=n, min_sep=20) for n in (4, 120)],
       objective='max',
       watch=lambda contender, schema: lambda steps, loss: None,
-  ))
+    )
+  )
 
 
 def above(axes):
   return axes.get_title(loc='left')
 
 
-@pytest.mark.parametrize('names, note', [
+@pytest.mark.parametrize(
+  'names, note',
+  [
     (['blt:1', 'banded_toeplitz'], ''),
     # In sight at the first point, but not where its name would be.
     (['blt:1', 'identity', 'banded_toeplitz'], 'higher than shown: identity'),
-    (
-        ['blt:1', 'banded_toeplitz', 'tree_online'],
-        'higher than shown: tree_online',
-    ),
-])
+    (['blt:1', 'banded_toeplitz', 'tree_online'], 'higher than shown: tree_online'),
+  ],
+)
 def test_lines_out_of_the_ratios_are_named(names, note):
-  figure = figures.against(
-      entries(names), 'num_rounds', 'max_loss', title='', subtitle=''
-  )
+  figure = figures.against(entries(names), 'num_rounds', 'max_loss', title='', subtitle='')
   assert above(figure.axes[1]) == note
 
 
@@ -54,10 +51,10 @@ def test_those_without_coefficients_are_named():
 
 def test_many_lines_are_drawn_lightly():
   few, many = (
-      figures.lags(
-          columns(n), dict.fromkeys(columns(n), 'blt'), title='', subtitle=''
-      ).axes[1].lines[0]
-      for n in (2, 6)
+    figures.lags(columns(n), dict.fromkeys(columns(n), 'blt'), title='', subtitle='')
+    .axes[1]
+    .lines[0]
+    for n in (2, 6)
   )
   assert many.get_linewidth() < few.get_linewidth()
   assert many.get_alpha() < 1.0

@@ -1,22 +1,18 @@
 """Looks, ticks and labels of figures."""
 
-from hypothesis import given
-from hypothesis import settings
+import numpy as np
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib import colors
 from matplotlib import figure as figure_lib
-import numpy as np
-import pytest
 
 from fl_dpftrl.comparison import style
 from fl_dpftrl.optimization import registry
 
 
 @settings(deadline=None, max_examples=50)
-@given(
-    st.lists(st.floats(-1, 2), min_size=1, max_size=12).map(sorted),
-    st.floats(0.01, 0.3),
-)
+@given(st.lists(st.floats(-1, 2), min_size=1, max_size=12).map(sorted), st.floats(0.01, 0.3))
 def test_names_never_touch_and_stay_in_order(wanted, gap):
   places = style.spread(wanted, gap)
   assert all(b - a >= gap * (1 - 1e-9) for a, b in zip(places, places[1:]))
@@ -33,18 +29,31 @@ def test_names_with_room_stay_where_they_are():
   assert style.spread([-1.0, 3.0], 0.2) == pytest.approx([0.0, 1.0])
 
 
-@pytest.mark.parametrize('value, text', [
-    (0.0, '0'), (1.0, '1'), (0.25, '0.25'), (1234.0, '1,234'), (1e9, '10⁹'),
-    (2.5e-5, '2.5·10⁻⁵'), (342, '342'), (100.0, '100'), (12345.6, '12,346'),
-])
+@pytest.mark.parametrize(
+  'value, text',
+  [
+    (0.0, '0'),
+    (1.0, '1'),
+    (0.25, '0.25'),
+    (1234.0, '1,234'),
+    (1e9, '10⁹'),
+    (2.5e-5, '2.5·10⁻⁵'),
+    (342, '342'),
+    (100.0, '100'),
+    (12345.6, '12,346'),
+  ],
+)
 def test_numbers_are_written_as_people_do(value, text):
   assert style.number(value) == text
 
 
-@pytest.mark.parametrize('low, high, texts', [
+@pytest.mark.parametrize(
+  'low, high, texts',
+  [
     (1e-4, 1.0, ['10⁻⁴', '10⁻³', '10⁻²', '10⁻¹', '10⁰']),
     (1e-3, 1.0, ['0.001', '0.01', '0.1', '1']),
-])
+  ],
+)
 def test_one_axis_writes_its_numbers_in_one_way(low, high, texts):
   axes = figure_lib.Figure().subplots()
   axes.set_ylim(low, high)
@@ -64,9 +73,9 @@ def test_the_leader_of_a_line_that_ends_early_looks_like_no_data():
   assert whole.get_color() == looks['whole'].colour and not whole.is_dashed()
 
 
-@pytest.mark.parametrize('low, high', [
-    (16, 128), (1, 1e9), (5, 30), (50, 1000), (3.7, 12.2), (1e-8, 1.0),
-])
+@pytest.mark.parametrize(
+  'low, high', [(16, 128), (1, 1e9), (5, 30), (50, 1000), (3.7, 12.2), (1e-8, 1.0)]
+)
 def test_ticks_are_few_and_inside(low, high):
   ticks = style.ticks(low, high, 8)
   assert 2 <= len(ticks) <= 8

@@ -3,16 +3,11 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl import catalogue
-from fl_dpftrl import participation
-from fl_dpftrl.comparison import contenders
-from fl_dpftrl.comparison import sweep
+from fl_dpftrl import catalogue, participation
+from fl_dpftrl.comparison import contenders, sweep
 from fl_dpftrl.families import identity
 
-SCHEMAS = [
-    participation.MinSep(num_rounds=20, min_sep=b, max_participations=2)
-    for b in (2, 5, 10)
-]
+SCHEMAS = [participation.MinSep(num_rounds=20, min_sep=b, max_participations=2) for b in (2, 5, 10)]
 
 
 def unwatched(contender, schema):
@@ -25,9 +20,7 @@ def run(*found, watch=unwatched):
 
 def test_rows_are_the_figures_of_the_strategies():
   entries = run(*contenders.contenders(['identity', 'blt-b400']))
-  assert [e.contender.label for e in entries] == (
-      ['identity'] * 3 + ['blt-b400'] * 3
-  )
+  assert [e.contender.label for e in entries] == (['identity'] * 3 + ['blt-b400'] * 3)
   for entry in entries:
     figures = catalogue.evaluate(entry.strategy, schema=entry.schema).figures
     for name, value in figures.items():
@@ -63,9 +56,9 @@ def test_held_strategies_are_found_once():
   assert [e.row.min_sep for e in entries] == [2, 5, 10]
 
 
-@pytest.mark.parametrize('error', [
-    ValueError('too\n large'), MemoryError(), np.linalg.LinAlgError('singular'),
-])
+@pytest.mark.parametrize(
+  'error', [ValueError('too\n large'), MemoryError(), np.linalg.LinAlgError('singular')]
+)
 def test_what_cannot_be_done_is_skipped_and_others_go_on(error):
   contender, _ = recorder({}, error)
   found = run(contender, *contenders.contenders(['identity']))

@@ -10,31 +10,24 @@ import pytest
 sys.path.append(str(pathlib.Path(__file__).parents[2]))
 
 from benchmarks import process
-from benchmarks.training import cases
-from benchmarks.training import results
-from benchmarks.training import run
-from benchmarks.training import side
+from benchmarks.training import cases, results, run, side
 from experiments.stackoverflow import networks
 
 pytestmark = pytest.mark.tff
 
 SMALL = cases.Case(
-    size='small', network='lstm', num_tokens=12,
-    sizes={'embedding': 3, 'units': 4}, passes=1,
+  size='small', network='lstm', num_tokens=12, sizes={'embedding': 3, 'units': 4}, passes=1
 )
 
 
 def finished(output='', failure=None):
   return process.Finished(
-      seconds=9.0, cpu_seconds=9.0, peak_mebibytes=1.0, failure=failure,
-      output=output,
+    seconds=9.0, cpu_seconds=9.0, peak_mebibytes=1.0, failure=failure, output=output
   )
 
 
 def measured(*seconds):
-  return results.Measured(
-      passes=tuple({'seconds': s, 'cpu_seconds': 2 * s} for s in seconds)
-  )
+  return results.Measured(passes=tuple({'seconds': s, 'cpu_seconds': 2 * s} for s in seconds))
 
 
 def test_models_are_those_that_are_said():
@@ -62,10 +55,15 @@ def test_every_side_trains(capsys, monkeypatch):
 
 
 def test_shares_are_of_the_quicker_loop():
-  row = results.Row(SMALL, {
-      'central': measured(4.0, 2.0, 3.0), 'keras': measured(6.0),
-      '64': measured(4.0, 4.0), '8': results.Measured(failures=('ended',)),
-  })
+  row = results.Row(
+    SMALL,
+    {
+      'central': measured(4.0, 2.0, 3.0),
+      'keras': measured(6.0),
+      '64': measured(4.0, 4.0),
+      '8': results.Measured(failures=('ended',)),
+    },
+  )
   assert row.share('64') == row.share('64', 'cpu_seconds') == 0.75
   assert row.share('8') is None
   text = results.table([row])
@@ -77,24 +75,24 @@ def test_shares_are_of_the_quicker_loop():
 
 
 def test_passes_of_several_processes_are_kept():
-  once = run.after(
-      measured(1.0), finished('[{"seconds": 2, "cpu_seconds": 3}]')
-  )
+  once = run.after(measured(1.0), finished('[{"seconds": 2, "cpu_seconds": 3}]'))
   assert once.median('seconds') == 1.5
   assert run.after(once, finished(failure='no')).failures == ('no',)
 
 
 def test_document_names_versions():
   about = {
-      'date': '2030-01-01', 'processor': 'p', 'cores': 4, 'cores_used': 2,
-      'versions': {'tensorflow': '2'},
+    'date': '2030-01-01',
+    'processor': 'p',
+    'cores': 4,
+    'cores_used': 2,
+    'versions': {'tensorflow': '2'},
   }
   text = run.document(about, [results.Row(SMALL, {'central': measured(1.0)})])
   assert '2 of 4 cores' in text and 'tensorflow 2' in text
 
 
-@pytest.mark.parametrize('flag, named', [
-    ('--only=gru', 'gru'), ('--repeats=0', 'got 0')])
+@pytest.mark.parametrize('flag, named', [('--only=gru', 'gru'), ('--repeats=0', 'got 0')])
 def test_refuses_bad_flags(flag, named, capsys):
   with pytest.raises(SystemExit) as ended:
     run.main([flag])

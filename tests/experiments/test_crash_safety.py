@@ -22,15 +22,15 @@ ROOT = pathlib.Path(__file__).parents[2]
 NUM_ROUNDS = 24
 STEPS = ('cohort logged', 'computed', 'stored', 'released', 'published')
 FLAGS = [
-    '--dataset=synthetic',
-    '--mechanism=blt',
-    '--noise_multiplier=0.05',
-    '--noise_seed=11',
-    '--report_goal=6',
-    f'--num_rounds={NUM_ROUNDS}',
-    '--timer_rounds=4',
-    '--rounds_per_evaluation=3',
-    '--seed=3',
+  '--dataset=synthetic',
+  '--mechanism=blt',
+  '--noise_multiplier=0.05',
+  '--noise_seed=11',
+  '--report_goal=6',
+  f'--num_rounds={NUM_ROUNDS}',
+  '--timer_rounds=4',
+  '--rounds_per_evaluation=3',
+  '--seed=3',
 ]
 # Trains as the command does, and kills itself where it is told to.
 DRIVER = """
@@ -56,22 +56,24 @@ train.app.run(train.main, argv=['train', *sys.argv[3:]],
 """
 
 
-def command(
-    folder: pathlib.Path, step: str = '', t: int = -1, *flags: str
-) -> list[str]:
+def command(folder: pathlib.Path, step: str = '', t: int = -1, *flags: str) -> list[str]:
   return [
-      sys.executable, '-c', DRIVER, step, str(t), *FLAGS, *flags,
-      f'--output_dir={folder}', f'--cache_dir={folder.parent}', '--resume',
+    sys.executable,
+    '-c',
+    DRIVER,
+    step,
+    str(t),
+    *FLAGS,
+    *flags,
+    f'--output_dir={folder}',
+    f'--cache_dir={folder.parent}',
+    '--resume',
   ]
 
 
 def start(folder: pathlib.Path, *args) -> subprocess.Popen:
   return subprocess.Popen(
-      command(folder, *args),
-      cwd=ROOT,
-      stdout=subprocess.PIPE,
-      stderr=subprocess.STDOUT,
-      text=True,
+    command(folder, *args), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
   )
 
 
@@ -91,9 +93,7 @@ def state(folder: pathlib.Path) -> list[np.ndarray]:
 def noise_state(folder: pathlib.Path) -> list[np.ndarray]:
   """Seed, row, its standard deviation, and a buffer for each model tensor."""
   leaves = state(folder)
-  seed = next(
-      i for i, leaf in enumerate(leaves) if (leaf.shape, leaf.dtype) == ((2,), np.int64)
-  )
+  seed = next(i for i, leaf in enumerate(leaves) if (leaf.shape, leaf.dtype) == ((2,), np.int64))
   return leaves[seed : seed + 6]
 
 
@@ -111,9 +111,7 @@ def assert_same_run(folder: pathlib.Path, expected: pathlib.Path) -> None:
   assert table(folder) == table(expected)
   log = loop.LOG_NAME
   assert (folder / log).read_bytes() == (expected / log).read_bytes()
-  own, other = (
-      json.loads((f / 'privacy.json').read_text()) for f in (folder, expected)
-  )
+  own, other = (json.loads((f / 'privacy.json').read_text()) for f in (folder, expected))
   assert own == other
 
 
@@ -145,9 +143,9 @@ def test_killed_at_each_step_and_at_random_points(undisturbed):
     deadline = time.monotonic() + 120
     # Rounds start when the first new file appears; importing takes seconds.
     while (
-        {p.name for p in checkpoint.iterdir()} == before
-        and process.poll() is None
-        and time.monotonic() < deadline
+      {p.name for p in checkpoint.iterdir()} == before
+      and process.poll() is None
+      and time.monotonic() < deadline
     ):
       time.sleep(0.005)
     time.sleep(draws.uniform(0.0, 0.15))
@@ -166,9 +164,7 @@ def test_a_destroyed_result_burns_its_row(undisturbed):
   output = finish(folder)
   assert 'round 6 is lost: its row of noise is burnt' in output
   rows = table(folder)
-  assert [int(row['round']) for row in rows] == [
-      r for r in range(NUM_ROUNDS) if r != 6
-  ]
+  assert [int(row['round']) for row in rows] == [r for r in range(NUM_ROUNDS) if r != 6]
   # Each result has the row of noise of its own round, so none is used twice.
   assert all(row['aggregator/noise_row'] == row['round'] for row in rows)
   # The buffers hold the burnt row's own z: they are those of the other run.
@@ -191,9 +187,7 @@ def test_an_interrupted_run_leaves_no_process_behind(undisturbed, runtime):
   try:
     children = []
     deadline = time.monotonic() + 120
-    begun = lambda: (
-        children if runtime == 'worker' else (folder / loop.LOG_NAME).exists()
-    )
+    begun = lambda: children if runtime == 'worker' else (folder / loop.LOG_NAME).exists()
     while not begun() and time.monotonic() < deadline:
       children = worker_pids(process.pid)
       time.sleep(0.05)
@@ -242,12 +236,12 @@ def listening(pid: int) -> set[str]:
       except OSError:
         continue
     tables = [
-        pathlib.Path(f'/proc/{pid}/net/{name}').read_text().splitlines()[1:]
-        for name in ('tcp', 'tcp6')
+      pathlib.Path(f'/proc/{pid}/net/{name}').read_text().splitlines()[1:]
+      for name in ('tcp', 'tcp6')
     ]
   except OSError:  # It has just ended.
     return set()
-  fields = [line.split() for line in sum(tables, [])]
+  fields = [line.split() for table in tables for line in table]
   return {f[9] for f in fields if f[3] == '0A' and f'socket:[{f[9]}]' in held}
 
 

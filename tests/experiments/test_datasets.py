@@ -3,8 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from experiments.stackoverflow import datasets
-from experiments.stackoverflow import metrics
+from experiments.stackoverflow import datasets, metrics
 from experiments.stackoverflow.datasets import dataset as dataset_lib
 from experiments.stackoverflow.datasets import synthetic
 from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
@@ -20,18 +19,14 @@ def _data():
 def _batches(data, client=0, **kwargs):
   kwargs = {'batch_size': 4, 'seed': (0, 0), **kwargs}
   return list(
-      datasets.client_dataset(
-          data, data.train_clients[client], **kwargs
-      ).as_numpy_iterator()
+    datasets.client_dataset(data, data.train_clients[client], **kwargs).as_numpy_iterator()
   )
 
 
 def test_batches_hold_each_sentence_once_an_epoch(data):
   batches = _batches(data, batch_size=5, epochs=3)
   assert [len(x) for x, _ in batches] == [5] * 9 + [3]
-  rows = np.concatenate(
-      [np.concatenate([x, y[:, -1:]], axis=1) for x, y in batches]
-  )
+  rows = np.concatenate([np.concatenate([x, y[:, -1:]], axis=1) for x, y in batches])
   expected = sorted(map(tuple, data.sentences(data.train_clients[0])))
   for epoch in np.split(rows, 3):
     assert sorted(map(tuple, epoch)) == expected
@@ -51,8 +46,7 @@ def test_batches_depend_on_seed_round_and_device_alone(data):
     np.testing.assert_array_equal(x0, x1)
     np.testing.assert_array_equal(y0, y1)
   first = [
-      _batches(data, seed=seed, max_sentences=8)[0][0].tobytes()
-      for seed in ((0, 3), (0, 4), (1, 3))
+    _batches(data, seed=seed, max_sentences=8)[0][0].tobytes() for seed in ((0, 3), (0, 4), (1, 3))
   ]
   assert len(set(first)) == 3
 
@@ -81,8 +75,7 @@ def test_no_predictor_by_the_last_word_is_better_than_the_best():
   first = np.full((len(words), 1), 2)
   previous = np.concatenate([first, words[:, :-1]], axis=1)
   accuracies = [
-      (np.array(choice)[previous] == words).mean()
-      for choice in itertools.product(range(2), repeat=3)
+    (np.array(choice)[previous] == words).mean() for choice in itertools.product(range(2), repeat=3)
   ]
   assert synthetic.best_accuracy(chain, words) == pytest.approx(max(accuracies))
 
@@ -101,9 +94,7 @@ def test_synthetic_is_reproducible_and_varies_with_the_seed(data):
   again, other = synthetic.load(seed=1), synthetic.load(seed=2)
   client = data.train_clients[7]
   np.testing.assert_array_equal(again.test, data.test)
-  np.testing.assert_array_equal(
-      again.sentences(client), data.sentences(client)
-  )
+  np.testing.assert_array_equal(again.sentences(client), data.sentences(client))
   assert (other.test != data.test).any()
   assert (data.test != data.validation).any()
 
@@ -114,17 +105,15 @@ def test_unigram_baseline_is_the_best_constant():
   train = vocabulary.encode([['c', 'x', 'x'], ['c'], ['x'], ['b']], 4)
   test = vocabulary.encode([['a', 'a', 'x'], ['x'], ['c', 'a'], ['b']], 4)
   data = dataset_lib.Dataset(
-      name='tiny',
-      vocabulary=vocabulary,
-      train_clients=('one',),
-      sentences={'one': train}.__getitem__,
-      validation=test,
-      test=test,
-      unigram_token=dataset_lib.unigram_token(
-          [train[:2], train[2:]], vocabulary
-      ),
-      licence='none',
-      unit='a device',
+    name='tiny',
+    vocabulary=vocabulary,
+    train_clients=('one',),
+    sentences={'one': train}.__getitem__,
+    validation=test,
+    test=test,
+    unigram_token=dataset_lib.unigram_token([train[:2], train[2:]], vocabulary),
+    licence='none',
+    unit='a device',
   )
   assert vocabulary.decode([data.unigram_token]) == 'c'
   assert data.unigram_accuracy == pytest.approx(1 / 5)
@@ -142,10 +131,10 @@ def test_which_targets_count():
   targets = vocabulary.encode([['a', 'x', 'b']], 5)[:, 1:]
   masks = metrics.masks(targets, vocabulary).items()
   assert {name: mask[0].astype(int).tolist() for name, mask in masks} == {
-      'accuracy': [1, 0, 1, 0, 0],
-      'accuracy_no_oov_or_eos': [1, 0, 1, 0, 0],
-      'accuracy_no_oov': [1, 0, 1, 1, 0],
-      'accuracy_with_oov': [1, 1, 1, 1, 0],
+    'accuracy': [1, 0, 1, 0, 0],
+    'accuracy_no_oov_or_eos': [1, 0, 1, 0, 0],
+    'accuracy_no_oov': [1, 0, 1, 1, 0],
+    'accuracy_with_oov': [1, 1, 1, 1, 0],
   }
 
 

@@ -32,10 +32,7 @@ class Thing:
 @pytest.fixture(name='library')
 def _library(tmp_path, monkeypatch):
   """A small library of 60 modules, and packages to be left out."""
-  roots = {
-      'stdlib': tmp_path / 'lib',
-      'purelib': tmp_path / 'lib/site-packages',
-  }
+  roots = {'stdlib': tmp_path / 'lib', 'purelib': tmp_path / 'lib/site-packages'}
   monkeypatch.setattr(sysconfig, 'get_path', lambda name: str(roots[name]))
 
   def write(root, path, text):
@@ -45,11 +42,9 @@ def _library(tmp_path, monkeypatch):
     return file
 
   generator = np.random.default_rng(0)
-  words = 'the a of shape array tensor returns value zebra'.split()
+  words = ['the', 'a', 'of', 'shape', 'array', 'tensor', 'returns', 'value', 'zebra']
   for i in range(60):
-    lines = [
-        ' '.join(generator.choice(words[:-1], 6)) + '.' for _ in range(8)
-    ]
+    lines = [' '.join(generator.choice(words[:-1], 6)) + '.' for _ in range(8)]
     package = ('purelib', 'numbers') if i % 2 else ('stdlib', 'json')
     write(package[0], f'{package[1]}/m{i}.py', f'"""{" ".join(lines)}"""\n')
   write('purelib', 'fl_dpftrl/ours.py', '"""Zebra ours."""')
@@ -61,23 +56,20 @@ def _library(tmp_path, monkeypatch):
 
 def test_docstrings_of_every_definition():
   assert docstrings.docstrings_of(MODULE.encode()) == [
-      'The module. It has two sentences.',
-      'A thing.',
-      'What it\\does.',
-      'Deep inside.',
-      'In a handler.',
+    'The module. It has two sentences.',
+    'A thing.',
+    'What it\\does.',
+    'Deep inside.',
+    'In a handler.',
   ]
 
 
 def test_words_and_sentences():
-  text = (
-      "Don't panic: it's well-known, v1.5!  See\nfoo_bar(x).\n\nNext part\n"
-      '\n---- >>> ==\n\n42 .'
-  )
+  text = "Don't panic: it's well-known, v1.5!  See\nfoo_bar(x).\n\nNext part\n\n---- >>> ==\n\n42 ."
   assert docstrings.sentences_of(text, 20) == [
-      "don't panic : it's well-known , v 1 . 5 !".split(),
-      'see foo bar ( x ) .'.split(),
-      ['next', 'part'],
+    ["don't", 'panic', ':', "it's", 'well-known', ',', 'v', '1', '.', '5', '!'],
+    ['see', 'foo', 'bar', '(', 'x', ')', '.'],
+    ['next', 'part'],
   ]
 
 
@@ -89,10 +81,7 @@ def test_long_sentences_are_cut_and_single_words_left_out():
 
 def test_split_is_stable_and_about_8_1_1():
   # Frozen: a change moves devices between training and test sets.
-  assert [docstrings.split_of(f'stdlib/m{i}.py') for i in (0, 11)] == [
-      'train',
-      'test',
-  ]
+  assert [docstrings.split_of(f'stdlib/m{i}.py') for i in (0, 11)] == ['train', 'test']
   splits = [docstrings.split_of(f'site/p/m{i}.py') for i in range(5000)]
   for name, share in (('train', 0.8), ('validation', 0.1), ('test', 0.1)):
     assert abs(splits.count(name) / 5000 - share) < 0.02
@@ -107,9 +96,7 @@ def test_files_of_other_packages_and_tests_are_left_out(library):
 
 def test_load_never_imports_and_knows_only_training_words(library, tmp_path):
   held_out = next(
-      f'json/n{i}.py'
-      for i in range(99)
-      if docstrings.split_of(f'stdlib/json/n{i}.py') == 'test'
+    f'json/n{i}.py' for i in range(99) if docstrings.split_of(f'stdlib/json/n{i}.py') == 'test'
   )
   library('stdlib', held_out, '"""Zebra a b. Zebra of. B a. C a. D a."""')
   library('stdlib', 'json/imported.py', MODULE)
@@ -125,21 +112,15 @@ def test_each_sentence_is_in_one_client_alone(library, tmp_path):
   for i in range(20):
     library('stdlib', f'copies/c{i}.py', '"""A copy. And a copy. Of a copy."""')
   data = docstrings.load(cache_dir=tmp_path / 'cache', min_sentences=1)
-  few = docstrings.load(
-      cache_dir=tmp_path / 'cache', min_sentences=1, num_validation_sentences=9
-  )
+  few = docstrings.load(cache_dir=tmp_path / 'cache', min_sentences=1, num_validation_sentences=9)
   assert 5 <= len(few.validation) <= 9
-  rows = np.concatenate(
-      [*map(data.sentences, data.train_clients), data.validation, data.test]
-  )
+  rows = np.concatenate([*map(data.sentences, data.train_clients), data.validation, data.test])
   # No word is out of vocabulary here, so equal rows are equal sentences.
   assert not (rows == data.vocabulary.oov).any()
   assert len(np.unique(rows, axis=0)) == len(rows)
 
 
-def test_loading_again_uses_the_cache_and_gives_the_same(
-    library, tmp_path, monkeypatch, capsys
-):
+def test_loading_again_uses_the_cache_and_gives_the_same(library, tmp_path, monkeypatch, capsys):
   del library
   first = docstrings.load(cache_dir=tmp_path / 'cache')
   assert 'files parsed' in capsys.readouterr().err
@@ -152,9 +133,7 @@ def test_loading_again_uses_the_cache_and_gives_the_same(
     assert other.train_clients == first.train_clients
     np.testing.assert_array_equal(other.test, first.test)
     for client in first.train_clients:
-      np.testing.assert_array_equal(
-          other.sentences(client), first.sentences(client)
-      )
+      np.testing.assert_array_equal(other.sentences(client), first.sentences(client))
   assert len(os.listdir(tmp_path / 'cache')) == 1  # No temporary file left.
 
 
@@ -167,12 +146,12 @@ def test_a_damaged_cache_is_rebuilt(library, tmp_path, capsys, damage):
   if damage == 'flipped':
     content[len(content) // 2] ^= 0xFF
   path.write_bytes(
-      {
-          'cut': content[: len(content) // 2],
-          'empty': b'',
-          'flipped': content,
-          'text': b'not an archive',
-      }[damage]
+    {
+      'cut': content[: len(content) // 2],
+      'empty': b'',
+      'flipped': content,
+      'text': b'not an archive',
+    }[damage]
   )
   capsys.readouterr()
   second = docstrings.load(cache_dir=tmp_path)
@@ -182,9 +161,9 @@ def test_a_damaged_cache_is_rebuilt(library, tmp_path, capsys, damage):
 
 def test_a_changed_file_changes_the_data(library, tmp_path):
   client = next(
-      f'stdlib/json/m{i}.py'
-      for i in range(0, 60, 2)
-      if docstrings.split_of(f'stdlib/json/m{i}.py') == 'train'
+    f'stdlib/json/m{i}.py'
+    for i in range(0, 60, 2)
+    if docstrings.split_of(f'stdlib/json/m{i}.py') == 'train'
   )
   before = docstrings.load(cache_dir=tmp_path, min_sentences=1)
   library('stdlib', client.removeprefix('stdlib/'), '"""Only this sentence."""')

@@ -19,21 +19,26 @@ def test_flags_are_put_in_place(write):
   inner = write('inner.flags', '--b=2\n')
   outer = write('outer.flags', f'# of a run\n\n--a=1\n  --flagfile={inner}\n// é\n')
   assert flag_files.expand(['--x', f'--flagfile={outer}', '--c=3']) == [
-      '--x', '--a=1', '--b=2', '--c=3'
+    '--x',
+    '--a=1',
+    '--b=2',
+    '--c=3',
   ]
   assert flag_files.expand(['-flagfile', str(inner), 'rest']) == ['--b=2', 'rest']
-  assert flag_files.expand(['--', f'--flagfile={inner}']) == [
-      '--', f'--flagfile={inner}'
-  ]
+  assert flag_files.expand(['--', f'--flagfile={inner}']) == ['--', f'--flagfile={inner}']
 
 
-@pytest.mark.parametrize('content, words', [
+@pytest.mark.parametrize(
+  'content, words',
+  [
     (b'\xff--a=1', 'utf-8'),
     (b'--flagfile=SELF', 'names itself'),
     (b'--flagfile=', 'without the name'),
     (b'--' + b'noise' * 1000 + b'=1', 'not the name of a flag'),
     (b'#' * (2**20 + 1), 'more than 1048576 bytes'),
-], ids=lambda value: repr(value)[:20])
+  ],
+  ids=lambda value: repr(value)[:20],
+)
 def test_refuses(write, content, words):
   path = write('a.flags', content)
   path.write_bytes(content.replace(b'SELF', str(path).encode()))

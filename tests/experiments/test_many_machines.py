@@ -17,10 +17,16 @@ pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
 ROOT = pathlib.Path(__file__).parents[2]
 TRAIN = [
-    sys.executable, '-m', 'experiments.stackoverflow.train',
-    '--flagfile=experiments/stackoverflow/flags/synthetic.flags',
-    '--num_rounds=12', '--report_goal=40', '--timer_rounds=5',
-    '--rounds_per_evaluation=4', '--noise_seed=1', '--noise_memory=memory',
+  sys.executable,
+  '-m',
+  'experiments.stackoverflow.train',
+  '--flagfile=experiments/stackoverflow/flags/synthetic.flags',
+  '--num_rounds=12',
+  '--report_goal=40',
+  '--timer_rounds=5',
+  '--rounds_per_evaluation=4',
+  '--noise_seed=1',
+  '--noise_memory=memory',
 ]
 
 
@@ -36,14 +42,13 @@ class Workers:
   def __init__(self, command, *flags):
     self.ports = [free_port(), free_port()]
     self.processes = [
-        subprocess.Popen(
-            [
-                sys.executable, '-m', 'fl_dpftrl.commands.main', command,
-                f'--port={port}', *flags,
-            ],
-            cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )
-        for port in self.ports
+      subprocess.Popen(
+        [sys.executable, '-m', 'fl_dpftrl.commands.main', command, f'--port={port}', *flags],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+      )
+      for port in self.ports
     ]
 
   def kill(self, *which):
@@ -58,8 +63,11 @@ class Workers:
 
 def train(folder, *flags) -> str:
   done = subprocess.run(
-      [*TRAIN, f'--output_dir={folder}', *flags],
-      cwd=ROOT, capture_output=True, text=True, timeout=300,
+    [*TRAIN, f'--output_dir={folder}', *flags],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    timeout=300,
   )
   assert done.returncode == 0, done.stderr
   return done.stderr
@@ -69,12 +77,8 @@ def numbers(folder) -> list[dict[str, float]]:
   """What was measured in each round, but for its time."""
   with open(folder / 'metrics.csv', newline='') as file:
     return [
-        {
-            name: float(value)
-            for name, value in row.items()
-            if value and 'second' not in name
-        }
-        for row in csv.DictReader(file)
+      {name: float(value) for name, value in row.items() if value and 'second' not in name}
+      for row in csv.DictReader(file)
     ]
 
 
@@ -109,19 +113,17 @@ def test_two_remote_workers_train_the_same_model(here, two_workers, tmp_path):
   train(tmp_path / 'run', f'--worker_addresses={two_workers.addresses}')
   close_to(numbers(tmp_path / 'run'), numbers(here))
   assert log_of(tmp_path / 'run').equals(log_of(here))
-  assert (tmp_path / 'run' / 'privacy.json').read_text() == (
-      here / 'privacy.json'
-  ).read_text()
+  assert (tmp_path / 'run' / 'privacy.json').read_text() == (here / 'privacy.json').read_text()
 
 
 def test_a_worker_that_is_killed_in_mid_round(here, two_workers, tmp_path):
   folder = tmp_path / 'run'
   run = subprocess.Popen(
-      [
-          *TRAIN, f'--output_dir={folder}',
-          f'--worker_addresses={two_workers.addresses}',
-      ],
-      cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+    [*TRAIN, f'--output_dir={folder}', f'--worker_addresses={two_workers.addresses}'],
+    cwd=ROOT,
+    stderr=subprocess.PIPE,
+    stdout=subprocess.DEVNULL,
+    text=True,
   )
   wait_for_rounds(folder, 3, run)
   two_workers.kill(1)
@@ -135,16 +137,14 @@ def test_a_worker_that_is_killed_in_mid_round(here, two_workers, tmp_path):
   assert log_of(folder).equals(log_of(here))
 
 
-def test_all_workers_killed_then_resumed_without_them(
-    here, two_workers, tmp_path
-):
+def test_all_workers_killed_then_resumed_without_them(here, two_workers, tmp_path):
   folder = tmp_path / 'run'
   run = subprocess.Popen(
-      [
-          *TRAIN, f'--output_dir={folder}',
-          f'--worker_addresses={two_workers.addresses}',
-      ],
-      cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+    [*TRAIN, f'--output_dir={folder}', f'--worker_addresses={two_workers.addresses}'],
+    cwd=ROOT,
+    stderr=subprocess.PIPE,
+    stdout=subprocess.DEVNULL,
+    text=True,
   )
   wait_for_rounds(folder, 3, run)
   two_workers.kill()
@@ -158,11 +158,11 @@ def test_all_workers_killed_then_resumed_without_them(
 
 def test_an_interrupt_ends_a_run_at_once(two_workers, tmp_path):
   run = subprocess.Popen(
-      [
-          *TRAIN, f'--output_dir={tmp_path / "run"}',
-          f'--worker_addresses={two_workers.addresses}',
-      ],
-      cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+    [*TRAIN, f'--output_dir={tmp_path / "run"}', f'--worker_addresses={two_workers.addresses}'],
+    cwd=ROOT,
+    stderr=subprocess.PIPE,
+    stdout=subprocess.DEVNULL,
+    text=True,
   )
   wait_for_rounds(tmp_path / 'run', 2, run)
   run.send_signal(signal.SIGINT)
@@ -188,8 +188,9 @@ def test_noise_from_two_workers_is_the_same_noise(here, tmp_path):
   try:
     time.sleep(3)
     train(
-        tmp_path / 'run', f'--noise_worker_addresses={workers.addresses}',
-        f'--noise_key_file={tmp_path / "key"}',
+      tmp_path / 'run',
+      f'--noise_worker_addresses={workers.addresses}',
+      f'--noise_key_file={tmp_path / "key"}',
     )
   finally:
     workers.kill()
@@ -197,43 +198,35 @@ def test_noise_from_two_workers_is_the_same_noise(here, tmp_path):
 
 
 @pytest.mark.parametrize(
-    'flags, message',
-    [
-        (['--worker_addresses=nowhere'], "--worker_addresses: 'nowhere' is not"),
-        (
-            ['--worker_addresses=localhost:8000,localhost:8000'],
-            'localhost:8000 is named twice',
-        ),
-        (['--noise_key_file=setup.py'], 'is for --noise_worker_addresses alone'),
-        (
-            ['--max_concurrent_clients=1', '--worker_addresses=a:1'],
-            'give --max_concurrent_calls to each',
-        ),
-        (
-            ['--max_concurrent_clients=-1'],
-            '--max_concurrent_clients=-1 must be at least 0',
-        ),
-        (
-            ['--noise_worker_addresses=localhost:8000'],
-            '--noise_key_file is missing',
-        ),
-        (
-            [
-                '--noise_worker_addresses=localhost:8000',
-                '--noise_key_file=setup.py', '--noise_memory=state',
-            ],
-            'give --noise_memory=memory with it',
-        ),
-        (
-            ['--noise_worker_addresses=a:1', '--noise_key_file=missing'],
-            'missing: No such file',
-        ),
-    ],
+  'flags, message',
+  [
+    (['--worker_addresses=nowhere'], "--worker_addresses: 'nowhere' is not"),
+    (['--worker_addresses=localhost:8000,localhost:8000'], 'localhost:8000 is named twice'),
+    (['--noise_key_file=setup.py'], 'is for --noise_worker_addresses alone'),
+    (
+      ['--max_concurrent_clients=1', '--worker_addresses=a:1'],
+      'give --max_concurrent_calls to each',
+    ),
+    (['--max_concurrent_clients=-1'], '--max_concurrent_clients=-1 must be at least 0'),
+    (['--noise_worker_addresses=localhost:8000'], '--noise_key_file is missing'),
+    (
+      [
+        '--noise_worker_addresses=localhost:8000',
+        '--noise_key_file=setup.py',
+        '--noise_memory=state',
+      ],
+      'give --noise_memory=memory with it',
+    ),
+    (['--noise_worker_addresses=a:1', '--noise_key_file=missing'], 'missing: No such file'),
+  ],
 )
 def test_flags_that_will_not_do(tmp_path, flags, message):
   done = subprocess.run(
-      [*TRAIN, f'--output_dir={tmp_path / "run"}', *flags],
-      cwd=ROOT, capture_output=True, text=True, timeout=300,
+    [*TRAIN, f'--output_dir={tmp_path / "run"}', *flags],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    timeout=300,
   )
   assert done.returncode == 2
   assert message in done.stderr.splitlines()[-1]

@@ -3,9 +3,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from experiments.stackoverflow import datasets
-from experiments.stackoverflow import model
-from experiments.stackoverflow import networks
+from experiments.stackoverflow import datasets, model, networks
 from fl_dpftrl.learning import workers
 
 pytestmark = pytest.mark.tff
@@ -30,10 +28,10 @@ def _network(data):
 
 def _process(data, network, client_rate=1.0):
   return tff.learning.algorithms.build_unweighted_fed_avg(
-      model.build(network, data.vocabulary, length=10, seed=0),
-      client_optimizer_fn=tff.learning.optimizers.build_sgdm(client_rate),
-      server_optimizer_fn=tff.learning.optimizers.build_sgdm(1.0),
-      loop_implementation=tff.learning.LoopImplementation.DATASET_ITERATOR,
+    model.build(network, data.vocabulary, length=10, seed=0),
+    client_optimizer_fn=tff.learning.optimizers.build_sgdm(client_rate),
+    server_optimizer_fn=tff.learning.optimizers.build_sgdm(1.0),
+    loop_implementation=tff.learning.LoopImplementation.DATASET_ITERATOR,
   )
 
 
@@ -42,11 +40,7 @@ def _train(data, process, num_rounds, clients=10):
   for r in range(num_rounds):
     cohort = np.random.default_rng(r).choice(data.train_clients, clients, False)
     output = process.next(
-        state,
-        [
-            datasets.client_dataset(data, str(c), batch_size=4, seed=(0, r))
-            for c in cohort
-        ],
+      state, [datasets.client_dataset(data, str(c), batch_size=4, seed=(0, r)) for c in cohort]
     )
     state = output.state
   return process.get_model_weights(state).trainable, output.metrics
@@ -64,20 +58,14 @@ def test_one_round_in_tff_equals_gradient_descent_by_hand(data, network):
     logs = tf.nn.log_softmax(network.logits(weights, rows[:, :-1])).numpy()
     chosen = [(i, t) for i in range(3) for t in range(10) if rows[i, t + 1]]
     probabilities = tf.nn.log_softmax(network.logits(weights, rows[:, :-1]))
-    loss = -tf.add_n(
-        [probabilities[i, t, rows[i, t + 1]] for i, t in chosen]
-    ) / len(chosen)
+    loss = -tf.add_n([probabilities[i, t, rows[i, t + 1]] for i, t in chosen]) / len(chosen)
   assert len(chosen) == 3 + 6 + 10
   expected = -np.mean([logs[i, t, rows[i, t + 1]] for i, t in chosen])
-  assert output.metrics['client_work']['train']['loss'] == pytest.approx(
-      expected, rel=1e-5
-  )
+  assert output.metrics['client_work']['train']['loss'] == pytest.approx(expected, rel=1e-5)
   gradients = tape.gradient(loss, weights)
   trained = process.get_model_weights(output.state).trainable
   for after, before, gradient in zip(trained, weights, gradients, strict=True):
-    np.testing.assert_allclose(
-        after, before - 0.5 * tf.convert_to_tensor(gradient), atol=1e-6
-    )
+    np.testing.assert_allclose(after, before - 0.5 * tf.convert_to_tensor(gradient), atol=1e-6)
 
 
 @pytest.mark.slow
@@ -97,12 +85,8 @@ def test_two_runs_agree_bit_for_bit(data, network):
 
 
 def test_lstm_trains_in_tff(data):
-  network = networks.Lstm(
-      num_tokens=data.vocabulary.size, embedding=8, units=12
-  )
-  before = model.evaluate(
-      network, network.initial_weights(0), data.test, data.vocabulary
-  )
+  network = networks.Lstm(num_tokens=data.vocabulary.size, embedding=8, units=12)
+  before = model.evaluate(network, network.initial_weights(0), data.test, data.vocabulary)
   weights, _ = _train(data, _process(data, network, 2.0), 8)
   after = model.evaluate(network, weights, data.test, data.vocabulary)
   assert after['loss'] < before['loss'] - 0.2
@@ -126,9 +110,7 @@ def test_evaluation_counts_what_it_should(data, network):
   assert result['accuracy'] == pytest.approx(hits / len(words))
   assert result['accuracy_no_oov_or_eos'] == result['accuracy']
   assert result['accuracy_with_oov'] == pytest.approx(hits / len(tokens))
-  assert result['accuracy_no_oov'] == pytest.approx(
-      hits / (tokens != data.vocabulary.oov).sum()
-  )
+  assert result['accuracy_no_oov'] == pytest.approx(hits / (tokens != data.vocabulary.oov).sum())
 
 
 def test_constant_prediction_gives_the_baseline(data, network):
@@ -141,6 +123,4 @@ def test_constant_prediction_gives_the_baseline(data, network):
 
 def test_network_and_vocabulary_must_agree(data):
   with pytest.raises(ValueError, match='num_tokens=34 .* got 5'):
-    model.build(
-        networks.LogBilinear(num_tokens=5), data.vocabulary, length=10, seed=0
-    )
+    model.build(networks.LogBilinear(num_tokens=5), data.vocabulary, length=10, seed=0)

@@ -5,31 +5,30 @@ import types
 import pytest
 
 from experiments.stackoverflow import monitor as monitor_lib
-from fl_dpftrl.learning import checkpoints
-from fl_dpftrl.learning import metrics
+from fl_dpftrl.learning import checkpoints, metrics
 
 pytestmark = pytest.mark.tff
 
 
 def checkpoint(num_rounds: int, burnt=()) -> checkpoints.Checkpoint:
   return checkpoints.Checkpoint(
-      num_rounds=num_rounds,
-      state=types.SimpleNamespace(global_model_weights=num_rounds),
-      measurements={'loss': float(num_rounds)},
-      burnt=burnt,
+    num_rounds=num_rounds,
+    state=types.SimpleNamespace(global_model_weights=num_rounds),
+    measurements={'loss': float(num_rounds)},
+    burnt=burnt,
   )
 
 
 def begin(path, latest, earlier):
   warnings = []
   monitor = monitor_lib.Monitor(
-      table=metrics.MetricsTable(path),
-      writer=None,
-      num_rounds=10,
-      rounds_per_evaluation=4,
-      evaluate=lambda weights: {'accuracy': weights / 100},
-      so_far=lambda num_rounds: {'epsilon': num_rounds / 10},
-      warn=warnings.append,
+    table=metrics.MetricsTable(path),
+    writer=None,
+    num_rounds=10,
+    rounds_per_evaluation=4,
+    evaluate=lambda weights: {'accuracy': weights / 100},
+    so_far=lambda num_rounds: {'epsilon': num_rounds / 10},
+    warn=warnings.append,
   )
   monitor.begin(latest, iter(earlier))
   return warnings

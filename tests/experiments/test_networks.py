@@ -13,9 +13,7 @@ def _gradients(function, weights):
   with tf.GradientTape() as tape:
     tape.watch(weights)
     loss = tf.reduce_sum(function(weights) ** 2)
-  return [
-      tf.convert_to_tensor(g).numpy() for g in tape.gradient(loss, weights)
-  ]
+  return [tf.convert_to_tensor(g).numpy() for g in tape.gradient(loss, weights)]
 
 
 def test_the_papers_network_has_the_papers_size():
@@ -25,14 +23,14 @@ def test_the_papers_network_has_the_papers_size():
 def test_lstm_equals_keras_with_its_gradients():
   network = networks.Lstm(num_tokens=7, embedding=3, units=5)
   weights = [
-      tf.constant(np.random.default_rng(i).normal(size=w.shape), tf.float32)
-      for i, w in enumerate(network.initial_weights(0))
+    tf.constant(np.random.default_rng(i).normal(size=w.shape), tf.float32)
+    for i, w in enumerate(network.initial_weights(0))
   ]
   layers = [
-      tf.keras.layers.Embedding(7, 3),
-      tf.keras.layers.LSTM(5, return_sequences=True),
-      tf.keras.layers.Dense(3),
-      tf.keras.layers.Dense(7),
+    tf.keras.layers.Embedding(7, 3),
+    tf.keras.layers.LSTM(5, return_sequences=True),
+    tf.keras.layers.Dense(3),
+    tf.keras.layers.Dense(7),
   ]
   keras = tf.keras.Sequential([tf.keras.Input([6], dtype=tf.int32), *layers])
 
@@ -45,9 +43,7 @@ def test_lstm_equals_keras_with_its_gradients():
   arrays = [w.numpy() for w in weights]
   arrays[1:4] = map(reorder, arrays[1:4])
   keras.set_weights(arrays)
-  np.testing.assert_allclose(
-      network.logits(weights, tf.constant(TOKENS)), keras(TOKENS), atol=1e-5
-  )
+  np.testing.assert_allclose(network.logits(weights, tf.constant(TOKENS)), keras(TOKENS), atol=1e-5)
   ours = _gradients(lambda w: network.logits(w, tf.constant(TOKENS)), weights)
   theirs = _gradients(lambda _: keras(TOKENS), keras.trainable_weights)
   ours[1:4] = map(reorder, ours[1:4])
@@ -58,8 +54,8 @@ def test_lstm_equals_keras_with_its_gradients():
 def test_log_bilinear_equals_a_loop():
   network = networks.LogBilinear(num_tokens=7, embedding=3, context=2)
   embeddings, mixing, bias = (
-      np.random.default_rng(i).normal(size=w.shape).astype(np.float32)
-      for i, w in enumerate(network.initial_weights(0))
+    np.random.default_rng(i).normal(size=w.shape).astype(np.float32)
+    for i, w in enumerate(network.initial_weights(0))
   )
   expected = np.empty((*TOKENS.shape, 7))
   for row in range(2):
@@ -71,12 +67,14 @@ def test_log_bilinear_equals_a_loop():
   np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize('network', [
+@pytest.mark.parametrize(
+  'network',
+  [
     networks.LogBilinear(num_tokens=7, embedding=4),
     networks.Lstm(num_tokens=7, embedding=4, units=5),
-])
+  ],
+)
 class TestEveryNetwork:
-
   def test_no_position_sees_what_comes_after(self, network):
     weights = network.initial_weights(0)
     changed = TOKENS.copy()
@@ -95,8 +93,7 @@ class TestEveryNetwork:
     assert (network.initial_weights(2)[0] != first[0]).any()
 
 
-@pytest.mark.parametrize('arguments', [
-    {'num_tokens': 0}, {'num_tokens': 7, 'embedding': -1}])
+@pytest.mark.parametrize('arguments', [{'num_tokens': 0}, {'num_tokens': 7, 'embedding': -1}])
 @pytest.mark.parametrize('network', [networks.LogBilinear, networks.Lstm])
 def test_bad_sizes(network, arguments):
   with pytest.raises(ValueError, match='must be at least 1, got'):

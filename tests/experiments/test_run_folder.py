@@ -31,15 +31,27 @@ runpy.run_module('experiments.stackoverflow.train', run_name='__main__')
 
 def start(folder: pathlib.Path, *flags: str, **kwargs) -> subprocess.Popen:
   return subprocess.Popen(
-      [
-          sys.executable, '-c', DRIVER,
-          '--dataset=synthetic', '--mechanism=tree_online',
-          '--noise_multiplier=0.05', '--report_goal=6', '--timer_rounds=4',
-          f'--num_rounds={NUM_ROUNDS}', '--rounds_per_evaluation=3', '--seed=3',
-          f'--cache_dir={folder.parent}', f'--output_dir={folder}', *flags,
-      ],
-      cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-      **kwargs,
+    [
+      sys.executable,
+      '-c',
+      DRIVER,
+      '--dataset=synthetic',
+      '--mechanism=tree_online',
+      '--noise_multiplier=0.05',
+      '--report_goal=6',
+      '--timer_rounds=4',
+      f'--num_rounds={NUM_ROUNDS}',
+      '--rounds_per_evaluation=3',
+      '--seed=3',
+      f'--cache_dir={folder.parent}',
+      f'--output_dir={folder}',
+      *flags,
+    ],
+    cwd=ROOT,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+    **kwargs,
   )
 
 
@@ -72,9 +84,7 @@ def test_a_diverged_run_ends_and_says_so(tmp_path):
   code, out, err = train(folder, *flags)
   assert code == 0, err
   assert 'THE RUN DIVERGED' in out and 'Guarantee of this run' in out
-  summary = json.loads(
-      (folder / 'summary.json').read_text(), parse_constant=pytest.fail
-  )
+  summary = json.loads((folder / 'summary.json').read_text(), parse_constant=pytest.fail)
   assert summary['test']['loss'] is None
   assert summary['diverged_since_round'] is not None
   assert train(folder, *flags, '--resume')[:2] == (0, out)
@@ -94,9 +104,7 @@ def test_a_lost_table_is_told_of_and_written_again_where_it_can(tmp_path):
   assert code == 0 and not leftover.exists()
   assert 'had lost rounds 9-10' in err and 'has lost rounds 0-8' in err
   rows = (folder / 'metrics.csv').read_text().splitlines()
-  assert [row.split(',')[:5] for row in rows[1:]] == [
-      row.split(',')[:5] for row in whole[-3:]
-  ]
+  assert [row.split(',')[:5] for row in rows[1:]] == [row.split(',')[:5] for row in whole[-3:]]
 
 
 def test_a_full_disk_is_one_line_that_names_the_file(tmp_path):

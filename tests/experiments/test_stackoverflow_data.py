@@ -14,52 +14,44 @@ pytestmark = pytest.mark.tff
 
 WORDS = ['the', 'is', '.', 'a', 'query', 'sql']
 SENTENCES = {
-    'train': {
-        '10': ['the query is a query .', 'sql'] * 3,
-        '7': ['is a sql query zebra .', 'the ' * 25],
-        "o'neil": [],
-    },
-    'heldout': {'20': ['a . a .'] * 5},
-    'test': {'7': ['the end .'] * 2, '12': ['is'] * 9},
+  'train': {
+    '10': ['the query is a query .', 'sql'] * 3,
+    '7': ['is a sql query zebra .', 'the ' * 25],
+    "o'neil": [],
+  },
+  'heldout': {'20': ['a . a .'] * 5},
+  'test': {'7': ['the end .'] * 2, '12': ['is'] * 9},
 }
 
 
 def _example(tokens):
   values = {'creation_date': b'2010', 'tags': b'', 'title': b'', 'type': b'q'}
   feature = {
-      name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
-      for name, value in {**values, 'tokens': tokens.encode()}.items()
+    name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+    for name, value in {**values, 'tokens': tokens.encode()}.items()
   }
-  feature['score'] = tf.train.Feature(
-      int64_list=tf.train.Int64List(value=[1])
-  )
-  return tf.train.Example(
-      features=tf.train.Features(feature=feature)
-  ).SerializeToString()
+  feature['score'] = tf.train.Feature(int64_list=tf.train.Int64List(value=[1]))
+  return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
 
 
 def _write_database(path, splits):
   """A file with the tables that TFF's database has."""
   connection = sqlite3.connect(path)
   connection.execute(
-      'CREATE TABLE examples (split_name TEXT, client_id TEXT,'
-      ' serialized_example_proto BLOB)'
+    'CREATE TABLE examples (split_name TEXT, client_id TEXT, serialized_example_proto BLOB)'
   )
   connection.execute(
-      'CREATE TABLE client_metadata (client_id TEXT, split_name TEXT,'
-      ' num_examples INTEGER)'
+    'CREATE TABLE client_metadata (client_id TEXT, split_name TEXT, num_examples INTEGER)'
   )
   for split, clients in splits.items():
     for client, sentences in clients.items():
       if sentences:
         connection.execute(
-            'INSERT INTO client_metadata VALUES (?, ?, ?)',
-            (client, split, len(sentences)),
+          'INSERT INTO client_metadata VALUES (?, ?, ?)', (client, split, len(sentences))
         )
       for sentence in sentences:
         connection.execute(
-            'INSERT INTO examples VALUES (?, ?, ?)',
-            (split, client, _example(sentence)),
+          'INSERT INTO examples VALUES (?, ?, ?)', (split, client, _example(sentence))
         )
   connection.commit()
   connection.close()
@@ -99,17 +91,12 @@ def test_baseline_is_counted_on_training_users(folder):
 
 def test_vocabulary_size_and_numbers_of_sentences(folder):
   data = stackoverflow.load(
-      data_dir=folder,
-      vocabulary_size=2,
-      num_validation_sentences=3,
-      num_test_sentences=10,
+    data_dir=folder, vocabulary_size=2, num_validation_sentences=3, num_test_sentences=10
   )
   assert data.vocabulary.words == ('the', 'is')
   assert len(data.validation) == 3
   assert len(data.test) == 10
-  again = stackoverflow.load(
-      data_dir=folder, vocabulary_size=2, num_test_sentences=10
-  )
+  again = stackoverflow.load(data_dir=folder, vocabulary_size=2, num_test_sentences=10)
   np.testing.assert_array_equal(again.test, data.test)
 
 
@@ -117,9 +104,7 @@ def test_word_counts_in_their_archive(folder):
   content = _word_counts(reversed(WORDS))
   (folder / 'stackoverflow.word_count').unlink()
   (folder / 'datasets').mkdir()
-  with tarfile.open(
-      folder / 'datasets/stackoverflow.word_count.tar.bz2', 'w:bz2'
-  ) as archive:
+  with tarfile.open(folder / 'datasets/stackoverflow.word_count.tar.bz2', 'w:bz2') as archive:
     member = tarfile.TarInfo('stackoverflow.word_count')
     member.size = len(content)
     archive.addfile(member, io.BytesIO(content))
@@ -127,9 +112,7 @@ def test_word_counts_in_their_archive(folder):
   assert data.vocabulary.words == ('sql', 'query', 'a')
 
 
-@pytest.mark.parametrize(
-    'name', ['stackoverflow.sqlite', 'stackoverflow.word_count']
-)
+@pytest.mark.parametrize('name', ['stackoverflow.sqlite', 'stackoverflow.word_count'])
 def test_a_missing_file_says_what_to_put_where(folder, name):
   (folder / name).unlink()
   with pytest.raises(ValueError) as error:
@@ -139,14 +122,14 @@ def test_a_missing_file_says_what_to_put_where(folder, name):
 
 
 @pytest.mark.parametrize(
-    'name, content',
-    [
-        ('stackoverflow.sqlite', b'not a database' * 100),
-        ('stackoverflow.word_count', b''),
-        ('stackoverflow.word_count', b'the 3\n\na 2\n'),
-        ('stackoverflow.word_count', b'the 3\nthe 2\n'),
-        ('stackoverflow.word_count', b'\xff\xfe 3\n'),
-    ],
+  'name, content',
+  [
+    ('stackoverflow.sqlite', b'not a database' * 100),
+    ('stackoverflow.word_count', b''),
+    ('stackoverflow.word_count', b'the 3\n\na 2\n'),
+    ('stackoverflow.word_count', b'the 3\nthe 2\n'),
+    ('stackoverflow.word_count', b'\xff\xfe 3\n'),
+  ],
 )
 def test_a_damaged_file_is_named(folder, name, content):
   (folder / name).write_bytes(content)
@@ -156,9 +139,7 @@ def test_a_damaged_file_is_named(folder, name, content):
 
 def test_a_damaged_archive_is_named(folder):
   (folder / 'stackoverflow.word_count').unlink()
-  (folder / 'stackoverflow.word_count.tar.bz2').write_bytes(
-      bz2.compress(b'no archive')
-  )
+  (folder / 'stackoverflow.word_count.tar.bz2').write_bytes(bz2.compress(b'no archive'))
   with pytest.raises(ValueError, match='word_count.tar.bz2 is not a word'):
     datasets.load('stackoverflow', data_dir=folder)
 
@@ -166,7 +147,7 @@ def test_a_damaged_archive_is_named(folder):
 def test_a_database_of_something_else_is_named(folder):
   (folder / 'stackoverflow.sqlite').unlink()
   sqlite3.connect(folder / 'stackoverflow.sqlite').execute(
-      'CREATE TABLE examples (split_name TEXT)'
+    'CREATE TABLE examples (split_name TEXT)'
   )
   with pytest.raises(ValueError, match='stackoverflow.sqlite lacks'):
     datasets.load('stackoverflow', data_dir=folder)
@@ -174,9 +155,7 @@ def test_a_database_of_something_else_is_named(folder):
 
 def test_a_missing_split_is_named(folder):
   (folder / 'stackoverflow.sqlite').unlink()
-  _write_database(
-      folder / 'stackoverflow.sqlite', {'train': SENTENCES['train']}
-  )
+  _write_database(folder / 'stackoverflow.sqlite', {'train': SENTENCES['train']})
   with pytest.raises(ValueError, match="no clients in split 'heldout'"):
     datasets.load('stackoverflow', data_dir=folder)
 
@@ -187,11 +166,7 @@ def test_download_leaves_no_partial_file(tmp_path, monkeypatch):
       file.write(b'half')
     raise ConnectionError('gone')
 
-  monkeypatch.setattr(
-      stackoverflow.tff.simulation.datasets.stackoverflow,
-      'load_data',
-      interrupted,
-  )
+  monkeypatch.setattr(stackoverflow.tff.simulation.datasets.stackoverflow, 'load_data', interrupted)
   with pytest.raises(ConnectionError):
     datasets.load('stackoverflow', data_dir=tmp_path, download=True)
   assert not list(tmp_path.iterdir())

@@ -17,22 +17,22 @@ pytestmark = pytest.mark.tff
 
 ROOT = pathlib.Path(__file__).parents[2]
 SYNTHETIC = [
-    '--flagfile=experiments/stackoverflow/flags/synthetic.flags',
-    '--num_rounds=12',
-    '--report_goal=40',
-    '--timer_rounds=5',
-    '--rounds_per_evaluation=4',
+  '--flagfile=experiments/stackoverflow/flags/synthetic.flags',
+  '--num_rounds=12',
+  '--report_goal=40',
+  '--timer_rounds=5',
+  '--rounds_per_evaluation=4',
 ]
 
 
 def train(*arguments: str, umask: int = 0o022) -> subprocess.CompletedProcess:
   return subprocess.run(
-      [sys.executable, '-m', 'experiments.stackoverflow.train', *arguments],
-      cwd=ROOT,
-      capture_output=True,
-      text=True,
-      timeout=300,
-      umask=umask,
+    [sys.executable, '-m', 'experiments.stackoverflow.train', *arguments],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    timeout=300,
+    umask=umask,
   )
 
 
@@ -47,17 +47,17 @@ def run(tmp_path_factory) -> tuple[pathlib.Path, subprocess.CompletedProcess]:
 def test_leaves_the_files_of_the_contract(run):
   folder, _ = run
   assert {path.name for path in folder.iterdir()} == {
-      'accuracy.png',
-      'checkpoints',
-      'hparams.json',
-      'lock',
-      'metrics.csv',
-      'participation.parquet',
-      'privacy.html',
-      'privacy.json',
-      'strategy.json',
-      'summary.json',
-      'tensorboard',
+    'accuracy.png',
+    'checkpoints',
+    'hparams.json',
+    'lock',
+    'metrics.csv',
+    'participation.parquet',
+    'privacy.html',
+    'privacy.json',
+    'strategy.json',
+    'summary.json',
+    'tensorboard',
   }
   assert list((folder / 'tensorboard').glob('events.out.tfevents.*'))
   assert (folder / 'accuracy.png').read_bytes().startswith(b'\x89PNG')
@@ -72,9 +72,9 @@ def test_counts_equal_a_recount_of_the_log_by_hand(run):
   for row in log.to_pylist():
     rounds_of.setdefault(row['device_id'], []).append(row['round'])
   separations = [
-      later - earlier
-      for rounds in rounds_of.values()
-      for earlier, later in zip(sorted(rounds), sorted(rounds)[1:])
+    later - earlier
+    for rounds in rounds_of.values()
+    for earlier, later in zip(sorted(rounds), sorted(rounds)[1:])
   ]
   statement = json.loads((folder / 'privacy.json').read_text())
   assert statement['num_rounds'] == 12
@@ -94,9 +94,7 @@ def test_simulated_days_are_those_of_the_log(run):
   assert rows
   for row in rows:
     seconds = closed[int(row['round'])] - cohorts.START
-    assert float(row['simulated_days']) == pytest.approx(
-        seconds / 86400, abs=1e-4
-    )
+    assert float(row['simulated_days']) == pytest.approx(seconds / 86400, abs=1e-4)
 
 
 def test_replay_gives_the_figures_of_the_report(run):
@@ -105,11 +103,11 @@ def test_replay_gives_the_figures_of_the_report(run):
   words = line.removeprefix('Check it').split()
   assert words[0].endswith('fl-dpftrl') and words[1] == 'replay'
   replay = subprocess.run(
-      [sys.executable, '-m', 'fl_dpftrl.commands.main', *words[1:], '--json'],
-      cwd=ROOT,
-      capture_output=True,
-      text=True,
-      check=True,
+    [sys.executable, '-m', 'fl_dpftrl.commands.main', *words[1:], '--json'],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    check=True,
   )
   statement = json.loads((folder / 'privacy.json').read_text())
   assert json.loads(replay.stdout) == statement
@@ -121,22 +119,20 @@ def test_replay_gives_the_figures_of_the_report(run):
 def test_summary_and_progress_say_what_matters(run):
   _, done = run
   for words in (
-      'unigram baseline',
-      'best possible',
-      'min-sep b',
-      'sensitivity',
-      'ρ = ',
-      'ε = ',
-      'hypothetical deployment',
+    'unigram baseline',
+    'best possible',
+    'min-sep b',
+    'sensitivity',
+    'ρ = ',
+    'ε = ',
+    'hypothetical deployment',
   ):
     assert words in done.stdout
   assert 'round 12/12' in done.stderr and 'ε so far' in done.stderr
   assert 'Traceback' not in done.stderr and 'tensorflow' not in done.stderr
 
 
-PRIVATE = (
-    'metrics.csv', 'participation.parquet', 'privacy.html', 'privacy.json'
-)
+PRIVATE = ('metrics.csv', 'participation.parquet', 'privacy.html', 'privacy.json')
 
 
 def check_permissions(folder: pathlib.Path, umask: int) -> None:
@@ -158,9 +154,7 @@ def test_who_may_read_what_a_run_leaves(run):
 @pytest.mark.slow
 def test_who_may_read_what_a_run_leaves_under_another_umask(tmp_path):
   folder = tmp_path / 'run'
-  done = train(
-      *SYNTHETIC, '--num_rounds=2', f'--output_dir={folder}', umask=0o077
-  )
+  done = train(*SYNTHETIC, '--num_rounds=2', f'--output_dir={folder}', umask=0o077)
   assert done.returncode == 0, done.stderr
   check_permissions(folder, 0o077)
 
@@ -172,9 +166,9 @@ def test_the_seed_of_the_noise_is_in_the_checkpoints_alone(run):
   assert all(stat.S_IMODE(p.stat().st_mode) == 0o600 for p in checkpoints)
   with np.load(checkpoints[-1]) as archive:
     seed = next(
-        archive[name]
-        for name in archive.files
-        if (archive[name].dtype, archive[name].shape) == (np.int64, (2,))
+      archive[name]
+      for name in archive.files
+      if (archive[name].dtype, archive[name].shape) == (np.int64, (2,))
     )
   secrets = [seed.tobytes(), seed.astype('>i8').tobytes()]
   secrets += [str(int(word)).encode() for word in seed]
@@ -190,13 +184,8 @@ def test_two_runs_without_a_noise_seed_have_different_noise(run, tmp_path):
   folder, _ = run
   again = train(*SYNTHETIC, f'--output_dir={tmp_path / "again"}')
   assert again.returncode == 0, again.stderr
-  logs = [
-      (f / 'participation.parquet').read_bytes()
-      for f in (folder, tmp_path / 'again')
-  ]
-  tables = [
-      (f / 'metrics.csv').read_text() for f in (folder, tmp_path / 'again')
-  ]
+  logs = [(f / 'participation.parquet').read_bytes() for f in (folder, tmp_path / 'again')]
+  tables = [(f / 'metrics.csv').read_text() for f in (folder, tmp_path / 'again')]
   assert logs[0] == logs[1] and tables[0] != tables[1]
 
 
@@ -209,10 +198,7 @@ def test_a_finished_run_is_reported_again(run):
 
 def test_a_given_noise_seed_voids_the_guarantee(run, tmp_path):
   done = train(
-      *SYNTHETIC,
-      '--num_rounds=3',
-      '--noise_seed=4711',
-      f'--output_dir={tmp_path / "run"}',
+    *SYNTHETIC, '--num_rounds=3', '--noise_seed=4711', f'--output_dir={tmp_path / "run"}'
   )
   assert done.returncode == 0, done.stderr
   assert 'none: the noise seed was given' in done.stdout
@@ -222,9 +208,7 @@ def test_a_given_noise_seed_voids_the_guarantee(run, tmp_path):
   assert '4711' not in (tmp_path / 'run' / 'hparams.json').read_text()
 
 
-def test_without_noise_there_is_no_guarantee_and_the_cost_is_shown(
-    run, tmp_path
-):
+def test_without_noise_there_is_no_guarantee_and_the_cost_is_shown(run, tmp_path):
   folder, _ = run
   silent = tmp_path / 'silent'
   done = train(*SYNTHETIC, '--noise_multiplier=0', f'--output_dir={silent}')
@@ -232,43 +216,34 @@ def test_without_noise_there_is_no_guarantee_and_the_cost_is_shown(
   assert 'none: noise is off' in done.stdout
   statement = json.loads((silent / 'privacy.json').read_text())
   assert statement['worst_case']['epsilon'] is None
-  compared = train(
-      *SYNTHETIC,
-      f'--output_dir={folder}',
-      '--resume',
-      f'--compare_with={silent}',
-  )
+  compared = train(*SYNTHETIC, f'--output_dir={folder}', '--resume', f'--compare_with={silent}')
   own, other = (
-      json.loads((f / 'summary.json').read_text())['test']['accuracy']
-      for f in (folder, silent)
+    json.loads((f / 'summary.json').read_text())['test']['accuracy'] for f in (folder, silent)
   )
   other, own = round(100 * other, 2), round(100 * own, 2)
-  assert (
-      f'{other:.2f} %: the noise cost {other - own:.2f} points'
-      in compared.stdout
-  )
+  assert f'{other:.2f} %: the noise cost {other - own:.2f} points' in compared.stdout
 
 
 @pytest.mark.parametrize(
-    'arguments, words',
-    [
-        (['--report_goal=600', '--timer_rounds=1'], ['--report_goal', '500']),
-        (['--num_rounds=0'], ['--num_rounds=0', 'at least 1']),
-        (['--num_rounds=many'], ['--num_rounds=many']),
-        (['--num_round=3'], ['num_round']),
-        (['--noise_multiplier=-1'], ['--noise_multiplier=-1']),
-        (['--clip_norm=0'], ['--clip_norm=0']),
-        (['--timer_hours=5'], ['--timer_rounds', '--timer_hours']),
-        (['--mechanism=matrix'], ['--mechanism=matrix', 'blt']),
-        (['--strategy=nowhere.json'], ['nowhere.json']),
-        (['--mechanism=banded', '--strategy=blt-b400'], ['--mechanism=banded']),
-        (['--population=100000'], ['--population=100000', '500']),
-        (['--population=60'], ['--timer_rounds=5', '200 devices', '60']),
-        (['--dataset=stackoverflow', '--data_dir=nowhere'], ['stackoverflow']),
-        (['--delta=1'], ['--delta=1']),
-        (['extra'], ['extra']),
-        (['--flagfile=nowhere.flags'], ['nowhere.flags']),
-    ],
+  'arguments, words',
+  [
+    (['--report_goal=600', '--timer_rounds=1'], ['--report_goal', '500']),
+    (['--num_rounds=0'], ['--num_rounds=0', 'at least 1']),
+    (['--num_rounds=many'], ['--num_rounds=many']),
+    (['--num_round=3'], ['num_round']),
+    (['--noise_multiplier=-1'], ['--noise_multiplier=-1']),
+    (['--clip_norm=0'], ['--clip_norm=0']),
+    (['--timer_hours=5'], ['--timer_rounds', '--timer_hours']),
+    (['--mechanism=matrix'], ['--mechanism=matrix', 'blt']),
+    (['--strategy=nowhere.json'], ['nowhere.json']),
+    (['--mechanism=banded', '--strategy=blt-b400'], ['--mechanism=banded']),
+    (['--population=100000'], ['--population=100000', '500']),
+    (['--population=60'], ['--timer_rounds=5', '200 devices', '60']),
+    (['--dataset=stackoverflow', '--data_dir=nowhere'], ['stackoverflow']),
+    (['--delta=1'], ['--delta=1']),
+    (['extra'], ['extra']),
+    (['--flagfile=nowhere.flags'], ['nowhere.flags']),
+  ],
 )
 def test_bad_flags_get_one_line(tmp_path, arguments, words):
   done = train(*SYNTHETIC, f'--output_dir={tmp_path / "run"}', *arguments)
@@ -295,7 +270,5 @@ def test_a_folder_in_use_is_left_alone(run, tmp_path):
 def test_help_has_an_example():
   done = train('--help')
   assert done.returncode == 0
-  assert '--flagfile=experiments/stackoverflow/flags/docstrings.flags' in (
-      done.stdout
-  )
+  assert '--flagfile=experiments/stackoverflow/flags/docstrings.flags' in (done.stdout)
   assert '--noise_multiplier' in done.stdout

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
-from tensorflow_federated.python.simulation.baselines.stackoverflow import word_prediction_preprocessing
+from tensorflow_federated.python.simulation.baselines.stackoverflow import (
+  word_prediction_preprocessing,
+)
 
 from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
 
@@ -13,13 +15,11 @@ pytestmark = pytest.mark.tff
 
 def test_ids_are_those_of_tff():
   vocabulary = vocabulary_lib.Vocabulary(['the', 'a', 'of'])
-  rows = vocabulary.encode(
-      [['the', 'zebra', 'of'], ['of'] * 4, ['a'] * 5, []], length=4
-  )
+  rows = vocabulary.encode([['the', 'zebra', 'of'], ['of'] * 4, ['a'] * 5, []], length=4)
   np.testing.assert_array_equal(
-      rows,
-      # bos 5, oov 4, eos 6: eos only where there is room.
-      [[5, 1, 4, 3, 6], [5, 3, 3, 3, 3], [5, 2, 2, 2, 2], [5, 6, 0, 0, 0]],
+    rows,
+    # bos 5, oov 4, eos 6: eos only where there is room.
+    [[5, 1, 4, 3, 6], [5, 3, 3, 3, 3], [5, 2, 2, 2, 2], [5, 6, 0, 0, 0]],
   )
   assert rows.dtype == np.int32
   assert vocabulary.size == 7
@@ -30,16 +30,11 @@ def test_encoding_equals_tff_preprocessing():
   words = ['is', 'this', 'the', 'edit']
   sentences = ['edit : this is the end', 'this ' * 30, 'the', 'edit edit :']
   fn = word_prediction_preprocessing.create_preprocess_fn(
-      tff.simulation.baselines.ClientSpec(
-          num_epochs=1, batch_size=8, shuffle_buffer_size=1
-      ),
-      words,
+    tff.simulation.baselines.ClientSpec(num_epochs=1, batch_size=8, shuffle_buffer_size=1), words
   )
   data = tf.data.Dataset.from_tensor_slices({'tokens': sentences})
   ((x, y),) = fn(data).as_numpy_iterator()
-  rows = vocabulary_lib.Vocabulary(words).encode(
-      [s.split() for s in sentences], 20
-  )
+  rows = vocabulary_lib.Vocabulary(words).encode([s.split() for s in sentences], 20)
   np.testing.assert_array_equal(rows[:, :-1], x)
   np.testing.assert_array_equal(rows[:, 1:], y)
 
@@ -54,8 +49,7 @@ def test_translation_equals_encoding_with_the_shorter_vocabulary():
   shorter = whole.most_frequent(2)
   sentences = [['a', 'b', 'zebra'], ['c', 'd'], ['a', 'a', 'a', 'a']]
   np.testing.assert_array_equal(
-      whole.translate(whole.encode(sentences, 3), shorter),
-      shorter.encode(sentences, 3),
+    whole.translate(whole.encode(sentences, 3), shorter), shorter.encode(sentences, 3)
   )
 
 

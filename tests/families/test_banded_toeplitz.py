@@ -3,37 +3,30 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl import catalogue
-from fl_dpftrl import participation
+from fl_dpftrl import catalogue, participation
 from fl_dpftrl.families import banded_toeplitz
 
 
 def test_the_matrix_is_the_coefficients_along_its_diagonals():
   strategy = banded_toeplitz.BandedToeplitz([3.0, 2.0])
-  np.testing.assert_array_equal(
-      strategy.strategy_matrix(3), [[3, 0, 0], [2, 3, 0], [0, 2, 3]]
-  )
+  np.testing.assert_array_equal(strategy.strategy_matrix(3), [[3, 0, 0], [2, 3, 0], [0, 2, 3]])
 
 
 def test_columns_are_normalised_and_not_rows():
   matrix = banded_toeplitz.BandedToeplitz([4.0, 3.0], 3).strategy_matrix(3)
-  np.testing.assert_allclose(
-      matrix, [[0.8, 0, 0], [0.6, 0.8, 0], [0, 0.6, 1.0]]
-  )
+  np.testing.assert_allclose(matrix, [[0.8, 0, 0], [0.6, 0.8, 0], [0, 0.6, 1.0]])
   np.testing.assert_allclose(np.linalg.norm(matrix, axis=0), 1.0)
   assert np.linalg.norm(matrix, axis=1).max() > 1.1
 
 
 def test_more_bands_than_rounds_are_cut_off():
   strategy = banded_toeplitz.BandedToeplitz([3.0, 4.0, 5.0], 2)
-  np.testing.assert_allclose(
-      strategy.strategy_matrix(2), [[0.6, 0.0], [0.8, 1.0]]
-  )
+  np.testing.assert_allclose(strategy.strategy_matrix(2), [[0.6, 0.0], [0.8, 1.0]])
 
 
-@pytest.mark.parametrize('coefficients', [
-    [], [[1.0]], 1.0, [0.0, 1.0], [-1.0], [1.0, np.nan], [np.inf],
-])
+@pytest.mark.parametrize(
+  'coefficients', [[], [[1.0]], 1.0, [0.0, 1.0], [-1.0], [1.0, np.nan], [np.inf]]
+)
 def test_refuses_other_coefficients(coefficients):
   with pytest.raises(ValueError, match='coefficients'):
     banded_toeplitz.BandedToeplitz(coefficients)
@@ -50,10 +43,7 @@ def test_a_file_gives_it_back(tmp_path, normalized_rounds):
   path = tmp_path / 'a.json'
   strategy = banded_toeplitz.BandedToeplitz([1.0, 0.5, 0.2], normalized_rounds)
   catalogue.save(
-      path,
-      strategy,
-      schema=participation.MinSep(num_rounds=9, min_sep=3),
-      objective='rms',
+    path, strategy, schema=participation.MinSep(num_rounds=9, min_sep=3), objective='rms'
   )
   again = catalogue.load_strategy(path)
   np.testing.assert_array_equal(again.coefficients, strategy.coefficients)
@@ -63,10 +53,10 @@ def test_a_file_gives_it_back(tmp_path, normalized_rounds):
 def test_an_edited_file_is_refused(tmp_path):
   path = tmp_path / 'a.json'
   catalogue.save(
-      path,
-      banded_toeplitz.BandedToeplitz([1.0, 0.5, 0.2], 9),
-      schema=participation.MinSep(num_rounds=9, min_sep=3),
-      objective='rms',
+    path,
+    banded_toeplitz.BandedToeplitz([1.0, 0.5, 0.2], 9),
+    schema=participation.MinSep(num_rounds=9, min_sep=3),
+    objective='rms',
   )
   text = path.read_text()
   assert '"normalized_rounds": 9' in text

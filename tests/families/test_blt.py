@@ -1,9 +1,9 @@
 """BLTs: coefficients by their definition, and the constraints behind them."""
 
 import hypothesis
-from hypothesis import strategies as st
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 from fl_dpftrl.families import blt
 
@@ -19,21 +19,17 @@ def test_coefficients_by_their_definition():
 def test_inverse_coefficients_invert(num_rounds):
   strategy = blt.BLT([1 - 1e-12, 0.99, 0.99 - 1e-11], [0.01, 0.3, 0.4])
   product = np.convolve(
-      strategy.coefficients(num_rounds),
-      strategy.inverse_coefficients(num_rounds),
+    strategy.coefficients(num_rounds), strategy.inverse_coefficients(num_rounds)
   )[:num_rounds]
   np.testing.assert_allclose(product, np.eye(num_rounds)[0], atol=1e-12)
 
 
 @hypothesis.given(
-    st.lists(
-        st.tuples(
-            st.floats(0.0, 1.0, exclude_min=True, exclude_max=True),
-            st.floats(0.0, 1.0),
-        ),
-        min_size=1,
-        max_size=6,
-    )
+  st.lists(
+    st.tuples(st.floats(0.0, 1.0, exclude_min=True, exclude_max=True), st.floats(0.0, 1.0)),
+    min_size=1,
+    max_size=6,
+  )
 )
 @hypothesis.settings(deadline=None, max_examples=100)
 def test_coefficients_never_increase(pairs):
@@ -47,7 +43,9 @@ def test_coefficients_never_increase(pairs):
   assert (np.diff(coefficients) <= 0.0).all()
 
 
-@pytest.mark.parametrize('decay, scale, name', [
+@pytest.mark.parametrize(
+  'decay, scale, name',
+  [
     ([], [], 'buffer_decay'),
     ([0.5], [], 'same length'),
     ([0.5], [0.1, 0.1], 'same length'),
@@ -58,7 +56,8 @@ def test_coefficients_never_increase(pairs):
     ([0.5], [-0.1], 'output_scale'),
     ([0.5], [1.1], 'output_scale'),
     ([0.5], [float('inf')], 'output_scale'),
-])
+  ],
+)
 def test_refuses(decay, scale, name):
   with pytest.raises(ValueError, match=name):
     blt.BLT(decay, scale)

@@ -26,14 +26,17 @@ def test_a_change_of_what_it_gives_does_not_reach_it():
   np.testing.assert_array_equal(strategy.coefficients, GOOD)
 
 
-@pytest.mark.parametrize('wrong, message', [
+@pytest.mark.parametrize(
+  'wrong, message',
+  [
     (np.ones(3), 'shape'),
     (np.ones((2, 3)), 'shape'),
     (np.zeros((0, 0)), 'shape'),
     ([[np.nan]], 'finite'),
     ([[1.0, 0.0], [0.0, 0.0]], 'positive diagonal'),
     ([[1.0, 0.1], [0.0, 1.0]], '0 above the diagonal'),
-])
+  ],
+)
 def test_refuses_other_matrices(wrong, message):
   with pytest.raises(ValueError, match=message):
     dense.Dense(wrong)

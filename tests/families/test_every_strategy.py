@@ -6,15 +6,17 @@ import numpy as np
 import pytest
 
 from fl_dpftrl import workloads
-from fl_dpftrl.families import banded
-from fl_dpftrl.families import banded_toeplitz
-from fl_dpftrl.families import base
-from fl_dpftrl.families import blt
-from fl_dpftrl.families import dense
-from fl_dpftrl.families import low_rank
-from fl_dpftrl.families import registry
-from fl_dpftrl.families import stamped
-from fl_dpftrl.families import tree_full
+from fl_dpftrl.families import (
+  banded,
+  banded_toeplitz,
+  base,
+  blt,
+  dense,
+  low_rank,
+  registry,
+  stamped,
+  tree_full,
+)
 
 ROUNDS = (1, 2, 3, 7, 8, 21)
 MOST = max(ROUNDS) + 1
@@ -45,13 +47,13 @@ def low_rank_example():
 
 
 EXAMPLES = {
-    'tree_full': lambda: tree_full.TreeFull(MOST),
-    'banded': banded_example,
-    'blt': lambda: blt.BLT([0.97, 0.6, 0.05], [0.1, 0.3, 0.6]),
-    'dense': dense_example,
-    'low_rank': low_rank_example,
-    'stamped': lambda: stamped.Stamped(banded_example(), 5),
-    'banded_toeplitz': lambda: banded_toeplitz.BandedToeplitz([1.5, -0.4, 0.6, 0.2]),
+  'tree_full': lambda: tree_full.TreeFull(MOST),
+  'banded': banded_example,
+  'blt': lambda: blt.BLT([0.97, 0.6, 0.05], [0.1, 0.3, 0.6]),
+  'dense': dense_example,
+  'low_rank': low_rank_example,
+  'stamped': lambda: stamped.Stamped(banded_example(), 5),
+  'banded_toeplitz': lambda: banded_toeplitz.BandedToeplitz([1.5, -0.4, 0.6, 0.2]),
 }
 
 
@@ -81,24 +83,18 @@ def test_the_noising_matrix_undoes_the_strategy_matrix(strategy, num_rounds):
 def test_a_longer_run_begins_as_a_shorter_one(strategy, num_rounds):
   rows = strategy.num_noise_rows(num_rounds)
   longer = strategy.strategy_matrix(num_rounds + 1)
-  np.testing.assert_allclose(
-      longer[:rows, :num_rounds], strategy.strategy_matrix(num_rounds)
-  )
+  np.testing.assert_allclose(longer[:rows, :num_rounds], strategy.strategy_matrix(num_rounds))
   assert not longer[:rows, num_rounds:].any()
   longer = strategy.noising_matrix(num_rounds + 1)
   np.testing.assert_allclose(
-      longer[:num_rounds, :rows],
-      strategy.noising_matrix(num_rounds),
-      atol=1e-9,
+    longer[:num_rounds, :rows], strategy.noising_matrix(num_rounds), atol=1e-9
   )
   assert not longer[:num_rounds, rows:].any()
 
 
 def test_its_parameters_rebuild_it(strategy):
   again = type(strategy)(**strategy.parameters())
-  np.testing.assert_array_equal(
-      again.strategy_matrix(7), strategy.strategy_matrix(7)
-  )
+  np.testing.assert_array_equal(again.strategy_matrix(7), strategy.strategy_matrix(7))
 
 
 def test_is_immutable(strategy):

@@ -1,27 +1,26 @@
 """Chains: their series, and how they are found again from a BLT."""
 
 import hypothesis
-from hypothesis import strategies as st
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
-from fl_dpftrl.families import blt
-from fl_dpftrl.families import interlaced
+from fl_dpftrl.families import blt, interlaced
 
 HARD = {
-    'one': ([0.5], [1.0]),
-    'negative inverse decay': ([1e-4], [1.0]),
-    'decays 2e-11 apart': (
-        [0.99, 0.735, 0.16776199983448145, 0.1677619998016191],
-        [0.205, 0.233, 0.0348, 0.0348],
-    ),
-    'nearly 1': ([1.0 - 1e-12, 0.99, 0.99 - 1e-11], [0.01, 0.3, 0.4]),
-    'next to 1': ([1.0 - 2.0**-53, 0.9], [1e-9, 0.1]),
-    'equal': ([0.5, 0.25, 0.5], [0.3, 0.1, 0.4]),
-    'tiny': ([1e-300, 1e-3], [0.5, 0.5]),
-    'tiny scale': ([0.9, 0.8, 0.7], [1e-200, 1e-18, 0.1]),
-    'scale of 0': ([0.5, 0.3], [0.0, 1.0]),
-    'nothing': ([0.5, 0.3], [0.0, 0.0]),
+  'one': ([0.5], [1.0]),
+  'negative inverse decay': ([1e-4], [1.0]),
+  'decays 2e-11 apart': (
+    [0.99, 0.735, 0.16776199983448145, 0.1677619998016191],
+    [0.205, 0.233, 0.0348, 0.0348],
+  ),
+  'nearly 1': ([1.0 - 1e-12, 0.99, 0.99 - 1e-11], [0.01, 0.3, 0.4]),
+  'next to 1': ([1.0 - 2.0**-53, 0.9], [1e-9, 0.1]),
+  'equal': ([0.5, 0.25, 0.5], [0.3, 0.1, 0.4]),
+  'tiny': ([1e-300, 1e-3], [0.5, 0.5]),
+  'tiny scale': ([0.9, 0.8, 0.7], [1e-200, 1e-18, 0.1]),
+  'scale of 0': ([0.5, 0.3], [0.0, 1.0]),
+  'nothing': ([0.5, 0.3], [0.0, 0.0]),
 }
 
 
@@ -49,17 +48,13 @@ def test_series_of_the_inverse_and_of_its_sums(decay, scale, num_rounds):
   assert (chain.sum_scales > 0.0).all()
   points = 1.0 - chain.below_one[0::2]
   sums = chain.sum_scales @ np.power.outer(points, np.arange(num_rounds))
-  np.testing.assert_allclose(
-      sums, np.cumsum(expected).astype(float), rtol=2e-12, atol=2e-13
-  )
+  np.testing.assert_allclose(sums, np.cumsum(expected).astype(float), rtol=2e-12, atol=2e-13)
 
 
 @st.composite
 def all_gaps(draw):
   size = draw(st.integers(1, 5))
-  exponents = draw(
-      st.lists(st.floats(-10.0, 0.0), min_size=2 * size, max_size=2 * size)
-  )
+  exponents = draw(st.lists(st.floats(-10.0, 0.0), min_size=2 * size, max_size=2 * size))
   gaps = 10.0 ** np.array(exponents)
   return gaps / (gaps.sum() * draw(st.floats(1.01, 2.0)))
 

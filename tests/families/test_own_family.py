@@ -9,15 +9,9 @@ import numpy as np
 import pytest
 
 import fl_dpftrl
-from fl_dpftrl import catalogue
-from fl_dpftrl import error
-from fl_dpftrl import participation
-from fl_dpftrl import sensitivity
+from fl_dpftrl import catalogue, error, participation, sensitivity
 from fl_dpftrl.commands import main
-from fl_dpftrl.families import base
-from fl_dpftrl.families import dense
-from fl_dpftrl.families import registry
-from fl_dpftrl.families import stamped
+from fl_dpftrl.families import base, dense, registry, stamped
 from fl_dpftrl.noise.engine import dispatch
 
 EXAMPLE = pathlib.Path(__file__).parents[2] / 'examples' / 'own_family.py'
@@ -74,7 +68,7 @@ def test_all_figures_are_those_of_its_matrix(own, geometric):
   assert isinstance(strategy, base.Strategy)
   matrix = as_dense(strategy)
   assert sensitivity.sensitivity(strategy, SCHEMA).value == pytest.approx(
-      sensitivity.sensitivity(matrix, SCHEMA).value
+    sensitivity.sensitivity(matrix, SCHEMA).value
   )
   assert error.error(strategy, 24) == pytest.approx(error.error(matrix, 24))
   pattern = [(0, 5, 17)]
@@ -83,9 +77,7 @@ def test_all_figures_are_those_of_its_matrix(own, geometric):
   np.testing.assert_allclose(one, other)
   assert kind == other_kind
   repeated, other = stamped.Stamped(strategy, 7), stamped.Stamped(matrix, 7)
-  found, expected = (
-      sensitivity.sensitivity(each, SCHEMA) for each in (repeated, other)
-  )
+  found, expected = (sensitivity.sensitivity(each, SCHEMA) for each in (repeated, other))
   assert found.value == pytest.approx(expected.value)
 
 
@@ -95,18 +87,15 @@ def test_commands_take_it(geometric, tmp_path, capsys):
   catalogue.save(path, strategy, schema=SCHEMA, objective='rms')
   assert catalogue.load(path).strategy == strategy
   log = tmp_path / 'log.csv'
-  log.write_text('round,device_id\n' + ''.join(
-      f'{t},device{t % 6}\n' for t in range(24)
-  ))
+  log.write_text('round,device_id\n' + ''.join(f'{t},device{t % 6}\n' for t in range(24)))
   schema = '--num_rounds=24 --min_sep=5'
   for line in (
-      f'describe {path} {schema}',
-      f'describe {path} {schema} --num_parameters=1000',
-      f'account --strategy={path} {schema} --noise_multiplier=3 --delta=1e-6',
-      f'calibrate --strategy={path} {schema} --epsilon=4 --delta=1e-6',
-      f'replay --log={log} --strategy={path} --noise_multiplier=3 --delta=1e-6'
-      ' --num_rounds=24',
-      f'compare --mechanisms=identity,{path} {schema}',
+    f'describe {path} {schema}',
+    f'describe {path} {schema} --num_parameters=1000',
+    f'account --strategy={path} {schema} --noise_multiplier=3 --delta=1e-6',
+    f'calibrate --strategy={path} {schema} --epsilon=4 --delta=1e-6',
+    f'replay --log={log} --strategy={path} --noise_multiplier=3 --delta=1e-6 --num_rounds=24',
+    f'compare --mechanisms=identity,{path} {schema}',
   ):
     capsys.readouterr()
     main.main([*line.split(), '--json'])
@@ -124,9 +113,7 @@ def test_a_family_without_parameters_goes_by_its_name(capsys):
 
     noising_matrix = strategy_matrix
 
-  main.main(
-      'compare --mechanisms=identity,alone --num_rounds=9 --json'.split()
-  )
+  main.main(['compare', '--mechanisms=identity,alone', '--num_rounds=9', '--json'])
   one, other = json.loads(capsys.readouterr().out)['rows']
   assert other['mechanism'] == 'alone'
   assert one['rms_loss'] == pytest.approx(other['rms_loss'])
@@ -136,9 +123,7 @@ def test_a_family_without_parameters_goes_by_its_name(capsys):
 def test_the_engine_makes_its_rows(geometric):
   strategy = geometric(0.7)
   made = dispatch.recurrence(strategy, 5)
-  np.testing.assert_allclose(
-      made.norms, np.linalg.norm(strategy.noising_matrix(5), axis=1)
-  )
+  np.testing.assert_allclose(made.norms, np.linalg.norm(strategy.noising_matrix(5), axis=1))
 
 
 def test_it_stops_at_its_last_round(geometric):
@@ -162,9 +147,9 @@ def test_a_lower_bound_of_its_own_never_becomes_a_guarantee(geometric):
   assert found.value >= truth.value * (1 - 1e-12)
 
 
-@pytest.mark.parametrize('value, kind', [
-    (np.nan, 'exact'), (np.inf, 'exact'), (-1.0, 'exact'), (1.0, 'exactly'),
-])
+@pytest.mark.parametrize(
+  'value, kind', [(np.nan, 'exact'), (np.inf, 'exact'), (-1.0, 'exact'), (1.0, 'exactly')]
+)
 def test_an_answer_that_is_no_sensitivity_is_refused(geometric, value, kind):
   class Wrong(geometric):
     def sensitivity(self, schema):
@@ -188,18 +173,17 @@ def test_refuses_what_is_no_family():
     def strategy_matrix(self, num_rounds):
       return np.eye(num_rounds)
 
-
   class NoDataclass(base.Strategy):
     family = 'no_dataclass'
     strategy_matrix = noising_matrix = lambda self, num_rounds: np.eye(num_rounds)
 
   for cls, words in (
-      (WithoutN, 'noising_matrix'),
-      (NoDataclass, 'frozen dataclass'),
-      (plain('identity'), 'identity'),
-      (plain(''), 'family of Plain'),
-      (plain('../a'), 'family of Plain'),
-      (int, 'family of int'),
+    (WithoutN, 'noising_matrix'),
+    (NoDataclass, 'frozen dataclass'),
+    (plain('identity'), 'identity'),
+    (plain(''), 'family of Plain'),
+    (plain('../a'), 'family of Plain'),
+    (int, 'family of int'),
   ):
     with pytest.raises(ValueError, match=words):
       fl_dpftrl.register(cls)

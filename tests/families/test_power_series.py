@@ -78,9 +78,5 @@ def test_fourier_transforms_give_the_same(monkeypatch, num_terms):
   inverse = power_series.reciprocal(coefficients, num_terms)
   monkeypatch.setattr(power_series, '_MOST_DIRECT_BANDS', 8)
   monkeypatch.setattr(power_series, '_MOST_DIRECT_PRODUCTS', 90)
-  np.testing.assert_allclose(
-      power_series.divide(values, coefficients), direct, atol=1e-13
-  )
-  np.testing.assert_allclose(
-      power_series.reciprocal(coefficients, num_terms), inverse, atol=1e-14
-  )
+  np.testing.assert_allclose(power_series.divide(values, coefficients), direct, atol=1e-13)
+  np.testing.assert_allclose(power_series.reciprocal(coefficients, num_terms), inverse, atol=1e-14)

@@ -1,12 +1,8 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl import error
-from fl_dpftrl import workloads
-from fl_dpftrl.families import banded
-from fl_dpftrl.families import blt
-from fl_dpftrl.families import stamped
-from fl_dpftrl.families import tree_online
+from fl_dpftrl import error, workloads
+from fl_dpftrl.families import banded, blt, stamped, tree_online
 
 
 def test_blocks_along_the_diagonal():
@@ -14,12 +10,14 @@ def test_blocks_along_the_diagonal():
   strategy = stamped.Stamped(inner, 3)
   whole, rest = inner.strategy_matrix(3), inner.strategy_matrix(1)
   np.testing.assert_array_equal(
-      strategy.strategy_matrix(7),
-      np.block([
-          [whole, np.zeros((3, 4))],
-          [np.zeros((3, 3)), whole, np.zeros((3, 1))],
-          [np.zeros((1, 6)), rest],
-      ]),
+    strategy.strategy_matrix(7),
+    np.block(
+      [
+        [whole, np.zeros((3, 4))],
+        [np.zeros((3, 3)), whole, np.zeros((3, 1))],
+        [np.zeros((1, 6)), rest],
+      ]
+    ),
   )
 
 
@@ -38,19 +36,21 @@ def test_goes_on_beyond_what_it_repeats():
   np.testing.assert_array_equal(strategy.strategy_matrix(11), np.eye(11))
 
 
-@pytest.mark.parametrize('workload', [
-    workloads.Workload(), workloads.Workload(0.9, cooldown_fraction=0.5),
+@pytest.mark.parametrize(
+  'workload',
+  [
+    workloads.Workload(),
+    workloads.Workload(0.9, cooldown_fraction=0.5),
     workloads.Matrix(np.random.default_rng(0).normal(size=(5, 21))),
-])
+  ],
+)
 @pytest.mark.parametrize('block_rounds', [1, 4, 7, 20, 21, 30])
 def test_errors_of_the_blocks_add_up(workload, block_rounds):
   strategy = stamped.Stamped(tree_online.TreeOnline(), block_rounds)
   np.testing.assert_allclose(
-      error.per_query_error(strategy, 21, workload),
-      np.linalg.norm(
-          workload.matrix(21) @ strategy.noising_matrix(21), axis=1
-      ),
-      rtol=1e-12,
+    error.per_query_error(strategy, 21, workload),
+    np.linalg.norm(workload.matrix(21) @ strategy.noising_matrix(21), axis=1),
+    rtol=1e-12,
   )
 
 

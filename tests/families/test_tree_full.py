@@ -3,12 +3,8 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl import error
-from fl_dpftrl import participation
-from fl_dpftrl import sensitivity
-from fl_dpftrl import workloads
-from fl_dpftrl.families import tree_full
-from fl_dpftrl.families import tree_online
+from fl_dpftrl import error, participation, sensitivity, workloads
+from fl_dpftrl.families import tree_full, tree_online
 from fl_dpftrl.noise import reference
 
 ROUNDS = [1, 2, 3, 5, 8, 12, 21, 64, 77]
@@ -26,9 +22,7 @@ def test_has_the_gram_matrix_of_the_nodes(num_rounds):
 def test_has_the_covariance_of_the_pseudo_inverse(num_rounds):
   nodes = tree_online.TreeOnline().strategy_matrix(num_rounds)
   best = workloads.prefix_sums(num_rounds) @ np.linalg.pinv(nodes)
-  own = workloads.prefix_sums(num_rounds) @ (
-      tree_full.TreeFull().noising_matrix(num_rounds)
-  )
+  own = workloads.prefix_sums(num_rounds) @ (tree_full.TreeFull().noising_matrix(num_rounds))
   np.testing.assert_allclose(own @ own.T, best @ best.T, atol=1e-11)
 
 
@@ -36,16 +30,13 @@ def test_has_the_covariance_of_the_pseudo_inverse(num_rounds):
 def test_a_run_that_ends_early_has_the_first_rows(num_rounds):
   whole = tree_full.TreeFull().strategy_matrix(13)
   np.testing.assert_array_equal(
-      tree_full.TreeFull(13).strategy_matrix(num_rounds),
-      whole[:num_rounds, :num_rounds],
+    tree_full.TreeFull(13).strategy_matrix(num_rounds), whole[:num_rounds, :num_rounds]
   )
 
 
 def test_losses_as_published():
   """McMahan, Xu, Zhang 2024, accuracy table, its two headings put right."""
-  schema = participation.MinSep(
-      num_rounds=2052, min_sep=342, max_participations=6
-  )
+  schema = participation.MinSep(num_rounds=2052, min_sep=342, max_participations=6)
   strategy = tree_full.TreeFull(2052)
   worst = sensitivity.sensitivity(strategy, schema)
   found = error.error(strategy, 2052)
@@ -64,13 +55,9 @@ def test_errors_of_a_million_rounds_lie_between_identity_and_online():
 
 @pytest.mark.parametrize('num_rounds', [1, 2, 11, 16])
 def test_moments_of_finished_trees(num_rounds):
-  covariance = np.linalg.inv(
-      sensitivity.gram_matrix(tree_full.TreeFull(), num_rounds)
-  )
+  covariance = np.linalg.inv(sensitivity.gram_matrix(tree_full.TreeFull(), num_rounds))
   _, single = tree_full.node_moments(num_rounds.bit_length())
-  heights = [
-      tree_full.height_of_tree(t, num_rounds) for t in range(num_rounds)
-  ]
+  heights = [tree_full.height_of_tree(t, num_rounds) for t in range(num_rounds)]
   np.testing.assert_allclose(np.diagonal(covariance), single[heights])
 
 
@@ -89,12 +76,9 @@ def test_a_run_that_ends_early_is_bounded():
   schema = participation.MinSep(num_rounds=600, min_sep=100)
   early = sensitivity.sensitivity(tree_full.TreeFull(819), schema)
   whole = sensitivity.sensitivity(
-      tree_full.TreeFull(819),
-      participation.MinSep(num_rounds=819, min_sep=100),
+    tree_full.TreeFull(819), participation.MinSep(num_rounds=819, min_sep=100)
   )
   assert early.kind != 'lower_bound' and whole.kind == 'exact'
   pattern = [np.arange(0, 600, 100)]
-  found, _ = sensitivity.pattern_sensitivity(
-      tree_full.TreeFull(819), 600, pattern
-  )
+  found, _ = sensitivity.pattern_sensitivity(tree_full.TreeFull(819), 600, pattern)
   assert found[0] * (1 - 1e-12) <= early.value <= whole.value

@@ -3,25 +3,23 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl import error
-from fl_dpftrl import workloads
-from fl_dpftrl.families import stamped
-from fl_dpftrl.families import tree_online
+from fl_dpftrl import error, workloads
+from fl_dpftrl.families import stamped, tree_online
 
 
 def test_nodes_in_the_order_of_their_last_round():
   np.testing.assert_array_equal(
-      tree_online.TreeOnline().strategy_matrix(5),
-      [
-          [1, 0, 0, 0, 0],
-          [0, 1, 0, 0, 0],
-          [1, 1, 0, 0, 0],
-          [0, 0, 1, 0, 0],
-          [0, 0, 0, 1, 0],
-          [0, 0, 1, 1, 0],
-          [1, 1, 1, 1, 0],
-          [0, 0, 0, 0, 1],
-      ],
+    tree_online.TreeOnline().strategy_matrix(5),
+    [
+      [1, 0, 0, 0, 0],
+      [0, 1, 0, 0, 0],
+      [1, 1, 0, 0, 0],
+      [0, 0, 1, 0, 0],
+      [0, 0, 0, 1, 0],
+      [0, 0, 1, 1, 0],
+      [1, 1, 1, 1, 0],
+      [0, 0, 0, 0, 1],
+    ],
   )
 
 
@@ -50,9 +48,7 @@ def test_no_prefix_sum_uses_later_nodes(num_rounds):
     assert not noising[t, tree_online.first_node(t + 1) :].any()
 
 
-@pytest.mark.parametrize(
-    'num_rounds, copies', [(1, 1), (2, 2), (7, 3), (8, 4), (2052, 12)]
-)
+@pytest.mark.parametrize('num_rounds, copies', [(1, 1), (2, 2), (7, 3), (8, 4), (2052, 12)])
 def test_memory_is_logarithmic(num_rounds, copies):
   assert tree_online.TreeOnline().memory_copies(num_rounds) == copies
 
@@ -61,9 +57,7 @@ COMPLETED = [1, 2, 3, 4, 5, 6, 7, 11, 24, 33]
 
 
 @pytest.mark.parametrize('num_rounds', COMPLETED)
-def test_completion_estimates_the_sum_of_all_rounds_as_well_as_can_be(
-    num_rounds
-):
+def test_completion_estimates_the_sum_of_all_rounds_as_well_as_can_be(num_rounds):
   strategy = tree_online.TreeOnline(num_rounds)
   prefix = workloads.prefix_sums(num_rounds)
   online = (prefix @ strategy.noising_matrix(num_rounds))[-1]
@@ -89,7 +83,7 @@ def test_completion_changes_nothing_before_the_last_round(num_rounds):
   for earlier in range(1, num_rounds):
     for name in ('strategy_matrix', 'noising_matrix'):
       np.testing.assert_array_equal(
-          getattr(completed, name)(earlier), getattr(plain, name)(earlier)
+        getattr(completed, name)(earlier), getattr(plain, name)(earlier)
       )
 
 
@@ -97,10 +91,7 @@ def test_completion_pays_over_many_restarts():
   """Each earlier tree of 100 rounds adds one node's variance, not three's."""
   plain = stamped.Stamped(tree_online.TreeOnline(), 100)
   completed = stamped.Stamped(tree_online.TreeOnline(100), 100)
-  before, after = (
-      error.per_query_error(strategy, 2000)[-1]
-      for strategy in (plain, completed)
-  )
+  before, after = (error.per_query_error(strategy, 2000)[-1] for strategy in (plain, completed))
   assert after < 0.65 * before
 
 

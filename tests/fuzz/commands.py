@@ -6,7 +6,8 @@ import io
 import resource
 import signal
 import traceback
-from typing import Iterable, NamedTuple, Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from fl_dpftrl.commands import main
 
@@ -48,15 +49,13 @@ def run(arguments: Sequence[str]) -> Ending:
     status = e.code or 0
   except _TooLong:
     return Ending('hang', f'over {SECONDS} s')
-  except BaseException:  # pylint: disable=broad-exception-caught
+  except BaseException:
     return Ending('traceback', traceback.format_exc(limit=-4))
   finally:
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
   # Peaks are those of a whole life: only a higher one is this command's.
-  own, children = (
-      new if new > old else 0 for old, new in zip(peaks, _peaks())
-  )
+  own, children = (new if new > old else 0 for old, new in zip(peaks, _peaks()))
   used = max(own - peaks[0], children)
   if used > MEMORY:
     return Ending('memory', f'{used >> 20} MiB')
@@ -79,8 +78,8 @@ def peak_memory() -> int:
 def _peaks() -> tuple[int, int]:
   """Returns the most resident bytes, of this process and of those it ended."""
   own, children = (
-      resource.getrusage(kind).ru_maxrss << 10
-      for kind in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    resource.getrusage(kind).ru_maxrss << 10
+    for kind in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
   )
   return own, children
 

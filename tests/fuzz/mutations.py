@@ -3,10 +3,37 @@
 import numpy as np
 
 _PIECES = (
-    b'"', b'\n', b'\r', b'\r\n', b',', b'\0', b'null', b'\xff', b'\xef\xbb\xbf',
-    b'{', b'}', b'[' * 500, b'9' * 400, b'1e999', b'-1', b' ', b'\x1b[2J',
-    b'NaN', b'Infinity', b'true', b'""', b'[]', b'{}', b'{"a":' * 500, b'1e-320',
-    b'1000000000000', '\u200b'.encode(), '\u202e'.encode(), b'e\xcc\x81', b'\\ud800', b'\\n',
+  b'"',
+  b'\n',
+  b'\r',
+  b'\r\n',
+  b',',
+  b'\0',
+  b'null',
+  b'\xff',
+  b'\xef\xbb\xbf',
+  b'{',
+  b'}',
+  b'[' * 500,
+  b'9' * 400,
+  b'1e999',
+  b'-1',
+  b' ',
+  b'\x1b[2J',
+  b'NaN',
+  b'Infinity',
+  b'true',
+  b'""',
+  b'[]',
+  b'{}',
+  b'{"a":' * 500,
+  b'1e-320',
+  b'1000000000000',
+  '\u200b'.encode(),
+  '\u202e'.encode(),
+  b'e\xcc\x81',
+  b'\\ud800',
+  b'\\n',
 )
 
 
@@ -74,9 +101,7 @@ def _put_in(content: bytes, rng: np.random.Generator) -> bytes:
 
 def _digit(content: bytes, rng: np.random.Generator) -> bytes:
   """Changes one digit, which may leave the file a good one of other values."""
-  places = np.flatnonzero(
-      np.isin(np.frombuffer(content, np.uint8), list(b'0123456789'))
-  )
+  places = np.flatnonzero(np.isin(np.frombuffer(content, np.uint8), list(b'0123456789')))
   if not places.size:
     return content
   changed = bytearray(content)
@@ -94,6 +119,15 @@ def _line(content: bytes, rng: np.random.Generator) -> bytes:
 
 
 _CHANGES = (
-    _flip, _overwrite, _cut_out, _cut_off, _repeat, _move, _put_in,
-    _digit, _digit, _line, _line,
+  _flip,
+  _overwrite,
+  _cut_out,
+  _cut_off,
+  _repeat,
+  _move,
+  _put_in,
+  _digit,
+  _digit,
+  _line,
+  _line,
 )

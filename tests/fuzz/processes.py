@@ -1,6 +1,5 @@
 """Commands that run in processes of their own, whose usage is measured."""
 
-from collections.abc import Callable
 import dataclasses
 import multiprocessing
 import os
@@ -8,14 +7,18 @@ import resource
 import sys
 import tempfile
 import traceback
+from collections.abc import Callable
 
 SECONDS = 60
 MEMORY = 2**31
 
 _LOADED = (
-    'fl_dpftrl.commands.main', 'fl_dpftrl.commands.describe',
-    'fl_dpftrl.commands.replay', 'fl_dpftrl.commands.simulate',
-    'experiments.stackoverflow.train', 'tests.fuzz.processes',
+  'fl_dpftrl.commands.main',
+  'fl_dpftrl.commands.describe',
+  'fl_dpftrl.commands.replay',
+  'fl_dpftrl.commands.simulate',
+  'experiments.stackoverflow.train',
+  'tests.fuzz.processes',
 )
 _USAGE = '\nused: '
 
@@ -57,9 +60,7 @@ def run(command: Callable[[list[str]], None], arguments: list[str]) -> Done:
   # What takes long to load is loaded once.
   context.set_forkserver_preload(list(_LOADED))
   with tempfile.NamedTemporaryFile() as errors:
-    process = context.Process(
-        target=_measured, args=(command, arguments, errors.name)
-    )
+    process = context.Process(target=_measured, args=(command, arguments, errors.name))
     process.start()
     process.join()
     text = errors.read().decode('utf-8', 'backslashreplace')
@@ -70,9 +71,7 @@ def run(command: Callable[[list[str]], None], arguments: list[str]) -> Done:
   return Done(process.exitcode, text, float(seconds), int(memory))
 
 
-def _measured(
-    command: Callable[[list[str]], None], arguments: list[str], path: str
-) -> None:
+def _measured(command: Callable[[list[str]], None], arguments: list[str], path: str) -> None:
   """Writes what the command writes to stderr to a file, and then its usage."""
   resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
   os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), 2)
@@ -82,12 +81,10 @@ def _measured(
     command(arguments)
   except SystemExit as end:
     status = end.code or 0
-  except BaseException:  # pylint: disable=broad-except
+  except BaseException:
     traceback.print_exc()
     status = 1
   used = resource.getrusage(resource.RUSAGE_SELF)
-  sys.stderr.write(
-      f'{_USAGE}{used.ru_utime + used.ru_stime} {1024 * used.ru_maxrss}'
-  )
+  sys.stderr.write(f'{_USAGE}{used.ru_utime + used.ru_stime} {1024 * used.ru_maxrss}')
   sys.stderr.flush()
   os._exit(status)

@@ -16,16 +16,10 @@ import types
 import numpy as np
 import pytest
 
-from fl_dpftrl import catalogue
-from fl_dpftrl import participation
+from fl_dpftrl import catalogue, participation
 from fl_dpftrl.commands import main
-from fl_dpftrl.families import banded
-from fl_dpftrl.families import banded_toeplitz
-from fl_dpftrl.families import blt
-from fl_dpftrl.families import stamped
-from fl_dpftrl.families import tree_online
-from tests.fuzz import mutations
-from tests.fuzz import processes
+from fl_dpftrl.families import banded, banded_toeplitz, blt, stamped, tree_online
+from tests.fuzz import mutations, processes
 
 ROOT = str(pathlib.Path(__file__).parents[2])
 CASES = int(os.environ.get('FUZZ_CASES', '0'))
@@ -39,11 +33,11 @@ def banded_example():
 
 
 STRATEGIES = (
-    blt.BLT([0.9, 0.5], [0.3, 0.2]),
-    tree_online.TreeOnline(),
-    banded_example(),
-    banded_toeplitz.BandedToeplitz(np.array([1.0, 0.5, 0.25])),
-    stamped.Stamped(banded_example(), 5),
+  blt.BLT([0.9, 0.5], [0.3, 0.2]),
+  tree_online.TreeOnline(),
+  banded_example(),
+  banded_toeplitz.BandedToeplitz(np.array([1.0, 0.5, 0.25])),
+  stamped.Stamped(banded_example(), 5),
 )
 
 
@@ -65,28 +59,38 @@ def trace_case(folder, seed):
   path = folder / 'trace'
   times = sorted(draws.sample(range(86400), 8))
   devices = {
-      f'device {i}' if seed % 3 else i: {
-          'duration': 1, 'inactive': times[1::2], 'finish_time': 518400,
-          'active': times[::2], 'model': 'm',
-      }
-      for i in range(4)
+    f'device {i}' if seed % 3 else i: {
+      'duration': 1,
+      'inactive': times[1::2],
+      'finish_time': 518400,
+      'active': times[::2],
+      'model': 'm',
+    }
+    for i in range(4)
   }
   if seed % 4 == 0:
-    content = json.dumps({
+    content = json.dumps(
+      {
         str(i): {
-            'guid': 'g', 'model': 'm', 'messages': '2020-01-31 22:05:00\twifi\n'
-            '2020-01-31 22:06:00\tscreen_lock\n'
-            '2020-01-31 22:07:00\tbattery_charged_on\n'
-            '2020-01-31 23:07:00\tscreen_unlock\n',
+          'guid': 'g',
+          'model': 'm',
+          'messages': '2020-01-31 22:05:00\twifi\n'
+          '2020-01-31 22:06:00\tscreen_lock\n'
+          '2020-01-31 22:07:00\tbattery_charged_on\n'
+          '2020-01-31 23:07:00\tscreen_unlock\n',
         }
         for i in range(4)
-    }).encode()
+      }
+    ).encode()
   else:
     content = pickle.dumps(devices, seed % 6)
   path.write_bytes(mutations.mutated(content, seed))
   return [
-      'simulate', '--population=200', '--report_goal=3', '--num_rounds=2',
-      f'--availability={path}',
+    'simulate',
+    '--population=200',
+    '--report_goal=3',
+    '--num_rounds=2',
+    f'--availability={path}',
   ]
 
 
@@ -94,18 +98,29 @@ def runs_case(folder, seed):
   log = folder / 'log.csv'
   log.write_text('round,device_id\n0,a\n1,b\n5,a\n')
   path = folder / 'runs.json'
-  path.write_bytes(mutations.mutated(
-      json.dumps({'runs': [
-          {'log': 'log.csv', 'strategy': 'blt-b100', 'noise_multiplier': 8.0,
-           'num_rounds': 10, 'changes': [[3, 9.0]], 'restarts': [5]},
-      ]}).encode(), seed,
-  ))
+  path.write_bytes(
+    mutations.mutated(
+      json.dumps(
+        {
+          'runs': [
+            {
+              'log': 'log.csv',
+              'strategy': 'blt-b100',
+              'noise_multiplier': 8.0,
+              'num_rounds': 10,
+              'changes': [[3, 9.0]],
+              'restarts': [5],
+            }
+          ]
+        }
+      ).encode(),
+      seed,
+    )
+  )
   return ['replay', f'--runs={path}', '--delta=1e-6']
 
 
-@pytest.mark.parametrize(
-    'case, whole', [(strategy_case, 500), (trace_case, 200), (runs_case, 200)]
-)
+@pytest.mark.parametrize('case, whole', [(strategy_case, 500), (trace_case, 200), (runs_case, 200)])
 def test_damaged_files(tmp_path, case, whole):
   faults = []
   statuses = {0: 0, 2: 0}
@@ -129,7 +144,7 @@ def _train_nothing(arguments):
   package.run = types.ModuleType('experiments.stackoverflow.run')
   package.run.run = lambda hparams, folder, **kwargs: None
   sys.modules['experiments.stackoverflow.run'] = package.run
-  train.main(train._parse(['train', *arguments]))  # pylint: disable=protected-access
+  train.main(train._parse(['train', *arguments]))
 
 
 def flags_case(folder, seed):

@@ -5,9 +5,7 @@
 
 import pytest
 
-from tests.fuzz import commands
-from tests.fuzz import logs
-from tests.fuzz import mutations
+from tests.fuzz import commands, logs, mutations
 
 
 def test_mutations_are_the_seeds():
@@ -20,10 +18,9 @@ def test_originals_are_good(tmp_path):
   for suffix, content in logs.originals(tmp_path).items():
     path = tmp_path / f'log{suffix}'
     path.write_bytes(content)
-    ending = commands.run([
-        'replay', f'--log={path}', '--strategy=tree_online',
-        '--noise_multiplier=4', '--delta=1e-6',
-    ])
+    ending = commands.run(
+      ['replay', f'--log={path}', '--strategy=tree_online', '--noise_multiplier=4', '--delta=1e-6']
+    )
     assert ending.kind == 'success', ending
 
 

@@ -5,16 +5,11 @@ import pathlib
 
 import pytest
 
-from fl_dpftrl import error
-from fl_dpftrl import participation
-from fl_dpftrl.accounting import amplification
-from fl_dpftrl.accounting import sampled_gaussian
-from fl_dpftrl.accounting import sampling
+from fl_dpftrl import error, participation
+from fl_dpftrl.accounting import amplification, sampled_gaussian, sampling
 from fl_dpftrl.optimization import banded
 
-TABLE = json.loads(
-    pathlib.Path(__file__).with_name('amplified_bands_1024.json').read_text()
-)
+TABLE = json.loads(pathlib.Path(__file__).with_name('amplified_bands_1024.json').read_text())
 NUM_ROUNDS = TABLE['setting']['num_rounds']
 DELTA = TABLE['setting']['delta']
 EPOCHS = TABLE['setting']['max_participations']
@@ -53,26 +48,28 @@ def test_cells_anew():
   """With the most epochs, everything but the RMS errors."""
   for epochs in (512, 1024):
     bands = amplification.candidate_bands(
-        num_rounds=NUM_ROUNDS, num_examples=NUM_ROUNDS, batch_size=epochs
+      num_rounds=NUM_ROUNDS, num_examples=NUM_ROUNDS, batch_size=epochs
     )
     found = amplification.compare_bands(
-        {b: RMS_ERRORS[b] for b in bands}, num_rounds=NUM_ROUNDS,
-        num_examples=NUM_ROUNDS, batch_size=epochs, epsilon=8.0, delta=DELTA,
+      {b: RMS_ERRORS[b] for b in bands},
+      num_rounds=NUM_ROUNDS,
+      num_examples=NUM_ROUNDS,
+      batch_size=epochs,
+      epsilon=8.0,
+      delta=DELTA,
     )
     assert found[0].num_bands == published('8', epochs)
-    assert {c.num_bands: c.rms_noise for c in found} == pytest.approx(
-        noise('8', epochs), rel=3e-5
-    )
+    assert {c.num_bands: c.rms_noise for c in found} == pytest.approx(noise('8', epochs), rel=3e-5)
 
 
 def chances(epsilon: str, epochs: int, bands: int):
   draws = sampling.CyclicPoisson(
-      num_rounds=NUM_ROUNDS, num_examples=NUM_ROUNDS, batch_size=epochs,
-      num_parts=bands,
+    num_rounds=NUM_ROUNDS, num_examples=NUM_ROUNDS, batch_size=epochs, num_parts=bands
   )
   row = TABLE['multipliers'][epsilon][EPOCHS.index(epochs)]
   return row[bands.bit_length() - 1], {
-      'probability': draws.sampling_probability, 'count': draws.compositions
+    'probability': draws.sampling_probability,
+    'count': draws.compositions,
   }
 
 
@@ -81,10 +78,14 @@ def first_two(epsilon: str, epochs: int) -> list[int]:
   return sorted(found, key=found.get)[:2]
 
 
-@pytest.mark.parametrize('epsilon, epochs', [
+@pytest.mark.parametrize(
+  'epsilon, epochs',
+  [
     pytest.param(e, k, marks=[] if e == '16' else [pytest.mark.slow])
-    for e, k in CELLS if e in ('0.03125', '1', '16')
-])
+    for e, k in CELLS
+    if e in ('0.03125', '1', '16')
+  ],
+)
 def test_multipliers_on_record(epsilon, epochs):
   """Those that decide a cell, against a fresh account."""
   for bands in first_two(epsilon, epochs):
@@ -93,10 +94,10 @@ def test_multipliers_on_record(epsilon, epochs):
     assert found == pytest.approx(float(epsilon), rel=1e-4)
 
 
-@pytest.mark.parametrize('num_bands', [
-    pytest.param(b, marks=[] if b <= 64 else [pytest.mark.slow])
-    for b in sorted(RMS_ERRORS)
-])
+@pytest.mark.parametrize(
+  'num_bands',
+  [pytest.param(b, marks=[] if b <= 64 else [pytest.mark.slow]) for b in sorted(RMS_ERRORS)],
+)
 def test_rms_errors_on_record(num_bands):
   once = participation.MinSep(num_rounds=NUM_ROUNDS, max_participations=1)
   strategy = banded.optimize(once, objective='rms', num_bands=num_bands)

@@ -6,15 +6,10 @@ import pathlib
 
 import pytest
 
-from fl_dpftrl import error
-from fl_dpftrl import participation
-from fl_dpftrl import sensitivity
-from fl_dpftrl.optimization import multi_epoch
-from fl_dpftrl.optimization import registry
+from fl_dpftrl import error, participation, sensitivity
+from fl_dpftrl.optimization import multi_epoch, registry
 
-TABLE = json.loads(
-    pathlib.Path(__file__).with_name('bandmf_table.json').read_text()
-)
+TABLE = json.loads(pathlib.Path(__file__).with_name('bandmf_table.json').read_text())
 ROUNDS = TABLE['setting']['num_rounds']
 FIXED = participation.FixedSeparation(**TABLE['setting'])
 ONCE = participation.MinSep(num_rounds=ROUNDS, max_participations=1)
@@ -23,31 +18,29 @@ MIN_SEP = participation.MinSep(**TABLE['setting'])
 
 @functools.cache
 def multi_epoch_strategy(equal_norms):
-  return multi_epoch.solve(
-      FIXED, objective='rms', equal_norms=equal_norms, tolerance=1e-4
-  ).strategy
+  return multi_epoch.solve(FIXED, objective='rms', equal_norms=equal_norms, tolerance=1e-4).strategy
 
 
 def strategy_of(row):
   options = {k: row[k] for k in ('num_bands', 'equal_norms') if k in row}
   if row['mechanism'] == 'multi_epoch':
     return multi_epoch_strategy(**options)
-  return registry.OPTIMIZERS[row['mechanism']].optimize(
-      FIXED, objective='rms', **options
-  )
+  return registry.OPTIMIZERS[row['mechanism']].optimize(FIXED, objective='rms', **options)
 
 
 def cells(strategy):
   """The columns, errors not yet normalised."""
   single, fixed, min_sep = (
-      sensitivity.sensitivity(strategy, schema)
-      for schema in (ONCE, FIXED, MIN_SEP)
+    sensitivity.sensitivity(strategy, schema) for schema in (ONCE, FIXED, MIN_SEP)
   )
   assert (single.kind, fixed.kind) == ('exact', 'exact')
   rms = error.error(strategy, ROUNDS).rms
   return [
-      single.value / fixed.value, 1.0, min_sep.value / fixed.value,
-      rms * fixed.value, rms * min_sep.value,
+    single.value / fixed.value,
+    1.0,
+    min_sep.value / fixed.value,
+    rms * fixed.value,
+    rms * min_sep.value,
   ]
 
 
@@ -63,11 +56,11 @@ def test_the_best_under_fixed_separation():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    'row', TABLE['rows'],
-    ids=lambda row: '-'.join(
-        str(row[k]) for k in ('mechanism', 'num_bands', 'equal_norms')
-        if k in row
-    ),
+  'row',
+  TABLE['rows'],
+  ids=lambda row: '-'.join(
+    str(row[k]) for k in ('mechanism', 'num_bands', 'equal_norms') if k in row
+  ),
 )
 def test_row(row):
   found = cells(strategy_of(row))

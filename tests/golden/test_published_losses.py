@@ -5,20 +5,17 @@ import pathlib
 
 import pytest
 
-from fl_dpftrl import catalogue
-from fl_dpftrl import participation
+from fl_dpftrl import catalogue, participation
 from fl_dpftrl.optimization import registry
 
-TABLE = json.loads(
-    pathlib.Path(__file__).with_name('losses_2052.json').read_text()
-)
+TABLE = json.loads(pathlib.Path(__file__).with_name('losses_2052.json').read_text())
 ROWS = [
-    pytest.param(
-        row,
-        id='-'.join([row['mechanism'], row['objective'], *map(str, row.get('size', {}).values())]),
-        marks=[pytest.mark.slow] if row.get('slow') else [],
-    )
-    for row in TABLE['rows']
+  pytest.param(
+    row,
+    id='-'.join([row['mechanism'], row['objective'], *map(str, row.get('size', {}).values())]),
+    marks=[pytest.mark.slow] if row.get('slow') else [],
+  )
+  for row in TABLE['rows']
 ]
 
 
@@ -27,7 +24,7 @@ def test_losses(row):
   schema = participation.MinSep(**TABLE['setting'])
   objective = row['objective']
   strategy = registry.OPTIMIZERS[row['mechanism']].optimize(
-      schema, objective=objective, **row.get('size', {})
+    schema, objective=objective, **row.get('size', {})
   )
   figures = catalogue.evaluate(strategy, schema=schema).figures
   assert figures['sensitivity_kind'] == 'exact'

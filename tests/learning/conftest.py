@@ -3,7 +3,7 @@ import pytest
 
 @pytest.fixture(scope='session')
 def worker():
-  from fl_dpftrl.learning import workers  # pylint: disable=g-import-not-at-top
+  from fl_dpftrl.learning import workers
 
   local_worker = workers.use_local_worker()
   yield local_worker

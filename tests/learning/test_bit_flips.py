@@ -14,7 +14,7 @@ from fl_dpftrl.noise import engine
 pytestmark = pytest.mark.tff
 
 STATE = collections.OrderedDict(
-    model=[np.arange(3, dtype=np.float32), np.float32(2)], row=np.int64(5)
+  model=[np.arange(3, dtype=np.float32), np.float32(2)], row=np.int64(5)
 )
 
 
@@ -29,19 +29,14 @@ def flips(content: bytes, sample: int | None):
     yield bytes(flipped)
 
 
-@pytest.mark.parametrize(
-    'sample', [2000, pytest.param(None, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize('sample', [2000, pytest.param(None, marks=pytest.mark.slow)])
 def test_a_checkpoint(tmp_path, sample):
   store = checkpoints.CheckpointFolder(tmp_path, STATE)
   for num_rounds in (1, 2):
     store.save(
-        checkpoints.Checkpoint(
-            num_rounds=num_rounds,
-            state=STATE,
-            measurements={'loss': 0.5},
-            burnt=(0,),
-        )
+      checkpoints.Checkpoint(
+        num_rounds=num_rounds, state=STATE, measurements={'loss': 0.5}, burnt=(0,)
+      )
     )
   path = tmp_path / 'round-000000002.npz'
   for flipped in flips(path.read_bytes(), sample):
@@ -62,8 +57,14 @@ def test_the_release_mark(tmp_path):
 
 def rows(folder, **kwargs):
   return engine.RowServer(
-      blt.BLT((0.9, 0.5), (0.3, 0.2)), folder, size=8, num_rounds=20,
-      stddev=1.0, num_threads=1, snapshot_rows=4, **kwargs,
+    blt.BLT((0.9, 0.5), (0.3, 0.2)),
+    folder,
+    size=8,
+    num_rounds=20,
+    stddev=1.0,
+    num_threads=1,
+    snapshot_rows=4,
+    **kwargs,
   )
 
 

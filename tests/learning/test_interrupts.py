@@ -92,7 +92,5 @@ def work(interrupt):
   time.sleep(60)
 interrupts.run(work)
 """
-  done = subprocess.run(
-      [sys.executable, '-c', program], capture_output=True, text=True, timeout=60
-  )
+  done = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, timeout=60)
   assert (done.returncode, done.stdout, done.stderr) == (130, '', '')

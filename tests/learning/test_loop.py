@@ -9,22 +9,18 @@ import numpy as np
 import pytest
 
 from fl_dpftrl import participation
-from fl_dpftrl.learning import checkpoints
-from fl_dpftrl.learning import loop
-from fl_dpftrl.simulation import cohorts
-from fl_dpftrl.simulation import population
-from fl_dpftrl.simulation import server
-from fl_dpftrl.simulation import timer
+from fl_dpftrl.learning import checkpoints, loop
+from fl_dpftrl.simulation import cohorts, population, server, timer
 
 pytestmark = pytest.mark.tff
 
 NUM_ROUNDS = 6
 DEVICES = np.array([f'device-{i}' for i in range(9)])
 SIMULATION = cohorts.Simulation(
-    population=population.Population(num_devices=9),
-    timer=timer.RoundTimer(2),
-    server=server.Server(report_goal=3),
-    seed=5,
+  population=population.Population(num_devices=9),
+  timer=timer.RoundTimer(2),
+  server=server.Server(report_goal=3),
+  seed=5,
 )
 STEPS = ['cohort logged', 'computed', 'stored', 'released', 'published']
 
@@ -56,10 +52,8 @@ class Process:
     self.sums.append((int(state.aggregator[0]), round(sum(data), 9)))
     model = state.global_model_weights + sum(data) + noise(state.aggregator)
     return types.SimpleNamespace(
-        state=State(model, skip_row(state.aggregator)),
-        metrics=collections.OrderedDict(
-            aggregator=collections.OrderedDict(row=state.aggregator[0])
-        ),
+      state=State(model, skip_row(state.aggregator)),
+      metrics=collections.OrderedDict(aggregator=collections.OrderedDict(row=state.aggregator[0])),
     )
 
 
@@ -73,11 +67,11 @@ class Killed(BaseException):
 
 def federation(process: Process, **kwargs) -> loop.Federation:
   return loop.Federation(
-      process=process,
-      skip_row=skip_row,
-      rounds=lambda: cohorts.named(SIMULATION.rounds(), DEVICES),
-      client_data=lambda t, ids: [t + len(i) + int(i[-1]) / 10 for i in ids],
-      **kwargs,
+    process=process,
+    skip_row=skip_row,
+    rounds=lambda: cohorts.named(SIMULATION.rounds(), DEVICES),
+    client_data=lambda t, ids: [t + len(i) + int(i[-1]) / 10 for i in ids],
+    **kwargs,
   )
 
 
@@ -88,12 +82,12 @@ def run(folder, process=None, *, on_step=lambda step, t: None, **kwargs):
     published[checkpoint.num_rounds] = checkpoint
 
   last = loop.run(
-      federation(process or Process(), **kwargs),
-      folder,
-      num_rounds=NUM_ROUNDS,
-      publish=publish,
-      on_step=on_step,
-      warn=warnings.append,
+    federation(process or Process(), **kwargs),
+    folder,
+    num_rounds=NUM_ROUNDS,
+    publish=publish,
+    on_step=on_step,
+    warn=warnings.append,
   )
   return last, published, warnings
 
@@ -135,7 +129,6 @@ def test_steps_come_in_the_order_of_the_protocol(tmp_path):
 
 def test_a_cohort_is_in_the_log_before_its_data_are_used(tmp_path):
   class Watching(Process):
-
     def next(self, state, data):
       assert len(log_rows(tmp_path)) == state.aggregator[0] + 1
       return super().next(state, data)
@@ -161,9 +154,7 @@ def test_a_result_is_used_only_after_it_is_stored_and_marked(tmp_path):
 
 @pytest.mark.parametrize('round_index', [0, 2, NUM_ROUNDS - 1])
 @pytest.mark.parametrize('step', STEPS)
-def test_killed_and_resumed_ends_the_same(
-    tmp_path, undisturbed, step, round_index
-):
+def test_killed_and_resumed_ends_the_same(tmp_path, undisturbed, step, round_index):
   process = Process()
   with pytest.raises(Killed):
     run(tmp_path, process, on_step=kill_at(step, round_index))
@@ -171,7 +162,7 @@ def test_killed_and_resumed_ends_the_same(
   expected, _, expected_log = undisturbed
   assert not warnings and not last.burnt
   np.testing.assert_array_equal(
-      last.state.global_model_weights, expected.state.global_model_weights
+    last.state.global_model_weights, expected.state.global_model_weights
   )
   assert last.measurements == expected.measurements
   assert log_rows(tmp_path) == expected_log
@@ -212,7 +203,7 @@ def test_all_lost_results_burn_their_rows_also_one_under_way(tmp_path):
   last, _, warnings = run(tmp_path, process)
   # Round 4 had a model that is gone: its row must not meet another sum.
   assert last.burnt == (2, 3, 4) and len(warnings) == 3
-  assert len(set(row for row, _ in process.sums)) == len(set(process.sums))
+  assert len({row for row, _ in process.sums}) == len(set(process.sums))
 
 
 def test_a_damaged_result_is_lost(tmp_path):
@@ -236,23 +227,18 @@ def test_without_the_release_mark_what_is_not_stored_is_burnt(tmp_path):
 def test_a_discarded_round_burns_its_row(tmp_path, undisturbed):
   process = Process()
   last, published, warnings = run(
-      tmp_path,
-      process,
-      should_discard=lambda out: out.metrics['aggregator']['row'] == 2,
+    tmp_path, process, should_discard=lambda out: out.metrics['aggregator']['row'] == 2
   )
   assert last.burnt == (2,)
   assert len(warnings) == 1 and 'round 2' in warnings[0]
   assert published[3].measurements == {}
-  assert published[3].state.global_model_weights == (
-      published[2].state.global_model_weights
-  )
+  assert published[3].state.global_model_weights == (published[2].state.global_model_weights)
   assert log_rows(tmp_path) == undisturbed[2]
   assert [row for row, _ in process.sums] == list(range(NUM_ROUNDS))
 
 
 def test_a_round_that_fails_is_repeated_when_resumed(tmp_path, undisturbed):
   class Failing(Process):
-
     def next(self, state, data):
       if state.aggregator[0] == 3:
         raise OSError('connection lost')
@@ -262,9 +248,7 @@ def test_a_round_that_fails_is_repeated_when_resumed(tmp_path, undisturbed):
     run(tmp_path, Failing())
   last, _, warnings = run(tmp_path)
   assert not warnings and not last.burnt
-  assert last.state.global_model_weights == (
-      undisturbed[0].state.global_model_weights
-  )
+  assert last.state.global_model_weights == (undisturbed[0].state.global_model_weights)
 
 
 def test_burnt_rounds_count_in_what_the_log_says(tmp_path):
@@ -274,9 +258,7 @@ def test_burnt_rounds_count_in_what_the_log_says(tmp_path):
   run(tmp_path)
   writer = loop.log_schema.LogWriter(tmp_path / loop.LOG_NAME)
   rows = writer.rows()
-  schema = participation.observed(
-      rows.rounds, rows.device_ids, writer.num_rounds
-  )
+  schema = participation.observed(rows.rounds, rows.device_ids, writer.num_rounds)
   assert schema.num_rounds == NUM_ROUNDS
   assert (rows.rounds == 3).sum() == 3
 
@@ -322,11 +304,11 @@ def test_a_log_of_other_cohorts_is_refused(tmp_path):
   devices = [f'device-{i}' for i in range(9)]
   others = [d for d in devices if d not in writer.cohort(2)][:3]
   loop.log_schema.write_log(
-      tmp_path / loop.LOG_NAME,
-      rounds=[*rows.rounds, 2, 2, 2],
-      device_ids=[*rows.device_ids, *others],
-      timestamps=[*rows.timestamps, 1767300000, 1767300000, 1767300000],
-      num_rounds=3,
+    tmp_path / loop.LOG_NAME,
+    rounds=[*rows.rounds, 2, 2, 2],
+    device_ids=[*rows.device_ids, *others],
+    timestamps=[*rows.timestamps, 1767300000, 1767300000, 1767300000],
+    num_rounds=3,
   )
   with pytest.raises(checkpoints.LostStateError, match='other devices'):
     run(tmp_path)

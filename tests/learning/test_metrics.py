@@ -15,9 +15,7 @@ def test_rows_are_by_round_and_columns_by_first_appearance(tmp_path):
   table = metrics.MetricsTable(path)
   table.put(1, {'loss': 0.1 + 0.2})
   table.put(0, {'loss': 1.5, 'accuracy': 0.25})
-  assert path.read_text() == (
-      'round,loss,accuracy\n0,1.5,0.25\n1,0.30000000000000004,\n'
-  )
+  assert path.read_text() == ('round,loss,accuracy\n0,1.5,0.25\n1,0.30000000000000004,\n')
   assert metrics.MetricsTable(path).column('accuracy') == {0: 0.25}
   assert metrics.MetricsTable(path).column('loss')[1] == 0.1 + 0.2
 
@@ -42,13 +40,10 @@ def test_another_file_is_refused_with_its_line(tmp_path):
 
 def test_measurements_are_named_by_their_path():
   measurements = collections.OrderedDict(
-      aggregator=collections.OrderedDict(row=np.int64(3), inner=()),
-      train=collections.OrderedDict(loss=np.float32(0.5), vector=np.ones(2)),
+    aggregator=collections.OrderedDict(row=np.int64(3), inner=()),
+    train=collections.OrderedDict(loss=np.float32(0.5), vector=np.ones(2)),
   )
-  assert metrics.flatten(measurements) == {
-      'aggregator/row': 3,
-      'train/loss': 0.5,
-  }
+  assert metrics.flatten(measurements) == {'aggregator/row': 3, 'train/loss': 0.5}
 
 
 @pytest.mark.parametrize('umask', [0o022, 0o077])

@@ -17,8 +17,7 @@ pytestmark = [pytest.mark.tff, pytest.mark.usefixtures('worker')]
 NUM_ROUNDS = 6
 CLIENT_RATE = 0.1
 ELEMENT = collections.OrderedDict(
-    x=tf.TensorSpec([None, 2], tf.float32),
-    y=tf.TensorSpec([None, 1], tf.float32),
+  x=tf.TensorSpec([None, 2], tf.float32), y=tf.TensorSpec([None, 1], tf.float32)
 )
 
 
@@ -29,26 +28,23 @@ def linear_model() -> tff.learning.models.FunctionalModel:
     return tf.matmul(x['x'] if isinstance(x, dict) else x, weights[0][0])
 
   return tff.learning.models.FunctionalModel(
-      initial_weights=((np.array([[0.5], [-0.5]], np.float32),), ()),
-      predict_on_batch_fn=predict,
-      loss_fn=lambda output, label, sample_weight=None: tf.reduce_mean(
-          tf.square(output - label)
-      ),
-      input_spec=ELEMENT,
+    initial_weights=((np.array([[0.5], [-0.5]], np.float32),), ()),
+    predict_on_batch_fn=predict,
+    loss_fn=lambda output, label, sample_weight=None: tf.reduce_mean(tf.square(output - label)),
+    input_spec=ELEMENT,
   )
 
 
 def clients() -> list[list[collections.OrderedDict]]:
   rng = np.random.default_rng(4)
   return [
-      [
-          collections.OrderedDict(
-              x=rng.normal(size=(3, 2)).astype(np.float32),
-              y=rng.normal(size=(3, 1)).astype(np.float32),
-          )
-          for _ in range(2)
-      ]
-      for _ in range(3)
+    [
+      collections.OrderedDict(
+        x=rng.normal(size=(3, 2)).astype(np.float32), y=rng.normal(size=(3, 1)).astype(np.float32)
+      )
+      for _ in range(2)
+    ]
+    for _ in range(3)
   ]
 
 
@@ -75,50 +71,43 @@ def by_hand(momentum: float, rates: np.ndarray, clip_norm: float) -> np.ndarray:
 
 @pytest.mark.parametrize('momentum, clip_norm', [(0.95, 0.05), (0.0, 1e6)])
 def test_equals_the_steps_by_hand(momentum, clip_norm):
-  rates = schedules.warmup_cooldown(
-      0.7, NUM_ROUNDS, warmup_fraction=0.4, cooldown_fraction=0.4
-  )
+  rates = schedules.warmup_cooldown(0.7, NUM_ROUNDS, warmup_fraction=0.4, cooldown_fraction=0.4)
   process = process_lib.build(
-      linear_model(),
-      aggregator=factory.CorrelatedNoiseFactory(
-          identity.Identity(),
-          noise_multiplier=0.0,
-          clip_norm=clip_norm,
-          report_goal=3,
-      ),
-      client_learning_rate=CLIENT_RATE,
-      server_learning_rates=rates,
-      server_momentum=momentum,
+    linear_model(),
+    aggregator=factory.CorrelatedNoiseFactory(
+      identity.Identity(), noise_multiplier=0.0, clip_norm=clip_norm, report_goal=3
+    ),
+    client_learning_rate=CLIENT_RATE,
+    server_learning_rates=rates,
+    server_momentum=momentum,
   )
   state = process.initialize()
   for _ in range(NUM_ROUNDS):
     state = process.next(state, clients()).state
   np.testing.assert_allclose(
-      state.global_model_weights.trainable[0],
-      by_hand(momentum, rates, clip_norm),
-      rtol=1e-4,
+    state.global_model_weights.trainable[0], by_hand(momentum, rates, clip_norm), rtol=1e-4
   )
   assert len(set(rates)) > 2  # The rate's changes were seen.
 
 
 @pytest.mark.parametrize(
-    'arguments, named',
-    [
-        (dict(server_learning_rates=np.array([0.1, 0.0])), 'server_learning'),
-        (dict(server_learning_rates=np.array(0.1)), 'server_learning'),
-        (dict(client_learning_rate=0.0), 'client_learning_rate'),
-        (dict(server_momentum=1.0), 'server_momentum'),
-        (dict(server_momentum=-0.1), 'server_momentum'),
-    ],
+  'arguments, named',
+  [
+    (dict(server_learning_rates=np.array([0.1, 0.0])), 'server_learning'),
+    (dict(server_learning_rates=np.array(0.1)), 'server_learning'),
+    (dict(client_learning_rate=0.0), 'client_learning_rate'),
+    (dict(server_momentum=1.0), 'server_momentum'),
+    (dict(server_momentum=-0.1), 'server_momentum'),
+  ],
 )
 def test_bad_arguments_are_named(arguments, named):
   with pytest.raises(ValueError, match=named):
     process_lib.build(
-        linear_model(),
-        **{
-            'aggregator': None,
-            'client_learning_rate': 0.1,
-            'server_learning_rates': np.ones(2),
-            **arguments,
-        },
+      linear_model(),
+      **{
+        'aggregator': None,
+        'client_learning_rate': 0.1,
+        'server_learning_rates': np.ones(2),
+        **arguments,
+      },
     )

@@ -26,25 +26,20 @@ def _free():
 
 def dropout_model():
   return tff.learning.models.from_keras_model(
-      tf.keras.Sequential([
-          tf.keras.layers.InputLayer([SIZE]),
-          tf.keras.layers.Dropout(0.5),
-          tf.keras.layers.Dense(1),
-      ]),
-      loss=tf.keras.losses.MeanSquaredError(),
-      input_spec=(
-          tf.TensorSpec([None, SIZE], tf.float32),
-          tf.TensorSpec([None, 1], tf.float32),
-      ),
+    tf.keras.Sequential(
+      [tf.keras.layers.InputLayer([SIZE]), tf.keras.layers.Dropout(0.5), tf.keras.layers.Dense(1)]
+    ),
+    loss=tf.keras.losses.MeanSquaredError(),
+    input_spec=(tf.TensorSpec([None, SIZE], tf.float32), tf.TensorSpec([None, 1], tf.float32)),
   )
 
 
 def fed_avg_with_dropout():
   """Trains a round; whether the weights changed, and are numbers."""
   process = tff.learning.algorithms.build_unweighted_fed_avg(
-      dropout_model,
-      client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.01),
-      server_optimizer_fn=tff.learning.optimizers.build_sgdm(1.0),
+    dropout_model,
+    client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.01),
+    server_optimizer_fn=tff.learning.optimizers.build_sgdm(1.0),
   )
   rng = np.random.default_rng(0)
   x = rng.normal(size=(6, SIZE)).astype(np.float32)
@@ -54,7 +49,7 @@ def fed_avg_with_dropout():
   output = process.next(state, [data] * NUM_CLIENTS)
   after = process.get_model_weights(output.state).trainable
   return all(np.isfinite(part).all() for part in after) and any(
-      (a != b).any() for a, b in zip(after, before)
+    (a != b).any() for a, b in zip(after, before)
   )
 
 
@@ -68,28 +63,22 @@ def aggregates(make, tolerance):
 
 
 CASES = {
-    'dropout': fed_avg_with_dropout,
-    'compression': functools.partial(
-        aggregates,
-        lambda: tff.learning.compression_aggregator(
-            weighted=False, zeroing=False, clipping=False
-        ),
-        0.05,
-    ),
-    'rotation': functools.partial(
-        aggregates,
-        lambda: tff.aggregators.HadamardTransformFactory(
-            tff.aggregators.UnweightedMeanFactory()
-        ),
-        1e-5,
-    ),
-    'dp': functools.partial(
-        aggregates,
-        lambda: tff.learning.dp_aggregator(
-            noise_multiplier=1e-3, clients_per_round=NUM_CLIENTS
-        ),
-        0.2,
-    ),
+  'dropout': fed_avg_with_dropout,
+  'compression': functools.partial(
+    aggregates,
+    lambda: tff.learning.compression_aggregator(weighted=False, zeroing=False, clipping=False),
+    0.05,
+  ),
+  'rotation': functools.partial(
+    aggregates,
+    lambda: tff.aggregators.HadamardTransformFactory(tff.aggregators.UnweightedMeanFactory()),
+    1e-5,
+  ),
+  'dp': functools.partial(
+    aggregates,
+    lambda: tff.learning.dp_aggregator(noise_multiplier=1e-3, clients_per_round=NUM_CLIENTS),
+    0.2,
+  ),
 }
 
 

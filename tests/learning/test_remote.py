@@ -33,11 +33,9 @@ class Worker:
 
   def start(self):
     self.process = subprocess.Popen(
-        [
-            sys.executable, '-m', 'fl_dpftrl.commands.main', 'worker',
-            f'--port={self.port}',
-        ],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+      [sys.executable, '-m', 'fl_dpftrl.commands.main', 'worker', f'--port={self.port}'],
+      stdout=subprocess.DEVNULL,
+      stderr=subprocess.DEVNULL,
     )
 
   def kill(self):
@@ -67,57 +65,47 @@ def used(two):
   together.stop()
 
 
-@tff.tensorflow.computation(
-    tff.SequenceType(np.float32), np.float32, np.int32
-)
+@tff.tensorflow.computation(tff.SequenceType(np.float32), np.float32, np.int32)
 def slow_total(values, factor, steps):
   """A client's sum, after so many multiplications that change nothing."""
   busy = tf.while_loop(
-      lambda i, m: i < steps,
-      lambda i, m: (i + 1, tf.clip_by_value(m @ m, 0.0, 0.0)),
-      [0, tf.zeros([200, 200])],
+    lambda i, m: i < steps,
+    lambda i, m: (i + 1, tf.clip_by_value(m @ m, 0.0, 0.0)),
+    [0, tf.zeros([200, 200])],
   )[1]
   return values.reduce(0.0, tf.add) * factor + busy[0, 0]
 
 
 @tff.federated_computation(
-    tff.FederatedType(
-        tff.StructType([('factor', np.float32), ('steps', np.int32)]), tff.SERVER
-    ),
-    tff.FederatedType(tff.SequenceType(np.float32), tff.CLIENTS),
+  tff.FederatedType(tff.StructType([('factor', np.float32), ('steps', np.int32)]), tff.SERVER),
+  tff.FederatedType(tff.SequenceType(np.float32), tff.CLIENTS),
 )
 def weighted(state, values):
   at_clients = tff.federated_broadcast(state)
   totals = tff.federated_map(
-      tff.tensorflow.computation(
-          lambda v, s: slow_total(v, s['factor'], s['steps'])
-      ),
-      (values, at_clients),
+    tff.tensorflow.computation(lambda v, s: slow_total(v, s['factor'], s['steps'])),
+    (values, at_clients),
   )
   return (
+    tff.federated_map(
+      tff.tensorflow.computation(lambda s, t: s['factor'] + t), (state, tff.federated_sum(totals))
+    ),
+    tff.federated_sum(
       tff.federated_map(
-          tff.tensorflow.computation(lambda s, t: s['factor'] + t),
-          (state, tff.federated_sum(totals)),
-      ),
-      tff.federated_sum(
-          tff.federated_map(
-              tff.tensorflow.computation(
-                  lambda v: v.reduce(0, lambda n, _: n + 1),
-                  tff.SequenceType(np.float32),
-              ),
-              values,
-          )
-      ),
+        tff.tensorflow.computation(
+          lambda v: v.reduce(0, lambda n, _: n + 1), tff.SequenceType(np.float32)
+        ),
+        values,
+      )
+    ),
   )
 
 
 def clients(count):
   generator = np.random.default_rng(count)
   return [
-      tf.data.Dataset.from_tensor_slices(
-          generator.normal(size=i).astype(np.float32)
-      )
-      for i in range(1, count + 1)
+    tf.data.Dataset.from_tensor_slices(generator.normal(size=i).astype(np.float32))
+    for i in range(1, count + 1)
   ]
 
 
@@ -216,9 +204,9 @@ def test_results_at_clients_are_refused(used):
 
 def test_addresses_that_will_not_do():
   for texts, message in (
-      (['nowhere'], "'nowhere' is not host:port"),
-      (['a:1', ' a:1'], 'a:1 is named twice'),
-      (['a:99999'], "'a:99999' is not host:port"),
+    (['nowhere'], "'nowhere' is not host:port"),
+    (['a:1', ' a:1'], 'a:1 is named twice'),
+    (['a:99999'], "'a:99999' is not host:port"),
   ):
     with pytest.raises(ValueError, match=message):
       remote.RemoteWorkers(texts, print)

@@ -11,27 +11,22 @@ import numpy as np
 import pytest
 
 from fl_dpftrl.families import blt
-from fl_dpftrl.learning import checkpoints
-from fl_dpftrl.learning import loop
-from fl_dpftrl.learning import served
+from fl_dpftrl.learning import checkpoints, loop, served
 from fl_dpftrl.logs import schema as log_schema
 from fl_dpftrl.noise import engine
 from fl_dpftrl.noise.engine import maker as makers
 from fl_dpftrl.noise.engine import server as servers
-from fl_dpftrl.simulation import cohorts
-from fl_dpftrl.simulation import population
-from fl_dpftrl.simulation import server
-from fl_dpftrl.simulation import timer
+from fl_dpftrl.simulation import cohorts, population, server, timer
 
 pytestmark = pytest.mark.tff
 
 NUM_ROUNDS = 7
 BLT = blt.BLT((0.9, 0.5), (0.3, 0.2))
 SIMULATION = cohorts.Simulation(
-    population=population.Population(num_devices=9),
-    timer=timer.RoundTimer(2),
-    server=server.Server(report_goal=3),
-    seed=5,
+  population=population.Population(num_devices=9),
+  timer=timer.RoundTimer(2),
+  server=server.Server(report_goal=3),
+  seed=5,
 )
 ROWS = 'rows'
 MEMORIES = ['state', *makers.MEMORIES]
@@ -76,11 +71,8 @@ class Process:
       noise = np.frombuffer(content[servers.HEADER_BYTES :], '<f4')
     self.sums[row] = sum(data)
     return types.SimpleNamespace(
-        state=State(
-            state.global_model_weights + sum(data) + noise,
-            skip_row(state.aggregator),
-        ),
-        metrics=collections.OrderedDict(loss=0.5),
+      state=State(state.global_model_weights + sum(data) + noise, skip_row(state.aggregator)),
+      metrics=collections.OrderedDict(loss=0.5),
     )
 
 
@@ -96,9 +88,15 @@ class Run:
     rows = None
     if self.memory != 'state':
       rows = engine.RowServer(
-          BLT, self.folder / loop.CHECKPOINTS_NAME / ROWS, size=4, noise_seed=5,
-          num_rounds=NUM_ROUNDS, stddev=1.0, num_threads=1, snapshot_rows=2,
-          memory=self.memory,
+        BLT,
+        self.folder / loop.CHECKPOINTS_NAME / ROWS,
+        size=4,
+        noise_seed=5,
+        num_rounds=NUM_ROUNDS,
+        stddev=1.0,
+        num_threads=1,
+        snapshot_rows=2,
+        memory=self.memory,
       )
     sums = {}
 
@@ -110,16 +108,21 @@ class Run:
 
     process = Process(rows and rows.folder, sums)
     federation = loop.Federation(
-        process=process if rows is None else served.ServedProcess(process, rows),
-        skip_row=skip_row,
-        rounds=SIMULATION.rounds,
-        client_data=lambda t, ids: [t + int(i) / 10 + change for i in ids],
-        marks=() if rows is None else (rows,),
+      process=process if rows is None else served.ServedProcess(process, rows),
+      skip_row=skip_row,
+      rounds=SIMULATION.rounds,
+      client_data=lambda t, ids: [t + int(i) / 10 + change for i in ids],
+      marks=() if rows is None else (rows,),
     )
     try:
       return loop.run(
-          federation, self.folder, num_rounds=NUM_ROUNDS, on_step=on_step,
-          publish=lambda _: None, published=published, warn=self.warnings.append,
+        federation,
+        self.folder,
+        num_rounds=NUM_ROUNDS,
+        on_step=on_step,
+        publish=lambda _: None,
+        published=published,
+        warn=self.warnings.append,
       )
     finally:
       if rows is not None:
@@ -160,8 +163,7 @@ def assert_one_sum_a_row(run):
 
 @pytest.mark.parametrize('rows_too', [False, True])
 @pytest.mark.parametrize(
-    'run', [(m, s) for m in MEMORIES for s in ('released', 'published')],
-    indirect=True,
+  'run', [(m, s) for m in MEMORIES for s in ('released', 'published')], indirect=True
 )
 def test_put_back_checkpoints_burn_the_row_that_was_released(run, rows_too):
   put_back(run, rows_too=rows_too)
@@ -180,12 +182,8 @@ def test_put_back_before_the_release_repeats_the_round(run):
   assert_one_sum_a_row(run)
 
 
-@pytest.mark.parametrize(
-    'run', [(m, 'published') for m in MEMORIES], indirect=True
-)
-@pytest.mark.parametrize(
-    'parts', list(itertools.product([False, True], repeat=3))
-)
+@pytest.mark.parametrize('run', [(m, 'published') for m in MEMORIES], indirect=True)
+@pytest.mark.parametrize('parts', list(itertools.product([False, True], repeat=3)))
 def test_any_part_that_is_put_back_leaves_one_sum_for_each_row(run, parts):
   names = ('checkpoints_too', 'rows_too', 'log_too')
   put_back(run, **dict(zip(names, parts)))
@@ -203,8 +201,7 @@ def test_what_was_published_counts_where_every_mark_was_put_back(run):
   log = run.folder / loop.LOG_NAME
   rows = log_schema.LogWriter(log).rows()
   log_schema.write_log(
-      log, rounds=rows.rounds, device_ids=rows.device_ids,
-      timestamps=rows.timestamps, num_rounds=5,
+    log, rounds=rows.rounds, device_ids=rows.device_ids, timestamps=rows.timestamps, num_rounds=5
   )
   log_schema.LogWriter(log).mark_released(4)
   last = run.train(change=0.25, published=5)
@@ -216,9 +213,7 @@ def test_what_was_published_counts_where_every_mark_was_put_back(run):
 def test_rows_alone_know_what_was_released(run):
   mark = run.folder / loop.CHECKPOINTS_NAME / ROWS / 'served.json'
   assert json.loads(mark.read_text())['released'] == 5
-  rows = engine.RowServer(
-      BLT, mark.parent, size=4, noise_seed=5, num_rounds=NUM_ROUNDS, stddev=1.0
-  )
+  rows = engine.RowServer(BLT, mark.parent, size=4, noise_seed=5, num_rounds=NUM_ROUNDS, stddev=1.0)
   with pytest.raises(ValueError, match='row 4 .* is in the sum of a completed'):
     rows.serve(4)
   rows.close()

@@ -8,24 +8,19 @@ import numpy as np
 import pytest
 
 from fl_dpftrl.families import blt
-from fl_dpftrl.learning import checkpoints
-from fl_dpftrl.learning import loop
-from fl_dpftrl.learning import served
+from fl_dpftrl.learning import checkpoints, loop, served
 from fl_dpftrl.noise import engine
 from fl_dpftrl.noise.engine import server as servers
-from fl_dpftrl.simulation import cohorts
-from fl_dpftrl.simulation import population
-from fl_dpftrl.simulation import server
-from fl_dpftrl.simulation import timer
+from fl_dpftrl.simulation import cohorts, population, server, timer
 
 pytestmark = pytest.mark.tff
 
 NUM_ROUNDS = 9
 SIMULATION = cohorts.Simulation(
-    population=population.Population(num_devices=9),
-    timer=timer.RoundTimer(2),
-    server=server.Server(report_goal=3),
-    seed=5,
+  population=population.Population(num_devices=9),
+  timer=timer.RoundTimer(2),
+  server=server.Server(report_goal=3),
+  seed=5,
 )
 BLT = blt.BLT((0.9, 0.5), (0.3, 0.2))
 STEPS = ['cohort logged', 'computed', 'stored', 'released', 'published']
@@ -63,11 +58,8 @@ class Process:
     noise = np.frombuffer(content[servers.HEADER_BYTES :], '<f4')
     self.sums.append((row, noise.tobytes(), sum(data)))
     return types.SimpleNamespace(
-        state=State(
-            state.global_model_weights + sum(data) + noise,
-            skip_row(state.aggregator),
-        ),
-        metrics=collections.OrderedDict(),
+      state=State(state.global_model_weights + sum(data) + noise, skip_row(state.aggregator)),
+      metrics=collections.OrderedDict(),
     )
 
 
@@ -77,8 +69,14 @@ class Killed(BaseException):
 
 def run(folder, sums, killed_at=None):
   rows = engine.RowServer(
-      BLT, folder / loop.CHECKPOINTS_NAME / 'rows', size=4, noise_seed=5,
-      num_rounds=NUM_ROUNDS, stddev=1.0, num_threads=1, snapshot_rows=3,
+    BLT,
+    folder / loop.CHECKPOINTS_NAME / 'rows',
+    size=4,
+    noise_seed=5,
+    num_rounds=NUM_ROUNDS,
+    stddev=1.0,
+    num_threads=1,
+    snapshot_rows=3,
   )
 
   def on_step(*now):
@@ -86,16 +84,15 @@ def run(folder, sums, killed_at=None):
       raise Killed
 
   federation = loop.Federation(
-      process=served.ServedProcess(Process(rows.folder, sums), rows),
-      skip_row=skip_row,
-      rounds=SIMULATION.rounds,
-      client_data=lambda t, ids: [t + int(i) / 10 for i in ids],
-      marks=(rows,),
+    process=served.ServedProcess(Process(rows.folder, sums), rows),
+    skip_row=skip_row,
+    rounds=SIMULATION.rounds,
+    client_data=lambda t, ids: [t + int(i) / 10 for i in ids],
+    marks=(rows,),
   )
   try:
     return loop.run(
-        federation, folder, num_rounds=NUM_ROUNDS, publish=lambda _: None,
-        on_step=on_step,
+      federation, folder, num_rounds=NUM_ROUNDS, publish=lambda _: None, on_step=on_step
     )
   finally:
     rows.close()
@@ -119,7 +116,7 @@ def test_killed_and_resumed_ends_the_same(tmp_path, undisturbed, step):
   expected, expected_sums = undisturbed
   assert not last.burnt
   np.testing.assert_array_equal(
-      last.state.global_model_weights, expected.state.global_model_weights
+    last.state.global_model_weights, expected.state.global_model_weights
   )
   # Repeated or not, a row only ever met one sum.
   assert set(sums) == set(expected_sums)

@@ -13,9 +13,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.learning import split
-from fl_dpftrl.learning import worker_launcher
-from fl_dpftrl.learning import workers
+from fl_dpftrl.learning import split, worker_launcher, workers
 
 pytestmark = pytest.mark.tff
 
@@ -84,9 +82,9 @@ def isolated(**kwargs) -> workers.LocalWorker:
 def listeners(pid: int | str) -> set[str]:
   """Inodes of the TCP sockets that listen in the network of a process."""
   lines = [
-      line.split()
-      for name in ('tcp', 'tcp6')
-      for line in pathlib.Path(f'/proc/{pid}/net/{name}').read_text().splitlines()
+    line.split()
+    for name in ('tcp', 'tcp6')
+    for line in pathlib.Path(f'/proc/{pid}/net/{name}').read_text().splitlines()
   ]
   return {fields[9] for fields in lines if fields[3] == '0A'}
 
@@ -113,9 +111,9 @@ def reachable(port: int) -> list[str]:
 @tff.tensorflow.computation(np.int32)
 def busy(steps):
   return tf.while_loop(
-      lambda i, m: i < steps,
-      lambda i, m: (i + 1, tf.clip_by_value(m @ m, 0.0, 0.0)),
-      [0, tf.zeros([200, 200])],
+    lambda i, m: i < steps,
+    lambda i, m: (i + 1, tf.clip_by_value(m @ m, 0.0, 0.0)),
+    [0, tf.zeros([200, 200])],
   )[0]
 
 
@@ -138,7 +136,7 @@ def test_nobody_else_reaches_the_worker_while_it_computes(monkeypatch):
 
 def test_without_a_network_of_its_own_it_says_what_is_exposed(monkeypatch):
   def refuse(launch):
-    raise workers._NotIsolatedError('Operation not permitted')  # pylint: disable=protected-access
+    raise workers._NotIsolatedError('Operation not permitted')
 
   port = portpicker.pick_unused_port()
   monkeypatch.setattr(workers, '_launch_isolated', refuse)
@@ -161,7 +159,7 @@ def test_a_launcher_that_is_refused_says_why(monkeypatch, tmp_path):
   source = pathlib.Path(worker_launcher.__file__).read_text()
   refusal = "OSError(1, 'Operation not permitted')"
   program.write_text(
-      source.replace('def _isolate() -> None:\n', f'def _isolate():\n  raise {refusal}\n')
+    source.replace('def _isolate() -> None:\n', f'def _isolate():\n  raise {refusal}\n')
   )
   monkeypatch.setattr(workers, '_LAUNCHER', program)
   with pytest.warns(UserWarning, match=r'namespace \(Operation not permitted\)'):
@@ -173,22 +171,20 @@ def test_who_is_no_administrator_gets_a_network_too():
   if os.geteuid():
     pytest.skip('the other tests are run by no administrator')
   code = (
-      'import ctypes, encodings.idna, os, socket\n'
-      'from fl_dpftrl.learning import worker_launcher as launcher\n'
-      'os.setgroups([]), os.setgid(65534), os.setuid(65534)\n'
-      'ctypes.CDLL(None).prctl(4, 1)\n'  # As a process that was never root.
-      'try:\n'
-      '  launcher._isolate()\n'
-      'except OSError as error:\n'
-      '  print(error)\n'
-      'else:\n'
-      '  with socket.create_server(("127.0.0.1", 0)) as server:\n'
-      '    socket.create_connection(server.getsockname()).close()\n'
-      '  print(os.geteuid(), *(name for _, name in socket.if_nameindex()))\n'
+    'import ctypes, encodings.idna, os, socket\n'
+    'from fl_dpftrl.learning import worker_launcher as launcher\n'
+    'os.setgroups([]), os.setgid(65534), os.setuid(65534)\n'
+    'ctypes.CDLL(None).prctl(4, 1)\n'  # As a process that was never root.
+    'try:\n'
+    '  launcher._isolate()\n'
+    'except OSError as error:\n'
+    '  print(error)\n'
+    'else:\n'
+    '  with socket.create_server(("127.0.0.1", 0)) as server:\n'
+    '    socket.create_connection(server.getsockname()).close()\n'
+    '  print(os.geteuid(), *(name for _, name in socket.if_nameindex()))\n'
   )
-  done = subprocess.run(
-      [sys.executable, '-c', code], capture_output=True, text=True, check=True
-  )
+  done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
   if 'not permitted' in done.stdout:
     pytest.skip(done.stdout)
   assert done.stdout.split()[:2] == ['65534', 'lo']
@@ -197,7 +193,7 @@ def test_who_is_no_administrator_gets_a_network_too():
 @pytest.mark.parametrize('which', ['worker', 'relay'])
 def test_worker_and_relay_end_together(which):
   worker = isolated()
-  relay, = children(worker.pid)
+  (relay,) = children(worker.pid)
   context = worker.context()
   assert context.invoke(busy, np.int32(1)) == 1
   os.kill(worker.pid if which == 'worker' else relay, signal.SIGKILL)
@@ -211,9 +207,7 @@ def test_secure_sums_are_computed_whole_and_in_parts(worker):
   of = tff.TensorType(np.float32, [3])
   process = tff.aggregators.SecureSumFactory(1.0).create(of)
   here = worker.context()
-  cut = split.SplitContext(
-      here, 2, lambda comp, parts: [here.invoke(comp, part) for part in parts]
-  )
+  cut = split.SplitContext(here, 2, lambda comp, parts: [here.invoke(comp, part) for part in parts])
   values = [np.float32([0.5, -1.0, 0.1]), np.float32([1.0, 0.0, -0.3])] * 2
   for context in (here, cut):
     with tff.framework.get_context_stack().install(context):
@@ -238,17 +232,17 @@ def test_large_values_pass_through_the_relay():
 
 def test_ends_with_a_parent_that_is_killed():
   parent = subprocess.Popen(
-      [
-          sys.executable,
-          '-c',
-          'import time\n'
-          'from fl_dpftrl.learning import workers\n'
-          'print(workers.LocalWorker().pid, flush=True)\n'
-          'time.sleep(600)',
-      ],
-      stdout=subprocess.PIPE,
-      stderr=subprocess.DEVNULL,
-      text=True,
+    [
+      sys.executable,
+      '-c',
+      'import time\n'
+      'from fl_dpftrl.learning import workers\n'
+      'print(workers.LocalWorker().pid, flush=True)\n'
+      'time.sleep(600)',
+    ],
+    stdout=subprocess.PIPE,
+    stderr=subprocess.DEVNULL,
+    text=True,
   )
   pid = int(parent.stdout.readline())
   relays = children(pid)

@@ -8,32 +8,30 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fl_dpftrl.logs import device_ids
-from fl_dpftrl.logs import schema
-from fl_dpftrl.logs import shards
+from fl_dpftrl.logs import device_ids, schema, shards
 
 GOOD = ['a', '1', '01', 'a b', 'dévice 1', '日本', 'x' * 1024, 'NA', "O'Neill"]
 BAD = {
-    ' a': 'has spaces around it',
-    'a ': 'has spaces around it',
-    '\u3000a': 'has spaces around it',
-    'a\u00a0b': 'holds a space other than U+0020',
-    'a\tb': 'holds a control or invisible character',
-    'a\x1b[2J': 'holds a control or invisible character',
-    'a\x7f': 'holds a control or invisible character',
-    'a\u0085b': 'holds a control or invisible character',
-    'a\u200bb': 'holds a control or invisible character',
-    'a\u202eb': 'holds a control or invisible character',
-    'a\u2028b': 'holds a control or invisible character',
-    'a\ufe0f': 'holds a control or invisible character',
-    'a\u3164b': 'holds a control or invisible character',
-    'a\ue000': 'holds a control or invisible character',
-    'a\U000e0041': 'holds a control or invisible character',
-    'a\ufeffb': 'holds a control or invisible character',
-    'e\u0301': 'is not in Unicode normal form C',
-    '\u212b': 'is not in Unicode normal form C',
-    'x' * 1025: 'is longer than 1024 bytes',
-    'é' * 513: 'is longer than 1024 bytes',
+  ' a': 'has spaces around it',
+  'a ': 'has spaces around it',
+  '\u3000a': 'has spaces around it',
+  'a\u00a0b': 'holds a space other than U+0020',
+  'a\tb': 'holds a control or invisible character',
+  'a\x1b[2J': 'holds a control or invisible character',
+  'a\x7f': 'holds a control or invisible character',
+  'a\u0085b': 'holds a control or invisible character',
+  'a\u200bb': 'holds a control or invisible character',
+  'a\u202eb': 'holds a control or invisible character',
+  'a\u2028b': 'holds a control or invisible character',
+  'a\ufe0f': 'holds a control or invisible character',
+  'a\u3164b': 'holds a control or invisible character',
+  'a\ue000': 'holds a control or invisible character',
+  'a\U000e0041': 'holds a control or invisible character',
+  'a\ufeffb': 'holds a control or invisible character',
+  'e\u0301': 'is not in Unicode normal form C',
+  '\u212b': 'is not in Unicode normal form C',
+  'x' * 1025: 'is longer than 1024 bytes',
+  'é' * 513: 'is longer than 1024 bytes',
 }
 
 
@@ -53,9 +51,7 @@ def write(folder, suffix, ids):
 @pytest.mark.parametrize('suffix', ['csv', 'jsonl', 'parquet'])
 def test_every_format_takes_the_same(tmp_path, suffix):
   shard = write(tmp_path, suffix, GOOD)
-  assert [
-      value for t in shard.tables() for value in t.column(1).to_pylist()
-  ] == GOOD
+  assert [value for t in shard.tables() for value in t.column(1).to_pylist()] == GOOD
 
 
 @pytest.mark.parametrize('suffix', ['csv', 'jsonl', 'parquet'])
@@ -77,9 +73,7 @@ def test_the_rule(tmp_path, bad):
       assert fault.index == ids.index(bad)
       assert BAD[bad] in fault.reason and len(fault.reason) < 250
   with pytest.raises(ValueError, match=f'device_ids: at 1, .*{re.escape(BAD[bad])}'):
-    schema.write_log(
-        tmp_path / 'l.parquet', rounds=[0, 1], device_ids=['a', bad], num_rounds=2
-    )
+    schema.write_log(tmp_path / 'l.parquet', rounds=[0, 1], device_ids=['a', bad], num_rounds=2)
 
 
 def test_bytes_that_are_no_text():

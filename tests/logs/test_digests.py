@@ -5,9 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fl_dpftrl.logs import digests
-from fl_dpftrl.logs import schema
-from fl_dpftrl.logs import shards
+from fl_dpftrl.logs import digests, schema, shards
 
 
 def write(path):
@@ -65,14 +63,14 @@ def lose_all_metadata(table, unused_metadata):
 
 
 @pytest.mark.parametrize(
-    'change, message',
-    [
-        (lose_all_metadata, 'its metadata are not those of'),
-        (change_rows, 'its rows are not those of fl_dpftrl.rows_sha256'),
-        (change_metadata, 'its metadata are not those of'),
-        (lose_a_digest, 'its metadata are not those of'),
-        (lose_the_other, 'its metadata are not those of'),
-    ],
+  'change, message',
+  [
+    (lose_all_metadata, 'its metadata are not those of'),
+    (change_rows, 'its rows are not those of fl_dpftrl.rows_sha256'),
+    (change_metadata, 'its metadata are not those of'),
+    (lose_a_digest, 'its metadata are not those of'),
+    (lose_the_other, 'its metadata are not those of'),
+  ],
 )
 def test_what_was_changed_is_refused(tmp_path, change, message):
   path = tmp_path / 'log.parquet'
@@ -96,10 +94,9 @@ def test_times_are_checked_where_they_are_read(tmp_path):
 
 
 def test_digests_do_not_depend_on_how_rows_come(tmp_path):
-  table = pa.table({
-      'round': np.arange(50),
-      'device_id': pa.array([f'dévice {i % 7}' for i in range(50)]),
-  })
+  table = pa.table(
+    {'round': np.arange(50), 'device_id': pa.array([f'dévice {i % 7}' for i in range(50)])}
+  )
 
   def stated(parts):
     rows = digests.Rows(timestamps=False)
@@ -111,9 +108,7 @@ def test_digests_do_not_depend_on_how_rows_come(tmp_path):
   assert whole == stated([table.slice(i, 1) for i in range(50)])
   assert whole == stated([table.slice(0, 7), table.slice(7)])
   assert whole != stated([table.slice(1)])
-  large = table.set_column(
-      1, 'device_id', table.column(1).cast(pa.large_string())
-  )
+  large = table.set_column(1, 'device_id', table.column(1).cast(pa.large_string()))
   assert whole == stated([large])
   # Cut between other letters, the bytes are the same.
   ids = [pa.array(pair) for pair in (['ab', 'c'], ['a', 'bc'])]

@@ -4,20 +4,16 @@ import dataclasses
 import math
 
 import hypothesis
-from hypothesis import strategies as st
 import numpy as np
 import pyarrow as pa
 import pytest
 import scipy.stats
+from hypothesis import strategies as st
 
 from fl_dpftrl.accounting import sampling
 from fl_dpftrl.families import identity
-from fl_dpftrl.logs import chances
-from fl_dpftrl.logs import draws
-from fl_dpftrl.logs import embedded
+from fl_dpftrl.logs import chances, draws, embedded, observed, runs
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import observed
-from fl_dpftrl.logs import runs
 from fl_dpftrl.simulation import partition
 
 SIZES = dict(num_rounds=240, num_examples=2003, batch_size=50, num_parts=4)
@@ -31,13 +27,15 @@ def batches(scheme, seed=0):
 
 
 def happened(rounds):
-  table = pa.table({
+  table = pa.table(
+    {
       'round': np.repeat(np.arange(len(rounds)), [len(r) for r in rounds]),
       'device_id': np.concatenate([np.asarray(r, np.int64) for r in rounds]),
-  })
+    }
+  )
   log = log_lib.of_table(table, num_rounds=len(rounds))
   run = runs.run(log, identity.Identity(), noise_multiplier=1.0)
-  counts, = embedded.count([run]).logs
+  (counts,) = embedded.count([run]).logs
   return observed.ObservedParticipation.of(log, counts)
 
 
@@ -50,10 +48,10 @@ def schemes(draw):
   parts = draw(st.integers(1, 4))
   part_size = draw(st.integers(1, 30))
   return sampling.SCHEMES[draw(st.sampled_from(EVERY))](
-      num_rounds=draw(st.integers(1, 60)),
-      num_examples=parts * part_size + draw(st.integers(0, parts - 1)),
-      batch_size=draw(st.integers(1, part_size)),
-      num_parts=parts,
+    num_rounds=draw(st.integers(1, 60)),
+    num_examples=parts * part_size + draw(st.integers(0, parts - 1)),
+    batch_size=draw(st.integers(1, part_size)),
+    num_parts=parts,
   )
 
 
@@ -65,18 +63,15 @@ def test_batches_drawn_as_said_are_believed(scheme, seed):
   assert not contradictions(rounds, scheme)
 
 
-@pytest.mark.parametrize('scheme', [
+@pytest.mark.parametrize(
+  'scheme',
+  [
     sampling.CyclicPoisson(num_rounds=400, num_examples=90, batch_size=0.7),
-    sampling.CyclicPoisson(
-        num_rounds=3000, num_examples=40_000, batch_size=250.5, num_parts=16
-    ),
-    sampling.CyclicPoisson(
-        num_rounds=500, num_examples=1000, batch_size=190, num_parts=5
-    ),
-    sampling.CyclicFixedSize(
-        num_rounds=3000, num_examples=40_000, batch_size=250, num_parts=16
-    ),
-])
+    sampling.CyclicPoisson(num_rounds=3000, num_examples=40_000, batch_size=250.5, num_parts=16),
+    sampling.CyclicPoisson(num_rounds=500, num_examples=1000, batch_size=190, num_parts=5),
+    sampling.CyclicFixedSize(num_rounds=3000, num_examples=40_000, batch_size=250, num_parts=16),
+  ],
+)
 @pytest.mark.parametrize('seed', [0, 1])
 def test_long_runs_are_believed(scheme, seed):
   assert not contradictions(batches(scheme, seed), scheme)
@@ -95,7 +90,9 @@ def test_kinds_are_told_apart(true, said):
 
 
 @pytest.mark.parametrize('name', EVERY)
-@pytest.mark.parametrize('change', [
+@pytest.mark.parametrize(
+  'change',
+  [
     dict(num_examples=20_030),
     dict(num_examples=1203),
     dict(num_parts=2),
@@ -104,7 +101,8 @@ def test_kinds_are_told_apart(true, said):
     dict(num_parts=3),
     dict(batch_size=40),
     dict(batch_size=60),
-])
+  ],
+)
 def test_other_figures_are_not_believed(name, change):
   """Above all those with which an example is drawn with less probability."""
   scheme = sampling.SCHEMES[name](**SIZES)
@@ -157,13 +155,10 @@ def test_a_round_of_another_size():
   scheme, rounds = fixed_size()
   short = [*rounds[:7], rounds[7][1:], *rounds[8:]]
   assert contradictions(short, scheme) == (
-      '1 rounds do not have batch_size=50 examples, the first of them round 7'
-      ' with 49'
+    '1 rounds do not have batch_size=50 examples, the first of them round 7 with 49'
   )
   missing = [*rounds[:7], [], *rounds[8:]]
-  assert contradictions(missing, scheme) == (
-      '1 rounds have no examples, the first of them round 7'
-  )
+  assert contradictions(missing, scheme) == ('1 rounds have no examples, the first of them round 7')
   # Poisson batches differ in size, but not by so much.
   poisson = sampling.CyclicPoisson(**SIZES)
   drawn = batches(poisson)
@@ -201,26 +196,18 @@ def test_an_example_that_is_always_there():
     if 0 not in rounds[t]:
       rounds[t] = np.append(0, rounds[t][1:])
   found = contradictions(rounds, scheme)
-  assert found == (
-      'an example was drawn 60 times, where chance makes about 6 of each'
-  )
+  assert found == ('an example was drawn 60 times, where chance makes about 6 of each')
 
 
 def test_devices_that_wait_are_not_a_sample():
   """Rounds of random devices, none of those of the nine rounds before."""
-  scheme = sampling.CyclicFixedSize(
-      num_rounds=200, num_examples=1000, batch_size=20
-  )
+  scheme = sampling.CyclicFixedSize(num_rounds=200, num_examples=1000, batch_size=20)
   rng = np.random.default_rng(0)
   rounds = []
   for t in range(200):
     away = np.concatenate([[], *rounds[max(0, t - 9) : t]])
-    rounds.append(
-        rng.choice(np.setdiff1d(np.arange(1000), away), 20, replace=False)
-    )
-  assert '0 times an example was in two successive' in contradictions(
-      rounds, scheme
-  )
+    rounds.append(rng.choice(np.setdiff1d(np.arange(1000), away), 20, replace=False))
+  assert '0 times an example was in two successive' in contradictions(rounds, scheme)
 
 
 def test_sizes_too_much_alike_for_poisson():
@@ -234,8 +221,7 @@ def test_sizes_too_much_alike_for_poisson():
 
 @hypothesis.settings(deadline=None, max_examples=300)
 @hypothesis.given(
-    trials=st.integers(1, 3000), probability=st.floats(0.0, 1.0),
-    share=st.floats(0.0, 1.0),
+  trials=st.integers(1, 3000), probability=st.floats(0.0, 1.0), share=st.floats(0.0, 1.0)
 )
 def test_chances_are_never_understated(trials, probability, share):
   seen = round(share * trials)
@@ -246,14 +232,17 @@ def test_chances_are_never_understated(trials, probability, share):
   assert tail <= math.exp(min(bound, 0.0)) * (1.0 + 1e-9)
 
 
-@pytest.mark.parametrize('seen, trials, mean, least', [
+@pytest.mark.parametrize(
+  'seen, trials, mean, least',
+  [
     (0, 10, 0.0, -1e-9),
     (10, 10, 10.0, -1e-9),
     (1, 10**12, 0.0, -math.inf),
     (9, 10, 10.0, -math.inf),
     # A million standard deviations' worth of trials, none of it lost.
     (10**15, 10**18, 1e15, -1e-3),
-])
+  ],
+)
 def test_chances_at_the_ends(seen, trials, mean, least):
   found = chances._log_chance(seen, trials, mean)
   assert found >= least
@@ -262,30 +251,20 @@ def test_chances_at_the_ends(seen, trials, mean, least):
 
 def test_overlaps_and_coverage_have_the_tails_that_are_claimed():
   """By simulation: of many runs few are beyond a bound that is not tiny."""
-  scheme = sampling.CyclicFixedSize(
-      num_rounds=12, num_examples=40, batch_size=5, num_parts=2
-  )
+  scheme = sampling.CyclicFixedSize(num_rounds=12, num_examples=40, batch_size=5, num_parts=2)
   repeats, unseen = [], []
   for seed in range(1500):
     log = happened(batches(scheme, seed)) if seed < 300 else None
     rounds = batches(scheme, seed)
-    overlaps = sum(
-        np.intersect1d(a, b).size for a, b in zip(rounds, rounds[2:])
-    )
+    overlaps = sum(np.intersect1d(a, b).size for a, b in zip(rounds, rounds[2:]))
     if log is not None:
       assert log.separations.to_dict().get(2, 0) == overlaps
     repeats.append(overlaps)
     unseen.append(40 - np.unique(np.concatenate(rounds)).size)
-  for values, trials, mean in (
-      (repeats, 50, 50 * 5 / 20),
-      (unseen, 40, 40 * 0.75**6),
-  ):
+  for values, trials, mean in ((repeats, 50, 50 * 5 / 20), (unseen, 40, 40 * 0.75**6)):
     assert np.mean(values) == pytest.approx(mean, rel=0.03)
     for alarm in (0.3, 0.1, 0.01):
-      odd = [
-          v for v in values
-          if chances._log_chance(v, trials, mean) < math.log(alarm)
-      ]
+      odd = [v for v in values if chances._log_chance(v, trials, mean) < math.log(alarm)]
       assert len(odd) <= alarm * len(values)
 
 

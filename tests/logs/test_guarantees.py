@@ -4,31 +4,24 @@ import json
 import math
 
 import hypothesis
-from hypothesis import strategies as st
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import strategies as st
 
-from fl_dpftrl.families import banded
-from fl_dpftrl.families import blt
-from fl_dpftrl.families import identity
+from fl_dpftrl.families import banded, blt, identity
 from fl_dpftrl.families import tree_online as tree
-from fl_dpftrl.logs import guarantees
+from fl_dpftrl.logs import guarantees, replay, runs_file, schema, tally
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import replay
-from fl_dpftrl.logs import runs_file
-from fl_dpftrl.logs import schema
-from fl_dpftrl.logs import tally
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
 SETTINGS = hypothesis.settings(deadline=None, max_examples=50)
 
 
 def log_of(rows, num_rounds):
-  table = pa.table({
-      'round': pa.array([r for r, _ in rows], pa.int64()),
-      'device_id': [d for _, d in rows],
-  })
+  table = pa.table(
+    {'round': pa.array([r for r, _ in rows], pa.int64()), 'device_id': [d for _, d in rows]}
+  )
   return log_lib.of_table(table, num_rounds=num_rounds)
 
 
@@ -36,25 +29,26 @@ def log_of(rows, num_rounds):
 def runs(draw):
   """A run of a few rounds, its rows, and what noise it had."""
   num_rounds = draw(st.integers(1, 9))
-  rows = draw(
-      st.sets(
-          st.tuples(st.integers(0, num_rounds - 1), st.integers(0, 3)),
-          min_size=1,
-      )
-  )
+  rows = draw(st.sets(st.tuples(st.integers(0, num_rounds - 1), st.integers(0, 3)), min_size=1))
   later = st.integers(1, max(1, num_rounds - 1))
   places = st.sets(later, max_size=2) if num_rounds > 1 else st.just(set())
   multiplier = st.floats(0.5, 8.0)
-  strategy = draw(st.sampled_from([
-      identity.Identity(), tree.TreeOnline(), BLT,
-      banded.Banded(np.array([[1.0, 0.0]] + [[1.0, -0.6]] * 8)),
-  ]))
+  strategy = draw(
+    st.sampled_from(
+      [
+        identity.Identity(),
+        tree.TreeOnline(),
+        BLT,
+        banded.Banded(np.array([[1.0, 0.0]] + [[1.0, -0.6]] * 8)),
+      ]
+    )
+  )
   run = replay.run(
-      log_of(sorted(rows), num_rounds),
-      strategy,
-      noise_multiplier=draw(multiplier),
-      changes=tuple((t, draw(multiplier)) for t in sorted(draw(places))),
-      restarts=tuple(sorted(draw(places))),
+    log_of(sorted(rows), num_rounds),
+    strategy,
+    noise_multiplier=draw(multiplier),
+    changes=tuple((t, draw(multiplier)) for t in sorted(draw(places))),
+    restarts=tuple(sorted(draw(places))),
   )
   return run, rows
 
@@ -95,9 +89,7 @@ def test_what_occurred_equals_brute_force(drawn, group_size):
       negative |= bool((entries < -1e-12).any())
       squares[device] = squares.get(device, 0.0) + worst_square(entries)
       absolute[device] = absolute.get(device, 0.0) + np.abs(entries).sum()
-  sums = lambda of: sum(
-      sorted((math.sqrt(s) for s in of.values()), reverse=True)[:group_size]
-  )
+  sums = lambda of: sum(sorted((math.sqrt(s) for s in of.values()), reverse=True)[:group_size])
   found = 1.0 / statement['observed']['effective_noise_multiplier']
   assert found >= sums(squares) * (1 - 1e-9)
   assert found <= sums(absolute) * (1 + 1e-9)
@@ -107,9 +99,7 @@ def test_what_occurred_equals_brute_force(drawn, group_size):
       assert statement['observed']['sensitivity_kind'] == 'exact'
   assert statement['observed']['rho'] == pytest.approx(found**2 / 2)
   worst = statement['worst_case']['effective_noise_multiplier']
-  assert statement['observed']['effective_noise_multiplier'] >= worst * (
-      1 - 1e-9
-  )
+  assert statement['observed']['effective_noise_multiplier'] >= worst * (1 - 1e-9)
   # In their bins, all devices are there, at no less than they had.
   shares = statement['per_device']['quantiles']
   exact = sorted(math.sqrt(s) for s in absolute.values())
@@ -130,15 +120,17 @@ def test_a_log_that_attains_the_worst_pattern(strategy):
   patterns = [[]]
   for _ in range(3):
     patterns += [
-        [*p, t] for p in patterns for t in range(n)
-        if (not p or t - p[-1] >= b) and [*p, t] not in patterns
+      [*p, t]
+      for p in patterns
+      for t in range(n)
+      if (not p or t - p[-1] >= b) and [*p, t] not in patterns
     ]
   rows = [(t, f'{i:03d}') for i, p in enumerate(patterns) for t in p]
   run = replay.run(log_of(rows, n), strategy, noise_multiplier=2.0)
   statement = replay.replay(run, deltas=1e-6)
   assert (statement['min_sep'], statement['max_participations']) == (3, 3)
   assert statement['observed']['sensitivity'] == pytest.approx(
-      statement['worst_case']['sensitivity'], rel=1e-12
+    statement['worst_case']['sensitivity'], rel=1e-12
   )
 
 
@@ -149,15 +141,12 @@ def test_runs_compose():
   alone = [replay.replay(run, deltas=1e-6) for run in (one, other)]
   both = replay.replay([one, other], deltas=1e-6)
   for part in ('worst_case', 'observed'):
-    assert both[part]['rho'] == pytest.approx(
-        sum(s[part]['rho'] for s in alone)
-    )
+    assert both[part]['rho'] == pytest.approx(sum(s[part]['rho'] for s in alone))
     assert both[part]['sensitivity_kind'] == 'exact'
   assert (both['num_rounds'], both['num_devices']) == (12, 2)
   assert both['num_participations'] == 6
   assert [run['noise_multiplier'] for run in both['runs']] == [2.0, 5.0]
-  assert any('independent of that of the others' in s
-             for s in both['assumptions'])
+  assert any('independent of that of the others' in s for s in both['assumptions'])
 
 
 def test_another_device_in_another_run_is_not_the_same():
@@ -171,11 +160,8 @@ def test_another_device_in_another_run_is_not_the_same():
 def test_less_noise_from_a_round_on_costs_more():
   rows = [(0, 'a'), (4, 'b')]
   rho = lambda changes: replay.replay(
-      replay.run(
-          log_of(rows, 6), identity.Identity(), noise_multiplier=2.0,
-          changes=changes,
-      ),
-      deltas=1e-6,
+    replay.run(log_of(rows, 6), identity.Identity(), noise_multiplier=2.0, changes=changes),
+    deltas=1e-6,
   )['observed']['rho']
   assert rho(()) == rho(((5, 1.0),)) == pytest.approx(1 / 8)
   assert rho(((4, 1.0),)) == pytest.approx(1 / 2)
@@ -183,15 +169,15 @@ def test_less_noise_from_a_round_on_costs_more():
 
 
 def test_without_noise_for_a_while_nothing_is_guaranteed():
-  run = replay.run(
-      log_of([(0, 'a')], 3), BLT, noise_multiplier=2.0, changes=((2, 0.0),)
-  )
+  run = replay.run(log_of([(0, 'a')], 3), BLT, noise_multiplier=2.0, changes=((2, 0.0),))
   statement = replay.replay(run, deltas=1e-6)
   assert statement['worst_case']['epsilon'] is None
   assert statement['observed']['epsilon'] is None
 
 
-@pytest.mark.parametrize('arguments, message', [
+@pytest.mark.parametrize(
+  'arguments, message',
+  [
     (dict(changes=((0, 1.0),)), 'changes must be at ascending rounds from 1'),
     (dict(changes=((6, 1.0),)), 'got 6'),
     (dict(changes=((2, 1.0), (2, 3.0))), 'got 2'),
@@ -199,12 +185,11 @@ def test_without_noise_for_a_while_nothing_is_guaranteed():
     (dict(restarts=(3, 1)), 'restarts must be at ascending'),
     (dict(restarts=(1.5,)), 'at rounds'),
     (dict(noise_multiplier=math.inf), 'noise_multiplier'),
-])
+  ],
+)
 def test_refuses_runs(arguments, message):
   with pytest.raises(ValueError, match=message):
-    replay.run(
-        log_of([(0, 'a')], 6), BLT, **{'noise_multiplier': 1.0, **arguments}
-    )
+    replay.run(log_of([(0, 'a')], 6), BLT, **{'noise_multiplier': 1.0, **arguments})
 
 
 def test_a_banded_strategy_is_not_used_past_its_rounds_but_restarts():
@@ -221,8 +206,11 @@ def test_quantiles_are_of_devices():
   whole = tally.Tally((), 4, counts, (tally.Exposed(2.0, 'a'),))
   # Bins of squares 2⁻⁶⁴, 1 and 2.
   assert guarantees.quantiles(whole, [0.25, 0.5, 0.75, 0.76, 1.0]) == [
-      (0.25, 2.0**-32), (0.5, 1.0), (0.75, 1.0),
-      (0.76, math.sqrt(2.0)), (1.0, math.sqrt(2.0)),
+    (0.25, 2.0**-32),
+    (0.5, 1.0),
+    (0.75, 1.0),
+    (0.76, math.sqrt(2.0)),
+    (1.0, math.sqrt(2.0)),
   ]
 
 
@@ -230,8 +218,7 @@ def test_quantiles_are_of_devices():
 def fixture_folder(tmp_path):
   for name in ('a', 'b'):
     schema.write_log(
-        tmp_path / f'{name}.parquet', rounds=[0, 3], device_ids=['x', 'x'],
-        num_rounds=5,
+      tmp_path / f'{name}.parquet', rounds=[0, 3], device_ids=['x', 'x'], num_rounds=5
     )
   return tmp_path
 
@@ -242,9 +229,14 @@ ENTRY = {'log': 'a.parquet', 'strategy': 'identity', 'noise_multiplier': 2}
 def test_runs_are_read_from_a_file(folder):
   path = folder / 'runs.json'
   second = {
-      'log': ['b.parquet'], 'strategy': 'tree_online', 'noise_multiplier': 3.5,
-      'num_rounds': 5, 'changes': [[2, 4.0]], 'restarts': [1],
-      'declared_min_sep': 3, 'declared_max_participations': 2,
+    'log': ['b.parquet'],
+    'strategy': 'tree_online',
+    'noise_multiplier': 3.5,
+    'num_rounds': 5,
+    'changes': [[2, 4.0]],
+    'restarts': [1],
+    'declared_min_sep': 3,
+    'declared_max_participations': 2,
   }
   path.write_text(json.dumps({'runs': [ENTRY, second]}))
   first, second = runs_file.read(path)
@@ -254,7 +246,9 @@ def test_runs_are_read_from_a_file(folder):
   assert (second.declared.min_sep, second.declared.participations) == (3, 2)
 
 
-@pytest.mark.parametrize('content, message', [
+@pytest.mark.parametrize(
+  'content, message',
+  [
     ('{"runs": [', 'is not JSON'),
     ('[]', 'list of "runs"'),
     ({'runs': []}, 'list of "runs"'),
@@ -269,7 +263,8 @@ def test_runs_are_read_from_a_file(folder):
     ({'runs': [{**ENTRY, 'restarts': ['3']}]}, 'must be at rounds'),
     ({'runs': [{**ENTRY, 'log': 'none.parquet'}]}, 'no such file'),
     ({'runs': [{**ENTRY, 'log': [3]}]}, 'log must not be'),
-])
+  ],
+)
 def test_refuses_a_file_of_runs(folder, content, message):
   path = folder / 'runs.json'
   path.write_text(content if isinstance(content, str) else json.dumps(content))

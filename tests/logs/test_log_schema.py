@@ -7,14 +7,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import schema
-from fl_dpftrl.logs import shards
+from fl_dpftrl.logs import schema, shards
 
 LOG = dict(
-    rounds=[0, 0, 1, 3],
-    device_ids=['a', 'b', 'c', 'a'],
-    num_rounds=5,
-    timestamps=[1767225600, 1767225600, 1767227400, 1767231000],
+  rounds=[0, 0, 1, 3],
+  device_ids=['a', 'b', 'c', 'a'],
+  num_rounds=5,
+  timestamps=[1767225600, 1767225600, 1767227400, 1767231000],
 )
 
 
@@ -23,9 +22,7 @@ def test_the_file_is_the_formats(tmp_path):
   schema.write_log(path, **LOG, metadata={'run': 'first'})
   table = pq.read_table(path)
   assert table.schema.names == ['round', 'device_id', 'timestamp']
-  assert table.schema.types == [
-      pa.int64(), pa.string(), pa.timestamp('us', tz='UTC'),
-  ]
+  assert table.schema.types == [pa.int64(), pa.string(), pa.timestamp('us', tz='UTC')]
   assert table.column('round').to_pylist() == LOG['rounds']
   assert table.column('device_id').to_pylist() == LOG['device_ids']
   times = table.column('timestamp').to_pylist()
@@ -39,9 +36,7 @@ def test_the_file_is_the_formats(tmp_path):
 
 def test_timestamps_are_optional_and_ids_may_be_numbers(tmp_path):
   path = tmp_path / 'log.parquet'
-  schema.write_log(
-      path, rounds=[0, 1], device_ids=np.array([7, 2**62]), num_rounds=2
-  )
+  schema.write_log(path, rounds=[0, 1], device_ids=np.array([7, 2**62]), num_rounds=2)
   table = pq.read_table(path)
   assert table.schema.names == ['round', 'device_id']
   assert table.column('device_id').to_pylist() == [7, 2**62]
@@ -63,31 +58,27 @@ def test_equal_logs_have_equal_bytes_however_they_were_written(tmp_path):
   rows = writer.rows()
   whole = tmp_path / 'three.parquet'
   schema.write_log(
-      whole,
-      rounds=rows.rounds,
-      device_ids=rows.device_ids,
-      timestamps=rows.timestamps,
-      num_rounds=20,
+    whole, rounds=rows.rounds, device_ids=rows.device_ids, timestamps=rows.timestamps, num_rounds=20
   )
   written.append(hashlib.sha256(whole.read_bytes()).hexdigest())
   assert len(set(written)) == 1
 
 
 @pytest.mark.parametrize(
-    'change, message',
-    [
-        (dict(rounds=[0, 0, 1, 5]), 'got 0 to 5'),
-        (dict(rounds=[-1, 0, 1, 3]), 'got -1 to 3'),
-        (dict(rounds=[0, 0, 1]), 'one length'),
-        (dict(rounds=[0.0, 0.0, 1.0, 3.0]), 'rounds must be a list of whole'),
-        (dict(device_ids=['a', 'a', 'c', 'a']), 'twice'),
-        (dict(device_ids=['a', 1, 'c', 'a']), 'device_ids'),
-        (dict(device_ids=['a', None, 'c', 'a']), 'device_ids'),
-        (dict(device_ids=['a', '', 'c', 'a']), 'empty'),
-        (dict(device_ids=[1.0, 2.0, 3.0, 4.0]), 'device_ids'),
-        (dict(timestamps=[0.5, 1, 2, 3]), 'timestamps'),
-        (dict(metadata={'num_rounds': '9'}), 'num_rounds'),
-    ],
+  'change, message',
+  [
+    (dict(rounds=[0, 0, 1, 5]), 'got 0 to 5'),
+    (dict(rounds=[-1, 0, 1, 3]), 'got -1 to 3'),
+    (dict(rounds=[0, 0, 1]), 'one length'),
+    (dict(rounds=[0.0, 0.0, 1.0, 3.0]), 'rounds must be a list of whole'),
+    (dict(device_ids=['a', 'a', 'c', 'a']), 'twice'),
+    (dict(device_ids=['a', 1, 'c', 'a']), 'device_ids'),
+    (dict(device_ids=['a', None, 'c', 'a']), 'device_ids'),
+    (dict(device_ids=['a', '', 'c', 'a']), 'empty'),
+    (dict(device_ids=[1.0, 2.0, 3.0, 4.0]), 'device_ids'),
+    (dict(timestamps=[0.5, 1, 2, 3]), 'timestamps'),
+    (dict(metadata={'num_rounds': '9'}), 'num_rounds'),
+  ],
 )
 def test_refuses_and_writes_nothing(tmp_path, change, message):
   with pytest.raises(ValueError, match=message):
@@ -112,11 +103,11 @@ def test_writer_gives_back_what_it_was_given(tmp_path):
   writer.append(2, np.array(['c', 'b']), 300)
   for log in (writer, schema.LogWriter(path)):
     assert log.num_rounds == 3
-    assert [log.cohort(t).tolist() for t in range(3)] == [
-        ['b', 'a'], [], ['c', 'b'],
-    ]
+    assert [log.cohort(t).tolist() for t in range(3)] == [['b', 'a'], [], ['c', 'b']]
     assert [column.tolist() for column in log.rows()] == [
-        [0, 0, 2, 2], ['b', 'a', 'c', 'b'], [100, 100, 300, 300],
+      [0, 0, 2, 2],
+      ['b', 'a', 'c', 'b'],
+      [100, 100, 300, 300],
     ]
     assert log.rows(before=2).rounds.tolist() == [0, 0]
     assert log.rows(before=0).device_ids.size == 0

@@ -3,22 +3,15 @@
 import pytest
 
 from fl_dpftrl.families import blt
-from fl_dpftrl.logs import identity
+from fl_dpftrl.logs import identity, mechanism, noise_record, replay, schema, setting, shards
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import mechanism
-from fl_dpftrl.logs import noise_record
-from fl_dpftrl.logs import replay
-from fl_dpftrl.logs import schema
-from fl_dpftrl.logs import setting
-from fl_dpftrl.logs import shards
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
 
 
 def metadata(changes=(), **kwargs):
   return identity.run_metadata(
-      BLT, **({'noise_multiplier': 8.0, 'clip_norm': 1.0} | kwargs),
-      changes=changes,
+    BLT, **({'noise_multiplier': 8.0, 'clip_norm': 1.0} | kwargs), changes=changes
   )
 
 
@@ -55,8 +48,7 @@ def test_replay_needs_no_flags_for_changes(tmp_path):
   log = log_lib.read_log(path)
   told = replay.replay(replay.run(log, BLT), deltas=1e-6)
   given = replay.replay(
-      replay.run(log, BLT, noise_multiplier=8.0, changes=((4, 2.0),)),
-      deltas=1e-6,
+    replay.run(log, BLT, noise_multiplier=8.0, changes=((4, 2.0),)), deltas=1e-6
   )
   assert told == given
   assert told['void_reason'] is None
@@ -66,17 +58,13 @@ def test_replay_needs_no_flags_for_changes(tmp_path):
   assert told['clip_norm_changes'] == [[2, 0.5], [4, 0.25]]
   assert any('clip norm changed' in line for line in told['assumptions'])
   shown = str(
-      mechanism.mechanism(
-          told, setting.Setting(run='r', noise_multiplier=8.0, command='c')
-      )
+    mechanism.mechanism(told, setting.Setting(run='r', noise_multiplier=8.0, command='c'))
   )
   assert 'noise and updates changed alike' in shown
 
 
 @pytest.mark.parametrize('changes', [(), ((3, 2.0),), ((4, 3.0),)])
-def test_changes_that_the_file_does_not_have_void_the_guarantee(
-    changes, tmp_path
-):
+def test_changes_that_the_file_does_not_have_void_the_guarantee(changes, tmp_path):
   path = tmp_path / 'log.parquet'
   write(path)
   run = replay.run(log_lib.read_log(path), BLT, changes=changes)
@@ -104,9 +92,7 @@ def test_changes_of_other_rounds_or_without_a_record_are_refused(tmp_path):
     plain.change_noise(0, noise_multiplier=1.0, clip_norm=1.0)
 
 
-@pytest.mark.parametrize(
-    'text', ['[', '3', '[[1, 2]]', '[["1", 2, 3]]', '[[0, 1, 1]]', '[' * 9999]
-)
+@pytest.mark.parametrize('text', ['[', '3', '[[1, 2]]', '[["1", 2, 3]]', '[[0, 1, 1]]', '[' * 9999])
 def test_malformed_records_are_refused(text):
   with pytest.raises(shards.LogError, match='noise_changes in the metadata'):
     noise_record.read({shards.NOISE_CHANGES_KEY: text})

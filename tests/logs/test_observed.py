@@ -1,29 +1,21 @@
 import collections
 
 import hypothesis
-from hypothesis import strategies as st
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import strategies as st
 
 from fl_dpftrl.families import identity
-from fl_dpftrl.logs import embedded
+from fl_dpftrl.logs import embedded, observed, runs, schema
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import observed
-from fl_dpftrl.logs import runs
-from fl_dpftrl.logs import schema
 
 
 @st.composite
 def logs(draw):
   """Rows in any order, and num_rounds."""
   num_rounds = draw(st.integers(1, 12))
-  rows = draw(
-      st.sets(
-          st.tuples(st.integers(0, num_rounds - 1), st.integers(-3, 3)),
-          min_size=1,
-      )
-  )
+  rows = draw(st.sets(st.tuples(st.integers(0, num_rounds - 1), st.integers(-3, 3)), min_size=1))
   return draw(st.permutations(sorted(rows))), num_rounds
 
 
@@ -34,7 +26,7 @@ def table(rows, as_text=False):
 
 def observe(log):
   run = runs.run(log, identity.Identity(), noise_multiplier=1.0)
-  counts, = embedded.count([run]).logs
+  (counts,) = embedded.count([run]).logs
   return observed.ObservedParticipation.of(log, counts)
 
 
@@ -50,13 +42,13 @@ def test_equals_a_count_by_hand(log, as_text):
   for round_index, device in sorted(rows):
     devices[device].append(round_index)
   separations = collections.Counter(
-      b - a for rounds in devices.values() for a, b in zip(rounds, rounds[1:])
+    b - a for rounds in devices.values() for a, b in zip(rounds, rounds[1:])
   )
   happened = of_table(rows, num_rounds, as_text)
   assert happened.num_rounds == num_rounds
   assert happened.num_devices == len(devices)
   assert happened.newcomers.to_dict() == collections.Counter(
-      rounds[0] for rounds in devices.values()
+    rounds[0] for rounds in devices.values()
   )
   assert happened.num_participations == len(rows)
   assert happened.min_sep == min(separations, default=num_rounds)
@@ -67,14 +59,10 @@ def test_equals_a_count_by_hand(log, as_text):
   cohorts = collections.Counter(r for r, _ in rows)
   assert happened.cohorts.to_dict() == cohorts
   for goal in (1, 2, 4):
-    assert happened.rounds_short_of(goal) == sum(
-        cohorts[r] < goal for r in range(num_rounds)
-    )
+    assert happened.rounds_short_of(goal) == sum(cohorts[r] < goal for r in range(num_rounds))
   gaps = sorted(set(range(num_rounds)) - {r for r, _ in rows})
   assert happened.rounds_without_participants == len(gaps)
-  listed = [
-      g for first, last in happened.first_gaps() for g in range(first, last + 1)
-  ]
+  listed = [g for first, last in happened.first_gaps() for g in range(first, last + 1)]
   assert listed == gaps
   if separations:
     device, first, second = happened.witness
@@ -101,12 +89,10 @@ def test_gaps_are_warned_of(tmp_path):
   path = tmp_path / 'l.parquet'
   rows = dict(rounds=[0, 1, 7], device_ids=['a', 'b', 'a'])
   schema.write_log(path, **rows, num_rounds=9)
-  warning, = observe(log_lib.read_log(path)).warnings()
+  (warning,) = observe(log_lib.read_log(path)).warnings()
   assert '6 of 9 rounds have no participants' in warning
   assert 'the first of them 2 to 6' in warning
-  schema.write_log(
-      path, rounds=[0, 1], device_ids=['a', 'b'], num_rounds=2
-  )
+  schema.write_log(path, rounds=[0, 1], device_ids=['a', 'b'], num_rounds=2)
   assert not observe(log_lib.read_log(path)).warnings()
 
 
@@ -114,9 +100,7 @@ def test_gaps_are_warned_of(tmp_path):
 def test_a_million_rows(tmp_path):
   rng = np.random.default_rng(0)
   rounds = np.repeat(np.arange(1000), 1000)
-  devices = np.concatenate(
-      [rng.choice(60_000, 1000, replace=False) for _ in range(1000)]
-  )
+  devices = np.concatenate([rng.choice(60_000, 1000, replace=False) for _ in range(1000)])
   path = tmp_path / 'l.parquet'
   ids = np.char.add('device-', devices.astype(np.str_))
   schema.write_log(path, rounds=rounds, device_ids=ids, num_rounds=1000)
@@ -127,6 +111,4 @@ def test_a_million_rows(tmp_path):
   values, counts = np.unique(apart, return_counts=True)
   assert happened.separations.to_dict() == dict(zip(values.tolist(), counts.tolist()))
   assert happened.max_participations == np.bincount(devices).max()
-  assert sum(
-      k * v for k, v in happened.participations.to_dict().items()
-  ) == rounds.size
+  assert sum(k * v for k, v in happened.participations.to_dict().items()) == rounds.size

@@ -12,10 +12,7 @@ from fl_dpftrl import digests
 from fl_dpftrl.commands import main
 from fl_dpftrl.families import identity
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import publication
-from fl_dpftrl.logs import replay
-from fl_dpftrl.logs import report
-from fl_dpftrl.logs import schema
+from fl_dpftrl.logs import publication, replay, report, schema
 
 MARK = 'MARKED'
 SALT = bytes(range(16))
@@ -27,22 +24,30 @@ def write_log(path, rows=tuple(ROWS), metadata=None):
   """A log in which all that could tell of devices or places has a mark."""
   rows = sorted(rows)
   schema.write_log(
-      path,
-      rounds=[r for r, _ in rows],
-      device_ids=[f'{MARK}-{d}' for _, d in rows],
-      timestamps=[1_700_000_000 + 1000 * r for r, _ in rows],
-      num_rounds=12,
-      metadata=metadata,
+    path,
+    rounds=[r for r, _ in rows],
+    device_ids=[f'{MARK}-{d}' for _, d in rows],
+    timestamps=[1_700_000_000 + 1000 * r for r, _ in rows],
+    num_rounds=12,
+    metadata=metadata,
   )
 
 
 def published(path, tmp_path, *flags):
   """The public page and the statement in it."""
   page = tmp_path / 'public.html'
-  main.main([
-      'replay', f'--log={path}', '--strategy=identity', '--noise_multiplier=3',
-      '--delta=1e-6', f'--public_report={page}', '--json', *flags,
-  ])
+  main.main(
+    [
+      'replay',
+      f'--log={path}',
+      '--strategy=identity',
+      '--noise_multiplier=3',
+      '--delta=1e-6',
+      f'--public_report={page}',
+      '--json',
+      *flags,
+    ]
+  )
   text = page.read_text()
   data = re.search(r'<script[^>]*>(.*?)</script>', text).group(1)
   return text, json.loads(data)
@@ -63,9 +68,7 @@ def fixture_folder(tmp_path):
 
 
 @pytest.mark.parametrize('suffix', ['parquet', 'csv'])
-def test_nothing_of_rows_ids_or_places_is_published(
-    folder, tmp_path, suffix, capsys
-):
+def test_nothing_of_rows_ids_or_places_is_published(folder, tmp_path, suffix, capsys):
   path = folder / f'{MARK}.{suffix}'
   flags = ['--report_goal=2', '--declared_min_sep=3', '--restart=5']
   if suffix == 'csv':
@@ -73,11 +76,7 @@ def test_nothing_of_rows_ids_or_places_is_published(
     path.write_text('\n'.join(['round,device_id', *lines, '']))
   else:
     write_log(
-        path,
-        metadata={
-            schema.VOID_KEY: f'{MARK} was here',
-            'fl_dpftrl.strategy_sha256': f'{MARK}',
-        },
+      path, metadata={schema.VOID_KEY: f'{MARK} was here', 'fl_dpftrl.strategy_sha256': f'{MARK}'}
     )
   text, statement = published(path, tmp_path, *flags)
   assert MARK not in text
@@ -89,15 +88,26 @@ def test_nothing_of_rows_ids_or_places_is_published(
   for name in ('1700', '2023-11', 'short of the report goal of'):
     assert name not in text
   allowed = {
-      'num_rounds', 'min_sep', 'max_participations', 'noise_multiplier',
-      'strategy', 'restarts', 'report_goal', 'worst_case', 'declared', 'delta',
-      'adjacency', 'group_size', 'assumptions', 'void_reason', 'warnings',
-      'commitment', 'confidential',
+    'num_rounds',
+    'min_sep',
+    'max_participations',
+    'noise_multiplier',
+    'strategy',
+    'restarts',
+    'report_goal',
+    'worst_case',
+    'declared',
+    'delta',
+    'adjacency',
+    'group_size',
+    'assumptions',
+    'void_reason',
+    'warnings',
+    'commitment',
+    'confidential',
   }
   assert set(statement) == allowed
-  assert statement['commitment'] == {
-      'hmac_sha256': printed['commitment']['hmac_sha256']
-  }
+  assert statement['commitment'] == {'hmac_sha256': printed['commitment']['hmac_sha256']}
   if suffix == 'csv':
     assert 'does not say how many rounds' in text
   else:
@@ -105,14 +115,15 @@ def test_nothing_of_rows_ids_or_places_is_published(
     assert 'its log says so, or is of another run' in text
 
 
-@pytest.mark.parametrize('flags', [
+@pytest.mark.parametrize(
+  'flags',
+  [
     [],
     ['--report_goal=2', '--declared_min_sep=3', '--delta=1e-8'],
     ['--group_size=2', '--noise_multiplier_from=5:2.5'],
-])
-def test_rows_of_other_devices_leave_the_report_as_it_is(
-    folder, tmp_path, flags, capsys
-):
+  ],
+)
+def test_rows_of_other_devices_leave_the_report_as_it_is(folder, tmp_path, flags, capsys):
   pages = []
   other = [(t, {'c': 'z', 'b': 'a b'}.get(d, d)) for t, d in ROWS]
   # Device c is in the rounds of none before, and b in others; k, b and n stay.
@@ -132,9 +143,7 @@ def test_several_runs_publish_no_names(folder, tmp_path, capsys):
   runs = folder / f'{MARK}.json'
   runs.write_text(json.dumps({'runs': [entry, entry]}))
   page = tmp_path / 'public.html'
-  main.main([
-      'replay', f'--runs={runs}', '--delta=1e-6', f'--public_report={page}'
-  ])
+  main.main(['replay', f'--runs={runs}', '--delta=1e-6', f'--public_report={page}'])
   text = page.read_text()
   assert MARK not in text and 'log.parquet' not in text
   assert '--runs=RUNS' in text
@@ -166,18 +175,22 @@ def test_a_log_opens_its_commitment(folder, tmp_path, capsys):
 def test_without_a_public_report_there_is_no_commitment(folder, capsys):
   path = folder / 'log.parquet'
   write_log(path)
-  main.main([
-      'replay', f'--log={path}', '--strategy=identity', '--noise_multiplier=3',
-      '--delta=1e-6', '--json',
-  ])
+  main.main(
+    [
+      'replay',
+      f'--log={path}',
+      '--strategy=identity',
+      '--noise_multiplier=3',
+      '--delta=1e-6',
+      '--json',
+    ]
+  )
   assert 'commitment' not in json.loads(capsys.readouterr().out)
 
 
 def test_salts_are_fresh_and_of_one_length(monkeypatch):
   asked = []
-  monkeypatch.setattr(
-      secrets, 'token_bytes', lambda size: asked.append(size) or SALT
-  )
+  monkeypatch.setattr(secrets, 'token_bytes', lambda size: asked.append(size) or SALT)
   files = [{'name': 'x', 'sha256': 'ab' * 32}]
   assert publication.committed({'log': files})['commitment']['salt'] == SALT.hex()
   assert asked == [16]
@@ -197,29 +210,33 @@ def test_a_new_field_is_not_published_by_itself():
   whole['brand_new'] = MARK
   whole['worst_case']['brand_new'] = MARK
   setting = report.Setting(
-      run=MARK, noise_multiplier=3.0, command=f'replay --log={MARK}',
-      strategy=f'/{MARK}/s.json', population=1, burnt_rounds=(7,),
+    run=MARK,
+    noise_multiplier=3.0,
+    command=f'replay --log={MARK}',
+    strategy=f'/{MARK}/s.json',
+    population=1,
+    burnt_rounds=(7,),
   )
   text = report.report(publication.publishable(whole), setting)
   assert MARK not in text and 'burnt' not in text
   assert MARK in report.report(whole, setting)
 
 
-def test_the_published_command_gives_the_published_figures(
-    folder, tmp_path, capsys
-):
+def test_the_published_command_gives_the_published_figures(folder, tmp_path, capsys):
   path = folder / 'log.parquet'
   write_log(path)
   _, statement = published(
-      path, tmp_path, '--declared_min_sep=4', '--delta=1e-8', '--restart=6',
-      '--noise_multiplier_from=8:2.5', '--adjacency=replace_one',
+    path,
+    tmp_path,
+    '--declared_min_sep=4',
+    '--delta=1e-8',
+    '--restart=6',
+    '--noise_multiplier_from=8:2.5',
+    '--adjacency=replace_one',
   )
   capsys.readouterr()
   words = shlex.split(publication.command(statement))[1:]
-  words = [
-      w.replace('=LOG', f'={path}').replace('=STRATEGY', '=identity')
-      for w in words
-  ]
+  words = [w.replace('=LOG', f'={path}').replace('=STRATEGY', '=identity') for w in words]
   main.main([*words, '--json'])
   repeated = json.loads(capsys.readouterr().out)
   for part in ('worst_case', 'declared'):

@@ -3,8 +3,7 @@
 import pyarrow.parquet as pq
 import pytest
 
-from fl_dpftrl.logs import schema
-from fl_dpftrl.logs import shards
+from fl_dpftrl.logs import schema, shards
 
 
 def test_is_kept_with_the_log_and_through_later_rounds(tmp_path):
@@ -29,9 +28,7 @@ def test_one_log_has_the_same_bytes_however_it_came_about(tmp_path):
     for _ in range(times):
       log = schema.LogWriter(tmp_path / name)
       log.mark_released(1)
-  assert (tmp_path / 'once.parquet').read_bytes() == (
-      tmp_path / 'again.parquet'
-  ).read_bytes()
+  assert (tmp_path / 'once.parquet').read_bytes() == (tmp_path / 'again.parquet').read_bytes()
 
 
 @pytest.mark.parametrize('text', ['2', '-1', 'x', '9' * 400])

@@ -8,14 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fl_dpftrl import digests
-from fl_dpftrl import participation
+from fl_dpftrl import digests, participation
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.families import blt
-from fl_dpftrl.logs import identity
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import replay
-from fl_dpftrl.logs import report
+from fl_dpftrl.logs import replay, report
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
 COMMAND = "fl-dpftrl replay --log='a b.parquet' --strategy=s.json"
@@ -65,16 +62,12 @@ class Page(html.parser.HTMLParser):
 
 
 def happened(rows, num_rounds, **kwargs):
-  table = pa.table(
-      {'round': [r for r, _ in rows], 'device_id': [d for _, d in rows]}
-  )
+  table = pa.table({'round': [r for r, _ in rows], 'device_id': [d for _, d in rows]})
   log = log_lib.of_table(table, num_rounds=num_rounds)
   return dataclasses.replace(log, **kwargs)
 
 
-LOG = happened(
-    [(0, 'a'), (4, 'a'), (9, 'a'), (1, 'b'), (6, 'b'), (3, 'c')], 12
-)
+LOG = happened([(0, 'a'), (4, 'a'), (9, 'a'), (1, 'b'), (6, 'b'), (3, 'c')], 12)
 FILE = {'name': 'log.parquet', 'sha256': 'ab' * 32}
 
 
@@ -88,31 +81,27 @@ def fixture_remember_epsilon():
 
 def statement(log=LOG, min_sep=3, noise_multiplier=3.0, deltas=1e-6, **kwargs):
   run = replay.run(
-      log,
-      BLT,
-      noise_multiplier=noise_multiplier,
-      declared=participation.MinSep(
-          num_rounds=log.num_rounds, min_sep=min_sep
-      ),
+    log,
+    BLT,
+    noise_multiplier=noise_multiplier,
+    declared=participation.MinSep(num_rounds=log.num_rounds, min_sep=min_sep),
   )
   return {**replay.replay(run, deltas=deltas, **kwargs), 'log': [FILE]}
 
 
 def setting(noise_multiplier=3.0, **kwargs):
-  return report.Setting(
-      run='first', noise_multiplier=noise_multiplier, command=COMMAND, **kwargs
-  )
+  return report.Setting(run='first', noise_multiplier=noise_multiplier, command=COMMAND, **kwargs)
 
 
 SEED = 'the noise seed was given'
 HYPOTHETICAL = {
-    'report_goal': 6500,
-    'population': 1_040_000,
-    'noise_multiplier': 487.5,
-    'sensitivity': 1.7,
-    'rho': 0.0625,
-    'epsilon': 1.9375,
-    'delta': 1e-6,
+  'report_goal': 6500,
+  'population': 1_040_000,
+  'noise_multiplier': 487.5,
+  'sensitivity': 1.7,
+  'rho': 0.0625,
+  'epsilon': 1.9375,
+  'delta': 1e-6,
 }
 
 
@@ -126,9 +115,7 @@ def look_up(values, field):
 def test_figures_are_the_statements(tmp_path, deltas):
   stated = statement(deltas=deltas)
   path = tmp_path / 'privacy.html'
-  report.write_report(
-      path, stated, setting=setting(hypothetical=HYPOTHETICAL)
-  )
+  report.write_report(path, stated, setting=setting(hypothetical=HYPOTHETICAL))
   page = Page(path.read_text())
   assert json.loads(page.scripts['statement']) == stated
   everything = {**stated, 'hypothetical': HYPOTHETICAL}
@@ -163,30 +150,30 @@ def test_stands_alone():
 
 
 @pytest.mark.parametrize(
-    'words',
-    [
-        'Central differential privacy',
-        'Data accesses covered',
-        'Mechanism output',
-        'Unit of privacy',
-        'Adjacency',
-        'Type of accounting',
-        'Assumptions',
-        'Formal statement',
-        'Transparency',
-        'Outside the guarantee',
-        'training losses and accuracies',
-        '31 clipped, 2 dropped for their size, 1 dropped as not finite',
-        'vocabulary',
-        'Tuning of hyperparameters',
-        'floating point',
-        'not a cryptographic one',
-        COMMAND,
-        'ab' * 32,
-        digests.strategy_digest(BLT),
-        "device 'a' in rounds 0 and 4",
-        'every other Tuesday',
-    ],
+  'words',
+  [
+    'Central differential privacy',
+    'Data accesses covered',
+    'Mechanism output',
+    'Unit of privacy',
+    'Adjacency',
+    'Type of accounting',
+    'Assumptions',
+    'Formal statement',
+    'Transparency',
+    'Outside the guarantee',
+    'training losses and accuracies',
+    '31 clipped, 2 dropped for their size, 1 dropped as not finite',
+    'vocabulary',
+    'Tuning of hyperparameters',
+    'floating point',
+    'not a cryptographic one',
+    COMMAND,
+    'ab' * 32,
+    digests.strategy_digest(BLT),
+    "device 'a' in rounds 0 and 4",
+    'every other Tuesday',
+  ],
 )
 def test_says(full_page, words):
   assert words in full_page
@@ -195,30 +182,16 @@ def test_says(full_page, words):
 @pytest.fixture(name='full_page', scope='module')
 def fixture_full_page():
   filled = setting(
-      clipped_count=31,
-      zeroed_count=2,
-      rejected_count=1,
-      notes=('every other Tuesday',),
+    clipped_count=31, zeroed_count=2, rejected_count=1, notes=('every other Tuesday',)
   )
   return Page(report.report(statement(), filled)).text
 
 
 def test_a_void_run_says_so_before_any_figure():
-  by_setting = report.report(
-      statement(), setting(void_reason=SEED)
-  )
-  by_log = report.report(
-      {**statement(happened([(0, 'a')], 3)), 'void_reason': SEED},
-      setting(),
-  )
-  without_noise = report.report(
-      statement(noise_multiplier=0.0), setting(noise_multiplier=0.0)
-  )
-  for text, reason in (
-      (by_setting, SEED),
-      (by_log, SEED),
-      (without_noise, 'no noise was added'),
-  ):
+  by_setting = report.report(statement(), setting(void_reason=SEED))
+  by_log = report.report({**statement(happened([(0, 'a')], 3)), 'void_reason': SEED}, setting())
+  without_noise = report.report(statement(noise_multiplier=0.0), setting(noise_multiplier=0.0))
+  for text, reason in ((by_setting, SEED), (by_log, SEED), (without_noise, 'no noise was added')):
     before = text.partition('<data')[0]
     assert 'No guarantee' in before
     assert f'This run guarantees nothing: {reason}.' in before
@@ -238,9 +211,7 @@ def test_a_violated_declaration_is_loud():
 
 def test_warnings_are_shown():
   log = happened([(0, 'a')], 3, warnings=('rows <may> be missing',))
-  assert 'rows <may> be missing' in Page(
-      report.report(statement(log), setting())
-  ).text
+  assert 'rows <may> be missing' in Page(report.report(statement(log), setting())).text
 
 
 def test_nobody_twice():
@@ -252,9 +223,7 @@ def test_nobody_twice():
 def test_hostile_names_stay_text():
   hostile = '</script><img src=x onerror=alert(1)>'
   log = happened([(0, hostile), (2, hostile)], 3)
-  text = report.report(
-      statement(log, min_sep=1), setting(dataset=hostile, unit=hostile)
-  )
+  text = report.report(statement(log, min_sep=1), setting(dataset=hostile, unit=hostile))
   page = Page(text)
   assert 'img' not in page.tags
   assert page.text.count(hostile) >= 3
@@ -264,18 +233,13 @@ def test_hostile_names_stay_text():
 
 def test_refuses_another_noise_multiplier(tmp_path):
   with pytest.raises(ValueError, match='noise_multiplier is 2.0 in the'):
-    report.write_report(
-        tmp_path / 'r.html', statement(), setting=setting(noise_multiplier=2.0)
-    )
+    report.write_report(tmp_path / 'r.html', statement(), setting=setting(noise_multiplier=2.0))
   assert not list(tmp_path.iterdir())
 
 
 def test_adjacency_and_groups():
   text = Page(
-      report.report(
-          statement(adjacency='replace_one', group_size=3),
-          setting(unit='a phone'),
-      )
+    report.report(statement(adjacency='replace_one', group_size=3), setting(unit='a phone'))
   ).text
   assert 'Adjacency: replace-one.' in text
   assert 'Unit of privacy: a group of 3: a phone' in text
@@ -283,17 +247,17 @@ def test_adjacency_and_groups():
 
 
 CONFIDENTIAL = (
-    'Confidential: has figures of single devices from the private log; there'
-    ' is a version for publication.'
+  'Confidential: has figures of single devices from the private log; there'
+  ' is a version for publication.'
 )
 
 
 def crowd(num_devices=1009, prefix='SECRET'):
   """Devices with one to four participations; some rounds have none."""
   rows = [
-      (device % 20 + 23 * again, f'{prefix}{device:05}')
-      for device in range(num_devices)
-      for again in range(1 + device % 4)
+    (device % 20 + 23 * again, f'{prefix}{device:05}')
+    for device in range(num_devices)
+    for again in range(1 + device % 4)
   ]
   return happened(rows, 97, warnings=('rows may be missing',))
 
@@ -305,14 +269,14 @@ SHA_OF_CROWD = {'name': 'crowd.parquet', 'sha256': 'cd' * 32}
 def together(**kwargs):
   """A statement of two runs: the second with restarts and changes."""
   runs = [
-      replay.run(LOG, BLT, noise_multiplier=3.0),
-      replay.run(
-          crowd(prefix=''),
-          BLT,
-          noise_multiplier=2.5,
-          changes=((11, 2.25), (40, 4.0)),
-          restarts=(31, 62),
-      ),
+    replay.run(LOG, BLT, noise_multiplier=3.0),
+    replay.run(
+      crowd(prefix=''),
+      BLT,
+      noise_multiplier=2.5,
+      changes=((11, 2.25), (40, 4.0)),
+      restarts=(31, 62),
+    ),
   ]
   stated = replay.replay(runs, deltas=1e-6, **kwargs)
   for facts, file in zip(stated['runs'], (FILE, SHA_OF_CROWD)):
@@ -321,13 +285,7 @@ def together(**kwargs):
 
 
 def one_changed():
-  run = replay.run(
-      LOG,
-      BLT,
-      noise_multiplier=3.0,
-      changes=((5, 2.75),),
-      restarts=(7,),
-  )
+  run = replay.run(LOG, BLT, noise_multiplier=3.0, changes=((5, 2.75),), restarts=(7,))
   return {**replay.replay(run, deltas=1e-6), 'log': [FILE]}
 
 
@@ -351,26 +309,20 @@ def test_confidential_is_said_first():
 @pytest.mark.parametrize('group_size', [1, 2])
 def test_publication_tells_nothing_of_single_devices(several, group_size):
   run = replay.run(
-      CROWD,
-      BLT,
-      noise_multiplier=3.0,
-      declared=participation.MinSep(num_rounds=97, min_sep=30),
+    CROWD, BLT, noise_multiplier=3.0, declared=participation.MinSep(num_rounds=97, min_sep=30)
   )
   whole = replay.replay(
-      [run, run] if several else run,
-      deltas=[1e-6, 1e-9],
-      group_size=group_size,
-      report_goal=50,
+    [run, run] if several else run, deltas=[1e-6, 1e-9], group_size=group_size, report_goal=50
   )
   whole['log'] = [SHA_OF_CROWD]
   for facts in whole.get('runs', ()):
     facts['log'] = [SHA_OF_CROWD]
   given = setting(
-      population=765_432,
-      clipped_count=54_321,
-      zeroed_count=65_431,
-      rejected_count=76_541,
-      hypothetical={**HYPOTHETICAL, 'population': 8_765_000},
+    population=765_432,
+    clipped_count=54_321,
+    zeroed_count=65_431,
+    rejected_count=76_541,
+    hypothetical={**HYPOTHETICAL, 'population': 8_765_000},
   )
   confidential = report.report(whole, given)
   public = report.report(replay.publishable(whole), given)
@@ -380,18 +332,18 @@ def test_publication_tells_nothing_of_single_devices(several, group_size):
     assert text in confidential
     assert text not in public
   for text in (
-      *map(str, counts),
-      'per_device',
-      'histogram',
-      'num_devices',
-      'num_participations',
-      'cohort_sizes',
-      'separations',
-      'witness',
-      'most_exposed',
-      '"observed"',
-      'observed.',
-      'figure>',
+    *map(str, counts),
+    'per_device',
+    'histogram',
+    'num_devices',
+    'num_participations',
+    'cohort_sizes',
+    'separations',
+    'witness',
+    'most_exposed',
+    '"observed"',
+    'observed.',
+    'figure>',
   ):
     assert text not in public
   for text in ('cd' * 32, 'crowd.parquet', 'rows may be missing'):
@@ -417,9 +369,7 @@ def test_publication_says_what_was_left_out():
 
 
 def test_publication_of_a_violated_declaration():
-  words = Page(
-      report.report(replay.publishable(statement(min_sep=5)), setting())
-  ).text
+  words = Page(report.report(replay.publishable(statement(min_sep=5)), setting())).text
   assert 'The declared participation was violated' in words
   assert 'The worst case rests on the log, and stands.' in words
 
@@ -442,9 +392,7 @@ def test_how_devices_fared(deltas):
     assert f'data-field="observed.{field}"' in table
   for share in ('50 % of', '90 % of', '99 % of', '99.9 % of', 'most exposed'):
     assert share in re.sub(' +', ' ', words)
-  assert f'device: {stated["per_device"]["most_exposed"]!r}' in re.sub(
-      ' +', ' ', words
-  )
+  assert f'device: {stated["per_device"]["most_exposed"]!r}' in re.sub(' +', ' ', words)
   assert 'Assumes that it would have been in the same rounds' in words
   assert 'Not a guarantee to anyone in advance' in words
   assert 'worst case: ρ = ' in words
@@ -454,10 +402,7 @@ def test_how_devices_fared(deltas):
   # No bar begins to the right of the worst case, which bounds every device.
   assert right and max(right) < at
   bars = [b for b in page.bars if '.' in b['data-first']]
-  drawn = [
-      (float(b['data-first']), float(b['data-last']), int(b['data-count']))
-      for b in bars
-  ]
+  drawn = [(float(b['data-first']), float(b['data-last']), int(b['data-count'])) for b in bars]
   counted = stated['per_device']['rho_histogram']
   assert drawn == [tuple(bar) for bar in counted if bar[2]]
 
@@ -475,9 +420,7 @@ def test_void_figures_of_devices_are_crossed_out():
   text = report.report(statement(), setting(void_reason=SEED))
   assert '<table class="void">' in text
   assert 'worst case: void' in text
-  without_noise = report.report(
-      statement(noise_multiplier=0.0), setting(noise_multiplier=0.0)
-  )
+  without_noise = report.report(statement(noise_multiplier=0.0), setting(noise_multiplier=0.0))
   words = section(without_noise, 'How those who took part fared')
   assert 'Without noise no device was protected' in words
 
@@ -486,23 +429,23 @@ def test_each_guarantee_is_beside_its_assumptions():
   text = report.report(statement(), setting())
   cards = text.partition('class="cards"')[2].split('<section')[1:4]
   for card, field, sentences in zip(
-      cards,
-      ('worst_case', 'declared', 'observed'),
-      (
-          [
-              'at most 3 (k) of 12 (n), any two at least 4 (b) apart',
-              'reacts neither to data nor to released models',
-          ],
-          [
-              'at most 4 participations, any two at least 3 rounds apart',
-              'The only one that holds even when participation reacts to'
-              ' released models. Assumes that devices enforce it themselves.',
-          ],
-          [
-              'For the most exposed device, in the rounds that the log lists',
-              'promises nothing to anyone in advance',
-          ],
-      ),
+    cards,
+    ('worst_case', 'declared', 'observed'),
+    (
+      [
+        'at most 3 (k) of 12 (n), any two at least 4 (b) apart',
+        'reacts neither to data nor to released models',
+      ],
+      [
+        'at most 4 participations, any two at least 3 rounds apart',
+        'The only one that holds even when participation reacts to'
+        ' released models. Assumes that devices enforce it themselves.',
+      ],
+      [
+        'For the most exposed device, in the rounds that the log lists',
+        'promises nothing to anyone in advance',
+      ],
+    ),
   ):
     assert f'data-field="{field}.epsilon"' in card
     for sentence in sentences:
@@ -555,10 +498,7 @@ def test_several_runs_side_by_side():
   fields = {field for field, _ in shown}
   table = text.partition('<table class="runs">')[2].partition('</table>')[0]
   for index in range(2):
-    for field in (
-        'num_rounds', 'num_devices', 'max_participations', 'min_sep',
-        'noise_multiplier',
-    ):
+    for field in ('num_rounds', 'num_devices', 'max_participations', 'min_sep', 'noise_multiplier'):
       assert f'data-field="runs.{index}.{field}"' in table
     for field in ('cohort_sizes.mean', 'rounds_short_of_report_goal'):
       assert f'runs.{index}.{field}' in fields
@@ -579,11 +519,7 @@ def test_several_runs_side_by_side():
 def test_several_runs_of_which_one_broke_its_word():
   schema = lambda b: participation.MinSep(num_rounds=12, min_sep=b)
   stated = replay.replay(
-      [
-          replay.run(LOG, BLT, noise_multiplier=3.0, declared=schema(b))
-          for b in (2, 5)
-      ],
-      deltas=1e-6,
+    [replay.run(LOG, BLT, noise_multiplier=3.0, declared=schema(b)) for b in (2, 5)], deltas=1e-6
   )
   words = Page(report.report(stated, setting())).text
   assert 'Not every run kept to what was declared for it.' in words
@@ -596,6 +532,5 @@ def test_published_runs_have_no_counts():
   page = Page(report.report(stated, setting()))
   fields = {field for field, _ in page.figures}
   assert {'runs.0.num_rounds', 'runs.1.min_sep'} <= fields
-  assert not [f for f in fields if 'devices' in f or 'participations' in f
-              and 'max_' not in f]
+  assert not [f for f in fields if 'devices' in f or ('participations' in f and 'max_' not in f)]
   assert 'svg' not in page.tags

@@ -7,15 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fl_dpftrl.accounting import amplification
-from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.accounting import sampling
+from fl_dpftrl.accounting import amplification, gaussian, sampling
 from fl_dpftrl.families import banded_toeplitz as toeplitz
 from fl_dpftrl.families import blt
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import replay
-from fl_dpftrl.logs import report
-from fl_dpftrl.logs import schema
+from fl_dpftrl.logs import replay, report, schema
 from fl_dpftrl.simulation import partition
 
 STRATEGY = toeplitz.BandedToeplitz([1.0, 0.5, 0.25], 120)
@@ -28,27 +24,17 @@ SHUFFLED = ('shuffled', 'shuffled_once')
 def columns(scheme, seed=0):
   cohorts = list(partition.Partition(scheme=scheme, seed=seed).rounds())
   return {
-      'rounds': np.repeat(
-          np.arange(len(cohorts)), [c.device_ids.size for c in cohorts]
-      ),
-      'device_ids': np.concatenate([c.device_ids for c in cohorts]),
+    'rounds': np.repeat(np.arange(len(cohorts)), [c.device_ids.size for c in cohorts]),
+    'device_ids': np.concatenate([c.device_ids for c in cohorts]),
   }
 
 
-def statement(
-    true, said=None, *, noise_multiplier=3.0, deltas=1e-6, **kwargs
-):
+def statement(true, said=None, *, noise_multiplier=3.0, deltas=1e-6, **kwargs):
   drawn = columns(SCHEMES[true])
   log = log_lib.of_table(
-      pa.table({'round': drawn['rounds'], 'device_id': drawn['device_ids']}),
-      num_rounds=120,
+    pa.table({'round': drawn['rounds'], 'device_id': drawn['device_ids']}), num_rounds=120
   )
-  run = replay.run(
-      log,
-      STRATEGY,
-      noise_multiplier=noise_multiplier,
-      sampling=SCHEMES[said or true],
-  )
+  run = replay.run(log, STRATEGY, noise_multiplier=noise_multiplier, sampling=SCHEMES[said or true])
   return replay.replay(run, deltas=deltas, **kwargs)
 
 
@@ -57,29 +43,24 @@ def statement(
 def test_amplified_is_the_account_of_the_scheme(name, adjacency):
   stated = statement(name, adjacency=adjacency, deltas=[1e-6, 1e-8])
   account = amplification.account(
-      STRATEGY, SCHEMES[name], noise_multiplier=3.0, delta=1e-6,
-      adjacency=adjacency,
+    STRATEGY, SCHEMES[name], noise_multiplier=3.0, delta=1e-6, adjacency=adjacency
   )
   found = stated['amplified']
   assert found['epsilon'] == account.epsilon
   assert found['curve'] == [
-      {'delta': 1e-6, 'epsilon': account.epsilon},
-      {'delta': 1e-8, 'epsilon': account.epsilon_at(1e-8)},
+    {'delta': 1e-6, 'epsilon': account.epsilon},
+    {'delta': 1e-8, 'epsilon': account.epsilon_at(1e-8)},
   ]
   assert found['sensitivity'] == account.sensitivity
   assert found['sensitivity_kind'] == 'exact'
-  assert (
-      found['effective_noise_multiplier'] == account.effective_noise_multiplier
-  )
+  assert found['effective_noise_multiplier'] == account.effective_noise_multiplier
   assert (found['rho'], found['adjacency']) == (None, adjacency)
   assert (found['sampling'], found['holds']) == (name, True)
   assert found['reason'] is None
   assert 'secret' in found['assumption']
   # Less than what the rounds of the log cost, whoever drew them.
   assert found['epsilon'] < stated['worst_case']['epsilon']
-  assert set(f'amplified: {s}' for s in account.assumptions) < set(
-      stated['assumptions']
-  )
+  assert {f'amplified: {s}' for s in account.assumptions} < set(stated['assumptions'])
   assert json.loads(json.dumps(stated, allow_nan=False)) == stated
 
 
@@ -89,14 +70,15 @@ def test_shuffled_is_the_account_of_the_schema(name, group_size):
   stated = statement(name, adjacency='replace_one', group_size=group_size)
   scheme = SCHEMES[name]
   account = gaussian.account(
-      STRATEGY, scheme.schema, noise_multiplier=3.0, delta=1e-6,
-      adjacency='replace_one', group_size=group_size,
+    STRATEGY,
+    scheme.schema,
+    noise_multiplier=3.0,
+    delta=1e-6,
+    adjacency='replace_one',
+    group_size=group_size,
   )
   found = stated['shuffled']
-  for field in (
-      'sensitivity', 'sensitivity_kind', 'effective_noise_multiplier', 'rho',
-      'epsilon',
-  ):
+  for field in ('sensitivity', 'sensitivity_kind', 'effective_noise_multiplier', 'rho', 'epsilon'):
     assert found[field] == getattr(account, field)
   assert found['holds'] is True
   assert found['min_sep'] == scheme.schema.min_sep
@@ -107,20 +89,22 @@ def test_shuffled_is_the_account_of_the_schema(name, group_size):
 
 
 def test_without_a_sampling_nothing_is_said_of_it():
-  log = log_lib.of_table(
-      pa.table({'round': [0, 3], 'device_id': [1, 1]}), num_rounds=9
-  )
-  stated = replay.replay(
-      replay.run(log, STRATEGY, noise_multiplier=3.0), deltas=1e-6
-  )
+  log = log_lib.of_table(pa.table({'round': [0, 3], 'device_id': [1, 1]}), num_rounds=9)
+  stated = replay.replay(replay.run(log, STRATEGY, noise_multiplier=3.0), deltas=1e-6)
   assert not {'amplified', 'shuffled'} & set(stated)
 
 
-@pytest.mark.parametrize('true, said', [
-    ('shuffled', 'poisson'), ('fixed_size', 'poisson'),
-    ('shuffled_once', 'fixed_size'), ('poisson', 'fixed_size'),
-    ('poisson', 'shuffled'), ('shuffled', 'shuffled_once'),
-])
+@pytest.mark.parametrize(
+  'true, said',
+  [
+    ('shuffled', 'poisson'),
+    ('fixed_size', 'poisson'),
+    ('shuffled_once', 'fixed_size'),
+    ('poisson', 'fixed_size'),
+    ('poisson', 'shuffled'),
+    ('shuffled', 'shuffled_once'),
+  ],
+)
 @pytest.mark.parametrize('deltas', [1e-6, [1e-6, 1e-8]])
 def test_a_log_that_contradicts_it_claims_nothing(true, said, deltas):
   stated = statement(true, said, deltas=deltas)
@@ -129,7 +113,7 @@ def test_a_log_that_contradicts_it_claims_nothing(true, said, deltas):
   assert found['holds'] is False
   assert found['epsilon'] is None and found['rho'] is None
   assert [p['epsilon'] for p in found.get('curve', [])] == (
-      [None, None] if isinstance(deltas, list) else []
+    [None, None] if isinstance(deltas, list) else []
   )
   assert len(found['reason']) > 20
   loud = f'{name}: THE LOG CONTRADICTS THE SAMPLING'
@@ -147,16 +131,13 @@ def test_the_file_itself_may_say_otherwise(tmp_path, said):
   short = {**SIZES, 'num_rounds': 3}
   path = tmp_path / 'log.parquet'
   schema.write_log(
-      path,
-      **columns(sampling.Shuffled(**short)),
-      num_rounds=3,
-      metadata=partition.Partition(
-          scheme=sampling.Shuffled(**short), seed=0
-      ).metadata(),
+    path,
+    **columns(sampling.Shuffled(**short)),
+    num_rounds=3,
+    metadata=partition.Partition(scheme=sampling.Shuffled(**short), seed=0).metadata(),
   )
   run = replay.run(
-      replay.read_log(path), STRATEGY, noise_multiplier=3.0,
-      sampling=sampling.SCHEMES[said](**short),
+    replay.read_log(path), STRATEGY, noise_multiplier=3.0, sampling=sampling.SCHEMES[said](**short)
   )
   stated = replay.replay(run, deltas=1e-6)
   found = stated.get('amplified') or stated['shuffled']
@@ -179,9 +160,7 @@ def test_refuses_what_no_guarantee_is_known_of():
     statement('poisson', group_size=2)
   with pytest.raises(ValueError, match='add_or_remove is refused'):
     statement('poisson', adjacency='add_or_remove')
-  log = log_lib.of_table(
-      pa.table({'round': [0, 3], 'device_id': [1, 1]}), num_rounds=120
-  )
+  log = log_lib.of_table(pa.table({'round': [0, 3], 'device_id': [1, 1]}), num_rounds=120)
   common = dict(noise_multiplier=3.0, sampling=SCHEMES['poisson'])
   with pytest.raises(ValueError, match="needs a banded strategy.*'blt'"):
     run = replay.run(log, blt.BLT([0.9], [0.1]), **common)
@@ -193,19 +172,16 @@ def test_refuses_what_no_guarantee_is_known_of():
     with pytest.raises(ValueError, match='noise was the same throughout'):
       replay.run(log, STRATEGY, **common, **change)
   with pytest.raises(ValueError, match='sampling is of 120 rounds, but'):
-    replay.run(log_lib.of_table(
-        pa.table({'round': [0], 'device_id': [1]}), num_rounds=9
-    ), STRATEGY, **common)
+    replay.run(
+      log_lib.of_table(pa.table({'round': [0], 'device_id': [1]}), num_rounds=9), STRATEGY, **common
+    )
   more_bands = toeplitz.BandedToeplitz([1.0, 0.5, 0.25, 0.1], 120)
   with pytest.raises(ValueError, match='num_parts=3 is fewer than the 4 bands'):
     replay.replay(replay.run(log, more_bands, **common), deltas=1e-6)
 
 
 def page_of(stated):
-  return report.report(
-      stated,
-      report.Setting(run='r', noise_multiplier=3.0, command='fl-dpftrl'),
-  )
+  return report.report(stated, report.Setting(run='r', noise_multiplier=3.0, command='fl-dpftrl'))
 
 
 def words(text):

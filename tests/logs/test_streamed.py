@@ -43,7 +43,7 @@ def test_many_row_groups_and_the_same_bytes_again(tmp_path, monkeypatch):
   assert first.read_bytes() == second.read_bytes()
   assert pq.ParquetFile(first).num_row_groups == 7
   assert pq.read_table(first).column('device_id').to_pylist() == [
-      d for cohort in cohorts for d in cohort
+    d for cohort in cohorts for d in cohort
   ]
 
 

@@ -3,11 +3,9 @@ import pyarrow as pa
 import pytest
 
 from fl_dpftrl import catalogue
-from fl_dpftrl.logs import embedded
+from fl_dpftrl.logs import embedded, runs, tally
 from fl_dpftrl.logs import exposure as exposure_lib
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import runs
-from fl_dpftrl.logs import tally
 
 BLT = catalogue.load_strategy('blt-b100')
 NOISE = runs.Noise(num_rounds=100, strategy=BLT, multiplier=1.0)
@@ -15,8 +13,7 @@ NOISE = runs.Noise(num_rounds=100, strategy=BLT, multiplier=1.0)
 
 def tables(*parts):
   return [
-      pa.table({'device_id': [d for d, _ in part], 'round': [t for _, t in part]})
-      for part in parts
+    pa.table({'device_id': [d for d, _ in part], 'round': [t for _, t in part]}) for part in parts
   ]
 
 
@@ -31,15 +28,15 @@ def test_a_device_over_several_tables():
 
 
 @pytest.mark.parametrize(
-    'parts',
-    [
-        ([(1, 0), (2, 7), (1, 9)],),
-        ([(1, 0), (2, 7)], [(1, 9)]),
-        ([(1, 0), (2, 7)], [(1, 9), (3, 9)]),
-        ([(1, 5), (1, 2)],),
-        ([(1, 5)], [(1, 2)]),
-        ([('b', 5)], [('a', 2)]),
-    ],
+  'parts',
+  [
+    ([(1, 0), (2, 7), (1, 9)],),
+    ([(1, 0), (2, 7)], [(1, 9)]),
+    ([(1, 0), (2, 7)], [(1, 9), (3, 9)]),
+    ([(1, 5), (1, 2)],),
+    ([(1, 5)], [(1, 2)]),
+    ([('b', 5)], [('a', 2)]),
+  ],
 )
 def test_rows_out_of_order_are_refused(parts):
   with pytest.raises(tally.OutOfOrder, match='out of the order'):
@@ -53,10 +50,9 @@ def test_the_engine_keeps_the_order_however_many_threads(monkeypatch, as_text):
   rounds, ids = np.divmod(np.arange(400_000), 4000)
   rng = np.random.default_rng(0)
   order = rng.permutation(rounds.size)
-  table = pa.table({
-      'round': rounds[order],
-      'device_id': ids[order].astype(str) if as_text else ids[order],
-  })
+  table = pa.table(
+    {'round': rounds[order], 'device_id': ids[order].astype(str) if as_text else ids[order]}
+  )
   run = runs.Run(log=log_lib.of_table(table, num_rounds=100), noise=NOISE)
   found = embedded.count([run])
   assert found.num_devices == 4000

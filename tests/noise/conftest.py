@@ -3,15 +3,8 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl.families import banded
+from fl_dpftrl.families import banded, blt, dense, identity, low_rank, registry, stamped, tree_full
 from fl_dpftrl.families import banded_toeplitz as toeplitz
-from fl_dpftrl.families import blt
-from fl_dpftrl.families import dense
-from fl_dpftrl.families import identity
-from fl_dpftrl.families import low_rank
-from fl_dpftrl.families import registry
-from fl_dpftrl.families import stamped
-from fl_dpftrl.families import tree_full
 from fl_dpftrl.families import tree_online as tree
 
 
@@ -40,17 +33,15 @@ def _low_rank(num_rounds):
 
 
 _EXAMPLES = {
-    'identity': lambda num_rounds: identity.Identity(),
-    'tree_online': lambda num_rounds: tree.TreeOnline(),
-    'tree_full': tree_full.TreeFull,
-    'banded': _banded,
-    'blt': lambda num_rounds: blt.BLT((0.99, 0.8, 0.3), (0.25, 0.3, 0.2)),
-    'dense': _dense,
-    'low_rank': _low_rank,
-    'banded_toeplitz': lambda num_rounds: toeplitz.BandedToeplitz(
-        [1.5, -0.4, 0.6, 0.2], num_rounds
-    ),
-    'stamped': lambda num_rounds: stamped.Stamped(_banded(5), 5),
+  'identity': lambda num_rounds: identity.Identity(),
+  'tree_online': lambda num_rounds: tree.TreeOnline(),
+  'tree_full': tree_full.TreeFull,
+  'banded': _banded,
+  'blt': lambda num_rounds: blt.BLT((0.99, 0.8, 0.3), (0.25, 0.3, 0.2)),
+  'dense': _dense,
+  'low_rank': _low_rank,
+  'banded_toeplitz': lambda num_rounds: toeplitz.BandedToeplitz([1.5, -0.4, 0.6, 0.2], num_rounds),
+  'stamped': lambda num_rounds: stamped.Stamped(_banded(5), 5),
 }
 
 

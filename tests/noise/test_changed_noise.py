@@ -16,8 +16,7 @@ from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.families import banded_toeplitz as toeplitz
 from fl_dpftrl.families import tree_full
 from fl_dpftrl.families import tree_online as tree
-from fl_dpftrl.logs import exposure
-from fl_dpftrl.logs import runs
+from fl_dpftrl.logs import exposure, runs
 from fl_dpftrl.noise import engine
 from fl_dpftrl.noise import stream as streams
 from fl_dpftrl.noise.engine import draws
@@ -69,8 +68,7 @@ def _piecewise(generator, num_rounds, values):
 def map_from_z(history, stream_rows):
   """From the Z of all streams to the noise of all rounds, [n, rows of Z]."""
   blocks = [
-      stream_rows(history.strategy, history.stddevs[first:last])
-      for first, last in history.streams()
+    stream_rows(history.strategy, history.stddevs[first:last]) for first, last in history.streams()
   ]
   whole = np.zeros((history.num_rounds, sum(b.shape[1] for b in blocks)))
   row = column = 0
@@ -86,13 +84,13 @@ def rows_of_graph(strategy, stddevs):
   width = strategy.num_noise_rows(len(stddevs))
   basis = tf.eye(width)
   of_stddev = {
-      stddev: streams.make_stream(
-          strategy,
-          [tf.TensorSpec([width])],
-          stddev=stddev,
-          draw=lambda seed, row, specs: [tf.gather(basis, row)],
-      )
-      for stddev in set(stddevs.tolist())
+    stddev: streams.make_stream(
+      strategy,
+      [tf.TensorSpec([width])],
+      stddev=stddev,
+      draw=lambda seed, row, specs: [tf.gather(basis, row)],
+    )
+    for stddev in set(stddevs.tolist())
   }
   state, released = of_stddev[stddevs[0]].init(), []
   for stddev in stddevs.tolist():
@@ -119,12 +117,12 @@ def rows_of_engine(strategy, stddevs):
   released, before = [], None
   for stddev in stddevs.tolist():
     maker = engine.RowMaker(
-        strategy,
-        size=width,
-        num_rounds=len(stddevs),
-        stddev=stddev,
-        seed=bytes(draws.SEED_BYTES),
-        num_threads=1,
+      strategy,
+      size=width,
+      num_rounds=len(stddevs),
+      stddev=stddev,
+      seed=bytes(draws.SEED_BYTES),
+      num_threads=1,
     )
     if before is not None:
       maker.buffers[:] = before.buffers
@@ -151,8 +149,8 @@ def true_effect(history, noise_map):
   inverse = np.linalg.inv(covariance)[np.ix_(places, places)]
   matrix = inverse * np.outer(clips, clips)
   best = max(
-      (np.array(signs) @ matrix @ signs, signs)
-      for signs in itertools.product((1.0, -1.0), repeat=len(places))
+    (np.array(signs) @ matrix @ signs, signs)
+    for signs in itertools.product((1.0, -1.0), repeat=len(places))
   )
   directions = np.eye(len(places)) * 0.1
   directions[:, 0] += best[1]
@@ -171,24 +169,22 @@ def true_effect(history, noise_map):
 def noise_of(history):
   """The history as replay is told of it."""
   return runs.Noise(
-      num_rounds=history.num_rounds,
-      strategy=history.strategy,
-      multiplier=float(history.multipliers[0]),
-      changes=tuple(
-          (t, float(history.multipliers[t]))
-          for t in range(1, history.num_rounds)
-          if history.multipliers[t] != history.multipliers[t - 1]
-      ),
-      restarts=tuple(history.restarts),
+    num_rounds=history.num_rounds,
+    strategy=history.strategy,
+    multiplier=float(history.multipliers[0]),
+    changes=tuple(
+      (t, float(history.multipliers[t]))
+      for t in range(1, history.num_rounds)
+      if history.multipliers[t] != history.multipliers[t - 1]
+    ),
+    restarts=tuple(history.restarts),
   )
 
 
 def replayed_effect(history):
   """Sensitivity over noise multiplier, as replay has it for the device."""
   noise = noise_of(history)
-  squares, _ = exposure.Exposure([noise]).squares(
-      history.rounds, np.array([history.rounds.size])
-  )
+  squares, _ = exposure.Exposure([noise]).squares(history.rounds, np.array([history.rounds.size]))
   return float(np.sqrt(squares[0])) / noise.multiplier
 
 
@@ -212,17 +208,17 @@ def test_replay_is_never_below_what_was_released(examples, monkeypatch):
 
 @pytest.mark.parametrize('executor', [rows_of_graph, rows_of_engine])
 @pytest.mark.parametrize(
-    'strategy, epsilon',
-    [
-        (catalogue.load_strategy('blt-b100'), 6.879),
-        (tree.TreeOnline(), 10.418),
-        (tree_full.TreeFull(20), 10.418),
-        (toeplitz.BandedToeplitz([1.0, 0.5, 0.375, 0.3125], None), 3.864),
-    ],
-    ids=['blt', 'tree_online', 'tree_full', 'banded_toeplitz'],
+  'strategy, epsilon',
+  [
+    (catalogue.load_strategy('blt-b100'), 6.879),
+    (tree.TreeOnline(), 10.418),
+    (tree_full.TreeFull(20), 10.418),
+    (toeplitz.BandedToeplitz([1.0, 0.5, 0.375, 0.3125], None), 3.864),
+  ],
+  ids=['blt', 'tree_online', 'tree_full', 'banded_toeplitz'],
 )
 def test_less_noise_from_round_ten_on_is_what_replay_takes_it_to_be(
-    strategy, epsilon, executor, monkeypatch
+  strategy, epsilon, executor, monkeypatch
 ):
   """With buffers of two scales, ε was up to three times what was printed."""
   monkeypatch.setattr(draws, 'Draws', Basis)

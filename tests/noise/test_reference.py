@@ -65,8 +65,8 @@ def test_strategy_without_stream_is_named():
 
 def test_imports_no_tensorflow():
   code = (
-      'import sys; import fl_dpftrl.noise.reference;'
-      ' sys.exit(bool({"tensorflow", "jax"} & set(sys.modules)))'
+    'import sys; import fl_dpftrl.noise.reference;'
+    ' sys.exit(bool({"tensorflow", "jax"} & set(sys.modules)))'
   )
   finished = subprocess.run([sys.executable, '-c', code], check=False)
   assert finished.returncode == 0

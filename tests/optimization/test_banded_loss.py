@@ -4,22 +4,19 @@ import numpy as np
 import pytest
 
 from fl_dpftrl import workloads
-from fl_dpftrl.optimization import banded_loss
-from fl_dpftrl.optimization import banded_start
+from fl_dpftrl.optimization import banded_loss, banded_start
 
 EQUAL = banded_loss.Norms()
 WORKLOADS = (
-    workloads.Workload(),
-    workloads.Workload(0.9),
-    workloads.Workload(0.95, warmup_fraction=0.1, cooldown_fraction=0.25),
+  workloads.Workload(),
+  workloads.Workload(0.9),
+  workloads.Workload(0.95, warmup_fraction=0.1, cooldown_fraction=0.25),
 )
 
 
 def columns(n, num_bands):
   generator = np.random.default_rng(0)
-  start = banded_start.toeplitz(
-      banded_start.root_coefficients(n, num_bands), n
-  )
+  start = banded_start.toeplitz(banded_start.root_coefficients(n, num_bands), n)
   noise = generator.normal(size=start.shape, scale=0.02)
   return start + np.where(start != 0.0, noise, 0.0)
 
@@ -39,9 +36,7 @@ def check_gradient(loss, point, rel=1e-5):
   _, gradient = loss.value_and_grad(point)
   ahead, _ = loss.value_and_grad(point + 1e-6 * way)
   behind, _ = loss.value_and_grad(point - 1e-6 * way)
-  assert np.sum(gradient * way) == pytest.approx(
-      (ahead - behind) / 2e-6, rel=rel
-  )
+  assert np.sum(gradient * way) == pytest.approx((ahead - behind) / 2e-6, rel=rel)
   assert not gradient[point == 0.0].any()
 
 
@@ -55,8 +50,8 @@ def test_value_and_gradient(n, num_bands, power, workload):
   decoder = workload.matrix(n) @ np.linalg.inv(matrix)
   expected = np.mean(np.sum(decoder**2, axis=1) ** power) ** (1 / power)
   for squared_errors in (
-      banded_loss.sgd_errors(workload, n),
-      banded_loss.dense_errors(workload.matrix(n)),
+    banded_loss.sgd_errors(workload, n),
+    banded_loss.dense_errors(workload.matrix(n)),
   ):
     loss = banded_loss.Loss(EQUAL, squared_errors, power)
     assert loss.value_and_grad(point)[0] == pytest.approx(expected, rel=1e-10)
@@ -75,20 +70,13 @@ def test_norms(min_sep, turns):
     assert run.sum() == pytest.approx(turns)
   again, _ = norms.rescale(scaled)
   np.testing.assert_allclose(again, scaled)
-  check_gradient(
-      banded_loss.Loss(
-          norms, banded_loss.sgd_errors(workloads.Workload(), n), 2
-      ),
-      point,
-  )
+  check_gradient(banded_loss.Loss(norms, banded_loss.sgd_errors(workloads.Workload(), n), 2), point)
 
 
 def test_there_is_no_value_without_an_inverse():
   point = columns(9, 3)
   point[0, 4] = 0.0
-  loss = banded_loss.Loss(
-      EQUAL, banded_loss.sgd_errors(workloads.Workload(), 9), 1
-  )
+  loss = banded_loss.Loss(EQUAL, banded_loss.sgd_errors(workloads.Workload(), 9), 1)
   assert loss.value_and_grad(point)[0] == np.inf
   point[:, :] = np.where(point != 0.0, [[1.0], [30.0], [1.0]], 0.0)
   far = banded_loss.sgd_errors(workloads.Workload(), 2000)

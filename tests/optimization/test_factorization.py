@@ -4,25 +4,15 @@ import itertools
 import math
 
 import hypothesis
-from hypothesis import strategies as st
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 from scipy import optimize as optimize_lib
 
-from fl_dpftrl import catalogue
-from fl_dpftrl import error
-from fl_dpftrl import participation
-from fl_dpftrl import sensitivity
-from fl_dpftrl import workloads
-from fl_dpftrl.families import blt
+from fl_dpftrl import catalogue, error, participation, sensitivity, workloads
+from fl_dpftrl.families import blt, identity, tree_online
 from fl_dpftrl.families import dense as dense_strategies
-from fl_dpftrl.families import identity
-from fl_dpftrl.families import tree_online
-from fl_dpftrl.optimization import banded
-from fl_dpftrl.optimization import certificate
-from fl_dpftrl.optimization import dense
-from fl_dpftrl.optimization import factorization
-from fl_dpftrl.optimization import multi_epoch
+from fl_dpftrl.optimization import banded, certificate, dense, factorization, multi_epoch
 
 OBJECTIVES = ('rms', 'max')
 
@@ -69,15 +59,14 @@ def triangle(size, seed, spread=1.0):
 def test_the_published_optimum_with_a_certificate():
   """512 rounds, one participation (Denisov et al. 2022)."""
   steps = []
-  found = dense.solve(
-      once(512), objective='rms', progress=lambda i, l: steps.append(i)
-  )
+  found = dense.solve(once(512), objective='rms', progress=lambda i, l: steps.append(i))
   assert found.loss == pytest.approx(2.7393846561, abs=5e-7)
   assert found.bound <= 2.7393846561 + 1e-9
   assert 0.0 <= found.gap <= 1e-6
   assert len(steps) <= 20
   assert sensitivity.sensitivity(found.strategy, once(512)) == (
-      pytest.approx(1.0, abs=1e-12), 'exact'
+    pytest.approx(1.0, abs=1e-12),
+    'exact',
   )
   assert loss(found.strategy, once(512)) == pytest.approx(found.loss)
 
@@ -87,9 +76,7 @@ def test_the_published_optimum_with_a_certificate():
 def test_one_participation_at_any_size(num_rounds, objective):
   found = dense.solve(once(num_rounds), objective=objective)
   assert found.gap <= 2e-7
-  assert loss(found.strategy, once(num_rounds), objective) == pytest.approx(
-      found.loss
-  )
+  assert loss(found.strategy, once(num_rounds), objective) == pytest.approx(found.loss)
   squares = np.square(found.strategy.coefficients).sum(axis=0)
   np.testing.assert_allclose(squares, 1.0)
 
@@ -105,9 +92,7 @@ def test_equals_a_general_minimiser():
     matrix /= np.linalg.norm(matrix, axis=0)
     return np.linalg.norm(queries @ np.linalg.inv(matrix))
 
-  result = optimize_lib.minimize(
-      objective, np.eye(size)[lower], method='L-BFGS-B', tol=1e-14
-  )
+  result = optimize_lib.minimize(objective, np.eye(size)[lower], method='L-BFGS-B', tol=1e-14)
   found = dense.solve(once(size), objective='rms', tolerance=1e-10)
   assert found.loss * math.sqrt(size) == pytest.approx(result.fun, rel=1e-6)
 
@@ -122,10 +107,7 @@ def test_many_participations_equal_a_general_minimiser(signs):
     matrix = np.zeros((size, size))
     matrix[lower] = entries
     gram = matrix.T @ matrix
-    worst = max(
-        gram[i, i] + gram[i + 2, i + 2] + 2.0 * abs(gram[i, i + 2])
-        for i in range(2)
-    )
+    worst = max(gram[i, i] + gram[i + 2, i + 2] + 2.0 * abs(gram[i, i + 2]) for i in range(2))
     return math.sqrt(worst) * np.linalg.norm(queries @ np.linalg.inv(matrix))
 
   found = multi_epoch.solve(schema, objective='rms', tolerance=1e-10)
@@ -134,8 +116,10 @@ def test_many_participations_equal_a_general_minimiser(signs):
     start = triangle(size, seed, 0.5 if signs else 0.0)[lower]
     for _ in range(3):  # The maximum has corners, at which simplices get stuck.
       start = optimize_lib.minimize(
-          objective, start, method='Nelder-Mead',
-          options={'maxiter': 4000, 'xatol': 1e-9, 'fatol': 1e-12},
+        objective,
+        start,
+        method='Nelder-Mead',
+        options={'maxiter': 4000, 'xatol': 1e-9, 'fatol': 1e-12},
       ).x
     best = min(best, objective(start))
   scale = math.sqrt(size)
@@ -144,10 +128,13 @@ def test_many_participations_equal_a_general_minimiser(signs):
 
 
 @hypothesis.given(
-    st.integers(1, 7), st.integers(1, 7), st.integers(1, 4),
-    st.sampled_from([participation.MinSep, participation.FixedSeparation]),
-    st.sampled_from(OBJECTIVES), st.sampled_from([0.0, 0.9]),
-    st.integers(0, 99),
+  st.integers(1, 7),
+  st.integers(1, 7),
+  st.integers(1, 4),
+  st.sampled_from([participation.MinSep, participation.FixedSeparation]),
+  st.sampled_from(OBJECTIVES),
+  st.sampled_from([0.0, 0.9]),
+  st.integers(0, 99),
 )
 @hypothesis.settings(deadline=None, max_examples=60)
 def test_nothing_is_better_than_the_bound(n, b, k, cls, objective, beta, seed):
@@ -155,14 +142,10 @@ def test_nothing_is_better_than_the_bound(n, b, k, cls, objective, beta, seed):
   schema = cls(num_rounds=n, min_sep=b, max_participations=k)
   workload = workloads.Workload(beta, cooldown_fraction=0.5)
   strategy = dense_strategies.Dense(triangle(n, seed))
-  gap = certificate.optimality_gap(
-      strategy, schema, workload, objective=objective
-  )
+  gap = certificate.optimality_gap(strategy, schema, workload, objective=objective)
   bound = loss(strategy, schema, objective, workload) / math.sqrt(1.0 + gap)
   best = dense.optimize(schema, objective=objective, workload=workload)
-  for other in (
-      *(triangle(n, seed + i, 0.3 * i) for i in range(3)), best.coefficients
-  ):
+  for other in (*(triangle(n, seed + i, 0.3 * i) for i in range(3)), best.coefficients):
     errors = error.error(dense_strategies.Dense(other), n, workload)
     found = errors.rms if objective == 'rms' else errors.max
     assert reached(other, schema) * found >= bound * (1.0 - 1e-7)
@@ -176,38 +159,27 @@ def test_many_participations(n, b, objective):
   found = multi_epoch.solve(schema, objective=objective, tolerance=1e-5)
   assert found.gap <= 1e-3  # of max, where few queries are the worst
   assert loss(found.strategy, schema, objective) == pytest.approx(found.loss)
-  assert sensitivity.sensitivity(found.strategy, schema) == (
-      pytest.approx(1.0), 'exact'
-  )
+  assert sensitivity.sensitivity(found.strategy, schema) == (pytest.approx(1.0), 'exact')
   gram = sensitivity.gram_matrix(found.strategy, n)
   for lag in range(b, n, b):
     np.testing.assert_allclose(np.diagonal(gram, lag), 0.0, atol=1e-14)
-  alike = multi_epoch.solve(
-      schema, objective=objective, equal_norms=True, tolerance=1e-5
-  )
+  alike = multi_epoch.solve(schema, objective=objective, equal_norms=True, tolerance=1e-5)
   squares = np.square(alike.strategy.coefficients).sum(axis=0)
   np.testing.assert_allclose(squares, 1.0 / schema.participations)
   assert alike.loss >= found.bound
-  bands = banded.optimize(
-      participation.MinSep(num_rounds=n, min_sep=b), objective=objective
-  )
+  bands = banded.optimize(participation.MinSep(num_rounds=n, min_sep=b), objective=objective)
   assert loss(bands, schema, objective) >= alike.bound * (1.0 - 1e-9)
 
 
 @pytest.mark.parametrize('objective', OBJECTIVES)
 def test_fewer_participations_than_would_fit(objective):
-  schema = participation.FixedSeparation(
-      num_rounds=40, min_sep=8, max_participations=3
-  )
+  schema = participation.FixedSeparation(num_rounds=40, min_sep=8, max_participations=3)
   strategy = multi_epoch.optimize(schema, objective=objective)
-  assert sensitivity.sensitivity(strategy, schema) == (
-      pytest.approx(1.0), 'exact'
-  )
+  assert sensitivity.sensitivity(strategy, schema) == (pytest.approx(1.0), 'exact')
   gap = certificate.optimality_gap(strategy, schema, objective=objective)
   assert 0.0 < gap < 0.5
   best = multi_epoch.optimize(
-      participation.FixedSeparation(num_rounds=40, min_sep=8),
-      objective=objective,
+    participation.FixedSeparation(num_rounds=40, min_sep=8), objective=objective
   )
   assert loss(strategy, schema, objective) < loss(best, schema, objective)
 
@@ -221,9 +193,9 @@ def test_momentum_and_cooldown_are_worth_optimising_for(objective):
   ours = loss(found, schema, objective, workload)
   assert ours < 0.99 * loss(prefix, schema, objective, workload)
   assert loss(prefix, schema, objective) < loss(found, schema, objective)
-  assert dense.solve(
-      schema, objective=objective, workload=workload
-  ).gap <= (2e-7 if objective == 'rms' else 1e-3)
+  assert dense.solve(schema, objective=objective, workload=workload).gap <= (
+    2e-7 if objective == 'rms' else 1e-3
+  )
 
 
 def test_any_queries_will_do_that_tell_rounds_apart():
@@ -241,9 +213,7 @@ def test_any_queries_will_do_that_tell_rounds_apart():
 def test_gaps_of_other_families():
   schema = once(64)
   best = dense.solve(schema, objective='rms', tolerance=1e-10).loss
-  for strategy in (
-      identity.Identity(), tree_online.TreeOnline(), blt.BLT([0.97, 0.6], [0.2, 0.4])
-  ):
+  for strategy in (identity.Identity(), tree_online.TreeOnline(), blt.BLT([0.97, 0.6], [0.2, 0.4])):
     gap = certificate.optimality_gap(strategy, schema)
     expected = (loss(strategy, schema) / best) ** 2 - 1.0
     assert gap == pytest.approx(expected, rel=1e-6)
@@ -255,9 +225,7 @@ def test_no_certificate_for_very_many_rounds():
 
 
 def test_groups_of_rounds():
-  schema = participation.MinSep(
-      num_rounds=7, min_sep=2, max_participations=3
-  )
+  schema = participation.MinSep(num_rounds=7, min_sep=2, max_participations=3)
   chains = factorization.chains(schema)
   assert chains.rounds.tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]]
   tiles = factorization.tiles(schema)

@@ -10,9 +10,7 @@ OPTIONS = {'max_iterations': 500, 'tolerance': 1e-14, 'patience': 10}
 
 def rosenbrock(points):
   x, y = points.T
-  grads = np.stack(
-      [-2.0 * (1.0 - x) - 400.0 * x * (y - x**2), 200.0 * (y - x**2)], axis=1
-  )
+  grads = np.stack([-2.0 * (1.0 - x) - 400.0 * x * (y - x**2), 200.0 * (y - x**2)], axis=1)
   return (1.0 - x) ** 2 + 100.0 * (y - x**2) ** 2, grads
 
 
@@ -26,13 +24,8 @@ def test_every_start_ends_in_the_valley():
 def test_a_start_ends_where_it_ends_alone():
   starts = np.random.default_rng(1).normal(size=(4, 2))
   together = many_starts.minimize(rosenbrock, starts, **OPTIONS)
-  alone = [
-      many_starts.minimize(rosenbrock, start[None], **OPTIONS).values[0]
-      for start in starts
-  ]
-  np.testing.assert_allclose(
-      together.values, np.sort(alone), rtol=1e-6, atol=1e-20
-  )
+  alone = [many_starts.minimize(rosenbrock, start[None], **OPTIONS).values[0] for start in starts]
+  np.testing.assert_allclose(together.values, np.sort(alone), rtol=1e-6, atol=1e-20)
 
 
 def test_finds_each_minimum_and_gives_the_best_first():
@@ -63,10 +56,7 @@ def test_starts_at_a_minimum_stay():
 def test_tells_of_its_progress():
   told = []
   found = many_starts.minimize(
-      rosenbrock,
-      np.zeros((3, 2)),
-      progress=lambda *a: told.append(a),
-      **OPTIONS,
+    rosenbrock, np.zeros((3, 2)), progress=lambda *a: told.append(a), **OPTIONS
   )
   assert [step for step, _ in told] == list(range(1, len(told) + 1))
   assert told[-1][1] == found.values[0]

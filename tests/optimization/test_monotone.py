@@ -1,9 +1,9 @@
 """The projection is the nearest point, and minima are found and feasible."""
 
 import hypothesis
-from hypothesis import strategies as st
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 from scipy import optimize
 
 from fl_dpftrl.optimization import monotone
@@ -35,9 +35,10 @@ def test_finds_the_constrained_minimum():
   found = monotone.minimize(value_and_grad, np.ones(8), tolerance=1e-14)
   # The same in steps, all at least 0.
   steps = np.triu(np.ones((8, 8)))
-  expected = optimize.nnls(
-      np.linalg.cholesky(matrix).T @ steps, np.linalg.cholesky(matrix).T @ target
-  )[1] ** 2
+  expected = (
+    optimize.nnls(np.linalg.cholesky(matrix).T @ steps, np.linalg.cholesky(matrix).T @ target)[1]
+    ** 2
+  )
   assert found.value == pytest.approx(expected, rel=1e-9)
   assert (np.diff(found.point) <= 1e-12).all()
 
@@ -56,9 +57,9 @@ def test_steps_back_from_the_edge_of_the_domain():
 def test_tells_of_the_best_so_far():
   told = []
   found = monotone.minimize(
-      lambda x: (float(x @ x - 2.0 * x.sum()), 2.0 * x - 2.0),
-      np.array([9.0, 4.0]),
-      progress=lambda *args: told.append(args),
+    lambda x: (float(x @ x - 2.0 * x.sum()), 2.0 * x - 2.0),
+    np.array([9.0, 4.0]),
+    progress=lambda *args: told.append(args),
   )
   assert [step for step, _ in told] == list(range(1, found.iterations + 1))
   assert all(np.diff([value for _, value in told]) <= 0.0)

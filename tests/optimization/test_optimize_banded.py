@@ -5,11 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from fl_dpftrl import catalogue
-from fl_dpftrl import error
-from fl_dpftrl import participation
-from fl_dpftrl import sensitivity
-from fl_dpftrl import workloads
+from fl_dpftrl import catalogue, error, participation, sensitivity, workloads
 from fl_dpftrl.optimization import banded
 
 SINGLE = participation.MinSep(num_rounds=96, max_participations=1)
@@ -48,26 +44,21 @@ def test_the_mean_is_at_a_minimum():
   generator = np.random.default_rng(0)
   for _ in range(20):
     coefficients = np.array(strategy.coefficients)
-    coefficients += (coefficients != 0) * generator.normal(
-        size=coefficients.shape, scale=3e-3
-    )
+    coefficients += (coefficients != 0) * generator.normal(size=coefficients.shape, scale=3e-3)
     other = type(strategy)(coefficients)
     assert loss(other, SINGLE, 'rms') >= best * (1 - 1e-5)
 
 
 def test_each_objective_is_best_at_its_own_loss():
-  found = {
-      o: banded.optimize(SINGLE, objective=o, num_bands=6)
-      for o in ('rms', 'max')
-  }
+  found = {o: banded.optimize(SINGLE, objective=o, num_bands=6) for o in ('rms', 'max')}
   assert loss(found['rms'], SINGLE, 'rms') < loss(found['max'], SINGLE, 'rms')
   assert loss(found['max'], SINGLE, 'max') < loss(found['rms'], SINGLE, 'max')
 
 
 def test_more_bands_are_better():
   losses = [
-      loss(banded.optimize(SINGLE, objective='rms', num_bands=b), SINGLE, 'rms')
-      for b in (1, 2, 4, 16, 96)
+    loss(banded.optimize(SINGLE, objective='rms', num_bands=b), SINGLE, 'rms')
+    for b in (1, 2, 4, 16, 96)
   ]
   assert all(np.diff(losses) < 0)
 
@@ -75,11 +66,9 @@ def test_more_bands_are_better():
 def test_momentum_asks_for_another_strategy():
   workload = workloads.Workload(0.9)
   for_prefix = banded.optimize(SINGLE, objective='rms', num_bands=6)
-  for_momentum = banded.optimize(
-      SINGLE, objective='rms', num_bands=6, workload=workload
-  )
+  for_momentum = banded.optimize(SINGLE, objective='rms', num_bands=6, workload=workload)
   assert loss(for_momentum, SINGLE, 'rms', workload) < 0.99 * loss(
-      for_prefix, SINGLE, 'rms', workload
+    for_prefix, SINGLE, 'rms', workload
   )
 
 
@@ -89,16 +78,17 @@ def test_short_runs(num_rounds, objective):
   schema = participation.MinSep(num_rounds=num_rounds, max_participations=1)
   strategy = banded.optimize(schema, objective=objective)
   independent = catalogue.load_strategy('identity')
-  assert loss(strategy, schema, objective) <= loss(
-      independent, schema, objective
-  )
+  assert loss(strategy, schema, objective) <= loss(independent, schema, objective)
 
 
-@pytest.mark.parametrize('schema, num_bands, most', [
+@pytest.mark.parametrize(
+  'schema, num_bands, most',
+  [
     (participation.MinSep(num_rounds=9, min_sep=4), 5, 4),
     (participation.MinSep(num_rounds=9, min_sep=4), 0, 4),
     (participation.MinSep(num_rounds=9, max_participations=1), 10, 9),
-])
+  ],
+)
 def test_refuses_other_numbers_of_bands(schema, num_bands, most):
   with pytest.raises(ValueError, match=f'num_bands.*1 to {most}.*{num_bands}'):
     banded.optimize(schema, objective='rms', num_bands=num_bands)
@@ -108,10 +98,7 @@ def test_refuses_other_objectives_and_sizes():
   with pytest.raises(ValueError, match="objective.*'mean'"):
     banded.optimize(SINGLE, objective='mean')
   with pytest.raises(ValueError, match='num_bands=100000.*at most 335 bands'):
-    banded.optimize(
-        participation.MinSep(num_rounds=100_000, max_participations=1),
-        objective='rms',
-    )
+    banded.optimize(participation.MinSep(num_rounds=100_000, max_participations=1), objective='rms')
   with pytest.raises(ValueError, match='equal_norms=False'):
     banded.optimize(SINGLE, objective='rms', equal_norms=False)
 
@@ -120,27 +107,20 @@ def patterns(schema):
   """Every longest pattern of (k, b)-participation, and of min-sep."""
   fixed = isinstance(schema, participation.FixedSeparation)
   return [
-      p
-      for p in itertools.combinations(
-          range(schema.num_rounds), schema.participations
-      )
-      if all(
-          g == schema.min_sep if fixed else g >= schema.min_sep
-          for g in np.diff(p)
-      )
+    p
+    for p in itertools.combinations(range(schema.num_rounds), schema.participations)
+    if all(g == schema.min_sep if fixed else g >= schema.min_sep for g in np.diff(p))
   ]
 
 
-@pytest.mark.parametrize('cls', [
-    participation.MinSep, participation.FixedSeparation,
-])
+@pytest.mark.parametrize('cls', [participation.MinSep, participation.FixedSeparation])
 def test_x_is_c_transposed_c(cls):
   """With C Cᵀ for X, rows would have the norms that columns must have."""
   schema = cls(num_rounds=14, min_sep=5, max_participations=3)
   matrix = banded.optimize(schema, objective='rms').strategy_matrix(14)
   worst = [
-      max(np.linalg.norm(c[:, list(p)].sum(axis=1)) for p in patterns(schema))
-      for c in (matrix, np.linalg.cholesky(matrix.T @ matrix))
+    max(np.linalg.norm(c[:, list(p)].sum(axis=1)) for p in patterns(schema))
+    for c in (matrix, np.linalg.cholesky(matrix.T @ matrix))
   ]
   assert worst[0] == pytest.approx(np.sqrt(3), rel=1e-12)
   assert worst[1] > 1.05 * worst[0]
@@ -149,12 +129,9 @@ def test_x_is_c_transposed_c(cls):
 @pytest.mark.parametrize('n, b, k', [(60, 10, 6), (55, 10, 6), (60, 10, 2), (60, 20, 1)])
 @pytest.mark.parametrize('objective', ['rms', 'max'])
 def test_unequal_norms_suit_a_fixed_separation(n, b, k, objective):
-  schema = participation.FixedSeparation(
-      num_rounds=n, min_sep=b, max_participations=k
-  )
+  schema = participation.FixedSeparation(num_rounds=n, min_sep=b, max_participations=k)
   unequal, equal = (
-      banded.optimize(schema, objective=objective, equal_norms=e, num_bands=7)
-      for e in (False, True)
+    banded.optimize(schema, objective=objective, equal_norms=e, num_bands=7) for e in (False, True)
   )
   np.testing.assert_allclose(equal.column_squares(n), 1.0)
   value, kind = sensitivity.sensitivity(unequal, schema)
@@ -169,18 +146,14 @@ def test_any_queries_are_a_workload():
   queries = np.triu(np.tri(40), -9)  # sums of ten rounds
   schema = participation.MinSep(num_rounds=40, max_participations=1)
   sums = workloads.Matrix(queries)
-  strategy = banded.optimize(
-      schema, objective='rms', num_bands=6, workload=sums
-  )
+  strategy = banded.optimize(schema, objective='rms', num_bands=6, workload=sums)
   prefix = banded.optimize(schema, objective='rms', num_bands=6)
   found = error.error(strategy, 40, sums).rms
   assert found < 0.99 * error.error(prefix, 40, sums).rms
   as_matrix = banded.optimize(
-      schema, objective='rms', num_bands=6, workload=workloads.Matrix(np.tri(40))
+    schema, objective='rms', num_bands=6, workload=workloads.Matrix(np.tri(40))
   )
-  assert loss(as_matrix, schema, 'rms') == pytest.approx(
-      loss(prefix, schema, 'rms'), rel=1e-5
-  )
+  assert loss(as_matrix, schema, 'rms') == pytest.approx(loss(prefix, schema, 'rms'), rel=1e-5)
 
 
 def test_cooldown_asks_for_another_strategy():
@@ -188,31 +161,27 @@ def test_cooldown_asks_for_another_strategy():
   schema = participation.MinSep(num_rounds=96, min_sep=24)
   suited = banded.optimize(schema, objective='rms', workload=workload)
   for_prefix = banded.optimize(schema, objective='rms')
-  assert loss(suited, schema, 'rms', workload) < 0.91 * loss(
-      for_prefix, schema, 'rms', workload
-  )
+  assert loss(suited, schema, 'rms', workload) < 0.91 * loss(for_prefix, schema, 'rms', workload)
 
 
 def test_progress_ends_at_the_loss():
   steps = []
   strategy = banded.optimize(
-      participation.MinSep(num_rounds=400, min_sep=40, max_participations=4),
-      objective='rms',
-      num_bands=40,
-      progress=lambda step, value: steps.append((step, value)),
+    participation.MinSep(num_rounds=400, min_sep=40, max_participations=4),
+    objective='rms',
+    num_bands=40,
+    progress=lambda step, value: steps.append((step, value)),
   )
-  schema = participation.MinSep(
-      num_rounds=400, min_sep=40, max_participations=4
-  )
+  schema = participation.MinSep(num_rounds=400, min_sep=40, max_participations=4)
   assert [step for step, _ in steps] == list(range(1, len(steps) + 1))
   assert steps[-1][1] == pytest.approx(loss(strategy, schema, 'rms'))
   assert steps[0][1] == pytest.approx(steps[-1][1], rel=0.1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('n, num_bands, known', [
-    (1024, 32, 4.8983), (1024, 128, 3.4465), (16384, 16, 23.092),
-])
+@pytest.mark.parametrize(
+  'n, num_bands, known', [(1024, 32, 4.8983), (1024, 128, 3.4465), (16384, 16, 23.092)]
+)
 def test_reaches_what_is_known(n, num_bands, known):
   schema = participation.MinSep(num_rounds=n, max_participations=1)
   strategy = banded.optimize(schema, objective='rms', num_bands=num_bands)
@@ -222,17 +191,13 @@ def test_reaches_what_is_known(n, num_bands, known):
 @pytest.mark.slow
 def test_full_size():
   """342 bands for 2052 rounds, where 8.613 was the best elsewhere."""
-  schema = participation.MinSep(
-      num_rounds=2052, min_sep=342, max_participations=6
-  )
+  schema = participation.MinSep(num_rounds=2052, min_sep=342, max_participations=6)
   strategy = banded.optimize(schema, objective='rms')
   assert loss(strategy, schema, 'rms') <= 8.5953
 
 
 def test_the_maximum_is_that_of_most_queries():
-  schema = participation.MinSep(
-      num_rounds=257, min_sep=43, max_participations=6
-  )
+  schema = participation.MinSep(num_rounds=257, min_sep=43, max_participations=6)
   strategy = banded.optimize(schema, objective='max')
   queries = error.per_query_error(strategy, 257)
   assert queries.max() <= 1.003 * np.median(queries)

@@ -3,10 +3,7 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl import catalogue
-from fl_dpftrl import participation
-from fl_dpftrl import sensitivity
-from fl_dpftrl import workloads
+from fl_dpftrl import catalogue, participation, sensitivity, workloads
 from fl_dpftrl.families import banded_toeplitz as strategies
 from fl_dpftrl.optimization import toeplitz
 
@@ -20,15 +17,15 @@ def loss(strategy, schema, objective, workload=workloads.Workload()):
 
 # n, b, k, bands, objective, loss that is known to be reached.
 KNOWN = [
-    (2052, 342, 6, 342, 'rms', 8.7450),
-    (2052, 342, 6, 342, 'max', 9.9361),
-    (16384, 1, 1, 16, 'rms', 23.0925),
-    (16384, 1, 1, 16, 'max', 32.4173),
-    (100_000, 1, 1, 64, 'rms', 28.7360),
-    (100_000, 1, 1, 64, 'max', 40.2465),
-    (10_000_000, 1, 1, 64, 'rms', 279.9071),
-    (1_000_000_000, 1, 1, 16, 'max', 7905.762),
-    (2000, 100, 10, 2000, 'max', 16.9173),
+  (2052, 342, 6, 342, 'rms', 8.7450),
+  (2052, 342, 6, 342, 'max', 9.9361),
+  (16384, 1, 1, 16, 'rms', 23.0925),
+  (16384, 1, 1, 16, 'max', 32.4173),
+  (100_000, 1, 1, 64, 'rms', 28.7360),
+  (100_000, 1, 1, 64, 'max', 40.2465),
+  (10_000_000, 1, 1, 64, 'rms', 279.9071),
+  (1_000_000_000, 1, 1, 16, 'max', 7905.762),
+  (2000, 100, 10, 2000, 'max', 16.9173),
 ]
 
 
@@ -44,10 +41,7 @@ def test_reaches_what_is_known(n, b, k, num_bands, objective, known):
 def test_columns_are_normalised_where_that_is_worth_it():
   assert toeplitz.optimize(MAIN, objective='rms').normalized_rounds == 2052
   long = participation.MinSep(num_rounds=16384, max_participations=1)
-  assert (
-      toeplitz.optimize(long, objective='rms', num_bands=16).normalized_rounds
-      is None
-  )
+  assert toeplitz.optimize(long, objective='rms', num_bands=16).normalized_rounds is None
 
 
 def test_normalised_coefficients_are_at_a_minimum():
@@ -57,7 +51,7 @@ def test_normalised_coefficients_are_at_a_minimum():
   generator = np.random.default_rng(0)
   for _ in range(20):
     other = strategies.BandedToeplitz(
-        best.coefficients * (1 + generator.normal(size=12, scale=3e-3)), 60
+      best.coefficients * (1 + generator.normal(size=12, scale=3e-3)), 60
     )
     assert loss(other, schema, 'rms') >= loss(best, schema, 'rms') * (1 - 1e-9)
 
@@ -66,9 +60,7 @@ def test_normalised_coefficients_are_at_a_minimum():
 def test_any_start_of_the_search_is_undercut(b, k):
   schema = participation.MinSep(num_rounds=60, min_sep=b, max_participations=k)
   for objective in ('rms', 'max'):
-    best = loss(
-        toeplitz.optimize(schema, objective=objective), schema, objective
-    )
+    best = loss(toeplitz.optimize(schema, objective=objective), schema, objective)
     for other in (toeplitz.one_parameter, toeplitz.square_root):
       found = other(schema, objective=objective, num_bands=12)
       assert best <= loss(found, schema, objective)
@@ -79,56 +71,46 @@ def test_any_start_of_the_search_is_undercut(b, k):
 @pytest.mark.parametrize('max_participations', [None, 1])
 @pytest.mark.parametrize('objective', ['rms', 'max'])
 def test_short_runs_are_no_worse_than_independent_noise(
-    num_rounds, min_sep, max_participations, objective
+  num_rounds, min_sep, max_participations, objective
 ):
   schema = participation.MinSep(
-      num_rounds=num_rounds,
-      min_sep=min_sep,
-      max_participations=max_participations,
+    num_rounds=num_rounds, min_sep=min_sep, max_participations=max_participations
   )
   independent = loss(catalogue.load_strategy('identity'), schema, objective)
   for cls in (participation.MinSep, participation.FixedSeparation):
-    schema = cls(
-        num_rounds=num_rounds,
-        min_sep=min_sep,
-        max_participations=max_participations,
-    )
+    schema = cls(num_rounds=num_rounds, min_sep=min_sep, max_participations=max_participations)
     strategy = toeplitz.optimize(schema, objective=objective)
     assert loss(strategy, schema, objective) <= independent * (1 + 1e-9)
 
 
-@pytest.mark.parametrize('schema, expected', [
+@pytest.mark.parametrize(
+  'schema, expected',
+  [
     (MAIN, (342,)),
     (participation.MinSep(num_rounds=5000, min_sep=2000), (1024,)),
     (participation.MinSep(num_rounds=50, max_participations=1), (50,)),
     (participation.MinSep(num_rounds=50), (1,)),
     (participation.MinSep(num_rounds=900, max_participations=3), (1, 900)),
-    (
-        participation.MinSep(
-            num_rounds=9000, min_sep=2000, max_participations=2
-        ),
-        (1024, 4096),
-    ),
-])
+    (participation.MinSep(num_rounds=9000, min_sep=2000, max_participations=2), (1024, 4096)),
+  ],
+)
 def test_numbers_of_bands_worth_trying(schema, expected):
   assert toeplitz.default_bands(schema) == expected
 
 
 # n, b, k, objective, the number of bands and the loss by default.
 SPARSE = [
-    (800, 25, 4, 'max', 800, 8.8951),
-    (2000, 100, 5, 'rms', 1858, 9.4504),
-    (200, 5, 2, 'max', 200, 4.7653),
-    (2000, 100, 12, 'rms', 100, 15.6216),
-    (2052, 342, 6, 'rms', 342, 8.7449),
-    (2052, 342, 6, 'max', 342, 9.9360),
+  (800, 25, 4, 'max', 800, 8.8951),
+  (2000, 100, 5, 'rms', 1858, 9.4504),
+  (200, 5, 2, 'max', 200, 4.7653),
+  (2000, 100, 12, 'rms', 100, 15.6216),
+  (2052, 342, 6, 'rms', 342, 8.7449),
+  (2052, 342, 6, 'max', 342, 9.9360),
 ]
 
 
 @pytest.mark.parametrize('n, b, k, objective, num_bands, known', SPARSE)
-def test_takes_many_bands_where_they_are_worth_it(
-    n, b, k, objective, num_bands, known
-):
+def test_takes_many_bands_where_they_are_worth_it(n, b, k, objective, num_bands, known):
   schema = participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)
   strategy = toeplitz.optimize(schema, objective=objective)
   assert strategy.num_bands == pytest.approx(num_bands, abs=20)
@@ -137,29 +119,23 @@ def test_takes_many_bands_where_they_are_worth_it(
   assert loss(strategy, schema, objective) <= known
 
 
-@pytest.mark.parametrize('workload', [
-    workloads.Workload(0.95), workloads.Workload(0.95, 0.15, 0.25)
-])
+@pytest.mark.parametrize(
+  'workload', [workloads.Workload(0.95), workloads.Workload(0.95, 0.15, 0.25)]
+)
 @pytest.mark.parametrize('objective', ['rms', 'max'])
 def test_another_workload_asks_for_another_strategy(workload, objective):
-  schema = participation.MinSep(
-      num_rounds=300, min_sep=50, max_participations=6
-  )
+  schema = participation.MinSep(num_rounds=300, min_sep=50, max_participations=6)
   for_prefix = toeplitz.optimize(schema, objective=objective)
-  for_workload = toeplitz.optimize(
-      schema, objective=objective, workload=workload
-  )
+  for_workload = toeplitz.optimize(schema, objective=objective, workload=workload)
   assert loss(for_workload, schema, objective, workload) < 0.995 * loss(
-      for_prefix, schema, objective, workload
+    for_prefix, schema, objective, workload
   )
 
 
 def test_square_root():
   strategy = toeplitz.square_root(MAIN, objective='max')
   assert strategy.num_bands == 2052
-  np.testing.assert_allclose(
-      strategy.coefficients[:5], [1, 1 / 2, 3 / 8, 5 / 16, 35 / 128]
-  )
+  np.testing.assert_allclose(strategy.coefficients[:5], [1, 1 / 2, 3 / 8, 5 / 16, 35 / 128])
   assert loss(strategy, MAIN, 'rms') == pytest.approx(10.870, abs=5e-4)
   assert loss(strategy, MAIN, 'max') == pytest.approx(11.401, abs=5e-4)
 
@@ -186,16 +162,13 @@ def test_tells_of_its_progress(num_bands):
   schema = participation.MinSep(num_rounds=200, min_sep=20)
   told = []
   strategy = toeplitz.optimize(
-      schema, objective='rms', num_bands=num_bands,
-      progress=lambda *args: told.append(args),
+    schema, objective='rms', num_bands=num_bands, progress=lambda *args: told.append(args)
   )
   assert [steps for steps, _ in told] == list(range(1, len(told) + 1))
   assert told[-1][1] == pytest.approx(loss(strategy, schema, 'rms'))
 
 
-@pytest.mark.parametrize('find', [
-    toeplitz.optimize, toeplitz.square_root, toeplitz.one_parameter
-])
+@pytest.mark.parametrize('find', [toeplitz.optimize, toeplitz.square_root, toeplitz.one_parameter])
 def test_refuses_other_arguments(find):
   for num_bands in (0, 2053):
     with pytest.raises(ValueError, match=f'num_bands.*1 to 2052.*{num_bands}'):
@@ -209,6 +182,4 @@ def test_refuses_more_rounds_than_a_way_exists_for():
   with pytest.raises(ValueError, match='num_bands'):
     toeplitz.square_root(schema, objective='rms')
   with pytest.raises(ValueError, match='num_rounds=100000'):
-    toeplitz.optimize(
-        schema, objective='rms', workload=workloads.Workload(0.0, 0.0, 0.5)
-    )
+    toeplitz.optimize(schema, objective='rms', workload=workloads.Workload(0.0, 0.0, 0.5))

@@ -35,10 +35,10 @@ def test_steps_back_from_the_edge_of_the_domain():
 def test_every_step_is_downhill_and_told():
   values = []
   found = solver.minimize(
-      rosenbrock,
-      np.full(4, -1.0),
-      max_iterations=25,
-      progress=lambda step, value: values.append((step, value)),
+    rosenbrock,
+    np.full(4, -1.0),
+    max_iterations=25,
+    progress=lambda step, value: values.append((step, value)),
   )
   assert [step for step, _ in values] == list(range(1, found.iterations + 1))
   assert all(np.diff([value for _, value in values]) < 0)

@@ -5,14 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fl_dpftrl import error
-from fl_dpftrl import participation
-from fl_dpftrl import sensitivity
-from fl_dpftrl import workloads
+from fl_dpftrl import error, participation, sensitivity, workloads
 from fl_dpftrl.families import banded
 from fl_dpftrl.optimization import banded as banded_optimization
 from fl_dpftrl.optimization import streaming
-
 
 
 def coefficients(n, num_bands):
@@ -39,18 +35,15 @@ def moving_average(decay):
 
 
 @pytest.mark.parametrize('n, num_bands', [(1, 1), (2, 2), (9, 1), (10, 4), (37, 6)])
-@pytest.mark.parametrize('workload', [
-    workloads.Workload(),
-    workloads.Workload(0.9, cooldown_fraction=0.25),
-])
+@pytest.mark.parametrize(
+  'workload', [workloads.Workload(), workloads.Workload(0.9, cooldown_fraction=0.25)]
+)
 def test_squared_errors(n, num_bands, workload):
   values = coefficients(n, num_bands)
   expected = error.per_query_error(banded.Banded(values), n, workload) ** 2
   with streaming.float64():
     found = streaming.squared_errors(
-        streaming.sgd(workload, n),
-        streaming.banded_inverse(jnp.asarray(values)),
-        n,
+      streaming.sgd(workload, n), streaming.banded_inverse(jnp.asarray(values)), n
     )
   np.testing.assert_allclose(found, expected, rtol=1e-10)
 
@@ -70,9 +63,7 @@ def test_gradient():
   decoder = matrix(n) @ inverse
   dense = -2.0 * decoder.T @ np.diag(weights) @ decoder @ inverse.T
   for j in range(5):
-    np.testing.assert_allclose(
-        found[j:, j], np.diagonal(dense, -j), rtol=1e-9, atol=1e-9
-    )
+    np.testing.assert_allclose(found[j:, j], np.diagonal(dense, -j), rtol=1e-9, atol=1e-9)
 
 
 def test_a_banded_strategy_for_a_workload_of_ones_own():
@@ -90,18 +81,18 @@ def test_a_banded_strategy_for_a_workload_of_ones_own():
 
   steps = []
   found = streaming.optimize(
-      coefficients(n, num_bands),
-      inverse=lambda free: streaming.banded_inverse(normalised(free)),
-      square_sensitivity=lambda free: float(schema.participations),
-      workload=operator,
-      num_rounds=n,
-      progress=lambda step, loss: steps.append(loss),
+    coefficients(n, num_bands),
+    inverse=lambda free: streaming.banded_inverse(normalised(free)),
+    square_sensitivity=lambda free: float(schema.participations),
+    workload=operator,
+    num_rounds=n,
+    progress=lambda step, loss: steps.append(loss),
   )
   with streaming.float64():
     strategy = banded.Banded(np.asarray(normalised(jnp.asarray(found))))
   average = workloads.Matrix(matrix(n))
   known = banded_optimization.optimize(
-      schema, objective='rms', num_bands=num_bands, workload=average
+    schema, objective='rms', num_bands=num_bands, workload=average
   )
   best = error.error(known, n, average).rms
   reached = error.error(strategy, n, average).rms

@@ -3,25 +3,22 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl import error
-from fl_dpftrl import participation
-from fl_dpftrl import sensitivity
-from fl_dpftrl import workloads
+from fl_dpftrl import error, participation, sensitivity, workloads
 from fl_dpftrl.families import banded_toeplitz
 from fl_dpftrl.optimization import toeplitz_loss
 
 WORKLOADS = {
-    'prefix': workloads.Workload(),
-    'momentum': workloads.Workload(0.9),
-    'everything': workloads.Workload(0.5, 0.2, 0.3),
+  'prefix': workloads.Workload(),
+  'momentum': workloads.Workload(0.9),
+  'everything': workloads.Workload(0.5, 0.2, 0.3),
 }
 
 
 def check_gradient(log_square, point):
   value, grad = log_square(point)
   numeric = [
-      (log_square(point + 1e-6 * e)[0] - log_square(point - 1e-6 * e)[0]) / 2e-6
-      for e in np.eye(point.size)
+    (log_square(point + 1e-6 * e)[0] - log_square(point - 1e-6 * e)[0]) / 2e-6
+    for e in np.eye(point.size)
   ]
   np.testing.assert_allclose(grad, numeric, atol=1e-6)
   return np.exp(0.5 * value)
@@ -40,14 +37,11 @@ def example(num_bands):
 def test_rows_error(workload, normalized, power, n, bands):
   coefficients = example(bands)
   found = check_gradient(
-      toeplitz_loss.rows_error(n, power, workload, normalized=normalized),
-      coefficients,
+    toeplitz_loss.rows_error(n, power, workload, normalized=normalized), coefficients
   )
   strategy = banded_toeplitz.BandedToeplitz(coefficients, n if normalized else None)
   queries = error.per_query_error(strategy, n, workload)
-  assert found == pytest.approx(
-      np.mean(queries ** (2 * power)) ** (0.5 / power), rel=1e-9
-  )
+  assert found == pytest.approx(np.mean(queries ** (2 * power)) ** (0.5 / power), rel=1e-9)
 
 
 @pytest.mark.parametrize('beta', [0.0, 0.9])
@@ -55,9 +49,7 @@ def test_rows_error(workload, normalized, power, n, bands):
 @pytest.mark.parametrize('n, bands', [(1, 1), (5, 3), (30, 7), (5, 8)])
 def test_response_error(beta, objective, n, bands):
   workload, coefficients = workloads.Workload(beta), example(bands)
-  found = check_gradient(
-      toeplitz_loss.response_error(n, objective, workload, n), coefficients
-  )
+  found = check_gradient(toeplitz_loss.response_error(n, objective, workload, n), coefficients)
   result = error.error(banded_toeplitz.BandedToeplitz(coefficients), n, workload)
   assert found == pytest.approx(getattr(result, objective), rel=1e-9)
 
@@ -67,8 +59,7 @@ def test_response_error(beta, objective, n, bands):
 def test_the_limit_stands_for_the_tail(beta, objective):
   workload, coefficients = workloads.Workload(beta), 1.0 / np.arange(1.0, 6.0)
   found = check_gradient(
-      toeplitz_loss.response_error(10**6, objective, workload, 5000),
-      coefficients,
+    toeplitz_loss.response_error(10**6, objective, workload, 5000), coefficients
   )
   result = error.error(banded_toeplitz.BandedToeplitz(coefficients), 10**6, workload)
   assert found == pytest.approx(getattr(result, objective), rel=1e-9)
@@ -80,7 +71,7 @@ def test_sensitivity(n, b, k):
   coefficients = np.sort(np.random.default_rng(0).uniform(size=8))[::-1]
   found = check_gradient(toeplitz_loss.sensitivity(schema), coefficients)
   assert found == pytest.approx(
-      sensitivity.sensitivity(banded_toeplitz.BandedToeplitz(coefficients), schema).value
+    sensitivity.sensitivity(banded_toeplitz.BandedToeplitz(coefficients), schema).value
   )
 
 

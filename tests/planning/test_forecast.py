@@ -7,30 +7,18 @@ import pytest
 
 from fl_dpftrl import participation
 from fl_dpftrl.planning import forecast as lib
-from fl_dpftrl.planning import nearby
-from fl_dpftrl.planning import trial
-from fl_dpftrl.planning import workers
-from fl_dpftrl.simulation import availability
-from fl_dpftrl.simulation import cohorts
-from fl_dpftrl.simulation import population
-from fl_dpftrl.simulation import server
-from fl_dpftrl.simulation import timer
+from fl_dpftrl.planning import nearby, trial, workers
+from fl_dpftrl.simulation import availability, cohorts, population, server, timer
 
 
-def simulate(
-    *, seed, num_devices=None, report_goal=None, hours=9.0, rounds=None,
-    **people,
-):
+def simulate(*, seed, num_devices=None, report_goal=None, hours=9.0, rounds=None, **people):
   return cohorts.Simulation(
-      population=population.Population(
-          num_devices=num_devices or 900,
-          seed=seed,
-          availability=availability.Nightly(),
-          **people,
-      ),
-      timer=timer.RoundTimer(rounds) if rounds else timer.HourTimer(hours),
-      server=server.Server(report_goal=report_goal or 5),
-      seed=seed,
+    population=population.Population(
+      num_devices=num_devices or 900, seed=seed, availability=availability.Nightly(), **people
+    ),
+    timer=timer.RoundTimer(rounds) if rounds else timer.HourTimer(hours),
+    server=server.Server(report_goal=report_goal or 5),
+    seed=seed,
   )
 
 
@@ -39,11 +27,17 @@ def in_rounds(**kwargs):
 
 
 def outcome(min_sep, max_participations, num_rounds=100, **kwargs):
-  return trial.Outcome(**{
-      'seed': 0, 'report_goal': 5, 'num_rounds': num_rounds,
-      'min_sep': min_sep, 'max_participations': max_participations,
-      'days': 3.0, **kwargs,
-  })
+  return trial.Outcome(
+    **{
+      'seed': 0,
+      'report_goal': 5,
+      'num_rounds': num_rounds,
+      'min_sep': min_sep,
+      'max_participations': max_participations,
+      'days': 3.0,
+      **kwargs,
+    }
+  )
 
 
 def given(outcomes, enforced=1):
@@ -64,27 +58,22 @@ def log(simulation, num_rounds):
 
 def test_outcomes_are_what_the_log_says():
   found = lib.forecast(
-      simulate, num_rounds=120, seeds=[3, 4], report_goals=[9],
-      more_rounds=[60, 200],
+    simulate, num_rounds=120, seeds=[3, 4], report_goals=[9], more_rounds=[60, 200]
   )
   assert [o.seed for o in found.outcomes] == [3, 4]
   for seen, seed, goal in (
-      *zip(found.outcomes, (3, 4), (5, 5)),
-      *zip(found.nearby.outcomes, (3, 3, 3), (9, 5, 5)),
+    *zip(found.outcomes, (3, 4), (5, 5)),
+    *zip(found.nearby.outcomes, (3, 3, 3), (9, 5, 5)),
   ):
     run = simulate(seed=seed, report_goal=goal)
     rounds, devices, days = log(run, seen.num_rounds)
-    assert seen.schema == participation.observed(
-        rounds, devices, seen.num_rounds
-    )
+    assert seen.schema == participation.observed(rounds, devices, seen.num_rounds)
     assert (seen.days, seen.report_goal, seen.seed) == (days, goal, seed)
   assert [o.num_rounds for o in found.nearby.outcomes] == [120, 60, 200]
   assert not found.nearby.stalled and found.nearby.scale == 1
   rounds, devices, _ = log(simulate(seed=3), 120)
   times = np.bincount(np.bincount(devices))
-  assert dict(found.closer.participations) == {
-      k: times[k] for k in np.flatnonzero(times) if k
-  }
+  assert dict(found.closer.participations) == {k: times[k] for k in np.flatnonzero(times) if k}
   assert found.closer.separations[0][0] == found.outcomes[0].min_sep
   assert len(found.closer.round_minutes) == 24
 
@@ -93,14 +82,19 @@ def test_processes_change_nothing(monkeypatch):
   told = []
   monkeypatch.setattr(workers, '_WORTHWHILE', 1)
   one, two = (
-      lib.forecast(
-          simulate, num_rounds=40, seeds=[0, 1], report_goals=[7],
-          more_rounds=[80], num_workers=number, progress=told.append,
-      )
-      for number in (1, 2)
+    lib.forecast(
+      simulate,
+      num_rounds=40,
+      seeds=[0, 1],
+      report_goals=[7],
+      more_rounds=[80],
+      num_workers=number,
+      progress=told.append,
+    )
+    for number in (1, 2)
   )
   assert one == two
-  assert 0.0 < min(told[:40]) and told[-1] <= 1.0 and max(told) == 1.0
+  assert min(told[:40]) > 0.0 and told[-1] <= 1.0 and max(told) == 1.0
 
 
 def test_neighbours_are_simulated_in_small(monkeypatch):
@@ -113,54 +107,52 @@ def test_neighbours_are_simulated_in_small(monkeypatch):
     return simulate(**kwargs)
 
   found = lib.forecast(
-      remember, num_rounds=100, seeds=[0, 1],
-      report_goals=[10, 20], more_rounds=[150],
+    remember, num_rounds=100, seeds=[0, 1], report_goals=[10, 20], more_rounds=[150]
   )
   assert found.nearby.scale == 2
-  assert [
-      (a['seed'], a.get('num_devices'), a.get('report_goal')) for a in asked
-  ] == [(0, None, None), (1, None, None), (0, 450, 2), (0, 450, 5), (0, 450, 10)]
-  assert [
-      (o.report_goal, o.num_rounds) for o in found.nearby.outcomes
-  ] == [(10, 100), (20, 100), (5, 150)]
+  assert [(a['seed'], a.get('num_devices'), a.get('report_goal')) for a in asked] == [
+    (0, None, None),
+    (1, None, None),
+    (0, 450, 2),
+    (0, 450, 5),
+    (0, 450, 10),
+  ]
+  assert [(o.report_goal, o.num_rounds) for o in found.nearby.outcomes] == [
+    (10, 100),
+    (20, 100),
+    (5, 150),
+  ]
 
 
 def test_neighbours_are_set_right_towards_less_privacy():
   neighbours = nearby.Neighbours(
-      report_goal=50, num_rounds=100, report_goals=(100,), more_rounds=(200,)
+    report_goal=50, num_rounds=100, report_goals=(100,), more_rounds=(200,)
   )
   planned = outcome(20, 5, report_goal=50, days=4.0)
   of_goal = [trial.Trial(outcomes=(outcome(30, 7, days=6.0),))]
   more = outcome(39, 8, num_rounds=200, days=9.0)
   for small, goal_gives, rounds_give in (
-      (outcome(40, 4, days=3.0), (15, 9, 8.0), (19, 10, 12.0)),
-      (outcome(10, 9, days=8.0), (30, 7, 3.0), (39, 8, 4.5)),
+    (outcome(40, 4, days=3.0), (15, 9, 8.0), (19, 10, 12.0)),
+    (outcome(10, 9, days=8.0), (30, 7, 3.0), (39, 8, 4.5)),
   ):
-    found = nearby.nearby(
-        neighbours, planned, trial.Trial(outcomes=(small, more)), of_goal
-    )
-    assert [
-        (o.min_sep, o.max_participations, o.days) for o in found.outcomes
-    ] == [goal_gives, rounds_give]
-    assert [
-        (o.report_goal, o.num_rounds) for o in found.outcomes
-    ] == [(100, 100), (50, 200)]
-  found = nearby.nearby(
-      neighbours, planned, trial.Trial(outcomes=(), stalled='why'), of_goal
-  )
+    found = nearby.nearby(neighbours, planned, trial.Trial(outcomes=(small, more)), of_goal)
+    assert [(o.min_sep, o.max_participations, o.days) for o in found.outcomes] == [
+      goal_gives,
+      rounds_give,
+    ]
+    assert [(o.report_goal, o.num_rounds) for o in found.outcomes] == [(100, 100), (50, 200)]
+  found = nearby.nearby(neighbours, planned, trial.Trial(outcomes=(), stalled='why'), of_goal)
   assert not found.outcomes and set(found.stalled.values()) == {'why'}
 
 
 def test_margin_is_as_wide_as_what_was_seen():
   found = given([outcome(20, 4), outcome(23, 6), outcome(21, 5)])
-  assert found.planned == participation.MinSep(
-      num_rounds=100, min_sep=14, max_participations=8
-  )
+  assert found.planned == participation.MinSep(num_rounds=100, min_sep=14, max_participations=8)
   assert (found.margin.min_sep, found.margin.max_participations) == (6, 2)
   few = given([outcome(50, 2), outcome(40, 3)])
   assert few.planned.max_participations == 4  # five do fit, with b = 20
   assert given([outcome(50, 2), outcome(49, 2)]).planned == (
-      participation.MinSep(num_rounds=100, min_sep=47, max_participations=3)
+    participation.MinSep(num_rounds=100, min_sep=47, max_participations=3)
   )
   assert found.expected['min_sep'] == pytest.approx(64 / 3)
   assert found.range['max_participations'] == (4, 6)
@@ -176,24 +168,17 @@ def test_planned_is_never_better_than_what_was_seen():
     enforced = int(rng.integers(1, 40))
     found = given(seen, enforced)
     assert all(found.planned.min_sep <= o.min_sep for o in seen)
-    assert all(
-        found.planned.participations
-        >= o.max_participations for o in seen
-    )
+    assert all(found.planned.participations >= o.max_participations for o in seen)
     for other in seen:
       like = found.planned_like(other)
       assert like.min_sep <= other.min_sep
       assert like.participations >= other.schema.participations
     assert found.planned in found.schemas
-    assert list(found.schemas) == sorted(
-        found.schemas, key=lambda s: s.min_sep
-    )
+    assert list(found.schemas) == sorted(found.schemas, key=lambda s: s.min_sep)
 
 
 def test_margin_of_one_and_at_the_ends():
-  assert lib.margin([outcome(20, 4)]) == lib.Margin(
-      min_sep=1, max_participations=1, enforced=1
-  )
+  assert lib.margin([outcome(20, 4)]) == lib.Margin(min_sep=1, max_participations=1, enforced=1)
   planned = given([outcome(1, 9)]).planned
   assert (planned.min_sep, planned.max_participations) == (1, 10)
   # Where nobody took part twice.
@@ -212,42 +197,46 @@ def test_a_timer_in_rounds_is_not_undercut():
 
 def test_stalled_rounds():
   with pytest.raises(cohorts.StalledRound, match='report goal of 5'):
-    lib.forecast(
-        lambda **kwargs: simulate(rounds=1000, **kwargs), num_rounds=400,
-        seeds=[0],
-    )
+    lib.forecast(lambda **kwargs: simulate(rounds=1000, **kwargs), num_rounds=400, seeds=[0])
   found = lib.forecast(
-      lambda **kwargs: simulate(rounds=100, **kwargs), num_rounds=100,
-      seeds=[0], report_goals=[50], more_rounds=[20, 150],
+    lambda **kwargs: simulate(rounds=100, **kwargs),
+    num_rounds=100,
+    seeds=[0],
+    report_goals=[50],
+    more_rounds=[20, 150],
   )
   # 50 in 100 rounds would take 5000 devices.
   assert list(found.nearby.stalled) == [('report_goal', 50)]
   assert 'stalled' in found.nearby.stalled['report_goal', 50]
   found = lib.forecast(
-      lambda **kwargs: simulate(rounds=200, **kwargs), num_rounds=100,
-      seeds=[0], more_rounds=[20, 300],
+    lambda **kwargs: simulate(rounds=200, **kwargs),
+    num_rounds=100,
+    seeds=[0],
+    more_rounds=[20, 300],
   )
   assert list(found.nearby.stalled) == [('num_rounds', 300)]
   assert [o.num_rounds for o in found.nearby.outcomes] == [20]
 
 
-@pytest.mark.parametrize('changes', [
-    {'seeds': []}, {'num_rounds': 0}, {'more_rounds': [0]},
+@pytest.mark.parametrize(
+  'changes',
+  [
+    {'seeds': []},
+    {'num_rounds': 0},
+    {'more_rounds': [0]},
     {'report_goals': [0]},
     {'num_workers': 0},
-])
+  ],
+)
 def test_refuses(changes):
-  (name, _), = changes.items()
+  ((name, _),) = changes.items()
   with pytest.raises(ValueError, match=name):
     lib.forecast(simulate, **{'num_rounds': 10, 'seeds': [0], **changes})
 
 
 def test_what_fails_in_a_process_is_raised(monkeypatch):
   monkeypatch.setattr(workers, '_WORTHWHILE', 1)
-  tasks = [
-      trial.Task(simulation=simulate(seed=seed), checkpoints=(10,))
-      for seed in range(2)
-  ]
+  tasks = [trial.Task(simulation=simulate(seed=seed), checkpoints=(10,)) for seed in range(2)]
   broken = dataclasses.replace(tasks[0].simulation, timer='of no kind')
   tasks[0] = dataclasses.replace(tasks[0], simulation=broken)
   with pytest.raises(AttributeError, match='seconds'):

@@ -3,14 +3,9 @@
 import pytest
 
 from fl_dpftrl.comparison import contenders as contenders_lib
-from fl_dpftrl.planning import candidates
+from fl_dpftrl.planning import candidates, recommendation
 from fl_dpftrl.planning import forecast as forecast_lib
-from fl_dpftrl.planning import recommendation
-from fl_dpftrl.simulation import availability
-from fl_dpftrl.simulation import cohorts
-from fl_dpftrl.simulation import population
-from fl_dpftrl.simulation import server
-from fl_dpftrl.simulation import timer
+from fl_dpftrl.simulation import availability, cohorts, population, server, timer
 
 ROUNDS = 240
 NAMES = ('blt', 'banded', 'blt-b100')
@@ -20,15 +15,12 @@ SEEDS = range(100, 120)
 def simulate(*, seed, num_devices=None, report_goal=None):
   """As the command has it, and small: b differs from seed to seed."""
   return cohorts.Simulation(
-      population=population.Population(
-          num_devices=num_devices or 8_000,
-          seed=seed,
-          availability=availability.Nightly(),
-          dropout=0.08,
-      ),
-      timer=timer.HourTimer(10.0),
-      server=server.Server(report_goal=report_goal or 60, clients_per_round=78),
-      seed=seed,
+    population=population.Population(
+      num_devices=num_devices or 8_000, seed=seed, availability=availability.Nightly(), dropout=0.08
+    ),
+    timer=timer.HourTimer(10.0),
+    server=server.Server(report_goal=report_goal or 60, clients_per_round=78),
+    seed=seed,
   )
 
 
@@ -36,25 +28,23 @@ def simulate(*, seed, num_devices=None, report_goal=None):
 def test_within_two_percent_of_hindsight_over_twenty_seeds():
   contenders = contenders_lib.contenders(NAMES)
   forecast = forecast_lib.forecast(simulate, num_rounds=ROUNDS, seeds=[0, 1, 2])
-  found = candidates.find(
-      contenders, forecast.schemas, forecast.planned, objective='max'
-  )
+  found = candidates.find(contenders, forecast.schemas, forecast.planned, objective='max')
   logs = forecast_lib.forecast(simulate, num_rounds=ROUNDS, seeds=SEEDS)
   schemas = {outcome.schema for outcome in logs.outcomes}
   assert len(schemas) > 1
   of_hindsight = {
-      schema: candidates.find(contenders, [schema], schema, objective='max')
-      for schema in schemas
+    schema: candidates.find(contenders, [schema], schema, objective='max') for schema in schemas
   }
   for most in (16, 1000):
     chosen = recommendation.choose(found, forecast.schemas, most)
     assert chosen.contender.mechanism == ('blt' if most == 16 else 'banded')
     for schema in schemas:
-      ours = candidates.measure(
-          chosen.contender, chosen.strategy, [schema], objective='max'
-      ).loss(schema)
+      ours = candidates.measure(chosen.contender, chosen.strategy, [schema], objective='max').loss(
+        schema
+      )
       best = min(
-          candidate.loss(schema) for candidate in of_hindsight[schema]
-          if candidate.memory_copies <= most
+        candidate.loss(schema)
+        for candidate in of_hindsight[schema]
+        if candidate.memory_copies <= most
       )
       assert ours <= 1.02 * best

@@ -4,36 +4,26 @@ import dataclasses
 
 import pytest
 
-from fl_dpftrl import catalogue
-from fl_dpftrl import participation
+from fl_dpftrl import catalogue, participation
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.comparison import contenders as contenders_lib
-from fl_dpftrl.planning import candidates
+from fl_dpftrl.planning import candidates, nearby, planner, tradeoffs, trial
 from fl_dpftrl.planning import forecast as forecast_lib
-from fl_dpftrl.planning import nearby
-from fl_dpftrl.planning import planner
 from fl_dpftrl.planning import recommendation as lib
-from fl_dpftrl.planning import tradeoffs
-from fl_dpftrl.planning import trial
-from fl_dpftrl.simulation import cohorts
-from fl_dpftrl.simulation import population
-from fl_dpftrl.simulation import server
-from fl_dpftrl.simulation import timer
+from fl_dpftrl.simulation import cohorts, population, server, timer
 
 PLANNED = participation.MinSep(num_rounds=60, min_sep=9, max_participations=4)
 SCHEMAS = (
-    PLANNED,
-    participation.MinSep(num_rounds=60, min_sep=10, max_participations=3),
-    participation.MinSep(num_rounds=60, min_sep=14, max_participations=3),
+  PLANNED,
+  participation.MinSep(num_rounds=60, min_sep=10, max_participations=3),
+  participation.MinSep(num_rounds=60, min_sep=14, max_participations=3),
 )
 NAMES = ['blt', 'banded', 'banded_toeplitz', 'tree_full', 'identity', 'blt-b100']
 DELTA = 1e-6
 
 
 def find(names, schemas=SCHEMAS):
-  return candidates.find(
-      contenders_lib.contenders(names), schemas, PLANNED, objective='max'
-  )
+  return candidates.find(contenders_lib.contenders(names), schemas, PLANNED, objective='max')
 
 
 @pytest.fixture(scope='module')
@@ -68,8 +58,8 @@ def test_the_better_of_one_schema_and_all_is_taken():
   alone = contender.find(PLANNED, objective='max')
   of_all = contender.find_range(SCHEMAS, objective='max', over='regret')
   both = [
-      candidates.measure(contender, strategy, SCHEMAS, objective='max')
-      for strategy in (alone, of_all)
+    candidates.measure(contender, strategy, SCHEMAS, objective='max')
+    for strategy in (alone, of_all)
   ]
   least = both[candidates.least_regret(both, SCHEMAS)]
   assert candidate.files[PLANNED].figures == least.files[PLANNED].figures
@@ -78,7 +68,7 @@ def test_the_better_of_one_schema_and_all_is_taken():
 def test_skipped_with_a_reason():
   long = dataclasses.replace(PLANNED, num_rounds=300)
   (skipped,) = candidates.find(
-      contenders_lib.contenders(['banded-b16']), [long], long, objective='rms'
+    contenders_lib.contenders(['banded-b16']), [long], long, objective='rms'
   )
   assert (skipped.label, '256 rounds' in skipped.reason) == ('banded-b16', True)
 
@@ -112,12 +102,15 @@ def test_memory_decides(found):
 def test_epsilon_is_that_of_the_accountant(found):
   best = recommend(found)
   assert best.guarantee == gaussian.account(
-      best.candidate.strategy, PLANNED, noise_multiplier=9.0, delta=DELTA
+    best.candidate.strategy, PLANNED, noise_multiplier=9.0, delta=DELTA
   )
   for schema, epsilon in zip(SCHEMAS[1:], best.epsilons, strict=True):
-    assert epsilon == gaussian.account(
+    assert (
+      epsilon
+      == gaussian.account(
         best.candidate.strategy, schema, noise_multiplier=9.0, delta=DELTA
-    ).epsilon
+      ).epsilon
+    )
     assert epsilon <= best.guarantee.epsilon
 
 
@@ -139,12 +132,10 @@ def test_options_are_compared_at_the_same_epsilon_and_at_the_same_noise(found):
   assert best.noise_in_model == 9.0 * best.candidate.error(PLANNED)
   for option in best.options:
     own = option.candidate
-    account = lambda noise: gaussian.account(
-        own.strategy, PLANNED, noise_multiplier=noise, delta=DELTA
-    ).epsilon
-    assert account(option.noise_multiplier) == pytest.approx(
-        best.guarantee.epsilon, rel=1e-6
+    account = lambda noise, own=own: (
+      gaussian.account(own.strategy, PLANNED, noise_multiplier=noise, delta=DELTA).epsilon
     )
+    assert account(option.noise_multiplier) == pytest.approx(best.guarantee.epsilon, rel=1e-6)
     noise = option.noise_multiplier * own.error(PLANNED)
     assert noise / best.noise_in_model == pytest.approx(option.loss_ratio)
     same = best.noise_in_model / own.error(PLANNED)
@@ -156,9 +147,12 @@ def test_options_are_compared_at_the_same_epsilon_and_at_the_same_noise(found):
 
 def outcome(schema, report_goal=50, days=3.0):
   return trial.Outcome(
-      seed=0, report_goal=report_goal, num_rounds=schema.num_rounds,
-      min_sep=schema.min_sep, max_participations=schema.participations,
-      days=days,
+    seed=0,
+    report_goal=report_goal,
+    num_rounds=schema.num_rounds,
+    min_sep=schema.min_sep,
+    max_participations=schema.participations,
+    days=days,
   )
 
 
@@ -166,23 +160,18 @@ def test_settings_have_the_same_noise_in_the_mean(found):
   best = recommend(found)
   outcomes = (outcome(SCHEMAS[1]), outcome(SCHEMAS[2]))
   double = outcome(
-      participation.MinSep(num_rounds=60, min_sep=6, max_participations=5),
-      report_goal=100,
+    participation.MinSep(num_rounds=60, min_sep=6, max_participations=5), report_goal=100
   )
   longer = outcome(dataclasses.replace(SCHEMAS[1], num_rounds=120))
   forecast = forecast_lib.Forecast(
-      outcomes=outcomes,
-      margin=forecast_lib.Margin(min_sep=1, max_participations=1, enforced=1),
-      nearby=nearby.Nearby(
-          outcomes=(double, longer),
-          stalled={('report_goal', 400): 'round 7 stalled'},
-      ),
-      closer=None,
+    outcomes=outcomes,
+    margin=forecast_lib.Margin(min_sep=1, max_participations=1, enforced=1),
+    nearby=nearby.Nearby(
+      outcomes=(double, longer), stalled={('report_goal', 400): 'round 7 stalled'}
+    ),
+    closer=None,
   )
-  settings = {
-      (s.report_goal, s.num_rounds): s
-      for s in tradeoffs.settings(forecast, best)
-  }
+  settings = {(s.report_goal, s.num_rounds): s for s in tradeoffs.settings(forecast, best)}
   assert list(settings) == [(50, 60), (100, 60), (400, 60), (50, 120)]
   assert settings[400, 60].reason == 'round 7 stalled'
   assert settings[50, 60].epsilon == best.guarantee.epsilon
@@ -193,10 +182,12 @@ def test_settings_have_the_same_noise_in_the_mean(found):
     file = catalogue.evaluate(strategy, schema=setting.schema)
     noise = setting.noise_multiplier * file.error.max
     assert noise == pytest.approx(share * best.noise_in_model)
-    assert setting.epsilon == gaussian.account(
-        strategy, setting.schema, delta=DELTA,
-        noise_multiplier=setting.noise_multiplier,
-    ).epsilon
+    assert (
+      setting.epsilon
+      == gaussian.account(
+        strategy, setting.schema, delta=DELTA, noise_multiplier=setting.noise_multiplier
+      ).epsilon
+    )
 
 
 def test_stated_margins_are_those_of_the_planned_schema(found):
@@ -204,21 +195,22 @@ def test_stated_margins_are_those_of_the_planned_schema(found):
   planned = best.guarantee.schema
   # No more participations than planned for fit, so there is no margin on k.
   seen = outcome(
-      dataclasses.replace(
-          planned, min_sep=planned.min_sep + 1,
-          max_participations=planned.participations,
-      )
+    dataclasses.replace(
+      planned, min_sep=planned.min_sep + 1, max_participations=planned.participations
+    )
   )
   plan = planner.Plan(
-      forecast=forecast_lib.Forecast(
-          outcomes=(seen,),
-          margin=forecast_lib.Margin(
-              min_sep=1, max_participations=1, enforced=1
-          ),
-          nearby=nearby.Nearby(),
-          closer=None,
-      ),
-      best=best, settings=(), skipped=(), max_copies=16, objective='max',
+    forecast=forecast_lib.Forecast(
+      outcomes=(seen,),
+      margin=forecast_lib.Margin(min_sep=1, max_participations=1, enforced=1),
+      nearby=nearby.Nearby(),
+      closer=None,
+    ),
+    best=best,
+    settings=(),
+    skipped=(),
+    max_copies=16,
+    objective='max',
   )
   words = ' '.join(plan.assumptions)
   assert len(plan.assumptions) == 4 + len(best.guarantee.assumptions[1:])
@@ -236,18 +228,20 @@ def test_what_takes_long_is_not_found_anew(found):
 
 def simulate(*, seed, num_devices=None, report_goal=None):
   return cohorts.Simulation(
-      population=population.Population(
-          num_devices=num_devices or 100, seed=seed
-      ),
-      timer=timer.RoundTimer(5),
-      server=server.Server(report_goal=report_goal or 2),
-      seed=seed,
+    population=population.Population(num_devices=num_devices or 100, seed=seed),
+    timer=timer.RoundTimer(5),
+    server=server.Server(report_goal=report_goal or 2),
+    seed=seed,
   )
 
 
 def test_nothing_will_do():
   with pytest.raises(ValueError, match='none of the strategies.*banded-b16'):
     planner.plan(
-        simulate, num_rounds=300, seeds=[0],
-        delta=DELTA, noise_multiplier=9.0, strategies=['banded-b16'],
+      simulate,
+      num_rounds=300,
+      seeds=[0],
+      delta=DELTA,
+      noise_multiplier=9.0,
+      strategies=['banded-b16'],
     )

@@ -17,10 +17,10 @@ def worker():
     return tff.backends.native.desugar_and_transform_to_native(plain)
 
   context = tff.framework.SyncExecutionContext(
-      executor_fn=local_worker.context().executor_factory,
-      compiler_fn=compiled,
-      transform_args=tff.tensorflow.transform_args,
-      transform_result=tff.tensorflow.transform_result,
+    executor_fn=local_worker.context().executor_factory,
+    compiler_fn=compiled,
+    transform_args=tff.tensorflow.transform_args,
+    transform_result=tff.tensorflow.transform_result,
   )
   yield lambda: tff.framework.get_context_stack().install(context)
   local_worker.stop()

@@ -8,13 +8,10 @@ import sys
 import threading
 import time
 
-import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 
-from fl_dpftrl.runtime import clients
-from fl_dpftrl.runtime import memory
+from fl_dpftrl.runtime import clients, memory
 
 pytestmark = pytest.mark.tff
 
@@ -99,13 +96,11 @@ def test_another_thread_stops_a_round_and_all_to_come():
     list(clients.in_order(lambda index: index, 3, 2, stop))
 
 
-@pytest.mark.parametrize('free, model_bytes, expected', [
-    (None, 10, 4), (10**9, 0, 4), (10**9, 10**6, 4), (10**9, 30 * 10**6, 2),
-    (10**9, 10**9, 1),
-])
-def test_memory_bounds_who_trains_at_the_same_time(
-    monkeypatch, free, model_bytes, expected
-):
+@pytest.mark.parametrize(
+  'free, model_bytes, expected',
+  [(None, 10, 4), (10**9, 0, 4), (10**9, 10**6, 4), (10**9, 30 * 10**6, 2), (10**9, 10**9, 1)],
+)
+def test_memory_bounds_who_trains_at_the_same_time(monkeypatch, free, model_bytes, expected):
   monkeypatch.setattr(memory, 'free_bytes', lambda: free)
   monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: range(4))
   assert memory.concurrent_clients(model_bytes) == expected
@@ -134,9 +129,11 @@ def run():
   """A process that trains; ended by the tests."""
   folder = pathlib.Path(__file__).parent
   process = subprocess.Popen(
-      [sys.executable, '-c', _RUN.format(folder=str(folder))],
-      stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-      env={**os.environ, 'PYTHONPATH': str(folder.parents[1])},
+    [sys.executable, '-c', _RUN.format(folder=str(folder))],
+    stdout=subprocess.PIPE,
+    stderr=subprocess.DEVNULL,
+    text=True,
+    env={**os.environ, 'PYTHONPATH': str(folder.parents[1])},
   )
   yield process
   process.kill()
@@ -170,11 +167,13 @@ def test_memory_descriptors_and_threads_do_not_grow(run):
     until(run, number)
     status = pathlib.Path(f'/proc/{run.pid}/status').read_text()
     fields = dict(line.split(':', 1) for line in status.splitlines())
-    found.append((
+    found.append(
+      (
         int(fields['VmRSS'].split()[0]) // 1024,
         len(list(pathlib.Path(f'/proc/{run.pid}/fd').iterdir())),
         int(fields['Threads']),
-    ))
+      )
+    )
   (mebibytes, descriptors, threads), (later_mebibytes, *later) = found
   assert later_mebibytes - mebibytes < 40
   assert later[0] <= descriptors + 2 and later[1] <= threads + 2
@@ -186,3 +185,36 @@ def test_an_interrupt_ends_it_at_once(run):
   run.send_signal(signal.SIGINT)
   assert run.wait(timeout=20) in (1, 130, -signal.SIGINT)
   assert time.monotonic() - start < 15
+
+
+_TWO_CLIENTS = """
+import sys
+import warnings
+import tensorflow as tf
+import tensorflow_federated as tff
+from fl_dpftrl import runtime
+from fl_dpftrl.runtime import memory
+runtime.use_in_process(max_concurrent_clients=2)
+double = tff.tensorflow.computation(lambda x: x + x, tf.int32)
+@tff.federated_computation(tff.FederatedType(tf.int32, tff.CLIENTS))
+def total(x):
+  return tff.federated_sum(tff.federated_map(double, x))
+with warnings.catch_warnings(record=True) as told:
+  warnings.simplefilter('always')
+  print(total([1, 2, 3]), memory.concurrent_clients(1, 5))
+print(*{str(one.message) for one in told if one.category is RuntimeWarning})
+"""
+
+
+@pytest.mark.parametrize('switch', ['0', '1'])
+def test_one_client_at_a_time_with_onednn(switch):
+  done = subprocess.run(
+    [sys.executable, '-c', _TWO_CLIENTS],
+    env={**os.environ, 'TF_ENABLE_ONEDNN_OPTS': switch},
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  result, told = done.stdout.splitlines()
+  assert result == ('12 5' if switch == '0' else '12 1')
+  assert ('TF_ENABLE_ONEDNN_OPTS=0' in told) == (switch == '1')

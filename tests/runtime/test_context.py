@@ -45,9 +45,7 @@ def test_sums_that_follow_from_each_other(in_process):
 
   @tff.federated_computation(FLOATS)
   def variance(values):
-    half = tff.federated_map(
-        tff.tensorflow.computation(lambda x: x / 2.0, np.float32), values
-    )
+    half = tff.federated_map(tff.tensorflow.computation(lambda x: x / 2.0, np.float32), values)
     mean = tff.federated_broadcast(tff.federated_mean(half))
     deviations = tff.federated_map(squared_deviation, (half, mean))
     return tff.federated_mean(deviations), deviations, mean
@@ -76,16 +74,16 @@ def test_data_sets_may_be_lists(in_process):
   def total(data):
     return data.reduce(0, lambda x, y: x + y)
 
-  @tff.federated_computation(
-      tff.FederatedType(tff.SequenceType(np.int32), tff.CLIENTS)
-  )
+  @tff.federated_computation(tff.FederatedType(tff.SequenceType(np.int32), tff.CLIENTS))
   def grand_total(data):
     return tff.federated_sum(tff.federated_map(total, data))
 
   with in_process():
-    assert total([1, 2, 3]) == 6 == total(tf.data.Dataset.range(1, 4).map(
-        lambda x: tf.cast(x, tf.int32)
-    ))
+    assert (
+      total([1, 2, 3])
+      == 6
+      == total(tf.data.Dataset.range(1, 4).map(lambda x: tf.cast(x, tf.int32)))
+    )
     assert grand_total([[1, 2], [3], []]) == 6
 
 
@@ -107,8 +105,7 @@ def test_initial_values_come_before_all_else(in_process):
   @tff.tensorflow.computation(np.int64)
   def looked_up(x):
     table = tf.lookup.StaticHashTable(
-        tf.lookup.KeyValueTensorInitializer([1, 2], [10, 20], tf.int64, tf.int64),
-        -1,
+      tf.lookup.KeyValueTensorInitializer([1, 2], [10, 20], tf.int64, tf.int64), -1
     )
     return table.lookup(x)
 
@@ -137,27 +134,26 @@ def test_secure_sums_check_their_bounds(in_process, values, inside):
 
 def test_what_cannot_run_is_named(in_process):
   select = tff.federated_computation(
-      lambda server, keys: tff.federated_select(
-          keys, tff.federated_value(3, tff.SERVER), server,
-          tff.tensorflow.computation(
-              lambda values, key: tf.gather(values, key),
-              (tff.TensorType(np.float32, [3]), np.int32),
-          ),
+    lambda server, keys: tff.federated_select(
+      keys,
+      tff.federated_value(3, tff.SERVER),
+      server,
+      tff.tensorflow.computation(
+        lambda values, key: tf.gather(values, key), (tff.TensorType(np.float32, [3]), np.int32)
       ),
-      tff.FederatedType(tff.TensorType(np.float32, [3]), tff.SERVER),
-      tff.FederatedType(tff.TensorType(np.int32, [1]), tff.CLIENTS),
+    ),
+    tff.FederatedType(tff.TensorType(np.float32, [3]), tff.SERVER),
+    tff.FederatedType(tff.TensorType(np.int32, [1]), tff.CLIENTS),
   )
   with in_process():
     with pytest.raises(
-        runtime.UnsupportedComputationError, match='federated_select .*worker'
+      runtime.UnsupportedComputationError, match='federated_select .*worker'
     ) as caught:
       select([1.0, 2.0, 3.0], [[1]])
   assert len(str(caught.value)) <= 300 and '\n' not in str(caught.value)
 
 
-@pytest.mark.parametrize('argument', [
-    [np.float64(1.0)], ['x'], [[1.0, 2.0]], 1.0, {'a': 1.0},
-])
+@pytest.mark.parametrize('argument', [[np.float64(1.0)], ['x'], [[1.0, 2.0]], 1.0, {'a': 1.0}])
 def test_an_argument_of_another_type_is_refused(in_process, argument):
   with in_process():
     with pytest.raises(TypeError) as caught:
@@ -167,7 +163,7 @@ def test_an_argument_of_another_type_is_refused(in_process, argument):
 
 def test_arguments_for_other_numbers_of_clients_are_refused(in_process):
   comp = tff.federated_computation(
-      lambda a, b: (tff.federated_sum(a), tff.federated_sum(b)), FLOATS, FLOATS
+    lambda a, b: (tff.federated_sum(a), tff.federated_sum(b)), FLOATS, FLOATS
   )
   with in_process():
     assert comp([1.0], [2.0]) == (1.0, 2.0)
@@ -175,9 +171,7 @@ def test_arguments_for_other_numbers_of_clients_are_refused(in_process):
       comp([1.0], [2.0, 3.0])
 
 
-@pytest.mark.parametrize('argument', [
-    {'max_concurrent_clients': 0}, {'default_num_clients': -1},
-])
+@pytest.mark.parametrize('argument', [{'max_concurrent_clients': 0}, {'default_num_clients': -1}])
 def test_numbers_that_will_not_do_are_refused(argument):
   with pytest.raises(ValueError, match=next(iter(argument))):
     runtime.InProcessContext(**argument)
@@ -223,7 +217,7 @@ def test_what_was_compiled_goes_with_its_computation(in_process):
 def test_a_program_of_tff_runs_in_it(in_process):
   async def program():
     context = tff.program.NativeFederatedContext(
-        runtime.AsyncInProcessContext(runtime.InProcessContext(seed=7))
+      runtime.AsyncInProcessContext(runtime.InProcessContext(seed=7))
     )
     with tff.framework.get_context_stack().install(context):
       mean, _ = server_mean([1.0, 2.0, 6.0])

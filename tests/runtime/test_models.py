@@ -25,7 +25,8 @@ def sentences(seed):
 
 
 def convolutional():
-  return tf.keras.Sequential([
+  return tf.keras.Sequential(
+    [
       LAYERS.Input((8, 8, 1)),
       LAYERS.Conv2D(4, 3, use_bias=False),
       LAYERS.BatchNormalization(),
@@ -33,51 +34,49 @@ def convolutional():
       LAYERS.MaxPool2D(),
       LAYERS.Flatten(),
       LAYERS.Dense(2),
-  ])
+    ]
+  )
 
 
 def transformer():
   words = LAYERS.Input((LENGTH,), dtype=tf.int32)
   x = LAYERS.Embedding(WORDS, 8)(words)
-  attended = LAYERS.MultiHeadAttention(2, 4, dropout=0.2)(
-      x, x, use_causal_mask=True
-  )
+  attended = LAYERS.MultiHeadAttention(2, 4, dropout=0.2)(x, x, use_causal_mask=True)
   x = LAYERS.LayerNormalization()(x + LAYERS.Dropout(0.2)(attended))
   return tf.keras.Model(words, LAYERS.Dense(WORDS)(x))
 
 
 def recurrent():
-  return tf.keras.Sequential([
+  return tf.keras.Sequential(
+    [
       LAYERS.Input((LENGTH,), dtype=tf.int32),
       LAYERS.Embedding(WORDS, 8),
       LAYERS.LSTM(6, return_sequences=True, dropout=0.1),
       LAYERS.Dense(WORDS),
-  ])
+    ]
+  )
 
 
 MODELS = {
-    'convolutional': (convolutional, images),
-    'transformer': (transformer, sentences),
-    'recurrent': (recurrent, sentences),
+  'convolutional': (convolutional, images),
+  'transformer': (transformer, sentences),
+  'recurrent': (recurrent, sentences),
 }
 
 
 def process_and_clients(name):
   make, examples = MODELS[name]
-  data = [
-      tf.data.Dataset.from_tensor_slices(examples(seed)).batch(4)
-      for seed in range(5)
-  ]
+  data = [tf.data.Dataset.from_tensor_slices(examples(seed)).batch(4) for seed in range(5)]
 
   def model_fn():
     return tff.learning.models.from_keras_model(
-        make(),
-        loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        input_spec=data[0].element_spec,
+      make(),
+      loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+      input_spec=data[0].element_spec,
     )
 
   process = tff.learning.algorithms.build_unweighted_fed_avg(
-      model_fn, tff.learning.optimizers.build_sgdm(0.05)
+    model_fn, tff.learning.optimizers.build_sgdm(0.05)
   )
   return process, data
 
@@ -111,9 +110,7 @@ def test_batch_normalisation_is_as_in_the_worker(in_process, worker):
   with worker():
     theirs, _ = trained(process, state, data)
   for mine, other in zip(ours, theirs, strict=True):
-    np.testing.assert_allclose(
-        mine, other, rtol=1e-6, atol=2e-6 * np.abs(other).max(initial=0.0)
-    )
+    np.testing.assert_allclose(mine, other, rtol=1e-6, atol=2e-6 * np.abs(other).max(initial=0.0))
 
 
 def test_dropout_is_felt(in_process):

@@ -11,7 +11,7 @@ from fl_dpftrl.families import registry
 
 sys.path.append(str(pathlib.Path(__file__).parent))
 
-import small_processes as small  # pylint: disable=wrong-import-position
+import small_processes as small
 
 pytestmark = pytest.mark.tff
 
@@ -40,7 +40,7 @@ def assert_near(ours, theirs):
         continue
       scale = np.abs(other_leaf).max(initial=0.0)
       np.testing.assert_allclose(
-          mine, other_leaf, rtol=1e-6, atol=2e-6 * scale, err_msg=f'round {number}'
+        mine, other_leaf, rtol=1e-6, atol=2e-6 * scale, err_msg=f'round {number}'
       )
 
 

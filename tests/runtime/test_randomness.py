@@ -15,9 +15,7 @@ AT_CLIENTS = tff.FederatedType(np.float32, tff.CLIENTS)
 def on_clients(function):
   """clients' floats → function(float) of each."""
   mapped = tff.tensorflow.computation(function, np.float32)
-  return tff.federated_computation(
-      lambda values: tff.federated_map(mapped, values), AT_CLIENTS
-  )
+  return tff.federated_computation(lambda values: tff.federated_map(mapped, values), AT_CLIENTS)
 
 
 @tf.function
@@ -29,34 +27,26 @@ def draws(x):
   """Draws at the top, in a function, a branch, two loops and a reduction."""
 
   def more(_, numbers):
-    branch = tf.cond(
-        x > 0.0, lambda: tf.random.uniform([1]), lambda: tf.random.normal([1])
-    )
+    branch = tf.cond(x > 0.0, lambda: tf.random.uniform([1]), lambda: tf.random.normal([1]))
     inner = tf.while_loop(
-        lambda i, _: i < 2,
-        lambda i, found: (
-            i + 1, tf.concat([found, drawn_in_a_function([1])], 0)
-        ),
-        (0, tf.zeros([0])),
-        shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
+      lambda i, _: i < 2,
+      lambda i, found: (i + 1, tf.concat([found, drawn_in_a_function([1])], 0)),
+      (0, tf.zeros([0])),
+      shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
     )[1]
     return tf.concat([numbers, branch, inner], 0)
 
   loop = tf.while_loop(
-      lambda i, _: i < 3,
-      lambda i, numbers: (i + 1, more(i, numbers)),
-      (0, tf.zeros([0])),
-      shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
+    lambda i, _: i < 3,
+    lambda i, numbers: (i + 1, more(i, numbers)),
+    (0, tf.zeros([0])),
+    shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
   )[1]
   reduced = tf.data.Dataset.range(4).reduce(
-      tf.zeros([4]),
-      lambda found, i: found
-      + tf.one_hot(i, 4) * tf.random.truncated_normal([]),
+    tf.zeros([4]), lambda found, i: found + tf.one_hot(i, 4) * tf.random.truncated_normal([])
   )
   whole = tf.cast(tf.random.uniform([2], maxval=1 << 30, dtype=tf.int32), tf.float32)
-  return tf.concat(
-      [tf.random.normal([2]), drawn_in_a_function([2]), loop, reduced, whole], 0
-  )
+  return tf.concat([tf.random.normal([2]), drawn_in_a_function([2]), loop, reduced, whole], 0)
 
 
 def test_no_two_draws_are_the_same(in_process):
@@ -94,15 +84,12 @@ def test_without_a_seed_draws_are_secret(in_process):
 
 def test_draws_are_standard(in_process):
   comp = on_clients(
-      lambda x: tf.concat(
-          [tf.random.normal([20_000]), tf.random.uniform([20_000])], 0
-      )
-      + x
+    lambda x: tf.concat([tf.random.normal([20_000]), tf.random.uniform([20_000])], 0) + x
   )
   with in_process():
     normal, uniform = np.split(comp([0.0])[0], 2)
   assert abs(normal.mean()) < 0.03 and abs(normal.std() - 1.0) < 0.02
-  assert 0.0 <= uniform.min() and uniform.max() < 1.0
+  assert uniform.min() >= 0.0 and uniform.max() < 1.0
   assert abs(uniform.mean() - 0.5) < 0.01
 
 
@@ -131,9 +118,9 @@ def test_an_initialiser_with_a_seed_starts_from_it(in_process):
   @tff.tensorflow.computation
   def initial():
     return (
-        tf.keras.initializers.GlorotUniform(seed=3)([4, 5]),
-        tf.random.normal([7], seed=11),
-        tf.random.normal([7]),
+      tf.keras.initializers.GlorotUniform(seed=3)([4, 5]),
+      tf.random.normal([7], seed=11),
+      tf.random.normal([7]),
     )
 
   with in_process():
@@ -141,9 +128,7 @@ def test_an_initialiser_with_a_seed_starts_from_it(in_process):
   for one, same in zip(first[:2], second):
     np.testing.assert_array_equal(one, same)
   assert not np.intersect1d(first[2], second[2]).size
-  expected = tf.raw_ops.RandomStandardNormal(
-      shape=[7], dtype=tf.float32, seed=87654321, seed2=11
-  )
+  expected = tf.raw_ops.RandomStandardNormal(shape=[7], dtype=tf.float32, seed=87654321, seed2=11)
   np.testing.assert_array_equal(first[1], expected)
 
 

@@ -18,19 +18,14 @@ def patterns(schema: participation.MinSep) -> list[tuple[int, ...]]:
   for size in range(1, min(most, schema.num_rounds) + 1):
     for pattern in itertools.combinations(range(schema.num_rounds), size):
       gaps = [j - i for i, j in zip(pattern, pattern[1:])]
-      if all(
-          g == schema.min_sep if fixed else g >= schema.min_sep for g in gaps
-      ):
+      if all(g == schema.min_sep if fixed else g >= schema.min_sep for g in gaps):
         found.append(pattern)
   return found
 
 
 def worst(matrix: np.ndarray, schema: participation.MinSep) -> float:
   """Largest norm of a sum of columns: all there is where X is not negative."""
-  return max(
-      float(np.linalg.norm(matrix[:, list(p)].sum(axis=1)))
-      for p in patterns(schema)
-  )
+  return max(float(np.linalg.norm(matrix[:, list(p)].sum(axis=1))) for p in patterns(schema))
 
 
 def ascent(gram: np.ndarray, starts: int = 2) -> float:
@@ -53,9 +48,7 @@ def ascent(gram: np.ndarray, starts: int = 2) -> float:
   return best
 
 
-def worst_of_vectors(
-    matrix: np.ndarray, schema: participation.MinSep
-) -> float:
+def worst_of_vectors(matrix: np.ndarray, schema: participation.MinSep) -> float:
   """Largest norm over patterns and unit vectors, found from below.
 
   Patterns are tried from the largest bound on, until none is left that could
@@ -75,8 +68,5 @@ def worst_of_vectors(
 def brute():
   """The brute force of this folder."""
   return types.SimpleNamespace(
-      patterns=patterns,
-      worst=worst,
-      ascent=ascent,
-      worst_of_vectors=worst_of_vectors,
+    patterns=patterns, worst=worst, ascent=ascent, worst_of_vectors=worst_of_vectors
   )

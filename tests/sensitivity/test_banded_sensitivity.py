@@ -3,13 +3,12 @@
 import math
 
 import hypothesis
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 import numpy as np
 import pytest
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
-from fl_dpftrl import participation
-from fl_dpftrl import sensitivity
+from fl_dpftrl import participation, sensitivity
 from fl_dpftrl.families import banded
 
 SETTINGS = hypothesis.settings(deadline=None, max_examples=60)
@@ -19,11 +18,9 @@ SETTINGS = hypothesis.settings(deadline=None, max_examples=60)
 def schemas(draw, cls=participation.MinSep, most_rounds=9):
   num_rounds = draw(st.integers(1, most_rounds))
   return cls(
-      num_rounds=num_rounds,
-      min_sep=draw(st.integers(1, num_rounds + 1)),
-      max_participations=draw(
-          st.one_of(st.none(), st.integers(1, num_rounds + 1))
-      ),
+    num_rounds=num_rounds,
+    min_sep=draw(st.integers(1, num_rounds + 1)),
+    max_participations=draw(st.one_of(st.none(), st.integers(1, num_rounds + 1))),
   )
 
 
@@ -43,16 +40,12 @@ def banded_strategies(draw, num_rounds, num_bands):
   return banded.Banded(coefficients)
 
 
-@pytest.mark.parametrize('cls', [
-    participation.MinSep, participation.FixedSeparation,
-])
+@pytest.mark.parametrize('cls', [participation.MinSep, participation.FixedSeparation])
 @hypothesis.given(st.data())
 @SETTINGS
 def test_banded_is_exact_up_to_min_sep_bands(brute, cls, data):
   schema = data.draw(schemas(cls))
-  num_bands = data.draw(
-      st.integers(1, min(schema.min_sep, schema.num_rounds))
-  )
+  num_bands = data.draw(st.integers(1, min(schema.min_sep, schema.num_rounds)))
   strategy = data.draw(banded_strategies(schema.num_rounds, num_bands))
   result = sensitivity.sensitivity(strategy, schema)
   matrix = strategy.strategy_matrix(schema.num_rounds)

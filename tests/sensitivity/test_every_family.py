@@ -1,22 +1,23 @@
 """Every family against every pattern and vector updates, for few rounds."""
 
 import hypothesis
-from hypothesis import strategies as st
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
-from fl_dpftrl import participation
-from fl_dpftrl import sensitivity
-from fl_dpftrl.families import banded
-from fl_dpftrl.families import banded_toeplitz
-from fl_dpftrl.families import blt
-from fl_dpftrl.families import dense
-from fl_dpftrl.families import identity
-from fl_dpftrl.families import low_rank
-from fl_dpftrl.families import registry
-from fl_dpftrl.families import stamped
-from fl_dpftrl.families import tree_full
-from fl_dpftrl.families import tree_online
+from fl_dpftrl import participation, sensitivity
+from fl_dpftrl.families import (
+  banded,
+  banded_toeplitz,
+  blt,
+  dense,
+  identity,
+  low_rank,
+  registry,
+  stamped,
+  tree_full,
+  tree_online,
+)
 
 
 def _lower(rng, n, low):
@@ -39,9 +40,7 @@ def _blt(rng, n):
   del n
   size = rng.integers(1, 4)
   scales = rng.uniform(0.0, 1.0, size)
-  return blt.BLT(
-      rng.uniform(1e-3, 0.999, size), scales / max(1.0, 1.0001 * scales.sum())
-  )
+  return blt.BLT(rng.uniform(1e-3, 0.999, size), scales / max(1.0, 1.0001 * scales.sum()))
 
 
 def _toeplitz(rng, n):
@@ -60,7 +59,7 @@ def _low_rank(rng, n):
     near[j:, j] = np.diagonal(_lower(rng, n, -0.5), -j)
   rank = rng.integers(1, 3)
   return low_rank.LowRank(
-      near, rng.uniform(-0.3, 0.3, (n, rank)), rng.uniform(-0.3, 0.3, (n, rank))
+    near, rng.uniform(-0.3, 0.3, (n, rank)), rng.uniform(-0.3, 0.3, (n, rank))
   )
 
 
@@ -72,19 +71,17 @@ def _stamped(rng, n):
 
 
 EXAMPLES = {
-    'banded': _banded,
-    'banded_toeplitz': _toeplitz,
-    'blt': _blt,
-    'dense': lambda rng, n: dense.Dense(
-        _lower(rng, n, rng.choice([-1.0, 0.0]))
-    ),
-    'low_rank': _low_rank,
-    'identity': lambda rng, n: identity.Identity(),
-    'stamped': _stamped,
-    'tree_full': lambda rng, n: tree_full.TreeFull(
-        rng.choice([None, n, n + int(rng.integers(1, 9))])
-    ),
-    'tree_online': lambda rng, n: tree_online.TreeOnline(rng.choice([None, n])),
+  'banded': _banded,
+  'banded_toeplitz': _toeplitz,
+  'blt': _blt,
+  'dense': lambda rng, n: dense.Dense(_lower(rng, n, rng.choice([-1.0, 0.0]))),
+  'low_rank': _low_rank,
+  'identity': lambda rng, n: identity.Identity(),
+  'stamped': _stamped,
+  'tree_full': lambda rng, n: tree_full.TreeFull(
+    rng.choice([None, n, n + int(rng.integers(1, 9))])
+  ),
+  'tree_online': lambda rng, n: tree_online.TreeOnline(rng.choice([None, n])),
 }
 
 
@@ -97,15 +94,11 @@ def schemas(draw, cls):
   num_rounds = draw(st.integers(1, 10))
   min_sep = draw(st.integers(1, num_rounds + 1))
   most = draw(st.one_of(st.none(), st.integers(1, num_rounds + 1)))
-  return cls(
-      num_rounds=num_rounds, min_sep=min_sep, max_participations=most
-  )
+  return cls(num_rounds=num_rounds, min_sep=min_sep, max_participations=most)
 
 
 @pytest.mark.parametrize('family', sorted(registry.FAMILIES))
-@pytest.mark.parametrize('cls', [
-    participation.MinSep, participation.FixedSeparation,
-])
+@pytest.mark.parametrize('cls', [participation.MinSep, participation.FixedSeparation])
 @hypothesis.given(st.data())
 @hypothesis.settings(deadline=None, max_examples=40)
 def test_sensitivity_is_what_it_says(brute, family, cls, data):
@@ -134,12 +127,8 @@ def test_gram_entries_are_those_of_the_matrix(family, num_rounds, seed):
   rounds = np.arange(num_rounds)
   entries = sensitivity.gram_entries(strategy, num_rounds)
   tolerance = {'rtol': 1e-10, 'atol': 1e-12 * np.abs(expected).max()}
-  np.testing.assert_allclose(
-      entries(rounds[:, None], rounds), expected, **tolerance
-  )
-  np.testing.assert_allclose(
-      sensitivity.gram_matrix(strategy, num_rounds), expected, **tolerance
-  )
+  np.testing.assert_allclose(entries(rounds[:, None], rounds), expected, **tolerance)
+  np.testing.assert_allclose(sensitivity.gram_matrix(strategy, num_rounds), expected, **tolerance)
 
 
 @pytest.mark.parametrize('family', sorted(registry.FAMILIES))
@@ -153,12 +142,8 @@ def test_observed_patterns_are_what_they_say(brute, family, data):
   gram = gram.T @ gram
   every = brute.patterns(schema)
   chosen = [every[i] for i in rng.integers(0, len(every), 5)] + [()]
-  values, kind = sensitivity.pattern_sensitivity(
-      strategy, schema.num_rounds, chosen
-  )
-  truth = np.sqrt([
-      brute.ascent(gram[np.ix_(p, p)]) if p else 0.0 for p in chosen
-  ])
+  values, kind = sensitivity.pattern_sensitivity(strategy, schema.num_rounds, chosen)
+  truth = np.sqrt([brute.ascent(gram[np.ix_(p, p)]) if p else 0.0 for p in chosen])
   assert (values >= truth * (1.0 - 1e-10)).all()
   if kind == sensitivity.EXACT:
     np.testing.assert_allclose(values, truth, rtol=1e-5)

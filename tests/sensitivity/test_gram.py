@@ -4,15 +4,13 @@ import itertools
 import math
 
 import hypothesis
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 import numpy as np
 import pytest
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
-from fl_dpftrl import participation
-from fl_dpftrl import sensitivity
-from fl_dpftrl.families import banded
-from fl_dpftrl.families import base
+from fl_dpftrl import participation, sensitivity
+from fl_dpftrl.families import banded, base
 from fl_dpftrl.sensitivity import search
 
 SETTINGS = hypothesis.settings(deadline=None, max_examples=60)
@@ -37,11 +35,9 @@ class Dense(base.Strategy):
 def schemas(draw, cls=participation.MinSep, most_rounds=9):
   num_rounds = draw(st.integers(1, most_rounds))
   return cls(
-      num_rounds=num_rounds,
-      min_sep=draw(st.integers(1, num_rounds + 1)),
-      max_participations=draw(
-          st.one_of(st.none(), st.integers(1, num_rounds + 1))
-      ),
+    num_rounds=num_rounds,
+    min_sep=draw(st.integers(1, num_rounds + 1)),
+    max_participations=draw(st.one_of(st.none(), st.integers(1, num_rounds + 1))),
   )
 
 
@@ -65,9 +61,7 @@ def banded_strategies(draw, num_rounds, num_bands):
 @SETTINGS
 def test_banded_beyond_min_sep_is_bounded(brute, data):
   schema = data.draw(schemas())
-  strategy = data.draw(
-      banded_strategies(schema.num_rounds, schema.num_rounds)
-  )
+  strategy = data.draw(banded_strategies(schema.num_rounds, schema.num_rounds))
   check_bound(brute, strategy, strategy.strategy_matrix(schema.num_rounds), schema)
 
 
@@ -92,9 +86,7 @@ def check_bound(brute, strategy, matrix, schema):
   if schema.participations <= 2:
     assert result.kind == 'exact'
   gram = np.abs(matrix.T @ matrix)
-  inner = [
-      max(row[list(p)].sum() for p in brute.patterns(schema)) for row in gram
-  ]
+  inner = [max(row[list(p)].sum() for p in brute.patterns(schema)) for row in gram]
   outer = max(sum(inner[i] for i in p) for p in brute.patterns(schema))
   assert result.value <= math.sqrt(outer) * (1 + 1e-12)
 
@@ -110,9 +102,7 @@ def test_fixed_separation_is_exact_without_negative_entries(brute, data):
   assert result.value == pytest.approx(brute.worst(matrix, schema))
 
 
-@pytest.mark.parametrize('cls', [
-    participation.MinSep, participation.FixedSeparation,
-])
+@pytest.mark.parametrize('cls', [participation.MinSep, participation.FixedSeparation])
 @hypothesis.given(st.data())
 @hypothesis.settings(deadline=None, max_examples=25)
 def test_vector_updates_are_bounded_where_entries_are_negative(brute, cls, data):
@@ -129,17 +119,12 @@ def test_vector_updates_are_bounded_where_entries_are_negative(brute, cls, data)
 NEGATIVE = np.full((3, 3), -0.5) + 1.5 * np.eye(3)
 
 
-@pytest.mark.parametrize('cls', [
-    participation.MinSep, participation.FixedSeparation,
-])
+@pytest.mark.parametrize('cls', [participation.MinSep, participation.FixedSeparation])
 def test_neither_zeros_and_ones_nor_signs_are_enough(brute, cls):
   """X is singular, so that one row of three vectors at 120° is C."""
   schema = cls(num_rounds=3)
   factor = np.linalg.cholesky(NEGATIVE + 1e-15 * np.eye(3)).T
-  signs = max(
-      np.linalg.norm(factor @ s)
-      for s in itertools.product((-1, 0, 1), repeat=3)
-  )
+  signs = max(np.linalg.norm(factor @ s) for s in itertools.product((-1, 0, 1), repeat=3))
   ones = np.linalg.norm(factor @ np.ones(3))
   vectors = brute.worst_of_vectors(factor, schema)
   result = sensitivity.gram_sensitivity(NEGATIVE, schema)
@@ -155,9 +140,7 @@ def test_two_participations_are_exact_also_where_entries_are_negative():
   assert result == (pytest.approx(math.sqrt(3.0)), 'exact')
 
 
-@pytest.mark.parametrize('cls', [
-    participation.MinSep, participation.FixedSeparation,
-])
+@pytest.mark.parametrize('cls', [participation.MinSep, participation.FixedSeparation])
 def test_refuses_more_rounds_than_the_strategy_has(cls):
   strategy = banded.Banded(np.ones((4, 1)))
   for min_sep in (1, 3):
@@ -165,9 +148,7 @@ def test_refuses_more_rounds_than_the_strategy_has(cls):
       sensitivity.sensitivity(strategy, cls(num_rounds=5, min_sep=min_sep))
 
 
-@pytest.mark.parametrize(
-    'gram', [np.eye(3), np.ones(4), np.full((4, 4), np.nan)]
-)
+@pytest.mark.parametrize('gram', [np.eye(3), np.ones(4), np.full((4, 4), np.nan)])
 def test_refuses_other_grams(gram):
   with pytest.raises(ValueError, match='gram'):
     sensitivity.gram_sensitivity(gram, participation.MinSep(num_rounds=4))
@@ -195,9 +176,9 @@ def test_the_root_is_taken_once(no_search):
 
 @hypothesis.given(st.data())
 @hypothesis.settings(
-    deadline=None,
-    max_examples=60,
-    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
+  deadline=None,
+  max_examples=60,
+  suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
 )
 def test_the_bound_by_rows_is_one(brute, no_search, data):
   del no_search
@@ -210,9 +191,7 @@ def test_the_bound_by_rows_is_one(brute, no_search, data):
 @pytest.mark.parametrize('power', [1, 4])
 @pytest.mark.parametrize('n, b, k', [(15, 1, 4), (20, 3, 6), (24, 4, 5)])
 def test_a_search_that_ends_is_exact(brute, power, n, b, k):
-  schema = participation.MinSep(
-      num_rounds=n, min_sep=b, max_participations=k
-  )
+  schema = participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)
   matrix = np.random.default_rng(n).uniform(size=(n, n)) ** power
   found, exact = search.worst_square(matrix.T @ matrix, b, k)
   assert exact
@@ -237,9 +216,7 @@ def test_tighter_than_the_bound_by_rows():
   c = np.cumprod(np.concatenate([[1.0], 1.0 - 0.5 / np.arange(1, 256)]))
   matrix = np.tril(c[np.abs(np.subtract.outer(np.arange(256), np.arange(256)))])
   matrix /= np.linalg.norm(matrix, axis=0)
-  schema = participation.MinSep(
-      num_rounds=256, min_sep=40, max_participations=3
-  )
+  schema = participation.MinSep(num_rounds=256, min_sep=40, max_participations=3)
   result = sensitivity.gram_sensitivity(matrix.T @ matrix, schema)
   assert result == (pytest.approx(2.2250828, abs=1e-6), 'exact')
 
@@ -249,15 +226,11 @@ def test_signed_entries_of_longer_runs_are_bounded(brute, n, b, k):
   generator = np.random.default_rng(n)
   matrix = np.tril(generator.normal(size=(n, n))) + 2.0 * np.eye(n)
   gram = matrix.T @ matrix
-  schema = participation.MinSep(
-      num_rounds=n, min_sep=b, max_participations=k
-  )
+  schema = participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)
   value, _ = sensitivity.gram_sensitivity(gram, schema)
   for _ in range(20):
     size = schema.participations
-    slack = generator.multinomial(
-        n - 1 - (size - 1) * b, np.full(size + 1, 1.0 / (size + 1))
-    )
+    slack = generator.multinomial(n - 1 - (size - 1) * b, np.full(size + 1, 1.0 / (size + 1)))
     p = np.cumsum(slack[:size] + np.append(0, np.full(size - 1, b)))
     assert brute.ascent(gram[np.ix_(p, p)]) <= value**2 * (1 + 1e-10)
   assert value**2 < np.abs(gram).sum()

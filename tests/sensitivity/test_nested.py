@@ -4,12 +4,11 @@ import functools
 import math
 
 import hypothesis
-from hypothesis import strategies as st
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
-from fl_dpftrl import participation
-from fl_dpftrl import sensitivity
+from fl_dpftrl import participation, sensitivity
 from fl_dpftrl.families import tree_online
 from fl_dpftrl.sensitivity import nested
 
@@ -24,11 +23,13 @@ def rows(block: nested.Block) -> np.ndarray:
   if not block.halves:
     return own
   left, right = (rows(half) for half in block.halves)
-  return np.concatenate([
+  return np.concatenate(
+    [
       np.pad(left, ((0, 0), (0, block.length - left.shape[1]))),
       np.pad(right, ((0, 0), (block.length - right.shape[1], 0))),
       own,
-  ])
+    ]
+  )
 
 
 def worst_squares(matrix: np.ndarray, separation: int) -> dict[int, float]:
@@ -97,23 +98,19 @@ def test_first_rounds_of_a_block(num_rounds, length):
 @pytest.mark.parametrize('count', [1, 2, 3, 6])
 def test_a_block_again_and_again(count):
   block = nested.forest(3)
-  np.testing.assert_array_equal(
-      nested.repeated(block, count).length, 3 * count
-  )
+  np.testing.assert_array_equal(nested.repeated(block, count).length, 3 * count)
   check_every_count(nested.repeated(block, count), 4)
 
 
 def test_the_blocks_of_a_run_are_the_tree():
   for n in (1, 2, 7, 12, 33):
     key = lambda matrix: sorted(map(tuple, matrix))
-    assert key(rows(nested.forest(n))) == key(
-        tree_online.TreeOnline().strategy_matrix(n)
-    )
+    assert key(rows(nested.forest(n))) == key(tree_online.TreeOnline().strategy_matrix(n))
 
 
 def test_the_first_rounds_are_not_always_the_worst():
   first = sensitivity.pattern_sensitivity(
-      tree_online.TreeOnline(), 16, [(0, 3, 6, 9, 12), (1, 4, 7, 12, 15)]
+    tree_online.TreeOnline(), 16, [(0, 3, 6, 9, 12), (1, 4, 7, 12, 15)]
   )[0]
   np.testing.assert_allclose(first**2, [55.0, 57.0])
   assert nested.worst_square(nested.forest(16), min_sep(16, 3, 5)) == (57, True)
@@ -123,17 +120,13 @@ def test_one_participation_more_can_be_worse_than_none():
   """Nine of 25 rounds 3 apart leave no choice, eight do and give more."""
   exact = functools.partial(nested.worst_square, nested.forest(25))
   assert exact(min_sep(25, 3, 9)) == (88, True)
-  only = sensitivity.pattern_sensitivity(
-      tree_online.TreeOnline(), 25, [range(0, 25, 3)]
-  )[0]
+  only = sensitivity.pattern_sensitivity(tree_online.TreeOnline(), 25, [range(0, 25, 3)])[0]
   assert only[0] ** 2 == pytest.approx(87.0)
 
 
 def test_sensitivity_of_the_papers_tree():
   """McMahan, Xu, Zhang 2024: n = 2052, b = 342, k = 6."""
-  assert nested.worst_square(nested.forest(2052), min_sep(2052, 342, 6)) == (
-      118, True
-  )
+  assert nested.worst_square(nested.forest(2052), min_sep(2052, 342, 6)) == (118, True)
 
 
 @pytest.mark.parametrize('n, k', [(10**4, 777), (10**4, None), (10**6, None)])
@@ -141,26 +134,31 @@ def test_participation_in_any_round_fills_subtrees(n, k):
   """With min_sep 1 the first k rounds fill every height at once."""
   count = k or n
   expected = sum(
-      min(count >> h, n >> h) * 4**h
-      + ((count % 2**h) ** 2 if count >> h < n >> h else 0)
-      for h in range(n.bit_length())
+    min(count >> h, n >> h) * 4**h + ((count % 2**h) ** 2 if count >> h < n >> h else 0)
+    for h in range(n.bit_length())
   )
-  assert nested.worst_square(nested.forest(n), min_sep(n, 1, k)) == (
-      expected, True
-  )
+  assert nested.worst_square(nested.forest(n), min_sep(n, 1, k)) == (expected, True)
 
 
-@pytest.mark.parametrize('n, b, k', [
-    (10**4, 3, None), (10**4, 7, 400), (10**4, 10, None), (10**4, 31, 200),
-    (10**4, 100, None), (10**6, 333, 50), (10**6, 20_000, 50),
+@pytest.mark.parametrize(
+  'n, b, k',
+  [
+    (10**4, 3, None),
+    (10**4, 7, 400),
+    (10**4, 10, None),
+    (10**4, 31, 200),
+    (10**4, 100, None),
+    (10**6, 333, 50),
+    (10**6, 20_000, 50),
     (10**6, 1000, 50),
-])
+  ],
+)
 def test_long_runs_are_exact(n, b, k):
   schema = min_sep(n, b, k)
   square, exact = nested.worst_square(nested.forest(n), schema)
   assert exact
   first = sensitivity.pattern_sensitivity(
-      tree_online.TreeOnline(), n, [range(0, schema.participations * b, b)]
+    tree_online.TreeOnline(), n, [range(0, schema.participations * b, b)]
   )[0][0]
   assert first**2 * (1 - 1e-12) <= square <= 1.1 * first**2
 
@@ -168,10 +166,7 @@ def test_long_runs_are_exact(n, b, k):
 def test_more_participations_than_can_be_searched_are_bounded():
   square, exact = nested.worst_square(nested.forest(10**6), min_sep(10**6, 3))
   assert not exact
-  powers = [
-      nested.worst_square(nested.forest(10**6), min_sep(10**6, b))
-      for b in (2, 4)
-  ]
+  powers = [nested.worst_square(nested.forest(10**6), min_sep(10**6, b)) for b in (2, 4)]
   assert powers[0][1] and powers[1][1]
   assert powers[1][0] < square < powers[0][0]
 
@@ -185,7 +180,7 @@ def test_lies_between_the_first_rounds_and_the_general_bound():
   for n, b, k in [(300, 10, 30), (777, 50, None), (512, 16, None)]:
     schema = min_sep(n, b, k)
     upper = sensitivity.gram_sensitivity(
-        sensitivity.gram_matrix(tree_online.TreeOnline(), n), schema
+      sensitivity.gram_matrix(tree_online.TreeOnline(), n), schema
     ).value
     value, kind = sensitivity.sensitivity(tree_online.TreeOnline(), schema)
     first = [range(0, schema.participations * b, b)]

@@ -1,15 +1,12 @@
 """The sensitivity of given patterns."""
 
 import hypothesis
-from hypothesis import strategies as st
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
-from fl_dpftrl import participation
-from fl_dpftrl import sensitivity
-from fl_dpftrl.families import base
-from fl_dpftrl.families import blt
-from fl_dpftrl.families import identity
+from fl_dpftrl import participation, sensitivity
+from fl_dpftrl.families import base, blt, identity
 
 SETTINGS = hypothesis.settings(deadline=None, max_examples=60)
 
@@ -33,11 +30,9 @@ class Dense(base.Strategy):
 def schemas(draw, cls=participation.MinSep, most_rounds=9):
   num_rounds = draw(st.integers(1, most_rounds))
   return cls(
-      num_rounds=num_rounds,
-      min_sep=draw(st.integers(1, num_rounds + 1)),
-      max_participations=draw(
-          st.one_of(st.none(), st.integers(1, num_rounds + 1))
-      ),
+    num_rounds=num_rounds,
+    min_sep=draw(st.integers(1, num_rounds + 1)),
+    max_participations=draw(st.one_of(st.none(), st.integers(1, num_rounds + 1))),
   )
 
 
@@ -46,8 +41,8 @@ def blts(draw):
   size = draw(st.integers(1, 3))
   scale = np.array([draw(st.floats(0.0, 1.0)) for _ in range(size)])
   return blt.BLT(
-      buffer_decay=[draw(st.floats(1e-3, 0.999)) for _ in range(size)],
-      output_scale=(scale / max(1.0, scale.sum() * (1 + 1e-12))).tolist(),
+    buffer_decay=[draw(st.floats(1e-3, 0.999)) for _ in range(size)],
+    output_scale=(scale / max(1.0, scale.sum() * (1 + 1e-12))).tolist(),
   )
 
 
@@ -59,9 +54,7 @@ NEGATIVE = np.full((3, 3), -0.5) + 1.5 * np.eye(3)
 def test_pattern_sensitivity_is_the_norm_of_each_sum(brute, data):
   schema, strategy = data.draw(schemas()), data.draw(blts())
   every = brute.patterns(schema)
-  values, kind = sensitivity.pattern_sensitivity(
-      strategy, schema.num_rounds, every + [()]
-  )
+  values, kind = sensitivity.pattern_sensitivity(strategy, schema.num_rounds, every + [()])
   matrix = strategy.strategy_matrix(schema.num_rounds)
   expected = [np.linalg.norm(matrix[:, list(p)].sum(axis=1)) for p in every]
   assert kind == 'exact'
@@ -70,9 +63,7 @@ def test_pattern_sensitivity_is_the_norm_of_each_sum(brute, data):
 
 def test_pattern_sensitivity_is_exact_where_entries_are_negative():
   factor = np.linalg.cholesky(NEGATIVE + 1e-15 * np.eye(3)).T
-  values, kind = sensitivity.pattern_sensitivity(
-      Dense(factor), 3, [(2, 0), (0, 1, 2)]
-  )
+  values, kind = sensitivity.pattern_sensitivity(Dense(factor), 3, [(2, 0), (0, 1, 2)])
   np.testing.assert_allclose(values, np.sqrt([3.0, 4.5]))
   assert kind == 'exact'
   _, kind = sensitivity.pattern_sensitivity(Dense(factor), 3, [(2, 0), (1,)])
@@ -80,9 +71,8 @@ def test_pattern_sensitivity_is_exact_where_entries_are_negative():
 
 
 @pytest.mark.parametrize(
-    'pattern, message',
-    [((0, 4), '0 to 3'), ((-1, 2), '0 to 3'), ((2, 2), 'twice'),
-     ((0.5, 1.5), 'whole')],
+  'pattern, message',
+  [((0, 4), '0 to 3'), ((-1, 2), '0 to 3'), ((2, 2), 'twice'), ((0.5, 1.5), 'whole')],
 )
 def test_pattern_sensitivity_refuses_impossible_patterns(pattern, message):
   with pytest.raises(ValueError, match=message):

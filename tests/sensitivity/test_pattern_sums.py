@@ -1,10 +1,10 @@
 """Sums over patterns of rounds."""
 
 import hypothesis
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 import numpy as np
 import pytest
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from fl_dpftrl import participation
 from fl_dpftrl.sensitivity import patterns as pattern_sums
@@ -16,11 +16,9 @@ SETTINGS = hypothesis.settings(deadline=None, max_examples=60)
 def schemas(draw, cls=participation.MinSep, most_rounds=9):
   num_rounds = draw(st.integers(1, most_rounds))
   return cls(
-      num_rounds=num_rounds,
-      min_sep=draw(st.integers(1, num_rounds + 1)),
-      max_participations=draw(
-          st.one_of(st.none(), st.integers(1, num_rounds + 1))
-      ),
+    num_rounds=num_rounds,
+    min_sep=draw(st.integers(1, num_rounds + 1)),
+    max_participations=draw(st.one_of(st.none(), st.integers(1, num_rounds + 1))),
   )
 
 
@@ -35,12 +33,8 @@ def matrices(num_rounds, low=0.0, rows=None):
 def test_max_min_sep_sum_is_the_maximum(brute, data):
   schema = data.draw(schemas())
   values = data.draw(matrices(schema.num_rounds, rows=3))
-  found = pattern_sums.max_min_sep_sum(
-      values, schema.min_sep, schema.max_participations
-  )
-  expected = [
-      max(row[list(p)].sum() for p in brute.patterns(schema)) for row in values
-  ]
+  found = pattern_sums.max_min_sep_sum(values, schema.min_sep, schema.max_participations)
+  expected = [max(row[list(p)].sum() for p in brute.patterns(schema)) for row in values]
   np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
@@ -49,10 +43,5 @@ def test_max_min_sep_sum_is_the_maximum(brute, data):
 @pytest.mark.parametrize('count', [1, 2, 4, 9])
 def test_repeated_is_a_sum_of_shifts(size, step, count):
   values = np.random.default_rng(0).normal(size=size)
-  expected = [
-      sum(values[i - a * step] for a in range(count) if i >= a * step)
-      for i in range(size)
-  ]
-  np.testing.assert_allclose(
-      pattern_sums.repeated(values, step, count), expected, atol=1e-14
-  )
+  expected = [sum(values[i - a * step] for a in range(count) if i >= a * step) for i in range(size)]
+  np.testing.assert_allclose(pattern_sums.repeated(values, step, count), expected, atol=1e-14)

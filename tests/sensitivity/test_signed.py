@@ -18,9 +18,7 @@ def grams(count, size, rank):
 
 def test_three_vectors_at_right_angles_to_their_sum():
   """0/1 gives 0, signs 4, the truth is 4.5 and the sum of sizes 6."""
-  signs = max(
-      np.array(s) @ NEGATIVE @ s for s in itertools.product((-1, 1), repeat=3)
-  )
+  signs = max(np.array(s) @ NEGATIVE @ s for s in itertools.product((-1, 1), repeat=3))
   assert NEGATIVE.sum() == pytest.approx(0.0)
   assert signs == pytest.approx(4.0)
   squares, exact = signed.worst_squares(NEGATIVE[None])

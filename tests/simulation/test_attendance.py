@@ -1,7 +1,7 @@
 import hypothesis
-from hypothesis import strategies as st
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 from fl_dpftrl import participation
 from fl_dpftrl.simulation import attendance as attendance_lib
@@ -9,9 +9,7 @@ from fl_dpftrl.simulation import cohorts
 
 
 @hypothesis.settings(deadline=None)
-@hypothesis.given(
-    rounds=st.lists(st.sets(st.integers(0, 30)), min_size=1, max_size=25)
-)
+@hypothesis.given(rounds=st.lists(st.sets(st.integers(0, 30)), min_size=1, max_size=25))
 def test_counts_are_those_of_the_log(rounds):
   attendance = attendance_lib.Attendance()
   for t, devices in enumerate(rounds):
@@ -22,9 +20,7 @@ def test_counts_are_those_of_the_log(rounds):
   assert attendance.num_devices == len({d for _, d in columns})
   assert attendance.days == pytest.approx((100 * len(rounds) - 50) / 86400)
   if columns:
-    observed = participation.observed(
-        [t for t, _ in columns], [d for _, d in columns], len(rounds)
-    )
+    observed = participation.observed([t for t, _ in columns], [d for _, d in columns], len(rounds))
     assert attendance.min_sep == observed.min_sep
     assert attendance.max_participations == observed.participations
     assert attendance.participations.total == attendance.num_devices

@@ -1,37 +1,38 @@
 import datetime
 
 import hypothesis
-from hypothesis import strategies as st
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
-from fl_dpftrl.simulation import availability
-from fl_dpftrl.simulation import seeds
+from fl_dpftrl.simulation import availability, seeds
 
 MONDAY = 1767571200  # 2026-01-05 00:00 UTC.
 HOUR = 3600
 DEVICES = 20_000
 
 kinds = st.builds(
-    availability.Nightly,
-    charging_hour=st.floats(12, 36),
-    charging_hour_spread=st.floats(0, 12),
-    window_hours=st.tuples(st.floats(0.5, 12), st.floats(12, 24)),
-    jitter_hours=st.floats(0, 6),
-    charging_nights=st.floats(0, 1),
-    weekend_delay_hours=st.floats(0, 6),
-    daytime=st.floats(0, 0.5),
-    time_zones=st.lists(st.floats(-14, 14), min_size=1, max_size=3),
+  availability.Nightly,
+  charging_hour=st.floats(12, 36),
+  charging_hour_spread=st.floats(0, 12),
+  window_hours=st.tuples(st.floats(0.5, 12), st.floats(12, 24)),
+  jitter_hours=st.floats(0, 6),
+  charging_nights=st.floats(0, 1),
+  weekend_delay_hours=st.floats(0, 6),
+  daytime=st.floats(0, 0.5),
+  time_zones=st.lists(st.floats(-14, 14), min_size=1, max_size=3),
 )
 
 
 def curve(presence, num_devices=DEVICES, first=MONDAY, days=1):
   """Mean presence at each hour of UTC."""
   devices = np.arange(num_devices)
-  return np.array([
+  return np.array(
+    [
       presence.at(devices, np.full(num_devices, first + HOUR * hour)).mean()
       for hour in range(24 * days)
-  ])
+    ]
+  )
 
 
 def by_hand(kind, habits, seed, device, time):
@@ -44,7 +45,7 @@ def by_hand(kind, habits, seed, device, time):
     noon -= datetime.timedelta(days=1)
   night = (noon.date() - epoch.date()).days
   draw = lambda purpose: float(
-      seeds.uniform(seed, purpose, np.array([device]), np.array([night]))[0]
+    seeds.uniform(seed, purpose, np.array([device]), np.array([night]))[0]
   )
   if kind.jitter_hours:
     start += HOUR * kind.jitter_hours * (2 * draw(1) - 1)
@@ -65,17 +66,17 @@ def test_always():
 
 @hypothesis.settings(deadline=None, max_examples=50)
 @hypothesis.given(
-    kind=kinds,
-    seed=st.integers(0, 2**70),
-    times=st.lists(st.floats(0, 30 * 86400), min_size=6, max_size=6),
+  kind=kinds,
+  seed=st.integers(0, 2**70),
+  times=st.lists(st.floats(0, 30 * 86400), min_size=6, max_size=6),
 )
 def test_presence_is_that_of_the_calendar(kind, seed, times):
   presence = kind.presence(6, seed)
   times = MONDAY + np.array(times)
   found = presence.at(np.arange(6), times)
   expected = [
-      by_hand(kind, presence._habits, seed, device, time)
-      for device, time in enumerate(times.tolist())
+    by_hand(kind, presence._habits, seed, device, time)
+    for device, time in enumerate(times.tolist())
   ]
   # The calendar counts microseconds.
   around = [presence.at(np.arange(6), times + d) for d in (-1e-3, 1e-3)]
@@ -85,11 +86,11 @@ def test_presence_is_that_of_the_calendar(kind, seed, times):
 
 @hypothesis.settings(deadline=None, max_examples=60)
 @hypothesis.given(
-    kind=kinds,
-    seed=st.integers(0, 1000),
-    start=st.floats(0, 14 * 86400),
-    length=st.floats(1, 7200),
-    places=st.lists(st.floats(0, 1), min_size=200, max_size=200),
+  kind=kinds,
+  seed=st.integers(0, 1000),
+  start=st.floats(0, 14 * 86400),
+  length=st.floats(1, 7200),
+  places=st.lists(st.floats(0, 1), min_size=200, max_size=200),
 )
 def test_ceilings_are_never_exceeded(kind, seed, start, length, places):
   presence = kind.presence(200, seed)
@@ -109,9 +110,7 @@ def test_ceilings_are_low_where_nobody_is_there():
 
 
 def test_mean_over_a_day_is_the_mean_window():
-  kind = availability.Nightly(
-      window_hours=(3.0, 7.0), charging_nights=0.8, daytime=0.0
-  )
+  kind = availability.Nightly(window_hours=(3.0, 7.0), charging_nights=0.8, daytime=0.0)
   share = curve(kind.presence(DEVICES, seed=0), days=3).mean()
   assert share == pytest.approx(0.8 * 5.0 / 24.0, abs=0.005)
 
@@ -126,12 +125,12 @@ def test_share_follows_the_two_normals_that_bound_a_window():
   # With one length and no jitter, a device is in at h if it started within the
   # last four hours, and starts are normal.
   kind = availability.Nightly(
-      charging_hour=22.0,
-      charging_hour_spread=2.0,
-      window_hours=(4.0, 4.0),
-      jitter_hours=0.0,
-      charging_nights=1.0,
-      daytime=0.0,
+    charging_hour=22.0,
+    charging_hour_spread=2.0,
+    window_hours=(4.0, 4.0),
+    jitter_hours=0.0,
+    charging_nights=1.0,
+    daytime=0.0,
   )
   presence = kind.presence(DEVICES, seed=5)
   share = presence.at(np.arange(DEVICES), np.full(DEVICES, MONDAY)).mean()
@@ -140,12 +139,9 @@ def test_share_follows_the_two_normals_that_bound_a_window():
 
 def test_time_zones_move_the_night():
   here, east = (
-      availability.Nightly(time_zones=(zone,)).presence(DEVICES, seed=0)
-      for zone in (0.0, 6.0)
+    availability.Nightly(time_zones=(zone,)).presence(DEVICES, seed=0) for zone in (0.0, 6.0)
   )
-  np.testing.assert_array_equal(
-      curve(east), curve(here, first=MONDAY + 6 * HOUR)
-  )
+  np.testing.assert_array_equal(curve(east), curve(here, first=MONDAY + 6 * HOUR))
   spread = availability.Nightly(time_zones=tuple(range(-11, 13)))
   flat = curve(spread.presence(DEVICES, seed=0))
   assert flat.max() - flat.min() < 0.04
@@ -165,9 +161,7 @@ def test_jitter_changes_with_the_night_and_not_with_the_asking():
   presence = kind.presence(DEVICES, seed=1)
   first = presence.at(devices, evening)
   np.testing.assert_array_equal(first, presence.at(devices, evening))
-  np.testing.assert_array_equal(
-      first, kind.presence(DEVICES, seed=1).at(devices, evening)
-  )
+  np.testing.assert_array_equal(first, kind.presence(DEVICES, seed=1).at(devices, evening))
   changed = (first != presence.at(devices, evening + 86400)).mean()
   assert 0.1 < changed < 0.6
 
@@ -181,20 +175,20 @@ def test_habits_come_from_the_seed():
 
 
 @pytest.mark.parametrize(
-    'name, value',
-    [
-        ('charging_hour', 11.0),
-        ('charging_hour_spread', -1.0),
-        ('jitter_hours', np.nan),
-        ('charging_nights', 1.1),
-        ('weekend_delay_hours', 13.0),
-        ('daytime', -0.1),
-        ('window_hours', (5.0, 4.0)),
-        ('window_hours', (0.0, 4.0)),
-        ('window_hours', (4.0, 25.0)),
-        ('time_zones', ()),
-        ('time_zones', (15.0,)),
-    ],
+  'name, value',
+  [
+    ('charging_hour', 11.0),
+    ('charging_hour_spread', -1.0),
+    ('jitter_hours', np.nan),
+    ('charging_nights', 1.1),
+    ('weekend_delay_hours', 13.0),
+    ('daytime', -0.1),
+    ('window_hours', (5.0, 4.0)),
+    ('window_hours', (0.0, 4.0)),
+    ('window_hours', (4.0, 25.0)),
+    ('time_zones', ()),
+    ('time_zones', (15.0,)),
+  ],
 )
 def test_refuses(name, value):
   with pytest.raises(ValueError, match=name):

@@ -2,36 +2,30 @@ import dataclasses
 import itertools
 
 import hypothesis
-from hypothesis import strategies as st
 import numpy as np
 import pytest
 import scipy.stats
+from hypothesis import strategies as st
 
 from fl_dpftrl.simulation import attendance as attendance_lib
-from fl_dpftrl.simulation import availability
-from fl_dpftrl.simulation import check_ins
-from fl_dpftrl.simulation import cohorts
-from fl_dpftrl.simulation import population
-from fl_dpftrl.simulation import server
-from fl_dpftrl.simulation import timer
+from fl_dpftrl.simulation import availability, check_ins, cohorts, population, server, timer
 
 HOUR, DAY = 3600, 86400
 
 
 def simulation(
-    num_devices=60, timer_=None, goal=5, over=0, seed=0, max_wait_days=30.0,
-    pace=0.0, **people,
+  num_devices=60, timer_=None, goal=5, over=0, seed=0, max_wait_days=30.0, pace=0.0, **people
 ):
   return cohorts.Simulation(
-      population=population.Population(num_devices=num_devices, seed=11, **people),
-      timer=timer_ or timer.RoundTimer(1),
-      server=server.Server(
-          report_goal=goal,
-          clients_per_round=goal + over,
-          max_wait_days=max_wait_days,
-          pace_minutes=pace,
-      ),
-      seed=seed,
+    population=population.Population(num_devices=num_devices, seed=11, **people),
+    timer=timer_ or timer.RoundTimer(1),
+    server=server.Server(
+      report_goal=goal,
+      clients_per_round=goal + over,
+      max_wait_days=max_wait_days,
+      pace_minutes=pace,
+    ),
+    seed=seed,
   )
 
 
@@ -53,44 +47,46 @@ def separations(history):
     for device in cohort.device_ids.tolist():
       if device in last:
         before = last[device]
-        found.append((
+        found.append(
+          (
             cohort.round - before.round,
             cohort.closed - before.started,
             cohort.started - before.closed,
-        ))
+          )
+        )
       last[device] = cohort
   return np.array(found)
 
 
 def same(first, second):
   return all(
-      a[0] == b[0] and a[2:] == b[2:] and np.array_equal(a[1], b[1])
-      for a, b in zip(first, second, strict=True)
+    a[0] == b[0] and a[2:] == b[2:] and np.array_equal(a[1], b[1])
+    for a, b in zip(first, second, strict=True)
   )
 
 
 @hypothesis.settings(deadline=None, max_examples=25)
 @hypothesis.given(
-    rounds=st.integers(1, 9),
-    goal=st.integers(1, 6),
-    spare=st.integers(0, 30),
-    seed=st.integers(0, 2**40),
-    over=st.integers(0, 4),
-    dropout=st.sampled_from([0.0, 0.3]),
-    nightly=st.booleans(),
+  rounds=st.integers(1, 9),
+  goal=st.integers(1, 6),
+  spare=st.integers(0, 30),
+  seed=st.integers(0, 2**40),
+  over=st.integers(0, 4),
+  dropout=st.sampled_from([0.0, 0.3]),
+  nightly=st.booleans(),
 )
-def test_timer_in_rounds_is_never_violated(
-    rounds, goal, spare, seed, over, dropout, nightly
-):
+def test_timer_in_rounds_is_never_violated(rounds, goal, spare, seed, over, dropout, nightly):
   history = run(
-      simulation(
-          rounds * goal + spare, timer.RoundTimer(rounds), goal, over, seed,
-          dropout=dropout,
-          availability=(
-              availability.Nightly() if nightly else availability.Always()
-          ),
-      ),
-      20,
+    simulation(
+      rounds * goal + spare,
+      timer.RoundTimer(rounds),
+      goal,
+      over,
+      seed,
+      dropout=dropout,
+      availability=(availability.Nightly() if nightly else availability.Always()),
+    ),
+    20,
   )
   assert all(np.unique(c.device_ids).size == goal for c in history)
   times = [t for c in history for t in (c.started, c.closed)]
@@ -112,11 +108,8 @@ def test_population_over_report_goal_bounds_min_sep():
   # Timers that are too long for the population, and devices that differ much.
   for num_devices, hours in ((60, 1000.0), (64, 400.0), (60, 30.0)):
     history = run(
-        simulation(
-            num_devices, timer.HourTimer(hours), 5, over=2, dropout=0.1,
-            max_wait_days=100.0,
-        ),
-        60,
+      simulation(num_devices, timer.HourTimer(hours), 5, over=2, dropout=0.1, max_wait_days=100.0),
+      60,
     )
     assert attended(history).min_sep <= num_devices // 5
 
@@ -131,11 +124,10 @@ def test_timer_in_hours_is_never_violated_and_attained():
 
 def test_round_lengths_explain_the_min_sep_of_a_timer_in_hours():
   history = run(
-      simulation(
-          4000, timer.HourTimer(72.0), 40, over=12, dropout=0.08,
-          availability=availability.Nightly(),
-      ),
-      600,
+    simulation(
+      4000, timer.HourTimer(72.0), 40, over=12, dropout=0.08, availability=availability.Nightly()
+    ),
+    600,
   )
   attendance = attended(history)
   timed = attendance.timed(72.0 * HOUR)
@@ -172,9 +164,7 @@ def test_waits_for_timers_in_hours():
   assert second.closed < first.closed + 60 * HOUR
 
 
-@pytest.mark.parametrize(
-    'num_devices, rounds, stalls_at', [(59, 12, 11), (4, 1, 0)]
-)
+@pytest.mark.parametrize('num_devices, rounds, stalls_at', [(59, 12, 11), (4, 1, 0)])
 def test_too_few_devices_stall(num_devices, rounds, stalls_at):
   history = simulation(num_devices, timer.RoundTimer(rounds)).rounds()
   with pytest.raises(cohorts.StalledRound) as raised:
@@ -225,9 +215,15 @@ def test_the_seed_decides():
 
 def test_asking_again_gives_the_same_rounds():
   busy = simulation(
-      90, timer.HourTimer(20.0), 6, over=3, dropout=0.2,
-      availability=availability.Nightly(), turnover_per_day=0.1,
-      forgetting_per_day=0.1, wrong_clocks=0.5,
+    90,
+    timer.HourTimer(20.0),
+    6,
+    over=3,
+    dropout=0.2,
+    availability=availability.Nightly(),
+    turnover_per_day=0.1,
+    forgetting_per_day=0.1,
+    wrong_clocks=0.5,
   )
   assert same(run(busy, 30), run(busy, 30))
 
@@ -251,11 +247,9 @@ def test_over_selection_closes_rounds_earlier():
 
 
 def test_turnouts_add_up():
-  rounds = simulation(
-      300, timer.RoundTimer(3), 50, over=15, dropout=0.1
-  ).turnouts()
+  rounds = simulation(300, timer.RoundTimer(3), 50, over=15, dropout=0.1).turnouts()
   total = np.zeros(3)
-  for cohort, turnout in itertools.islice(rounds, 100):
+  for _cohort, turnout in itertools.islice(rounds, 100):
     assert turnout.chosen == 50 + turnout.dropped + turnout.late
     assert 50 <= turnout.waiting <= 300
     total += turnout[:3]
@@ -280,19 +274,15 @@ def test_forgetful_devices_break_a_timer_in_rounds():
 
 def test_wrong_clocks_break_a_timer_in_hours():
   kept, broken = (
-      separations(run(
-          simulation(200, timer.HourTimer(48.0), 5, wrong_clocks=share), 400
-      ))[:, 1].min()
-      for share in (0.0, 0.1)
+    separations(run(simulation(200, timer.HourTimer(48.0), 5, wrong_clocks=share), 400))[:, 1].min()
+    for share in (0.0, 0.1)
   )
   assert kept >= 48 * HOUR > broken
   assert broken >= 24 * HOUR
 
 
 def test_new_devices_replace_old_ones():
-  history = run(
-      simulation(500, timer.HourTimer(24.0), 50, turnover_per_day=0.2), 150
-  )
+  history = run(simulation(500, timer.HourTimer(24.0), 50, turnover_per_day=0.2), 150)
   days = (history[-1].closed - history[0].started) / DAY
   ids = np.unique(np.concatenate([c.device_ids for c in history]))
   new = ids[ids >= 500]
@@ -307,9 +297,7 @@ def test_names():
   history = run(simulation(), 3)
   names = np.array([f'device-{i}' for i in range(60)])
   renamed = list(cohorts.named(history, names))
-  assert renamed[1].device_ids.tolist() == [
-      f'device-{i}' for i in history[1].device_ids
-  ]
+  assert renamed[1].device_ids.tolist() == [f'device-{i}' for i in history[1].device_ids]
   assert renamed[1].closed == history[1].closed
 
 
@@ -321,9 +309,7 @@ def chi_square(counts, expected):
 
 def uniformity(history, num_devices):
   """p value of: every device is as likely as the next to be chosen."""
-  counts = np.bincount(
-      np.concatenate([c.device_ids for c in history]), minlength=num_devices
-  )
+  counts = np.bincount(np.concatenate([c.device_ids for c in history]), minlength=num_devices)
   rounds, goal = len(history), history[0].device_ids.size
   share = goal / num_devices
   # Sampling without replacement within a round narrows the counts.
@@ -354,32 +340,41 @@ def test_uniform_among_those_whose_timers_have_run():
   places = np.arange(20)
   expected = gaps.size * chance * (1 - chance) ** places
   counts = np.bincount(np.minimum(gaps, 20), minlength=21)[:20]
-  assert scipy.stats.chisquare(
-      np.append(counts, gaps.size - counts.sum()),
-      np.append(expected, gaps.size - expected.sum()),
-  ).pvalue > 1e-3
+  assert (
+    scipy.stats.chisquare(
+      np.append(counts, gaps.size - counts.sum()), np.append(expected, gaps.size - expected.sum())
+    ).pvalue
+    > 1e-3
+  )
 
 
 def expected_check_ins(people, hours):
   """Check-ins of all devices in each hour, device by device."""
   devices = np.arange(people.num_devices)
   minutes = (np.arange(60) + 0.5) * 60
-  return np.array([
+  return np.array(
+    [
       sum(
-          (people.rates * people.presence.at(
-              devices, np.full(devices.size, cohorts.START + hour * HOUR + m)
-          )).sum()
-          for m in minutes
-      ) / 60
+        (
+          people.rates
+          * people.presence.at(devices, np.full(devices.size, cohorts.START + hour * HOUR + m))
+        ).sum()
+        for m in minutes
+      )
+      / 60
       for hour in hours
-  ])
+    ]
+  )
 
 
 @pytest.mark.parametrize('factor', [2 / 3, 1.0, 1.5])
 def test_check_ins_follow_the_diurnal_curve(factor):
   people = population.Population(
-      num_devices=3000, seed=4, rate_spread=1.2, check_ins_per_hour=0.01,
-      availability=availability.Nightly(),
+    num_devices=3000,
+    seed=4,
+    rate_spread=1.2,
+    check_ins_per_hour=0.01,
+    availability=availability.Nightly(),
   )
   drawn = check_ins.CheckIns(people, cohorts.START)
   rng = np.random.default_rng(0)
@@ -411,9 +406,7 @@ def test_each_device_checks_in_at_its_own_rate():
 
 
 def test_a_stretch_has_about_as_many_as_wanted():
-  people = population.Population(
-      num_devices=100_000, availability=availability.Nightly()
-  )
+  people = population.Population(num_devices=100_000, availability=availability.Nightly())
   drawn = check_ins.CheckIns(people, cohorts.START)
   rng = np.random.default_rng(2)
   sizes = [drawn.draw(0.0, 1e9, 1000, 0.0, rng)[0].size for _ in range(30)]

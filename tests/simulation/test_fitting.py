@@ -1,65 +1,48 @@
 import pytest
 
-from fl_dpftrl.simulation import availability
-from fl_dpftrl.simulation import cohorts
-from fl_dpftrl.simulation import fitting
-from fl_dpftrl.simulation import population
-from fl_dpftrl.simulation import server
-from fl_dpftrl.simulation import timer
+from fl_dpftrl.simulation import availability, cohorts, fitting, population, server, timer
 
 PHONES = cohorts.Simulation(
-    population=population.Population(
-        num_devices=1, dropout=0.08, availability=availability.Nightly()
-    ),
-    timer=timer.RoundTimer(1),
-    server=server.Server(report_goal=10, clients_per_round=13),
+  population=population.Population(
+    num_devices=1, dropout=0.08, availability=availability.Nightly()
+  ),
+  timer=timer.RoundTimer(1),
+  server=server.Server(report_goal=10, clients_per_round=13),
 )
 
 # The BLT paper's table of production runs: language, known run, run with about
 # twice its report goal. A min-sep above the rounds: nobody took part twice.
 PRODUCTION = [
-    (
-        'pt-PT', 30, (24.0, 72.0),
-        fitting.Row(3000, 430, 92, 4), fitting.Row(6000, 320, 49, 6),
-    ),
-    (
-        'pt-BR', 65, (336.0,),
-        fitting.Row(6500, 2000, 2001, 1), fitting.Row(12000, 2000, 1181, 2),
-    ),
+  ('pt-PT', 30, (24.0, 72.0), fitting.Row(3000, 430, 92, 4), fitting.Row(6000, 320, 49, 6)),
+  ('pt-BR', 65, (336.0,), fitting.Row(6500, 2000, 2001, 1), fitting.Row(12000, 2000, 1181, 2)),
 ]
 
 
 @pytest.mark.parametrize('language, scale, timers, known, other', PRODUCTION)
-def test_one_run_of_production_predicts_the_other(
-    language, scale, timers, known, other
-):
+def test_one_run_of_production_predicts_the_other(language, scale, timers, known, other):
   del language
   found = fitting.fit(known, PHONES, timers=timers, scale=scale)
   assert found.min_sep == pytest.approx(known.apart, rel=0.01)
   assert found.max_participations == known.max_participations
   predicted = fitting.attend(
-      fitting.resized(
-          PHONES,
-          num_devices=found.num_devices // scale,
-          report_goal=other.report_goal // scale,
-          timer=timer.HourTimer(found.timer_hours),
-      ),
-      other.num_rounds,
+    fitting.resized(
+      PHONES,
+      num_devices=found.num_devices // scale,
+      report_goal=other.report_goal // scale,
+      timer=timer.HourTimer(found.timer_hours),
+    ),
+    other.num_rounds,
   )
   assert predicted.min_sep == pytest.approx(other.apart, rel=0.15)
   assert predicted.max_participations == other.max_participations
 
 
 def test_finds_the_population_that_made_the_row():
-  truth = fitting.resized(
-      PHONES, num_devices=3000, report_goal=30, timer=timer.HourTimer(48.0)
-  )
+  truth = fitting.resized(PHONES, num_devices=3000, report_goal=30, timer=timer.HourTimer(48.0))
   made = fitting.attend(truth, 200)
   row = fitting.Row(30, 200, made.min_sep, made.max_participations)
   lines = []
-  found = fitting.fit(
-      row, PHONES, timers=[24.0, 48.0], progress=lines.append
-  )
+  found = fitting.fit(row, PHONES, timers=[24.0, 48.0], progress=lines.append)
   assert found.num_devices == pytest.approx(3000, rel=0.05)
   assert found.min_sep == pytest.approx(made.min_sep, rel=0.01)
   assert found.max_participations == made.max_participations

@@ -5,10 +5,10 @@ import math
 import tracemalloc
 
 import hypothesis
-from hypothesis import strategies as st
 import numpy as np
 import pytest
 import scipy.stats
+from hypothesis import strategies as st
 
 from fl_dpftrl.accounting import sampling
 from fl_dpftrl.simulation import cohorts as cohorts_lib
@@ -34,10 +34,10 @@ def schemes(draw):
   parts = draw(st.integers(1, 5))
   part_size = draw(st.integers(1, 12))
   return sampling.SCHEMES[draw(st.sampled_from(EVERY))](
-      num_rounds=draw(st.integers(1, 40)),
-      num_examples=parts * part_size + draw(st.integers(0, parts - 1)),
-      batch_size=draw(st.integers(1, part_size)),
-      num_parts=parts,
+    num_rounds=draw(st.integers(1, 40)),
+    num_examples=parts * part_size + draw(st.integers(0, parts - 1)),
+    batch_size=draw(st.integers(1, part_size)),
+    num_parts=parts,
   )
 
 
@@ -67,10 +67,7 @@ def test_passes_visit_every_example_once(scheme, seed):
   for part in range(scheme.num_parts):
     turns = rows[part :: scheme.num_parts, part :: scheme.num_parts]
     turns = turns[:, : scheme.part_size]
-    passes = [
-        turns[i : i + scheme.pass_turns]
-        for i in range(0, len(turns), scheme.pass_turns)
-    ]
+    passes = [turns[i : i + scheme.pass_turns] for i in range(0, len(turns), scheme.pass_turns)]
     for one in passes:
       assert (one.sum(axis=0) <= 1).all()
       if len(one) == scheme.pass_turns:
@@ -81,20 +78,14 @@ def test_passes_visit_every_example_once(scheme, seed):
 
 
 def test_orders_differ_from_pass_to_pass_and_from_part_to_part():
-  scheme = sampling.Shuffled(
-      num_rounds=40, num_examples=200, batch_size=10, num_parts=2
-  )
-  firsts = {
-      tuple(c.device_ids // 2) for c in cohorts(scheme) if c.round % 20 < 2
-  }
+  scheme = sampling.Shuffled(num_rounds=40, num_examples=200, batch_size=10, num_parts=2)
+  firsts = {tuple(c.device_ids // 2) for c in cohorts(scheme) if c.round % 20 < 2}
   assert len(firsts) == 4
 
 
 @pytest.mark.parametrize('name', EVERY)
 def test_the_seed_names_every_round(name):
-  scheme = sampling.SCHEMES[name](
-      num_rounds=30, num_examples=400, batch_size=20, num_parts=3
-  )
+  scheme = sampling.SCHEMES[name](num_rounds=30, num_examples=400, batch_size=20, num_parts=3)
   whole = cohorts(scheme, 7)
   again = partition.Partition(scheme=scheme, seed=7)
   for first in (0, 1, 17, 30):
@@ -102,15 +93,10 @@ def test_the_seed_names_every_round(name):
       assert (a.round, a.started, a.closed) == (b.round, b.started, b.closed)
       np.testing.assert_array_equal(a.device_ids, b.device_ids)
   other = cohorts(scheme, 8)
-  assert all(
-      not np.array_equal(a.device_ids, b.device_ids)
-      for a, b in zip(whole, other)
-  )
+  assert all(not np.array_equal(a.device_ids, b.device_ids) for a, b in zip(whole, other))
 
 
-POISSON = sampling.CyclicPoisson(
-    num_rounds=8000, num_examples=63, batch_size=5.25, num_parts=3
-)
+POISSON = sampling.CyclicPoisson(num_rounds=8000, num_examples=63, batch_size=5.25, num_parts=3)
 
 
 def test_poisson_sizes_are_binomial():
@@ -128,12 +114,10 @@ def test_poisson_sizes_are_binomial():
   assert scipy.stats.chisquare(odd, meant).pvalue < 1e-8
 
 
-@pytest.mark.parametrize('scheme', [
-    POISSON,
-    sampling.CyclicFixedSize(
-        num_rounds=8000, num_examples=63, batch_size=5, num_parts=3
-    ),
-])
+@pytest.mark.parametrize(
+  'scheme',
+  [POISSON, sampling.CyclicFixedSize(num_rounds=8000, num_examples=63, batch_size=5, num_parts=3)],
+)
 def test_every_example_is_drawn_with_one_probability(scheme):
   """And independently from turn to turn; with Poisson also of each other."""
   q, fixed = scheme.sampling_probability, scheme.batch_size == 5
@@ -154,9 +138,7 @@ def test_every_example_is_drawn_with_one_probability(scheme):
 
 
 def test_fixed_size_draws_every_set_alike():
-  scheme = sampling.CyclicFixedSize(
-      num_rounds=15_000, num_examples=6, batch_size=2
-  )
+  scheme = sampling.CyclicFixedSize(num_rounds=15_000, num_examples=6, batch_size=2)
   sets = [tuple(c.device_ids) for c in cohorts(scheme)]
   counts = np.unique(sets, axis=0, return_counts=True)[1]
   assert counts.size == math.comb(6, 2)
@@ -173,35 +155,24 @@ def test_shuffles_are_uniform():
 
 
 def test_rounds_may_be_empty():
-  scheme = sampling.CyclicPoisson(
-      num_rounds=200, num_examples=10, batch_size=0.5
-  )
+  scheme = sampling.CyclicPoisson(num_rounds=200, num_examples=10, batch_size=0.5)
   sizes = [c.device_ids.size for c in cohorts(scheme)]
   assert len(sizes) == 200 and min(sizes) == 0 < max(sizes)
 
 
 def test_a_batch_may_be_a_whole_part():
   for name in EVERY:
-    scheme = sampling.SCHEMES[name](
-        num_rounds=4, num_examples=9, batch_size=3, num_parts=3
-    )
+    scheme = sampling.SCHEMES[name](num_rounds=4, num_examples=9, batch_size=3, num_parts=3)
     for cohort in cohorts(scheme):
-      np.testing.assert_array_equal(
-          cohort.device_ids, np.arange(3) * 3 + cohort.round % 3
-      )
+      np.testing.assert_array_equal(cohort.device_ids, np.arange(3) * 3 + cohort.round % 3)
 
 
 @pytest.mark.parametrize('name', ['poisson', 'fixed_size'])
 def test_batches_of_a_billion_examples_cost_what_they_are(name):
-  scheme = sampling.SCHEMES[name](
-      num_rounds=50, num_examples=10**9, batch_size=100, num_parts=10
-  )
+  scheme = sampling.SCHEMES[name](num_rounds=50, num_examples=10**9, batch_size=100, num_parts=10)
   tracemalloc.start()
   try:
-    total = sum(
-        c.device_ids.size
-        for c in partition.Partition(scheme=scheme, seed=0).rounds()
-    )
+    total = sum(c.device_ids.size for c in partition.Partition(scheme=scheme, seed=0).rounds())
     peak = tracemalloc.get_traced_memory()[1]
   finally:
     tracemalloc.stop()
@@ -210,12 +181,8 @@ def test_batches_of_a_billion_examples_cost_what_they_are(name):
 
 
 def test_time_goes_on():
-  scheme = sampling.CyclicFixedSize(
-      num_rounds=3, num_examples=9, batch_size=2
-  )
-  times = [
-      (c.started, c.closed) for c in cohorts(scheme, start=100, round_seconds=7)
-  ]
+  scheme = sampling.CyclicFixedSize(num_rounds=3, num_examples=9, batch_size=2)
+  times = [(c.started, c.closed) for c in cohorts(scheme, start=100, round_seconds=7)]
   assert times == [(100, 107), (107, 114), (114, 121)]
   assert cohorts(scheme)[0].started == cohorts_lib.START
 
@@ -223,15 +190,20 @@ def test_time_goes_on():
 SCHEME = sampling.Shuffled(num_rounds=3, num_examples=9, batch_size=2)
 
 
-@pytest.mark.parametrize('change, message', [
+@pytest.mark.parametrize(
+  'change, message',
+  [
     (dict(scheme='poisson'), "scheme must be one of poisson.*got 'poisson'"),
-    (dict(scheme=sampling.Cyclic(num_rounds=3, num_examples=9, batch_size=2)),
-     'scheme must be one of'),
+    (
+      dict(scheme=sampling.Cyclic(num_rounds=3, num_examples=9, batch_size=2)),
+      'scheme must be one of',
+    ),
     (dict(seed=-1), 'seed .*-1'),
     (dict(start=-1), 'start must be at least 1, got -1'),
     (dict(round_seconds=0), 'round_seconds must be at least 1, got 0'),
     (dict(round_seconds=1.5), 'round_seconds must be a whole number, got 1.5'),
-])
+  ],
+)
 def test_refuses(change, message):
   with pytest.raises(ValueError, match=message):
     partition.Partition(**{'scheme': SCHEME, 'seed': 0, **change})
@@ -247,6 +219,6 @@ def test_refuses_rounds_that_are_none():
 def test_metadata_say_how_batches_were_drawn():
   found = partition.Partition(scheme=SCHEME, seed=0).metadata()
   assert found == {
-      'fl_dpftrl.sampling': '{"sampling": "shuffled", "num_examples": 9,'
-      ' "batch_size": 2, "num_parts": 1}'
+    'fl_dpftrl.sampling': '{"sampling": "shuffled", "num_examples": 9,'
+    ' "batch_size": 2, "num_parts": 1}'
   }

@@ -9,14 +9,14 @@ import pytest
 from fl_dpftrl.simulation import plain_pickle
 
 VALUES = [
-    {'a': [1, -1, 255, 256, 65535, 65536, 2**31 - 1, -2**31, 2**40, -2**100]},
-    [1.5, -0.0, 1e300, True, False, None, 'text', 'é\n\\', '', b'', b'bytes\xff'],
-    {1: (), 2: (1,), 3: (1, 2), 4: (1, 2, 3), 5: (1, 2, 3, 4), None: {}, 2.5: []},
-    [list(range(10_000)), ['x' * 300, 'y' * 70_000, b'z' * 300]],
-    {'set': {1, 'a', None}, 'frozen': frozenset({1, b'b'})},
-    list('abc') * 100,
-    [[]] * 3,
-    7,
+  {'a': [1, -1, 255, 256, 65535, 65536, 2**31 - 1, -(2**31), 2**40, -(2**100)]},
+  [1.5, -0.0, 1e300, True, False, None, 'text', 'é\n\\', '', b'', b'bytes\xff'],
+  {1: (), 2: (1,), 3: (1, 2), 4: (1, 2, 3), 5: (1, 2, 3, 4), None: {}, 2.5: []},
+  [list(range(10_000)), ['x' * 300, 'y' * 70_000, b'z' * 300]],
+  {'set': {1, 'a', None}, 'frozen': frozenset({1, b'b'})},
+  list('abc') * 100,
+  [[]] * 3,
+  7,
 ]
 
 
@@ -25,7 +25,7 @@ VALUES = [
 def test_reads_as_python_does(value, protocol):
   if protocol < 4 and isinstance(value, dict) and 'set' in value:
     pytest.skip('sets are made by a function there')
-  if protocol < 3 and 'bytes' in repr(value) or protocol < 3 and "b'z" in repr(value):
+  if (protocol < 3 and 'bytes' in repr(value)) or (protocol < 3 and "b'z" in repr(value)):
     pytest.skip('bytes are made by a function there')
   content = pickle.dumps(value, protocol)
   found = plain_pickle.load('trace', content)
@@ -43,34 +43,37 @@ def nested(opener, levels, closer=b''):
 
 # Pickles that crash Python's reader or never end in it.
 HOSTILE = {
-    'deep tuple as a key': b'\x80\x02}' + b')' + b'\x85' * 100_000 + b'K\x01s.',
-    'deep frozenset as a key': b'\x80\x04}(' + b'(' * 50_000 + b'K\x01'
-    + b'\x91' * 50_000 + b'K\x01u.',
-    'tuples that share': b'\x80\x02}' + b'K\x01q\x00h\x00\x86'
-    + b'q\x00h\x00\x86' * 60 + b'K\x01s.',
-    'shared without a key': shared(60),
-    'deep tuple': b'\x80\x02)' + b'\x85' * 100_000 + b'.',
-    'deep list': b'\x80\x02' + b'](' * 100_000 + b'e' * 100_000 + b'.',
-    'contains itself': b'\x80\x02]q\x00h\x00a.',
-    'contains itself twice': b'\x80\x02]q\x00(h\x00h\x00e.',
-    'text of any size': b'\x80\x04\x8d' + b'\xff' * 8 + b'x.',
-    'bytes of any size': b'\x80\x04\x8e' + struct.pack('<Q', 2**40) + b'x.',
-    'a place of any size': b'\x80\x02]r\xff\xff\xff\xffK\x01a.',
-    'a number of any size': b'\x80\x02\x8b\xff\xff\xff\x7f.',
-    'a long number': b'\x80\x02\x8a\xff' + b'\x01' * 255 + b'.',
-    'a written number': b'I' + b'9' * 100_000 + b'\n.',
-    'marks': b'\x80\x02' + b'(' * 9_000_000,
-    'dictionaries': b'\x80\x02' + b'}' * 9_000_000,
-    'the same again': b'\x80\x02]' + b'2' * 9_000_000,
-    'nothing, often': b'\x80\x02' + b'N0' * 9_000_000,
+  'deep tuple as a key': b'\x80\x02}' + b')' + b'\x85' * 100_000 + b'K\x01s.',
+  'deep frozenset as a key': b'\x80\x04}('
+  + b'(' * 50_000
+  + b'K\x01'
+  + b'\x91' * 50_000
+  + b'K\x01u.',
+  'tuples that share': b'\x80\x02}' + b'K\x01q\x00h\x00\x86' + b'q\x00h\x00\x86' * 60 + b'K\x01s.',
+  'shared without a key': shared(60),
+  'deep tuple': b'\x80\x02)' + b'\x85' * 100_000 + b'.',
+  'deep list': b'\x80\x02' + b'](' * 100_000 + b'e' * 100_000 + b'.',
+  'contains itself': b'\x80\x02]q\x00h\x00a.',
+  'contains itself twice': b'\x80\x02]q\x00(h\x00h\x00e.',
+  'text of any size': b'\x80\x04\x8d' + b'\xff' * 8 + b'x.',
+  'bytes of any size': b'\x80\x04\x8e' + struct.pack('<Q', 2**40) + b'x.',
+  'a place of any size': b'\x80\x02]r\xff\xff\xff\xffK\x01a.',
+  'a number of any size': b'\x80\x02\x8b\xff\xff\xff\x7f.',
+  'a long number': b'\x80\x02\x8a\xff' + b'\x01' * 255 + b'.',
+  'a written number': b'I' + b'9' * 100_000 + b'\n.',
+  'marks': b'\x80\x02' + b'(' * 9_000_000,
+  'dictionaries': b'\x80\x02' + b'}' * 9_000_000,
+  'the same again': b'\x80\x02]' + b'2' * 9_000_000,
+  'nothing, often': b'\x80\x02' + b'N0' * 9_000_000,
 }
 
 
 @pytest.mark.parametrize(
-    'name', [
-        pytest.param(name, marks=pytest.mark.slow if len(content) > 10**6 else ())
-        for name, content in HOSTILE.items()
-    ]
+  'name',
+  [
+    pytest.param(name, marks=pytest.mark.slow if len(content) > 10**6 else ())
+    for name, content in HOSTILE.items()
+  ],
 )
 def test_refuses_what_breaks_a_reader(name):
   if name == 'a place of any size':
@@ -82,7 +85,9 @@ def test_refuses_what_breaks_a_reader(name):
   assert message.isprintable() and len(message) < 300
 
 
-@pytest.mark.parametrize('content, words', [
+@pytest.mark.parametrize(
+  'content, words',
+  [
     (b'\x80\x02}]K\x01s.', 'a list as a key'),
     (b'cos\nsystem\n(S"true"\ntR.', 'os.system'),
     (b'\x80\x04\x8c\x02os\x8c\x06system\x93.', 'os.system'),
@@ -94,7 +99,8 @@ def test_refuses_what_breaks_a_reader(name):
     (b'e.', 'not whole'),
     (b'\xff.', 'not whole'),
     (b'', 'not whole'),
-])
+  ],
+)
 def test_refuses_in_words(content, words):
   with pytest.raises(ValueError, match=words):
     plain_pickle.load('trace', content)
@@ -103,7 +109,7 @@ def test_refuses_in_words(content, words):
 @pytest.mark.parametrize('protocol', range(pickle.HIGHEST_PROTOCOL + 1))
 def test_flipped_bits_are_refused_or_read_as_python_does(protocol):
   content = pickle.dumps(
-      {'d': {'active': [1, 5], 'inactive': [2, 600], 'finish_time': 86400}}, protocol
+    {'d': {'active': [1, 5], 'inactive': [2, 600], 'finish_time': 86400}}, protocol
   )
   draws = random.Random(0)
   for bit in range(8 * len(content)):
@@ -117,6 +123,6 @@ def test_flipped_bits_are_refused_or_read_as_python_does(protocol):
       continue
     try:
       expected = pickle.loads(bytes(changed))
-    except Exception:  # pylint: disable=broad-except
+    except Exception:
       continue  # Frames are passed over here.
     assert repr(found) == repr(expected)

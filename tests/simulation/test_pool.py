@@ -1,15 +1,14 @@
 import hypothesis
-from hypothesis import strategies as st
 import numpy as np
+from hypothesis import strategies as st
 
-from fl_dpftrl.simulation import pool
-from fl_dpftrl.simulation import waiting
+from fl_dpftrl.simulation import pool, waiting
 
 
 @hypothesis.settings(deadline=None, max_examples=60)
 @hypothesis.given(
-    groups=st.lists(st.integers(0, 4), min_size=1, max_size=40),
-    steps=st.lists(st.sets(st.integers(0, 39)), max_size=12),
+  groups=st.lists(st.integers(0, 4), min_size=1, max_size=40),
+  steps=st.lists(st.sets(st.integers(0, 39)), max_size=12),
 )
 def test_the_pool_is_a_set(groups, steps):
   groups = np.array(groups, np.int16)
@@ -41,15 +40,11 @@ def test_draws_stay_within_the_group_at_the_edge():
 
 @hypothesis.settings(deadline=None, max_examples=60)
 @hypothesis.given(
-    times=st.lists(
-        st.lists(st.floats(0, 1000), max_size=8), min_size=1, max_size=6
-    ),
-    asked=st.lists(st.floats(0, 1200), max_size=8),
-    step=st.sampled_from([1.0, 60.0]),
+  times=st.lists(st.lists(st.floats(0, 1000), max_size=8), min_size=1, max_size=6),
+  asked=st.lists(st.floats(0, 1200), max_size=8),
+  step=st.sampled_from([1.0, 60.0]),
 )
-def test_nobody_comes_back_early_and_everybody_within_a_step(
-    times, asked, step
-):
+def test_nobody_comes_back_early_and_everybody_within_a_step(times, asked, step):
   queue = waiting.Waiting(step)
   due = {}
   for batch in times:

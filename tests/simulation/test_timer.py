@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl.simulation import server
-from fl_dpftrl.simulation import timer
+from fl_dpftrl.simulation import server, timer
 
 
 @pytest.mark.parametrize('rounds', [0, -1, 1.5, True, None])
@@ -18,15 +17,15 @@ def test_refuses_timers_in_hours(hours):
 
 
 @pytest.mark.parametrize(
-    'name, value',
-    [
-        ('report_goal', 0),
-        ('clients_per_round', 4),
-        ('minutes_between_rounds', -1.0),
-        ('pace_minutes', np.nan),
-        ('max_wait_days', 0.0),
-        ('max_wait_days', np.inf),
-    ],
+  'name, value',
+  [
+    ('report_goal', 0),
+    ('clients_per_round', 4),
+    ('minutes_between_rounds', -1.0),
+    ('pace_minutes', np.nan),
+    ('max_wait_days', 0.0),
+    ('max_wait_days', np.inf),
+  ],
 )
 def test_refuses_servers(name, value):
   with pytest.raises(ValueError, match=name):

@@ -12,26 +12,23 @@ from fl_dpftrl.simulation import trace_formats
 from fl_dpftrl.simulation import traces as traces_lib
 
 HOUR, DAY, WEEK = 3600, 86400, 604800
-NAMES = {
-    'fedscale': trace_formats.read_fedscale,
-    'flash': trace_formats.read_flash,
-}
+NAMES = {'fedscale': trace_formats.read_fedscale, 'flash': trace_formats.read_flash}
 # Entries as the documentation of FedScale prints them.
 FEDSCALE = {
-    107740: {
-        'duration': 1,
-        'inactive': [88494, 93284],
-        'finish_time': 518400,
-        'active': [88494, 93283],
-        'model': 'SM-G611MT',
-    },
-    107743: {
-        'duration': 1,
-        'inactive': [1],
-        'finish_time': 259200,
-        'active': [0],
-        'model': 'moto g(7) play',
-    },
+  107740: {
+    'duration': 1,
+    'inactive': [88494, 93284],
+    'finish_time': 518400,
+    'active': [88494, 93283],
+    'model': 'SM-G611MT',
+  },
+  107743: {
+    'duration': 1,
+    'inactive': [1],
+    'finish_time': 259200,
+    'active': [0],
+    'model': 'moto g(7) play',
+  },
 }
 
 
@@ -70,9 +67,9 @@ def test_fedscale(tmp_path, protocol):
 
 def test_fedscale_joins_sorts_and_ends_with_its_period(tmp_path):
   device = {
-      'active': [500, 10, 20.0, 90_000],
-      'inactive': [90_000, 20, 30.0, 90_001],
-      'finish_time': DAY,
+    'active': [500, 10, 20.0, 90_000],
+    'inactive': [90_000, 20, 30.0, 90_001],
+    'finish_time': DAY,
   }
   never = {'active': [7], 'inactive': [7], 'finish_time': DAY}
   path = fedscale(tmp_path, {'a': device, 'b': never})
@@ -116,14 +113,14 @@ def test_a_pickle_that_runs_a_command_is_refused(tmp_path, protocol, read):
 
 
 @pytest.mark.parametrize(
-    'content',
-    [
-        {1: collections.OrderedDict()},
-        {1: np.float64(1.0)},
-        {1: np.arange(3)},
-        {1: len},
-        {1: complex(1, 2)},
-    ],
+  'content',
+  [
+    {1: collections.OrderedDict()},
+    {1: np.float64(1.0)},
+    {1: np.arange(3)},
+    {1: len},
+    {1: complex(1, 2)},
+  ],
 )
 def test_a_pickle_that_names_anything_is_refused(tmp_path, content):
   with pytest.raises(ValueError, match='more than plain containers'):
@@ -140,10 +137,7 @@ def test_a_pickle_that_refers_outside_is_refused(tmp_path):
 
 @pytest.mark.parametrize('reader', ['fedscale', 'flash'])
 def test_files_that_are_not_whole(tmp_path, reader):
-  devices = {
-      'fedscale': FEDSCALE,
-      'flash': {'0': messages('2020-01-02 00:00:00\twifi')},
-  }[reader]
+  devices = {'fedscale': FEDSCALE, 'flash': {'0': messages('2020-01-02 00:00:00\twifi')}}[reader]
   write = {'fedscale': fedscale, 'flash': flash}[reader]
   path = write(tmp_path, devices)
   whole = path.read_bytes()
@@ -180,23 +174,23 @@ def entry(**changes):
 
 
 @pytest.mark.parametrize(
-    'device, words',
-    [
-        (7, 'must have the entries'),
-        ({'active': [1]}, 'must have the entries'),
-        (entry(active=3), 'active must be a list'),
-        (entry(active=[1]), 'active has 1 times, inactive 2'),
-        (entry(active=[1, 7]), 'interval 1 .* 7 to 6'),
-        (entry(active=[-1, 5]), 'interval 0 .* -1 to 2'),
-        (entry(active=[1, 'x']), "interval 1 must be whole seconds, got 'x'"),
-        (entry(active=[1.5, 5]), 'interval 0 must be whole'),
-        (entry(active=[float('nan'), 5]), 'interval 0 must be whole'),
-        (entry(active=[True, 5]), 'interval 0 must be whole'),
-        (entry(inactive=[2, 10**30]), 'interval 1 must be whole'),
-        (entry(finish_time=0), 'after 0 seconds'),
-        (entry(finish_time=10**10), 'after 10000000000 seconds'),
-        (entry(finish_time=None), 'finish_time must be whole'),
-    ],
+  'device, words',
+  [
+    (7, 'must have the entries'),
+    ({'active': [1]}, 'must have the entries'),
+    (entry(active=3), 'active must be a list'),
+    (entry(active=[1]), 'active has 1 times, inactive 2'),
+    (entry(active=[1, 7]), 'interval 1 .* 7 to 6'),
+    (entry(active=[-1, 5]), 'interval 0 .* -1 to 2'),
+    (entry(active=[1, 'x']), "interval 1 must be whole seconds, got 'x'"),
+    (entry(active=[1.5, 5]), 'interval 0 must be whole'),
+    (entry(active=[float('nan'), 5]), 'interval 0 must be whole'),
+    (entry(active=[True, 5]), 'interval 0 must be whole'),
+    (entry(inactive=[2, 10**30]), 'interval 1 must be whole'),
+    (entry(finish_time=0), 'after 0 seconds'),
+    (entry(finish_time=10**10), 'after 10000000000 seconds'),
+    (entry(finish_time=None), 'finish_time must be whole'),
+  ],
 )
 def test_bad_entries_of_fedscale(tmp_path, device, words):
   path = fedscale(tmp_path, {107743: FEDSCALE[107743], 'bad\none': device})
@@ -223,25 +217,24 @@ THURSDAY = 3 * DAY
 
 def test_flash_is_ready_when_charging_locked_and_on_wifi(tmp_path):
   device = messages(
-      '2020-01-02 08:00:00\tbattery_charged_on',
-      '2020-01-02 08:10:00\twifi',
-      '2020-01-02 08:15:00\tscreen_off',
-      '2020-01-02 08:20:00\tscreen_lock',
-      '2020-01-02 08:25:00\t87.0%',
-      '2020-01-02 08:30:00\tscreen_on',
-      '2020-01-02 09:00:00\tscreen_unlock',
-      '2020-01-02 09:10:00\tscreen_lock',
-      '2020-01-02 10:00:00\t4G',
-      '2020-01-02 10:30:00\tWIFI',
-      '2020-01-02 11:00:00\tbattery_charged_off',
-      '',
-      '2020-01-08 11:00:00\tUnknown',
+    '2020-01-02 08:00:00\tbattery_charged_on',
+    '2020-01-02 08:10:00\twifi',
+    '2020-01-02 08:15:00\tscreen_off',
+    '2020-01-02 08:20:00\tscreen_lock',
+    '2020-01-02 08:25:00\t87.0%',
+    '2020-01-02 08:30:00\tscreen_on',
+    '2020-01-02 09:00:00\tscreen_unlock',
+    '2020-01-02 09:10:00\tscreen_lock',
+    '2020-01-02 10:00:00\t4G',
+    '2020-01-02 10:30:00\tWIFI',
+    '2020-01-02 11:00:00\tbattery_charged_off',
+    '',
+    '2020-01-08 11:00:00\tUnknown',
   )
   traces = trace_formats.read_flash(flash(tmp_path, {'0': device}))
   assert traces.periods.tolist() == [WEEK]
   assert [
-      ((start - THURSDAY) / HOUR, (end - THURSDAY) / HOUR)
-      for start, end in intervals(traces)
+    ((start - THURSDAY) / HOUR, (end - THURSDAY) / HOUR) for start, end in intervals(traces)
   ] == [(8 + 1 / 3, 9.0), (9 + 1 / 6, 10.0), (10.5, 11.0)]
   # A Thursday years later, at nine.
   presence = traces.presence(1, seed=0)
@@ -264,38 +257,40 @@ def test_flash_starts_with_none_of_the_three(tmp_path, state):
 
 def test_flash_in_other_spellings_and_out_of_order(tmp_path):
   device = messages(
-      '2020/1/2T3:05:00.250 screen_unlock',
-      ' 2020-01-02 01:00:00\t screen_lock\r',
-      '2020-1-2 1:00:0   BATTERY_CHARGED_ON',
-      '2020-01-02T01:00:00\tWifi',
+    '2020/1/2T3:05:00.250 screen_unlock',
+    ' 2020-01-02 01:00:00\t screen_lock\r',
+    '2020-1-2 1:00:0   BATTERY_CHARGED_ON',
+    '2020-01-02T01:00:00\tWifi',
   )
   traces = trace_formats.read_flash(flash(tmp_path, {'0': device}))
   assert intervals(traces) == [(HOUR, 3 * HOUR + 300)]
 
 
 @pytest.mark.parametrize(
-    'last, period',
-    [
-        ('2020-01-02 12:00:00', DAY),
-        ('2020-01-04 12:00:00', 2 * DAY),
-        ('2020-01-04 12:00:01', 3 * DAY),
-        ('2020-01-09 12:00:00', WEEK),
-        ('2020-01-09 12:00:01', 2 * WEEK),
-    ],
+  'last, period',
+  [
+    ('2020-01-02 12:00:00', DAY),
+    ('2020-01-04 12:00:00', 2 * DAY),
+    ('2020-01-04 12:00:01', 3 * DAY),
+    ('2020-01-09 12:00:00', WEEK),
+    ('2020-01-09 12:00:01', 2 * WEEK),
+  ],
 )
 def test_flash_repeats_after_days_or_weeks(tmp_path, last, period):
   device = messages(
-      '2020-01-02 12:00:00\twifi',
-      '2020-01-02 12:00:00\tscreen_lock',
-      '2020-01-02 12:00:00\tbattery_charged_on',
-      f'{last}\tbattery_charged_off',
-      f'{last}\tbattery_charged_off',
+    '2020-01-02 12:00:00\twifi',
+    '2020-01-02 12:00:00\tscreen_lock',
+    '2020-01-02 12:00:00\tbattery_charged_on',
+    f'{last}\tbattery_charged_off',
+    f'{last}\tbattery_charged_off',
   )
-  always = messages(*[
+  always = messages(
+    *[
       f'2020-01-02 1{hour}:00:00\t{state}'
       for hour in (0, 1)
       for state in ('wifi', 'screen_lock', 'battery_charged_on')
-  ])
+    ]
+  )
   devices = {'0': always, '1': device}
   traces = trace_formats.read_flash(flash(tmp_path, devices))
   if last == '2020-01-02 12:00:00':
@@ -303,83 +298,63 @@ def test_flash_repeats_after_days_or_weeks(tmp_path, last, period):
   else:
     assert traces.periods.tolist() == [DAY, period]
     length = round(traces.shares[1] * period)
-    assert length == np.datetime64(last.replace(' ', 'T')).astype(
-        int
-    ) - np.datetime64('2020-01-02T12:00:00').astype(int)
+    assert length == np.datetime64(last.replace(' ', 'T')).astype(int) - np.datetime64(
+      '2020-01-02T12:00:00'
+    ).astype(int)
 
 
 def test_flash_cached_timers(tmp_path):
   good = {
-      'isSuccess': True,
-      'trace_start': -HOUR,
-      'trace_end': 6 * DAY + 0.0,
-      'ready_time': [[-60.0, 60.0], [DAY, DAY + HOUR]],
+    'isSuccess': True,
+    'trace_start': -HOUR,
+    'trace_end': 6 * DAY + 0.0,
+    'ready_time': [[-60.0, 60.0], [DAY, DAY + HOUR]],
   }
-  failed = {
-      'isSuccess': False,
-      'trace_start': None,
-      'trace_end': None,
-      'ready_time': [],
-  }
+  failed = {'isSuccess': False, 'trace_start': None, 'trace_end': None, 'ready_time': []}
   path = flash(tmp_path, {'g1': good, 'g2': failed})
   traces = trace_formats.read_traces(path)
   assert intervals(traces) == [
-      (THURSDAY - 60, THURSDAY + 60),
-      (THURSDAY + DAY, THURSDAY + DAY + HOUR),
+    (THURSDAY - 60, THURSDAY + 60),
+    (THURSDAY + DAY, THURSDAY + DAY + HOUR),
   ]
   assert traces.periods.tolist() == [WEEK]
   assert traces.left_out == 1
 
 
 @pytest.mark.parametrize(
-    'device, words',
-    [
-        ([], 'must have the entries isSuccess'),
-        ({'isSuccess': True}, 'must have the entries ready_time'),
-        ({'messages': 3}, 'messages must be text'),
-        (messages(''), 'no message'),
-        (messages('2020-01-02 00:00:00'), 'message 1 must be a time and'),
-        (messages('2020-01-02\twifi'), 'message 1 must be a time and'),
-        (messages('', '2020-02-30 00:00:00\twifi'), 'message 2 has no such'),
-        (messages('2020-01-02 24:00:00\twifi'), 'no such time'),
-        (messages('2020-01-02 00:00:00+08:00\twifi'), 'a time and a state'),
-        (messages('2020-01-02 00:00:00\tbluetooth'), "state: 'bluetooth'"),
-        (messages('2020-01-02 00:00:00\tx%'), "state: 'x%'"),
-        (
-            {
-                'isSuccess': True,
-                'trace_start': 0,
-                'trace_end': 9,
-                'ready_time': [[1, 2], [8, 10]],
-            },
-            'interval 1 must ascend within 0 to 9',
-        ),
-        (
-            {
-                'isSuccess': True,
-                'trace_start': 0,
-                'trace_end': 9,
-                'ready_time': [[1, 2, 3]],
-            },
-            'interval 0 must be two times',
-        ),
-        (
-            {
-                'isSuccess': True,
-                'trace_start': 9,
-                'trace_end': 0,
-                'ready_time': {},
-            },
-            'ready_time must be a list',
-        ),
-    ],
+  'device, words',
+  [
+    ([], 'must have the entries isSuccess'),
+    ({'isSuccess': True}, 'must have the entries ready_time'),
+    ({'messages': 3}, 'messages must be text'),
+    (messages(''), 'no message'),
+    (messages('2020-01-02 00:00:00'), 'message 1 must be a time and'),
+    (messages('2020-01-02\twifi'), 'message 1 must be a time and'),
+    (messages('', '2020-02-30 00:00:00\twifi'), 'message 2 has no such'),
+    (messages('2020-01-02 24:00:00\twifi'), 'no such time'),
+    (messages('2020-01-02 00:00:00+08:00\twifi'), 'a time and a state'),
+    (messages('2020-01-02 00:00:00\tbluetooth'), "state: 'bluetooth'"),
+    (messages('2020-01-02 00:00:00\tx%'), "state: 'x%'"),
+    (
+      {'isSuccess': True, 'trace_start': 0, 'trace_end': 9, 'ready_time': [[1, 2], [8, 10]]},
+      'interval 1 must ascend within 0 to 9',
+    ),
+    (
+      {'isSuccess': True, 'trace_start': 0, 'trace_end': 9, 'ready_time': [[1, 2, 3]]},
+      'interval 0 must be two times',
+    ),
+    (
+      {'isSuccess': True, 'trace_start': 9, 'trace_end': 0, 'ready_time': {}},
+      'ready_time must be a list',
+    ),
+  ],
 )
 def test_bad_entries_of_flash(tmp_path, device, words):
   good = messages(
-      '2020-01-02 00:00:00\twifi',
-      '2020-01-02 00:00:00\tscreen_lock',
-      '2020-01-02 00:00:00\tbattery_charged_on',
-      '2020-01-02 01:00:00\t99%',
+    '2020-01-02 00:00:00\twifi',
+    '2020-01-02 00:00:00\tscreen_lock',
+    '2020-01-02 00:00:00\tbattery_charged_on',
+    '2020-01-02 01:00:00\t99%',
   )
   path = flash(tmp_path, {'good': good, 'bad': device})
   with pytest.raises(ValueError, match=words) as error:

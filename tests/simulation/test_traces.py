@@ -1,9 +1,9 @@
 """Traces against loops over their intervals, second by second or one by one."""
 
 import hypothesis
-from hypothesis import strategies as st
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 from fl_dpftrl.simulation import traces as traces_lib
 
@@ -20,11 +20,9 @@ def is_there(intervals, period, time):
   inside = time - traces_lib.MONDAY - lap * period
   # Intervals may be anywhere: look at every copy that can reach this lap.
   return any(
-      start + copy * period <= inside < end + copy * period
-      for start, end in intervals
-      for copy in range(
-          -int(max(end, 0) // period) - 1, int(-min(start, 0) // period) + 2
-      )
+    start + copy * period <= inside < end + copy * period
+    for start, end in intervals
+    for copy in range(-int(max(end, 0) // period) - 1, int(-min(start, 0) // period) + 2)
   )
 
 
@@ -33,7 +31,7 @@ def traced(lists, periods):
   pairs = [pair for intervals in lists for pair in intervals]
   starts, ends = np.array(pairs, np.int64).reshape(-1, 2).T
   return traces_lib.Traces.from_intervals(
-      np.array(owners, np.int64), starts, ends, np.array(periods)
+    np.array(owners, np.int64), starts, ends, np.array(periods)
   )
 
 
@@ -50,20 +48,18 @@ def cases(draw):
     period = draw(st.sampled_from([7, 1800, DAY, 2 * DAY, 7 * DAY]))
     times = st.integers(-20, 60).map(lambda k: k * unit)
     lengths = st.integers(0, 12).map(lambda k: k * unit)
-    lists.append([
+    lists.append(
+      [
         (start, start + length)
-        for start, length in draw(
-            st.lists(st.tuples(times, lengths), max_size=5)
-        )
-    ])
+        for start, length in draw(st.lists(st.tuples(times, lengths), max_size=5))
+      ]
+    )
     periods.append(period)
   return lists, periods
 
 
 @SETTINGS
-@hypothesis.given(
-    cases(), st.lists(st.integers(0, 10**6) | st.floats(0, 1e6), max_size=40)
-)
+@hypothesis.given(cases(), st.lists(st.integers(0, 10**6) | st.floats(0, 1e6), max_size=40))
 def test_at_is_the_loop_over_intervals(case, offsets):
   lists, periods = case
   traces = traced(lists, periods)
@@ -79,10 +75,10 @@ def test_at_is_the_loop_over_intervals(case, offsets):
 
 @SETTINGS
 @hypothesis.given(
-    cases(),
-    st.floats(0, 1e6),
-    st.floats(0, 86400.0) | st.floats(0, 10.0) | st.floats(0, 1e6),
-    st.integers(0, 2**32),
+  cases(),
+  st.floats(0, 1e6),
+  st.floats(0, 86400.0) | st.floats(0, 10.0) | st.floats(0, 1e6),
+  st.integers(0, 2**32),
 )
 def test_ceiling_is_never_below_at(case, offset, length, seed):
   lists, periods = case
@@ -142,8 +138,7 @@ def test_same_seed_same_presence_and_all_traces_alike_often():
   traces = traced(lists, [DAY] * 10)
   time = np.full(20_000, MONDAY + 3.5 * HOUR)
   first, again, other = (
-      traces.presence(20_000, seed).at(np.arange(20_000), time)
-      for seed in (4, 4, 5)
+    traces.presence(20_000, seed).at(np.arange(20_000), time) for seed in (4, 4, 5)
   )
   np.testing.assert_array_equal(first, again)
   assert (first != other).any()
@@ -154,9 +149,9 @@ def test_cells_of_mornings_and_evenings_have_ceilings_of_their_own():
   lists = [[(h * HOUR, (h + 3) * HOUR)] for h in (5, 6, 7, 22, 23)]
   lists += [[(0, DAY)], []]
   presence = following(traced(lists, [DAY] * 7), np.arange(7))
-  of_device = lambda hour: presence.ceiling(
-      MONDAY + hour * HOUR, MONDAY + (hour + 0.1) * HOUR
-  )[presence.cells]
+  of_device = lambda hour: presence.ceiling(MONDAY + hour * HOUR, MONDAY + (hour + 0.1) * HOUR)[
+    presence.cells
+  ]
   assert of_device(6)[:5].tolist() == [1, 1, 0, 0, 0]
   assert of_device(23.5)[:5].tolist() == [0, 0, 0, 1, 1]
   assert of_device(15).tolist() == [0, 0, 0, 0, 0, 1, 0]
@@ -193,42 +188,40 @@ def test_a_trace_that_is_never_there():
 
 
 @pytest.mark.parametrize(
-    'starts, ends, offsets, periods, words',
-    [
-        ([0], [1], [0, 1], [], 'periods'),
-        ([0], [1], [0, 1], [0], 'periods'),
-        ([0], [1], [0, 1], [10**12], 'periods'),
-        ([0.5], [1], [0, 1], [9], 'starts'),
-        ([[0]], [1], [0, 1], [9], 'starts'),
-        ([0], [1, 2], [0, 1], [9], 'ends'),
-        ([0], [1], [0, 2], [9], 'offsets'),
-        ([0], [1], [], [9], 'offsets'),
-        ([0, 2], [1, 3], [0, 2, 1, 2], [9, 9, 9], 'offsets'),
-        ([0], [10], [0, 1], [9], '0 to 10 in trace 0'),
-        ([-1], [1], [0, 1], [9], '-1 to 1'),
-        ([3, 2], [4, 3], [0, 2], [9], '2 to 3'),
-        ([3, 4], [4, 5], [0, 2], [9], '4 to 5'),
-        ([3], [3], [0, 1], [9], '3 to 3'),
-    ],
+  'starts, ends, offsets, periods, words',
+  [
+    ([0], [1], [0, 1], [], 'periods'),
+    ([0], [1], [0, 1], [0], 'periods'),
+    ([0], [1], [0, 1], [10**12], 'periods'),
+    ([0.5], [1], [0, 1], [9], 'starts'),
+    ([[0]], [1], [0, 1], [9], 'starts'),
+    ([0], [1, 2], [0, 1], [9], 'ends'),
+    ([0], [1], [0, 2], [9], 'offsets'),
+    ([0], [1], [], [9], 'offsets'),
+    ([0, 2], [1, 3], [0, 2, 1, 2], [9, 9, 9], 'offsets'),
+    ([0], [10], [0, 1], [9], '0 to 10 in trace 0'),
+    ([-1], [1], [0, 1], [9], '-1 to 1'),
+    ([3, 2], [4, 3], [0, 2], [9], '2 to 3'),
+    ([3, 4], [4, 5], [0, 2], [9], '4 to 5'),
+    ([3], [3], [0, 1], [9], '3 to 3'),
+  ],
 )
 def test_refuses(starts, ends, offsets, periods, words):
   with pytest.raises(ValueError, match=words):
-    traces_lib.Traces(
-        np.array(starts), np.array(ends), np.array(offsets), np.array(periods)
-    )
+    traces_lib.Traces(np.array(starts), np.array(ends), np.array(offsets), np.array(periods))
 
 
 @pytest.mark.parametrize(
-    'owners, starts, ends, words',
-    [
-        ([0], [5], [4], '5 to 4'),
-        ([1], [5], [6], 'owners'),
-        ([-1], [5], [6], 'owners'),
-        ([0, 0], [5], [6], 'equally many'),
-    ],
+  'owners, starts, ends, words',
+  [
+    ([0], [5], [4], '5 to 4'),
+    ([1], [5], [6], 'owners'),
+    ([-1], [5], [6], 'owners'),
+    ([0, 0], [5], [6], 'equally many'),
+  ],
 )
 def test_refuses_intervals(owners, starts, ends, words):
   with pytest.raises(ValueError, match=words):
     traces_lib.Traces.from_intervals(
-        np.array(owners), np.array(starts), np.array(ends), np.array([9])
+      np.array(owners), np.array(starts), np.array(ends), np.array([9])
     )

@@ -3,9 +3,7 @@
 import os
 
 from experiments.stackoverflow.datasets import dataset as dataset_lib
-from experiments.stackoverflow.datasets import docstrings
-from experiments.stackoverflow.datasets import stackoverflow
-from experiments.stackoverflow.datasets import synthetic
+from experiments.stackoverflow.datasets import docstrings, stackoverflow, synthetic
 
 NAMES = ('docstrings', 'stackoverflow', 'synthetic')
 Dataset = dataset_lib.Dataset
@@ -13,13 +11,13 @@ client_dataset = dataset_lib.client_dataset
 
 
 def load(
-    name: str,
-    *,
-    seed: int = 0,
-    cache_dir: str | os.PathLike = '.cache',
-    data_dir: str | os.PathLike | None = None,
-    download: bool = False,
-    vocabulary_size: int | None = None,
+  name: str,
+  *,
+  seed: int = 0,
+  cache_dir: str | os.PathLike = '.cache',
+  data_dir: str | os.PathLike | None = None,
+  download: bool = False,
+  vocabulary_size: int | None = None,
 ) -> Dataset:
   """The data set of that name.
 

@@ -1,8 +1,8 @@
 """A federated text data set, and one device's batches of it."""
 
 import dataclasses
-from typing import Callable, Iterable, Sequence
 import zlib
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -58,9 +58,7 @@ class Dataset:
     return float((targets[counted] == self.unigram_token).mean())
 
 
-def unigram_token(
-    sentences: Iterable[np.ndarray], vocabulary: vocabulary_lib.Vocabulary
-) -> int:
+def unigram_token(sentences: Iterable[np.ndarray], vocabulary: vocabulary_lib.Vocabulary) -> int:
   """The most frequent target that the headline accuracy counts.
 
   Args:
@@ -81,13 +79,13 @@ def unigram_token(
 
 
 def client_dataset(
-    dataset: Dataset,
-    client_id: str,
-    *,
-    batch_size: int,
-    max_sentences: int | None = None,
-    epochs: int = 1,
-    seed: int | Sequence[int] = 0,
+  dataset: Dataset,
+  client_id: str,
+  *,
+  batch_size: int,
+  max_sentences: int | None = None,
+  epochs: int = 1,
+  seed: int | Sequence[int] = 0,
 ) -> tf.data.Dataset:
   """One device's batches (x, y) for one round, each [batch, length] int32.
 
@@ -108,20 +106,14 @@ def client_dataset(
     ValueError: if batch_size, max_sentences or epochs is below 1.
   """
   for name, value in (
-      ('batch_size', batch_size),
-      ('max_sentences', max_sentences),
-      ('epochs', epochs),
+    ('batch_size', batch_size),
+    ('max_sentences', max_sentences),
+    ('epochs', epochs),
   ):
     if value is not None and value < 1:
       raise ValueError(f'{name} must be at least 1, got {value}')
   rows = dataset.sentences(client_id)
-  generator = np.random.default_rng(
-      [*np.atleast_1d(seed), zlib.crc32(client_id.encode())]
-  )
+  generator = np.random.default_rng([*np.atleast_1d(seed), zlib.crc32(client_id.encode())])
   rows = rows[generator.permutation(len(rows))[:max_sentences]]
-  rows = np.concatenate(
-      [rows[generator.permutation(len(rows))] for _ in range(epochs)]
-  )
-  return tf.data.Dataset.from_tensor_slices((rows[:, :-1], rows[:, 1:])).batch(
-      batch_size
-  )
+  rows = np.concatenate([rows[generator.permutation(len(rows))] for _ in range(epochs)])
+  return tf.data.Dataset.from_tensor_slices((rows[:, :-1], rows[:, 1:])).batch(batch_size)

@@ -14,20 +14,19 @@ import pathlib
 import re
 import sys
 import sysconfig
-from typing import Callable, Mapping
 import warnings
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from experiments.stackoverflow.datasets import dataset
 from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
-from fl_dpftrl import files
-from fl_dpftrl import messages
+from fl_dpftrl import files, messages
 
 LICENCE = (
-    'Docstrings of the Python standard library and of installed packages; each'
-    ' is under the licence of its package. Nothing is distributed: the text is'
-    ' read from where it is installed.'
+  'Docstrings of the Python standard library and of installed packages; each'
+  ' is under the licence of its package. Nothing is distributed: the text is'
+  ' read from where it is installed.'
 )
 SPLITS = ('train', 'validation', 'test')
 
@@ -46,9 +45,7 @@ Sentences = list[list[str]]
 def split_of(client_id: str) -> str:
   """'train', 'validation' or 'test' in 8 : 1 : 1, by a hash of the id alone."""
   digest = hashlib.sha256(client_id.encode()).digest()
-  return {0: 'test', 1: 'validation'}.get(
-      int.from_bytes(digest[:8], 'big') % 10, 'train'
-  )
+  return {0: 'test', 1: 'validation'}.get(int.from_bytes(digest[:8], 'big') % 10, 'train')
 
 
 def sentences_of(text: str, length: int) -> Sentences:
@@ -81,9 +78,7 @@ def docstrings_of(source: bytes) -> list[str]:
   found = []
   while stack:
     node = stack.pop()
-    if isinstance(
-        node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    ):
+    if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
       docstring = ast.get_docstring(node)
       if docstring:
         found.append(docstring)
@@ -98,8 +93,8 @@ def docstrings_of(source: bytes) -> list[str]:
 def source_files() -> dict[str, pathlib.Path]:
   """Source files by client id, e.g. 'stdlib/json/decoder.py', sorted."""
   roots = (
-      ('site', sysconfig.get_path('purelib'), _SKIPPED_IN_SITE),
-      ('stdlib', sysconfig.get_path('stdlib'), _SKIPPED_IN_STDLIB),
+    ('site', sysconfig.get_path('purelib'), _SKIPPED_IN_SITE),
+    ('stdlib', sysconfig.get_path('stdlib'), _SKIPPED_IN_STDLIB),
   )
   found = {}
   for name, root, skipped in roots:
@@ -112,9 +107,7 @@ def source_files() -> dict[str, pathlib.Path]:
 
 
 def distinct_sentences(
-    sources: Mapping[str, pathlib.Path],
-    length: int,
-    progress: Callable[[int, int], None],
+  sources: Mapping[str, pathlib.Path], length: int, progress: Callable[[int, int], None]
 ) -> dict[str, Sentences]:
   """The sentences of each file that no file before it has.
 
@@ -154,9 +147,7 @@ def _fingerprint(sources: Mapping[str, pathlib.Path], length: int) -> str:
   return digest.hexdigest()[:16]
 
 
-def _pack(
-    clients: Mapping[str, Sentences], length: int
-) -> dict[str, np.ndarray]:
+def _pack(clients: Mapping[str, Sentences], length: int) -> dict[str, np.ndarray]:
   """The arrays of the cache: rows of all clients one after the other.
 
   The vocabulary is that of the training devices, whole: `_unpack` cuts it.
@@ -168,16 +159,16 @@ def _pack(
         counts.update(sentence)
   if not counts:
     raise ValueError(
-        'no docstrings found in the Python library and installed packages; set'
-        ' up the locked environment first, or use another data set'
+      'no docstrings found in the Python library and installed packages; set'
+      ' up the locked environment first, or use another data set'
     )
   vocabulary = vocabulary_lib.by_frequency(counts)
   rows = [vocabulary.encode(s, length) for s in clients.values()]
   return {
-      'words': np.array(vocabulary.words),
-      'clients': np.array(list(clients)),
-      'num_sentences': np.array([len(r) for r in rows]),
-      'rows': np.concatenate(rows),
+    'words': np.array(vocabulary.words),
+    'clients': np.array(list(clients)),
+    'num_sentences': np.array([len(r) for r in rows]),
+    'rows': np.concatenate(rows),
   }
 
 
@@ -185,17 +176,11 @@ def _read_cache(path: pathlib.Path) -> dict[str, np.ndarray] | None:
   """The arrays, or None if the file is missing or damaged."""
   try:
     with np.load(path, allow_pickle=False) as stored:
-      arrays = {
-          name: stored[name]
-          for name in ('words', 'clients', 'num_sentences', 'rows')
-      }
+      arrays = {name: stored[name] for name in ('words', 'clients', 'num_sentences', 'rows')}
   except FileNotFoundError:
     return None
   except Exception as error:  # A damaged file can fail in any way at all.
-    print(
-        messages.one_line(f'{path} is damaged ({error}): rebuilding it'),
-        file=sys.stderr,
-    )
+    print(messages.one_line(f'{path} is damaged ({error}): rebuilding it'), file=sys.stderr)
     return None
   return arrays
 
@@ -208,12 +193,12 @@ def _write_cache(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def load(
-    *,
-    cache_dir: str | os.PathLike = '.cache',
-    vocabulary_size: int = 10_000,
-    length: int = 20,
-    min_sentences: int = 5,
-    num_validation_sentences: int = 5000,
+  *,
+  cache_dir: str | os.PathLike = '.cache',
+  vocabulary_size: int = 10_000,
+  length: int = 20,
+  min_sentences: int = 5,
+  num_validation_sentences: int = 5000,
 ) -> dataset.Dataset:
   """The data set; the first call parses for about half a minute.
 
@@ -236,16 +221,14 @@ def load(
     clients = distinct_sentences(sources, length, _print_progress)
     arrays = _pack(clients, length)
     _write_cache(path, arrays)
-  return _unpack(
-      arrays, vocabulary_size, min_sentences, num_validation_sentences
-  )
+  return _unpack(arrays, vocabulary_size, min_sentences, num_validation_sentences)
 
 
 def _unpack(
-    arrays: Mapping[str, np.ndarray],
-    vocabulary_size: int,
-    min_sentences: int,
-    num_validation_sentences: int,
+  arrays: Mapping[str, np.ndarray],
+  vocabulary_size: int,
+  min_sentences: int,
+  num_validation_sentences: int,
 ) -> dataset.Dataset:
   whole = vocabulary_lib.Vocabulary(arrays['words'].tolist())
   vocabulary = whole.most_frequent(vocabulary_size)
@@ -258,20 +241,20 @@ def _unpack(
   for name, clients in by_split.items():
     if not clients:
       raise ValueError(
-          f'no source file with {min_sentences} sentences is in the {name}'
-          ' split; ask for fewer sentences or install more packages'
+        f'no source file with {min_sentences} sentences is in the {name}'
+        ' split; ask for fewer sentences or install more packages'
       )
   train = by_split['train']
   validation = np.concatenate(list(by_split['validation'].values()))
   step = -(-len(validation) // num_validation_sentences)
   return dataset.Dataset(
-      name='docstrings',
-      vocabulary=vocabulary,
-      train_clients=tuple(train),
-      sentences=train.__getitem__,
-      validation=validation[::step],
-      test=np.concatenate(list(by_split['test'].values())),
-      unigram_token=dataset.unigram_token(train.values(), vocabulary),
-      licence=LICENCE,
-      unit='a source file',
+    name='docstrings',
+    vocabulary=vocabulary,
+    train_clients=tuple(train),
+    sentences=train.__getitem__,
+    validation=validation[::step],
+    test=np.concatenate(list(by_split['test'].values())),
+    unigram_token=dataset.unigram_token(train.values(), vocabulary),
+    licence=LICENCE,
+    unit='a source file',
   )

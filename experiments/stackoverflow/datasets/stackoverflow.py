@@ -6,7 +6,7 @@ import pathlib
 import sqlite3
 import tarfile
 import tempfile
-from typing import Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -16,10 +16,10 @@ from experiments.stackoverflow.datasets import dataset
 from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
 
 LICENCE = (
-    'Stack Overflow questions and answers, under the Creative Commons'
-    ' Attribution-ShareAlike 3.0 Unported License'
-    ' (http://creativecommons.org/licenses/by-sa/3.0/); prepared by TensorFlow'
-    ' Federated.'
+  'Stack Overflow questions and answers, under the Creative Commons'
+  ' Attribution-ShareAlike 3.0 Unported License'
+  ' (http://creativecommons.org/licenses/by-sa/3.0/); prepared by TensorFlow'
+  ' Federated.'
 )
 DATABASE = 'stackoverflow.sqlite'
 WORD_COUNTS = 'stackoverflow.word_count'
@@ -35,9 +35,9 @@ def _find(data_dir: pathlib.Path, *names: str) -> pathlib.Path:
       if path.is_file():
         return path
   raise ValueError(
-      f'data_dir {str(data_dir)!r} lacks {" and ".join(names)}: put'
-      f" TensorFlow Federated's {DATABASE} (splits train, heldout, test) and"
-      f' {WORD_COUNTS}.tar.bz2 there, or ask for the download'
+    f'data_dir {str(data_dir)!r} lacks {" and ".join(names)}: put'
+    f" TensorFlow Federated's {DATABASE} (splits train, heldout, test) and"
+    f' {WORD_COUNTS}.tar.bz2 there, or ask for the download'
   )
 
 
@@ -50,9 +50,7 @@ def _download(data_dir: pathlib.Path) -> None:
       os.replace(pathlib.Path(folder, DATABASE), data_dir / DATABASE)
     if not (data_dir / WORD_COUNTS).is_file():
       tff.simulation.datasets.stackoverflow.load_word_counts(cache_dir=folder)
-      os.replace(
-          pathlib.Path(folder, 'datasets', WORD_COUNTS), data_dir / WORD_COUNTS
-      )
+      os.replace(pathlib.Path(folder, 'datasets', WORD_COUNTS), data_dir / WORD_COUNTS)
 
 
 def read_vocabulary(path: pathlib.Path, size: int) -> vocabulary_lib.Vocabulary:
@@ -75,20 +73,18 @@ def read_vocabulary(path: pathlib.Path, size: int) -> vocabulary_lib.Vocabulary:
     return vocabulary_lib.Vocabulary(words)
   except (tarfile.TarError, EOFError, OSError, LookupError, ValueError) as e:
     raise ValueError(
-        f'{path} is not a word count file ({e}): it must hold a word and its'
-        ' count on each line, the most frequent first'
+      f'{path} is not a word count file ({e}): it must hold a word and its'
+      ' count on each line, the most frequent first'
     ) from e
 
 
-def _client_data(
-    path: pathlib.Path, split: str
-) -> tff.simulation.datasets.ClientData:
+def _client_data(path: pathlib.Path, split: str) -> tff.simulation.datasets.ClientData:
   try:
     data = tff.simulation.datasets.SqlClientData(str(path), split)
   except (sqlite3.Error, ValueError) as e:
     raise ValueError(
-        f'{path} is not a database of federated data ({e}): put TensorFlow'
-        f" Federated's {DATABASE} there"
+      f'{path} is not a database of federated data ({e}): put TensorFlow'
+      f" Federated's {DATABASE} there"
     ) from e
   except Exception as e:
     if type(e).__name__ != 'DatabaseFormatError':  # TFF does not export it.
@@ -101,20 +97,14 @@ def _client_data(
 
 def _shuffled(client_ids: list[str]) -> list[str]:
   """Always the same order, but one that says nothing of the clients."""
-  return sorted(
-      client_ids, key=lambda i: hashlib.sha256(i.encode()).digest()
-  )
+  return sorted(client_ids, key=lambda i: hashlib.sha256(i.encode()).digest())
 
 
 class _Sentences:
   """The encoded sentences of a split's clients, read when they are needed."""
 
   def __init__(
-      self,
-      path: pathlib.Path,
-      split: str,
-      vocabulary: vocabulary_lib.Vocabulary,
-      length: int,
+    self, path: pathlib.Path, split: str, vocabulary: vocabulary_lib.Vocabulary, length: int
   ):
     self._data = _client_data(path, split)
     self._vocabulary = vocabulary
@@ -128,9 +118,7 @@ class _Sentences:
     texts = []
     # Large batches: the parsing operation costs more to start than to run.
     for batch in self._data.create_tf_dataset_for_client(client_id).batch(1024):
-      parsed = tf.io.parse_example(
-          batch, {'tokens': tf.io.FixedLenFeature([], tf.string)}
-      )
+      parsed = tf.io.parse_example(batch, {'tokens': tf.io.FixedLenFeature([], tf.string)})
       texts.extend(parsed['tokens'].numpy())
     sentences = [text.decode('utf-8', 'replace').split() for text in texts]
     return self._vocabulary.encode(sentences, self._length)
@@ -150,13 +138,13 @@ class _Sentences:
 
 
 def load(
-    *,
-    data_dir: str | os.PathLike = '~/.tff',
-    download: bool = False,
-    vocabulary_size: int = 10_000,
-    length: int = 20,
-    num_validation_sentences: int = 10_000,
-    num_test_sentences: int = 50_000,
+  *,
+  data_dir: str | os.PathLike = '~/.tff',
+  download: bool = False,
+  vocabulary_size: int = 10_000,
+  length: int = 20,
+  num_validation_sentences: int = 10_000,
+  num_test_sentences: int = 50_000,
 ) -> dataset.Dataset:
   """The data set, from local files.
 
@@ -180,22 +168,19 @@ def load(
     _download(folder)
   database = _find(folder, DATABASE)
   vocabulary = read_vocabulary(
-      _find(folder, WORD_COUNTS, f'{WORD_COUNTS}.tar.bz2'), vocabulary_size
+    _find(folder, WORD_COUNTS, f'{WORD_COUNTS}.tar.bz2'), vocabulary_size
   )
   train, validation, test = (
-      _Sentences(database, split, vocabulary, length)
-      for split in ('train', 'heldout', 'test')
+    _Sentences(database, split, vocabulary, length) for split in ('train', 'heldout', 'test')
   )
   return dataset.Dataset(
-      name='stackoverflow',
-      vocabulary=vocabulary,
-      train_clients=tuple(train.client_ids),
-      sentences=train,
-      validation=validation.first(num_validation_sentences),
-      test=test.first(num_test_sentences),
-      unigram_token=dataset.unigram_token(
-          train.sample(_BASELINE_CLIENTS), vocabulary
-      ),
-      licence=LICENCE,
-      unit='a user of the site',
+    name='stackoverflow',
+    vocabulary=vocabulary,
+    train_clients=tuple(train.client_ids),
+    sentences=train,
+    validation=validation.first(num_validation_sentences),
+    test=test.first(num_test_sentences),
+    unigram_token=dataset.unigram_token(train.sample(_BASELINE_CLIENTS), vocabulary),
+    licence=LICENCE,
+    unit='a user of the site',
   )

@@ -32,9 +32,7 @@ def best_accuracy(chain: np.ndarray, words: np.ndarray) -> float:
   return float((chain.argmax(axis=1)[previous] == words).mean())
 
 
-def draw(
-    chain: np.ndarray, num_sentences: int, length: int, seed: list[int]
-) -> np.ndarray:
+def draw(chain: np.ndarray, num_sentences: int, length: int, seed: list[int]) -> np.ndarray:
   """Sentences as word numbers from 0: int array [num_sentences, length]."""
   uniform = np.random.default_rng(seed).random((num_sentences, length))
   cumulative = chain.cumsum(axis=1)
@@ -49,13 +47,13 @@ def draw(
 
 
 def load(
-    *,
-    seed: int = 0,
-    num_clients: int = 500,
-    sentences_per_client: int = 16,
-    vocabulary_size: int = 30,
-    length: int = 10,
-    num_test_sentences: int = 1000,
+  *,
+  seed: int = 0,
+  num_clients: int = 500,
+  sentences_per_client: int = 16,
+  vocabulary_size: int = 30,
+  length: int = 10,
+  num_test_sentences: int = 1000,
 ) -> dataset.Dataset:
   """The data set: all sentences have `length` words and all words are known.
 
@@ -71,17 +69,15 @@ def load(
     ValueError: if a number is below 1.
   """
   for name, value in (
-      ('num_clients', num_clients),
-      ('sentences_per_client', sentences_per_client),
-      ('vocabulary_size', vocabulary_size),
-      ('length', length),
-      ('num_test_sentences', num_test_sentences),
+    ('num_clients', num_clients),
+    ('sentences_per_client', sentences_per_client),
+    ('vocabulary_size', vocabulary_size),
+    ('length', length),
+    ('num_test_sentences', num_test_sentences),
   ):
     if value < 1:
       raise ValueError(f'{name} must be at least 1, got {value}')
-  vocabulary = vocabulary_lib.Vocabulary(
-      [f'word{i}' for i in range(vocabulary_size)]
-  )
+  vocabulary = vocabulary_lib.Vocabulary([f'word{i}' for i in range(vocabulary_size)])
   chain = transitions(vocabulary_size, seed)
 
   def rows(num_sentences: int, stream: int) -> np.ndarray:
@@ -94,14 +90,14 @@ def load(
   train = dict(zip(clients, parts))
   test = rows(num_test_sentences, 3)
   return dataset.Dataset(
-      name='synthetic',
-      vocabulary=vocabulary,
-      train_clients=tuple(clients),
-      sentences=train.__getitem__,
-      validation=rows(num_test_sentences, 2),
-      test=test,
-      unigram_token=dataset.unigram_token(parts, vocabulary),
-      licence=LICENCE,
-      unit='a simulated device',
-      best_accuracy=best_accuracy(chain, test[:, 1:] - 1),
+    name='synthetic',
+    vocabulary=vocabulary,
+    train_clients=tuple(clients),
+    sentences=train.__getitem__,
+    validation=rows(num_test_sentences, 2),
+    test=test,
+    unigram_token=dataset.unigram_token(parts, vocabulary),
+    licence=LICENCE,
+    unit='a simulated device',
+    best_accuracy=best_accuracy(chain, test[:, 1:] - 1),
   )

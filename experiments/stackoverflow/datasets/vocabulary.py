@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import functools
-from typing import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -58,9 +58,7 @@ class Vocabulary:
   def eos(self) -> int:
     return len(self.words) + 3
 
-  def encode(
-      self, sentences: Sequence[Sequence[str]], length: int
-  ) -> np.ndarray:
+  def encode(self, sentences: Sequence[Sequence[str]], length: int) -> np.ndarray:
     """Token ids, int32 of shape [len(sentences), length + 1].
 
     Each row is bos, the first `length` words, eos if there is room for it, and
@@ -78,9 +76,7 @@ class Vocabulary:
   def decode(self, row: Iterable[int]) -> str:
     """A row as text, special tokens in angle brackets and padding left out."""
     special = {self.oov: '<oov>', self.bos: '<bos>', self.eos: '<eos>'}
-    return ' '.join(
-        special.get(i) or self.words[i - 1] for i in row if i != self.pad
-    )
+    return ' '.join(special.get(i) or self.words[i - 1] for i in row if i != self.pad)
 
   def most_frequent(self, size: int) -> 'Vocabulary':
     """The first `size` words alone, or all where there are fewer.

@@ -4,14 +4,13 @@ Reading the ring takes most of the time. So several rows are made in one pass
 over it, as one matrix product, when the first of them is requested.
 """
 
-from typing import Callable
+from collections.abc import Callable
 
 import numpy as np
 from scipy.linalg import lapack
 
-from fl_dpftrl.families import banded
+from fl_dpftrl.families import banded, bands
 from fl_dpftrl.families import banded_toeplitz as toeplitz
-from fl_dpftrl.families import bands
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.noise.engine import dispatch
 
@@ -29,28 +28,24 @@ def _(strategy: banded.Banded, num_rounds: int) -> dispatch.Recurrence:
   strategies.check_num_rounds(strategy, num_rounds)
   coefficients = strategy.coefficients[:num_rounds]
   return _ring(
-      lambda first, last: coefficients[first:last],
-      strategy.num_bands - 1,
-      bands.row_norms(coefficients),
-      np.ones(num_rounds),
+    lambda first, last: coefficients[first:last],
+    strategy.num_bands - 1,
+    bands.row_norms(coefficients),
+    np.ones(num_rounds),
   )
 
 
 @dispatch.recurrence.register
-def _(
-    strategy: toeplitz.BandedToeplitz, num_rounds: int
-) -> dispatch.Recurrence:
+def _(strategy: toeplitz.BandedToeplitz, num_rounds: int) -> dispatch.Recurrence:
   """T y = z by forward substitution over the last rows of y; then D⁻¹ y."""
   strategies.check_num_rounds(strategy, num_rounds)
   scales = strategy.column_norms(num_rounds)
-  norms = scales * np.sqrt(
-      np.cumsum(_impulse(strategy.coefficients, num_rounds) ** 2)
-  )
+  norms = scales * np.sqrt(np.cumsum(_impulse(strategy.coefficients, num_rounds) ** 2))
   return _ring(
-      lambda first, last: np.tile(strategy.coefficients, (last - first, 1)),
-      strategy.num_bands - 1,
-      norms,
-      scales,
+    lambda first, last: np.tile(strategy.coefficients, (last - first, 1)),
+    strategy.num_bands - 1,
+    norms,
+    scales,
   )
 
 
@@ -67,10 +62,7 @@ def _impulse(coefficients: np.ndarray, num_rounds: int) -> np.ndarray:
 
 
 def _ring(
-    coefficients: Callable[[int, int], np.ndarray],
-    kept: int,
-    norms: np.ndarray,
-    scales: np.ndarray,
+  coefficients: Callable[[int, int], np.ndarray], kept: int, norms: np.ndarray, scales: np.ndarray
 ) -> dispatch.Recurrence:
   """Solves L y = z, where a row of y needs the rows before it in the band.
 
@@ -121,9 +113,7 @@ def _kept(buffer: int) -> dispatch.Apply:
   return lambda draw, buffers, part, scratch: buffers[buffer]
 
 
-def _weights(
-    coefficients: np.ndarray, t: int, num_buffers: int
-) -> np.ndarray:
+def _weights(coefficients: np.ndarray, t: int, num_buffers: int) -> np.ndarray:
   """Weights on the buffers that give rows t, t + 1, … of y.
 
   The buffers hold the rows of y before t, and rows t, t + 1, … of z.
@@ -146,9 +136,8 @@ def _multiply(weights: np.ndarray, buffers: np.ndarray, made: slice) -> None:
   """Writes weights times the buffers into the buffers of the new rows."""
   weights = weights.astype(buffers.dtype)
   groups = [
-      (np.ascontiguousarray(weights[:, at : at + _VECTORS]),
-       slice(at, at + _VECTORS))
-      for at in range(0, len(buffers), _VECTORS)
+    (np.ascontiguousarray(weights[:, at : at + _VECTORS]), slice(at, at + _VECTORS))
+    for at in range(0, len(buffers), _VECTORS)
   ]
   for at in range(0, buffers.shape[1], _COLUMNS):
     columns = buffers[:, at : at + _COLUMNS]

@@ -23,9 +23,7 @@ class Cost(NamedTuple):
   seconds_per_round: float
 
 
-def predict(
-    strategy: strategies.Strategy, num_rounds: int, num_parameters: int
-) -> Cost:
+def predict(strategy: strategies.Strategy, num_rounds: int, num_parameters: int) -> Cost:
   """Predicts memory and time for num_rounds noise rows of num_parameters each.
 
   Times are good to a factor of about two. They lengthen a round only if its
@@ -35,9 +33,7 @@ def predict(
     ValueError: if the strategy has fewer rows, or num_parameters is below 1.
   """
   if num_parameters < 1:
-    raise ValueError(
-        f'num_parameters must be at least 1, got {num_parameters!r}'
-    )
+    raise ValueError(f'num_parameters must be at least 1, got {num_parameters!r}')
   strategies.check_num_rounds(strategy, num_rounds)
   draws = strategy.num_noise_rows(num_rounds) / num_rounds
   if not dispatch.is_buffered(strategy):
@@ -47,9 +43,5 @@ def predict(
   recurrence = dispatch.recurrence(strategy, num_rounds)
   copies, at_once = recurrence.num_buffers, recurrence.rows_at_once
   written = len(recurrence.step((num_rounds - 1) // at_once * at_once).written)
-  each = (
-      draws * _DRAW
-      + written / at_once * _WRITE
-      + max(0, copies - written) / at_once * _READ
-  )
+  each = draws * _DRAW + written / at_once * _WRITE + max(0, copies - written) / at_once * _READ
   return Cost(copies * _BYTES * num_parameters, each * num_parameters)

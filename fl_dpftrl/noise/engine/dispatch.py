@@ -1,7 +1,8 @@
 """The definition of a recurrence in NumPy, and the function that returns it."""
 
 import functools
-from typing import Callable, NamedTuple, Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -47,9 +48,7 @@ class Recurrence(NamedTuple):
 
 
 @functools.singledispatch
-def recurrence(
-    strategy: strategies.Strategy, num_rounds: int
-) -> Recurrence:
+def recurrence(strategy: strategies.Strategy, num_rounds: int) -> Recurrence:
   """The recurrence of a strategy's first num_rounds rows.
 
   A family without one of its own is `recomputed`.
@@ -66,9 +65,7 @@ def is_buffered(strategy: strategies.Strategy) -> bool:
   return recurrence.dispatch(type(strategy)) is not default
 
 
-def recomputed(
-    strategy: strategies.Strategy, num_rounds: int
-) -> Recurrence:
+def recomputed(strategy: strategies.Strategy, num_rounds: int) -> Recurrence:
   """Rows as sums over rows of Z, each drawn again: no buffers.
 
   For any family. Row t draws as many rows of Z as row t of N has entries.

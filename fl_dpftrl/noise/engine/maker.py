@@ -12,8 +12,7 @@ import numpy as np
 from fl_dpftrl import digests
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.families import identity as identity_strategy
-from fl_dpftrl.noise.engine import dispatch
-from fl_dpftrl.noise.engine import draws
+from fl_dpftrl.noise.engine import dispatch, draws
 
 # What a change of these rows would have to count up.
 VERSION = 3
@@ -21,10 +20,10 @@ _CHUNKS_AT_A_TIME = 8
 MEMORIES = ('memory', 'mapped', 'recomputed')
 PRECISIONS = ('float32', 'float64')
 _BFLOAT16 = (
-    'precision=bfloat16 is refused: rows that are rounded to 8 bits before later'
-    ' rows build on them let two neighbouring data sets be told apart by more'
-    ' than the accounted Gaussian does; float32 buffers that are mapped, or rows'
-    ' that are recomputed, need less memory'
+  'precision=bfloat16 is refused: rows that are rounded to 8 bits before later'
+  ' rows build on them let two neighbouring data sets be told apart by more'
+  ' than the accounted Gaussian does; float32 buffers that are mapped, or rows'
+  ' that are recomputed, need less memory'
 )
 
 
@@ -59,18 +58,18 @@ class RowMaker:
   """
 
   def __init__(
-      self,
-      strategy: strategies.Strategy,
-      *,
-      size: int,
-      num_rounds: int,
-      stddev: float,
-      seed: bytes,
-      memory: str = 'memory',
-      precision: str = 'float32',
-      folder: str | os.PathLike[str] | None = None,
-      num_threads: int | None = None,
-      first_chunk: int = 0,
+    self,
+    strategy: strategies.Strategy,
+    *,
+    size: int,
+    num_rounds: int,
+    stddev: float,
+    seed: bytes,
+    memory: str = 'memory',
+    precision: str = 'float32',
+    folder: str | os.PathLike[str] | None = None,
+    num_threads: int | None = None,
+    first_chunk: int = 0,
   ):
     check(size=size, stddev=stddev, memory=memory, precision=precision)
     make = dispatch.recomputed if memory == 'recomputed' else dispatch.recurrence
@@ -108,8 +107,8 @@ class RowMaker:
     self.row = None  # Until every chunk is done.
     count = -(-self.size // draws.CHUNK)
     groups = [
-        range(first, min(first + _CHUNKS_AT_A_TIME, count))
-        for first in range(0, count, _CHUNKS_AT_A_TIME)
+      range(first, min(first + _CHUNKS_AT_A_TIME, count))
+      for first in range(0, count, _CHUNKS_AT_A_TIME)
     ]
     work = lambda chunks: self._work(step, chunks, out)
     if self._threads == 1:
@@ -132,16 +131,14 @@ class RowMaker:
         target[:] = 0.0
         continue
       made = step.apply(
-          functools.partial(_fill, source, self._first_chunk + chunk),
-          self.buffers[:, where],
-          part[: target.size],
-          scratch[: target.size],
+        functools.partial(_fill, source, self._first_chunk + chunk),
+        self.buffers[:, where],
+        part[: target.size],
+        scratch[: target.size],
       )
       # Buffers hold rows for Z of standard deviation 1, so that another one
       # continues them; the chunk is in the cache here.
-      np.multiply(
-          made, step.scale * self._stddev, out=target, casting='same_kind'
-      )
+      np.multiply(made, step.scale * self._stddev, out=target, casting='same_kind')
 
   def restore(self, row: int, versions: list[int]) -> None:
     """Declares that the buffers now hold the state before a row."""
@@ -157,19 +154,13 @@ def check(*, size: int, stddev: float, memory: str, precision: str) -> None:
   if size < 1:
     raise ValueError(f'size must be at least 1, got {size!r}')
   if not 0.0 <= stddev <= np.finfo(np.float32).max:
-    raise ValueError(
-        f'stddev must be at least 0 and fit into float32, got {stddev!r}'
-    )
+    raise ValueError(f'stddev must be at least 0 and fit into float32, got {stddev!r}')
   if memory not in MEMORIES:
-    raise ValueError(
-        f'memory must be one of {", ".join(MEMORIES)}, got {memory!r}'
-    )
+    raise ValueError(f'memory must be one of {", ".join(MEMORIES)}, got {memory!r}')
   if precision == 'bfloat16':
     raise ValueError(_BFLOAT16)
   if precision not in PRECISIONS:
-    raise ValueError(
-        f'precision must be one of {", ".join(PRECISIONS)}, got {precision!r}'
-    )
+    raise ValueError(f'precision must be one of {", ".join(PRECISIONS)}, got {precision!r}')
 
 
 def _fill(source, chunk, row, part):
@@ -177,12 +168,7 @@ def _fill(source, chunk, row, part):
 
 
 def identity(
-    strategy: strategies.Strategy,
-    *,
-    size: int,
-    seed: bytes,
-    memory: str,
-    precision: str,
+  strategy: strategies.Strategy, *, size: int, seed: bytes, memory: str, precision: str
 ) -> int:
   """Returns 63 bits for all that determines a maker's rows but their scale.
 
@@ -194,9 +180,7 @@ def identity(
   # Rows that are recomputed are rounded otherwise, and so are other noise.
   recipe = 'recomputed' if memory == 'recomputed' else 'buffered'
   about = [VERSION, digests.strategy_digest(strategy), size, precision, recipe]
-  return digests.short_digest(
-      b'fl_dpftrl rows %s %s' % (json.dumps(about).encode(), seed)
-  )
+  return digests.short_digest(b'fl_dpftrl rows %s %s' % (json.dumps(about).encode(), seed))
 
 
 def _num_cores() -> int:

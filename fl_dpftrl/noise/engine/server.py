@@ -7,18 +7,15 @@ import os
 import pathlib
 import sys
 import threading
-from typing import Any, NamedTuple, Sequence
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fl_dpftrl import files
-from fl_dpftrl import sealed
+from fl_dpftrl import files, sealed
 from fl_dpftrl.families import base as strategies
-from fl_dpftrl.noise.engine import draws
+from fl_dpftrl.noise.engine import draws, shards, snapshots, source
 from fl_dpftrl.noise.engine import maker as makers
-from fl_dpftrl.noise.engine import shards
-from fl_dpftrl.noise.engine import snapshots
-from fl_dpftrl.noise.engine import source
 
 # What a row's file begins with, as int64: these, then the bits of its standard
 # deviation as a float64. Float32 coordinates follow.
@@ -90,20 +87,20 @@ class RowServer:
   """
 
   def __init__(
-      self,
-      strategy: strategies.Strategy,
-      folder: str | os.PathLike[str],
-      *,
-      size: int,
-      num_rounds: int,
-      stddev: float,
-      noise_seed: int | None = None,
-      memory: str = 'memory',
-      precision: str = 'float32',
-      num_threads: int | None = None,
-      snapshot_rows: int = 16,
-      workers: Sequence[str] = (),
-      worker_key: bytes = b'',
+    self,
+    strategy: strategies.Strategy,
+    folder: str | os.PathLike[str],
+    *,
+    size: int,
+    num_rounds: int,
+    stddev: float,
+    noise_seed: int | None = None,
+    memory: str = 'memory',
+    precision: str = 'float32',
+    num_threads: int | None = None,
+    snapshot_rows: int = 16,
+    workers: Sequence[str] = (),
+    worker_key: bytes = b'',
   ):
     makers.check(size=size, stddev=stddev, memory=memory, precision=precision)
     strategies.check_num_rounds(strategy, num_rounds)
@@ -117,30 +114,17 @@ class RowServer:
       self._seed = self._found_seed() or draws.system_seed()
     else:
       self._seed = draws.fixed_seed(noise_seed)
-    recipe = dict(
-        strategy=strategy,
-        size=size,
-        seed=self._seed,
-        memory=memory,
-        precision=precision,
-    )
+    recipe = dict(strategy=strategy, size=size, seed=self._seed, memory=memory, precision=precision)
     self.identity = makers.identity(**recipe)
     recipe |= {'stddev': stddev, 'num_rounds': num_rounds}
     self._source: source.Source = (
-        shards.ShardedSource(
-            workers, worker_key, recipe, self.identity, snapshot_rows
-        )
-        if workers
-        else source.LocalSource(
-            functools.partial(
-                makers.RowMaker,
-                **recipe,
-                folder=self.folder,
-                num_threads=num_threads,
-            ),
-            snapshots.Snapshots(self.folder, self.identity, num_rounds),
-            snapshot_rows,
-        )
+      shards.ShardedSource(workers, worker_key, recipe, self.identity, snapshot_rows)
+      if workers
+      else source.LocalSource(
+        functools.partial(makers.RowMaker, **recipe, folder=self.folder, num_threads=num_threads),
+        snapshots.Snapshots(self.folder, self.identity, num_rounds),
+        snapshot_rows,
+      )
     )
     self._stack = contextlib.ExitStack()
     self._completed = -1
@@ -164,9 +148,7 @@ class RowServer:
       stack.enter_context(files.exclusive(self.folder / 'lock'))
       self._prepare()
       self._stack = stack.pop_all()
-    self._pool = concurrent.futures.ThreadPoolExecutor(
-        1, 'noise', initializer=_stand_back
-    )
+    self._pool = concurrent.futures.ThreadPoolExecutor(1, 'noise', initializer=_stand_back)
 
   def serve(self, row: int) -> None:
     """Makes sure that the row's file is there, and no other row's.
@@ -179,22 +161,20 @@ class RowServer:
     served = self.served()
     if row < served:
       raise ValueError(
-          f'row {row} of the noise in {self.folder} was asked for, and row'
-          f' {served} was given out before: a row of noise enters one sum'
+        f'row {row} of the noise in {self.folder} was asked for, and row'
+        f' {served} was given out before: a row of noise enters one sum'
       )
     if not 0 <= row < self.num_rounds:
-      raise ValueError(
-          f'row {row} is not among the {self.num_rounds} that there are'
-      )
+      raise ValueError(f'row {row} is not among the {self.num_rounds} that there are')
     if row <= self._completed or row < (self.released() or 0):
       raise ValueError(
-          f'row {row} of the noise in {self.folder} is in the sum of a completed'
-          ' round: go on from the state that this round gave'
+        f'row {row} of the noise in {self.folder} is in the sum of a completed'
+        ' round: go on from the state that this round gave'
       )
     if row == served and self._read_mark().stddev != self.stddev:
       raise ValueError(
-          f'row {row} of the noise in {self.folder} was given out with another'
-          ' standard deviation: go on with that one, or burn the row with skip_row'
+        f'row {row} of the noise in {self.folder} was given out with another'
+        ' standard deviation: go on with that one, or burn the row with skip_row'
       )
     path = self.folder / row_name(row)
     if not path.exists():
@@ -202,9 +182,7 @@ class RowServer:
         self._schedule(row)
       self._ahead[1].result()
       if row > served:
-        self._write_mark(
-            self._read_mark()._replace(row=row, stddev=self.stddev)
-        )
+        self._write_mark(self._read_mark()._replace(row=row, stddev=self.stddev))
       self._remove_rows()
       os.replace(self._ready, path)
     if row + 1 < self.num_rounds and (not self._ahead or self._ahead[0] <= row):
@@ -248,13 +226,13 @@ class RowServer:
       return _Mark()
     except (ValueError, KeyError, TypeError) as error:
       raise ValueError(
-          f'{error}; without {self._mark.name} nobody knows which rows of noise'
-          ' were used: put it back as it was'
+        f'{error}; without {self._mark.name} nobody knows which rows of noise'
+        ' were used: put it back as it was'
       ) from error
     if identity != self.identity:
       raise ValueError(
-          f'{self.folder} holds other noise: another strategy, size, memory, seed'
-          ' or release; resume with the flags that the run was started with'
+        f'{self.folder} holds other noise: another strategy, size, memory, seed'
+        ' or release; resume with the flags that the run was started with'
       )
     return _Mark(row, released, stddev)
 
@@ -286,8 +264,7 @@ class RowServer:
     except FileNotFoundError:
       if self._mark.exists():
         raise ValueError(
-            f'{path} is lost, and rows of its noise were used: the run cannot'
-            ' go on'
+          f'{path} is lost, and rows of its noise were used: the run cannot go on'
         ) from None
       return None
     if len(seed) != draws.SEED_BYTES:

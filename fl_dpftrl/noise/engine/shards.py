@@ -12,20 +12,19 @@ Source: McKenna 2024 (scaling BandMF), section 3.3.
 import contextlib
 import functools
 import multiprocessing
-from multiprocessing import connection
 import pathlib
 import socket
 import threading
 import time
-from typing import Any, Callable, NamedTuple, NoReturn, Sequence
+from collections.abc import Callable, Sequence
+from multiprocessing import connection
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from fl_dpftrl import addresses
-from fl_dpftrl.noise.engine import draws
+from fl_dpftrl.noise.engine import draws, snapshots, source
 from fl_dpftrl.noise.engine import maker as makers
-from fl_dpftrl.noise.engine import snapshots
-from fl_dpftrl.noise.engine import source
 
 _SHORTEST_KEY = 16
 # How long a worker that is being started anew is waited for.
@@ -64,13 +63,7 @@ class _Shard:
     of_slice: description of the slice that is sent to the worker.
   """
 
-  def __init__(
-      self,
-      address: addresses.Address,
-      key: bytes,
-      where: slice,
-      of_slice: Slice,
-  ):
+  def __init__(self, address: addresses.Address, key: bytes, where: slice, of_slice: Slice):
     self._address, self._key = address, key
     self._where, self._slice = where, of_slice
     self._worker: connection.Connection | None = None
@@ -97,9 +90,7 @@ class _Shard:
       answer = self._worker.recv()
       if isinstance(answer, str):
         self._asked = None
-        raise RuntimeError(
-            f'the noise worker at {self._address} failed: {answer}'
-        )
+        raise RuntimeError(f'the noise worker at {self._address} failed: {answer}')
       self._worker.recv_bytes_into(memoryview(out[self._where]).cast('B'))
     self._asked = None
     return answer
@@ -112,15 +103,14 @@ class _Shard:
     except multiprocessing.AuthenticationError as error:
       self.disconnect()
       raise RuntimeError(
-          f'the noise worker at {self._address} has another key: give both the'
-          ' same file'
+        f'the noise worker at {self._address} has another key: give both the same file'
       ) from error
     except (OSError, EOFError) as error:
       self.disconnect()
       raise ConnectionError(
-          f'the noise worker at {self._address} is not there'
-          f' ({str(error) or type(error).__name__}): start it with the same key,'
-          ' and resume'
+        f'the noise worker at {self._address} is not there'
+        f' ({str(error) or type(error).__name__}): start it with the same key,'
+        ' and resume'
       ) from error
 
   def interrupt(self) -> None:
@@ -150,12 +140,12 @@ class ShardedSource:
   """
 
   def __init__(
-      self,
-      workers: Sequence[str],
-      key: bytes,
-      recipe: dict[str, Any],
-      identity: int,
-      snapshot_rows: int,
+    self,
+    workers: Sequence[str],
+    key: bytes,
+    recipe: dict[str, Any],
+    identity: int,
+    snapshot_rows: int,
   ):
     check_key(key)
     found = addresses.parse_all(workers)
@@ -163,16 +153,11 @@ class ShardedSource:
     bounds = [num_chunks * i // len(found) for i in range(len(found) + 1)]
     self._shards = []
     for address, first, last in zip(found, bounds, bounds[1:]):
-      where = slice(
-          first * draws.CHUNK, min(last * draws.CHUNK, recipe['size'])
-      )
+      where = slice(first * draws.CHUNK, min(last * draws.CHUNK, recipe['size']))
       if first < last:
         size = where.stop - where.start
         of_slice = Slice(
-            {**recipe, 'size': size, 'first_chunk': first},
-            identity,
-            snapshot_rows,
-            _maker(),
+          {**recipe, 'size': size, 'first_chunk': first}, identity, snapshot_rows, _maker()
         )
         self._shards.append(_Shard(address, key, where, of_slice))
     self._closing = False
@@ -215,10 +200,7 @@ class ShardedSource:
 
 
 def listen(
-    address: addresses.Address,
-    key: bytes,
-    folder: pathlib.Path,
-    say: Callable[[str], None],
+  address: addresses.Address, key: bytes, folder: pathlib.Path, say: Callable[[str], None]
 ) -> NoReturn:
   """Makes slices of rows for whoever has the key, for ever.
 
@@ -241,16 +223,11 @@ def listen(
     while True:
       with contextlib.suppress(OSError, EOFError):
         asking = listener.accept()
-        threading.Thread(
-            target=_answer, args=(asking, key, folder, say), daemon=True
-        ).start()
+        threading.Thread(target=_answer, args=(asking, key, folder, say), daemon=True).start()
 
 
 def _answer(
-    asking: connection.Connection,
-    key: bytes,
-    folder: pathlib.Path,
-    say: Callable[[str], None],
+  asking: connection.Connection, key: bytes, folder: pathlib.Path, say: Callable[[str], None]
 ) -> None:
   """Authenticates who asks, and makes that one's slice until it goes."""
   made: list[source.LocalSource] = []
@@ -275,10 +252,10 @@ def _answer(
 
 
 def _make_rows(
-    asking: connection.Connection,
-    folder: pathlib.Path,
-    say: Callable[[str], None],
-    made: list[source.LocalSource],
+  asking: connection.Connection,
+  folder: pathlib.Path,
+  say: Callable[[str], None],
+  made: list[source.LocalSource],
 ) -> None:
   """Answers with rows, or with a line that says why there is none."""
   of_slice = asking.recv()
@@ -292,7 +269,7 @@ def _make_rows(
         made.append(_source(of_slice, folder))
         say(f'makes {size:,} coordinates from {first * draws.CHUNK:,} on')
       stddev = made[0].make(row, values, used)
-    except Exception as error:  # pylint: disable=broad-except
+    except Exception as error:
       line = ' '.join(f'{error} ({type(error).__name__})'.split())
       say(f'row {row} failed: {line}')
       asking.send(line)
@@ -304,8 +281,8 @@ def _make_rows(
 def _check(of_slice: Slice) -> None:
   if of_slice.made_by != _maker():
     raise ValueError(
-        f'it is {_maker()}, and the run is {of_slice.made_by}: rows would differ;'
-        ' install the same on both'
+      f'it is {_maker()}, and the run is {of_slice.made_by}: rows would differ;'
+      ' install the same on both'
     )
 
 
@@ -314,11 +291,9 @@ def _source(of_slice: Slice, folder: pathlib.Path) -> source.LocalSource:
   own = folder / f'{of_slice.identity:016x}-{first}-{of_slice.recipe["size"]}'
   own.mkdir(mode=0o700, exist_ok=True)
   return source.LocalSource(
-      functools.partial(makers.RowMaker, **of_slice.recipe, folder=own),
-      snapshots.Snapshots(
-          own, of_slice.identity, of_slice.recipe['num_rounds']
-      ),
-      of_slice.snapshot_rows,
+    functools.partial(makers.RowMaker, **of_slice.recipe, folder=own),
+    snapshots.Snapshots(own, of_slice.identity, of_slice.recipe['num_rounds']),
+    of_slice.snapshot_rows,
   )
 
 
@@ -340,9 +315,7 @@ def read_key(path: str) -> bytes:
 
 def check_key(key: bytes) -> None:
   if len(key) < _SHORTEST_KEY:
-    raise ValueError(
-        f'a key must have at least {_SHORTEST_KEY} bytes, got {len(key)}'
-    )
+    raise ValueError(f'a key must have at least {_SHORTEST_KEY} bytes, got {len(key)}')
 
 
 def _shut(talk: connection.Connection) -> None:

@@ -13,8 +13,7 @@ import zlib
 
 import numpy as np
 
-from fl_dpftrl import files
-from fl_dpftrl import sealed
+from fl_dpftrl import files, sealed
 from fl_dpftrl.noise.engine import maker as makers
 
 _NAME = re.compile(r'before-(\d{9})\.json')
@@ -29,9 +28,7 @@ class Snapshots:
       Which rows are made together depends on how many there will be.
   """
 
-  def __init__(
-      self, folder: str | os.PathLike[str], identity: int, num_rounds: int
-  ):
+  def __init__(self, folder: str | os.PathLike[str], identity: int, num_rounds: int):
     self._folder = pathlib.Path(folder)
     self._of = {'identity': identity, 'num_rounds': num_rounds}
 
@@ -56,9 +53,7 @@ class Snapshots:
       if checksum is None:
         content = memoryview(maker.buffers[buffer]).cast('B')
         checksum = zlib.crc32(content)
-        with files.replacing(
-            self._file(buffer, version), private=True, durable=False
-        ) as path:
+        with files.replacing(self._file(buffer, version), private=True, durable=False) as path:
           path.write_bytes(content)
       listed.append((buffer, version, checksum))
     about = {**self._of, 'buffers': listed}
@@ -89,9 +84,7 @@ class Snapshots:
     for r in set(rows) - set(needed):
       self._list(r).unlink(missing_ok=True)
     names = {
-        self._file(buffer, version).name
-        for r in needed
-        for buffer, version, _ in self._read(r)
+      self._file(buffer, version).name for r in needed for buffer, version, _ in self._read(r)
     }
     for path in self._folder.glob('buffer-*'):
       if path.name not in names:

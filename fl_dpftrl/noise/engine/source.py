@@ -1,6 +1,7 @@
 """Sources of noise rows: buffers in memory, a snapshot, or the seed."""
 
-from typing import Callable, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 
@@ -22,8 +23,7 @@ class Source(Protocol):
     """Ends the making of a row from another thread."""
     ...
 
-  def close(self) -> None:
-    ...
+  def close(self) -> None: ...
 
 
 class Abandoned(Exception):
@@ -40,10 +40,7 @@ class LocalSource:
   """
 
   def __init__(
-      self,
-      new_maker: Callable[[], makers.RowMaker],
-      saved: snapshots.Snapshots,
-      snapshot_rows: int,
+    self, new_maker: Callable[[], makers.RowMaker], saved: snapshots.Snapshots, snapshot_rows: int
   ):
     self._new_maker, self._snapshots = new_maker, saved
     self._snapshot_rows = snapshot_rows

@@ -15,9 +15,7 @@ def _(strategy: tree.TreeOnline, num_rounds: int) -> dispatch.Recurrence:
   height, so that nothing is moved.
   """
   strategies.check_num_rounds(strategy, num_rounds)
-  norms = np.array([
-      tree.row_norm(t, strategy.nodes_completed(t)) for t in range(num_rounds)
-  ])
+  norms = np.array([tree.row_norm(t, strategy.nodes_completed(t)) for t in range(num_rounds)])
 
   def step(t):
     first = tree.first_node(t)

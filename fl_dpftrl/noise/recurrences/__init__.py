@@ -11,6 +11,4 @@ from fl_dpftrl.noise.recurrences import stamped as _stamped
 from fl_dpftrl.noise.recurrences import toeplitz as _toeplitz
 from fl_dpftrl.noise.recurrences import tree as _tree
 from fl_dpftrl.noise.recurrences import tree_full as _tree_full
-from fl_dpftrl.noise.recurrences.dispatch import NoiseSource
-from fl_dpftrl.noise.recurrences.dispatch import Recurrence
-from fl_dpftrl.noise.recurrences.dispatch import recurrence
+from fl_dpftrl.noise.recurrences.dispatch import NoiseSource, Recurrence, recurrence

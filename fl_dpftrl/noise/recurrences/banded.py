@@ -3,8 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from fl_dpftrl.families import banded
-from fl_dpftrl.families import bands
+from fl_dpftrl.families import banded, bands
 from fl_dpftrl.noise.recurrences import dispatch
 
 
@@ -21,18 +20,14 @@ def _(strategy: banded.Banded, specs) -> dispatch.Recurrence:
 
   def next_fn(z, t, buffers):
     limit = tf.constant(num_rounds, t.dtype)
-    with tf.control_dependencies(
-        [tf.debugging.assert_less(t, limit, message=message)]
-    ):
+    with tf.control_dependencies([tf.debugging.assert_less(t, limit, message=message)]):
       t = tf.identity(t)
     weights, scale = tf.gather(below, t), tf.gather(diagonal[:, 0], t)
     row = [
-        (part - tf.tensordot(weights, history, 1)) / scale
-        for part, history in zip(z(t), buffers)
+      (part - tf.tensordot(weights, history, 1)) / scale for part, history in zip(z(t), buffers)
     ]
     buffers = [  # Newest first.
-        tf.concat([part[None], history], 0)[:kept]
-        for part, history in zip(row, buffers)
+      tf.concat([part[None], history], 0)[:kept] for part, history in zip(row, buffers)
     ]
     return row, tf.gather(norms, t), buffers
 

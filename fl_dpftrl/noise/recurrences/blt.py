@@ -28,9 +28,7 @@ def _(strategy: blt.BLT, specs) -> dispatch.Recurrence:
 
   def next_fn(z, t, buffers):
     noise, impulse_buffers, squares = buffers
-    row, noise = zip(
-        *(step(part, buffer, tf.float32) for part, buffer in zip(z(t), noise))
-    )
+    row, noise = zip(*(step(part, buffer, tf.float32) for part, buffer in zip(z(t), noise)))
     impulse = tf.cast(tf.equal(t, 0), tf.float64)
     entry, impulse_buffers = step(impulse, impulse_buffers, tf.float64)
     squares += entry**2

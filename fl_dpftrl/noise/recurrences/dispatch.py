@@ -1,7 +1,8 @@
 """The definition of a recurrence, and the function that returns one."""
 
 import functools
-from typing import Any, Callable, NamedTuple, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -28,9 +29,7 @@ class Recurrence(NamedTuple):
 
 
 @functools.singledispatch
-def recurrence(
-    strategy: strategies.Strategy, specs: Sequence[tf.TensorSpec]
-) -> Recurrence:
+def recurrence(strategy: strategies.Strategy, specs: Sequence[tf.TensorSpec]) -> Recurrence:
   """The recurrence of a strategy for models whose parts are as specs say.
 
   A family without one of its own is `redrawn`.
@@ -57,8 +56,8 @@ def redrawn(strategy: strategies.Strategy) -> Recurrence:
   num_rounds = strategy.max_rounds
   if num_rounds is None:
     raise ValueError(
-        f'a {strategy.family} strategy has no noise stream of its own and no'
-        ' max_rounds; with max_rounds, rows of Z are drawn again'
+      f'a {strategy.family} strategy has no noise stream of its own and no'
+      ' max_rounds; with max_rounds, rows of Z are drawn again'
     )
   noising = strategy.noising_matrix(num_rounds)
   strategies.check_undoes(strategy, noising)
@@ -70,21 +69,15 @@ def redrawn(strategy: strategies.Strategy) -> Recurrence:
 
   def next_fn(z, t, buffers):
     limit = tf.constant(num_rounds, t.dtype)
-    with tf.control_dependencies(
-        [tf.debugging.assert_less(t, limit, message=message)]
-    ):
+    with tf.control_dependencies([tf.debugging.assert_less(t, limit, message=message)]):
       t = tf.identity(t)
     weights = tf.gather(noising, t)
-    first, last = (
-        tf.cast(tf.gather(rows, t), t.dtype) for rows in (firsts, lasts)
-    )
+    first, last = (tf.cast(tf.gather(rows, t), t.dtype) for rows in (firsts, lasts))
     _, row = tf.while_loop(
-        lambda r, _: r < last,
-        lambda r, row: (
-            r + 1, [part + weights[r] * new for part, new in zip(row, z(r))]
-        ),
-        (first, [weights[last] * part for part in z(last)]),
-        parallel_iterations=1,
+      lambda r, _: r < last,
+      lambda r, row: (r + 1, [part + weights[r] * new for part, new in zip(row, z(r))]),
+      (first, [weights[last] * part for part in z(last)]),
+      parallel_iterations=1,
     )
     return row, tf.gather(norms, t), buffers
 

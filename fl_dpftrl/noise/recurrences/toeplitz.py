@@ -27,9 +27,7 @@ def _(strategy: toeplitz.BandedToeplitz, specs) -> dispatch.Recurrence:
     if num_rounds is None:
       return norms[-1]
     last = tf.constant(num_rounds - 1, t.dtype)
-    with tf.control_dependencies(
-        [tf.debugging.assert_less_equal(t, last, message=message)]
-    ):
+    with tf.control_dependencies([tf.debugging.assert_less_equal(t, last, message=message)]):
       return tf.gather(norms, tf.minimum(last - t, kept))
 
   def init():
@@ -41,9 +39,7 @@ def _(strategy: toeplitz.BandedToeplitz, specs) -> dispatch.Recurrence:
   def next_fn(z, t, buffers):
     noise, impulses, squares = buffers
     scale = norm(t)
-    row, noise = zip(
-        *(step(part, history, tf.float32) for part, history in zip(z(t), noise))
-    )
+    row, noise = zip(*(step(part, history, tf.float32) for part, history in zip(z(t), noise)))
     row = [tf.cast(scale, tf.float32) * part for part in row]
     impulse = tf.cast(tf.equal(t, 0), tf.float64)
     entry, impulses = step(impulse, impulses, tf.float64)

@@ -27,19 +27,15 @@ def _(strategy: tree.TreeOnline, specs) -> dispatch.Recurrence:
   def init():
     # The placeholder keeps the height of the stack out of its static shape.
     return [
-        tf.compat.v1.placeholder_with_default(
-            tf.zeros([0, *spec.shape]), [None, *spec.shape]
-        )
-        for spec in specs
+      tf.compat.v1.placeholder_with_default(tf.zeros([0, *spec.shape]), [None, *spec.shape])
+      for spec in specs
     ]
 
   def next_fn(z, t, buffers):
     if strategy.completed_after:
       message = f'a tree for {last + 1} rounds has no noise for another round'
       with tf.control_dependencies(
-          [tf.debugging.assert_less_equal(
-              t, tf.constant(last, t.dtype), message=message
-          )]
+        [tf.debugging.assert_less_equal(t, tf.constant(last, t.dtype), message=message)]
       ):
         t = tf.identity(t)
     bits = tf.bitwise.right_shift(t, tf.range(63, dtype=tf.int64)) & 1
@@ -53,12 +49,8 @@ def _(strategy: tree.TreeOnline, specs) -> dispatch.Recurrence:
       ends = tf.equal(t, tf.constant(last, t.dtype))
       norm = tf.where(ends, tf.constant(last_norm, tf.float64), norm)
       weights = tf.where(ends, last_weights, weights)
-      finished = tf.where(
-          ends, tf.constant(last.bit_length(), finished.dtype), finished
-      )
-      replaced_nodes = tf.where(
-          ends, tf.constant(last.bit_count(), t.dtype), replaced_nodes
-      )
+      finished = tf.where(ends, tf.constant(last.bit_length(), finished.dtype), finished)
+      replaced_nodes = tf.where(ends, tf.constant(last.bit_count(), t.dtype), replaced_nodes)
     num_replaced = tf.cast(replaced_nodes, tf.int32)
     sizes = [tf.shape(stack)[0] for stack in buffers]
 
@@ -67,12 +59,11 @@ def _(strategy: tree.TreeOnline, specs) -> dispatch.Recurrence:
       has_sibling = bits[height - 1]
       share = tf.cast(has_sibling, tf.float32)
       siblings = [
-          share * stack[size - 1 - tf.minimum(taken, size - 1)]
-          for stack, size in zip(buffers, sizes)
+        share * stack[size - 1 - tf.minimum(taken, size - 1)] for stack, size in zip(buffers, sizes)
       ]
       estimate = [
-          own * part + (1.0 - own) * (sibling + child)
-          for part, sibling, child in zip(z(first + height), siblings, estimate)
+        own * part + (1.0 - own) * (sibling + child)
+        for part, sibling, child in zip(z(first + height), siblings, estimate)
       ]
       replaced = [r + s for r, s in zip(replaced, siblings)]
       taken += tf.cast(has_sibling, tf.int32)
@@ -81,13 +72,13 @@ def _(strategy: tree.TreeOnline, specs) -> dispatch.Recurrence:
     leaf = z(first)
     nothing = [tf.zeros_like(part) for part in leaf]
     _, _, estimate, replaced = tf.while_loop(
-        lambda height, *_: height <= finished,
-        climb,
-        (tf.constant(1, tf.int64), tf.constant(0), leaf, nothing),
+      lambda height, *_: height <= finished,
+      climb,
+      (tf.constant(1, tf.int64), tf.constant(0), leaf, nothing),
     )
     buffers = [
-        tf.concat([stack[: size - num_replaced], part[None]], 0)
-        for stack, size, part in zip(buffers, sizes, estimate)
+      tf.concat([stack[: size - num_replaced], part[None]], 0)
+      for stack, size, part in zip(buffers, sizes, estimate)
     ]
     row = [part - old for part, old in zip(estimate, replaced)]
     return row, norm, buffers
@@ -97,6 +88,4 @@ def _(strategy: tree.TreeOnline, specs) -> dispatch.Recurrence:
 
 def row_norms(num_heights: int) -> np.ndarray:
   """‖row t of N‖ where round t finishes nodes up to a height: [num_heights]."""
-  return np.array([
-      tree.row_norm(2**height - 1, height + 1) for height in range(num_heights)
-  ])
+  return np.array([tree.row_norm(2**height - 1, height + 1) for height in range(num_heights)])

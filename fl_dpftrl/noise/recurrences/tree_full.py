@@ -22,24 +22,18 @@ def _(strategy: tree_full.TreeFull, specs) -> dispatch.Recurrence:
   def init():
     # The placeholder keeps the height of the stack out of its static shape.
     return [
-        tf.compat.v1.placeholder_with_default(
-            tf.zeros([0, *spec.shape]), [None, *spec.shape]
-        )
-        for spec in specs
+      tf.compat.v1.placeholder_with_default(tf.zeros([0, *spec.shape]), [None, *spec.shape])
+      for spec in specs
     ]
 
   def next_fn(z, t, buffers):
     limit = tf.constant(num_rounds, t.dtype)
-    with tf.control_dependencies(
-        [tf.debugging.assert_less(t, limit, message=message)]
-    ):
+    with tf.control_dependencies([tf.debugging.assert_less(t, limit, message=message)]):
       t = tf.identity(t)
     order = tf.range(heights, dtype=tf.int64)
     bits = tf.bitwise.right_shift(t, order) & 1
     planned = tf.bitwise.right_shift(limit, order) & 1
-    top = tf.reduce_max(
-        tf.where(tf.equal(bits, planned), tf.zeros_like(order), order)
-    )
+    top = tf.reduce_max(tf.where(tf.equal(bits, planned), tf.zeros_like(order), order))
     bits = tf.where(order < top, bits, tf.zeros_like(bits))
     weights, square = _row(bits, top, heights)
 

@@ -9,9 +9,7 @@ from fl_dpftrl.noise import base
 
 
 @functools.singledispatch
-def reference_stream(
-    strategy: strategies.Strategy, z: np.ndarray
-) -> base.NoiseStream:
+def reference_stream(strategy: strategies.Strategy, z: np.ndarray) -> base.NoiseStream:
   """Streams the rows of N·Z for a given Z.
 
   A family without a stream of its own forms N anew for each row.

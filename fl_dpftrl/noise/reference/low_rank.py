@@ -17,9 +17,7 @@ def _(strategy: low_rank.LowRank, z: np.ndarray) -> base.NoiseStream:
     strategies.check_num_rounds(strategy, t + 1)
     left_bands = t - strategy.num_bands  # the row that has left the bands
     if left_bands >= 0:
-      sums = sums + np.outer(
-          strategy.right[left_bands], dispatch.row_of(z, left_bands)
-      )
+      sums = sums + np.outer(strategy.right[left_bands], dispatch.row_of(z, left_bands))
     row = strategy.left[t] @ sums
     for lag in range(min(strategy.num_bands, t + 1)):
       row = row + strategy.near[t, lag] * dispatch.row_of(z, t - lag)

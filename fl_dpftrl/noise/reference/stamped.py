@@ -15,9 +15,7 @@ def _(strategy: stamped.Stamped, z: np.ndarray) -> base.NoiseStream:
     t, inside = state
     dispatch.row_of(z, strategy.num_noise_rows(t + 1) - 1)
     block, within = divmod(t, strategy.block_rounds)
-    stream = dispatch.reference_stream(
-        strategy.strategy, z[block * strategy.block_noise_rows :]
-    )
+    stream = dispatch.reference_stream(strategy.strategy, z[block * strategy.block_noise_rows :])
     row, inside = stream.next(inside if within else stream.init())
     return row, (t + 1, inside)
 

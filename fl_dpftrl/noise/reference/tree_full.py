@@ -18,8 +18,7 @@ def _(strategy: tree_full.TreeFull, z: np.ndarray) -> base.NoiseStream:
     strategies.check_num_rounds(strategy, t + 1)
     diagonal, weights = tree_full.row(t, num_rounds)
     earlier = sum(
-        weights[height] * total
-        for height, total in zip(sorted(weights, reverse=True), sums)
+      weights[height] * total for height, total in zip(sorted(weights, reverse=True), sums)
     )
     row = (dispatch.row_of(z, t) - earlier) / diagonal
     total, height = row, 0

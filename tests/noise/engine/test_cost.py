@@ -3,17 +3,14 @@ import pytest
 
 from fl_dpftrl.commands import main
 from fl_dpftrl.families import banded_toeplitz as toeplitz
-from fl_dpftrl.families import dense
-from fl_dpftrl.families import identity
+from fl_dpftrl.families import dense, identity
 from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.noise import engine
 
 
 def test_memory_is_that_of_the_buffers(example):
   cost = engine.predict(example(33), 33, 1000)
-  maker = engine.RowMaker(
-      example(33), size=1000, num_rounds=33, stddev=1.0, seed=bytes(16)
-  )
+  maker = engine.RowMaker(example(33), size=1000, num_rounds=33, stddev=1.0, seed=bytes(16))
   assert abs(cost.memory_bytes - maker.buffers.nbytes) <= 4000
   assert 1e-6 < cost.seconds_per_round < 1e-2
 
@@ -21,11 +18,14 @@ def test_memory_is_that_of_the_buffers(example):
 def test_what_takes_longer():
   bands = lambda count: toeplitz.BandedToeplitz(np.ones(count), None)
   times = [
-      engine.predict(strategy, 512, 4_000_000).seconds_per_round
-      for strategy in (
-          identity.Identity(), bands(64), tree.TreeOnline(), bands(342),
-          dense.Dense(np.eye(512)),
-      )
+    engine.predict(strategy, 512, 4_000_000).seconds_per_round
+    for strategy in (
+      identity.Identity(),
+      bands(64),
+      tree.TreeOnline(),
+      bands(342),
+      dense.Dense(np.eye(512)),
+    )
   ]
   assert times == sorted(times) and times[0] < 0.1 < times[-2] < 0.5
 

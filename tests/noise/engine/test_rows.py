@@ -7,13 +7,10 @@ import sys
 import numpy as np
 import pytest
 
-from fl_dpftrl.families import banded
+from fl_dpftrl.families import banded, blt, identity
 from fl_dpftrl.families import banded_toeplitz as toeplitz
-from fl_dpftrl.families import blt
-from fl_dpftrl.families import identity
 from fl_dpftrl.families import tree_online as tree
-from fl_dpftrl.noise import engine
-from fl_dpftrl.noise import reference
+from fl_dpftrl.noise import engine, reference
 from fl_dpftrl.noise.engine import draws
 from fl_dpftrl.noise.engine import maker as makers
 
@@ -21,9 +18,8 @@ SEED = bytes(range(16))
 # A whole chunk, and a part of another.
 SIZE = draws.CHUNK + 5
 PUBLISHED = blt.BLT(
-    (.9999999999921251, .9944453083640997, .8985923474607591, .4912001418098778),
-    (.0070314825502323835, .10613806907600574, .1898159060327625,
-     .1966594748073734),
+  (0.9999999999921251, 0.9944453083640997, 0.8985923474607591, 0.4912001418098778),
+  (0.0070314825502323835, 0.10613806907600574, 0.1898159060327625, 0.1966594748073734),
 )
 
 
@@ -58,9 +54,7 @@ def test_equals_the_materialised_matrix(example, num_rounds, memory, tmp_path):
   noising = strategy.noising_matrix(num_rounds)
   expected = noising @ z_of(noising.shape[1])
   np.testing.assert_allclose(rows, expected, rtol=1e-5, atol=5e-6)
-  np.testing.assert_allclose(
-      stddevs, 0.5 * np.linalg.norm(noising, axis=1), rtol=1e-9
-  )
+  np.testing.assert_allclose(stddevs, 0.5 * np.linalg.norm(noising, axis=1), rtol=1e-9)
   assert not list(tmp_path.iterdir())  # A mapped file has no name.
   with pytest.raises(ValueError, match=f'row {num_rounds} is beyond'):
     maker.make(rows[0])
@@ -70,8 +64,8 @@ def test_threads_and_places_of_buffers_change_no_bit(example, tmp_path):
   size = 20 * draws.CHUNK + 3
   expected, _ = rows_of(make(example(9), 9, size), 9)
   for other in (
-      make(example(9), 9, size, num_threads=3),
-      make(example(9), 9, size, memory='mapped', folder=tmp_path),
+    make(example(9), 9, size, num_threads=3),
+    make(example(9), 9, size, memory='mapped', folder=tmp_path),
   ):
     np.testing.assert_array_equal(rows_of(other, 9)[0], expected)
     other.close()
@@ -79,23 +73,25 @@ def test_threads_and_places_of_buffers_change_no_bit(example, tmp_path):
 
 def test_threads_of_linear_algebra_change_no_bit():
   program = (
-      'import hashlib, numpy as np\n'
-      'from fl_dpftrl.noise import engine\n'
-      'from fl_dpftrl.families import banded_toeplitz as toeplitz\n'
-      'maker = engine.RowMaker(toeplitz.BandedToeplitz(0.99 ** np.arange(150),'
-      ' None), size=20_000, num_rounds=99, stddev=1.0, seed=bytes(16))\n'
-      'row = np.empty(20_000, np.float32)\n'
-      'rows = hashlib.sha256()\n'
-      'for _ in range(40): maker.make(row); rows.update(row)\n'
-      'print(rows.hexdigest())'
+    'import hashlib, numpy as np\n'
+    'from fl_dpftrl.noise import engine\n'
+    'from fl_dpftrl.families import banded_toeplitz as toeplitz\n'
+    'maker = engine.RowMaker(toeplitz.BandedToeplitz(0.99 ** np.arange(150),'
+    ' None), size=20_000, num_rounds=99, stddev=1.0, seed=bytes(16))\n'
+    'row = np.empty(20_000, np.float32)\n'
+    'rows = hashlib.sha256()\n'
+    'for _ in range(40): maker.make(row); rows.update(row)\n'
+    'print(rows.hexdigest())'
   )
   found = {
-      subprocess.run(
-          [sys.executable, '-c', program],
-          env={**os.environ, 'OPENBLAS_NUM_THREADS': str(threads)},
-          check=True, capture_output=True, text=True,
-      ).stdout
-      for threads in (1, 2)
+    subprocess.run(
+      [sys.executable, '-c', program],
+      env={**os.environ, 'OPENBLAS_NUM_THREADS': str(threads)},
+      check=True,
+      capture_output=True,
+      text=True,
+    ).stdout
+    for threads in (1, 2)
   }
   assert len(found) == 1
 
@@ -110,9 +106,7 @@ def test_rows_that_are_made_together_are_kept_together():
     second = make(strategy, 33, 50)
     second.buffers[:] = first.buffers
     second.restore(reached, first.versions)
-    np.testing.assert_array_equal(
-        rows_of(second, 33 - reached)[0], expected[reached:]
-    )
+    np.testing.assert_array_equal(rows_of(second, 33 - reached)[0], expected[reached:])
 
 
 def test_keeps_no_more_vectors_than_the_strategy_says(example):
@@ -128,20 +122,18 @@ def test_keeps_no_more_vectors_than_the_strategy_says(example):
 
 
 def long_runs():
-  coefficients = toeplitz.BandedToeplitz(
-      np.cumprod(np.r_[1.0, 1 - 0.5 / np.arange(1, 32)]), None
-  )
+  coefficients = toeplitz.BandedToeplitz(np.cumprod(np.r_[1.0, 1 - 0.5 / np.arange(1, 32)]), None)
   generator = np.random.default_rng(3)
   values = generator.uniform(-0.01, 0.03, (2052, 24))
   values[:, 0] = generator.uniform(0.8, 1.2, 2052)
   values[np.arange(2052)[:, None] < np.arange(24)] = 0.0
   slow = blt.BLT((1.0 - 1.6e-5,), (0.02,))
   return {
-      'published blt': (PUBLISHED, 4000),
-      'blt of slow decay': (slow, 4000),
-      'banded': (banded.Banded(values), 2052),
-      'banded_toeplitz': (coefficients, 4000),
-      'tree_online': (tree.TreeOnline(), 4095),
+    'published blt': (PUBLISHED, 4000),
+    'blt of slow decay': (slow, 4000),
+    'banded': (banded.Banded(values), 2052),
+    'banded_toeplitz': (coefficients, 4000),
+    'tree_online': (tree.TreeOnline(), 4095),
   }
 
 
@@ -214,35 +206,35 @@ def test_no_noise_is_exactly_zero(example):
 
 
 def test_identities_tell_noise_apart():
-  base = dict(
-      size=8, seed=SEED, memory='memory', precision='float32'
-  )
+  base = dict(size=8, seed=SEED, memory='memory', precision='float32')
+
   def found(strategy=PUBLISHED, **changes):
     return makers.identity(strategy, **{**base, **changes})
+
   assert found() == found(memory='mapped')
   others = [
-      found(),
-      found(identity.Identity()),
-      found(blt.BLT((0.5,), (0.2,))),
-      found(size=9),
-      found(seed=bytes(16)),
-      found(memory='recomputed'),
-      found(precision='float64'),
+    found(),
+    found(identity.Identity()),
+    found(blt.BLT((0.5,), (0.2,))),
+    found(size=9),
+    found(seed=bytes(16)),
+    found(memory='recomputed'),
+    found(precision='float64'),
   ]
   assert len(set(others)) == len(others)
   assert all(0 <= value < 2**63 for value in others)
 
 
 @pytest.mark.parametrize(
-    'argument, message',
-    [
-        (dict(size=0), 'size must be at least 1, got 0'),
-        (dict(stddev=-1.0), 'stddev must be .* got -1.0'),
-        (dict(stddev=float('nan')), 'stddev must be .* got nan'),
-        (dict(memory='disk'), "memory must be one of .* got 'disk'"),
-        (dict(precision='float16'), "precision must be one of .* got 'float16'"),
-        (dict(precision='bfloat16'), 'precision=bfloat16 is refused'),
-    ],
+  'argument, message',
+  [
+    (dict(size=0), 'size must be at least 1, got 0'),
+    (dict(stddev=-1.0), 'stddev must be .* got -1.0'),
+    (dict(stddev=float('nan')), 'stddev must be .* got nan'),
+    (dict(memory='disk'), "memory must be one of .* got 'disk'"),
+    (dict(precision='float16'), "precision must be one of .* got 'float16'"),
+    (dict(precision='bfloat16'), 'precision=bfloat16 is refused'),
+  ],
 )
 def test_refuses(argument, message):
   with pytest.raises(ValueError, match=message):

@@ -20,10 +20,9 @@ SIZE, NUM_ROUNDS = 50, 40
 
 
 def serve(folder, strategy=BLT, **kwargs):
-  kwargs = dict(
-      size=SIZE, num_rounds=NUM_ROUNDS, stddev=1.0, num_threads=1,
-      snapshot_rows=4,
-  ) | kwargs
+  kwargs = (
+    dict(size=SIZE, num_rounds=NUM_ROUNDS, stddev=1.0, num_threads=1, snapshot_rows=4) | kwargs
+  )
   return engine.RowServer(strategy, folder, **kwargs)
 
 
@@ -52,8 +51,7 @@ def test_rows_are_those_of_the_maker_and_one_is_there_at_a_time(tmp_path):
   rows = serve(tmp_path / 'rows', noise_seed=5)
   found = served_rows(rows, range(NUM_ROUNDS))
   maker = engine.RowMaker(
-      BLT, size=SIZE, num_rounds=NUM_ROUNDS, stddev=1.0,
-      seed=draws.fixed_seed(5),
+    BLT, size=SIZE, num_rounds=NUM_ROUNDS, stddev=1.0, seed=draws.fixed_seed(5)
   )
   expected = np.empty_like(found)
   for row in expected:
@@ -69,8 +67,12 @@ def test_rows_are_those_of_the_maker_and_one_is_there_at_a_time(tmp_path):
 def assert_resumes(folder, strategy, num_rounds, crashed_at, **kwargs):
   kwargs = dict(num_rounds=num_rounds, noise_seed=5) | kwargs
   maker = engine.RowMaker(
-      strategy, size=SIZE, num_rounds=num_rounds, stddev=1.0,
-      seed=draws.fixed_seed(5), memory=kwargs.get('memory', 'memory'),
+    strategy,
+    size=SIZE,
+    num_rounds=num_rounds,
+    stddev=1.0,
+    seed=draws.fixed_seed(5),
+    memory=kwargs.get('memory', 'memory'),
   )
   expected = np.empty((num_rounds, SIZE), np.float32)
   for row in expected:
@@ -99,8 +101,7 @@ def test_few_rows_are_made_again(tmp_path, monkeypatch):
   made = []
   original = engine.RowMaker.make
   monkeypatch.setattr(
-      engine.RowMaker, 'make',
-      lambda self, out: made.append(self.row) or original(self, out),
+    engine.RowMaker, 'make', lambda self, out: made.append(self.row) or original(self, out)
   )
   rows = serve(tmp_path)
   served_rows(rows, range(30))
@@ -113,9 +114,7 @@ def test_few_rows_are_made_again(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize('snapshot_rows', [0, 4])
-def test_without_readable_snapshots_rows_come_from_the_seed(
-    tmp_path, snapshot_rows
-):
+def test_without_readable_snapshots_rows_come_from_the_seed(tmp_path, snapshot_rows):
   rows = serve(tmp_path, snapshot_rows=snapshot_rows)
   expected = served_rows(rows, range(20))
   crash(rows)
@@ -192,9 +191,7 @@ def test_more_rounds_than_before_change_no_row(tmp_path, snapshot_rows):
   rows.close()
 
 
-def test_a_snapshot_that_could_not_be_loaded_leaves_nothing(
-    tmp_path, monkeypatch
-):
+def test_a_snapshot_that_could_not_be_loaded_leaves_nothing(tmp_path, monkeypatch):
   rows = serve(tmp_path)
   expected = served_rows(rows, range(20))
   crash(rows)
@@ -235,11 +232,11 @@ def test_other_noise_in_the_folder_is_refused(tmp_path):
   rows.serve(0)
   rows.close()
   for change in (
-      dict(strategy=blt.BLT((0.9, 0.5), (0.3, 0.1))),
-      dict(size=SIZE + 1),
-      dict(precision='float64'),
-      dict(memory='recomputed'),
-      dict(noise_seed=5),
+    dict(strategy=blt.BLT((0.9, 0.5), (0.3, 0.1))),
+    dict(size=SIZE + 1),
+    dict(precision='float64'),
+    dict(memory='recomputed'),
+    dict(noise_seed=5),
   ):
     with pytest.raises(ValueError, match='holds other noise'):
       serve(tmp_path, **change).serve(1)
@@ -280,9 +277,9 @@ def test_snapshots_do_not_pile_up(tmp_path):
   rows.close()
   assert len(list(tmp_path.glob('before-*'))) <= 3
   listed = {
-      (buffer, version)
-      for path in tmp_path.glob('before-*')
-      for buffer, version, _ in json.loads(path.read_text())['buffers']
+    (buffer, version)
+    for path in tmp_path.glob('before-*')
+    for buffer, version, _ in json.loads(path.read_text())['buffers']
   }
   assert len(list(tmp_path.glob('buffer-*'))) == len(listed)
 

@@ -14,10 +14,9 @@ from fl_dpftrl.commands import main
 from fl_dpftrl.families import banded_toeplitz as toeplitz
 from fl_dpftrl.families import blt
 from fl_dpftrl.noise import engine
-from fl_dpftrl.noise.engine import draws
+from fl_dpftrl.noise.engine import draws, shards
 from fl_dpftrl.noise.engine import maker as makers
 from fl_dpftrl.noise.engine import server as servers
-from fl_dpftrl.noise.engine import shards
 
 KEY = bytes(range(32))
 BLT = blt.BLT((0.9, 0.5), (0.3, 0.2))
@@ -40,12 +39,17 @@ class Worker:
 
   def start(self):
     self.process = subprocess.Popen(
-        [
-            sys.executable, '-m', 'fl_dpftrl.commands.main', 'noise_worker',
-            f'--port={self.port}', f'--key_file={self.folder / "key"}',
-            *[f'--folder={self.folder / str(self.port)}'] * self.is_kept,
-        ],
-        stderr=subprocess.PIPE, text=True,
+      [
+        sys.executable,
+        '-m',
+        'fl_dpftrl.commands.main',
+        'noise_worker',
+        f'--port={self.port}',
+        f'--key_file={self.folder / "key"}',
+        *[f'--folder={self.folder / str(self.port)}'] * self.is_kept,
+      ],
+      stderr=subprocess.PIPE,
+      text=True,
     )
     assert 'makes noise at' in self.process.stderr.readline()
 
@@ -70,13 +74,13 @@ def workers(tmp_path):
 
 
 def serve(folder, workers, strategy=BLT, **kwargs):
-  kwargs = dict(
-      size=SIZE, num_rounds=NUM_ROUNDS, stddev=1.0, noise_seed=5,
-      snapshot_rows=4, worker_key=KEY,
-  ) | kwargs
-  return engine.RowServer(
-      strategy, folder, workers=[w.address for w in workers], **kwargs
+  kwargs = (
+    dict(
+      size=SIZE, num_rounds=NUM_ROUNDS, stddev=1.0, noise_seed=5, snapshot_rows=4, worker_key=KEY
+    )
+    | kwargs
   )
+  return engine.RowServer(strategy, folder, workers=[w.address for w in workers], **kwargs)
 
 
 def served(rows, row):
@@ -87,8 +91,7 @@ def served(rows, row):
 
 def expected_rows(strategy=BLT):
   maker = engine.RowMaker(
-      strategy, size=SIZE, num_rounds=NUM_ROUNDS, stddev=1.0,
-      seed=draws.fixed_seed(5),
+    strategy, size=SIZE, num_rounds=NUM_ROUNDS, stddev=1.0, seed=draws.fixed_seed(5)
   )
   rows = np.empty((NUM_ROUNDS, SIZE), np.float32)
   for row in rows:
@@ -97,9 +100,9 @@ def expected_rows(strategy=BLT):
 
 
 @pytest.mark.parametrize(
-    'strategy',
-    [BLT, toeplitz.BandedToeplitz(0.9 ** np.arange(20), None)],
-    ids=['blt', 'banded_toeplitz'],
+  'strategy',
+  [BLT, toeplitz.BandedToeplitz(0.9 ** np.arange(20), None)],
+  ids=['blt', 'banded_toeplitz'],
 )
 def test_rows_are_those_of_one_process(tmp_path, workers, strategy):
   rows = serve(tmp_path / 'rows', workers, strategy)
@@ -122,26 +125,20 @@ def test_a_worker_that_is_started_anew_makes_the_same_rows(tmp_path, workers):
   rows.close()
 
 
-def test_a_worker_that_is_gone_is_named_and_no_row_is_lost(
-    tmp_path, workers, monkeypatch
-):
+def test_a_worker_that_is_gone_is_named_and_no_row_is_lost(tmp_path, workers, monkeypatch):
   monkeypatch.setattr(shards, '_PATIENCE_SECONDS', 0.0)
   rows = serve(tmp_path / 'rows', workers)
   expected = expected_rows()
   served(rows, 0)
   served(rows, 1)
   workers[1].kill()
-  with pytest.raises(
-      RuntimeError, match=f'noise worker at {workers[1].address} is not there'
-  ):
+  with pytest.raises(RuntimeError, match=f'noise worker at {workers[1].address} is not there'):
     for row in (2, 3):  # The first may have been made ahead.
       served(rows, row)
   reached = rows.served()
   # Nor need whoever asked begin anew.
   workers[1].start()
-  np.testing.assert_array_equal(
-      served(rows, reached + 1), expected[reached + 1]
-  )
+  np.testing.assert_array_equal(served(rows, reached + 1), expected[reached + 1])
   workers[1].kill()
   reached = rows.served()
   rows.close()
@@ -155,9 +152,7 @@ def test_a_worker_that_is_gone_is_named_and_no_row_is_lost(
     rows.close()
 
 
-def test_a_worker_that_hangs_does_not_keep_a_run_from_closing(
-    tmp_path, workers
-):
+def test_a_worker_that_hangs_does_not_keep_a_run_from_closing(tmp_path, workers):
   rows = serve(tmp_path / 'rows', workers)
   served(rows, 0)
   rows._ahead[1].result()  # Row 1 is made.
@@ -222,36 +217,34 @@ def test_failures_of_a_worker_are_told(tmp_path, workers):
 
 
 @pytest.mark.parametrize(
-    'change, message',
-    [
-        (dict(worker_key=b'short'), 'a key must have at least 16 bytes, got 5'),
-        (dict(workers=['nowhere']), "'nowhere' is not host:port"),
-        (dict(workers=['http://a:1']), "'http://a:1' is not host:port"),
-        (dict(workers=['::1:80']), "'::1:80' is not host:port"),
-        (dict(workers=['a:1', 'a:1']), 'a:1 is named twice'),
-    ],
+  'change, message',
+  [
+    (dict(worker_key=b'short'), 'a key must have at least 16 bytes, got 5'),
+    (dict(workers=['nowhere']), "'nowhere' is not host:port"),
+    (dict(workers=['http://a:1']), "'http://a:1' is not host:port"),
+    (dict(workers=['::1:80']), "'::1:80' is not host:port"),
+    (dict(workers=['a:1', 'a:1']), 'a:1 is named twice'),
+  ],
 )
 def test_refuses(tmp_path, change, message):
   arguments = dict(workers=['localhost:1'], worker_key=KEY) | change
   with pytest.raises(ValueError, match=message):
-    engine.RowServer(
-        BLT, tmp_path, size=5, num_rounds=5, stddev=1.0, **arguments
-    )
+    engine.RowServer(BLT, tmp_path, size=5, num_rounds=5, stddev=1.0, **arguments)
 
 
 @pytest.mark.parametrize(
-    'flags, message',
-    [
-        ('--port=0 --key_file=KEY', '--port=0'),
-        ('--port=99999 --key_file=KEY', '--port=99999 is not between'),
-        ('--port=8001 --key_file=missing', 'missing: No such file'),
-        ('--port=8001 --host= --key_file=KEY', '--host is empty'),
-        (
-            '--port=8001 --host=no.such.host.invalid --key_file=KEY',
-            '--host=no.such.host.invalid --port=8001 cannot be listened at',
-        ),
-        ('--port=8001 --key_file=SHORT', 'at least 16 bytes, got 3'),
-    ],
+  'flags, message',
+  [
+    ('--port=0 --key_file=KEY', '--port=0'),
+    ('--port=99999 --key_file=KEY', '--port=99999 is not between'),
+    ('--port=8001 --key_file=missing', 'missing: No such file'),
+    ('--port=8001 --host= --key_file=KEY', '--host is empty'),
+    (
+      '--port=8001 --host=no.such.host.invalid --key_file=KEY',
+      '--host=no.such.host.invalid --port=8001 cannot be listened at',
+    ),
+    ('--port=8001 --key_file=SHORT', 'at least 16 bytes, got 3'),
+  ],
 )
 def test_the_command_refuses(tmp_path, capsys, flags, message):
   (tmp_path / 'key').write_bytes(KEY)
@@ -272,9 +265,7 @@ def test_a_taken_port_is_refused(tmp_path, capsys):
     taken.listen()
     port = taken.getsockname()[1]
     with pytest.raises(SystemExit) as exited:
-      main.main(
-          ['noise_worker', f'--port={port}', f'--key_file={tmp_path / "key"}']
-      )
+      main.main(['noise_worker', f'--port={port}', f'--key_file={tmp_path / "key"}'])
   assert exited.value.code == 2
   assert f'--port={port} cannot be listened at' in capsys.readouterr().err
 

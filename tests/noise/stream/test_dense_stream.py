@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fl_dpftrl.families import dense
-from fl_dpftrl.families import low_rank
+from fl_dpftrl.families import dense, low_rank
 from fl_dpftrl.noise import stream as streams
 
 pytestmark = pytest.mark.tff
@@ -20,12 +19,8 @@ def test_dense_streams_keep_nothing():
 
 def test_rows_of_z_are_the_same_when_drawn_again():
   """With C of ones below the diagonal, N takes row t − 1 off row t."""
-  plain = streams.make_stream(
-      dense.Dense(np.eye(5)), SPEC, stddev=1.0, noise_seed=3
-  )
-  differences = streams.make_stream(
-      dense.Dense(np.tri(5)), SPEC, stddev=1.0, noise_seed=3
-  )
+  plain = streams.make_stream(dense.Dense(np.eye(5)), SPEC, stddev=1.0, noise_seed=3)
+  differences = streams.make_stream(dense.Dense(np.tri(5)), SPEC, stddev=1.0, noise_seed=3)
   state, other, before = plain.init(), differences.init(), np.zeros(3)
   for _ in range(5):
     (z,), state = plain.next(state)
@@ -34,17 +29,16 @@ def test_rows_of_z_are_the_same_when_drawn_again():
     before = z
 
 
-@pytest.mark.parametrize('strategy', [
-    dense.Dense(np.eye(2)),
-    low_rank.LowRank(np.ones((2, 1)), np.ones((2, 1)), np.ones((2, 1))),
-], ids=['dense', 'low_rank'])
+@pytest.mark.parametrize(
+  'strategy',
+  [dense.Dense(np.eye(2)), low_rank.LowRank(np.ones((2, 1)), np.ones((2, 1)), np.ones((2, 1)))],
+  ids=['dense', 'low_rank'],
+)
 def test_streams_end_with_their_strategy(strategy):
   stream = streams.make_stream(strategy, SPEC, stddev=1.0)
   state = stream.init()
   for _ in range(2):
     _, state = stream.next(state)
   for next_fn in (stream.next, tf.function(stream.next)):
-    with pytest.raises(
-        tf.errors.InvalidArgumentError, match='for 2 rounds has no noise'
-    ):
+    with pytest.raises(tf.errors.InvalidArgumentError, match='for 2 rounds has no noise'):
       next_fn(state)

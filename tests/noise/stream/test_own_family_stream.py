@@ -10,10 +10,7 @@ import tensorflow_federated as tff
 
 from fl_dpftrl import sensitivity
 from fl_dpftrl.aggregators import factory
-from fl_dpftrl.families import base
-from fl_dpftrl.families import dense
-from fl_dpftrl.families import identity
-from fl_dpftrl.families import tree_online
+from fl_dpftrl.families import base, dense, identity, tree_online
 from fl_dpftrl.noise import reference
 from fl_dpftrl.noise import stream as streams
 from fl_dpftrl.noise.engine import maker
@@ -69,9 +66,7 @@ def test_every_executor_makes_rows_of_n_times_z(strategy):
   z, _ = rows_of(identity.Identity(), noising.shape[1])
   rows, stddevs = rows_of(strategy, ROUNDS)
   np.testing.assert_allclose(rows, noising @ z, rtol=1e-5, atol=1e-6)
-  np.testing.assert_allclose(
-      stddevs, 1.5 * np.linalg.norm(noising, axis=1), rtol=1e-6
-  )
+  np.testing.assert_allclose(stddevs, 1.5 * np.linalg.norm(noising, axis=1), rtol=1e-6)
   stream = reference.reference_stream(strategy, z)
   state = stream.init()
   for expected in noising @ z:
@@ -83,27 +78,24 @@ def test_every_executor_makes_rows_of_n_times_z(strategy):
 
 def test_the_engine_makes_the_same_rows_of_its_own_z():
   def rows(strategy, count):
-    made = maker.RowMaker(
-        strategy, size=5, num_rounds=count, stddev=1.0, seed=bytes(16)
-    )
+    made = maker.RowMaker(strategy, size=5, num_rounds=count, stddev=1.0, seed=bytes(16))
     out = np.zeros((count, 5), np.float32)
     for row in out:
       made.make(row)
     return out
 
   np.testing.assert_allclose(
-      rows(Own(), ROUNDS),
-      Own().noising_matrix(ROUNDS) @ rows(identity.Identity(), ROUNDS),
-      rtol=1e-5, atol=1e-6,
+    rows(Own(), ROUNDS),
+    Own().noising_matrix(ROUNDS) @ rows(identity.Identity(), ROUNDS),
+    rtol=1e-5,
+    atol=1e-6,
   )
 
 
 def test_the_aggregator_takes_it():
   process = factory.CorrelatedNoiseFactory(
-      Own(), noise_multiplier=1.0, clip_norm=1.0, report_goal=2
-  ).create(tff.to_type(collections.OrderedDict(
-      w=tff.TensorType(np.float32, [4])
-  )))
+    Own(), noise_multiplier=1.0, clip_norm=1.0, report_goal=2
+  ).create(tff.to_type(collections.OrderedDict(w=tff.TensorType(np.float32, [4]))))
   state = process.initialize()
   for _ in range(2):
     clients = [collections.OrderedDict(w=np.zeros(4, np.float32))] * 2

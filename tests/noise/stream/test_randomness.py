@@ -42,13 +42,12 @@ def test_rows_are_functions_of_seed_and_row():
 def test_no_word_comes_twice():
   seed = tf.constant([5, 2**63 - 1], tf.int64)
   words = [
-      randomness.random_words(seed, row(r), tensor_index, 64).numpy()
-      for r in (0, 1, 2, 3, 255, 256, 2**40)
-      for tensor_index in (0, 1, 2, 2**24 - 1)
+    randomness.random_words(seed, row(r), tensor_index, 64).numpy()
+    for r in (0, 1, 2, 3, 255, 256, 2**40)
+    for tensor_index in (0, 1, 2, 2**24 - 1)
   ]
   words += [
-      randomness.random_words(randomness.fixed_seed(s), row(0), 0, 64).numpy()
-      for s in range(10)
+    randomness.random_words(randomness.fixed_seed(s), row(0), 0, 64).numpy() for s in range(10)
   ]
   assert len(np.unique(words)) == np.size(words)
 
@@ -59,15 +58,13 @@ def test_counters_count_up_from_the_offset_of_the_tensor():
   words = randomness.random_words(seed, row(12), 3, 2_000_000)
   for position in (0, 1, 999_999):
     pair = tf.raw_ops.StatelessRandomUniformFullIntV2(
-        shape=[2],
-        key=tf.constant([2**64 - 5], tf.uint64),
-        counter=tf.constant([3 * 2**40 + position, 77 ^ 12], tf.uint64),
-        alg=1,
-        dtype=tf.uint64,
+      shape=[2],
+      key=tf.constant([2**64 - 5], tf.uint64),
+      counter=tf.constant([3 * 2**40 + position, 77 ^ 12], tf.uint64),
+      alg=1,
+      dtype=tf.uint64,
     )
-    np.testing.assert_array_equal(
-        words[2 * position : 2 * position + 2], pair
-    )
+    np.testing.assert_array_equal(words[2 * position : 2 * position + 2], pair)
 
 
 def test_draws_standard_normals():

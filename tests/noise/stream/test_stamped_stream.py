@@ -18,10 +18,10 @@ def test_every_family_can_be_stamped(example, block_rounds, in_graph):
   z = np.random.default_rng(0).normal(size=(strategy.num_noise_rows(19), 4))
   table = tf.constant(z, tf.float32)
   stream = streams.make_stream(
-      strategy,
-      [tf.TensorSpec([4], tf.float32)],
-      stddev=1.0,
-      draw=lambda seed, row, specs: [tf.gather(table, row)],
+    strategy,
+    [tf.TensorSpec([4], tf.float32)],
+    stddev=1.0,
+    draw=lambda seed, row, specs: [tf.gather(table, row)],
   )
   next_fn = stream.next
   if in_graph:

@@ -4,21 +4,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fl_dpftrl.families import banded
-from fl_dpftrl.families import blt
-from fl_dpftrl.families import identity
-from fl_dpftrl.families import tree_full
+from fl_dpftrl.families import banded, blt, identity, tree_full
 from fl_dpftrl.families import tree_online as tree
-from fl_dpftrl.noise import recurrences
-from fl_dpftrl.noise import reference
+from fl_dpftrl.noise import recurrences, reference
 from fl_dpftrl.noise import stream as streams
 
 pytestmark = pytest.mark.tff
 
 # Names out of order, a scalar and an empty tensor: packing must get them right.
 TEMPLATE = collections.OrderedDict(
-    weights=tf.TensorSpec([2, 3], tf.float32),
-    bias=[tf.TensorSpec([], tf.float32), tf.TensorSpec([0], tf.float32)],
+  weights=tf.TensorSpec([2, 3], tf.float32),
+  bias=[tf.TensorSpec([], tf.float32), tf.TensorSpec([0], tf.float32)],
 )
 SIZE = 7
 
@@ -72,20 +68,14 @@ def test_row_has_the_structure_of_the_template():
   row, _ = stream.next(stream.init())
   assert list(row) == ['weights', 'bias']
   tf.nest.map_structure(
-      lambda part, spec: spec.shape.assert_is_compatible_with(part.shape),
-      row,
-      TEMPLATE,
+    lambda part, spec: spec.shape.assert_is_compatible_with(part.shape), row, TEMPLATE
   )
 
 
 def test_graph_and_eager_give_the_same_bits(example):
-  stream = streams.make_stream(
-      example(9), TEMPLATE, stddev=1.0, noise_seed=7
-  )
+  stream = streams.make_stream(example(9), TEMPLATE, stddev=1.0, noise_seed=7)
   eager, _, eager_state = rows(stream, 9)
-  graph, _, graph_state = rows(
-      stream, 9, next_fn=tf.function(stream.next, reduce_retracing=True)
-  )
+  graph, _, graph_state = rows(stream, 9, next_fn=tf.function(stream.next, reduce_retracing=True))
   np.testing.assert_array_equal(eager, graph)
   tf.nest.map_structure(np.testing.assert_array_equal, eager_state, graph_state)
 
@@ -112,39 +102,27 @@ def test_keeps_the_vectors_that_the_strategy_says(example):
     spec = tf.TensorSpec([100], tf.float32)
     stream = streams.make_stream(strategy, [spec], stddev=1.0)
     _, _, state = rows(stream, num_rounds)
-    kept = sum(
-        part.shape[0]
-        for part in tf.nest.flatten(state.buffers)
-        if part.shape.rank == 2
-    )
+    kept = sum(part.shape[0] for part in tf.nest.flatten(state.buffers) if part.shape.rank == 2)
     assert kept <= strategy.memory_copies(num_rounds)
     if not isinstance(strategy, (tree.TreeOnline, tree_full.TreeFull)):
       assert kept == strategy.memory_copies(num_rounds)
 
 
 def test_banded_stream_ends_with_its_strategy():
-  stream = streams.make_stream(
-      banded.Banded(np.ones((2, 1))), TEMPLATE, stddev=1.0
-  )
+  stream = streams.make_stream(banded.Banded(np.ones((2, 1))), TEMPLATE, stddev=1.0)
   _, _, state = rows(stream, 2)
   for next_fn in (stream.next, tf.function(stream.next)):
-    with pytest.raises(
-        tf.errors.InvalidArgumentError, match='for 2 rounds has no noise'
-    ):
+    with pytest.raises(tf.errors.InvalidArgumentError, match='for 2 rounds has no noise'):
       next_fn(state)
 
 
 def test_tree_goes_on_past_a_million_rounds():
   # Round 2**20 + 2**10 - 1 finishes a node of height 10 above 10 pending ones.
   spec = tf.TensorSpec([2000], tf.float32)
-  stream = streams.make_stream(
-      tree.TreeOnline(), [spec], stddev=1.0, noise_seed=1
-  )
+  stream = streams.make_stream(tree.TreeOnline(), [spec], stddev=1.0, noise_seed=1)
   t = 2**20 + 2**10 - 1
   pending = np.zeros((t.bit_count(), 2000), np.float32)
-  state = stream.init()._replace(
-      row=tf.constant(t, tf.int64), buffers=[pending]
-  )
+  state = stream.init()._replace(row=tf.constant(t, tf.int64), buffers=[pending])
   (row,), state = stream.next(state)
   assert state.buffers[0].shape == [2, 2000]
   # Only the noise of the round itself is left: (share × weight)² for each node.
@@ -189,13 +167,13 @@ def test_refuses_impossible_standard_deviations(stddev):
 
 
 @pytest.mark.parametrize(
-    'template, message',
-    [
-        ([tf.TensorSpec([2], tf.int32)], 'of type int32'),
-        ([tf.TensorSpec([2], tf.float64)], 'of type float64'),
-        ([tf.TensorSpec([None], tf.float32)], r'shape \(None,\)'),
-        ([], r'no tensors: \[\]'),
-    ],
+  'template, message',
+  [
+    ([tf.TensorSpec([2], tf.int32)], 'of type int32'),
+    ([tf.TensorSpec([2], tf.float64)], 'of type float64'),
+    ([tf.TensorSpec([None], tf.float32)], r'shape \(None,\)'),
+    ([], r'no tensors: \[\]'),
+  ],
 )
 def test_refuses_templates(template, message):
   with pytest.raises(ValueError, match=message):
@@ -204,9 +182,7 @@ def test_refuses_templates(template, message):
 
 def test_refuses_other_seeds():
   with pytest.raises(ValueError, match="noise_seed must be .* got '1'"):
-    streams.make_stream(
-        identity.Identity(), TEMPLATE, stddev=1.0, noise_seed='1'
-    )
+    streams.make_stream(identity.Identity(), TEMPLATE, stddev=1.0, noise_seed='1')
 
 
 def test_strategy_without_stream_is_named():

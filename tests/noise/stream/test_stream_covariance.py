@@ -18,9 +18,7 @@ SAMPLES = 50_000
 
 def released(strategy, template, num_rounds=NUM_ROUNDS):
   """Rows of noise, shape [num_rounds, tensors, samples]."""
-  stream = streams.make_stream(
-      strategy, template, stddev=STDDEV, noise_seed=2024
-  )
+  stream = streams.make_stream(strategy, template, stddev=STDDEV, noise_seed=2024)
   next_fn = tf.function(stream.next, reduce_retracing=True)
   state, result = stream.init(), []
   for _ in range(num_rounds):
@@ -35,9 +33,7 @@ def agrees(rows, covariance):
   Whitened rows have covariance I, and each entry of its estimate a standard
   error of 1/√samples (√2/√samples on the diagonal).
   """
-  white = scipy.linalg.solve_triangular(
-      np.linalg.cholesky(covariance), rows, lower=True
-  )
+  white = scipy.linalg.solve_triangular(np.linalg.cholesky(covariance), rows, lower=True)
   n, samples = white.shape
   deviation = white @ white.T / samples - np.eye(n)
   errors = (1.0 + (np.sqrt(2.0) - 1.0) * np.eye(n)) / np.sqrt(samples)
