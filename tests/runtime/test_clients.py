@@ -190,13 +190,13 @@ def test_an_interrupt_ends_it_at_once(run):
 _TWO_CLIENTS = """
 import sys
 import warnings
-import tensorflow as tf
+import numpy as np
 import tensorflow_federated as tff
 from fl_dpftrl import runtime
 from fl_dpftrl.runtime import memory
 runtime.use_in_process(max_concurrent_clients=2)
-double = tff.tensorflow.computation(lambda x: x + x, tf.int32)
-@tff.federated_computation(tff.FederatedType(tf.int32, tff.CLIENTS))
+double = tff.tensorflow.computation(lambda x: x + x, np.int32)
+@tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
 def total(x):
   return tff.federated_sum(tff.federated_map(double, x))
 with warnings.catch_warnings(record=True) as told:
