@@ -26,7 +26,7 @@ KEYS = (ROWS_KEY, TIMESTAMPS_KEY, METADATA_KEY)
 
 _FIELD_ID_KEY = b'PARQUET:field_id'
 _FIELD_ID = 0x666C6470  # 'fldp', of the first column
-_ALL = 'the metadata fl_dpftrl.*_sha256'
+_ADVICE = 'take another copy, or write rows that were changed on purpose with write_log'
 TIMESTAMP = pa.timestamp('us', tz='UTC')
 """The type of timestamps that are digested."""
 
@@ -164,8 +164,7 @@ def opened(path: str, stored: Mapping[str, str], schema: pa.Schema) -> Seal:
     return Seal(given, {})
   if of_metadata != _of_metadata(given):
     raise refusals.LogError(
-      f'{path}: its metadata are not those of {METADATA_KEY}; take another'
-      f' copy, or remove {_ALL} if they were changed on purpose'
+      f'{path}: its metadata are not those of {METADATA_KEY}; {_ADVICE}'
     )
   return Seal({k: v for k, v in given.items() if k not in KEYS}, digests)
 
@@ -182,7 +181,4 @@ def check(path: str, stated: Mapping[str, str], rows: Rows, id_type: pa.DataType
   found = rows.stated(id_type)
   for key, value in stated.items():
     if found.get(key, value) != value:
-      raise refusals.LogError(
-        f'{path}: its rows are not those of {key}; take another copy, or'
-        f' remove {_ALL} if they were changed on purpose'
-      )
+      raise refusals.LogError(f'{path}: its rows are not those of {key}; {_ADVICE}')

@@ -1,4 +1,4 @@
-"""The aggregator that reads its rows, at work in TFF's own runtime."""
+"""The aggregator that reads its rows, at work inside TFF."""
 
 import collections
 

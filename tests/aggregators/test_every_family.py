@@ -1,4 +1,4 @@
-"""Every family in TFF's own runtime, round by round, against the reference."""
+"""Every family inside TFF, round by round, against the reference."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The aggregator at work, in TFF's own runtime."""
+"""The aggregator at work inside TFF."""
 
 import collections
 
@@ -130,7 +130,7 @@ def test_an_update_of_the_wrong_size_is_an_error():
   process = make(BLT).create(VALUE_TYPE)
   wrong = update(0.5)
   wrong['b'] = np.zeros([4], np.float32)
-  with pytest.raises(TypeError, match=r'shape \(4,\) to shape \(3,\)'):
+  with pytest.raises(TypeError, match=r'shape \(3,\), got float32, \(4,\)'):
     process.next(process.initialize(), [update(0.5), wrong])
 
 

@@ -107,6 +107,20 @@ def test_a_lost_table_is_told_of_and_written_again_where_it_can(tmp_path):
   assert [row.split(',')[:5] for row in rows[1:]] == [row.split(',')[:5] for row in whole[-3:]]
 
 
+def test_an_edited_clip_norm_is_refused(tmp_path):
+  folder = tmp_path / 'run'
+  assert train(folder, '--num_rounds=1')[0] == 0
+  parameters = json.loads((folder / 'hparams.json').read_text())
+  edited = json.dumps({**parameters, 'clip_norm': 0.01}, indent=2) + '\n'
+  (folder / 'hparams.json').write_text(edited)
+  before = contents(folder)
+  code, out, err = train(folder, '--num_rounds=1', '--clip_norm=0.01', '--resume')
+  (told,) = [line for line in err.splitlines() if line.startswith('train: ')]
+  assert code == 2 and not out and 'clip_norm' in told and str(folder) in told, err
+  after = contents(folder)
+  assert {path: after[path] for path in before} == before
+
+
 def test_a_full_disk_is_one_line_that_names_the_file(tmp_path):
   def small():
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -3,7 +3,7 @@
 import pyarrow.parquet as pq
 import pytest
 
-from fl_dpftrl.logs import schema, shards
+from fl_dpftrl.logs import digests, schema, shards
 
 
 def test_is_kept_with_the_log_and_through_later_rounds(tmp_path):
@@ -36,7 +36,9 @@ def test_a_mark_that_cannot_be_is_refused(tmp_path, text):
   path = tmp_path / 'log.parquet'
   schema.LogWriter(path).append(0, ['a'], 1767225600)
   table = pq.read_table(path)
-  metadata = {**table.schema.metadata, shards.RELEASED_KEY.encode(): text}
+  stored = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}
+  del stored[digests.METADATA_KEY]
+  metadata = digests.sealed({**stored, shards.RELEASED_KEY: text}, {})
   pq.write_table(table.replace_schema_metadata(metadata), path)
   with pytest.raises(schema.LogError, match='rounds_released'):
     schema.LogWriter(path)

@@ -3,6 +3,7 @@
 import concurrent.futures
 import functools
 import json
+import math
 import os
 import pathlib
 import tempfile
@@ -191,6 +192,21 @@ def _num_cores() -> int:
 
 
 def _mapped(shape, precision, folder) -> np.ndarray:
-  """Returns zeros in a nameless file, which ends with the process."""
-  with tempfile.TemporaryFile(dir=folder and pathlib.Path(folder)) as file:
-    return np.memmap(file, precision, 'w+', shape=shape)
+  """Returns zeros in a nameless file, which ends with the process.
+
+  Raises:
+    OSError: the disk has no room; it is reserved here, since writing to a page
+      of a mapped file that the disk cannot hold would end the process.
+  """
+  there = pathlib.Path(folder or tempfile.gettempdir())
+  size = math.prod(shape) * np.dtype(precision).itemsize
+  with tempfile.TemporaryFile(dir=there) as file:
+    try:
+      if hasattr(os, 'posix_fallocate'):  # Not on macOS.
+        os.posix_fallocate(file.fileno(), 0, size)
+      else:
+        file.truncate(size)
+    except OSError as error:
+      message = f'{os.strerror(error.errno)}: {size} bytes of noise memory'
+      raise OSError(error.errno, message, os.fspath(there)) from error
+    return np.memmap(file, precision, 'r+', shape=shape)

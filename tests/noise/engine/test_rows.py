@@ -1,6 +1,9 @@
 """Rows that are made in place, chunk by chunk, against plain N·Z."""
 
+import errno
 import os
+import resource
+import signal
 import subprocess
 import sys
 
@@ -247,3 +250,16 @@ def test_a_row_that_failed_midway_ends_its_maker():
     maker.make(None)
   with pytest.raises(ValueError, match='failed midway'):
     maker.make(np.empty(SIZE, np.float32))
+
+
+def test_a_mapped_file_that_the_disk_cannot_hold_is_refused(tmp_path):
+  limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+  ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+  try:
+    with pytest.raises(OSError, match='bytes of noise memory') as raised:
+      make(PUBLISHED, 9, 5_000, memory='mapped', folder=tmp_path)
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    signal.signal(signal.SIGXFSZ, ignored)
+  assert raised.value.filename == str(tmp_path) and raised.value.errno == errno.EFBIG
