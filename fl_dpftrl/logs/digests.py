@@ -163,9 +163,7 @@ def opened(path: str, stored: Mapping[str, str], schema: pa.Schema) -> Seal:
   if not digests and of_metadata is None and not _is_marked(schema):
     return Seal(given, {})
   if of_metadata != _of_metadata(given):
-    raise refusals.LogError(
-      f'{path}: its metadata are not those of {METADATA_KEY}; {_ADVICE}'
-    )
+    raise refusals.LogError(f'{path}: its metadata are not those of {METADATA_KEY}; {_ADVICE}')
   return Seal({k: v for k, v in given.items() if k not in KEYS}, digests)
 
 

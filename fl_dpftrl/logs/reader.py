@@ -163,7 +163,9 @@ class Reader:
   def _answers(
     self, source: Source, extra_columns: Sequence[str], **request: Any
   ) -> Iterator[Opened | pa.Table]:
-    process, self._idle = self._idle or _Process(), None
+    process, self._idle = self._idle, None
+    if process is None or not process.serves_this_process():
+      process = _Process()
     try:
       with source as descriptor:
         request = {
@@ -203,7 +205,12 @@ class _Process:
         pass_fds=[theirs.fileno()],
       )
     self._channel.settimeout(limits.PART_SECONDS)
-    self.stop = weakref.finalize(self, _stop, self._process, self._channel)
+    self._owner = os.getpid()
+    self.stop = weakref.finalize(self, _stop, self._owner, self._process, self._channel)
+
+  def serves_this_process(self) -> bool:
+    """Returns whether it runs, and was not inherited by a fork."""
+    return self._owner == os.getpid() and self._process.poll() is None
 
   def answers(self, request: dict[str, Any], descriptor: int) -> Iterator[Opened | pa.Table]:
     """Yields the file's `Opened`, and then the tables that were requested."""
@@ -246,7 +253,9 @@ class _Process:
     return f'the program that reads it ended with status {status}'
 
 
-def _stop(process: subprocess.Popen[bytes], channel: socket.socket) -> None:
+def _stop(owner: int, process: subprocess.Popen[bytes], channel: socket.socket) -> None:
   channel.close()
+  if os.getpid() != owner:  # A fork inherited it; the owner may be reading.
+    return
   process.kill()
   process.wait()

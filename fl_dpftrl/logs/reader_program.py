@@ -43,6 +43,7 @@ def main(descriptor: int) -> None:
       _answer(channel, request, file)
     except refusals.LogError as e:
       channel_lib.send(channel, Kind.REFUSED, str(e).encode())
+    pa.default_memory_pool().release_unused()  # The next file gets it all.
 
 
 def _answer(channel: socket.socket, request: dict[str, Any], descriptor: int) -> None:
