@@ -8,6 +8,7 @@ import pytest
 
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.logs import schema
+from tests.commands import lines
 
 ROWS = {
   'rounds': [0, 0, 1, 4, 6, 9],
@@ -25,21 +26,7 @@ def fixture_log(tmp_path):
 
 
 def call(*flags, cwd=None):
-  return subprocess.run(
-    [
-      sys.executable,
-      '-c',
-      'import sys; from fl_dpftrl.commands import main; sys.exit(main.main())',
-      'replay',
-      *map(str, flags),
-    ],
-    env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
-    capture_output=True,
-    cwd=cwd,
-    text=True,
-    timeout=120,
-    check=False,
-  )
+  return lines.run(['replay', *flags], cwd=cwd)
 
 
 def replayed(log, *flags):

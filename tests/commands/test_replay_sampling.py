@@ -1,9 +1,6 @@
 """From the outside: batches that were drawn, replayed and accounted."""
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -11,6 +8,7 @@ import pytest
 from fl_dpftrl.accounting import sampling
 from fl_dpftrl.logs import schema
 from fl_dpftrl.simulation import partition
+from tests.commands import lines
 
 SIZES = dict(num_rounds=90, num_examples=600, batch_size=25, num_parts=3)
 FLAGS = '--num_examples=600 --batch_size=25 --num_parts=3'
@@ -33,19 +31,7 @@ def fixture_log(tmp_path_factory):
 
 
 def call(*flags):
-  return subprocess.run(
-    [
-      sys.executable,
-      '-c',
-      'import sys; from fl_dpftrl.commands import main; sys.exit(main.main())',
-      *(part for flag in flags for part in str(flag).split()),
-    ],
-    env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
-    capture_output=True,
-    text=True,
-    timeout=120,
-    check=False,
-  )
+  return lines.run([part for flag in flags for part in str(flag).split()])
 
 
 @pytest.mark.parametrize('name', sampling.SCHEMES)
