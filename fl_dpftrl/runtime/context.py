@@ -60,7 +60,6 @@ class InProcessContext(tff.framework.SyncContext):
     self._key = os.urandom(16) if seed is None else b'%d' % seed
     self._max_concurrent_clients = max_concurrent_clients
     self._default_num_clients = default_num_clients
-    self._programs = _Programs()
     self._arrays = values.Arrays()
     self._calls = itertools.count()
     self._number: int | None = None
@@ -93,7 +92,7 @@ class InProcessContext(tff.framework.SyncContext):
       TypeError: for an argument of another type.
     """
     self._stop.check()
-    program = self._programs.of(comp)
+    program = _PROGRAMS.of(comp)
     of = comp.type_signature
     call = _Call(program, self._arrays, self._default_num_clients, self._stop)
     if of.parameter is not None:
@@ -122,7 +121,11 @@ class AsyncInProcessContext(tff.framework.AsyncContext):
 
 
 class _Programs:
-  """Compiled programs of computations, kept for as long as these live."""
+  """Compiled programs of computations, kept for as long as these live.
+
+  A program does not depend on the context that runs it, so all contexts share one
+  object of this class.
+  """
 
   def __init__(self):
     self._lock = threading.RLock()
@@ -138,6 +141,9 @@ class _Programs:
         forget = lambda _: self._known.pop(key, None)
         known = self._known[key] = weakref.ref(comp, forget), program
       return known[1]
+
+
+_PROGRAMS = _Programs()
 
 
 class _Call:

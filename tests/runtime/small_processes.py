@@ -31,6 +31,11 @@ def clients(seed=0):
   ]
 
 
+def initial(seed):
+  """Weights that are the same in each run, since agreement depends on them."""
+  return tf.keras.initializers.GlorotUniform(seed)
+
+
 def model(*extra):
   """A model function: two layers, and others between them."""
 
@@ -39,9 +44,9 @@ def model(*extra):
       tf.keras.Sequential(
         [
           tf.keras.layers.Input((3,)),
-          tf.keras.layers.Dense(4, 'tanh'),
+          tf.keras.layers.Dense(4, 'tanh', kernel_initializer=initial(1)),
           *(layer() for layer in extra),
-          tf.keras.layers.Dense(2),
+          tf.keras.layers.Dense(2, kernel_initializer=initial(2)),
         ]
       ),
       loss=tf.keras.losses.MeanSquaredError(),
