@@ -17,7 +17,6 @@ JOBS ?= 2
 TFF_TESTS := tests/aggregators tests/experiments tests/learning tests/noise/stream
 CORE_PYTHON := $(or $(PYTHON),python3)
 CORE_VENV = .venv-core
-DOCS_VENV = .venv-docs
 # The peer of the benchmarks has an environment, and a Python, of its own.
 BENCH_VENV = .venv-bench
 BENCH_CANDIDATES := python3.11 python3.12 python3.13 python3
@@ -46,7 +45,7 @@ EMPTY :=
 SPACE := $(EMPTY) $(EMPTY)
 joined = $(subst $(SPACE),$(COMMA),$(strip $1))
 
-.PHONY: env train matrices test test-fast test-core docs bench clean
+.PHONY: env train matrices test test-fast test-core check docs bench clean
 
 env: $(VENV)/installed
 
@@ -90,7 +89,7 @@ matrices: env
 
 # One thread for linear algebra, as the command line has. JOBS=1 shows output as
 # it comes.
-test: env $(VENV)/spark docs
+test: env $(VENV)/spark check docs
 	OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m pytest --numprocesses=$(JOBS) \
 	  --dist=worksteal --timeout=600 $(TESTS)
 
@@ -109,20 +108,29 @@ endif
 test-fast: env
 	$(VENV)/bin/python -m pytest -m 'not slow' $(TESTS)
 
-# The documentation site, in site/; a broken link or reference is an error.
-docs: $(DOCS_VENV)/installed
-	$(DOCS_VENV)/bin/python -m mkdocs build --quiet --strict --site-dir site
+# Format, lint, the import contract and types, as pyproject.toml configures them.
+check: .venv-checks/installed
+	.venv-checks/bin/ruff format --quiet --check .
+	.venv-checks/bin/ruff check --quiet .
+	PYTHONPATH=. .venv-checks/bin/lint-imports --no-logo
+	.venv-checks/bin/mypy
 
+# The documentation site, in site/; a broken link or reference is an error.
+docs: .venv-docs/installed
+	.venv-docs/bin/python -m mkdocs build --quiet --strict --site-dir site
+
+# Each of these tools has an environment of its own, so that no pin of theirs can
+# disagree with TensorFlow Federated's.
 ifndef LOCKED
-$(DOCS_VENV)/installed: requirements-docs.lock $(VENV)/installed
-	@$(VENV)/bin/python $(call LOCKED_MAKE,$(DOCS_VENV)) \
-	  PYTHON=$(VENV)/bin/python $@
+.venv-checks/installed .venv-docs/installed: .venv-%/installed: \
+    requirements-%.lock $(VENV)/installed
+	@$(VENV)/bin/python $(call LOCKED_MAKE,.venv-$*) PYTHON=$(VENV)/bin/python $@
 else
-$(DOCS_VENV)/installed: requirements-docs.lock
-	@echo "Setting up $(DOCS_VENV), for the documentation" >&2
-	@$(PYTHON) -m venv --clear $(DOCS_VENV)
-	@$(DOCS_VENV)/bin/python -m pip install --quiet \
-	  --disable-pip-version-check --no-deps --require-hashes -r $<
+.venv-checks/installed .venv-docs/installed: .venv-%/installed: requirements-%.lock
+	@echo "Setting up .venv-$*" >&2
+	@$(PYTHON) -m venv --clear .venv-$*
+	@.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --no-deps --require-hashes -r $<
 	@touch $@
 endif
 
@@ -178,4 +186,4 @@ $(BENCH_VENV)/installed: benchmarks/peer-requirements.txt
 endif
 
 clean:
-	rm -rf $(VENV) $(CORE_VENV) $(DOCS_VENV) $(BENCH_VENV) $(VENV)*.lock site build *.egg-info .pytest_cache .hypothesis
+	rm -rf $(VENV) $(CORE_VENV) .venv-docs .venv-checks $(BENCH_VENV) $(VENV)*.lock site build *.egg-info .pytest_cache .hypothesis
