@@ -9,27 +9,11 @@ import dataclasses
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from fl_dpftrl import catalogue, participation
 from fl_dpftrl.families import base, blt
 from fl_dpftrl.optimization import registry
-
-
-class Recipe(Protocol):
-  """Protocol of a recipe of a strategy file.
-
-  Attributes:
-    schema: participation schema of the strategy.
-    objective: 'rms' or 'max'.
-  """
-
-  schema: participation.MinSep
-  objective: str
-
-  def make(self) -> base.Strategy:
-    """Returns the strategy."""
-    ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,10 +61,13 @@ class Robust:
   size: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def make(self) -> base.Strategy:
-    optimizer = registry.OPTIMIZERS[self.mechanism]
-    return optimizer.optimize_range(
-      self.schemas, objective=self.objective, over='regret', **self.size
-    )
+    optimize_range = registry.OPTIMIZERS[self.mechanism].optimize_range
+    if optimize_range is None:
+      raise ValueError(f'mechanism={self.mechanism} must be one with optimize_range')
+    return optimize_range(self.schemas, objective=self.objective, over='regret', **self.size)
+
+
+Recipe = Known | Optimized | Robust
 
 
 def _min_sep(num_rounds: int, min_sep: int, max_participations: int | None) -> participation.MinSep:

@@ -102,12 +102,16 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
   contenders = _contenders(args)
   folder = None if args.output is None else outputs.folder(args.output)
   _warn_of_workloads(contenders)
-  entries, skipped = [], []
+  entries: list[sweep.Entry] = []
+  skipped: list[sweep.Skipped] = []
   shown = progress.Progress('compare')
   for found in sweep.run(
     contenders, schemas, objective=args.objective, watch=progress.watch(shown)
   ):
-    (entries if isinstance(found, sweep.Entry) else skipped).append(found)
+    if isinstance(found, sweep.Entry):
+      entries.append(found)
+    else:
+      skipped.append(found)
   axis = varying[0] if varying else None
   left_out = outputs.left_out(
     [(skip.contender.label, skip.reason, axis and getattr(skip.schema, axis)) for skip in skipped],

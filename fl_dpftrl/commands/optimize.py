@@ -128,11 +128,11 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
       workload,
       lambda bands: optimizer.optimize(schemas[0], num_bands=bands, **options),
     )
-  elif args.min_sep_range is None:
-    strategy = optimizer.optimize(schemas[0], **options)
-  else:
+  elif args.min_sep_range is not None and optimizer.optimize_range is not None:
     over = args.range_objective or 'regret'
     strategy = optimizer.optimize_range(schemas, over=over, **options)
+  else:
+    strategy = optimizer.optimize(schemas[0], **options)
   seconds = time.monotonic() - start
   made_for = {'schema': schemas[0], 'objective': args.objective, 'workload': workload}
   if args.output is None:

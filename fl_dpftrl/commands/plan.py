@@ -133,7 +133,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     )
   if args.report is not None:
     text = report.report(
-      statement, plan.forecast.closer, setting=_setting(args), command=_command(args)
+      statement,
+      plan.forecast.closer,  # type: ignore[arg-type]
+      setting=_setting(args),
+      command=_command(args),
     )
     files.write_durably(args.report, text.encode())
   return statement

@@ -2,6 +2,7 @@
 
 import argparse
 import math
+from typing import Any
 
 from fl_dpftrl.simulation import (
   availability,
@@ -173,6 +174,6 @@ def _availability(args: argparse.Namespace) -> presence.Availability:
   return trace_formats.read_traces(args.availability)
 
 
-def _given(args: argparse.Namespace, names: list[str]) -> dict[str, float]:
+def _given(args: argparse.Namespace, names: list[str]) -> dict[str, Any]:
   values = {name: getattr(args, name) for name in names}
   return {name: v for name, v in values.items() if v is not None}

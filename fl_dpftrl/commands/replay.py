@@ -220,7 +220,8 @@ def _warnings(result: dict[str, Any]) -> list[str]:
       f' declared, the log has {result["min_sep"]} and'
       f' {result["max_participations"]}; the declared figures are void'
     )
-  drawn = result.get(sampled.part(result), {'holds': True})
+  part = sampled.part(result)
+  drawn = result[part] if part else {'holds': True}
   if not drawn['holds']:
     warnings.append(
       f'THE LOG CONTRADICTS --sampling={drawn["sampling"]}, so nothing is'

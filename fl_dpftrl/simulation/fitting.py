@@ -5,6 +5,7 @@ participations. The devices behind them are found by a search.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -134,10 +135,10 @@ def fit(
     )
     return Fit(round(num_devices), hours, found.min_sep, found.max_participations, found.days)
 
-  fits = [_smallest(row, lambda devices, h=hours: tried(devices, h)) for hours in timers]
-  fits = [found for found in fits if found is not None]
-  if fits:
-    return min(fits, key=lambda found: found.num_devices)
+  fits = [_smallest(row, functools.partial(tried, hours=hours)) for hours in timers]
+  found = [fit for fit in fits if fit is not None]
+  if found:
+    return min(found, key=lambda found: found.num_devices)
   raise ValueError(
     f'timers={tuple(timers)} of hours do not explain a min-sep of'
     f' {row.min_sep} with {row.max_participations} participations in'
