@@ -38,8 +38,7 @@ class Optimized:
   size: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def make(self) -> base.Strategy:
-    optimizer = registry.OPTIMIZERS[self.mechanism]
-    return optimizer.optimize(self.schema, objective=self.objective, **self.size)
+    return registry.optimize(self.mechanism, self.schema, objective=self.objective, **self.size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,10 +60,7 @@ class Robust:
   size: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def make(self) -> base.Strategy:
-    optimize_range = registry.OPTIMIZERS[self.mechanism].optimize_range
-    if optimize_range is None:
-      raise ValueError(f'mechanism={self.mechanism} must be one with optimize_range')
-    return optimize_range(self.schemas, objective=self.objective, over='regret', **self.size)
+    return registry.optimize(self.mechanism, self.schemas, objective=self.objective, **self.size)
 
 
 Recipe = Known | Optimized | Robust
@@ -148,7 +144,7 @@ def write(name: str, folder: str | os.PathLike[str]) -> catalogue.StrategyFile:
     OSError: if the file cannot be written.
   """
   recipe = RECIPES[name]
-  return catalogue.save(
+  return catalogue.save_strategy(
     os.path.join(folder, f'{name}.json'),
     recipe.make(),
     schema=recipe.schema,

@@ -10,8 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from fl_dpftrl.simulation import attendance as attendance_lib
-from fl_dpftrl.simulation import cohorts
+from fl_dpftrl.simulation import cohorts, recording
 from fl_dpftrl.simulation import timer as timer_lib
 
 DAYS = tuple(24.0 * days for days in range(1, 15))
@@ -80,14 +79,6 @@ def resized(
   )
 
 
-def attend(simulation: cohorts.Simulation, num_rounds: int) -> attendance_lib.Attendance:
-  """Simulates num_rounds rounds and returns their totals."""
-  attendance = attendance_lib.Attendance()
-  for _, cohort in zip(range(num_rounds), simulation.rounds()):
-    attendance.add(cohort)
-  return attendance
-
-
 def fit(
   row: Row,
   simulation: cohorts.Simulation,
@@ -126,7 +117,7 @@ def fit(
       timer=timer_lib.HourTimer(hours),
     )
     try:
-      found = attend(resized_, row.num_rounds)
+      found = recording.record(resized_.rounds(), num_rounds=row.num_rounds)
     except cohorts.StalledRound:
       return None
     progress(
