@@ -22,28 +22,8 @@ BENCH_VENV = .venv-bench
 BENCH_CANDIDATES := python3.11 python3.12 python3.13 python3
 IS_NEW := import sys; sys.exit(sys.version_info < (3, 11))
 BENCH ?=
-LARGE ?=
 REPEATS ?= 3
-# Names of logs start with replay, of plans with plan, of models with training;
-# rounds, population and population-production are themselves; all others are of
-# strategies.
 COMMA := ,
-BENCH_WORDS := $(subst $(COMMA), ,$(BENCH))
-BENCH_LOGS = $(call joined,$(filter replay%,$(BENCH_WORDS)))
-BENCH_PLANS = $(call joined,$(filter plan%,$(BENCH_WORDS)))
-BENCH_ROUNDS = $(filter rounds,$(BENCH_WORDS))
-BENCH_POPULATIONS = $(filter population%,$(BENCH_WORDS))
-BENCH_MODELS = $(call joined,$(filter training%,$(BENCH_WORDS)))
-BENCH_STRATEGIES = $(call joined,\
-  $(filter-out replay% plan% population% rounds training%,$(BENCH_WORDS)))
-BENCH_REPLAY = $(or $(LARGE),$(BENCH_LOGS),$(if $(BENCH_WORDS),,all))
-BENCH_OPTIMIZE = $(if $(LARGE),,$(or $(BENCH_STRATEGIES),\
-  $(if $(BENCH_WORDS),,all)))
-BENCH_TRAINING = $(if $(LARGE),,$(or $(BENCH_MODELS),\
-  $(if $(BENCH_WORDS),,all)))
-EMPTY :=
-SPACE := $(EMPTY) $(EMPTY)
-joined = $(subst $(SPACE),$(COMMA),$(strip $1))
 
 .PHONY: env train matrices test test-fast test-core check docs bench clean
 
@@ -147,25 +127,9 @@ else
 	$(CORE_VENV)/bin/pytest $(addprefix --ignore=,$(TFF_TESTS)) $(TESTS)
 endif
 
-# Strategies, side by side with jax-privacy, replay of logs, and training;
-# BENCH=blt, BENCH=replay or BENCH=training selects. LARGE=1 is the log of 1e9
-# rows alone. Not without being named: plan, plans against hindsight, half an
-# hour; rounds of noise; population, and population-production, ten minutes.
-bench: env $(if $(BENCH_OPTIMIZE)$(BENCH_ROUNDS),$(BENCH_VENV)/installed)
-	$(if $(BENCH_OPTIMIZE),@$(VENV)/bin/python -m benchmarks.optimize.run \
-	  --only=$(BENCH_STRATEGIES) --repeats=$(REPEATS) \
-	  --peer_python=$(BENCH_VENV)/bin/python)
-	$(if $(BENCH_REPLAY),@$(VENV)/bin/python -m benchmarks.replay.run \
-	  --only=$(BENCH_LOGS) --repeats=$(REPEATS) $(if $(LARGE),--large))
-	$(if $(BENCH_TRAINING),@$(VENV)/bin/python -m benchmarks.training.run \
-	  --only=$(BENCH_MODELS) --repeats=$(REPEATS))
-	$(if $(BENCH_ROUNDS),@$(VENV)/bin/python -m benchmarks.rounds.run \
-	  --peer_python=$(BENCH_VENV)/bin/python)
-	$(if $(BENCH_POPULATIONS),@OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m \
-	  benchmarks.population.run --repeats=$(REPEATS) \
-	  $(if $(filter %-production,$(BENCH_POPULATIONS)),--production))
-	$(if $(BENCH_PLANS),@OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m \
-	  benchmarks.plan.run --only=$(BENCH_PLANS))
+# `.venv/bin/python -m benchmarks --help` lists the names for BENCH.
+bench: env
+	$(VENV)/bin/python -m benchmarks $(subst $(COMMA), ,$(BENCH)) --repeats=$(REPEATS)
 
 ifndef LOCKED
 $(BENCH_VENV)/installed: benchmarks/peer-requirements.txt
