@@ -17,36 +17,15 @@ JOBS ?= 2
 TFF_TESTS := tests/aggregators tests/experiments tests/learning tests/noise/stream
 CORE_PYTHON := $(or $(PYTHON),python3)
 CORE_VENV = .venv-core
-DOCS_VENV = .venv-docs
 # The peer of the benchmarks has an environment, and a Python, of its own.
 BENCH_VENV = .venv-bench
 BENCH_CANDIDATES := python3.11 python3.12 python3.13 python3
 IS_NEW := import sys; sys.exit(sys.version_info < (3, 11))
 BENCH ?=
-LARGE ?=
 REPEATS ?= 3
-# Names of logs start with replay, of plans with plan, of models with training;
-# rounds, population and population-production are themselves; all others are of
-# strategies.
 COMMA := ,
-BENCH_WORDS := $(subst $(COMMA), ,$(BENCH))
-BENCH_LOGS = $(call joined,$(filter replay%,$(BENCH_WORDS)))
-BENCH_PLANS = $(call joined,$(filter plan%,$(BENCH_WORDS)))
-BENCH_ROUNDS = $(filter rounds,$(BENCH_WORDS))
-BENCH_POPULATIONS = $(filter population%,$(BENCH_WORDS))
-BENCH_MODELS = $(call joined,$(filter training%,$(BENCH_WORDS)))
-BENCH_STRATEGIES = $(call joined,\
-  $(filter-out replay% plan% population% rounds training%,$(BENCH_WORDS)))
-BENCH_REPLAY = $(or $(LARGE),$(BENCH_LOGS),$(if $(BENCH_WORDS),,all))
-BENCH_OPTIMIZE = $(if $(LARGE),,$(or $(BENCH_STRATEGIES),\
-  $(if $(BENCH_WORDS),,all)))
-BENCH_TRAINING = $(if $(LARGE),,$(or $(BENCH_MODELS),\
-  $(if $(BENCH_WORDS),,all)))
-EMPTY :=
-SPACE := $(EMPTY) $(EMPTY)
-joined = $(subst $(SPACE),$(COMMA),$(strip $1))
 
-.PHONY: env train matrices test test-fast test-core docs bench clean
+.PHONY: env train matrices test test-fast test-core check docs bench clean
 
 env: $(VENV)/installed
 
@@ -90,7 +69,7 @@ matrices: env
 
 # One thread for linear algebra, as the command line has. JOBS=1 shows output as
 # it comes.
-test: env $(VENV)/spark docs
+test: env $(VENV)/spark check docs
 	OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m pytest --numprocesses=$(JOBS) \
 	  --dist=worksteal --timeout=600 $(TESTS)
 
@@ -109,20 +88,29 @@ endif
 test-fast: env
 	$(VENV)/bin/python -m pytest -m 'not slow' $(TESTS)
 
-# The documentation site, in site/; a broken link or reference is an error.
-docs: $(DOCS_VENV)/installed
-	$(DOCS_VENV)/bin/python -m mkdocs build --quiet --strict --site-dir site
+# Format, lint, the import contract and types, as pyproject.toml configures them.
+check: .venv-checks/installed
+	.venv-checks/bin/ruff format --quiet --check .
+	.venv-checks/bin/ruff check --quiet .
+	PYTHONPATH=. .venv-checks/bin/lint-imports --no-logo
+	.venv-checks/bin/mypy
 
+# The documentation site, in site/; a broken link or reference is an error.
+docs: .venv-docs/installed
+	.venv-docs/bin/python -m mkdocs build --quiet --strict --site-dir site
+
+# Each of these tools has an environment of its own, so that no pin of theirs can
+# disagree with TensorFlow Federated's.
 ifndef LOCKED
-$(DOCS_VENV)/installed: requirements-docs.lock $(VENV)/installed
-	@$(VENV)/bin/python $(call LOCKED_MAKE,$(DOCS_VENV)) \
-	  PYTHON=$(VENV)/bin/python $@
+.venv-checks/installed .venv-docs/installed: .venv-%/installed: \
+    requirements-%.lock $(VENV)/installed
+	@$(VENV)/bin/python $(call LOCKED_MAKE,.venv-$*) PYTHON=$(VENV)/bin/python $@
 else
-$(DOCS_VENV)/installed: requirements-docs.lock
-	@echo "Setting up $(DOCS_VENV), for the documentation" >&2
-	@$(PYTHON) -m venv --clear $(DOCS_VENV)
-	@$(DOCS_VENV)/bin/python -m pip install --quiet \
-	  --disable-pip-version-check --no-deps --require-hashes -r $<
+.venv-checks/installed .venv-docs/installed: .venv-%/installed: requirements-%.lock
+	@echo "Setting up .venv-$*" >&2
+	@$(PYTHON) -m venv --clear .venv-$*
+	@.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --no-deps --require-hashes -r $<
 	@touch $@
 endif
 
@@ -139,25 +127,9 @@ else
 	$(CORE_VENV)/bin/pytest $(addprefix --ignore=,$(TFF_TESTS)) $(TESTS)
 endif
 
-# Strategies, side by side with jax-privacy, replay of logs, and training;
-# BENCH=blt, BENCH=replay or BENCH=training selects. LARGE=1 is the log of 1e9
-# rows alone. Not without being named: plan, plans against hindsight, half an
-# hour; rounds of noise; population, and population-production, ten minutes.
-bench: env $(if $(BENCH_OPTIMIZE)$(BENCH_ROUNDS),$(BENCH_VENV)/installed)
-	$(if $(BENCH_OPTIMIZE),@$(VENV)/bin/python -m benchmarks.optimize.run \
-	  --only=$(BENCH_STRATEGIES) --repeats=$(REPEATS) \
-	  --peer_python=$(BENCH_VENV)/bin/python)
-	$(if $(BENCH_REPLAY),@$(VENV)/bin/python -m benchmarks.replay.run \
-	  --only=$(BENCH_LOGS) --repeats=$(REPEATS) $(if $(LARGE),--large))
-	$(if $(BENCH_TRAINING),@$(VENV)/bin/python -m benchmarks.training.run \
-	  --only=$(BENCH_MODELS) --repeats=$(REPEATS))
-	$(if $(BENCH_ROUNDS),@$(VENV)/bin/python -m benchmarks.rounds.run \
-	  --peer_python=$(BENCH_VENV)/bin/python)
-	$(if $(BENCH_POPULATIONS),@OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m \
-	  benchmarks.population.run --repeats=$(REPEATS) \
-	  $(if $(filter %-production,$(BENCH_POPULATIONS)),--production))
-	$(if $(BENCH_PLANS),@OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m \
-	  benchmarks.plan.run --only=$(BENCH_PLANS))
+# `.venv/bin/python -m benchmarks --help` lists the names for BENCH.
+bench: env
+	$(VENV)/bin/python -m benchmarks $(subst $(COMMA), ,$(BENCH)) --repeats=$(REPEATS)
 
 ifndef LOCKED
 $(BENCH_VENV)/installed: benchmarks/peer-requirements.txt
@@ -178,4 +150,4 @@ $(BENCH_VENV)/installed: benchmarks/peer-requirements.txt
 endif
 
 clean:
-	rm -rf $(VENV) $(CORE_VENV) $(DOCS_VENV) $(BENCH_VENV) $(VENV)*.lock site build *.egg-info .pytest_cache .hypothesis
+	rm -rf $(VENV) $(CORE_VENV) .venv-docs .venv-checks $(BENCH_VENV) $(VENV)*.lock site build *.egg-info .pytest_cache .hypothesis

@@ -21,7 +21,7 @@ setuptools.setup(
     'fl_dpftrl.matrices',
   ],
   package_dir={'fl_dpftrl.matrices': 'matrices'},
-  package_data={'fl_dpftrl.matrices': ['*.json', '*.npz']},
+  package_data={'fl_dpftrl': ['py.typed'], 'fl_dpftrl.matrices': ['*.json', '*.npz']},
   install_requires=[
     'dp-accounting>=0.4.3',
     'duckdb>=1.0',

@@ -4,33 +4,82 @@ The names here load on first use; TensorFlow only with a name that needs it.
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 __version__ = '0.1.0'
 
+# The same names, for editors and type checkers.
+if TYPE_CHECKING:
+  from fl_dpftrl.accounting import Guarantee as Guarantee
+  from fl_dpftrl.accounting import account as account
+  from fl_dpftrl.accounting import calibrate as calibrate
+  from fl_dpftrl.aggregators import CorrelatedNoiseFactory as CorrelatedNoiseFactory
+  from fl_dpftrl.aggregators.by_reference import NoiseByReferenceFactory as NoiseByReferenceFactory
+  from fl_dpftrl.catalogue import StrategyFile as StrategyFile
+  from fl_dpftrl.catalogue import describe as describe
+  from fl_dpftrl.catalogue import load_strategy as load_strategy
+  from fl_dpftrl.catalogue import save_strategy as save_strategy
+  from fl_dpftrl.comparison.sweep import Comparison as Comparison
+  from fl_dpftrl.comparison.sweep import compare as compare
+  from fl_dpftrl.families.banded import Banded as Banded
+  from fl_dpftrl.families.banded_toeplitz import BandedToeplitz as BandedToeplitz
+  from fl_dpftrl.families.base import Strategy as Strategy
+  from fl_dpftrl.families.blt import BLT as BLT
+  from fl_dpftrl.families.dense import Dense as Dense
+  from fl_dpftrl.families.identity import Identity as Identity
+  from fl_dpftrl.families.low_rank import LowRank as LowRank
+  from fl_dpftrl.families.registry import register as register
+  from fl_dpftrl.families.stamped import Stamped as Stamped
+  from fl_dpftrl.families.tree_full import TreeFull as TreeFull
+  from fl_dpftrl.families.tree_online import TreeOnline as TreeOnline
+  from fl_dpftrl.logs.replay import replay as replay
+  from fl_dpftrl.logs.runs_file import open_run as open_run
+  from fl_dpftrl.logs.schema import LogWriter as LogWriter
+  from fl_dpftrl.logs.schema import write_log as write_log
+  from fl_dpftrl.noise.engine import RowServer as RowServer
+  from fl_dpftrl.optimization.registry import optimize as optimize
+  from fl_dpftrl.participation import FixedSeparation as FixedSeparation
+  from fl_dpftrl.participation import MinSep as MinSep
+  from fl_dpftrl.planning.planner import plan as plan
+  from fl_dpftrl.simulation.recording import simulate as simulate
+  from fl_dpftrl.simulation.scenario import Scenario as Scenario
+  from fl_dpftrl.workloads import Workload as Workload
+
 _HOMES = {
-  'BLT': 'fl_dpftrl.families.blt',
-  'Banded': 'fl_dpftrl.families.banded',
-  'BandedToeplitz': 'fl_dpftrl.families.banded_toeplitz',
-  'CorrelatedNoiseFactory': 'fl_dpftrl.aggregators',
-  'Dense': 'fl_dpftrl.families.dense',
-  'FixedSeparation': 'fl_dpftrl.participation',
-  'Guarantee': 'fl_dpftrl.accounting',
-  'Identity': 'fl_dpftrl.families.identity',
-  'LogWriter': 'fl_dpftrl.logs.schema',
-  'LowRank': 'fl_dpftrl.families.low_rank',
-  'MinSep': 'fl_dpftrl.participation',
-  'NoiseByReferenceFactory': 'fl_dpftrl.aggregators.by_reference',
-  'RowServer': 'fl_dpftrl.noise.engine',
-  'Stamped': 'fl_dpftrl.families.stamped',
-  'Strategy': 'fl_dpftrl.families.base',
-  'TreeFull': 'fl_dpftrl.families.tree_full',
-  'TreeOnline': 'fl_dpftrl.families.tree_online',
-  'account': 'fl_dpftrl.accounting',
-  'calibrate': 'fl_dpftrl.accounting',
-  'load_strategy': 'fl_dpftrl.catalogue',
-  'register': 'fl_dpftrl.families.registry',
-  'write_log': 'fl_dpftrl.logs.schema',
+  'BLT': 'families.blt',
+  'Banded': 'families.banded',
+  'BandedToeplitz': 'families.banded_toeplitz',
+  'Comparison': 'comparison.sweep',
+  'CorrelatedNoiseFactory': 'aggregators',
+  'Dense': 'families.dense',
+  'FixedSeparation': 'participation',
+  'Guarantee': 'accounting',
+  'Identity': 'families.identity',
+  'LogWriter': 'logs.schema',
+  'LowRank': 'families.low_rank',
+  'MinSep': 'participation',
+  'NoiseByReferenceFactory': 'aggregators.by_reference',
+  'RowServer': 'noise.engine',
+  'Scenario': 'simulation.scenario',
+  'Stamped': 'families.stamped',
+  'Strategy': 'families.base',
+  'StrategyFile': 'catalogue',
+  'TreeFull': 'families.tree_full',
+  'TreeOnline': 'families.tree_online',
+  'Workload': 'workloads',
+  'account': 'accounting',
+  'calibrate': 'accounting',
+  'compare': 'comparison.sweep',
+  'describe': 'catalogue',
+  'load_strategy': 'catalogue',
+  'open_run': 'logs.runs_file',
+  'optimize': 'optimization.registry',
+  'plan': 'planning.planner',
+  'register': 'families.registry',
+  'replay': 'logs.replay',
+  'save_strategy': 'catalogue',
+  'simulate': 'simulation.recording',
+  'write_log': 'logs.schema',
 }
 _ROOMS = ('accounting', 'catalogue', 'error', 'runtime', 'sensitivity', 'workloads')
 
@@ -39,7 +88,7 @@ __all__ = ['__version__', *_HOMES, *_ROOMS]
 
 def __getattr__(name: str) -> Any:
   if name in _HOMES:
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(f'{__name__}.{_HOMES[name]}'), name)
   if name in _ROOMS:
     return importlib.import_module(f'{__name__}.{name}')
   raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

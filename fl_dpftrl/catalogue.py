@@ -59,6 +59,16 @@ class StrategyFile:
   version: str
 
   @property
+  def rms_loss(self) -> float:
+    """Sensitivity × RMS error: standard deviation per unit of noise multiplier."""
+    return self.sensitivity.value * self.error.rms
+
+  @property
+  def max_loss(self) -> float:
+    """Sensitivity × error of the worst query."""
+    return self.sensitivity.value * self.error.max
+
+  @property
   def figures(self) -> dict[str, Any]:
     """Figures that a file stores and that loading computes anew."""
     return {
@@ -66,15 +76,15 @@ class StrategyFile:
       'sensitivity_kind': self.sensitivity.kind,
       'rms_error': self.error.rms,
       'max_error': self.error.max,
-      'rms_loss': self.sensitivity.value * self.error.rms,
-      'max_loss': self.sensitivity.value * self.error.max,
+      'rms_loss': self.rms_loss,
+      'max_loss': self.max_loss,
     }
 
 
-def evaluate(
+def describe(
   strategy: base.Strategy,
-  *,
   schema: participation.MinSep,
+  *,
   objective: str | None = None,
   workload: workloads.Workload = workloads.Workload(),
   version: str = fl_dpftrl.__version__,
@@ -98,12 +108,12 @@ def evaluate(
   )
 
 
-def save(
+def save_strategy(
   path: str | os.PathLike[str],
   strategy: base.Strategy,
   *,
   schema: participation.MinSep,
-  objective: str,
+  objective: str = 'max',
   workload: workloads.Workload = workloads.Workload(),
 ) -> StrategyFile:
   """Writes a strategy file, and an .npz beside it if there are arrays.
@@ -119,13 +129,13 @@ def save(
     The same object as `load` of the file.
 
   Raises:
-    ValueError: as for `evaluate`, or if path does not end in .json.
+    ValueError: as for `describe`, or if path does not end in .json.
     OSError: if the file cannot be written.
   """
   path = pathlib.Path(path)
   if path.suffix != '.json':
     raise ValueError(f'a strategy file must end in .json, got {str(path)!r}')
-  file = evaluate(strategy, schema=schema, objective=objective, workload=workload)
+  file = describe(strategy, schema, objective=objective, workload=workload)
   arrays: dict[str, np.ndarray] = {}
   described = strategy_document.describe(strategy, arrays)
   content = b''
@@ -252,9 +262,9 @@ def _parse(content: bytes, path: pathlib.Path) -> StrategyFile:
     raise ValueError(f'format must be {FORMAT!r}, got {messages.quoted(document.get("format"))}')
   if document.get('version') != VERSION:
     raise ValueError(f'version must be {VERSION}, got {messages.quoted(document.get("version"))}')
-  file = evaluate(
+  file = describe(
     strategy_document.read_strategy(document, path),
-    schema=strategy_document.read_schema(strategy_document.entry(document, 'schema', dict)),
+    strategy_document.read_schema(strategy_document.entry(document, 'schema', dict)),
     objective=strategy_document.entry(document, 'objective', str),
     workload=strategy_document.read_workload(document),
     version=strategy_document.entry(document, 'made_by', str),

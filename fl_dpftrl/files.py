@@ -16,7 +16,9 @@ from collections.abc import Iterator
 TEMPORARY_PREFIX = '.writing-'
 
 
-def write_durably(path: str | os.PathLike[str], content: bytes, *, private: bool = False) -> None:
+def write_durably(
+  path: str | os.PathLike[str], content: bytes | memoryview, *, private: bool = False
+) -> None:
   """Replaces a file's content in one step that survives a loss of power.
 
   Args:

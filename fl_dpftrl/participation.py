@@ -6,13 +6,14 @@ This module alone defines min-sep: two participations i < j of one device satisf
 
 import dataclasses
 import operator
+from typing import Any
 
 import numpy as np
 
 _MOST = 2**53  # float64 represents every whole number up to this
 
 
-def positive_integer(name: str, value: object) -> int:
+def positive_integer(name: str, value: Any) -> int:
   """Returns the value as an int; raises ValueError unless it is 1 to 2^53."""
   try:
     integer = operator.index(value)

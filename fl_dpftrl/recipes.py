@@ -9,27 +9,11 @@ import dataclasses
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from fl_dpftrl import catalogue, participation
 from fl_dpftrl.families import base, blt
 from fl_dpftrl.optimization import registry
-
-
-class Recipe(Protocol):
-  """Protocol of a recipe of a strategy file.
-
-  Attributes:
-    schema: participation schema of the strategy.
-    objective: 'rms' or 'max'.
-  """
-
-  schema: participation.MinSep
-  objective: str
-
-  def make(self) -> base.Strategy:
-    """Returns the strategy."""
-    ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,8 +38,7 @@ class Optimized:
   size: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def make(self) -> base.Strategy:
-    optimizer = registry.OPTIMIZERS[self.mechanism]
-    return optimizer.optimize(self.schema, objective=self.objective, **self.size)
+    return registry.optimize(self.mechanism, self.schema, objective=self.objective, **self.size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,10 +60,10 @@ class Robust:
   size: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def make(self) -> base.Strategy:
-    optimizer = registry.OPTIMIZERS[self.mechanism]
-    return optimizer.optimize_range(
-      self.schemas, objective=self.objective, over='regret', **self.size
-    )
+    return registry.optimize(self.mechanism, self.schemas, objective=self.objective, **self.size)
+
+
+Recipe = Known | Optimized | Robust
 
 
 def _min_sep(num_rounds: int, min_sep: int, max_participations: int | None) -> participation.MinSep:
@@ -161,7 +144,7 @@ def write(name: str, folder: str | os.PathLike[str]) -> catalogue.StrategyFile:
     OSError: if the file cannot be written.
   """
   recipe = RECIPES[name]
-  return catalogue.save(
+  return catalogue.save_strategy(
     os.path.join(folder, f'{name}.json'),
     recipe.make(),
     schema=recipe.schema,

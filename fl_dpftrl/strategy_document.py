@@ -52,7 +52,7 @@ def schema_name(schema: participation.MinSep) -> str:
   raise ValueError(f'schema must be a MinSep or a FixedSeparation, got {schema!r}')
 
 
-def required(cls: type[base.Strategy]) -> set[str]:
+def required(cls: type[Any]) -> set[str]:
   """Parameters of a family that have no default."""
   return {
     field.name
@@ -65,7 +65,7 @@ def entry(document: dict[str, Any], name: str, kind: type[Any]) -> Any:
   """An entry of a document; ValueError unless it is of that kind."""
   value = document.get(name)
   if not isinstance(value, kind):
-    what = {str: 'text', dict: 'an object'}[kind]
+    what = 'text' if kind is str else 'an object'
     raise ValueError(f'{name} must be {what}, got {messages.quoted(value)}')
   return value
 
@@ -129,7 +129,7 @@ def read_strategy(document: dict[str, Any], path: pathlib.Path, prefix: str = ''
     raise ValueError(
       f'family must be one of {", ".join(registry.FAMILIES)}, got {messages.quoted(family)}'
     )
-  cls = registry.FAMILIES[family]
+  cls: type[Any] = registry.FAMILIES[family]
   parameters = entry(document, 'parameters', dict)
   known = {field.name for field in dataclasses.fields(cls)}
   if not required(cls) <= parameters.keys() <= known:

@@ -20,7 +20,7 @@ def command(port: int, max_concurrent_calls: int = 0) -> list[str]:
     RuntimeError: if the program is missing.
   """
   spec = importlib.util.find_spec('tensorflow_federated')
-  places = spec.submodule_search_locations if spec else ['tensorflow_federated']
+  places = (spec and spec.submodule_search_locations) or ['tensorflow_federated']
   binary = pathlib.Path(places[0]) / 'data' / 'worker_binary'
   if not binary.is_file():
     raise RuntimeError(

@@ -82,7 +82,7 @@ def test_verdicts():
     (found_best,) = [c for c in judges._hindsight(verdict.log) if c.label == verdict.best]
     assert (
       verdict.best_loss
-      == catalogue.evaluate(found_best.strategy, schema=verdict.log).figures['max_loss']
+      == catalogue.describe(found_best.strategy, schema=verdict.log).figures['max_loss']
     )
   # Of the same simulations nothing is found anew.
   count = len(found)

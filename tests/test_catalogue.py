@@ -60,7 +60,7 @@ EXAMPLES = {
 )
 def test_round_trip(tmp_path, make, workload, schema):
   path, strategy = tmp_path / 'a.json', make()
-  saved = catalogue.save(path, strategy, schema=schema, objective='rms', workload=workload)
+  saved = catalogue.save_strategy(path, strategy, schema=schema, objective='rms', workload=workload)
   loaded = catalogue.load(path)
   assert loaded.schema == saved.schema == schema
   assert type(loaded.schema) is type(schema)
@@ -79,7 +79,7 @@ def arrays_of(path):
 
 
 def test_nothing_else_is_left_in_the_folder(tmp_path):
-  catalogue.save(tmp_path / 'a.json', banded_example(), schema=SCHEMA, objective='max')
+  catalogue.save_strategy(tmp_path / 'a.json', banded_example(), schema=SCHEMA, objective='max')
   arrays, path = sorted(p.name for p in tmp_path.iterdir())
   assert (arrays, path) == (arrays_of(tmp_path / 'a.json').name, 'a.json')
 
@@ -88,7 +88,7 @@ def test_nothing_else_is_left_in_the_folder(tmp_path):
 def written(tmp_path):
   """A file, and how to write it again with something changed."""
   path = tmp_path / 'a.json'
-  catalogue.save(path, blt.BLT([0.9], [0.5]), schema=SCHEMA, objective='max')
+  catalogue.save_strategy(path, blt.BLT([0.9], [0.5]), schema=SCHEMA, objective='max')
 
   def rewrite(**changes):
     document = json.loads(path.read_text())
@@ -178,7 +178,7 @@ def test_refuses_numbers_that_json_does_not_know(written):
 
 @pytest.fixture
 def with_arrays(tmp_path):
-  catalogue.save(tmp_path / 'a.json', banded_example(), schema=SCHEMA, objective='max')
+  catalogue.save_strategy(tmp_path / 'a.json', banded_example(), schema=SCHEMA, objective='max')
   return tmp_path / 'a.json'
 
 
@@ -221,9 +221,11 @@ def test_refuses_arrays_from_elsewhere(with_arrays, name):
 
 def test_save_refuses_other_endings_and_objectives(tmp_path):
   with pytest.raises(ValueError, match='.json'):
-    catalogue.save(tmp_path / 'a.txt', identity.Identity(), schema=SCHEMA, objective='max')
+    catalogue.save_strategy(tmp_path / 'a.txt', identity.Identity(), schema=SCHEMA, objective='max')
   with pytest.raises(ValueError, match='objective'):
-    catalogue.save(tmp_path / 'a.json', identity.Identity(), schema=SCHEMA, objective='mean')
+    catalogue.save_strategy(
+      tmp_path / 'a.json', identity.Identity(), schema=SCHEMA, objective='mean'
+    )
   assert not list(tmp_path.iterdir())
 
 
@@ -276,7 +278,7 @@ def test_a_parameter_with_a_default_may_be_missing(tmp_path):
   """Files from before a family got its parameter still load."""
   path = tmp_path / 'tree.json'
   schema = participation.MinSep(num_rounds=5)
-  catalogue.save(path, tree_online.TreeOnline(), schema=schema, objective='max')
+  catalogue.save_strategy(path, tree_online.TreeOnline(), schema=schema, objective='max')
   assert json.loads(path.read_text())['parameters'] == {}
   assert catalogue.load(path).strategy == tree_online.TreeOnline()
 
@@ -367,38 +369,38 @@ def others(seed):
 def test_what_a_file_named_before_is_removed(tmp_path):
   path = tmp_path / 'a.json'
   for seed in range(3):
-    catalogue.save(path, others(seed), schema=SCHEMA, objective='max')
+    catalogue.save_strategy(path, others(seed), schema=SCHEMA, objective='max')
     assert {p.name for p in tmp_path.iterdir()} == {'a.json', arrays_of(path).name}
   copy = tmp_path / 'b.json'
   copy.write_bytes(path.read_bytes())
   kept = arrays_of(path)
-  catalogue.save(copy, others(7), schema=SCHEMA, objective='max')
+  catalogue.save_strategy(copy, others(7), schema=SCHEMA, objective='max')
   assert kept.exists()
   catalogue.load(path)
-  catalogue.save(path, identity.Identity(), schema=SCHEMA, objective='max')
+  catalogue.save_strategy(path, identity.Identity(), schema=SCHEMA, objective='max')
   assert not kept.exists()
 
 
 def test_a_file_of_a_former_release_is_replaced_whole(tmp_path):
   path = tmp_path / 'a.json'
-  catalogue.save(path, others(0), schema=SCHEMA, objective='max')
+  catalogue.save_strategy(path, others(0), schema=SCHEMA, objective='max')
   named = arrays_of(path)
   path.write_text(path.read_text().replace(named.name, 'a.npz'))
   named.rename(tmp_path / 'a.npz')
   catalogue.load(path)
-  catalogue.save(path, others(1), schema=SCHEMA, objective='max')
+  catalogue.save_strategy(path, others(1), schema=SCHEMA, objective='max')
   catalogue.load(path)
   assert not (tmp_path / 'a.npz').exists()
 
 
 def _save_often(path, first):
   for seed in range(first, first + 12):
-    catalogue.save(path, others(seed % 5), schema=SCHEMA, objective='max')
+    catalogue.save_strategy(path, others(seed % 5), schema=SCHEMA, objective='max')
 
 
 def test_two_that_write_one_file_leave_one_of_their_strategies(tmp_path):
   path = tmp_path / 'a.json'
-  catalogue.save(path, others(0), schema=SCHEMA, objective='max')
+  catalogue.save_strategy(path, others(0), schema=SCHEMA, objective='max')
   context = multiprocessing.get_context('fork')
   writers = [context.Process(target=_save_often, args=(path, first)) for first in (0, 3)]
   for writer in writers:

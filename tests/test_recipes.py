@@ -13,7 +13,7 @@ OPTIMIZED = [
 
 
 def loss(strategy, recipe, schema=None):
-  figures = catalogue.evaluate(strategy, schema=schema or recipe.schema).figures
+  figures = catalogue.describe(strategy, schema=schema or recipe.schema).figures
   return figures[f'{recipe.objective}_loss']
 
 

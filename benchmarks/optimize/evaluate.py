@@ -61,7 +61,7 @@ def losses(case: Mapping[str, Any], found: Mapping[str, np.ndarray]) -> dict[str
     max_participations=case['max_participations'],
   )
   theirs = strategy(case, found)
-  figures = catalogue.evaluate(theirs, schema=schema).figures
+  figures = catalogue.describe(theirs, schema=schema).figures
   return {
     'rms_loss': figures['rms_loss'],
     'max_loss': figures['max_loss'],

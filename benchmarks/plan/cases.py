@@ -51,9 +51,8 @@ class Case:
     """Returns a simulation; see `planning.forecast.Simulate`."""
     parser = argparse.ArgumentParser()
     population_flags.add_arguments(parser)
-    return population_flags.simulation(
-      parser.parse_args(self.words), seed=seed, num_devices=num_devices, report_goal=report_goal
-    )
+    scenario = population_flags.scenario(parser.parse_args(self.words))
+    return scenario.simulation(seed=seed, num_devices=num_devices, report_goal=report_goal)
 
 
 _THREE_MILLION = {'population': 3_000_000, 'report_goal': 6500, 'num_rounds': 2000}

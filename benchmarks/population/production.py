@@ -9,7 +9,15 @@ import sys
 from typing import Any
 
 from benchmarks import sides
-from fl_dpftrl.simulation import availability, cohorts, fitting, population, server, timer
+from fl_dpftrl.simulation import (
+  availability,
+  cohorts,
+  fitting,
+  population,
+  recording,
+  server,
+  timer,
+)
 
 PHONES = cohorts.Simulation(
   population=population.Population(
@@ -78,15 +86,13 @@ def predict(language: Language) -> Prediction:
     scale=language.scale,
     progress=lambda line: print(f'{language.name}: {line}', file=sys.stderr),
   )
-  other = fitting.attend(
-    fitting.resized(
-      PHONES,
-      num_devices=found.num_devices,
-      report_goal=language.other.report_goal,
-      timer=timer.HourTimer(found.timer_hours),
-    ),
-    language.other.num_rounds,
+  simulation = fitting.resized(
+    PHONES,
+    num_devices=found.num_devices,
+    report_goal=language.other.report_goal,
+    timer=timer.HourTimer(found.timer_hours),
   )
+  other = recording.record(simulation.rounds(), num_rounds=language.other.num_rounds)
   return Prediction(language, found, other.min_sep, other.max_participations, other.days)
 
 

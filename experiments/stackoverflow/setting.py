@@ -137,7 +137,7 @@ def record_strategy(
 ) -> None:
   """Keeps the run's strategy in its folder, from the first round on."""
   if not (folder / STRATEGY_NAME).exists():
-    catalogue.save(
+    catalogue.save_strategy(
       folder / STRATEGY_NAME,
       found,
       schema=planned_schema(hparams, num_devices),

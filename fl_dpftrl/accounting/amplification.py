@@ -9,6 +9,7 @@ its part. Together these releases are as private as DP-SGD on that part alone.
 import dataclasses
 import functools
 from collections.abc import Mapping
+from typing import Any
 
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity as sensitivity_lib
@@ -242,7 +243,7 @@ def assumptions(sampling: sampling_lib.Sampled) -> tuple[str, ...]:
 
 def _chances(
   sampling: sampling_lib.Sampled, adjacency: str = adjacency_lib.ZERO_OUT
-) -> dict[str, float]:
+) -> dict[str, Any]:
   return {
     'probability': sampling.sampling_probability,
     'count': sampling.compositions,

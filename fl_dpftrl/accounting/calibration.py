@@ -40,17 +40,15 @@ def calibrate(
     ValueError: if not exactly one target is given, an argument is out of range,
       or the schema has more rounds than the strategy supports.
   """
-  if (epsilon is None) == (rho is None):
-    raise ValueError('give epsilon or rho, and not both')
-  name, target = ('epsilon', epsilon) if rho is None else ('rho', rho)
-  if not (math.isfinite(target) and target > 0.0):
-    raise ValueError(f'{name} must be positive and finite, got {target!r}')
   gaussian.check_delta(delta)
   adjacency_lib.check(adjacency, group_size)
-  if rho is None:
-    multiplier = effective_noise_multiplier(target, delta)
+  if epsilon is not None and rho is None:
+    multiplier = effective_noise_multiplier(epsilon, delta)
+  elif rho is not None and epsilon is None:
+    gaussian.check_positive('rho', rho)
+    multiplier = math.sqrt(0.5 / rho)
   else:
-    multiplier = math.sqrt(0.5 / target)
+    raise ValueError('give epsilon or rho, and not both')
   sensitivity = sensitivity_lib.sensitivity(strategy, schema)
   scaled = adjacency_lib.scaled(sensitivity, adjacency, group_size)
   return gaussian.from_sensitivity(
@@ -75,13 +73,12 @@ def effective_noise_multiplier(epsilon: float, delta: float) -> float:
 
   Source: Balle and Wang 2018, theorem 8, for the closed form.
   """
-  if not (math.isfinite(epsilon) and epsilon > 0.0):
-    raise ValueError(f'epsilon must be positive and finite, got {epsilon!r}')
+  gaussian.check_positive('epsilon', epsilon)
   gaussian.check_delta(delta)
 
   def excess(log_multiplier: float) -> float:
     mu = math.exp(-log_multiplier)
-    return log_delta(mu, epsilon) - math.log(delta)
+    return float(log_delta(mu, epsilon)) - math.log(delta)
 
   # The bound ε ≤ ρ + 2 √(ρ ln 1/δ) gives a sufficient multiplier to start from
   # (Bun and Steinke 2016, proposition 1.3).

@@ -94,7 +94,7 @@ class Deployment:
     """Participation schema that is expected of the deployment."""
     min_sep = self.min_sep
     if min_sep is None:
-      min_sep = self.population // self.report_goal
+      min_sep = (self.population or 0) // self.report_goal
     return participation.MinSep(
       num_rounds=self.num_rounds, min_sep=min_sep, max_participations=self.max_participations
     )

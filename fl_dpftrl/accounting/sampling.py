@@ -4,7 +4,7 @@ import dataclasses
 import math
 import operator
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from fl_dpftrl import participation
 from fl_dpftrl.accounting import adjacency
@@ -199,7 +199,7 @@ class Shuffled(Cyclic):
   @property
   def pass_turns(self) -> int:
     """Number of turns of one pass; an example is in at most one of them."""
-    return self.part_size // self.batch_size
+    return int(self.part_size // self.batch_size)
 
   @property
   def schema(self) -> participation.MinSep:
@@ -252,7 +252,7 @@ def most_parts(num_examples: int, batch_size: float) -> int:
   return int(num_examples // math.ceil(batch_size))
 
 
-def _count(name: str, value: object) -> int:
+def _count(name: str, value: Any) -> int:
   try:
     integer = operator.index(value)
   except TypeError:

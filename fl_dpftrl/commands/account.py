@@ -69,7 +69,7 @@ def guarantee(
     found = amplified(strategy, draws, **noise)
     figures = {**vars(found), 'sensitivity_kind': 'exact', 'rho': None, 'group_size': 1}
   else:
-    schema = flags.schema(args) if draws is None else draws.schema
+    schema = draws.schema if isinstance(draws, sampling.Shuffled) else flags.schema(args)
     found = ordinary(strategy, schema, group_size=args.group_size, **noise)
     figures = vars(found)
   result = {'strategy': args.strategy, **_participation(args, draws, found)}
@@ -90,7 +90,7 @@ def _participation(
 ) -> dict[str, Any]:
   """Returns the participation schema or the sampling scheme, as fields."""
   result = {'num_rounds': args.num_rounds}
-  if not isinstance(draws, sampling.Sampled):
+  if isinstance(found, accounting.Guarantee):
     result |= flags.schema_fields(found.schema)
     result['separation'] = flags.separation(found.schema)
   if draws is not None:

@@ -77,7 +77,7 @@ def best(
   target = {'epsilon': args.epsilon, 'delta': args.delta}
   strategies = {bands: optimize(bands) for bands in amplification.candidate_bands(**run)}
   losses = {
-    bands: catalogue.evaluate(strategy, schema=schema, workload=workload).figures['rms_loss']
+    bands: catalogue.describe(strategy, schema=schema, workload=workload).figures['rms_loss']
     for bands, strategy in strategies.items()
   }
   candidates = amplification.compare_bands(losses, **run, **target)

@@ -3,7 +3,7 @@
 import argparse
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fl_dpftrl import catalogue, messages, participation
@@ -102,12 +102,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
   contenders = _contenders(args)
   folder = None if args.output is None else outputs.folder(args.output)
   _warn_of_workloads(contenders)
-  entries, skipped = [], []
-  shown = progress.Progress('compare')
-  for found in sweep.run(
-    contenders, schemas, objective=args.objective, watch=progress.watch(shown)
-  ):
-    (entries if isinstance(found, sweep.Entry) else skipped).append(found)
+  watch = progress.watch(progress.Progress('compare'))
+  found = sweep.run(contenders, schemas, objective=args.objective, watch=watch)
+  entries, skipped = found.entries, found.skipped
   axis = varying[0] if varying else None
   left_out = outputs.left_out(
     [(skip.contender.label, skip.reason, axis and getattr(skip.schema, axis)) for skip in skipped],
@@ -170,7 +167,7 @@ def _warn_of_workloads(contenders: list[contenders_lib.Contender]) -> None:
 
 
 def _figures(
-  args: argparse.Namespace, entries: list[sweep.Entry], varying: list[str]
+  args: argparse.Namespace, entries: Sequence[sweep.Entry], varying: list[str]
 ) -> dict[str, bytes]:
   """Returns PNG images by file name."""
   # These imports are slow, and other commands do not need them.
@@ -231,7 +228,7 @@ def _in_words(schema: participation.MinSep, number: Callable[[float], str]) -> s
 
 
 def _columns(
-  entries: list[sweep.Entry],
+  entries: Sequence[sweep.Entry],
 ) -> tuple[dict[str, coefficients.Columns], dict[str, str], participation.MinSep]:
   """Returns first columns at the last setting that all strategies support."""
   last = max(

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
   cost = {}
   if args.num_parameters is not None:
     cost = engine.predict(strategy, schema.num_rounds, args.num_parameters)._asdict()
-  evaluated = catalogue.evaluate(strategy, schema=schema, workload=workload)
+  evaluated = catalogue.describe(strategy, schema=schema, workload=workload)
   return {
     'strategy': args.strategy,
     'mechanism': strategy.family,

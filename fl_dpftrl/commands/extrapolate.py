@@ -136,7 +136,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
   except ValueError as e:
     raise ValueError(f'--strategies: {e}') from e
   folder = None if args.output is None else outputs.folder(args.output)
-  entries, skipped = [], []
+  entries: list[sweep.Entry] = []
+  skipped: list[sweep.Skipped] = []
   for found in sweep.run(
     contenders,
     references,
@@ -145,7 +146,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     objective=args.objective,
     watch=progress.watch(progress.Progress('extrapolate')),
   ):
-    (entries if isinstance(found, sweep.Entry) else skipped).append(found)
+    if isinstance(found, sweep.Entry):
+      entries.append(found)
+    else:
+      skipped.append(found)
   value = lambda skip: getattr(skip.deployment, axis)
   left_out = outputs.left_out(
     [(skip.contender.label, skip.reason, value(skip)) for skip in skipped], axis

@@ -115,7 +115,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
   if args.output is not None:
     _check_output(pathlib.Path(args.output))
   start, shown = time.monotonic(), progress.Progress('optimize')
-  options = {
+  options: dict[str, Any] = {
     'objective': args.objective,
     'workload': workload,
     'progress': lambda steps, loss: shown.say(f'{steps} steps, loss {loss:.6g}'),
@@ -128,15 +128,14 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
       workload,
       lambda bands: optimizer.optimize(schemas[0], num_bands=bands, **options),
     )
-  elif args.min_sep_range is None:
-    strategy = optimizer.optimize(schemas[0], **options)
   else:
     over = args.range_objective or 'regret'
-    strategy = optimizer.optimize_range(schemas, over=over, **options)
+    schema = schemas[0] if args.min_sep_range is None else schemas
+    strategy = registry.optimize(args.mechanism, schema, over=over, **options)
   seconds = time.monotonic() - start
   made_for = {'schema': schemas[0], 'objective': args.objective, 'workload': workload}
   if args.output is None:
-    file = catalogue.evaluate(strategy, **made_for)
+    file = catalogue.describe(strategy, **made_for)
   else:
     file = _save(args.output, strategy, made_for)
   result = {
@@ -189,7 +188,7 @@ def _losses(
   strategy: base.Strategy, schema: participation.MinSep, workload: workloads.Workload
 ) -> dict[str, Any]:
   """Returns a strategy's figures at one min-sep of the range."""
-  figures = catalogue.evaluate(strategy, schema=schema, workload=workload).figures
+  figures = catalogue.describe(strategy, schema=schema, workload=workload).figures
   return {
     'min_sep': schema.min_sep,
     'max_participations': schema.participations,
@@ -233,7 +232,7 @@ def _check_output(path: pathlib.Path) -> None:
 
 def _save(output: str, strategy: base.Strategy, made_for: dict[str, Any]) -> catalogue.StrategyFile:
   try:
-    return catalogue.save(output, strategy, **made_for)
+    return catalogue.save_strategy(output, strategy, **made_for)
   except OSError as e:
     raise ValueError(f'--output={output}: {e.strerror or e}') from e
 

@@ -1,7 +1,6 @@
 """The `plan` command: recommends a strategy and predicts ε for a population."""
 
 import argparse
-import functools
 import os
 import pathlib
 import shlex
@@ -98,7 +97,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
   if goals is None:
     goals = sorted({max(1, int(f * goal)) for f in _GOALS})
   plan = planner.plan(
-    functools.partial(population_flags.simulation, args),
+    population_flags.scenario(args),
     num_rounds=rounds,
     seeds=range(args.seed, args.seed + args.num_simulations),
     delta=args.delta,
@@ -125,7 +124,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     'report': args.report,
   }
   if args.output is not None:
-    catalogue.save(
+    catalogue.save_strategy(
       args.output,
       plan.best.candidate.strategy,
       schema=plan.best.guarantee.schema,
@@ -133,7 +132,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     )
   if args.report is not None:
     text = report.report(
-      statement, plan.forecast.closer, setting=_setting(args), command=_command(args)
+      statement,
+      plan.forecast.closer,  # type: ignore[arg-type]
+      setting=_setting(args),
+      command=_command(args),
     )
     files.write_durably(args.report, text.encode())
   return statement
@@ -185,7 +187,7 @@ def _command(args: argparse.Namespace) -> str:
 
 def _setting(args: argparse.Namespace) -> dict[str, Any]:
   """Returns the headline figures of the setting, in words."""
-  simulation = population_flags.simulation(args)
+  simulation = population_flags.scenario(args).simulation()
   if args.timer_hours is not None:
     timer = f'{args.timer_hours:g} hours'
   elif args.timer_rounds is not None:

@@ -1,21 +1,12 @@
 """Flags of a simulated population, its timers and the server's rounds."""
 
 import argparse
-import math
+from typing import Any
 
-from fl_dpftrl.simulation import (
-  availability,
-  cohorts,
-  population,
-  presence,
-  server,
-  timer,
-  trace_formats,
-)
+from fl_dpftrl.simulation import availability, population, presence, server
+from fl_dpftrl.simulation import scenario as scenario_lib
 
 _MOST_ROUNDS = 10**7
-_OVER_SELECTION = 1.3
-_DROPOUT = 0.08
 
 # Flags of availability.Nightly, with their types and help texts.
 _NIGHTLY = (
@@ -86,8 +77,8 @@ def add_arguments(parser: argparse.ArgumentParser, *, required: bool = True) -> 
   add(
     '--dropout',
     type=float,
-    default=_DROPOUT,
-    help=f'fraction of the chosen that never report (default: {_DROPOUT:g})',
+    default=scenario_lib.DROPOUT,
+    help=f'fraction of the chosen that never report (default: {scenario_lib.DROPOUT:g})',
   )
   add(
     '--clients_per_round',
@@ -106,21 +97,8 @@ def _numbers(text: str) -> tuple[float, ...]:
 _numbers.__name__ = 'list of numbers'
 
 
-def simulation(
-  args: argparse.Namespace,
-  *,
-  seed: int | None = None,
-  num_devices: int | None = None,
-  report_goal: int | None = None,
-) -> cohorts.Simulation:
-  """Returns the simulation that the flags describe.
-
-  Args:
-    args: parsed flags.
-    seed: overrides --seed.
-    num_devices: overrides --population.
-    report_goal: overrides --report_goal, and scales --clients_per_round with
-      it.
+def scenario(args: argparse.Namespace) -> scenario_lib.Scenario:
+  """Returns the scenario that the flags describe.
 
   Raises:
     ValueError: if a flag is out of range; the message names it.
@@ -129,50 +107,31 @@ def simulation(
     raise ValueError(
       f'--num_rounds={args.num_rounds} must lie in 1 to {_MOST_ROUNDS}, as each round is simulated'
     )
-  seed = args.seed if seed is None else seed
-  if num_devices is None:
-    num_devices = args.population
-    if num_devices < 1:
-      raise ValueError(f'--population must be at least 1, got {num_devices}')
-  goal = args.report_goal if report_goal is None else report_goal
-  chosen = args.clients_per_round
-  if chosen is None:
-    chosen = math.ceil(_OVER_SELECTION * goal)
-  elif report_goal is not None:
-    chosen = math.ceil(chosen * report_goal / args.report_goal)
-  return cohorts.Simulation(
-    population=population.Population(
-      num_devices=num_devices,
-      seed=seed,
-      availability=_availability(args),
-      dropout=args.dropout,
-      **_given(args, [name for name, _ in _DEVICES]),
-    ),
-    timer=_timer(args),
-    server=server.Server(
-      report_goal=goal, clients_per_round=chosen, **_given(args, [name for name, _ in _SERVER])
-    ),
-    seed=seed,
+  if args.population < 1:
+    raise ValueError(f'--population must be at least 1, got {args.population}')
+  return scenario_lib.Scenario(
+    population=args.population,
+    report_goal=args.report_goal,
+    timer_hours=args.timer_hours,
+    timer_rounds=args.timer_rounds,
+    seed=args.seed,
+    availability=_availability(args),
+    clients_per_round=args.clients_per_round,
+    dropout=args.dropout,
+    devices=_given(args, [name for name, _ in _DEVICES]),
+    rounds=_given(args, [name for name, _ in _SERVER]),
   )
 
 
-def _timer(args: argparse.Namespace) -> timer.Timer:
-  if args.timer_hours is not None:
-    return timer.HourTimer(args.timer_hours)
-  return timer.RoundTimer(1 if args.timer_rounds is None else args.timer_rounds)
-
-
-def _availability(args: argparse.Namespace) -> presence.Availability:
+def _availability(args: argparse.Namespace) -> presence.Availability | str:
   given = _given(args, [name for name, _, _ in _NIGHTLY])
   if args.availability == 'nightly':
     return availability.Nightly(**given)
   for name, value in given.items():
     raise ValueError(f'--{name}={value} is for --availability=nightly, got {args.availability}')
-  if args.availability == 'always':
-    return availability.Always()
-  return trace_formats.read_traces(args.availability)
+  return args.availability
 
 
-def _given(args: argparse.Namespace, names: list[str]) -> dict[str, float]:
+def _given(args: argparse.Namespace, names: list[str]) -> dict[str, Any]:
   values = {name: getattr(args, name) for name in names}
   return {name: v for name, v in values.items() if v is not None}

@@ -172,9 +172,9 @@ def _runs(args: argparse.Namespace) -> list[replay.Run]:
   for name in ('log', 'strategy'):
     if name not in given:
       raise ValueError(f'--{name} is needed, or --runs')
-  run = runs_file.make(
-    logs=args.log,
-    strategy=args.strategy,
+  run = runs_file.open_run(
+    args.log,
+    args.strategy,
     noise_multiplier=args.noise_multiplier,
     num_rounds=args.num_rounds,
     changes=tuple(args.noise_multiplier_from) or None,
@@ -220,7 +220,8 @@ def _warnings(result: dict[str, Any]) -> list[str]:
       f' declared, the log has {result["min_sep"]} and'
       f' {result["max_participations"]}; the declared figures are void'
     )
-  drawn = result.get(sampled.part(result), {'holds': True})
+  part = sampled.part(result)
+  drawn = result[part] if part else {'holds': True}
   if not drawn['holds']:
     warnings.append(
       f'THE LOG CONTRADICTS --sampling={drawn["sampling"]}, so nothing is'

@@ -1,7 +1,6 @@
 """The `simulate` command: participation log of a simulated population."""
 
 import argparse
-import itertools
 import json
 import os
 import shlex
@@ -11,9 +10,8 @@ from typing import Any
 
 from fl_dpftrl import files, rounding
 from fl_dpftrl.commands import flags, population_flags, progress
-from fl_dpftrl.logs import streamed
 from fl_dpftrl.simulation import attendance as attendance_lib
-from fl_dpftrl.simulation import cohorts, report, timer
+from fl_dpftrl.simulation import cohorts, recording, report, timer
 from fl_dpftrl.simulation import partition as partition_lib
 
 HELP = 'simulates the participation of a population and writes the log'
@@ -22,8 +20,6 @@ EXAMPLE = (
   'fl-dpftrl simulate --population=300000 --report_goal=650 --num_rounds=2000'
   ' --timer_hours=72 --seed=1 --output=participation.parquet'
 )
-
-METADATA_KEY = 'simulated'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +44,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
   for name in ('population', 'report_goal'):
     if getattr(args, name) is None:
       raise ValueError(f'--{name} is needed, or --sampling')
-  simulation = population_flags.simulation(args)
+  simulation = population_flags.scenario(args).simulation()
   began = time.monotonic()
   turnouts = report.Turnouts()
 
@@ -57,7 +53,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
       turnouts.add(cohort, turnout)
       yield cohort
 
-  attendance = _write(args, rounds(), {})
+  attendance = _record(args, rounds(), {})
   result = {
     **_counts(attendance),
     'dropped': turnouts.dropped,
@@ -91,7 +87,7 @@ def _partition(args: argparse.Namespace) -> partition_lib.Partition | None:
 
 def _batches(args: argparse.Namespace, partition: partition_lib.Partition) -> dict[str, Any]:
   began = time.monotonic()
-  attendance = _write(args, partition.rounds(), partition.metadata())
+  attendance = _record(args, partition.rounds(), partition.metadata())
   return {
     **_counts(attendance),
     'sampling': args.sampling,
@@ -113,32 +109,18 @@ def _counts(attendance: attendance_lib.Attendance) -> dict[str, Any]:
   }
 
 
-def _write(
+def _record(
   args: argparse.Namespace, rounds: Iterator[cohorts.Cohort], metadata: dict[str, str]
 ) -> attendance_lib.Attendance:
   """Counts the rounds, and writes them if --output is given."""
-  if args.output is None:
-    return _count(args, rounds, lambda *row: None)
   said = json.dumps(_flags(args), sort_keys=True)
-  with streamed.writer(
-    args.output, num_rounds=args.num_rounds, metadata={METADATA_KEY: said, **metadata}
-  ) as append:
-    return _count(args, rounds, append)
-
-
-def _count(
-  args: argparse.Namespace, rounds: Iterator[cohorts.Cohort], append: streamed.Append
-) -> attendance_lib.Attendance:
-  shown = progress.Progress('simulate')
-  attendance = attendance_lib.Attendance()
-  for cohort in itertools.islice(rounds, args.num_rounds):
-    append(cohort.round, cohort.device_ids, cohort.closed)
-    attendance.add(cohort)
-    shown.say(
-      f'round {attendance.num_rounds} of {args.num_rounds}, day'
-      f' {attendance.days:.1f}, min-sep so far {attendance.min_sep}'
-    )
-  return attendance
+  return recording.record(
+    rounds,
+    num_rounds=args.num_rounds,
+    output=args.output,
+    metadata={recording.METADATA_KEY: said, **metadata},
+    progress=progress.Progress('simulate').say,
+  )
 
 
 def _timer(kind: timer.Timer, attendance: attendance_lib.Attendance) -> dict[str, Any]:

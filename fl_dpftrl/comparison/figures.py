@@ -37,7 +37,7 @@ def against(
   )
   top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
   points = _points(entries, axis, loss)
-  smallest = {}
+  smallest: dict[float, float] = {}
   for line in points.values():
     for x, y, _ in line:
       smallest[x] = min(y, smallest.get(x, np.inf))
@@ -76,7 +76,7 @@ def _points(
   entries: Sequence[sweep.Entry], axis: str, loss: str
 ) -> dict[str, list[tuple[float, float, bool]]]:
   """Returns (x, loss, is exact) for each label, x ascending."""
-  points = {}
+  points: dict[str, list[tuple[float, float, bool]]] = {}
   for entry in entries:
     x = getattr(entry.schema, axis)
     exact = entry.row.sensitivity_kind == 'exact'

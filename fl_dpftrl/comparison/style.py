@@ -4,7 +4,7 @@ import io
 import math
 import textwrap
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib import axes as axes_lib
 from matplotlib import colors, ticker
@@ -59,7 +59,7 @@ class Look(NamedTuple):
   dashes: tuple[float, ...]
 
   @property
-  def line(self) -> dict[str, object]:
+  def line(self) -> dict[str, Any]:
     return {'color': self.colour, 'dashes': self.dashes, 'linewidth': 1.7}
 
 
@@ -83,7 +83,8 @@ def _variant(colour: str, index: int) -> str:
   hue, saturation, value = colors.rgb_to_hsv(colors.to_rgb(colour))
   turned = colors.hsv_to_rgb(((hue + turn) % 1.0, saturation, value))
   towards = 1.0 if amount > 0 else 0.0
-  return colors.to_hex([p + abs(amount) * (towards - p) for p in turned])
+  red, green, blue = (p + abs(amount) * (towards - p) for p in turned)
+  return colors.to_hex((red, green, blue))
 
 
 def new_figure(
@@ -91,9 +92,9 @@ def new_figure(
 ) -> figure_lib.Figure:
   """Returns an empty figure with a title, a subtitle and a note at the right."""
   header = 0.72 + 0.17 * subtitle.count('\n')
-  figure = figure_lib.Figure(figsize=(width, height), layout='constrained', facecolor='white')
-  figure.get_layout_engine().set(
-    rect=(0.005, 0.005, 0.99, 0.99 - header / height), h_pad=0.06, w_pad=0.06
+  figure = figure_lib.Figure(figsize=(width, height), facecolor='white')
+  figure.set_layout_engine(
+    'constrained', rect=(0.005, 0.005, 0.99, 0.99 - header / height), h_pad=0.06, w_pad=0.06
   )
   figure.text(
     0.15 / width,
@@ -155,7 +156,7 @@ def draw_line(axes: axes_lib.Axes, points: Sequence[tuple[float, float, bool]], 
 
 def remark(axes: axes_lib.Axes, text: str) -> None:
   """Adds small grey text above the axes, at their left."""
-  wrapped = textwrap.fill(plain(text), width=int(12 * axes.figure.get_figwidth()))
+  wrapped = textwrap.fill(plain(text), width=int(12 * axes.figure.get_figwidth()))  # type: ignore[union-attr]
   axes.set_title(wrapped, loc='left', fontsize=9, color=GREY)
 
 
@@ -170,8 +171,8 @@ def number(value: float, *, power: bool = False) -> str:
     mantissa, exponent = f'{value:.3e}'.split('e')
     mantissa = mantissa.rstrip('0').rstrip('.').replace('-', '−')
     sign = f'{int(exponent)}'.replace('-', '−')
-    power = ''.join('⁻⁰¹²³⁴⁵⁶⁷⁸⁹'['−0123456789'.index(c)] for c in sign)
-    return f'10{power}' if mantissa == '1' else f'{mantissa}·10{power}'
+    raised = ''.join('⁻⁰¹²³⁴⁵⁶⁷⁸⁹'['−0123456789'.index(c)] for c in sign)
+    return f'10{raised}' if mantissa == '1' else f'{mantissa}·10{raised}'
   text = f'{value:,.4f}' if abs(value) < 1000 else f'{value:,.0f}'
   return text.rstrip('0').rstrip('.') if '.' in text else text
 
@@ -242,7 +243,7 @@ def label_lines(
   places = spread([up for up, *_ in wanted], 0.175 / height)
   for place, (up, across, label, early) in zip(places, wanted):
     colour = styles[label].colour
-    leader = {'color': colour, 'linewidth': 0.7, 'alpha': 0.6}
+    leader: dict[str, Any] = {'color': colour, 'linewidth': 0.7, 'alpha': 0.6}
     if early:
       leader = {'color': GREY, 'linewidth': 0.6, 'linestyle': (0, (1, 5))}
     axes.plot(

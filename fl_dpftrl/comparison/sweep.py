@@ -73,6 +73,24 @@ class Skipped(NamedTuple):
   reason: str
 
 
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+  """Mechanisms side by side.
+
+  Attributes:
+    entries: candidates that were evaluated, with their rows.
+    skipped: candidates that could not be evaluated, with the reasons.
+  """
+
+  entries: tuple[Entry, ...]
+  skipped: tuple[Skipped, ...]
+
+  @property
+  def rows(self) -> tuple[Row, ...]:
+    """Figures of each candidate at each schema."""
+    return tuple(entry.row for entry in self.entries)
+
+
 class Found(NamedTuple):
   """Result of a search, or the reason why there is none, and its duration."""
 
@@ -81,20 +99,54 @@ class Found(NamedTuple):
   seconds: float
 
 
+def compare(
+  mechanisms: Sequence[str],
+  schemas: participation.MinSep | Sequence[participation.MinSep],
+  *,
+  objective: str = 'max',
+  workload: workloads.Workload = workloads.Workload(),
+) -> Comparison:
+  """Compares mechanisms and strategy files at one or several schemas.
+
+  Args:
+    mechanisms: names; each is a mechanism, a mechanism with its size (blt:3), a
+      name in matrices/ or a strategy file, also as label=file.
+    schemas: participation schemas.
+    objective: 'rms' or 'max', the loss that optimisers minimise.
+    workload: linear workload of all errors and losses.
+
+  Raises:
+    ValueError: if a name is unknown, or two candidates have the same label.
+  """
+  return run(
+    contenders_lib.contenders(mechanisms),
+    [schemas] if isinstance(schemas, participation.MinSep) else schemas,
+    objective=objective,
+    workload=workload,
+  )
+
+
 def run(
   contenders: Sequence[contenders_lib.Contender],
   schemas: Sequence[participation.MinSep],
   *,
   objective: str,
-  watch: Watch,
+  watch: Watch = lambda contender, schema: lambda steps, loss: None,
   workload: workloads.Workload = workloads.Workload(),
-) -> Iterable[Entry | Skipped]:
+) -> Comparison:
   """Finds and evaluates strategies, one candidate after the other."""
+  entries: list[Entry] = []
+  skipped: list[Skipped] = []
   for contender in contenders:
     for schema, found in zip(
       schemas, search(contender, schemas, objective=objective, watch=watch, workload=workload)
     ):
-      yield _measure(contender, schema, found, workload)
+      measured = _measure(contender, schema, found, workload)
+      if isinstance(measured, Entry):
+        entries.append(measured)
+      else:
+        skipped.append(measured)
+  return Comparison(tuple(entries), tuple(skipped))
 
 
 def search(
@@ -138,7 +190,7 @@ def _measure(
   if found.strategy is None:
     return Skipped(contender, schema, found.reason)
   try:
-    measured = catalogue.evaluate(found.strategy, schema=schema, workload=workload)
+    measured = catalogue.describe(found.strategy, schema=schema, workload=workload)
     copies = found.strategy.memory_copies(schema.num_rounds)
   except BEYOND as e:
     return Skipped(contender, schema, one_line(e))

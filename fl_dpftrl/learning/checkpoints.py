@@ -146,7 +146,7 @@ class CheckpointFolder:
     Raises:
       LostStateError: if there are checkpoints and none can be read.
     """
-    problems = []
+    problems: list[str] = []
     for num_rounds in reversed(self._stored()):
       try:
         return self.load(num_rounds), problems

@@ -69,7 +69,7 @@ class Federation:
   process: tff.learning.templates.LearningProcess
   skip_row: Callable[[Any], Any]
   rounds: Callable[[], Iterator[cohorts.Cohort]]
-  client_data: Callable[[int, Sequence[Any]], Sequence[Any]]
+  client_data: Callable[[int, Any], Sequence[Any]]
   should_discard: Callable[[tff.learning.templates.LearningProcessOutput], bool] = lambda output: (
     False
   )

@@ -1,12 +1,15 @@
 """DP-FedAvg with a FedSGDM server as a TFF learning process."""
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-Model = tff.learning.models.FunctionalModel | Callable[[], tff.learning.models.VariableModel]
+Model: TypeAlias = (
+  tff.learning.models.FunctionalModel | Callable[[], tff.learning.models.VariableModel]
+)
 
 
 def build(

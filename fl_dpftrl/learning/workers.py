@@ -85,6 +85,7 @@ class LocalWorker:
     warn: Callable[[str], None] = warnings.warn,
   ):
     launch = functools.partial(_launch, max_concurrent_calls, deterministic)
+    self._relay: IO[bytes] | None
     try:
       self._process, channel, self._relay = _launch_isolated(launch)
       self.is_isolated = True

@@ -10,9 +10,11 @@ the file.
 
 import os
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 from fl_dpftrl import catalogue, json_files, messages, participation
+from fl_dpftrl.families import base
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import runs as runs_lib
 
@@ -77,9 +79,9 @@ def _run(entry: Any, folder: pathlib.Path) -> runs_lib.Run:
       f' {messages.quoted(entry["changes"])}'
     ) from None
   multiplier = entry.get('noise_multiplier')
-  return make(
-    logs=[folder / path for path in logs],
-    strategy=strategy,
+  return open_run(
+    [folder / path for path in logs],
+    strategy,
     noise_multiplier=multiplier if multiplier is None else float(multiplier),
     num_rounds=entry.get('num_rounds'),
     changes=changes,
@@ -89,10 +91,10 @@ def _run(entry: Any, folder: pathlib.Path) -> runs_lib.Run:
   )
 
 
-def make(
+def open_run(
+  logs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+  strategy: base.Strategy | str | os.PathLike[str],
   *,
-  logs: list[str | os.PathLike[str]],
-  strategy: str | os.PathLike[str],
   noise_multiplier: float | None = None,
   num_rounds: int | None = None,
   changes: tuple[tuple[int, float], ...] | None = None,
@@ -100,8 +102,26 @@ def make(
   declared_min_sep: int | None = None,
   declared_max_participations: int | None = None,
 ) -> runs_lib.Run:
-  """Opens a run from paths and names; raises the errors of what it opens."""
-  loaded = catalogue.load_strategy(strategy)
+  """Opens the participation log of a run.
+
+  Args:
+    logs: one or more files, folders or globs, the shards of one log.
+    strategy: C as it was run, or its strategy file or name in matrices/.
+    noise_multiplier: std(Z) / clip norm in round 0; None if the log states it.
+    num_rounds: rows of noise consumed, if the log does not say.
+    changes: (round, multiplier) at each change of multiplier or clip norm; None
+      to take them from the log.
+    restarts: rounds at which the noise was restarted.
+    declared_min_sep: min-sep that was declared before the run.
+    declared_max_participations: maximum participations declared before the run.
+
+  Raises:
+    LogError: if the log cannot be believed.
+    ValueError: if an argument is out of range or missing, or the strategy file
+      is malformed.
+  """
+  if isinstance(strategy, (str, os.PathLike)):
+    strategy = catalogue.load_strategy(strategy)
   log = log_lib.read_log(logs, num_rounds=num_rounds)
   declared = None
   if (declared_min_sep, declared_max_participations) != (None, None):
@@ -112,7 +132,7 @@ def make(
     )
   return runs_lib.run(
     log,
-    loaded,
+    strategy,
     noise_multiplier=noise_multiplier,
     changes=changes,
     restarts=restarts,

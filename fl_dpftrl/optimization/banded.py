@@ -111,12 +111,9 @@ class _Problem:
 
   @functools.cached_property
   def start(self) -> np.ndarray:
-    sgd = isinstance(self.workload, workloads.Workload)
+    momentum = self.workload.momentum if isinstance(self.workload, workloads.Workload) else 0.0
     return banded_start.toeplitz(
-      banded_start.root_coefficients(
-        self.num_rounds, self.num_bands, self.workload.momentum if sgd else 0.0
-      ),
-      self.num_rounds,
+      banded_start.root_coefficients(self.num_rounds, self.num_bands, momentum), self.num_rounds
     )
 
   @functools.cached_property

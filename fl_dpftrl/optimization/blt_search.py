@@ -60,7 +60,8 @@ def search(plan: Plan, num_buffers: int, progress: solver.Progress | None) -> Fo
     progress: called with the number of steps and the loss.
   """
   report = _Report(progress)
-  found, before, gainless = [], None, 0
+  found: list[Found] = []
+  before, gainless = None, 0
   for size in range(1, (num_buffers or MAX_BUFFERS) + 1):
     candidates = _first_stage(plan, size, before, report)
     before = candidates[0]

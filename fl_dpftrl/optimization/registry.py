@@ -1,8 +1,9 @@
 """Registry of the mechanisms that can be optimised."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from fl_dpftrl import participation, workloads
 from fl_dpftrl.families import base, identity, tree_full, tree_online
 from fl_dpftrl.optimization import (
   banded,
@@ -53,3 +54,48 @@ OPTIMIZERS: dict[str, Optimizer] = {
   'banded_sqrt': Optimizer(toeplitz.square_root, 'num_bands'),
   'blt': Optimizer(blt.optimize, 'num_buffers', blt.optimize_range),
 }
+
+
+def optimize(
+  mechanism: str,
+  schema: participation.MinSep | Sequence[participation.MinSep],
+  *,
+  objective: str = 'max',
+  workload: workloads.Workload = workloads.Workload(),
+  over: str = 'regret',
+  num_bands: int | None = None,
+  num_buffers: int | None = None,
+  progress: Callable[[int, float], None] | None = None,
+) -> base.Strategy:
+  """Returns the best strategy of a mechanism.
+
+  Args:
+    mechanism: name in OPTIMIZERS.
+    schema: participation schema; several if it is unknown which one will hold.
+    objective: 'rms' or 'max', the loss to minimise.
+    workload: linear workload whose error is minimised.
+    over: with several schemas: 'regret' (largest ratio to the best loss at one
+      of them), 'mean' or 'worst'.
+    num_bands: size of a banded mechanism; None for its default.
+    num_buffers: size of a BLT, 1 to 8; None or 0 for the fewest within 0.1 % of
+      the best of these.
+    progress: called with the number of steps and the loss.
+
+  Raises:
+    ValueError: if the mechanism is unknown or takes no such size or no several
+      schemas, or another argument is out of range.
+  """
+  if mechanism not in OPTIMIZERS:
+    raise ValueError(f'mechanism must be one of {", ".join(OPTIMIZERS)}, got {mechanism!r}')
+  optimizer = OPTIMIZERS[mechanism]
+  options = {'objective': objective, 'workload': workload, 'progress': progress}
+  for name, value in (('num_bands', num_bands), ('num_buffers', num_buffers)):
+    if value is not None:
+      if name != optimizer.size:
+        raise ValueError(f'{name}={value} is not for mechanism={mechanism}')
+      options[name] = value
+  if isinstance(schema, participation.MinSep):
+    return optimizer.optimize(schema, **options)
+  if optimizer.optimize_range is None:
+    raise ValueError(f'mechanism={mechanism} takes one schema, got {len(schema)}')
+  return optimizer.optimize_range(schema, over=over, **options)

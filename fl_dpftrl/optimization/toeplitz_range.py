@@ -7,6 +7,7 @@ at every min-sep of the range.
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -89,7 +90,7 @@ def optimize_range(
   shortest = min(schemas, key=lambda schema: schema.num_rounds)
   optimization.check(optimization.Problem(shortest, objective, workload), num_bands)
   given, num_bands = num_bands, num_bands or default_bands(schemas)
-  options = {'objective': objective, 'num_bands': num_bands, 'workload': workload}
+  options: dict[str, Any] = {'objective': objective, 'num_bands': num_bands, 'workload': workload}
   report = optimization.Steps(progress)
   references = np.zeros(len(schemas))
   if over == 'regret':

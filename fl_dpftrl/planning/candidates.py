@@ -146,7 +146,7 @@ def measure(
     ValueError: if the strategy does not support that many rounds, or only a
       lower bound of its sensitivity is known.
   """
-  files = {s: catalogue.evaluate(strategy, schema=s) for s in schemas}
+  files = {s: catalogue.describe(strategy, schema=s) for s in schemas}
   for file in files.values():
     if file.sensitivity.kind == sensitivity_lib.LOWER_BOUND:
       raise ValueError('only a lower bound of its sensitivity is known')

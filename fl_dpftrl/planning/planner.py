@@ -7,6 +7,7 @@ from fl_dpftrl.planning import candidates as candidates_lib
 from fl_dpftrl.planning import forecast as forecast_lib
 from fl_dpftrl.planning import recommendation as recommendation_lib
 from fl_dpftrl.planning import tradeoffs
+from fl_dpftrl.simulation import scenario as scenario_lib
 
 MAX_COPIES = 16
 """Default limit of model copies; noise updates all of them in each round."""
@@ -57,10 +58,10 @@ class Plan:
 
 
 def plan(
-  simulate: forecast_lib.Simulate,
+  scenario: scenario_lib.Scenario,
   *,
   num_rounds: int,
-  seeds: Sequence[int],
+  seeds: Sequence[int] | None = None,
   delta: float,
   noise_multiplier: float | None = None,
   epsilon: float | None = None,
@@ -75,9 +76,10 @@ def plan(
   """Plans a run.
 
   Args:
-    simulate: factory of simulations of the run.
+    scenario: population, timer and server of the run.
     num_rounds: n.
-    seeds: seeds; the planned run is simulated once per seed.
+    seeds: seeds; the planned run is simulated once per seed. None for three
+      seeds from that of the scenario on.
     delta: δ.
     noise_multiplier: std(Z) / clip norm of the recommended strategy as stored.
     epsilon: upper limit of ε; give exactly one of this and noise_multiplier.
@@ -96,9 +98,9 @@ def plan(
     ValueError: if an argument is out of range, or no strategy is suitable.
   """
   forecast = forecast_lib.forecast(
-    simulate,
+    scenario.simulation,
     num_rounds=num_rounds,
-    seeds=seeds,
+    seeds=range(scenario.seed, scenario.seed + 3) if seeds is None else seeds,
     report_goals=report_goals,
     more_rounds=more_rounds,
     num_workers=num_workers,

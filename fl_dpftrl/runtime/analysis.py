@@ -9,7 +9,7 @@ work at the server, of one client, and of one sum can be one TensorFlow graph ea
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow_federated as tff
 
@@ -17,7 +17,7 @@ import tensorflow_federated as tff
 _PART = '/'
 VALUE, ZERO, TOTAL = 'value', 'zero', 'total'
 
-_Block = tff.framework.ComputationBuildingBlock
+_Block: TypeAlias = tff.framework.ComputationBuildingBlock
 _SUM = tff.framework.FEDERATED_AGGREGATE.uri
 _MAPS = (
   tff.framework.FEDERATED_MAP.uri,
@@ -63,7 +63,7 @@ class Named:
   """
 
   name: str
-  block: _Block | None
+  block: Any
   member: tff.Type
   per_client: bool
   stage: int
@@ -117,7 +117,7 @@ def analyse(comp: Any) -> Analysis:
     for one in _named(name, value, name_of_argument, named):
       named[one.name] = one
   num_stages = 1 + max((one.stage for one in named.values()), default=0)
-  sums = [[] for _ in range(num_stages)]
+  sums: list[list[str]] = [[] for _ in range(num_stages)]
   for one in named.values():
     if is_sum(one):
       sums[one.stage - 1].append(one.name)
@@ -169,8 +169,8 @@ def is_per_client(of: tff.Type) -> bool:
   return isinstance(of, tff.FederatedType) and of.placement is tff.CLIENTS and not of.all_equal
 
 
-def input_name(parameter: str, path: Sequence[int]) -> str:
-  return _PART.join([parameter, *map(str, path)])
+def input_name(parameter: str | None, path: Sequence[int]) -> str:
+  return _PART.join([str(parameter), *map(str, path)])
 
 
 def _calls_of(block: _Block) -> tuple[Any, Sequence[Any], _Block]:
@@ -267,7 +267,9 @@ def _names_in(
     yield from _names_in(child, parameter, known)
 
 
-def _inputs_at(parameter: str, path: Sequence[int], known: dict[str, Named]) -> Iterator[str]:
+def _inputs_at(
+  parameter: str | None, path: Sequence[int], known: dict[str, Named]
+) -> Iterator[str]:
   """Yields a known argument part, else its known parts, else one around it."""
   for length in range(len(path) + 1):
     whole = input_name(parameter, path[:length])

@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 from tensorflow.python.eager import cancellation
@@ -41,7 +41,7 @@ class Stop:
 
 def in_order(
   work: Callable[[int], Any], num_clients: int, num_threads: int, stop: Stop | None = None
-) -> Iterator[Any]:
+) -> Generator[Any, None, None]:
   """Yields work(0), work(1), …, of which several are computed at the same time.
 
   Results that wait for an earlier one, and clients that train, are at most twice
@@ -96,7 +96,7 @@ class _Round:
     """Trains clients until none are left; a thread's life."""
     while (index := self._begin()) is not None:
       try:
-        outcome = self._work(index), None
+        outcome: tuple[Any, BaseException | None] = self._work(index), None
       except BaseException as error:
         outcome = None, error
       with self._changed:

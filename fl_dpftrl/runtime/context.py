@@ -97,7 +97,7 @@ class InProcessContext(tff.framework.SyncContext):
     call = _Call(program, self._arrays, self._default_num_clients, self._stop)
     if of.parameter is not None:
       call.take_argument(arg, of.parameter)
-    number = None
+    number = 0
     if program.has_clients:
       number = next(self._calls) if self._number is None else self._number
     call.run(functools.partial(_client_seed, self._key, number), self._max_concurrent_clients)
@@ -177,7 +177,7 @@ class _Call:
       if self._num_clients not in (None, len(value)):
         raise ValueError(f'arguments are for {self._num_clients} and for {len(value)} clients')
       self._num_clients = len(value)
-      self._of_client[name] = value
+      self._of_client[name] = list(value)
 
   @property
   def num_clients(self) -> int:
@@ -194,29 +194,34 @@ class _Call:
     """
     for index, stage in enumerate(self._program.stages):
       if stage.server is not None:
-        self._shared.update(stage.server(_secret_seed(), self._shared.get))
+        self._shared.update(stage.server(_secret_seed(), self._shared.__getitem__))
       if stage.client is not None:
-        self._run_clients(stage, functools.partial(client_seed, index), max_concurrent)
+        seed = functools.partial(client_seed, index)
+        self._run_clients(stage, stage.client, seed, max_concurrent)
 
   def _run_clients(
-    self, stage: programs.Stage, seed: Callable[[int], tf.Tensor], max_concurrent: int | None
+    self,
+    stage: programs.Stage,
+    step: programs.Step,
+    seed: Callable[[int], tf.Tensor],
+    max_concurrent: int | None,
   ) -> None:
     part = analysis.part_of
     totals = {
       part(name, analysis.TOTAL): self._shared.pop(part(name, analysis.ZERO)) for name in stage.sums
     }
-    sent = [name for name in stage.client.takes if name in self._shared]
+    sent = [name for name in step.takes if name in self._shared]
     model_bytes = sum(values.num_bytes(self._shared[name]) for name in sent)
     num_threads = memory.concurrent_clients(model_bytes, max_concurrent)
     for name in stage.keeps:
       self._of_client[name] = []
-    work = lambda client: stage.client(seed(client), functools.partial(self._value_of, client))
+    work = lambda client: step(seed(client), functools.partial(self._value_of, client))
     found = clients.in_order(work, self.num_clients, num_threads, self._stop)
     with contextlib.closing(found):
       for given in found:
         if stage.add is not None:
           known = {**self._shared, **totals, **given}
-          totals = stage.add(_secret_seed(), known.get)
+          totals = stage.add(_secret_seed(), known.__getitem__)
         for name in stage.keeps:
           self._of_client[name].append(given[name])
     self._shared.update(totals)
@@ -239,7 +244,7 @@ class _Call:
         yield self._shared[name]
 
 
-def _client_seed(key: bytes, number: int | None, stage: int, client: int) -> tf.Tensor:
+def _client_seed(key: bytes, number: int, stage: int, client: int) -> tf.Tensor:
   digest = hashlib.sha256(b'%s %d %d %d' % (key, number, stage, client)).digest()
   return tf.constant(np.frombuffer(digest[:16], '<i8'))
 

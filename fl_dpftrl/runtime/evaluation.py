@@ -1,14 +1,14 @@
 """Evaluates expressions of a computation to tensors of a graph."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl.runtime import analysis, imports
 
-_Block = tff.framework.ComputationBuildingBlock
+_Block: TypeAlias = tff.framework.ComputationBuildingBlock
 
 
 class Evaluator:

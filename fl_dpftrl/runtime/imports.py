@@ -176,13 +176,14 @@ def _initialise_first(graph: tf.compat.v1.GraphDef, operation: str) -> None:
       before.add(name)
       left.extend(map(_node, nodes[name].input))
   handles = {n.name for n in graph.node if n.op in (_VARIABLE, *_TABLES)}
-  passed_on = True
-  while passed_on:
-    passed_on = {
+  while (
+    passed_on := {
       node.name
       for node in graph.node
       if node.op in _PASSED_ON and handles & set(map(_node, node.input))
-    } - handles
+    }
+    - handles
+  ):
     handles |= passed_on
   for node in graph.node:
     if node.name not in before | handles and handles & set(map(_node, node.input)):

@@ -1,15 +1,15 @@
 """Builds the TensorFlow functions of a computation's stages."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl.runtime import analysis, evaluation, imports, randomness
 
-_Block = tff.framework.ComputationBuildingBlock
+_Block: TypeAlias = tff.framework.ComputationBuildingBlock
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,7 +237,7 @@ class _Builder:
     return self._analysed.names_in(one.block)
 
 
-def _nested(of: tff.Type, tensors: Iterable[tf.Tensor]) -> imports.Value:
+def _nested(of: tff.Type, tensors: Iterator[tf.Tensor]) -> imports.Value:
   if isinstance(of, tff.StructType):
     return tuple(_nested(part, tensors) for _, part in tff.structure.to_elements(of))
   return next(tensors)

@@ -7,7 +7,7 @@ learning process does, is converted to the same tensor again.
 
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -161,7 +161,7 @@ def _struct(of: tff.Type, parts: Iterator[Any], arrays: Arrays) -> Any:
   return _member(analysis.member_of(of), iter(next(parts)), arrays)
 
 
-def _member(of: tff.Type, found: Iterable[tf.Tensor], arrays: Arrays) -> Any:
+def _member(of: tff.Type, found: Iterator[tf.Tensor], arrays: Arrays) -> Any:
   if isinstance(of, tff.StructType):
     return tff.structure.Struct(
       [(name, _member(part, found, arrays)) for name, part in tff.structure.to_elements(of)]

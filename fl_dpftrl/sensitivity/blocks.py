@@ -177,11 +177,10 @@ def _best_split(
   splits = schema.participations <= _MOST_SPLITS
   rest = blocks[-1] if blocks[-1] < block_rounds else 0
   count = len(blocks) - bool(rest)
-  power, last = squares(block_rounds), squares(rest) if rest else None
+  power, total = squares(block_rounds), squares(rest) if rest else np.zeros(1)
   if not splits:  # Every block gets as many as fit into it.
-    square = count * power[-1] + (last[-1] if rest else 0.0)
+    square = count * power[-1] + total[-1]
     return base.Sensitivity(math.sqrt(square), base.UPPER_BOUND)
-  total = last if rest else np.zeros(1)
   while count:
     if count & 1:
       total = _most_of_both(total, power, schema.participations)

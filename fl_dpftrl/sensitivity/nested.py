@@ -64,13 +64,13 @@ def beside(left: Block, right: Block, nodes: int = 0) -> Block:
 
 def repeated(block: Block, count: int) -> Block:
   """Repeats a block count times."""
-  whole, power = None, block
+  parts, power = [], block
   while True:
     if count & 1:
-      whole = power if whole is None else beside(whole, power)
+      parts.append(power)
     count >>= 1
     if not count:
-      return whole
+      return functools.reduce(beside, parts)
     power = beside(power, power)
 
 
@@ -84,16 +84,13 @@ def trees(height: int) -> list[Block]:
 
 def forest(num_rounds: int) -> Block:
   """Returns complete binary trees side by side, the largest first."""
-  whole = None
-  for tree in reversed(trees(num_rounds.bit_length() - 1)):
-    if num_rounds & tree.length:
-      whole = tree if whole is None else beside(whole, tree)
-  return whole
+  complete = reversed(trees(num_rounds.bit_length() - 1))
+  return functools.reduce(beside, [tree for tree in complete if num_rounds & tree.length])
 
 
 def first_rounds(block: Block, length: int) -> Block:
   """Keeps a block's nodes, but allows participation in early rounds only."""
-  if length == block.length:
+  if length == block.length or block.halves is None:
     return block
   left, right = block.halves
   if length > left.length:
@@ -271,7 +268,8 @@ class _Search:
           joins += left_triples.square.size * right_triples.square.size
           if joins > _MOST_JOINS:
             return None
-          found.append(self._join(block, left_triples, right_triples, m, count - m, needed))
+          pair = left_triples, right_triples
+          found.append(self._join(block, block.halves, *pair, m, count - m, needed))
         if any(triples.square.size for triples in found):
           triples = _Triples(*(np.concatenate(part) for part in zip(*found)))
           reach = count * self.min_sep - block.length
@@ -285,9 +283,16 @@ class _Search:
     return {0: idle, 1: triples(block.nodes, longest, 0)}
 
   def _join(
-    self, block: Block, left: _Triples, right: _Triples, in_left: int, in_right: int, needed: int
+    self,
+    block: Block,
+    halves: tuple[Block, Block],
+    left: _Triples,
+    right: _Triples,
+    in_left: int,
+    in_right: int,
+    needed: int,
   ) -> _Triples:
-    b, (first, second) = self.min_sep, block.halves
+    b, (first, second) = self.min_sep, halves
     square = left.square[:, None] + right.square
     square += block.nodes * (in_left + in_right) ** 2
     least = np.maximum(right.least, left.least[:, None] + in_right * b - second.length)

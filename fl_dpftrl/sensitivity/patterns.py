@@ -40,8 +40,9 @@ def max_min_sep_sum(
   Source: Choquette-Choo et al. 2023, algorithm VecSens, without its root.
   """
   num_rows, num_rounds = values.shape
-  counted = max_participations is not None and max_participations < -(-num_rounds // min_sep)
-  depth = max_participations if counted else 1
+  counted, depth = False, 1
+  if max_participations is not None and max_participations < -(-num_rounds // min_sep):
+    counted, depth = True, max_participations
   # recent[i % b] holds F[i + b, 1:] until F[i, 1:] is written there.
   recent = np.zeros((min_sep, depth, num_rows))
   after, nothing = np.zeros((depth, num_rows)), np.zeros((1, num_rows))

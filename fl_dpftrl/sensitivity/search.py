@@ -88,7 +88,7 @@ class _Search:
 
   def run(self) -> tuple[float, bool]:
     self._try_regular_patterns()
-    heap = [(-float(self.tail[:, -1].max()), (), 0.0)]
+    heap: list[tuple[float, tuple[int, ...], float]] = [(-float(self.tail[:, -1].max()), (), 0.0)]
     visits = resolved = 0.0
     while heap:
       bound, pattern, total = heap[0]

@@ -143,12 +143,10 @@ class Nights:
     # each cell may be open. Rounding to float32 is far below a second.
     self._first = np.arange(_CELLS) * (_DAY / _CELLS) - 1.0
     self._first -= _HOUR * kind.jitter_hours
-    self._longest = (
-      2.0 + _DAY / _CELLS + _HOUR * (2.0 * kind.jitter_hours + kind.weekend_delay_hours)
-    )
+    margin = 2.0 + _DAY / _CELLS + _HOUR * (2.0 * kind.jitter_hours + kind.weekend_delay_hours)
     longest = np.zeros(_CELLS)
     np.maximum.at(longest, self.cells, lengths)
-    self._longest = self._longest + longest
+    self._longest = margin + longest
 
   def ceiling(self, start: float, end: float) -> np.ndarray:
     since = np.mod(start - self._first, _DAY)

@@ -140,7 +140,7 @@ class _Chosen(NamedTuple):
     times = np.zeros(0)
     return cls(np.zeros(0, np.int64), times, times, np.zeros(0, np.bool_))
 
-  def __add__(self, other: '_Chosen') -> '_Chosen':
+  def joined(self, other: '_Chosen') -> '_Chosen':
     return _Chosen(*(np.concatenate(pair) for pair in zip(self, other)))
 
   def where(self, kept: np.ndarray) -> '_Chosen':
@@ -243,7 +243,7 @@ class _Rounds:
         until = float(times[-1])
       self._chosen_in[devices] = self._round
       asked += devices.size
-      chosen += self._outcomes(devices, times, rng)
+      chosen = chosen.joined(self._outcomes(devices, times, rng))
       self._pass_time(until, rng)
 
   def _outcomes(self, devices: np.ndarray, times: np.ndarray, rng: np.random.Generator) -> _Chosen:

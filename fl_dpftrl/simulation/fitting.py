@@ -5,12 +5,12 @@ participations. The devices behind them are found by a search.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from fl_dpftrl.simulation import attendance as attendance_lib
-from fl_dpftrl.simulation import cohorts
+from fl_dpftrl.simulation import cohorts, recording
 from fl_dpftrl.simulation import timer as timer_lib
 
 DAYS = tuple(24.0 * days for days in range(1, 15))
@@ -79,14 +79,6 @@ def resized(
   )
 
 
-def attend(simulation: cohorts.Simulation, num_rounds: int) -> attendance_lib.Attendance:
-  """Simulates num_rounds rounds and returns their totals."""
-  attendance = attendance_lib.Attendance()
-  for _, cohort in zip(range(num_rounds), simulation.rounds()):
-    attendance.add(cohort)
-  return attendance
-
-
 def fit(
   row: Row,
   simulation: cohorts.Simulation,
@@ -125,7 +117,7 @@ def fit(
       timer=timer_lib.HourTimer(hours),
     )
     try:
-      found = attend(resized_, row.num_rounds)
+      found = recording.record(resized_.rounds(), num_rounds=row.num_rounds)
     except cohorts.StalledRound:
       return None
     progress(
@@ -134,10 +126,10 @@ def fit(
     )
     return Fit(round(num_devices), hours, found.min_sep, found.max_participations, found.days)
 
-  fits = [_smallest(row, lambda devices, h=hours: tried(devices, h)) for hours in timers]
-  fits = [found for found in fits if found is not None]
-  if fits:
-    return min(fits, key=lambda found: found.num_devices)
+  fits = [_smallest(row, functools.partial(tried, hours=hours)) for hours in timers]
+  found = [fit for fit in fits if fit is not None]
+  if found:
+    return min(found, key=lambda found: found.num_devices)
   raise ValueError(
     f'timers={tuple(timers)} of hours do not explain a min-sep of'
     f' {row.min_sep} with {row.max_participations} participations in'

@@ -69,7 +69,9 @@ def ready(messages: object) -> tuple[list[int], list[int], int, int]:
   if not events:
     raise ValueError('messages holds no message')
   events.sort(key=lambda event: event[0])
-  starts, ends, holds = [], [], 0
+  starts: list[int] = []
+  ends: list[int] = []
+  holds = 0
   for time, condition, is_true in events:
     was_ready = holds == _READY
     holds = holds | condition if is_true else holds & ~condition
@@ -87,8 +89,9 @@ def _event(number: int, line: str) -> tuple[int, int, bool]:
       f'message {number} must be a time and a state, got {messages_lib.quoted(line)}'
     )
   *numbers, state = match.groups()
+  year, month, day, hour, minute, second = map(int, numbers)
   try:
-    time = datetime.datetime(*map(int, numbers))
+    time = datetime.datetime(year, month, day, hour, minute, second)
   except ValueError:
     raise ValueError(f'message {number} has no such time: {messages_lib.quoted(line)}') from None
   state = state.lower()

@@ -73,11 +73,9 @@ class Partition:
     return self._rounds(first)
 
   def _rounds(self, first: int) -> Iterator[cohorts.Cohort]:
-    draw = (
-      self._drawn
-      if isinstance(self.scheme, sampling_lib.Sampled)
-      else _Shuffles(self.scheme, self.seed).batch
-    )
+    draw = self._drawn
+    if isinstance(self.scheme, sampling_lib.Shuffled):
+      draw = _Shuffles(self.scheme, self.seed).batch
     for t in range(first, self.num_rounds):
       part = t % self.scheme.num_parts
       started = self.start + t * self.round_seconds
@@ -91,7 +89,7 @@ class Partition:
   def _drawn(self, t: int) -> np.ndarray:
     """Returns indices within the part, int64."""
     rng = seeds.generator(self.seed, _BATCHES, t)
-    size = self.scheme.batch_size
+    size = int(self.scheme.batch_size)
     if isinstance(self.scheme, sampling_lib.CyclicPoisson):
       # A binomial size, then a uniform subset: independent draws of examples.
       size = rng.binomial(self.scheme.part_size, self.scheme.sampling_probability)

@@ -8,6 +8,7 @@ made. The finished object is traversed once, shared parts each time.
 """
 
 import codecs
+import functools
 import math
 import os
 import struct
@@ -153,7 +154,8 @@ class _Reader:
   def numbers(self) -> None:
     """Reads a run of whole numbers of 1, 2 or 4 bytes, the bulk of a trace."""
     self.pay(_RUN * (_NUMBER + _PLACE))
-    content, place, found = self._content, self._place - 1, []
+    content, place = self._content, self._place - 1
+    found: list[int] = []
     while len(found) < _RUN:
       opcode = content[place]
       if opcode == 0x4A:
@@ -275,10 +277,10 @@ def _broken() -> None:
   raise ValueError('no such opcode')
 
 
-def _steps(reader: _Reader) -> list[Callable[[], None]]:
+def _steps(reader: _Reader) -> list[Callable[[], object]]:
   """Returns the action of each opcode, indexed by its number."""
   r = reader
-  steps: dict[bytes, Callable[[], None]] = {
+  steps: dict[bytes, Callable[[], object]] = {
     b'(': r.mark,
     b'0': r.pop,
     b'1': r.since_mark,
@@ -324,11 +326,11 @@ def _steps(reader: _Reader) -> list[Callable[[], None]]:
     b'\x96': lambda: _refuse('it has an array of bytes'),
   }
   for opcode, counted in _COUNTED.items():
-    steps[opcode] = lambda counted=counted: r.counted(*counted)
+    steps[opcode] = functools.partial(r.counted, *counted)
   for opcode, value in _CONSTANTS.items():
-    steps[opcode] = lambda value=value: r.push(value, 0)
+    steps[opcode] = functools.partial(r.push, value, 0)
   for opcode, name in _NAMES.items():
-    steps.setdefault(opcode, lambda name=name: _refuse(f'it has {name}'))
+    steps.setdefault(opcode, functools.partial(_refuse, f'it has {name}'))
   for opcode in _OUTSIDE:
     steps[opcode] = lambda: _refuse('it refers to an object outside the file')
   return [steps.get(bytes([opcode]), _broken) for opcode in range(256)]

@@ -13,7 +13,8 @@ class Presence(Protocol):
       ceiling.
   """
 
-  cells: np.ndarray
+  @property
+  def cells(self) -> np.ndarray: ...
 
   def ceiling(self, start: float, end: float) -> np.ndarray:
     """Returns an upper bound of the presence of each cell in [start, end).

@@ -32,7 +32,7 @@ class Server:
   """
 
   report_goal: int
-  clients_per_round: int | None = None
+  clients_per_round: int = None  # type: ignore[assignment]  # report_goal
   minutes_between_rounds: float = 1.0
   pace_minutes: float = 2.0
   max_wait_days: float = 30.0

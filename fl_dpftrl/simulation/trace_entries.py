@@ -1,6 +1,6 @@
 """Entries of one device in the trace files of FedScale and FLASH."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fl_dpftrl import messages as messages_lib
 from fl_dpftrl.simulation import flash_messages
@@ -33,17 +33,17 @@ def fedscale(device: object) -> Ready:
   Raises:
     ValueError: if the entry has another structure.
   """
-  _check_entries(device, ('active', 'inactive', 'finish_time'))
+  entries = _entries(device, ('active', 'inactive', 'finish_time'))
   for name in ('active', 'inactive'):
-    if not isinstance(device[name], (list, tuple)):
-      raise ValueError(f'{name} must be a list, got {_short(device[name])}')
-  if len(device['active']) != len(device['inactive']):
+    if not isinstance(entries[name], (list, tuple)):
+      raise ValueError(f'{name} must be a list, got {_short(entries[name])}')
+  if len(entries['active']) != len(entries['inactive']):
     raise ValueError(
-      f'active has {len(device["active"])} times, inactive {len(device["inactive"])}'
+      f'active has {len(entries["active"])} times, inactive {len(entries["inactive"])}'
     )
-  period = _checked_period(_seconds('finish_time', device['finish_time']))
+  period = _checked_period(_seconds('finish_time', entries['finish_time']))
   starts, ends = [], []
-  for index, pair in enumerate(zip(device['active'], device['inactive'])):
+  for index, pair in enumerate(zip(entries['active'], entries['inactive'])):
     start, end = _interval(index, pair, 0, _MOST_SECONDS)
     starts.append(min(start, period))
     ends.append(min(end, period))
@@ -59,15 +59,15 @@ def flash(device: object) -> Ready:
   if isinstance(device, dict) and 'messages' in device:
     starts, ends, first, last = flash_messages.ready(device['messages'])
   else:
-    _check_entries(device, ('isSuccess',))
-    if not device['isSuccess']:
+    if not _entries(device, ('isSuccess',))['isSuccess']:
       return Ready([], [], 0, traces_lib.DAY)
-    _check_entries(device, ('ready_time', 'trace_start', 'trace_end'))
-    first = _seconds('trace_start', device['trace_start'])
-    last = _seconds('trace_end', device['trace_end'])
-    if not isinstance(device['ready_time'], list):
-      raise ValueError(f'ready_time must be a list, got {_short(device["ready_time"])}')
-    pairs = [_interval(index, pair, first, last) for index, pair in enumerate(device['ready_time'])]
+    entries = _entries(device, ('ready_time', 'trace_start', 'trace_end'))
+    first = _seconds('trace_start', entries['trace_start'])
+    last = _seconds('trace_end', entries['trace_end'])
+    times = entries['ready_time']
+    if not isinstance(times, list):
+      raise ValueError(f'ready_time must be a list, got {_short(times)}')
+    pairs = [_interval(index, pair, first, last) for index, pair in enumerate(times)]
     starts = [start + _CACHE_START for start, _ in pairs]
     ends = [end + _CACHE_START for _, end in pairs]
   return Ready(
@@ -101,15 +101,13 @@ def _interval(index: int, pair: object, first: int, last: int) -> tuple[int, int
   return start, end
 
 
-def _check_entries(device: object, names: tuple[str, ...]) -> None:
-  missing = names
-  if isinstance(device, dict):
-    missing = [name for name in names if name not in device]
-  if missing:
+def _entries(device: object, names: tuple[str, ...]) -> dict[str, Any]:
+  if not (isinstance(device, dict) and all(name in device for name in names)):
     raise ValueError(f'must have the entries {", ".join(names)}, got {_short(device)}')
+  return device
 
 
-def _seconds(name: str, value: object) -> int:
+def _seconds(name: str, value: Any) -> int:
   whole = isinstance(value, (int, float)) and not isinstance(value, bool)
   if not whole or not abs(value) <= _MOST_SECONDS or value != int(value):
     raise ValueError(f'{name} must be whole seconds, got {_short(value)}')

@@ -41,7 +41,7 @@ class Waiting:
       if first not in self._batches:
         self._batches[first] = []
         heapq.heappush(self._order, first)
-      self._batches[first].append(tuple(part))
+      self._batches[first].append((part[0], part[1]))
     self.size += devices.size
 
   def due(self, now: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:

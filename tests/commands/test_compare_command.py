@@ -101,7 +101,7 @@ def test_strategies_are_measured_and_not_optimised(tmp_path, result):
   path = tmp_path / 'mine.json'
   strategy = catalogue.load_strategy('blt-b100')
   schema = participation.MinSep(num_rounds=12, min_sep=4)
-  catalogue.save(path, strategy, schema=schema, objective='rms')
+  catalogue.save_strategy(path, strategy, schema=schema, objective='rms')
   rows = result(f'compare --mechanisms={path},blt-b1000 --num_rounds=30:300:4 --min_sep=30')['rows']
   assert [r['mechanism'] for r in rows] == ['mine'] * 4 + ['blt-b1000'] * 4
   assert [r['num_rounds'] for r in rows[:4]] == [30, 65, 139, 300]

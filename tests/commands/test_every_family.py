@@ -45,7 +45,7 @@ def test_no_family_is_forgotten():
 @pytest.fixture(params=sorted(EXAMPLES))
 def path(request, tmp_path):
   path = tmp_path / 'strategy.json'
-  catalogue.save(path, EXAMPLES[request.param], schema=SCHEMA, objective='max')
+  catalogue.save_strategy(path, EXAMPLES[request.param], schema=SCHEMA, objective='max')
   return path
 
 

@@ -20,7 +20,7 @@ def test_names():
 
 def test_a_file_goes_by_its_stem(tmp_path):
   path = tmp_path / 'mine.json'
-  catalogue.save(path, blt.BLT([0.5], [0.5]), schema=SCHEMA, objective='max')
+  catalogue.save_strategy(path, blt.BLT([0.5], [0.5]), schema=SCHEMA, objective='max')
   (found,) = lib.contenders([str(path)])
   assert (found.label, found.mechanism) == ('mine', 'blt')
 
@@ -28,7 +28,9 @@ def test_a_file_goes_by_its_stem(tmp_path):
 def test_a_file_may_be_given_another_name(tmp_path):
   path = tmp_path / 'blt.json'
   workload = workloads.Workload(0.9, 0.1)
-  catalogue.save(path, blt.BLT([0.5], [0.5]), schema=SCHEMA, objective='max', workload=workload)
+  catalogue.save_strategy(
+    path, blt.BLT([0.5], [0.5]), schema=SCHEMA, objective='max', workload=workload
+  )
   with pytest.raises(ValueError, match="called 'blt'.* with name=file"):
     lib.contenders(['blt', str(path)])
   found = lib.contenders(['blt', f'mine={path}', 'blt-b400'])

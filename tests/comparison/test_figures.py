@@ -4,18 +4,12 @@ import numpy as np
 import pytest
 
 from fl_dpftrl import participation
-from fl_dpftrl.comparison import coefficients, contenders, figures, sweep
+from fl_dpftrl.comparison import coefficients, figures, sweep
 
 
 def entries(names):
-  return list(
-    sweep.run(
-      contenders.contenders(names),
-      [participation.MinSep(num_rounds=n, min_sep=20) for n in (4, 120)],
-      objective='max',
-      watch=lambda contender, schema: lambda steps, loss: None,
-    )
-  )
+  schemas = [participation.MinSep(num_rounds=n, min_sep=20) for n in (4, 120)]
+  return sweep.compare(names, schemas).entries
 
 
 def above(axes):

@@ -15,14 +15,14 @@ def unwatched(contender, schema):
 
 
 def run(*found, watch=unwatched):
-  return list(sweep.run(found, SCHEMAS, objective='max', watch=watch))
+  return sweep.run(found, SCHEMAS, objective='max', watch=watch)
 
 
 def test_rows_are_the_figures_of_the_strategies():
-  entries = run(*contenders.contenders(['identity', 'blt-b400']))
+  entries = run(*contenders.contenders(['identity', 'blt-b400'])).entries
   assert [e.contender.label for e in entries] == (['identity'] * 3 + ['blt-b400'] * 3)
   for entry in entries:
-    figures = catalogue.evaluate(entry.strategy, schema=entry.schema).figures
+    figures = catalogue.describe(entry.strategy, schema=entry.schema).figures
     for name, value in figures.items():
       assert getattr(entry.row, name) == value
     assert entry.row.memory_copies == entry.strategy.memory_copies(20)
@@ -51,7 +51,7 @@ def test_optimised_anew_for_each_schema():
 
 def test_held_strategies_are_found_once():
   contender, asked = recorder({'min_sep': 5})
-  entries = run(contender)
+  entries = run(contender).entries
   assert asked == [(SCHEMAS[1], 'max')]
   assert [e.row.min_sep for e in entries] == [2, 5, 10]
 
@@ -62,8 +62,8 @@ def test_held_strategies_are_found_once():
 def test_what_cannot_be_done_is_skipped_and_others_go_on(error):
   contender, _ = recorder({}, error)
   found = run(contender, *contenders.contenders(['identity']))
-  assert [type(f) for f in found] == [sweep.Skipped] * 3 + [sweep.Entry] * 3
-  assert found[0].reason == (' '.join(str(error).split()) or 'MemoryError')
+  assert (len(found.skipped), len(found.entries)) == (3, 3)
+  assert found.skipped[0].reason == (' '.join(str(error).split()) or 'MemoryError')
 
 
 def test_other_errors_are_not_hidden():

@@ -42,7 +42,7 @@ def test_refuses_other_numbers_of_rounds(rounds):
 def test_a_file_gives_it_back(tmp_path, normalized_rounds):
   path = tmp_path / 'a.json'
   strategy = banded_toeplitz.BandedToeplitz([1.0, 0.5, 0.2], normalized_rounds)
-  catalogue.save(
+  catalogue.save_strategy(
     path, strategy, schema=participation.MinSep(num_rounds=9, min_sep=3), objective='rms'
   )
   again = catalogue.load_strategy(path)
@@ -52,7 +52,7 @@ def test_a_file_gives_it_back(tmp_path, normalized_rounds):
 
 def test_an_edited_file_is_refused(tmp_path):
   path = tmp_path / 'a.json'
-  catalogue.save(
+  catalogue.save_strategy(
     path,
     banded_toeplitz.BandedToeplitz([1.0, 0.5, 0.2], 9),
     schema=participation.MinSep(num_rounds=9, min_sep=3),

@@ -84,7 +84,7 @@ def test_all_figures_are_those_of_its_matrix(own, geometric):
 def test_commands_take_it(geometric, tmp_path, capsys):
   path = tmp_path / 'mine.json'
   strategy = geometric(0.7)
-  catalogue.save(path, strategy, schema=SCHEMA, objective='rms')
+  catalogue.save_strategy(path, strategy, schema=SCHEMA, objective='rms')
   assert catalogue.load(path).strategy == strategy
   log = tmp_path / 'log.csv'
   log.write_text('round,device_id\n' + ''.join(f'{t},device{t % 6}\n' for t in range(24)))

@@ -45,7 +45,7 @@ def strategy_case(folder, seed):
   """A damaged strategy file, or one with a damaged .npz."""
   path = folder / 'a.json'
   strategy = STRATEGIES[seed % len(STRATEGIES)]
-  catalogue.save(path, strategy, schema=SCHEMA, objective='max')
+  catalogue.save_strategy(path, strategy, schema=SCHEMA, objective='max')
   hit = path
   arrays = list(folder.glob('*.npz'))
   if arrays and seed % 2:

@@ -26,7 +26,7 @@ def test_losses(row):
   strategy = registry.OPTIMIZERS[row['mechanism']].optimize(
     schema, objective=objective, **row.get('size', {})
   )
-  figures = catalogue.evaluate(strategy, schema=schema).figures
+  figures = catalogue.describe(strategy, schema=schema).figures
   assert figures['sensitivity_kind'] == 'exact'
   for name in ('rms_loss', 'max_loss'):
     if name not in row:

@@ -22,7 +22,7 @@ def once(num_rounds):
 
 
 def loss(strategy, schema, objective='rms', workload=workloads.Workload()):
-  file = catalogue.evaluate(strategy, schema=schema, workload=workload)
+  file = catalogue.describe(strategy, schema=schema, workload=workload)
   return file.figures[f'{objective}_loss']
 
 

@@ -12,7 +12,7 @@ COOLDOWN = workloads.Workload(0.95, cooldown_fraction=0.25)
 
 
 def loss(strategy, workload=workloads.Workload()):
-  return catalogue.evaluate(strategy, schema=SCHEMA, workload=workload).figures['rms_loss']
+  return catalogue.describe(strategy, schema=SCHEMA, workload=workload).figures['rms_loss']
 
 
 @pytest.mark.parametrize('workload', [workloads.Workload(), COOLDOWN])

@@ -12,7 +12,7 @@ SINGLE = participation.MinSep(num_rounds=96, max_participations=1)
 
 
 def loss(strategy, schema, objective, workload=workloads.Workload()):
-  file = catalogue.evaluate(strategy, schema=schema, workload=workload)
+  file = catalogue.describe(strategy, schema=schema, workload=workload)
   return file.figures[f'{objective}_loss']
 
 

@@ -15,7 +15,7 @@ MAIN = participation.MinSep(num_rounds=2052, min_sep=342, max_participations=6)
 
 
 def loss(strategy, schema, objective, workload=workloads.Workload()):
-  file = catalogue.evaluate(strategy, schema=schema, workload=workload)
+  file = catalogue.describe(strategy, schema=schema, workload=workload)
   return file.figures[f'{objective}_loss']
 
 

@@ -18,7 +18,7 @@ def schemas(num_rounds, low, high, k, points):
 def losses(strategy, over, objective='rms', workload=workloads.Workload()):
   return np.array(
     [
-      catalogue.evaluate(strategy, schema=s, workload=workload).figures[f'{objective}_loss']
+      catalogue.describe(strategy, schema=s, workload=workload).figures[f'{objective}_loss']
       for s in over
     ]
   )
@@ -60,7 +60,7 @@ def test_its_sensitivity_is_exact_everywhere():
   strategy = toeplitz_range.optimize_range(SMALL, objective='rms', over='regret')
   assert 30 < strategy.num_bands <= 120
   for schema in SMALL:
-    file = catalogue.evaluate(strategy, schema=schema)
+    file = catalogue.describe(strategy, schema=schema)
     assert file.sensitivity.kind == 'exact'
 
 

@@ -10,7 +10,7 @@ from fl_dpftrl.comparison import contenders as contenders_lib
 from fl_dpftrl.planning import candidates, nearby, planner, tradeoffs, trial
 from fl_dpftrl.planning import forecast as forecast_lib
 from fl_dpftrl.planning import recommendation as lib
-from fl_dpftrl.simulation import cohorts, population, server, timer
+from fl_dpftrl.simulation import scenario
 
 PLANNED = participation.MinSep(num_rounds=60, min_sep=9, max_participations=4)
 SCHEMAS = (
@@ -44,7 +44,7 @@ def test_candidates_are_what_the_catalogue_says(found):
   assert [candidate.label for candidate in found] == NAMES
   for candidate in found:
     for schema in SCHEMAS:
-      file = catalogue.evaluate(candidate.strategy, schema=schema)
+      file = catalogue.describe(candidate.strategy, schema=schema)
       assert candidate.loss(schema) == file.figures['max_loss']
       assert candidate.error(schema) == file.figures['max_error']
   named = by_label(found)
@@ -179,7 +179,7 @@ def test_settings_have_the_same_noise_in_the_mean(found):
     setting = settings[outcome_.report_goal, outcome_.num_rounds]
     assert setting.schema == forecast.planned_like(outcome_)
     strategy = best.candidate.contender.find(setting.schema, objective='max')
-    file = catalogue.evaluate(strategy, schema=setting.schema)
+    file = catalogue.describe(strategy, schema=setting.schema)
     noise = setting.noise_multiplier * file.error.max
     assert noise == pytest.approx(share * best.noise_in_model)
     assert (
@@ -226,19 +226,12 @@ def test_what_takes_long_is_not_found_anew(found):
   assert not candidates.too_slow(best, PLANNED)
 
 
-def simulate(*, seed, num_devices=None, report_goal=None):
-  return cohorts.Simulation(
-    population=population.Population(num_devices=num_devices or 100, seed=seed),
-    timer=timer.RoundTimer(5),
-    server=server.Server(report_goal=report_goal or 2),
-    seed=seed,
-  )
-
-
 def test_nothing_will_do():
   with pytest.raises(ValueError, match='none of the strategies.*banded-b16'):
     planner.plan(
-      simulate,
+      scenario.Scenario(
+        population=100, report_goal=2, clients_per_round=2, timer_rounds=5, availability='always'
+      ),
       num_rounds=300,
       seeds=[0],
       delta=DELTA,

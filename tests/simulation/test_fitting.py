@@ -1,6 +1,14 @@
 import pytest
 
-from fl_dpftrl.simulation import availability, cohorts, fitting, population, server, timer
+from fl_dpftrl.simulation import (
+  availability,
+  cohorts,
+  fitting,
+  population,
+  recording,
+  server,
+  timer,
+)
 
 PHONES = cohorts.Simulation(
   population=population.Population(
@@ -24,22 +32,20 @@ def test_one_run_of_production_predicts_the_other(language, scale, timers, known
   found = fitting.fit(known, PHONES, timers=timers, scale=scale)
   assert found.min_sep == pytest.approx(known.apart, rel=0.01)
   assert found.max_participations == known.max_participations
-  predicted = fitting.attend(
-    fitting.resized(
-      PHONES,
-      num_devices=found.num_devices // scale,
-      report_goal=other.report_goal // scale,
-      timer=timer.HourTimer(found.timer_hours),
-    ),
-    other.num_rounds,
+  simulation = fitting.resized(
+    PHONES,
+    num_devices=found.num_devices // scale,
+    report_goal=other.report_goal // scale,
+    timer=timer.HourTimer(found.timer_hours),
   )
+  predicted = recording.record(simulation.rounds(), num_rounds=other.num_rounds)
   assert predicted.min_sep == pytest.approx(other.apart, rel=0.15)
   assert predicted.max_participations == other.max_participations
 
 
 def test_finds_the_population_that_made_the_row():
   truth = fitting.resized(PHONES, num_devices=3000, report_goal=30, timer=timer.HourTimer(48.0))
-  made = fitting.attend(truth, 200)
+  made = recording.record(truth.rounds(), num_rounds=200)
   row = fitting.Row(30, 200, made.min_sep, made.max_participations)
   lines = []
   found = fitting.fit(row, PHONES, timers=[24.0, 48.0], progress=lines.append)

@@ -1,0 +1,76 @@
+"""Simulated rounds, counted and written to a participation log."""
+
+import contextlib
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+
+from fl_dpftrl import participation
+from fl_dpftrl.logs import streamed
+from fl_dpftrl.simulation import attendance as attendance_lib
+from fl_dpftrl.simulation import cohorts
+from fl_dpftrl.simulation import scenario as scenario_lib
+
+# Metadata of a log that says how it was simulated.
+METADATA_KEY = 'simulated'
+
+
+def simulate(
+  scenario: scenario_lib.Scenario,
+  *,
+  num_rounds: int,
+  output: str | os.PathLike[str] | None = None,
+  progress: Callable[[str], None] = lambda text: None,
+) -> attendance_lib.Attendance:
+  """Simulates the participation of a scenario's devices.
+
+  Args:
+    scenario: population, timer and server.
+    num_rounds: n.
+    output: participation log to write, ending in .parquet; its folder must
+      exist.
+    progress: called after each round with a line about the progress.
+
+  Returns:
+    The counts of the run: its min-sep, maximum participations and others.
+
+  Raises:
+    StalledRound: if a round cannot meet its report goal.
+    ValueError: if an argument or the scenario is out of range.
+  """
+  participation.positive_integer('num_rounds', num_rounds)
+  said = json.dumps({'num_rounds': num_rounds, **vars(scenario)}, sort_keys=True, default=repr)
+  return record(
+    scenario.simulation().rounds(),
+    num_rounds=num_rounds,
+    output=output,
+    metadata={METADATA_KEY: said},
+    progress=progress,
+  )
+
+
+def record(
+  rounds: Iterable[cohorts.Cohort],
+  *,
+  num_rounds: int,
+  output: str | os.PathLike[str] | None = None,
+  metadata: Mapping[str, str] | None = None,
+  progress: Callable[[str], None] = lambda text: None,
+) -> attendance_lib.Attendance:
+  """Counts the first rounds, and writes them if an output is given."""
+  attendance = attendance_lib.Attendance()
+  with contextlib.ExitStack() as stack:
+    append: streamed.Append = lambda *row: None
+    if output is not None:
+      append = stack.enter_context(
+        streamed.writer(output, num_rounds=num_rounds, metadata=metadata)
+      )
+    for cohort in itertools.islice(rounds, num_rounds):
+      append(cohort.round, cohort.device_ids, cohort.closed)
+      attendance.add(cohort)
+      progress(
+        f'round {attendance.num_rounds} of {num_rounds}, day'
+        f' {attendance.days:.1f}, min-sep so far {attendance.min_sep}'
+      )
+  return attendance

@@ -1,0 +1,102 @@
+"""Scenarios: a population with its timer and its server, ready to simulate."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+from fl_dpftrl.simulation import (
+  availability,
+  cohorts,
+  population,
+  presence,
+  server,
+  timer,
+  trace_formats,
+)
+
+DROPOUT = 0.08
+_OVER_SELECTION = 1.3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Scenario:
+  """Population, timer and server of a deployment to simulate.
+
+  Attributes:
+    population: number of devices.
+    report_goal: number of reports that a round needs.
+    timer_hours: minimum simulated hours before a device participates again.
+    timer_rounds: the same in rounds; use instead of timer_hours. With neither
+      of them a device may participate in every round.
+    seed: seed of all random draws.
+    availability: 'nightly', 'always', the path of a trace file (FedScale or
+      FLASH), or an availability of `fl_dpftrl.simulation`.
+    clients_per_round: number of devices chosen per round; None for 130 % of the
+      report goal.
+    dropout: fraction of the chosen devices that never report.
+    devices: other attributes of `simulation.population.Population`, by name.
+    rounds: other attributes of `simulation.server.Server`, by name.
+
+  Raises:
+    ValueError: by `simulation`, if a value is out of range.
+  """
+
+  population: int
+  report_goal: int
+  timer_hours: float | None = None
+  timer_rounds: int | None = None
+  seed: int = 0
+  availability: presence.Availability | str = 'nightly'
+  clients_per_round: int | None = None
+  dropout: float = DROPOUT
+  devices: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  rounds: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+  def simulation(
+    self, *, seed: int | None = None, num_devices: int | None = None, report_goal: int | None = None
+  ) -> cohorts.Simulation:
+    """Returns the simulation of the scenario.
+
+    Args:
+      seed: overrides the seed.
+      num_devices: overrides the population.
+      report_goal: overrides the report goal, and scales clients_per_round.
+    """
+    seed = self.seed if seed is None else seed
+    goal = self.report_goal if report_goal is None else report_goal
+    if self.clients_per_round is None:
+      chosen = math.ceil(_OVER_SELECTION * goal)
+    elif report_goal is None:
+      chosen = self.clients_per_round
+    else:
+      chosen = math.ceil(self.clients_per_round * report_goal / self.report_goal)
+    return cohorts.Simulation(
+      population=population.Population(
+        num_devices=self.population if num_devices is None else num_devices,
+        seed=seed,
+        availability=self._availability(),
+        dropout=self.dropout,
+        **self.devices,
+      ),
+      timer=self._timer(),
+      server=server.Server(report_goal=goal, clients_per_round=chosen, **self.rounds),
+      seed=seed,
+    )
+
+  def _timer(self) -> timer.Timer:
+    if self.timer_hours is None:
+      return timer.RoundTimer(1 if self.timer_rounds is None else self.timer_rounds)
+    if self.timer_rounds is not None:
+      raise ValueError(
+        f'timer_hours={self.timer_hours} and timer_rounds={self.timer_rounds} exclude each other'
+      )
+    return timer.HourTimer(self.timer_hours)
+
+  def _availability(self) -> presence.Availability:
+    if not isinstance(self.availability, str):
+      return self.availability
+    if self.availability == 'nightly':
+      return availability.Nightly()
+    if self.availability == 'always':
+      return availability.Always()
+    return trace_formats.read_traces(self.availability)

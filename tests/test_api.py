@@ -1,0 +1,89 @@
+"""The names at the top of the package: light, complete for editors, documented."""
+
+import ast
+import pathlib
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import fl_dpftrl
+from fl_dpftrl.optimization import toeplitz_range
+
+ROOT = pathlib.Path(__file__).parent.parent
+NEED_TENSORFLOW = {'CorrelatedNoiseFactory', 'NoiseByReferenceFactory', 'runtime'}
+SCHEMA = fl_dpftrl.MinSep(num_rounds=24, min_sep=6)
+
+
+def light_names() -> list[str]:
+  return sorted(set(fl_dpftrl.__all__) - NEED_TENSORFLOW)
+
+
+def test_editors_see_the_names_that_load():
+  tree = ast.parse(pathlib.Path(fl_dpftrl.__file__).read_text())
+  imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+  seen = {
+    alias.asname: node.module.removeprefix('fl_dpftrl.') for node in imports for alias in node.names
+  }
+  assert {name: home for name, home in seen.items() if name} == fl_dpftrl._HOMES
+  assert pathlib.Path(fl_dpftrl.__file__).with_name('py.typed').exists()
+
+
+def test_light_names_load_without_tensorflow():
+  program = (
+    f'import sys, fl_dpftrl\nfor name in {light_names()}: getattr(fl_dpftrl, name)\n'
+    'print(*sys.modules)'
+  )
+  done = subprocess.run(
+    [sys.executable, '-c', program], cwd=ROOT, check=True, capture_output=True, text=True
+  )
+  assert not {'jax', 'tensorflow', 'tensorflow_federated'} & set(done.stdout.split())
+
+
+def test_the_reference_lists_every_name():
+  text = (ROOT / 'docs' / 'api.md').read_text()
+  assert [name for name in fl_dpftrl._HOMES if f'`{name}`' not in text] == []
+
+
+def test_the_readme_begins_with_a_program_that_prints_what_it_says(tmp_path, monkeypatch, capsys):
+  text = (ROOT / 'README.md').read_text()
+  program, printed = re.search(r'```python\n(.*?)```.*?```\n(.*?)```', text, re.S).groups()
+  assert 'tensorflow' not in program
+  monkeypatch.chdir(tmp_path)
+  exec(compile(program, 'README.md', 'exec'), {})
+  assert capsys.readouterr().out == printed
+
+
+def test_optimised_strategies_are_described_saved_and_loaded(tmp_path):
+  strategy = fl_dpftrl.optimize('banded_toeplitz', SCHEMA, objective='rms', num_bands=4)
+  found = fl_dpftrl.describe(strategy, SCHEMA)
+  assert found.rms_loss == found.sensitivity.value * found.error.rms
+  path = tmp_path / 'strategy.json'
+  saved = fl_dpftrl.save_strategy(path, strategy, schema=SCHEMA, objective='rms')
+  assert saved.figures == found.figures
+  assert fl_dpftrl.load_strategy(path).num_bands == 4
+  (row,) = fl_dpftrl.compare([str(path)], SCHEMA).rows
+  assert row.rms_loss == found.rms_loss
+
+
+def test_several_schemas_are_optimised_for_at_once():
+  schemas = [fl_dpftrl.MinSep(num_rounds=24, min_sep=b) for b in (2, 12)]
+  options = {'objective': 'max', 'over': 'worst', 'num_bands': 4}
+  found = fl_dpftrl.optimize('banded_toeplitz', schemas, **options)
+  wanted = toeplitz_range.optimize_range(schemas, **options)
+  np.testing.assert_array_equal(found.coefficients, wanted.coefficients)
+
+
+@pytest.mark.parametrize(
+  'mechanism, options, message',
+  [
+    ('bands', {}, "mechanism must be one of .*, got 'bands'"),
+    ('blt', {'num_bands': 3}, 'num_bands=3 is not for mechanism=blt'),
+    ('dense', {'schema': [SCHEMA, SCHEMA]}, 'mechanism=dense takes one schema, got 2'),
+  ],
+)
+def test_optimize_refuses(mechanism, options, message):
+  with pytest.raises(ValueError, match=message):
+    fl_dpftrl.optimize(mechanism, **{'schema': SCHEMA, **options})

@@ -1,0 +1,29 @@
+"""The layers that README.md draws are those of the import contract."""
+
+import pathlib
+import re
+
+try:
+  import tomllib
+except ModuleNotFoundError:  # Python 3.10, where pytest brings its own
+  import tomli as tomllib
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+
+def layers_of_the_contract() -> list[set[str]]:
+  configuration = tomllib.loads((ROOT / 'pyproject.toml').read_text())
+  contracts = configuration['tool']['importlinter']['contracts']
+  (layers,) = [c['layers'] for c in contracts if c['id'] == 'layers']
+  return [set(re.findall(r'\w+', layer)) for layer in layers]
+
+
+def layers_of_the_drawing() -> list[set[str]]:
+  drawing = re.search(
+    r'imports only the lines below it.*?```\n(.*?)```', (ROOT / 'README.md').read_text(), re.S
+  )
+  return [set(re.findall(r'\w+', line)) for line in drawing[1].splitlines()]
+
+
+def test_the_drawing_shows_the_contract():
+  assert layers_of_the_drawing() == layers_of_the_contract()
