@@ -14,7 +14,8 @@ TESTS ?= tests
 # Processes that test at the same time.
 JOBS ?= 2
 # Tests that need TensorFlow Federated; the others make up test-core.
-TFF_TESTS := tests/aggregators tests/experiments tests/learning tests/noise/stream
+TFF_TESTS := tests/aggregators tests/experiments tests/learning tests/noise/stream \
+  tests/noise/test_changed_noise.py tests/runtime
 CORE_PYTHON := $(or $(PYTHON),python3)
 CORE_VENV = .venv-core
 # The peer of the benchmarks has an environment, and a Python, of its own.
