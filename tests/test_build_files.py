@@ -156,7 +156,6 @@ def test_no_target_depends_on_itself_through_others():
 def test_only_the_training_packages_reach_tensorflow():
   allowed = (
     '//fl_dpftrl/noise:stream',
-    '//fl_dpftrl/noise/recurrences',
     '//fl_dpftrl/aggregators',
     '//fl_dpftrl/learning',
     '//fl_dpftrl/runtime',

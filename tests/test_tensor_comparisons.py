@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 GRAPH_CODE = sorted(
   path
   for pattern in (
-    'noise/recurrences/*.py',
+    'noise/graph.py',
     'noise/stream.py',
     'noise/randomness.py',
     'aggregators/*.py',

@@ -12,7 +12,7 @@ import fl_dpftrl
 from fl_dpftrl import catalogue, error, participation, sensitivity
 from fl_dpftrl.commands import main
 from fl_dpftrl.families import base, dense, registry, stamped
-from fl_dpftrl.noise.engine import dispatch
+from fl_dpftrl.noise.engine import recurrence
 
 EXAMPLE = pathlib.Path(__file__).parents[2] / 'examples' / 'own_family.py'
 SCHEMA = participation.MinSep(num_rounds=24, min_sep=5)
@@ -122,7 +122,7 @@ def test_a_family_without_parameters_goes_by_its_name(capsys):
 
 def test_the_engine_makes_its_rows(geometric):
   strategy = geometric(0.7)
-  made = dispatch.recurrence(strategy, 5)
+  made = recurrence.Recurrence(strategy, strategy.noise(5), 5)
   np.testing.assert_allclose(made.norms, np.linalg.norm(strategy.noising_matrix(5), axis=1))
 
 

@@ -51,7 +51,7 @@ class Tall(Own):
 def rows_of(strategy, num_rounds):
   stream = streams.make_stream(strategy, SPEC, stddev=1.5, noise_seed=3)
   next_fn, state = tf.function(stream.next), stream.init()
-  assert not tf.nest.flatten(state.buffers)
+  assert not tf.nest.flatten(state.buffers.vectors)
   rows, stddevs = [], []
   for _ in range(num_rounds):
     (row,), state = next_fn(state)
