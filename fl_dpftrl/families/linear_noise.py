@@ -58,8 +58,9 @@ class Step(NamedTuple):
       are not there yet count as zeros.
     update: how y enters the buffers, alike in all steps; None without buffers.
     scale: noise row over y.
-    norm: ‖row t of N‖. None where N is Toeplitz but for the scales: it then
-      follows from the response of the steps to a single 1.
+    norm: ‖row t of N‖. It may be None where N is Toeplitz but for the scales
+      and every step draws its own row of Z alone: it then follows from the
+      response of the steps to a single 1.
     restart: whether the buffers are cleared before the step.
   """
 

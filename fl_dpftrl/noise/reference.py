@@ -110,7 +110,7 @@ def row_norms(noise: linear_noise.LinearNoise, num_rounds: int) -> np.ndarray:
 def check_undoes(
   strategy: strategies.Strategy, noise: linear_noise.LinearNoise, num_rounds: int | None
 ) -> None:
-  """Raises ValueError unless the noise rows undo C, to rounding, at first.
+  """Raises ValueError unless the first noise rows undo C, to rounding.
 
   A run then releases A (x + N Z) = A N (C x + Z), which hides x as well as C's
   sensitivity says. With any other noise rows, C's figures would not apply.
@@ -135,6 +135,8 @@ def check_undoes(
       f'noise of {strategy.family} does not undo its strategy_matrix, so it would'
       ' not be what its sensitivity is computed for'
     )
+  if not np.allclose(row_norms(noise, checked), np.linalg.norm(made, axis=1), _ROUNDING, 0.0):
+    raise ValueError(f'noise of {strategy.family} has rows of other norms than its steps say')
 
 
 def _noise_rows(
