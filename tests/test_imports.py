@@ -15,7 +15,6 @@ ROOMS = (
   'families',
   'logs',
   'noise/engine',
-  'noise/reference',
   'optimization',
   'planning',
   'sensitivity',
@@ -59,6 +58,7 @@ def test_light_modules():
     'workloads',
     'worker_program',
     'noise.base',
+    'noise.reference',
   )
   assert not loaded_by('\n'.join(f'import fl_dpftrl.{n}' for n in names))
 

@@ -66,5 +66,4 @@ def aggregator(
 
 def _default(strategy: base.Strategy, num_rounds: int, num_parameters: int) -> str:
   state_bytes = 4 * num_parameters * strategy.memory_copies(num_rounds)
-  is_small = state_bytes <= _MOST_STATE_BYTES
-  return 'memory' if engine.is_buffered(strategy) and not is_small else 'state'
+  return 'memory' if state_bytes > _MOST_STATE_BYTES else 'state'

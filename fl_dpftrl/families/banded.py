@@ -1,6 +1,7 @@
 """Banded lower-triangular strategies (BandMF)."""
 
 import dataclasses
+import functools
 import math
 from typing import ClassVar
 
@@ -8,7 +9,7 @@ import numpy as np
 import scipy.linalg
 
 from fl_dpftrl import participation, workloads
-from fl_dpftrl.families import bands, base
+from fl_dpftrl.families import bands, base, linear_noise
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import entries as entries_lib
 from fl_dpftrl.sensitivity import patterns
@@ -61,10 +62,6 @@ class Banded(base.Strategy):
   def num_bands(self) -> int:
     return self.coefficients.shape[1]
 
-  def memory_copies(self, num_rounds: int) -> int:
-    del num_rounds
-    return self.num_bands - 1
-
   def strategy_matrix(self, num_rounds: int) -> np.ndarray:
     base.check_num_rounds(self, num_rounds)
     matrix = np.zeros((num_rounds, num_rounds))
@@ -77,6 +74,18 @@ class Banded(base.Strategy):
     return scipy.linalg.solve_triangular(
       self.strategy_matrix(num_rounds), np.eye(num_rounds), lower=True
     )
+
+  def noise(self, num_rounds: int | None = None) -> linear_noise.LinearNoise:
+    """C y = z by forward substitution, over the last num_bands − 1 rows of y."""
+    del num_rounds
+    norms = functools.cache(lambda: bands.row_norms(self.coefficients))
+
+    def step(t):
+      own, below = self.coefficients[t, 0], self.coefficients[t, 1:]
+      update = linear_noise.Push() if below.size else None
+      return linear_noise.Step(own=own, below=below, update=update, norm=norms()[t])
+
+    return linear_noise.LinearNoise(self.num_bands - 1, step)
 
   def column_squares(self, num_rounds: int) -> np.ndarray:
     """Squared column norms of C, shape [num_rounds]."""

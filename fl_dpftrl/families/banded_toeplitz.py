@@ -9,7 +9,7 @@ import scipy.linalg
 
 from fl_dpftrl import error as error_lib
 from fl_dpftrl import participation, workloads
-from fl_dpftrl.families import base, power_series, toeplitz_rows
+from fl_dpftrl.families import base, linear_noise, power_series, toeplitz_rows
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import entries as entries_lib
 from fl_dpftrl.sensitivity import gram
@@ -76,10 +76,6 @@ class BandedToeplitz(base.Strategy):
   def num_bands(self) -> int:
     return self.coefficients.size
 
-  def memory_copies(self, num_rounds: int) -> int:
-    del num_rounds
-    return self.num_bands - 1
-
   def late_norms(self) -> np.ndarray:
     """The divisors of the last columns, shape [num_bands].
 
@@ -117,6 +113,20 @@ class BandedToeplitz(base.Strategy):
   def noising_matrix(self, num_rounds: int) -> np.ndarray:
     matrix = scipy.linalg.toeplitz(self.inverse_coefficients(num_rounds), np.zeros(num_rounds))
     return self.column_norms(num_rounds)[:, None] * matrix
+
+  def noise(self, num_rounds: int | None = None) -> linear_noise.LinearNoise:
+    """T y = z by forward substitution over the last rows of y; then D⁻¹ y."""
+    del num_rounds
+    (own, *_), kept, norms = self.coefficients, self.num_bands - 1, self.late_norms()
+    update = linear_noise.Push() if kept else None
+
+    def step(t):
+      after = kept if self.max_rounds is None else min(kept, self.max_rounds - 1 - t)
+      return linear_noise.Step(
+        own=own, below=self.coefficients[1:], update=update, scale=norms[after]
+      )
+
+    return linear_noise.LinearNoise(kept, step, period=1 if self.max_rounds is None else None)
 
   def sensitivity(self, schema: participation.MinSep) -> sensitivity_lib.Sensitivity:
     """The bound from columns of one shape, or that for any X if smaller."""

@@ -8,11 +8,9 @@ import numpy as np
 
 from fl_dpftrl import error as error_lib
 from fl_dpftrl import participation, workloads
+from fl_dpftrl.families import linear_noise
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import blocks, entries, gram
-
-_CHECKED_ROUNDS = 1024
-_ROUNDING = 1e-6
 
 
 class Strategy(abc.ABC):
@@ -48,12 +46,21 @@ class Strategy(abc.ABC):
     return num_rounds
 
   def memory_copies(self, num_rounds: int) -> int:
-    """Returns the number of model-sized vectors a stream keeps between rounds.
+    """Returns the number of model-sized vectors a stream keeps between rounds."""
+    return self.noise(num_rounds).num_buffers
 
-    The default is 0: a stream draws the rows of Z that it needs again.
+  def noise(self, num_rounds: int | None = None) -> linear_noise.LinearNoise:
+    """Returns how rows of N·Z are made, one after the other.
+
+    The default keeps no buffers: it draws the rows of Z that a row needs again.
+
+    Args:
+      num_rounds: rounds of the run; None for a run without an end.
+
+    Raises:
+      ValueError: if num_rounds is None and the family needs to know.
     """
-    del num_rounds
-    return 0
+    return linear_noise.redrawn(self, num_rounds)
 
   def parameters(self) -> dict[str, Any]:
     """Returns constructor arguments by keyword, as a strategy file has them."""
@@ -130,31 +137,4 @@ def check_num_rounds(strategy: Strategy, num_rounds: int) -> None:
     raise ValueError(
       f'num_rounds={num_rounds} is beyond the {strategy.max_rounds} rounds'
       f' that this {strategy.family} strategy was made for'
-    )
-
-
-def check_undoes(strategy: Strategy, noising: np.ndarray) -> None:
-  """Raises ValueError unless N C = 1, to rounding, over the first rounds.
-
-  A run then releases A (x + N Z) = A N (C x + Z), which hides x as well as C's
-  sensitivity says. With any other N, C's figures would not apply.
-
-  Args:
-    strategy: C.
-    noising: N of all its rounds.
-  """
-  num_rounds = min(len(noising), _CHECKED_ROUNDS)
-  rows = strategy.num_noise_rows(num_rounds)
-  matrix, own = strategy.strategy_matrix(num_rounds), noising[:num_rounds, :rows]
-  shapes = matrix.shape == own.T.shape == (rows, num_rounds)
-  if (
-    not shapes
-    or noising[:num_rounds, rows:].any()
-    or not (
-      np.abs(own @ matrix - np.eye(num_rounds)) <= _ROUNDING * (np.abs(own) @ np.abs(matrix))
-    ).all()
-  ):
-    raise ValueError(
-      f'noising_matrix of {strategy.family} does not undo its strategy_matrix,'
-      ' so its noise would not be what its sensitivity is computed for'
     )

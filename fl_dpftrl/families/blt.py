@@ -10,7 +10,7 @@ import scipy.linalg
 
 from fl_dpftrl import error as error_lib
 from fl_dpftrl import participation, workloads
-from fl_dpftrl.families import base, blt_schedule, blt_sums, interlaced
+from fl_dpftrl.families import base, blt_schedule, blt_sums, interlaced, linear_noise
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import blocks, entries, patterns
 
@@ -69,10 +69,6 @@ class BLT(base.Strategy):
   def num_buffers(self) -> int:
     return len(self.buffer_decay)
 
-  def memory_copies(self, num_rounds: int) -> int:
-    del num_rounds
-    return self.num_buffers
-
   def coefficients(self, num_rounds: int) -> np.ndarray:
     """c, the first column of C, shape [num_rounds]."""
     base.check_num_rounds(self, num_rounds)
@@ -100,6 +96,14 @@ class BLT(base.Strategy):
 
   def parameters(self) -> dict[str, Any]:
     return {'buffer_decay': list(self.buffer_decay), 'output_scale': list(self.output_scale)}
+
+  def noise(self, num_rounds: int | None = None) -> linear_noise.LinearNoise:
+    """McMahan, Xu, Zhang 2024 (BLT-DP-FTRL), algorithm 1."""
+    del num_rounds
+    losses = 1.0 - np.asarray(self.buffer_decay)
+    update = linear_noise.Add(losses, np.ones(losses.size), np.zeros(losses.size))
+    step = linear_noise.Step(below=np.asarray(self.output_scale), update=update)
+    return linear_noise.LinearNoise(self.num_buffers, lambda t: step, period=1)
 
   def sensitivity(self, schema: participation.MinSep) -> sensitivity_lib.Sensitivity:
     """Exact, in closed form, under both schemas.

@@ -8,7 +8,7 @@ import numpy as np
 
 from fl_dpftrl import error as error_lib
 from fl_dpftrl import participation, workloads
-from fl_dpftrl.families import base
+from fl_dpftrl.families import base, linear_noise
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import entries
 
@@ -25,6 +25,10 @@ class Identity(base.Strategy):
 
   def noising_matrix(self, num_rounds: int) -> np.ndarray:
     return self.strategy_matrix(num_rounds)
+
+  def noise(self, num_rounds: int | None = None) -> linear_noise.LinearNoise:
+    del num_rounds
+    return linear_noise.LinearNoise(0, lambda t: linear_noise.Step(norm=1.0), period=1)
 
   def sensitivity(self, schema: participation.MinSep) -> sensitivity_lib.Sensitivity:
     base.check_num_rounds(self, schema.num_rounds)

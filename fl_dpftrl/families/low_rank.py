@@ -1,12 +1,13 @@
 """Strategies whose noising matrix is banded plus low rank."""
 
 import dataclasses
+import math
 from typing import ClassVar
 
 import numpy as np
 import scipy.linalg
 
-from fl_dpftrl.families import base
+from fl_dpftrl.families import base, linear_noise
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -73,11 +74,6 @@ class LowRank(base.Strategy):
   def rank(self) -> int:
     return self.left.shape[1]
 
-  def memory_copies(self, num_rounds: int) -> int:
-    """One copy for each rank; rows of Z in the bands are drawn again."""
-    del num_rounds
-    return self.rank
-
   def strategy_matrix(self, num_rounds: int) -> np.ndarray:
     return scipy.linalg.solve_triangular(
       self.noising_matrix(num_rounds), np.eye(num_rounds), lower=True
@@ -90,3 +86,26 @@ class LowRank(base.Strategy):
       rows = np.arange(j, num_rounds)
       matrix[rows, rows - j] = self.near[rows, j]
     return matrix
+
+  def noise(self, num_rounds: int | None = None) -> linear_noise.LinearNoise:
+    """A sum of weighted rows of Z for each rank; rows in the bands, drawn again."""
+    del num_rounds
+    grams = np.cumsum(self.right[:, :, None] * self.right[:, None, :], axis=0)
+
+    def step(t):
+      count = min(self.num_bands, t + 1)
+      oldest, near = t + 1 - count, self.near[t, :count]
+      # The oldest row leaves the bands after this round, once they are full.
+      gains = self.right[oldest] * (count == self.num_bands)
+      square = near @ near
+      if oldest:
+        square += self.left[t] @ grams[oldest - 1] @ self.left[t]
+      return linear_noise.Step(
+        draws=near[::-1],
+        earlier=count - 1,
+        below=-self.left[t],
+        update=linear_noise.Add(np.zeros(self.rank), np.zeros(self.rank), gains),
+        norm=math.sqrt(square),
+      )
+
+    return linear_noise.LinearNoise(self.rank, step)

@@ -9,7 +9,7 @@ import scipy.linalg
 
 from fl_dpftrl import error as error_lib
 from fl_dpftrl import participation, workloads
-from fl_dpftrl.families import base
+from fl_dpftrl.families import base, linear_noise
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import blocks as blocks_lib
 from fl_dpftrl.sensitivity import entries as entries_lib
@@ -71,9 +71,6 @@ class Stamped(base.Strategy):
     whole, rest = divmod(num_rounds, self.block_rounds)
     return whole * self.block_noise_rows + (self.strategy.num_noise_rows(rest) if rest else 0)
 
-  def memory_copies(self, num_rounds: int) -> int:
-    return self.strategy.memory_copies(min(num_rounds, self.block_rounds))
-
   def strategy_matrix(self, num_rounds: int) -> np.ndarray:
     return scipy.linalg.block_diag(
       *(self.strategy.strategy_matrix(n) for n in self.blocks(num_rounds))
@@ -83,6 +80,17 @@ class Stamped(base.Strategy):
     return scipy.linalg.block_diag(
       *(self.strategy.noising_matrix(n) for n in self.blocks(num_rounds))
     )
+
+  def noise(self, num_rounds: int | None = None) -> linear_noise.LinearNoise:
+    """The noise of the repeated strategy, restarted with every block."""
+    inner = self.strategy.noise(min(self.block_rounds, num_rounds or self.block_rounds))
+
+    def step(t):
+      within = t % self.block_rounds
+      found = inner.at(within)
+      return found._replace(restart=found.restart or not within)
+
+    return linear_noise.LinearNoise(inner.num_buffers, step, period=self.block_rounds)
 
   def sensitivity(self, schema: participation.MinSep) -> sensitivity_lib.Sensitivity:
     if schema.num_rounds <= self.block_rounds:

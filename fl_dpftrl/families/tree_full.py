@@ -10,7 +10,7 @@ import scipy.linalg
 
 from fl_dpftrl import error as error_lib
 from fl_dpftrl import participation, workloads
-from fl_dpftrl.families import base, tree_online
+from fl_dpftrl.families import base, linear_noise, tree_online
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import blocks, entries, gram, nested
 
@@ -116,9 +116,6 @@ class TreeFull(base.Strategy):
   def max_rounds(self) -> int | None:
     return self.num_rounds
 
-  def memory_copies(self, num_rounds: int) -> int:
-    return num_rounds.bit_length()
-
   def planned_rounds(self, num_rounds: int) -> int:
     """Returns the rounds of the run whose first num_rounds are considered.
 
@@ -155,6 +152,28 @@ class TreeFull(base.Strategy):
     return scipy.linalg.solve_triangular(
       self.strategy_matrix(num_rounds), np.eye(num_rounds), lower=True
     )
+
+  def noise(self, num_rounds: int | None = None) -> linear_noise.LinearNoise:
+    """C y = z by forward substitution, of y only the sums below nodes.
+
+    They tile the rounds of the present tree so far.
+    """
+    planned = self.planned_rounds(num_rounds) if num_rounds else self.stream_rounds()
+    variances = node_moments(planned.bit_length())[1]
+
+    def step(t):
+      diagonal, weights = row(t, planned)
+      top = height_of_tree(t, planned)
+      within = t & (1 << top) - 1
+      return linear_noise.Step(
+        own=diagonal,
+        below=[weights[height] for height in sorted(weights)],
+        update=linear_noise.Push(merged=tree_online.nodes_completed(within) - 1),
+        norm=math.sqrt(variances[top]),
+        restart=not within,
+      )
+
+    return linear_noise.LinearNoise((num_rounds or planned).bit_length(), step)
 
   def parameters(self) -> dict[str, Any]:
     return {} if self.num_rounds is None else {'num_rounds': self.num_rounds}

@@ -10,7 +10,7 @@ import numpy as np
 
 from fl_dpftrl import error as error_lib
 from fl_dpftrl import participation, workloads
-from fl_dpftrl.families import base
+from fl_dpftrl.families import base, linear_noise
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import entries, nested
 
@@ -125,9 +125,6 @@ class TreeOnline(base.Strategy):
       return 0
     return first_node(num_rounds - 1) + self.nodes_completed(num_rounds - 1)
 
-  def memory_copies(self, num_rounds: int) -> int:
-    return num_rounds.bit_length()
-
   def strategy_matrix(self, num_rounds: int) -> np.ndarray:
     base.check_num_rounds(self, num_rounds)
     matrix = np.zeros((self.num_noise_rows(num_rounds), num_rounds))
@@ -156,6 +153,29 @@ class TreeOnline(base.Strategy):
       pending.append(estimate)
       rows[last] = estimate - replaced
     return rows
+
+  def noise(self, num_rounds: int | None = None) -> linear_noise.LinearNoise:
+    """Sums of rows below the nodes that tile the rounds so far, as a stack.
+
+    A node's estimate is the sum of the noise rows of its rounds. So a row is the
+    estimate of the highest node that its round completes, less the estimates
+    that this one replaces.
+    """
+
+    def step(t):
+      owns = np.array(own_weights(t, self.nodes_completed(t)))
+      # Share of each node's estimate in that of the highest.
+      shares = np.cumprod([1.0, *(1.0 - owns[:0:-1])])[::-1]
+      siblings = [height for height in range(owns.size - 1) if t >> height & 1]
+      return linear_noise.Step(
+        draws=shares * owns,
+        below=1.0 - shares[siblings],
+        update=linear_noise.Push(merged=len(siblings)),
+        norm=row_norm(t, owns.size),
+      )
+
+    num_buffers = num_rounds.bit_length() if num_rounds is not None else 63
+    return linear_noise.LinearNoise(num_buffers, step, dyadic=self.completed_after is None)
 
   def parameters(self) -> dict[str, Any]:
     if self.completed_after is None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from fl_dpftrl.families import base as strategies
-from fl_dpftrl.noise import base, randomness, recurrences
+from fl_dpftrl.noise import base, graph, randomness
 
 # (seed, r, specs) → row r of Z with standard deviation 1, a tensor a spec.
 Draw = Callable[[tf.Tensor, tf.Tensor, list[tf.TensorSpec]], list[tf.Tensor]]
@@ -21,8 +21,7 @@ class StreamState(NamedTuple):
     row: t, the row that comes next (scalar, int64).
     row_stddev: standard deviation of each coordinate of the row that came last
       (scalar, float32); 0 before the first.
-    buffers: what the strategy's recurrence carries from row to row, for Z of
-      standard deviation 1.
+    buffers: the `graph.Buffers` of the strategy's noise.
     parameters: what the rows are added for, where an aggregator keeps that.
   """
 
@@ -64,7 +63,7 @@ def make_stream(
   Past the strategy's last round, `next` fails with an InvalidArgumentError.
 
   Args:
-    strategy: of a family that has a recurrence.
+    strategy: C and N.
     template: nested structure of tf.TensorSpec, float32, of known shapes.
     stddev: standard deviation of each entry of Z; a state may be continued by a
       stream of another one, whose rows are multiples of what they would be.
@@ -89,7 +88,7 @@ def make_stream(
     except TypeError:
       raise ValueError(f'noise_seed must be a whole number or None, got {noise_seed!r}') from None
   draw = draw or randomness.draw
-  recurrence = recurrences.recurrence(strategy, specs)
+  recurrence = graph.recurrence(strategy, specs)
 
   def init():
     if noise_seed is None:

@@ -1,4 +1,4 @@
-"""Families that users define outside of the package, with C and N alone."""
+"""Families that users define outside of the package."""
 
 import dataclasses
 import json
@@ -12,9 +12,10 @@ import fl_dpftrl
 from fl_dpftrl import catalogue, error, participation, sensitivity
 from fl_dpftrl.commands import main
 from fl_dpftrl.families import base, dense, registry, stamped
-from fl_dpftrl.noise.engine import dispatch
+from fl_dpftrl.noise.engine import recurrence
 
-EXAMPLE = pathlib.Path(__file__).parents[2] / 'examples' / 'own_family.py'
+EXAMPLES = pathlib.Path(__file__).parents[2] / 'examples'
+EXAMPLE = EXAMPLES / 'own_family.py'
 SCHEMA = participation.MinSep(num_rounds=24, min_sep=5)
 
 
@@ -29,6 +30,11 @@ def registry_as_before():
 @pytest.fixture
 def geometric():
   return runpy.run_path(str(EXAMPLE))['Geometric']
+
+
+@pytest.fixture
+def chained():
+  return runpy.run_path(str(EXAMPLES / 'own_noise.py'))['Chained']
 
 
 def plain(name='plain'):
@@ -59,10 +65,20 @@ def test_the_example_is_short_and_runs(capsys):
   assert len(lines) == 3 and all('epsilon' in line for line in lines)
 
 
-@pytest.mark.parametrize('own', ['inherits', 'plain'])
-def test_all_figures_are_those_of_its_matrix(own, geometric):
+def test_the_example_with_noise_is_short_and_runs(capsys, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  path = EXAMPLES / 'own_noise.py'
+  assert len(path.read_text().splitlines()) < 40
+  runpy.run_path(str(path), run_name='__main__')
+  assert capsys.readouterr().out.startswith('1 buffer')
+
+
+@pytest.mark.parametrize('own', ['inherits', 'with noise', 'plain'])
+def test_all_figures_are_those_of_its_matrix(own, geometric, chained):
   if own == 'inherits':
     strategy = geometric(0.7)
+  elif own == 'with noise':
+    strategy = chained(0.7)
   else:
     strategy = fl_dpftrl.register(plain())(0.4)
   assert isinstance(strategy, base.Strategy)
@@ -81,9 +97,10 @@ def test_all_figures_are_those_of_its_matrix(own, geometric):
   assert found.value == pytest.approx(expected.value)
 
 
-def test_commands_take_it(geometric, tmp_path, capsys):
+@pytest.mark.parametrize('own', ['geometric', 'chained'])
+def test_commands_take_it(own, request, tmp_path, capsys):
   path = tmp_path / 'mine.json'
-  strategy = geometric(0.7)
+  strategy = request.getfixturevalue(own)(0.7)
   catalogue.save_strategy(path, strategy, schema=SCHEMA, objective='rms')
   assert catalogue.load(path).strategy == strategy
   log = tmp_path / 'log.csv'
@@ -120,9 +137,10 @@ def test_a_family_without_parameters_goes_by_its_name(capsys):
   assert isinstance(fl_dpftrl.load_strategy('alone'), Alone)
 
 
-def test_the_engine_makes_its_rows(geometric):
-  strategy = geometric(0.7)
-  made = dispatch.recurrence(strategy, 5)
+@pytest.mark.parametrize('own', ['geometric', 'chained'])
+def test_the_engine_makes_its_rows(own, request):
+  strategy = request.getfixturevalue(own)(0.7)
+  made = recurrence.Recurrence(strategy, strategy.noise(5), 5)
   np.testing.assert_allclose(made.norms, np.linalg.norm(strategy.noising_matrix(5), axis=1))
 
 

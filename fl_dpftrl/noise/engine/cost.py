@@ -3,7 +3,8 @@
 from typing import NamedTuple
 
 from fl_dpftrl.families import base as strategies
-from fl_dpftrl.noise.engine import dispatch
+from fl_dpftrl.families import linear_noise
+from fl_dpftrl.noise.engine import recurrence as recurrences
 
 # Seconds a parameter on one core, measured on a server's processor: a normal
 # drawn, a buffer that is read and written, and one that is read.
@@ -35,13 +36,11 @@ def predict(strategy: strategies.Strategy, num_rounds: int, num_parameters: int)
   if num_parameters < 1:
     raise ValueError(f'num_parameters must be at least 1, got {num_parameters!r}')
   strategies.check_num_rounds(strategy, num_rounds)
-  draws = strategy.num_noise_rows(num_rounds) / num_rounds
-  if not dispatch.is_buffered(strategy):
-    # On average, row t has half of its entries before it.
-    entries = (strategy.num_noise_rows(num_rounds) + 1) / 2
-    return Cost(0, entries * _DRAW * num_parameters)
-  recurrence = dispatch.recurrence(strategy, num_rounds)
-  copies, at_once = recurrence.num_buffers, recurrence.rows_at_once
-  written = len(recurrence.step((num_rounds - 1) // at_once * at_once).written)
-  each = draws * _DRAW + written / at_once * _WRITE + max(0, copies - written) / at_once * _READ
+  noise = strategy.noise(num_rounds)
+  steps = list(map(noise.at, range(num_rounds)))
+  draws = sum(len(step.draws) for step in steps) / num_rounds
+  copies, at_once = recurrences.layout(noise, num_rounds)
+  running = isinstance(steps[-1].update, linear_noise.Add)
+  written = copies if running else min(copies, at_once or 1)
+  each = draws * _DRAW + (written * _WRITE + (copies - written) * _READ) / (at_once or 1)
   return Cost(copies * _BYTES * num_parameters, each * num_parameters)

@@ -13,10 +13,12 @@ import numpy as np
 from fl_dpftrl import digests
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.families import identity as identity_strategy
-from fl_dpftrl.noise.engine import dispatch, draws
+from fl_dpftrl.families import linear_noise
+from fl_dpftrl.noise.engine import draws
+from fl_dpftrl.noise.engine import recurrence as recurrences
 
 # What a change of these rows would have to count up.
-VERSION = 3
+VERSION = 4
 _CHUNKS_AT_A_TIME = 8
 MEMORIES = ('memory', 'mapped', 'recomputed')
 PRECISIONS = ('float32', 'float64')
@@ -73,10 +75,15 @@ class RowMaker:
     first_chunk: int = 0,
   ):
     check(size=size, stddev=stddev, memory=memory, precision=precision)
-    make = dispatch.recomputed if memory == 'recomputed' else dispatch.recurrence
     if not stddev:  # Nothing to correlate.
       strategy = identity_strategy.Identity()
-    self._recurrence = make(strategy, num_rounds)
+    if strategy.max_rounds is None:
+      strategy.noise(None)  # Raises where rows depend on how many there will be.
+    if memory == 'recomputed':
+      noise = linear_noise.redrawn(strategy, num_rounds)
+    else:
+      noise = strategy.noise(num_rounds)
+    self._recurrence = recurrences.Recurrence(strategy, noise, num_rounds)
     self._draws = lambda: draws.Draws(seed)
     self._stddev = float(stddev)
     self._first_chunk = first_chunk
@@ -122,7 +129,7 @@ class RowMaker:
     self.row = t + 1
     return self._stddev * float(self._recurrence.norms[t])
 
-  def _work(self, step: dispatch.Step, chunks: range, out: np.ndarray) -> None:
+  def _work(self, step: recurrences.Step, chunks: range, out: np.ndarray) -> None:
     source = self._draws()
     part, scratch = np.empty((2, draws.CHUNK), self.buffers.dtype)
     for chunk in chunks:

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from fl_dpftrl.families import banded, blt, identity
+from fl_dpftrl.families import banded, blt, identity, stamped
 from fl_dpftrl.families import banded_toeplitz as toeplitz
 from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.noise import engine, reference
@@ -61,6 +61,15 @@ def test_equals_the_materialised_matrix(example, num_rounds, memory, tmp_path):
   assert not list(tmp_path.iterdir())  # A mapped file has no name.
   with pytest.raises(ValueError, match=f'row {num_rounds} is beyond'):
     maker.make(rows[0])
+
+
+@pytest.mark.parametrize('block_rounds', [1, 3, 11])
+def test_every_family_can_be_stamped(example, block_rounds):
+  strategy = stamped.Stamped(example(max(block_rounds, 2)), block_rounds)
+  rows, stddevs = rows_of(make(strategy, 25, 50), 25)
+  noising = strategy.noising_matrix(25)
+  np.testing.assert_allclose(rows, noising @ z_of(noising.shape[1], 50), rtol=1e-5, atol=5e-6)
+  np.testing.assert_allclose(stddevs, 0.5 * np.linalg.norm(noising, axis=1), rtol=1e-9)
 
 
 def test_threads_and_places_of_buffers_change_no_bit(example, tmp_path):

@@ -1,4 +1,4 @@
-"""The noise of families that say nothing of their noise: C and N alone."""
+"""The noise of families of a user's own: C and N alone, or with a linear step."""
 
 import collections
 import dataclasses
@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 
 from fl_dpftrl import sensitivity
 from fl_dpftrl.aggregators import factory
-from fl_dpftrl.families import base, dense, identity, tree_online
+from fl_dpftrl.families import base, dense, identity, linear_noise, stamped, tree_online
 from fl_dpftrl.noise import reference
 from fl_dpftrl.noise import stream as streams
 from fl_dpftrl.noise.engine import maker
@@ -35,6 +35,40 @@ class Own(base.Strategy):
     return np.eye(num_rounds) - 0.6 * np.eye(num_rounds, k=-1)
 
 
+@dataclasses.dataclass(frozen=True)
+class Moving(Own):
+  """Row t is z[t] + ¾ z[t − 1] − ½ times the row before − ¼ times that before it.
+
+  The steps take rows of Z of earlier rounds and drop buffers, both at once.
+  """
+
+  max_rounds: int | None = None
+  wrong = None
+
+  def strategy_matrix(self, num_rounds):
+    return np.linalg.inv(self.noising_matrix(num_rounds))
+
+  def noising_matrix(self, num_rounds):
+    shift = lambda by: np.eye(num_rounds, k=-by)
+    left = shift(0) + 0.5 * shift(1) + 0.25 * shift(2)
+    return np.linalg.solve(left, shift(0) + 0.75 * shift(1))
+
+  def noise(self, num_rounds=None):
+    norms = np.linalg.norm(self.noising_matrix(60), axis=1)
+
+    def step(t):
+      return linear_noise.Step(
+        draws=(0.75, 1.0) if t else (1.0,),
+        earlier=min(t, 1),
+        below=[0.5, 0.25],
+        update=linear_noise.Push(),
+        norm=norms[t] + (self.wrong == 'norm'),
+      )
+
+    settles = 0 if self.wrong == 'settles' else 59
+    return linear_noise.LinearNoise(2, step, period=1, settles=settles)
+
+
 class Tall(Own):
   """As many rows of Z as a tree has, under defaults alone."""
 
@@ -51,7 +85,8 @@ class Tall(Own):
 def rows_of(strategy, num_rounds):
   stream = streams.make_stream(strategy, SPEC, stddev=1.5, noise_seed=3)
   next_fn, state = tf.function(stream.next), stream.init()
-  assert not tf.nest.flatten(state.buffers)
+  if not strategy.memory_copies(num_rounds):
+    assert not tf.nest.flatten(state.buffers.vectors)
   rows, stddevs = [], []
   for _ in range(num_rounds):
     (row,), state = next_fn(state)
@@ -60,7 +95,11 @@ def rows_of(strategy, num_rounds):
   return np.array(rows), stddevs
 
 
-@pytest.mark.parametrize('strategy', [Own(), Tall()], ids=['own', 'tall'])
+@pytest.mark.parametrize(
+  'strategy',
+  [Own(), Tall(), Moving(), stamped.Stamped(Moving(), 3)],
+  ids=['own', 'tall', 'moving', 'stamped'],
+)
 def test_every_executor_makes_rows_of_n_times_z(strategy):
   noising = strategy.noising_matrix(ROUNDS)
   z, _ = rows_of(identity.Identity(), noising.shape[1])
@@ -72,11 +111,16 @@ def test_every_executor_makes_rows_of_n_times_z(strategy):
   for expected in noising @ z:
     row, state = stream.next(state)
     np.testing.assert_allclose(row, expected)
-  with pytest.raises(ValueError, match='num_rounds'):
+  with pytest.raises(ValueError, match='num_rounds|is needed'):
     stream.next(state)
 
 
-def test_the_engine_makes_the_same_rows_of_its_own_z():
+@pytest.mark.parametrize(
+  'strategy',
+  [Own(), Tall(), Moving(), stamped.Stamped(Moving(), 3)],
+  ids=['own', 'tall', 'moving', 'stamped'],
+)
+def test_the_engine_makes_the_same_rows_of_its_own_z(strategy):
   def rows(strategy, count):
     made = maker.RowMaker(strategy, size=5, num_rounds=count, stddev=1.0, seed=bytes(16))
     out = np.zeros((count, 5), np.float32)
@@ -85,8 +129,8 @@ def test_the_engine_makes_the_same_rows_of_its_own_z():
     return out
 
   np.testing.assert_allclose(
-    rows(Own(), ROUNDS),
-    Own().noising_matrix(ROUNDS) @ rows(identity.Identity(), ROUNDS),
+    rows(strategy, ROUNDS),
+    strategy.noising_matrix(ROUNDS) @ rows(identity.Identity(), strategy.num_noise_rows(ROUNDS)),
     rtol=1e-5,
     atol=1e-6,
   )
@@ -114,6 +158,18 @@ def test_dense_makes_the_rows_of_its_inverse():
 def test_a_family_without_a_last_round_is_refused():
   with pytest.raises(ValueError, match='max_rounds'):
     streams.make_stream(Own(None), SPEC, stddev=1.0)
+
+
+@pytest.mark.parametrize('wrong, message', [('norm', 'other norms'), ('settles', 'does not undo')])
+def test_steps_that_make_other_rows_are_refused(wrong, message):
+  class Wrong(Moving):
+    pass
+
+  Wrong.wrong = wrong
+  with pytest.raises(ValueError, match=message):
+    streams.make_stream(Wrong(), SPEC, stddev=1.0)
+  with pytest.raises(ValueError, match=message):
+    maker.RowMaker(Wrong(), size=5, num_rounds=3, stddev=1.0, seed=bytes(16))
 
 
 def test_noise_that_the_sensitivity_is_not_of_is_refused():

@@ -1,0 +1,156 @@
+"""Noise rows in plain NumPy, against which the other executors are tested."""
+
+from typing import Any
+
+import numpy as np
+
+from fl_dpftrl.families import base as strategies
+from fl_dpftrl.families import linear_noise
+from fl_dpftrl.noise import base
+
+# Rounds for which noise rows are compared with C: without buffers, and with.
+_CHECKED_ROUNDS, _CHECKED_BUFFERED_ROUNDS = 1024, 128
+_ROUNDING = 1e-6
+
+
+def reference_stream(strategy: strategies.Strategy, z: np.ndarray) -> base.NoiseStream:
+  """Streams the rows of N·Z for a given Z.
+
+  Args:
+    strategy: of any family.
+    z: Z, shape [strategy.num_noise_rows(num_rounds), d], float64.
+
+  Returns:
+    A stream of rows of shape [d]. It raises ValueError where a row needs more
+    of Z than there is, or the strategy has no more rounds.
+
+  Raises:
+    ValueError: if strategy is none, or has no last round but would need one.
+  """
+  check_is_strategy(strategy)
+  noise = strategy.noise(strategy.max_rounds)
+
+  def next_fn(state):
+    t, buffers = state
+    strategies.check_num_rounds(strategy, t + 1)
+    step = noise.at(t)
+    first = strategy.num_noise_rows(t) - step.earlier
+    last = first + len(step.draws)
+    if last > len(z):
+      raise ValueError(f'z has {len(z)} rows, row {len(z)} is needed')
+    drawn = np.asarray(step.draws) @ z[first:last]
+    row, buffers = advance(noise, step, drawn, z[first], buffers)
+    return step.scale * row, (t + 1, buffers)
+
+  return base.NoiseStream(lambda: (0, start(noise, z.shape[1])), next_fn)
+
+
+def check_is_strategy(strategy: Any) -> None:
+  """Raises ValueError unless the object is a strategy."""
+  if not isinstance(strategy, strategies.Strategy):
+    raise ValueError(f'strategy has no noise stream: {strategy!r}')
+
+
+def start(noise: linear_noise.LinearNoise, size: int) -> np.ndarray:
+  """Returns the buffers before row 0, newest first, shape [buffers, size]."""
+  running = isinstance(noise.at(0).update, linear_noise.Add)
+  return np.zeros((noise.num_buffers if running else 0, size))
+
+
+def advance(
+  noise: linear_noise.LinearNoise,
+  step: linear_noise.Step,
+  drawn: np.ndarray,
+  oldest: np.ndarray,
+  buffers: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+  """Makes one noise row, but for the step's scale.
+
+  Args:
+    noise: the noise that the step is part of.
+    step: step of the round.
+    drawn: sum of the weighted rows of Z, shape [size].
+    oldest: the first of these rows, not weighted.
+    buffers: buffers before the round, newest first.
+
+  Returns:
+    y and the buffers after the round.
+  """
+  if step.restart:
+    buffers = start(noise, drawn.size)
+  there = len(buffers)
+  row = (drawn - np.asarray(step.below)[:there] @ buffers[: len(step.below)]) / step.own
+  match step.update:
+    case linear_noise.Push(merged):
+      newest = row + buffers[:merged].sum(axis=0)
+      buffers = np.vstack([newest, buffers[merged:]])[: noise.num_buffers]
+    case linear_noise.Add(losses, row_gains, draw_gains):
+      buffers = (1.0 - losses)[:, None] * buffers + np.outer(row_gains, row)
+      buffers = buffers + np.outer(draw_gains, oldest)
+  return row, buffers
+
+
+def row_norms(noise: linear_noise.LinearNoise, num_rounds: int) -> np.ndarray:
+  """Returns ‖row t of N‖ for each round, shape [num_rounds]."""
+  norms = np.empty(num_rounds)
+  response, square = start(noise, 1), 0.0
+  for t in range(num_rounds):
+    step = noise.at(t)
+    if step.norm is not None:
+      norms[t] = step.norm
+      continue
+    begins = t == 0 or step.restart
+    impulse = np.full(1, float(begins))
+    entry, response = advance(noise, step, impulse, impulse, response)
+    square = float(entry[0] ** 2) + (0.0 if begins else square)
+    norms[t] = step.scale * np.sqrt(square)
+  return norms
+
+
+def check_undoes(
+  strategy: strategies.Strategy, noise: linear_noise.LinearNoise, num_rounds: int | None
+) -> None:
+  """Raises ValueError unless the first noise rows undo C, to rounding.
+
+  A run then releases A (x + N Z) = A N (C x + Z), which hides x as well as C's
+  sensitivity says. With any other noise rows, C's figures would not apply.
+
+  Args:
+    strategy: C.
+    noise: the noise to check.
+    num_rounds: rounds of the run; None for a run without an end.
+  """
+  checked = _CHECKED_BUFFERED_ROUNDS if noise.num_buffers else _CHECKED_ROUNDS
+  checked = min(num_rounds or checked, checked)
+  rows, matrix = strategy.num_noise_rows(checked), strategy.strategy_matrix(checked)
+  made = _noise_rows(strategy, noise, checked, rows)
+  if (
+    made is None
+    or matrix.shape != (rows, checked)
+    or not (
+      np.abs(made @ matrix - np.eye(checked)) <= _ROUNDING * (np.abs(made) @ np.abs(matrix))
+    ).all()
+  ):
+    raise ValueError(
+      f'noise of {strategy.family} does not undo its strategy_matrix, so it would'
+      ' not be what its sensitivity is computed for'
+    )
+  if not np.allclose(row_norms(noise, checked), np.linalg.norm(made, axis=1), _ROUNDING, 0.0):
+    raise ValueError(f'noise of {strategy.family} has rows of other norms than its steps say')
+
+
+def _noise_rows(
+  strategy: strategies.Strategy, noise: linear_noise.LinearNoise, num_rounds: int, width: int
+) -> np.ndarray | None:
+  """Returns the first rows of N as its steps make them; None beyond the width."""
+  made, buffers = np.zeros((num_rounds, width)), start(noise, width)
+  for t in range(num_rounds):
+    step = noise.at(t)
+    first = strategy.num_noise_rows(t) - step.earlier
+    if first < 0 or first + len(step.draws) > width:
+      return None
+    drawn, oldest = np.zeros((2, width))
+    drawn[first : first + len(step.draws)], oldest[first] = step.draws, 1.0
+    row, buffers = advance(noise, step, drawn, oldest, buffers)
+    made[t] = step.scale * row
+  return made
