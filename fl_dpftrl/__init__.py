@@ -32,8 +32,6 @@ if TYPE_CHECKING:
   from fl_dpftrl.families.stamped import Stamped as Stamped
   from fl_dpftrl.families.tree_full import TreeFull as TreeFull
   from fl_dpftrl.families.tree_online import TreeOnline as TreeOnline
-  from fl_dpftrl.logs.replay import replay as replay
-  from fl_dpftrl.logs.runs_file import open_run as open_run
   from fl_dpftrl.logs.schema import LogWriter as LogWriter
   from fl_dpftrl.logs.schema import write_log as write_log
   from fl_dpftrl.noise.engine import RowServer as RowServer
@@ -41,6 +39,8 @@ if TYPE_CHECKING:
   from fl_dpftrl.participation import FixedSeparation as FixedSeparation
   from fl_dpftrl.participation import MinSep as MinSep
   from fl_dpftrl.planning.planner import plan as plan
+  from fl_dpftrl.replaying.replay import replay as replay
+  from fl_dpftrl.replaying.runs_file import open_run as open_run
   from fl_dpftrl.simulation.recording import simulate as simulate
   from fl_dpftrl.simulation.scenario import Scenario as Scenario
   from fl_dpftrl.workloads import Workload as Workload
@@ -72,11 +72,11 @@ _HOMES = {
   'compare': 'comparison.sweep',
   'describe': 'catalogue',
   'load_strategy': 'catalogue',
-  'open_run': 'logs.runs_file',
+  'open_run': 'replaying.runs_file',
   'optimize': 'optimization.registry',
   'plan': 'planning.planner',
   'register': 'families.registry',
-  'replay': 'logs.replay',
+  'replay': 'replaying.replay',
   'save_strategy': 'catalogue',
   'simulate': 'simulation.recording',
   'write_log': 'logs.schema',

@@ -1,4 +1,4 @@
-"""Participation schemas: the rounds in which one device may take part.
+"""Participation: cohorts of rounds, and schemas of the rounds of one device.
 
 This module alone defines min-sep: two participations i < j of one device satisfy
 ``j - i >= min_sep``.
@@ -6,7 +6,7 @@ This module alone defines min-sep: two participations i < j of one device satisf
 
 import dataclasses
 import operator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -78,6 +78,23 @@ class FixedSeparation(MinSep):
 
   Source: Choquette-Choo et al. 2023 (multi-epoch matrix factorisation).
   """
+
+
+class Cohort(NamedTuple):
+  """Devices whose updates form a round's sum.
+
+  Attributes:
+    round: index of the round, from 0.
+    device_ids: shape [cohort size], in the order of the devices' numbers.
+    started: UTC second at which the server began to choose devices.
+    closed: UTC second at which the last device of the cohort reported; also the
+      timestamp of the round in the log.
+  """
+
+  round: int
+  device_ids: np.ndarray
+  started: int
+  closed: int
 
 
 def observed(rounds: np.ndarray, device_ids: np.ndarray, num_rounds: int) -> MinSep:

@@ -19,7 +19,7 @@ from benchmarks import process, sides
 from benchmarks.replay import cases, generate, peer, results, run
 from fl_dpftrl.commands import replay as replay_command
 from fl_dpftrl.families import identity
-from fl_dpftrl.logs import replay
+from fl_dpftrl.replaying import replay
 
 SMALL = cases.Case(size='small', num_devices=4100, num_rounds=900, cohort=10)
 

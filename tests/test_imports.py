@@ -10,6 +10,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 HEAVY = ('jax', 'jaxlib', 'tensorflow', 'tensorflow_federated')
 ROOMS = (
   'accounting',
+  'centralized',
   'commands',
   'comparison',
   'families',
@@ -17,6 +18,8 @@ ROOMS = (
   'noise/engine',
   'optimization',
   'planning',
+  'replaying',
+  'reports',
   'sensitivity',
   'simulation',
 )

@@ -9,8 +9,7 @@ from fl_dpftrl import rounding
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.commands import flags
 from fl_dpftrl.commands import replay as replay_command
-from fl_dpftrl.logs import page
-from fl_dpftrl.planning import settings_section, strategies_section
+from fl_dpftrl.reports import page, plan_settings, plan_strategies
 
 NUMBERS = st.floats(1e-9, 1e9)
 DIGITS = st.integers(1, 9)
@@ -72,7 +71,7 @@ def cells(made):
 
 def settings_row(sigma, epsilon):
   planned = {'report_goal': 10, 'num_rounds': 20}
-  made = settings_section.section(
+  made = plan_settings.section(
     {
       'simulations': [planned],
       'settings': [
@@ -92,7 +91,7 @@ def settings_row(sigma, epsilon):
 
 
 def strategies_row(sigma, epsilon):
-  made = strategies_section.section(
+  made = plan_strategies.section(
     {
       'recommended': {
         'strategy': 'identity',

@@ -15,9 +15,10 @@ from fl_dpftrl import files, json_files, messages, participation, rounding
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.families import base
 from fl_dpftrl.learning import checkpoints, loop, metrics
-from fl_dpftrl.logs import identity, report, shards
-from fl_dpftrl.logs import replay as replay_lib
+from fl_dpftrl.logs import noise_record, shards
 from fl_dpftrl.logs import schema as log_schema
+from fl_dpftrl.replaying import replay as replay_lib
+from fl_dpftrl.reports import privacy
 from fl_dpftrl.simulation import cohorts
 
 SUMMARY_NAME = 'summary.json'
@@ -56,7 +57,9 @@ def so_far(
 
 def log_metadata(hparams: configuration.Hparams, strategy: base.Strategy) -> dict[str, str]:
   """Returns the log's metadata about the run, apart from participation."""
-  metadata = identity.run_metadata(strategy, hparams.noise_multiplier, clip_norm=hparams.clip_norm)
+  metadata = noise_record.run_metadata(
+    strategy, hparams.noise_multiplier, clip_norm=hparams.clip_norm
+  )
   reason = void_reason(hparams)
   if reason is not None:
     metadata[shards.VOID_KEY] = reason
@@ -142,7 +145,7 @@ def write(folder: pathlib.Path, *, hparams: configuration.Hparams, **facts: Any)
     **facts,
   )
   _write_json(folder / 'privacy.json', statement, private=True)
-  report.write_report(folder / 'privacy.html', statement, setting=_report_setting(outcome))
+  privacy.write_report(folder / 'privacy.html', statement, setting=_report_setting(outcome))
   without_noise = _without_noise(outcome)
   plot.accuracy_plot(
     folder / 'accuracy.png',
@@ -216,9 +219,9 @@ def _total(table: metrics.MetricsTable, name: str) -> int:
   return int(sum(table.column(f'aggregator/{name}').values()))
 
 
-def _report_setting(outcome: Outcome) -> report.Setting:
+def _report_setting(outcome: Outcome) -> privacy.Setting:
   hparams, table = outcome.hparams, outcome.table
-  return report.Setting(
+  return privacy.Setting(
     run=outcome.folder.name,
     dataset=f'{hparams.dataset}: {outcome.dataset.licence}',
     unit=outcome.dataset.unit,

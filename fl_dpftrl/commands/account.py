@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fl_dpftrl import accounting, catalogue
-from fl_dpftrl.accounting import amplification, sampling
+from fl_dpftrl.centralized import amplification, sampling
 from fl_dpftrl.commands import flags
 
 HELP = 'computes ε and ρ for a strategy, noise multiplier and schema'

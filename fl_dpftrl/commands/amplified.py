@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fl_dpftrl import catalogue, participation, workloads
-from fl_dpftrl.accounting import amplification
+from fl_dpftrl.centralized import amplification
 from fl_dpftrl.families import base
 
 _FLAGS = ('epsilon', 'delta', 'num_examples', 'batch_size')

@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from fl_dpftrl import accounting
-from fl_dpftrl.accounting import amplification
+from fl_dpftrl.centralized import amplification
 from fl_dpftrl.commands import account, flags
 
 HELP = 'finds the smallest noise multiplier that meets a target ε or ρ'

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from fl_dpftrl import messages, participation, rounding, workloads
-from fl_dpftrl.accounting import amplification
-from fl_dpftrl.accounting import sampling as sampling_lib
+from fl_dpftrl.centralized import amplification
+from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.families import base
 
 # Rounding must not make these figures promise more than the exact values.

@@ -11,8 +11,9 @@ from fl_dpftrl import catalogue, files
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.commands import flags, plan_text, population_flags, progress
 from fl_dpftrl.comparison import contenders as contenders_lib
-from fl_dpftrl.planning import planner, report
+from fl_dpftrl.planning import planner
 from fl_dpftrl.planning import statement as statement_lib
+from fl_dpftrl.reports import plan as plan_page
 
 HELP = 'simulates a population and recommends a strategy, noise and ε'
 
@@ -131,7 +132,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
       objective=args.objective,
     )
   if args.report is not None:
-    text = report.report(
+    text = plan_page.report(
       statement,
       plan.forecast.closer,  # type: ignore[arg-type]
       setting=_setting(args),

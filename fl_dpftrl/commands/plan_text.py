@@ -4,7 +4,7 @@ from typing import Any
 
 from fl_dpftrl import messages, rounding
 from fl_dpftrl.commands import flags
-from fl_dpftrl.planning import strategies_section
+from fl_dpftrl.reports import plan_strategies
 
 _OPTIONS = 'all strategies, at the same ε and at the same noise in the model'
 _SETTINGS = 'report goals and rounds, at the same noise in the model'
@@ -95,7 +95,7 @@ def _options(result: dict[str, Any]) -> list[dict[str, Any]]:
       'strategy': option['strategy'],
       'copies': option['memory_copies'],
       'loss': option['loss'],
-      'noise at same ε': strategies_section.percent(option['loss_ratio']),
+      'noise at same ε': plan_strategies.percent(option['loss_ratio']),
       'ε at same noise': rounding.up(option['same_noise_epsilon']),
     }
     for option in result['alternatives']

@@ -9,7 +9,8 @@ from typing import Any
 
 from fl_dpftrl import messages, rounding
 from fl_dpftrl.commands import flags, progress
-from fl_dpftrl.logs import engines, publication, replay, report, runs_file, sampled
+from fl_dpftrl.replaying import engines, publication, replay, runs_file, sampled
+from fl_dpftrl.reports import privacy
 
 HELP = 'computes the guarantee that a participation log proves'
 
@@ -148,11 +149,11 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
   if args.public_report:
     result = publication.committed(result)
   if args.report:
-    report.write_report(args.report, result, setting=_setting(args, result))
+    privacy.write_report(args.report, result, setting=_setting(args, result))
   if args.public_report:
     if 'amplified' in result:
       print(f'fl-dpftrl: warning: {_NOT_PUBLIC}', file=sys.stderr)
-    report.write_report(
+    privacy.write_report(
       args.public_report, publication.publishable(result), setting=_setting(args, result)
     )
   return result
@@ -186,7 +187,7 @@ def _runs(args: argparse.Namespace) -> list[replay.Run]:
   return [dataclasses.replace(run, sampling=draws)]
 
 
-def _setting(args: argparse.Namespace, result: dict[str, Any]) -> report.Setting:
+def _setting(args: argparse.Namespace, result: dict[str, Any]) -> privacy.Setting:
   given = [f'--runs={args.runs}'] if args.runs else []
   left_out = () if sampled.part(result) else flags.SAMPLING
   for name in (*_OF_ONE_RUN, 'delta', 'adjacency', 'group_size', 'report_goal'):
@@ -199,7 +200,7 @@ def _setting(args: argparse.Namespace, result: dict[str, Any]) -> report.Setting
       if value is not None:
         given.append(f'--{name}={value}')
   names = args.log or [file['name'] for file in result['log']]
-  return report.Setting(
+  return privacy.Setting(
     run=', '.join(os.path.basename(os.path.normpath(p)) for p in names),
     noise_multiplier=result['noise_multiplier'],
     command=shlex.join(['fl-dpftrl', 'replay', *given]),

@@ -8,11 +8,12 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from fl_dpftrl import files, rounding
+from fl_dpftrl import files, participation, rounding
+from fl_dpftrl.centralized import partition as partition_lib
 from fl_dpftrl.commands import flags, population_flags, progress
+from fl_dpftrl.reports import population
 from fl_dpftrl.simulation import attendance as attendance_lib
-from fl_dpftrl.simulation import cohorts, recording, report, timer
-from fl_dpftrl.simulation import partition as partition_lib
+from fl_dpftrl.simulation import recording, timer
 
 HELP = 'simulates the participation of a population and writes the log'
 
@@ -46,9 +47,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
       raise ValueError(f'--{name} is needed, or --sampling')
   simulation = population_flags.scenario(args).simulation()
   began = time.monotonic()
-  turnouts = report.Turnouts()
+  turnouts = population.Turnouts()
 
-  def rounds() -> Iterator[cohorts.Cohort]:
+  def rounds() -> Iterator[participation.Cohort]:
     for cohort, turnout in simulation.turnouts():
       turnouts.add(cohort, turnout)
       yield cohort
@@ -65,7 +66,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
   }
   if args.report:
     command = ['fl-dpftrl', 'simulate', *_words(args)]
-    page = report.page_of(result, simulation, attendance, turnouts, shlex.join(command))
+    page = population.page_of(result, simulation, attendance, turnouts, shlex.join(command))
     files.write_durably(args.report, page.encode())
   return result
 
@@ -110,7 +111,7 @@ def _counts(attendance: attendance_lib.Attendance) -> dict[str, Any]:
 
 
 def _record(
-  args: argparse.Namespace, rounds: Iterator[cohorts.Cohort], metadata: dict[str, str]
+  args: argparse.Namespace, rounds: Iterator[participation.Cohort], metadata: dict[str, str]
 ) -> attendance_lib.Attendance:
   """Counts the rounds, and writes them if --output is given."""
   said = json.dumps(_flags(args), sort_keys=True)
@@ -155,6 +156,6 @@ def show(result: dict[str, Any]) -> str:
   result = dict(result)
   if 'timer' not in result:
     return flags.table(result)
-  words = report.explain(result)
+  words = population.explain(result)
   del result['timer']
   return f'{flags.table(result)}\n\n{words}'

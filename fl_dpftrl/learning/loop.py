@@ -26,10 +26,9 @@ from typing import Any, Protocol
 
 import tensorflow_federated as tff
 
-from fl_dpftrl import files
+from fl_dpftrl import files, participation
 from fl_dpftrl.learning import checkpoints, metrics
 from fl_dpftrl.logs import schema as log_schema
-from fl_dpftrl.simulation import cohorts
 
 LOG_NAME = 'participation.parquet'
 CHECKPOINTS_NAME = 'checkpoints'
@@ -68,7 +67,7 @@ class Federation:
 
   process: tff.learning.templates.LearningProcess
   skip_row: Callable[[Any], Any]
-  rounds: Callable[[], Iterator[cohorts.Cohort]]
+  rounds: Callable[[], Iterator[participation.Cohort]]
   client_data: Callable[[int, Any], Sequence[Any]]
   should_discard: Callable[[tff.learning.templates.LearningProcessOutput], bool] = lambda output: (
     False

@@ -1,1 +1,1 @@
-"""Participation logs: how they are written, and what they prove."""
+"""The participation log: format, readers and writers."""

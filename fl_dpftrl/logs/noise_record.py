@@ -1,4 +1,4 @@
-"""The noise of a run and its changes, as recorded in the log's metadata."""
+"""The noise and strategy of a run, as recorded in the log's metadata."""
 
 import json
 import math
@@ -6,6 +6,8 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from fl_dpftrl import digests
+from fl_dpftrl.families import base
 from fl_dpftrl.logs import shards
 
 
@@ -80,6 +82,28 @@ def metadata(
       raise ValueError('clip_norm is needed where changes are given')
     result[shards.NOISE_CHANGES_KEY] = json.dumps([list(change) for change in _checked(changes)])
   return result
+
+
+def run_metadata(
+  strategy: base.Strategy,
+  noise_multiplier: float,
+  *,
+  clip_norm: float | None = None,
+  changes: Sequence[tuple[int, float, float]] = (),
+) -> dict[str, str]:
+  """Returns the metadata of a run, which replay compares with its arguments.
+
+  Args:
+    strategy: C.
+    noise_multiplier: std(Z) / clip_norm in round 0.
+    clip_norm: L2 bound on one update in round 0.
+    changes: (round, noise multiplier, clip norm) of each change, with the
+      values from that round on, as `LogWriter.change_noise` recorded them.
+  """
+  return {
+    **metadata(noise_multiplier, clip_norm=clip_norm, changes=changes),
+    shards.STRATEGY_KEY: digests.strategy_digest(strategy),
+  }
 
 
 def read(found: Mapping[str, str]) -> Record:

@@ -1,15 +1,59 @@
 """Participation as observed in a log."""
 
 import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 
+from fl_dpftrl import counts as counts_lib
 from fl_dpftrl import participation
-from fl_dpftrl.logs import counts as counts_lib
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import tally as tally_lib
 
 _LISTED = 10
+
+
+class Witness(NamedTuple):
+  """Two participations of one device that are as close as any in the log."""
+
+  device_id: str | int
+  first_round: int
+  second_round: int
+
+  @property
+  def order(self) -> tuple:
+    """Sort key: the closest pair first, then by device and round."""
+    return (self.second_round - self.first_round, *self)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LogTally:
+  """Counts of one log.
+
+  Attributes:
+    cohorts: number of devices, by round.
+    separations: number of occurrences, by the difference between successive
+      rounds of a device.
+    participations: number of devices, by how many rounds each took part in.
+    witness: an example of the least separation; None if no device took part
+      twice.
+    newcomers: number of devices that take part for the first time, by round.
+  """
+
+  cohorts: counts_lib.Counts = counts_lib.Counts()
+  separations: counts_lib.Counts = counts_lib.Counts()
+  participations: counts_lib.Counts = counts_lib.Counts()
+  witness: Witness | None = None
+  newcomers: counts_lib.Counts = counts_lib.Counts()
+
+  def __add__(self, other: 'LogTally') -> 'LogTally':
+    witnesses = [w for w in (self.witness, other.witness) if w is not None]
+    return LogTally(
+      self.cohorts + other.cohorts,
+      self.separations + other.separations,
+      self.participations + other.participations,
+      min(witnesses, key=lambda w: w.order, default=None),
+      self.newcomers + other.newcomers,
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -30,11 +74,11 @@ class ObservedParticipation:
   cohorts: counts_lib.Counts
   separations: counts_lib.Counts
   participations: counts_lib.Counts
-  witness: tally_lib.Witness | None
+  witness: Witness | None
   newcomers: counts_lib.Counts
 
   @classmethod
-  def of(cls, log: log_lib.Log, tally: tally_lib.LogTally) -> 'ObservedParticipation':
+  def of(cls, log: log_lib.Log, tally: LogTally) -> 'ObservedParticipation':
     """Combines a log with its counts; raises LogError if it has no rows."""
     if not tally.cohorts.total:
       raise log_lib.LogError(f'{log.shards[0].path}: the log is empty')

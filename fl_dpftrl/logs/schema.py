@@ -180,7 +180,7 @@ class LogWriter:
     """Records durably that the noise changes from a round on.
 
     Call it before that round is computed. The log is written again with the
-    change in its metadata, as `identity.run_metadata` gives it.
+    change in its metadata, as `noise_record.run_metadata` gives it.
 
     Args:
       round_index: the aggregator state's `noise.row`: num_rounds, or one less
@@ -196,7 +196,7 @@ class LogWriter:
     if None in before[:2]:
       raise ValueError(
         f'{self.path}: its metadata lack the noise multiplier or clip norm that'
-        ' was before; open it with those of identity.run_metadata'
+        ' was before; open it with those of noise_record.run_metadata'
       )
     if operator.index(round_index) not in (self.num_rounds, self.num_rounds - 1):
       raise ValueError(

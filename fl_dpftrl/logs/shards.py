@@ -30,7 +30,6 @@ NOISE_CHANGES_KEY = 'fl_dpftrl.noise_changes'
 STRATEGY_KEY = 'fl_dpftrl.strategy_sha256'
 # Rounds whose results may have been used; needed to resume the run.
 RELEASED_KEY = 'fl_dpftrl.rounds_released'
-SAMPLING_KEY = 'fl_dpftrl.sampling'
 _OWN_PREFIX = 'fl_dpftrl.'
 _SUFFIXES = ', '.join(formats.READERS)
 # Most descriptors of a log's files kept open; a process may have about 1000.

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fl_dpftrl.logs import counts as counts_lib
-from fl_dpftrl.simulation import cohorts
+from fl_dpftrl import counts as counts_lib
+from fl_dpftrl import participation
 
 _DAY = 86400.0
 
@@ -48,7 +48,7 @@ class Attendance:
     self._times = np.zeros(0, np.int32)
     self._separations = np.zeros(1, np.int64)
 
-  def add(self, cohort: cohorts.Cohort) -> None:
+  def add(self, cohort: participation.Cohort) -> None:
     """Adds a cohort.
 
     Raises:

@@ -21,6 +21,7 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
+from fl_dpftrl import participation
 from fl_dpftrl.simulation import check_ins, memory, seeds
 from fl_dpftrl.simulation import population as population_lib
 from fl_dpftrl.simulation import server as server_lib
@@ -40,24 +41,9 @@ class StalledRound(ValueError):
   """Raised if a round cannot meet its report goal."""
 
 
-class Cohort(NamedTuple):
-  """Devices whose updates form a round's sum.
-
-  Attributes:
-    round: index of the round, from 0.
-    device_ids: shape [cohort size], in the order of the devices' numbers.
-    started: UTC second at which the server began to choose devices.
-    closed: UTC second at which the last device of the cohort reported; also the
-      timestamp of the round in the log.
-  """
-
-  round: int
-  device_ids: np.ndarray
-  started: int
-  closed: int
-
-
-def named(rounds: Iterable[Cohort], names: np.ndarray) -> Iterator[Cohort]:
+def named(
+  rounds: Iterable[participation.Cohort], names: np.ndarray
+) -> Iterator[participation.Cohort]:
   """Yields the same cohorts with names in place of device numbers."""
   for cohort in rounds:
     yield cohort._replace(device_ids=names[cohort.device_ids])
@@ -104,7 +90,7 @@ class Simulation:
     seeds.check_seed(self.seed)
     object.__setattr__(self, 'start', operator.index(self.start))
 
-  def rounds(self) -> Iterator[Cohort]:
+  def rounds(self) -> Iterator[participation.Cohort]:
     """Yields the cohorts of rounds 0, 1, … without end.
 
     Raises:
@@ -113,7 +99,7 @@ class Simulation:
     """
     return (cohort for cohort, _ in self.turnouts())
 
-  def turnouts(self) -> Iterator[tuple[Cohort, Turnout]]:
+  def turnouts(self) -> Iterator[tuple[participation.Cohort, Turnout]]:
     """Yields each cohort with the outcome of the other chosen devices."""
     rounds = _Rounds(self)
     while True:
@@ -174,7 +160,7 @@ class _Rounds:
     self._by_round = waiting_lib.Waiting()
     self._pace = check_ins.Pace(self._server, people.check_ins_per_hour)
 
-  def next(self) -> tuple[Cohort, Turnout]:
+  def next(self) -> tuple[participation.Cohort, Turnout]:
     t = self._round
     rng = seeds.generator(self._simulation.seed, _ROUNDS, t)
     began = self._clock
@@ -193,7 +179,7 @@ class _Rounds:
     self._round += 1
     start, away = self._simulation.start, self._check_ins.pool
     return (
-      Cohort(
+      participation.Cohort(
         round=t,
         device_ids=np.sort(self._names(cohort)),
         started=start + math.floor(began),

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from fl_dpftrl import participation
 from fl_dpftrl.logs import streamed
 from fl_dpftrl.simulation import attendance as attendance_lib
-from fl_dpftrl.simulation import cohorts
 from fl_dpftrl.simulation import scenario as scenario_lib
 
 # Metadata of a log that says how it was simulated.
@@ -51,7 +50,7 @@ def simulate(
 
 
 def record(
-  rounds: Iterable[cohorts.Cohort],
+  rounds: Iterable[participation.Cohort],
   *,
   num_rounds: int,
   output: str | os.PathLike[str] | None = None,

@@ -16,7 +16,7 @@ from fl_dpftrl.families import (
   tree_full,
   tree_online,
 )
-from fl_dpftrl.logs import identity as identity_lib
+from fl_dpftrl.logs import noise_record
 from fl_dpftrl.logs import schema as log_schema
 from fl_dpftrl.optimization import registry as optimizers
 
@@ -66,7 +66,7 @@ def test_account_calibrate_describe_compare(path, result_beside_warnings):
 def test_replay_with_the_digest_in_the_log(path, tmp_path, result_beside_warnings):
   strategy = catalogue.load_strategy(path)
   log = log_schema.LogWriter(
-    tmp_path / 'log.parquet', metadata=identity_lib.run_metadata(strategy, 3.0, clip_norm=1.0)
+    tmp_path / 'log.parquet', metadata=noise_record.run_metadata(strategy, 3.0, clip_norm=1.0)
   )
   for t in range(N):
     log.append(t, ['a'] if t % 3 == 0 else ['b', f'c{t}'], 86400 + t)

@@ -5,9 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from fl_dpftrl.accounting import sampling
+from fl_dpftrl.centralized import partition, sampling
 from fl_dpftrl.logs import schema
-from fl_dpftrl.simulation import partition
 from tests.commands import lines
 
 SIZES = dict(num_rounds=90, num_examples=600, batch_size=25, num_parts=3)

@@ -6,7 +6,8 @@ import pytest
 
 from fl_dpftrl.commands import flags, main, progress
 from fl_dpftrl.comparison import style
-from fl_dpftrl.logs import page, schema
+from fl_dpftrl.logs import schema
+from fl_dpftrl.reports import page
 
 FORGED = 'ε at δ = 1e-06  0.001'
 # Clears the screen, forges a line, is one control character, turns text round.

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from fl_dpftrl import error, participation
-from fl_dpftrl.accounting import amplification, sampled_gaussian, sampling
+from fl_dpftrl.centralized import amplification, sampled_gaussian, sampling
 from fl_dpftrl.optimization import banded
 
 TABLE = json.loads(pathlib.Path(__file__).with_name('amplified_bands_1024.json').read_text())

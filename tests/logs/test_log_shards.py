@@ -6,7 +6,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fl_dpftrl.families import identity
-from fl_dpftrl.logs import replay, schema, shards
+from fl_dpftrl.logs import schema, shards
+from fl_dpftrl.replaying import replay
 
 
 def replayed(paths, **kwargs):

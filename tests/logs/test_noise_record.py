@@ -3,14 +3,16 @@
 import pytest
 
 from fl_dpftrl.families import blt
-from fl_dpftrl.logs import identity, mechanism, noise_record, replay, schema, setting, shards
 from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.logs import noise_record, schema, shards
+from fl_dpftrl.replaying import replay
+from fl_dpftrl.reports import mechanism, setting
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
 
 
 def metadata(changes=(), **kwargs):
-  return identity.run_metadata(
+  return noise_record.run_metadata(
     BLT, **({'noise_multiplier': 8.0, 'clip_norm': 1.0} | kwargs), changes=changes
   )
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import strategies as st
 
 from fl_dpftrl.families import identity
-from fl_dpftrl.logs import embedded, observed, runs, schema
 from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.logs import observed, schema
+from fl_dpftrl.replaying import embedded, runs
 
 
 @st.composite

@@ -12,8 +12,9 @@ import pytest
 
 from fl_dpftrl.families import identity
 from fl_dpftrl.families import tree_online as tree
-from fl_dpftrl.logs import limits, reader, replay, schema, shards
+from fl_dpftrl.logs import limits, reader, schema, shards
 from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.replaying import replay
 
 HEAD = b'round,device_id\n'
 OBJECT = b'{"round": 0, "device_id": "a"}\n'

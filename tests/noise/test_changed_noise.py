@@ -16,10 +16,10 @@ from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.families import banded_toeplitz as toeplitz
 from fl_dpftrl.families import tree_full
 from fl_dpftrl.families import tree_online as tree
-from fl_dpftrl.logs import exposure, runs
 from fl_dpftrl.noise import engine
 from fl_dpftrl.noise import stream as streams
 from fl_dpftrl.noise.engine import draws
+from fl_dpftrl.replaying import exposure, runs
 
 pytestmark = pytest.mark.tff
 

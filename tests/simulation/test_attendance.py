@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from fl_dpftrl import participation
 from fl_dpftrl.simulation import attendance as attendance_lib
-from fl_dpftrl.simulation import cohorts
 
 
 @hypothesis.settings(deadline=None)
@@ -14,7 +13,7 @@ def test_counts_are_those_of_the_log(rounds):
   attendance = attendance_lib.Attendance()
   for t, devices in enumerate(rounds):
     ids = np.array(sorted(devices), np.int64)
-    attendance.add(cohorts.Cohort(t, ids, 100 * t, 100 * t + 50))
+    attendance.add(participation.Cohort(t, ids, 100 * t, 100 * t + 50))
   columns = [(t, d) for t, devices in enumerate(rounds) for d in devices]
   assert attendance.num_participations == len(columns)
   assert attendance.num_devices == len({d for _, d in columns})
@@ -31,4 +30,4 @@ def test_counts_are_those_of_the_log(rounds):
 def test_rounds_have_to_come_in_order():
   attendance = attendance_lib.Attendance()
   with pytest.raises(ValueError, match='next round is 0, got 1'):
-    attendance.add(cohorts.Cohort(1, np.arange(3), 0, 1))
+    attendance.add(participation.Cohort(1, np.arange(3), 0, 1))

@@ -1,0 +1,1 @@
+"""Sampled batches of centralized training: schemes, accounting and checks of logs."""

@@ -1,0 +1,290 @@
+"""Privacy amplification by sampling for banded strategies (amplified BandMF).
+
+This module is for centralized training, where batches can be sampled. If C has
+at most num_parts bands, columns that are num_parts apart share no row. The
+contribution of an example is then one sampled Gaussian release in each turn of
+its part. Together these releases are as private as DP-SGD on that part alone.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from fl_dpftrl import participation
+from fl_dpftrl import sensitivity as sensitivity_lib
+from fl_dpftrl.accounting import adjacency as adjacency_lib
+from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.centralized import sampled_gaussian
+from fl_dpftrl.centralized import sampling as sampling_lib
+from fl_dpftrl.families import banded, banded_toeplitz, base, identity
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AmplifiedGuarantee:
+  """Guarantee for every example of a run with sampled batches.
+
+  Attributes:
+    sampling: sampling scheme of the batches.
+    max_column_norm: largest column norm of C, per unit of clip norm.
+    sensitivity: largest change of C x caused by one example in one of its
+      rounds, per unit of clip norm; max_column_norm or twice that.
+    noise_multiplier: standard deviation of Z over the clip norm.
+    effective_noise_multiplier: noise_multiplier / sensitivity.
+    epsilon: ε at delta.
+    delta: δ.
+    adjacency: name of an adjacency that the sampling scheme supports.
+    assumptions: sentences that must hold for the guarantee to be valid.
+  """
+
+  sampling: sampling_lib.Sampled
+  max_column_norm: float
+  sensitivity: float
+  noise_multiplier: float
+  effective_noise_multiplier: float
+  epsilon: float
+  delta: float
+  adjacency: str
+  assumptions: tuple[str, ...]
+
+  def epsilon_at(self, delta: float) -> float:
+    """Returns ε at another δ; several calls trace the privacy curve."""
+    return sampled_gaussian.epsilon(
+      self.effective_noise_multiplier, delta, **_chances(self.sampling, self.adjacency)
+    )
+
+
+def account(
+  strategy: base.Strategy,
+  sampling: sampling_lib.Sampled,
+  *,
+  noise_multiplier: float,
+  delta: float,
+  adjacency: str = adjacency_lib.ZERO_OUT,
+) -> AmplifiedGuarantee:
+  """Returns the guarantee of a run with this strategy, sampling and noise.
+
+  Args:
+    strategy: C as it is run, not normalised; banded, with at most num_parts
+      bands.
+    sampling: sampling scheme of the batches.
+    noise_multiplier: standard deviation of Z over the clip norm.
+    delta: δ of (ε, δ).
+    adjacency: name of an adjacency that the sampling scheme supports.
+
+  Raises:
+    ValueError: if an argument is out of range, no bound is known for this
+      adjacency and sampling, or the strategy is not banded, has more than
+      num_parts bands, or is defined for fewer rounds.
+
+  Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization,
+  theorem 4 and appendix F.3.
+  """
+  gaussian.check_positive('noise_multiplier', noise_multiplier)
+  relation = sampling.relation(adjacency)
+  norm = _max_column_norm(strategy, sampling)
+  effective = noise_multiplier / (relation.factor * norm)
+  return AmplifiedGuarantee(
+    sampling=sampling,
+    max_column_norm=norm,
+    sensitivity=relation.factor * norm,
+    noise_multiplier=noise_multiplier,
+    effective_noise_multiplier=effective,
+    epsilon=sampled_gaussian.epsilon(effective, delta, **_chances(sampling, adjacency)),
+    delta=delta,
+    adjacency=adjacency,
+    assumptions=assumptions(sampling) + (relation.sentence,),
+  )
+
+
+def sensitivity(
+  strategy: base.Strategy, sampling: sampling_lib.Sampled, adjacency: str = adjacency_lib.ZERO_OUT
+) -> float:
+  """Returns the largest change of C x by one example in one of its rounds.
+
+  The value is per unit of clip norm. For arguments and errors see `account`.
+  """
+  factor = sampling.relation(adjacency).factor
+  return factor * _max_column_norm(strategy, sampling)
+
+
+def calibrate(
+  strategy: base.Strategy,
+  sampling: sampling_lib.Sampled,
+  *,
+  epsilon: float,
+  delta: float,
+  adjacency: str = adjacency_lib.ZERO_OUT,
+) -> AmplifiedGuarantee:
+  """Returns the guarantee with the smallest noise multiplier that meets ε.
+
+  The noise multiplier is minimal up to a relative 1e-5.
+
+  Args:
+    strategy: C, as for `account`.
+    sampling: sampling scheme of the batches.
+    epsilon: upper limit of ε.
+    delta: δ at which the limit holds.
+    adjacency: name of an adjacency that the sampling scheme supports.
+
+  Raises:
+    ValueError: if epsilon is not positive and finite, or `account` raises.
+  """
+  multiplier = sampled_gaussian.effective_noise_multiplier(
+    epsilon, delta, **_chances(sampling, adjacency)
+  )
+  multiplier *= sensitivity(strategy, sampling, adjacency)
+  step = 1e-15
+  while True:
+    guarantee = account(
+      strategy, sampling, noise_multiplier=multiplier, delta=delta, adjacency=adjacency
+    )
+    if guarantee.epsilon <= epsilon:
+      return guarantee
+    # Multiplying and dividing by the norm rounds, so ε may be just above.
+    multiplier, step = multiplier * (1.0 + step), 4.0 * step
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Candidate:
+  """Number of bands and the noise it needs for one guarantee.
+
+  Attributes:
+    sampling: sampling scheme with one part per band.
+    effective_noise_multiplier: smallest one that meets ε.
+    rms_noise: RMS over the queries of the standard deviation of their noise,
+      per unit of clip norm. Divided by the batch size, it is the noise of sums
+      of mean updates.
+  """
+
+  sampling: sampling_lib.CyclicPoisson
+  effective_noise_multiplier: float
+  rms_noise: float
+
+  @property
+  def num_bands(self) -> int:
+    return self.sampling.num_parts
+
+
+def candidate_bands(*, num_rounds: int, num_examples: int, batch_size: float) -> tuple[int, ...]:
+  """Returns the numbers of bands to compare: powers of two and the maximum.
+
+  At the maximum a batch is nearly a whole part, so sampling amplifies little.
+
+  Raises:
+    ValueError: if an argument is out of range, or a batch is larger than the
+      number of examples.
+  """
+  sampling_lib.CyclicPoisson(
+    num_rounds=num_rounds, num_examples=num_examples, batch_size=batch_size
+  )
+  most = min(num_rounds, sampling_lib.most_parts(num_examples, batch_size))
+  return tuple(sorted({most, *(2**i for i in range(most.bit_length()))}))
+
+
+def compare_bands(
+  rms_losses: Mapping[int, float],
+  *,
+  num_rounds: int,
+  num_examples: int,
+  batch_size: float,
+  epsilon: float,
+  delta: float,
+) -> tuple[Candidate, ...]:
+  """Compares numbers of bands at one guarantee, sorted by increasing noise.
+
+  More bands lower the error of the queries. Fewer bands need less noise for the
+  same ε, because each example is sampled with a lower probability. The best
+  number depends on ε.
+
+  Args:
+    rms_losses: map from number of bands to the rms_loss of its strategy for
+      one participation per example: largest column norm times RMS error.
+    num_rounds: n.
+    num_examples: m.
+    batch_size: expected number of examples per round.
+    epsilon: upper limit of ε.
+    delta: δ at which the limit holds.
+
+  Raises:
+    ValueError: if rms_losses is empty or has a value that is not positive and
+      finite, an argument is out of range, or a batch is larger than a part.
+
+  Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization,
+  appendix F.4.
+  """
+  if not rms_losses:
+    raise ValueError('rms_losses must hold at least one number of bands')
+  candidates = []
+  for bands, loss in rms_losses.items():
+    gaussian.check_positive(f'rms_losses[{bands}]', loss)
+    sampling = sampling_lib.CyclicPoisson(
+      num_rounds=num_rounds, num_examples=num_examples, batch_size=batch_size, num_parts=bands
+    )
+    multiplier = sampled_gaussian.effective_noise_multiplier(epsilon, delta, **_chances(sampling))
+    candidates.append(
+      Candidate(
+        sampling=sampling, effective_noise_multiplier=multiplier, rms_noise=multiplier * loss
+      )
+    )
+  return tuple(sorted(candidates, key=lambda c: (c.rms_noise, c.num_bands)))
+
+
+def assumptions(sampling: sampling_lib.Sampled) -> tuple[str, ...]:
+  """Returns the assumptions of a guarantee with this sampling, in words."""
+  return (
+    f'each example is in one of {sampling.num_parts} parts, whatever its'
+    f' data, and the {sampling.num_rounds} rounds take turns at the parts',
+    sampling.how.format(probability=sampling.sampling_probability),
+    'every update is that of one example, clipped to the clip norm, and what'
+    ' their sum is divided by does not depend on who was drawn',
+    'Z is independent Gaussian noise, secret, and none of its rows enters two sums',
+  )
+
+
+def _chances(
+  sampling: sampling_lib.Sampled, adjacency: str = adjacency_lib.ZERO_OUT
+) -> dict[str, Any]:
+  return {
+    'probability': sampling.sampling_probability,
+    'count': sampling.compositions,
+    'replaced': sampling.relation(adjacency).replaced,
+  }
+
+
+def _max_column_norm(strategy: base.Strategy, sampling: sampling_lib.Sampled) -> float:
+  bands = num_bands(strategy)
+  if bands > sampling.num_parts:
+    raise ValueError(
+      f'num_parts={sampling.num_parts} is fewer than the {bands} bands of the strategy'
+    )
+  once = participation.MinSep(num_rounds=sampling.num_rounds, max_participations=1)
+  norm = sensitivity_lib.sensitivity(strategy, once)
+  if norm.kind == sensitivity_lib.LOWER_BOUND:
+    raise ValueError('a guarantee needs exact column norms or an upper bound')
+  return norm.value
+
+
+@functools.singledispatch
+def num_bands(strategy: base.Strategy) -> int:
+  """Returns the number of nonzero diagonals of C, from the main one down.
+
+  Raises:
+    ValueError: if the strategy is not banded.
+  """
+  raise ValueError(
+    'amplification needs a banded strategy (identity, banded or'
+    f' banded_toeplitz), got {strategy.family!r}'
+  )
+
+
+@num_bands.register
+def _(strategy: identity.Identity) -> int:
+  del strategy
+  return 1
+
+
+@num_bands.register(banded.Banded)
+@num_bands.register(banded_toeplitz.BandedToeplitz)
+def _(strategy: banded.Banded | banded_toeplitz.BandedToeplitz) -> int:
+  return strategy.num_bands

@@ -1,0 +1,116 @@
+"""Simulated batches of centralized training.
+
+The cohorts follow a scheme of `accounting.sampling`: rounds take turns at parts
+of the examples and draw within their part. They are simulated from a seed.
+Draws that amplify a guarantee must be secret, so a known or guessable seed does
+not amplify.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+
+from fl_dpftrl import participation
+from fl_dpftrl.centralized import sampling as sampling_lib
+from fl_dpftrl.simulation import cohorts, seeds
+
+_BATCHES, _ORDERS = 16, 17
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Partition:
+  """Cohorts of a sampling scheme, each a pure function of seed and round.
+
+  The device_ids of the cohorts are the numbers of examples.
+
+  Example i, from 0, is in part i mod num_parts. Examples beyond num_parts equal
+  parts are in no round. The cost of a sampled batch is proportional to its
+  size. The cost of a shuffled order is proportional to its part, once per pass.
+
+  Attributes:
+    scheme: sampling scheme.
+    seed: seed of the draws of all rounds.
+    start: UTC second at which simulated time starts.
+    round_seconds: duration of each round, in seconds.
+
+  Raises:
+    ValueError: if the scheme is unknown, the seed is negative, or start or
+      round_seconds is not a whole number of at least 1.
+  """
+
+  scheme: sampling_lib.Cyclic
+  seed: int
+  start: int = cohorts.START
+  round_seconds: int = 60
+
+  def __post_init__(self):
+    if type(self.scheme) not in sampling_lib.SCHEMES.values():
+      raise ValueError(
+        f'scheme must be one of {", ".join(sampling_lib.SCHEMES)}, got {self.scheme!r}'
+      )
+    seeds.check_seed(self.seed)
+    for name in ('start', 'round_seconds'):
+      object.__setattr__(self, name, participation.positive_integer(name, getattr(self, name)))
+
+  @property
+  def num_rounds(self) -> int:
+    return self.scheme.num_rounds
+
+  def metadata(self) -> dict[str, str]:
+    """Metadata of the log: the sampling scheme, which replay checks."""
+    return sampling_lib.metadata(self.scheme)
+
+  def rounds(self, first: int = 0) -> Iterator[participation.Cohort]:
+    """Yields the cohorts of all rounds, starting with `first`.
+
+    Raises:
+      ValueError: if `first` is not between 0 and the number of rounds.
+    """
+    if not 0 <= first <= self.num_rounds:
+      raise ValueError(f'first must lie in 0 to {self.num_rounds}, got {first!r}')
+    return self._rounds(first)
+
+  def _rounds(self, first: int) -> Iterator[participation.Cohort]:
+    draw = self._drawn
+    if isinstance(self.scheme, sampling_lib.Shuffled):
+      draw = _Shuffles(self.scheme, self.seed).batch
+    for t in range(first, self.num_rounds):
+      part = t % self.scheme.num_parts
+      started = self.start + t * self.round_seconds
+      yield participation.Cohort(
+        round=t,
+        device_ids=np.sort(draw(t)) * self.scheme.num_parts + part,
+        started=started,
+        closed=started + self.round_seconds,
+      )
+
+  def _drawn(self, t: int) -> np.ndarray:
+    """Returns indices within the part, int64."""
+    rng = seeds.generator(self.seed, _BATCHES, t)
+    size = int(self.scheme.batch_size)
+    if isinstance(self.scheme, sampling_lib.CyclicPoisson):
+      # A binomial size, then a uniform subset: independent draws of examples.
+      size = rng.binomial(self.scheme.part_size, self.scheme.sampling_probability)
+    return rng.choice(self.scheme.part_size, size, replace=False, shuffle=False)
+
+
+class _Shuffles:
+  """Batches of shuffled parts; the order of each part is kept for a pass."""
+
+  def __init__(self, scheme: sampling_lib.Shuffled, seed: int):
+    self._scheme = scheme
+    self._seed = seed
+    self._orders: dict[int, tuple[int, np.ndarray]] = {}
+
+  def batch(self, t: int) -> np.ndarray:
+    """Returns indices within the part, int64."""
+    turn, part = divmod(t, self._scheme.num_parts)
+    index, step = divmod(turn, self._scheme.pass_turns)
+    if isinstance(self._scheme, sampling_lib.ShuffledOnce):
+      index = 0
+    if self._orders.get(part, (None,))[0] != index:
+      rng = seeds.generator(self._seed, _ORDERS, part, index)
+      self._orders[part] = index, rng.permutation(self._scheme.part_size)
+    first = step * self._scheme.batch_size
+    return self._orders[part][1][first : first + self._scheme.batch_size]

@@ -1,0 +1,1 @@
+"""Replay: the guarantees that participation logs prove for a mechanism."""

@@ -1,0 +1,88 @@
+"""Assumptions on which the figures of a replay rest, in sentences."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fl_dpftrl.accounting import adjacency as adjacency_lib
+from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.logs import noise_record
+from fl_dpftrl.logs import observed as observed_lib
+from fl_dpftrl.replaying import runs as runs_lib
+from fl_dpftrl.replaying import sampled
+
+
+def sentences(
+  runs: Sequence[runs_lib.Run],
+  happened: Sequence[observed_lib.ObservedParticipation],
+  *,
+  holds: bool | None,
+  adjacency: str,
+  group_size: int,
+  void_reason: str | None,
+  drawn: Mapping[str, Any],
+) -> list[str]:
+  """Returns all assumptions.
+
+  Args:
+    runs: the runs that are accounted together.
+    happened: participation observed in each of them.
+    holds: whether the declared schemas hold; None if none is declared.
+    adjacency: adjacency of neighbouring runs.
+    group_size: devices that are protected together.
+    void_reason: reason why nothing is guaranteed, or None.
+    drawn: figures for the sampling scheme; empty if none is given.
+  """
+  of_run = lambda i: f' in run {i + 1}' if len(runs) > 1 else ''
+  result = [
+    f'worst case: {gaussian.assumptions(o.schema)[0]}{of_run(i)}, as in the log'
+    for i, o in enumerate(happened)
+  ]
+  result.append('observed: devices took part in the very rounds of the log')
+  if holds is not None:
+    result += [
+      f'declared: {gaussian.assumptions(run.declared)[0]}{of_run(i)}' for i, run in enumerate(runs)
+    ]
+    if not holds:
+      result.append(
+        'THE DECLARED SCHEMA DOES NOT HOLD in this log: the figures under declared are void'
+      )
+  result += sampled.sentences(runs[0], adjacency, drawn)
+  if not all(all(run.noise.multipliers) for run in runs):
+    result.append('NO NOISE WAS ADDED: nothing is guaranteed')
+  if void_reason:
+    result.append(f'THE GUARANTEE IS VOID: {void_reason}')
+  result += gaussian.assumptions(happened[0].schema)[1:]
+  result.append(
+    'worst case and observed: participation does not depend on what was'
+    ' released either; declared holds whoever reacts to the models, as long'
+    ' as devices keep to the schema themselves'
+  )
+  result += adjacency_lib.assumptions(adjacency)
+  if group_size > 1:
+    result.append(
+      f'groups of {group_size} devices are protected together: worst case'
+      f' and declared multiply the sensitivity of one by {group_size},'
+      f' observed adds the {group_size} largest, upper bounds'
+    )
+  result += [
+    'the log is complete: it has every device whose update may have entered a'
+    ' released sum, and its num_rounds counts every row of noise consumed',
+    'one device_id stands for one unit of privacy, the same in all rounds',
+    'the strategy and the noise multiplier are those of the run',
+    'each row of noise entered one released sum: no copy of the whole state of'
+    ' a run was put back, or continued beside it, after later results were used',
+  ]
+  if len(runs) > 1:
+    result.append(
+      'the noise of each run is independent of that of the others; a device'
+      ' that is in several runs has the same device_id in them'
+    )
+  if any(run.noise.restarts for run in runs):
+    result.append('the noise from a restart on is independent of that before')
+  records = [noise_record.read(run.log.metadata) for run in runs]
+  if any(run.noise.changes for run in runs) or any(record.clip_norm_changes for record in records):
+    result.append(
+      'where the noise multiplier or the clip norm changed, the noise of a round was that of'
+      ' the mechanism times the multiplier and the clip norm of that round'
+    )
+  return result

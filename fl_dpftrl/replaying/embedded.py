@@ -1,0 +1,113 @@
+"""Sorting of logs by device with an embedded engine, DuckDB.
+
+The engine sorts rows that do not fit into memory on disk.
+"""
+
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.replaying import exposure as exposure_lib
+from fl_dpftrl.replaying import runs as runs_lib
+from fl_dpftrl.replaying import tally as tally_lib
+
+MEMORY = 4 << 30
+"""Bytes that sorting may use; beyond that it goes on on disk."""
+
+_ORDERED = 'SELECT device_id, round FROM log ORDER BY device_id, round'
+_BATCH_ROWS = 1 << 20
+
+
+def count(
+  runs: Sequence[runs_lib.Run],
+  *,
+  num_exposed: int = 1,
+  progress: Callable[[str], None] = lambda text: None,
+  memory: int = MEMORY,
+) -> tally_lib.Tally:
+  """Counts the logs of runs.
+
+  Args:
+    runs: runs of one population.
+    num_exposed: how many of the most exposed devices to name.
+    progress: called often with a line about the progress.
+    memory: bytes that sorting may use; the rest is on disk meanwhile.
+
+  Raises:
+    LogError: if a row is at fault.
+    tally.DeviceTwice: if a device is twice in a round.
+  """
+  rows = Rows(runs, progress)
+  threads = len(os.sched_getaffinity(0))
+  with (
+    tempfile.TemporaryDirectory() as folder,
+    duckdb.connect(
+      ':memory:',
+      config={'threads': threads, 'memory_limit': f'{memory}B', 'temp_directory': folder},
+    ) as engine,
+  ):
+    engine.register('log', rows.reader())
+    try:
+      with warnings.catch_warnings():
+        # DuckDB 2 tells of a copy that its other interface saves.
+        warnings.simplefilter('ignore', UserWarning)
+        ordered = engine.execute(_ORDERED).to_arrow_reader(_BATCH_ROWS)
+      exposure = exposure_lib.Exposure([run.noise for run in runs])
+      return tally_lib.count(_counted(ordered, progress), exposure, num_exposed, threads)
+    except (duckdb.Error, pa.ArrowException, OSError):
+      if rows.error is not None:
+        raise rows.error from None
+      raise
+
+
+def _counted(ordered: pa.RecordBatchReader, progress: Callable[[str], None]) -> Iterator[pa.Table]:
+  rows = 0
+  for batch in ordered:
+    yield pa.Table.from_batches([batch])
+    rows += batch.num_rows
+    progress(f'{rows:,} rows counted')
+
+
+class Rows:
+  """All rows of the logs of runs, with rounds numbered across the runs.
+
+  Attributes:
+    error: the LogError that ended the rows, if one did. Engines do not pass
+      the original exception on.
+  """
+
+  def __init__(self, runs: Sequence[runs_lib.Run], progress: Callable[[str], None]):
+    self._progress = progress
+    self._logs = [run.log for run in runs]
+    self.error: log_lib.LogError | None = None
+
+  def reader(self) -> pa.RecordBatchReader:
+    schema = pa.schema([('round', pa.int64()), ('device_id', self._logs[0].id_type)])
+    return pa.RecordBatchReader.from_batches(schema, self._batches())
+
+  def _batches(self) -> Iterator[pa.RecordBatch]:
+    first = rows = 0
+    try:
+      for log in self._logs:
+        for table in log.tables():
+          yield from numbered(table, first).to_batches()
+          rows += table.num_rows
+          self._progress(f'{rows:,} rows read')
+        first += log.num_rounds
+    except log_lib.LogError as e:
+      self.error = e
+      raise
+
+
+def numbered(table: pa.Table, first_round: int) -> pa.Table:
+  """Returns the table with its rounds counted from first_round on."""
+  if not first_round:
+    return table
+  rounds = pc.add(table.column('round'), first_round)
+  return table.set_column(0, 'round', rounds)

@@ -1,0 +1,115 @@
+"""Sensitivities of runs: for the worst participation, and for that of a log.
+
+All are in units of the first run's noise multiplier. Over several independent
+streams of noise, the squares of sensitivity over noise multiplier add up.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+from fl_dpftrl import participation
+from fl_dpftrl import sensitivity as sensitivity_lib
+from fl_dpftrl.replaying import runs as runs_lib
+from fl_dpftrl.replaying import tally as tally_lib
+
+Sensitivity = sensitivity_lib.Sensitivity
+
+
+def worst_case(
+  noises: Sequence[runs_lib.Noise], schemas: Sequence[participation.MinSep]
+) -> Sensitivity:
+  """Sensitivity of any device that keeps to the schema of each run.
+
+  If noise was restarted within a run, a device is assumed to have all of its
+  participations in each part. If the multiplier changed, all participations are
+  assumed to be at the smallest. Either assumption makes it an upper bound.
+
+  Args:
+    noises: noise of each run, all of one population.
+    schemas: participation schema of each run's rounds.
+  """
+  unit = noises[0].multiplier
+  square, kinds = 0.0, []
+  for noise, schema in zip(noises, schemas, strict=True):
+    streams = noise.streams()
+    least = min(noise.multipliers)
+    weight = unit / least if unit and least else 1.0
+    for stream in streams:
+      value, kind = sensitivity_lib.sensitivity(noise.strategy, _part(schema, stream.num_rounds))
+      square += (weight * value) ** 2
+      kinds.append(kind)
+    if len(streams) > 1 or len(set(noise.multipliers)) > 1:
+      kinds.append(sensitivity_lib.UPPER_BOUND)
+  if len(kinds) == 1:  # Squaring and taking the root would round.
+    return Sensitivity(value, kind)
+  return Sensitivity(math.sqrt(square), _weakest(kinds))
+
+
+def _part(schema: participation.MinSep, num_rounds: int) -> participation.MinSep:
+  if num_rounds == schema.num_rounds:
+    return schema
+  return participation.MinSep(
+    num_rounds=num_rounds,
+    min_sep=min(schema.min_sep, num_rounds),
+    max_participations=min(schema.participations, num_rounds),
+  )
+
+
+def _weakest(kinds: Sequence[str]) -> str:
+  for kind in (sensitivity_lib.LOWER_BOUND, sensitivity_lib.UPPER_BOUND):
+    if kind in kinds:
+      return kind
+  return sensitivity_lib.EXACT
+
+
+def occurred(tally: tally_lib.Tally) -> Sensitivity:
+  """Largest sensitivity of any device in the rounds that it took part in."""
+  kind = sensitivity_lib.EXACT if tally.exact else sensitivity_lib.UPPER_BOUND
+  return Sensitivity(math.sqrt(tally.most_exposed[0].square), kind)
+
+
+def of_group(tally: tally_lib.Tally, group_size: int) -> Sensitivity:
+  """Sensitivity of any group of devices: the sum of the largest ones.
+
+  The triangle inequality makes it an upper bound.
+  """
+  worst = tally.most_exposed[:group_size]
+  return Sensitivity(
+    sum(math.sqrt(exposed.square) for exposed in worst), sensitivity_lib.UPPER_BOUND
+  )
+
+
+def quantiles(tally: tally_lib.Tally, shares: Sequence[float]) -> list[tuple[float, float]]:
+  """Returns for each share a sensitivity that covers that share of the devices.
+
+  At least that share of the devices has no larger sensitivity. Values are
+  rounded up, by at most 0.14 %.
+  """
+  return [(share, _at_most(tally, share)) for share in shares]
+
+
+def _at_most(tally: tally_lib.Tally, share: float) -> float:
+  counts = tally.exposures.counts.cumsum()
+  place = int((counts < share * counts[-1]).sum())
+  upper = tally_lib.upper_squares(tally.exposures.values[place])
+  return math.sqrt(min(float(upper), tally.most_exposed[0].square))
+
+
+def histogram(
+  tally: tally_lib.Tally, loss: Callable[[float], float], num_bars: int
+) -> list[tuple[float, float, int]]:
+  """Histogram of devices by privacy loss: lower end, upper end and count.
+
+  Args:
+    tally: counts of all devices.
+    loss: privacy loss of a sensitivity; increasing.
+    num_bars: number of bars of equal width from the least to the largest loss.
+  """
+  bins = tally.exposures
+  losses = [loss(math.sqrt(square)) for square in tally_lib.upper_squares(bins.values)]
+  low, width = losses[0], (losses[-1] - losses[0]) / num_bars
+  bars = [0] * num_bars
+  for value, count in zip(losses, bins.counts.tolist()):
+    place = int((value - low) / width) if width else 0
+    bars[min(place, num_bars - 1)] += count
+  return [(low + i * width, low + (i + 1) * width, count) for i, count in enumerate(bars)]

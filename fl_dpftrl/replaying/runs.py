@@ -1,0 +1,181 @@
+"""Runs: a log, and the noise that entered its rounds."""
+
+import dataclasses
+import math
+import operator
+
+import numpy as np
+
+from fl_dpftrl import participation
+from fl_dpftrl.centralized import sampling as sampling_lib
+from fl_dpftrl.families import base
+from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.logs import noise_record
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Stream:
+  """Rounds that one stream of correlated noise entered.
+
+  Attributes:
+    first_round: first of these rounds.
+    num_rounds: number of these rounds.
+    strategy: C; its row 0 was that of first_round.
+  """
+
+  first_round: int
+  num_rounds: int
+  strategy: base.Strategy
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Noise:
+  """The noise of the rounds of a run.
+
+  Attributes:
+    num_rounds: n, rows of noise consumed.
+    strategy: C as it was run, not normalised.
+    multiplier: std(Z) / clip_norm in round 0; 0 if no noise was added.
+    changes: (round, multiplier) at each change of multiplier or clip norm, with
+      the multiplier from that round on. The noise of a round is a row of C⁻¹Z
+      times the multiplier and the clip norm of that round.
+    restarts: rounds at which the noise was restarted, with row 0 of C⁻¹ and a Z
+      independent of the one before.
+
+  Raises:
+    ValueError: for a negative multiplier, for rounds that do not ascend or are
+      not in the log, and if the strategy cannot run for that many rounds.
+  """
+
+  num_rounds: int
+  strategy: base.Strategy
+  multiplier: float
+  changes: tuple[tuple[int, float], ...] = ()
+  restarts: tuple[int, ...] = ()
+
+  def __post_init__(self):
+    try:
+      changes = tuple((operator.index(t), float(m)) for t, m in self.changes)
+      restarts = tuple(map(operator.index, self.restarts))
+    except TypeError as e:
+      raise ValueError(f'changes and restarts must be at rounds: {e}') from e
+    object.__setattr__(self, 'changes', changes)
+    object.__setattr__(self, 'restarts', restarts)
+    for multiplier in self.multipliers:
+      if not (math.isfinite(multiplier) and multiplier >= 0.0):
+        raise ValueError(f'noise_multiplier must be finite and at least 0, got {multiplier!r}')
+    for name, rounds in (('changes', [t for t, _ in changes]), ('restarts', restarts)):
+      for before, after in zip((0, *rounds), rounds):
+        if not before < after < self.num_rounds:
+          raise ValueError(
+            f'{name} must be at ascending rounds from 1 to {self.num_rounds - 1}, got {after}'
+          )
+    for stream in self.streams():
+      base.check_num_rounds(self.strategy, stream.num_rounds)
+
+  @property
+  def multipliers(self) -> tuple[float, ...]:
+    """All multipliers that were in force, the first one first."""
+    return (self.multiplier, *(m for _, m in self.changes))
+
+  def streams(self) -> tuple[Stream, ...]:
+    """Returns the noise streams of the rounds, a new one at each restart."""
+    ends = (*self.restarts, self.num_rounds)
+    return tuple(
+      Stream(first, end - first, self.strategy) for first, end in zip((0, *self.restarts), ends)
+    )
+
+  def multipliers_at(self, rounds: np.ndarray) -> np.ndarray:
+    """Returns the multiplier of each given round, of the same shape."""
+    starts = np.array([t for t, _ in self.changes])
+    places = np.searchsorted(starts, rounds, side='right')
+    return np.array(self.multipliers)[places]
+
+
+def effective_changes(noise: Noise) -> tuple[tuple[int, float], ...]:
+  """Returns the changes that gave the multiplier another value."""
+  before = (noise.multiplier, *(m for _, m in noise.changes))
+  return tuple(change for change, old in zip(noise.changes, before) if change[1] != old)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Run:
+  """A log with the noise of its rounds.
+
+  Attributes:
+    log: participation log.
+    noise: noise of the same number of rounds.
+    declared: schema that was declared before the run, if any.
+    sampling: scheme by which training drew its batches, if stated.
+
+  Raises:
+    ValueError: if the sampling is for another number of rounds, or if the noise
+      was changed or restarted, for which no amplified guarantee is known here.
+  """
+
+  log: log_lib.Log
+  noise: Noise
+  declared: participation.MinSep | None = None
+  sampling: sampling_lib.Cyclic | None = None
+
+  def __post_init__(self):
+    if self.sampling is None:
+      return
+    if self.sampling.num_rounds != self.log.num_rounds:
+      raise ValueError(
+        f'sampling is of {self.sampling.num_rounds} rounds, but the log has {self.log.num_rounds}'
+      )
+    for name in ('changes', 'restarts'):
+      if getattr(self.noise, name):
+        raise ValueError(
+          f'sampling is for a run whose noise was the same throughout, got'
+          f' {name}={getattr(self.noise, name)!r}'
+        )
+
+
+def run(
+  log: log_lib.Log,
+  strategy: base.Strategy,
+  *,
+  noise_multiplier: float | None = None,
+  changes: tuple[tuple[int, float], ...] | None = None,
+  restarts: tuple[int, ...] = (),
+  declared: participation.MinSep | None = None,
+  sampling: sampling_lib.Cyclic | None = None,
+) -> Run:
+  """Returns a run that uses one strategy for all rounds of its log.
+
+  Args:
+    log: participation log.
+    strategy: C.
+    noise_multiplier: std(Z) / clip_norm in round 0; None if the log states it.
+    changes: see `Noise`; None to take them from the log.
+    restarts: see `Noise`.
+    declared, sampling: see `Run`.
+
+  Raises:
+    LogError: if the log has more rounds than the strategy can run, or its
+      metadata are malformed.
+    ValueError: as `Noise` and `Run` do, and if neither the argument nor the log
+      gives the multiplier.
+  """
+  recorded = noise_record.read(log.metadata)
+  if noise_multiplier is None:
+    noise_multiplier = recorded.noise_multiplier
+    if noise_multiplier is None:
+      raise ValueError(f'noise_multiplier is needed: {log.shards[0].path} does not say it')
+  if changes is None:
+    changes = recorded.multiplier_changes
+  if not restarts:
+    try:
+      base.check_num_rounds(strategy, log.num_rounds)
+    except ValueError as e:
+      raise log_lib.LogError(f'{log.shards[0].path}: {e}') from e
+  noise = Noise(
+    num_rounds=log.num_rounds,
+    strategy=strategy,
+    multiplier=noise_multiplier,
+    changes=changes,
+    restarts=restarts,
+  )
+  return Run(log=log, noise=noise, declared=declared, sampling=sampling)

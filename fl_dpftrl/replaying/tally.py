@@ -1,0 +1,278 @@
+"""Participation counts, made in one pass over rows sorted by device.
+
+Tallies of different devices add up. So a log may be counted in parts, on one
+machine or on many, with the same result.
+"""
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from concurrent import futures
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fl_dpftrl import counts as counts_lib
+from fl_dpftrl import messages
+from fl_dpftrl.logs import observed
+from fl_dpftrl.replaying import exposure as exposure_lib
+
+Counts = counts_lib.Counts
+Exposure = exposure_lib.Exposure
+
+_BINS_PER_OCTAVE = 256
+_LOWEST_OCTAVE = -64
+
+
+class Exposed(NamedTuple):
+  """A device with the square of its sensitivity over all runs."""
+
+  square: float
+  device_id: str | int
+
+  @property
+  def order(self) -> tuple:
+    """Sort key: the largest square first, then by device."""
+    return (-self.square, self.device_id)
+
+
+class DeviceTwice(ValueError):
+  """A device occurs twice in a round of one of the logs."""
+
+  def __init__(self, device_id: str | int, log_index: int, round_index: int):
+    super().__init__(f'device {messages.quoted(device_id)} is twice in round {round_index}')
+    self.device_id = device_id
+    self.log_index = log_index
+    self.round_index = round_index
+
+  def __reduce__(self):
+    return type(self), (self.device_id, self.log_index, self.round_index)
+
+
+class OutOfOrder(ValueError):
+  """Rows are not sorted by device."""
+
+  def __init__(self):
+    super().__init__(
+      'rows came out of the order of their devices, so nothing can be counted:'
+      ' the engine that sorts them does not do as it should; try another'
+      ' release of it, or another engine'
+    )
+
+  def __reduce__(self):
+    return type(self), ()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tally:
+  """Counts of several logs of one population.
+
+  Attributes:
+    logs: counts of each log.
+    num_devices: devices in at least one of the logs.
+    exposures: number of devices, by squared sensitivity, in bins whose upper
+      ends `upper_squares` gives.
+    most_exposed: a few devices, the most exposed first.
+    exact: whether all squares are exact; otherwise they are upper bounds.
+  """
+
+  logs: tuple[observed.LogTally, ...]
+  num_devices: int = 0
+  exposures: Counts = Counts()
+  most_exposed: tuple[Exposed, ...] = ()
+  exact: bool = True
+
+  def plus(self, other: 'Tally', num_exposed: int) -> 'Tally':
+    """Adds two tallies of different devices, keeping num_exposed devices."""
+    exposed = sorted((*self.most_exposed, *other.most_exposed), key=lambda e: e.order)
+    return Tally(
+      tuple(a + b for a, b in zip(self.logs, other.logs, strict=True)),
+      self.num_devices + other.num_devices,
+      self.exposures + other.exposures,
+      tuple(exposed[:num_exposed]),
+      self.exact and other.exact,
+    )
+
+
+def upper_squares(bins: np.ndarray) -> np.ndarray:
+  """Returns the largest square of each bin, at most 1/370 above any other."""
+  return np.exp2(bins / _BINS_PER_OCTAVE + _LOWEST_OCTAVE)
+
+
+def empty(num_logs: int) -> Tally:
+  """Returns the tally of no devices."""
+  return Tally((observed.LogTally(),) * num_logs)
+
+
+def count(
+  tables: Iterable[pa.Table],
+  exposure: exposure_lib.Exposure,
+  num_exposed: int = 1,
+  threads: int = 1,
+) -> Tally:
+  """Counts rows.
+
+  Args:
+    tables: columns `device_id` and `round`, with rounds numbered across runs;
+      sorted, with all rows of a device together.
+    exposure: exposure of the runs.
+    num_exposed: how many of the most exposed devices to name.
+    threads: threads that count while this one fetches the tables; the result is
+      the same for any number.
+
+  Raises:
+    DeviceTwice: if a device is twice in a round.
+    OutOfOrder: if the tables are not sorted.
+  """
+  count_part = lambda table: _count(table, exposure, num_exposed)
+  tables = _whole_devices(_checked(tables, exposure))
+  parts = _in_threads(count_part, tables, threads)
+  add = lambda a, b: a.plus(b, num_exposed)
+  return functools.reduce(add, parts, empty(len(exposure.ends)))
+
+
+def _in_threads(
+  function: Callable[[pa.Table], Tally], tables: Iterable[pa.Table], threads: int
+) -> Iterator[Tally]:
+  """Yields the function's results in order, with few tables in memory."""
+  with futures.ThreadPoolExecutor(threads) as pool:
+    pending = collections.deque()
+    for table in tables:
+      pending.append(pool.submit(function, table))
+      if len(pending) > threads:
+        yield pending.popleft().result()
+    while pending:
+      yield pending.popleft().result()
+
+
+def _whole_devices(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+  """Yields the same rows in tables that end with the last row of a device."""
+  kept: list[pa.Table] = []
+  for table in tables:
+    starts = np.flatnonzero(_changes(table.column('device_id')))
+    if starts.size:
+      cut = int(starts[-1]) + 1
+      yield pa.concat_tables([*kept, table.slice(0, cut)])
+      kept = [table.slice(cut)]
+    elif kept and not _same_device(kept[-1], table):
+      yield pa.concat_tables(kept)
+      kept = [table]
+    else:
+      kept.append(table)
+  if kept:
+    yield pa.concat_tables(kept)
+
+
+def _checked(tables: Iterable[pa.Table], exposure: exposure_lib.Exposure) -> Iterator[pa.Table]:
+  """Yields the non-empty tables after checking that their rows ascend.
+
+  If the rows of a device came in two parts, its separations across the parts
+  would go unseen. A device could also be a million times in one round, which
+  would take too long for anything that works on the rounds of a device.
+
+  Raises:
+    OutOfOrder: if a row sorts before one above it.
+    DeviceTwice: if two rows are the same.
+  """
+  before = None
+  for table in tables:
+    if not table.num_rows:
+      continue
+    _check_order(table if before is None else pa.concat_tables([before, table]), exposure)
+    before = table.slice(table.num_rows - 1)
+    yield table
+
+
+def _check_order(table: pa.Table, exposure: exposure_lib.Exposure) -> None:
+  ids = table.column('device_id').combine_chunks()
+  ids = ids.chunk(0) if isinstance(ids, pa.ChunkedArray) else ids
+  falls = pc.greater(ids.slice(0, len(ids) - 1), ids.slice(1))
+  rounds = table.column('round').to_numpy()
+  apart = np.diff(rounds)
+  same = ~_changes(table.column('device_id'))
+  if pc.any(falls).as_py() or (same & (apart < 0)).any():
+    raise OutOfOrder()
+  twice = same & (apart == 0)
+  if twice.any():
+    row = int(twice.argmax())
+    log_index = int(np.searchsorted(exposure.ends, rounds[row], side='right'))
+    first = int(exposure.ends[log_index - 1]) if log_index else 0
+    raise DeviceTwice(ids[row].as_py(), log_index, int(rounds[row]) - first)
+
+
+def _changes(ids: pa.ChunkedArray) -> np.ndarray:
+  """Returns for each row but the last whether the next row's device differs."""
+  if pa.types.is_integer(ids.type):
+    return np.diff(ids.to_numpy()) != 0
+  ids = ids.combine_chunks()
+  ids = ids.chunk(0) if isinstance(ids, pa.ChunkedArray) else ids
+  return pc.not_equal(ids.slice(1), ids.slice(0, len(ids) - 1)).to_numpy(zero_copy_only=False)
+
+
+def _same_device(first: pa.Table, second: pa.Table) -> bool:
+  return first.column('device_id')[-1] == second.column('device_id')[0]
+
+
+def _count(table: pa.Table, exposure: exposure_lib.Exposure, num_exposed: int) -> Tally:
+  ids = table.column('device_id')
+  rounds = table.column('round').to_numpy()
+  changes = _changes(ids)
+  starts = np.append(0, np.flatnonzero(changes) + 1)
+  squares, exact = exposure.squares(rounds, np.diff(starts, append=rounds.size))
+  worst = _largest(squares, num_exposed)
+  bins = np.ceil((np.log2(squares) - _LOWEST_OCTAVE) * _BINS_PER_OCTAVE)
+  owners = np.append(0, np.cumsum(changes))
+  logs = np.searchsorted(exposure.ends, rounds, side='right')
+  first, tallies = 0, []
+  for index, end in enumerate(exposure.ends.tolist()):
+    rows = np.flatnonzero(logs == index)
+    tallies.append(
+      _count_log(
+        rounds[rows] - first, owners[rows], lambda row, rows=rows: ids[int(rows[row])].as_py()
+      )
+    )
+    first = end
+  return Tally(
+    tuple(tallies),
+    starts.size,
+    Counts.of(np.maximum(bins, 0.0).astype(np.int64)),
+    tuple(Exposed(float(squares[i]), ids[int(starts[i])].as_py()) for i in worst),
+    exact,
+  )
+
+
+def _largest(values: np.ndarray, most: int) -> np.ndarray:
+  """Returns indices of the largest values, descending; ties by first index."""
+  if values.size > most:
+    least = np.partition(values, values.size - most)[values.size - most]
+    places = np.flatnonzero(values >= least)
+  else:
+    places = np.arange(values.size)
+  return places[np.argsort(-values[places], kind='stable')][:most]
+
+
+def _count_log(
+  rounds: np.ndarray, owners: np.ndarray, device_id: Callable[[int], str | int]
+) -> observed.LogTally:
+  """Counts the rows of one log; device_id returns the device of a row."""
+  if not rounds.size:
+    return observed.LogTally()
+  new = np.diff(owners) != 0
+  apart = np.diff(rounds)
+  closest = np.flatnonzero(~new)
+  witness = None
+  if closest.size:
+    separations = apart[closest]
+    row = int(closest[separations.argmin()])
+    witness = observed.Witness(device_id(row), int(rounds[row]), int(rounds[row + 1]))
+  starts = np.append(0, np.flatnonzero(new) + 1)
+  return observed.LogTally(
+    Counts.of(rounds),
+    Counts.of(apart[closest]),
+    Counts.of(np.diff(starts, append=rounds.size)),
+    witness,
+    Counts.of(rounds[starts]),
+  )

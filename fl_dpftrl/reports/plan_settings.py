@@ -1,0 +1,98 @@
+"""Section of a plan's page for other report goals and numbers of rounds."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fl_dpftrl import rounding
+from fl_dpftrl.reports import page, plan_figures
+
+
+def section(statement: Mapping[str, Any]) -> list[page.Html]:
+  """Returns a figure of ε against days, an explanation and a table."""
+  first = statement['simulations'][0]
+  is_plan = lambda s: all(s[name] == first[name] for name in ('report_goal', 'num_rounds'))
+  found = [s for s in statement['settings'] if 'epsilon' in s]
+  rows = [
+    [
+      page.join(
+        page.element('span', 'report goal ', class_='name'),
+        page.element('strong', f'{s["report_goal"]:,}, planned')
+        if is_plan(s)
+        else f'{s["report_goal"]:,}',
+      ),
+      f'{s["num_rounds"]:,}',
+      f'{s["days"]:.1f}',
+      f'{s["min_sep"]:,}',
+      f'{s["max_participations"]:,}',
+      rounding.up(s['noise_multiplier']),
+      rounding.up(s['epsilon']),
+    ]
+    for s in found
+  ]
+  lines = []
+  for kind, same, varying in (
+    ('main', 'num_rounds', 'report_goal'),
+    ('', 'report_goal', 'num_rounds'),
+  ):
+    line = sorted((s for s in found if s[same] == first[same]), key=lambda s: s[varying])
+    words = 'goal {:,}' if varying == 'report_goal' else '{:,} rounds'
+    lines.append(
+      (
+        kind,
+        [
+          plan_figures.Point(
+            s['days'],
+            s['epsilon'],
+            f'report goal {s["report_goal"]:,}, {s["num_rounds"]:,} rounds',
+            'planned' if is_plan(s) else words.format(s[varying]),
+            'best' if is_plan(s) else '',
+          )
+          for s in line
+        ],
+      )
+    )
+  missing = [
+    f'report goal {s["report_goal"]:,}, {s["num_rounds"]:,} rounds: {s["reason"]}'
+    for s in statement['settings']
+    if 'reason' in s
+  ]
+  drawn = []
+  if len(found) > 1:
+    drawn.append(
+      page.card(plan_figures.paths(lines, title='Predicted ε against days', x_label='days'))
+    )
+  return [
+    page.side_by_side(
+      *drawn,
+      page.card(
+        page.element('h3', 'At the same noise in the model'),
+        page.element(
+          'p',
+          'Doubling devices and noise leaves the noise on the mean'
+          ' unchanged. Each setting has the noise multiplier that gives'
+          ' the model the planned noise.',
+        ),
+        page.quiet(
+          'The strategy is optimised for each setting. ',
+          *_simulated(statement['settings_scale']),
+          ' That accuracy is then the same is a hypothesis.',
+        ),
+        *([page.bullets(missing)] if missing else []),
+      ),
+    ),
+    page.card(
+      page.table(
+        ['report goal', 'rounds', 'days', 'b planned', 'k planned', 'noise multiplier', 'ε'], rows
+      )
+    ),
+  ]
+
+
+def _simulated(scale: int) -> list[str]:
+  if scale == 1:
+    return ['Each setting has one simulation and the same margins as above.']
+  return [
+    f'Each setting has one simulation, with 1/{scale} of the devices and report'
+    ' goal. Its b, k and days are corrected by the difference between the'
+    ' planned run at full and at this size; the margins are the same as above.'
+  ]

@@ -1,0 +1,277 @@
+"""Logs that a scheme of sampling can have written, and logs that it cannot."""
+
+import dataclasses
+import math
+
+import hypothesis
+import numpy as np
+import pyarrow as pa
+import pytest
+import scipy.stats
+from hypothesis import strategies as st
+
+from fl_dpftrl.centralized import chances, log_checks, partition, sampling
+from fl_dpftrl.families import identity
+from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.logs import observed
+from fl_dpftrl.replaying import embedded, runs
+
+SIZES = dict(num_rounds=240, num_examples=2003, batch_size=50, num_parts=4)
+EVERY = sorted(sampling.SCHEMES)
+
+
+def batches(scheme, seed=0):
+  """A list of the examples of each round."""
+  cohorts = partition.Partition(scheme=scheme, seed=seed).rounds()
+  return [c.device_ids for c in cohorts]
+
+
+def happened(rounds):
+  table = pa.table(
+    {
+      'round': np.repeat(np.arange(len(rounds)), [len(r) for r in rounds]),
+      'device_id': np.concatenate([np.asarray(r, np.int64) for r in rounds]),
+    }
+  )
+  log = log_lib.of_table(table, num_rounds=len(rounds))
+  run = runs.run(log, identity.Identity(), noise_multiplier=1.0)
+  (counts,) = embedded.count([run]).logs
+  return observed.ObservedParticipation.of(log, counts)
+
+
+def contradictions(rounds, scheme):
+  return ' / '.join(log_checks.contradictions(happened(rounds), scheme))
+
+
+@st.composite
+def schemes(draw):
+  parts = draw(st.integers(1, 4))
+  part_size = draw(st.integers(1, 30))
+  return sampling.SCHEMES[draw(st.sampled_from(EVERY))](
+    num_rounds=draw(st.integers(1, 60)),
+    num_examples=parts * part_size + draw(st.integers(0, parts - 1)),
+    batch_size=draw(st.integers(1, part_size)),
+    num_parts=parts,
+  )
+
+
+@hypothesis.settings(deadline=None, max_examples=150)
+@hypothesis.given(scheme=schemes(), seed=st.integers(0, 2**40))
+def test_batches_drawn_as_said_are_believed(scheme, seed):
+  rounds = batches(scheme, seed)
+  hypothesis.assume(any(len(r) for r in rounds))
+  assert not contradictions(rounds, scheme)
+
+
+@pytest.mark.parametrize(
+  'scheme',
+  [
+    sampling.CyclicPoisson(num_rounds=400, num_examples=90, batch_size=0.7),
+    sampling.CyclicPoisson(num_rounds=3000, num_examples=40_000, batch_size=250.5, num_parts=16),
+    sampling.CyclicPoisson(num_rounds=500, num_examples=1000, batch_size=190, num_parts=5),
+    sampling.CyclicFixedSize(num_rounds=3000, num_examples=40_000, batch_size=250, num_parts=16),
+  ],
+)
+@pytest.mark.parametrize('seed', [0, 1])
+def test_long_runs_are_believed(scheme, seed):
+  assert not contradictions(batches(scheme, seed), scheme)
+
+
+# What each kind may also be taken for. Shuffling once is a way to shuffle.
+MISTAKEN = {('shuffled_once', 'shuffled')}
+
+
+@pytest.mark.parametrize('said', EVERY)
+@pytest.mark.parametrize('true', EVERY)
+def test_kinds_are_told_apart(true, said):
+  rounds = batches(sampling.SCHEMES[true](**SIZES))
+  found = contradictions(rounds, sampling.SCHEMES[said](**SIZES))
+  assert bool(found) is (true != said and (true, said) not in MISTAKEN)
+
+
+@pytest.mark.parametrize('name', EVERY)
+@pytest.mark.parametrize(
+  'change',
+  [
+    dict(num_examples=20_030),
+    dict(num_examples=1203),
+    dict(num_parts=2),
+    dict(num_parts=1),
+    dict(num_parts=8),
+    dict(num_parts=3),
+    dict(batch_size=40),
+    dict(batch_size=60),
+  ],
+)
+def test_other_figures_are_not_believed(name, change):
+  """Above all those with which an example is drawn with less probability."""
+  scheme = sampling.SCHEMES[name](**SIZES)
+  other = sampling.SCHEMES[name](**{**SIZES, **change})
+  rounds = batches(scheme)
+  if isinstance(scheme, sampling.Sampled):
+    assert contradictions(rounds, other)
+  elif not contradictions(rounds, other):
+    # Where shuffles look alike, what is guaranteed is true of both.
+    seen = happened(rounds)
+    assert seen.min_sep >= other.schema.min_sep
+    assert seen.max_participations <= other.schema.participations
+
+
+def test_shuffles_that_look_alike():
+  """Turns of two parts, as turns of one that is as large as both."""
+  rounds = batches(sampling.Shuffled(**SIZES))
+  for num_parts in (1, 2, 4):
+    said = sampling.Shuffled(**{**SIZES, 'num_parts': num_parts})
+    assert not contradictions(rounds, said)
+  more = sampling.Shuffled(**{**SIZES, 'num_examples': 20_030})
+  assert 'again' in contradictions(rounds, more)
+  assert 'no part has more than' in contradictions(rounds, more)
+
+
+def fixed_size():
+  scheme = sampling.CyclicFixedSize(**SIZES)
+  return scheme, batches(scheme, 3)
+
+
+def test_an_example_that_changes_its_part():
+  scheme, rounds = fixed_size()
+  stranger = next(i for i in rounds[4] if i not in rounds[1])
+  rounds[1] = np.append(rounds[1][:-1], stranger)
+  assert 'came back in another part' in contradictions(rounds, scheme)
+  assert 'num_parts=4' in contradictions(rounds, scheme)
+
+
+def test_more_examples_than_there_are():
+  scheme, rounds = fixed_size()
+  few = dataclasses.replace(scheme, num_examples=1600)
+  assert 'more than the 400 that it has' in contradictions(rounds, few)
+  # A single one too many is seen where all are drawn.
+  whole = sampling.CyclicPoisson(num_rounds=3, num_examples=8, batch_size=8)
+  rounds = [np.arange(9), np.arange(9), np.arange(9)]
+  assert '9 examples were in' in contradictions(rounds, whole)
+
+
+def test_a_round_of_another_size():
+  scheme, rounds = fixed_size()
+  short = [*rounds[:7], rounds[7][1:], *rounds[8:]]
+  assert contradictions(short, scheme) == (
+    '1 rounds do not have batch_size=50 examples, the first of them round 7 with 49'
+  )
+  missing = [*rounds[:7], [], *rounds[8:]]
+  assert contradictions(missing, scheme) == ('1 rounds have no examples, the first of them round 7')
+  # Poisson batches differ in size, but not by so much.
+  poisson = sampling.CyclicPoisson(**SIZES)
+  drawn = batches(poisson)
+  drawn[7] = drawn[7][:2]
+  assert 'a round has 2 examples' in contradictions(drawn, poisson)
+  drawn[7] = []
+  assert 'a round has 0 examples' in contradictions(drawn, poisson)
+
+
+@pytest.mark.parametrize('scheme', [sampling.Shuffled, sampling.ShuffledOnce])
+def test_an_example_twice_in_a_pass(scheme):
+  scheme = scheme(**SIZES)
+  rounds = batches(scheme)
+  again = rounds[0][0]
+  assert again not in rounds[4]
+  rounds[4] = np.append(again, rounds[4][1:])
+  assert 'draws were of an example again' in contradictions(rounds, scheme)
+
+
+def test_an_example_that_misses_a_pass():
+  scheme = sampling.Shuffled(**{**SIZES, 'num_examples': 2000})
+  rounds = batches(scheme)
+  first, second = rounds[40][0], rounds[44][0]
+  assert not contradictions(rounds, scheme)
+  rounds[40] = np.append(second, rounds[40][1:])
+  assert first not in rounds[44]
+  assert 'goes through all of them' in contradictions(rounds, scheme)
+
+
+def test_an_example_that_is_always_there():
+  """A single one hides in figures of all."""
+  scheme = sampling.CyclicFixedSize(**SIZES)
+  rounds = batches(scheme)
+  for t in range(0, 240, 4):
+    if 0 not in rounds[t]:
+      rounds[t] = np.append(0, rounds[t][1:])
+  found = contradictions(rounds, scheme)
+  assert found == ('an example was drawn 60 times, where chance makes about 6 of each')
+
+
+def test_devices_that_wait_are_not_a_sample():
+  """Rounds of random devices, none of those of the nine rounds before."""
+  scheme = sampling.CyclicFixedSize(num_rounds=200, num_examples=1000, batch_size=20)
+  rng = np.random.default_rng(0)
+  rounds = []
+  for t in range(200):
+    away = np.concatenate([[], *rounds[max(0, t - 9) : t]])
+    rounds.append(rng.choice(np.setdiff1d(np.arange(1000), away), 20, replace=False))
+  assert '0 times an example was in two successive' in contradictions(rounds, scheme)
+
+
+def test_sizes_too_much_alike_for_poisson():
+  scheme = sampling.CyclicPoisson(**{**SIZES, 'batch_size': 49.5})
+  fixed = sampling.CyclicFixedSize(**SIZES)
+  rounds = batches(fixed)
+  rounds = [r[t % 2 :] for t, r in enumerate(rounds)]  # 50 and 49 in turn.
+  found = contradictions(rounds, scheme)
+  assert 'have 47 to 52 examples, where chance makes about' in found
+
+
+@hypothesis.settings(deadline=None, max_examples=300)
+@hypothesis.given(
+  trials=st.integers(1, 3000), probability=st.floats(0.0, 1.0), share=st.floats(0.0, 1.0)
+)
+def test_chances_are_never_understated(trials, probability, share):
+  seen = round(share * trials)
+  exact = scipy.stats.binom(trials, probability)
+  mean = trials * probability
+  tail = exact.cdf(seen) if seen <= mean else exact.sf(seen - 1)
+  bound = chances._log_chance(seen, trials, mean)
+  assert tail <= math.exp(min(bound, 0.0)) * (1.0 + 1e-9)
+
+
+@pytest.mark.parametrize(
+  'seen, trials, mean, least',
+  [
+    (0, 10, 0.0, -1e-9),
+    (10, 10, 10.0, -1e-9),
+    (1, 10**12, 0.0, -math.inf),
+    (9, 10, 10.0, -math.inf),
+    # A million standard deviations' worth of trials, none of it lost.
+    (10**15, 10**18, 1e15, -1e-3),
+  ],
+)
+def test_chances_at_the_ends(seen, trials, mean, least):
+  found = chances._log_chance(seen, trials, mean)
+  assert found >= least
+  assert (found < -100.0) == (least == -math.inf)
+
+
+def test_overlaps_and_coverage_have_the_tails_that_are_claimed():
+  """By simulation: of many runs few are beyond a bound that is not tiny."""
+  scheme = sampling.CyclicFixedSize(num_rounds=12, num_examples=40, batch_size=5, num_parts=2)
+  repeats, unseen = [], []
+  for seed in range(1500):
+    log = happened(batches(scheme, seed)) if seed < 300 else None
+    rounds = batches(scheme, seed)
+    overlaps = sum(np.intersect1d(a, b).size for a, b in zip(rounds, rounds[2:]))
+    if log is not None:
+      assert log.separations.to_dict().get(2, 0) == overlaps
+    repeats.append(overlaps)
+    unseen.append(40 - np.unique(np.concatenate(rounds)).size)
+  for values, trials, mean in ((repeats, 50, 50 * 5 / 20), (unseen, 40, 40 * 0.75**6)):
+    assert np.mean(values) == pytest.approx(mean, rel=0.03)
+    for alarm in (0.3, 0.1, 0.01):
+      odd = [v for v in values if chances._log_chance(v, trials, mean) < math.log(alarm)]
+      assert len(odd) <= alarm * len(values)
+
+
+@pytest.mark.parametrize('name', ['shuffled', 'shuffled_once'])
+def test_runs_shorter_than_a_pass(name):
+  scheme = sampling.SCHEMES[name](**{**SIZES, 'num_rounds': 7})
+  rounds = batches(scheme)
+  assert not contradictions(rounds, scheme)
+  rounds[4] = rounds[0]
+  assert '50 draws were of an example again' in contradictions(rounds, scheme)

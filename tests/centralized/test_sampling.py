@@ -1,0 +1,186 @@
+"""How batches are drawn: shuffled ones by simulation, relations and refusals."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from fl_dpftrl import accounting, participation
+from fl_dpftrl.centralized import amplification, sampled_gaussian, sampling
+from fl_dpftrl.families import banded, banded_toeplitz, identity
+
+
+def run_of(draws, seed):
+  """Rounds and examples of a run with shuffled batches."""
+  rng = np.random.default_rng(seed)
+  orders = [None] * draws.num_parts
+  rounds, examples = [], []
+  for t in range(draws.num_rounds):
+    part, turn = t % draws.num_parts, t // draws.num_parts
+    step = turn % draws.pass_turns
+    again = not isinstance(draws, sampling.ShuffledOnce)
+    if orders[part] is None or (step == 0 and again):
+      orders[part] = rng.permutation(draws.part_size)
+    batch = orders[part][step * draws.batch_size :][: draws.batch_size]
+    assert len(batch) == draws.batch_size
+    rounds += [t] * len(batch)
+    examples += list(part * draws.part_size + batch)
+  return np.array(rounds), np.array(examples)
+
+
+SHUFFLES = [
+  dict(num_rounds=40, num_examples=23, batch_size=3, num_parts=2),
+  dict(num_rounds=37, num_examples=24, batch_size=4),
+  dict(num_rounds=19, num_examples=15, batch_size=5, num_parts=3),
+  dict(num_rounds=5, num_examples=30, batch_size=2, num_parts=2),
+]
+
+
+@pytest.mark.parametrize('scheme', [sampling.Shuffled, sampling.ShuffledOnce])
+@pytest.mark.parametrize('arguments', SHUFFLES)
+def test_shuffled_runs_keep_to_their_schema(scheme, arguments):
+  draws = scheme(**arguments)
+  seen = [participation.observed(*run_of(draws, seed), draws.num_rounds) for seed in range(60)]
+  assert min(s.min_sep for s in seen) >= min(draws.schema.min_sep, draws.num_rounds)
+  most = max(s.max_participations for s in seen)
+  assert most == draws.schema.participations
+  if most > 1:  # Nor is the schema wider than what occurs.
+    assert min(s.min_sep for s in seen) == draws.schema.min_sep
+
+
+def test_shuffled_once_is_exactly_apart():
+  draws = sampling.ShuffledOnce(**SHUFFLES[0])
+  rounds, examples = run_of(draws, 0)
+  apart = draws.schema.min_sep
+  assert apart == 6
+  for example in np.unique(examples):
+    assert set(np.diff(rounds[examples == example])) == {apart}
+
+
+def test_shuffled_batches_of_the_papers():
+  run = dict(num_rounds=2052, num_examples=342_000, batch_size=1000)
+  assert sampling.ShuffledOnce(**run).schema == participation.FixedSeparation(
+    num_rounds=2052, min_sep=342, max_participations=6
+  )
+  assert sampling.Shuffled(**run, num_parts=9).schema == participation.MinSep(
+    num_rounds=2052, min_sep=9, max_participations=6
+  )
+
+
+def test_shuffled_batches_cost_as_much_as_columns_add_up():
+  """Bands within the parts: the turns of an example share no row of C."""
+  strategy = banded_toeplitz.BandedToeplitz([1.0, 0.5, 0.25], 60)
+  draws = sampling.Shuffled(num_rounds=60, num_examples=100, batch_size=5, num_parts=3)
+  found = accounting.account(strategy, draws.schema, noise_multiplier=4.0, delta=1e-6)
+  assert found.sensitivity_kind == 'exact'
+  assert found.sensitivity == pytest.approx(math.sqrt(4.0))
+  once = sampling.CyclicPoisson(num_rounds=60, num_examples=100, batch_size=5, num_parts=3)
+  assert (
+    found.epsilon > amplification.account(strategy, once, noise_multiplier=4.0, delta=1e-6).epsilon
+  )
+
+
+def fixed(**kwargs):
+  return sampling.CyclicFixedSize(num_rounds=64, num_examples=1000, batch_size=50, **kwargs)
+
+
+@pytest.mark.parametrize('adjacency', ['zero_out', 'replace_one'])
+def test_fixed_size_counts_two_clip_norms(adjacency):
+  strategy = banded.Banded([[2.0]] * 64)
+  found = amplification.account(
+    strategy, fixed(num_parts=4), noise_multiplier=6.0, delta=1e-6, adjacency=adjacency
+  )
+  assert (found.max_column_norm, found.sensitivity) == (2.0, 4.0)
+  assert found.effective_noise_multiplier == 1.5
+  assert found.epsilon == sampled_gaussian.epsilon(
+    1.5, 1e-6, probability=0.2, count=16, replaced=True
+  )
+  assert found.epsilon_at(1e-6) == found.epsilon < found.epsilon_at(1e-7)
+  lines = ' '.join(found.assumptions)
+  assert 'without replacement, 0.2 of them' in lines
+  assert 'replace-one' in lines
+
+
+def test_poisson_samples_where_an_example_is_replaced():
+  draws = sampling.CyclicPoisson(num_rounds=64, num_examples=1000, batch_size=50)
+  account = {
+    name: amplification.account(
+      identity.Identity(), draws, noise_multiplier=2.0, delta=1e-6, adjacency=name
+    )
+    for name in draws.relations
+  }
+  assert account['zero_out'].epsilon == account['add_or_remove'].epsilon
+  same = amplification.account(identity.Identity(), fixed(), noise_multiplier=2.0, delta=1e-6)
+  assert account['replace_one'].epsilon == same.epsilon
+  assert account['replace_one'].epsilon > account['zero_out'].epsilon
+
+
+def test_calibrates_every_scheme():
+  found = amplification.calibrate(
+    identity.Identity(), fixed(), epsilon=2.0, delta=1e-6, adjacency='replace_one'
+  )
+  assert 2.0 * (1.0 - 1e-4) <= found.epsilon <= 2.0
+  assert found.adjacency == 'replace_one'
+
+
+@pytest.mark.parametrize(
+  'call, message',
+  [
+    (
+      lambda: amplification.account(
+        identity.Identity(), fixed(), noise_multiplier=1.0, delta=1e-6, adjacency='add_or_remove'
+      ),
+      'one of zero_out, replace_one.*CyclicFixedSize.*add_or_remove',
+    ),
+    (
+      lambda: sampling.CyclicFixedSize(num_rounds=4, num_examples=9, batch_size=2.5),
+      'batch_size.*2.5',
+    ),
+    (
+      lambda: sampling.Shuffled(num_rounds=4, num_examples=9, batch_size=5, num_parts=2),
+      'batch_size=5 is more than the 4',
+    ),
+  ],
+)
+def test_refuses(call, message):
+  with pytest.raises(ValueError, match=message):
+    call()
+
+
+def likelihoods(outputs, matrix, first, others, sigma):
+  """Of outputs C x + z, where rounds 0 and 2 draw one of two examples."""
+  found = np.zeros(len(outputs))
+  own = (first, others)
+  for x in itertools.product(own, (1.0,), own):
+    distance = ((outputs - matrix @ x) ** 2).sum(axis=1)
+    found += np.exp(-0.5 * distance / sigma**2) / 4.0
+  return found
+
+
+@pytest.mark.parametrize('replacement, others', [(-1.0, -1.0), (0.0, -1.0)])
+def test_correlated_noise_spends_no_more(replacement, others):
+  """Two parts of two examples, three rounds of one: by Monte Carlo.
+
+  Those of the other part are alike, which hides nothing.
+  """
+  matrix = np.array([[0.8, 0.0, 0.0], [0.6, 0.8, 0.0], [0.0, 0.6, 1.0]])
+  sigma, epsilon, count = 2.5, 0.8, 400_000
+  rng = np.random.default_rng(0)
+  drawn = np.stack(
+    [rng.choice((1.0, others), count), np.ones(count), rng.choice((1.0, others), count)]
+  )
+  outputs = (matrix @ drawn).T + sigma * rng.normal(size=(count, 3))
+  first = likelihoods(outputs, matrix, 1.0, others, sigma)
+  second = likelihoods(outputs, matrix, replacement, others, sigma)
+  spent = np.maximum(1.0 - math.exp(epsilon) * second / first, 0.0)
+  delta = spent.mean() - 4.0 * spent.std() / math.sqrt(count)
+  bound = amplification.account(
+    banded.Banded([[0.8, 0.0], [0.8, 0.6], [1.0, 0.6]]),
+    sampling.CyclicFixedSize(num_rounds=3, num_examples=4, batch_size=1, num_parts=2),
+    noise_multiplier=sigma,
+    delta=delta,
+  )
+  assert bound.epsilon >= epsilon
+  if replacement == -1.0:  # The worst neighbours there are: hardly above.
+    assert bound.epsilon <= 1.05 * epsilon

@@ -1,0 +1,288 @@
+"""What devices had, against brute force, and never above the worst case."""
+
+import json
+import math
+
+import hypothesis
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import strategies as st
+
+from fl_dpftrl.families import banded, blt, identity
+from fl_dpftrl.families import tree_online as tree
+from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.logs import schema
+from fl_dpftrl.replaying import guarantees, replay, runs_file, tally
+
+BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
+SETTINGS = hypothesis.settings(deadline=None, max_examples=50)
+
+
+def log_of(rows, num_rounds):
+  table = pa.table(
+    {'round': pa.array([r for r, _ in rows], pa.int64()), 'device_id': [d for _, d in rows]}
+  )
+  return log_lib.of_table(table, num_rounds=num_rounds)
+
+
+@st.composite
+def runs(draw):
+  """A run of a few rounds, its rows, and what noise it had."""
+  num_rounds = draw(st.integers(1, 9))
+  rows = draw(st.sets(st.tuples(st.integers(0, num_rounds - 1), st.integers(0, 3)), min_size=1))
+  later = st.integers(1, max(1, num_rounds - 1))
+  places = st.sets(later, max_size=2) if num_rounds > 1 else st.just(set())
+  multiplier = st.floats(0.5, 8.0)
+  strategy = draw(
+    st.sampled_from(
+      [
+        identity.Identity(),
+        tree.TreeOnline(),
+        BLT,
+        banded.Banded(np.array([[1.0, 0.0]] + [[1.0, -0.6]] * 8)),
+      ]
+    )
+  )
+  run = replay.run(
+    log_of(sorted(rows), num_rounds),
+    strategy,
+    noise_multiplier=draw(multiplier),
+    changes=tuple((t, draw(multiplier)) for t in sorted(draw(places))),
+    restarts=tuple(sorted(draw(places))),
+  )
+  return run, rows
+
+
+def gram_of(run):
+  """CᵀC with a block for each stream, columns of C over their noise."""
+  noise = run.noise
+  bounds = [0, *noise.restarts, noise.num_rounds]
+  gram = np.zeros((noise.num_rounds,) * 2)
+  for first, end in zip(bounds, bounds[1:]):
+    block = noise.strategy.strategy_matrix(end - first)
+    gram[first:end, first:end] = block.T @ block
+  multipliers = np.full(noise.num_rounds, noise.multiplier)
+  for t, value in noise.changes:
+    multipliers[t:] = value
+  return gram / np.outer(multipliers, multipliers)
+
+
+def worst_square(entries):
+  """The largest ‖C u‖² over updates ±1 of one dimension: a lower bound."""
+  size = len(entries)
+  signs = np.array(np.meshgrid(*[[1.0, -1.0]] * size)).reshape(size, -1)
+  return np.einsum('is,ij,js->s', signs, entries, signs).max()
+
+
+@SETTINGS
+@hypothesis.given(st.lists(runs(), min_size=1, max_size=3), st.integers(1, 3))
+def test_what_occurred_equals_brute_force(drawn, group_size):
+  given = [run for run, _ in drawn]
+  statement = replay.replay(given, deltas=1e-6, group_size=group_size)
+  squares, absolute = {}, {}
+  negative = False
+  for run, rows in drawn:
+    gram = gram_of(run)
+    for device in {d for _, d in rows}:
+      rounds = sorted(r for r, d in rows if d == device)
+      entries = gram[np.ix_(rounds, rounds)]
+      negative |= bool((entries < -1e-12).any())
+      squares[device] = squares.get(device, 0.0) + worst_square(entries)
+      absolute[device] = absolute.get(device, 0.0) + np.abs(entries).sum()
+  sums = lambda of: sum(sorted((math.sqrt(s) for s in of.values()), reverse=True)[:group_size])
+  found = 1.0 / statement['observed']['effective_noise_multiplier']
+  assert found >= sums(squares) * (1 - 1e-9)
+  assert found <= sums(absolute) * (1 + 1e-9)
+  if not negative:
+    assert found == pytest.approx(sums(squares), rel=1e-9)
+    if group_size == 1:
+      assert statement['observed']['sensitivity_kind'] == 'exact'
+  assert statement['observed']['rho'] == pytest.approx(found**2 / 2)
+  worst = statement['worst_case']['effective_noise_multiplier']
+  assert statement['observed']['effective_noise_multiplier'] >= worst * (1 - 1e-9)
+  # In their bins, all devices are there, at no less than they had.
+  shares = statement['per_device']['quantiles']
+  exact = sorted(math.sqrt(s) for s in absolute.values())
+  for point in shares:
+    place = math.ceil(point['share'] * len(exact)) - 1
+    mu = 1.0 / point['effective_noise_multiplier']
+    assert mu <= exact[place] * 1.0015
+    if not negative:
+      assert mu >= exact[place] * (1 - 1e-9)
+  bars = statement['per_device']['rho_histogram']
+  assert sum(count for *_, count in bars) == len(squares)
+
+
+@pytest.mark.parametrize('strategy', [BLT, tree.TreeOnline()])
+def test_a_log_that_attains_the_worst_pattern(strategy):
+  # Every pattern that keeps to it occurs, so the worst one does.
+  n, b = 9, 3
+  patterns = [[]]
+  for _ in range(3):
+    patterns += [
+      [*p, t]
+      for p in patterns
+      for t in range(n)
+      if (not p or t - p[-1] >= b) and [*p, t] not in patterns
+    ]
+  rows = [(t, f'{i:03d}') for i, p in enumerate(patterns) for t in p]
+  run = replay.run(log_of(rows, n), strategy, noise_multiplier=2.0)
+  statement = replay.replay(run, deltas=1e-6)
+  assert (statement['min_sep'], statement['max_participations']) == (3, 3)
+  assert statement['observed']['sensitivity'] == pytest.approx(
+    statement['worst_case']['sensitivity'], rel=1e-12
+  )
+
+
+def test_runs_compose():
+  rows = [(0, 'a'), (4, 'a'), (1, 'b')]
+  one = replay.run(log_of(rows, 6), BLT, noise_multiplier=2.0)
+  other = replay.run(log_of(rows, 6), BLT, noise_multiplier=5.0)
+  alone = [replay.replay(run, deltas=1e-6) for run in (one, other)]
+  both = replay.replay([one, other], deltas=1e-6)
+  for part in ('worst_case', 'observed'):
+    assert both[part]['rho'] == pytest.approx(sum(s[part]['rho'] for s in alone))
+    assert both[part]['sensitivity_kind'] == 'exact'
+  assert (both['num_rounds'], both['num_devices']) == (12, 2)
+  assert both['num_participations'] == 6
+  assert [run['noise_multiplier'] for run in both['runs']] == [2.0, 5.0]
+  assert any('independent of that of the others' in s for s in both['assumptions'])
+
+
+def test_another_device_in_another_run_is_not_the_same():
+  one = replay.run(log_of([(0, 'a')], 1), BLT, noise_multiplier=2.0)
+  other = replay.run(log_of([(0, 'b')], 1), BLT, noise_multiplier=2.0)
+  both = replay.replay([one, other], deltas=1e-6)
+  assert both['observed']['rho'] == pytest.approx(1 / 8)
+  assert both['worst_case']['rho'] == pytest.approx(1 / 4)
+
+
+def test_less_noise_from_a_round_on_costs_more():
+  rows = [(0, 'a'), (4, 'b')]
+  rho = lambda changes: replay.replay(
+    replay.run(log_of(rows, 6), identity.Identity(), noise_multiplier=2.0, changes=changes),
+    deltas=1e-6,
+  )['observed']['rho']
+  assert rho(()) == rho(((5, 1.0),)) == pytest.approx(1 / 8)
+  assert rho(((4, 1.0),)) == pytest.approx(1 / 2)
+  assert rho(((1, 4.0),)) == pytest.approx(1 / 8)
+
+
+def test_without_noise_for_a_while_nothing_is_guaranteed():
+  run = replay.run(log_of([(0, 'a')], 3), BLT, noise_multiplier=2.0, changes=((2, 0.0),))
+  statement = replay.replay(run, deltas=1e-6)
+  assert statement['worst_case']['epsilon'] is None
+  assert statement['observed']['epsilon'] is None
+
+
+@pytest.mark.parametrize(
+  'arguments, message',
+  [
+    (dict(changes=((0, 1.0),)), 'changes must be at ascending rounds from 1'),
+    (dict(changes=((6, 1.0),)), 'got 6'),
+    (dict(changes=((2, 1.0), (2, 3.0))), 'got 2'),
+    (dict(changes=((2, -1.0),)), 'noise_multiplier'),
+    (dict(restarts=(3, 1)), 'restarts must be at ascending'),
+    (dict(restarts=(1.5,)), 'at rounds'),
+    (dict(noise_multiplier=math.inf), 'noise_multiplier'),
+  ],
+)
+def test_refuses_runs(arguments, message):
+  with pytest.raises(ValueError, match=message):
+    replay.run(log_of([(0, 'a')], 6), BLT, **{'noise_multiplier': 1.0, **arguments})
+
+
+def test_a_banded_strategy_is_not_used_past_its_rounds_but_restarts():
+  short = banded.Banded(np.ones((4, 1)))
+  log = log_of([(0, 'a'), (5, 'a')], 6)
+  with pytest.raises(ValueError, match='^log: num_rounds=6 is beyond the 4'):
+    replay.run(log, short, noise_multiplier=1.0)
+  run = replay.run(log, short, noise_multiplier=1.0, restarts=(3,))
+  assert replay.replay(run, deltas=1e-6)['observed']['rho'] > 0.0
+
+
+def test_quantiles_are_of_devices():
+  counts = tally.Counts.of(np.array([0, 1 << 14, 1 << 14, (1 << 14) + 256]))
+  whole = tally.Tally((), 4, counts, (tally.Exposed(2.0, 'a'),))
+  # Bins of squares 2⁻⁶⁴, 1 and 2.
+  assert guarantees.quantiles(whole, [0.25, 0.5, 0.75, 0.76, 1.0]) == [
+    (0.25, 2.0**-32),
+    (0.5, 1.0),
+    (0.75, 1.0),
+    (0.76, math.sqrt(2.0)),
+    (1.0, math.sqrt(2.0)),
+  ]
+
+
+@pytest.fixture(name='folder')
+def fixture_folder(tmp_path):
+  for name in ('a', 'b'):
+    schema.write_log(
+      tmp_path / f'{name}.parquet', rounds=[0, 3], device_ids=['x', 'x'], num_rounds=5
+    )
+  return tmp_path
+
+
+ENTRY = {'log': 'a.parquet', 'strategy': 'identity', 'noise_multiplier': 2}
+
+
+def test_runs_are_read_from_a_file(folder):
+  path = folder / 'runs.json'
+  second = {
+    'log': ['b.parquet'],
+    'strategy': 'tree_online',
+    'noise_multiplier': 3.5,
+    'num_rounds': 5,
+    'changes': [[2, 4.0]],
+    'restarts': [1],
+    'declared_min_sep': 3,
+    'declared_max_participations': 2,
+  }
+  path.write_text(json.dumps({'runs': [ENTRY, second]}))
+  first, second = runs_file.read(path)
+  assert first.noise.multiplier == 2.0 and first.declared is None
+  assert second.noise.changes == ((2, 4.0),)
+  assert second.noise.restarts == (1,)
+  assert (second.declared.min_sep, second.declared.participations) == (3, 2)
+
+
+@pytest.mark.parametrize(
+  'content, message',
+  [
+    ('{"runs": [', 'is not JSON'),
+    ('[]', 'list of "runs"'),
+    ({'runs': []}, 'list of "runs"'),
+    ({'runs': [ENTRY], 'more': 1}, 'list of "runs" alone'),
+    ({'runs': [ENTRY, 5]}, 'run 2: must be an object'),
+    ({'runs': [{**ENTRY, 'sigma': 1}]}, "run 1: 'sigma' is none of log"),
+    ({'runs': [{'log': 'a.parquet'}]}, 'strategy is missing'),
+    ({'runs': [{**ENTRY, 'noise_multiplier': '2'}]}, 'noise_multiplier must'),
+    ({'runs': [{**ENTRY, 'noise_multiplier': -2}]}, 'noise_multiplier must be'),
+    ({'runs': [{**ENTRY, 'num_rounds': True}]}, 'num_rounds must not be True'),
+    ({'runs': [{**ENTRY, 'changes': [3]}]}, 'changes must be pairs'),
+    ({'runs': [{**ENTRY, 'restarts': ['3']}]}, 'must be at rounds'),
+    ({'runs': [{**ENTRY, 'log': 'none.parquet'}]}, 'no such file'),
+    ({'runs': [{**ENTRY, 'log': [3]}]}, 'log must not be'),
+  ],
+)
+def test_refuses_a_file_of_runs(folder, content, message):
+  path = folder / 'runs.json'
+  path.write_text(content if isinstance(content, str) else json.dumps(content))
+  with pytest.raises(ValueError, match=message) as raised:
+    runs_file.read(path)
+  assert str(raised.value).startswith(str(path))
+
+
+def test_what_is_published_tells_of_no_device():
+  rows = [(0, 'device 7'), (4, 'device 7'), (1, 'other')]
+  run = replay.run(log_of(rows, 6), BLT, noise_multiplier=2.0)
+  for given in (run, [run, run]):
+    statement = replay.replay(given, deltas=1e-6)
+    assert 'device 7' in json.dumps(statement)
+    public = replay.publishable(statement)
+    assert 'device 7' not in json.dumps(public)
+    assert statement['confidential'] and not public['confidential']
+    assert public['worst_case'] == statement['worst_case']
+    for name in ('observed', 'per_device', 'num_devices', 'separations'):
+      assert f'"{name}"' not in json.dumps(public)

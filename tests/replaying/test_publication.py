@@ -1,0 +1,245 @@
+import hashlib
+import hmac
+import json
+import re
+import secrets
+import shlex
+
+import pyarrow as pa
+import pytest
+
+from fl_dpftrl import digests
+from fl_dpftrl.commands import main
+from fl_dpftrl.families import identity
+from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.logs import schema
+from fl_dpftrl.replaying import publication, replay
+from fl_dpftrl.reports import privacy
+
+MARK = 'MARKED'
+SALT = bytes(range(16))
+# Devices a and c have the same rounds but for where they begin; so have b and d.
+ROWS = [(0, 'a'), (4, 'a'), (9, 'a'), (1, 'b'), (6, 'b'), (3, 'c')]
+
+
+def write_log(path, rows=tuple(ROWS), metadata=None):
+  """A log in which all that could tell of devices or places has a mark."""
+  rows = sorted(rows)
+  schema.write_log(
+    path,
+    rounds=[r for r, _ in rows],
+    device_ids=[f'{MARK}-{d}' for _, d in rows],
+    timestamps=[1_700_000_000 + 1000 * r for r, _ in rows],
+    num_rounds=12,
+    metadata=metadata,
+  )
+
+
+def published(path, tmp_path, *flags):
+  """The public page and the statement in it."""
+  page = tmp_path / 'public.html'
+  main.main(
+    [
+      'replay',
+      f'--log={path}',
+      '--strategy=identity',
+      '--noise_multiplier=3',
+      '--delta=1e-6',
+      f'--public_report={page}',
+      '--json',
+      *flags,
+    ]
+  )
+  text = page.read_text()
+  data = re.search(r'<script[^>]*>(.*?)</script>', text).group(1)
+  return text, json.loads(data)
+
+
+def without_commitment(text):
+  found = set(re.findall(r'\b[0-9a-f]{64}\b', text))
+  found -= {digests.strategy_digest(identity.Identity())}
+  assert len(found) == 1
+  return text.replace(found.pop(), 'COMMITMENT')
+
+
+@pytest.fixture(name='folder')
+def fixture_folder(tmp_path):
+  folder = tmp_path / f'{MARK}-host' / f'{MARK}-user'
+  folder.mkdir(parents=True)
+  return folder
+
+
+@pytest.mark.parametrize('suffix', ['parquet', 'csv'])
+def test_nothing_of_rows_ids_or_places_is_published(folder, tmp_path, suffix, capsys):
+  path = folder / f'{MARK}.{suffix}'
+  flags = ['--report_goal=2', '--declared_min_sep=3', '--restart=5']
+  if suffix == 'csv':
+    lines = [f'{r},{MARK}-{d}' for r, d in ROWS]
+    path.write_text('\n'.join(['round,device_id', *lines, '']))
+  else:
+    write_log(
+      path, metadata={schema.VOID_KEY: f'{MARK} was here', 'fl_dpftrl.strategy_sha256': f'{MARK}'}
+    )
+  text, statement = published(path, tmp_path, *flags)
+  assert MARK not in text
+  printed = json.loads(capsys.readouterr().out)
+  assert MARK in json.dumps(printed)
+  for file in printed['log']:
+    assert file['sha256'] not in text
+  assert printed['commitment']['salt'] not in text
+  for name in ('1700', '2023-11', 'short of the report goal of'):
+    assert name not in text
+  allowed = {
+    'num_rounds',
+    'min_sep',
+    'max_participations',
+    'noise_multiplier',
+    'strategy',
+    'restarts',
+    'report_goal',
+    'worst_case',
+    'declared',
+    'delta',
+    'adjacency',
+    'group_size',
+    'assumptions',
+    'void_reason',
+    'warnings',
+    'commitment',
+    'confidential',
+  }
+  assert set(statement) == allowed
+  assert statement['commitment'] == {'hmac_sha256': printed['commitment']['hmac_sha256']}
+  if suffix == 'csv':
+    assert 'does not say how many rounds' in text
+  else:
+    assert 'No guarantee' in text
+    assert 'its log says so, or is of another run' in text
+
+
+@pytest.mark.parametrize(
+  'flags',
+  [
+    [],
+    ['--report_goal=2', '--declared_min_sep=3', '--delta=1e-8'],
+    ['--group_size=2', '--noise_multiplier_from=5:2.5'],
+  ],
+)
+def test_rows_of_other_devices_leave_the_report_as_it_is(folder, tmp_path, flags, capsys):
+  pages = []
+  other = [(t, {'c': 'z', 'b': 'a b'}.get(d, d)) for t, d in ROWS]
+  # Device c is in the rounds of none before, and b in others; k, b and n stay.
+  moved = [(0, 'a'), (4, 'a'), (9, 'a'), (2, 'q'), (11, 'q'), (2, 'p'), (5, 'o')]
+  for name, rows in (('one', ROWS), ('two', other), ('three', moved)):
+    path = folder / f'{name}.parquet'
+    write_log(path, rows)
+    pages.append(without_commitment(published(path, tmp_path, *flags)[0]))
+  assert pages[0] == pages[1] == pages[2]
+  capsys.readouterr()
+
+
+def test_several_runs_publish_no_names(folder, tmp_path, capsys):
+  log = folder / 'log.parquet'
+  write_log(log)
+  entry = {'log': log.name, 'strategy': 'identity', 'noise_multiplier': 3}
+  runs = folder / f'{MARK}.json'
+  runs.write_text(json.dumps({'runs': [entry, entry]}))
+  page = tmp_path / 'public.html'
+  main.main(['replay', f'--runs={runs}', '--delta=1e-6', f'--public_report={page}'])
+  text = page.read_text()
+  assert MARK not in text and 'log.parquet' not in text
+  assert '--runs=RUNS' in text
+  assert 'HMAC-SHA-256' in capsys.readouterr().out
+
+
+def test_a_log_opens_its_commitment(folder, tmp_path, capsys):
+  path = folder / 'log.parquet'
+  write_log(path)
+  confidential = tmp_path / 'privacy.html'
+  text, statement = published(path, tmp_path, f'--report={confidential}')
+  given = json.loads(capsys.readouterr().out)['commitment']
+  salt = bytes.fromhex(given['salt'])
+  assert len(salt) == 16
+  line = hashlib.sha256(path.read_bytes()).hexdigest() + '\n'
+  value = hmac.new(salt, line.encode(), hashlib.sha256).hexdigest()
+  assert value == given['hmac_sha256'] == statement['commitment']['hmac_sha256']
+  assert value in text
+  opened = confidential.read_text()
+  for word in (value, given['salt'], line.strip()):
+    assert word in opened
+  assert f'hexkey:{given["salt"]}' in opened and 'hexkey:SALT' in text
+  published(path, tmp_path)
+  again = json.loads(capsys.readouterr().out)['commitment']
+  assert again['salt'] != given['salt']
+  assert again['hmac_sha256'] != value
+
+
+def test_without_a_public_report_there_is_no_commitment(folder, capsys):
+  path = folder / 'log.parquet'
+  write_log(path)
+  main.main(
+    [
+      'replay',
+      f'--log={path}',
+      '--strategy=identity',
+      '--noise_multiplier=3',
+      '--delta=1e-6',
+      '--json',
+    ]
+  )
+  assert 'commitment' not in json.loads(capsys.readouterr().out)
+
+
+def test_salts_are_fresh_and_of_one_length(monkeypatch):
+  asked = []
+  monkeypatch.setattr(secrets, 'token_bytes', lambda size: asked.append(size) or SALT)
+  files = [{'name': 'x', 'sha256': 'ab' * 32}]
+  assert publication.committed({'log': files})['commitment']['salt'] == SALT.hex()
+  assert asked == [16]
+  with pytest.raises(ValueError, match='salt must have 16 bytes, got 3'):
+    publication.committed({'log': files}, b'abc')
+  assert 'commitment' not in publication.committed({'log': []})
+
+
+def in_memory(rows, num_rounds):
+  columns = {'round': [r for r, _ in rows], 'device_id': [d for _, d in rows]}
+  return log_lib.of_table(pa.table(columns), num_rounds=num_rounds)
+
+
+def test_a_new_field_is_not_published_by_itself():
+  run = replay.run(in_memory(ROWS, 12), identity.Identity(), noise_multiplier=3.0)
+  whole = replay.replay(run, deltas=1e-6)
+  whole['brand_new'] = MARK
+  whole['worst_case']['brand_new'] = MARK
+  setting = privacy.Setting(
+    run=MARK,
+    noise_multiplier=3.0,
+    command=f'replay --log={MARK}',
+    strategy=f'/{MARK}/s.json',
+    population=1,
+    burnt_rounds=(7,),
+  )
+  text = privacy.report(publication.publishable(whole), setting)
+  assert MARK not in text and 'burnt' not in text
+  assert MARK in privacy.report(whole, setting)
+
+
+def test_the_published_command_gives_the_published_figures(folder, tmp_path, capsys):
+  path = folder / 'log.parquet'
+  write_log(path)
+  _, statement = published(
+    path,
+    tmp_path,
+    '--declared_min_sep=4',
+    '--delta=1e-8',
+    '--restart=6',
+    '--noise_multiplier_from=8:2.5',
+    '--adjacency=replace_one',
+  )
+  capsys.readouterr()
+  words = shlex.split(publication.command(statement))[1:]
+  words = [w.replace('=LOG', f'={path}').replace('=STRATEGY', '=identity') for w in words]
+  main.main([*words, '--json'])
+  repeated = json.loads(capsys.readouterr().out)
+  for part in ('worst_case', 'declared'):
+    assert repeated[part] == statement[part]

@@ -1,0 +1,259 @@
+import collections
+import json
+import math
+
+import hypothesis
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import strategies as st
+
+from fl_dpftrl import digests, participation, sensitivity
+from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.families import banded, blt, identity
+from fl_dpftrl.families import tree_online as tree
+from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.logs import noise_record, schema
+from fl_dpftrl.replaying import replay
+
+BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
+
+
+def random_banded(num_rounds, num_bands, signed):
+  rng = np.random.default_rng(num_rounds + num_bands)
+  low = -1.0 if signed else 0.0
+  coefficients = rng.uniform(low, 1.0, (num_rounds, num_bands))
+  coefficients[:, 0] = rng.uniform(0.5, 1.0, num_rounds)
+  coefficients[np.arange(num_rounds)[:, None] < np.arange(num_bands)] = 0.0
+  return banded.Banded(coefficients)
+
+
+def replayed(log, strategy, *, noise_multiplier, declared=None, **kwargs):
+  run = replay.run(log, strategy, noise_multiplier=noise_multiplier, declared=declared)
+  return replay.replay(run, **kwargs)
+
+
+def happened(rows, num_rounds):
+  return log_lib.of_table(
+    pa.table(
+      {'round': pa.array([r for r, _ in rows], pa.int64()), 'device_id': [d for _, d in rows]}
+    ),
+    num_rounds=num_rounds,
+  )
+
+
+LOG = happened([(0, 'a'), (4, 'a'), (9, 'a'), (1, 'b'), (6, 'b'), (3, 'c')], 12)
+
+
+ARGUMENTS = {'noise_multiplier': 3.0, 'deltas': 1e-6}
+
+
+@st.composite
+def logs(draw):
+  num_rounds = draw(st.integers(1, 14))
+  rows = draw(st.sets(st.tuples(st.integers(0, num_rounds - 1), st.integers(0, 4)), min_size=1))
+  return happened(sorted(rows), num_rounds)
+
+
+@hypothesis.settings(deadline=None, max_examples=120)
+@hypothesis.given(log=logs(), bands=st.integers(1, 14), family=st.integers(0, 4))
+def test_what_occurred_is_never_worse_than_the_worst_case(log, bands, family):
+  bands = min(bands, log.num_rounds)
+  strategy = [
+    identity.Identity(),
+    tree.TreeOnline(),
+    BLT,
+    random_banded(log.num_rounds, bands, signed=False),
+    random_banded(log.num_rounds, bands, signed=True),
+  ][family]
+  result = replayed(log, strategy, noise_multiplier=0.0, deltas=1e-6)
+  occurred, worst = result['observed'], result['worst_case']
+  assert occurred['sensitivity'] <= worst['sensitivity'] * (1 + 1e-12)
+  # A device's updates in its rounds, all alike, are among what is bounded.
+  matrix = strategy.strategy_matrix(log.num_rounds)
+  patterns = collections.defaultdict(list)
+  for table in log.tables():
+    for row in table.to_pylist():
+      patterns[row['device_id']].append(row['round'])
+  for pattern in patterns.values():
+    together = np.linalg.norm(matrix[:, pattern].sum(axis=1))
+    assert together <= occurred['sensitivity'] * (1 + 1e-12)
+
+
+def test_figures_by_hand():
+  # Three rounds of independent noise for one device: sensitivity √3.
+  result = replayed(LOG, identity.Identity(), noise_multiplier=3.0, deltas=1e-6)
+  for part in ('worst_case', 'observed'):
+    assert result[part]['sensitivity'] == pytest.approx(math.sqrt(3))
+    assert result[part]['sensitivity_kind'] == 'exact'
+    assert result[part]['rho'] == pytest.approx(1 / 6)
+    assert result[part]['epsilon'] == gaussian.epsilon(3 / math.sqrt(3), 1e-6)
+  assert result['num_rounds'] == 12
+  assert result['num_devices'] == 3
+  assert result['num_participations'] == 6
+  assert (result['min_sep'], result['max_participations']) == (4, 3)
+  assert result['separations'] == [[4, 1], [5, 2]]
+  assert result['participations'] == [[1, 1], [2, 1], [3, 1]]
+  assert result['witness'] == {'device_id': 'a', 'first_round': 0, 'second_round': 4}
+  assert (result['delta'], result['adjacency']) == (1e-6, 'zero_out')
+  assert json.loads(json.dumps(result, allow_nan=False)) == result
+
+
+def test_worst_case_is_the_account_of_the_observed_schema():
+  result = replayed(LOG, BLT, noise_multiplier=3.0, deltas=1e-6)
+  schema = participation.MinSep(num_rounds=12, min_sep=4, max_participations=3)
+  account = gaussian.account(BLT, schema, noise_multiplier=3.0, delta=1e-6)
+  assert result['worst_case'] == {
+    'sensitivity': account.sensitivity,
+    'sensitivity_kind': account.sensitivity_kind,
+    'effective_noise_multiplier': account.effective_noise_multiplier,
+    'rho': account.rho,
+    'epsilon': account.epsilon,
+  }
+  assert result['observed']['sensitivity'] < account.sensitivity
+  assert result['observed']['epsilon'] < account.epsilon
+
+
+def test_several_deltas_give_a_curve():
+  several = replayed(LOG, BLT, noise_multiplier=3.0, deltas=[1e-5, 1e-9])
+  for delta, index in ((1e-5, 0), (1e-9, 1)):
+    single = replayed(LOG, BLT, noise_multiplier=3.0, deltas=delta)
+    for part in ('worst_case', 'observed'):
+      assert 'curve' not in single[part]
+      assert several[part]['curve'][index] == {'delta': delta, 'epsilon': single[part]['epsilon']}
+  assert several['delta'] == 1e-5
+  assert (
+    several['worst_case']['epsilon']
+    == several['worst_case']['curve'][0]['epsilon']
+    < several['worst_case']['curve'][1]['epsilon']
+  )
+
+
+@pytest.mark.parametrize(
+  'min_sep, max_participations, holds',
+  [(4, 3, True), (1, None, True), (5, 3, False), (4, 2, False), (6, 1, False)],
+)
+def test_declared(min_sep, max_participations, holds):
+  declared = participation.MinSep(
+    num_rounds=12, min_sep=min_sep, max_participations=max_participations
+  )
+  result = replayed(LOG, BLT, noise_multiplier=3.0, deltas=1e-6, declared=declared)
+  assert result['declared']['holds'] is holds
+  assert result['declared']['min_sep'] == min_sep
+  assert result['declared']['sensitivity'] == pytest.approx(
+    sensitivity.sensitivity(BLT, declared).value
+  )
+  loud = [s for s in result['assumptions'] if 'DOES NOT HOLD' in s]
+  assert bool(loud) is not holds
+  if holds:
+    assert result['declared']['epsilon'] >= result['worst_case']['epsilon'] - 1e-12
+
+
+def test_a_declared_separation_that_nothing_tested_holds():
+  once = happened([(0, 'a'), (1, 'b')], 3)
+  declared = participation.MinSep(num_rounds=3, min_sep=400)
+  result = replayed(once, BLT, noise_multiplier=3.0, deltas=1e-6, declared=declared)
+  assert result['declared']['holds'] is True
+
+
+def test_declared_is_of_the_same_rounds():
+  with pytest.raises(ValueError, match='declared is for 13 rounds'):
+    replayed(
+      LOG, BLT, noise_multiplier=3.0, deltas=1e-6, declared=participation.MinSep(num_rounds=13)
+    )
+  with pytest.raises(ValueError, match='FixedSeparation'):
+    replayed(
+      LOG,
+      BLT,
+      noise_multiplier=3.0,
+      deltas=1e-6,
+      declared=participation.FixedSeparation(num_rounds=12),
+    )
+
+
+def test_replace_one_is_zero_out_with_half_the_noise():
+  replaced = replayed(LOG, BLT, noise_multiplier=6.0, deltas=1e-6, adjacency='replace_one')
+  zeroed = replayed(LOG, BLT, noise_multiplier=3.0, deltas=1e-6)
+  for part in ('worst_case', 'observed'):
+    assert replaced[part]['epsilon'] == zeroed[part]['epsilon']
+    assert replaced[part]['sensitivity'] == 2 * zeroed[part]['sensitivity']
+  assert replaced['adjacency'] == 'replace_one'
+  assert any('sensitivity is doubled' in s for s in replaced['assumptions'])
+
+
+def test_groups_multiply_the_sensitivity():
+  group = replayed(LOG, BLT, noise_multiplier=9.0, deltas=1e-6, group_size=3)
+  single = replayed(LOG, BLT, noise_multiplier=3.0, deltas=1e-6)
+  assert group['worst_case']['epsilon'] == pytest.approx(single['worst_case']['epsilon'])
+  assert group['worst_case']['sensitivity_kind'] == 'upper_bound'
+  assert any('groups of 3 devices' in s for s in group['assumptions'])
+
+
+def test_without_noise_nothing_is_guaranteed():
+  result = replayed(LOG, BLT, noise_multiplier=0.0, deltas=[1e-6, 1e-9])
+  assert result['worst_case']['epsilon'] is None
+  assert result['observed']['rho'] is None
+  assert any('NO NOISE' in s for s in result['assumptions'])
+  json.dumps(result, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+  'change, message',
+  [
+    (dict(adjacency='add_or_remove'), 'add_or_remove is refused'),
+    (dict(adjacency='other'), "one of zero_out, replace_one, got 'other'"),
+    (dict(group_size=0), 'group_size'),
+    (dict(group_size=1.5), 'group_size'),
+    (dict(group_size=True), 'group_size'),
+    (dict(deltas=0.0), 'delta'),
+    (dict(deltas=[1e-6, 1.0]), 'delta'),
+    (dict(deltas=[]), 'deltas'),
+    (dict(noise_multiplier=-1.0), 'noise_multiplier'),
+    (dict(noise_multiplier=math.nan), 'noise_multiplier'),
+  ],
+)
+def test_refuses(change, message):
+  with pytest.raises(ValueError, match=message) as raised:
+    replayed(LOG, BLT, **{**ARGUMENTS, **change})
+  assert '\n' not in str(raised.value)
+
+
+def test_refuses_a_strategy_of_fewer_rounds():
+  with pytest.raises(ValueError, match='num_rounds=12 is beyond the 11'):
+    replayed(LOG, random_banded(11, 2, False), noise_multiplier=3.0, deltas=1e-6)
+
+
+def test_digest_is_of_the_parameters():
+  found = {
+    digests.strategy_digest(s)
+    for s in (
+      identity.Identity(),
+      tree.TreeOnline(),
+      BLT,
+      blt.BLT([0.99, 0.7], [0.1, np.nextafter(0.3, 1)]),
+      random_banded(5, 2, False),
+      random_banded(6, 2, False),
+    )
+  }
+  assert len(found) == 6
+  again = blt.BLT(np.array([0.99, 0.7]), (0.1, 0.3))
+  assert digests.strategy_digest(again) == digests.strategy_digest(BLT)
+
+
+def test_a_log_of_another_run_guarantees_nothing(tmp_path):
+  path = tmp_path / 'log.parquet'
+  strategy = identity.Identity()
+  schema.write_log(
+    path,
+    rounds=[0, 1, 2],
+    device_ids=['a', 'b', 'a'],
+    num_rounds=3,
+    metadata=noise_record.run_metadata(strategy, 0.5),
+  )
+  log = replay.read_log(path)
+  same = replayed(log, strategy, noise_multiplier=0.5, deltas=1e-6)
+  assert same['void_reason'] is None
+  other = replayed(log, BLT, noise_multiplier=5.0, deltas=1e-6)
+  assert 'noise multiplier 0.5, not 5.0' in other['void_reason']
+  assert 'another strategy' in other['void_reason']
+  assert any('THE GUARANTEE IS VOID' in line for line in other['assumptions'])

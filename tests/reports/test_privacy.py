@@ -1,0 +1,537 @@
+import dataclasses
+import functools
+import html.parser
+import json
+import re
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from fl_dpftrl import digests, participation
+from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.families import blt
+from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.replaying import replay
+from fl_dpftrl.reports import privacy
+
+BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
+COMMAND = "fl-dpftrl replay --log='a b.parquet' --strategy=s.json"
+
+
+class Page(html.parser.HTMLParser):
+  """The text, figures, scripts and references of a page; checks the nesting."""
+
+  def __init__(self, text):
+    super().__init__()
+    self.open, self.figures, self.words, self.scripts = [], [], [], {}
+    self.tags, self.references, self.bars = [], [], []
+    self.feed(text)
+    self.close()
+    assert not self.open
+
+  def handle_starttag(self, tag, attrs):
+    self.open.append((tag, dict(attrs)))
+    self.note(tag, dict(attrs))
+
+  def handle_startendtag(self, tag, attrs):
+    self.note(tag, dict(attrs))
+
+  def note(self, tag, attrs):
+    self.tags.append(tag)
+    if tag == 'data':
+      self.figures.append((attrs['data-field'], attrs['value']))
+    if tag == 'rect':
+      self.bars.append(attrs)
+    for key in ('src', 'href', 'srcset', 'data', 'action'):
+      if key in attrs:
+        self.references.append(attrs[key])
+
+  def handle_endtag(self, tag):
+    assert self.open.pop()[0] == tag
+
+  def handle_data(self, data):
+    tag, attrs = self.open[-1] if self.open else ('', {})
+    if tag == 'script':
+      self.scripts[attrs['id']] = data
+    elif tag != 'style':
+      self.words.append(data)
+
+  @property
+  def text(self):
+    return re.sub(r'\s+', ' ', ''.join(self.words))
+
+
+def happened(rows, num_rounds, **kwargs):
+  table = pa.table({'round': [r for r, _ in rows], 'device_id': [d for _, d in rows]})
+  log = log_lib.of_table(table, num_rounds=num_rounds)
+  return dataclasses.replace(log, **kwargs)
+
+
+LOG = happened([(0, 'a'), (4, 'a'), (9, 'a'), (1, 'b'), (6, 'b'), (3, 'c')], 12)
+FILE = {'name': 'log.parquet', 'sha256': 'ab' * 32}
+
+
+@pytest.fixture(autouse=True, scope='module')
+def fixture_remember_epsilon():
+  """Privacy loss distributions take most of the time, and repeat."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(gaussian, 'epsilon', functools.cache(gaussian.epsilon))
+    yield
+
+
+def statement(log=LOG, min_sep=3, noise_multiplier=3.0, deltas=1e-6, **kwargs):
+  run = replay.run(
+    log,
+    BLT,
+    noise_multiplier=noise_multiplier,
+    declared=participation.MinSep(num_rounds=log.num_rounds, min_sep=min_sep),
+  )
+  return {**replay.replay(run, deltas=deltas, **kwargs), 'log': [FILE]}
+
+
+def setting(noise_multiplier=3.0, **kwargs):
+  return privacy.Setting(run='first', noise_multiplier=noise_multiplier, command=COMMAND, **kwargs)
+
+
+SEED = 'the noise seed was given'
+HYPOTHETICAL = {
+  'report_goal': 6500,
+  'population': 1_040_000,
+  'noise_multiplier': 487.5,
+  'sensitivity': 1.7,
+  'rho': 0.0625,
+  'epsilon': 1.9375,
+  'delta': 1e-6,
+}
+
+
+def look_up(values, field):
+  for key in field.split('.'):
+    values = values[int(key) if key.isdigit() else key]
+  return values
+
+
+@pytest.mark.parametrize('deltas', [1e-6, [1e-6, 1e-9]])
+def test_figures_are_the_statements(tmp_path, deltas):
+  stated = statement(deltas=deltas)
+  path = tmp_path / 'privacy.html'
+  privacy.write_report(path, stated, setting=setting(hypothetical=HYPOTHETICAL))
+  page = Page(path.read_text())
+  assert json.loads(page.scripts['statement']) == stated
+  everything = {**stated, 'hypothetical': HYPOTHETICAL}
+  for field, value in page.figures:
+    assert float(value) == look_up(everything, field)
+  shown = {field for field, _ in page.figures}
+  for part in ('worst_case', 'observed', 'declared'):
+    for field in ('sensitivity', 'rho', 'epsilon'):
+      assert f'{part}.{field}' in shown
+  assert ('worst_case.curve.1.epsilon' in shown) is isinstance(deltas, list)
+  assert {f'hypothetical.{field}' for field in HYPOTHETICAL} <= shown
+  assert {'num_rounds', 'min_sep', 'max_participations', 'delta'} <= shown
+
+
+def test_the_headline_comes_first(tmp_path):
+  path = tmp_path / 'privacy.html'
+  privacy.write_report(path, statement(), setting=setting())
+  page = Page(path.read_text())
+  assert page.figures[0][0] == 'worst_case.epsilon'
+  assert page.figures[1][0] == 'delta'
+  assert 'No guarantee' not in page.text
+
+
+def test_stands_alone():
+  text = privacy.report(statement(), setting(hypothetical=HYPOTHETICAL))
+  page = Page(text)
+  assert not page.references
+  assert not {'link', 'img', 'iframe', 'object', 'embed'} & set(page.tags)
+  assert not re.search(r'https?:|url\(|@import|//', text)
+  assert list(page.scripts) == ['statement']
+  assert page.tags.count('svg') == 3
+
+
+@pytest.mark.parametrize(
+  'words',
+  [
+    'Central differential privacy',
+    'Data accesses covered',
+    'Mechanism output',
+    'Unit of privacy',
+    'Adjacency',
+    'Type of accounting',
+    'Assumptions',
+    'Formal statement',
+    'Transparency',
+    'Outside the guarantee',
+    'training losses and accuracies',
+    '31 clipped, 2 dropped for their size, 1 dropped as not finite',
+    'vocabulary',
+    'Tuning of hyperparameters',
+    'floating point',
+    'not a cryptographic one',
+    COMMAND,
+    'ab' * 32,
+    digests.strategy_digest(BLT),
+    "device 'a' in rounds 0 and 4",
+    'every other Tuesday',
+  ],
+)
+def test_says(full_page, words):
+  assert words in full_page
+
+
+@pytest.fixture(name='full_page', scope='module')
+def fixture_full_page():
+  filled = setting(
+    clipped_count=31, zeroed_count=2, rejected_count=1, notes=('every other Tuesday',)
+  )
+  return Page(privacy.report(statement(), filled)).text
+
+
+def test_a_void_run_says_so_before_any_figure():
+  by_setting = privacy.report(statement(), setting(void_reason=SEED))
+  by_log = privacy.report({**statement(happened([(0, 'a')], 3)), 'void_reason': SEED}, setting())
+  without_noise = privacy.report(statement(noise_multiplier=0.0), setting(noise_multiplier=0.0))
+  for text, reason in ((by_setting, SEED), (by_log, SEED), (without_noise, 'no noise was added')):
+    before = text.partition('<data')[0]
+    assert 'No guarantee' in before
+    assert f'This run guarantees nothing: {reason}.' in before
+    assert f'None: {reason}.' in Page(text).text
+    assert text.count('class="card void"') == 3
+
+
+def test_a_violated_declaration_is_loud():
+  kept = Page(privacy.report(statement(min_sep=4), setting())).text
+  violated = privacy.report(statement(min_sep=5), setting())
+  assert 'violated' not in kept
+  text = Page(violated).text
+  assert 'The declared participation was violated' in text
+  assert 'Declared were a min-sep of 5' in text
+  assert violated.count('card bad void') == 1
+
+
+def test_warnings_are_shown():
+  log = happened([(0, 'a')], 3, warnings=('rows <may> be missing',))
+  assert 'rows <may> be missing' in Page(privacy.report(statement(log), setting())).text
+
+
+def test_nobody_twice():
+  page = Page(privacy.report(statement(happened([(0, 'a')], 3)), setting()))
+  assert 'No device took part twice' in page.text
+  assert page.tags.count('svg') == 2
+
+
+def test_hostile_names_stay_text():
+  hostile = '</script><img src=x onerror=alert(1)>'
+  log = happened([(0, hostile), (2, hostile)], 3)
+  text = privacy.report(statement(log, min_sep=1), setting(dataset=hostile, unit=hostile))
+  page = Page(text)
+  assert 'img' not in page.tags
+  assert page.text.count(hostile) >= 3
+  stated = json.loads(page.scripts['statement'])
+  assert stated['witness']['device_id'] == hostile
+
+
+def test_refuses_another_noise_multiplier(tmp_path):
+  with pytest.raises(ValueError, match='noise_multiplier is 2.0 in the'):
+    privacy.write_report(tmp_path / 'r.html', statement(), setting=setting(noise_multiplier=2.0))
+  assert not list(tmp_path.iterdir())
+
+
+def test_adjacency_and_groups():
+  text = Page(
+    privacy.report(statement(adjacency='replace_one', group_size=3), setting(unit='a phone'))
+  ).text
+  assert 'Adjacency: replace-one.' in text
+  assert 'Unit of privacy: a group of 3: a phone' in text
+  assert 'twice those of zero-out' in text
+
+
+CONFIDENTIAL = (
+  'Confidential: has figures of single devices from the private log; there'
+  ' is a version for publication.'
+)
+
+
+def crowd(num_devices=1009, prefix='SECRET'):
+  """Devices with one to four participations; some rounds have none."""
+  rows = [
+    (device % 20 + 23 * again, f'{prefix}{device:05}')
+    for device in range(num_devices)
+    for again in range(1 + device % 4)
+  ]
+  return happened(rows, 97, warnings=('rows may be missing',))
+
+
+CROWD = crowd()
+SHA_OF_CROWD = {'name': 'crowd.parquet', 'sha256': 'cd' * 32}
+
+
+def together(**kwargs):
+  """A statement of two runs: the second with restarts and changes."""
+  runs = [
+    replay.run(LOG, BLT, noise_multiplier=3.0),
+    replay.run(
+      crowd(prefix=''),
+      BLT,
+      noise_multiplier=2.5,
+      changes=((11, 2.25), (40, 4.0)),
+      restarts=(31, 62),
+    ),
+  ]
+  stated = replay.replay(runs, deltas=1e-6, **kwargs)
+  for facts, file in zip(stated['runs'], (FILE, SHA_OF_CROWD)):
+    facts['log'] = [file]
+  return {**stated, 'log': [FILE, SHA_OF_CROWD]}
+
+
+def one_changed():
+  run = replay.run(LOG, BLT, noise_multiplier=3.0, changes=((5, 2.75),), restarts=(7,))
+  return {**replay.replay(run, deltas=1e-6), 'log': [FILE]}
+
+
+def section(text, heading):
+  """The words of a page from a heading of second order to the next."""
+  _, _, after = text.partition(f'<h2>{heading}</h2>')
+  assert after, heading
+  inside = after.partition('<h2>')[0]
+  return re.sub(r'\s+', ' ', re.sub(r'<[^>]+>', ' ', inside))
+
+
+def test_confidential_is_said_first():
+  text = privacy.report(statement(), setting())
+  words = Page(text).text
+  assert CONFIDENTIAL in words
+  assert 'Confidential' in text.partition('<data')[0]
+  assert 'For publication' not in words
+
+
+@pytest.mark.parametrize('several', [False, True])
+@pytest.mark.parametrize('group_size', [1, 2])
+def test_publication_tells_nothing_of_single_devices(several, group_size):
+  run = replay.run(
+    CROWD, BLT, noise_multiplier=3.0, declared=participation.MinSep(num_rounds=97, min_sep=30)
+  )
+  whole = replay.replay(
+    [run, run] if several else run, deltas=[1e-6, 1e-9], group_size=group_size, report_goal=50
+  )
+  whole['log'] = [SHA_OF_CROWD]
+  for facts in whole.get('runs', ()):
+    facts['log'] = [SHA_OF_CROWD]
+  given = setting(
+    population=765_432,
+    clipped_count=54_321,
+    zeroed_count=65_431,
+    rejected_count=76_541,
+    hypothetical={**HYPOTHETICAL, 'population': 8_765_000},
+  )
+  confidential = privacy.report(whole, given)
+  public = privacy.report(replay.publishable(whole), given)
+  counts = {1009, 765_432, 54_321, 65_431, 76_541, 8_765_000}
+  counts.add(whole['num_participations'])
+  for text in ('SECRET', '<svg', *(f'{count:,}' for count in counts)):
+    assert text in confidential
+    assert text not in public
+  for text in (
+    *map(str, counts),
+    'per_device',
+    'histogram',
+    'num_devices',
+    'num_participations',
+    'cohort_sizes',
+    'separations',
+    'witness',
+    'most_exposed',
+    '"observed"',
+    'observed.',
+    'figure>',
+  ):
+    assert text not in public
+  for text in ('cd' * 32, 'crowd.parquet', 'rows may be missing'):
+    assert text in confidential
+    assert text not in public
+
+
+def test_publication_says_what_was_left_out():
+  stated = replay.publishable(statement())
+  text = privacy.report(stated, setting(hypothetical=HYPOTHETICAL))
+  page = Page(text)
+  assert CONFIDENTIAL not in page.text
+  assert 'For publication. Left out, as counted from single' in page.text
+  assert 'For publication' in text.partition('<data')[0]
+  assert json.loads(page.scripts['statement']) == stated
+  assert 'Two guarantees, each with what it assumes' in page.text
+  assert 'How those who took part fared' not in page.text
+  shown = dict(page.figures)
+  for field in ('worst_case.epsilon', 'declared.epsilon'):
+    assert float(shown[field]) == look_up(stated, field)
+  assert 'hypothetical.population' not in shown
+  assert 'hypothetical.epsilon' in shown
+
+
+def test_publication_of_a_violated_declaration():
+  words = Page(privacy.report(replay.publishable(statement(min_sep=5)), setting())).text
+  assert 'The declared participation was violated' in words
+  assert 'The worst case rests on the log, and stands.' in words
+
+
+@pytest.mark.parametrize('deltas', [1e-6, [1e-6, 1e-9]])
+def test_how_devices_fared(deltas):
+  stated = {**statement(CROWD, deltas=deltas), 'log': [SHA_OF_CROWD]}
+  text = privacy.report(stated, setting())
+  page = Page(text)
+  words = section(text, 'How those who took part fared')
+  shown = dict(page.figures)
+  fields = ['rho', 'epsilon']
+  fields += ['curve.1.epsilon'] if isinstance(deltas, list) else []
+  for index in range(4):
+    for field in ('share', *fields):
+      field = f'per_device.quantiles.{index}.{field}'
+      assert float(shown[field]) == look_up(stated, field)
+  table = text.partition('<tbody>')[2].partition('</tbody>')[0]
+  for field in fields:
+    assert f'data-field="observed.{field}"' in table
+  for share in ('50 % of', '90 % of', '99 % of', '99.9 % of', 'most exposed'):
+    assert share in re.sub(' +', ' ', words)
+  assert f'device: {stated["per_device"]["most_exposed"]!r}' in re.sub(' +', ' ', words)
+  assert 'Assumes that it would have been in the same rounds' in words
+  assert 'Not a guarantee to anyone in advance' in words
+  assert 'worst case: ρ = ' in words
+  drawing = text.partition('<svg')[2].partition('</svg>')[0]
+  at = float(re.search(r'<line x1="([\d.]+)" x2="\1"', drawing).group(1))
+  right = [float(x) for x in re.findall(r'<rect x="([\d.]+)"', drawing)]
+  # No bar begins to the right of the worst case, which bounds every device.
+  assert right and max(right) < at
+  bars = [b for b in page.bars if '.' in b['data-first']]
+  drawn = [(float(b['data-first']), float(b['data-last']), int(b['data-count'])) for b in bars]
+  counted = stated['per_device']['rho_histogram']
+  assert drawn == [tuple(bar) for bar in counted if bar[2]]
+
+
+def test_groups_are_not_compared_with_single_devices():
+  text = privacy.report(statement(group_size=3), setting())
+  words = section(text, 'How those who took part fared')
+  assert 'worst case' not in words
+  assert 'most exposed</th>' not in text
+  assert 'Of each device alone, not of 3 together.' in words
+  assert 'the 3 most exposed devices together' in Page(text).text
+
+
+def test_void_figures_of_devices_are_crossed_out():
+  text = privacy.report(statement(), setting(void_reason=SEED))
+  assert '<table class="void">' in text
+  assert 'worst case: void' in text
+  without_noise = privacy.report(statement(noise_multiplier=0.0), setting(noise_multiplier=0.0))
+  words = section(without_noise, 'How those who took part fared')
+  assert 'Without noise no device was protected' in words
+
+
+def test_each_guarantee_is_beside_its_assumptions():
+  text = privacy.report(statement(), setting())
+  cards = text.partition('class="cards"')[2].split('<section')[1:4]
+  for card, field, sentences in zip(
+    cards,
+    ('worst_case', 'declared', 'observed'),
+    (
+      [
+        'at most 3 (k) of 12 (n), any two at least 4 (b) apart',
+        'reacts neither to data nor to released models',
+      ],
+      [
+        'at most 4 participations, any two at least 3 rounds apart',
+        'The only one that holds even when participation reacts to'
+        ' released models. Assumes that devices enforce it themselves.',
+      ],
+      [
+        'For the most exposed device, in the rounds that the log lists',
+        'promises nothing to anyone in advance',
+      ],
+    ),
+  ):
+    assert f'data-field="{field}.epsilon"' in card
+    for sentence in sentences:
+      assert sentence in card
+
+
+def test_without_a_declaration_says_what_is_missing():
+  words = Page(privacy.report(one_changed(), setting())).text
+  assert 'no guarantee here holds where participation reacts' in words
+
+
+def test_changes_and_restarts_of_a_run():
+  text = privacy.report(one_changed(), setting())
+  words = section(text, 'The mechanism').replace('  ', ' ')
+  assert re.search('clip norm +3 *, +2.75 +from round +5 ', words)
+  assert re.search('noise begun anew +at round +7 ', words)
+  assert 'have all of its participations in each part' in words
+  assert 'take all of them to be at the smallest' in words
+  shown = dict(Page(text).figures)
+  assert shown['changes.0.1'] == '2.75'
+  assert (shown['changes.0.0'], shown['restarts.0']) == ('5', '7')
+  same = section(privacy.report(statement(), setting()), 'The mechanism')
+  assert 'participations in each part' not in same
+  assert re.search('noise begun anew +never', same)
+
+
+def test_rounds_short_of_the_report_goal_and_cohort_sizes():
+  stated = statement(CROWD, report_goal=50)
+  page = Page(privacy.report(stated, setting()))
+  shown = dict(page.figures)
+  rounds = np.concatenate([t['round'].to_numpy() for t in CROWD.tables()])
+  sizes = np.bincount(rounds, minlength=97)
+  assert 0 < (sizes < 50).sum() < 97
+  assert int(shown['rounds_short_of_report_goal']) == (sizes < 50).sum()
+  assert 'of them short of the report goal of 50' in page.text
+  for field in ('least', 'mean', 'most'):
+    field = f'cohort_sizes.{field}'
+    assert float(shown[field]) == look_up(stated, field)
+  without = Page(privacy.report(statement(), setting()))
+  assert 'short of the report goal' not in without.text
+
+
+def test_several_runs_side_by_side():
+  stated = together(report_goal=2)
+  text = privacy.report(stated, setting())
+  page = Page(text)
+  shown = page.figures
+  for field, value in shown:
+    assert float(value) == look_up(stated, field)
+  fields = {field for field, _ in shown}
+  table = text.partition('<table class="runs">')[2].partition('</table>')[0]
+  for index in range(2):
+    for field in ('num_rounds', 'num_devices', 'max_participations', 'min_sep', 'noise_multiplier'):
+      assert f'data-field="runs.{index}.{field}"' in table
+    for field in ('cohort_sizes.mean', 'rounds_short_of_report_goal'):
+      assert f'runs.{index}.{field}' in fields
+  for field in ('changes.0.0', 'changes.1.1', 'restarts.0', 'restarts.1'):
+    assert f'data-field="runs.1.{field}"' in table
+  for words in ('log.parquet', 'crowd.parquet', 'blt', 'never'):
+    assert words in table
+  assert 'ρ adds up' in page.text
+  assert 'in units of the first noise multiplier' in page.text
+  assert 'The 2 training runs of this page' in page.text
+  assert 'rounds of all runs with their noise' in page.text
+  assert "device 'a' in rounds 0 and 4" in page.text
+  assert page.tags.count('svg') == 5
+  assert json.loads(page.scripts['statement']) == stated
+  assert page.text.count(digests.strategy_digest(BLT)) == 2
+
+
+def test_several_runs_of_which_one_broke_its_word():
+  schema = lambda b: participation.MinSep(num_rounds=12, min_sep=b)
+  stated = replay.replay(
+    [replay.run(LOG, BLT, noise_multiplier=3.0, declared=schema(b)) for b in (2, 5)], deltas=1e-6
+  )
+  words = Page(privacy.report(stated, setting())).text
+  assert 'Not every run kept to what was declared for it.' in words
+  # The least of what was declared was kept to, which would puzzle.
+  assert 'Declared were a min-sep of' not in words
+
+
+def test_published_runs_have_no_counts():
+  stated = replay.publishable(together())
+  page = Page(privacy.report(stated, setting()))
+  fields = {field for field, _ in page.figures}
+  assert {'runs.0.num_rounds', 'runs.1.min_sep'} <= fields
+  assert not [f for f in fields if 'devices' in f or ('participations' in f and 'max_' not in f)]
+  assert 'svg' not in page.tags
