@@ -19,7 +19,8 @@ from benchmarks import process, sides
 from benchmarks.replay import cases, generate, peer, results, run
 from fl_dpftrl.commands import replay as replay_command
 from fl_dpftrl.families import identity
-from fl_dpftrl.replaying import replay
+from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.replaying import replay, runs
 
 SMALL = cases.Case(size='small', num_devices=4100, num_rounds=900, cohort=10)
 
@@ -47,9 +48,9 @@ def test_generated_log(tmp_path, ids):
   # Devices do come back, and later than they could.
   assert apart.size > 4000 and apart.max() > generate.MOST_GAP
   # The peer and ours find what was generated.
-  log = replay.read_log(path)
+  log = log_lib.read_log(path)
   assert log.num_rounds == SMALL.num_rounds
-  statement = replay.replay(replay.run(log, identity.Identity(), noise_multiplier=8.0), deltas=1e-6)
+  statement = replay.replay(runs.Run.of(log, identity.Identity(), noise_multiplier=8.0), deltas=1e-6)
   assert statement['num_participations'] == 9000
   assert statement['min_sep'] == peer.min_sep(str(path), 1) == apart.min()
   assert run.of_ours(json.dumps(statement)) == {'min_sep': apart.min(), 'num_participations': 9000}

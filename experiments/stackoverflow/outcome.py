@@ -12,12 +12,15 @@ from typing import Any
 
 from experiments.stackoverflow import configuration, datasets, plot, setting
 from fl_dpftrl import files, json_files, messages, participation, rounding
-from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.accounting import gaussian, privacy_loss
 from fl_dpftrl.families import base
 from fl_dpftrl.learning import checkpoints, loop, metrics
+from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import noise_record, shards
 from fl_dpftrl.logs import schema as log_schema
 from fl_dpftrl.replaying import replay as replay_lib
+from fl_dpftrl.replaying import runs
+from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.reports import privacy
 from fl_dpftrl.simulation import cohorts
 
@@ -71,7 +74,7 @@ def deployment(
   num_devices: int,
   strategy: base.Strategy,
   schema: participation.MinSep,
-) -> dict[str, Any] | None:
+) -> privacy.Deployment | None:
   """The guarantee of a larger deployment with this run's noise per device.
 
   A run of more devices a round, with as much more noise on the sum and the same
@@ -84,15 +87,15 @@ def deployment(
   guarantee = gaussian.account(
     strategy, schema, noise_multiplier=hparams.noise_multiplier * ratio, delta=hparams.delta
   )
-  return {
-    'report_goal': goal,
-    'population': round(num_devices * ratio),
-    'noise_multiplier': guarantee.noise_multiplier,
-    'sensitivity': guarantee.sensitivity,
-    'rho': guarantee.rho,
-    'epsilon': guarantee.epsilon,
-    'delta': guarantee.delta,
-  }
+  return privacy.Deployment(
+    report_goal=goal,
+    population=round(num_devices * ratio),
+    noise_multiplier=guarantee.noise_multiplier,
+    sensitivity=guarantee.sensitivity,
+    rho=guarantee.rho,
+    epsilon=guarantee.epsilon,
+    delta=guarantee.delta,
+  )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,8 +111,8 @@ class Outcome:
   table: metrics.MetricsTable
   last: checkpoints.Checkpoint
   test: dict[str, float]
-  statement: dict[str, Any]
-  hypothetical: dict[str, Any] | None
+  statement: statement_lib.Statement
+  hypothetical: privacy.Deployment | None
   compare_with: pathlib.Path | None
 
 
@@ -121,8 +124,8 @@ def write(folder: pathlib.Path, *, hparams: configuration.Hparams, **facts: Any)
     hparams: its flags.
     **facts: the other facts of an `Outcome`.
   """
-  run = replay_lib.run(
-    replay_lib.read_log(folder / loop.LOG_NAME),
+  run = runs.Run.of(
+    log_lib.read_log(folder / loop.LOG_NAME),
     facts['strategy'],
     noise_multiplier=hparams.noise_multiplier,
     declared=setting.declared_schema(hparams),
@@ -137,14 +140,14 @@ def write(folder: pathlib.Path, *, hparams: configuration.Hparams, **facts: Any)
       facts['num_devices'],
       facts['strategy'],
       participation.MinSep(
-        num_rounds=statement['num_rounds'],
-        min_sep=statement['min_sep'],
-        max_participations=statement['max_participations'],
+        num_rounds=statement.num_rounds,
+        min_sep=statement.min_sep,
+        max_participations=statement.max_participations,
       ),
     ),
     **facts,
   )
-  _write_json(folder / 'privacy.json', statement, private=True)
+  _write_json(folder / 'privacy.json', statement.to_json(), private=True)
   privacy.write_report(folder / 'privacy.html', statement, setting=_report_setting(outcome))
   without_noise = _without_noise(outcome)
   plot.accuracy_plot(
@@ -152,8 +155,8 @@ def write(folder: pathlib.Path, *, hparams: configuration.Hparams, **facts: Any)
     title=(
       f'{hparams.dataset}: {outcome.strategy.family}, σ ='
       f' {rounding.exact(hparams.noise_multiplier)}, n ='
-      f' {statement["num_rounds"]}, k = {statement["max_participations"]},'
-      f' b = {statement["min_sep"]}'
+      f' {statement.num_rounds}, k = {statement.max_participations},'
+      f' b = {statement.min_sep}'
     ),
     without_noise=(None if isinstance(without_noise, str) else without_noise),
     accuracy=outcome.table.column('validation/accuracy'),
@@ -171,7 +174,7 @@ def write(folder: pathlib.Path, *, hparams: configuration.Hparams, **facts: Any)
       'num_parameters': outcome.num_parameters,
       'burnt_rounds': list(outcome.last.burnt),
       'diverged_since_round': diverged_since(outcome.table, outcome.test),
-      'hypothetical_deployment': outcome.hypothetical,
+      'hypothetical_deployment': outcome.hypothetical and vars(outcome.hypothetical),
       'void_reason': void_reason(hparams),
     },
   )
@@ -244,7 +247,7 @@ def _report_setting(outcome: Outcome) -> privacy.Setting:
 
 def _summary(outcome: Outcome) -> str:
   hparams, statement = outcome.hparams, outcome.statement
-  worst = statement['worst_case']
+  worst = statement.worst_case
   percent = lambda accuracy: f'{100 * accuracy:.2f} %'
   lines = [
     (f'Next-word accuracy, test ({hparams.dataset})', percent(outcome.test['accuracy'])),
@@ -272,19 +275,19 @@ def _summary(outcome: Outcome) -> str:
     ('Model', f'{outcome.num_parameters:,} parameters'),
     (
       'Participation, from the log',
-      f'{statement["num_participations"]:,} by'
-      f' {statement["num_devices"]:,} of {outcome.num_devices:,} devices',
+      f'{statement.counted.num_participations:,} by'
+      f' {statement.counted.num_devices:,} of {outcome.num_devices:,} devices',
     ),
     (
       '  rounds n, most per device k, min-sep b',
-      f'{statement["num_rounds"]}, {statement["max_participations"]}, {statement["min_sep"]}',
+      f'{statement.num_rounds}, {statement.max_participations}, {statement.min_sep}',
     ),
     (
       'Noise',
       f'{outcome.strategy.family}, noise multiplier σ ='
       f' {rounding.exact(hparams.noise_multiplier)}, sensitivity'
-      f' {rounding.up(worst["sensitivity"])}'
-      f' ({worst["sensitivity_kind"].replace("_", " ")})',
+      f' {rounding.up(worst.sensitivity)}'
+      f' ({worst.sensitivity_kind.replace("_", " ")})',
     ),
     ('Guarantee of this run', _guarantee(hparams, worst)),
   ]
@@ -295,10 +298,10 @@ def _summary(outcome: Outcome) -> str:
     lines.append(
       (
         '  hypothetical deployment',
-        f'report goal {other["report_goal"]:,}, population'
-        f' {other["population"]:,}, σ ='
-        f' {rounding.up(other["noise_multiplier"])}: ρ ='
-        f' {rounding.up(other["rho"])}, ε = {rounding.up(other["epsilon"])}',
+        f'report goal {other.report_goal:,}, population'
+        f' {other.population:,}, σ ='
+        f' {rounding.up(other.noise_multiplier)}: ρ ='
+        f' {rounding.up(other.rho)}, ε = {rounding.up(other.epsilon)}',
       )
     )
   for name, what in (
@@ -316,13 +319,13 @@ def _summary(outcome: Outcome) -> str:
   )
 
 
-def _guarantee(hparams: configuration.Hparams, worst: dict[str, Any]) -> str:
+def _guarantee(hparams: configuration.Hparams, worst: privacy_loss.PrivacyLoss) -> str:
   reason = void_reason(hparams)
   if reason is not None:
     return f'none: {reason}'
   return (
-    f'ρ = {rounding.up(worst["rho"])}, ε ='
-    f' {rounding.up(worst["epsilon"])} at δ ='
+    f'ρ = {rounding.up(worst.rho)}, ε ='
+    f' {rounding.up(worst.epsilon)} at δ ='
     f' {rounding.exact(hparams.delta)} (zero-out adjacency)'
   )
 

@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   try:
     result = command.run(args)
     if args.json:
-      text = _json(result)
+      text = _json(result if isinstance(result, dict) else result.to_json())
     else:
       text = command.show(result)
   except OSError as e:

@@ -5,11 +5,12 @@ import dataclasses
 import os
 import shlex
 import sys
-from typing import Any
 
 from fl_dpftrl import messages, rounding
+from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.commands import flags, progress
-from fl_dpftrl.replaying import engines, publication, replay, runs_file, sampled
+from fl_dpftrl.replaying import engines, publication, replay, runs, runs_file
+from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.reports import privacy
 
 HELP = 'computes the guarantee that a participation log proves'
@@ -24,7 +25,6 @@ _NOT_PUBLIC = (
   ' it states their min-sep and maximum participations'
 )
 _LONGEST = 1000  # maximum number of characters of a sentence
-_PARTS = ('worst_case', 'observed', 'declared', *sampled.PARTS)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -129,7 +129,7 @@ _OF_ONE_RUN = (
 )
 
 
-def run(args: argparse.Namespace) -> dict[str, Any]:
+def run(args: argparse.Namespace) -> statement_lib.Statement:
   """Reads and counts the log, computes guarantees and writes the reports."""
   for name in ('report', 'public_report'):
     path = getattr(args, name)
@@ -151,7 +151,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
   if args.report:
     privacy.write_report(args.report, result, setting=_setting(args, result))
   if args.public_report:
-    if 'amplified' in result:
+    if isinstance(result.drawn, drawn_lib.Amplified):
       print(f'fl-dpftrl: warning: {_NOT_PUBLIC}', file=sys.stderr)
     privacy.write_report(
       args.public_report, publication.publishable(result), setting=_setting(args, result)
@@ -159,7 +159,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
   return result
 
 
-def _runs(args: argparse.Namespace) -> list[replay.Run]:
+def _runs(args: argparse.Namespace) -> list[runs.Run]:
   given = [name for name in _OF_ONE_RUN if getattr(args, name) not in (None, [])]
   if args.runs:
     if given and given[0] in flags.SAMPLING:
@@ -187,9 +187,9 @@ def _runs(args: argparse.Namespace) -> list[replay.Run]:
   return [dataclasses.replace(run, sampling=draws)]
 
 
-def _setting(args: argparse.Namespace, result: dict[str, Any]) -> privacy.Setting:
+def _setting(args: argparse.Namespace, result: statement_lib.Statement) -> privacy.Setting:
   given = [f'--runs={args.runs}'] if args.runs else []
-  left_out = () if sampled.part(result) else flags.SAMPLING
+  left_out = flags.SAMPLING if result.drawn is None else ()
   for name in (*_OF_ONE_RUN, 'delta', 'adjacency', 'group_size', 'report_goal'):
     if name in left_out:
       continue
@@ -199,135 +199,115 @@ def _setting(args: argparse.Namespace, result: dict[str, Any]) -> privacy.Settin
         value = ':'.join(map(str, value))
       if value is not None:
         given.append(f'--{name}={value}')
-  names = args.log or [file['name'] for file in result['log']]
+  names = args.log or [file.name for file in result.log]
   return privacy.Setting(
     run=', '.join(os.path.basename(os.path.normpath(p)) for p in names),
-    noise_multiplier=result['noise_multiplier'],
+    noise_multiplier=result.noise_multiplier,
     command=shlex.join(['fl-dpftrl', 'replay', *given]),
     strategy=args.strategy and os.path.basename(args.strategy),
     report_goal=args.report_goal,
   )
 
 
-def _warnings(result: dict[str, Any]) -> list[str]:
-  warnings = list(result['warnings'])
-  if result['void_reason']:
-    warnings.append(f'THE GUARANTEE IS VOID: {result["void_reason"]}')
-  declared = result.get('declared', {'holds': True})
-  if not declared['holds']:
+def _warnings(result: statement_lib.Statement) -> list[str]:
+  warnings = list(result.warnings)
+  if result.void_reason:
+    warnings.append(f'THE GUARANTEE IS VOID: {result.void_reason}')
+  declared, drawn = result.declared, result.drawn
+  if declared is not None and not declared.holds:
     warnings.append(
-      f'THE DECLARED SCHEMA DOES NOT HOLD: min-sep {declared["min_sep"]} and'
-      f' at most {declared["max_participations"]} participations were'
-      f' declared, the log has {result["min_sep"]} and'
-      f' {result["max_participations"]}; the declared figures are void'
+      f'THE DECLARED SCHEMA DOES NOT HOLD: min-sep {declared.min_sep} and'
+      f' at most {declared.max_participations} participations were'
+      f' declared, the log has {result.min_sep} and'
+      f' {result.max_participations}; the declared figures are void'
     )
-  part = sampled.part(result)
-  drawn = result[part] if part else {'holds': True}
-  if not drawn['holds']:
+  if drawn is not None and not drawn.holds:
     warnings.append(
-      f'THE LOG CONTRADICTS --sampling={drawn["sampling"]}, so nothing is'
-      f' guaranteed under {sampled.part(result)}: {drawn["reason"]}'
+      f'THE LOG CONTRADICTS --sampling={drawn.name}, so nothing is'
+      f' guaranteed under {drawn.part}: {drawn.reason}'
     )
   return warnings
 
 
-def show(result: dict[str, Any]) -> str:
+def show(result: statement_lib.Statement) -> str:
   """Formats the guarantees, rounded up, and their assumptions."""
-  witness = result['witness']
+  witness = result.counted.witness
   closest = (
-    f'  (device {messages.quoted(witness["device_id"])}, rounds'
-    f' {witness["first_round"]} and {witness["second_round"]})'
+    f'  (device {messages.quoted(witness.device_id)}, rounds'
+    f' {witness.first_round} and {witness.second_round})'
     if witness
     else '  (no device took part twice)'
   )
   lines = []
-  if result['void_reason']:
-    reason = messages.one_line(result['void_reason'], limit=_LONGEST)
+  if result.void_reason:
+    reason = messages.one_line(result.void_reason, limit=_LONGEST)
     lines += [f'THE GUARANTEE IS VOID: {reason}', '']
   lines += [
-    f'rounds n            {result["num_rounds"]}',
-    f'devices             {result["num_devices"]}',
-    f'participations      {result["num_participations"]}',
-    f'min-sep b           {result["min_sep"]}{closest}',
-    f'max per device k    {result["max_participations"]}',
+    f'rounds n            {result.num_rounds}',
+    f'devices             {result.counted.num_devices}',
+    f'participations      {result.counted.num_participations}',
+    f'min-sep b           {result.min_sep}{closest}',
+    f'max per device k    {result.max_participations}',
   ]
-  if 'rounds_short_of_report_goal' in result:
-    lines.append(f'below report goal   {result["rounds_short_of_report_goal"]} rounds')
-  lines += _of_each(result)
-  lines.append('')
-  parts = [part for part in _PARTS if part in result]
-  names = [part.replace('_', ' ') for part in parts]
-  if result['void_reason']:
-    names = [f'{name}: VOID' for name in names]
-  else:
-    names = [
-      name if result[part].get('holds', True) else f'{name}: VOID'
-      for name, part in zip(names, parts)
-    ]
-  rows = [['', *names]]
-  for field, label in (
-    ('sensitivity', 'sensitivity'),
-    ('sensitivity_kind', ''),
-    ('effective_noise_multiplier', 'noise / sensitivity'),
-    ('rho', 'ρ (zCDP)'),
-  ):
-    rows.append([label, *(_cell(result[part][field], field) for part in parts)])
-  first = [{'delta': result['delta']}]
-  for index, point in enumerate(result['worst_case'].get('curve', first)):
-    row = [f'ε at δ = {rounding.exact(point["delta"])}']
-    for part in parts:
-      curve = result[part].get('curve', [result[part]])
-      row.append(_cell(curve[index]['epsilon'], 'epsilon'))
-    rows.append(row)
-  widths = [max(map(len, column)) + 2 for column in zip(*rows)]
-  lines += [''.join(f'{cell:<{w}}' for cell, w in zip(row, widths)).rstrip() for row in rows]
-  if 'commitment' in result:
+  if result.counted.rounds_short_of_report_goal is not None:
+    lines.append(f'below report goal   {result.counted.rounds_short_of_report_goal} rounds')
+  lines += [*_of_each(result), '', *_guarantees(result)]
+  if result.commitment is not None:
     lines += [
       '',
       'commitment of the public report to the log, HMAC-SHA-256',
-      f'  value  {result["commitment"]["hmac_sha256"]}',
-      f'  salt   {result["commitment"]["salt"]}   keep it as secret as the log',
+      f'  value  {result.commitment.hmac_sha256}',
+      f'  salt   {result.commitment.salt}   keep it as secret as the log',
     ]
-  lines += _per_device(result['per_device'], result['delta'])
-  lines += ['', 'assumptions']
-  lines += [
-    f'- {messages.one_line(sentence, limit=_LONGEST)}' for sentence in result['assumptions']
-  ]
+  lines += [*_per_device(result), '', 'assumptions']
+  lines += [f'- {messages.one_line(sentence, limit=_LONGEST)}' for sentence in result.assumptions]
   return '\n'.join(lines)
 
 
-def _of_each(result: dict[str, Any]) -> list[str]:
+def _of_each(result: statement_lib.Statement) -> list[str]:
   """Returns one line for each of several runs."""
-  return [
-    f'run {i + 1:<16}n = {run["num_rounds"]}, b = {run["min_sep"]}, k ='
-    f' {run["max_participations"]}, {run["strategy"]["family"]}, noise'
-    f' multiplier {rounding.exact(run["noise_multiplier"])}'
-    for i, run in enumerate(result.get('runs', ()))
-  ]
-
-
-def _per_device(fared: dict[str, Any], delta: float) -> list[str]:
-  """Returns the distribution of the privacy loss over devices, as lines."""
-  if fared['quantiles'][0]['epsilon'] is None:
+  if not result.several:
     return []
-  lines = [
-    '',
-    f'share of participating devices, from their actual rounds (δ = {rounding.exact(delta)})',
+  return [
+    f'run {i + 1:<16}n = {run.num_rounds}, b = {run.min_sep}, k ='
+    f' {run.max_participations}, {run.strategy.family}, noise'
+    f' multiplier {rounding.exact(run.noise_multiplier)}'
+    for i, run in enumerate(result.runs)
   ]
-  for point in fared['quantiles']:
-    lines.append(
-      f'{100 * point["share"]:>6g} % have ε ≤'
-      f' {_cell(point["epsilon"], "epsilon")}, ρ ≤'
-      f' {_cell(point["rho"], "rho")}'
-    )
+
+
+def _guarantees(result: statement_lib.Statement) -> list[str]:
+  """Returns a table with a column for each guarantee, as lines."""
+  parts = result.parts()
+  losses = [part.loss for part in parts]
+  names = [part.name.replace('_', ' ') for part in parts]
+  valid = [part.holds and not result.void_reason for part in parts]
+  rows = [
+    ['', *(name if holds else f'{name}: VOID' for name, holds in zip(names, valid))],
+    ['sensitivity', *(_up(loss.sensitivity) for loss in losses)],
+    ['', *(loss.sensitivity_kind.replace('_', ' ') for loss in losses)],
+    # Rounding up would overstate the noise.
+    ['noise / sensitivity', *(rounding.down(loss.effective_noise_multiplier) for loss in losses)],
+    ['ρ (zCDP)', *(_up(loss.rho) for loss in losses)],
+  ]
+  for index, delta in enumerate(result.deltas):
+    label = f'ε at δ = {rounding.exact(delta)}'
+    rows.append([label, *(_up(loss.curve[index].epsilon) for loss in losses)])
+  widths = [max(map(len, column)) + 2 for column in zip(*rows)]
+  return [''.join(f'{cell:<{w}}' for cell, w in zip(row, widths)).rstrip() for row in rows]
+
+
+def _per_device(result: statement_lib.Statement) -> list[str]:
+  """Returns the distribution of the privacy loss over devices, as lines."""
+  quantiles = result.per_device.quantiles
+  if quantiles[0].loss.epsilon is None:
+    return []
+  delta = rounding.exact(result.delta)
+  lines = ['', f'share of participating devices, from their actual rounds (δ = {delta})']
+  for share, loss in quantiles:
+    lines.append(f'{100 * share:>6g} % have ε ≤ {_up(loss.epsilon)}, ρ ≤ {_up(loss.rho)}')
   return [*lines, 'These figures come from the private log and are for the operator.']
 
 
-def _cell(value: float | str | None, field: str) -> str:
-  if value is None:
-    return 'none'
-  if isinstance(value, str):
-    return value.replace('_', ' ')
-  if field == 'effective_noise_multiplier':  # Rounding up would overstate noise.
-    return rounding.down(value)
-  return rounding.up(value)
+def _up(value: float | None) -> str:
+  return 'none' if value is None else rounding.up(value)

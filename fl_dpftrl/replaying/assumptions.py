@@ -1,14 +1,13 @@
 """Assumptions on which the figures of a replay rest, in sentences."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.logs import noise_record
 from fl_dpftrl.logs import observed as observed_lib
 from fl_dpftrl.replaying import runs as runs_lib
-from fl_dpftrl.replaying import sampled
 
 
 def sentences(
@@ -19,7 +18,7 @@ def sentences(
   adjacency: str,
   group_size: int,
   void_reason: str | None,
-  drawn: Mapping[str, Any],
+  drawn: drawn_lib.Drawn | None,
 ) -> list[str]:
   """Returns all assumptions.
 
@@ -30,7 +29,7 @@ def sentences(
     adjacency: adjacency of neighbouring runs.
     group_size: devices that are protected together.
     void_reason: reason why nothing is guaranteed, or None.
-    drawn: figures for the sampling scheme; empty if none is given.
+    drawn: guarantee of the sampling scheme, if one is given.
   """
   of_run = lambda i: f' in run {i + 1}' if len(runs) > 1 else ''
   result = [
@@ -46,7 +45,8 @@ def sentences(
       result.append(
         'THE DECLARED SCHEMA DOES NOT HOLD in this log: the figures under declared are void'
       )
-  result += sampled.sentences(runs[0], adjacency, drawn)
+  if drawn is not None:
+    result += drawn.sentences()
   if not all(all(run.noise.multipliers) for run in runs):
     result.append('NO NOISE WAS ADDED: nothing is guaranteed')
   if void_reason:

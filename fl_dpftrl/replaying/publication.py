@@ -1,7 +1,7 @@
 """The publishable version of a statement, and its commitment to a secret log.
 
-Only listed fields are published, so a new field of a statement stays
-confidential until somebody decides otherwise. Some published fields are
+Only the fields that are named here are published, so a new field of a statement
+stays confidential until somebody decides otherwise. Some published fields are
 functions of the log that no guarantee covers: the largest number of
 participations, the least separation, whether the declared schema or the stated
 shuffling holds, whether the run is void, and the number of rounds if the log
@@ -14,48 +14,17 @@ salt. The commitment reveals nothing without the salt. With the salt, it proves
 that a log is the one committed to.
 """
 
+import dataclasses
 import hashlib
 import hmac
 import secrets
 import shlex
-from collections.abc import Mapping
-from typing import Any
+
+from fl_dpftrl.centralized import drawn as drawn_lib
+from fl_dpftrl.replaying import statement as statement_lib
 
 SALT_BYTES = 16
 
-_OF_RUN = (
-  'num_rounds',
-  'min_sep',
-  'max_participations',
-  'noise_multiplier',
-  'strategy',
-  'changes',
-  'restarts',
-  'report_goal',
-  'clip_norm',
-  'clip_norm_changes',
-)
-_OF_PART = (
-  'sensitivity',
-  'sensitivity_kind',
-  'effective_noise_multiplier',
-  'rho',
-  'epsilon',
-  'curve',
-  'min_sep',
-  'max_participations',
-  'holds',
-)
-_OF_DRAWS = (
-  'sampling',
-  'num_examples',
-  'batch_size',
-  'num_parts',
-  'separation',
-  'adjacency',
-  'assumption',
-)
-_OF_ALL = ('delta', 'adjacency', 'group_size')
 _VOID = 'its log says so, or is of another run'
 _ASSUMED_ROUNDS = (
   'A log does not say how many rounds consumed noise; its last round plus one'
@@ -65,7 +34,9 @@ _ASSUMED_ROUNDS = (
 _CONFIDENTIAL_SENTENCES = ('observed: ', 'amplified: ')
 
 
-def committed(statement: Mapping[str, Any], salt: bytes | None = None) -> dict[str, Any]:
+def committed(
+  statement: statement_lib.Statement, salt: bytes | None = None
+) -> statement_lib.Statement:
   """Returns a confidential statement with a commitment to its log.
 
   Args:
@@ -76,52 +47,66 @@ def committed(statement: Mapping[str, Any], salt: bytes | None = None) -> dict[s
   Raises:
     ValueError: if the salt has another length.
   """
-  if not statement['log']:  # Rows that were never in a file have no digest.
-    return dict(statement)
+  if not statement.log:  # Rows that were never in a file have no digest.
+    return statement
   salt = secrets.token_bytes(SALT_BYTES) if salt is None else salt
   if len(salt) != SALT_BYTES:
     raise ValueError(f'salt must have {SALT_BYTES} bytes, got {len(salt)}')
-  lines = ''.join(f'{file["sha256"]}\n' for file in statement['log'])
-  commitment = hmac.new(salt, lines.encode(), hashlib.sha256).hexdigest()
-  return {**statement, 'commitment': {'salt': salt.hex(), 'hmac_sha256': commitment}}
+  lines = ''.join(f'{file.sha256}\n' for file in statement.log)
+  digest = hmac.new(salt, lines.encode(), hashlib.sha256).hexdigest()
+  return dataclasses.replace(
+    statement, commitment=statement_lib.Commitment(hmac_sha256=digest, salt=salt.hex())
+  )
 
 
-def publishable(statement: Mapping[str, Any]) -> dict[str, Any]:
+def publishable(statement: statement_lib.Statement) -> statement_lib.Statement:
   """Returns the statement reduced to what may be published.
 
   Figures that rest on secret draws are left out, since they would reveal
   min_sep and max_participations.
   """
-  runs = statement.get('runs')
-  void = statement['void_reason']
-  result = {
-    **_only(statement, _OF_RUN + _OF_ALL),
-    'worst_case': _only(statement['worst_case'], _OF_PART),
-  }
-  if 'declared' in statement:
-    result['declared'] = _only(statement['declared'], _OF_PART)
-  if 'shuffled' in statement:
-    shuffled = _only(statement['shuffled'], _OF_PART + _OF_DRAWS)
-    result['shuffled'] = {**shuffled, 'reason': None}
-  if runs is not None:
-    result['runs'] = [_only(facts, _OF_RUN) for facts in runs]
-  if 'commitment' in statement:
-    result['commitment'] = _only(statement['commitment'], ('hmac_sha256',))
-  assumed = any(facts.get('num_rounds_assumed') for facts in runs or [statement])
-  return {
-    **result,
-    'assumptions': [
+  void, commitment, drawn = statement.void_reason, statement.commitment, None
+  if isinstance(statement.drawn, drawn_lib.Shuffled):
+    drawn = dataclasses.replace(statement.drawn, reason=None)
+  assumed = any(run.num_rounds_assumed for run in statement.runs)
+  return statement_lib.Statement(
+    runs=tuple(map(_publishable_run, statement.runs)),
+    num_rounds=statement.num_rounds,
+    min_sep=statement.min_sep,
+    max_participations=statement.max_participations,
+    worst_case=statement.worst_case,
+    declared=statement.declared,
+    drawn=drawn,
+    adjacency=statement.adjacency,
+    group_size=statement.group_size,
+    assumptions=tuple(
       sentence.replace(void, _VOID) if void else sentence
-      for sentence in statement['assumptions']
+      for sentence in statement.assumptions
       if not sentence.startswith(_CONFIDENTIAL_SENTENCES)
-    ],
-    'void_reason': void and _VOID,
-    'warnings': [_ASSUMED_ROUNDS] if assumed else [],
-    'confidential': False,
-  }
+    ),
+    void_reason=void and _VOID,
+    warnings=(_ASSUMED_ROUNDS,) if assumed else (),
+    commitment=commitment and commitment._replace(salt=None),
+    confidential=False,
+  )
 
 
-def command(statement: Mapping[str, Any]) -> str:
+def _publishable_run(run: statement_lib.RunFacts) -> statement_lib.RunFacts:
+  return statement_lib.RunFacts(
+    num_rounds=run.num_rounds,
+    min_sep=run.min_sep,
+    max_participations=run.max_participations,
+    noise_multiplier=run.noise_multiplier,
+    strategy=run.strategy,
+    report_goal=run.report_goal,
+    changes=run.changes,
+    clip_norm=run.clip_norm,
+    clip_norm_changes=run.clip_norm_changes,
+    restarts=run.restarts,
+  )
+
+
+def command(statement: statement_lib.Statement) -> str:
   """Returns the command that reproduces the figures of a published statement.
 
   Args:
@@ -129,31 +114,32 @@ def command(statement: Mapping[str, Any]) -> str:
       files.
   """
   words = ['fl-dpftrl', 'replay']
-  if 'runs' in statement:
+  first = statement.runs[0]
+  if statement.several:
     words.append('--runs=RUNS')
   else:
     words += [
       '--log=LOG',
       '--strategy=STRATEGY',
-      f'--noise_multiplier={statement["noise_multiplier"]}',
-      f'--num_rounds={statement["num_rounds"]}',
+      f'--noise_multiplier={first.noise_multiplier}',
+      f'--num_rounds={first.num_rounds}',
     ]
-    words += [f'--noise_multiplier_from={t}:{m}' for t, m in statement.get('changes', ())]
-    words += [f'--restart={t}' for t in statement.get('restarts', ())]
-    for name in ('min_sep', 'max_participations'):
-      if 'declared' in statement:
-        words.append(f'--declared_{name}={statement["declared"][name]}')
-    for name in ('sampling', 'num_examples', 'batch_size', 'num_parts'):
-      if 'shuffled' in statement:
-        words.append(f'--{name}={statement["shuffled"][name]}')
-  curve = statement['worst_case'].get('curve', [statement])
-  words += [f'--delta={point["delta"]}' for point in curve]
-  words.append(f'--adjacency={statement["adjacency"]}')
-  words.append(f'--group_size={statement["group_size"]}')
-  if 'report_goal' in statement:
-    words.append(f'--report_goal={statement["report_goal"]}')
+    words += [f'--noise_multiplier_from={t}:{m}' for t, m in first.changes]
+    words += [f'--restart={t}' for t in first.restarts]
+    if statement.declared is not None:
+      words.append(f'--declared_min_sep={statement.declared.min_sep}')
+      words.append(f'--declared_max_participations={statement.declared.max_participations}')
+    if statement.drawn is not None:
+      scheme = statement.drawn.scheme
+      words += [
+        f'--sampling={statement.drawn.name}',
+        f'--num_examples={scheme.num_examples}',
+        f'--batch_size={scheme.batch_size}',
+        f'--num_parts={scheme.num_parts}',
+      ]
+  words += [f'--delta={delta}' for delta in statement.deltas]
+  words.append(f'--adjacency={statement.adjacency}')
+  words.append(f'--group_size={statement.group_size}')
+  if not statement.several and first.report_goal is not None:
+    words.append(f'--report_goal={first.report_goal}')
   return shlex.join(words)
-
-
-def _only(values: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-  return {name: values[name] for name in names if name in values}

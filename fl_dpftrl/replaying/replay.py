@@ -7,25 +7,21 @@ participation stand side by side and are never mixed.
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from fl_dpftrl import digests
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import adjacency as adjacency_lib
-from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.accounting import gaussian, privacy_loss
+from fl_dpftrl.centralized import drawn as drawn_lib
+from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import noise_record
 from fl_dpftrl.logs import observed as observed_lib
 from fl_dpftrl.replaying import assumptions as assumptions_lib
-from fl_dpftrl.replaying import embedded, guarantees, publication, void
+from fl_dpftrl.replaying import embedded, guarantees, void
 from fl_dpftrl.replaying import runs as runs_lib
-from fl_dpftrl.replaying import sampled as sampled_lib
+from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.replaying import tally as tally_lib
-
-Run = runs_lib.Run
-run = runs_lib.run
-read_log = log_lib.read_log
-publishable = publication.publishable
 
 QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
@@ -35,7 +31,7 @@ Engine = Callable[..., tally_lib.Tally]
 
 
 def replay(
-  runs: Run | Sequence[Run],
+  runs: runs_lib.Run | Sequence[runs_lib.Run],
   *,
   deltas: float | Sequence[float],
   adjacency: str = 'zero_out',
@@ -43,7 +39,7 @@ def replay(
   report_goal: int | None = None,
   engine: Engine = embedded.count,
   progress: Callable[[str], None] = lambda text: None,
-) -> dict[str, Any]:
+) -> statement_lib.Statement:
   """Computes the guarantees of runs from their logs.
 
   Args:
@@ -55,24 +51,11 @@ def replay(
     engine: function that counts the logs.
     progress: called often with a line about the progress.
 
-  Returns:
-    Values that JSON can hold. `worst_case` is for every device that keeps to
-    the observed min_sep and max_participations. `observed` is for the patterns
-    that occurred. `declared` is for the declared schemas, with whether they
-    `hold`. If a sampling scheme is given, `amplified` or `shuffled` is for that
-    scheme: with whether it `holds`, or else the `reason` and no guarantee.
-
-    Each has the sensitivity used, in units of the first run's noise multiplier,
-    its kind, rho, and epsilon at `delta`, the first of the deltas. If several
-    deltas were given, each has a `curve` with epsilon at every delta. Without
-    noise, rho and epsilon are None. For several runs, `runs` has the facts of
-    each.
-
   Raises:
     ValueError: for an argument outside its range.
     LogError: if a log cannot be believed.
   """
-  runs = [runs] if isinstance(runs, Run) else list(runs)
+  runs = [runs] if isinstance(runs, runs_lib.Run) else list(runs)
   deltas = [deltas] if isinstance(deltas, (int, float)) else list(deltas)
   _check(runs, deltas, adjacency, group_size, report_goal)
   noises = [run.noise for run in runs]
@@ -88,47 +71,47 @@ def replay(
     deltas=deltas,
   )
   schemas = [o.schema for o in happened]
-  facts = [_facts(run, o, report_goal) for run, o in zip(runs, happened)]
+  facts = tuple(_facts(run, o, report_goal) for run, o in zip(runs, happened))
   declared = _declared(runs, happened, spend, group_size)
-  drawn = sampled_lib.figures(
+  drawn = _drawn(
     runs[0],
     happened[0],
     deltas=deltas,
     adjacency=adjacency,
-    by_schema=lambda schema: spend.figures(guarantees.worst_case(noises, [schema]), group_size),
+    by_schema=lambda schema: spend.loss(guarantees.worst_case(noises, [schema]), group_size),
   )
-  void_reason = _joined(void.reason(run) for run in runs)
-  return {
-    **_together(facts, tally, happened),
-    'noise_multiplier': noises[0].multiplier,
-    'strategy': facts[0]['strategy'],
-    'worst_case': spend.figures(guarantees.worst_case(noises, schemas), group_size),
-    'observed': spend.figures(
+  void_reason = '; '.join(filter(None, map(void.reason, runs))) or None
+  return statement_lib.Statement(
+    runs=facts,
+    num_rounds=sum(run.num_rounds for run in facts),
+    min_sep=min(run.min_sep for run in facts),
+    max_participations=max(run.max_participations for run in facts),
+    counted=facts[0].counted if len(facts) == 1 else _counted_together(tally, happened),
+    worst_case=spend.loss(guarantees.worst_case(noises, schemas), group_size),
+    observed=spend.loss(
       guarantees.occurred(tally) if group_size == 1 else guarantees.of_group(tally, group_size)
     ),
-    **declared,
-    **drawn,
-    'delta': deltas[0],
-    'adjacency': adjacency,
-    'group_size': group_size,
-    'per_device': _per_device(tally, spend),
-    'assumptions': assumptions_lib.sentences(
-      runs,
-      happened,
-      holds=declared.get('declared', {}).get('holds'),
-      adjacency=adjacency,
-      group_size=group_size,
-      void_reason=void_reason,
-      drawn=drawn,
+    declared=declared,
+    drawn=drawn,
+    adjacency=adjacency,
+    group_size=group_size,
+    per_device=_per_device(tally, spend),
+    assumptions=tuple(
+      assumptions_lib.sentences(
+        runs,
+        happened,
+        holds=declared and declared.holds,
+        adjacency=adjacency,
+        group_size=group_size,
+        void_reason=void_reason,
+        drawn=drawn,
+      )
     ),
-    'void_reason': void_reason,
-    'warnings': [
+    void_reason=void_reason,
+    warnings=tuple(
       warning for run, o in zip(runs, happened) for warning in (*run.log.warnings, *o.warnings())
-    ],
-    'log': [file for fact in facts for file in fact['log']],
-    **({'runs': facts} if len(runs) > 1 else {}),
-    'confidential': True,
-  }
+    ),
+  )
 
 
 def _check(runs, deltas, adjacency, group_size, report_goal) -> None:
@@ -147,7 +130,7 @@ def _check(runs, deltas, adjacency, group_size, report_goal) -> None:
         'sampling is for one run: guarantees of batches that were drawn are'
         ' not composed over several'
       )
-    sampled_lib.check(run, adjacency, group_size)
+    drawn_lib.check(run.sampling, run.noise.strategy, adjacency, group_size)
   kinds = {str(run.log.id_type) for run in runs}
   if len(kinds) > 1:
     raise log_lib.LogError(
@@ -157,7 +140,7 @@ def _check(runs, deltas, adjacency, group_size, report_goal) -> None:
 
 
 def _count(
-  runs: Sequence[Run], engine: Engine, num_exposed: int, progress: Callable[[str], None]
+  runs: Sequence[runs_lib.Run], engine: Engine, num_exposed: int, progress: Callable[[str], None]
 ) -> tally_lib.Tally:
   try:
     return engine(runs, num_exposed=num_exposed, progress=progress)
@@ -169,15 +152,15 @@ def _count(
 class _Spending:
   """Converts sensitivities to privacy losses."""
 
-  def __init__(self, noise_multiplier, factor, deltas):
+  def __init__(self, noise_multiplier: float, factor: float, deltas: Sequence[float]):
     self._noise_multiplier = noise_multiplier
     self._factor = factor
     self._deltas = deltas
     self._epsilon = functools.lru_cache(None)(gaussian.epsilon)
 
-  def figures(
+  def loss(
     self, sensitivity: sensitivity_lib.Sensitivity, group_size: int = 1
-  ) -> dict[str, Any]:
+  ) -> privacy_loss.PrivacyLoss:
     value, kind = sensitivity
     value *= group_size * self._factor
     if group_size > 1:
@@ -185,117 +168,119 @@ class _Spending:
     if kind not in (sensitivity_lib.EXACT, sensitivity_lib.UPPER_BOUND):
       raise ValueError(f'a guarantee cannot rest on a {kind} of sensitivity')
     effective = self._noise_multiplier / value
-    spent = [self._epsilon(effective, d) if effective else None for d in self._deltas]
-    result = {
-      'sensitivity': value,
-      'sensitivity_kind': kind,
-      'effective_noise_multiplier': effective,
-      'rho': gaussian.rho(effective) if effective else None,
-      'epsilon': spent[0],
-    }
-    if len(self._deltas) > 1:
-      result['curve'] = [{'delta': d, 'epsilon': e} for d, e in zip(self._deltas, spent)]
-    return result
+    return privacy_loss.PrivacyLoss(
+      sensitivity=value,
+      sensitivity_kind=kind,
+      effective_noise_multiplier=effective,
+      rho=gaussian.rho(effective) if effective else None,
+      curve=tuple(
+        privacy_loss.Point(d, self._epsilon(effective, d) if effective else None)
+        for d in self._deltas
+      ),
+    )
 
   def rho(self, sensitivity: float) -> float | None:
     effective = self._noise_multiplier / (sensitivity * self._factor)
     return gaussian.rho(effective) if effective else None
 
 
-def _per_device(tally: tally_lib.Tally, spend: _Spending) -> dict[str, Any]:
-  """Privacy loss of the devices that took part, each alone."""
+def _per_device(tally: tally_lib.Tally, spend: _Spending) -> statement_lib.PerDevice:
   kind = guarantees.occurred(tally).kind
-  result = {
-    'most_exposed': tally.most_exposed[0].device_id,
-    'quantiles': [
-      {'share': share, **spend.figures(sensitivity_lib.Sensitivity(value, kind))}
-      for share, value in guarantees.quantiles(tally, QUANTILES)
-    ],
-  }
+  bars = []
   if spend.rho(1.0) is not None:
-    result['rho_histogram'] = [list(bar) for bar in guarantees.histogram(tally, spend.rho, _BARS)]
-  return result
+    bars = guarantees.histogram(tally, spend.rho, _BARS)
+  return statement_lib.PerDevice(
+    most_exposed=tally.most_exposed[0].device_id,
+    quantiles=tuple(
+      statement_lib.Quantile(share, spend.loss(sensitivity_lib.Sensitivity(value, kind)))
+      for share, value in guarantees.quantiles(tally, QUANTILES)
+    ),
+    rho_histogram=tuple(statement_lib.Bar(*bar) for bar in bars),
+  )
 
 
-def _declared(runs, happened, spend, group_size) -> dict[str, Any]:
+def _declared(
+  runs: Sequence[runs_lib.Run],
+  happened: Sequence[observed_lib.ObservedParticipation],
+  spend: _Spending,
+  group_size: int,
+) -> statement_lib.Declared | None:
   schemas = [run.declared for run in runs]
   if not any(schemas):
-    return {}
+    return None
   if not all(schemas):
     raise ValueError('declared must be given for each run, or for none')
   holds = [o.keeps_to(s) for o, s in zip(happened, schemas)]
-  return {
-    'declared': {
-      'min_sep': min(s.min_sep for s in schemas),
-      'max_participations': max(s.participations for s in schemas),
-      **spend.figures(guarantees.worst_case([run.noise for run in runs], schemas), group_size),
-      'holds': all(holds),
-    }
-  }
+  return statement_lib.Declared(
+    min_sep=min(s.min_sep for s in schemas),
+    max_participations=max(s.participations for s in schemas),
+    loss=spend.loss(guarantees.worst_case([run.noise for run in runs], schemas), group_size),
+    holds=all(holds),
+  )
+
+
+def _drawn(
+  run: runs_lib.Run, happened: observed_lib.ObservedParticipation, **setting
+) -> drawn_lib.Drawn | None:
+  if run.sampling is None:
+    return None
+  return drawn_lib.guarantee(
+    run.sampling,
+    run.noise.strategy,
+    noise_multiplier=run.noise.multiplier,
+    happened=happened,
+    stated=run.log.metadata.get(sampling_lib.METADATA_KEY),
+    **setting,
+  )
 
 
 def _facts(
-  run: Run, happened: observed_lib.ObservedParticipation, report_goal: int | None
-) -> dict[str, Any]:
-  """Parameters of a run and its observed participation."""
-  sizes = happened.cohorts.counts
-  facts = {
-    'num_rounds': happened.num_rounds,
-    'num_devices': happened.num_devices,
-    'num_participations': happened.num_participations,
-    'min_sep': happened.min_sep,
-    'max_participations': happened.max_participations,
-    'noise_multiplier': run.noise.multiplier,
-    'strategy': {
-      'family': run.noise.strategy.family,
-      'sha256': digests.strategy_digest(run.noise.strategy),
-    },
-    'separations': [list(i) for i in happened.separations.to_dict().items()],
-    'participations': [list(i) for i in happened.participations.to_dict().items()],
-    'witness': happened.witness and happened.witness._asdict(),
-    'rounds_without_participants': happened.rounds_without_participants,
-    'cohort_sizes': {
-      'least': int(sizes.min()),
-      'mean': math.fsum(sizes) / sizes.size,
-      'most': int(sizes.max()),
-    },
-    'log': [file._asdict() for file in run.log.files()],
-  }
-  if run.log.num_rounds_assumed:
-    facts['num_rounds_assumed'] = True
-  if report_goal is not None:
-    facts['report_goal'] = report_goal
-    facts['rounds_short_of_report_goal'] = happened.rounds_short_of(report_goal)
-  if run.noise.changes:
-    facts['changes'] = [list(change) for change in run.noise.changes]
+  run: runs_lib.Run, happened: observed_lib.ObservedParticipation, report_goal: int | None
+) -> statement_lib.RunFacts:
   recorded = noise_record.read(run.log.metadata)
-  if recorded.clip_norm is not None:
-    facts['clip_norm'] = recorded.clip_norm
-  if recorded.clip_norm_changes:
-    facts['clip_norm_changes'] = [list(c) for c in recorded.clip_norm_changes]
-  if run.noise.restarts:
-    facts['restarts'] = list(run.noise.restarts)
-  return facts
+  sizes = happened.cohorts.counts
+  return statement_lib.RunFacts(
+    num_rounds=happened.num_rounds,
+    min_sep=happened.min_sep,
+    max_participations=happened.max_participations,
+    noise_multiplier=run.noise.multiplier,
+    strategy=statement_lib.Strategy(
+      run.noise.strategy.family, digests.strategy_digest(run.noise.strategy)
+    ),
+    num_rounds_assumed=run.log.num_rounds_assumed,
+    report_goal=report_goal,
+    changes=run.noise.changes,
+    clip_norm=recorded.clip_norm,
+    clip_norm_changes=recorded.clip_norm_changes,
+    restarts=run.noise.restarts,
+    counted=statement_lib.Counted(
+      num_devices=happened.num_devices,
+      num_participations=happened.num_participations,
+      rounds_without_participants=happened.rounds_without_participants,
+      separations=tuple(happened.separations.to_dict().items()),
+      witness=happened.witness,
+      participations=tuple(happened.participations.to_dict().items()),
+      cohort_sizes=statement_lib.CohortSizes(
+        least=int(sizes.min()), mean=math.fsum(sizes) / sizes.size, most=int(sizes.max())
+      ),
+      rounds_short_of_report_goal=(
+        None if report_goal is None else happened.rounds_short_of(report_goal)
+      ),
+    ),
+    log=run.log.files(),
+  )
 
 
-def _together(facts, tally, happened) -> dict[str, Any]:
-  """Facts of a single run, or a summary of several runs."""
-  if len(facts) == 1:
-    return facts[0]
-  added = ('num_rounds', 'num_participations', 'rounds_without_participants')
+def _counted_together(
+  tally: tally_lib.Tally, happened: Sequence[observed_lib.ObservedParticipation]
+) -> statement_lib.Counted:
   separations = happened[0].separations
   for other in happened[1:]:
     separations += other.separations
-  closest = min((o.witness for o in happened if o.witness), key=lambda w: w.order, default=None)
-  return {
-    **{name: sum(f[name] for f in facts) for name in added},
-    'num_devices': tally.num_devices,
-    'min_sep': min(f['min_sep'] for f in facts),
-    'max_participations': max(f['max_participations'] for f in facts),
-    'separations': [list(i) for i in separations.to_dict().items()],
-    'witness': closest and closest._asdict(),
-  }
-
-
-def _joined(reasons) -> str | None:
-  return '; '.join(reason for reason in reasons if reason) or None
+  return statement_lib.Counted(
+    num_devices=tally.num_devices,
+    num_participations=sum(o.num_participations for o in happened),
+    rounds_without_participants=sum(o.rounds_without_participants for o in happened),
+    separations=tuple(separations.to_dict().items()),
+    witness=min((o.witness for o in happened if o.witness), key=lambda w: w.order, default=None),
+  )

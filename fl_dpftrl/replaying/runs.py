@@ -132,50 +132,51 @@ class Run:
           f' {name}={getattr(self.noise, name)!r}'
         )
 
+  @classmethod
+  def of(
+    cls,
+    log: log_lib.Log,
+    strategy: base.Strategy,
+    *,
+    noise_multiplier: float | None = None,
+    changes: tuple[tuple[int, float], ...] | None = None,
+    restarts: tuple[int, ...] = (),
+    declared: participation.MinSep | None = None,
+    sampling: sampling_lib.Cyclic | None = None,
+  ) -> 'Run':
+    """Returns a run that uses one strategy for all rounds of its log.
 
-def run(
-  log: log_lib.Log,
-  strategy: base.Strategy,
-  *,
-  noise_multiplier: float | None = None,
-  changes: tuple[tuple[int, float], ...] | None = None,
-  restarts: tuple[int, ...] = (),
-  declared: participation.MinSep | None = None,
-  sampling: sampling_lib.Cyclic | None = None,
-) -> Run:
-  """Returns a run that uses one strategy for all rounds of its log.
+    Args:
+      log: participation log.
+      strategy: C.
+      noise_multiplier: std(Z) / clip_norm in round 0; None if the log states it.
+      changes: see `Noise`; None to take them from the log.
+      restarts: see `Noise`.
+      declared, sampling: see the class.
 
-  Args:
-    log: participation log.
-    strategy: C.
-    noise_multiplier: std(Z) / clip_norm in round 0; None if the log states it.
-    changes: see `Noise`; None to take them from the log.
-    restarts: see `Noise`.
-    declared, sampling: see `Run`.
-
-  Raises:
-    LogError: if the log has more rounds than the strategy can run, or its
-      metadata are malformed.
-    ValueError: as `Noise` and `Run` do, and if neither the argument nor the log
-      gives the multiplier.
-  """
-  recorded = noise_record.read(log.metadata)
-  if noise_multiplier is None:
-    noise_multiplier = recorded.noise_multiplier
+    Raises:
+      LogError: if the log has more rounds than the strategy can run, or its
+        metadata are malformed.
+      ValueError: as `Noise` and `Run` do, and if neither the argument nor the log
+        gives the multiplier.
+    """
+    recorded = noise_record.read(log.metadata)
     if noise_multiplier is None:
-      raise ValueError(f'noise_multiplier is needed: {log.shards[0].path} does not say it')
-  if changes is None:
-    changes = recorded.multiplier_changes
-  if not restarts:
-    try:
-      base.check_num_rounds(strategy, log.num_rounds)
-    except ValueError as e:
-      raise log_lib.LogError(f'{log.shards[0].path}: {e}') from e
-  noise = Noise(
-    num_rounds=log.num_rounds,
-    strategy=strategy,
-    multiplier=noise_multiplier,
-    changes=changes,
-    restarts=restarts,
-  )
-  return Run(log=log, noise=noise, declared=declared, sampling=sampling)
+      noise_multiplier = recorded.noise_multiplier
+      if noise_multiplier is None:
+        raise ValueError(f'noise_multiplier is needed: {log.shards[0].path} does not say it')
+    if changes is None:
+      changes = recorded.multiplier_changes
+    if not restarts:
+      try:
+        base.check_num_rounds(strategy, log.num_rounds)
+      except ValueError as e:
+        raise log_lib.LogError(f'{log.shards[0].path}: {e}') from e
+    noise = Noise(
+      num_rounds=log.num_rounds,
+      strategy=strategy,
+      multiplier=noise_multiplier,
+      changes=changes,
+      restarts=restarts,
+    )
+    return cls(log=log, noise=noise, declared=declared, sampling=sampling)

@@ -130,7 +130,7 @@ def open_run(
       min_sep=1 if declared_min_sep is None else declared_min_sep,
       max_participations=declared_max_participations,
     )
-  return runs_lib.run(
+  return runs_lib.Run.of(
     log,
     strategy,
     noise_multiplier=noise_multiplier,

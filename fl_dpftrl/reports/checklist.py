@@ -7,25 +7,25 @@ answer for their production models.
 
 import importlib.metadata
 import platform
-from collections.abc import Mapping
-from typing import Any
 
 import fl_dpftrl
+from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.replaying import publication
+from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.reports import page
 from fl_dpftrl.reports import setting as setting_lib
 
 _PACKAGES = ('numpy', 'dp-accounting', 'pyarrow', 'duckdb')
 
 
-def adjacency_name(statement: Mapping[str, Any]) -> str:
+def adjacency_name(statement: statement_lib.Statement) -> str:
   """Returns the name of the adjacency in words."""
-  return statement['adjacency'].replace('_', '-')
+  return statement.adjacency.replace('_', '-')
 
 
-def unit(statement: Mapping[str, Any], setting: setting_lib.Setting) -> str:
+def unit(statement: statement_lib.Statement, setting: setting_lib.Setting) -> str:
   """Returns the unit of privacy in words."""
-  size = statement['group_size']
+  size = statement.group_size
   return setting.unit if size == 1 else f'a group of {size}: {setting.unit}'
 
 
@@ -34,22 +34,21 @@ def _capitalised(words: str) -> str:
 
 
 def checklist(
-  statement: Mapping[str, Any], setting: setting_lib.Setting, void: str | None
+  statement: statement_lib.Statement, setting: setting_lib.Setting, void: str | None
 ) -> page.Html:
   """Lists the guarantee's parts and the unit that it protects, item by item."""
-  shown = lambda field: page.figure(statement, field)
-  several = 'runs' in statement
+  several, worst = statement.several, statement.worst_case
   formal = page.join(
     'The sums of all ',
-    shown('num_rounds'),
+    page.figure(statement.num_rounds, 'num_rounds'),
     ' rounds of all runs' if several else ' rounds',
     ' with their noise, released together, and whatever is computed from'
     ' them, satisfy ρ-zCDP with ρ = ',
-    shown('worst_case.rho'),
+    page.figure(worst.rho, 'worst_case.rho'),
     ' and (ε, δ)-differential privacy with ε = ',
-    shown('worst_case.epsilon'),
+    page.figure(worst.epsilon, 'worst_case.epsilon'),
     ' and δ = ',
-    shown('delta'),
+    page.delta(statement.delta, 'delta'),
     f', under {adjacency_name(statement)} adjacency.',
   )
   if void is not None:
@@ -62,7 +61,7 @@ def checklist(
     ),
     'Data accesses covered': (
       (
-        f'The {len(statement["runs"])} training runs of this page, over every device in their logs'
+        f'The {len(statement.runs)} training runs of this page, over every device in their logs'
         if several
         else 'One training run, over every device in the log'
       )
@@ -95,7 +94,7 @@ def checklist(
       + '; ε comes from the privacy loss distribution and ρ from zCDP.'
       + _from_draws(statement)
     ),
-    'Assumptions': page.bullets(statement['assumptions']),
+    'Assumptions': page.bullets(statement.assumptions),
     'Formal statement': formal,
     'Transparency': (
       'The participation log, the strategy, the noise multiplier and the'
@@ -115,8 +114,8 @@ def checklist(
   )
 
 
-def _from_draws(statement: Mapping[str, Any]) -> str:
-  if 'amplified' not in statement:
+def _from_draws(statement: statement_lib.Statement) -> str:
+  if not isinstance(statement.drawn, drawn_lib.Amplified):
     return ' Nothing is gained from sampling or shuffling.'
   return (
     ' Nothing is gained from sampling but in the figures called amplified:'
@@ -125,8 +124,8 @@ def _from_draws(statement: Mapping[str, Any]) -> str:
   )
 
 
-def _adjacency_words(statement: Mapping[str, Any]) -> str:
-  if statement['adjacency'] == 'replace_one':
+def _adjacency_words(statement: statement_lib.Statement) -> str:
+  if statement.adjacency == 'replace_one':
     return (
       'Replace-one: two runs are neighbours if the data of one unit are'
       ' replaced by any other data, and the rounds it is in stay the same.'
@@ -140,11 +139,11 @@ def _adjacency_words(statement: Mapping[str, Any]) -> str:
   )
 
 
-def outside(statement: Mapping[str, Any], setting: setting_lib.Setting) -> page.Html:
+def outside(statement: statement_lib.Statement, setting: setting_lib.Setting) -> page.Html:
   """Lists the data and results that the guarantee does not cover."""
   from_log = (
     'counts and plots of it above'
-    if statement.get('confidential', True)
+    if statement.confidential
     else 'figures above that were read from it: rounds, k and b'
   )
   counts = [
@@ -176,16 +175,16 @@ def outside(statement: Mapping[str, Any], setting: setting_lib.Setting) -> page.
   )
 
 
-def _commitment(statement: Mapping[str, Any]) -> list[page.Html]:
+def _commitment(statement: statement_lib.Statement) -> list[page.Html]:
   """Shows the commitment that binds a published report to its log.
 
   The salt that opens the commitment is in the confidential report only.
   """
-  if 'commitment' not in statement:
+  given = statement.commitment
+  if given is None:
     return []
-  given = statement['commitment']
-  items = [('HMAC-SHA-256', page.element('code', given['hmac_sha256']))]
-  if 'salt' not in given:
+  items = [('HMAC-SHA-256', page.element('code', given.hmac_sha256))]
+  if given.salt is None:
     words = page.element(
       'p',
       'The operator is bound to one log by this value, which tells nothing of'
@@ -194,14 +193,14 @@ def _commitment(statement: Mapping[str, Any]) -> list[page.Html]:
     )
     salt = 'SALT'
   else:
-    items.append(('salt', page.element('code', given['salt'])))
+    items.append(('salt', page.element('code', given.salt)))
     words = page.element(
       'p',
       'The report for publication has the first value alone. Keep the salt as'
       ' secret as the log: with it, guesses at the rows can be checked. The'
       ' files in the order above give the value:',
     )
-    salt = given['salt']
+    salt = given.salt
   return [
     page.card(
       page.element('h3', 'Commitment to the log'),
@@ -214,7 +213,7 @@ def _commitment(statement: Mapping[str, Any]) -> list[page.Html]:
   ]
 
 
-def provenance(statement: Mapping[str, Any], setting: setting_lib.Setting) -> page.Html:
+def provenance(statement: statement_lib.Statement, setting: setting_lib.Setting) -> page.Html:
   """Tells how to check the figures, with the files and releases needed."""
   versions = [('fl_dpftrl', fl_dpftrl.__version__)]
   versions.append(('python', platform.python_version()))
@@ -223,22 +222,13 @@ def provenance(statement: Mapping[str, Any], setting: setting_lib.Setting) -> pa
       versions.append((package, importlib.metadata.version(package)))
     except importlib.metadata.PackageNotFoundError:
       continue
-  hashes = [
-    (f'log {file["name"]}', page.element('code', file['sha256']))
-    for file in statement.get('log', ())
-  ]
-  runs = statement.get('runs', [statement])
-  for index, facts in enumerate(runs, 1):
-    of_run = f'run {index}: ' if len(runs) > 1 else ''
+  hashes = [(f'log {file.name}', page.element('code', file.sha256)) for file in statement.log]
+  for index, run in enumerate(statement.runs, 1):
+    of_run = f'run {index}: ' if statement.several else ''
     hashes.append(
-      (
-        f'{of_run}strategy, its family and parameters',
-        page.element('code', facts['strategy']['sha256']),
-      )
+      (f'{of_run}strategy, its family and parameters', page.element('code', run.strategy.sha256))
     )
-  command = (
-    setting.command if statement.get('confidential', True) else publication.command(statement)
-  )
+  command = setting.command if statement.confidential else publication.command(statement)
   return page.join(
     page.element('p', 'This command gives the figures again from the log:'),
     page.command(command),

@@ -1,8 +1,8 @@
 """The guarantees of a report, each shown with its assumptions."""
 
-from collections.abc import Mapping
-from typing import Any
-
+from fl_dpftrl import rounding
+from fl_dpftrl.centralized import drawn as drawn_lib
+from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.reports import page
 
 _NAMES = {
@@ -12,55 +12,62 @@ _NAMES = {
   'amplified': 'Amplified by secret draws',
   'shuffled': 'Of shuffled batches',
 }
-_ALWAYS = ('worst_case', 'declared')
 _NUMBERS = {2: 'Two', 3: 'Three', 4: 'Four'}
 
 
-def heading(statement: Mapping[str, Any]) -> str:
-  number = _NUMBERS[len(_parts(statement))]
+def heading(statement: statement_lib.Statement) -> str:
+  undeclared = statement.declared is None  # It has a card, too.
+  number = _NUMBERS[len(statement.parts()) + undeclared]
   return f'{number} guarantees, each with what it assumes'
 
 
-def cards(statement: Mapping[str, Any], void: str | None) -> page.Html:
+def cards(statement: statement_lib.Statement, void: str | None) -> page.Html:
   """Returns one box for each guarantee that the statement may show."""
-  return page.side_by_side(*(_card(statement, p, void) for p in _parts(statement)))
+  found = {part.name: _card(statement, part, void) for part in statement.parts()}
+  found.setdefault('declared', _undeclared())
+  return page.side_by_side(*(found[name] for name in _NAMES if name in found))
 
 
-def _parts(statement: Mapping[str, Any]) -> list[str]:
-  return [p for p in _NAMES if p in _ALWAYS or p in statement]
-
-
-def _card(statement: Mapping[str, Any], part: str, void: str | None) -> page.Html:
-  name = page.element('h3', _NAMES[part])
-  if part not in statement:
-    return page.card(
-      name,
-      page.quiet(
-        'Nothing was declared before the run, so that no guarantee here'
-        ' holds where participation reacts to released models.'
-      ),
-    )
-  fails = not statement[part].get('holds', True)
-  shown = lambda field, up=True: page.figure(statement, f'{part}.{field}', up=up)
-  kind = statement[part]['sensitivity_kind'].replace('_', ' ')
-  epsilons = [(statement['delta'], shown('epsilon'))]
-  for index, point in enumerate(statement[part].get('curve', [])[1:], 1):
-    epsilons.append((point['delta'], shown(f'curve.{index}.epsilon')))
+def _undeclared() -> page.Html:
   return page.card(
-    name,
-    page.definitions(
-      *((page.join('ε at δ = ', page.power_of_ten(delta)), value) for delta, value in epsilons),
-      ('ρ (zCDP)', shown('rho')),
-      (f'sensitivity ({kind})', shown('sensitivity')),
-      ('noise multiplier / sensitivity', shown('effective_noise_multiplier', up=False)),
+    page.element('h3', _NAMES['declared']),
+    page.quiet(
+      'Nothing was declared before the run, so that no guarantee here'
+      ' holds where participation reacts to released models.'
     ),
-    *map(page.quiet, _WORDS[part](statement)),
-    kind=('bad ' if fails else '') + ('void' if fails or void else ''),
   )
 
 
-def _worst_case(statement: Mapping[str, Any]) -> list[str]:
-  if 'runs' in statement:
+def _card(
+  statement: statement_lib.Statement, part: statement_lib.Part, void: str | None
+) -> page.Html:
+  loss = part.loss
+  shown = lambda value, field, text=None: page.figure(value, f'{part.name}.{field}', text)
+  kind = loss.sensitivity_kind.replace('_', ' ')
+  epsilons = [
+    (point.delta, shown(point.epsilon, f'curve.{index}.epsilon' if index else 'epsilon'))
+    for index, point in enumerate(loss.curve)
+  ]
+  # Rounding up would overstate the noise.
+  noise = loss.effective_noise_multiplier
+  return page.card(
+    page.element('h3', _NAMES[part.name]),
+    page.definitions(
+      *((page.join('ε at δ = ', page.power_of_ten(delta)), value) for delta, value in epsilons),
+      ('ρ (zCDP)', shown(loss.rho, 'rho')),
+      (f'sensitivity ({kind})', shown(loss.sensitivity, 'sensitivity')),
+      (
+        'noise multiplier / sensitivity',
+        shown(noise, 'effective_noise_multiplier', rounding.down(noise)),
+      ),
+    ),
+    *map(page.quiet, _WORDS[part.name](statement)),
+    kind=('' if part.holds else 'bad ') + ('' if part.holds and not void else 'void'),
+  )
+
+
+def _worst_case(statement: statement_lib.Statement) -> list[str]:
+  if statement.several:
     covered = (
       'For every device that in each run kept to the most participations k'
       ' and the min-sep b that its log shows, in whatever rounds within them.'
@@ -68,9 +75,9 @@ def _worst_case(statement: Mapping[str, Any]) -> list[str]:
   else:
     covered = (
       f'For every device, in whatever rounds: at most'
-      f' {statement["max_participations"]:,} (k) of'
-      f' {statement["num_rounds"]:,} (n), any two at least'
-      f' {statement["min_sep"]:,} (b) apart, the extremes of the log.'
+      f' {statement.max_participations:,} (k) of'
+      f' {statement.num_rounds:,} (n), any two at least'
+      f' {statement.min_sep:,} (b) apart, the extremes of the log.'
     )
   return [
     covered,
@@ -80,21 +87,21 @@ def _worst_case(statement: Mapping[str, Any]) -> list[str]:
   ]
 
 
-def _declared(statement: Mapping[str, Any]) -> list[str]:
-  declared = statement['declared']
-  if 'runs' in statement:
+def _declared(statement: statement_lib.Statement) -> list[str]:
+  declared = statement.declared
+  if statement.several:
     announced = (
       'For every device that in each run keeps to what was announced for it:'
-      f' in none more than {declared["max_participations"]:,} participations'
-      f' or less than {declared["min_sep"]:,} rounds apart.'
+      f' in none more than {declared.max_participations:,} participations'
+      f' or less than {declared.min_sep:,} rounds apart.'
     )
   else:
     announced = (
       f'For every device that keeps to at most'
-      f' {declared["max_participations"]:,} participations, any two at least'
-      f' {declared["min_sep"]:,} rounds apart, as announced before the run.'
+      f' {declared.max_participations:,} participations, any two at least'
+      f' {declared.min_sep:,} rounds apart, as announced before the run.'
     )
-  kept = 'It was kept to.' if declared['holds'] else 'It was NOT kept to: void.'
+  kept = 'It was kept to.' if declared.holds else 'It was NOT kept to: void.'
   return [
     f'{announced} {kept}',
     'The only one that holds even when participation reacts to released'
@@ -102,11 +109,11 @@ def _declared(statement: Mapping[str, Any]) -> list[str]:
   ]
 
 
-def _observed(statement: Mapping[str, Any]) -> list[str]:
+def _observed(statement: statement_lib.Statement) -> list[str]:
   whose = (
     'the most exposed device'
-    if statement['group_size'] == 1
-    else f'the {statement["group_size"]} most exposed devices together'
+    if statement.group_size == 1
+    else f'the {statement.group_size} most exposed devices together'
   )
   return [
     f'For {whose}, in the rounds that the log lists for each.',
@@ -116,36 +123,35 @@ def _observed(statement: Mapping[str, Any]) -> list[str]:
   ]
 
 
-def _amplified(statement: Mapping[str, Any]) -> list[str]:
-  amplified = statement['amplified']
+def _amplified(statement: statement_lib.Statement) -> list[str]:
+  drawn = statement.drawn
   return [
-    f'For every example, as one of {amplified["num_examples"]:,}: in each'
-    f' turn of its part, {amplified["compositions"]:,} at most, drawn with'
-    f' probability {amplified["sampling_probability"]:.6g}.'
-    f' {_refuted(amplified)}',
-    f'Assumes that {amplified["assumption"]}. No log shows that, and this one'
+    f'For every example, as one of {drawn.scheme.num_examples:,}: in each'
+    f' turn of its part, {drawn.scheme.compositions:,} at most, drawn with'
+    f' probability {drawn.scheme.sampling_probability:.6g}.'
+    f' {_refuted(drawn)}',
+    f'Assumes that {drawn.assumption}. No log shows that, and this one'
     ' has to stay secret, with what was counted from it: it tells whose'
     ' examples were drawn.',
   ]
 
 
-def _shuffled(statement: Mapping[str, Any]) -> list[str]:
-  shuffled = statement['shuffled']
+def _shuffled(statement: statement_lib.Statement) -> list[str]:
+  drawn = statement.drawn
+  schema = drawn.scheme.schema
   apart = (
-    'each exactly {:,} after the last'
-    if shuffled['separation'] == 'fixed'
-    else 'any two at least {:,} apart'
-  ).format(shuffled['min_sep'])
-  most = shuffled['max_participations']
+    'each exactly {:,} after the last' if drawn.fixed_separation else 'any two at least {:,} apart'
+  ).format(schema.min_sep)
+  most = schema.participations
   covered = f'at most {most:,} rounds, {apart}' if most > 1 else 'one round'
   return [
-    f'For every example, in {covered}. {_refuted(shuffled)}',
-    f'Assumes that {shuffled["assumption"]}.',
+    f'For every example, in {covered}. {_refuted(drawn)}',
+    f'Assumes that {drawn.assumption}.',
   ]
 
 
-def _refuted(drawn: Mapping[str, Any]) -> str:
-  return 'The log does not contradict it.' if drawn['holds'] else 'The log CONTRADICTS it: void.'
+def _refuted(drawn: drawn_lib.Drawn) -> str:
+  return 'The log does not contradict it.' if drawn.holds else 'The log CONTRADICTS it: void.'
 
 
 _WORDS = {

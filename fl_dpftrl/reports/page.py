@@ -6,7 +6,7 @@ a log or a flag cannot become markup, nor act on the text beside it.
 
 import html
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from fl_dpftrl import messages, rounding
@@ -123,31 +123,22 @@ def power_of_ten(value: float) -> Html:
   return power if mantissa == '1' else join(f'{mantissa}·', power)
 
 
-def figure(
-  values: Mapping[str, Any], field: str, *, up: bool = True, text: str | None = None
-) -> Html:
-  """Shows a figure rounded for people, and in full for programs.
+def delta(value: float, field: str) -> Html:
+  """Shows δ as a figure."""
+  return figure(value, field, power_of_ten(value))
+
+
+def figure(value: float | None, field: str, text: str | None = None) -> Html:
+  """Shows a figure for people, and in full for programs.
 
   Args:
-    values: nested dictionaries and lists.
-    field: keys and indices from the outside in, separated by dots.
-    up: whether to round up; else down. A noise multiplier that was given, and
-      not computed, is not rounded at all.
-    text: text shown to people instead of the usual rounding.
+    value: the figure, which is rounded up.
+    field: where the embedded JSON has it: keys and indices, separated by dots.
+    text: text shown to people instead of the rounded figure.
   """
-  value: Any = values
-  for key in field.split('.'):
-    value = value[int(key) if key.isdigit() else key]
   if value is None:
     return Html('none')
-  if text is not None:
-    shown = text
-  elif field.endswith('delta'):
-    shown = power_of_ten(value)
-  elif field.endswith('noise_multiplier') and 'effective' not in field:
-    shown = rounding.exact(value)
-  else:
-    shown = rounding.up(value) if up else rounding.down(value)
+  shown = rounding.up(value) if text is None else text
   return element('data', shown, value=repr(value), data_field=field)
 
 

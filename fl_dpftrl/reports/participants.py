@@ -1,142 +1,113 @@
 """Participation in the runs of a report, and the privacy loss of devices."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from fl_dpftrl import messages, rounding
+from fl_dpftrl.accounting import privacy_loss
+from fl_dpftrl.logs import observed as observed_lib
+from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.reports import charts, page
 from fl_dpftrl.reports import setting as setting_lib
 
 
-def attendance(statement: Mapping[str, Any], setting: setting_lib.Setting) -> page.Html:
+def attendance(statement: statement_lib.Statement, setting: setting_lib.Setting) -> page.Html:
   """Shows participation; for several runs, of each run."""
-  if 'runs' not in statement:
-    return _of_run(statement, statement, '', setting)
-  together = [
-    ('rounds of all runs', page.figure(statement, 'num_rounds')),
-    *_counted(
-      statement,
-      statement,
-      '',
-      ('devices in at least one run', 'num_devices'),
-      ('participations', 'num_participations'),
-    ),
-  ]
+  if not statement.several:
+    # A setting describes one run.
+    burnt = ', '.join(map(str, setting.burnt_rounds)) or 'none recorded'
+    return _of_run(statement.runs[0], '', burnt if statement.confidential else None)
+  together = [('rounds of all runs', page.figure(statement.num_rounds, 'num_rounds'))]
+  counted = statement.counted
+  if counted is not None:
+    together += [
+      ('devices in at least one run', page.figure(counted.num_devices, 'num_devices')),
+      ('participations', page.figure(counted.num_participations, 'num_participations')),
+    ]
   parts = [page.card(page.definitions(*together))]
-  for index, facts in enumerate(statement['runs']):
+  for index, run in enumerate(statement.runs):
     parts += [
       page.element('h3', f'Run {index + 1}', class_='run'),
-      _of_run(statement, facts, f'runs.{index}.', setting),
+      _of_run(run, f'runs.{index}.', None),
     ]
   return page.join(*parts)
 
 
-def _counted(
-  statement: Mapping[str, Any], facts: Mapping[str, Any], prefix: str, *items: tuple[str, str]
-) -> list[tuple[str, page.Html]]:
-  """Returns names with those figures that are among the facts."""
-  return [(name, page.figure(statement, prefix + field)) for name, field in items if field in facts]
-
-
-def _of_run(
-  statement: Mapping[str, Any], facts: Mapping[str, Any], prefix: str, setting: setting_lib.Setting
-) -> page.Html:
-  """Shows participation in the run whose facts are under the prefix."""
-  shown = lambda field: page.figure(statement, prefix + field)
-  items = [
-    ('rounds, rows of noise consumed', shown('num_rounds')),
-    *_counted(
-      statement, facts, prefix, ('of them without participants', 'rounds_without_participants')
-    ),
-  ]
-  if 'rounds_short_of_report_goal' in facts:
-    items.append(
-      (
-        page.join('of them short of the report goal of ', shown('report_goal')),
-        shown('rounds_short_of_report_goal'),
+def _of_run(run: statement_lib.RunFacts, prefix: str, burnt: str | None) -> page.Html:
+  """Shows participation in a run, which the statement has under the prefix."""
+  shown = lambda value, field: page.figure(value, prefix + field)
+  counted = run.counted
+  items = [('rounds, rows of noise consumed', shown(run.num_rounds, 'num_rounds'))]
+  if counted is not None:
+    missing = counted.rounds_without_participants
+    items.append(('of them without participants', shown(missing, 'rounds_without_participants')))
+    if counted.rounds_short_of_report_goal is not None:
+      items.append(
+        (
+          page.join('of them short of the report goal of ', shown(run.report_goal, 'report_goal')),
+          shown(counted.rounds_short_of_report_goal, 'rounds_short_of_report_goal'),
+        )
       )
-    )
-  # A setting describes one run.
-  if not prefix and statement.get('confidential', True):
-    items.append(
-      (
-        'of them burnt: noise used up, nothing released',
-        ', '.join(map(str, setting.burnt_rounds)) or 'none recorded',
-      )
-    )
-  items += _counted(
-    statement, facts, prefix, ('devices', 'num_devices'), ('participations', 'num_participations')
-  )
-  items += _cohorts(statement, facts, prefix)
+  if burnt is not None:
+    items.append(('of them burnt: noise used up, nothing released', burnt))
+  if counted is not None:
+    items += [
+      ('devices', shown(counted.num_devices, 'num_devices')),
+      ('participations', shown(counted.num_participations, 'num_participations')),
+      ('devices in a round that had any: least, mean, most', _sizes(counted, prefix)),
+    ]
   items += [
-    ('most of one device, k', shown('max_participations')),
-    ('min-sep, b', shown('min_sep')),
+    ('most of one device, k', shown(run.max_participations, 'max_participations')),
+    ('min-sep, b', shown(run.min_sep, 'min_sep')),
   ]
-  if 'witness' in facts:
-    items.append(('closest pair', _closest(facts['witness'])))
-  return page.join(page.card(page.definitions(*items)), *_drawn(facts))
+  if counted is None:
+    return page.card(page.definitions(*items))
+  items.append(('closest pair', _closest(counted.witness)))
+  return page.join(page.card(page.definitions(*items)), _drawn(run.min_sep, counted))
 
 
-def _cohorts(
-  statement: Mapping[str, Any], facts: Mapping[str, Any], prefix: str
-) -> list[tuple[str, page.Html]]:
-  """Shows the number of devices in a round."""
-  if 'cohort_sizes' not in facts:
-    return []
-  field = f'{prefix}cohort_sizes.'
-  mean = f'{facts["cohort_sizes"]["mean"]:,.1f}'
-  return [
-    (
-      'devices in a round that had any: least, mean, most',
-      page.join(
-        page.figure(statement, f'{field}least'),
-        page.figure(statement, f'{field}mean', text=mean),
-        page.figure(statement, f'{field}most'),
-        by=' / ',
-      ),
-    )
-  ]
+def _sizes(counted: statement_lib.Counted, prefix: str) -> page.Html:
+  sizes, field = counted.cohort_sizes, f'{prefix}cohort_sizes.'
+  return page.join(
+    page.figure(sizes.least, f'{field}least'),
+    page.figure(sizes.mean, f'{field}mean', f'{sizes.mean:,.1f}'),
+    page.figure(sizes.most, f'{field}most'),
+    by=' / ',
+  )
 
 
-def _closest(witness: Mapping[str, Any] | None) -> str:
+def _closest(witness: observed_lib.Witness | None) -> str:
   if witness is None:
     return 'none'
   return (
-    f'device {messages.quoted(witness["device_id"])} in rounds {witness["first_round"]:,} and'
-    f' {witness["second_round"]:,}'
+    f'device {messages.quoted(witness.device_id)} in rounds {witness.first_round:,} and'
+    f' {witness.second_round:,}'
   )
 
 
-def _drawn(facts: Mapping[str, Any]) -> list[page.Html]:
-  if 'participations' not in facts:
-    return []
+def _drawn(min_sep: int, counted: statement_lib.Counted) -> page.Html:
   devices = charts.histogram(
-    facts['participations'],
+    counted.participations,
     title='Devices by participations',
     x_label='rounds a device took part in',
   )
-  if facts['separations']:
+  if counted.separations:
     apart = charts.histogram(
-      facts['separations'],
+      counted.separations,
       title='Time between participations',
       x_label='rounds between two participations of a device',
-      mark=(facts['min_sep'], f'min-sep {facts["min_sep"]:,}'),
+      mark=(min_sep, f'min-sep {min_sep:,}'),
     )
   else:
     apart = page.element('p', 'No device took part twice, so there is no time between.')
-  return [
-    page.side_by_side(
-      page.element('figure', devices, class_='card'), page.element('figure', apart, class_='card')
-    )
-  ]
+  return page.side_by_side(
+    page.element('figure', devices, class_='card'), page.element('figure', apart, class_='card')
+  )
 
 
-def fared(statement: Mapping[str, Any], void: str | None) -> list[page.Html]:
+def fared(statement: statement_lib.Statement, void: str | None) -> list[page.Html]:
   """Shows the privacy loss of actual devices; nothing if for publication."""
-  if 'per_device' not in statement:
+  if statement.per_device is None:
     return []
   title = page.element('h2', 'How those who took part fared')
-  if 'rho_histogram' not in statement['per_device']:
+  if not statement.per_device.rho_histogram:
     return [title, page.element('p', 'Without noise no device was protected.')]
   return [
     title,
@@ -157,15 +128,15 @@ def fared(statement: Mapping[str, Any], void: str | None) -> list[page.Html]:
   ]
 
 
-def _spread(statement: Mapping[str, Any], void: str | None) -> page.Html:
+def _spread(statement: statement_lib.Statement, void: str | None) -> page.Html:
   mark = None
-  if statement['group_size'] == 1:  # Others are for many devices.
-    worst = statement['worst_case']['rho']
+  if statement.group_size == 1:  # Others are for many devices.
+    worst = statement.worst_case.rho
     words = 'void' if void else f'ρ = {rounding.up(worst)}'
     mark = (worst, f'worst case: {words}')
   return page.join(
     charts.spread(
-      statement['per_device']['rho_histogram'],
+      statement.per_device.rho_histogram,
       title='Devices by ρ',
       x_label='ρ (zCDP) of a device',
       mark=mark,
@@ -176,43 +147,48 @@ def _spread(statement: Mapping[str, Any], void: str | None) -> page.Html:
   )
 
 
-def _shares(statement: Mapping[str, Any], void: str | None) -> page.Html:
+def _shares(statement: statement_lib.Statement, void: str | None) -> page.Html:
   """Tables the largest privacy loss within each share of the devices."""
-  of_devices = statement['per_device']
-  deltas = [
-    point['delta']
-    for point in statement['worst_case'].get('curve', [{'delta': statement['delta']}])
-  ]
-  fields = ['rho', 'epsilon'] + [f'curve.{i}.epsilon' for i in range(1, len(deltas))]
   rows = []
-  for index, point in enumerate(of_devices['quantiles']):
+  for index, (share, loss) in enumerate(statement.per_device.quantiles):
     field = f'per_device.quantiles.{index}.'
-    share = page.join(
-      page.figure(statement, f'{field}share', text=f'{100 * point["share"]:g} %'),
+    name = page.join(
+      page.figure(share, f'{field}share', f'{100 * share:g} %'),
       page.element('span', ' of devices', class_='name'),
     )
-    rows.append((share, *(page.figure(statement, field + f) for f in fields)))
-  if statement['group_size'] == 1:  # Others are for many devices.
-    rows.append(('most exposed', *(page.figure(statement, f'observed.{f}') for f in fields)))
+    rows.append((name, *_losses(loss, field)))
+  if statement.group_size == 1:  # Others are for many devices.
+    rows.append(('most exposed', *_losses(statement.observed, 'observed.')))
   head = [
     'share of devices',
     'ρ at most',
-    *(page.join('ε at most, δ = ', page.power_of_ten(delta)) for delta in deltas),
+    *(page.join('ε at most, δ = ', page.power_of_ten(delta)) for delta in statement.deltas),
   ]
   return page.card(
     page.table(head, rows, class_='void' if void else None),
     page.element(
       'p',
       'The most exposed device: ',
-      page.element('strong', messages.quoted(of_devices['most_exposed'])),
+      page.element('strong', messages.quoted(statement.per_device.most_exposed)),
       '.',
     ),
     page.quiet(
       'Rounded up.'
       + (
-        f' Of each device alone, not of {statement["group_size"]} together.'
-        if statement['group_size'] > 1
+        f' Of each device alone, not of {statement.group_size} together.'
+        if statement.group_size > 1
         else ''
       )
     ),
   )
+
+
+def _losses(loss: privacy_loss.PrivacyLoss, prefix: str) -> list[page.Html]:
+  """Shows ρ, and ε at every δ."""
+  return [
+    page.figure(loss.rho, f'{prefix}rho'),
+    *(
+      page.figure(point.epsilon, f'{prefix}curve.{i}.epsilon' if i else f'{prefix}epsilon')
+      for i, point in enumerate(loss.curve)
+    ),
+  ]

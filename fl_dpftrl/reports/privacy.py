@@ -7,19 +7,19 @@ statement holds no more than that statement.
 """
 
 import os
-from collections.abc import Mapping
-from typing import Any
 
 from fl_dpftrl import files, rounding
-from fl_dpftrl.replaying import sampled
+from fl_dpftrl.centralized import drawn as drawn_lib
+from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.reports import checklist, guarantee_cards, mechanism, page, participants
 from fl_dpftrl.reports import setting as setting_lib
 
 Setting = setting_lib.Setting
+Deployment = setting_lib.Deployment
 
 
 def write_report(
-  path: str | os.PathLike[str], statement: Mapping[str, Any], *, setting: Setting
+  path: str | os.PathLike[str], statement: statement_lib.Statement, *, setting: Setting
 ) -> None:
   """Writes the report of a run, in one durable step.
 
@@ -34,23 +34,21 @@ def write_report(
     ValueError: if the setting's noise multiplier is not the statement's.
     OSError: if it cannot be written.
   """
-  files.write_durably(
-    path, report(statement, setting).encode(), private=statement.get('confidential', True)
-  )
+  files.write_durably(path, report(statement, setting).encode(), private=statement.confidential)
 
 
-def report(statement: Mapping[str, Any], setting: Setting) -> str:
+def report(statement: statement_lib.Statement, setting: Setting) -> str:
   """Returns the page that `write_report` writes."""
-  if setting.noise_multiplier != statement['noise_multiplier']:
+  if setting.noise_multiplier != statement.noise_multiplier:
     raise ValueError(
       f'noise_multiplier is {setting.noise_multiplier!r} in the setting, but'
-      f' {statement["noise_multiplier"]!r} in the statement'
+      f' {statement.noise_multiplier!r} in the statement'
     )
-  if not statement.get('confidential', True):
+  if not statement.confidential:
     setting = setting.publishable()
   void = _void_reason(statement, setting)
   title = ': '.join(filter(None, ('Privacy report', setting.run)))
-  several = 'runs' in statement
+  several = statement.several
   return page.document(
     title,
     _readers(statement),
@@ -70,20 +68,20 @@ def report(statement: Mapping[str, Any], setting: Setting) -> str:
     checklist.outside(statement, setting),
     page.element('h2', 'To check it'),
     checklist.provenance(statement, setting),
-    page.embedded_json('statement', dict(statement)),
+    page.embedded_json('statement', statement.to_json()),
   )
 
 
-def _void_reason(statement: Mapping[str, Any], setting: Setting) -> str | None:
-  reason = setting.void_reason or statement['void_reason']
-  if reason is None and statement['worst_case']['epsilon'] is None:
+def _void_reason(statement: statement_lib.Statement, setting: Setting) -> str | None:
+  reason = setting.void_reason or statement.void_reason
+  if reason is None and statement.worst_case.epsilon is None:
     reason = 'no noise was added'
   return reason
 
 
-def _readers(statement: Mapping[str, Any]) -> page.Html:
+def _readers(statement: statement_lib.Statement) -> page.Html:
   """States first of all for which readers the page is meant."""
-  if statement.get('confidential', True):
+  if statement.confidential:
     return page.card(
       page.element('strong', 'Confidential'),
       ': has figures of single devices from the private log; there is a version for publication.',
@@ -107,9 +105,8 @@ def _readers(statement: Mapping[str, Any]) -> page.Html:
   )
 
 
-def _headline(statement: Mapping[str, Any], setting: Setting, void: str | None) -> page.Html:
-  shown = lambda field: page.figure(statement, field)
-  several = 'runs' in statement
+def _headline(statement: statement_lib.Statement, setting: Setting, void: str | None) -> page.Html:
+  several = statement.several
   if void is not None:
     crossed_out = page.quiet(
       'Figures below are crossed out: they would hold for a run that differs'
@@ -123,17 +120,22 @@ def _headline(statement: Mapping[str, Any], setting: Setting, void: str | None) 
         if several
         else f'This run guarantees nothing: {void}.',
       ),
-      *([crossed_out] if statement['worst_case']['rho'] is not None else []),
+      *([crossed_out] if statement.worst_case.rho is not None else []),
       kind='headline bad',
     )
   return page.card(
     page.element(
-      'p', 'ε = ', shown('worst_case.epsilon'), ' at δ = ', shown('delta'), class_='figure'
+      'p',
+      'ε = ',
+      page.figure(statement.worst_case.epsilon, 'worst_case.epsilon'),
+      ' at δ = ',
+      page.delta(statement.delta, 'delta'),
+      class_='figure',
     ),
     page.element(
       'p',
       'Also ρ = ',
-      shown('worst_case.rho'),
+      page.figure(statement.worst_case.rho, 'worst_case.rho'),
       ' of zero-concentrated differential privacy (zCDP). Adjacency: ',
       page.element('strong', checklist.adjacency_name(statement)),
       f'. Unit of privacy: {checklist.unit(statement, setting)}.',
@@ -145,36 +147,35 @@ def _headline(statement: Mapping[str, Any], setting: Setting, void: str | None) 
   )
 
 
-def _covered(statement: Mapping[str, Any]) -> list[page.Html | str]:
-  shown = lambda field: page.figure(statement, field)
+def _covered(statement: statement_lib.Statement) -> list[page.Html | str]:
   return [
     'It covers everyone who took part in at most ',
-    shown('max_participations'),
+    page.figure(statement.max_participations, 'max_participations'),
     ' of ',
-    shown('num_rounds'),
+    page.figure(statement.num_rounds, 'num_rounds'),
     ' rounds, any two of them at least ',
-    shown('min_sep'),
+    page.figure(statement.min_sep, 'min_sep'),
     ' apart, as the participation log shows of every device.',
   ]
 
 
-def _covered_by_all(statement: Mapping[str, Any]) -> list[page.Html | str]:
+def _covered_by_all(statement: statement_lib.Statement) -> list[page.Html | str]:
   return [
-    f'It is of {len(statement["runs"])} runs together, ',
-    page.figure(statement, 'num_rounds'),
+    f'It is of {len(statement.runs)} runs together, ',
+    page.figure(statement.num_rounds, 'num_rounds'),
     ' rounds, and covers everyone who kept in each of them to the most'
     ' participations and the min-sep that its log shows of every device.',
   ]
 
 
-def _alarms(statement: Mapping[str, Any], void: str | None) -> list[page.Html]:
+def _alarms(statement: statement_lib.Statement, void: str | None) -> list[page.Html]:
   alarms = []
-  if not statement.get('declared', {'holds': True})['holds']:
+  if statement.declared is not None and not statement.declared.holds:
     words = _violation(statement)
     if void is None:
       words += (
         ' The worst case and what occurred rest on the log, and stand.'
-        if 'observed' in statement
+        if statement.observed is not None
         else ' The worst case rests on the log, and stands.'
       )
     alarms.append(
@@ -184,8 +185,8 @@ def _alarms(statement: Mapping[str, Any], void: str | None) -> list[page.Html]:
         kind='bad',
       )
     )
-  drawn = statement.get(sampled.part(statement), {'holds': True})
-  if not drawn['holds']:
+  drawn = statement.drawn
+  if drawn is not None and not drawn.holds:
     alarms.append(
       page.card(
         page.element('h3', 'The log contradicts the stated sampling'),
@@ -193,33 +194,33 @@ def _alarms(statement: Mapping[str, Any], void: str | None) -> list[page.Html]:
         kind='bad',
       )
     )
-  if statement['warnings']:
+  if statement.warnings:
     alarms.append(
-      page.card(page.element('h3', 'Of the log'), page.bullets(statement['warnings']), kind='warn')
+      page.card(page.element('h3', 'Of the log'), page.bullets(statement.warnings), kind='warn')
     )
   return alarms
 
 
-def _violation(statement: Mapping[str, Any]) -> str:
-  if 'runs' in statement:
+def _violation(statement: statement_lib.Statement) -> str:
+  if statement.several:
     return 'Not every run kept to what was declared for it. What was declared is void.'
-  declared = statement['declared']
+  declared = statement.declared
   return (
-    f'Declared were a min-sep of {declared["min_sep"]} and at most'
-    f' {declared["max_participations"]} participations; the log has'
-    f' {statement["min_sep"]} and {statement["max_participations"]}. What was'
+    f'Declared were a min-sep of {declared.min_sep} and at most'
+    f' {declared.max_participations} participations; the log has'
+    f' {statement.min_sep} and {statement.max_participations}. What was'
     ' declared is void.'
   )
 
 
-def _refuted(drawn: Mapping[str, Any], void: str | None) -> str:
+def _refuted(drawn: drawn_lib.Drawn, void: str | None) -> str:
   words = (
-    f'Batches were said to be drawn by {drawn["sampling"]}, of'
-    f' {drawn["num_examples"]:,} examples in {drawn["num_parts"]:,} parts and'
-    f' {drawn["batch_size"]:g} in a round'
+    f'Batches were said to be drawn by {drawn.name}, of'
+    f' {drawn.scheme.num_examples:,} examples in {drawn.scheme.num_parts:,} parts and'
+    f' {drawn.scheme.batch_size:g} in a round'
   )
-  if drawn['reason']:
-    words += f', but {drawn["reason"]}'
+  if drawn.reason:
+    words += f', but {drawn.reason}'
   words += '. What was to follow from the draws is not guaranteed.'
   if void is None:
     words += ' The worst case takes the rounds of the log as given, and stands.'
@@ -227,14 +228,13 @@ def _refuted(drawn: Mapping[str, Any], void: str | None) -> str:
 
 
 def _hypothetical(setting: Setting) -> list[page.Html]:
-  if setting.hypothetical is None:
+  deployment = setting.hypothetical
+  if deployment is None:
     return []
-  shown = lambda field, **kwargs: page.figure(
-    {'hypothetical': setting.hypothetical}, f'hypothetical.{field}', **kwargs
-  )
-  population = (
-    [('implied population', shown('population'))] if 'population' in setting.hypothetical else []
-  )
+  shown = lambda value, field, text=None: page.figure(value, f'hypothetical.{field}', text)
+  population = []
+  if deployment.population is not None:
+    population.append(('implied population', shown(deployment.population, 'population')))
   return [
     page.element('h2', 'Hypothetical deployment'),
     page.card(
@@ -248,17 +248,22 @@ def _hypothetical(setting: Setting) -> list[page.Html]:
         ' run above.',
       ),
       page.definitions(
-        ('report goal', shown('report_goal')),
+        ('report goal', shown(deployment.report_goal, 'report_goal')),
         *population,
         (
           'noise multiplier',
           shown(
-            'noise_multiplier', text=rounding.up(setting.hypothetical['noise_multiplier'], digits=6)
+            deployment.noise_multiplier,
+            'noise_multiplier',
+            rounding.up(deployment.noise_multiplier, digits=6),
           ),
         ),
-        ('sensitivity', shown('sensitivity')),
-        ('ρ (zCDP)', shown('rho')),
-        (page.join('ε at δ = ', shown('delta')), shown('epsilon')),
+        ('sensitivity', shown(deployment.sensitivity, 'sensitivity')),
+        ('ρ (zCDP)', shown(deployment.rho, 'rho')),
+        (
+          page.join('ε at δ = ', page.delta(deployment.delta, 'hypothetical.delta')),
+          shown(deployment.epsilon, 'epsilon'),
+        ),
       ),
       kind='dashed',
     ),

@@ -1,8 +1,29 @@
 """Information about a run that its report shows and its log lacks."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Deployment:
+  """A larger, hypothetical deployment with the same noise on the mean update.
+
+  Attributes:
+    report_goal: devices a round needs.
+    population: devices that it implies; None if not published.
+    noise_multiplier: std(Z) / clip_norm.
+    sensitivity: in units of the clip norm.
+    rho: ρ of zCDP.
+    epsilon: ε at delta.
+    delta: δ.
+  """
+
+  report_goal: int
+  population: int | None
+  noise_multiplier: float
+  sensitivity: float
+  rho: float
+  epsilon: float
+  delta: float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,8 +43,7 @@ class Setting:
     report_goal: devices a round needs, the divisor of the sum.
     population: devices that could take part.
     void_reason: reason why the run guarantees nothing, if so; published, too.
-    hypothetical: report_goal, population, noise_multiplier, sensitivity, rho,
-      epsilon and delta of a larger, hypothetical deployment.
+    hypothetical: a larger, hypothetical deployment.
     clipped_count: updates that were clipped, over all rounds.
     zeroed_count: updates dropped for their size.
     rejected_count: updates dropped as not finite.
@@ -43,7 +63,7 @@ class Setting:
   report_goal: int | None = None
   population: int | None = None
   void_reason: str | None = None
-  hypothetical: Mapping[str, Any] | None = None
+  hypothetical: Deployment | None = None
   clipped_count: int | None = None
   zeroed_count: int | None = None
   rejected_count: int | None = None
@@ -56,9 +76,7 @@ class Setting:
     Names of runs and files can identify people and machines, and burnt rounds
     reveal what happened in single ones.
     """
-    hypothetical = self.hypothetical and {
-      name: value for name, value in self.hypothetical.items() if name != 'population'
-    }
+    hypothetical = self.hypothetical and dataclasses.replace(self.hypothetical, population=None)
     return Setting(
       run='',
       command='',

@@ -34,7 +34,7 @@ def happened(rounds):
     }
   )
   log = log_lib.of_table(table, num_rounds=len(rounds))
-  run = runs.run(log, identity.Identity(), noise_multiplier=1.0)
+  run = runs.Run.of(log, identity.Identity(), noise_multiplier=1.0)
   (counts,) = embedded.count([run]).logs
   return observed.ObservedParticipation.of(log, counts)
 

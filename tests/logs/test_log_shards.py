@@ -6,13 +6,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from fl_dpftrl.families import identity
+from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import schema, shards
-from fl_dpftrl.replaying import replay
+from fl_dpftrl.replaying import replay, runs
 
 
 def replayed(paths, **kwargs):
-  log = replay.read_log(paths, **kwargs)
-  run = replay.run(log, identity.Identity(), noise_multiplier=1.0)
+  log = log_lib.read_log(paths, **kwargs)
+  run = runs.Run.of(log, identity.Identity(), noise_multiplier=1.0)
   statement = replay.replay(run, deltas=1e-6)
   witness = statement.pop('witness')
   return types.SimpleNamespace(**statement, seen=witness and tuple(witness.values()))

@@ -5,7 +5,7 @@ import pytest
 from fl_dpftrl.families import blt
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import noise_record, schema, shards
-from fl_dpftrl.replaying import replay
+from fl_dpftrl.replaying import replay, runs
 from fl_dpftrl.reports import mechanism, setting
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
@@ -48,9 +48,9 @@ def test_replay_needs_no_flags_for_changes(tmp_path):
   path = tmp_path / 'log.parquet'
   write(path)
   log = log_lib.read_log(path)
-  told = replay.replay(replay.run(log, BLT), deltas=1e-6)
+  told = replay.replay(runs.Run.of(log, BLT), deltas=1e-6)
   given = replay.replay(
-    replay.run(log, BLT, noise_multiplier=8.0, changes=((4, 2.0),)), deltas=1e-6
+    runs.Run.of(log, BLT, noise_multiplier=8.0, changes=((4, 2.0),)), deltas=1e-6
   )
   assert told == given
   assert told['void_reason'] is None
@@ -69,7 +69,7 @@ def test_replay_needs_no_flags_for_changes(tmp_path):
 def test_changes_that_the_file_does_not_have_void_the_guarantee(changes, tmp_path):
   path = tmp_path / 'log.parquet'
   write(path)
-  run = replay.run(log_lib.read_log(path), BLT, changes=changes)
+  run = runs.Run.of(log_lib.read_log(path), BLT, changes=changes)
   reason = replay.replay(run, deltas=1e-6)['void_reason']
   assert 'changed to 2 at round 4, not' in reason
 
@@ -78,7 +78,7 @@ def test_a_log_that_does_not_say_needs_the_multiplier(tmp_path):
   path = tmp_path / 'log.parquet'
   schema.LogWriter(path).append(0, ['a'], 86400)
   with pytest.raises(ValueError, match='noise_multiplier is needed'):
-    replay.run(log_lib.read_log(path), BLT)
+    runs.Run.of(log_lib.read_log(path), BLT)
 
 
 def test_changes_of_other_rounds_or_without_a_record_are_refused(tmp_path):

@@ -26,7 +26,7 @@ def table(rows, as_text=False):
 
 
 def observe(log):
-  run = runs.run(log, identity.Identity(), noise_multiplier=1.0)
+  run = runs.Run.of(log, identity.Identity(), noise_multiplier=1.0)
   (counts,) = embedded.count([run]).logs
   return observed.ObservedParticipation.of(log, counts)
 

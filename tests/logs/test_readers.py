@@ -14,7 +14,7 @@ from fl_dpftrl.families import identity
 from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.logs import limits, reader, schema, shards
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.replaying import replay
+from fl_dpftrl.replaying import replay, runs
 
 HEAD = b'round,device_id\n'
 OBJECT = b'{"round": 0, "device_id": "a"}\n'
@@ -51,7 +51,7 @@ def test_a_quotation_mark_swallows_no_rows(tmp_path):
   """A device in all of 20 rounds would be one in a single round."""
   honest = [f'{t},{d}\n' for t in range(20) for d in ('a', f'x{t}')]
   path = written(tmp_path, 'l.csv', HEAD + ''.join(honest).encode())
-  run = replay.run(replay.read_log(path), tree.TreeOnline(), noise_multiplier=4.0)
+  run = runs.Run.of(log_lib.read_log(path), tree.TreeOnline(), noise_multiplier=4.0)
   statement = replay.replay(run, deltas=1e-6)
   assert statement['max_participations'] == 20
   # Ids that begin with a mark that is not escaped: each hides a row of 'a'.
@@ -252,8 +252,8 @@ def test_a_log_is_replayed_while_it_is_written(tmp_path):
   try:
     seen = []
     for _ in range(10):
-      log = replay.read_log(path)
-      run = replay.run(log, identity.Identity(), noise_multiplier=1.0)
+      log = log_lib.read_log(path)
+      run = runs.Run.of(log, identity.Identity(), noise_multiplier=1.0)
       statement = replay.replay(run, deltas=1e-6)
       assert statement['max_participations'] == log.num_rounds
       assert statement['num_participations'] == 2 * log.num_rounds - 1

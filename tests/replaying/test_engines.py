@@ -69,15 +69,15 @@ def spark():
 @pytest.mark.slow
 @pytest.mark.parametrize('as_text', [False, True])
 def test_spark_gives_the_same_statement(tmp_path, spark, as_text):
-  first = replay.run(
-    replay.read_log(write_shards(tmp_path / '1', 50, 0, as_text)),
+  first = runs.Run.of(
+    log_lib.read_log(write_shards(tmp_path / '1', 50, 0, as_text)),
     BLT,
     noise_multiplier=4.0,
     changes=((20, 3.0),),
     restarts=(10, 30),
   )
-  second = replay.run(
-    replay.read_log(write_shards(tmp_path / '2', 30, 1, as_text)),
+  second = runs.Run.of(
+    log_lib.read_log(write_shards(tmp_path / '2', 30, 1, as_text)),
     tree.TreeOnline(),
     noise_multiplier=7.0,
   )
@@ -99,8 +99,8 @@ def test_spark_gives_the_same_of_batches_that_were_drawn(tmp_path, spark):
     device_ids=np.concatenate([c.device_ids for c in cohorts]),
     num_rounds=60,
   )
-  run = replay.run(
-    replay.read_log(tmp_path / 'l.parquet'),
+  run = runs.Run.of(
+    log_lib.read_log(tmp_path / 'l.parquet'),
     identity.Identity(),
     noise_multiplier=4.0,
     sampling=scheme,
@@ -122,7 +122,7 @@ def test_spark_names_what_is_wrong(tmp_path, spark):
     path.write_text(content)
     log = log_lib.read_log(path, num_rounds=5)
     with pytest.raises(shards.LogError, match=message):
-      replay.replay(replay.run(log, BLT, noise_multiplier=1.0), deltas=1e-6, engine=spark)
+      replay.replay(runs.Run.of(log, BLT, noise_multiplier=1.0), deltas=1e-6, engine=spark)
 
 
 def test_what_does_not_fit_is_sorted_on_disk(tmp_path):
@@ -131,7 +131,7 @@ def test_what_does_not_fit_is_sorted_on_disk(tmp_path):
   ids = np.concatenate([rng.choice(300_000, 20_000, replace=False) for _ in range(200)])
   path = tmp_path / 'l.parquet'
   schema.write_log(path, rounds=rounds, device_ids=ids, num_rounds=200)
-  run = replay.run(replay.read_log(path), BLT, noise_multiplier=1.0)
+  run = runs.Run.of(log_lib.read_log(path), BLT, noise_multiplier=1.0)
   # A quarter of the rows at 16 bytes each.
   small = embedded.count([run], memory=64 << 20)
   large = embedded.count([run])
@@ -143,7 +143,7 @@ def test_what_does_not_fit_is_sorted_on_disk(tmp_path):
 def test_first_fault_is_named_with_any_number_of_threads():
   table = pa.table({'device_id': [1, 2, 2, 3, 4, 4], 'round': [0, 5, 5, 1, 7, 7]})
   log = log_lib.of_table(table, num_rounds=12)
-  exposure = tally.Exposure([runs.run(log, BLT, noise_multiplier=1.0).noise])
+  exposure = tally.Exposure([runs.Run.of(log, BLT, noise_multiplier=1.0).noise])
   tables = [table.slice(i, 1) for i in range(table.num_rows)]
   for threads in (1, 3):
     with pytest.raises(tally.DeviceTwice, match='device 2 is twice in round 5'):
@@ -163,7 +163,7 @@ def test_parts_add_up(seed, cuts, as_text, threads):
   order = np.lexsort((rounds, ids))
   table = pa.table({'round': rounds[order], 'device_id': ids[order]})
   log = log_lib.of_table(table, num_rounds=12)
-  exposure = tally.Exposure([runs.run(log, BLT, noise_multiplier=1.0).noise])
+  exposure = tally.Exposure([runs.Run.of(log, BLT, noise_multiplier=1.0).noise])
   whole = tally.count([table], exposure, 3)
   bounds = sorted({0, table.num_rows, *(min(c, table.num_rows) for c in cuts)})
   tables = [table.slice(a, b - a) for a, b in zip(bounds, bounds[1:])]

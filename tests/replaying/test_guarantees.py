@@ -13,7 +13,7 @@ from fl_dpftrl.families import banded, blt, identity
 from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import schema
-from fl_dpftrl.replaying import guarantees, replay, runs_file, tally
+from fl_dpftrl.replaying import guarantees, publication, replay, runs, runs_file, tally
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
 SETTINGS = hypothesis.settings(deadline=None, max_examples=50)
@@ -27,7 +27,7 @@ def log_of(rows, num_rounds):
 
 
 @st.composite
-def runs(draw):
+def drawn_runs(draw):
   """A run of a few rounds, its rows, and what noise it had."""
   num_rounds = draw(st.integers(1, 9))
   rows = draw(st.sets(st.tuples(st.integers(0, num_rounds - 1), st.integers(0, 3)), min_size=1))
@@ -44,7 +44,7 @@ def runs(draw):
       ]
     )
   )
-  run = replay.run(
+  run = runs.Run.of(
     log_of(sorted(rows), num_rounds),
     strategy,
     noise_multiplier=draw(multiplier),
@@ -76,7 +76,7 @@ def worst_square(entries):
 
 
 @SETTINGS
-@hypothesis.given(st.lists(runs(), min_size=1, max_size=3), st.integers(1, 3))
+@hypothesis.given(st.lists(drawn_runs(), min_size=1, max_size=3), st.integers(1, 3))
 def test_what_occurred_equals_brute_force(drawn, group_size):
   given = [run for run, _ in drawn]
   statement = replay.replay(given, deltas=1e-6, group_size=group_size)
@@ -127,7 +127,7 @@ def test_a_log_that_attains_the_worst_pattern(strategy):
       if (not p or t - p[-1] >= b) and [*p, t] not in patterns
     ]
   rows = [(t, f'{i:03d}') for i, p in enumerate(patterns) for t in p]
-  run = replay.run(log_of(rows, n), strategy, noise_multiplier=2.0)
+  run = runs.Run.of(log_of(rows, n), strategy, noise_multiplier=2.0)
   statement = replay.replay(run, deltas=1e-6)
   assert (statement['min_sep'], statement['max_participations']) == (3, 3)
   assert statement['observed']['sensitivity'] == pytest.approx(
@@ -137,8 +137,8 @@ def test_a_log_that_attains_the_worst_pattern(strategy):
 
 def test_runs_compose():
   rows = [(0, 'a'), (4, 'a'), (1, 'b')]
-  one = replay.run(log_of(rows, 6), BLT, noise_multiplier=2.0)
-  other = replay.run(log_of(rows, 6), BLT, noise_multiplier=5.0)
+  one = runs.Run.of(log_of(rows, 6), BLT, noise_multiplier=2.0)
+  other = runs.Run.of(log_of(rows, 6), BLT, noise_multiplier=5.0)
   alone = [replay.replay(run, deltas=1e-6) for run in (one, other)]
   both = replay.replay([one, other], deltas=1e-6)
   for part in ('worst_case', 'observed'):
@@ -151,8 +151,8 @@ def test_runs_compose():
 
 
 def test_another_device_in_another_run_is_not_the_same():
-  one = replay.run(log_of([(0, 'a')], 1), BLT, noise_multiplier=2.0)
-  other = replay.run(log_of([(0, 'b')], 1), BLT, noise_multiplier=2.0)
+  one = runs.Run.of(log_of([(0, 'a')], 1), BLT, noise_multiplier=2.0)
+  other = runs.Run.of(log_of([(0, 'b')], 1), BLT, noise_multiplier=2.0)
   both = replay.replay([one, other], deltas=1e-6)
   assert both['observed']['rho'] == pytest.approx(1 / 8)
   assert both['worst_case']['rho'] == pytest.approx(1 / 4)
@@ -161,7 +161,7 @@ def test_another_device_in_another_run_is_not_the_same():
 def test_less_noise_from_a_round_on_costs_more():
   rows = [(0, 'a'), (4, 'b')]
   rho = lambda changes: replay.replay(
-    replay.run(log_of(rows, 6), identity.Identity(), noise_multiplier=2.0, changes=changes),
+    runs.Run.of(log_of(rows, 6), identity.Identity(), noise_multiplier=2.0, changes=changes),
     deltas=1e-6,
   )['observed']['rho']
   assert rho(()) == rho(((5, 1.0),)) == pytest.approx(1 / 8)
@@ -170,7 +170,7 @@ def test_less_noise_from_a_round_on_costs_more():
 
 
 def test_without_noise_for_a_while_nothing_is_guaranteed():
-  run = replay.run(log_of([(0, 'a')], 3), BLT, noise_multiplier=2.0, changes=((2, 0.0),))
+  run = runs.Run.of(log_of([(0, 'a')], 3), BLT, noise_multiplier=2.0, changes=((2, 0.0),))
   statement = replay.replay(run, deltas=1e-6)
   assert statement['worst_case']['epsilon'] is None
   assert statement['observed']['epsilon'] is None
@@ -190,15 +190,15 @@ def test_without_noise_for_a_while_nothing_is_guaranteed():
 )
 def test_refuses_runs(arguments, message):
   with pytest.raises(ValueError, match=message):
-    replay.run(log_of([(0, 'a')], 6), BLT, **{'noise_multiplier': 1.0, **arguments})
+    runs.Run.of(log_of([(0, 'a')], 6), BLT, **{'noise_multiplier': 1.0, **arguments})
 
 
 def test_a_banded_strategy_is_not_used_past_its_rounds_but_restarts():
   short = banded.Banded(np.ones((4, 1)))
   log = log_of([(0, 'a'), (5, 'a')], 6)
   with pytest.raises(ValueError, match='^log: num_rounds=6 is beyond the 4'):
-    replay.run(log, short, noise_multiplier=1.0)
-  run = replay.run(log, short, noise_multiplier=1.0, restarts=(3,))
+    runs.Run.of(log, short, noise_multiplier=1.0)
+  run = runs.Run.of(log, short, noise_multiplier=1.0, restarts=(3,))
   assert replay.replay(run, deltas=1e-6)['observed']['rho'] > 0.0
 
 
@@ -276,11 +276,11 @@ def test_refuses_a_file_of_runs(folder, content, message):
 
 def test_what_is_published_tells_of_no_device():
   rows = [(0, 'device 7'), (4, 'device 7'), (1, 'other')]
-  run = replay.run(log_of(rows, 6), BLT, noise_multiplier=2.0)
+  run = runs.Run.of(log_of(rows, 6), BLT, noise_multiplier=2.0)
   for given in (run, [run, run]):
     statement = replay.replay(given, deltas=1e-6)
     assert 'device 7' in json.dumps(statement)
-    public = replay.publishable(statement)
+    public = publication.publishable(statement)
     assert 'device 7' not in json.dumps(public)
     assert statement['confidential'] and not public['confidential']
     assert public['worst_case'] == statement['worst_case']

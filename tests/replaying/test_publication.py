@@ -13,7 +13,7 @@ from fl_dpftrl.commands import main
 from fl_dpftrl.families import identity
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import schema
-from fl_dpftrl.replaying import publication, replay
+from fl_dpftrl.replaying import publication, replay, runs
 from fl_dpftrl.reports import privacy
 
 MARK = 'MARKED'
@@ -207,7 +207,7 @@ def in_memory(rows, num_rounds):
 
 
 def test_a_new_field_is_not_published_by_itself():
-  run = replay.run(in_memory(ROWS, 12), identity.Identity(), noise_multiplier=3.0)
+  run = runs.Run.of(in_memory(ROWS, 12), identity.Identity(), noise_multiplier=3.0)
   whole = replay.replay(run, deltas=1e-6)
   whole['brand_new'] = MARK
   whole['worst_case']['brand_new'] = MARK

@@ -14,7 +14,7 @@ from fl_dpftrl.families import banded, blt, identity
 from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import noise_record, schema
-from fl_dpftrl.replaying import replay
+from fl_dpftrl.replaying import replay, runs
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
 
@@ -29,7 +29,7 @@ def random_banded(num_rounds, num_bands, signed):
 
 
 def replayed(log, strategy, *, noise_multiplier, declared=None, **kwargs):
-  run = replay.run(log, strategy, noise_multiplier=noise_multiplier, declared=declared)
+  run = runs.Run.of(log, strategy, noise_multiplier=noise_multiplier, declared=declared)
   return replay.replay(run, **kwargs)
 
 
@@ -250,7 +250,7 @@ def test_a_log_of_another_run_guarantees_nothing(tmp_path):
     num_rounds=3,
     metadata=noise_record.run_metadata(strategy, 0.5),
   )
-  log = replay.read_log(path)
+  log = log_lib.read_log(path)
   same = replayed(log, strategy, noise_multiplier=0.5, deltas=1e-6)
   assert same['void_reason'] is None
   other = replayed(log, BLT, noise_multiplier=5.0, deltas=1e-6)

@@ -12,7 +12,7 @@ from fl_dpftrl import digests, participation
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.families import blt
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.replaying import replay
+from fl_dpftrl.replaying import publication, replay, runs
 from fl_dpftrl.reports import privacy
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
@@ -81,7 +81,7 @@ def fixture_remember_epsilon():
 
 
 def statement(log=LOG, min_sep=3, noise_multiplier=3.0, deltas=1e-6, **kwargs):
-  run = replay.run(
+  run = runs.Run.of(
     log,
     BLT,
     noise_multiplier=noise_multiplier,
@@ -270,8 +270,8 @@ SHA_OF_CROWD = {'name': 'crowd.parquet', 'sha256': 'cd' * 32}
 def together(**kwargs):
   """A statement of two runs: the second with restarts and changes."""
   runs = [
-    replay.run(LOG, BLT, noise_multiplier=3.0),
-    replay.run(
+    runs.Run.of(LOG, BLT, noise_multiplier=3.0),
+    runs.Run.of(
       crowd(prefix=''),
       BLT,
       noise_multiplier=2.5,
@@ -286,7 +286,7 @@ def together(**kwargs):
 
 
 def one_changed():
-  run = replay.run(LOG, BLT, noise_multiplier=3.0, changes=((5, 2.75),), restarts=(7,))
+  run = runs.Run.of(LOG, BLT, noise_multiplier=3.0, changes=((5, 2.75),), restarts=(7,))
   return {**replay.replay(run, deltas=1e-6), 'log': [FILE]}
 
 
@@ -309,7 +309,7 @@ def test_confidential_is_said_first():
 @pytest.mark.parametrize('several', [False, True])
 @pytest.mark.parametrize('group_size', [1, 2])
 def test_publication_tells_nothing_of_single_devices(several, group_size):
-  run = replay.run(
+  run = runs.Run.of(
     CROWD, BLT, noise_multiplier=3.0, declared=participation.MinSep(num_rounds=97, min_sep=30)
   )
   whole = replay.replay(
@@ -326,7 +326,7 @@ def test_publication_tells_nothing_of_single_devices(several, group_size):
     hypothetical={**HYPOTHETICAL, 'population': 8_765_000},
   )
   confidential = privacy.report(whole, given)
-  public = privacy.report(replay.publishable(whole), given)
+  public = privacy.report(publication.publishable(whole), given)
   counts = {1009, 765_432, 54_321, 65_431, 76_541, 8_765_000}
   counts.add(whole['num_participations'])
   for text in ('SECRET', '<svg', *(f'{count:,}' for count in counts)):
@@ -353,7 +353,7 @@ def test_publication_tells_nothing_of_single_devices(several, group_size):
 
 
 def test_publication_says_what_was_left_out():
-  stated = replay.publishable(statement())
+  stated = publication.publishable(statement())
   text = privacy.report(stated, setting(hypothetical=HYPOTHETICAL))
   page = Page(text)
   assert CONFIDENTIAL not in page.text
@@ -370,7 +370,7 @@ def test_publication_says_what_was_left_out():
 
 
 def test_publication_of_a_violated_declaration():
-  words = Page(privacy.report(replay.publishable(statement(min_sep=5)), setting())).text
+  words = Page(privacy.report(publication.publishable(statement(min_sep=5)), setting())).text
   assert 'The declared participation was violated' in words
   assert 'The worst case rests on the log, and stands.' in words
 
@@ -520,7 +520,7 @@ def test_several_runs_side_by_side():
 def test_several_runs_of_which_one_broke_its_word():
   schema = lambda b: participation.MinSep(num_rounds=12, min_sep=b)
   stated = replay.replay(
-    [replay.run(LOG, BLT, noise_multiplier=3.0, declared=schema(b)) for b in (2, 5)], deltas=1e-6
+    [runs.Run.of(LOG, BLT, noise_multiplier=3.0, declared=schema(b)) for b in (2, 5)], deltas=1e-6
   )
   words = Page(privacy.report(stated, setting())).text
   assert 'Not every run kept to what was declared for it.' in words
@@ -529,7 +529,7 @@ def test_several_runs_of_which_one_broke_its_word():
 
 
 def test_published_runs_have_no_counts():
-  stated = replay.publishable(together())
+  stated = publication.publishable(together())
   page = Page(privacy.report(stated, setting()))
   fields = {field for field, _ in page.figures}
   assert {'runs.0.num_rounds', 'runs.1.min_sep'} <= fields

@@ -13,7 +13,7 @@ from fl_dpftrl.families import banded_toeplitz as toeplitz
 from fl_dpftrl.families import blt
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import schema
-from fl_dpftrl.replaying import replay
+from fl_dpftrl.replaying import publication, replay, runs
 from fl_dpftrl.reports import privacy
 
 STRATEGY = toeplitz.BandedToeplitz([1.0, 0.5, 0.25], 120)
@@ -36,7 +36,7 @@ def statement(true, said=None, *, noise_multiplier=3.0, deltas=1e-6, **kwargs):
   log = log_lib.of_table(
     pa.table({'round': drawn['rounds'], 'device_id': drawn['device_ids']}), num_rounds=120
   )
-  run = replay.run(log, STRATEGY, noise_multiplier=noise_multiplier, sampling=SCHEMES[said or true])
+  run = runs.Run.of(log, STRATEGY, noise_multiplier=noise_multiplier, sampling=SCHEMES[said or true])
   return replay.replay(run, deltas=deltas, **kwargs)
 
 
@@ -92,7 +92,7 @@ def test_shuffled_is_the_account_of_the_schema(name, group_size):
 
 def test_without_a_sampling_nothing_is_said_of_it():
   log = log_lib.of_table(pa.table({'round': [0, 3], 'device_id': [1, 1]}), num_rounds=9)
-  stated = replay.replay(replay.run(log, STRATEGY, noise_multiplier=3.0), deltas=1e-6)
+  stated = replay.replay(runs.Run.of(log, STRATEGY, noise_multiplier=3.0), deltas=1e-6)
   assert not {'amplified', 'shuffled'} & set(stated)
 
 
@@ -138,8 +138,8 @@ def test_the_file_itself_may_say_otherwise(tmp_path, said):
     num_rounds=3,
     metadata=partition.Partition(scheme=sampling.Shuffled(**short), seed=0).metadata(),
   )
-  run = replay.run(
-    replay.read_log(path), STRATEGY, noise_multiplier=3.0, sampling=sampling.SCHEMES[said](**short)
+  run = runs.Run.of(
+    log_lib.read_log(path), STRATEGY, noise_multiplier=3.0, sampling=sampling.SCHEMES[said](**short)
   )
   stated = replay.replay(run, deltas=1e-6)
   found = stated.get('amplified') or stated['shuffled']
@@ -165,21 +165,21 @@ def test_refuses_what_no_guarantee_is_known_of():
   log = log_lib.of_table(pa.table({'round': [0, 3], 'device_id': [1, 1]}), num_rounds=120)
   common = dict(noise_multiplier=3.0, sampling=SCHEMES['poisson'])
   with pytest.raises(ValueError, match="needs a banded strategy.*'blt'"):
-    run = replay.run(log, blt.BLT([0.9], [0.1]), **common)
+    run = runs.Run.of(log, blt.BLT([0.9], [0.1]), **common)
     replay.replay(run, deltas=1e-6)
   with pytest.raises(ValueError, match='sampling is for one run'):
-    run = replay.run(log, STRATEGY, **common)
+    run = runs.Run.of(log, STRATEGY, **common)
     replay.replay([run, run], deltas=1e-6)
   for change in (dict(restarts=(5,)), dict(changes=((5, 2.0),))):
     with pytest.raises(ValueError, match='noise was the same throughout'):
-      replay.run(log, STRATEGY, **common, **change)
+      runs.Run.of(log, STRATEGY, **common, **change)
   with pytest.raises(ValueError, match='sampling is of 120 rounds, but'):
-    replay.run(
+    runs.Run.of(
       log_lib.of_table(pa.table({'round': [0], 'device_id': [1]}), num_rounds=9), STRATEGY, **common
     )
   more_bands = toeplitz.BandedToeplitz([1.0, 0.5, 0.25, 0.1], 120)
   with pytest.raises(ValueError, match='num_parts=3 is fewer than the 4 bands'):
-    replay.replay(replay.run(log, more_bands, **common), deltas=1e-6)
+    replay.replay(runs.Run.of(log, more_bands, **common), deltas=1e-6)
 
 
 def page_of(stated):
@@ -227,7 +227,7 @@ def test_a_contradiction_is_loud_in_the_report(said):
 @pytest.mark.parametrize('said', ['poisson', 'fixed_size', 'shuffled_once'])
 @pytest.mark.parametrize('true', ['fixed_size', 'shuffled_once'])
 def test_publication_tells_nothing_of_secret_draws(true, said):
-  public = replay.publishable(statement(true, said))
+  public = publication.publishable(statement(true, said))
   text = page_of(public)
   assert 'amplified' not in public
   assert 'amplified:' not in text and 'successive turns' not in text

@@ -1,0 +1,225 @@
+"""Guarantees of a run with sampled or shuffled batches, if its log allows them.
+
+The figures are those of the accountant for the stated sampling scheme; a log
+can only refute the scheme.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from fl_dpftrl import participation
+from fl_dpftrl.accounting import gaussian, privacy_loss
+from fl_dpftrl.centralized import amplification, log_checks
+from fl_dpftrl.centralized import sampling as sampling_lib
+from fl_dpftrl.families import base
+from fl_dpftrl.logs import observed as observed_lib
+
+_NO_LOG_SHOWS = (
+  'that batches were drawn so, in secret and whatever the data, no log shows:'
+  ' what this one has does not contradict it, a check that only gross'
+  ' deviations fail'
+)
+_LOG_IS_SECRET = (
+  'the log, which tells whose examples were drawn, is as secret as the draws,'
+  ' and so is what was counted in it, min_sep and max_participations too;'
+  ' worst case and observed take the rounds of the log as given, and need no'
+  ' secret draws'
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Drawn:
+  """The guarantee of a sampling scheme.
+
+  Attributes:
+    scheme: sampling scheme that was stated for the run.
+    loss: privacy loss of any example; without ε if the log refutes the scheme.
+    adjacency: adjacency of neighbouring runs.
+    reason: why the log contradicts the scheme; None if it does not, and if that
+      must not be published.
+    holds: whether the log does not contradict the scheme.
+  """
+
+  part: ClassVar[str]
+
+  scheme: sampling_lib.Cyclic
+  loss: privacy_loss.PrivacyLoss
+  adjacency: str
+  reason: str | None
+  holds: bool
+
+  @property
+  def name(self) -> str:
+    """Name of the scheme."""
+    return sampling_lib.name(self.scheme)
+
+  @property
+  def assumption(self) -> str:
+    """States in words how batches must have been drawn."""
+    return self.scheme.assumption
+
+  def sentences(self) -> list[str]:
+    """States the assumptions, and that the log refutes them if it does."""
+    result = self._sentences()
+    if not self.holds:
+      result.append(
+        'THE LOG CONTRADICTS THE SAMPLING that was stated, so that nothing is guaranteed here'
+      )
+    return [f'{self.part}: {sentence}' for sentence in result]
+
+  def to_json(self) -> dict[str, Any]:
+    """Returns the scheme, the loss, the assumption and whether it holds."""
+    return {
+      'sampling': self.name,
+      'num_examples': self.scheme.num_examples,
+      'batch_size': self.scheme.batch_size,
+      'num_parts': self.scheme.num_parts,
+      **self._of_kind(),
+      **self.loss.to_json(),
+      'adjacency': self.adjacency,
+      'assumption': self.assumption,
+      'holds': self.holds,
+      'reason': self.reason,
+    }
+
+  def _of_kind(self) -> dict[str, Any]:
+    raise NotImplementedError
+
+  def _sentences(self) -> list[str]:
+    raise NotImplementedError
+
+
+class Amplified(Drawn):
+  """The guarantee of batches that are drawn anew, in secret."""
+
+  part = 'amplified'
+
+  scheme: sampling_lib.Sampled
+
+  @property
+  def assumption(self) -> str:
+    """States in words how batches must have been drawn."""
+    return self.scheme.how.format(probability=self.scheme.sampling_probability)
+
+  def _of_kind(self) -> dict[str, Any]:
+    return {
+      'sampling_probability': self.scheme.sampling_probability,
+      'compositions': self.scheme.compositions,
+    }
+
+  def _sentences(self) -> list[str]:
+    result = [
+      *amplification.assumptions(self.scheme),
+      self.scheme.relation(self.adjacency).sentence,
+      _LOG_IS_SECRET,
+    ]
+    return [*result, _NO_LOG_SHOWS] if self.holds else result
+
+
+class Shuffled(Drawn):
+  """The guarantee of shuffled batches, that of their schema: no amplification."""
+
+  part = 'shuffled'
+
+  scheme: sampling_lib.Shuffled
+
+  @property
+  def fixed_separation(self) -> bool:
+    """Whether rounds of an example are exactly, not at least, min_sep apart."""
+    return isinstance(self.scheme.schema, participation.FixedSeparation)
+
+  def _of_kind(self) -> dict[str, Any]:
+    schema = self.scheme.schema
+    return {
+      'min_sep': schema.min_sep,
+      'max_participations': schema.participations,
+      'separation': 'fixed' if self.fixed_separation else 'min',
+    }
+
+  def _sentences(self) -> list[str]:
+    return [gaussian.assumptions(self.scheme.schema)[0], self.scheme.assumption]
+
+
+def check(
+  scheme: sampling_lib.Cyclic | None, strategy: base.Strategy, adjacency: str, group_size: int
+) -> None:
+  """Raises ValueError before counting a log for which no guarantee is known."""
+  if not isinstance(scheme, sampling_lib.Sampled):
+    return
+  if group_size != 1:
+    raise ValueError(
+      f'group_size={group_size} is refused with batches that are drawn by'
+      f' {sampling_lib.name(scheme)}: examples are drawn one by one,'
+      ' and a multiple of the sensitivity bounds no group of them'
+    )
+  amplification.sensitivity(strategy, scheme, adjacency)
+
+
+def guarantee(
+  scheme: sampling_lib.Cyclic,
+  strategy: base.Strategy,
+  *,
+  noise_multiplier: float,
+  happened: observed_lib.ObservedParticipation,
+  stated: str | None,
+  deltas: Sequence[float],
+  adjacency: str,
+  by_schema: Callable[[participation.MinSep], privacy_loss.PrivacyLoss],
+) -> Drawn:
+  """Returns the guarantee of the scheme, without ε if the log refutes it.
+
+  Args:
+    scheme: sampling scheme of the run.
+    strategy: C.
+    noise_multiplier: std(Z) / clip_norm.
+    happened: participation observed in the log.
+    stated: scheme that the log's metadata state, if any.
+    deltas: δ, at least one.
+    adjacency: adjacency of neighbouring runs.
+    by_schema: function that returns the privacy loss under a schema.
+  """
+  reasons = log_checks.contradictions(happened, scheme)
+  if stated not in (None, sampling_lib.metadata(scheme)[sampling_lib.METADATA_KEY]):
+    reasons.insert(0, f'its own file says that batches were drawn as {stated}')
+  if isinstance(scheme, sampling_lib.Sampled):
+    kind = Amplified
+    noise = 0.0 if reasons else noise_multiplier
+    loss = _amplified(scheme, strategy, noise_multiplier, deltas, adjacency, known=bool(noise))
+  else:
+    kind = Shuffled
+    loss = by_schema(scheme.schema)
+    loss = loss.voided() if reasons else loss
+  return kind(
+    scheme=scheme,
+    loss=loss,
+    adjacency=adjacency,
+    reason='; '.join(reasons) or None,
+    holds=not reasons,
+  )
+
+
+def _amplified(
+  scheme: sampling_lib.Sampled,
+  strategy: base.Strategy,
+  noise_multiplier: float,
+  deltas: Sequence[float],
+  adjacency: str,
+  *,
+  known: bool,
+) -> privacy_loss.PrivacyLoss:
+  """Computes the loss as `account` does; no ε unless it is known."""
+  sensitivity = amplification.sensitivity(strategy, scheme, adjacency)
+  spent: list[float | None] = [None] * len(deltas)
+  if known:
+    found = amplification.account(
+      strategy, scheme, noise_multiplier=noise_multiplier, delta=deltas[0], adjacency=adjacency
+    )
+    spent = [found.epsilon, *map(found.epsilon_at, deltas[1:])]
+  return privacy_loss.PrivacyLoss(
+    sensitivity=sensitivity,
+    sensitivity_kind='exact',
+    effective_noise_multiplier=noise_multiplier / sensitivity,
+    rho=None,
+    curve=tuple(map(privacy_loss.Point, deltas, spent)),
+  )

@@ -1,0 +1,333 @@
+"""What logs prove about runs, as a record with a JSON form."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+from fl_dpftrl.accounting import privacy_loss
+from fl_dpftrl.centralized import drawn as drawn_lib
+from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.logs import observed as observed_lib
+
+Changes = tuple[tuple[int, float], ...]
+Occurrences = tuple[tuple[int, int], ...]
+
+
+class Strategy(NamedTuple):
+  """Family of a strategy, and SHA-256 of its family and parameters."""
+
+  family: str
+  sha256: str
+
+
+class CohortSizes(NamedTuple):
+  """Devices in a round that had any."""
+
+  least: int
+  mean: float
+  most: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Counted:
+  """Figures counted from single devices, which are never published.
+
+  Attributes:
+    num_devices: devices that took part.
+    num_participations: participations of all devices.
+    rounds_without_participants: rounds with noise but without any device.
+    separations: (rounds between two successive participations of a device,
+      number of occurrences).
+    witness: an example of min_sep; None if no device took part twice.
+    participations: (rounds that a device took part in, number of devices);
+      None over several runs.
+    cohort_sizes: sizes of the rounds; None over several runs.
+    rounds_short_of_report_goal: rounds with fewer devices than the report goal;
+      None without a goal, and over several runs.
+  """
+
+  num_devices: int
+  num_participations: int
+  rounds_without_participants: int
+  separations: Occurrences
+  witness: observed_lib.Witness | None
+  participations: Occurrences | None = None
+  cohort_sizes: CohortSizes | None = None
+  rounds_short_of_report_goal: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunFacts:
+  """Parameters of a run, and what its log shows.
+
+  Attributes:
+    num_rounds: n, rows of noise consumed.
+    min_sep: b, rounds; the least separation in the log.
+    max_participations: k, rounds; the most of any device in the log.
+    noise_multiplier: std(Z) / clip_norm in round 0.
+    strategy: the strategy.
+    num_rounds_assumed: whether num_rounds rests on the last round alone.
+    report_goal: intended devices per round; None if not stated.
+    changes: (round, noise multiplier from that round on).
+    clip_norm: L2 bound on an update in round 0; None if the log lacks it.
+    clip_norm_changes: (round, clip norm from that round on).
+    restarts: rounds at which the noise was restarted.
+    counted: confidential counts; None in a publishable statement.
+    log: files that were read; None in a publishable statement.
+  """
+
+  num_rounds: int
+  min_sep: int
+  max_participations: int
+  noise_multiplier: float
+  strategy: Strategy
+  num_rounds_assumed: bool = False
+  report_goal: int | None = None
+  changes: Changes = ()
+  clip_norm: float | None = None
+  clip_norm_changes: Changes = ()
+  restarts: tuple[int, ...] = ()
+  counted: Counted | None = None
+  log: tuple[log_lib.LogFile, ...] | None = None
+
+  def to_json(self) -> dict[str, Any]:
+    """Returns the facts; those that are not known, or did not occur, are left out."""
+    counted = self.counted
+    optional = {
+      'num_rounds_assumed': self.num_rounds_assumed or None,
+      'report_goal': self.report_goal,
+      'rounds_short_of_report_goal': counted and counted.rounds_short_of_report_goal,
+      'changes': [list(change) for change in self.changes] or None,
+      'clip_norm': self.clip_norm,
+      'clip_norm_changes': [list(change) for change in self.clip_norm_changes] or None,
+      'restarts': list(self.restarts) or None,
+    }
+    return {
+      'num_rounds': self.num_rounds,
+      **(_fields(counted, 'num_devices', 'num_participations') if counted else {}),
+      'min_sep': self.min_sep,
+      'max_participations': self.max_participations,
+      'noise_multiplier': self.noise_multiplier,
+      'strategy': self.strategy._asdict(),
+      **(
+        {
+          'separations': [list(pair) for pair in counted.separations],
+          'participations': [list(pair) for pair in counted.participations],
+          'witness': counted.witness and counted.witness._asdict(),
+          'rounds_without_participants': counted.rounds_without_participants,
+          'cohort_sizes': counted.cohort_sizes._asdict(),
+        }
+        if counted
+        else {}
+      ),
+      **({} if self.log is None else {'log': [file._asdict() for file in self.log]}),
+      **{name: value for name, value in optional.items() if value is not None},
+    }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Declared:
+  """The guarantee of the schemas that were declared before the runs.
+
+  Attributes:
+    min_sep: b, rounds; the least of all runs.
+    max_participations: k, rounds; the most of all runs.
+    loss: privacy loss of any device that keeps to the schemas.
+    holds: whether every device kept to them.
+  """
+
+  min_sep: int
+  max_participations: int
+  loss: privacy_loss.PrivacyLoss
+  holds: bool
+
+  def to_json(self) -> dict[str, Any]:
+    """Returns the schema, the loss and whether it holds."""
+    schema = _fields(self, 'min_sep', 'max_participations')
+    return {**schema, **self.loss.to_json(), 'holds': self.holds}
+
+
+class Quantile(NamedTuple):
+  """The largest privacy loss within a share, 0 to 1, of the devices."""
+
+  share: float
+  loss: privacy_loss.PrivacyLoss
+
+
+class Bar(NamedTuple):
+  """Number of devices whose ρ lies between two ends."""
+
+  low: float
+  high: float
+  num_devices: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PerDevice:
+  """Privacy loss of the devices that took part, each alone.
+
+  Attributes:
+    most_exposed: the device with the largest loss.
+    quantiles: the largest loss within shares of the devices.
+    rho_histogram: devices by ρ; empty without noise.
+  """
+
+  most_exposed: str | int
+  quantiles: tuple[Quantile, ...]
+  rho_histogram: tuple[Bar, ...] = ()
+
+  def to_json(self) -> dict[str, Any]:
+    """Returns the fields; no histogram without noise."""
+    result = {
+      'most_exposed': self.most_exposed,
+      'quantiles': [{'share': q.share, **q.loss.to_json()} for q in self.quantiles],
+    }
+    if self.rho_histogram:
+      result['rho_histogram'] = [list(bar) for bar in self.rho_histogram]
+    return result
+
+
+class Commitment(NamedTuple):
+  """HMAC-SHA-256 of a log's digests, and its salt; None if published."""
+
+  hmac_sha256: str
+  salt: str | None
+
+  def to_json(self) -> dict[str, str]:
+    """Returns both in hexadecimal; no salt if published."""
+    salt = {} if self.salt is None else {'salt': self.salt}
+    return {**salt, 'hmac_sha256': self.hmac_sha256}
+
+
+class Part(NamedTuple):
+  """One guarantee of a statement."""
+
+  name: str
+  loss: privacy_loss.PrivacyLoss
+  holds: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Statement:
+  """What the logs of one or several runs of a population prove.
+
+  Attributes:
+    runs: the facts of each run.
+    num_rounds: n of all runs.
+    min_sep: b, rounds; the least in any run.
+    max_participations: k, rounds; the most in any run.
+    counted: confidential counts over all runs; None if publishable.
+    worst_case: loss of any device that keeps to the observed schemas.
+    observed: loss for the patterns that occurred; None if publishable.
+    declared: guarantee of the declared schemas, if any.
+    drawn: guarantee of the stated sampling scheme, if any.
+    adjacency: adjacency of neighbouring runs.
+    group_size: devices that are protected together.
+    per_device: losses of single devices; None if publishable.
+    assumptions: sentences on which the figures rest.
+    void_reason: why the runs guarantee nothing; None if nothing voids it.
+    warnings: sentences about the logs.
+    commitment: commitment to the logs, if one was made.
+    confidential: whether it must not be published.
+  """
+
+  runs: tuple[RunFacts, ...]
+  num_rounds: int
+  min_sep: int
+  max_participations: int
+  worst_case: privacy_loss.PrivacyLoss
+  adjacency: str
+  group_size: int
+  assumptions: tuple[str, ...]
+  void_reason: str | None
+  warnings: tuple[str, ...]
+  counted: Counted | None = None
+  observed: privacy_loss.PrivacyLoss | None = None
+  declared: Declared | None = None
+  drawn: drawn_lib.Drawn | None = None
+  per_device: PerDevice | None = None
+  commitment: Commitment | None = None
+  confidential: bool = True
+
+  @property
+  def several(self) -> bool:
+    """Whether it is of more than one run."""
+    return len(self.runs) > 1
+
+  @property
+  def noise_multiplier(self) -> float:
+    """std(Z) / clip_norm in round 0 of the first run."""
+    return self.runs[0].noise_multiplier
+
+  @property
+  def delta(self) -> float:
+    """The first δ, at which ε is stated."""
+    return self.worst_case.curve[0].delta
+
+  @property
+  def deltas(self) -> tuple[float, ...]:
+    """Every δ at which ε is stated."""
+    return tuple(point.delta for point in self.worst_case.curve)
+
+  @property
+  def log(self) -> tuple[log_lib.LogFile, ...]:
+    """The files of all runs; none if publishable."""
+    return tuple(file for run in self.runs for file in run.log or ())
+
+  def parts(self) -> tuple[Part, ...]:
+    """Returns the guarantees that it has, the worst case first."""
+    result = [Part('worst_case', self.worst_case, True)]
+    if self.observed is not None:
+      result.append(Part('observed', self.observed, True))
+    if self.declared is not None:
+      result.append(Part('declared', self.declared.loss, self.declared.holds))
+    if self.drawn is not None:
+      result.append(Part(self.drawn.part, self.drawn.loss, self.drawn.holds))
+    return tuple(result)
+
+  def to_json(self) -> dict[str, Any]:
+    """Returns the statement; facts of a single run are at the top."""
+    result = self._of_several() if self.several else self.runs[0].to_json()
+    result |= {
+      'noise_multiplier': self.noise_multiplier,
+      'strategy': self.runs[0].strategy._asdict(),
+      'worst_case': self.worst_case.to_json(),
+    }
+    if self.observed is not None:
+      result['observed'] = self.observed.to_json()
+    if self.declared is not None:
+      result['declared'] = self.declared.to_json()
+    if self.drawn is not None:
+      result[self.drawn.part] = self.drawn.to_json()
+    result |= _fields(self, 'delta', 'adjacency', 'group_size')
+    if self.per_device is not None:
+      result['per_device'] = self.per_device.to_json()
+    result |= {
+      'assumptions': list(self.assumptions),
+      'void_reason': self.void_reason,
+      'warnings': list(self.warnings),
+    }
+    if self.runs[0].log is not None:
+      result['log'] = [file._asdict() for file in self.log]
+    if self.several:
+      result['runs'] = [run.to_json() for run in self.runs]
+    result['confidential'] = self.confidential
+    if self.commitment is not None:
+      result['commitment'] = self.commitment.to_json()
+    return result
+
+  def _of_several(self) -> dict[str, Any]:
+    schema = _fields(self, 'min_sep', 'max_participations')
+    if self.counted is None:
+      return {'num_rounds': self.num_rounds, **schema}
+    counted = self.counted
+    return {
+      'num_rounds': self.num_rounds,
+      **_fields(counted, 'num_participations', 'rounds_without_participants', 'num_devices'),
+      **schema,
+      'separations': [list(pair) for pair in counted.separations],
+      'witness': counted.witness and counted.witness._asdict(),
+    }
+
+
+def _fields(record: Any, *names: str) -> dict[str, Any]:
+  return {name: getattr(record, name) for name in names}
