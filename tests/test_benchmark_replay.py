@@ -50,9 +50,11 @@ def test_generated_log(tmp_path, ids):
   # The peer and ours find what was generated.
   log = log_lib.read_log(path)
   assert log.num_rounds == SMALL.num_rounds
-  statement = replay.replay(runs.Run.of(log, identity.Identity(), noise_multiplier=8.0), deltas=1e-6)
-  assert statement['num_participations'] == 9000
-  assert statement['min_sep'] == peer.min_sep(str(path), 1) == apart.min()
+  statement = replay.replay(
+    runs.Run.of(log, identity.Identity(), noise_multiplier=8.0), deltas=1e-6
+  )
+  assert statement.counted.num_participations == 9000
+  assert statement.min_sep == peer.min_sep(str(path), 1) == apart.min()
   assert run.of_ours(json.dumps(statement)) == {'min_sep': apart.min(), 'num_participations': 9000}
 
 

@@ -1,14 +1,17 @@
 import decimal
 import math
+import types
 
 import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl import rounding
-from fl_dpftrl.accounting import gaussian
+from fl_dpftrl import participation, rounding
+from fl_dpftrl.accounting import gaussian, privacy_loss
 from fl_dpftrl.commands import flags
 from fl_dpftrl.commands import replay as replay_command
+from fl_dpftrl.planning import recommendation, tradeoffs
+from fl_dpftrl.replaying import statement
 from fl_dpftrl.reports import page, plan_settings, plan_strategies
 
 NUMBERS = st.floats(1e-9, 1e9)
@@ -70,43 +73,40 @@ def cells(made):
 
 
 def settings_row(sigma, epsilon):
-  planned = {'report_goal': 10, 'num_rounds': 20}
-  made = plan_settings.section(
-    {
-      'simulations': [planned],
-      'settings': [
-        {
-          **planned,
-          'days': 1.0,
-          'min_sep': 3,
-          'max_participations': 4,
-          'noise_multiplier': sigma,
-          'epsilon': epsilon,
-        }
-      ],
-      'settings_scale': 1,
-    }
+  planned = tradeoffs.Setting(
+    report_goal=10,
+    num_rounds=20,
+    days=1.0,
+    schema=participation.MinSep(num_rounds=20, min_sep=3, max_participations=4),
+    noise_multiplier=sigma,
+    epsilon=epsilon,
   )
-  return cells(made[-1])[0][-2:]
+  plan = types.SimpleNamespace(
+    forecast=types.SimpleNamespace(outcomes=(planned,), nearby=types.SimpleNamespace(scale=1)),
+    possible=lambda: [planned],
+    missing=list,
+  )
+  return cells(plan_settings.section(plan)[-1])[0][-2:]
 
 
 def strategies_row(sigma, epsilon):
-  made = plan_strategies.section(
-    {
-      'recommended': {
-        'strategy': 'identity',
-        'memory_copies': 1,
-        'loss': 1.0,
-        'noise_multiplier': sigma,
-        'epsilon': epsilon,
-      },
-      'alternatives': [],
-      'skipped': [],
-      'max_copies': 3,
-      'objective': 'max',
-    }
+  candidate = types.SimpleNamespace(label='identity', memory_copies=1, loss=lambda schema: 1.0)
+  option = recommendation.Option(
+    candidate=candidate,
+    fits=True,
+    regret=0.0,
+    loss_ratio=1.0,
+    noise_multiplier=sigma,
+    same_noise_epsilon=epsilon,
   )
-  row = cells(made[-1])[0]
+  plan = types.SimpleNamespace(
+    best=types.SimpleNamespace(candidate=candidate, options=(option,), loss=1.0),
+    planned=None,
+    skipped=(),
+    max_copies=3,
+    objective='max',
+  )
+  row = cells(plan_strategies.section(plan)[-1])[0]
   return [row[-1], row[-2]]
 
 
@@ -131,14 +131,17 @@ def test_a_printed_noise_multiplier_gives_the_printed_epsilon(shown, sigma):
 
 
 def test_the_noise_of_a_finished_run_is_not_overstated():
-  cell = replay_command._cell
-  assert cell(1.23456, 'effective_noise_multiplier') == '1.234'
-  assert cell(1.23456, 'sensitivity') == '1.235'
-  assert cell(1.23451, 'epsilon') == '1.235'
-
-
-@pytest.mark.parametrize('value', [15.8233123456789, 3.0, 1e-7])
-def test_what_was_given_is_repeated_exactly(value):
-  made = page.figure({'noise_multiplier': value}, 'noise_multiplier')
-  text = made.partition('>')[2].partition('<')[0]
-  assert float(text) == value
+  loss = privacy_loss.PrivacyLoss(
+    sensitivity=1.0,
+    sensitivity_kind='exact',
+    effective_noise_multiplier=1.23456,
+    rho=0.32801,
+    curve=(privacy_loss.Point(1e-6, 4.5),),
+  )
+  part = statement.Part('worst_case', loss, True)
+  table = replay_command._guarantees(
+    types.SimpleNamespace(parts=lambda: (part,), void_reason=None, deltas=(1e-6,))
+  )
+  shown = {line.rsplit(maxsplit=1)[0]: line.split()[-1] for line in table}
+  assert shown['noise / sensitivity'] == '1.234'
+  assert shown['ρ (zCDP)'] == '0.3281'

@@ -1,6 +1,7 @@
 """The `plan` command: recommends a strategy and predicts ε for a population."""
 
 import argparse
+import dataclasses
 import os
 import pathlib
 import shlex
@@ -12,7 +13,6 @@ from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.commands import flags, plan_text, population_flags, progress
 from fl_dpftrl.comparison import contenders as contenders_lib
 from fl_dpftrl.planning import planner
-from fl_dpftrl.planning import statement as statement_lib
 from fl_dpftrl.reports import plan as plan_page
 
 HELP = 'simulates a population and recommends a strategy, noise and ε'
@@ -89,7 +89,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.set_defaults(parser=parser)
 
 
-def run(args: argparse.Namespace) -> dict[str, Any]:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Result:
+  """A plan, with the flags that made it.
+
+  Attributes:
+    args: parsed flags.
+    plan: the plan.
+    wall_seconds: seconds that planning took.
+  """
+
+  args: argparse.Namespace
+  plan: planner.Plan
+  wall_seconds: float
+
+  def to_json(self) -> dict[str, Any]:
+    """Returns the population, the plan and the files written."""
+    asked = ('population', 'report_goal', 'num_rounds', 'timer_hours', 'timer_rounds', 'seed')
+    return {
+      **{name: getattr(self.args, name) for name in asked},
+      **self.plan.to_json(),
+      'wall_seconds': self.wall_seconds,
+      'output': self.args.output,
+      'report': self.args.report,
+    }
+
+
+def run(args: argparse.Namespace) -> Result:
   """Simulates, evaluates candidates, recommends one and writes the files."""
   _check(args)
   start, shown = time.monotonic(), progress.Progress('plan')
@@ -112,18 +138,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     num_workers=args.num_workers,
     progress=shown.say,
   )
-  statement = {
-    'population': args.population,
-    'report_goal': goal,
-    'num_rounds': rounds,
-    'timer_hours': args.timer_hours,
-    'timer_rounds': args.timer_rounds,
-    'seed': args.seed,
-    **statement_lib.statement(plan),
-    'wall_seconds': time.monotonic() - start,
-    'output': args.output,
-    'report': args.report,
-  }
+  result = Result(args=args, plan=plan, wall_seconds=time.monotonic() - start)
   if args.output is not None:
     catalogue.save_strategy(
       args.output,
@@ -133,13 +148,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     )
   if args.report is not None:
     text = plan_page.report(
-      statement,
-      plan.forecast.closer,  # type: ignore[arg-type]
-      setting=_setting(args),
-      command=_command(args),
+      plan, embedded=result.to_json(), setting=_setting(args), command=_command(args)
     )
     files.write_durably(args.report, text.encode())
-  return statement
+  return result
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -186,7 +198,7 @@ def _command(args: argparse.Namespace) -> str:
   return shlex.join(['fl-dpftrl', 'plan', *given])
 
 
-def _setting(args: argparse.Namespace) -> dict[str, Any]:
+def _setting(args: argparse.Namespace) -> dict[str, str]:
   """Returns the headline figures of the setting, in words."""
   simulation = population_flags.scenario(args).simulation()
   if args.timer_hours is not None:
@@ -207,6 +219,6 @@ def _setting(args: argparse.Namespace) -> dict[str, Any]:
   }
 
 
-def show(result: dict[str, Any]) -> str:
+def show(result: Result) -> str:
   """Formats the recommendation, its alternatives and its assumptions."""
-  return plan_text.text(result)
+  return plan_text.text(result.plan, output=result.args.output, report=result.args.report)

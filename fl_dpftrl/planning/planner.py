@@ -2,7 +2,9 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from fl_dpftrl import participation
 from fl_dpftrl.planning import candidates as candidates_lib
 from fl_dpftrl.planning import forecast as forecast_lib
 from fl_dpftrl.planning import recommendation as recommendation_lib
@@ -34,10 +36,46 @@ class Plan:
   objective: str
 
   @property
+  def planned(self) -> participation.MinSep:
+    """Schema for which ε is predicted, worse than all simulations."""
+    return self.best.guarantee.schema
+
+  def missing(self) -> list[tradeoffs.Missing]:
+    """Returns the settings without a result."""
+    return [s for s in self.settings if isinstance(s, tradeoffs.Missing)]
+
+  def possible(self) -> list[tradeoffs.Setting]:
+    """Returns the settings with a result, the planned one among them."""
+    return [s for s in self.settings if isinstance(s, tradeoffs.Setting)]
+
+  def to_json(self) -> dict[str, Any]:
+    """Returns all figures; none of them is a guarantee."""
+    forecast, planned = self.forecast, self.planned
+    return {
+      'is_guarantee': False,
+      'expected': forecast.expected,
+      'range': {name: list(ends) for name, ends in forecast.range.items()},
+      'simulations': [dict(vars(outcome)) for outcome in forecast.outcomes],
+      'planned': {
+        'num_rounds': planned.num_rounds,
+        'min_sep': planned.min_sep,
+        'max_participations': planned.participations,
+      },
+      'recommended': self.best.to_json(),
+      'objective': self.objective,
+      'max_copies': self.max_copies,
+      'alternatives': [option.to_json(planned) for option in self.best.alternatives],
+      'skipped': [skip._asdict() for skip in self.skipped],
+      'settings_scale': forecast.nearby.scale,
+      'settings': [setting.to_json() for setting in self.settings],
+      'assumptions': list(self.assumptions),
+    }
+
+  @property
   def assumptions(self) -> tuple[str, ...]:
     """Assumptions of the prediction, in words."""
     outcomes = self.forecast.outcomes
-    planned = self.best.guarantee.schema
+    planned = self.planned
     count = len(outcomes)
     seen = 'one simulation' if count == 1 else f'{count} simulations'
     margin_b = min(o.min_sep for o in outcomes) - planned.min_sep

@@ -4,7 +4,9 @@ Every ε here is a prediction. Only the log of a run proves its guarantee.
 """
 
 import dataclasses
+import statistics
 from collections.abc import Sequence
+from typing import Any
 
 from fl_dpftrl import participation
 from fl_dpftrl.accounting import calibration, gaussian
@@ -33,6 +35,20 @@ class Option:
   noise_multiplier: float
   same_noise_epsilon: float
 
+  def to_json(self, planned: participation.MinSep) -> dict[str, Any]:
+    """Returns the figures under the planned schema."""
+    return {
+      'strategy': self.candidate.label,
+      'memory_copies': self.candidate.memory_copies,
+      'fits': self.fits,
+      'loss': self.candidate.loss(planned),
+      'sensitivity_kind': self.candidate.files[planned].sensitivity.kind,
+      'loss_ratio': self.loss_ratio,
+      'regret': self.regret,
+      'noise_multiplier': self.noise_multiplier,
+      'same_noise_epsilon': self.same_noise_epsilon,
+    }
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recommendation:
@@ -55,6 +71,42 @@ class Recommendation:
     """Noise of the sum of the updates, per unit of clip norm."""
     error = self.candidate.error(self.guarantee.schema)
     return self.guarantee.noise_multiplier * error
+
+  @property
+  def loss(self) -> float:
+    """Sensitivity times error under the planned participation."""
+    return self.candidate.loss(self.guarantee.schema)
+
+  @property
+  def epsilon_range(self) -> tuple[float, float]:
+    """Lowest and highest ε of the simulations."""
+    return min(self.epsilons), max(self.epsilons)
+
+  @property
+  def alternatives(self) -> tuple[Option, ...]:
+    """All other strategies, sorted by loss."""
+    return tuple(o for o in self.options if o.candidate is not self.candidate)
+
+  def to_json(self) -> dict[str, Any]:
+    """Returns the recommended strategy, its noise and its predicted ε."""
+    guarantee = self.guarantee
+    return {
+      'strategy': self.candidate.label,
+      'family': self.candidate.strategy.family,
+      'optimised': self.candidate.contender.optimised,
+      'noise_multiplier': guarantee.noise_multiplier,
+      'epsilon': guarantee.epsilon,
+      'expected_epsilon': statistics.fmean(self.epsilons),
+      'epsilon_range': list(self.epsilon_range),
+      'delta': guarantee.delta,
+      'rho': guarantee.rho,
+      'adjacency': guarantee.adjacency,
+      'sensitivity': guarantee.sensitivity,
+      'sensitivity_kind': guarantee.sensitivity_kind,
+      'error': self.candidate.error(guarantee.schema),
+      'loss': self.loss,
+      'memory_copies': self.candidate.memory_copies,
+    }
 
 
 def choose(
@@ -124,7 +176,8 @@ def recommend(
       fits=candidate.memory_copies <= max_copies,
       regret=max(candidate.loss(s) / least[s] for s in schemas) - 1.0,
       loss_ratio=ratio,
-      noise_multiplier=effective * own,
+      # Dividing and multiplying would round.
+      noise_multiplier=noise_multiplier if candidate is best else effective * own,
       same_noise_epsilon=gaussian.epsilon(effective / ratio, delta),
     )
 

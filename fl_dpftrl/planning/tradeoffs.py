@@ -5,6 +5,7 @@ recommended mechanism is optimised for each setting.
 """
 
 import dataclasses
+from typing import Any
 
 from fl_dpftrl import participation
 from fl_dpftrl.accounting import gaussian
@@ -36,6 +37,18 @@ class Setting:
   noise_multiplier: float
   epsilon: float
 
+  def to_json(self) -> dict[str, Any]:
+    """Returns the fields, with those of the schema beside them."""
+    return {
+      'report_goal': self.report_goal,
+      'num_rounds': self.num_rounds,
+      'days': self.days,
+      'min_sep': self.schema.min_sep,
+      'max_participations': self.schema.participations,
+      'noise_multiplier': self.noise_multiplier,
+      'epsilon': self.epsilon,
+    }
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Missing:
@@ -44,6 +57,10 @@ class Missing:
   report_goal: int
   num_rounds: int
   reason: str
+
+  def to_json(self) -> dict[str, Any]:
+    """Returns the fields."""
+    return dict(vars(self))
 
 
 def settings(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fl_dpftrl import rounding
-from fl_dpftrl.planning import trial
+from fl_dpftrl.planning import planner
 from fl_dpftrl.reports import page, plan_figures, plan_forecast, plan_settings, plan_strategies
 
 _STYLE = (
@@ -17,55 +17,59 @@ main > .cards + .cards { margin-top: 14px; }
 
 
 def report(
-  statement: Mapping[str, Any], closer: trial.Closer, *, setting: Mapping[str, Any], command: str
+  plan: planner.Plan, *, embedded: Mapping[str, Any], setting: Mapping[str, str], command: str
 ) -> str:
   """Returns the page of a plan.
 
   Args:
-    statement: JSON object of the plan.
-    closer: distribution of participations in the first simulation.
+    plan: the plan.
+    embedded: its JSON object, for programs.
     setting: labels and values of the planned setting.
     command: command line that repeats the plan.
   """
   return page.document(
     'Plan of a run with differential privacy',
-    _headline(statement),
+    _headline(plan),
     page.card(page.definitions(*setting.items())),
     page.element('h2', 'Expected participation'),
-    *plan_forecast.section(statement, closer),
+    *plan_forecast.section(plan),
     page.element('h2', 'Strategies: memory and noise'),
-    *plan_strategies.section(statement),
+    *plan_strategies.section(plan),
     page.element('h2', 'Other report goals and numbers of rounds'),
-    *plan_settings.section(statement),
+    *plan_settings.section(plan),
     page.element('h2', 'Assumptions of the prediction'),
-    page.card(page.bullets(statement['assumptions'])),
+    page.card(page.bullets(plan.assumptions)),
     page.element('h2', 'Command to repeat this plan'),
     page.command(command),
-    page.embedded_json('plan', dict(statement)),
+    page.embedded_json('plan', embedded),
     style=_STYLE,
   )
 
 
-def _headline(statement: Mapping[str, Any]) -> page.Html:
-  shown = lambda field, **kwargs: page.figure(statement, f'recommended.{field}', **kwargs)
-  best = statement['recommended']
+def _headline(plan: planner.Plan) -> page.Html:
+  best, guarantee = plan.best, plan.best.guarantee
+  shown = lambda value, field, text=None: page.figure(value, f'recommended.{field}', text)
+  noise = rounding.up(guarantee.noise_multiplier, digits=6)
+  low, high = (shown(e, f'epsilon_range.{i}') for i, e in enumerate(best.epsilon_range))
+  alike = len(set(map(rounding.up, best.epsilon_range))) == 1
+  kind = guarantee.sensitivity_kind.replace('_', ' ')
   return page.card(
     page.element(
       'p',
-      f'Run {best["strategy"]}',
-      ', optimised for this,' if best['optimised'] else '',
+      f'Run {best.candidate.label}',
+      ', optimised for this,' if best.candidate.contender.optimised else '',
       ' with noise multiplier ',
-      shown('noise_multiplier', text=rounding.up(best['noise_multiplier'], digits=6)),
+      shown(guarantee.noise_multiplier, 'noise_multiplier', noise),
       class_='figure',
     ),
     page.element(
       'p',
       'Predicted: ε = ',
-      page.element('strong', shown('epsilon')),
+      page.element('strong', shown(guarantee.epsilon, 'epsilon')),
       ' at δ = ',
-      shown('delta'),
+      page.delta(guarantee.delta, 'recommended.delta'),
       ' under the planned participation; ',
-      *_seen(best, shown),
+      high if alike else page.join(low, ' to ', high),
       ' in the simulations. Adjacency: zero-out.',
     ),
     page.element(
@@ -75,19 +79,12 @@ def _headline(statement: Mapping[str, Any]) -> page.Html:
     ),
     page.quiet(
       'The noise stores ',
-      shown('memory_copies'),
+      shown(best.candidate.memory_copies, 'memory_copies'),
       ' copies of the model; at most ',
-      page.figure(statement, 'max_copies'),
+      page.figure(plan.max_copies, 'max_copies'),
       ' were allowed. Sensitivity ',
-      shown('sensitivity'),
-      f' ({best["sensitivity_kind"].replace("_", " ")}). Figures are rounded up.',
+      shown(guarantee.sensitivity, 'sensitivity'),
+      f' ({kind}). Figures are rounded up.',
     ),
     kind='headline warn',
   )
-
-
-def _seen(best, shown) -> list[page.Html | str]:
-  low, high = best['epsilon_range']
-  if rounding.up(low) == rounding.up(high):
-    return [shown('epsilon_range.1')]
-  return [shown('epsilon_range.0'), ' to ', shown('epsilon_range.1')]

@@ -1,38 +1,40 @@
 """Participation section of a plan's page."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from fl_dpftrl import rounding
-from fl_dpftrl.planning import trial
+from fl_dpftrl.planning import planner
 from fl_dpftrl.reports import charts, page
 
 _FIELDS = {'min_sep': 'min-sep b', 'max_participations': 'maximum per device k', 'days': 'days'}
 
 
-def section(statement: Mapping[str, Any], closer: trial.Closer) -> list[page.Html]:
+def section(plan: planner.Plan) -> list[page.Html]:
   """Returns tables of the forecast and simulations, and figures of the first."""
-  planned = statement['planned']
+  forecast, closer = plan.forecast, plan.forecast.closer
+  schema = plan.planned
+  planned = {
+    'min_sep': page.figure(schema.min_sep, 'min_sep'),
+    'max_participations': page.figure(schema.participations, 'max_participations'),
+  }
   rows = []
   for field, name in _FIELDS.items():
-    low, high = statement['range'][field]
+    low, high = forecast.range[field]
     rows.append(
       [
         name,
-        _expected(field, statement['expected'][field]),
+        _expected(field, forecast.expected[field]),
         ' to '.join(dict.fromkeys([_number(low), _number(high)])),
-        page.figure(planned, field) if field in planned else '–',
+        planned.get(field, '–'),
       ]
     )
-  count = len(statement['simulations'])
+  count = len(forecast.outcomes)
   of_each = page.table(
     ['seed', *_FIELDS.values()],
     [
       [
-        page.join(page.element('span', 'seed ', class_='name'), str(run['seed'])),
-        *(_number(run[field]) for field in _FIELDS),
+        page.join(page.element('span', 'seed ', class_='name'), str(run.seed)),
+        *(_number(getattr(run, field)) for field in _FIELDS),
       ]
-      for run in statement['simulations']
+      for run in forecast.outcomes
     ],
   )
   drawn = [
@@ -73,7 +75,7 @@ def section(statement: Mapping[str, Any], closer: trial.Closer) -> list[page.Htm
       page.card(page.element('h3', 'Simulations'), of_each),
     ),
     page.side_by_side(*map(page.card, drawn)),
-    page.quiet(f'The figures show the simulation with seed {statement["simulations"][0]["seed"]}.'),
+    page.quiet(f'The figures show the simulation with seed {forecast.outcomes[0].seed}.'),
   ]
 
 

@@ -1,50 +1,48 @@
 """Section of a plan's page for other report goals and numbers of rounds."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from fl_dpftrl import rounding
+from fl_dpftrl.planning import planner
 from fl_dpftrl.reports import page, plan_figures
 
 
-def section(statement: Mapping[str, Any]) -> list[page.Html]:
+def section(plan: planner.Plan) -> list[page.Html]:
   """Returns a figure of ε against days, an explanation and a table."""
-  first = statement['simulations'][0]
-  is_plan = lambda s: all(s[name] == first[name] for name in ('report_goal', 'num_rounds'))
-  found = [s for s in statement['settings'] if 'epsilon' in s]
+  first = plan.forecast.outcomes[0]
+  is_plan = lambda s: (s.report_goal, s.num_rounds) == (first.report_goal, first.num_rounds)
+  found = plan.possible()
   rows = [
     [
       page.join(
         page.element('span', 'report goal ', class_='name'),
-        page.element('strong', f'{s["report_goal"]:,}, planned')
+        page.element('strong', f'{s.report_goal:,}, planned')
         if is_plan(s)
-        else f'{s["report_goal"]:,}',
+        else f'{s.report_goal:,}',
       ),
-      f'{s["num_rounds"]:,}',
-      f'{s["days"]:.1f}',
-      f'{s["min_sep"]:,}',
-      f'{s["max_participations"]:,}',
-      rounding.up(s['noise_multiplier']),
-      rounding.up(s['epsilon']),
+      f'{s.num_rounds:,}',
+      f'{s.days:.1f}',
+      f'{s.schema.min_sep:,}',
+      f'{s.schema.participations:,}',
+      rounding.up(s.noise_multiplier),
+      rounding.up(s.epsilon),
     ]
     for s in found
   ]
   lines = []
-  for kind, same, varying in (
-    ('main', 'num_rounds', 'report_goal'),
-    ('', 'report_goal', 'num_rounds'),
+  goal, rounds = (lambda s: s.report_goal), (lambda s: s.num_rounds)
+  for kind, same, varying, words in (
+    ('main', rounds, goal, 'goal {:,}'),
+    ('', goal, rounds, '{:,} rounds'),
   ):
-    line = sorted((s for s in found if s[same] == first[same]), key=lambda s: s[varying])
-    words = 'goal {:,}' if varying == 'report_goal' else '{:,} rounds'
+    line = sorted((s for s in found if same(s) == same(first)), key=varying)
     lines.append(
       (
         kind,
         [
           plan_figures.Point(
-            s['days'],
-            s['epsilon'],
-            f'report goal {s["report_goal"]:,}, {s["num_rounds"]:,} rounds',
-            'planned' if is_plan(s) else words.format(s[varying]),
+            s.days,
+            s.epsilon,
+            f'report goal {s.report_goal:,}, {s.num_rounds:,} rounds',
+            'planned' if is_plan(s) else words.format(varying(s)),
             'best' if is_plan(s) else '',
           )
           for s in line
@@ -52,9 +50,7 @@ def section(statement: Mapping[str, Any]) -> list[page.Html]:
       )
     )
   missing = [
-    f'report goal {s["report_goal"]:,}, {s["num_rounds"]:,} rounds: {s["reason"]}'
-    for s in statement['settings']
-    if 'reason' in s
+    f'report goal {s.report_goal:,}, {s.num_rounds:,} rounds: {s.reason}' for s in plan.missing()
   ]
   drawn = []
   if len(found) > 1:
@@ -74,7 +70,7 @@ def section(statement: Mapping[str, Any]) -> list[page.Html]:
         ),
         page.quiet(
           'The strategy is optimised for each setting. ',
-          *_simulated(statement['settings_scale']),
+          *_simulated(plan.forecast.nearby.scale),
           ' That accuracy is then the same is a hypothesis.',
         ),
         *([page.bullets(missing)] if missing else []),

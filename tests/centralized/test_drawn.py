@@ -36,7 +36,9 @@ def statement(true, said=None, *, noise_multiplier=3.0, deltas=1e-6, **kwargs):
   log = log_lib.of_table(
     pa.table({'round': drawn['rounds'], 'device_id': drawn['device_ids']}), num_rounds=120
   )
-  run = runs.Run.of(log, STRATEGY, noise_multiplier=noise_multiplier, sampling=SCHEMES[said or true])
+  run = runs.Run.of(
+    log, STRATEGY, noise_multiplier=noise_multiplier, sampling=SCHEMES[said or true]
+  )
   return replay.replay(run, deltas=deltas, **kwargs)
 
 
@@ -47,7 +49,7 @@ def test_amplified_is_the_account_of_the_scheme(name, adjacency):
   account = amplification.account(
     STRATEGY, SCHEMES[name], noise_multiplier=3.0, delta=1e-6, adjacency=adjacency
   )
-  found = stated['amplified']
+  found = stated.to_json()['amplified']
   assert found['epsilon'] == account.epsilon
   assert found['curve'] == [
     {'delta': 1e-6, 'epsilon': account.epsilon},
@@ -61,9 +63,9 @@ def test_amplified_is_the_account_of_the_scheme(name, adjacency):
   assert found['reason'] is None
   assert 'secret' in found['assumption']
   # Less than what the rounds of the log cost, whoever drew them.
-  assert found['epsilon'] < stated['worst_case']['epsilon']
-  assert {f'amplified: {s}' for s in account.assumptions} < set(stated['assumptions'])
-  assert json.loads(json.dumps(stated, allow_nan=False)) == stated
+  assert found['epsilon'] < stated.worst_case.epsilon
+  assert {f'amplified: {s}' for s in account.assumptions} < set(stated.assumptions)
+  assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
 @pytest.mark.parametrize('name', SHUFFLED)
@@ -79,21 +81,22 @@ def test_shuffled_is_the_account_of_the_schema(name, group_size):
     adjacency='replace_one',
     group_size=group_size,
   )
-  found = stated['shuffled']
+  found = stated.to_json()['shuffled']
   for field in ('sensitivity', 'sensitivity_kind', 'effective_noise_multiplier', 'rho', 'epsilon'):
     assert found[field] == getattr(account, field)
   assert found['holds'] is True
   assert found['min_sep'] == scheme.schema.min_sep
   assert found['separation'] == ('fixed' if 'once' in name else 'min')
   assert 'amplifies nothing' in found['assumption']
-  assert 'amplified' not in stated
-  assert not any('secret as the draws' in s for s in stated['assumptions'])
+  assert 'amplified' not in stated.to_json()
+  assert not any('secret as the draws' in s for s in stated.assumptions)
 
 
 def test_without_a_sampling_nothing_is_said_of_it():
   log = log_lib.of_table(pa.table({'round': [0, 3], 'device_id': [1, 1]}), num_rounds=9)
   stated = replay.replay(runs.Run.of(log, STRATEGY, noise_multiplier=3.0), deltas=1e-6)
-  assert not {'amplified', 'shuffled'} & set(stated)
+  assert stated.drawn is None
+  assert not {'amplified', 'shuffled'} & set(stated.to_json())
 
 
 @pytest.mark.parametrize(
@@ -111,7 +114,7 @@ def test_without_a_sampling_nothing_is_said_of_it():
 def test_a_log_that_contradicts_it_claims_nothing(true, said, deltas):
   stated = statement(true, said, deltas=deltas)
   name = 'amplified' if said in SAMPLED else 'shuffled'
-  found = stated[name]
+  found = stated.to_json()[name]
   assert found['holds'] is False
   assert found['epsilon'] is None and found['rho'] is None
   assert [p['epsilon'] for p in found.get('curve', [])] == (
@@ -119,12 +122,13 @@ def test_a_log_that_contradicts_it_claims_nothing(true, said, deltas):
   )
   assert len(found['reason']) > 20
   loud = f'{name}: THE LOG CONTRADICTS THE SAMPLING'
-  assert any(s.startswith(loud) for s in stated['assumptions'])
-  assert not any('does not contradict' in s for s in stated['assumptions'])
+  assert any(s.startswith(loud) for s in stated.assumptions)
+  assert not any('does not contradict' in s for s in stated.assumptions)
   # What takes the rounds as given is as it was.
   plain = statement(true, true, deltas=deltas)
-  for part in ('worst_case', 'observed', 'per_device'):
-    assert stated[part] == plain[part]
+  assert stated.worst_case == plain.worst_case
+  assert stated.observed == plain.observed
+  assert stated.per_device == plain.per_device
 
 
 @pytest.mark.parametrize('said', ['fixed_size', 'shuffled'])
@@ -142,19 +146,17 @@ def test_the_file_itself_may_say_otherwise(tmp_path, said):
     log_lib.read_log(path), STRATEGY, noise_multiplier=3.0, sampling=sampling.SCHEMES[said](**short)
   )
   stated = replay.replay(run, deltas=1e-6)
-  found = stated.get('amplified') or stated['shuffled']
-  assert found['holds'] is (said == 'shuffled')
+  assert stated.drawn.holds is (said == 'shuffled')
   if said == 'fixed_size':
-    assert '"sampling": "shuffled"' in found['reason']
-    assert found['epsilon'] is None
+    assert '"sampling": "shuffled"' in stated.drawn.reason
+    assert stated.drawn.loss.epsilon is None
 
 
 def test_without_noise_there_is_no_epsilon():
   for name in ('poisson', 'shuffled'):
-    stated = statement(name, noise_multiplier=0.0)
-    found = stated.get('amplified') or stated['shuffled']
-    assert found['holds'] and found['epsilon'] is None
-    assert found['sensitivity'] > 0.0
+    found = statement(name, noise_multiplier=0.0).drawn
+    assert found.holds and found.loss.epsilon is None
+    assert found.loss.sensitivity > 0.0
 
 
 def test_refuses_what_no_guarantee_is_known_of():
@@ -197,7 +199,7 @@ def test_the_report_has_a_card_for_it(name):
   part = 'amplified' if name in SAMPLED else 'shuffled'
   assert 'Four guarantees, each with what it assumes' in text
   for field in ('epsilon', 'curve.1.epsilon'):
-    value = stated[part]
+    value = stated.to_json()[part]
     for key in field.split('.'):
       value = value[int(key) if key.isdigit() else key]
     assert f'value="{value!r}" data-field="{part}.{field}"' in text
@@ -218,7 +220,7 @@ def test_a_contradiction_is_loud_in_the_report(said):
   before = text.partition('each with what it assumes')[0]
   assert 'The log contradicts the stated sampling' in before
   assert f'were said to be drawn by {said}, of 1,205 examples' in words(before)
-  assert stated[part]['reason'][:30] in words(before)
+  assert stated.drawn.reason[:30] in words(before)
   assert text.count('card bad void') == 1
   assert f'data-field="{part}.epsilon"' not in text
   assert 'The log CONTRADICTS it: void.' in text
@@ -229,13 +231,13 @@ def test_a_contradiction_is_loud_in_the_report(said):
 def test_publication_tells_nothing_of_secret_draws(true, said):
   public = publication.publishable(statement(true, said))
   text = page_of(public)
-  assert 'amplified' not in public
+  assert 'amplified' not in public.to_json()
   assert 'amplified:' not in text and 'successive turns' not in text
   assert 'drawn in secret' not in text
   if said in SAMPLED:
     assert 'Two guarantees' in text
   else:
     assert 'Three guarantees' in text
-    assert public['shuffled']['reason'] is None
+    assert public.drawn.reason is None
     loud = 'The log contradicts the stated sampling' in text
     assert loud is (true != said)

@@ -14,7 +14,7 @@ from fl_dpftrl.replaying import replay, runs
 def replayed(paths, **kwargs):
   log = log_lib.read_log(paths, **kwargs)
   run = runs.Run.of(log, identity.Identity(), noise_multiplier=1.0)
-  statement = replay.replay(run, deltas=1e-6)
+  statement = replay.replay(run, deltas=1e-6).to_json()
   witness = statement.pop('witness')
   return types.SimpleNamespace(**statement, seen=witness and tuple(witness.values()))
 

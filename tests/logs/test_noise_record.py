@@ -53,12 +53,13 @@ def test_replay_needs_no_flags_for_changes(tmp_path):
     runs.Run.of(log, BLT, noise_multiplier=8.0, changes=((4, 2.0),)), deltas=1e-6
   )
   assert told == given
-  assert told['void_reason'] is None
-  assert told['noise_multiplier'] == 8.0
-  assert told['changes'] == [[4, 2.0]]
-  assert told['clip_norm'] == 1.0
-  assert told['clip_norm_changes'] == [[2, 0.5], [4, 0.25]]
-  assert any('clip norm changed' in line for line in told['assumptions'])
+  assert told.void_reason is None
+  (run,) = told.runs
+  assert run.noise_multiplier == 8.0
+  assert run.changes == ((4, 2.0),)
+  assert run.clip_norm == 1.0
+  assert run.clip_norm_changes == ((2, 0.5), (4, 0.25))
+  assert any('clip norm changed' in line for line in told.assumptions)
   shown = str(
     mechanism.mechanism(told, setting.Setting(run='r', noise_multiplier=8.0, command='c'))
   )
@@ -70,7 +71,7 @@ def test_changes_that_the_file_does_not_have_void_the_guarantee(changes, tmp_pat
   path = tmp_path / 'log.parquet'
   write(path)
   run = runs.Run.of(log_lib.read_log(path), BLT, changes=changes)
-  reason = replay.replay(run, deltas=1e-6)['void_reason']
+  reason = replay.replay(run, deltas=1e-6).void_reason
   assert 'changed to 2 at round 4, not' in reason
 
 

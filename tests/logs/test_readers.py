@@ -53,7 +53,7 @@ def test_a_quotation_mark_swallows_no_rows(tmp_path):
   path = written(tmp_path, 'l.csv', HEAD + ''.join(honest).encode())
   run = runs.Run.of(log_lib.read_log(path), tree.TreeOnline(), noise_multiplier=4.0)
   statement = replay.replay(run, deltas=1e-6)
-  assert statement['max_participations'] == 20
+  assert statement.max_participations == 20
   # Ids that begin with a mark that is not escaped: each hides a row of 'a'.
   hidden = ''.join(honest).replace(',x', ',"x')
   path = written(tmp_path, 'm.csv', HEAD + hidden.encode())
@@ -255,8 +255,8 @@ def test_a_log_is_replayed_while_it_is_written(tmp_path):
       log = log_lib.read_log(path)
       run = runs.Run.of(log, identity.Identity(), noise_multiplier=1.0)
       statement = replay.replay(run, deltas=1e-6)
-      assert statement['max_participations'] == log.num_rounds
-      assert statement['num_participations'] == 2 * log.num_rounds - 1
+      assert statement.max_participations == log.num_rounds
+      assert statement.counted.num_participations == 2 * log.num_rounds - 1
       seen.append(log.num_rounds)
   finally:
     done.set()

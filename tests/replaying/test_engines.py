@@ -86,7 +86,7 @@ def test_spark_gives_the_same_statement(tmp_path, spark, as_text):
       replay.replay(given, deltas=[1e-6, 1e-9], group_size=3, report_goal=8, engine=engine)
       for engine in (embedded.count, spark)
     )
-    assert json.dumps(own) == json.dumps(other)
+    assert json.dumps(own.to_json()) == json.dumps(other.to_json())
 
 
 @pytest.mark.slow
@@ -108,8 +108,8 @@ def test_spark_gives_the_same_of_batches_that_were_drawn(tmp_path, spark):
   own, other = (
     replay.replay(run, deltas=1e-6, engine=engine) for engine in (embedded.count, spark)
   )
-  assert own['amplified']['holds']
-  assert json.dumps(own) == json.dumps(other)
+  assert own.drawn.holds
+  assert json.dumps(own.to_json()) == json.dumps(other.to_json())
 
 
 @pytest.mark.slow

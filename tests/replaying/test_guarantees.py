@@ -91,26 +91,26 @@ def test_what_occurred_equals_brute_force(drawn, group_size):
       squares[device] = squares.get(device, 0.0) + worst_square(entries)
       absolute[device] = absolute.get(device, 0.0) + np.abs(entries).sum()
   sums = lambda of: sum(sorted((math.sqrt(s) for s in of.values()), reverse=True)[:group_size])
-  found = 1.0 / statement['observed']['effective_noise_multiplier']
+  found = 1.0 / statement.observed.effective_noise_multiplier
   assert found >= sums(squares) * (1 - 1e-9)
   assert found <= sums(absolute) * (1 + 1e-9)
   if not negative:
     assert found == pytest.approx(sums(squares), rel=1e-9)
     if group_size == 1:
-      assert statement['observed']['sensitivity_kind'] == 'exact'
-  assert statement['observed']['rho'] == pytest.approx(found**2 / 2)
-  worst = statement['worst_case']['effective_noise_multiplier']
-  assert statement['observed']['effective_noise_multiplier'] >= worst * (1 - 1e-9)
+      assert statement.observed.sensitivity_kind == 'exact'
+  assert statement.observed.rho == pytest.approx(found**2 / 2)
+  worst = statement.worst_case.effective_noise_multiplier
+  assert statement.observed.effective_noise_multiplier >= worst * (1 - 1e-9)
   # In their bins, all devices are there, at no less than they had.
-  shares = statement['per_device']['quantiles']
+  shares = statement.per_device.quantiles
   exact = sorted(math.sqrt(s) for s in absolute.values())
-  for point in shares:
-    place = math.ceil(point['share'] * len(exact)) - 1
-    mu = 1.0 / point['effective_noise_multiplier']
+  for share, loss in shares:
+    place = math.ceil(share * len(exact)) - 1
+    mu = 1.0 / loss.effective_noise_multiplier
     assert mu <= exact[place] * 1.0015
     if not negative:
       assert mu >= exact[place] * (1 - 1e-9)
-  bars = statement['per_device']['rho_histogram']
+  bars = statement.per_device.rho_histogram
   assert sum(count for *_, count in bars) == len(squares)
 
 
@@ -129,9 +129,9 @@ def test_a_log_that_attains_the_worst_pattern(strategy):
   rows = [(t, f'{i:03d}') for i, p in enumerate(patterns) for t in p]
   run = runs.Run.of(log_of(rows, n), strategy, noise_multiplier=2.0)
   statement = replay.replay(run, deltas=1e-6)
-  assert (statement['min_sep'], statement['max_participations']) == (3, 3)
-  assert statement['observed']['sensitivity'] == pytest.approx(
-    statement['worst_case']['sensitivity'], rel=1e-12
+  assert (statement.min_sep, statement.max_participations) == (3, 3)
+  assert statement.observed.sensitivity == pytest.approx(
+    statement.worst_case.sensitivity, rel=1e-12
   )
 
 
@@ -141,29 +141,32 @@ def test_runs_compose():
   other = runs.Run.of(log_of(rows, 6), BLT, noise_multiplier=5.0)
   alone = [replay.replay(run, deltas=1e-6) for run in (one, other)]
   both = replay.replay([one, other], deltas=1e-6)
-  for part in ('worst_case', 'observed'):
-    assert both[part]['rho'] == pytest.approx(sum(s[part]['rho'] for s in alone))
-    assert both[part]['sensitivity_kind'] == 'exact'
-  assert (both['num_rounds'], both['num_devices']) == (12, 2)
-  assert both['num_participations'] == 6
-  assert [run['noise_multiplier'] for run in both['runs']] == [2.0, 5.0]
-  assert any('independent of that of the others' in s for s in both['assumptions'])
+  parts = [(s.worst_case, s.observed) for s in alone]
+  for whole, *single in zip((both.worst_case, both.observed), *parts):
+    assert whole.rho == pytest.approx(sum(loss.rho for loss in single))
+    assert whole.sensitivity_kind == 'exact'
+  assert (both.num_rounds, both.counted.num_devices) == (12, 2)
+  assert both.counted.num_participations == 6
+  assert [run.noise_multiplier for run in both.runs] == [2.0, 5.0]
+  assert any('independent of that of the others' in s for s in both.assumptions)
 
 
 def test_another_device_in_another_run_is_not_the_same():
   one = runs.Run.of(log_of([(0, 'a')], 1), BLT, noise_multiplier=2.0)
   other = runs.Run.of(log_of([(0, 'b')], 1), BLT, noise_multiplier=2.0)
   both = replay.replay([one, other], deltas=1e-6)
-  assert both['observed']['rho'] == pytest.approx(1 / 8)
-  assert both['worst_case']['rho'] == pytest.approx(1 / 4)
+  assert both.observed.rho == pytest.approx(1 / 8)
+  assert both.worst_case.rho == pytest.approx(1 / 4)
 
 
 def test_less_noise_from_a_round_on_costs_more():
   rows = [(0, 'a'), (4, 'b')]
-  rho = lambda changes: replay.replay(
-    runs.Run.of(log_of(rows, 6), identity.Identity(), noise_multiplier=2.0, changes=changes),
-    deltas=1e-6,
-  )['observed']['rho']
+  rho = lambda changes: (
+    replay.replay(
+      runs.Run.of(log_of(rows, 6), identity.Identity(), noise_multiplier=2.0, changes=changes),
+      deltas=1e-6,
+    ).observed.rho
+  )
   assert rho(()) == rho(((5, 1.0),)) == pytest.approx(1 / 8)
   assert rho(((4, 1.0),)) == pytest.approx(1 / 2)
   assert rho(((1, 4.0),)) == pytest.approx(1 / 8)
@@ -172,8 +175,8 @@ def test_less_noise_from_a_round_on_costs_more():
 def test_without_noise_for_a_while_nothing_is_guaranteed():
   run = runs.Run.of(log_of([(0, 'a')], 3), BLT, noise_multiplier=2.0, changes=((2, 0.0),))
   statement = replay.replay(run, deltas=1e-6)
-  assert statement['worst_case']['epsilon'] is None
-  assert statement['observed']['epsilon'] is None
+  assert statement.worst_case.epsilon is None
+  assert statement.observed.epsilon is None
 
 
 @pytest.mark.parametrize(
@@ -199,7 +202,7 @@ def test_a_banded_strategy_is_not_used_past_its_rounds_but_restarts():
   with pytest.raises(ValueError, match='^log: num_rounds=6 is beyond the 4'):
     runs.Run.of(log, short, noise_multiplier=1.0)
   run = runs.Run.of(log, short, noise_multiplier=1.0, restarts=(3,))
-  assert replay.replay(run, deltas=1e-6)['observed']['rho'] > 0.0
+  assert replay.replay(run, deltas=1e-6).observed.rho > 0.0
 
 
 def test_quantiles_are_of_devices():
@@ -279,10 +282,10 @@ def test_what_is_published_tells_of_no_device():
   run = runs.Run.of(log_of(rows, 6), BLT, noise_multiplier=2.0)
   for given in (run, [run, run]):
     statement = replay.replay(given, deltas=1e-6)
-    assert 'device 7' in json.dumps(statement)
+    assert 'device 7' in json.dumps(statement.to_json())
     public = publication.publishable(statement)
-    assert 'device 7' not in json.dumps(public)
-    assert statement['confidential'] and not public['confidential']
-    assert public['worst_case'] == statement['worst_case']
+    assert 'device 7' not in json.dumps(public.to_json())
+    assert statement.confidential and not public.confidential
+    assert public.worst_case == statement.worst_case
     for name in ('observed', 'per_device', 'num_devices', 'separations'):
-      assert f'"{name}"' not in json.dumps(public)
+      assert f'"{name}"' not in json.dumps(public.to_json())

@@ -1,5 +1,7 @@
+import dataclasses
 import hashlib
 import hmac
+import html
 import json
 import re
 import secrets
@@ -14,6 +16,7 @@ from fl_dpftrl.families import identity
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import schema
 from fl_dpftrl.replaying import publication, replay, runs
+from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.reports import privacy
 
 MARK = 'MARKED'
@@ -193,12 +196,16 @@ def test_without_a_public_report_there_is_no_commitment(folder, capsys):
 def test_salts_are_fresh_and_of_one_length(monkeypatch):
   asked = []
   monkeypatch.setattr(secrets, 'token_bytes', lambda size: asked.append(size) or SALT)
-  files = [{'name': 'x', 'sha256': 'ab' * 32}]
-  assert publication.committed({'log': files})['commitment']['salt'] == SALT.hex()
+  run = runs.Run.of(in_memory(ROWS, 12), identity.Identity(), noise_multiplier=3.0)
+  unfiled = replay.replay(run, deltas=1e-6)
+  filed = dataclasses.replace(
+    unfiled, runs=(dataclasses.replace(unfiled.runs[0], log=(log_lib.LogFile('x', 'ab' * 32),)),)
+  )
+  assert publication.committed(filed).commitment.salt == SALT.hex()
   assert asked == [16]
   with pytest.raises(ValueError, match='salt must have 16 bytes, got 3'):
-    publication.committed({'log': files}, b'abc')
-  assert 'commitment' not in publication.committed({'log': []})
+    publication.committed(filed, b'abc')
+  assert publication.committed(unfiled).commitment is None
 
 
 def in_memory(rows, num_rounds):
@@ -207,10 +214,15 @@ def in_memory(rows, num_rounds):
 
 
 def test_a_new_field_is_not_published_by_itself():
+  @dataclasses.dataclass(frozen=True, kw_only=True)
+  class Longer(statement_lib.Statement):
+    brand_new: str
+
+    def to_json(self):
+      return {**super().to_json(), 'brand_new': self.brand_new}
+
   run = runs.Run.of(in_memory(ROWS, 12), identity.Identity(), noise_multiplier=3.0)
-  whole = replay.replay(run, deltas=1e-6)
-  whole['brand_new'] = MARK
-  whole['worst_case']['brand_new'] = MARK
+  whole = Longer(**vars(replay.replay(run, deltas=1e-6)), brand_new=MARK)
   setting = privacy.Setting(
     run=MARK,
     noise_multiplier=3.0,
@@ -227,7 +239,7 @@ def test_a_new_field_is_not_published_by_itself():
 def test_the_published_command_gives_the_published_figures(folder, tmp_path, capsys):
   path = folder / 'log.parquet'
   write_log(path)
-  _, statement = published(
+  text, statement = published(
     path,
     tmp_path,
     '--declared_min_sep=4',
@@ -237,7 +249,8 @@ def test_the_published_command_gives_the_published_figures(folder, tmp_path, cap
     '--adjacency=replace_one',
   )
   capsys.readouterr()
-  words = shlex.split(publication.command(statement))[1:]
+  command = html.unescape(re.search('<pre>(fl-dpftrl replay.*?)</pre>', text).group(1))
+  words = shlex.split(command)[1:]
   words = [w.replace('=LOG', f'={path}').replace('=STRATEGY', '=identity') for w in words]
   main.main([*words, '--json'])
   repeated = json.loads(capsys.readouterr().out)

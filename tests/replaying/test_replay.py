@@ -67,8 +67,8 @@ def test_what_occurred_is_never_worse_than_the_worst_case(log, bands, family):
     random_banded(log.num_rounds, bands, signed=True),
   ][family]
   result = replayed(log, strategy, noise_multiplier=0.0, deltas=1e-6)
-  occurred, worst = result['observed'], result['worst_case']
-  assert occurred['sensitivity'] <= worst['sensitivity'] * (1 + 1e-12)
+  occurred, worst = result.observed, result.worst_case
+  assert occurred.sensitivity <= worst.sensitivity * (1 + 1e-12)
   # A device's updates in its rounds, all alike, are among what is bounded.
   matrix = strategy.strategy_matrix(log.num_rounds)
   patterns = collections.defaultdict(list)
@@ -77,41 +77,43 @@ def test_what_occurred_is_never_worse_than_the_worst_case(log, bands, family):
       patterns[row['device_id']].append(row['round'])
   for pattern in patterns.values():
     together = np.linalg.norm(matrix[:, pattern].sum(axis=1))
-    assert together <= occurred['sensitivity'] * (1 + 1e-12)
+    assert together <= occurred.sensitivity * (1 + 1e-12)
 
 
 def test_figures_by_hand():
   # Three rounds of independent noise for one device: sensitivity √3.
   result = replayed(LOG, identity.Identity(), noise_multiplier=3.0, deltas=1e-6)
-  for part in ('worst_case', 'observed'):
-    assert result[part]['sensitivity'] == pytest.approx(math.sqrt(3))
-    assert result[part]['sensitivity_kind'] == 'exact'
-    assert result[part]['rho'] == pytest.approx(1 / 6)
-    assert result[part]['epsilon'] == gaussian.epsilon(3 / math.sqrt(3), 1e-6)
-  assert result['num_rounds'] == 12
-  assert result['num_devices'] == 3
-  assert result['num_participations'] == 6
-  assert (result['min_sep'], result['max_participations']) == (4, 3)
-  assert result['separations'] == [[4, 1], [5, 2]]
-  assert result['participations'] == [[1, 1], [2, 1], [3, 1]]
-  assert result['witness'] == {'device_id': 'a', 'first_round': 0, 'second_round': 4}
-  assert (result['delta'], result['adjacency']) == (1e-6, 'zero_out')
-  assert json.loads(json.dumps(result, allow_nan=False)) == result
+  for part in (result.worst_case, result.observed):
+    assert part.sensitivity == pytest.approx(math.sqrt(3))
+    assert part.sensitivity_kind == 'exact'
+    assert part.rho == pytest.approx(1 / 6)
+    assert part.epsilon == gaussian.epsilon(3 / math.sqrt(3), 1e-6)
+  assert result.num_rounds == 12
+  assert result.counted.num_devices == 3
+  assert result.counted.num_participations == 6
+  assert (result.min_sep, result.max_participations) == (4, 3)
+  assert result.counted.separations == ((4, 1), (5, 2))
+  assert result.counted.participations == ((1, 1), (2, 1), (3, 1))
+  assert result.counted.witness == ('a', 0, 4)
+  assert (result.delta, result.adjacency) == (1e-6, 'zero_out')
+  found = result.to_json()
+  assert json.loads(json.dumps(found, allow_nan=False)) == found
+  assert found['witness'] == {'device_id': 'a', 'first_round': 0, 'second_round': 4}
 
 
 def test_worst_case_is_the_account_of_the_observed_schema():
   result = replayed(LOG, BLT, noise_multiplier=3.0, deltas=1e-6)
   schema = participation.MinSep(num_rounds=12, min_sep=4, max_participations=3)
   account = gaussian.account(BLT, schema, noise_multiplier=3.0, delta=1e-6)
-  assert result['worst_case'] == {
+  assert result.worst_case.to_json() == {
     'sensitivity': account.sensitivity,
     'sensitivity_kind': account.sensitivity_kind,
     'effective_noise_multiplier': account.effective_noise_multiplier,
     'rho': account.rho,
     'epsilon': account.epsilon,
   }
-  assert result['observed']['sensitivity'] < account.sensitivity
-  assert result['observed']['epsilon'] < account.epsilon
+  assert result.observed.sensitivity < account.sensitivity
+  assert result.observed.epsilon < account.epsilon
 
 
 def test_several_deltas_give_a_curve():
@@ -119,13 +121,17 @@ def test_several_deltas_give_a_curve():
   for delta, index in ((1e-5, 0), (1e-9, 1)):
     single = replayed(LOG, BLT, noise_multiplier=3.0, deltas=delta)
     for part in ('worst_case', 'observed'):
-      assert 'curve' not in single[part]
-      assert several[part]['curve'][index] == {'delta': delta, 'epsilon': single[part]['epsilon']}
-  assert several['delta'] == 1e-5
+      found = single.to_json()[part]
+      assert 'curve' not in found
+      assert several.to_json()[part]['curve'][index] == {
+        'delta': delta,
+        'epsilon': found['epsilon'],
+      }
+  assert several.delta == 1e-5
   assert (
-    several['worst_case']['epsilon']
-    == several['worst_case']['curve'][0]['epsilon']
-    < several['worst_case']['curve'][1]['epsilon']
+    several.worst_case.epsilon
+    == several.worst_case.curve[0].epsilon
+    < several.worst_case.curve[1].epsilon
   )
 
 
@@ -138,22 +144,22 @@ def test_declared(min_sep, max_participations, holds):
     num_rounds=12, min_sep=min_sep, max_participations=max_participations
   )
   result = replayed(LOG, BLT, noise_multiplier=3.0, deltas=1e-6, declared=declared)
-  assert result['declared']['holds'] is holds
-  assert result['declared']['min_sep'] == min_sep
-  assert result['declared']['sensitivity'] == pytest.approx(
+  assert result.declared.holds is holds
+  assert result.declared.min_sep == min_sep
+  assert result.declared.loss.sensitivity == pytest.approx(
     sensitivity.sensitivity(BLT, declared).value
   )
-  loud = [s for s in result['assumptions'] if 'DOES NOT HOLD' in s]
+  loud = [s for s in result.assumptions if 'DOES NOT HOLD' in s]
   assert bool(loud) is not holds
   if holds:
-    assert result['declared']['epsilon'] >= result['worst_case']['epsilon'] - 1e-12
+    assert result.declared.loss.epsilon >= result.worst_case.epsilon - 1e-12
 
 
 def test_a_declared_separation_that_nothing_tested_holds():
   once = happened([(0, 'a'), (1, 'b')], 3)
   declared = participation.MinSep(num_rounds=3, min_sep=400)
   result = replayed(once, BLT, noise_multiplier=3.0, deltas=1e-6, declared=declared)
-  assert result['declared']['holds'] is True
+  assert result.declared.holds is True
 
 
 def test_declared_is_of_the_same_rounds():
@@ -174,27 +180,29 @@ def test_declared_is_of_the_same_rounds():
 def test_replace_one_is_zero_out_with_half_the_noise():
   replaced = replayed(LOG, BLT, noise_multiplier=6.0, deltas=1e-6, adjacency='replace_one')
   zeroed = replayed(LOG, BLT, noise_multiplier=3.0, deltas=1e-6)
-  for part in ('worst_case', 'observed'):
-    assert replaced[part]['epsilon'] == zeroed[part]['epsilon']
-    assert replaced[part]['sensitivity'] == 2 * zeroed[part]['sensitivity']
-  assert replaced['adjacency'] == 'replace_one'
-  assert any('sensitivity is doubled' in s for s in replaced['assumptions'])
+  for loss, other in zip(
+    (replaced.worst_case, replaced.observed), (zeroed.worst_case, zeroed.observed)
+  ):
+    assert loss.epsilon == other.epsilon
+    assert loss.sensitivity == 2 * other.sensitivity
+  assert replaced.adjacency == 'replace_one'
+  assert any('sensitivity is doubled' in s for s in replaced.assumptions)
 
 
 def test_groups_multiply_the_sensitivity():
   group = replayed(LOG, BLT, noise_multiplier=9.0, deltas=1e-6, group_size=3)
   single = replayed(LOG, BLT, noise_multiplier=3.0, deltas=1e-6)
-  assert group['worst_case']['epsilon'] == pytest.approx(single['worst_case']['epsilon'])
-  assert group['worst_case']['sensitivity_kind'] == 'upper_bound'
-  assert any('groups of 3 devices' in s for s in group['assumptions'])
+  assert group.worst_case.epsilon == pytest.approx(single.worst_case.epsilon)
+  assert group.worst_case.sensitivity_kind == 'upper_bound'
+  assert any('groups of 3 devices' in s for s in group.assumptions)
 
 
 def test_without_noise_nothing_is_guaranteed():
   result = replayed(LOG, BLT, noise_multiplier=0.0, deltas=[1e-6, 1e-9])
-  assert result['worst_case']['epsilon'] is None
-  assert result['observed']['rho'] is None
-  assert any('NO NOISE' in s for s in result['assumptions'])
-  json.dumps(result, allow_nan=False)
+  assert result.worst_case.epsilon is None
+  assert result.observed.rho is None
+  assert any('NO NOISE' in s for s in result.assumptions)
+  json.dumps(result.to_json(), allow_nan=False)
 
 
 @pytest.mark.parametrize(
@@ -252,8 +260,8 @@ def test_a_log_of_another_run_guarantees_nothing(tmp_path):
   )
   log = log_lib.read_log(path)
   same = replayed(log, strategy, noise_multiplier=0.5, deltas=1e-6)
-  assert same['void_reason'] is None
+  assert same.void_reason is None
   other = replayed(log, BLT, noise_multiplier=5.0, deltas=1e-6)
-  assert 'noise multiplier 0.5, not 5.0' in other['void_reason']
-  assert 'another strategy' in other['void_reason']
-  assert any('THE GUARANTEE IS VOID' in line for line in other['assumptions'])
+  assert 'noise multiplier 0.5, not 5.0' in other.void_reason
+  assert 'another strategy' in other.void_reason
+  assert any('THE GUARANTEE IS VOID' in line for line in other.assumptions)

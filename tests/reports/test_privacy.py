@@ -69,7 +69,7 @@ def happened(rows, num_rounds, **kwargs):
 
 
 LOG = happened([(0, 'a'), (4, 'a'), (9, 'a'), (1, 'b'), (6, 'b'), (3, 'c')], 12)
-FILE = {'name': 'log.parquet', 'sha256': 'ab' * 32}
+FILE = log_lib.LogFile('log.parquet', 'ab' * 32)
 
 
 @pytest.fixture(autouse=True, scope='module')
@@ -80,6 +80,14 @@ def fixture_remember_epsilon():
     yield
 
 
+def filed(stated, *files):
+  """A statement as if its logs were these files, one for each run."""
+  facts = zip(stated.runs, files, strict=True)
+  return dataclasses.replace(
+    stated, runs=tuple(dataclasses.replace(run, log=(file,)) for run, file in facts)
+  )
+
+
 def statement(log=LOG, min_sep=3, noise_multiplier=3.0, deltas=1e-6, **kwargs):
   run = runs.Run.of(
     log,
@@ -87,7 +95,7 @@ def statement(log=LOG, min_sep=3, noise_multiplier=3.0, deltas=1e-6, **kwargs):
     noise_multiplier=noise_multiplier,
     declared=participation.MinSep(num_rounds=log.num_rounds, min_sep=min_sep),
   )
-  return {**replay.replay(run, deltas=deltas, **kwargs), 'log': [FILE]}
+  return filed(replay.replay(run, deltas=deltas, **kwargs), FILE)
 
 
 def setting(noise_multiplier=3.0, **kwargs):
@@ -95,15 +103,15 @@ def setting(noise_multiplier=3.0, **kwargs):
 
 
 SEED = 'the noise seed was given'
-HYPOTHETICAL = {
-  'report_goal': 6500,
-  'population': 1_040_000,
-  'noise_multiplier': 487.5,
-  'sensitivity': 1.7,
-  'rho': 0.0625,
-  'epsilon': 1.9375,
-  'delta': 1e-6,
-}
+HYPOTHETICAL = privacy.Deployment(
+  report_goal=6500,
+  population=1_040_000,
+  noise_multiplier=487.5,
+  sensitivity=1.7,
+  rho=0.0625,
+  epsilon=1.9375,
+  delta=1e-6,
+)
 
 
 def look_up(values, field):
@@ -118,8 +126,8 @@ def test_figures_are_the_statements(tmp_path, deltas):
   path = tmp_path / 'privacy.html'
   privacy.write_report(path, stated, setting=setting(hypothetical=HYPOTHETICAL))
   page = Page(path.read_text())
-  assert json.loads(page.scripts['statement']) == stated
-  everything = {**stated, 'hypothetical': HYPOTHETICAL}
+  assert json.loads(page.scripts['statement']) == stated.to_json()
+  everything = {**stated.to_json(), 'hypothetical': vars(HYPOTHETICAL)}
   for field, value in page.figures:
     assert float(value) == look_up(everything, field)
   shown = {field for field, _ in page.figures}
@@ -127,7 +135,7 @@ def test_figures_are_the_statements(tmp_path, deltas):
     for field in ('sensitivity', 'rho', 'epsilon'):
       assert f'{part}.{field}' in shown
   assert ('worst_case.curve.1.epsilon' in shown) is isinstance(deltas, list)
-  assert {f'hypothetical.{field}' for field in HYPOTHETICAL} <= shown
+  assert {f'hypothetical.{field}' for field in vars(HYPOTHETICAL)} <= shown
   assert {'num_rounds', 'min_sep', 'max_participations', 'delta'} <= shown
 
 
@@ -190,7 +198,9 @@ def fixture_full_page():
 
 def test_a_void_run_says_so_before_any_figure():
   by_setting = privacy.report(statement(), setting(void_reason=SEED))
-  by_log = privacy.report({**statement(happened([(0, 'a')], 3)), 'void_reason': SEED}, setting())
+  by_log = privacy.report(
+    dataclasses.replace(statement(happened([(0, 'a')], 3)), void_reason=SEED), setting()
+  )
   without_noise = privacy.report(statement(noise_multiplier=0.0), setting(noise_multiplier=0.0))
   for text, reason in ((by_setting, SEED), (by_log, SEED), (without_noise, 'no noise was added')):
     before = text.partition('<data')[0]
@@ -264,12 +274,12 @@ def crowd(num_devices=1009, prefix='SECRET'):
 
 
 CROWD = crowd()
-SHA_OF_CROWD = {'name': 'crowd.parquet', 'sha256': 'cd' * 32}
+SHA_OF_CROWD = log_lib.LogFile('crowd.parquet', 'cd' * 32)
 
 
 def together(**kwargs):
   """A statement of two runs: the second with restarts and changes."""
-  runs = [
+  both = [
     runs.Run.of(LOG, BLT, noise_multiplier=3.0),
     runs.Run.of(
       crowd(prefix=''),
@@ -279,15 +289,12 @@ def together(**kwargs):
       restarts=(31, 62),
     ),
   ]
-  stated = replay.replay(runs, deltas=1e-6, **kwargs)
-  for facts, file in zip(stated['runs'], (FILE, SHA_OF_CROWD)):
-    facts['log'] = [file]
-  return {**stated, 'log': [FILE, SHA_OF_CROWD]}
+  return filed(replay.replay(both, deltas=1e-6, **kwargs), FILE, SHA_OF_CROWD)
 
 
 def one_changed():
   run = runs.Run.of(LOG, BLT, noise_multiplier=3.0, changes=((5, 2.75),), restarts=(7,))
-  return {**replay.replay(run, deltas=1e-6), 'log': [FILE]}
+  return filed(replay.replay(run, deltas=1e-6), FILE)
 
 
 def section(text, heading):
@@ -315,20 +322,18 @@ def test_publication_tells_nothing_of_single_devices(several, group_size):
   whole = replay.replay(
     [run, run] if several else run, deltas=[1e-6, 1e-9], group_size=group_size, report_goal=50
   )
-  whole['log'] = [SHA_OF_CROWD]
-  for facts in whole.get('runs', ()):
-    facts['log'] = [SHA_OF_CROWD]
+  whole = filed(whole, *[SHA_OF_CROWD] * len(whole.runs))
   given = setting(
     population=765_432,
     clipped_count=54_321,
     zeroed_count=65_431,
     rejected_count=76_541,
-    hypothetical={**HYPOTHETICAL, 'population': 8_765_000},
+    hypothetical=dataclasses.replace(HYPOTHETICAL, population=8_765_000),
   )
   confidential = privacy.report(whole, given)
   public = privacy.report(publication.publishable(whole), given)
   counts = {1009, 765_432, 54_321, 65_431, 76_541, 8_765_000}
-  counts.add(whole['num_participations'])
+  counts.add(whole.counted.num_participations)
   for text in ('SECRET', '<svg', *(f'{count:,}' for count in counts)):
     assert text in confidential
     assert text not in public
@@ -359,12 +364,12 @@ def test_publication_says_what_was_left_out():
   assert CONFIDENTIAL not in page.text
   assert 'For publication. Left out, as counted from single' in page.text
   assert 'For publication' in text.partition('<data')[0]
-  assert json.loads(page.scripts['statement']) == stated
+  assert json.loads(page.scripts['statement']) == stated.to_json()
   assert 'Two guarantees, each with what it assumes' in page.text
   assert 'How those who took part fared' not in page.text
   shown = dict(page.figures)
   for field in ('worst_case.epsilon', 'declared.epsilon'):
-    assert float(shown[field]) == look_up(stated, field)
+    assert float(shown[field]) == look_up(stated.to_json(), field)
   assert 'hypothetical.population' not in shown
   assert 'hypothetical.epsilon' in shown
 
@@ -377,7 +382,7 @@ def test_publication_of_a_violated_declaration():
 
 @pytest.mark.parametrize('deltas', [1e-6, [1e-6, 1e-9]])
 def test_how_devices_fared(deltas):
-  stated = {**statement(CROWD, deltas=deltas), 'log': [SHA_OF_CROWD]}
+  stated = filed(statement(CROWD, deltas=deltas), SHA_OF_CROWD)
   text = privacy.report(stated, setting())
   page = Page(text)
   words = section(text, 'How those who took part fared')
@@ -387,13 +392,13 @@ def test_how_devices_fared(deltas):
   for index in range(4):
     for field in ('share', *fields):
       field = f'per_device.quantiles.{index}.{field}'
-      assert float(shown[field]) == look_up(stated, field)
+      assert float(shown[field]) == look_up(stated.to_json(), field)
   table = text.partition('<tbody>')[2].partition('</tbody>')[0]
   for field in fields:
     assert f'data-field="observed.{field}"' in table
   for share in ('50 % of', '90 % of', '99 % of', '99.9 % of', 'most exposed'):
     assert share in re.sub(' +', ' ', words)
-  assert f'device: {stated["per_device"]["most_exposed"]!r}' in re.sub(' +', ' ', words)
+  assert f'device: {stated.per_device.most_exposed!r}' in re.sub(' +', ' ', words)
   assert 'Assumes that it would have been in the same rounds' in words
   assert 'Not a guarantee to anyone in advance' in words
   assert 'worst case: ρ = ' in words
@@ -404,7 +409,7 @@ def test_how_devices_fared(deltas):
   assert right and max(right) < at
   bars = [b for b in page.bars if '.' in b['data-first']]
   drawn = [(float(b['data-first']), float(b['data-last']), int(b['data-count'])) for b in bars]
-  counted = stated['per_device']['rho_histogram']
+  counted = stated.per_device.rho_histogram
   assert drawn == [tuple(bar) for bar in counted if bar[2]]
 
 
@@ -484,7 +489,7 @@ def test_rounds_short_of_the_report_goal_and_cohort_sizes():
   assert 'of them short of the report goal of 50' in page.text
   for field in ('least', 'mean', 'most'):
     field = f'cohort_sizes.{field}'
-    assert float(shown[field]) == look_up(stated, field)
+    assert float(shown[field]) == look_up(stated.to_json(), field)
   without = Page(privacy.report(statement(), setting()))
   assert 'short of the report goal' not in without.text
 
@@ -495,7 +500,7 @@ def test_several_runs_side_by_side():
   page = Page(text)
   shown = page.figures
   for field, value in shown:
-    assert float(value) == look_up(stated, field)
+    assert float(value) == look_up(stated.to_json(), field)
   fields = {field for field, _ in shown}
   table = text.partition('<table class="runs">')[2].partition('</table>')[0]
   for index in range(2):
@@ -513,7 +518,7 @@ def test_several_runs_side_by_side():
   assert 'rounds of all runs with their noise' in page.text
   assert "device 'a' in rounds 0 and 4" in page.text
   assert page.tags.count('svg') == 5
-  assert json.loads(page.scripts['statement']) == stated
+  assert json.loads(page.scripts['statement']) == stated.to_json()
   assert page.text.count(digests.strategy_digest(BLT)) == 2
 
 
