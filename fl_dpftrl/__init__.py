@@ -38,9 +38,11 @@ if TYPE_CHECKING:
   from fl_dpftrl.optimization.registry import optimize as optimize
   from fl_dpftrl.participation import FixedSeparation as FixedSeparation
   from fl_dpftrl.participation import MinSep as MinSep
+  from fl_dpftrl.planning.planner import Plan as Plan
   from fl_dpftrl.planning.planner import plan as plan
   from fl_dpftrl.replaying.replay import replay as replay
   from fl_dpftrl.replaying.runs_file import open_run as open_run
+  from fl_dpftrl.replaying.statement import Statement as Statement
   from fl_dpftrl.simulation.recording import simulate as simulate
   from fl_dpftrl.simulation.scenario import Scenario as Scenario
   from fl_dpftrl.workloads import Workload as Workload
@@ -59,9 +61,11 @@ _HOMES = {
   'LowRank': 'families.low_rank',
   'MinSep': 'participation',
   'NoiseByReferenceFactory': 'aggregators.by_reference',
+  'Plan': 'planning.planner',
   'RowServer': 'noise.engine',
   'Scenario': 'simulation.scenario',
   'Stamped': 'families.stamped',
+  'Statement': 'replaying.statement',
   'Strategy': 'families.base',
   'StrategyFile': 'catalogue',
   'TreeFull': 'families.tree_full',
