@@ -1,6 +1,7 @@
 """The `simulate` command: participation log of a simulated population."""
 
 import argparse
+import dataclasses
 import json
 import os
 import shlex
@@ -9,11 +10,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from fl_dpftrl import files, participation, rounding
-from fl_dpftrl.centralized import partition as partition_lib
+from fl_dpftrl.centralized import partition, sampling
 from fl_dpftrl.commands import flags, population_flags, progress
 from fl_dpftrl.reports import population
 from fl_dpftrl.simulation import attendance as attendance_lib
-from fl_dpftrl.simulation import recording, timer
+from fl_dpftrl.simulation import cohorts, explanation, recording, timer
+from fl_dpftrl.simulation import turnouts as turnouts_lib
 
 HELP = 'simulates the participation of a population and writes the log'
 
@@ -33,21 +35,61 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add('--report', metavar='FILE.html', help='HTML report on participation over time to write')
 
 
-def run(args: argparse.Namespace) -> dict[str, Any]:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Result:
+  """Simulated rounds of devices, or of batches.
+
+  Attributes:
+    args: parsed flags.
+    attendance: totals of the cohorts.
+    wall_seconds: seconds that the simulation took.
+    simulation: simulated population; None for batches.
+    turnouts: totals of the chosen devices; None for batches.
+    scheme: sampling scheme of batches; None for devices.
+  """
+
+  args: argparse.Namespace
+  attendance: attendance_lib.Attendance
+  wall_seconds: float
+  simulation: cohorts.Simulation | None = None
+  turnouts: turnouts_lib.Turnouts | None = None
+  scheme: sampling.Cyclic | None = None
+
+  def to_json(self) -> dict[str, Any]:
+    """Returns the totals, and what is known of devices or batches."""
+    result = self.attendance.to_json()
+    if self.scheme is not None:
+      result |= {'sampling': self.args.sampling, 'num_parts': self.scheme.num_parts}
+    else:
+      result |= {
+        'dropped': self.turnouts.dropped,
+        'late': self.turnouts.late,
+        'timer': _timer(self.simulation.timer, self.attendance),
+      }
+    return result | {
+      'seed': self.args.seed,
+      'wall_seconds': self.wall_seconds,
+      'output': self.args.output,
+    }
+
+
+def run(args: argparse.Namespace) -> Result:
   """Simulates the rounds and writes the requested files."""
   for name in ('output', 'report'):
     path = getattr(args, name)
     if path and not os.path.isdir(os.path.dirname(path) or '.'):
       raise ValueError(f'--{name}={path}: its folder does not exist')
-  partition = _partition(args)
-  if partition is not None:
-    return _batches(args, partition)
+  batches = _partition(args)
+  began = time.monotonic()
+  if batches is not None:
+    attendance = _record(args, batches.rounds(), batches.metadata())
+    seconds = time.monotonic() - began
+    return Result(args=args, attendance=attendance, wall_seconds=seconds, scheme=batches.scheme)
   for name in ('population', 'report_goal'):
     if getattr(args, name) is None:
       raise ValueError(f'--{name} is needed, or --sampling')
   simulation = population_flags.scenario(args).simulation()
-  began = time.monotonic()
-  turnouts = population.Turnouts()
+  turnouts = turnouts_lib.Turnouts()
 
   def rounds() -> Iterator[participation.Cohort]:
     for cohort, turnout in simulation.turnouts():
@@ -55,23 +97,23 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
       yield cohort
 
   attendance = _record(args, rounds(), {})
-  result = {
-    **_counts(attendance),
-    'dropped': turnouts.dropped,
-    'late': turnouts.late,
-    'timer': _timer(simulation.timer, attendance),
-    'seed': args.seed,
-    'wall_seconds': time.monotonic() - began,
-    'output': args.output,
-  }
+  result = Result(
+    args=args,
+    attendance=attendance,
+    wall_seconds=time.monotonic() - began,
+    simulation=simulation,
+    turnouts=turnouts,
+  )
   if args.report:
-    command = ['fl-dpftrl', 'simulate', *_words(args)]
-    page = population.page_of(result, simulation, attendance, turnouts, shlex.join(command))
+    command = shlex.join(['fl-dpftrl', 'simulate', *_words(args)])
+    page = population.page_of(
+      simulation, attendance, turnouts, embedded=result.to_json(), command=command
+    )
     files.write_durably(args.report, page.encode())
   return result
 
 
-def _partition(args: argparse.Namespace) -> partition_lib.Partition | None:
+def _partition(args: argparse.Namespace) -> partition.Partition | None:
   """Returns the sampler of batches, or None without --sampling."""
   scheme = flags.sampling(args, None, args.num_rounds)
   if scheme is None:
@@ -83,31 +125,7 @@ def _partition(args: argparse.Namespace) -> partition_lib.Partition | None:
         f'--{name}={value} is for devices and conflicts with'
         f' --sampling={args.sampling}, which is for centralized training'
       )
-  return partition_lib.Partition(scheme=scheme, seed=args.seed)
-
-
-def _batches(args: argparse.Namespace, partition: partition_lib.Partition) -> dict[str, Any]:
-  began = time.monotonic()
-  attendance = _record(args, partition.rounds(), partition.metadata())
-  return {
-    **_counts(attendance),
-    'sampling': args.sampling,
-    'num_parts': partition.scheme.num_parts,
-    'seed': args.seed,
-    'wall_seconds': time.monotonic() - began,
-    'output': args.output,
-  }
-
-
-def _counts(attendance: attendance_lib.Attendance) -> dict[str, Any]:
-  return {
-    'num_rounds': attendance.num_rounds,
-    'num_devices': attendance.num_devices,
-    'num_participations': attendance.num_participations,
-    'min_sep': attendance.min_sep,
-    'max_participations': attendance.max_participations,
-    'simulated_days': attendance.days,
-  }
+  return partition.Partition(scheme=scheme, seed=args.seed)
 
 
 def _record(
@@ -151,11 +169,11 @@ def _words(args: argparse.Namespace) -> list[str]:
   return words
 
 
-def show(result: dict[str, Any]) -> str:
+def show(result: Result) -> str:
   """Formats the figures and explains how a timer in hours led to the min-sep."""
-  result = dict(result)
-  if 'timer' not in result:
-    return flags.table(result)
-  words = population.explain(result)
-  del result['timer']
-  return f'{flags.table(result)}\n\n{words}'
+  figures = result.to_json()
+  if result.simulation is None:
+    return flags.table(figures)
+  del figures['timer']
+  words = explanation.explain(result.simulation.timer, result.attendance)
+  return f'{flags.table(figures)}\n\n{words}'

@@ -1,7 +1,7 @@
 """Running totals of cohorts: participations, min-sep and time."""
 
 import bisect
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -105,6 +105,17 @@ class Attendance:
   def participations(self) -> counts_lib.Counts:
     """Number of devices by their number of participations."""
     return counts_lib.Counts.of(self._times[self._times > 0])
+
+  def to_json(self) -> dict[str, Any]:
+    """Returns the totals."""
+    return {
+      'num_rounds': self.num_rounds,
+      'num_devices': self.num_devices,
+      'num_participations': self.num_participations,
+      'min_sep': self.min_sep,
+      'max_participations': self.max_participations,
+      'simulated_days': self.days,
+    }
 
   def timed(self, seconds: float) -> Timed | None:
     """Returns a timer's length in rounds; None if it outlasts the run."""
