@@ -151,4 +151,5 @@ $(BENCH_VENV)/installed: benchmarks/peer-requirements.txt
 endif
 
 clean:
-	rm -rf $(VENV) $(CORE_VENV) .venv-docs .venv-checks $(BENCH_VENV) $(VENV)*.lock site build *.egg-info .pytest_cache .hypothesis
+	rm -rf $(VENV) $(CORE_VENV) .venv-docs .venv-checks $(BENCH_VENV) $(VENV)*.lock site build *.egg-info \
+	  .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache

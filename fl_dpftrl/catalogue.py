@@ -29,7 +29,6 @@ from fl_dpftrl.families import base, registry
 
 FORMAT = 'fl_dpftrl.strategy'
 VERSION = 1
-OBJECTIVES = ('rms', 'max')
 
 _RELATIVE_TOLERANCE = 1e-9
 _DIGEST_LENGTH = 16  # hexadecimal digits in the name of an .npz
@@ -95,8 +94,8 @@ def describe(
     ValueError: if the objective is unknown, or the strategy does not support
       the rounds of the schema.
   """
-  if objective is not None and objective not in OBJECTIVES:
-    raise ValueError(f'objective must be one of {", ".join(OBJECTIVES)}, got {objective!r}')
+  if objective is not None:
+    error_lib.check_objective(objective)
   return StrategyFile(
     strategy=strategy,
     schema=schema,

@@ -21,6 +21,16 @@ class Error(NamedTuple):
   max: float
 
 
+OBJECTIVES = Error._fields
+"""The errors that an optimiser may minimise, times the sensitivity."""
+
+
+def check_objective(objective: str) -> None:
+  """Raises ValueError unless it is one of OBJECTIVES."""
+  if objective not in OBJECTIVES:
+    raise ValueError(f'objective must be {" or ".join(OBJECTIVES)}, got {objective!r}')
+
+
 class Mechanism(Protocol):
   """The errors of a mechanism; `families.base.Strategy` has defaults for both."""
 

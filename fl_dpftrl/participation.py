@@ -13,16 +13,16 @@ import numpy as np
 _MOST = 2**53  # float64 represents every whole number up to this
 
 
-def positive_integer(name: str, value: Any) -> int:
-  """Returns the value as an int; raises ValueError unless it is 1 to 2^53."""
+def positive_integer(name: str, value: Any, most: int = _MOST) -> int:
+  """Returns the value as an int; raises ValueError unless it is 1 to `most`."""
   try:
     integer = operator.index(value)
   except TypeError:
     raise ValueError(f'{name} must be a whole number, got {value!r}') from None
   if isinstance(value, bool) or integer < 1:
     raise ValueError(f'{name} must be at least 1, got {value!r}')
-  if integer > _MOST:
-    raise ValueError(f'{name} must be at most 2**53, got {value!r}')
+  if integer > most:
+    raise ValueError(f'{name} must be at most {most}, got {value!r}')
   return integer
 
 

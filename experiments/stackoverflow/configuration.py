@@ -4,6 +4,8 @@ import dataclasses
 import json
 import math
 import pathlib
+import types
+import typing
 from typing import Any
 
 from absl import flags
@@ -32,76 +34,17 @@ _MOST = {
 _MOST_WEIGHTS = 2**27  # of the embedding
 _USUAL_VOCABULARY = 10_000
 
-flags.DEFINE_enum(
-  'dataset', 'docstrings', ['docstrings', 'stackoverflow', 'synthetic'], 'Text to train on.'
-)
-flags.DEFINE_string('data_dir', None, 'Folder with stackoverflow.sqlite, for that data set.')
-flags.DEFINE_bool('download', False, 'Let TFF download StackOverflow where there is no file.')
-flags.DEFINE_string('cache_dir', '.cache', 'Folder for prepared data.')
-flags.DEFINE_string(
-  'mechanism',
-  None,
-  'Family of the noise: blt (the default), banded, tree_online or identity.'
-  ' Without --strategy, blt and banded are optimised for the run.',
-)
-flags.DEFINE_string('strategy', None, 'Strategy file or catalogue name, such as blt-b400.')
-flags.DEFINE_float(
-  'noise_multiplier',
-  None,
-  'std(Z) / clip_norm, for the strategy as stored; 0 trains without noise.',
-)
-flags.DEFINE_enum(
-  'noise_memory',
-  None,
-  ['state', 'memory', 'mapped', 'recomputed'],
-  "Where the buffers of the noise are: in TFF's state (small ones by"
-  ' default), in memory beside it (others), in a file in checkpoints/ that is'
-  ' mapped into memory, or nowhere: rows are then drawn again in every round.',
-)
-flags.DEFINE_float('clip_norm', 1.0, "L2 bound on a device's update.")
-flags.DEFINE_float('zeroing_norm', None, 'Updates with a larger L∞ norm are dropped.')
-flags.DEFINE_integer('report_goal', None, 'Devices a round needs; divisor of their sum.')
-flags.DEFINE_integer(
-  'clients_per_round', None, 'Devices invited to a round; report_goal of them are used.'
-)
-flags.DEFINE_float('dropout', 0.0, 'Chance that an invited device drops out.')
-flags.DEFINE_integer('population', None, 'Devices, at most the training clients: all of them.')
-flags.DEFINE_integer('timer_rounds', None, 'Rounds from one participation to the next, at least.')
-flags.DEFINE_float('timer_hours', None, 'The same in simulated hours, instead of rounds.')
-flags.DEFINE_bool('diurnal', False, 'Devices are available at night only, each in its zone.')
-flags.DEFINE_string('traces', None, 'Instead, as in a file of traces, of FedScale or FLASH.')
-flags.DEFINE_float('check_ins_per_hour', 2.0, 'Median of how often an available device asks.')
-flags.DEFINE_float('report_minutes', 3.0, 'Median simulated minutes that a device trains.')
-flags.DEFINE_integer('num_rounds', None, 'Rows of noise to use.')
-flags.DEFINE_float('client_learning_rate', 1.0, "Of the devices' SGD.")
-flags.DEFINE_float('server_learning_rate', 1.0, "Of the server's SGD.")
-flags.DEFINE_float('server_momentum', 0.95, "Of the server's SGD.")
-flags.DEFINE_float('warmup_fraction', 0.15, "Rounds over which the server's rate rises.")
-flags.DEFINE_float('cooldown_fraction', 0.25, "Rounds over which the server's rate falls.")
-flags.DEFINE_integer('batch_size', 16, "Sentences in a device's batch.")
-flags.DEFINE_integer('client_epochs', 1, "Passes over a device's sentences.")
-flags.DEFINE_integer('max_sentences', 256, 'Most sentences that a device uses in a round.')
-flags.DEFINE_enum(
-  'model',
-  None,
-  ['log_bilinear', 'lstm'],
-  "Network: by default the papers' lstm for StackOverflow, and the much"
-  ' quicker log_bilinear for the others.',
-)
-flags.DEFINE_integer('embedding', None, "Size of a word's embedding; the network's own if None.")
-flags.DEFINE_integer('vocabulary_size', None, "Words known; the data set's own number if None.")
-flags.DEFINE_integer('rounds_per_evaluation', 20, 'Rounds between two evaluations.')
-flags.DEFINE_float('delta', 1e-6, 'δ at which ε is stated.')
-flags.DEFINE_integer(
-  'deployment_report_goal',
-  None,
-  "Report goal of a deployment whose hypothetical ε stands beside the run's:"
-  ' same noise multiplier per device, same participation.',
-)
-flags.DEFINE_integer('seed', 0, 'Of data, cohorts and initial weights; not of the noise.')
-flags.DEFINE_integer(
-  'noise_seed', None, 'Makes the noise reproducible, for tests: the run then has no guarantee.'
-)
+_DEFINE = {
+  bool: flags.DEFINE_bool,
+  float: flags.DEFINE_float,
+  int: flags.DEFINE_integer,
+  str: flags.DEFINE_string,
+}
+
+
+def _flag(default: Any, text: str, choices: tuple[str, ...] = ()) -> Any:
+  """Returns a field of Hparams that is a flag too, with its help text."""
+  return dataclasses.field(default=default, metadata={'help': text, 'choices': choices})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -112,43 +55,86 @@ class Hparams:
     ValueError: naming the flag, its value and what would do.
   """
 
-  dataset: str
-  data_dir: str | None
-  download: bool
-  cache_dir: str
-  mechanism: str | None
-  strategy: str | None
-  noise_multiplier: float
-  noise_memory: str | None
-  clip_norm: float
-  zeroing_norm: float | None
-  report_goal: int
-  clients_per_round: int | None
-  dropout: float
-  population: int | None
-  timer_rounds: int | None
-  timer_hours: float | None
-  diurnal: bool
-  traces: str | None
-  check_ins_per_hour: float
-  report_minutes: float
-  num_rounds: int
-  client_learning_rate: float
-  server_learning_rate: float
-  server_momentum: float
-  warmup_fraction: float
-  cooldown_fraction: float
-  batch_size: int
-  client_epochs: int
-  max_sentences: int
-  model: str | None
-  embedding: int | None
-  vocabulary_size: int | None
-  rounds_per_evaluation: int
-  delta: float
-  deployment_report_goal: int | None
-  seed: int
-  noise_seed: int | None
+  dataset: str = _flag(
+    'docstrings', 'Text to train on.', choices=('docstrings', 'stackoverflow', 'synthetic')
+  )
+  data_dir: str | None = _flag(None, 'Folder with stackoverflow.sqlite, for that data set.')
+  download: bool = _flag(False, 'Let TFF download StackOverflow where there is no file.')
+  cache_dir: str = _flag('.cache', 'Folder for prepared data.')
+  mechanism: str | None = _flag(
+    None,
+    'Family of the noise: blt (the default), banded, tree_online or identity. Without'
+    ' --strategy, blt and banded are optimised for the run.',
+  )
+  strategy: str | None = _flag(None, 'Strategy file or catalogue name, such as blt-b400.')
+  noise_multiplier: float = _flag(
+    None, 'std(Z) / clip_norm, for the strategy as stored; 0 trains without noise.'
+  )
+  noise_memory: str | None = _flag(
+    None,
+    "Where the buffers of the noise are: 'state' for TFF's state (the default for small"
+    " ones), 'memory' for memory outside it (the default for others), 'mapped' for a"
+    " file in checkpoints/ that is mapped into memory, 'recomputed' for nowhere: rows"
+    ' are then drawn again in every round.',
+    choices=('state', 'memory', 'mapped', 'recomputed'),
+  )
+  clip_norm: float = _flag(1.0, "L2 bound on a device's update.")
+  zeroing_norm: float | None = _flag(None, 'L∞ norm above which an update is dropped.')
+  report_goal: int = _flag(
+    None, 'Number of reports that a round needs; fixed divisor of their sum.'
+  )
+  clients_per_round: int | None = _flag(
+    None, 'Number of devices invited to a round; report_goal of them are used.'
+  )
+  dropout: float = _flag(0.0, 'Probability that an invited device drops out.')
+  population: int | None = _flag(
+    None, 'Number of devices, at most the training clients (default: all of them).'
+  )
+  timer_rounds: int | None = _flag(None, "Minimum rounds between a device's participations.")
+  timer_hours: float | None = _flag(
+    None,
+    "Minimum simulated hours between a device's participations; use instead of --timer_rounds.",
+  )
+  availability: str = _flag(
+    'always',
+    'When devices are available: always, nightly, or as in a file of traces (FedScale or FLASH).',
+  )
+  check_ins_per_hour: float = _flag(2.0, 'Median check-ins per hour of an available device.')
+  report_minutes: float = _flag(3.0, 'Median simulated minutes that a device trains.')
+  num_rounds: int = _flag(None, 'Number of rounds; each uses one noise row.')
+  client_learning_rate: float = _flag(1.0, "Learning rate of the clients' SGD.")
+  server_learning_rate: float = _flag(1.0, "Learning rate of the server's SGD.")
+  server_momentum: float = _flag(0.95, "Momentum of the server's SGD.")
+  warmup_fraction: float = _flag(
+    0.15, "Fraction of the rounds in which the server's learning rate rises."
+  )
+  cooldown_fraction: float = _flag(
+    0.25, "Fraction of the rounds in which the server's learning rate falls."
+  )
+  batch_size: int = _flag(16, "Number of sentences in a device's batch.")
+  client_epochs: int = _flag(1, "Number of passes over a device's sentences.")
+  max_sentences: int = _flag(256, 'Maximum number of sentences that a device uses in a round.')
+  model: str | None = _flag(
+    None,
+    "Network (default: the papers' lstm for stackoverflow, and the much quicker"
+    ' log_bilinear for the others).',
+    choices=('log_bilinear', 'lstm'),
+  )
+  embedding: int | None = _flag(None, "Size of a word's embedding (default: that of the network).")
+  vocabulary_size: int | None = _flag(
+    None, 'Number of known words (default: that of the data set).'
+  )
+  rounds_per_evaluation: int = _flag(20, 'Number of rounds between two evaluations.')
+  delta: float = _flag(1e-06, 'δ at which ε is stated.')
+  deployment_report_goal: int | None = _flag(
+    None,
+    "Report goal of a hypothetical deployment whose ε is stated beside the run's: same"
+    ' noise multiplier per device, same participation.',
+  )
+  seed: int = _flag(0, 'Seed of data, cohorts and initial weights; not of the noise.')
+  noise_seed: int | None = _flag(
+    None, 'Makes the noise reproducible, for tests: the run then has no guarantee.'
+  )
 
   def __post_init__(self):
     for name in ('noise_multiplier', 'report_goal', 'num_rounds'):
@@ -199,8 +185,6 @@ class Hparams:
         f'--timer_rounds={self.timer_rounds} and'
         f' --timer_hours={self.timer_hours}: give one of the two'
       )
-    if self.traces is not None and self.diurnal:
-      raise ValueError(f'--diurnal and --traces={self.traces}: give one of the two')
     for name in ('seed', 'noise_seed'):
       value = getattr(self, name)
       if value is not None and value < 0:
@@ -223,6 +207,19 @@ class Hparams:
     text = json.dumps(self.to_json(), indent=2) + '\n'
     files.write_durably(folder / HPARAMS_NAME, text.encode())
 
+
+def _define_flags() -> None:
+  for name, kind in typing.get_type_hints(Hparams).items():
+    field = Hparams.__dataclass_fields__[name]
+    text, choices = field.metadata['help'], field.metadata['choices']
+    if choices:
+      flags.DEFINE_enum(name, field.default, list(choices), text)
+    else:
+      (plain,) = {*(typing.get_args(kind) or (kind,))} - {types.NoneType}
+      _DEFINE[plain](name, field.default, text)
+
+
+_define_flags()
 
 RUNTIMES = ('in_process', 'worker')
 

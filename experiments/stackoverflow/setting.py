@@ -7,15 +7,7 @@ from experiments.stackoverflow import configuration, networks
 from fl_dpftrl import catalogue, participation
 from fl_dpftrl.families import base
 from fl_dpftrl.optimization import registry
-from fl_dpftrl.simulation import (
-  availability,
-  cohorts,
-  population,
-  presence,
-  server,
-  timer,
-  trace_formats,
-)
+from fl_dpftrl.simulation import cohorts, scenario
 
 STRATEGY_NAME = 'strategy.json'
 _MECHANISM, _OBJECTIVE = 'blt', 'max'
@@ -59,29 +51,20 @@ def simulation(hparams: configuration.Hparams, num_clients: int) -> cohorts.Simu
       ' a round would find too few whose timer has run; a timer of'
       f' {num_devices // hparams.report_goal} would do'
     )
-  return cohorts.Simulation(
-    population=population.Population(
-      num_devices=num_devices,
-      seed=hparams.seed,
-      availability=_availability(hparams),
-      check_ins_per_hour=hparams.check_ins_per_hour,
-      report_minutes=hparams.report_minutes,
-      dropout=hparams.dropout,
-    ),
-    timer=timer.HourTimer(hparams.timer_hours)
-    if hparams.timer_hours is not None
-    else timer.RoundTimer(hparams.timer_rounds or 1),
-    server=server.Server(
-      report_goal=hparams.report_goal, clients_per_round=hparams.clients_per_round
-    ),
+  return scenario.Scenario(
+    population=num_devices,
+    report_goal=hparams.report_goal,
+    timer_hours=hparams.timer_hours,
+    timer_rounds=hparams.timer_rounds,
     seed=hparams.seed,
-  )
-
-
-def _availability(hparams: configuration.Hparams) -> presence.Availability:
-  if hparams.traces is not None:
-    return trace_formats.read_traces(hparams.traces)
-  return availability.Nightly() if hparams.diurnal else availability.Always()
+    availability=hparams.availability,
+    clients_per_round=hparams.clients_per_round or hparams.report_goal,
+    dropout=hparams.dropout,
+    devices={
+      'check_ins_per_hour': hparams.check_ins_per_hour,
+      'report_minutes': hparams.report_minutes,
+    },
+  ).simulation()
 
 
 def planned_schema(hparams: configuration.Hparams, num_devices: int) -> participation.MinSep:
@@ -154,4 +137,4 @@ def _optimised(
     )
   if mechanism not in catalogue.parameter_free():
     say(f'optimising {mechanism} for {schema.num_rounds} rounds with min-sep {schema.min_sep}')
-  return registry.OPTIMIZERS[mechanism].optimize(schema, objective=_OBJECTIVE)
+  return registry.optimize(mechanism, schema, objective=_OBJECTIVE)

@@ -3,9 +3,8 @@
 import dataclasses
 import json
 import math
-import operator
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from fl_dpftrl import participation
 from fl_dpftrl.accounting import adjacency
@@ -40,7 +39,7 @@ class Cyclic:
 
   def __post_init__(self):
     for name in ('num_rounds', 'num_examples', 'num_parts'):
-      object.__setattr__(self, name, _count(name, getattr(self, name)))
+      object.__setattr__(self, name, participation.positive_integer(name, getattr(self, name)))
     self._check_batch_size()
     if self.batch_size > self.part_size:
       most = most_parts(self.num_examples, self.batch_size)
@@ -52,7 +51,7 @@ class Cyclic:
       )
 
   def _check_batch_size(self) -> None:
-    size = _count('batch_size', self.batch_size)
+    size = participation.positive_integer('batch_size', self.batch_size)
     object.__setattr__(self, 'batch_size', size)
 
   @property
@@ -254,16 +253,6 @@ def name(scheme: Cyclic) -> str:
 def most_parts(num_examples: int, batch_size: float) -> int:
   """Returns the maximum number of parts that are at least as large as a batch."""
   return int(num_examples // math.ceil(batch_size))
-
-
-def _count(name: str, value: Any) -> int:
-  try:
-    integer = operator.index(value)
-  except TypeError:
-    integer = 0
-  if isinstance(value, bool) or integer < 1:
-    raise ValueError(f'{name} must be a whole number of at least 1, got {value!r}')
-  return integer
 
 
 def metadata(scheme: Cyclic) -> dict[str, str]:

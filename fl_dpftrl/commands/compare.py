@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fl_dpftrl import catalogue, messages, participation
+from fl_dpftrl import error, messages, participation
 from fl_dpftrl.commands import flags, outputs, progress
 from fl_dpftrl.comparison import coefficients, sweep
 from fl_dpftrl.comparison import contenders as contenders_lib
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
   add(
     '--objective',
-    choices=catalogue.OBJECTIVES,
+    choices=error.OBJECTIVES,
     default='max',
     help='loss that optimisers minimise (default: max)',
   )

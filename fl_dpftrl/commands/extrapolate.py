@@ -5,7 +5,7 @@ import dataclasses
 import sys
 from typing import Any
 
-from fl_dpftrl import catalogue, messages, rounding
+from fl_dpftrl import error, messages, rounding
 from fl_dpftrl.accounting import extrapolation, gaussian
 from fl_dpftrl.commands import flags, outputs, progress
 from fl_dpftrl.comparison import contenders as contenders_lib
@@ -106,7 +106,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add('--delta', type=float, required=True, help='δ')
   add(
     '--objective',
-    choices=catalogue.OBJECTIVES,
+    choices=error.OBJECTIVES,
     default='max',
     help='loss that optimisers minimise (default: max)',
   )

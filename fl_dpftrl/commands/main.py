@@ -1,10 +1,10 @@
 """Entry point of the command line: fl-dpftrl COMMAND --flag=value …"""
 
 import argparse
-import copy
 import importlib
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -35,23 +35,13 @@ class _Parser(argparse.ArgumentParser):
   def error(self, message: str) -> NoReturn:
     _fail(self.prog, f'{message} (see {self.prog} --help)')
 
-  def parse_args(self, args=None, namespace=None):
+  def parse_args(self, args, namespace=None):
     """Parses flags and reports unknown flags before missing ones."""
-    if not {'-h', '--help'}.intersection(args or ()):
-      _, unknown = self._lenient().parse_known_args(args)
-      unknown = [part for part in unknown if part.startswith('-')]
-      if unknown:
-        self.error(f'unrecognized arguments: {" ".join(unknown)}')
+    known = {'--', '--help', *re.findall(r'--\w+', self.format_usage())}
+    unknown = [part for part in args if part.startswith('--') and part.split('=')[0] not in known]
+    if unknown and '--help' not in args:
+      self.error(f'unrecognized arguments: {" ".join(unknown)}')
     return super().parse_args(args, namespace)
-
-  def _lenient(self) -> argparse.ArgumentParser:
-    """Returns a parser with the same flags, none of them required."""
-    lenient = copy.deepcopy(self)
-    for action in lenient._actions:
-      if action.required and not action.option_strings:
-        action.nargs = '?'
-      action.required = False
-    return lenient
 
 
 def _fail(prog: str, message: str) -> NoReturn:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import catalogue, participation, rounding, workloads
+from fl_dpftrl import catalogue, error, participation, rounding, workloads
 from fl_dpftrl.commands import amplified, flags, progress
 from fl_dpftrl.families import base
 from fl_dpftrl.optimization import registry
@@ -29,10 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   flags.add_schema(parser, required=True)
   flags.add_separation(parser)
   add(
-    '--objective',
-    choices=catalogue.OBJECTIVES,
-    default='max',
-    help='loss to minimise (default: max)',
+    '--objective', choices=error.OBJECTIVES, default='max', help='loss to minimise (default: max)'
   )
   add(
     '--num_bands',

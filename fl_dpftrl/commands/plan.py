@@ -8,7 +8,7 @@ import shlex
 import time
 from typing import Any
 
-from fl_dpftrl import catalogue, files
+from fl_dpftrl import catalogue, error, files
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.commands import flags, plan_text, population_flags, progress
 from fl_dpftrl.comparison import contenders as contenders_lib
@@ -46,10 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='upper limit of the predicted ε; use instead of --noise_multiplier',
   )
   add(
-    '--objective',
-    choices=catalogue.OBJECTIVES,
-    default='max',
-    help='loss to minimise (default: max)',
+    '--objective', choices=error.OBJECTIVES, default='max', help='loss to minimise (default: max)'
   )
   add(
     '--max_copies',
@@ -183,13 +180,12 @@ def _check(args: argparse.Namespace) -> None:
 def _given(args: argparse.Namespace) -> dict[str, str]:
   """Returns the flags whose values are not their defaults, as text."""
   found = {}
-  for action in args.parser._actions:
-    value = getattr(args, action.dest, None)
-    if value is None or value == action.default:
+  for name, value in vars(args).items():
+    if name in ('parser', 'json') or value in (None, args.parser.get_default(name)):
       continue
     if isinstance(value, (list, tuple)):
       value = ','.join(map(str, value))
-    found[action.option_strings[0]] = str(value)
+    found[f'--{name}'] = str(value)
   return found
 
 

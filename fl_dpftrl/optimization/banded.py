@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from fl_dpftrl import participation, workloads
+from fl_dpftrl import error, participation, workloads
 from fl_dpftrl.families import banded
 from fl_dpftrl.optimization import banded_loss, banded_start, solver
 
@@ -71,8 +71,7 @@ def optimize(
   num_bands = most if num_bands is None else num_bands
   if not 1 <= num_bands <= most:
     raise ValueError(f'num_bands must be 1 to {most} for these participations, got {num_bands!r}')
-  if objective not in _STAGES:
-    raise ValueError(f'objective must be rms or max, got {objective!r}')
+  error.check_objective(objective)
   if schema.num_rounds * num_bands > _MOST_ENTRIES:
     raise ValueError(
       f'num_bands={num_bands} for num_rounds={schema.num_rounds} would take'

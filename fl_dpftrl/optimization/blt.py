@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fl_dpftrl import participation, workloads
+from fl_dpftrl import error, participation, workloads
 from fl_dpftrl.families import blt, interlaced
 from fl_dpftrl.optimization import blt_loss, blt_search, solver
 
@@ -84,8 +84,7 @@ def optimize_range(
   """
   if not 0 <= num_buffers <= MAX_BUFFERS:
     raise ValueError(f'num_buffers must be 1 to {MAX_BUFFERS}, or 0 to choose, got {num_buffers!r}')
-  if objective not in ('rms', 'max'):
-    raise ValueError(f'objective must be rms or max, got {objective!r}')
+  error.check_objective(objective)
   if over not in _OVER:
     raise ValueError(f'over must be one of {", ".join(_OVER)}, got {over!r}')
   if not schemas:

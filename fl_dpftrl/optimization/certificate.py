@@ -48,8 +48,7 @@ def optimality_gap(
 
   Source: see `factorization`.
   """
-  if objective not in ('rms', 'max'):
-    raise ValueError(f'objective must be rms or max, got {objective!r}')
+  error_lib.check_objective(objective)
   if schema.num_rounds > MAX_ROUNDS:
     return None
   sensitivity = sensitivity_lib.sensitivity(strategy, schema).value

@@ -1,10 +1,8 @@
 """Optimal dense strategy for one participation, with its certificate."""
 
-from fl_dpftrl import participation, workloads
+from fl_dpftrl import error, participation, workloads
 from fl_dpftrl.families import dense
 from fl_dpftrl.optimization import factorization
-
-OBJECTIVES = ('rms', 'max')
 
 
 def optimize(
@@ -66,8 +64,7 @@ def solve_groups(
   Raises:
     ValueError: if an argument is out of range.
   """
-  if objective not in OBJECTIVES:
-    raise ValueError(f'objective must be rms or max, got {objective!r}')
+  error.check_objective(objective)
   if not tolerance > 0.0:
     raise ValueError(f'tolerance must be positive, got {tolerance!r}')
   matrix = workload.matrix(groups.num_rounds)

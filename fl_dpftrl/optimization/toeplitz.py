@@ -20,7 +20,6 @@ from fl_dpftrl.optimization import monotone, solver, toeplitz_loss
 
 MOST_DEFAULT_BANDS = 1024  # default limit if columns of a pattern do not overlap
 MOST_MEETING_BANDS = 4096  # default limit if they do
-OBJECTIVES = ('rms', 'max')
 
 # Relative gains in loss that justify columns normalised for one n, or a search
 # with more rows of noise.
@@ -125,8 +124,7 @@ def _optimize(
 
 def check(problem: Problem, num_bands: int | None) -> None:
   """Raises ValueError for an invalid problem or number of bands."""
-  if problem.objective not in OBJECTIVES:
-    raise ValueError(f'objective must be rms or max, got {problem.objective!r}')
+  error.check_objective(problem.objective)
   num_rounds = problem.schema.num_rounds
   if not problem.workload.is_toeplitz:
     workloads.check_dense(num_rounds)

@@ -3,10 +3,10 @@
 import dataclasses
 import functools
 import math
-import operator
 
 import numpy as np
 
+from fl_dpftrl import participation
 from fl_dpftrl.simulation import availability as availability_lib
 from fl_dpftrl.simulation import presence as presence_lib
 from fl_dpftrl.simulation import seeds
@@ -63,9 +63,8 @@ class Population:
 
   def __post_init__(self):
     seeds.check_seed(self.seed)
-    object.__setattr__(self, 'num_devices', operator.index(self.num_devices))
-    if not 1 <= self.num_devices < 2**31:
-      raise ValueError(f'num_devices must lie in 1 to 2^31 − 1, got {self.num_devices}')
+    num_devices = participation.positive_integer('num_devices', self.num_devices, 2**31 - 1)
+    object.__setattr__(self, 'num_devices', num_devices)
     for name in ('check_ins_per_hour', 'report_minutes'):
       value = getattr(self, name)
       if not (math.isfinite(value) and value > 0.0):

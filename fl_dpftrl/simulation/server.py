@@ -2,7 +2,8 @@
 
 import dataclasses
 import math
-import operator
+
+from fl_dpftrl import participation
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,9 +42,7 @@ class Server:
     if self.clients_per_round is None:
       object.__setattr__(self, 'clients_per_round', self.report_goal)
     for name in ('report_goal', 'clients_per_round'):
-      object.__setattr__(self, name, operator.index(getattr(self, name)))
-    if self.report_goal < 1:
-      raise ValueError(f'report_goal must be at least 1, got {self.report_goal}')
+      object.__setattr__(self, name, participation.positive_integer(name, getattr(self, name)))
     if self.clients_per_round < self.report_goal:
       raise ValueError(
         f'clients_per_round={self.clients_per_round} is below report_goal={self.report_goal}'

@@ -5,7 +5,8 @@ does not check in while its timer is running.
 """
 
 import dataclasses
-import operator
+
+from fl_dpftrl import participation
 
 _MOST_ROUNDS = 2**31
 _MOST_HOURS = 876_600.0
@@ -25,14 +26,7 @@ class RoundTimer:
   rounds: int = 1
 
   def __post_init__(self):
-    try:
-      whole = operator.index(self.rounds)
-    except TypeError:
-      whole = 0
-    if not 1 <= whole <= _MOST_ROUNDS or isinstance(self.rounds, bool):
-      raise ValueError(
-        f'timer_rounds must be a whole number from 1 to {_MOST_ROUNDS}, got {self.rounds!r}'
-      )
+    participation.positive_integer('timer_rounds', self.rounds, _MOST_ROUNDS)
 
   def remedy(self, num_devices: int, report_goal: int) -> str:
     """Returns changes that would keep rounds from waiting for timers."""
