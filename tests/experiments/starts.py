@@ -19,6 +19,8 @@ import sys
 import tempfile
 import traceback
 
+from fl_dpftrl.logs import reader
+
 ROOT = pathlib.Path(__file__).parents[2]
 COMMAND = [sys.executable, '-m', 'experiments.stackoverflow.train']
 """The true command line, for what a fork does not show: imports and exit."""
@@ -74,7 +76,9 @@ class Start:
       descriptors = [file.fileno() for file in (*self._streams, theirs)]
       socket.send_fds(_server(), [json.dumps(request).encode()], descriptors)
     self.returncode = None
-    self.pid = self._received(60)
+    self.pid = self._received(300)  # The first start waits for the server's imports.
+    if self.pid is None:
+      raise TimeoutError('the server has not started the command')
 
   def _received(self, timeout: float) -> int | None:
     """Returns the next number that the server says; None if it says none in time."""
@@ -164,6 +168,8 @@ def _become(request: dict, out: int, err: int) -> None:
   # Also where the tests run in the background, which would be inherited as ignored.
   for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, lambda *_: os._exit(130))
+  shared = reader.Reader()  # Logs are read by one process, to save the starts of others.
+  reader.Reader = lambda: shared
   if request['kill_at'] is not None:
     _kill_at(*request['kill_at'])
 
