@@ -1,7 +1,8 @@
 """The training model that TensorFlow Federated takes, and its evaluation."""
 
 import collections
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -49,20 +50,22 @@ def build(
       f' got {network.num_tokens}'
     )
 
-  @tf.function
+  # AutoGraph has nothing to convert here, and takes a while to see it.
+  @tf.function(autograph=False)
   def predict(weights, tokens, training):
     del training  # There is no dropout.
     return network.logits(weights[0], tokens)
 
+  @tf.autograph.experimental.do_not_convert
   def loss(logits, targets, sample_weight=None):
     del sample_weight
     return masked_loss(logits, targets, vocabulary.pad)
 
-  @tf.function
+  @tf.function(autograph=False)
   def initialize_metrics():
     return collections.OrderedDict(total_loss=0.0, num_tokens=0.0)
 
-  @tf.function
+  @tf.function(autograph=False)
   def update_metrics(state, labels, batch_output, sample_weight=None):
     del sample_weight
     tokens = tf.reduce_sum(tf.cast(tf.not_equal(labels, vocabulary.pad), tf.float32))
@@ -71,7 +74,7 @@ def build(
       num_tokens=state['num_tokens'] + tokens,
     )
 
-  @tf.function
+  @tf.function(autograph=False)
   def finalize_metrics(state):
     return collections.OrderedDict(
       loss=tf.math.divide_no_nan(state['total_loss'], state['num_tokens'])
@@ -85,6 +88,28 @@ def build(
     metrics_fns=(initialize_metrics, update_metrics, finalize_metrics),
     input_spec=(tokens, tokens),
   )
+
+
+@functools.lru_cache(maxsize=2)
+def _predict(
+  network: networks.Network, shapes: tuple[tf.TensorShape, ...], width: int
+) -> Callable[[list[tf.Tensor], np.ndarray], tuple[tf.Tensor, tf.Tensor]]:
+  """Compiles (weights, rows) → losses and hits; once for all evaluations of a run."""
+
+  @tf.function(
+    input_signature=[
+      [tf.TensorSpec(shape, tf.float32) for shape in shapes],
+      tf.TensorSpec([None, width], tf.int32),
+    ],
+    autograph=False,
+  )
+  def predict(weights, batch):
+    logits = network.logits(weights, batch[:, :-1])
+    targets = batch[:, 1:]
+    best = tf.argmax(logits, axis=-1, output_type=tf.int32)
+    return _token_losses(logits, targets), tf.equal(best, targets)
+
+  return predict
 
 
 def evaluate(
@@ -107,17 +132,10 @@ def evaluate(
   """
   rows = rows.astype(np.int32)
   weights = [tf.convert_to_tensor(weight) for weight in weights]
-
-  @tf.function(input_signature=[tf.TensorSpec([None, rows.shape[1]], tf.int32)])
-  def predict(batch):
-    logits = network.logits(weights, batch[:, :-1])
-    targets = batch[:, 1:]
-    best = tf.argmax(logits, axis=-1, output_type=tf.int32)
-    return _token_losses(logits, targets), tf.equal(best, targets)
-
+  predict = _predict(network, tuple(weight.shape for weight in weights), rows.shape[1])
   losses, hits = zip(
     *(
-      [part.numpy() for part in predict(rows[i : i + _EVALUATION_BATCH])]
+      [part.numpy() for part in predict(weights, rows[i : i + _EVALUATION_BATCH])]
       for i in range(0, len(rows), _EVALUATION_BATCH)
     )
   )

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
-from experiments.stackoverflow import lstm
+from experiments.stackoverflow import configuration, lstm
 
 Weights = Sequence[tf.Tensor]
 
@@ -135,3 +135,14 @@ class Lstm:
     projected = tf.matmul(hidden, projection) + projection_bias
     scores = tf.matmul(projected, output) + output_bias
     return tf.reshape(scores, [-1, tokens.shape[1], self.num_tokens])
+
+
+_NETWORKS = {'log_bilinear': LogBilinear, 'lstm': Lstm}
+
+
+def chosen(hparams: configuration.Hparams, num_tokens: int) -> Network:
+  """Returns the run's network, for as many token ids as the vocabulary has."""
+  papers = hparams.dataset == 'stackoverflow'
+  name = hparams.model or ('lstm' if papers else 'log_bilinear')
+  sizes = {} if hparams.embedding is None else {'embedding': hparams.embedding}
+  return _NETWORKS[name](num_tokens=num_tokens, **sizes)

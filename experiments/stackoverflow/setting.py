@@ -3,7 +3,7 @@
 import pathlib
 from collections.abc import Callable
 
-from experiments.stackoverflow import configuration, networks
+from experiments.stackoverflow import configuration
 from fl_dpftrl import catalogue, participation
 from fl_dpftrl.families import base
 from fl_dpftrl.optimization import registry
@@ -11,15 +11,6 @@ from fl_dpftrl.simulation import cohorts, scenario
 
 STRATEGY_NAME = 'strategy.json'
 _MECHANISM, _OBJECTIVE = 'blt', 'max'
-_NETWORKS = {'log_bilinear': networks.LogBilinear, 'lstm': networks.Lstm}
-
-
-def network(hparams: configuration.Hparams, num_tokens: int) -> networks.Network:
-  """The network, for as many token ids as the vocabulary has."""
-  papers = hparams.dataset == 'stackoverflow'
-  name = hparams.model or ('lstm' if papers else 'log_bilinear')
-  sizes = {} if hparams.embedding is None else {'embedding': hparams.embedding}
-  return _NETWORKS[name](num_tokens=num_tokens, **sizes)
 
 
 def simulation(hparams: configuration.Hparams, num_clients: int) -> cohorts.Simulation:

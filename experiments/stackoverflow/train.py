@@ -108,7 +108,7 @@ def _run(
   folder: pathlib.Path,
   interrupt: interrupts.Interrupt,
 ) -> None:
-  # TensorFlow is slow to load: not before the flags are known to be right.
+  # SciPy is slow to load: not before each flag is known to be right by itself.
   from experiments.stackoverflow import run
 
   run.run(

@@ -6,82 +6,51 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import signal
 import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
 
 from fl_dpftrl.learning import loop
+from tests.experiments import starts
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
-ROOT = pathlib.Path(__file__).parents[2]
 NUM_ROUNDS = 24
 STEPS = ('cohort logged', 'computed', 'stored', 'released', 'published')
 FLAGS = [
   '--dataset=synthetic',
   '--mechanism=blt',
-  '--noise_multiplier=0.05',
+  '--noise_multiplier=1',
   '--noise_seed=11',
   '--report_goal=6',
   f'--num_rounds={NUM_ROUNDS}',
   '--timer_rounds=4',
-  '--rounds_per_evaluation=3',
+  '--rounds_per_evaluation=12',
   '--seed=3',
 ]
-# Trains as the command does, and kills itself where it is told to.
-DRIVER = """
-import os, pathlib, signal, sys
-from experiments.stackoverflow import train
-from experiments.stackoverflow import run as run_lib
-
-# Where the tests run in the background, Ctrl-C is ignored and inherited. To set
-# this between fork and exec would fork gRPC's threads, which can abort.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-step, round_index = sys.argv[1], int(sys.argv[2])
-original = run_lib.run
-
-def run(hparams, folder, **kwargs):
-  def on_step(now, t):
-    if (now, t) == (step, round_index):
-      os.kill(os.getpid(), signal.SIGKILL)
-  original(hparams, folder, **{**kwargs, 'on_step': on_step})
-
-run_lib.run = run
-train.app.run(train.main, argv=['train', *sys.argv[3:]],
-              flags_parser=train._parse)
-"""
 
 
-def command(folder: pathlib.Path, step: str = '', t: int = -1, *flags: str) -> list[str]:
-  return [
-    sys.executable,
-    '-c',
-    DRIVER,
-    step,
-    str(t),
-    *FLAGS,
-    *flags,
-    f'--output_dir={folder}',
-    f'--cache_dir={folder.parent}',
-    '--resume',
-  ]
+def flags_of(folder: pathlib.Path) -> list[str]:
+  return [*FLAGS, f'--output_dir={folder}', '--resume']
 
 
-def start(folder: pathlib.Path, *args) -> subprocess.Popen:
-  return subprocess.Popen(
-    command(folder, *args), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-  )
+def start(folder: pathlib.Path, *flags: str, **kwargs) -> starts.Start:
+  return starts.Start(*flags_of(folder), *flags, **kwargs)
 
 
 def finish(folder: pathlib.Path, *flags: str) -> str:
-  process = start(folder, '', -1, *flags)
-  output, _ = process.communicate(timeout=300)
-  assert process.returncode == 0, output
-  return output
+  process = start(folder, *flags)
+  assert process.wait() == 0, process.err
+  return process.err
+
+
+def killed(folder: pathlib.Path, step: str, t: int, *flags: str) -> None:
+  process = start(folder, *flags, kill_at=(step, t))
+  assert process.wait() == -signal.SIGKILL, process.err
 
 
 def state(folder: pathlib.Path) -> list[np.ndarray]:
@@ -117,31 +86,37 @@ def assert_same_run(folder: pathlib.Path, expected: pathlib.Path) -> None:
 
 @pytest.fixture(scope='module')
 def undisturbed(tmp_path_factory) -> pathlib.Path:
+  """A run of the true command line, which shares no memory with the forks."""
   folder = tmp_path_factory.mktemp('runs') / 'undisturbed'
-  finish(folder)
+  subprocess.run(
+    [*starts.COMMAND, *flags_of(folder)],
+    cwd=starts.ROOT,
+    stdout=subprocess.DEVNULL,
+    check=True,
+    timeout=300,
+  )
   assert len(table(folder)) == NUM_ROUNDS
   return folder
 
 
-def test_two_runs_with_the_same_seeds_agree_bit_for_bit(undisturbed):
-  again = undisturbed.parent / 'again'
-  finish(again)
-  assert_same_run(again, undisturbed)
-
-
-def test_killed_at_each_step_and_at_random_points(undisturbed):
-  folder = undisturbed.parent / 'killed'
+@pytest.fixture(scope='module')
+def killed_at_each_step(tmp_path_factory) -> pathlib.Path:
+  """A run that was killed five times, at last when round 6 was published."""
+  folder = tmp_path_factory.mktemp('runs') / 'killed'
   for t, step in enumerate(STEPS, start=2):
-    process = start(folder, step, t)
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == -signal.SIGKILL, output
+    killed(folder, step, t)
+  return folder
+
+
+def test_killed_at_each_step_and_at_random_points(undisturbed, killed_at_each_step, tmp_path):
+  folder = shutil.copytree(killed_at_each_step, tmp_path / 'run')
   draws = random.Random(5)
-  for _ in range(6):
+  for _ in range(3):
     process = start(folder)
     checkpoint = folder / loop.CHECKPOINTS_NAME
     before = {p.name for p in checkpoint.iterdir()}
     deadline = time.monotonic() + 120
-    # Rounds start when the first new file appears; importing takes seconds.
+    # Rounds start when the first new file appears; building takes seconds.
     while (
       {p.name for p in checkpoint.iterdir()} == before
       and process.poll() is None
@@ -150,16 +125,13 @@ def test_killed_at_each_step_and_at_random_points(undisturbed):
       time.sleep(0.005)
     time.sleep(draws.uniform(0.0, 0.15))
     process.send_signal(signal.SIGKILL)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == -signal.SIGKILL, output
+    assert process.wait() == -signal.SIGKILL, process.err
   finish(folder)
   assert_same_run(folder, undisturbed)
 
 
-def test_a_destroyed_result_burns_its_row(undisturbed):
-  folder = undisturbed.parent / 'destroyed'
-  process = start(folder, 'published', 6)
-  process.communicate(timeout=300)
+def test_a_destroyed_result_burns_its_row(undisturbed, killed_at_each_step, tmp_path):
+  folder = shutil.copytree(killed_at_each_step, tmp_path / 'run')
   (folder / loop.CHECKPOINTS_NAME / 'round-000000007.npz').unlink()
   output = finish(folder)
   assert 'round 6 is lost: its row of noise is burnt' in output
@@ -181,9 +153,9 @@ def test_a_destroyed_result_burns_its_row(undisturbed):
 
 
 @pytest.mark.parametrize('runtime', ['in_process', 'worker'])
-def test_an_interrupted_run_leaves_no_process_behind(undisturbed, runtime):
-  folder = undisturbed.parent / f'interrupted {runtime}'
-  process = start(folder, '', -1, f'--runtime={runtime}')
+def test_an_interrupted_run_leaves_no_process_behind(tmp_path, runtime):
+  folder = tmp_path / 'run'
+  process = start(folder, f'--runtime={runtime}')
   try:
     children = []
     deadline = time.monotonic() + 120
@@ -193,15 +165,14 @@ def test_an_interrupted_run_leaves_no_process_behind(undisturbed, runtime):
       time.sleep(0.05)
     assert begun()
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 130, output
+    assert process.wait(60) == 130, process.err
   finally:
     process.kill()
   assert not any(is_running(pid) for pid in children)
 
 
-def test_in_process_no_socket_listens_and_no_worker_is_started(undisturbed):
-  folder = undisturbed.parent / 'watched'
+def test_a_second_run_agrees_bit_for_bit_and_listens_nowhere(undisturbed, tmp_path):
+  folder = tmp_path / 'run'
   process = start(folder)
   watched = 0
   try:
@@ -210,11 +181,12 @@ def test_in_process_no_socket_listens_and_no_worker_is_started(undisturbed):
       assert not any('worker' in line for line in children(process.pid))
       assert not listening(process.pid)
       watched += (folder / loop.LOG_NAME).exists()
-      time.sleep(0.02)
+      time.sleep(0.05)
     assert watched > 3
   finally:
     process.kill()
-    process.communicate()
+  assert process.returncode == 0, process.err
+  assert_same_run(folder, undisturbed)
 
 
 def children(parent: int) -> list[str]:
@@ -264,50 +236,45 @@ def is_running(pid: int) -> bool:
     return False
 
 
-def test_a_run_that_loses_its_worker_says_so_and_goes_on(undisturbed):
+def test_a_run_that_loses_its_worker_says_so_and_goes_on(tmp_path):
   flag = '--runtime=worker'
-  expected = undisturbed.parent / 'worker, undisturbed'
+  expected = tmp_path / 'undisturbed'
   finish(expected, flag)
-  folder = undisturbed.parent / 'lost worker'
-  process = start(folder, '', -1, flag)
+  folder = tmp_path / 'run'
+  process = start(folder, flag)
   logged = folder / loop.LOG_NAME
   while not logged.exists() and process.poll() is None:
     time.sleep(0.01)
   for pid in worker_pids(process.pid):
     os.kill(pid, signal.SIGKILL)
-  output, _ = process.communicate(timeout=120)
-  assert process.returncode == 1, output
-  last = output.strip().splitlines()[-1]
+  assert process.wait(120) == 1, process.err
+  last = process.err.strip().splitlines()[-1]
   assert last.startswith('train: round ') and 'worker has ended' in last
-  assert 'Traceback' not in output
+  assert 'Traceback' not in process.err
   finish(folder, flag)
   assert_same_run(folder, expected)
 
 
-def test_worker_dies_with_a_killed_run(undisturbed):
-  folder = undisturbed.parent / 'worker'
-  process = start(folder, '', -1, '--runtime=worker')
+def test_worker_dies_with_a_killed_run(tmp_path):
+  process = start(tmp_path / 'run', '--runtime=worker')
   children = []
   while not children and process.poll() is None:
     children = worker_pids(process.pid)
     time.sleep(0.05)
-  os.kill(process.pid, signal.SIGKILL)
-  process.communicate(timeout=60)
+  process.kill()
   deadline = time.monotonic() + 10
   while any(map(is_running, children)) and time.monotonic() < deadline:
     time.sleep(0.05)
   assert children and not any(map(is_running, children))
 
 
-def test_rows_beside_tff_are_those_of_a_run_that_was_not_killed(undisturbed):
+def test_rows_beside_tff_are_those_of_a_run_that_was_not_killed(tmp_path):
   flag = '--noise_memory=memory'
-  expected = undisturbed.parent / 'rows, undisturbed'
+  expected = tmp_path / 'undisturbed'
   finish(expected, flag)
-  folder = undisturbed.parent / 'rows, killed'
+  folder = tmp_path / 'run'
   # Past a snapshot, and with the next row already made.
-  process = start(folder, 'computed', 18, flag)
-  output, _ = process.communicate(timeout=300)
-  assert process.returncode == -signal.SIGKILL, output
+  killed(folder, 'computed', 18, flag)
   finish(folder, flag)
   assert_same_run(folder, expected)
   # The seed is among the checkpoints, and no row or buffer is left behind.

@@ -1,9 +1,7 @@
 """Runs whose clients, or noise, are computed by other processes."""
 
-import contextlib
 import csv
 import json
-import pathlib
 import signal
 import socket
 import subprocess
@@ -13,18 +11,17 @@ import time
 import pyarrow.parquet as pq
 import pytest
 
+from tests.experiments import starts
+
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
-ROOT = pathlib.Path(__file__).parents[2]
-TRAIN = [
-  sys.executable,
-  '-m',
-  'experiments.stackoverflow.train',
+FLAGS = [
   '--flagfile=experiments/stackoverflow/flags/synthetic.flags',
   '--num_rounds=12',
-  '--report_goal=40',
+  '--report_goal=10',
   '--timer_rounds=5',
-  '--rounds_per_evaluation=4',
+  '--rounds_per_evaluation=6',
+  '--noise_multiplier=2',
   '--noise_seed=1',
   '--noise_memory=memory',
 ]
@@ -37,19 +34,26 @@ def free_port() -> int:
 
 
 class Workers:
-  """Two processes of a command."""
+  """Two processes of a command, at ports that they come back to."""
 
   def __init__(self, command, *flags):
+    self._command = [sys.executable, '-m', 'fl_dpftrl.commands.main', command, *flags]
     self.ports = [free_port(), free_port()]
-    self.processes = [
-      subprocess.Popen(
-        [sys.executable, '-m', 'fl_dpftrl.commands.main', command, f'--port={port}', *flags],
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-      )
-      for port in self.ports
-    ]
+    self.processes = [self._started(port) for port in self.ports]
+
+  def _started(self, port):
+    return subprocess.Popen(
+      [*self._command, f'--port={port}'],
+      cwd=starts.ROOT,
+      stdout=subprocess.DEVNULL,
+      stderr=subprocess.DEVNULL,
+    )
+
+  def restart(self):
+    """Starts those again that were killed."""
+    for index, process in enumerate(self.processes):
+      if process.poll() is not None:
+        self.processes[index] = self._started(self.ports[index])
 
   def kill(self, *which):
     for index in which or (0, 1):
@@ -61,16 +65,13 @@ class Workers:
     return ','.join(f'localhost:{port}' for port in self.ports)
 
 
-def train(folder, *flags) -> str:
-  done = subprocess.run(
-    [*TRAIN, f'--output_dir={folder}', *flags],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    timeout=300,
-  )
-  assert done.returncode == 0, done.stderr
-  return done.stderr
+def start(folder, *flags) -> starts.Start:
+  return starts.Start(*FLAGS, f'--output_dir={folder}', *flags)
+
+
+def train(folder, *flags) -> None:
+  process = start(folder, *flags)
+  assert process.wait() == 0, process.err
 
 
 def numbers(folder) -> list[dict[str, float]]:
@@ -89,12 +90,17 @@ def here(tmp_path_factory):
   return folder
 
 
+@pytest.fixture(scope='module')
+def _workers():
+  workers = Workers('worker')
+  yield workers
+  workers.kill()
+
+
 @pytest.fixture
-def two_workers():
-  with contextlib.ExitStack() as stack:
-    workers = Workers('worker')
-    stack.callback(workers.kill)
-    yield workers
+def two_workers(_workers):
+  _workers.restart()
+  return _workers
 
 
 def close_to(found, expected):
@@ -118,18 +124,11 @@ def test_two_remote_workers_train_the_same_model(here, two_workers, tmp_path):
 
 def test_a_worker_that_is_killed_in_mid_round(here, two_workers, tmp_path):
   folder = tmp_path / 'run'
-  run = subprocess.Popen(
-    [*TRAIN, f'--output_dir={folder}', f'--worker_addresses={two_workers.addresses}'],
-    cwd=ROOT,
-    stderr=subprocess.PIPE,
-    stdout=subprocess.DEVNULL,
-    text=True,
-  )
+  run = start(folder, f'--worker_addresses={two_workers.addresses}')
   wait_for_rounds(folder, 3, run)
   two_workers.kill(1)
-  _, said = run.communicate(timeout=300)
-  assert run.returncode == 0, said
-  assert f'localhost:{two_workers.ports[1]} is lost' in said
+  assert run.wait() == 0, run.err
+  assert f'localhost:{two_workers.ports[1]} is lost' in run.err
   close_to(numbers(folder), numbers(here))
   # Each round used one row of noise, and its own.
   marks = json.loads((folder / 'checkpoints/rows/served.json').read_text())
@@ -139,37 +138,23 @@ def test_a_worker_that_is_killed_in_mid_round(here, two_workers, tmp_path):
 
 def test_all_workers_killed_then_resumed_without_them(here, two_workers, tmp_path):
   folder = tmp_path / 'run'
-  run = subprocess.Popen(
-    [*TRAIN, f'--output_dir={folder}', f'--worker_addresses={two_workers.addresses}'],
-    cwd=ROOT,
-    stderr=subprocess.PIPE,
-    stdout=subprocess.DEVNULL,
-    text=True,
-  )
+  run = start(folder, f'--worker_addresses={two_workers.addresses}')
   wait_for_rounds(folder, 3, run)
   two_workers.kill()
-  _, said = run.communicate(timeout=300)
-  assert run.returncode == 1
-  last = said.strip().splitlines()[-1]
+  assert run.wait() == 1
+  last = run.err.strip().splitlines()[-1]
   assert 'no worker is left to train clients' in last and 'resum' in last
   train(folder, '--resume')
   close_to(numbers(folder), numbers(here))
 
 
 def test_an_interrupt_ends_a_run_at_once(two_workers, tmp_path):
-  run = subprocess.Popen(
-    [*TRAIN, f'--output_dir={tmp_path / "run"}', f'--worker_addresses={two_workers.addresses}'],
-    cwd=ROOT,
-    stderr=subprocess.PIPE,
-    stdout=subprocess.DEVNULL,
-    text=True,
-  )
+  run = start(tmp_path / 'run', f'--worker_addresses={two_workers.addresses}')
   wait_for_rounds(tmp_path / 'run', 2, run)
   run.send_signal(signal.SIGINT)
-  _, said = run.communicate(timeout=30)
   # Within a call of TFF an interrupt may come out as that round's failure.
-  assert run.returncode in (1, 130), said
-  assert 'Traceback' not in said and 'resum' in said
+  assert run.wait(30) in (1, 130), run.err
+  assert 'Traceback' not in run.err and 'resum' in run.err
   assert all(process.poll() is None for process in two_workers.processes)
 
 
@@ -221,13 +206,7 @@ def test_noise_from_two_workers_is_the_same_noise(here, tmp_path):
   ],
 )
 def test_flags_that_will_not_do(tmp_path, flags, message):
-  done = subprocess.run(
-    [*TRAIN, f'--output_dir={tmp_path / "run"}', *flags],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    timeout=300,
-  )
-  assert done.returncode == 2
-  assert message in done.stderr.splitlines()[-1]
+  process = start(tmp_path / 'run', *flags)
+  assert process.wait() == 2
+  assert message in process.err.splitlines()[-1]
   assert not (tmp_path / 'run').exists()

@@ -4,16 +4,15 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from experiments.stackoverflow import datasets, model, networks
-from fl_dpftrl.learning import workers
+from fl_dpftrl import runtime
 
 pytestmark = pytest.mark.tff
 
 
-@pytest.fixture(name='worker', scope='module', autouse=True)
-def _worker():
-  local_worker = workers.use_local_worker()
-  yield local_worker
-  local_worker.stop()
+@pytest.fixture(scope='module', autouse=True)
+def _in_process():
+  with tff.framework.get_context_stack().install(runtime.InProcessContext(seed=0)):
+    yield
 
 
 @pytest.fixture(name='data', scope='module')

@@ -12,34 +12,37 @@ import pyarrow.parquet as pq
 import pytest
 
 from fl_dpftrl.simulation import cohorts
+from tests.experiments import starts
 
 pytestmark = pytest.mark.tff
 
-ROOT = pathlib.Path(__file__).parents[2]
 SYNTHETIC = [
   '--flagfile=experiments/stackoverflow/flags/synthetic.flags',
   '--num_rounds=12',
-  '--report_goal=40',
+  '--report_goal=10',
+  '--noise_multiplier=2',
   '--timer_rounds=5',
   '--rounds_per_evaluation=4',
 ]
 
 
-def train(*arguments: str, umask: int = 0o022) -> subprocess.CompletedProcess:
+def train(*arguments: str, **kwargs) -> starts.Start:
+  start = starts.Start(*arguments, **kwargs)
+  start.wait()
+  return start
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess:
   return subprocess.run(
-    [sys.executable, '-m', 'experiments.stackoverflow.train', *arguments],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    timeout=300,
-    umask=umask,
+    [*starts.COMMAND, *arguments], cwd=starts.ROOT, capture_output=True, text=True, timeout=300
   )
 
 
 @pytest.fixture(scope='module')
 def run(tmp_path_factory) -> tuple[pathlib.Path, subprocess.CompletedProcess]:
+  """A run of the true command line, to its end."""
   folder = tmp_path_factory.mktemp('train') / 'run'
-  done = train(*SYNTHETIC, f'--output_dir={folder}')
+  done = command(*SYNTHETIC, f'--output_dir={folder}')
   assert done.returncode == 0, done.stderr
   return folder, done
 
@@ -78,7 +81,7 @@ def test_counts_equal_a_recount_of_the_log_by_hand(run):
   ]
   statement = json.loads((folder / 'privacy.json').read_text())
   assert statement['num_rounds'] == 12
-  assert statement['num_participations'] == log.num_rows == 12 * 40
+  assert statement['num_participations'] == log.num_rows == 12 * 10
   assert statement['num_devices'] == len(rounds_of)
   assert statement['min_sep'] == min(separations) >= 5
   assert statement['max_participations'] == max(map(len, rounds_of.values()))
@@ -104,7 +107,7 @@ def test_replay_gives_the_figures_of_the_report(run):
   assert words[0].endswith('fl-dpftrl') and words[1] == 'replay'
   replay = subprocess.run(
     [sys.executable, '-m', 'fl_dpftrl.commands.main', *words[1:], '--json'],
-    cwd=ROOT,
+    cwd=starts.ROOT,
     capture_output=True,
     text=True,
     check=True,
@@ -155,7 +158,7 @@ def test_who_may_read_what_a_run_leaves(run):
 def test_who_may_read_what_a_run_leaves_under_another_umask(tmp_path):
   folder = tmp_path / 'run'
   done = train(*SYNTHETIC, '--num_rounds=2', f'--output_dir={folder}', umask=0o077)
-  assert done.returncode == 0, done.stderr
+  assert done.returncode == 0, done.err
   check_permissions(folder, 0o077)
 
 
@@ -183,7 +186,7 @@ def test_the_seed_of_the_noise_is_in_the_checkpoints_alone(run):
 def test_two_runs_without_a_noise_seed_have_different_noise(run, tmp_path):
   folder, _ = run
   again = train(*SYNTHETIC, f'--output_dir={tmp_path / "again"}')
-  assert again.returncode == 0, again.stderr
+  assert again.returncode == 0, again.err
   logs = [(f / 'participation.parquet').read_bytes() for f in (folder, tmp_path / 'again')]
   tables = [(f / 'metrics.csv').read_text() for f in (folder, tmp_path / 'again')]
   assert logs[0] == logs[1] and tables[0] != tables[1]
@@ -192,16 +195,16 @@ def test_two_runs_without_a_noise_seed_have_different_noise(run, tmp_path):
 def test_a_finished_run_is_reported_again(run):
   folder, done = run
   again = train(*SYNTHETIC, f'--output_dir={folder}', '--resume')
-  assert again.returncode == 0, again.stderr
-  assert again.stdout == done.stdout
+  assert again.returncode == 0, again.err
+  assert again.out == done.stdout
 
 
 def test_a_given_noise_seed_voids_the_guarantee(run, tmp_path):
   done = train(
     *SYNTHETIC, '--num_rounds=3', '--noise_seed=4711', f'--output_dir={tmp_path / "run"}'
   )
-  assert done.returncode == 0, done.stderr
-  assert 'none: the noise seed was given' in done.stdout
+  assert done.returncode == 0, done.err
+  assert 'none: the noise seed was given' in done.out
   statement = json.loads((tmp_path / 'run' / 'privacy.json').read_text())
   assert 'noise seed' in statement['void_reason']
   assert 'noise seed was given' in (tmp_path / 'run' / 'privacy.html').read_text()
@@ -212,8 +215,8 @@ def test_without_noise_there_is_no_guarantee_and_the_cost_is_shown(run, tmp_path
   folder, _ = run
   silent = tmp_path / 'silent'
   done = train(*SYNTHETIC, '--noise_multiplier=0', f'--output_dir={silent}')
-  assert done.returncode == 0, done.stderr
-  assert 'none: noise is off' in done.stdout
+  assert done.returncode == 0, done.err
+  assert 'none: noise is off' in done.out
   statement = json.loads((silent / 'privacy.json').read_text())
   assert statement['worst_case']['epsilon'] is None
   compared = train(*SYNTHETIC, f'--output_dir={folder}', '--resume', f'--compare_with={silent}')
@@ -221,7 +224,7 @@ def test_without_noise_there_is_no_guarantee_and_the_cost_is_shown(run, tmp_path
     json.loads((f / 'summary.json').read_text())['test']['accuracy'] for f in (folder, silent)
   )
   other, own = round(100 * other, 2), round(100 * own, 2)
-  assert f'{other:.2f} %: the noise cost {other - own:.2f} points' in compared.stdout
+  assert f'{other:.2f} %: the noise cost {other - own:.2f} points' in compared.out
 
 
 @pytest.mark.parametrize(
@@ -238,7 +241,7 @@ def test_without_noise_there_is_no_guarantee_and_the_cost_is_shown(run, tmp_path
     (['--strategy=nowhere.json'], ['nowhere.json']),
     (['--mechanism=banded', '--strategy=blt-b400'], ['--mechanism=banded']),
     (['--population=100000'], ['--population=100000', '500']),
-    (['--population=60'], ['--timer_rounds=5', '200 devices', '60']),
+    (['--population=40'], ['--timer_rounds=5', '50 devices', '40']),
     (['--dataset=stackoverflow', '--data_dir=nowhere'], ['stackoverflow']),
     (['--delta=1'], ['--delta=1']),
     (['extra'], ['extra']),
@@ -247,28 +250,45 @@ def test_without_noise_there_is_no_guarantee_and_the_cost_is_shown(run, tmp_path
 )
 def test_bad_flags_get_one_line(tmp_path, arguments, words):
   done = train(*SYNTHETIC, f'--output_dir={tmp_path / "run"}', *arguments)
-  lines = [l for l in done.stderr.splitlines() if l.startswith('train: ')]
-  assert done.returncode == 2, done.stderr
+  lines = [l for l in done.err.splitlines() if l.startswith('train: ')]
+  assert done.returncode == 2, done.err
   assert len(lines) == 1 and all(word in lines[0] for word in words)
-  assert 'Traceback' not in done.stderr
-  assert not done.stdout and not (tmp_path / 'run').exists()
+  assert 'Traceback' not in done.err
+  assert not done.out and not (tmp_path / 'run').exists()
+
+
+def test_flags_are_checked_before_tensorflow_is_loaded(tmp_path):
+  program = (
+    "import sys; sys.modules['tensorflow'] = sys.modules['tensorflow_federated'] = None;"
+    ' from experiments.stackoverflow import train;'
+    " train.app.run(train.main, argv=['train', *sys.argv[1:]], flags_parser=train._parse)"
+  )
+  for flag in ('--num_rounds=0', '--population=100000', '--mechanism=matrix'):
+    done = subprocess.run(
+      [sys.executable, '-c', program, *SYNTHETIC, f'--output_dir={tmp_path / "run"}', flag],
+      cwd=starts.ROOT,
+      capture_output=True,
+      text=True,
+      timeout=60,
+    )
+    assert done.returncode == 2 and done.stderr.startswith(f'train: {flag}'), done.stderr
 
 
 def test_a_folder_in_use_is_left_alone(run, tmp_path):
   folder, _ = run
   before = {p: p.read_bytes() for p in folder.rglob('*') if p.is_file()}
   done = train(*SYNTHETIC, f'--output_dir={folder}')
-  assert done.returncode == 2 and '--resume' in done.stderr
+  assert done.returncode == 2 and '--resume' in done.err
   done = train(*SYNTHETIC, f'--output_dir={folder}', '--resume', '--seed=5')
-  assert done.returncode == 2 and '--seed=5 differs' in done.stderr
+  assert done.returncode == 2 and '--seed=5 differs' in done.err
   (tmp_path / 'thesis.txt').write_text('precious')
   done = train(*SYNTHETIC, f'--output_dir={tmp_path}')
-  assert done.returncode == 2 and 'holds other files' in done.stderr
+  assert done.returncode == 2 and 'holds other files' in done.err
   assert before == {p: p.read_bytes() for p in folder.rglob('*') if p.is_file()}
 
 
 def test_help_has_an_example():
-  done = train('--help')
+  done = command('--help')
   assert done.returncode == 0
   assert '--flagfile=experiments/stackoverflow/flags/docstrings.flags' in (done.stdout)
   assert '--noise_multiplier' in done.stdout

@@ -47,13 +47,22 @@ class Worker:
     return f'localhost:{self.port}'
 
 
-@pytest.fixture
-def two():
+@pytest.fixture(scope='module')
+def _started():
   with contextlib.ExitStack() as stack:
     found = [Worker(), Worker()]
     for worker in found:
       stack.callback(worker.kill)
     yield found
+
+
+@pytest.fixture
+def two(_started):
+  """Two workers; one that a test has killed is started again."""
+  for worker in _started:
+    if worker.process.poll() is not None:
+      worker.start()
+  return _started
 
 
 @pytest.fixture
@@ -130,50 +139,11 @@ def test_results_are_those_of_one_worker_here(expected, used):
   assert not used[1]
 
 
-def test_a_computation_without_clients_needs_no_worker(used):
-  for worker in used[0]:
-    worker.kill()
-  assert tff.tensorflow.computation(lambda: tf.constant(3))() == 3
-
-
-def test_a_worker_that_is_killed_while_it_trains(used):
-  workers, said = used
-  undisturbed = weighted(state(600), clients(6))
-  timer = threading.Timer(0.3, workers[0].kill)
-  start = time.monotonic()
-  timer.start()
-  repeated = weighted(state(600), clients(6))
-  assert time.monotonic() - start > 0.3 and timer.finished.is_set()
-  # Its part was computed by the other; the order of sums is the same.
-  assert repeated == undisturbed
-  assert len(said) == 1 and f'{workers[0].address} is lost' in said[0]
-
-
-def test_a_worker_that_comes_back_is_used_again(used):
-  workers, said = used
-  before = weighted(state(), clients(4))
-  workers[0].kill()
-  assert weighted(state(), clients(4)) == before
-  assert weighted(state(), clients(4)) == before
-  assert len(said) == 1 and 'is lost' in said[0]  # Once, not in each round.
-  workers[0].start()
-  deadline = time.monotonic() + 60
-  while len(said) == 1 and time.monotonic() < deadline:
-    assert weighted(state(), clients(4)) == before
-  assert said[1] == f'the worker at {workers[0].address} is back'
-  workers[1].kill()  # All that is left is the one that came back.
-  assert weighted(state(), clients(4)) == before
-
-
-def test_without_any_worker_it_fails_and_says_why(used):
-  workers, _ = used
-  weighted(state(), clients(2))
-  for worker in workers:
-    worker.kill()
-  with pytest.raises(remote.WorkersLostError) as raised:
-    weighted(state(), clients(2))
-  for worker in workers:
-    assert worker.address in str(raised.value)
+def test_a_computation_without_clients_needs_no_worker():
+  together = remote.RemoteWorkers([f'localhost:{free_port()}'], print)
+  with tff.framework.get_context_stack().install(together.context()):
+    assert tff.tensorflow.computation(lambda: tf.constant(3))() == 3
+  together.stop()
 
 
 def test_a_failure_of_the_computation_is_not_taken_for_a_lost_worker(used):
@@ -200,6 +170,46 @@ def test_results_at_clients_are_refused(used):
 
   with pytest.raises(ValueError, match='must have its result at the server'):
     same([1, 2])
+
+
+def test_a_worker_that_comes_back_is_used_again(used):
+  workers, said = used
+  before = weighted(state(), clients(4))
+  workers[0].kill()
+  assert weighted(state(), clients(4)) == before
+  assert weighted(state(), clients(4)) == before
+  assert len(said) == 1 and 'is lost' in said[0]  # Once, not in each round.
+  workers[0].start()
+  deadline = time.monotonic() + 60
+  while len(said) == 1 and time.monotonic() < deadline:
+    assert weighted(state(), clients(4)) == before
+  assert said[1] == f'the worker at {workers[0].address} is back'
+  workers[1].kill()  # All that is left is the one that came back.
+  assert weighted(state(), clients(4)) == before
+
+
+def test_a_worker_that_is_killed_while_it_trains(used):
+  workers, said = used
+  undisturbed = weighted(state(600), clients(6))
+  timer = threading.Timer(0.3, workers[0].kill)
+  start = time.monotonic()
+  timer.start()
+  repeated = weighted(state(600), clients(6))
+  assert time.monotonic() - start > 0.3 and timer.finished.is_set()
+  # Its part was computed by the other; the order of sums is the same.
+  assert repeated == undisturbed
+  assert len(said) == 1 and f'{workers[0].address} is lost' in said[0]
+
+
+def test_without_any_worker_it_fails_and_says_why(used):
+  workers, _ = used
+  weighted(state(), clients(2))
+  for worker in workers:
+    worker.kill()
+  with pytest.raises(remote.WorkersLostError) as raised:
+    weighted(state(), clients(2))
+  for worker in workers:
+    assert worker.address in str(raised.value)
 
 
 def test_addresses_that_will_not_do():

@@ -3,7 +3,7 @@
 import os
 
 from experiments.stackoverflow.datasets import dataset as dataset_lib
-from experiments.stackoverflow.datasets import docstrings, stackoverflow, synthetic
+from experiments.stackoverflow.datasets import docstrings, synthetic
 
 NAMES = ('docstrings', 'stackoverflow', 'synthetic')
 Dataset = dataset_lib.Dataset
@@ -38,6 +38,8 @@ def load(
   if name == 'docstrings':
     return docstrings.load(cache_dir=cache_dir, **options)
   if name == 'stackoverflow':
+    from experiments.stackoverflow.datasets import stackoverflow  # Loads TensorFlow.
+
     if data_dir is not None:
       options['data_dir'] = data_dir
     return stackoverflow.load(download=download, **options)

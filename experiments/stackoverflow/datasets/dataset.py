@@ -3,12 +3,15 @@
 import dataclasses
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import tensorflow as tf
 
 from experiments.stackoverflow import metrics
 from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
+
+if TYPE_CHECKING:
+  import tensorflow as tf
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,7 +89,7 @@ def client_dataset(
   max_sentences: int | None = None,
   epochs: int = 1,
   seed: int | Sequence[int] = 0,
-) -> tf.data.Dataset:
+) -> 'tf.data.Dataset':
   """One device's batches (x, y) for one round, each [batch, length] int32.
 
   The sentences are drawn without replacement, and shuffled anew each epoch, by
@@ -116,4 +119,6 @@ def client_dataset(
   generator = np.random.default_rng([*np.atleast_1d(seed), zlib.crc32(client_id.encode())])
   rows = rows[generator.permutation(len(rows))[:max_sentences]]
   rows = np.concatenate([rows[generator.permutation(len(rows))] for _ in range(epochs)])
+  import tensorflow as tf  # Slow to load: only where clients train.
+
   return tf.data.Dataset.from_tensor_slices((rows[:, :-1], rows[:, 1:])).batch(batch_size)

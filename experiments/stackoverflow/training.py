@@ -1,0 +1,186 @@
+"""Training of a run: everything put together, trained, and reported."""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from experiments.stackoverflow import configuration, datasets, networks, outcome, setting
+from experiments.stackoverflow import model as model_lib
+from experiments.stackoverflow import monitor as monitor_lib
+from experiments.stackoverflow import noise as noise_lib
+from fl_dpftrl import runtime, schedules
+from fl_dpftrl.aggregators import factory as factory_lib
+from fl_dpftrl.families import base
+from fl_dpftrl.learning import interrupts, loop, metrics, numbered, remote, served, workers
+from fl_dpftrl.learning import process as process_lib
+from fl_dpftrl.noise import engine
+from fl_dpftrl.simulation import cohorts
+
+METRICS_NAME = 'metrics.csv'
+TENSORBOARD_NAME = 'tensorboard'
+
+
+def train(
+  hparams: configuration.Hparams,
+  folder: pathlib.Path,
+  *,
+  dataset: datasets.Dataset,
+  simulation: cohorts.Simulation,
+  strategy: base.Strategy,
+  machines: configuration.Machines,
+  compare_with: pathlib.Path | None,
+  on_step: Callable[[str, int], None],
+  interrupt: interrupts.Interrupt,
+  say: Callable[[str], None],
+) -> None:
+  """Trains and reports a run, whose flags fit its data.
+
+  Args:
+    hparams, folder, machines, compare_with, on_step, interrupt: see `run.run`.
+    dataset: text of the devices.
+    simulation: the devices and their rounds.
+    strategy: of the noise.
+    say: told, in a line, what the user should know.
+
+  Raises:
+    ValueError: for flags that do not fit each other, and where the run in the
+      folder cannot go on.
+  """
+  num_devices = simulation.population.num_devices
+  network = networks.chosen(hparams, dataset.vocabulary.size)
+  factory, rows = noise_lib.aggregator(
+    hparams, strategy, networks.num_parameters(network), folder, machines
+  )
+  trained = federation(hparams, dataset, network, simulation, factory, rows)
+  interrupt.check()
+  # From here on the flags are known to be right.
+  hparams.record(folder)
+  setting.record_strategy(hparams, folder, num_devices, strategy)
+  worker = _use_runtime(machines, hparams.seed, say)
+  if isinstance(worker, runtime.InProcessContext):
+    trained = dataclasses.replace(
+      trained, process=numbered.NumberedProcess(trained.process, worker)
+    )
+  # TensorFlow sets no permissions, and what it writes here is unprotected.
+  events = folder / TENSORBOARD_NAME
+  events.mkdir(mode=0o700, exist_ok=True)
+  events.chmod(0o700)
+  interrupt.on_abort(worker.stop)
+
+  def step_done(step: str, round_index: int) -> None:
+    on_step(step, round_index)
+    interrupt.check()
+
+  try:
+    interrupt.check()
+    table = metrics.MetricsTable(folder / METRICS_NAME)
+    monitor = monitor_lib.Monitor(
+      table=table,
+      writer=tf.summary.create_file_writer(str(events)),
+      num_rounds=hparams.num_rounds,
+      rounds_per_evaluation=hparams.rounds_per_evaluation,
+      evaluate=lambda weights: model_lib.evaluate(
+        network, weights.trainable, dataset.validation, dataset.vocabulary
+      ),
+      so_far=outcome.so_far(hparams, folder, strategy),
+      warn=say,
+    )
+    last = loop.run(
+      trained,
+      folder,
+      num_rounds=hparams.num_rounds,
+      publish=monitor.publish,
+      begin=monitor.begin,
+      published=max(table.rounds, default=-1) + 1,
+      log_metadata=outcome.log_metadata(hparams, strategy),
+      on_step=step_done,
+      warn=say,
+    )
+    test = model_lib.evaluate(
+      network, last.state.global_model_weights.trainable, dataset.test, dataset.vocabulary
+    )
+  finally:
+    if rows is not None:
+      rows.close()
+    worker.stop()
+  interrupt.check()
+  print(
+    outcome.write(
+      folder,
+      hparams=hparams,
+      dataset=dataset,
+      strategy=strategy,
+      table=table,
+      last=last,
+      test=test,
+      num_devices=num_devices,
+      num_parameters=networks.num_parameters(network),
+      compare_with=compare_with,
+    )
+  )
+
+
+def _use_runtime(machines: configuration.Machines, seed: int, say: Callable[[str], None]) -> Any:
+  """Makes something run TFF's computations; its `stop` ends it."""
+  if machines.workers:
+    return remote.use_remote_workers(machines.workers, say)
+  if machines.runtime == 'worker':
+    return workers.use_local_worker(machines.concurrent_clients, warn=say)
+  # A round that nobody saw is repeated after a crash, and must be the same.
+  tf.config.experimental.enable_op_determinism()
+  return runtime.use_in_process(
+    seed=seed, max_concurrent_clients=machines.concurrent_clients or None
+  )
+
+
+def federation(
+  hparams: configuration.Hparams,
+  dataset: datasets.Dataset,
+  network: networks.Network,
+  simulation: cohorts.Simulation,
+  factory: factory_lib.CorrelatedNoiseFactory,
+  rows: engine.RowServer | None,
+) -> loop.Federation:
+  """The devices' data and the DP-FedAvg process that trains on it."""
+  model = model_lib.build(
+    network, dataset.vocabulary, length=dataset.sequence_length, seed=hparams.seed
+  )
+  process = process_lib.build(
+    model,
+    aggregator=factory,
+    client_learning_rate=hparams.client_learning_rate,
+    server_learning_rates=schedules.warmup_cooldown(
+      hparams.server_learning_rate,
+      hparams.num_rounds,
+      warmup_fraction=hparams.warmup_fraction,
+      cooldown_fraction=hparams.cooldown_fraction,
+    ),
+    server_momentum=hparams.server_momentum,
+  )
+
+  def client_data(round_index: int, device_ids: Sequence[Any]) -> list[Any]:
+    return [
+      datasets.client_dataset(
+        dataset,
+        str(device_id),
+        batch_size=hparams.batch_size,
+        max_sentences=hparams.max_sentences,
+        epochs=hparams.client_epochs,
+        seed=(hparams.seed, round_index),
+      )
+      for device_id in device_ids
+    ]
+
+  devices = np.array(dataset.train_clients)
+  weights = process.get_model_weights.type_signature.result
+  return loop.Federation(
+    process=process if rows is None else served.ServedProcess(process, rows),
+    skip_row=factory.skip_row(weights.trainable),
+    rounds=lambda: cohorts.named(simulation.rounds(), devices),
+    client_data=client_data,
+    marks=() if rows is None else (rows,),
+  )

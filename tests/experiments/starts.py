@@ -1,0 +1,209 @@
+"""Starts of the training command, forked from a process that has imported TensorFlow.
+
+An import takes as long as most of these runs. So a server imports everything
+once, computes nothing, and forks for each start. A fork sets up its streams and
+limits, runs the command's own main, and exits with its status.
+"""
+
+import atexit
+import functools
+import json
+import os
+import pathlib
+import resource
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import traceback
+
+from fl_dpftrl.logs import reader
+
+ROOT = pathlib.Path(__file__).parents[2]
+COMMAND = [sys.executable, '-m', 'experiments.stackoverflow.train']
+"""The true command line, for what a fork does not show: imports and exit."""
+
+_LONGEST_REQUEST = 2**16
+
+
+@functools.cache
+def _server() -> socket.socket:
+  """Starts the server of this process's tests; returns the channel to it."""
+  channel, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+  with theirs:
+    process = subprocess.Popen(
+      [sys.executable, '-m', 'tests.experiments.starts', str(theirs.fileno())],
+      cwd=ROOT,
+      # Threads of linear algebra would not be in the forks.
+      env={**os.environ, 'OPENBLAS_NUM_THREADS': '1'},
+      pass_fds=[theirs.fileno()],
+    )
+  atexit.register(process.wait, 60)
+  atexit.register(channel.close)  # Is done before, and ends it.
+  return channel
+
+
+class Start:
+  """A command under way, with what the tests use of `subprocess.Popen`.
+
+  Attributes:
+    pid: its process.
+    returncode: as of `subprocess.Popen`; None until it was waited for.
+    out, err: what it has written so far.
+  """
+
+  def __init__(
+    self,
+    *arguments: str,
+    kill_at: tuple[str, int] | None = None,
+    umask: int = 0o022,
+    largest_file: int | None = None,
+  ):
+    """Starts the command.
+
+    Args:
+      *arguments: of the command.
+      kill_at: step of the training loop, and round, where it kills itself.
+      umask: of its files.
+      largest_file: limit in bytes, as if the disk was full; None for none.
+    """
+    request = dict(arguments=arguments, kill_at=kill_at, umask=umask, largest_file=largest_file)
+    self._streams = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115
+    self._status, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+    with theirs:
+      descriptors = [file.fileno() for file in (*self._streams, theirs)]
+      socket.send_fds(_server(), [json.dumps(request).encode()], descriptors)
+    self.returncode = None
+    self.pid = self._received(300)  # The first start waits for the server's imports.
+    if self.pid is None:
+      raise TimeoutError('the server has not started the command')
+
+  def _received(self, timeout: float) -> int | None:
+    """Returns the next number that the server says; None if it says none in time."""
+    if not select.select([self._status], [], [], timeout)[0]:
+      return None
+    return int(self._status.recv(100))
+
+  def poll(self) -> int | None:
+    return self._wait(0)
+
+  def _wait(self, timeout: float) -> int | None:
+    if self.returncode is None:
+      self.returncode = self._received(timeout)
+    return self.returncode
+
+  def wait(self, timeout: float = 300) -> int:
+    """Returns the exit status; a command that takes longer is killed."""
+    if self._wait(timeout) is None:
+      self.kill()
+      raise subprocess.TimeoutExpired('train', timeout, self.out.encode(), self.err.encode())
+    return self.returncode
+
+  def send_signal(self, number: int) -> None:
+    if self.poll() is None:
+      os.kill(self.pid, number)
+
+  def kill(self) -> None:
+    self.send_signal(signal.SIGKILL)
+    self._wait(60)
+
+  @property
+  def out(self) -> str:
+    return self._read(0)
+
+  @property
+  def err(self) -> str:
+    return self._read(1)
+
+  def _read(self, stream: int) -> str:
+    descriptor = self._streams[stream].fileno()
+    return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode()
+
+
+def _serve(channel: socket.socket) -> list[str]:
+  """Forks for each request; returns the arguments of a start in its process."""
+  running = {}  # By a descriptor of the process, its number and who wants its status.
+  while True:
+    for ready in select.select([channel, *running], [], [])[0]:
+      if ready is not channel:
+        pid, status = running.pop(ready)
+        os.close(ready)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        _tell(status, code)
+        status.close()
+        continue
+      message, descriptors, _, _ = socket.recv_fds(channel, _LONGEST_REQUEST, 3)
+      if not message:
+        sys.exit(0)
+      out, err, theirs = descriptors
+      pid = os.fork()
+      status = socket.socket(fileno=theirs)
+      if not pid:
+        channel.close()
+        _become(json.loads(message), out, err)
+        _tell(status, os.getpid())  # Only now: it may be sent signals from here on.
+        status.close()
+        return json.loads(message)['arguments']
+      os.close(out)
+      os.close(err)
+      running[os.pidfd_open(pid)] = pid, status
+
+
+def _tell(status: socket.socket, number: int) -> None:
+  try:
+    status.send(str(number).encode())
+  except BrokenPipeError:
+    pass  # The test has ended without waiting for it.
+
+
+def _become(request: dict, out: int, err: int) -> None:
+  """Makes this process that of a start."""
+  os.dup2(out, 1)
+  os.dup2(err, 2)
+  os.umask(request['umask'])
+  if request['largest_file'] is not None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (request['largest_file'],) * 2)
+  # Also where the tests run in the background, which would be inherited as ignored.
+  for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda *_: os._exit(130))
+  shared = reader.Reader()  # Logs are read by one process, to save the starts of others.
+  reader.Reader = lambda: shared
+  if request['kill_at'] is not None:
+    _kill_at(*request['kill_at'])
+
+
+def _kill_at(step: str, round_index: int) -> None:
+  from experiments.stackoverflow import run
+
+  original = run.run
+
+  def on_step(*now):
+    if now == (step, round_index):
+      os.kill(os.getpid(), signal.SIGKILL)
+
+  run.run = lambda *args, **kwargs: original(*args, **{**kwargs, 'on_step': on_step})
+
+
+def _main() -> None:
+  from experiments.stackoverflow import train, training
+
+  del training  # Imported here, once, for all.
+  signal.signal(signal.SIGINT, signal.SIG_IGN)
+  arguments = _serve(socket.socket(fileno=int(sys.argv[1])))
+  status = 1
+  try:
+    train.app.run(train.main, argv=['train', *arguments], flags_parser=train._parse)
+  except SystemExit as ended:
+    status = ended.code or 0
+  except BaseException:
+    traceback.print_exc()
+  sys.stdout.flush()
+  sys.stderr.flush()
+  # The interpreter's own end would wait for threads that are not in a fork.
+  os._exit(status)
+
+
+if __name__ == '__main__':
+  _main()
