@@ -60,6 +60,11 @@ def train(
   # From here on the flags are known to be right.
   hparams.record(folder)
   setting.record_strategy(hparams, folder, num_devices, strategy)
+  if machines.workers and rows is None:
+    say(
+      "the workers see the noise seed, which is part of TFF's state:"
+      ' --noise_memory=memory keeps it on this machine'
+    )
   worker = _use_runtime(machines, hparams.seed, say)
   if isinstance(worker, runtime.InProcessContext):
     trained = dataclasses.replace(

@@ -122,6 +122,17 @@ def test_two_remote_workers_train_the_same_model(here, two_workers, tmp_path):
   assert (tmp_path / 'run' / 'privacy.json').read_text() == (here / 'privacy.json').read_text()
 
 
+def test_workers_that_see_the_seed_are_told_of(two_workers, tmp_path):
+  run = start(
+    tmp_path / 'run',
+    f'--worker_addresses={two_workers.addresses}',
+    '--noise_memory=state',
+    '--num_rounds=1',
+  )
+  assert run.wait() == 0, run.err
+  assert 'the workers see the noise seed' in run.err
+
+
 def test_a_worker_that_is_killed_in_mid_round(here, two_workers, tmp_path):
   folder = tmp_path / 'run'
   run = start(folder, f'--worker_addresses={two_workers.addresses}')
