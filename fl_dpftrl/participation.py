@@ -22,7 +22,8 @@ def positive_integer(name: str, value: Any, most: int = _MOST) -> int:
   if isinstance(value, bool) or integer < 1:
     raise ValueError(f'{name} must be at least 1, got {value!r}')
   if integer > most:
-    raise ValueError(f'{name} must be at most {most}, got {value!r}')
+    limit = '2**53' if most == _MOST else most
+    raise ValueError(f'{name} must be at most {limit}, got {value!r}')
   return integer
 
 

@@ -57,7 +57,7 @@ class Drawn:
   @property
   def assumption(self) -> str:
     """States in words how batches must have been drawn."""
-    return self.scheme.assumption
+    raise NotImplementedError
 
   def sentences(self) -> list[str]:
     """States the assumptions, and that the log refutes them if it does."""
@@ -125,6 +125,11 @@ class Shuffled(Drawn):
   scheme: sampling_lib.Shuffled
 
   @property
+  def assumption(self) -> str:
+    """States in words how batches must have been drawn."""
+    return self.scheme.assumption
+
+  @property
   def fixed_separation(self) -> bool:
     """Whether rounds of an example are exactly, not at least, min_sep apart."""
     return isinstance(self.scheme.schema, participation.FixedSeparation)
@@ -157,7 +162,7 @@ def check(
 
 
 def guarantee(
-  scheme: sampling_lib.Cyclic,
+  scheme: sampling_lib.Sampled | sampling_lib.Shuffled,
   strategy: base.Strategy,
   *,
   noise_multiplier: float,

@@ -231,7 +231,10 @@ def _warnings(result: statement_lib.Statement) -> list[str]:
 
 def show(result: statement_lib.Statement) -> str:
   """Formats the guarantees, rounded up, and their assumptions."""
-  witness = result.counted.witness
+  counted = result.counted
+  if counted is None:
+    raise ValueError('counted is needed to show a statement, got a published one')
+  witness = counted.witness
   closest = (
     f'  (device {messages.quoted(witness.device_id)}, rounds'
     f' {witness.first_round} and {witness.second_round})'
@@ -244,13 +247,13 @@ def show(result: statement_lib.Statement) -> str:
     lines += [f'THE GUARANTEE IS VOID: {reason}', '']
   lines += [
     f'rounds n            {result.num_rounds}',
-    f'devices             {result.counted.num_devices}',
-    f'participations      {result.counted.num_participations}',
+    f'devices             {counted.num_devices}',
+    f'participations      {counted.num_participations}',
     f'min-sep b           {result.min_sep}{closest}',
     f'max per device k    {result.max_participations}',
   ]
-  if result.counted.rounds_short_of_report_goal is not None:
-    lines.append(f'below report goal   {result.counted.rounds_short_of_report_goal} rounds')
+  if counted.rounds_short_of_report_goal is not None:
+    lines.append(f'below report goal   {counted.rounds_short_of_report_goal} rounds')
   lines += [*_of_each(result), '', *_guarantees(result)]
   if result.commitment is not None:
     lines += [
@@ -299,8 +302,8 @@ def _guarantees(result: statement_lib.Statement) -> list[str]:
 
 def _per_device(result: statement_lib.Statement) -> list[str]:
   """Returns the distribution of the privacy loss over devices, as lines."""
-  quantiles = result.per_device.quantiles
-  if quantiles[0].loss.epsilon is None:
+  quantiles = result.per_device.quantiles if result.per_device else ()
+  if not quantiles or quantiles[0].loss.epsilon is None:
     return []
   delta = rounding.exact(result.delta)
   lines = ['', f'share of participating devices, from their actual rounds (δ = {delta})']

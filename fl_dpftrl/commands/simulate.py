@@ -60,7 +60,7 @@ class Result:
     result = self.attendance.to_json()
     if self.scheme is not None:
       result |= {'sampling': self.args.sampling, 'num_parts': self.scheme.num_parts}
-    else:
+    if self.simulation is not None and self.turnouts is not None:
       result |= {
         'dropped': self.turnouts.dropped,
         'late': self.turnouts.late,
