@@ -17,7 +17,6 @@ import os
 import pathlib
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -68,7 +67,7 @@ class StrategyFile:
     return self.sensitivity.value * self.error.max
 
   @property
-  def figures(self) -> dict[str, Any]:
+  def figures(self) -> json_files.Object:
     """Figures that a file stores and that loading computes anew."""
     return {
       'sensitivity': self.sensitivity.value,

@@ -12,6 +12,9 @@ from typing import Any
 
 from fl_dpftrl import messages
 
+Object = dict[str, Any]
+"""A JSON object."""
+
 MOST_BYTES = 2**24
 """Size of a file, unless another limit is given: 16 MiB."""
 
@@ -112,7 +115,7 @@ def _levels(value: Any) -> int:
   return levels
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object(pairs: list[tuple[str, Any]]) -> Object:
   found = dict(pairs)
   if len(found) < len(pairs):
     seen = set()

@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from fl_dpftrl import files
+from fl_dpftrl import files, json_files
 
 _DIGEST = 'sha256'
 
@@ -28,7 +28,7 @@ def write(path: str | os.PathLike[str], facts: Mapping[str, Any], *, durable: bo
     temporary.write_text(text)
 
 
-def read(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read(path: str | os.PathLike[str]) -> json_files.Object:
   """The facts in a file that `write` wrote.
 
   Raises:

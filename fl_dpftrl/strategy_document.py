@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import array_files, messages, participation, workloads
+from fl_dpftrl import array_files, json_files, messages, participation, workloads
 from fl_dpftrl.families import base, registry
 
 _SCHEMAS = {'min_sep': participation.MinSep, 'fixed_separation': participation.FixedSeparation}
@@ -18,7 +18,7 @@ class MissingArrays(ValueError):
 
 def describe(
   strategy: base.Strategy, arrays: dict[str, np.ndarray], prefix: str = ''
-) -> dict[str, Any]:
+) -> json_files.Object:
   """Family and parameters of a strategy, for JSON.
 
   Arrays are moved into `arrays`, under the parameter's name; those of a strategy
@@ -35,7 +35,7 @@ def describe(
   return {'family': strategy.family, 'parameters': parameters}
 
 
-def name_arrays(described: dict[str, Any], npz: str) -> None:
+def name_arrays(described: json_files.Object, npz: str) -> None:
   """Completes the references of `describe`."""
   for value in described['parameters'].values():
     if isinstance(value, dict) and 'npz' in value:
@@ -61,7 +61,7 @@ def required(cls: type[Any]) -> set[str]:
   }
 
 
-def entry(document: dict[str, Any], name: str, kind: type[Any]) -> Any:
+def entry(document: json_files.Object, name: str, kind: type[Any]) -> Any:
   """An entry of a document; ValueError unless it is of that kind."""
   value = document.get(name)
   if not isinstance(value, kind):
@@ -70,7 +70,7 @@ def entry(document: dict[str, Any], name: str, kind: type[Any]) -> Any:
   return value
 
 
-def number(document: dict[str, Any], name: str) -> float:
+def number(document: json_files.Object, name: str) -> float:
   """A number of a document; ValueError for anything else."""
   value = document.get(name)
   if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -78,7 +78,7 @@ def number(document: dict[str, Any], name: str) -> float:
   return float(value)
 
 
-def read_workload(document: dict[str, Any]) -> workloads.Workload:
+def read_workload(document: json_files.Object) -> workloads.Workload:
   """The workload of a document; ValueError where it is none."""
   name = entry(document, 'workload', str)
   if name not in ('prefix', 'momentum'):
@@ -95,7 +95,7 @@ def read_workload(document: dict[str, Any]) -> workloads.Workload:
   return workload
 
 
-def read_schema(document: dict[str, Any]) -> participation.MinSep:
+def read_schema(document: json_files.Object) -> participation.MinSep:
   """The schema that an object describes; ValueError where it is none."""
   arguments = dict(document)
   name = entry(arguments, 'participation', str)
@@ -112,7 +112,9 @@ def read_schema(document: dict[str, Any]) -> participation.MinSep:
   return _SCHEMAS[name](**arguments)
 
 
-def read_strategy(document: dict[str, Any], path: pathlib.Path, prefix: str = '') -> base.Strategy:
+def read_strategy(
+  document: json_files.Object, path: pathlib.Path, prefix: str = ''
+) -> base.Strategy:
   """The strategy that `describe` described.
 
   Args:
@@ -158,7 +160,7 @@ def _parameter(value: Any, name: str, path: pathlib.Path, prefix: str) -> Any:
     raise ValueError(f'{name}: {e}') from e
 
 
-def _array(reference: dict[str, Any], name: str, path: pathlib.Path) -> np.ndarray:
+def _array(reference: json_files.Object, name: str, path: pathlib.Path) -> np.ndarray:
   file_name = entry(reference, 'npz', str)
   if pathlib.PurePath(file_name).name != file_name:
     raise ValueError(f'{name} must name an .npz beside the file, got {messages.quoted(file_name)}')

@@ -1,7 +1,9 @@
 """The privacy loss that follows from a sensitivity and a noise multiplier."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from fl_dpftrl import json_files
 
 
 class Point(NamedTuple):
@@ -40,7 +42,7 @@ class PrivacyLoss:
     curve = tuple(Point(point.delta, None) for point in self.curve)
     return dataclasses.replace(self, rho=None, curve=curve)
 
-  def to_json(self) -> dict[str, Any]:
+  def to_json(self) -> json_files.Object:
     """Returns the fields, ε at the first δ, and the curve if it has several δ."""
     result = {**vars(self), 'epsilon': self.epsilon}
     del result['curve']

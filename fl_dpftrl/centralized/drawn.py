@@ -6,9 +6,9 @@ can only refute the scheme.
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from fl_dpftrl import participation
+from fl_dpftrl import json_files, participation
 from fl_dpftrl.accounting import gaussian, privacy_loss
 from fl_dpftrl.centralized import amplification, log_checks
 from fl_dpftrl.centralized import sampling as sampling_lib
@@ -68,7 +68,7 @@ class Drawn:
       )
     return [f'{self.part}: {sentence}' for sentence in result]
 
-  def to_json(self) -> dict[str, Any]:
+  def to_json(self) -> json_files.Object:
     """Returns the scheme, the loss, the assumption and whether it holds."""
     return {
       'sampling': self.name,
@@ -83,7 +83,7 @@ class Drawn:
       'reason': self.reason,
     }
 
-  def _of_kind(self) -> dict[str, Any]:
+  def _of_kind(self) -> json_files.Object:
     raise NotImplementedError
 
   def _sentences(self) -> list[str]:
@@ -102,7 +102,7 @@ class Amplified(Drawn):
     """States in words how batches must have been drawn."""
     return self.scheme.how.format(probability=self.scheme.sampling_probability)
 
-  def _of_kind(self) -> dict[str, Any]:
+  def _of_kind(self) -> json_files.Object:
     return {
       'sampling_probability': self.scheme.sampling_probability,
       'compositions': self.scheme.compositions,
@@ -134,7 +134,7 @@ class Shuffled(Drawn):
     """Whether rounds of an example are exactly, not at least, min_sep apart."""
     return isinstance(self.scheme.schema, participation.FixedSeparation)
 
-  def _of_kind(self) -> dict[str, Any]:
+  def _of_kind(self) -> json_files.Object:
     schema = self.scheme.schema
     return {
       'min_sep': schema.min_sep,

@@ -2,9 +2,8 @@
 
 import argparse
 from collections.abc import Callable
-from typing import Any
 
-from fl_dpftrl import accounting, catalogue
+from fl_dpftrl import accounting, catalogue, json_files
 from fl_dpftrl.centralized import amplification, sampling
 from fl_dpftrl.commands import flags
 
@@ -42,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   flags.add_sampling(parser)
 
 
-def run(args: argparse.Namespace) -> dict[str, Any]:
+def run(args: argparse.Namespace) -> json_files.Object:
   """Returns the guarantee under the schema or the sampling of the flags."""
   return guarantee(
     args, accounting.account, amplification.account, noise_multiplier=args.noise_multiplier
@@ -54,7 +53,7 @@ def guarantee(
   ordinary: Callable[..., accounting.Guarantee],
   amplified: Callable[..., amplification.AmplifiedGuarantee],
   **noise: float | None,
-) -> dict[str, Any]:
+) -> json_files.Object:
   """Returns the result of the accountant that the flags select, as fields."""
   strategy = catalogue.load_strategy(args.strategy)
   draws = flags.sampling(args, strategy, args.num_rounds)
@@ -87,7 +86,7 @@ def _participation(
   args: argparse.Namespace,
   draws: sampling.Cyclic | None,
   found: accounting.Guarantee | amplification.AmplifiedGuarantee,
-) -> dict[str, Any]:
+) -> json_files.Object:
   """Returns the participation schema or the sampling scheme, as fields."""
   result = {'num_rounds': args.num_rounds}
   if isinstance(found, accounting.Guarantee):
@@ -108,7 +107,7 @@ def _participation(
   return result
 
 
-def show(result: dict[str, Any]) -> str:
+def show(result: json_files.Object) -> str:
   """Formats the figures, rounded up, the curve of ε and the assumptions."""
   figures = {k: v for k, v in result.items() if k not in ('curve', 'assumptions')}
   tables = [flags.table(figures)]

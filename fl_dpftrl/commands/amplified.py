@@ -2,9 +2,8 @@
 
 import argparse
 from collections.abc import Callable
-from typing import Any
 
-from fl_dpftrl import catalogue, participation, workloads
+from fl_dpftrl import catalogue, json_files, participation, workloads
 from fl_dpftrl.centralized import amplification
 from fl_dpftrl.families import base
 
@@ -59,7 +58,7 @@ def best(
   schema: participation.MinSep,
   workload: workloads.Workload,
   optimize: Callable[[int], base.Strategy],
-) -> tuple[base.Strategy, dict[str, Any]]:
+) -> tuple[base.Strategy, json_files.Object]:
   """Returns the strategy with the least noise at ε and the comparison.
 
   Args:

@@ -1,9 +1,8 @@
 """The `calibrate` command: smallest noise multiplier for a target ε or ρ."""
 
 import argparse
-from typing import Any
 
-from fl_dpftrl import accounting
+from fl_dpftrl import accounting, json_files
 from fl_dpftrl.centralized import amplification
 from fl_dpftrl.commands import account, flags
 
@@ -26,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   flags.add_sampling(parser)
 
 
-def run(args: argparse.Namespace) -> dict[str, Any]:
+def run(args: argparse.Namespace) -> json_files.Object:
   """Returns the guarantee with the least noise for the target at the first δ."""
   target = {'epsilon': args.epsilon} if args.rho is None else {'rho': args.rho}
   return account.guarantee(args, accounting.calibrate, _amplified, **target)

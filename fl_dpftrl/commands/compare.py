@@ -4,9 +4,8 @@ import argparse
 import dataclasses
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from fl_dpftrl import error, messages, participation
+from fl_dpftrl import error, json_files, messages, participation
 from fl_dpftrl.commands import flags, outputs, progress
 from fl_dpftrl.comparison import coefficients, sweep
 from fl_dpftrl.comparison import contenders as contenders_lib
@@ -88,7 +87,7 @@ def _values_or_each(text: str) -> list[int | None]:
   return each + (flags.values(','.join(others)) if others else [])
 
 
-def run(args: argparse.Namespace) -> dict[str, Any]:
+def run(args: argparse.Namespace) -> json_files.Object:
   """Evaluates every mechanism at every setting and writes the requested files."""
   varying = [name for name in _SCHEMA if len(getattr(args, name)) > 1]
   if len(varying) > 1:
@@ -246,7 +245,7 @@ def _columns(
   return columns, mechanism_of, last
 
 
-def show(result: dict[str, Any]) -> str:
+def show(result: json_files.Object) -> str:
   """Formats one row per result; columns with one value stand above the table."""
   same, table = flags.shared_columns(result['rows'], _SCHEMA)
   header = ', '.join(f'{name} {value}' for name, value in same.items())

@@ -1,9 +1,8 @@
 """The `describe` command: figures of a strategy under any schema."""
 
 import argparse
-from typing import Any
 
-from fl_dpftrl import catalogue, workloads
+from fl_dpftrl import catalogue, json_files, workloads
 from fl_dpftrl.commands import flags
 from fl_dpftrl.noise import engine
 
@@ -28,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
 
 
-def run(args: argparse.Namespace) -> dict[str, Any]:
+def run(args: argparse.Namespace) -> json_files.Object:
   """Returns the figures under the flags' schema, by default the file's own."""
   if args.strategy in catalogue.parameter_free():
     file = None
@@ -59,6 +58,6 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
   }
 
 
-def show(result: dict[str, Any]) -> str:
+def show(result: json_files.Object) -> str:
   """Formats the figures as a table."""
   return flags.table(result)

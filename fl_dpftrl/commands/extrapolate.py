@@ -3,9 +3,8 @@
 import argparse
 import dataclasses
 import sys
-from typing import Any
 
-from fl_dpftrl import error, messages, rounding
+from fl_dpftrl import error, json_files, messages, rounding
 from fl_dpftrl.accounting import extrapolation, gaussian
 from fl_dpftrl.commands import flags, outputs, progress
 from fl_dpftrl.comparison import contenders as contenders_lib
@@ -125,7 +124,7 @@ def _whole_numbers(text: str) -> list[int]:
   return [flags.values(part)[0] for part in text.split(',')]
 
 
-def run(args: argparse.Namespace) -> dict[str, Any]:
+def run(args: argparse.Namespace) -> json_files.Object:
   """Predicts every strategy at every setting and writes the requested files."""
   axis = _axis(args)
   deployments = _deployments(args)
@@ -292,7 +291,7 @@ def _figures(
   }
 
 
-def show(result: dict[str, Any]) -> str:
+def show(result: json_files.Object) -> str:
   """Formats one row per prediction and the assumptions."""
   same, table = flags.shared_columns(result['rows'], _MAY_BE_SHARED)
   header = ', '.join(f'{name} {value}' for name, value in same.items() if value is not None)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import messages, participation, rounding, workloads
+from fl_dpftrl import json_files, messages, participation, rounding, workloads
 from fl_dpftrl.centralized import amplification
 from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.families import base
@@ -229,13 +229,13 @@ def _value(text: str, whole: str) -> int:
   return int(text)
 
 
-def table(result: dict[str, Any]) -> str:
+def table(result: json_files.Object) -> str:
   """Formats one aligned line per field, with six digits per number."""
   width = max(map(len, result)) + 2
   return '\n'.join(f'{name:<{width}}{_cell(name, value)}' for name, value in result.items())
 
 
-def columns(rows: Sequence[dict[str, Any]]) -> str:
+def columns(rows: Sequence[json_files.Object]) -> str:
   """Formats one aligned line per row under a header, with numbers to the right."""
   names = list(rows[0])
   cells = [names] + [[_cell(n, row[n]) for n in names] for row in rows]
@@ -251,8 +251,8 @@ def columns(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def shared_columns(
-  rows: Sequence[dict[str, Any]], may_be_shared: Sequence[str]
-) -> tuple[dict[str, Any], str]:
+  rows: Sequence[json_files.Object], may_be_shared: Sequence[str]
+) -> tuple[json_files.Object, str]:
   """Splits off the named columns that are equal in all rows; formats the rest."""
   shared = {
     name: rows[0][name] for name in may_be_shared if all(row[name] == rows[0][name] for row in rows)

@@ -4,11 +4,10 @@ import argparse
 import dataclasses
 import pathlib
 import time
-from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import catalogue, error, participation, rounding, workloads
+from fl_dpftrl import catalogue, error, json_files, participation, rounding, workloads
 from fl_dpftrl.commands import amplified, flags, progress
 from fl_dpftrl.families import base
 from fl_dpftrl.optimization import registry
@@ -100,7 +99,7 @@ def _range(text: str) -> tuple[int, int]:
   return low, high
 
 
-def run(args: argparse.Namespace) -> dict[str, Any]:
+def run(args: argparse.Namespace) -> json_files.Object:
   """Optimises and evaluates a strategy, and writes the file if requested."""
   workload = _workload(args)
   optimizer = registry.OPTIMIZERS[args.mechanism]
@@ -112,7 +111,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
   if args.output is not None:
     _check_output(pathlib.Path(args.output))
   start, shown = time.monotonic(), progress.Progress('optimize')
-  options: dict[str, Any] = {
+  options: json_files.Object = {
     'objective': args.objective,
     'workload': workload,
     'progress': lambda steps, loss: shown.say(f'{steps} steps, loss {loss:.6g}'),
@@ -183,7 +182,7 @@ def _schemas(args: argparse.Namespace, optimizer: registry.Optimizer) -> list[pa
 
 def _losses(
   strategy: base.Strategy, schema: participation.MinSep, workload: workloads.Workload
-) -> dict[str, Any]:
+) -> json_files.Object:
   """Returns a strategy's figures at one min-sep of the range."""
   figures = catalogue.describe(strategy, schema=schema, workload=workload).figures
   return {
@@ -227,14 +226,16 @@ def _check_output(path: pathlib.Path) -> None:
     raise ValueError(f'--output={path}: its folder does not exist')
 
 
-def _save(output: str, strategy: base.Strategy, made_for: dict[str, Any]) -> catalogue.StrategyFile:
+def _save(
+  output: str, strategy: base.Strategy, made_for: json_files.Object
+) -> catalogue.StrategyFile:
   try:
     return catalogue.save_strategy(output, strategy, **made_for)
   except OSError as e:
     raise ValueError(f'--output={output}: {e.strerror or e}') from e
 
 
-def show(result: dict[str, Any]) -> str:
+def show(result: json_files.Object) -> str:
   """Formats the figures and, over a range, a table of losses."""
   result = dict(result)
   points = result.pop('range', None)

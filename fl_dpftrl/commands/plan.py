@@ -6,9 +6,8 @@ import os
 import pathlib
 import shlex
 import time
-from typing import Any
 
-from fl_dpftrl import catalogue, error, files
+from fl_dpftrl import catalogue, error, files, json_files
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.commands import flags, plan_text, population_flags, progress
 from fl_dpftrl.comparison import contenders as contenders_lib
@@ -100,7 +99,7 @@ class Result:
   plan: planner.Plan
   wall_seconds: float
 
-  def to_json(self) -> dict[str, Any]:
+  def to_json(self) -> json_files.Object:
     """Returns the population, the plan and the files written."""
     asked = ('population', 'report_goal', 'num_rounds', 'timer_hours', 'timer_rounds', 'seed')
     return {

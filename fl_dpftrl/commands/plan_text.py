@@ -1,8 +1,6 @@
 """Text output of the `plan` command."""
 
-from typing import Any
-
-from fl_dpftrl import messages, rounding
+from fl_dpftrl import json_files, messages, rounding
 from fl_dpftrl.commands import flags
 from fl_dpftrl.planning import planner
 
@@ -66,7 +64,7 @@ def _recommended(plan: planner.Plan) -> list[str]:
   ]
 
 
-def _forecast(plan: planner.Plan) -> list[dict[str, Any]]:
+def _forecast(plan: planner.Plan) -> list[json_files.Object]:
   ends = plan.forecast.range
   return [
     {
@@ -85,7 +83,7 @@ def _expected(name: str, mean: float) -> float:
   return float(shown(mean, digits=6))
 
 
-def _options(plan: planner.Plan) -> list[dict[str, Any]]:
+def _options(plan: planner.Plan) -> list[json_files.Object]:
   best = plan.best
   rows = [
     {

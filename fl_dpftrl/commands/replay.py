@@ -231,10 +231,10 @@ def _warnings(result: statement_lib.Statement) -> list[str]:
 
 def show(result: statement_lib.Statement) -> str:
   """Formats the guarantees, rounded up, and their assumptions."""
-  counted = result.counted
-  if counted is None:
-    raise ValueError('counted is needed to show a statement, got a published one')
-  witness = counted.witness
+  counted, per_device = result.counted, result.per_device
+  if counted is None or per_device is None:
+    raise ValueError('the statement must be confidential: a publishable one has no counts')
+  witness, short = counted.witness, counted.rounds_short_of_report_goal
   closest = (
     f'  (device {messages.quoted(witness.device_id)}, rounds'
     f' {witness.first_round} and {witness.second_round})'
@@ -252,8 +252,8 @@ def show(result: statement_lib.Statement) -> str:
     f'min-sep b           {result.min_sep}{closest}',
     f'max per device k    {result.max_participations}',
   ]
-  if counted.rounds_short_of_report_goal is not None:
-    lines.append(f'below report goal   {counted.rounds_short_of_report_goal} rounds')
+  if short is not None:
+    lines.append(f'below report goal   {short} rounds')
   lines += [*_of_each(result), '', *_guarantees(result)]
   if result.commitment is not None:
     lines += [
@@ -262,7 +262,7 @@ def show(result: statement_lib.Statement) -> str:
       f'  value  {result.commitment.hmac_sha256}',
       f'  salt   {result.commitment.salt}   keep it as secret as the log',
     ]
-  lines += [*_per_device(result), '', 'assumptions']
+  lines += [*_per_device(per_device, result.delta), '', 'assumptions']
   lines += [f'- {messages.one_line(sentence, limit=_LONGEST)}' for sentence in result.assumptions]
   return '\n'.join(lines)
 
@@ -300,14 +300,13 @@ def _guarantees(result: statement_lib.Statement) -> list[str]:
   return [''.join(f'{cell:<{w}}' for cell, w in zip(row, widths)).rstrip() for row in rows]
 
 
-def _per_device(result: statement_lib.Statement) -> list[str]:
+def _per_device(fared: statement_lib.PerDevice, delta: float) -> list[str]:
   """Returns the distribution of the privacy loss over devices, as lines."""
-  quantiles = result.per_device.quantiles if result.per_device else ()
-  if not quantiles or quantiles[0].loss.epsilon is None:
+  if fared.quantiles[0].loss.epsilon is None:
     return []
-  delta = rounding.exact(result.delta)
-  lines = ['', f'share of participating devices, from their actual rounds (δ = {delta})']
-  for share, loss in quantiles:
+  shown = rounding.exact(delta)
+  lines = ['', f'share of participating devices, from their actual rounds (δ = {shown})']
+  for share, loss in fared.quantiles:
     lines.append(f'{100 * share:>6g} % have ε ≤ {_up(loss.epsilon)}, ρ ≤ {_up(loss.rho)}')
   return [*lines, 'These figures come from the private log and are for the operator.']
 

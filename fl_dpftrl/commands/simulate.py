@@ -7,9 +7,8 @@ import os
 import shlex
 import time
 from collections.abc import Iterator
-from typing import Any
 
-from fl_dpftrl import files, participation, rounding
+from fl_dpftrl import files, json_files, participation, rounding
 from fl_dpftrl.centralized import partition, sampling
 from fl_dpftrl.commands import flags, population_flags, progress
 from fl_dpftrl.reports import population
@@ -37,40 +36,60 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
-  """Simulated rounds of devices, or of batches.
+  """Simulated rounds.
 
   Attributes:
     args: parsed flags.
     attendance: totals of the cohorts.
     wall_seconds: seconds that the simulation took.
-    simulation: simulated population; None for batches.
-    turnouts: totals of the chosen devices; None for batches.
-    scheme: sampling scheme of batches; None for devices.
   """
 
   args: argparse.Namespace
   attendance: attendance_lib.Attendance
   wall_seconds: float
-  simulation: cohorts.Simulation | None = None
-  turnouts: turnouts_lib.Turnouts | None = None
-  scheme: sampling.Cyclic | None = None
 
-  def to_json(self) -> dict[str, Any]:
-    """Returns the totals, and what is known of devices or batches."""
-    result = self.attendance.to_json()
-    if self.scheme is not None:
-      result |= {'sampling': self.args.sampling, 'num_parts': self.scheme.num_parts}
-    if self.simulation is not None and self.turnouts is not None:
-      result |= {
-        'dropped': self.turnouts.dropped,
-        'late': self.turnouts.late,
-        'timer': _timer(self.simulation.timer, self.attendance),
-      }
-    return result | {
+  def to_json(self) -> json_files.Object:
+    """Returns the totals, what is known of devices or batches, and the output."""
+    return {
+      **self.attendance.to_json(),
+      **self._of_kind(),
       'seed': self.args.seed,
       'wall_seconds': self.wall_seconds,
       'output': self.args.output,
     }
+
+  def _of_kind(self) -> json_files.Object:
+    raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Devices(Result):
+  """Simulated rounds of devices.
+
+  Attributes:
+    simulation: simulated population.
+    turnouts: totals of the chosen devices.
+  """
+
+  simulation: cohorts.Simulation
+  turnouts: turnouts_lib.Turnouts
+
+  def _of_kind(self) -> json_files.Object:
+    return {
+      'dropped': self.turnouts.dropped,
+      'late': self.turnouts.late,
+      'timer': _timer(self.simulation.timer, self.attendance),
+    }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Batches(Result):
+  """Simulated batches of centralized training, drawn by a sampling scheme."""
+
+  scheme: sampling.Cyclic
+
+  def _of_kind(self) -> json_files.Object:
+    return {'sampling': self.args.sampling, 'num_parts': self.scheme.num_parts}
 
 
 def run(args: argparse.Namespace) -> Result:
@@ -84,7 +103,7 @@ def run(args: argparse.Namespace) -> Result:
   if batches is not None:
     attendance = _record(args, batches.rounds(), batches.metadata())
     seconds = time.monotonic() - began
-    return Result(args=args, attendance=attendance, wall_seconds=seconds, scheme=batches.scheme)
+    return Batches(args=args, attendance=attendance, wall_seconds=seconds, scheme=batches.scheme)
   for name in ('population', 'report_goal'):
     if getattr(args, name) is None:
       raise ValueError(f'--{name} is needed, or --sampling')
@@ -97,7 +116,7 @@ def run(args: argparse.Namespace) -> Result:
       yield cohort
 
   attendance = _record(args, rounds(), {})
-  result = Result(
+  result = Devices(
     args=args,
     attendance=attendance,
     wall_seconds=time.monotonic() - began,
@@ -142,7 +161,7 @@ def _record(
   )
 
 
-def _timer(kind: timer.Timer, attendance: attendance_lib.Attendance) -> dict[str, Any]:
+def _timer(kind: timer.Timer, attendance: attendance_lib.Attendance) -> json_files.Object:
   """Returns the timer and, for a timer in hours, its effect in rounds."""
   if isinstance(kind, timer.RoundTimer):
     return {'rounds': kind.rounds}
@@ -150,7 +169,7 @@ def _timer(kind: timer.Timer, attendance: attendance_lib.Attendance) -> dict[str
   return {'hours': kind.hours, 'in_rounds': timed and timed._asdict()}
 
 
-def _flags(args: argparse.Namespace) -> dict[str, Any]:
+def _flags(args: argparse.Namespace) -> json_files.Object:
   """Returns the flags that determine the log."""
   left_out = ('output', 'report', 'json')
   return {
@@ -172,7 +191,7 @@ def _words(args: argparse.Namespace) -> list[str]:
 def show(result: Result) -> str:
   """Formats the figures and explains how a timer in hours led to the min-sep."""
   figures = result.to_json()
-  if result.simulation is None:
+  if not isinstance(result, Devices):
     return flags.table(figures)
   del figures['timer']
   words = explanation.explain(result.simulation.timer, result.attendance)

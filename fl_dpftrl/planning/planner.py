@@ -2,9 +2,8 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from fl_dpftrl import participation
+from fl_dpftrl import json_files, participation
 from fl_dpftrl.planning import candidates as candidates_lib
 from fl_dpftrl.planning import forecast as forecast_lib
 from fl_dpftrl.planning import recommendation as recommendation_lib
@@ -48,7 +47,7 @@ class Plan:
     """Returns the settings with a result, the planned one among them."""
     return [s for s in self.settings if isinstance(s, tradeoffs.Setting)]
 
-  def to_json(self) -> dict[str, Any]:
+  def to_json(self) -> json_files.Object:
     """Returns all figures; none of them is a guarantee."""
     forecast, planned = self.forecast, self.planned
     return {

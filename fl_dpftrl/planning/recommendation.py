@@ -6,9 +6,8 @@ Every ε here is a prediction. Only the log of a run proves its guarantee.
 import dataclasses
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
-from fl_dpftrl import participation
+from fl_dpftrl import json_files, participation
 from fl_dpftrl.accounting import calibration, gaussian
 from fl_dpftrl.planning import candidates as candidates_lib
 
@@ -35,7 +34,7 @@ class Option:
   noise_multiplier: float
   same_noise_epsilon: float
 
-  def to_json(self, planned: participation.MinSep) -> dict[str, Any]:
+  def to_json(self, planned: participation.MinSep) -> json_files.Object:
     """Returns the figures under the planned schema."""
     return {
       'strategy': self.candidate.label,
@@ -87,7 +86,7 @@ class Recommendation:
     """All other strategies, sorted by loss."""
     return tuple(o for o in self.options if o.candidate is not self.candidate)
 
-  def to_json(self) -> dict[str, Any]:
+  def to_json(self) -> json_files.Object:
     """Returns the recommended strategy, its noise and its predicted ε."""
     guarantee = self.guarantee
     return {

@@ -5,9 +5,8 @@ recommended mechanism is optimised for each setting.
 """
 
 import dataclasses
-from typing import Any
 
-from fl_dpftrl import participation
+from fl_dpftrl import json_files, participation
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.comparison import sweep
 from fl_dpftrl.planning import candidates as candidates_lib
@@ -37,7 +36,7 @@ class Setting:
   noise_multiplier: float
   epsilon: float
 
-  def to_json(self) -> dict[str, Any]:
+  def to_json(self) -> json_files.Object:
     """Returns the fields, with those of the schema beside them."""
     return {
       'report_goal': self.report_goal,
@@ -58,7 +57,7 @@ class Missing:
   num_rounds: int
   reason: str
 
-  def to_json(self) -> dict[str, Any]:
+  def to_json(self) -> json_files.Object:
     """Returns the fields."""
     return dict(vars(self))
 

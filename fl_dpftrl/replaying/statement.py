@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any, NamedTuple
 
+from fl_dpftrl import json_files
 from fl_dpftrl.accounting import privacy_loss
 from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.logs import log as log_lib
@@ -89,7 +90,7 @@ class RunFacts:
   counted: Counted | None = None
   log: tuple[log_lib.LogFile, ...] | None = None
 
-  def to_json(self) -> dict[str, Any]:
+  def to_json(self) -> json_files.Object:
     """Returns the facts; those that are not known, or did not occur, are left out."""
     counted = self.counted
     optional = {
@@ -140,7 +141,7 @@ class Declared:
   loss: privacy_loss.PrivacyLoss
   holds: bool
 
-  def to_json(self) -> dict[str, Any]:
+  def to_json(self) -> json_files.Object:
     """Returns the schema, the loss and whether it holds."""
     schema = _fields(self, 'min_sep', 'max_participations')
     return {**schema, **self.loss.to_json(), 'holds': self.holds}
@@ -175,7 +176,7 @@ class PerDevice:
   quantiles: tuple[Quantile, ...]
   rho_histogram: tuple[Bar, ...] = ()
 
-  def to_json(self) -> dict[str, Any]:
+  def to_json(self) -> json_files.Object:
     """Returns the fields; no histogram without noise."""
     result = {
       'most_exposed': self.most_exposed,
@@ -284,7 +285,7 @@ class Statement:
       result.append(Part(self.drawn.part, self.drawn.loss, self.drawn.holds))
     return tuple(result)
 
-  def to_json(self) -> dict[str, Any]:
+  def to_json(self) -> json_files.Object:
     """Returns the statement; facts of a single run are at the top."""
     result = self._of_several() if self.several else self.runs[0].to_json()
     result |= {
@@ -315,7 +316,7 @@ class Statement:
       result['commitment'] = self.commitment.to_json()
     return result
 
-  def _of_several(self) -> dict[str, Any]:
+  def _of_several(self) -> json_files.Object:
     schema = _fields(self, 'min_sep', 'max_participations')
     if self.counted is None:
       return {'num_rounds': self.num_rounds, **schema}
@@ -329,5 +330,5 @@ class Statement:
     }
 
 
-def _fields(record: Any, *names: str) -> dict[str, Any]:
+def _fields(record: Any, *names: str) -> json_files.Object:
   return {name: getattr(record, name) for name in names}

@@ -1,12 +1,12 @@
 """Running totals of cohorts: participations, min-sep and time."""
 
 import bisect
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from fl_dpftrl import counts as counts_lib
-from fl_dpftrl import participation
+from fl_dpftrl import json_files, participation
 
 _DAY = 86400.0
 
@@ -106,7 +106,7 @@ class Attendance:
     """Number of devices by their number of participations."""
     return counts_lib.Counts.of(self._times[self._times > 0])
 
-  def to_json(self) -> dict[str, Any]:
+  def to_json(self) -> json_files.Object:
     """Returns the totals."""
     return {
       'num_rounds': self.num_rounds,
