@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from fl_dpftrl.families import (
   banded,
+  banded_inverse,
   banded_toeplitz,
   base,
   blt,
@@ -33,6 +34,7 @@ _BUILT_IN: dict[str, type[base.Strategy]] = {
     low_rank.LowRank,
     stamped.Stamped,
     banded_toeplitz.BandedToeplitz,
+    banded_inverse.BandedInverse,
   )
 }
 _families = dict(_BUILT_IN)

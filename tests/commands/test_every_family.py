@@ -6,6 +6,7 @@ import pytest
 from fl_dpftrl import catalogue, participation
 from fl_dpftrl.families import (
   banded,
+  banded_inverse,
   banded_toeplitz,
   blt,
   dense,
@@ -29,6 +30,7 @@ EXAMPLES = {
   'tree_online': tree_online.TreeOnline(),
   'tree_full': tree_full.TreeFull(N),
   'banded': banded.Banded(_BANDS),
+  'banded_inverse': banded_inverse.BandedInverse([1.0, -0.5, -0.1]),
   'banded_toeplitz': banded_toeplitz.BandedToeplitz([1.0, 0.5], None),
   'blt': blt.BLT((0.9, 0.5), (0.3, 0.2)),
   'dense': dense.Dense(np.eye(N) + 0.3 * np.eye(N, k=-1)),

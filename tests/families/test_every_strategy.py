@@ -8,6 +8,7 @@ import pytest
 from fl_dpftrl import workloads
 from fl_dpftrl.families import (
   banded,
+  banded_inverse,
   banded_toeplitz,
   base,
   blt,
@@ -47,6 +48,7 @@ def low_rank_example():
 
 
 EXAMPLES = {
+  'banded_inverse': lambda: banded_inverse.BandedInverse([1.2, -0.5, -0.2, 0.1]),
   'tree_full': lambda: tree_full.TreeFull(MOST),
   'banded': banded_example,
   'blt': lambda: blt.BLT([0.97, 0.6, 0.05], [0.1, 0.3, 0.6]),

@@ -7,6 +7,7 @@ import tensorflow_federated as tff
 import fl_dpftrl as dpftrl
 from fl_dpftrl.families import (
   banded,
+  banded_inverse,
   banded_toeplitz,
   blt,
   dense,
@@ -106,6 +107,7 @@ STRATEGIES = {
   'tree_online': lambda n: tree_online.TreeOnline(),
   'tree_full': tree_full.TreeFull,
   'banded': lambda n: banded.Banded(banded_coefficients(n)),
+  'banded_inverse': lambda n: banded_inverse.BandedInverse([1.2, -0.5, -0.2, 0.1]),
   'blt': lambda n: blt.BLT((0.99, 0.8), (0.25, 0.3)),
   'dense': lambda n: dense.Dense(dense_matrix(n)),
   'low_rank': lambda n: low_rank.LowRank(banded_coefficients(n), *low_rank_factors(n)),
