@@ -14,6 +14,7 @@ from fl_dpftrl.families import (
   blt,
   dense,
   identity,
+  lambda_cgd,
   low_rank,
   stamped,
   tree_full,
@@ -35,6 +36,7 @@ _BUILT_IN: dict[str, type[base.Strategy]] = {
     stamped.Stamped,
     banded_toeplitz.BandedToeplitz,
     banded_inverse.BandedInverse,
+    lambda_cgd.LambdaCGD,
   )
 }
 _families = dict(_BUILT_IN)

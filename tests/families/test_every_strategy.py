@@ -13,6 +13,7 @@ from fl_dpftrl.families import (
   base,
   blt,
   dense,
+  lambda_cgd,
   low_rank,
   registry,
   stamped,
@@ -48,6 +49,7 @@ def low_rank_example():
 
 
 EXAMPLES = {
+  'lambda_cgd': lambda: lambda_cgd.LambdaCGD(0.8),
   'banded_inverse': lambda: banded_inverse.BandedInverse([1.2, -0.5, -0.2, 0.1]),
   'tree_full': lambda: tree_full.TreeFull(MOST),
   'banded': banded_example,

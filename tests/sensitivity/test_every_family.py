@@ -13,6 +13,7 @@ from fl_dpftrl.families import (
   blt,
   dense,
   identity,
+  lambda_cgd,
   low_rank,
   registry,
   stamped,
@@ -79,6 +80,7 @@ def _stamped(rng, n):
 
 EXAMPLES = {
   'banded': _banded,
+  'lambda_cgd': lambda rng, n: lambda_cgd.LambdaCGD(rng.choice([0.0, rng.uniform(), 1.0])),
   'banded_inverse': _banded_inverse,
   'banded_toeplitz': _toeplitz,
   'blt': _blt,
