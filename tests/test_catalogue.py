@@ -12,9 +12,11 @@ import fl_dpftrl
 from fl_dpftrl import catalogue, participation, workloads
 from fl_dpftrl.families import (
   banded,
+  banded_inverse,
   blt,
   dense,
   identity,
+  lambda_cgd,
   low_rank,
   stamped,
   tree_full,
@@ -33,6 +35,8 @@ def banded_example():
 
 EXAMPLES = {
   'banded': banded_example,
+  'lambda_cgd': lambda: lambda_cgd.LambdaCGD(0.8),
+  'banded_inverse': lambda: banded_inverse.BandedInverse([1.2, -0.5, -0.2, 0.1]),
   'blt': lambda: blt.BLT([0.9999999999921251, 1 / 3], [0.1, 0.2]),
   'dense': lambda: dense.Dense(banded_example().strategy_matrix(12)),
   'identity': identity.Identity,

@@ -6,10 +6,12 @@ import pytest
 from fl_dpftrl import catalogue, error, participation, sensitivity, workloads
 from fl_dpftrl.families import (
   banded,
+  banded_inverse,
   banded_toeplitz,
   blt,
   dense,
   identity,
+  lambda_cgd,
   low_rank,
   stamped,
   tree_full,
@@ -34,6 +36,8 @@ STRATEGIES = {
   'early_tree_full': lambda n: tree_full.TreeFull(n + 27),
   'completed_tree': tree_online.TreeOnline,
   'banded': example,
+  'lambda_cgd': lambda n: lambda_cgd.LambdaCGD(0.8),
+  'banded_inverse': lambda n: banded_inverse.BandedInverse([1.2, -0.5, -0.2, 0.1]),
   'blt': lambda n: blt.BLT([0.99, 0.5], [0.2, 0.7]),
   'dense': lambda n: dense.Dense(example(n).strategy_matrix(n)),
   'banded_toeplitz': lambda n: banded_toeplitz.BandedToeplitz([1.5, -0.4, 0.6, 0.2]),

@@ -38,6 +38,8 @@ _MARKERS = {
   'banded_sqrt': 'p',
   'blt': 'o',
 }
+# Other mechanisms, in the order of their names.
+_OTHERS = ((INK, '*'), ('#ddaa33', '<'), ('#661100', '>'), ('#6699cc', 'h'), ('#cc6677', 'H'))
 # Each further candidate of a mechanism shifts the hue (of 1 in total) and mixes
 # in white, or black if negative.
 _VARIANTS = ((0.0, 0.0), (0.08, 0.3), (-0.1, -0.35), (0.0, -0.65), (-0.1, 0.45), (0.08, -0.4))
@@ -65,15 +67,17 @@ class Look(NamedTuple):
 
 def looks(mechanism_of: dict[str, str]) -> dict[str, Look]:
   """Returns a look per label: one colour per mechanism, with variants."""
+  others = sorted(set(mechanism_of.values()) - set(_COLOURS))
+  own = {name: _OTHERS[i % len(_OTHERS)] for i, name in enumerate(others)}
+  own |= {name: (colour, _MARKERS[name]) for name, colour in _COLOURS.items()}
   taken: dict[str, int] = {}
   found = {}
   for label, mechanism in mechanism_of.items():
     count = taken.get(mechanism, 0)
     taken[mechanism] = count + 1
+    colour, marker = own[mechanism]
     found[label] = Look(
-      _variant(_COLOURS.get(mechanism, INK), count % len(_VARIANTS)),
-      _MARKERS.get(mechanism, '*'),
-      _DASHES[count % len(_DASHES)],
+      _variant(colour, count % len(_VARIANTS)), marker, _DASHES[count % len(_DASHES)]
     )
   return found
 

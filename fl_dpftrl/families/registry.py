@@ -8,11 +8,13 @@ from typing import TypeVar
 
 from fl_dpftrl.families import (
   banded,
+  banded_inverse,
   banded_toeplitz,
   base,
   blt,
   dense,
   identity,
+  lambda_cgd,
   low_rank,
   stamped,
   tree_full,
@@ -33,6 +35,8 @@ _BUILT_IN: dict[str, type[base.Strategy]] = {
     low_rank.LowRank,
     stamped.Stamped,
     banded_toeplitz.BandedToeplitz,
+    banded_inverse.BandedInverse,
+    lambda_cgd.LambdaCGD,
   )
 }
 _families = dict(_BUILT_IN)

@@ -10,7 +10,7 @@ from fl_dpftrl.noise import base
 
 # Rounds for which noise rows are compared with C: without buffers, and with.
 _CHECKED_ROUNDS, _CHECKED_BUFFERED_ROUNDS = 1024, 128
-_ROUNDING = 1e-6
+_ROUNDING, _UNDERFLOW = 1e-6, 1e-200
 
 
 def reference_stream(strategy: strategies.Strategy, z: np.ndarray) -> base.NoiseStream:
@@ -124,13 +124,11 @@ def check_undoes(
   checked = min(num_rounds or checked, checked)
   rows, matrix = strategy.num_noise_rows(checked), strategy.strategy_matrix(checked)
   made = _noise_rows(strategy, noise, checked, rows)
-  if (
-    made is None
-    or matrix.shape != (rows, checked)
-    or not (
-      np.abs(made @ matrix - np.eye(checked)) <= _ROUNDING * (np.abs(made) @ np.abs(matrix))
-    ).all()
-  ):
+  same = made is not None and matrix.shape == (rows, checked)
+  if same:
+    error = np.abs(made @ matrix - np.eye(checked))
+    same = (error <= _ROUNDING * (np.abs(made) @ np.abs(matrix)) + _UNDERFLOW).all()
+  if not same:
     raise ValueError(
       f'noise of {strategy.family} does not undo its strategy_matrix, so it would'
       ' not be what its sensitivity is computed for'

@@ -7,6 +7,7 @@ from fl_dpftrl import participation, workloads
 from fl_dpftrl.families import base, identity, tree_full, tree_online
 from fl_dpftrl.optimization import (
   banded,
+  banded_inverse,
   blt,
   certificate,
   dense,
@@ -52,6 +53,8 @@ OPTIMIZERS: dict[str, Optimizer] = {
   'banded': Optimizer(banded.optimize, 'num_bands'),
   'banded_toeplitz': Optimizer(toeplitz.optimize, 'num_bands', toeplitz_range.optimize_range),
   'banded_sqrt': Optimizer(toeplitz.square_root, 'num_bands'),
+  'banded_inverse': Optimizer(banded_inverse.optimize, 'num_bands'),
+  'banded_inverse_sqrt': Optimizer(banded_inverse.square_root, 'num_bands'),
   'blt': Optimizer(blt.optimize, 'num_buffers', blt.optimize_range),
 }
 

@@ -8,10 +8,12 @@ import tensorflow_federated as tff
 from fl_dpftrl.aggregators import factory
 from fl_dpftrl.families import (
   banded,
+  banded_inverse,
   banded_toeplitz,
   blt,
   dense,
   identity,
+  lambda_cgd,
   low_rank,
   registry,
   stamped,
@@ -39,6 +41,8 @@ ONE_RUN = {
   'identity': identity.Identity(),
   'tree_online': tree_online.TreeOnline(),
   'banded': banded.Banded(_bands()),
+  'lambda_cgd': lambda_cgd.LambdaCGD(0.8),
+  'banded_inverse': banded_inverse.BandedInverse([1.2, -0.5, -0.2, 0.1]),
   'banded_toeplitz': banded_toeplitz.BandedToeplitz([1.5, -0.4, 0.6, 0.2], None),
   'blt': blt.BLT((0.99, 0.8, 0.3), (0.25, 0.3, 0.2)),
   'dense': dense.Dense(banded.Banded(_bands()).strategy_matrix(MOST)),

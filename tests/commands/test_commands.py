@@ -40,6 +40,8 @@ GUARANTEE = [
     ('banded_toeplitz', '', 5),
     ('banded_toeplitz', '--num_bands=8', 7),
     ('banded_sqrt', '', 23),
+    ('banded_inverse', '', 0),
+    ('banded_inverse_sqrt', '--num_bands=4', 0),
     ('blt', '--num_buffers=2', 2),
     ('blt', '', None),
   ],
@@ -70,7 +72,11 @@ def test_optimize(tmp_path, result, mechanism, flags, copies, objective):
   assert found['output'] == str(path)
   assert found['memory_copies'] == copies or copies is None
   file = catalogue.load(path)
-  family = {'banded_sqrt': 'banded_toeplitz', 'multi_epoch': 'dense'}.get(mechanism, mechanism)
+  family = {
+    'banded_sqrt': 'banded_toeplitz',
+    'banded_inverse_sqrt': 'banded_inverse',
+    'multi_epoch': 'dense',
+  }.get(mechanism, mechanism)
   assert file.strategy.family == family
   assert file.schema == participation.MinSep(num_rounds=24, min_sep=6, max_participations=3)
   assert {k: found[k] for k in FIGURES} == file.figures

@@ -6,10 +6,12 @@ import pytest
 from fl_dpftrl import catalogue, participation
 from fl_dpftrl.families import (
   banded,
+  banded_inverse,
   banded_toeplitz,
   blt,
   dense,
   identity,
+  lambda_cgd,
   low_rank,
   registry,
   stamped,
@@ -29,6 +31,8 @@ EXAMPLES = {
   'tree_online': tree_online.TreeOnline(),
   'tree_full': tree_full.TreeFull(N),
   'banded': banded.Banded(_BANDS),
+  'lambda_cgd': lambda_cgd.LambdaCGD(0.8),
+  'banded_inverse': banded_inverse.BandedInverse([1.0, -0.5, -0.1]),
   'banded_toeplitz': banded_toeplitz.BandedToeplitz([1.0, 0.5], None),
   'blt': blt.BLT((0.9, 0.5), (0.3, 0.2)),
   'dense': dense.Dense(np.eye(N) + 0.3 * np.eye(N, k=-1)),

@@ -8,10 +8,12 @@ import pytest
 from fl_dpftrl import workloads
 from fl_dpftrl.families import (
   banded,
+  banded_inverse,
   banded_toeplitz,
   base,
   blt,
   dense,
+  lambda_cgd,
   low_rank,
   registry,
   stamped,
@@ -47,6 +49,8 @@ def low_rank_example():
 
 
 EXAMPLES = {
+  'lambda_cgd': lambda: lambda_cgd.LambdaCGD(0.8),
+  'banded_inverse': lambda: banded_inverse.BandedInverse([1.2, -0.5, -0.2, 0.1]),
   'tree_full': lambda: tree_full.TreeFull(MOST),
   'banded': banded_example,
   'blt': lambda: blt.BLT([0.97, 0.6, 0.05], [0.1, 0.3, 0.6]),

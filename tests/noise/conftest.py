@@ -3,7 +3,18 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl.families import banded, blt, dense, identity, low_rank, registry, stamped, tree_full
+from fl_dpftrl.families import (
+  banded,
+  banded_inverse,
+  blt,
+  dense,
+  identity,
+  lambda_cgd,
+  low_rank,
+  registry,
+  stamped,
+  tree_full,
+)
 from fl_dpftrl.families import banded_toeplitz as toeplitz
 from fl_dpftrl.families import tree_online as tree
 
@@ -37,6 +48,8 @@ _EXAMPLES = {
   'tree_online': lambda num_rounds: tree.TreeOnline(),
   'tree_full': tree_full.TreeFull,
   'banded': _banded,
+  'lambda_cgd': lambda num_rounds: lambda_cgd.LambdaCGD(0.8),
+  'banded_inverse': lambda num_rounds: banded_inverse.BandedInverse([1.2, -0.5, -0.2, 0.1]),
   'blt': lambda num_rounds: blt.BLT((0.99, 0.8, 0.3), (0.25, 0.3, 0.2)),
   'dense': _dense,
   'low_rank': _low_rank,

@@ -7,10 +7,12 @@ import tensorflow_federated as tff
 import fl_dpftrl as dpftrl
 from fl_dpftrl.families import (
   banded,
+  banded_inverse,
   banded_toeplitz,
   blt,
   dense,
   identity,
+  lambda_cgd,
   low_rank,
   stamped,
   tree_full,
@@ -106,6 +108,8 @@ STRATEGIES = {
   'tree_online': lambda n: tree_online.TreeOnline(),
   'tree_full': tree_full.TreeFull,
   'banded': lambda n: banded.Banded(banded_coefficients(n)),
+  'banded_inverse': lambda n: banded_inverse.BandedInverse([1.2, -0.5, -0.2, 0.1]),
+  'lambda_cgd': lambda n: lambda_cgd.LambdaCGD(0.8),
   'blt': lambda n: blt.BLT((0.99, 0.8), (0.25, 0.3)),
   'dense': lambda n: dense.Dense(dense_matrix(n)),
   'low_rank': lambda n: low_rank.LowRank(banded_coefficients(n), *low_rank_factors(n)),

@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 from fl_dpftrl import participation, sensitivity
 from fl_dpftrl.families import (
   banded,
+  banded_inverse,
   banded_toeplitz,
   blt,
   dense,
   identity,
+  lambda_cgd,
   low_rank,
   registry,
   stamped,
@@ -53,6 +55,12 @@ def _toeplitz(rng, n):
   return banded_toeplitz.BandedToeplitz(coefficients, normalized)
 
 
+def _banded_inverse(rng, n):
+  column = rng.uniform(-0.5, rng.choice([0.0, 0.5]), rng.integers(1, n + 2))
+  column[0] = rng.uniform(0.5, 1.5)
+  return banded_inverse.BandedInverse(column)
+
+
 def _low_rank(rng, n):
   near = np.zeros((n, rng.integers(1, n + 1)))
   for j in range(near.shape[1]):
@@ -72,6 +80,8 @@ def _stamped(rng, n):
 
 EXAMPLES = {
   'banded': _banded,
+  'lambda_cgd': lambda rng, n: lambda_cgd.LambdaCGD(rng.choice([0.0, rng.uniform(), 1.0])),
+  'banded_inverse': _banded_inverse,
   'banded_toeplitz': _toeplitz,
   'blt': _blt,
   'dense': lambda rng, n: dense.Dense(_lower(rng, n, rng.choice([-1.0, 0.0]))),

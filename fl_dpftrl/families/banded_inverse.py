@@ -1,0 +1,145 @@
+"""Strategies whose inverse is banded and Toeplitz (BISR, BandInvMF)."""
+
+import dataclasses
+import math
+from typing import ClassVar
+
+import numpy as np
+import scipy.linalg
+
+from fl_dpftrl import participation, workloads
+from fl_dpftrl.families import base, linear_noise, power_series
+from fl_dpftrl.sensitivity import base as sensitivity_lib
+from fl_dpftrl.sensitivity import entries as entries_lib
+from fl_dpftrl.sensitivity import gram, toeplitz
+
+_MOST_GRAM_ROUNDS = 1024  # most rounds for the bound for any X
+_ROUNDING = 1e-13
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BandedInverse(base.Strategy):
+  """A Toeplitz C whose inverse N has few non-zero diagonals.
+
+  A noise row is a sum over the last num_bands rows of Z, which are drawn again.
+  So no vector is kept between rounds, and a round costs num_bands draws.
+
+  Attributes:
+    coefficients: first column of N, shape [num_bands], float64; the first is
+      positive.
+
+  Raises:
+    ValueError: for coefficients of another shape, not finite, or with a first
+      one that is not positive.
+
+  Source: Kalinin, McKenna, Upadhyay, Lampert 2025 (Back to Square Roots).
+  """
+
+  coefficients: np.ndarray
+  family: ClassVar[str] = 'banded_inverse'
+
+  def __post_init__(self):
+    coefficients = np.array(self.coefficients, dtype=np.float64)
+    if coefficients.ndim != 1 or not coefficients.size:
+      raise ValueError(f'coefficients must have shape [num_bands], got shape {coefficients.shape}')
+    if not np.isfinite(coefficients).all():
+      raise ValueError('coefficients must be finite')
+    if coefficients[0] <= 0.0:
+      raise ValueError(
+        f'coefficients must begin with a positive one, got {float(coefficients[0])!r}'
+      )
+    coefficients.setflags(write=False)
+    object.__setattr__(self, 'coefficients', coefficients)
+
+  def column(self, num_rounds: int) -> np.ndarray:
+    """Returns the first column of C, shape [num_rounds].
+
+    Raises:
+      ValueError: if it has entries too large for float64.
+    """
+    base.check_num_rounds(self, num_rounds)
+    column = power_series.reciprocal(self.coefficients, num_rounds)
+    if not np.isfinite(column).all():
+      raise ValueError(f'coefficients have an inverse that overflows within {num_rounds} rounds')
+    return column
+
+  def strategy_matrix(self, num_rounds: int) -> np.ndarray:
+    return scipy.linalg.toeplitz(self.column(num_rounds), np.zeros(num_rounds))
+
+  def noising_matrix(self, num_rounds: int) -> np.ndarray:
+    return scipy.linalg.toeplitz(self._noising_column(num_rounds), np.zeros(num_rounds))
+
+  def _noising_column(self, num_rounds: int) -> np.ndarray:
+    base.check_num_rounds(self, num_rounds)
+    column = np.zeros(num_rounds)
+    column[: self.coefficients.size] = self.coefficients[:num_rounds]
+    return column
+
+  def noise(self, num_rounds: int | None = None) -> linear_noise.LinearNoise:
+    """Sums over the last rows of Z, drawn again."""
+    del num_rounds
+    norms = np.sqrt(np.cumsum(np.square(self.coefficients)))
+
+    def step(t):
+      count = min(t + 1, norms.size)
+      return linear_noise.Step(
+        draws=self.coefficients[:count][::-1], earlier=count - 1, norm=norms[count - 1]
+      )
+
+    return linear_noise.LinearNoise(0, step, period=1, settles=norms.size - 1)
+
+  def sensitivity(self, schema: participation.MinSep) -> sensitivity_lib.Sensitivity:
+    """Exact if the first column of C is non-negative and non-increasing.
+
+    Otherwise the result is the least of three bounds: that of columns of one
+    shape; that of the least non-increasing column nowhere below a non-negative
+    one; and that for any X. BISR has non-increasing columns.
+
+    Source: Kalinin, McKenna, Upadhyay, Lampert 2025; for monotone columns,
+    Kalinin and Lampert 2024 (Banded Square Root), theorem 2.
+    """
+    column = self.column(schema.num_rounds)
+    found = toeplitz.shifted_sensitivity(toeplitz.Columns(column, np.ones(1), 0), schema)
+    if found.kind == sensitivity_lib.EXACT:
+      return found
+    if (column >= 0.0).all():
+      reached = toeplitz.earliest_square(column, schema)[0]
+      bound = toeplitz.earliest_square(majorant(column), schema)[0]
+      exact = bound <= reached * (1.0 + _ROUNDING)
+      kind = sensitivity_lib.EXACT if exact else sensitivity_lib.UPPER_BOUND
+      found = sensitivity_lib.better(found, sensitivity_lib.Sensitivity(math.sqrt(bound), kind))
+    if found.kind == sensitivity_lib.EXACT or schema.num_rounds > _MOST_GRAM_ROUNDS:
+      return found
+    general = gram.gram_sensitivity(self.gram_matrix(schema.num_rounds), schema)
+    return sensitivity_lib.better(found, general)
+
+  def gram_entries(self, num_rounds: int) -> entries_lib.Entries:
+    """Sums products of the first column of C, lag by lag."""
+    column = self.column(num_rounds)
+
+    def of_rounds(rows, columns):
+      rows, columns = np.broadcast_arrays(rows, columns)
+      lags = np.abs(rows - columns)
+      after = num_rounds - 1 - np.maximum(rows, columns)
+      found = np.empty(lags.shape)
+      for lag in np.unique(lags):
+        which = lags == lag
+        found[which] = np.cumsum(column[: num_rounds - lag] * column[lag:])[after[which]]
+      return found
+
+    return of_rounds
+
+  def per_query_error(
+    self, num_rounds: int, workload: workloads.Queries = workloads.Workload()
+  ) -> np.ndarray:
+    """Computes errors in O(n) where A is Toeplitz, as A N then is."""
+    if not workload.is_toeplitz:
+      return super().per_query_error(num_rounds, workload)
+    workloads.check_round_by_round(num_rounds)
+    response = workload.apply(self._noising_column(num_rounds))
+    return np.sqrt(np.cumsum(np.square(response)))
+
+
+def majorant(column: np.ndarray) -> np.ndarray:
+  """Returns the least non-increasing column that is nowhere below this one."""
+  return np.maximum.accumulate(column[::-1])[::-1]

@@ -1,0 +1,88 @@
+"""Noise that subtracts a share of the row of Z before (DP-λCGD)."""
+
+import dataclasses
+import math
+from typing import ClassVar
+
+import numpy as np
+import scipy.linalg
+
+from fl_dpftrl import participation, workloads
+from fl_dpftrl.families import base, linear_noise
+from fl_dpftrl.sensitivity import base as sensitivity_lib
+from fl_dpftrl.sensitivity import entries as entries_lib
+from fl_dpftrl.sensitivity import toeplitz
+
+
+@dataclasses.dataclass(frozen=True)
+class LambdaCGD(base.Strategy):
+  """Row t of noise is z[t] − λ z[t − 1], and C[t, j] = λ^(t − j).
+
+  The earlier row of Z is drawn again, so no vector is kept between rounds and a
+  round costs two draws.
+
+  Attributes:
+    decay: λ, 0 to 1; 0 is independent noise.
+
+  Raises:
+    ValueError: if decay is out of range.
+
+  Source: DP-λCGD, arXiv 2601.22334.
+  """
+
+  decay: float
+  family: ClassVar[str] = 'lambda_cgd'
+
+  def __post_init__(self):
+    try:
+      decay = float(self.decay)
+    except (TypeError, ValueError):
+      decay = math.nan
+    if not 0.0 <= decay <= 1.0:
+      raise ValueError(f'decay must be a number from 0 to 1, got {self.decay!r}')
+    object.__setattr__(self, 'decay', decay)
+
+  def _columns(self, num_rounds: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the first columns of C and N."""
+    base.check_num_rounds(self, num_rounds)
+    noising = np.zeros(num_rounds)
+    noising[:2] = (1.0, -self.decay)[:num_rounds]
+    return self.decay ** np.arange(num_rounds), noising
+
+  def strategy_matrix(self, num_rounds: int) -> np.ndarray:
+    return scipy.linalg.toeplitz(self._columns(num_rounds)[0], np.zeros(num_rounds))
+
+  def noising_matrix(self, num_rounds: int) -> np.ndarray:
+    return scipy.linalg.toeplitz(self._columns(num_rounds)[1], np.zeros(num_rounds))
+
+  def noise(self, num_rounds: int | None = None) -> linear_noise.LinearNoise:
+    """The row of Z, and the one before it drawn again."""
+    del num_rounds
+    first = linear_noise.Step(norm=1.0)
+    later = linear_noise.Step(draws=(-self.decay, 1.0), earlier=1, norm=math.hypot(1.0, self.decay))
+    return linear_noise.LinearNoise(0, lambda t: later if t else first, period=1, settles=1)
+
+  def sensitivity(self, schema: participation.MinSep) -> sensitivity_lib.Sensitivity:
+    """Exact: columns of C are non-negative and non-increasing.
+
+    Source: Kalinin and Lampert 2024 (Banded Square Root), theorem 2.
+    """
+    square, _ = toeplitz.earliest_square(self._columns(schema.num_rounds)[0], schema)
+    return sensitivity_lib.Sensitivity(math.sqrt(square), sensitivity_lib.EXACT)
+
+  def gram_entries(self, num_rounds: int) -> entries_lib.Entries:
+    """Sums λ^(2 s + lag) over the rows s that both columns reach."""
+    base.check_num_rounds(self, num_rounds)
+    sums = np.cumsum(self.decay ** (2 * np.arange(num_rounds)))
+    return lambda rows, columns: (
+      self.decay ** np.abs(rows - columns) * sums[num_rounds - 1 - np.maximum(rows, columns)]
+    )
+
+  def per_query_error(
+    self, num_rounds: int, workload: workloads.Queries = workloads.Workload()
+  ) -> np.ndarray:
+    """Computes errors in O(n) where A is Toeplitz, as A N then is."""
+    if not workload.is_toeplitz:
+      return super().per_query_error(num_rounds, workload)
+    workloads.check_round_by_round(num_rounds)
+    return np.sqrt(np.cumsum(np.square(workload.apply(self._columns(num_rounds)[1]))))

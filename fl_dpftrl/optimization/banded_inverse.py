@@ -1,0 +1,126 @@
+"""Optimal strategies with a banded Toeplitz inverse, and the square root's."""
+
+import math
+
+import numpy as np
+
+from fl_dpftrl import participation, workloads
+from fl_dpftrl.families import banded_inverse, power_series
+from fl_dpftrl.optimization import solver, toeplitz
+from fl_dpftrl.sensitivity import toeplitz as sensitivities
+
+DEFAULT_BANDS = 8  # draws a round
+_LARGEST = 1e6  # largest entry of C in a search
+
+
+def square_root(
+  schema: participation.MinSep,
+  *,
+  objective: str,
+  num_bands: int | None = None,
+  workload: workloads.Workload = workloads.Workload(),
+  progress: solver.Progress | None = None,
+) -> banded_inverse.BandedInverse:
+  """Returns the first coefficients of (1 − z)^½, the inverse of the square root.
+
+  Args:
+    schema: n, b and k.
+    objective: 'rms' or 'max'; it has no effect.
+    num_bands: number of bands, at most n; None for 8.
+    workload: it has no effect.
+    progress: not called.
+
+  Raises:
+    ValueError: if num_bands or the objective is out of range.
+
+  Source: Kalinin, McKenna, Upadhyay, Lampert 2025 (Back to Square Roots), BISR.
+  """
+  del progress
+  toeplitz.check(toeplitz.Problem(schema, objective, workload), num_bands)
+  num_bands = min(schema.num_rounds, DEFAULT_BANDS) if num_bands is None else num_bands
+  return banded_inverse.BandedInverse(
+    np.cumprod(np.append(1.0, 1.0 - 1.5 / np.arange(1.0, num_bands)))
+  )
+
+
+def optimize(
+  schema: participation.MinSep,
+  *,
+  objective: str,
+  num_bands: int | None = None,
+  workload: workloads.Workload = workloads.Workload(),
+  progress: solver.Progress | None = None,
+) -> banded_inverse.BandedInverse:
+  """Returns the best strategy with a banded inverse that was found.
+
+  C stays non-negative. The squared error is a quadratic form in the coefficients
+  of N. A workload that is not Toeplitz is replaced by the Toeplitz one with its
+  momentum.
+
+  Args:
+    schema: n, b and k.
+    objective: 'rms' or 'max'.
+    num_bands: number of bands, at most n; None for 8. A round costs as many
+      draws.
+    workload: linear workload whose error is minimised.
+    progress: called with the number of steps and the loss.
+
+  Raises:
+    ValueError: if num_bands or the objective is out of range.
+
+  Source: Kalinin, McKenna, Upadhyay, Lampert 2025 (Back to Square Roots),
+  BandInvMF.
+  """
+  start = square_root(schema, objective=objective, num_bands=num_bands, workload=workload)
+  report = toeplitz.Steps(progress)
+  point, size = np.empty(0), 1
+  while size < start.coefficients.size:
+    size = min(2 * size, start.coefficients.size)
+    log_square = _log_square(schema, objective, workload, size)
+    # The loss has many kinks: the result for half as many bands is a start too.
+    starts = (np.pad(point, (0, size - 1 - point.size)), start.coefficients[1:size])
+    found = (
+      solver.minimize(
+        log_square, begin, max_iterations=1000, tolerance=1e-9, patience=20, progress=report
+      )
+      for begin in starts
+    )
+    point = min(found, key=lambda solution: solution.value).point
+  return banded_inverse.BandedInverse(np.append(1.0, point))
+
+
+def _log_square(
+  schema: participation.MinSep, objective: str, workload: workloads.Workload, num_bands: int
+) -> solver.ValueAndGrad:
+  """Returns ln loss² and its gradient in the coefficients after the first, 1.
+
+  It takes the sensitivity of the least non-increasing columns that are nowhere
+  below those of C. That is the sensitivity of C, or a bound on it.
+  """
+  num_rounds = schema.num_rounds
+  weights = np.ones(num_rounds)
+  if objective == 'rms':
+    weights = np.arange(num_rounds, 0, -1.0) / num_rounds
+  responses = workloads.Workload(workload.momentum).apply(np.eye(num_rounds, num_bands))
+  form = (responses.T * weights) @ responses
+
+  def value_and_grad(rest):
+    noising = np.append(1.0, rest)
+    with np.errstate(over='ignore', invalid='ignore'):  # checked below
+      column = power_series.reciprocal(noising, num_rounds)
+    if not (column >= 0.0).all() or column.max() > _LARGEST:
+      return math.inf, rest
+    above = banded_inverse.majorant(column)
+    square, grad = sensitivities.earliest_square(above, schema)
+    # Each entry of the majorant is the next entry of the column that reaches it.
+    reaches = np.where(column == above, np.arange(num_rounds), num_rounds - 1)
+    taken = np.minimum.accumulate(reaches[::-1])[::-1]
+    grad = np.bincount(taken, grad, num_rounds)
+    # Coefficient j of N changes the column by its own square, j rounds later.
+    squared = power_series.divide(column, noising)
+    in_noising = [-(grad[j:] @ squared[: num_rounds - j]) for j in range(num_bands)]
+    error = float(noising @ form @ noising)
+    gradient = 2.0 * form @ noising / error + np.array(in_noising) / square
+    return math.log(error) + math.log(square), gradient[1:]
+
+  return value_and_grad
