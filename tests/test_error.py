@@ -107,7 +107,7 @@ def test_losses_of_blt_as_published():
 
 
 def test_errors_of_independent_noise_need_no_sum_over_the_rounds():
-  """Of few rounds as the queries say; of very many in no time."""
+  """Errors for few rounds equal those of the queries; very many take no time."""
   for workload in (workloads.Workload(), workloads.Workload(0.9, 0.2)):
     queries = error.per_query_error(identity.Identity(), 7, workload)
     found = error.error(identity.Identity(), 7, workload)

@@ -1,4 +1,4 @@
-"""The same noise for pipelines that use queries of TensorFlow Privacy."""
+"""Correlated noise as a query of TensorFlow Privacy."""
 
 import collections
 from typing import Any

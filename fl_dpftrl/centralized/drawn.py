@@ -131,7 +131,7 @@ class Shuffled(Drawn):
 
   @property
   def fixed_separation(self) -> bool:
-    """Whether rounds of an example are exactly, not at least, min_sep apart."""
+    """True if rounds of an example are exactly, not at least, min_sep apart."""
     return isinstance(self.scheme.schema, participation.FixedSeparation)
 
   def _of_kind(self) -> json_files.Object:

@@ -69,7 +69,7 @@ class Dense(base.Strategy):
     )
 
   def sensitivity(self, schema: participation.MinSep) -> sensitivity_lib.Sensitivity:
-    """As for any X; also exact if entries are zero up to rounding.
+    """Computes it as for any X; also exact if entries are zero up to rounding.
 
     Orthogonal updates reach the sum of a pattern's diagonal of X, and equal
     ones the sum of all its entries. A bound that is no larger is exact.

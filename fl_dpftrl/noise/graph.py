@@ -21,7 +21,7 @@ _HEIGHTS = 63
 
 
 class Buffers(NamedTuple):
-  """What a stream carries from row to row, for Z of standard deviation 1.
+  """State of a stream between rows, for Z of standard deviation 1.
 
   Attributes:
     vectors: for each part of the model its buffers, newest first: float32,

@@ -91,7 +91,7 @@ def random_words(seed: tf.Tensor, row: tf.Tensor, tensor_index: int, num_words: 
 
 
 def normals(words: tf.Tensor) -> tf.Tensor:
-  """As many independent standard normals as uniform uint64 words, float32.
+  """Turns uniform uint64 words into as many independent standard normals, float32.
 
   Source: Box and Muller 1958.
   """

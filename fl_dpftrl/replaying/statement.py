@@ -1,4 +1,4 @@
-"""What logs prove about runs, as a record with a JSON form."""
+"""The record of what logs prove about runs, with a JSON form."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -209,7 +209,7 @@ class Part(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Statement:
-  """What the logs of one or several runs of a population prove.
+  """Guarantees that the logs of one or several runs of a population prove.
 
   Attributes:
     runs: the facts of each run.
@@ -251,7 +251,7 @@ class Statement:
 
   @property
   def several(self) -> bool:
-    """Whether it is of more than one run."""
+    """True for more than one run."""
     return len(self.runs) > 1
 
   @property

@@ -105,7 +105,7 @@ class InProcessContext(tff.framework.SyncContext):
 
 
 class AsyncInProcessContext(tff.framework.AsyncContext):
-  """The same for `tff.program.NativeFederatedContext` and asynchronous programs.
+  """Context for `tff.program.NativeFederatedContext` and asynchronous programs.
 
   Args:
     context: runs the computations, each in a thread of its own.

@@ -252,7 +252,7 @@ def _flat(value: imports.Value) -> list[tf.Tensor]:
 def _after_cleaning(
   tensors: Sequence[tf.Tensor], variables: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
-  """The same tensors, once the memory of the variables is free."""
+  """Returns the tensors, once the memory of the variables is free."""
   if not variables:
     return [tf.identity(tensor) for tensor in tensors]
   with tf.control_dependencies(tensors):

@@ -100,7 +100,7 @@ def test_twice_the_report_goal_guarantees_more(name):
 
 @pytest.mark.parametrize('name', HELD)
 def test_a_little_more_report_goal_may_guarantee_less(name):
-  """Where it lets a device take part once more: 2000 rounds, b = 1999."""
+  """A device takes part once more at the larger goal: 2000 rounds, b = 1999."""
   once, twice = rhos(name, report_goal=[6500, 6501])
   assert 1.3 * once < twice <= 2.0 * once * (6500 / 6501) ** 2 * (1 + 1e-12)
 

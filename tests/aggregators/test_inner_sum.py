@@ -1,4 +1,4 @@
-"""What may sum the updates: plain and secure sums, and nothing that divides."""
+"""Updates are summed by plain and secure sums, and by nothing that divides."""
 
 import collections
 

@@ -1,4 +1,4 @@
-"""What a log of batches that were drawn lets a run claim."""
+"""Claims that a log of sampled batches supports."""
 
 import json
 import re

@@ -149,7 +149,7 @@ def test_refuses(call, message):
 
 
 def likelihoods(outputs, matrix, first, others, sigma):
-  """Of outputs C x + z, where rounds 0 and 2 draw one of two examples."""
+  """Likelihoods of outputs C x + z, where rounds 0 and 2 draw one of two examples."""
   found = np.zeros(len(outputs))
   own = (first, others)
   for x in itertools.product(own, (1.0,), own):

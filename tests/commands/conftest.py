@@ -39,7 +39,7 @@ def result_beside_warnings(run):
 
 @pytest.fixture
 def result(run, monkeypatch):
-  """The same, of a command that has nothing to say on stderr."""
+  """Runs a command line with --json that prints nothing to stderr; gives the object."""
   # On a busy machine anything may take long enough to be told of.
   monkeypatch.setattr(progress, 'SECONDS', float('inf'))
 

@@ -1,4 +1,4 @@
-"""Who may read what commands write."""
+"""Permissions of the files that commands write."""
 
 import os
 import stat

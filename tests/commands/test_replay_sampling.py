@@ -1,4 +1,4 @@
-"""From the outside: batches that were drawn, replayed and accounted."""
+"""Sampled batches, replayed and accounted by command lines."""
 
 import json
 
@@ -16,7 +16,7 @@ RUN = '--strategy=identity --noise_multiplier=3 --delta=1e-6'
 
 @pytest.fixture(name='log', scope='module')
 def fixture_log(tmp_path_factory):
-  """From a scheme's name to a log of it."""
+  """Gives the log of a scheme by the scheme's name."""
   folder = tmp_path_factory.mktemp('logs')
   for name, kind in sampling.SCHEMES.items():
     cohorts = list(partition.Partition(scheme=kind(**SIZES), seed=1).rounds())

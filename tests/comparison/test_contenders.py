@@ -1,4 +1,4 @@
-"""Who takes part: mechanisms, sizes, given strategies, and what is held."""
+"""Candidates: mechanisms, sizes, given strategies, and what is held."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the figures say of those that they do not show."""
+"""Figures name the candidates that they do not show."""
 
 import numpy as np
 import pytest

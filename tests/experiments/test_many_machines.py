@@ -75,7 +75,7 @@ def train(folder, *flags) -> None:
 
 
 def numbers(folder) -> list[dict[str, float]]:
-  """What was measured in each round, but for its time."""
+  """Returns the measurements of each round, without times."""
   with open(folder / 'metrics.csv', newline='') as file:
     return [
       {name: float(value) for name, value in row.items() if value and 'second' not in name}

@@ -1,4 +1,4 @@
-"""What holds for every family of the registry."""
+"""Properties of every family of the registry."""
 
 import dataclasses
 

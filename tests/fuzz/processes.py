@@ -34,7 +34,7 @@ class Done:
 
   @property
   def fault(self) -> str:
-    """What is wrong with that; nothing where it is as it should be."""
+    """Returns the fault of an ending; empty for a good one."""
     lines = self.errors.splitlines()
     if self.seconds > SECONDS:
       return f'took {self.seconds:.0f} s'

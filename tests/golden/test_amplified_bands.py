@@ -23,7 +23,7 @@ CELLS = [(e, k) for e in TABLE['best_bands'] for k in EPOCHS]
 
 
 def noise(epsilon: str, epochs: int) -> dict[int, float]:
-  """From bands to the RMS of the noise, with the multipliers on record."""
+  """Returns the RMS of the noise by number of bands, with the recorded multipliers."""
   row = TABLE['multipliers'][epsilon][EPOCHS.index(epochs)]
   return {2**i: m * RMS_ERRORS[2**i] for i, m in enumerate(row)}
 

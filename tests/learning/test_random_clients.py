@@ -54,7 +54,7 @@ def fed_avg_with_dropout():
 
 
 def aggregates(make, tolerance):
-  """Whether the result is the mean of the clients, or near."""
+  """Returns true if the result is the mean of the clients, or near."""
   process = make().create(VALUE_TYPE)
   values = np.random.default_rng(1).uniform(-0.1, 0.1, (NUM_CLIENTS, ENTRIES))
   values = list(values.astype(np.float32))

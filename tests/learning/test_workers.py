@@ -50,7 +50,7 @@ def test_runs_computations_and_stops():
 
 
 def children(pid: int) -> list[int]:
-  """Of a process with one thread, as a launcher was when it started its relay."""
+  """Returns the children of a process with one thread, as a launcher has."""
   found = []
   for stat in pathlib.Path('/proc').glob('[0-9]*/stat'):
     try:

@@ -1,4 +1,4 @@
-"""What a log's file records of the noise, and how replay holds it against a run."""
+"""A log records its noise, and replay compares the record with a run."""
 
 import pytest
 

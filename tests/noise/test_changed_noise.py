@@ -1,4 +1,4 @@
-"""What replay says of noise that changed within a run, against what was released.
+"""Replay of noise that changed within a run, against what was released.
 
 The real executors are driven with rows of Z that are unit vectors, so that a
 released row is the row of the linear map from Z to the noise. Its covariance is
@@ -28,7 +28,7 @@ DELTA = 1e-6
 
 
 class History:
-  """What was done in a run of n rounds, at random.
+  """Random changes made in a run of n rounds.
 
   Attributes:
     strategy: of every stream.
@@ -66,7 +66,7 @@ def _piecewise(generator, num_rounds, values):
 
 
 def map_from_z(history, stream_rows):
-  """From the Z of all streams to the noise of all rounds, [n, rows of Z]."""
+  """Returns the map from Z of all streams to the noise of all rounds, [n, rows of Z]."""
   blocks = [
     stream_rows(history.strategy, history.stddevs[first:last]) for first, last in history.streams()
   ]

@@ -1,4 +1,4 @@
-"""What a plan recommends, against the best that a run's own log allows."""
+"""A plan's recommendation, against the best that a run's own log allows."""
 
 import pytest
 
@@ -13,7 +13,7 @@ SEEDS = range(100, 120)
 
 
 def simulate(*, seed, num_devices=None, report_goal=None):
-  """As the command has it, and small: b differs from seed to seed."""
+  """Simulates a small run as the command does; b differs from seed to seed."""
   return cohorts.Simulation(
     population=population.Population(
       num_devices=num_devices or 8_000, seed=seed, availability=availability.Nightly(), dropout=0.08

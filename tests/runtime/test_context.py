@@ -1,4 +1,4 @@
-"""What users may ask of the context, and what they get."""
+"""The context as users call it."""
 
 import asyncio
 import gc

@@ -15,7 +15,7 @@ SETTINGS = hypothesis.settings(deadline=None, max_examples=150)
 
 
 def is_there(intervals, period, time):
-  """Whether a trace of [start, end) pairs is there, by its definition."""
+  """Returns true if a trace of [start, end) pairs is there, by its definition."""
   lap = int((time - traces_lib.MONDAY) // period)
   inside = time - traces_lib.MONDAY - lap * period
   # Intervals may be anywhere: look at every copy that can reach this lap.

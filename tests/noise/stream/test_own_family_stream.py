@@ -70,7 +70,7 @@ class Moving(Own):
 
 
 class Tall(Own):
-  """As many rows of Z as a tree has, under defaults alone."""
+  """A family with as many rows of Z as a tree, and defaults alone."""
 
   def num_noise_rows(self, num_rounds):
     return tree_online.TreeOnline().num_noise_rows(num_rounds)

@@ -1,4 +1,4 @@
-"""What the streams really add, over many coordinates, against σ² N Nᵀ."""
+"""The covariance that streams add, over many coordinates, against σ² N Nᵀ."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def released(strategy, template, num_rounds=NUM_ROUNDS):
 
 
 def agrees(rows, covariance):
-  """Whether rows [n, samples] have this covariance, to 5 standard errors.
+  """Returns true if rows [n, samples] have this covariance, to 5 standard errors.
 
   Whitened rows have covariance I, and each entry of its estimate a standard
   error of 1/√samples (√2/√samples on the diagonal).
