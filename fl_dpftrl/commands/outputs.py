@@ -4,7 +4,7 @@ import csv as csv_lib
 import io
 import os
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fl_dpftrl import files
@@ -30,7 +30,7 @@ def folder(output: str) -> pathlib.Path:
   return path
 
 
-def csv(names: Sequence[str], rows: Iterable[dict[str, Any]]) -> bytes:
+def csv(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> bytes:
   """Returns a CSV file with a header and one line per row, in full precision."""
   text = io.StringIO(newline='')
   writer = csv_lib.DictWriter(text, names, lineterminator='\n')

@@ -7,6 +7,8 @@ import socket
 import struct
 from typing import Any
 
+from fl_dpftrl import json_files
+
 _HEADER = struct.Struct('<BQ')
 _MOST = 1 << 32  # bytes of a message; a batch of the longest ids is far smaller
 
@@ -54,7 +56,7 @@ def _exactly(channel: socket.socket, size: int) -> bytearray:
   return result
 
 
-def send_request(channel: socket.socket, request: dict[str, Any], descriptor: int) -> None:
+def send_request(channel: socket.socket, request: json_files.Object, descriptor: int) -> None:
   """Sends a request with an open file."""
   payload = json.dumps(request).encode()
   header = _HEADER.pack(Kind.REQUEST, len(payload))
@@ -62,7 +64,7 @@ def send_request(channel: socket.socket, request: dict[str, Any], descriptor: in
   channel.sendall(payload)
 
 
-def receive_request(channel: socket.socket) -> tuple[dict[str, Any], int] | None:
+def receive_request(channel: socket.socket) -> tuple[json_files.Object, int] | None:
   """Receives a request and its file's descriptor; None at the channel's end."""
   header, descriptors, _, _ = socket.recv_fds(channel, _HEADER.size, 1)
   if not header:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from fl_dpftrl import json_files
 from fl_dpftrl.logs import channel as channel_lib
 from fl_dpftrl.logs import limits, refusals
 
@@ -212,7 +213,7 @@ class _Process:
     """Returns whether it runs, and was not inherited by a fork."""
     return self._owner == os.getpid() and self._process.poll() is None
 
-  def answers(self, request: dict[str, Any], descriptor: int) -> Iterator[Opened | pa.Table]:
+  def answers(self, request: json_files.Object, descriptor: int) -> Iterator[Opened | pa.Table]:
     """Yields the file's `Opened`, and then the tables that were requested."""
     path = request['path']
     self.ready = False

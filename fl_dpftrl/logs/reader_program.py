@@ -10,10 +10,10 @@ import os
 import resource
 import signal
 import socket
-from typing import Any
 
 import pyarrow as pa
 
+from fl_dpftrl import json_files
 from fl_dpftrl.logs import channel as channel_lib
 from fl_dpftrl.logs import formats, limits, refusals
 
@@ -46,7 +46,7 @@ def main(descriptor: int) -> None:
     pa.default_memory_pool().release_unused()  # The next file gets it all.
 
 
-def _answer(channel: socket.socket, request: dict[str, Any], descriptor: int) -> None:
+def _answer(channel: socket.socket, request: json_files.Object, descriptor: int) -> None:
   """Sends a file's metadata and, if requested, its rows.
 
   Raises:

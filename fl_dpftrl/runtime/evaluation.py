@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 from fl_dpftrl.runtime import analysis, imports
 
 _Block: TypeAlias = tff.framework.ComputationBuildingBlock
+_Bound: TypeAlias = dict[str, Any]  # Values of names within an expression.
 
 
 class Evaluator:
@@ -52,7 +53,7 @@ class Evaluator:
     parts = (analysis.TOTAL, analysis.VALUE)
     return accumulate(tuple(self._known[analysis.part_of(name, part)] for part in parts))
 
-  def _evaluate(self, block: _Block, bound: dict[str, Any]) -> Any:
+  def _evaluate(self, block: _Block, bound: _Bound) -> Any:
     framework = tff.framework
     if isinstance(block, framework.Reference):
       if block.name in bound:
@@ -79,7 +80,7 @@ class Evaluator:
       return self._called(block, bound)
     raise analysis.unsupported(f'{block.compact_representation():.80}')
 
-  def _function(self, block: tff.framework.Lambda, bound: dict[str, Any]) -> Callable[[Any], Any]:
+  def _function(self, block: tff.framework.Lambda, bound: _Bound) -> Callable[[Any], Any]:
     def call(argument):
       inner = dict(bound)
       if block.parameter_name is not None:
@@ -88,7 +89,7 @@ class Evaluator:
 
     return call
 
-  def _called(self, block: tff.framework.Call, bound: dict[str, Any]) -> Any:
+  def _called(self, block: tff.framework.Call, bound: _Bound) -> Any:
     function = block.function
     if not isinstance(function, tff.framework.Intrinsic):
       argument = block.argument and self._evaluate(block.argument, bound)
@@ -102,7 +103,7 @@ class Evaluator:
       return self._evaluate(block.argument, bound)
     raise analysis.unsupported(f'the operation {function.uri}')
 
-  def _selected(self, block: tff.framework.Selection, bound: dict[str, Any]) -> Any:
+  def _selected(self, block: tff.framework.Selection, bound: _Bound) -> Any:
     path, source = [], block
     while isinstance(source, tff.framework.Selection):
       path.append(source.as_index())

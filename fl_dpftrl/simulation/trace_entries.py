@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+from fl_dpftrl import json_files
 from fl_dpftrl import messages as messages_lib
 from fl_dpftrl.simulation import flash_messages
 from fl_dpftrl.simulation import traces as traces_lib
@@ -101,7 +102,7 @@ def _interval(index: int, pair: object, first: int, last: int) -> tuple[int, int
   return start, end
 
 
-def _entries(device: object, names: tuple[str, ...]) -> dict[str, Any]:
+def _entries(device: object, names: tuple[str, ...]) -> json_files.Object:
   if not (isinstance(device, dict) and all(name in device for name in names)):
     raise ValueError(f'must have the entries {", ".join(names)}, got {_short(device)}')
   return device

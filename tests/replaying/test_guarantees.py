@@ -1,4 +1,4 @@
-"""What devices had, against brute force, and never above the worst case."""
+"""Observed guarantees, against brute force, and never above the worst case."""
 
 import json
 import math

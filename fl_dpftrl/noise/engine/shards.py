@@ -18,11 +18,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing import connection
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from fl_dpftrl import addresses
+from fl_dpftrl import addresses, json_files
 from fl_dpftrl.noise.engine import draws, snapshots, source
 from fl_dpftrl.noise.engine import maker as makers
 
@@ -43,7 +43,7 @@ class Slice(NamedTuple):
     made_by: versions that must agree for the rows to be the same.
   """
 
-  recipe: dict[str, Any]
+  recipe: json_files.Object
   identity: int
   snapshot_rows: int
   made_by: str
@@ -143,7 +143,7 @@ class ShardedSource:
     self,
     workers: Sequence[str],
     key: bytes,
-    recipe: dict[str, Any],
+    recipe: json_files.Object,
     identity: int,
     snapshot_rows: int,
   ):
