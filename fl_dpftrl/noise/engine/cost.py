@@ -37,10 +37,12 @@ def predict(strategy: strategies.Strategy, num_rounds: int, num_parameters: int)
     raise ValueError(f'num_parameters must be at least 1, got {num_parameters!r}')
   strategies.check_num_rounds(strategy, num_rounds)
   noise = strategy.noise(num_rounds)
-  steps = list(map(noise.at, range(num_rounds)))
-  draws = sum(len(step.draws) for step in steps) / num_rounds
+  draws = sum(len(noise.at(t).draws) for t in range(num_rounds)) / num_rounds
   copies, at_once = recurrences.layout(noise, num_rounds)
-  running = isinstance(steps[-1].update, linear_noise.Add)
-  written = copies if running else min(copies, at_once or 1)
-  each = draws * _DRAW + (written * _WRITE + (copies - written) * _READ) / (at_once or 1)
+  at_once = at_once or 1
+  if isinstance(noise.at(num_rounds - 1).update, linear_noise.Add):
+    written = copies
+  else:
+    written = min(copies, (num_rounds - 1) % at_once + 1)
+  each = draws * _DRAW + written / at_once * _WRITE + (copies - written) / at_once * _READ
   return Cost(copies * _BYTES * num_parameters, each * num_parameters)
