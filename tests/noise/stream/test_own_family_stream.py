@@ -136,9 +136,10 @@ def test_the_engine_makes_the_same_rows_of_its_own_z(strategy):
   )
 
 
-def test_the_aggregator_takes_it():
+@pytest.mark.parametrize('strategy', [Own(), Moving()], ids=['own', 'moving'])
+def test_the_aggregator_takes_it(strategy):
   process = factory.CorrelatedNoiseFactory(
-    Own(), noise_multiplier=1.0, clip_norm=1.0, report_goal=2
+    strategy, noise_multiplier=1.0, clip_norm=1.0, report_goal=2
   ).create(tff.to_type(collections.OrderedDict(w=tff.TensorType(np.float32, [4]))))
   state = process.initialize()
   for _ in range(2):
