@@ -55,7 +55,10 @@ def test_generated_log(tmp_path, ids):
   )
   assert statement.counted.num_participations == 9000
   assert statement.min_sep == peer.min_sep(str(path), 1) == apart.min()
-  assert run.of_ours(json.dumps(statement)) == {'min_sep': apart.min(), 'num_participations': 9000}
+  assert run.of_ours(json.dumps(statement.to_json())) == {
+    'min_sep': apart.min(),
+    'num_participations': 9000,
+  }
 
 
 def test_a_case_has_one_content(tmp_path):
