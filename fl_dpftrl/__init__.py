@@ -22,11 +22,13 @@ if TYPE_CHECKING:
   from fl_dpftrl.comparison.sweep import Comparison as Comparison
   from fl_dpftrl.comparison.sweep import compare as compare
   from fl_dpftrl.families.banded import Banded as Banded
+  from fl_dpftrl.families.banded_inverse import BandedInverse as BandedInverse
   from fl_dpftrl.families.banded_toeplitz import BandedToeplitz as BandedToeplitz
   from fl_dpftrl.families.base import Strategy as Strategy
   from fl_dpftrl.families.blt import BLT as BLT
   from fl_dpftrl.families.dense import Dense as Dense
   from fl_dpftrl.families.identity import Identity as Identity
+  from fl_dpftrl.families.lambda_cgd import LambdaCGD as LambdaCGD
   from fl_dpftrl.families.low_rank import LowRank as LowRank
   from fl_dpftrl.families.registry import register as register
   from fl_dpftrl.families.stamped import Stamped as Stamped
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
 _HOMES = {
   'BLT': 'families.blt',
   'Banded': 'families.banded',
+  'BandedInverse': 'families.banded_inverse',
   'BandedToeplitz': 'families.banded_toeplitz',
   'Comparison': 'comparison.sweep',
   'CorrelatedNoiseFactory': 'aggregators',
@@ -57,6 +60,7 @@ _HOMES = {
   'FixedSeparation': 'participation',
   'Guarantee': 'accounting',
   'Identity': 'families.identity',
+  'LambdaCGD': 'families.lambda_cgd',
   'LogWriter': 'logs.schema',
   'LowRank': 'families.low_rank',
   'MinSep': 'participation',

@@ -35,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     type=int,
     help=(
       'number of bands; for banded (default: min_sep), banded_toeplitz'
-      ' (default: min_sep, or up to num_rounds if that is better) and'
-      ' banded_sqrt (default: num_rounds)'
+      ' (default: min_sep, or up to num_rounds if that is better), banded_sqrt'
+      ' (default: num_rounds), and banded_inverse and banded_inverse_sqrt (default: 8)'
     ),
   )
   add(
