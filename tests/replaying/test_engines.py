@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -55,6 +56,7 @@ def spark():
       'pyspark.java_gateway.Popen',
       lambda command, preexec_fn, **options: subprocess.Popen(command, **options),
     )
+    on_interrupt = signal.getsignal(signal.SIGINT)
     session = (
       sql.SparkSession.builder.master('local[2]')
       .config('spark.ui.enabled', 'false')
@@ -62,6 +64,8 @@ def spark():
       .config('spark.log.level', 'OFF')
       .getOrCreate()
     )
+    # Spark's own would outlive it, and fail in tests of interrupts.
+    signal.signal(signal.SIGINT, on_interrupt)
     yield engines.by_name('spark')
     session.stop()
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl import runtime
+from fl_dpftrl.runtime import context as contexts
 
 pytestmark = pytest.mark.tff
 
@@ -204,14 +205,16 @@ def test_what_was_compiled_goes_with_its_computation(in_process):
 
     return add_one
 
-  with in_process() as context:
+  before = len(contexts._PROGRAMS._known)
+  with in_process():
     comp = make()
     assert comp(1) == 2
-    program = weakref.ref(context._programs.of(comp))
-    assert context._programs.of(comp) is program()
-    del comp
-    gc.collect()
-    assert program() is None and not context._programs._known
+    program = weakref.ref(contexts._PROGRAMS.of(comp))
+  with in_process():
+    assert comp(1) == 2 and contexts._PROGRAMS.of(comp) is program()
+  del comp
+  gc.collect()
+  assert program() is None and len(contexts._PROGRAMS._known) <= before
 
 
 def test_a_program_of_tff_runs_in_it(in_process):
