@@ -125,7 +125,8 @@ else
 	$(CORE_PYTHON) -m venv --clear $(CORE_VENV)
 	@$(CORE_VENV)/bin/python -m pip install --quiet \
 	  --disable-pip-version-check '.[test]'
-	$(CORE_VENV)/bin/pytest $(addprefix --ignore=,$(TFF_TESTS)) $(TESTS)
+	OPENBLAS_NUM_THREADS=1 $(CORE_VENV)/bin/pytest --numprocesses=$(JOBS) \
+	  --dist=worksteal $(addprefix --ignore=,$(TFF_TESTS)) $(TESTS)
 endif
 
 # `.venv/bin/python -m benchmarks --help` lists the names for BENCH.

@@ -33,7 +33,7 @@ setuptools.setup(
   extras_require={
     'spark': ['pandas>=2.2', 'pyspark>=3.5,<4'],  # replay --engine=spark
     'streaming': ['jax>=0.4.30'],  # optimization.streaming alone
-    'test': ['hypothesis>=6.100', 'jax>=0.4.30', 'pytest>=8'],
+    'test': ['hypothesis>=6.100', 'jax>=0.4.30', 'pytest>=8', 'pytest-xdist>=3.5'],
   },
   entry_points={'console_scripts': ['fl-dpftrl = fl_dpftrl.commands.main:main']},
 )
