@@ -31,7 +31,6 @@ VERSION = 1
 
 _RELATIVE_TOLERANCE = 1e-9
 _DIGEST_LENGTH = 16  # hexadecimal digits in the name of an .npz
-_READINGS = 10  # of a file that is replaced meanwhile
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,13 +242,15 @@ def load(name_or_path: str | os.PathLike[str]) -> StrategyFile:
 
 def _read(path: pathlib.Path) -> StrategyFile:
   """Reads the file again where its arrays were replaced between the two."""
-  for _ in range(_READINGS):
+  before = None
+  while True:
     content = json_files.read_bytes(path, most_bytes=json_files.MOST_BYTES)
     try:
       return _parse(content, path)
-    except strategy_document.MissingArrays as error:
-      missing = error
-  raise missing
+    except strategy_document.MissingArrays:
+      if content == before:
+        raise
+      before = content
 
 
 def _parse(content: bytes, path: pathlib.Path) -> StrategyFile:

@@ -1,9 +1,11 @@
 """Strategy files: what goes in comes out, and what was changed is refused."""
 
 import json
-import multiprocessing
+import os
 import pathlib
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -397,22 +399,31 @@ def test_a_file_of_a_former_release_is_replaced_whole(tmp_path):
   assert not (tmp_path / 'a.npz').exists()
 
 
-def _save_often(path, first):
-  for seed in range(first, first + 12):
-    catalogue.save_strategy(path, others(seed % 5), schema=SCHEMA, objective='max')
+_SAVES_OFTEN = """
+import dataclasses, sys
+from fl_dpftrl import catalogue
+path, first = sys.argv[1], int(sys.argv[2])
+file = catalogue.load(path)
+for seed in range(first, first + 12):
+  coefficients = file.strategy.coefficients.copy()
+  coefficients[:, 0] += seed % 5
+  strategy = dataclasses.replace(file.strategy, coefficients=coefficients)
+  catalogue.save_strategy(path, strategy, schema=file.schema, objective='max')
+"""
 
 
 def test_two_that_write_one_file_leave_one_of_their_strategies(tmp_path):
   path = tmp_path / 'a.json'
   catalogue.save_strategy(path, others(0), schema=SCHEMA, objective='max')
-  context = multiprocessing.get_context('fork')
-  writers = [context.Process(target=_save_often, args=(path, first)) for first in (0, 3)]
-  for writer in writers:
-    writer.start()
-  while any(writer.is_alive() for writer in writers):
+  writers = [
+    subprocess.Popen(
+      [sys.executable, '-c', _SAVES_OFTEN, path, str(first)],
+      env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+    )
+    for first in (0, 3)
+  ]
+  while any(writer.poll() is None for writer in writers):
     catalogue.load(path)
-  for writer in writers:
-    writer.join()
-    assert writer.exitcode == 0
+  assert [writer.wait() for writer in writers] == [0, 0]
   catalogue.load(path)
   assert sorted(p.suffix for p in tmp_path.iterdir()) == ['.json', '.npz']
