@@ -58,8 +58,8 @@ def recurrence(strategy: strategies.Strategy, specs: Sequence[tf.TensorSpec]) ->
   """Returns the recurrence of a strategy for models whose parts are as specs say.
 
   Raises:
-    ValueError: if strategy is none, its noise does not undo C, or it has neither
-      a last round nor noise of its own.
+    ValueError: if strategy is not a Strategy, if its noise does not undo C, or if
+      it has neither a last round nor noise of its own.
   """
   reference.check_is_strategy(strategy)
   num_rounds = strategy.max_rounds

@@ -17,7 +17,7 @@ def reference_stream(strategy: strategies.Strategy, z: np.ndarray) -> base.Noise
   """Streams the rows of N·Z for a given Z.
 
   Args:
-    strategy: of any family.
+    strategy: strategy of any family.
     z: Z, shape [strategy.num_noise_rows(num_rounds), d], float64.
 
   Returns:
@@ -25,7 +25,7 @@ def reference_stream(strategy: strategies.Strategy, z: np.ndarray) -> base.Noise
     of Z than there is, or the strategy has no more rounds.
 
   Raises:
-    ValueError: if strategy is none, or has no last round but would need one.
+    ValueError: if strategy is not a Strategy, or has no last round but needs one.
   """
   check_is_strategy(strategy)
   noise = strategy.noise(strategy.max_rounds)

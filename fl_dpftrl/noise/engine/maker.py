@@ -17,7 +17,7 @@ from fl_dpftrl.families import linear_noise
 from fl_dpftrl.noise.engine import draws
 from fl_dpftrl.noise.engine import recurrence as recurrences
 
-# What a change of these rows would have to count up.
+# Version of the rows: raise it with every change of their bits.
 VERSION = 4
 _CHUNKS_AT_A_TIME = 8
 MEMORIES = ('memory', 'mapped', 'recomputed')

@@ -14,12 +14,12 @@ from fl_dpftrl.noise import reference
 Draw = Callable[[int, np.ndarray], None]
 # (draw, buffers, part, scratch) → part or a buffer, which then holds a chunk of a
 # noise row but for the step's scale. It brings the buffers' chunk,
-# [num_buffers, chunk], to the next row. Part and scratch are of one shape, and
-# what they hold before is of no meaning.
+# [num_buffers, chunk], to the next row. Part and scratch have one shape; what
+# they hold before is ignored.
 Apply = Callable[[Draw, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
-# (vectors, rows): that are made together in stacks of so many vectors or more.
-# Smaller ones would become much larger by it.
+# (least vectors of a stack, rows made in one pass over it). Rows of a small stack
+# are made singly, since a pass needs as many more buffers as it makes rows.
 _ROWS_AT_ONCE = ((16, 8), (8, 4), (2, 2), (0, 1))
 # Products of at most 8 × 64 × 512 numbers: OpenBLAS gives them to one thread, so
 # that its number of threads changes no sum.
