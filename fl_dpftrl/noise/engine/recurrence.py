@@ -18,8 +18,8 @@ Draw = Callable[[int, np.ndarray], None]
 # they hold before is ignored.
 Apply = Callable[[Draw, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
-# (least vectors of a stack, rows made in one pass over it). Rows of a small stack
-# are made singly, since a pass needs as many more buffers as it makes rows.
+# (least vectors of a stack, rows made in one pass over it). Small stacks have fewer
+# rows a pass, since a pass needs as many more buffers as it makes rows.
 _ROWS_AT_ONCE = ((16, 8), (8, 4), (2, 2), (0, 1))
 # Products of at most 8 × 64 × 512 numbers: OpenBLAS gives them to one thread, so
 # that its number of threads changes no sum.

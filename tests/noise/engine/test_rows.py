@@ -72,17 +72,6 @@ def test_every_family_can_be_stamped(example, block_rounds):
   np.testing.assert_allclose(stddevs, 0.5 * np.linalg.norm(noising, axis=1), rtol=1e-9)
 
 
-@pytest.mark.parametrize('memory', ['memory', 'recomputed'])
-@pytest.mark.parametrize('block_rounds', [1, 3, 8])
-def test_every_family_can_be_stamped(example, block_rounds, memory):
-  strategy = stamped.Stamped(example(max(block_rounds, 2)), block_rounds)
-  rows, stddevs = rows_of(make(strategy, 19, 7, memory=memory), 19)
-  noising = strategy.noising_matrix(19)
-  expected = noising @ z_of(noising.shape[1], 7)
-  np.testing.assert_allclose(rows, expected, rtol=1e-5, atol=5e-6)
-  np.testing.assert_allclose(stddevs, 0.5 * np.linalg.norm(noising, axis=1), rtol=1e-9)
-
-
 def test_threads_and_places_of_buffers_change_no_bit(example, tmp_path):
   size = 20 * draws.CHUNK + 3
   expected, _ = rows_of(make(example(9), 9, size), 9)
