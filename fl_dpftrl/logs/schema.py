@@ -252,7 +252,7 @@ class LogWriter:
       or (rounds >= shard.num_rounds).any()
     ):
       raise LogError(
-        f'{self.path}: has no rounds in order with a timestamp each, so it cannot be gone on with'
+        f'{self.path}: rounds must be sorted and have timestamps before a log can be appended to'
       )
     ends = np.searchsorted(rounds, np.arange(shard.num_rounds + 1)).tolist()
     return [table.slice(a, b - a) for a, b in zip(ends, ends[1:])]

@@ -53,9 +53,9 @@ def sentences(
     result.append(f'THE GUARANTEE IS VOID: {void_reason}')
   result += gaussian.assumptions(happened[0].schema)[1:]
   result.append(
-    'worst case and observed: participation does not depend on what was'
-    ' released either; declared holds whoever reacts to the models, as long'
-    ' as devices keep to the schema themselves'
+    'worst case and observed: participation does not depend on released models'
+    ' either; the declared guarantee holds even if participation depends on'
+    ' released models, provided devices enforce the schema'
   )
   result += adjacency_lib.assumptions(adjacency)
   if group_size > 1:

@@ -6,11 +6,11 @@ from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.reports import page
 
 _NAMES = {
-  'worst_case': 'Worst case of what was observed',
-  'declared': 'What was declared',
-  'observed': 'What occurred, exactly',
-  'amplified': 'Amplified by secret draws',
-  'shuffled': 'Of shuffled batches',
+  'worst_case': 'Worst case of the observed schema',
+  'declared': 'Declared schema',
+  'observed': 'Observed participation',
+  'amplified': 'Sampled batches, amplified',
+  'shuffled': 'Shuffled batches',
 }
 _NUMBERS = {2: 'Two', 3: 'Three', 4: 'Four'}
 

@@ -32,7 +32,7 @@ def mechanism(statement: statement_lib.Statement, setting: setting_lib.Setting) 
       *([('strategy', known(setting.strategy))] if statement.confidential else []),
       ('family', run.strategy.family),
       ('noise multiplier, std(Z) / clip norm', _multipliers(run)),
-      ('noise begun anew', _restarts(run)),
+      ('noise restarted', _restarts(run)),
     ]
   clip_norm = known(setting.clip_norm)
   if run is not None and run.clip_norm is not None:

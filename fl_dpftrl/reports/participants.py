@@ -106,21 +106,21 @@ def fared(statement: statement_lib.Statement, void: str | None) -> list[page.Htm
   """Shows the privacy loss of actual devices; nothing if for publication."""
   if statement.per_device is None:
     return []
-  title = page.element('h2', 'How those who took part fared')
+  title = page.element('h2', 'Privacy loss of actual devices')
   if not statement.per_device.rho_histogram:
     return [title, page.element('p', 'Without noise no device was protected.')]
   return [
     title,
     page.element(
       'p',
-      'What each device that took part was exposed to, alone, in the rounds'
-      ' that the log lists for it. Assumes that it would have been in the'
-      ' same rounds whatever its data.',
+      'The privacy loss of each device that took part, from its own rounds in the'
+      ' log. This assumes that the device would have been in the same rounds'
+      ' whatever its data.',
     ),
     page.element(
       'p',
-      page.element('strong', 'Not a guarantee to anyone in advance'),
-      ': nobody knew beforehand how often they would be called. What was guaranteed is above.',
+      page.element('strong', 'This is not a guarantee in advance'),
+      ': before the run, no device knew how often it would take part. The guarantees are above.',
     ),
     page.side_by_side(
       page.element('figure', _spread(statement, void), class_='card'), _shares(statement, void)
@@ -141,9 +141,7 @@ def _spread(statement: statement_lib.Statement, void: str | None) -> page.Html:
       x_label='ρ (zCDP) of a device',
       mark=mark,
     ),
-    page.element(
-      'figcaption', 'Bars of very few devices are drawn higher than to scale.', class_='quiet'
-    ),
+    page.element('figcaption', 'Very small bars are enlarged for visibility.', class_='quiet'),
   )
 
 

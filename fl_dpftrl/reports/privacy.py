@@ -60,7 +60,7 @@ def report(statement: statement_lib.Statement, setting: Setting) -> str:
     *_hypothetical(setting),
     page.element('h2', 'The runs' if several else 'The mechanism'),
     mechanism.mechanism(statement, setting),
-    page.element('h2', 'Who took part'),
+    page.element('h2', 'Participation'),
     participants.attendance(statement, setting),
     page.element('h2', 'Checklist'),
     checklist.checklist(statement, setting, void),
@@ -149,13 +149,13 @@ def _headline(statement: statement_lib.Statement, setting: Setting, void: str | 
 
 def _covered(statement: statement_lib.Statement) -> list[page.Html | str]:
   return [
-    'It covers everyone who took part in at most ',
+    'It covers every device that took part in at most ',
     page.figure(statement.max_participations, 'max_participations'),
     ' of ',
     page.figure(statement.num_rounds, 'num_rounds'),
     ' rounds, any two of them at least ',
     page.figure(statement.min_sep, 'min_sep'),
-    ' apart, as the participation log shows of every device.',
+    ' apart, as the participation log shows for all devices.',
   ]
 
 
@@ -203,7 +203,7 @@ def _alarms(statement: statement_lib.Statement, void: str | None) -> list[page.H
 
 def _violation(statement: statement_lib.Statement) -> str:
   if statement.several:
-    return 'Not every run kept to what was declared for it. What was declared is void.'
+    return 'Not every run kept to its declared schema. The declared guarantee is void.'
   declared = statement.declared
   return (
     f'Declared were a min-sep of {declared.min_sep} and at most'

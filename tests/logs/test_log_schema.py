@@ -186,7 +186,7 @@ def test_going_on_refuses_what_it_did_not_write(tmp_path):
   with pytest.raises(shards.LogError, match='timestamp'):
     schema.LogWriter(path)
   schema.write_log(path, **{**LOG, 'rounds': [3, 0, 1, 0]})
-  with pytest.raises(shards.LogError, match='in order'):
+  with pytest.raises(shards.LogError, match='must be sorted'):
     schema.LogWriter(path)
   path.write_bytes(path.read_bytes()[:-7])
   with pytest.raises(shards.LogError, match='cannot be read'):

@@ -366,7 +366,7 @@ def test_publication_says_what_was_left_out():
   assert 'For publication' in text.partition('<data')[0]
   assert json.loads(page.scripts['statement']) == stated.to_json()
   assert 'Two guarantees, each with what it assumes' in page.text
-  assert 'How those who took part fared' not in page.text
+  assert 'Privacy loss of actual devices' not in page.text
   shown = dict(page.figures)
   for field in ('worst_case.epsilon', 'declared.epsilon'):
     assert float(shown[field]) == look_up(stated.to_json(), field)
@@ -385,7 +385,7 @@ def test_how_devices_fared(deltas):
   stated = filed(statement(CROWD, deltas=deltas), SHA_OF_CROWD)
   text = privacy.report(stated, setting())
   page = Page(text)
-  words = section(text, 'How those who took part fared')
+  words = section(text, 'Privacy loss of actual devices')
   shown = dict(page.figures)
   fields = ['rho', 'epsilon']
   fields += ['curve.1.epsilon'] if isinstance(deltas, list) else []
@@ -399,7 +399,7 @@ def test_how_devices_fared(deltas):
   for share in ('50 % of', '90 % of', '99 % of', '99.9 % of', 'most exposed'):
     assert share in re.sub(' +', ' ', words)
   assert f'device: {stated.per_device.most_exposed!r}' in re.sub(' +', ' ', words)
-  assert 'Assumes that it would have been in the same rounds' in words
+  assert 'assumes that the device would have been in the same rounds' in words
   assert 'Not a guarantee to anyone in advance' in words
   assert 'worst case: ρ = ' in words
   drawing = text.partition('<svg')[2].partition('</svg>')[0]
@@ -415,7 +415,7 @@ def test_how_devices_fared(deltas):
 
 def test_groups_are_not_compared_with_single_devices():
   text = privacy.report(statement(group_size=3), setting())
-  words = section(text, 'How those who took part fared')
+  words = section(text, 'Privacy loss of actual devices')
   assert 'worst case' not in words
   assert 'most exposed</th>' not in text
   assert 'Of each device alone, not of 3 together.' in words
@@ -427,7 +427,7 @@ def test_void_figures_of_devices_are_crossed_out():
   assert '<table class="void">' in text
   assert 'worst case: void' in text
   without_noise = privacy.report(statement(noise_multiplier=0.0), setting(noise_multiplier=0.0))
-  words = section(without_noise, 'How those who took part fared')
+  words = section(without_noise, 'Privacy loss of actual devices')
   assert 'Without noise no device was protected' in words
 
 
@@ -467,7 +467,7 @@ def test_changes_and_restarts_of_a_run():
   text = privacy.report(one_changed(), setting())
   words = section(text, 'The mechanism').replace('  ', ' ')
   assert re.search('clip norm +3 *, +2.75 +from round +5 ', words)
-  assert re.search('noise begun anew +at round +7 ', words)
+  assert re.search('noise restarted +at round +7 ', words)
   assert 'have all of its participations in each part' in words
   assert 'take all of them to be at the smallest' in words
   shown = dict(Page(text).figures)
@@ -475,7 +475,7 @@ def test_changes_and_restarts_of_a_run():
   assert (shown['changes.0.0'], shown['restarts.0']) == ('5', '7')
   same = section(privacy.report(statement(), setting()), 'The mechanism')
   assert 'participations in each part' not in same
-  assert re.search('noise begun anew +never', same)
+  assert re.search('noise restarted +never', same)
 
 
 def test_rounds_short_of_the_report_goal_and_cohort_sizes():
@@ -528,7 +528,7 @@ def test_several_runs_of_which_one_broke_its_word():
     [runs.Run.of(LOG, BLT, noise_multiplier=3.0, declared=schema(b)) for b in (2, 5)], deltas=1e-6
   )
   words = Page(privacy.report(stated, setting())).text
-  assert 'Not every run kept to what was declared for it.' in words
+  assert 'Not every run kept to its declared schema.' in words
   # The least of what was declared was kept to, which would puzzle.
   assert 'Declared were a min-sep of' not in words
 
