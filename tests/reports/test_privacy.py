@@ -400,7 +400,7 @@ def test_how_devices_fared(deltas):
     assert share in re.sub(' +', ' ', words)
   assert f'device: {stated.per_device.most_exposed!r}' in re.sub(' +', ' ', words)
   assert 'assumes that the device would have been in the same rounds' in words
-  assert 'Not a guarantee to anyone in advance' in words
+  assert 'This is not a guarantee in advance' in words
   assert 'worst case: ρ = ' in words
   drawing = text.partition('<svg')[2].partition('</svg>')[0]
   at = float(re.search(r'<line x1="([\d.]+)" x2="\1"', drawing).group(1))
