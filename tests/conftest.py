@@ -8,6 +8,18 @@ import pytest
 
 from fl_dpftrl.logs import reader
 
+try:
+  import hypothesis
+except ImportError:  # A few tests do without it.
+  pass
+else:
+  # The same examples each time. `--hypothesis-profile=thorough` tries others.
+  hypothesis.settings.register_profile(
+    'quick', deadline=None, max_examples=20, derandomize=True, database=None
+  )
+  hypothesis.settings.register_profile('thorough', deadline=None, max_examples=300)
+  hypothesis.settings.load_profile('quick')
+
 
 @pytest.fixture(autouse=True, scope='session')
 def one_reader():

@@ -5,8 +5,7 @@ import pytest
 import tensorflow_federated as tff
 
 from fl_dpftrl.aggregators import factory
-from fl_dpftrl.families import registry
-from tests.runtime import small_processes as small
+from tests import every_family
 
 pytestmark = pytest.mark.tff
 
@@ -42,9 +41,9 @@ def rounds_of(strategy):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('form', sorted(FORMS))
-@pytest.mark.parametrize('family', sorted(registry.FAMILIES))
+@pytest.mark.parametrize('family', every_family.FAMILIES)
 def test_every_family_compiles_and_gives_the_same_rounds(family, form):
-  initialize, next_round = rounds_of(small.STRATEGIES[family](10))
+  initialize, next_round = rounds_of(every_family.example(family, 10))
   compiled_form, rebuilt = FORMS[form]
   deployed = rebuilt(compiled_form(next_round))
   own = other = initialize()

@@ -1,55 +1,24 @@
 """Every family in every command, from a strategy file written from Python."""
 
-import numpy as np
 import pytest
 
 from fl_dpftrl import catalogue, participation
-from fl_dpftrl.families import (
-  banded,
-  banded_inverse,
-  banded_toeplitz,
-  blt,
-  dense,
-  identity,
-  lambda_cgd,
-  low_rank,
-  registry,
-  stamped,
-  tree_full,
-  tree_online,
-)
 from fl_dpftrl.logs import noise_record
 from fl_dpftrl.logs import schema as log_schema
 from fl_dpftrl.optimization import registry as optimizers
+from tests import every_family
 
 N = 6
 SCHEMA = participation.MinSep(num_rounds=N, min_sep=2, max_participations=2)
 FLAGS = f'--num_rounds={N} --min_sep=2 --max_participations=2'
-_BANDS = np.array([[1.0, 0.0]] + [[1.0, 0.4]] * (N - 1))
-EXAMPLES = {
-  'identity': identity.Identity(),
-  'tree_online': tree_online.TreeOnline(),
-  'tree_full': tree_full.TreeFull(N),
-  'banded': banded.Banded(_BANDS),
-  'lambda_cgd': lambda_cgd.LambdaCGD(0.8),
-  'banded_inverse': banded_inverse.BandedInverse([1.0, -0.5, -0.1]),
-  'banded_toeplitz': banded_toeplitz.BandedToeplitz([1.0, 0.5], None),
-  'blt': blt.BLT((0.9, 0.5), (0.3, 0.2)),
-  'dense': dense.Dense(np.eye(N) + 0.3 * np.eye(N, k=-1)),
-  'low_rank': low_rank.LowRank(_BANDS, np.full((N, 1), 0.1), np.full((N, 1), 0.2)),
-  'stamped': stamped.Stamped(blt.BLT((0.9,), (0.3,)), 4),
-  'stamped banded': stamped.Stamped(banded.Banded(_BANDS), 3),
-}
 
 
-def test_no_family_is_forgotten():
-  assert {name.split()[0] for name in EXAMPLES} == set(registry.FAMILIES)
-
-
-@pytest.fixture(params=sorted(EXAMPLES))
+@pytest.fixture(params=every_family.NAMES)
 def path(request, tmp_path):
   path = tmp_path / 'strategy.json'
-  catalogue.save_strategy(path, EXAMPLES[request.param], schema=SCHEMA, objective='max')
+  catalogue.save_strategy(
+    path, every_family.example(request.param, N), schema=SCHEMA, objective='max'
+  )
   return path
 
 
@@ -78,7 +47,7 @@ def test_replay_with_the_digest_in_the_log(path, tmp_path, result_beside_warning
   assert replayed['void_reason'] is None and replayed['observed']['epsilon'] > 0
 
 
-@pytest.mark.parametrize('family', sorted(registry.FAMILIES))
+@pytest.mark.parametrize('family', every_family.FAMILIES)
 def test_optimize_makes_a_file_or_nothing(family, tmp_path, run):
   if family in optimizers.OPTIMIZERS:
     return  # Optimisers have tests of their own.

@@ -1,11 +1,33 @@
-"""BLTs: coefficients by their definition, and the constraints behind them."""
+"""BLTs: coefficients by their definition; sensitivity and errors of C written out."""
+
+import itertools
+import math
 
 import hypothesis
 import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from fl_dpftrl import error, participation, sensitivity, workloads
 from fl_dpftrl.families import blt
+from tests import oracle
+
+BLTS = {
+  'plain': ([0.99, 0.5], [0.2, 0.7]),
+  'b100 as published, decays 2e-11 apart': (
+    [0.989739971007307, 0.7352001759538236, 0.16776199983448145, 0.1677619998016191],
+    [0.20502892852480875, 0.23357939425278557, 0.03479503245420878, 0.03479509876050538],
+  ),
+  'b400 as published, nearly 1': (
+    [0.9999999999921251, 0.9944453083640997, 0.8985923474607591, 0.4912001418098778],
+    [0.0070314825502323835, 0.10613806907600574, 0.1898159060327625, 0.1966594748073734],
+  ),
+  'next to 1': ([1.0 - 2.0**-53, 0.9], [1e-9, 0.1]),
+  'equal': ([0.5, 0.5], [0.3, 0.4]),
+  'tiny': ([1e-300, 1e-3], [0.5, 0.5]),
+  'negative inverse decay': ([1e-4], [0.9]),
+  'nothing': ([0.5], [0.0]),
+}
 
 
 def test_coefficients_by_their_definition():
@@ -61,3 +83,147 @@ def test_coefficients_never_increase(pairs):
 def test_refuses(decay, scale, name):
   with pytest.raises(ValueError, match=name):
     blt.BLT(decay, scale)
+
+
+def column(strategy, num_rounds):
+  """The first column of C in long doubles."""
+  exponents = np.arange(num_rounds - 1)
+  terms = sum(
+    np.longdouble(scale) * np.longdouble(decay) ** exponents
+    for decay, scale in zip(strategy.buffer_decay, strategy.output_scale)
+  )
+  return np.append(np.longdouble(1.0), terms)
+
+
+def inverse(first):
+  """The first column of C⁻¹, by forward substitution."""
+  result = np.zeros_like(first)
+  result[0] = 1.0
+  for t in range(1, first.size):
+    result[t] = -(first[1 : t + 1] @ result[t - 1 :: -1][:t])
+  return result
+
+
+@pytest.mark.parametrize('arguments', BLTS.values(), ids=BLTS)
+@pytest.mark.parametrize('num_rounds', [1, 2, 65, 700])
+def test_sensitivity_against_the_columns_of_c(arguments, num_rounds):
+  strategy = blt.BLT(*arguments)
+  first = column(strategy, num_rounds)
+  for min_sep, most in itertools.product((1, 2, 30, 64, 800), (1, 2, 7, None)):
+    schema = participation.MinSep(num_rounds=num_rounds, min_sep=min_sep, max_participations=most)
+    total = np.zeros_like(first)
+    for a in range(schema.participations):
+      start = a * min_sep
+      total[start:] += first[: num_rounds - start]
+    expected = float(np.sqrt(np.sum(total**2)))
+    result = sensitivity.sensitivity(strategy, schema)
+    assert result.kind == 'exact'
+    # Never below the truth by more than rounding, whatever the decays.
+    assert math.isclose(result.value, expected, rel_tol=5e-15)
+
+
+@pytest.mark.parametrize('arguments', BLTS.values(), ids=BLTS)
+@pytest.mark.parametrize('num_rounds', [1, 2, 7, 65, 600])
+@pytest.mark.parametrize('momentum', [0.0, 1e-3, 0.5, 0.9, 0.9999])
+def test_errors_against_the_inverse_of_c(arguments, num_rounds, momentum):
+  strategy = blt.BLT(*arguments)
+  decoder = np.cumsum(inverse(column(strategy, num_rounds)))
+  for t in range(1, num_rounds):
+    decoder[t] += np.longdouble(momentum) * decoder[t - 1]
+  squares = np.cumsum(decoder**2)
+  result = error.error(strategy, num_rounds, workloads.Workload(momentum))
+  assert math.isclose(result.rms, float(np.sqrt(squares.mean())), rel_tol=1e-13)
+  assert math.isclose(result.max, float(np.sqrt(squares[-1])), rel_tol=1e-13)
+
+
+@pytest.mark.parametrize('momentum', [0.5, 0.5 + 1e-15, 0.5 - 1e-9])
+def test_momentum_beside_a_decay_of_the_inverse(momentum):
+  scale = 0.25
+  strategy = blt.BLT([0.5 + scale], [scale])  # whose inverse decays by 0.5
+  workload = workloads.Workload(momentum)
+  expected = workload.apply(strategy.inverse_coefficients(300))
+  result = error.error(strategy, 300, workload)
+  assert math.isclose(result.max, np.linalg.norm(expected), rel_tol=1e-13)
+
+
+@pytest.mark.parametrize('arguments', BLTS.values(), ids=BLTS)
+@pytest.mark.parametrize('num_rounds', [1, 2, 7, 200])
+@pytest.mark.parametrize('momentum', [0.0, 0.5, 0.95])
+@pytest.mark.parametrize('warmup, cooldown', [(0.15, 0.25), (1, 0), (0, 1)])
+def test_errors_under_a_schedule(arguments, num_rounds, momentum, warmup, cooldown):
+  strategy = blt.BLT(*arguments)
+  workload = workloads.Workload(momentum, warmup, cooldown)
+  expected = oracle.per_query_error(strategy, num_rounds, workload)
+  got = error.per_query_error(strategy, num_rounds, workload)
+  np.testing.assert_allclose(got, expected, rtol=1e-11)
+
+
+def test_refuses_a_schedule_over_too_many_rounds():
+  with pytest.raises(ValueError, match='num_rounds=1000000000.*schedule'):
+    error.error(blt.BLT([0.9], [0.1]), 10**9, workloads.Workload(0.0, 0.1, 0.1))
+
+
+def test_figures_of_a_billion_rounds():
+  """Closed forms of one buffer, in steps that cannot go wrong."""
+  num_rounds, step, count = 10**9, 10**6, 10
+  decay, scale = 1.0 - 2.0**-30, 2.0**-16
+  strategy = blt.BLT([decay], [scale])
+  rate = -math.log1p(-(2.0**-30))
+
+  def powers(rate, length):
+    return math.expm1(-rate * length) / math.expm1(-rate)
+
+  # Between participations C's columns sum to scale · decay^r · carried.
+  square, carried = 0.0, 0.0
+  for a in range(count):
+    length = step if a < count - 1 else num_rounds - (count - 1) * step
+    left = scale * carried
+    square += (1.0 + left) ** 2
+    # The row of the participation itself, then the rest up to the next.
+    carried = decay * carried + 1.0
+    square += (scale * carried) ** 2 * powers(2.0 * rate, length - 1)
+    carried *= math.exp(-rate * (length - 1))
+  schema = participation.MinSep(num_rounds=num_rounds, min_sep=step, max_participations=count)
+  result = sensitivity.sensitivity(strategy, schema)
+  assert math.isclose(result.value, math.sqrt(square), rel_tol=1e-13)
+
+  # C⁻¹ sums to limit + share · hat^i.
+  hat_rate = -math.log1p(-(2.0**-30 + scale))
+  limit = 2.0**-30 / (2.0**-30 + scale)
+  share = scale / (2.0**-30 + scale)
+  square = (
+    limit**2 * num_rounds
+    + 2.0 * limit * share * powers(hat_rate, num_rounds)
+    + share**2 * powers(2.0 * hat_rate, num_rounds)
+  )
+  result = error.error(strategy, num_rounds)
+  assert math.isclose(result.max, math.sqrt(square), rel_tol=1e-12)
+  assert result.rms < result.max
+
+
+@pytest.mark.parametrize('min_sep, most', [(1, None), (3, None), (10, 10**8)])
+def test_a_billion_rounds_with_very_many_participations(min_sep, most):
+  """Every round's contribution grows to that of the whole history."""
+  schema = participation.MinSep(num_rounds=10**9, min_sep=min_sep, max_participations=most)
+  strategy = blt.BLT([0.5], [0.25])
+  value = sensitivity.sensitivity(strategy, schema).value
+  # Away from the start the columns' sum repeats itself every min_sep rows.
+  first = column(strategy, 50 * 30).astype(float)
+  total = np.zeros_like(first)
+  for start in range(0, first.size, min_sep):
+    total[start:] += first[: first.size - start]
+  period = total[-30:] @ total[-30:] / 30
+  assert value == pytest.approx(math.sqrt(1e9 * period), rel=1e-7)
+
+
+@hypothesis.given(
+  st.sampled_from(list(BLTS.values())), st.integers(1, 10), st.integers(1, 11), st.integers(1, 10)
+)
+def test_no_pattern_is_worse(arguments, num_rounds, min_sep, most):
+  strategy = blt.BLT(*arguments)
+  matrix = strategy.strategy_matrix(num_rounds)
+  schema = participation.MinSep(num_rounds=num_rounds, min_sep=min_sep, max_participations=most)
+  worst = oracle.worst(matrix, schema)
+  value = sensitivity.sensitivity(strategy, schema).value
+  assert value >= worst * (1 - 1e-13)
+  assert value == pytest.approx(worst, rel=1e-13)

@@ -5,19 +5,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.families import (
-  banded,
-  banded_inverse,
-  banded_toeplitz,
-  blt,
-  dense,
-  identity,
-  lambda_cgd,
-  low_rank,
-  stamped,
-  tree_full,
-  tree_online,
-)
 
 SPEC = (tf.TensorSpec([None, 3], tf.float32), tf.TensorSpec([None, 2], tf.float32))
 ROWS = (5, 8, 12, 3)
@@ -83,39 +70,6 @@ def correlated(strategy, noise_multiplier=0.3):
     )
   )
 
-
-def banded_coefficients(num_rounds, num_bands=3):
-  rng = np.random.default_rng(num_rounds)
-  rows = rng.uniform(-0.4, 0.6, (num_rounds, num_bands))
-  rows[:, 0] = rng.uniform(0.5, 1.5, num_rounds)
-  rows[np.arange(num_rounds)[:, None] < np.arange(num_bands)] = 0.0
-  return rows
-
-
-def dense_matrix(num_rounds):
-  rng = np.random.default_rng(num_rounds)
-  return np.tril(rng.uniform(-0.4, 0.4, (num_rounds,) * 2), -1) + 1.5 * np.eye(num_rounds)
-
-
-def low_rank_factors(num_rounds, rank=2):
-  rng = np.random.default_rng(num_rounds)
-  return rng.uniform(-0.2, 0.2, (2, num_rounds, rank))
-
-
-# Family → number of rounds → a strategy.
-STRATEGIES = {
-  'identity': lambda n: identity.Identity(),
-  'tree_online': lambda n: tree_online.TreeOnline(),
-  'tree_full': tree_full.TreeFull,
-  'banded': lambda n: banded.Banded(banded_coefficients(n)),
-  'banded_inverse': lambda n: banded_inverse.BandedInverse([1.2, -0.5, -0.2, 0.1]),
-  'lambda_cgd': lambda n: lambda_cgd.LambdaCGD(0.8),
-  'blt': lambda n: blt.BLT((0.99, 0.8), (0.25, 0.3)),
-  'dense': lambda n: dense.Dense(dense_matrix(n)),
-  'low_rank': lambda n: low_rank.LowRank(banded_coefficients(n), *low_rank_factors(n)),
-  'banded_toeplitz': lambda n: banded_toeplitz.BandedToeplitz([1.5, -0.4, 0.2], n),
-  'stamped': lambda n: stamped.Stamped(banded.Banded(banded_coefficients(n // 2)), n // 2),
-}
 
 PROCESSES = {
   'unweighted': unweighted,

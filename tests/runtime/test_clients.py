@@ -113,10 +113,11 @@ def test_free_memory_is_known_here():
 _RUN = """
 import sys
 sys.path.append({folder!r})
-import small_processes as small
 from fl_dpftrl import runtime
+from tests import every_family
+from tests.runtime import small_processes as small
 runtime.use_in_process(max_concurrent_clients=2)
-process = small.correlated(small.STRATEGIES['blt'](10))
+process = small.correlated(every_family.example('blt', 10))
 state = process.initialize()
 for number in range(400):
   state = process.next(state, small.clients(number)).state
@@ -127,7 +128,7 @@ for number in range(400):
 @pytest.fixture(scope='module')
 def run():
   """A process that trains; ended by the tests."""
-  folder = pathlib.Path(__file__).parent
+  folder = pathlib.Path(__file__).parents[2]
   process = subprocess.Popen(
     [sys.executable, '-c', _RUN.format(folder=str(folder))],
     stdout=subprocess.PIPE,

@@ -1,17 +1,11 @@
 """In process, rounds are what TFF's worker computes."""
 
-import pathlib
-import sys
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from fl_dpftrl.families import registry
-
-sys.path.append(str(pathlib.Path(__file__).parent))
-
-import small_processes as small
+from tests import every_family
+from tests.runtime import small_processes as small
 
 pytestmark = pytest.mark.tff
 
@@ -67,9 +61,9 @@ def test_a_process_of_tff_is_as_in_the_worker_by_any_number_of_threads(name, wor
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('family', sorted(registry.FAMILIES))
+@pytest.mark.parametrize('family', every_family.FAMILIES)
 def test_correlated_noise_is_as_in_the_worker_by_any_number_of_threads(family, worker, in_process):
-  process = small.correlated(small.STRATEGIES[family](NUM_ROUNDS))
+  process = small.correlated(every_family.example(family, NUM_ROUNDS))
   with in_process():
     state = process.initialize()
     ours = rounds(process, state)

@@ -7,13 +7,11 @@ import hypothesis
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
 from fl_dpftrl import participation, sensitivity
 from fl_dpftrl.families import banded, base
 from fl_dpftrl.sensitivity import search
-
-SETTINGS = hypothesis.settings(deadline=None, max_examples=60)
+from tests import drawn, oracle
 
 
 class Dense(base.Strategy):
@@ -31,53 +29,25 @@ class Dense(base.Strategy):
     raise NotImplementedError
 
 
-@st.composite
-def schemas(draw, cls=participation.MinSep, most_rounds=9):
-  num_rounds = draw(st.integers(1, most_rounds))
-  return cls(
-    num_rounds=num_rounds,
-    min_sep=draw(st.integers(1, num_rounds + 1)),
-    max_participations=draw(st.one_of(st.none(), st.integers(1, num_rounds + 1))),
-  )
-
-
-def matrices(num_rounds, low=0.0, rows=None):
-  entries = st.floats(low, 2.0).map(lambda x: round(x, 3))
-  shape = (rows or num_rounds, num_rounds)
-  return hnp.arrays(np.float64, shape, elements=entries)
-
-
-@st.composite
-def banded_strategies(draw, num_rounds, num_bands):
-  coefficients = np.zeros((num_rounds, num_bands))
-  values = draw(matrices(num_bands, rows=num_rounds))
-  for j in range(num_bands):
-    coefficients[j:, j] = values[j:, j]
-  coefficients[:, 0] += 0.1
-  return banded.Banded(coefficients)
+@hypothesis.given(st.data())
+def test_banded_beyond_min_sep_is_bounded(data):
+  schema = data.draw(drawn.schemas())
+  strategy = banded.Banded(data.draw(drawn.bands(schema.num_rounds, schema.num_rounds)))
+  check_bound(strategy, strategy.strategy_matrix(schema.num_rounds), schema)
 
 
 @hypothesis.given(st.data())
-@SETTINGS
-def test_banded_beyond_min_sep_is_bounded(brute, data):
-  schema = data.draw(schemas())
-  strategy = data.draw(banded_strategies(schema.num_rounds, schema.num_rounds))
-  check_bound(brute, strategy, strategy.strategy_matrix(schema.num_rounds), schema)
-
-
-@hypothesis.given(st.data())
-@SETTINGS
-def test_any_matrix_without_negative_entries_is_bounded(brute, data):
-  schema = data.draw(schemas())
-  matrix = data.draw(matrices(schema.num_rounds, rows=4))
+def test_any_matrix_without_negative_entries_is_bounded(data):
+  schema = data.draw(drawn.schemas())
+  matrix = data.draw(drawn.matrices(4, schema.num_rounds))
   hypothesis.assume(matrix.any())
-  check_bound(brute, Dense(matrix), matrix, schema)
+  check_bound(Dense(matrix), matrix, schema)
 
 
-def check_bound(brute, strategy, matrix, schema):
+def check_bound(strategy, matrix, schema):
   """At least the truth, exact where it says so, never above the paper's."""
   result = sensitivity.sensitivity(strategy, schema)
-  truth = brute.worst(matrix, schema)
+  truth = oracle.worst(matrix, schema)
   assert result.value >= truth * (1 - 1e-12)
   if result.kind == 'exact':
     assert result.value == pytest.approx(truth)
@@ -86,31 +56,29 @@ def check_bound(brute, strategy, matrix, schema):
   if schema.participations <= 2:
     assert result.kind == 'exact'
   gram = np.abs(matrix.T @ matrix)
-  inner = [max(row[list(p)].sum() for p in brute.patterns(schema)) for row in gram]
-  outer = max(sum(inner[i] for i in p) for p in brute.patterns(schema))
+  inner = [max(row[list(p)].sum() for p in oracle.patterns(schema)) for row in gram]
+  outer = max(sum(inner[i] for i in p) for p in oracle.patterns(schema))
   assert result.value <= math.sqrt(outer) * (1 + 1e-12)
 
 
 @hypothesis.given(st.data())
-@SETTINGS
-def test_fixed_separation_is_exact_without_negative_entries(brute, data):
-  schema = data.draw(schemas(participation.FixedSeparation))
-  matrix = data.draw(matrices(schema.num_rounds))
+def test_fixed_separation_is_exact_without_negative_entries(data):
+  schema = data.draw(drawn.schemas(participation.FixedSeparation))
+  matrix = data.draw(drawn.matrices(schema.num_rounds, schema.num_rounds))
   hypothesis.assume(matrix.any())
   result = sensitivity.sensitivity(Dense(matrix), schema)
   assert result.kind == 'exact'
-  assert result.value == pytest.approx(brute.worst(matrix, schema))
+  assert result.value == pytest.approx(oracle.worst(matrix, schema))
 
 
-@pytest.mark.parametrize('cls', [participation.MinSep, participation.FixedSeparation])
+@pytest.mark.parametrize('cls', drawn.SCHEMAS)
 @hypothesis.given(st.data())
-@hypothesis.settings(deadline=None, max_examples=25)
-def test_vector_updates_are_bounded_where_entries_are_negative(brute, cls, data):
-  schema = data.draw(schemas(cls, most_rounds=6))
-  matrix = data.draw(matrices(schema.num_rounds, low=-2.0))
+def test_vector_updates_are_bounded_where_entries_are_negative(cls, data):
+  schema = data.draw(drawn.schemas(cls, most_rounds=6))
+  matrix = data.draw(drawn.matrices(schema.num_rounds, schema.num_rounds, low=-2.0))
   hypothesis.assume(np.abs(matrix).sum() > 0.1)
   result = sensitivity.sensitivity(Dense(matrix), schema)
-  found = brute.worst_of_vectors(matrix, schema)
+  found = oracle.worst_of_vectors(matrix, schema)
   assert result.value >= found * (1 - 1e-9)
   if result.kind == 'exact':
     assert result.value == pytest.approx(found, rel=1e-4)
@@ -119,14 +87,14 @@ def test_vector_updates_are_bounded_where_entries_are_negative(brute, cls, data)
 NEGATIVE = np.full((3, 3), -0.5) + 1.5 * np.eye(3)
 
 
-@pytest.mark.parametrize('cls', [participation.MinSep, participation.FixedSeparation])
-def test_neither_zeros_and_ones_nor_signs_are_enough(brute, cls):
+@pytest.mark.parametrize('cls', drawn.SCHEMAS)
+def test_neither_zeros_and_ones_nor_signs_are_enough(cls):
   """X is singular, so that one row of three vectors at 120° is C."""
   schema = cls(num_rounds=3)
   factor = np.linalg.cholesky(NEGATIVE + 1e-15 * np.eye(3)).T
   signs = max(np.linalg.norm(factor @ s) for s in itertools.product((-1, 0, 1), repeat=3))
   ones = np.linalg.norm(factor @ np.ones(3))
-  vectors = brute.worst_of_vectors(factor, schema)
+  vectors = oracle.worst_of_vectors(factor, schema)
   result = sensitivity.gram_sensitivity(NEGATIVE, schema)
   assert ones == pytest.approx(0.0, abs=1e-6)
   assert signs == pytest.approx(2.0)
@@ -140,7 +108,7 @@ def test_two_participations_are_exact_also_where_entries_are_negative():
   assert result == (pytest.approx(math.sqrt(3.0)), 'exact')
 
 
-@pytest.mark.parametrize('cls', [participation.MinSep, participation.FixedSeparation])
+@pytest.mark.parametrize('cls', drawn.SCHEMAS)
 def test_refuses_more_rounds_than_the_strategy_has(cls):
   strategy = banded.Banded(np.ones((4, 1)))
   for min_sep in (1, 3):
@@ -175,38 +143,34 @@ def test_the_root_is_taken_once(no_search):
 
 
 @hypothesis.given(st.data())
-@hypothesis.settings(
-  deadline=None,
-  max_examples=60,
-  suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
-)
-def test_the_bound_by_rows_is_one(brute, no_search, data):
+@hypothesis.settings(suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
+def test_the_bound_by_rows_is_one(no_search, data):
   del no_search
-  schema = data.draw(schemas())
-  matrix = data.draw(matrices(schema.num_rounds, rows=4))
+  schema = data.draw(drawn.schemas())
+  matrix = data.draw(drawn.matrices(4, schema.num_rounds))
   hypothesis.assume(matrix.any())
-  check_bound(brute, Dense(matrix), matrix, schema)
+  check_bound(Dense(matrix), matrix, schema)
 
 
 @pytest.mark.parametrize('power', [1, 4])
 @pytest.mark.parametrize('n, b, k', [(15, 1, 4), (20, 3, 6), (24, 4, 5)])
-def test_a_search_that_ends_is_exact(brute, power, n, b, k):
+def test_a_search_that_ends_is_exact(power, n, b, k):
   schema = participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)
   matrix = np.random.default_rng(n).uniform(size=(n, n)) ** power
   found, exact = search.worst_square(matrix.T @ matrix, b, k)
   assert exact
-  assert found == pytest.approx(brute.worst(matrix, schema) ** 2)
+  assert found == pytest.approx(oracle.worst(matrix, schema) ** 2)
 
 
 @pytest.mark.parametrize('visits', [0, 3000])
-def test_a_search_that_is_cut_short_is_a_bound(brute, monkeypatch, visits):
+def test_a_search_that_is_cut_short_is_a_bound(monkeypatch, visits):
   generator = np.random.default_rng(1)
   matrix = np.tril(generator.uniform(size=(18, 18))) ** 8
   schema = participation.MinSep(num_rounds=18, min_sep=2)
   whole = search.worst_square(matrix.T @ matrix, 2, 9)
   monkeypatch.setattr(search, '_MOST_VISITS', visits)
   cut, _ = search.worst_square(matrix.T @ matrix, 2, 9)
-  truth = brute.worst(matrix, schema) ** 2
+  truth = oracle.worst(matrix, schema) ** 2
   assert whole == (pytest.approx(truth), True)
   assert cut >= truth * (1 - 1e-12)
 
@@ -222,7 +186,7 @@ def test_tighter_than_the_bound_by_rows():
 
 
 @pytest.mark.parametrize('n, b, k', [(40, 5, 6), (64, 20, None)])
-def test_signed_entries_of_longer_runs_are_bounded(brute, n, b, k):
+def test_signed_entries_of_longer_runs_are_bounded(n, b, k):
   generator = np.random.default_rng(n)
   matrix = np.tril(generator.normal(size=(n, n))) + 2.0 * np.eye(n)
   gram = matrix.T @ matrix
@@ -232,5 +196,5 @@ def test_signed_entries_of_longer_runs_are_bounded(brute, n, b, k):
     size = schema.participations
     slack = generator.multinomial(n - 1 - (size - 1) * b, np.full(size + 1, 1.0 / (size + 1)))
     p = np.cumsum(slack[:size] + np.append(0, np.full(size - 1, b)))
-    assert brute.ascent(gram[np.ix_(p, p)]) <= value**2 * (1 + 1e-10)
+    assert oracle.ascent(gram[np.ix_(p, p)]) <= value**2 * (1 + 1e-10)
   assert value**2 < np.abs(gram).sum()

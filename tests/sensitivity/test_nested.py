@@ -78,7 +78,6 @@ def blocks(draw, length):
 
 
 @hypothesis.given(st.integers(1, 11).flatmap(blocks), st.integers(1, 12))
-@hypothesis.settings(deadline=None, max_examples=100)
 def test_every_pattern_of_any_blocks(block, separation):
   check_every_count(block, separation)
 

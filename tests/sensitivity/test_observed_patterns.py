@@ -5,10 +5,9 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl import participation, sensitivity
+from fl_dpftrl import sensitivity
 from fl_dpftrl.families import base, blt, identity
-
-SETTINGS = hypothesis.settings(deadline=None, max_examples=60)
+from tests import drawn, oracle
 
 
 class Dense(base.Strategy):
@@ -27,16 +26,6 @@ class Dense(base.Strategy):
 
 
 @st.composite
-def schemas(draw, cls=participation.MinSep, most_rounds=9):
-  num_rounds = draw(st.integers(1, most_rounds))
-  return cls(
-    num_rounds=num_rounds,
-    min_sep=draw(st.integers(1, num_rounds + 1)),
-    max_participations=draw(st.one_of(st.none(), st.integers(1, num_rounds + 1))),
-  )
-
-
-@st.composite
 def blts(draw):
   size = draw(st.integers(1, 3))
   scale = np.array([draw(st.floats(0.0, 1.0)) for _ in range(size)])
@@ -50,10 +39,9 @@ NEGATIVE = np.full((3, 3), -0.5) + 1.5 * np.eye(3)
 
 
 @hypothesis.given(st.data())
-@SETTINGS
-def test_pattern_sensitivity_is_the_norm_of_each_sum(brute, data):
-  schema, strategy = data.draw(schemas()), data.draw(blts())
-  every = brute.patterns(schema)
+def test_pattern_sensitivity_is_the_norm_of_each_sum(data):
+  schema, strategy = data.draw(drawn.schemas()), data.draw(blts())
+  every = oracle.patterns(schema)
   values, kind = sensitivity.pattern_sensitivity(strategy, schema.num_rounds, every + [()])
   matrix = strategy.strategy_matrix(schema.num_rounds)
   expected = [np.linalg.norm(matrix[:, list(p)].sum(axis=1)) for p in every]

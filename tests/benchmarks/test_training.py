@@ -1,13 +1,8 @@
 """The training benchmark, on a model that takes no time."""
 
 import json
-import pathlib
-import sys
 
 import pytest
-
-# Benchmarks are not installed; after what is, for installed packages to win.
-sys.path.append(str(pathlib.Path(__file__).parents[2]))
 
 from benchmarks import process
 from benchmarks.training import cases, results, run, side

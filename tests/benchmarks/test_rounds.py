@@ -1,13 +1,6 @@
 """The parts of the rounds benchmark that need no long run."""
 
-import pathlib
-import sys
-
 import pytest
-
-# Benchmarks are not installed; after what is, for installed packages to win.
-ROOT = pathlib.Path(__file__).parent.parent
-sys.path.append(str(ROOT))
 
 from benchmarks.rounds import cases, noise, run
 from fl_dpftrl.noise import engine

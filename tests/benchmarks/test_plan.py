@@ -3,14 +3,9 @@
 import argparse
 import dataclasses
 import json
-import pathlib
 import sys
 
 import pytest
-
-# Benchmarks are not installed; after what is, for installed packages to win.
-ROOT = pathlib.Path(__file__).parent.parent
-sys.path.append(str(ROOT))
 
 from benchmarks import process, sides
 from benchmarks.plan import cases, judge, results, run

@@ -5,15 +5,10 @@ import collections
 import dataclasses
 import json
 import pathlib
-import sys
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-
-# Benchmarks are not installed; after what is, for installed packages to win.
-ROOT = pathlib.Path(__file__).parent.parent
-sys.path.append(str(ROOT))
 
 from benchmarks import process, sides
 from benchmarks.replay import cases, generate, peer, results, run

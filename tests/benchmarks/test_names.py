@@ -1,12 +1,8 @@
 """Names that `python -m benchmarks` takes, and the commands that they select."""
 
 import pathlib
-import sys
 
 import pytest
-
-# Benchmarks are not installed; after what is, for installed packages to win.
-sys.path.append(str(pathlib.Path(__file__).parent.parent))
 
 from benchmarks import __main__ as lib
 

@@ -10,15 +10,13 @@ import sys
 import numpy as np
 import pytest
 
-# Benchmarks are not installed; after what is, for installed packages to win.
-ROOT = pathlib.Path(__file__).parent.parent
-sys.path.append(str(ROOT))
-
 from benchmarks import process
 from benchmarks.optimize import cases, evaluate, ours, results, run
 from fl_dpftrl import error
 from fl_dpftrl.commands import optimize
 from fl_dpftrl.families import banded
+
+ROOT = pathlib.Path(__file__).parents[2]
 
 CASE = cases.Case(
   group='blt',

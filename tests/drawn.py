@@ -1,0 +1,41 @@
+"""What Hypothesis draws in several tests: schemas and matrices."""
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from fl_dpftrl import participation
+
+SCHEMAS = (participation.MinSep, participation.FixedSeparation)
+
+
+@st.composite
+def schemas(draw, cls=None, most_rounds=9):
+  """A schema of a class, or of either; min-sep and k may be beyond the run."""
+  num_rounds = draw(st.integers(1, most_rounds))
+  return (cls or draw(st.sampled_from(SCHEMAS)))(
+    num_rounds=num_rounds,
+    min_sep=draw(st.integers(1, num_rounds + 1)),
+    max_participations=draw(st.none() | st.integers(1, num_rounds + 1)),
+  )
+
+
+def matrices(rows, columns, low=0.0):
+  """Matrices with entries from low to 2, to three decimals."""
+  entries = st.floats(low, 2.0).map(lambda x: round(x, 3))
+  return hnp.arrays(np.float64, (rows, columns), elements=entries)
+
+
+@st.composite
+def bands(draw, num_rounds, num_bands, low=0.0):
+  """Coefficients of a banded strategy, with a diagonal of at least 0.1."""
+  values = draw(matrices(num_rounds, num_bands, low))
+  values[:, 0] = np.abs(values[:, 0]) + 0.1
+  values[np.arange(num_rounds)[:, None] < np.arange(num_bands)] = 0.0
+  return values
+
+
+def triangle(size, seed, low):
+  """A lower-triangular matrix with entries from low to 1 and a positive diagonal."""
+  matrix = np.random.default_rng(seed).uniform(low, 1.0, (size, size))
+  return np.tril(matrix, -1) + np.diag(0.1 + np.abs(np.diagonal(matrix)))

@@ -1,0 +1,105 @@
+"""Brute force for small runs: sensitivities by enumeration, errors from matrices.
+
+Nothing here calls the code that it checks, except for `strategy_matrix` and
+`noising_matrix`, which define a strategy.
+"""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from fl_dpftrl import participation, workloads
+
+
+def patterns(schema: participation.MinSep) -> list[tuple[int, ...]]:
+  """Returns every non-empty set of rounds that one device may take part in."""
+  fixed = isinstance(schema, participation.FixedSeparation)
+  most = schema.max_participations or schema.num_rounds
+
+  def extended(pattern: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    if pattern:
+      yield pattern
+    if len(pattern) == most:
+      return
+    start = pattern[-1] + schema.min_sep if pattern else 0
+    end = min(schema.num_rounds, start + 1) if fixed and pattern else schema.num_rounds
+    for t in range(start, end):
+      yield from extended((*pattern, t))
+
+  return list(extended(()))
+
+
+def worst(matrix: np.ndarray, schema: participation.MinSep) -> float:
+  """Returns the largest norm of a sum of columns: the sensitivity if CᵀC ≥ 0."""
+  indicators = np.zeros((len(every := patterns(schema)), matrix.shape[1]))
+  for indicator, pattern in zip(indicators, every):
+    indicator[list(pattern)] = 1.0
+  return float(np.linalg.norm(indicators @ matrix.T, axis=1).max())
+
+
+def ascent(grams: np.ndarray, starts: int = 2) -> np.ndarray:
+  """Returns the largest Σ X[i, j] ⟨uᵢ, uⱼ⟩ that ascent over unit vectors finds.
+
+  It is a lower bound, and nearly always the maximum.
+
+  Args:
+    grams: Gram matrices X of the columns of a pattern, shape [..., size, size].
+    starts: random starting points for each matrix.
+
+  Returns:
+    One value for each matrix, shape [...].
+  """
+  blocks = grams.reshape(-1, *grams.shape[-2:])
+  best = blocks.sum(axis=(1, 2))  # Equal vectors, the best if X ≥ 0.
+  signed = np.flatnonzero((blocks < 0.0).any(axis=(1, 2)))
+  for start in range(starts):
+    generator = np.random.default_rng(start)
+    updates = _unit(generator.normal(size=(len(signed), *blocks.shape[1:])))
+    left = signed
+    for step in range(5000):
+      before = updates.copy()
+      for i in range(blocks.shape[1]):
+        rows = blocks[left, i]
+        pull = np.einsum('pj,pjd->pd', rows, updates) - rows[:, i, None] * updates[:, i]
+        updates[:, i] = _unit(pull, otherwise=updates[:, i])
+      moving = np.abs(updates - before).max(axis=(1, 2), initial=0.0) >= 1e-6
+      if step % 16 == 15 or not moving.any():
+        reached = np.einsum('pij,pid,pjd->p', blocks[left], updates, updates)
+        best[left] = np.maximum(best[left], reached)
+        left, updates = left[moving], updates[moving]
+      if not left.size:
+        break
+  return best.reshape(grams.shape[:-2])
+
+
+def _unit(vectors: np.ndarray, otherwise: np.ndarray | float = 0.0) -> np.ndarray:
+  lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+  return np.where(lengths > 0.0, vectors / np.where(lengths > 0.0, lengths, 1.0), otherwise)
+
+
+def worst_of_vectors(matrix: np.ndarray, schema: participation.MinSep) -> float:
+  """Returns the largest ‖C u‖ that ascent finds for updates of norm 1.
+
+  It is a lower bound on the sensitivity, and nearly always equal to it.
+  Patterns whose bound Σ |X[i, j]| is not above what was found are left out.
+  """
+  gram, best = matrix.T @ matrix, 0.0
+  by_size: dict[int, list[tuple[int, ...]]] = {}
+  for pattern in patterns(schema):
+    by_size.setdefault(len(pattern), []).append(pattern)
+  for _, same in sorted(by_size.items(), reverse=True):
+    rounds = np.array(same)
+    blocks = gram[rounds[:, :, None], rounds[:, None, :]]
+    bounds = np.abs(blocks).sum(axis=(1, 2))
+    for chunk in np.array_split(np.argsort(-bounds), -(-len(same) // 16)):
+      chunk = chunk[bounds[chunk] > best]
+      if chunk.size:
+        best = max(best, float(ascent(blocks[chunk]).max()))
+  return math.sqrt(best)
+
+
+def per_query_error(strategy, num_rounds: int, workload=workloads.Workload()) -> np.ndarray:
+  """Returns the row norms of A·N, both written out."""
+  decoder = workload.matrix(num_rounds) @ strategy.noising_matrix(num_rounds)
+  return np.linalg.norm(decoder, axis=1)
