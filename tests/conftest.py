@@ -4,21 +4,38 @@ import os
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')  # Several clients at a time.
 
+import hypothesis
 import pytest
 
 from fl_dpftrl.logs import reader
 
-try:
-  import hypothesis
-except ImportError:  # A few tests do without it.
-  pass
-else:
-  # The same examples each time. `--hypothesis-profile=thorough` tries others.
-  hypothesis.settings.register_profile(
-    'quick', deadline=None, max_examples=20, derandomize=True, database=None
+# The same examples each time; with --thorough others, and many more.
+hypothesis.settings.register_profile(
+  'quick', deadline=None, max_examples=25, derandomize=True, database=None
+)
+hypothesis.settings.register_profile('thorough', deadline=None, max_examples=300, print_blob=True)
+
+
+def pytest_addoption(parser):
+  parser.addoption(
+    '--thorough',
+    action='store_true',
+    help='run tests marked thorough too, and many random examples in property tests',
   )
-  hypothesis.settings.register_profile('thorough', deadline=None, max_examples=300)
-  hypothesis.settings.load_profile('quick')
+
+
+def pytest_configure(config):
+  thorough = config.getoption('--thorough')
+  hypothesis.settings.load_profile('thorough' if thorough else 'quick')
+
+
+def pytest_collection_modifyitems(config, items):
+  if config.getoption('--thorough'):
+    return
+  left_out = [item for item in items if item.get_closest_marker('thorough')]
+  if left_out:
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if not item.get_closest_marker('thorough')]
 
 
 @pytest.fixture(autouse=True, scope='session')

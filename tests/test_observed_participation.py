@@ -2,7 +2,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fl_dpftrl import participation
@@ -17,7 +17,6 @@ def logs(draw):
 
 
 @given(logs())
-@settings(deadline=None, max_examples=200)
 def test_equals_a_count_by_hand(log):
   num_rounds, rows = log
   by_device = {}

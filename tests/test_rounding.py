@@ -121,7 +121,6 @@ def column_row(sigma, epsilon):
 
 
 @pytest.mark.parametrize('shown', [settings_row, strategies_row, table_row, column_row])
-@hypothesis.settings(deadline=None, max_examples=12)
 @hypothesis.given(st.floats(0.3, 300.0))
 def test_a_printed_noise_multiplier_gives_the_printed_epsilon(shown, sigma):
   epsilon = gaussian.epsilon(sigma, 1e-6)

@@ -49,7 +49,6 @@ def test_so_many_rounds_that_only_a_closed_form_knows(count):
 
 
 @hypothesis.given(st.floats(1e-15, 30.0), st.integers(1, 300))
-@hypothesis.settings(deadline=None, max_examples=200)
 def test_log_slope(rate, count):
   rounds = np.arange(count, dtype=np.longdouble)
   powers = np.exp(-np.longdouble(rate) * rounds)

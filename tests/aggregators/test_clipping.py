@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fl_dpftrl.aggregators import clipping
@@ -29,7 +29,6 @@ def exact_norm(values):
   return math.sqrt(math.fsum(float(v) ** 2 for v in values))
 
 
-@settings(deadline=None, max_examples=200)
 @given(UPDATES, NORMS, st.none() | NORMS)
 def test_whatever_comes_the_result_is_bounded(values, clip_norm, zeroing_norm):
   result, counts = bound(values, clip_norm=clip_norm, zeroing_norm=zeroing_norm)
@@ -47,7 +46,6 @@ def test_whatever_comes_the_result_is_bounded(values, clip_norm, zeroing_norm):
     np.testing.assert_array_equal(result, values)
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.integers(1, 2**32 - 1), st.floats(1e-3, 1e3))
 def test_clipped_updates_have_the_clip_norm_and_direction(seed, clip_norm):
   values = 1e3 * np.random.default_rng(seed).normal(size=300)
@@ -66,7 +64,6 @@ def test_squares_beyond_float32_do_not_overflow(huge):
   np.testing.assert_allclose(result, [1.2, -1.6], rtol=2e-6)
 
 
-@settings(deadline=None, max_examples=50)
 @given(
   st.integers(1, 2**32 - 1),
   st.integers(2, 5000),

@@ -40,7 +40,6 @@ def schemes(draw):
   )
 
 
-@hypothesis.settings(deadline=None, max_examples=150)
 @hypothesis.given(scheme=schemes(), seed=st.integers(0, 2**40))
 def test_every_round_draws_of_its_part(scheme, seed):
   seen = cohorts(scheme, seed)
@@ -58,7 +57,6 @@ def test_every_round_draws_of_its_part(scheme, seed):
     assert cohort.started < cohort.closed
 
 
-@hypothesis.settings(deadline=None, max_examples=100)
 @hypothesis.given(scheme=schemes(), seed=st.integers(0, 2**40))
 def test_passes_visit_every_example_once(scheme, seed):
   hypothesis.assume(isinstance(scheme, sampling.Shuffled))

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib import colors
 from matplotlib import figure as figure_lib
@@ -11,7 +11,6 @@ from fl_dpftrl.comparison import style
 from fl_dpftrl.optimization import registry
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.lists(st.floats(-1, 2), min_size=1, max_size=12).map(sorted), st.floats(0.01, 0.3))
 def test_names_never_touch_and_stay_in_order(wanted, gap):
   places = style.spread(wanted, gap)

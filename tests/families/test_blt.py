@@ -53,7 +53,6 @@ def test_inverse_coefficients_invert(num_rounds):
     max_size=6,
   )
 )
-@hypothesis.settings(deadline=None, max_examples=100)
 def test_coefficients_never_increase(pairs):
   decay, scale = zip(*pairs)
   if sum(scale) > 1.0:

@@ -60,7 +60,6 @@ def all_gaps(draw):
 
 
 @hypothesis.given(all_gaps())
-@hypothesis.settings(deadline=None, max_examples=100)
 def test_gaps_are_found_again(gaps):
   chain = interlaced.chain(gaps)
   decay, scale = 1.0 - chain.decays, chain.scales
@@ -71,7 +70,6 @@ def test_gaps_are_found_again(gaps):
 
 
 @hypothesis.given(all_gaps())
-@hypothesis.settings(deadline=None, max_examples=100)
 def test_scales_solve_for_the_inverse(gaps):
   chain = interlaced.chain(gaps)
   # At each θ̂, 1 + Σ ω / (θ̂ − θ) = 0; the distances carry the signs.

@@ -41,13 +41,22 @@ def cells(strategy):
   ]
 
 
+# The others take the same paths at another size.
+QUICK = ('multi_epoch-False', 'banded-342-True', 'banded-128-True', 'identity', 'tree_full')
+
+
+def name_of(row):
+  return '-'.join(str(row[k]) for k in ('mechanism', 'num_bands', 'equal_norms') if k in row)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'row',
-  TABLE['rows'],
-  ids=lambda row: '-'.join(
-    str(row[k]) for k in ('mechanism', 'num_bands', 'equal_norms') if k in row
-  ),
+  [
+    pytest.param(row, marks=[] if name_of(row) in QUICK else [pytest.mark.thorough])
+    for row in TABLE['rows']
+  ],
+  ids=name_of,
 )
 def test_row(row):
   found = cells(strategy_of(row))

@@ -35,7 +35,6 @@ def of_table(rows, num_rounds, as_text=False):
   return observe(log_lib.of_table(table(rows, as_text), num_rounds=num_rounds))
 
 
-@hypothesis.settings(deadline=None, max_examples=80)
 @hypothesis.given(log=logs(), as_text=st.booleans())
 def test_equals_a_count_by_hand(log, as_text):
   rows, num_rounds = log

@@ -136,7 +136,6 @@ def test_many_participations_equal_a_general_minimiser(signs):
   st.sampled_from([0.0, 0.9]),
   st.integers(0, 99),
 )
-@hypothesis.settings(deadline=None, max_examples=60)
 def test_nothing_is_better_than_the_bound(n, b, k, cls, objective, beta, seed):
   """Whatever the signs of X, and with vectors for updates."""
   schema = cls(num_rounds=n, min_sep=b, max_participations=k)

@@ -10,7 +10,6 @@ from fl_dpftrl.optimization import monotone
 
 
 @hypothesis.given(st.lists(st.floats(-5.0, 5.0), min_size=1, max_size=12))
-@hypothesis.settings(deadline=None, max_examples=100)
 def test_the_projection_is_the_nearest_feasible_point(values):
   values = np.array(values)
   found = monotone.project(values)

@@ -165,7 +165,6 @@ def test_value_and_gradient(schedule, num_buffers, objective, momentum, power):
 
 
 @hypothesis.given(st.lists(st.floats(-60.0, 60.0), min_size=6, max_size=6))
-@hypothesis.settings(deadline=None, max_examples=100)
 def test_any_numbers_are_a_blt(numbers):
   logits = np.array(numbers)
   gaps, _ = blt_loss.to_gaps(logits[None])
@@ -190,7 +189,6 @@ def test_gaps_and_logits():
   st.sampled_from(['rms', 'max']),
   st.integers(1, 4),
 )
-@hypothesis.settings(deadline=None, max_examples=20)
 def test_never_fails(n, separation, share, momentum, objective, num_buffers):
   schema = participation.MinSep(
     num_rounds=n, min_sep=math.ceil(n**separation), max_participations=math.ceil(n**share)

@@ -16,7 +16,6 @@ from fl_dpftrl.logs import schema
 from fl_dpftrl.replaying import guarantees, publication, replay, runs, runs_file, tally
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
-SETTINGS = hypothesis.settings(deadline=None, max_examples=50)
 
 
 def log_of(rows, num_rounds):
@@ -75,7 +74,6 @@ def worst_square(entries):
   return np.einsum('is,ij,js->s', signs, entries, signs).max()
 
 
-@SETTINGS
 @hypothesis.given(st.lists(drawn_runs(), min_size=1, max_size=3), st.integers(1, 3))
 def test_what_occurred_equals_brute_force(drawn, group_size):
   given = [run for run, _ in drawn]

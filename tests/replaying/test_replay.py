@@ -55,7 +55,6 @@ def logs(draw):
   return happened(sorted(rows), num_rounds)
 
 
-@hypothesis.settings(deadline=None, max_examples=120)
 @hypothesis.given(log=logs(), bands=st.integers(1, 14), family=st.integers(0, 4))
 def test_what_occurred_is_never_worse_than_the_worst_case(log, bands, family):
   bands = min(bands, log.num_rounds)

@@ -64,7 +64,6 @@ def test_always():
   assert (presence.at(np.arange(7), np.full(7, MONDAY)) == 1.0).all()
 
 
-@hypothesis.settings(deadline=None, max_examples=50)
 @hypothesis.given(
   kind=kinds,
   seed=st.integers(0, 2**70),
@@ -84,7 +83,6 @@ def test_presence_is_that_of_the_calendar(kind, seed, times):
   np.testing.assert_array_equal(found[sure], np.array(expected)[sure])
 
 
-@hypothesis.settings(deadline=None, max_examples=60)
 @hypothesis.given(
   kind=kinds,
   seed=st.integers(0, 1000),

@@ -65,7 +65,6 @@ def same(first, second):
   )
 
 
-@hypothesis.settings(deadline=None, max_examples=25)
 @hypothesis.given(
   rounds=st.integers(1, 9),
   goal=st.integers(1, 6),

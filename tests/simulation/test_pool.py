@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 from fl_dpftrl.simulation import pool, waiting
 
 
-@hypothesis.settings(deadline=None, max_examples=60)
 @hypothesis.given(
   groups=st.lists(st.integers(0, 4), min_size=1, max_size=40),
   steps=st.lists(st.sets(st.integers(0, 39)), max_size=12),
@@ -38,7 +37,6 @@ def test_draws_stay_within_the_group_at_the_edge():
   assert set(drawn.tolist()) == {0, 1}
 
 
-@hypothesis.settings(deadline=None, max_examples=60)
 @hypothesis.given(
   times=st.lists(st.lists(st.floats(0, 1000), max_size=8), min_size=1, max_size=6),
   asked=st.lists(st.floats(0, 1200), max_size=8),

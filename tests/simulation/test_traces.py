@@ -11,7 +11,6 @@ MONDAY = 1767571200
 """2026-01-05 00:00 UTC."""
 
 HOUR, DAY = 3600, 86400
-SETTINGS = hypothesis.settings(deadline=None, max_examples=150)
 
 
 def is_there(intervals, period, time):
@@ -58,7 +57,6 @@ def cases(draw):
   return lists, periods
 
 
-@SETTINGS
 @hypothesis.given(cases(), st.lists(st.integers(0, 10**6) | st.floats(0, 1e6), max_size=40))
 def test_at_is_the_loop_over_intervals(case, offsets):
   lists, periods = case
@@ -73,7 +71,6 @@ def test_at_is_the_loop_over_intervals(case, offsets):
     np.testing.assert_array_equal(found, np.array(expected, np.float64))
 
 
-@SETTINGS
 @hypothesis.given(
   cases(),
   st.floats(0, 1e6),
