@@ -3,13 +3,12 @@
 import dataclasses
 import math
 
-from dp_accounting import dp_event, privacy_accountant
-from dp_accounting.pld import pld_privacy_accountant
 from scipy import special
 
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import adjacency as adjacency_lib
+from fl_dpftrl.accounting import gaussian_losses
 from fl_dpftrl.families import base
 
 _DISCRETIZATION = 1e-4
@@ -108,11 +107,8 @@ def epsilon(effective_noise_multiplier: float, delta: float) -> float:
   # The loss has mean μ²/2 and standard deviation μ. Steps in proportion to them
   # bound time and memory when the noise is small.
   step = _DISCRETIZATION * max(1.0, mu, mu**2 / 50.0)
-  accountant = pld_privacy_accountant.PLDAccountant(
-    privacy_accountant.NeighboringRelation.REPLACE_SPECIAL, value_discretization_interval=step
-  )
-  accountant.compose(dp_event.GaussianDpEvent(effective_noise_multiplier))
-  return min(bound, float(accountant.get_epsilon(delta)))  # ∞ if δ is tiny
+  losses = gaussian_losses.distribution(effective_noise_multiplier, step)
+  return min(bound, float(losses.get_epsilon_for_delta(delta)))  # ∞ if δ is tiny
 
 
 def _epsilon_bound(mu: float, delta: float) -> float:
