@@ -14,8 +14,10 @@ TESTS ?= tests
 # Processes that test at the same time.
 JOBS ?= 2
 # Tests that need TensorFlow Federated; the others make up test-core.
-TFF_TESTS := tests/aggregators tests/experiments tests/learning tests/noise/stream \
-  tests/noise/test_changed_noise.py tests/runtime
+TFF_TESTS := tests/aggregators tests/benchmarks/test_training.py tests/experiments \
+  tests/learning tests/noise/stream tests/noise/test_changed_noise.py tests/runtime
+# One thread for linear algebra, as the command line has.
+PYTEST_FLAGS := --numprocesses=$(JOBS) --dist=worksteal --timeout=600
 CORE_PYTHON := $(or $(PYTHON),python3)
 CORE_VENV = .venv-core
 # The peer of the benchmarks has an environment, and a Python, of its own.
@@ -26,7 +28,7 @@ BENCH ?=
 REPEATS ?= 3
 COMMA := ,
 
-.PHONY: env train matrices test test-fast test-core check docs bench clean
+.PHONY: env train matrices test test-fast test-thorough test-core check docs bench clean
 
 env: $(VENV)/installed
 
@@ -68,11 +70,9 @@ matrices: env
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
 	  $(VENV)/bin/python -m fl_dpftrl.recipes
 
-# One thread for linear algebra, as the command line has. JOBS=1 shows output as
-# it comes.
+# JOBS=0 shows output as it comes.
 test: env $(VENV)/spark check docs
-	OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m pytest --numprocesses=$(JOBS) \
-	  --dist=worksteal --timeout=600 $(TESTS)
+	OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(PYTEST_FLAGS) $(TESTS)
 
 # For the tests alone: replay uses Spark only where it is asked to.
 ifndef LOCKED
@@ -87,7 +87,11 @@ $(VENV)/spark: requirements-spark.lock
 endif
 
 test-fast: env
-	$(VENV)/bin/python -m pytest -m 'not slow' $(TESTS)
+	OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(PYTEST_FLAGS) -m 'not slow' $(TESTS)
+
+# More random examples, other ones each time, and all rows of published tables.
+test-thorough: env $(VENV)/spark
+	OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(PYTEST_FLAGS) --thorough $(TESTS)
 
 # Format, lint, the import contract and types, as pyproject.toml configures them.
 check: .venv-checks/installed
@@ -125,8 +129,8 @@ else
 	$(CORE_PYTHON) -m venv --clear $(CORE_VENV)
 	@$(CORE_VENV)/bin/python -m pip install --quiet \
 	  --disable-pip-version-check '.[test]'
-	OPENBLAS_NUM_THREADS=1 $(CORE_VENV)/bin/pytest --numprocesses=$(JOBS) \
-	  --dist=worksteal $(addprefix --ignore=,$(TFF_TESTS)) $(TESTS)
+	OPENBLAS_NUM_THREADS=1 $(CORE_VENV)/bin/pytest $(PYTEST_FLAGS) \
+	  $(addprefix --ignore=,$(TFF_TESTS)) $(TESTS)
 endif
 
 # `.venv/bin/python -m benchmarks --help` lists the names for BENCH.

@@ -111,7 +111,7 @@ def killed_at_each_step(tmp_path_factory) -> pathlib.Path:
 def test_killed_at_each_step_and_at_random_points(undisturbed, killed_at_each_step, tmp_path):
   folder = shutil.copytree(killed_at_each_step, tmp_path / 'run')
   draws = random.Random(5)
-  for _ in range(3):
+  for _ in range(2):
     process = start(folder)
     checkpoint = folder / loop.CHECKPOINTS_NAME
     before = {p.name for p in checkpoint.iterdir()}

@@ -182,11 +182,11 @@ def test_no_docstrings_at_all(tmp_path, monkeypatch):
 def test_the_installed_packages(tmp_path, monkeypatch):
   sources = docstrings.source_files()
   assert len(sources) > 10_000
-  sixteenth = dict(list(sources.items())[::16])
-  monkeypatch.setattr(docstrings, 'source_files', lambda: sixteenth)
+  some = dict(list(sources.items())[::48])
+  monkeypatch.setattr(docstrings, 'source_files', lambda: some)
   data = docstrings.load(cache_dir=tmp_path)
-  assert len(data.train_clients) > 200
-  assert sum(len(data.sentences(c)) for c in data.train_clients) > 15_000
-  assert len(data.vocabulary.words) == 10_000
+  assert len(data.train_clients) > 80
+  assert sum(len(data.sentences(c)) for c in data.train_clients) > 5_000
+  assert len(data.vocabulary.words) > 4_000
   assert (data.test == data.vocabulary.oov).mean() < 0.05
   assert 0.05 < data.unigram_accuracy < 0.15

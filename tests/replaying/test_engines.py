@@ -85,12 +85,12 @@ def test_spark_gives_the_same_statement(tmp_path, spark, as_text):
     tree.TreeOnline(),
     noise_multiplier=7.0,
   )
-  for given in ([first], [first, second]):
-    own, other = (
-      replay.replay(given, deltas=[1e-6, 1e-9], group_size=3, report_goal=8, engine=engine)
-      for engine in (embedded.count, spark)
-    )
-    assert json.dumps(own.to_json()) == json.dumps(other.to_json())
+  given = [first, second] if as_text else [first]
+  own, other = (
+    replay.replay(given, deltas=[1e-6, 1e-9], group_size=3, report_goal=8, engine=engine)
+    for engine in (embedded.count, spark)
+  )
+  assert json.dumps(own.to_json()) == json.dumps(other.to_json())
 
 
 @pytest.mark.slow
@@ -131,13 +131,13 @@ def test_spark_names_what_is_wrong(tmp_path, spark):
 
 def test_what_does_not_fit_is_sorted_on_disk(tmp_path):
   rng = np.random.default_rng(0)
-  rounds = np.repeat(np.arange(200), 20_000)
-  ids = np.concatenate([rng.choice(300_000, 20_000, replace=False) for _ in range(200)])
+  rounds = np.repeat(np.arange(100), 20_000)
+  ids = np.concatenate([rng.choice(300_000, 20_000, replace=False) for _ in range(100)])
   path = tmp_path / 'l.parquet'
-  schema.write_log(path, rounds=rounds, device_ids=ids, num_rounds=200)
+  schema.write_log(path, rounds=rounds, device_ids=ids, num_rounds=100)
   run = runs.Run.of(log_lib.read_log(path), BLT, noise_multiplier=1.0)
   # A quarter of the rows at 16 bytes each.
-  small = embedded.count([run], memory=64 << 20)
+  small = embedded.count([run], memory=32 << 20)
   large = embedded.count([run])
   assert small.most_exposed == large.most_exposed
   assert small.logs[0].witness == large.logs[0].witness
