@@ -17,7 +17,7 @@ JOBS ?= 2
 TFF_TESTS := tests/aggregators tests/benchmarks/test_training.py tests/experiments \
   tests/learning tests/noise/stream tests/noise/test_changed_noise.py tests/runtime
 # One thread for linear algebra, as the command line has.
-PYTEST_FLAGS := --numprocesses=$(JOBS) --dist=worksteal --timeout=600
+PYTEST_FLAGS := --numprocesses=$(JOBS) --dist=worksteal
 CORE_PYTHON := $(or $(PYTHON),python3)
 CORE_VENV = .venv-core
 # The peer of the benchmarks has an environment, and a Python, of its own.
@@ -72,7 +72,7 @@ matrices: env
 
 # JOBS=0 shows output as it comes.
 test: env $(VENV)/spark check docs
-	OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(PYTEST_FLAGS) $(TESTS)
+	OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(PYTEST_FLAGS) --timeout=600 $(TESTS)
 
 # For the tests alone: replay uses Spark only where it is asked to.
 ifndef LOCKED
@@ -87,11 +87,11 @@ $(VENV)/spark: requirements-spark.lock
 endif
 
 test-fast: env
-	OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(PYTEST_FLAGS) -m 'not slow' $(TESTS)
+	OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(PYTEST_FLAGS) --timeout=600 -m 'not slow' $(TESTS)
 
 # More random examples, other ones each time, and all rows of published tables.
 test-thorough: env $(VENV)/spark
-	OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(PYTEST_FLAGS) --thorough $(TESTS)
+	OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(PYTEST_FLAGS) --timeout=600 --thorough $(TESTS)
 
 # Format, lint, the import contract and types, as pyproject.toml configures them.
 check: .venv-checks/installed

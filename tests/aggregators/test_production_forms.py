@@ -41,8 +41,9 @@ def rounds_of(strategy):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('form', sorted(FORMS))
-@pytest.mark.parametrize('family', every_family.FAMILIES)
-def test_every_family_compiles_and_gives_the_same_rounds(family, form):
+# No buffers, a fixed number, and as many as the round needs.
+@pytest.mark.parametrize('family', ['identity', 'blt', 'tree_online', 'stamped'])
+def test_compiles_and_gives_the_same_rounds(family, form):
   initialize, next_round = rounds_of(every_family.example(family, 10))
   compiled_form, rebuilt = FORMS[form]
   deployed = rebuilt(compiled_form(next_round))

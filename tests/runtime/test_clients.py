@@ -111,15 +111,13 @@ def test_free_memory_is_known_here():
 
 
 _RUN = """
-import sys
-sys.path.append({folder!r})
 from fl_dpftrl import runtime
 from tests import every_family
 from tests.runtime import small_processes as small
 runtime.use_in_process(max_concurrent_clients=2)
 process = small.correlated(every_family.example('blt', 10))
 state = process.initialize()
-for number in range(400):
+for number in range(10**6):
   state = process.next(state, small.clients(number)).state
   print(number, flush=True)
 """
@@ -128,13 +126,12 @@ for number in range(400):
 @pytest.fixture(scope='module')
 def run():
   """A process that trains; ended by the tests."""
-  folder = pathlib.Path(__file__).parents[2]
   process = subprocess.Popen(
-    [sys.executable, '-c', _RUN.format(folder=str(folder))],
+    [sys.executable, '-c', _RUN],
     stdout=subprocess.PIPE,
     stderr=subprocess.DEVNULL,
     text=True,
-    env={**os.environ, 'PYTHONPATH': str(folder.parents[1])},
+    env={**os.environ, 'PYTHONPATH': str(pathlib.Path(__file__).parents[2])},
   )
   yield process
   process.kill()
@@ -164,7 +161,7 @@ def test_no_socket_listens_and_no_process_is_started(run):
 @pytest.mark.slow
 def test_memory_descriptors_and_threads_do_not_grow(run):
   found = []
-  for number in (40, 300):
+  for number in (40, 160):
     until(run, number)
     status = pathlib.Path(f'/proc/{run.pid}/status').read_text()
     fields = dict(line.split(':', 1) for line in status.splitlines())
@@ -207,15 +204,15 @@ print(*{str(one.message) for one in told if one.category is RuntimeWarning})
 """
 
 
-@pytest.mark.parametrize('switch', ['0', '1'])
-def test_one_client_at_a_time_with_onednn(switch):
+@pytest.mark.slow
+def test_one_client_at_a_time_with_onednn():
   done = subprocess.run(
     [sys.executable, '-c', _TWO_CLIENTS],
-    env={**os.environ, 'TF_ENABLE_ONEDNN_OPTS': switch},
+    env={**os.environ, 'TF_ENABLE_ONEDNN_OPTS': '1'},
     capture_output=True,
     text=True,
     check=True,
   )
   result, told = done.stdout.splitlines()
-  assert result == ('12 5' if switch == '0' else '12 1')
+  assert result == '12 1'
   assert ('TF_ENABLE_ONEDNN_OPTS=0' in told) == (switch == '1')

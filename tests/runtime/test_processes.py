@@ -9,7 +9,7 @@ from tests.runtime import small_processes as small
 
 pytestmark = pytest.mark.tff
 
-NUM_ROUNDS = 10
+NUM_ROUNDS = 5
 
 
 def leaves(value):
@@ -55,13 +55,14 @@ def test_a_process_of_tff_is_as_in_the_worker_by_any_number_of_threads(name, wor
   with worker():
     theirs = rounds(process, state)
   assert_near(ours, theirs)
-  for threads in (1, 2, 8):
+  for threads in (1, 8):
     with in_process(max_concurrent_clients=threads):
-      assert_same(rounds(process, state, 3), ours[:3])
+      assert_same(rounds(process, state, 2), ours[:2])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('family', every_family.FAMILIES)
+# No buffers, some, and as many as the round needs; tests/aggregators has every family.
+@pytest.mark.parametrize('family', ['identity', 'blt', 'tree_online'])
 def test_correlated_noise_is_as_in_the_worker_by_any_number_of_threads(family, worker, in_process):
   process = small.correlated(every_family.example(family, NUM_ROUNDS))
   with in_process():
@@ -72,4 +73,4 @@ def test_correlated_noise_is_as_in_the_worker_by_any_number_of_threads(family, w
   assert_near(ours, theirs)
   for threads in (1, 8):
     with in_process(max_concurrent_clients=threads):
-      assert_same(rounds(process, state, 3), ours[:3])
+      assert_same(rounds(process, state, 2), ours[:2])

@@ -44,12 +44,12 @@ def test_one_run_of_production_predicts_the_other(language, scale, timers, known
 
 
 def test_finds_the_population_that_made_the_row():
-  truth = fitting.resized(PHONES, num_devices=3000, report_goal=30, timer=timer.HourTimer(48.0))
+  truth = fitting.resized(PHONES, num_devices=1500, report_goal=15, timer=timer.HourTimer(48.0))
   made = recording.record(truth.rounds(), num_rounds=200)
-  row = fitting.Row(30, 200, made.min_sep, made.max_participations)
+  row = fitting.Row(15, 200, made.min_sep, made.max_participations)
   lines = []
   found = fitting.fit(row, PHONES, timers=[24.0, 48.0], progress=lines.append)
-  assert found.num_devices == pytest.approx(3000, rel=0.05)
+  assert found.num_devices == pytest.approx(1500, rel=0.05)
   assert found.min_sep == pytest.approx(made.min_sep, rel=0.01)
   assert found.max_participations == made.max_participations
   assert len(lines) > 5 and lines[0].startswith('timer of 24 h')

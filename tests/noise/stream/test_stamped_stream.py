@@ -11,8 +11,7 @@ from fl_dpftrl.noise import stream as streams
 pytestmark = pytest.mark.tff
 
 
-@pytest.mark.parametrize('block_rounds', [1, 3, 8, 40])
-@pytest.mark.parametrize('in_graph', [False, True])
+@pytest.mark.parametrize('block_rounds, in_graph', [(1, False), (3, True), (8, False), (40, True)])
 def test_every_family_can_be_stamped(example, block_rounds, in_graph):
   strategy = stamped.Stamped(example(max(block_rounds, 2)), block_rounds)
   z = np.random.default_rng(0).normal(size=(strategy.num_noise_rows(19), 4))
