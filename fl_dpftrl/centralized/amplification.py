@@ -1,9 +1,9 @@
 """Privacy amplification by sampling for banded strategies (amplified BandMF).
 
-This module is for centralized training, where batches can be sampled. If C has
-at most num_parts bands, columns that are num_parts apart share no row. The
-contribution of an example is then one sampled Gaussian release in each turn of
-its part. Together these releases are as private as DP-SGD on that part alone.
+This module is for centralized training, where batches can be sampled. If C has at most
+num_parts bands, columns that are num_parts apart share no row. The contribution of an example
+is then one sampled Gaussian release in each turn of its part. Together these releases are as
+private as DP-SGD on that part alone.
 """
 
 import dataclasses
@@ -27,8 +27,8 @@ class AmplifiedGuarantee:
   Attributes:
     sampling: sampling scheme of the batches.
     max_column_norm: largest column norm of C, per unit of clip norm.
-    sensitivity: largest change of C x caused by one example in one of its
-      rounds, per unit of clip norm; max_column_norm or twice that.
+    sensitivity: largest change of C x caused by one example in one of its rounds, per unit of
+      clip norm; max_column_norm or twice that.
     noise_multiplier: standard deviation of Z over the clip norm.
     effective_noise_multiplier: noise_multiplier / sensitivity.
     epsilon: ε at delta.
@@ -65,20 +65,19 @@ def account(
   """Returns the guarantee of a run with this strategy, sampling and noise.
 
   Args:
-    strategy: C as it is run, not normalised; banded, with at most num_parts
-      bands.
+    strategy: C as it is run, not normalised; banded, with at most num_parts bands.
     sampling: sampling scheme of the batches.
     noise_multiplier: standard deviation of Z over the clip norm.
     delta: δ of (ε, δ).
     adjacency: name of an adjacency that the sampling scheme supports.
 
   Raises:
-    ValueError: if an argument is out of range, no bound is known for this
-      adjacency and sampling, or the strategy is not banded, has more than
-      num_parts bands, or is defined for fewer rounds.
+    ValueError: if an argument is out of range, no bound is known for this adjacency and
+      sampling, or the strategy is not banded, has more than num_parts bands, or is defined for
+      fewer rounds.
 
-  Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization,
-  theorem 4 and appendix F.3.
+  Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization, theorem 4 and
+  appendix F.3.
   """
   gaussian.check_positive('noise_multiplier', noise_multiplier)
   relation = sampling.relation(adjacency)
@@ -152,9 +151,8 @@ class Candidate:
   Attributes:
     sampling: sampling scheme with one part per band.
     effective_noise_multiplier: smallest one that meets ε.
-    rms_noise: RMS over the queries of the standard deviation of their noise,
-      per unit of clip norm. Divided by the batch size, it is the noise of sums
-      of mean updates.
+    rms_noise: RMS over the queries of the standard deviation of their noise, per unit of clip
+      norm. Divided by the batch size, it is the noise of sums of mean updates.
   """
 
   sampling: sampling_lib.CyclicPoisson
@@ -172,8 +170,8 @@ def candidate_bands(*, num_rounds: int, num_examples: int, batch_size: float) ->
   At the maximum a batch is nearly a whole part, so sampling amplifies little.
 
   Raises:
-    ValueError: if an argument is out of range, or a batch is larger than the
-      number of examples.
+    ValueError: if an argument is out of range, or a batch is larger than the number of
+      examples.
   """
   sampling_lib.CyclicPoisson(
     num_rounds=num_rounds, num_examples=num_examples, batch_size=batch_size
@@ -193,13 +191,12 @@ def compare_bands(
 ) -> tuple[Candidate, ...]:
   """Compares numbers of bands at one guarantee, sorted by increasing noise.
 
-  More bands lower the error of the queries. Fewer bands need less noise for the
-  same ε, because each example is sampled with a lower probability. The best
-  number depends on ε.
+  More bands lower the error of the queries. Fewer bands need less noise for the same ε, because
+  each example is sampled with a lower probability. The best number depends on ε.
 
   Args:
-    rms_losses: map from number of bands to the rms_loss of its strategy for
-      one participation per example: largest column norm times RMS error.
+    rms_losses: map from number of bands to the rms_loss of its strategy for one participation
+      per example: largest column norm times RMS error.
     num_rounds: n.
     num_examples: m.
     batch_size: expected number of examples per round.
@@ -207,11 +204,10 @@ def compare_bands(
     delta: δ at which the limit holds.
 
   Raises:
-    ValueError: if rms_losses is empty or has a value that is not positive and
-      finite, an argument is out of range, or a batch is larger than a part.
+    ValueError: if rms_losses is empty or has a value that is not positive and finite, an
+      argument is out of range, or a batch is larger than a part.
 
-  Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization,
-  appendix F.4.
+  Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization, appendix F.4.
   """
   if not rms_losses:
     raise ValueError('rms_losses must hold at least one number of bands')

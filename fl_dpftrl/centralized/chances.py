@@ -1,9 +1,8 @@
 """Statistical tests of a sampling scheme that draws each batch anew.
 
-A few statistics of a log are tested, each with a bound on the probability of a
-value as far from its mean. They show gross deviations only: batches that were
-shuffled, of one size although sizes should be random, drawn from fewer
-examples, or drawn without the most recent ones.
+A few statistics of a log are tested, each with a bound on the probability of a value as far
+from its mean. They show gross deviations only: batches that were shuffled, of one size although
+sizes should be random, drawn from fewer examples, or drawn without the most recent ones.
 """
 
 import math
@@ -48,9 +47,8 @@ def _unlikely_sizes(
   chance = _log_chance(happened.num_participations, rounds * scheme.part_size, rounds * mean)
   if chance < _LOG_ALARM:
     yield (
-      f'{happened.num_participations / rounds:.6g} examples were drawn in a'
-      f' round on average, which chance does not make of'
-      f' batch_size={mean:.6g}'
+      f'{happened.num_participations / rounds:.6g} examples were drawn in a round on average, which'
+      f' chance does not make of batch_size={mean:.6g}'
     )
   sizes = happened.cohorts.counts
   if happened.rounds_without_participants:
@@ -95,8 +93,7 @@ def _unlikely_repeats(
 ) -> Iterator[str]:
   """Tests how many examples are in two successive turns of their part.
 
-  Given the batch sizes, each overlap is hypergeometric, and the overlaps are
-  independent.
+  Given the batch sizes, each overlap is hypergeometric, and the overlaps are independent.
   """
   rounds, sizes = happened.cohorts.values, happened.cohorts.counts
   later = np.searchsorted(rounds, rounds + scheme.num_parts)
@@ -118,8 +115,8 @@ def _unlikely_coverage(
 ) -> Iterator[str]:
   """Tests how many examples were never drawn.
 
-  Given the batch sizes, these events are negatively associated, so their sum
-  has the tail bounds of independent ones.
+  Given the batch sizes, these events are negatively associated, so their sum has the tail
+  bounds of independent ones.
   """
   size, cohorts = scheme.part_size, happened.cohorts
   parts, owners = np.unique(cohorts.values % scheme.num_parts, return_inverse=True)
@@ -149,8 +146,8 @@ def _unlikely_favourites(
 def _log_chance(seen: np.ndarray | int, trials: int, mean: float) -> np.ndarray | float:
   """Bounds from above the log probability of a deviation at least this large.
 
-  The deviation is that of a sum from its mean. The sum has independent or
-  negatively associated terms, each 0 or 1.
+  The deviation is that of a sum from its mean. The sum has independent or negatively associated
+  terms, each 0 or 1.
 
   Source: Hoeffding 1963, theorem 1, on both sides.
   """

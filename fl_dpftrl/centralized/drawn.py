@@ -1,7 +1,7 @@
 """Guarantees of a run with sampled or shuffled batches, if its log allows them.
 
-The figures are those of the accountant for the stated sampling scheme; a log
-can only refute the scheme.
+The figures are those of the accountant for the stated sampling scheme; a log can only refute
+the scheme.
 """
 
 import dataclasses
@@ -16,15 +16,13 @@ from fl_dpftrl.families import base
 from fl_dpftrl.logs import observed as observed_lib
 
 _NO_LOG_SHOWS = (
-  'that batches were drawn so, in secret and whatever the data, no log shows:'
-  ' what this one has does not contradict it, a check that only gross'
-  ' deviations fail'
+  'that batches were drawn so, in secret and whatever the data, no log shows: what this one has'
+  ' does not contradict it, a check that only gross deviations fail'
 )
 _LOG_IS_SECRET = (
-  'the log, which tells whose examples were drawn, is as secret as the draws,'
-  ' and so is what was counted in it, min_sep and max_participations too;'
-  ' worst case and observed take the rounds of the log as given, and need no'
-  ' secret draws'
+  'the log, which tells whose examples were drawn, is as secret as the draws, and so is what was'
+  ' counted in it, min_sep and max_participations too; worst case and observed take the rounds of'
+  ' the log as given, and need no secret draws'
 )
 
 
@@ -36,8 +34,8 @@ class Drawn:
     scheme: sampling scheme that was stated for the run.
     loss: privacy loss of any example; without ε if the log refutes the scheme.
     adjacency: adjacency of neighbouring runs.
-    reason: why the log contradicts the scheme; None if it does not, and if that
-      must not be published.
+    reason: why the log contradicts the scheme; None if it does not, and if that must not be
+      published.
     holds: whether the log does not contradict the scheme.
   """
 

@@ -1,8 +1,7 @@
 """Consistency checks of a log against the sampling scheme that it states.
 
-A log is checked against what the scheme rules out. If each batch is drawn
-anew, it is also put to statistical tests. A log that passes does not prove
-that batches were drawn as stated.
+A log is checked against what the scheme rules out. If each batch is drawn anew, it is also put
+to statistical tests. A log that passes does not prove that batches were drawn as stated.
 """
 
 import functools
@@ -105,9 +104,8 @@ def _sizes(
   if wrong.size:
     first = wrong[0]
     yield (
-      f'{wrong.size:,} rounds do not have batch_size={scheme.batch_size}'
-      f' examples, the first of them round {cohorts.values[first]} with'
-      f' {cohorts.counts[first]:,}'
+      f'{wrong.size:,} rounds do not have batch_size={scheme.batch_size} examples, the first of'
+      f' them round {cohorts.values[first]} with {cohorts.counts[first]:,}'
     )
   if happened.rounds_without_participants:
     yield (

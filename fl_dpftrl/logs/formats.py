@@ -17,8 +17,8 @@ class Reader(Protocol):
   Attributes:
     metadata: the file's own keys and values; none for CSV and JSON lines.
     digest: identifies the file's rows, if its writer gave a digest.
-    schema: schema of its tables: `round`, int64, `device_id`, large_string or
-      int64, and the further columns that it was opened with.
+    schema: schema of its tables: `round`, int64, `device_id`, large_string or int64, and the
+      further columns that it was opened with.
   """
 
   metadata: dict[str, str]

@@ -80,8 +80,8 @@ def read_log(
 ) -> Log:
   """Opens a log's files.
 
-  Rows are read when participation is counted. They are read once before if
-  neither the files nor the caller give the number of rounds.
+  Rows are read when participation is counted. They are read once before if neither the files
+  nor the caller give the number of rounds.
 
   Args:
     paths: one or more files, folders or globs, the shards of one log.
@@ -120,9 +120,8 @@ def _check_agreement(first: shards_lib.Shard, other: shards_lib.Shard) -> None:
     keys = sorted(first.claims.keys() | other.claims.keys())
     key = next(k for k in keys if first.claims.get(k) != other.claims.get(k))
     raise LogError(
-      f'{other.path}: {key} is {messages.quoted(other.claims.get(key))},'
-      f' but {messages.quoted(first.claims.get(key))} in {first.path}; they are not shards of'
-      ' one log'
+      f'{other.path}: {key} is {messages.quoted(other.claims.get(key))}, but'
+      f' {messages.quoted(first.claims.get(key))} in {first.path}; they are not shards of one log'
     )
   if first.id_type != other.id_type:
     names = ['whole numbers' if s.id_type == pa.int64() else 'text' for s in (first, other)]
@@ -154,7 +153,6 @@ def _num_rounds(shards: Sequence[shards_lib.Shard], given: int | None) -> tuple[
   if last is None:
     raise LogError(f'{first.path}: the log is empty')
   return last + 1, [
-    f'{first.path} does not say how many rounds consumed noise; taken to be'
-    f' its last round plus one, {last + 1}. Burnt rounds after it would be'
-    ' missing: give --num_rounds'
+    f'{first.path} does not say how many rounds consumed noise; taken to be its last round plus'
+    f' one, {last + 1}. Burnt rounds after it would be missing: give --num_rounds'
   ]

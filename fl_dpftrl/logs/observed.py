@@ -31,11 +31,9 @@ class LogTally:
 
   Attributes:
     cohorts: number of devices, by round.
-    separations: number of occurrences, by the difference between successive
-      rounds of a device.
+    separations: number of occurrences, by the difference between successive rounds of a device.
     participations: number of devices, by how many rounds each took part in.
-    witness: an example of the least separation; None if no device took part
-      twice.
+    witness: an example of the least separation; None if no device took part twice.
     newcomers: number of devices that take part for the first time, by round.
   """
 
@@ -63,8 +61,7 @@ class ObservedParticipation:
   Attributes:
     num_rounds: n, rows of noise consumed.
     cohorts: number of participants, by round; rounds without any are left out.
-    separations: number of occurrences, by the difference between successive
-      rounds of a device.
+    separations: number of occurrences, by the difference between successive rounds of a device.
     participations: number of devices, by how many rounds each took part in.
     witness: an example of min_sep; None if no device took part twice.
     newcomers: number of devices that take part for the first time, by round.
@@ -130,8 +127,8 @@ class ObservedParticipation:
     """Returns whether every device kept to a schema for the same rounds.
 
     Raises:
-      ValueError: if the schema is for other rounds, or for a fixed separation,
-        which min_sep alone cannot confirm.
+      ValueError: if the schema is for other rounds, or for a fixed separation, which min_sep
+        alone cannot confirm.
     """
     if schema.num_rounds != self.num_rounds:
       raise ValueError(
@@ -149,8 +146,7 @@ class ObservedParticipation:
       return []
     first, last = self.first_gaps()[0]
     return [
-      f'{missing} of {self.num_rounds} rounds have no participants, the first'
-      f' of them {first}'
+      f'{missing} of {self.num_rounds} rounds have no participants, the first of them {first}'
       + (f' to {last}' if last > first else '')
       + '; if rows are missing from the log, every figure is too small'
     ]

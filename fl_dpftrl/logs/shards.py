@@ -22,8 +22,7 @@ VERSION_KEY = 'fl_dpftrl.log_version'
 NUM_ROUNDS_KEY = 'num_rounds'
 # The reason why the run gives no guarantee, if it gives none.
 VOID_KEY = 'fl_dpftrl.void_reason'
-# Values in round 0, and later changes as JSON: a list of [round, noise
-# multiplier, clip norm].
+# Values in round 0, and later changes as JSON: a list of [round, noise multiplier, clip norm].
 NOISE_MULTIPLIER_KEY = 'fl_dpftrl.noise_multiplier'
 CLIP_NORM_KEY = 'fl_dpftrl.clip_norm'
 NOISE_CHANGES_KEY = 'fl_dpftrl.noise_changes'
@@ -42,8 +41,7 @@ class Shard:
 
   Attributes:
     path: path as it was given or found.
-    metadata: the file's own keys and values, without digests; none for CSV and
-      JSON lines.
+    metadata: the file's own keys and values, without digests; none for CSV and JSON lines.
     num_rounds: rows of noise consumed, if the file states them.
     id_type: type of `device_id`: large_string or int64.
     digest: identifies the file's rows, if its writer gave a digest.
@@ -64,10 +62,9 @@ class Shard:
       num_rounds: upper limit that all rounds must be below; None for no limit.
 
     Returns:
-      Tables of `round` int64 and `device_id` of id_type, without nulls, and the
-      further columns that the shard was opened with. They raise LogError if the
-      file cannot be read, a round is missing or negative, or a device id breaks
-      the rule for ids.
+      Tables of `round` int64 and `device_id` of id_type, without nulls, and the further columns
+      that the shard was opened with. They raise LogError if the file cannot be read, a round is
+      missing or negative, or a device id breaks the rule for ids.
     """
     return self._tables(num_rounds)
 
@@ -89,8 +86,8 @@ class Shard:
 def find(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
   """Returns the files that paths, folders and globs name, each once, in order.
 
-  A folder stands for all files in it except those whose names start with a dot
-  or an underscore. It must hold nothing else, so that no shard is overlooked.
+  A folder stands for all files in it except those whose names start with a dot or an
+  underscore. It must hold nothing else, so that no shard is overlooked.
 
   Raises:
     LogError: if nothing is found, or a folder holds something else.

@@ -1,8 +1,8 @@
 """Exposure of each device to all noise streams of several runs.
 
-Rounds are numbered across the runs, each run following on the one before.
-X = CᵀC is then block diagonal, with a block for each stream. Each column of C
-is divided by the ratio of its round's noise multiplier to the first one.
+Rounds are numbered across the runs, each run following on the one before. X = CᵀC is then block
+diagonal, with a block for each stream. Each column of C is divided by the ratio of its round's
+noise multiplier to the first one.
 """
 
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ def ends(noises: Sequence[runs_lib.Noise]) -> np.ndarray:
 class Exposure:
   """The squared sensitivity of devices, in units of the first noise multiplier.
 
-  The squared sensitivity over the squared noise multiplier is 2ρ of zCDP. The ρ
-  of several independent streams of noise add up.
+  The squared sensitivity over the squared noise multiplier is 2ρ of zCDP. The ρ of several
+  independent streams of noise add up.
 
   Args:
     noises: noise of each run, in the order in which rounds are numbered.

@@ -1,7 +1,7 @@
 """Computation of the guarantees of runs from their logs.
 
-Figures for the declared schema, for the observed schema and for the observed
-participation stand side by side and are never mixed.
+Figures for the declared schema, for the observed schema and for the observed participation
+stand side by side and are never mixed.
 """
 
 import functools

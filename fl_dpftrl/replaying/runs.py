@@ -36,15 +36,15 @@ class Noise:
     num_rounds: n, rows of noise consumed.
     strategy: C as it was run, not normalised.
     multiplier: std(Z) / clip_norm in round 0; 0 if no noise was added.
-    changes: (round, multiplier) at each change of multiplier or clip norm, with
-      the multiplier from that round on. The noise of a round is a row of C⁻¹Z
-      times the multiplier and the clip norm of that round.
-    restarts: rounds at which the noise was restarted, with row 0 of C⁻¹ and a Z
-      independent of the one before.
+    changes: (round, multiplier) at each change of multiplier or clip norm, with the multiplier
+      from that round on. The noise of a round is a row of C⁻¹Z times the multiplier and the
+      clip norm of that round.
+    restarts: rounds at which the noise was restarted, with row 0 of C⁻¹ and a Z independent of
+      the one before.
 
   Raises:
-    ValueError: for a negative multiplier, for rounds that do not ascend or are
-      not in the log, and if the strategy cannot run for that many rounds.
+    ValueError: for a negative multiplier, for rounds that do not ascend or are not in the log,
+      and if the strategy cannot run for that many rounds.
   """
 
   num_rounds: int
@@ -109,8 +109,8 @@ class Run:
     sampling: scheme by which training drew its batches, if stated.
 
   Raises:
-    ValueError: if the sampling is for another number of rounds, or if the noise
-      was changed or restarted, for which no amplified guarantee is known here.
+    ValueError: if the sampling is for another number of rounds, or if the noise was changed or
+      restarted, for which no amplified guarantee is known here.
   """
 
   log: log_lib.Log
@@ -155,10 +155,10 @@ class Run:
       declared, sampling: see the class.
 
     Raises:
-      LogError: if the log has more rounds than the strategy can run, or its
-        metadata are malformed.
-      ValueError: as `Noise` and `Run` do, and if neither the argument nor the log
-        gives the multiplier.
+      LogError: if the log has more rounds than the strategy can run, or its metadata are
+        malformed.
+      ValueError: as `Noise` and `Run` do, and if neither the argument nor the log gives the
+        multiplier.
     """
     recorded = noise_record.read(log.metadata)
     if noise_multiplier is None:

@@ -1,7 +1,7 @@
 """Participation counts, made in one pass over rows sorted by device.
 
-Tallies of different devices add up. So a log may be counted in parts, on one
-machine or on many, with the same result.
+Tallies of different devices add up. So a log may be counted in parts, on one machine or on
+many, with the same result.
 """
 
 import collections
@@ -57,9 +57,8 @@ class OutOfOrder(ValueError):
 
   def __init__(self):
     super().__init__(
-      'rows came out of the order of their devices, so nothing can be counted:'
-      ' the engine that sorts them does not do as it should; try another'
-      ' release of it, or another engine'
+      'rows came out of the order of their devices, so nothing can be counted: the engine that'
+      ' sorts them does not do as it should; try another release of it, or another engine'
     )
 
   def __reduce__(self):
@@ -73,8 +72,8 @@ class Tally:
   Attributes:
     logs: counts of each log.
     num_devices: devices in at least one of the logs.
-    exposures: number of devices, by squared sensitivity, in bins whose upper
-      ends `upper_squares` gives.
+    exposures: number of devices, by squared sensitivity, in bins whose upper ends
+      `upper_squares` gives.
     most_exposed: a few devices, the most exposed first.
     exact: whether all squares are exact; otherwise they are upper bounds.
   """
@@ -116,12 +115,12 @@ def count(
   """Counts rows.
 
   Args:
-    tables: columns `device_id` and `round`, with rounds numbered across runs;
-      sorted, with all rows of a device together.
+    tables: columns `device_id` and `round`, with rounds numbered across runs; sorted, with all
+      rows of a device together.
     exposure: exposure of the runs.
     num_exposed: how many of the most exposed devices to name.
-    threads: threads that count while this one fetches the tables; the result is
-      the same for any number.
+    threads: threads that count while this one fetches the tables; the result is the same for
+      any number.
 
   Raises:
     DeviceTwice: if a device is twice in a round.
@@ -169,9 +168,9 @@ def _whole_devices(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 def _checked(tables: Iterable[pa.Table], exposure: exposure_lib.Exposure) -> Iterator[pa.Table]:
   """Yields the non-empty tables after checking that their rows ascend.
 
-  If the rows of a device came in two parts, its separations across the parts
-  would go unseen. A device could also be a million times in one round, which
-  would take too long for anything that works on the rounds of a device.
+  If the rows of a device came in two parts, its separations across the parts would go unseen. A
+  device could also be a million times in one round, which would take too long for anything that
+  works on the rounds of a device.
 
   Raises:
     OutOfOrder: if a row sorts before one above it.

@@ -1,10 +1,10 @@
 """Safe reader of pickles with plain containers, numbers and text.
 
-Python's own reader can be told to run no code of a file. It still crashes on
-deeply nested keys, does not end for tuples that share their parts, and takes any
-memory that a few bytes ask for. Here keys are only text, numbers and None, so
-that hashing is cheap. The memory of every value is counted before the value is
-made. The finished object is traversed once, shared parts each time.
+Python's own reader can be told to run no code of a file. It still crashes on deeply nested
+keys, does not end for tuples that share their parts, and takes any memory that a few bytes ask
+for. Here keys are only text, numbers and None, so that hashing is cheap. The memory of every
+value is counted before the value is made. The finished object is traversed once, shared parts
+each time.
 """
 
 import codecs
@@ -62,16 +62,16 @@ _OUTSIDE = (b'P', b'Q', b'\x97', b'\x98')
 def load(path: str | os.PathLike[str], content: bytes) -> object:
   """Returns the first object of a pickle, which may name no class or function.
 
-  It consists of lists, tuples, sets, dictionaries, numbers below 2^127, text
-  and bytes. Keys, and members of sets, are text, bytes, numbers or None.
+  It consists of lists, tuples, sets, dictionaries, numbers below 2^127, text and bytes. Keys,
+  and members of sets, are text, bytes, numbers or None.
 
   Args:
     path: path of the file, for messages.
     content: bytes of the file.
 
   Raises:
-    ValueError: if the pickle names or holds anything else, exceeds MOST_MEMORY
-      or the limits of plain_size.check, or is incomplete.
+    ValueError: if the pickle names or holds anything else, exceeds MOST_MEMORY or the limits of
+      plain_size.check, or is incomplete.
   """
   try:
     value = _Reader(content).read()
