@@ -7,7 +7,6 @@ private as DP-SGD on that part alone.
 """
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -231,7 +230,7 @@ def assumptions(sampling: sampling_lib.Sampled) -> tuple[str, ...]:
   return (
     f'each example is in one of {sampling.num_parts} parts, whatever its'
     f' data, and the {sampling.num_rounds} rounds take turns at the parts',
-    sampling.how.format(probability=sampling.sampling_probability),
+    sampling.assumption,
     'every update is that of one example, clipped to the clip norm, and what'
     ' their sum is divided by does not depend on who was drawn',
     'Z is independent Gaussian noise, secret, and none of its rows enters two sums',
@@ -261,26 +260,17 @@ def _max_column_norm(strategy: base.Strategy, sampling: sampling_lib.Sampled) ->
   return norm.value
 
 
-@functools.singledispatch
 def num_bands(strategy: base.Strategy) -> int:
   """Returns the number of nonzero diagonals of C, from the main one down.
 
   Raises:
     ValueError: if the strategy is not banded.
   """
+  if isinstance(strategy, identity.Identity):
+    return 1
+  if isinstance(strategy, (banded.Banded, banded_toeplitz.BandedToeplitz)):
+    return strategy.num_bands
   raise ValueError(
-    'amplification needs a banded strategy (identity, banded or'
-    f' banded_toeplitz), got {strategy.family!r}'
+    'amplification needs a banded strategy (identity, banded or banded_toeplitz), got'
+    f' {strategy.family!r}'
   )
-
-
-@num_bands.register
-def _(strategy: identity.Identity) -> int:
-  del strategy
-  return 1
-
-
-@num_bands.register(banded.Banded)
-@num_bands.register(banded_toeplitz.BandedToeplitz)
-def _(strategy: banded.Banded | banded_toeplitz.BandedToeplitz) -> int:
-  return strategy.num_bands

@@ -41,7 +41,7 @@ class Drawn:
 
   part: ClassVar[str]
 
-  scheme: sampling_lib.Cyclic
+  scheme: sampling_lib.Sampled | sampling_lib.Shuffled
   loss: privacy_loss.PrivacyLoss
   adjacency: str
   reason: str | None
@@ -55,7 +55,7 @@ class Drawn:
   @property
   def assumption(self) -> str:
     """States in words how batches must have been drawn."""
-    raise NotImplementedError
+    return self.scheme.assumption
 
   def sentences(self) -> list[str]:
     """States the assumptions, and that the log refutes them if it does."""
@@ -95,11 +95,6 @@ class Amplified(Drawn):
 
   scheme: sampling_lib.Sampled
 
-  @property
-  def assumption(self) -> str:
-    """States in words how batches must have been drawn."""
-    return self.scheme.how.format(probability=self.scheme.sampling_probability)
-
   def _of_kind(self) -> json_files.Object:
     return {
       'sampling_probability': self.scheme.sampling_probability,
@@ -121,11 +116,6 @@ class Shuffled(Drawn):
   part = 'shuffled'
 
   scheme: sampling_lib.Shuffled
-
-  @property
-  def assumption(self) -> str:
-    """States in words how batches must have been drawn."""
-    return self.scheme.assumption
 
   @property
   def fixed_separation(self) -> bool:
@@ -185,44 +175,29 @@ def guarantee(
   reasons = log_checks.contradictions(happened, scheme)
   if stated not in (None, sampling_lib.metadata(scheme)[sampling_lib.METADATA_KEY]):
     reasons.insert(0, f'its own file says that batches were drawn as {stated}')
-  if isinstance(scheme, sampling_lib.Sampled):
-    kind = Amplified
-    noise = 0.0 if reasons else noise_multiplier
-    loss = _amplified(scheme, strategy, noise_multiplier, deltas, adjacency, known=bool(noise))
-  else:
-    kind = Shuffled
+  if isinstance(scheme, sampling_lib.Shuffled):
     loss = by_schema(scheme.schema)
     loss = loss.voided() if reasons else loss
+  else:
+    sensitivity = amplification.sensitivity(strategy, scheme, adjacency)
+    spent: list[float | None] = [None] * len(deltas)
+    if noise_multiplier and not reasons:
+      found = amplification.account(
+        strategy, scheme, noise_multiplier=noise_multiplier, delta=deltas[0], adjacency=adjacency
+      )
+      spent = [found.epsilon, *map(found.epsilon_at, deltas[1:])]
+    loss = privacy_loss.PrivacyLoss(
+      sensitivity=sensitivity,
+      sensitivity_kind='exact',
+      effective_noise_multiplier=noise_multiplier / sensitivity,
+      rho=None,
+      curve=tuple(map(privacy_loss.Point, deltas, spent)),
+    )
+  kind = Shuffled if isinstance(scheme, sampling_lib.Shuffled) else Amplified
   return kind(
     scheme=scheme,
     loss=loss,
     adjacency=adjacency,
     reason='; '.join(reasons) or None,
     holds=not reasons,
-  )
-
-
-def _amplified(
-  scheme: sampling_lib.Sampled,
-  strategy: base.Strategy,
-  noise_multiplier: float,
-  deltas: Sequence[float],
-  adjacency: str,
-  *,
-  known: bool,
-) -> privacy_loss.PrivacyLoss:
-  """Computes the loss as `account` does; no ε unless it is known."""
-  sensitivity = amplification.sensitivity(strategy, scheme, adjacency)
-  spent: list[float | None] = [None] * len(deltas)
-  if known:
-    found = amplification.account(
-      strategy, scheme, noise_multiplier=noise_multiplier, delta=deltas[0], adjacency=adjacency
-    )
-    spent = [found.epsilon, *map(found.epsilon_at, deltas[1:])]
-  return privacy_loss.PrivacyLoss(
-    sensitivity=sensitivity,
-    sensitivity_kind='exact',
-    effective_noise_multiplier=noise_multiplier / sensitivity,
-    rho=None,
-    curve=tuple(map(privacy_loss.Point, deltas, spent)),
   )

@@ -108,6 +108,11 @@ class Sampled(Cyclic):
     """Maximum number of rounds that may draw an example: ⌈n / num_parts⌉."""
     return self.turns
 
+  @property
+  def assumption(self) -> str:
+    """States in words how batches must have been drawn."""
+    return self.how.format(probability=self.sampling_probability)
+
   def relation(self, adjacency_name: str) -> Relation:
     """Returns the effect of one example under an adjacency.
 
@@ -208,6 +213,7 @@ class Shuffled(Cyclic):
 
   @property
   def assumption(self) -> str:
+    """States in words how batches must have been drawn."""
     return (
       f'each example is in one of {self.num_parts} parts, the rounds take turns at them, and a pass'
       f' of {self.pass_turns} turns has it in at most one batch; the order does not depend on the'

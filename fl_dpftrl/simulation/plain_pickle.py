@@ -12,7 +12,7 @@ import pickle
 import pickletools
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from fl_dpftrl import messages
 
@@ -101,7 +101,8 @@ class _TooLargeError(Exception):
 class _Reader(pickle._Unpickler):
   """Python's reader with other steps; exceptions but the two above mean corrupt bytes."""
 
-  dispatch: dict[int, Callable[[Any], None]] = {}  # noqa: RUF012
+  dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {}
+  stack: list[Any]
 
   def __init__(self, content: bytes):
     self._file = io.BytesIO(content)
