@@ -41,7 +41,7 @@ class Drawn:
 
   part: ClassVar[str]
 
-  scheme: sampling_lib.Sampled | sampling_lib.Shuffled
+  scheme: sampling_lib.Scheme
   loss: privacy_loss.PrivacyLoss
   adjacency: str
   reason: str | None
@@ -150,7 +150,7 @@ def check(
 
 
 def guarantee(
-  scheme: sampling_lib.Sampled | sampling_lib.Shuffled,
+  scheme: sampling_lib.Scheme,
   strategy: base.Strategy,
   *,
   noise_multiplier: float,

@@ -235,7 +235,9 @@ class ShuffledOnce(Shuffled):
     )
 
 
-SCHEMES = {
+Scheme = Sampled | Shuffled
+
+SCHEMES: dict[str, type[Scheme]] = {
   'poisson': CyclicPoisson,
   'fixed_size': CyclicFixedSize,
   'shuffled': Shuffled,

@@ -37,7 +37,7 @@ _SPACE_AROUND = r'^\p{Z}|\p{Z}$'
 class Fault(NamedTuple):
   """A refused device id: its index, and the reason with the id escaped."""
 
-  index: int
+  index: int  # type: ignore[assignment]  # hides the method of tuples
   reason: str
 
 

@@ -3,7 +3,7 @@
 Only `reader_program` reads files of untrusted origin: see `reader`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO, Protocol
 
 import pyarrow as pa
@@ -29,7 +29,7 @@ class Reader(Protocol):
     """Yields the file's rows in order; text in them is not checked yet."""
 
 
-READERS = {
+READERS: dict[str, Callable[[str, BinaryIO, Sequence[str]], Reader]] = {
   '.parquet': parquet.Reader,
   '.csv': lines.Csv,
   '.jsonl': lines.JsonLines,

@@ -32,7 +32,7 @@ class _Lines:
   """
 
   metadata: dict[str, str] = {}  # noqa: RUF012
-  digest = None
+  digest: str | None = None
 
   def __init__(self, path: str, file: BinaryIO, extra_columns: Sequence[str]):
     """Opens the file.

@@ -30,7 +30,7 @@ class LogTally:
   """Counts of one log.
 
   Attributes:
-    cohorts: number of devices, by round.
+    cohorts: number of devices, by round; rounds without any are left out.
     separations: number of occurrences, by the difference between successive rounds of a device.
     participations: number of devices, by how many rounds each took part in.
     witness: an example of the least separation; None if no device took part twice.
@@ -54,33 +54,22 @@ class LogTally:
     )
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class ObservedParticipation:
-  """Participation counts of one log.
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class ObservedParticipation(LogTally):
+  """Counts of a whole log with its number of rounds.
 
   Attributes:
     num_rounds: n, rows of noise consumed.
-    cohorts: number of participants, by round; rounds without any are left out.
-    separations: number of occurrences, by the difference between successive rounds of a device.
-    participations: number of devices, by how many rounds each took part in.
-    witness: an example of min_sep; None if no device took part twice.
-    newcomers: number of devices that take part for the first time, by round.
   """
 
   num_rounds: int
-  cohorts: counts_lib.Counts
-  separations: counts_lib.Counts
-  participations: counts_lib.Counts
-  witness: Witness | None
-  newcomers: counts_lib.Counts
 
   @classmethod
   def of(cls, log: log_lib.Log, tally: LogTally) -> 'ObservedParticipation':
     """Combines a log with its counts; raises LogError if it has no rows."""
     if not tally.cohorts.total:
       raise log_lib.LogError(f'{log.shards[0].path}: the log is empty')
-    fields = {field.name: getattr(tally, field.name) for field in dataclasses.fields(tally)}
-    return cls(log.num_rounds, **fields)
+    return cls(num_rounds=log.num_rounds, **vars(tally))
 
   @property
   def num_devices(self) -> int:

@@ -39,7 +39,9 @@ def sentences(
   result.append('observed: devices took part in the very rounds of the log')
   if holds is not None:
     result += [
-      f'declared: {gaussian.assumptions(run.declared)[0]}{of_run(i)}' for i, run in enumerate(runs)
+      f'declared: {gaussian.assumptions(run.declared)[0]}{of_run(i)}'
+      for i, run in enumerate(runs)
+      if run.declared is not None
     ]
     if not holds:
       result.append(

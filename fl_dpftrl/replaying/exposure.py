@@ -32,16 +32,13 @@ class Exposure:
   def __init__(self, noises: Sequence[runs_lib.Noise]):
     self._noises = tuple(noises)
     self.ends = ends(noises)
-    firsts = (0, *self.ends.tolist())
     streams = [
-      (first + stream.first_round, stream)
-      for first, noise in zip(firsts, noises)
+      (first + stream.first_round, entries_lib.gram_entries(noise.strategy, stream.num_rounds))
+      for first, noise in zip((0, *self.ends.tolist()), noises)
       for stream in noise.streams()
     ]
     self._starts = np.array([first for first, _ in streams])
-    self._entries = [
-      entries_lib.gram_entries(stream.strategy, stream.num_rounds) for _, stream in streams
-    ]
+    self._entries = [entries for _, entries in streams]
     multipliers = {m for noise in noises for m in noise.multipliers}
     # Without noise there is no unit; squares are then those of each stream.
     self._weighted = len(multipliers) > 1 and 0.0 not in multipliers

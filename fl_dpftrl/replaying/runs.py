@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import operator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,19 +14,16 @@ from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import noise_record
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Stream:
+class Stream(NamedTuple):
   """Rounds that one stream of correlated noise entered.
 
   Attributes:
-    first_round: first of these rounds.
+    first_round: first of these rounds, with row 0 of C⁻¹.
     num_rounds: number of these rounds.
-    strategy: C; its row 0 was that of first_round.
   """
 
   first_round: int
   num_rounds: int
-  strategy: base.Strategy
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -81,9 +79,7 @@ class Noise:
   def streams(self) -> tuple[Stream, ...]:
     """Returns the noise streams of the rounds, a new one at each restart."""
     ends = (*self.restarts, self.num_rounds)
-    return tuple(
-      Stream(first, end - first, self.strategy) for first, end in zip((0, *self.restarts), ends)
-    )
+    return tuple(Stream(first, end - first) for first, end in zip((0, *self.restarts), ends))
 
   def multipliers_at(self, rounds: np.ndarray) -> np.ndarray:
     """Returns the multiplier of each given round, of the same shape."""
@@ -116,7 +112,7 @@ class Run:
   log: log_lib.Log
   noise: Noise
   declared: participation.MinSep | None = None
-  sampling: sampling_lib.Cyclic | None = None
+  sampling: sampling_lib.Scheme | None = None
 
   def __post_init__(self):
     if self.sampling is None:
@@ -142,7 +138,7 @@ class Run:
     changes: tuple[tuple[int, float], ...] | None = None,
     restarts: tuple[int, ...] = (),
     declared: participation.MinSep | None = None,
-    sampling: sampling_lib.Cyclic | None = None,
+    sampling: sampling_lib.Scheme | None = None,
   ) -> 'Run':
     """Returns a run that uses one strategy for all rounds of its log.
 

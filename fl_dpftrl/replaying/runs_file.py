@@ -18,7 +18,7 @@ from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.replaying import runs as runs_lib
 
 _REQUIRED = ('log', 'strategy')
-_KINDS = {
+_KINDS: dict[str, type | tuple[type, ...]] = {
   'log': (str, list),
   'strategy': str,
   'noise_multiplier': (int, float),

@@ -112,10 +112,10 @@ class RunFacts:
       **(
         {
           'separations': [list(pair) for pair in counted.separations],
-          'participations': [list(pair) for pair in counted.participations],
+          'participations': [list(pair) for pair in counted.participations or ()],
           'witness': counted.witness and counted.witness._asdict(),
           'rounds_without_participants': counted.rounds_without_participants,
-          'cohort_sizes': counted.cohort_sizes._asdict(),
+          'cohort_sizes': counted.cohort_sizes and counted.cohort_sizes._asdict(),
         }
         if counted
         else {}
@@ -178,7 +178,7 @@ class PerDevice:
 
   def to_json(self) -> json_files.Object:
     """Returns the fields; no histogram without noise."""
-    result = {
+    result: json_files.Object = {
       'most_exposed': self.most_exposed,
       'quantiles': [{'share': q.share, **q.loss.to_json()} for q in self.quantiles],
     }
