@@ -1,13 +1,12 @@
 """Privacy amplification by sampling for banded strategies (amplified BandMF).
 
-This module is for centralized training, where batches can be sampled. If C has
-at most num_parts bands, columns that are num_parts apart share no row. The
-contribution of an example is then one sampled Gaussian release in each turn of
-its part. Together these releases are as private as DP-SGD on that part alone.
+This module is for centralized training, where batches can be sampled. If C has at most
+num_parts bands, columns that are num_parts apart share no row. The contribution of an example
+is then one sampled Gaussian release in each turn of its part. Together these releases are as
+private as DP-SGD on that part alone.
 """
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,8 +26,8 @@ class AmplifiedGuarantee:
   Attributes:
     sampling: sampling scheme of the batches.
     max_column_norm: largest column norm of C, per unit of clip norm.
-    sensitivity: largest change of C x caused by one example in one of its
-      rounds, per unit of clip norm; max_column_norm or twice that.
+    sensitivity: largest change of C x caused by one example in one of its rounds, per unit of
+      clip norm; max_column_norm or twice that.
     noise_multiplier: standard deviation of Z over the clip norm.
     effective_noise_multiplier: noise_multiplier / sensitivity.
     epsilon: ε at delta.
@@ -65,20 +64,19 @@ def account(
   """Returns the guarantee of a run with this strategy, sampling and noise.
 
   Args:
-    strategy: C as it is run, not normalised; banded, with at most num_parts
-      bands.
+    strategy: C as it is run, not normalised; banded, with at most num_parts bands.
     sampling: sampling scheme of the batches.
     noise_multiplier: standard deviation of Z over the clip norm.
     delta: δ of (ε, δ).
     adjacency: name of an adjacency that the sampling scheme supports.
 
   Raises:
-    ValueError: if an argument is out of range, no bound is known for this
-      adjacency and sampling, or the strategy is not banded, has more than
-      num_parts bands, or is defined for fewer rounds.
+    ValueError: if an argument is out of range, no bound is known for this adjacency and
+      sampling, or the strategy is not banded, has more than num_parts bands, or is defined for
+      fewer rounds.
 
-  Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization,
-  theorem 4 and appendix F.3.
+  Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization, theorem 4 and
+  appendix F.3.
   """
   gaussian.check_positive('noise_multiplier', noise_multiplier)
   relation = sampling.relation(adjacency)
@@ -152,9 +150,8 @@ class Candidate:
   Attributes:
     sampling: sampling scheme with one part per band.
     effective_noise_multiplier: smallest one that meets ε.
-    rms_noise: RMS over the queries of the standard deviation of their noise,
-      per unit of clip norm. Divided by the batch size, it is the noise of sums
-      of mean updates.
+    rms_noise: RMS over the queries of the standard deviation of their noise, per unit of clip
+      norm. Divided by the batch size, it is the noise of sums of mean updates.
   """
 
   sampling: sampling_lib.CyclicPoisson
@@ -172,8 +169,8 @@ def candidate_bands(*, num_rounds: int, num_examples: int, batch_size: float) ->
   At the maximum a batch is nearly a whole part, so sampling amplifies little.
 
   Raises:
-    ValueError: if an argument is out of range, or a batch is larger than the
-      number of examples.
+    ValueError: if an argument is out of range, or a batch is larger than the number of
+      examples.
   """
   sampling_lib.CyclicPoisson(
     num_rounds=num_rounds, num_examples=num_examples, batch_size=batch_size
@@ -193,13 +190,12 @@ def compare_bands(
 ) -> tuple[Candidate, ...]:
   """Compares numbers of bands at one guarantee, sorted by increasing noise.
 
-  More bands lower the error of the queries. Fewer bands need less noise for the
-  same ε, because each example is sampled with a lower probability. The best
-  number depends on ε.
+  More bands lower the error of the queries. Fewer bands need less noise for the same ε, because
+  each example is sampled with a lower probability. The best number depends on ε.
 
   Args:
-    rms_losses: map from number of bands to the rms_loss of its strategy for
-      one participation per example: largest column norm times RMS error.
+    rms_losses: map from number of bands to the rms_loss of its strategy for one participation
+      per example: largest column norm times RMS error.
     num_rounds: n.
     num_examples: m.
     batch_size: expected number of examples per round.
@@ -207,11 +203,10 @@ def compare_bands(
     delta: δ at which the limit holds.
 
   Raises:
-    ValueError: if rms_losses is empty or has a value that is not positive and
-      finite, an argument is out of range, or a batch is larger than a part.
+    ValueError: if rms_losses is empty or has a value that is not positive and finite, an
+      argument is out of range, or a batch is larger than a part.
 
-  Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization,
-  appendix F.4.
+  Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization, appendix F.4.
   """
   if not rms_losses:
     raise ValueError('rms_losses must hold at least one number of bands')
@@ -235,7 +230,7 @@ def assumptions(sampling: sampling_lib.Sampled) -> tuple[str, ...]:
   return (
     f'each example is in one of {sampling.num_parts} parts, whatever its'
     f' data, and the {sampling.num_rounds} rounds take turns at the parts',
-    sampling.how.format(probability=sampling.sampling_probability),
+    sampling.assumption,
     'every update is that of one example, clipped to the clip norm, and what'
     ' their sum is divided by does not depend on who was drawn',
     'Z is independent Gaussian noise, secret, and none of its rows enters two sums',
@@ -265,26 +260,17 @@ def _max_column_norm(strategy: base.Strategy, sampling: sampling_lib.Sampled) ->
   return norm.value
 
 
-@functools.singledispatch
 def num_bands(strategy: base.Strategy) -> int:
   """Returns the number of nonzero diagonals of C, from the main one down.
 
   Raises:
     ValueError: if the strategy is not banded.
   """
+  if isinstance(strategy, identity.Identity):
+    return 1
+  if isinstance(strategy, (banded.Banded, banded_toeplitz.BandedToeplitz)):
+    return strategy.num_bands
   raise ValueError(
-    'amplification needs a banded strategy (identity, banded or'
-    f' banded_toeplitz), got {strategy.family!r}'
+    'amplification needs a banded strategy (identity, banded or banded_toeplitz), got'
+    f' {strategy.family!r}'
   )
-
-
-@num_bands.register
-def _(strategy: identity.Identity) -> int:
-  del strategy
-  return 1
-
-
-@num_bands.register(banded.Banded)
-@num_bands.register(banded_toeplitz.BandedToeplitz)
-def _(strategy: banded.Banded | banded_toeplitz.BandedToeplitz) -> int:
-  return strategy.num_bands

@@ -1,9 +1,8 @@
 """Statistical tests of a sampling scheme that draws each batch anew.
 
-A few statistics of a log are tested, each with a bound on the probability of a
-value as far from its mean. They show gross deviations only: batches that were
-shuffled, of one size although sizes should be random, drawn from fewer
-examples, or drawn without the most recent ones.
+A few statistics of a log are tested, each with a bound on the probability of a value as far
+from its mean. They show gross deviations only: batches that were shuffled, of one size although
+sizes should be random, drawn from fewer examples, or drawn without the most recent ones.
 """
 
 import math
@@ -15,6 +14,8 @@ from scipy import special, stats
 from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.logs import observed as observed_lib
 
+Observed = observed_lib.ObservedParticipation
+
 FALSE_ALARM = 1e-9
 """The most that a log whose batches were drawn as said is found improbable."""
 
@@ -23,9 +24,7 @@ _LOG_ALARM = math.log(FALSE_ALARM / _TESTS)
 _TINY = 1e-200
 
 
-def improbable(
-  happened: observed_lib.ObservedParticipation, scheme: sampling_lib.Sampled
-) -> Iterator[str]:
+def improbable(happened: Observed, scheme: sampling_lib.Sampled) -> Iterator[str]:
   """Yields a phrase for each statistic that is improbable under the scheme.
 
   Args:
@@ -40,17 +39,14 @@ def improbable(
   yield from _unlikely_favourites(happened, scheme)
 
 
-def _unlikely_sizes(
-  happened: observed_lib.ObservedParticipation, scheme: sampling_lib.Sampled
-) -> Iterator[str]:
+def _unlikely_sizes(happened: Observed, scheme: sampling_lib.Sampled) -> Iterator[str]:
   """Tests batch sizes, singly and in total: each is binomial."""
   rounds, mean = scheme.num_rounds, scheme.batch_size
   chance = _log_chance(happened.num_participations, rounds * scheme.part_size, rounds * mean)
   if chance < _LOG_ALARM:
     yield (
-      f'{happened.num_participations / rounds:.6g} examples were drawn in a'
-      f' round on average, which chance does not make of'
-      f' batch_size={mean:.6g}'
+      f'{happened.num_participations / rounds:.6g} examples were drawn in a round on average, which'
+      f' chance does not make of batch_size={mean:.6g}'
     )
   sizes = happened.cohorts.counts
   if happened.rounds_without_participants:
@@ -64,9 +60,7 @@ def _unlikely_sizes(
     )
 
 
-def _unlikely_regularity(
-  happened: observed_lib.ObservedParticipation, scheme: sampling_lib.Sampled
-) -> Iterator[str]:
+def _unlikely_regularity(happened: Observed, scheme: sampling_lib.Sampled) -> Iterator[str]:
   """Tests whether batch sizes vary too little or too much."""
   rounds, mean = scheme.num_rounds, scheme.batch_size
   size = stats.binom(scheme.part_size, scheme.sampling_probability)
@@ -90,13 +84,10 @@ def _unlikely_regularity(
     )
 
 
-def _unlikely_repeats(
-  happened: observed_lib.ObservedParticipation, scheme: sampling_lib.Sampled
-) -> Iterator[str]:
+def _unlikely_repeats(happened: Observed, scheme: sampling_lib.Sampled) -> Iterator[str]:
   """Tests how many examples are in two successive turns of their part.
 
-  Given the batch sizes, each overlap is hypergeometric, and the overlaps are
-  independent.
+  Given the batch sizes, each overlap is hypergeometric, and the overlaps are independent.
   """
   rounds, sizes = happened.cohorts.values, happened.cohorts.counts
   later = np.searchsorted(rounds, rounds + scheme.num_parts)
@@ -113,13 +104,11 @@ def _unlikely_repeats(
     )
 
 
-def _unlikely_coverage(
-  happened: observed_lib.ObservedParticipation, scheme: sampling_lib.Sampled
-) -> Iterator[str]:
+def _unlikely_coverage(happened: Observed, scheme: sampling_lib.Sampled) -> Iterator[str]:
   """Tests how many examples were never drawn.
 
-  Given the batch sizes, these events are negatively associated, so their sum
-  has the tail bounds of independent ones.
+  Given the batch sizes, these events are negatively associated, so their sum has the tail
+  bounds of independent ones.
   """
   size, cohorts = scheme.part_size, happened.cohorts
   parts, owners = np.unique(cohorts.values % scheme.num_parts, return_inverse=True)
@@ -135,9 +124,7 @@ def _unlikely_coverage(
     )
 
 
-def _unlikely_favourites(
-  happened: observed_lib.ObservedParticipation, scheme: sampling_lib.Sampled
-) -> Iterator[str]:
+def _unlikely_favourites(happened: Observed, scheme: sampling_lib.Sampled) -> Iterator[str]:
   """Tests how often the most frequently drawn example was drawn."""
   most, mean = happened.max_participations, scheme.sampling_probability
   mean *= scheme.turns
@@ -149,8 +136,8 @@ def _unlikely_favourites(
 def _log_chance(seen: np.ndarray | int, trials: int, mean: float) -> np.ndarray | float:
   """Bounds from above the log probability of a deviation at least this large.
 
-  The deviation is that of a sum from its mean. The sum has independent or
-  negatively associated terms, each 0 or 1.
+  The deviation is that of a sum from its mean. The sum has independent or negatively associated
+  terms, each 0 or 1.
 
   Source: Hoeffding 1963, theorem 1, on both sides.
   """

@@ -1,7 +1,7 @@
 """Guarantees of a run with sampled or shuffled batches, if its log allows them.
 
-The figures are those of the accountant for the stated sampling scheme; a log
-can only refute the scheme.
+The figures are those of the accountant for the stated sampling scheme; a log can only refute
+the scheme.
 """
 
 import dataclasses
@@ -16,15 +16,13 @@ from fl_dpftrl.families import base
 from fl_dpftrl.logs import observed as observed_lib
 
 _NO_LOG_SHOWS = (
-  'that batches were drawn so, in secret and whatever the data, no log shows:'
-  ' what this one has does not contradict it, a check that only gross'
-  ' deviations fail'
+  'that batches were drawn so, in secret and whatever the data, no log shows: what this one has'
+  ' does not contradict it, a check that only gross deviations fail'
 )
 _LOG_IS_SECRET = (
-  'the log, which tells whose examples were drawn, is as secret as the draws,'
-  ' and so is what was counted in it, min_sep and max_participations too;'
-  ' worst case and observed take the rounds of the log as given, and need no'
-  ' secret draws'
+  'the log, which tells whose examples were drawn, is as secret as the draws, and so is what was'
+  ' counted in it, min_sep and max_participations too; worst case and observed take the rounds of'
+  ' the log as given, and need no secret draws'
 )
 
 
@@ -36,14 +34,14 @@ class Drawn:
     scheme: sampling scheme that was stated for the run.
     loss: privacy loss of any example; without ε if the log refutes the scheme.
     adjacency: adjacency of neighbouring runs.
-    reason: why the log contradicts the scheme; None if it does not, and if that
-      must not be published.
+    reason: why the log contradicts the scheme; None if it does not, and if that must not be
+      published.
     holds: whether the log does not contradict the scheme.
   """
 
   part: ClassVar[str]
 
-  scheme: sampling_lib.Cyclic
+  scheme: sampling_lib.Scheme
   loss: privacy_loss.PrivacyLoss
   adjacency: str
   reason: str | None
@@ -57,7 +55,7 @@ class Drawn:
   @property
   def assumption(self) -> str:
     """States in words how batches must have been drawn."""
-    raise NotImplementedError
+    return self.scheme.assumption
 
   def sentences(self) -> list[str]:
     """States the assumptions, and that the log refutes them if it does."""
@@ -97,11 +95,6 @@ class Amplified(Drawn):
 
   scheme: sampling_lib.Sampled
 
-  @property
-  def assumption(self) -> str:
-    """States in words how batches must have been drawn."""
-    return self.scheme.how.format(probability=self.scheme.sampling_probability)
-
   def _of_kind(self) -> json_files.Object:
     return {
       'sampling_probability': self.scheme.sampling_probability,
@@ -123,11 +116,6 @@ class Shuffled(Drawn):
   part = 'shuffled'
 
   scheme: sampling_lib.Shuffled
-
-  @property
-  def assumption(self) -> str:
-    """States in words how batches must have been drawn."""
-    return self.scheme.assumption
 
   @property
   def fixed_separation(self) -> bool:
@@ -162,7 +150,7 @@ def check(
 
 
 def guarantee(
-  scheme: sampling_lib.Sampled | sampling_lib.Shuffled,
+  scheme: sampling_lib.Scheme,
   strategy: base.Strategy,
   *,
   noise_multiplier: float,
@@ -187,44 +175,29 @@ def guarantee(
   reasons = log_checks.contradictions(happened, scheme)
   if stated not in (None, sampling_lib.metadata(scheme)[sampling_lib.METADATA_KEY]):
     reasons.insert(0, f'its own file says that batches were drawn as {stated}')
-  if isinstance(scheme, sampling_lib.Sampled):
-    kind = Amplified
-    noise = 0.0 if reasons else noise_multiplier
-    loss = _amplified(scheme, strategy, noise_multiplier, deltas, adjacency, known=bool(noise))
-  else:
-    kind = Shuffled
+  if isinstance(scheme, sampling_lib.Shuffled):
     loss = by_schema(scheme.schema)
     loss = loss.voided() if reasons else loss
+  else:
+    sensitivity = amplification.sensitivity(strategy, scheme, adjacency)
+    spent: list[float | None] = [None] * len(deltas)
+    if noise_multiplier and not reasons:
+      found = amplification.account(
+        strategy, scheme, noise_multiplier=noise_multiplier, delta=deltas[0], adjacency=adjacency
+      )
+      spent = [found.epsilon, *map(found.epsilon_at, deltas[1:])]
+    loss = privacy_loss.PrivacyLoss(
+      sensitivity=sensitivity,
+      sensitivity_kind='exact',
+      effective_noise_multiplier=noise_multiplier / sensitivity,
+      rho=None,
+      curve=tuple(map(privacy_loss.Point, deltas, spent)),
+    )
+  kind = Shuffled if isinstance(scheme, sampling_lib.Shuffled) else Amplified
   return kind(
     scheme=scheme,
     loss=loss,
     adjacency=adjacency,
     reason='; '.join(reasons) or None,
     holds=not reasons,
-  )
-
-
-def _amplified(
-  scheme: sampling_lib.Sampled,
-  strategy: base.Strategy,
-  noise_multiplier: float,
-  deltas: Sequence[float],
-  adjacency: str,
-  *,
-  known: bool,
-) -> privacy_loss.PrivacyLoss:
-  """Computes the loss as `account` does; no ε unless it is known."""
-  sensitivity = amplification.sensitivity(strategy, scheme, adjacency)
-  spent: list[float | None] = [None] * len(deltas)
-  if known:
-    found = amplification.account(
-      strategy, scheme, noise_multiplier=noise_multiplier, delta=deltas[0], adjacency=adjacency
-    )
-    spent = [found.epsilon, *map(found.epsilon_at, deltas[1:])]
-  return privacy_loss.PrivacyLoss(
-    sensitivity=sensitivity,
-    sensitivity_kind='exact',
-    effective_noise_multiplier=noise_multiplier / sensitivity,
-    rho=None,
-    curve=tuple(map(privacy_loss.Point, deltas, spent)),
   )

@@ -1,11 +1,9 @@
 """Consistency checks of a log against the sampling scheme that it states.
 
-A log is checked against what the scheme rules out. If each batch is drawn
-anew, it is also put to statistical tests. A log that passes does not prove
-that batches were drawn as stated.
+A log is checked against what the scheme rules out. If each batch is drawn anew, it is also put
+to statistical tests. A log that passes does not prove that batches were drawn as stated.
 """
 
-import functools
 from collections.abc import Iterator
 
 import numpy as np
@@ -13,27 +11,26 @@ import numpy as np
 from fl_dpftrl import counts as counts_lib
 from fl_dpftrl.centralized import chances
 from fl_dpftrl.centralized import sampling as sampling_lib
-from fl_dpftrl.logs import observed as observed_lib
 
 
-def contradictions(
-  happened: observed_lib.ObservedParticipation, scheme: sampling_lib.Cyclic
-) -> list[str]:
+def contradictions(happened: chances.Observed, scheme: sampling_lib.Cyclic) -> list[str]:
   """Returns reasons why a log contradicts a scheme; empty if it does not.
 
   Args:
     happened: participation observed in the log.
     scheme: sampling scheme for the same number of rounds.
   """
-  found = [*_parts(happened, scheme), *_of_kind(scheme, happened)]
+  found = list(_parts(happened, scheme))
+  if not isinstance(scheme, sampling_lib.CyclicPoisson):
+    found += _sizes(happened, scheme)
+  if isinstance(scheme, sampling_lib.Shuffled):
+    found += _passes(happened, scheme)
   if not found and isinstance(scheme, sampling_lib.Sampled):
     found += chances.improbable(happened, scheme)
   return found
 
 
-def _parts(
-  happened: observed_lib.ObservedParticipation, scheme: sampling_lib.Cyclic
-) -> Iterator[str]:
+def _parts(happened: chances.Observed, scheme: sampling_lib.Cyclic) -> Iterator[str]:
   """Yields faults of examples that left their part, or of too many examples."""
   parts, separations = scheme.num_parts, happened.separations
   astray = np.flatnonzero(separations.values % parts)
@@ -52,62 +49,15 @@ def _parts(
     )
 
 
-@functools.singledispatch
-def _of_kind(
-  scheme: sampling_lib.Cyclic, happened: observed_lib.ObservedParticipation
-) -> Iterator[str]:
-  """Yields the log's contradictions to rules of this kind of scheme."""
-  raise TypeError(f'unknown scheme {type(scheme).__name__}')
-
-
-@_of_kind.register
-def _(
-  scheme: sampling_lib.CyclicPoisson, happened: observed_lib.ObservedParticipation
-) -> Iterator[str]:
-  del scheme, happened
-  return iter(())  # Any set of examples of the part.
-
-
-@_of_kind.register
-def _(
-  scheme: sampling_lib.CyclicFixedSize, happened: observed_lib.ObservedParticipation
-) -> Iterator[str]:
-  return _sizes(scheme, happened)
-
-
-@_of_kind.register
-def _(scheme: sampling_lib.Shuffled, happened: observed_lib.ObservedParticipation) -> Iterator[str]:
-  yield from _sizes(scheme, happened)
-  yield from _passes(scheme, happened)
-
-
-@_of_kind.register
-def _(
-  scheme: sampling_lib.ShuffledOnce, happened: observed_lib.ObservedParticipation
-) -> Iterator[str]:
-  yield from _sizes(scheme, happened)
-  yield from _passes(scheme, happened)
-  apart = happened.separations.values
-  wrong = apart[apart != scheme.schema.min_sep]
-  if wrong.size:
-    yield (
-      f'an example came back after {wrong[0]:,} rounds, where each does after'
-      f' exactly {scheme.schema.min_sep:,}'
-    )
-
-
-def _sizes(
-  scheme: sampling_lib.Cyclic, happened: observed_lib.ObservedParticipation
-) -> Iterator[str]:
+def _sizes(happened: chances.Observed, scheme: sampling_lib.Cyclic) -> Iterator[str]:
   """Yields faults of batches that do not have the scheme's one size."""
   cohorts = happened.cohorts
   wrong = np.flatnonzero(cohorts.counts != scheme.batch_size)
   if wrong.size:
     first = wrong[0]
     yield (
-      f'{wrong.size:,} rounds do not have batch_size={scheme.batch_size}'
-      f' examples, the first of them round {cohorts.values[first]} with'
-      f' {cohorts.counts[first]:,}'
+      f'{wrong.size:,} rounds do not have batch_size={scheme.batch_size} examples, the first of'
+      f' them round {cohorts.values[first]} with {cohorts.counts[first]:,}'
     )
   if happened.rounds_without_participants:
     yield (
@@ -116,9 +66,7 @@ def _sizes(
     )
 
 
-def _passes(
-  scheme: sampling_lib.Shuffled, happened: observed_lib.ObservedParticipation
-) -> Iterator[str]:
+def _passes(happened: chances.Observed, scheme: sampling_lib.Shuffled) -> Iterator[str]:
   """Yields faults of examples drawn twice in a pass, or not at all."""
   end = scheme.num_parts * scheme.pass_turns
   twice = _before(happened.cohorts, end) - _before(happened.newcomers, end)
@@ -137,6 +85,14 @@ def _passes(
       f'an example was in {least:,} rounds, where each of the {passes:,}'
       ' passes goes through all of them'
     )
+  if isinstance(scheme, sampling_lib.ShuffledOnce):
+    apart = happened.separations.values
+    wrong = apart[apart != scheme.schema.min_sep]
+    if wrong.size:
+      yield (
+        f'an example came back after {wrong[0]:,} rounds, where each does after exactly'
+        f' {scheme.schema.min_sep:,}'
+      )
 
 
 def _of_parts(counts: counts_lib.Counts, num_parts: int) -> np.ndarray:

@@ -1,9 +1,8 @@
 """Simulated batches of centralized training.
 
-The cohorts follow a scheme of `accounting.sampling`: rounds take turns at parts
-of the examples and draw within their part. They are simulated from a seed.
-Draws that amplify a guarantee must be secret, so a known or guessable seed does
-not amplify.
+The cohorts follow a scheme of `accounting.sampling`: rounds take turns at parts of the examples
+and draw within their part. They are simulated from a seed. Draws that amplify a guarantee must
+be secret, so a known or guessable seed does not amplify.
 """
 
 import dataclasses
@@ -24,9 +23,9 @@ class Partition:
 
   The device_ids of the cohorts are the numbers of examples.
 
-  Example i, from 0, is in part i mod num_parts. Examples beyond num_parts equal
-  parts are in no round. The cost of a sampled batch is proportional to its
-  size. The cost of a shuffled order is proportional to its part, once per pass.
+  Example i, from 0, is in part i mod num_parts. Examples beyond num_parts equal parts are in no
+  round. The cost of a sampled batch is proportional to its size. The cost of a shuffled order
+  is proportional to its part, once per pass.
 
   Attributes:
     scheme: sampling scheme.
@@ -35,8 +34,8 @@ class Partition:
     round_seconds: duration of each round, in seconds.
 
   Raises:
-    ValueError: if the scheme is unknown, the seed is negative, or start or
-      round_seconds is not a whole number of at least 1.
+    ValueError: if the scheme is unknown, the seed is negative, or start or round_seconds is not
+      a whole number of at least 1.
   """
 
   scheme: sampling_lib.Cyclic

@@ -15,22 +15,19 @@ def loss_distribution(
 ) -> privacy_loss_distribution.PrivacyLossDistribution:
   """Returns a loss distribution that dominates both directions of a replacement.
 
-  It holds for samples of a fixed size without replacement and for Poisson
-  samples. If δ(ε) is the curve of the Gaussian release for samples that differ
-  in one example, the curve of the sampled release is at most q δ(ε') with
-  e^ε' = 1 + (e^ε − 1) / q. The relation is symmetric, so the bound holds for
-  negative ε too, and it composes.
+  It holds for samples of a fixed size without replacement and for Poisson samples. If δ(ε) is
+  the curve of the Gaussian release for samples that differ in one example, the curve of the
+  sampled release is at most q δ(ε') with e^ε' = 1 + (e^ε − 1) / q. The relation is symmetric,
+  so the bound holds for negative ε too, and it composes.
 
   Args:
-    multiplier: standard deviation of the noise over the largest change of a
-      sample's sum when one of its examples is replaced. That change is twice
-      the contribution of an example.
+    multiplier: standard deviation of the noise over the largest change of a sample's sum when
+      one of its examples is replaced. That change is twice the contribution of an example.
     probability: q, the probability that a sample includes an example.
     step: distance between the losses of the grid.
 
-  Source: Balle, Barthe and Gaboardi 2018, theorems 2 and 9; Zhu, Dong and Wang
-  2022, for pairs that dominate and compose; Doroshenko et al. 2022 (connect the
-  dots).
+  Source: Balle, Barthe and Gaboardi 2018, theorems 2 and 9; Zhu, Dong and Wang 2022, for pairs
+  that dominate and compose; Doroshenko et al. 2022 (connect the dots).
   """
   mu = 1.0 / multiplier
   whole = mu * (0.5 * mu + _DEVIATIONS)

@@ -24,28 +24,28 @@ def epsilon(
 ) -> float:
   """Returns ε at δ of `count` sampled Gaussian releases.
 
-  Without `replaced` it holds for add-or-remove adjacency and Poisson samples.
-  With `replaced` it holds for Poisson samples and samples of a fixed size.
+  Without `replaced` it holds for add-or-remove adjacency and Poisson samples. With `replaced`
+  it holds for Poisson samples and samples of a fixed size.
 
-  The distribution is discretised, and δ is lowered by the largest possible
-  rounding error, so that ε is not understated.
+  The distribution is discretised, and δ is lowered by the largest possible rounding error, so
+  that ε is not understated.
 
   Args:
-    multiplier: standard deviation of the noise over the largest change of a
-      release by one of its examples. That change is the example's contribution,
-      or twice that if an example is replaced.
+    multiplier: standard deviation of the noise over the largest change of a release by one of
+      its examples. That change is the example's contribution, or twice that if an example is
+      replaced.
     delta: δ.
     probability: probability that a release includes an example.
     count: number of releases.
     replaced: True for replace-one, False for add-or-remove adjacency.
 
   Raises:
-    ValueError: if the multiplier is not positive and finite, delta is not
-      between 0 and 1, probability is not above 0 and at most 1, or count is
-      below 1. Also if delta is too small to be resolved.
+    ValueError: if the multiplier is not positive and finite, delta is not between 0 and 1,
+      probability is not above 0 and at most 1, or count is below 1. Also if delta is too small
+      to be resolved.
 
-  Source: Koskela et al. 2020; Doroshenko et al. 2022 (connect the dots). For
-  replace-one see the sources of `replaced`.
+  Source: Koskela et al. 2020; Doroshenko et al. 2022 (connect the dots). For replace-one see
+  the sources of `replaced`.
   """
   gaussian.check_positive('multiplier', multiplier)
   gaussian.check_delta(delta)
@@ -60,9 +60,8 @@ def epsilon(
   resolved = delta - count * _ROUNDING
   if resolved < 0.5 * delta:
     raise ValueError(
-      f'delta={delta!r} is too small for a privacy loss distribution of'
-      f' {count} releases; {2 * count * _ROUNDING:.1g} and above can be'
-      ' resolved'
+      f'delta={delta!r} is too small for a privacy loss distribution of {count} releases;'
+      f' {2 * count * _ROUNDING:.1g} and above can be resolved'
     )
   step = _step(multiplier, probability, count)
   if replaced:
@@ -83,8 +82,8 @@ def epsilon(
 def _step(multiplier: float, probability: float, count: int) -> float:
   """Returns a grid step with little effect on ε and a short run time.
 
-  The step adds about a quarter of its square to the variance of each release's
-  loss. That must be small against the variance of the composition.
+  The step adds about a quarter of its square to the variance of each release's loss. That must
+  be small against the variance of the composition.
   """
   mu = 1.0 / multiplier
   # The composition resembles many releases with a small share each, or as many
@@ -105,8 +104,8 @@ def effective_noise_multiplier(
 ) -> float:
   """Returns the smallest multiplier whose ε at δ is at most epsilon.
 
-  The result is minimal up to a relative 1e-5. Arguments and errors are those of
-  `epsilon`; the argument epsilon must be positive and finite.
+  The result is minimal up to a relative 1e-5. Arguments and errors are those of `epsilon`; the
+  argument epsilon must be positive and finite.
   """
   whole = calibration.effective_noise_multiplier(epsilon, delta)
 

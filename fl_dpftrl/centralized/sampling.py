@@ -22,14 +22,13 @@ class Cyclic:
   Attributes:
     num_rounds: n.
     num_examples: m; those beyond num_parts equal parts are left out.
-    batch_size: number of examples per round; its expectation if examples are
-      drawn independently.
+    batch_size: number of examples per round; its expectation if examples are drawn
+      independently.
     num_parts: number of parts.
 
   Raises:
-    ValueError: if an attribute is not a whole number of at least 1, or a batch
-      is larger than a part. For `CyclicPoisson`, batch_size may be any positive
-      number.
+    ValueError: if an attribute is not a whole number of at least 1, or a batch is larger than a
+      part. For `CyclicPoisson`, batch_size may be any positive number.
   """
 
   num_rounds: int
@@ -44,9 +43,8 @@ class Cyclic:
     if self.batch_size > self.part_size:
       most = most_parts(self.num_examples, self.batch_size)
       raise ValueError(
-        f'batch_size={self.batch_size} is more than the {self.part_size}'
-        f' examples of a part, with num_examples={self.num_examples} and'
-        f' num_parts={self.num_parts}; '
+        f'batch_size={self.batch_size} is more than the {self.part_size} examples of a part, with'
+        f' num_examples={self.num_examples} and num_parts={self.num_parts}; '
         + (f'at most {most} parts are as large' if most else 'give at most all of them')
       )
 
@@ -92,9 +90,9 @@ _REPLACED = Relation(
 class Sampled(Cyclic):
   """Scheme with fresh secret samples each round, which amplifies privacy.
 
-  Attributes and errors are those of `Cyclic`; num_parts is at least the number
-  of bands of the strategy. A subclass defines `relations`, the adjacencies with
-  a known bound, and `how`, the sampling in words.
+  Attributes and errors are those of `Cyclic`; num_parts is at least the number of bands of the
+  strategy. A subclass defines `relations`, the adjacencies with a known bound, and `how`, the
+  sampling in words.
   """
 
   relations: ClassVar[Mapping[str, Relation]]
@@ -110,6 +108,11 @@ class Sampled(Cyclic):
     """Maximum number of rounds that may draw an example: ⌈n / num_parts⌉."""
     return self.turns
 
+  @property
+  def assumption(self) -> str:
+    """States in words how batches must have been drawn."""
+    return self.how.format(probability=self.sampling_probability)
+
   def relation(self, adjacency_name: str) -> Relation:
     """Returns the effect of one example under an adjacency.
 
@@ -118,9 +121,8 @@ class Sampled(Cyclic):
     """
     if adjacency_name not in self.relations:
       raise ValueError(
-        f'adjacency must be one of {", ".join(self.relations)} where batches'
-        f' are drawn by {type(self).__name__}, got {adjacency_name!r}: no'
-        ' bound is known'
+        f'adjacency must be one of {", ".join(self.relations)} where batches are drawn by'
+        f' {type(self).__name__}, got {adjacency_name!r}: no bound is known'
       )
     return self.relations[adjacency_name]
 
@@ -129,11 +131,11 @@ class Sampled(Cyclic):
 class CyclicPoisson(Sampled):
   """Scheme that includes each example of a round's part independently.
 
-  With one part this is the Poisson sampling of DP-SGD. Examples are drawn
-  independently, so removing an example is the same as zeroing it out.
+  With one part this is the Poisson sampling of DP-SGD. Examples are drawn independently, so
+  removing an example is the same as zeroing it out.
 
-  Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization,
-  algorithm 2 with the Poisson sampling of appendix F.3.
+  Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization, algorithm 2 with
+  the Poisson sampling of appendix F.3.
   """
 
   relations: ClassVar[Mapping[str, Relation]] = {
@@ -146,16 +148,14 @@ class CyclicPoisson(Sampled):
     adjacency.ZERO_OUT: Relation(
       1.0,
       False,
-      'adjacency is zero-out: neighbouring runs differ in that the updates'
-      ' of one example are zeros; as the others are drawn without regard to'
-      ' it, that is one example less',
+      'adjacency is zero-out: neighbouring runs differ in that the updates of one example are'
+      ' zeros; as the others are drawn without regard to it, that is one example less',
     ),
     adjacency.REPLACE_ONE: _REPLACED,
   }
   how: ClassVar[str] = (
-    'a round includes each example of its part independently with probability'
-    ' {probability:.6g}, drawn in secret; batches of fixed size or shuffled'
-    ' ones are not drawn so'
+    'a round includes each example of its part independently with probability {probability:.6g},'
+    ' drawn in secret; batches of fixed size or shuffled ones are not drawn so'
   )
 
   def _check_batch_size(self) -> None:
@@ -167,8 +167,8 @@ class CyclicPoisson(Sampled):
 class CyclicFixedSize(Sampled):
   """Scheme that draws batch_size examples of a part uniformly at random.
 
-  If one example is not drawn, another one is. Zeroing out an example can thus
-  change a sum by as much as replacing it.
+  If one example is not drawn, another one is. Zeroing out an example can thus change a sum by
+  as much as replacing it.
   """
 
   relations: ClassVar[Mapping[str, Relation]] = {
@@ -182,9 +182,8 @@ class CyclicFixedSize(Sampled):
     adjacency.REPLACE_ONE: _REPLACED,
   }
   how: ClassVar[str] = (
-    'a round draws a fixed number of examples of its part without'
-    ' replacement, {probability:.6g} of them, every set with the same chance'
-    ' and in secret; shuffled batches are not drawn so'
+    'a round draws a fixed number of examples of its part without replacement, {probability:.6g} of'
+    ' them, every set with the same chance and in secret; shuffled batches are not drawn so'
   )
 
 
@@ -192,11 +191,10 @@ class CyclicFixedSize(Sampled):
 class Shuffled(Cyclic):
   """Scheme that goes through each part in a new shuffled order in each pass.
 
-  A pass has ⌊part_size / batch_size⌋ turns and leaves out the remaining
-  examples. Given the orders, the rounds of every example are known. A guarantee
-  under `schema` thus holds for every order, and so for their mixture. The ε of
-  Poisson sampling does not hold, and no amplified bound for batches of many
-  shuffled examples is known here.
+  A pass has ⌊part_size / batch_size⌋ turns and leaves out the remaining examples. Given the
+  orders, the rounds of every example are known. A guarantee under `schema` thus holds for every
+  order, and so for their mixture. The ε of Poisson sampling does not hold, and no amplified
+  bound for batches of many shuffled examples is known here.
   """
 
   @property
@@ -215,11 +213,11 @@ class Shuffled(Cyclic):
 
   @property
   def assumption(self) -> str:
+    """States in words how batches must have been drawn."""
     return (
-      f'each example is in one of {self.num_parts} parts, the rounds take'
-      f' turns at them, and a pass of {self.pass_turns} turns has it in at most'
-      ' one batch; the order does not depend on the data, and need not'
-      ' be secret: shuffling amplifies nothing here'
+      f'each example is in one of {self.num_parts} parts, the rounds take turns at them, and a pass'
+      f' of {self.pass_turns} turns has it in at most one batch; the order does not depend on the'
+      ' data, and need not be secret: shuffling amplifies nothing here'
     )
 
 
@@ -237,7 +235,9 @@ class ShuffledOnce(Shuffled):
     )
 
 
-SCHEMES = {
+Scheme = Sampled | Shuffled
+
+SCHEMES: dict[str, type[Scheme]] = {
   'poisson': CyclicPoisson,
   'fixed_size': CyclicFixedSize,
   'shuffled': Shuffled,

@@ -125,7 +125,7 @@ def _number(text: str) -> int | float:
 
 def sampling(
   args: argparse.Namespace, strategy: base.Strategy | None, num_rounds: int
-) -> sampling_lib.Cyclic | None:
+) -> sampling_lib.Scheme | None:
   """Returns the sampling scheme of the flags, or None without --sampling.
 
   Args:

@@ -1,12 +1,12 @@
 """The one rule that device ids keep to, in every format and in what is written.
 
-Two ids that look the same but are not would make two devices of one, and its
-privacy loss would be understated. So an id is refused, not repaired, unless it is
+Two ids that look the same but are not would make two devices of one, and its privacy loss would
+be understated. So an id is refused, not repaired, unless it is
 
 - a whole number of 64 bits; or
 - text in valid UTF-8, of 1 to limits.FIELD_BYTES bytes, in Unicode normal form C;
-- without control characters, line breaks, private-use characters, and without
-  characters that are invisible or change the direction of text;
+- without control characters, line breaks, private-use characters, and without characters that
+  are invisible or change the direction of text;
 - without any space but the ASCII one, and that neither first nor last.
 """
 
@@ -37,7 +37,7 @@ _SPACE_AROUND = r'^\p{Z}|\p{Z}$'
 class Fault(NamedTuple):
   """A refused device id: its index, and the reason with the id escaped."""
 
-  index: int
+  index: int  # type: ignore[assignment]  # hides the method of tuples
   reason: str
 
 

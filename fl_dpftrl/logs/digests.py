@@ -1,9 +1,8 @@
 """Digests that a log carries of its own rows and metadata.
 
-A flipped bit in a Parquet file can give other rows, and no error. The digests are
-of the values in their order, not of bytes of the file: they grow with the rows,
-so that a log is digested while it is written, a round at a time, and checked
-while it is read once.
+A flipped bit in a Parquet file can give other rows, and no error. The digests are of the values
+in their order, not of bytes of the file: they grow with the rows, so that a log is digested
+while it is written, a round at a time, and checked while it is read once.
 
 They guard against damage. Whoever changes a log on purpose can digest it anew.
 """
@@ -36,9 +35,9 @@ _NONE = -(2**63)  # A time that no log has, for one that is missing.
 class Rows:
   """Digests of the rows so far, column by column.
 
-  The digests do not depend on how the rows were cut into tables. Rounds enter
-  as int32, whole numbers as int64, text as its lengths and its bytes, times as
-  int64 microseconds; all little-endian.
+  The digests do not depend on how the rows were cut into tables. Rounds enter as int32, whole
+  numbers as int64, text as its lengths and its bytes, times as int64 microseconds; all
+  little-endian.
   """
 
   def __init__(self, *, timestamps: bool):
@@ -108,8 +107,7 @@ class Rows:
 def marked(schema: pa.Schema) -> pa.Schema:
   """Returns a schema whose columns say that the file has digests.
 
-  Without this mark, a flipped bit that hides all metadata would hide the
-  digests too.
+  Without this mark, a flipped bit that hides all metadata would hide the digests too.
   """
   fields = [
     field.with_metadata({_FIELD_ID_KEY: str(_FIELD_ID + index)})

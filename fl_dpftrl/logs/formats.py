@@ -3,7 +3,7 @@
 Only `reader_program` reads files of untrusted origin: see `reader`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO, Protocol
 
 import pyarrow as pa
@@ -17,8 +17,8 @@ class Reader(Protocol):
   Attributes:
     metadata: the file's own keys and values; none for CSV and JSON lines.
     digest: identifies the file's rows, if its writer gave a digest.
-    schema: schema of its tables: `round`, int64, `device_id`, large_string or
-      int64, and the further columns that it was opened with.
+    schema: schema of its tables: `round`, int64, `device_id`, large_string or int64, and the
+      further columns that it was opened with.
   """
 
   metadata: dict[str, str]
@@ -29,7 +29,7 @@ class Reader(Protocol):
     """Yields the file's rows in order; text in them is not checked yet."""
 
 
-READERS = {
+READERS: dict[str, Callable[[str, BinaryIO, Sequence[str]], Reader]] = {
   '.parquet': parquet.Reader,
   '.csv': lines.Csv,
   '.jsonl': lines.JsonLines,

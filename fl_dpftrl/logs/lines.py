@@ -1,8 +1,7 @@
 """Logs in CSV and in JSON lines: a line is a row, and a row is a line.
 
-Lines are cut and counted here, before any parser sees them. A parser that took
-several lines for one row, as after a stray quotation mark, would hide
-participations.
+Lines are cut and counted here, before any parser sees them. A parser that took several lines
+for one row, as after a stray quotation mark, would hide participations.
 """
 
 import io
@@ -33,7 +32,7 @@ class _Lines:
   """
 
   metadata: dict[str, str] = {}  # noqa: RUF012
-  digest = None
+  digest: str | None = None
 
   def __init__(self, path: str, file: BinaryIO, extra_columns: Sequence[str]):
     """Opens the file.
@@ -222,9 +221,9 @@ class JsonLines(_Lines):
   def _objects(self, block: bytes, first_row: int) -> tuple[bytes, int]:
     """Returns the block's lines that are not blank, and their number.
 
-    Each line must begin and end with a brace. An object cannot continue from a
-    line that ends with a brace to one that begins with one, so each object is
-    within one line. A line with two objects gives more rows than lines.
+    Each line must begin and end with a brace. An object cannot continue from a line that ends
+    with a brace to one that begins with one, so each object is within one line. A line with two
+    objects gives more rows than lines.
     """
     num_lines = block.count(b'\n') + (block[-1:] != b'\n')
     begin = block.count(b'\n{') + block.startswith(b'{')

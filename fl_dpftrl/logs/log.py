@@ -30,14 +30,12 @@ class Log:
     shards: the files of the log.
     num_rounds: n, rows of noise consumed.
     warnings: lines that a reader should know.
-    in_memory: whether the log has no files.
     num_rounds_assumed: whether num_rounds rests on the last round alone.
   """
 
   shards: tuple[shards_lib.Shard, ...]
   num_rounds: int
   warnings: tuple[str, ...] = ()
-  in_memory: bool = False
   num_rounds_assumed: bool = False
 
   @property
@@ -54,9 +52,8 @@ class Log:
       yield from shard.tables(self.num_rounds)
 
   def files(self) -> tuple[LogFile, ...]:
-    if self.in_memory:
-      return ()
-    return tuple(LogFile(os.path.basename(s.path), s.sha256()) for s in self.shards)
+    """Returns the files of the log; none of a log in memory."""
+    return tuple(LogFile(os.path.basename(s.path), s.sha256()) for s in self.shards if s.sha256)
 
   def place(self, round_index: int, device_id: str | int) -> str:
     """Returns file and row number of a device's last row in a round."""
@@ -80,8 +77,8 @@ def read_log(
 ) -> Log:
   """Opens a log's files.
 
-  Rows are read when participation is counted. They are read once before if
-  neither the files nor the caller give the number of rounds.
+  Rows are read when participation is counted. They are read once before if neither the files
+  nor the caller give the number of rounds.
 
   Args:
     paths: one or more files, folders or globs, the shards of one log.
@@ -106,13 +103,11 @@ def of_table(table: pa.Table, *, num_rounds: int) -> Log:
     table: columns of the log, without nulls.
     num_rounds: rows of noise consumed.
   """
-  id_type = table.schema.field('device_id').type
-  if not pa.types.is_integer(id_type):
-    id_type = pa.large_string()
-    ids = table.column('device_id').cast(id_type)
+  if not pa.types.is_integer(table.schema.field('device_id').type):
+    ids = table.column('device_id').cast(pa.large_string())
     table = table.select(['round']).append_column('device_id', ids)
   shard = shards_lib.in_memory(table, num_rounds)
-  return Log((shard,), num_rounds, in_memory=True)
+  return Log((shard,), num_rounds)
 
 
 def _check_agreement(first: shards_lib.Shard, other: shards_lib.Shard) -> None:
@@ -120,9 +115,8 @@ def _check_agreement(first: shards_lib.Shard, other: shards_lib.Shard) -> None:
     keys = sorted(first.claims.keys() | other.claims.keys())
     key = next(k for k in keys if first.claims.get(k) != other.claims.get(k))
     raise LogError(
-      f'{other.path}: {key} is {messages.quoted(other.claims.get(key))},'
-      f' but {messages.quoted(first.claims.get(key))} in {first.path}; they are not shards of'
-      ' one log'
+      f'{other.path}: {key} is {messages.quoted(other.claims.get(key))}, but'
+      f' {messages.quoted(first.claims.get(key))} in {first.path}; they are not shards of one log'
     )
   if first.id_type != other.id_type:
     names = ['whole numbers' if s.id_type == pa.int64() else 'text' for s in (first, other)]
@@ -154,7 +148,6 @@ def _num_rounds(shards: Sequence[shards_lib.Shard], given: int | None) -> tuple[
   if last is None:
     raise LogError(f'{first.path}: the log is empty')
   return last + 1, [
-    f'{first.path} does not say how many rounds consumed noise; taken to be'
-    f' its last round plus one, {last + 1}. Burnt rounds after it would be'
-    ' missing: give --num_rounds'
+    f'{first.path} does not say how many rounds consumed noise; taken to be its last round plus'
+    f' one, {last + 1}. Burnt rounds after it would be missing: give --num_rounds'
   ]

@@ -30,12 +30,10 @@ class LogTally:
   """Counts of one log.
 
   Attributes:
-    cohorts: number of devices, by round.
-    separations: number of occurrences, by the difference between successive
-      rounds of a device.
+    cohorts: number of devices, by round; rounds without any are left out.
+    separations: number of occurrences, by the difference between successive rounds of a device.
     participations: number of devices, by how many rounds each took part in.
-    witness: an example of the least separation; None if no device took part
-      twice.
+    witness: an example of the least separation; None if no device took part twice.
     newcomers: number of devices that take part for the first time, by round.
   """
 
@@ -56,34 +54,22 @@ class LogTally:
     )
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class ObservedParticipation:
-  """Participation counts of one log.
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class ObservedParticipation(LogTally):
+  """Counts of a whole log with its number of rounds.
 
   Attributes:
     num_rounds: n, rows of noise consumed.
-    cohorts: number of participants, by round; rounds without any are left out.
-    separations: number of occurrences, by the difference between successive
-      rounds of a device.
-    participations: number of devices, by how many rounds each took part in.
-    witness: an example of min_sep; None if no device took part twice.
-    newcomers: number of devices that take part for the first time, by round.
   """
 
   num_rounds: int
-  cohorts: counts_lib.Counts
-  separations: counts_lib.Counts
-  participations: counts_lib.Counts
-  witness: Witness | None
-  newcomers: counts_lib.Counts
 
   @classmethod
   def of(cls, log: log_lib.Log, tally: LogTally) -> 'ObservedParticipation':
     """Combines a log with its counts; raises LogError if it has no rows."""
     if not tally.cohorts.total:
       raise log_lib.LogError(f'{log.shards[0].path}: the log is empty')
-    fields = {field.name: getattr(tally, field.name) for field in dataclasses.fields(tally)}
-    return cls(log.num_rounds, **fields)
+    return cls(num_rounds=log.num_rounds, **vars(tally))
 
   @property
   def num_devices(self) -> int:
@@ -130,8 +116,8 @@ class ObservedParticipation:
     """Returns whether every device kept to a schema for the same rounds.
 
     Raises:
-      ValueError: if the schema is for other rounds, or for a fixed separation,
-        which min_sep alone cannot confirm.
+      ValueError: if the schema is for other rounds, or for a fixed separation, which min_sep
+        alone cannot confirm.
     """
     if schema.num_rounds != self.num_rounds:
       raise ValueError(
@@ -149,8 +135,7 @@ class ObservedParticipation:
       return []
     first, last = self.first_gaps()[0]
     return [
-      f'{missing} of {self.num_rounds} rounds have no participants, the first'
-      f' of them {first}'
+      f'{missing} of {self.num_rounds} rounds have no participants, the first of them {first}'
       + (f' to {last}' if last > first else '')
       + '; if rows are missing from the log, every figure is too small'
     ]

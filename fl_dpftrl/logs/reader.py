@@ -23,8 +23,7 @@ from fl_dpftrl.logs import channel as channel_lib
 from fl_dpftrl.logs import limits, refusals
 
 _PROGRAM = (
-  'import sys; sys.path[:] = sys.argv[2:];'
-  ' from fl_dpftrl.logs import reader_program;'
+  'import sys; sys.path[:] = sys.argv[2:]; from fl_dpftrl.logs import reader_program;'
   ' reader_program.main(int(sys.argv[1]))'
 )
 # Threads and arenas take address space, which is limited.
@@ -37,8 +36,8 @@ Kind = channel_lib.Kind
 class Source:
   """A file that stays the same even if its name is given to another.
 
-  A writer replaces a log by a new file of the same name. Metadata, rows and
-  digest are all read through one descriptor, so that they belong to one file.
+  A writer replaces a log by a new file of the same name. Metadata, rows and digest are all read
+  through one descriptor, so that they belong to one file.
   """
 
   def __init__(self, path: str, *, held: bool = True):
@@ -46,8 +45,8 @@ class Source:
 
     Args:
       path: name of the file.
-      held: whether the descriptor is kept. Otherwise the file is opened again
-        for each use, and refused if it is another file by then.
+      held: whether the descriptor is kept. Otherwise the file is opened again for each use, and
+        refused if it is another file by then.
 
     Raises:
       LogError: if it cannot be opened or is no regular file.

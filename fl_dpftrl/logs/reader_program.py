@@ -1,8 +1,8 @@
 """Program that reads untrusted files for another process.
 
-The libraries that decode Parquet, CSV and JSON can crash, hang or exhaust
-memory on files that are damaged or malicious. Here such a file ends this
-program alone, which has limits on memory and computing time.
+The libraries that decode Parquet, CSV and JSON can crash, hang or exhaust memory on files that
+are damaged or malicious. Here such a file ends this program alone, which has limits on memory
+and computing time.
 """
 
 import json

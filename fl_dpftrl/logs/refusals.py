@@ -1,7 +1,6 @@
 """Checks that reject a log that cannot be believed, whatever its format.
 
-Messages number rows from 1, not counting the header of a CSV file or blank
-lines.
+Messages number rows from 1, not counting the header of a CSV file or blank lines.
 """
 
 from collections.abc import Sequence

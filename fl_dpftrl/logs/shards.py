@@ -22,8 +22,7 @@ VERSION_KEY = 'fl_dpftrl.log_version'
 NUM_ROUNDS_KEY = 'num_rounds'
 # The reason why the run gives no guarantee, if it gives none.
 VOID_KEY = 'fl_dpftrl.void_reason'
-# Values in round 0, and later changes as JSON: a list of [round, noise
-# multiplier, clip norm].
+# Values in round 0, and later changes as JSON: a list of [round, noise multiplier, clip norm].
 NOISE_MULTIPLIER_KEY = 'fl_dpftrl.noise_multiplier'
 CLIP_NORM_KEY = 'fl_dpftrl.clip_norm'
 NOISE_CHANGES_KEY = 'fl_dpftrl.noise_changes'
@@ -42,11 +41,17 @@ class Shard:
 
   Attributes:
     path: path as it was given or found.
-    metadata: the file's own keys and values, without digests; none for CSV and
-      JSON lines.
+    metadata: the file's own keys and values, without digests; none for CSV and JSON lines.
     num_rounds: rows of noise consumed, if the file states them.
     id_type: type of `device_id`: large_string or int64.
     digest: identifies the file's rows, if its writer gave a digest.
+    tables: function that yields checked rows in order, some at a time. Its argument is an upper
+      limit that all rounds must be below; None for no limit. The tables have `round`, int64,
+      `device_id` of id_type, without nulls, and the further columns that the shard was opened
+      with. It raises LogError if the file cannot be read, a round is missing or negative, or a
+      device id breaks the rule for ids.
+    sha256: function that returns the digest of the file's bytes, in hexadecimal; None for a log
+      in memory.
   """
 
   path: str
@@ -54,26 +59,8 @@ class Shard:
   num_rounds: int | None
   id_type: pa.DataType
   digest: str | None
-  _tables: Callable[[int | None], Iterator[pa.Table]] = dataclasses.field(repr=False)
-  _sha256: Callable[[], str] = dataclasses.field(repr=False)
-
-  def tables(self, num_rounds: int | None = None) -> Iterator[pa.Table]:
-    """Reads checked rows in order, some at a time.
-
-    Args:
-      num_rounds: upper limit that all rounds must be below; None for no limit.
-
-    Returns:
-      Tables of `round` int64 and `device_id` of id_type, without nulls, and the
-      further columns that the shard was opened with. They raise LogError if the
-      file cannot be read, a round is missing or negative, or a device id breaks
-      the rule for ids.
-    """
-    return self._tables(num_rounds)
-
-  def sha256(self) -> str:
-    """Returns the digest of the file's bytes, in hexadecimal."""
-    return self._sha256()
+  tables: Callable[..., Iterator[pa.Table]] = dataclasses.field(repr=False)
+  sha256: Callable[[], str] | None = dataclasses.field(repr=False)
 
   @property
   def claims(self) -> dict[str, str]:
@@ -89,14 +76,14 @@ class Shard:
 def find(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
   """Returns the files that paths, folders and globs name, each once, in order.
 
-  A folder stands for all files in it except those whose names start with a dot
-  or an underscore. It must hold nothing else, so that no shard is overlooked.
+  A folder stands for all files in it except those whose names start with a dot or an
+  underscore. It must hold nothing else, so that no shard is overlooked.
 
   Raises:
     LogError: if nothing is found, or a folder holds something else.
   """
   found: dict[str, str] = {}
-  for given in map(os.fspath, paths):
+  for given in [os.fspath(path) for path in paths]:
     if os.path.isfile(given):
       matches = [given]
     elif os.path.isdir(given):
@@ -159,7 +146,7 @@ def _open(
     _num_rounds(path, metadata),
     schema.field('device_id').type,
     digest,
-    lambda num_rounds: reader.tables(source, extra_columns, num_rounds),
+    lambda num_rounds=None: reader.tables(source, extra_columns, num_rounds),
     source.sha256,
   )
 
@@ -171,17 +158,13 @@ def in_memory(table: pa.Table, num_rounds: int) -> Shard:
     table: columns `round`, int64, and `device_id`, large_string or int64.
     num_rounds: rows of noise consumed.
   """
-  path = 'log'
 
-  def tables(beyond: int | None) -> Iterator[pa.Table]:
-    refusals.check_rows(path, table, beyond, 1)
+  def tables(beyond: int | None = None) -> Iterator[pa.Table]:
+    refusals.check_rows('log', table, beyond, 1)
     yield table
 
-  def no_file() -> str:
-    raise ValueError('a log in memory has no file')
-
   id_type = table.schema.field('device_id').type
-  return Shard(path, {}, num_rounds, id_type, None, tables, no_file)
+  return Shard('log', {}, num_rounds, id_type, None, tables, None)
 
 
 def _num_rounds(path: str, metadata: Mapping[str, str]) -> int | None:

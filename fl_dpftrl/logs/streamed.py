@@ -28,8 +28,8 @@ def writer(
 ) -> Iterator[Append]:
   """Writes a log whose ids are whole numbers, with little of it in memory.
 
-  The file appears only when the block ends without an error. The same rounds
-  give the same bytes with the same release of pyarrow.
+  The file appears only when the block ends without an error. The same rounds give the same
+  bytes with the same release of pyarrow.
 
   Args:
     path: the file, ending in .parquet; its folder must exist.
@@ -37,8 +37,8 @@ def writer(
     metadata: further keys and values for the file's metadata.
 
   Yields:
-    A function that appends the next round, from 0 on. It takes the round's
-    index, its device ids without duplicates, and its UTC second.
+    A function that appends the next round, from 0 on. It takes the round's index, its device
+    ids without duplicates, and its UTC second.
 
   Raises:
     ValueError: if the rounds are not those of num_rounds.

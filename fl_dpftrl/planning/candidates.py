@@ -64,8 +64,7 @@ def contenders(
   """Returns the named candidates, by default all that take a few minutes.
 
   Args:
-    names: names as in `comparison.contenders`; None for all mechanisms and
-      matrices/.
+    names: names as in `comparison.contenders`; None for all mechanisms and matrices/.
     planned: schema for which strategies are optimised.
 
   Raises:
@@ -97,8 +96,8 @@ def find(
 ) -> list[Candidate | Skipped]:
   """Finds the strategy of each candidate and evaluates it at each schema.
 
-  A mechanism is optimised for `planned` and, if it supports a range, for all
-  schemas at once. The result with the smaller regret is taken.
+  A mechanism is optimised for `planned` and, if it supports a range, for all schemas at once.
+  The result with the smaller regret is taken.
 
   Args:
     contenders: mechanisms and files to evaluate.
@@ -143,8 +142,8 @@ def measure(
   """Evaluates a strategy at each schema.
 
   Raises:
-    ValueError: if the strategy does not support that many rounds, or only a
-      lower bound of its sensitivity is known.
+    ValueError: if the strategy does not support that many rounds, or only a lower bound of its
+      sensitivity is known.
   """
   files = {s: catalogue.describe(strategy, schema=s) for s in schemas}
   for file in files.values():

@@ -1,8 +1,8 @@
 """Forecast of a run's participation from several simulations and a margin.
 
-The planned run is simulated with the whole population, because b depends on the
-cohort size. Without over-selection, a tenth of the devices and report goal gives
-a larger b (222 instead of 165), which understates ε.
+The planned run is simulated with the whole population, because b depends on the cohort size.
+Without over-selection, a tenth of the devices and report goal gives a larger b (222 instead of
+165), which understates ε.
 """
 
 import dataclasses
@@ -38,8 +38,8 @@ class Margin:
 
   Attributes:
     min_sep: amount by which the planned b is below the lowest simulated b.
-    max_participations: amount by which the planned k is above the highest
-      simulated k, if so many participations fit.
+    max_participations: amount by which the planned k is above the highest simulated k, if so
+      many participations fit.
     enforced: min-sep that the devices enforce in any case.
   """
 
@@ -56,8 +56,7 @@ class Forecast:
     outcomes: outcomes of the planned run, one per seed.
     margin: reserved margin.
     nearby: other report goals and numbers of rounds, with the first seed.
-    closer: distribution of participations with the first seed; None if
-      unknown.
+    closer: distribution of participations with the first seed; None if unknown.
   """
 
   outcomes: tuple[trial_lib.Outcome, ...]
@@ -230,8 +229,8 @@ def of(
 def margin(outcomes: Sequence[trial_lib.Outcome], enforced: int = 1) -> Margin:
   """Returns a margin from the spread of the outcomes.
 
-  Few simulations may agree by chance. The margin of b is therefore twice the
-  spread and at least 1 %; the margin of k is the spread and at least 1.
+  Few simulations may agree by chance. The margin of b is therefore twice the spread and at
+  least 1 %; the margin of k is the spread and at least 1.
   """
   of_b, of_k = (
     max(values) - min(values)

@@ -1,10 +1,9 @@
 """Runs near the planned one, simulated at reduced size and corrected.
 
-These runs are only for comparison, so report goals and devices are scaled down
-together. Rounds of small cohorts are shorter if they wait for their slowest
-report, and b comes out larger. The results are therefore corrected: b is
-lowered, k raised and days changed by the difference between the planned run at
-full and at reduced size.
+These runs are only for comparison, so report goals and devices are scaled down together. Rounds
+of small cohorts are shorter if they wait for their slowest report, and b comes out larger. The
+results are therefore corrected: b is lowered, k raised and days changed by the difference
+between the planned run at full and at reduced size.
 """
 
 import dataclasses
@@ -57,8 +56,8 @@ class Nearby:
 
   Attributes:
     outcomes: outcomes corrected to full size.
-    stalled: report goals or numbers of rounds that were not reached, as pairs
-      of an `Outcome` field and a value, with the reason.
+    stalled: report goals or numbers of rounds that were not reached, as pairs of an `Outcome`
+      field and a value, with the reason.
     scale: divisor of devices and report goals in the simulations.
   """
 

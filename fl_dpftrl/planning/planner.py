@@ -80,13 +80,11 @@ class Plan:
     margin_b = min(o.min_sep for o in outcomes) - planned.min_sep
     margin_k = planned.participations - max(o.max_participations for o in outcomes)
     return (
-      'devices are reached, check in, report and drop out as the simulation'
-      ' has it: rates, spreads and habits are a model, not measurements of'
-      ' this population',
-      f'in the run no device takes part more than {planned.participations}'
-      f' times or less than {planned.min_sep} rounds apart; {seen} came to'
-      f' no worse, with a margin of {margin_b} rounds on b and {margin_k} on'
-      ' k; other draws may go beyond',
+      'devices are reached, check in, report and drop out as the simulation has it: rates, spreads'
+      ' and habits are a model, not measurements of this population',
+      f'in the run no device takes part more than {planned.participations} times or less than'
+      f' {planned.min_sep} rounds apart; {seen} came to no worse, with a margin of {margin_b}'
+      f' rounds on b and {margin_k} on k; other draws may go beyond',
       f'{planned.num_rounds} rows of noise are consumed: no round fails',
       'accuracy is the same if the noise in the model is the same, whatever'
       ' the report goal and the number of rounds',
@@ -115,19 +113,18 @@ def plan(
   Args:
     scenario: population, timer and server of the run.
     num_rounds: n.
-    seeds: seeds; the planned run is simulated once per seed. None for three
-      seeds from that of the scenario on.
+    seeds: seeds; the planned run is simulated once per seed. None for three seeds from that of
+      the scenario on.
     delta: δ.
     noise_multiplier: std(Z) / clip norm of the recommended strategy as stored.
     epsilon: upper limit of ε; give exactly one of this and noise_multiplier.
     objective: 'rms' or 'max', the loss to minimise.
     max_copies: maximum number of model-sized vectors that the noise may store.
-    strategies: mechanisms, names in matrices/ and files to choose from; None
-      for all that can be evaluated in a few minutes.
+    strategies: mechanisms, names in matrices/ and files to choose from; None for all that can
+      be evaluated in a few minutes.
     report_goals: other report goals to compare.
     more_rounds: other numbers of rounds to compare.
-    num_workers: number of parallel simulations, in processes of their own if
-      above 1.
+    num_workers: number of parallel simulations, in processes of their own if above 1.
     progress: called often with a description of the current step.
 
   Raises:

@@ -19,10 +19,10 @@ class Option:
   Attributes:
     candidate: strategy and its figures.
     fits: True if its noise stores at most max_copies model copies.
-    regret: largest relative excess of its loss over the lowest loss of those
-      that fit, over the schemas; negative if it is lower.
-    loss_ratio: its loss over that of the recommended one under the planned
-      schema, which is the ratio of the noise in the model at the same ε.
+    regret: largest relative excess of its loss over the lowest loss of those that fit, over the
+      schemas; negative if it is lower.
+    loss_ratio: its loss over that of the recommended one under the planned schema, which is the
+      ratio of the noise in the model at the same ε.
     noise_multiplier: noise multiplier at which it has the same ε.
     same_noise_epsilon: its ε at the same noise in the model.
   """
@@ -146,12 +146,11 @@ def recommend(
     max_copies: maximum number of model-sized vectors that the noise may store.
     delta: δ.
     noise_multiplier: std(Z) / clip norm of the chosen strategy as stored.
-    epsilon: ε to meet under the planned schema; give exactly one of this and
-      noise_multiplier.
+    epsilon: ε to meet under the planned schema; give exactly one of this and noise_multiplier.
 
   Raises:
-    ValueError: if not exactly one of the two is given, nothing fits, or an
-      argument is out of range.
+    ValueError: if not exactly one of the two is given, nothing fits, or an argument is out of
+      range.
   """
   if (noise_multiplier is None) == (epsilon is None):
     raise ValueError('give noise_multiplier or epsilon, and not both')

@@ -1,7 +1,7 @@
 """Trade-off of larger report goals and more rounds at the same model noise.
 
-A report goal f times as large allows f times the noise on the sum. The
-recommended mechanism is optimised for each setting.
+A report goal f times as large allows f times the noise on the sum. The recommended mechanism is
+optimised for each setting.
 """
 
 import dataclasses
@@ -24,8 +24,8 @@ class Setting:
     num_rounds: n.
     days: predicted duration in days.
     schema: planned schema; see `Forecast.planned_like`.
-    noise_multiplier: noise multiplier with the planned noise in the mean of the
-      updates, summed over the rounds.
+    noise_multiplier: noise multiplier with the planned noise in the mean of the updates, summed
+      over the rounds.
     epsilon: ε at that noise multiplier.
   """
 

@@ -46,12 +46,11 @@ class Closer:
   """Distribution of participations, for figures.
 
   Attributes:
-    separations: pairs of a number of rounds between participations and its
-      frequency.
-    participations: pairs of a number of rounds and the number of devices that
-      took part in as many.
-    round_minutes: median duration of the rounds that started in each hour of
-      the day, UTC, in minutes; None without such rounds.
+    separations: pairs of a number of rounds between participations and its frequency.
+    participations: pairs of a number of rounds and the number of devices that took part in as
+      many.
+    round_minutes: median duration of the rounds that started in each hour of the day, UTC, in
+      minutes; None without such rounds.
   """
 
   separations: tuple[tuple[int, int], ...]

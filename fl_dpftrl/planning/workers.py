@@ -25,14 +25,13 @@ def run(
 
   Args:
     tasks: tasks to simulate.
-    num_workers: number of parallel processes. With 1, or if there is little to
-      do, all tasks run in this process.
+    num_workers: number of parallel processes. With 1, or if there is little to do, all tasks
+      run in this process.
     progress: called from time to time with the completed fraction.
 
   Raises:
     ValueError: if num_workers is below 1.
-    ChildProcessError: if a process ended without a result, such as for lack of
-      memory.
+    ChildProcessError: if a process ended without a result, such as for lack of memory.
   """
   if num_workers < 1:
     raise ValueError(f'num_workers must be at least 1, got {num_workers!r}')

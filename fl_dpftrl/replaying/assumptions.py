@@ -39,7 +39,9 @@ def sentences(
   result.append('observed: devices took part in the very rounds of the log')
   if holds is not None:
     result += [
-      f'declared: {gaussian.assumptions(run.declared)[0]}{of_run(i)}' for i, run in enumerate(runs)
+      f'declared: {gaussian.assumptions(run.declared)[0]}{of_run(i)}'
+      for i, run in enumerate(runs)
+      if run.declared is not None
     ]
     if not holds:
       result.append(
@@ -60,9 +62,8 @@ def sentences(
   result += adjacency_lib.assumptions(adjacency)
   if group_size > 1:
     result.append(
-      f'groups of {group_size} devices are protected together: worst case'
-      f' and declared multiply the sensitivity of one by {group_size},'
-      f' observed adds the {group_size} largest, upper bounds'
+      f'groups of {group_size} devices are protected together: worst case and declared multiply the'
+      f' sensitivity of one by {group_size}, observed adds the {group_size} largest, upper bounds'
     )
   result += [
     'the log is complete: it has every device whose update may have entered a'

@@ -78,8 +78,8 @@ class Rows:
   """All rows of the logs of runs, with rounds numbered across the runs.
 
   Attributes:
-    error: the LogError that ended the rows, if one did. Engines do not pass
-      the original exception on.
+    error: the LogError that ended the rows, if one did. Engines do not pass the original
+      exception on.
   """
 
   def __init__(self, runs: Sequence[runs_lib.Run], progress: Callable[[str], None]):

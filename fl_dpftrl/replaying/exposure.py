@@ -1,8 +1,8 @@
 """Exposure of each device to all noise streams of several runs.
 
-Rounds are numbered across the runs, each run following on the one before.
-X = CᵀC is then block diagonal, with a block for each stream. Each column of C
-is divided by the ratio of its round's noise multiplier to the first one.
+Rounds are numbered across the runs, each run following on the one before. X = CᵀC is then block
+diagonal, with a block for each stream. Each column of C is divided by the ratio of its round's
+noise multiplier to the first one.
 """
 
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ def ends(noises: Sequence[runs_lib.Noise]) -> np.ndarray:
 class Exposure:
   """The squared sensitivity of devices, in units of the first noise multiplier.
 
-  The squared sensitivity over the squared noise multiplier is 2ρ of zCDP. The ρ
-  of several independent streams of noise add up.
+  The squared sensitivity over the squared noise multiplier is 2ρ of zCDP. The ρ of several
+  independent streams of noise add up.
 
   Args:
     noises: noise of each run, in the order in which rounds are numbered.
@@ -32,16 +32,13 @@ class Exposure:
   def __init__(self, noises: Sequence[runs_lib.Noise]):
     self._noises = tuple(noises)
     self.ends = ends(noises)
-    firsts = (0, *self.ends.tolist())
     streams = [
-      (first + stream.first_round, stream)
-      for first, noise in zip(firsts, noises)
+      (first + stream.first_round, entries_lib.gram_entries(noise.strategy, stream.num_rounds))
+      for first, noise in zip((0, *self.ends.tolist()), noises)
       for stream in noise.streams()
     ]
     self._starts = np.array([first for first, _ in streams])
-    self._entries = [
-      entries_lib.gram_entries(stream.strategy, stream.num_rounds) for _, stream in streams
-    ]
+    self._entries = [entries for _, entries in streams]
     multipliers = {m for noise in noises for m in noise.multipliers}
     # Without noise there is no unit; squares are then those of each stream.
     self._weighted = len(multipliers) > 1 and 0.0 not in multipliers

@@ -1,7 +1,7 @@
 """Sensitivities of runs: for the worst participation, and for that of a log.
 
-All are in units of the first run's noise multiplier. Over several independent
-streams of noise, the squares of sensitivity over noise multiplier add up.
+All are in units of the first run's noise multiplier. Over several independent streams of noise,
+the squares of sensitivity over noise multiplier add up.
 """
 
 import math
@@ -20,9 +20,9 @@ def worst_case(
 ) -> Sensitivity:
   """Sensitivity of any device that keeps to the schema of each run.
 
-  If noise was restarted within a run, a device is assumed to have all of its
-  participations in each part. If the multiplier changed, all participations are
-  assumed to be at the smallest. Either assumption makes it an upper bound.
+  If noise was restarted within a run, a device is assumed to have all of its participations in
+  each part. If the multiplier changed, all participations are assumed to be at the smallest.
+  Either assumption makes it an upper bound.
 
   Args:
     noises: noise of each run, all of one population.
@@ -82,8 +82,8 @@ def of_group(tally: tally_lib.Tally, group_size: int) -> Sensitivity:
 def quantiles(tally: tally_lib.Tally, shares: Sequence[float]) -> list[tuple[float, float]]:
   """Returns for each share a sensitivity that covers that share of the devices.
 
-  At least that share of the devices has no larger sensitivity. Values are
-  rounded up, by at most 0.14 %.
+  At least that share of the devices has no larger sensitivity. Values are rounded up, by at
+  most 0.14 %.
   """
   return [(share, _at_most(tally, share)) for share in shares]
 

@@ -1,17 +1,15 @@
 """The publishable version of a statement, and its commitment to a secret log.
 
-Only the fields that are named here are published, so a new field of a statement
-stays confidential until somebody decides otherwise. Some published fields are
-functions of the log that no guarantee covers: the largest number of
-participations, the least separation, whether the declared schema or the stated
-shuffling holds, whether the run is void, and the number of rounds if the log
-does not state it.
+Only the fields that are named here are published, so a new field of a statement stays
+confidential until somebody decides otherwise. Some published fields are functions of the log
+that no guarantee covers: the largest number of participations, the least separation, whether
+the declared schema or the stated shuffling holds, whether the run is void, and the number of
+rounds if the log does not state it.
 
-The digest of a log is not published: whoever knows all of its rows but a few
-could try values for those until the digest is right. A commitment is published
-instead, HMAC-SHA-256 of the digests of the log's files under a fresh random
-salt. The commitment reveals nothing without the salt. With the salt, it proves
-that a log is the one committed to.
+The digest of a log is not published: whoever knows all of its rows but a few could try values
+for those until the digest is right. A commitment is published instead, HMAC-SHA-256 of the
+digests of the log's files under a fresh random salt. The commitment reveals nothing without the
+salt. With the salt, it proves that a log is the one committed to.
 """
 
 import dataclasses
@@ -41,8 +39,7 @@ def committed(
 
   Args:
     statement: a result of `replay`.
-    salt: 16 bytes, never used before; None for fresh random bytes of the
-      operating system.
+    salt: 16 bytes, never used before; None for fresh random bytes of the operating system.
 
   Raises:
     ValueError: if the salt has another length.
@@ -62,8 +59,8 @@ def committed(
 def publishable(statement: statement_lib.Statement) -> statement_lib.Statement:
   """Returns the statement reduced to what may be published.
 
-  Figures that rest on secret draws are left out, since they would reveal
-  min_sep and max_participations.
+  Figures that rest on secret draws are left out, since they would reveal min_sep and
+  max_participations.
   """
   void, commitment, drawn = statement.void_reason, statement.commitment, None
   if isinstance(statement.drawn, drawn_lib.Shuffled):
@@ -110,8 +107,7 @@ def command(statement: statement_lib.Statement) -> str:
   """Returns the command that reproduces the figures of a published statement.
 
   Args:
-    statement: a result of `publishable`; LOG and STRATEGY, or RUNS, stand for
-      files.
+    statement: a result of `publishable`; LOG and STRATEGY, or RUNS, stand for files.
   """
   words = ['fl-dpftrl', 'replay']
   first = statement.runs[0]

@@ -1,9 +1,10 @@
 """Computation of the guarantees of runs from their logs.
 
-Figures for the declared schema, for the observed schema and for the observed
-participation stand side by side and are never mixed.
+Figures for the declared schema, for the observed schema and for the observed participation
+stand side by side and are never mixed.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -26,6 +27,7 @@ from fl_dpftrl.replaying import tally as tally_lib
 QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
 _BARS = 32
+_epsilon = functools.lru_cache(gaussian.epsilon)
 
 Engine = Callable[..., tally_lib.Tally]
 
@@ -63,23 +65,25 @@ def replay(
   happened = [
     observed_lib.ObservedParticipation.of(run.log, counts) for run, counts in zip(runs, tally.logs)
   ]
+  has_noise = all(all(noise.multipliers) for noise in noises)
   spend = _Spending(
-    noise_multiplier=(
-      noises[0].multiplier if all(all(noise.multipliers) for noise in noises) else 0.0
-    ),
-    factor=adjacency_lib.factor(adjacency),
-    deltas=deltas,
+    noises[0].multiplier if has_noise else 0.0, adjacency_lib.factor(adjacency), deltas
   )
   schemas = [o.schema for o in happened]
   facts = tuple(_facts(run, o, report_goal) for run, o in zip(runs, happened))
   declared = _declared(runs, happened, spend, group_size)
-  drawn = _drawn(
-    runs[0],
-    happened[0],
-    deltas=deltas,
-    adjacency=adjacency,
-    by_schema=lambda schema: spend.loss(guarantees.worst_case(noises, [schema]), group_size),
-  )
+  drawn = None
+  if runs[0].sampling is not None:
+    drawn = drawn_lib.guarantee(
+      runs[0].sampling,
+      noises[0].strategy,
+      noise_multiplier=noises[0].multiplier,
+      happened=happened[0],
+      stated=runs[0].log.metadata.get(sampling_lib.METADATA_KEY),
+      deltas=deltas,
+      adjacency=adjacency,
+      by_schema=lambda schema: spend.loss(guarantees.worst_case(noises, [schema]), group_size),
+    )
   void_reason = '; '.join(filter(None, map(void.reason, runs))) or None
   return statement_lib.Statement(
     runs=facts,
@@ -100,7 +104,7 @@ def replay(
       assumptions_lib.sentences(
         runs,
         happened,
-        holds=declared and declared.holds,
+        holds=declared.holds if declared else None,
         adjacency=adjacency,
         group_size=group_size,
         void_reason=void_reason,
@@ -149,46 +153,41 @@ def _count(
     raise log_lib.LogError(f'{place}: {e}') from None
 
 
+@dataclasses.dataclass(frozen=True)
 class _Spending:
-  """Converts sensitivities to privacy losses."""
+  """Converts sensitivities to privacy losses; there is none without noise."""
 
-  def __init__(self, noise_multiplier: float, factor: float, deltas: Sequence[float]):
-    self._noise_multiplier = noise_multiplier
-    self._factor = factor
-    self._deltas = deltas
-    self._epsilon = functools.lru_cache(None)(gaussian.epsilon)
+  noise_multiplier: float
+  factor: float
+  deltas: Sequence[float]
 
   def loss(
     self, sensitivity: sensitivity_lib.Sensitivity, group_size: int = 1
   ) -> privacy_loss.PrivacyLoss:
     value, kind = sensitivity
-    value *= group_size * self._factor
+    value *= group_size * self.factor
     if group_size > 1:
       kind = sensitivity_lib.UPPER_BOUND
     if kind not in (sensitivity_lib.EXACT, sensitivity_lib.UPPER_BOUND):
       raise ValueError(f'a guarantee cannot rest on a {kind} of sensitivity')
-    effective = self._noise_multiplier / value
+    effective = self.noise_multiplier / value
     return privacy_loss.PrivacyLoss(
       sensitivity=value,
       sensitivity_kind=kind,
       effective_noise_multiplier=effective,
       rho=gaussian.rho(effective) if effective else None,
       curve=tuple(
-        privacy_loss.Point(d, self._epsilon(effective, d) if effective else None)
-        for d in self._deltas
+        privacy_loss.Point(d, _epsilon(effective, d) if effective else None) for d in self.deltas
       ),
     )
 
-  def rho(self, sensitivity: float) -> float | None:
-    effective = self._noise_multiplier / (sensitivity * self._factor)
-    return gaussian.rho(effective) if effective else None
+  def rho(self, sensitivity: float) -> float:
+    return gaussian.rho(self.noise_multiplier / (sensitivity * self.factor))
 
 
 def _per_device(tally: tally_lib.Tally, spend: _Spending) -> statement_lib.PerDevice:
   kind = guarantees.occurred(tally).kind
-  bars = []
-  if spend.rho(1.0) is not None:
-    bars = guarantees.histogram(tally, spend.rho, _BARS)
+  bars = guarantees.histogram(tally, spend.rho, _BARS) if spend.noise_multiplier else []
   return statement_lib.PerDevice(
     most_exposed=tally.most_exposed[0].device_id,
     quantiles=tuple(
@@ -205,10 +204,10 @@ def _declared(
   spend: _Spending,
   group_size: int,
 ) -> statement_lib.Declared | None:
-  schemas = [run.declared for run in runs]
-  if not any(schemas):
+  schemas = [run.declared for run in runs if run.declared is not None]
+  if not schemas:
     return None
-  if not all(schemas):
+  if len(schemas) < len(runs):
     raise ValueError('declared must be given for each run, or for none')
   holds = [o.keeps_to(s) for o, s in zip(happened, schemas)]
   return statement_lib.Declared(
@@ -216,21 +215,6 @@ def _declared(
     max_participations=max(s.participations for s in schemas),
     loss=spend.loss(guarantees.worst_case([run.noise for run in runs], schemas), group_size),
     holds=all(holds),
-  )
-
-
-def _drawn(
-  run: runs_lib.Run, happened: observed_lib.ObservedParticipation, **setting
-) -> drawn_lib.Drawn | None:
-  if run.sampling is None:
-    return None
-  return drawn_lib.guarantee(
-    run.sampling,
-    run.noise.strategy,
-    noise_multiplier=run.noise.multiplier,
-    happened=happened,
-    stated=run.log.metadata.get(sampling_lib.METADATA_KEY),
-    **setting,
   )
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import operator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,19 +14,16 @@ from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import noise_record
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Stream:
+class Stream(NamedTuple):
   """Rounds that one stream of correlated noise entered.
 
   Attributes:
-    first_round: first of these rounds.
+    first_round: first of these rounds, with row 0 of C⁻¹.
     num_rounds: number of these rounds.
-    strategy: C; its row 0 was that of first_round.
   """
 
   first_round: int
   num_rounds: int
-  strategy: base.Strategy
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -36,15 +34,15 @@ class Noise:
     num_rounds: n, rows of noise consumed.
     strategy: C as it was run, not normalised.
     multiplier: std(Z) / clip_norm in round 0; 0 if no noise was added.
-    changes: (round, multiplier) at each change of multiplier or clip norm, with
-      the multiplier from that round on. The noise of a round is a row of C⁻¹Z
-      times the multiplier and the clip norm of that round.
-    restarts: rounds at which the noise was restarted, with row 0 of C⁻¹ and a Z
-      independent of the one before.
+    changes: (round, multiplier) at each change of multiplier or clip norm, with the multiplier
+      from that round on. The noise of a round is a row of C⁻¹Z times the multiplier and the
+      clip norm of that round.
+    restarts: rounds at which the noise was restarted, with row 0 of C⁻¹ and a Z independent of
+      the one before.
 
   Raises:
-    ValueError: for a negative multiplier, for rounds that do not ascend or are
-      not in the log, and if the strategy cannot run for that many rounds.
+    ValueError: for a negative multiplier, for rounds that do not ascend or are not in the log,
+      and if the strategy cannot run for that many rounds.
   """
 
   num_rounds: int
@@ -81,9 +79,7 @@ class Noise:
   def streams(self) -> tuple[Stream, ...]:
     """Returns the noise streams of the rounds, a new one at each restart."""
     ends = (*self.restarts, self.num_rounds)
-    return tuple(
-      Stream(first, end - first, self.strategy) for first, end in zip((0, *self.restarts), ends)
-    )
+    return tuple(Stream(first, end - first) for first, end in zip((0, *self.restarts), ends))
 
   def multipliers_at(self, rounds: np.ndarray) -> np.ndarray:
     """Returns the multiplier of each given round, of the same shape."""
@@ -109,14 +105,14 @@ class Run:
     sampling: scheme by which training drew its batches, if stated.
 
   Raises:
-    ValueError: if the sampling is for another number of rounds, or if the noise
-      was changed or restarted, for which no amplified guarantee is known here.
+    ValueError: if the sampling is for another number of rounds, or if the noise was changed or
+      restarted, for which no amplified guarantee is known here.
   """
 
   log: log_lib.Log
   noise: Noise
   declared: participation.MinSep | None = None
-  sampling: sampling_lib.Cyclic | None = None
+  sampling: sampling_lib.Scheme | None = None
 
   def __post_init__(self):
     if self.sampling is None:
@@ -142,7 +138,7 @@ class Run:
     changes: tuple[tuple[int, float], ...] | None = None,
     restarts: tuple[int, ...] = (),
     declared: participation.MinSep | None = None,
-    sampling: sampling_lib.Cyclic | None = None,
+    sampling: sampling_lib.Scheme | None = None,
   ) -> 'Run':
     """Returns a run that uses one strategy for all rounds of its log.
 
@@ -155,10 +151,10 @@ class Run:
       declared, sampling: see the class.
 
     Raises:
-      LogError: if the log has more rounds than the strategy can run, or its
-        metadata are malformed.
-      ValueError: as `Noise` and `Run` do, and if neither the argument nor the log
-        gives the multiplier.
+      LogError: if the log has more rounds than the strategy can run, or its metadata are
+        malformed.
+      ValueError: as `Noise` and `Run` do, and if neither the argument nor the log gives the
+        multiplier.
     """
     recorded = noise_record.read(log.metadata)
     if noise_multiplier is None:

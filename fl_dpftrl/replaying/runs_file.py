@@ -1,10 +1,9 @@
 """JSON file that lists several runs of one population.
 
-Example: {"runs": [{"log": "first.parquet", "strategy": "blt-b400",
-"noise_multiplier": 8.0}, …]}. Further keys of a run are num_rounds, changes
-(pairs of a round and the noise multiplier from that round on), restarts
-(rounds), declared_min_sep and declared_max_participations. The noise multiplier
-and its changes may be left out if the log states them. Paths are relative to
+Example: {"runs": [{"log": "first.parquet", "strategy": "blt-b400", "noise_multiplier": 8.0},
+…]}. Further keys of a run are num_rounds, changes (pairs of a round and the noise multiplier
+from that round on), restarts (rounds), declared_min_sep and declared_max_participations. The
+noise multiplier and its changes may be left out if the log states them. Paths are relative to
 the file.
 """
 
@@ -19,7 +18,7 @@ from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.replaying import runs as runs_lib
 
 _REQUIRED = ('log', 'strategy')
-_KINDS = {
+_KINDS: dict[str, type | tuple[type, ...]] = {
   'log': (str, list),
   'strategy': str,
   'noise_multiplier': (int, float),
@@ -109,16 +108,15 @@ def open_run(
     strategy: C as it was run, or its strategy file or name in matrices/.
     noise_multiplier: std(Z) / clip norm in round 0; None if the log states it.
     num_rounds: rows of noise consumed, if the log does not say.
-    changes: (round, multiplier) at each change of multiplier or clip norm; None
-      to take them from the log.
+    changes: (round, multiplier) at each change of multiplier or clip norm; None to take them
+      from the log.
     restarts: rounds at which the noise was restarted.
     declared_min_sep: min-sep that was declared before the run.
     declared_max_participations: maximum participations declared before the run.
 
   Raises:
     LogError: if the log cannot be believed.
-    ValueError: if an argument is out of range or missing, or the strategy file
-      is malformed.
+    ValueError: if an argument is out of range or missing, or the strategy file is malformed.
   """
   if isinstance(strategy, (str, os.PathLike)):
     strategy = catalogue.load_strategy(strategy)

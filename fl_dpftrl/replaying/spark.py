@@ -1,8 +1,8 @@
 """Grouping of log rows by device with Apache Spark.
 
-It is for logs too large for one machine. Executors read the files with the
-usual checks, Spark groups the rows of each device, and executors count them;
-the results are small. Files must be at the same paths on all executors.
+It is for logs too large for one machine. Executors read the files with the usual checks, Spark
+groups the rows of each device, and executors count them; the results are small. Files must be
+at the same paths on all executors.
 """
 
 import os

@@ -36,14 +36,14 @@ class Counted:
     num_devices: devices that took part.
     num_participations: participations of all devices.
     rounds_without_participants: rounds with noise but without any device.
-    separations: (rounds between two successive participations of a device,
-      number of occurrences).
+    separations: (rounds between two successive participations of a device, number of
+      occurrences).
     witness: an example of min_sep; None if no device took part twice.
-    participations: (rounds that a device took part in, number of devices);
-      None over several runs.
+    participations: (rounds that a device took part in, number of devices); None over several
+      runs.
     cohort_sizes: sizes of the rounds; None over several runs.
-    rounds_short_of_report_goal: rounds with fewer devices than the report goal;
-      None without a goal, and over several runs.
+    rounds_short_of_report_goal: rounds with fewer devices than the report goal; None without a
+      goal, and over several runs.
   """
 
   num_devices: int
@@ -112,10 +112,10 @@ class RunFacts:
       **(
         {
           'separations': [list(pair) for pair in counted.separations],
-          'participations': [list(pair) for pair in counted.participations],
+          'participations': [list(pair) for pair in counted.participations or ()],
           'witness': counted.witness and counted.witness._asdict(),
           'rounds_without_participants': counted.rounds_without_participants,
-          'cohort_sizes': counted.cohort_sizes._asdict(),
+          'cohort_sizes': counted.cohort_sizes and counted.cohort_sizes._asdict(),
         }
         if counted
         else {}
@@ -178,7 +178,7 @@ class PerDevice:
 
   def to_json(self) -> json_files.Object:
     """Returns the fields; no histogram without noise."""
-    result = {
+    result: json_files.Object = {
       'most_exposed': self.most_exposed,
       'quantiles': [{'share': q.share, **q.loss.to_json()} for q in self.quantiles],
     }

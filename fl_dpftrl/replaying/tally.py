@@ -1,7 +1,7 @@
 """Participation counts, made in one pass over rows sorted by device.
 
-Tallies of different devices add up. So a log may be counted in parts, on one
-machine or on many, with the same result.
+Tallies of different devices add up. So a log may be counted in parts, on one machine or on
+many, with the same result.
 """
 
 import collections
@@ -43,27 +43,21 @@ class DeviceTwice(ValueError):
   """A device occurs twice in a round of one of the logs."""
 
   def __init__(self, device_id: str | int, log_index: int, round_index: int):
-    super().__init__(f'device {messages.quoted(device_id)} is twice in round {round_index}')
-    self.device_id = device_id
-    self.log_index = log_index
-    self.round_index = round_index
+    super().__init__(device_id, log_index, round_index)
+    self.device_id, self.log_index, self.round_index = device_id, log_index, round_index
 
-  def __reduce__(self):
-    return type(self), (self.device_id, self.log_index, self.round_index)
+  def __str__(self) -> str:
+    return f'device {messages.quoted(self.device_id)} is twice in round {self.round_index}'
 
 
 class OutOfOrder(ValueError):
   """Rows are not sorted by device."""
 
-  def __init__(self):
-    super().__init__(
-      'rows came out of the order of their devices, so nothing can be counted:'
-      ' the engine that sorts them does not do as it should; try another'
-      ' release of it, or another engine'
+  def __str__(self) -> str:
+    return (
+      'rows came out of the order of their devices, so nothing can be counted: the engine that'
+      ' sorts them does not do as it should; try another release of it, or another engine'
     )
-
-  def __reduce__(self):
-    return type(self), ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -73,8 +67,8 @@ class Tally:
   Attributes:
     logs: counts of each log.
     num_devices: devices in at least one of the logs.
-    exposures: number of devices, by squared sensitivity, in bins whose upper
-      ends `upper_squares` gives.
+    exposures: number of devices, by squared sensitivity, in bins whose upper ends
+      `upper_squares` gives.
     most_exposed: a few devices, the most exposed first.
     exact: whether all squares are exact; otherwise they are upper bounds.
   """
@@ -116,12 +110,12 @@ def count(
   """Counts rows.
 
   Args:
-    tables: columns `device_id` and `round`, with rounds numbered across runs;
-      sorted, with all rows of a device together.
+    tables: columns `device_id` and `round`, with rounds numbered across runs; sorted, with all
+      rows of a device together.
     exposure: exposure of the runs.
     num_exposed: how many of the most exposed devices to name.
-    threads: threads that count while this one fetches the tables; the result is
-      the same for any number.
+    threads: threads that count while this one fetches the tables; the result is the same for
+      any number.
 
   Raises:
     DeviceTwice: if a device is twice in a round.
@@ -139,7 +133,7 @@ def _in_threads(
 ) -> Iterator[Tally]:
   """Yields the function's results in order, with few tables in memory."""
   with futures.ThreadPoolExecutor(threads) as pool:
-    pending = collections.deque()
+    pending: collections.deque[futures.Future[Tally]] = collections.deque()
     for table in tables:
       pending.append(pool.submit(function, table))
       if len(pending) > threads:
@@ -157,7 +151,7 @@ def _whole_devices(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
       cut = int(starts[-1]) + 1
       yield pa.concat_tables([*kept, table.slice(0, cut)])
       kept = [table.slice(cut)]
-    elif kept and not _same_device(kept[-1], table):
+    elif kept and kept[-1].column('device_id')[-1] != table.column('device_id')[0]:
       yield pa.concat_tables(kept)
       kept = [table]
     else:
@@ -169,9 +163,9 @@ def _whole_devices(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 def _checked(tables: Iterable[pa.Table], exposure: exposure_lib.Exposure) -> Iterator[pa.Table]:
   """Yields the non-empty tables after checking that their rows ascend.
 
-  If the rows of a device came in two parts, its separations across the parts
-  would go unseen. A device could also be a million times in one round, which
-  would take too long for anything that works on the rounds of a device.
+  If the rows of a device came in two parts, its separations across the parts would go unseen. A
+  device could also be a million times in one round, which would take too long for anything that
+  works on the rounds of a device.
 
   Raises:
     OutOfOrder: if a row sorts before one above it.
@@ -187,8 +181,7 @@ def _checked(tables: Iterable[pa.Table], exposure: exposure_lib.Exposure) -> Ite
 
 
 def _check_order(table: pa.Table, exposure: exposure_lib.Exposure) -> None:
-  ids = table.column('device_id').combine_chunks()
-  ids = ids.chunk(0) if isinstance(ids, pa.ChunkedArray) else ids
+  ids = _one_chunk(table.column('device_id'))
   falls = pc.greater(ids.slice(0, len(ids) - 1), ids.slice(1))
   rounds = table.column('round').to_numpy()
   apart = np.diff(rounds)
@@ -207,13 +200,13 @@ def _changes(ids: pa.ChunkedArray) -> np.ndarray:
   """Returns for each row but the last whether the next row's device differs."""
   if pa.types.is_integer(ids.type):
     return np.diff(ids.to_numpy()) != 0
-  ids = ids.combine_chunks()
-  ids = ids.chunk(0) if isinstance(ids, pa.ChunkedArray) else ids
-  return pc.not_equal(ids.slice(1), ids.slice(0, len(ids) - 1)).to_numpy(zero_copy_only=False)
+  chunk = _one_chunk(ids)
+  return pc.not_equal(chunk.slice(1), chunk.slice(0, len(chunk) - 1)).to_numpy(zero_copy_only=False)
 
 
-def _same_device(first: pa.Table, second: pa.Table) -> bool:
-  return first.column('device_id')[-1] == second.column('device_id')[0]
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+  joined = column.combine_chunks()
+  return joined.chunk(0) if isinstance(joined, pa.ChunkedArray) else joined
 
 
 def _count(table: pa.Table, exposure: exposure_lib.Exposure, num_exposed: int) -> Tally:
@@ -226,15 +219,10 @@ def _count(table: pa.Table, exposure: exposure_lib.Exposure, num_exposed: int) -
   bins = np.ceil((np.log2(squares) - _LOWEST_OCTAVE) * _BINS_PER_OCTAVE)
   owners = np.append(0, np.cumsum(changes))
   logs = np.searchsorted(exposure.ends, rounds, side='right')
-  first, tallies = 0, []
-  for index, end in enumerate(exposure.ends.tolist()):
+  tallies = []
+  for index, first in enumerate((0, *exposure.ends[:-1].tolist())):
     rows = np.flatnonzero(logs == index)
-    tallies.append(
-      _count_log(
-        rounds[rows] - first, owners[rows], lambda row, rows=rows: ids[int(rows[row])].as_py()
-      )
-    )
-    first = end
+    tallies.append(_count_log(rounds[rows] - first, owners[rows], ids, rows))
   return Tally(
     tuple(tallies),
     starts.size,
@@ -255,9 +243,9 @@ def _largest(values: np.ndarray, most: int) -> np.ndarray:
 
 
 def _count_log(
-  rounds: np.ndarray, owners: np.ndarray, device_id: Callable[[int], str | int]
+  rounds: np.ndarray, owners: np.ndarray, ids: pa.ChunkedArray, rows: np.ndarray
 ) -> observed.LogTally:
-  """Counts the rows of one log; device_id returns the device of a row."""
+  """Counts the rows of one log, which are these rows of a table with these ids."""
   if not rounds.size:
     return observed.LogTally()
   new = np.diff(owners) != 0
@@ -267,7 +255,7 @@ def _count_log(
   if closest.size:
     separations = apart[closest]
     row = int(closest[separations.argmin()])
-    witness = observed.Witness(device_id(row), int(rounds[row]), int(rounds[row + 1]))
+    witness = observed.Witness(ids[int(rows[row])].as_py(), int(rounds[row]), int(rounds[row + 1]))
   starts = np.append(0, np.flatnonzero(new) + 1)
   return observed.LogTally(
     Counts.of(rounds),

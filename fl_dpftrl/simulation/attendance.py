@@ -15,9 +15,8 @@ class Timed(NamedTuple):
   """Length of a timer in hours, counted in rounds.
 
   Attributes:
-    fewest: smallest min-sep that rounds of these lengths allow: the minimum
-      number of rounds from the start of one to the first that closes at least a
-      timer later.
+    fewest: smallest min-sep that rounds of these lengths allow: the minimum number of rounds
+      from the start of one to the first that closes at least a timer later.
     first_round: round at which the minimum occurs.
     usual: median over the rounds.
     most: maximum over the rounds.

@@ -42,31 +42,28 @@ class Always:
 class Nightly:
   """Availability at night, while devices charge, are idle and on Wi-Fi.
 
-  Each device has a window that starts when it is usually plugged in, in its own
-  local time. It checks in at its full rate inside the window, and at a fraction
-  of that rate outside.
+  Each device has a window that starts when it is usually plugged in, in its own local time. It
+  checks in at its full rate inside the window, and at a fraction of that rate outside.
 
   Attributes:
-    charging_hour: mean local hour at which windows start, 12 to 36 (24.5 is
-      half past midnight).
+    charging_hour: mean local hour at which windows start, 12 to 36 (24.5 is half past
+      midnight).
     charging_hour_spread: standard deviation between devices, in hours.
-    window_hours: shortest and longest window, in hours; window lengths are
-      uniform between them.
-    jitter_hours: largest shift of a device's window in one night, in hours,
-      either way.
+    window_hours: shortest and longest window, in hours; window lengths are uniform between
+      them.
+    jitter_hours: largest shift of a device's window in one night, in hours, either way.
     charging_nights: probability that a device is plugged in on a night.
-    weekend_delay_hours: delay of the windows in the nights to Saturday and
-      Sunday, in hours.
+    weekend_delay_hours: delay of the windows in the nights to Saturday and Sunday, in hours.
     daytime: presence outside the window relative to that inside.
     time_zones: hours ahead of UTC; each device lives in one of them, at random.
 
   Raises:
     ValueError: if a value is out of range.
 
-  Source: Bonawitz et al. 2019, "Towards federated learning at scale: system
-  design", section 9. For devices mostly in one region, the number that takes
-  part is about four times as high at night as at its lowest. The defaults give
-  this ratio. Hours, spreads and weekends are a choice, not measured.
+  Source: Bonawitz et al. 2019, "Towards federated learning at scale: system design", section 9.
+  For devices mostly in one region, the number that takes part is about four times as high at
+  night as at its lowest. The defaults give this ratio. Hours, spreads and weekends are a
+  choice, not measured.
   """
 
   charging_hour: float = 22.5
@@ -121,14 +118,12 @@ class Nightly:
 class Nights:
   """Presence with one window per night for each device.
 
-  A night runs from noon to noon in local time, so that a window lies within one
-  night.
+  A night runs from noon to noon in local time, so that a window lies within one night.
 
   Args:
     kind: availability of the population.
-    habits: shape [num_devices, 3]: usual start of the window in seconds after
-      local noon, its length in seconds, and the seconds that local time is
-      ahead of UTC.
+    habits: shape [num_devices, 3]: usual start of the window in seconds after local noon, its
+      length in seconds, and the seconds that local time is ahead of UTC.
     seed: seed of the nights' draws.
   """
 

@@ -18,8 +18,8 @@ _STEEPEST = 4.0
 class CheckIns:
   """Sampler of check-ins of all devices in the pool.
 
-  Devices are grouped by similar ceilings of presence and, within a factor of
-  two, by similar rates.
+  Devices are grouped by similar ceilings of presence and, within a factor of two, by similar
+  rates.
 
   Attributes:
     pool: devices that can check in.
@@ -53,8 +53,8 @@ class CheckIns:
       rng: source of randomness.
 
     Returns:
-      Distinct devices, the times of their first check-ins in ascending order,
-      and the end of the period. There may be no check-in.
+      Distinct devices, the times of their first check-ins in ascending order, and the end of
+      the period. There may be no check-in.
     """
     end = min(now + _STRETCH, until)
     ceilings = self._ceilings(now, end, pace)
@@ -93,8 +93,8 @@ class CheckIns:
 class Pace:
   """Additional waiting time that the server asks of devices.
 
-  It is derived from the time that the last round took to choose its devices,
-  and aims at the server's pace_minutes.
+  It is derived from the time that the last round took to choose its devices, and aims at the
+  server's pace_minutes.
 
   Attributes:
     seconds: additional wait of all devices, in seconds.

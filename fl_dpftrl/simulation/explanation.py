@@ -23,15 +23,13 @@ def explain(timer: timer_lib.Timer, attendance: attendance_lib.Attendance) -> st
   timed = attendance.timed(timer.seconds)
   if timed is None:
     return (
-      f'The timer of {timer.hours:g} hours is longer than the whole run;'
-      f' min-sep {b} comes from devices that lost their timer or whose clock'
-      ' was changed.'
+      f'The timer of {timer.hours:g} hours is longer than the whole run; min-sep {b} comes from'
+      ' devices that lost their timer or whose clock was changed.'
     )
   words = (
-    f'A timer of {timer.hours:g} hours was {timed.usual:g} rounds long in'
-    f' the median, {timed.most} at most and {timed.fewest} at least, from'
-    f' round {timed.first_round} on: rounds are shorter when more devices'
-    ' can be reached.'
+    f'A timer of {timer.hours:g} hours was {timed.usual:g} rounds long in the median, {timed.most}'
+    f' at most and {timed.fewest} at least, from round {timed.first_round} on: rounds are shorter'
+    ' when more devices can be reached.'
   )
   if b < timed.fewest:
     return (

@@ -1,7 +1,7 @@
 """Fit of a simulated population and timer to the known figures of a run.
 
-Production runs are published by their report goal, rounds, min-sep and
-participations. The devices behind them are found by a search.
+Production runs are published by their report goal, rounds, min-sep and participations. The
+devices behind them are found by a search.
 """
 
 import dataclasses
@@ -89,17 +89,16 @@ def fit(
 ) -> Fit:
   """Finds the smallest population that explains a run, and its timer.
 
-  A population with a timer explains the row if it has the row's min-sep (to
-  within 1 %) and participations. More devices shorten the rounds and raise
-  min-sep, which allows bisection. Among timers that need equally many devices
-  the shortest is taken.
+  A population with a timer explains the row if it has the row's min-sep (to within 1 %) and
+  participations. More devices shorten the rounds and raise min-sep, which allows bisection.
+  Among timers that need equally many devices the shortest is taken.
 
   Args:
     row: known figures.
     simulation: all other settings; its population and report goal are replaced.
     timers: timers to try, in hours.
-    scale: divisor of population and report goal, which speeds up the search.
-      The smallest separation among fewer devices is slightly larger.
+    scale: divisor of population and report goal, which speeds up the search. The smallest
+      separation among fewer devices is slightly larger.
     progress: called with one line per trial.
 
   Returns:
@@ -131,9 +130,8 @@ def fit(
   if found:
     return min(found, key=lambda found: found.num_devices)
   raise ValueError(
-    f'timers={tuple(timers)} of hours do not explain a min-sep of'
-    f' {row.min_sep} with {row.max_participations} participations in'
-    f' {row.num_rounds} rounds of {row.report_goal}'
+    f'timers={tuple(timers)} of hours do not explain a min-sep of {row.min_sep} with'
+    f' {row.max_participations} participations in {row.num_rounds} rounds of {row.report_goal}'
   )
 
 

@@ -1,7 +1,7 @@
 """Times at which a device is ready for training, from messages of a FLASH trace.
 
-Source: Yang et al. 2021, "Characterizing impacts of heterogeneity in federated
-learning upon large-scale smartphone data".
+Source: Yang et al. 2021, "Characterizing impacts of heterogeneity in federated learning upon
+large-scale smartphone data".
 """
 
 import calendar
@@ -38,23 +38,21 @@ _MEANS = {
 def ready(messages: object) -> tuple[list[int], list[int], int, int]:
   """Returns the times when the device charges, locked and on Wi-Fi.
 
-  This is FLASH's own rule. None of the three conditions holds before the first
-  message about it. battery_charged_on and _off report charging; screen_lock and
-  screen_unlock report the lock. wifi means Wi-Fi; unknown and 2g to 5g mean no
-  Wi-Fi. screen_on, screen_off and battery levels such as 87.0% change nothing.
-  A device that is still ready at the last message was ready up to then; FLASH
-  drops that last interval.
+  This is FLASH's own rule. None of the three conditions holds before the first message about
+  it. battery_charged_on and _off report charging; screen_lock and screen_unlock report the
+  lock. wifi means Wi-Fi; unknown and 2g to 5g mean no Wi-Fi. screen_on, screen_off and battery
+  levels such as 87.0% change nothing. A device that is still ready at the last message was
+  ready up to then; FLASH drops that last interval.
 
   Args:
-    messages: text with a time and a state per line, separated by white space.
-      States may be in capitals. A time is year, month, day, hour, minute and
-      second, 2020-01-31 22:05:00, also with / for - or T for the space, without
-      leading zeros, or with fractions of a second, which are dropped. Lines are
-      sorted by time; lines of the same second keep their order.
+    messages: text with a time and a state per line, separated by white space. States may be in
+      capitals. A time is year, month, day, hour, minute and second, 2020-01-31 22:05:00, also
+      with / for - or T for the space, without leading zeros, or with fractions of a second,
+      which are dropped. Lines are sorted by time; lines of the same second keep their order.
 
   Returns:
-    Starts and ends of the ready intervals, ascending, and the times of the
-    first and last message, all in seconds from 1970-01-01 00:00.
+    Starts and ends of the ready intervals, ascending, and the times of the first and last
+    message, all in seconds from 1970-01-01 00:00.
 
   Raises:
     ValueError: if messages are malformed, or there is none.

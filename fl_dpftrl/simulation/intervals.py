@@ -8,9 +8,9 @@ def fold(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Folds each interval into the period of its owner.
 
-  Intervals of an owner that overlap or touch are joined, and empty ones are
-  dropped. An interval that runs past the end of the period is split; the rest
-  continues at the start of the period.
+  Intervals of an owner that overlap or touch are joined, and empty ones are dropped. An
+  interval that runs past the end of the period is split; the rest continues at the start of the
+  period.
 
   Args:
     owners: int64, shape [num_intervals], indices into periods.

@@ -11,9 +11,8 @@ def check(num_devices: int) -> None:
   needed, free = _BYTES_A_DEVICE * num_devices, available()
   if free is not None and needed > free:
     raise ValueError(
-      f'num_devices={num_devices} need about {needed / 2**30:.1f} GiB of'
-      f' memory and {free / 2**30:.1f} GiB are free; at most'
-      f' {free // _BYTES_A_DEVICE} devices would do'
+      f'num_devices={num_devices} need about {needed / 2**30:.1f} GiB of memory and'
+      f' {free / 2**30:.1f} GiB are free; at most {free // _BYTES_A_DEVICE} devices would do'
     )
 
 

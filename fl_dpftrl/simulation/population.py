@@ -18,34 +18,31 @@ _RATES, _SPEEDS = 3, 4
 class Population:
   """Devices whose rates, speeds and habits are drawn from a seed.
 
-  Device i has number i. If devices are replaced, new ones get the numbers from
-  num_devices on.
+  Device i has number i. If devices are replaced, new ones get the numbers from num_devices on.
 
   Attributes:
     num_devices: number of devices at any time.
     seed: seed of the properties of the devices.
     availability: availability of the devices.
-    check_ins_per_hour: median over the devices of the check-ins per hour while
-      a device can be reached.
+    check_ins_per_hour: median over the devices of the check-ins per hour while a device can be
+      reached.
     rate_spread: standard deviation of the natural logarithm of that rate.
-    report_minutes: median over the devices of the minutes from being chosen to
-      reporting; each report takes 0.5 to 1.5 times its device's value.
+    report_minutes: median over the devices of the minutes from being chosen to reporting; each
+      report takes 0.5 to 1.5 times its device's value.
     speed_spread: standard deviation of the natural logarithm of that time.
     dropout: probability that a chosen device never reports.
     turnover_per_day: fraction of the devices replaced by new ones per day.
-    forgetting_per_day: fraction of the devices that lose the state of their
-      timer per day.
-    wrong_clocks: fraction of the waits for a timer in which the clock is
-      changed.
+    forgetting_per_day: fraction of the devices that lose the state of their timer per day.
+    wrong_clocks: fraction of the waits for a timer in which the clock is changed.
     clock_error_hours: largest such change, in hours, either way.
 
   Raises:
     ValueError: if a value is out of range.
 
-  Source: Bonawitz et al. 2019, "Towards federated learning at scale: system
-  design", section 9, for dropout (6 to 10 %) and rounds of a few minutes. The
-  log-normal spreads are a choice, not measured. So are two check-ins an hour,
-  with which published runs of two report goals predict each other's min-sep.
+  Source: Bonawitz et al. 2019, "Towards federated learning at scale: system design", section 9,
+  for dropout (6 to 10 %) and rounds of a few minutes. The log-normal spreads are a choice, not
+  measured. So are two check-ins an hour, with which published runs of two report goals predict
+  each other's min-sep.
   """
 
   num_devices: int

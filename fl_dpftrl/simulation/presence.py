@@ -9,8 +9,7 @@ class Presence(Protocol):
   """Presence of each device of a population over time.
 
   Attributes:
-    cells: whole numbers from 0, shape [num_devices]; devices of a cell share one
-      ceiling.
+    cells: whole numbers from 0, shape [num_devices]; devices of a cell share one ceiling.
   """
 
   @property

@@ -27,8 +27,7 @@ def simulate(
   Args:
     scenario: population, timer and server.
     num_rounds: n.
-    output: participation log to write, ending in .parquet; its folder must
-      exist.
+    output: participation log to write, ending in .parquet; its folder must exist.
     progress: called after each round with a line about the progress.
 
   Returns:

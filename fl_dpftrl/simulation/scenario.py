@@ -26,13 +26,12 @@ class Scenario:
     population: number of devices.
     report_goal: number of reports that a round needs.
     timer_hours: minimum simulated hours before a device participates again.
-    timer_rounds: the same in rounds; use instead of timer_hours. With neither
-      of them a device may participate in every round.
+    timer_rounds: the same in rounds; use instead of timer_hours. With neither of them a device
+      may participate in every round.
     seed: seed of all random draws.
-    availability: 'nightly', 'always', the path of a trace file (FedScale or
-      FLASH), or an availability of `fl_dpftrl.simulation`.
-    clients_per_round: number of devices chosen per round; None for 130 % of the
-      report goal.
+    availability: 'nightly', 'always', the path of a trace file (FedScale or FLASH), or an
+      availability of `fl_dpftrl.simulation`.
+    clients_per_round: number of devices chosen per round; None for 130 % of the report goal.
     dropout: fraction of the chosen devices that never report.
     devices: other attributes of `simulation.population.Population`, by name.
     rounds: other attributes of `simulation.server.Server`, by name.

@@ -38,8 +38,7 @@ def uniform(seed: int, purpose: int, *keys: np.ndarray) -> np.ndarray:
     purpose: whole number of at least 0.
     *keys: arrays of whole numbers, of one shape.
 
-  Source: the finaliser of SplitMix64 (Steele, Lea, Flood 2014), once for each
-  key.
+  Source: the finaliser of SplitMix64 (Steele, Lea, Flood 2014), once for each key.
   """
   state = np.uint64((seed * 0x9E3779B97F4A7C15 + purpose) % 2**64)
   with np.errstate(over='ignore'):

@@ -10,26 +10,24 @@ from fl_dpftrl import participation
 class Server:
   """Rules by which a round gets its cohort.
 
-  A round chooses the first clients_per_round devices that check in. It closes
-  with the report that meets the goal. Later reports are rejected and are no
-  participations. If all chosen devices have reported or dropped out and the
-  goal is not met, the round chooses more, in proportion to what is missing. The
-  server knows nothing of the devices' timers.
+  A round chooses the first clients_per_round devices that check in. It closes with the report
+  that meets the goal. Later reports are rejected and are no participations. If all chosen
+  devices have reported or dropped out and the goal is not met, the round chooses more, in
+  proportion to what is missing. The server knows nothing of the devices' timers.
 
   Attributes:
     report_goal: number of devices per cohort.
     clients_per_round: number of devices chosen; None for report_goal.
     minutes_between_rounds: minutes from the close of a round to the next start.
-    pace_minutes: shortest time for a round to fill, in minutes; devices are all
-      told to come back later if it would fill faster; 0 for no pacing.
+    pace_minutes: shortest time for a round to fill, in minutes; devices are all told to come
+      back later if it would fill faster; 0 for no pacing.
     max_wait_days: maximum duration of a round, in days.
 
   Raises:
     ValueError: if a value is out of range.
 
-  Source: Bonawitz et al. 2019, "Towards federated learning at scale: system
-  design", for over-selection (130 % in section 9) and pace steering (section
-  2.3).
+  Source: Bonawitz et al. 2019, "Towards federated learning at scale: system design", for
+  over-selection (130 % in section 9) and pace steering (section 2.3).
   """
 
   report_goal: int

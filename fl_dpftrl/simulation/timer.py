@@ -1,7 +1,7 @@
 """Timers that keep a device away after a participation.
 
-Each device has its own timer, which starts at its last participation. A device
-does not check in while its timer is running.
+Each device has its own timer, which starts at its last participation. A device does not check
+in while its timer is running.
 """
 
 import dataclasses
@@ -16,8 +16,7 @@ _MOST_HOURS = 876_600.0
 class RoundTimer:
   """Timer in rounds: after round t a device is eligible from t + rounds on.
 
-  With 1 a device may take part in every round. The timer enforces a min-sep of
-  `rounds`.
+  With 1 a device may take part in every round. The timer enforces a min-sep of `rounds`.
 
   Raises:
     ValueError: if rounds is not a whole number from 1 to 2^31.

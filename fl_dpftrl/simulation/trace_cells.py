@@ -18,8 +18,8 @@ class Ceilings:
     cells: cell of each interval.
     starts: starts of the intervals, in seconds of the period.
     ends: ends of the intervals, in seconds of the period.
-    periods: seconds, shape [num_cells]; 0 if no period is known, in which case
-      the ceiling is always 1.
+    periods: seconds, shape [num_cells]; 0 if no period is known, in which case the ceiling is
+      always 1.
   """
 
   def __init__(self, cells: np.ndarray, starts: np.ndarray, ends: np.ndarray, periods: np.ndarray):
@@ -68,9 +68,9 @@ def group(
 ) -> tuple[Ceilings, np.ndarray]:
   """Groups the devices that follow traces into cells with ceilings.
 
-  Traces of one period are divided by the hours of day that they span. Traces
-  that span most of the day have a cell of their own. If there are many periods,
-  the traces of rare periods share one cell whose ceiling is 1.
+  Traces of one period are divided by the hours of day that they span. Traces that span most of
+  the day have a cell of their own. If there are many periods, the traces of rare periods share
+  one cell whose ceiling is 1.
 
   Args:
     owners: trace of each interval.
@@ -106,8 +106,8 @@ def _kinds(
 ) -> np.ndarray:
   """Returns a kind per trace, below num_kinds, by the hours of day it spans.
 
-  The span runs from the end of the longest daily absence to its start. A kind
-  is given by the middle of the span and, with many kinds, by its length.
+  The span runs from the end of the longest daily absence to its start. A kind is given by the
+  middle of the span and, with many kinds, by its length.
   """
   there = np.zeros((periods.size, _HOURS), bool)
   # Periods that are not whole days have no time of day.

@@ -1,13 +1,13 @@
 """Readers of trace files as FedScale and FLASH publish them.
 
-In every format, devices that are never ready are left out and counted, and
-intervals that overlap, touch or are unsorted are joined. An interval includes
-its start and excludes its end; both projects include the end too. An interval
-that ends in the second in which it starts is thus empty.
+In every format, devices that are never ready are left out and counted, and intervals that
+overlap, touch or are unsorted are joined. An interval includes its start and excludes its end;
+both projects include the end too. An interval that ends in the second in which it starts is
+thus empty.
 
-Sources: Lai et al. 2022, "FedScale: benchmarking model and system performance
-of federated learning at scale"; Yang et al. 2021, "Characterizing impacts of
-heterogeneity in federated learning upon large-scale smartphone data" (FLASH).
+Sources: Lai et al. 2022, "FedScale: benchmarking model and system performance of federated
+learning at scale"; Yang et al. 2021, "Characterizing impacts of heterogeneity in federated
+learning upon large-scale smartphone data" (FLASH).
 """
 
 import os
@@ -53,25 +53,23 @@ def read_fedscale(
 ) -> traces_lib.Traces:
   """Reads traces of FedScale: its pickle client_behave_trace or a similar one.
 
-  The pickle maps each device to a dictionary. Its 'active' and 'inactive' list
-  when the device starts and stops being available, in seconds. Its
-  'finish_time' is the number of seconds after which that repeats; times past it
-  never occur. Other entries are ignored. The trace has neither weekday nor time
-  of day: its second 0 is taken as a Monday, 00:00 UTC.
+  The pickle maps each device to a dictionary. Its 'active' and 'inactive' list when the device
+  starts and stops being available, in seconds. Its 'finish_time' is the number of seconds after
+  which that repeats; times past it never occur. Other entries are ignored. The trace has
+  neither weekday nor time of day: its second 0 is taken as a Monday, 00:00 UTC.
 
   Args:
-    path: pickle file; no code of it is run, and it is rejected if it holds more
-      than plain containers and numbers.
-    period: overrides the seconds after which each trace repeats; at least the
-      length of each trace.
-    leave_out_bad: leaves out and counts devices with a malformed trace instead
-      of rejecting the file.
+    path: pickle file; no code of it is run, and it is rejected if it holds more than plain
+      containers and numbers.
+    period: overrides the seconds after which each trace repeats; at least the length of each
+      trace.
+    leave_out_bad: leaves out and counts devices with a malformed trace instead of rejecting the
+      file.
 
   Raises:
     OSError: if the file cannot be read.
-    ValueError: if the file or a device's trace is malformed, no device is ever
-      ready, or the period is out of range. The message names the file and the
-      device.
+    ValueError: if the file or a device's trace is malformed, no device is ever ready, or the
+      period is out of range. The message names the file and the device.
   """
   return _fedscale(path, _content(path), period, leave_out_bad)
 
@@ -81,15 +79,15 @@ def read_flash(
 ) -> traces_lib.Traces:
   """Reads traces of FLASH: its state_traces.json or its cached_timers.json.
 
-  Both map each device to an object. In the first file, its 'messages' are events
-  of the device; flash_messages.ready interprets them. In the second file, its
-  'ready_time' lists pairs of times at which it starts and stops being ready, in
-  seconds from 2020-01-02 00:00, within 'trace_start' to 'trace_end'. If
-  'isSuccess' is false, the device counts as one that is never ready.
+  Both map each device to an object. In the first file, its 'messages' are events of the device;
+  flash_messages.ready interprets them. In the second file, its 'ready_time' lists pairs of
+  times at which it starts and stops being ready, in seconds from 2020-01-02 00:00, within
+  'trace_start' to 'trace_end'. If 'isSuccess' is false, the device counts as one that is never
+  ready.
 
-  The clock of a trace is taken as UTC. A trace keeps its time of day. It repeats
-  after the least whole number of days that covers its first to last message, or
-  of weeks if that exceeds a week. It keeps its weekdays if that is whole weeks.
+  The clock of a trace is taken as UTC. A trace keeps its time of day. It repeats after the
+  least whole number of days that covers its first to last message, or of weeks if that exceeds
+  a week. It keeps its weekdays if that is whole weeks.
 
   Args:
     path: JSON file.

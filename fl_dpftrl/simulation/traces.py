@@ -18,18 +18,18 @@ _DEVICES = 6
 class Traces:
   """Repeating times at which each of many real devices could be reached.
 
-  Each simulated device follows one random trace; several devices may follow the
-  same one. A trace repeats after its own period. Times are whole seconds from a
-  Monday, 00:00 UTC. A trace whose period is whole weeks thus keeps weekdays and
-  time of day, and one whose period is whole days keeps the time of day.
+  Each simulated device follows one random trace; several devices may follow the same one. A
+  trace repeats after its own period. Times are whole seconds from a Monday, 00:00 UTC. A trace
+  whose period is whole weeks thus keeps weekdays and time of day, and one whose period is whole
+  days keeps the time of day.
 
   Attributes:
-    starts: int64, shape [num_intervals]: starts of the intervals in seconds of
-      the period, trace by trace, ascending in each trace.
-    ends: int64, shape [num_intervals]: ends of the intervals, exclusive.
-      Intervals of a trace neither overlap nor touch.
-    offsets: int64, shape [num_traces + 1]: trace i has the intervals from
-      offsets[i] up to offsets[i + 1]; it may have none.
+    starts: int64, shape [num_intervals]: starts of the intervals in seconds of the period,
+      trace by trace, ascending in each trace.
+    ends: int64, shape [num_intervals]: ends of the intervals, exclusive. Intervals of a trace
+      neither overlap nor touch.
+    offsets: int64, shape [num_traces + 1]: trace i has the intervals from offsets[i] up to
+      offsets[i + 1]; it may have none.
     periods: int64, shape [num_traces], seconds after which each trace repeats.
     left_out: number of devices of the source without a trace here.
 
@@ -70,9 +70,8 @@ class Traces:
     if bad.any():
       first = int(np.argmax(bad))
       raise ValueError(
-        'starts and ends must be intervals in order within the period, got'
-        f' {self.starts[first]} to {self.ends[first]} in trace'
-        f' {owners[first]}'
+        f'starts and ends must be intervals in order within the period, got {self.starts[first]} to'
+        f' {self.ends[first]} in trace {owners[first]}'
       )
 
   @classmethod
@@ -87,8 +86,8 @@ class Traces:
   ) -> 'Traces':
     """Builds traces from unsorted intervals, folded into the traces' periods.
 
-    Intervals of a trace that overlap or touch are joined, and empty ones are
-    dropped. An interval past the end of a period continues at its start.
+    Intervals of a trace that overlap or touch are joined, and empty ones are dropped. An
+    interval past the end of a period continues at its start.
 
     Args:
       owners: trace of each interval: whole numbers, shape [num_intervals].
@@ -98,8 +97,7 @@ class Traces:
       left_out: number of devices of the source without a trace here.
 
     Raises:
-      ValueError: if the arrays are inconsistent, or an interval ends before it
-        starts.
+      ValueError: if the arrays are inconsistent, or an interval ends before it starts.
     """
     periods = _whole_seconds('periods', periods)
     _check_periods(periods)
@@ -141,16 +139,15 @@ class TracedPresence:
     followed: trace of each device: whole numbers, shape [num_devices].
 
   Attributes:
-    cells: int16, shape [num_devices]; traces of one cell have one period and,
-      as far as possible, similar times of day.
+    cells: int16, shape [num_devices]; traces of one cell have one period and, as far as
+      possible, similar times of day.
   """
 
   def __init__(self, traces: Traces, followed: np.ndarray):
     self._followed = followed
     self._periods = traces.periods
-    # Starts and ends alternate, so a position after an odd number of them is
-    # inside an interval. One more, never reached, keeps the list from being
-    # empty.
+    # Starts and ends alternate, so a position after an odd number of them is inside an
+    # interval. One more, never reached, keeps the list from being empty.
     self._edges = np.zeros(2 * traces.starts.size + 1, np.int32)
     self._edges[0:-1:2] = traces.starts
     self._edges[1:-1:2] = traces.ends
