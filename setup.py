@@ -21,10 +21,15 @@ setuptools.setup(
     'fl_dpftrl.matrices',
   ],
   package_dir={'fl_dpftrl.matrices': 'matrices'},
-  package_data={'fl_dpftrl': ['py.typed'], 'fl_dpftrl.matrices': ['*.json', '*.npz']},
+  package_data={
+    'fl_dpftrl': ['py.typed'],
+    'fl_dpftrl.reports': ['templates/*'],
+    'fl_dpftrl.matrices': ['*.json', '*.npz'],
+  },
   install_requires=[
     'dp-accounting>=0.4.3',
     'duckdb>=1.0',
+    'jinja2>=3.1',
     'matplotlib>=3.8',
     'numpy>=1.26',
     'pyarrow>=16',

@@ -3,6 +3,7 @@ import math
 import types
 
 import hypothesis
+import markupsafe
 import pytest
 from hypothesis import strategies as st
 
@@ -12,7 +13,7 @@ from fl_dpftrl.commands import flags
 from fl_dpftrl.commands import replay as replay_command
 from fl_dpftrl.planning import recommendation, tradeoffs
 from fl_dpftrl.replaying import statement
-from fl_dpftrl.reports import page, plan_settings, plan_strategies
+from fl_dpftrl.reports import figures, page
 
 NUMBERS = st.floats(1e-9, 1e9)
 DIGITS = st.integers(1, 9)
@@ -86,7 +87,7 @@ def settings_row(sigma, epsilon):
     possible=lambda: [planned],
     missing=list,
   )
-  return cells(plan_settings.section(plan)[-1])[0][-2:]
+  return cells(page.render('plan_settings.html', plan=plan, figures={'settings': None}))[0][-2:]
 
 
 def strategies_row(sigma, epsilon):
@@ -106,7 +107,8 @@ def strategies_row(sigma, epsilon):
     max_copies=3,
     objective='max',
   )
-  row = cells(plan_strategies.section(plan)[-1])[0]
+  drawn = {'strategies': figures.Figure('Loss', markupsafe.Markup('')), 'far': []}
+  row = cells(page.render('plan_strategies.html', plan=plan, figures=drawn))[0]
   return [row[-1], row[-2]]
 
 

@@ -12,7 +12,6 @@ from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.commands import flags, plan_text, population_flags, progress
 from fl_dpftrl.comparison import contenders as contenders_lib
 from fl_dpftrl.planning import planner
-from fl_dpftrl.reports import plan as plan_page
 
 HELP = 'simulates a population and recommends a strategy, noise and ε'
 
@@ -143,6 +142,9 @@ def run(args: argparse.Namespace) -> Result:
       objective=args.objective,
     )
   if args.report is not None:
+    # This import is slow, and other commands do not need it.
+    from fl_dpftrl.reports import plan as plan_page
+
     text = plan_page.report(
       plan, embedded=result.to_json(), setting=_setting(args), command=_command(args)
     )

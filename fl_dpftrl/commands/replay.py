@@ -11,7 +11,7 @@ from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.commands import flags, progress
 from fl_dpftrl.replaying import engines, publication, replay, runs, runs_file
 from fl_dpftrl.replaying import statement as statement_lib
-from fl_dpftrl.reports import privacy
+from fl_dpftrl.reports import setting as setting_lib
 
 HELP = 'computes the guarantee that a participation log proves'
 
@@ -148,14 +148,18 @@ def run(args: argparse.Namespace) -> statement_lib.Statement:
     print(messages.one_line(f'fl-dpftrl: warning: {warning}', limit=_LONGEST), file=sys.stderr)
   if args.public_report:
     result = publication.committed(result)
-  if args.report:
-    privacy.write_report(args.report, result, setting=_setting(args, result))
-  if args.public_report:
     if isinstance(result.drawn, drawn_lib.Amplified):
       print(f'fl-dpftrl: warning: {_NOT_PUBLIC}', file=sys.stderr)
-    privacy.write_report(
-      args.public_report, publication.publishable(result), setting=_setting(args, result)
-    )
+  if args.report or args.public_report:
+    # This import is slow, and other commands do not need it.
+    from fl_dpftrl.reports import privacy
+
+    setting = _setting(args, result)
+    if args.report:
+      privacy.write_report(args.report, result, setting=setting)
+    if args.public_report:
+      public = publication.publishable(result)
+      privacy.write_report(args.public_report, public, setting=setting)
   return result
 
 
@@ -187,7 +191,7 @@ def _runs(args: argparse.Namespace) -> list[runs.Run]:
   return [dataclasses.replace(run, sampling=draws)]
 
 
-def _setting(args: argparse.Namespace, result: statement_lib.Statement) -> privacy.Setting:
+def _setting(args: argparse.Namespace, result: statement_lib.Statement) -> setting_lib.Setting:
   given = [f'--runs={args.runs}'] if args.runs else []
   left_out = flags.SAMPLING if result.drawn is None else ()
   for name in (*_OF_ONE_RUN, 'delta', 'adjacency', 'group_size', 'report_goal'):
@@ -200,7 +204,7 @@ def _setting(args: argparse.Namespace, result: statement_lib.Statement) -> priva
       if value is not None:
         given.append(f'--{name}={value}')
   names = args.log or [file.name for file in result.log]
-  return privacy.Setting(
+  return setting_lib.Setting(
     run=', '.join(os.path.basename(os.path.normpath(p)) for p in names),
     noise_multiplier=result.noise_multiplier,
     command=shlex.join(['fl-dpftrl', 'replay', *given]),

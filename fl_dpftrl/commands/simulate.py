@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from fl_dpftrl import files, json_files, participation, rounding
 from fl_dpftrl.centralized import partition, sampling
 from fl_dpftrl.commands import flags, population_flags, progress
-from fl_dpftrl.reports import population
 from fl_dpftrl.simulation import attendance as attendance_lib
 from fl_dpftrl.simulation import cohorts, explanation, recording, timer
 from fl_dpftrl.simulation import turnouts as turnouts_lib
@@ -124,6 +123,9 @@ def run(args: argparse.Namespace) -> Result:
     turnouts=turnouts,
   )
   if args.report:
+    # This import is slow, and other commands do not need it.
+    from fl_dpftrl.reports import population
+
     command = shlex.join(['fl-dpftrl', 'simulate', *_words(args)])
     page = population.page_of(
       simulation, attendance, turnouts, embedded=result.to_json(), command=command

@@ -1,25 +1,19 @@
-"""Self-contained HTML page of a plan, which contains no guarantee."""
+"""HTML page of a plan, which contains no guarantee."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fl_dpftrl import rounding
-from fl_dpftrl.planning import planner
-from fl_dpftrl.reports import page, plan_figures, plan_forecast, plan_settings, plan_strategies
+from fl_dpftrl.planning import planner, recommendation, tradeoffs
+from fl_dpftrl.reports import figures, page
 
-_STYLE = (
-  plan_figures.STYLE
-  + """
-td data, th data { white-space: nowrap; }
-main > .cards + .cards { margin-top: 14px; }
-"""
-)
+_FAR = 3.0  # loss relative to the recommended one; larger losses are not drawn
 
 
 def report(
   plan: planner.Plan, *, embedded: Mapping[str, Any], setting: Mapping[str, str], command: str
 ) -> str:
-  """Returns the page of a plan.
+  """Returns the self-contained page of a plan.
 
   Args:
     plan: the plan.
@@ -27,64 +21,106 @@ def report(
     setting: labels and values of the planned setting.
     command: command line that repeats the plan.
   """
-  return page.document(
-    'Plan of a run with differential privacy',
-    _headline(plan),
-    page.card(page.definitions(*setting.items())),
-    page.element('h2', 'Expected participation'),
-    *plan_forecast.section(plan),
-    page.element('h2', 'Strategies: memory and noise'),
-    *plan_strategies.section(plan),
-    page.element('h2', 'Other report goals and numbers of rounds'),
-    *plan_settings.section(plan),
-    page.element('h2', 'Assumptions of the prediction'),
-    page.card(page.bullets(plan.assumptions)),
-    page.element('h2', 'Command to repeat this plan'),
-    page.command(command),
-    page.embedded_json('plan', embedded),
-    style=_STYLE,
+  return page.render(
+    'plan.html',
+    title='Plan of a run with differential privacy',
+    kind='plan',
+    plan=plan,
+    setting=setting,
+    figures={
+      'participation': _participation(plan),
+      'strategies': strategies(plan),
+      'far': _far(plan),
+      'settings': settings(plan),
+    },
+    embedded=embedded,
+    command=command,
   )
 
 
-def _headline(plan: planner.Plan) -> page.Html:
-  best, guarantee = plan.best, plan.best.guarantee
-  shown = lambda value, field, text=None: page.figure(value, f'recommended.{field}', text)
-  noise = rounding.up(guarantee.noise_multiplier, digits=6)
-  low, high = (shown(e, f'epsilon_range.{i}') for i, e in enumerate(best.epsilon_range))
-  alike = len(set(map(rounding.up, best.epsilon_range))) == 1
-  kind = guarantee.sensitivity_kind.replace('_', ' ')
-  return page.card(
-    page.element(
-      'p',
-      f'Run {best.candidate.label}',
-      ', optimised for this,' if best.candidate.contender.optimised else '',
-      ' with noise multiplier ',
-      shown(guarantee.noise_multiplier, 'noise_multiplier', noise),
-      class_='figure',
+def _participation(plan: planner.Plan) -> list[figures.Figure]:
+  """Draws the participation in the first simulation."""
+  closer = plan.forecast.closer
+  if closer is None:
+    return []
+  drawn = [
+    figures.histogram(
+      closer.participations, title='Devices by participations', x_label='participations of a device'
     ),
-    page.element(
-      'p',
-      'Predicted: ε = ',
-      page.element('strong', shown(guarantee.epsilon, 'epsilon')),
-      ' at δ = ',
-      page.delta(guarantee.delta, 'recommended.delta'),
-      ' under the planned participation; ',
-      high if alike else page.join(low, ' to ', high),
-      ' in the simulations. Adjacency: zero-out.',
+    figures.columns(
+      [minutes or 0.0 for minutes in closer.round_minutes],
+      title='Minutes of a round (median)',
+      x_label='hour of the day (UTC) in which it starts',
+      unit='minutes',
     ),
-    page.element(
-      'p',
-      page.element('strong', 'A prediction, not a guarantee.'),
-      ' To get the guarantee of the run, replay its participation log.',
-    ),
-    page.quiet(
-      'The noise stores ',
-      shown(best.candidate.memory_copies, 'memory_copies'),
-      ' copies of the model; at most ',
-      page.figure(plan.max_copies, 'max_copies'),
-      ' were allowed. Sensitivity ',
-      shown(guarantee.sensitivity, 'sensitivity'),
-      f' ({kind}). Figures are rounded up.',
-    ),
-    kind='headline warn',
+  ]
+  if closer.separations:
+    least = closer.separations[0][0]
+    first = figures.histogram(
+      closer.separations,
+      title='Rounds between participations',
+      x_label='rounds between two participations of a device',
+      mark=(least, f'b = {least:,}'),
+    )
+    drawn.insert(0, first)
+  return drawn
+
+
+def _far(plan: planner.Plan) -> list[recommendation.Option]:
+  return [o for o in plan.best.options if _loss(plan, o) > _FAR * plan.best.loss]
+
+
+def _loss(plan: planner.Plan, option: recommendation.Option) -> float:
+  return option.candidate.loss(plan.planned)
+
+
+def strategies(plan: planner.Plan) -> figures.Figure:
+  """Draws the loss of each strategy against its memory."""
+  points, least, far = [], float('inf'), _far(plan)
+  near = [(o.candidate.memory_copies, _loss(plan, o), o) for o in plan.best.options if o not in far]
+  for copies, loss, option in sorted(near, key=lambda item: item[:2]):
+    label, is_best = option.candidate.label, option.candidate is plan.best.candidate
+    points.append(
+      figures.Point(
+        copies,
+        loss,
+        f'{label}: loss {rounding.up(loss)}, {copies} copies',
+        label if is_best or loss < least else '',
+        'best' if is_best else '' if option.fits else 'beyond',
+      )
+    )
+    least = min(loss, least)
+  return figures.scatter(
+    points,
+    title=f'Loss ({plan.objective}) against memory',
+    x_label='copies of the model that the noise stores',
+    limit=(plan.max_copies, f'at most {plan.max_copies:,}'),
   )
+
+
+def settings(plan: planner.Plan) -> figures.Figure | None:
+  """Draws ε against days for other report goals and rounds; None if there are none."""
+  found = plan.possible()
+  if len(found) < 2:
+    return None
+  first = plan.forecast.outcomes[0]
+  goal: Callable[[Any], int] = lambda s: s.report_goal
+  rounds: Callable[[Any], int] = lambda s: s.num_rounds
+
+  def point(setting: tradeoffs.Setting, label: str) -> figures.Point:
+    is_plan = (goal(setting), rounds(setting)) == (goal(first), rounds(first))
+    name = (
+      f'report goal {goal(setting):,}, {rounds(setting):,} rounds:'
+      f' ε = {rounding.up(setting.epsilon)}, {setting.days:.1f} days'
+    )
+    label, kind = ('planned', 'best') if is_plan else (label, '')
+    return figures.Point(setting.days, setting.epsilon, name, label, kind)
+
+  lines = []
+  for is_main, same, varying, words in (
+    (True, rounds, goal, 'goal {:,}'),
+    (False, goal, rounds, '{:,} rounds'),
+  ):
+    line = sorted((s for s in found if same(s) == same(first)), key=varying)
+    lines.append((is_main, [point(s, words.format(varying(s))) for s in line]))
+  return figures.paths(lines, title='Predicted ε against days', x_label='days')

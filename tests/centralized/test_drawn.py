@@ -197,7 +197,7 @@ def test_the_report_has_a_card_for_it(name):
   stated = statement(name, deltas=(1e-6, 1e-8))
   text = page_of(stated)
   part = 'amplified' if name in SAMPLED else 'shuffled'
-  assert 'Four guarantees, each with what it assumes' in text
+  assert 'Four guarantees and their assumptions' in text
   for field in ('epsilon', 'curve.1.epsilon'):
     value = stated.to_json()[part]
     for key in field.split('.'):
@@ -205,8 +205,8 @@ def test_the_report_has_a_card_for_it(name):
     assert f'value="{value!r}" data-field="{part}.{field}"' in text
   assert 'The log does not contradict it.' in text
   assert 'The log contradicts the stated sampling' not in text
-  assert ('has to stay secret' in text) is (part == 'amplified')
-  gained = 'Nothing is gained from sampling or shuffling'
+  assert ('have to stay secret' in text) is (part == 'amplified')
+  gained = 'uses no amplification by sampling or shuffling'
   assert (gained in words(text)) is (part == 'shuffled')
   # The headline is what needs no secret draws.
   assert text.index('worst_case.epsilon') < text.index(f'{part}.epsilon')
@@ -217,7 +217,7 @@ def test_a_contradiction_is_loud_in_the_report(said):
   stated = statement('shuffled', said)
   part = 'amplified' if said in SAMPLED else 'shuffled'
   text = page_of(stated)
-  before = text.partition('each with what it assumes')[0]
+  before = text.partition('guarantees and their assumptions')[0]
   assert 'The log contradicts the stated sampling' in before
   assert f'were said to be drawn by {said}, of 1,205 examples' in words(before)
   assert stated.drawn.reason[:30] in words(before)

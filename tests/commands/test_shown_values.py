@@ -62,10 +62,11 @@ def test_pages_escape_it(log, tmp_path):
   assert '\\x1b[2J' in text and '\\u202e' in text
 
 
-def test_markup_and_attributes_show_what_is_invisible():
-  made = page.element('p', '\u202eb', title='\x1b')
-  assert made == '<p title="\\x1b">\\u202eb</p>'
-  assert '\n' not in page.command('fl-dpftrl replay\n--log=x')
+def test_pages_show_what_is_invisible():
+  common = {'kind': 'k', 'embedded': HOSTILE, 'by_hour': [], 'by_device': []}
+  made = page.render('base.html', title='\u202eb<\x1b', **common)
+  assert '<h1>\\u202eb&lt;\\x1b</h1>' in made
+  assert not acts(made)
 
 
 def test_errors_are_one_short_line(tmp_path, capsys):

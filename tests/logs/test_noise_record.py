@@ -6,7 +6,7 @@ from fl_dpftrl.families import blt
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import noise_record, schema, shards
 from fl_dpftrl.replaying import replay, runs
-from fl_dpftrl.reports import mechanism, setting
+from fl_dpftrl.reports import privacy
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
 
@@ -60,9 +60,7 @@ def test_replay_needs_no_flags_for_changes(tmp_path):
   assert run.clip_norm == 1.0
   assert run.clip_norm_changes == ((2, 0.5), (4, 0.25))
   assert any('clip norm changed' in line for line in told.assumptions)
-  shown = str(
-    mechanism.mechanism(told, setting.Setting(run='r', noise_multiplier=8.0, command='c'))
-  )
+  shown = privacy.report(told, privacy.Setting(run='r', noise_multiplier=8.0, command='c'))
   assert 'noise and updates changed alike' in shown
 
 

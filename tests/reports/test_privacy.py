@@ -1,5 +1,6 @@
 import dataclasses
 import functools
+import html
 import html.parser
 import json
 import re
@@ -25,7 +26,7 @@ class Page(html.parser.HTMLParser):
   def __init__(self, text):
     super().__init__()
     self.open, self.figures, self.words, self.scripts = [], [], [], {}
-    self.tags, self.references, self.bars = [], [], []
+    self.tags, self.references = [], []
     self.feed(text)
     self.close()
     assert not self.open
@@ -41,8 +42,6 @@ class Page(html.parser.HTMLParser):
     self.tags.append(tag)
     if tag == 'data':
       self.figures.append((attrs['data-field'], attrs['value']))
-    if tag == 'rect':
-      self.bars.append(attrs)
     for key in ('src', 'href', 'srcset', 'data', 'action'):
       if key in attrs:
         self.references.append(attrs[key])
@@ -161,7 +160,7 @@ def test_stands_alone():
 @pytest.mark.parametrize(
   'words',
   [
-    'Central differential privacy',
+    'central differential privacy',
     'Data accesses covered',
     'Mechanism output',
     'Unit of privacy',
@@ -216,7 +215,7 @@ def test_a_violated_declaration_is_loud():
   assert 'violated' not in kept
   text = Page(violated).text
   assert 'The declared participation was violated' in text
-  assert 'Declared were a min-sep of 5' in text
+  assert 'A min-sep of 5 and at most' in text
   assert violated.count('card bad void') == 1
 
 
@@ -258,8 +257,8 @@ def test_adjacency_and_groups():
 
 
 CONFIDENTIAL = (
-  'Confidential: has figures of single devices from the private log; there'
-  ' is a version for publication.'
+  'Confidential: this page has figures of single devices from the private log;'
+  ' there is a version for publication.'
 )
 
 
@@ -302,7 +301,7 @@ def section(text, heading):
   _, _, after = text.partition(f'<h2>{heading}</h2>')
   assert after, heading
   inside = after.partition('<h2>')[0]
-  return re.sub(r'\s+', ' ', re.sub(r'<[^>]+>', ' ', inside))
+  return html.unescape(re.sub(r'\s+', ' ', re.sub(r'<[^>]+>', ' ', inside)))
 
 
 def test_confidential_is_said_first():
@@ -362,10 +361,10 @@ def test_publication_says_what_was_left_out():
   text = privacy.report(stated, setting(hypothetical=HYPOTHETICAL))
   page = Page(text)
   assert CONFIDENTIAL not in page.text
-  assert 'For publication. Left out, as counted from single' in page.text
+  assert 'For publication. This page leaves out what was counted from single' in page.text
   assert 'For publication' in text.partition('<data')[0]
   assert json.loads(page.scripts['statement']) == stated.to_json()
-  assert 'Two guarantees, each with what it assumes' in page.text
+  assert 'Two guarantees and their assumptions' in page.text
   assert 'Privacy loss of actual devices' not in page.text
   shown = dict(page.figures)
   for field in ('worst_case.epsilon', 'declared.epsilon'):
@@ -377,7 +376,7 @@ def test_publication_says_what_was_left_out():
 def test_publication_of_a_violated_declaration():
   words = Page(privacy.report(publication.publishable(statement(min_sep=5)), setting())).text
   assert 'The declared participation was violated' in words
-  assert 'The worst case rests on the log, and stands.' in words
+  assert 'The worst-case guarantee rests on the log and stands.' in words
 
 
 @pytest.mark.parametrize('deltas', [1e-6, [1e-6, 1e-9]])
@@ -399,18 +398,19 @@ def test_how_devices_fared(deltas):
   for share in ('50 % of', '90 % of', '99 % of', '99.9 % of', 'most exposed'):
     assert share in re.sub(' +', ' ', words)
   assert f'device: {stated.per_device.most_exposed!r}' in re.sub(' +', ' ', words)
-  assert 'assumes that the device would have been in the same rounds' in words
+  assert 'assumes that each device would have been in the same rounds' in words
   assert 'This is not a guarantee in advance' in words
   assert 'worst case: ρ = ' in words
   drawing = text.partition('<svg')[2].partition('</svg>')[0]
-  at = float(re.search(r'<line x1="([\d.]+)" x2="\1"', drawing).group(1))
-  right = [float(x) for x in re.findall(r'<rect x="([\d.]+)"', drawing)]
+  at = float(re.search(r'd="M ([\d.]+) [^"]*" style="[^"]*dasharray', drawing)[1])
+  bars = re.findall(r'<title>([^<]*)</title><path d="M ([\d.]+) ', drawing)
   # No bar begins to the right of the worst case, which bounds every device.
-  assert right and max(right) < at
-  bars = [b for b in page.bars if '.' in b['data-first']]
-  drawn = [(float(b['data-first']), float(b['data-last']), int(b['data-count'])) for b in bars]
-  counted = stated.per_device.rho_histogram
-  assert drawn == [tuple(bar) for bar in counted if bar[2]]
+  assert bars and all(float(left) < at for _, left in bars)
+  assert [tip for tip, _ in bars] == [
+    f'{low:.4g} to {high:.4g}: {count:,}'
+    for low, high, count in stated.per_device.rho_histogram
+    if count
+  ]
 
 
 def test_groups_are_not_compared_with_single_devices():
@@ -418,7 +418,7 @@ def test_groups_are_not_compared_with_single_devices():
   words = section(text, 'Privacy loss of actual devices')
   assert 'worst case' not in words
   assert 'most exposed</th>' not in text
-  assert 'Of each device alone, not of 3 together.' in words
+  assert 'They are those of each device alone, not of 3 together.' in words
   assert 'the 3 most exposed devices together' in Page(text).text
 
 
@@ -439,43 +439,43 @@ def test_each_guarantee_is_beside_its_assumptions():
     ('worst_case', 'declared', 'observed'),
     (
       [
-        'at most 3 (k) of 12 (n), any two at least 4 (b) apart',
+        'at most 3 (k) of 12 (n) rounds, any two at least 4 (b) apart',
         'reacts neither to data nor to released models',
       ],
       [
         'at most 4 participations, any two at least 3 rounds apart',
-        'The only one that holds even when participation reacts to'
-        ' released models. Assumes that devices enforce it themselves.',
+        'This is the only guarantee that holds even if participation reacts to released'
+        ' models. It assumes that devices enforce the schema themselves.',
       ],
       [
-        'For the most exposed device, in the rounds that the log lists',
-        'promises nothing to anyone in advance',
+        'This holds for the most exposed device, in the rounds that the log lists.',
+        'promises nothing to any device in advance',
       ],
     ),
   ):
     assert f'data-field="{field}.epsilon"' in card
     for sentence in sentences:
-      assert sentence in card
+      assert sentence in re.sub(r'\s+', ' ', card)
 
 
 def test_without_a_declaration_says_what_is_missing():
   words = Page(privacy.report(one_changed(), setting())).text
-  assert 'no guarantee here holds where participation reacts' in words
+  assert 'no guarantee here holds if participation reacts' in words
 
 
 def test_changes_and_restarts_of_a_run():
   text = privacy.report(one_changed(), setting())
   words = section(text, 'The mechanism').replace('  ', ' ')
   assert re.search('clip norm +3 *, +2.75 +from round +5 ', words)
-  assert re.search('noise restarted +at round +7 ', words)
-  assert 'have all of its participations in each part' in words
-  assert 'take all of them to be at the smallest' in words
+  assert re.search('noise restarts +at round +7 ', words)
+  assert 'each part has all participations of a device' in words
+  assert 'all participations of a device are at the smallest' in words
   shown = dict(Page(text).figures)
   assert shown['changes.0.1'] == '2.75'
   assert (shown['changes.0.0'], shown['restarts.0']) == ('5', '7')
   same = section(privacy.report(statement(), setting()), 'The mechanism')
-  assert 'participations in each part' not in same
-  assert re.search('noise restarted +never', same)
+  assert 'each part has all participations' not in same
+  assert re.search('noise restarts +never', same)
 
 
 def test_rounds_short_of_the_report_goal_and_cohort_sizes():
@@ -486,7 +486,7 @@ def test_rounds_short_of_the_report_goal_and_cohort_sizes():
   sizes = np.bincount(rounds, minlength=97)
   assert 0 < (sizes < 50).sum() < 97
   assert int(shown['rounds_short_of_report_goal']) == (sizes < 50).sum()
-  assert 'of them short of the report goal of 50' in page.text
+  assert 'rounds short of the report goal of 50' in page.text
   for field in ('least', 'mean', 'most'):
     field = f'cohort_sizes.{field}'
     assert float(shown[field]) == look_up(stated.to_json(), field)
@@ -530,7 +530,7 @@ def test_several_runs_of_which_one_broke_its_word():
   words = Page(privacy.report(stated, setting())).text
   assert 'Not every run kept to its declared schema.' in words
   # The least of what was declared was kept to, which would puzzle.
-  assert 'Declared were a min-sep of' not in words
+  assert 'participations were declared; the log has' not in words
 
 
 def test_published_runs_have_no_counts():
