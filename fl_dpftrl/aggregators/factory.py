@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import math
 import numbers
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl import digests
-from fl_dpftrl.aggregators import clipping, inner_sum, state_size
+from fl_dpftrl.aggregators import by_engine, clipping, inner_sum, placement
 from fl_dpftrl.aggregators import parameters as parameters_lib
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.noise import base as noise_base
@@ -28,6 +29,12 @@ class AggregatorState(NamedTuple):
 
   inner: Any
   noise: Any
+
+
+def _template(value_type: tff.Type) -> Any:
+  if not tff.types.is_structure_of_tensors(value_type):
+    raise ValueError(f'value_type must be made of tensors, got {value_type}')
+  return tff.types.type_to_tf_tensor_specs(value_type)
 
 
 def _is_whole(value: Any) -> bool:
@@ -87,6 +94,14 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     noise_seed: None for a secret seed, fresh from the operating system with
       each `initialize()`. A number makes the noise repeatable, for tests, and
       voids the guarantee.
+    memory: where noise is kept. 'state': in TFF's state, as buffers. 'engine': by this
+      process, which makes the row of the next round while clients train; the state
+      holds seed and row. Rounds must then run in process. 'auto': state where it fits
+      into the free memory when the process is built, else an engine. The rows of the
+      two differ, so neither continues the other's state.
+    noise_folder: folder of an engine, for snapshots of its buffers, from which a run is
+      resumed sooner, and for a mapped file if they do not fit into memory. It holds
+      noise: only its owner can read it. None: no snapshots.
 
   Raises:
     ValueError: for an attribute that will not do.
@@ -100,6 +115,9 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
   zeroing_norm: float | None = None
   inner_factory: tff.aggregators.UnweightedAggregationFactory | None = None
   noise_seed: int | None = None
+  memory: str = placement.AUTO
+  noise_folder: str | os.PathLike[str] | None = None
+  _placed: dict[int, str] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
   def __post_init__(self):
     strategy = self.strategy
@@ -113,6 +131,8 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       if isinstance(value, bool) or not is_number or not is_valid(value):
         raise ValueError(f'{name} must be {what}, got {value!r}')
       object.__setattr__(self, name, kind(value))
+    if self.memory not in placement.CHOICES:
+      raise ValueError(f'memory must be one of {", ".join(placement.CHOICES)}, got {self.memory!r}')
     if self.inner_factory is None:
       object.__setattr__(self, 'inner_factory', tff.aggregators.SumFactory())
     elif not isinstance(self.inner_factory, tff.aggregators.UnweightedAggregationFactory):
@@ -128,31 +148,43 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
 
     Raises:
       ValueError: unless value_type holds float32 tensors of known shapes, and
-        TFF can carry their noise state.
+        their noise fits where it is to be kept.
     """
-    if not tff.types.is_structure_of_tensors(value_type):
-      raise ValueError(f'value_type must be made of tensors, got {value_type}')
-    template = tff.types.type_to_tf_tensor_specs(value_type)
-    stream = streams.make_stream(
-      self.strategy,
-      template,
-      stddev=self.noise_multiplier * self.clip_norm,
-      noise_seed=self.noise_seed,
+    template = _template(value_type)
+    same: dict[str, Any] = dict(
+      stddev=self.noise_multiplier * self.clip_norm, noise_seed=self.noise_seed
     )
-    num_parameters = sum(spec.shape.num_elements() for spec in tf.nest.flatten(template))
-    state_size.check_state_size(self.strategy, tf.float32.size * num_parameters)
-    return parameters_lib.bind(stream, self.parameters())
+    if self.placed(value_type) == placement.ENGINE:
+      stream = by_engine.make_stream(self.strategy, template, **same, folder=self.noise_folder)
+    else:
+      stream = streams.make_stream(self.strategy, template, **same)
+    return parameters_lib.bind(stream, self.parameters(value_type))
 
-  def parameters(self) -> parameters_lib.Parameters:
+  def placed(self, value_type: tff.Type) -> str:
+    """Returns 'state' or 'engine': where noise for updates of a type is kept.
+
+    Raises:
+      ValueError: as `noise_stream`.
+    """
+    specs = streams.check_template(_template(value_type))
+    model_bytes = tf.float32.size * sum(spec.shape.num_elements() for spec in specs)
+    if model_bytes not in self._placed:
+      # Once: the free memory may be another when the state is advanced.
+      self._placed[model_bytes] = placement.choose(self.strategy, model_bytes, self.memory)
+    return self._placed[model_bytes]
+
+  def parameters(self, value_type: tff.Type) -> parameters_lib.Parameters:
     """Returns the parameters that a noise state is bound to."""
     return parameters_lib.of(
       self.strategy,
-      seed=self._seed_identity(),
+      seed=self._seed_identity(value_type),
       noise_multiplier=self.noise_multiplier,
       clip_norm=self.clip_norm,
     )
 
-  def _seed_identity(self) -> int:
+  def _seed_identity(self, value_type: tff.Type) -> int:
+    if self.placed(value_type) == placement.ENGINE:
+      return by_engine.seed_identity(self.noise_seed)
     if self.noise_seed is None:
       return 0
     return digests.short_digest(b'fl_dpftrl given seed %d' % self.noise_seed)
@@ -185,8 +217,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     Raises:
       ValueError: as `noise_stream`.
     """
-    stream = self.noise_stream(value_type)
-    return self._on_noise(value_type, lambda noise: self._after_burnt_row(stream, noise))
+    return self._on_noise(value_type, self.noise_stream(value_type).skip)
 
   def change_noise(self, value_type: tff.Type) -> tff.Computation:
     """A computation that takes over the state of a factory of other noise.
@@ -204,11 +235,8 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     Raises:
       ValueError: as `noise_stream`.
     """
-    own = self.parameters()
+    own = self.parameters(value_type)
     return self._on_noise(value_type, lambda noise: parameters_lib.change(noise, own))
-
-  def _after_burnt_row(self, stream: noise_base.NoiseStream, noise: Any) -> Any:
-    return stream.next(noise)[1]
 
   def _on_noise(self, value_type: tff.Type, advance: Callable[[Any], Any]) -> tff.Computation:
     """Returns a computation that advances the noise in an aggregator state."""

@@ -113,4 +113,9 @@ def make_stream(
       row=state.row + 1, row_stddev=tf.cast(stddev * norm, tf.float32), buffers=buffers
     )
 
-  return base.NoiseStream(init, next_fn)
+  return base.NoiseStream(init, next_fn, lambda state: next_fn(state)[1])
+
+
+def skip_unread(state: Any) -> Any:
+  """Advances a state past a row that is made outside TensorFlow, without making it."""
+  return state._replace(row=state.row + 1, row_stddev=tf.constant(0.0, tf.float32))

@@ -1,0 +1,102 @@
+"""Where noise is kept: in TFF's state, or by an engine outside it."""
+
+import tensorflow_federated as tff
+
+from fl_dpftrl import runtime
+from fl_dpftrl.families import base as strategies
+from fl_dpftrl.noise.engine import cost
+from fl_dpftrl.runtime import memory as runtime_memory
+
+AUTO, STATE, ENGINE = 'auto', 'state', 'engine'
+CHOICES = (AUTO, STATE, ENGINE)
+# A state travels to TFF's worker as one message, below protobuf's and gRPC's 2 GB; a
+# larger one kills the worker without a word.
+MAX_STATE_BYTES = 1_900_000_000
+# The model, its server momentum, and as much again for the rest of the state.
+_MODEL_COPIES = 4
+# In process: the noise state before a round, the one after it, and one on the way.
+_STATE_COPIES = 3
+# Of the free memory, for an engine's buffers; larger ones are in a mapped file.
+_ENGINE_SHARE = 0.5
+# Rounds for which a strategy without an end is provided.
+_ENDLESS_ROUNDS = 2**20
+
+
+def num_rounds(strategy: strategies.Strategy) -> int:
+  """Returns the rounds that a strategy's noise is made for at most."""
+  return strategy.max_rounds or _ENDLESS_ROUNDS
+
+
+def noise_state_bytes(strategy: strategies.Strategy, model_bytes: int) -> int:
+  """Returns the bytes of a strategy's noise state for a model of model_bytes.
+
+  If the state grows, the result is for the last round that noise is made for.
+  """
+  return model_bytes * strategy.memory_copies(num_rounds(strategy))
+
+
+def choose(strategy: strategies.Strategy, model_bytes: int, asked: str = AUTO) -> str:
+  """Returns STATE or ENGINE: as asked, or what fits where computations run now.
+
+  In process, state must fit into the free memory. In TFF's worker, it must fit into a
+  message, and there is no engine.
+
+  Args:
+    strategy: strategy of the noise.
+    model_bytes: size of one update, in float32.
+    asked: one of CHOICES.
+
+  Raises:
+    ValueError: if what is asked for does not fit, saying what would.
+  """
+  vectors = noise_state_bytes(strategy, model_bytes) // model_bytes
+  keeps = f'strategy {strategy.family} keeps {vectors} vectors of {model_bytes / 1e6:,.1f} MB'
+  if not is_in_process():
+    if asked == ENGINE:
+      raise ValueError(
+        "memory='engine' makes noise in this process: call fl_dpftrl.runtime.use_in_process()"
+        ' before the process is built, or give a NoiseByReferenceFactory to a worker'
+      )
+    if (vectors + _MODEL_COPIES) * model_bytes > MAX_STATE_BYTES:
+      raise ValueError(
+        f"{keeps} as noise state, and TFF's worker carries {MAX_STATE_BYTES / 1e9} GB,"
+        f' {_MODEL_COPIES} vectors for the model included: call'
+        ' fl_dpftrl.runtime.use_in_process() before, or choose'
+        + _what_fits(MAX_STATE_BYTES, vectors, model_bytes, 1)
+      )
+    return STATE
+  free = runtime_memory.free_bytes()
+  needed = (_STATE_COPIES * vectors + _MODEL_COPIES) * model_bytes
+  if asked == ENGINE or free is None or needed <= free:
+    return STATE if asked == AUTO else asked
+  if asked == AUTO:
+    return ENGINE
+  raise ValueError(
+    f'{keeps} as noise state: with the model, rounds need {needed / 1e9:,.1f} GB, and'
+    f" {free / 1e9:,.1f} GB are free: give memory='engine', or choose"
+    + _what_fits(free, vectors, model_bytes, _STATE_COPIES)
+  )
+
+
+def engine_memory(strategy: strategies.Strategy, model_bytes: int) -> str:
+  """Returns where an engine keeps its buffers: in 'memory' where they fit, or 'mapped'."""
+  free = runtime_memory.free_bytes()
+  if free is None:
+    return 'memory'
+  buffers = cost.buffer_bytes(strategy, num_rounds(strategy), model_bytes // 4)
+  return 'memory' if buffers <= _ENGINE_SHARE * free else 'mapped'
+
+
+def is_in_process() -> bool:
+  """Returns whether TFF computations run in this process now."""
+  context = tff.framework.get_context_stack().current
+  if isinstance(context, tff.program.NativeFederatedContext):
+    context = context._context  # TFF names it nowhere else.
+  return isinstance(context, (runtime.InProcessContext, runtime.AsyncInProcessContext))
+
+
+def _what_fits(limit: int, vectors: int, model_bytes: int, copies: int) -> str:
+  parameters = limit // (copies * vectors + _MODEL_COPIES) // 4
+  fitting = (limit // model_bytes - _MODEL_COPIES) // copies
+  line = f' a model of at most {parameters:,} parameters'
+  return line if fitting < 0 else f'{line} or a strategy of at most {fitting} vectors'
