@@ -12,8 +12,9 @@ CHOICES = (AUTO, STATE, ENGINE)
 # A state travels to TFF's worker as one message, below protobuf's and gRPC's 2 GB; a
 # larger one kills the worker without a word.
 MAX_STATE_BYTES = 1_900_000_000
-# The model, its server momentum, and as much again for the rest of the state.
-_MODEL_COPIES = 4
+# Vectors beside the noise. In a message: the model, its server momentum, and as much
+# again for the rest of the state. In process, clients and their sum as well.
+_MESSAGE_VECTORS, _ROUND_VECTORS = 4, 12
 # In process: the noise state before a round, the one after it, and one on the way.
 _STATE_COPIES = 3
 # Of the free memory, for an engine's buffers; larger ones are in a mapped file.
@@ -57,16 +58,16 @@ def choose(strategy: strategies.Strategy, model_bytes: int, asked: str = AUTO) -
         "memory='engine' makes noise in this process: call fl_dpftrl.runtime.use_in_process()"
         ' before the process is built, or give a NoiseByReferenceFactory to a worker'
       )
-    if (vectors + _MODEL_COPIES) * model_bytes > MAX_STATE_BYTES:
+    if (vectors + _MESSAGE_VECTORS) * model_bytes > MAX_STATE_BYTES:
       raise ValueError(
         f"{keeps} as noise state, and TFF's worker carries {MAX_STATE_BYTES / 1e9} GB,"
-        f' {_MODEL_COPIES} vectors for the model included: call'
+        f' {_MESSAGE_VECTORS} vectors for the model included: call'
         ' fl_dpftrl.runtime.use_in_process() before, or choose'
-        + _what_fits(MAX_STATE_BYTES, vectors, model_bytes, 1)
+        + _what_fits(MAX_STATE_BYTES, model_bytes, vectors, 1, _MESSAGE_VECTORS)
       )
     return STATE
   free = runtime_memory.free_bytes()
-  needed = (_STATE_COPIES * vectors + _MODEL_COPIES) * model_bytes
+  needed = (_STATE_COPIES * vectors + _ROUND_VECTORS) * model_bytes
   if asked == ENGINE or free is None or needed <= free:
     return STATE if asked == AUTO else asked
   if asked == AUTO:
@@ -74,7 +75,7 @@ def choose(strategy: strategies.Strategy, model_bytes: int, asked: str = AUTO) -
   raise ValueError(
     f'{keeps} as noise state: with the model, rounds need {needed / 1e9:,.1f} GB, and'
     f" {free / 1e9:,.1f} GB are free: give memory='engine', or choose"
-    + _what_fits(free, vectors, model_bytes, _STATE_COPIES)
+    + _what_fits(free, model_bytes, vectors, _STATE_COPIES, _ROUND_VECTORS)
   )
 
 
@@ -95,8 +96,8 @@ def is_in_process() -> bool:
   return isinstance(context, (runtime.InProcessContext, runtime.AsyncInProcessContext))
 
 
-def _what_fits(limit: int, vectors: int, model_bytes: int, copies: int) -> str:
-  parameters = limit // (copies * vectors + _MODEL_COPIES) // 4
-  fitting = (limit // model_bytes - _MODEL_COPIES) // copies
-  line = f' a model of at most {parameters:,} parameters'
+def _what_fits(limit: int, model_bytes: int, vectors: int, copies: int, others: int) -> str:
+  """Says which models and strategies fit into limit bytes, with `others` vectors more."""
+  line = f' a model of at most {limit // (copies * vectors + others) // 4:,} parameters'
+  fitting = (limit // model_bytes - others) // copies
   return line if fitting < 0 else f'{line} or a strategy of at most {fitting} vectors'
