@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fl_dpftrl import digests, json_files
+from fl_dpftrl import digests, files, json_files
 from fl_dpftrl.aggregators import placement
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.noise import base as noise_base
@@ -120,6 +120,7 @@ class _Rows:
       folder = pathlib.Path(self._folder)
       folder.mkdir(mode=0o700, parents=True, exist_ok=True)
       folder.chmod(0o700)
+      files.remove_leftovers(folder)
       saved = snapshots.Snapshots(folder, makers.identity(**recipe), self._num_rounds)
     new_maker = functools.partial(
       makers.RowMaker,

@@ -19,6 +19,7 @@ from fl_dpftrl.noise.engine import maker as makers
 MAGIC = 0x776F_7200_0001
 HEADER_BYTES = 40
 ROW_DIGITS = 9
+MARK_NAME = 'served.json'
 
 
 def row_name(row: int) -> str:
@@ -245,7 +246,7 @@ class RowServer:
 
   @property
   def _mark(self) -> pathlib.Path:
-    return self.folder / 'served.json'
+    return self.folder / MARK_NAME
 
   @property
   def _ready(self) -> pathlib.Path:
