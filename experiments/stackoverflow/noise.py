@@ -55,11 +55,7 @@ def aggregator(
   was_served = (rows_folder / engine.MARK_NAME).exists()  # By an earlier version or a worker.
   if memory == 'memory' and in_process and not machines.noise_workers and not was_served:
     factory = factory_lib.CorrelatedNoiseFactory(
-      strategy,
-      **same,
-      noise_seed=hparams.noise_seed,
-      memory='engine',
-      noise_folder=rows_folder,
+      strategy, **same, noise_seed=hparams.noise_seed, memory='engine', noise_folder=rows_folder
     )
     return factory, None
   rows = engine.RowServer(

@@ -25,8 +25,7 @@ class RowState(NamedTuple):
     row: t, the row that comes next (scalar, int64).
     row_stddev: standard deviation of each coordinate of the last row (scalar,
       float32); 0 before the first, and after a burnt one.
-    parameters: parameters that the noise state is bound to, if an aggregator
-      keeps them.
+    parameters: parameters that the noise state is bound to, if an aggregator keeps them.
   """
 
   identity: tf.Tensor

@@ -55,14 +55,12 @@ _NUMBERS = {
 class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
   """Releases (sum of bounded updates + row t of N·Z) / report_goal in round t.
 
-  Each update is clipped to clip_norm in L2, over all its tensors. One that
-  holds a NaN or an infinity is rejected, one whose L∞ norm exceeds zeroing_norm
-  is zeroed: both enter the sum as zeros and never reach the noise. Entries of Z
-  have standard deviation noise_multiplier · clip_norm, for C as the strategy
-  states it. What that guarantees depends on the participation that happened,
-  which the aggregator does not know: account with the participation log. The
-  accounting is that of real numbers; the rounding of float32 sums is not part
-  of it.
+  Each update is clipped to clip_norm in L2, over all its tensors. One that holds a NaN or an
+  infinity is rejected, one whose L∞ norm exceeds zeroing_norm is zeroed: both enter the sum as
+  zeros and never reach the noise. Entries of Z have standard deviation noise_multiplier ·
+  clip_norm, for C as the strategy states it. What that guarantees depends on the participation
+  that happened, which the aggregator does not know: account with the participation log. The
+  accounting is that of real numbers; the rounding of float32 sums is not part of it.
 
   The state knows strategy, seed, noise multiplier and clip norm of the factory
   that made it. A round from the state of another factory fails; `change_noise`
@@ -85,15 +83,13 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     report_goal: updates that a round needs, the fixed divisor of the sum.
     zeroing_norm: L∞ norm above which an update is zeroed; None for no limit.
     inner_factory: sums the bounded updates; None for
-      `tff.aggregators.SumFactory`. Any other has to sum known updates when the
-      process is created: a mean is refused, which would divide twice. For secure
-      aggregation give `tff.aggregators.SecureSumFactory(clip_norm)`, with a
-      float: no coordinate exceeds clip_norm, wider bounds waste precision, and
-      narrower ones cut updates. It must not add to what it sums: what that
-      adds to sensitivity is not accounted for, and neither is rounding.
-    noise_seed: None for a secret seed, fresh from the operating system with
-      each `initialize()`. A number makes the noise repeatable, for tests, and
-      voids the guarantee.
+      `tff.aggregators.SumFactory`. Any other has to sum known updates when the process is
+      created: a mean is refused, which would divide twice. For secure aggregation give
+      `tff.aggregators.SecureSumFactory(clip_norm)`, with a float: no coordinate exceeds
+      clip_norm, wider bounds waste precision, and narrower ones cut updates. It must not add to
+      what it sums: what that adds to sensitivity is not accounted for, and neither is rounding.
+    noise_seed: None for a secret seed, fresh from the operating system with each
+      `initialize()`. A number makes the noise repeatable, for tests, and voids the guarantee.
     memory: where noise is kept. 'state': in TFF's state, as buffers. 'engine': by this
       process, which makes the row of the next round while clients train; the state
       holds seed and row. Rounds must then run in process. 'auto': state where it fits
@@ -205,10 +201,9 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
   def skip_row(self, value_type: tff.Type) -> tff.Computation:
     """A computation that burns a row of noise: drawn, and never released.
 
-    It takes the aggregator's state (for a learning process, `state.aggregator`)
-    to one whose noise is, bit for bit, what the next round would have left. It
-    runs where rounds run, since logarithms and cosines differ in their last
-    bits from one build of TensorFlow to another.
+    It takes the aggregator's state (for a learning process, `state.aggregator`) to one whose
+    noise is, bit for bit, what the next round would have left. It runs where rounds run, since
+    logarithms and cosines differ in their last bits from one build of TensorFlow to another.
 
     Args:
       value_type: of the updates; for a learning process,
@@ -222,12 +217,11 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
   def change_noise(self, value_type: tff.Type) -> tff.Computation:
     """A computation that takes over the state of a factory of other noise.
 
-    It takes the aggregator's state to one of this factory, whose
-    noise_multiplier, clip_norm or both are others. Seed and row stay; the next
-    round has the row that it would have had, times the new standard deviation.
-    The computation fails for the state of another strategy or seed. Record the
-    change in the participation log (`LogWriter.change_noise`) before the next
-    round: the accounting needs it.
+    It takes the aggregator's state to one of this factory, whose noise_multiplier, clip_norm or
+    both are others. Seed and row stay; the next round has the row that it would have had, times
+    the new standard deviation. The computation fails for the state of another strategy or seed.
+    Record the change in the participation log (`LogWriter.change_noise`) before the next round:
+    the accounting needs it.
 
     Args:
       value_type: as for `skip_row`.

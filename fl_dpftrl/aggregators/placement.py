@@ -40,7 +40,7 @@ def choose(strategy: strategies.Strategy, model_bytes: int, asked: str = AUTO) -
   """Returns STATE or ENGINE: as asked, or what fits where computations run now.
 
   In process, state must fit into the free memory. In TFF's worker, it must fit into a
-  message, and there is no engine.
+  message; there is no engine, which a worker says when it is given a round with one.
 
   Args:
     strategy: strategy of the noise.
@@ -50,14 +50,11 @@ def choose(strategy: strategies.Strategy, model_bytes: int, asked: str = AUTO) -
   Raises:
     ValueError: if what is asked for does not fit, saying what would.
   """
+  if asked == ENGINE:
+    return ENGINE
   vectors = noise_state_bytes(strategy, model_bytes) // model_bytes
   keeps = f'strategy {strategy.family} keeps {vectors} vectors of {model_bytes / 1e6:,.1f} MB'
   if not is_in_process():
-    if asked == ENGINE:
-      raise ValueError(
-        "memory='engine' makes noise in this process: call fl_dpftrl.runtime.use_in_process()"
-        ' before the process is built, or give a NoiseByReferenceFactory to a worker'
-      )
     if (vectors + _MESSAGE_VECTORS) * model_bytes > MAX_STATE_BYTES:
       raise ValueError(
         f"{keeps} as noise state, and TFF's worker carries {MAX_STATE_BYTES / 1e9} GB,"
@@ -68,8 +65,8 @@ def choose(strategy: strategies.Strategy, model_bytes: int, asked: str = AUTO) -
     return STATE
   free = runtime_memory.free_bytes()
   needed = (_STATE_COPIES * vectors + _ROUND_VECTORS) * model_bytes
-  if asked == ENGINE or free is None or needed <= free:
-    return STATE if asked == AUTO else asked
+  if free is None or needed <= free:
+    return STATE
   if asked == AUTO:
     return ENGINE
   raise ValueError(

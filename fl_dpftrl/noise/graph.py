@@ -26,8 +26,7 @@ class Buffers(NamedTuple):
   Attributes:
     vectors: for each part of the model its buffers, newest first: float32,
       shape [buffers, *part]; empty without buffers.
-    drawn: number of rows of Z that were used (scalar, int64); empty where every
-      round uses one.
+    drawn: number of rows of Z that were used (scalar, int64); empty where every round uses one.
     response: the same buffers if Z were a single 1 in the first round (float64);
       empty where the steps say the norms.
     square: sum of the squares of the rows that follow from it (scalar, float64).

@@ -67,9 +67,8 @@ def make_stream(
     template: nested structure of tf.TensorSpec, float32, of known shapes.
     stddev: standard deviation of each entry of Z; a state may be continued by a
       stream of another one, whose rows are multiples of what they would be.
-    noise_seed: None takes a fresh secret seed from the operating system each
-      time that `init` runs. A number gives the same noise always, for tests: it
-      protects nobody.
+    noise_seed: None takes a fresh secret seed from the operating system each time that `init`
+      runs. A number gives the same noise always, for tests: it protects nobody.
     draw: where rows of Z come from; the default makes them from the seed.
 
   Returns:

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-_OPERATION, _KEY = 'PyFunc', 'token'
+OPERATION, _KEY = 'PyFunc', 'token'
 
 
 class Callback(Protocol):
@@ -39,5 +39,5 @@ def call(callback: Callback, inputs: Sequence[tf.Tensor], types: Sequence[tf.DTy
 
 def resources(graph: tf.compat.v1.GraphDef) -> list[Any]:
   """Returns the resources of all callbacks in a graph."""
-  keys = [node.attr[_KEY].s for node in graph.node if node.op == _OPERATION]
+  keys = [node.attr[_KEY].s for node in graph.node if node.op == OPERATION]
   return [_callbacks[key].resources() for key in keys if key in _callbacks]

@@ -11,10 +11,11 @@ import tensorflow_federated as tff
 
 from fl_dpftrl.aggregators import by_engine, factory, placement
 from fl_dpftrl.families import blt
+from fl_dpftrl.learning import workers
 from fl_dpftrl.noise import engine
 from fl_dpftrl.noise.engine import draws, source
 from fl_dpftrl.runtime import callbacks
-from tests.runtime import small_processes as small
+from tests import every_family
 
 pytestmark = pytest.mark.tff
 
@@ -55,7 +56,7 @@ def expected(strategy, num_rounds, **kwargs):
 
 @pytest.mark.parametrize('family', ['identity', 'blt', 'banded', 'tree_online', 'banded_inverse'])
 def test_releases_the_rows_of_the_engine(family):
-  strategy = small.STRATEGIES[family](9)
+  strategy = every_family.example(family, 9)
   process = make(strategy).create(VALUE_TYPE)
   found, state = rounds(process, process.initialize(), 4)
   np.testing.assert_array_equal(found, expected(strategy, 4))
@@ -122,7 +123,7 @@ def test_secret_seeds_differ_and_runs_do_not_disturb_each_other():
 
 
 def test_the_last_round_is_the_strategys():
-  strategy = small.STRATEGIES['banded'](3)
+  strategy = every_family.example('banded', 3)
   process = make(strategy).create(VALUE_TYPE)
   _, state = rounds(process, process.initialize(), 3)
   with pytest.raises(tf.errors.InvalidArgumentError, match='row 3 is not among the 3'):
@@ -131,7 +132,7 @@ def test_the_last_round_is_the_strategys():
 
 def test_state_of_a_graph_is_not_continued():
   """Without buffers, both have one type; their rows are others."""
-  strategy = small.STRATEGIES['identity'](9)
+  strategy = every_family.example('identity', 9)
   inside = factory.CorrelatedNoiseFactory(
     strategy, noise_multiplier=0.5, clip_norm=3.0, report_goal=4, noise_seed=5
   )
@@ -177,3 +178,16 @@ def test_refuses_other_memories():
     factory.CorrelatedNoiseFactory(
       BLT, noise_multiplier=0.5, clip_norm=3.0, report_goal=4, memory='disk'
     )
+
+
+@pytest.mark.slow
+def test_a_worker_says_that_it_has_no_engine():
+  process = make().create(VALUE_TYPE)
+  state = process.initialize()
+  worker = workers.LocalWorker()
+  try:
+    with tff.framework.get_context_stack().install(worker.context()):
+      with pytest.raises(ValueError, match="a worker has no engine: .*memory='state'"):
+        process.next(state, ZEROS)
+  finally:
+    worker.stop()

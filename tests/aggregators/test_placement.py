@@ -69,7 +69,6 @@ def test_what_a_worker_cannot_carry_is_refused_with_what_would_do(by_worker):
   for strategy, num_parameters in ((342, 1_376_812), (115, 4_050_748)):
     refusal(bands(strategy), 4 * num_parameters)
   assert refusal(identity.Identity(), 2_000_000_000).endswith('118,750,000 parameters')
-  assert 'use_in_process()' in refusal(identity.Identity(), 400, 'engine')
 
 
 def test_in_process_the_free_memory_decides(free):

@@ -182,10 +182,9 @@ def identity(
 ) -> int:
   """Returns 63 bits for all that determines a maker's rows but their scale.
 
-  The standard deviation is left out: rows are made for Z of standard deviation 1
-  and multiplied last. So a run whose noise multiplier is changed on purpose
-  continues with the same noise. The bits are a hash of the seed too, whose 128
-  bits cannot be recovered from it.
+  The standard deviation is left out: rows are made for Z of standard deviation 1 and multiplied
+  last. So a run whose noise multiplier is changed on purpose continues with the same noise. The
+  bits are a hash of the seed too, whose 128 bits cannot be recovered from it.
   """
   # Rows that are recomputed are rounded otherwise, and so are other noise.
   recipe = 'recomputed' if memory == 'recomputed' else 'buffered'

@@ -14,10 +14,9 @@ from fl_dpftrl.noise import reference
 _Value = TypeVar('_Value')
 # (row of Z, part): writes a chunk of that row into part.
 Draw = Callable[[int, np.ndarray], None]
-# (draw, buffers, part, scratch) → part or a buffer, which then holds a chunk of a
-# noise row but for the step's scale. It brings the buffers' chunk,
-# [num_buffers, chunk], to the next row. Part and scratch have one shape; what
-# they hold before is ignored.
+# (draw, buffers, part, scratch) → part or a buffer, which then holds a chunk of a noise row but
+# for the step's scale. It brings the buffers' chunk, [num_buffers, chunk], to the next row.
+# Part and scratch have one shape; what they hold before is ignored.
 Apply = Callable[[Draw, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 # (least vectors of a stack, rows made in one pass over it). Small stacks have fewer
@@ -148,8 +147,7 @@ def _stacks(noise: linear_noise.LinearNoise) -> Iterator[_Stack]:
 def layout(noise: linear_noise.LinearNoise, num_rounds: int) -> tuple[int, int]:
   """Returns the number of buffers, and of rows made in one pass; 0 for neither.
 
-  Rows are made in one pass where each takes its own row of Z and is pushed onto
-  the stack.
+  Rows are made in one pass where each takes its own row of Z and is pushed onto the stack.
   """
   kept = noise.num_buffers
   if noise.period is not None:

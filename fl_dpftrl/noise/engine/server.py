@@ -43,16 +43,14 @@ class _Mark(NamedTuple):
 class RowServer:
   """The rows of one run's noise, in a folder that only its owner can read.
 
-  `serve(row)` makes that row's file, and removes those of earlier rows. The next
-  row is then made in the background. The largest row that was served is kept
-  durably, and rows before it are refused for ever: whatever state a run is
-  brought to, no row enters the sums of two rounds. The row itself may be asked
-  for again, for a round whose result was never seen. Rounds whose results may
-  have been used are kept durably too, and their rows are refused.
+  `serve(row)` makes that row's file, and removes those of earlier rows. The next row is then
+  made in the background. The largest row that was served is kept durably, and rows before it
+  are refused for ever: whatever state a run is brought to, no row enters the sums of two
+  rounds. The row itself may be asked for again, for a round whose result was never seen. Rounds
+  whose results may have been used are kept durably too, and their rows are refused.
 
-  Another standard deviation goes on with the same rows, otherwise multiplied. A
-  row that was given out before is then refused, since the difference of two sums
-  with it would uncover them.
+  Another standard deviation goes on with the same rows, otherwise multiplied. A row that was
+  given out before is then refused, since the difference of two sums with it would uncover them.
 
   A run that goes on finds the seed in the folder, and with it the very same
   rows: from the last snapshot, or where there is none from row 0, all rows up to
@@ -135,8 +133,7 @@ class RowServer:
     `serve` does it as well. Until then nothing is written.
 
     Raises:
-      ValueError: if another process serves from the folder, or it holds other
-        noise.
+      ValueError: if another process serves from the folder, or it holds other noise.
     """
     if self._stack is not None:
       return
@@ -151,8 +148,7 @@ class RowServer:
     """Makes sure that the row's file is there, and no other row's.
 
     Raises:
-      ValueError: for a row before the last that was served, or past the end; and
-        as `open`.
+      ValueError: for a row before the last that was served, or past the end; and as `open`.
     """
     self.open()
     served = self.served()

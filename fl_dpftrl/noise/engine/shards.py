@@ -130,8 +130,7 @@ class ShardedSource:
   """Rows whose slices workers make, all at the same time.
 
   Args:
-    workers: host:port of each. Of more than there are chunks, the first are not
-      needed.
+    workers: host:port of each. Of more than there are chunks, the first are not needed.
     key: that the workers have too.
     recipe: arguments of `RowMaker`.
     identity: of the noise.
@@ -209,8 +208,7 @@ def listen(
   Args:
     address: 0.0.0.0 as host for every interface of this machine.
     key: of at least 16 bytes.
-    folder: for snapshots, so that a worker that is started anew need not make
-      all rows again.
+    folder: for snapshots, so that a worker that is started anew need not make all rows again.
     say: told, in a line, who comes and goes.
 
   Raises:
