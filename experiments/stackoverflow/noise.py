@@ -50,9 +50,17 @@ def aggregator(
       factory_lib.CorrelatedNoiseFactory(strategy, **same, noise_seed=hparams.noise_seed),
       None,
     )
+  rows_folder = folder / loop.CHECKPOINTS_NAME / ROWS_NAME
+  in_process = machines.runtime == 'in_process' and not machines.workers
+  was_served = (rows_folder / engine.MARK_NAME).exists()  # By an earlier version or a worker.
+  if memory == 'memory' and in_process and not machines.noise_workers and not was_served:
+    factory = factory_lib.CorrelatedNoiseFactory(
+      strategy, **same, noise_seed=hparams.noise_seed, memory='engine', noise_folder=rows_folder
+    )
+    return factory, None
   rows = engine.RowServer(
     strategy,
-    folder / loop.CHECKPOINTS_NAME / ROWS_NAME,
+    rows_folder,
     size=num_parameters,
     num_rounds=hparams.num_rounds,
     stddev=hparams.noise_multiplier * hparams.clip_norm,

@@ -25,8 +25,7 @@ class RowState(NamedTuple):
     row: t, the row that comes next (scalar, int64).
     row_stddev: standard deviation of each coordinate of the last row (scalar,
       float32); 0 before the first, and after a burnt one.
-    parameters: parameters that the noise state is bound to, if an aggregator
-      keeps them.
+    parameters: parameters that the noise state is bound to, if an aggregator keeps them.
   """
 
   identity: tf.Tensor
@@ -90,7 +89,7 @@ def make_stream(rows: servers.RowServer, template: Any) -> noise_base.NoiseStrea
       row=state.row + 1, row_stddev=tf.cast(stddev, tf.float32)
     )
 
-  return noise_base.NoiseStream(init, next_fn)
+  return noise_base.NoiseStream(init, next_fn, streams.skip_unread)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -140,13 +139,8 @@ class NoiseByReferenceFactory(factory.CorrelatedNoiseFactory):
     if not tff.types.is_structure_of_tensors(value_type):
       raise ValueError(f'value_type must be made of tensors, got {value_type}')
     stream = make_stream(self.rows, tff.types.type_to_tf_tensor_specs(value_type))
-    return parameters_lib.bind(stream, self.parameters())
+    return parameters_lib.bind(stream, self.parameters(value_type))
 
-  def _seed_identity(self) -> int:
+  def _seed_identity(self, value_type: tff.Type) -> int:
+    del value_type
     return self.rows.identity
-
-  def _after_burnt_row(self, stream: noise_base.NoiseStream, noise: Any) -> Any:
-    """Advances the state past a burnt row, without reading it."""
-    del stream
-    noise = parameters_lib.check(noise, self.parameters())
-    return noise._replace(row=noise.row + 1, row_stddev=tf.constant(0.0, tf.float32))

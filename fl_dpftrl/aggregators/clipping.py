@@ -37,11 +37,10 @@ def bound_update(
 ) -> BoundedUpdate:
   """Clips to clip_norm in L2; zeroes updates that are not finite or too large.
 
-  The norm is that of the whole update. It is computed in one pass if all
-  squares are finite and rounding cannot decide the comparison with clip_norm.
-  Otherwise it is computed in float64, where no square of a float32 overflows. A
-  clipped update keeps within clip_norm after rounding to float32; it may fall
-  short of it by 2⁻¹⁹.
+  The norm is that of the whole update. It is computed in one pass if all squares are finite and
+  rounding cannot decide the comparison with clip_norm. Otherwise it is computed in float64,
+  where no square of a float32 overflows. A clipped update keeps within clip_norm after rounding
+  to float32; it may fall short of it by 2⁻¹⁹.
 
   Args:
     update: nested structure of float32 tensors, of known shapes.

@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import math
 import numbers
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl import digests
-from fl_dpftrl.aggregators import clipping, inner_sum, state_size
+from fl_dpftrl.aggregators import by_engine, clipping, inner_sum, placement
 from fl_dpftrl.aggregators import parameters as parameters_lib
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.noise import base as noise_base
@@ -28,6 +29,12 @@ class AggregatorState(NamedTuple):
 
   inner: Any
   noise: Any
+
+
+def _template(value_type: tff.Type) -> Any:
+  if not tff.types.is_structure_of_tensors(value_type):
+    raise ValueError(f'value_type must be made of tensors, got {value_type}')
+  return tff.types.type_to_tf_tensor_specs(value_type)
 
 
 def _is_whole(value: Any) -> bool:
@@ -48,14 +55,12 @@ _NUMBERS = {
 class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
   """Releases (sum of bounded updates + row t of N·Z) / report_goal in round t.
 
-  Each update is clipped to clip_norm in L2, over all its tensors. One that
-  holds a NaN or an infinity is rejected, one whose L∞ norm exceeds zeroing_norm
-  is zeroed: both enter the sum as zeros and never reach the noise. Entries of Z
-  have standard deviation noise_multiplier · clip_norm, for C as the strategy
-  states it. What that guarantees depends on the participation that happened,
-  which the aggregator does not know: account with the participation log. The
-  accounting is that of real numbers; the rounding of float32 sums is not part
-  of it.
+  Each update is clipped to clip_norm in L2, over all its tensors. One that holds a NaN or an
+  infinity is rejected, one whose L∞ norm exceeds zeroing_norm is zeroed: both enter the sum as
+  zeros and never reach the noise. Entries of Z have standard deviation noise_multiplier ·
+  clip_norm, for C as the strategy states it. What that guarantees depends on the participation
+  that happened, which the aggregator does not know: account with the participation log. The
+  accounting is that of real numbers; the rounding of float32 sums is not part of it.
 
   The state knows strategy, seed, noise multiplier and clip norm of the factory
   that made it. A round from the state of another factory fails; `change_noise`
@@ -78,15 +83,21 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     report_goal: updates that a round needs, the fixed divisor of the sum.
     zeroing_norm: L∞ norm above which an update is zeroed; None for no limit.
     inner_factory: sums the bounded updates; None for
-      `tff.aggregators.SumFactory`. Any other has to sum known updates when the
-      process is created: a mean is refused, which would divide twice. For secure
-      aggregation give `tff.aggregators.SecureSumFactory(clip_norm)`, with a
-      float: no coordinate exceeds clip_norm, wider bounds waste precision, and
-      narrower ones cut updates. It must not add to what it sums: what that
-      adds to sensitivity is not accounted for, and neither is rounding.
-    noise_seed: None for a secret seed, fresh from the operating system with
-      each `initialize()`. A number makes the noise repeatable, for tests, and
-      voids the guarantee.
+      `tff.aggregators.SumFactory`. Any other has to sum known updates when the process is
+      created: a mean is refused, which would divide twice. For secure aggregation give
+      `tff.aggregators.SecureSumFactory(clip_norm)`, with a float: no coordinate exceeds
+      clip_norm, wider bounds waste precision, and narrower ones cut updates. It must not add to
+      what it sums: what that adds to sensitivity is not accounted for, and neither is rounding.
+    noise_seed: None for a secret seed, fresh from the operating system with each
+      `initialize()`. A number makes the noise repeatable, for tests, and voids the guarantee.
+    memory: where noise is kept. 'state': in TFF's state, as buffers. 'engine': by this
+      process, which makes the row of the next round while clients train; the state
+      holds seed and row. Rounds must then run in process. 'auto': state where it fits
+      into the free memory when the process is built, else an engine. The rows of the
+      two differ, so neither continues the other's state.
+    noise_folder: folder of an engine, for snapshots of its buffers, from which a run is
+      resumed sooner, and for a mapped file if they do not fit into memory. It holds
+      noise: only its owner can read it. None: no snapshots.
 
   Raises:
     ValueError: for an attribute that will not do.
@@ -100,6 +111,9 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
   zeroing_norm: float | None = None
   inner_factory: tff.aggregators.UnweightedAggregationFactory | None = None
   noise_seed: int | None = None
+  memory: str = placement.AUTO
+  noise_folder: str | os.PathLike[str] | None = None
+  _placed: dict[int, str] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
   def __post_init__(self):
     strategy = self.strategy
@@ -113,6 +127,8 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       if isinstance(value, bool) or not is_number or not is_valid(value):
         raise ValueError(f'{name} must be {what}, got {value!r}')
       object.__setattr__(self, name, kind(value))
+    if self.memory not in placement.CHOICES:
+      raise ValueError(f'memory must be one of {", ".join(placement.CHOICES)}, got {self.memory!r}')
     if self.inner_factory is None:
       object.__setattr__(self, 'inner_factory', tff.aggregators.SumFactory())
     elif not isinstance(self.inner_factory, tff.aggregators.UnweightedAggregationFactory):
@@ -128,31 +144,43 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
 
     Raises:
       ValueError: unless value_type holds float32 tensors of known shapes, and
-        TFF can carry their noise state.
+        their noise fits where it is to be kept.
     """
-    if not tff.types.is_structure_of_tensors(value_type):
-      raise ValueError(f'value_type must be made of tensors, got {value_type}')
-    template = tff.types.type_to_tf_tensor_specs(value_type)
-    stream = streams.make_stream(
-      self.strategy,
-      template,
-      stddev=self.noise_multiplier * self.clip_norm,
-      noise_seed=self.noise_seed,
+    template = _template(value_type)
+    same: dict[str, Any] = dict(
+      stddev=self.noise_multiplier * self.clip_norm, noise_seed=self.noise_seed
     )
-    num_parameters = sum(spec.shape.num_elements() for spec in tf.nest.flatten(template))
-    state_size.check_state_size(self.strategy, tf.float32.size * num_parameters)
-    return parameters_lib.bind(stream, self.parameters())
+    if self.placed(value_type) == placement.ENGINE:
+      stream = by_engine.make_stream(self.strategy, template, **same, folder=self.noise_folder)
+    else:
+      stream = streams.make_stream(self.strategy, template, **same)
+    return parameters_lib.bind(stream, self.parameters(value_type))
 
-  def parameters(self) -> parameters_lib.Parameters:
+  def placed(self, value_type: tff.Type) -> str:
+    """Returns 'state' or 'engine': where noise for updates of a type is kept.
+
+    Raises:
+      ValueError: as `noise_stream`.
+    """
+    specs = streams.check_template(_template(value_type))
+    model_bytes = tf.float32.size * sum(spec.shape.num_elements() for spec in specs)
+    if model_bytes not in self._placed:
+      # Once: the free memory may be another when the state is advanced.
+      self._placed[model_bytes] = placement.choose(self.strategy, model_bytes, self.memory)
+    return self._placed[model_bytes]
+
+  def parameters(self, value_type: tff.Type) -> parameters_lib.Parameters:
     """Returns the parameters that a noise state is bound to."""
     return parameters_lib.of(
       self.strategy,
-      seed=self._seed_identity(),
+      seed=self._seed_identity(value_type),
       noise_multiplier=self.noise_multiplier,
       clip_norm=self.clip_norm,
     )
 
-  def _seed_identity(self) -> int:
+  def _seed_identity(self, value_type: tff.Type) -> int:
+    if self.placed(value_type) == placement.ENGINE:
+      return by_engine.seed_identity(self.noise_seed)
     if self.noise_seed is None:
       return 0
     return digests.short_digest(b'fl_dpftrl given seed %d' % self.noise_seed)
@@ -173,10 +201,9 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
   def skip_row(self, value_type: tff.Type) -> tff.Computation:
     """A computation that burns a row of noise: drawn, and never released.
 
-    It takes the aggregator's state (for a learning process, `state.aggregator`)
-    to one whose noise is, bit for bit, what the next round would have left. It
-    runs where rounds run, since logarithms and cosines differ in their last
-    bits from one build of TensorFlow to another.
+    It takes the aggregator's state (for a learning process, `state.aggregator`) to one whose
+    noise is, bit for bit, what the next round would have left. It runs where rounds run, since
+    logarithms and cosines differ in their last bits from one build of TensorFlow to another.
 
     Args:
       value_type: of the updates; for a learning process,
@@ -185,18 +212,16 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     Raises:
       ValueError: as `noise_stream`.
     """
-    stream = self.noise_stream(value_type)
-    return self._on_noise(value_type, lambda noise: self._after_burnt_row(stream, noise))
+    return self._on_noise(value_type, self.noise_stream(value_type).skip)
 
   def change_noise(self, value_type: tff.Type) -> tff.Computation:
     """A computation that takes over the state of a factory of other noise.
 
-    It takes the aggregator's state to one of this factory, whose
-    noise_multiplier, clip_norm or both are others. Seed and row stay; the next
-    round has the row that it would have had, times the new standard deviation.
-    The computation fails for the state of another strategy or seed. Record the
-    change in the participation log (`LogWriter.change_noise`) before the next
-    round: the accounting needs it.
+    It takes the aggregator's state to one of this factory, whose noise_multiplier, clip_norm or
+    both are others. Seed and row stay; the next round has the row that it would have had, times
+    the new standard deviation. The computation fails for the state of another strategy or seed.
+    Record the change in the participation log (`LogWriter.change_noise`) before the next round:
+    the accounting needs it.
 
     Args:
       value_type: as for `skip_row`.
@@ -204,11 +229,8 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     Raises:
       ValueError: as `noise_stream`.
     """
-    own = self.parameters()
+    own = self.parameters(value_type)
     return self._on_noise(value_type, lambda noise: parameters_lib.change(noise, own))
-
-  def _after_burnt_row(self, stream: noise_base.NoiseStream, noise: Any) -> Any:
-    return stream.next(noise)[1]
 
   def _on_noise(self, value_type: tff.Type, advance: Callable[[Any], Any]) -> tff.Computation:
     """Returns a computation that advances the noise in an aggregator state."""

@@ -60,10 +60,9 @@ def bind(stream: noise_base.NoiseStream, own: Parameters) -> noise_base.NoiseStr
   def init():
     return stream.init()._replace(parameters=_tensors(own))
 
-  def next_fn(noise):
-    return stream.next(check(noise, own))
-
-  return noise_base.NoiseStream(init, next_fn)
+  return noise_base.NoiseStream(
+    init, lambda noise: stream.next(check(noise, own)), lambda noise: stream.skip(check(noise, own))
+  )
 
 
 def check(noise: Any, own: Parameters) -> Any:

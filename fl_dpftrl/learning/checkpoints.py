@@ -1,11 +1,10 @@
 """Round results on disk: durable, private to their owner, read back exactly.
 
-A checkpoint holds everything that follows from the rounds before it: model,
-optimiser, the advanced noise state with its secret seed, and the measurements of
-the last round. It ends with the SHA-256 of all that comes before, so a damaged
-one is never taken for another. Next to the checkpoints a release mark says how
-many rounds' results may have been used, so that a resumed run can tell a result
-that nobody ever saw from one that was lost after its release.
+A checkpoint holds everything that follows from the rounds before it: model, optimiser, the
+advanced noise state with its secret seed, and the measurements of the last round. It ends with
+the SHA-256 of all that comes before, so a damaged one is never taken for another. Next to the
+checkpoints a release mark says how many rounds' results may have been used, so that a resumed
+run can tell a result that nobody ever saw from one that was lost after its release.
 """
 
 import dataclasses

@@ -7,6 +7,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+# Of protobuf messages, with room for the rest of the graph.
+MAX_CONSTANT_BYTES = 2_100_000_000
+
 Model: TypeAlias = (
   tff.learning.models.FunctionalModel | Callable[[], tff.learning.models.VariableModel]
 )
@@ -34,7 +37,8 @@ def build(
     server_momentum: of the server's SGD; 0 for none.
 
   Raises:
-    ValueError: for a rate that is not positive or a momentum outside [0, 1).
+    ValueError: for a rate that is not positive, a momentum outside [0, 1), or
+      initial weights that TFF cannot hold.
 
   Source: McMahan et al. 2024 (BLT-DP-FTRL), algorithm 1.
   """
@@ -47,6 +51,8 @@ def build(
     raise ValueError(f'client_learning_rate must be positive, got {client_learning_rate!r}')
   if not 0.0 <= server_momentum < 1.0:
     raise ValueError(f'server_momentum must be at least 0 and below 1, got {server_momentum!r}')
+
+  _check_initial_weights(model)
 
   def rate_of_round(round_index):
     return tf.gather(tf.constant(rates), tf.minimum(round_index, rates.size - 1))
@@ -62,3 +68,16 @@ def build(
     # On CPUs a client takes a third of the time that DATASET_REDUCE takes.
     loop_implementation=tff.learning.LoopImplementation.DATASET_ITERATOR,
   )
+
+
+def _check_initial_weights(model: Model) -> None:
+  """Rejects initial weights of a functional model that are too large for a graph."""
+  if not isinstance(model, tff.learning.models.FunctionalModel):
+    return  # Operations of a graph make them.
+  size = sum(np.asarray(weight).nbytes for weight in tf.nest.flatten(model.initial_weights))
+  if size > MAX_CONSTANT_BYTES:
+    raise ValueError(
+      f'the initial weights have {size / 1e9:,.2f} GB, and TFF keeps those of a FunctionalModel'
+      f' as constants of a graph, of at most {MAX_CONSTANT_BYTES / 1e9:,.2f} GB: give a function'
+      ' that returns a VariableModel, whose initialisers run in each `initialize()`'
+    )

@@ -1,9 +1,8 @@
 """Rounds whose clients train on other machines, in TFF's own workers.
 
-A round is cut at its sums: workers train a part of the clients each and add
-their updates up, and what comes after, the noise above all, is computed here. A
-part whose worker is lost is computed again by another: it holds no noise, and
-nobody saw what it had come to.
+A round is cut at its sums: workers train a part of the clients each and add their updates up,
+and what comes after, the noise above all, is computed here. A part whose worker is lost is
+computed again by another: it holds no noise, and nobody saw what it had come to.
 """
 
 import atexit

@@ -1,8 +1,7 @@
 """The local TFF worker process, tied to the life of the process that uses it.
 
-TFF's own local context leaves its worker behind when the run ends, holding the
-run's output open. Here the operating system ends the worker together with its
-parent, however that ends.
+TFF's own local context leaves its worker behind when the run ends, holding the run's output
+open. Here the operating system ends the worker together with its parent, however that ends.
 """
 
 import atexit
@@ -29,6 +28,7 @@ import tensorflow_federated as tff
 
 from fl_dpftrl import worker_program
 from fl_dpftrl.learning import worker_launcher
+from fl_dpftrl.runtime import callbacks
 
 _START_TIMEOUT_SECONDS = 60.0
 _POLL_SECONDS = 0.05
@@ -53,18 +53,16 @@ class _NotIsolatedError(Exception):
 class LocalWorker:
   """One TFF worker process on this machine.
 
-  TFF's worker listens on every interface and computes whatever it is sent. Where
-  the system allows it, the worker gets a network namespace of its own, and is
-  reached through a Unix socket that has no name. Else anybody who reaches its
-  port can read what this run holds, the seed of its noise included, and `warn`
-  is told so.
+  TFF's worker listens on every interface and computes whatever it is sent. Where the system
+  allows it, the worker gets a network namespace of its own, and is reached through a Unix
+  socket that has no name. Else anybody who reaches its port can read what this run holds, the
+  seed of its noise included, and `warn` is told so.
 
   Start it from a thread that lives as long as the worker is needed, best the
   main thread: Linux ends the worker when that thread ends.
 
   Args:
-    max_concurrent_calls: clients that the worker trains at the same time; 0 for
-      no limit.
+    max_concurrent_calls: clients that the worker trains at the same time; 0 for no limit.
     deterministic: same floating-point results for the same inputs, in every
       run. TensorFlow then refuses random operations without a seed, such as
       dropout, random rotations and TFF's own noise.
@@ -260,6 +258,11 @@ class _WorkerContext(tff.framework.SyncExecutionContext):
     try:
       return super().invoke(comp, arg)
     except grpc.RpcError as error:
+      if callbacks.OPERATION in str(error):
+        raise ValueError(
+          "a worker has no engine: build the process with memory='state' or a"
+          ' NoiseByReferenceFactory, or run it in process'
+        ) from error
       refused = _REFUSED.search(str(error))
       if not refused:
         raise

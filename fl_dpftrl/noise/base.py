@@ -13,7 +13,9 @@ class NoiseStream(NamedTuple):
   Attributes:
     init: () → state, before row 0.
     next: state → (row t of N·Z, state before row t + 1).
+    skip: state → state before row t + 1, for a row that nobody gets.
   """
 
   init: Callable[[], Any]
   next: Callable[[Any], tuple[Any, Any]]
+  skip: Callable[[Any], Any]

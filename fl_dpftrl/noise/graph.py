@@ -26,8 +26,7 @@ class Buffers(NamedTuple):
   Attributes:
     vectors: for each part of the model its buffers, newest first: float32,
       shape [buffers, *part]; empty without buffers.
-    drawn: number of rows of Z that were used (scalar, int64); empty where every
-      round uses one.
+    drawn: number of rows of Z that were used (scalar, int64); empty where every round uses one.
     response: the same buffers if Z were a single 1 in the first round (float64);
       empty where the steps say the norms.
     square: sum of the squares of the rows that follow from it (scalar, float64).
@@ -108,15 +107,18 @@ class _Steps:
 
   def __init__(self, strategy: strategies.Strategy, noise: linear_noise.LinearNoise):
     self.noise = noise
+    rounds: Sequence[int]
     if noise.dyadic:
       rounds = [(1 << height) - 1 for height in range(_HEIGHTS)]
+    elif noise.period is not None:
+      rounds = range(noise.settles + noise.period)
     else:
-      rounds = range(strategy.max_rounds if noise.period is None else noise.settles + noise.period)
+      rounds = range(strategy.max_rounds or 0)
     steps = [noise.at(t) for t in rounds]
     self.norm = None if any(s.norm is None for s in steps) else [s.norm for s in steps]
     # Impulses need all digits. Divided beforehand: graphs multiply by the
     # reciprocal of a constant divisor, which rounds otherwise than division.
-    below = _padded([np.asarray(s.below) / s.own for s in steps])
+    below = _padded([list(np.asarray(s.below) / s.own) for s in steps])
     used = np.array([strategy.num_noise_rows(t + 1) - strategy.num_noise_rows(t) for t in rounds])
     self._tables = {
       'own': np.array([1.0 / s.own for s in steps]),
@@ -132,9 +134,8 @@ class _Steps:
     if self.norm is not None:
       self._tables['norm'] = np.array(self.norm, np.float64)
     self._pushes = isinstance(steps[0].update, linear_noise.Push)
-    if noise.num_buffers:
-      for name in steps[0].update._fields:
-        self._tables[name] = np.array([getattr(s.update, name) for s in steps])
+    for name in steps[0].update._fields if steps[0].update else ():
+      self._tables[name] = np.array([getattr(s.update, name) for s in steps])
 
   def always(self, name: str, value: float) -> bool:
     """Returns whether a field has this value in all steps."""

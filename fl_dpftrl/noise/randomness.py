@@ -18,13 +18,11 @@ _MAX_TENSORS = (1 << 64) // _COUNTERS_PER_TENSOR
 def system_seed() -> tf.Tensor:
   """A fresh secret seed from the operating system, whenever the graph runs.
 
-  The seed is not part of the graph. TensorFlow's own non-deterministic seeds
-  will not do: they all come from a generator that is seeded with 32 bits
-  itself. Its dataset of text lines reads the system's device as a stream. It
-  drops the two bytes that end lines; the others stay independent and uniform
-  over 254 values, so that 16 of them carry 127.8 bits. Sixteen lines hold fewer
-  than 16 such bytes with a probability below 1e-29; running the graph then
-  fails.
+  The seed is not part of the graph. TensorFlow's own non-deterministic seeds will not do: they
+  all come from a generator that is seeded with 32 bits itself. Its dataset of text lines reads
+  the system's device as a stream. It drops the two bytes that end lines; the others stay
+  independent and uniform over 254 values, so that 16 of them carry 127.8 bits. Sixteen lines
+  hold fewer than 16 such bytes with a probability below 1e-29; running the graph then fails.
 
   Returns:
     int64, shape [2].
@@ -44,11 +42,10 @@ def fixed_seed(noise_seed: int) -> tf.Tensor:
 def draw(seed: tf.Tensor, row: tf.Tensor, specs: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
   """One row of Z: independent standard normals, a function of seed and row.
 
-  Philox maps the 128-bit counters of one key one-to-one. The first word of the
-  seed is the key; a counter's high half is the second word ⊕ row, its low half
-  counts within the row, from an offset for each tensor. So no two of (row,
-  tensor, position) share a counter, and neither key nor counters are known
-  without the seed. The generator is named, not left to the device.
+  Philox maps the 128-bit counters of one key one-to-one. The first word of the seed is the key;
+  a counter's high half is the second word ⊕ row, its low half counts within the row, from an
+  offset for each tensor. So no two of (row, tensor, position) share a counter, and neither key
+  nor counters are known without the seed. The generator is named, not left to the device.
 
   The normals are made by Box and Muller from 64-bit uniforms, which reach 9.5
   standard deviations. TensorFlow's own end at 5.68, beyond which lies 1.4e-8 of

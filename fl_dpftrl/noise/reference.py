@@ -1,5 +1,7 @@
 """Noise rows in plain NumPy, against which the other executors are tested."""
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -42,7 +44,9 @@ def reference_stream(strategy: strategies.Strategy, z: np.ndarray) -> base.Noise
     row, buffers = advance(noise, step, drawn, z[first], buffers)
     return step.scale * row, (t + 1, buffers)
 
-  return base.NoiseStream(lambda: (0, start(noise, z.shape[1])), next_fn)
+  return base.NoiseStream(
+    lambda: (0, start(noise, z.shape[1])), next_fn, lambda state: next_fn(state)[1]
+  )
 
 
 def check_is_strategy(strategy: Any) -> None:
@@ -90,21 +94,19 @@ def advance(
   return row, buffers
 
 
-def row_norms(noise: linear_noise.LinearNoise, num_rounds: int) -> np.ndarray:
-  """Returns ‖row t of N‖ for each round, shape [num_rounds]."""
-  norms = np.empty(num_rounds)
+def row_norms(noise: linear_noise.LinearNoise) -> Iterator[float]:
+  """Yields ‖row t of N‖ of each round."""
   response, square = start(noise, 1), 0.0
-  for t in range(num_rounds):
+  for t in itertools.count():
     step = noise.at(t)
     if step.norm is not None:
-      norms[t] = step.norm
+      yield float(step.norm)
       continue
     begins = t == 0 or step.restart
     impulse = np.full(1, float(begins))
     entry, response = advance(noise, step, impulse, impulse, response)
     square = float(entry[0] ** 2) + (0.0 if begins else square)
-    norms[t] = step.scale * np.sqrt(square)
-  return norms
+    yield float(step.scale * np.sqrt(square))
 
 
 def check_undoes(
@@ -124,16 +126,17 @@ def check_undoes(
   checked = min(num_rounds or checked, checked)
   rows, matrix = strategy.num_noise_rows(checked), strategy.strategy_matrix(checked)
   made = _noise_rows(strategy, noise, checked, rows)
-  same = made is not None and matrix.shape == (rows, checked)
-  if same:
+  same = False
+  if made is not None and matrix.shape == (rows, checked):
     error = np.abs(made @ matrix - np.eye(checked))
     same = (error <= _ROUNDING * (np.abs(made) @ np.abs(matrix)) + _UNDERFLOW).all()
-  if not same:
+  if made is None or not same:
     raise ValueError(
       f'noise of {strategy.family} does not undo its strategy_matrix, so it would'
       ' not be what its sensitivity is computed for'
     )
-  if not np.allclose(row_norms(noise, checked), np.linalg.norm(made, axis=1), _ROUNDING, 0.0):
+  norms = list(itertools.islice(row_norms(noise), checked))
+  if not np.allclose(norms, np.linalg.norm(made, axis=1), _ROUNDING, 0.0):
     raise ValueError(f'noise of {strategy.family} has rows of other norms than its steps say')
 
 

@@ -67,9 +67,8 @@ def make_stream(
     template: nested structure of tf.TensorSpec, float32, of known shapes.
     stddev: standard deviation of each entry of Z; a state may be continued by a
       stream of another one, whose rows are multiples of what they would be.
-    noise_seed: None takes a fresh secret seed from the operating system each
-      time that `init` runs. A number gives the same noise always, for tests: it
-      protects nobody.
+    noise_seed: None takes a fresh secret seed from the operating system each time that `init`
+      runs. A number gives the same noise always, for tests: it protects nobody.
     draw: where rows of Z come from; the default makes them from the seed.
 
   Returns:
@@ -113,4 +112,9 @@ def make_stream(
       row=state.row + 1, row_stddev=tf.cast(stddev * norm, tf.float32), buffers=buffers
     )
 
-  return base.NoiseStream(init, next_fn)
+  return base.NoiseStream(init, next_fn, lambda state: next_fn(state)[1])
+
+
+def skip_unread(state: Any) -> Any:
+  """Advances a state past a row that is made outside TensorFlow, without making it."""
+  return state._replace(row=state.row + 1, row_stddev=tf.constant(0.0, tf.float32))

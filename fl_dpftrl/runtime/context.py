@@ -27,12 +27,11 @@ class InProcessContext(tff.framework.SyncContext):
   Sums are made in the order of the clients: the same seed gives the same bits, for
   any number of concurrent clients.
 
-  Random numbers that clients draw in TensorFlow (dropout, stochastic quantisation)
-  follow from seed, the number of the call, and the client's place in it. Those at
-  the server come from the operating system in each call, so that noise that is
-  drawn there cannot be told from a seed; no seed changes that. Noise that clients
-  draw themselves, as in distributed differential privacy, can be told from seed:
-  leave it out where that matters.
+  Random numbers that clients draw in TensorFlow (dropout, stochastic quantisation) follow from
+  seed, the number of the call, and the client's place in it. Those at the server come from the
+  operating system in each call, so that noise that is drawn there cannot be told from a seed;
+  no seed changes that. Noise that clients draw themselves, as in distributed differential
+  privacy, can be told from seed: leave it out where that matters.
 
   Args:
     seed: None takes a secret one from the operating system.

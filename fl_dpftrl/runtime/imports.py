@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.runtime import analysis, randomness, reductions
+from fl_dpftrl.runtime import analysis, callbacks, randomness, reductions
 
 # TensorFlow makes a new resource at each call of an operation of this name.
 _ANONYMOUS = b'cd2c89b7-88b7-44c8-ad83-06c2a9158347'
@@ -43,6 +43,7 @@ class Importer:
     self._honours_seeds = honours_seeds
     self._count = 0
     self.variables: list[tf.Tensor] = []
+    self.resources: list[Any] = []
 
   def call(self, computation: tff.framework.CompiledComputation, argument: Value) -> Value:
     """The result of a computation.
@@ -60,6 +61,7 @@ class Importer:
     given = dict(_bound(program.parameter, argument)) if program.HasField('parameter') else {}
     inputs = {_node(name) for name in given}
     _prune(graph, {*map(_node, results), program.initialize_op} - {''}, inputs)
+    self.resources.extend(callbacks.resources(graph))
     handles = _own_variables(graph)
     if program.initialize_op:
       _initialise_first(graph, program.initialize_op)

@@ -23,8 +23,7 @@ def concurrent_clients(model_bytes: int, at_most: int | None = None) -> int:
 
   Args:
     model_bytes: size of the model sent to each client.
-    at_most: number that the user asked for; replaces the limit by processors and
-      memory.
+    at_most: number that the user asked for; replaces the limit by processors and memory.
   """
   wanted = at_most or _fitting(model_bytes)
   if wanted > 1 and _pywrap_util_port.IsMklEnabled():

@@ -25,6 +25,7 @@ class Step:
   gives: tuple[str, ...]
   _sizes: tuple[int, ...]
   _function: Callable[..., Sequence[tf.Tensor]]
+  _resources: Sequence[Any]
 
   def __call__(
     self, seed: tf.Tensor, values: Callable[[str], Sequence[tf.Tensor]]
@@ -185,6 +186,8 @@ class _Builder:
     of_takes = [tensor_specs(self._named[name].member) for name in takes]
     of_gives = [tensor_specs(self._named[name].member) for name in gives]
 
+    resources: list[Any] = []
+
     def trace(seed, *tensors):
       importer = imports.Importer(seed, honours_seeds=self._honours_seeds)
       remaining = iter(tensors)
@@ -194,13 +197,14 @@ class _Builder:
         results = [evaluator.total(name) for name in adds]
       else:
         results = [evaluator.value(name) for name in gives]
+      resources.extend(importer.resources)
       flat = [tensor for result in results for tensor in _flat(result)]
       return _after_cleaning(flat, importer.variables)
 
     specs = [randomness.SEED_SPEC, *(spec for of in of_takes for spec in of)]
     unnamed = [tf.TensorSpec(spec.shape, spec.dtype) for spec in specs]
     function = tf.compat.v1.wrap_function(trace, unnamed)
-    return Step(tuple(takes), tuple(gives), tuple(map(len, of_gives)), function)
+    return Step(tuple(takes), tuple(gives), tuple(map(len, of_gives)), function, resources)
 
   def _needed(
     self, gives: Sequence[str], inside: Callable[[str], bool], adds: Sequence[str]

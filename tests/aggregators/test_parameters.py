@@ -134,7 +134,7 @@ def test_changing_the_noise_keeps_strategy_and_seed(make, tmp_path):
   for changed, named in ((dict(strategy=OTHER), 'strategy'), (dict(noise_seed=6), 'seed')):
     aggregator, _, _ = make(tmp_path / named, noise_multiplier=0.5, **changed)
     with pytest.raises(REFUSED, match=f'noise has another.* {named}'):
-      parameters.change(noise, aggregator.parameters())
+      parameters.change(noise, aggregator.parameters(VALUE_TYPE))
 
 
 def test_a_query_refuses_the_state_of_another(tmp_path):

@@ -64,7 +64,7 @@ MODELS = {
 }
 
 
-def process_and_clients(name):
+def process_and_clients(name, aggregator=None):
   make, examples = MODELS[name]
   data = [tf.data.Dataset.from_tensor_slices(examples(seed)).batch(4) for seed in range(5)]
 
@@ -76,7 +76,7 @@ def process_and_clients(name):
     )
 
   process = tff.learning.algorithms.build_unweighted_fed_avg(
-    model_fn, tff.learning.optimizers.build_sgdm(0.05)
+    model_fn, tff.learning.optimizers.build_sgdm(0.05), model_aggregator=aggregator
   )
   return process, data
 
@@ -121,3 +121,25 @@ def test_dropout_is_felt(in_process):
   with in_process(seed=2):
     other, _ = trained(process, state, data)
   assert any((a != b).any() for a, b in zip(one, other))
+
+
+AGGREGATORS = {
+  # Rotations and stochastic rounding are drawn by clients.
+  'compression': lambda: tff.learning.compression_aggregator(weighted=False),
+  'dp': lambda: tff.learning.dp_aggregator(noise_multiplier=0.1, clients_per_round=5),
+}
+
+
+@pytest.mark.parametrize('name', sorted(AGGREGATORS))
+def test_tffs_aggregators_draw_at_clients_by_seed_and_at_the_server_in_secret(name, in_process):
+  process, data = process_and_clients('convolutional', AGGREGATORS[name]())
+  with in_process():
+    state = process.initialize()
+  found = []
+  for seed in (1, 1, 2):
+    with in_process(seed=seed):
+      leaves, loss = trained(process, state, data)
+    assert np.isfinite(loss)
+    found.append(np.concatenate([np.ravel(leaf) for leaf in leaves]))
+  assert (found[0] == found[1]).all() == (name == 'compression')
+  assert (found[0] != found[2]).any()

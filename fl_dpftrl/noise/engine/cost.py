@@ -24,6 +24,12 @@ class Cost(NamedTuple):
   seconds_per_round: float
 
 
+def buffer_bytes(strategy: strategies.Strategy, num_rounds: int, num_parameters: int) -> int:
+  """Returns the size of the buffers for num_rounds noise rows, in float32."""
+  noise = strategy.noise(num_rounds)
+  return recurrences.layout(noise, num_rounds)[0] * _BYTES * num_parameters
+
+
 def predict(strategy: strategies.Strategy, num_rounds: int, num_parameters: int) -> Cost:
   """Predicts memory and time for num_rounds noise rows of num_parameters each.
 

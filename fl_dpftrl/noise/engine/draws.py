@@ -25,11 +25,10 @@ def fixed_seed(noise_seed: int) -> bytes:
 class Draws:
   """Rows of Z, a chunk at a time: a pure function of seed, row and chunk.
 
-  Philox maps the 256-bit counters of one key one-to-one. The key is the seed;
-  row and chunk are the counter's upper words, and the lower ones count within a
-  chunk. So no two of (row, chunk, position) share a counter, whatever number of
-  words a normal takes. The normals are NumPy's from 64-bit words, whose tail
-  reaches twelve standard deviations, and are rounded last.
+  Philox maps the 256-bit counters of one key one-to-one. The key is the seed; row and chunk are
+  the counter's upper words, and the lower ones count within a chunk. So no two of (row, chunk,
+  position) share a counter, whatever number of words a normal takes. The normals are NumPy's
+  from 64-bit words, whose tail reaches twelve standard deviations, and are rounded last.
 
   Use one in each thread.
 

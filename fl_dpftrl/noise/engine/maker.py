@@ -53,6 +53,7 @@ class RowMaker:
   Attributes:
     size, num_rounds: as given.
     row: the row that comes next.
+    is_torn: whether a row failed midway, so that no other can be made.
     buffers: shape [num_buffers, size].
     versions: the row that wrote each buffer last; −1 where none did.
 
@@ -89,7 +90,8 @@ class RowMaker:
     self._first_chunk = first_chunk
     self._threads = num_threads or _num_cores()
     self._pool = concurrent.futures.ThreadPoolExecutor(self._threads, 'rows')
-    self.size, self.num_rounds, self.row = size, num_rounds, 0
+    self.size, self.num_rounds = size, num_rounds
+    self.row, self.is_torn = 0, False
     shape = (self._recurrence.num_buffers, size)
     if memory == 'mapped' and shape[0]:
       self.buffers = _mapped(shape, precision, folder)
@@ -106,13 +108,13 @@ class RowMaker:
     Raises:
       ValueError: past the last row, and after a row that failed midway.
     """
-    if self.row is None:
+    if self.is_torn:
       raise ValueError('a row failed midway; make a new RowMaker')
     t = self.row
     if t >= self.num_rounds:
       raise ValueError(f'row {t} is beyond the {self.num_rounds} that there are')
     step = self._recurrence.step(t)
-    self.row = None  # Until every chunk is done.
+    self.is_torn = True  # Until every chunk is done.
     count = -(-self.size // draws.CHUNK)
     groups = [
       range(first, min(first + _CHUNKS_AT_A_TIME, count))
@@ -126,7 +128,7 @@ class RowMaker:
       list(self._pool.map(work, groups))
     for buffer in step.written:
       self.versions[buffer] = t
-    self.row = t + 1
+    self.row, self.is_torn = t + 1, False
     return self._stddev * float(self._recurrence.norms[t])
 
   def _work(self, step: recurrences.Step, chunks: range, out: np.ndarray) -> None:
@@ -180,10 +182,9 @@ def identity(
 ) -> int:
   """Returns 63 bits for all that determines a maker's rows but their scale.
 
-  The standard deviation is left out: rows are made for Z of standard deviation 1
-  and multiplied last. So a run whose noise multiplier is changed on purpose
-  continues with the same noise. The bits are a hash of the seed too, whose 128
-  bits cannot be recovered from it.
+  The standard deviation is left out: rows are made for Z of standard deviation 1 and multiplied
+  last. So a run whose noise multiplier is changed on purpose continues with the same noise. The
+  bits are a hash of the seed too, whose 128 bits cannot be recovered from it.
   """
   # Rows that are recomputed are rounded otherwise, and so are other noise.
   recipe = 'recomputed' if memory == 'recomputed' else 'buffered'
@@ -214,6 +215,6 @@ def _mapped(shape, precision, folder) -> np.ndarray:
       else:
         file.truncate(size)
     except OSError as error:
-      message = f'{os.strerror(error.errno)}: {size} bytes of noise memory'
+      message = f'{error.strerror}: {size} bytes of noise memory'
       raise OSError(error.errno, message, os.fspath(there)) from error
     return np.memmap(file, precision, 'r+', shape=shape)

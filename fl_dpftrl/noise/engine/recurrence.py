@@ -1,7 +1,8 @@
 """Noise rows in place, chunk by chunk, from the steps of a linear noise."""
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from scipy.linalg import lapack
@@ -10,12 +11,12 @@ from fl_dpftrl.families import bands, linear_noise
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.noise import reference
 
+_Value = TypeVar('_Value')
 # (row of Z, part): writes a chunk of that row into part.
 Draw = Callable[[int, np.ndarray], None]
-# (draw, buffers, part, scratch) → part or a buffer, which then holds a chunk of a
-# noise row but for the step's scale. It brings the buffers' chunk,
-# [num_buffers, chunk], to the next row. Part and scratch have one shape; what
-# they hold before is ignored.
+# (draw, buffers, part, scratch) → part or a buffer, which then holds a chunk of a noise row but
+# for the step's scale. It brings the buffers' chunk, [num_buffers, chunk], to the next row.
+# Part and scratch have one shape; what they hold before is ignored.
 Apply = Callable[[Draw, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 # (least vectors of a stack, rows made in one pass over it). Small stacks have fewer
@@ -54,7 +55,7 @@ class Recurrence:
 
   Attributes:
     num_buffers: vectors carried from row to row, zeros at first.
-    norms: ‖row t of N‖ of each row, shape [num_rounds].
+    norms: ‖row t of N‖ by t.
     rows_at_once: that one pass over the buffers makes, at every such row.
 
   Raises:
@@ -68,8 +69,8 @@ class Recurrence:
     reference.check_undoes(strategy, noise, num_rounds)
     self._strategy, self._noise, self._num_rounds = strategy, noise, num_rounds
     self.num_buffers, self.rows_at_once = layout(noise, num_rounds)
-    self.norms = reference.row_norms(noise, num_rounds)
-    self._stacks = list(_stacks(noise, num_rounds))
+    self.norms = _Sequence(reference.row_norms(noise))
+    self._stacks = _Sequence(_stacks(noise))
 
   def step(self, t: int) -> Step:
     """Returns how row t is made; rows are made in order."""
@@ -80,13 +81,13 @@ class Recurrence:
     match step.update:
       case None:
         return Step(_sum(step, first), scale=float(step.scale / step.own))
-      case linear_noise.Add():
-        return Step(_add(step, first), range(self.num_buffers), float(step.scale))
+      case linear_noise.Add() as sums:
+        return Step(_add(step, sums, first), range(self.num_buffers), float(step.scale))
       case linear_noise.Push(merged):
-        top, count = self._stacks[t].top, self._stacks[t].count
-        stack = [(top - 1 - i) % self.num_buffers for i in range(count)]
+        top, size = self._stacks[t]
+        stack = [(top - 1 - i) % self.num_buffers for i in range(size)]
         made = (top - merged) % self.num_buffers
-        return Step(_push(step, first, stack, made), [made], float(step.scale))
+        return Step(_push(step, merged, first, stack, made), [made], float(step.scale))
 
   def _together(self, t: int) -> Step:
     """Returns how row t and those after it are made, into a ring of buffers."""
@@ -95,7 +96,7 @@ class Recurrence:
       kept = since % self.num_buffers
       return Step(lambda draw, buffers, part, scratch: buffers[kept], scale=scale)
     last = t + 1
-    while last < min(t + self.rows_at_once, len(self._stacks)) and self._stacks[last].top:
+    while last < min(t + self.rows_at_once, self._num_rounds) and self._stacks[last].top:
       last += 1
     made = [(since + i) % self.num_buffers for i in range(last - t)]
     coefficients = np.zeros((len(made), self._noise.num_buffers + 1))
@@ -117,13 +118,24 @@ class _Stack(NamedTuple):
   """The stack before a round: where its next buffer goes, and how many it has."""
 
   top: int
-  count: int
+  size: int
 
 
-def _stacks(noise: linear_noise.LinearNoise, num_rounds: int) -> Iterator[_Stack]:
+class _Sequence(Generic[_Value]):
+  """The values of an iterator, computed up to the largest index that is used."""
+
+  def __init__(self, values: Iterator[_Value]):
+    self._values, self._known = values, list[_Value]()
+
+  def __getitem__(self, index: int) -> _Value:
+    self._known.extend(itertools.islice(self._values, max(0, index + 1 - len(self._known))))
+    return self._known[index]
+
+
+def _stacks(noise: linear_noise.LinearNoise) -> Iterator[_Stack]:
   """Yields the stack before each round; empty where nothing is pushed."""
   top = count = 0
-  for step in map(noise.at, range(num_rounds)):
+  for step in map(noise.at, itertools.count()):
     if step.restart:
       top = count = 0
     yield _Stack(top, count)
@@ -135,10 +147,11 @@ def _stacks(noise: linear_noise.LinearNoise, num_rounds: int) -> Iterator[_Stack
 def layout(noise: linear_noise.LinearNoise, num_rounds: int) -> tuple[int, int]:
   """Returns the number of buffers, and of rows made in one pass; 0 for neither.
 
-  Rows are made in one pass where each takes its own row of Z and is pushed onto
-  the stack.
+  Rows are made in one pass where each takes its own row of Z and is pushed onto the stack.
   """
   kept = noise.num_buffers
+  if noise.period is not None:
+    num_rounds = min(num_rounds, noise.settles + noise.period)
   for step in map(noise.at, range(num_rounds)):
     pushes = isinstance(step.update, linear_noise.Push) and not step.update.merged
     if not pushes or tuple(step.draws) != (1.0,):
@@ -178,22 +191,25 @@ def _reduce(
     np.multiply(part, float(1.0 / step.own), out=part)
 
 
-def _push(step: linear_noise.Step, first: int, stack: Sequence[int], made: int) -> Apply:
+def _push(
+  step: linear_noise.Step, merged: int, first: int, stack: Sequence[int], made: int
+) -> Apply:
   """Makes a row and pushes it onto the stack.
 
   Args:
     step: step of the round.
+    merged: number of buffers that it replaces.
     first: first row of Z that it draws.
     stack: numbers of the buffers on the stack, from the newest on.
     made: number of the buffer that becomes the newest: the last that is merged.
   """
   total = _sum(step, first)
-  others = stack[: max(step.update.merged - 1, 0)]
+  others = stack[: max(merged - 1, 0)]
 
   def apply(draw, buffers, part, scratch):
     total(draw, buffers, part, scratch)
     _reduce(step, (buffers[i] for i in stack), part, scratch)
-    if step.update.merged:
+    if merged:
       for other in others:
         np.add(buffers[made], buffers[other], out=buffers[made])
       np.add(buffers[made], part, out=buffers[made])
@@ -204,9 +220,9 @@ def _push(step: linear_noise.Step, first: int, stack: Sequence[int], made: int) 
   return apply
 
 
-def _add(step: linear_noise.Step, first: int) -> Apply:
+def _add(step: linear_noise.Step, sums: linear_noise.Add, first: int) -> Apply:
   """Makes a row and adds it, or the first row of Z, to running sums."""
-  gains = [tuple(map(float, each)) for each in zip(*step.update)]
+  gains = [tuple(map(float, each)) for each in zip(*sums)]
   total = _sum(step, first)
   keeps_oldest = any(draw_gain for _, _, draw_gain in gains)
 

@@ -1,20 +1,17 @@
 """Serves noise rows by file, each for one round, made ahead of time."""
 
-import concurrent.futures
 import contextlib
 import functools
 import os
 import pathlib
-import sys
-import threading
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from fl_dpftrl import files, sealed
+from fl_dpftrl import files, json_files, sealed
 from fl_dpftrl.families import base as strategies
-from fl_dpftrl.noise.engine import draws, shards, snapshots, source
+from fl_dpftrl.noise.engine import ahead, draws, shards, snapshots, source
 from fl_dpftrl.noise.engine import maker as makers
 
 # What a row's file begins with, as int64: these, then the bits of its standard
@@ -22,7 +19,7 @@ from fl_dpftrl.noise.engine import maker as makers
 MAGIC = 0x776F_7200_0001
 HEADER_BYTES = 40
 ROW_DIGITS = 9
-_NICENESS = 5
+MARK_NAME = 'served.json'
 
 
 def row_name(row: int) -> str:
@@ -46,16 +43,14 @@ class _Mark(NamedTuple):
 class RowServer:
   """The rows of one run's noise, in a folder that only its owner can read.
 
-  `serve(row)` makes that row's file, and removes those of earlier rows. The next
-  row is then made in the background. The largest row that was served is kept
-  durably, and rows before it are refused for ever: whatever state a run is
-  brought to, no row enters the sums of two rounds. The row itself may be asked
-  for again, for a round whose result was never seen. Rounds whose results may
-  have been used are kept durably too, and their rows are refused.
+  `serve(row)` makes that row's file, and removes those of earlier rows. The next row is then
+  made in the background. The largest row that was served is kept durably, and rows before it
+  are refused for ever: whatever state a run is brought to, no row enters the sums of two
+  rounds. The row itself may be asked for again, for a round whose result was never seen. Rounds
+  whose results may have been used are kept durably too, and their rows are refused.
 
-  Another standard deviation goes on with the same rows, otherwise multiplied. A
-  row that was given out before is then refused, since the difference of two sums
-  with it would uncover them.
+  Another standard deviation goes on with the same rows, otherwise multiplied. A row that was
+  given out before is then refused, since the difference of two sums with it would uncover them.
 
   A run that goes on finds the seed in the folder, and with it the very same
   rows: from the last snapshot, or where there is none from row 0, all rows up to
@@ -110,11 +105,13 @@ class RowServer:
     self.strategy, self.size, self.stddev = strategy, size, stddev
     self.num_rounds = num_rounds
     self._is_secret = noise_seed is None
-    if self._is_secret:
+    if noise_seed is None:
       self._seed = self._found_seed() or draws.system_seed()
     else:
       self._seed = draws.fixed_seed(noise_seed)
-    recipe = dict(strategy=strategy, size=size, seed=self._seed, memory=memory, precision=precision)
+    recipe: json_files.Object = dict(
+      strategy=strategy, size=size, seed=self._seed, memory=memory, precision=precision
+    )
     self.identity = makers.identity(**recipe)
     recipe |= {'stddev': stddev, 'num_rounds': num_rounds}
     self._source: source.Source = (
@@ -126,10 +123,9 @@ class RowServer:
         snapshot_rows,
       )
     )
-    self._stack = contextlib.ExitStack()
+    self._stack: contextlib.ExitStack | None = None  # Of what is open.
     self._completed = -1
-    self._pool: concurrent.futures.ThreadPoolExecutor | None = None
-    self._ahead: tuple[int, concurrent.futures.Future[Any]] | None = None
+    self._ahead = ahead.Ahead(self._produce)
 
   def open(self) -> None:
     """Keeps the seed durably, and other processes from serving its rows.
@@ -137,10 +133,9 @@ class RowServer:
     `serve` does it as well. Until then nothing is written.
 
     Raises:
-      ValueError: if another process serves from the folder, or it holds other
-        noise.
+      ValueError: if another process serves from the folder, or it holds other noise.
     """
-    if self._pool is not None:
+    if self._stack is not None:
       return
     self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     self.folder.chmod(0o700)
@@ -148,14 +143,12 @@ class RowServer:
       stack.enter_context(files.exclusive(self.folder / 'lock'))
       self._prepare()
       self._stack = stack.pop_all()
-    self._pool = concurrent.futures.ThreadPoolExecutor(1, 'noise', initializer=_stand_back)
 
   def serve(self, row: int) -> None:
     """Makes sure that the row's file is there, and no other row's.
 
     Raises:
-      ValueError: for a row before the last that was served, or past the end; and
-        as `open`.
+      ValueError: for a row before the last that was served, or past the end; and as `open`.
     """
     self.open()
     served = self.served()
@@ -178,15 +171,13 @@ class RowServer:
       )
     path = self.folder / row_name(row)
     if not path.exists():
-      if self._ahead is None or self._ahead[0] != row or _failed(self._ahead[1]):
-        self._schedule(row)
-      self._ahead[1].result()
+      self._ahead.take(row)
       if row > served:
         self._write_mark(self._read_mark()._replace(row=row, stddev=self.stddev))
       self._remove_rows()
       os.replace(self._ready, path)
-    if row + 1 < self.num_rounds and (not self._ahead or self._ahead[0] <= row):
-      self._schedule(row + 1)
+    if row + 1 < self.num_rounds:
+      self._ahead.begin(row + 1)
 
   def complete(self, row: int) -> None:
     """Marks the row as part of a sum; this process never serves it again."""
@@ -238,19 +229,20 @@ class RowServer:
 
   def close(self) -> None:
     """Ends background work, and removes rows that were not used."""
-    if self._pool is None:
+    if self._stack is None:
       return
     self._source.abandon()
-    self._pool.shutdown(cancel_futures=True)
-    self._pool, self._ahead = None, None
+    self._ahead.wait()
+    self._ahead = ahead.Ahead(self._produce)
     self._source.close()
     self._remove_rows()
     self._ready.unlink(missing_ok=True)
     self._stack.close()
+    self._stack = None
 
   @property
   def _mark(self) -> pathlib.Path:
-    return self.folder / 'served.json'
+    return self.folder / MARK_NAME
 
   @property
   def _ready(self) -> pathlib.Path:
@@ -285,9 +277,6 @@ class RowServer:
     for path in self.folder.glob('row-*'):
       path.unlink()
 
-  def _schedule(self, row: int) -> None:
-    self._ahead = (row, self._pool.submit(self._produce, row))
-
   def _produce(self, row: int) -> None:
     """Makes a row, and writes it to where `serve` looks for it."""
     values = np.empty(self.size, np.float32)
@@ -301,17 +290,4 @@ class RowServer:
     with files.replacing(self._ready, private=True, durable=False) as path:
       with path.open('wb') as file:
         file.write(header.tobytes())
-        file.write(memoryview(values).cast('B'))
-
-
-def _failed(future: concurrent.futures.Future[Any]) -> bool:
-  return future.done() and future.exception() is not None
-
-
-def _stand_back() -> None:
-  """Lowers the priority of this thread and of those that it starts.
-
-  While clients train, rows are made in the time that is left.
-  """
-  if sys.platform == 'linux':  # Where niceness is a thread's, not a process's.
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        file.write(values.data.cast('B'))

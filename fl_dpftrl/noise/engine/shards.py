@@ -76,7 +76,7 @@ class _Shard:
     with self._telling():
       if self._worker is None or self._asked is not None:
         self.disconnect()
-        self._worker = connection.Client(tuple(self._address))
+        self._worker = connection.Client((self._address.host, self._address.port))
         _keep_alive(self._worker)
         connection.answer_challenge(self._worker, self._key)
         connection.deliver_challenge(self._worker, self._key)
@@ -87,11 +87,13 @@ class _Shard:
   def take(self, out: np.ndarray) -> float:
     """Writes the requested row's slice; returns its standard deviation."""
     with self._telling():
+      if self._worker is None:
+        raise EOFError
       answer = self._worker.recv()
       if isinstance(answer, str):
         self._asked = None
         raise RuntimeError(f'the noise worker at {self._address} failed: {answer}')
-      self._worker.recv_bytes_into(memoryview(out[self._where]).cast('B'))
+      self._worker.recv_bytes_into(out[self._where].data.cast('B'))
     self._asked = None
     return answer
 
@@ -128,8 +130,7 @@ class ShardedSource:
   """Rows whose slices workers make, all at the same time.
 
   Args:
-    workers: host:port of each. Of more than there are chunks, the first are not
-      needed.
+    workers: host:port of each. Of more than there are chunks, the first are not needed.
     key: that the workers have too.
     recipe: arguments of `RowMaker`.
     identity: of the noise.
@@ -207,8 +208,7 @@ def listen(
   Args:
     address: 0.0.0.0 as host for every interface of this machine.
     key: of at least 16 bytes.
-    folder: for snapshots, so that a worker that is started anew need not make
-      all rows again.
+    folder: for snapshots, so that a worker that is started anew need not make all rows again.
     say: told, in a line, who comes and goes.
 
   Raises:
@@ -218,7 +218,7 @@ def listen(
   check_key(key)
   folder.mkdir(mode=0o700, parents=True, exist_ok=True)
   folder.chmod(0o700)
-  with connection.Listener(tuple(address), backlog=8) as listener:
+  with connection.Listener((address.host, address.port), backlog=8) as listener:
     say(f'makes noise at {address}')
     while True:
       with contextlib.suppress(OSError, EOFError):
@@ -275,7 +275,7 @@ def _make_rows(
       asking.send(line)
       continue
     asking.send(stddev)
-    asking.send_bytes(memoryview(values).cast('B'))
+    asking.send_bytes(values.data.cast('B'))
 
 
 def _check(of_slice: Slice) -> None:

@@ -60,13 +60,7 @@ class Snapshots:
     sealed.write(self._list(maker.row), about, durable=False)
 
   def load(self, maker: makers.RowMaker, row: int) -> None:
-    """Brings a new maker to the latest readable snapshot up to a row.
-
-    One without buffers is brought to the row itself.
-    """
-    if not maker.versions:
-      maker.restore(row, [])
-      return
+    """Brings a new maker with buffers to the latest readable snapshot up to a row."""
     for before in reversed([r for r in self.rows() if r <= row]):
       listed = self._read(before)
       if listed and self._fill(maker, listed):
@@ -97,7 +91,7 @@ class Snapshots:
         found = np.fromfile(self._file(buffer, version), maker.buffers.dtype)
       except OSError:
         return False
-      if found.size != maker.size or zlib.crc32(found) != checksum:
+      if found.size != maker.size or zlib.crc32(found.data) != checksum:
         return False
       maker.buffers[buffer] = found
     return True
@@ -108,7 +102,7 @@ class Snapshots:
       about = sealed.read(self._list(row))
       if {name: about[name] for name in self._of} != self._of:
         return []
-      return [tuple(map(int, entry)) for entry in about['buffers']]
+      return [(int(b), int(version), int(crc)) for b, version, crc in about['buffers']]
     except (OSError, ValueError, KeyError, TypeError):
       return []
 

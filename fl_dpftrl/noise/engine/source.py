@@ -35,12 +35,15 @@ class LocalSource:
 
   Args:
     new_maker: returns a `RowMaker` that starts from row 0.
-    saved: snapshots of the maker.
-    snapshot_rows: rows between two snapshots; 0 for no snapshots.
+    saved: snapshots of the maker; None for none.
+    snapshot_rows: rows between two snapshots; 0 writes none.
   """
 
   def __init__(
-    self, new_maker: Callable[[], makers.RowMaker], saved: snapshots.Snapshots, snapshot_rows: int
+    self,
+    new_maker: Callable[[], makers.RowMaker],
+    saved: snapshots.Snapshots | None = None,
+    snapshot_rows: int = 0,
   ):
     self._new_maker, self._snapshots = new_maker, saved
     self._snapshot_rows = snapshot_rows
@@ -54,18 +57,21 @@ class LocalSource:
       Abandoned: if it was closed meanwhile.
     """
     maker = self._maker
-    if maker is None or maker.row is None or maker.row > row:
+    if maker is None or maker.is_torn or maker.row > row:
       if maker is not None:
         maker.close()
       self._maker = None  # Until the next is whole.
       maker = self._new_maker()
-      self._snapshots.load(maker, row)
+      if not maker.versions:  # Without buffers, any row can be the first.
+        maker.restore(row, [])
+      elif self._snapshots is not None:
+        self._snapshots.load(maker, row)
       self._maker = maker
     while True:
       if self._closing:
         raise Abandoned
       t = maker.row
-      if self._snapshot_rows and t and t % self._snapshot_rows == 0:
+      if self._snapshots is not None and self._snapshot_rows and t and t % self._snapshot_rows == 0:
         self._snapshots.save(maker)
         self._snapshots.keep(used)
       stddev = maker.make(out)

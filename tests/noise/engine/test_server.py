@@ -43,7 +43,7 @@ def served_rows(rows, which):
 
 def crash(rows):
   """Leaves the folder as a killed process does: locks are gone, files stay."""
-  rows._pool.shutdown()
+  rows._ahead.wait()
   rows._stack.close()
 
 

@@ -155,7 +155,7 @@ def test_a_worker_that_is_gone_is_named_and_no_row_is_lost(tmp_path, workers, mo
 def test_a_worker_that_hangs_does_not_keep_a_run_from_closing(tmp_path, workers):
   rows = serve(tmp_path / 'rows', workers)
   served(rows, 0)
-  rows._ahead[1].result()  # Row 1 is made.
+  rows._ahead.wait()  # Row 1 is made.
   workers[0].process.send_signal(signal.SIGSTOP)
   served(rows, 1)
   time.sleep(0.3)  # Row 2 is asked for.

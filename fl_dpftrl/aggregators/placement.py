@@ -1,0 +1,100 @@
+"""Where noise is kept: in TFF's state, or by an engine outside it."""
+
+import tensorflow_federated as tff
+
+from fl_dpftrl import runtime
+from fl_dpftrl.families import base as strategies
+from fl_dpftrl.noise.engine import cost
+from fl_dpftrl.runtime import memory as runtime_memory
+
+AUTO, STATE, ENGINE = 'auto', 'state', 'engine'
+CHOICES = (AUTO, STATE, ENGINE)
+# A state travels to TFF's worker as one message, below protobuf's and gRPC's 2 GB; a
+# larger one kills the worker without a word.
+MAX_STATE_BYTES = 1_900_000_000
+# Vectors beside the noise. In a message: the model, its server momentum, and as much
+# again for the rest of the state. In process, clients and their sum as well.
+_MESSAGE_VECTORS, _ROUND_VECTORS = 4, 12
+# In process: the noise state before a round, the one after it, and one on the way.
+_STATE_COPIES = 3
+# Of the free memory, for an engine's buffers; larger ones are in a mapped file.
+_ENGINE_SHARE = 0.5
+# Rounds for which a strategy without an end is provided.
+_ENDLESS_ROUNDS = 2**20
+
+
+def num_rounds(strategy: strategies.Strategy) -> int:
+  """Returns the rounds that a strategy's noise is made for at most."""
+  return strategy.max_rounds or _ENDLESS_ROUNDS
+
+
+def noise_state_bytes(strategy: strategies.Strategy, model_bytes: int) -> int:
+  """Returns the bytes of a strategy's noise state for a model of model_bytes.
+
+  If the state grows, the result is for the last round that noise is made for.
+  """
+  return model_bytes * strategy.memory_copies(num_rounds(strategy))
+
+
+def choose(strategy: strategies.Strategy, model_bytes: int, asked: str = AUTO) -> str:
+  """Returns STATE or ENGINE: as asked, or what fits where computations run now.
+
+  In process, state must fit into the free memory. In TFF's worker, it must fit into a
+  message; there is no engine, which a worker says when it is given a round with one.
+
+  Args:
+    strategy: strategy of the noise.
+    model_bytes: size of one update, in float32.
+    asked: one of CHOICES.
+
+  Raises:
+    ValueError: if what is asked for does not fit, saying what would.
+  """
+  if asked == ENGINE:
+    return ENGINE
+  vectors = noise_state_bytes(strategy, model_bytes) // model_bytes
+  keeps = f'strategy {strategy.family} keeps {vectors} vectors of {model_bytes / 1e6:,.1f} MB'
+  if not is_in_process():
+    if (vectors + _MESSAGE_VECTORS) * model_bytes > MAX_STATE_BYTES:
+      raise ValueError(
+        f"{keeps} as noise state, and TFF's worker carries {MAX_STATE_BYTES / 1e9} GB,"
+        f' {_MESSAGE_VECTORS} vectors for the model included: call'
+        ' fl_dpftrl.runtime.use_in_process() before, or choose'
+        + _what_fits(MAX_STATE_BYTES, model_bytes, vectors, 1, _MESSAGE_VECTORS)
+      )
+    return STATE
+  free = runtime_memory.free_bytes()
+  needed = (_STATE_COPIES * vectors + _ROUND_VECTORS) * model_bytes
+  if free is None or needed <= free:
+    return STATE
+  if asked == AUTO:
+    return ENGINE
+  raise ValueError(
+    f'{keeps} as noise state: with the model, rounds need {needed / 1e9:,.1f} GB, and'
+    f" {free / 1e9:,.1f} GB are free: give memory='engine', or choose"
+    + _what_fits(free, model_bytes, vectors, _STATE_COPIES, _ROUND_VECTORS)
+  )
+
+
+def engine_memory(strategy: strategies.Strategy, model_bytes: int) -> str:
+  """Returns where an engine keeps its buffers: in 'memory' where they fit, or 'mapped'."""
+  free = runtime_memory.free_bytes()
+  if free is None:
+    return 'memory'
+  buffers = cost.buffer_bytes(strategy, num_rounds(strategy), model_bytes // 4)
+  return 'memory' if buffers <= _ENGINE_SHARE * free else 'mapped'
+
+
+def is_in_process() -> bool:
+  """Returns whether TFF computations run in this process now."""
+  context = tff.framework.get_context_stack().current
+  if isinstance(context, tff.program.NativeFederatedContext):
+    context = context._context  # TFF names it nowhere else.
+  return isinstance(context, (runtime.InProcessContext, runtime.AsyncInProcessContext))
+
+
+def _what_fits(limit: int, model_bytes: int, vectors: int, copies: int, others: int) -> str:
+  """Says which models and strategies fit into limit bytes, with `others` vectors more."""
+  line = f' a model of at most {limit // (copies * vectors + others) // 4:,} parameters'
+  fitting = (limit // model_bytes - others) // copies
+  return line if fitting < 0 else f'{line} or a strategy of at most {fitting} vectors'

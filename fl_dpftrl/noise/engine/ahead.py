@@ -1,0 +1,114 @@
+"""Rows that are made ahead of time, in the background."""
+
+import concurrent.futures
+import functools
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from fl_dpftrl.noise.engine import source
+
+_Made = TypeVar('_Made')
+_NICENESS = 5
+
+
+class Ahead(Generic[_Made]):
+  """Makes one row at a time, while whoever wants it does other things.
+
+  Args:
+    make: row → what `take` returns for it.
+  """
+
+  def __init__(self, make: Callable[[int], _Made]):
+    self._make = make
+    self._one_at_a_time = threading.Lock()
+    self._row = -1
+    self._made: concurrent.futures.Future[_Made] | None = None
+
+  def begin(self, row: int) -> 'concurrent.futures.Future[_Made]':
+    """Starts to make a row, unless it is made already."""
+    made = self._made
+    if made and self._row == row and not (made.done() and made.exception()):
+      return made
+    made = concurrent.futures.Future()
+
+    def run():
+      _stand_back()
+      with self._one_at_a_time:
+        try:
+          made.set_result(self._make(row))
+        except BaseException as error:
+          made.set_exception(error)
+
+    self._row, self._made = row, made
+    threading.Thread(target=run, name='noise', daemon=True).start()
+    return made
+
+  def take(self, row: int) -> _Made:
+    """Returns what was made for a row, once it is.
+
+    Raises:
+      Exception: that making it raised.
+    """
+    return self.begin(row).result()
+
+  def wait(self) -> None:
+    """Returns when nothing is being made any more."""
+    if self._made:
+      concurrent.futures.wait([self._made])
+
+
+class Rows:
+  """The rows of a seed, in memory: the next is made while the last is in use.
+
+  The last row may be asked for again. Rows before it are made again from a snapshot
+  or from row 0.
+
+  Args:
+    new_source: seed → source of its rows.
+    size: coordinates in a row.
+    num_rounds: rows that there are.
+  """
+
+  def __init__(self, new_source: Callable[[bytes], source.Source], size: int, num_rounds: int):
+    self._new_source = new_source
+    self._size, self._num_rounds = size, num_rounds
+    self._lock = threading.Lock()
+    self._seed: bytes | None = None
+    self._last: tuple[int, tuple[np.ndarray, float]] | None = None
+
+  def row(self, seed: bytes, row: int) -> tuple[np.ndarray, float]:
+    """Returns a row, not to be changed, and its standard deviation.
+
+    Raises:
+      ValueError: for a row past the end.
+    """
+    if not 0 <= row < self._num_rounds:
+      raise ValueError(f'row {row} is not among the {self._num_rounds} that there are')
+    with self._lock:
+      if seed != self._seed:
+        make = functools.partial(_make, self._new_source(seed), self._size)
+        self._last, self._seed, self._ahead = None, seed, Ahead(make)
+      if self._last is None or self._last[0] != row:
+        self._last = row, self._ahead.take(row)
+      if row + 1 < self._num_rounds:
+        self._ahead.begin(row + 1)
+      return self._last[1]
+
+
+def _make(rows: source.Source, size: int, row: int) -> tuple[np.ndarray, float]:
+  values = np.empty(size, np.float32)
+  return values, rows.make(row, values, row)
+
+
+def _stand_back() -> None:
+  """Lowers the priority of this thread and of those that it starts.
+
+  While clients train, rows are made in the time that is left.
+  """
+  if sys.platform == 'linux':  # Where niceness is a thread's, not a process's.
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

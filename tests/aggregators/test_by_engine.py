@@ -1,0 +1,193 @@
+"""The aggregator whose noise an engine of this process makes."""
+
+import collections
+import gc
+import weakref
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fl_dpftrl.aggregators import by_engine, factory, placement
+from fl_dpftrl.families import blt
+from fl_dpftrl.learning import workers
+from fl_dpftrl.noise import engine
+from fl_dpftrl.noise.engine import draws, source
+from fl_dpftrl.runtime import callbacks
+from tests import every_family
+
+pytestmark = pytest.mark.tff
+
+SIZE = 30_003
+VALUE_TYPE = tff.to_type(
+  collections.OrderedDict(
+    w=tff.TensorType(np.float32, [SIZE // 100, 100]), b=tff.TensorType(np.float32, [3])
+  )
+)
+BLT = blt.BLT((0.9, 0.5), (0.3, 0.2))
+ZEROS = [
+  collections.OrderedDict(w=np.zeros([SIZE // 100, 100], np.float32), b=np.zeros(3, np.float32))
+]
+
+
+def make(strategy=BLT, **kwargs):
+  kwargs = dict(noise_multiplier=0.5, clip_norm=3.0, report_goal=4, noise_seed=5) | kwargs
+  return factory.CorrelatedNoiseFactory(strategy, memory='engine', **kwargs)
+
+
+def rounds(process, state, num_rounds):
+  results = []
+  for _ in range(num_rounds):
+    output = process.next(state, ZEROS)
+    state = output.state
+    results.append(np.concatenate(list(map(np.ravel, tf.nest.flatten(output.result)))))
+  return np.array(results), state
+
+
+def expected(strategy, num_rounds, **kwargs):
+  kwargs = dict(size=SIZE, num_rounds=9, stddev=1.5, seed=draws.fixed_seed(5)) | kwargs
+  maker = engine.RowMaker(strategy, **kwargs)
+  made = np.empty((num_rounds, SIZE), np.float32)
+  for row in made:
+    maker.make(row)
+  return made / 4
+
+
+@pytest.mark.parametrize('family', ['identity', 'blt', 'banded', 'tree_online', 'banded_inverse'])
+def test_releases_the_rows_of_the_engine(family):
+  strategy = every_family.example(family, 9)
+  process = make(strategy).create(VALUE_TYPE)
+  found, state = rounds(process, process.initialize(), 4)
+  np.testing.assert_array_equal(found, expected(strategy, 4))
+  assert state.noise.row == 4
+  norm = np.linalg.norm(strategy.noising_matrix(4)[3])
+  assert state.noise.row_stddev == pytest.approx(1.5 * norm)
+
+
+def test_a_stored_state_goes_on_with_the_same_noise(tmp_path):
+  whole = expected(BLT, 8)
+  process = make(noise_folder=tmp_path).create(VALUE_TYPE)
+  first, state = rounds(process, process.initialize(), 3)
+  again = make(noise_folder=tmp_path).create(VALUE_TYPE)
+  rest, _ = rounds(again, state, 5)
+  np.testing.assert_array_equal(np.concatenate([first, rest]), whole)
+  # A round that is repeated has its own row again, and so has one from before.
+  np.testing.assert_array_equal(rounds(again, state, 1)[0], whole[3:4])
+  np.testing.assert_array_equal(rounds(process, state, 2)[0], whole[3:5])
+
+
+def test_resumes_from_a_snapshot(tmp_path, monkeypatch):
+  monkeypatch.setattr(by_engine, '_SNAPSHOT_ROWS', 2)
+  process = make(noise_folder=tmp_path).create(VALUE_TYPE)
+  _, state = rounds(process, process.initialize(), 5)
+  assert tmp_path.stat().st_mode & 0o777 == 0o700
+  made = []
+  make_row = engine.RowMaker.make
+  monkeypatch.setattr(
+    engine.RowMaker, 'make', lambda self, out: made.append(self.row) or make_row(self, out)
+  )
+  again = make(noise_folder=tmp_path).create(VALUE_TYPE)
+  found, _ = rounds(again, state, 1)
+  assert min(made) == 4
+  np.testing.assert_array_equal(found, expected(BLT, 6)[5:])
+
+
+def test_a_burnt_row_is_not_released():
+  aggregator = make()
+  process, skip = aggregator.create(VALUE_TYPE), aggregator.skip_row(VALUE_TYPE)
+  found, _ = rounds(process, skip(skip(process.initialize())), 2)
+  np.testing.assert_array_equal(found, expected(BLT, 4)[2:])
+
+
+def test_noise_that_is_changed_on_purpose_goes_on():
+  process = make().create(VALUE_TYPE)
+  first, state = rounds(process, process.initialize(), 2)
+  changed = make(noise_multiplier=0.25, clip_norm=3.0)
+  taken = changed.change_noise(VALUE_TYPE)(state)
+  rest, _ = rounds(changed.create(VALUE_TYPE), taken, 2)
+  scales = np.array([1.0, 1.0, 0.5, 0.5])[:, None]
+  np.testing.assert_allclose(
+    np.concatenate([first, rest]), scales * expected(BLT, 4), rtol=1e-6, atol=1e-7
+  )
+
+
+def test_secret_seeds_differ_and_runs_do_not_disturb_each_other():
+  process = make(noise_seed=None).create(VALUE_TYPE)
+  one, other = process.initialize(), process.initialize()
+  first, after_one = rounds(process, one, 2)
+  second, _ = rounds(process, other, 2)
+  third, _ = rounds(process, after_one, 1)
+  assert abs(np.corrcoef(first[0], second[0])[0, 1]) < 0.05
+  np.testing.assert_array_equal(rounds(process, one, 3)[0], np.concatenate([first, third]))
+
+
+def test_the_last_round_is_the_strategys():
+  strategy = every_family.example('banded', 3)
+  process = make(strategy).create(VALUE_TYPE)
+  _, state = rounds(process, process.initialize(), 3)
+  with pytest.raises(tf.errors.InvalidArgumentError, match='row 3 is not among the 3'):
+    process.next(state, ZEROS)
+
+
+def test_state_of_a_graph_is_not_continued():
+  """Without buffers, both have one type; their rows are others."""
+  strategy = every_family.example('identity', 9)
+  inside = factory.CorrelatedNoiseFactory(
+    strategy, noise_multiplier=0.5, clip_norm=3.0, report_goal=4, noise_seed=5
+  )
+  state = inside.create(VALUE_TYPE).initialize()
+  with pytest.raises(tf.errors.InvalidArgumentError, match='noise has another seed'):
+    make(strategy).create(VALUE_TYPE).next(state, ZEROS)
+
+
+def test_memory_goes_with_the_compiled_computation(monkeypatch):
+  sources = weakref.WeakSet()
+  init = source.LocalSource.__init__
+  monkeypatch.setattr(
+    source.LocalSource, '__init__', lambda self, *args: (sources.add(self), init(self, *args))[1]
+  )
+  process = make().create(VALUE_TYPE)
+  _, state = rounds(process, process.initialize(), 3)
+  assert len(sources) == 1
+  callback = list(callbacks._callbacks.values())[-1]
+  callback.resources()._ahead.wait()
+  del process
+  gc.collect()
+  assert not sources
+  # What was composed of it can still be run.
+  np.testing.assert_array_equal(callback(state.noise.seed, np.int64(1))[0] / 4, expected(BLT, 2)[1])
+
+
+@pytest.mark.parametrize('free, chosen', [(10**9, 'state'), (10**5, 'engine'), (None, 'state')])
+def test_auto_takes_what_fits(free, chosen, monkeypatch):
+  monkeypatch.setattr(placement.runtime_memory, 'free_bytes', lambda: free)
+  aggregator = factory.CorrelatedNoiseFactory(
+    BLT, noise_multiplier=0.5, clip_norm=3.0, report_goal=4
+  )
+  process = aggregator.create(VALUE_TYPE)
+  assert bool(tf.nest.flatten(process.initialize().noise.buffers)) == (chosen == 'state')
+  # The choice holds, whatever is free later.
+  monkeypatch.setattr(placement.runtime_memory, 'free_bytes', lambda: 10**5)
+  skipped = aggregator.skip_row(VALUE_TYPE)(process.initialize())
+  assert process.next(skipped, ZEROS).measurements['noise_row'] == 1
+
+
+def test_refuses_other_memories():
+  with pytest.raises(ValueError, match="memory must be one of auto, state, engine, got 'disk'"):
+    factory.CorrelatedNoiseFactory(
+      BLT, noise_multiplier=0.5, clip_norm=3.0, report_goal=4, memory='disk'
+    )
+
+
+@pytest.mark.slow
+def test_a_worker_says_that_it_has_no_engine():
+  process = make().create(VALUE_TYPE)
+  state = process.initialize()
+  worker = workers.LocalWorker()
+  try:
+    with tff.framework.get_context_stack().install(worker.context()):
+      with pytest.raises(ValueError, match="a worker has no engine: .*memory='state'"):
+        process.next(state, ZEROS)
+  finally:
+    worker.stop()

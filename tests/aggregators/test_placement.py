@@ -1,0 +1,104 @@
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from fl_dpftrl import runtime
+from fl_dpftrl.aggregators import placement
+from fl_dpftrl.families import banded, blt, identity, tree_online
+
+pytestmark = pytest.mark.tff
+
+STACKOVERFLOW = 4 * 4_050_748
+
+
+def bands(num_bands, num_rounds=400):
+  coefficients = np.zeros((num_rounds, num_bands))
+  coefficients[:, 0] = 1.0
+  return banded.Banded(coefficients)
+
+
+class Elsewhere(tff.framework.SyncContext):
+  def invoke(self, comp, arg):
+    raise NotImplementedError
+
+
+@pytest.fixture
+def by_worker():
+  with tff.framework.get_context_stack().install(Elsewhere()):
+    yield
+
+
+@pytest.fixture
+def free(monkeypatch):
+  """Sets the memory that is free, in process."""
+  return lambda value: monkeypatch.setattr(placement.runtime_memory, 'free_bytes', lambda: value)
+
+
+def refusal(*arguments):
+  with pytest.raises(ValueError) as error:
+    placement.choose(*arguments)
+  message = str(error.value)
+  assert len(message) <= 300 and '\n' not in message
+  return message
+
+
+def test_predicts_the_size():
+  size = placement.noise_state_bytes
+  assert size(identity.Identity(), 100) == 0
+  assert size(blt.BLT((0.9, 0.5), (0.1, 0.1)), 100) == 200
+  assert size(bands(342), 100) == 34_100
+  assert size(tree_online.TreeOnline(), 100) == 2_100
+
+
+@pytest.mark.parametrize(
+  'strategy', [identity.Identity(), blt.BLT((0.9,) * 4, (0.1,) * 4), tree_online.TreeOnline()]
+)
+def test_papers_model_fits_a_worker(strategy, by_worker):
+  assert placement.choose(strategy, STACKOVERFLOW) == 'state'
+
+
+def test_what_a_worker_cannot_carry_is_refused_with_what_would_do(by_worker):
+  message = refusal(bands(342), STACKOVERFLOW)
+  assert 'banded keeps 341 vectors of 16.2 MB' in message
+  assert 'use_in_process()' in message
+  assert 'at most 1,376,811 parameters' in message
+  assert 'at most 113 vectors' in message
+  # What it says would fit does, and one more does not.
+  placement.choose(bands(342), 4 * 1_376_811)
+  placement.choose(bands(114), STACKOVERFLOW)
+  for strategy, num_parameters in ((342, 1_376_812), (115, 4_050_748)):
+    refusal(bands(strategy), 4 * num_parameters)
+  assert refusal(identity.Identity(), 2_000_000_000).endswith('118,750,000 parameters')
+
+
+def test_in_process_the_free_memory_decides(free):
+  needed = (3 * 341 + 12) * STACKOVERFLOW
+  free(needed)
+  for asked in ('auto', 'state'):
+    assert placement.choose(bands(342), STACKOVERFLOW, asked) == 'state'
+  assert placement.choose(bands(342), STACKOVERFLOW, 'engine') == 'engine'
+  free(needed - 1)
+  assert placement.choose(bands(342), STACKOVERFLOW) == 'engine'
+  message = refusal(bands(342), STACKOVERFLOW, 'state')
+  assert 'rounds need 16.8 GB, and 16.8 GB are free' in message
+  assert "memory='engine'" in message
+  assert 'at most 4,050,747 parameters or a strategy of at most 340 vectors' in message
+  free(None)
+  assert placement.choose(bands(342), STACKOVERFLOW, 'state') == 'state'
+
+
+def test_buffers_that_do_not_fit_are_mapped(free):
+  buffers = 4 * 2 * 1000
+  for known, expected in ((2 * buffers, 'memory'), (2 * buffers - 1, 'mapped'), (None, 'memory')):
+    free(known)
+    assert placement.engine_memory(blt.BLT((0.9, 0.5), (0.1, 0.1)), 4000) == expected
+
+
+def test_knows_where_computations_run(by_worker):
+  in_process = runtime.InProcessContext()
+  installed = tff.framework.get_context_stack().install
+  assert not placement.is_in_process()
+  asynchronous = runtime.AsyncInProcessContext(in_process)
+  for context in (in_process, asynchronous, tff.program.NativeFederatedContext(asynchronous)):
+    with installed(context):
+      assert placement.is_in_process()

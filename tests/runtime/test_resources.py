@@ -1,0 +1,101 @@
+"""What rounds in process take from the machine: memory and descriptors, and no more."""
+
+import collections
+import os
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import fl_dpftrl as dpftrl
+from fl_dpftrl.learning import process as process_lib
+
+pytestmark = [pytest.mark.tff, pytest.mark.slow]
+
+NUM_ROUNDS = 300
+WIDTH = 64
+WEIGHT_BYTES = 4 * WIDTH**2
+SPEC = collections.OrderedDict(
+  x=tf.TensorSpec([None, WIDTH], tf.float32), y=tf.TensorSpec([None, WIDTH], tf.float32)
+)
+
+
+def linear_model():
+  return tff.learning.models.FunctionalModel(
+    initial_weights=((np.zeros([WIDTH, WIDTH], np.float32),), ()),
+    predict_on_batch_fn=tf.function(lambda weights, x, training: x @ weights[0][0]),
+    loss_fn=tf.function(
+      lambda output, label, sample_weight=None: tf.reduce_mean(tf.square(output - label))
+    ),
+    input_spec=SPEC,
+  )
+
+
+def descriptors() -> dict[str, str]:
+  found = {}
+  for path in pathlib.Path('/proc/self/fd').iterdir():
+    try:
+      found[path.name] = os.readlink(path)
+    except OSError:
+      continue  # It was that of the listing.
+  return found
+
+
+def listening() -> set[str]:
+  """Inodes of the sockets at which anybody listens in this network."""
+  tables = [pathlib.Path(f'/proc/self/net/{name}').read_text() for name in ('tcp', 'tcp6')]
+  fields = [line.split() for table in tables for line in table.splitlines()[1:]]
+  return {f'socket:[{field[9]}]' for field in fields if field[3] == '0A'}
+
+
+def children() -> set[str]:
+  found = set()
+  for path in pathlib.Path('/proc').glob('[0-9]*/stat'):
+    try:
+      fields = path.read_text().rsplit(')', 1)[1].split()
+    except OSError:
+      continue  # It has just ended.
+    if int(fields[1]) == os.getpid():
+      found.add(path.parent.name)
+  return found
+
+
+def resident_bytes() -> int:
+  pages = pathlib.Path('/proc/self/statm').read_text().split()[1]
+  return int(pages) * os.sysconf('SC_PAGE_SIZE')
+
+
+@pytest.mark.parametrize('memory', ['state', 'engine'])
+def test_rounds_take_no_more_and_more(memory, in_process):
+  x = np.ones([4, WIDTH], np.float32)
+  data = [tf.data.Dataset.from_tensors(collections.OrderedDict(x=x, y=x))] * 3
+  aggregator = dpftrl.CorrelatedNoiseFactory(
+    dpftrl.BLT((0.9, 0.5), (0.3, 0.2)),
+    noise_multiplier=0.1,
+    clip_norm=1.0,
+    report_goal=3,
+    memory=memory,
+  )
+  before, offspring = descriptors(), children()
+  with in_process():
+    process = process_lib.build(
+      linear_model(),
+      aggregator=aggregator,
+      client_learning_rate=0.1,
+      server_learning_rates=np.ones(1),
+    )
+    state, resident, opened = process.initialize(), [], []
+    for _ in range(NUM_ROUNDS):
+      state = process.next(state, data).state
+      resident.append(resident_bytes())
+      opened.append(len(descriptors()))
+    assert children() == offspring
+    own = set(descriptors().values()) - set(before.values())
+    assert not own & listening()
+  # The first rounds fill the allocator's pools.
+  third = NUM_ROUNDS // 3
+  assert max(opened[-third:]) <= max(opened[third:-third])
+  # Far less than one more copy of the weights in each round.
+  assert max(resident[-third:]) < max(resident[third:-third]) + third * WEIGHT_BYTES / 4
