@@ -215,4 +215,4 @@ def test_one_client_at_a_time_with_onednn():
   )
   result, told = done.stdout.splitlines()
   assert result == '12 1'
-  assert ('TF_ENABLE_ONEDNN_OPTS=0' in told) == (switch == '1')
+  assert 'TF_ENABLE_ONEDNN_OPTS=0' in told
