@@ -147,12 +147,11 @@ def plan(
 
   planned = forecast.planned
   contenders, skipped = candidates_lib.contenders(strategies, planned)
-  found = []
-  for candidate in candidates_lib.find(
+  tried = candidates_lib.find(
     contenders, forecast.schemas, planned, objective=objective, watch=watch
-  ):
-    is_found = isinstance(candidate, candidates_lib.Candidate)
-    (found if is_found else skipped).append(candidate)
+  )
+  found = [c for c in tried if isinstance(c, candidates_lib.Candidate)]
+  skipped += [c for c in tried if isinstance(c, candidates_lib.Skipped)]
   if not found:
     raise ValueError(
       f'none of the strategies is suitable: {"; ".join(f"{s.label}: {s.reason}" for s in skipped)}'

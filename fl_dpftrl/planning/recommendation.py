@@ -157,7 +157,7 @@ def recommend(
   best = choose(found, schemas, max_copies)
   sensitivity = best.files[planned].sensitivity
   if noise_multiplier is None:
-    effective = calibration.effective_noise_multiplier(epsilon, delta)
+    effective = calibration.effective_noise_multiplier(epsilon, delta)  # type: ignore[arg-type]
     noise_multiplier = effective * sensitivity.value
   guarantee = gaussian.from_sensitivity(
     sensitivity, planned, noise_multiplier=noise_multiplier, delta=delta

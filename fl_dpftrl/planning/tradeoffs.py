@@ -89,16 +89,8 @@ def settings(
   for outcome in forecast.nearby.outcomes:
     found.append(_setting(outcome, forecast, best, watch))
   for (name, value), reason in forecast.nearby.stalled.items():
-    found.append(
-      Missing(
-        **{
-          'report_goal': planned.report_goal,
-          'num_rounds': planned.num_rounds,
-          name: value,
-          'reason': reason,
-        }
-      )
-    )
+    own = {'report_goal': planned.report_goal, 'num_rounds': planned.num_rounds}
+    found.append(Missing(**{**own, name: value}, reason=reason))
   key = lambda setting: (setting.num_rounds, setting.report_goal)
   return sorted(found, key=key)
 
@@ -109,9 +101,21 @@ def _setting(
   best: recommendation_lib.Recommendation,
   watch: candidates_lib.Watch,
 ) -> Setting | Missing:
-  schema = forecast.planned_like(outcome)
+  candidate, schema = best.candidate, forecast.planned_like(outcome)
   try:
-    found = _alike(best.candidate, schema, outcome, watch)
+    if candidates_lib.too_slow(candidate, schema):
+      raise ValueError(
+        f'optimising {candidate.label} for n={schema.num_rounds} and b={schema.min_sep} takes many'
+        ' minutes'
+      )
+    progress = watch(
+      f'{candidate.label} for a report goal of {outcome.report_goal} and {outcome.num_rounds}'
+      ' rounds'
+    )
+    strategy = candidate.contender.find(schema, objective=candidate.objective, progress=progress)
+    found = candidates_lib.measure(
+      candidate.contender, strategy, [schema], objective=candidate.objective
+    )
   except sweep.BEYOND as e:
     return Missing(
       report_goal=outcome.report_goal, num_rounds=outcome.num_rounds, reason=sweep.one_line(e)
@@ -127,24 +131,4 @@ def _setting(
     schema=schema,
     noise_multiplier=multiplier,
     epsilon=gaussian.epsilon(effective, best.guarantee.delta),
-  )
-
-
-def _alike(
-  candidate: candidates_lib.Candidate,
-  schema: participation.MinSep,
-  outcome: trial.Outcome,
-  watch: candidates_lib.Watch,
-) -> candidates_lib.Candidate:
-  if candidates_lib.too_slow(candidate, schema):
-    raise ValueError(
-      f'optimising {candidate.label} for n={schema.num_rounds} and'
-      f' b={schema.min_sep} takes many minutes'
-    )
-  progress = watch(
-    f'{candidate.label} for a report goal of {outcome.report_goal} and {outcome.num_rounds} rounds'
-  )
-  strategy = candidate.contender.find(schema, objective=candidate.objective, progress=progress)
-  return candidates_lib.measure(
-    candidate.contender, strategy, [schema], objective=candidate.objective
   )

@@ -101,19 +101,27 @@ def run(task: Task, progress: Callable[[int], None] = lambda count: None) -> Tri
     progress: called with the number of participations of each round.
   """
   attendance = attendance_lib.Attendance()
-  outcomes, closer = [], None
-  rounds = itertools.islice(task.simulation.rounds(), task.checkpoints[-1])
+  outcomes, closer, stalled = [], None, None
   try:
-    for cohort in rounds:
+    for cohort in itertools.islice(task.simulation.rounds(), task.checkpoints[-1]):
       attendance.add(cohort)
       progress(cohort.device_ids.size)
       if attendance.num_rounds in task.checkpoints:
-        outcomes.append(_outcome(task.simulation, attendance))
+        outcomes.append(
+          Outcome(
+            seed=task.simulation.seed,
+            report_goal=task.simulation.server.report_goal,
+            num_rounds=attendance.num_rounds,
+            min_sep=attendance.min_sep,
+            max_participations=attendance.max_participations,
+            days=attendance.days,
+          )
+        )
       if attendance.num_rounds == task.closer_at:
         closer = _closer(attendance)
   except cohorts.StalledRound as e:
-    return Trial(outcomes=tuple(outcomes), stalled=str(e), closer=closer)
-  return Trial(outcomes=tuple(outcomes), closer=closer)
+    stalled = str(e)
+  return Trial(outcomes=tuple(outcomes), stalled=stalled, closer=closer)
 
 
 def enforced_min_sep(simulation: cohorts.Simulation) -> int:
@@ -122,17 +130,6 @@ def enforced_min_sep(simulation: cohorts.Simulation) -> int:
   if isinstance(timer, timer_lib.RoundTimer) and not simulation.population.forgetting_per_day:
     return timer.rounds
   return 1
-
-
-def _outcome(simulation: cohorts.Simulation, attendance: attendance_lib.Attendance) -> Outcome:
-  return Outcome(
-    seed=simulation.seed,
-    report_goal=simulation.server.report_goal,
-    num_rounds=attendance.num_rounds,
-    min_sep=attendance.min_sep,
-    max_participations=attendance.max_participations,
-    days=attendance.days,
-  )
 
 
 def _closer(attendance: attendance_lib.Attendance) -> Closer:

@@ -6,11 +6,11 @@ The results do not depend on the number of processes.
 import multiprocessing
 import signal
 from collections.abc import Callable, Sequence
-from multiprocessing import connection
+from multiprocessing import connection, process
+from typing import Any
 
 from fl_dpftrl.planning import trial
 
-_SECONDS = 1.0  # interval between progress updates
 _WORTHWHILE = 1_000_000  # total participations that justify starting processes
 _OFTEN = 1 << 17  # participations between a process's progress messages
 
@@ -36,79 +36,68 @@ def run(
   if num_workers < 1:
     raise ValueError(f'num_workers must be at least 1, got {num_workers!r}')
   of_all = sum(task.participations for task in tasks)
-  report = lambda done: progress(done / of_all)
-  if num_workers == 1 or len(tasks) == 1 or of_all < _WORTHWHILE:
-    return _one_by_one(tasks, report)
-  return _Processes(tasks, report).run(num_workers)
-
-
-def _one_by_one(tasks, progress) -> list[trial.Trial]:
   done = 0
 
-  def count(more):
+  def count(more: int) -> None:
     nonlocal done
     done += more
-    progress(done)
+    progress(done / of_all)
 
-  return [trial.run(task, count) for task in tasks]
-
-
-class _Processes:
-  """Pool that starts the longest tasks first and collects their results."""
-
-  def __init__(self, tasks, progress):
-    self._tasks, self._progress = tasks, progress
-    self._context = multiprocessing.get_context('spawn')
-    self._running = {}
-    self._done = [0] * len(tasks)
-    self._trials = [None] * len(tasks)
-
-  def run(self, num_workers: int) -> list[trial.Trial]:
-    waiting = sorted(range(len(self._tasks)), key=lambda index: self._tasks[index].participations)
-    try:
-      while waiting or self._running:
-        while waiting and len(self._running) < num_workers:
-          self._start(waiting.pop())
-        for receiver in connection.wait(list(self._running), _SECONDS):
-          self._receive(receiver)
-        self._progress(sum(self._done))
-    finally:
-      for _, process in self._running.values():
-        process.terminate()
-    return self._trials
-
-  def _start(self, index: int) -> None:
-    receiver, sender = self._context.Pipe(duplex=False)
-    process = self._context.Process(target=_work, args=(self._tasks[index], sender), daemon=True)
-    process.start()
-    sender.close()  # so that this process notices the end of the other
-    self._running[receiver] = index, process
-
-  def _receive(self, receiver) -> None:
-    index, process = self._running[receiver]
-    try:
-      message = receiver.recv()
-    except EOFError:
-      process.join()
-      raise ChildProcessError(
-        'a simulation ended without a result (exit status'
-        f' {process.exitcode}); use num_workers=1 to give it all the memory'
-      ) from None
-    if isinstance(message, int):
-      self._done[index] += message
-      return
-    del self._running[receiver]
-    process.join()
-    if isinstance(message, Exception):
-      raise message
-    self._trials[index] = message
+  if num_workers == 1 or len(tasks) == 1 or of_all < _WORTHWHILE:
+    return [trial.run(task, count) for task in tasks]
+  return _in_processes(tasks, num_workers, count)
 
 
-def _work(task: trial.Task, sender) -> None:
+def _in_processes(
+  tasks: Sequence[trial.Task], num_workers: int, count: Callable[[int], None]
+) -> list[trial.Trial]:
+  """Runs each task in a process of its own, the longest tasks first."""
+  context = multiprocessing.get_context('spawn')
+  waiting = sorted(range(len(tasks)), key=lambda index: tasks[index].participations)
+  running: dict[Any, tuple[int, process.BaseProcess]] = {}
+  trials: dict[int, trial.Trial] = {}
+  try:
+    while len(trials) < len(tasks):
+      while waiting and len(running) < num_workers:
+        index = waiting.pop()
+        receiver, sender = context.Pipe(duplex=False)
+        child = context.Process(target=_work, args=(tasks[index], sender), daemon=True)
+        child.start()
+        sender.close()  # so that this process notices the end of the other
+        running[receiver] = index, child
+      for receiver in connection.wait(list(running)):
+        index, child = running[receiver]
+        message = _received(receiver, child)
+        if isinstance(message, int):
+          count(message)
+          continue
+        del running[receiver]
+        child.join()
+        if isinstance(message, Exception):
+          raise message
+        trials[index] = message
+  finally:
+    for _, child in running.values():
+      child.terminate()
+  return [trials[index] for index in range(len(tasks))]
+
+
+def _received(receiver: Any, child: process.BaseProcess) -> int | Exception | trial.Trial:
+  try:
+    return receiver.recv()
+  except EOFError:
+    child.join()
+    raise ChildProcessError(
+      f'a simulation ended without a result (exit status {child.exitcode}); use num_workers=1 to'
+      ' give it all the memory'
+    ) from None
+
+
+def _work(task: trial.Task, sender: Any) -> None:
   signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends it
   unsaid = 0
 
-  def count(more):
+  def count(more: int) -> None:
     nonlocal unsaid
     unsaid += more
     if unsaid >= _OFTEN:

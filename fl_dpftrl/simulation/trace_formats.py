@@ -41,10 +41,11 @@ def read_traces(
   """
   content = _content(path)
   if content.lstrip().startswith(b'{'):
-    return _flash(path, content, period, leave_out_bad)
+    return _gather(path, _json(path, content), trace_entries.flash, period, leave_out_bad)
   # A pickle of protocol 2 and above, or a dictionary of protocol 1 or 0.
   if content.startswith((b'\x80', b'}', b'(')):
-    return _fedscale(path, content, period, leave_out_bad)
+    devices = plain_pickle.load(path, content)
+    return _gather(path, devices, trace_entries.fedscale, period, leave_out_bad)
   raise ValueError(f'{path} is neither a pickle of FedScale nor JSON of FLASH')
 
 
@@ -71,7 +72,8 @@ def read_fedscale(
     ValueError: if the file or a device's trace is malformed, no device is ever ready, or the
       period is out of range. The message names the file and the device.
   """
-  return _fedscale(path, _content(path), period, leave_out_bad)
+  devices = plain_pickle.load(path, _content(path))
+  return _gather(path, devices, trace_entries.fedscale, period, leave_out_bad)
 
 
 def read_flash(
@@ -98,7 +100,7 @@ def read_flash(
     OSError: if the file cannot be read.
     ValueError: as for read_fedscale.
   """
-  return _flash(path, _content(path), period, leave_out_bad)
+  return _gather(path, _json(path, _content(path)), trace_entries.flash, period, leave_out_bad)
 
 
 def _content(path: _Path) -> bytes:
@@ -108,17 +110,11 @@ def _content(path: _Path) -> bytes:
     raise ValueError(f'{path}: {error}') from None
 
 
-def _fedscale(path, content, period, leave_out_bad) -> traces_lib.Traces:
-  devices = plain_pickle.load(path, content)
-  return _gather(path, devices, trace_entries.fedscale, period, leave_out_bad)
-
-
-def _flash(path, content, period, leave_out_bad) -> traces_lib.Traces:
+def _json(path: _Path, content: bytes) -> object:
   try:
-    devices = json_files.parse(content)
+    return json_files.parse(content)
   except ValueError as error:
     raise ValueError(f'{path} is no JSON of traces, or is not whole: {error}') from None
-  return _gather(path, devices, trace_entries.flash, period, leave_out_bad)
 
 
 def _gather(
