@@ -6,7 +6,6 @@ import math
 from typing import ClassVar
 
 import numpy as np
-import scipy.linalg
 
 from fl_dpftrl import participation, workloads
 from fl_dpftrl.families import bands, base, linear_noise
@@ -34,25 +33,8 @@ class Banded(base.Strategy):
   family: ClassVar[str] = 'banded'
 
   def __post_init__(self):
-    coefficients = np.array(self.coefficients, dtype=np.float64)
-    if coefficients.ndim != 2 or not coefficients.size:
-      raise ValueError(
-        f'coefficients must have shape [num_rounds, num_bands], got shape {coefficients.shape}'
-      )
-    num_rounds, num_bands = coefficients.shape
-    if num_bands > num_rounds:
-      raise ValueError(f'coefficients have {num_bands} bands for {num_rounds} rounds')
-    if not np.isfinite(coefficients).all():
-      raise ValueError('coefficients must be finite')
-    if (coefficients[:, 0] <= 0).any():
-      raise ValueError(
-        f'coefficients must have a positive diagonal (column 0), got {coefficients[:, 0].min()!r}'
-      )
-    outside = np.arange(num_rounds)[:, None] < np.arange(num_bands)
-    if coefficients[outside].any():
-      raise ValueError('coefficients [t, j] must be 0 where t < j')
-    coefficients.setflags(write=False)
-    object.__setattr__(self, 'coefficients', coefficients)
+    coefficients = base.keep_array(self, 'coefficients', 'num_rounds', 'num_bands')
+    bands.check('coefficients', coefficients)
 
   @property
   def max_rounds(self) -> int | None:
@@ -64,16 +46,10 @@ class Banded(base.Strategy):
 
   def strategy_matrix(self, num_rounds: int) -> np.ndarray:
     base.check_num_rounds(self, num_rounds)
-    matrix = np.zeros((num_rounds, num_rounds))
-    for j in range(min(self.num_bands, num_rounds)):
-      rows = np.arange(j, num_rounds)
-      matrix[rows, rows - j] = self.coefficients[rows, j]
-    return matrix
+    return bands.to_matrix(self.coefficients[:num_rounds])
 
   def noising_matrix(self, num_rounds: int) -> np.ndarray:
-    return scipy.linalg.solve_triangular(
-      self.strategy_matrix(num_rounds), np.eye(num_rounds), lower=True
-    )
+    return base.lower_inverse(self.strategy_matrix(num_rounds))
 
   def noise(self, num_rounds: int | None = None) -> linear_noise.LinearNoise:
     """C y = z by forward substitution, over the last num_bands − 1 rows of y."""

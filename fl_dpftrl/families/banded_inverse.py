@@ -5,20 +5,18 @@ import math
 from typing import ClassVar
 
 import numpy as np
-import scipy.linalg
 
-from fl_dpftrl import participation, workloads
-from fl_dpftrl.families import base, linear_noise, power_series
+from fl_dpftrl import participation
+from fl_dpftrl.families import base, linear_noise, power_series, toeplitz
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import entries as entries_lib
-from fl_dpftrl.sensitivity import gram, toeplitz
+from fl_dpftrl.sensitivity import toeplitz as sensitivities
 
-_MOST_GRAM_ROUNDS = 1024  # most rounds for the bound for any X
 _ROUNDING = 1e-13
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class BandedInverse(base.Strategy):
+class BandedInverse(toeplitz.Toeplitz):
   """A Toeplitz C whose inverse N has few non-zero diagonals.
 
   A noise row is a sum over the last num_bands rows of Z, which are drawn again.
@@ -39,17 +37,7 @@ class BandedInverse(base.Strategy):
   family: ClassVar[str] = 'banded_inverse'
 
   def __post_init__(self):
-    coefficients = np.array(self.coefficients, dtype=np.float64)
-    if coefficients.ndim != 1 or not coefficients.size:
-      raise ValueError(f'coefficients must have shape [num_bands], got shape {coefficients.shape}')
-    if not np.isfinite(coefficients).all():
-      raise ValueError('coefficients must be finite')
-    if coefficients[0] <= 0.0:
-      raise ValueError(
-        f'coefficients must begin with a positive one, got {float(coefficients[0])!r}'
-      )
-    coefficients.setflags(write=False)
-    object.__setattr__(self, 'coefficients', coefficients)
+    toeplitz.keep_coefficients(self)
 
   def column(self, num_rounds: int) -> np.ndarray:
     """Returns the first column of C, shape [num_rounds].
@@ -63,13 +51,7 @@ class BandedInverse(base.Strategy):
       raise ValueError(f'coefficients have an inverse that overflows within {num_rounds} rounds')
     return column
 
-  def strategy_matrix(self, num_rounds: int) -> np.ndarray:
-    return scipy.linalg.toeplitz(self.column(num_rounds), np.zeros(num_rounds))
-
-  def noising_matrix(self, num_rounds: int) -> np.ndarray:
-    return scipy.linalg.toeplitz(self._noising_column(num_rounds), np.zeros(num_rounds))
-
-  def _noising_column(self, num_rounds: int) -> np.ndarray:
+  def noising_column(self, num_rounds: int) -> np.ndarray:
     base.check_num_rounds(self, num_rounds)
     column = np.zeros(num_rounds)
     column[: self.coefficients.size] = self.coefficients[:num_rounds]
@@ -99,19 +81,14 @@ class BandedInverse(base.Strategy):
     Kalinin and Lampert 2024 (Banded Square Root), theorem 2.
     """
     column = self.column(schema.num_rounds)
-    found = toeplitz.shifted_sensitivity(toeplitz.Columns(column, np.ones(1), 0), schema)
-    if found.kind == sensitivity_lib.EXACT:
-      return found
-    if (column >= 0.0).all():
-      reached = toeplitz.earliest_square(column, schema)[0]
-      bound = toeplitz.earliest_square(majorant(column), schema)[0]
+    found = sensitivities.shifted_sensitivity(sensitivities.Columns(column, np.ones(1), 0), schema)
+    if found.kind != sensitivity_lib.EXACT and (column >= 0.0).all():
+      reached = sensitivities.earliest_square(column, schema)[0]
+      bound = sensitivities.earliest_square(majorant(column), schema)[0]
       exact = bound <= reached * (1.0 + _ROUNDING)
       kind = sensitivity_lib.EXACT if exact else sensitivity_lib.UPPER_BOUND
       found = sensitivity_lib.better(found, sensitivity_lib.Sensitivity(math.sqrt(bound), kind))
-    if found.kind == sensitivity_lib.EXACT or schema.num_rounds > _MOST_GRAM_ROUNDS:
-      return found
-    general = gram.gram_sensitivity(self.gram_matrix(schema.num_rounds), schema)
-    return sensitivity_lib.better(found, general)
+    return base.tightened(found, self, schema)
 
   def gram_entries(self, num_rounds: int) -> entries_lib.Entries:
     """Sums products of the first column of C, lag by lag."""
@@ -128,16 +105,6 @@ class BandedInverse(base.Strategy):
       return found
 
     return of_rounds
-
-  def per_query_error(
-    self, num_rounds: int, workload: workloads.Queries = workloads.Workload()
-  ) -> np.ndarray:
-    """Computes errors in O(n) where A is Toeplitz, as A N then is."""
-    if not workload.is_toeplitz:
-      return super().per_query_error(num_rounds, workload)
-    workloads.check_round_by_round(num_rounds)
-    response = workload.apply(self._noising_column(num_rounds))
-    return np.sqrt(np.cumsum(np.square(response)))
 
 
 def majorant(column: np.ndarray) -> np.ndarray:

@@ -1,7 +1,6 @@
 """Banded lower-triangular Toeplitz strategies."""
 
 import dataclasses
-import operator
 from typing import ClassVar
 
 import numpy as np
@@ -9,13 +8,10 @@ import scipy.linalg
 
 from fl_dpftrl import error as error_lib
 from fl_dpftrl import participation, workloads
-from fl_dpftrl.families import base, linear_noise, power_series, toeplitz_rows
+from fl_dpftrl.families import base, linear_noise, power_series, toeplitz, toeplitz_rows
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import entries as entries_lib
-from fl_dpftrl.sensitivity import gram
 from fl_dpftrl.sensitivity import toeplitz as sensitivities
-
-_MOST_GRAM_ROUNDS = 1024  # most rounds for the bound for any X
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -44,29 +40,8 @@ class BandedToeplitz(base.Strategy):
   family: ClassVar[str] = 'banded_toeplitz'
 
   def __post_init__(self):
-    coefficients = np.array(self.coefficients, dtype=np.float64)
-    if coefficients.ndim != 1 or not coefficients.size:
-      raise ValueError(f'coefficients must have shape [num_bands], got shape {coefficients.shape}')
-    if not np.isfinite(coefficients).all():
-      raise ValueError('coefficients must be finite')
-    if coefficients[0] <= 0.0:
-      raise ValueError(
-        f'coefficients must begin with a positive one, got {float(coefficients[0])!r}'
-      )
-    coefficients.setflags(write=False)
-    object.__setattr__(self, 'coefficients', coefficients)
-    if self.normalized_rounds is None:
-      return
-    try:
-      rounds = operator.index(self.normalized_rounds)
-    except TypeError:
-      rounds = 0
-    if rounds < 1 or isinstance(self.normalized_rounds, bool):
-      raise ValueError(
-        'normalized_rounds must be a whole number of at least 1 or None, got'
-        f' {self.normalized_rounds!r}'
-      )
-    object.__setattr__(self, 'normalized_rounds', rounds)
+    toeplitz.keep_coefficients(self)
+    base.keep_rounds(self, 'normalized_rounds')
 
   @property
   def max_rounds(self) -> int | None:
@@ -130,13 +105,9 @@ class BandedToeplitz(base.Strategy):
 
   def sensitivity(self, schema: participation.MinSep) -> sensitivity_lib.Sensitivity:
     """The bound from columns of one shape, or that for any X if smaller."""
-    num_rounds = schema.num_rounds
-    base.check_num_rounds(self, num_rounds)
-    result = sensitivities.shifted_sensitivity(self.columns(num_rounds), schema)
-    if result.kind == sensitivity_lib.EXACT or num_rounds > _MOST_GRAM_ROUNDS:
-      return result
-    general = gram.gram_sensitivity(self.gram_matrix(num_rounds), schema)
-    return sensitivity_lib.better(result, general)
+    base.check_num_rounds(self, schema.num_rounds)
+    columns = self.columns(schema.num_rounds)
+    return base.tightened(sensitivities.shifted_sensitivity(columns, schema), self, schema)
 
   def gram_matrix(self, num_rounds: int) -> np.ndarray:
     base.check_num_rounds(self, num_rounds)

@@ -41,6 +41,45 @@ def dense_rows(coefficients: np.ndarray) -> np.ndarray:
   return upright.reshape(-1)[: count * width].reshape(count, width)
 
 
+def to_matrix(coefficients: np.ndarray) -> np.ndarray:
+  """Returns the square matrix with these bands.
+
+  Args:
+    coefficients: shape [num_rounds, num_bands]; [t, j] is entry t, t − j.
+  """
+  num_rounds, num_bands = coefficients.shape
+  matrix = np.zeros((num_rounds, num_rounds))
+  for j in range(min(num_bands, num_rounds)):
+    np.fill_diagonal(matrix[j:], coefficients[j:, j])
+  return matrix
+
+
+def of_matrix(matrix: np.ndarray, num_bands: int) -> np.ndarray:
+  """Returns the first bands of a square matrix; it undoes `to_matrix`."""
+  coefficients = np.zeros((len(matrix), num_bands))
+  for j in range(num_bands):
+    coefficients[j:, j] = np.diagonal(matrix, -j)
+  return coefficients
+
+
+def check(name: str, coefficients: np.ndarray) -> None:
+  """Checks the bands of an invertible matrix, by rows as in `to_matrix`.
+
+  Raises:
+    ValueError: if there are more bands than rounds, the diagonal is not positive,
+      or a value outside the matrix is not 0.
+  """
+  num_rounds, num_bands = coefficients.shape
+  if num_bands > num_rounds:
+    raise ValueError(f'{name} must have at most {num_rounds} bands, got {num_bands}')
+  if (coefficients[:, 0] <= 0).any():
+    raise ValueError(
+      f'{name} must have a positive diagonal (column 0), got {coefficients[:, 0].min()!r}'
+    )
+  if coefficients[np.arange(num_rounds)[:, None] < np.arange(num_bands)].any():
+    raise ValueError(f'{name} [t, j] must be 0 where t < j')
+
+
 def inverse_bands(workload: workloads.Workload, num_rounds: int) -> np.ndarray:
   """Returns A⁻¹ = (I − βS) diag(1/η) (I − S), with S the shift by one round.
 

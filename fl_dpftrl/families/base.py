@@ -5,6 +5,7 @@ import dataclasses
 from typing import Any, ClassVar
 
 import numpy as np
+import scipy.linalg
 
 from fl_dpftrl import error as error_lib
 from fl_dpftrl import participation, workloads
@@ -127,6 +128,51 @@ class Strategy(abc.ABC):
     check_num_rounds(self, num_rounds)
     workloads.check_dense(num_rounds)
     return error_lib.row_norms(self.noising_matrix(num_rounds), workload)
+
+
+def lower_inverse(matrix: np.ndarray) -> np.ndarray:
+  """Returns the inverse of a lower-triangular matrix."""
+  return scipy.linalg.solve_triangular(matrix, np.eye(len(matrix)), lower=True)
+
+
+def tightened(
+  found: sensitivity_lib.Sensitivity,
+  strategy: Strategy,
+  schema: participation.MinSep,
+  most_rounds: int = 1024,
+) -> sensitivity_lib.Sensitivity:
+  """Returns a sensitivity or, up to most_rounds, that of any X where it is tighter."""
+  if found.kind == sensitivity_lib.EXACT or schema.num_rounds > most_rounds:
+    return found
+  general = gram.gram_sensitivity(strategy.gram_matrix(schema.num_rounds), schema)
+  return sensitivity_lib.better(found, general)
+
+
+def keep_array(strategy: Strategy, name: str, *axes: str) -> np.ndarray:
+  """Makes an attribute of a new strategy a read-only copy in float64, and returns it.
+
+  Raises:
+    ValueError: if it is empty, has other axes, or has values that are not finite.
+  """
+  values = np.array(getattr(strategy, name), dtype=np.float64)
+  if values.ndim != len(axes) or not values.size:
+    raise ValueError(f'{name} must have shape [{", ".join(axes)}], got shape {values.shape}')
+  if not np.isfinite(values).all():
+    raise ValueError(f'{name} must be finite')
+  values.setflags(write=False)
+  object.__setattr__(strategy, name, values)
+  return values
+
+
+def keep_rounds(strategy: Strategy, name: str) -> None:
+  """Makes an attribute of a new strategy an int, unless it is None.
+
+  Raises:
+    ValueError: if it is not a whole number of at least 1.
+  """
+  value = getattr(strategy, name)
+  if value is not None:
+    object.__setattr__(strategy, name, participation.positive_integer(name, value))
 
 
 def check_num_rounds(strategy: Strategy, num_rounds: int) -> None:

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy.linalg
 
 from fl_dpftrl import error as error_lib
 from fl_dpftrl import participation, workloads
-from fl_dpftrl.families import base, blt_schedule, blt_sums, interlaced, linear_noise
+from fl_dpftrl.families import base, blt_schedule, blt_sums, interlaced, linear_noise, toeplitz
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import blocks, entries, patterns
 
@@ -22,7 +21,7 @@ MAX_BUFFERS = 64
 
 
 @dataclasses.dataclass(frozen=True)
-class BLT(base.Strategy):
+class BLT(toeplitz.Toeplitz):
   """A Toeplitz C with coefficients c₀ = 1, cᵢ = Σⱼ ωⱼ θⱼ^(i−1).
 
   The constraints make the coefficients non-negative and non-increasing, for
@@ -69,14 +68,12 @@ class BLT(base.Strategy):
   def num_buffers(self) -> int:
     return len(self.buffer_decay)
 
-  def coefficients(self, num_rounds: int) -> np.ndarray:
-    """c, the first column of C, shape [num_rounds]."""
+  def column(self, num_rounds: int) -> np.ndarray:
     base.check_num_rounds(self, num_rounds)
     powers = np.power.outer(np.asarray(self.buffer_decay), np.arange(num_rounds - 1))
     return np.concatenate([[1.0], np.asarray(self.output_scale) @ powers])
 
-  def inverse_coefficients(self, num_rounds: int) -> np.ndarray:
-    """The first column of N, C's inverse, shape [num_rounds]."""
+  def noising_column(self, num_rounds: int) -> np.ndarray:
     base.check_num_rounds(self, num_rounds)
     inverse = interlaced.chain(self.gaps)
     points = 1.0 - inverse.below_one[2::2]
@@ -87,12 +84,6 @@ class BLT(base.Strategy):
   def gaps(self) -> np.ndarray:
     """The gaps between the decays of C and of its inverse; see `interlaced`."""
     return interlaced.gaps_of(np.asarray(self.buffer_decay), np.asarray(self.output_scale))
-
-  def strategy_matrix(self, num_rounds: int) -> np.ndarray:
-    return np.tril(scipy.linalg.toeplitz(self.coefficients(num_rounds)))
-
-  def noising_matrix(self, num_rounds: int) -> np.ndarray:
-    return np.tril(scipy.linalg.toeplitz(self.inverse_coefficients(num_rounds)))
 
   def parameters(self) -> dict[str, Any]:
     return {'buffer_decay': list(self.buffer_decay), 'output_scale': list(self.output_scale)}
@@ -126,7 +117,7 @@ class BLT(base.Strategy):
     @functools.cache
     def squares(count: int) -> np.ndarray:
       """[m]: ‖Σ of `count` columns‖² if m + 1 rows follow the first."""
-      column = patterns.repeated(self.coefficients(block_rounds), schema.min_sep, count)
+      column = patterns.repeated(self.column(block_rounds), schema.min_sep, count)
       return np.cumsum(np.square(column))
 
     found = blocks.worst_closest(block_rounds, schema, squares)
@@ -181,7 +172,7 @@ class BLT(base.Strategy):
   def error(
     self, num_rounds: int, workload: workloads.Queries = workloads.Workload()
   ) -> error_lib.Error:
-    if not _is_sgd(workload) or not workload.is_toeplitz:
+    if not isinstance(workload, workloads.Workload) or not workload.is_toeplitz:
       return super().error(num_rounds, workload)
     base.check_num_rounds(self, num_rounds)
     chain = interlaced.chain(self.gaps)
@@ -196,13 +187,9 @@ class BLT(base.Strategy):
   def per_query_error(
     self, num_rounds: int, workload: workloads.Queries = workloads.Workload()
   ) -> np.ndarray:
-    if not _is_sgd(workload):
+    if not isinstance(workload, workloads.Workload) or workload.is_toeplitz:
       return super().per_query_error(num_rounds, workload)
     base.check_num_rounds(self, num_rounds)
-    if workload.is_toeplitz:
-      # B is Toeplitz too: its first column is A's times N's first column.
-      column = workload.apply(self.inverse_coefficients(num_rounds))
-      return np.sqrt(np.cumsum(np.square(column)))
     blt_schedule.check_num_rounds(num_rounds)
     chain = interlaced.chain(self.gaps)
     return np.sqrt(
@@ -213,7 +200,3 @@ class BLT(base.Strategy):
         workload.momentum,
       )
     )
-
-
-def _is_sgd(workload: workloads.Queries) -> bool:
-  return isinstance(workload, workloads.Workload)

@@ -36,24 +36,14 @@ class Dense(base.Strategy):
   family: ClassVar[str] = 'dense'
 
   def __post_init__(self):
-    coefficients = np.array(self.coefficients, dtype=np.float64)
-    if (
-      coefficients.ndim != 2
-      or not coefficients.size
-      or coefficients.shape[0] != coefficients.shape[1]
-    ):
-      raise ValueError(
-        f'coefficients must have shape [num_rounds, num_rounds], got shape {coefficients.shape}'
-      )
-    if not np.isfinite(coefficients).all():
-      raise ValueError('coefficients must be finite')
+    coefficients = base.keep_array(self, 'coefficients', 'num_rounds', 'num_rounds')
+    if coefficients.shape[0] != coefficients.shape[1]:
+      raise ValueError(f'coefficients must be square, got shape {coefficients.shape}')
     diagonal = np.diagonal(coefficients)
     if (diagonal <= 0).any():
       raise ValueError(f'coefficients must have a positive diagonal, got {diagonal.min()!r}')
     if np.triu(coefficients, 1).any():
       raise ValueError('coefficients must be 0 above the diagonal')
-    coefficients.setflags(write=False)
-    object.__setattr__(self, 'coefficients', coefficients)
 
   @property
   def max_rounds(self) -> int | None:
@@ -64,9 +54,7 @@ class Dense(base.Strategy):
     return self.coefficients[:num_rounds, :num_rounds].copy()
 
   def noising_matrix(self, num_rounds: int) -> np.ndarray:
-    return scipy.linalg.solve_triangular(
-      self.strategy_matrix(num_rounds), np.eye(num_rounds), lower=True
-    )
+    return base.lower_inverse(self.strategy_matrix(num_rounds))
 
   def sensitivity(self, schema: participation.MinSep) -> sensitivity_lib.Sensitivity:
     """Computes it as for any X; also exact if entries are zero up to rounding.

@@ -5,17 +5,16 @@ import math
 from typing import ClassVar
 
 import numpy as np
-import scipy.linalg
 
-from fl_dpftrl import participation, workloads
-from fl_dpftrl.families import base, linear_noise
+from fl_dpftrl import participation
+from fl_dpftrl.families import base, linear_noise, toeplitz
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import entries as entries_lib
-from fl_dpftrl.sensitivity import toeplitz
+from fl_dpftrl.sensitivity import toeplitz as sensitivities
 
 
 @dataclasses.dataclass(frozen=True)
-class LambdaCGD(base.Strategy):
+class LambdaCGD(toeplitz.Toeplitz):
   """Row t of noise is z[t] − λ z[t − 1], and C[t, j] = λ^(t − j).
 
   The earlier row of Z is drawn again, so no vector is kept between rounds and a
@@ -42,18 +41,15 @@ class LambdaCGD(base.Strategy):
       raise ValueError(f'decay must be a number from 0 to 1, got {self.decay!r}')
     object.__setattr__(self, 'decay', decay)
 
-  def _columns(self, num_rounds: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the first columns of C and N."""
+  def column(self, num_rounds: int) -> np.ndarray:
     base.check_num_rounds(self, num_rounds)
-    noising = np.zeros(num_rounds)
-    noising[:2] = (1.0, -self.decay)[:num_rounds]
-    return self.decay ** np.arange(num_rounds), noising
+    return self.decay ** np.arange(num_rounds)
 
-  def strategy_matrix(self, num_rounds: int) -> np.ndarray:
-    return scipy.linalg.toeplitz(self._columns(num_rounds)[0], np.zeros(num_rounds))
-
-  def noising_matrix(self, num_rounds: int) -> np.ndarray:
-    return scipy.linalg.toeplitz(self._columns(num_rounds)[1], np.zeros(num_rounds))
+  def noising_column(self, num_rounds: int) -> np.ndarray:
+    base.check_num_rounds(self, num_rounds)
+    column = np.zeros(num_rounds)
+    column[:2] = (1.0, -self.decay)[:num_rounds]
+    return column
 
   def noise(self, num_rounds: int | None = None) -> linear_noise.LinearNoise:
     """The row of Z, and the one before it drawn again."""
@@ -67,7 +63,7 @@ class LambdaCGD(base.Strategy):
 
     Source: Kalinin and Lampert 2024 (Banded Square Root), theorem 2.
     """
-    square, _ = toeplitz.earliest_square(self._columns(schema.num_rounds)[0], schema)
+    square, _ = sensitivities.earliest_square(self.column(schema.num_rounds), schema)
     return sensitivity_lib.Sensitivity(math.sqrt(square), sensitivity_lib.EXACT)
 
   def gram_entries(self, num_rounds: int) -> entries_lib.Entries:
@@ -77,12 +73,3 @@ class LambdaCGD(base.Strategy):
     return lambda rows, columns: (
       self.decay ** np.abs(rows - columns) * sums[num_rounds - 1 - np.maximum(rows, columns)]
     )
-
-  def per_query_error(
-    self, num_rounds: int, workload: workloads.Queries = workloads.Workload()
-  ) -> np.ndarray:
-    """Computes errors in O(n) where A is Toeplitz, as A N then is."""
-    if not workload.is_toeplitz:
-      return super().per_query_error(num_rounds, workload)
-    workloads.check_round_by_round(num_rounds)
-    return np.sqrt(np.cumsum(np.square(workload.apply(self._columns(num_rounds)[1]))))

@@ -5,9 +5,8 @@ import math
 from typing import ClassVar
 
 import numpy as np
-import scipy.linalg
 
-from fl_dpftrl.families import base, linear_noise
+from fl_dpftrl.families import bands, base, linear_noise
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,28 +38,16 @@ class LowRank(base.Strategy):
   family: ClassVar[str] = 'low_rank'
 
   def __post_init__(self):
-    for name in ('near', 'left', 'right'):
-      values = np.array(getattr(self, name), dtype=np.float64)
-      if values.ndim != 2 or not values.size:
-        raise ValueError(f'{name} must be a matrix, got shape {values.shape}')
-      if not np.isfinite(values).all():
-        raise ValueError(f'{name} must be finite')
-      values.setflags(write=False)
-      object.__setattr__(self, name, values)
-    num_rounds, num_bands = self.near.shape
-    if num_bands > num_rounds:
-      raise ValueError(f'near has {num_bands} bands for {num_rounds} rounds')
+    base.keep_array(self, 'near', 'num_rounds', 'num_bands')
+    for name in ('left', 'right'):
+      base.keep_array(self, name, 'num_rounds', 'rank')
+    bands.check('near', self.near)
+    num_rounds = len(self.near)
     if not self.left.shape == self.right.shape == (num_rounds, self.rank):
       raise ValueError(
         f'left and right must have {num_rounds} rows and as many columns as'
         f' each other, got shapes {self.left.shape} and {self.right.shape}'
       )
-    if (self.near[:, 0] <= 0).any():
-      raise ValueError(
-        f'near must have a positive diagonal (column 0), got {self.near[:, 0].min()!r}'
-      )
-    if self.near[np.arange(num_rounds)[:, None] < np.arange(num_bands)].any():
-      raise ValueError('near [t, j] must be 0 where t < j')
 
   @property
   def max_rounds(self) -> int | None:
@@ -75,17 +62,12 @@ class LowRank(base.Strategy):
     return self.left.shape[1]
 
   def strategy_matrix(self, num_rounds: int) -> np.ndarray:
-    return scipy.linalg.solve_triangular(
-      self.noising_matrix(num_rounds), np.eye(num_rounds), lower=True
-    )
+    return base.lower_inverse(self.noising_matrix(num_rounds))
 
   def noising_matrix(self, num_rounds: int) -> np.ndarray:
     base.check_num_rounds(self, num_rounds)
-    matrix = np.tril(self.left[:num_rounds] @ self.right[:num_rounds].T, -self.num_bands)
-    for j in range(min(self.num_bands, num_rounds)):
-      rows = np.arange(j, num_rounds)
-      matrix[rows, rows - j] = self.near[rows, j]
-    return matrix
+    below = np.tril(self.left[:num_rounds] @ self.right[:num_rounds].T, -self.num_bands)
+    return below + bands.to_matrix(self.near[:num_rounds])
 
   def noise(self, num_rounds: int | None = None) -> linear_noise.LinearNoise:
     """A sum of weighted rows of Z for each rank; rows in the bands, drawn again."""

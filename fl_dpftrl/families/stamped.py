@@ -1,7 +1,6 @@
 """Any strategy, repeated in every block of rounds."""
 
 import dataclasses
-import operator
 from typing import ClassVar
 
 import numpy as np
@@ -41,14 +40,7 @@ class Stamped(base.Strategy):
   def __post_init__(self):
     if isinstance(self.strategy, type) or not isinstance(self.strategy, base.Strategy):
       raise ValueError(f'strategy must be a Strategy, got {self.strategy!r}')
-    try:
-      block_rounds = operator.index(self.block_rounds)
-    except TypeError:
-      block_rounds = 0
-    if block_rounds < 1 or isinstance(self.block_rounds, bool):
-      raise ValueError(
-        f'block_rounds must be a whole number of at least 1, got {self.block_rounds!r}'
-      )
+    block_rounds = participation.positive_integer('block_rounds', self.block_rounds)
     most = self.strategy.max_rounds
     if most is not None and block_rounds > most:
       raise ValueError(

@@ -2,17 +2,15 @@
 
 import dataclasses
 import math
-import operator
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy.linalg
 
 from fl_dpftrl import error as error_lib
 from fl_dpftrl import participation, workloads
 from fl_dpftrl.families import base, linear_noise, tree_online
 from fl_dpftrl.sensitivity import base as sensitivity_lib
-from fl_dpftrl.sensitivity import blocks, entries, gram, nested
+from fl_dpftrl.sensitivity import blocks, entries, nested
 
 _GENERAL_ROUNDS = 4096  # most rounds for the bound for any X
 
@@ -100,17 +98,7 @@ class TreeFull(base.Strategy):
   family: ClassVar[str] = 'tree_full'
 
   def __post_init__(self):
-    if self.num_rounds is None:
-      return
-    try:
-      num_rounds = operator.index(self.num_rounds)
-    except TypeError:
-      num_rounds = 0
-    if num_rounds < 1 or isinstance(self.num_rounds, bool):
-      raise ValueError(
-        f'num_rounds must be a whole number of at least 1, or None, got {self.num_rounds!r}'
-      )
-    object.__setattr__(self, 'num_rounds', num_rounds)
+    base.keep_rounds(self, 'num_rounds')
 
   @property
   def max_rounds(self) -> int | None:
@@ -149,9 +137,7 @@ class TreeFull(base.Strategy):
     return matrix
 
   def noising_matrix(self, num_rounds: int) -> np.ndarray:
-    return scipy.linalg.solve_triangular(
-      self.strategy_matrix(num_rounds), np.eye(num_rounds), lower=True
-    )
+    return base.lower_inverse(self.strategy_matrix(num_rounds))
 
   def noise(self, num_rounds: int | None = None) -> linear_noise.LinearNoise:
     """C y = z by forward substitution, of y only the sums below nodes.
@@ -190,10 +176,7 @@ class TreeFull(base.Strategy):
     # A run that ends early used only some rows of C, so its norm is no larger.
     whole = nested.block_sensitivity(self.nested_blocks(schema.num_rounds), schema.as_min_sep())
     bound = sensitivity_lib.Sensitivity(whole.value, sensitivity_lib.UPPER_BOUND)
-    if schema.num_rounds > _GENERAL_ROUNDS:
-      return bound
-    matrix = self.gram_matrix(schema.num_rounds)
-    return sensitivity_lib.better(bound, gram.gram_sensitivity(matrix, schema))
+    return base.tightened(bound, self, schema, most_rounds=_GENERAL_ROUNDS)
 
   def repeated_sensitivity(
     self, block_rounds: int, schema: participation.MinSep

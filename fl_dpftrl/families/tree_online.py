@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import operator
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -97,18 +96,7 @@ class TreeOnline(base.Strategy):
   family: ClassVar[str] = 'tree_online'
 
   def __post_init__(self):
-    if self.completed_after is None:
-      return
-    try:
-      rounds = operator.index(self.completed_after)
-    except TypeError:
-      rounds = 0
-    if rounds < 1 or isinstance(self.completed_after, bool):
-      raise ValueError(
-        'completed_after must be a whole number of at least 1, or None, got'
-        f' {self.completed_after!r}'
-      )
-    object.__setattr__(self, 'completed_after', rounds)
+    base.keep_rounds(self, 'completed_after')
 
   @property
   def max_rounds(self) -> int | None:

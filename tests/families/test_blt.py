@@ -33,7 +33,7 @@ BLTS = {
 def test_coefficients_by_their_definition():
   strategy = blt.BLT([0.5, 0.25], [0.1, 0.2])
   expected = [1.0] + [0.1 * 0.5**i + 0.2 * 0.25**i for i in range(5)]
-  np.testing.assert_allclose(strategy.coefficients(6), expected, rtol=1e-15)
+  np.testing.assert_allclose(strategy.column(6), expected, rtol=1e-15)
   assert strategy.num_buffers == strategy.memory_copies(6) == 2
 
 
@@ -41,7 +41,7 @@ def test_coefficients_by_their_definition():
 def test_inverse_coefficients_invert(num_rounds):
   strategy = blt.BLT([1 - 1e-12, 0.99, 0.99 - 1e-11], [0.01, 0.3, 0.4])
   product = np.convolve(
-    strategy.coefficients(num_rounds), strategy.inverse_coefficients(num_rounds)
+    strategy.column(num_rounds), strategy.noising_column(num_rounds)
   )[:num_rounds]
   np.testing.assert_allclose(product, np.eye(num_rounds)[0], atol=1e-12)
 
@@ -59,7 +59,7 @@ def test_coefficients_never_increase(pairs):
     with pytest.raises(ValueError, match='output_scale'):
       blt.BLT(decay, scale)
     return
-  coefficients = blt.BLT(decay, scale).coefficients(50)
+  coefficients = blt.BLT(decay, scale).column(50)
   assert (coefficients >= 0.0).all()
   assert (np.diff(coefficients) <= 0.0).all()
 
@@ -140,7 +140,7 @@ def test_momentum_beside_a_decay_of_the_inverse(momentum):
   scale = 0.25
   strategy = blt.BLT([0.5 + scale], [scale])  # whose inverse decays by 0.5
   workload = workloads.Workload(momentum)
-  expected = workload.apply(strategy.inverse_coefficients(300))
+  expected = workload.apply(strategy.noising_column(300))
   result = error.error(strategy, 300, workload)
   assert math.isclose(result.max, np.linalg.norm(expected), rel_tol=1e-13)
 

@@ -41,7 +41,7 @@ def by_recurrence(strategy, num_rounds):
 def test_series_of_the_inverse_and_of_its_sums(decay, scale, num_rounds):
   strategy = blt.BLT(decay, scale)
   expected = by_recurrence(strategy, num_rounds)
-  got = strategy.inverse_coefficients(num_rounds)
+  got = strategy.noising_column(num_rounds)
   np.testing.assert_allclose(got, expected.astype(float), atol=2e-13)
   chain = interlaced.chain(strategy.gaps)
   assert (strategy.gaps > 0.0).all()

@@ -20,10 +20,10 @@ def test_bands_and_products():
 @pytest.mark.parametrize(
   'change, message',
   [
-    ({'near': np.ones(3)}, 'near must be a matrix'),
-    ({'left': np.ones((3, 0))}, 'left must be a matrix'),
+    ({'near': np.ones(3)}, 'near must have shape'),
+    ({'left': np.ones((3, 0))}, 'left must have shape'),
     ({'right': np.full((3, 2), np.inf)}, 'right must be finite'),
-    ({'near': np.ones((3, 4))}, 'near has 4 bands for 3 rounds'),
+    ({'near': np.ones((3, 4))}, 'near must have at most 3 bands, got 4'),
     ({'left': np.ones((4, 2))}, 'left and right must have 3 rows'),
     ({'right': np.ones((3, 1))}, 'left and right must have 3 rows'),
     ({'near': np.zeros((3, 1))}, 'positive diagonal'),

@@ -64,7 +64,7 @@ def test_errors_of_the_blocks_add_up(workload, block_rounds):
 
 @pytest.mark.parametrize('block_rounds', [0, -1, 2.0, None, True, '3'])
 def test_refuses_other_block_rounds(block_rounds):
-  with pytest.raises(ValueError, match='block_rounds.*at least 1'):
+  with pytest.raises(ValueError, match='block_rounds must be'):
     stamped.Stamped(tree_online.TreeOnline(), block_rounds)
 
 
