@@ -32,9 +32,7 @@ def calibrate(
     delta: δ at which ε is stated, and at which a given epsilon must be met.
     epsilon: upper limit of ε.
     rho: upper limit of ρ; give exactly one of epsilon and rho.
-    adjacency: 'zero_out' or 'replace_one', which doubles the sensitivity.
-    group_size: number of devices protected together; multiplies the
-      sensitivity.
+    adjacency, group_size: see `gaussian.account`.
 
   Raises:
     ValueError: if not exactly one target is given, an argument is out of range,

@@ -179,11 +179,7 @@ def from_sensitivity(
     sensitivity: sensitivity to one device's updates, before adjacency and
       group_size.
     schema: participation schema for which the sensitivity holds.
-    noise_multiplier: standard deviation of Z over the clip norm.
-    delta: δ of (ε, δ).
-    adjacency: 'zero_out' or 'replace_one', which doubles the sensitivity.
-    group_size: number of devices protected together; multiplies the
-      sensitivity.
+    noise_multiplier, delta, adjacency, group_size: see `account`.
 
   Raises:
     ValueError: if the sensitivity is a lower bound, which proves nothing, or an

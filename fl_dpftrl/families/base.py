@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 import scipy.linalg
@@ -32,7 +32,12 @@ class Strategy(abc.ABC):
   """
 
   family: ClassVar[str]
-  max_rounds: int | None = None
+  if TYPE_CHECKING:
+
+    @property
+    def max_rounds(self) -> int | None: ...
+  else:
+    max_rounds = None
 
   @abc.abstractmethod
   def strategy_matrix(self, num_rounds: int) -> np.ndarray:
@@ -65,7 +70,8 @@ class Strategy(abc.ABC):
 
   def parameters(self) -> dict[str, Any]:
     """Returns constructor arguments by keyword, as a strategy file has them."""
-    return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+    fields = dataclasses.fields(cast(Any, self))
+    return {field.name: getattr(self, field.name) for field in fields}
 
   def sensitivity(self, schema: participation.MinSep) -> sensitivity_lib.Sensitivity:
     """Returns the worst ‖C u‖ under a schema, per unit of clip norm.

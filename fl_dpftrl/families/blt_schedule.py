@@ -96,7 +96,8 @@ class SquaredError:
     return values, of_points, of_scales
 
   def _value(self, arguments: np.ndarray) -> np.complex128:
-    squares = squared_errors(*np.split(arguments, 2), self._learning_rates, self._momentum)
+    below_one, scales = np.split(arguments, 2)
+    squares = squared_errors(below_one, scales, self._learning_rates, self._momentum)
     largest = squares.real.max()
     mean = np.mean((squares / largest) ** self._power)
     return largest * mean ** (1.0 / self._power)

@@ -64,10 +64,10 @@ class Step(NamedTuple):
     restart: whether the buffers are cleared before the step.
   """
 
-  draws: Sequence[float] = (1.0,)
+  draws: Sequence[float] | np.ndarray = (1.0,)
   earlier: int = 0
   own: float = 1.0
-  below: Sequence[float] = ()
+  below: Sequence[float] | np.ndarray = ()
   update: Push | Add | None = None
   scale: float = 1.0
   norm: float | None = None

@@ -4,7 +4,7 @@ import dataclasses
 import re
 import types
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fl_dpftrl.families import (
   banded,
@@ -73,7 +73,8 @@ def register(cls: _Family) -> _Family:
   known = _families.get(name)
   if known is not None and _home(known) != _home(cls):
     raise ValueError(f'family {name!r} is registered already, by {_home(known)}')
-  if not dataclasses.is_dataclass(cls) or not cls.__dataclass_params__.frozen:
+  made: Any = cls
+  if not dataclasses.is_dataclass(cls) or not made.__dataclass_params__.frozen:
     raise ValueError(
       f'family {name!r}: {cls.__name__} must be a frozen dataclass, whose fields are its parameters'
     )
@@ -85,7 +86,7 @@ def register(cls: _Family) -> _Family:
     if not attribute.startswith('_') and not hasattr(cls, attribute):
       setattr(cls, attribute, default)
   base.Strategy.register(cls)
-  _families[name] = cls
+  _families[name] = made
   return cls
 
 

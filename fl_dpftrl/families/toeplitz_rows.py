@@ -6,6 +6,7 @@ whose noise is smaller. Those are computed column by column.
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 
 import numpy as np
@@ -76,10 +77,8 @@ class LateRows:
 
   def squares(self) -> np.ndarray:
     """Squared norms of the rows over the columns considered: [queries]."""
-    total = 0.0
-    for _, _, decoder in self.chunks():
-      total = total + np.einsum('ij,ij->i', decoder, decoder)
-    return total
+    chunks = (np.einsum('ij,ij->i', decoder, decoder) for _, _, decoder in self.chunks())
+    return functools.reduce(np.add, chunks)
 
 
 def late_rows(

@@ -12,6 +12,7 @@ from fl_dpftrl.noise import base
 
 # Rounds for which noise rows are compared with C: without buffers, and with.
 _CHECKED_ROUNDS, _CHECKED_BUFFERED_ROUNDS = 1024, 128
+_MOST_CHECKED_ROUNDS = 4096  # most rounds for which they are applied to a vector
 _ROUNDING, _UNDERFLOW = 1e-6, 1e-200
 
 
@@ -112,22 +113,27 @@ def row_norms(noise: linear_noise.LinearNoise) -> Iterator[float]:
 def check_undoes(
   strategy: strategies.Strategy, noise: linear_noise.LinearNoise, num_rounds: int | None
 ) -> None:
-  """Raises ValueError unless the first noise rows undo C, to rounding.
+  """Raises ValueError unless the noise rows undo C, to rounding.
 
   A run then releases A (x + N Z) = A N (C x + Z), which hides x as well as C's
   sensitivity says. With any other noise rows, C's figures would not apply.
+
+  The first rows are compared one by one. All rows of a run of up to 4096 rounds, and
+  1024 of a run without an end, are applied to C v for a random v, which they must
+  give back: if N C were not the identity, that would happen with probability 0.
 
   Args:
     strategy: C.
     noise: the noise to check.
     num_rounds: rounds of the run; None for a run without an end.
   """
+  long = min(num_rounds or _CHECKED_ROUNDS, _MOST_CHECKED_ROUNDS)
   checked = _CHECKED_BUFFERED_ROUNDS if noise.num_buffers else _CHECKED_ROUNDS
   checked = min(num_rounds or checked, checked)
   rows, matrix = strategy.num_noise_rows(checked), strategy.strategy_matrix(checked)
   made = _noise_rows(strategy, noise, checked, rows)
   same = False
-  if made is not None and matrix.shape == (rows, checked):
+  if made is not None and matrix.shape == (rows, checked) and _give_back(strategy, noise, long):
     error = np.abs(made @ matrix - np.eye(checked))
     same = (error <= _ROUNDING * (np.abs(made) @ np.abs(matrix)) + _UNDERFLOW).all()
   if made is None or not same:
@@ -155,3 +161,25 @@ def _noise_rows(
     row, buffers = advance(noise, step, drawn, oldest, buffers)
     made[t] = step.scale * row
   return made
+
+
+def _give_back(
+  strategy: strategies.Strategy, noise: linear_noise.LinearNoise, num_rounds: int
+) -> bool:
+  """Returns whether the noise rows give v back from C v, for a random v of length n."""
+  values = np.random.default_rng(0).normal(size=num_rounds)
+  matrix = strategy.strategy_matrix(num_rounds)
+  if matrix.shape != (strategy.num_noise_rows(num_rounds), num_rounds):
+    return False
+  made, buffers = (matrix @ values)[:, None], start(noise, 1)
+  largest = float(np.abs(made).max())
+  for t, (value, norm) in enumerate(zip(values, row_norms(noise))):
+    step = noise.at(t)
+    first = strategy.num_noise_rows(t) - step.earlier
+    used = made[first : first + len(step.draws)] if first >= 0 else made[:0]
+    if len(used) < len(step.draws):
+      return False
+    row, buffers = advance(noise, step, np.asarray(step.draws) @ used, used[0], buffers)
+    if not abs(step.scale * row[0] - value) <= _ROUNDING * (1.0 + norm * largest):
+      return False
+  return True

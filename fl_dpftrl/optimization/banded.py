@@ -47,17 +47,14 @@ def optimize(
   """Returns the banded strategy with the smallest loss.
 
   Args:
-    schema: n, b and k.
-    objective: 'rms' or 'max'.
+    schema, objective, workload, progress: see `registry.optimize`; the loss is an
+      estimate while the size is smaller.
     num_bands: number of bands; at most min_sep if a device may participate
       twice, so that the sensitivity is exact. None for the maximum.
     equal_norms: True if all columns have norm 1. Otherwise the squared norms of
       any k successive columns that are min_sep apart sum to k. That lowers the
       loss under `FixedSeparation` and raises it under `MinSep`. None for the
       better choice for the schema.
-    workload: linear workload whose error is minimised.
-    progress: called with the number of steps and the loss, which is an estimate
-      while the size is smaller.
 
   Raises:
     ValueError: if num_bands or the objective is out of range, or equal_norms is
@@ -86,14 +83,8 @@ def optimize(
   if not equal_norms:
     norms = banded_loss.Norms(schema.min_sep, schema.participations)
   problem = _Problem(schema.num_rounds, num_bands, norms, workload)
-  scale, steps = math.sqrt(schema.participations * problem.start_value), 0
-
-  def report(_, value):
-    nonlocal steps
-    steps += 1
-    if progress is not None:
-      progress(steps, scale * math.sqrt(value))
-
+  scale = math.sqrt(schema.participations * problem.start_value)
+  report = solver.counted(progress, lambda value: scale * math.sqrt(value))
   coefficients = banded_loss.to_rows(_best(problem, objective, report))
   # The sign of a row of C affects neither X nor the norms of rows of B.
   return banded.Banded(coefficients * np.sign(coefficients[:, :1]))

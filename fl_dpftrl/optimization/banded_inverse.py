@@ -23,12 +23,7 @@ def square_root(
 ) -> banded_inverse.BandedInverse:
   """Returns the first coefficients of (1 − z)^½, the inverse of the square root.
 
-  Args:
-    schema: n, b and k.
-    objective: 'rms' or 'max'; it has no effect.
-    num_bands: number of bands, at most n; None for 8.
-    workload: it has no effect.
-    progress: not called.
+  Arguments are those of `optimize`; only n and num_bands matter.
 
   Raises:
     ValueError: if num_bands or the objective is out of range.
@@ -57,22 +52,17 @@ def optimize(
   of N. A workload that is not Toeplitz is replaced by the Toeplitz one with its
   momentum.
 
-  Args:
-    schema: n, b and k.
-    objective: 'rms' or 'max'.
-    num_bands: number of bands, at most n; None for 8. A round costs as many
-      draws.
-    workload: linear workload whose error is minimised.
-    progress: called with the number of steps and the loss.
+  Arguments are those of `registry.optimize`; None for num_bands means 8. A round
+  costs as many draws.
 
   Raises:
-    ValueError: if num_bands or the objective is out of range.
+    ValueError: if num_bands, which is at most n, or the objective is out of range.
 
   Source: Kalinin, McKenna, Upadhyay, Lampert 2025 (Back to Square Roots),
   BandInvMF.
   """
   start = square_root(schema, objective=objective, num_bands=num_bands, workload=workload)
-  report = toeplitz.Steps(progress)
+  report = solver.counted(progress, toeplitz.root)
   point, size = np.empty(0), 1
   while size < start.coefficients.size:
     size = min(2 * size, start.coefficients.size)

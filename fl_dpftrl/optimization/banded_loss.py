@@ -9,10 +9,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-import scipy.linalg
 
 from fl_dpftrl import workloads
-from fl_dpftrl.families import bands
+from fl_dpftrl.families import bands, base
 
 _STIFFEST = 30.0  # maximum stiffness relative to the mean
 
@@ -87,19 +86,12 @@ def dense_errors(queries: np.ndarray) -> SquaredErrors:
   """
 
   def squared_errors(coefficients):
-    num_rounds, num_bands = coefficients.shape
-    matrix = np.zeros((num_rounds, num_rounds))
-    for j in range(num_bands):
-      np.fill_diagonal(matrix[j:], coefficients[j:, j])
-    inverse = scipy.linalg.solve_triangular(matrix, np.eye(num_rounds), lower=True)
+    inverse = base.lower_inverse(bands.to_matrix(coefficients))
     decoder = queries @ inverse
 
     def pull_back(weights):
       dense = decoder.T @ (weights[:, None] * decoder) @ inverse.T
-      gradient = np.zeros_like(coefficients)
-      for j in range(num_bands):
-        gradient[j:, j] = -2.0 * np.diagonal(dense, -j)
-      return gradient
+      return -2.0 * bands.of_matrix(dense, coefficients.shape[1])
 
     return np.einsum('ij,ij->i', decoder, decoder), pull_back
 
@@ -163,17 +155,15 @@ class Loss(NamedTuple):
 
 def to_rows(columns: np.ndarray) -> np.ndarray:
   """Converts C by columns to C by rows: [t, j] is C[t, t − j]."""
-  num_bands, num_rounds = columns.shape
-  rows = np.zeros((num_bands, num_rounds))
-  for j in range(num_bands):
-    rows[j, j:] = columns[j, : num_rounds - j]
+  rows = np.zeros_like(columns)
+  for j, column in enumerate(columns):
+    rows[j, j:] = column[: column.size - j]
   return rows.T
 
 
 def to_columns(rows: np.ndarray) -> np.ndarray:
   """Converts C by rows, [t, j] is C[t, t − j], to C by columns."""
-  num_rounds, num_bands = rows.shape
-  columns = np.zeros((num_bands, num_rounds))
-  for j in range(num_bands):
-    columns[j, : num_rounds - j] = rows[j:, j]
+  columns = np.zeros(rows.shape[::-1])
+  for j, column in enumerate(columns):
+    column[: column.size - j] = rows[j:, j]
   return columns

@@ -32,13 +32,8 @@ def optimize(
 ) -> blt.BLT:
   """Returns the best BLT found, at a cost independent of the number of rounds.
 
-  Args:
-    schema: n, b and k.
-    objective: 'rms' or 'max'.
-    num_buffers: 1 to 8; 0 for the fewest within 0.1 % of the best of these.
-    workload: linear workload whose error is minimised. With a learning-rate
-      schedule the cost is proportional to the number of rounds.
-    progress: called with the number of steps and the loss.
+  With a learning-rate schedule the cost is proportional to it. Arguments are those
+  of `registry.optimize`.
 
   Raises:
     ValueError: if num_buffers or the objective is out of range.
@@ -71,13 +66,11 @@ def optimize_range(
 
   Args:
     schemas: schemas, at least one.
-    objective: 'rms' or 'max'.
+    objective, num_buffers, workload, progress: see `optimize`; num_buffers is also
+      that of the best BLTs of single schemas.
     over: quantity to minimise: 'mean', the mean of the losses under the
       schemas; 'worst', the largest loss; 'regret', the largest ratio of a loss
       to that of the best BLT for its schema alone.
-    num_buffers: see `optimize`; also for the best BLTs of single schemas.
-    workload: see `optimize`.
-    progress: called with the number of steps and the minimised quantity.
 
   Raises:
     ValueError: if an argument is out of range.

@@ -1,6 +1,6 @@
 """Search for the best BLT over sizes, starting points and stages."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -59,7 +59,7 @@ def search(plan: Plan, num_buffers: int, progress: solver.Progress | None) -> Fo
     num_buffers: 1 to 8; 0 for the fewest within 0.1 % of the best of these.
     progress: called with the number of steps and the loss.
   """
-  report = _Report(progress)
+  report = solver.counted(progress, lambda log_loss: float(np.exp(log_loss)))
   found: list[Found] = []
   before, gainless = None, 0
   for size in range(1, (num_buffers or MAX_BUFFERS) + 1):
@@ -80,10 +80,9 @@ def search(plan: Plan, num_buffers: int, progress: solver.Progress | None) -> Fo
 
 
 def _first_stage(
-  plan: Plan, num_buffers: int, before: np.ndarray | None, report: Callable[[int, float], None]
+  plan: Plan, num_buffers: int, before: np.ndarray | None, report: solver.Progress
 ) -> np.ndarray:
   """Returns the logits of distinct solutions, the best first."""
-
   points = starts(num_buffers, plan.num_rounds, before, _RANDOM_STARTS)
   tried = _run(plan.stages[0], points, _TRIAL_STEPS, report)
   solutions = _run(plan.stages[0], tried.points[:_FINALISTS], _MAX_STEPS, report)
@@ -92,7 +91,7 @@ def _first_stage(
 
 
 def _last_stages(
-  plan: Plan, points: np.ndarray, before: np.ndarray | None, report: Callable[[int, float], None]
+  plan: Plan, points: np.ndarray, before: np.ndarray | None, report: solver.Progress
 ) -> Found:
   """Returns the best solution after all stages.
 
@@ -114,10 +113,7 @@ def _last_stages(
 
 
 def _run(
-  log_loss: blt_loss.LogLoss,
-  points: np.ndarray,
-  max_iterations: int,
-  report: Callable[[int, float], None],
+  log_loss: blt_loss.LogLoss, points: np.ndarray, max_iterations: int, report: solver.Progress
 ) -> many_starts.Solutions:
   return many_starts.minimize(
     log_loss,
@@ -153,17 +149,3 @@ def starts(
       parts = before[gap] + np.log([0.45, 0.1, 0.45])
       logits.append(np.concatenate([before[:gap], parts, before[gap + 1 :]]))
   return np.array(logits)
-
-
-class _Report:
-  """Progress callback that counts the steps of successive minimisations."""
-
-  def __init__(self, progress: solver.Progress | None):
-    self._progress = progress
-    self._steps = 0
-
-  def __call__(self, step: int, log_loss: float) -> None:
-    del step  # counts the steps of one minimisation only
-    self._steps += 1
-    if self._progress is not None:
-      self._progress(self._steps, float(np.exp(log_loss)))

@@ -1,10 +1,9 @@
 """Low-memory approximation of a strategy by a low-rank decoder."""
 
 import numpy as np
-import scipy.linalg
 
 from fl_dpftrl import workloads
-from fl_dpftrl.families import base, low_rank
+from fl_dpftrl.families import bands, base, low_rank
 
 _MOST_ROUNDS_OF_FITTING = 100
 _ENOUGH = 1e-3  # smallest relative decrease of the residual; then fitting ends
@@ -58,11 +57,8 @@ def approximate(
   decoder[below] = (left @ right.T)[below]
   noising, left = _undo(workload, decoder), _undo(workload, left)
   norms = np.linalg.norm(strategy.strategy_matrix(num_rounds), axis=0)
-  inverse = scipy.linalg.solve_triangular(noising, np.eye(num_rounds), lower=True)
-  scale = (np.linalg.norm(inverse, axis=0) / norms)[:, None]
-  near = np.zeros((num_rounds, num_bands))
-  for j in range(num_bands):
-    near[j:, j] = np.diagonal(noising, -j)
+  scale = (np.linalg.norm(base.lower_inverse(noising), axis=0) / norms)[:, None]
+  near = bands.of_matrix(noising, num_bands)
   left = left * scale
   balance = np.sqrt(np.abs(left).max(axis=0) / np.abs(right).max(axis=0))
   return low_rank.LowRank(near * scale, left / balance, right * balance)

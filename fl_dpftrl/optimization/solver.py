@@ -1,5 +1,6 @@
 """L-BFGS with a line search that handles points outside the domain."""
 
+import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -11,6 +12,22 @@ Progress = Callable[[int, float], None]
 _SUFFICIENT_DECREASE = 1e-4
 _CURVATURE = 0.9
 _ROUNDING = 1e-14  # smaller relative decreases are lost in rounding
+
+
+def counted(progress: Progress | None, loss: Callable[[float], float]) -> Progress:
+  """Returns a callback that counts the steps of successive minimisations.
+
+  Args:
+    progress: called with the number of steps and the loss; None for nobody.
+    loss: maps a minimised value to the loss.
+  """
+  steps = itertools.count(1)
+
+  def report(_, value):
+    if progress is not None:
+      progress(next(steps), loss(value))
+
+  return report
 
 
 class Solution(NamedTuple):

@@ -151,16 +151,12 @@ def optimize(
       value, gradient = compiled(jnp.asarray(free.reshape(start.shape)))
       return float(value), np.asarray(gradient).reshape(-1)
 
-    def report(step, value):
-      if progress is not None:
-        progress(step, math.sqrt(value))
-
     found = solver.minimize(
       value_and_grad,
       start.reshape(-1),
       max_iterations=max_iterations,
       tolerance=1e-7,
-      progress=report,
+      progress=solver.counted(progress, math.sqrt),
     )
   return found.point.reshape(start.shape)
 

@@ -80,24 +80,19 @@ def optimize(
   at most n rounds. With more bands its coefficients are non-negative and
   non-increasing.
 
-  Args:
-    schema: n, b and k.
-    objective: 'rms' or 'max'.
-    num_bands: number of bands, at most n; None for the smaller of
-      `default_bands`, or the larger if it lowers the loss by over 0.1 %.
-    workload: linear workload whose error is minimised.
-    progress: called with the number of steps and the loss.
+  Arguments are those of `registry.optimize`; None for num_bands means the smaller
+  of `default_bands`, or the larger if it lowers the loss by over 0.1 %.
 
   Raises:
-    ValueError: if num_bands or the objective is out of range, or a workload
-      that is not Toeplitz has too many rounds for dense matrices.
+    ValueError: if num_bands, which is at most n, or the objective is out of range,
+      or a workload that is not Toeplitz has too many rounds for dense matrices.
 
   Source: Choquette-Choo et al. 2024 (scaling up banded matrix factorisation),
   section 3.2, appendices D, I and K.
   """
   problem = Problem(schema, objective, workload)
   check(problem, num_bands)
-  report = Steps(progress)
+  report = solver.counted(progress, root)
   sizes = default_bands(schema) if num_bands is None else (num_bands,)
   best, *others = (_optimize(problem, size, report) for size in sizes)
   for other in others:
@@ -132,16 +127,9 @@ def check(problem: Problem, num_bands: int | None) -> None:
     raise ValueError(f'num_bands must be 1 to {num_rounds}, got {num_bands!r}')
 
 
-class Steps:
-  """Progress callback that counts the steps of all searches."""
-
-  def __init__(self, progress: solver.Progress | None):
-    self._progress, self._steps = progress, 0
-
-  def __call__(self, _: int, log_square: float) -> None:
-    self._steps += 1
-    if self._progress is not None:
-      self._progress(self._steps, math.exp(0.5 * log_square))
+def root(log_square: float) -> float:
+  """Returns a loss, given ln of its square."""
+  return math.exp(0.5 * log_square)
 
 
 def _free_search(
@@ -327,12 +315,7 @@ def square_root(
 ) -> banded_toeplitz.BandedToeplitz:
   """Returns coefficients of the square root of prefix sums: (1 − z)^(−½).
 
-  Args:
-    schema: n, b and k.
-    objective: 'rms' or 'max'; it has no effect.
-    num_bands: number of bands, at most n; None for n.
-    workload: it has no effect.
-    progress: not called.
+  Arguments are those of `optimize`; only n and num_bands, None for n, matter.
 
   Raises:
     ValueError: if num_bands or the objective is out of range, or num_bands is

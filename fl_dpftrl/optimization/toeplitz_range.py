@@ -97,7 +97,7 @@ def optimize_range(
   optimization.check(optimization.Problem(shortest, objective, workload), num_bands)
   given, num_bands = num_bands, num_bands or default_bands(schemas)
   options: dict[str, Any] = {'objective': objective, 'num_bands': num_bands, 'workload': workload}
-  report = optimization.Steps(progress)
+  report = solver.counted(progress, optimization.root)
   problems = [optimization.Problem(schema, objective, workload) for schema in schemas]
   alone = [_alone(problem, num_bands, given, report) for problem in problems]
   references = np.zeros(len(schemas))
@@ -156,7 +156,7 @@ def default_bands(schemas: Sequence[participation.MinSep]) -> int:
 
 
 def _alone(
-  problem: optimization.Problem, num_bands: int, most: int | None, report: optimization.Steps
+  problem: optimization.Problem, num_bands: int, most: int | None, report: solver.Progress
 ) -> list[banded_toeplitz.BandedToeplitz]:
   """Returns the best strategies for one schema alone.
 

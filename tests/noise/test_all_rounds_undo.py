@@ -1,0 +1,45 @@
+"""Noise that stops to undo C late in a run is refused."""
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from fl_dpftrl.families import base, linear_noise
+from fl_dpftrl.noise import reference
+
+
+@dataclasses.dataclass(frozen=True)
+class Late(base.Strategy):
+  """Independent noise, but for a share of the row before in one round."""
+
+  wrong_round: int
+  buffers: bool
+  max_rounds: int | None = None
+  family: ClassVar[str] = 'late'
+
+  def strategy_matrix(self, num_rounds):
+    return np.eye(num_rounds)
+
+  def noising_matrix(self, num_rounds):
+    return np.eye(num_rounds)
+
+  def noise(self, num_rounds=None):
+    def step(t):
+      share = 1e-3 if t == self.wrong_round else 0.0
+      if self.buffers:
+        return linear_noise.Step(below=[share], update=linear_noise.Push(), norm=1.0)
+      if not t:
+        return linear_noise.Step(norm=1.0)
+      return linear_noise.Step(draws=[share, 1.0], earlier=1, norm=1.0)
+
+    return linear_noise.LinearNoise(int(self.buffers), step)
+
+
+@pytest.mark.parametrize('buffers, wrong', [(True, 128), (True, 299), (False, 1024), (False, 2051)])
+def test_one_wrong_round_is_found(buffers, wrong):
+  good, bad = (Late(t, buffers, wrong + 1) for t in (-1, wrong))
+  reference.check_undoes(good, good.noise(), good.max_rounds)
+  with pytest.raises(ValueError, match='noise of late does not undo its strategy_matrix'):
+    reference.check_undoes(bad, bad.noise(), bad.max_rounds)
