@@ -12,6 +12,7 @@ from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import entries as entries_lib
 from fl_dpftrl.sensitivity import toeplitz as sensitivities
 
+_MOST_GRAM_ROUNDS = 1024  # most rounds for the bound for any X
 _ROUNDING = 1e-13
 
 
@@ -88,7 +89,7 @@ class BandedInverse(toeplitz.Toeplitz):
       exact = bound <= reached * (1.0 + _ROUNDING)
       kind = sensitivity_lib.EXACT if exact else sensitivity_lib.UPPER_BOUND
       found = sensitivity_lib.better(found, sensitivity_lib.Sensitivity(math.sqrt(bound), kind))
-    return base.tightened(found, self, schema)
+    return base.tightened(found, self, schema, _MOST_GRAM_ROUNDS)
 
   def gram_entries(self, num_rounds: int) -> entries_lib.Entries:
     """Sums products of the first column of C, lag by lag."""

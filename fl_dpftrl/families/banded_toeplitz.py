@@ -13,6 +13,8 @@ from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import entries as entries_lib
 from fl_dpftrl.sensitivity import toeplitz as sensitivities
 
+_MOST_GRAM_ROUNDS = 1024  # most rounds for the bound for any X
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BandedToeplitz(base.Strategy):
@@ -107,7 +109,8 @@ class BandedToeplitz(base.Strategy):
     """The bound from columns of one shape, or that for any X if smaller."""
     base.check_num_rounds(self, schema.num_rounds)
     columns = self.columns(schema.num_rounds)
-    return base.tightened(sensitivities.shifted_sensitivity(columns, schema), self, schema)
+    found = sensitivities.shifted_sensitivity(columns, schema)
+    return base.tightened(found, self, schema, _MOST_GRAM_ROUNDS)
 
   def gram_matrix(self, num_rounds: int) -> np.ndarray:
     base.check_num_rounds(self, num_rounds)

@@ -145,7 +145,7 @@ def tightened(
   found: sensitivity_lib.Sensitivity,
   strategy: Strategy,
   schema: participation.MinSep,
-  most_rounds: int = 1024,
+  most_rounds: int,
 ) -> sensitivity_lib.Sensitivity:
   """Returns a sensitivity or, up to most_rounds, that of any X where it is tighter."""
   if found.kind == sensitivity_lib.EXACT or schema.num_rounds > most_rounds:

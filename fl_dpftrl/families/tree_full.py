@@ -176,7 +176,7 @@ class TreeFull(base.Strategy):
     # A run that ends early used only some rows of C, so its norm is no larger.
     whole = nested.block_sensitivity(self.nested_blocks(schema.num_rounds), schema.as_min_sep())
     bound = sensitivity_lib.Sensitivity(whole.value, sensitivity_lib.UPPER_BOUND)
-    return base.tightened(bound, self, schema, most_rounds=_GENERAL_ROUNDS)
+    return base.tightened(bound, self, schema, _GENERAL_ROUNDS)
 
   def repeated_sensitivity(
     self, block_rounds: int, schema: participation.MinSep
