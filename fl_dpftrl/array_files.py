@@ -1,7 +1,7 @@
 """Arrays of numbers in an .npz that somebody else wrote, read within limits.
 
-An .npz is a zip, of which a few bytes can claim any size. Size, type and shape
-of an array are read first, and it is unpacked only where they fit each other.
+An .npz is a zip, of which a few bytes can claim any size. Size, type and shape of an array are
+read first, and it is unpacked only where they fit each other.
 """
 
 import math
@@ -30,8 +30,8 @@ def read(path: str | os.PathLike[str], name: str) -> np.ndarray:
 
   Raises:
     OSError: where there is no such file, or it cannot be opened.
-    ValueError: where it cannot be read, has no such array, or one that does not
-      hold numbers or is larger than MOST_BYTES.
+    ValueError: where it cannot be read, has no such array, or one that does not hold numbers or
+      is larger than MOST_BYTES.
   """
   if os.path.exists(path) and not os.path.isfile(path):
     raise ValueError('it is not a file')

@@ -1,9 +1,9 @@
 """Strategy files, whose stored figures are recomputed and checked on loading.
 
-A strategy file is JSON, format version 1. Arrays are in an ``.npz`` beside it.
-The file names it, and its name is derived from its content, so that no other
-writer of the same file can change its arrays. Loading computes sensitivity,
-errors and losses anew and rejects a file whose stored figures differ.
+A strategy file is JSON, format version 1. Arrays are in an ``.npz`` beside it. The file names
+it, and its name is derived from its content, so that no other writer of the same file can
+change its arrays. Loading computes sensitivity, errors and losses anew and rejects a file whose
+stored figures differ.
 """
 
 import contextlib
@@ -89,8 +89,8 @@ def describe(
   """Returns a strategy with its figures, as a file would hold them.
 
   Raises:
-    ValueError: if the objective is unknown, or the strategy does not support
-      the rounds of the schema.
+    ValueError: if the objective is unknown, or the strategy does not support the rounds of the
+      schema.
   """
   if objective is not None:
     error_lib.check_objective(objective)
@@ -223,8 +223,8 @@ def load(name_or_path: str | os.PathLike[str]) -> StrategyFile:
   """Reads and checks a strategy file, given by its path or name in matrices/.
 
   Raises:
-    ValueError: if the file is missing, malformed, of another version or family,
-      or its figures are not reproduced. The message names the file and field.
+    ValueError: if the file is missing, malformed, of another version or family, or its figures
+      are not reproduced. The message names the file and field.
   """
   text = os.fspath(name_or_path)
   if text in names():

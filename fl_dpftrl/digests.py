@@ -12,9 +12,9 @@ from fl_dpftrl.families import base
 def strategy_digest(strategy: base.Strategy) -> str:
   """SHA-256 of a strategy's family and parameters, in hexadecimal.
 
-  It covers the family's name and, for each parameter by name, its name, shape
-  and little-endian float64 values, so that it is the same for every file format.
-  A parameter that is a strategy itself enters by its own digest.
+  It covers the family's name and, for each parameter by name, its name, shape and little-endian
+  float64 values, so that it is the same for every file format. A parameter that is a strategy
+  itself enters by its own digest.
   """
   digest = hashlib.sha256(strategy.family.encode())
   for name, value in sorted(strategy.parameters().items()):

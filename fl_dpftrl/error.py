@@ -63,8 +63,8 @@ def per_query_error(
     Shape [queries], for Z with standard deviation 1.
 
   Raises:
-    ValueError: where the strategy cannot run so many rounds, the workload is
-      for another number of rounds, or a matrix would be too large.
+    ValueError: where the strategy cannot run so many rounds, the workload is for another number
+      of rounds, or a matrix would be too large.
   """
   return strategy.per_query_error(num_rounds, workload)
 

@@ -1,9 +1,8 @@
 """Atomic writes: a file has its old or its new content, never a mixture.
 
-Files about single devices, and files that would help to undo the noise, are
-private: only their owner may read them. All other files get the permissions of
-the umask. Each writer says which kind its file is, and only this module sets
-permissions.
+Files about single devices, and files that would help to undo the noise, are private: only their
+owner may read them. All other files get the permissions of the umask. Each writer says which
+kind its file is, and only this module sets permissions.
 """
 
 import contextlib
@@ -41,8 +40,8 @@ def replacing(
 
   Args:
     path: path of the file; its folder must exist.
-    private: True if only its owner may read and write it, whatever the umask;
-      other files have the permissions that the umask leaves.
+    private: True if only its owner may read and write it, whatever the umask; other files have
+      the permissions that the umask leaves.
     durable: True if it must survive a loss of power, which takes time.
 
   Raises:

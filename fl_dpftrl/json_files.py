@@ -1,8 +1,8 @@
 """JSON that somebody else wrote, read within limits and refused in one line.
 
-Python's reader takes numbers beyond any range, constants that are no numbers
-and keys that are there twice, and nests as deep as its stack. All of these are
-refused, and so is a document that would take too much memory, before it does.
+Python's reader takes numbers beyond any range, constants that are no numbers and keys that are
+there twice, and nests as deep as its stack. All of these are refused, and so is a document that
+would take too much memory, before it does.
 """
 
 import json
@@ -27,8 +27,8 @@ MOST_LEVELS = 64
 _MOST_DIGITS = 20  # of a whole number
 _LONGEST_NUMBER = 200  # characters of any other
 
-# At most how many bytes of memory a value takes for each of these characters:
-# CPython's empty containers with one entry, and a number with its place.
+# At most how many bytes of memory a value takes for each of these characters: CPython's empty
+# containers with one entry, and a number with its place.
 _COSTS = {b'{': 300, b'[': 100, b',': 100}
 _COST_OF_A_BYTE = 3  # the file, its text, and the text of its values
 
@@ -42,8 +42,7 @@ def read(path: str | os.PathLike[str], *, most_bytes: int = MOST_BYTES) -> Any:
 
   Raises:
     OSError: where it cannot be read.
-    ValueError: naming the file, for one that is too large, no JSON, or beyond a
-      limit.
+    ValueError: naming the file, for one that is too large, no JSON, or beyond a limit.
   """
   try:
     return parse(read_bytes(path, most_bytes=most_bytes))
@@ -69,9 +68,9 @@ def parse(content: bytes) -> Any:
   """Returns the value of a JSON document in UTF-8.
 
   Raises:
-    ValueError: for anything else, for a key that is in an object twice, for
-      numbers that are not finite or have more than 20 digits, and for a
-      document beyond MOST_LEVELS or MOST_MEMORY.
+    ValueError: for anything else, for a key that is in an object twice, for numbers that are
+      not finite or have more than 20 digits, and for a document beyond MOST_LEVELS or
+      MOST_MEMORY.
   """
   memory = _COST_OF_A_BYTE * len(content)
   memory += sum(cost * content.count(mark) for mark, cost in _COSTS.items())

@@ -1,8 +1,7 @@
 """Safe text for messages: one line of bounded length without control characters.
 
-Values may come from files of other people. A terminal would act on control
-characters in them, a line break would forge a line, and a field can be as long
-as its file.
+Values may come from files of other people. A terminal would act on control characters in them,
+a line break would forge a line, and a field can be as long as its file.
 """
 
 import reprlib
@@ -14,8 +13,8 @@ _ITEMS = 4  # maximum items of a container that are shown
 def quoted(value: object, limit: int = 80) -> str:
   """Returns a value's repr, cut in its middle to `limit` characters.
 
-  Control characters, line breaks, invisible characters and undecodable bytes
-  are escaped. The run time does not grow with the size of the value.
+  Control characters, line breaks, invisible characters and undecodable bytes are escaped. The
+  run time does not grow with the size of the value.
 
   Args:
     value: any value; containers are shown in part.
@@ -41,9 +40,8 @@ def quoted(value: object, limit: int = 80) -> str:
 def one_line(text: object, limit: int = 300) -> str:
   """Returns text as one line of at most `limit` characters, cut in its middle.
 
-  White space becomes single spaces, and all other unprintable characters are
-  escaped. The start, which names the file or flag, and the end, which says what
-  to do, are kept.
+  White space becomes single spaces, and all other unprintable characters are escaped. The
+  start, which names the file or flag, and the end, which says what to do, are kept.
 
   Args:
     text: message or error.
@@ -59,8 +57,8 @@ def one_line(text: object, limit: int = 300) -> str:
 def lines(text: str) -> str:
   """Returns text of several lines with all unprintable characters escaped.
 
-  It is the last resort before output. It cannot tell the program's line breaks
-  from those in a value, so values must go through `quoted` or `one_line` first.
+  It is the last resort before output. It cannot tell the program's line breaks from those in a
+  value, so values must go through `quoted` or `one_line` first.
   """
   return '\n'.join(map(_printable, text.split('\n')))
 

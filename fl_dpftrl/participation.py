@@ -1,7 +1,7 @@
 """Participation: cohorts of rounds, and schemas of the rounds of one device.
 
-This module alone defines min-sep: two participations i < j of one device satisfy
-``j - i >= min_sep``.
+This module alone defines min-sep: two participations i < j of one device satisfy ``j - i >=
+min_sep``.
 """
 
 import dataclasses
@@ -33,8 +33,8 @@ class MinSep:
 
   Attributes:
     num_rounds: n, the number of noise rows used.
-    min_sep: b; participations i < j of one device satisfy j - i >= b. With 1 a
-      device may take part in every round.
+    min_sep: b; participations i < j of one device satisfy j - i >= b. With 1 a device may take
+      part in every round.
     max_participations: k; None for as many as fit into the rounds.
 
   Raises:
@@ -74,8 +74,8 @@ class MinSep:
 class FixedSeparation(MinSep):
   """(k, b)-participation: at most k rounds, each exactly b after the last.
 
-  Attributes and errors are those of `MinSep`. The allowed patterns are a subset
-  of those of `MinSep`.
+  Attributes and errors are those of `MinSep`. The allowed patterns are a subset of those of
+  `MinSep`.
 
   Source: Choquette-Choo et al. 2023 (multi-epoch matrix factorisation).
   """
@@ -88,8 +88,8 @@ class Cohort(NamedTuple):
     round: index of the round, from 0.
     device_ids: shape [cohort size], in the order of the devices' numbers.
     started: UTC second at which the server began to choose devices.
-    closed: UTC second at which the last device of the cohort reported; also the
-      timestamp of the round in the log.
+    closed: UTC second at which the last device of the cohort reported; also the timestamp of
+      the round in the log.
   """
 
   round: int
@@ -107,12 +107,12 @@ def observed(rounds: np.ndarray, device_ids: np.ndarray, num_rounds: int) -> Min
     num_rounds: number of noise rows used, at least 1.
 
   Returns:
-    The schema. If no device participated twice, min_sep is num_rounds and
-    max_participations is 1.
+    The schema. If no device participated twice, min_sep is num_rounds and max_participations is
+    1.
 
   Raises:
-    ValueError: if the shapes differ, a round is out of range, or a device is
-      twice in one round.
+    ValueError: if the shapes differ, a round is out of range, or a device is twice in one
+      round.
   """
   rounds, device_ids = np.asarray(rounds), np.asarray(device_ids)
   if rounds.shape != device_ids.shape or rounds.ndim != 1:

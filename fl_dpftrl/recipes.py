@@ -1,7 +1,7 @@
 """Recipes of the strategy files in matrices/.
 
-`python -m fl_dpftrl.recipes` writes all files, or those given by name. The same
-release writes the same files.
+`python -m fl_dpftrl.recipes` writes all files, or those given by name. The same release writes
+the same files.
 """
 
 import argparse
@@ -115,8 +115,8 @@ RECIPES: dict[str, Recipe] = {
     _min_sep(4000, 1000, 2),
     'max',
   ),
-  # The published BLT for this schema is a local optimum. This one was found by
-  # the optimiser of BLTs, and is fixed because runs have used it.
+  # The published BLT for this schema is a local optimum. This one was found by the optimiser of
+  # BLTs, and is fixed because runs have used it.
   'blt-b100': Known(
     blt.BLT(
       (0.9999999999995761, 0.9810489346691783, 0.6131226198097183),

@@ -1,10 +1,9 @@
 """Conservative rounding of numbers in text: a rounded figure promises no more.
 
-A noise multiplier copied from a table must give at least the guarantee printed
-beside it. Noise multipliers of future runs, sensitivity, rho, epsilon and delta
-are therefore rounded up. Min-sep, and the noise of a finished run relative to
-its sensitivity, are rounded down. Inputs of a command are repeated exactly. No
-number beside a guarantee is rounded to nearest.
+A noise multiplier copied from a table must give at least the guarantee printed beside it. Noise
+multipliers of future runs, sensitivity, rho, epsilon and delta are therefore rounded up.
+Min-sep, and the noise of a finished run relative to its sensitivity, are rounded down. Inputs
+of a command are repeated exactly. No number beside a guarantee is rounded to nearest.
 """
 
 import decimal

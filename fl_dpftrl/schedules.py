@@ -14,9 +14,8 @@ def warmup_cooldown(
 ) -> np.ndarray:
   """Returns learning rates with linear warm-up, plateau and linear cool-down.
 
-  The rate grows from 5 % to 100 % of server_learning_rate over the first
-  warmup_fraction of the rounds. It falls back to 5 % over the last
-  cooldown_fraction.
+  The rate grows from 5 % to 100 % of server_learning_rate over the first warmup_fraction of the
+  rounds. It falls back to 5 % over the last cooldown_fraction.
 
   Args:
     server_learning_rate: rate of the plateau, above 0.
@@ -28,8 +27,8 @@ def warmup_cooldown(
     The rate of each round, float32 of shape [num_rounds].
 
   Raises:
-    ValueError: if the rate is not positive, num_rounds is below 1, or the
-      fractions are negative or together above 1.
+    ValueError: if the rate is not positive, num_rounds is below 1, or the fractions are
+      negative or together above 1.
 
   Source: Choquette-Choo et al. 2023 (BandMF), experiments; McMahan et al. 2024.
   """

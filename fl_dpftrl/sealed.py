@@ -33,8 +33,8 @@ def read(path: str | os.PathLike[str]) -> json_files.Object:
 
   Raises:
     FileNotFoundError: where there is no such file.
-    ValueError: naming the file, where it cannot be read, has no digest, or has
-      the digest of other facts.
+    ValueError: naming the file, where it cannot be read, has no digest, or has the digest of
+      other facts.
   """
   try:
     facts = json.loads(pathlib.Path(path).read_bytes())

@@ -1,11 +1,10 @@
 """Fast sums over very many rounds, from a few of their terms.
 
-The terms are products of decaying geometric series with positive weights. On a
-block of rounds that starts far from round 0 such a product is nearly a
-polynomial, however fast it decays: if it falls steeply within the block, little
-of it is left there. A Gauss rule for the *sum* over the rounds of a block is
-exact for polynomials. Blocks grow geometrically, so there is one for each power
-of four. All weights are positive, so nothing cancels.
+The terms are products of decaying geometric series with positive weights. On a block of rounds
+that starts far from round 0 such a product is nearly a polynomial, however fast it decays: if
+it falls steeply within the block, little of it is left there. A Gauss rule for the *sum* over
+the rounds of a block is exact for polynomials. Blocks grow geometrically, so there is one for
+each power of four. All weights are positive, so nothing cancels.
 """
 
 from typing import NamedTuple
@@ -53,8 +52,8 @@ def _gauss(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
   Both have shape [blocks, order].
 
-  Source: Golub and Welsch 1969, with the recurrence of the discrete Chebyshev
-  (Gram) polynomials, NIST DLMF table 18.22.1.
+  Source: Golub and Welsch 1969, with the recurrence of the discrete Chebyshev (Gram)
+  polynomials, NIST DLMF table 18.22.1.
   """
   degree = np.arange(1.0, _ORDER)
   scale = 1.0 - np.square(degree / lengths[:, None])

@@ -21,9 +21,9 @@ def describe(
 ) -> json_files.Object:
   """Family and parameters of a strategy, for JSON.
 
-  Arrays are moved into `arrays`, under the parameter's name; those of a strategy
-  inside another one under the names of the parameters that lead there, joined
-  by dots. A reference without a name stands for them.
+  Arrays are moved into `arrays`, under the parameter's name; those of a strategy inside another
+  one under the names of the parameters that lead there, joined by dots. A reference without a
+  name stands for them.
   """
   parameters = {}
   for name, value in strategy.parameters().items():

@@ -13,8 +13,7 @@ def command(port: int, max_concurrent_calls: int = 0) -> list[str]:
 
   Args:
     port: port to listen on.
-    max_concurrent_calls: maximum number of clients trained at the same time; 0
-      for no limit.
+    max_concurrent_calls: maximum number of clients trained at the same time; 0 for no limit.
 
   Raises:
     RuntimeError: if the program is missing.
@@ -37,8 +36,8 @@ def environment(deterministic: bool = True) -> dict[str, str]:
   """Returns the environment variables of the program.
 
   Args:
-    deterministic: True for the same floating-point results for the same inputs
-      in every run; TensorFlow then rejects random operations without a seed.
+    deterministic: True for the same floating-point results for the same inputs in every run;
+      TensorFlow then rejects random operations without a seed.
   """
   return {
     **os.environ,

@@ -105,13 +105,13 @@ class Workload:
 
   Attributes:
     momentum: β of the server optimiser, at least 0 and below 1; 0 for none.
-    warmup_fraction: fraction of the rounds in which the learning rate grows to
-      its plateau; see `schedules.warmup_cooldown`.
+    warmup_fraction: fraction of the rounds in which the learning rate grows to its plateau; see
+      `schedules.warmup_cooldown`.
     cooldown_fraction: fraction of the rounds in which it falls again.
 
   Raises:
-    ValueError: if momentum is not at least 0 and below 1, or the fractions are
-      not at least 0 and together at most 1.
+    ValueError: if momentum is not at least 0 and below 1, or the fractions are not at least 0
+      and together at most 1.
 
   Source: Denisov et al. 2022, section 5: A = M(η) M(β).
   """

@@ -61,8 +61,8 @@ def scaled(
   Args:
     sensitivity: max ‖C u‖ over one device's updates, per unit of clip norm.
     adjacency: 'zero_out' (factor 1) or 'replace_one' (factor 2).
-    group_size: number of devices protected together. By the triangle
-      inequality it multiplies the sensitivity, which gives an upper bound.
+    group_size: number of devices protected together. By the triangle inequality it multiplies
+      the sensitivity, which gives an upper bound.
 
   Raises:
     ValueError: if `check` rejects the adjacency or the group size.

@@ -35,8 +35,8 @@ def calibrate(
     adjacency, group_size: see `gaussian.account`.
 
   Raises:
-    ValueError: if not exactly one target is given, an argument is out of range,
-      or the schema has more rounds than the strategy supports.
+    ValueError: if not exactly one target is given, an argument is out of range, or the schema
+      has more rounds than the strategy supports.
   """
   gaussian.check_delta(delta)
   adjacency_lib.check(adjacency, group_size)
@@ -62,9 +62,9 @@ def calibrate(
 def effective_noise_multiplier(epsilon: float, delta: float) -> float:
   """Returns the smallest multiplier whose ε at δ is at most epsilon.
 
-  The result is minimal up to a relative 2e-6. The search uses the closed form
-  of the Gaussian mechanism. The result is then checked with, and if needed
-  raised for, the privacy loss distribution, whose ε may be slightly larger.
+  The result is minimal up to a relative 2e-6. The search uses the closed form of the Gaussian
+  mechanism. The result is then checked with, and if needed raised for, the privacy loss
+  distribution, whose ε may be slightly larger.
 
   Raises:
     ValueError: if epsilon is not positive, or delta is not between 0 and 1.
@@ -78,8 +78,8 @@ def effective_noise_multiplier(epsilon: float, delta: float) -> float:
     mu = math.exp(-log_multiplier)
     return float(log_delta(mu, epsilon)) - math.log(delta)
 
-  # The bound ε ≤ ρ + 2 √(ρ ln 1/δ) gives a sufficient multiplier to start from
-  # (Bun and Steinke 2016, proposition 1.3).
+  # The bound ε ≤ ρ + 2 √(ρ ln 1/δ) gives a sufficient multiplier to start from (Bun and Steinke
+  # 2016, proposition 1.3).
   log_inverse = -math.log(delta)
   root_rho = math.sqrt(log_inverse + epsilon) - math.sqrt(log_inverse)
   high = -math.log(math.sqrt(2.0) * root_rho)

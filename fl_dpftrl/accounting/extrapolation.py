@@ -1,9 +1,8 @@
 """Guarantees extrapolated from one run to hypothetical deployments.
 
-If noise multiplier and report goal grow by the same factor, the noise on the
-mean update stays the same. That utility then stays the same too is a
-hypothesis, and so is the min-sep of another population. The results here are
-therefore predictions.
+If noise multiplier and report goal grow by the same factor, the noise on the mean update stays
+the same. That utility then stays the same too is a hypothesis, and so is the min-sep of another
+population. The results here are therefore predictions.
 
 Source: McMahan, Xu and Zhang 2024 (BLT-DP-FTRL), section 5, "Extrapolation".
 """
@@ -24,8 +23,8 @@ class Reference:
     report_goal: number of updates summed per round under that noise.
 
   Raises:
-    ValueError: if noise_multiplier is not positive and finite, or report_goal
-      is not a whole number of at least 1.
+    ValueError: if noise_multiplier is not positive and finite, or report_goal is not a whole
+      number of at least 1.
   """
 
   noise_multiplier: float
@@ -48,14 +47,14 @@ class Deployment:
     report_goal: number of updates summed per round.
     num_rounds: n, number of noise rows used.
     population: number of eligible devices; None if unknown.
-    min_sep: b; None for ⌊population / report_goal⌋. Devices that take turns
-      reach this value, and no larger b is possible.
+    min_sep: b; None for ⌊population / report_goal⌋. Devices that take turns reach this value,
+      and no larger b is possible.
     max_participations: k; None for as many as fit.
 
   Raises:
-    ValueError: if an attribute is not a whole number of at least 1, population
-      and min_sep are both missing, or the population is too small for the
-      rounds under min_sep and max_participations.
+    ValueError: if an attribute is not a whole number of at least 1, population and min_sep are
+      both missing, or the population is too small for the rounds under min_sep and
+      max_participations.
   """
 
   report_goal: int
@@ -112,8 +111,8 @@ def predict(
     delta: δ of (ε, δ).
 
   Raises:
-    ValueError: if delta is out of range, or the deployment has more rounds than
-      the strategy supports.
+    ValueError: if delta is out of range, or the deployment has more rounds than the strategy
+      supports.
   """
   return gaussian.account(
     strategy, deployment.schema, noise_multiplier=reference.at(deployment.report_goal), delta=delta

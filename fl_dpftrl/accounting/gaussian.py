@@ -22,16 +22,16 @@ class Guarantee:
   """Guarantee of a run with one strategy for every device.
 
   Attributes:
-    sensitivity: largest change of C x between neighbouring runs per unit of
-      clip norm, or an upper bound on it.
+    sensitivity: largest change of C x between neighbouring runs per unit of clip norm, or an
+      upper bound on it.
     sensitivity_kind: 'exact' or 'upper_bound'.
     noise_multiplier: standard deviation of Z over the clip norm.
     effective_noise_multiplier: noise_multiplier / sensitivity.
     rho: ρ of zero-concentrated differential privacy (zCDP).
     epsilon: ε at delta.
     delta: δ.
-    adjacency: 'zero_out' (one device's updates are replaced by zeros) or
-      'replace_one' (one device's data is replaced).
+    adjacency: 'zero_out' (one device's updates are replaced by zeros) or 'replace_one' (one
+      device's data is replaced).
     group_size: number of devices protected together.
     schema: participation schema that every device keeps to.
     assumptions: sentences that must hold for the guarantee to be valid.
@@ -70,8 +70,7 @@ def rho(effective_noise_multiplier: float) -> float:
   """Returns ρ of zCDP: 1 / (2 · multiplier²).
 
   Raises:
-    ValueError: if the multiplier is not positive and finite, or so small that
-      ρ overflows.
+    ValueError: if the multiplier is not positive and finite, or so small that ρ overflows.
 
   Source: Bun and Steinke 2016, proposition 1.6.
   """
@@ -89,12 +88,12 @@ def rho(effective_noise_multiplier: float) -> float:
 def epsilon(effective_noise_multiplier: float, delta: float) -> float:
   """Returns ε at δ from the privacy loss distribution, for zero-out adjacency.
 
-  The discretisation is pessimistic: ε is never understated. If the noise or δ
-  is too small for the distribution, ε is the bound of `_epsilon_bound`.
+  The discretisation is pessimistic: ε is never understated. If the noise or δ is too small for
+  the distribution, ε is the bound of `_epsilon_bound`.
 
   Raises:
-    ValueError: if the multiplier is not positive and finite, or so small that ε
-      overflows, or delta is not between 0 and 1.
+    ValueError: if the multiplier is not positive and finite, or so small that ε overflows, or
+      delta is not between 0 and 1.
 
   Source: Koskela et al. 2020; Doroshenko et al. 2022 (connect the dots).
   """
@@ -104,8 +103,8 @@ def epsilon(effective_noise_multiplier: float, delta: float) -> float:
   bound = _epsilon_bound(mu, delta)
   if not _LEAST_MU < mu < _LARGEST_MU:
     return bound
-  # The loss has mean μ²/2 and standard deviation μ. Steps in proportion to them
-  # bound time and memory when the noise is small.
+  # The loss has mean μ²/2 and standard deviation μ. Steps in proportion to them bound time and
+  # memory when the noise is small.
   step = _DISCRETIZATION * max(1.0, mu, mu**2 / 50.0)
   losses = gaussian_losses.distribution(effective_noise_multiplier, step)
   return min(bound, float(losses.get_epsilon_for_delta(delta)))  # ∞ if δ is tiny
@@ -114,8 +113,8 @@ def epsilon(effective_noise_multiplier: float, delta: float) -> float:
 def _epsilon_bound(mu: float, delta: float) -> float:
   """Returns ε ≤ μ²/2 + μ Φ⁻¹(1 − δ), rounded up; 0 if δ(0) ≤ δ.
 
-  The exact curve is δ(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ). The bound drops
-  the second term, which vanishes as μ grows.
+  The exact curve is δ(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ). The bound drops the second term,
+  which vanishes as μ grows.
 
   Source: Balle and Wang 2018, theorem 8.
   """
@@ -143,12 +142,11 @@ def account(
     noise_multiplier: standard deviation of Z over the clip norm.
     delta: δ of (ε, δ).
     adjacency: 'zero_out' or 'replace_one', which doubles the sensitivity.
-    group_size: number of devices protected together; multiplies the
-      sensitivity.
+    group_size: number of devices protected together; multiplies the sensitivity.
 
   Raises:
-    ValueError: if an argument is out of range, or the schema has more rounds
-      than the strategy supports.
+    ValueError: if an argument is out of range, or the schema has more rounds than the strategy
+      supports.
   """
   check_positive('noise_multiplier', noise_multiplier)
   check_delta(delta)
@@ -176,14 +174,13 @@ def from_sensitivity(
   """Returns the guarantee for a sensitivity that is exact or an upper bound.
 
   Args:
-    sensitivity: sensitivity to one device's updates, before adjacency and
-      group_size.
+    sensitivity: sensitivity to one device's updates, before adjacency and group_size.
     schema: participation schema for which the sensitivity holds.
     noise_multiplier, delta, adjacency, group_size: see `account`.
 
   Raises:
-    ValueError: if the sensitivity is a lower bound, which proves nothing, or an
-      argument is out of range.
+    ValueError: if the sensitivity is a lower bound, which proves nothing, or an argument is out
+      of range.
   """
   if sensitivity.kind not in (sensitivity_lib.EXACT, sensitivity_lib.UPPER_BOUND):
     raise ValueError(

@@ -21,8 +21,7 @@ class PrivacyLoss:
     sensitivity: in units of the first run's noise multiplier.
     sensitivity_kind: a kind of bound, as in `sensitivity`.
     effective_noise_multiplier: noise multiplier over sensitivity.
-    rho: ρ of zCDP; None without noise, and if no single Gaussian mechanism
-      gives it.
+    rho: ρ of zCDP; None without noise, and if no single Gaussian mechanism gives it.
     curve: ε at every δ that was asked for, at least one.
   """
 

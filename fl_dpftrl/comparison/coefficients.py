@@ -22,8 +22,8 @@ def first_columns(strategy: base.Strategy, num_rounds: int) -> Columns | None:
   """Returns the first columns of C and N over at most 10,000 lags.
 
   Returns:
-    None if C is not lower triangular or too large to be written out, and for
-    trees, whose entries depend on nodes and not on lags.
+    None if C is not lower triangular or too large to be written out, and for trees, whose
+    entries depend on nodes and not on lags.
   """
   lags = min(num_rounds, MOST_LAGS)
   if isinstance(strategy, blt.BLT):

@@ -19,12 +19,12 @@ class Contender:
     label: name of the candidate.
     mechanism: mechanism or family of its strategies.
     find: takes a schema and the keywords objective, workload and progress.
-    made_for: schema fields for which its strategy is found, if they differ from
-      those at which it is evaluated.
+    made_for: schema fields for which its strategy is found, if they differ from those at which
+      it is evaluated.
     optimised: True if `find` searches for the best strategy.
     workload: workload of its strategy file; None if it has none.
-    find_range: takes several schemas, of which one will hold, and the keywords
-      over and those of `find`; None if not supported.
+    find_range: takes several schemas, of which one will hold, and the keywords over and those
+      of `find`; None if not supported.
   """
 
   label: str
@@ -46,14 +46,14 @@ def contenders(
   """Returns candidates by their names.
 
   Args:
-    names: names; each is a mechanism, a mechanism with its size (blt:3 or
-      banded:64), a name in matrices/ or a strategy file, also as label=file.
-    made_for: schema fields to optimise for; each mechanism that is optimised
-      gives one candidate per entry. See `Contender`.
+    names: names; each is a mechanism, a mechanism with its size (blt:3 or banded:64), a name in
+      matrices/ or a strategy file, also as label=file.
+    made_for: schema fields to optimise for; each mechanism that is optimised gives one
+      candidate per entry. See `Contender`.
 
   Raises:
-    ValueError: if a name is unknown, its file is invalid, the mechanism takes
-      no size, or two candidates have the same label.
+    ValueError: if a name is unknown, its file is invalid, the mechanism takes no size, or two
+      candidates have the same label.
   """
   found = []
   for name in names:

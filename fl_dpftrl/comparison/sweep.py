@@ -109,8 +109,8 @@ def compare(
   """Compares mechanisms and strategy files at one or several schemas.
 
   Args:
-    mechanisms: names; each is a mechanism, a mechanism with its size (blt:3), a
-      name in matrices/ or a strategy file, also as label=file.
+    mechanisms: names; each is a mechanism, a mechanism with its size (blt:3), a name in
+      matrices/ or a strategy file, also as label=file.
     schemas: participation schemas.
     objective: 'rms' or 'max', the loss that optimisers minimise.
     workload: linear workload of all errors and losses.

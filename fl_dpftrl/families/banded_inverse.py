@@ -20,16 +20,15 @@ _ROUNDING = 1e-13
 class BandedInverse(toeplitz.Toeplitz):
   """A Toeplitz C whose inverse N has few non-zero diagonals.
 
-  A noise row is a sum over the last num_bands rows of Z, which are drawn again.
-  So no vector is kept between rounds, and a round costs num_bands draws.
+  A noise row is a sum over the last num_bands rows of Z, which are drawn again. So no vector is
+  kept between rounds, and a round costs num_bands draws.
 
   Attributes:
-    coefficients: first column of N, shape [num_bands], float64; the first is
-      positive.
+    coefficients: first column of N, shape [num_bands], float64; the first is positive.
 
   Raises:
-    ValueError: for coefficients of another shape, not finite, or with a first
-      one that is not positive.
+    ValueError: for coefficients of another shape, not finite, or with a first one that is not
+      positive.
 
   Source: Kalinin, McKenna, Upadhyay, Lampert 2025 (Back to Square Roots).
   """
@@ -74,12 +73,12 @@ class BandedInverse(toeplitz.Toeplitz):
   def sensitivity(self, schema: participation.MinSep) -> sensitivity_lib.Sensitivity:
     """Exact if the first column of C is non-negative and non-increasing.
 
-    Otherwise the result is the least of three bounds: that of columns of one
-    shape; that of the least non-increasing column nowhere below a non-negative
-    one; and that for any X. BISR has non-increasing columns.
+    Otherwise the result is the least of three bounds: that of columns of one shape; that of the
+    least non-increasing column nowhere below a non-negative one; and that for any X. BISR has
+    non-increasing columns.
 
-    Source: Kalinin, McKenna, Upadhyay, Lampert 2025; for monotone columns,
-    Kalinin and Lampert 2024 (Banded Square Root), theorem 2.
+    Source: Kalinin, McKenna, Upadhyay, Lampert 2025; for monotone columns, Kalinin and Lampert
+    2024 (Banded Square Root), theorem 2.
     """
     column = self.column(schema.num_rounds)
     found = sensitivities.shifted_sensitivity(sensitivities.Columns(column, np.ones(1), 0), schema)

@@ -20,21 +20,21 @@ _MOST_GRAM_ROUNDS = 1024  # most rounds for the bound for any X
 class BandedToeplitz(base.Strategy):
   """A C whose columns hold the same few coefficients from the diagonal down.
 
-  The end of the run cuts the last columns short, so their norms are smaller.
-  With normalized_rounds, every column of the C for that many rounds is scaled
-  to norm 1: C = T D, with D diagonal.
+  The end of the run cuts the last columns short, so their norms are smaller. With
+  normalized_rounds, every column of the C for that many rounds is scaled to norm 1: C = T D,
+  with D diagonal.
 
   Attributes:
     coefficients: c, shape [num_bands], float64; c₀ is positive.
-    normalized_rounds: the number of rounds for which columns are normalised, and
-      the most that it can run; None for no normalisation.
+    normalized_rounds: the number of rounds for which columns are normalised, and the most that
+      it can run; None for no normalisation.
 
   Raises:
-    ValueError: for coefficients of another shape, not finite or with a c₀ that
-      is not positive, and for normalized_rounds that is not a number of rounds.
+    ValueError: for coefficients of another shape, not finite or with a c₀ that is not positive,
+      and for normalized_rounds that is not a number of rounds.
 
-  Source: Choquette-Choo et al. 2024 (scaling up banded matrix factorisation),
-  section 3.2, "column normalization" included.
+  Source: Choquette-Choo et al. 2024 (scaling up banded matrix factorisation), section 3.2,
+  "column normalization" included.
   """
 
   coefficients: np.ndarray
@@ -56,8 +56,8 @@ class BandedToeplitz(base.Strategy):
   def late_norms(self) -> np.ndarray:
     """The divisors of the last columns, shape [num_bands].
 
-    Entry j is for the column with j more rounds after it. The last entry is for
-    all columns with more rounds after them.
+    Entry j is for the column with j more rounds after it. The last entry is for all columns
+    with more rounds after them.
     """
     if self.normalized_rounds is None:
       return np.ones(self.num_bands)

@@ -1,13 +1,12 @@
 """Banded lower-triangular matrices, stored and multiplied by their bands.
 
-The rows y of L⁻¹ Z follow from L y = z. A block of them follows from a window:
-the num_bands − 1 rows before it. The algorithm carries the covariance of the
-window along, so norms of rows cost O(n·bands²) time and the inverse is never
-written out.
+The rows y of L⁻¹ Z follow from L y = z. A block of them follows from a window: the num_bands −
+1 rows before it. The algorithm carries the covariance of the window along, so norms of rows
+cost O(n·bands²) time and the inverse is never written out.
 
-The inverse of an SGD workload has two or three bands: it undoes momentum,
-learning rates and sums. So C A⁻¹, the inverse of B = A C⁻¹, is banded too, and
-errors are norms of rows of its inverse.
+The inverse of an SGD workload has two or three bands: it undoes momentum, learning rates and
+sums. So C A⁻¹, the inverse of B = A C⁻¹, is banded too, and errors are norms of rows of its
+inverse.
 """
 
 from collections.abc import Iterator
@@ -27,8 +26,7 @@ def dense_rows(coefficients: np.ndarray) -> np.ndarray:
   Columns run from the first row's first band to the last row's diagonal.
 
   Args:
-    coefficients: shape [rows, num_bands]; [r, j] is the entry j left of the
-      diagonal.
+    coefficients: shape [rows, num_bands]; [r, j] is the entry j left of the diagonal.
 
   Returns:
     Shape [rows, num_bands − 1 + rows]; the last columns are those of these rows.
@@ -66,8 +64,8 @@ def check(name: str, coefficients: np.ndarray) -> None:
   """Checks the bands of an invertible matrix, by rows as in `to_matrix`.
 
   Raises:
-    ValueError: if there are more bands than rounds, the diagonal is not positive,
-      or a value outside the matrix is not 0.
+    ValueError: if there are more bands than rounds, the diagonal is not positive, or a value
+      outside the matrix is not 0.
   """
   num_rounds, num_bands = coefficients.shape
   if num_bands > num_rounds:
@@ -135,10 +133,10 @@ class Block(NamedTuple):
   Attributes:
     rows: the rows of the block.
     inverse: inverse of the block on the diagonal of L, shape [rows, rows].
-    transition: matrix that maps the window to its part of y, shape
-      [rows, window]. The window is shorter if fewer rounds came before.
-    covariance: covariance of the window followed by the block, shape
-      [window + rows, window + rows].
+    transition: matrix that maps the window to its part of y, shape [rows, window]. The window
+      is shorter if fewer rounds came before.
+    covariance: covariance of the window followed by the block, shape [window + rows, window +
+      rows].
   """
 
   rows: slice
@@ -156,8 +154,8 @@ def blocks(coefficients: np.ndarray) -> Iterator[Block]:
   """Yields the blocks of rows of L, from the first to the last.
 
   Args:
-    coefficients: shape [num_rounds, num_bands]; [t, j] is L[t, t − j], and 0
-      where t < j. The diagonal, [t, 0], is not 0.
+    coefficients: shape [num_rounds, num_bands]; [t, j] is L[t, t − j], and 0 where t < j. The
+      diagonal, [t, 0], is not 0.
   """
   num_rounds, num_bands = coefficients.shape
   most = num_bands - 1

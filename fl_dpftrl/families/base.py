@@ -17,18 +17,18 @@ from fl_dpftrl.sensitivity import blocks, entries, gram
 class Strategy(abc.ABC):
   """An immutable strategy matrix C with its noising matrix N, in float64.
 
-  A strategy says what C is, not how it was found. For the workload A that it
-  estimates, A N C = A; for a square C, N is its inverse. C has one row for each
-  row of Z, and may have more rows than there are rounds (trees do).
+  A strategy says what C is, not how it was found. For the workload A that it estimates, A N C =
+  A; for a square C, N is its inverse. C has one row for each row of Z, and may have more rows
+  than there are rounds (trees do).
 
-  A family gives `family`, `strategy_matrix` and `noising_matrix`. Every other
-  method has a default that is correct for any C and N, but computes from the
-  dense matrices. A family with a faster or tighter method overrides it.
+  A family gives `family`, `strategy_matrix` and `noising_matrix`. Every other method has a
+  default that is correct for any C and N, but computes from the dense matrices. A family with a
+  faster or tighter method overrides it.
 
   Attributes:
     family: the name of the family in the registry and in strategy files.
-    max_rounds: the most rounds it can run; None if it can run for ever. It is
-      an attribute or a property.
+    max_rounds: the most rounds it can run; None if it can run for ever. It is an attribute or a
+      property.
   """
 
   family: ClassVar[str]
@@ -76,14 +76,14 @@ class Strategy(abc.ABC):
   def sensitivity(self, schema: participation.MinSep) -> sensitivity_lib.Sensitivity:
     """Returns the worst ‖C u‖ under a schema, per unit of clip norm.
 
-    The default uses the Gram matrix. It is exact if a search over patterns ends
-    in time, and otherwise an upper bound.
+    The default uses the Gram matrix. It is exact if a search over patterns ends in time, and
+    otherwise an upper bound.
 
     Raises:
       ValueError: if the schema has more rounds than the strategy can run.
 
-    Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization,
-    section 4 and algorithm VecSens; see `gram.gram_sensitivity`.
+    Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization, section 4 and
+    algorithm VecSens; see `gram.gram_sensitivity`.
     """
     return gram.gram_sensitivity(self.gram_matrix(schema.num_rounds), schema)
 
@@ -102,8 +102,8 @@ class Strategy(abc.ABC):
     """Returns X = CᵀC, shape [num_rounds, num_rounds].
 
     Raises:
-      ValueError: if num_rounds is more than the strategy can run, or too many
-        for a dense matrix.
+      ValueError: if num_rounds is more than the strategy can run, or too many for a dense
+        matrix.
     """
     workloads.check_dense(num_rounds)
     check_num_rounds(self, num_rounds)

@@ -24,8 +24,8 @@ MAX_BUFFERS = 64
 class BLT(toeplitz.Toeplitz):
   """A Toeplitz C with coefficients c₀ = 1, cᵢ = Σⱼ ωⱼ θⱼ^(i−1).
 
-  The constraints make the coefficients non-negative and non-increasing, for
-  which the sensitivity under min-sep has an exact closed form.
+  The constraints make the coefficients non-negative and non-increasing, for which the
+  sensitivity under min-sep has an exact closed form.
 
   Attributes:
     buffer_decay: θ, each strictly between 0 and 1.
@@ -34,8 +34,8 @@ class BLT(toeplitz.Toeplitz):
   Raises:
     ValueError: if a constraint does not hold.
 
-  Source: McMahan, Xu, Zhang 2024 (BLT-DP-FTRL), equation 3 and algorithm 1;
-  Dvijotham et al. 2024.
+  Source: McMahan, Xu, Zhang 2024 (BLT-DP-FTRL), equation 3 and algorithm 1; Dvijotham et al.
+  2024.
   """
 
   buffer_decay: Sequence[float]
@@ -99,11 +99,10 @@ class BLT(toeplitz.Toeplitz):
   def sensitivity(self, schema: participation.MinSep) -> sensitivity_lib.Sensitivity:
     """Exact, in closed form, under both schemas.
 
-    Coefficients are non-negative and non-increasing, so the worst pattern is
-    the first rounds, as close together as the schema allows.
+    Coefficients are non-negative and non-increasing, so the worst pattern is the first rounds,
+    as close together as the schema allows.
 
-    Source: McMahan, Xu, Zhang 2024, theorem on min-sep sensitivity of
-    Toeplitz C.
+    Source: McMahan, Xu, Zhang 2024, theorem on min-sep sensitivity of Toeplitz C.
     """
     square, _, _ = blt_sums.SquaredSensitivity(schema)(
       1.0 - np.asarray(self.buffer_decay), np.asarray(self.output_scale)
@@ -126,8 +125,8 @@ class BLT(toeplitz.Toeplitz):
   def gram_entries(self, num_rounds: int) -> entries.Entries:
     """Returns entries of X as geometric sums of cₛ cₛ₊ₗ for a lag l.
 
-    X[i, i + l] = meets(l) + Σₐ power(a, l) · products(a, n − 1 − i − l). These
-    terms take few distinct values, so tables make many entries fast.
+    X[i, i + l] = meets(l) + Σₐ power(a, l) · products(a, n − 1 − i − l). These terms take few
+    distinct values, so tables make many entries fast.
     """
     base.check_num_rounds(self, num_rounds)
     rates = np.log(np.asarray(self.buffer_decay))

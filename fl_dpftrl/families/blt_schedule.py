@@ -1,7 +1,7 @@
 """Squared errors of BLTs under a learning rate schedule.
 
-The rows of B are then not shifts of each other. One pass over the rounds
-computes their norms, and carries a few sums for each decay.
+The rows of B are then not shifts of each other. One pass over the rounds computes their norms,
+and carries a few sums for each decay.
 """
 
 import numpy as np
@@ -25,15 +25,14 @@ def squared_errors(
 ) -> np.ndarray:
   """Squared norm of each row of B = A C⁻¹.
 
-  With Y the result at a constant rate of 1, the noise in model t is
-  ηₜ Yₜ − Hₜ after summation by parts, with Hₜ = Σ over u < t of
-  (ηᵤ₊₁ − ηᵤ) Yᵤ. Variances follow from Cov(Hₜ, Yₜ), which filters carry from
-  round to round.
+  With Y the result at a constant rate of 1, the noise in model t is ηₜ Yₜ − Hₜ after summation
+  by parts, with Hₜ = Σ over u < t of (ηᵤ₊₁ − ηᵤ) Yᵤ. Variances follow from Cov(Hₜ, Yₜ), which
+  filters carry from round to round.
 
   Args:
     below_one: 1 − p for the points of a chain, shape [d + 1].
-    scales: scales of its running sums, shape [d + 1]. Both may be complex with
-      small imaginary parts; the result is an analytic function of them.
+    scales: scales of its running sums, shape [d + 1]. Both may be complex with small imaginary
+      parts; the result is an analytic function of them.
     learning_rates: η, shape [n].
     momentum: β.
 
@@ -64,8 +63,8 @@ def squared_errors(
 class SquaredError:
   """The counterpart of `blt_sums.SquaredError` for a learning rate schedule.
 
-  The largest error is smoothed to a power mean. Derivatives come from steps in
-  an imaginary direction, which are exact to rounding.
+  The largest error is smoothed to a power mean. Derivatives come from steps in an imaginary
+  direction, which are exact to rounding.
   """
 
   def __init__(

@@ -14,8 +14,8 @@ _SMALLEST = 1e-300
 class SquaredSensitivity:
   """sens² of BLTs and its derivatives, as sums of positive terms only.
 
-  After participation a = 0, 1, …, until the next, row r + 1 of the sum of C's
-  columns is Σ ω θ^r G(a), where G(a) = Σ over c ≤ a of θ^(bc).
+  After participation a = 0, 1, …, until the next, row r + 1 of the sum of C's columns is Σ ω
+  θ^r G(a), where G(a) = Σ over c ≤ a of θ^(bc).
   """
 
   def __init__(self, schema: participation.MinSep):
@@ -50,8 +50,7 @@ class SquaredSensitivity:
     of_pairs = (slopes * weights) @ np.swapaxes(sums, -1, -2)
     last_pairs = last * np.swapaxes(last, -1, -2)
     of_last_pairs = last_slope * np.swapaxes(last, -1, -2)
-    # Cross terms between the leading 1 of each participation and the tails of
-    # earlier ones.
+    # Cross terms between the leading 1 of each participation and the tails of earlier ones.
     reach = np.exp(-(self._step - 1.0) * rates)
     meets = reach * (sums @ weights)
     of_meets = reach * (slopes @ weights) - (self._step - 1.0) * meets
@@ -78,16 +77,15 @@ class SquaredSensitivity:
 class SquaredError:
   """Squared error of prefix sums or momentum, with its derivatives.
 
-  B = A C⁻¹ is Toeplitz. For prefix sums, coefficient i of its first column is Σ
-  s · p^i over the chain's points p = 1, θ̂₁, …. With momentum β, p^i becomes Σ
-  over a ≤ i of p^a β^(i−a). The terms are positive, except for the last if its
-  θ̂ is negative.
+  B = A C⁻¹ is Toeplitz. For prefix sums, coefficient i of its first column is Σ s · p^i over
+  the chain's points p = 1, θ̂₁, …. With momentum β, p^i becomes Σ over a ≤ i of p^a β^(i−a).
+  The terms are positive, except for the last if its θ̂ is negative.
   """
 
   def __init__(self, num_rounds: int, objective: str, momentum: float = 0.0):
     pairs = series.nodes(num_rounds // 2)
-    # Even and odd rounds separately: powers of a negative number are smooth
-    # over each of the two.
+    # Even and odd rounds separately: powers of a negative number are smooth over each of the
+    # two.
     both = np.repeat(2.0 * pairs.positions, 2)
     both[1::2] += 1.0
     weights = np.repeat(pairs.weights, 2)
@@ -111,8 +109,8 @@ class SquaredError:
       scales: s, shape [… d + 1].
 
     Returns:
-      The squared error, shape […], and its derivatives in the points and in the
-      scales, shape [… d + 1].
+      The squared error, shape […], and its derivatives in the points and in the scales, shape
+      [… d + 1].
     """
     if self._momentum:
       terms, slopes = self._momentum_terms(below_one)

@@ -21,15 +21,15 @@ class Dense(base.Strategy):
   """A lower-triangular C, entry by entry.
 
   Attributes:
-    coefficients: C, shape [num_rounds, num_rounds], float64; 0 above the
-      diagonal, positive on it.
+    coefficients: C, shape [num_rounds, num_rounds], float64; 0 above the diagonal, positive on
+      it.
 
   Raises:
-    ValueError: for another shape, values that are not finite, a diagonal that
-      is not positive, or a value above it that is not 0.
+    ValueError: for another shape, values that are not finite, a diagonal that is not positive,
+      or a value above it that is not 0.
 
-  Source: Denisov et al. 2022, theorem 2.1: any factorisation has an equivalent
-  lower-triangular one, whose noise can be streamed.
+  Source: Denisov et al. 2022, theorem 2.1: any factorisation has an equivalent lower-triangular
+  one, whose noise can be streamed.
   """
 
   coefficients: np.ndarray
@@ -59,8 +59,8 @@ class Dense(base.Strategy):
   def sensitivity(self, schema: participation.MinSep) -> sensitivity_lib.Sensitivity:
     """Computes it as for any X; also exact if entries are zero up to rounding.
 
-    Orthogonal updates reach the sum of a pattern's diagonal of X, and equal
-    ones the sum of all its entries. A bound that is no larger is exact.
+    Orthogonal updates reach the sum of a pattern's diagonal of X, and equal ones the sum of all
+    its entries. A bound that is no larger is exact.
     """
     gram = self.gram_matrix(schema.num_rounds)
     bound = gram_lib.gram_sensitivity(gram, schema)

@@ -1,9 +1,9 @@
 """The decays of a BLT and of its inverse, given by the gaps between them.
 
-The decays of C and of C⁻¹ alternate: 1 > θ₁ > θ̂₁ > θ₂ > θ̂₂ > … > θ_d > θ̂_d.
-Every difference between two of them is a sum of gaps. Every coefficient of C,
-of C⁻¹ and of its running sums is a product of differences. So nothing cancels,
-even if two decays nearly coincide or nearly reach 1.
+The decays of C and of C⁻¹ alternate: 1 > θ₁ > θ̂₁ > θ₂ > θ̂₂ > … > θ_d > θ̂_d. Every difference
+between two of them is a sum of gaps. Every coefficient of C, of C⁻¹ and of its running sums is
+a product of differences. So nothing cancels, even if two decays nearly coincide or nearly reach
+1.
 
 Arrays may have further leading axes, for several BLTs at once.
 """
@@ -20,9 +20,9 @@ _BISECTIONS = 80
 class Chain(NamedTuple):
   """C, C⁻¹ and its running sums as sums of geometric series.
 
-  Coefficient i ≥ 1 of C is Σ scales · θ^(i−1), that of C⁻¹ is
-  −Σ inverse_scales · θ̂^(i−1), and the sum of the latter from 0 to i is
-  Σ sum_scales · p^i over the points p = 1, θ̂₁, …, θ̂_d. Scales are positive.
+  Coefficient i ≥ 1 of C is Σ scales · θ^(i−1), that of C⁻¹ is −Σ inverse_scales · θ̂^(i−1), and
+  the sum of the latter from 0 to i is Σ sum_scales · p^i over the points p = 1, θ̂₁, …, θ̂_d.
+  Scales are positive.
 
   Attributes:
     below_one: distances of 1, θ₁, θ̂₁, … from 1, shape [… 2d + 1].
@@ -75,8 +75,8 @@ def gradient(
     this: the chain.
     of_decays: derivatives in θ, shape [… d].
     of_scales: derivatives in ω, shape [… d].
-    of_points: derivatives in the points of sum_scales, shape [… d + 1]; the
-      point 1 does not move.
+    of_points: derivatives in the points of sum_scales, shape [… d + 1]; the point 1 does not
+      move.
     of_sum_scales: derivatives in sum_scales, shape [… d + 1].
 
   Returns:
@@ -110,8 +110,8 @@ def _between(size: int) -> np.ndarray:
 def _exponents(size: int) -> np.ndarray:
   """[l, m]: the power of |point l − point m| in the scale at point l.
 
-  The scales are residues of C = Π (1 − θ̂z) / (1 − θz), which the point 1 does
-  not enter, and of 1 / ((1 − z) C).
+  The scales are residues of C = Π (1 − θ̂z) / (1 − θz), which the point 1 does not enter, and
+  of 1 / ((1 − z) C).
   """
   parity = np.arange(size) % 2
   powers = np.where(parity[:, None] == parity, -1.0, 1.0) + np.eye(size)
@@ -143,15 +143,14 @@ def gaps_of(decay: np.ndarray, scale: np.ndarray) -> np.ndarray:
 def _neighbours(decay: np.ndarray, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """Returns θⱼ − θ̂ⱼ and θ̂ⱼ − θⱼ₊₁, to full relative precision.
 
-  The θ̂ solve 1 + Σ ω / (x − θ) = 0, whose left side falls between neighbouring
-  poles. The search for each root uses its distance from the nearer pole, on a
-  logarithmic scale.
+  The θ̂ solve 1 + Σ ω / (x − θ) = 0, whose left side falls between neighbouring poles. The
+  search for each root uses its distance from the nearer pole, on a logarithmic scale.
   """
   widths = np.append(decay[:-1] - decay[1:], np.inf)
   away = decay[:, None] - decay  # [pole, l]
   middle = 0.5 * widths[:-1, None]
-  # Which pole is nearer: below the middle of its interval the sum is positive
-  # only where the root lies above it.
+  # Which pole is nearer: below the middle of its interval the sum is positive only where the
+  # root lies above it.
   values = 1.0 + np.sum(scale / (away[:-1] - middle), axis=1)
   from_above = np.append(values > 0.0, True)
   origin = np.arange(decay.size) + ~from_above

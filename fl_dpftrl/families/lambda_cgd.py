@@ -17,8 +17,8 @@ from fl_dpftrl.sensitivity import toeplitz as sensitivities
 class LambdaCGD(toeplitz.Toeplitz):
   """Row t of noise is z[t] − λ z[t − 1], and C[t, j] = λ^(t − j).
 
-  The earlier row of Z is drawn again, so no vector is kept between rounds and a
-  round costs two draws.
+  The earlier row of Z is drawn again, so no vector is kept between rounds and a round costs two
+  draws.
 
   Attributes:
     decay: λ, 0 to 1; 0 is independent noise.

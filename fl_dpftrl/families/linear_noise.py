@@ -1,13 +1,13 @@
 """The noise of a mechanism as a linear step, for executors that know no family.
 
-The mechanisms add row t of N·Z to the sum of round t. A family says once, in
-NumPy terms, how that row follows from rows of Z and from a few buffers:
+The mechanisms add row t of N·Z to the sum of round t. A family says once, in NumPy terms, how
+that row follows from rows of Z and from a few buffers:
 
     own · y = Σ draws[i] · z[first + i] − Σ below[j] · buffers[j]
 
-The noise row is scale · y. Then y enters the buffers, by a `Push` or an `Add`.
-Rows of Z are functions of a seed and their number, so a step may draw those of
-earlier rounds again instead of keeping them.
+The noise row is scale · y. Then y enters the buffers, by a `Push` or an `Add`. Rows of Z are
+functions of a seed and their number, so a step may draw those of earlier rounds again instead
+of keeping them.
 """
 
 import functools
@@ -33,12 +33,12 @@ class Push(NamedTuple):
 class Add(NamedTuple):
   """Buffers are running sums, zeros at first.
 
-  Buffer j loses losses[j] of itself, then gains row_gains[j] · y and
-  draw_gains[j] times the first row of Z that the step draws.
+  Buffer j loses losses[j] of itself, then gains row_gains[j] · y and draw_gains[j] times the
+  first row of Z that the step draws.
 
   Attributes:
-    losses, row_gains, draw_gains: shape [num_buffers]. A loss is 1 − θ of a
-      decay θ, which keeps its precision in float32 where θ near 1 does not.
+    losses, row_gains, draw_gains: shape [num_buffers]. A loss is 1 − θ of a decay θ, which
+      keeps its precision in float32 where θ near 1 does not.
   """
 
   losses: np.ndarray
@@ -51,16 +51,16 @@ class Step(NamedTuple):
 
   Attributes:
     draws: weights of successive rows of Z, at least one.
-    earlier: number of rows among them, the first ones, that rounds before this
-      one used already.
+    earlier: number of rows among them, the first ones, that rounds before this one used
+      already.
     own: factor of y, not 0.
-    below: weights of the buffers, of a stack from the newest on; buffers that
-      are not there yet count as zeros.
+    below: weights of the buffers, of a stack from the newest on; buffers that are not there yet
+      count as zeros.
     update: how y enters the buffers, alike in all steps; None without buffers.
     scale: noise row over y.
-    norm: ‖row t of N‖. It may be None where N is Toeplitz but for the scales
-      and every step draws its own row of Z alone: it then follows from the
-      response of the steps to a single 1.
+    norm: ‖row t of N‖. It may be None where N is Toeplitz but for the scales and every step
+      draws its own row of Z alone: it then follows from the response of the steps to a single
+      1.
     restart: whether the buffers are cleared before the step.
   """
 
@@ -77,16 +77,16 @@ class Step(NamedTuple):
 class LinearNoise(NamedTuple):
   """The noise of a strategy, round by round.
 
-  A graph holds a table of steps. So a strategy without a last round says when
-  steps recur, and executors use `at`, which repeats them accordingly.
+  A graph holds a table of steps. So a strategy without a last round says when steps recur, and
+  executors use `at`, which repeats them accordingly.
 
   Attributes:
     num_buffers: most vectors that are kept between rounds.
     step: t → how the row of round t is made.
     period: rounds after which steps recur; None if each round has its own.
     settles: first round from which on they recur.
-    dyadic: steps recur instead whenever the binary form of t ends in as many
-      ones, as the carries of a binary tree do.
+    dyadic: steps recur instead whenever the binary form of t ends in as many ones, as the
+      carries of a binary tree do.
   """
 
   num_buffers: int
@@ -107,8 +107,8 @@ class LinearNoise(NamedTuple):
 def redrawn(strategy: 'base.Strategy', num_rounds: int | None) -> LinearNoise:
   """Returns row t of N·Z as a sum over rows of Z, drawn again: no buffers.
 
-  This works for any strategy with a last round, but costs as many draws as there
-  are rows of Z from the first to the last that row t of N reads.
+  This works for any strategy with a last round, but costs as many draws as there are rows of Z
+  from the first to the last that row t of N reads.
 
   Raises:
     ValueError: if num_rounds is None.

@@ -1,7 +1,7 @@
 """Reciprocals of polynomials as power series, which invert Toeplitz matrices.
 
-A lower-triangular Toeplitz matrix acts as the polynomial of its coefficients,
-its inverse as the reciprocal, and prefix sums as 1 / (1 − z).
+A lower-triangular Toeplitz matrix acts as the polynomial of its coefficients, its inverse as
+the reciprocal, and prefix sums as 1 / (1 − z).
 """
 
 import numpy as np
@@ -61,29 +61,26 @@ def _product(left: np.ndarray, right: np.ndarray, num_terms: int) -> np.ndarray:
 def step_response(coefficients: np.ndarray, num_terms: int) -> tuple[np.ndarray, float | None]:
   """The coefficients of 1 / ((1 − z) Σ cᵢ zⁱ), running sums of the reciprocal.
 
-  They tend to 1 / Σ cᵢ if every zero of the polynomial is outside the unit
-  disc. If that limit is reached before num_terms, and is proven to hold from
-  there on, the rest is left out. The proof: let e be the distance of the last
-  num_bands terms from the limit. Later terms are at most g e away, with g the
-  largest of Gₜ = Σ |hₜ₋ₛ| Σ_{j>s} |cⱼ|, and h the reciprocal. If G stays below
-  ½ over num_bands terms, every later distance is at most half of an earlier
-  one, so g is only needed up to there. The proof needs no zero of the
-  polynomial.
+  They tend to 1 / Σ cᵢ if every zero of the polynomial is outside the unit disc. If that limit
+  is reached before num_terms, and is proven to hold from there on, the rest is left out. The
+  proof: let e be the distance of the last num_bands terms from the limit. Later terms are at
+  most g e away, with g the largest of Gₜ = Σ |hₜ₋ₛ| Σ_{j>s} |cⱼ|, and h the reciprocal. If G
+  stays below ½ over num_bands terms, every later distance is at most half of an earlier one, so
+  g is only needed up to there. The proof needs no zero of the polynomial.
 
   Args:
     coefficients: c, shape [num_bands]; c₀ is not 0.
     num_terms: at least 1.
 
   Returns:
-    The first terms, as many as needed or all, and the limit from there on, with
-    a relative error below 1e-10; None if all terms are given.
+    The first terms, as many as needed or all, and the limit from there on, with a relative
+    error below 1e-10; None if all terms are given.
 
   Raises:
-    ValueError: if there are too many terms to compute one by one, and they do
-      not settle.
+    ValueError: if there are too many terms to compute one by one, and they do not settle.
 
-  Source: for the limit, Choquette-Choo et al. 2024 (scaling up banded matrix
-  factorisation), appendix I, where it is used unproven from num_bands² on.
+  Source: for the limit, Choquette-Choo et al. 2024 (scaling up banded matrix factorisation),
+  appendix I, where it is used unproven from num_bands² on.
   """
   coefficients = np.trim_zeros(np.asarray(coefficients, np.float64), 'b')
   size = max(_ALWAYS_WHOLE, 8 * coefficients.size)

@@ -48,22 +48,21 @@ FAMILIES: Mapping[str, type[base.Strategy]] = types.MappingProxyType(_families)
 def register(cls: _Family) -> _Family:
   """Adds a family, which then works wherever a built-in one does.
 
-  This is a class decorator. The class is a frozen dataclass with `family`,
-  `strategy_matrix` and `noising_matrix`; its fields are the parameters in a
-  strategy file. It need not inherit from `base.Strategy`: the defaults that it
-  lacks are added to it. The registry belongs to the process: commands in
-  another process know the family once they have imported its module.
+  This is a class decorator. The class is a frozen dataclass with `family`, `strategy_matrix`
+  and `noising_matrix`; its fields are the parameters in a strategy file. It need not inherit
+  from `base.Strategy`: the defaults that it lacks are added to it. The registry belongs to the
+  process: commands in another process know the family once they have imported its module.
 
   Args:
-    cls: the family. A registered family of the same module and name is
-      replaced, as when a notebook defines it again.
+    cls: the family. A registered family of the same module and name is replaced, as when a
+      notebook defines it again.
 
   Returns:
     The class.
 
   Raises:
-    ValueError: if it is no frozen dataclass, lacks a name, C or N, or has the
-      name of another family.
+    ValueError: if it is no frozen dataclass, lacks a name, C or N, or has the name of another
+      family.
   """
   name = getattr(cls, 'family', None)
   if not isinstance(name, str) or not re.fullmatch('[A-Za-z][A-Za-z0-9_]*', name):

@@ -19,8 +19,8 @@ from fl_dpftrl.sensitivity import gram
 class Stamped(base.Strategy):
   """Independent copies of a strategy, one after the other: C is block diagonal.
 
-  It runs on past the last round of the repeated strategy. A tree that is
-  restarted at regular intervals is a stamped tree.
+  It runs on past the last round of the repeated strategy. A tree that is restarted at regular
+  intervals is a stamped tree.
 
   Attributes:
     strategy: the strategy that every block of rounds repeats.
@@ -29,8 +29,8 @@ class Stamped(base.Strategy):
   Raises:
     ValueError: if strategy is not a strategy, or block_rounds is out of range.
 
-  Source: Choquette-Choo et al. 2023, multi-epoch matrix factorization
-  ("stamping"); Kairouz et al. 2021 (DP-FTRL), for trees.
+  Source: Choquette-Choo et al. 2023, multi-epoch matrix factorization ("stamping"); Kairouz et
+  al. 2021 (DP-FTRL), for trees.
   """
 
   strategy: base.Strategy

@@ -1,8 +1,8 @@
 """Rows of B = A N of banded Toeplitz strategies.
 
-Without normalised columns, B is Toeplitz, and its first column w determines it.
-With columns normalised for n rounds, this holds for all but the last rows of B,
-whose noise is smaller. Those are computed column by column.
+Without normalised columns, B is Toeplitz, and its first column w determines it. With columns
+normalised for n rounds, this holds for all but the last rows of B, whose noise is smaller.
+Those are computed column by column.
 """
 
 import dataclasses
@@ -23,8 +23,8 @@ def decoder_column(
 ) -> tuple[np.ndarray, float | None]:
   """Returns the first column of A T⁻¹, and the limit of the terms left out.
 
-  See `power_series.step_response`, applied to the coefficients times 1 − β z if
-  A has momentum β.
+  See `power_series.step_response`, applied to the coefficients times 1 − β z if A has momentum
+  β.
   """
   if isinstance(workload, workloads.Workload):
     return power_series.step_response(
@@ -38,16 +38,15 @@ def decoder_column(
 class LateRows:
   """The last rows of B, as sums over its columns, in chunks of columns.
 
-  Row r of the last R, and column q from the right, of B are
-  base · w[r − q] + A (scales ⊙ h[· − q]). Lags are counted so that the last row
-  and the last column have lag 0.
+  Row r of the last R, and column q from the right, of B are base · w[r − q] + A (scales ⊙ h[· −
+  q]). Lags are counted so that the last row and the last column have lag 0.
 
   Attributes:
     inverse: h, the first column of T⁻¹, with a term for each column considered.
     response: w, with the same number of terms.
     scales: shape [R], the factor of each late row of T⁻¹, less base.
-    base: the common factor of all rows of T⁻¹, inside w; 0 if A is not
-      Toeplitz, and R is all rows.
+    base: the common factor of all rows of T⁻¹, inside w; 0 if A is not Toeplitz, and R is all
+      rows.
     workload: A.
   """
 

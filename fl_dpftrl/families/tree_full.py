@@ -23,21 +23,19 @@ def height_of_tree(round_index: int, num_rounds: int) -> int:
 def row(round_index: int, num_rounds: int) -> tuple[float, dict[int, float]]:
   """Row t of C: its diagonal entry, and its entry for each earlier block.
 
-  C follows from X by eliminating the rounds from the last on: C[t, t] C[t, :]
-  is row t of the Schur complement of the rounds after t. That row is half the
-  derivative by u_t of the least ‖T u‖² over the values of those rounds. The
-  minimum is found from the root down to the round. If a node's right half lies
-  after t, only its sum is left free. A sum s below a node of height h costs at
-  least (2 − 2^−h) s².
+  C follows from X by eliminating the rounds from the last on: C[t, t] C[t, :] is row t of the
+  Schur complement of the rounds after t. That row is half the derivative by u_t of the least ‖T
+  u‖² over the values of those rounds. The minimum is found from the root down to the round. If
+  a node's right half lies after t, only its sum is left free. A sum s below a node of height h
+  costs at least (2 − 2^−h) s².
 
   Args:
     round_index: t.
     num_rounds: rounds of the whole run.
 
   Returns:
-    C[t, t]; and the entries of C by height. The entry at a height holds for all
-    2^height rounds below the complete left sibling, at that height, of a node
-    over t. All other entries are 0.
+    C[t, t]; and the entries of C by height. The entry at a height holds for all 2^height rounds
+    below the complete left sibling, at that height, of a node over t. All other entries are 0.
   """
   cost, weights = 0.0, {}  # A sum s costs cost·s² + 2 s·Σ weight·sibling.
   for height in reversed(range(height_of_tree(round_index, num_rounds))):
@@ -57,13 +55,13 @@ def node_moments(num_heights: int) -> tuple[np.ndarray, np.ndarray]:
   """Variances in a finished tree of each height, if Z has variance 1.
 
   Returns:
-    Two arrays of shape [num_heights]: the variance of the estimate of the sum
-    of all its rounds, and that of the estimate of any single round.
+    Two arrays of shape [num_heights]: the variance of the estimate of the sum of all its
+    rounds, and that of the estimate of any single round.
   """
   heights = np.arange(num_heights)
   total = 1.0 / (2.0 - 2.0**-heights)
-  # One more node on top lowers the covariance by the formula of Sherman and
-  # Morrison; a round's covariance with the sum is the same for all rounds.
+  # One more node on top lowers the covariance by the formula of Sherman and Morrison; a round's
+  # covariance with the sum is the same for all rounds.
   shared = total / 2.0**heights
   less = shared[:-1] ** 2 / (1.0 + 2.0 * total[:-1])
   return total, 1.0 - np.concatenate([[0.0], np.cumsum(less)])
@@ -73,16 +71,15 @@ def node_moments(num_heights: int) -> tuple[np.ndarray, np.ndarray]:
 class TreeFull(base.Strategy):
   """Tree aggregation with Honaker's full estimator, B = A T⁺.
 
-  T has a row for every complete node of the binary tree over all rounds. Every
-  prefix sum is estimated by least squares from the whole tree, including nodes
-  that later rounds complete. Sensitivity and errors depend on X = TᵀT only, and
-  C is its lower-triangular factor, X = CᵀC. So Z has a row a round, N is C's
-  inverse, and A N Z has the distribution of A T⁺ Z. The estimator that needs
-  the whole tree can thus be streamed, in the memory of the online one.
+  T has a row for every complete node of the binary tree over all rounds. Every prefix sum is
+  estimated by least squares from the whole tree, including nodes that later rounds complete.
+  Sensitivity and errors depend on X = TᵀT only, and C is its lower-triangular factor, X = CᵀC.
+  So Z has a row a round, N is C's inverse, and A N Z has the distribution of A T⁺ Z. The
+  estimator that needs the whole tree can thus be streamed, in the memory of the online one.
 
-  From the first round on, X depends on the number of rounds, and so does each
-  noise row. A stream needs num_rounds. Without it, C is that of a run of the
-  requested number of rounds, which differs from the beginning of a longer run.
+  From the first round on, X depends on the number of rounds, and so does each noise row. A
+  stream needs num_rounds. Without it, C is that of a run of the requested number of rounds,
+  which differs from the beginning of a longer run.
 
   Attributes:
     num_rounds: rounds of the run; None for the requested number.
@@ -90,8 +87,8 @@ class TreeFull(base.Strategy):
   Raises:
     ValueError: if num_rounds is neither None nor a whole number of at least 1.
 
-  Source: Honaker 2015; Denisov et al. 2022, appendix on binary trees, for B and
-  for streaming by an equivalent lower-triangular C.
+  Source: Honaker 2015; Denisov et al. 2022, appendix on binary trees, for B and for streaming
+  by an equivalent lower-triangular C.
   """
 
   num_rounds: int | None = None
@@ -224,8 +221,8 @@ def _prefix_variances(height: int) -> list[np.ndarray]:
   for h in range(height):
     half = variances[-1]
     apart = np.concatenate([half, totals[h] + half])
-    # The node over both halves: the covariance of the prefix with the whole is
-    # proportional to the rounds that they share.
+    # The node over both halves: the covariance of the prefix with the whole is proportional to
+    # the rounds that they share.
     covariance = totals[h] / 2.0**h * np.arange(1, 2 * half.size + 1)
     variances.append(apart - covariance**2 / (1.0 + 2.0 * totals[h]))
   return variances

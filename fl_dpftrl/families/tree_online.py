@@ -27,9 +27,8 @@ def nodes_completed(round_index: int) -> int:
 def own_weight(height: int) -> float:
   """Weight of a node's own noise in its estimate, at a height above the leaves.
 
-  The children's sum of estimates gets the rest. Inverse-variance weighting of a
-  node's variance 1 against its children's 2 v(h − 1) leaves
-  v(h) = 1 / (2 − 2^−h), which is the weight itself.
+  The children's sum of estimates gets the rest. Inverse-variance weighting of a node's variance
+  1 against its children's 2 v(h − 1) leaves v(h) = 1 / (2 − 2^−h), which is the weight itself.
 
   Source: Honaker 2015, "Efficient use of differentially private binary trees".
   """
@@ -39,9 +38,9 @@ def own_weight(height: int) -> float:
 def own_weights(round_index: int, num_nodes: int) -> list[float]:
   """`own_weight` of the nodes that end with a round, from its leaf up.
 
-  Also of nodes whose right half is virtual, of which nothing needs estimating:
-  then the left half's estimate, of variance v, is all that the children give,
-  and the node's own noise gets the weight v / (1 + v).
+  Also of nodes whose right half is virtual, of which nothing needs estimating: then the left
+  half's estimate, of variance v, is all that the children give, and the node's own noise gets
+  the weight v / (1 + v).
   """
   weights = [1.0]
   for height in range(1, num_nodes):
@@ -55,8 +54,8 @@ def own_weights(round_index: int, num_nodes: int) -> list[float]:
 def row_norm(round_index: int, num_nodes: int) -> float:
   """‖row t of N‖ where round t finishes nodes of so many heights.
 
-  A row is the estimate of the highest finished node, less those of the siblings
-  that it replaces, whose variances are their own weights.
+  A row is the estimate of the highest finished node, less those of the siblings that it
+  replaces, whose variances are their own weights.
   """
   square, share = 0.0, 1.0  # Of the highest estimate in those of its children.
   owns = own_weights(round_index, num_nodes)
@@ -72,24 +71,23 @@ def row_norm(round_index: int, num_nodes: int) -> float:
 class TreeOnline(base.Strategy):
   """Tree aggregation with Honaker's online estimator.
 
-  C has a row for every complete node of the binary tree, in the order in which
-  the rounds complete them (a round's leaf, then its finished ancestors, from
-  the lowest). A prefix sum is the sum of the estimates of the complete nodes
-  that tile it, each estimated from its own noise and its subtree's.
+  C has a row for every complete node of the binary tree, in the order in which the rounds
+  complete them (a round's leaf, then its finished ancestors, from the lowest). A prefix sum is
+  the sum of the estimates of the complete nodes that tile it, each estimated from its own noise
+  and its subtree's.
 
   Attributes:
-    completed_after: the rounds of a run after whose last one virtual rounds, in
-      which no device takes part, finish the tree. The sum of all rounds is then
-      the estimate of one node, the root, at the price of a row of C more for
-      each node that the virtual rounds finish. For trees that are restarted,
-      `stamped.Stamped(TreeOnline(r), r)`. None for a tree that grows for ever.
+    completed_after: the rounds of a run after whose last one virtual rounds, in which no device
+      takes part, finish the tree. The sum of all rounds is then the estimate of one node, the
+      root, at the price of a row of C more for each node that the virtual rounds finish. For
+      trees that are restarted, `stamped.Stamped(TreeOnline(r), r)`. None for a tree that grows
+      for ever.
 
   Raises:
-    ValueError: if completed_after is neither None nor a whole number of at
-      least 1.
+    ValueError: if completed_after is neither None nor a whole number of at least 1.
 
-  Source: Kairouz et al. 2021 (DP-FTRL), algorithm 1, and its section on tree
-  restarts and completion; Honaker 2015.
+  Source: Kairouz et al. 2021 (DP-FTRL), algorithm 1, and its section on tree restarts and
+  completion; Honaker 2015.
   """
 
   completed_after: int | None = None
@@ -145,9 +143,8 @@ class TreeOnline(base.Strategy):
   def noise(self, num_rounds: int | None = None) -> linear_noise.LinearNoise:
     """Sums of rows below the nodes that tile the rounds so far, as a stack.
 
-    A node's estimate is the sum of the noise rows of its rounds. So a row is the
-    estimate of the highest node that its round completes, less the estimates
-    that this one replaces.
+    A node's estimate is the sum of the noise rows of its rounds. So a row is the estimate of
+    the highest node that its round completes, less the estimates that this one replaces.
     """
 
     def step(t):
@@ -219,8 +216,8 @@ class TreeOnline(base.Strategy):
       return super().per_query_error(num_rounds, workload)
     base.check_num_rounds(self, num_rounds)
     workloads.check_round_by_round(num_rounds)
-    # A prefix is tiled by a complete node for each bit of its length, and the
-    # variance of a node's estimate is the weight of its own noise.
+    # A prefix is tiled by a complete node for each bit of its length, and the variance of a
+    # node's estimate is the weight of its own noise.
     lengths, variance = np.arange(1, num_rounds + 1), np.zeros(num_rounds)
     for height in range(num_rounds.bit_length()):
       variance += (lengths >> height & 1) * own_weight(height)

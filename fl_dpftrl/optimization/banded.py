@@ -1,10 +1,9 @@
 """Optimal banded strategies (BandMF), for prefix sums or momentum.
 
-The problem is convex in X = CᵀC. Every banded X has exactly one banded C with a
-positive diagonal, so the search over the entries of C has no other local minima
-and fewer variables. Optimal matrices for half the rounds and bands have a
-similar shape up to scale. The search therefore starts at the smallest size and
-refines the result.
+The problem is convex in X = CᵀC. Every banded X has exactly one banded C with a positive
+diagonal, so the search over the entries of C has no other local minima and fewer variables.
+Optimal matrices for half the rounds and bands have a similar shape up to scale. The search
+therefore starts at the smallest size and refines the result.
 """
 
 import dataclasses
@@ -20,8 +19,8 @@ from fl_dpftrl.optimization import banded_loss, banded_start, solver
 _FEWEST_ROUNDS, _FEWEST_BANDS = 128, 8  # smallest size with a refined start
 _MEMORY = 10  # pairs of steps and gradient differences of L-BFGS
 _MOST_ENTRIES, _COPIES = 1 << 25, 40  # maximum band entries; arrays of that size
-# Powers of the squared errors whose mean is minimised, with the tolerance and
-# iterations of each. Increasing powers approach the maximum.
+# Powers of the squared errors whose mean is minimised, with the tolerance and iterations of
+# each. Increasing powers approach the maximum.
 _STAGES = {
   'rms': ((1, 1e-6, 300),),
   'max': ((4, 1e-5, 100), (32, 1e-5, 100), (256, 1e-5, 200), (2048, 1e-5, 200)),
@@ -47,22 +46,21 @@ def optimize(
   """Returns the banded strategy with the smallest loss.
 
   Args:
-    schema, objective, workload, progress: see `registry.optimize`; the loss is an
-      estimate while the size is smaller.
-    num_bands: number of bands; at most min_sep if a device may participate
-      twice, so that the sensitivity is exact. None for the maximum.
-    equal_norms: True if all columns have norm 1. Otherwise the squared norms of
-      any k successive columns that are min_sep apart sum to k. That lowers the
-      loss under `FixedSeparation` and raises it under `MinSep`. None for the
-      better choice for the schema.
+    schema, objective, workload, progress: see `registry.optimize`; the loss is an estimate
+      while the size is smaller.
+    num_bands: number of bands; at most min_sep if a device may participate twice, so that the
+      sensitivity is exact. None for the maximum.
+    equal_norms: True if all columns have norm 1. Otherwise the squared norms of any k
+      successive columns that are min_sep apart sum to k. That lowers the loss under
+      `FixedSeparation` and raises it under `MinSep`. None for the better choice for the schema.
 
   Raises:
-    ValueError: if num_bands or the objective is out of range, or equal_norms is
-      False for a `MinSep`.
+    ValueError: if num_bands or the objective is out of range, or equal_norms is False for a
+      `MinSep`.
 
-  Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization,
-  section 4.1 (the problem) and appendix B (without equal norms, which is dealt
-  with there where k·b is at least n).
+  Source: Choquette-Choo et al. 2023, (Amplified) Banded Matrix Factorization, section 4.1 (the
+  problem) and appendix B (without equal norms, which is dealt with there where k·b is at least
+  n).
   """
   most = most_bands(schema)
   num_bands = most if num_bands is None else num_bands

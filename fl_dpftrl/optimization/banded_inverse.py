@@ -48,18 +48,16 @@ def optimize(
 ) -> banded_inverse.BandedInverse:
   """Returns the best strategy with a banded inverse that was found.
 
-  C stays non-negative. The squared error is a quadratic form in the coefficients
-  of N. A workload that is not Toeplitz is replaced by the Toeplitz one with its
-  momentum.
+  C stays non-negative. The squared error is a quadratic form in the coefficients of N. A
+  workload that is not Toeplitz is replaced by the Toeplitz one with its momentum.
 
-  Arguments are those of `registry.optimize`; None for num_bands means 8. A round
-  costs as many draws.
+  Arguments are those of `registry.optimize`; None for num_bands means 8. A round costs as many
+  draws.
 
   Raises:
     ValueError: if num_bands, which is at most n, or the objective is out of range.
 
-  Source: Kalinin, McKenna, Upadhyay, Lampert 2025 (Back to Square Roots),
-  BandInvMF.
+  Source: Kalinin, McKenna, Upadhyay, Lampert 2025 (Back to Square Roots), BandInvMF.
   """
   start = square_root(schema, objective=objective, num_bands=num_bands, workload=workload)
   report = solver.counted(progress, toeplitz.root)
@@ -84,8 +82,8 @@ def _log_square(
 ) -> solver.ValueAndGrad:
   """Returns ln loss² and its gradient in the coefficients after the first, 1.
 
-  It takes the sensitivity of the least non-increasing columns that are nowhere
-  below those of C. That is the sensitivity of C, or a bound on it.
+  It takes the sensitivity of the least non-increasing columns that are nowhere below those of
+  C. That is the sensitivity of C, or a bound on it.
   """
   num_rounds = schema.num_rounds
   weights = np.ones(num_rounds)

@@ -1,8 +1,8 @@
 """Loss of banded strategies and its gradient, without constraints.
 
-A banded C is held by columns: [j, u] is C[u + j, u], and 0 beyond the matrix.
-Columns are rescaled to norms that make the sensitivity √k. Any values are thus
-feasible, and the loss is the error.
+A banded C is held by columns: [j, u] is C[u + j, u], and 0 beyond the matrix. Columns are
+rescaled to norms that make the sensitivity √k. Any values are thus feasible, and the loss is
+the error.
 """
 
 from collections.abc import Callable
@@ -15,17 +15,16 @@ from fl_dpftrl.families import bands, base
 
 _STIFFEST = 30.0  # maximum stiffness relative to the mean
 
-# Maps C by rows to its squared errors and a pull-back, which maps weights of
-# these errors to the gradient of their weighted sum.
+# Maps C by rows to its squared errors and a pull-back, which maps weights of these errors to
+# the gradient of their weighted sum.
 SquaredErrors = Callable[[np.ndarray], tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]]
 
 
 class Norms(NamedTuple):
   """Groups of columns that share a norm, and constraints on the norms.
 
-  Columns take turns of `min_sep`. Each of `participations` successive turns has
-  its own norm, and their squares sum to `participations`. If both are 1, every
-  column has norm 1.
+  Columns take turns of `min_sep`. Each of `participations` successive turns has its own norm,
+  and their squares sum to `participations`. If both are 1, every column has norm 1.
   """
 
   min_sep: int = 1
@@ -34,8 +33,8 @@ class Norms(NamedTuple):
   def rescale(self, columns: np.ndarray) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
     """Returns C with its norms, and the pull-back of gradients to columns.
 
-    The relative squared norm of a turn of columns is the mean of the squares of
-    the given columns.
+    The relative squared norm of a turn of columns is the mean of the squares of the given
+    columns.
     """
     squares = np.einsum('ju,ju->u', columns, columns)
     round_ = np.arange(squares.size)
@@ -127,8 +126,8 @@ class Loss(NamedTuple):
   def stiffness(self, columns: np.ndarray) -> np.ndarray:
     """Returns the approximate curvature of the loss along each column.
 
-    It is relative to the mean. At the optimal C it is the multiplier of the
-    column's norm constraint.
+    It is relative to the mean. At the optimal C it is the multiplier of the column's norm
+    constraint.
 
     Returns:
       Shape [num_rounds], positive.

@@ -13,11 +13,11 @@ from scipy import signal
 def root_coefficients(num_rounds: int, num_bands: int, momentum: float = 0.0) -> np.ndarray:
   """Returns coefficients, shape [num_bands], of a near-optimal Toeplitz C.
 
-  The coefficients are those of the square root of the workload, truncated to
-  the bands. A constant is added to make up for the truncation.
+  The coefficients are those of the square root of the workload, truncated to the bands. A
+  constant is added to make up for the truncation.
 
-  Source: Fichtenberger, Henzinger, Upadhyay 2023, for the square root of prefix
-  sums; with momentum it is the product of the roots of two geometric series.
+  Source: Fichtenberger, Henzinger, Upadhyay 2023, for the square root of prefix sums; with
+  momentum it is the product of the roots of two geometric series.
   """
   root = np.cumprod(np.append(1.0, 1.0 - 0.5 / np.arange(1.0, num_bands)))
   counts, column = np.arange(num_rounds, 0.0, -1.0), np.ones(num_rounds)

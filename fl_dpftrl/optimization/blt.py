@@ -1,7 +1,7 @@
 """Optimal BLTs, for one participation schema or for several at once.
 
-The decays of C and of its inverse interlace. The search variables are the gaps
-between them on a logarithmic scale; see `strategies.interlaced`.
+The decays of C and of its inverse interlace. The search variables are the gaps between them on
+a logarithmic scale; see `strategies.interlaced`.
 """
 
 import math
@@ -32,8 +32,8 @@ def optimize(
 ) -> blt.BLT:
   """Returns the best BLT found, at a cost independent of the number of rounds.
 
-  With a learning-rate schedule the cost is proportional to it. Arguments are those
-  of `registry.optimize`.
+  With a learning-rate schedule the cost is proportional to it. Arguments are those of
+  `registry.optimize`.
 
   Raises:
     ValueError: if num_buffers or the objective is out of range.
@@ -61,16 +61,16 @@ def optimize_range(
 ) -> blt.BLT:
   """Returns the best BLT found for several schemas at once.
 
-  It suits a run whose min-sep is only known as a range. The schemas differ in
-  min_sep and max_participations, and may differ in num_rounds.
+  It suits a run whose min-sep is only known as a range. The schemas differ in min_sep and
+  max_participations, and may differ in num_rounds.
 
   Args:
     schemas: schemas, at least one.
-    objective, num_buffers, workload, progress: see `optimize`; num_buffers is also
-      that of the best BLTs of single schemas.
-    over: quantity to minimise: 'mean', the mean of the losses under the
-      schemas; 'worst', the largest loss; 'regret', the largest ratio of a loss
-      to that of the best BLT for its schema alone.
+    objective, num_buffers, workload, progress: see `optimize`; num_buffers is also that of the
+      best BLTs of single schemas.
+    over: quantity to minimise: 'mean', the mean of the losses under the schemas; 'worst', the
+      largest loss; 'regret', the largest ratio of a loss to that of the best BLT for its schema
+      alone.
 
   Raises:
     ValueError: if an argument is out of range.

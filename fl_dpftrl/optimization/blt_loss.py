@@ -13,8 +13,8 @@ _LOGIT_BOUND = 33.0  # keeps gaps above e^−33, so that 1 − θ is not rounded
 class LogLoss:
   """Logarithm of the loss for several schemas at once, with its gradient.
 
-  The loss is the power mean of the losses, each divided by its reference. High
-  powers approximate the largest of them.
+  The loss is the power mean of the losses, each divided by its reference. High powers
+  approximate the largest of them.
   """
 
   def __init__(
@@ -35,8 +35,8 @@ class LogLoss:
       workload: workload of the errors.
       references: reference losses, shape [schemas], or one for all.
       power: power of the mean over the schemas.
-      query_power: power of the mean over the queries that approximates the
-        largest error with a learning-rate schedule.
+      query_power: power of the mean over the queries that approximates the largest error with a
+        learning-rate schedule.
     """
     self._sensitivities = [blt_sums.SquaredSensitivity(schema) for schema in schemas]
     self._rounds = [schema.num_rounds for schema in schemas]
@@ -99,16 +99,14 @@ def _of_log(of_square: tuple[np.ndarray, np.ndarray, np.ndarray]) -> tuple[np.nd
 def to_gaps(logits: np.ndarray) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
   """Returns the gaps from 1 down the chain for unconstrained variables.
 
-  All gaps but the last share out 1 with θ_d, which keeps every θ between 0 and
-  1. The last is at most what is left of 1 after the other θ − θ̂, which keeps
-  Σ ω = Σ (θ − θ̂) below 1.
+  All gaps but the last share out 1 with θ_d, which keeps every θ between 0 and 1. The last is
+  at most what is left of 1 after the other θ − θ̂, which keeps Σ ω = Σ (θ − θ̂) below 1.
 
   Args:
     logits: shape [points, 2d].
 
   Returns:
-    The gaps, of the same shape, and the pull-back of gradients from gaps to
-    logits.
+    The gaps, of the same shape, and the pull-back of gradients from gaps to logits.
   """
   clipped = np.clip(logits, -_LOGIT_BOUND, _LOGIT_BOUND)
   inside = clipped == logits

@@ -22,12 +22,12 @@ class Plan(NamedTuple):
   """Stages of a minimisation.
 
   Attributes:
-    stages: losses to minimise. The first is searched from many starts; each of
-      the others starts where the previous one ended.
+    stages: losses to minimise. The first is searched from many starts; each of the others
+      starts where the previous one ended.
     judge: loss that selects the best solution of the last stage.
     num_rounds: n, which limits how close to 1 decays may be.
-    is_first_apart: True if the first stage is another problem than the second.
-      The second then has starts of its own too, but only a few, as it is slow.
+    is_first_apart: True if the first stage is another problem than the second. The second then
+      has starts of its own too, but only a few, as it is slow.
   """
 
   stages: Sequence[blt_loss.LogLoss]
@@ -51,8 +51,7 @@ class Found(NamedTuple):
 def search(plan: Plan, num_buffers: int, progress: solver.Progress | None) -> Found:
   """Returns the best solution of a size, or with 0 the smallest good enough.
 
-  Sizes grow one by one, because the best solution of each provides starts for
-  the next.
+  Sizes grow one by one, because the best solution of each provides starts for the next.
 
   Args:
     plan: stages of the minimisation.
@@ -130,9 +129,8 @@ def starts(
 ) -> np.ndarray:
   """Returns logits to start from, given the best with one buffer fewer.
 
-  Starts are points spread evenly and at random on a log scale of their distance
-  from 1. Further starts are the best solution with two more points in each of
-  its gaps but the last.
+  Starts are points spread evenly and at random on a log scale of their distance from 1. Further
+  starts are the best solution with two more points in each of its gaps but the last.
 
   Returns:
     Shape [starts, 2 · num_buffers].

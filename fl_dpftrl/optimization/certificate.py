@@ -26,10 +26,9 @@ def optimality_gap(
 ) -> float | None:
   """Returns an upper bound on the relative excess of loss² over the optimum.
 
-  The loss is sensitivity × error, and the optimum is over all matrices C. The
-  bound uses patterns that share no round. Under `FixedSeparation` with as many
-  participations as fit, or with one, these are all relevant patterns. Otherwise
-  even the best strategy may have a gap.
+  The loss is sensitivity × error, and the optimum is over all matrices C. The bound uses
+  patterns that share no round. Under `FixedSeparation` with as many participations as fit, or
+  with one, these are all relevant patterns. Otherwise even the best strategy may have a gap.
 
   Args:
     strategy: C, with its own noising matrix.
@@ -39,12 +38,11 @@ def optimality_gap(
     tolerance: smallest gain per step; the bound is not raised further below it.
 
   Returns:
-    loss² / bound − 1; None beyond `MAX_ROUNDS` rounds, or if C or the workload
-    has less than full column rank.
+    loss² / bound − 1; None beyond `MAX_ROUNDS` rounds, or if C or the workload has less than
+    full column rank.
 
   Raises:
-    ValueError: if the strategy does not support so many rounds, or the
-      objective is unknown.
+    ValueError: if the strategy does not support so many rounds, or the objective is unknown.
 
   Source: see `factorization`.
   """
@@ -75,9 +73,8 @@ def optimality_gap(
 def _point(gram: np.ndarray, workload: np.ndarray, dual: factorization.Dual) -> factorization.Point:
   """Returns L and the weights of the queries P as if X were optimal.
 
-  Then X⁻¹ AᵀPA X⁻¹ is H, all in the blocks; and, where A is square, P is
-  A⁻ᵀ X H X A⁻¹, all in the diagonal. A fixed-point iteration alternates between
-  the two.
+  Then X⁻¹ AᵀPA X⁻¹ is H, all in the blocks; and, where A is square, P is A⁻ᵀ X H X A⁻¹, all in
+  the diagonal. A fixed-point iteration alternates between the two.
   """
   factor = scipy.linalg.cho_factor(gram)
   half = scipy.linalg.cho_solve(factor, workload.T)

@@ -22,15 +22,14 @@ def solve(
 ) -> factorization.Solution:
   """Finds the strategy with the smallest loss for one participation.
 
-  Its columns have norm 1. It is optimal over all strategies for num_rounds
-  rounds with one participation, whatever else the schema allows. For more
-  participations see `multi_epoch`.
+  Its columns have norm 1. It is optimal over all strategies for num_rounds rounds with one
+  participation, whatever else the schema allows. For more participations see `multi_epoch`.
 
   Args:
     schema, objective, progress: see `registry.optimize`.
     workload: linear workload whose error is minimised; of full column rank.
-    tolerance: stops when the squared loss is proven to be at most this much,
-      relatively, above the optimum.
+    tolerance: stops when the squared loss is proven to be at most this much, relatively, above
+      the optimum.
 
   Raises:
     ValueError: if the objective or the workload is not supported.

@@ -1,25 +1,23 @@
 """Optimal dense factorisation A = B C, with a lower bound on the loss.
 
-The rounds are divided into groups; one device may participate in all rounds of
-a group. If CᵀC = X is zero between any two rounds of a group, sens² is the
-largest sum of X's diagonal over a group, for any updates, and error² is
-tr(AᵀA X⁻¹).
+The rounds are divided into groups; one device may participate in all rounds of a group. If CᵀC
+= X is zero between any two rounds of a group, sens² is the largest sum of X's diagonal over a
+group, for any updates, and error² is tr(AᵀA X⁻¹).
 
-Any H that is block diagonal over the groups and positive semidefinite proves a
-lower bound. Let H = L Lᵀ. For one X, tr(AᵀA X⁻¹) + ⟨H, X⟩ ≥ 2 ‖A L‖, the sum
-of singular values. Also, ⟨H, X⟩ is at most sens² times the sum over groups of
-the largest Hᵢᵢ. The reason is that raising a group's diagonal of H to one value
-v makes it v times a matrix of inner products of unit vectors, which are updates
-that a device may have. So, for every C, also with negative entries in X,
+Any H that is block diagonal over the groups and positive semidefinite proves a lower bound. Let
+H = L Lᵀ. For one X, tr(AᵀA X⁻¹) + ⟨H, X⟩ ≥ 2 ‖A L‖, the sum of singular values. Also, ⟨H, X⟩ is
+at most sens² times the sum over groups of the largest Hᵢᵢ. The reason is that raising a group's
+diagonal of H to one value v makes it v times a matrix of inner products of unit vectors, which
+are updates that a device may have. So, for every C, also with negative entries in X,
 
     error² sens² ≥ ‖A L‖² / Σ over groups of max Hᵢᵢ.
 
-At the optimal L, the X that attains the minimum has zeros within groups, and the
-two sides are equal. The error of the worst query is the largest error of weighted
-queries, over weights that sum to 1, so weights join L on the left side.
+At the optimal L, the X that attains the minimum has zeros within groups, and the two sides are
+equal. The error of the worst query is the largest error of weighted queries, over weights that
+sum to 1, so weights join L on the left side.
 
-Source: Denisov et al. 2022, theorem 3.2 and the fixed point, for groups of one
-round and the mean error, of which this is the extension.
+Source: Denisov et al. 2022, theorem 3.2 and the fixed point, for groups of one round and the
+mean error, of which this is the extension.
 """
 
 import dataclasses
@@ -41,9 +39,8 @@ _MOST_STEPS = 200
 _PATIENCE = 40  # maximum number of steps to halve the gap
 _SINGULAR = 1e-15  # smaller relative eigenvalues count as zero
 _ROUNDING = 16.0 * np.finfo(np.float64).eps  # of eigenvalues, to the largest
-# Queries whose errors are not the largest would end with no weight, and X would
-# be singular. A share of the mean weight keeps their errors down; it costs less
-# than that share of the bound.
+# Queries whose errors are not the largest would end with no weight, and X would be singular. A
+# share of the mean weight keeps their errors down; it costs less than that share of the bound.
 _LEAST_WEIGHT = 1e-3
 
 
@@ -102,8 +99,7 @@ class Point(NamedTuple):
 
   Attributes:
     factor: L, shape [groups, width, width].
-    weights: square roots of the queries' weights, shape [queries]; the squares
-      sum to 1.
+    weights: square roots of the queries' weights, shape [queries]; the squares sum to 1.
   """
 
   factor: np.ndarray
@@ -131,8 +127,8 @@ class Dual:
 
   Attributes:
     groups: groups of rounds.
-    equal_norms: squared norm that every column of C must have; None for free
-      norms. With a value, the bound holds for such C only.
+    equal_norms: squared norm that every column of C must have; None for free norms. With a
+      value, the bound holds for such C only.
     worst_query: True if the error is the largest, not the root mean square.
 
   Raises:
@@ -256,8 +252,8 @@ class Solution(NamedTuple):
 def ascend(dual: Dual, start: Point) -> Iterator[Bound]:
   """Yields increasing bounds from a start.
 
-  Plain steps never lower the bound of the mean error. Extrapolated steps
-  (Anderson 1965) that lower it are discarded.
+  Plain steps never lower the bound of the mean error. Extrapolated steps (Anderson 1965) that
+  lower it are discarded.
 
   Raises:
     LinAlgError: if L is singular at the start.
@@ -294,8 +290,8 @@ def solve(
   Args:
     workload: A, shape [queries, num_rounds].
     dual: dual problem of this workload.
-    tolerance: relative gap of squared losses to stop at. If some queries are
-      never the worst, the gap for the worst query ends near 1e-4.
+    tolerance: relative gap of squared losses to stop at. If some queries are never the worst,
+      the gap for the worst query ends near 1e-4.
     progress: called with the number of steps and the loss.
 
   Raises:

@@ -20,24 +20,24 @@ def approximate(
 ) -> low_rank.LowRank:
   """Returns a strategy near another one whose noise needs few vectors.
 
-  The decoder B = A N is kept within its bands and replaced by a matrix of low
-  rank below them, which is fitted by alternating least squares. The result is
-  another strategy, C = B⁻¹A, with a sensitivity of its own. Its rows of noise
-  are scaled so that its columns have the norms of the given strategy's.
+  The decoder B = A N is kept within its bands and replaced by a matrix of low rank below them,
+  which is fitted by alternating least squares. The result is another strategy, C = B⁻¹A, with a
+  sensitivity of its own. Its rows of noise are scaled so that its columns have the norms of the
+  given strategy's.
 
   Args:
     strategy: strategy with a square lower-triangular C, such as dense ones.
     num_rounds: n.
-    num_bands: number of bands of N, at most n. It must exceed the one or two
-      (with momentum) rounds that a row of A⁻¹ reaches back.
+    num_bands: number of bands of N, at most n. It must exceed the one or two (with momentum)
+      rounds that a row of A⁻¹ reaches back.
     rank: rank below the bands, 1 to n.
     workload: A.
 
   Raises:
     ValueError: if an argument is out of range.
 
-  Source: Denisov et al. 2022, appendix on structured matrices for B; the rest
-  keeps the guarantee that of what is added.
+  Source: Denisov et al. 2022, appendix on structured matrices for B; the rest keeps the
+  guarantee that of what is added.
   """
   reach = 2 if workload.momentum else 1
   most = max(num_rounds, reach + 1)
@@ -67,8 +67,8 @@ def approximate(
 def _fit(target: np.ndarray, first_lag: int, rank: int) -> tuple[np.ndarray, np.ndarray]:
   """Fits left and right with left rightᵀ near the target from first_lag on.
 
-  The fit alternates between the two factors. Each row of left is a
-  least-squares problem over the rows of right that are far enough before it.
+  The fit alternates between the two factors. Each row of left is a least-squares problem over
+  the rows of right that are far enough before it.
   """
   num_rounds = len(target)
   right = np.random.default_rng(0).normal(size=(num_rounds, rank))

@@ -39,21 +39,21 @@ def minimize(
   """Minimises a smooth function of few variables from feasible starts.
 
   Args:
-    value_and_grad: function of points, shape [points, size], that returns
-      values, shape [points], and gradients of the shape of the points. A value
-      that is not finite marks a point outside the domain.
+    value_and_grad: function of points, shape [points, size], that returns values, shape
+      [points], and gradients of the shape of the points. A value that is not finite marks a
+      point outside the domain.
     starts: feasible points, shape [starts, size].
     max_iterations: maximum number of evaluations per start.
-    tolerance: a search ends when `patience` steps together improve its value by
-      less than this, relative to it if it is above 1.
+    tolerance: a search ends when `patience` steps together improve its value by less than this,
+      relative to it if it is above 1.
     patience: see tolerance.
     progress: called with the number of evaluations and the smallest value.
 
   Raises:
     ValueError: if a start is not feasible.
 
-  Source: Nocedal and Wright 2006, algorithm 6.1; the weak Wolfe line search of
-  Lewis and Overton 2013, algorithm 2.6.
+  Source: Nocedal and Wright 2006, algorithm 6.1; the weak Wolfe line search of Lewis and
+  Overton 2013, algorithm 2.6.
   """
   points = np.array(starts, dtype=np.float64)
   values, grads = value_and_grad(points)

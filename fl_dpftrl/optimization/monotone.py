@@ -13,8 +13,8 @@ _SHORTEST, _LONGEST = 1e-10, 1e10
 def project(values: np.ndarray) -> np.ndarray:
   """Returns the nearest non-negative, non-increasing sequence.
 
-  Neighbours in the wrong order are pooled into their mean until none are left.
-  Negative values then become 0.
+  Neighbours in the wrong order are pooled into their mean until none are left. Negative values
+  then become 0.
 
   Source: Ayer et al. 1955, pool adjacent violators.
   """
@@ -41,8 +41,8 @@ def minimize(
   """Minimises a smooth function over non-negative, non-increasing sequences.
 
   Args:
-    value_and_grad: function that returns value and gradient; a value that is
-      not finite marks a point outside the domain.
+    value_and_grad: function that returns value and gradient; a value that is not finite marks a
+      point outside the domain.
     start: shape [size]; it is projected first.
     max_iterations: maximum number of steps.
     tolerance: stops when 60 steps together improve the best value by less.
@@ -54,9 +54,8 @@ def minimize(
   Raises:
     ValueError: if the start is not feasible.
 
-  Source: Birgin, Martínez and Raydan 2000, algorithm SPG2: steps of Barzilai
-  and Borwein's length, projected, with a line search that lets values rise now
-  and then.
+  Source: Birgin, Martínez and Raydan 2000, algorithm SPG2: steps of Barzilai and Borwein's
+  length, projected, with a line search that lets values rise now and then.
   """
   point = project(np.asarray(start, dtype=np.float64))
   value, grad = value_and_grad(point)

@@ -22,15 +22,14 @@ class Optimizer:
   """Functions that find the best strategy of a mechanism.
 
   Attributes:
-    optimize: takes a schema and the keywords objective, workload and progress,
-      and the size if the mechanism has one.
+    optimize: takes a schema and the keywords objective, workload and progress, and the size if
+      the mechanism has one.
     size: keyword of the size, such as num_bands; None if there is none.
-    optimize_range: takes several schemas, of which one will hold, the keyword
-      over ('mean', 'worst' or 'regret') and those of optimize; None if not
-      supported.
-    certificate: takes a strategy, schema and workload and the keyword
-      objective. It returns an upper bound on the relative excess of loss² over
-      the optimum, or None. None if no bound is known.
+    optimize_range: takes several schemas, of which one will hold, the keyword over ('mean',
+      'worst' or 'regret') and those of optimize; None if not supported.
+    certificate: takes a strategy, schema and workload and the keyword objective. It returns an
+      upper bound on the relative excess of loss² over the optimum, or None. None if no bound is
+      known.
   """
 
   optimize: Callable[..., base.Strategy]
@@ -77,16 +76,16 @@ def optimize(
     schema: participation schema; several if it is unknown which one will hold.
     objective: 'rms' or 'max', the loss to minimise.
     workload: linear workload whose error is minimised.
-    over: with several schemas: 'regret' (largest ratio to the best loss at one
-      of them), 'mean' or 'worst'.
+    over: with several schemas: 'regret' (largest ratio to the best loss at one of them), 'mean'
+      or 'worst'.
     num_bands: size of a banded mechanism; None for its default.
-    num_buffers: size of a BLT, 1 to 8; None or 0 for the fewest within 0.1 % of
-      the best of these.
+    num_buffers: size of a BLT, 1 to 8; None or 0 for the fewest within 0.1 % of the best of
+      these.
     progress: called with the number of steps and the loss.
 
   Raises:
-    ValueError: if the mechanism is unknown or takes no such size or no several
-      schemas, or another argument is out of range.
+    ValueError: if the mechanism is unknown or takes no such size or no several schemas, or
+      another argument is out of range.
   """
   if mechanism not in OPTIMIZERS:
     raise ValueError(f'mechanism must be one of {", ".join(OPTIMIZERS)}, got {mechanism!r}')

@@ -57,12 +57,12 @@ def minimize(
   """Minimises a smooth function from a feasible start.
 
   Args:
-    value_and_grad: function that returns value and gradient. A value that is
-      not finite marks a point outside the domain; its gradient is not used.
+    value_and_grad: function that returns value and gradient. A value that is not finite marks a
+      point outside the domain; its gradient is not used.
     start: shape [size].
     max_iterations: maximum number of accepted steps.
-    tolerance: stops when `patience` steps together improve the value by less
-      than this, relative to it.
+    tolerance: stops when `patience` steps together improve the value by less than this,
+      relative to it.
     patience: see tolerance.
     memory: number of pairs of steps and gradient differences kept.
     progress: called after each step with the number of steps and the value.
@@ -70,8 +70,8 @@ def minimize(
   Raises:
     ValueError: if the start is not feasible.
 
-  Source: Nocedal and Wright 2006, algorithm 7.4; the weak Wolfe line search of
-  Lewis and Overton 2013, algorithm 2.6.
+  Source: Nocedal and Wright 2006, algorithm 7.4; the weak Wolfe line search of Lewis and
+  Overton 2013, algorithm 2.6.
   """
   point = np.array(start, dtype=np.float64)
   value, grad = value_and_grad(point)

@@ -1,9 +1,9 @@
 """Optimisation by automatic differentiation for any streaming strategy.
 
-An `Operator` is a lower-triangular matrix that can be applied to rows as they
-arrive. Given a workload A and an inverse C⁻¹ as operators, this module computes
-the errors of A C⁻¹ and their gradients in any parameters of C. Families with a
-closed form are much faster with it; this module is for the others.
+An `Operator` is a lower-triangular matrix that can be applied to rows as they arrive. Given a
+workload A and an inverse C⁻¹ as operators, this module computes the errors of A C⁻¹ and their
+gradients in any parameters of C. Families with a closed form are much faster with it; this
+module is for the others.
 
 JAX is imported only when needed, and computes in float64.
 """
@@ -79,9 +79,9 @@ def banded_inverse(coefficients: Array) -> Operator:
 def squared_errors(workload: Operator, inverse: Operator, num_rounds: int) -> Array:
   """Returns squared norms of the rows of A C⁻¹, shape [num_rounds].
 
-  The result is differentiable. Time is O(n²·state) and memory O(n·state), with
-  `state` the number of rows that both operators keep. A gradient by reverse mode
-  takes memory O(n^1.5·state).
+  The result is differentiable. Time is O(n²·state) and memory O(n·state), with `state` the
+  number of rows that both operators keep. A gradient by reverse mode takes memory
+  O(n^1.5·state).
 
   Source: McKenna 2024, appendix D, algorithm 5.
   """
@@ -126,8 +126,7 @@ def optimize(
     square_sensitivity: function from parameters to sens(C)².
     workload: A.
     num_rounds: n.
-    aggregate: function from squared errors to the minimised error; None for
-      their mean.
+    aggregate: function from squared errors to the minimised error; None for their mean.
     max_iterations: maximum number of steps.
     progress: called with the number of steps and the loss.
 

@@ -1,9 +1,8 @@
 """Optimal banded Toeplitz strategies, and families of them with few parameters.
 
-If the columns of a pattern do not overlap, coefficients are unconstrained, and
-L-BFGS finds them. If columns overlap, coefficients are kept non-negative and
-non-increasing, which gives the sensitivity an exact closed form. Rounds after
-the errors have settled add no cost.
+If the columns of a pattern do not overlap, coefficients are unconstrained, and L-BFGS finds
+them. If columns overlap, coefficients are kept non-negative and non-increasing, which gives the
+sensitivity an exact closed form. Rounds after the errors have settled add no cost.
 """
 
 import dataclasses
@@ -21,8 +20,8 @@ from fl_dpftrl.optimization import monotone, solver, toeplitz_loss
 MOST_DEFAULT_BANDS = 1024  # default limit if columns of a pattern do not overlap
 MOST_MEETING_BANDS = 4096  # default limit if they do
 
-# Relative gains in loss that justify columns normalised for one n, or a search
-# with more rows of noise.
+# Relative gains in loss that justify columns normalised for one n, or a search with more rows
+# of noise.
 _WORTHWHILE, _PROMISING = 1e-3, 7e-4
 _MOST_LATE_ENTRIES = 1 << 24  # maximum entries of B changed by normalisation
 _POWERS = {'rms': (1,), 'max': (64, 2048)}  # stages towards the largest error
@@ -53,9 +52,8 @@ class Problem(NamedTuple):
 def default_bands(schema: participation.MinSep) -> tuple[int, ...]:
   """Returns the values of num_bands to try by default, ascending.
 
-  The first is min_sep, at most 1024, or n if k is 1. If participations leave
-  rounds of the run free, n, at most 4096, is tried too, because more
-  non-increasing coefficients are never worse.
+  The first is min_sep, at most 1024, or n if k is 1. If participations leave rounds of the run
+  free, n, at most 4096, is tried too, because more non-increasing coefficients are never worse.
   """
   if schema.participations == 1:
     return (min(schema.num_rounds, MOST_DEFAULT_BANDS),)
@@ -75,20 +73,19 @@ def optimize(
 ) -> banded_toeplitz.BandedToeplitz:
   """Returns the best banded Toeplitz strategy found.
 
-  With at most min_sep bands, or if k is 1, its columns are normalised for n
-  rounds if that lowers the loss by more than 0.1 %. The strategy then supports
-  at most n rounds. With more bands its coefficients are non-negative and
-  non-increasing.
+  With at most min_sep bands, or if k is 1, its columns are normalised for n rounds if that
+  lowers the loss by more than 0.1 %. The strategy then supports at most n rounds. With more
+  bands its coefficients are non-negative and non-increasing.
 
-  Arguments are those of `registry.optimize`; None for num_bands means the smaller
-  of `default_bands`, or the larger if it lowers the loss by over 0.1 %.
+  Arguments are those of `registry.optimize`; None for num_bands means the smaller of
+  `default_bands`, or the larger if it lowers the loss by over 0.1 %.
 
   Raises:
-    ValueError: if num_bands, which is at most n, or the objective is out of range,
-      or a workload that is not Toeplitz has too many rounds for dense matrices.
+    ValueError: if num_bands, which is at most n, or the objective is out of range, or a
+      workload that is not Toeplitz has too many rounds for dense matrices.
 
-  Source: Choquette-Choo et al. 2024 (scaling up banded matrix factorisation),
-  section 3.2, appendices D, I and K.
+  Source: Choquette-Choo et al. 2024 (scaling up banded matrix factorisation), section 3.2,
+  appendices D, I and K.
   """
   problem = Problem(schema, objective, workload)
   check(problem, num_bands)
@@ -210,8 +207,8 @@ def settle(
     start: initial coefficients.
     num_rounds: n.
     workload: A, Toeplitz.
-    search: (start, number of terms after which the response is taken to be at
-      its limit) → coefficients.
+    search: (start, number of terms after which the response is taken to be at its limit) →
+      coefficients.
   """
 
   def terms(coefficients):
@@ -253,11 +250,10 @@ def one_parameter(
 ) -> banded_toeplitz.BandedToeplitz:
   """Returns the best of the family cₜ = 1 / (t + 1) + c, without gradients.
 
-  Arguments and errors are those of `optimize`; None for num_bands means the
-  first of `default_bands`.
+  Arguments and errors are those of `optimize`; None for num_bands means the first of
+  `default_bands`.
 
-  Source: Choquette-Choo et al. 2024 (scaling up banded matrix factorisation),
-  appendix J.
+  Source: Choquette-Choo et al. 2024 (scaling up banded matrix factorisation), appendix J.
   """
   problem = Problem(schema, objective, workload)
   check(problem, num_bands)
@@ -272,9 +268,8 @@ def one_parameter(
 def _shifted_harmonic(problem: Problem, num_bands: int) -> np.ndarray:
   """Returns 1 / (t + 1) + c with the best c above −1 / num_bands.
 
-  Such coefficients are non-negative and decrease, so the sensitivity is exact. A
-  workload that is not Toeplitz is replaced by the Toeplitz one with its
-  momentum.
+  Such coefficients are non-negative and decrease, so the sensitivity is exact. A workload that
+  is not Toeplitz is replaced by the Toeplitz one with its momentum.
   """
   schema = problem.schema
   workload = workloads.Workload(problem.workload.momentum)
@@ -318,11 +313,10 @@ def square_root(
   Arguments are those of `optimize`; only n and num_bands, None for n, matter.
 
   Raises:
-    ValueError: if num_bands or the objective is out of range, or num_bands is
-      None and n is above 65536.
+    ValueError: if num_bands or the objective is out of range, or num_bands is None and n is
+      above 65536.
 
-  Source: Fichtenberger, Henzinger, Upadhyay 2023; Kalinin and Lampert 2024 for
-  prefixes.
+  Source: Fichtenberger, Henzinger, Upadhyay 2023; Kalinin and Lampert 2024 for prefixes.
   """
   del progress
   num_rounds = schema.num_rounds

@@ -1,8 +1,8 @@
 """Losses of banded Toeplitz strategies with their gradients in c.
 
-Every loss is the logarithm of its square, so that sensitivity and error add up.
-With M the diagonal matrix of column norms, B T = A M. The adjoint of a change of
-T is thus one more filter by the reciprocal of c, run backwards.
+Every loss is the logarithm of its square, so that sensitivity and error add up. With M the
+diagonal matrix of column norms, B T = A M. The adjoint of a change of T is thus one more filter
+by the reciprocal of c, run backwards.
 """
 
 import math
@@ -45,8 +45,8 @@ def response_error(
     num_rounds: n.
     objective: 'rms' or 'max'.
     workload: A.
-    num_terms: number of rounds, at most n, after which the response is taken to
-      be at its limit.
+    num_terms: number of rounds, at most n, after which the response is taken to be at its
+      limit.
   """
   weights, tail = np.ones(num_terms), float(num_rounds - num_terms)
   if objective == 'rms':
@@ -85,8 +85,7 @@ def rows_error(
 
   Args:
     num_rounds: n.
-    power: 1 for the mean of the squared errors; larger powers approach the
-      largest.
+    power: 1 for the mean of the squared errors; larger powers approach the largest.
     workload: A.
     normalized: True if columns are normalised for n rounds.
   """

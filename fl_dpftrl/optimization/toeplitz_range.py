@@ -1,8 +1,7 @@
 """Banded Toeplitz strategies for a min-sep that is known only as a range.
 
-With more bands than the smallest min-sep, columns of a pattern overlap.
-Coefficients that are non-negative and non-increasing keep the sensitivity exact
-at every min-sep of the range.
+With more bands than the smallest min-sep, columns of a pattern overlap. Coefficients that are
+non-negative and non-increasing keep the sensitivity exact at every min-sep of the range.
 """
 
 import dataclasses
@@ -17,8 +16,8 @@ from fl_dpftrl.families import banded_toeplitz
 from fl_dpftrl.optimization import monotone, solver, toeplitz_loss
 from fl_dpftrl.optimization import toeplitz as optimization
 
-# Powers of the losses, or of their ratios to the best, whose mean is minimised:
-# 1 for the mean, or increasing powers that approach the maximum.
+# Powers of the losses, or of their ratios to the best, whose mean is minimised: 1 for the mean,
+# or increasing powers that approach the maximum.
 _POWERS = {
   'mean': (1.0,),
   'worst': (16.0, 256.0, 4096.0, 65536.0),
@@ -40,8 +39,8 @@ def soften(coefficients: np.ndarray, least_min_sep: int, greatest_min_sep: int) 
   Raises:
     ValueError: if the min-seps are not in this order.
 
-  Source: Choquette-Choo et al. 2024 (scaling up banded matrix factorisation),
-  appendix H, a heuristic.
+  Source: Choquette-Choo et al. 2024 (scaling up banded matrix factorisation), appendix H, a
+  heuristic.
   """
   if not 1 <= least_min_sep < greatest_min_sep:
     raise ValueError(
@@ -64,25 +63,24 @@ def optimize_range(
 ) -> banded_toeplitz.BandedToeplitz:
   """Returns one strategy for several schemas, of which one will hold.
 
-  It is never worse, beyond a relative 1e-6, than the best strategies for single
-  schemas are under all schemas. Its columns are normalised, for the largest n,
-  only if one of those is better. Otherwise its sensitivity is exact under all.
+  It is never worse, beyond a relative 1e-6, than the best strategies for single schemas are
+  under all schemas. Its columns are normalised, for the largest n, only if one of those is
+  better. Otherwise its sensitivity is exact under all.
 
   Args:
     schemas: schemas, at least one; they may differ in n too.
     objective: 'rms' or 'max'.
-    over: quantity to minimise: 'mean' of the losses under the schemas; 'worst',
-      mostly the loss at the smallest min-sep; 'regret', the largest ratio of a
-      loss to that of the best strategy for its schema alone.
-    num_bands: number of bands, at most the smallest n; None for
-      `default_bands`.
+    over: quantity to minimise: 'mean' of the losses under the schemas; 'worst', mostly the loss
+      at the smallest min-sep; 'regret', the largest ratio of a loss to that of the best
+      strategy for its schema alone.
+    num_bands: number of bands, at most the smallest n; None for `default_bands`.
     workload: linear workload whose error is minimised; Toeplitz.
-    progress: called with the number of steps and the minimised quantity; before
-      that, called with the losses of searches for single schemas.
+    progress: called with the number of steps and the minimised quantity; before that, called
+      with the losses of searches for single schemas.
 
   Raises:
-    ValueError: if there are no schemas, the workload is not Toeplitz, or
-      another argument is out of range.
+    ValueError: if there are no schemas, the workload is not Toeplitz, or another argument is
+      out of range.
   """
   if not schemas:
     raise ValueError('schemas must be at least one, got none')
@@ -145,8 +143,7 @@ def optimize_range(
 def default_bands(schemas: Sequence[participation.MinSep]) -> int:
   """Returns the default number of bands: the greatest min-sep, at most 1024.
 
-  It is n, at most 4096, if participations at one of the min-seps do not fill
-  half of the run.
+  It is n, at most 4096, if participations at one of the min-seps do not fill half of the run.
   """
   shortest = min(schema.num_rounds for schema in schemas)
   if any(s.num_rounds > 2 * s.min_sep * s.participations for s in schemas):
@@ -160,8 +157,7 @@ def _alone(
 ) -> list[banded_toeplitz.BandedToeplitz]:
   """Returns the best strategies for one schema alone.
 
-  They have num_bands and the default numbers of bands for this schema, up to
-  `most`.
+  They have num_bands and the default numbers of bands for this schema, up to `most`.
   """
   schema, objective, workload = problem
   sizes = {num_bands, *optimization.default_bands(schema)}

@@ -13,8 +13,7 @@ class Sensitivity(NamedTuple):
 
   Attributes:
     value: the worst ‖C u‖, or a bound on it.
-    kind: 'exact', 'upper_bound' or 'lower_bound'. A guarantee takes only the
-      first two.
+    kind: 'exact', 'upper_bound' or 'lower_bound'. A guarantee takes only the first two.
   """
 
   value: float

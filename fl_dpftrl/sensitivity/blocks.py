@@ -1,8 +1,8 @@
 """Sensitivity of independent blocks: copies of one mechanism in a row.
 
-X is block diagonal, so ‖C u‖² is a sum over blocks. The blocks of one device
-are coupled in two ways. Its participations are limited in total, and the first
-one in a block is at least min_sep after the last one in an earlier block.
+X is block diagonal, so ‖C u‖² is a sum over blocks. The blocks of one device are coupled in two
+ways. Its participations are limited in total, and the first one in a block is at least min_sep
+after the last one in an earlier block.
 """
 
 import math
@@ -44,9 +44,8 @@ def repeated(
 ) -> base.Sensitivity:
   """Returns the sensitivity under min-sep of a strategy repeated in blocks.
 
-  The sensitivity is exact if a block has room for at most two participations,
-  or if columns of one block that are min_sep or more apart are orthogonal.
-  Otherwise it is a bound.
+  The sensitivity is exact if a block has room for at most two participations, or if columns of
+  one block that are min_sep or more apart are orthogonal. Otherwise it is a bound.
 
   Args:
     strategy: the strategy that is repeated.
@@ -77,14 +76,14 @@ def worst_closest(
 ) -> base.Sensitivity | None:
   """Returns the sensitivity if the earliest, closest rounds are worst.
 
-  In each block, such rounds also leave the most room for later blocks. So only
-  the number of participations in each block has to be chosen.
+  In each block, such rounds also leave the most room for later blocks. So only the number of
+  participations in each block has to be chosen.
 
   Args:
     block_rounds: rounds of a block.
     schema: min-sep schema.
-    squares: function count → [m], the worst square of a block whose first
-      participation has m rounds after it.
+    squares: function count → [m], the worst square of a block whose first participation has m
+      rounds after it.
 
   Returns:
     The exact value; None if it would take too long.
@@ -92,8 +91,8 @@ def worst_closest(
   blocks = sizes(schema.num_rounds, block_rounds)
   if len(blocks) * schema.participations**3 > _MOST_STEPS:
     return None
-  # Worst square so far, by participations so far and by rounds to wait from
-  # the start of a block.
+  # Worst square so far, by participations so far and by rounds to wait from the start of a
+  # block.
   states = {(0, 0): 0.0}
   for size in blocks:
     after: dict[tuple[int, int], float] = {}
@@ -122,11 +121,10 @@ def _grams(
 def _worst_pairs(blocks: list[tuple[int, np.ndarray]], schema: participation.MinSep) -> float:
   """Worst ‖C u‖² if each block has room for at most two participations.
 
-  best[i, m] is the worst with m participations from round i on. A pattern from
-  i on leaves i out, or has i alone in its block, or i and one later round of
-  its block. Two rounds of a block count at least as much as a pair as they do
-  singly. So it does no harm that a round counted alone leaves room for a
-  second.
+  best[i, m] is the worst with m participations from round i on. A pattern from i on leaves i
+  out, or has i alone in its block, or i and one later round of its block. Two rounds of a block
+  count at least as much as a pair as they do singly. So it does no harm that a round counted
+  alone leaves room for a second.
   """
   num_rounds, min_sep = schema.num_rounds, schema.min_sep
   most = schema.participations

@@ -18,15 +18,15 @@ class HasEntries(Protocol):
 def gram_entries(strategy: HasEntries, num_rounds: int) -> Entries:
   """Returns a function that gives entries of X.
 
-  Families with a fast formula for an entry use it; others look the entry up in
-  the whole matrix.
+  Families with a fast formula for an entry use it; others look the entry up in the whole
+  matrix.
 
   Args:
     strategy: C.
     num_rounds: n, the number of rows and columns of X.
 
   Raises:
-    ValueError: if num_rounds is more than the strategy can run, or too many for
-      a dense matrix where one is needed.
+    ValueError: if num_rounds is more than the strategy can run, or too many for a dense matrix
+      where one is needed.
   """
   return strategy.gram_entries(num_rounds)

@@ -14,13 +14,12 @@ _MOST_SIGNED = 1 << 18  # most rounds³ of runs with negative entries
 def gram_sensitivity(gram: np.ndarray, schema: participation.MinSep) -> base.Sensitivity:
   """Returns the sensitivity of a C with Gram matrix X = CᵀC.
 
-  Under min-sep it is the result of a search over patterns, which is mostly the
-  exact value, even if X has negative entries; see `search` and `signed`. If the
-  search would take too long or proves less, a bound is used. A pattern π holds
-  round i and rounds at least min_sep away. So Σ over i, j in π of |X[i, j]| is
-  at most Σ over i in π of vᵢ, with vᵢ the largest possible sum of |X[i, i]| and
-  allowed entries of row i. The square root is taken once, of the outer maximum:
-  rooting the inner ones too would understate the sensitivity.
+  Under min-sep it is the result of a search over patterns, which is mostly the exact value,
+  even if X has negative entries; see `search` and `signed`. If the search would take too long
+  or proves less, a bound is used. A pattern π holds round i and rounds at least min_sep away.
+  So Σ over i, j in π of |X[i, j]| is at most Σ over i in π of vᵢ, with vᵢ the largest possible
+  sum of |X[i, i]| and allowed entries of row i. The square root is taken once, of the outer
+  maximum: rooting the inner ones too would understate the sensitivity.
 
   Args:
     gram: shape [num_rounds, num_rounds], symmetric.
@@ -29,9 +28,9 @@ def gram_sensitivity(gram: np.ndarray, schema: participation.MinSep) -> base.Sen
   Raises:
     ValueError: if gram has another shape or values that are not finite.
 
-  Source: Choquette-Choo et al. 2023, theorem 2 and algorithms 3 and 4, for the
-  bound by vᵢ. Leaving out the entries of a row that are closer than min_sep
-  makes it tighter, and exact if no other entry is left.
+  Source: Choquette-Choo et al. 2023, theorem 2 and algorithms 3 and 4, for the bound by vᵢ.
+  Leaving out the entries of a row that are closer than min_sep makes it tighter, and exact if
+  no other entry is left.
   """
   gram = np.asarray(gram, dtype=np.float64)
   if gram.shape != (schema.num_rounds, schema.num_rounds):
@@ -75,8 +74,8 @@ def _row_maxima(gram: np.ndarray, schema: participation.MinSep) -> tuple[np.ndar
     return diagonal, True
   best, exact = np.empty(num_rounds), True
   rounds = np.arange(num_rounds)
-  # A pattern with row i has room for one round fewer. If as many as fit are
-  # allowed, that remains so, and `max_min_sep_sum` need not count them.
+  # A pattern with row i has room for one round fewer. If as many as fit are allowed, that
+  # remains so, and `max_min_sep_sum` need not count them.
   if schema.participations == -(-num_rounds // min_sep):
     others = None
   chunk = max(1, _CHUNK_ENTRIES // (num_rounds + min_sep * (others or 1)))

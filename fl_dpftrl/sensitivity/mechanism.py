@@ -20,13 +20,13 @@ class Mechanism(Protocol):
 def sensitivity(strategy: Mechanism, schema: participation.MinSep) -> base.Sensitivity:
   """Returns the sensitivity of a strategy under a participation schema.
 
-  The sensitivity is exact for identity, BLT and trees, for banded strategies
-  with num_bands at most min_sep, and for any C if a search over patterns ends
-  in time. Otherwise it is an upper bound.
+  The sensitivity is exact for identity, BLT and trees, for banded strategies with num_bands at
+  most min_sep, and for any C if a search over patterns ends in time. Otherwise it is an upper
+  bound.
 
   Raises:
-    ValueError: if the schema has more rounds than the strategy can run, or a
-      family returns something other than a sensitivity.
+    ValueError: if the schema has more rounds than the strategy can run, or a family returns
+      something other than a sensitivity.
   """
   found = strategy.sensitivity(schema)
   if found.kind not in base.KINDS or not 0.0 <= found.value < math.inf:
@@ -41,7 +41,6 @@ def gram_matrix(strategy: Mechanism, num_rounds: int) -> np.ndarray:
   """Returns X = CᵀC, shape [num_rounds, num_rounds].
 
   Raises:
-    ValueError: if num_rounds is more than the strategy can run, or too many for
-      a dense matrix.
+    ValueError: if num_rounds is more than the strategy can run, or too many for a dense matrix.
   """
   return strategy.gram_matrix(num_rounds)

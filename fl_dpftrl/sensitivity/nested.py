@@ -1,21 +1,20 @@
 """The exact worst pattern if C counts rounds in nested blocks.
 
-The rows of a tree's C are ones on blocks of rounds, any two of which are nested
-or disjoint. So ‖C u‖² of a pattern is the sum over the blocks of its squared
-count in them. A block depends on the rounds before it only by how long a device
-must still wait, and it affects the rounds after it in the same way.
+The rows of a tree's C are ones on blocks of rounds, any two of which are nested or disjoint. So
+‖C u‖² of a pattern is the sum over the blocks of its squared count in them. A block depends on
+the rounds before it only by how long a device must still wait, and it affects the rounds after
+it in the same way.
 
-Let a device enter a block with a wait of w rounds and take part m times in it.
-Its rounds are then the earliest that an assignment of rounds to smaller blocks
-allows. The wait on leaving is max(c, w + m·b − length), for every w up to some
-x, since only maxima and sums occur. So an assignment is described by three
-whole numbers (square, c, x), and two blocks side by side join by
+Let a device enter a block with a wait of w rounds and take part m times in it. Its rounds are
+then the earliest that an assignment of rounds to smaller blocks allows. The wait on leaving is
+max(c, w + m·b − length), for every w up to some x, since only maxima and sums occur. So an
+assignment is described by three whole numbers (square, c, x), and two blocks side by side join
+by
 
     c = max(c₂, c₁ + m₂·b − length₂),  x = min(x₁, x₂ − m₁·b + length₁),
 
-where c₁ ≤ x₂. Few such triples are undominated, and few of those reach the best
-known value. The bound on the rest of the run ignores waits between blocks, so
-it is a sum over counts alone.
+where c₁ ≤ x₂. Few such triples are undominated, and few of those reach the best known value.
+The bound on the rest of the run ignores waits between blocks, so it is a sum over counts alone.
 """
 
 import dataclasses
@@ -112,8 +111,7 @@ def repeated_sensitivity(
   """Returns the sensitivity of copies of such a C, one after the other.
 
   Args:
-    blocks: maps a number of rounds to the nodes over that many rounds of a
-      copy.
+    blocks: maps a number of rounds to the nodes over that many rounds of a copy.
     block_rounds: rounds of each copy; the last may be cut short.
     schema: a MinSep.
   """
@@ -127,17 +125,17 @@ def repeated_sensitivity(
 def worst_square(block: Block, schema: participation.MinSep) -> tuple[int, bool]:
   """Returns the largest ‖C u‖² over min-sep patterns, and whether it is exact.
 
-  The first rounds, as close as allowed, are often the worst pattern, but not
-  always. Example: a tree of 16 rounds, with 5 participations 3 apart. Rounds
-  1, 4, 7, 12, 15 give 57, and rounds 0, 3, 6, 9, 12 give 55.
+  The first rounds, as close as allowed, are often the worst pattern, but not always. Example: a
+  tree of 16 rounds, with 5 participations 3 apart. Rounds 1, 4, 7, 12, 15 give 57, and rounds
+  0, 3, 6, 9, 12 give 55.
 
   Args:
     block: block of all rounds of the schema.
     schema: a MinSep.
 
   Returns:
-    A whole number that is at least the largest square, and whether it is the
-    largest. It may not be for tens of thousands of participations.
+    A whole number that is at least the largest square, and whether it is the largest. It may
+    not be for tens of thousands of participations.
 
   Raises:
     ValueError: if the block has another number of rounds.
@@ -218,8 +216,8 @@ class _Search:
   def relax(self):
     """Computes bounds from counts alone, without waits between blocks.
 
-    inside[block][m] bounds the sum of m participations within the block.
-    outside[block][m] bounds what the rest of the run can then add.
+    inside[block][m] bounds the sum of m participations within the block. outside[block][m]
+    bounds what the rest of the run can then add.
     """
     self.inside: dict[Block, np.ndarray] = {}
     for block in self.order:
@@ -361,8 +359,8 @@ def _raised(stairs: np.ndarray, group: np.ndarray, reach: int) -> tuple[np.ndarr
   best = np.minimum.accumulate(steps[:, 0])
   lower = np.concatenate([[True], steps[1:, 0] < best[:-1]])
   steps, new = steps[lower], new[lower]
-  # If the higher step, beyond the lower one's last wait, is at most
-  # w + m·b − length, both together are one step.
+  # If the higher step, beyond the lower one's last wait, is at most w + m·b − length, both
+  # together are one step.
   joined = steps[:-1, 0] <= steps[1:, 1] + 1 + reach
   head = np.concatenate([[True], ~joined])
   tail = np.concatenate([~joined, [True]])

@@ -22,14 +22,14 @@ def pattern_sensitivity(
     patterns: for each, distinct rounds from 0 to num_rounds - 1.
 
   Returns:
-    Values of shape [len(patterns)], and their kind. The kind is 'exact' if all
-    of them are. If X has negative entries between rounds of a pattern, `signed`
-    gives its value. If there are too many such patterns, or too long ones, the
-    value is Σ |X[i, j]| and the kind 'upper_bound'.
+    Values of shape [len(patterns)], and their kind. The kind is 'exact' if all of them are. If
+    X has negative entries between rounds of a pattern, `signed` gives its value. If there are
+    too many such patterns, or too long ones, the value is Σ |X[i, j]| and the kind
+    'upper_bound'.
 
   Raises:
-    ValueError: for a round out of range or twice in a pattern, or more rounds
-      than the strategy can run.
+    ValueError: for a round out of range or twice in a pattern, or more rounds than the strategy
+      can run.
   """
   sizes = np.array([len(pattern) for pattern in patterns], dtype=np.int64)
   rounds = [np.asarray(pattern) for pattern in patterns if len(pattern)]
@@ -53,8 +53,8 @@ def pattern_squares(
     sizes: rounds of each pattern, shape [patterns].
 
   Returns:
-    Squares, shape [patterns]; and whether all of them are exact, rather than
-    upper bounds as in `pattern_sensitivity`.
+    Squares, shape [patterns]; and whether all of them are exact, rather than upper bounds as in
+    `pattern_sensitivity`.
   """
   squares, exact = np.zeros(sizes.size), True
   ends = np.cumsum(sizes)

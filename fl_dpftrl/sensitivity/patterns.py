@@ -8,8 +8,8 @@ from fl_dpftrl import participation
 def repeated(values: np.ndarray, step: int, count: int) -> np.ndarray:
   """For each i, Σ over a < count of values[i − a·step], 0 before the first.
 
-  For the first column of a Toeplitz C, the sum of the columns of the pattern
-  0, step, …, (count − 1)·step.
+  For the first column of a Toeplitz C, the sum of the columns of the pattern 0, step, …, (count
+  − 1)·step.
   """
   blocks = -(-values.size // step)
   padded = np.zeros((blocks, step))
@@ -25,9 +25,8 @@ def max_min_sep_sum(
 ) -> np.ndarray:
   """For each row, the largest sum over at most k entries at least b apart.
 
-  F[i, m] = max(vᵢ + F[i + b, m − 1], F[i + 1, m]), 0 beyond the rounds, for all
-  rows at once. If k is None, the number of entries is not limited, and the
-  index m is dropped.
+  F[i, m] = max(vᵢ + F[i + b, m − 1], F[i + 1, m]), 0 beyond the rounds, for all rows at once.
+  If k is None, the number of entries is not limited, and the index m is dropped.
 
   Args:
     values: shape [rows, num_rounds], at least 0.

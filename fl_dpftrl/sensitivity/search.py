@@ -1,11 +1,10 @@
 """The worst min-sep pattern of any X, by branch and bound.
 
-Σ |X[i, j]| over a pattern is the sum over its rounds i of |X[i, i]| plus twice
-the entries of row i at its later rounds. On its own, each row would take the
-best later rounds it can get. Dynamic programmes turn this into bounds on what a
-round and those after it add, where the next round is chosen once for the row
-and the rest of the pattern. Patterns are then built from their first round on,
-the largest bound first, until no remaining bound exceeds the best value found.
+Σ |X[i, j]| over a pattern is the sum over its rounds i of |X[i, i]| plus twice the entries of
+row i at its later rounds. On its own, each row would take the best later rounds it can get.
+Dynamic programmes turn this into bounds on what a round and those after it add, where the next
+round is chosen once for the row and the rest of the pattern. Patterns are then built from their
+first round on, the largest bound first, until no remaining bound exceeds the best value found.
 """
 
 import heapq
@@ -31,9 +30,9 @@ def worst_square(gram: np.ndarray, min_sep: int, most: int) -> tuple[float, bool
     most: k, at least 1.
 
   Returns:
-    The square and whether it is exact, to a relative 1e-12; None if the bounds
-    alone would take too long. The length of the search depends on sizes alone,
-    so that the same X gives the same result everywhere.
+    The square and whether it is exact, to a relative 1e-12; None if the bounds alone would take
+    too long. The length of the search depends on sizes alone, so that the same X gives the same
+    result everywhere.
   """
   num_rounds = len(gram)
   if num_rounds**2 * most > _MOST_STEPS:
@@ -57,8 +56,8 @@ class _Search:
   def _bound_tails(self):
     """Computes bounds on what rounds can still add.
 
-    row[i, m] is the largest sum of row i at up to m later rounds. tail[i, m] is
-    a bound on what round i adds with up to m rounds after it.
+    row[i, m] is the largest sum of row i at up to m later rounds. tail[i, m] is a bound on what
+    round i adds with up to m rounds after it.
     """
     size, b, most = self.size, self.min_sep, self.most
     self.row = np.zeros((size, most))
@@ -131,9 +130,9 @@ class _Search:
   ) -> tuple[np.ndarray, np.ndarray]:
     """Returns twice each next round's entries with the pattern, and a bound.
 
-    The bound is on what it and the rounds after it add. It is the smaller of
-    two: a programme that takes entries with the pattern and with later rounds
-    together, and one that takes them separately.
+    The bound is on what it and the rounds after it add. It is the smaller of two: a programme
+    that takes entries with the pattern and with later rounds together, and one that takes them
+    separately.
     """
     b, size = self.min_sep, self.size - first
     linear = 2.0 * self.weights[list(pattern), first:].sum(axis=0)

@@ -1,10 +1,9 @@
 """The worst updates of a given pattern if X has negative entries.
 
-Updates are unit vectors, so Σ X[i, j] ⟨uᵢ, uⱼ⟩ is linear in the matrix of inner
-products, which is any positive semidefinite one with a diagonal of ones. The
-largest value is that of a semidefinite programme. Its dual minimises Σ λᵢ
-subject to diag(λ) − X ⪰ 0. Every such λ proves a bound, and the best one proves
-the exact value.
+Updates are unit vectors, so Σ X[i, j] ⟨uᵢ, uⱼ⟩ is linear in the matrix of inner products, which
+is any positive semidefinite one with a diagonal of ones. The largest value is that of a
+semidefinite programme. Its dual minimises Σ λᵢ subject to diag(λ) − X ⪰ 0. Every such λ proves
+a bound, and the best one proves the exact value.
 """
 
 import numpy as np
@@ -21,8 +20,8 @@ def worst_squares(grams: np.ndarray, sweeps: int = 2000) -> tuple[np.ndarray, np
     sweeps: sweeps over all updates, after which a bound is left as it is.
 
   Returns:
-    Bounds that are never below the largest values, shape [patterns]; and which
-    of them are exact, to a relative 1e-10.
+    Bounds that are never below the largest values, shape [patterns]; and which of them are
+    exact, to a relative 1e-10.
   """
   grams = np.asarray(grams, dtype=np.float64)
   bounds = np.abs(grams).sum(axis=(1, 2))

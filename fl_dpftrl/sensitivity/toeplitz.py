@@ -1,7 +1,7 @@
 """Sensitivity of matrices with one column, shifted from round to round.
 
-The end of the run cuts the last columns short, and these may be scaled by norms
-of their own: C = T D, with T Toeplitz and D diagonal.
+The end of the run cuts the last columns short, and these may be scaled by norms of their own: C
+= T D, with T Toeplitz and D diagonal.
 """
 
 import math
@@ -20,9 +20,9 @@ class Columns(NamedTuple):
 
   Attributes:
     coefficients: c, shape [num_bands].
-    norms: divisors of the columns, shape [num_bands]. Entry j is for the column
-      with j more rounds after it in the run that the matrix was made for; the
-      last one is for all columns with more.
+    norms: divisors of the columns, shape [num_bands]. Entry j is for the column with j more
+      rounds after it in the run that the matrix was made for; the last one is for all columns
+      with more.
     unused: rounds of that run after the last of these.
   """
 
@@ -36,9 +36,9 @@ def earliest_square(
 ) -> tuple[float, np.ndarray]:
   """‖Σ columns 0, b, …, (k − 1) b‖² of a Toeplitz C, and its gradient.
 
-  This is the squared sensitivity if c is non-negative and non-increasing, and
-  at most that for any other c. Between its build-up and its decay, the sum of
-  columns repeats every b rounds. One of those periods is enough, whatever n is.
+  This is the squared sensitivity if c is non-negative and non-increasing, and at most that for
+  any other c. Between its build-up and its decay, the sum of columns repeats every b rounds.
+  One of those periods is enough, whatever n is.
 
   Args:
     coefficients: c, at most num_rounds.
@@ -71,8 +71,7 @@ def earliest_square(
 def shifted_sensitivity(columns: Columns, schema: participation.MinSep) -> base.Sensitivity:
   """Exact if no two columns of a pattern overlap, or c is monotone.
 
-  Otherwise the result is `_lag_bound`, which is exact if the earliest pattern
-  reaches it.
+  Otherwise the result is `_lag_bound`, which is exact if the earliest pattern reaches it.
   """
   coefficients, count = columns.coefficients, schema.participations
   bands = np.trim_zeros(coefficients, 'b').size
@@ -92,8 +91,8 @@ def shifted_sensitivity(columns: Columns, schema: participation.MinSep) -> base.
 def _apart_square(columns: Columns, schema: participation.MinSep) -> float:
   """The largest sum of squared column norms over a pattern.
 
-  No column is longer than those that the end does not cut. If the columns of a
-  pattern do not overlap, the end cuts at most the last.
+  No column is longer than those that the end does not cut. If the columns of a pattern do not
+  overlap, the end cuts at most the last.
   """
   num_rounds, count = schema.num_rounds, schema.participations
   norms = columns.norms
@@ -112,8 +111,8 @@ def _apart_square(columns: Columns, schema: participation.MinSep) -> float:
 def _lag_bound(columns: Columns, schema: participation.MinSep) -> float:
   """A bound on Σ |X[i, j]| over a pattern, from the largest entry at each lag.
 
-  A round's lags from the rounds before it are min_sep apart, the least of them at
-  least min_sep; with m rounds before it they add up to F[m] at most.
+  A round's lags from the rounds before it are min_sep apart, the least of them at least
+  min_sep; with m rounds before it they add up to F[m] at most.
   """
   count, min_sep = schema.participations, schema.min_sep
   largest = _largest_entries(columns, schema.num_rounds, min_sep)
