@@ -210,7 +210,7 @@ class _Steps:
     return tf.cond(step['restart'], lambda: tf.zeros_like(buffers), lambda: buffers)
 
 
-def _padded(rows: list[Sequence[float]]) -> np.ndarray:
+def _padded(rows: list[Sequence[float] | np.ndarray]) -> np.ndarray:
   """Returns rows of several lengths as one table, with zeros at their ends."""
   table = np.zeros((len(rows), max(map(len, rows))))
   for values, row in zip(table, rows):

@@ -40,9 +40,9 @@ def test_coefficients_by_their_definition():
 @pytest.mark.parametrize('num_rounds', [1, 2, 400])
 def test_inverse_coefficients_invert(num_rounds):
   strategy = blt.BLT([1 - 1e-12, 0.99, 0.99 - 1e-11], [0.01, 0.3, 0.4])
-  product = np.convolve(
-    strategy.column(num_rounds), strategy.noising_column(num_rounds)
-  )[:num_rounds]
+  product = np.convolve(strategy.column(num_rounds), strategy.noising_column(num_rounds))[
+    :num_rounds
+  ]
   np.testing.assert_allclose(product, np.eye(num_rounds)[0], atol=1e-12)
 
 
