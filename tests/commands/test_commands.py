@@ -110,6 +110,7 @@ def test_optimize_for_momentum(tmp_path, result):
   assert described['rms_loss'] == found['rms_loss']
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('mechanism', ['banded', 'banded_toeplitz'])
 def test_optimize_the_number_of_bands(tmp_path, result, run, mechanism):
   path = tmp_path / 'found.json'

@@ -64,6 +64,7 @@ SWEEPS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('sweep, axis, values, min_seps', SWEEPS)
 def test_a_row_is_what_account_says(result, sweep, axis, values, min_seps):
   found = result(f'extrapolate --strategies=blt-b400,tree_online,identity {GOAL} {sweep}')
@@ -111,6 +112,7 @@ def test_noise_of_their_own(result):
   assert any('their own noise' in line for line in found['assumptions'])
 
 
+@pytest.mark.slow
 def test_a_strategy_ends_where_it_was_made_for(run, tmp_path):
   status, out, err = run(
     f'extrapolate --strategies=banded-b16,blt-b400 {GOAL} --min_sep=16'
@@ -127,6 +129,7 @@ def test_a_strategy_ends_where_it_was_made_for(run, tmp_path):
   assert re.search('banded-b16 is left out at num_rounds=257,512: .*256', err)
 
 
+@pytest.mark.slow
 def test_files(run, tmp_path, monkeypatch):
   # On a busy machine it may take long enough to be told of.
   monkeypatch.setattr(progress, 'SECONDS', float('inf'))
@@ -219,6 +222,7 @@ def test_nothing_is_written_where_no_strategy_goes_so_far(run, tmp_path, monkeyp
   assert '--strategies=banded-b16' in err.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_the_example_works(run, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   status, out, _ = run(extrapolate.EXAMPLE.removeprefix('fl-dpftrl '))

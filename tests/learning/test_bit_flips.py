@@ -29,6 +29,7 @@ def flips(content: bytes, sample: int | None):
     yield bytes(flipped)
 
 
+@pytest.mark.slow
 def test_a_checkpoint(tmp_path):
   store = checkpoints.CheckpointFolder(tmp_path, STATE)
   for num_rounds in (1, 2):

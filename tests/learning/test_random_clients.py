@@ -82,6 +82,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', CASES)
 def test_runs_without_determinism(free, name):
   with tff.framework.get_context_stack().install(free):

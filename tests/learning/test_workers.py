@@ -203,6 +203,7 @@ def test_worker_and_relay_end_together(which):
   worker.stop()
 
 
+@pytest.mark.slow
 def test_secure_sums_are_computed_whole_and_in_parts(worker):
   of = tff.TensorType(np.float32, [3])
   process = tff.aggregators.SecureSumFactory(1.0).create(of)
@@ -230,6 +231,7 @@ def test_large_values_pass_through_the_relay():
     worker.stop()
 
 
+@pytest.mark.slow
 def test_ends_with_a_parent_that_is_killed():
   parent = subprocess.Popen(
     [

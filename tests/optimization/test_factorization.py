@@ -97,6 +97,7 @@ def test_equals_a_general_minimiser():
   assert found.loss * math.sqrt(size) == pytest.approx(result.fun, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('signs', [False, True])
 def test_many_participations_equal_a_general_minimiser(signs):
   """Over all C, where X may be negative between rounds of a pattern or not."""

@@ -390,6 +390,7 @@ def test_check_ins_follow_the_diurnal_curve(factor):
   assert (p > 1e-3) == (factor == 1.0)
 
 
+@pytest.mark.slow
 def test_each_device_checks_in_at_its_own_rate():
   people = population.Population(num_devices=60, seed=4, rate_spread=1.5)
   drawn = check_ins.CheckIns(people, cohorts.START)
