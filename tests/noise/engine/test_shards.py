@@ -112,6 +112,7 @@ def test_rows_are_those_of_one_process(tmp_path, workers, strategy):
   rows.close()
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_started_anew_makes_the_same_rows(tmp_path, workers):
   rows = serve(tmp_path / 'rows', workers)
   expected = expected_rows()
@@ -125,6 +126,7 @@ def test_a_worker_that_is_started_anew_makes_the_same_rows(tmp_path, workers):
   rows.close()
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_gone_is_named_and_no_row_is_lost(tmp_path, workers, monkeypatch):
   monkeypatch.setattr(shards, '_PATIENCE_SECONDS', 0.0)
   rows = serve(tmp_path / 'rows', workers)
