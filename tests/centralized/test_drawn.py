@@ -229,6 +229,7 @@ def test_a_contradiction_is_loud_in_the_report(said):
   assert 'The log CONTRADICTS it: void.' in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('said', ['poisson', 'fixed_size', 'shuffled_once'])
 @pytest.mark.parametrize('true', ['fixed_size', 'shuffled_once'])
 def test_publication_tells_nothing_of_secret_draws(true, said):

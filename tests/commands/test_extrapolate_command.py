@@ -86,6 +86,7 @@ def test_a_row_is_what_account_says(result, sweep, axis, values, min_seps):
     assert {k: row[k] for k in ACCOUNT} == {k: account[k] for k in ACCOUNT}
 
 
+@pytest.mark.slow
 def test_optimised_for_each_setting(result):
   sweep = f'{GOAL} --num_rounds=64 --population=52000,104000'
   found = result(f'extrapolate --strategies=blt:2,banded {sweep}')
@@ -166,6 +167,7 @@ def test_says_that_it_was_not_run(run):
   assert 'population' not in out
 
 
+@pytest.mark.slow
 def test_figures_are_drawn_by_nothing_else():
   statement = (
     'import sys; from fl_dpftrl.commands import main;'

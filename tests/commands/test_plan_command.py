@@ -143,6 +143,7 @@ def test_refuses(run, changes, named):
   assert named in err
 
 
+@pytest.mark.slow
 def test_nothing_fits_the_memory(run):
   status, _, err = run(f'plan {RUN} {PRIVACY} --strategies=blt:2 --max_copies=1 --report_goals=10')
   assert status == 2 and 'max_copies=1 is below the 2' in err

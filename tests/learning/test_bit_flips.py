@@ -73,6 +73,7 @@ def rows(folder, **kwargs):
   )
 
 
+@pytest.mark.slow
 def test_the_mark_and_the_seed_of_served_rows(tmp_path):
   first = rows(tmp_path)
   first.serve(3)

@@ -172,6 +172,7 @@ def test_results_at_clients_are_refused(used):
     same([1, 2])
 
 
+@pytest.mark.slow
 def test_a_worker_that_comes_back_is_used_again(used):
   workers, said = used
   before = weighted(state(), clients(4))

@@ -216,6 +216,7 @@ def test_secure_sums_are_computed_whole_and_in_parts(worker):
     np.testing.assert_allclose(found, np.sum(values, axis=0), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_large_values_pass_through_the_relay():
   worker = isolated()
   try:

@@ -104,6 +104,7 @@ def test_many_participations_equal_a_general_minimiser(signs):
   assert best == pytest.approx(found.loss * scale, rel=1e-3)
 
 
+@pytest.mark.slow
 @hypothesis.given(
   st.integers(1, 7),
   st.integers(1, 7),

@@ -125,6 +125,7 @@ def test_noise_for_an_epsilon(found):
       recommend(found, **{'noise_multiplier': None, **kwargs})
 
 
+@pytest.mark.slow
 def test_options_are_compared_at_the_same_epsilon_and_at_the_same_noise(found):
   best = recommend(found)
   assert len(best.options) == len(found)

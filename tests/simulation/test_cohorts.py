@@ -121,6 +121,7 @@ def test_timer_in_hours_is_never_violated_and_attained():
   assert shortest.min() < 7 * HOUR
 
 
+@pytest.mark.slow
 def test_round_lengths_explain_the_min_sep_of_a_timer_in_hours():
   history = run(
     simulation(

@@ -18,6 +18,8 @@ from fl_dpftrl.noise.engine import draws, shards
 from fl_dpftrl.noise.engine import maker as makers
 from fl_dpftrl.noise.engine import server as servers
 
+pytestmark = pytest.mark.slow
+
 KEY = bytes(range(32))
 BLT = blt.BLT((0.9, 0.5), (0.3, 0.2))
 SIZE, NUM_ROUNDS = 4 * draws.CHUNK + 7, 40
@@ -112,7 +114,6 @@ def test_rows_are_those_of_one_process(tmp_path, workers, strategy):
   rows.close()
 
 
-@pytest.mark.slow
 def test_a_worker_that_is_started_anew_makes_the_same_rows(tmp_path, workers):
   rows = serve(tmp_path / 'rows', workers)
   expected = expected_rows()
@@ -126,7 +127,6 @@ def test_a_worker_that_is_started_anew_makes_the_same_rows(tmp_path, workers):
   rows.close()
 
 
-@pytest.mark.slow
 def test_a_worker_that_is_gone_is_named_and_no_row_is_lost(tmp_path, workers, monkeypatch):
   monkeypatch.setattr(shards, '_PATIENCE_SECONDS', 0.0)
   rows = serve(tmp_path / 'rows', workers)
