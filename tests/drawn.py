@@ -1,10 +1,11 @@
-"""What Hypothesis draws in several tests: schemas and matrices."""
+"""What Hypothesis draws in several tests: schemas, sampling schemes and matrices."""
 
 import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fl_dpftrl import participation
+from fl_dpftrl.centralized import sampling
 
 SCHEMAS = (participation.MinSep, participation.FixedSeparation)
 
@@ -17,6 +18,19 @@ def schemas(draw, cls=None, most_rounds=9):
     num_rounds=num_rounds,
     min_sep=draw(st.integers(1, num_rounds + 1)),
     max_participations=draw(st.none() | st.integers(1, num_rounds + 1)),
+  )
+
+
+@st.composite
+def schemes(draw):
+  """A sampling scheme of any kind, with up to 5 parts of up to 30 examples."""
+  parts = draw(st.integers(1, 5))
+  part_size = draw(st.integers(1, 30))
+  return draw(st.sampled_from(list(sampling.SCHEMES.values())))(
+    num_rounds=draw(st.integers(1, 60)),
+    num_examples=parts * part_size + draw(st.integers(0, parts - 1)),
+    batch_size=draw(st.integers(1, part_size)),
+    num_parts=parts,
   )
 
 

@@ -41,7 +41,7 @@ class Draw:
 
   def size(self, tame: int, most: int) -> int:
     """Returns a number of bands, buffers and the like, from 1 to most."""
-    return min(tame, most) if self.tame else int(self.rng.integers(1, most + 1))
+    return tame if self.tame else int(self.rng.integers(1, most + 1))
 
   def uniform(self, shape, spread: float = 1.0) -> np.ndarray:
     """Returns numbers of both signs, or now and then of one, up to a spread."""
@@ -50,14 +50,16 @@ class Draw:
 
   def column(self, size: int, spread: float = 1.0) -> np.ndarray:
     """Returns coefficients of which the first is positive."""
-    values = self.uniform(size, 0.3 if self.tame else spread)
-    values[0] = self.rng.uniform(1.0, 1.5) if self.tame else self.rng.uniform(0.3, 1.5)
-    return np.sort(np.abs(values))[::-1] if not self.tame and self.rng.random() < 0.3 else values
+    if self.tame:
+      return np.array([1.5, -0.6, 0.4, 0.2])[:size]
+    values = self.uniform(size, spread)
+    values[0] = self.rng.uniform(0.3, 1.5)
+    return np.sort(np.abs(values))[::-1] if self.rng.random() < 0.3 else values
 
   def bands(self) -> np.ndarray:
     """Returns coefficients [t, j] of round t with the round j before."""
     n = self.num_rounds
-    values = self.uniform((n, self.size(4, n)), 0.4 if self.tame else 1.0)
+    values = self.uniform((n, self.size(min(4, n), n)), 0.4 if self.tame else 1.0)
     values[:, 0] = self.rng.uniform(1.0, 1.5, n) if self.tame else self.rng.uniform(0.3, 1.5, n)
     values[np.arange(n)[:, None] < np.arange(values.shape[1])] = 0.0
     return values
@@ -86,7 +88,7 @@ class Draw:
 
   def length(self) -> int:
     """Returns a number of rounds of at most num_rounds."""
-    return self.size(5, self.num_rounds)
+    return self.size(min(5, self.num_rounds), self.num_rounds)
 
   def other(self) -> base.Strategy:
     """Returns a strategy of another family that runs for length() rounds."""
@@ -98,8 +100,12 @@ class Draw:
 EXAMPLES = {
   'tree_full': lambda d: tree_full.TreeFull(d.num_rounds if d.one_in_two() else None),
   'banded': lambda d: banded.Banded(d.bands()),
-  'banded_inverse': lambda d: banded_inverse.BandedInverse(d.column(d.size(4, d.num_rounds), 0.5)),
-  'banded_toeplitz': lambda d: banded_toeplitz.BandedToeplitz(d.column(d.size(4, d.num_rounds))),
+  'banded_inverse': lambda d: banded_inverse.BandedInverse(
+    d.column(d.size(4, d.num_rounds + 1), 0.5)
+  ),
+  'banded_toeplitz': lambda d: banded_toeplitz.BandedToeplitz(
+    d.column(d.size(4, d.num_rounds + 2))
+  ),
   'blt': lambda d: blt.BLT(*d.buffers()),
   'dense': lambda d: dense.Dense(d.triangle()),
   'lambda_cgd': lambda d: lambda_cgd.LambdaCGD(0.8 if d.tame else d.rng.choice([0.0, 0.6, 1.0])),

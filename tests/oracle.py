@@ -10,6 +10,22 @@ from collections.abc import Iterator
 import numpy as np
 
 from fl_dpftrl import participation, workloads
+from fl_dpftrl.families import base
+
+
+class AnyMatrix(base.Strategy):
+  """A strategy with any C, square or not, of which no more is known."""
+
+  family = 'any'
+
+  def __init__(self, matrix):
+    self.matrix = np.asarray(matrix, dtype=np.float64)
+
+  def strategy_matrix(self, num_rounds):
+    return self.matrix[:, :num_rounds]
+
+  def noising_matrix(self, num_rounds):
+    raise NotImplementedError
 
 
 def patterns(schema: participation.MinSep) -> list[tuple[int, ...]]:

@@ -91,6 +91,7 @@ def test_refuses_other_archives(packed, tmp_path):
     array_files.read(tmp_path / 'b.npz', 'c')
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_is_refused_or_changes_nothing(packed):
   values = np.arange(5.0)
   path = packed(c=member((5,), content=values.tobytes()))

@@ -82,6 +82,7 @@ def test_the_kept_optimum_is_still_the_best_found():
   assert loss(recipe.make(), recipe) <= loss(again.make(), recipe) * (1 + 1e-4)
 
 
+@pytest.mark.slow
 def test_writing_is_repeatable(tmp_path):
   folders = tmp_path / 'a', tmp_path / 'b'
   for folder in folders:

@@ -1,7 +1,8 @@
 """The privacy loss distribution of a Gaussian, computed as arrays.
 
 `dp_accounting` computes the same distribution value by value in Python, which
-is most of the time of an ε. The numbers here are the same to the last bit.
+is most of the time of an ε. The numbers here are the same, to the last bit with
+the locked release.
 """
 
 import math
@@ -14,16 +15,6 @@ from dp_accounting.pld import pld_pmf, privacy_loss_distribution, privacy_loss_m
 _MOST_SPARSE = 1000
 
 
-class _Loss(privacy_loss_mechanism.GaussianPrivacyLoss):
-  """Privacy loss of one Gaussian release without sampling."""
-
-  def get_delta_for_epsilon(self, epsilon):
-    """Returns δ(ε) for an array: P[loss > ε] − e^ε P'[loss > ε], within [0, 1]."""
-    cutoffs = self.inverse_privacy_loss_without_subsampling(epsilon)
-    deltas = self.mu_upper_cdf(cutoffs) - np.exp(epsilon + self.mu_lower_log_cdf(cutoffs))
-    return np.clip(deltas, 0, 1)
-
-
 def distribution(
   effective_noise_multiplier: float, step: float
 ) -> privacy_loss_distribution.PrivacyLossDistribution:
@@ -31,13 +22,17 @@ def distribution(
 
   Source: Doroshenko et al. 2022, algorithm 1 (connect the dots).
   """
-  loss = _Loss(
+  loss = privacy_loss_mechanism.GaussianPrivacyLoss(
     effective_noise_multiplier, adjacency_type=privacy_loss_mechanism.AdjacencyType.REMOVE
   )
   bounds = loss.connect_dots_bounds()
   last = math.ceil(bounds.epsilon_upper / step)
   first = math.floor(bounds.epsilon_lower / step)
-  deltas = loss.get_delta_for_epsilon(np.arange(first, last + 1) * step)
+  # δ(ε) = P[loss > ε] − e^ε P'[loss > ε]; the loss is above ε below the cutoff.
+  epsilons = np.arange(first, last + 1) * step
+  cutoffs = -0.5 - epsilons * effective_noise_multiplier**2
+  deltas = loss.mu_upper_cdf(cutoffs) - np.exp(epsilons + loss.mu_lower_log_cdf(cutoffs))
+  deltas = np.clip(deltas, 0, 1)
   if deltas.size <= _MOST_SPARSE:
     masses = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(step, first, last, deltas)
   else:

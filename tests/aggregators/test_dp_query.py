@@ -29,6 +29,7 @@ def client(seed, scale):
 CLIENTS = [client(0, 0.01), client(1, 10.0), client(2, np.nan), client(3, 1e6)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'strategy',
   [blt.BLT((0.9, 0.5), (0.3, 0.2)), tree_online.TreeOnline()],

@@ -51,6 +51,7 @@ def train(functional_model, aggregator, clients, num_rounds):
   return process, state, np.concatenate([np.ravel(w) for w in weights]), metrics
 
 
+@pytest.mark.slow
 def test_no_noise_and_no_clipping_is_plain_federated_averaging():
   functional_model, clients = model(), datasets(4)
   aggregator = factory.CorrelatedNoiseFactory(
@@ -63,6 +64,7 @@ def test_no_noise_and_no_clipping_is_plain_federated_averaging():
   assert not any(m['aggregator']['clipped_count'] for m in metrics)
 
 
+@pytest.mark.slow
 def test_trains_with_noise_and_survives_poisoned_clients():
   clients = datasets(4)
   poison = lambda dataset, factor: dataset.map(

@@ -120,7 +120,8 @@ def test_within_a_computation_it_says_where_to_create():
   assert outer() == 0
 
 
-@pytest.mark.parametrize('number', [1, 3, 8])
+@pytest.mark.slow
+@pytest.mark.parametrize('number', [1, 8])
 @pytest.mark.parametrize(
   'inner',
   [SECURE, tff.aggregators.clipping_factory(CLIP_NORM, SECURE)],
@@ -135,6 +136,7 @@ def test_a_secure_sum_sums(inner, number):
     assert_is_sum(output.result, clients)
 
 
+@pytest.mark.slow
 def test_secure_sums_count_no_bounded_update_as_cut():
   clients = [
     collections.OrderedDict(w=np.zeros([300, 10], np.float32), b=np.array([b, 0, 0], np.float32))
@@ -148,6 +150,7 @@ def test_secure_sums_count_no_bounded_update_as_cut():
   assert output.result['b'][0] == pytest.approx((CLIP_NORM + 0.1) / 4, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_rows_from_files_go_with_a_secure_sum(tmp_path):
   rows = engine.RowServer(
     identity.Identity(), tmp_path, size=3003, num_rounds=2, stddev=0.1 * CLIP_NORM, noise_seed=1

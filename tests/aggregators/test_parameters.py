@@ -115,6 +115,7 @@ def test_tff_says_what_would_do(make, tmp_path):
     other[0].skip_row(VALUE_TYPE)(state)
 
 
+@pytest.mark.slow
 @BOTH
 def test_noise_that_is_changed_on_purpose_goes_on(make, tmp_path):
   expected, _ = rounds(make(tmp_path / 'whole'), 5)

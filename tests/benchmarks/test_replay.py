@@ -217,6 +217,7 @@ def test_refuses_bad_flags(arguments, capsys):
   assert arguments[-1].split('=')[1] in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_measures(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(cases, 'CASES', (SMALL,))
   monkeypatch.setattr(process, 'pin', lambda num_cores: False)

@@ -41,6 +41,7 @@ def test_selection():
     cases.select(['gru'])
 
 
+@pytest.mark.slow
 def test_every_side_trains(capsys, monkeypatch):
   monkeypatch.setattr(cases, 'CASES', (SMALL,))
   for name in ('central', 'keras', '64'):

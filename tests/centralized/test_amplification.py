@@ -67,6 +67,7 @@ def test_noise_of_the_paper(epsilon, bands, sigma):
   assert epsilon * (1.0 - 1e-5) <= found <= epsilon * (1.0 + 5e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'epsilon, bands, sigma',
   [
@@ -218,6 +219,7 @@ def test_candidates():
     amplification.candidate_bands(num_rounds=8, num_examples=8, batch_size=9)
 
 
+@pytest.mark.slow
 def test_best_bands_have_least_noise():
   run = {'num_rounds': 32, 'num_examples': 640, 'batch_size': 40}
   once = participation.MinSep(num_rounds=32, max_participations=1)

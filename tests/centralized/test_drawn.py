@@ -44,6 +44,7 @@ def statement(true, said=None, *, noise_multiplier=3.0, deltas=1e-6, **kwargs):
   return replay.replay(run, deltas=deltas, **kwargs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', SAMPLED)
 @pytest.mark.parametrize('adjacency', ['zero_out', 'replace_one'])
 def test_amplified_is_the_account_of_the_scheme(name, adjacency):
@@ -101,6 +102,7 @@ def test_without_a_sampling_nothing_is_said_of_it():
   assert not {'amplified', 'shuffled'} & set(stated.to_json())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'true, said',
   [
@@ -192,6 +194,7 @@ def words(text):
   return re.sub(r'\s+', ' ', re.sub(r'<[^>]+>', ' ', text))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', SCHEMES)
 def test_the_report_has_a_card_for_it(name):
   stated = statement(name, deltas=(1e-6, 1e-8))
@@ -226,6 +229,7 @@ def test_a_contradiction_is_loud_in_the_report(said):
   assert 'The log CONTRADICTS it: void.' in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('said', ['poisson', 'fixed_size', 'shuffled_once'])
 @pytest.mark.parametrize('true', ['fixed_size', 'shuffled_once'])
 def test_publication_tells_nothing_of_secret_draws(true, said):

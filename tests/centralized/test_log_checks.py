@@ -15,6 +15,7 @@ from fl_dpftrl.families import identity
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import observed
 from fl_dpftrl.replaying import embedded, runs
+from tests import drawn
 
 SIZES = dict(num_rounds=240, num_examples=2003, batch_size=50, num_parts=4)
 EVERY = sorted(sampling.SCHEMES)
@@ -43,19 +44,7 @@ def contradictions(rounds, scheme):
   return ' / '.join(log_checks.contradictions(happened(rounds), scheme))
 
 
-@st.composite
-def schemes(draw):
-  parts = draw(st.integers(1, 4))
-  part_size = draw(st.integers(1, 30))
-  return sampling.SCHEMES[draw(st.sampled_from(EVERY))](
-    num_rounds=draw(st.integers(1, 60)),
-    num_examples=parts * part_size + draw(st.integers(0, parts - 1)),
-    batch_size=draw(st.integers(1, part_size)),
-    num_parts=parts,
-  )
-
-
-@hypothesis.given(scheme=schemes(), seed=st.integers(0, 2**40))
+@hypothesis.given(scheme=drawn.schemes(), seed=st.integers(0, 2**40))
 def test_batches_drawn_as_said_are_believed(scheme, seed):
   rounds = batches(scheme, seed)
   hypothesis.assume(any(len(r) for r in rounds))

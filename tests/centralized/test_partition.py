@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fl_dpftrl.centralized import partition, sampling
 from fl_dpftrl.simulation import cohorts as cohorts_lib
+from tests import drawn
 
 EVERY = sorted(sampling.SCHEMES)
 
@@ -28,19 +29,7 @@ def included(scheme, seed=0):
   return result
 
 
-@st.composite
-def schemes(draw):
-  parts = draw(st.integers(1, 5))
-  part_size = draw(st.integers(1, 12))
-  return sampling.SCHEMES[draw(st.sampled_from(EVERY))](
-    num_rounds=draw(st.integers(1, 40)),
-    num_examples=parts * part_size + draw(st.integers(0, parts - 1)),
-    batch_size=draw(st.integers(1, part_size)),
-    num_parts=parts,
-  )
-
-
-@hypothesis.given(scheme=schemes(), seed=st.integers(0, 2**40))
+@hypothesis.given(scheme=drawn.schemes(), seed=st.integers(0, 2**40))
 def test_every_round_draws_of_its_part(scheme, seed):
   seen = cohorts(scheme, seed)
   assert [c.round for c in seen] == list(range(scheme.num_rounds))
@@ -57,7 +46,7 @@ def test_every_round_draws_of_its_part(scheme, seed):
     assert cohort.started < cohort.closed
 
 
-@hypothesis.given(scheme=schemes(), seed=st.integers(0, 2**40))
+@hypothesis.given(scheme=drawn.schemes(), seed=st.integers(0, 2**40))
 def test_passes_visit_every_example_once(scheme, seed):
   hypothesis.assume(isinstance(scheme, sampling.Shuffled))
   rows = included(scheme, seed)

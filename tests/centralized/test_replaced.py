@@ -126,6 +126,7 @@ def test_between_poisson_and_renyi(multiplier, batch, count):
   assert found < accountant.get_epsilon(1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('multiplier', [0.02, 0.3, 5.0])
 def test_whole_parts_add_up(multiplier):
   whole = gaussian.epsilon(multiplier, 1e-6)

@@ -110,6 +110,7 @@ def test_optimize_for_momentum(tmp_path, result):
   assert described['rms_loss'] == found['rms_loss']
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('mechanism', ['banded', 'banded_toeplitz'])
 def test_optimize_the_number_of_bands(tmp_path, result, run, mechanism):
   path = tmp_path / 'found.json'
@@ -136,6 +137,7 @@ def test_optimize_the_number_of_bands(tmp_path, result, run, mechanism):
   assert 'rms_noise' in run(line)[1]
 
 
+@pytest.mark.slow
 def test_the_workload_is_shown(tmp_path, run, result):
   path = tmp_path / 'mine.json'
   fields = {
@@ -160,6 +162,7 @@ def test_the_workload_is_shown(tmp_path, run, result):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('mechanism', ['blt', 'banded_toeplitz'])
 def test_optimize_over_a_range_of_min_seps(tmp_path, result, mechanism):
   path = tmp_path / 'found.json'
@@ -560,6 +563,7 @@ def test_as_a_program():
   assert done.stderr == ''
 
 
+@pytest.mark.slow
 def test_readers_may_stop_early():
   line = f'{shlex.quote(sys.executable)} -m fl_dpftrl.commands.main --help'
   done = subprocess.run(f'{line} | true', shell=True, capture_output=True, text=True, check=True)

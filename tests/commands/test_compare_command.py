@@ -54,6 +54,7 @@ def png_size(path):
   return struct.unpack('>II', content[16:24])
 
 
+@pytest.mark.slow
 def test_as_a_program(tmp_path):
   folder = tmp_path / 'out'
   done = program(
@@ -181,6 +182,7 @@ def test_one_setting_has_one_row_each_and_a_figure(tmp_path, run):
   png_size(folder / 'losses.png')
 
 
+@pytest.mark.slow
 def test_figures_are_the_same_each_time(tmp_path, run):
   line = 'compare --mechanisms=blt-b400,identity --num_rounds=40,80'
   for name in 'ab':

@@ -64,6 +64,7 @@ SWEEPS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('sweep, axis, values, min_seps', SWEEPS)
 def test_a_row_is_what_account_says(result, sweep, axis, values, min_seps):
   found = result(f'extrapolate --strategies=blt-b400,tree_online,identity {GOAL} {sweep}')
@@ -85,6 +86,7 @@ def test_a_row_is_what_account_says(result, sweep, axis, values, min_seps):
     assert {k: row[k] for k in ACCOUNT} == {k: account[k] for k in ACCOUNT}
 
 
+@pytest.mark.slow
 def test_optimised_for_each_setting(result):
   sweep = f'{GOAL} --num_rounds=64 --population=52000,104000'
   found = result(f'extrapolate --strategies=blt:2,banded {sweep}')
@@ -111,6 +113,7 @@ def test_noise_of_their_own(result):
   assert any('their own noise' in line for line in found['assumptions'])
 
 
+@pytest.mark.slow
 def test_a_strategy_ends_where_it_was_made_for(run, tmp_path):
   status, out, err = run(
     f'extrapolate --strategies=banded-b16,blt-b400 {GOAL} --min_sep=16'
@@ -127,6 +130,7 @@ def test_a_strategy_ends_where_it_was_made_for(run, tmp_path):
   assert re.search('banded-b16 is left out at num_rounds=257,512: .*256', err)
 
 
+@pytest.mark.slow
 def test_files(run, tmp_path, monkeypatch):
   # On a busy machine it may take long enough to be told of.
   monkeypatch.setattr(progress, 'SECONDS', float('inf'))
@@ -163,6 +167,7 @@ def test_says_that_it_was_not_run(run):
   assert 'population' not in out
 
 
+@pytest.mark.slow
 def test_figures_are_drawn_by_nothing_else():
   statement = (
     'import sys; from fl_dpftrl.commands import main;'
@@ -219,6 +224,7 @@ def test_nothing_is_written_where_no_strategy_goes_so_far(run, tmp_path, monkeyp
   assert '--strategies=banded-b16' in err.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_the_example_works(run, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   status, out, _ = run(extrapolate.EXAMPLE.removeprefix('fl-dpftrl '))

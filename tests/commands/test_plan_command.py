@@ -33,6 +33,7 @@ def quiet(monkeypatch):
   monkeypatch.setattr(progress, 'SECONDS', float('inf'))
 
 
+@pytest.mark.slow
 def test_fields_and_files(result, tmp_path):
   page, file = tmp_path / 'plan.html', tmp_path / 'plan.json'
   found = result(f'{LINE} --report={page} --output={file}')
@@ -75,6 +76,7 @@ def test_fields_and_files(result, tmp_path):
   assert not re.search(r'(src|href)=|http', text)
 
 
+@pytest.mark.slow
 def test_simulations_are_those_of_simulate(result):
   found = result(f'{LINE} --seed=5 --num_simulations=1 --report_goals=10')
   assert found['settings'][1]['report_goal'] == 10
@@ -85,6 +87,7 @@ def test_simulations_are_those_of_simulate(result):
   assert run['days'] == simulated['simulated_days']
 
 
+@pytest.mark.slow
 def test_memory_and_epsilon(result):
   found = result(f'plan {RUN} --delta=1e-6 --epsilon=0.8 {FAST} --max_copies=3 --report_goals=10')
   best = found['recommended']
@@ -99,6 +102,7 @@ def test_memory_and_epsilon(result):
   assert much['recommended']['loss'] == pytest.approx(least)
 
 
+@pytest.mark.slow
 def test_text(run):
   status, out, err = run(f'{LINE} --report_goals=20,2000')
   assert (status, err) == (0, '')
@@ -139,6 +143,7 @@ def test_refuses(run, changes, named):
   assert named in err
 
 
+@pytest.mark.slow
 def test_nothing_fits_the_memory(run):
   status, _, err = run(f'plan {RUN} {PRIVACY} --strategies=blt:2 --max_copies=1 --report_goals=10')
   assert status == 2 and 'max_copies=1 is below the 2' in err

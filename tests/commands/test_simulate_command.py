@@ -37,6 +37,7 @@ def refused(capsys, *argv):
   return err
 
 
+@pytest.mark.slow
 def test_the_log_passes_replay(capsys, tmp_path):
   log = tmp_path / 'log.parquet'
   result = run(capsys, 'simulate', *SMALL, '--timer_hours=24', f'--output={log}')
@@ -50,6 +51,7 @@ def test_the_log_passes_replay(capsys, tmp_path):
   assert timed['fewest'] <= result['min_sep'] <= timed['fewest'] + 3
 
 
+@pytest.mark.slow
 def test_a_timer_in_rounds_is_what_replay_finds(capsys, tmp_path):
   log = tmp_path / 'log.parquet'
   prompt = ['--availability=always', '--check_ins_per_hour=60']
@@ -171,6 +173,7 @@ def test_traces_may_say_when_devices_are_there(capsys, tmp_path):
   assert hours <= {1, 2, 3, 4, 5, 6}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('sampling', ['poisson', 'fixed_size', 'shuffled'])
 def test_batches_that_are_drawn_pass_replay(capsys, tmp_path, sampling):
   log = tmp_path / 'log.parquet'

@@ -76,6 +76,7 @@ def test_learns_the_synthetic_language(data, network):
   assert result['accuracy'] < data.best_accuracy + 0.02
 
 
+@pytest.mark.slow
 def test_two_runs_agree_bit_for_bit(data, network):
   process = _process(data, network)
   (first, _), (second, _) = (_train(data, process, 3) for _ in range(2))
@@ -83,6 +84,7 @@ def test_two_runs_agree_bit_for_bit(data, network):
     assert a.tobytes() == b.tobytes()
 
 
+@pytest.mark.slow
 def test_lstm_trains_in_tff(data):
   network = networks.Lstm(num_tokens=data.vocabulary.size, embedding=8, units=12)
   before = model.evaluate(network, network.initial_weights(0), data.test, data.vocabulary)

@@ -14,7 +14,7 @@ import pytest
 from fl_dpftrl.simulation import cohorts
 from tests.experiments import starts
 
-pytestmark = pytest.mark.tff
+pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
 SYNTHETIC = [
   '--flagfile=experiments/stackoverflow/flags/synthetic.flags',
@@ -154,7 +154,6 @@ def test_who_may_read_what_a_run_leaves(run):
   check_permissions(run[0], 0o022)
 
 
-@pytest.mark.slow
 def test_who_may_read_what_a_run_leaves_under_another_umask(tmp_path):
   folder = tmp_path / 'run'
   done = train(*SYNTHETIC, '--num_rounds=2', f'--output_dir={folder}', umask=0o077)

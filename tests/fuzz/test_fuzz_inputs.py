@@ -120,6 +120,7 @@ def runs_case(folder, seed):
   return ['replay', f'--runs={path}', '--delta=1e-6']
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('case, whole', [(strategy_case, 500), (trace_case, 200), (runs_case, 200)])
 def test_damaged_files(tmp_path, case, whole):
   faults = []
@@ -154,6 +155,7 @@ def flags_case(folder, seed):
   return [f'--flagfile={path}', f'--output_dir={folder / "run"}']
 
 
+@pytest.mark.slow
 def test_damaged_flag_files(tmp_path):
   """Up to where a run would begin, which the flags then say is right."""
   faults, statuses = [], {0: 0, 2: 0}

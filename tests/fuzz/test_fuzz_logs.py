@@ -14,6 +14,7 @@ def test_mutations_are_the_seeds():
   assert len({mutations.mutated(content, seed) for seed in range(50)}) > 45
 
 
+@pytest.mark.slow
 def test_originals_are_good(tmp_path):
   for suffix, content in logs.originals(tmp_path).items():
     path = tmp_path / f'log{suffix}'

@@ -44,6 +44,7 @@ def test_best_number_of_bands(epsilon, epochs):
     assert best == published(epsilon, epochs)
 
 
+@pytest.mark.slow
 def test_cells_anew():
   """With the most epochs, everything but the RMS errors."""
   for epochs in (512, 1024):
@@ -94,6 +95,7 @@ def test_multipliers_on_record(epsilon, epochs):
     assert found == pytest.approx(float(epsilon), rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'num_bands',
   [pytest.param(b, marks=[] if b <= 128 else [pytest.mark.thorough]) for b in sorted(RMS_ERRORS)],

@@ -19,6 +19,7 @@ ROWS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('row', ROWS)
 def test_losses(row):
   schema = participation.MinSep(**TABLE['setting'])

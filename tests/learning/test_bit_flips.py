@@ -29,6 +29,7 @@ def flips(content: bytes, sample: int | None):
     yield bytes(flipped)
 
 
+@pytest.mark.slow
 def test_a_checkpoint(tmp_path):
   store = checkpoints.CheckpointFolder(tmp_path, STATE)
   for num_rounds in (1, 2):
@@ -72,6 +73,7 @@ def rows(folder, **kwargs):
   )
 
 
+@pytest.mark.slow
 def test_the_mark_and_the_seed_of_served_rows(tmp_path):
   first = rows(tmp_path)
   first.serve(3)

@@ -82,12 +82,14 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', CASES)
 def test_runs_without_determinism(free, name):
   with tff.framework.get_context_stack().install(free):
     assert CASES[name]()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', CASES)
 def test_a_deterministic_worker_names_the_switch(worker, name):
   with tff.framework.get_context_stack().install(worker.context()):

@@ -172,6 +172,7 @@ def test_results_at_clients_are_refused(used):
     same([1, 2])
 
 
+@pytest.mark.slow
 def test_a_worker_that_comes_back_is_used_again(used):
   workers, said = used
   before = weighted(state(), clients(4))
@@ -188,6 +189,7 @@ def test_a_worker_that_comes_back_is_used_again(used):
   assert weighted(state(), clients(4)) == before
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_while_it_trains(used):
   workers, said = used
   undisturbed = weighted(state(600), clients(6))
@@ -201,6 +203,7 @@ def test_a_worker_that_is_killed_while_it_trains(used):
   assert len(said) == 1 and f'{workers[0].address} is lost' in said[0]
 
 
+@pytest.mark.slow
 def test_without_any_worker_it_fails_and_says_why(used):
   workers, _ = used
   weighted(state(), clients(2))

@@ -203,6 +203,7 @@ def test_worker_and_relay_end_together(which):
   worker.stop()
 
 
+@pytest.mark.slow
 def test_secure_sums_are_computed_whole_and_in_parts(worker):
   of = tff.TensorType(np.float32, [3])
   process = tff.aggregators.SecureSumFactory(1.0).create(of)
@@ -215,6 +216,7 @@ def test_secure_sums_are_computed_whole_and_in_parts(worker):
     np.testing.assert_allclose(found, np.sum(values, axis=0), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_large_values_pass_through_the_relay():
   worker = isolated()
   try:
@@ -230,6 +232,7 @@ def test_large_values_pass_through_the_relay():
     worker.stop()
 
 
+@pytest.mark.slow
 def test_ends_with_a_parent_that_is_killed():
   parent = subprocess.Popen(
     [

@@ -207,6 +207,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path):
     shards.open_(tmp_path / 'l.csv')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'number, message',
   [

@@ -1,6 +1,5 @@
 """The best dense strategies, and the bounds that prove them so."""
 
-import itertools
 import math
 
 import hypothesis
@@ -13,6 +12,7 @@ from fl_dpftrl import catalogue, error, participation, sensitivity, workloads
 from fl_dpftrl.families import blt, identity, tree_online
 from fl_dpftrl.families import dense as dense_strategies
 from fl_dpftrl.optimization import banded, certificate, dense, factorization, multi_epoch
+from tests import oracle
 
 OBJECTIVES = ('rms', 'max')
 
@@ -24,30 +24,6 @@ def once(num_rounds):
 def loss(strategy, schema, objective='rms', workload=workloads.Workload()):
   file = catalogue.describe(strategy, schema=schema, workload=workload)
   return file.figures[f'{objective}_loss']
-
-
-def patterns(schema):
-  fixed = isinstance(schema, participation.FixedSeparation)
-  for size in range(1, schema.participations + 1):
-    for pattern in itertools.combinations(range(schema.num_rounds), size):
-      gaps = np.diff(pattern)
-      if (gaps == schema.min_sep if fixed else gaps >= schema.min_sep).all():
-        yield list(pattern)
-
-
-def reached(matrix, schema):
-  """A sensitivity that vectors of norm 1 do reach: at most the true one."""
-  gram, generator, best = matrix.T @ matrix, np.random.default_rng(0), 0.0
-  for pattern in patterns(schema):
-    part = gram[np.ix_(pattern, pattern)]
-    updates = generator.normal(size=part.shape)
-    updates /= np.linalg.norm(updates, axis=1, keepdims=True)
-    for _, i in itertools.product(range(20), range(len(pattern))):
-      pull = part[i] @ updates - part[i, i] * updates[i]
-      if np.linalg.norm(pull) > 0:
-        updates[i] = pull / np.linalg.norm(pull)
-    best = max(best, np.sum(part * (updates @ updates.T)), np.trace(part))
-  return math.sqrt(best)
 
 
 def triangle(size, seed, spread=1.0):
@@ -97,6 +73,7 @@ def test_equals_a_general_minimiser():
   assert found.loss * math.sqrt(size) == pytest.approx(result.fun, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('signs', [False, True])
 def test_many_participations_equal_a_general_minimiser(signs):
   """Over all C, where X may be negative between rounds of a pattern or not."""
@@ -127,6 +104,7 @@ def test_many_participations_equal_a_general_minimiser(signs):
   assert best == pytest.approx(found.loss * scale, rel=1e-3)
 
 
+@pytest.mark.slow
 @hypothesis.given(
   st.integers(1, 7),
   st.integers(1, 7),
@@ -147,7 +125,7 @@ def test_nothing_is_better_than_the_bound(n, b, k, cls, objective, beta, seed):
   for other in (*(triangle(n, seed + i, 0.3 * i) for i in range(3)), best.coefficients):
     errors = error.error(dense_strategies.Dense(other), n, workload)
     found = errors.rms if objective == 'rms' else errors.max
-    assert reached(other, schema) * found >= bound * (1.0 - 1e-7)
+    assert oracle.worst_of_vectors(other, schema) * found >= bound * (1.0 - 1e-7)
 
 
 @pytest.mark.parametrize('objective', OBJECTIVES)

@@ -46,6 +46,7 @@ KNOWN = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('n, b, k, num_buffers, objective, known', KNOWN)
 def test_reaches_what_is_known(n, b, k, num_buffers, objective, known):
   schema = participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)
@@ -77,6 +78,7 @@ def test_chooses_as_many_buffers_as_are_worth_it(n, b, k, objective, num_buffers
   assert fewer > best * 1.00099
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('num_rounds', [1, 2, 3, 10])
 @pytest.mark.parametrize('min_sep', [1, 2, 10])
 @pytest.mark.parametrize('max_participations', [None, 1])
@@ -93,6 +95,7 @@ def test_short_runs_are_no_worse_than_independent_noise(
   assert loss(strategy, schema, objective) <= independent * (1 + 1e-6)
 
 
+@pytest.mark.slow
 def test_eight_buffers_are_no_worse_than_two():
   two = blt.optimize(MAIN, objective='max', num_buffers=2)
   eight = blt.optimize(MAIN, objective='max', num_buffers=8)
@@ -181,6 +184,7 @@ def test_gaps_and_logits():
   np.testing.assert_allclose(again[0], gaps, rtol=1e-12)
 
 
+@pytest.mark.slow
 @hypothesis.given(
   st.integers(1, 10**10),
   st.floats(0.0, 1.0),
@@ -225,6 +229,7 @@ def test_many_more_starts_find_nothing_better(n, b, k, num_buffers, objective, m
   assert loss(strategy, schema, objective, workload) <= (np.exp(solutions.values[0]) * (1 + 1e-6))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('objective', ['rms', 'max'])
 def test_a_schedule_asks_for_another_strategy(objective):
   schema = participation.MinSep(num_rounds=500, min_sep=50, max_participations=4)
@@ -247,6 +252,7 @@ RANGE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('objective', ['rms', 'max'])
 def test_each_aim_over_a_range_is_met_best_by_its_own(objective):
   def losses(strategy):

@@ -48,6 +48,7 @@ def test_squared_errors(n, num_bands, workload):
   np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_gradient():
   n, values = 23, coefficients(23, 5)
   operator, matrix = moving_average(0.8)
@@ -66,6 +67,7 @@ def test_gradient():
     np.testing.assert_allclose(found[j:, j], np.diagonal(dense, -j), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_banded_strategy_for_a_workload_of_ones_own():
   n, num_bands = 40, 5
   schema = participation.MinSep(num_rounds=n, min_sep=8)

@@ -40,6 +40,7 @@ def by_label(found):
   return {candidate.label: candidate for candidate in found}
 
 
+@pytest.mark.slow
 def test_candidates_are_what_the_catalogue_says(found):
   assert [candidate.label for candidate in found] == NAMES
   for candidate in found:
@@ -124,6 +125,7 @@ def test_noise_for_an_epsilon(found):
       recommend(found, **{'noise_multiplier': None, **kwargs})
 
 
+@pytest.mark.slow
 def test_options_are_compared_at_the_same_epsilon_and_at_the_same_noise(found):
   best = recommend(found)
   assert len(best.options) == len(found)
@@ -156,6 +158,7 @@ def outcome(schema, report_goal=50, days=3.0):
   )
 
 
+@pytest.mark.slow
 def test_settings_have_the_same_noise_in_the_mean(found):
   best = recommend(found)
   outcomes = (outcome(SCHEMAS[1]), outcome(SCHEMAS[2]))

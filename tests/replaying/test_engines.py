@@ -129,6 +129,7 @@ def test_spark_names_what_is_wrong(tmp_path, spark):
       replay.replay(runs.Run.of(log, BLT, noise_multiplier=1.0), deltas=1e-6, engine=spark)
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_sorted_on_disk(tmp_path):
   rng = np.random.default_rng(0)
   rounds = np.repeat(np.arange(100), 20_000)

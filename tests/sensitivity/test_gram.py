@@ -9,24 +9,9 @@ import pytest
 from hypothesis import strategies as st
 
 from fl_dpftrl import participation, sensitivity
-from fl_dpftrl.families import banded, base
+from fl_dpftrl.families import banded
 from fl_dpftrl.sensitivity import search
 from tests import drawn, oracle
-
-
-class Dense(base.Strategy):
-  """Any matrix, of which no more is known."""
-
-  family = 'dense'
-
-  def __init__(self, matrix):
-    self.matrix = np.asarray(matrix, dtype=np.float64)
-
-  def strategy_matrix(self, num_rounds):
-    return self.matrix[:, :num_rounds]
-
-  def noising_matrix(self, num_rounds):
-    raise NotImplementedError
 
 
 @hypothesis.given(st.data())
@@ -41,7 +26,7 @@ def test_any_matrix_without_negative_entries_is_bounded(data):
   schema = data.draw(drawn.schemas())
   matrix = data.draw(drawn.matrices(4, schema.num_rounds))
   hypothesis.assume(matrix.any())
-  check_bound(Dense(matrix), matrix, schema)
+  check_bound(oracle.AnyMatrix(matrix), matrix, schema)
 
 
 def check_bound(strategy, matrix, schema):
@@ -66,7 +51,7 @@ def test_fixed_separation_is_exact_without_negative_entries(data):
   schema = data.draw(drawn.schemas(participation.FixedSeparation))
   matrix = data.draw(drawn.matrices(schema.num_rounds, schema.num_rounds))
   hypothesis.assume(matrix.any())
-  result = sensitivity.sensitivity(Dense(matrix), schema)
+  result = sensitivity.sensitivity(oracle.AnyMatrix(matrix), schema)
   assert result.kind == 'exact'
   assert result.value == pytest.approx(oracle.worst(matrix, schema))
 
@@ -77,7 +62,7 @@ def test_vector_updates_are_bounded_where_entries_are_negative(cls, data):
   schema = data.draw(drawn.schemas(cls, most_rounds=6))
   matrix = data.draw(drawn.matrices(schema.num_rounds, schema.num_rounds, low=-2.0))
   hypothesis.assume(np.abs(matrix).sum() > 0.1)
-  result = sensitivity.sensitivity(Dense(matrix), schema)
+  result = sensitivity.sensitivity(oracle.AnyMatrix(matrix), schema)
   found = oracle.worst_of_vectors(matrix, schema)
   assert result.value >= found * (1 - 1e-9)
   if result.kind == 'exact':
@@ -137,7 +122,7 @@ def no_search(monkeypatch):
 def test_the_root_is_taken_once(no_search):
   """Rooting the inner maxima as well would give √27 rather than 9."""
   del no_search
-  ones = Dense(np.ones((1, 9)))
+  ones = oracle.AnyMatrix(np.ones((1, 9)))
   result = sensitivity.sensitivity(ones, participation.MinSep(num_rounds=9))
   assert result == (pytest.approx(9.0), 'upper_bound')
 
@@ -149,7 +134,7 @@ def test_the_bound_by_rows_is_one(no_search, data):
   schema = data.draw(drawn.schemas())
   matrix = data.draw(drawn.matrices(4, schema.num_rounds))
   hypothesis.assume(matrix.any())
-  check_bound(Dense(matrix), matrix, schema)
+  check_bound(oracle.AnyMatrix(matrix), matrix, schema)
 
 
 @pytest.mark.parametrize('power', [1, 4])

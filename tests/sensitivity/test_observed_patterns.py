@@ -6,23 +6,8 @@ import pytest
 from hypothesis import strategies as st
 
 from fl_dpftrl import sensitivity
-from fl_dpftrl.families import base, blt, identity
+from fl_dpftrl.families import blt, identity
 from tests import drawn, oracle
-
-
-class Dense(base.Strategy):
-  """Any matrix, of which no more is known."""
-
-  family = 'dense'
-
-  def __init__(self, matrix):
-    self.matrix = np.asarray(matrix, dtype=np.float64)
-
-  def strategy_matrix(self, num_rounds):
-    return self.matrix[:, :num_rounds]
-
-  def noising_matrix(self, num_rounds):
-    raise NotImplementedError
 
 
 @st.composite
@@ -51,10 +36,10 @@ def test_pattern_sensitivity_is_the_norm_of_each_sum(data):
 
 def test_pattern_sensitivity_is_exact_where_entries_are_negative():
   factor = np.linalg.cholesky(NEGATIVE + 1e-15 * np.eye(3)).T
-  values, kind = sensitivity.pattern_sensitivity(Dense(factor), 3, [(2, 0), (0, 1, 2)])
+  values, kind = sensitivity.pattern_sensitivity(oracle.AnyMatrix(factor), 3, [(2, 0), (0, 1, 2)])
   np.testing.assert_allclose(values, np.sqrt([3.0, 4.5]))
   assert kind == 'exact'
-  _, kind = sensitivity.pattern_sensitivity(Dense(factor), 3, [(2, 0), (1,)])
+  _, kind = sensitivity.pattern_sensitivity(oracle.AnyMatrix(factor), 3, [(2, 0), (1,)])
   assert kind == 'exact'
 
 

@@ -121,6 +121,7 @@ def test_timer_in_hours_is_never_violated_and_attained():
   assert shortest.min() < 7 * HOUR
 
 
+@pytest.mark.slow
 def test_round_lengths_explain_the_min_sep_of_a_timer_in_hours():
   history = run(
     simulation(
@@ -390,6 +391,7 @@ def test_check_ins_follow_the_diurnal_curve(factor):
   assert (p > 1e-3) == (factor == 1.0)
 
 
+@pytest.mark.slow
 def test_each_device_checks_in_at_its_own_rate():
   people = population.Population(num_devices=60, seed=4, rate_spread=1.5)
   drawn = check_ins.CheckIns(people, cohorts.START)

@@ -26,6 +26,7 @@ PRODUCTION = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('language, scale, timers, known, other', PRODUCTION)
 def test_one_run_of_production_predicts_the_other(language, scale, timers, known, other):
   del language
@@ -43,6 +44,7 @@ def test_one_run_of_production_predicts_the_other(language, scale, timers, known
   assert predicted.max_participations == other.max_participations
 
 
+@pytest.mark.slow
 def test_finds_the_population_that_made_the_row():
   truth = fitting.resized(PHONES, num_devices=1500, report_goal=15, timer=timer.HourTimer(48.0))
   made = recording.record(truth.rounds(), num_rounds=200)
@@ -55,6 +57,7 @@ def test_finds_the_population_that_made_the_row():
   assert len(lines) > 5 and lines[0].startswith('timer of 24 h')
 
 
+@pytest.mark.slow
 def test_says_what_nothing_explains():
   with pytest.raises(ValueError, match='min-sep of 50 with 9 participations'):
     fitting.fit(fitting.Row(10, 100, 50, 9), PHONES, timers=[24.0])

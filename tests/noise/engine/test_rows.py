@@ -72,6 +72,7 @@ def test_every_family_can_be_stamped(example, block_rounds):
   np.testing.assert_allclose(stddevs, 0.5 * np.linalg.norm(noising, axis=1), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_threads_and_places_of_buffers_change_no_bit(example, tmp_path):
   size = 20 * draws.CHUNK + 3
   expected, _ = rows_of(make(example(9), 9, size), 9)
@@ -83,6 +84,7 @@ def test_threads_and_places_of_buffers_change_no_bit(example, tmp_path):
     other.close()
 
 
+@pytest.mark.slow
 def test_threads_of_linear_algebra_change_no_bit():
   program = (
     'import hashlib, numpy as np\n'

@@ -18,6 +18,8 @@ from fl_dpftrl.noise.engine import draws, shards
 from fl_dpftrl.noise.engine import maker as makers
 from fl_dpftrl.noise.engine import server as servers
 
+pytestmark = pytest.mark.slow
+
 KEY = bytes(range(32))
 BLT = blt.BLT((0.9, 0.5), (0.3, 0.2))
 SIZE, NUM_ROUNDS = 4 * draws.CHUNK + 7, 40

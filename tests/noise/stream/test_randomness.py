@@ -14,6 +14,7 @@ def row(r):
   return tf.constant(r, tf.int64)
 
 
+@pytest.mark.slow
 def test_system_seeds_are_fresh_in_one_graph():
   seed_fn = tf.function(randomness.system_seed)
   seeds = np.stack([seed_fn().numpy() for _ in range(200)])
@@ -67,6 +68,7 @@ def test_counters_count_up_from_the_offset_of_the_tensor():
     np.testing.assert_array_equal(words[2 * position : 2 * position + 2], pair)
 
 
+@pytest.mark.slow
 def test_draws_standard_normals():
   seed = randomness.fixed_seed(3)
   sample = randomness.draw(seed, row(0), [tf.TensorSpec([999_999], tf.float32)])

@@ -11,6 +11,7 @@ from fl_dpftrl.noise import stream as streams
 pytestmark = pytest.mark.tff
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('block_rounds, in_graph', [(1, False), (3, True), (8, False), (40, True)])
 def test_every_family_can_be_stamped(example, block_rounds, in_graph):
   strategy = stamped.Stamped(example(max(block_rounds, 2)), block_rounds)

@@ -72,6 +72,7 @@ def test_row_has_the_structure_of_the_template():
   )
 
 
+@pytest.mark.slow
 def test_graph_and_eager_give_the_same_bits(example):
   stream = streams.make_stream(example(9), TEMPLATE, stddev=1.0, noise_seed=7)
   eager, _, eager_state = rows(stream, 9)
@@ -87,6 +88,7 @@ def test_every_start_has_a_secret_seed_of_its_own():
   assert len(np.unique(seeds)) == 8
 
 
+@pytest.mark.slow
 def test_resumes_from_numpy_state_with_the_same_bits(example):
   stream = streams.make_stream(example(9), TEMPLATE, stddev=1.0, noise_seed=7)
   whole, _, _ = rows(stream, 9)
@@ -96,6 +98,7 @@ def test_resumes_from_numpy_state_with_the_same_bits(example):
   np.testing.assert_array_equal(rest, whole[4:])
 
 
+@pytest.mark.slow
 def test_keeps_the_vectors_that_the_strategy_says(example):
   for num_rounds in (1, 6, 17):
     strategy = example(num_rounds)

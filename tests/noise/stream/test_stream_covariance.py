@@ -40,6 +40,7 @@ def agrees(rows, covariance):
   return bool((np.abs(deviation) < 5.0 * errors).all())
 
 
+@pytest.mark.slow
 def test_covariance_over_rounds(example):
   strategy = example(NUM_ROUNDS)
   noising = strategy.noising_matrix(NUM_ROUNDS)
@@ -54,6 +55,7 @@ def test_covariance_over_rounds(example):
   assert not agrees(np.roll(rows, 1, axis=0), covariance)
 
 
+@pytest.mark.slow
 def test_layers_are_independent_of_each_other(example):
   strategy = example(4)
   noising = strategy.noising_matrix(4)
