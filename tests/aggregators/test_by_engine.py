@@ -174,7 +174,7 @@ def test_auto_takes_what_fits(free, chosen, monkeypatch):
 
 
 def test_refuses_other_memories():
-  with pytest.raises(ValueError, match="memory must be one of auto, state, engine, got 'disk'"):
+  with pytest.raises(ValueError, match="one of auto, state, engine or a RowServer, got 'disk'"):
     factory.CorrelatedNoiseFactory(
       BLT, noise_multiplier=0.5, clip_norm=3.0, report_goal=4, memory='disk'
     )
