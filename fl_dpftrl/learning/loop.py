@@ -1,17 +1,15 @@
 """The training loop: every row of noise enters one sum, whatever happens.
 
-The order of a round is: its cohort durably in the log, then the computation,
-then its result with the advanced noise state durably on disk, then a durable
-mark that it may be used, then its use, from what was written. So after an
-interruption at any point:
+The order of a round is: its cohort durably in the log, then the computation, then its result
+with the advanced noise state durably on disk, then a durable mark that it may be used, then its
+use, from what was written. So after an interruption at any point:
 
 - a stored result is used as stored;
 - a result that was never marked for use was never seen by anyone: the same
   cohort, model and row of noise give the same result again;
-- a result that was marked and is lost, or that was looked at and discarded, has
-  used up its row: the row is burnt. The noise stream advances past it with the
-  row's own z, the round counts, its cohort stays in the log, and nothing of it
-  is used or published.
+- a result that was marked and is lost, or that was looked at and discarded, has used up its
+  row: the row is burnt. The noise stream advances past it with the row's own z, the round
+  counts, its cohort stays in the log, and nothing of it is used or published.
 
 The mark is kept in several places: beside the checkpoints, in the log's metadata,
 and with rows that are served. The largest counts, so that checkpoints which were
