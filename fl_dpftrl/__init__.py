@@ -14,7 +14,6 @@ if TYPE_CHECKING:
   from fl_dpftrl.accounting import account as account
   from fl_dpftrl.accounting import calibrate as calibrate
   from fl_dpftrl.aggregators import CorrelatedNoiseFactory as CorrelatedNoiseFactory
-  from fl_dpftrl.aggregators.by_reference import NoiseByReferenceFactory as NoiseByReferenceFactory
   from fl_dpftrl.catalogue import StrategyFile as StrategyFile
   from fl_dpftrl.catalogue import describe as describe
   from fl_dpftrl.catalogue import load_strategy as load_strategy
@@ -64,7 +63,6 @@ _HOMES = {
   'LogWriter': 'logs.schema',
   'LowRank': 'families.low_rank',
   'MinSep': 'participation',
-  'NoiseByReferenceFactory': 'aggregators.by_reference',
   'Plan': 'planning.planner',
   'RowServer': 'noise.engine',
   'Scenario': 'simulation.scenario',

@@ -23,7 +23,7 @@ import tensorflow_federated as tff
 
 from benchmarks.rounds import cases, noise
 from fl_dpftrl import runtime
-from fl_dpftrl.aggregators import by_reference, factory
+from fl_dpftrl.aggregators import factory
 from fl_dpftrl.learning import process as process_lib
 from fl_dpftrl.learning import served, workers
 from fl_dpftrl.noise import engine
@@ -90,7 +90,7 @@ def side(name: str, size: int, folder: str, stack: contextlib.ExitStack):
   )
   stack.callback(rows.close)
   process = served.ServedProcess(
-    build(by_reference.NoiseByReferenceFactory(strategy, **same, rows=rows)), rows
+    build(factory.CorrelatedNoiseFactory(strategy, **same, memory=rows)), rows
   )
   state = process.initialize()
   row = cases.first_row(name)

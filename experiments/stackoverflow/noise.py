@@ -3,7 +3,6 @@
 import pathlib
 
 from experiments.stackoverflow import configuration
-from fl_dpftrl.aggregators import by_reference
 from fl_dpftrl.aggregators import factory as factory_lib
 from fl_dpftrl.families import base
 from fl_dpftrl.learning import loop
@@ -69,7 +68,7 @@ def aggregator(
     workers=machines.noise_workers,
     worker_key=machines.noise_key,
   )
-  return by_reference.NoiseByReferenceFactory(strategy, **same, rows=rows), rows
+  return factory_lib.CorrelatedNoiseFactory(strategy, **same, memory=rows), rows
 
 
 def _default(strategy: base.Strategy, num_rounds: int, num_parameters: int) -> str:

@@ -1,17 +1,15 @@
-"""Aggregator whose state holds the index of the next noise row, not the noise.
+"""Noise rows that a graph reads from files, for TFF's worker on this machine.
 
-The row itself is a file that the graph reads. A `RowServer` outside TensorFlow
-Federated makes it while the clients train.
+A `RowServer` makes the row while the clients train. All states of one `initialize()`
+have the same noise, as all states of one `RowServer` have: it refuses to serve rows
+before the last.
 """
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-import tensorflow_federated as tff
 
-from fl_dpftrl.aggregators import factory
-from fl_dpftrl.aggregators import parameters as parameters_lib
+from fl_dpftrl.families import base as strategies
 from fl_dpftrl.noise import base as noise_base
 from fl_dpftrl.noise import stream as streams
 from fl_dpftrl.noise.engine import server as servers
@@ -92,55 +90,16 @@ def make_stream(rows: servers.RowServer, template: Any) -> noise_base.NoiseStrea
   return noise_base.NoiseStream(init, next_fn, streams.skip_unread)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class NoiseByReferenceFactory(factory.CorrelatedNoiseFactory):
-  """A `CorrelatedNoiseFactory` that reads its noise, of any state, from files.
-
-  All else is the same: updates, sums, measurements. The state is a few numbers.
-  Before each round its row must be served, which `learning.served` does for a
-  learning process; the worker must see the rows' folder, and so be local.
-
-  Two states of one `initialize()` have the same noise, as all states of one
-  `RowServer` have: it refuses to serve rows before the last.
-
-  Attributes:
-    rows: of the same strategy, and of the standard deviation that
-      noise_multiplier and clip_norm give.
-
-  Raises:
-    ValueError: for an attribute that will not do.
-  """
-
-  _: dataclasses.KW_ONLY
-  rows: servers.RowServer
-
-  def __post_init__(self):
-    super().__post_init__()
-    if self.rows.strategy is not self.strategy:
-      raise ValueError('rows must be of the strategy that is given')
-    stddev = self.noise_multiplier * self.clip_norm
-    if self.rows.stddev != stddev:
-      raise ValueError(
-        f'rows must have a standard deviation of {stddev}, noise_multiplier'
-        f' times clip_norm, got {self.rows.stddev}'
-      )
-    if self.noise_seed is not None:
-      raise ValueError(
-        f'noise_seed is for noise inside TFF; give it to rows instead, got {self.noise_seed}'
-      )
-
-  def noise_stream(self, value_type: tff.Type) -> noise_base.NoiseStream:
-    """Returns the served rows as a stream.
-
-    Raises:
-      ValueError: unless value_type holds float32 tensors of known shapes, with
-        as many entries as a row.
-    """
-    if not tff.types.is_structure_of_tensors(value_type):
-      raise ValueError(f'value_type must be made of tensors, got {value_type}')
-    stream = make_stream(self.rows, tff.types.type_to_tf_tensor_specs(value_type))
-    return parameters_lib.bind(stream, self.parameters(value_type))
-
-  def _seed_identity(self, value_type: tff.Type) -> int:
-    del value_type
-    return self.rows.identity
+def check_rows(
+  rows: servers.RowServer, strategy: strategies.Strategy, stddev: float, noise_seed: int | None
+) -> None:
+  """Raises ValueError unless the rows are those of an aggregator with its own arguments."""
+  if rows.strategy is not strategy:
+    raise ValueError('rows must be of the strategy that is given')
+  if rows.stddev != stddev:
+    raise ValueError(
+      f'rows must have a standard deviation of {stddev}, noise_multiplier'
+      f' times clip_norm, got {rows.stddev}'
+    )
+  if noise_seed is not None:
+    raise ValueError(f'give noise_seed to the rows instead, got {noise_seed}')

@@ -12,11 +12,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl import digests
-from fl_dpftrl.aggregators import by_engine, clipping, inner_sum, placement
+from fl_dpftrl.aggregators import by_engine, by_reference, clipping, inner_sum, placement
 from fl_dpftrl.aggregators import parameters as parameters_lib
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.noise import base as noise_base
 from fl_dpftrl.noise import stream as streams
+from fl_dpftrl.noise.engine import server as servers
 
 
 class AggregatorState(NamedTuple):
@@ -93,8 +94,10 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     memory: where noise is kept. 'state': in TFF's state, as buffers. 'engine': by this
       process, which makes the row of the next round while clients train; the state
       holds seed and row. Rounds must then run in process. 'auto': state where it fits
-      into the free memory when the process is built, else an engine. The rows of the
-      two differ, so neither continues the other's state.
+      into the free memory when the process is built, else an engine. A `RowServer`: in
+      its files, for TFF's worker on this machine; `learning.served` serves each round's
+      row, and the state is a few numbers. The rows of the three differ, so none
+      continues another's state.
     noise_folder: folder of an engine, for snapshots of its buffers, from which a run is
       resumed sooner, and for a mapped file if they do not fit into memory. It holds
       noise: only its owner can read it. None: no snapshots.
@@ -111,9 +114,9 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
   zeroing_norm: float | None = None
   inner_factory: tff.aggregators.UnweightedAggregationFactory | None = None
   noise_seed: int | None = None
-  memory: str = placement.AUTO
+  memory: str | servers.RowServer = placement.AUTO
   noise_folder: str | os.PathLike[str] | None = None
-  _placed: dict[int, str] = dataclasses.field(default_factory=dict, init=False, repr=False)
+  _chosen: dict[int, str] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
   def __post_init__(self):
     strategy = self.strategy
@@ -127,8 +130,12 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       if isinstance(value, bool) or not is_number or not is_valid(value):
         raise ValueError(f'{name} must be {what}, got {value!r}')
       object.__setattr__(self, name, kind(value))
-    if self.memory not in placement.CHOICES:
-      raise ValueError(f'memory must be one of {", ".join(placement.CHOICES)}, got {self.memory!r}')
+    if isinstance(self.memory, servers.RowServer):
+      stddev = self.noise_multiplier * self.clip_norm
+      by_reference.check_rows(self.memory, strategy, stddev, self.noise_seed)
+    elif self.memory not in placement.CHOICES:
+      choices = ', '.join(placement.CHOICES)
+      raise ValueError(f'memory must be one of {choices} or a RowServer, got {self.memory!r}')
     if self.inner_factory is None:
       object.__setattr__(self, 'inner_factory', tff.aggregators.SumFactory())
     elif not isinstance(self.inner_factory, tff.aggregators.UnweightedAggregationFactory):
@@ -150,24 +157,22 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     same: dict[str, Any] = dict(
       stddev=self.noise_multiplier * self.clip_norm, noise_seed=self.noise_seed
     )
-    if self.placed(value_type) == placement.ENGINE:
+    if isinstance(self.memory, servers.RowServer):
+      stream = by_reference.make_stream(self.memory, template)
+    elif self._placed(self.memory, value_type) == placement.ENGINE:
       stream = by_engine.make_stream(self.strategy, template, **same, folder=self.noise_folder)
     else:
       stream = streams.make_stream(self.strategy, template, **same)
     return parameters_lib.bind(stream, self.parameters(value_type))
 
-  def placed(self, value_type: tff.Type) -> str:
-    """Returns 'state' or 'engine': where noise for updates of a type is kept.
-
-    Raises:
-      ValueError: as `noise_stream`.
-    """
+  def _placed(self, asked: str, value_type: tff.Type) -> str:
+    """Returns where noise for updates of a type is kept, each time the same."""
     specs = streams.check_template(_template(value_type))
     model_bytes = tf.float32.size * sum(spec.shape.num_elements() for spec in specs)
-    if model_bytes not in self._placed:
+    if model_bytes not in self._chosen:
       # Once: the free memory may be another when the state is advanced.
-      self._placed[model_bytes] = placement.choose(self.strategy, model_bytes, self.memory)
-    return self._placed[model_bytes]
+      self._chosen[model_bytes] = placement.choose(self.strategy, model_bytes, asked)
+    return self._chosen[model_bytes]
 
   def parameters(self, value_type: tff.Type) -> parameters_lib.Parameters:
     """Returns the parameters that a noise state is bound to."""
@@ -179,7 +184,9 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     )
 
   def _seed_identity(self, value_type: tff.Type) -> int:
-    if self.placed(value_type) == placement.ENGINE:
+    if isinstance(self.memory, servers.RowServer):
+      return self.memory.identity
+    if self._placed(self.memory, value_type) == placement.ENGINE:
       return by_engine.seed_identity(self.noise_seed)
     if self.noise_seed is None:
       return 0

@@ -18,8 +18,8 @@ class Rows(Protocol):
 class ServedProcess:
   """A learning process, with the row of each round served beforehand.
 
-  Its aggregator is a `NoiseByReferenceFactory`. A round whose row is in the sum of
-  a completed one, or before the last that was given out, is an error, and nothing
+  The memory of its `CorrelatedNoiseFactory` is a `RowServer`. A round whose row is in the
+  sum of a completed one, or before the last that was given out, is an error, and nothing
   is computed. One that failed may be repeated.
 
   Args:

@@ -261,7 +261,7 @@ class _WorkerContext(tff.framework.SyncExecutionContext):
       if callbacks.OPERATION in str(error):
         raise ValueError(
           "a worker has no engine: build the process with memory='state' or a"
-          ' NoiseByReferenceFactory, or run it in process'
+          ' RowServer, or run it in process'
         ) from error
       refused = _REFUSED.search(str(error))
       if not refused:

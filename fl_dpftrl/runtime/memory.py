@@ -12,6 +12,16 @@ _MODEL_COPIES = 8
 # Of the free memory, for batches and what belongs to others.
 _SHARE = 0.5
 _CGROUP = pathlib.Path('/sys/fs/cgroup')
+# Limit, use, and statistics with the files that can be dropped: versions 2 and 1.
+_GROUP_FILES = (
+  ('memory.max', 'memory.current', 'memory.stat', 'inactive_file'),
+  (
+    'memory/memory.limit_in_bytes',
+    'memory/memory.usage_in_bytes',
+    'memory/memory.stat',
+    'total_inactive_file',
+  ),
+)
 
 
 def concurrent_clients(model_bytes: int, at_most: int | None = None) -> int:
@@ -65,11 +75,11 @@ def _of_machine() -> int | None:
 
 def _of_group() -> int | None:
   """Returns the memory that a container's control group leaves, if limited."""
-  try:
-    limit = int((_CGROUP / 'memory.max').read_text())
-    used = int((_CGROUP / 'memory.current').read_text())
-    details = (_CGROUP / 'memory.stat').read_text().split()
-    cached = int(details[details.index('inactive_file') + 1])
-  except (OSError, ValueError):  # 'max' is no limit.
-    return None
-  return limit - used + cached
+  for limit_file, used_file, statistics, inactive in _GROUP_FILES:
+    try:
+      limit, used = (int((_CGROUP / name).read_text()) for name in (limit_file, used_file))
+      details = (_CGROUP / statistics).read_text().split()
+      return limit - used + int(details[details.index(inactive) + 1])
+    except (OSError, ValueError):  # Of the other version; 'max' is no limit.
+      continue
+  return None

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.aggregators import by_reference, factory
+from fl_dpftrl.aggregators import factory
 from fl_dpftrl.families import blt, identity, tree_online
 from fl_dpftrl.noise import engine
 from fl_dpftrl.noise.engine import draws
@@ -31,7 +31,7 @@ def serve(folder, strategy=BLT, **kwargs):
 
 def make(rows, **kwargs):
   kwargs = dict(noise_multiplier=0.5, clip_norm=3.0, report_goal=4) | kwargs
-  return by_reference.NoiseByReferenceFactory(rows.strategy, rows=rows, **kwargs)
+  return factory.CorrelatedNoiseFactory(rows.strategy, memory=rows, **kwargs)
 
 
 def update(value):
@@ -146,7 +146,7 @@ def test_state_is_a_few_numbers_whatever_the_strategy(rows):
   'argument, message',
   [
     (dict(noise_multiplier=0.6), 'standard deviation of 1.79'),
-    (dict(noise_seed=3), 'noise_seed is for noise inside TFF'),
+    (dict(noise_seed=3), 'give noise_seed to the rows'),
     (dict(clip_norm=-1.0), 'clip_norm must be'),
   ],
 )
@@ -157,8 +157,8 @@ def test_refuses(rows, argument, message):
 
 def test_refuses_rows_of_another_strategy_or_size(rows):
   with pytest.raises(ValueError, match='rows must be of the strategy'):
-    by_reference.NoiseByReferenceFactory(
-      tree_online.TreeOnline(), rows=rows, noise_multiplier=0.5, clip_norm=3.0, report_goal=4
+    factory.CorrelatedNoiseFactory(
+      tree_online.TreeOnline(), memory=rows, noise_multiplier=0.5, clip_norm=3.0, report_goal=4
     )
   small = tff.TensorType(np.float32, [7])
   with pytest.raises(ValueError, match='30003 coordinates, and the model has 7'):

@@ -5,7 +5,7 @@ import pytest
 import tensorflow_federated as tff
 
 import fl_dpftrl
-from fl_dpftrl.aggregators import factory
+from fl_dpftrl.aggregators import factory, placement
 from fl_dpftrl.families import banded, identity
 
 pytestmark = pytest.mark.tff
@@ -65,10 +65,11 @@ def test_refused_types_are_named(value_type, message):
     aggregator.create(value_type)
 
 
-def test_state_that_tff_cannot_carry_is_refused_when_built():
+def test_state_that_does_not_fit_is_refused_when_built(monkeypatch):
+  monkeypatch.setattr(placement.runtime_memory, 'free_bytes', lambda: 10**10)
   coefficients = np.zeros((400, 342))
   coefficients[:, 0] = 1.0
-  aggregator = factory.CorrelatedNoiseFactory(banded.Banded(coefficients), **GOOD)
+  aggregator = factory.CorrelatedNoiseFactory(banded.Banded(coefficients), **GOOD, memory='state')
   layers = collections.OrderedDict(
     a=tff.TensorType(np.float32, [4000, 1000]), b=tff.TensorType(np.float32, [50_748])
   )

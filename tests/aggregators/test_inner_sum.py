@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from fl_dpftrl.aggregators import by_reference, factory, inner_sum
+from fl_dpftrl.aggregators import factory, inner_sum
 from fl_dpftrl.families import identity
 from fl_dpftrl.noise import engine
 
@@ -157,12 +157,12 @@ def test_rows_from_files_go_with_a_secure_sum(tmp_path):
   )
   process = {}
   for name, inner in (('plain', None), ('secure', SECURE)):
-    process[name] = by_reference.NoiseByReferenceFactory(
+    process[name] = factory.CorrelatedNoiseFactory(
       rows.strategy,
       noise_multiplier=0.1,
       clip_norm=CLIP_NORM,
       report_goal=4,
-      rows=rows,
+      memory=rows,
       inner_factory=inner,
     ).create(VALUE_TYPE)
   clients = updates(3)

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.aggregators import by_reference, dp_query, factory, parameters
+from fl_dpftrl.aggregators import dp_query, factory, parameters
 from fl_dpftrl.families import blt
 from fl_dpftrl.noise import engine
 
@@ -36,7 +36,7 @@ def by_file(folder, strategy=BLT, noise_seed=5, **kwargs):
     stddev=kwargs['noise_multiplier'] * kwargs['clip_norm'],
     noise_seed=noise_seed,
   )
-  made = by_reference.NoiseByReferenceFactory(strategy, rows=rows, **kwargs)
+  made = factory.CorrelatedNoiseFactory(strategy, memory=rows, **kwargs)
   return made, rows.serve, rows.close
 
 

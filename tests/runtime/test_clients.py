@@ -110,6 +110,24 @@ def test_free_memory_is_known_here():
   assert 0 < memory.free_bytes() < 1 << 50
 
 
+@pytest.mark.parametrize(
+  'folder, limit, used, prefix',
+  [
+    ('.', 'memory.max', 'memory.current', ''),
+    ('memory', 'memory.limit_in_bytes', 'memory.usage_in_bytes', 'total_'),
+  ],
+)
+def test_a_containers_limit_counts(tmp_path, monkeypatch, folder, limit, used, prefix):
+  monkeypatch.setattr(memory, '_CGROUP', tmp_path)
+  unlimited = memory.free_bytes()
+  group = tmp_path / folder
+  group.mkdir(exist_ok=True)
+  (group / limit).write_text('1000\n')
+  (group / used).write_text('600\n')
+  (group / 'memory.stat').write_text(f'{prefix}active_file 7\n{prefix}inactive_file 50\n')
+  assert memory.free_bytes() == 450 < unlimited
+
+
 _RUN = """
 from fl_dpftrl import runtime
 from tests import every_family

@@ -17,7 +17,7 @@ _NICENESS = 5
 
 
 class Ahead(Generic[_Made]):
-  """Makes one row at a time, while whoever wants it does other things.
+  """Makes one row after the other, while whoever wants them does other things.
 
   Args:
     make: row → what `take` returns for it.
@@ -25,24 +25,24 @@ class Ahead(Generic[_Made]):
 
   def __init__(self, make: Callable[[int], _Made]):
     self._make = make
-    self._one_at_a_time = threading.Lock()
     self._row = -1
     self._made: concurrent.futures.Future[_Made] | None = None
 
   def begin(self, row: int) -> 'concurrent.futures.Future[_Made]':
     """Starts to make a row, unless it is made already."""
-    made = self._made
-    if made and self._row == row and not (made.done() and made.exception()):
-      return made
-    made = concurrent.futures.Future()
+    before = self._made
+    if before and self._row == row and not (before.done() and before.exception()):
+      return before
+    made: concurrent.futures.Future[_Made] = concurrent.futures.Future()
 
     def run():
       _stand_back()
-      with self._one_at_a_time:
-        try:
-          made.set_result(self._make(row))
-        except BaseException as error:
-          made.set_exception(error)
+      if before:
+        concurrent.futures.wait([before])
+      try:
+        made.set_result(self._make(row))
+      except BaseException as error:
+        made.set_exception(error)
 
     self._row, self._made = row, made
     threading.Thread(target=run, name='noise', daemon=True).start()
