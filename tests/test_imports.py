@@ -3,6 +3,7 @@
 import pathlib
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import pytest
 
@@ -32,13 +33,13 @@ def modules(room: str) -> list[str]:
   ]
 
 
-def loaded_by(statement: str) -> set[str]:
-  """Heavy packages that are loaded after a statement in a fresh interpreter."""
+def loaded_by(statement: str, packages: Sequence[str] = HEAVY) -> set[str]:
+  """Those of the packages that are loaded after a statement in a fresh interpreter."""
   program = f'{statement}\nimport sys\nprint(*sys.modules)'
   done = subprocess.run(
     [sys.executable, '-c', program], cwd=ROOT, check=True, capture_output=True, text=True
   )
-  return set(done.stdout.split()) & set(HEAVY)
+  return set(done.stdout.split()) & set(packages)
 
 
 @pytest.mark.parametrize('room', ROOMS)
@@ -46,6 +47,12 @@ def test_light_rooms(room):
   names = modules(room)
   assert len(names) > 1
   assert not loaded_by('\n'.join(f'import {name}' for name in names))
+
+
+def test_only_pages_and_figures_load_what_draws_them():
+  assert not loaded_by(
+    "from fl_dpftrl.commands import main\nmain.main(['--help'])", ('jinja2', 'matplotlib')
+  )
 
 
 def test_light_modules():
