@@ -183,8 +183,8 @@ def _setting(args: argparse.Namespace) -> dict[str, str]:
   return {
     'devices in the population': f'{args.population:,}',
     'report goal': f'{args.report_goal:,}',
-    'chosen a round': f'{server.clients_per_round:,}',
-    'of whom never report': f'{100.0 * simulation.population.dropout:g} %',
+    'chosen per round': f'{server.clients_per_round:,}',
+    'dropout (chosen devices that never report)': f'{100.0 * simulation.population.dropout:g} %',
     'rounds': f'{args.num_rounds:,}',
     'timer': timer,
     'availability': os.path.basename(args.availability),
