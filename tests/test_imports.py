@@ -4,6 +4,7 @@ import json
 import pathlib
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import pytest
 
@@ -33,13 +34,13 @@ def modules(room: str) -> list[str]:
   ]
 
 
-def loaded_by(statement: str) -> set[str]:
-  """Heavy packages that are loaded after a statement in a fresh interpreter."""
+def loaded_by(statement: str, packages: Sequence[str] = HEAVY) -> set[str]:
+  """Those of the packages that are loaded after a statement in a fresh interpreter."""
   program = f'{statement}\nimport sys\nprint(*sys.modules)'
   done = subprocess.run(
     [sys.executable, '-c', program], cwd=ROOT, check=True, capture_output=True, text=True
   )
-  return set(done.stdout.split()) & set(HEAVY)
+  return set(done.stdout.split()) & set(packages)
 
 
 # Each room is imported by a fork of an interpreter that has what all of them
@@ -74,6 +75,12 @@ def loaded() -> dict[str, set[str]]:
 def test_light_rooms(loaded, room):
   assert len(modules(room)) > 1
   assert not loaded[room]
+
+
+def test_only_pages_and_figures_load_what_draws_them():
+  assert not loaded_by(
+    "from fl_dpftrl.commands import main\nmain.main(['--help'])", ('jinja2', 'matplotlib')
+  )
 
 
 def test_light_modules():

@@ -28,16 +28,9 @@ _FIGURES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  flags.add_strategy(parser)
-  parser.add_argument(
-    '--noise_multiplier',
-    type=float,
-    required=True,
-    help='standard deviation of Z over the clip norm, for the strategy as stored in its file',
-  )
+  flags.add(parser, 'strategy', 'noise_multiplier', required=True)
   flags.add_guarantee(parser)
   flags.add_schema(parser, required=True)
-  flags.add_separation(parser)
   flags.add_sampling(parser)
 
 
@@ -93,17 +86,11 @@ def _participation(
     result |= flags.schema_fields(found.schema)
     result['separation'] = flags.separation(found.schema)
   if draws is not None:
-    result |= {
-      'sampling': args.sampling,
-      'num_examples': draws.num_examples,
-      'batch_size': draws.batch_size,
-      'num_parts': draws.num_parts,
-    }
-  if isinstance(draws, sampling.Sampled):
-    result |= {
-      'sampling_probability': draws.sampling_probability,
-      'compositions': draws.compositions,
-    }
+    names = flags.SAMPLING[1:]
+    if isinstance(draws, sampling.Sampled):
+      names += ('sampling_probability', 'compositions')
+    result['sampling'] = args.sampling
+    result |= {name: getattr(draws, name) for name in names}
   return result
 
 

@@ -15,13 +15,12 @@ EXAMPLE = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  flags.add_strategy(parser)
+  flags.add(parser, 'strategy', required=True)
   target = parser.add_mutually_exclusive_group(required=True)
   target.add_argument('--epsilon', type=float, help='upper limit of ε')
   target.add_argument('--rho', type=float, help='upper limit of ρ (zCDP)')
   flags.add_guarantee(parser)
   flags.add_schema(parser, required=True)
-  flags.add_separation(parser)
   flags.add_sampling(parser)
 
 

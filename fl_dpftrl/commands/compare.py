@@ -2,10 +2,11 @@
 
 import argparse
 import dataclasses
+import functools
 import sys
 from collections.abc import Callable, Sequence
 
-from fl_dpftrl import error, json_files, messages, participation
+from fl_dpftrl import json_files, messages, participation
 from fl_dpftrl.commands import flags, outputs, progress
 from fl_dpftrl.comparison import coefficients, sweep
 from fl_dpftrl.comparison import contenders as contenders_lib
@@ -29,51 +30,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--mechanisms',
     required=True,
     type=flags.names,
-    help=(
-      'comma-separated mechanisms (blt, or blt:3 with its size), strategy'
-      ' files (mine.json, or NAME=mine.json), names in matrices/'
-    ),
+    help='comma-separated mechanisms (blt, or blt:3 with its size), strategy'
+    ' files (mine.json, or NAME=mine.json), names in matrices/',
   )
-  several = flags.SEVERAL
-  add(
-    '--num_rounds',
-    type=flags.values,
-    required=True,
-    metavar='N',
-    help=f'n, number of rounds (each uses one noise row): {several}',
-  )
-  add(
-    '--min_sep',
-    type=flags.values,
-    default=[1],
-    metavar='B',
-    help=f'b, minimum separation of rounds of one device: {several} (default: 1)',
-  )
-  add(
-    '--max_participations',
-    type=flags.values,
-    default=[None],
-    metavar='K',
-    help=(f'k, maximum rounds per device: {several} (default: as many as fit)'),
-  )
+  several = functools.partial(flags.add_several, parser)
+  several('num_rounds', 'N', 'n, number of rounds (each uses one noise row)', required=True)
+  words = 'b, minimum separation of rounds of one device (default: 1)'
+  several('min_sep', 'B', words, default=[1])
+  words = 'k, maximum rounds per device (default: as many as fit)'
+  several('max_participations', 'K', words, default=[None])
   for name, what in (('min_sep', 'min-sep'), ('num_rounds', 'number of rounds')):
     add(
       f'--optimize_for_{name}',
       type=_values_or_each,
       default=[None],
       metavar=name[0].upper(),
-      help=(
-        f'keep the strategies that are best for this {what} while the actual'
-        f' one varies; one value, or a list in which "{_EACH}" stands for'
-        ' the best at each value'
-      ),
+      help=f'keep the strategies that are best for this {what} while the actual'
+      f' one varies; one value, or a list in which "{_EACH}" stands for'
+      ' the best at each value',
     )
-  add(
-    '--objective',
-    choices=error.OBJECTIVES,
-    default='max',
-    help='loss that optimisers minimise (default: max)',
-  )
+  flags.add(parser, 'objective')
   add('--output', metavar='FOLDER', help='folder for a CSV file and PNG figures')
 
 
@@ -105,17 +81,12 @@ def run(args: argparse.Namespace) -> json_files.Object:
   found = sweep.run(contenders, schemas, objective=args.objective, watch=watch)
   entries, skipped = found.entries, found.skipped
   axis = varying[0] if varying else None
-  left_out = outputs.left_out(
+  outputs.say_left_out(
+    'compare',
     [(skip.contender.label, skip.reason, axis and getattr(skip.schema, axis)) for skip in skipped],
     axis,
+    otherwise=None if entries else f'--mechanisms={",".join(args.mechanisms)}',
   )
-  if not entries:
-    raise ValueError(
-      f'--mechanisms={",".join(args.mechanisms)}: none of them supports this'
-      f' setting: {"; ".join(left_out)}'
-    )
-  for line in left_out:
-    print(messages.one_line(f'compare: {line}'), file=sys.stderr)
   rows = [dataclasses.asdict(entry.row) for entry in entries]
   result = {
     'objective': args.objective,
@@ -142,10 +113,7 @@ def _contenders(args: argparse.Namespace) -> list[contenders_lib.Contender]:
     for b in held['min_sep']
     for n in held['num_rounds']
   ]
-  try:
-    return contenders_lib.contenders(args.mechanisms, made_for)
-  except ValueError as e:
-    raise ValueError(f'--mechanisms: {e}') from e
+  return flags.contenders('mechanisms', args.mechanisms, made_for)
 
 
 def _warn_of_workloads(contenders: list[contenders_lib.Contender]) -> None:

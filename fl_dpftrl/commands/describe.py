@@ -18,7 +18,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='strategy file, name in matrices/, or parameter-free family',
   )
   flags.add_schema(parser, required=False)
-  flags.add_separation(parser)
   parser.add_argument(
     '--num_parameters',
     type=int,

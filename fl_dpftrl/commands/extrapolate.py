@@ -2,9 +2,9 @@
 
 import argparse
 import dataclasses
-import sys
+import functools
 
-from fl_dpftrl import error, json_files, messages, rounding
+from fl_dpftrl import json_files, messages, rounding
 from fl_dpftrl.accounting import extrapolation, gaussian
 from fl_dpftrl.commands import flags, outputs, progress
 from fl_dpftrl.comparison import contenders as contenders_lib
@@ -26,17 +26,9 @@ _OVER = {
   'num_rounds': 'the number of rounds',
   'population': 'population',
 }
-_MAY_BE_SHARED = (
-  'report_goal',
-  'noise_multiplier',
-  'population',
-  'num_rounds',
-  'min_sep',
-  'max_participations',
-  'sensitivity_kind',
-  'delta',
-  'adjacency',
-)
+# Columns that stand above the table if they are equal in all rows.
+_OWN = ('strategy', 'sensitivity', 'rho', 'epsilon')
+_MAY_BE_SHARED = tuple(name for name in sweep.FIELDS if name not in _OWN)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,20 +37,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--strategies',
     required=True,
     type=flags.names,
-    help=(
-      'comma-separated strategy files, names in matrices/, or mechanisms'
-      ' optimised for each setting (blt, or blt:3 with its size)'
-    ),
+    help='comma-separated strategy files, names in matrices/, or mechanisms'
+    ' optimised for each setting (blt, or blt:3 with its size)',
   )
   add(
     '--noise_multiplier',
     required=True,
     type=_numbers,
     metavar='SIGMA',
-    help=(
-      'standard deviation of Z over the clip norm at --report_goal, for the'
-      ' strategies as stored; one value, or one per strategy'
-    ),
+    help='standard deviation of Z over the clip norm at --report_goal, for the'
+    ' strategies as stored; one value, or one per strategy',
   )
   add(
     '--report_goal',
@@ -66,49 +54,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     type=int,
     help='number of updates per round under --noise_multiplier',
   )
-  several = flags.SEVERAL
-  add(
-    '--report_goals',
-    type=flags.values,
-    metavar='R',
-    help=(
-      f'report goals to predict; the noise grows in proportion (default: --report_goal): {several}'
-    ),
-  )
-  add(
-    '--num_rounds',
-    required=True,
-    type=flags.values,
-    metavar='N',
-    help=f'n, number of rounds (each uses one noise row): {several}',
-  )
-  add(
-    '--population',
-    type=flags.values,
-    metavar='P',
-    default=[None],
-    help=f'number of eligible devices: {several}',
-  )
+  several = functools.partial(flags.add_several, parser)
+  words = 'report goals to predict; the noise grows in proportion (default: --report_goal)'
+  several('report_goals', 'R', words)
+  several('num_rounds', 'N', 'n, number of rounds (each uses one noise row)', required=True)
+  several('population', 'P', 'number of eligible devices', default=[None])
   add(
     '--min_sep',
     type=_whole_numbers,
     metavar='B',
     default=[None],
-    help=(
-      'b, min-sep: one value, or one for each varying value in ascending'
-      ' order (default: ⌊population / report goal⌋, which is optimistic)'
-    ),
+    help='b, min-sep: one value, or one for each varying value in ascending'
+    ' order (default: ⌊population / report goal⌋, which is optimistic)',
   )
-  add(
-    '--max_participations', type=int, help='k, maximum rounds per device (default: as many as fit)'
-  )
-  add('--delta', type=float, required=True, help='δ')
-  add(
-    '--objective',
-    choices=error.OBJECTIVES,
-    default='max',
-    help='loss that optimisers minimise (default: max)',
-  )
+  flags.add(parser, 'max_participations', 'delta', 'objective')
   add('--output', metavar='FOLDER', help='folder for a CSV file and PNG figures')
 
 
@@ -130,36 +89,20 @@ def run(args: argparse.Namespace) -> json_files.Object:
   deployments = _deployments(args)
   references = _references(args)
   gaussian.epsilon(1.0, args.delta)  # raises if δ is out of range
-  try:
-    contenders = contenders_lib.contenders(args.strategies)
-  except ValueError as e:
-    raise ValueError(f'--strategies: {e}') from e
+  contenders = flags.contenders('strategies', args.strategies)
   folder = None if args.output is None else outputs.folder(args.output)
-  entries: list[sweep.Entry] = []
-  skipped: list[sweep.Skipped] = []
-  for found in sweep.run(
-    contenders,
-    references,
-    deployments,
-    delta=args.delta,
-    objective=args.objective,
-    watch=progress.watch(progress.Progress('extrapolate')),
-  ):
-    if isinstance(found, sweep.Entry):
-      entries.append(found)
-    else:
-      skipped.append(found)
+  watch = progress.watch(progress.Progress('extrapolate'))
+  options = {'delta': args.delta, 'objective': args.objective, 'watch': watch}
+  found = list(sweep.run(contenders, references, deployments, **options))
+  entries = [item for item in found if isinstance(item, sweep.Entry)]
+  skipped = [item for item in found if isinstance(item, sweep.Skipped)]
   value = lambda skip: getattr(skip.deployment, axis)
-  left_out = outputs.left_out(
-    [(skip.contender.label, skip.reason, value(skip)) for skip in skipped], axis
+  outputs.say_left_out(
+    'extrapolate',
+    [(skip.contender.label, skip.reason, value(skip)) for skip in skipped],
+    axis,
+    otherwise=None if entries else f'--strategies={",".join(args.strategies)}',
   )
-  if not entries:
-    raise ValueError(
-      f'--strategies={",".join(args.strategies)}: no strategy supports this'
-      f' setting: {"; ".join(left_out)}'
-    )
-  for line in left_out:
-    print(messages.one_line(f'extrapolate: {line}'), file=sys.stderr)
   rows = [dataclasses.asdict(entry.row) for entry in entries]
   result = {
     'varying': axis,

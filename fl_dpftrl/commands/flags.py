@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import json_files, messages, participation, rounding, workloads
+from fl_dpftrl import error, json_files, messages, participation, rounding, workloads
 from fl_dpftrl.centralized import amplification
 from fl_dpftrl.centralized import sampling as sampling_lib
+from fl_dpftrl.comparison import contenders as contenders_lib
 from fl_dpftrl.families import base
 
 # Rounding must not make these figures promise more than the exact values.
@@ -22,38 +23,62 @@ _ROUNDING = 1e-12
 _DIGITS = 6
 _LONGEST = 1000  # maximum number of characters of a cell
 
-# Formats that `values` accepts, for --help.
-SEVERAL = 'one, a list as 50,100,200 or a range as LOW:HIGH:POINTS'
-
 SEPARATIONS = {'min': participation.MinSep, 'fixed': participation.FixedSeparation}
 
 
-def add_separation(parser: argparse.ArgumentParser) -> None:
-  """Adds --separation, which defines the meaning of --min_sep."""
-  parser.add_argument(
-    '--separation',
-    choices=tuple(SEPARATIONS),
-    help='min: participations are at least min_sep apart (default); fixed: exactly min_sep apart',
-  )
+# Flags with one meaning in several commands; see `add`.
+_DECLARED: dict[str, dict[str, Any]] = {
+  'strategy': {'help': 'strategy file, name in matrices/, or parameter-free family'},
+  'noise_multiplier': {
+    'type': float,
+    'help': 'standard deviation of Z over the clip norm, for the strategy as stored in its file',
+  },
+  'num_rounds': {'type': int, 'help': 'n, number of rounds (each uses one noise row)'},
+  'min_sep': {
+    'type': int,
+    'help': 'b, min-sep: rounds i < j of one device satisfy j − i ≥ b (default: 1)',
+  },
+  'max_participations': {
+    'type': int,
+    'help': 'k, maximum rounds per device (default: as many as fit)',
+  },
+  'separation': {
+    'choices': tuple(SEPARATIONS),
+    'help': 'min: rounds are at least min_sep apart (default); fixed: exactly min_sep apart',
+  },
+  'delta': {'type': float, 'required': True, 'help': 'δ'},
+  'objective': {
+    'choices': error.OBJECTIVES,
+    'default': 'max',
+    'help': 'loss to minimise (default: max)',
+  },
+}
+
+
+def add(parser: argparse._ActionsContainer, *names: str, **changes: Any) -> None:
+  """Adds flags that several commands share.
+
+  Args:
+    parser: parser of the command, or a group of it.
+    names: names of the flags, without dashes.
+    changes: what is different in this command, as for `add_argument`.
+  """
+  for name in names:
+    parser.add_argument(f'--{name}', **{**_DECLARED[name], **changes})
+
+
+def add_several(
+  parser: argparse.ArgumentParser, name: str, metavar: str, words: str, **changes: Any
+) -> None:
+  """Adds a flag that takes several whole numbers."""
+  words = f'{words}: one, a list as 50,100,200 or a range as LOW:HIGH:POINTS'
+  parser.add_argument(f'--{name}', type=values, metavar=metavar, help=words, **changes)
 
 
 def add_schema(parser: argparse.ArgumentParser, *, required: bool) -> None:
-  """Adds --num_rounds, --min_sep and --max_participations."""
-  add = parser.add_argument
-  add(
-    '--num_rounds',
-    type=int,
-    required=required,
-    help='n, number of rounds (each uses one noise row)',
-  )
-  add(
-    '--min_sep',
-    type=int,
-    help='b, min-sep: rounds i < j of one device satisfy j − i ≥ b (default: 1)',
-  )
-  add(
-    '--max_participations', type=int, help='k, maximum rounds per device (default: as many as fit)'
-  )
+  """Adds the flags of a participation schema."""
+  add(parser, 'num_rounds', required=required)
+  add(parser, 'min_sep', 'max_participations', 'separation')
 
 
 def schema(args: argparse.Namespace) -> participation.MinSep:
@@ -157,28 +182,17 @@ def sampling(
   return scheme(num_rounds=num_rounds, **given)
 
 
-def add_guarantee(parser: argparse.ArgumentParser) -> None:
+def add_guarantee(
+  parser: argparse.ArgumentParser,
+  adjacencies: str = 'zero_out (default), replace_one, which doubles the sensitivity, or'
+  ' add_or_remove, which needs --sampling=poisson',
+) -> None:
   """Adds --delta, --adjacency and --group_size."""
-  add = parser.add_argument
-  add(
-    '--delta',
-    type=float,
-    action='append',
-    required=True,
-    help='δ; repeat it for a curve of ε (the figures use the first one)',
-  )
-  add(
-    '--adjacency',
-    default='zero_out',
-    help='zero_out (default), replace_one, which doubles the sensitivity, or'
-    ' add_or_remove, which needs --sampling=poisson',
-  )
-  add(
-    '--group_size',
-    type=int,
-    default=1,
-    help='number of devices protected together; multiplies the sensitivity',
-  )
+  words = 'δ; repeat it for a curve of ε (the figures use the first one)'
+  add(parser, 'delta', action='append', help=words)
+  parser.add_argument('--adjacency', default='zero_out', help=adjacencies)
+  words = 'number of devices protected together; multiplies the sensitivity'
+  parser.add_argument('--group_size', type=int, default=1, help=words)
 
 
 def workload_fields(value: workloads.Workload) -> dict[str, str | float]:
@@ -187,13 +201,18 @@ def workload_fields(value: workloads.Workload) -> dict[str, str | float]:
   return {'workload': value.name, **fields}
 
 
-def add_strategy(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-  """Adds --strategy."""
-  parser.add_argument(
-    '--strategy',
-    required=required,
-    help='strategy file, name in matrices/, or parameter-free family',
-  )
+def contenders(
+  flag: str, labels: Sequence[str], made_for: Sequence[dict[str, int]] = ({},)
+) -> list[contenders_lib.Contender]:
+  """Returns the candidates that a flag names.
+
+  Raises:
+    ValueError: if a name is unknown; the message names the flag.
+  """
+  try:
+    return contenders_lib.contenders(labels, made_for)
+  except ValueError as e:
+    raise ValueError(f'--{flag}: {e}') from e
 
 
 def names(text: str) -> list[str]:

@@ -2,13 +2,12 @@
 
 import argparse
 import dataclasses
-import pathlib
 import time
 
 import numpy as np
 
-from fl_dpftrl import catalogue, error, json_files, participation, rounding, workloads
-from fl_dpftrl.commands import amplified, flags, progress
+from fl_dpftrl import catalogue, json_files, participation, rounding, workloads
+from fl_dpftrl.commands import amplified, flags, outputs, progress
 from fl_dpftrl.families import base
 from fl_dpftrl.optimization import registry
 
@@ -26,26 +25,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   add('--mechanism', required=True, choices=tuple(registry.OPTIMIZERS))
   flags.add_schema(parser, required=True)
-  flags.add_separation(parser)
-  add(
-    '--objective', choices=error.OBJECTIVES, default='max', help='loss to minimise (default: max)'
-  )
+  flags.add(parser, 'objective')
   add(
     '--num_bands',
     type=int,
-    help=(
-      'number of bands; for banded (default: min_sep), banded_toeplitz'
-      ' (default: min_sep, or up to num_rounds if that is better), banded_sqrt'
-      ' (default: num_rounds), and banded_inverse and banded_inverse_sqrt (default: 8)'
-    ),
+    help='number of bands; for banded (default: min_sep), banded_toeplitz'
+    ' (default: min_sep, or up to num_rounds if that is better), banded_sqrt'
+    ' (default: num_rounds), and banded_inverse and banded_inverse_sqrt (default: 8)',
   )
   add(
     '--num_buffers',
     type=int,
-    help=(
-      'number of buffers of blt, 1 to 8; 0 for the fewest within 0.1 %% of'
-      ' the best of these (default: 0)'
-    ),
+    help='number of buffers of blt, 1 to 8; 0 for the fewest within 0.1 %% of'
+    ' the best of these (default: 0)',
   )
   add(
     '--workload',
@@ -59,28 +51,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       f'--{name}_fraction',
       type=float,
       default=0.0,
-      help=(
-        f'fraction of the rounds in which the learning rate {what}, for'
-        ' either workload (default: 0)'
-      ),
+      help=f'fraction of the rounds in which the learning rate {what}, for'
+      ' either workload (default: 0)',
     )
   add(
     '--min_sep_range',
     type=_range,
     metavar='LOW,HIGH',
-    help=(
-      'range of min-sep, for blt and banded_toeplitz; use instead of'
-      ' --min_sep if only a range is known; figures and file are for LOW'
-    ),
+    help='range of min-sep, for blt and banded_toeplitz; use instead of'
+    ' --min_sep if only a range is known; figures and file are for LOW',
   )
   add(
     '--range_objective',
     choices=('regret', 'mean', 'worst'),
-    help=(
-      'aggregate of the losses over the range to minimise: the largest'
-      ' ratio to the best loss at that min-sep, the mean or the maximum'
-      ' (default: regret)'
-    ),
+    help='aggregate of the losses over the range to minimise: the largest'
+    ' ratio to the best loss at that min-sep, the mean or the maximum'
+    ' (default: regret)',
   )
   amplified.add_arguments(parser)
   add('--output', metavar='FILE.json', help='strategy file to write')
@@ -108,8 +94,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
   schemas = _schemas(args, optimizer)
   if sampled:
     schemas = [dataclasses.replace(schemas[0], max_participations=1)]
-  if args.output is not None:
-    _check_output(pathlib.Path(args.output))
+  outputs.check_file('output', args.output, '.json')
   start, shown = time.monotonic(), progress.Progress('optimize')
   options: json_files.Object = {
     'objective': args.objective,
@@ -185,13 +170,9 @@ def _losses(
 ) -> json_files.Object:
   """Returns a strategy's figures at one min-sep of the range."""
   figures = catalogue.describe(strategy, schema=schema, workload=workload).figures
-  return {
-    'min_sep': schema.min_sep,
-    'max_participations': schema.participations,
-    'sensitivity_kind': figures['sensitivity_kind'],
-    'rms_loss': figures['rms_loss'],
-    'max_loss': figures['max_loss'],
-  }
+  names = ('sensitivity_kind', 'rms_loss', 'max_loss')
+  schema_fields = {'min_sep': schema.min_sep, 'max_participations': schema.participations}
+  return {**schema_fields, **{name: figures[name] for name in names}}
 
 
 def _workload(args: argparse.Namespace) -> workloads.Workload:
@@ -216,14 +197,6 @@ def _size(args: argparse.Namespace, optimizer: registry.Optimizer) -> dict[str, 
     if name != optimizer.size:
       raise ValueError(f'--{name}={value} is not for --mechanism={args.mechanism}')
   return given
-
-
-def _check_output(path: pathlib.Path) -> None:
-  """Checks the output path before the work starts."""
-  if path.suffix != '.json':
-    raise ValueError(f'--output={path}: a strategy file must end in .json')
-  if not path.parent.is_dir():
-    raise ValueError(f'--output={path}: its folder does not exist')
 
 
 def _save(

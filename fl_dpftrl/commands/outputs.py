@@ -4,10 +4,25 @@ import csv as csv_lib
 import io
 import os
 import pathlib
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fl_dpftrl import files
+from fl_dpftrl import files, messages
+
+
+def check_file(flag: str, path: str | None, suffix: str = '') -> None:
+  """Checks the path of a file before the work starts.
+
+  Raises:
+    ValueError: if it does not end in the suffix, or its folder does not exist.
+  """
+  if path is None:
+    return
+  if suffix and pathlib.Path(path).suffix != suffix:
+    raise ValueError(f'--{flag}={path} must end in {suffix}')
+  if not pathlib.Path(path).parent.is_dir():
+    raise ValueError(f'--{flag}={path}: its folder does not exist')
 
 
 def folder(output: str) -> pathlib.Path:
@@ -54,12 +69,23 @@ def write(path: pathlib.Path, contents: dict[str, bytes]) -> list[str]:
   return list(contents)
 
 
-def left_out(skipped: Iterable[tuple[str, str, Any]], varying: str | None) -> list[str]:
-  """Returns one line per label and reason that was left out.
+def say_left_out(
+  command: str,
+  skipped: Iterable[tuple[str, str, Any]],
+  varying: str | None,
+  *,
+  otherwise: str | None = None,
+) -> None:
+  """Prints one line on stderr per label and reason that was left out.
 
   Args:
+    command: name of the command.
     skipped: tuples of label, reason and value of the varying field.
     varying: name of the varying field; None if nothing varies.
+    otherwise: flag that names the candidates, if none of them was evaluated.
+
+  Raises:
+    ValueError: if none was evaluated.
   """
   where: dict[tuple[str, str], list[str]] = {}
   for label, reason, value in skipped:
@@ -68,4 +94,7 @@ def left_out(skipped: Iterable[tuple[str, str, Any]], varying: str | None) -> li
   for (label, reason), values in where.items():
     at = f' at {varying}={",".join(values)}' if varying else ''
     lines.append(f'{label} is left out{at}: {reason}')
-  return lines
+  if otherwise is not None:
+    raise ValueError(f'{otherwise}: none of them supports this setting: {"; ".join(lines)}')
+  for line in lines:
+    print(messages.one_line(f'{command}: {line}'), file=sys.stderr)

@@ -3,14 +3,12 @@
 import argparse
 import dataclasses
 import os
-import pathlib
 import shlex
 import time
 
-from fl_dpftrl import catalogue, error, files, json_files
+from fl_dpftrl import catalogue, files, json_files
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.commands import flags, plan_text, population_flags, progress
-from fl_dpftrl.comparison import contenders as contenders_lib
+from fl_dpftrl.commands import flags, outputs, plan_text, population_flags, progress
 from fl_dpftrl.planning import planner
 
 HELP = 'simulates a population and recommends a strategy, noise and ε'
@@ -29,23 +27,15 @@ _GOALS, _ROUNDS = (0.5, 2, 4), (0.5, 2)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   population_flags.add_arguments(parser)
-  add('--delta', type=float, required=True, help='δ')
+  flags.add(parser, 'delta')
   noise = parser.add_mutually_exclusive_group(required=True)
-  noise.add_argument(
-    '--noise_multiplier',
-    type=float,
-    metavar='SIGMA',
-    help='standard deviation of Z over the clip norm, for the recommended'
-    ' strategy as stored in its file',
-  )
+  flags.add(noise, 'noise_multiplier', metavar='SIGMA')
   noise.add_argument(
     '--epsilon',
     type=float,
     help='upper limit of the predicted ε; use instead of --noise_multiplier',
   )
-  add(
-    '--objective', choices=error.OBJECTIVES, default='max', help='loss to minimise (default: max)'
-  )
+  flags.add(parser, 'objective')
   add(
     '--max_copies',
     type=int,
@@ -66,12 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     default=3,
     help='number of simulations of the planned run; seeds start at --seed (default: 3)',
   )
-  add(
-    '--report_goals',
-    type=flags.values,
-    metavar='R',
-    help='other report goals to compare, with one simulation each (default:'
-    f' half, twice and four times --report_goal): {flags.SEVERAL}',
+  flags.add_several(
+    parser,
+    'report_goals',
+    'R',
+    'other report goals to compare, with one simulation each (default: half, twice and four'
+    ' times --report_goal)',
   )
   add(
     '--num_workers',
@@ -163,35 +153,20 @@ def _check(args: argparse.Namespace) -> None:
     if not least <= value <= _MOST:
       raise ValueError(f'--{name}={value} must lie in {least} to {_MOST}')
   if args.strategies is not None:
-    try:
-      contenders_lib.contenders(args.strategies)
-    except ValueError as e:
-      raise ValueError(f'--strategies: {e}') from e
-  for name, suffix in (('output', '.json'), ('report', '.html')):
-    value = getattr(args, name)
-    if value is None:
-      continue
-    path = pathlib.Path(value)
-    if path.suffix != suffix:
-      raise ValueError(f'--{name}={value} must end in {suffix}')
-    if not path.parent.is_dir():
-      raise ValueError(f'--{name}={value}: its folder does not exist')
+    flags.contenders('strategies', args.strategies)
+  outputs.check_file('output', args.output, '.json')
+  outputs.check_file('report', args.report, '.html')
 
 
-def _given(args: argparse.Namespace) -> dict[str, str]:
-  """Returns the flags whose values are not their defaults, as text."""
-  found = {}
+def _command(args: argparse.Namespace) -> str:
+  """Returns the command line with the flags whose values are not their defaults."""
+  given = []
   for name, value in vars(args).items():
     if name in ('parser', 'json') or value in (None, args.parser.get_default(name)):
       continue
     if isinstance(value, (list, tuple)):
       value = ','.join(map(str, value))
-    found[f'--{name}'] = str(value)
-  return found
-
-
-def _command(args: argparse.Namespace) -> str:
-  given = [f'{name}={value}' for name, value in _given(args).items()]
+    given.append(f'--{name}={value}')
   return shlex.join(['fl-dpftrl', 'plan', *given])
 
 
@@ -208,8 +183,8 @@ def _setting(args: argparse.Namespace) -> dict[str, str]:
   return {
     'devices in the population': f'{args.population:,}',
     'report goal': f'{args.report_goal:,}',
-    'chosen a round': f'{server.clients_per_round:,}',
-    'of whom never report': f'{100.0 * simulation.population.dropout:g} %',
+    'chosen per round': f'{server.clients_per_round:,}',
+    'dropout (chosen devices that never report)': f'{100.0 * simulation.population.dropout:g} %',
     'rounds': f'{args.num_rounds:,}',
     'timer': timer,
     'availability': os.path.basename(args.availability),

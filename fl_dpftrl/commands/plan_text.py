@@ -4,9 +4,6 @@ from fl_dpftrl import json_files, messages, rounding
 from fl_dpftrl.commands import flags
 from fl_dpftrl.planning import planner
 
-_OPTIONS = 'all strategies, at the same ε and at the same noise in the model'
-_SETTINGS = 'report goals and rounds, at the same noise in the model'
-
 
 def text(plan: planner.Plan, *, output: str | None, report: str | None) -> str:
   """Returns the recommendation, its alternatives and its assumptions as text.
@@ -17,34 +14,24 @@ def text(plan: planner.Plan, *, output: str | None, report: str | None) -> str:
     report: page that was written, if any.
   """
   count = len(plan.forecast.outcomes)
-  came_to = f'results of {count} simulation{"s" * (count > 1)}'
-  lines = [
-    *_recommended(plan),
-    '',
-    came_to,
-    '',
-    flags.columns(_forecast(plan)),
-    '',
-    _OPTIONS,
-    '',
-    flags.columns(_options(plan)),
-    '',
-    _SETTINGS,
-    '',
-    flags.columns([setting.to_json() for setting in plan.possible()]),
-    *_left_out(plan),
-    '',
-    'This is no guarantee: replay the log of the run for that. It assumes:',
-    '',
-    *(f'- {line}' for line in plan.assumptions),
-    '',
-  ]
-  written = [path for path in (output, report) if path is not None]
-  if output is None:
-    lines.append('add --output=FILE.json to write the strategy file')
+  hint = ['add --output=FILE.json to write the strategy file'] if output is None else []
+  written = [messages.one_line(path) for path in (output, report) if path is not None]
   if written:
-    lines.append(f'written: {", ".join(map(messages.one_line, written))}')
-  return '\n'.join(lines)
+    hint.append(f'written: {", ".join(written)}')
+  blocks = (
+    _recommended(plan),
+    [f'results of {count} simulation{"s" * (count > 1)}'],
+    [flags.columns(_forecast(plan))],
+    ['all strategies, at the same ε and at the same noise in the model'],
+    [flags.columns(_options(plan))],
+    ['report goals and rounds, at the same noise in the model'],
+    [flags.columns([setting.to_json() for setting in plan.possible()])],
+    _left_out(plan),
+    ['This is no guarantee: replay the log of the run for that. It assumes:'],
+    [f'- {line}' for line in plan.assumptions],
+    hint,
+  )
+  return '\n\n'.join('\n'.join(lines) for lines in blocks if lines)
 
 
 def _recommended(plan: planner.Plan) -> list[str]:
@@ -111,4 +98,4 @@ def _left_out(plan: planner.Plan) -> list[str]:
     f'report goal {s.report_goal}, {s.num_rounds} rounds: {s.reason}' for s in plan.missing()
   ]
   lines = [f'- {messages.one_line(line)}' for line in lines]
-  return ['', 'left out', *lines] if lines else []
+  return ['left out', *lines] if lines else []

@@ -8,7 +8,7 @@ import sys
 
 from fl_dpftrl import messages, rounding
 from fl_dpftrl.centralized import drawn as drawn_lib
-from fl_dpftrl.commands import flags, progress
+from fl_dpftrl.commands import flags, outputs, progress
 from fl_dpftrl.replaying import engines, publication, replay, runs, runs_file
 from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.reports import setting as setting_lib
@@ -35,13 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     metavar='PATH',
     help='log in Parquet, CSV or JSON lines: a file, folder or glob; repeat it for more shards',
   )
-  flags.add_strategy(parser, required=False)
-  add(
-    '--noise_multiplier',
-    type=float,
-    help='standard deviation of Z over the clip norm, for the strategy as'
-    ' stored in its file (default: as in the log)',
-  )
+  flags.add(parser, 'strategy')
+  words = 'standard deviation of Z over the clip norm (default: as in the log)'
+  flags.add(parser, 'noise_multiplier', help=words)
   add(
     '--noise_multiplier_from',
     action='append',
@@ -66,13 +62,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ' their flags: {"runs": [{"log": "a.parquet", "strategy": "blt-b400",'
     ' "noise_multiplier": 8}, ...]}',
   )
-  add(
-    '--delta',
-    type=float,
-    action='append',
-    required=True,
-    help='δ; repeat it for a curve of ε (the figures use the first one)',
-  )
   add('--num_rounds', type=int, help='number of noise rows used, if the log does not say')
   add('--declared_min_sep', type=int, help='min-sep that was declared before the run')
   add(
@@ -84,12 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ' guarantee is computed unless the log contradicts it; poisson and'
     ' fixed_size amplify privacy',
   )
-  add(
-    '--adjacency',
-    default='zero_out',
-    help='zero_out (default), or replace_one, which doubles the sensitivity',
-  )
-  add('--group_size', type=int, default=1, help='number of devices protected together')
+  flags.add_guarantee(parser, 'zero_out (default), or replace_one, which doubles the sensitivity')
   add('--report_goal', type=int, help='declared report goal; counts the rounds with fewer devices')
   add(
     '--engine',
@@ -131,10 +115,8 @@ _OF_ONE_RUN = (
 
 def run(args: argparse.Namespace) -> statement_lib.Statement:
   """Reads and counts the log, computes guarantees and writes the reports."""
-  for name in ('report', 'public_report'):
-    path = getattr(args, name)
-    if path and not os.path.isdir(os.path.dirname(path) or '.'):
-      raise ValueError(f'--{name}={path}: its folder does not exist')
+  outputs.check_file('report', args.report)
+  outputs.check_file('public_report', args.public_report)
   result = replay.replay(
     _runs(args),
     deltas=args.delta,

@@ -3,16 +3,16 @@
 import argparse
 import dataclasses
 import json
-import os
 import shlex
 import time
 from collections.abc import Iterator
 
 from fl_dpftrl import files, json_files, participation, rounding
-from fl_dpftrl.centralized import partition, sampling
-from fl_dpftrl.commands import flags, population_flags, progress
+from fl_dpftrl.centralized import partition
+from fl_dpftrl.commands import flags, outputs, population_flags, progress
 from fl_dpftrl.simulation import attendance as attendance_lib
-from fl_dpftrl.simulation import cohorts, explanation, recording, timer
+from fl_dpftrl.simulation import explanation, recording
+from fl_dpftrl.simulation import timer as timer_lib
 from fl_dpftrl.simulation import turnouts as turnouts_lib
 
 HELP = 'simulates the participation of a population and writes the log'
@@ -40,69 +40,42 @@ class Result:
   Attributes:
     args: parsed flags.
     attendance: totals of the cohorts.
+    details: further JSON fields: those of devices, or of sampled batches.
     wall_seconds: seconds that the simulation took.
+    timer: timer of the devices; None for batches.
   """
 
   args: argparse.Namespace
   attendance: attendance_lib.Attendance
+  details: json_files.Object
   wall_seconds: float
+  timer: timer_lib.Timer | None = None
 
   def to_json(self) -> json_files.Object:
     """Returns the totals, what is known of devices or batches, and the output."""
     return {
       **self.attendance.to_json(),
-      **self._of_kind(),
+      **self.details,
       'seed': self.args.seed,
       'wall_seconds': self.wall_seconds,
       'output': self.args.output,
     }
 
-  def _of_kind(self) -> json_files.Object:
-    raise NotImplementedError
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Devices(Result):
-  """Simulated rounds of devices.
-
-  Attributes:
-    simulation: simulated population.
-    turnouts: totals of the chosen devices.
-  """
-
-  simulation: cohorts.Simulation
-  turnouts: turnouts_lib.Turnouts
-
-  def _of_kind(self) -> json_files.Object:
-    return {
-      'dropped': self.turnouts.dropped,
-      'late': self.turnouts.late,
-      'timer': _timer(self.simulation.timer, self.attendance),
-    }
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Batches(Result):
-  """Simulated batches of centralized training, drawn by a sampling scheme."""
-
-  scheme: sampling.Cyclic
-
-  def _of_kind(self) -> json_files.Object:
-    return {'sampling': self.args.sampling, 'num_parts': self.scheme.num_parts}
-
 
 def run(args: argparse.Namespace) -> Result:
   """Simulates the rounds and writes the requested files."""
-  for name in ('output', 'report'):
-    path = getattr(args, name)
-    if path and not os.path.isdir(os.path.dirname(path) or '.'):
-      raise ValueError(f'--{name}={path}: its folder does not exist')
+  outputs.check_file('output', args.output)
+  outputs.check_file('report', args.report)
   batches = _partition(args)
   began = time.monotonic()
   if batches is not None:
     attendance = _record(args, batches.rounds(), batches.metadata())
-    seconds = time.monotonic() - began
-    return Batches(args=args, attendance=attendance, wall_seconds=seconds, scheme=batches.scheme)
+    return Result(
+      args=args,
+      attendance=attendance,
+      details={'sampling': args.sampling, 'num_parts': batches.scheme.num_parts},
+      wall_seconds=time.monotonic() - began,
+    )
   for name in ('population', 'report_goal'):
     if getattr(args, name) is None:
       raise ValueError(f'--{name} is needed, or --sampling')
@@ -115,12 +88,13 @@ def run(args: argparse.Namespace) -> Result:
       yield cohort
 
   attendance = _record(args, rounds(), {})
-  result = Devices(
+  timer = _timer(simulation.timer, attendance)
+  result = Result(
     args=args,
     attendance=attendance,
+    details={'dropped': turnouts.dropped, 'late': turnouts.late, 'timer': timer},
     wall_seconds=time.monotonic() - began,
-    simulation=simulation,
-    turnouts=turnouts,
+    timer=simulation.timer,
   )
   if args.report:
     # This import is slow, and other commands do not need it.
@@ -163,9 +137,9 @@ def _record(
   )
 
 
-def _timer(kind: timer.Timer, attendance: attendance_lib.Attendance) -> json_files.Object:
+def _timer(kind: timer_lib.Timer, attendance: attendance_lib.Attendance) -> json_files.Object:
   """Returns the timer and, for a timer in hours, its effect in rounds."""
-  if isinstance(kind, timer.RoundTimer):
+  if isinstance(kind, timer_lib.RoundTimer):
     return {'rounds': kind.rounds}
   timed = attendance.timed(kind.seconds)
   return {'hours': kind.hours, 'in_rounds': timed and timed._asdict()}
@@ -193,8 +167,7 @@ def _words(args: argparse.Namespace) -> list[str]:
 def show(result: Result) -> str:
   """Formats the figures and explains how a timer in hours led to the min-sep."""
   figures = result.to_json()
-  if not isinstance(result, Devices):
+  if result.timer is None:
     return flags.table(figures)
   del figures['timer']
-  words = explanation.explain(result.simulation.timer, result.attendance)
-  return f'{flags.table(figures)}\n\n{words}'
+  return f'{flags.table(figures)}\n\n{explanation.explain(result.timer, result.attendance)}'

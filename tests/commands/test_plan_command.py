@@ -7,6 +7,7 @@ import pytest
 
 from fl_dpftrl import catalogue
 from fl_dpftrl.commands import progress
+from tests import pages
 
 RUN = '--population=1200 --report_goal=10 --num_rounds=80 --timer_hours=2'
 PRIVACY = '--delta=1e-6 --noise_multiplier=9'
@@ -71,6 +72,9 @@ def test_fields_and_files(result, tmp_path):
   text = page.read_text()
   embedded = re.search(r'id="plan">(.*?)</script>', text, re.DOTALL)[1]
   assert json.loads(embedded) == {**found, 'wall_seconds': json.loads(embedded)['wall_seconds']}
+  shown = pages.check(text, found)
+  assert {'recommended.epsilon', 'recommended.noise_multiplier', 'planned.min_sep'} <= shown
+  assert text.count('<svg ') == 5
   assert 'A prediction, not a guarantee.' in text
   assert 'fl-dpftrl plan --population=1200 --report_goal=10' in text
   assert not re.search(r'(src|href)=|http', text)

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fl_dpftrl.commands import main
+from tests import pages
 
 FIELDS = {
   'num_rounds',
@@ -97,6 +98,8 @@ def test_explains_min_sep(capsys, tmp_path):
   html = page.read_text()
   embedded = re.search(r'id="simulation">(.*?)</script>', html).group(1)
   assert f'min_sep             {json.loads(embedded)["min_sep"]}' in said
+  assert {'min_sep', 'max_participations', 'late'} <= pages.check(html, json.loads(embedded))
+  assert html.count('<svg ') == 4
   assert not re.search(r'(src|href)=|https?:', html)
   assert '--timer_hours=24' in html and '--seed=3' in html
 

@@ -15,6 +15,7 @@ from fl_dpftrl.families import blt
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.replaying import publication, replay, runs
 from fl_dpftrl.reports import privacy
+from tests import pages
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
 COMMAND = "fl-dpftrl replay --log='a b.parquet' --strategy=s.json"
@@ -113,12 +114,6 @@ HYPOTHETICAL = privacy.Deployment(
 )
 
 
-def look_up(values, field):
-  for key in field.split('.'):
-    values = values[int(key) if key.isdigit() else key]
-  return values
-
-
 @pytest.mark.parametrize('deltas', [1e-6, [1e-6, 1e-9]])
 def test_figures_are_the_statements(tmp_path, deltas):
   stated = statement(deltas=deltas)
@@ -128,7 +123,7 @@ def test_figures_are_the_statements(tmp_path, deltas):
   assert json.loads(page.scripts['statement']) == stated.to_json()
   everything = {**stated.to_json(), 'hypothetical': vars(HYPOTHETICAL)}
   for field, value in page.figures:
-    assert float(value) == look_up(everything, field)
+    assert float(value) == pages.look_up(everything, field)
   shown = {field for field, _ in page.figures}
   for part in ('worst_case', 'observed', 'declared'):
     for field in ('sensitivity', 'rho', 'epsilon'):
@@ -368,7 +363,7 @@ def test_publication_says_what_was_left_out():
   assert 'Privacy loss of actual devices' not in page.text
   shown = dict(page.figures)
   for field in ('worst_case.epsilon', 'declared.epsilon'):
-    assert float(shown[field]) == look_up(stated.to_json(), field)
+    assert float(shown[field]) == pages.look_up(stated.to_json(), field)
   assert 'hypothetical.population' not in shown
   assert 'hypothetical.epsilon' in shown
 
@@ -391,7 +386,7 @@ def test_how_devices_fared(deltas):
   for index in range(4):
     for field in ('share', *fields):
       field = f'per_device.quantiles.{index}.{field}'
-      assert float(shown[field]) == look_up(stated.to_json(), field)
+      assert float(shown[field]) == pages.look_up(stated.to_json(), field)
   table = text.partition('<tbody>')[2].partition('</tbody>')[0]
   for field in fields:
     assert f'data-field="observed.{field}"' in table
@@ -489,7 +484,7 @@ def test_rounds_short_of_the_report_goal_and_cohort_sizes():
   assert 'rounds short of the report goal of 50' in page.text
   for field in ('least', 'mean', 'most'):
     field = f'cohort_sizes.{field}'
-    assert float(shown[field]) == look_up(stated.to_json(), field)
+    assert float(shown[field]) == pages.look_up(stated.to_json(), field)
   without = Page(privacy.report(statement(), setting()))
   assert 'short of the report goal' not in without.text
 
@@ -500,7 +495,7 @@ def test_several_runs_side_by_side():
   page = Page(text)
   shown = page.figures
   for field, value in shown:
-    assert float(value) == look_up(stated.to_json(), field)
+    assert float(value) == pages.look_up(stated.to_json(), field)
   fields = {field for field, _ in shown}
   table = text.partition('<table class="runs">')[2].partition('</table>')[0]
   for index in range(2):
