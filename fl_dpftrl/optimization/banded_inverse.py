@@ -1,11 +1,11 @@
-"""Optimal strategies with a banded Toeplitz inverse, and the square root's."""
+"""Optimal strategies with a banded Toeplitz inverse: of any bands, of two, of the square root."""
 
 import math
 
 import numpy as np
 
 from fl_dpftrl import participation, workloads
-from fl_dpftrl.families import banded_inverse, power_series
+from fl_dpftrl.families import banded_inverse, lambda_cgd, power_series
 from fl_dpftrl.optimization import solver, toeplitz
 from fl_dpftrl.sensitivity import toeplitz as sensitivities
 
@@ -75,6 +75,31 @@ def optimize(
     )
     point = min(found, key=lambda solution: solution.value).point
   return banded_inverse.BandedInverse(np.append(1.0, point))
+
+
+def decayed(
+  schema: participation.MinSep,
+  *,
+  objective: str,
+  workload: workloads.Workload = workloads.Workload(),
+  progress: solver.Progress | None = None,
+) -> lambda_cgd.LambdaCGD:
+  """Returns DP-λCGD with the best λ that was found: the banded inverse of two bands.
+
+  Arguments are those of `registry.optimize`.
+
+  Raises:
+    ValueError: if the objective is unknown.
+  """
+  found = optimize(
+    schema,
+    objective=objective,
+    num_bands=min(2, schema.num_rounds),
+    workload=workload,
+    progress=progress,
+  )
+  # λ is at most 1 in this family; the banded inverse itself may do without that.
+  return lambda_cgd.LambdaCGD(min(1.0, -float(found.coefficients[1:].sum())))
 
 
 def _log_square(

@@ -54,6 +54,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
   'banded_sqrt': Optimizer(toeplitz.square_root, 'num_bands'),
   'banded_inverse': Optimizer(banded_inverse.optimize, 'num_bands'),
   'banded_inverse_sqrt': Optimizer(banded_inverse.square_root, 'num_bands'),
+  'lambda_cgd': Optimizer(banded_inverse.decayed),
   'blt': Optimizer(blt.optimize, 'num_buffers', blt.optimize_range),
 }
 

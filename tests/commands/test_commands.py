@@ -42,6 +42,7 @@ GUARANTEE = [
     ('banded_sqrt', '', 23),
     ('banded_inverse', '', 0),
     ('banded_inverse_sqrt', '--num_bands=4', 0),
+    ('lambda_cgd', '', 0),
     ('blt', '--num_buffers=2', 2),
     ('blt', '', None),
   ],

@@ -35,6 +35,9 @@ def test_two_bands_are_the_best_of_all(objective):
   )
   assert found.coefficients[1] == pytest.approx(-best.x, abs=1e-3)
   assert loss(found, objective) <= best.fun * (1 + 1e-7)
+  assert banded_inverse.decayed(SCHEMA, objective=objective).decay == -found.coefficients[1]
+  one = participation.MinSep(num_rounds=1, min_sep=1, max_participations=1)
+  assert banded_inverse.decayed(one, objective=objective).decay == 0.0
 
 
 @pytest.mark.parametrize('objective', ['rms', 'max'])
