@@ -56,10 +56,8 @@ def _part(schema: participation.MinSep, num_rounds: int) -> participation.MinSep
 
 
 def _weakest(kinds: Sequence[str]) -> str:
-  for kind in (sensitivity_lib.LOWER_BOUND, sensitivity_lib.UPPER_BOUND):
-    if kind in kinds:
-      return kind
-  return sensitivity_lib.EXACT
+  order = (sensitivity_lib.LOWER_BOUND, sensitivity_lib.UPPER_BOUND, sensitivity_lib.EXACT)
+  return next(kind for kind in order if kind in kinds)
 
 
 def occurred(tally: tally_lib.Tally) -> Sensitivity:

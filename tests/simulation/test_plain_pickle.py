@@ -32,6 +32,12 @@ def test_reads_as_python_does(value, protocol):
   assert found == value and repr(found) == repr(pickle.loads(content))
 
 
+def test_text_of_python_2_is_text():
+  assert plain_pickle.load('trace', b"}(U\x01aK\x05S'b'\nK\x06u.") == {'a': 5, 'b': 6}
+  with pytest.raises(ValueError, match='not whole'):
+    plain_pickle.load('trace', b'U\x01\xff.')  # Its encoding is not known.
+
+
 def shared(levels):
   """Pairs of the same pair again and again, each once in the file."""
   return b'\x80\x02]' + b'q\x00h\x00\x86' * levels + b'.'
