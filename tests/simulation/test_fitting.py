@@ -27,7 +27,11 @@ PRODUCTION = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('language, scale, timers, known, other', PRODUCTION)
+@pytest.mark.parametrize(
+  'language, scale, timers, known, other',
+  # The runs of the second have five times as many rounds.
+  [PRODUCTION[0], pytest.param(*PRODUCTION[1], marks=pytest.mark.thorough)],
+)
 def test_one_run_of_production_predicts_the_other(language, scale, timers, known, other):
   del language
   found = fitting.fit(known, PHONES, timers=timers, scale=scale)
