@@ -51,6 +51,7 @@ def test_light_rooms(room):
 def test_light_modules():
   names = (
     'addresses',
+    'auditing',
     'catalogue',
     'digests',
     'error',

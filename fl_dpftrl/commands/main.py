@@ -22,6 +22,7 @@ COMMANDS = (
   'replay',
   'simulate',
   'plan',
+  'audit',
   'worker',
   'noise_worker',
 )
@@ -108,6 +109,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   except KeyboardInterrupt:
     _interrupt(prog)
   _print(text)
+  if hasattr(command, 'status') and (status := command.status(result)):
+    raise SystemExit(status)
 
 
 def _interrupt(prog: str) -> NoReturn:
