@@ -109,5 +109,5 @@ def lower_bound(
   chooses = lambda scores: np.arange(scores.size) % _SHARE == 0
   pooled = np.concatenate([scores[chooses(scores)] for scores in (absent, present)])
   thresholds = np.unique(np.quantile(pooled, _QUANTILES))
-  counted = [scores[~chooses(scores)] for scores in (absent, present)]
-  return counted_epsilon(*counted, thresholds, delta, 1.0 - confidence)
+  absent, present = (scores[~chooses(scores)] for scores in (absent, present))
+  return counted_epsilon(absent, present, thresholds, delta, 1.0 - confidence)

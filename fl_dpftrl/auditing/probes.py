@@ -87,11 +87,7 @@ def _direction(sizes: Sequence[int], chosen: Sequence[int]) -> np.ndarray:
 
 
 def measure(
-  subject: subjects.Subject,
-  probes: Sequence[Probe],
-  *,
-  clip_norm: float,
-  covariance: np.ndarray,
+  subject: subjects.Subject, probes: Sequence[Probe], *, clip_norm: float, covariance: np.ndarray
 ) -> list[Response]:
   """Runs all probes, each in several successive rounds.
 
@@ -108,14 +104,14 @@ def measure(
   slots = slots.reshape(runs, num_rounds)
   projections = np.empty((runs, num_rounds))
   with np.errstate(over='ignore'):
-    updates = [
-      np.asarray(probe.direction * probe.norm * clip_norm, np.float32) for probe in probes
-    ]
+    updates = [np.asarray(probe.direction * probe.norm * clip_norm, np.float32) for probe in probes]
   for run in range(runs):
     chosen = slots[run]
-    released = subject.run(
-      lambda t, chosen=chosen: [updates[chosen[t]]] * probes[chosen[t]].devices, num_rounds
-    )
+
+    def cohort(t, chosen=chosen):
+      return [updates[chosen[t]]] * probes[chosen[t]].devices
+
+    released = subject.run(cohort, num_rounds)
     for t in range(num_rounds):
       probe = probes[chosen[t]]
       finite = np.isfinite(released[t]).all()

@@ -1,5 +1,6 @@
 """TFF aggregation processes as subjects of an audit, run in this process."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -100,7 +101,8 @@ def ours(
   """
   divisor = 7  # not a number of devices of any probe
 
-  def factory(number):
+  @functools.lru_cache(maxsize=1)
+  def process(number):
     return aggregators.CorrelatedNoiseFactory(
       strategy,
       noise_multiplier=noise_multiplier,
@@ -109,9 +111,8 @@ def ours(
       noise_seed=None if seed is None else subjects.run_seed(seed, number),
     ).create(value_type(num_coordinates))
 
-  once = factory(1) if seed is None else None
   return Process(
-    lambda number: once or factory(number),
+    process if seed is not None else lambda _: process(1),
     divisor=divisor,
     seed=seed,
     description=f'CorrelatedNoiseFactory with {strategy.family}, in process',

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import inspect
 import os
 import sys
 from typing import Any
@@ -99,21 +100,21 @@ def _named(name: str) -> Any:
   """Imports MODULE:NAME, also from the current folder; calls a plain function.
 
   Raises:
-    ValueError: if there is no such module or name.
+    ValueError: if that fails.
   """
   module, _, attribute = name.partition(':')
   if not module or not attribute:
     raise ValueError(f'--aggregator={name} must be MODULE:NAME')
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')  # Before TensorFlow is loaded.
-  sys.path.insert(0, os.getcwd())
+  folder = os.getcwd()
+  sys.path.insert(0, folder)
   try:
     found = getattr(importlib.import_module(module), attribute)
-  except (ImportError, AttributeError) as e:
-    raise ValueError(f'--aggregator={name} cannot be imported: {e}') from None
+    return found() if inspect.isfunction(found) else found
+  except Exception as e:  # The module is the user's: it may raise anything.
+    raise ValueError(f'--aggregator={name} failed with {type(e).__name__}: {e}') from e
   finally:
-    sys.path.remove(os.getcwd())
-  is_made = hasattr(found, 'create') or hasattr(found, 'initialize')
-  return found() if callable(found) and not is_made else found
+    sys.path.remove(folder)
 
 
 def status(result: auditing.Audit) -> int:

@@ -78,7 +78,9 @@ def test_too_little_noise_is_found(name):
 
 
 def test_too_little_noise_shows_in_the_lower_bound():
-  assert 'epsilon_gaussian' in failed(audit(STRATEGIES['blt'], lambda rows: 0.9 * rows, draws=20_000))
+  assert 'epsilon_gaussian' in failed(
+    audit(STRATEGIES['blt'], lambda rows: 0.9 * rows, draws=20_000)
+  )
 
 
 @pytest.mark.parametrize('name', [n for n in STRATEGIES if n != 'identity'])
@@ -213,9 +215,12 @@ def test_patterns_keep_to_the_schema_and_are_bad_enough(cls, num_rounds, min_sep
   rounds = np.flatnonzero(pattern)
   assert 1 <= rounds.size <= schema.participations
   apart = np.diff(rounds)
-  assert (apart == min_sep).all() if cls is participation.FixedSeparation else (apart >= min_sep).all()
+  assert (
+    (apart == min_sep).all() if cls is participation.FixedSeparation else (apart >= min_sep).all()
+  )
   best = max(
-    float(np.abs(gram[np.ix_(p, p)]).sum()) for p in _patterns(schema, cls is not participation.MinSep)
+    float(np.abs(gram[np.ix_(p, p)]).sum())
+    for p in _patterns(schema, cls is not participation.MinSep)
   )
   assert 0.6 * best <= pattern @ gram @ pattern <= best * (1 + 1e-12)
 

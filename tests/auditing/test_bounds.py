@@ -10,8 +10,7 @@ from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.auditing import bounds
 
 
-@pytest.mark.parametrize('delta', [1e-10, 1e-5, 0.1])
-@pytest.mark.parametrize('mu', [0.05, 0.3, 1.0, 4.0, 30.0, 400.0])
+@pytest.mark.parametrize('mu, delta', [(0.05, 1e-5), (1.0, 1e-10), (1.0, 0.1), (30.0, 1e-5)])
 def test_epsilon_of_a_gaussian_is_just_below_the_accountant(mu, delta):
   ours, theirs = bounds.gaussian_epsilon(mu, delta), gaussian.epsilon(1.0 / mu, delta)
   assert ours <= theirs
@@ -33,9 +32,9 @@ def test_nothing_is_lost_within_delta():
 
 
 def test_largest_deviation_holds_with_its_confidence():
-  samples = np.random.default_rng(2).standard_normal((4000, 50))
+  samples = np.random.default_rng(2).standard_normal((2000, 50))
   too_small = [bounds.largest_deviation(s, 0.1) < 1.0 for s in samples]
-  assert 0.08 < np.mean(too_small) < 0.12
+  assert 0.075 < np.mean(too_small) < 0.125
 
 
 def test_counted_bounds_hold_for_randomised_response():

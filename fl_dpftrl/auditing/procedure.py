@@ -94,16 +94,13 @@ def audit(
   claim = accounting.account(strategy, schema, noise_multiplier=noise_multiplier, delta=delta)
   _check(schema, executor, confidence, num_draws, clip_norm, divisor, largest_update, seed)
   num_coordinates = -(-num_draws // 2)
+  subject: subjects.Subject
   if aggregator is not None:
-    from fl_dpftrl.auditing import processes  # Loads TensorFlow.
-
-    subject: subjects.Subject = processes.given(
+    subject = _processes().given(
       aggregator, divisor=divisor, num_coordinates=num_coordinates, seed=seed
     )
   elif executor == 'aggregator':
-    from fl_dpftrl.auditing import processes  # Loads TensorFlow.
-
-    subject = processes.ours(
+    subject = _processes().ours(
       strategy,
       noise_multiplier=noise_multiplier,
       clip_norm=clip_norm,
@@ -128,6 +125,17 @@ def audit(
     num_draws=num_draws,
     seed=seed,
   )
+
+
+def _processes() -> Any:
+  """Returns the module of TFF subjects, which loads TensorFlow."""
+  try:
+    from fl_dpftrl.auditing import processes
+  except ImportError as e:
+    raise ValueError(
+      f"executor='aggregator' needs TensorFlow Federated ({e}); use 'engine' or 'reference'"
+    ) from None
+  return processes
 
 
 def _check(schema, executor, confidence, num_draws, clip_norm, divisor, largest_update, seed):
@@ -322,9 +330,9 @@ def _gaussian(
   alpha: float,
   delta: float,
 ) -> float:
-  """Returns the bound on ε for Gaussian noise; wrong with probability alpha / 4.
+  """Returns the bound on ε for Gaussian noise; too large with probability alpha / 8.
 
-  The response is bounded with as much again.
+  The response is a lower bound with a probability of its own.
   """
   scores = np.concatenate([found.weights @ run[:, :num_free] for run in present])
   deviation = bounds.largest_deviation(scores, alpha / 8)
