@@ -17,8 +17,8 @@ from fl_dpftrl.auditing import result, subjects
 
 _INSIDE = 0.9  # norm over clip norm of an update that must stay as it is
 _FAR = 100.0
-_PRECISION = 20.0  # devices per unit of noise
-_LEAST_DEVICES, _MOST_DEVICES = 8, 256
+_PRECISION = 40.0  # devices per unit of noise
+_LEAST_DEVICES, _MOST_DEVICES = 8, 512
 _LEAST_ROUNDS = 2  # of each probe
 _ROUNDING = 1e-3  # relative, for float32 and for slack that a clip may leave
 
@@ -97,6 +97,10 @@ def measure(
     clip_norm: claimed clip norm.
     covariance: of the noise of one coordinate, in units of the clip norm, shape
       [num_rounds, num_rounds].
+
+  Returns:
+    A response for each probe, and one for all updates beyond the clip norm
+    together, which is more precise.
   """
   num_rounds = len(covariance)
   runs = max(1, math.ceil(_LEAST_ROUNDS * len(probes) / num_rounds))
@@ -117,15 +121,20 @@ def measure(
       finite = np.isfinite(released[t]).all()
       scale = probe.devices * clip_norm
       projections[run, t] = probe.direction @ released[t] / scale if finite else np.nan
-  responses = []
-  for number, probe in enumerate(probes):
-    weights = (slots == number).astype(np.float64)
-    weights /= weights.sum()
+
+  def response(probe, weights):
+    weights = weights / weights.sum()
     taken = np.where(weights > 0.0, projections, 0.0)
     variance = np.einsum('rs,st,rt->', weights, covariance, weights)
-    responses.append(
-      Response(probe, float((weights * taken).sum()), math.sqrt(variance) / probe.devices)
-    )
+    deviation = math.sqrt(variance) / probe.devices
+    return Response(probe, float((weights * taken).sum()), deviation)
+
+  responses = [response(p, (slots == number) * 1.0) for number, p in enumerate(probes)]
+  is_clipped = np.array([p.norm > _INSIDE and p.devices == probes[0].devices for p in probes])
+  together = is_clipped[slots] & np.isfinite(projections)
+  if together.any():
+    pooled = probes[0]._replace(name='all updates beyond the clip norm', norm=math.nan)
+    responses.append(response(pooled, together * 1.0))
   return responses
 
 
