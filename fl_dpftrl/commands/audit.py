@@ -117,9 +117,13 @@ def _named(name: str) -> Any:
     sys.path.remove(folder)
 
 
-def status(result: auditing.Audit) -> int:
-  """Returns the exit status: 0 if every check passed, otherwise 4."""
-  return 0 if result.passed else _FAILED
+def verdict(args: argparse.Namespace, result: auditing.Audit) -> tuple[int, str] | None:
+  """Returns exit status 4 and the failed checks, or None if every check passed."""
+  del args
+  failed = [check.name for check in result.checks if not check.passed]
+  if not failed:
+    return None
+  return _FAILED, f'the claim does not hold; failed checks: {", ".join(failed)}'
 
 
 def show(result: auditing.Audit) -> str:
