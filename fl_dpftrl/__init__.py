@@ -14,6 +14,8 @@ if TYPE_CHECKING:
   from fl_dpftrl.accounting import account as account
   from fl_dpftrl.accounting import calibrate as calibrate
   from fl_dpftrl.aggregators import CorrelatedNoiseFactory as CorrelatedNoiseFactory
+  from fl_dpftrl.auditing import Audit as Audit
+  from fl_dpftrl.auditing import audit as audit
   from fl_dpftrl.catalogue import StrategyFile as StrategyFile
   from fl_dpftrl.catalogue import describe as describe
   from fl_dpftrl.catalogue import load_strategy as load_strategy
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
   from fl_dpftrl.workloads import Workload as Workload
 
 _HOMES = {
+  'Audit': 'auditing',
   'BLT': 'families.blt',
   'Banded': 'families.banded',
   'BandedInverse': 'families.banded_inverse',
@@ -74,6 +77,7 @@ _HOMES = {
   'TreeOnline': 'families.tree_online',
   'Workload': 'workloads',
   'account': 'accounting',
+  'audit': 'auditing',
   'calibrate': 'accounting',
   'compare': 'comparison.sweep',
   'describe': 'catalogue',

@@ -86,6 +86,7 @@ def test_only_pages_and_figures_load_what_draws_them():
 def test_light_modules():
   names = (
     'addresses',
+    'auditing',
     'catalogue',
     'digests',
     'error',

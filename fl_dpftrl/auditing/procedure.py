@@ -1,0 +1,356 @@
+"""Audits: what a mechanism releases, tested against what is claimed of it."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fl_dpftrl import accounting, participation
+from fl_dpftrl.accounting import adjacency as adjacency_lib
+from fl_dpftrl.auditing import bounds, neighbours, noise_tests, probes, result, subjects
+from fl_dpftrl.families import base as strategies
+
+EXECUTORS = ('aggregator', 'engine', 'reference')
+# A sound mechanism fails with at most this share of 1 − confidence.
+_SHARE = 0.1
+# The checks, with two for the bounds on ε, among which that share is split.
+_NUM_CHECKS = 16
+_MOST_ROUNDS = 512
+_LEAST_COORDINATES, _LEAST_DRAWS = 16, 1000
+# Canaries: devices, where a subject bounds each update; and coordinates for one.
+_CANARIES, _CANARY_SHARE = 256, 8
+_SCORES = np.linspace(-3.0, 6.0, 19)  # thresholds of scores, in standard deviations
+_SINGULAR = 1e-10
+_FAR = 10.0  # norm over clip norm of the canaries of a subject that clips
+
+
+def audit(
+  strategy: strategies.Strategy,
+  schema: participation.MinSep,
+  *,
+  noise_multiplier: float,
+  delta: float,
+  clip_norm: float = 1.0,
+  aggregator: Any = None,
+  divisor: float = 1.0,
+  executor: str = 'aggregator',
+  largest_update: float | None = None,
+  confidence: float = 0.95,
+  num_draws: int = 50_000,
+  seed: int | None = None,
+) -> result.Audit:
+  """Runs a mechanism many times and tests its claimed guarantee.
+
+  The claim is that each round releases (sum of updates clipped to clip_norm +
+  row t of N·Z) / divisor, with Z of standard deviation noise_multiplier ·
+  clip_norm. The audit knows strategy, noise and clip norm as a claim alone, and
+  runs the mechanism from the outside, with inputs of its own:
+
+  1. No device sends anything: the noise is tested for scale, mean, shape, and
+     correlation between rounds, coordinates and runs (`noise_tests`).
+  2. Devices send large updates: their responses are compared with the clip norm
+     and the divisor (`probes`).
+  3. Neighbouring inputs: canaries that take part in the rounds of a worst
+     pattern, each in a coordinate of its own, against coordinates without.
+
+  The lower bound on ε is the largest of four. Two filters score a device: the
+  likelihood ratio of the claimed noise, and that of a covariance estimated from
+  runs that are not scored, for which a pattern is chosen anew. Each gives a
+  bound for Gaussian noise, from an upper bound on the score's standard deviation
+  and a lower bound on the response to an update, and one from counted errors of
+  the canaries (Clopper and Pearson). Both take coordinates as independent, which
+  is tested. The bound for Gaussian noise takes the noise as added to the sum,
+  and is dropped if the noise is not Gaussian.
+
+  A mechanism for which the claim holds fails the audit with probability at most
+  (1 − confidence) / 10: 0.5 % at 0.95. The 16 checks share that probability
+  equally (Bonferroni). The lower bound is part of them, so it holds with more
+  than `confidence`. A mechanism that passes is not proven to be private: the
+  audit tests some inputs, and finds differences that its draws can show.
+
+  Args:
+    strategy: claimed C and N.
+    schema: claimed participation; at most 512 rounds.
+    noise_multiplier: claimed std(Z) / clip_norm.
+    delta: δ of both figures.
+    clip_norm: claimed L2 bound on an update.
+    aggregator: a `tff.templates.AggregationProcess` or an unweighted factory to
+      audit; None for an executor of this package.
+    divisor: number by which `aggregator` divides its sum.
+    executor: 'aggregator' audits `CorrelatedNoiseFactory` in process;
+      'engine' and 'reference' audit noise rows in NumPy, without clipping.
+    largest_update: L2 norm of the largest update that a device can send; None
+      for 10⁶ clip norms.
+    confidence: probability that the lower bound holds.
+    num_draws: noise samples per round, at least 1000. A factory gets updates of
+      half as many coordinates.
+    seed: number that makes an audit repeatable; None for fresh randomness, which
+      audits the secret seeds of training.
+
+  Raises:
+    ValueError: for an argument that will not do.
+  """
+  claim = accounting.account(strategy, schema, noise_multiplier=noise_multiplier, delta=delta)
+  _check(schema, executor, confidence, num_draws, clip_norm, divisor, largest_update, seed)
+  num_coordinates = -(-num_draws // 2)
+  subject: subjects.Subject
+  if aggregator is not None:
+    subject = _processes().given(
+      aggregator, divisor=divisor, num_coordinates=num_coordinates, seed=seed
+    )
+  elif executor == 'aggregator':
+    subject = _processes().ours(
+      strategy,
+      noise_multiplier=noise_multiplier,
+      clip_norm=clip_norm,
+      num_coordinates=num_coordinates,
+      seed=seed,
+    )
+  else:
+    subject = subjects.Rows(
+      executor,
+      strategy,
+      stddev=noise_multiplier * clip_norm,
+      sizes=subjects.tensor_sizes(num_coordinates),
+      seed=seed,
+    )
+  return audit_subject(
+    subject,
+    strategy,
+    claim,
+    clip_norm=clip_norm,
+    largest_update=1e6 * clip_norm if largest_update is None else largest_update,
+    confidence=confidence,
+    num_draws=num_draws,
+    seed=seed,
+  )
+
+
+def _processes() -> Any:
+  """Returns the module of TFF subjects, which loads TensorFlow."""
+  try:
+    from fl_dpftrl.auditing import processes
+  except ImportError as e:
+    raise ValueError(
+      f"executor='aggregator' needs TensorFlow Federated ({e}); use 'engine' or 'reference'"
+    ) from None
+  return processes
+
+
+def _check(schema, executor, confidence, num_draws, clip_norm, divisor, largest_update, seed):
+  if schema.num_rounds > _MOST_ROUNDS:
+    raise ValueError(
+      f'num_rounds={schema.num_rounds} is beyond the {_MOST_ROUNDS} rounds of an audit;'
+      ' audit the first rounds of the run'
+    )
+  if executor not in EXECUTORS:
+    raise ValueError(f'executor must be one of {", ".join(EXECUTORS)}, got {executor!r}')
+  if not 0.0 < confidence < 1.0:
+    raise ValueError(f'confidence must lie strictly between 0 and 1, got {confidence!r}')
+  if participation.positive_integer('num_draws', num_draws) < _LEAST_DRAWS:
+    raise ValueError(f'num_draws must be at least {_LEAST_DRAWS}, got {num_draws!r}')
+  for name, value in (('clip_norm', clip_norm), ('divisor', divisor)):
+    if not (math.isfinite(value) and value > 0.0):
+      raise ValueError(f'{name} must be positive and finite, got {value!r}')
+  if largest_update is not None and not clip_norm <= largest_update < math.inf:
+    raise ValueError(
+      f'largest_update must be finite and at least clip_norm={clip_norm}, got {largest_update!r}'
+    )
+  if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+    raise ValueError(f'seed must be a whole number or None, got {seed!r}')
+
+
+class _Filter(NamedTuple):
+  """A test of one device.
+
+  Attributes:
+    pattern: signs of the device's updates, shape [num_rounds].
+    weights: weights of the rounds in the score, shape [num_rounds].
+  """
+
+  pattern: np.ndarray
+  weights: np.ndarray
+
+
+def _matched(covariance: np.ndarray, schema: participation.MinSep) -> _Filter:
+  """Returns the likelihood ratio for a worst pattern under a covariance."""
+  values, vectors = np.linalg.eigh(covariance)
+  values = np.maximum(values, max(_SINGULAR * values.max(), 1e-300))
+  information = (vectors / values) @ vectors.T
+  pattern = neighbours.worst_pattern(information, schema)
+  weights = information @ pattern
+  return _Filter(pattern, weights / math.sqrt(float(weights @ covariance @ weights) or 1.0))
+
+
+def audit_subject(
+  subject: subjects.Subject,
+  strategy: strategies.Strategy,
+  claim: accounting.Guarantee,
+  *,
+  clip_norm: float,
+  largest_update: float,
+  confidence: float,
+  num_draws: int,
+  seed: int | None,
+) -> result.Audit:
+  """Audits any subject; see `audit` for the method and the arguments.
+
+  Raises:
+    ValueError: if updates have fewer than 16 coordinates, or a release without
+      updates is not finite.
+  """
+  schema, size = claim.schema, sum(subject.sizes)
+  if size < _LEAST_COORDINATES:
+    raise ValueError(f'updates must have at least {_LEAST_COORDINATES} coordinates, got {size}')
+  alpha = _SHARE * (1.0 - confidence) / _NUM_CHECKS
+  num_canaries = min(_CANARIES if subject.clips else size, size // _CANARY_SHARE)
+  num_free = size - num_canaries
+  noising = claim.noise_multiplier * strategy.noising_matrix(schema.num_rounds)
+  covariance = noising @ noising.T
+  whiten = np.linalg.inv(np.linalg.cholesky(covariance))
+  tensors = np.repeat(np.arange(len(subject.sizes)), subject.sizes)
+  noise_of = lambda rows: noise_tests.Noise(rows, whiten @ rows, tensors[: rows.shape[1]])
+
+  repeats = max(1, round(num_draws / (2 * size)))
+  absent = [_run(subject, lambda _: [_zeros(size)], schema, clip_norm) for _ in range(repeats)]
+  estimated = sum(run @ run.T for run in absent) / (repeats * size)
+  filters = [_matched(covariance, schema), _matched(estimated, schema)]
+  present = [
+    _run(subject, _canaries(subject, filters, num_free, clip_norm), schema, clip_norm)
+    for _ in range(repeats)
+  ]
+  noise = [noise_of(run) for run in (*absent, *(run[:, :num_free] for run in present))]
+  checks = noise_tests.checks(noise, alpha)
+  response = 1.0
+  if subject.clips:
+    widest = np.where(np.trace(estimated) > np.trace(covariance), estimated, covariance)
+    responses = probes.measure(
+      subject,
+      probes.make(
+        subject.sizes,
+        noise_multiplier=claim.noise_multiplier,
+        clip_norm=clip_norm,
+        largest_update=largest_update,
+      ),
+      clip_norm=clip_norm,
+      covariance=widest,
+    )
+    checks += probes.checks(responses, alpha)
+    response = probes.lowest_response(responses, alpha / 4)
+  joined = np.hstack([run.whitened for run in noise[repeats:]])
+  is_normal = noise_tests.shape_distance(joined) <= noise_tests.shape_limit(joined.size, alpha)
+  gaussian = [_gaussian(f, present, num_free, response, alpha, claim.delta) for f in filters]
+  counted = [
+    _counted(number, f, present, num_free, claim.delta, alpha / 2)
+    for number, f in enumerate(filters)
+  ]
+  bounded = [max(gaussian) if is_normal else 0.0, max(counted)]
+  checks = [
+    result.Check(
+      name=f'epsilon_{name}',
+      statistic=value,
+      highest=claim.epsilon,
+      where='the claimed noise' if found[0] >= found[1] else 'the estimated noise',
+      meaning='the mechanism does not have the claimed ε',
+    )
+    for name, value, found in zip(('gaussian', 'counted'), bounded, (gaussian, counted))
+  ] + checks
+  best = filters[int(np.argmax(gaussian))]
+  pattern = filters[0].pattern
+  mu = math.sqrt(float(np.square(whiten @ pattern).sum()))
+  return result.Audit(
+    subject=subject.description,
+    claimed_epsilon=claim.epsilon,
+    attainable_epsilon=bounds.gaussian_epsilon(mu, claim.delta),
+    lower_bound_epsilon=max(bounded),
+    confidence=confidence,
+    delta=claim.delta,
+    adjacency=adjacency_lib.ZERO_OUT,
+    noise_multiplier=claim.noise_multiplier,
+    clip_norm=clip_norm,
+    schema=schema,
+    rounds_of_device=tuple(np.flatnonzero(best.pattern).tolist()),
+    num_draws=sum(run.shape[1] for run in absent + present),
+    seed=seed,
+    checks=tuple(checks),
+  )
+
+
+def _zeros(size: int) -> np.ndarray:
+  return np.zeros(size, np.float32)
+
+
+def _run(
+  subject: subjects.Subject,
+  cohorts: subjects.Cohorts,
+  schema: participation.MinSep,
+  clip_norm: float,
+) -> np.ndarray:
+  """Returns the releases of a run in clip norms."""
+  released = subject.run(cohorts, schema.num_rounds) / clip_norm
+  if not np.isfinite(released).all():
+    raise ValueError(f'{subject.description} released values that are not finite')
+  return released
+
+
+def _canaries(
+  subject: subjects.Subject, filters: Sequence[_Filter], num_free: int, clip_norm: float
+) -> subjects.Cohorts:
+  """Returns cohorts of canaries, each with a coordinate of its own.
+
+  Canaries take turns at the patterns of the filters, so that the first half of
+  the last coordinates serve one filter and the others the other.
+  """
+  size = sum(subject.sizes)
+  norm = clip_norm * (_FAR if subject.clips else 1.0)
+  groups = np.array_split(np.arange(num_free, size), len(filters))
+
+  def cohort(t):
+    together = _zeros(size)
+    for group, found in zip(groups, filters):
+      together[group] = norm * found.pattern[t]
+    if not subject.clips:  # Nothing is bounded, so a sum stands for many devices.
+      return [together]
+    updates = [_zeros(size)]
+    for coordinate in np.flatnonzero(together):
+      update = _zeros(size)
+      update[coordinate] = together[coordinate]
+      updates.append(update)
+    return updates
+
+  return cohort
+
+
+def _gaussian(
+  found: _Filter,
+  present: Sequence[np.ndarray],
+  num_free: int,
+  response: float,
+  alpha: float,
+  delta: float,
+) -> float:
+  """Returns the bound on ε for Gaussian noise; too large with probability alpha / 8.
+
+  The response is a lower bound with a probability of its own.
+  """
+  scores = np.concatenate([found.weights @ run[:, :num_free] for run in present])
+  deviation = bounds.largest_deviation(scores, alpha / 8)
+  distance = response * float(found.weights @ found.pattern)
+  return bounds.gaussian_epsilon(distance / deviation if deviation else math.inf, delta)
+
+
+def _counted(
+  number: int,
+  found: _Filter,
+  present: Sequence[np.ndarray],
+  num_free: int,
+  delta: float,
+  alpha: float,
+) -> float:
+  """Returns the bound on ε from the canaries of one filter."""
+  size = present[0].shape[1]
+  group = np.array_split(np.arange(num_free, size), 2)[number]
+  absent = np.concatenate([found.weights @ run[:, :num_free] for run in present])
+  scores = np.concatenate([found.weights @ run[:, group] for run in present])
+  return bounds.counted_epsilon(absent, scores, _SCORES, delta, alpha)

@@ -1,0 +1,108 @@
+"""The result of an audit: typed, frozen, with one JSON form."""
+
+import dataclasses
+import math
+
+from fl_dpftrl import json_files, participation
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Check:
+  """One test of the audit.
+
+  Attributes:
+    name: name of the check.
+    statistic: measured value.
+    lowest, highest: limits of the statistic where the check passes; None for no
+      limit.
+    where: round, rows or input of the statistic; '' if it covers all of them.
+    meaning: sentence that says what a failure would mean.
+  """
+
+  name: str
+  statistic: float
+  lowest: float | None = None
+  highest: float | None = None
+  where: str = ''
+  meaning: str = ''
+
+  @property
+  def passed(self) -> bool:
+    """Whether the statistic lies within its limits; NaN does not."""
+    above = self.lowest is None or self.statistic >= self.lowest
+    below = self.highest is None or self.statistic <= self.highest
+    return above and below and not math.isnan(self.statistic)
+
+  def to_json(self) -> json_files.Object:
+    """Returns the check as a JSON object; a statistic without a value is null."""
+    finite = math.isfinite(self.statistic)
+    return {
+      'name': self.name,
+      'statistic': self.statistic if finite else None,
+      'threshold': {'lowest': self.lowest, 'highest': self.highest},
+      'passed': self.passed,
+      'where': self.where,
+      'meaning': self.meaning,
+    }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Audit:
+  """Claimed and measured privacy of a mechanism.
+
+  Attributes:
+    subject: what ran, in words.
+    claimed_epsilon: ε at delta that the accountant gives for the claim.
+    attainable_epsilon: ε at delta of the claimed noise for the participation
+      pattern of the audit, which no lower bound can exceed by much. It is below
+      claimed_epsilon where the released rows say less than C x + Z does.
+    lower_bound_epsilon: lower bound on the true ε at delta. It holds with at
+      least `confidence`.
+    confidence: confidence that was asked for.
+    delta: δ.
+    adjacency: 'zero_out': one device's updates are replaced by zeros.
+    noise_multiplier: claimed standard deviation of Z over the clip norm.
+    clip_norm: claimed bound on an update.
+    schema: participation schema of the claim.
+    rounds_of_device: rounds in which the device of the audit takes part.
+    num_draws: number of noise samples per round.
+    seed: seed of the audit; None for fresh randomness.
+    checks: all checks, in a fixed order.
+  """
+
+  subject: str
+  claimed_epsilon: float
+  attainable_epsilon: float
+  lower_bound_epsilon: float
+  confidence: float
+  delta: float
+  adjacency: str
+  noise_multiplier: float
+  clip_norm: float
+  schema: participation.MinSep
+  rounds_of_device: tuple[int, ...]
+  num_draws: int
+  seed: int | None
+  checks: tuple[Check, ...]
+
+  @property
+  def passed(self) -> bool:
+    """Whether every check passed."""
+    return all(check.passed for check in self.checks)
+
+  def to_json(self) -> json_files.Object:
+    """Returns what `fl-dpftrl audit --json` prints."""
+    plain = {
+      field.name: getattr(self, field.name)
+      for field in dataclasses.fields(self)
+      if field.name not in ('schema', 'rounds_of_device', 'checks')
+    }
+    return {
+      'passed': self.passed,
+      **plain,
+      'num_rounds': self.schema.num_rounds,
+      'min_sep': self.schema.min_sep,
+      'max_participations': self.schema.participations,
+      'rounds_of_device': list(self.rounds_of_device),
+      'checks': [check.to_json() for check in self.checks],
+    }

@@ -1,0 +1,122 @@
+"""What an audit runs: the protocol, and the executors of noise in NumPy."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from fl_dpftrl.families import base as strategies
+from fl_dpftrl.noise import reference
+from fl_dpftrl.noise.engine import draws, maker
+
+Cohorts = Callable[[int], Sequence[np.ndarray]]
+"""Round → update of each device, each a float32 vector of all coordinates."""
+
+
+class Subject(Protocol):
+  """A mechanism that an audit runs from the outside.
+
+  Attributes:
+    description: what runs, in words.
+    sizes: number of coordinates of each tensor of an update.
+    clips: whether it bounds updates itself. Otherwise the audit adds updates
+      that keep to the clip norm, and does not test clipping.
+  """
+
+  description: str
+  sizes: tuple[int, ...]
+  clips: bool
+
+  def run(self, cohorts: Cohorts, num_rounds: int) -> np.ndarray:
+    """Returns the releases of one fresh run, as sums with noise.
+
+    Args:
+      cohorts: updates of each round.
+      num_rounds: rounds of the run.
+
+    Returns:
+      Shape [num_rounds, sum(sizes)].
+    """
+    ...
+
+
+class Rows:
+  """Noise rows of an executor in NumPy, with plain sums of the updates.
+
+  Args:
+    name: 'reference' or 'engine'.
+    strategy: C and N.
+    stddev: standard deviation of Z.
+    sizes: number of coordinates of each tensor.
+    seed: seed of the first run; None for fresh randomness. Each run has another.
+  """
+
+  clips = False
+
+  def __init__(
+    self,
+    name: str,
+    strategy: strategies.Strategy,
+    *,
+    stddev: float,
+    sizes: Sequence[int],
+    seed: int | None,
+  ):
+    self.description = f'noise rows of {strategy.family}, {name} executor'
+    self.sizes = tuple(sizes)
+    self._name, self._strategy, self._stddev, self._seed = name, strategy, stddev, seed
+    self._runs = 0
+
+  def run(self, cohorts: Cohorts, num_rounds: int) -> np.ndarray:
+    self._runs += 1
+    make = _reference_rows if self._name == 'reference' else _engine_rows
+    seed = None if self._seed is None else run_seed(self._seed, self._runs)
+    released = self._stddev * make(self._strategy, num_rounds, sum(self.sizes), seed)
+    for t in range(num_rounds):
+      for update in cohorts(t):
+        released[t] += update
+    return released
+
+
+def run_seed(seed: int, number: int) -> int:
+  """Returns a seed of 62 bits for one run of an audit."""
+  words = np.random.SeedSequence((abs(seed), int(seed < 0), number)).generate_state(2, np.uint64)
+  return int(words[0] >> np.uint64(2))
+
+
+def _reference_rows(
+  strategy: strategies.Strategy, num_rounds: int, size: int, seed: int | None
+) -> np.ndarray:
+  generator = np.random.default_rng(seed)
+  z = generator.standard_normal((strategy.num_noise_rows(num_rounds), size))
+  stream = reference.reference_stream(strategy, z)
+  state, rows = stream.init(), np.empty((num_rounds, size))
+  for t in range(num_rounds):
+    rows[t], state = stream.next(state)
+  return rows
+
+
+def _engine_rows(
+  strategy: strategies.Strategy, num_rounds: int, size: int, seed: int | None
+) -> np.ndarray:
+  made = maker.RowMaker(
+    strategy,
+    size=size,
+    num_rounds=num_rounds,
+    stddev=1.0,
+    seed=draws.system_seed() if seed is None else draws.fixed_seed(seed),
+    num_threads=1,
+  )
+  row, rows = np.empty(size, np.float32), np.empty((num_rounds, size))
+  for t in range(num_rounds):
+    made.make(row)
+    rows[t] = row
+  made.close()
+  return rows
+
+
+def tensor_sizes(num_coordinates: int) -> tuple[int, int, int]:
+  """Splits coordinates into a half and two quarters, which are three tensors."""
+  quarter = max(1, math.ceil(num_coordinates / 4))
+  return 2 * quarter, quarter, quarter

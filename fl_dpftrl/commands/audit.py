@@ -1,0 +1,170 @@
+"""The `audit` command: tests what a mechanism releases against its claim."""
+
+import argparse
+import importlib
+import inspect
+import os
+import sys
+from typing import Any
+
+from fl_dpftrl import auditing, catalogue, rounding
+from fl_dpftrl.auditing import result as results
+from fl_dpftrl.commands import flags
+
+HELP = 'tests the noise and clipping of a mechanism, with a lower bound on ε'
+
+EXAMPLE = (
+  'fl-dpftrl audit --strategy=blt-b400 --noise_multiplier=2 --delta=1e-6'
+  ' --num_rounds=32 --min_sep=8 --executor=engine --seed=1'
+)
+
+_FAILED = 4
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  flags.add_strategy(parser)
+  add = parser.add_argument
+  add(
+    '--noise_multiplier',
+    type=float,
+    required=True,
+    help='claimed standard deviation of Z over the clip norm',
+  )
+  add('--clip_norm', type=float, default=1.0, help='claimed clip norm (default: 1)')
+  add('--delta', type=float, required=True, help='δ')
+  flags.add_schema(parser, required=True)
+  flags.add_separation(parser)
+  add(
+    '--executor',
+    choices=auditing.EXECUTORS,
+    help="aggregator: this package's aggregator in process (default); engine, reference:"
+    ' noise rows in NumPy, without clipping',
+  )
+  add(
+    '--aggregator',
+    metavar='MODULE:NAME',
+    help='TFF aggregator to audit instead: a factory, an AggregationProcess, or a function'
+    ' without arguments that returns one',
+  )
+  add(
+    '--divisor',
+    type=float,
+    help='with --aggregator: number by which it divides the sum (default: 1)',
+  )
+  add(
+    '--largest_update',
+    type=float,
+    help='L2 norm of the largest update that a device can send (default: 10⁶ clip norms)',
+  )
+  add(
+    '--confidence',
+    type=float,
+    default=0.95,
+    help='confidence of the lower bound (default: 0.95); a sound mechanism fails with'
+    ' probability at most (1 − confidence) / 10',
+  )
+  add('--num_draws', type=int, default=50_000, help='noise samples per round (default: 50000)')
+  add('--seed', type=int, help='number that makes the audit repeatable; default: fresh randomness')
+
+
+def run(args: argparse.Namespace) -> auditing.Audit:
+  """Runs the audit of the flags."""
+  options: dict[str, Any] = {}
+  if args.aggregator is None:
+    if args.divisor is not None:
+      raise ValueError(f'--divisor={args.divisor} needs --aggregator')
+    options['executor'] = args.executor or 'aggregator'
+  else:
+    if args.executor is not None:
+      raise ValueError(
+        f'--executor={args.executor} and --aggregator={args.aggregator} exclude each other;'
+        ' drop one of them'
+      )
+    options['aggregator'] = _named(args.aggregator)
+    options['divisor'] = 1.0 if args.divisor is None else args.divisor
+  return auditing.audit(
+    catalogue.load_strategy(args.strategy),
+    flags.schema(args),
+    noise_multiplier=args.noise_multiplier,
+    clip_norm=args.clip_norm,
+    delta=args.delta,
+    largest_update=args.largest_update,
+    confidence=args.confidence,
+    num_draws=args.num_draws,
+    seed=args.seed,
+    **options,
+  )
+
+
+def _named(name: str) -> Any:
+  """Imports MODULE:NAME, also from the current folder; calls a plain function.
+
+  Raises:
+    ValueError: if that fails.
+  """
+  module, _, attribute = name.partition(':')
+  if not module or not attribute:
+    raise ValueError(f'--aggregator={name} must be MODULE:NAME')
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')  # Before TensorFlow is loaded.
+  folder = os.getcwd()
+  sys.path.insert(0, folder)
+  try:
+    found = getattr(importlib.import_module(module), attribute)
+    return found() if inspect.isfunction(found) else found
+  except Exception as e:  # The module is the user's: it may raise anything.
+    raise ValueError(f'--aggregator={name} failed with {type(e).__name__}: {e}') from e
+  finally:
+    sys.path.remove(folder)
+
+
+def verdict(args: argparse.Namespace, result: auditing.Audit) -> tuple[int, str] | None:
+  """Returns exit status 4 and the failed checks, or None if every check passed."""
+  del args
+  failed = [check.name for check in result.checks if not check.passed]
+  if not failed:
+    return None
+  return _FAILED, f'the claim does not hold; failed checks: {", ".join(failed)}'
+
+
+def show(result: auditing.Audit) -> str:
+  """Formats the verdict, the figures and all checks; lower bounds are rounded down."""
+  failed = [check for check in result.checks if not check.passed]
+  if failed:
+    verdict = f'failed: {len(failed)} of {len(result.checks)} checks; the claim does not hold'
+  else:
+    verdict = f'passed: {len(result.checks)} checks found no difference from the claim'
+  figures = {
+    'subject': result.subject,
+    'verdict': verdict,
+    'claimed epsilon': rounding.up(result.claimed_epsilon),
+    'lower bound on epsilon': f'{rounding.down(result.lower_bound_epsilon)},'
+    f' with confidence {result.confidence:g}',
+    'delta': rounding.exact(result.delta),
+    'adjacency': result.adjacency,
+    'rounds of the device': ', '.join(map(str, result.rounds_of_device)),
+    'draws per round': f'{result.num_draws:,}',
+  }
+  width = max(map(len, figures)) + 2
+  lines = [f'{name:<{width}}{value}' for name, value in figures.items()]
+  checks = flags.columns([_row(check) for check in result.checks])
+  meanings = [f'- {_where(check)}: {check.meaning}' for check in failed]
+  blocks = ['\n'.join(lines), checks]
+  if meanings:
+    blocks.append('\n'.join(['what the failed checks mean', *meanings]))
+  return '\n\n'.join(blocks)
+
+
+def _where(check: results.Check) -> str:
+  return f'{check.name} ({check.where})' if check.where else check.name
+
+
+def _row(check: results.Check) -> dict[str, Any]:
+  limit = lambda value: '-' if value is None else f'{value:.5g}'
+  return {
+    'check': check.name,
+    'result': 'passed' if check.passed else 'FAILED',
+    'statistic': f'{check.statistic:.5g}',
+    'lowest': limit(check.lowest),
+    'highest': limit(check.highest),
+    'where': check.where,
+  }

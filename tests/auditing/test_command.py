@@ -1,0 +1,95 @@
+"""The audit command: its output, exit status and refusals."""
+
+import json
+import shlex
+
+import pytest
+
+from fl_dpftrl import auditing
+from fl_dpftrl.commands import audit as command
+from fl_dpftrl.commands import main
+
+FLAGS = shlex.split(
+  '--strategy=tree_online --noise_multiplier=2 --delta=1e-6 --num_rounds=8 --min_sep=4'
+  ' --executor=reference --seed=1 --num_draws=2000'
+)
+
+
+def run(capsys, *argv):
+  try:
+    main.main(['audit', *argv])
+    status = 0
+  except SystemExit as e:
+    status = e.code
+  return status, *capsys.readouterr()
+
+
+def test_a_sound_mechanism_exits_with_0(capsys):
+  status, out, err = run(capsys, *FLAGS)
+  assert (status, err) == (0, '')
+  assert 'passed: 12 checks found no difference from the claim' in out
+  assert 'noise_scale_of_rows' in out and 'FAILED' not in out
+
+
+def test_json_is_one_object(capsys):
+  status, out, _ = run(capsys, *FLAGS, '--json')
+  found = json.loads(out)
+  assert status == 0 and found['passed'] is True
+  assert found['claimed_epsilon'] > found['lower_bound_epsilon'] > 0.0
+  assert found['min_sep'] == 4 and found['seed'] == 1
+  assert set(found['checks'][0]) == {
+    'name', 'statistic', 'threshold', 'passed', 'where', 'meaning'
+  }  # fmt: skip
+
+
+def test_a_broken_mechanism_exits_with_4(capsys, monkeypatch):
+  sound = auditing.procedure.subjects.Rows.run
+  quieter = lambda *args: 0.8 * sound(*args)
+  monkeypatch.setattr(auditing.procedure.subjects.Rows, 'run', quieter)
+  status, out, err = run(capsys, *FLAGS)
+  assert status == 4
+  assert err.startswith('fl-dpftrl audit: the claim does not hold; failed checks: ')
+  assert 'noise_scale' in err and err.count('\n') == 1
+  assert 'failed: ' in out and 'the claim does not hold' in out
+  assert '- noise_scale: the standard deviation of the noise' in out
+
+
+@pytest.mark.parametrize(
+  'flags, words',
+  [
+    (['--divisor=3'], '--divisor=3.0 needs --aggregator'),
+    (['--aggregator=a:b'], '--executor=reference and --aggregator=a:b exclude each other'),
+    (['--confidence=2'], 'confidence must lie strictly between 0 and 1, got 2.0'),
+    (['--num_draws=9'], 'num_draws must be at least 1000'),
+    (['--executor=worker'], 'invalid choice'),
+  ],
+)
+def test_bad_flags_exit_with_2(flags, words, capsys):
+  status, out, err = run(capsys, *FLAGS, *flags)
+  assert (status, out) == (2, '')
+  assert words in err and err.count('\n') == 1
+
+
+@pytest.mark.parametrize(
+  'name, words',
+  [
+    ('nothing', 'must be MODULE:NAME'),
+    ('no_such_module:make', 'failed with ModuleNotFoundError'),
+    ('own_aggregator:other', 'failed with AttributeError'),
+    ('own_aggregator:broken', 'failed with ZeroDivisionError'),
+  ],
+)
+def test_an_aggregator_that_cannot_be_imported_exits_with_2(
+  name, words, capsys, tmp_path, monkeypatch
+):
+  (tmp_path / 'own_aggregator.py').write_text('def broken():\n  return 1 / 0\n')
+  monkeypatch.chdir(tmp_path)
+  flags = [flag for flag in FLAGS if not flag.startswith('--executor')]
+  status, _, err = run(capsys, *flags, f'--aggregator={name}')
+  assert status == 2 and words in err and err.count('\n') == 1
+
+
+def test_a_missing_statistic_is_shown():
+  check = auditing.Check(name='clipping', statistic=float('nan'), highest=None)
+  assert not check.passed and check.to_json()['statistic'] is None
+  assert command._row(check)['result'] == 'FAILED'

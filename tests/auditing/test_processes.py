@@ -1,0 +1,231 @@
+"""Audits of TFF aggregators in process: sound ones pass, broken ones are caught."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fl_dpftrl import auditing, participation
+from fl_dpftrl.aggregators import clipping, factory
+from fl_dpftrl.auditing import processes
+from fl_dpftrl.commands import main
+from fl_dpftrl.families import banded_toeplitz, identity, tree_online
+
+pytestmark = pytest.mark.tff
+
+SCHEMA = participation.MinSep(num_rounds=16, min_sep=8)
+BANDED = banded_toeplitz.BandedToeplitz([1.0, 0.5, 0.3], None)
+CLIP, MULTIPLIER, DRAWS, GOAL = 0.5, 1.0, 1600, 10
+Tff = tff.aggregators.DifferentiallyPrivateFactory
+
+
+def audit(aggregator, strategy=BANDED, **options):
+  return auditing.audit(
+    strategy,
+    SCHEMA,
+    noise_multiplier=MULTIPLIER,
+    clip_norm=CLIP,
+    delta=1e-6,
+    aggregator=aggregator,
+    divisor=GOAL,
+    num_draws=DRAWS,
+    **{'seed': 4, **options},
+  )
+
+
+def failed(found):
+  return {check.name for check in found.checks if not check.passed}
+
+
+def correlated(cls=factory.CorrelatedNoiseFactory, **options):
+  plain = {'noise_multiplier': MULTIPLIER, 'clip_norm': CLIP, 'report_goal': GOAL}
+  return cls(BANDED, **{**plain, **options})
+
+
+class OfEachTensor(factory.CorrelatedNoiseFactory):
+  """It clips each tensor by itself."""
+
+  def bound(self, update):
+    parts = [super(OfEachTensor, self).bound(part) for part in tf.nest.flatten(update)]
+    bounded = tf.nest.pack_sequence_as(update, [part.update for part in parts])
+    counts = [tf.add_n(list(count)) for count in zip(*(part[1:] for part in parts))]
+    return clipping.BoundedUpdate(bounded, *counts)
+
+
+class Table(tff.aggregators.UnweightedAggregationFactory):
+  """It adds row order[t] of a table N·Z in round t."""
+
+  def __init__(self, order=range(16), stddev=MULTIPLIER * CLIP, mean=False):
+    self.noising = np.float32(BANDED.noising_matrix(16)[list(order)])
+    self.stddev, self.mean = stddev, mean
+
+  def create(self, value_type):
+    specs = tff.types.type_to_tf_tensor_specs(value_type)
+    sizes = [spec.shape.num_elements() for spec in specs]
+
+    @tff.tensorflow.computation
+    def start():
+      bound = tf.int32.max
+      return tf.random.uniform([2], -bound, bound, tf.int32), tf.constant(0)
+
+    @tff.tensorflow.computation(value_type)
+    def bound(update):
+      return tf.clip_by_global_norm(update, CLIP)[0]
+
+    @tff.tensorflow.computation(value_type, start.type_signature.result, tf.float32)
+    def release(total, state, clients):
+      seed, t = state
+      z = tf.random.stateless_normal([16, sum(sizes)], seed, stddev=self.stddev)
+      row = tf.split(tf.linalg.matvec(z, tf.constant(self.noising)[t], transpose_a=True), sizes)
+      divisor = clients if self.mean else float(GOAL)
+      noise = [tf.reshape(part, spec.shape) for part, spec in zip(row, specs)]
+      return [a / divisor + b / GOAL for a, b in zip(total, noise)], (seed, t + 1)
+
+    @tff.federated_computation
+    def init_fn():
+      return tff.federated_eval(start, tff.SERVER)
+
+    @tff.federated_computation(
+      init_fn.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
+    )
+    def next_fn(state, updates):
+      total = tff.federated_sum(tff.federated_map(bound, updates))
+      clients = tff.federated_sum(tff.federated_value(1.0, tff.CLIENTS))
+      result, state = tff.federated_map(release, (total, state, clients))
+      nothing = tff.federated_value((), tff.SERVER)
+      return tff.templates.MeasuredProcessOutput(state, result, nothing)
+
+    return tff.templates.AggregationProcess(init_fn, next_fn)
+
+
+def test_our_aggregator_passes_whatever_a_device_sends():
+  found = auditing.audit(
+    BANDED,
+    SCHEMA,
+    noise_multiplier=MULTIPLIER,
+    clip_norm=CLIP,
+    delta=1e-6,
+    largest_update=3e38,
+    num_draws=DRAWS,
+  )
+  assert found.subject == 'CorrelatedNoiseFactory with banded_toeplitz, in process'
+  assert failed(found) == set()
+  names = {check.name for check in found.checks}
+  assert {'clipping', 'small_updates', 'divisor_fixed', 'releases_finite'} <= names
+  assert 0.6 * found.attainable_epsilon < found.lower_bound_epsilon <= found.claimed_epsilon
+
+
+def test_seeded_runs_differ_and_repeat():
+  def released(num_runs):
+    subject = processes.ours(
+      identity.Identity(), noise_multiplier=1.0, clip_norm=1.0, num_coordinates=64, seed=2
+    )
+    return [subject.run(lambda t: [np.zeros(64, np.float32)], 1) for _ in range(num_runs)]
+
+  one, other = released(2)
+  assert not (one == other).any()
+  np.testing.assert_array_equal(released(1), [one])
+
+
+def test_fixed_gaussian_of_tff_passes_up_to_its_largest_update():
+  made = Tff.gaussian_fixed(MULTIPLIER, float(GOAL), CLIP)
+  assert failed(audit(made, identity.Identity())) == set()
+  assert failed(audit(made, identity.Identity(), largest_update=1e30)) == {'releases_finite'}
+
+
+class PlainTree(tree_online.TreeOnline):
+  """The tree whose prefix sums add complete nodes, without estimates from below."""
+
+  def noising_matrix(self, num_rounds):
+    prefixes = np.zeros((num_rounds + 1, self.num_noise_rows(num_rounds)))
+    for t in range(1, num_rounds + 1):
+      height = (t & -t).bit_length() - 1
+      prefixes[t] = prefixes[t - (1 << height)]
+      prefixes[t, tree_online.first_node(t - 1) + height] = 1.0
+    return np.diff(prefixes, axis=0)
+
+
+@pytest.mark.parametrize('strategy', [tree_online.TreeOnline(), PlainTree()])
+def test_tree_aggregation_of_tff_has_the_noise_of_a_tree(strategy):
+  assert np.allclose(strategy.noising_matrix(13) @ strategy.strategy_matrix(13), np.eye(13))
+  specs = [tf.TensorSpec(shape, tf.float32) for shape in ([300, 2], [200])]
+  made = Tff.tree_aggregation(
+    MULTIPLIER, float(GOAL), CLIP, specs, use_efficient=not isinstance(strategy, PlainTree)
+  )
+  value_type = tff.to_type([tff.TensorType(np.float32, spec.shape) for spec in specs])
+  found = audit(made.create(value_type), strategy)
+  assert failed(found) == set()
+  assert found.lower_bound_epsilon < found.attainable_epsilon < found.claimed_epsilon
+
+
+def test_a_sound_table_passes():
+  assert failed(audit(Table())) == set()
+
+
+@pytest.mark.parametrize(
+  'made, check',
+  [
+    (lambda: correlated(noise_multiplier=0.9 * MULTIPLIER), 'noise_scale'),
+    (lambda: Table(order=[1, 0, 3, 2, *range(4, 16)]), 'rows_uncorrelated'),
+    (lambda: Table(order=[0, 1, 2, 3, 4, 4, *range(6, 16)]), 'rows_distinct'),
+    (lambda: correlated(OfEachTensor), 'clipping'),
+    (lambda: correlated(noise_seed=3), 'runs_uncorrelated'),
+    (lambda: Table(mean=True), 'small_updates'),
+  ],
+  ids=[
+    'too little noise',
+    'rows in another order',
+    'a reused row',
+    'clipping of each tensor',
+    'a constant seed',
+    'a mean',
+  ],
+)
+def test_broken_aggregators_are_caught(made, check):
+  found = audit(made())
+  assert check in failed(found)
+  assert not found.passed
+
+
+@pytest.mark.parametrize(
+  'aggregator, words',
+  [
+    (tff.aggregators.MeanFactory(), 'factory without weights, got MeanFactory'),
+    (tff.aggregators.SumFactory, 'factory without weights, got '),
+    (
+      tff.aggregators.SumFactory().create(tff.to_type(np.float32)),
+      'at least 16 coordinates, got 1',
+    ),
+    (tff.aggregators.SumFactory().create(tff.to_type((np.int32, [99]))), 'must take float32'),
+    (
+      tff.aggregators.MeanFactory().create(
+        tff.to_type((np.float32, [99])), tff.to_type(np.float32)
+      ),
+      'without weights',
+    ),
+  ],
+)
+def test_other_aggregators_are_refused(aggregator, words):
+  with pytest.raises(ValueError, match=words):
+    audit(aggregator)
+
+
+def test_the_command_audits_an_aggregator_by_name(tmp_path, monkeypatch, capsys):
+  (tmp_path / 'aggregator_of_a_test.py').write_text(
+    'import tensorflow_federated as tff\n'
+    'def make():\n'
+    '  made = tff.aggregators.DifferentiallyPrivateFactory\n'
+    '  return made.gaussian_fixed(0.5, 10.0, 1.0)\n'
+  )
+  monkeypatch.chdir(tmp_path)
+  line = (
+    'audit --strategy=identity --noise_multiplier=1 --delta=1e-6 --num_rounds=1'
+    ' --aggregator=aggregator_of_a_test:make --divisor=10 --num_draws=1000 --json'
+  )
+  with pytest.raises(SystemExit) as raised:
+    main.main(line.split())
+  found = json.loads(capsys.readouterr().out)
+  assert raised.value.code == 4 and found['passed'] is False
+  assert found['lower_bound_epsilon'] > found['claimed_epsilon']
