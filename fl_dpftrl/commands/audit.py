@@ -22,7 +22,7 @@ _FAILED = 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  flags.add_strategy(parser)
+  flags.add(parser, 'strategy', required=True)
   add = parser.add_argument
   add(
     '--noise_multiplier',
@@ -33,7 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add('--clip_norm', type=float, default=1.0, help='claimed clip norm (default: 1)')
   add('--delta', type=float, required=True, help='δ')
   flags.add_schema(parser, required=True)
-  flags.add_separation(parser)
   add(
     '--executor',
     choices=auditing.EXECUTORS,
