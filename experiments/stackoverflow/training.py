@@ -80,6 +80,7 @@ def train(
     on_step(step, round_index)
     interrupt.check()
 
+  so_far = outcome.SoFar(hparams, strategy)
   try:
     interrupt.check()
     table = metrics.MetricsTable(folder / METRICS_NAME)
@@ -91,7 +92,7 @@ def train(
       evaluate=lambda weights: model_lib.evaluate(
         network, weights.trainable, dataset.validation, dataset.vocabulary
       ),
-      so_far=outcome.so_far(hparams, folder, strategy),
+      so_far=so_far,
       warn=say,
     )
     last = loop.run(
@@ -102,6 +103,7 @@ def train(
       begin=monitor.begin,
       published=max(table.rounds, default=-1) + 1,
       log_metadata=outcome.log_metadata(hparams, strategy),
+      follow=so_far.follow,
       on_step=step_done,
       warn=say,
     )

@@ -8,7 +8,7 @@ from typing import BinaryIO, Protocol
 
 import pyarrow as pa
 
-from fl_dpftrl.logs import lines, parquet
+from fl_dpftrl.logs import journal, lines, parquet
 
 
 class Reader(Protocol):
@@ -35,6 +35,7 @@ READERS: dict[str, Callable[[str, BinaryIO, Sequence[str]], Reader]] = {
   '.jsonl': lines.JsonLines,
   '.ndjson': lines.JsonLines,
   '.json': lines.JsonLines,
+  journal.SUFFIX: journal.Reader,
 }
 """Ending of a name → (path, file, further columns) → Reader.
 
@@ -42,6 +43,10 @@ Readers and their tables raise LogError, OSError, pa.ArrowException, MemoryError
 """
 
 
-def open_(suffix: str, path: str, file: BinaryIO, extra_columns: Sequence[str]) -> Reader:
-  """Opens a file in the format that its suffix names."""
+def open_(
+  suffix: str, path: str, file: BinaryIO, extra_columns: Sequence[str], size: int
+) -> Reader:
+  """Opens a file in the format that its suffix names; a journal has this many bytes."""
+  if suffix == journal.SUFFIX:
+    return journal.Reader(path, file, extra_columns, size)
   return READERS[suffix](path, file, extra_columns)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fl_dpftrl import messages
-from fl_dpftrl.logs import limits
+from fl_dpftrl.logs import journal, limits
 from fl_dpftrl.logs import shards as shards_lib
 
 LogError = shards_lib.LogError
@@ -92,8 +92,9 @@ def read_log(
   shards = shards_lib.open_all(shards_lib.find(paths))
   for shard in shards[1:]:
     _check_agreement(shards[0], shard)
-  n, warnings = _num_rounds(shards, num_rounds)
-  return Log(shards, n, tuple(warnings), num_rounds_assumed=bool(warnings))
+  n, assumed = _num_rounds(shards, num_rounds)
+  torn = [s.metadata[journal.TORN_KEY] for s in shards if journal.TORN_KEY in s.metadata]
+  return Log(shards, n, (*assumed, *torn), num_rounds_assumed=bool(assumed))
 
 
 def of_table(table: pa.Table, *, num_rounds: int) -> Log:

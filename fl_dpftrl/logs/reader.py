@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from fl_dpftrl import json_files
 from fl_dpftrl.logs import channel as channel_lib
-from fl_dpftrl.logs import limits, refusals
+from fl_dpftrl.logs import journal, limits, refusals
 
 _PROGRAM = (
   'import sys; sys.path[:] = sys.argv[2:]; from fl_dpftrl.logs import reader_program;'
@@ -36,8 +36,13 @@ Kind = channel_lib.Kind
 class Source:
   """A file that stays the same even if its name is given to another.
 
-  A writer replaces a log by a new file of the same name. Metadata, rows and digest are all read
-  through one descriptor, so that they belong to one file.
+  A writer replaces a log by a new file of the same name. Metadata, rows and
+  digest are all read through one descriptor, so that they belong to one file.
+  A journal may grow meanwhile, and is read up to the size that it had.
+
+  Attributes:
+    path: name of the file.
+    size: bytes that are read.
   """
 
   def __init__(self, path: str, *, held: bool = True):
@@ -52,9 +57,11 @@ class Source:
       LogError: if it cannot be opened or is no regular file.
     """
     self.path = path
+    self._grows = path.endswith(journal.SUFFIX)
     descriptor = self._open()
     try:
-      self._identity = _identity(descriptor)
+      self.size = os.fstat(descriptor).st_size
+      self._identity = self._identified(descriptor)
     finally:
       if held:
         weakref.finalize(self, os.close, descriptor)
@@ -94,23 +101,24 @@ class Source:
       os.close(self._used)
 
   def _check(self, descriptor: int) -> None:
-    if _identity(descriptor) != self._identity:
+    if self._identified(descriptor) != self._identity:
       raise refusals.LogError(f'{self.path}: was changed while it was read; replay it again')
+
+  def _identified(self, descriptor: int) -> tuple[int, ...]:
+    state = os.fstat(descriptor)
+    if self._grows:
+      return state.st_dev, state.st_ino
+    return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
 
   def sha256(self) -> str:
     """Returns the digest of the file's bytes, in hexadecimal."""
     digest = hashlib.sha256()
     offset = 0
     with self as descriptor:
-      while block := os.pread(descriptor, _BUFFER, offset):
+      while block := os.pread(descriptor, min(_BUFFER, self.size - offset), offset):
         digest.update(block)
         offset += len(block)
     return digest.hexdigest()
-
-
-def _identity(descriptor: int) -> tuple[int, ...]:
-  state = os.fstat(descriptor)
-  return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
 
 
 class Opened(NamedTuple):
@@ -171,6 +179,7 @@ class Reader:
         request = {
           'path': source.path,
           'suffix': pathlib.Path(source.path).suffix,
+          'size': source.size,
           'columns': list(extra_columns),
           'num_rounds': None,
           **request,

@@ -56,7 +56,7 @@ def _answer(channel: socket.socket, request: json_files.Object, descriptor: int)
   try:
     with channel_lib.reopened(descriptor) as file:
       _grant_time()
-      reader = formats.open_(request['suffix'], path, file, request['columns'])
+      reader = formats.open_(request['suffix'], path, file, request['columns'], request['size'])
       said = {'metadata': reader.metadata, 'digest': reader.digest}
       channel_lib.send(channel, Kind.OPENED, json.dumps(said).encode())
       channel_lib.send(channel, Kind.SCHEMA, reader.schema.serialize())

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from fl_dpftrl import messages
-from fl_dpftrl.logs import formats, limits, refusals
+from fl_dpftrl.logs import formats, journal, keys, limits, refusals
 from fl_dpftrl.logs import reader as reader_lib
 
 LogError = refusals.LogError
 
-LOG_VERSION = 1
-VERSION_KEY = 'fl_dpftrl.log_version'
-NUM_ROUNDS_KEY = 'num_rounds'
+LOG_VERSION = keys.LOG_VERSION
+VERSION_KEY = keys.VERSION_KEY
+NUM_ROUNDS_KEY = keys.NUM_ROUNDS_KEY
 # The reason why the run gives no guarantee, if it gives none.
 VOID_KEY = 'fl_dpftrl.void_reason'
 # Values in round 0, and later changes as JSON: a list of [round, noise multiplier, clip norm].
@@ -27,8 +27,7 @@ NOISE_MULTIPLIER_KEY = 'fl_dpftrl.noise_multiplier'
 CLIP_NORM_KEY = 'fl_dpftrl.clip_norm'
 NOISE_CHANGES_KEY = 'fl_dpftrl.noise_changes'
 STRATEGY_KEY = 'fl_dpftrl.strategy_sha256'
-# Rounds whose results may have been used; needed to resume the run.
-RELEASED_KEY = 'fl_dpftrl.rounds_released'
+RELEASED_KEY = keys.RELEASED_KEY
 _OWN_PREFIX = 'fl_dpftrl.'
 _SUFFIXES = ', '.join(formats.READERS)
 # Most descriptors of a log's files kept open; a process may have about 1000.
@@ -76,8 +75,9 @@ class Shard:
 def find(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
   """Returns the files that paths, folders and globs name, each once, in order.
 
-  A folder stands for all files in it except those whose names start with a dot or an
-  underscore. It must hold nothing else, so that no shard is overlooked.
+  The journal of a log that is being written stands for the log. A folder stands for
+  all files in it except those whose names start with a dot or an underscore. It must
+  hold nothing else, so that no shard is overlooked.
 
   Raises:
     LogError: if nothing is found, or a folder holds something else.
@@ -86,16 +86,27 @@ def find(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
   for given in [os.fspath(path) for path in paths]:
     if os.path.isfile(given):
       matches = [given]
+      if os.path.isfile(given + journal.SUFFIX):
+        matches.append(given + journal.SUFFIX)
     elif os.path.isdir(given):
       matches = _in_folder(given)
     else:
-      matches = sorted(m for m in glob.glob(given, recursive=True) if os.path.isfile(m))
+      both = (*glob.glob(given, recursive=True), *glob.glob(given + journal.SUFFIX, recursive=True))
+      matches = sorted(m for m in set(both) if os.path.isfile(m))
     if not matches:
       raise LogError(f'{given}: no such file, folder or match of a glob')
     for match in matches:
       found.setdefault(os.path.realpath(match), match)
   if not found:
     raise LogError('no log given')
+  for match in found.values():
+    if match.removesuffix(journal.SUFFIX) != match and os.path.exists(
+      match.removesuffix(journal.SUFFIX)
+    ):
+      raise LogError(
+        f'{match}: its writer ended while it turned it into a Parquet file; resume the run, or open'
+        ' the log with LogWriter and close it'
+      )
   return list(found.values())
 
 
