@@ -144,11 +144,12 @@ def write(folder: pathlib.Path, *, hparams: configuration.Hparams, **facts: Any)
     hparams: its flags.
     **facts: the other facts of an `Outcome`.
   """
+  log = log_lib.read_log(folder / loop.LOG_NAME)
+  declared = setting.declared_schema(hparams)
+  if declared is not None:  # A run whose budget was spent has fewer rounds.
+    declared = dataclasses.replace(declared, num_rounds=log.num_rounds)
   run = runs.Run.of(
-    log_lib.read_log(folder / loop.LOG_NAME),
-    facts['strategy'],
-    noise_multiplier=hparams.noise_multiplier,
-    declared=setting.declared_schema(hparams),
+    log, facts['strategy'], noise_multiplier=hparams.noise_multiplier, declared=declared
   )
   statement = replay_lib.replay(run, deltas=hparams.delta)
   outcome = Outcome(

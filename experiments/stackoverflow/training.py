@@ -51,6 +51,7 @@ def train(
       folder cannot go on.
   """
   num_devices = simulation.population.num_devices
+  num_rounds = setting.num_rounds(hparams, strategy, say)
   network = networks.chosen(hparams, dataset.vocabulary.size)
   factory, rows = noise_lib.aggregator(
     hparams, strategy, networks.num_parameters(network), folder, machines
@@ -87,7 +88,7 @@ def train(
     monitor = monitor_lib.Monitor(
       table=table,
       writer=tf.summary.create_file_writer(str(events)),
-      num_rounds=hparams.num_rounds,
+      num_rounds=num_rounds,
       rounds_per_evaluation=hparams.rounds_per_evaluation,
       evaluate=lambda weights: model_lib.evaluate(
         network, weights.trainable, dataset.validation, dataset.vocabulary
@@ -98,7 +99,7 @@ def train(
     last = loop.run(
       trained,
       folder,
-      num_rounds=hparams.num_rounds,
+      num_rounds=num_rounds,
       publish=monitor.publish,
       begin=monitor.begin,
       published=max(table.rounds, default=-1) + 1,
@@ -187,7 +188,7 @@ def federation(
   return loop.Federation(
     process=process if rows is None else served.ServedProcess(process, rows),
     skip_row=factory.skip_row(weights.trainable),
-    rounds=lambda: cohorts.named(simulation.rounds(), devices),
+    rounds=lambda: setting.rounds(hparams, cohorts.named(simulation.rounds(), devices)),
     client_data=client_data,
     marks=() if rows is None else (rows,),
   )
