@@ -2,6 +2,8 @@
 
 import functools
 
+import numpy as np
+
 from fl_dpftrl import participation
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import gaussian
@@ -24,8 +26,9 @@ class Budget:
     group_size: devices that are protected together.
 
   Raises:
-    ValueError: if an argument is out of range, and if a single round would pass
-      the budget.
+    ValueError: if an argument is out of range, if the noise of a shorter run is
+      not the beginning of that of a longer one, and if a single round would
+      pass the budget.
   """
 
   def __init__(
@@ -40,6 +43,9 @@ class Budget:
     group_size: int = 1,
   ):
     base.check_num_rounds(strategy, schema.num_rounds)
+    gaussian.check_positive('noise_multiplier', noise_multiplier)
+    gaussian.check_delta(delta)
+    _check_prefixes(strategy, schema.num_rounds)
     if max_epsilon is not None:
       gaussian.check_positive('max_epsilon', max_epsilon)
     self.max_epsilon, self._schema = max_epsilon, schema
@@ -80,3 +86,23 @@ class Budget:
       else:
         beyond = middle
     return within
+
+
+def _check_prefixes(strategy: base.Strategy, num_rounds: int) -> None:
+  """Raises ValueError unless the noise of a short run is the beginning of a longer one's.
+
+  The covariances of the first noise rows are compared, for a few rounds.
+  """
+  longest = min(num_rounds, 8)
+  whole = _covariance(strategy, longest)
+  for n in range(1, longest):
+    if not np.allclose(_covariance(strategy, n), whole[:n, :n], rtol=1e-9, atol=1e-12):
+      raise ValueError(
+        f'strategy: this {strategy.family} depends on the number of rounds, so that a run which'
+        f' the budget ends early has another; give it num_rounds={num_rounds}'
+      )
+
+
+def _covariance(strategy: base.Strategy, num_rounds: int) -> np.ndarray:
+  rows = strategy.noising_matrix(num_rounds)
+  return rows @ rows.T

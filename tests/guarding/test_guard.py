@@ -92,7 +92,7 @@ def test_a_budget_too_small_for_one_round_is_refused_before_the_first(tmp_path):
 
 
 def test_says_who_was_turned_away_and_why(tmp_path):
-  guarded = opened(tmp_path / 'log.parquet', schema=dpftrl.MinSep(num_rounds=9, min_sep=2))
+  guarded = opened(tmp_path / 'log.parquet', schema=dpftrl.MinSep(num_rounds=10, min_sep=2))
   guarded.admit(['a', 'b'])
   found = guarded.admit(['a', 'c', 'c'])
   assert found.device_ids.tolist() == ['c']
@@ -104,7 +104,7 @@ def test_says_who_was_turned_away_and_why(tmp_path):
   for _ in range(4):
     guarded.admit([])
     guarded.admit(['a'])
-  with pytest.raises(guard.BudgetSpentError, match='beyond the 9 rounds'):
+  with pytest.raises(guard.BudgetSpentError, match='beyond the 10 rounds'):
     guarded.admit(['a'])
 
 
@@ -176,11 +176,16 @@ def test_refuses_arguments_out_of_range(tmp_path, changes, message):
     opened(tmp_path / 'log.parquet', **changes)
 
 
+def test_a_strategy_that_depends_on_the_number_of_rounds_is_refused(tmp_path):
+  with pytest.raises(ValueError, match='depends on the number of rounds'):
+    opened(tmp_path / 'log.parquet', strategy=dpftrl.TreeFull())
+
+
 def test_every_family_has_a_horizon_that_its_epsilon_allows():
   from fl_dpftrl.guarding import budget
 
   schema = dpftrl.MinSep(num_rounds=8, min_sep=2)
-  for strategy in (dpftrl.Banded(np.eye(8) + np.eye(8, k=-1) * 0.4), dpftrl.TreeFull(8), BLT):
+  for strategy in (dpftrl.Banded(np.array([[1, 0]] + 7 * [[1, 0.4]])), dpftrl.TreeFull(8), BLT):
     whole = budget.Budget(strategy, schema, noise_multiplier=1.0, delta=1e-6, max_epsilon=None)
     values = [whole.epsilon(n) for n in range(1, 9)]
     for most in (values[0], values[4], values[-1] * 2):
