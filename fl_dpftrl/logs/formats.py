@@ -35,7 +35,6 @@ READERS: dict[str, Callable[[str, BinaryIO, Sequence[str]], Reader]] = {
   '.jsonl': lines.JsonLines,
   '.ndjson': lines.JsonLines,
   '.json': lines.JsonLines,
-  journal.SUFFIX: journal.Reader,
 }
 """Ending of a name → (path, file, further columns) → Reader.
 
@@ -50,3 +49,7 @@ def open_(
   if suffix == journal.SUFFIX:
     return journal.Reader(path, file, extra_columns, size)
   return READERS[suffix](path, file, extra_columns)
+
+
+SUFFIXES = (*READERS, journal.SUFFIX)
+"""Endings of the names of logs."""

@@ -158,7 +158,9 @@ def scan(path: str, file: BinaryIO, size: int | None = None) -> Contents:
       frame.
   """
   metadata: dict[str, str] | None = None
-  released, id_type, rounds = None, None, []
+  released: int | None = None
+  id_type: pa.DataType | None = None
+  rounds: list[Entry] = []
   present = file.seek(0, os.SEEK_END)
   size = present if size is None else min(size, present)
   end, digest = 0, b''
@@ -265,7 +267,7 @@ class Reader:
       raise refusals.LogError(f'{path}: only Parquet is read with {", ".join(extra_columns)}')
     self._path, self._file = path, file
     self._found = found = scan(path, file, size)
-    self.digest = found.digest.hex()
+    self.digest: str | None = found.digest.hex()
     self.metadata = {
       **found.metadata,
       keys.VERSION_KEY: str(keys.LOG_VERSION),

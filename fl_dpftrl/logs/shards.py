@@ -114,7 +114,7 @@ def _in_folder(folder: str) -> list[str]:
   names = sorted(n for n in os.listdir(folder) if not n.startswith(('.', '_')))
   for name in names:
     path = pathlib.Path(folder, name)
-    if path.suffix not in formats.READERS or not path.is_file():
+    if path.suffix not in formats.SUFFIXES or not path.is_file():
       raise LogError(
         f'{folder}: holds {messages.quoted(name)}, which is no {_SUFFIXES} file; name the'
         " log's own files, or a folder of nothing else"
@@ -147,7 +147,7 @@ def open_all(paths: Sequence[str | os.PathLike[str]], *extra_columns: str) -> tu
 def _open(
   path: str, extra_columns: Sequence[str], reader: reader_lib.Reader, *, held: bool
 ) -> Shard:
-  if pathlib.Path(path).suffix not in formats.READERS:
+  if pathlib.Path(path).suffix not in formats.SUFFIXES:
     raise LogError(f'{path}: ends in none of {_SUFFIXES}')
   source = reader_lib.Source(path, held=held)
   metadata, digest, schema = reader.open(source, extra_columns)

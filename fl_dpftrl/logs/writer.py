@@ -141,7 +141,7 @@ class LogWriter:
       OSError: if it cannot be written; the log is then as before.
     """
     before = noise_record.read(self._given)
-    if None in before[:2]:
+    if before.noise_multiplier is None or before.clip_norm is None:
       raise ValueError(
         f'{self.path}: its metadata lack the noise multiplier or clip norm that'
         ' was before; open it with those of noise_record.run_metadata'
@@ -214,7 +214,7 @@ class LogWriter:
     entry = self._entries[round_index]
     return columns.of_round(
       range(self.num_rounds)[round_index],
-      journal.ids_of(self._journal.read(entry)),
+      journal.ids_of(self._opened().read(entry)),
       entry.timestamp,
     )
 
@@ -253,9 +253,14 @@ class LogWriter:
 
   def _store(self, kind: bytes, payload: bytes) -> int:
     self._check_open()
-    offset = self._journal.append(kind, payload)
+    offset = self._opened().append(kind, payload)
     self._drop_parquet()
     return offset
+
+  def _opened(self) -> journal_file.JournalFile:
+    if self._journal is None:
+      raise ValueError(f'{self.path} has no journal')
+    return self._journal
 
   def _check_open(self) -> None:
     if self._closed:
@@ -282,9 +287,10 @@ class LogWriter:
 
   def _read(self) -> list[pa.Table]:
     shard = shards.open_(self.path, 'timestamp')
+    num_rounds = shard.num_rounds or 0
     own = schema.file_metadata(shard.num_rounds or 0, self._given)
     found = dict(shard.metadata)
-    self._released = self._mark(found.pop(shards.RELEASED_KEY, None), shard.num_rounds or 0)
+    self._released = self._mark(found.pop(shards.RELEASED_KEY, None), num_rounds)
     if found != own:
       raise shards.LogError(f'{self.path}: its metadata are {found}, not {own}')
     table = pa.concat_tables(shard.tables())
@@ -296,12 +302,12 @@ class LogWriter:
       table.schema.field('timestamp').type != digests.TIMESTAMP
       or table.column('timestamp').null_count
       or (np.diff(rounds) < 0).any()
-      or (rounds >= shard.num_rounds).any()
+      or (rounds >= num_rounds).any()
     ):
       raise shards.LogError(
         f'{self.path}: rounds must be sorted and have timestamps before a log can be appended to'
       )
-    ends = np.searchsorted(rounds, np.arange(shard.num_rounds + 1)).tolist()
+    ends = np.searchsorted(rounds, np.arange(num_rounds + 1)).tolist()
     cohorts = [table.slice(a, b - a) for a, b in zip(ends, ends[1:])]
     if any(len(pc.unique(cohort.column('timestamp'))) > 1 for cohort in cohorts):
       raise shards.LogError(
