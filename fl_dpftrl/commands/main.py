@@ -70,7 +70,11 @@ def _overview() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-  """Runs one command; on bad input prints one line and exits with status 2."""
+  """Runs one command; on bad input prints one line and exits with status 2.
+
+  A command may also have a `verdict`: given its flags and result, an exit status and a line that
+  says why the result is not what was wanted, or None.
+  """
   argv = list(sys.argv[1:] if argv is None else argv)
   if argv and argv[0] in ('--help', '-h'):
     _print(f'usage: {_PROGRAM} COMMAND --flag=value ...\n\n{_overview()}')
@@ -108,6 +112,11 @@ def main(argv: Sequence[str] | None = None) -> None:
   except KeyboardInterrupt:
     _interrupt(prog)
   _print(text)
+  verdict = getattr(command, 'verdict', lambda args, result: None)(args, result)
+  if verdict is not None:
+    status, line = verdict
+    print(messages.one_line(f'{prog}: {line}'), file=sys.stderr)
+    raise SystemExit(status)
 
 
 def _interrupt(prog: str) -> NoReturn:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
+from fl_dpftrl import participation
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import shards as shards_lib
 from fl_dpftrl.replaying import embedded
@@ -74,7 +75,7 @@ def count(
       .mapInArrow(_read, f'round long, device_id {id_type}')
       .repartition('device_id')
       .sortWithinPartitions('device_id', 'round')
-      .mapInArrow(_counter(noises, num_exposed), 'tally binary')
+      .mapInArrow(_counter(noises, num_exposed, runs_lib.declared(runs)), 'tally binary')
       .collect()
     )
   except errors.PySparkException as e:
@@ -109,11 +110,13 @@ def _read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from table.to_batches()
 
 
-def _counter(noises: Sequence[runs_lib.Noise], num_exposed: int):
+def _counter(
+  noises: Sequence[runs_lib.Noise], num_exposed: int, declared: Sequence[participation.MinSep]
+):
   def counted(batches):
     exposure = exposure_lib.Exposure(noises)
     try:
-      tally = tally_lib.count(_together(batches), exposure, num_exposed)
+      tally = tally_lib.count(_together(batches), exposure, num_exposed, declared=declared)
     except tally_lib.DeviceTwice as e:
       tally = e
     yield pa.RecordBatch.from_pydict({'tally': [pickle.dumps(tally)]})
