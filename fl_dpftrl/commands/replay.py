@@ -33,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--log',
     action='append',
     metavar='PATH',
-    help='log in Parquet, CSV or JSON lines: a file, folder or glob; repeat it for more shards',
+    help='log in Parquet, CSV, TSV or JSON lines (.gz too): a file, folder or glob; repeat it for'
+    ' more shards',
   )
   flags.add(parser, 'strategy')
   words = 'standard deviation of Z over the clip norm (default: as in the log)'
@@ -63,6 +64,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ' "noise_multiplier": 8}, ...]}',
   )
   add('--num_rounds', type=int, help='number of noise rows used, if the log does not say')
+  add(
+    '--columns',
+    metavar='round=NAME,device_id=NAME',
+    help='names of the columns, if they are others; device_id=hex(NAME) is a column of bytes',
+  )
+  add('--first_round', type=int, help='number of the first round in the log (default: 0)')
   add('--declared_min_sep', type=int, help='min-sep that was declared before the run')
   add(
     '--declared_max_participations', type=int, help='maximum participations declared before the run'
@@ -108,6 +115,8 @@ _OF_ONE_RUN = (
   'noise_multiplier_from',
   'restart',
   'num_rounds',
+  'columns',
+  'first_round',
   'declared_min_sep',
   'declared_max_participations',
   *flags.SAMPLING,
@@ -188,6 +197,8 @@ def _runs(args: argparse.Namespace) -> list[runs.Run]:
     restarts=tuple(args.restart),
     declared_min_sep=args.declared_min_sep,
     declared_max_participations=args.declared_max_participations,
+    columns=args.columns,
+    first_round=args.first_round or 0,
   )
   draws = flags.sampling(args, run.noise.strategy, run.log.num_rounds)
   return [dataclasses.replace(run, sampling=draws)]

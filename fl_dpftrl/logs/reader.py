@@ -6,7 +6,6 @@ docs/decisions/reading-logs.md says why and how.
 import hashlib
 import json
 import os
-import pathlib
 import signal
 import socket
 import stat
@@ -21,6 +20,7 @@ import pyarrow as pa
 from fl_dpftrl import json_files
 from fl_dpftrl.logs import channel as channel_lib
 from fl_dpftrl.logs import journal, limits, refusals
+from fl_dpftrl.logs import layout as layout_lib
 
 _PROGRAM = (
   'import sys; sys.path[:] = sys.argv[2:]; from fl_dpftrl.logs import reader_program;'
@@ -43,20 +43,23 @@ class Source:
   Attributes:
     path: name of the file.
     size: bytes that are read.
+    layout: where the file has its columns.
   """
 
-  def __init__(self, path: str, *, held: bool = True):
+  def __init__(self, path: str, *, held: bool = True, layout: layout_lib.Layout = layout_lib.PLAIN):
     """Opens the file.
 
     Args:
       path: name of the file.
       held: whether the descriptor is kept. Otherwise the file is opened again for each use, and
         refused if it is another file by then.
+      layout: where the file has its columns.
 
     Raises:
       LogError: if it cannot be opened or is no regular file.
     """
     self.path = path
+    self.layout = layout
     self._grows = path.endswith(journal.SUFFIX)
     descriptor = self._open()
     try:
@@ -178,7 +181,7 @@ class Reader:
       with source as descriptor:
         request = {
           'path': source.path,
-          'suffix': pathlib.Path(source.path).suffix,
+          'layout': list(source.layout),
           'size': source.size,
           'columns': list(extra_columns),
           'num_rounds': None,

@@ -6,13 +6,13 @@ Messages number rows from 1, not counting the header of a CSV file.
 import dataclasses
 import glob
 import os
-import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
 from fl_dpftrl import messages
 from fl_dpftrl.logs import formats, journal, keys, limits, refusals
+from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import reader as reader_lib
 
 LogError = refusals.LogError
@@ -111,45 +111,61 @@ def find(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
 
 
 def _in_folder(folder: str) -> list[str]:
-  names = sorted(n for n in os.listdir(folder) if not n.startswith(('.', '_')))
-  for name in names:
-    path = pathlib.Path(folder, name)
-    if path.suffix not in formats.SUFFIXES or not path.is_file():
+  found = []
+  for name in sorted(n for n in os.listdir(folder) if not n.startswith(('.', '_'))):
+    path = os.path.join(folder, name)
+    if os.path.isdir(path) and '=' in name:  # KEY=VALUE, a column and its value.
+      found += _in_folder(path)
+    elif formats.suffix_of(name) in formats.SUFFIXES and os.path.isfile(path):
+      found.append(path)
+    else:
       raise LogError(
         f'{folder}: holds {messages.quoted(name)}, which is no {_SUFFIXES} file; name the'
         " log's own files, or a folder of nothing else"
       )
-  return [os.path.join(folder, name) for name in names]
+  return found
 
 
-def open_(path: str | os.PathLike[str], *extra_columns: str) -> Shard:
+def open_(
+  path: str | os.PathLike[str], *extra_columns: str, layout: layout_lib.Layout = layout_lib.PLAIN
+) -> Shard:
   """Opens one file and reads its metadata.
 
   Args:
     path: name ending in .parquet, .csv, .jsonl, .ndjson or .json (JSON lines).
     *extra_columns: required columns of a Parquet file, read as they are.
+    layout: where the file has its columns.
 
   Raises:
     LogError: if it cannot be read, or is of another version.
   """
-  return open_all([path], *extra_columns)[0]
+  return open_all([path], *extra_columns, layout=layout)[0]
 
 
-def open_all(paths: Sequence[str | os.PathLike[str]], *extra_columns: str) -> tuple[Shard, ...]:
+def open_all(
+  paths: Sequence[str | os.PathLike[str]],
+  *extra_columns: str,
+  layout: layout_lib.Layout = layout_lib.PLAIN,
+) -> tuple[Shard, ...]:
   """Opens files as `open_` does; one process then reads them all."""
   reader = reader_lib.Reader()
   return tuple(
-    _open(os.fspath(path), extra_columns, reader, held=index < _HELD)
+    _open(os.fspath(path), extra_columns, reader, held=index < _HELD, layout=layout)
     for index, path in enumerate(paths)
   )
 
 
 def _open(
-  path: str, extra_columns: Sequence[str], reader: reader_lib.Reader, *, held: bool
+  path: str,
+  extra_columns: Sequence[str],
+  reader: reader_lib.Reader,
+  *,
+  held: bool,
+  layout: layout_lib.Layout,
 ) -> Shard:
-  if pathlib.Path(path).suffix not in formats.SUFFIXES:
+  if formats.suffix_of(path) not in formats.SUFFIXES:
     raise LogError(f'{path}: ends in none of {_SUFFIXES}')
-  source = reader_lib.Source(path, held=held)
+  source = reader_lib.Source(path, held=held, layout=layout)
   metadata, digest, schema = reader.open(source, extra_columns)
   return Shard(
     path,

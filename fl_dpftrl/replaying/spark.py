@@ -54,9 +54,9 @@ def count(
   noises = [run.noise for run in runs]
   firsts = (0, *exposure_lib.ends(noises).tolist())
   pieces = [
-    (pickle.dumps((shard.path, first, run.log.num_rounds, shard.metadata, shard.digest)),)
+    (pickle.dumps((s.path, first, run.log.num_rounds, run.log.layout, s.metadata, s.digest)),)
     for first, run in zip(firsts, runs)
-    for shard in run.log.shards
+    for s in run.log.shards
   ]
   id_type = 'long' if pa.types.is_integer(runs[0].log.id_type) else 'string'
   progress(f'{len(pieces)} files given to Spark')
@@ -98,8 +98,8 @@ def _read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
   """Yields the rows of the files whose paths come in."""
   for batch in batches:
     for piece in batch.column(0).to_pylist():
-      path, first, num_rounds, *known = pickle.loads(piece)
-      shard = shards_lib.open_(path)
+      path, first, num_rounds, layout, *known = pickle.loads(piece)
+      shard = shards_lib.open_(path, layout=layout)
       if [shard.metadata, shard.digest] != known:
         raise log_lib.LogError(f'{path}: is another file than when it was opened; replay it again')
       for table in shard.tables(num_rounds):
