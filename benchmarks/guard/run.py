@@ -7,7 +7,6 @@ most 1.2 times as long as rounds 100 to 200 of the same run.
 
 import argparse
 import json
-import os
 import pathlib
 import platform
 import resource
@@ -22,6 +21,7 @@ import numpy as np
 import fl_dpftrl as dpftrl
 
 RESULTS = pathlib.Path(__file__).parents[1] / 'results'
+CACHE = pathlib.Path(__file__).parents[1] / '.cache'
 COHORT, DEVICES, ROUNDS = 6500, 3_000_000, 2000
 MOST = 1.2
 
@@ -65,7 +65,8 @@ def guarded(folder: pathlib.Path) -> Timed:
 
 def measure(kind: str, rounds: int) -> dict[str, float]:
   """Returns the figures of one run."""
-  folder = pathlib.Path(tempfile.mkdtemp(prefix='guard-', dir=os.getcwd()))
+  CACHE.mkdir(exist_ok=True)
+  folder = pathlib.Path(tempfile.mkdtemp(prefix='guard-', dir=CACHE))
   try:
     prepare, close = {'log': log_alone, 'guard': guarded}[kind](folder)
     seconds = []
@@ -100,8 +101,8 @@ def page(found: dict[str, dict[str, float]]) -> str:
   lines = [
     '# The guard and its log, round by round',
     '',
-    f'{COHORT:,} devices a round of {DEVICES:,}, text as ids, each round durable before the next;'
-    f' the guard chooses them among 9,000. {platform.machine()}, Python {platform.python_version()}.',
+    f'{COHORT:,} devices a round of {DEVICES:,}, text as ids, each durable before the next one; the'
+    f' guard chooses them among 9,000. {platform.machine()}, Python {platform.python_version()}.',
     '',
     '| | rounds | ms a round, early | late | late / early | longest | ending (s) | log (MiB) |'
     ' resident (MiB) |',
