@@ -21,6 +21,7 @@ BENCHMARKS = {
   'rounds': 'rows of noise and rounds of training, half an hour',
   'population': 'simulated populations, 6 minutes; population-production, 10 minutes',
   'plan': 'plans against hindsight, half an hour',
+  'guard': 'the guard and its log, round by round, 3 minutes',
 }
 DEFAULT = ('optimize', 'replay', 'training')
 
@@ -66,6 +67,8 @@ def _flags(benchmark: str, words: list[str], whole: bool, repeats: int) -> list[
   if benchmark == 'plan':
     plan.select(words)
     return [[only]]
+  if benchmark == 'guard' and not words:
+    return [[]]
   if set(words) - {PRODUCTION} or (words and benchmark == 'rounds'):
     raise ValueError(f'no case is called {words[0]!r}')
   if benchmark == 'rounds':

@@ -35,8 +35,9 @@ if TYPE_CHECKING:
   from fl_dpftrl.families.stamped import Stamped as Stamped
   from fl_dpftrl.families.tree_full import TreeFull as TreeFull
   from fl_dpftrl.families.tree_online import TreeOnline as TreeOnline
-  from fl_dpftrl.logs.schema import LogWriter as LogWriter
+  from fl_dpftrl.guarding.guard import Guard as Guard
   from fl_dpftrl.logs.schema import write_log as write_log
+  from fl_dpftrl.logs.writer import LogWriter as LogWriter
   from fl_dpftrl.noise.engine import RowServer as RowServer
   from fl_dpftrl.optimization.registry import optimize as optimize
   from fl_dpftrl.participation import FixedSeparation as FixedSeparation
@@ -61,9 +62,10 @@ _HOMES = {
   'Dense': 'families.dense',
   'FixedSeparation': 'participation',
   'Guarantee': 'accounting',
+  'Guard': 'guarding.guard',
   'Identity': 'families.identity',
   'LambdaCGD': 'families.lambda_cgd',
-  'LogWriter': 'logs.schema',
+  'LogWriter': 'logs.writer',
   'LowRank': 'families.low_rank',
   'MinSep': 'participation',
   'Plan': 'planning.planner',

@@ -126,6 +126,11 @@ class Hparams:
   )
   rounds_per_evaluation: int = _flag(20, 'Number of rounds between two evaluations.')
   delta: float = _flag(1e-06, 'δ at which ε is stated.')
+  max_epsilon: float | None = _flag(
+    None,
+    'Privacy budget: the run ends before the round that would pass this ε by the schema that'
+    ' --timer_rounds declares, and turns away devices that do not keep to it.',
+  )
   deployment_report_goal: int | None = _flag(
     None,
     "Report goal of a hypothetical deployment whose ε is stated beside the run's: same"
@@ -178,6 +183,14 @@ class Hparams:
         raise ValueError(f'--{name}={value} must be positive')
     if not (self.noise_multiplier >= 0 and math.isfinite(self.noise_multiplier)):
       raise ValueError(f'--noise_multiplier={self.noise_multiplier} must be at least 0')
+    if self.max_epsilon is not None:
+      if not self.max_epsilon > 0:
+        raise ValueError(f'--max_epsilon={self.max_epsilon} must be positive')
+      if self.timer_rounds is None or not self.noise_multiplier or self.noise_seed is not None:
+        raise ValueError(
+          f'--max_epsilon={self.max_epsilon} needs --timer_rounds, which declares a min-sep,'
+          ' a positive --noise_multiplier, and no --noise_seed'
+        )
     if not 0 < self.delta < 1:
       raise ValueError(f'--delta={self.delta} must lie between 0 and 1')
     if self.timer_rounds is not None and self.timer_hours is not None:

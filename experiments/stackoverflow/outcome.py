@@ -7,17 +7,17 @@ import os
 import pathlib
 import shlex
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from experiments.stackoverflow import configuration, datasets, plot, setting
 from fl_dpftrl import files, json_files, messages, participation, rounding
 from fl_dpftrl.accounting import gaussian, privacy_loss
 from fl_dpftrl.families import base
+from fl_dpftrl.guarding import devices
 from fl_dpftrl.learning import checkpoints, loop, metrics
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import noise_record, shards
-from fl_dpftrl.logs import schema as log_schema
+from fl_dpftrl.logs import writer as log_writer
 from fl_dpftrl.replaying import replay as replay_lib
 from fl_dpftrl.replaying import runs
 from fl_dpftrl.replaying import statement as statement_lib
@@ -37,25 +37,45 @@ def void_reason(hparams: configuration.Hparams) -> str | None:
   return None if hparams.noise_seed is None else NOISE_SEED
 
 
-def so_far(
-  hparams: configuration.Hparams, folder: pathlib.Path, strategy: base.Strategy
-) -> Callable[[int], dict[str, float]]:
-  """Rounds → simulated days, and ε in the worst case, of the log up to them."""
+class SoFar:
+  """Simulated days, and ε in the worst case, of the log up to a round.
 
-  def measure(num_rounds: int) -> dict[str, float]:
-    rows = log_schema.LogWriter(
-      folder / loop.LOG_NAME, metadata=log_metadata(hparams, strategy)
-    ).rows(before=num_rounds)
-    days = (int(rows.timestamps[-1]) - cohorts.START) / 86400.0
+  It follows the open log, so that a call costs the rounds since the last one.
+
+  Args:
+    hparams: the run's flags.
+    strategy: of the noise.
+  """
+
+  def __init__(self, hparams: configuration.Hparams, strategy: base.Strategy):
+    self._hparams, self._strategy = hparams, strategy
+    self._devices = devices.Devices()
+    self._log: log_writer.LogWriter | None = None
+
+  def follow(self, log: log_writer.LogWriter) -> None:
+    """Takes the log that grows, before the first call."""
+    self._log = log
+
+  def __call__(self, num_rounds: int) -> dict[str, float]:
+    """Returns the figures of the first num_rounds rounds."""
+    log = self._log
+    if log is None:
+      raise ValueError('follow must be told the log before figures are taken from it')
+    if num_rounds < self._devices.num_rounds:
+      self._devices = devices.Devices()
+    for t in range(self._devices.num_rounds, num_rounds):
+      self._devices.add(log.cohort(t))
+    last = log.timestamp(num_rounds - 1)
+    days = 0.0 if last is None else (last - cohorts.START) / 86400.0
     measured = {'simulated_days': round(days, 4)}
-    if void_reason(hparams) is None:
-      schema = participation.observed(rows.rounds, rows.device_ids, num_rounds)
+    if void_reason(self._hparams) is None:
       measured['epsilon'] = gaussian.account(
-        strategy, schema, noise_multiplier=hparams.noise_multiplier, delta=hparams.delta
+        self._strategy,
+        self._devices.schema(),
+        noise_multiplier=self._hparams.noise_multiplier,
+        delta=self._hparams.delta,
       ).epsilon
     return measured
-
-  return measure
 
 
 def log_metadata(hparams: configuration.Hparams, strategy: base.Strategy) -> dict[str, str]:
@@ -124,11 +144,12 @@ def write(folder: pathlib.Path, *, hparams: configuration.Hparams, **facts: Any)
     hparams: its flags.
     **facts: the other facts of an `Outcome`.
   """
+  log = log_lib.read_log(folder / loop.LOG_NAME)
+  declared = setting.declared_schema(hparams)
+  if declared is not None:  # A run whose budget was spent has fewer rounds.
+    declared = dataclasses.replace(declared, num_rounds=log.num_rounds)
   run = runs.Run.of(
-    log_lib.read_log(folder / loop.LOG_NAME),
-    facts['strategy'],
-    noise_multiplier=hparams.noise_multiplier,
-    declared=setting.declared_schema(hparams),
+    log, facts['strategy'], noise_multiplier=hparams.noise_multiplier, declared=declared
   )
   statement = replay_lib.replay(run, deltas=hparams.delta)
   outcome = Outcome(

@@ -1,11 +1,12 @@
 """The devices, timers, planned schema and strategy that a run's flags set."""
 
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from experiments.stackoverflow import configuration
 from fl_dpftrl import catalogue, participation
 from fl_dpftrl.families import base
+from fl_dpftrl.guarding import admission, budget
 from fl_dpftrl.optimization import registry
 from fl_dpftrl.simulation import cohorts, scenario
 
@@ -78,6 +79,48 @@ def declared_schema(hparams: configuration.Hparams) -> participation.MinSep | No
   if hparams.timer_rounds is None:
     return None
   return participation.MinSep(num_rounds=hparams.num_rounds, min_sep=hparams.timer_rounds)
+
+
+def num_rounds(
+  hparams: configuration.Hparams, found: base.Strategy, say: Callable[[str], None]
+) -> int:
+  """Returns the rounds that the privacy budget allows: all without one.
+
+  Raises:
+    ValueError: if the budget is too small for one round.
+  """
+  if hparams.max_epsilon is None:
+    return hparams.num_rounds
+  try:
+    allowed = budget.Budget(
+      found,
+      declared_schema(hparams),
+      noise_multiplier=hparams.noise_multiplier,
+      delta=hparams.delta,
+      max_epsilon=hparams.max_epsilon,
+    ).max_rounds
+  except ValueError as error:
+    raise ValueError(f'--{error}') from error
+  if allowed < hparams.num_rounds:
+    say(
+      f'--max_epsilon={hparams.max_epsilon:g} allows {allowed} of {hparams.num_rounds} rounds: the'
+      ' run ends there; more --noise_multiplier would allow more'
+    )
+  return allowed
+
+
+def rounds(
+  hparams: configuration.Hparams, given: Iterator[participation.Cohort]
+) -> Iterator[participation.Cohort]:
+  """Yields the cohorts; with a privacy budget, of the devices that keep to the schema."""
+  if hparams.max_epsilon is None:
+    yield from given
+    return
+  gate = admission.Gate(declared_schema(hparams))
+  for cohort in given:
+    admitted = gate.check(cohort.device_ids).device_ids
+    gate.record(admitted)
+    yield cohort._replace(device_ids=admitted)
 
 
 def strategy(

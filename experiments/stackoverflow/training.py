@@ -51,6 +51,7 @@ def train(
       folder cannot go on.
   """
   num_devices = simulation.population.num_devices
+  num_rounds = setting.num_rounds(hparams, strategy, say)
   network = networks.chosen(hparams, dataset.vocabulary.size)
   factory, rows = noise_lib.aggregator(
     hparams, strategy, networks.num_parameters(network), folder, machines
@@ -80,28 +81,30 @@ def train(
     on_step(step, round_index)
     interrupt.check()
 
+  so_far = outcome.SoFar(hparams, strategy)
   try:
     interrupt.check()
     table = metrics.MetricsTable(folder / METRICS_NAME)
     monitor = monitor_lib.Monitor(
       table=table,
       writer=tf.summary.create_file_writer(str(events)),
-      num_rounds=hparams.num_rounds,
+      num_rounds=num_rounds,
       rounds_per_evaluation=hparams.rounds_per_evaluation,
       evaluate=lambda weights: model_lib.evaluate(
         network, weights.trainable, dataset.validation, dataset.vocabulary
       ),
-      so_far=outcome.so_far(hparams, folder, strategy),
+      so_far=so_far,
       warn=say,
     )
     last = loop.run(
       trained,
       folder,
-      num_rounds=hparams.num_rounds,
+      num_rounds=num_rounds,
       publish=monitor.publish,
       begin=monitor.begin,
       published=max(table.rounds, default=-1) + 1,
       log_metadata=outcome.log_metadata(hparams, strategy),
+      follow=so_far.follow,
       on_step=step_done,
       warn=say,
     )
@@ -185,7 +188,7 @@ def federation(
   return loop.Federation(
     process=process if rows is None else served.ServedProcess(process, rows),
     skip_row=factory.skip_row(weights.trainable),
-    rounds=lambda: cohorts.named(simulation.rounds(), devices),
+    rounds=lambda: setting.rounds(hparams, cohorts.named(simulation.rounds(), devices)),
     client_data=client_data,
     marks=() if rows is None else (rows,),
   )

@@ -32,13 +32,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   flags.add_guarantee(parser)
   flags.add_schema(parser, required=True)
   flags.add_sampling(parser)
+  flags.add_max_epsilon(parser)
 
 
 def run(args: argparse.Namespace) -> json_files.Object:
   """Returns the guarantee under the schema or the sampling of the flags."""
+  flags.check_max_epsilon(args)
   return guarantee(
     args, accounting.account, amplification.account, noise_multiplier=args.noise_multiplier
   )
+
+
+def verdict(args: argparse.Namespace, result: json_files.Object) -> tuple[int, str] | None:
+  """Returns the exit status and a line if ε is above the budget."""
+  return flags.above_budget(args, result['epsilon'])
 
 
 def guarantee(

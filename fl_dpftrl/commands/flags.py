@@ -295,3 +295,30 @@ def _cell(name: str, value: Any) -> str:
   if isinstance(value, float):
     return f'{value:.6g}'
   return messages.one_line(value, limit=_LONGEST)
+
+
+ABOVE_BUDGET, NOT_KEPT = 3, 4
+"""Exit status: a guarantee above --max_epsilon; one that is void, or not kept."""
+
+
+def add_max_epsilon(parser: argparse.ArgumentParser) -> None:
+  """Adds --max_epsilon."""
+  parser.add_argument(
+    '--max_epsilon',
+    type=float,
+    help='privacy budget: exit with status 3 if the first ε is above it, or if there is none',
+  )
+
+
+def check_max_epsilon(args: argparse.Namespace) -> None:
+  """Raises ValueError unless the budget is positive."""
+  if args.max_epsilon is not None and not args.max_epsilon > 0.0:
+    raise ValueError(f'--max_epsilon={args.max_epsilon} must be positive')
+
+
+def above_budget(args: argparse.Namespace, epsilon: float | None) -> tuple[int, str] | None:
+  """Returns the exit status and a line if ε is above --max_epsilon."""
+  if args.max_epsilon is None or (epsilon is not None and epsilon <= args.max_epsilon):
+    return None
+  found = 'no ε' if epsilon is None else f'ε = {rounding.up(epsilon)}'
+  return ABOVE_BUDGET, f'{found} is above --max_epsilon={args.max_epsilon:g}'

@@ -69,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     default=2,
     help='number of parallel simulations; the results do not depend on it (default: 2)',
   )
+  flags.add_max_epsilon(parser)
   add('--output', metavar='FILE.json', help='strategy file to write')
   add('--report', metavar='FILE.html', help='HTML report to write')
   parser.set_defaults(parser=parser)
@@ -142,9 +143,15 @@ def run(args: argparse.Namespace) -> Result:
   return result
 
 
+def verdict(args: argparse.Namespace, result: Result) -> tuple[int, str] | None:
+  """Returns the exit status and a line if the predicted ε is above the budget."""
+  return flags.above_budget(args, result.plan.best.guarantee.epsilon)
+
+
 def _check(args: argparse.Namespace) -> None:
   """Checks all flags before the work starts."""
   gaussian.epsilon(1.0, args.delta)
+  flags.check_max_epsilon(args)
   for name in ('noise_multiplier', 'epsilon'):
     if getattr(args, name) is not None:
       gaussian.check_positive(name, getattr(args, name))

@@ -33,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--log',
     action='append',
     metavar='PATH',
-    help='log in Parquet, CSV or JSON lines: a file, folder or glob; repeat it for more shards',
+    help='log in Parquet, CSV, TSV or JSON lines (.gz too): a file, folder or glob; repeat it for'
+    ' more shards',
   )
   flags.add(parser, 'strategy')
   words = 'standard deviation of Z over the clip norm (default: as in the log)'
@@ -63,6 +64,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ' "noise_multiplier": 8}, ...]}',
   )
   add('--num_rounds', type=int, help='number of noise rows used, if the log does not say')
+  add(
+    '--columns',
+    metavar='round=NAME,device_id=NAME',
+    help='names of the columns, if they are others; device_id=hex(NAME) is a column of bytes',
+  )
+  add('--first_round', type=int, help='number of the first round in the log (default: 0)')
   add('--declared_min_sep', type=int, help='min-sep that was declared before the run')
   add(
     '--declared_max_participations', type=int, help='maximum participations declared before the run'
@@ -74,6 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ' fixed_size amplify privacy',
   )
   flags.add_guarantee(parser, 'zero_out (default), or replace_one, which doubles the sensitivity')
+  flags.add_max_epsilon(parser)
   add('--report_goal', type=int, help='declared report goal; counts the rounds with fewer devices')
   add(
     '--engine',
@@ -107,6 +115,8 @@ _OF_ONE_RUN = (
   'noise_multiplier_from',
   'restart',
   'num_rounds',
+  'columns',
+  'first_round',
   'declared_min_sep',
   'declared_max_participations',
   *flags.SAMPLING,
@@ -115,6 +125,7 @@ _OF_ONE_RUN = (
 
 def run(args: argparse.Namespace) -> statement_lib.Statement:
   """Reads and counts the log, computes guarantees and writes the reports."""
+  flags.check_max_epsilon(args)
   outputs.check_file('report', args.report)
   outputs.check_file('public_report', args.public_report)
   result = replay.replay(
@@ -145,6 +156,24 @@ def run(args: argparse.Namespace) -> statement_lib.Statement:
   return result
 
 
+def verdict(args: argparse.Namespace, result: statement_lib.Statement) -> tuple[int, str] | None:
+  """Returns the exit status and a line if the guarantee is void, not kept, or above the budget.
+
+  The budget is compared with the guarantee of the sampling scheme, else of the declared schema,
+  else of the worst case.
+  """
+  if result.void_reason:
+    return flags.NOT_KEPT, f'the guarantee is void: {result.void_reason}'
+  if result.worst_case.epsilon is None:
+    return flags.NOT_KEPT, 'the guarantee is void: no noise was added'
+  decisive = result.parts()[-1] if result.declared or result.drawn else result.parts()[0]
+  if result.declared is not None and not result.declared.holds:
+    return flags.NOT_KEPT, 'the declared schema was not kept: see declared and violations'
+  if result.drawn is not None and not result.drawn.holds:
+    return flags.NOT_KEPT, f'the log contradicts --sampling={result.drawn.name}'
+  return flags.above_budget(args, decisive.loss.epsilon)
+
+
 def _runs(args: argparse.Namespace) -> list[runs.Run]:
   given = [name for name in _OF_ONE_RUN if getattr(args, name) not in (None, [])]
   if args.runs:
@@ -168,6 +197,8 @@ def _runs(args: argparse.Namespace) -> list[runs.Run]:
     restarts=tuple(args.restart),
     declared_min_sep=args.declared_min_sep,
     declared_max_participations=args.declared_max_participations,
+    columns=args.columns,
+    first_round=args.first_round or 0,
   )
   draws = flags.sampling(args, run.noise.strategy, run.log.num_rounds)
   return [dataclasses.replace(run, sampling=draws)]
@@ -236,11 +267,11 @@ def show(result: statement_lib.Statement) -> str:
     f'devices             {counted.num_devices}',
     f'participations      {counted.num_participations}',
     f'min-sep b           {result.min_sep}{closest}',
-    f'max per device k    {result.max_participations}',
+    f'max per device k    {_most(result)}',
   ]
   if short is not None:
     lines.append(f'below report goal   {short} rounds')
-  lines += [*_of_each(result), '', *_guarantees(result)]
+  lines += [*_of_each(result), '', *_guarantees(result), *_violated(result)]
   if result.commitment is not None:
     lines += [
       '',
@@ -251,6 +282,34 @@ def show(result: statement_lib.Statement) -> str:
   lines += [*_per_device(per_device, result.delta), '', 'assumptions']
   lines += [f'- {messages.one_line(sentence, limit=_LONGEST)}' for sentence in result.assumptions]
   return '\n'.join(lines)
+
+
+def _most(result: statement_lib.Statement) -> str:
+  """Returns the most participations of a device, over all runs where there are several."""
+  if result.most_over_runs is None:
+    return str(result.max_participations)
+  return f'{result.most_over_runs} in all runs, {result.max_participations} in one'
+
+
+def _violated(result: statement_lib.Statement) -> list[str]:
+  """Returns what a declared schema that does not hold leaves, as lines."""
+  found = result.violations
+  if found is None:
+    return []
+  places = [
+    f'{p.round} of run {p.run}' if result.several else str(p.round) for p in found.first_rounds
+  ]
+  more = ', …' if found.num_rounds > len(places) else ''
+  return [
+    '',
+    f'not kept to what was declared: {found.num_devices} devices, in {found.num_rounds} rounds'
+    f' ({", ".join(places)}{more})',
+    f'  largest loss of them          ε = {_up(found.largest.epsilon)},'
+    f' ρ = {_up(found.largest.rho)}',
+    f'  the {found.num_complied} others, as declared: ε = {_up(found.complied.epsilon)},'
+    f' ρ = {_up(found.complied.rho)}',
+    f'  {found.MEANING}',
+  ]
 
 
 def _of_each(result: statement_lib.Statement) -> list[str]:

@@ -26,7 +26,7 @@ import tensorflow_federated as tff
 
 from fl_dpftrl import files, participation
 from fl_dpftrl.learning import checkpoints, metrics
-from fl_dpftrl.logs import schema as log_schema
+from fl_dpftrl.logs import writer as writer_lib
 
 LOG_NAME = 'participation.parquet'
 CHECKPOINTS_NAME = 'checkpoints'
@@ -96,6 +96,7 @@ def run(
   begin: Begin = _no_look_back,
   published: int = 0,
   log_metadata: Mapping[str, str] | None = None,
+  follow: Callable[[writer_lib.LogWriter], None] = lambda log: None,
   on_step: Callable[[str, int], None] = _ignore,
   warn: Callable[[str], None] = lambda line: None,
 ) -> checkpoints.Checkpoint:
@@ -112,6 +113,8 @@ def run(
     published: rounds that were published before, as far as what was published
       shows; more than the marks say where those were put back from a copy.
     log_metadata: what else the log's file says of the run.
+    follow: told the open log once, before anything else, for figures that grow
+      with it.
     on_step: told each step of the protocol as it is completed.
     warn: told, in a line, of each thing that was lost.
 
@@ -137,6 +140,7 @@ def run(
       begin=begin,
       published=published,
       log_metadata=log_metadata,
+      follow=follow,
       on_step=on_step,
       warn=warn,
     )
@@ -151,57 +155,61 @@ def _run(
   begin: Begin,
   published: int,
   log_metadata: Mapping[str, str] | None,
+  follow: Callable[[writer_lib.LogWriter], None],
   on_step: Callable[[str, int], None],
   warn: Callable[[str], None],
 ) -> checkpoints.Checkpoint:
   initial = federation.process.initialize()
   stored = checkpoints.CheckpointFolder(folder / CHECKPOINTS_NAME, initial)
-  log = log_schema.LogWriter(folder / LOG_NAME, metadata=log_metadata)
-  # A mark that is put back with the checkpoints is one of several.
-  marks = (*federation.marks, log, stored)
-  latest = _recover(federation, stored, log, marks, initial, published=published, warn=warn)
-  begin(latest, stored.before(latest.num_rounds))
-  publish(latest)
-  for cohort in federation.rounds():
-    t = cohort.round
-    if t >= num_rounds:
-      break
-    if log.num_rounds == t:
-      log.append(t, cohort.device_ids, cohort.closed)
-    elif list(log.cohort(t)) != list(cohort.device_ids):
-      raise checkpoints.LostStateError(
-        f'{folder / LOG_NAME} has other devices in round {t} than these flags'
-        ' give; resume with the flags that the run was started with'
-      )
-    if t < latest.num_rounds:
-      continue
-    on_step('cohort logged', t)
-    try:
-      output = federation.process.next(latest.state, federation.client_data(t, cohort.device_ids))
-    except Exception as error:
-      raise RoundFailedError(
-        f'round {t} failed: {error} ({type(error).__name__}); nothing of it'
-        ' was used, and resuming repeats it with the same cohort and noise'
-      ) from error
-    on_step('computed', t)
-    if federation.should_discard(output):
-      warn(f'round {t} was discarded: its row of noise is burnt')
-      latest = _burn(federation, stored, latest)
-    else:
-      latest = stored.save(
-        checkpoints.Checkpoint(
-          num_rounds=t + 1,
-          state=output.state,
-          measurements=metrics.flatten(output.metrics),
-          burnt=latest.burnt,
-        )
-      )
-    on_step('stored', t)
-    for mark in marks:
-      mark.mark_released(latest.num_rounds)
-    on_step('released', t)
+  with writer_lib.LogWriter(folder / LOG_NAME, metadata=log_metadata) as log:
+    if log.dropped:
+      warn(log.dropped)
+    follow(log)
+    # A mark that is put back with the checkpoints is one of several.
+    marks = (*federation.marks, log, stored)
+    latest = _recover(federation, stored, log, marks, initial, published=published, warn=warn)
+    begin(latest, stored.before(latest.num_rounds))
     publish(latest)
-    on_step('published', t)
+    for cohort in federation.rounds():
+      t = cohort.round
+      if t >= num_rounds:
+        break
+      if log.num_rounds == t:
+        log.append(t, cohort.device_ids, cohort.closed)
+      elif list(log.cohort(t)) != list(cohort.device_ids):
+        raise checkpoints.LostStateError(
+          f'{folder / LOG_NAME} has other devices in round {t} than these flags'
+          ' give; resume with the flags that the run was started with'
+        )
+      if t < latest.num_rounds:
+        continue
+      on_step('cohort logged', t)
+      try:
+        output = federation.process.next(latest.state, federation.client_data(t, cohort.device_ids))
+      except Exception as error:
+        raise RoundFailedError(
+          f'round {t} failed: {error} ({type(error).__name__}); nothing of it'
+          ' was used, and resuming repeats it with the same cohort and noise'
+        ) from error
+      on_step('computed', t)
+      if federation.should_discard(output):
+        warn(f'round {t} was discarded: its row of noise is burnt')
+        latest = _burn(federation, stored, latest)
+      else:
+        latest = stored.save(
+          checkpoints.Checkpoint(
+            num_rounds=t + 1,
+            state=output.state,
+            measurements=metrics.flatten(output.metrics),
+            burnt=latest.burnt,
+          )
+        )
+      on_step('stored', t)
+      for mark in marks:
+        mark.mark_released(latest.num_rounds)
+      on_step('released', t)
+      publish(latest)
+      on_step('published', t)
   return latest
 
 
@@ -223,7 +231,7 @@ def _burn(
 def _recover(
   federation: Federation,
   stored: checkpoints.CheckpointFolder,
-  log: log_schema.LogWriter,
+  log: writer_lib.LogWriter,
   marks: Sequence[ReleaseMark],
   initial: Any,
   *,

@@ -10,6 +10,9 @@ FIELD_BYTES = 1 << 10
 LINE_BYTES = 1 << 16
 """Of a line of CSV or JSON lines."""
 
+COHORT_BYTES = 1 << 24
+"""Of a line of JSON lines that holds a list of device ids."""
+
 COLUMNS = 1 << 10
 """Of a file."""
 

@@ -4,10 +4,12 @@ Lines are cut and counted here, before any parser sees them. A parser that took 
 for one row, as after a stray quotation mark, would hide participations.
 """
 
+import gzip
 import io
 import json
+import pathlib
 from collections.abc import Iterator, Sequence
-from typing import BinaryIO, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +17,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 
 from fl_dpftrl import messages
+from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import limits, refusals
 
 _BLOCK = 1 << 24  # bytes
@@ -34,21 +37,32 @@ class _Lines:
   metadata: dict[str, str] = {}  # noqa: RUF012
   digest: str | None = None
 
-  def __init__(self, path: str, file: BinaryIO, extra_columns: Sequence[str]):
+  def __init__(
+    self,
+    path: str,
+    file: BinaryIO,
+    extra_columns: Sequence[str],
+    layout: layout_lib.Layout = layout_lib.PLAIN,
+  ):
     """Opens the file.
 
     Args:
       path: name of the file, for messages.
       file: the file, which must be seekable.
       extra_columns: must be empty; only Parquet files have further columns.
+      layout: where the file has its columns.
 
     Raises:
       LogError, OSError, pa.ArrowException: if it cannot be read.
     """
     if extra_columns:
       raise refusals.LogError(f'{path}: only Parquet is read with {", ".join(extra_columns)}')
+    if layout.hexadecimal:
+      raise refusals.LogError(f'{path}: only Parquet has device ids that are bytes')
     self._path = path
     self._file = file
+    self._layout = layout
+    self._line_bytes = limits.LINE_BYTES
     self._start = 0  # Position of the first line that holds a row.
     id_type = self._read_head()
     self.schema = pa.schema([('round', pa.int64()), ('device_id', id_type)])
@@ -67,7 +81,7 @@ class _Lines:
     line = 2 if self._start else 1
     while block := self._file.read(_BLOCK):
       if block[-1:] != b'\n':
-        block += self._file.readline(limits.LINE_BYTES + 1)
+        block += self._file.readline(self._line_bytes + 1)
       self._check_lengths(block, line)
       if block.count(b'\r') != block.count(b'\r\n'):
         raise refusals.LogError(
@@ -79,12 +93,12 @@ class _Lines:
 
   def _check_lengths(self, block: bytes, line: int) -> None:
     start = 0
-    while len(block) - start > limits.LINE_BYTES:
-      end = block.rfind(b'\n', start, start + limits.LINE_BYTES + 1)
+    while len(block) - start > self._line_bytes:
+      end = block.rfind(b'\n', start, start + self._line_bytes + 1)
       if end < 0:
         line += block.count(b'\n', 0, start)
         raise refusals.LogError(
-          f'{self._path}, line {line}: is longer than {limits.LINE_BYTES} bytes'
+          f'{self._path}, line {line}: is longer than {self._line_bytes} bytes'
         )
       start = end + 1
 
@@ -98,30 +112,31 @@ class _Lines:
 
 
 class Csv(_Lines):
-  """Comma-separated values after a header line.
+  """Values after a header line, separated by commas, tabs or semicolons.
 
   The format is that of RFC 4180, without line breaks within fields.
   """
 
   def _read_head(self) -> pa.DataType:
-    if end := self._file.seek(0, 2):
+    if not isinstance(self._file, gzip.GzipFile) and (end := self._file.seek(0, 2)):
       self._file.seek(end - 1)
-      if self._file.read(1) != b'\n':
-        raise refusals.LogError(
-          f'{self._path}: does not end with a newline, so it may have been'
-          ' cut; add one if it is whole'
-        )
+      self._check_end(self._file.read(1))
     self._file.seek(0)
     head = self._file.readline(limits.LINE_BYTES + 1)
     self._check_lengths(head, 1)
     if head.count(b'\r') != head.count(b'\r\n') or not head.strip():
       raise refusals.LogError(f'{self._path}: begins with no line of names')
-    table = pa_csv.read_csv(io.BytesIO(head))
+    suffixes = pathlib.PurePath(self._path).suffixes
+    delimiter = layout_lib.delimiter(head, '.tsv' if '.tsv' in suffixes[-2:] else '')
+    self._parsing = pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=False)
+    table = pa_csv.read_csv(io.BytesIO(head), parse_options=self._parsing)
     if table.num_rows:
       raise refusals.LogError(f'{self._path}: its names are not in one line')
-    self._names = table.schema.names
+    names = table.schema.names
     self._start = len(head)
-    refusals.check_names(self._path, self._names, _COLUMNS)
+    self._columns = list(self._layout.columns(self._path, names))
+    self._given = self._layout.given(self._path, names)
+    self._names = self._layout.renamed(names)
     return pa.large_string()
 
   def _table(self, block: bytes, first_row: int) -> pa.Table:
@@ -130,16 +145,18 @@ class Csv(_Lines):
     if block.startswith(_BYTE_ORDER_MARK):
       raise refusals.LogError(f'{self._path}, row {first_row}: begins with a byte order mark')
     # As bytes: what is no text is refused by the row, with the id.
-    kinds = {name: pa.large_binary() for name in _COLUMNS}
+    kinds = {name: pa.large_binary() for name in self._columns}
     table = pa_csv.read_csv(
       io.BytesIO(block),
       read_options=pa_csv.ReadOptions(column_names=self._names),
-      parse_options=pa_csv.ParseOptions(newlines_in_values=False),
+      parse_options=self._parsing,
       convert_options=pa_csv.ConvertOptions(
-        include_columns=_COLUMNS, column_types=kinds, strings_can_be_null=False
+        include_columns=self._columns, column_types=kinds, strings_can_be_null=False
       ),
     )
     self._count(block, table.num_rows, first_row)
+    for name, value in self._given.items():
+      table = table.append_column(name, _repeated(value.encode(), table.num_rows))
     rounds, ids = table.column('round'), table.column('device_id')
     odd = pc.invert(pc.match_substring_regex(rounds, r'^-?[0-9]{1,18}$'))
     message = 'round must be a whole number, got {round}'
@@ -150,6 +167,19 @@ class Csv(_Lines):
     )
     rounds = rounds.cast(pa.large_string()).cast(pa.int64())
     return pa.Table.from_arrays([rounds, ids], schema=self.schema)
+
+  def _blocks(self) -> Iterator[bytes]:
+    block = b'\n'
+    for block in super()._blocks():
+      yield block
+    self._check_end(block)
+
+  def _check_end(self, end: bytes) -> None:
+    if end[-1:] != b'\n':
+      raise refusals.LogError(
+        f'{self._path}: does not end with a newline, so it may have been'
+        ' cut; add one if it is whole'
+      )
 
   def _count(self, block: bytes, num_rows: int, first_row: int) -> None:
     """Raises LogError unless there is a row for each line that is not empty.
@@ -174,6 +204,10 @@ class Csv(_Lines):
     )
 
 
+def _repeated(value: bytes, size: int) -> pa.ChunkedArray:
+  return pa.chunked_array([pa.array([value] * size, pa.large_binary())])
+
+
 def _readable(table: pa.Table) -> pa.Table:
   """Returns a table with its bytes decoded as text, for messages."""
   columns = [
@@ -192,10 +226,20 @@ class JsonLines(_Lines):
       head = self._file.readline(limits.LINE_BYTES)
       if not head or head.strip():
         break
+    if len(head) == limits.LINE_BYTES and head[-1:] != b'\n':  # A long list, perhaps.
+      head += self._file.readline(limits.COHORT_BYTES)
+    names = self._layout
     try:
-      first = json.loads(head.removeprefix(_BYTE_ORDER_MARK))['device_id']
-    except (ValueError, KeyError, TypeError, RecursionError):
-      first = None  # The row is refused when it is read.
+      first = json.loads(head.removeprefix(_BYTE_ORDER_MARK))
+      keys, first = list(first), first.get(names.device_id)
+    except (ValueError, AttributeError, TypeError, RecursionError):
+      keys, first = [names.round, names.device_id], None  # The row is refused when it is read.
+    self._given = names.given(self._path, keys)
+    self._wanted = {own: getattr(names, own) for own in _COLUMNS if own not in self._given}
+    self._lists = isinstance(first, list)
+    if isinstance(first, list):
+      self._line_bytes = limits.COHORT_BYTES
+      first = next(iter(first), None)
     # A bool is an int too, and refused with the row.
     return pa.int64() if isinstance(first, int) else pa.large_string()
 
@@ -205,18 +249,49 @@ class JsonLines(_Lines):
     block, num_lines = self._objects(block, first_row)
     if not num_lines:
       return self.schema.empty_table()
+    if self._lists:
+      return self._cohorts(block, first_row)
+    kinds = pa.schema([(name, self.schema.field(own).type) for own, name in self._wanted.items()])
     try:
       table = pa_json.read_json(
         io.BytesIO(block),
         parse_options=pa_json.ParseOptions(
-          explicit_schema=self.schema, unexpected_field_behavior='ignore'
+          explicit_schema=kinds, unexpected_field_behavior='ignore'
         ),
       )
     except (pa.ArrowInvalid, UnicodeDecodeError) as e:
       self._explain(block, first_row, e)
     if table.num_rows != num_lines:
       self._explain(block, first_row, None)
-    return table.select(_COLUMNS)
+    columns = {own: table.column(name) for own, name in self._wanted.items()}
+    for own, value in self._given.items():
+      text = pa.array([value] * num_lines, pa.large_string())
+      columns[own] = self._converted(own, text)
+    return pa.table([columns[own] for own in _COLUMNS], schema=self.schema)
+
+  def _converted(self, own: str, text: pa.Array) -> pa.Array:
+    """Returns a value that a folder's name gives, in the type of its column."""
+    try:
+      return text.cast(self.schema.field(own).type)
+    except pa.ArrowInvalid:
+      raise refusals.LogError(
+        f'{self._path}: {own} must be a whole number, but its folder says'
+        f' {messages.quoted(text[0].as_py())}'
+      ) from None
+
+  def _cohorts(self, block: bytes, first_row: int) -> pa.Table:
+    """Returns the rows of lines that hold a list of device ids each."""
+    rounds: list[int] = []
+    ids: list[str | int] = []
+    for row, line in enumerate(filter(bytes.strip, block.split(b'\n')), first_row):
+      entry = self._entry(line, row)
+      if not isinstance(entry[1], list):
+        self._refuse(row, f'device_id must be a list here too, got {messages.quoted(entry[1])}')
+      for device_id in entry[1]:
+        self._check(entry[0], device_id, row)
+      rounds += [entry[0]] * len(entry[1])
+      ids += entry[1]
+    return pa.table([rounds, ids], schema=self.schema)
 
   def _objects(self, block: bytes, first_row: int) -> tuple[bytes, int]:
     """Returns the block's lines that are not blank, and their number.
@@ -239,28 +314,38 @@ class JsonLines(_Lines):
 
   def _explain(self, block: bytes, first_row: int, error: Exception | None) -> NoReturn:
     """Raises LogError that names the first line at fault."""
-    wanted = int if pa.types.is_integer(self.schema.field(1).type) else str
     lines = filter(bytes.strip, block.split(b'\n'))
     for row, line in enumerate(lines, first_row):
-      try:
-        entry = json.loads(line, object_pairs_hook=_once)
-        round_index, device_id = entry['round'], entry['device_id']
-      except UnicodeDecodeError as e:
-        self._refuse(row, f'is not UTF-8, {e}')
-      except (ValueError, KeyError, TypeError, RecursionError):
-        self._refuse(row, 'must be a JSON object with round and device_id')
-      if not _whole(round_index):
-        self._refuse(row, f'round must be a whole number, got {messages.quoted(round_index)}')
-      if type(device_id) is not wanted or not (wanted is str or _whole(device_id)):
-        self._refuse(
-          row,
-          'device_id must be all text or all whole numbers of 64 bits, got'
-          f' {messages.quoted(device_id)}',
-        )
+      self._check(*self._entry(line, row), row)
     raise refusals.LogError(
       f'{self._path}: cannot be read from row {first_row} on,'
       f' {error or "lines and rows differ in number"}'
     ) from error
+
+  def _entry(self, line: bytes, row: int) -> tuple[Any, Any]:
+    """Returns round and device_id of a line; LogError if it lacks one."""
+    try:
+      entry = json.loads(line, object_pairs_hook=_once)
+      found = {own: entry[name] for own, name in self._wanted.items()}
+    except UnicodeDecodeError as e:
+      self._refuse(row, f'is not UTF-8, {e}')
+    except (ValueError, KeyError, TypeError, RecursionError):
+      names = ' and '.join(self._wanted.values())
+      self._refuse(row, f'must be a JSON object with {names}')
+    for own, value in self._given.items():
+      found[own] = self._converted(own, pa.array([value], pa.large_string()))[0].as_py()
+    return found['round'], found['device_id']
+
+  def _check(self, round_index: Any, device_id: Any, row: int) -> None:
+    wanted = int if pa.types.is_integer(self.schema.field(1).type) else str
+    if not _whole(round_index):
+      self._refuse(row, f'round must be a whole number, got {messages.quoted(round_index)}')
+    if type(device_id) is not wanted or not (wanted is str or _whole(device_id)):
+      self._refuse(
+        row,
+        'device_id must be all text or all whole numbers of 64 bits, got'
+        f' {messages.quoted(device_id)}',
+      )
 
   def _refuse(self, row: int, why: str) -> NoReturn:
     raise refusals.LogError(f'{self._path}, row {row}: {why}')

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fl_dpftrl import messages
-from fl_dpftrl.logs import limits
+from fl_dpftrl.logs import journal, limits
+from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import shards as shards_lib
 
 LogError = shards_lib.LogError
@@ -30,6 +31,7 @@ class Log:
     shards: the files of the log.
     num_rounds: n, rows of noise consumed.
     warnings: lines that a reader should know.
+    layout: where the files have their columns.
     num_rounds_assumed: whether num_rounds rests on the last round alone.
   """
 
@@ -37,6 +39,7 @@ class Log:
   num_rounds: int
   warnings: tuple[str, ...] = ()
   num_rounds_assumed: bool = False
+  layout: layout_lib.Layout = layout_lib.PLAIN
 
   @property
   def id_type(self) -> pa.DataType:
@@ -73,7 +76,10 @@ class Log:
 
 
 def read_log(
-  paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, num_rounds: int | None = None
+  paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+  *,
+  num_rounds: int | None = None,
+  layout: layout_lib.Layout = layout_lib.PLAIN,
 ) -> Log:
   """Opens a log's files.
 
@@ -83,17 +89,19 @@ def read_log(
   Args:
     paths: one or more files, folders or globs, the shards of one log.
     num_rounds: rows of noise consumed, if the files do not say.
+    layout: where the files have their columns.
 
   Raises:
     LogError: naming the file.
   """
   if isinstance(paths, (str, os.PathLike)):
     paths = [paths]
-  shards = shards_lib.open_all(shards_lib.find(paths))
+  shards = shards_lib.open_all(shards_lib.find(paths), layout=layout)
   for shard in shards[1:]:
     _check_agreement(shards[0], shard)
-  n, warnings = _num_rounds(shards, num_rounds)
-  return Log(shards, n, tuple(warnings), num_rounds_assumed=bool(warnings))
+  n, assumed = _num_rounds(shards, num_rounds)
+  torn = [s.metadata[journal.TORN_KEY] for s in shards if journal.TORN_KEY in s.metadata]
+  return Log(shards, n, (*assumed, *torn), num_rounds_assumed=bool(assumed), layout=layout)
 
 
 def of_table(table: pa.Table, *, num_rounds: int) -> Log:

@@ -6,7 +6,6 @@ docs/decisions/reading-logs.md says why and how.
 import hashlib
 import json
 import os
-import pathlib
 import signal
 import socket
 import stat
@@ -20,7 +19,8 @@ import pyarrow as pa
 
 from fl_dpftrl import json_files
 from fl_dpftrl.logs import channel as channel_lib
-from fl_dpftrl.logs import limits, refusals
+from fl_dpftrl.logs import journal, limits, refusals
+from fl_dpftrl.logs import layout as layout_lib
 
 _PROGRAM = (
   'import sys; sys.path[:] = sys.argv[2:]; from fl_dpftrl.logs import reader_program;'
@@ -36,25 +36,35 @@ Kind = channel_lib.Kind
 class Source:
   """A file that stays the same even if its name is given to another.
 
-  A writer replaces a log by a new file of the same name. Metadata, rows and digest are all read
-  through one descriptor, so that they belong to one file.
+  A writer replaces a log by a new file of the same name. Metadata, rows and
+  digest are all read through one descriptor, so that they belong to one file.
+  A journal may grow meanwhile, and is read up to the size that it had.
+
+  Attributes:
+    path: name of the file.
+    size: bytes that are read.
+    layout: where the file has its columns.
   """
 
-  def __init__(self, path: str, *, held: bool = True):
+  def __init__(self, path: str, *, held: bool = True, layout: layout_lib.Layout = layout_lib.PLAIN):
     """Opens the file.
 
     Args:
       path: name of the file.
       held: whether the descriptor is kept. Otherwise the file is opened again for each use, and
         refused if it is another file by then.
+      layout: where the file has its columns.
 
     Raises:
       LogError: if it cannot be opened or is no regular file.
     """
     self.path = path
+    self.layout = layout
+    self._grows = path.endswith(journal.SUFFIX)
     descriptor = self._open()
     try:
-      self._identity = _identity(descriptor)
+      self.size = os.fstat(descriptor).st_size
+      self._identity = self._identified(descriptor)
     finally:
       if held:
         weakref.finalize(self, os.close, descriptor)
@@ -94,23 +104,24 @@ class Source:
       os.close(self._used)
 
   def _check(self, descriptor: int) -> None:
-    if _identity(descriptor) != self._identity:
+    if self._identified(descriptor) != self._identity:
       raise refusals.LogError(f'{self.path}: was changed while it was read; replay it again')
+
+  def _identified(self, descriptor: int) -> tuple[int, ...]:
+    state = os.fstat(descriptor)
+    if self._grows:
+      return state.st_dev, state.st_ino
+    return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
 
   def sha256(self) -> str:
     """Returns the digest of the file's bytes, in hexadecimal."""
     digest = hashlib.sha256()
     offset = 0
     with self as descriptor:
-      while block := os.pread(descriptor, _BUFFER, offset):
+      while block := os.pread(descriptor, min(_BUFFER, self.size - offset), offset):
         digest.update(block)
         offset += len(block)
     return digest.hexdigest()
-
-
-def _identity(descriptor: int) -> tuple[int, ...]:
-  state = os.fstat(descriptor)
-  return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
 
 
 class Opened(NamedTuple):
@@ -170,7 +181,8 @@ class Reader:
       with source as descriptor:
         request = {
           'path': source.path,
-          'suffix': pathlib.Path(source.path).suffix,
+          'layout': list(source.layout),
+          'size': source.size,
           'columns': list(extra_columns),
           'num_rounds': None,
           **request,

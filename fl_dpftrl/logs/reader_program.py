@@ -12,10 +12,12 @@ import signal
 import socket
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fl_dpftrl import json_files
 from fl_dpftrl.logs import channel as channel_lib
 from fl_dpftrl.logs import formats, limits, refusals
+from fl_dpftrl.logs import layout as layout_lib
 
 _SENT_ROWS = 1 << 17
 # Each thread takes address space, whether it uses it or not.
@@ -53,15 +55,16 @@ def _answer(channel: socket.socket, request: json_files.Object, descriptor: int)
     LogError: for any fault of the file.
   """
   path = request['path']
+  layout = layout_lib.Layout(*request['layout'])
   try:
     with channel_lib.reopened(descriptor) as file:
       _grant_time()
-      reader = formats.open_(request['suffix'], path, file, request['columns'])
+      reader = formats.open_(path, file, request['columns'], request['size'], layout)
       said = {'metadata': reader.metadata, 'digest': reader.digest}
       channel_lib.send(channel, Kind.OPENED, json.dumps(said).encode())
       channel_lib.send(channel, Kind.SCHEMA, reader.schema.serialize())
       if request['rows']:
-        _send_rows(channel, path, reader, request['num_rounds'])
+        _send_rows(channel, path, reader, request['num_rounds'], layout.first_round)
   except (refusals.LogError, BrokenPipeError):
     raise
   except MemoryError as e:
@@ -76,15 +79,35 @@ def _answer(channel: socket.socket, request: json_files.Object, descriptor: int)
 
 
 def _send_rows(
-  channel: socket.socket, path: str, reader: formats.Reader, num_rounds: int | None
+  channel: socket.socket,
+  path: str,
+  reader: formats.Reader,
+  num_rounds: int | None,
+  first_round: int,
 ) -> None:
   first_row = 1
   for table in reader.tables():
+    table = _from_zero(path, table, first_round, first_row)
     refusals.check_rows(path, table, num_rounds, first_row)
     first_row += table.num_rows
     for batch in table.to_batches(max_chunksize=_SENT_ROWS):
       channel_lib.send(channel, Kind.BATCH, batch.serialize())
     _grant_time()
+
+
+def _from_zero(path: str, table: pa.Table, first_round: int, first_row: int) -> pa.Table:
+  """Returns a table with its rounds counted from 0."""
+  if not first_round:
+    return table
+  rounds = table.column('round')
+  refusals.refuse_first(
+    path,
+    table,
+    pc.less(rounds, first_round),
+    f'round {{round}} is before --first_round={first_round}',
+    first_row,
+  )
+  return table.set_column(0, table.schema.field(0), pc.subtract(rounds, first_round))
 
 
 def _grant_time() -> None:

@@ -30,6 +30,7 @@ def check_names(path: str, names: Sequence[str], wanted: Sequence[str]) -> None:
       raise LogError(
         f'{path}: has {how} column {name!r}; its columns are {shown}'
         + (f' and {len(names) - 8} more' if len(names) > 8 else '')
+        + (f'; say which it is: --columns={name}=NAME' if name in ('round', 'device_id') else '')
       )
 
 
@@ -53,9 +54,12 @@ def check_rows(path: str, table: pa.Table, num_rounds: int | None, first_row: in
   if bounds['min'] < 0:
     refuse(pc.less(rounds, 0), 'round must be at least 0, got {round}')
   if num_rounds is not None and bounds['max'] >= num_rounds:
+    # Plain where a log counts from 1: its last round is the number of rounds.
+    plain = bounds['max'] == num_rounds and bounds['min'] > 0
+    hint = ', which count from 0; if they begin at 1, give --first_round=1' if plain else ''
     refuse(
       pc.greater_equal(rounds, num_rounds),
-      f'round {{round}} is beyond the {num_rounds} rounds of the log',
+      f'round {{round}} is beyond the {num_rounds} rounds of the log{hint}',
     )
   if bounds['max'] >= limits.ROUNDS:
     refuse(

@@ -6,20 +6,20 @@ Messages number rows from 1, not counting the header of a CSV file.
 import dataclasses
 import glob
 import os
-import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
 from fl_dpftrl import messages
-from fl_dpftrl.logs import formats, limits, refusals
+from fl_dpftrl.logs import formats, journal, keys, limits, refusals
+from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import reader as reader_lib
 
 LogError = refusals.LogError
 
-LOG_VERSION = 1
-VERSION_KEY = 'fl_dpftrl.log_version'
-NUM_ROUNDS_KEY = 'num_rounds'
+LOG_VERSION = keys.LOG_VERSION
+VERSION_KEY = keys.VERSION_KEY
+NUM_ROUNDS_KEY = keys.NUM_ROUNDS_KEY
 # The reason why the run gives no guarantee, if it gives none.
 VOID_KEY = 'fl_dpftrl.void_reason'
 # Values in round 0, and later changes as JSON: a list of [round, noise multiplier, clip norm].
@@ -27,8 +27,7 @@ NOISE_MULTIPLIER_KEY = 'fl_dpftrl.noise_multiplier'
 CLIP_NORM_KEY = 'fl_dpftrl.clip_norm'
 NOISE_CHANGES_KEY = 'fl_dpftrl.noise_changes'
 STRATEGY_KEY = 'fl_dpftrl.strategy_sha256'
-# Rounds whose results may have been used; needed to resume the run.
-RELEASED_KEY = 'fl_dpftrl.rounds_released'
+RELEASED_KEY = keys.RELEASED_KEY
 _OWN_PREFIX = 'fl_dpftrl.'
 _SUFFIXES = ', '.join(formats.READERS)
 # Most descriptors of a log's files kept open; a process may have about 1000.
@@ -76,8 +75,9 @@ class Shard:
 def find(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
   """Returns the files that paths, folders and globs name, each once, in order.
 
-  A folder stands for all files in it except those whose names start with a dot or an
-  underscore. It must hold nothing else, so that no shard is overlooked.
+  The journal of a log that is being written stands for the log. A folder stands for
+  all files in it except those whose names start with a dot or an underscore. It must
+  hold nothing else, so that no shard is overlooked.
 
   Raises:
     LogError: if nothing is found, or a folder holds something else.
@@ -86,59 +86,86 @@ def find(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
   for given in [os.fspath(path) for path in paths]:
     if os.path.isfile(given):
       matches = [given]
+      if os.path.isfile(given + journal.SUFFIX):
+        matches.append(given + journal.SUFFIX)
     elif os.path.isdir(given):
       matches = _in_folder(given)
     else:
-      matches = sorted(m for m in glob.glob(given, recursive=True) if os.path.isfile(m))
+      both = (*glob.glob(given, recursive=True), *glob.glob(given + journal.SUFFIX, recursive=True))
+      matches = sorted(m for m in set(both) if os.path.isfile(m))
     if not matches:
       raise LogError(f'{given}: no such file, folder or match of a glob')
     for match in matches:
       found.setdefault(os.path.realpath(match), match)
   if not found:
     raise LogError('no log given')
+  for match in found.values():
+    if match.removesuffix(journal.SUFFIX) != match and os.path.exists(
+      match.removesuffix(journal.SUFFIX)
+    ):
+      raise LogError(
+        f'{match}: its writer ended while it turned it into a Parquet file; resume the run, or open'
+        ' the log with LogWriter and close it'
+      )
   return list(found.values())
 
 
 def _in_folder(folder: str) -> list[str]:
-  names = sorted(n for n in os.listdir(folder) if not n.startswith(('.', '_')))
-  for name in names:
-    path = pathlib.Path(folder, name)
-    if path.suffix not in formats.READERS or not path.is_file():
+  found = []
+  for name in sorted(n for n in os.listdir(folder) if not n.startswith(('.', '_'))):
+    path = os.path.join(folder, name)
+    if os.path.isdir(path) and '=' in name:  # KEY=VALUE, a column and its value.
+      found += _in_folder(path)
+    elif formats.suffix_of(name) in formats.SUFFIXES and os.path.isfile(path):
+      found.append(path)
+    else:
       raise LogError(
         f'{folder}: holds {messages.quoted(name)}, which is no {_SUFFIXES} file; name the'
         " log's own files, or a folder of nothing else"
       )
-  return [os.path.join(folder, name) for name in names]
+  return found
 
 
-def open_(path: str | os.PathLike[str], *extra_columns: str) -> Shard:
+def open_(
+  path: str | os.PathLike[str], *extra_columns: str, layout: layout_lib.Layout = layout_lib.PLAIN
+) -> Shard:
   """Opens one file and reads its metadata.
 
   Args:
     path: name ending in .parquet, .csv, .jsonl, .ndjson or .json (JSON lines).
     *extra_columns: required columns of a Parquet file, read as they are.
+    layout: where the file has its columns.
 
   Raises:
     LogError: if it cannot be read, or is of another version.
   """
-  return open_all([path], *extra_columns)[0]
+  return open_all([path], *extra_columns, layout=layout)[0]
 
 
-def open_all(paths: Sequence[str | os.PathLike[str]], *extra_columns: str) -> tuple[Shard, ...]:
+def open_all(
+  paths: Sequence[str | os.PathLike[str]],
+  *extra_columns: str,
+  layout: layout_lib.Layout = layout_lib.PLAIN,
+) -> tuple[Shard, ...]:
   """Opens files as `open_` does; one process then reads them all."""
   reader = reader_lib.Reader()
   return tuple(
-    _open(os.fspath(path), extra_columns, reader, held=index < _HELD)
+    _open(os.fspath(path), extra_columns, reader, held=index < _HELD, layout=layout)
     for index, path in enumerate(paths)
   )
 
 
 def _open(
-  path: str, extra_columns: Sequence[str], reader: reader_lib.Reader, *, held: bool
+  path: str,
+  extra_columns: Sequence[str],
+  reader: reader_lib.Reader,
+  *,
+  held: bool,
+  layout: layout_lib.Layout,
 ) -> Shard:
-  if pathlib.Path(path).suffix not in formats.READERS:
+  if formats.suffix_of(path) not in formats.SUFFIXES:
     raise LogError(f'{path}: ends in none of {_SUFFIXES}')
-  source = reader_lib.Source(path, held=held)
+  source = reader_lib.Source(path, held=held, layout=layout)
   metadata, digest, schema = reader.open(source, extra_columns)
   return Shard(
     path,

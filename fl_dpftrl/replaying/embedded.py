@@ -59,7 +59,9 @@ def count(
         warnings.simplefilter('ignore', UserWarning)
         ordered = engine.execute(_ORDERED).to_arrow_reader(_BATCH_ROWS)
       exposure = exposure_lib.Exposure([run.noise for run in runs])
-      return tally_lib.count(_counted(ordered, progress), exposure, num_exposed, threads)
+      return tally_lib.count(
+        _counted(ordered, progress), exposure, num_exposed, threads, runs_lib.declared(runs)
+      )
     except (duckdb.Error, pa.ArrowException, OSError):
       if rows.error is not None:
         raise rows.error from None

@@ -4,8 +4,10 @@ Figures for the declared schema, for the observed schema and for the observed pa
 stand side by side and are never mixed.
 """
 
+import bisect
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -27,6 +29,7 @@ from fl_dpftrl.replaying import tally as tally_lib
 QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
 _BARS = 32
+_LISTED = 10
 _epsilon = functools.lru_cache(gaussian.epsilon)
 
 Engine = Callable[..., tally_lib.Tally]
@@ -96,6 +99,8 @@ def replay(
       guarantees.occurred(tally) if group_size == 1 else guarantees.of_group(tally, group_size)
     ),
     declared=declared,
+    violations=_violations(tally, happened, declared, spend),
+    most_over_runs=tally.most_rounds if len(runs) > 1 else None,
     drawn=drawn,
     adjacency=adjacency,
     group_size=group_size,
@@ -215,6 +220,31 @@ def _declared(
     max_participations=max(s.participations for s in schemas),
     loss=spend.loss(guarantees.worst_case([run.noise for run in runs], schemas), group_size),
     holds=all(holds),
+  )
+
+
+def _violations(
+  tally: tally_lib.Tally,
+  happened: Sequence[observed_lib.ObservedParticipation],
+  declared: statement_lib.Declared | None,
+  spend: _Spending,
+) -> statement_lib.Violations | None:
+  if declared is None or declared.holds:
+    return None
+  found = tally.violations
+  firsts = [0, *itertools.accumulate(of.num_rounds for of in happened)]
+  places = []
+  for number in found.rounds.values[:_LISTED].tolist():
+    run = bisect.bisect_right(firsts, number)
+    places.append(statement_lib.Place(run, number - firsts[run - 1]))
+  kind = sensitivity_lib.EXACT if tally.exact else sensitivity_lib.UPPER_BOUND
+  return statement_lib.Violations(
+    num_devices=found.num_devices,
+    num_rounds=found.rounds.values.size,
+    first_rounds=tuple(places),
+    largest=spend.loss(sensitivity_lib.Sensitivity(math.sqrt(found.square), kind)),
+    num_complied=tally.num_devices - found.num_devices,
+    complied=declared.loss,
   )
 
 

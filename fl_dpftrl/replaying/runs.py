@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import operator
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -176,3 +177,9 @@ class Run:
       restarts=restarts,
     )
     return cls(log=log, noise=noise, declared=declared, sampling=sampling)
+
+
+def declared(runs: Sequence[Run]) -> list[participation.MinSep]:
+  """Returns the schema that was declared for each run; none unless all have one."""
+  schemas = [run.declared for run in runs if run.declared is not None]
+  return schemas if len(schemas) == len(runs) else []

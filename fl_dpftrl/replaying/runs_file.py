@@ -14,6 +14,7 @@ from typing import Any
 
 from fl_dpftrl import catalogue, json_files, messages, participation
 from fl_dpftrl.families import base
+from fl_dpftrl.logs import layout
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.replaying import runs as runs_lib
 
@@ -27,6 +28,8 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
   'restarts': list,
   'declared_min_sep': int,
   'declared_max_participations': int,
+  'columns': str,
+  'first_round': int,
 }
 
 
@@ -87,6 +90,8 @@ def _run(entry: Any, folder: pathlib.Path) -> runs_lib.Run:
     restarts=tuple(entry.get('restarts', ())),
     declared_min_sep=entry.get('declared_min_sep'),
     declared_max_participations=entry.get('declared_max_participations'),
+    columns=entry.get('columns'),
+    first_round=entry.get('first_round', 0),
   )
 
 
@@ -100,6 +105,8 @@ def open_run(
   restarts: tuple[int, ...] = (),
   declared_min_sep: int | None = None,
   declared_max_participations: int | None = None,
+  columns: str | None = None,
+  first_round: int = 0,
 ) -> runs_lib.Run:
   """Opens the participation log of a run.
 
@@ -113,6 +120,9 @@ def open_run(
     restarts: rounds at which the noise was restarted.
     declared_min_sep: min-sep that was declared before the run.
     declared_max_participations: maximum participations declared before the run.
+    columns: where the log has its columns, as in 'round=step,device_id=user_id'; None for their
+      own names. 'device_id=hex(NAME)' is a column of bytes.
+    first_round: number of the log's first round.
 
   Raises:
     LogError: if the log cannot be believed.
@@ -120,7 +130,7 @@ def open_run(
   """
   if isinstance(strategy, (str, os.PathLike)):
     strategy = catalogue.load_strategy(strategy)
-  log = log_lib.read_log(logs, num_rounds=num_rounds)
+  log = log_lib.read_log(logs, num_rounds=num_rounds, layout=layout.parse(columns, first_round))
   declared = None
   if (declared_min_sep, declared_max_participations) != (None, None):
     declared = participation.MinSep(

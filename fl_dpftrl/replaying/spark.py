@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
+from fl_dpftrl import participation
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import shards as shards_lib
 from fl_dpftrl.replaying import embedded
@@ -53,9 +54,9 @@ def count(
   noises = [run.noise for run in runs]
   firsts = (0, *exposure_lib.ends(noises).tolist())
   pieces = [
-    (pickle.dumps((shard.path, first, run.log.num_rounds, shard.metadata, shard.digest)),)
+    (pickle.dumps((s.path, first, run.log.num_rounds, run.log.layout, s.metadata, s.digest)),)
     for first, run in zip(firsts, runs)
-    for shard in run.log.shards
+    for s in run.log.shards
   ]
   id_type = 'long' if pa.types.is_integer(runs[0].log.id_type) else 'string'
   progress(f'{len(pieces)} files given to Spark')
@@ -74,7 +75,7 @@ def count(
       .mapInArrow(_read, f'round long, device_id {id_type}')
       .repartition('device_id')
       .sortWithinPartitions('device_id', 'round')
-      .mapInArrow(_counter(noises, num_exposed), 'tally binary')
+      .mapInArrow(_counter(noises, num_exposed, runs_lib.declared(runs)), 'tally binary')
       .collect()
     )
   except errors.PySparkException as e:
@@ -97,8 +98,8 @@ def _read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
   """Yields the rows of the files whose paths come in."""
   for batch in batches:
     for piece in batch.column(0).to_pylist():
-      path, first, num_rounds, *known = pickle.loads(piece)
-      shard = shards_lib.open_(path)
+      path, first, num_rounds, layout, *known = pickle.loads(piece)
+      shard = shards_lib.open_(path, layout=layout)
       if [shard.metadata, shard.digest] != known:
         raise log_lib.LogError(f'{path}: is another file than when it was opened; replay it again')
       for table in shard.tables(num_rounds):
@@ -109,11 +110,13 @@ def _read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from table.to_batches()
 
 
-def _counter(noises: Sequence[runs_lib.Noise], num_exposed: int):
+def _counter(
+  noises: Sequence[runs_lib.Noise], num_exposed: int, declared: Sequence[participation.MinSep]
+):
   def counted(batches):
     exposure = exposure_lib.Exposure(noises)
     try:
-      tally = tally_lib.count(_together(batches), exposure, num_exposed)
+      tally = tally_lib.count(_together(batches), exposure, num_exposed, declared=declared)
     except tally_lib.DeviceTwice as e:
       tally = e
     yield pa.RecordBatch.from_pydict({'tally': [pickle.dumps(tally)]})

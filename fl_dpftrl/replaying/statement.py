@@ -147,6 +147,52 @@ class Declared:
     return {**schema, **self.loss.to_json(), 'holds': self.holds}
 
 
+class Place(NamedTuple):
+  """A round of a run, which is counted from 1."""
+
+  run: int
+  round: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Violations:
+  """What a violated declared schema leaves of its guarantee.
+
+  Attributes:
+    num_devices: devices that did not keep to it in at least one run.
+    num_rounds: rounds in which a device took part too soon, or too often.
+    first_rounds: the first few of these rounds.
+    largest: the largest privacy loss among these devices, from their actual rounds.
+    num_complied: devices that kept to it.
+    complied: privacy loss of any device that kept to it: the declared one.
+  """
+
+  num_devices: int
+  num_rounds: int
+  first_rounds: tuple[Place, ...]
+  largest: privacy_loss.PrivacyLoss
+  num_complied: int
+  complied: privacy_loss.PrivacyLoss
+
+  MEANING = (
+    'for each device that kept to the declared schema, the declared guarantee stands, whatever'
+    ' other devices did: its own updates entered only such rounds as the schema allows. Whether a'
+    ' device is among those that kept to it is itself not protected, and must not depend on its'
+    ' data'
+  )
+
+  def to_json(self) -> json_files.Object:
+    """Returns the counts, both losses and what they mean."""
+    return {
+      **_fields(self, 'num_devices', 'num_rounds'),
+      'first_rounds': [place._asdict() for place in self.first_rounds],
+      'largest': self.largest.to_json(),
+      'num_complied': self.num_complied,
+      'complied': self.complied.to_json(),
+      'meaning': self.MEANING,
+    }
+
+
 class Quantile(NamedTuple):
   """The largest privacy loss within a share, 0 to 1, of the devices."""
 
@@ -220,6 +266,10 @@ class Statement:
     worst_case: loss of any device that keeps to the observed schemas.
     observed: loss for the patterns that occurred; None if publishable.
     declared: guarantee of the declared schemas, if any.
+    violations: devices that did not keep to the declared schemas; None if all did, or if
+      publishable.
+    most_over_runs: most rounds of one device in all runs together; None for a single run, or
+      if publishable.
     drawn: guarantee of the stated sampling scheme, if any.
     adjacency: adjacency of neighbouring runs.
     group_size: devices that are protected together.
@@ -244,6 +294,8 @@ class Statement:
   counted: Counted | None = None
   observed: privacy_loss.PrivacyLoss | None = None
   declared: Declared | None = None
+  violations: Violations | None = None
+  most_over_runs: int | None = None
   drawn: drawn_lib.Drawn | None = None
   per_device: PerDevice | None = None
   commitment: Commitment | None = None
@@ -297,6 +349,8 @@ class Statement:
       result['observed'] = self.observed.to_json()
     if self.declared is not None:
       result['declared'] = self.declared.to_json()
+    if self.violations is not None:
+      result['violations'] = self.violations.to_json()
     if self.drawn is not None:
       result[self.drawn.part] = self.drawn.to_json()
     result |= _fields(self, 'delta', 'adjacency', 'group_size')
@@ -325,6 +379,7 @@ class Statement:
       'num_rounds': self.num_rounds,
       **_fields(counted, 'num_participations', 'rounds_without_participants', 'num_devices'),
       **schema,
+      'max_participations_over_runs': self.most_over_runs,
       'separations': [list(pair) for pair in counted.separations],
       'witness': counted.witness and counted.witness._asdict(),
     }

@@ -7,7 +7,7 @@ many, with the same result.
 import collections
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 from typing import NamedTuple
 
@@ -16,9 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fl_dpftrl import counts as counts_lib
-from fl_dpftrl import messages
+from fl_dpftrl import messages, participation
 from fl_dpftrl.logs import observed
 from fl_dpftrl.replaying import exposure as exposure_lib
+from fl_dpftrl.replaying import violations as violations_lib
 
 Counts = counts_lib.Counts
 Exposure = exposure_lib.Exposure
@@ -71,6 +72,8 @@ class Tally:
       `upper_squares` gives.
     most_exposed: a few devices, the most exposed first.
     exact: whether all squares are exact; otherwise they are upper bounds.
+    most_rounds: most participations of a device in all logs together.
+    violations: devices that did not keep to the declared schemas.
   """
 
   logs: tuple[observed.LogTally, ...]
@@ -78,6 +81,8 @@ class Tally:
   exposures: Counts = Counts()
   most_exposed: tuple[Exposed, ...] = ()
   exact: bool = True
+  most_rounds: int = 0
+  violations: violations_lib.Violations = violations_lib.Violations()
 
   def plus(self, other: 'Tally', num_exposed: int) -> 'Tally':
     """Adds two tallies of different devices, keeping num_exposed devices."""
@@ -88,6 +93,8 @@ class Tally:
       self.exposures + other.exposures,
       tuple(exposed[:num_exposed]),
       self.exact and other.exact,
+      max(self.most_rounds, other.most_rounds),
+      self.violations + other.violations,
     )
 
 
@@ -106,6 +113,7 @@ def count(
   exposure: exposure_lib.Exposure,
   num_exposed: int = 1,
   threads: int = 1,
+  declared: Sequence[participation.MinSep] = (),
 ) -> Tally:
   """Counts rows.
 
@@ -116,12 +124,13 @@ def count(
     num_exposed: how many of the most exposed devices to name.
     threads: threads that count while this one fetches the tables; the result is the same for
       any number.
+    declared: schema that was declared for each log; none to count no violations.
 
   Raises:
     DeviceTwice: if a device is twice in a round.
     OutOfOrder: if the tables are not sorted.
   """
-  count_part = lambda table: _count(table, exposure, num_exposed)
+  count_part = lambda table: _count(table, exposure, num_exposed, declared)
   tables = _whole_devices(_checked(tables, exposure))
   parts = _in_threads(count_part, tables, threads)
   add = lambda a, b: a.plus(b, num_exposed)
@@ -209,12 +218,18 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
   return joined.chunk(0) if isinstance(joined, pa.ChunkedArray) else joined
 
 
-def _count(table: pa.Table, exposure: exposure_lib.Exposure, num_exposed: int) -> Tally:
+def _count(
+  table: pa.Table,
+  exposure: exposure_lib.Exposure,
+  num_exposed: int,
+  declared: Sequence[participation.MinSep],
+) -> Tally:
   ids = table.column('device_id')
   rounds = table.column('round').to_numpy()
   changes = _changes(ids)
   starts = np.append(0, np.flatnonzero(changes) + 1)
-  squares, exact = exposure.squares(rounds, np.diff(starts, append=rounds.size))
+  sizes = np.diff(starts, append=rounds.size)
+  squares, exact = exposure.squares(rounds, sizes)
   worst = _largest(squares, num_exposed)
   bins = np.ceil((np.log2(squares) - _LOWEST_OCTAVE) * _BINS_PER_OCTAVE)
   owners = np.append(0, np.cumsum(changes))
@@ -229,6 +244,10 @@ def _count(table: pa.Table, exposure: exposure_lib.Exposure, num_exposed: int) -
     Counts.of(np.maximum(bins, 0.0).astype(np.int64)),
     tuple(Exposed(float(squares[i]), ids[int(starts[i])].as_py()) for i in worst),
     exact,
+    int(sizes.max()),
+    violations_lib.count(rounds, owners, logs, squares, declared)
+    if declared
+    else violations_lib.Violations(),
   )
 
 

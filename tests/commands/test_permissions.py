@@ -7,6 +7,7 @@ import pytest
 
 from fl_dpftrl.commands import main
 from fl_dpftrl.logs import schema
+from fl_dpftrl.logs import writer as writer_lib
 
 POPULATION = ['--population=200', '--report_goal=10', '--num_rounds=6', '--timer_rounds=3']
 
@@ -52,8 +53,10 @@ def test_replay(tmp_path, umask, capsys):
 def test_a_log_that_grows(tmp_path, umask):
   del umask
   path = tmp_path / 'log.parquet'
-  writer = schema.LogWriter(path, metadata={})
+  writer = writer_lib.LogWriter(path, metadata={})
   writer.append(0, ['a', 'b'], 1_700_000_000)
+  assert modes(tmp_path) == {'log.parquet.journal': 0o600}
+  writer.close()
   assert modes(tmp_path) == {'log.parquet': 0o600}
 
 

@@ -73,7 +73,7 @@ def test_table_for_people(log):
 
 def test_a_violated_declaration_is_loud(log):
   done = replayed(log, '--declared_min_sep=5', '--declared_max_participations=2', '--json')
-  assert done.returncode == 0
+  assert done.returncode == 4
   assert json.loads(done.stdout)['declared']['holds'] is False
   assert 'THE DECLARED SCHEMA DOES NOT HOLD' in done.stderr
   assert 'declared: VOID' in replayed(log, '--declared_min_sep=5').stdout
@@ -83,6 +83,7 @@ def test_a_void_log_is_loud(tmp_path):
   path = tmp_path / 'log.parquet'
   schema.write_log(path, **ROWS, metadata={schema.VOID_KEY: 'the noise seed was given'})
   done = replayed(path, '--json')
+  assert done.returncode == 4
   assert json.loads(done.stdout)['void_reason'] == 'the noise seed was given'
   assert 'THE GUARANTEE IS VOID: the noise seed was given' in done.stderr
 

@@ -82,8 +82,9 @@ def test_a_contradiction_is_loud(log, tmp_path):
   done = call(
     'replay', f'--log={log("shuffled")}', RUN, FLAGS, '--sampling=poisson', f'--report={page}'
   )
-  assert done.returncode == 0
-  (line,) = done.stderr.splitlines()
+  assert done.returncode == 4
+  line, verdict = done.stderr.splitlines()
+  assert verdict == 'fl-dpftrl replay: the log contradicts --sampling=poisson'
   assert 'THE LOG CONTRADICTS --sampling=poisson' in line
   assert 'in two successive turns' in line
   head = next(l for l in done.stdout.splitlines() if 'worst case' in l)

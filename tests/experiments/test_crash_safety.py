@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from fl_dpftrl.learning import loop
+from fl_dpftrl.logs import journal
 from tests.experiments import starts
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
@@ -159,7 +160,7 @@ def test_an_interrupted_run_leaves_no_process_behind(tmp_path, runtime):
   try:
     children = []
     deadline = time.monotonic() + 120
-    begun = lambda: children if runtime == 'worker' else (folder / loop.LOG_NAME).exists()
+    begun = lambda: children if runtime == 'worker' else has_log(folder)
     while not begun() and time.monotonic() < deadline:
       children = worker_pids(process.pid)
       time.sleep(0.05)
@@ -180,13 +181,19 @@ def test_a_second_run_agrees_bit_for_bit_and_listens_nowhere(undisturbed, tmp_pa
       # A finished log is read by a program of its own, which is no worker.
       assert not any('worker' in line for line in children(process.pid))
       assert not listening(process.pid)
-      watched += (folder / loop.LOG_NAME).exists()
+      watched += has_log(folder)
       time.sleep(0.05)
     assert watched > 3
   finally:
     process.kill()
   assert process.returncode == 0, process.err
   assert_same_run(folder, undisturbed)
+
+
+def has_log(folder: pathlib.Path) -> bool:
+  """Returns whether a run has begun its log, which is a journal until the end."""
+  log = folder / loop.LOG_NAME
+  return log.exists() or journal.path_of(log).exists()
 
 
 def children(parent: int) -> list[str]:
@@ -242,8 +249,7 @@ def test_a_run_that_loses_its_worker_says_so_and_goes_on(tmp_path):
   finish(expected, flag)
   folder = tmp_path / 'run'
   process = start(folder, flag)
-  logged = folder / loop.LOG_NAME
-  while not logged.exists() and process.poll() is None:
+  while not has_log(folder) and process.poll() is None:
     time.sleep(0.01)
   for pid in worker_pids(process.pid):
     os.kill(pid, signal.SIGKILL)

@@ -2,9 +2,13 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from experiments.stackoverflow import configuration, setting
+from fl_dpftrl import participation
+from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.families import tree_online
 from fl_dpftrl.simulation import availability, timer
 
 HPARAMS = configuration.Hparams(noise_multiplier=1.0, report_goal=20, num_rounds=30)
@@ -48,3 +52,43 @@ def test_every_flag_is_a_hyperparameter_with_its_help():
     flag = configuration.flags.FLAGS[field.name]
     assert flag.default == field.default
     assert flag.help.endswith(field.metadata['help'])
+
+
+def budgeted(**changes):
+  given = dict(noise_multiplier=2.0, report_goal=5, num_rounds=40, timer_rounds=4, max_epsilon=8.0)
+  return configuration.Hparams(**given | changes)
+
+
+def test_devices_that_forget_never_pass_the_budget():
+  hparams, said = budgeted(), []
+  tree = tree_online.TreeOnline()
+  num_rounds = setting.num_rounds(hparams, tree, said.append)
+  assert 1 < num_rounds < 40
+  assert f'allows {num_rounds} of 40 rounds' in said[0]
+  every = np.array(['a', 'b', 'c'])  # All of them, in each round, as if no timer worked.
+  given = [participation.Cohort(t, every, t, t) for t in range(num_rounds)]
+  seen = list(setting.rounds(hparams, iter(given)))
+  rounds = np.array([c.round for c in seen for _ in c.device_ids])
+  ids = np.concatenate([c.device_ids for c in seen])
+  found = participation.observed(rounds, ids, num_rounds)
+  assert found.min_sep == 4
+  assert gaussian.account(tree, found, noise_multiplier=2.0, delta=1e-6).epsilon <= 8.0
+  assert list(setting.rounds(budgeted(max_epsilon=None), iter(given))) == given
+
+
+@pytest.mark.parametrize(
+  'changes, message',
+  [
+    (dict(max_epsilon=-1.0), '--max_epsilon=-1.0 must be positive'),
+    (dict(timer_rounds=None), 'needs --timer_rounds'),
+    (dict(noise_multiplier=0.0), 'positive --noise_multiplier'),
+  ],
+)
+def test_a_budget_needs_a_schema_and_noise(changes, message):
+  with pytest.raises(ValueError, match=message):
+    budgeted(**changes)
+
+
+def test_a_budget_too_small_for_one_round_is_refused():
+  with pytest.raises(ValueError, match='--max_epsilon=0.5 is too little for one round'):
+    setting.num_rounds(budgeted(max_epsilon=0.5), tree_online.TreeOnline(), print)

@@ -10,6 +10,7 @@ import pytest
 
 from fl_dpftrl import participation
 from fl_dpftrl.learning import checkpoints, loop
+from fl_dpftrl.logs import schema as log_schema
 from fl_dpftrl.simulation import cohorts, population, server, timer
 
 pytestmark = pytest.mark.tff
@@ -101,7 +102,7 @@ def kill_at(step: str, round_index: int):
 
 
 def log_rows(folder):
-  writer = loop.log_schema.LogWriter(folder / loop.LOG_NAME)
+  writer = loop.writer_lib.LogWriter(folder / loop.LOG_NAME)
   return [writer.cohort(t).tolist() for t in range(writer.num_rounds)]
 
 
@@ -256,7 +257,7 @@ def test_burnt_rounds_count_in_what_the_log_says(tmp_path):
     run(tmp_path, on_step=kill_at('published', 3))
   (tmp_path / loop.CHECKPOINTS_NAME / 'round-000000004.npz').unlink()
   run(tmp_path)
-  writer = loop.log_schema.LogWriter(tmp_path / loop.LOG_NAME)
+  writer = loop.writer_lib.LogWriter(tmp_path / loop.LOG_NAME)
   rows = writer.rows()
   schema = participation.observed(rows.rounds, rows.device_ids, writer.num_rounds)
   assert schema.num_rounds == NUM_ROUNDS
@@ -299,11 +300,11 @@ def test_checkpoints_without_their_log_cannot_go_on(tmp_path):
 def test_a_log_of_other_cohorts_is_refused(tmp_path):
   with pytest.raises(Killed):
     run(tmp_path, on_step=kill_at('cohort logged', 2))
-  writer = loop.log_schema.LogWriter(tmp_path / loop.LOG_NAME)
+  writer = loop.writer_lib.LogWriter(tmp_path / loop.LOG_NAME)
   rows = writer.rows(before=2)
   devices = [f'device-{i}' for i in range(9)]
   others = [d for d in devices if d not in writer.cohort(2)][:3]
-  loop.log_schema.write_log(
+  log_schema.write_log(
     tmp_path / loop.LOG_NAME,
     rounds=[*rows.rounds, 2, 2, 2],
     device_ids=[*rows.device_ids, *others],

@@ -13,6 +13,7 @@ import pytest
 from fl_dpftrl.families import blt
 from fl_dpftrl.learning import checkpoints, loop, served
 from fl_dpftrl.logs import schema as log_schema
+from fl_dpftrl.logs import writer as writer_lib
 from fl_dpftrl.noise import engine
 from fl_dpftrl.noise.engine import maker as makers
 from fl_dpftrl.noise.engine import server as servers
@@ -199,11 +200,11 @@ def test_any_part_that_is_put_back_leaves_one_sum_for_each_row(run, parts):
 def test_what_was_published_counts_where_every_mark_was_put_back(run):
   put_back(run)
   log = run.folder / loop.LOG_NAME
-  rows = log_schema.LogWriter(log).rows()
+  rows = writer_lib.LogWriter(log).rows()
   log_schema.write_log(
     log, rounds=rows.rounds, device_ids=rows.device_ids, timestamps=rows.timestamps, num_rounds=5
   )
-  log_schema.LogWriter(log).mark_released(4)
+  writer_lib.LogWriter(log).mark_released(4)
   last = run.train(change=0.25, published=5)
   assert last.burnt == (4,)
   assert_one_sum_a_row(run)

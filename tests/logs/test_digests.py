@@ -5,14 +5,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fl_dpftrl.logs import digests, schema, shards
+from fl_dpftrl.logs import digests, shards
+from fl_dpftrl.logs import writer as writer_lib
 
 
 def write(path):
-  writer = schema.LogWriter(path, metadata={'fl_dpftrl.noise_multiplier': '8'})
+  writer = writer_lib.LogWriter(path, metadata={'fl_dpftrl.noise_multiplier': '8'})
   for t in range(4):
     ids = np.random.default_rng(t).choice(20, 5, replace=False)
     writer.append(t, [f'device-{i}' for i in ids], 1767225600 + 60 * t)
+  writer.close()
 
 
 def read(path):

@@ -6,8 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fl_dpftrl.logs import journal, schema, shards
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import schema, shards
+from fl_dpftrl.logs import writer as writer_lib
 
 LOG = dict(
   rounds=[0, 0, 1, 3],
@@ -48,12 +49,14 @@ def test_equal_logs_have_equal_bytes_however_they_were_written(tmp_path):
   written = []
   for name in ('one', 'two'):
     path = tmp_path / f'{name}.parquet'
-    writer = schema.LogWriter(path)
+    writer = writer_lib.LogWriter(path)
     for t in range(20):
       if name == 'two' and t == 11:
-        writer = schema.LogWriter(path)
+        writer.close()
+        writer = writer_lib.LogWriter(path)
       cohort = ids[np.random.default_rng(t).choice(500, 40, replace=False)]
       writer.append(t, cohort, 1767225600 + 60 * t)
+    writer.close()
     written.append(hashlib.sha256(path.read_bytes()).hexdigest())
   rows = writer.rows()
   whole = tmp_path / 'three.parquet'
@@ -90,18 +93,18 @@ def test_refuses_another_suffix(tmp_path):
   with pytest.raises(ValueError, match='.parquet'):
     schema.write_log(tmp_path / 'log.csv', **LOG)
   with pytest.raises(ValueError, match='.parquet'):
-    schema.LogWriter(tmp_path / 'log')
+    writer_lib.LogWriter(tmp_path / 'log')
 
 
 def test_writer_gives_back_what_it_was_given(tmp_path):
   path = tmp_path / 'log.parquet'
-  writer = schema.LogWriter(path)
+  writer = writer_lib.LogWriter(path)
   assert writer.num_rounds == 0
   assert not path.exists()
   writer.append(0, ['b', 'a'], 100)
   writer.append(1, [], 200)
   writer.append(2, np.array(['c', 'b']), 300)
-  for log in (writer, schema.LogWriter(path)):
+  for log in (writer, writer_lib.LogWriter(path)):
     assert log.num_rounds == 3
     assert [log.cohort(t).tolist() for t in range(3)] == [['b', 'a'], [], ['c', 'b']]
     assert [column.tolist() for column in log.rows()] == [
@@ -116,16 +119,17 @@ def test_writer_gives_back_what_it_was_given(tmp_path):
 
 def test_a_log_of_rounds_without_devices_goes_on(tmp_path):
   path = tmp_path / 'log.parquet'
-  schema.LogWriter(path).append(0, [], 100)
-  writer = schema.LogWriter(path)
+  writer_lib.LogWriter(path).append(0, [], 100)
+  writer = writer_lib.LogWriter(path)
   writer.append(1, [5, 6], 200)
-  assert schema.LogWriter(path).cohort(1).tolist() == [5, 6]
+  assert writer_lib.LogWriter(path).cohort(1).tolist() == [5, 6]
 
 
 def test_writer_refuses(tmp_path):
-  writer = schema.LogWriter(tmp_path / 'log.parquet')
+  writer = writer_lib.LogWriter(tmp_path / 'log.parquet')
   writer.append(0, ['a', 'b'], 100)
-  before = writer.path.read_bytes()
+  journal_path = journal.path_of(writer.path)
+  before = journal_path.read_bytes()
   with pytest.raises(ValueError, match='next round of the log is 1, got 0'):
     writer.append(0, ['c'], 100)
   with pytest.raises(ValueError, match='next round of the log is 1, got 2'):
@@ -135,25 +139,32 @@ def test_writer_refuses(tmp_path):
   with pytest.raises(ValueError, match='one type'):
     writer.append(1, [3], 100)
   assert writer.num_rounds == 1
-  assert writer.path.read_bytes() == before
+  assert journal_path.read_bytes() == before
 
 
 def test_a_failed_write_leaves_the_log_as_it_was(tmp_path, monkeypatch):
-  writer = schema.LogWriter(tmp_path / 'log.parquet')
+  writer = writer_lib.LogWriter(tmp_path / 'log.parquet')
   writer.append(0, ['a', 'b'], 100)
 
   def fail(*unused_args):
-    raise OSError('disk full')
+    raise OSError(28, 'disk full')
 
+  for name in ('pwrite', 'fsync'):
+    with monkeypatch.context() as patch:
+      patch.setattr(os, name, fail)
+      with pytest.raises(OSError, match='disk full'):
+        writer.append(1, ['c'], 200)
+    assert writer.num_rounds == 1
+    assert os.listdir(tmp_path) == ['log.parquet.journal']
+    again = writer_lib.LogWriter(writer.path)
+    assert (again.num_rounds, again.dropped) == (1, None)
+  writer.append(1, ['c'], 200)
   with monkeypatch.context() as patch:
     patch.setattr(os, 'replace', fail)
     with pytest.raises(OSError, match='disk full'):
-      writer.append(1, ['c'], 200)
-  assert writer.num_rounds == 1
-  assert os.listdir(tmp_path) == ['log.parquet']
-  assert schema.LogWriter(writer.path).num_rounds == 1
-  writer.append(1, ['c'], 200)
-  assert schema.LogWriter(writer.path).num_rounds == 2
+      writer.close()
+  assert os.listdir(tmp_path) == ['log.parquet.journal']
+  assert writer_lib.LogWriter(writer.path).num_rounds == 2
 
 
 def test_file_and_folder_are_synced_in_order(tmp_path, monkeypatch):
@@ -171,23 +182,38 @@ def test_file_and_folder_are_synced_in_order(tmp_path, monkeypatch):
 
   monkeypatch.setattr(os, 'fsync', note_sync)
   monkeypatch.setattr(os, 'replace', note_replace)
-  schema.LogWriter(tmp_path / 'log.parquet').append(0, ['a'], 100)
+  writer = writer_lib.LogWriter(tmp_path / 'log.parquet')
+  writer.append(0, ['a'], 100)
   assert events == ['sync file', 'replace', 'sync folder']
+  events.clear()
+  writer.append(1, ['a'], 100)
+  assert events == ['sync file']
+  events.clear()
+  writer.close()
+  assert events == ['sync file', 'replace', 'sync folder', 'sync folder']
 
 
 def test_going_on_refuses_what_it_did_not_write(tmp_path):
   path = tmp_path / 'log.parquet'
-  schema.LogWriter(path, metadata={'fl_dpftrl.run': 'a'}).append(0, ['a'], 1)
-  with pytest.raises(shards.LogError, match='metadata'):
-    schema.LogWriter(path, metadata={'fl_dpftrl.run': 'b'})
-  with pytest.raises(shards.LogError, match='metadata'):
-    schema.LogWriter(path)
+  for closed in (False, True):
+    writer = writer_lib.LogWriter(path, metadata={'fl_dpftrl.run': 'a'})
+    writer.append(writer.num_rounds, ['a'], 1)
+    if closed:
+      writer.close()
+    del writer
+    for metadata in ({'fl_dpftrl.run': 'b'}, None):
+      with pytest.raises(shards.LogError, match='metadata'):
+        writer_lib.LogWriter(path, metadata=metadata)
   schema.write_log(path, **{**LOG, 'timestamps': None})
   with pytest.raises(shards.LogError, match='timestamp'):
-    schema.LogWriter(path)
+    writer_lib.LogWriter(path)
+  schema.write_log(path, **{**LOG, 'timestamps': [1, 2, 3, 4]})
+  with pytest.raises(shards.LogError, match='one timestamp'):
+    writer_lib.LogWriter(path)
   schema.write_log(path, **{**LOG, 'rounds': [3, 0, 1, 0]})
   with pytest.raises(shards.LogError, match='must be sorted'):
-    schema.LogWriter(path)
+    writer_lib.LogWriter(path)
+  schema.write_log(path, **LOG)
   path.write_bytes(path.read_bytes()[:-7])
   with pytest.raises(shards.LogError, match='cannot be read'):
-    schema.LogWriter(path)
+    writer_lib.LogWriter(path)

@@ -5,6 +5,7 @@ import pytest
 from fl_dpftrl.families import blt
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import noise_record, schema, shards
+from fl_dpftrl.logs import writer as writer_lib
 from fl_dpftrl.replaying import replay, runs
 from fl_dpftrl.reports import privacy
 
@@ -18,7 +19,7 @@ def metadata(changes=(), **kwargs):
 
 
 def write(path, num_rounds=6):
-  writer = schema.LogWriter(path, metadata=metadata())
+  writer = writer_lib.LogWriter(path, metadata=metadata())
   for t in range(num_rounds):
     if t == 2:
       writer.change_noise(2, noise_multiplier=8.0, clip_norm=0.5)
@@ -38,10 +39,10 @@ def test_every_change_is_in_the_file(tmp_path):
   assert record == (8.0, 1.0, CHANGES)
   assert record.multiplier_changes == ((4, 2.0),)
   assert record.clip_norm_changes == ((2, 0.5), (4, 0.25))
-  assert schema.LogWriter(path, metadata=metadata(CHANGES)).num_rounds == 6
+  assert writer_lib.LogWriter(path, metadata=metadata(CHANGES)).num_rounds == 6
   for other in (metadata(), metadata(CHANGES[:1]), metadata(clip_norm=0.01)):
     with pytest.raises(schema.LogError, match='its metadata are'):
-      schema.LogWriter(path, metadata=other)
+      writer_lib.LogWriter(path, metadata=other)
 
 
 def test_replay_needs_no_flags_for_changes(tmp_path):
@@ -75,7 +76,7 @@ def test_changes_that_the_file_does_not_have_void_the_guarantee(changes, tmp_pat
 
 def test_a_log_that_does_not_say_needs_the_multiplier(tmp_path):
   path = tmp_path / 'log.parquet'
-  schema.LogWriter(path).append(0, ['a'], 86400)
+  writer_lib.LogWriter(path).append(0, ['a'], 86400)
   with pytest.raises(ValueError, match='noise_multiplier is needed'):
     runs.Run.of(log_lib.read_log(path), BLT)
 
@@ -88,7 +89,7 @@ def test_changes_of_other_rounds_or_without_a_record_are_refused(tmp_path):
   for values in ((-1.0, 1.0), (1.0, 0.0), (float('nan'), 1.0)):
     with pytest.raises(ValueError, match='changes must have'):
       writer.change_noise(6, noise_multiplier=values[0], clip_norm=values[1])
-  plain = schema.LogWriter(tmp_path / 'plain.parquet')
+  plain = writer_lib.LogWriter(tmp_path / 'plain.parquet')
   with pytest.raises(ValueError, match='metadata lack the noise multiplier'):
     plain.change_noise(0, noise_multiplier=1.0, clip_norm=1.0)
 

@@ -14,6 +14,7 @@ from fl_dpftrl.families import identity
 from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.logs import limits, reader, schema, shards
 from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.logs import writer as writer_lib
 from fl_dpftrl.replaying import replay, runs
 
 HEAD = b'round,device_id\n'
@@ -243,7 +244,7 @@ def test_rows_that_are_left_and_files_at_once(tmp_path):
 def test_a_log_is_replayed_while_it_is_written(tmp_path):
   """Metadata, rows and digest are of one file, which a new one may replace."""
   path = tmp_path / 'l.parquet'
-  writer = schema.LogWriter(path)
+  writer = writer_lib.LogWriter(path)
   writer.append(0, ['a'], 0)
   done = threading.Event()
 

@@ -1,0 +1,130 @@
+"""Admission of devices to a round by the declared participation schema."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fl_dpftrl import messages, participation
+from fl_dpftrl.guarding import devices
+from fl_dpftrl.logs import columns
+
+TWICE, MIN_SEP, MAX_PARTICIPATIONS = 'twice', 'min_sep', 'max_participations'
+
+
+class TurnedAway(NamedTuple):
+  """A device that may not take part in a round.
+
+  Attributes:
+    device_id: the device.
+    reason: 'twice', 'min_sep' or 'max_participations'.
+    sentence: the reason, in words.
+  """
+
+  device_id: str | int
+  reason: str
+  sentence: str
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Admission:
+  """The cohort of a round.
+
+  Attributes:
+    round_index: from 0; also the index of the round's noise row.
+    device_ids: shape [cohort size], the admitted devices in their order.
+    turned_away: candidates that may not take part.
+    burn: noise rows to skip before the round is computed, because they were
+      given out before; 0 unless a row was repeated.
+  """
+
+  round_index: int
+  device_ids: np.ndarray
+  turned_away: tuple[TurnedAway, ...]
+  burn: int = 0
+
+
+class Gate:
+  """Admits the devices that keep to a schema, which it decides device by device.
+
+  Whether a device is admitted depends on the schema and on the rounds of that
+  device alone.
+
+  Args:
+    schema: the declared schema; not a fixed separation.
+
+  Raises:
+    ValueError: for a fixed separation, which a device that is turned away once
+      could never keep to again.
+  """
+
+  def __init__(self, schema: participation.MinSep):
+    if not isinstance(schema, participation.MinSep) or isinstance(
+      schema, participation.FixedSeparation
+    ):
+      raise ValueError(f'schema must be a MinSep, got {messages.quoted(schema)}')
+    self.schema = schema
+    self._devices = devices.Devices()
+
+  @property
+  def num_rounds(self) -> int:
+    """Rounds that devices were recorded for."""
+    return self._devices.num_rounds
+
+  def check(
+    self, device_ids: Sequence[str] | Sequence[int] | np.ndarray, *, at_most: int | None = None
+  ) -> Admission:
+    """Returns who may take part in the next round; records nothing.
+
+    Args:
+      device_ids: candidates, text or whole numbers.
+      at_most: size of the cohort; further candidates are left out, and are not
+        among those turned away.
+
+    Raises:
+      ValueError: for malformed ids.
+    """
+    t = self.num_rounds
+    column = columns.id_column(device_ids)
+    ids = columns.as_numpy(column)
+    if not ids.size:
+      return Admission(t, ids, ())
+    last, counts = self._devices.of(ids)
+    first = np.zeros(ids.size, bool)
+    first[np.unique(ids, return_index=True)[1]] = True
+    early = (counts > 0) & (t - last < self.schema.min_sep)
+    often = counts >= self.schema.participations
+    admitted = np.flatnonzero(first & ~early & ~often)
+    stop = ids.size
+    if at_most is not None and admitted.size > at_most:
+      stop = int(admitted[at_most])
+      admitted = admitted[:at_most]
+    turned_away = []
+    for i in np.flatnonzero(~first | early | often).tolist():
+      if i < stop:
+        device_id = ids[i].item()
+        turned_away.append(
+          self._why(device_id, not first[i], bool(often[i]), int(last[i]), int(counts[i]))
+        )
+    return Admission(t, ids[admitted], tuple(turned_away))
+
+  def record(self, device_ids: Sequence[str] | Sequence[int] | np.ndarray) -> None:
+    """Records the next round's cohort."""
+    self._devices.add(device_ids)
+
+  def _why(
+    self, device_id: str | int, twice: bool, often: bool, last: int, count: int
+  ) -> TurnedAway:
+    if twice:
+      reason, sentence = TWICE, 'is twice among the candidates'
+    elif often:
+      reason = MAX_PARTICIPATIONS
+      sentence = f'took part {count} times, and {self.schema.participations} are declared'
+    else:
+      reason = MIN_SEP
+      sentence = (
+        f'took part in round {last}, and min-sep {self.schema.min_sep} admits it again in round'
+        f' {last + self.schema.min_sep}'
+      )
+    return TurnedAway(device_id, reason, f'device {messages.quoted(device_id)} {sentence}')

@@ -1,0 +1,234 @@
+"""A guard that keeps a run to its declared schema and privacy budget."""
+
+import json
+import operator
+import os
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from fl_dpftrl import participation
+from fl_dpftrl.accounting import adjacency as adjacency_lib
+from fl_dpftrl.families import base
+from fl_dpftrl.guarding import admission, budget
+from fl_dpftrl.logs import noise_record
+from fl_dpftrl.logs import writer as writer_lib
+
+REFUSE, BURN = 'refuse', 'burn'
+SCHEMA_KEY = 'fl_dpftrl.declared_schema'
+"""Key of the declared schema in the log's metadata, as JSON."""
+
+
+class BudgetSpentError(ValueError):
+  """A round that would pass the privacy budget, or the declared rounds."""
+
+
+class RepeatedRowError(ValueError):
+  """A noise row that was given out before, and would enter a second sum."""
+
+
+class Guard:
+  """Admits devices to rounds, records cohorts, and gives each noise row out once.
+
+  Before a round, `admit` turns away the devices that do not keep to the declared
+  schema, refuses a round that would pass the budget, and records the cohort
+  durably. It needs no TensorFlow, and goes into any loop:
+
+      guard = dpftrl.Guard(strategy, 7.379, schema, delta=1e-10, max_epsilon=8.0,
+                           log='run/participation.parquet')
+      admission = guard.admit(candidates, row=int(state.aggregator.noise.row))
+      state = train(state, admission.device_ids)
+
+  The budget is spent by the declared schema, cut off at the round that is asked
+  for, and never by what is observed of single devices. If a round were refused
+  because some device had spent its own budget, then the refusal would tell that
+  this device took part; and an ε computed from the rounds that happened holds
+  for these alone, while the number of rounds would depend on them. By the
+  schema, the number of rounds is known before the first. Whether one device is
+  turned away depends on its own earlier rounds, which neighbouring runs share.
+
+  A guard with the same arguments continues from its log. A round that was
+  recorded counts as one whose noise row was given out, even if it was never
+  computed: a guard cannot know. The noise must not be restarted or changed.
+
+  Attributes:
+    schema: the declared schema.
+    max_rounds: rounds that schema and budget allow.
+    log: the participation log.
+  """
+
+  def __init__(
+    self,
+    strategy: base.Strategy,
+    noise_multiplier: float,
+    schema: participation.MinSep,
+    delta: float,
+    max_epsilon: float | None = None,
+    *,
+    log: str | os.PathLike[str],
+    clip_norm: float | None = None,
+    on_repeat: str = REFUSE,
+    adjacency: str = adjacency_lib.ZERO_OUT,
+    group_size: int = 1,
+  ):
+    """Opens the log, and computes how many rounds the budget allows.
+
+    Args:
+      strategy: C as it is run.
+      noise_multiplier: std(Z) / clip_norm; positive.
+      schema: participation that is declared for all planned rounds.
+      delta: δ.
+      max_epsilon: budget; None for a schema without a budget.
+      log: path of the participation log, ending in .parquet. A log that exists
+        is continued.
+      clip_norm: L2 bound on an update, for the log's metadata.
+      on_repeat: 'refuse' to raise RepeatedRowError for a row that was given out
+        before; 'burn' to say how many rows to skip.
+      adjacency: 'zero_out' or 'replace_one'.
+      group_size: devices that are protected together.
+
+    Raises:
+      ValueError: if an argument is out of range, or the budget is too small for
+        one round.
+      LogError: if the log is of another run, schema or noise.
+    """
+    if on_repeat not in (REFUSE, BURN):
+      raise ValueError(f"on_repeat must be 'refuse' or 'burn', got {on_repeat!r}")
+    self.schema, self.on_repeat = schema, on_repeat
+    self._gate = admission.Gate(schema)
+    self._budget = budget.Budget(
+      strategy,
+      schema,
+      noise_multiplier=noise_multiplier,
+      delta=delta,
+      max_epsilon=max_epsilon,
+      adjacency=adjacency,
+      group_size=group_size,
+    )
+    self.max_rounds = self._budget.max_rounds
+    declared = {
+      'num_rounds': schema.num_rounds,
+      'min_sep': schema.min_sep,
+      'max_participations': schema.participations,
+    }
+    metadata = noise_record.run_metadata(strategy, noise_multiplier, clip_norm=clip_norm)
+    self.log = writer_lib.LogWriter(log, metadata=metadata | {SCHEMA_KEY: json.dumps(declared)})
+    for t in range(self.log.num_rounds):
+      self._gate.record(self.log.cohort(t))
+    self._waiting = False  # Whether the last round's row has not been given out.
+
+  def __enter__(self) -> 'Guard':
+    return self
+
+  def __exit__(self, *unused) -> None:
+    self.close()
+
+  @property
+  def num_rounds(self) -> int:
+    """Rounds that were admitted; the next round, and its noise row."""
+    return self.log.num_rounds
+
+  def epsilon(self, num_rounds: int | None = None) -> float:
+    """Returns ε of the first rounds by the declared schema; of those admitted if None."""
+    rounds = self.num_rounds if num_rounds is None else num_rounds
+    return self._budget.epsilon(rounds) if rounds else 0.0
+
+  def check(
+    self, device_ids: Sequence[str] | Sequence[int] | np.ndarray, *, at_most: int | None = None
+  ) -> admission.Admission:
+    """Returns what `admit` would, without recording anything.
+
+    Raises:
+      BudgetSpentError: if the next round would pass the budget.
+      ValueError: for malformed ids.
+    """
+    t = self.num_rounds
+    if t >= self.schema.num_rounds:
+      raise BudgetSpentError(
+        f'round {t} is beyond the {self.schema.num_rounds} rounds that are declared'
+      )
+    if t >= self.max_rounds:
+      raise BudgetSpentError(
+        f'round {t} would pass max_epsilon={self._budget.max_epsilon:g}: by the declared schema,'
+        f' {t + 1} rounds have ε = {self._budget.epsilon(t + 1):.4g}'
+      )
+    return self._gate.check(device_ids, at_most=at_most)
+
+  def admit(
+    self,
+    device_ids: Sequence[str] | Sequence[int] | np.ndarray,
+    *,
+    row: int | None = None,
+    at_most: int | None = None,
+    timestamp: int | None = None,
+  ) -> admission.Admission:
+    """Admits devices to the next round, whose cohort is durably recorded on return.
+
+    Train the admitted devices alone. If `burn` of the result is not 0, first
+    skip that many rows of the noise state (`factory.skip_row`).
+
+    Args:
+      device_ids: candidates, text or whole numbers.
+      row: the noise state's next row, such as `state.aggregator.noise.row`; None
+        if `take` is told it later.
+      at_most: size of the cohort, such as the report goal.
+      timestamp: UTC second of the round; None for now.
+
+    Raises:
+      BudgetSpentError: if the round would pass the budget.
+      RepeatedRowError: if the row was given out before, unless rows are burnt.
+      ValueError: for malformed ids, and for a row that the log does not reach.
+      OSError: if the cohort cannot be recorded; nothing has changed then.
+    """
+    admitted = self.check(device_ids, at_most=at_most)
+    burn = 0 if row is None else self._rows_to_burn(row, self.num_rounds)
+    now = int(time.time()) if timestamp is None else timestamp
+    self.log.append(admitted.round_index, admitted.device_ids, now)
+    self._gate.record(admitted.device_ids)
+    self._waiting = row is None
+    return admission.Admission(
+      admitted.round_index, admitted.device_ids, admitted.turned_away, burn
+    )
+
+  def take(self, row: int) -> int:
+    """Gives out the noise row of the round that was admitted last.
+
+    Args:
+      row: the noise state's next row.
+
+    Returns:
+      Number of rows to skip before the round is computed: 0, or more if rows
+      that were given out before are burnt.
+
+    Raises:
+      RepeatedRowError: if the row was given out before, unless rows are burnt,
+        and if no admitted round is waiting.
+      ValueError: for a row that the log does not reach.
+    """
+    if not self._waiting:
+      raise RepeatedRowError(
+        f'noise row {row}: each admitted round has one row, and no round is waiting for its own;'
+        ' admit a cohort first'
+      )
+    burn = self._rows_to_burn(row, self.num_rounds - 1)
+    self._waiting = False
+    return burn
+
+  def close(self) -> None:
+    """Turns the log into one Parquet file; nothing can be admitted then."""
+    self.log.close()
+
+  def _rows_to_burn(self, row: int, round_index: int) -> int:
+    row = operator.index(row)
+    if row > round_index or row < 0:
+      raise ValueError(
+        f'noise row {row} does not belong to round {round_index}: {self.log.path} lacks rounds'
+        ' whose rows were used; put the whole log back'
+      )
+    if row < round_index and self.on_repeat == REFUSE:
+      raise RepeatedRowError(
+        f'noise row {row} was given out for round {row}, and would enter a second sum in round'
+        f" {round_index}; continue from the newest state, or burn the row: on_repeat='burn'"
+      )
+    return round_index - row

@@ -1,0 +1,303 @@
+"""Journal of a log that is being written: frames that are appended and synced.
+
+A frame is a mark, a kind, a length, a payload, and the SHA-256 of all of these
+and of the digest of the frame before it. The digests form a chain, so that the
+last one stands for the whole journal. The first frame holds the log's metadata.
+Later frames hold a round's cohort, a release mark, or changed metadata.
+
+A frame is durable before the next one is begun. So only the last frame can be
+torn, after a crash or a full disk, and what it would have recorded had not
+begun. A fault that is followed by an intact frame is damage, and is refused.
+"""
+
+import hashlib
+import json
+import mmap
+import os
+import pathlib
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from fl_dpftrl.logs import keys, limits, refusals
+
+SUFFIX = '.journal'
+"""Ends the name of a journal, after that of the log that it becomes."""
+
+METADATA, COHORT, RELEASED = b'M', b'C', b'R'
+
+TORN_KEY = 'torn'
+"""Key under which a reader's metadata say what was left out."""
+
+_BATCH_ROWS = 1 << 18
+
+_MARK = b'\xf1fldp\r\n\x1a'
+_HEAD = struct.Struct('<8scI')
+_COHORT = struct.Struct('<qqcI')  # Round, UTC second, kind of ids, number of ids.
+_NUMBERS, _TEXT = b'i', b't'
+DIGEST_BYTES = hashlib.sha256().digest_size
+_START = bytes(DIGEST_BYTES)
+
+
+class Entry(NamedTuple):
+  """A round's place in a journal.
+
+  Attributes:
+    offset: of the cohort's payload, in bytes.
+    size: of the payload, in bytes.
+    timestamp: UTC second of the round.
+    num_devices: size of the cohort.
+  """
+
+  offset: int
+  size: int
+  timestamp: int
+  num_devices: int
+
+
+class Contents(NamedTuple):
+  """Intact frames of a journal.
+
+  Attributes:
+    metadata: the last that were stated.
+    released: the last release mark; None without one.
+    rounds: the rounds, from 0 on.
+    id_type: string or int64; None if no round has devices.
+    end: byte after the last intact frame.
+    digest: of the last intact frame.
+    torn_bytes: bytes after the end, of a frame that was being written.
+  """
+
+  metadata: dict[str, str]
+  released: int | None
+  rounds: tuple[Entry, ...]
+  id_type: pa.DataType | None
+  end: int
+  digest: bytes
+  torn_bytes: int
+
+
+def path_of(log: str | os.PathLike[str]) -> pathlib.Path:
+  """Returns the path of the journal that becomes a log."""
+  return pathlib.Path(os.fspath(log) + SUFFIX)
+
+
+def frame(before: bytes, kind: bytes, payload: bytes) -> bytes:
+  """Returns a frame, whose last 32 bytes are its digest.
+
+  Args:
+    before: digest of the frame before it; empty for the first.
+    kind: METADATA, COHORT or RELEASED.
+    payload: what the frame says.
+  """
+  content = _HEAD.pack(_MARK, kind, len(payload)) + payload
+  return content + hashlib.sha256((before or _START) + content).digest()
+
+
+def of_metadata(metadata: Mapping[str, str]) -> bytes:
+  """Returns the payload that states the metadata."""
+  return json.dumps(dict(metadata), sort_keys=True).encode()
+
+
+def of_released(num_rounds: int) -> bytes:
+  """Returns the payload of a release mark."""
+  return num_rounds.to_bytes(8, 'little')
+
+
+def of_cohort(round_index: int, timestamp: int, ids: pa.Array) -> bytes:
+  """Returns the payload of a round.
+
+  Args:
+    round_index: from 0.
+    timestamp: UTC second.
+    ids: string or int64, without nulls.
+  """
+  if pa.types.is_integer(ids.type):
+    kind, body = _NUMBERS, np.asarray(ids, '<i8').tobytes()
+  else:
+    raw = ids.cast(pa.large_binary())
+    _, offsets, data = raw.buffers()
+    bounds = np.frombuffer(offsets, np.int64)[raw.offset :][: len(raw) + 1]
+    text = data.slice(int(bounds[0]), int(bounds[-1] - bounds[0])) if data is not None else b''
+    kind, body = _TEXT, np.diff(bounds).astype('<i4').tobytes() + bytes(text)
+  return _COHORT.pack(round_index, timestamp, kind, len(ids)) + body
+
+
+def ids_of(payload: bytes) -> pa.Array:
+  """Returns the device ids in a round's payload, as string or int64; ValueError if malformed."""
+  *_, kind, count = _COHORT.unpack_from(payload)
+  body = memoryview(payload)[_COHORT.size :]
+  if kind == _NUMBERS:
+    if len(body) != 8 * count:
+      raise ValueError('a cohort of another size than it states')
+    return pa.array(np.frombuffer(body, '<i8'))
+  lengths = np.frombuffer(body[: 4 * count], '<i4')
+  if kind != _TEXT or lengths.size != count or (lengths < 0).any():
+    raise ValueError('a cohort of another size than it states')
+  text = body[4 * count :]
+  bounds = np.append(0, np.cumsum(lengths, dtype=np.int64))
+  if bounds[-1] != len(text) or bounds[-1] >= 2**31:
+    raise ValueError('a cohort of another size than it states')
+  offsets = pa.py_buffer(bounds.astype(np.int32).tobytes())
+  return pa.StringArray.from_buffers(count, offsets, pa.py_buffer(bytes(text)))
+
+
+def scan(path: str, file: BinaryIO, size: int | None = None) -> Contents:
+  """Reads and checks all frames.
+
+  Args:
+    path: name of the file, for messages.
+    file: the journal, open for reading.
+    size: bytes to read; None for all.
+
+  Raises:
+    LogError: if it does not begin with metadata, or is damaged before its last
+      frame.
+  """
+  metadata: dict[str, str] | None = None
+  released: int | None = None
+  id_type: pa.DataType | None = None
+  rounds: list[Entry] = []
+  present = file.seek(0, os.SEEK_END)
+  size = present if size is None else min(size, present)
+  end, digest = 0, b''
+  for offset, kind, payload, found in _frames(file, size):
+    try:
+      if kind == METADATA:
+        metadata = _metadata(payload)
+      elif metadata is None:
+        break
+      elif kind == RELEASED:
+        released = int.from_bytes(payload, 'little')
+      elif kind == COHORT:
+        index, timestamp, kind_of_ids, count = _COHORT.unpack_from(payload)
+        if index != len(rounds):
+          raise ValueError(f'round {index} follows on {len(rounds)} rounds')
+        if count:
+          id_type = pa.int64() if kind_of_ids == _NUMBERS else pa.string()
+        rounds.append(Entry(offset, len(payload), timestamp, count))
+      else:
+        raise ValueError(f'a frame of the unknown kind {kind!r}')
+    except (ValueError, struct.error) as e:
+      raise refusals.LogError(f'{path}: is no journal of a log, {e}') from e
+    end, digest = offset + len(payload) + DIGEST_BYTES, found
+  if metadata is None:
+    raise refusals.LogError(f'{path}: is no journal of a log, it does not begin with metadata')
+  if end < size and (place := _intact_after(file, end, size, digest)) is not None:
+    raise refusals.LogError(
+      f'{path}: is damaged at byte {end}, before an intact part at byte {place}; put a copy back'
+    )
+  return Contents(metadata, released, tuple(rounds), id_type, end, digest, size - end)
+
+
+def torn(path: str, found: Contents) -> str:
+  """Returns a sentence about a journal's torn frame."""
+  return (
+    f'{path}: its last {found.torn_bytes} bytes are left out: they are of a round whose writing'
+    ' was cut short, or goes on; it had not begun'
+  )
+
+
+def _frames(file: BinaryIO, size: int) -> Iterator[tuple[int, bytes, bytes, bytes]]:
+  """Yields (offset of the payload, kind, payload, digest) up to the first fault."""
+  place, before = 0, _START
+  while place + _HEAD.size + DIGEST_BYTES <= size:
+    file.seek(place)
+    head = file.read(_HEAD.size)
+    mark, kind, length = _HEAD.unpack(head)
+    offset = place + _HEAD.size
+    if mark != _MARK or offset + length + DIGEST_BYTES > size:
+      return
+    payload = file.read(length)
+    digest = hashlib.sha256(before + head + payload).digest()
+    if file.read(DIGEST_BYTES) != digest:
+      return
+    yield offset, kind, payload, digest
+    place, before = offset + length + DIGEST_BYTES, digest
+
+
+def _intact_after(file: BinaryIO, fault: int, size: int, before: bytes) -> int | None:
+  """Returns where an intact frame begins after a fault; None if there is none.
+
+  A frame is intact if it follows on the 32 bytes before it. If these are what was
+  damaged, it follows on the digest that the faulty frame should have had.
+  """
+  with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as data:
+
+    def stop(place: int) -> int:
+      head = data[place : place + _HEAD.size]
+      return place + _HEAD.size + _HEAD.unpack(head)[2] if len(head) == _HEAD.size else size
+
+    end = stop(fault)
+    due = hashlib.sha256((before or _START) + data[fault:end]).digest()
+    place = data.find(_MARK, fault + 1)
+    while place >= 0:
+      known = due if place == end + DIGEST_BYTES else b''
+      after = stop(place)
+      content, found = data[place:after], data[after : after + DIGEST_BYTES]
+      for digest in (known, data[max(place - DIGEST_BYTES, 0) : place]):
+        if digest and hashlib.sha256(digest + content).digest() == found:
+          return place
+      place = data.find(_MARK, place + 1)
+  return None
+
+
+def _metadata(payload: bytes) -> dict[str, str]:
+  found = json.loads(payload) if len(payload) <= 2 * limits.METADATA_BYTES else None
+  if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
+    raise ValueError('its metadata are not keys and texts')
+  return found
+
+
+class Reader:
+  """A journal that is read as a log.
+
+  Attributes:
+    metadata: the log's keys and values so far.
+    digest: of the journal's chain.
+    schema: schema of its tables.
+  """
+
+  def __init__(self, path: str, file: BinaryIO, extra_columns: Sequence[str], size: int):
+    """Opens the first `size` bytes of a journal; LogError if it is damaged, or lacks a column."""
+    if extra_columns:
+      raise refusals.LogError(f'{path}: only Parquet is read with {", ".join(extra_columns)}')
+    self._path, self._file = path, file
+    self._found = found = scan(path, file, size)
+    self.digest: str | None = found.digest.hex()
+    self.metadata = {
+      **found.metadata,
+      keys.VERSION_KEY: str(keys.LOG_VERSION),
+      keys.NUM_ROUNDS_KEY: str(len(found.rounds)),
+    }
+    if found.released is not None:
+      self.metadata[keys.RELEASED_KEY] = str(found.released)
+    if found.torn_bytes:
+      self.metadata[TORN_KEY] = torn(path, found)
+    self._text = found.id_type != pa.int64()
+    id_type = pa.large_string() if self._text else pa.int64()
+    self.schema = pa.schema([('round', pa.int64()), ('device_id', id_type)])
+
+  def tables(self) -> Iterator[pa.Table]:
+    """Yields its rows in order."""
+    kept, rows = [], 0
+    for index, entry in enumerate(self._found.rounds):
+      if not entry.num_devices:
+        continue
+      self._file.seek(entry.offset)
+      ids = ids_of(self._file.read(entry.size))
+      if pa.types.is_integer(ids.type) == self._text:
+        raise refusals.LogError(f'{self._path}: device ids are of two types')
+      if self._text:  # As bytes: the rule for ids sees them before anything else.
+        ids = ids.view(pa.binary()).cast(pa.large_binary()).view(pa.large_string())
+      rounds = pa.array(np.full(len(ids), index, np.int64))
+      kept.append(pa.Table.from_arrays([rounds, ids], schema=self.schema))
+      rows += len(ids)
+      if rows >= _BATCH_ROWS:
+        yield pa.concat_tables(kept)
+        kept, rows = [], 0
+    if kept:
+      yield pa.concat_tables(kept)

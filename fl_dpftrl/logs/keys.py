@@ -1,0 +1,7 @@
+"""Keys of a log's metadata."""
+
+LOG_VERSION = 1
+VERSION_KEY = 'fl_dpftrl.log_version'
+NUM_ROUNDS_KEY = 'num_rounds'
+# Rounds whose results may have been used; needed to resume the run.
+RELEASED_KEY = 'fl_dpftrl.rounds_released'

@@ -1,0 +1,112 @@
+"""Where a log of another system has its rounds and device ids."""
+
+import re
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from fl_dpftrl import messages
+from fl_dpftrl.logs import limits, refusals
+
+NAMES = ('round', 'device_id')
+_HEX = re.compile(r'hex\((.+)\)')
+_PARTITION = re.compile(r'([^=/]+)=([^/]*)')
+_DELIMITERS = (',', '\t', ';')
+_NONE = '__HIVE_DEFAULT_PARTITION__'
+
+
+class Layout(NamedTuple):
+  """Names and first round of a log.
+
+  A folder that is named KEY=VALUE gives its files a column KEY, unless they have one.
+
+  Attributes:
+    round: name of the column of rounds.
+    device_id: name of the column of device ids; in Parquet and JSON lines it may hold lists,
+      with a row for each cohort.
+    hexadecimal: whether device ids are bytes, which become text in hexadecimal.
+    first_round: number of the first round.
+  """
+
+  round: str = NAMES[0]
+  device_id: str = NAMES[1]
+  hexadecimal: bool = False
+  first_round: int = 0
+
+  def columns(self, path: str, names: Sequence[str]) -> dict[str, str]:
+    """Returns the names that `round` and `device_id` have in a file.
+
+    Those that the folders of the file give are left out.
+
+    Raises:
+      LogError: if one is neither in the file nor given by a folder.
+    """
+    wanted = {own: getattr(self, own) for own in NAMES}
+    given = self.given(path, names)
+    wanted = {own: name for own, name in wanted.items() if own not in given}
+    refusals.check_names(path, names, tuple(wanted.values()))
+    return wanted
+
+  def given(self, path: str, names: Sequence[str]) -> dict[str, str]:
+    """Returns the values of `round` and `device_id` that a file's folders give."""
+    found = partitions(path)
+    return {
+      own: found[name]
+      for own in NAMES
+      if (name := getattr(self, own)) in found and name not in names
+    }
+
+  def renamed(self, names: Sequence[str]) -> list[str]:
+    """Returns a file's names with `round` and `device_id` in place of its own for them."""
+    own = {self.round: NAMES[0], self.device_id: NAMES[1]}
+    return [own.get(name, f'other {name}' if name in NAMES else name) for name in names]
+
+
+PLAIN = Layout()
+
+
+def parse(columns: str | None, first_round: int = 0) -> Layout:
+  """Returns the layout that `round=NAME,device_id=NAME` describes.
+
+  `device_id=hex(NAME)` is a column of bytes.
+
+  Raises:
+    ValueError: if it is malformed, or first_round is out of range.
+  """
+  if not 0 <= first_round < limits.ROUNDS:
+    raise ValueError(f'first_round={first_round} must be at least 0 and below {limits.ROUNDS}')
+  found: dict[str, str] = {}
+  for part in columns.split(',') if columns else ():
+    own, _, name = part.partition('=')
+    if own not in NAMES or not name or own in found:
+      raise ValueError(
+        f'columns={messages.quoted(columns)} must be like round=step,device_id=user_id'
+      )
+    found[own] = name
+  bytes_column = _HEX.fullmatch(found.get('device_id', ''))
+  if bytes_column:
+    found['device_id'] = bytes_column[1]
+  result = Layout(**found, hexadecimal=bool(bytes_column), first_round=first_round)
+  if result.round == result.device_id:
+    raise ValueError(f'columns={messages.quoted(columns)} names one column twice')
+  return result
+
+
+def partitions(path: str) -> Mapping[str, str]:
+  """Returns the columns that the folders of a file give, by their names KEY=VALUE."""
+  found = {}
+  for folder in path.split('/')[:-1]:
+    if match := _PARTITION.fullmatch(folder):
+      found[match[1]] = '' if match[2] == _NONE else urllib.parse.unquote(match[2])
+  return found
+
+
+def delimiter(head: bytes, suffix: str) -> str:
+  """Returns the character that separates the names in the first line of a CSV file.
+
+  A comma, unless the line has none outside of quotation marks and another character.
+  """
+  if suffix == '.tsv':
+    return '\t'
+  bare = re.sub(rb'"[^"]*"', b'', head)
+  return next((d for d in _DELIMITERS if d.encode() in bare), ',')

@@ -1,0 +1,193 @@
+"""The guard admits whom a count by hand admits, and never passes its budget."""
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+import fl_dpftrl as dpftrl
+from fl_dpftrl.guarding import admission, guard
+from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.logs import shards
+
+BLT = dpftrl.BLT([0.9, 0.5], [0.1, 0.2])
+SCHEMA = dpftrl.MinSep(num_rounds=12, min_sep=3, max_participations=3)
+
+
+def opened(path, **changes):
+  given = dict(strategy=BLT, noise_multiplier=2.0, schema=SCHEMA, delta=1e-6) | changes
+  return dpftrl.Guard(**given, log=path)
+
+
+def by_hand(history, candidates, t, schema):
+  """Admits device by device, from the rounds of each."""
+  admitted = []
+  for device in candidates:
+    rounds = [r for r, cohort in enumerate(history) if device in cohort]
+    allowed = [*rounds, t]
+    apart = all(b - a >= schema.min_sep for a, b in zip(allowed, allowed[1:]))
+    if apart and len(allowed) <= schema.participations and device not in admitted:
+      admitted.append(device)
+  return admitted
+
+
+@hypothesis.settings(max_examples=60, deadline=None, derandomize=True)
+@hypothesis.given(
+  rounds=st.lists(st.lists(st.integers(0, 5), max_size=8), max_size=10),
+  min_sep=st.integers(1, 5),
+  most=st.integers(1, 4),
+  as_text=st.booleans(),
+)
+def test_admits_whom_a_count_by_hand_admits(rounds, min_sep, most, as_text):
+  schema = dpftrl.MinSep(num_rounds=10, min_sep=min_sep, max_participations=most)
+  gate, history = admission.Gate(schema), []
+  for t, candidates in enumerate(rounds):
+    if as_text:
+      candidates = [f'd{i}' for i in candidates]
+    found = gate.check(candidates)
+    expected = by_hand(history, candidates, t, schema)
+    assert found.device_ids.tolist() == expected
+    assert len(found.turned_away) == len(candidates) - len(expected)
+    assert {away.device_id for away in found.turned_away} <= set(candidates)
+    few = gate.check(candidates, at_most=2)
+    assert few.device_ids.tolist() == expected[:2]
+    gate.record(found.device_ids)
+    history.append(expected)
+
+
+@pytest.mark.parametrize('max_epsilon', [2.5, 4.0, 100.0])
+@pytest.mark.parametrize('strategy', [BLT, dpftrl.TreeOnline()])
+def test_devices_that_forget_never_pass_the_budget(tmp_path, strategy, max_epsilon):
+  """Every device offers itself in every round, as if no timer worked."""
+  path = tmp_path / 'log.parquet'
+  refused = None
+  with opened(path, strategy=strategy, max_epsilon=max_epsilon) as guarded:
+    for _ in range(SCHEMA.num_rounds):
+      before = guarded.num_rounds
+      try:
+        guarded.admit(['a', 'b', 'c'], row=before)
+      except guard.BudgetSpentError as e:
+        refused = str(e)
+        assert guarded.num_rounds == before
+  done = guarded.num_rounds
+  assert (refused is None) == (done == SCHEMA.num_rounds)
+  run = dpftrl.open_run(
+    path, strategy, declared_min_sep=SCHEMA.min_sep, declared_max_participations=3
+  )
+  statement = dpftrl.replay(run, deltas=1e-6)
+  assert statement.declared.holds
+  # Two ways to one figure differ in their last digits.
+  assert statement.observed.epsilon <= statement.declared.loss.epsilon * (1 + 1e-12)
+  assert statement.declared.loss.epsilon <= max_epsilon
+  if refused:
+    longer = dpftrl.MinSep(num_rounds=done + 1, min_sep=3, max_participations=3)
+    assert dpftrl.account(strategy, longer, noise_multiplier=2.0, delta=1e-6).epsilon > max_epsilon
+    assert f'max_epsilon={max_epsilon:g}' in refused
+
+
+def test_a_budget_too_small_for_one_round_is_refused_before_the_first(tmp_path):
+  with pytest.raises(ValueError, match='too little for one round, whose ε is 2'):
+    opened(tmp_path / 'log.parquet', max_epsilon=1.0)
+  assert not list(tmp_path.iterdir())
+
+
+def test_says_who_was_turned_away_and_why(tmp_path):
+  guarded = opened(tmp_path / 'log.parquet', schema=dpftrl.MinSep(num_rounds=10, min_sep=2))
+  guarded.admit(['a', 'b'])
+  found = guarded.admit(['a', 'c', 'c'])
+  assert found.device_ids.tolist() == ['c']
+  assert [(away.device_id, away.reason) for away in found.turned_away] == [
+    ('a', 'min_sep'),
+    ('c', 'twice'),
+  ]
+  assert 'admits it again in round 2' in found.turned_away[0].sentence
+  for _ in range(4):
+    guarded.admit([])
+    guarded.admit(['a'])
+  with pytest.raises(guard.BudgetSpentError, match='beyond the 10 rounds'):
+    guarded.admit(['a'])
+
+
+def test_most_participations(tmp_path):
+  guarded = opened(tmp_path / 'log.parquet')
+  for t in range(0, 12, 3):
+    found = guarded.admit([1, 2] if t else [1])
+    guarded.admit([])
+    guarded.admit([])
+  assert found.device_ids.tolist() == [2]
+  assert found.turned_away[0].reason == 'max_participations'
+  assert 'took part 3 times, and 3 are declared' in found.turned_away[0].sentence
+
+
+def test_goes_on_from_its_log_after_any_end(tmp_path):
+  path = tmp_path / 'log.parquet'
+  first = opened(path)
+  first.admit(['a'], row=0)
+  first.admit(['b'], row=1)
+  del first  # As if killed: nothing was closed.
+  second = opened(path)
+  assert second.num_rounds == 2
+  assert second.admit(['a', 'b', 'c'], row=2).device_ids.tolist() == ['c']
+  second.close()
+  third = opened(path)
+  assert third.admit(['a', 'b', 'c'], row=3).device_ids.tolist() == ['a']
+  for changes in (
+    dict(noise_multiplier=3.0),
+    dict(strategy=dpftrl.Identity()),
+    dict(schema=dpftrl.MinSep(num_rounds=12, min_sep=2)),
+  ):
+    with pytest.raises(shards.LogError, match='its metadata are'):
+      opened(path, **changes)
+  assert log_lib.read_log(path).num_rounds == 4
+
+
+def test_a_repeated_row_is_refused_or_burnt(tmp_path):
+  guarded = opened(tmp_path / 'refused.parquet')
+  guarded.admit(['a'], row=0)
+  with pytest.raises(guard.RepeatedRowError, match='row 0 was given out for round 0'):
+    guarded.admit(['b'], row=0)
+  assert guarded.num_rounds == 1  # What was refused is not recorded.
+  with pytest.raises(ValueError, match='row 2 does not belong to round 1'):
+    guarded.admit(['b'], row=2)
+  guarded.admit(['b'])
+  assert guarded.take(1) == 0
+  with pytest.raises(guard.RepeatedRowError, match='no round is waiting'):
+    guarded.take(1)
+  burning = opened(tmp_path / 'burnt.parquet', on_repeat='burn')
+  assert burning.admit(['a'], row=0).burn == 0
+  assert burning.admit(['b'], row=0).burn == 1
+  burning.admit(['c'])
+  assert burning.take(0) == 2
+
+
+@pytest.mark.parametrize(
+  'changes, message',
+  [
+    (dict(on_repeat='retry'), 'on_repeat must be'),
+    (dict(noise_multiplier=0.0), 'noise_multiplier must be positive'),
+    (dict(max_epsilon=-1.0), 'max_epsilon must be positive'),
+    (dict(delta=0.0), 'delta must lie'),
+    (dict(schema=dpftrl.FixedSeparation(num_rounds=5, min_sep=2)), 'schema must be a MinSep'),
+    (dict(schema=None), 'schema must be a MinSep'),
+  ],
+)
+def test_refuses_arguments_out_of_range(tmp_path, changes, message):
+  with pytest.raises(ValueError, match=message):
+    opened(tmp_path / 'log.parquet', **changes)
+
+
+def test_a_strategy_that_depends_on_the_number_of_rounds_is_refused(tmp_path):
+  with pytest.raises(ValueError, match='depends on the number of rounds'):
+    opened(tmp_path / 'log.parquet', strategy=dpftrl.TreeFull())
+
+
+def test_every_family_has_a_horizon_that_its_epsilon_allows():
+  from fl_dpftrl.guarding import budget
+
+  schema = dpftrl.MinSep(num_rounds=8, min_sep=2)
+  for strategy in (dpftrl.Banded(np.array([[1, 0]] + 7 * [[1, 0.4]])), dpftrl.TreeFull(8), BLT):
+    whole = budget.Budget(strategy, schema, noise_multiplier=1.0, delta=1e-6, max_epsilon=None)
+    values = [whole.epsilon(n) for n in range(1, 9)]
+    for most in (values[0], values[4], values[-1] * 2):
+      found = budget.Budget(strategy, schema, noise_multiplier=1.0, delta=1e-6, max_epsilon=most)
+      assert found.max_rounds == max(n for n in range(1, 9) if values[n - 1] <= most)

@@ -1,0 +1,114 @@
+"""TFF's `train_model` repeats discarded rounds; no noise row enters two sums."""
+
+import asyncio
+import types
+
+import pytest
+import tensorflow_federated as tff
+
+import fl_dpftrl as dpftrl
+from fl_dpftrl.guarding import guard as guard_lib
+from fl_dpftrl.learning import guarded
+from tests.runtime import small_processes
+
+ROUNDS = 3
+IDS = [f'd{i}' for i in range(4)]
+
+
+class Releases(tff.program.ReleaseManager):
+  """Keeps what is released."""
+
+  def __init__(self):
+    self.rows = []
+
+  async def release(self, value, key):
+    del key
+    self.rows.append(value)
+
+
+class Train:
+  """A program, with the noise rows that entered sums, discarded ones included."""
+
+  def __init__(self, folder, on_repeat, discarded=()):
+    self.rows, self.sizes, self._discarded = [], [], list(discarded)
+    strategy = dpftrl.BLT([0.9], [0.3])
+    factory = dpftrl.CorrelatedNoiseFactory(
+      strategy, noise_multiplier=2.0, clip_norm=0.5, report_goal=2, noise_seed=1
+    )
+    process = small_processes.unweighted(factory)
+    self.guard = dpftrl.Guard(
+      strategy,
+      2.0,
+      dpftrl.MinSep(num_rounds=9, min_sep=2),
+      delta=1e-6,
+      max_epsilon=30.0,
+      log=folder / 'log.parquet',
+      on_repeat=on_repeat,
+    )
+    weights = process.get_model_weights.type_signature.result
+    data = dict(zip(IDS, small_processes.clients()))
+    self.process, self.source = guarded.guarded(
+      process,
+      self.guard,
+      candidates=lambda t, k: IDS,
+      client_data=lambda ids: [data[i] for i in ids],
+      skip_row=factory.skip_row(weights.trainable) if on_repeat == 'burn' else None,
+    )
+    self._manager = tff.program.FileProgramStateManager(str(folder / 'states'))
+
+  def _discard(self, output):
+    self.rows.append(int(output.metrics['aggregator']['noise_row']))
+    return self._discarded.pop(0) if self._discarded else False
+
+  def run(self, rounds=ROUNDS):
+    context = dpftrl.runtime.AsyncInProcessContext(dpftrl.runtime.InProcessContext(seed=1))
+    # Outside of this test, contexts are as they were.
+    with tff.framework.get_context_stack().install(tff.program.NativeFederatedContext(context)):
+      asyncio.run(
+        tff.learning.programs.train_model(
+          train_process=self.process,
+          train_data_source=self.source,
+          train_per_round_clients=2,
+          train_total_rounds=rounds,
+          should_discard_round=self._discard,
+          program_state_manager=self._manager,
+          model_output_manager=Releases(),
+          evaluation_manager=None,
+          evaluation_periodicity=100,
+        )
+      )
+
+
+def test_a_repeated_round_is_refused(tmp_path):
+  train = Train(tmp_path, 'refuse', [False, True])
+  with pytest.raises(guard_lib.RepeatedRowError, match='round 1 is repeated'):
+    train.run()
+  assert train.rows == [0, 1]
+  assert train.guard.num_rounds == 2
+
+
+@pytest.mark.slow
+def test_repeated_rounds_are_burnt(tmp_path):
+  train = Train(tmp_path, 'burn', [False, True, True, False])
+  train.run()
+  assert train.rows == [0, 1, 2, 3, 4]  # Each row is in one sum; TFF alone has 0, 1, 1, 1, 2.
+  assert train.guard.num_rounds == 5
+
+
+@pytest.mark.slow
+def test_a_program_goes_on_from_its_state_and_its_log(tmp_path):
+  first = Train(tmp_path, 'refuse')
+  first.run(2)
+  del first
+  again = Train(tmp_path, 'refuse')
+  again.run(3)
+  assert again.rows == [2]
+  # The guard lets each device in every other round.
+  assert [again.guard.log.cohort(t).tolist() for t in range(3)] == [IDS[:2], IDS[2:], IDS[:2]]
+
+
+def test_burning_needs_a_way_to_skip():
+  with pytest.raises(ValueError, match='skip_row is needed'):
+    guarded.guarded(
+      None, types.SimpleNamespace(on_repeat='burn'), candidates=None, client_data=None
+    )

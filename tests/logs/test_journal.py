@@ -1,0 +1,174 @@
+"""A log that is being written: durable rounds survive, whatever happens to the rest."""
+
+import os
+
+import pytest
+
+from fl_dpftrl.logs import journal, schema, shards
+from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.logs import writer as writer_lib
+
+COHORTS = (['a', 'bb'], [], ['ccc', 'é'], ['a'])
+
+
+def write(path, cohorts=COHORTS, first=0):
+  """Writes rounds; returns the sizes of the journal after each of them."""
+  sizes = []
+  log = writer_lib.LogWriter(path, metadata={'run': 'x'})
+  for t, cohort in enumerate(cohorts, first):
+    log.append(t, cohort, 100 + t)
+    sizes.append(journal.path_of(path).stat().st_size)
+  return sizes
+
+
+def cohorts(path):
+  log = writer_lib.LogWriter(path, metadata={'run': 'x'})
+  return [log.cohort(t).tolist() for t in range(log.num_rounds)]
+
+
+def rows(path):
+  log = log_lib.read_log(path)
+  return [tuple(row.values()) for table in log.tables() for row in table.to_pylist()]
+
+
+def test_cut_at_any_byte_no_durable_round_is_lost(tmp_path):
+  path = tmp_path / 'log.parquet'
+  sizes = write(path)
+  file = journal.path_of(path)
+  whole = file.read_bytes()
+  # The metadata and round 0 appear together, by a renamed file.
+  for length in range(sizes[0], len(whole) + 1):
+    file.write_bytes(whole[:length])
+    durable = sum(size <= length for size in sizes)
+    log = writer_lib.LogWriter(path, metadata={'run': 'x'})
+    assert [log.cohort(t).tolist() for t in range(log.num_rounds)] == list(COHORTS[:durable])
+    torn = length not in sizes
+    assert (log.dropped is not None) == torn
+    if torn:
+      assert f'its last {length - sizes[durable - 1]} bytes' in log.dropped
+    log.append(durable, ['z'], 500)
+    del log
+    assert cohorts(path) == [*COHORTS[:durable], ['z']]
+  for length in range(20):
+    file.write_bytes(whole[:length])
+    with pytest.raises(shards.LogError, match='no journal'):
+      writer_lib.LogWriter(path, metadata={'run': 'x'})
+
+
+def test_garbage_or_zeros_after_the_last_round_are_dropped(tmp_path):
+  path = tmp_path / 'log.parquet'
+  write(path)
+  file = journal.path_of(path)
+  whole = file.read_bytes()
+  for tail in (b'\0' * 500, os.urandom(99), whole[:40], whole[-60:-1]):
+    file.write_bytes(whole + tail)
+    assert cohorts(path) == list(COHORTS)
+    log = log_lib.read_log(path)
+    assert any(f'its last {len(tail)} bytes' in line for line in log.warnings)
+    assert log.num_rounds == 4
+
+
+def test_a_flipped_bit_before_the_last_frame_is_refused(tmp_path):
+  path = tmp_path / 'log.parquet'
+  sizes = write(path)
+  file = journal.path_of(path)
+  whole = file.read_bytes()
+  for place in range(sizes[-2]):
+    changed = bytearray(whole)
+    changed[place] ^= 1 << place % 8
+    file.write_bytes(changed)
+    with pytest.raises(shards.LogError, match='is damaged at byte|no journal'):
+      writer_lib.LogWriter(path, metadata={'run': 'x'})
+  changed = bytearray(whole)
+  changed[sizes[0] // 2] ^= 1
+  file.write_bytes(changed)
+  with pytest.raises(shards.LogError, match='is damaged at byte|no journal'):
+    log_lib.read_log(path)
+
+
+def test_readers_take_the_journal_until_the_log_is_closed(tmp_path):
+  path = tmp_path / 'log.parquet'
+  log = writer_lib.LogWriter(path, metadata={'run': 'x'})
+  for t, cohort in enumerate(COHORTS):
+    log.append(t, cohort, 100 + t)
+  log.mark_released(3)
+  found = [(t, device) for t, cohort in enumerate(COHORTS) for device in cohort]
+  assert not path.exists()
+  for given in (path, tmp_path, tmp_path / '*.parquet'):
+    assert rows(given) == found
+  opened = log_lib.read_log(path)
+  metadata = opened.metadata
+  log.close()
+  assert [row for t in opened.tables() for row in t.to_pylist()]  # What was opened is still read.
+  assert os.listdir(tmp_path) == ['log.parquet']
+  for given in (path, tmp_path, tmp_path / '*.parquet'):
+    assert rows(given) == found
+  assert log_lib.read_log(path).metadata == metadata
+  assert log.cohort(2).tolist() == COHORTS[2]
+  with pytest.raises(ValueError, match='was closed'):
+    log.append(4, ['a'], 200)
+
+
+@pytest.mark.parametrize('ids', [[7, 2**62, -1], ['x', 'y']])
+def test_a_parquet_file_is_continued(tmp_path, ids):
+  path = tmp_path / 'log.parquet'
+  with writer_lib.LogWriter(path) as log:
+    log.append(0, ids, 1)
+    log.mark_released(1)
+  del log
+  log = writer_lib.LogWriter(path)
+  before = path.read_bytes()
+  assert log.num_rounds == 1 and not journal.path_of(path).exists()
+  log.append(1, ids[:1], 2)
+  assert not path.exists()
+  assert log.rows().device_ids.tolist() == [*ids, ids[0]]
+  assert log.rows().timestamps.tolist() == [1] * len(ids) + [2]
+  del log
+  path.write_bytes(before)  # As if it had not been removed before a crash.
+  with pytest.raises(shards.LogError, match='open the log with LogWriter'):
+    log_lib.read_log(path)
+  log = writer_lib.LogWriter(path)
+  assert (log.num_rounds, log.released(), log.timestamp(1)) == (2, 1, 2)
+  log.close()
+  assert log_lib.read_log(path).num_rounds == 2
+
+
+def test_a_journal_older_than_its_log_is_refused(tmp_path):
+  path = tmp_path / 'log.parquet'
+  write(path)
+  schema.write_log(path, rounds=[0], device_ids=['a'], num_rounds=9)
+  with pytest.raises(shards.LogError, match='has more rounds'):
+    writer_lib.LogWriter(path, metadata={'run': 'x'})
+
+
+def test_one_writer_at_a_time(tmp_path):
+  path = tmp_path / 'log.parquet'
+  first = writer_lib.LogWriter(path)
+  first.append(0, ['a'], 1)
+  second = writer_lib.LogWriter(path)
+  with pytest.raises(ValueError, match='held by another writer'):
+    second.append(1, ['b'], 1)
+  first.append(1, ['a'], 1)
+  del first
+  with pytest.raises(ValueError, match='changed by another writer'):
+    second.append(1, ['b'], 1)
+  third = writer_lib.LogWriter(path)
+  third.append(2, ['c'], 1)
+  assert third.num_rounds == 3
+
+
+def test_many_rows_are_one_file_in_row_groups(tmp_path, monkeypatch):
+  monkeypatch.setattr(schema, 'ROW_GROUP', 7)
+  with writer_lib.LogWriter(tmp_path / 'one.parquet') as log:
+    for t in range(9):
+      log.append(t, list(range(t)), 50 * t)
+  found = log.rows()
+  schema.write_log(
+    tmp_path / 'two.parquet',
+    rounds=found.rounds,
+    device_ids=found.device_ids,
+    timestamps=found.timestamps,
+    num_rounds=9,
+  )
+  assert (tmp_path / 'one.parquet').read_bytes() == (tmp_path / 'two.parquet').read_bytes()
+  assert rows(tmp_path / 'one.parquet') == [(t, i) for t in range(9) for i in range(t)]

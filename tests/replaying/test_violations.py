@@ -1,0 +1,159 @@
+"""What a violated declared schema leaves: counted by hand, over one run and several."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+import fl_dpftrl as dpftrl
+from fl_dpftrl.commands import main
+
+STRATEGY = dpftrl.BLT([0.9, 0.5], [0.1, 0.2])
+
+
+def draw(seed, num_rounds=24, devices=40, size=5):
+  """Returns the rounds of each device."""
+  rng = np.random.default_rng(seed)
+  rounds = {}
+  for t in range(num_rounds):
+    for device in rng.choice(devices, size, replace=False).tolist():
+      rounds.setdefault(f'd{device}', []).append(t)
+  return rounds
+
+
+def write(path, rounds, num_rounds=24):
+  pairs = sorted((t, device) for device, of in rounds.items() for t in of)
+  dpftrl.write_log(
+    path,
+    rounds=[t for t, _ in pairs],
+    device_ids=[device for _, device in pairs],
+    num_rounds=num_rounds,
+  )
+
+
+def wrong(rounds, min_sep, most):
+  """Returns the violating rounds of one device."""
+  return {t for i, t in enumerate(rounds) if i >= most or (i and t - rounds[i - 1] < min_sep)}
+
+
+@pytest.mark.parametrize('num_runs', [1, 2])
+@pytest.mark.parametrize('min_sep, most', [(3, 2), (1, 3), (6, 24)])
+def test_equals_a_count_by_hand(tmp_path, num_runs, min_sep, most):
+  found = [draw(seed) for seed in range(num_runs)]
+  runs = []
+  for i, rounds in enumerate(found):
+    write(tmp_path / f'{i}.parquet', rounds)
+    runs.append(
+      dpftrl.open_run(
+        tmp_path / f'{i}.parquet',
+        STRATEGY,
+        noise_multiplier=4.0,
+        declared_min_sep=min_sep,
+        declared_max_participations=most,
+      )
+    )
+  statement = dpftrl.replay(runs, deltas=1e-6)
+  everyone = set().union(*found)
+  of = lambda device: [r.get(device, []) for r in found]
+  violators = {d for d in everyone if any(wrong(rounds, min_sep, most) for rounds in of(d))}
+  places = sorted(
+    {
+      (i + 1, t)
+      for d in everyone
+      for i, rounds in enumerate(of(d))
+      for t in wrong(rounds, min_sep, most)
+    }
+  )
+  c = STRATEGY.strategy_matrix(24)
+  square = lambda d: sum(np.abs(c[:, rounds].sum(axis=1) ** 2).sum() for rounds in of(d))
+  left = statement.violations
+  assert left.num_devices == len(violators)
+  assert left.num_complied == len(everyone - violators)
+  assert left.num_rounds == len(places)
+  assert [tuple(place) for place in left.first_rounds] == places[:10]
+  assert left.largest.sensitivity == pytest.approx(math.sqrt(max(map(square, violators))))
+  assert left.complied == statement.declared.loss
+  # Everyone who complied has at most the declared loss.
+  assert all(
+    math.sqrt(square(d)) <= statement.declared.loss.sensitivity * (1 + 1e-9)
+    for d in everyone - violators
+  )
+  most_rounds = max(sum(map(len, of(d))) for d in everyone)
+  assert statement.most_over_runs == (most_rounds if num_runs > 1 else None)
+
+
+def replayed(capsys, *flags):
+  with pytest.raises(SystemExit) as ended:
+    main.main(['replay', '--delta=1e-6', *flags])
+  told = capsys.readouterr()
+  return ended.value.code, told.out, told.err.splitlines()
+
+
+def test_text_json_page_and_exit_status(tmp_path, capsys):
+  log = tmp_path / 'log.parquet'
+  write(log, {'a': [0, 1, 9], 'b': [0, 9], 'c': [4]})
+  given = [f'--log={log}', '--strategy=tree_online', '--noise_multiplier=4']
+  page = tmp_path / 'r.html'
+  public = tmp_path / 'p.html'
+  status, out, err = replayed(
+    capsys, *given, '--declared_min_sep=5', f'--report={page}', f'--public_report={public}'
+  )
+  assert status == 4 and err[-1].endswith('was not kept: see declared and violations')
+  assert 'not kept to what was declared: 1 devices, in 1 rounds (1)' in out
+  assert 'the 2 others, as declared: ε = ' in out
+  assert 'devices did not keep to it' in page.read_text()
+  assert 'did not keep' not in public.read_text() and 'violations' not in public.read_text()
+  status, out, err = replayed(capsys, *given, '--declared_min_sep=5', '--json')
+  found = json.loads(out)['violations']
+  assert (status, found['num_devices'], found['num_complied']) == (4, 1, 2)
+  assert found['first_rounds'] == [{'run': 1, 'round': 1}]
+  assert 'not protected' in found['meaning']
+  main.main(['replay', '--delta=1e-6', *given, '--declared_min_sep=1', '--json'])
+  assert 'violations' not in json.loads(capsys.readouterr().out)
+
+
+def test_budgets_and_void_guarantees_have_their_exit_status(tmp_path, capsys):
+  log = tmp_path / 'log.parquet'
+  write(log, {'a': [0, 9], 'b': [4]})
+  given = [f'--log={log}', '--strategy=identity']
+  status, out, err = replayed(capsys, *given, '--noise_multiplier=2', '--max_epsilon=3', '--json')
+  epsilon = json.loads(out)['worst_case']['epsilon']
+  assert status == 3 and epsilon > 3
+  assert 'is above --max_epsilon=3' in err[-1]
+  more = f'--max_epsilon={epsilon}'
+  main.main(['replay', '--delta=1e-6', *given, '--noise_multiplier=2', more])
+  status, out, err = replayed(capsys, *given, '--noise_multiplier=2', '--declared_min_sep=3', more)
+  assert status == 3  # The declared guarantee is what a budget is about.
+  status, out, err = replayed(capsys, *given, '--noise_multiplier=0', more, '--json')
+  assert status == 4 and json.loads(out)['worst_case']['epsilon'] is None
+  assert 'no noise was added' in err[-1]
+  status, out, err = replayed(capsys, *given, '--noise_multiplier=2', '--max_epsilon=-1')
+  assert (status, out) == (2, '') and '--max_epsilon=-1.0 must be positive' in err[-1]
+
+
+def test_account_has_a_budget(capsys):
+  given = ['account', '--strategy=identity', '--noise_multiplier=2', '--delta=1e-6']
+  given += ['--num_rounds=4', '--json']
+  with pytest.raises(SystemExit) as ended:
+    main.main([*given, '--max_epsilon=2'])
+  told = capsys.readouterr()
+  assert ended.value.code == 3 and json.loads(told.out)['epsilon'] > 2
+  assert told.err.startswith('fl-dpftrl account: ε = ')
+  main.main([*given, '--max_epsilon=90'])
+
+
+def test_participations_of_several_runs_are_added_up(tmp_path, capsys):
+  for i in range(3):
+    write(tmp_path / f'{i}.parquet', {'a': [0, 4, 8, 12, 16], 'b': [1]})
+  listed = [
+    {'log': f'{i}.parquet', 'strategy': 'tree_online', 'noise_multiplier': 4} for i in range(3)
+  ]
+  (tmp_path / 'runs.json').write_text(json.dumps({'runs': listed}))
+  page = tmp_path / 'r.html'
+  main.main(['replay', '--delta=1e-6', f'--runs={tmp_path}/runs.json', f'--report={page}'])
+  assert 'max per device k    15 in all runs, 5 in one' in capsys.readouterr().out
+  assert 'maximum per device in all runs together' in page.read_text()
+  main.main(['replay', '--delta=1e-6', f'--runs={tmp_path}/runs.json', '--json'])
+  found = json.loads(capsys.readouterr().out)
+  assert (found['max_participations'], found['max_participations_over_runs']) == (5, 15)
