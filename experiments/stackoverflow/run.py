@@ -43,6 +43,7 @@ def run(
   )
   simulation = setting.simulation(hparams, len(dataset.train_clients))
   strategy = setting.strategy(hparams, folder, simulation.population.num_devices, say)
+  hparams = setting.calibrated(hparams, strategy)
   # TensorFlow is slow to load: not before the flags are known to fit the data.
   from experiments.stackoverflow import training
 

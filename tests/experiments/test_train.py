@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from fl_dpftrl.optimization import registry
 from fl_dpftrl.simulation import cohorts
 from tests.experiments import starts
 
@@ -273,6 +274,38 @@ def test_flags_are_checked_before_tensorflow_is_loaded(tmp_path):
     assert done.returncode == 2 and done.stderr.startswith(f'train: {flag}'), done.stderr
 
 
+def test_summary_holds_what_a_table_needs(run):
+  folder, _ = run
+  summary = json.loads((folder / 'summary.json').read_text())
+  stated = json.loads((folder / 'privacy.json').read_text())
+  assert summary['mechanism'] == stated['strategy']['family'] == 'blt'
+  assert summary['strategy_digest'] == stated['strategy']['sha256']
+  assert (summary['noise_multiplier'], summary['server_learning_rate']) == (2.0, 0.5)
+  assert (summary['num_rounds'], summary['num_devices'], summary['seed']) == (12, 500, 0)
+  assert summary['epsilon'] == stated['worst_case']['epsilon']
+  assert summary['declared'] == stated['declared']
+  assert summary['hypothetical_deployment']['epsilon'] < summary['epsilon']
+  assert set(summary['validation']) == set(summary['test'])
+  assert summary['seconds'] > 0
+
+
+def test_calibrated_noise_is_that_of_the_first_start(tmp_path):
+  folder = tmp_path / 'run'
+  flags = [a for a in SYNTHETIC if not a.startswith('--noise')]
+  flags = [*flags, '--num_rounds=2', '--strategy=identity', '--epsilon=4']
+  done = train(*flags, f'--output_dir={folder}')
+  assert done.returncode == 0, done.err
+  summary = json.loads((folder / 'summary.json').read_text())
+  assert summary['mechanism'] == 'identity'
+  assert 3.9 < summary['declared']['epsilon'] <= 4.0
+  recorded = json.loads((folder / 'hparams.json').read_text())
+  assert recorded['noise_multiplier'] == summary['noise_multiplier']
+  again = train(*flags, f'--output_dir={folder}', '--resume')
+  assert (again.returncode, again.out) == (0, done.out)
+  other = train(*flags, '--epsilon=5', f'--output_dir={folder}', '--resume')
+  assert other.returncode == 2 and '--epsilon=5.0 differs' in other.err
+
+
 def test_a_folder_in_use_is_left_alone(run, tmp_path):
   folder, _ = run
   before = {p: p.read_bytes() for p in folder.rglob('*') if p.is_file()}
@@ -291,3 +324,4 @@ def test_help_has_an_example():
   assert done.returncode == 0
   assert '--flagfile=experiments/stackoverflow/flags/docstrings.flags' in (done.stdout)
   assert '--noise_multiplier' in done.stdout
+  assert set(registry.OPTIMIZERS) <= set(done.stdout.replace(',', ' ').replace('.', ' ').split())
