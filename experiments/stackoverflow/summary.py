@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from experiments.stackoverflow import configuration
 from fl_dpftrl import digests
 from fl_dpftrl.families import base
-from fl_dpftrl.learning import metrics
 from fl_dpftrl.replaying import statement as statement_lib
+
+if TYPE_CHECKING:
+  from fl_dpftrl.learning import metrics  # Loads TensorFlow.
 
 NAME = 'summary.json'
 
@@ -31,7 +33,7 @@ def content(
   strategy: base.Strategy,
   statement: statement_lib.Statement,
   *,
-  table: metrics.MetricsTable,
+  table: 'metrics.MetricsTable',
   test: Mapping[str, float],
   other: Mapping[str, Any],
 ) -> dict[str, Any]:
@@ -75,7 +77,7 @@ def content(
   }
 
 
-def _last_validation(table: metrics.MetricsTable, names: Iterable[str]) -> dict[str, float]:
+def _last_validation(table: 'metrics.MetricsTable', names: Iterable[str]) -> dict[str, float]:
   """Returns the metrics of the last evaluation on validation data."""
   columns = {name: table.column(f'validation/{name}') for name in names}
   return {name: column[max(column)] for name, column in columns.items() if column}
