@@ -12,6 +12,7 @@ from typing import Any
 from experiments.stackoverflow import configuration, datasets, plot, setting, summary
 from fl_dpftrl import files, json_files, messages, participation, rounding
 from fl_dpftrl.accounting import gaussian, privacy_loss
+from fl_dpftrl.comparison import style
 from fl_dpftrl.families import base
 from fl_dpftrl.guarding import devices
 from fl_dpftrl.learning import checkpoints, loop, metrics
@@ -173,7 +174,7 @@ def write(folder: pathlib.Path, *, hparams: configuration.Hparams, **facts: Any)
   plot.accuracy_plot(
     folder / 'accuracy.png',
     title=(
-      f'{hparams.dataset}: {outcome.strategy.family}, σ ='
+      f'{style.plain(outcome.dataset.name)}: {outcome.strategy.family}, σ ='
       f' {rounding.exact(hparams.noise_multiplier)}, n ='
       f' {statement.num_rounds}, k = {statement.max_participations},'
       f' b = {statement.min_sep}'
@@ -195,6 +196,7 @@ def write(folder: pathlib.Path, *, hparams: configuration.Hparams, **facts: Any)
       table=outcome.table,
       test=outcome.test,
       other={
+        'dataset_digest': outcome.dataset.digest or None,
         'num_devices': outcome.num_devices,
         'unigram_accuracy': outcome.dataset.unigram_accuracy,
         'num_parameters': outcome.num_parameters,

@@ -40,7 +40,11 @@ def run(
     data_dir=hparams.data_dir,
     download=hparams.download,
     vocabulary_size=hparams.vocabulary_size,
+    client_column=hparams.client_column,
+    text_column=hparams.text_column,
   )
+  if dataset.digest:
+    say(f'{dataset.name}: {len(dataset.train_clients)} training clients, digest {dataset.digest}')
   simulation = setting.simulation(hparams, len(dataset.train_clients))
   strategy = setting.strategy(hparams, folder, simulation.population.num_devices, say)
   hparams = setting.calibrated(hparams, strategy)
