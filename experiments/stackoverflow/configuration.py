@@ -18,6 +18,9 @@ HPARAMS_NAME = 'hparams.json'
 NOISE_FLAGS = ('noise_multiplier', 'epsilon', 'deployment_epsilon')
 """Flags of which one says how much noise there is."""
 
+CLIENT_OPTIMIZERS = ('sgd', 'sgdm', 'adam', 'adamw')
+SERVER_OPTIMIZERS = ('sgdm', 'adam', 'yogi')
+
 # Beyond these a run would take any memory or time before it says so.
 _MOST = {
   'report_goal': 10**7,
@@ -122,9 +125,22 @@ class Hparams:
   check_ins_per_hour: float = _flag(2.0, 'Median check-ins per hour of an available device.')
   report_minutes: float = _flag(3.0, 'Median simulated minutes that a device trains.')
   num_rounds: int = _flag(None, 'Number of rounds; each uses one noise row.')
-  client_learning_rate: float = _flag(1.0, "Learning rate of the clients' SGD.")
-  server_learning_rate: float = _flag(1.0, "Learning rate of the server's SGD.")
-  server_momentum: float = _flag(0.95, "Momentum of the server's SGD.")
+  client_optimizer: str = _flag(
+    'sgd', 'Optimiser of the clients; sgdm has momentum 0.9.', choices=CLIENT_OPTIMIZERS
+  )
+  client_learning_rate: float = _flag(1.0, "Learning rate of the clients' optimiser.")
+  server_optimizer: str = _flag(
+    'sgdm',
+    'Optimiser of the server. Strategies are optimised for sgdm; the guarantee holds for all.',
+    choices=SERVER_OPTIMIZERS,
+  )
+  server_learning_rate: float = _flag(1.0, "Learning rate of the server's optimiser.")
+  server_momentum: float = _flag(0.95, "Momentum of the server's SGD, or β₁ of Adam and Yogi.")
+  initial_weights: str | None = _flag(
+    None,
+    'File with the weights to start from, such as model.npz of a run with the same network and'
+    ' vocabulary. They must not come from the data of the devices.',
+  )
   warmup_fraction: float = _flag(
     0.15, "Fraction of the rounds in which the server's learning rate rises."
   )

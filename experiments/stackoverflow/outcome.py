@@ -9,7 +9,7 @@ import shlex
 import sys
 from typing import Any
 
-from experiments.stackoverflow import configuration, datasets, plot, setting, summary
+from experiments.stackoverflow import configuration, datasets, plot, setting, summary, weights
 from fl_dpftrl import files, json_files, messages, participation, rounding
 from fl_dpftrl.accounting import gaussian, privacy_loss
 from fl_dpftrl.comparison import style
@@ -207,6 +207,7 @@ def write(folder: pathlib.Path, *, hparams: configuration.Hparams, **facts: Any)
       },
     ),
   )
+  weights.write(folder / weights.NAME, outcome.last.state.global_model_weights.trainable)
   return _summary(outcome)
 
 

@@ -7,7 +7,7 @@ Example:
 
 The output folder gets hparams.json, strategy.json, metrics.csv, TensorBoard
 event files, participation.parquet (the log), privacy.json, privacy.html,
-accuracy.png, summary.json and checkpoints/. An interrupted run goes on with
+accuracy.png, summary.json, model.npz and checkpoints/. An interrupted run goes on with
 --resume.
 """
 

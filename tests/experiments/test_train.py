@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from experiments.stackoverflow import evaluate
 from fl_dpftrl.optimization import registry
 from fl_dpftrl.simulation import cohorts
 from tests.experiments import starts
@@ -56,6 +57,7 @@ def test_leaves_the_files_of_the_contract(run):
     'hparams.json',
     'lock',
     'metrics.csv',
+    'model.npz',
     'participation.parquet',
     'privacy.html',
     'privacy.json',
@@ -287,6 +289,42 @@ def test_summary_holds_what_a_table_needs(run):
   assert summary['hypothetical_deployment']['epsilon'] < summary['epsilon']
   assert set(summary['validation']) == set(summary['test'])
   assert summary['seconds'] > 0
+
+
+def test_the_exported_model_is_that_of_the_summary(run, capsys, monkeypatch):
+  folder, _ = run
+  summary = json.loads((folder / 'summary.json').read_text())
+  for split in ('test', 'validation'):
+    assert evaluate.evaluate(folder, split)['accuracy'] == summary[split]['accuracy']
+  with np.load(folder / 'model.npz') as archive:
+    assert sum(archive[name].size for name in archive.files) == summary['num_parameters']
+  monkeypatch.setattr(sys, 'argv', ['evaluate', 'nowhere'])
+  with pytest.raises(SystemExit) as ended:
+    evaluate.main()
+  assert ended.value.code == 2 and capsys.readouterr().err.startswith('evaluate: ')
+
+
+def test_a_run_starts_from_the_weights_of_another(run, tmp_path):
+  start = run[0] / 'model.npz'
+  folder = tmp_path / 'run'
+  done = train(
+    *SYNTHETIC,
+    '--num_rounds=1',
+    '--noise_multiplier=0',
+    '--client_optimizer=adamw',
+    '--server_optimizer=adam',
+    '--client_learning_rate=0.01',
+    '--server_learning_rate=0.000001',
+    f'--initial_weights={start}',
+    f'--output_dir={folder}',
+  )
+  assert done.returncode == 0, done.err
+  summary = json.loads((folder / 'summary.json').read_text())
+  assert (summary['client_optimizer'], summary['server_optimizer']) == ('adamw', 'adam')
+  with np.load(start) as before, np.load(folder / 'model.npz') as after:
+    for name in before.files:
+      np.testing.assert_allclose(after[name], before[name], atol=1e-5)
+    assert any((after[name] != before[name]).any() for name in before.files)
 
 
 def test_calibrated_noise_is_that_of_the_first_start(tmp_path):

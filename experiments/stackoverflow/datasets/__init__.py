@@ -1,10 +1,14 @@
 """Federated text data sets, by name or path."""
 
 import os
+from typing import TYPE_CHECKING
 
 from experiments.stackoverflow.datasets import dataset as dataset_lib
 from experiments.stackoverflow.datasets import docstrings, synthetic
 from fl_dpftrl import messages
+
+if TYPE_CHECKING:
+  from experiments.stackoverflow import configuration
 
 NAMES = ('docstrings', 'stackoverflow', 'synthetic')
 Dataset = dataset_lib.Dataset
@@ -59,4 +63,18 @@ def load(
   raise ValueError(
     f'--dataset={messages.quoted(name)} is neither one of {", ".join(NAMES)},'
     ' nor the path of a folder or file'
+  )
+
+
+def load_for(hparams: 'configuration.Hparams') -> Dataset:
+  """Returns the data set that a run's flags name; raises as `load` does."""
+  return load(
+    hparams.dataset,
+    seed=hparams.seed,
+    cache_dir=hparams.cache_dir,
+    data_dir=hparams.data_dir,
+    download=hparams.download,
+    vocabulary_size=hparams.vocabulary_size,
+    client_column=hparams.client_column,
+    text_column=hparams.text_column,
   )

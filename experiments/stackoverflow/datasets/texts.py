@@ -23,7 +23,10 @@ from experiments.stackoverflow.datasets import dataset, docstrings
 from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
 from fl_dpftrl import messages
 
-LICENCE = 'Text of your own, read from where it is.'
+LICENCE = (
+  'Text of your own. The vocabulary is counted from the training clients without noise: the'
+  ' guarantee is for the model, and takes the list of words as public.'
+)
 SUFFIXES = ('.csv', '.jsonl', '.ndjson', '.parquet')
 
 _WORD = re.compile(r"\w+(?:['’-]\w+)*|[.,:;?!()]")

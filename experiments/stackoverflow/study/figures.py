@@ -159,7 +159,11 @@ def accuracy_by_noise(
   for axes, (measure, name) in zip(panels, MEASURES.items()):
     style.dress(axes)
     ranked = results.correlation(rows, measure)
-    style.remark(axes, f"{name}: Spearman's ρ {correlation_text(ranked.pooled)}")
+    style.remark(
+      axes,
+      f"{name}: Spearman's ρ {correlation_text(ranked.pooled)},"
+      f' within an ε {correlation_text(ranked.within)}',
+    )
     labels = dict.fromkeys(row.setting.label for row in known)
     for label in labels:
       own = [row for row in known if row.setting.label == label]
@@ -230,7 +234,10 @@ def _panels(
   y_label: str,
   logarithmic: bool,
 ) -> figure_lib.Figure:
-  """Draws a panel for each ε."""
+  """Draws a panel for each ε, and what there is without noise in all of them."""
+  if len(panels) > 1 and None in panels:
+    silent = panels[None]
+    panels = {e: [*series, *silent] for e, series in panels.items() if e is not None}
   columns = min(len(panels), _PANELS_A_ROW)
   lines = -(-len(panels) // columns)
   figure = style.new_figure(3.2 * columns + 2.4, 3.0 * lines + 1.4, title, subtitle)
@@ -244,7 +251,7 @@ def _panels(
     _draw(axes, series, look)
     xs = [x for line in series for x, _, _ in line.points]
     if logarithmic:
-      style.scale(axes, 'x', min(xs), max(xs), most_ticks=4, span=1.5)
+      style.scale(axes, 'x', min(xs), max(xs), most_ticks=6, span=1.5)
     axes.set_xlabel(x_label)
     shown |= dict(zip(*reversed(axes.get_legend_handles_labels())))
   for row in grid:

@@ -12,7 +12,6 @@ import os
 import pathlib
 import signal
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -205,7 +204,6 @@ def _train(arguments: list[str], log: str, threads: int, device: str | None) -> 
 
   tf.config.threading.set_intra_op_parallelism_threads(threads)
   tf.config.threading.set_inter_op_parallelism_threads(threads)
-  sys.argv = ['train', *arguments]
   train.start(arguments)
 
 
