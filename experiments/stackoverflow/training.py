@@ -175,6 +175,7 @@ def federation(
   process = process_lib.build(
     model,
     aggregator=factory,
+    client_learning_rate=hparams.client_learning_rate,
     client_optimizer=optimizers.client(hparams),
     server_learning_rates=schedules.warmup_cooldown(
       hparams.server_learning_rate,
@@ -182,6 +183,7 @@ def federation(
       warmup_fraction=hparams.warmup_fraction,
       cooldown_fraction=hparams.cooldown_fraction,
     ),
+    server_momentum=hparams.server_momentum,
     server_optimizer=optimizers.server(hparams),
   )
 
