@@ -5,12 +5,13 @@ import io
 import json
 import os
 import pathlib
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import catalogue, files, messages, participation, runtime
+from fl_dpftrl import catalogue, digests, files, messages, participation, runtime
 from fl_dpftrl.aggregators import by_reference, factory
 from fl_dpftrl.learning import checkpoints, loop, metrics, numbered
 from fl_dpftrl.logs import log as log_lib
@@ -121,7 +122,7 @@ def train(
   try:
     last = loop.run(
       loop.Federation(
-        process=numbered.NumberedProcess(process, context),
+        process=_Bound(process, context, aggregator),
         skip_row=aggregator.skip_row(trainable),
         rounds=rounds,
         client_data=lambda t, ids: [client_data(t, str(i)) for i in ids],
@@ -142,6 +143,37 @@ def train(
   stated = _report(folder, aggregator, schema, delta, void, burnt=last.burnt, clients=len(names))
   _write_model(folder / MODEL_NAME, weights)
   return Trained(weights=weights, statement=stated, folder=folder)
+
+
+class _Bound(numbered.NumberedProcess):
+  """A learning process whose noise is proven to be that of an aggregator.
+
+  The guarantee is computed from the aggregator, so a process that was built with
+  another one must not be trained.
+  """
+
+  def __init__(self, process: Any, context: Any, aggregator: factory.CorrelatedNoiseFactory):
+    super().__init__(process, context)
+    weights = process.get_model_weights.type_signature.result
+    self._expected = aggregator.parameters(weights.trainable)
+
+  def initialize(self) -> Any:
+    """Returns the first state.
+
+    Raises:
+      ValueError: if its noise has other parameters than the aggregator.
+    """
+    state = super().initialize()
+    noise = getattr(getattr(state, 'aggregator', None), 'noise', None)
+    found = getattr(noise, 'parameters', None)
+    if found is None or any(
+      np.asarray(own).item() != expected for own, expected in zip(found, self._expected)
+    ):
+      raise ValueError(
+        'process must be built with the aggregator as its model_aggregator: its noise has'
+        ' another strategy, seed, noise_multiplier or clip_norm'
+      )
+    return state
 
 
 def _check(
@@ -191,7 +223,9 @@ def _keep_strategy(
   """
   if not path.exists():
     catalogue.save_strategy(path, aggregator.strategy, schema=schema)
-  elif catalogue.load_strategy(path) != aggregator.strategy:
+  elif digests.strategy_digest(catalogue.load_strategy(path)) != digests.strategy_digest(
+    aggregator.strategy
+  ):
     raise ValueError(
       f'{messages.quoted(str(path))} is another strategy; name another folder, or go on with it'
     )
@@ -234,18 +268,22 @@ def _report(
   stated = replay_lib.replay(run, deltas=delta, report_goal=aggregator.report_goal)
   text = json.dumps(stated.to_json(), indent=2, allow_nan=False, default=str) + '\n'
   files.write_durably(folder / 'privacy.json', text.encode(), private=True)
-  command = (
-    f'fl-dpftrl replay --log={folder / loop.LOG_NAME} --strategy={folder / STRATEGY_NAME}'
-    f' --noise_multiplier={aggregator.noise_multiplier} --delta={delta}'
-    f' --declared_min_sep={schema.min_sep} --report_goal={aggregator.report_goal}'
-  )
+  command = [
+    *('fl-dpftrl', 'replay'),
+    f'--log={folder / loop.LOG_NAME}',
+    f'--strategy={folder / STRATEGY_NAME}',
+    f'--noise_multiplier={aggregator.noise_multiplier}',
+    f'--delta={delta}',
+    f'--declared_min_sep={schema.min_sep}',
+    f'--report_goal={aggregator.report_goal}',
+  ]
   privacy.write_report(
     folder / 'privacy.html',
     stated,
     setting=privacy.Setting(
       run=folder.name,
       noise_multiplier=aggregator.noise_multiplier,
-      command=command,
+      command=shlex.join(command),
       family=aggregator.strategy.family,
       clip_norm=aggregator.clip_norm,
       zeroing_norm=aggregator.zeroing_norm,

@@ -59,6 +59,9 @@ def test_a_bare_tff_model(tmp_path, monkeypatch, capsys):
     dpftrl.train(names['process'], other, **arguments)
   with pytest.raises(ValueError, match='needs 60 clients, got 40'):
     dpftrl.train(names['process'], other, **arguments, timer_rounds=8)
+  arguments['folder'] = tmp_path / 'other'
+  with pytest.raises(ValueError, match='must be built with the aggregator'):
+    dpftrl.train(names['process'], other, **arguments)
   with pytest.raises(ValueError, match='must be a CorrelatedNoiseFactory'):
     dpftrl.train(names['process'], None, **arguments)
 

@@ -1,6 +1,7 @@
 """The page of a study: its table, figures and what they mean, in one HTML file."""
 
 import base64
+import pathlib
 from collections.abc import Mapping, Sequence
 
 from experiments.stackoverflow.study import figures, results, study_file, table
@@ -14,11 +15,7 @@ CAPTIONS = {
   'accuracy_by_noise': 'Test accuracy by the noise that each loss predicts for the model. A'
   ' point is a mechanism at one ε.',
 }
-_STYLE = """
-main { max-width: 1200px; }
-img { max-width: 100%; height: auto; background: #fff; border-radius: 8px; }
-figure { margin: 0 0 24px; }
-"""
+_TEMPLATE = pathlib.Path(__file__).with_name('study.html')
 
 
 def study_page(
@@ -37,30 +34,24 @@ def study_page(
     facts: names and values that describe the runs.
   """
   shown = table.cells(rows)
-  head = page.join(table.HEAD[1], ' at ε')
-  body = [(page.join(mechanism, f' at {epsilon}'), *rest) for epsilon, mechanism, *rest in shown]
-  return page.document(
-    study.title,
-    page.card(page.definitions(*facts)),
-    page.element('h2', 'Results'),
-    page.table((head, *table.HEAD[2:]), body),
-    page.bullets(table.notes(study)),
-    page.element('h2', 'Order of the mechanisms'),
-    page.bullets(verdicts(rows)),
-    page.element('h2', 'Figures'),
-    *(_image(name, images[name]) for name in CAPTIONS if name in images),
-    page.element('h2', 'What the losses predict'),
-    *(page.element('p', sentence) for sentence in predictions(rows)),
-    page.element('h2', 'Flags of every run'),
-    page.element('pre', '\n'.join(study.flags)),
-    style=_STYLE,
+  return page.render(
+    _TEMPLATE,
+    title=study.title,
+    kind='study',
+    embedded={'title': study.title, 'head': table.HEAD, 'rows': shown},
+    facts=facts,
+    head=(f'{table.HEAD[1]} at ε', *table.HEAD[2:]),
+    rows=[(f'{mechanism} at {epsilon}', *cells) for epsilon, mechanism, *cells in shown],
+    notes=table.notes(study),
+    verdicts=verdicts(rows),
+    images=[
+      (name.replace('_', ' '), base64.b64encode(images[name]).decode('ascii'), caption)
+      for name, caption in CAPTIONS.items()
+      if name in images
+    ],
+    predictions=predictions(rows),
+    flags=study.flags,
   )
-
-
-def _image(name: str, content: bytes) -> page.Html:
-  encoded = base64.b64encode(content).decode('ascii')
-  image = page.Html(f'<img alt="{name.replace("_", " ")}" src="data:image/png;base64,{encoded}"/>')
-  return page.element('figure', image, page.element('figcaption', CAPTIONS[name]))
 
 
 def verdicts(rows: Sequence[results.Row]) -> list[str]:
