@@ -6,7 +6,7 @@ import types
 import pytest
 
 from experiments.stackoverflow import setting
-from experiments.stackoverflow.study import cells, command, runner, study_file
+from experiments.stackoverflow.study import cells, command, estimate, runner, study_file
 from fl_dpftrl import accounting, catalogue
 
 STUDY = {
@@ -138,3 +138,21 @@ def test_finished_cells_are_not_run_again(tmp_path):
   progress = runner.Progress(total=1, jobs=1, say=print)
   assert runner.run([cell], tmp_path, jobs=1, num_threads=1, progress=progress) == {}
   assert progress.done == 1
+
+
+def test_the_estimate_says_how_long_and_what_to_cut():
+  study = study_file.parse({**STUDY, 'seeds': [0, 1], 'server_learning_rates': [0.5, 1.0]})
+  found = estimate.Estimate(
+    num_cells=estimate.num_cells(study),
+    num_rounds=8,
+    num_evaluations=2,
+    start_seconds=10.0,
+    round_seconds=5.0,
+    evaluation_seconds=25.0,
+    jobs=2,
+  )
+  assert found.num_cells == 3 * (2 + 1)
+  assert found.seconds == 5 * 100.0  # The last job has no second cell.
+  text = found.text(study)
+  assert text.startswith('9 runs of 8 rounds, 5 s a round, 2 at a time: about 0:08:20')
+  assert 'seeds (2), learning rates (up to 2 a setting), settings (3)' in text
