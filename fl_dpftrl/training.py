@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fl_dpftrl import catalogue, digests, files, messages, participation, runtime
-from fl_dpftrl.aggregators import by_reference, factory
+from fl_dpftrl.aggregators import factory
 from fl_dpftrl.learning import checkpoints, loop, metrics, numbered
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import noise_record, shards
@@ -179,10 +179,10 @@ class _Bound(numbered.NumberedProcess):
 def _check(
   aggregator: Any, num_rounds: int, clients: Sequence[str], timer_rounds: int, every: int
 ) -> None:
-  if isinstance(aggregator, by_reference.NoiseByReferenceFactory) or not isinstance(
-    aggregator, factory.CorrelatedNoiseFactory
-  ):
+  if not isinstance(aggregator, factory.CorrelatedNoiseFactory):
     raise ValueError(f'aggregator must be a CorrelatedNoiseFactory, got {type(aggregator)}')
+  if not isinstance(aggregator.memory, str):
+    raise ValueError('aggregator must keep its noise in state or an engine, not a RowServer')
   for name, value in (
     ('num_rounds', num_rounds),
     ('timer_rounds', timer_rounds),
