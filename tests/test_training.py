@@ -10,7 +10,7 @@ import pytest
 
 import fl_dpftrl as dpftrl
 
-pytestmark = pytest.mark.tff
+pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
 EXAMPLES = pathlib.Path(__file__).parent.parent / 'examples'
 
@@ -66,7 +66,6 @@ def test_a_bare_tff_model(tmp_path, monkeypatch, capsys):
     dpftrl.train(names['process'], None, **arguments)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('name', ['own_cnn', 'own_transformer'])
 def test_keras_models(name, tmp_path, monkeypatch, capsys):
   names, out = run(name, tmp_path, monkeypatch, capsys)
