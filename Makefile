@@ -13,10 +13,12 @@ NULL := /dev/null
 TESTS ?= tests
 # Processes that test at the same time.
 JOBS ?= 2
+STUDY ?= docstrings
+STUDY_RUN ?= runs/studies/$(STUDY)
 # Tests that need TensorFlow Federated; the others make up test-core.
 TFF_TESTS := tests/aggregators tests/auditing/test_processes.py tests/benchmarks/test_training.py \
   tests/experiments tests/learning tests/noise/stream tests/noise/test_changed_noise.py \
-  tests/runtime
+  tests/runtime tests/test_training.py
 # One thread for linear algebra, as the command line has.
 PYTEST_FLAGS := --numprocesses=$(JOBS) --dist=worksteal
 CORE_PYTHON := $(or $(PYTHON),python3)
@@ -29,7 +31,7 @@ BENCH ?=
 REPEATS ?= 3
 COMMA := ,
 
-.PHONY: env train matrices test test-fast test-thorough test-core check docs bench clean
+.PHONY: env train study matrices test test-fast test-thorough test-core check docs bench clean
 
 env: $(VENV)/installed
 
@@ -65,6 +67,12 @@ train: env
 	@$(TRAIN) --noise_multiplier=0 --output_dir=$(RUN)-no-noise >$(NULL)
 	@echo "2 of 2: with correlated noise" >&2
 	@$(TRAIN) --output_dir=$(RUN) --compare_with=$(RUN)-no-noise
+
+# Compares mechanisms by training: STUDY=docstrings, docstrings_private, synthetic
+# or stackoverflow. Goes on where it was interrupted.
+study: env
+	$(VENV)/bin/python -m experiments.stackoverflow.study \
+	  --study=studies/$(STUDY).json --output_dir=$(STUDY_RUN)
 
 # Every strategy file anew; one thread, so that sums come out the same each time.
 matrices: env

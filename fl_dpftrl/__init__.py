@@ -49,6 +49,7 @@ if TYPE_CHECKING:
   from fl_dpftrl.replaying.statement import Statement as Statement
   from fl_dpftrl.simulation.recording import simulate as simulate
   from fl_dpftrl.simulation.scenario import Scenario as Scenario
+  from fl_dpftrl.training import train as train
   from fl_dpftrl.workloads import Workload as Workload
 
 _HOMES = {
@@ -91,6 +92,7 @@ _HOMES = {
   'replay': 'replaying.replay',
   'save_strategy': 'catalogue',
   'simulate': 'simulation.recording',
+  'train': 'training',
   'write_log': 'logs.schema',
 }
 _ROOMS = ('accounting', 'catalogue', 'error', 'runtime', 'sensitivity', 'workloads')

@@ -6,13 +6,20 @@ import math
 import pathlib
 import types
 import typing
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import flags
 
-from fl_dpftrl import addresses, files
+from experiments.stackoverflow import flag_files
+from fl_dpftrl import addresses, files, messages
 
 HPARAMS_NAME = 'hparams.json'
+NOISE_FLAGS = ('noise_multiplier', 'epsilon', 'deployment_epsilon')
+"""Flags of which one says how much noise there is."""
+
+CLIENT_OPTIMIZERS = ('sgd', 'sgdm', 'adam', 'adamw')
+SERVER_OPTIMIZERS = ('sgdm', 'adam', 'yogi')
 
 # Beyond these a run would take any memory or time before it says so.
 _MOST = {
@@ -56,19 +63,35 @@ class Hparams:
   """
 
   dataset: str = _flag(
-    'docstrings', 'Text to train on.', choices=('docstrings', 'stackoverflow', 'synthetic')
+    'docstrings',
+    'Text to train on: docstrings, stackoverflow, synthetic, or a path: a folder of .txt files,'
+    ' one a client, or a .csv, .jsonl or .parquet file.',
   )
+  client_column: str = _flag('client', "Column of the client's name, for a file.")
+  text_column: str = _flag('text', 'Column of the text, or of lists of token ids, for a file.')
   data_dir: str | None = _flag(None, 'Folder with stackoverflow.sqlite, for that data set.')
   download: bool = _flag(False, 'Let TFF download StackOverflow where there is no file.')
   cache_dir: str = _flag('.cache', 'Folder for prepared data.')
   mechanism: str | None = _flag(
     None,
-    'Family of the noise: blt (the default), banded, tree_online or identity. Without'
-    ' --strategy, blt and banded are optimised for the run.',
+    'Family of the noise, optimised for the run (default: blt); --help lists all. Use'
+    " instead of a file's --strategy.",
   )
-  strategy: str | None = _flag(None, 'Strategy file or catalogue name, such as blt-b400.')
-  noise_multiplier: float = _flag(
+  strategy: str | None = _flag(
+    None, 'Strategy file or catalogue name, such as blt-b400. Use instead of --mechanism.'
+  )
+  noise_multiplier: float | None = _flag(
     None, 'std(Z) / clip_norm, for the strategy as stored; 0 trains without noise.'
+  )
+  epsilon: float | None = _flag(
+    None,
+    'ε at --delta to which the noise multiplier is calibrated, for the participation that'
+    ' --timer_rounds enforces; use instead of --noise_multiplier.',
+  )
+  deployment_epsilon: float | None = _flag(
+    None,
+    'The same for the hypothetical deployment of --deployment_report_goal; use instead of'
+    ' --epsilon.',
   )
   noise_memory: str | None = _flag(
     None,
@@ -102,9 +125,22 @@ class Hparams:
   check_ins_per_hour: float = _flag(2.0, 'Median check-ins per hour of an available device.')
   report_minutes: float = _flag(3.0, 'Median simulated minutes that a device trains.')
   num_rounds: int = _flag(None, 'Number of rounds; each uses one noise row.')
-  client_learning_rate: float = _flag(1.0, "Learning rate of the clients' SGD.")
-  server_learning_rate: float = _flag(1.0, "Learning rate of the server's SGD.")
-  server_momentum: float = _flag(0.95, "Momentum of the server's SGD.")
+  client_optimizer: str = _flag(
+    'sgd', 'Optimiser of the clients; sgdm has momentum 0.9.', choices=CLIENT_OPTIMIZERS
+  )
+  client_learning_rate: float = _flag(1.0, "Learning rate of the clients' optimiser.")
+  server_optimizer: str = _flag(
+    'sgdm',
+    'Optimiser of the server. Strategies are optimised for sgdm; the guarantee holds for all.',
+    choices=SERVER_OPTIMIZERS,
+  )
+  server_learning_rate: float = _flag(1.0, "Learning rate of the server's optimiser.")
+  server_momentum: float = _flag(0.95, "Momentum of the server's SGD, or β₁ of Adam and Yogi.")
+  initial_weights: str | None = _flag(
+    None,
+    'File with the weights to start from, such as model.npz of a run with the same network and'
+    ' vocabulary. They must not come from the data of the devices.',
+  )
   warmup_fraction: float = _flag(
     0.15, "Fraction of the rounds in which the server's learning rate rises."
   )
@@ -142,9 +178,14 @@ class Hparams:
   )
 
   def __post_init__(self):
-    for name in ('noise_multiplier', 'report_goal', 'num_rounds'):
+    for name in ('report_goal', 'num_rounds'):
       if getattr(self, name) is None:
         raise ValueError(f'--{name} is missing; a flagfile gives all that a run needs')
+    if all(getattr(self, name) is None for name in NOISE_FLAGS):
+      raise ValueError(
+        '--noise_multiplier is missing; a flagfile gives all that a run needs, or --epsilon'
+        ' calibrates it'
+      )
     for name in (
       'report_goal',
       'num_rounds',
@@ -177,20 +218,35 @@ class Hparams:
       value = getattr(self, field.name)
       if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f'--{field.name}={value} must be a finite number')
-    for name in ('client_learning_rate', 'server_learning_rate', 'clip_norm'):
+    for name in (
+      'client_learning_rate',
+      'server_learning_rate',
+      'clip_norm',
+      'epsilon',
+      'deployment_epsilon',
+    ):
       value = getattr(self, name)
-      if not (value > 0 and math.isfinite(value)):
+      if value is not None and not value > 0:
         raise ValueError(f'--{name}={value} must be positive')
-    if not (self.noise_multiplier >= 0 and math.isfinite(self.noise_multiplier)):
+    if self.noise_multiplier is not None and not self.noise_multiplier >= 0:
       raise ValueError(f'--noise_multiplier={self.noise_multiplier} must be at least 0')
     if self.max_epsilon is not None:
       if not self.max_epsilon > 0:
         raise ValueError(f'--max_epsilon={self.max_epsilon} must be positive')
-      if self.timer_rounds is None or not self.noise_multiplier or self.noise_seed is not None:
+      if self.timer_rounds is None or self.noise_multiplier == 0 or self.noise_seed is not None:
         raise ValueError(
           f'--max_epsilon={self.max_epsilon} needs --timer_rounds, which declares a min-sep,'
           ' a positive --noise_multiplier, and no --noise_seed'
         )
+    if self.deployment_epsilon is not None and self.deployment_report_goal is None:
+      raise ValueError(
+        f'--deployment_epsilon={self.deployment_epsilon} needs --deployment_report_goal'
+      )
+    if self.calibrates and self.timer_hours is not None:
+      raise ValueError(
+        f'--timer_hours={self.timer_hours} enforces no min-sep in rounds to calibrate noise for:'
+        ' give --timer_rounds, or --noise_multiplier'
+      )
     if not 0 < self.delta < 1:
       raise ValueError(f'--delta={self.delta} must lie between 0 and 1')
     if self.timer_rounds is not None and self.timer_hours is not None:
@@ -208,6 +264,11 @@ class Hparams:
         f' --report_goal={self.report_goal}'
       )
 
+  @property
+  def calibrates(self) -> bool:
+    """True if the noise multiplier follows from a target ε."""
+    return self.epsilon is not None or self.deployment_epsilon is not None
+
   def to_json(self) -> dict[str, Any]:
     """Returns all flags, but leaves out the value of a noise seed."""
     recorded = dataclasses.asdict(self)
@@ -221,18 +282,18 @@ class Hparams:
     files.write_durably(folder / HPARAMS_NAME, text.encode())
 
 
-def _define_flags() -> None:
+def _define_flags(values: flags.FlagValues) -> None:
   for name, kind in typing.get_type_hints(Hparams).items():
     field = Hparams.__dataclass_fields__[name]
     text, choices = field.metadata['help'], field.metadata['choices']
     if choices:
-      flags.DEFINE_enum(name, field.default, list(choices), text)
+      flags.DEFINE_enum(name, field.default, list(choices), text, flag_values=values)
     else:
       (plain,) = {*(typing.get_args(kind) or (kind,))} - {types.NoneType}
-      _DEFINE[plain](name, field.default, text)
+      _DEFINE[plain](name, field.default, text, flag_values=values)
 
 
-_define_flags()
+_define_flags(flags.FLAGS)
 
 RUNTIMES = ('in_process', 'worker')
 
@@ -276,8 +337,39 @@ class Machines:
         raise ValueError(f'--{flag}: {error}') from error
 
 
-def from_flags() -> Hparams:
-  """The hyperparameters that the command line gives."""
-  return Hparams(
-    **{field.name: flags.FLAGS[field.name].value for field in dataclasses.fields(Hparams)}
-  )
+def from_flags(values: flags.FlagValues = flags.FLAGS) -> Hparams:
+  """Returns the hyperparameters that parsed flags give.
+
+  Raises:
+    ValueError: naming flags that exclude each other, or a flag and its value.
+  """
+  given = {field.name: values[field.name].value for field in dataclasses.fields(Hparams)}
+  noise = [name for name in NOISE_FLAGS if given[name] is not None]
+  if len(noise) > 1:
+    texts = ' and '.join(f'--{name}={given[name]}' for name in noise)
+    raise ValueError(f'{texts}: give one of them')
+  return Hparams(**given)
+
+
+def from_arguments(arguments: Sequence[str]) -> Hparams:
+  """Returns the hyperparameters of a command line, without its first word.
+
+  Raises:
+    OSError: if a file of flags cannot be read.
+    ValueError: for arguments that are no flags of a run, or have bad values.
+  """
+  values = flags.FlagValues()
+  _define_flags(values)
+  try:
+    rest = values(['train', *flag_files.expand(arguments)])[1:]
+  except flags.Error as error:
+    raise ValueError(str(error)) from None
+  if rest:
+    raise ValueError(f'{messages.quoted(rest[0])} is not a flag; flags are --name=value')
+  return from_flags(values)
+
+
+def recorded(content: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the flags of an hparams.json, with the defaults of flags newer than it."""
+  defaults = {field.name: field.default for field in dataclasses.fields(Hparams)}
+  return {**defaults, **content}

@@ -21,11 +21,20 @@ _COMMENTS = ('#', '//')
 _LONGEST_NAME = 100
 
 
+ALTERNATIVES = (
+  ('mechanism', 'strategy'),
+  ('noise_multiplier', 'epsilon', 'deployment_epsilon'),
+  ('timer_rounds', 'timer_hours'),
+)
+"""Groups of flags that exclude each other."""
+
+
 def expand(arguments: Sequence[str]) -> list[str]:
   """Returns command-line arguments with the flags of their files in place.
 
   In a file, each line is a flag; lines that are empty or start with # or // are
-  left out. A file may name others.
+  left out. A file may name others. A flag replaces its `ALTERNATIVES` in the
+  files: with --strategy on the command line, --mechanism of a file is left out.
 
   Args:
     arguments: of a command line, without its first.
@@ -36,7 +45,34 @@ def expand(arguments: Sequence[str]) -> list[str]:
       than MOST_FILES, for --flagfile without a name, and for a flag whose name
       has more than 100 characters.
   """
-  return _Expansion().of(list(arguments), ())
+  return _without_replaced(_Expansion().of(list(arguments), ()))
+
+
+def _without_replaced(arguments: list[tuple[str, int]]) -> list[str]:
+  """Leaves out flags of a file whose alternatives are given further outside.
+
+  Args:
+    arguments: each with its depth: 0 on the command line, 1 in a file, 2 in a
+      file that it names.
+  """
+  group_of = {name: group for group in ALTERNATIVES for name in group}
+  named = [(_name(argument), depth) for argument, depth in arguments]
+  least: dict[tuple[str, ...], int] = {}
+  for name, depth in named:
+    if name in group_of:
+      least[group_of[name]] = min(depth, least.get(group_of[name], depth))
+  outermost = {name for name, depth in named if depth == least.get(group_of.get(name, ()))}
+  kept, rest = [], iter(arguments)
+  for argument, _ in rest:
+    if _name(argument) not in group_of or _name(argument) in outermost:
+      kept.append(argument)
+    elif '=' not in argument:
+      next(rest, None)  # Its value.
+  return kept
+
+
+def _name(argument: str) -> str:
+  return argument.partition('=')[0].lstrip('-') if argument.startswith('-') else ''
 
 
 class _Expansion:
@@ -45,16 +81,17 @@ class _Expansion:
   def __init__(self):
     self._num_files = 0
 
-  def of(self, arguments: list[str], within: tuple[str, ...]) -> list[str]:
-    found, rest = [], iter(arguments)
+  def of(self, arguments: list[str], within: tuple[str, ...]) -> list[tuple[str, int]]:
+    """The arguments with their depth in files."""
+    found, rest, depth = [], iter(arguments), len(within)
     for argument in rest:
       if argument == '--':
-        return [*found, argument, *rest]
+        return [*found, *((a, depth) for a in (argument, *rest))]
       flag, equals, name = argument.partition('=')
       if flag.startswith('-') and len(flag) > _LONGEST_NAME:
         raise ValueError(f'{messages.quoted(flag)} is not the name of a flag')
       if flag not in _NAMES:
-        found.append(argument)
+        found.append((argument, depth))
         continue
       name = name if equals else next(rest, '')
       if not name:

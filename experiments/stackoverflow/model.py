@@ -27,7 +27,12 @@ def masked_loss(logits: tf.Tensor, targets: tf.Tensor, pad: int) -> tf.Tensor:
 
 
 def build(
-  network: networks.Network, vocabulary: vocabulary_lib.Vocabulary, *, length: int, seed: int
+  network: networks.Network,
+  vocabulary: vocabulary_lib.Vocabulary,
+  *,
+  length: int,
+  seed: int,
+  initial_weights: Sequence[np.ndarray] | None = None,
 ) -> tff.learning.models.FunctionalModel:
   """The model for `tff.learning.algorithms.build_unweighted_fed_avg`.
 
@@ -40,6 +45,7 @@ def build(
     vocabulary: says which token is padding.
     length: tokens of x and of y: int32 batches [batch, length].
     seed: of the initial weights.
+    initial_weights: weights to start from; None for those of the seed.
 
   Raises:
     ValueError: if network and vocabulary differ in their tokens.
@@ -81,8 +87,10 @@ def build(
     )
 
   tokens = tf.TensorSpec([None, length], tf.int32)
+  if initial_weights is None:
+    initial_weights = network.initial_weights(seed)
   return tff.learning.models.FunctionalModel(
-    initial_weights=(network.initial_weights(seed), ()),
+    initial_weights=(tuple(initial_weights), ()),
     predict_on_batch_fn=predict,
     loss_fn=loss,
     metrics_fns=(initialize_metrics, update_metrics, finalize_metrics),

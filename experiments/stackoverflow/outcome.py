@@ -9,9 +9,10 @@ import shlex
 import sys
 from typing import Any
 
-from experiments.stackoverflow import configuration, datasets, plot, setting
+from experiments.stackoverflow import configuration, datasets, plot, setting, summary, weights
 from fl_dpftrl import files, json_files, messages, participation, rounding
 from fl_dpftrl.accounting import gaussian, privacy_loss
+from fl_dpftrl.comparison import style
 from fl_dpftrl.families import base
 from fl_dpftrl.guarding import devices
 from fl_dpftrl.learning import checkpoints, loop, metrics
@@ -24,7 +25,6 @@ from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.reports import privacy
 from fl_dpftrl.simulation import cohorts
 
-SUMMARY_NAME = 'summary.json'
 _LONGEST = 1000  # characters of a line
 NO_NOISE = 'noise is off (noise_multiplier 0)'
 NOISE_SEED = 'the noise seed was given, so whoever knows it can remove the noise'
@@ -174,7 +174,7 @@ def write(folder: pathlib.Path, *, hparams: configuration.Hparams, **facts: Any)
   plot.accuracy_plot(
     folder / 'accuracy.png',
     title=(
-      f'{hparams.dataset}: {outcome.strategy.family}, σ ='
+      f'{style.plain(outcome.dataset.name)}: {outcome.strategy.family}, σ ='
       f' {rounding.exact(hparams.noise_multiplier)}, n ='
       f' {statement.num_rounds}, k = {statement.max_participations},'
       f' b = {statement.min_sep}'
@@ -188,23 +188,27 @@ def write(folder: pathlib.Path, *, hparams: configuration.Hparams, **facts: Any)
     delta=hparams.delta,
   )
   _write_json(
-    folder / SUMMARY_NAME,
-    {
-      'test': _finite(outcome.test),
-      'unigram_accuracy': outcome.dataset.unigram_accuracy,
-      'num_parameters': outcome.num_parameters,
-      'burnt_rounds': list(outcome.last.burnt),
-      'diverged_since_round': diverged_since(outcome.table, outcome.test),
-      'hypothetical_deployment': outcome.hypothetical and vars(outcome.hypothetical),
-      'void_reason': void_reason(hparams),
-    },
+    folder / summary.NAME,
+    summary.content(
+      hparams,
+      facts['strategy'],
+      statement,
+      table=outcome.table,
+      test=outcome.test,
+      other={
+        'dataset_digest': outcome.dataset.digest or None,
+        'num_devices': outcome.num_devices,
+        'unigram_accuracy': outcome.dataset.unigram_accuracy,
+        'num_parameters': outcome.num_parameters,
+        'burnt_rounds': list(outcome.last.burnt),
+        'diverged_since_round': diverged_since(outcome.table, outcome.test),
+        'hypothetical_deployment': outcome.hypothetical and vars(outcome.hypothetical),
+        'void_reason': void_reason(hparams),
+      },
+    ),
   )
+  weights.write(folder / weights.NAME, outcome.last.state.global_model_weights.trainable)
   return _summary(outcome)
-
-
-def _finite(values: dict[str, float]) -> dict[str, float | None]:
-  """Measurements for JSON, which has no word for NaN and infinities but null."""
-  return {n: v if math.isfinite(v) else None for n, v in values.items()}
 
 
 def diverged_since(table: metrics.MetricsTable, test: dict[str, float]) -> int | None:
@@ -367,7 +371,7 @@ def _without_noise(outcome: Outcome) -> float | str:
     return 'not known; name its folder with --compare_with'
   try:
     other = dict(json_files.read(folder / configuration.HPARAMS_NAME))
-    accuracy = float(json_files.read(folder / SUMMARY_NAME)['test']['accuracy'])
+    accuracy = float(json_files.read(folder / summary.NAME)['test']['accuracy'])
   except (OSError, ValueError, KeyError, TypeError):
     return f'not known; no finished run in {folder}'
   if accuracy is None:

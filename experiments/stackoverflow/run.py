@@ -33,16 +33,12 @@ def run(
       run in the folder cannot go on.
   """
   say = lambda line: print(messages.one_line(line), file=sys.stderr, flush=True)
-  dataset = datasets.load(
-    hparams.dataset,
-    seed=hparams.seed,
-    cache_dir=hparams.cache_dir,
-    data_dir=hparams.data_dir,
-    download=hparams.download,
-    vocabulary_size=hparams.vocabulary_size,
-  )
+  dataset = datasets.load_for(hparams)
+  if dataset.digest:
+    say(f'{dataset.name}: {len(dataset.train_clients)} training clients, digest {dataset.digest}')
   simulation = setting.simulation(hparams, len(dataset.train_clients))
   strategy = setting.strategy(hparams, folder, simulation.population.num_devices, say)
+  hparams = setting.calibrated(hparams, strategy)
   # TensorFlow is slow to load: not before the flags are known to fit the data.
   from experiments.stackoverflow import training
 

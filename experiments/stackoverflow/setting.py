@@ -1,10 +1,12 @@
 """The devices, timers, planned schema and strategy that a run's flags set."""
 
+import dataclasses
 import pathlib
 from collections.abc import Callable, Iterator
 
 from experiments.stackoverflow import configuration
 from fl_dpftrl import catalogue, participation
+from fl_dpftrl.accounting import calibration
 from fl_dpftrl.families import base
 from fl_dpftrl.guarding import admission, budget
 from fl_dpftrl.optimization import registry
@@ -147,6 +149,34 @@ def strategy(
   else:
     found = _optimised(hparams.mechanism or _MECHANISM, schema, say)
   return found
+
+
+def calibrated(hparams: configuration.Hparams, found: base.Strategy) -> configuration.Hparams:
+  """Returns the flags with the noise multiplier that a target ε asks for.
+
+  The noise is calibrated for the participation that the timers enforce, for the
+  run itself or for its hypothetical deployment. A noise multiplier that is
+  given, or was recorded by the run's first start, stays as it is.
+
+  Raises:
+    ValueError: if no noise multiplier meets the target.
+  """
+  if hparams.noise_multiplier is not None:
+    return hparams
+  target, ratio = hparams.epsilon, 1.0
+  if target is None:
+    target = hparams.deployment_epsilon
+    ratio = hparams.report_goal / hparams.deployment_report_goal
+  guarantee = calibration.calibrate(
+    found, enforced_schema(hparams), epsilon=target, delta=hparams.delta
+  )
+  return dataclasses.replace(hparams, noise_multiplier=ratio * guarantee.noise_multiplier)
+
+
+def enforced_schema(hparams: configuration.Hparams) -> participation.MinSep:
+  """Returns the participation that timers in rounds, or none, enforce."""
+  min_sep = min(hparams.timer_rounds or 1, hparams.num_rounds)
+  return participation.MinSep(num_rounds=hparams.num_rounds, min_sep=min_sep)
 
 
 def record_strategy(

@@ -7,7 +7,7 @@ Example:
 
 The output folder gets hparams.json, strategy.json, metrics.csv, TensorBoard
 event files, participation.parquet (the log), privacy.json, privacy.html,
-accuracy.png, summary.json and checkpoints/. An interrupted run goes on with
+accuracy.png, summary.json, model.npz and checkpoints/. An interrupted run goes on with
 --resume.
 """
 
@@ -22,10 +22,12 @@ if __name__ == '__main__':
 
 # pylint: disable=g-import-not-at-top,wrong-import-position
 import contextlib
+import dataclasses
 import errno
 import pathlib
 import sys
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from absl import app, flags, logging
@@ -87,7 +89,7 @@ def main(argv: list[str]) -> None:
     os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
     logging.set_verbosity(logging.WARNING)  # TFF tells of every lost call.
     with _held(folder):
-      _check_folder(folder, hparams)  # Again: now nobody else changes it.
+      hparams = _check_folder(folder, hparams)  # Again: now nobody else changes it.
       interrupts.run(lambda asked: _run(hparams, machines, folder, asked))
   except (ValueError, OSError) as error:
     _fail(error, status=1 if getattr(error, 'errno', 0) in _NO_ROOM else 2)
@@ -167,8 +169,12 @@ def _machines() -> configuration.Machines:
   )
 
 
-def _check_folder(folder: pathlib.Path, hparams: configuration.Hparams) -> None:
-  """Refuses a folder with another run, or with anything else, in it."""
+def _check_folder(folder: pathlib.Path, hparams: configuration.Hparams) -> configuration.Hparams:
+  """Refuses a folder with another run, or with anything else, in it.
+
+  Returns:
+    The flags; a calibrated noise multiplier is that of the run's first start.
+  """
   path = folder / configuration.HPARAMS_NAME
   if not path.exists():
     if folder.exists() and any(
@@ -176,7 +182,7 @@ def _check_folder(folder: pathlib.Path, hparams: configuration.Hparams) -> None:
       for path in folder.iterdir()
     ):
       raise ValueError(f'--output_dir={folder} holds other files; name a new folder')
-    return
+    return hparams
   if not _RESUME.value:
     raise ValueError(
       f'--output_dir={folder} holds a run; name another folder, or go on with --resume'
@@ -184,18 +190,24 @@ def _check_folder(folder: pathlib.Path, hparams: configuration.Hparams) -> None:
   before = json_files.read(path)
   if not isinstance(before, dict):
     raise ValueError(f'{path} is not of a run: it must hold a JSON object')
-  now = hparams.to_json()
+  now, before = hparams.to_json(), configuration.recorded(before)
+  if hparams.calibrates:
+    now['noise_multiplier'] = before['noise_multiplier']
   for name in sorted(now.keys() | before.keys()):
     if before.get(name) != now.get(name):
       raise ValueError(
         f'--{name}={now.get(name)} differs from the run in {folder}, which has'
         f' {messages.quoted(before.get(name))}; resume with the same flags'
       )
+  return dataclasses.replace(hparams, noise_multiplier=now['noise_multiplier'])
 
 
 def _parse(argv: list[str]) -> list[str]:
   if {'--help', '-help', '--helpfull', '--helpshort'} & set(argv):
+    from fl_dpftrl.optimization import registry  # Slow to load.
+
     print(__doc__)
+    print(textwrap.fill(f'Mechanisms: {", ".join(registry.OPTIMIZERS)}.', width=80))
     for module in (configuration, sys.modules[__name__]):
       print(flags.FLAGS.module_help(module))
     sys.exit(0)
@@ -203,6 +215,16 @@ def _parse(argv: list[str]) -> list[str]:
     return flags.FLAGS([*argv[:1], *flag_files.expand(argv[1:])])
   except (flags.Error, OSError, ValueError) as error:
     _fail(error)
+
+
+def start(arguments: Sequence[str]) -> NoReturn:
+  """Runs the command with these arguments, and ends the process.
+
+  Raises:
+    SystemExit: with the exit status of the command.
+  """
+  app.run(main, argv=['train', *arguments], flags_parser=_parse)
+  sys.exit(0)
 
 
 if __name__ == '__main__':

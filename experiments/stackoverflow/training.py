@@ -8,10 +8,18 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from experiments.stackoverflow import configuration, datasets, networks, outcome, setting
+from experiments.stackoverflow import (
+  configuration,
+  datasets,
+  networks,
+  optimizers,
+  outcome,
+  setting,
+)
 from experiments.stackoverflow import model as model_lib
 from experiments.stackoverflow import monitor as monitor_lib
 from experiments.stackoverflow import noise as noise_lib
+from experiments.stackoverflow import weights as weights_lib
 from fl_dpftrl import runtime, schedules
 from fl_dpftrl.aggregators import factory as factory_lib
 from fl_dpftrl.families import base
@@ -154,13 +162,21 @@ def federation(
   rows: engine.RowServer | None,
 ) -> loop.Federation:
   """The devices' data and the DP-FedAvg process that trains on it."""
+  start = None
+  if hparams.initial_weights is not None:
+    start = weights_lib.read(hparams.initial_weights, network, flag='initial_weights')
   model = model_lib.build(
-    network, dataset.vocabulary, length=dataset.sequence_length, seed=hparams.seed
+    network,
+    dataset.vocabulary,
+    length=dataset.sequence_length,
+    seed=hparams.seed,
+    initial_weights=start,
   )
   process = process_lib.build(
     model,
     aggregator=factory,
     client_learning_rate=hparams.client_learning_rate,
+    client_optimizer=optimizers.client(hparams),
     server_learning_rates=schedules.warmup_cooldown(
       hparams.server_learning_rate,
       hparams.num_rounds,
@@ -168,6 +184,7 @@ def federation(
       cooldown_fraction=hparams.cooldown_fraction,
     ),
     server_momentum=hparams.server_momentum,
+    server_optimizer=optimizers.server(hparams),
   )
 
   def client_data(round_index: int, device_ids: Sequence[Any]) -> list[Any]:

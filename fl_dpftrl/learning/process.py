@@ -19,9 +19,11 @@ def build(
   model: Model,
   *,
   aggregator: tff.aggregators.UnweightedAggregationFactory,
-  client_learning_rate: float,
+  client_learning_rate: float = 1.0,
   server_learning_rates: np.ndarray,
   server_momentum: float = 0.95,
+  client_optimizer: tff.learning.optimizers.Optimizer | None = None,
+  server_optimizer: tff.learning.optimizers.Optimizer | None = None,
 ) -> tff.learning.templates.LearningProcess:
   """Federated averaging with uniform weights and a momentum server.
 
@@ -35,6 +37,9 @@ def build(
     server_learning_rates: shape [num_rounds], the server's rate in each round;
       later rounds repeat the last.
     server_momentum: of the server's SGD; 0 for none.
+    client_optimizer: optimiser of the clients instead of SGD.
+    server_optimizer: optimiser of the server instead of SGD with momentum; its
+      learning rate is that of the schedule.
 
   Raises:
     ValueError: for a rate that is not positive, a momentum outside [0, 1), or
@@ -57,13 +62,15 @@ def build(
   def rate_of_round(round_index):
     return tf.gather(tf.constant(rates), tf.minimum(round_index, rates.size - 1))
 
-  server_optimizer = tff.learning.optimizers.schedule_learning_rate(
-    tff.learning.optimizers.build_sgdm(momentum=server_momentum or None), rate_of_round
-  )
+  optimizers = tff.learning.optimizers
+  if client_optimizer is None:
+    client_optimizer = optimizers.build_sgdm(client_learning_rate)
+  if server_optimizer is None:
+    server_optimizer = optimizers.build_sgdm(momentum=server_momentum or None)
   return tff.learning.algorithms.build_unweighted_fed_avg(
     model,
-    client_optimizer_fn=tff.learning.optimizers.build_sgdm(client_learning_rate),
-    server_optimizer_fn=server_optimizer,
+    client_optimizer_fn=client_optimizer,
+    server_optimizer_fn=optimizers.schedule_learning_rate(server_optimizer, rate_of_round),
     model_aggregator=aggregator,
     # On CPUs a client takes a third of the time that DATASET_REDUCE takes.
     loop_implementation=tff.learning.LoopImplementation.DATASET_ITERATOR,

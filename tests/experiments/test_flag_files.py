@@ -28,6 +28,32 @@ def test_flags_are_put_in_place(write):
   assert flag_files.expand(['--', f'--flagfile={inner}']) == ['--', f'--flagfile={inner}']
 
 
+def test_a_flag_replaces_its_alternatives_in_files(write):
+  inner = write('inner.flags', '--mechanism\nblt\n--noise_multiplier=0.5\n--timer_rounds=8\n')
+  outer = write('outer.flags', f'--flagfile={inner}\n--epsilon=3\n')
+  rest = ['--epsilon=3']
+  assert flag_files.expand(['--strategy=identity', f'--flagfile={inner}']) == [
+    '--strategy=identity',
+    '--noise_multiplier=0.5',
+    '--timer_rounds=8',
+  ]
+  assert flag_files.expand([f'--flagfile={outer}']) == [
+    '--mechanism',
+    'blt',
+    '--timer_rounds=8',
+    *rest,
+  ]
+  assert flag_files.expand([f'--flagfile={outer}', '--noise_multiplier=2', '--timer_hours=5']) == [
+    '--mechanism',
+    'blt',
+    '--noise_multiplier=0.5',  # Overridden by the later one, as ever.
+    '--noise_multiplier=2',
+    '--timer_hours=5',
+  ]
+  both = ['--mechanism=banded', '--strategy=blt-b400']
+  assert flag_files.expand([f'--flagfile={inner}', *both])[-2:] == both  # They do clash.
+
+
 @pytest.mark.parametrize(
   'content, words',
   [

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from experiments.stackoverflow import configuration, setting
-from fl_dpftrl import participation
+from fl_dpftrl import accounting, participation
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.families import tree_online
+from fl_dpftrl.families import identity, tree_online
 from fl_dpftrl.simulation import availability, timer
 
 HPARAMS = configuration.Hparams(noise_multiplier=1.0, report_goal=20, num_rounds=30)
@@ -92,3 +92,48 @@ def test_a_budget_needs_a_schema_and_noise(changes, message):
 def test_a_budget_too_small_for_one_round_is_refused():
   with pytest.raises(ValueError, match='--max_epsilon=0.5 is too little for one round'):
     setting.num_rounds(budgeted(max_epsilon=0.5), tree_online.TreeOnline(), print)
+
+
+def test_noise_is_calibrated_for_what_the_timers_enforce():
+  found = identity.Identity()
+  changes = dict(noise_multiplier=None, timer_rounds=10, delta=1e-5, epsilon=2.0)
+  wanted = dataclasses.replace(HPARAMS, **changes)
+  own = setting.calibrated(wanted, found)
+  schema = participation.MinSep(num_rounds=30, min_sep=10, max_participations=3)
+  stated = accounting.account(found, schema, noise_multiplier=own.noise_multiplier, delta=own.delta)
+  assert 1.999 < stated.epsilon <= 2.0
+  larger = dataclasses.replace(
+    wanted, epsilon=None, deployment_epsilon=2.0, deployment_report_goal=200
+  )
+  assert setting.calibrated(larger, found).noise_multiplier == pytest.approx(
+    own.noise_multiplier / 10
+  )
+  assert setting.calibrated(own, found) is own  # As on resuming: what was recorded stays.
+  without_timers = dataclasses.replace(wanted, timer_rounds=None)
+  most = setting.calibrated(without_timers, found).noise_multiplier
+  assert most == pytest.approx(own.noise_multiplier * 10**0.5)
+
+
+@pytest.mark.parametrize(
+  'changes, words',
+  [
+    ({'epsilon': 0.0}, '--epsilon=0.0 must be positive'),
+    ({'deployment_epsilon': 1.0}, 'needs --deployment_report_goal'),
+    ({'epsilon': 1.0, 'timer_hours': 3.0}, '--timer_hours=3.0'),
+    ({}, '--noise_multiplier is missing'),
+  ],
+)
+def test_a_target_that_cannot_be_met_is_refused(changes, words):
+  with pytest.raises(ValueError, match=words):
+    dataclasses.replace(HPARAMS, noise_multiplier=None, **changes)
+
+
+def test_one_flag_says_how_much_noise_there_is():
+  arguments = ['--report_goal=5', '--num_rounds=3', '--epsilon=1']
+  assert configuration.from_arguments(arguments).epsilon == 1.0
+  with pytest.raises(ValueError, match='--noise_multiplier=1.0 and --epsilon=1.0'):
+    configuration.from_arguments([*arguments, '--noise_multiplier=1'])
+  with pytest.raises(ValueError, match='not a flag'):
+    configuration.from_arguments([*arguments, 'more'])
+  with pytest.raises(ValueError, match='num_round'):
+    configuration.from_arguments([*arguments, '--num_round=3'])

@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from experiments.stackoverflow import evaluate
+from fl_dpftrl.optimization import registry
 from fl_dpftrl.simulation import cohorts
 from tests.experiments import starts
 
@@ -55,6 +57,7 @@ def test_leaves_the_files_of_the_contract(run):
     'hparams.json',
     'lock',
     'metrics.csv',
+    'model.npz',
     'participation.parquet',
     'privacy.html',
     'privacy.json',
@@ -273,6 +276,74 @@ def test_flags_are_checked_before_tensorflow_is_loaded(tmp_path):
     assert done.returncode == 2 and done.stderr.startswith(f'train: {flag}'), done.stderr
 
 
+def test_summary_holds_what_a_table_needs(run):
+  folder, _ = run
+  summary = json.loads((folder / 'summary.json').read_text())
+  stated = json.loads((folder / 'privacy.json').read_text())
+  assert summary['mechanism'] == stated['strategy']['family'] == 'blt'
+  assert summary['strategy_digest'] == stated['strategy']['sha256']
+  assert (summary['noise_multiplier'], summary['server_learning_rate']) == (2.0, 0.5)
+  assert (summary['num_rounds'], summary['num_devices'], summary['seed']) == (12, 500, 0)
+  assert summary['epsilon'] == stated['worst_case']['epsilon']
+  assert summary['declared'] == stated['declared']
+  assert summary['hypothetical_deployment']['epsilon'] < summary['epsilon']
+  assert set(summary['validation']) == set(summary['test'])
+  assert summary['seconds'] > 0
+
+
+def test_the_exported_model_is_that_of_the_summary(run, capsys, monkeypatch):
+  folder, _ = run
+  summary = json.loads((folder / 'summary.json').read_text())
+  for split in ('test', 'validation'):
+    assert evaluate.evaluate(folder, split)['accuracy'] == summary[split]['accuracy']
+  with np.load(folder / 'model.npz') as archive:
+    assert sum(archive[name].size for name in archive.files) == summary['num_parameters']
+  monkeypatch.setattr(sys, 'argv', ['evaluate', 'nowhere'])
+  with pytest.raises(SystemExit) as ended:
+    evaluate.main()
+  assert ended.value.code == 2 and capsys.readouterr().err.startswith('evaluate: ')
+
+
+def test_a_run_starts_from_the_weights_of_another(run, tmp_path):
+  start = run[0] / 'model.npz'
+  folder = tmp_path / 'run'
+  done = train(
+    *SYNTHETIC,
+    '--num_rounds=1',
+    '--noise_multiplier=0',
+    '--client_optimizer=adamw',
+    '--server_optimizer=adam',
+    '--client_learning_rate=0.01',
+    '--server_learning_rate=0.000001',
+    f'--initial_weights={start}',
+    f'--output_dir={folder}',
+  )
+  assert done.returncode == 0, done.err
+  summary = json.loads((folder / 'summary.json').read_text())
+  assert (summary['client_optimizer'], summary['server_optimizer']) == ('adamw', 'adam')
+  with np.load(start) as before, np.load(folder / 'model.npz') as after:
+    for name in before.files:
+      np.testing.assert_allclose(after[name], before[name], atol=1e-5)
+    assert any((after[name] != before[name]).any() for name in before.files)
+
+
+def test_calibrated_noise_is_that_of_the_first_start(tmp_path):
+  folder = tmp_path / 'run'
+  flags = [a for a in SYNTHETIC if not a.startswith('--noise')]
+  flags = [*flags, '--num_rounds=2', '--strategy=identity', '--epsilon=4']
+  done = train(*flags, f'--output_dir={folder}')
+  assert done.returncode == 0, done.err
+  summary = json.loads((folder / 'summary.json').read_text())
+  assert summary['mechanism'] == 'identity'
+  assert 3.9 < summary['declared']['epsilon'] <= 4.0
+  recorded = json.loads((folder / 'hparams.json').read_text())
+  assert recorded['noise_multiplier'] == summary['noise_multiplier']
+  again = train(*flags, f'--output_dir={folder}', '--resume')
+  assert (again.returncode, again.out) == (0, done.out)
+  other = train(*flags, '--epsilon=5', f'--output_dir={folder}', '--resume')
+  assert other.returncode == 2 and '--epsilon=5.0 differs' in other.err
+
+
 def test_a_folder_in_use_is_left_alone(run, tmp_path):
   folder, _ = run
   before = {p: p.read_bytes() for p in folder.rglob('*') if p.is_file()}
@@ -291,3 +362,4 @@ def test_help_has_an_example():
   assert done.returncode == 0
   assert '--flagfile=experiments/stackoverflow/flags/docstrings.flags' in (done.stdout)
   assert '--noise_multiplier' in done.stdout
+  assert set(registry.OPTIMIZERS) <= set(done.stdout.replace(',', ' ').replace('.', ' ').split())

@@ -1,9 +1,14 @@
-"""Federated text data sets, by name."""
+"""Federated text data sets, by name or path."""
 
 import os
+from typing import TYPE_CHECKING
 
 from experiments.stackoverflow.datasets import dataset as dataset_lib
 from experiments.stackoverflow.datasets import docstrings, synthetic
+from fl_dpftrl import messages
+
+if TYPE_CHECKING:
+  from experiments.stackoverflow import configuration
 
 NAMES = ('docstrings', 'stackoverflow', 'synthetic')
 Dataset = dataset_lib.Dataset
@@ -18,16 +23,20 @@ def load(
   data_dir: str | os.PathLike | None = None,
   download: bool = False,
   vocabulary_size: int | None = None,
+  client_column: str = 'client',
+  text_column: str = 'text',
 ) -> Dataset:
-  """The data set of that name.
+  """The data set of that name, or at that path.
 
   Args:
-    name: one of `NAMES`.
-    seed: of the synthetic language; the other data sets are what they are.
+    name: one of `NAMES`, or a path as `texts.load` takes it.
+    seed: of the synthetic language, and of the division of your own clients
+      into training, validation and test; the other data sets are what they are.
     cache_dir: where the docstrings are kept once they are parsed.
     data_dir: folder with StackOverflow's files; None for TFF's own.
     download: whether TFF may download StackOverflow's files.
     vocabulary_size: words of the vocabulary; None for the data set's own.
+    client_column, text_column: columns of a file of your own.
 
   Raises:
     ValueError: if there is no such data set, or a file is missing or bad.
@@ -45,4 +54,27 @@ def load(
     return stackoverflow.load(download=download, **options)
   if name == 'synthetic':
     return synthetic.load(seed=seed, **options)
-  raise ValueError(f'dataset must be one of {", ".join(NAMES)}, got {name!r}')
+  if os.path.exists(name):
+    from experiments.stackoverflow.datasets import texts  # Loads Arrow.
+
+    return texts.load(
+      name, seed=seed, client_column=client_column, text_column=text_column, **options
+    )
+  raise ValueError(
+    f'--dataset={messages.quoted(name)} is neither one of {", ".join(NAMES)},'
+    ' nor the path of a folder or file'
+  )
+
+
+def load_for(hparams: 'configuration.Hparams') -> Dataset:
+  """Returns the data set that a run's flags name; raises as `load` does."""
+  return load(
+    hparams.dataset,
+    seed=hparams.seed,
+    cache_dir=hparams.cache_dir,
+    data_dir=hparams.data_dir,
+    download=hparams.download,
+    vocabulary_size=hparams.vocabulary_size,
+    client_column=hparams.client_column,
+    text_column=hparams.text_column,
+  )

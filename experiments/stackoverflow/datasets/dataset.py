@@ -14,6 +14,10 @@ if TYPE_CHECKING:
   import tensorflow as tf
 
 
+DIGEST_LENGTH = 16
+"""Hexadecimal digits of a data set's digest."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dataset:
   """Sentences by device for training, and held-out sentences.
@@ -32,6 +36,7 @@ class Dataset:
     unit: what one training device stands for, such as 'a source file'.
     licence: what is to be said about the source and its licence.
     best_accuracy: test accuracy of the best predictor, where it is known.
+    digest: digest of the text, in hexadecimal; empty where it is not computed.
   """
 
   name: str
@@ -44,6 +49,7 @@ class Dataset:
   licence: str
   unit: str
   best_accuracy: float | None = None
+  digest: str = ''
 
   @property
   def sequence_length(self) -> int:

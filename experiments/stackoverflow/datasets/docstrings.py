@@ -48,19 +48,19 @@ def split_of(client_id: str) -> str:
   return {0: 'test', 1: 'validation'}.get(int.from_bytes(digest[:8], 'big') % 10, 'train')
 
 
-def sentences_of(text: str, length: int) -> Sentences:
+def sentences_of(text: str, length: int, words: re.Pattern[str] = _WORD) -> Sentences:
   """The sentences of a text as lists of 2 to `length` words.
 
-  Words are runs of letters (apostrophes and hyphens inside), runs of digits,
-  and single punctuation marks; anything else separates. A sentence ends at a
+  By default words are runs of letters (apostrophes and hyphens inside), runs of
+  digits, and single punctuation marks; anything else separates. A sentence ends at a
   full stop, question or exclamation mark before white space, or at an empty
   line; a longer one is cut. Pieces without a letter are left out.
   """
   pieces = []
   for sentence in _SENTENCE_END.split(text.lower()):
-    words = _WORD.findall(sentence)
-    for start in range(0, len(words), length):
-      piece = words[start : start + length]
+    found = words.findall(sentence)
+    for start in range(0, len(found), length):
+      piece = found[start : start + length]
       if len(piece) > 1 and any(word[0].isalpha() for word in piece):
         pieces.append(piece)
   return pieces
@@ -224,6 +224,15 @@ def load(
   return _unpack(arrays, vocabulary_size, min_sentences, num_validation_sentences)
 
 
+def _digest(arrays: Mapping[str, np.ndarray]) -> str:
+  """Returns a digest of the corpus, which depends on what is installed."""
+  digest = hashlib.sha256()
+  for name in sorted(arrays):
+    digest.update(f'{name} {arrays[name].dtype} {arrays[name].shape}\n'.encode())
+    digest.update(np.ascontiguousarray(arrays[name]).tobytes())
+  return digest.hexdigest()[: dataset.DIGEST_LENGTH]
+
+
 def _unpack(
   arrays: Mapping[str, np.ndarray],
   vocabulary_size: int,
@@ -257,4 +266,5 @@ def _unpack(
     unigram_token=dataset.unigram_token(train.values(), vocabulary),
     licence=LICENCE,
     unit='a source file',
+    digest=_digest(arrays),
   )

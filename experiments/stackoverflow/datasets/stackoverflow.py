@@ -35,9 +35,9 @@ def _find(data_dir: pathlib.Path, *names: str) -> pathlib.Path:
       if path.is_file():
         return path
   raise ValueError(
-    f'data_dir {str(data_dir)!r} lacks {" and ".join(names)}: put'
-    f" TensorFlow Federated's {DATABASE} (splits train, heldout, test) and"
-    f' {WORD_COUNTS}.tar.bz2 there, or ask for the download'
+    f'data_dir {str(data_dir)!r} lacks {" and ".join(names)}: pass --download once to fetch it'
+    f" with tff.simulation.datasets.stackoverflow, or put TFF's {DATABASE} (splits train, heldout,"
+    f' test) and {WORD_COUNTS}.tar.bz2 there (--data_dir)'
   )
 
 

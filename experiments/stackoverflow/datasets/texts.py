@@ -1,0 +1,195 @@
+"""Your own text: a folder of text files, or a table with a client on each row.
+
+A folder holds one .txt file for each client. A table is CSV, JSON lines or
+Parquet, with a column that names the client and one that has text, or a list of
+token ids. Clients are divided into training, validation and test by a seed.
+"""
+
+import collections
+import hashlib
+import os
+import pathlib
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv as pa_csv
+from pyarrow import json as pa_json
+from pyarrow import parquet as pa_parquet
+
+from experiments.stackoverflow.datasets import dataset, docstrings
+from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
+from fl_dpftrl import messages
+
+LICENCE = (
+  'Text of your own. The vocabulary is counted from the training clients without noise: the'
+  ' guarantee is for the model, and takes the list of words as public.'
+)
+SUFFIXES = ('.csv', '.jsonl', '.ndjson', '.parquet')
+
+_WORD = re.compile(r"\w+(?:['’-]\w+)*|[.,:;?!()]")
+_FEWEST_CLIENTS = 3  # one for each split
+_HELD_OUT = 10  # one client of so many is for validation, and one for test
+
+Sentences = list[list[str]]
+
+
+def load(
+  path: str | os.PathLike[str],
+  *,
+  seed: int = 0,
+  client_column: str = 'client',
+  text_column: str = 'text',
+  vocabulary_size: int = 10_000,
+  length: int = 20,
+) -> dataset.Dataset:
+  """Returns the data set of a folder or file.
+
+  Args:
+    path: folder of .txt files, or a file that ends in one of `SUFFIXES`.
+    seed: seed of the division into training, validation and test clients.
+    client_column: column of the client's name, in a file.
+    text_column: column of the text, or of a list of token ids, in a file.
+    vocabulary_size: most words of the vocabulary, from training clients alone.
+    length: most words of a sentence; a longer one is cut.
+
+  Raises:
+    OSError: if a file cannot be read.
+    ValueError: naming the file, and what it should hold.
+  """
+  path = pathlib.Path(path)
+  if path.is_dir():
+    clients, unit = _of_folder(path, length), 'a text file'
+  else:
+    clients = _of_table(path, client_column, text_column, length)
+    unit = f'a value of {client_column}'
+  clients = {client: sentences for client, sentences in clients.items() if sentences}
+  if len(clients) < _FEWEST_CLIENTS:
+    raise ValueError(
+      f'{path} has {len(clients)} clients with a sentence of two words or more;'
+      f' at least {_FEWEST_CLIENTS} are needed, to train, to validate and to test'
+    )
+  splits = split(list(clients), seed)
+  counts = collections.Counter(
+    word for client in splits['train'] for sentence in clients[client] for word in sentence
+  )
+  vocabulary = vocabulary_lib.by_frequency(counts).most_frequent(vocabulary_size)
+  rows = {client: vocabulary.encode(clients[client], length) for client in clients}
+  train = {client: rows[client] for client in splits['train']}
+  return dataset.Dataset(
+    name=messages.one_line(path.name, limit=80),
+    vocabulary=vocabulary,
+    train_clients=tuple(train),
+    sentences=train.__getitem__,
+    validation=np.concatenate([rows[client] for client in splits['validation']]),
+    test=np.concatenate([rows[client] for client in splits['test']]),
+    unigram_token=dataset.unigram_token(train.values(), vocabulary),
+    licence=LICENCE,
+    unit=unit,
+    digest=_digest(clients),
+  )
+
+
+def split(clients: Sequence[str], seed: int) -> dict[str, list[str]]:
+  """Returns the clients of 'train', 'validation' and 'test', by name and seed.
+
+  One client of ten, and at least one, is for validation, and as many for test.
+  """
+  order = sorted(clients, key=lambda name: hashlib.sha256(f'{seed}\n{name}'.encode()).digest())
+  held_out = max(1, len(order) // _HELD_OUT)
+  return {
+    'test': sorted(order[:held_out]),
+    'validation': sorted(order[held_out : 2 * held_out]),
+    'train': sorted(order[2 * held_out :]),
+  }
+
+
+def _of_folder(folder: pathlib.Path, length: int) -> dict[str, Sentences]:
+  paths = sorted(path for path in folder.rglob('*.txt') if path.is_file())
+  if not paths:
+    raise ValueError(f'{folder} has no .txt file; it must have one for each client')
+  clients = {}
+  for path in paths:
+    try:
+      text = path.read_bytes().decode('utf-8-sig')
+    except UnicodeDecodeError as problem:
+      raise ValueError(f'{path} is not text in UTF-8: {problem}') from None
+    clients[path.relative_to(folder).as_posix()] = _sentences(text, length)
+  return clients
+
+
+def _sentences(text: str, length: int) -> Sentences:
+  return docstrings.sentences_of(text, length, words=_WORD)
+
+
+def _of_table(
+  path: pathlib.Path, client_column: str, text_column: str, length: int
+) -> dict[str, Sentences]:
+  table = _read(path, client_column, text_column)
+  for flag, column in (('client_column', client_column), ('text_column', text_column)):
+    if column not in table.column_names:
+      names = messages.one_line(', '.join(table.column_names), limit=100)
+      raise ValueError(f'{path} has no column --{flag}={column}; it has {names}')
+    if table[column].null_count:
+      raise ValueError(f'{path}: {table[column].null_count} rows have no --{flag}={column}')
+  kind = table.schema.field(text_column).type
+  is_tokens = pa.types.is_list(kind) and pa.types.is_integer(kind.value_type)
+  if not (is_tokens or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+    raise ValueError(
+      f'{path}: --text_column={text_column} must have text or lists of token ids, is {kind}'
+    )
+  try:
+    names = pc.cast(table[client_column], pa.string()).to_pylist()
+  except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+    kind = table.schema.field(client_column).type
+    raise ValueError(
+      f'{path}: --client_column={client_column} must have names, is {kind}'
+    ) from None
+  clients: dict[str, Sentences] = {}
+  for name, content in zip(names, table[text_column].to_pylist()):
+    found = clients.setdefault(name, [])
+    found += _of_tokens(content, length) if is_tokens else _sentences(content, length)
+  return clients
+
+
+def _of_tokens(tokens: Sequence[int], length: int) -> Sentences:
+  """Returns token ids as words, in sentences of at most `length`."""
+  words = [str(token) for token in tokens]
+  pieces = [words[start : start + length] for start in range(0, len(words), length)]
+  return [piece for piece in pieces if len(piece) > 1]
+
+
+def _read(path: pathlib.Path, client_column: str, text_column: str) -> pa.Table:
+  """Reads the two columns of a table, and the names of the others."""
+  if not path.is_file():
+    raise ValueError(f'{path} is neither a folder nor a file')
+  try:
+    if path.suffix == '.parquet':
+      file = pa_parquet.ParquetFile(path)
+      wanted = {client_column, text_column} & set(file.schema_arrow.names)
+      whole = len(wanted) == len({client_column, text_column})
+      return file.read(columns=sorted(wanted)) if whole else file.schema_arrow.empty_table()
+    if path.suffix in ('.jsonl', '.ndjson'):
+      return pa_json.read_json(path, parse_options=pa_json.ParseOptions(newlines_in_values=False))
+    if path.suffix == '.csv':
+      text = {client_column: pa.string(), text_column: pa.string()}
+      return pa_csv.read_csv(
+        path,
+        parse_options=pa_csv.ParseOptions(newlines_in_values=True),
+        convert_options=pa_csv.ConvertOptions(column_types=text),
+      )
+  except pa.ArrowException as problem:
+    kind = {'.csv': 'CSV', '.parquet': 'Parquet'}.get(path.suffix, 'JSON lines')
+    raise ValueError(f'{path} is not {kind}: {problem}') from None
+  raise ValueError(f'{path} must be a folder, or a file that ends in {", ".join(SUFFIXES)}')
+
+
+def _digest(clients: Mapping[str, Sentences]) -> str:
+  """Returns a digest of all clients and their sentences."""
+  digest = hashlib.sha256()
+  for client in sorted(clients):
+    lines = [repr(client), *(' '.join(sentence) for sentence in clients[client])]
+    digest.update('\n'.join(lines).encode('utf-8', 'surrogatepass') + b'\n\n')
+  return digest.hexdigest()[: dataset.DIGEST_LENGTH]

@@ -1,0 +1,83 @@
+"""Evaluates the exported model of a finished run.
+
+Example:
+  python -m experiments.stackoverflow.evaluate runs/docstrings
+
+reads model.npz and the flags in hparams.json, and prints loss and accuracies on
+test data as one JSON object. It needs neither checkpoints nor anything secret.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import sys
+from typing import NoReturn
+
+from experiments.stackoverflow import configuration, datasets
+from fl_dpftrl import json_files, messages
+
+
+class _Parser(argparse.ArgumentParser):
+  def error(self, message: str) -> NoReturn:
+    _fail(message)
+
+
+def main() -> None:
+  parser = _Parser(
+    prog='evaluate',
+    description=__doc__,
+    allow_abbrev=False,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  parser.add_argument('run', type=pathlib.Path, help='output folder of the run')
+  parser.add_argument(
+    '--split', choices=('test', 'validation'), default='test', help='data (default: test)'
+  )
+  arguments = parser.parse_args()
+  try:
+    measured = evaluate(arguments.run, arguments.split)
+  except (ValueError, OSError) as problem:
+    _fail(str(problem))
+  print(json.dumps(measured, indent=2))
+
+
+def evaluate(folder: pathlib.Path, split: str = 'test') -> dict[str, float | None]:
+  """Returns loss and accuracies of a run's model; null where not finite.
+
+  Args:
+    folder: output folder of the run, with model.npz and hparams.json.
+    split: 'test' or 'validation'.
+
+  Raises:
+    OSError: if a file cannot be read.
+    ValueError: naming a file that does not fit.
+  """
+  hparams = _hparams(folder / configuration.HPARAMS_NAME)
+  dataset = datasets.load_for(hparams)
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  # TensorFlow is slow to load: not before the flags are known to fit the data.
+  from experiments.stackoverflow import model, networks, summary, weights
+
+  network = networks.chosen(hparams, dataset.vocabulary.size)
+  found = weights.read(folder / weights.NAME, network, flag='run')
+  rows = {'test': dataset.test, 'validation': dataset.validation}[split]
+  return summary.finite(model.evaluate(network, found, rows, dataset.vocabulary))
+
+
+def _hparams(path: pathlib.Path) -> configuration.Hparams:
+  content = json_files.read(path)
+  try:
+    # A noise seed is recorded as given, without its value.
+    return configuration.Hparams(**{**configuration.recorded(content), 'noise_seed': None})
+  except (TypeError, ValueError) as problem:
+    raise ValueError(f'{path} has not the flags of a run: {problem}') from None
+
+
+def _fail(message: str) -> NoReturn:
+  print(messages.one_line(f'evaluate: {message}'), file=sys.stderr)
+  sys.exit(2)
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,1 @@
+"""Studies: mechanisms compared by training, over noise levels, rates and seeds."""

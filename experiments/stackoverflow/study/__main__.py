@@ -1,0 +1,71 @@
+"""Trains every run of a study, and compares mechanisms: table, figures, page.
+
+Example:
+  python -m experiments.stackoverflow.study --study=studies/docstrings.json \
+    --output_dir=runs/studies/docstrings
+
+A study that was interrupted goes on when it is started again. The folder gets
+cells/ (the run folder and the output of each run), strategies/, results.csv,
+table.txt, table.md, figures (PNG) and study.html.
+"""
+
+import argparse
+import pathlib
+import sys
+from typing import NoReturn
+
+from experiments.stackoverflow.study import command, runner
+from fl_dpftrl import messages
+
+_INTERRUPTED = 130
+
+
+class _Parser(argparse.ArgumentParser):
+  def error(self, message: str) -> NoReturn:
+    _fail(message)
+
+
+def main() -> None:
+  parser = _Parser(
+    prog='study',
+    description=__doc__,
+    allow_abbrev=False,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  parser.add_argument('--study', required=True, help='study file; see studies/')
+  parser.add_argument('--output_dir', required=True, help='folder of the study')
+  parser.add_argument(
+    '--jobs',
+    type=int,
+    default=runner.default_jobs(),
+    help='runs at the same time; processors are shared out (default: %(default)s here)',
+  )
+  parser.add_argument(
+    '--estimate', action='store_true', help='only say how long the study takes, and end'
+  )
+  arguments = parser.parse_args()
+  try:
+    if arguments.jobs < 1:
+      raise ValueError(f'--jobs={arguments.jobs} must be at least 1')
+    complete = command.run(
+      pathlib.Path(arguments.study),
+      pathlib.Path(arguments.output_dir),
+      jobs=arguments.jobs,
+      only_estimate=arguments.estimate,
+      say=lambda line: print(messages.lines(line), file=sys.stderr, flush=True),
+    )
+  except (ValueError, OSError) as problem:
+    _fail(str(problem))
+  except KeyboardInterrupt:
+    print('study: interrupted; the same command goes on', file=sys.stderr)
+    sys.exit(_INTERRUPTED)
+  sys.exit(0 if complete else 1)
+
+
+def _fail(message: str) -> NoReturn:
+  print(messages.one_line(f'study: {message}'), file=sys.stderr)
+  sys.exit(2)
+
+
+if __name__ == '__main__':
+  main()

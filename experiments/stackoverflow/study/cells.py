@@ -1,0 +1,230 @@
+"""Cells of a study: one run each, with its strategy and calibrated noise."""
+
+import dataclasses
+import pathlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+from experiments.stackoverflow import configuration, setting
+from experiments.stackoverflow.study import study_file
+from fl_dpftrl import catalogue, participation, workloads
+from fl_dpftrl import error as error_lib
+from fl_dpftrl import sensitivity as sensitivity_lib
+from fl_dpftrl.accounting import calibration
+from fl_dpftrl.comparison import contenders
+
+STRATEGIES_NAME = 'strategies'
+CELLS_NAME = 'cells'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Noise:
+  """Noise of a setting.
+
+  The last three say how much noise to expect in the model, before any training:
+  the standard deviation of the noise in the mean update, summed as the server
+  sums updates, for a learning rate of 1. Each is loss × effective noise
+  multiplier × clip_norm / report_goal.
+
+  Attributes:
+    strategy: path of the strategy file.
+    noise_multiplier: std(Z) / clip norm, of the run.
+    rms: root mean square over all prefix sums.
+    max: that of the worst prefix sum.
+    optimiser: root mean square over the models of the actual momentum and
+      learning-rate schedule.
+  """
+
+  strategy: str
+  noise_multiplier: float
+  rms: float
+  max: float
+  optimiser: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cell:
+  """One run of a study.
+
+  Attributes:
+    setting: mechanism and level of noise.
+    noise: noise of the setting; None without noise.
+    flags: flags of the study and of the setting.
+    server_learning_rate: rate of the run.
+    seed: seed of the run.
+  """
+
+  setting: study_file.Setting
+  noise: Noise | None
+  flags: tuple[str, ...]
+  server_learning_rate: float
+  seed: int
+
+  @property
+  def name(self) -> str:
+    """Returns the name of the run's folder."""
+    level = '' if self.setting.epsilon is None else f'-epsilon{self.setting.epsilon:g}'
+    rate = f'{self.server_learning_rate:.6g}'
+    return f'{slug(self.setting.label)}{level}-rate{rate}-seed{self.seed}'
+
+  def arguments(self, folder: pathlib.Path) -> list[str]:
+    """Returns the arguments of `train` for a study in the folder."""
+    if self.noise is None:
+      noise = ['--mechanism=identity', '--noise_multiplier=0']
+    else:
+      noise = [
+        f'--strategy={self.noise.strategy}',
+        f'--noise_multiplier={self.noise.noise_multiplier!r}',
+      ]
+    return [
+      *self.flags,
+      *noise,
+      f'--server_learning_rate={self.server_learning_rate!r}',
+      f'--seed={self.seed}',
+      f'--output_dir={folder / CELLS_NAME / self.name}',
+      '--resume',
+    ]
+
+
+def slug(label: str) -> str:
+  """Returns a label as a file name."""
+  return re.sub(r'[^A-Za-z0-9_.]+', '_', label).strip('._') or 'unnamed'
+
+
+def base_flags(study: study_file.Study, chosen: study_file.Setting) -> configuration.Hparams:
+  """Returns the flags of a setting, without its noise.
+
+  Raises:
+    ValueError: for flags that do not fit.
+  """
+  return configuration.from_arguments(
+    [*study.flags, *chosen.flags, '--mechanism=identity', '--noise_multiplier=0']
+  )
+
+
+def prepare(
+  study: study_file.Study, folder: pathlib.Path, say: Callable[[str], None]
+) -> Mapping[study_file.Setting, Noise | None]:
+  """Finds the strategy of each setting, and calibrates its noise.
+
+  Strategies are kept in the folder, and not searched for again.
+
+  Args:
+    study: the study.
+    folder: its folder, which exists.
+    say: progress, in lines.
+
+  Raises:
+    ValueError: naming the setting, where no strategy or noise can be found.
+  """
+  (folder / STRATEGIES_NAME).mkdir(exist_ok=True)
+  found = {}
+  for chosen in study.settings:
+    try:
+      found[chosen] = _noise(study, chosen, folder, say)
+    except ValueError as problem:
+      raise ValueError(f'{chosen.label}: {problem}') from None
+  return found
+
+
+def _noise(
+  study: study_file.Study,
+  chosen: study_file.Setting,
+  folder: pathlib.Path,
+  say: Callable[[str], None],
+) -> Noise | None:
+  hparams = base_flags(study, chosen)
+  if chosen.mechanism is None:
+    return None
+  if hparams.timer_hours is not None:
+    raise ValueError(
+      f'--timer_hours={hparams.timer_hours} enforces no min-sep in rounds to'
+      ' calibrate noise for: give --timer_rounds'
+    )
+  schema = setting.enforced_schema(hparams)
+  path = _strategy_file(chosen.mechanism, schema, folder / STRATEGIES_NAME, say)
+  strategy = catalogue.load_strategy(path)
+  sensitivity = sensitivity_lib.sensitivity(strategy, schema).value
+  if chosen.noise_multiplier is not None:
+    multiplier = chosen.noise_multiplier
+  elif chosen.effective_noise_multiplier is not None:
+    multiplier = chosen.effective_noise_multiplier * sensitivity
+  else:
+    multiplier = calibration.calibrate(
+      strategy, schema, epsilon=chosen.epsilon, delta=hparams.delta
+    ).noise_multiplier
+  if study.epsilon_of == study_file.DEPLOYMENT:
+    if hparams.deployment_report_goal is None:
+      raise ValueError("epsilon_of='deployment' needs --deployment_report_goal among the flags")
+    multiplier *= hparams.report_goal / hparams.deployment_report_goal
+  optimiser = workloads.Workload(
+    momentum=hparams.server_momentum,
+    warmup_fraction=hparams.warmup_fraction,
+    cooldown_fraction=hparams.cooldown_fraction,
+  )
+  sums = error_lib.error(strategy, schema.num_rounds, workloads.Workload())
+  models = error_lib.error(strategy, schema.num_rounds, optimiser)
+  unit = multiplier * hparams.clip_norm / hparams.report_goal
+  return Noise(
+    strategy=str(path),
+    noise_multiplier=multiplier,
+    rms=unit * sums.rms,
+    max=unit * sums.max,
+    optimiser=unit * models.rms,
+  )
+
+
+def _strategy_file(
+  mechanism: study_file.Mechanism,
+  schema: participation.MinSep,
+  folder: pathlib.Path,
+  say: Callable[[str], None],
+) -> pathlib.Path:
+  """Returns the path of a mechanism's strategy, which is found if need be."""
+  if mechanism.made_for_min_sep is not None:
+    min_sep = min(mechanism.made_for_min_sep, schema.num_rounds)
+    schema = participation.MinSep(num_rounds=schema.num_rounds, min_sep=min_sep)
+  path = folder / f'{slug(mechanism.label)}-n{schema.num_rounds}-b{schema.min_sep}.json'
+  if not path.exists():
+    (contender,) = contenders.contenders([mechanism.mechanism])
+    if contender.optimised:
+      say(f'optimising {mechanism.label} for n={schema.num_rounds}, b={schema.min_sep}')
+    strategy = contender.find(
+      schema, objective=mechanism.objective, workload=workloads.Workload(), progress=None
+    )
+    catalogue.save_strategy(path, strategy, schema=schema, objective=mechanism.objective)
+  return path
+
+
+def tuning(
+  study: study_file.Study, noises: Mapping[study_file.Setting, Noise | None]
+) -> Iterator[Cell]:
+  """Yields the cells that choose a learning rate, or are the only ones."""
+  for seed in study.seeds[: study.tuning_seeds]:
+    for chosen in study.settings:
+      for rate in chosen.server_learning_rates:
+        yield cell(study, chosen, noises[chosen], rate, seed)
+
+
+def final(
+  study: study_file.Study,
+  noises: Mapping[study_file.Setting, Noise | None],
+  rates: Mapping[study_file.Setting, float],
+) -> Iterator[Cell]:
+  """Yields the cells of each setting's chosen learning rate, for the other seeds."""
+  for seed in study.seeds[study.tuning_seeds :]:
+    for chosen in study.settings:
+      if chosen in rates:
+        yield cell(study, chosen, noises[chosen], rates[chosen], seed)
+
+
+def cell(
+  study: study_file.Study, chosen: study_file.Setting, noise: Noise | None, rate: float, seed: int
+) -> Cell:
+  return Cell(
+    setting=chosen,
+    noise=noise,
+    flags=(*study.flags, *chosen.flags),
+    server_learning_rate=rate,
+    seed=seed,
+  )

@@ -1,0 +1,219 @@
+"""A study from its file to its page."""
+
+import contextlib
+import dataclasses
+import datetime
+import json
+import os
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+
+from experiments.stackoverflow.study import cells as cells_lib
+from experiments.stackoverflow.study import estimate, results, runner, study_file, table
+from fl_dpftrl import files, json_files, messages
+
+STUDY_NAME = 'study.json'
+LOCK_NAME = 'lock'
+_FIXED = ('mechanism', 'effective_noise_multiplier', 'noise_multiplier', 'flags')
+# Shorter studies are not worth a timed run beforehand.
+_FEW_ROUNDS = 1000
+
+
+def run(
+  path: pathlib.Path,
+  folder: pathlib.Path,
+  *,
+  jobs: int,
+  say: Callable[[str], None],
+  only_estimate: bool = False,
+) -> bool:
+  """Runs what is left of a study, and writes its table, figures and page.
+
+  Args:
+    path: study file.
+    folder: folder of the study, which may hold a part of it.
+    jobs: runs at the same time.
+    say: progress, in lines.
+    only_estimate: True to say how long it takes, and end.
+
+  Returns:
+    True if no run failed.
+
+  Raises:
+    OSError: if a file cannot be read or written.
+    ValueError: naming a file, flag or setting that does not fit.
+    KeyboardInterrupt: on Ctrl-C or SIGTERM; the study can go on later.
+  """
+  study = study_file.read(path)
+  for setting in study.settings:
+    cells_lib.base_flags(study, setting)
+  _check_folder(study, folder)
+  folder.mkdir(parents=True, exist_ok=True)
+  with _held(folder):
+    if only_estimate or _is_long(study, folder):
+      say(estimate.measure(study, folder, jobs=jobs).text(study))
+      if only_estimate:
+        return True
+    noises = cells_lib.prepare(study, folder, say)
+    text = json.dumps(dataclasses.asdict(study), indent=2, ensure_ascii=False) + '\n'
+    files.write_durably(folder / STUDY_NAME, text.encode())
+    found = _train(study, noises, folder, jobs, say)
+    rows = results.rows(study, noises, found)
+    write(study, rows, found, folder)
+  print(messages.lines(table.text(rows)))
+  say(f'page: {folder / "study.html"}')
+  failed = [result for result in found if result.status == results.FAILED]
+  if failed:
+    say(f'{len(failed)} of {len(found)} runs failed; the same command tries them again')
+  return not failed
+
+
+def _is_long(study: study_file.Study, folder: pathlib.Path) -> bool:
+  """Returns whether a study is to say beforehand how long it takes."""
+  if any((folder / cells_lib.CELLS_NAME).glob('*/summary.json')):
+    return False  # It goes on.
+  rounds = max(cells_lib.base_flags(study, s).num_rounds for s in study.settings)
+  return estimate.num_cells(study) * rounds > _FEW_ROUNDS
+
+
+def _train(
+  study: study_file.Study,
+  noises: Mapping[study_file.Setting, cells_lib.Noise | None],
+  folder: pathlib.Path,
+  jobs: int,
+  say: Callable[[str], None],
+) -> list[results.Result]:
+  """Runs the cells that choose learning rates, and then those of the chosen ones."""
+  progress = runner.Progress(total=estimate.num_cells(study), jobs=jobs, say=say)
+
+  def told(cell: cells_lib.Cell) -> str:
+    result = results.read(cell, folder)
+    if result.test is None:
+      return f'{cell.name} {result.status}: {result.reason}'
+    return f'{cell.name}: test accuracy {100 * result.test:.2f} %'
+
+  def ended(cells: Sequence[cells_lib.Cell]) -> list[results.Result]:
+    failed = runner.run(
+      cells, folder, jobs=jobs, num_threads=runner.threads(jobs), progress=progress, told=told
+    )
+    return [results.read(cell, folder, failed) for cell in cells]
+
+  tuned = ended(list(cells_lib.tuning(study, noises)))
+  rates = results.chosen_rates(study, tuned)
+  return tuned + ended(list(cells_lib.final(study, noises, rates)))
+
+
+def write(
+  study: study_file.Study,
+  rows: Sequence[results.Row],
+  found: Sequence[results.Result],
+  folder: pathlib.Path,
+) -> None:
+  """Writes results.csv, the table, the figures and the page."""
+  from experiments.stackoverflow.study import figures, page  # matplotlib is slow to load.
+  from fl_dpftrl.comparison import style
+
+  results.write_csv(folder / 'results.csv', study, found)
+  files.write_durably(folder / 'table.txt', (table.text(rows) + '\n').encode())
+  files.write_durably(folder / 'table.md', table.markdown(study, rows).encode())
+  drawn = {
+    'accuracy_by_epsilon': figures.accuracy_by_epsilon(study, rows),
+    'accuracy_by_round': figures.accuracy_by_round(study, rows, folder),
+    'accuracy_by_rate': figures.accuracy_by_rate(study, found, rows),
+    'accuracy_by_noise': figures.accuracy_by_noise(study, rows),
+  }
+  images = {name: style.png(figure) for name, figure in drawn.items() if figure is not None}
+  for name, image in images.items():
+    files.write_durably(folder / f'{name}.png', image)
+  text = page.study_page(study, rows, images=images, facts=_facts(study, found))
+  files.write_durably(folder / 'study.html', text.encode())
+
+
+def _facts(study: study_file.Study, found: Sequence[results.Result]) -> list[tuple[str, str]]:
+  summaries = [result.summary for result in found if result.summary]
+  seconds = datetime.timedelta(seconds=round(sum(s['seconds'] for s in summaries)))
+  facts = [
+    ('runs', f'{len(found)}, of which {len(summaries)} have ended'),
+    ('seeds', ', '.join(map(str, study.seeds))),
+    ('time of all rounds together', str(seconds)),
+  ]
+  for name, words in (
+    ('dataset', 'data set'),
+    ('num_parameters', 'model parameters'),
+    ('num_devices', 'devices'),
+    ('num_rounds', 'rounds'),
+    ('report_goal', 'report goal'),
+    ('min_sep', 'min-sep of a run'),
+    ('delta', 'δ'),
+  ):
+    values = list(dict.fromkeys(str(s[name]) for s in summaries if name in s))
+    if values:
+      facts.append((words, messages.one_line(', '.join(values))))
+  return facts
+
+
+def _check_folder(study: study_file.Study, folder: pathlib.Path) -> None:
+  """Refuses a folder with another study, or with anything else, in it.
+
+  A study may have been given more settings, rates or seeds since.
+
+  Raises:
+    ValueError: naming the folder, and what differs.
+  """
+  path = folder / STUDY_NAME
+  if not path.exists():
+    own = {LOCK_NAME, cells_lib.STRATEGIES_NAME, cells_lib.CELLS_NAME, estimate.TIMING_NAME}
+    if folder.exists() and any(
+      entry.name not in own and not entry.name.startswith(files.TEMPORARY_PREFIX)
+      for entry in folder.iterdir()
+    ):
+      raise ValueError(f'--output_dir={folder} holds other files; name a new folder')
+    return
+  before = json_files.read(path)
+  now = json.loads(json.dumps(dataclasses.asdict(study)))
+  try:
+    differing = [name for name in ('flags', 'epsilon_of') if before[name] != now[name]]
+    same = {_key(setting): _content(setting) for setting in before['settings']}
+  except (KeyError, TypeError):
+    raise ValueError(f'{path} is not of a study; name a new folder') from None
+  for setting in now['settings']:
+    if same.get(_key(setting), _content(setting)) != _content(setting):
+      differing.append(f'setting {_key(setting)}')
+  if differing:
+    raise ValueError(
+      f'--output_dir={folder} holds a study that differs in'
+      f' {messages.one_line(", ".join(differing), limit=120)}; name another folder'
+    )
+
+
+def _key(setting: Mapping) -> str:
+  """Returns what names a setting within a study."""
+  label = (setting['mechanism'] or {}).get('label', study_file.NO_NOISE)
+  return f'{label} {setting["epsilon"]}'
+
+
+def _content(setting: Mapping) -> list:
+  """Returns the fields of a setting that must not change once it has runs."""
+  return [setting[name] for name in _FIXED]
+
+
+@contextlib.contextmanager
+def _held(folder: pathlib.Path):
+  """Holds the folder; one that was made for nothing is gone again.
+
+  Raises:
+    ValueError: where another process holds it.
+  """
+  lock = folder / LOCK_NAME
+  with files.exclusive(lock):
+    files.remove_leftovers(folder)
+    try:
+      yield
+    finally:
+      with contextlib.suppress(OSError):
+        for empty in (cells_lib.STRATEGIES_NAME, cells_lib.CELLS_NAME):
+          os.rmdir(folder / empty)
+      if {entry.name for entry in folder.iterdir()} == {LOCK_NAME}:
+        lock.unlink()
+        with contextlib.suppress(OSError):
+          folder.rmdir()

@@ -1,0 +1,270 @@
+"""Figures of a study, in the style of `fl-dpftrl compare`."""
+
+import csv
+import pathlib
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from matplotlib import axes as axes_lib
+from matplotlib import figure as figure_lib
+
+from experiments.stackoverflow.study import cells as cells_lib
+from experiments.stackoverflow.study import results, study_file
+from fl_dpftrl.comparison import style
+
+MEASURES = {
+  'rms': 'from RmsLoss',
+  'max': 'from MaxLoss',
+  'optimiser': 'from the loss of momentum and schedule',
+}
+_PANELS_A_ROW = 3
+
+
+class Series(NamedTuple):
+  """One line of a panel: (x, y, deviation of y) in ascending order of x."""
+
+  label: str
+  points: list[tuple[float, float, float]]
+
+
+def looks(rows: Sequence[results.Row]) -> dict[str, style.Look]:
+  """Returns a look for each label of the study; no noise is black."""
+  mechanisms = {}
+  for row in rows:
+    name = study_file.NO_NOISE
+    if row.setting.mechanism is not None:
+      families = [r.summary['mechanism'] for r in row.results if 'mechanism' in r.summary]
+      name = families[0] if families else row.setting.mechanism.mechanism.partition(':')[0]
+    if row.setting.label not in mechanisms or row.results:
+      mechanisms[row.setting.label] = name
+  found = style.looks(mechanisms)
+  if study_file.NO_NOISE in found:
+    found[study_file.NO_NOISE] = style.Look(style.INK, '', (2, 2))
+  return found
+
+
+def accuracy_by_epsilon(
+  study: study_file.Study, rows: Sequence[results.Row]
+) -> figure_lib.Figure | None:
+  """Draws test accuracy over ε, a line for each mechanism; None without one."""
+  lines = _lines(
+    (row.setting.label, row.setting.epsilon, row.mean, row.deviation)
+    for row in rows
+    if row.setting.epsilon is not None
+  )
+  if not lines:
+    return None
+  figure = style.new_figure(
+    9.0, 5.6, study.title, f'test accuracy: mean and standard deviation of {len(study.seeds)} seeds'
+  )
+  axes = figure.subplots()
+  style.dress(axes)
+  look = looks(rows)
+  silent = next((r.mean for r in rows if r.setting.mechanism is None and r.mean), None)
+  if silent is not None:
+    axes.axhline(100 * silent, **look[study_file.NO_NOISE].line)
+  _draw(axes, lines, look)
+  epsilons = sorted({x for line in lines for x, _, _ in line.points})
+  style.scale(axes, 'x', epsilons[0], epsilons[-1], span=1.5)
+  of = 'the run' if study.epsilon_of == study_file.RUN else 'the hypothetical deployment'
+  axes.set_xlabel(f'ε of {of}')
+  axes.set_ylabel('test accuracy (%)')
+  figure.draw_without_rendering()
+  ends = [(line.label, *line.points[-1][:2]) for line in lines]
+  if silent is not None:
+    ends.append((study_file.NO_NOISE, epsilons[-1], 100 * silent))
+  style.label_lines(axes, ends, look)
+  return figure
+
+
+def accuracy_by_rate(
+  study: study_file.Study, found: Sequence[results.Result], rows: Sequence[results.Row]
+) -> figure_lib.Figure | None:
+  """Draws validation accuracy over the learning rate; None without two rates."""
+  tuning = set(study.seeds[: study.tuning_seeds])
+  settings = [s for s in study.settings if len(s.server_learning_rates) > 1]
+  if not settings:
+    return None
+  panels: dict[float | None, list[Series]] = {}
+  for setting in settings:
+    points = []
+    for rate in setting.server_learning_rates:
+      own = [
+        r.validation
+        for r in found
+        if r.cell.setting == setting
+        and r.cell.server_learning_rate == rate
+        and r.cell.seed in tuning
+        and r.validation is not None
+      ]
+      points.append((rate, statistics.fmean(own) if own else None, None))
+    if lines := _lines((setting.label, *point) for point in points):
+      panels.setdefault(setting.epsilon, []).extend(lines)
+  if not panels:
+    return None
+  return _panels(
+    study.title,
+    f'validation accuracy by server learning rate, seed {", ".join(map(str, sorted(tuning)))}',
+    panels,
+    looks(rows),
+    x_label='server learning rate',
+    y_label='validation accuracy (%)',
+    logarithmic=True,
+  )
+
+
+def accuracy_by_round(
+  study: study_file.Study, rows: Sequence[results.Row], folder: pathlib.Path
+) -> figure_lib.Figure | None:
+  """Draws validation accuracy over rounds, the mean over seeds."""
+  panels: dict[float | None, list[Series]] = {}
+  for row in rows:
+    measured: dict[int, list[float]] = {}
+    for result in row.results:
+      if result.status == results.DONE:
+        for number, accuracy in _curve(folder / cells_lib.CELLS_NAME / result.cell.name):
+          measured.setdefault(number, []).append(accuracy)
+    points = [(row.setting.label, n + 1, statistics.fmean(v), None) for n, v in measured.items()]
+    if points:
+      panels.setdefault(row.setting.epsilon, []).extend(_lines(points))
+  if not panels:
+    return None
+  return _panels(
+    study.title,
+    'validation accuracy by round, at the chosen learning rate, mean over seeds',
+    panels,
+    looks(rows),
+    x_label='rounds',
+    y_label='validation accuracy (%)',
+    logarithmic=False,
+  )
+
+
+def accuracy_by_noise(
+  study: study_file.Study, rows: Sequence[results.Row]
+) -> figure_lib.Figure | None:
+  """Draws test accuracy over the noise that each loss predicts for the model."""
+  known = [row for row in rows if row.noise is not None and row.mean is not None]
+  if len(known) < 2:
+    return None
+  look = looks(rows)
+  figure = style.new_figure(
+    11.0,
+    5.0,
+    study.title,
+    'test accuracy by loss × effective noise multiplier × clip / report goal',
+  )
+  panels = figure.subplots(1, len(MEASURES), sharey=True)
+  for axes, (measure, name) in zip(panels, MEASURES.items()):
+    style.dress(axes)
+    ranked = results.correlation(rows, measure)
+    style.remark(
+      axes,
+      f"{name}: Spearman's ρ {correlation_text(ranked.pooled)},"
+      f' within an ε {correlation_text(ranked.within)}',
+    )
+    labels = dict.fromkeys(row.setting.label for row in known)
+    for label in labels:
+      own = [row for row in known if row.setting.label == label]
+      axes.errorbar(
+        [getattr(row.noise, measure) for row in own],
+        [100 * row.mean for row in own],
+        yerr=[100 * (row.deviation or 0.0) for row in own],
+        linestyle='none',
+        marker=look[label].marker,
+        color=look[label].colour,
+        markersize=5,
+        elinewidth=0.8,
+        label=label,
+      )
+    xs = [getattr(row.noise, measure) for row in known]
+    style.scale(axes, 'x', min(xs), max(xs), most_ticks=4, span=1.5)
+    axes.set_xlabel('noise in the model')
+  panels[0].set_ylabel('test accuracy (%)')
+  handles, labels = panels[0].get_legend_handles_labels()
+  _legend(figure, handles, labels)
+  return figure
+
+
+def correlation_text(value: float | None) -> str:
+  return 'unknown' if value is None else f'{value:+.2f}'.replace('-', '−')
+
+
+def _curve(folder: pathlib.Path) -> list[tuple[int, float]]:
+  """Returns rounds with their validation accuracies, of a run's metrics.csv."""
+  try:
+    with (folder / 'metrics.csv').open(newline='') as stream:
+      rows = list(csv.DictReader(stream))
+    return [
+      (int(row['round']), float(row['validation/accuracy']))
+      for row in rows
+      if row.get('validation/accuracy')
+    ]
+  except (OSError, ValueError, TypeError, KeyError):
+    return []  # The figure can do without a run whose table is lost.
+
+
+def _lines(points) -> list[Series]:
+  """Groups (label, x, accuracy, deviation) by label; accuracies in percent."""
+  found: dict[str, list[tuple[float, float, float]]] = {}
+  for label, x, y, deviation in points:
+    if y is not None:
+      found.setdefault(label, []).append((x, 100 * y, 100 * (deviation or 0.0)))
+  return [Series(label, sorted(line)) for label, line in found.items()]
+
+
+def _draw(axes: axes_lib.Axes, lines: Sequence[Series], look: dict[str, style.Look]) -> None:
+  for label, points in lines:
+    xs, ys, deviations = zip(*points)
+    axes.plot(xs, ys, marker=look[label].marker, markersize=5, label=label, **look[label].line)
+    if any(deviations):
+      axes.errorbar(
+        xs, ys, yerr=deviations, linestyle='none', color=look[label].colour, elinewidth=0.8
+      )
+
+
+def _panels(
+  title: str,
+  subtitle: str,
+  panels: dict[float | None, list[Series]],
+  look: dict[str, style.Look],
+  *,
+  x_label: str,
+  y_label: str,
+  logarithmic: bool,
+) -> figure_lib.Figure:
+  """Draws a panel for each ε, and what there is without noise in all of them."""
+  if len(panels) > 1 and None in panels:
+    silent = panels[None]
+    panels = {e: [*series, *silent] for e, series in panels.items() if e is not None}
+  columns = min(len(panels), _PANELS_A_ROW)
+  lines = -(-len(panels) // columns)
+  figure = style.new_figure(3.2 * columns + 2.4, 3.0 * lines + 1.4, title, subtitle)
+  grid = figure.subplots(lines, columns, sharey=True, squeeze=False)
+  for axes in grid.flat[len(panels) :]:
+    axes.set_visible(False)
+  shown = {}
+  for axes, (epsilon, series) in zip(grid.flat, panels.items()):
+    style.dress(axes)
+    style.remark(axes, study_file.NO_NOISE if epsilon is None else f'ε = {epsilon:g}')
+    _draw(axes, series, look)
+    xs = [x for line in series for x, _, _ in line.points]
+    if logarithmic:
+      style.scale(axes, 'x', min(xs), max(xs), most_ticks=6, span=1.5)
+    axes.set_xlabel(x_label)
+    shown |= dict(zip(*reversed(axes.get_legend_handles_labels())))
+  for row in grid:
+    row[0].set_ylabel(y_label)
+  _legend(figure, list(shown.values()), list(shown))
+  return figure
+
+
+def _legend(figure: figure_lib.Figure, handles: Sequence, labels: Sequence[str]) -> None:
+  figure.legend(
+    handles,
+    [style.plain(label) for label in labels],
+    loc='outside right center',
+    frameon=False,
+    fontsize=9.5,
+  )

@@ -1,0 +1,308 @@
+"""Results of a study: chosen learning rates, means over seeds, paired comparisons."""
+
+import csv
+import dataclasses
+import math
+import os
+import pathlib
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from scipy import stats
+
+from experiments.stackoverflow import summary
+from experiments.stackoverflow.study import cells as cells_lib
+from experiments.stackoverflow.study import study_file
+from fl_dpftrl import files, json_files
+
+DONE, DIVERGED, FAILED, WAITING = 'done', 'diverged', 'failed', 'not run'
+_CONFIDENCE = 0.95
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Result:
+  """What a cell came to.
+
+  Attributes:
+    cell: the cell.
+    status: 'done', 'diverged', 'failed' or 'not run'.
+    reason: why it failed, or from which round on it diverged.
+    summary: its summary.json; empty unless it has ended.
+  """
+
+  cell: cells_lib.Cell
+  status: str
+  reason: str = ''
+  summary: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  @property
+  def validation(self) -> float | None:
+    """Returns the accuracy on validation data; None unless the cell is done."""
+    return self.summary['validation'].get('accuracy') if self.status == DONE else None
+
+  @property
+  def test(self) -> float | None:
+    """Returns the accuracy on test data; None unless the cell is done."""
+    return self.summary['test'].get('accuracy') if self.status == DONE else None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Difference:
+  """Test accuracy below that of the best mechanism, paired by seed.
+
+  Attributes:
+    mean: mean over seeds of the best one's accuracy less that of this one.
+    margin: half the width of its 95 % confidence interval (Student's t); None
+      for fewer than two seeds.
+  """
+
+  mean: float
+  margin: float | None
+
+  @property
+  def verdict(self) -> str:
+    if self.margin is None:
+      return 'unknown: one seed'
+    if self.mean - self.margin > 0:
+      return 'worse'
+    return 'tied with the best' if self.mean + self.margin >= 0 else 'better'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row:
+  """A setting at its chosen learning rate.
+
+  Attributes:
+    setting: mechanism and level of noise.
+    noise: its noise; None without.
+    server_learning_rate: rate with the best mean validation accuracy; None
+      where no cell is done.
+    at_edge: True if a grid of several rates ends with the chosen one.
+    results: cells of the chosen rate, by seed.
+    mean: mean test accuracy; None where no cell is done.
+    deviation: standard deviation over seeds; None for fewer than two.
+    difference: against the best of the same ε; None for the best itself.
+    problems: cells of the setting that failed or diverged.
+  """
+
+  setting: study_file.Setting
+  noise: cells_lib.Noise | None
+  server_learning_rate: float | None
+  at_edge: bool
+  results: tuple[Result, ...]
+  mean: float | None
+  deviation: float | None
+  difference: Difference | None
+  problems: tuple[Result, ...]
+
+  @property
+  def tests(self) -> dict[int, float]:
+    """Returns test accuracies by seed."""
+    return {r.cell.seed: r.test for r in self.results if r.test is not None}
+
+  @property
+  def verdict(self) -> str:
+    if self.mean is None:
+      return 'no result'
+    if self.setting.mechanism is None:
+      return ''
+    return 'best' if self.difference is None else self.difference.verdict
+
+
+def read(
+  cell: cells_lib.Cell, folder: pathlib.Path, failed: Mapping[str, str] | None = None
+) -> Result:
+  """Returns what a cell of the study in the folder came to.
+
+  Raises:
+    ValueError: if its summary is not one.
+  """
+  path = folder / cells_lib.CELLS_NAME / cell.name / summary.NAME
+  if not path.exists():
+    reason = (failed or {}).get(cell.name)
+    return Result(cell=cell, status=WAITING if reason is None else FAILED, reason=reason or '')
+  content = json_files.read(path)
+  try:
+    since = content['diverged_since_round']
+    accuracies = content['test']['accuracy'], content['validation']['accuracy']
+    seconds = float(content['seconds'])
+  except (KeyError, TypeError, ValueError):
+    raise ValueError(f'{path} is no summary of a run; remove its folder to repeat it') from None
+  if since is None and None not in accuracies and math.isfinite(seconds):
+    return Result(cell=cell, status=DONE, summary=content)
+  reason = f'not finite from round {since} on'
+  return Result(cell=cell, status=DIVERGED, reason=reason, summary=content)
+
+
+def chosen_rates(
+  study: study_file.Study, results: Iterable[Result]
+) -> dict[study_file.Setting, float]:
+  """Returns the rate of each setting with the best mean validation accuracy.
+
+  A rate for which a tuning cell failed or diverged is not chosen. Only the
+  tuning seeds count, so that the choice is the same when more seeds are done.
+  """
+  tuning = set(study.seeds[: study.tuning_seeds])
+  measured: dict[study_file.Setting, dict[float, list[float | None]]] = {}
+  for result in results:
+    if result.cell.seed in tuning:
+      rates = measured.setdefault(result.cell.setting, {})
+      rates.setdefault(result.cell.server_learning_rate, []).append(result.validation)
+  chosen = {}
+  for setting, rates in measured.items():
+    means = {
+      rate: statistics.fmean(values)
+      for rate, values in rates.items()
+      if len(values) == len(tuning) and None not in values
+    }
+    if means:
+      chosen[setting] = max(means, key=lambda rate: (means[rate], -rate))
+  return chosen
+
+
+def rows(
+  study: study_file.Study,
+  noises: Mapping[study_file.Setting, cells_lib.Noise | None],
+  results: Sequence[Result],
+) -> list[Row]:
+  """Returns a row for each setting, in the order of the study file.
+
+  Differences are those between means of accuracies that are paired by seed: two
+  mechanisms share data, cohorts and initial weights for the same seed.
+  """
+  rates = chosen_rates(study, results)
+  found = []
+  for setting in study.settings:
+    own = [result for result in results if result.cell.setting == setting]
+    rate = rates.get(setting)
+    at_rate = tuple(result for result in own if result.cell.server_learning_rate == rate)
+    tests = [result.test for result in at_rate if result.test is not None]
+    grid = setting.server_learning_rates
+    found.append(
+      Row(
+        setting=setting,
+        noise=noises[setting],
+        server_learning_rate=rate,
+        at_edge=len(grid) > 1 and rate in (grid[0], grid[-1]),
+        results=at_rate,
+        mean=statistics.fmean(tests) if tests else None,
+        deviation=statistics.stdev(tests) if len(tests) > 1 else None,
+        difference=None,
+        problems=tuple(result for result in own if result.status in (DIVERGED, FAILED)),
+      )
+    )
+  return [dataclasses.replace(row, difference=_to_best(row, found)) for row in found]
+
+
+def _to_best(row: Row, found: Sequence[Row]) -> Difference | None:
+  peers = [r for r in found if r.setting.epsilon == row.setting.epsilon and r.mean is not None]
+  if row.mean is None or not peers:
+    return None
+  best = max(peers, key=lambda peer: peer.mean)
+  return None if best is row else paired(best.tests, row.tests)
+
+
+def paired(best: Mapping[int, float], other: Mapping[int, float]) -> Difference | None:
+  """Compares accuracies of the seeds that both have; None without such a seed."""
+  differences = [best[seed] - other[seed] for seed in sorted(best.keys() & other.keys())]
+  if not differences:
+    return None
+  margin = None
+  if len(differences) > 1:
+    quantile = stats.t.ppf(0.5 + 0.5 * _CONFIDENCE, len(differences) - 1)
+    margin = float(quantile * statistics.stdev(differences) / math.sqrt(len(differences)))
+  return Difference(mean=statistics.fmean(differences), margin=margin)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Correlation:
+  """Rank correlation of test accuracy with a prediction of the noise.
+
+  Attributes:
+    measure: field of `Noise`.
+    pooled: Spearman's ρ over all settings; None for fewer than three, or equal
+      values.
+    within: mean of Spearman's ρ over the levels of ε with three settings or
+      more; None without one.
+    settings: number of settings.
+  """
+
+  measure: str
+  pooled: float | None
+  within: float | None
+  settings: int
+
+
+def correlation(found: Sequence[Row], measure: str) -> Correlation:
+  """Returns the rank correlation of mean test accuracy with a field of `Noise`."""
+  known = [row for row in found if row.noise is not None and row.mean is not None]
+  levels: dict[float | None, list[Row]] = {}
+  for row in known:
+    levels.setdefault(row.setting.epsilon, []).append(row)
+  within = [_spearman(level, measure) for level in levels.values()]
+  within = [value for value in within if value is not None]
+  return Correlation(
+    measure=measure,
+    pooled=_spearman(known, measure),
+    within=statistics.fmean(within) if within else None,
+    settings=len(known),
+  )
+
+
+def _spearman(found: Sequence[Row], measure: str) -> float | None:
+  noises = [getattr(row.noise, measure) for row in found]
+  accuracies = [row.mean for row in found]
+  if len(found) < 3 or len(set(noises)) < 2 or len(set(accuracies)) < 2:
+    return None
+  return float(stats.spearmanr(noises, accuracies).statistic)
+
+
+def write_csv(
+  path: str | os.PathLike[str], study: study_file.Study, results: Sequence[Result]
+) -> None:
+  """Writes one line for each cell, with all that its summary says of it."""
+  rates = chosen_rates(study, results)
+  lines = [_line(study, result, rates) for result in results]
+  with files.replacing(path) as temporary, temporary.open('w', newline='') as stream:
+    writer = csv.DictWriter(stream, list(lines[0]), lineterminator='\n')
+    writer.writeheader()
+    writer.writerows(lines)
+
+
+def _line(
+  study: study_file.Study, result: Result, rates: Mapping[study_file.Setting, float]
+) -> dict[str, Any]:
+  cell, found = result.cell, result.summary
+  noise = cell.noise
+  deployment = found.get('hypothetical_deployment') or {}
+  return {
+    'label': cell.setting.label,
+    'mechanism': found.get('mechanism'),
+    'strategy_digest': found.get('strategy_digest'),
+    'target_epsilon': cell.setting.epsilon,
+    'epsilon_of': study.epsilon_of if cell.setting.epsilon else None,
+    'noise_multiplier': noise.noise_multiplier if noise else 0.0,
+    'rms_noise': noise and noise.rms,
+    'max_noise': noise and noise.max,
+    'optimiser_noise': noise and noise.optimiser,
+    'client_learning_rate': found.get('client_learning_rate'),
+    'server_learning_rate': cell.server_learning_rate,
+    'seed': cell.seed,
+    'chosen': rates.get(cell.setting) == cell.server_learning_rate,
+    'status': result.status,
+    'reason': result.reason,
+    'validation_accuracy': (found.get('validation') or {}).get('accuracy'),
+    'test_accuracy': (found.get('test') or {}).get('accuracy'),
+    'published_test_accuracy': cell.setting.published,
+    'run_epsilon': found.get('epsilon'),
+    'declared_epsilon': (found.get('declared') or {}).get('epsilon'),
+    'deployment_epsilon': deployment.get('epsilon'),
+    'delta': found.get('delta'),
+    'num_rounds': found.get('num_rounds'),
+    'num_devices': found.get('num_devices'),
+    'min_sep': found.get('min_sep'),
+    'max_participations': found.get('max_participations'),
+    'seconds': found.get('seconds'),
+    'folder': f'{cells_lib.CELLS_NAME}/{cell.name}',
+  }

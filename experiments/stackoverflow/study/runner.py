@@ -1,0 +1,215 @@
+"""Runs cells side by side, each in a process of its own.
+
+TensorFlow takes longer to import than a small run takes. A server process
+imports it once and computes nothing; each cell's process is a fork of it.
+"""
+
+import dataclasses
+import datetime
+import glob
+import multiprocessing
+import os
+import pathlib
+import signal
+import statistics
+import threading
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing import connection
+from typing import Any
+
+from experiments.stackoverflow import summary
+from experiments.stackoverflow.study import cells as cells_lib
+from fl_dpftrl import messages
+
+_BYTES_A_JOB = 3 * 2**30
+_POLL_SECONDS = 0.5
+_PATIENCE_SECONDS = 15.0
+_MOST_LOG_BYTES = 2**16
+_PRELOADED = ('experiments.stackoverflow.train', 'experiments.stackoverflow.training')
+
+
+def default_jobs() -> int:
+  """Returns how many cells the processors and the memory of this machine allow."""
+  memory = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
+  return max(1, min(len(os.sched_getaffinity(0)), memory // _BYTES_A_JOB))
+
+
+def threads(jobs: int) -> int:
+  """Returns the processors of one of several jobs."""
+  return max(1, len(os.sched_getaffinity(0)) // jobs)
+
+
+@dataclasses.dataclass(kw_only=True)
+class Progress:
+  """Progress lines of a study.
+
+  Attributes:
+    total: number of cells of the study.
+    jobs: cells that run at the same time.
+    say: takes lines.
+    done: number of cells that have ended.
+    seconds: how long each cell took that has ended here.
+  """
+
+  total: int
+  jobs: int
+  say: Callable[[str], None]
+  done: int = 0
+  seconds: list[float] = dataclasses.field(default_factory=list)
+
+  def ended(self, text: str, seconds: float) -> None:
+    """Notes that a cell has ended here, and says how much time is left."""
+    self.done += 1
+    self.seconds.append(seconds)
+    left = round(statistics.fmean(self.seconds) * (self.total - self.done) / self.jobs)
+    self.say(f'{self.done}/{self.total} cells | {text} | {datetime.timedelta(seconds=left)} left')
+
+
+def is_finished(cell: cells_lib.Cell, folder: pathlib.Path) -> bool:
+  return (folder / cells_lib.CELLS_NAME / cell.name / summary.NAME).exists()
+
+
+def run(
+  cells: Sequence[cells_lib.Cell],
+  folder: pathlib.Path,
+  *,
+  jobs: int,
+  num_threads: int,
+  progress: Progress,
+  told: Callable[[cells_lib.Cell], str] = lambda cell: cell.name,
+) -> dict[str, str]:
+  """Runs the cells that are not finished, and waits for all.
+
+  A cell that fails is a line of progress; the others go on.
+
+  Args:
+    cells: cells of the study in this folder.
+    folder: folder of the study.
+    jobs: cells that run at the same time.
+    num_threads: processors of each.
+    progress: told of each cell that ends.
+    told: what the progress says of a finished cell.
+
+  Returns:
+    The reason for each cell that failed, by its name.
+
+  Raises:
+    KeyboardInterrupt: on Ctrl-C or SIGTERM, once the cells have stopped.
+  """
+  waiting = []
+  for cell in cells:
+    if is_finished(cell, folder):
+      progress.done += 1
+    else:
+      waiting.append(cell)
+  if not waiting:
+    return {}
+  return _Pool(folder, jobs, num_threads).run(waiting, progress, told)
+
+
+class _Pool:
+  """Processes that run cells."""
+
+  def __init__(self, folder: pathlib.Path, jobs: int, num_threads: int):
+    self._folder, self._jobs, self._threads = folder, jobs, num_threads
+    self._devices = sorted(glob.glob('/dev/nvidia[0-9]*'))
+    self._running: dict[int, tuple[Any, cells_lib.Cell, int, float]] = {}
+    self._context = multiprocessing.get_context('forkserver')
+    # The server reads these as it starts.
+    os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+    os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
+    os.environ['OPENBLAS_NUM_THREADS'] = str(self._threads)
+    self._context.set_forkserver_preload(list(_PRELOADED))
+
+  def run(
+    self, waiting: list[cells_lib.Cell], progress: Progress, told: Callable[[cells_lib.Cell], str]
+  ) -> dict[str, str]:
+    failed = {}
+    (self._folder / cells_lib.CELLS_NAME).mkdir(exist_ok=True)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+      while waiting or self._running:
+        while waiting and len(self._running) < self._jobs:
+          self._start(waiting.pop(0))
+        for ready in connection.wait(list(self._running), timeout=_POLL_SECONDS):
+          process, cell, _, began = self._running.pop(int(ready))
+          process.join()
+          if is_finished(cell, self._folder):
+            text = told(cell)
+          else:
+            failed[cell.name] = _reason(process.exitcode, self._log(cell))
+            text = f'{cell.name} failed: {failed[cell.name]}'
+          progress.ended(text, time.monotonic() - began)
+    finally:
+      self._stop()
+      signal.signal(signal.SIGTERM, before)
+    return failed
+
+  def _log(self, cell: cells_lib.Cell) -> pathlib.Path:
+    return self._folder / cells_lib.CELLS_NAME / f'{cell.name}.log'
+
+  def _start(self, cell: cells_lib.Cell) -> None:
+    slot = min(set(range(self._jobs)) - {slot for _, _, slot, _ in self._running.values()})
+    device = str(slot % len(self._devices)) if self._devices else None
+    arguments = [*cell.arguments(self._folder), f'--max_concurrent_clients={self._threads}']
+    process = self._context.Process(
+      target=_train, args=(arguments, str(self._log(cell)), self._threads, device), name=cell.name
+    )
+    process.start()
+    self._running[process.sentinel] = process, cell, slot, time.monotonic()
+
+  def _stop(self) -> None:
+    """Ends cells that still run, between two of their steps where they can."""
+    processes = [process for process, *_ in self._running.values()]
+    for process in processes:
+      process.terminate()
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    for process in processes:
+      process.join(max(0.0, deadline - time.monotonic()))
+      if process.is_alive():
+        process.kill()
+        process.join()
+
+
+def _reason(status: int | None, log: pathlib.Path) -> str:
+  """Returns the last line that a failed cell wrote, or how it ended."""
+  try:
+    with log.open('rb') as stream:
+      stream.seek(max(0, log.stat().st_size - _MOST_LOG_BYTES))
+      lines = stream.read().decode('utf-8', 'replace').splitlines()
+  except OSError:
+    lines = []
+  lines = [line.strip() for line in lines if line.strip()]
+  if status is not None and status < 0:
+    return f'ended by signal {-status}'
+  said = next((line for line in reversed(lines) if line.startswith('train: ')), None)
+  text = said.removeprefix('train: ') if said else (lines or [f'exit status {status}'])[-1]
+  return messages.one_line(text)
+
+
+def _train(arguments: list[str], log: str, threads: int, device: str | None) -> None:
+  """Trains a cell, in its own process."""
+  os.setsid()  # A terminal's Ctrl-C is for the study, which then stops its cells.
+  threading.Thread(target=_end_with_study, daemon=True).start()
+  descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+  os.dup2(descriptor, 1)
+  os.dup2(descriptor, 2)
+  os.close(descriptor)
+  if device is not None:
+    os.environ.setdefault('CUDA_VISIBLE_DEVICES', device)
+  import tensorflow as tf
+
+  from experiments.stackoverflow import train
+
+  tf.config.threading.set_intra_op_parallelism_threads(threads)
+  tf.config.threading.set_inter_op_parallelism_threads(threads)
+  train.start(arguments)
+
+
+def _end_with_study() -> None:
+  """Ends this process where the study's has ended without stopping it."""
+  parent = multiprocessing.parent_process()
+  if parent is not None:
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)

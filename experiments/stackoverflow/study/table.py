@@ -1,0 +1,120 @@
+"""The table of a study, as text, Markdown and cells of a page."""
+
+from collections.abc import Sequence
+
+from experiments.stackoverflow.study import results, study_file
+from fl_dpftrl import messages, rounding
+
+HEAD = (
+  'ε',
+  'mechanism',
+  'test accuracy (%)',
+  'seeds',
+  'below the best (points)',
+  'verdict',
+  'server rate',
+  'noise multiplier',
+  'ε of the run',
+  'remarks',
+)
+
+
+def cells(rows: Sequence[results.Row]) -> list[tuple[str, ...]]:
+  """Returns the table's cells: by ε, the best mechanism first, no noise last."""
+  order = {row.setting.epsilon: index for index, row in reversed(list(enumerate(rows)))}
+  return [
+    _cells(row)
+    for row in sorted(rows, key=lambda row: (order[row.setting.epsilon], -(row.mean or -1.0)))
+  ]
+
+
+def _cells(row: results.Row) -> tuple[str, ...]:
+  epsilon = row.setting.epsilon
+  return (
+    '∞' if epsilon is None else f'{epsilon:g}',
+    row.setting.label,
+    _accuracy(row.mean, row.deviation),
+    str(len(row.tests)),
+    _below(row.difference),
+    row.verdict,
+    '–' if row.server_learning_rate is None else f'{row.server_learning_rate:.4g}',
+    '0' if row.noise is None else rounding.up(row.noise.noise_multiplier),
+    _epsilon_of_run(row),
+    '; '.join(remarks(row)),
+  )
+
+
+def _accuracy(mean: float | None, deviation: float | None) -> str:
+  if mean is None:
+    return '–'
+  spread = '' if deviation is None else f' ± {100 * deviation:.2f}'
+  return f'{100 * mean:.2f}{spread}'
+
+
+def _below(difference: results.Difference | None) -> str:
+  if difference is None:
+    return '–'
+  margin = '' if difference.margin is None else f' ± {100 * difference.margin:.2f}'
+  return f'{100 * difference.mean:.2f}{margin}'
+
+
+def _epsilon_of_run(row: results.Row) -> str:
+  """Returns the largest ε that the log of a run proves, rounded up."""
+  proven = [r.summary.get('epsilon') for r in row.results if r.summary]
+  if row.setting.epsilon is None or not proven or None in proven:
+    return 'none'
+  return rounding.up(max(proven))
+
+
+def remarks(row: results.Row) -> list[str]:
+  """Returns what a reader must know about a row."""
+  found = []
+  if row.setting.published is not None:
+    found.append(f'published: {100 * row.setting.published:.2f}')
+  if row.at_edge:
+    found.append('the rate is at an end of its grid')
+  for status in (results.DIVERGED, results.FAILED):
+    of_status = [r for r in row.problems if r.status == status]
+    if of_status:
+      first = of_status[0]
+      found.append(
+        f'{len(of_status)} {status}, first {first.cell.name}:'
+        f' {messages.one_line(first.reason, limit=120)}'
+      )
+  return found
+
+
+def text(rows: Sequence[results.Row]) -> str:
+  """Returns the table with columns in line."""
+  lines = [HEAD, *cells(rows)]
+  widths = [max(map(len, column)) for column in zip(*lines)]
+  return '\n'.join(
+    '  '.join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines
+  )
+
+
+def markdown(study: study_file.Study, rows: Sequence[results.Row]) -> str:
+  """Returns a page in Markdown: the title, the table and how to read it."""
+  lines = [HEAD, ('---',) * len(HEAD), *cells(rows)]
+  table = '\n'.join('| ' + ' | '.join(c.replace('|', '\\|') for c in line) + ' |' for line in lines)
+  return f'# {study.title}\n\n{table}\n\n' + '\n'.join(f'- {line}' for line in notes(study)) + '\n'
+
+
+def notes(study: study_file.Study) -> list[str]:
+  """Returns sentences that say how to read the table."""
+  what = (
+    'the run itself'
+    if study.epsilon_of == study_file.RUN
+    else 'the hypothetical deployment (same noise on the mean, same participation)'
+  )
+  tuned = study.seeds[: study.tuning_seeds]
+  return [
+    f'Target ε are those of {what}, for the participation that the timers enforce.',
+    'The server learning rate is the one with the best validation accuracy, for seed'
+    f' {", ".join(map(str, tuned))}. Test accuracy is reported at that rate alone.',
+    'Test accuracy is the mean ± standard deviation over seeds.',
+    '"Below the best" is the mean difference to the best mechanism of the same ε, paired by'
+    ' seed, ± half of its 95 % confidence interval (Student’s t, not corrected for the number'
+    ' of comparisons). "Tied" means that the interval holds 0.',
+    '"ε of the run" is the largest that the participation log of a run proves.',
+  ]

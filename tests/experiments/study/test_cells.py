@@ -1,0 +1,158 @@
+"""Strategies and noise of a study's settings."""
+
+import json
+import types
+
+import pytest
+
+from experiments.stackoverflow import setting
+from experiments.stackoverflow.study import cells, command, estimate, runner, study_file
+from fl_dpftrl import accounting, catalogue
+
+STUDY = {
+  'title': 'A study',
+  'flags': [
+    '--report_goal=5',
+    '--deployment_report_goal=50',
+    '--num_rounds=8',
+    '--timer_rounds=4',
+    '--delta=1e-5',
+  ],
+  'mechanisms': ['identity', {'mechanism': 'blt:1', 'made_for_min_sep': 2}],
+  'epsilons': [2],
+  'epsilon_of': 'deployment',
+  'server_learning_rates': [0.5],
+  'seeds': [0],
+}
+
+
+def prepared(tmp_path, **changes):
+  study = study_file.parse({**STUDY, **changes})
+  lines = []
+  return study, cells.prepare(study, tmp_path, lines.append), lines
+
+
+def test_noise_is_calibrated_for_the_deployment(tmp_path):
+  study, noises, lines = prepared(tmp_path)
+  assert lines == ['optimising blt:1 for b=2 for n=8, b=2']
+  for chosen in study.settings[:2]:
+    noise = noises[chosen]
+    schema = setting.enforced_schema(cells.base_flags(study, chosen))
+    assert (schema.min_sep, schema.participations) == (4, 2)
+    guarantee = accounting.account(
+      catalogue.load_strategy(noise.strategy),
+      schema,
+      noise_multiplier=10 * noise.noise_multiplier,
+      delta=1e-5,
+    )
+    assert 1.999 < guarantee.epsilon <= 2.0
+  assert noises[study.settings[-1]] is None
+  identity = noises[study.settings[0]]
+  assert identity.max == pytest.approx(identity.noise_multiplier / 5 * 8**0.5)
+  assert prepared(tmp_path)[2] == []  # Strategies are kept.
+
+
+def test_noise_may_be_given_as_printed(tmp_path):
+  entries = [
+    {'mechanism': 'identity', 'epsilon': 1, 'server_learning_rates': [1], **noise}
+    for noise in ({'effective_noise_multiplier': 3}, {'noise_multiplier': 4, 'label': 'as stored'})
+  ]
+  study = study_file.parse({**{k: STUDY[k] for k in ('title', 'flags', 'seeds')}, 'cells': entries})
+  noises = cells.prepare(study, tmp_path, print)
+  assert [noises[s].noise_multiplier for s in study.settings] == [
+    pytest.approx(3 * 2**0.5),
+    pytest.approx(4.0),
+  ]
+
+
+@pytest.mark.parametrize(
+  'changes, words',
+  [
+    ({'mechanisms': ['bltt']}, "bltt: 'bltt' is neither a mechanism"),
+    ({'flags': ['--report_goal=5', '--num_rounds=8']}, 'needs --deployment_report_goal'),
+    (
+      {'flags': ['--report_goal=5', '--num_rounds=8', '--timer_hours=3'], 'epsilon_of': 'run'},
+      '--timer_hours=3.0 enforces no min-sep',
+    ),
+    ({'flags': ['--report_goal=0', '--num_rounds=8']}, '--report_goal=0'),
+  ],
+)
+def test_settings_that_cannot_be_prepared_are_named(tmp_path, changes, words):
+  with pytest.raises(ValueError, match=words):
+    prepared(tmp_path, **changes)
+
+
+def test_a_cell_is_an_ordinary_run(tmp_path):
+  study, noises, _ = prepared(tmp_path)
+  cell = cells.cell(study, study.settings[1], noises[study.settings[1]], 0.5, 0)
+  assert cell.name == 'blt_1_for_b_2-epsilon2-rate0.5-seed0'
+  arguments = cell.arguments(tmp_path)
+  assert arguments[: len(study.flags)] == list(study.flags)
+  assert f'--output_dir={tmp_path}/cells/{cell.name}' in arguments and '--resume' in arguments
+
+
+def test_a_folder_keeps_to_its_study(tmp_path):
+  study, _, _ = prepared(tmp_path)
+  text = json.dumps(command.dataclasses.asdict(study))
+  (tmp_path / 'study.json').write_text(text)
+  more = study_file.parse({**STUDY, 'seeds': [0, 1], 'epsilons': [2, 4]})
+  command._check_folder(more, tmp_path)
+  for changes, words in (
+    ({'flags': [*STUDY['flags'], '--batch_size=3']}, 'flags'),
+    ({'mechanisms': ['identity', {'mechanism': 'blt:1', 'label': 'identity2'}]}, None),
+    ({'mechanisms': [{'mechanism': 'blt:1', 'label': 'identity'}]}, 'setting identity 2.0'),
+  ):
+    other = study_file.parse({**STUDY, **changes})
+    if words is None:
+      command._check_folder(other, tmp_path)
+      continue
+    with pytest.raises(ValueError, match=words):
+      command._check_folder(other, tmp_path)
+  (tmp_path / 'study.json').unlink()
+  (tmp_path / 'thesis.txt').write_text('precious')
+  with pytest.raises(ValueError, match='holds other files'):
+    command._check_folder(study, tmp_path)
+
+
+def test_the_reason_of_a_failed_cell(tmp_path):
+  log = tmp_path / 'log'
+  log.write_text('round 0/3\ntrain: --embedding=0 must be at least 1\nand more\n')
+  assert runner._reason(2, log) == '--embedding=0 must be at least 1'
+  log.write_text('round 0/3\n\nIllegal instruction\n')
+  assert runner._reason(1, log) == 'Illegal instruction'
+  assert runner._reason(-9, log) == 'ended by signal 9'
+  assert runner._reason(3, tmp_path / 'none') == 'exit status 3'
+
+
+def test_progress_says_how_long_is_left():
+  lines = []
+  progress = runner.Progress(total=4, jobs=2, say=lines.append, done=1)
+  progress.ended('a cell', 30.0)
+  assert lines == ['2/4 cells | a cell | 0:00:30 left']
+
+
+def test_finished_cells_are_not_run_again(tmp_path):
+  cell = types.SimpleNamespace(name='cell')
+  (tmp_path / 'cells' / 'cell').mkdir(parents=True)
+  (tmp_path / 'cells' / 'cell' / 'summary.json').write_text('{}')
+  progress = runner.Progress(total=1, jobs=1, say=print)
+  assert runner.run([cell], tmp_path, jobs=1, num_threads=1, progress=progress) == {}
+  assert progress.done == 1
+
+
+def test_the_estimate_says_how_long_and_what_to_cut():
+  study = study_file.parse({**STUDY, 'seeds': [0, 1], 'server_learning_rates': [0.5, 1.0]})
+  found = estimate.Estimate(
+    num_cells=estimate.num_cells(study),
+    num_rounds=8,
+    num_evaluations=2,
+    start_seconds=10.0,
+    round_seconds=5.0,
+    evaluation_seconds=25.0,
+    jobs=2,
+  )
+  assert found.num_cells == 3 * (2 + 1)
+  assert found.seconds == 5 * 100.0  # The last job has no second cell.
+  text = found.text(study)
+  assert text.startswith('9 runs of 8 rounds, 5 s a round, 2 at a time: about 0:08:20')
+  assert 'seeds (2), learning rates (up to 2 a setting), settings (3)' in text

@@ -1,0 +1,78 @@
+"""Optimisers that flags name, exported weights, and weights to start from."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from experiments.stackoverflow import configuration, networks, optimizers, weights
+
+pytestmark = pytest.mark.tff
+
+HPARAMS = configuration.Hparams(
+  noise_multiplier=1.0, report_goal=2, num_rounds=3, server_learning_rate=0.5, server_momentum=0.8
+)
+NETWORK = networks.LogBilinear(num_tokens=9, embedding=4)
+
+
+def step(optimizer, gradient=2.0):
+  spec = tf.TensorSpec([1], tf.float32)
+  state = optimizer.initialize(spec)
+  found = []
+  weight = tf.zeros([1])
+  for _ in range(2):
+    state, weight = optimizer.next(state, weight, tf.constant([gradient]))
+    found.append(float(weight[0]))
+  return found
+
+
+def of_client(name):
+  changed = dataclasses.replace(HPARAMS, client_optimizer=name, client_learning_rate=0.1)
+  return optimizers.client(changed)
+
+
+def of_server(name):
+  return optimizers.server(dataclasses.replace(HPARAMS, server_optimizer=name))
+
+
+def test_every_name_is_its_optimiser():
+  assert step(of_client('sgd')) == pytest.approx([-0.2, -0.4])
+  assert step(of_client('sgdm')) == pytest.approx([-0.2, -0.2 - 0.2 * 1.9])
+  assert step(of_client('adam')) == pytest.approx([-0.1, -0.2], rel=1e-3)
+  assert step(of_client('adamw'))[1] > step(of_client('adam'))[1]  # Weights decay.
+  assert step(of_server('sgdm')) == pytest.approx([-1.0, -1.0 - 1.8])
+  assert step(of_server('adam')) == pytest.approx([-0.5, -1.0], rel=2e-2)
+  assert step(of_server('yogi'))[0] == pytest.approx(-0.5, rel=2e-2)
+
+
+def test_names_are_those_of_the_flags():
+  for name in configuration.CLIENT_OPTIMIZERS:
+    of_client(name)
+  for name in configuration.SERVER_OPTIMIZERS:
+    of_server(name)
+
+
+def test_weights_are_read_back(tmp_path):
+  own = NETWORK.initial_weights(5)
+  weights.write(tmp_path / 'model.npz', own)
+  for expected, found in zip(
+    own, weights.read(tmp_path / 'model.npz', NETWORK, flag='run'), strict=True
+  ):
+    np.testing.assert_array_equal(expected, found)
+
+
+@pytest.mark.parametrize(
+  'arrays, words',
+  [
+    ({}, 'weight0'),
+    ({'weight0': np.zeros((3, 4))}, r'weight0 must have shape \(9, 4\)'),
+    ({'weight0': np.full((9, 4), np.nan)}, 'weight0 has numbers that are not finite'),
+  ],
+)
+def test_weights_that_do_not_fit_are_named(tmp_path, arrays, words):
+  path = tmp_path / 'start.npz'
+  np.savez(path, **arrays)
+  with pytest.raises(ValueError, match=words) as caught:
+    weights.read(path, NETWORK, flag='initial_weights')
+  assert str(caught.value).startswith(f'--initial_weights={str(path)!r}')

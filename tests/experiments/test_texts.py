@@ -1,0 +1,144 @@
+"""Text of a user's own: folders and tables, their division, and bad files."""
+
+import csv
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from experiments.stackoverflow import datasets
+from experiments.stackoverflow.datasets import texts
+
+TEXTS = {f'client{i}': f'Hello world {i}. Größe zählt, c’est l’été!' for i in range(20)}
+
+
+@pytest.fixture
+def folder(tmp_path):
+  path = tmp_path / 'mine'
+  (path / 'more').mkdir(parents=True)
+  for i, (name, text) in enumerate(TEXTS.items()):
+    (path / ('more' if i % 2 else '.') / f'{name}.txt').write_text(text)
+  (path / 'notes.md').write_text('not a client')
+  return path
+
+
+def written(tmp_path, suffix, text='text', rows=None):
+  path = tmp_path / f'mine{suffix}'
+  rows = [{'user': n, text: t, 'other': 1} for n, t in (rows or TEXTS).items()]
+  if suffix == '.csv':
+    with path.open('w', newline='') as stream:
+      writer = csv.DictWriter(stream, list(rows[0]))
+      writer.writeheader()
+      writer.writerows(rows)
+  elif suffix == '.parquet':
+    parquet.write_table(pa.Table.from_pylist(rows), path)
+  else:
+    path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+  return path
+
+
+def test_a_folder_has_a_client_in_each_text_file(folder):
+  data = datasets.load(str(folder))
+  assert len(data.train_clients) == 16 and 'notes.md' not in data.train_clients
+  sentences = data.sentences(data.train_clients[0])
+  assert data.vocabulary.decode(sentences[1]) == '<bos> größe zählt , c’est l’été ! <eos>'
+  assert (data.name, data.unit) == ('mine', 'a text file')
+  assert data.unigram_accuracy > 0
+
+
+@pytest.mark.parametrize('suffix', ['.csv', '.jsonl', '.parquet'])
+def test_a_table_is_the_same_data(tmp_path, suffix):
+  path = written(tmp_path, suffix)
+  data = datasets.load(str(path), client_column='user', seed=3)
+  splits = texts.split(list(TEXTS), 3)
+  assert list(data.train_clients) == splits['train']
+  assert len(data.test) == len(data.validation) == 2 * 2
+  assert data.unit == 'a value of user'
+  rows = [data.sentences(name) for name in data.train_clients]
+  assert data.vocabulary.decode(rows[0][0]).startswith('<bos> hello world')
+  assert all(row.shape == (2, 21) for row in rows)
+
+
+def test_rows_of_a_client_need_not_be_together(tmp_path):
+  path = tmp_path / 'mine.csv'
+  names = ['a', 'b', 'c', 'd']
+  lines = [f'{name},"{word} one, two\nthree."' for word in ('x', 'y') for name in names]
+  path.write_text('client,text\n' + '\n'.join(lines) + '\n')
+  data = datasets.load(str(path))
+  assert len(data.train_clients) == 2
+  assert [len(data.sentences(c)) for c in data.train_clients] == [2, 2]
+
+
+@pytest.mark.parametrize('suffix', ['.jsonl', '.parquet'])
+def test_token_ids(tmp_path, suffix):
+  rows = {name: [7, 300, 7, i] for i, name in enumerate(TEXTS)}
+  path = written(tmp_path, suffix, 'tokens', rows)
+  data = datasets.load(str(path), client_column='user', text_column='tokens', vocabulary_size=2)
+  assert data.vocabulary.words == ('7', '300')
+  row = data.sentences(data.train_clients[0])[0]
+  assert data.vocabulary.decode(row) == '<bos> 7 300 7 <oov> <eos>'
+
+
+def test_the_division_follows_from_names_and_seed_alone():
+  names = [f'client{i}' for i in range(35)]
+  found = texts.split(names, 1)
+  assert {key: len(value) for key, value in found.items()} == {
+    'test': 3,
+    'validation': 3,
+    'train': 29,
+  }
+  assert sorted(name for part in found.values() for name in part) == sorted(names)
+  assert texts.split(names[::-1], 1) == found != texts.split(names, 2)
+  assert {key: len(value) for key, value in texts.split(names[:3], 0).items()} == {
+    'test': 1,
+    'validation': 1,
+    'train': 1,
+  }
+
+
+def test_the_digest_changes_with_the_text(folder):
+  before = datasets.load(str(folder)).digest
+  assert datasets.load(str(folder), seed=4).digest == before
+  (folder / 'client0.txt').write_text('Hello moon.')
+  assert datasets.load(str(folder)).digest != before
+
+
+@pytest.mark.parametrize(
+  'name, content, words',
+  [
+    ('a.csv', b'client,words\na,b c\n', '--text_column=text; it has client, words'),
+    ('a.csv', b'client,text\n"a,b\n', 'a.csv'),
+    ('a.csv', b'', 'is not CSV'),
+    ('a.csv', b'client,text\na,b c\nb,c d\n', 'has 2 clients'),
+    ('a.jsonl', b'{"client": "a", "text": ', 'is not JSON lines'),
+    ('a.jsonl', b'{"client": "a", "text": 3}\n', 'must have text or lists of token ids, is int64'),
+    ('a.jsonl', b'{"client": "a"}\n{"client": "b", "text": "x y"}\n', '1 rows have no'),
+    ('a.jsonl', b'{"client": [1], "text": "x y"}\n', '--client_column=client must have names'),
+    ('a.parquet', b'PAR1 nothing', 'is not Parquet'),
+    ('a.xlsx', b'PK', 'must be a folder, or a file that ends in .csv'),
+  ],
+)
+def test_bad_files_are_named(tmp_path, name, content, words):
+  path = tmp_path / name
+  path.write_bytes(content)
+  with pytest.raises(ValueError) as caught:
+    datasets.load(str(path))
+  assert str(path) in str(caught.value) and words in str(caught.value)
+
+
+def test_bad_folders_are_named(tmp_path):
+  with pytest.raises(ValueError, match='has no .txt file'):
+    datasets.load(str(tmp_path))
+  (tmp_path / 'a.txt').write_bytes(b'\xff\xfe')
+  with pytest.raises(ValueError, match='a.txt is not text in UTF-8'):
+    datasets.load(str(tmp_path))
+  with pytest.raises(ValueError, match='nor the path of a folder or file'):
+    datasets.load(str(tmp_path / 'nowhere'))
+
+
+def test_encoded_rows_are_those_of_the_vocabulary(folder):
+  data = datasets.load(str(folder), vocabulary_size=5)
+  assert data.vocabulary.size == 9
+  assert np.concatenate([data.validation, data.test]).max() < data.vocabulary.size
