@@ -1,7 +1,7 @@
 """Trains every run of a study, and compares mechanisms: table, figures, page.
 
 Example:
-  python -m experiments.stackoverflow.study --study=studies/docstrings.json \
+  python -m experiments.stackoverflow.study --study=studies/docstrings.json \\
     --output_dir=runs/studies/docstrings
 
 A study that was interrupted goes on when it is started again. The folder gets
