@@ -1,4 +1,4 @@
-"""Where noise is kept: in TFF's state, or by an engine outside it."""
+"""Choice of the place where noise is kept: TFF's state, or an engine outside it."""
 
 import tensorflow_federated as tff
 

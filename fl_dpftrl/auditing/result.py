@@ -28,7 +28,7 @@ class Check:
 
   @property
   def passed(self) -> bool:
-    """Whether the statistic lies within its limits; NaN does not."""
+    """True if the statistic lies within its limits; NaN does not."""
     above = self.lowest is None or self.statistic >= self.lowest
     below = self.highest is None or self.statistic <= self.highest
     return above and below and not math.isnan(self.statistic)
@@ -87,7 +87,7 @@ class Audit:
 
   @property
   def passed(self) -> bool:
-    """Whether every check passed."""
+    """True if every check passed."""
     return all(check.passed for check in self.checks)
 
   def to_json(self) -> json_files.Object:

@@ -1,4 +1,4 @@
-"""What an audit runs: the protocol, and the executors of noise in NumPy."""
+"""Subjects of an audit: their protocol, and the executors of noise in NumPy."""
 
 import math
 from collections.abc import Callable, Sequence

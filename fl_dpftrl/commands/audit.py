@@ -68,19 +68,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> auditing.Audit:
   """Runs the audit of the flags."""
-  options: dict[str, Any] = {}
   if args.aggregator is None:
     if args.divisor is not None:
       raise ValueError(f'--divisor={args.divisor} needs --aggregator')
-    options['executor'] = args.executor or 'aggregator'
+    aggregator = None
   else:
     if args.executor is not None:
       raise ValueError(
         f'--executor={args.executor} and --aggregator={args.aggregator} exclude each other;'
         ' drop one of them'
       )
-    options['aggregator'] = _named(args.aggregator)
-    options['divisor'] = 1.0 if args.divisor is None else args.divisor
+    aggregator = _named(args.aggregator)
   return auditing.audit(
     catalogue.load_strategy(args.strategy),
     flags.schema(args),
@@ -91,7 +89,9 @@ def run(args: argparse.Namespace) -> auditing.Audit:
     confidence=args.confidence,
     num_draws=args.num_draws,
     seed=args.seed,
-    **options,
+    aggregator=aggregator,
+    divisor=1.0 if args.divisor is None else args.divisor,
+    executor=args.executor or auditing.EXECUTORS[0],
   )
 
 
@@ -157,7 +157,7 @@ def _where(check: results.Check) -> str:
   return f'{check.name} ({check.where})' if check.where else check.name
 
 
-def _row(check: results.Check) -> dict[str, Any]:
+def _row(check: results.Check) -> dict[str, str]:
   limit = lambda value: '-' if value is None else f'{value:.5g}'
   return {
     'check': check.name,

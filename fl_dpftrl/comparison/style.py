@@ -247,12 +247,13 @@ def label_lines(
   places = spread([up for up, *_ in wanted], 0.175 / height)
   for place, (up, across, label, early) in zip(places, wanted):
     colour = styles[label].colour
-    leader: dict[str, Any] = {'color': colour, 'linewidth': 0.7, 'alpha': 0.6}
-    if early:
-      leader = {'color': GREY, 'linewidth': 0.6, 'linestyle': (0, (1, 5))}
-    axes.plot(
-      [across, 1.015, 1.035], [up, place, place], transform=axes.transAxes, clip_on=False, **leader
+    (leader,) = axes.plot(
+      [across, 1.015, 1.035], [up, place, place], transform=axes.transAxes, clip_on=False
     )
+    if early:
+      leader.set(color=GREY, linewidth=0.6, linestyle=(0, (1, 5)))
+    else:
+      leader.set(color=colour, linewidth=0.7, alpha=0.6)
     axes.text(
       1.042, place, plain(label), transform=axes.transAxes, va='center', fontsize=10, color=colour
     )

@@ -1,4 +1,4 @@
-"""What the families with a Toeplitz C share."""
+"""Methods that the families with a Toeplitz C share."""
 
 import abc
 

@@ -1,4 +1,4 @@
-"""Where a log of another system has its rounds and device ids."""
+"""Layout of another system's log: its columns, and the number of its first round."""
 
 import re
 import urllib.parse

@@ -156,7 +156,7 @@ class Place(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Violations:
-  """What a violated declared schema leaves of its guarantee.
+  """Consequences of a declared schema that some devices did not keep to.
 
   Attributes:
     num_devices: devices that did not keep to it in at least one run.

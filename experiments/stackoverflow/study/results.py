@@ -22,7 +22,7 @@ _CONFIDENCE = 0.95
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
-  """What a cell came to.
+  """Result of a cell.
 
   Attributes:
     cell: the cell.
