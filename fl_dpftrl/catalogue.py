@@ -118,7 +118,7 @@ def save_strategy(
   Args:
     path: path that ends in .json.
     strategy: C.
-    schema: participation schema it was optimised for.
+    schema: participation schema whose figures the file states; the one it was optimised for.
     objective: 'rms' or 'max'.
     workload: workload it was optimised for.
 
@@ -232,6 +232,11 @@ def load(name_or_path: str | os.PathLike[str]) -> StrategyFile:
   else:
     path = pathlib.Path(text)
     if not os.path.isfile(path):
+      if text in registry.FAMILIES:
+        raise ValueError(
+          f'strategy {text!r} is a family with parameters: write them to a strategy file'
+          ' (`optimize` or dpftrl.save_strategy) and name that file'
+        )
       known = ', '.join(parameter_free() + names())
       raise ValueError(f'strategy {messages.quoted(text)} is neither a file nor one of {known}')
   try:

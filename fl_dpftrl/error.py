@@ -4,7 +4,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from fl_dpftrl import workloads
+from fl_dpftrl import participation, workloads
 
 _PREFIX_SUMS = workloads.Workload()
 
@@ -31,7 +31,7 @@ def check_objective(objective: str) -> None:
     raise ValueError(f'objective must be {" or ".join(OBJECTIVES)}, got {objective!r}')
 
 
-class Mechanism(Protocol):
+class Mechanism(participation.Limited, Protocol):
   """The errors of a mechanism; `families.base.Strategy` has defaults for both."""
 
   def error(self, num_rounds: int, workload: workloads.Queries) -> Error: ...
@@ -46,6 +46,7 @@ def error(
 
   Args and errors as of `per_query_error`.
   """
+  participation.check_num_rounds(strategy, num_rounds)
   return strategy.error(num_rounds, workload)
 
 
@@ -66,6 +67,7 @@ def per_query_error(
     ValueError: where the strategy cannot run so many rounds, the workload is for another number
       of rounds, or a matrix would be too large.
   """
+  participation.check_num_rounds(strategy, num_rounds)
   return strategy.per_query_error(num_rounds, workload)
 
 

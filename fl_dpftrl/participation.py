@@ -6,7 +6,7 @@ min_sep``.
 
 import dataclasses
 import operator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -138,3 +138,24 @@ def observed(rounds: np.ndarray, device_ids: np.ndarray, num_rounds: int) -> Min
     min_sep=int(separations.min()),
     max_participations=int(participations.max()),
   )
+
+
+class Limited(Protocol):
+  """A mechanism that may have a last round, as every `families.base.Strategy` says."""
+
+  @property
+  def family(self) -> str: ...
+
+  @property
+  def max_rounds(self) -> int | None: ...
+
+
+def check_num_rounds(strategy: Limited, num_rounds: int) -> None:
+  """Raises ValueError unless the strategy can run for num_rounds rounds."""
+  if num_rounds < 1:
+    raise ValueError(f'num_rounds must be at least 1, got {num_rounds!r}')
+  if strategy.max_rounds is not None and num_rounds > strategy.max_rounds:
+    raise ValueError(
+      f'num_rounds={num_rounds} is beyond the {strategy.max_rounds} rounds'
+      f' that this {strategy.family} strategy was made for'
+    )

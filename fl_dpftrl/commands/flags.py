@@ -306,7 +306,7 @@ def add_max_epsilon(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     '--max_epsilon',
     type=float,
-    help='privacy budget: exit with status 3 if the first ε is above it, or if there is none',
+    help='privacy budget: exit with status 3 if ε at the first δ is above it',
   )
 
 

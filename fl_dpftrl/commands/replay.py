@@ -13,7 +13,7 @@ from fl_dpftrl.replaying import engines, publication, replay, runs, runs_file
 from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.reports import setting as setting_lib
 
-HELP = 'computes the guarantee that a participation log proves'
+HELP = 'computes the guarantee of a finished run from its participation log'
 
 EXAMPLE = (
   'fl-dpftrl replay --log=participation.parquet --strategy=blt-b100'
@@ -96,7 +96,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add(
     '--public_report',
     metavar='FILE.html',
-    help='report to write that says nothing about single devices',
+    help='report to write for publication; of the log it states n, k, b, and whether the'
+    ' declared schema holds',
   )
 
 
@@ -128,6 +129,8 @@ def run(args: argparse.Namespace) -> statement_lib.Statement:
   flags.check_max_epsilon(args)
   outputs.check_file('report', args.report)
   outputs.check_file('public_report', args.public_report)
+  if args.report and args.report == args.public_report:
+    raise ValueError(f'--public_report={args.public_report} must be another file than --report')
   result = replay.replay(
     _runs(args),
     deltas=args.delta,
@@ -232,12 +235,14 @@ def _warnings(result: statement_lib.Statement) -> list[str]:
     warnings.append(f'THE GUARANTEE IS VOID: {result.void_reason}')
   declared, drawn = result.declared, result.drawn
   if declared is not None and not declared.holds:
-    warnings.append(
-      f'THE DECLARED SCHEMA DOES NOT HOLD: min-sep {declared.min_sep} and'
-      f' at most {declared.max_participations} participations were'
-      f' declared, the log has {result.min_sep} and'
-      f' {result.max_participations}; the declared figures are void'
+    found = (
+      'not every run kept to its own, see the assumptions'
+      if result.several
+      else f'at least {declared.min_sep} rounds apart and at most {declared.max_participations}'
+      f' participations were allowed, the log has {result.min_sep} and'
+      f' {result.max_participations}'
     )
+    warnings.append(f'THE DECLARED SCHEMA DOES NOT HOLD: {found}; the declared figures are void')
   if drawn is not None and not drawn.holds:
     warnings.append(
       f'THE LOG CONTRADICTS --sampling={drawn.name}, so nothing is'
@@ -300,16 +305,17 @@ def _violated(result: statement_lib.Statement) -> list[str]:
     f'{p.round} of run {p.run}' if result.several else str(p.round) for p in found.first_rounds
   ]
   more = ', …' if found.num_rounds > len(places) else ''
-  return [
+  lines = [
     '',
     f'not kept to what was declared: {found.num_devices} devices, in {found.num_rounds} rounds'
     f' ({", ".join(places)}{more})',
-    f'  largest loss of them          ε = {_up(found.largest.epsilon)},'
+    f'  largest loss of one of them   ε = {_up(found.largest.epsilon)},'
     f' ρ = {_up(found.largest.rho)}',
-    f'  the {found.num_complied} others, as declared: ε = {_up(found.complied.epsilon)},'
-    f' ρ = {_up(found.complied.rho)}',
-    f'  {found.MEANING}',
+    f'  any one of the {found.num_complied} others    ε ≤ {_up(found.complied.epsilon)},'
+    f' ρ ≤ {_up(found.complied.rho)}',
   ]
+  void = result.void_reason is not None or result.worst_case.epsilon is None
+  return lines if void else [*lines, f'  {found.MEANING}']
 
 
 def _of_each(result: statement_lib.Statement) -> list[str]:
@@ -350,7 +356,10 @@ def _per_device(fared: statement_lib.PerDevice, delta: float) -> list[str]:
   if fared.quantiles[0].loss.epsilon is None:
     return []
   shown = rounding.exact(delta)
-  lines = ['', f'share of participating devices, from their actual rounds (δ = {shown})']
+  lines = [
+    '',
+    f'share of participating devices, each alone, from their actual rounds (δ = {shown})',
+  ]
   for share, loss in fared.quantiles:
     lines.append(f'{100 * share:>6g} % have ε ≤ {_up(loss.epsilon)}, ρ ≤ {_up(loss.rho)}')
   return [*lines, 'These figures come from the private log and are for the operator.']

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import math
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
@@ -10,6 +11,7 @@ import scipy.linalg
 from fl_dpftrl import error as error_lib
 from fl_dpftrl import participation, workloads
 from fl_dpftrl.families import linear_noise
+from fl_dpftrl.participation import check_num_rounds as check_num_rounds
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import blocks, entries, gram
 
@@ -27,8 +29,8 @@ class Strategy(abc.ABC):
 
   Attributes:
     family: the name of the family in the registry and in strategy files.
-    max_rounds: the most rounds it can run; None if it can run for ever. It is an attribute or a
-      property.
+    max_rounds: the most rounds it can run; None if it can run for ever. It is an attribute, a
+      field or a property.
   """
 
   family: ClassVar[str]
@@ -38,6 +40,12 @@ class Strategy(abc.ABC):
     def max_rounds(self) -> int | None: ...
   else:
     max_rounds = None
+
+  def __init_subclass__(cls, **kwargs: Any) -> None:
+    super().__init_subclass__(**kwargs)
+    # A field without a default would otherwise take the None above for its default.
+    if 'max_rounds' in vars(cls).get('__annotations__', {}) and 'max_rounds' not in vars(cls):
+      cls.max_rounds = dataclasses.field()  # type: ignore[assignment]
 
   @abc.abstractmethod
   def strategy_matrix(self, num_rounds: int) -> np.ndarray:
@@ -170,6 +178,22 @@ def keep_array(strategy: Strategy, name: str, *axes: str) -> np.ndarray:
   return values
 
 
+def keep_number(strategy: Strategy, name: str, low: float, high: float) -> None:
+  """Makes an attribute of a new strategy a float from low to high.
+
+  Raises:
+    ValueError: if it is no number, or out of range.
+  """
+  given = getattr(strategy, name)
+  try:
+    value = float(given)
+  except (TypeError, ValueError):
+    value = math.nan
+  if not low <= value <= high:
+    raise ValueError(f'{name} must be a number from {low:g} to {high:g}, got {given!r}')
+  object.__setattr__(strategy, name, value)
+
+
 def keep_rounds(strategy: Strategy, name: str) -> None:
   """Makes an attribute of a new strategy an int, unless it is None.
 
@@ -179,14 +203,3 @@ def keep_rounds(strategy: Strategy, name: str) -> None:
   value = getattr(strategy, name)
   if value is not None:
     object.__setattr__(strategy, name, participation.positive_integer(name, value))
-
-
-def check_num_rounds(strategy: Strategy, num_rounds: int) -> None:
-  """Raises ValueError unless the strategy can run for num_rounds rounds."""
-  if num_rounds < 1:
-    raise ValueError(f'num_rounds must be at least 1, got {num_rounds!r}')
-  if strategy.max_rounds is not None and num_rounds > strategy.max_rounds:
-    raise ValueError(
-      f'num_rounds={num_rounds} is beyond the {strategy.max_rounds} rounds'
-      f' that this {strategy.family} strategy was made for'
-    )

@@ -33,13 +33,7 @@ class LambdaCGD(toeplitz.Toeplitz):
   family: ClassVar[str] = 'lambda_cgd'
 
   def __post_init__(self):
-    try:
-      decay = float(self.decay)
-    except (TypeError, ValueError):
-      decay = math.nan
-    if not 0.0 <= decay <= 1.0:
-      raise ValueError(f'decay must be a number from 0 to 1, got {self.decay!r}')
-    object.__setattr__(self, 'decay', decay)
+    base.keep_number(self, 'decay', 0.0, 1.0)
 
   def column(self, num_rounds: int) -> np.ndarray:
     base.check_num_rounds(self, num_rounds)

@@ -55,8 +55,8 @@ def sentences(
     result.append(f'THE GUARANTEE IS VOID: {void_reason}')
   result += gaussian.assumptions(happened[0].schema)[1:]
   result.append(
-    'worst case and observed: participation does not depend on released models'
-    ' either; the declared guarantee holds even if participation depends on'
+    'worst case and observed also assume that participation does not depend on released'
+    ' models; the declared guarantee holds even if participation depends on'
     ' released models, provided devices enforce the schema'
   )
   result += adjacency_lib.assumptions(adjacency)
@@ -79,7 +79,10 @@ def sentences(
       ' that is in several runs has the same device_id in them'
     )
   if any(run.noise.restarts for run in runs):
-    result.append('the noise from a restart on is independent of that before')
+    result.append(
+      'the noise from a restart on is independent of that before; restarts are stated by whoever'
+      ' replays, and the log cannot confirm them'
+    )
   records = [noise_record.read(run.log.metadata) for run in runs]
   if any(run.noise.changes for run in runs) or any(record.clip_norm_changes for record in records):
     result.append(

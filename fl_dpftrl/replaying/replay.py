@@ -69,9 +69,7 @@ def replay(
     observed_lib.ObservedParticipation.of(run.log, counts) for run, counts in zip(runs, tally.logs)
   ]
   has_noise = all(all(noise.multipliers) for noise in noises)
-  spend = _Spending(
-    noises[0].multiplier if has_noise else 0.0, adjacency_lib.factor(adjacency), deltas
-  )
+  spend = _Spending(noises[0].multiplier if has_noise else 0.0, adjacency, deltas)
   schemas = [o.schema for o in happened]
   facts = tuple(_facts(run, o, report_goal) for run, o in zip(runs, happened))
   declared = _declared(runs, happened, spend, group_size)
@@ -99,7 +97,7 @@ def replay(
       guarantees.occurred(tally) if group_size == 1 else guarantees.of_group(tally, group_size)
     ),
     declared=declared,
-    violations=_violations(tally, happened, declared, spend),
+    violations=_violations(runs, tally, happened, spend) if declared else None,
     most_over_runs=tally.most_rounds if len(runs) > 1 else None,
     drawn=drawn,
     adjacency=adjacency,
@@ -163,16 +161,13 @@ class _Spending:
   """Converts sensitivities to privacy losses; there is none without noise."""
 
   noise_multiplier: float
-  factor: float
+  adjacency: str
   deltas: Sequence[float]
 
   def loss(
     self, sensitivity: sensitivity_lib.Sensitivity, group_size: int = 1
   ) -> privacy_loss.PrivacyLoss:
-    value, kind = sensitivity
-    value *= group_size * self.factor
-    if group_size > 1:
-      kind = sensitivity_lib.UPPER_BOUND
+    value, kind = adjacency_lib.scaled(sensitivity, self.adjacency, group_size)
     if kind not in (sensitivity_lib.EXACT, sensitivity_lib.UPPER_BOUND):
       raise ValueError(f'a guarantee cannot rest on a {kind} of sensitivity')
     effective = self.noise_multiplier / value
@@ -187,7 +182,9 @@ class _Spending:
     )
 
   def rho(self, sensitivity: float) -> float:
-    return gaussian.rho(self.noise_multiplier / (sensitivity * self.factor))
+    return gaussian.rho(
+      self.noise_multiplier / (sensitivity * adjacency_lib.factor(self.adjacency))
+    )
 
 
 def _per_device(tally: tally_lib.Tally, spend: _Spending) -> statement_lib.PerDevice:
@@ -224,12 +221,13 @@ def _declared(
 
 
 def _violations(
+  runs: Sequence[runs_lib.Run],
   tally: tally_lib.Tally,
   happened: Sequence[observed_lib.ObservedParticipation],
-  declared: statement_lib.Declared | None,
   spend: _Spending,
 ) -> statement_lib.Violations | None:
-  if declared is None or declared.holds:
+  schemas = [run.declared for run in runs if run.declared is not None]
+  if all(o.keeps_to(s) for o, s in zip(happened, schemas)):
     return None
   found = tally.violations
   firsts = [0, *itertools.accumulate(of.num_rounds for of in happened)]
@@ -244,7 +242,7 @@ def _violations(
     first_rounds=tuple(places),
     largest=spend.loss(sensitivity_lib.Sensitivity(math.sqrt(found.square), kind)),
     num_complied=tally.num_devices - found.num_devices,
-    complied=declared.loss,
+    complied=spend.loss(guarantees.worst_case([run.noise for run in runs], schemas)),
   )
 
 

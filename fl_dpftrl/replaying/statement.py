@@ -162,9 +162,9 @@ class Violations:
     num_devices: devices that did not keep to it in at least one run.
     num_rounds: rounds in which a device took part too soon, or too often.
     first_rounds: the first few of these rounds.
-    largest: the largest privacy loss among these devices, from their actual rounds.
+    largest: the largest privacy loss of any one of these devices, from its actual rounds.
     num_complied: devices that kept to it.
-    complied: privacy loss of any device that kept to it: the declared one.
+    complied: privacy loss of any one device that kept to it, by the declared schema.
   """
 
   num_devices: int
@@ -175,21 +175,21 @@ class Violations:
   complied: privacy_loss.PrivacyLoss
 
   MEANING = (
-    'for each device that kept to the declared schema, the declared guarantee stands, whatever'
+    'each device alone that kept to the declared schema has the loss of that schema, whatever'
     ' other devices did: its own updates entered only such rounds as the schema allows. Whether a'
-    ' device is among those that kept to it is itself not protected, and must not depend on its'
-    ' data'
+    ' device is among those that kept to it is itself not protected. It must not depend on the'
+    " device's data, nor, through released models, on anything computed from it"
   )
 
-  def to_json(self) -> json_files.Object:
-    """Returns the counts, both losses and what they mean."""
+  def to_json(self, *, void: bool) -> json_files.Object:
+    """Returns the counts and both losses; and what they mean, unless all is void."""
     return {
       **_fields(self, 'num_devices', 'num_rounds'),
       'first_rounds': [place._asdict() for place in self.first_rounds],
       'largest': self.largest.to_json(),
       'num_complied': self.num_complied,
       'complied': self.complied.to_json(),
-      'meaning': self.MEANING,
+      **({} if void else {'meaning': self.MEANING}),
     }
 
 
@@ -350,7 +350,8 @@ class Statement:
     if self.declared is not None:
       result['declared'] = self.declared.to_json()
     if self.violations is not None:
-      result['violations'] = self.violations.to_json()
+      void = self.void_reason is not None or self.worst_case.epsilon is None
+      result['violations'] = self.violations.to_json(void=void)
     if self.drawn is not None:
       result[self.drawn.part] = self.drawn.to_json()
     result |= _fields(self, 'delta', 'adjacency', 'group_size')

@@ -99,7 +99,7 @@ class Tally:
 
 
 def upper_squares(bins: np.ndarray) -> np.ndarray:
-  """Returns the largest square of each bin, at most 1/370 above any other."""
+  """Returns the largest square of each bin, less than 0.28 % above the others in it."""
   return np.exp2(bins / _BINS_PER_OCTAVE + _LOWEST_OCTAVE)
 
 

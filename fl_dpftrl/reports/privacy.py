@@ -64,7 +64,7 @@ def report(statement: statement_lib.Statement, setting: Setting) -> str:
     setting=setting,
     void=void,
     adjacency=statement.adjacency.replace('_', '-'),
-    unit=setting.unit if size == 1 else f'a group of {size}: {setting.unit}',
+    unit=setting.unit if size == 1 else f'{setting.unit}, {size} of them together',
     drawn_is_amplified=isinstance(statement.drawn, drawn_lib.Amplified),
     figures={'losses': _losses(statement, void), 'runs': list(map(_participation, statement.runs))},
     command=setting.command if statement.confidential else publication.command(statement),

@@ -9,7 +9,7 @@ from fl_dpftrl import participation
 from fl_dpftrl.sensitivity import base
 
 
-class Mechanism(Protocol):
+class Mechanism(participation.Limited, Protocol):
   """A mechanism as used here; `families.base.Strategy` has defaults."""
 
   def sensitivity(self, schema: participation.MinSep) -> base.Sensitivity: ...
@@ -28,6 +28,7 @@ def sensitivity(strategy: Mechanism, schema: participation.MinSep) -> base.Sensi
     ValueError: if the schema has more rounds than the strategy can run, or a family returns
       something other than a sensitivity.
   """
+  participation.check_num_rounds(strategy, schema.num_rounds)
   found = strategy.sensitivity(schema)
   if found.kind not in base.KINDS or not 0.0 <= found.value < math.inf:
     raise ValueError(
@@ -43,4 +44,5 @@ def gram_matrix(strategy: Mechanism, num_rounds: int) -> np.ndarray:
   Raises:
     ValueError: if num_rounds is more than the strategy can run, or too many for a dense matrix.
   """
+  participation.check_num_rounds(strategy, num_rounds)
   return strategy.gram_matrix(num_rounds)

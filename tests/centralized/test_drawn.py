@@ -200,7 +200,7 @@ def test_the_report_has_a_card_for_it(name):
   stated = statement(name, deltas=(1e-6, 1e-8))
   text = page_of(stated)
   part = 'amplified' if name in SAMPLED else 'shuffled'
-  assert 'Four guarantees and their assumptions' in text
+  assert 'Four figures and their assumptions' in text
   for field in ('epsilon', 'curve.1.epsilon'):
     value = stated.to_json()[part]
     for key in field.split('.'):
@@ -220,7 +220,7 @@ def test_a_contradiction_is_loud_in_the_report(said):
   stated = statement('shuffled', said)
   part = 'amplified' if said in SAMPLED else 'shuffled'
   text = page_of(stated)
-  before = text.partition('guarantees and their assumptions')[0]
+  before = text.partition('figures and their assumptions')[0]
   assert 'The log contradicts the stated sampling' in before
   assert f'were said to be drawn by {said}, of 1,205 examples' in words(before)
   assert stated.drawn.reason[:30] in words(before)

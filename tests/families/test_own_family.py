@@ -54,6 +54,58 @@ def plain(name='plain'):
   return Plain
 
 
+def ending():
+  """A class with a field for its last round, whose methods check nothing."""
+
+  @registry.register
+  @dataclasses.dataclass(frozen=True)
+  class Ending(base.Strategy):
+    max_rounds: int
+    weight: float
+    family = 'ending'
+
+    def strategy_matrix(self, num_rounds):
+      return np.eye(num_rounds) + self.weight * np.eye(num_rounds, k=-1)
+
+    def noising_matrix(self, num_rounds):
+      return np.linalg.inv(self.strategy_matrix(num_rounds))
+
+    def sensitivity(self, schema):
+      return sensitivity.Sensitivity(1.0, sensitivity.UPPER_BOUND)
+
+    def error(self, num_rounds, workload):
+      return error.Error(1.0, 1.0)
+
+  return Ending
+
+
+def test_a_last_round_has_no_default_and_holds_everywhere():
+  with pytest.raises(TypeError, match='max_rounds'):
+    ending()(weight=0.5)
+  strategy = ending()(20, 0.5)
+  assert (
+    sensitivity.sensitivity(strategy, participation.MinSep(num_rounds=20, min_sep=5)).value == 1
+  )
+  for refused in (
+    lambda: sensitivity.sensitivity(strategy, SCHEMA),
+    lambda: sensitivity.gram_matrix(strategy, 24),
+    lambda: error.error(strategy, 24),
+    lambda: error.per_query_error(strategy, 24),
+    lambda: catalogue.describe(strategy, SCHEMA),
+    lambda: fl_dpftrl.account(strategy, SCHEMA, noise_multiplier=1.0, delta=1e-6),
+  ):
+    with pytest.raises(ValueError, match='num_rounds=24 is beyond the 20 rounds'):
+      refused()
+
+
+def test_a_family_is_named_where_a_strategy_is_expected():
+  ending()
+  with pytest.raises(ValueError, match="'ending' is a family with parameters"):
+    catalogue.load_strategy('ending')
+  with pytest.raises(ValueError, match="'ending' is a family without an optimiser"):
+    fl_dpftrl.compare(['ending'], SCHEMA)
+
+
 def as_dense(strategy, num_rounds=24):
   return dense.Dense(strategy.strategy_matrix(num_rounds))
 

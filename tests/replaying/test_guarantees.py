@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
+from fl_dpftrl import sensitivity
 from fl_dpftrl.families import banded, blt, identity
 from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.logs import log as log_lib
@@ -287,3 +288,13 @@ def test_what_is_published_tells_of_no_device():
     assert public.worst_case == statement.worst_case
     for name in ('observed', 'per_device', 'num_devices', 'separations'):
       assert f'"{name}"' not in json.dumps(public.to_json())
+
+
+@pytest.mark.parametrize('group_size', [1, 2])
+def test_a_lower_bound_is_no_guarantee_for_a_group_either(monkeypatch, group_size):
+  log = log_of([(0, 'a'), (4, 'a')], 8)
+  bound = sensitivity.Sensitivity(1e-3, sensitivity.LOWER_BOUND)
+  monkeypatch.setattr(identity.Identity, 'sensitivity', lambda self, schema: bound)
+  run = runs.Run.of(log, identity.Identity(), 1.0)
+  with pytest.raises(ValueError, match='lower_bound'):
+    replay.replay(run, deltas=1e-6, group_size=group_size)

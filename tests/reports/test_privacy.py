@@ -359,7 +359,7 @@ def test_publication_says_what_was_left_out():
   assert 'For publication. This page leaves out what was counted from single' in page.text
   assert 'For publication' in text.partition('<data')[0]
   assert json.loads(page.scripts['statement']) == stated.to_json()
-  assert 'Two guarantees and their assumptions' in page.text
+  assert 'Two figures and their assumptions' in page.text
   assert 'Privacy loss of actual devices' not in page.text
   shown = dict(page.figures)
   for field in ('worst_case.epsilon', 'declared.epsilon'):
