@@ -295,6 +295,6 @@ def test_a_lower_bound_is_no_guarantee_for_a_group_either(monkeypatch, group_siz
   log = log_of([(0, 'a'), (4, 'a')], 8)
   bound = sensitivity.Sensitivity(1e-3, sensitivity.LOWER_BOUND)
   monkeypatch.setattr(identity.Identity, 'sensitivity', lambda self, schema: bound)
-  run = runs.Run.of(log, identity.Identity(), 1.0)
+  run = runs.Run.of(log, identity.Identity(), noise_multiplier=1.0)
   with pytest.raises(ValueError, match='lower_bound'):
     replay.replay(run, deltas=1e-6, group_size=group_size)

@@ -101,7 +101,7 @@ def test_text_json_page_and_exit_status(tmp_path, capsys):
   )
   assert status == 4 and err[-1].endswith('was not kept: see declared and violations')
   assert 'not kept to what was declared: 1 devices, in 1 rounds (1)' in out
-  assert 'the 2 others, as declared: ε = ' in out
+  assert 'any one of the 2 others    ε ≤ ' in out
   assert 'devices did not keep to it' in page.read_text()
   assert 'did not keep' not in public.read_text() and 'violations' not in public.read_text()
   status, out, err = replayed(capsys, *given, '--declared_min_sep=5', '--json')

@@ -247,7 +247,7 @@ def test_adjacency_and_groups():
     privacy.report(statement(adjacency='replace_one', group_size=3), setting(unit='a phone'))
   ).text
   assert 'Adjacency: replace-one.' in text
-  assert 'Unit of privacy: a group of 3: a phone' in text
+  assert 'Unit of privacy: a phone, 3 of them together' in text
   assert 'twice those of zero-out' in text
 
 
