@@ -1,4 +1,5 @@
 import os
+import signal
 
 # Must be set before TensorFlow is imported: its start is loud.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
@@ -8,6 +9,9 @@ import hypothesis
 import pytest
 
 from fl_dpftrl.logs import reader
+
+# A shell's background job ignores interrupts, and tests send some.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples each time; with --thorough others, and many more.
 hypothesis.settings.register_profile(

@@ -51,9 +51,8 @@ def solve_groups(
   """Returns the best strategy for any groups; see `factorization`.
 
   Raises:
-    ValueError: if an argument is out of range.
+    ValueError: if the objective or the tolerance is out of range.
   """
-  workloads.check_dense(groups.num_rounds)
   error.check_objective(objective)
   if not tolerance > 0.0:
     raise ValueError(f'tolerance must be positive, got {tolerance!r}')

@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.linalg
 
-from fl_dpftrl import participation
+from fl_dpftrl import participation, workloads
 from fl_dpftrl.families import dense
 
 Progress = Callable[[int, float], None]
@@ -76,7 +76,12 @@ class Groups:
 
 
 def chains(schema: participation.MinSep) -> Groups:
-  """Returns groups of rounds min_sep apart; any k successive ones are a pattern."""
+  """Returns groups of rounds min_sep apart; any k successive ones are a pattern.
+
+  Raises:
+    ValueError: if there are too many rounds for a dense matrix.
+  """
+  workloads.check_dense(schema.num_rounds)
   step = schema.num_rounds if schema.participations == 1 else schema.min_sep
   step = min(step, schema.num_rounds)
   length = -(-schema.num_rounds // step)

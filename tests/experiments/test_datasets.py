@@ -139,7 +139,7 @@ def test_which_targets_count():
 
 
 def test_unknown_name():
-  with pytest.raises(ValueError, match="docstrings.*got 'wikipedia'"):
+  with pytest.raises(ValueError, match="'wikipedia' is neither one of docstrings, "):
     datasets.load('wikipedia')
 
 
