@@ -75,4 +75,4 @@ def test_weights_that_do_not_fit_are_named(tmp_path, arrays, words):
   np.savez(path, **arrays)
   with pytest.raises(ValueError, match=words) as caught:
     weights.read(path, NETWORK, flag='initial_weights')
-  assert f'--initial_weights={str(path)!r}: ' in str(caught.value)
+  assert str(caught.value).startswith("--initial_weights='")
