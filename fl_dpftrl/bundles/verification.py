@@ -132,7 +132,7 @@ def verify(
     checked, run = _check_rounds(folder, place, entry, strategy, progress)
     checks.append(checked)
     opened += [run] if run else []
-  checks += _check_statement(folder, manifest, opened, engine, progress)
+  checks += _check_statement(folder, manifest, opened, checks, engine, progress)
   return Verification(
     digest=own,
     compared=digest is not None,
@@ -249,6 +249,7 @@ def _check_statement(
   folder: pathlib.Path,
   manifest: manifest_lib.Manifest,
   opened: list[runs_lib.Run],
+  before: list[Check],
   engine: replay.Engine,
   progress: Callable[[str], None],
 ) -> tuple[Check, ...]:
@@ -264,12 +265,15 @@ def _check_statement(
   detail = 'every figure computed again, to the last digit'
   places = sorted(found, key=lambda place: (place.count('.') + place.count('['), place))
   differing = tuple(found[place] for place in places)
-  return Check('statement', _shortened(differing), detail), _check_guarantee(statement)
+  fits = all(check.passed for check in before) and not differing
+  return Check('statement', _shortened(differing), detail), _check_guarantee(statement, fits)
 
 
-def _check_guarantee(statement: statement_lib.Statement) -> Check:
-  """Checks that the statement, whether it fits or not, guarantees something."""
+def _check_guarantee(statement: statement_lib.Statement, fits: bool) -> Check:
+  """Checks that a statement guarantees something, and is of a bundle that fits."""
   found = []
+  if not fits:
+    found.append('not confirmed, as the bundle does not fit')
   epsilon = statement.worst_case.epsilon
   if statement.void_reason:
     found.append(_sentence(f'it is void: {statement.void_reason}'))

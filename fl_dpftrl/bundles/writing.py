@@ -208,6 +208,8 @@ def _store_strategy(
   )
   path = folder / entry.strategy
   catalogue.save_strategy(path, run.noise.strategy, schema=schema)
+  for written in folder.glob(f'{path.stem}.*'):  # Its figures are of a confidential log.
+    _write(written, written.read_bytes())
   if digests.strategy_digest(catalogue.load_strategy(path)) != entry.strategy_sha256:
     raise ValueError(f'strategy of family {run.noise.strategy.family!r} is not read as written')
   return entry

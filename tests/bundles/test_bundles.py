@@ -104,6 +104,7 @@ def test_its_statement_is_that_of_replay(written):
 
 def test_only_its_owner_reads_it(written):
   assert written[0].stat().st_mode & 0o777 == 0o700
+  assert {path.stat().st_mode & 0o777 for path in written[0].iterdir()} == {0o600}
 
 
 def chained(rows, num_rounds=NUM_ROUNDS):
@@ -201,7 +202,7 @@ def test_a_round_that_was_removed_is_named(bundle, t):
   assert f'round {t} is the first' in failed(bundle)['rounds of run 1']
   forge(bundle)
   found = failed(bundle)
-  assert found.keys() >= {'rounds of run 1', 'statement'}
+  assert found.keys() == {'rounds of run 1', 'statement', 'guarantee'}
   assert f'round {t} is the first' in found['rounds of run 1']
 
 
@@ -271,7 +272,7 @@ def test_a_digest_from_elsewhere_finds_a_forgery_of_everything(bundle, written, 
   run = dpftrl.open_run(write_log(tmp_path / 'forged.parquet', ROWS[1:]), STRATEGY)
   dpftrl.write_bundle(bundle, run, deltas=1e-6)
   assert not failed(bundle)
-  assert failed(bundle, digest=written[1].digest).keys() == {'manifest'}
+  assert failed(bundle, digest=written[1].digest).keys() == {'manifest', 'guarantee'}
 
 
 def edited(text, replacement):
@@ -411,4 +412,5 @@ def test_replay_writes_a_bundle_that_verify_checks(tmp_path):
 
   other = lines.run(['verify', 'bundle', f'--digest={"0" * 64}'], cwd=tmp_path)
   assert other.returncode == 4 and 'FAILED  manifest' in other.stdout
-  assert other.stderr == 'fl-dpftrl verify: the bundle does not fit: manifest\n'
+  assert 'FAILED  guarantee' in other.stdout and 'ε' not in other.stdout
+  assert other.stderr == 'fl-dpftrl verify: the bundle does not fit: manifest, guarantee\n'
