@@ -13,6 +13,7 @@ from fl_dpftrl.bundles import chain
 from fl_dpftrl.bundles import manifest as manifest_lib
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import noise_record, reader, shards
+from fl_dpftrl.replaying import embedded
 from fl_dpftrl.replaying import replay as replay_lib
 from tests.commands import lines
 
@@ -40,6 +41,7 @@ def fixture_one_reader():
   shared = reader.Reader()
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(shards.reader_lib, 'Reader', lambda: shared)
+    patch.setattr(embedded, '_threads', lambda: 1)
     yield
 
 
