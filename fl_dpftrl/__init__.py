@@ -16,6 +16,10 @@ if TYPE_CHECKING:
   from fl_dpftrl.aggregators import CorrelatedNoiseFactory as CorrelatedNoiseFactory
   from fl_dpftrl.auditing import Audit as Audit
   from fl_dpftrl.auditing import audit as audit
+  from fl_dpftrl.bundles.verification import Verification as Verification
+  from fl_dpftrl.bundles.verification import verify as verify
+  from fl_dpftrl.bundles.writing import Bundle as Bundle
+  from fl_dpftrl.bundles.writing import write_bundle as write_bundle
   from fl_dpftrl.catalogue import StrategyFile as StrategyFile
   from fl_dpftrl.catalogue import describe as describe
   from fl_dpftrl.catalogue import load_strategy as load_strategy
@@ -58,6 +62,7 @@ _HOMES = {
   'Banded': 'families.banded',
   'BandedInverse': 'families.banded_inverse',
   'BandedToeplitz': 'families.banded_toeplitz',
+  'Bundle': 'bundles.writing',
   'Comparison': 'comparison.sweep',
   'CorrelatedNoiseFactory': 'aggregators',
   'Dense': 'families.dense',
@@ -78,6 +83,7 @@ _HOMES = {
   'StrategyFile': 'catalogue',
   'TreeFull': 'families.tree_full',
   'TreeOnline': 'families.tree_online',
+  'Verification': 'bundles.verification',
   'Workload': 'workloads',
   'account': 'accounting',
   'audit': 'auditing',
@@ -93,6 +99,8 @@ _HOMES = {
   'save_strategy': 'catalogue',
   'simulate': 'simulation.recording',
   'train': 'training',
+  'verify': 'bundles.verification',
+  'write_bundle': 'bundles.writing',
   'write_log': 'logs.schema',
 }
 _ROOMS = ('accounting', 'catalogue', 'error', 'runtime', 'sensitivity', 'workloads')

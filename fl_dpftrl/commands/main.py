@@ -23,6 +23,7 @@ COMMANDS = (
   'simulate',
   'plan',
   'audit',
+  'verify',
   'worker',
   'noise_worker',
 )

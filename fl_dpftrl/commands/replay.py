@@ -3,10 +3,12 @@
 import argparse
 import dataclasses
 import os
+import pathlib
 import shlex
 import sys
 
 from fl_dpftrl import messages, rounding
+from fl_dpftrl.bundles import writing
 from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.commands import flags, outputs, progress
 from fl_dpftrl.replaying import engines, publication, replay, runs, runs_file
@@ -99,6 +101,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='report to write for publication; of the log it states n, k, b, and whether the'
     ' declared schema holds',
   )
+  add(
+    '--bundle',
+    metavar='FOLDER',
+    help='folder to write with log, strategy, parameters and statement, which `fl-dpftrl verify'
+    ' FOLDER` computes again; as confidential as the log',
+  )
 
 
 def _change(text: str) -> tuple[int, float]:
@@ -131,8 +139,11 @@ def run(args: argparse.Namespace) -> statement_lib.Statement:
   outputs.check_file('public_report', args.public_report)
   if args.report and args.report == args.public_report:
     raise ValueError(f'--public_report={args.public_report} must be another file than --report')
+  if args.bundle:
+    writing.check_folder(pathlib.Path(args.bundle))
+  opened = _runs(args)
   result = replay.replay(
-    _runs(args),
+    opened,
     deltas=args.delta,
     adjacency=args.adjacency,
     group_size=args.group_size,
@@ -142,6 +153,8 @@ def run(args: argparse.Namespace) -> statement_lib.Statement:
   )
   for warning in _warnings(result):
     print(messages.one_line(f'fl-dpftrl: warning: {warning}', limit=_LONGEST), file=sys.stderr)
+  if args.bundle:
+    _write_bundle(args, opened)
   if args.public_report:
     result = publication.committed(result)
     if isinstance(result.drawn, drawn_lib.Amplified):
@@ -157,6 +170,21 @@ def run(args: argparse.Namespace) -> statement_lib.Statement:
       public = publication.publishable(result)
       privacy.write_report(args.public_report, public, setting=setting)
   return result
+
+
+def _write_bundle(args: argparse.Namespace, opened: list[runs.Run]) -> None:
+  # The statement in the bundle is of the files in it, so they are replayed there.
+  bundle = writing.write_bundle(
+    args.bundle,
+    opened,
+    deltas=args.delta,
+    adjacency=args.adjacency,
+    group_size=args.group_size,
+    report_goal=args.report_goal,
+    engine=engines.by_name(args.engine),
+    progress=progress.Progress('replay').say,
+  )
+  print(f'fl-dpftrl: digest of {args.bundle}: {bundle.digest}', file=sys.stderr)
 
 
 def verdict(args: argparse.Namespace, result: statement_lib.Statement) -> tuple[int, str] | None:

@@ -3,6 +3,7 @@
 The engine sorts rows that do not fit into memory on disk.
 """
 
+import contextlib
 import os
 import tempfile
 import warnings
@@ -20,7 +21,7 @@ from fl_dpftrl.replaying import tally as tally_lib
 MEMORY = 4 << 30
 """Bytes that sorting may use; beyond that it goes on on disk."""
 
-_ORDERED = 'SELECT device_id, round FROM log ORDER BY device_id, round'
+_BY_DEVICE = 'device_id, round'
 _BATCH_ROWS = 1 << 20
 
 
@@ -43,13 +44,31 @@ def count(
     LogError: if a row is at fault.
     tally.DeviceTwice: if a device is twice in a round.
   """
-  rows = Rows(runs, progress)
-  threads = len(os.sched_getaffinity(0))
+  with ordered(Rows(runs, progress), _BY_DEVICE, memory=memory) as batches:
+    exposure = exposure_lib.Exposure([run.noise for run in runs])
+    return tally_lib.count(
+      _counted(batches, progress), exposure, num_exposed, _threads(), runs_lib.declared(runs)
+    )
+
+
+@contextlib.contextmanager
+def ordered(rows: 'Rows', by: str, *, memory: int = MEMORY) -> Iterator[pa.RecordBatchReader]:
+  """Yields rows of logs in batches, sorted by both columns.
+
+  Args:
+    rows: the rows.
+    by: both columns in the order in which they sort, as in 'device_id, round'. Batches have the
+      columns in this order, too.
+    memory: bytes that sorting may use; the rest is on disk meanwhile.
+
+  Raises:
+    LogError: if a row is at fault.
+  """
   with (
     tempfile.TemporaryDirectory() as folder,
     duckdb.connect(
       ':memory:',
-      config={'threads': threads, 'memory_limit': f'{memory}B', 'temp_directory': folder},
+      config={'threads': _threads(), 'memory_limit': f'{memory}B', 'temp_directory': folder},
     ) as engine,
   ):
     engine.register('log', rows.reader())
@@ -57,15 +76,17 @@ def count(
       with warnings.catch_warnings():
         # DuckDB 2 tells of a copy that its other interface saves.
         warnings.simplefilter('ignore', UserWarning)
-        ordered = engine.execute(_ORDERED).to_arrow_reader(_BATCH_ROWS)
-      exposure = exposure_lib.Exposure([run.noise for run in runs])
-      return tally_lib.count(
-        _counted(ordered, progress), exposure, num_exposed, threads, runs_lib.declared(runs)
-      )
+        result = engine.execute(f'SELECT {by} FROM log ORDER BY {by}')
+        batches = result.to_arrow_reader(_BATCH_ROWS)
+      yield batches
     except (duckdb.Error, pa.ArrowException, OSError):
       if rows.error is not None:
         raise rows.error from None
       raise
+
+
+def _threads() -> int:
+  return len(os.sched_getaffinity(0))
 
 
 def _counted(ordered: pa.RecordBatchReader, progress: Callable[[str], None]) -> Iterator[pa.Table]:

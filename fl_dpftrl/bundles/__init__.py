@@ -1,0 +1,1 @@
+"""Bundles: a run's log, strategy, parameters and statement, which others can check."""

@@ -1,0 +1,219 @@
+"""Writing of bundles."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import secrets
+import shutil
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import fl_dpftrl
+from fl_dpftrl import catalogue, digests, files, json_files, participation
+from fl_dpftrl.bundles import chain
+from fl_dpftrl.bundles import manifest as manifest_lib
+from fl_dpftrl.logs import formats, journal
+from fl_dpftrl.logs import layout as layout_lib
+from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.replaying import embedded, replay
+from fl_dpftrl.replaying import runs as runs_lib
+from fl_dpftrl.replaying import statement as statement_lib
+
+_WITH_PATHS = ('warnings', 'assumptions', 'void_reason')
+
+
+class Bundle(NamedTuple):
+  """A bundle that was written.
+
+  Attributes:
+    digest: SHA-256 of its manifest, in hexadecimal, which fixes every file of the bundle.
+    statement: the statement in it.
+  """
+
+  digest: str
+  statement: statement_lib.Statement
+
+
+def write_bundle(
+  folder: str | os.PathLike[str],
+  runs: runs_lib.Run | Sequence[runs_lib.Run],
+  *,
+  deltas: float | Sequence[float],
+  adjacency: str = 'zero_out',
+  group_size: int = 1,
+  report_goal: int | None = None,
+  engine: replay.Engine = embedded.count,
+  progress: Callable[[str], None] = lambda text: None,
+) -> Bundle:
+  """Writes a folder with which `verify` computes a guarantee again.
+
+  It has the logs byte for byte, the strategies, the parameters, releases of packages, the
+  chained digest of each round and the statement. It is as confidential as the logs, and only
+  its owner can read it. The folder appears whole or not at all.
+
+  Args:
+    folder: the folder, which must not exist yet; its parent must.
+    runs: one run, or several of one population, as `open_run` gives them.
+    deltas, adjacency, group_size, report_goal, engine, progress: see `replay`.
+
+  Raises:
+    ValueError: for a folder that exists, an argument outside its range, a log that is not in
+      files of its own, and a run with sampled batches.
+    LogError: if a log cannot be believed.
+    OSError: if the folder cannot be written.
+  """
+  folder = pathlib.Path(folder)
+  check_folder(folder)
+  runs = [runs] if isinstance(runs, runs_lib.Run) else list(runs)
+  for run in runs:
+    _check(run)
+  deltas = [deltas] if isinstance(deltas, (int, float)) else deltas
+  guarantee = manifest_lib.Guarantee(
+    deltas=tuple(map(float, deltas)),
+    adjacency=adjacency,
+    group_size=group_size,
+    report_goal=report_goal,
+  )
+  temporary = folder.resolve().with_name(files.TEMPORARY_PREFIX + secrets.token_hex(8))
+  temporary.mkdir(mode=0o700)
+  try:
+    entries = [_store_log(temporary, place, run) for place, run in enumerate(runs, 1)]
+    opened = [
+      entry.open(temporary, run.noise.strategy) for entry, run in zip(entries, runs, strict=True)
+    ]
+    statement = statement_of(opened, guarantee, engine, progress)
+    entries = [
+      _store_strategy(temporary, _store_rounds(temporary, entry, run, progress), run, facts)
+      for entry, run, facts in zip(entries, opened, statement.runs, strict=True)
+    ]
+    _write(
+      temporary / manifest_lib.STATEMENT,
+      (json.dumps(document(statement, temporary), indent=2, allow_nan=False) + '\n').encode(),
+    )
+    stored = sorted(os.listdir(temporary))
+    content = manifest_lib.Manifest(
+      made_by=fl_dpftrl.__version__,
+      packages=manifest_lib.packages(),
+      guarantee=guarantee,
+      runs=tuple(entries),
+      files={name: manifest_lib.File.of(temporary / name) for name in stored},
+    ).to_bytes()
+    _write(temporary / manifest_lib.NAME, content)
+    _write(temporary / manifest_lib.SEAL, manifest_lib.seal(content))
+    check_folder(folder)
+    os.rename(temporary, folder)
+  except BaseException:
+    shutil.rmtree(temporary, ignore_errors=True)
+    raise
+  files.sync_folder(folder.resolve().parent)
+  return Bundle(hashlib.sha256(content).hexdigest(), statement)
+
+
+def check_folder(folder: pathlib.Path) -> None:
+  """Raises ValueError unless the folder can be made."""
+  if os.path.lexists(folder):
+    raise ValueError(f'bundle {str(folder)!r} exists already; name another folder, or remove it')
+  if not folder.resolve().parent.is_dir():
+    raise ValueError(f'bundle {str(folder)!r}: the folder that it is to be in does not exist')
+
+
+def statement_of(
+  runs: Sequence[runs_lib.Run],
+  guarantee: manifest_lib.Guarantee,
+  engine: replay.Engine = embedded.count,
+  progress: Callable[[str], None] = lambda text: None,
+) -> statement_lib.Statement:
+  """Returns the statement of the runs of a bundle; errors as for `replay`."""
+  arguments = {f.name: getattr(guarantee, f.name) for f in dataclasses.fields(guarantee)}
+  return replay.replay(runs, **arguments, engine=engine, progress=progress)
+
+
+def document(statement: statement_lib.Statement, folder: pathlib.Path) -> json_files.Object:
+  """Returns a statement as JSON gives it back, without the folder that the logs were read in."""
+  result = json.loads(json.dumps(statement.to_json(), allow_nan=False))
+  prefix = f'{folder}{os.sep}'
+  for name in _WITH_PATHS:
+    value = result[name]
+    if isinstance(value, list):
+      result[name] = [sentence.replace(prefix, '') for sentence in value]
+    elif value is not None:
+      result[name] = value.replace(prefix, '')
+  return result
+
+
+def _check(run: runs_lib.Run) -> None:
+  if run.sampling is not None:
+    raise ValueError('sampling: a bundle of sampled batches is not supported')
+  for shard in run.log.shards:
+    folders = layout_lib.partitions(os.path.abspath(shard.path))
+    if not run.log.files():
+      raise ValueError('a bundle needs logs in files: write the log with write_log first')
+    if shard.path.endswith(journal.SUFFIX):
+      raise ValueError(f'{shard.path}: close the log first, which makes a Parquet file of it')
+    if {run.log.layout.round, run.log.layout.device_id} & folders.keys():
+      raise ValueError(
+        f'{shard.path}: a column of it may be in the names of its folders, which a bundle does'
+        ' not keep; write the log as one file'
+      )
+
+
+def _store_log(folder: pathlib.Path, place: int, run: runs_lib.Run) -> manifest_lib.Run:
+  """Copies the files of a run's log."""
+  names = []
+  for number, (shard, stated) in enumerate(zip(run.log.shards, run.log.files(), strict=True), 1):
+    name = f'log-{place}-{number}{formats.suffix_of(shard.path)}'
+    with files.replacing(folder / name, private=True) as temporary:
+      shutil.copyfile(shard.path, temporary)
+    if manifest_lib.File.of(folder / name).sha256 != stated.sha256:
+      raise log_lib.LogError(f'{shard.path}: was changed while it was copied; try again')
+    names.append(name)
+  return manifest_lib.Run(
+    log=tuple(names),
+    layout=run.log.layout,
+    num_rounds=run.log.num_rounds,
+    num_rounds_assumed=run.log.num_rounds_assumed,
+    noise_multiplier=float(run.noise.multiplier),
+    changes=run.noise.changes,
+    restarts=run.noise.restarts,
+    declared=run.declared,
+    strategy=f'strategy-{place}.json',
+    strategy_sha256=digests.strategy_digest(run.noise.strategy),
+    rounds=f'rounds-{place}.txt',
+    last_digest='',
+  )
+
+
+def _store_rounds(
+  folder: pathlib.Path, entry: manifest_lib.Run, run: runs_lib.Run, progress: Callable[[str], None]
+) -> manifest_lib.Run:
+  """Writes the chained digest of each round, one a line."""
+  last = ''
+  with files.replacing(folder / entry.rounds, private=True) as temporary:
+    with open(temporary, 'w', encoding='ascii', newline='\n') as stream:
+      for last in chain.of(run, progress):
+        stream.write(f'{last}\n')
+  return dataclasses.replace(entry, last_digest=last)
+
+
+def _store_strategy(
+  folder: pathlib.Path, entry: manifest_lib.Run, run: runs_lib.Run, facts: statement_lib.RunFacts
+) -> manifest_lib.Run:
+  """Writes a run's strategy with its figures under the schema that the log shows."""
+  schema = participation.MinSep(
+    num_rounds=max(stream.num_rounds for stream in run.noise.streams()),
+    min_sep=facts.min_sep,
+    max_participations=facts.max_participations,
+  )
+  path = folder / entry.strategy
+  catalogue.save_strategy(path, run.noise.strategy, schema=schema)
+  for written in folder.glob(f'{path.stem}.*'):  # Its figures are of a confidential log.
+    _write(written, written.read_bytes())
+  if digests.strategy_digest(catalogue.load_strategy(path)) != entry.strategy_sha256:
+    raise ValueError(f'strategy of family {run.noise.strategy.family!r} is not read as written')
+  return entry
+
+
+def _write(path: pathlib.Path, content: bytes) -> None:
+  files.write_durably(path, content, private=True)
