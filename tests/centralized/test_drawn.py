@@ -239,9 +239,9 @@ def test_publication_tells_nothing_of_secret_draws(true, said):
   assert 'amplified:' not in text and 'successive turns' not in text
   assert 'drawn in secret' not in text
   if said in SAMPLED:
-    assert 'Two guarantees' in text
+    assert 'Two figures' in text
   else:
-    assert 'Three guarantees' in text
+    assert 'Three figures' in text
     assert public.drawn.reason is None
     loud = 'The log contradicts the stated sampling' in text
     assert loud is (true != said)

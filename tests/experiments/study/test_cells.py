@@ -68,7 +68,7 @@ def test_noise_may_be_given_as_printed(tmp_path):
 @pytest.mark.parametrize(
   'changes, words',
   [
-    ({'mechanisms': ['bltt']}, "bltt: 'bltt' is neither a mechanism"),
+    ({'mechanisms': ['bltt']}, "bltt: 'bltt' is neither a strategy file"),
     ({'flags': ['--report_goal=5', '--num_rounds=8']}, 'needs --deployment_report_goal'),
     (
       {'flags': ['--report_goal=5', '--num_rounds=8', '--timer_hours=3'], 'epsilon_of': 'run'},
