@@ -6,6 +6,7 @@ read first, and it is unpacked only where they fit each other.
 
 import math
 import os
+import stat
 import zipfile
 from typing import BinaryIO
 
@@ -33,7 +34,8 @@ def read(path: str | os.PathLike[str], name: str) -> np.ndarray:
     ValueError: where it cannot be read, has no such array, or one that does not hold numbers or
       is larger than MOST_BYTES.
   """
-  if os.path.exists(path) and not os.path.isfile(path):
+  # Asked once: between two questions another file may take its place.
+  if not stat.S_ISREG(os.stat(path).st_mode):
     raise ValueError('it is not a file')
   # Opened once, so that all is of one file where another takes its place.
   with open(path, 'rb') as stream:

@@ -222,9 +222,19 @@ def test_a_reader_that_dies_gives_a_line(tmp_path, number, message):
   files = reader.Reader()
   source = reader.Source(str(path))
   files.open(source, ())
-  os.kill(files._idle._process.pid, number)
+  process = files._idle._process.pid
+  # Stopped, so that it is there when it is asked, and dies before it answers.
+  os.kill(process, signal.SIGSTOP)
+
+  def end():
+    os.kill(process, number)
+    os.kill(process, signal.SIGCONT)
+
+  death = threading.Timer(0.5, end)
+  death.start()
   with pytest.raises(shards.LogError, match=f'l.csv: .*{message}'):
     files.open(source, ())
+  death.join()
   # The next file is read by another.
   assert files.open(source, ()).schema.names == ['round', 'device_id']
 
