@@ -9,14 +9,24 @@ from tests.runtime import small_processes as small
 
 pytestmark = pytest.mark.tff
 
-NUM_ROUNDS = 5
+# No buffers, some, and as many as the round needs; tests/aggregators has every family.
+ALWAYS = ('identity', 'blt', 'tree_online')
+FAMILIES = [
+  pytest.param(name, marks=() if name in ALWAYS else pytest.mark.thorough)
+  for name in every_family.FAMILIES
+]
+
+
+@pytest.fixture(name='num_rounds')
+def fixture_num_rounds(request):
+  return 10 if request.config.getoption('--thorough') else 5
 
 
 def leaves(value):
   return [np.asarray(leaf) for leaf in tf.nest.flatten(value)]
 
 
-def rounds(process, state, num_rounds=NUM_ROUNDS):
+def rounds(process, state, num_rounds):
   outputs = []
   for number in range(num_rounds):
     output = process.next(state, small.clients(number))
@@ -47,13 +57,15 @@ def assert_same(some, others):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', sorted(small.PROCESSES))
-def test_a_process_of_tff_is_as_in_the_worker_by_any_number_of_threads(name, worker, in_process):
+def test_a_process_of_tff_is_as_in_the_worker_by_any_number_of_threads(
+  name, num_rounds, worker, in_process
+):
   process = small.PROCESSES[name]()
   with in_process():
     state = process.initialize()
-    ours = rounds(process, state)
+    ours = rounds(process, state, num_rounds)
   with worker():
-    theirs = rounds(process, state)
+    theirs = rounds(process, state, num_rounds)
   assert_near(ours, theirs)
   for threads in (1, 8):
     with in_process(max_concurrent_clients=threads):
@@ -61,15 +73,16 @@ def test_a_process_of_tff_is_as_in_the_worker_by_any_number_of_threads(name, wor
 
 
 @pytest.mark.slow
-# No buffers, some, and as many as the round needs; tests/aggregators has every family.
-@pytest.mark.parametrize('family', ['identity', 'blt', 'tree_online'])
-def test_correlated_noise_is_as_in_the_worker_by_any_number_of_threads(family, worker, in_process):
-  process = small.correlated(every_family.example(family, NUM_ROUNDS))
+@pytest.mark.parametrize('family', FAMILIES)
+def test_correlated_noise_is_as_in_the_worker_by_any_number_of_threads(
+  family, num_rounds, worker, in_process
+):
+  process = small.correlated(every_family.example(family, num_rounds))
   with in_process():
     state = process.initialize()
-    ours = rounds(process, state)
+    ours = rounds(process, state, num_rounds)
   with worker():
-    theirs = rounds(process, state)
+    theirs = rounds(process, state, num_rounds)
   assert_near(ours, theirs)
   for threads in (1, 8):
     with in_process(max_concurrent_clients=threads):
