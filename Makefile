@@ -148,22 +148,26 @@ bench: env
 
 ifndef LOCKED
 $(BENCH_VENV)/installed: benchmarks/peer-requirements.txt
+.venv-pfl/installed: benchmarks/pfl-requirements.txt
+$(BENCH_VENV)/installed .venv-pfl/installed:
 	@for candidate in $(BENCH_CANDIDATES); do \
 	  if "$$candidate" -c '$(IS_NEW)' 2>$(NULL); then \
 	    python="$$candidate"; break; fi; done; \
 	if [ -z "$$python" ]; then \
-	  echo "jax-privacy needs Python 3.11 or newer, which is not here" >&2; \
+	  echo "the peers need Python 3.11 or newer, which is not here" >&2; \
 	  exit 2; fi; \
-	"$$python" $(call LOCKED_MAKE,$(BENCH_VENV)) PYTHON="$$python" $@
+	"$$python" $(call LOCKED_MAKE,$(@D)) PYTHON="$$python" $@
 else
 $(BENCH_VENV)/installed: benchmarks/peer-requirements.txt
-	@echo "Setting up $(BENCH_VENV) with $$($(PYTHON) --version)" >&2
-	@$(PYTHON) -m venv --clear $(BENCH_VENV)
-	@$(BENCH_VENV)/bin/python -m pip install --quiet \
+.venv-pfl/installed: benchmarks/pfl-requirements.txt
+$(BENCH_VENV)/installed .venv-pfl/installed:
+	@echo "Setting up $(@D) with $$($(PYTHON) --version)" >&2
+	@$(PYTHON) -m venv --clear $(@D)
+	@$(@D)/bin/python -m pip install --quiet \
 	  --disable-pip-version-check -r $<
 	@touch $@
 endif
 
 clean:
-	rm -rf $(VENV) $(CORE_VENV) .venv-docs .venv-checks $(BENCH_VENV) $(VENV)*.lock site build *.egg-info \
+	rm -rf $(VENV) $(CORE_VENV) .venv-docs .venv-checks .venv-pfl $(BENCH_VENV) $(VENV)*.lock site build *.egg-info \
 	  .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache

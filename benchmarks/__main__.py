@@ -11,13 +11,14 @@ from benchmarks.replay import cases as replay
 from benchmarks.training import cases as training
 
 PEER_PYTHON = '.venv-bench/bin/python'
+PFL_PYTHON = '.venv-pfl/bin/python'
 LARGE = 'replay-1B'
 PRODUCTION = 'population-production'
 # What each benchmark measures; those by default are a few minutes each.
 BENCHMARKS = {
   'optimize': 'strategies beside jax-privacy: a group, or a part of a name',
   'replay': 'replay of logs; replay-1B is the log of 1e9 rows, 8 minutes',
-  'training': 'federated and central training',
+  'training': 'federated and central training beside pfl-research',
   'rounds': 'rows of noise and rounds of training, half an hour',
   'population': 'simulated populations, 6 minutes; population-production, 10 minutes',
   'plan': 'plans against hindsight, half an hour',
@@ -63,7 +64,7 @@ def _flags(benchmark: str, words: list[str], whole: bool, repeats: int) -> list[
     return runs + ([[times, '--large']] if LARGE in words else [])
   if benchmark == 'training':
     training.select(words)
-    return [[only, times]]
+    return [[only, times, f'--peer_python={PFL_PYTHON}']]
   if benchmark == 'plan':
     plan.select(words)
     return [[only]]
@@ -108,9 +109,11 @@ def main(arguments: list[str] | None = None) -> int:
     found = commands(args.names, args.repeats)
   except ValueError as e:
     parser.error(str(e))
-  if any(f'--peer_python={PEER_PYTHON}' in command for command in found):
-    if subprocess.run(['make', '--no-print-directory', '.venv-bench/installed']).returncode:
-      return 2
+  for python in (PEER_PYTHON, PFL_PYTHON):
+    if any(f'--peer_python={python}' in command for command in found):
+      installed = f'{python.split("/")[0]}/installed'
+      if subprocess.run(['make', '--no-print-directory', installed]).returncode:
+        return 2
   environment = {**os.environ, 'OPENBLAS_NUM_THREADS': '1'}
   return max(subprocess.run(command, env=environment).returncode for command in found)
 

@@ -7,7 +7,6 @@ from typing import Any
 from benchmarks import sides
 from benchmarks.training import cases
 
-NUM_SENTENCES = cases.NUM_CLIENTS * cases.NUM_SENTENCES
 HEADINGS = (
   'model',
   'side',
@@ -17,6 +16,9 @@ HEADINGS = (
   'computed, s',
   'of the central rate',
   'of it, computed',
+  'ms a client beside steps',
+  'over the peer',
+  'over it, computed',
 )
 
 
@@ -43,30 +45,55 @@ class Row:
   """Results of all sides of a case."""
 
   case: cases.Case
-  found: dict[str, Measured]
+  found: dict[cases.Side, Measured]
 
-  def share(self, side: str, name: str = 'seconds') -> float | None:
+  def _least(self, batch: int, kinds: tuple[str, ...], name: str) -> float | None:
+    """Returns the least median of the sides of some kinds; None where one has none."""
+    found = [m.median(name) for s, m in self.found.items() if s.batch == batch and s.what in kinds]
+    return None if not found or None in found else min(v for v in found if v is not None)
+
+  def share(self, side: cases.Side, name: str = 'seconds') -> float | None:
     """Returns a side's rate relative to the faster loop in TensorFlow alone."""
     own = self.found[side].median(name)
-    loops = [m.median(name) for s, m in self.found.items() if not s.isdecimal()]
-    if own is None or None in loops:
+    loop = self._least(side.batch, (cases.CENTRAL, cases.KERAS), name)
+    return None if own is None or loop is None else loop / own
+
+  def over_peer(self, side: cases.Side, name: str = 'seconds') -> float | None:
+    """Returns a federated side's time relative to the peer's best."""
+    own = self.found[side].median(name)
+    best = self._least(side.batch, (cases.PEER,), name)
+    if side.what != cases.FEDERATED or own is None or best is None:
       return None
-    return min(loops) / own
+    return own / best
+
+  def fixed_milliseconds(self, side: cases.Side) -> float | None:
+    """Returns the time of a federated client beside its steps of SGD."""
+    own = self.found[side].median('seconds')
+    loop = self._least(side.batch, (cases.CENTRAL,), 'seconds')
+    if side.what != cases.FEDERATED or own is None or loop is None:
+      return None
+    return 1e3 * (own - loop) / self.case.clients
 
   def cells(self) -> list[list[str]]:
     """One list per side, with a string for each of HEADINGS."""
     return [self._cells(side) for side in self.found]
 
-  def _cells(self, side: str) -> list[str]:
+  def _cells(self, side: cases.Side) -> list[str]:
     measured = self.found[side]
     seconds, computed = map(measured.median, ('seconds', 'cpu_seconds'))
-    federated = side.isdecimal()
-    shares = [self.share(side, name) for name in ('seconds', 'cpu_seconds')]
+    num_sentences = self.case.clients * self.case.sentences
+    shares = [
+      self.share(side),
+      self.share(side, 'cpu_seconds'),
+      self.fixed_milliseconds(side),
+      self.over_peer(side),
+      self.over_peer(side, 'cpu_seconds'),
+    ]
     return [
       self.case.size,
-      'federated' if federated else side,
-      side if federated else str(cases.CENTRAL_BATCH),
-      f'{NUM_SENTENCES / seconds:.0f}' if seconds else f'failed: {measured.failures[-1]}',
+      side.name,
+      str(side.batch),
+      f'{num_sentences / seconds:.0f}' if seconds else f'failed: {measured.failures[-1]}',
       sides.digits(seconds) if seconds else '',
       sides.digits(computed) if computed else '',
       *('' if share is None else f'{share:.2f}' for share in shares),
@@ -75,14 +102,19 @@ class Row:
   def as_json(self) -> dict[str, Any]:
     return {
       'setting': dataclasses.asdict(self.case),
-      'sides': {
-        side: {
+      'sides': [
+        {
+          'side': side.name,
+          'batch': side.batch,
           **dataclasses.asdict(measured),
           'share': self.share(side),
           'share_computed': self.share(side, 'cpu_seconds'),
+          'fixed_milliseconds': self.fixed_milliseconds(side),
+          'over_peer': self.over_peer(side),
+          'over_peer_computed': self.over_peer(side, 'cpu_seconds'),
         }
         for side, measured in self.found.items()
-      },
+      ],
     }
 
 

@@ -1,31 +1,34 @@
 """Trains a model in one way and prints the times of each pass as JSON.
 
-    python -m benchmarks.training.side NAME SIDE
+    python -m benchmarks.training.side NAME SIDE BATCH
 
-SIDE is `central`, `keras`, or the batch size of federated clients. All sides
-train on the same sentences: 30 clients with 64 each.
+SIDE is `central`, `keras` or `federated`. All sides of a case train on the same
+sentences.
 """
 
 import json
 import os
-import pathlib
 import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+if 'federated' in sys.argv:  # As the training script: several clients at a time.
+  os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
+
 import numpy as np
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from benchmarks.training import cases
 from experiments.stackoverflow import model as model_lib
 from experiments.stackoverflow import networks
 from experiments.stackoverflow.datasets import dataset as dataset_lib
 from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
+from fl_dpftrl import runtime
 from fl_dpftrl.aggregators import factory
 from fl_dpftrl.families import identity
 from fl_dpftrl.learning import process as process_lib
-from fl_dpftrl.learning import workers
 
 _RATE = 0.1
 _NETWORKS = {'lstm': networks.Lstm, 'log_bilinear': networks.LogBilinear}
@@ -37,13 +40,16 @@ def network_of(case: cases.Case) -> networks.Network:
 
 def sentences(case: cases.Case) -> list[np.ndarray]:
   """Returns random words per client: [64, length + 1] int32."""
-  shape = (cases.NUM_CLIENTS, cases.NUM_SENTENCES, cases.LENGTH + 1)
+  shape = (case.clients, case.sentences, cases.LENGTH + 1)
   words = np.random.default_rng(0).integers(1, case.num_tokens - 3, shape)
   return list(words.astype(np.int32))
 
 
 def central(
-  case: cases.Case, logits: Callable[[tf.Tensor], tf.Tensor], variables: Sequence[tf.Variable]
+  case: cases.Case,
+  batch_size: int,
+  logits: Callable[[tf.Tensor], tf.Tensor],
+  variables: Sequence[tf.Variable],
 ) -> Callable[[], None]:
   """Returns a pass over all sentences with a step of SGD for each batch."""
 
@@ -60,20 +66,20 @@ def central(
   rows = np.concatenate(sentences(case))
 
   def train():
-    for i in range(0, len(rows), cases.CENTRAL_BATCH):
-      batch = rows[i : i + cases.CENTRAL_BATCH]
+    for i in range(0, len(rows), batch_size):
+      batch = rows[i : i + batch_size]
       step(batch[:, :-1], batch[:, 1:])
 
   return train
 
 
-def plain(case: cases.Case) -> Callable[[], None]:
+def plain(case: cases.Case, batch_size: int) -> Callable[[], None]:
   network = network_of(case)
   variables = [tf.Variable(w) for w in network.initial_weights(0)]
-  return central(case, lambda x: network.logits(variables, x), variables)
+  return central(case, batch_size, lambda x: network.logits(variables, x), variables)
 
 
-def keras(case: cases.Case) -> Callable[[], None]:
+def keras(case: cases.Case, batch_size: int) -> Callable[[], None]:
   """Returns a pass of the same model with Keras's own layers."""
   network = network_of(case)
   layers = tf.keras.layers
@@ -86,7 +92,7 @@ def keras(case: cases.Case) -> Callable[[], None]:
       layers.Dense(network.num_tokens),
     ]
   )
-  return central(case, lambda x: model(x, training=True), model.trainable_variables)
+  return central(case, batch_size, lambda x: model(x, training=True), model.trainable_variables)
 
 
 def federated(case: cases.Case, batch_size: int) -> Callable[[], None]:
@@ -95,13 +101,13 @@ def federated(case: cases.Case, batch_size: int) -> Callable[[], None]:
   process = process_lib.build(
     model_lib.build(network_of(case), vocabulary, length=cases.LENGTH, seed=0),
     aggregator=factory.CorrelatedNoiseFactory(
-      identity.Identity(), noise_multiplier=1e-3, clip_norm=1.0, report_goal=cases.NUM_CLIENTS
+      identity.Identity(), noise_multiplier=1e-3, clip_norm=1.0, report_goal=case.clients
     ),
     client_learning_rate=_RATE,
     server_learning_rates=np.ones(1),
   )
   state = process.initialize()
-  rows = dict(zip(map(str, range(cases.NUM_CLIENTS)), sentences(case)))
+  rows = dict(zip(map(str, range(case.clients)), sentences(case)))
   data = dataset_lib.Dataset(
     name=case.name,
     vocabulary=vocabulary,
@@ -123,38 +129,26 @@ def federated(case: cases.Case, batch_size: int) -> Callable[[], None]:
   return train
 
 
-def cpu_seconds(pids: Sequence[int]) -> float:
-  """Returns the processor seconds of these processes so far."""
-  ticks = 0
-  for pid in pids:
-    stat = pathlib.Path(f'/proc/{pid}/stat').read_text()
-    ticks += sum(map(int, stat.rsplit(')', 1)[1].split()[11:13]))
-  return ticks / os.sysconf('SC_CLK_TCK')
-
-
-def measure(case: cases.Case, side: str) -> list[dict[str, float]]:
+def measure(case: cases.Case, side: str, batch_size: int) -> list[dict[str, float]]:
   """Returns elapsed and processor seconds of each pass except the first."""
-  worker = workers.use_local_worker() if side.isdecimal() else None
-  if worker:
-    train = federated(case, int(side))
-  else:
-    train = {'central': plain, 'keras': keras}[side](case)
-  pids = [os.getpid(), *([worker.pid] if worker else [])]
-  train()
+  build = {cases.CENTRAL: plain, cases.KERAS: keras, cases.FEDERATED: federated}[side]
   passes = []
-  for _ in range(case.passes):
-    start, before = time.monotonic(), cpu_seconds(pids)
+  with tff.framework.get_context_stack().install(runtime.InProcessContext()):
+    train = build(case, batch_size)
     train()
-    passes.append({'seconds': time.monotonic() - start, 'cpu_seconds': cpu_seconds(pids) - before})
-  if worker:
-    worker.stop()
+    for _ in range(case.passes):
+      start, before = time.monotonic(), time.process_time()
+      train()
+      passes.append(
+        {'seconds': time.monotonic() - start, 'cpu_seconds': time.process_time() - before}
+      )
   return passes
 
 
 def main(arguments: Sequence[Any]) -> None:
-  name, side = arguments
+  name, side, batch_size = arguments
   (case,) = (case for case in cases.CASES if case.name == name)
-  print(json.dumps(measure(case, side)))
+  print(json.dumps(measure(case, side, int(batch_size))))
 
 
 if __name__ == '__main__':

@@ -7,6 +7,7 @@ import pytest
 from benchmarks import __main__ as lib
 
 PEER = f'--peer_python={lib.PEER_PYTHON}'
+PFL = f'--peer_python={lib.PFL_PYTHON}'
 TIMES = '--repeats=3'
 
 
@@ -18,7 +19,7 @@ TIMES = '--repeats=3'
       [
         ('optimize', '--only=', TIMES, PEER),
         ('replay', '--only=', TIMES),
-        ('training', '--only=', TIMES),
+        ('training', '--only=', TIMES, PFL),
       ],
     ),
     (['blt', 'dense'], [('optimize', '--only=blt,dense', TIMES, PEER)]),
@@ -32,7 +33,10 @@ TIMES = '--repeats=3'
     (['population-production'], [('population', TIMES, '--production')]),
     (
       ['training-lstm', 'k1-max'],
-      [('optimize', '--only=k1-max', TIMES, PEER), ('training', '--only=training-lstm', TIMES)],
+      [
+        ('optimize', '--only=k1-max', TIMES, PEER),
+        ('training', '--only=training-lstm', TIMES, PFL),
+      ],
     ),
   ],
 )

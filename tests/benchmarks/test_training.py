@@ -15,6 +15,9 @@ SMALL = cases.Case(
 )
 
 
+OURS, FAILED = cases.Side('federated', 64), cases.Side('federated', 8)
+
+
 def finished(output='', failure=None):
   return process.Finished(
     seconds=9.0, cpu_seconds=9.0, peak_mebibytes=1.0, failure=failure, output=output
@@ -44,8 +47,8 @@ def test_selection():
 @pytest.mark.slow
 def test_every_side_trains(capsys, monkeypatch):
   monkeypatch.setattr(cases, 'CASES', (SMALL,))
-  for name in ('central', 'keras', '64'):
-    side.main([SMALL.name, name])
+  for name in ('central', 'keras', 'federated'):
+    side.main([SMALL.name, name, '8'])
     (only,) = json.loads(capsys.readouterr().out)
     assert only['seconds'] > 0 and only['cpu_seconds'] >= 0
 
@@ -54,24 +57,42 @@ def test_shares_are_of_the_quicker_loop():
   row = results.Row(
     SMALL,
     {
-      'central': measured(4.0, 2.0, 3.0),
-      'keras': measured(6.0),
-      '64': measured(4.0, 4.0),
-      '8': results.Measured(failures=('ended',)),
+      cases.Side('central', 64): measured(4.0, 2.0, 3.0),
+      cases.Side('keras', 64): measured(6.0),
+      OURS: measured(4.0, 4.0),
+      cases.Side(cases.PEER, 64, 1): measured(5.0),
+      cases.Side(cases.PEER, 64, 2): measured(8.0),
+      FAILED: results.Measured(failures=('ended',)),
     },
   )
-  assert row.share('64') == row.share('64', 'cpu_seconds') == 0.75
-  assert row.share('8') is None
+  assert row.share(OURS) == row.share(OURS, 'cpu_seconds') == 0.75
+  assert row.share(FAILED) is row.over_peer(FAILED) is None
+  # Of the peer, its best.
+  assert row.over_peer(OURS) == 0.8
+  assert row.fixed_milliseconds(OURS) == pytest.approx(1e3 / SMALL.clients)
   text = results.table([row])
-  assert '| small | federated | 64    | 480 ' in text
+  assert '| small | federated               | 64    | 480 ' in text
+  assert 'pfl-research, 1 thread ' in text and 'pfl-research, 2 threads' in text
   assert 'failed: ended' in text
   assert '0.75' in text
   data = json.loads(json.dumps(row.as_json()))
-  assert data['sides']['64']['share'] == 0.75
+  assert data['sides'][2]['share'] == 0.75
+
+
+def test_every_batch_has_a_loop_and_the_peer_in_each_way():
+  names = [side.name for side in SMALL.sides if side.batch == 8]
+  assert names == [
+    'central',
+    'keras',
+    'federated',
+    'pfl-research, 1 thread',
+    'pfl-research, 2 threads',
+    'pfl-research, 2 processes',
+  ]
 
 
 def test_passes_of_several_processes_are_kept():
-  once = run.after(measured(1.0), finished('[{"seconds": 2, "cpu_seconds": 3}]'))
+  once = run.after(measured(1.0), finished('said\n[{"seconds": 2, "cpu_seconds": 3}]'))
   assert once.median('seconds') == 1.5
   assert run.after(once, finished(failure='no')).failures == ('no',)
 
@@ -84,13 +105,13 @@ def test_document_names_versions():
     'cores_used': 2,
     'versions': {'tensorflow': '2'},
   }
-  text = run.document(about, [results.Row(SMALL, {'central': measured(1.0)})])
+  text = run.document(about, [results.Row(SMALL, {SMALL.sides[0]: measured(1.0)})])
   assert '2 of 4 cores' in text and 'tensorflow 2' in text
 
 
 @pytest.mark.parametrize('flag, named', [('--only=gru', 'gru'), ('--repeats=0', 'got 0')])
 def test_refuses_bad_flags(flag, named, capsys):
   with pytest.raises(SystemExit) as ended:
-    run.main([flag])
+    run.main([flag, '--peer_python=python'])
   assert ended.value.code == 2
   assert named in capsys.readouterr().err
