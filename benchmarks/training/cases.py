@@ -8,14 +8,16 @@ from benchmarks import selection
 PREFIX = 'training'
 LENGTH = 20  # Tokens per sentence.
 CORES = 2
-CENTRAL, KERAS, FEDERATED, PEER = 'central', 'keras', 'federated', 'pfl-research'
+CENTRAL, KERAS, PEER = 'central', 'keras', 'pfl-research'
+FEDERATED, ONE_DNN = 'federated', 'federated, oneDNN'
 
 
 class Side(NamedTuple):
   """One way to train a model.
 
   Attributes:
-    what: CENTRAL, KERAS, FEDERATED or PEER.
+    what: CENTRAL, KERAS, FEDERATED (several clients at a time), ONE_DNN (one client at a
+      time, with TensorFlow's oneDNN operations) or PEER.
     batch: sentences in a batch.
     threads: threads of each process.
     processes: processes that share the clients of a round.
@@ -78,7 +80,7 @@ class Case:
       found.append(Side(CENTRAL, batch))
       if self.network == 'lstm':
         found.append(Side(KERAS, batch))
-      found.append(Side(FEDERATED, batch))
+      found += [Side(FEDERATED, batch), Side(ONE_DNN, batch)]
       found += [Side(PEER, batch, threads, processes) for threads, processes in PEER_WAYS]
     return tuple(found)
 
