@@ -80,10 +80,7 @@ def run(args: argparse.Namespace) -> NoReturn:
   signal.signal(signal.SIGTERM, signal.default_int_handler)
   with tempfile.TemporaryDirectory() as temporary:
     slices.listen(
-      addresses.Address(args.host, args.port),
-      chosen,
-      pathlib.Path(args.folder or temporary),
-      _say,
+      addresses.Address(args.host, args.port), chosen, pathlib.Path(args.folder or temporary), _say
     )
 
 

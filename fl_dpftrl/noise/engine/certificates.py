@@ -17,7 +17,7 @@ from fl_dpftrl import files, json_files
 WORKER, RUN = 'worker', 'run'
 AUTHORITY_NAME = 'authority.pem'
 MISSING = (
-  "noise workers need gRPC, and certificates for a try-out the package cryptography: install both"
+  'noise workers need gRPC, and certificates for a try-out the package cryptography: install both'
   " with `pip install 'fl_dpftrl[workers]'`"
 )
 _MOST_BYTES = 2**20  # of a file
@@ -235,9 +235,7 @@ def _made(names: Sequence[str]) -> dict[str, bytes]:
   ]:
     key = ec.generate_private_key(ec.SECP256R1())
     found[f'{role}.key'] = key.private_bytes(
-      serialization.Encoding.PEM,
-      serialization.PrivateFormat.PKCS8,
-      serialization.NoEncryption(),
+      serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     found[f'{role}.pem'] = signed(
       called(role),

@@ -10,7 +10,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn, cast
 
 _PREFACE = b'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n'  # with which a client of HTTP/2 begins
 _HANDSHAKE_SECONDS = 10.0
@@ -36,7 +36,8 @@ class Gate:
 
   def __init__(self, context: ssl.SSLContext, inner: str, say: Callable[[str], None]):
     self._context, self._inner, self._say = context, inner, say
-    self._handshakes: dict[asyncio.Task[None], None] = {}  # the oldest first
+    self._handshakes: dict[asyncio.Task[None], str] = {}  # the oldest first
+    self._tasks: set[asyncio.Task[None]] = set()  # of connections; a loop holds none itself
     self._connections = 0
     self._counts: dict[str, int] = {}
 
@@ -44,6 +45,7 @@ class Gate:
     """Passes connections on until it is cancelled."""
     listener.setblocking(False)
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, about: self._note('a connection', about['message']))
     while True:
       try:
         connection, peer = await loop.sock_accept(listener)
@@ -53,8 +55,9 @@ class Gate:
         continue
       while len(self._handshakes) >= _MOST_HANDSHAKES:
         oldest = next(iter(self._handshakes))
-        del self._handshakes[oldest]
+        host = self._handshakes.pop(oldest)
         oldest.cancel()
+        self._note(host, f'more than {_MOST_HANDSHAKES} connections did not prove themselves')
       connection.setblocking(False)
       connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
       connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -62,22 +65,21 @@ class Gate:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15)
       task = loop.create_task(self._connection(connection, peer[0]))
-      self._handshakes[task] = None
-      task.add_done_callback(lambda done: self._handshakes.pop(done, None))
+      self._handshakes[task] = peer[0]
+      self._tasks.add(task)
+      task.add_done_callback(self._forget)
+      await asyncio.sleep(0)  # Lets it begin, so that it also ends in order.
+
+  def _forget(self, task: asyncio.Task[None]) -> None:
+    self._tasks.discard(task)
+    self._handshakes.pop(task, None)
 
   async def _connection(self, connection: socket.socket, host: str) -> None:
     """Checks a connection, and passes it on until it ends."""
-    task = asyncio.current_task()
-    assert task is not None
     try:
       reader, writer = await asyncio.wait_for(self._greeted(connection), _HANDSHAKE_SECONDS)
     except (asyncio.TimeoutError, TimeoutError):
       self._note(host, f'it did not prove itself within {_HANDSHAKE_SECONDS:g} s')
-      return
-    except asyncio.CancelledError:
-      if task in self._handshakes:  # The gate is closed.
-        raise
-      self._note(host, f'more than {_MOST_HANDSHAKES} connections did not prove themselves')
       return
     except _Refused as error:
       self._note(host, str(error))
@@ -85,8 +87,7 @@ class Gate:
     except (OSError, EOFError) as error:
       self._note(host, _reason(error))
       return
-    finally:
-      self._handshakes.pop(task, None)
+    self._handshakes.pop(cast(Any, asyncio.current_task()), None)
     self._connections += 1
     try:
       await self._pass_on(reader, writer)
@@ -104,16 +105,12 @@ class Gate:
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=_BYTES, loop=loop)
     protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
-    try:
-      transport, _ = await loop.connect_accepted_socket(
-        lambda: protocol,
-        connection,
-        ssl=self._context,
-        ssl_handshake_timeout=2 * _HANDSHAKE_SECONDS,  # Not before the limit around it.
-      )
-    except BaseException:
-      connection.close()
-      raise
+    transport, _ = await loop.connect_accepted_socket(
+      lambda: protocol,
+      connection,
+      ssl=self._context,
+      ssl_handshake_timeout=2 * _HANDSHAKE_SECONDS,  # Not before the limit around it.
+    )
     try:
       if await reader.readexactly(len(_PREFACE)) != _PREFACE:
         raise _Refused('it has a certificate, and what it sent is not gRPC')

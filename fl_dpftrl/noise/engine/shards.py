@@ -29,6 +29,7 @@ TIMEOUT_SECONDS = 3600.0
 # How long a worker that is being started anew is waited for.
 _PATIENCE_SECONDS = 10.0
 _PAUSE_SECONDS = 0.2
+_CLOSE_SECONDS = 1.0
 _CHANNEL_OPTIONS = [
   ('grpc.max_receive_message_length', wire.MOST_BYTES),
   ('grpc.max_send_message_length', wire.MOST_BYTES),
@@ -68,6 +69,8 @@ class _Call:
       self._requests.put(message)
     method = self._channel.stream_stream(f'/{wire.SERVICE}/{wire.METHOD}')
     self._answers = method(iter(self._requests.get, None))
+    self._has_ended = threading.Event()
+    self._answers.add_done_callback(lambda _: self._has_ended.set())
 
   def send(self, message: bytes) -> None:
     self._requests.put(message)
@@ -87,8 +90,10 @@ class _Call:
     """Ends all waiting for the worker, from any thread."""
     self._answers.cancel()
 
-  def close(self) -> None:
+  def close(self, seconds: float) -> None:
+    """Ends the call, which the worker may take a time for to end in order."""
     self._requests.put(None)
+    self._has_ended.wait(seconds)
     self._channel.close()
 
 
@@ -228,7 +233,7 @@ class _Shard:
 
   def disconnect(self) -> None:
     if self._call is not None:
-      self._call.close()
+      self._call.close(_CLOSE_SECONDS if self._asked is None else 0.0)
     self._call = self._asked = None
 
 

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import pathlib
+import signal
 import socket
 import sys
 import tempfile
@@ -17,7 +18,7 @@ import numpy as np
 
 from fl_dpftrl import addresses
 from fl_dpftrl.noise.engine import certificates as certificates_lib
-from fl_dpftrl.noise.engine import draws, gate, snapshots, source, wire
+from fl_dpftrl.noise.engine import gate, snapshots, source, wire
 from fl_dpftrl.noise.engine import maker as makers
 
 _MOST_CALLS = 16
@@ -73,6 +74,7 @@ def listen(
     say: told, in a line, who comes, goes and is refused.
 
   Raises:
+    KeyboardInterrupt: on Ctrl-C or SIGTERM.
     OSError: if the address is not free.
     ValueError: where gRPC is not installed.
   """
@@ -94,8 +96,19 @@ def listen(
     server.start()
     stack.callback(lambda: server.stop(0).wait())
     say(f'makes noise at {address}')
-    asyncio.run(gate.Gate(certificates.worker_context(), inner, say).serve(listener))
-  raise AssertionError('a gate is open for ever')
+    with contextlib.suppress(asyncio.CancelledError):
+      asyncio.run(_serve(gate.Gate(certificates.worker_context(), inner, say), listener))
+  raise KeyboardInterrupt
+
+
+async def _serve(entrance: gate.Gate, listener: socket.socket) -> NoReturn:
+  """Opens a gate until a signal ends this task, between two steps of it."""
+  task = asyncio.current_task()
+  assert task is not None
+  for number in (signal.SIGINT, signal.SIGTERM):
+    with contextlib.suppress(ValueError, RuntimeError):  # Not in the main thread.
+      asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+  await entrance.serve(listener)
 
 
 @contextlib.contextmanager
@@ -139,11 +152,7 @@ class _Slices:
         )
 
   def _answers(
-    self,
-    requests: Iterator[bytes],
-    context: Any,
-    alarm: '_Alarm',
-    stack: contextlib.ExitStack,
+    self, requests: Iterator[bytes], context: Any, alarm: '_Alarm', stack: contextlib.ExitStack
   ) -> Iterator[bytes]:
     try:
       alarm.set(_DESCRIBE_SECONDS)

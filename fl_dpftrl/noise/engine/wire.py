@@ -124,9 +124,7 @@ class Slice:
         raise ValueError(f'{name} must be a short text, got {messages.quoted(value)}')
     if not isinstance(self.seed, bytes) or len(self.seed) != draws.SEED_BYTES:
       raise ValueError(f'seed must have {draws.SEED_BYTES} bytes')
-    makers.check(
-      size=self.size, stddev=self.stddev, memory=self.memory, precision=self.precision
-    )
+    makers.check(size=self.size, stddev=self.stddev, memory=self.memory, precision=self.precision)
     if self.first_chunk * draws.CHUNK + self.size > self.row_size:
       raise ValueError(f'the slice ends after the row of {self.row_size} coordinates')
 
@@ -138,11 +136,7 @@ class Slice:
   def identity(self, strategy: strategies.Strategy) -> int:
     """Identity of the whole noise, which is made of this strategy."""
     return makers.identity(
-      strategy,
-      size=self.row_size,
-      seed=self.seed,
-      memory=self.memory,
-      precision=self.precision,
+      strategy, size=self.row_size, seed=self.seed, memory=self.memory, precision=self.precision
     )
 
   def encode(self) -> bytes:

@@ -1,6 +1,7 @@
 """Rows in slices, from processes that come and go."""
 
 import contextlib
+import itertools
 import signal
 import socket
 import subprocess
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.slow
 
 BLT = blt.BLT((0.9, 0.5), (0.3, 0.2))
 SIZE, NUM_ROUNDS = 4 * draws.CHUNK + 7, 40
+SEED, SEEDS = 5, itertools.count(6)
 
 
 def free_port() -> int:
@@ -67,19 +69,31 @@ class Worker:
     return f'localhost:{self.port}'
 
 
-@pytest.fixture
-def workers(tmp_path):
+@pytest.fixture(scope='module')
+def _pair(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('workers')
   with contextlib.ExitStack() as stack:
     found = []
     for _ in range(2):
-      found.append(Worker(tmp_path))
+      found.append(Worker(folder))
       stack.callback(lambda w: w.process.poll() is None and w.kill(), found[-1])
     yield found
 
 
+@pytest.fixture
+def workers(_pair, monkeypatch):
+  """Two workers, and noise of the test's own; those that a test killed are started again."""
+  for worker in _pair:
+    worker.process.send_signal(signal.SIGCONT)
+    if worker.process.poll() is not None:
+      worker.start()
+  monkeypatch.setattr(sys.modules[__name__], 'SEED', next(SEEDS))
+  return _pair
+
+
 def serve(folder, workers, strategy=BLT, **kwargs):
   kwargs = (
-    dict(size=SIZE, num_rounds=NUM_ROUNDS, stddev=1.0, noise_seed=5, snapshot_rows=4)
+    dict(size=SIZE, num_rounds=NUM_ROUNDS, stddev=1.0, noise_seed=SEED, snapshot_rows=4)
     | (
       {'worker_certificates': certificates.read(workers[0].folder / 'certificates', 'run')}
       if workers
@@ -98,7 +112,7 @@ def served(rows, row):
 
 def expected_rows(strategy=BLT):
   maker = engine.RowMaker(
-    strategy, size=SIZE, num_rounds=NUM_ROUNDS, stddev=1.0, seed=draws.fixed_seed(5)
+    strategy, size=SIZE, num_rounds=NUM_ROUNDS, stddev=1.0, seed=draws.fixed_seed(SEED)
   )
   rows = np.empty((NUM_ROUNDS, SIZE), np.float32)
   for row in rows:
@@ -128,7 +142,10 @@ def test_a_worker_that_is_started_anew_makes_the_same_rows(tmp_path, workers):
       workers[row % 2].start()
     np.testing.assert_array_equal(served(rows, row), expected[row])
   # It began at a snapshot, not at row 0.
-  assert len(list(tmp_path.glob('*/*-*-*/before-*.json'))) >= 4
+  assert all(
+    len(list((worker.folder / str(worker.port)).glob(f'{rows.identity:016x}-*/before-*.json'))) >= 2
+    for worker in workers
+  )
   rows.close()
 
 
@@ -206,7 +223,7 @@ def test_failures_of_a_worker_are_told(tmp_path, workers):
   # A folder that its snapshots cannot be written to.
   rows = serve(tmp_path / 'rows', workers)
   served(rows, 0)
-  (own,) = (tmp_path / str(workers[0].port)).iterdir()
+  (own,) = (workers[0].folder / str(workers[0].port)).glob(f'{rows.identity:016x}-*')
   time.sleep(0.2)
   own.rename(own.with_name('elsewhere'))
   with pytest.raises(RuntimeError, match=f'{workers[0].address} failed: '):
