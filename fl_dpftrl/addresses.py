@@ -1,5 +1,6 @@
 """Network addresses of processes, as host:port."""
 
+import ipaddress
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,6 +14,16 @@ class Address(NamedTuple):
 
   def __str__(self) -> str:
     return f'{self.host}:{self.port}'
+
+  @property
+  def is_loopback(self) -> bool:
+    """Whether only this machine can be meant."""
+    if self.host.lower() == 'localhost':
+      return True
+    try:
+      return ipaddress.ip_address(self.host).is_loopback
+    except ValueError:
+      return False
 
 
 def parse(text: str) -> Address:
@@ -38,6 +49,25 @@ def parse_all(texts: Sequence[str]) -> list[Address]:
     if found.count(address) > 1:
       raise ValueError(f'{address} is named twice')
   return found
+
+
+def check_loopback(found: Sequence[Address], consent: str) -> None:
+  """Refuses addresses of TFF's workers on a network.
+
+  Args:
+    found: the addresses.
+    consent: what says that the network is safe.
+
+  Raises:
+    ValueError: naming the first such address.
+  """
+  for address in found:
+    if not address.is_loopback:
+      raise ValueError(
+        f"{address} is on a network, and TensorFlow Federated's worker knows neither encryption"
+        f' nor passwords: reach it by `ssh -L {address.port}:localhost:{address.port}'
+        f' {address.host}` as localhost:{address.port}, or give {consent} in a private network'
+      )
 
 
 def _is_port(text: str) -> bool:

@@ -13,6 +13,7 @@ from absl import flags
 
 from experiments.stackoverflow import flag_files
 from fl_dpftrl import addresses, files, messages
+from fl_dpftrl.noise.engine import certificates, shards
 
 HPARAMS_NAME = 'hparams.json'
 NOISE_FLAGS = ('noise_multiplier', 'epsilon', 'deployment_epsilon')
@@ -306,7 +307,12 @@ class Machines:
     workers: host:port of each process that trains clients; empty to train here.
     noise_workers: host:port of each process that makes noise; empty to make it
       in this process.
-    noise_key: key by which the noise workers know this process.
+    noise_certificates: certificates by which the noise workers and this process
+      know each other.
+    insecure_network: whether workers may be on a network, where what they are
+      sent is neither encrypted nor authenticated.
+    worker_timeout: how many seconds a worker may take for its part of a round,
+      and a noise worker may give no sign while its part of a row is waited for.
     concurrent_clients: clients that train here at the same time; 0 for as many
       as processors and memory allow. Each takes several times the model's
       memory.
@@ -318,7 +324,9 @@ class Machines:
 
   workers: tuple[str, ...] = ()
   noise_workers: tuple[str, ...] = ()
-  noise_key: bytes = b''
+  noise_certificates: certificates.Certificates | None = None
+  insecure_network: bool = False
+  worker_timeout: float = shards.TIMEOUT_SECONDS
   concurrent_clients: int = 0
   runtime: str = 'in_process'
 
@@ -327,12 +335,15 @@ class Machines:
       raise ValueError(f'--runtime={self.runtime} is unknown; known are {", ".join(RUNTIMES)}')
     if self.concurrent_clients < 0:
       raise ValueError(f'--max_concurrent_clients={self.concurrent_clients} must be at least 0')
+    shards.check_timeout('--worker_timeout', self.worker_timeout)
     for flag, texts in (
       ('worker_addresses', self.workers),
       ('noise_worker_addresses', self.noise_workers),
     ):
       try:
-        addresses.parse_all(texts)
+        found = addresses.parse_all(texts)
+        if flag == 'worker_addresses' and not self.insecure_network:
+          addresses.check_loopback(found, '--insecure_network')
       except ValueError as error:
         raise ValueError(f'--{flag}: {error}') from error
 

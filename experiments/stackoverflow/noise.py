@@ -66,7 +66,8 @@ def aggregator(
     noise_seed=hparams.noise_seed,
     memory=memory,
     workers=machines.noise_workers,
-    worker_key=machines.noise_key,
+    worker_certificates=machines.noise_certificates,
+    worker_timeout=machines.worker_timeout,
   )
   return factory_lib.CorrelatedNoiseFactory(strategy, **same, memory=rows), rows
 

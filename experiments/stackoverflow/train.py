@@ -35,7 +35,7 @@ from absl import app, flags, logging
 from experiments.stackoverflow import configuration, flag_files
 from fl_dpftrl import files, json_files, messages
 from fl_dpftrl.learning import interrupts
-from fl_dpftrl.noise.engine import shards
+from fl_dpftrl.noise.engine import certificates, shards
 
 LOCK_NAME = 'lock'
 # A full disk is no bad input: the run can be resumed once there is room.
@@ -68,8 +68,35 @@ _NOISE_WORKER_ADDRESSES = flags.DEFINE_list(
   [],
   'host:port of each `fl-dpftrl noise_worker` that makes a slice of the noise.',
 )
+_NOISE_CERTIFICATES = flags.DEFINE_string(
+  'noise_certificates',
+  None,
+  'Folder with authority.pem, run.pem and run.key, of those that the first'
+  ' `fl-dpftrl noise_worker --certificates=FOLDER` makes.',
+)
+_NOISE_AUTHORITY_FILE = flags.DEFINE_string(
+  'noise_authority_file',
+  None,
+  "In place of --noise_certificates: certificate of the noise workers' authority, in PEM.",
+)
+_NOISE_CERTIFICATE_FILE = flags.DEFINE_string(
+  'noise_certificate_file', None, "This run's certificate for noise workers, in PEM."
+)
 _NOISE_KEY_FILE = flags.DEFINE_string(
-  'noise_key_file', None, 'The file that the noise workers have as well.'
+  'noise_key_file', None, 'Private key of --noise_certificate_file, in PEM.'
+)
+_INSECURE_NETWORK = flags.DEFINE_bool(
+  'insecure_network',
+  False,
+  'Accept --worker_addresses other than localhost: what is sent to workers is neither encrypted'
+  ' nor authenticated, so the network must be private.',
+)
+_WORKER_TIMEOUT = flags.DEFINE_float(
+  'worker_timeout',
+  shards.TIMEOUT_SECONDS,
+  'Seconds that a worker may take for its part of a round, or that a noise worker may give no sign'
+  ' while a row is waited for (each row on the way and each part of it is one); then the round'
+  ' ends. Allow several times what the longest round or row takes.',
 )
 
 
@@ -151,10 +178,19 @@ def _fail(error: Exception, status: int = 2) -> NoReturn:
 
 
 def _machines() -> configuration.Machines:
-  if _NOISE_WORKER_ADDRESSES.value and not _NOISE_KEY_FILE.value:
-    raise ValueError('--noise_key_file is missing: name the file that the noise workers have')
-  if _NOISE_KEY_FILE.value and not _NOISE_WORKER_ADDRESSES.value:
-    raise ValueError('--noise_key_file is for --noise_worker_addresses alone')
+  own = None
+  named = (
+    _NOISE_CERTIFICATES.value,
+    _NOISE_AUTHORITY_FILE.value,
+    _NOISE_CERTIFICATE_FILE.value,
+    _NOISE_KEY_FILE.value,
+  )
+  if _NOISE_WORKER_ADDRESSES.value:
+    own = certificates.chosen(certificates.RUN, 'noise_', *named)
+  elif any(named):
+    raise ValueError(
+      '--noise_certificates and files of certificates are for --noise_worker_addresses alone'
+    )
   if _MAX_CONCURRENT_CLIENTS.value and _WORKER_ADDRESSES.value:
     raise ValueError(
       '--max_concurrent_clients is for this machine; with --worker_addresses'
@@ -165,7 +201,9 @@ def _machines() -> configuration.Machines:
     runtime=_RUNTIME.value,
     workers=tuple(_WORKER_ADDRESSES.value),
     noise_workers=tuple(_NOISE_WORKER_ADDRESSES.value),
-    noise_key=(shards.read_key(_NOISE_KEY_FILE.value) if _NOISE_KEY_FILE.value else b''),
+    noise_certificates=own,
+    insecure_network=_INSECURE_NETWORK.value,
+    worker_timeout=_WORKER_TIMEOUT.value,
   )
 
 

@@ -143,9 +143,16 @@ def train(
 def _use_runtime(machines: configuration.Machines, seed: int, say: Callable[[str], None]) -> Any:
   """Makes something run TFF's computations; its `stop` ends it."""
   if machines.workers:
-    return remote.use_remote_workers(machines.workers, say)
+    return remote.use_remote_workers(
+      machines.workers,
+      say,
+      insecure_network=machines.insecure_network,
+      timeout=machines.worker_timeout,
+    )
   if machines.runtime == 'worker':
-    return workers.use_local_worker(machines.concurrent_clients, warn=say)
+    return workers.use_local_worker(
+      machines.concurrent_clients, warn=say, timeout=machines.worker_timeout
+    )
   # A round that nobody saw is repeated after a crash, and must be the same.
   tf.config.experimental.enable_op_determinism()
   return runtime.use_in_process(

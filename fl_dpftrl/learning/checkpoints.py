@@ -96,9 +96,9 @@ class CheckpointFolder:
     # The digest is the archive's comment, so that NumPy still reads the file.
     with zipfile.ZipFile(buffer, 'a') as archive:
       archive.comment = bytes(_DIGEST_CHARACTERS)
-    content = buffer.getbuffer()
-    content[-_DIGEST_CHARACTERS:] = _digest(content)
-    files.write_durably(self._path(checkpoint.num_rounds), content, private=True)
+    with buffer.getbuffer() as content:  # Given back before the buffer goes.
+      content[-_DIGEST_CHARACTERS:] = _digest(content)
+      files.write_durably(self._path(checkpoint.num_rounds), content, private=True)
     for old in self._stored()[: -self._keep]:
       self._path(old).unlink()
     return self.load(checkpoint.num_rounds)

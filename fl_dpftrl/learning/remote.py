@@ -25,6 +25,9 @@ _AGAIN_SECONDS = 3.0
 _LOST_SECONDS = 0.5
 _QUIET_SECONDS = 3.0
 _ATTEMPTS = 3
+TIMEOUT_SECONDS = 3600.0
+"""How long a worker may take for its part of a round, unless another time is given."""
+
 _CHANNEL_OPTIONS = [
   *workers.CHANNEL_OPTIONS,
   ('grpc.initial_reconnect_backoff_ms', 100),
@@ -45,7 +48,7 @@ class _Lost(Exception):
 class _Remote:
   """A worker that was started by somebody else."""
 
-  def __init__(self, address: addresses.Address, say: Callable[[str], None]):
+  def __init__(self, address: addresses.Address, say: Callable[[str], None], timeout: float):
     self.address, self._say = address, say
     self._channel = grpc.insecure_channel(str(address), _CHANNEL_OPTIONS)
     self._lock = threading.Lock()
@@ -53,7 +56,7 @@ class _Remote:
     self._patience = _START_SECONDS
     self._is_lost = False
     self._context = workers.context_of(
-      tff.framework.RemoteExecutorGrpcStub(self._channel), self._check
+      tff.framework.RemoteExecutorGrpcStub(self._channel), self._check, timeout=timeout
     )
 
   def run(self, computation: Any, argument: Any) -> Any:
@@ -61,6 +64,7 @@ class _Remote:
 
     Raises:
       _Lost: where the worker cannot be reached, or ends each time.
+      workers.HungError: where it gives no result in time.
     """
     with self._lock:
       self._attempts = 0
@@ -69,6 +73,8 @@ class _Remote:
       except _Lost as error:
         self._lose(error)
         raise
+      except workers.HungError as error:
+        raise workers.HungError(f'at {self.address} {error}') from error
       except Exception as error:
         if self._is_there(_LOST_SECONDS):
           raise
@@ -125,6 +131,9 @@ class RemoteWorkers:
       of one here that others can reach.
     deterministic: of the worker here, as in `workers.LocalWorker`; the others
       have a flag for that.
+    insecure_network: whether addresses other than this machine's loopback are
+      accepted. What travels is neither encrypted nor authenticated.
+    timeout: how many seconds a worker may take for its part of a round.
 
   Raises:
     ValueError: for addresses that will not do.
@@ -132,12 +141,20 @@ class RemoteWorkers:
   """
 
   def __init__(
-    self, texts: Sequence[str], say: Callable[[str], None], *, deterministic: bool = True
+    self,
+    texts: Sequence[str],
+    say: Callable[[str], None],
+    *,
+    deterministic: bool = True,
+    insecure_network: bool = False,
+    timeout: float = TIMEOUT_SECONDS,
   ):
     found = addresses.parse_all(texts)
+    if not insecure_network:
+      addresses.check_loopback(found, 'insecure_network=True')
     self._say = say
-    self._server = workers.LocalWorker(deterministic=deterministic, warn=say)
-    self._workers = [_Remote(address, say) for address in found]
+    self._server = workers.LocalWorker(deterministic=deterministic, warn=say, timeout=timeout)
+    self._workers = [_Remote(address, say, timeout) for address in found]
 
   @property
   def pid(self) -> int:
@@ -157,6 +174,7 @@ class RemoteWorkers:
 
     Raises:
       WorkersLostError: if no worker is left.
+      workers.HungError: if one gives no result in time.
     """
     lost: dict[_Remote, str] = {}
 
@@ -174,33 +192,26 @@ class RemoteWorkers:
         f'no worker is left to train clients: {named}; start them again, or go on with others'
       )
 
-    futures = [_in_background(run, index, part) for index, part in enumerate(parts)]
+    futures = [workers.in_background(run, index, part) for index, part in enumerate(parts)]
     concurrent.futures.wait(futures)
     return [future.result() for future in futures]
 
 
-def _in_background(function: Callable[..., Any], *args: Any) -> concurrent.futures.Future[Any]:
-  """Runs a function in a thread that does not keep the process from ending."""
-  future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-
-  def run():
-    try:
-      future.set_result(function(*args))
-    except BaseException as error:
-      future.set_exception(error)
-
-  threading.Thread(target=run, daemon=True).start()
-  return future
-
-
 def use_remote_workers(
-  texts: Sequence[str], say: Callable[[str], None], *, deterministic: bool = True
+  texts: Sequence[str],
+  say: Callable[[str], None],
+  *,
+  deterministic: bool = True,
+  insecure_network: bool = False,
+  timeout: float = TIMEOUT_SECONDS,
 ) -> RemoteWorkers:
   """Makes workers at these addresses train all clients from now on.
 
   The arguments are those of `RemoteWorkers`.
   """
-  remote = RemoteWorkers(texts, say, deterministic=deterministic)
+  remote = RemoteWorkers(
+    texts, say, deterministic=deterministic, insecure_network=insecure_network, timeout=timeout
+  )
   atexit.register(remote.stop)
   tff.framework.set_default_context(remote.context())
   gc.collect()  # TFF's own context complains where it is left to the exit.

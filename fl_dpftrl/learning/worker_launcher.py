@@ -3,7 +3,7 @@
     python -IS worker_launcher.py PARENT PORT LISTENER REPORT PROGRAM ARGUMENT…
 
 PARENT is the process whose death ends the worker. LISTENER is the descriptor of
-a Unix socket whose connections are relayed to the worker's PORT, and REPORT that
+a Unix or TCP socket whose connections are relayed to the worker's PORT, and REPORT that
 of a pipe, which gets `isolated` or the reason why not, and stays open while the
 relay lives. A LISTENER of -1 leaves the worker in the network of its parent.
 
@@ -72,7 +72,9 @@ def _relay(listener: socket.socket, port: int) -> None:
 
 def _serve(client: socket.socket, port: int) -> None:
   worker = _connect(port)
-  worker.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+  for end in (client, worker):
+    if end.family == socket.AF_INET:
+      end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
   back = threading.Thread(target=_copy, args=(worker, client), daemon=True)
   back.start()
   _copy(client, worker)

@@ -5,17 +5,17 @@ open. Here the operating system ends the worker together with its parent, howeve
 """
 
 import atexit
+import concurrent.futures
 import contextlib
-import functools
 import gc
 import os
-import pathlib
 import re
 import select
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
 import weakref
@@ -26,8 +26,7 @@ import grpc
 import portpicker
 import tensorflow_federated as tff
 
-from fl_dpftrl import worker_program
-from fl_dpftrl.learning import worker_launcher
+from fl_dpftrl.learning import isolation
 from fl_dpftrl.runtime import callbacks
 
 _START_TIMEOUT_SECONDS = 60.0
@@ -41,13 +40,10 @@ CHANNEL_OPTIONS = [
 ]
 # What TensorFlow says of an operation that a deterministic worker refuses.
 _REFUSED = re.compile(r'[^.:\n]{,80}determinism is enabled[^.\n"]{,80}', re.I)
-_LAUNCHER = pathlib.Path(__file__).with_name('worker_launcher.py')
-# Any will do in a network where the worker is alone.
-_PORT_ALONE = 8000
 
 
-class _NotIsolatedError(Exception):
-  """The system gives the worker no network of its own, for this reason."""
+class HungError(RuntimeError):
+  """The worker gave no result in the time that it was given."""
 
 
 class LocalWorker:
@@ -67,6 +63,7 @@ class LocalWorker:
       run. TensorFlow then refuses random operations without a seed, such as
       dropout, random rotations and TFF's own noise.
     warn: told, in one line, of a worker that others can reach.
+    timeout: how many seconds a computation, such as a round, may take; None for no limit.
 
   Attributes:
     is_isolated: whether the worker has a network of its own.
@@ -81,13 +78,15 @@ class LocalWorker:
     *,
     deterministic: bool = True,
     warn: Callable[[str], None] = warnings.warn,
+    timeout: float | None = None,
   ):
-    launch = functools.partial(_launch, max_concurrent_calls, deterministic)
+    self._timeout = timeout
+    launch = isolation.launcher(max_concurrent_calls, deterministic)
     self._relay: IO[bytes] | None
     try:
       self._process, channel, self._relay = _launch_isolated(launch)
       self.is_isolated = True
-    except _NotIsolatedError as error:
+    except isolation.NotIsolatedError as error:
       self.is_isolated, self._relay = False, None
       port = portpicker.pick_unused_port()
       warn(
@@ -136,28 +135,11 @@ class LocalWorker:
           f' {self._process.returncode}); resume the run to start another'
         )
 
-    return context_of(self._stub, check, default_num_clients)
-
-
-def _launch(
-  max_concurrent_calls: int, deterministic: bool, port: int, listener: int = -1, report: int = -1
-) -> subprocess.Popen[bytes]:
-  """Starts a worker that dies with this process; see `worker_launcher`."""
-  program = worker_program.command(port, max_concurrent_calls)
-  numbers = map(str, (os.getpid(), port, listener, report))
-  return subprocess.Popen(
-    [sys.executable, '-IS', str(_LAUNCHER), *numbers, *program],
-    stdin=subprocess.DEVNULL,
-    stdout=subprocess.DEVNULL,
-    stderr=subprocess.DEVNULL,
-    pass_fds=[number for number in (listener, report) if number >= 0],
-    start_new_session=True,  # Ctrl-C is for the run, which ends the worker.
-    env=worker_program.environment(deterministic),
-  )
+    return context_of(self._stub, check, default_num_clients, self._timeout)
 
 
 def _launch_isolated(
-  launch: Callable[..., subprocess.Popen[bytes]],
+  launch: isolation.Launch,
 ) -> tuple[subprocess.Popen[bytes], grpc.Channel, IO[bytes]]:
   """Starts a worker in a network of its own.
 
@@ -165,27 +147,19 @@ def _launch_isolated(
     The worker, a channel to it, and a pipe that ends with the relay between them.
 
   Raises:
-    _NotIsolatedError: if the system does not allow that.
+    isolation.NotIsolatedError: if the system does not allow that.
   """
   if sys.platform != 'linux':
-    raise _NotIsolatedError('only Linux has them')
+    raise isolation.NotIsolatedError('only Linux has them')
   try:
     listener, name = _nameless_socket()
   except OSError as error:
-    raise _NotIsolatedError(str(error)) from error
-  report, report_end = os.pipe()
-  relay = open(report, 'rb', buffering=0)  # noqa: SIM115
-  with listener:
-    try:
-      process = launch(_PORT_ALONE, listener.fileno(), report_end)
-    finally:
-      os.close(report_end)
-  said = relay.readline()
-  if said != worker_launcher.ISOLATED:
-    process.wait()
-    relay.close()
+    raise isolation.NotIsolatedError(str(error)) from error
+  try:
+    process, relay = isolation.launch_behind(launch, listener, isolation.PORT_ALONE)
+  except BaseException:
     os.close(name)
-    raise _NotIsolatedError(said.decode() or 'its launcher did not start')
+    raise
   channel = grpc.insecure_channel(f'unix:/proc/self/fd/{name}', CHANNEL_OPTIONS)
   weakref.finalize(channel, os.close, name)
   return process, channel, relay
@@ -212,14 +186,18 @@ def context_of(
   stub: tff.framework.RemoteExecutorGrpcStub,
   check: Callable[[], None],
   default_num_clients: int = 0,
+  timeout: float | None = None,
 ) -> tff.framework.SyncContext:
   """An execution context whose computations the worker behind a stub runs.
+
+  What it runs may raise a `HungError`.
 
   Args:
     stub: talks to the worker.
     check: called before the worker is first used and after each failure, which
       TFF would otherwise repeat for ever; raises where there is no use in that.
     default_num_clients: where a computation's arguments do not say.
+    timeout: how many seconds a computation may take; None for no limit.
   """
 
   def executor(cardinalities):
@@ -229,7 +207,7 @@ def context_of(
     remote.set_cardinalities(cardinalities)
     return remote
 
-  return _WorkerContext(
+  context = _WorkerContext(
     executor_fn=tff.framework.ResourceManagingExecutorFactory(executor),
     compiler_fn=lambda comp: tff.backends.native.desugar_and_transform_to_native(
       with_plain_sums(comp)
@@ -237,6 +215,8 @@ def context_of(
     transform_args=tff.tensorflow.transform_args,
     transform_result=tff.tensorflow.transform_result,
   )
+  context.timeout = timeout
+  return context
 
 
 def with_plain_sums(comp: Any) -> Any:
@@ -252,11 +232,21 @@ def with_plain_sums(comp: Any) -> Any:
 
 
 class _WorkerContext(tff.framework.SyncExecutionContext):
-  """Names the switch where a deterministic worker refuses to draw numbers."""
+  """Ends in time, and names the switch where a deterministic worker refuses to draw numbers."""
+
+  timeout: float | None = None
 
   def invoke(self, comp: Any, arg: Any) -> Any:
     try:
-      return super().invoke(comp, arg)
+      if self.timeout is None:
+        return super().invoke(comp, arg)
+      result = in_background(super().invoke, comp, arg)
+      if not concurrent.futures.wait([result], self.timeout).done:
+        raise HungError(
+          f'the TensorFlow Federated worker gave no result for {self.timeout:g} s, the worker'
+          ' timeout: allow more time if it is only slow, and resume'
+        )
+      return result.result()
     except grpc.RpcError as error:
       if callbacks.OPERATION in str(error):
         raise ValueError(
@@ -273,17 +263,34 @@ class _WorkerContext(tff.framework.SyncExecutionContext):
       ) from error
 
 
+def in_background(function: Callable[..., Any], *args: Any) -> concurrent.futures.Future[Any]:
+  """Runs a function in a thread that does not keep the process from ending."""
+  future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+  def run():
+    try:
+      future.set_result(function(*args))
+    except BaseException as error:
+      future.set_exception(error)
+
+  threading.Thread(target=run, daemon=True).start()
+  return future
+
+
 def use_local_worker(
   max_concurrent_calls: int = 0,
   *,
   deterministic: bool = True,
   warn: Callable[[str], None] = warnings.warn,
+  timeout: float | None = None,
 ) -> LocalWorker:
   """Starts a worker and makes it run every TFF computation from now on.
 
   The arguments are those of `LocalWorker`.
   """
-  worker = LocalWorker(max_concurrent_calls, deterministic=deterministic, warn=warn)
+  worker = LocalWorker(
+    max_concurrent_calls, deterministic=deterministic, warn=warn, timeout=timeout
+  )
   atexit.register(worker.stop)
   tff.framework.set_default_context(worker.context())
   gc.collect()  # TFF's own context complains where it is left to the exit.

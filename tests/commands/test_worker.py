@@ -7,6 +7,7 @@ import socket
 import pytest
 
 from fl_dpftrl import worker_program
+from fl_dpftrl.learning import isolation
 
 
 @pytest.mark.parametrize(
@@ -31,17 +32,37 @@ def test_a_taken_port(run):
     taken.bind(('', 0))
     taken.listen()
     port = taken.getsockname()[1]
-    status, _, err = run(f'worker --port={port}')
-  assert status == 2 and f'--port={port} cannot be listened at' in err
+    for flag in ('', '--insecure_network'):
+      status, _, err = run(f'worker --port={port} {flag}')
+      assert status == 2 and f'--port={port} cannot be listened at' in err
 
 
 def test_without_tff_it_says_what_to_do(run, monkeypatch):
   monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
+  for flag in ('', '--insecure_network'):
+    status, _, err = run(f'worker --port={free_port()} {flag}')
+    assert status == 2 and 'no worker program' in err and 'make env' in err
+
+
+def test_it_is_out_of_reach_or_refused(run, monkeypatch):
+  listening = []
+
+  def launch(launch, listener):
+    listening.append(listener.getsockname()[0])
+    listener.close()
+    raise isolation.NotIsolatedError('Operation not permitted')
+
+  monkeypatch.setattr(isolation, 'launch_behind', launch)
+  status, _, err = run(f'worker --port={free_port()}')
+  assert status == 2 and listening == ['127.0.0.1'] and err.count('\n') == 1
+  for part in ('every interface', 'Operation not permitted', '--insecure_network'):
+    assert part in err
+
+
+def free_port():
   with socket.socket() as free:
     free.bind(('', 0))
-    port = free.getsockname()[1]
-  status, _, err = run(f'worker --port={port}')
-  assert status == 2 and 'no worker program' in err and 'make env' in err
+    return free.getsockname()[1]
 
 
 def test_the_program_runs_the_same_each_time():
@@ -61,10 +82,7 @@ def test_determinism_is_a_switch(run, monkeypatch, flag, variable):
     raise SystemExit(0)
 
   monkeypatch.setattr(os, 'execve', become)
-  with socket.socket() as free:
-    free.bind(('', 0))
-    port = free.getsockname()[1]
-  assert run(f'worker --port={port} {flag}')[0] == 0
+  assert run(f'worker --port={free_port()} --insecure_network {flag}')[0] == 0
   ((_, _, environment),) = started
   assert environment['TF_DETERMINISTIC_OPS'] == variable
 

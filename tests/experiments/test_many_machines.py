@@ -11,6 +11,7 @@ import time
 import pyarrow.parquet as pq
 import pytest
 
+from fl_dpftrl.noise.engine import certificates
 from tests.experiments import starts
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
@@ -178,15 +179,14 @@ def wait_for_rounds(folder, count, run):
 
 
 def test_noise_from_two_workers_is_the_same_noise(here, tmp_path):
-  (tmp_path / 'key').write_bytes(bytes(range(32)))
-  key = f'--key_file={tmp_path / "key"}'
-  workers = Workers('noise_worker', key)
+  certificates.make(tmp_path / 'certificates', [])
+  workers = Workers('noise_worker', f'--certificates={tmp_path / "certificates"}')
   try:
     time.sleep(3)
     train(
       tmp_path / 'run',
       f'--noise_worker_addresses={workers.addresses}',
-      f'--noise_key_file={tmp_path / "key"}',
+      f'--noise_certificates={tmp_path / "certificates"}',
     )
   finally:
     workers.kill()
@@ -198,25 +198,33 @@ def test_noise_from_two_workers_is_the_same_noise(here, tmp_path):
   [
     (['--worker_addresses=nowhere'], "--worker_addresses: 'nowhere' is not"),
     (['--worker_addresses=localhost:8000,localhost:8000'], 'localhost:8000 is named twice'),
-    (['--noise_key_file=setup.py'], 'is for --noise_worker_addresses alone'),
+    (['--noise_key_file=setup.py'], 'are for --noise_worker_addresses alone'),
+    (['--worker_timeout=0'], '--worker_timeout must be a number of seconds above 0, got 0'),
+    (['--worker_addresses=a:1'], 'or give --insecure_network in a private network'),
     (
       ['--max_concurrent_clients=1', '--worker_addresses=a:1'],
       'give --max_concurrent_calls to each',
     ),
     (['--max_concurrent_clients=-1'], '--max_concurrent_clients=-1 must be at least 0'),
-    (['--noise_worker_addresses=localhost:8000'], '--noise_key_file is missing'),
+    (['--noise_worker_addresses=localhost:8000'], 'give --noise_certificates=FOLDER'),
     (
       [
         '--noise_worker_addresses=localhost:8000',
-        '--noise_key_file=setup.py',
+        '--noise_certificates=CERTIFICATES',
         '--noise_memory=state',
       ],
       'give --noise_memory=memory with it',
     ),
-    (['--noise_worker_addresses=a:1', '--noise_key_file=missing'], 'missing: No such file'),
+    (
+      ['--noise_worker_addresses=a:1', '--noise_certificates=missing'],
+      'missing/authority.pem: No such file',
+    ),
   ],
 )
 def test_flags_that_will_not_do(tmp_path, flags, message):
+  if '--noise_certificates=CERTIFICATES' in flags:
+    certificates.make(tmp_path / 'certificates', [])
+    flags = [flag.replace('CERTIFICATES', str(tmp_path / 'certificates')) for flag in flags]
   process = start(tmp_path / 'run', *flags)
   assert process.wait() == 2
   assert message in process.err.splitlines()[-1]

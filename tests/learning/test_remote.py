@@ -215,6 +215,26 @@ def test_without_any_worker_it_fails_and_says_why(used):
     assert worker.address in str(raised.value)
 
 
+@pytest.mark.slow
+def test_a_worker_that_hangs_ends_the_round(two):
+  together = remote.RemoteWorkers([two[0].address], print, timeout=1.0)
+  with tff.framework.get_context_stack().install(together.context()):
+    with pytest.raises(
+      local.HungError, match=f'at {two[0].address} .* no result for 1 s'
+    ) as raised:
+      weighted(state(10**7), clients(2))
+  assert len(str(raised.value)) < 300
+  together.stop()
+  two[0].kill()
+
+
+def test_addresses_on_a_network_are_refused_unless_it_is_said_to_be_safe():
+  for text in ('10.0.0.7:8000', 'trainer:8000', 'localhost.example.org:8000'):
+    with pytest.raises(ValueError, match='ssh -L 8000:localhost:8000 .*insecure_network=True'):
+      remote.RemoteWorkers(['127.0.0.1:8000', text], print)
+  remote.RemoteWorkers(['10.0.0.7:8000'], print, insecure_network=True).stop()
+
+
 def test_addresses_that_will_not_do():
   for texts, message in (
     (['nowhere'], "'nowhere' is not host:port"),

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.learning import split, worker_launcher, workers
+from fl_dpftrl.learning import isolation, split, worker_launcher, workers
 
 pytestmark = pytest.mark.tff
 
@@ -119,7 +119,7 @@ def busy(steps):
 
 def test_nobody_else_reaches_the_worker_while_it_computes(monkeypatch):
   port = portpicker.pick_unused_port()
-  monkeypatch.setattr(workers, '_PORT_ALONE', port)
+  monkeypatch.setattr(isolation, 'PORT_ALONE', port)
   worker = isolated()
   try:
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
@@ -136,7 +136,7 @@ def test_nobody_else_reaches_the_worker_while_it_computes(monkeypatch):
 
 def test_without_a_network_of_its_own_it_says_what_is_exposed(monkeypatch):
   def refuse(launch):
-    raise workers._NotIsolatedError('Operation not permitted')
+    raise isolation.NotIsolatedError('Operation not permitted')
 
   port = portpicker.pick_unused_port()
   monkeypatch.setattr(workers, '_launch_isolated', refuse)
@@ -161,7 +161,7 @@ def test_a_launcher_that_is_refused_says_why(monkeypatch, tmp_path):
   program.write_text(
     source.replace('def _isolate() -> None:\n', f'def _isolate():\n  raise {refusal}\n')
   )
-  monkeypatch.setattr(workers, '_LAUNCHER', program)
+  monkeypatch.setattr(isolation, '_LAUNCHER', program)
   with pytest.warns(UserWarning, match=r'namespace \(Operation not permitted\)'):
     worker = workers.LocalWorker()
   worker.stop()
@@ -201,6 +201,18 @@ def test_worker_and_relay_end_together(which):
     context.invoke(busy, np.int32(1))
   wait_until_gone(worker.pid, relay)
   worker.stop()
+
+
+def test_a_worker_that_hangs_ends_the_computation_after_a_stated_time():
+  worker = isolated(timeout=60.0)
+  try:
+    assert worker.context().invoke(busy, np.int32(1)) == 1
+    worker._timeout = 0.5
+    os.kill(worker.pid, signal.SIGSTOP)
+    with pytest.raises(workers.HungError, match='no result for 0.5 s, the worker timeout'):
+      worker.context().invoke(busy, np.int32(2))
+  finally:
+    worker.stop()
 
 
 @pytest.mark.slow

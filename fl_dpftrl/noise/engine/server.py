@@ -12,6 +12,7 @@ import numpy as np
 from fl_dpftrl import files, json_files, sealed
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.noise.engine import ahead, draws, shards, snapshots, source
+from fl_dpftrl.noise.engine import certificates as certificates_lib
 from fl_dpftrl.noise.engine import maker as makers
 
 # What a row's file begins with, as int64: these, then the bits of its standard
@@ -69,7 +70,10 @@ class RowServer:
     snapshot_rows: rows between two snapshots of the buffers; 0 for none.
     workers: host:port of the processes that make the rows, a slice each; see
       `shards`. None for rows that are made here. The rows are the same.
-    worker_key: what those processes know this one by.
+    worker_certificates: what this process proves itself to those with, and how
+      it knows them.
+    worker_timeout: how many seconds one of them may give no sign while its part
+      of a row is waited for. Each row that it makes on its way to that one is a sign.
 
   Attributes:
     folder, strategy, size, num_rounds, stddev: as given.
@@ -95,7 +99,8 @@ class RowServer:
     num_threads: int | None = None,
     snapshot_rows: int = 16,
     workers: Sequence[str] = (),
-    worker_key: bytes = b'',
+    worker_certificates: certificates_lib.Certificates | None = None,
+    worker_timeout: float = shards.TIMEOUT_SECONDS,
   ):
     makers.check(size=size, stddev=stddev, memory=memory, precision=precision)
     strategies.check_num_rounds(strategy, num_rounds)
@@ -115,7 +120,7 @@ class RowServer:
     self.identity = makers.identity(**recipe)
     recipe |= {'stddev': stddev, 'num_rounds': num_rounds}
     self._source: source.Source = (
-      shards.ShardedSource(workers, worker_key, recipe, self.identity, snapshot_rows)
+      shards.ShardedSource(workers, worker_certificates, recipe, snapshot_rows, worker_timeout)
       if workers
       else source.LocalSource(
         functools.partial(makers.RowMaker, **recipe, folder=self.folder, num_threads=num_threads),

@@ -2,55 +2,130 @@
 
 A slice's recurrence needs no other slice, so workers hold nothing in common, and
 what travels is their part of each row. The rows are those that one process would
-make. Workers and whoever asks them for rows know each other by a key; nothing is
-encrypted, and what they say to each other is as secret as the noise. They talk in
-pickles: who has the key can run anything at the other end.
+make. Workers and runs prove to each other that they have certificates of the same
+authority, and everything is encrypted. Their messages are in `wire`, and the
+workers' side is in `slices`.
 
 Source: McKenna 2024 (scaling BandMF), section 3.3.
 """
 
 import contextlib
-import functools
-import multiprocessing
-import pathlib
-import socket
+import math
+import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
-from multiprocessing import connection
-from typing import NamedTuple, NoReturn
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import addresses, json_files
-from fl_dpftrl.noise.engine import draws, snapshots, source
-from fl_dpftrl.noise.engine import maker as makers
+from fl_dpftrl import addresses, json_files, messages
+from fl_dpftrl.noise.engine import certificates as certificates_lib
+from fl_dpftrl.noise.engine import draws, slices, source, wire
 
-_SHORTEST_KEY = 16
+TIMEOUT_SECONDS = 3600.0
+"""How long a worker may give no sign, unless another time is given."""
+
 # How long a worker that is being started anew is waited for.
 _PATIENCE_SECONDS = 10.0
 _PAUSE_SECONDS = 0.2
-_HANDSHAKE_SECONDS = 10.0
+_CLOSE_SECONDS = 1.0
+_CHANNEL_OPTIONS = [
+  ('grpc.max_receive_message_length', wire.MOST_BYTES),
+  ('grpc.max_send_message_length', wire.MOST_BYTES),
+  ('grpc.min_reconnect_backoff_ms', 10_000),  # The time for a handshake, too.
+  ('grpc.use_local_subchannel_pool', 1),
+  ('grpc.enable_retries', 0),
+  ('grpc.enable_http_proxy', 0),
+  # Notices a machine that is gone, after about a minute.
+  ('grpc.keepalive_time_ms', 60_000),
+  ('grpc.keepalive_timeout_ms', 20_000),
+  ('grpc.http2.max_pings_without_data', 0),
+]
 
 
-class Slice(NamedTuple):
-  """The coordinates that a worker makes, and the noise that they belong to.
+class _Call:
+  """One call of gRPC, with the rows of one slice.
 
-  Attributes:
-    recipe: arguments of `RowMaker`, whose size is the slice's.
-    identity: identity of the whole noise.
-    snapshot_rows: rows between two snapshots; 0 for none.
-    made_by: versions that must agree for the rows to be the same.
+  Args:
+    address: address of the worker.
+    certificates: of the run.
+    first: messages that describe the slice.
   """
 
-  recipe: json_files.Object
-  identity: int
-  snapshot_rows: int
-  made_by: str
+  def __init__(
+    self,
+    address: addresses.Address,
+    certificates: certificates_lib.Certificates,
+    first: Sequence[bytes],
+  ):
+    grpc = slices.import_grpc()
+    authority, key, certificate = certificates.contents()
+    self._channel = grpc.secure_channel(
+      str(address), grpc.ssl_channel_credentials(authority, key, certificate), _CHANNEL_OPTIONS
+    )
+    self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    for message in first:
+      self._requests.put(message)
+    method = self._channel.stream_stream(f'/{wire.SERVICE}/{wire.METHOD}')
+    self._answers = method(iter(self._requests.get, None))
+    self._has_ended = threading.Event()
+    self._answers.add_done_callback(lambda _: self._has_ended.set())
+
+  def send(self, message: bytes) -> None:
+    self._requests.put(message)
+
+  def answer(self) -> bytes:
+    """The next message.
+
+    Raises:
+      grpc.RpcError: where the call has failed.
+      EOFError: where the worker has ended it.
+    """
+    for message in self._answers:
+      return message
+    raise EOFError('the worker ended the call')
+
+  def cancel(self) -> None:
+    """Ends all waiting for the worker, from any thread."""
+    self._answers.cancel()
+
+  def close(self, seconds: float) -> None:
+    """Ends the call, which the worker may take a time for to end in order."""
+    self._requests.put(None)
+    self._has_ended.wait(seconds)
+    self._channel.close()
 
 
-def _maker() -> str:
-  return f'fl_dpftrl with rows {makers.VERSION}, NumPy {np.__version__}'
+class _Watch:
+  """Cancels a call whose worker gives no sign for too long.
+
+  Attributes:
+    has_rung: whether it did.
+  """
+
+  def __init__(self, call: _Call, seconds: float):
+    self._call, self._seconds = call, seconds
+    self._last = time.monotonic()
+    self._end = threading.Event()
+    self.has_rung = False
+
+  def sign(self) -> None:
+    self._last = time.monotonic()
+
+  def __enter__(self) -> '_Watch':
+    threading.Thread(target=self._run, daemon=True).start()
+    return self
+
+  def __exit__(self, *_: Any) -> None:
+    self._end.set()
+
+  def _run(self) -> None:
+    while (left := self._last + self._seconds - time.monotonic()) > 0:
+      if self._end.wait(left):
+        return
+    self.has_rung = True
+    self._call.cancel()
 
 
 class _Shard:
@@ -58,72 +133,108 @@ class _Shard:
 
   Args:
     address: address of the worker.
-    key: key that the worker has too.
+    certificates: of the run.
     where: position of the slice in a whole row.
-    of_slice: description of the slice that is sent to the worker.
+    described: messages that describe the slice.
+    timeout: how many seconds the worker may give no sign.
   """
 
-  def __init__(self, address: addresses.Address, key: bytes, where: slice, of_slice: Slice):
-    self._address, self._key = address, key
-    self._where, self._slice = where, of_slice
-    self._worker: connection.Connection | None = None
+  def __init__(
+    self,
+    address: addresses.Address,
+    certificates: certificates_lib.Certificates,
+    where: slice,
+    described: Sequence[bytes],
+    timeout: float,
+  ):
+    self._address, self._certificates = address, certificates
+    self._where, self._described, self._timeout = where, described, timeout
+    self._call: _Call | None = None
     self._asked: int | None = None
 
   def ask(self, row: int, used: int) -> None:
     """Requests a row, unless it was requested before and not yet taken."""
-    if self._worker is not None and self._asked == row:
+    if self._call is not None and self._asked == row:
       return
-    with self._telling():
-      if self._worker is None or self._asked is not None:
-        self.disconnect()
-        self._worker = connection.Client((self._address.host, self._address.port))
-        _keep_alive(self._worker)
-        connection.answer_challenge(self._worker, self._key)
-        connection.deliver_challenge(self._worker, self._key)
-        self._worker.send(self._slice)
-      self._worker.send((row, used))
+    if self._call is None or self._asked is not None:
+      self.disconnect()
+      self._call = _Call(self._address, self._certificates, self._described)
+    self._call.send(wire.encode_request(wire.Request(row, used)))
     self._asked = row
 
   def take(self, out: np.ndarray) -> float:
     """Writes the requested row's slice; returns its standard deviation."""
-    with self._telling():
-      if self._worker is None:
-        raise EOFError
-      answer = self._worker.recv()
-      if isinstance(answer, str):
-        self._asked = None
-        raise RuntimeError(f'the noise worker at {self._address} failed: {answer}')
-      self._worker.recv_bytes_into(out[self._where].data.cast('B'))
+    call = self._call
+    if call is None:
+      raise ConnectionError(f'the noise worker at {self._address} is not asked')
+    with _Watch(call, self._timeout) as watch, self._telling(watch):
+      stddev = self._receive(call, watch, out[self._where])
     self._asked = None
-    return answer
+    return stddev
+
+  def _receive(self, call: _Call, watch: _Watch, part: np.ndarray) -> float:
+    made: wire.Made | None = None
+    reached, filled = -1, 0
+    while made is None or filled < part.size:
+      answer = wire.decode_answer(call.answer())
+      if isinstance(answer, wire.Failed) and made is None:
+        self._asked = None
+        raise RuntimeError(f'the noise worker at {self._address} failed: {answer.line}')
+      if isinstance(answer, wire.Working) and made is None:
+        if answer.row > reached:
+          watch.sign()
+          reached = answer.row
+      elif isinstance(answer, wire.Made) and made is None and answer.size == part.size:
+        made = answer
+      elif isinstance(answer, np.ndarray) and made and answer.size <= part.size - filled:
+        part[filled : filled + answer.size] = answer
+        filled += answer.size
+        watch.sign()
+      else:
+        raise ValueError(f'{type(answer).__name__} is not what comes next')
+    return made.stddev
 
   @contextlib.contextmanager
-  def _telling(self):
+  def _telling(self, watch: _Watch) -> Iterator[None]:
     """Names the worker in errors."""
+    grpc = slices.import_grpc()
     try:
       yield
-    except multiprocessing.AuthenticationError as error:
+    except ValueError as error:
       self.disconnect()
       raise RuntimeError(
-        f'the noise worker at {self._address} has another key: give both the same file'
+        f'the noise worker at {self._address} does not answer as one: {error}'
       ) from error
-    except (OSError, EOFError) as error:
+    except (grpc.RpcError, EOFError) as error:
       self.disconnect()
+      if watch.has_rung:
+        raise RuntimeError(
+          f'the noise worker at {self._address} gave no sign for {self._timeout:g} s,'
+          ' the worker timeout: start it again, or allow more time, and resume'
+        ) from error
+      reason = messages.one_line(
+        error.details() if isinstance(error, grpc.Call) else str(error), 120
+      )
+      if 'CERTIFICATE_VERIFY_FAILED' in str(error) or 'Peer name' in str(error):
+        raise RuntimeError(
+          f'the noise worker at {self._address} has a certificate of another authority, for'
+          f' another name, or an expired one ({reason}): give both the same authority'
+        ) from error
       raise ConnectionError(
-        f'the noise worker at {self._address} is not there'
-        f' ({str(error) or type(error).__name__}): start it with the same key,'
-        ' and resume'
+        f'the noise worker at {self._address} is not there, or refuses this certificate'
+        f' ({reason}): start it with certificates of the same authority, and resume'
       ) from error
 
   def interrupt(self) -> None:
     """Ends all waiting for the worker, from another thread."""
-    if self._worker is not None:
-      _shut(self._worker)
+    call = self._call
+    if call is not None:
+      call.cancel()
 
   def disconnect(self) -> None:
-    if self._worker is not None:
-      self._worker.close()
-    self._worker = self._asked = None
+    if self._call is not None:
+      self._call.close(_CLOSE_SECONDS if self._asked is None else 0.0)
+    self._call = self._asked = None
 
 
 class ShardedSource:
@@ -131,43 +242,60 @@ class ShardedSource:
 
   Args:
     workers: host:port of each. Of more than there are chunks, the first are not needed.
-    key: that the workers have too.
+    certificates: those of a run.
     recipe: arguments of `RowMaker`.
-    identity: of the noise.
     snapshot_rows: rows between two snapshots that workers write.
+    timeout: how many seconds a worker may give no sign while its row is waited for. Each row
+      that it makes on its way, and each part of a row that arrives, is a sign.
 
   Raises:
-    ValueError: for addresses or a key that will not do.
+    ValueError: for arguments that will not do, and where gRPC is not installed.
   """
 
   def __init__(
     self,
     workers: Sequence[str],
-    key: bytes,
+    certificates: certificates_lib.Certificates | None,
     recipe: json_files.Object,
-    identity: int,
     snapshot_rows: int,
+    timeout: float = TIMEOUT_SECONDS,
   ):
-    check_key(key)
+    if certificates is None:
+      raise ValueError('worker_certificates are missing: name those that the noise workers accept')
+    check_timeout('worker_timeout', timeout)
+    slices.import_grpc()
     found = addresses.parse_all(workers)
     num_chunks = -(-recipe['size'] // draws.CHUNK)
     bounds = [num_chunks * i // len(found) for i in range(len(found) + 1)]
+    strategy, arrays = wire.pack(recipe['strategy'])
+    array_messages = list(wire.array_messages(arrays))
     self._shards = []
     for address, first, last in zip(found, bounds, bounds[1:]):
       where = slice(first * draws.CHUNK, min(last * draws.CHUNK, recipe['size']))
       if first < last:
-        size = where.stop - where.start
-        of_slice = Slice(
-          {**recipe, 'size': size, 'first_chunk': first}, identity, snapshot_rows, _maker()
+        of_slice = wire.Slice(
+          strategy=strategy,
+          arrays_bytes=len(arrays),
+          row_size=recipe['size'],
+          first_chunk=first,
+          size=where.stop - where.start,
+          num_rounds=recipe['num_rounds'],
+          stddev=float(recipe['stddev']),
+          seed=recipe['seed'],
+          memory=recipe['memory'],
+          precision=recipe['precision'],
+          snapshot_rows=snapshot_rows,
+          made_by=slices.versions(),
         )
-        self._shards.append(_Shard(address, key, where, of_slice))
+        described = [of_slice.encode(), *array_messages]
+        self._shards.append(_Shard(address, certificates, where, described, timeout))
     self._closing = False
 
   def make(self, row: int, out: np.ndarray, used: int) -> float:
     """See `source.Source`. A worker that is started anew is asked again.
 
     Raises:
-      RuntimeError: if a worker cannot be reached, or says that it failed.
+      RuntimeError: if a worker cannot be reached, gives no sign, or says that it failed.
     """
     give_up = None
     taken: dict[_Shard, float] = {}
@@ -177,6 +305,8 @@ class ShardedSource:
         for shard in left:
           shard.ask(row, used)
         for shard in left:
+          if self._closing:
+            raise source.Abandoned
           taken[shard] = shard.take(out)
         return taken[self._shards[0]]
       except ConnectionError as error:
@@ -200,137 +330,7 @@ class ShardedSource:
     self._closing = False
 
 
-def listen(
-  address: addresses.Address, key: bytes, folder: pathlib.Path, say: Callable[[str], None]
-) -> NoReturn:
-  """Makes slices of rows for whoever has the key, for ever.
-
-  Args:
-    address: 0.0.0.0 as host for every interface of this machine.
-    key: of at least 16 bytes.
-    folder: for snapshots, so that a worker that is started anew need not make all rows again.
-    say: told, in a line, who comes and goes.
-
-  Raises:
-    OSError: if the address is not free.
-    ValueError: for a key that is too short.
-  """
-  check_key(key)
-  folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-  folder.chmod(0o700)
-  with connection.Listener((address.host, address.port), backlog=8) as listener:
-    say(f'makes noise at {address}')
-    while True:
-      with contextlib.suppress(OSError, EOFError):
-        asking = listener.accept()
-        threading.Thread(target=_answer, args=(asking, key, folder, say), daemon=True).start()
-
-
-def _answer(
-  asking: connection.Connection, key: bytes, folder: pathlib.Path, say: Callable[[str], None]
-) -> None:
-  """Authenticates who asks, and makes that one's slice until it goes."""
-  made: list[source.LocalSource] = []
-  try:
-    with asking:
-      _keep_alive(asking)
-      stranger = threading.Timer(_HANDSHAKE_SECONDS, _shut, [asking])
-      stranger.start()
-      try:
-        connection.deliver_challenge(asking, key)
-        connection.answer_challenge(asking, key)
-      finally:
-        stranger.cancel()
-      _make_rows(asking, folder, say, made)
-  except multiprocessing.AuthenticationError:
-    say('somebody with another key was refused')
-  except (OSError, EOFError):
-    say('who asked for noise is gone')
-  finally:
-    for rows in made:
-      rows.close()
-
-
-def _make_rows(
-  asking: connection.Connection,
-  folder: pathlib.Path,
-  say: Callable[[str], None],
-  made: list[source.LocalSource],
-) -> None:
-  """Answers with rows, or with a line that says why there is none."""
-  of_slice = asking.recv()
-  while True:
-    row, used = asking.recv()
-    try:
-      if not made:
-        _check(of_slice)
-        size, first = of_slice.recipe['size'], of_slice.recipe['first_chunk']
-        values = np.empty(size, np.float32)
-        made.append(_source(of_slice, folder))
-        say(f'makes {size:,} coordinates from {first * draws.CHUNK:,} on')
-      stddev = made[0].make(row, values, used)
-    except Exception as error:
-      line = ' '.join(f'{error} ({type(error).__name__})'.split())
-      say(f'row {row} failed: {line}')
-      asking.send(line)
-      continue
-    asking.send(stddev)
-    asking.send_bytes(values.data.cast('B'))
-
-
-def _check(of_slice: Slice) -> None:
-  if of_slice.made_by != _maker():
-    raise ValueError(
-      f'it is {_maker()}, and the run is {of_slice.made_by}: rows would differ;'
-      ' install the same on both'
-    )
-
-
-def _source(of_slice: Slice, folder: pathlib.Path) -> source.LocalSource:
-  first = of_slice.recipe['first_chunk']
-  own = folder / f'{of_slice.identity:016x}-{first}-{of_slice.recipe["size"]}'
-  own.mkdir(mode=0o700, exist_ok=True)
-  return source.LocalSource(
-    functools.partial(makers.RowMaker, **of_slice.recipe, folder=own),
-    snapshots.Snapshots(own, of_slice.identity, of_slice.recipe['num_rounds']),
-    of_slice.snapshot_rows,
-  )
-
-
-def read_key(path: str) -> bytes:
-  """The key in a file.
-
-  Raises:
-    ValueError: if it cannot be read, or is too short.
-  """
-  try:
-    key = pathlib.Path(path).read_bytes()
-    check_key(key)
-  except OSError as error:
-    raise ValueError(f'{path}: {error.strerror or error}') from error
-  except ValueError as error:
-    raise ValueError(f'{path}: {error}') from error
-  return key
-
-
-def check_key(key: bytes) -> None:
-  if len(key) < _SHORTEST_KEY:
-    raise ValueError(f'a key must have at least {_SHORTEST_KEY} bytes, got {len(key)}')
-
-
-def _shut(talk: connection.Connection) -> None:
-  """Makes whoever waits at a connection see its end."""
-  with contextlib.suppress(OSError):
-    handle = socket.fromfd(talk.fileno(), socket.AF_INET, socket.SOCK_STREAM)
-    with handle:
-      handle.shutdown(socket.SHUT_RDWR)
-
-
-def _keep_alive(talk: connection.Connection) -> None:
-  """Ends a connection to a machine that is gone, after some minutes."""
-  handle = socket.fromfd(talk.fileno(), socket.AF_INET, socket.SOCK_STREAM)
-  with handle:
-    handle.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if hasattr(socket, 'TCP_KEEPIDLE'):
-      handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
-      handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15)
+def check_timeout(name: str, seconds: float) -> None:
+  """Raises ValueError unless a time is one that can be waited for."""
+  if not 0.0 < seconds <= threading.TIMEOUT_MAX or math.isnan(seconds):
+    raise ValueError(f'{name} must be a number of seconds above 0, got {seconds!r}')

@@ -78,6 +78,12 @@ class LocalSource:
       if t == row:
         return stddev
 
+  @property
+  def reached(self) -> int:
+    """The row that is being made, or comes next; −1 where none was begun."""
+    maker = self._maker
+    return -1 if maker is None else maker.row
+
   def abandon(self) -> None:
     """See `Source`."""
     self._closing = True

@@ -1,6 +1,7 @@
 """Rows in slices, from processes that come and go."""
 
 import contextlib
+import itertools
 import signal
 import socket
 import subprocess
@@ -14,15 +15,15 @@ from fl_dpftrl.commands import main
 from fl_dpftrl.families import banded_toeplitz as toeplitz
 from fl_dpftrl.families import blt
 from fl_dpftrl.noise import engine
-from fl_dpftrl.noise.engine import draws, shards
+from fl_dpftrl.noise.engine import certificates, draws, shards
 from fl_dpftrl.noise.engine import maker as makers
 from fl_dpftrl.noise.engine import server as servers
 
 pytestmark = pytest.mark.slow
 
-KEY = bytes(range(32))
 BLT = blt.BLT((0.9, 0.5), (0.3, 0.2))
 SIZE, NUM_ROUNDS = 4 * draws.CHUNK + 7, 40
+SEED, SEEDS = 5, itertools.count(6)
 
 
 def free_port() -> int:
@@ -36,7 +37,7 @@ class Worker:
 
   def __init__(self, folder, *, is_kept=True):
     self.port, self.folder, self.is_kept = free_port(), folder, is_kept
-    (folder / 'key').write_bytes(KEY)
+    self.made = not (folder / 'certificates').exists()
     self.start()
 
   def start(self):
@@ -47,12 +48,15 @@ class Worker:
         'fl_dpftrl.commands.main',
         'noise_worker',
         f'--port={self.port}',
-        f'--key_file={self.folder / "key"}',
+        f'--certificates={self.folder / "certificates"}',
         *[f'--folder={self.folder / str(self.port)}'] * self.is_kept,
       ],
       stderr=subprocess.PIPE,
       text=True,
     )
+    if self.made:
+      assert 'made certificates for a try-out' in self.process.stderr.readline()
+      self.made = False
     assert 'makes noise at' in self.process.stderr.readline()
 
   def kill(self):
@@ -65,20 +69,35 @@ class Worker:
     return f'localhost:{self.port}'
 
 
-@pytest.fixture
-def workers(tmp_path):
+@pytest.fixture(scope='module')
+def _pair(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('workers')
   with contextlib.ExitStack() as stack:
     found = []
     for _ in range(2):
-      found.append(Worker(tmp_path))
+      found.append(Worker(folder))
       stack.callback(lambda w: w.process.poll() is None and w.kill(), found[-1])
     yield found
 
 
+@pytest.fixture
+def workers(_pair, monkeypatch):
+  """Two workers, and noise of the test's own; those that a test killed are started again."""
+  for worker in _pair:
+    worker.process.send_signal(signal.SIGCONT)
+    if worker.process.poll() is not None:
+      worker.start()
+  monkeypatch.setattr(sys.modules[__name__], 'SEED', next(SEEDS))
+  return _pair
+
+
 def serve(folder, workers, strategy=BLT, **kwargs):
   kwargs = (
-    dict(
-      size=SIZE, num_rounds=NUM_ROUNDS, stddev=1.0, noise_seed=5, snapshot_rows=4, worker_key=KEY
+    dict(size=SIZE, num_rounds=NUM_ROUNDS, stddev=1.0, noise_seed=SEED, snapshot_rows=4)
+    | (
+      {'worker_certificates': certificates.read(workers[0].folder / 'certificates', 'run')}
+      if workers
+      else {}
     )
     | kwargs
   )
@@ -93,7 +112,7 @@ def served(rows, row):
 
 def expected_rows(strategy=BLT):
   maker = engine.RowMaker(
-    strategy, size=SIZE, num_rounds=NUM_ROUNDS, stddev=1.0, seed=draws.fixed_seed(5)
+    strategy, size=SIZE, num_rounds=NUM_ROUNDS, stddev=1.0, seed=draws.fixed_seed(SEED)
   )
   rows = np.empty((NUM_ROUNDS, SIZE), np.float32)
   for row in rows:
@@ -123,7 +142,10 @@ def test_a_worker_that_is_started_anew_makes_the_same_rows(tmp_path, workers):
       workers[row % 2].start()
     np.testing.assert_array_equal(served(rows, row), expected[row])
   # It began at a snapshot, not at row 0.
-  assert len(list(tmp_path.glob('*/*-*-*/before-*.json'))) >= 4
+  assert all(
+    len(list((worker.folder / str(worker.port)).glob(f'{rows.identity:016x}-*/before-*.json'))) >= 2
+    for worker in workers
+  )
   rows.close()
 
 
@@ -197,19 +219,11 @@ def test_more_workers_than_chunks(tmp_path, workers):
   whole.close()
 
 
-def test_another_key_is_refused(tmp_path, workers):
-  rows = serve(tmp_path / 'rows', workers, worker_key=bytes(32))
-  with pytest.raises(RuntimeError, match='noise worker at .* has another key'):
-    rows.serve(0)
-  rows.close()
-  assert 'another key was refused' in workers[0].process.stderr.readline()
-
-
 def test_failures_of_a_worker_are_told(tmp_path, workers):
   # A folder that its snapshots cannot be written to.
   rows = serve(tmp_path / 'rows', workers)
   served(rows, 0)
-  (own,) = (tmp_path / str(workers[0].port)).iterdir()
+  (own,) = (workers[0].folder / str(workers[0].port)).glob(f'{rows.identity:016x}-*')
   time.sleep(0.2)
   own.rename(own.with_name('elsewhere'))
   with pytest.raises(RuntimeError, match=f'{workers[0].address} failed: '):
@@ -218,41 +232,80 @@ def test_failures_of_a_worker_are_told(tmp_path, workers):
   rows.close()
 
 
+def test_a_worker_that_hangs_ends_the_row_after_a_stated_time(tmp_path, workers):
+  rows = serve(tmp_path / 'rows', workers, worker_timeout=1.0)
+  served(rows, 0)
+  rows._ahead.wait()  # Row 1 is made.
+  workers[1].process.send_signal(signal.SIGSTOP)
+  expected = f'noise worker at {workers[1].address} gave no sign for 1 s'
+  with pytest.raises(RuntimeError, match=expected) as raised:
+    for row in (1, 2):
+      served(rows, row)
+  assert len(str(raised.value)) < 300 and '\n' not in str(raised.value)
+  workers[1].process.send_signal(signal.SIGCONT)
+  np.testing.assert_array_equal(served(rows, 2), expected_rows()[2])
+  rows.close()
+
+
 @pytest.mark.parametrize(
   'change, message',
   [
-    (dict(worker_key=b'short'), 'a key must have at least 16 bytes, got 5'),
+    (dict(worker_certificates=None), 'worker_certificates are missing'),
     (dict(workers=['nowhere']), "'nowhere' is not host:port"),
     (dict(workers=['http://a:1']), "'http://a:1' is not host:port"),
     (dict(workers=['::1:80']), "'::1:80' is not host:port"),
     (dict(workers=['a:1', 'a:1']), 'a:1 is named twice'),
+    (dict(worker_timeout=0), 'worker_timeout must be a number of seconds above 0, got 0'),
+    (dict(worker_timeout=float('nan')), 'worker_timeout must be a number of seconds above 0'),
   ],
 )
-def test_refuses(tmp_path, change, message):
-  arguments = dict(workers=['localhost:1'], worker_key=KEY) | change
+def test_refuses(tmp_path, made_certificates, change, message):
+  own = certificates.read(made_certificates, 'run')
+  arguments = dict(workers=['localhost:1'], worker_certificates=own) | change
   with pytest.raises(ValueError, match=message):
     engine.RowServer(BLT, tmp_path, size=5, num_rounds=5, stddev=1.0, **arguments)
+
+
+@pytest.fixture(scope='module')
+def made_certificates(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('made') / 'certificates'
+  certificates.make(folder, [])
+  return folder
 
 
 @pytest.mark.parametrize(
   'flags, message',
   [
-    ('--port=0 --key_file=KEY', '--port=0'),
-    ('--port=99999 --key_file=KEY', '--port=99999 is not between'),
-    ('--port=8001 --key_file=missing', 'missing: No such file'),
-    ('--port=8001 --host= --key_file=KEY', '--host is empty'),
+    ('--port=0 --certificates=MADE', '--port=0'),
+    ('--port=99999 --certificates=MADE', '--port=99999 is not between'),
+    ('--port=PORT --host= --certificates=MADE', '--host is empty'),
     (
-      '--port=8001 --host=no.such.host.invalid --key_file=KEY',
-      '--host=no.such.host.invalid --port=8001 cannot be listened at',
+      '--port=PORT --host=no.such.host.invalid --certificates=MADE',
+      '--host=no.such.host.invalid --port=PORT cannot be listened at',
     ),
-    ('--port=8001 --key_file=SHORT', 'at least 16 bytes, got 3'),
+    ('--port=PORT', 'give --certificates=FOLDER'),
+    ('--port=PORT --key_file=OTHER', '--authority_file, --certificate_file missing'),
+    ('--port=PORT --certificates=MADE --key_file=OTHER', 'give either'),
+    ('--port=PORT --certificates=EMPTY', 'authority.pem: No such file'),
+    ('--port=PORT --certificates=NEW --names=a/b', "'a/b' is not the name or address"),
+    ('--port=PORT --names=a', '--names is for certificates that are made'),
+    (
+      '--port=PORT --authority_file=OTHER --certificate_file=OTHER --key_file=OTHER',
+      'other is not a certificate in PEM',
+    ),
   ],
 )
-def test_the_command_refuses(tmp_path, capsys, flags, message):
-  (tmp_path / 'key').write_bytes(KEY)
-  (tmp_path / 'short').write_bytes(b'abc')
-  flags = flags.replace('KEY', str(tmp_path / 'key'))
-  flags = flags.replace('SHORT', str(tmp_path / 'short'))
+def test_the_command_refuses(tmp_path, made_certificates, capsys, flags, message):
+  (tmp_path / 'other').write_text('a key of an earlier version')
+  (tmp_path / 'empty').mkdir()
+  for word, meant in [
+    ('MADE', made_certificates),
+    ('OTHER', tmp_path / 'other'),
+    ('EMPTY', tmp_path / 'empty'),
+    ('NEW', tmp_path / 'new'),
+    ('PORT', free_port()),
+  ]:
+    flags, message = flags.replace(word, str(meant)), message.replace(word, str(meant))
   with pytest.raises(SystemExit) as exited:
     main.main(['noise_worker', *flags.split()])
   assert exited.value.code == 2
@@ -260,18 +313,12 @@ def test_the_command_refuses(tmp_path, capsys, flags, message):
   assert message in said and said.count('\n') == 1
 
 
-def test_a_taken_port_is_refused(tmp_path, capsys):
-  (tmp_path / 'key').write_bytes(KEY)
+def test_a_taken_port_is_refused(made_certificates, capsys):
   with socket.socket() as taken:
     taken.bind(('localhost', 0))
     taken.listen()
     port = taken.getsockname()[1]
     with pytest.raises(SystemExit) as exited:
-      main.main(['noise_worker', f'--port={port}', f'--key_file={tmp_path / "key"}'])
+      main.main(['noise_worker', f'--port={port}', f'--certificates={made_certificates}'])
   assert exited.value.code == 2
   assert f'--port={port} cannot be listened at' in capsys.readouterr().err
-
-
-def test_a_key_that_is_read_is_the_files(tmp_path):
-  (tmp_path / 'key').write_bytes(KEY)
-  assert shards.read_key(tmp_path / 'key') == KEY
