@@ -110,13 +110,12 @@ def create(
   Raises:
     ValueError: unless inner_factory sums.
   """
-  inner_process = inner_sum.create(inner_factory, noised_type(value_type), 1.0)
+  # Counts of 1 have to come through whole, so the known values are as large.
+  inner_process = inner_sum.create(inner_factory, noised_type(value_type), 1.0, largest=1.0)
   init_noise = tff.tensorflow.computation(stream.init)
   bound = tff.tensorflow.computation(rule.bound, (value_type, np.float32))
 
-  @tff.tensorflow.computation(
-    noised_type(value_type), init_noise.type_signature.result, np.float32
-  )
+  @tff.tensorflow.computation(noised_type(value_type), init_noise.type_signature.result, np.float32)
   def release(total, noise, clip_norm):
     row, advanced = stream.next(noise)
     result, counts = rule.release(total, row, clip_norm)
@@ -156,9 +155,7 @@ def create(
       release, (inner.result, state.noise, state.clip_norm)
     )
     return tff.templates.MeasuredProcessOutput(
-      state=tff.federated_zip(
-        AdaptiveState(inner=inner.state, noise=noise, clip_norm=clip_norm)
-      ),
+      state=tff.federated_zip(AdaptiveState(inner=inner.state, noise=noise, clip_norm=clip_norm)),
       result=result,
       measurements=tff.federated_zip(_with_inner(measured, inner.measurements)),
     )

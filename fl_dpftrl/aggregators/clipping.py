@@ -33,7 +33,7 @@ class BoundedUpdate(NamedTuple):
 
 
 class _Scaling(NamedTuple):
-  """What an update is multiplied by: kept if it is not clipped, target / norm if it is."""
+  """Factors of an update: kept where it is not clipped, target / norm where it is."""
 
   kept: Any
   target: Any

@@ -162,6 +162,11 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     inner_sum.check_no_mean(self.inner_factory)
     self._stddev()
 
+  @property
+  def first_clip_norm(self) -> float:
+    """The clip norm of round 0; that of all rounds unless it is adaptive."""
+    return self.clip_norm if isinstance(self.clip_norm, float) else self.clip_norm.initial
+
   def _stddev(self) -> float:
     """Returns the standard deviation of Z in the updates' coordinates of the stream."""
     if isinstance(self.clip_norm, adaptive_clipping.AdaptiveClipping):
@@ -201,12 +206,11 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
 
   def parameters(self, value_type: tff.Type) -> parameters_lib.Parameters:
     """Returns the parameters that a noise state is bound to; an adaptive clip norm's first."""
-    clip_norm = self.clip_norm
     return parameters_lib.of(
       self.strategy,
       seed=self._seed_identity(value_type),
       noise_multiplier=self.noise_multiplier,
-      clip_norm=clip_norm if isinstance(clip_norm, float) else clip_norm.initial,
+      clip_norm=self.first_clip_norm,
     )
 
   def _seed_identity(self, value_type: tff.Type) -> int:
