@@ -9,12 +9,11 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl import adaptive_clipping
+from fl_dpftrl import adaptive_clipping, training
 from fl_dpftrl.aggregators import adaptive, dp_query, factory
-from fl_dpftrl.families import blt, tree_online
+from fl_dpftrl.families import blt
 from fl_dpftrl.learning import workers
 from fl_dpftrl.noise import engine
-from tests.runtime import small_processes
 
 pytestmark = pytest.mark.tff
 
@@ -242,28 +241,18 @@ def test_refuses_rows_without_room_for_the_counts(wrong, message, tmp_path):
     factory.CorrelatedNoiseFactory(BLT, **SAME, memory=rows).create(VALUE_TYPE)
 
 
-@pytest.mark.slow
-def test_training_takes_it(tmp_path):
-  """Learning process, log, statement and report of a run, from end to end."""
-  aggregator = factory.CorrelatedNoiseFactory(
-    tree_online.TreeOnline(), noise_multiplier=2.0, clip_norm=RULE, report_goal=2
+def test_training_records_and_reports_it(tmp_path):
+  aggregator = aggregator_of(noise_seed=None)
+  metadata = training._log_metadata(aggregator, None)
+  with dpftrl.LogWriter(tmp_path / 'participation.parquet', metadata=metadata) as log:
+    for t, cohort in enumerate(['ab', 'cd', 'ab']):
+      log.append(t, list(cohort), 86400 + t)
+  stated = training._report(
+    tmp_path, aggregator, dpftrl.MinSep(num_rounds=3, min_sep=2), 1e-6, None, burnt=(), clients=4
   )
-  process = small_processes.unweighted(aggregator)
-  data = dict(zip('abcd', small_processes.clients()))
-  with tff.framework.get_context_stack().install(dpftrl.runtime.InProcessContext()):
-    trained = dpftrl.train(
-      process,
-      aggregator,
-      folder=tmp_path,
-      num_rounds=4,
-      clients=list(data),
-      client_data=lambda t, client: data[client],
-      timer_rounds=2,
-    )
-  (facts,) = trained.statement.runs
+  (facts,) = stated.runs
   assert facts.adaptive_clipping == RULE and facts.clip_norm == 1.5
-  header, *rows = (tmp_path / 'metrics.csv').read_text().splitlines()
-  assert 'aggregator/clip_norm' in header.split(',') and len(rows) == 4
+  assert stated.noise_multiplier == 0.5 and stated.void_reason is None
   assert 'followed the quantile 0.4' in (tmp_path / 'privacy.html').read_text()
 
 
