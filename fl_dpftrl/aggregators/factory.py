@@ -223,7 +223,13 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     return digests.short_digest(b'fl_dpftrl given seed %d' % self.noise_seed)
 
   def bound(self, update: Any) -> clipping.BoundedUpdate:
-    """Clips, zeroes or rejects one device's update in TensorFlow, for a fixed clip norm."""
+    """Clips, zeroes or rejects one device's update in TensorFlow.
+
+    Raises:
+      ValueError: for an adaptive clip norm, which only a state knows.
+    """
+    if not isinstance(self.clip_norm, float):
+      raise ValueError('bound needs a number as clip_norm: an adaptive one is in the state')
     return clipping.bound_update(update, clip_norm=self.clip_norm, zeroing_norm=self.zeroing_norm)
 
   def release(self, stream: noise_base.NoiseStream, total: Any, noise: Any) -> tuple[Any, Any]:
