@@ -13,6 +13,7 @@ if TYPE_CHECKING:
   from fl_dpftrl.accounting import Guarantee as Guarantee
   from fl_dpftrl.accounting import account as account
   from fl_dpftrl.accounting import calibrate as calibrate
+  from fl_dpftrl.adaptive_clipping import AdaptiveClipping as AdaptiveClipping
   from fl_dpftrl.aggregators import CorrelatedNoiseFactory as CorrelatedNoiseFactory
   from fl_dpftrl.auditing import Audit as Audit
   from fl_dpftrl.auditing import audit as audit
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
   from fl_dpftrl.workloads import Workload as Workload
 
 _HOMES = {
+  'AdaptiveClipping': 'adaptive_clipping',
   'Audit': 'auditing',
   'BLT': 'families.blt',
   'Banded': 'families.banded',

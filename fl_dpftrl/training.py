@@ -285,7 +285,7 @@ def _report(
       noise_multiplier=aggregator.noise_multiplier,
       command=shlex.join(command),
       family=aggregator.strategy.family,
-      clip_norm=aggregator.clip_norm,
+      clip_norm=aggregator.first_clip_norm,
       zeroing_norm=aggregator.zeroing_norm,
       report_goal=aggregator.report_goal,
       population=clients,

@@ -103,6 +103,10 @@ class Hparams:
     choices=('state', 'memory', 'mapped', 'recomputed'),
   )
   clip_norm: float = _flag(1.0, "L2 bound on a device's update.")
+  clip_quantile: float | None = _flag(
+    None, 'Adaptive clipping: share of updates not to clip; --clip_norm is the first clip norm.'
+  )
+  clip_rounds: int = _flag(100, 'Rounds after which an adaptive clip norm is kept.')
   zeroing_norm: float | None = _flag(None, 'L∞ norm above which an update is dropped.')
   report_goal: int = _flag(
     None, 'Number of reports that a round needs; fixed divisor of their sum.'
@@ -248,6 +252,8 @@ class Hparams:
         f'--timer_hours={self.timer_hours} enforces no min-sep in rounds to calibrate noise for:'
         ' give --timer_rounds, or --noise_multiplier'
       )
+    if self.clip_quantile is not None and not 0 < self.clip_quantile < 1:
+      raise ValueError(f'--clip_quantile={self.clip_quantile} must lie between 0 and 1')
     if not 0 < self.delta < 1:
       raise ValueError(f'--delta={self.delta} must lie between 0 and 1')
     if self.timer_rounds is not None and self.timer_hours is not None:
@@ -255,7 +261,7 @@ class Hparams:
         f'--timer_rounds={self.timer_rounds} and'
         f' --timer_hours={self.timer_hours}: give one of the two'
       )
-    for name in ('seed', 'noise_seed'):
+    for name in ('seed', 'noise_seed', 'clip_rounds'):
       value = getattr(self, name)
       if value is not None and value < 0:
         raise ValueError(f'--{name}={value} must be at least 0')

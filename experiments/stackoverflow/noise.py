@@ -2,7 +2,8 @@
 
 import pathlib
 
-from experiments.stackoverflow import configuration
+from experiments.stackoverflow import configuration, setting
+from fl_dpftrl import adaptive_clipping
 from fl_dpftrl.aggregators import factory as factory_lib
 from fl_dpftrl.families import base
 from fl_dpftrl.learning import loop
@@ -32,9 +33,14 @@ def aggregator(
   Raises:
     ValueError: for flags that do not fit.
   """
+  clipping = setting.clip_norm(hparams)
+  size, stddev = num_parameters, hparams.noise_multiplier * hparams.clip_norm
+  if isinstance(clipping, adaptive_clipping.AdaptiveClipping):
+    size += adaptive_clipping.NUM_COUNTS
+    stddev = clipping.update_noise_multiplier(hparams.noise_multiplier, hparams.report_goal)
   same = dict(
     noise_multiplier=hparams.noise_multiplier,
-    clip_norm=hparams.clip_norm,
+    clip_norm=clipping,
     report_goal=hparams.report_goal,
     zeroing_norm=hparams.zeroing_norm,
   )
@@ -60,9 +66,9 @@ def aggregator(
   rows = engine.RowServer(
     strategy,
     rows_folder,
-    size=num_parameters,
+    size=size,
     num_rounds=hparams.num_rounds,
-    stddev=hparams.noise_multiplier * hparams.clip_norm,
+    stddev=stddev,
     noise_seed=hparams.noise_seed,
     memory=memory,
     workers=machines.noise_workers,

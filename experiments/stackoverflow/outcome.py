@@ -26,6 +26,7 @@ from fl_dpftrl.reports import privacy
 from fl_dpftrl.simulation import cohorts
 
 _LONGEST = 1000  # characters of a line
+_COUNTS = ('clipped_count', 'zeroed_count', 'rejected_count')  # exact, unless clipping adapts
 NO_NOISE = 'noise is off (noise_multiplier 0)'
 NOISE_SEED = 'the noise seed was given, so whoever knows it can remove the noise'
 
@@ -81,7 +82,7 @@ class SoFar:
 def log_metadata(hparams: configuration.Hparams, strategy: base.Strategy) -> dict[str, str]:
   """Returns the log's metadata about the run, apart from participation."""
   metadata = noise_record.run_metadata(
-    strategy, hparams.noise_multiplier, clip_norm=hparams.clip_norm
+    strategy, hparams.noise_multiplier, clip_norm=setting.clip_norm(hparams)
   )
   reason = void_reason(hparams)
   if reason is not None:
@@ -263,9 +264,7 @@ def _report_setting(outcome: Outcome) -> privacy.Setting:
     command=replay_command(hparams, outcome.folder),
     void_reason=void_reason(hparams),
     hypothetical=outcome.hypothetical,
-    clipped_count=_total(table, 'clipped_count'),
-    zeroed_count=_total(table, 'zeroed_count'),
-    rejected_count=_total(table, 'rejected_count'),
+    **({} if hparams.clip_quantile else {name: _total(table, name) for name in _COUNTS}),
     burnt_rounds=outcome.last.burnt,
   )
 

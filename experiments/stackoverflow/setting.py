@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Callable, Iterator
 
 from experiments.stackoverflow import configuration
-from fl_dpftrl import catalogue, participation
+from fl_dpftrl import adaptive_clipping, catalogue, participation
 from fl_dpftrl.accounting import calibration
 from fl_dpftrl.families import base
 from fl_dpftrl.guarding import admission, budget
@@ -149,6 +149,15 @@ def strategy(
   else:
     found = _optimised(hparams.mechanism or _MECHANISM, schema, say)
   return found
+
+
+def clip_norm(hparams: configuration.Hparams) -> float | adaptive_clipping.AdaptiveClipping:
+  """Returns the run's clip norm, or the rule that it follows."""
+  if hparams.clip_quantile is None:
+    return hparams.clip_norm
+  return adaptive_clipping.AdaptiveClipping(
+    hparams.clip_norm, target_quantile=hparams.clip_quantile, rounds=hparams.clip_rounds
+  )
 
 
 def calibrated(hparams: configuration.Hparams, found: base.Strategy) -> configuration.Hparams:

@@ -18,6 +18,8 @@ _FLAGS = (
   'dataset',
   'noise_multiplier',
   'clip_norm',
+  'clip_quantile',
+  'clip_rounds',
   'report_goal',
   'client_optimizer',
   'client_learning_rate',
@@ -50,7 +52,8 @@ def content(
   Returns:
     Values for JSON. `rho` and `epsilon` are those that the log proves in the
     worst case, null without a guarantee; `declared` has those of the schema
-    that the timers enforce. `seconds` is the sum over rounds, with evaluation.
+    that the timers enforce. `last_clip_norm` is that of the last round. `seconds` is the sum
+    over rounds, with evaluation.
   """
   stated = statement.to_json()
   worst = stated['worst_case']
@@ -70,11 +73,17 @@ def content(
     'participating_devices': stated['num_devices'],
     'min_sep': statement.min_sep,
     'max_participations': statement.max_participations,
+    'last_clip_norm': _last_clip_norm(hparams, table),
     'validation': finite(_last_validation(table, test)),
     'test': finite(test),
     'seconds': round(sum(table.column('seconds').values()), 3),
     **other,
   }
+
+
+def _last_clip_norm(hparams: configuration.Hparams, table: 'metrics.MetricsTable') -> float:
+  column = table.column('aggregator/clip_norm')
+  return column[max(column)] if column else hparams.clip_norm
 
 
 def _last_validation(table: 'metrics.MetricsTable', names: Iterable[str]) -> dict[str, float]:

@@ -48,7 +48,10 @@ def make_stream(rows: servers.RowServer, template: Any) -> noise_base.NoiseStrea
   specs = streams.check_template(template)
   sizes = [spec.shape.num_elements() for spec in specs]
   if sum(sizes) != rows.size:
-    raise ValueError(f'rows has noise of {rows.size} coordinates, and the model has {sum(sizes)}')
+    raise ValueError(
+      f'rows has noise of {rows.size} coordinates, and the model has {sum(sizes)}, counts of'
+      ' adaptive clipping included'
+    )
   prefix = str(rows.folder / servers.row_name(0))[: -servers.ROW_DIGITS]
 
   def init():
@@ -98,8 +101,8 @@ def check_rows(
     raise ValueError('rows must be of the strategy that is given')
   if rows.stddev != stddev:
     raise ValueError(
-      f'rows must have a standard deviation of {stddev}, noise_multiplier'
-      f' times clip_norm, got {rows.stddev}'
+      f'rows must have a standard deviation of {stddev}, noise_multiplier times clip_norm'
+      f' (of an AdaptiveClipping: its update_noise_multiplier), got {rows.stddev}'
     )
   if noise_seed is not None:
     raise ValueError(f'give noise_seed to the rows instead, got {noise_seed}')

@@ -32,6 +32,13 @@ class BoundedUpdate(NamedTuple):
   rejected_count: tf.Tensor
 
 
+class _Scaling(NamedTuple):
+  """Factors of an update: kept where it is not clipped, target / norm where it is."""
+
+  kept: Any
+  target: Any
+
+
 def bound_update(
   update: Any, *, clip_norm: float, zeroing_norm: float | None = None
 ) -> BoundedUpdate:
@@ -47,6 +54,28 @@ def bound_update(
     clip_norm: bound on the L2 norm, positive.
     zeroing_norm: L∞ norm beyond which an update is dropped; None for no limit.
   """
+  return _bound(update, clip_norm, zeroing_norm, _Scaling(1.0, clip_norm))
+
+
+def unit_update(
+  update: Any, *, clip_norm: tf.Tensor, zeroing_norm: float | None = None
+) -> BoundedUpdate:
+  """Bounds an update as `bound_update` does, and divides it by clip_norm.
+
+  The L2 norm of the result is at most 1, after rounding; it may fall short by 2⁻¹⁹.
+
+  Args:
+    update: nested structure of float32 tensors, of known shapes.
+    clip_norm: bound on the L2 norm of the update, from 1e-18 to 1e18 (scalar, float32).
+    zeroing_norm: L∞ norm beyond which an update is dropped; None for no limit.
+  """
+  clip_norm = tf.cast(clip_norm, tf.float64)
+  return _bound(update, clip_norm, zeroing_norm, _Scaling(_ROUNDING / clip_norm, 1.0))
+
+
+def _bound(
+  update: Any, clip_norm: Any, zeroing_norm: float | None, scaling: _Scaling
+) -> BoundedUpdate:
   tensors = [tf.convert_to_tensor(part) for part in tf.nest.flatten(update)]
   if zeroing_norm is None:
     is_small = tf.constant(True)
@@ -56,14 +85,14 @@ def bound_update(
     is_small = tf.cast(largest, tf.float64) <= zeroing_norm
   norm = tf.sqrt(tf.add_n([_sum_of_squares(tensor) for tensor in tensors]))
   is_near = tf.abs(norm - clip_norm) <= 2.0 * _NORM_ERROR * clip_norm
-  is_clear = tf.math.is_finite(norm) & is_small & ~is_near
   size = sum(tensor.shape.num_elements() for tensor in tensors)
-  if clip_norm**2 < size * float(np.finfo(np.float32).tiny) / _NORM_ERROR:
-    is_clear = tf.constant(False)  # Squares that underflow would count.
+  least = size * float(np.finfo(np.float32).tiny) / _NORM_ERROR
+  # Below that, squares that underflow would count.
+  is_clear = tf.math.is_finite(norm) & is_small & ~is_near & (clip_norm**2 >= least)
   bounded, *counts = tf.cond(
     is_clear,
-    lambda: _bound_quickly(tensors, norm, clip_norm),
-    lambda: _bound_carefully(tensors, is_small, clip_norm),
+    lambda: _bound_quickly(tensors, norm, clip_norm, scaling),
+    lambda: _bound_carefully(tensors, is_small, clip_norm, scaling),
   )
   return BoundedUpdate(tf.nest.pack_sequence_as(update, bounded), *counts)
 
@@ -79,18 +108,20 @@ def _sum_of_squares(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def _bound_quickly(
-  tensors: Sequence[tf.Tensor], norm: tf.Tensor, clip_norm: float
+  tensors: Sequence[tf.Tensor], norm: tf.Tensor, clip_norm: Any, scaling: _Scaling
 ) -> tuple[Any, ...]:
   """Clips a finite update whose norm is clearly above or below clip_norm."""
   is_clipped = norm > clip_norm
-  scale = tf.cast(tf.where(is_clipped, _QUICK_ROUNDING * clip_norm / norm, 1.0), tf.float32)
+  scale = tf.cast(
+    tf.where(is_clipped, _QUICK_ROUNDING * scaling.target / norm, scaling.kept), tf.float32
+  )
   zero = tf.constant(0)
   scaled = [scale * tensor for tensor in tensors]
   return scaled, tf.cast(is_clipped, tf.int32), zero, zero
 
 
 def _bound_carefully(
-  tensors: Sequence[tf.Tensor], is_small: tf.Tensor, clip_norm: float
+  tensors: Sequence[tf.Tensor], is_small: tf.Tensor, clip_norm: Any, scaling: _Scaling
 ) -> tuple[Any, ...]:
   """Bounds any update, with its norm computed in float64."""
   is_finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tensors])
@@ -102,7 +133,7 @@ def _bound_carefully(
   squares = [tf.reduce_sum(tf.square(tensor)) for tensor in wide]
   norm = tf.sqrt(tf.add_n(squares))
   is_clipped = norm > clip_norm
-  scale = tf.where(is_clipped, _ROUNDING * clip_norm / norm, 1.0)
+  scale = tf.where(is_clipped, _ROUNDING * scaling.target / norm, scaling.kept)
   bounded = [tf.cast(scale * tensor, tf.float32) for tensor in wide]
   count = lambda condition: tf.cast(condition, tf.int32)
   return (bounded, count(is_clipped), count(is_finite & ~is_small), count(~is_finite))

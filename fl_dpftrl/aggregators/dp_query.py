@@ -42,10 +42,14 @@ class CorrelatedNoiseQuery(tfp.SumAggregationDPQuery):
     record_specs: nested structure of tf.TensorSpec of an update.
 
   Raises:
-    ValueError: as `CorrelatedNoiseFactory.noise_stream`.
+    ValueError: as `CorrelatedNoiseFactory.noise_stream`, and for an adaptive clip norm.
   """
 
   def __init__(self, factory: factory_lib.CorrelatedNoiseFactory, record_specs: Any):
+    if not isinstance(factory.clip_norm, float):
+      raise ValueError(
+        'factory of a query must have a number as clip_norm, not an AdaptiveClipping'
+      )
     self._factory = factory
     self._stream = factory.noise_stream(tff.types.tensorflow_to_type(record_specs))
 

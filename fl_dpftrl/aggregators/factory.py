@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl import digests
-from fl_dpftrl.aggregators import by_engine, by_reference, clipping, inner_sum, placement
+from fl_dpftrl import adaptive_clipping, digests
+from fl_dpftrl.aggregators import adaptive, by_engine, by_reference, clipping, inner_sum, placement
 from fl_dpftrl.aggregators import parameters as parameters_lib
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.noise import base as noise_base
@@ -45,7 +45,7 @@ def _is_whole(value: Any) -> bool:
 # attribute: (what it must be, whether a finite number is that, its type)
 _NUMBERS = {
   'noise_multiplier': ('finite and at least 0', lambda v: v >= 0, float),
-  'clip_norm': ('finite and positive', lambda v: v > 0, float),
+  'clip_norm': ('finite and positive, or an AdaptiveClipping', lambda v: v > 0, float),
   'report_goal': ('a whole number of at least 1', lambda v: _is_whole(v) and v >= 1, int),
   'zeroing_norm': ('finite and positive, or None', lambda v: v > 0, float),
   'noise_seed': ('a whole number, or None', _is_whole, int),
@@ -67,6 +67,11 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
   that made it. A round from the state of another factory fails; `change_noise`
   takes a state to another noise multiplier or clip norm.
 
+  An `AdaptiveClipping` as clip norm follows a quantile of the updates' norms. The noise
+  multiplier is then that of updates and counts together, so the guarantee is that of a fixed
+  clip norm, and Z has a little more noise (`AdaptiveClipping.update_noise_multiplier`). The noise
+  stream and the inner factory are for pairs (update / clip norm, three counts).
+
   Measurements:
     clipped_count, zeroed_count, rejected_count: updates that were scaled down,
       too large, or not finite (int32). They are exact, without noise of their
@@ -76,18 +81,22 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     noise_stddev: standard deviation of each coordinate of this row, before the
       division by report_goal (float32).
     inner: measurements of the inner factory.
+    clip_norm, clipped_fraction: with adaptive clipping, the clip norm of the round, and the share
+      of clipped updates in report_goal. This share and the three counts then have noise
+      and lie within the guarantee (float32).
 
   Attributes:
     strategy: C and N, of a family that has a noise stream.
     noise_multiplier: std(Z) / clip_norm, at least 0.
-    clip_norm: L2 bound on an update, positive.
+    clip_norm: L2 bound on an update, positive; or an `AdaptiveClipping`.
     report_goal: updates that a round needs, the fixed divisor of the sum.
     zeroing_norm: L∞ norm above which an update is zeroed; None for no limit.
     inner_factory: sums the bounded updates; None for
       `tff.aggregators.SumFactory`. Any other has to sum known updates when the process is
       created: a mean is refused, which would divide twice. For secure aggregation give
       `tff.aggregators.SecureSumFactory(clip_norm)`, with a float: no coordinate exceeds
-      clip_norm, wider bounds waste precision, and narrower ones cut updates. It must not add to
+      clip_norm, wider bounds waste precision, and narrower ones cut updates. With adaptive
+      clipping, no coordinate exceeds 1.0, whatever the clip norm is. It must not add to
       what it sums: what that adds to sensitivity is not accounted for, and neither is rounding.
     noise_seed: None for a secret seed, fresh from the operating system with each
       `initialize()`. A number makes the noise repeatable, for tests, and voids the guarantee.
@@ -109,7 +118,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
   strategy: strategies.Strategy
   _: dataclasses.KW_ONLY
   noise_multiplier: float
-  clip_norm: float
+  clip_norm: float | adaptive_clipping.AdaptiveClipping
   report_goal: int
   zeroing_norm: float | None = None
   inner_factory: tff.aggregators.UnweightedAggregationFactory | None = None
@@ -126,13 +135,19 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       value = getattr(self, name)
       if value is None and name in ('zeroing_norm', 'noise_seed'):
         continue
+      if name == 'clip_norm' and isinstance(value, adaptive_clipping.AdaptiveClipping):
+        continue
+      if name == 'clip_norm' and isinstance(value, tff.templates.EstimationProcess):
+        raise ValueError(
+          'clip_norm must be a number or a dpftrl.AdaptiveClipping, whose noise is accounted for;'
+          " got TFF's estimation process, whose noise is not"
+        )
       is_number = isinstance(value, numbers.Real) and math.isfinite(value)
       if isinstance(value, bool) or not is_number or not is_valid(value):
         raise ValueError(f'{name} must be {what}, got {value!r}')
       object.__setattr__(self, name, kind(value))
     if isinstance(self.memory, servers.RowServer):
-      stddev = self.noise_multiplier * self.clip_norm
-      by_reference.check_rows(self.memory, strategy, stddev, self.noise_seed)
+      by_reference.check_rows(self.memory, strategy, self._stddev(), self.noise_seed)
     elif self.memory not in placement.CHOICES:
       choices = ', '.join(placement.CHOICES)
       raise ValueError(f'memory must be one of {choices} or a RowServer, got {self.memory!r}')
@@ -145,6 +160,23 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
         f' {self.inner_factory!r}'
       )
     inner_sum.check_no_mean(self.inner_factory)
+    self._stddev()
+
+  @property
+  def first_clip_norm(self) -> float:
+    """The clip norm of round 0; that of all rounds unless it is adaptive."""
+    return self.clip_norm if isinstance(self.clip_norm, float) else self.clip_norm.initial
+
+  def _stddev(self) -> float:
+    """Returns the standard deviation of Z in the updates' coordinates of the stream."""
+    if isinstance(self.clip_norm, adaptive_clipping.AdaptiveClipping):
+      return self.clip_norm.update_noise_multiplier(self.noise_multiplier, self.report_goal)
+    return self.noise_multiplier * self.clip_norm
+
+  def _noised(self, value_type: tff.Type) -> tff.Type:
+    """Returns the type of what noise is added to, for updates of a type."""
+    is_adaptive = isinstance(self.clip_norm, adaptive_clipping.AdaptiveClipping)
+    return adaptive.noised_type(value_type) if is_adaptive else value_type
 
   def noise_stream(self, value_type: tff.Type) -> noise_base.NoiseStream:
     """Returns the noise stream for sums of updates of a type.
@@ -153,10 +185,8 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       ValueError: unless value_type holds float32 tensors of known shapes, and
         their noise fits where it is to be kept.
     """
-    template = _template(value_type)
-    same: dict[str, Any] = dict(
-      stddev=self.noise_multiplier * self.clip_norm, noise_seed=self.noise_seed
-    )
+    template = _template(self._noised(value_type))
+    same: dict[str, Any] = dict(stddev=self._stddev(), noise_seed=self.noise_seed)
     if isinstance(self.memory, servers.RowServer):
       stream = by_reference.make_stream(self.memory, template)
     elif self._placed(self.memory, value_type) == placement.ENGINE:
@@ -167,7 +197,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
 
   def _placed(self, asked: str, value_type: tff.Type) -> str:
     """Returns where noise for updates of a type is kept, each time the same."""
-    specs = streams.check_template(_template(value_type))
+    specs = streams.check_template(_template(self._noised(value_type)))
     model_bytes = tf.float32.size * sum(spec.shape.num_elements() for spec in specs)
     if model_bytes not in self._chosen:
       # Once: the free memory may be another when the state is advanced.
@@ -175,12 +205,12 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     return self._chosen[model_bytes]
 
   def parameters(self, value_type: tff.Type) -> parameters_lib.Parameters:
-    """Returns the parameters that a noise state is bound to."""
+    """Returns the parameters that a noise state is bound to; an adaptive clip norm's first."""
     return parameters_lib.of(
       self.strategy,
       seed=self._seed_identity(value_type),
       noise_multiplier=self.noise_multiplier,
-      clip_norm=self.clip_norm,
+      clip_norm=self.first_clip_norm,
     )
 
   def _seed_identity(self, value_type: tff.Type) -> int:
@@ -193,11 +223,17 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     return digests.short_digest(b'fl_dpftrl given seed %d' % self.noise_seed)
 
   def bound(self, update: Any) -> clipping.BoundedUpdate:
-    """Clips, zeroes or rejects one device's update in TensorFlow."""
+    """Clips, zeroes or rejects one device's update in TensorFlow.
+
+    Raises:
+      ValueError: for an adaptive clip norm, which only a state knows.
+    """
+    if not isinstance(self.clip_norm, float):
+      raise ValueError('bound needs a number as clip_norm: an adaptive one is in the state')
     return clipping.bound_update(update, clip_norm=self.clip_norm, zeroing_norm=self.zeroing_norm)
 
   def release(self, stream: noise_base.NoiseStream, total: Any, noise: Any) -> tuple[Any, Any]:
-    """Maps (sum, noise state) to (result, next noise state), in TensorFlow."""
+    """Maps (sum, noise state) to (result, next noise state), for a fixed clip norm."""
     row, advanced = stream.next(noise)
     divisor = float(self.report_goal)
     result = tf.nest.map_structure(
@@ -228,7 +264,8 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     both are others. Seed and row stay; the next round has the row that it would have had, times
     the new standard deviation. The computation fails for the state of another strategy or seed.
     Record the change in the participation log (`LogWriter.change_noise`) before the next round:
-    the accounting needs it.
+    the accounting needs it. An adaptive clip norm goes on from where it is, and neither kind of
+    clip norm takes over a state of the other.
 
     Args:
       value_type: as for `skip_row`.
@@ -247,6 +284,10 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     @tff.federated_computation(tff.FederatedType(state_type, tff.SERVER))
     def advance_state(state):
       noise = tff.federated_map(advance_noise, state.noise)
+      if isinstance(self.clip_norm, adaptive_clipping.AdaptiveClipping):
+        return tff.federated_zip(
+          adaptive.AdaptiveState(inner=state.inner, noise=noise, clip_norm=state.clip_norm)
+        )
       return tff.federated_zip(AggregatorState(inner=state.inner, noise=noise))
 
     return advance_state
@@ -258,6 +299,15 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       ValueError: as `noise_stream`, and unless inner_factory sums.
     """
     stream = self.noise_stream(value_type)
+    if isinstance(self.clip_norm, adaptive_clipping.AdaptiveClipping):
+      rule = adaptive.Rule(
+        clipping=self.clip_norm,
+        update_stddev=self._stddev(),
+        count_stddev=self.clip_norm.count_stddev(self.noise_multiplier, self.report_goal),
+        report_goal=self.report_goal,
+        zeroing_norm=self.zeroing_norm,
+      )
+      return adaptive.create(rule, value_type, stream=stream, inner_factory=self.inner_factory)
     inner_process = inner_sum.create(self.inner_factory, value_type, self.clip_norm)
     init_noise = tff.tensorflow.computation(stream.init)
 

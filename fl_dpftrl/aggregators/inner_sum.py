@@ -37,6 +37,8 @@ def create(
   inner_factory: tff.aggregators.UnweightedAggregationFactory,
   value_type: tff.Type,
   clip_norm: float,
+  *,
+  largest: float = _SIZE,
 ) -> tff.templates.AggregationProcess:
   """Creates the process that sums updates, and has it sum known ones.
 
@@ -47,6 +49,7 @@ def create(
     inner_factory: creates the process.
     value_type: of the updates, made of float32 tensors of known shapes.
     clip_norm: L2 bound on an update.
+    largest: largest coordinate of a known update, in clip norms.
 
   Raises:
     ValueError: unless the process sums, or where nothing can be run.
@@ -57,7 +60,7 @@ def create(
     return process
   template = tff.types.type_to_tf_tensor_specs(value_type)
   shapes = [tuple(spec.shape) for spec in tf.nest.flatten(template)]
-  updates = _known_updates(sum(map(math.prod, shapes)), _SIZE * clip_norm)
+  updates = _known_updates(sum(map(math.prod, shapes)), largest * clip_norm)
   packed = [_pack(update, shapes, template) for update in updates]
   output = _run(process.next, _run(process.initialize), packed)
   parts = [np.ravel(part) for part in tf.nest.flatten(output.result)]

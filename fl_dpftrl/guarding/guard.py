@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fl_dpftrl import participation
+from fl_dpftrl import adaptive_clipping, participation
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.families import base
 from fl_dpftrl.guarding import admission, budget
@@ -67,7 +67,7 @@ class Guard:
     max_epsilon: float | None = None,
     *,
     log: str | os.PathLike[str],
-    clip_norm: float | None = None,
+    clip_norm: float | adaptive_clipping.AdaptiveClipping | None = None,
     on_repeat: str = REFUSE,
     adjacency: str = adjacency_lib.ZERO_OUT,
     group_size: int = 1,
@@ -82,7 +82,7 @@ class Guard:
       max_epsilon: budget; None for a schema without a budget.
       log: path of the participation log, ending in .parquet. A log that exists
         is continued.
-      clip_norm: L2 bound on an update, for the log's metadata.
+      clip_norm: L2 bound on an update or an AdaptiveClipping, for the log's metadata.
       on_repeat: 'refuse' to raise RepeatedRowError for a row that was given out
         before; 'burn' to say how many rows to skip.
       adjacency: 'zero_out' or 'replace_one'.

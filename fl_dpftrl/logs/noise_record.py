@@ -6,7 +6,7 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fl_dpftrl import digests
+from fl_dpftrl import adaptive_clipping, digests
 from fl_dpftrl.families import base
 from fl_dpftrl.logs import shards
 
@@ -88,20 +88,26 @@ def run_metadata(
   strategy: base.Strategy,
   noise_multiplier: float,
   *,
-  clip_norm: float | None = None,
+  clip_norm: float | adaptive_clipping.AdaptiveClipping | None = None,
   changes: Sequence[tuple[int, float, float]] = (),
 ) -> dict[str, str]:
   """Returns the metadata of a run, which replay compares with its arguments.
 
   Args:
     strategy: C.
-    noise_multiplier: std(Z) / clip_norm in round 0.
-    clip_norm: L2 bound on one update in round 0.
+    noise_multiplier: std(Z) / clip_norm in round 0; with adaptive clipping, that of updates and
+      counts together.
+    clip_norm: L2 bound on one update in round 0, or the `AdaptiveClipping` of the run.
     changes: (round, noise multiplier, clip norm) of each change, with the
       values from that round on, as `LogWriter.change_noise` recorded them.
   """
+  adaptive: dict[str, str] = {}
+  if isinstance(clip_norm, adaptive_clipping.AdaptiveClipping):
+    adaptive[shards.ADAPTIVE_CLIPPING_KEY] = clip_norm.to_json()
+    clip_norm = clip_norm.initial
   return {
     **metadata(noise_multiplier, clip_norm=clip_norm, changes=changes),
+    **adaptive,
     shards.STRATEGY_KEY: digests.strategy_digest(strategy),
   }
 
@@ -124,6 +130,23 @@ def read(found: Mapping[str, str]) -> Record:
       f'{key} in the metadata of the log is malformed: {found[key][:80]!r}'
     ) from e
   return Record(multiplier, clip_norm, changes)
+
+
+def read_clipping(found: Mapping[str, str]) -> adaptive_clipping.AdaptiveClipping | None:
+  """Reads the adaptive clipping of a run from its log's metadata; None for a fixed clip norm.
+
+  Raises:
+    LogError: if it is malformed.
+  """
+  text = found.get(shards.ADAPTIVE_CLIPPING_KEY)
+  if text is None:
+    return None
+  try:
+    return adaptive_clipping.AdaptiveClipping.from_json(text)
+  except (ValueError, TypeError, RecursionError) as e:
+    raise shards.LogError(
+      f'{shards.ADAPTIVE_CLIPPING_KEY} in the metadata of the log is malformed: {text[:80]!r}'
+    ) from e
 
 
 def _number(text: str | None) -> float | None:

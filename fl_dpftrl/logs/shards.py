@@ -26,6 +26,8 @@ VOID_KEY = 'fl_dpftrl.void_reason'
 NOISE_MULTIPLIER_KEY = 'fl_dpftrl.noise_multiplier'
 CLIP_NORM_KEY = 'fl_dpftrl.clip_norm'
 NOISE_CHANGES_KEY = 'fl_dpftrl.noise_changes'
+# JSON of an AdaptiveClipping, where the clip norm above is its first.
+ADAPTIVE_CLIPPING_KEY = 'fl_dpftrl.adaptive_clipping'
 STRATEGY_KEY = 'fl_dpftrl.strategy_sha256'
 RELEASED_KEY = keys.RELEASED_KEY
 _OWN_PREFIX = 'fl_dpftrl.'

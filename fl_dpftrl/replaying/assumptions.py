@@ -83,6 +83,14 @@ def sentences(
       'the noise from a restart on is independent of that before; restarts are stated by whoever'
       ' replays, and the log cannot confirm them'
     )
+  adaptive = [noise_record.read_clipping(run.log.metadata) for run in runs]
+  for i, rule in enumerate(adaptive):
+    if rule is not None:
+      result.append(
+        f'the clip norm was adaptive{of_run(i)}: that of a round was computed from noised releases'
+        ' before it alone; the noise multiplier is that of updates and of the counts of clipped,'
+        ' zeroed and rejected ones together, which the guarantee covers'
+      )
   records = [noise_record.read(run.log.metadata) for run in runs]
   if any(run.noise.changes for run in runs) or any(record.clip_norm_changes for record in records):
     result.append(

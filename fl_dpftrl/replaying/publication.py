@@ -99,6 +99,7 @@ def _publishable_run(run: statement_lib.RunFacts) -> statement_lib.RunFacts:
     changes=run.changes,
     clip_norm=run.clip_norm,
     clip_norm_changes=run.clip_norm_changes,
+    adaptive_clipping=run.adaptive_clipping,
     restarts=run.restarts,
   )
 

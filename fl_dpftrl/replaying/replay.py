@@ -264,6 +264,7 @@ def _facts(
     changes=run.noise.changes,
     clip_norm=recorded.clip_norm,
     clip_norm_changes=recorded.clip_norm_changes,
+    adaptive_clipping=noise_record.read_clipping(run.log.metadata),
     restarts=run.noise.restarts,
     counted=statement_lib.Counted(
       num_devices=happened.num_devices,

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any, NamedTuple
 
+from fl_dpftrl import adaptive_clipping as adaptive
 from fl_dpftrl import json_files
 from fl_dpftrl.accounting import privacy_loss
 from fl_dpftrl.centralized import drawn as drawn_lib
@@ -70,6 +71,7 @@ class RunFacts:
     report_goal: intended devices per round; None if not stated.
     changes: (round, noise multiplier from that round on).
     clip_norm: L2 bound on an update in round 0; None if the log lacks it.
+    adaptive_clipping: rule of the clip norm after round 0; None if it is fixed.
     clip_norm_changes: (round, clip norm from that round on).
     restarts: rounds at which the noise was restarted.
     counted: confidential counts; None in a publishable statement.
@@ -86,6 +88,7 @@ class RunFacts:
   changes: Changes = ()
   clip_norm: float | None = None
   clip_norm_changes: Changes = ()
+  adaptive_clipping: adaptive.AdaptiveClipping | None = None
   restarts: tuple[int, ...] = ()
   counted: Counted | None = None
   log: tuple[log_lib.LogFile, ...] | None = None
@@ -99,6 +102,7 @@ class RunFacts:
       'rounds_short_of_report_goal': counted and counted.rounds_short_of_report_goal,
       'changes': [list(change) for change in self.changes] or None,
       'clip_norm': self.clip_norm,
+      'adaptive_clipping': self.adaptive_clipping and vars(self.adaptive_clipping),
       'clip_norm_changes': [list(change) for change in self.clip_norm_changes] or None,
       'restarts': list(self.restarts) or None,
     }

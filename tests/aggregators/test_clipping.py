@@ -125,3 +125,19 @@ def test_empty_tensors_are_harmless():
   update = [tf.zeros([0]), tf.constant([3.0, 4.0])]
   bounded = clipping.bound_update(update, clip_norm=1.0, zeroing_norm=10.0)
   np.testing.assert_allclose(bounded.update[1], [0.6, 0.8], rtol=2e-6)
+
+
+@given(UPDATES, NORMS, st.none() | NORMS)
+def test_updates_in_units_of_the_clip_norm_are_bounded(values, clip_norm, zeroing_norm):
+  values, clip_norm = np.asarray(values, np.float32), np.float32(clip_norm)
+  update = {'a': tf.constant(values[:1]), 'b': [tf.constant(values[1:])]}
+  bounded = clipping.unit_update(
+    update, clip_norm=tf.constant(clip_norm), zeroing_norm=zeroing_norm
+  )
+  result = np.concatenate([bounded.update['a'], bounded.update['b'][0]])
+  plain, counts = bound(values, clip_norm=float(clip_norm), zeroing_norm=zeroing_norm)
+  assert [int(count) for count in bounded[1:]] == counts
+  assert exact_norm(result) <= 1.0
+  # Coordinates may underflow where the clip norm is small against them, or large.
+  tiny = float(np.finfo(np.float32).tiny) / min(1.0, float(clip_norm))
+  np.testing.assert_allclose(result, plain / np.float64(clip_norm), rtol=4e-6, atol=2 * tiny)
