@@ -387,6 +387,7 @@ for seed in range(first, first + 12):
 """
 
 
+@pytest.mark.slow
 def test_two_that_write_one_file_leave_one_of_their_strategies(tmp_path):
   path = tmp_path / 'a.json'
   catalogue.save_strategy(path, others(0), schema=SCHEMA, objective='max')

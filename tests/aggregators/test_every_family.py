@@ -62,6 +62,7 @@ def test_all_rounds_of_each_length(name):
     check(EACH_RUN[name](num_rounds), num_rounds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('num_rounds', [3, 12])
 def test_a_full_tree_goes_on_after_a_complete_tree(num_rounds):
   """Tensors in TFF's graphs that are compared by == are never equal."""

@@ -91,6 +91,7 @@ def test_below_renyi_accounting(multiplier, probability, count):
   assert found < accountant.get_epsilon(1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('multiplier, probability, count', [(3.0, 0.01, 20_000), (2.0, 0.5, 100)])
 def test_small_deltas_are_not_lost_to_rounding(multiplier, probability, count):
   """ε is concave in ln 1/δ, as of any Gaussian: noise in δ would break it."""
@@ -103,6 +104,7 @@ def test_small_deltas_are_not_lost_to_rounding(multiplier, probability, count):
   assert (np.diff(slopes) < 0.05 * slopes[:-1]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('epsilon', [0.05, 1.0, 12.0])
 @pytest.mark.parametrize('probability, count', [(0.05, 200), (0.9, 3), (1.0, 7)])
 def test_multiplier_meets_epsilon_and_no_more(epsilon, probability, count):

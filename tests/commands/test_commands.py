@@ -311,6 +311,7 @@ def test_account_of_a_fixed_separation(result):
   assert exactly['epsilon'] < at_least['epsilon']
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'sampling, adjacency',
   [
@@ -363,6 +364,7 @@ def test_examples_work(run, command):
   assert 'sensitivity' in [row[0] for row in rows]
 
 
+@pytest.mark.slow
 def test_the_example_of_optimize_works(run, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   status, out, _ = run(optimize.EXAMPLE.removeprefix('fl-dpftrl '))

@@ -138,6 +138,7 @@ def test_json_lines_with_blanks_and_more_keys(tmp_path):
   assert [row['device_id'] for row in found] == ['a', 'b']
 
 
+@pytest.mark.slow
 def test_parquet_that_claims_too_much(tmp_path):
   zeros = np.zeros(3_000_000, np.int64)
   path = tmp_path / 'l.parquet'
@@ -155,6 +156,7 @@ def test_parquet_that_claims_too_much(tmp_path):
   assert 'GiB of memory' in refusal(path)
 
 
+@pytest.mark.slow
 def test_an_honest_log_that_compresses_well_is_read(tmp_path):
   """Everybody in every round, in the same order."""
   path = tmp_path / 'l.parquet'
@@ -239,6 +241,7 @@ def test_a_reader_that_dies_gives_a_line(tmp_path, number, message):
   assert files.open(source, ()).schema.names == ['round', 'device_id']
 
 
+@pytest.mark.slow
 def test_rows_that_are_left_and_files_at_once(tmp_path):
   """Each reading is of its own, whatever became of others."""
   path = written(tmp_path, 'l.csv', HEAD + b'0,a\n1,b\n')

@@ -182,6 +182,7 @@ def test_full_size():
   assert loss(strategy, schema, 'rms') <= 8.5953
 
 
+@pytest.mark.slow
 def test_the_maximum_is_that_of_most_queries():
   schema = participation.MinSep(num_rounds=257, min_sep=43, max_participations=6)
   strategy = banded.optimize(schema, objective='max')

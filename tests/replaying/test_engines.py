@@ -155,6 +155,7 @@ def test_first_fault_is_named_with_any_number_of_threads():
       tally.count(tables, exposure, threads=threads)
 
 
+@pytest.mark.slow
 @hypothesis.given(
   seed=st.integers(0, 999),
   cuts=st.lists(st.integers(0, 80), max_size=6),

@@ -75,6 +75,7 @@ def worst_square(entries):
   return np.einsum('is,ij,js->s', signs, entries, signs).max()
 
 
+@pytest.mark.slow
 @hypothesis.given(st.lists(drawn_runs(), min_size=1, max_size=3), st.integers(1, 3))
 def test_what_occurred_equals_brute_force(drawn, group_size):
   given = [run for run, _ in drawn]

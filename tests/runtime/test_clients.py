@@ -65,6 +65,7 @@ def test_who_stops_taking_leaves_no_thread():
   assert threading.active_count() == before
 
 
+@pytest.mark.slow
 def test_an_endless_client_is_cancelled():
   @tf.function
   def endless():
