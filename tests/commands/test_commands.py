@@ -112,7 +112,9 @@ def test_optimize_for_momentum(tmp_path, result):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('mechanism', ['banded', 'banded_toeplitz'])
+@pytest.mark.parametrize(
+  'mechanism', ['banded', pytest.param('banded_toeplitz', marks=pytest.mark.thorough)]
+)
 def test_optimize_the_number_of_bands(tmp_path, result, run, mechanism):
   path = tmp_path / 'found.json'
   line = (

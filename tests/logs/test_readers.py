@@ -219,7 +219,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path):
     (signal.SIGKILL, 'was killed'),
   ],
 )
-def test_a_reader_that_dies_gives_a_line(tmp_path, number, message):
+def test_a_reader_that_dies_gives_a_line(tmp_path, monkeypatch, number, message):
   path = written(tmp_path, 'l.csv', HEAD + b'0,a\n')
   files = reader.Reader()
   source = reader.Source(str(path))
@@ -227,16 +227,17 @@ def test_a_reader_that_dies_gives_a_line(tmp_path, number, message):
   process = files._idle._process.pid
   # Stopped, so that it is there when it is asked, and dies before it answers.
   os.kill(process, signal.SIGSTOP)
+  ask = reader.channel_lib.send_request
 
-  def end():
+  def ask_and_end(*args):
+    ask(*args)
     os.kill(process, number)
     os.kill(process, signal.SIGCONT)
 
-  death = threading.Timer(0.5, end)
-  death.start()
-  with pytest.raises(shards.LogError, match=f'l.csv: .*{message}'):
-    files.open(source, ())
-  death.join()
+  with monkeypatch.context() as patch:
+    patch.setattr(reader.channel_lib, 'send_request', ask_and_end)
+    with pytest.raises(shards.LogError, match=f'l.csv: .*{message}'):
+      files.open(source, ())
   # The next file is read by another.
   assert files.open(source, ()).schema.names == ['round', 'device_id']
 
@@ -270,7 +271,7 @@ def test_a_log_is_replayed_while_it_is_written(tmp_path):
   thread.start()
   try:
     seen = []
-    for _ in range(10):
+    for _ in range(5):
       log = log_lib.read_log(path)
       run = runs.Run.of(log, identity.Identity(), noise_multiplier=1.0)
       statement = replay.replay(run, deltas=1e-6)

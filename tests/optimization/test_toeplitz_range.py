@@ -107,6 +107,7 @@ def test_runs_of_different_lengths():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_the_setting_of_the_paper():
   """Choquette-Choo et al. 2024, appendix H: n = 2000, k = 5, b = 200 … 400."""
   over = schemas(2000, 200, 400, 5, 9)

@@ -71,7 +71,7 @@ def spark():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('as_text', [False, True])
+@pytest.mark.parametrize('as_text', [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_spark_gives_the_same_statement(tmp_path, spark, as_text):
   first = runs.Run.of(
     log_lib.read_log(write_shards(tmp_path / '1', 50, 0, as_text)),
