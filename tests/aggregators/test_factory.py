@@ -51,6 +51,7 @@ def run(process, clients, num_rounds):
   return outputs
 
 
+@pytest.mark.slow
 @EVERY_FAMILY
 def test_releases_the_sum_with_the_noise_of_its_strategy(strategy):
   aggregator = make(strategy, noise_multiplier=0.5, clip_norm=3.0, noise_seed=1)

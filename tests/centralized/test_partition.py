@@ -100,6 +100,7 @@ def test_poisson_sizes_are_binomial():
   assert scipy.stats.chisquare(odd, meant).pvalue < 1e-8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'scheme',
   [POISSON, sampling.CyclicFixedSize(num_rounds=8000, num_examples=63, batch_size=5, num_parts=3)],

@@ -50,6 +50,7 @@ def hockey_stick(first, second, epsilon):
   return np.maximum(first - math.exp(epsilon) * second, 0.0).sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('multiplier, probability', [(0.8, 0.3), (2.0, 0.7)])
 @pytest.mark.parametrize('epsilon', [0.1, 1.0, 2.0])
 def test_two_releases_by_brute_force(multiplier, probability, epsilon):
@@ -80,6 +81,7 @@ def test_without_sampling_releases_add_up(count, delta):
   assert whole * (1.0 - 1e-6) <= nearly <= whole * 1.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('multiplier, probability, count', [(1.0, 0.01, 100), (4.0, 0.5, 64)])
 def test_below_renyi_accounting(multiplier, probability, count):
   accountant = rdp_privacy_accountant.RdpAccountant()

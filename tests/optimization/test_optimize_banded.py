@@ -112,6 +112,7 @@ def test_x_is_c_transposed_c(cls):
   assert worst[1] > 1.05 * worst[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('n, b, k', [(60, 10, 6), (55, 10, 6), (60, 10, 2), (60, 20, 1)])
 @pytest.mark.parametrize('objective', ['rms', 'max'])
 def test_unequal_norms_suit_a_fixed_separation(n, b, k, objective):

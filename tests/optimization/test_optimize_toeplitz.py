@@ -67,6 +67,7 @@ def test_any_start_of_the_search_is_undercut(b, k):
       assert best <= loss(found, schema, objective)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('num_rounds', [1, 2, 3, 10])
 @pytest.mark.parametrize('min_sep', [1, 2, 10])
 @pytest.mark.parametrize('max_participations', [None, 1])

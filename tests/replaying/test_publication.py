@@ -122,6 +122,7 @@ def test_nothing_of_rows_ids_or_places_is_published(folder, tmp_path, suffix, ca
     assert 'its log says so, or is of another run' in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'flags',
   [

@@ -182,6 +182,7 @@ def test_a_row_in_the_sum_of_a_completed_round_is_not_given_out_again(tmp_path):
   rows.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('snapshot_rows', [3, 4, 16])
 def test_more_rounds_than_before_change_no_row(tmp_path, snapshot_rows):
   strategy = toeplitz.BandedToeplitz(0.9 ** np.arange(20), None)
