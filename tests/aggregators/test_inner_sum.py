@@ -75,7 +75,6 @@ def test_a_mean_is_refused_at_once():
       make(mean)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
   'inner',
   [

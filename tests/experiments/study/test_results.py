@@ -142,7 +142,6 @@ def test_rank_correlation():
   assert results.correlation(rows(), 'optimiser').pooled == pytest.approx(-expected)
 
 
-@pytest.mark.slow
 def test_everything_is_written(tmp_path):
   command.write(STUDY, rows(), FOUND, tmp_path)
   with (tmp_path / 'results.csv').open(newline='') as stream:
