@@ -79,8 +79,9 @@ matrices: env
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
 	  $(VENV)/bin/python -m fl_dpftrl.recipes
 
-# JOBS=0 shows output as it comes.
-test: env $(VENV)/spark check docs
+# JOBS=0 shows output as it comes. Checks and documentation have a process each.
+test: env $(VENV)/spark
+	@$(MAKE) --no-print-directory --jobs=2 check docs
 	OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(PYTEST_FLAGS) --timeout=600 $(TESTS)
 
 # For the tests alone: replay uses Spark only where it is asked to.

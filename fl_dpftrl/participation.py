@@ -152,6 +152,11 @@ class Limited(Protocol):
 
 def check_num_rounds(strategy: Limited, num_rounds: int) -> None:
   """Raises ValueError unless the strategy can run for num_rounds rounds."""
+  if num_rounds is None:
+    most = 'any number' if strategy.max_rounds is None else f'at most {strategy.max_rounds}'
+    raise ValueError(
+      f'num_rounds=None must be a number of rounds; this {strategy.family} strategy runs {most}'
+    )
   if num_rounds < 1:
     raise ValueError(f'num_rounds must be at least 1, got {num_rounds!r}')
   if strategy.max_rounds is not None and num_rounds > strategy.max_rounds:

@@ -13,6 +13,9 @@ from fl_dpftrl.logs import reader
 # A shell's background job ignores interrupts, and tests send some.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Folders of tests that start training.
+_TRAIN = ('experiments', 'study')
+
 # The same examples each time; with --thorough others, and many more.
 hypothesis.settings.register_profile(
   'quick', deadline=None, max_examples=25, derandomize=True, database=None
@@ -34,12 +37,21 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-  if config.getoption('--thorough'):
-    return
-  left_out = [item for item in items if item.get_closest_marker('thorough')]
-  if left_out:
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if not item.get_closest_marker('thorough')]
+  if not config.getoption('--thorough'):
+    left_out = [item for item in items if item.get_closest_marker('thorough')]
+    if left_out:
+      config.hook.pytest_deselected(items=left_out)
+      items[:] = [item for item in items if not item.get_closest_marker('thorough')]
+  _put_long_modules_first(items)
+
+
+def _put_long_modules_first(items):
+  """Sorts modules so that no long test is left when other processes have nothing to do.
+
+  Tests that train come first, then modules with slow tests.
+  """
+  slow = {item.path for item in items if item.get_closest_marker('slow')}
+  items.sort(key=lambda item: (item.path.parent.name not in _TRAIN, item.path not in slow))
 
 
 @pytest.fixture(autouse=True, scope='session')

@@ -31,6 +31,7 @@ def test_editors_see_the_names_that_load():
   assert pathlib.Path(fl_dpftrl.__file__).with_name('py.typed').exists()
 
 
+@pytest.mark.slow
 def test_light_names_load_without_tensorflow():
   program = (
     f'import sys, fl_dpftrl\nfor name in {light_names()}: getattr(fl_dpftrl, name)\n'

@@ -26,16 +26,15 @@ def banded_example():
 
 
 @pytest.mark.parametrize('name', [*every_family.NAMES, 'stamped twice'])
-@pytest.mark.parametrize('workload', [workloads.Workload(), workloads.Workload(0.9)])
 @pytest.mark.parametrize(
-  'schema',
+  'schema, workload',
   [
-    SCHEMA,
-    participation.MinSep(num_rounds=12),
-    participation.FixedSeparation(num_rounds=12, min_sep=5),
+    (SCHEMA, workloads.Workload()),
+    (participation.MinSep(num_rounds=12), workloads.Workload(0.9)),
+    (participation.FixedSeparation(num_rounds=12, min_sep=5), workloads.Workload()),
   ],
 )
-def test_round_trip(tmp_path, name, workload, schema):
+def test_round_trip(tmp_path, name, schema, workload):
   path = tmp_path / 'a.json'
   if name == 'stamped twice':
     strategy = stamped.Stamped(every_family.example('stamped', 12), 7)
@@ -387,6 +386,7 @@ for seed in range(first, first + 12):
 """
 
 
+@pytest.mark.slow
 def test_two_that_write_one_file_leave_one_of_their_strategies(tmp_path):
   path = tmp_path / 'a.json'
   catalogue.save_strategy(path, others(0), schema=SCHEMA, objective='max')

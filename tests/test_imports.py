@@ -77,12 +77,14 @@ def test_light_rooms(loaded, room):
   assert not loaded[room]
 
 
+@pytest.mark.slow
 def test_only_pages_and_figures_load_what_draws_them():
   assert not loaded_by(
     "from fl_dpftrl.commands import main\nmain.main(['--help'])", ('jinja2', 'matplotlib')
   )
 
 
+@pytest.mark.slow
 def test_light_modules():
   names = (
     'addresses',
@@ -102,6 +104,7 @@ def test_light_modules():
   assert not loaded_by('\n'.join(f'import fl_dpftrl.{n}' for n in names))
 
 
+@pytest.mark.slow
 def test_light_names_of_the_package():
   assert not loaded_by(
     'import fl_dpftrl\n'

@@ -41,6 +41,7 @@ def test_cuts_long_values(value):
   assert len(messages.quoted(value, 20)) <= 20
 
 
+@pytest.mark.slow
 def test_quotes_deep_values():
   value = []
   for _ in range(100_000):

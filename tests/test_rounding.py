@@ -122,6 +122,7 @@ def column_row(sigma, epsilon):
   return flags.columns(rows).splitlines()[-1].split()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('shown', [settings_row, strategies_row, table_row, column_row])
 @hypothesis.given(st.floats(0.3, 300.0))
 def test_a_printed_noise_multiplier_gives_the_printed_epsilon(shown, sigma):

@@ -204,6 +204,7 @@ def record_strategy(
 def _optimised(
   mechanism: str, schema: participation.MinSep, say: Callable[[str], None]
 ) -> base.Strategy:
+  registry.check_family(mechanism)
   if mechanism not in registry.OPTIMIZERS:
     raise ValueError(
       f'--mechanism={mechanism} is unknown; known are {", ".join(registry.OPTIMIZERS)}'

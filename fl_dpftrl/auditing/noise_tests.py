@@ -224,6 +224,12 @@ def _lags(whitened: np.ndarray, alpha: float) -> result.Check:
   )
 
 
+def _product(one: np.ndarray, other: np.ndarray) -> tuple[float, int]:
+  """Returns the sum of products of the coordinates that both have, and their number."""
+  size = min(one.shape[1], other.shape[1])
+  return float(np.einsum('ij,ij->', one[:, :size], other[:, :size])), size * len(one)
+
+
 def _coordinates(runs: Sequence[Noise], alpha: float) -> result.Check:
   width = min(run.whitened.shape[1] for run in runs)
   lags = [1 << power for power in range(width.bit_length()) if 1 << power < width]
@@ -240,10 +246,9 @@ def _coordinates(runs: Sequence[Noise], alpha: float) -> result.Check:
   for one, other in pairs:
     total, count = 0.0, 0
     for run in runs:
-      parts = [run.whitened[:, run.tensors == tensor] for tensor in (one, other)]
-      size = min(part.shape[1] for part in parts)
-      total += float(np.einsum('ij,ij->', parts[0][:, :size], parts[1][:, :size]))
-      count += size * len(run.whitened)
+      of_tensor = (run.whitened[:, run.tensors == tensor] for tensor in (one, other))
+      product, size = _product(*of_tensor)
+      total, count = total + product, count + size
     if count:
       where = f'tensors {one} and {other}'
       found.append((_products(total, count), _largest_product(count, each), where))
@@ -261,10 +266,7 @@ def _runs(runs: Sequence[Noise], alpha: float) -> result.Check:
   found = []
   pairs = list(itertools.combinations(range(min(len(runs), 8)), 2))
   for one, other in pairs:
-    parts = [runs[number].whitened for number in (one, other)]
-    size = min(part.shape[1] for part in parts)
-    count = size * len(parts[0])
-    total = float(np.einsum('ij,ij->', parts[0][:, :size], parts[1][:, :size]))
+    total, count = _product(runs[one].whitened, runs[other].whitened)
     where = f'runs {one} and {other}'
     found.append((_products(total, count), _largest_product(count, alpha / len(pairs)), where))
   worst = _worst(found)

@@ -68,6 +68,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> auditing.Audit:
   """Runs the audit of the flags."""
+  # Before TensorFlow is loaded: it logs its start, and clients run in parallel without oneDNN.
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
   if args.aggregator is None:
     if args.divisor is not None:
       raise ValueError(f'--divisor={args.divisor} needs --aggregator')
@@ -104,7 +107,6 @@ def _named(name: str) -> Any:
   module, _, attribute = name.partition(':')
   if not module or not attribute:
     raise ValueError(f'--aggregator={name} must be MODULE:NAME')
-  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')  # Before TensorFlow is loaded.
   folder = os.getcwd()
   sys.path.insert(0, folder)
   try:

@@ -23,7 +23,7 @@ _RANGE_POINTS = 9  # number of min-seps evaluated over a range
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
-  add('--mechanism', required=True, choices=tuple(registry.OPTIMIZERS))
+  add('--mechanism', required=True, type=_mechanism, choices=tuple(registry.OPTIMIZERS))
   flags.add_schema(parser, required=True)
   flags.add(parser, 'objective')
   add(
@@ -70,6 +70,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   amplified.add_arguments(parser)
   add('--output', metavar='FILE.json', help='strategy file to write')
+
+
+def _mechanism(text: str) -> str:
+  """Returns the text; says what to do with a family that has no optimiser."""
+  try:
+    registry.check_family(text)
+  except ValueError as e:
+    raise argparse.ArgumentTypeError(str(e)) from e
+  return text
 
 
 def _range(text: str) -> tuple[int, int]:

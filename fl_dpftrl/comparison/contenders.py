@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from fl_dpftrl import catalogue, messages, participation, workloads
 from fl_dpftrl.families import base
-from fl_dpftrl.families import registry as families
 from fl_dpftrl.optimization import registry
 
 
@@ -94,11 +93,7 @@ def _given(name: str) -> Contender:
   except ValueError as e:
     if os.path.isfile(path):
       raise
-    if path in families.FAMILIES:
-      raise ValueError(
-        f'{path!r} is a family without an optimiser; write its parameters to a strategy file'
-        ' (dpftrl.save_strategy) and name that file'
-      ) from e
+    registry.check_family(path)
     raise ValueError(
       f'{messages.quoted(path)} is neither a strategy file nor a mechanism or strategy; choose from'
       f' {", ".join((*registry.OPTIMIZERS, *catalogue.names()))}'

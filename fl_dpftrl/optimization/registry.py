@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from fl_dpftrl import participation, workloads
 from fl_dpftrl.families import base, identity, tree_full, tree_online
+from fl_dpftrl.families import registry as families
 from fl_dpftrl.optimization import (
   banded,
   banded_inverse,
@@ -59,6 +60,15 @@ OPTIMIZERS: dict[str, Optimizer] = {
 }
 
 
+def check_family(mechanism: str) -> None:
+  """Raises ValueError if the mechanism is a family that no optimiser finds parameters for."""
+  if mechanism in families.FAMILIES and mechanism not in OPTIMIZERS:
+    raise ValueError(
+      f'{mechanism!r} is a family without an optimiser; write its parameters to a strategy file'
+      ' (dpftrl.save_strategy) and name that file'
+    )
+
+
 def optimize(
   mechanism: str,
   schema: participation.MinSep | Sequence[participation.MinSep],
@@ -88,6 +98,7 @@ def optimize(
     ValueError: if the mechanism is unknown or takes no such size or no several schemas, or
       another argument is out of range.
   """
+  check_family(mechanism)
   if mechanism not in OPTIMIZERS:
     raise ValueError(f'mechanism must be one of {", ".join(OPTIMIZERS)}, got {mechanism!r}')
   optimizer = OPTIMIZERS[mechanism]

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import duckdb
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.replaying import exposure as exposure_lib
+from fl_dpftrl.replaying import numbering
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.replaying import tally as tally_lib
 
@@ -119,18 +119,10 @@ class Rows:
     try:
       for log in self._logs:
         for table in log.tables():
-          yield from numbered(table, first).to_batches()
+          yield from numbering.numbered(table, first).to_batches()
           rows += table.num_rows
           self._progress(f'{rows:,} rows read')
         first += log.num_rounds
     except log_lib.LogError as e:
       self.error = e
       raise
-
-
-def numbered(table: pa.Table, first_round: int) -> pa.Table:
-  """Returns the table with its rounds counted from first_round on."""
-  if not first_round:
-    return table
-  rounds = pc.add(table.column('round'), first_round)
-  return table.set_column(0, 'round', rounds)

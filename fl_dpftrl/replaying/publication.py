@@ -19,6 +19,7 @@ import secrets
 import shlex
 
 from fl_dpftrl.centralized import drawn as drawn_lib
+from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.replaying import statement as statement_lib
 
 SALT_BYTES = 16
@@ -28,6 +29,8 @@ _ASSUMED_ROUNDS = (
   'A log does not say how many rounds consumed noise; its last round plus one'
   ' was taken. Burnt rounds after it would be missing'
 )
+# Stands for the value of --columns, whose names are those of another system.
+_COLUMNS = 'COLUMNS'
 # Sentences about figures that are left out of the published statement.
 _CONFIDENTIAL_SENTENCES = ('observed: ', 'amplified: ')
 
@@ -95,6 +98,7 @@ def _publishable_run(run: statement_lib.RunFacts) -> statement_lib.RunFacts:
     max_participations=run.max_participations,
     noise_multiplier=run.noise_multiplier,
     strategy=run.strategy,
+    layout=_publishable_layout(run.layout),
     report_goal=run.report_goal,
     changes=run.changes,
     clip_norm=run.clip_norm,
@@ -104,23 +108,33 @@ def _publishable_run(run: statement_lib.RunFacts) -> statement_lib.RunFacts:
   )
 
 
+def _publishable_layout(layout: layout_lib.Layout) -> layout_lib.Layout:
+  """Returns the layout without the names of columns."""
+  first = layout.first_round
+  if layout._replace(first_round=0) == layout_lib.PLAIN:
+    return layout_lib.Layout(first_round=first)
+  return layout_lib.Layout(round=_COLUMNS, device_id=_COLUMNS, first_round=first)
+
+
 def command(statement: statement_lib.Statement) -> str:
   """Returns the command that reproduces the figures of a published statement.
 
   Args:
-    statement: a result of `publishable`; LOG and STRATEGY, or RUNS, stand for files.
+    statement: a result of `publishable`; LOG and STRATEGY, or RUNS, stand for files, and COLUMNS
+      for the names of a log's columns.
   """
   words = ['fl-dpftrl', 'replay']
   first = statement.runs[0]
   if statement.several:
     words.append('--runs=RUNS')
   else:
-    words += [
-      '--log=LOG',
-      '--strategy=STRATEGY',
-      f'--noise_multiplier={first.noise_multiplier}',
-      f'--num_rounds={first.num_rounds}',
-    ]
+    words += ['--log=LOG', '--strategy=STRATEGY', f'--noise_multiplier={first.noise_multiplier}']
+    if _ASSUMED_ROUNDS not in statement.warnings:
+      words.append(f'--num_rounds={first.num_rounds}')
+    if first.layout.round == _COLUMNS:
+      words.append(f'--columns={_COLUMNS}')
+    if first.layout.first_round:
+      words.append(f'--first_round={first.layout.first_round}')
     words += [f'--noise_multiplier_from={t}:{m}' for t, m in first.changes]
     words += [f'--restart={t}' for t in first.restarts]
     if statement.declared is not None:

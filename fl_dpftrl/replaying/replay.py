@@ -21,7 +21,7 @@ from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import noise_record
 from fl_dpftrl.logs import observed as observed_lib
 from fl_dpftrl.replaying import assumptions as assumptions_lib
-from fl_dpftrl.replaying import embedded, guarantees, void
+from fl_dpftrl.replaying import embedded, sensitivities, void
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.replaying import tally as tally_lib
@@ -83,7 +83,7 @@ def replay(
       stated=runs[0].log.metadata.get(sampling_lib.METADATA_KEY),
       deltas=deltas,
       adjacency=adjacency,
-      by_schema=lambda schema: spend.loss(guarantees.worst_case(noises, [schema]), group_size),
+      by_schema=lambda schema: spend.loss(sensitivities.worst_case(noises, [schema]), group_size),
     )
   void_reason = '; '.join(filter(None, map(void.reason, runs))) or None
   return statement_lib.Statement(
@@ -92,9 +92,11 @@ def replay(
     min_sep=min(run.min_sep for run in facts),
     max_participations=max(run.max_participations for run in facts),
     counted=facts[0].counted if len(facts) == 1 else _counted_together(tally, happened),
-    worst_case=spend.loss(guarantees.worst_case(noises, schemas), group_size),
+    worst_case=spend.loss(sensitivities.worst_case(noises, schemas), group_size),
     observed=spend.loss(
-      guarantees.occurred(tally) if group_size == 1 else guarantees.of_group(tally, group_size)
+      sensitivities.occurred(tally)
+      if group_size == 1
+      else sensitivities.of_group(tally, group_size)
     ),
     declared=declared,
     violations=_violations(runs, tally, happened, spend) if declared else None,
@@ -188,13 +190,13 @@ class _Spending:
 
 
 def _per_device(tally: tally_lib.Tally, spend: _Spending) -> statement_lib.PerDevice:
-  kind = guarantees.occurred(tally).kind
-  bars = guarantees.histogram(tally, spend.rho, _BARS) if spend.noise_multiplier else []
+  kind = sensitivities.occurred(tally).kind
+  bars = sensitivities.histogram(tally, spend.rho, _BARS) if spend.noise_multiplier else []
   return statement_lib.PerDevice(
     most_exposed=tally.most_exposed[0].device_id,
     quantiles=tuple(
       statement_lib.Quantile(share, spend.loss(sensitivity_lib.Sensitivity(value, kind)))
-      for share, value in guarantees.quantiles(tally, QUANTILES)
+      for share, value in sensitivities.quantiles(tally, QUANTILES)
     ),
     rho_histogram=tuple(statement_lib.Bar(*bar) for bar in bars),
   )
@@ -215,7 +217,7 @@ def _declared(
   return statement_lib.Declared(
     min_sep=min(s.min_sep for s in schemas),
     max_participations=max(s.participations for s in schemas),
-    loss=spend.loss(guarantees.worst_case([run.noise for run in runs], schemas), group_size),
+    loss=spend.loss(sensitivities.worst_case([run.noise for run in runs], schemas), group_size),
     holds=all(holds),
   )
 
@@ -242,7 +244,7 @@ def _violations(
     first_rounds=tuple(places),
     largest=spend.loss(sensitivity_lib.Sensitivity(math.sqrt(found.square), kind)),
     num_complied=tally.num_devices - found.num_devices,
-    complied=spend.loss(guarantees.worst_case([run.noise for run in runs], schemas)),
+    complied=spend.loss(sensitivities.worst_case([run.noise for run in runs], schemas)),
   )
 
 
@@ -260,6 +262,7 @@ def _facts(
       run.noise.strategy.family, digests.strategy_digest(run.noise.strategy)
     ),
     num_rounds_assumed=run.log.num_rounds_assumed,
+    layout=run.log.layout,
     report_goal=report_goal,
     changes=run.noise.changes,
     clip_norm=recorded.clip_norm,

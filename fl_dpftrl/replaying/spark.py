@@ -16,8 +16,8 @@ import pyarrow as pa
 from fl_dpftrl import participation
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import shards as shards_lib
-from fl_dpftrl.replaying import embedded
 from fl_dpftrl.replaying import exposure as exposure_lib
+from fl_dpftrl.replaying import numbering
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.replaying import tally as tally_lib
 
@@ -103,7 +103,7 @@ def _read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
       if [shard.metadata, shard.digest] != known:
         raise log_lib.LogError(f'{path}: is another file than when it was opened; replay it again')
       for table in shard.tables(num_rounds):
-        table = embedded.numbered(table, first)
+        table = numbering.numbered(table, first)
         if not pa.types.is_integer(table.schema.field('device_id').type):
           ids = table.column('device_id').cast(pa.string())
           table = table.set_column(1, 'device_id', ids)

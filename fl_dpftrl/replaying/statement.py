@@ -7,6 +7,7 @@ from fl_dpftrl import adaptive_clipping as adaptive
 from fl_dpftrl import json_files
 from fl_dpftrl.accounting import privacy_loss
 from fl_dpftrl.centralized import drawn as drawn_lib
+from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import observed as observed_lib
 
@@ -68,6 +69,7 @@ class RunFacts:
     noise_multiplier: std(Z) / clip_norm in round 0.
     strategy: the strategy.
     num_rounds_assumed: whether num_rounds rests on the last round alone.
+    layout: where the log's files have their columns.
     report_goal: intended devices per round; None if not stated.
     changes: (round, noise multiplier from that round on).
     clip_norm: L2 bound on an update in round 0; None if the log lacks it.
@@ -84,6 +86,7 @@ class RunFacts:
   noise_multiplier: float
   strategy: Strategy
   num_rounds_assumed: bool = False
+  layout: layout_lib.Layout = layout_lib.PLAIN
   report_goal: int | None = None
   changes: Changes = ()
   clip_norm: float | None = None

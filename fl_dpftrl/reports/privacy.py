@@ -21,6 +21,8 @@ from fl_dpftrl.reports import setting as setting_lib
 Setting = setting_lib.Setting
 Deployment = setting_lib.Deployment
 
+# Of what the rows of a log stand for.
+_A = {'device': 'a device', 'example': 'an example'}
 _PACKAGES = ('numpy', 'dp-accounting', 'pyarrow', 'duckdb')
 
 
@@ -56,6 +58,9 @@ def report(statement: statement_lib.Statement, setting: Setting) -> str:
   if void is None and statement.worst_case.epsilon is None:
     void = 'no noise was added'
   size = statement.group_size
+  one, unit = 'device', setting.unit
+  if statement.drawn:  # Centralized training draws examples.
+    one, unit = 'example', 'an example' if unit == Setting.unit else unit
   return page.render(
     'privacy.html',
     title=': '.join(filter(None, ('Privacy report', setting.run))),
@@ -64,24 +69,30 @@ def report(statement: statement_lib.Statement, setting: Setting) -> str:
     setting=setting,
     void=void,
     adjacency=statement.adjacency.replace('_', '-'),
-    unit=setting.unit if size == 1 else f'{setting.unit}, {size} of them together',
+    unit=unit if size == 1 else f'{unit}, {size} of them together',
+    unit_of_one=unit,
+    one=one,
+    a_one=_A[one],
     drawn_is_amplified=isinstance(statement.drawn, drawn_lib.Amplified),
-    figures={'losses': _losses(statement, void), 'runs': list(map(_participation, statement.runs))},
+    figures={
+      'losses': _losses(statement, void, one),
+      'runs': [_participation(run, one) for run in statement.runs],
+    },
     command=setting.command if statement.confidential else publication.command(statement),
     versions=_versions(),
     embedded=statement.to_json(),
   )
 
 
-def _participation(run: statement_lib.RunFacts) -> list[figures.Figure]:
+def _participation(run: statement_lib.RunFacts, one: str) -> list[figures.Figure]:
   """Draws the participations in a run; nothing if for publication."""
   if run.counted is None:
     return []
   drawn = [
     figures.histogram(
       run.counted.participations or (),
-      title='Devices by participations',
-      x_label='rounds a device took part in',
+      title=f'{one.capitalize()}s by participations',
+      x_label=f'rounds {_A[one]} took part in',
     )
   ]
   if run.counted.separations:
@@ -89,14 +100,16 @@ def _participation(run: statement_lib.RunFacts) -> list[figures.Figure]:
       figures.histogram(
         run.counted.separations,
         title='Rounds between participations',
-        x_label='rounds between two participations of a device',
+        x_label=f'rounds between two participations of {_A[one]}',
         mark=(run.min_sep, f'min-sep {run.min_sep:,}'),
       )
     )
   return drawn
 
 
-def _losses(statement: statement_lib.Statement, void: str | None) -> figures.Figure | None:
+def _losses(
+  statement: statement_lib.Statement, void: str | None, one: str
+) -> figures.Figure | None:
   """Draws the privacy loss of actual devices; None if for publication, or without noise."""
   fared, worst = statement.per_device, statement.worst_case.rho
   if fared is None or not fared.rho_histogram:
@@ -105,7 +118,10 @@ def _losses(statement: statement_lib.Statement, void: str | None) -> figures.Fig
   if statement.group_size == 1 and worst is not None:  # Others are for many devices.
     mark = (worst, f'worst case: {"void" if void else f"ρ = {rounding.up(worst)}"}')
   return figures.spread(
-    fared.rho_histogram, title='Devices by ρ', x_label='ρ (zCDP) of a device', mark=mark
+    fared.rho_histogram,
+    title=f'{one.capitalize()}s by ρ',
+    x_label=f'ρ (zCDP) of {_A[one]}',
+    mark=mark,
   )
 
 

@@ -80,18 +80,21 @@ def rhos(name, **swept):
 HELD = ['identity', 'tree_online', 'tree_full', 'blt-b400', 'blt-b100']
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', HELD)
 def test_more_rounds_never_guarantee_more(name):
   found = rhos(name, num_rounds=range(300, 3000, 443))
   assert found == sorted(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', HELD)
 def test_more_devices_never_guarantee_less(name):
   found = rhos(name, population=range(1_000_000, 27_000_000, 5_003_000))
   assert found == sorted(found, reverse=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', HELD)
 def test_twice_the_report_goal_guarantees_more(name):
   found = rhos(name, report_goal=[1625 * 2**i for i in range(8)])

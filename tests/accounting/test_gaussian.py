@@ -155,6 +155,7 @@ def test_where_no_distribution_can_be_computed_the_bound_is_safe_and_near(multip
   assert log_delta(found * (1 - above), 1 / multiplier) > math.log(delta)
 
 
+@pytest.mark.slow
 def test_more_noise_never_means_more_epsilon():
   multipliers = np.geomspace(3e-4, 3e-3, 6)  # past where the bound takes over
   found = [gaussian.epsilon(m, 1e-6) for m in multipliers]

@@ -7,6 +7,7 @@ from dp_accounting.pld import pld_privacy_accountant
 from fl_dpftrl.accounting import gaussian_losses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'multiplier, step',
   [(0.02, 0.005), (0.5, 2e-4), (1.0, 1e-4), (7.379, 1e-4), (250.0, 1e-4), (3e4, 1e-4)],

@@ -54,6 +54,7 @@ def expected(strategy, num_rounds, **kwargs):
   return made / 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('family', ['blt', 'banded', 'tree_online'])
 def test_releases_the_rows_of_the_engine(family):
   strategy = every_family.example(family, 9)
@@ -65,6 +66,7 @@ def test_releases_the_rows_of_the_engine(family):
   assert state.noise.row_stddev == pytest.approx(1.5 * norm)
 
 
+@pytest.mark.slow
 def test_a_stored_state_goes_on_with_the_same_noise(tmp_path):
   whole = expected(BLT, 8)
   process = make(noise_folder=tmp_path).create(VALUE_TYPE)
@@ -77,6 +79,7 @@ def test_a_stored_state_goes_on_with_the_same_noise(tmp_path):
   np.testing.assert_array_equal(rounds(process, state, 2)[0], whole[3:5])
 
 
+@pytest.mark.slow
 def test_resumes_from_a_snapshot(tmp_path, monkeypatch):
   monkeypatch.setattr(by_engine, '_SNAPSHOT_ROWS', 2)
   process = make(noise_folder=tmp_path).create(VALUE_TYPE)
@@ -93,6 +96,7 @@ def test_resumes_from_a_snapshot(tmp_path, monkeypatch):
   np.testing.assert_array_equal(found, expected(BLT, 6)[5:])
 
 
+@pytest.mark.slow
 def test_a_burnt_row_is_not_released():
   aggregator = make()
   process, skip = aggregator.create(VALUE_TYPE), aggregator.skip_row(VALUE_TYPE)
@@ -100,6 +104,7 @@ def test_a_burnt_row_is_not_released():
   np.testing.assert_array_equal(found, expected(BLT, 4)[2:])
 
 
+@pytest.mark.slow
 def test_noise_that_is_changed_on_purpose_goes_on():
   process = make().create(VALUE_TYPE)
   first, state = rounds(process, process.initialize(), 2)
@@ -112,6 +117,7 @@ def test_noise_that_is_changed_on_purpose_goes_on():
   )
 
 
+@pytest.mark.slow
 def test_secret_seeds_differ_and_runs_do_not_disturb_each_other():
   process = make(noise_seed=None).create(VALUE_TYPE)
   one, other = process.initialize(), process.initialize()
@@ -130,6 +136,7 @@ def test_the_last_round_is_the_strategys():
     process.next(state, ZEROS)
 
 
+@pytest.mark.slow
 def test_state_of_a_graph_is_not_continued():
   """Without buffers, both have one type; their rows are others."""
   strategy = every_family.example('identity', 9)
@@ -141,6 +148,7 @@ def test_state_of_a_graph_is_not_continued():
     make(strategy).create(VALUE_TYPE).next(state, ZEROS)
 
 
+@pytest.mark.slow
 def test_memory_goes_with_the_compiled_computation(monkeypatch):
   sources = weakref.WeakSet()
   init = source.LocalSource.__init__
@@ -159,6 +167,7 @@ def test_memory_goes_with_the_compiled_computation(monkeypatch):
   np.testing.assert_array_equal(callback(state.noise.seed, np.int64(1))[0] / 4, expected(BLT, 2)[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('free, chosen', [(10**9, 'state'), (10**5, 'engine')])
 def test_auto_takes_what_fits(free, chosen, monkeypatch):
   monkeypatch.setattr(placement.runtime_memory, 'free_bytes', lambda: free)

@@ -74,6 +74,7 @@ def test_releases_the_sum_with_the_served_row(tmp_path, strategy):
   rows.close()
 
 
+@pytest.mark.slow
 def test_noise_is_that_of_the_aggregator_inside_tff_in_distribution(rows):
   """Covariances of rows, which are all that a Gaussian has, for both."""
   inside = factory.CorrelatedNoiseFactory(BLT, noise_multiplier=0.5, clip_norm=3.0, report_goal=4)
@@ -94,6 +95,7 @@ def test_noise_is_that_of_the_aggregator_inside_tff_in_distribution(rows):
       assert (np.abs(found - wrong**2 * expected) > 5 * spread).any()
 
 
+@pytest.mark.slow
 def test_skipping_a_row_leads_to_the_next_one(rows):
   aggregator = make(rows)
   process, skip = aggregator.create(VALUE_TYPE), aggregator.skip_row(VALUE_TYPE)
@@ -107,6 +109,7 @@ def test_skipping_a_row_leads_to_the_next_one(rows):
   assert process.next(skipped, [update(0.5)]).measurements['noise_row'] == 2
 
 
+@pytest.mark.slow
 def test_a_state_of_another_row_or_other_noise_is_refused(rows, tmp_path):
   process = make(rows).create(VALUE_TYPE)
   start = process.initialize()

@@ -29,6 +29,7 @@ def exact_norm(values):
   return math.sqrt(math.fsum(float(v) ** 2 for v in values))
 
 
+@pytest.mark.slow
 @given(UPDATES, NORMS, st.none() | NORMS)
 def test_whatever_comes_the_result_is_bounded(values, clip_norm, zeroing_norm):
   result, counts = bound(values, clip_norm=clip_norm, zeroing_norm=zeroing_norm)

@@ -51,6 +51,7 @@ def run(process, clients, num_rounds):
   return outputs
 
 
+@pytest.mark.slow
 @EVERY_FAMILY
 def test_releases_the_sum_with_the_noise_of_its_strategy(strategy):
   aggregator = make(strategy, noise_multiplier=0.5, clip_norm=3.0, noise_seed=1)
@@ -72,6 +73,7 @@ def test_releases_the_sum_with_the_noise_of_its_strategy(strategy):
     )
 
 
+@pytest.mark.slow
 @EVERY_FAMILY
 def test_skipping_a_row_uses_the_very_noise_of_the_round(strategy):
   aggregator = make(strategy)
@@ -86,6 +88,7 @@ def test_skipping_a_row_uses_the_very_noise_of_the_round(strategy):
   assert_same(process.next(state, [update(0.5)]).result, outputs[3].result)
 
 
+@pytest.mark.slow
 def test_noise_is_fresh_with_every_start_and_repeatable_from_its_state():
   process = make(BLT).create(VALUE_TYPE)
   one, other = process.initialize(), process.initialize()
@@ -98,6 +101,7 @@ def test_noise_is_fresh_with_every_start_and_repeatable_from_its_state():
   assert np.std(difference) == expected
 
 
+@pytest.mark.slow
 def test_a_given_seed_repeats_the_noise():
   outputs = [
     run(make(BLT, noise_seed=seed).create(VALUE_TYPE), [update(0.5)], 2)[-1] for seed in (7, 7, 8)
@@ -106,6 +110,7 @@ def test_a_given_seed_repeats_the_noise():
   assert np.all(outputs[0].result['b'] != outputs[2].result['b'])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('zeroing_norm, counts', [(None, (2, 0, 3)), (100.0, (1, 1, 3))])
 def test_bad_updates_reach_neither_result_nor_noise(zeroing_norm, counts):
   aggregator = make(BLT, zeroing_norm=zeroing_norm, noise_seed=3)
@@ -126,6 +131,7 @@ def test_bad_updates_reach_neither_result_nor_noise(zeroing_norm, counts):
       assert np.isfinite(part).all()
 
 
+@pytest.mark.slow
 def test_an_update_of_the_wrong_size_is_an_error():
   process = make(BLT).create(VALUE_TYPE)
   wrong = update(0.5)
@@ -134,6 +140,7 @@ def test_an_update_of_the_wrong_size_is_an_error():
     process.next(process.initialize(), [update(0.5), wrong])
 
 
+@pytest.mark.slow
 def test_a_strategy_that_has_ended_says_so():
   process = make(BANDED).create(VALUE_TYPE)
   state = run(process, [update(0.5)], 5)[-1].state
@@ -141,6 +148,7 @@ def test_a_strategy_that_has_ended_says_so():
     process.next(state, [update(0.5)])
 
 
+@pytest.mark.slow
 def test_inner_factory_sums_and_keeps_its_state_and_measurements():
   inner = tff.aggregators.clipping_factory(
     tff.aggregators.PrivateQuantileEstimationProcess.no_noise(1.0, 0.9, 0.2),
@@ -160,6 +168,7 @@ def test_inner_factory_sums_and_keeps_its_state_and_measurements():
   assert skipped.noise.row == 3
 
 
+@pytest.mark.slow
 def test_single_tensors_and_lists_are_updates_too():
   single = tff.TensorType(np.float32, [2])
   process = make(identity.Identity(), noise_multiplier=0.0).create(single)

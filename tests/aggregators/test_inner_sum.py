@@ -95,6 +95,7 @@ def test_what_does_not_sum_is_refused_when_the_process_is_created(inner):
   assert 'SumFactory' in str(e.value) and len(str(e.value)) <= 300
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('shape', [[], [1], [2]])
 def test_a_mean_of_few_coordinates_is_told_from_a_sum(shape):
   of = tff.TensorType(np.float32, shape)

@@ -100,6 +100,7 @@ def test_a_secret_run_does_not_continue_with_a_given_seed(tmp_path):
     rows(in_state(tmp_path, noise_seed=None), 1, noise)
 
 
+@pytest.mark.slow
 @BOTH
 def test_tff_says_what_would_do(make, tmp_path):
   _, state = rounds(make(tmp_path), 1)

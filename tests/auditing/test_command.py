@@ -1,6 +1,7 @@
 """The audit command: its output, exit status and refusals."""
 
 import json
+import os
 import shlex
 
 import pytest
@@ -29,6 +30,21 @@ def test_a_sound_mechanism_exits_with_0(capsys):
   assert (status, err) == (0, '')
   assert 'passed: 12 checks found no difference from the claim' in out
   assert 'noise_scale_of_rows' in out and 'FAILED' not in out
+
+
+def test_tensorflow_is_told_to_be_quiet_before_it_is_loaded(capsys, monkeypatch):
+  names = ('TF_CPP_MIN_LOG_LEVEL', 'TF_ENABLE_ONEDNN_OPTS')
+  for name in names:
+    monkeypatch.setenv(name, '')  # Restored after the test, as setdefault would not be.
+    monkeypatch.delenv(name)
+  found = []
+  sound = auditing.audit
+  record = lambda *args, **kwargs: (
+    found.extend(map(os.environ.get, names)) or sound(*args, **kwargs)
+  )
+  monkeypatch.setattr(auditing, 'audit', record)
+  assert run(capsys, *FLAGS)[0] == 0
+  assert found == ['3', '0']
 
 
 def test_json_is_one_object(capsys):

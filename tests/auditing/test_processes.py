@@ -100,6 +100,7 @@ class Table(tff.aggregators.UnweightedAggregationFactory):
     return tff.templates.AggregationProcess(init_fn, next_fn)
 
 
+@pytest.mark.slow
 def test_our_aggregator_passes_whatever_a_device_sends():
   found = auditing.audit(
     BANDED,
@@ -117,6 +118,7 @@ def test_our_aggregator_passes_whatever_a_device_sends():
   assert 0.6 * found.attainable_epsilon < found.lower_bound_epsilon <= found.claimed_epsilon
 
 
+@pytest.mark.slow
 def test_seeded_runs_differ_and_repeat():
   def released(num_runs):
     subject = processes.ours(
@@ -129,6 +131,7 @@ def test_seeded_runs_differ_and_repeat():
   np.testing.assert_array_equal(released(1), [one])
 
 
+@pytest.mark.slow
 def test_fixed_gaussian_of_tff_passes_but_for_updates_whose_square_overflows():
   made = Tff.gaussian_fixed(MULTIPLIER, float(GOAL), CLIP)
   assert failed(audit(made, identity.Identity(), largest_update=1e30)) == {'releases_finite'}
@@ -146,6 +149,7 @@ class PlainTree(tree_online.TreeOnline):
     return np.diff(prefixes, axis=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'strategy', [tree_online.TreeOnline(), pytest.param(PlainTree(), marks=pytest.mark.slow)]
 )
@@ -165,6 +169,7 @@ def test_a_sound_table_passes():
   assert failed(audit(Table())) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'made, check',
   [
@@ -211,6 +216,7 @@ def test_other_aggregators_are_refused(aggregator, words):
     audit(aggregator)
 
 
+@pytest.mark.slow
 def test_the_command_audits_an_aggregator_by_name(tmp_path, monkeypatch, capsys):
   (tmp_path / 'aggregator_of_a_test.py').write_text(
     'import tensorflow_federated as tff\n'

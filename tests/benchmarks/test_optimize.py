@@ -90,6 +90,7 @@ def test_process_reports_time_memory_and_output():
   assert done.cpu_seconds <= done.seconds + 0.1
 
 
+@pytest.mark.slow
 def test_process_reports_its_memory():
   # Measured by a small process, as the benchmark does: tests may be large.
   program = 'x = b"x" * (300 << 20)'

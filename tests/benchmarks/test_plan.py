@@ -62,6 +62,7 @@ def test_command_is_understood():
   )
 
 
+@pytest.mark.slow
 def test_verdicts():
   found = []
   judges = judge.Judge(NAMES, found.append)
@@ -154,6 +155,7 @@ def test_refuses_bad_flags(flag, capsys):
   assert flag.split('=')[1] in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_measures(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(cases, 'CASES', (SMALL,))
   monkeypatch.setattr(process, 'pin', lambda num_cores: False)

@@ -6,6 +6,7 @@ from benchmarks.rounds import cases, noise, run
 from fl_dpftrl.noise import engine
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', sorted({case.strategy for case in cases.ROW_CASES}))
 def test_rows_are_timed(name):
   found = noise.main(name, 1000, 1, 2)

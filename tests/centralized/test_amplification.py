@@ -57,6 +57,7 @@ PUBLISHED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('epsilon, bands, sigma', PUBLISHED)
 def test_noise_of_the_paper(epsilon, bands, sigma):
   # 1000 of 342 000 examples: six epochs. Up to 5e-4 above the paper's ε, which

@@ -44,6 +44,7 @@ def contradictions(rounds, scheme):
   return ' / '.join(log_checks.contradictions(happened(rounds), scheme))
 
 
+@pytest.mark.slow
 @hypothesis.given(scheme=drawn.schemes(), seed=st.integers(0, 2**40))
 def test_batches_drawn_as_said_are_believed(scheme, seed):
   rounds = batches(scheme, seed)
@@ -51,6 +52,7 @@ def test_batches_drawn_as_said_are_believed(scheme, seed):
   assert not contradictions(rounds, scheme)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'scheme',
   [
@@ -236,6 +238,7 @@ def test_chances_at_the_ends(seen, trials, mean, least):
   assert (found < -100.0) == (least == -math.inf)
 
 
+@pytest.mark.slow
 def test_overlaps_and_coverage_have_the_tails_that_are_claimed():
   """By simulation: of many runs few are beyond a bound that is not tiny."""
   scheme = sampling.CyclicFixedSize(num_rounds=12, num_examples=40, batch_size=5, num_parts=2)

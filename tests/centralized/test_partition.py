@@ -100,6 +100,7 @@ def test_poisson_sizes_are_binomial():
   assert scipy.stats.chisquare(odd, meant).pvalue < 1e-8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'scheme',
   [POISSON, sampling.CyclicFixedSize(num_rounds=8000, num_examples=63, batch_size=5, num_parts=3)],
@@ -123,6 +124,7 @@ def test_every_example_is_drawn_with_one_probability(scheme):
     assert np.abs(later).max() < 5.0 / math.sqrt(turns)
 
 
+@pytest.mark.slow
 def test_fixed_size_draws_every_set_alike():
   scheme = sampling.CyclicFixedSize(num_rounds=15_000, num_examples=6, batch_size=2)
   sets = [tuple(c.device_ids) for c in cohorts(scheme)]

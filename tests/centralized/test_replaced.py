@@ -54,6 +54,7 @@ NEIGHBOURS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('pair', NEIGHBOURS)
 @pytest.mark.parametrize(
   'sample, share',
@@ -108,6 +109,7 @@ def test_the_noise_of_poisson_samples_would_not_do():
   assert replaced > 2.0 * sampled_gaussian.epsilon(2.0, 1e-6, **chances)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'multiplier, batch, count', [(0.5, 10, 100), (1.0, 100, 64), (2.0, 500, 64), (5.0, 10, 1000)]
 )

@@ -50,6 +50,7 @@ def hockey_stick(first, second, epsilon):
   return np.maximum(first - math.exp(epsilon) * second, 0.0).sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('multiplier, probability', [(0.8, 0.3), (2.0, 0.7)])
 @pytest.mark.parametrize('epsilon', [0.1, 1.0, 2.0])
 def test_two_releases_by_brute_force(multiplier, probability, epsilon):
@@ -80,6 +81,7 @@ def test_without_sampling_releases_add_up(count, delta):
   assert whole * (1.0 - 1e-6) <= nearly <= whole * 1.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('multiplier, probability, count', [(1.0, 0.01, 100), (4.0, 0.5, 64)])
 def test_below_renyi_accounting(multiplier, probability, count):
   accountant = rdp_privacy_accountant.RdpAccountant()
@@ -91,6 +93,7 @@ def test_below_renyi_accounting(multiplier, probability, count):
   assert found < accountant.get_epsilon(1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('multiplier, probability, count', [(3.0, 0.01, 20_000), (2.0, 0.5, 100)])
 def test_small_deltas_are_not_lost_to_rounding(multiplier, probability, count):
   """ε is concave in ln 1/δ, as of any Gaussian: noise in δ would break it."""
@@ -103,6 +106,7 @@ def test_small_deltas_are_not_lost_to_rounding(multiplier, probability, count):
   assert (np.diff(slopes) < 0.05 * slopes[:-1]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('epsilon', [0.05, 1.0, 12.0])
 @pytest.mark.parametrize('probability, count', [(0.05, 200), (0.9, 3), (1.0, 7)])
 def test_multiplier_meets_epsilon_and_no_more(epsilon, probability, count):

@@ -112,7 +112,9 @@ def test_optimize_for_momentum(tmp_path, result):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('mechanism', ['banded', 'banded_toeplitz'])
+@pytest.mark.parametrize(
+  'mechanism', ['banded', pytest.param('banded_toeplitz', marks=pytest.mark.thorough)]
+)
 def test_optimize_the_number_of_bands(tmp_path, result, run, mechanism):
   path = tmp_path / 'found.json'
   line = (
@@ -311,6 +313,7 @@ def test_account_of_a_fixed_separation(result):
   assert exactly['epsilon'] < at_least['epsilon']
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'sampling, adjacency',
   [
@@ -363,6 +366,7 @@ def test_examples_work(run, command):
   assert 'sensitivity' in [row[0] for row in rows]
 
 
+@pytest.mark.slow
 def test_the_example_of_optimize_works(run, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   status, out, _ = run(optimize.EXAMPLE.removeprefix('fl-dpftrl '))

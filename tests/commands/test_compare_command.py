@@ -89,6 +89,7 @@ def test_as_a_program(tmp_path):
       assert 900 < width < 2500 and 500 < height < 2500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('mechanism', registry.OPTIMIZERS)
 def test_a_row_is_what_optimize_and_describe_say(result, mechanism):
   schema = '--num_rounds=16 --min_sep=4 --max_participations=2'
@@ -110,6 +111,7 @@ def test_strategies_are_measured_and_not_optimised(tmp_path, result):
   assert {k: rows[-1][k] for k in FIGURES} == {k: described[k] for k in FIGURES}
 
 
+@pytest.mark.slow
 def test_files_made_for_another_workload_are_told(tmp_path, run):
   path = tmp_path / 'mine.json'
   optimize = 'optimize --mechanism=blt --num_buffers=1 --num_rounds=20'
@@ -137,6 +139,7 @@ def test_as_many_participations_as_fit_unless_said(result):
   assert [r['sensitivity'] for r in rows] == [1.0, 2**0.5, 2.0]
 
 
+@pytest.mark.slow
 def test_a_held_strategy_is_best_where_it_was_made_for(result):
   found = result(
     'compare --mechanisms=identity,blt:2 --num_rounds=128 --min_sep=8,16,64'
@@ -152,6 +155,7 @@ def test_a_held_strategy_is_best_where_it_was_made_for(result):
   assert len(errors) == 1
 
 
+@pytest.mark.slow
 def test_strategies_of_too_few_rounds_are_left_out(tmp_path, run):
   status, out, err = run(
     'compare --mechanisms=banded,identity --num_rounds=10,20,30 --min_sep=5'
@@ -192,6 +196,7 @@ def test_figures_are_the_same_each_time(tmp_path, run):
     assert a == b
 
 
+@pytest.mark.slow
 def test_where_nothing_has_lags_there_is_no_figure_of_them(tmp_path, run):
   status, _, err = run(f'compare --mechanisms=identity --num_rounds=40,80 --output={tmp_path}')
   assert (status, err) == (0, '')
@@ -206,6 +211,7 @@ def test_long_work_shows_how_far_it_is(run, monkeypatch):
   assert re.search('blt:1 at n=20, b=5, k=4: .* steps, loss', err)
 
 
+@pytest.mark.slow
 def test_figures_are_drawn_by_nothing_else():
   statement = (
     'import sys; from fl_dpftrl.commands import compare, main;'
@@ -271,6 +277,7 @@ def test_a_folder_that_may_not_be_written_is_told_before_the_work(run, tmp_path)
   assert '--output' in err and err.count('\n') == 1
 
 
+@pytest.mark.slow
 def test_what_cannot_be_written_is_told_and_nothing_is_half_written(run, tmp_path):
   (tmp_path / 'comparison.csv').mkdir()
   status, out, err = run(f'compare --mechanisms=identity --num_rounds=8,9 --output={tmp_path}')
@@ -293,6 +300,7 @@ def test_the_example_works(run, tmp_path, monkeypatch):
   assert 'blt-b400' in out
 
 
+@pytest.mark.slow
 def test_the_figure_of_one_setting_names_that_setting(tmp_path, run, monkeypatch):
   told = []
   drawn = figures.lags

@@ -117,6 +117,7 @@ def test_text(run):
   assert re.search(r'^- report goal 2000, 80 rounds: round 0 stalled', out, re.M)
 
 
+@pytest.mark.slow
 def test_a_stalled_round_is_one_line(run):
   status, out, err = run(
     f'plan --population=100 --report_goal=20 --num_rounds=50 --timer_rounds=40 {PRIVACY} {FAST}'

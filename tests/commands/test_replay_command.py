@@ -170,6 +170,7 @@ def test_a_missing_flag_is_named():
   assert '--log' in done.stderr
 
 
+@pytest.mark.slow
 def test_loads_no_framework():
   code = (
     'import sys; from fl_dpftrl.commands import replay;'

@@ -1,6 +1,7 @@
 """Sampled batches, replayed and accounted by command lines."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -141,3 +142,16 @@ def test_refuses_several_runs():
   assert done.returncode == 2
   (line,) = done.stderr.splitlines()
   assert '--sampling does not go with --runs' in line
+
+
+def test_the_page_speaks_of_examples(log, tmp_path):
+  path = tmp_path / 'page.html'
+  flags = f'{RUN} {FLAGS} --delta=1e-8 --sampling=fixed_size'
+  call('replay', f'--log={log("fixed_size")}', flags, f'--report={path}')
+  words = ' '.join(re.sub('<[^>]*>', ' ', path.read_text()).split())
+  shown = words[: words.index('Outside the guarantee')]
+  for expected in ('every example that took part', 'privacy: an example', 'share of examples'):
+    assert expected in shown
+  # The assumptions are those of the statement, which are about logs of any kind.
+  shown = re.sub('Assumptions worst case:.*Formal statement', '', shown)
+  assert not re.findall(r'(?<![\w.])devices?(?![\w.])', shown), shown

@@ -70,6 +70,7 @@ def test_a_timer_in_rounds_is_what_replay_finds(capsys, tmp_path):
   assert replayed['declared']['holds']
 
 
+@pytest.mark.slow
 def test_the_seed_decides_the_bytes(capsys, tmp_path):
   logs = {}
   for name, seed in (('a', 1), ('b', 1), ('c', 2)):
@@ -90,6 +91,7 @@ def test_the_seed_decides_the_bytes(capsys, tmp_path):
   assert flags['seed'] == 2 and flags['turnover_per_day'] == 0.01
 
 
+@pytest.mark.slow
 def test_explains_min_sep(capsys, tmp_path):
   page = tmp_path / 'page.html'
   main.main(['simulate', *SMALL, '--timer_hours=24', f'--report={page}', '--seed=3'])
@@ -211,6 +213,7 @@ def test_devices_and_batches_do_not_mix(capsys):
   assert '--num_parts=3 needs --sampling' in err
 
 
+@pytest.mark.slow
 def test_help_has_an_example_that_runs():
   shown = subprocess.run(
     [sys.executable, '-m', 'fl_dpftrl.commands.main', 'simulate', '--help'],

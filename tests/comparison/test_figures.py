@@ -16,6 +16,7 @@ def above(axes):
   return axes.get_title(loc='left')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'names, note',
   [

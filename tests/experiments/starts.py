@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 
 from fl_dpftrl.logs import reader
@@ -58,6 +59,7 @@ class Start:
     self,
     *arguments: str,
     kill_at: tuple[str, int] | None = None,
+    pause_at: tuple[str, int] | None = None,
     umask: int = 0o022,
     largest_file: int | None = None,
   ):
@@ -66,10 +68,12 @@ class Start:
     Args:
       *arguments: of the command.
       kill_at: step of the training loop, and round, where it kills itself.
+      pause_at: step and round where it stops until `go_on`; see `wait_until_paused`.
       umask: of its files.
       largest_file: limit in bytes, as if the disk was full; None for none.
     """
-    request = dict(arguments=arguments, kill_at=kill_at, umask=umask, largest_file=largest_file)
+    request = dict(arguments=arguments, umask=umask, largest_file=largest_file)
+    request |= dict(kill_at=kill_at, pause_at=pause_at)
     self._streams = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115
     self._status, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
     with theirs:
@@ -100,6 +104,16 @@ class Start:
       self.kill()
       raise subprocess.TimeoutExpired('train', timeout, self.out.encode(), self.err.encode())
     return self.returncode
+
+  def wait_until_paused(self, timeout: float = 300) -> None:
+    """Waits until the command has stopped itself, so that nothing of it runs meanwhile."""
+    deadline = time.monotonic() + timeout
+    while pathlib.Path(f'/proc/{self.pid}/stat').read_text().rsplit(')', 1)[1].split()[0] != 'T':
+      assert self.poll() is None and time.monotonic() < deadline, self.err
+      time.sleep(0.01)
+
+  def go_on(self) -> None:
+    self.send_signal(signal.SIGCONT)
 
   def send_signal(self, number: int) -> None:
     if self.poll() is None:
@@ -170,18 +184,19 @@ def _become(request: dict, out: int, err: int) -> None:
     signal.signal(number, lambda *_: os._exit(130))
   shared = reader.Reader()  # Logs are read by one process, to save the starts of others.
   reader.Reader = lambda: shared
-  if request['kill_at'] is not None:
-    _kill_at(*request['kill_at'])
+  for name, number in (('kill_at', signal.SIGKILL), ('pause_at', signal.SIGSTOP)):
+    if request[name] is not None:
+      _signal_at(*request[name], number)
 
 
-def _kill_at(step: str, round_index: int) -> None:
+def _signal_at(step: str, round_index: int, number: int) -> None:
   from experiments.stackoverflow import run
 
   original = run.run
 
   def on_step(*now):
     if now == (step, round_index):
-      os.kill(os.getpid(), signal.SIGKILL)
+      os.kill(os.getpid(), number)
 
   run.run = lambda *args, **kwargs: original(*args, **{**kwargs, 'on_step': on_step})
 

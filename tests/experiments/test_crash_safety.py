@@ -109,24 +109,15 @@ def killed_at_each_step(tmp_path_factory) -> pathlib.Path:
   return folder
 
 
-def test_killed_at_each_step_and_at_random_points(undisturbed, killed_at_each_step, tmp_path):
+def test_killed_at_each_step_and_at_a_random_point(undisturbed, killed_at_each_step, tmp_path):
   folder = shutil.copytree(killed_at_each_step, tmp_path / 'run')
-  draws = random.Random(5)
-  for _ in range(2):
-    process = start(folder)
-    checkpoint = folder / loop.CHECKPOINTS_NAME
-    before = {p.name for p in checkpoint.iterdir()}
-    deadline = time.monotonic() + 120
-    # Rounds start when the first new file appears; building takes seconds.
-    while (
-      {p.name for p in checkpoint.iterdir()} == before
-      and process.poll() is None
-      and time.monotonic() < deadline
-    ):
-      time.sleep(0.005)
-    time.sleep(draws.uniform(0.0, 0.15))
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL, process.err
+  process = start(folder, pause_at=('cohort logged', 7))
+  process.wait_until_paused()
+  process.go_on()
+  time.sleep(random.Random(5).uniform(0.0, 0.15))
+  process.send_signal(signal.SIGKILL)
+  # Where this process was not scheduled for long, the run has come to its end.
+  assert process.wait() in (-signal.SIGKILL, 0), process.err
   finish(folder)
   assert_same_run(folder, undisturbed)
 
@@ -156,17 +147,14 @@ def test_a_destroyed_result_burns_its_row(undisturbed, killed_at_each_step, tmp_
 @pytest.mark.parametrize('runtime', ['in_process', 'worker'])
 def test_an_interrupted_run_leaves_no_process_behind(tmp_path, runtime):
   folder = tmp_path / 'run'
-  process = start(folder, f'--runtime={runtime}')
+  process = start(folder, f'--runtime={runtime}', pause_at=('computed', 3))
   try:
-    children = []
-    deadline = time.monotonic() + 120
-    begun = lambda: children if runtime == 'worker' else has_log(folder)
-    while not begun() and time.monotonic() < deadline:
-      children = worker_pids(process.pid)
-      time.sleep(0.05)
-    assert begun()
+    process.wait_until_paused()
+    children = worker_pids(process.pid)
+    assert bool(children) == (runtime == 'worker')
     process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130, process.err
+    process.go_on()
+    assert process.wait() == 130, process.err
   finally:
     process.kill()
   assert not any(is_running(pid) for pid in children)
@@ -174,16 +162,18 @@ def test_an_interrupted_run_leaves_no_process_behind(tmp_path, runtime):
 
 def test_a_second_run_agrees_bit_for_bit_and_listens_nowhere(undisturbed, tmp_path):
   folder = tmp_path / 'run'
-  process = start(folder)
-  watched = 0
+  process = start(folder, pause_at=('computed', 3))
+  check = lambda: (
+    # A finished log is read by a program of its own, which is no worker.
+    not any('worker' in line for line in children(process.pid)) and not listening(process.pid)
+  )
   try:
+    process.wait_until_paused()
+    assert has_log(folder) and check()
+    process.go_on()
     while process.poll() is None:
-      # A finished log is read by a program of its own, which is no worker.
-      assert not any('worker' in line for line in children(process.pid))
-      assert not listening(process.pid)
-      watched += has_log(folder)
+      assert check()
       time.sleep(0.05)
-    assert watched > 3
   finally:
     process.kill()
   assert process.returncode == 0, process.err
@@ -248,12 +238,12 @@ def test_a_run_that_loses_its_worker_says_so_and_goes_on(tmp_path):
   expected = tmp_path / 'undisturbed'
   finish(expected, flag)
   folder = tmp_path / 'run'
-  process = start(folder, flag)
-  while not has_log(folder) and process.poll() is None:
-    time.sleep(0.01)
+  process = start(folder, flag, pause_at=('cohort logged', 3))
+  process.wait_until_paused()
   for pid in worker_pids(process.pid):
     os.kill(pid, signal.SIGKILL)
-  assert process.wait(120) == 1, process.err
+  process.go_on()
+  assert process.wait() == 1, process.err
   last = process.err.strip().splitlines()[-1]
   assert last.startswith('train: round ') and 'worker has ended' in last
   assert 'Traceback' not in process.err
@@ -268,12 +258,14 @@ def test_worker_dies_with_a_killed_run(tmp_path):
     children = worker_pids(process.pid)
     time.sleep(0.05)
   process.kill()
-  deadline = time.monotonic() + 10
+  deadline = time.monotonic() + 60
   while any(map(is_running, children)) and time.monotonic() < deadline:
     time.sleep(0.05)
   assert children and not any(map(is_running, children))
 
 
+# Served rows after a kill at each step: tests/learning/test_served.py, in one process.
+@pytest.mark.thorough
 def test_rows_beside_tff_are_those_of_a_run_that_was_not_killed(tmp_path):
   flag = '--noise_memory=memory'
   expected = tmp_path / 'undisturbed'

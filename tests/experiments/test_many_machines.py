@@ -136,9 +136,9 @@ def test_workers_that_see_the_seed_are_told_of(two_workers, tmp_path):
 
 def test_a_worker_that_is_killed_in_mid_round(here, two_workers, tmp_path):
   folder = tmp_path / 'run'
-  run = start(folder, f'--worker_addresses={two_workers.addresses}')
-  wait_for_rounds(folder, 3, run)
+  run = start_and_pause(folder, two_workers)
   two_workers.kill(1)
+  run.go_on()
   assert run.wait() == 0, run.err
   assert f'localhost:{two_workers.ports[1]} is lost' in run.err
   close_to(numbers(folder), numbers(here))
@@ -150,9 +150,9 @@ def test_a_worker_that_is_killed_in_mid_round(here, two_workers, tmp_path):
 
 def test_all_workers_killed_then_resumed_without_them(here, two_workers, tmp_path):
   folder = tmp_path / 'run'
-  run = start(folder, f'--worker_addresses={two_workers.addresses}')
-  wait_for_rounds(folder, 3, run)
+  run = start_and_pause(folder, two_workers)
   two_workers.kill()
+  run.go_on()
   assert run.wait() == 1
   last = run.err.strip().splitlines()[-1]
   assert 'no worker is left to train clients' in last and 'resum' in last
@@ -161,21 +161,25 @@ def test_all_workers_killed_then_resumed_without_them(here, two_workers, tmp_pat
 
 
 def test_an_interrupt_ends_a_run_at_once(two_workers, tmp_path):
-  run = start(tmp_path / 'run', f'--worker_addresses={two_workers.addresses}')
-  wait_for_rounds(tmp_path / 'run', 2, run)
+  run = start_and_pause(tmp_path / 'run', two_workers)
   run.send_signal(signal.SIGINT)
+  run.go_on()
   # Within a call of TFF an interrupt may come out as that round's failure.
-  assert run.wait(30) in (1, 130), run.err
+  assert run.wait() in (1, 130), run.err
   assert 'Traceback' not in run.err and 'resum' in run.err
   assert all(process.poll() is None for process in two_workers.processes)
 
 
-def wait_for_rounds(folder, count, run):
-  path = folder / 'metrics.csv'
-  deadline = time.monotonic() + 120
-  while not path.exists() or path.read_text().count('\n') <= count:
-    assert run.poll() is None and time.monotonic() < deadline
-    time.sleep(0.02)
+def start_and_pause(folder, workers) -> starts.Start:
+  """Starts a run that has trained some rounds, and is stopped before it trains another."""
+  run = starts.Start(
+    *FLAGS,
+    f'--output_dir={folder}',
+    f'--worker_addresses={workers.addresses}',
+    pause_at=('cohort logged', 3),
+  )
+  run.wait_until_paused()
+  return run
 
 
 def test_noise_from_two_workers_is_the_same_noise(here, tmp_path):

@@ -45,6 +45,7 @@ def _train(data, process, num_rounds, clients=10):
   return process.get_model_weights(state).trainable, output.metrics
 
 
+@pytest.mark.slow
 def test_one_round_in_tff_equals_gradient_descent_by_hand(data, network):
   """Also that padding is masked in TFF's graphs, where `!=` would not do."""
   rows = data.sentences(data.train_clients[0])[:3].copy()

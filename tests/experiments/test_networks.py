@@ -20,6 +20,7 @@ def test_the_papers_network_has_the_papers_size():
   assert networks.num_parameters(networks.Lstm(num_tokens=10_004)) == 4_050_748
 
 
+@pytest.mark.slow
 def test_lstm_equals_keras_with_its_gradients():
   network = networks.Lstm(num_tokens=7, embedding=3, units=5)
   weights = [

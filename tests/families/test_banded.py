@@ -111,6 +111,7 @@ def test_a_shorter_run_cuts_columns_short():
   assert sensitivity.sensitivity(strategy, schema) == (1.0, 'exact')
 
 
+@pytest.mark.slow
 def test_sensitivity_of_more_rounds_than_a_dense_matrix_could_have():
   strategy = banded.Banded(
     np.tile([3.0, 0.0, 4.0], (10**5, 1)) * (np.arange(10**5)[:, None] >= np.arange(3))

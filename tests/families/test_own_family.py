@@ -104,6 +104,17 @@ def test_a_family_is_named_where_a_strategy_is_expected():
     catalogue.load_strategy('ending')
   with pytest.raises(ValueError, match="'ending' is a family without an optimiser"):
     fl_dpftrl.compare(['ending'], SCHEMA)
+  with pytest.raises(ValueError, match="'ending' is a family without an optimiser"):
+    fl_dpftrl.optimize('ending', SCHEMA)
+
+
+def test_optimize_says_what_to_do_with_a_family_that_has_no_optimiser(capsys):
+  ending()
+  with pytest.raises(SystemExit) as ended:
+    main.main(['optimize', '--mechanism=ending', '--num_rounds=8', '--min_sep=2'])
+  error = capsys.readouterr().err
+  assert ended.value.code == 2 and error.count('\n') == 1
+  assert '--mechanism' in error and 'dpftrl.save_strategy' in error
 
 
 def as_dense(strategy, num_rounds=24):

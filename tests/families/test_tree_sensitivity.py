@@ -50,6 +50,7 @@ def test_restarts_are_exact(make, block_rounds):
           assert make is tree_full.TreeFull
 
 
+@pytest.mark.slow
 def test_many_restarts_are_exact():
   schema = participation.MinSep(num_rounds=30_000, min_sep=70)
   for strategy in (tree_online.TreeOnline(), tree_online.TreeOnline(300)):
@@ -71,6 +72,7 @@ def test_fixed_separation(n, b, k, completed):
   assert found == (pytest.approx(general.value, rel=1e-12), 'exact')
 
 
+@pytest.mark.slow
 def test_fixed_separation_of_a_million_rounds():
   schema = participation.FixedSeparation(num_rounds=10**6, min_sep=333)
   fixed = sensitivity.sensitivity(tree_online.TreeOnline(), schema)

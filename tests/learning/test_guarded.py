@@ -79,6 +79,7 @@ class Train:
       )
 
 
+@pytest.mark.slow
 def test_a_repeated_round_is_refused(tmp_path):
   train = Train(tmp_path, 'refuse', [False, True])
   with pytest.raises(guard_lib.RepeatedRowError, match='round 1 is repeated'):

@@ -91,6 +91,7 @@ def test_equals_the_steps_by_hand(momentum, clip_norm):
   assert len(set(rates)) > 2  # The rate's changes were seen.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'arguments, named',
   [

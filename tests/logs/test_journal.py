@@ -31,6 +31,7 @@ def rows(path):
   return [tuple(row.values()) for table in log.tables() for row in table.to_pylist()]
 
 
+@pytest.mark.slow
 def test_cut_at_any_byte_no_durable_round_is_lost(tmp_path):
   path = tmp_path / 'log.parquet'
   sizes = write(path)

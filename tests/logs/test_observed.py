@@ -35,6 +35,7 @@ def of_table(rows, num_rounds, as_text=False):
   return observe(log_lib.of_table(table(rows, as_text), num_rounds=num_rounds))
 
 
+@pytest.mark.slow
 @hypothesis.given(log=logs(), as_text=st.booleans())
 def test_equals_a_count_by_hand(log, as_text):
   rows, num_rounds = log

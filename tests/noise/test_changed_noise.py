@@ -25,7 +25,7 @@ from tests import every_family
 
 pytestmark = pytest.mark.tff
 
-NUM_HISTORIES = 88
+NUM_HISTORIES = 44
 DELTA = 1e-6
 
 

@@ -63,6 +63,7 @@ def test_strategy_without_stream_is_named():
     reference.reference_stream(3, np.zeros((1, 1)))
 
 
+@pytest.mark.slow
 def test_imports_no_tensorflow():
   code = (
     'import sys; import fl_dpftrl.noise.reference;'

@@ -32,6 +32,7 @@ def triangle(size, seed, spread=1.0):
   return matrix + np.diag(generator.uniform(0.3, 1.5, size))
 
 
+@pytest.mark.slow
 def test_the_published_optimum_with_a_certificate():
   """512 rounds, one participation (Denisov et al. 2022)."""
   steps = []
@@ -161,6 +162,7 @@ def test_fewer_participations_than_would_fit(objective):
   assert loss(strategy, schema, objective) < loss(best, schema, objective)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('objective', OBJECTIVES)
 def test_momentum_and_cooldown_are_worth_optimising_for(objective):
   workload = workloads.Workload(0.95, cooldown_fraction=0.25)

@@ -40,6 +40,7 @@ def test_two_bands_are_the_best_of_all(objective):
   assert banded_inverse.decayed(one, objective=objective).decay == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('objective', ['rms', 'max'])
 @pytest.mark.parametrize('momentum', [0.0, 0.9])
 def test_more_bands_are_better_and_all_beat_the_square_root(objective, momentum):

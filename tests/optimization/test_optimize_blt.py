@@ -55,14 +55,15 @@ def test_reaches_what_is_known(n, b, k, num_buffers, objective, known):
   assert loss(strategy, schema, objective) <= known + 5e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'n, b, k, objective, num_buffers',
   [
     (2052, 342, 6, 'max', 4),
     (2052, 342, 6, 'rms', 3),
     (2000, 100, 10, 'max', 3),
-    pytest.param(100_000, 1000, 10, 'max', 5, marks=pytest.mark.slow),
-    pytest.param(10**9, 10**6, 10, 'max', 7, marks=pytest.mark.slow),
+    pytest.param(100_000, 1000, 10, 'max', 5, marks=pytest.mark.thorough),
+    (10**9, 10**6, 10, 'max', 7),
   ],
 )
 def test_chooses_as_many_buffers_as_are_worth_it(n, b, k, objective, num_buffers):
@@ -102,6 +103,7 @@ def test_eight_buffers_are_no_worse_than_two():
   assert loss(eight, MAIN, 'max') <= loss(two, MAIN, 'max')
 
 
+@pytest.mark.slow
 def test_momentum_asks_for_another_strategy():
   schema = participation.MinSep(num_rounds=300, min_sep=50, max_participations=4)
   workload = workloads.Workload(0.9)
@@ -138,6 +140,7 @@ def test_refuses_other_objectives():
     blt.optimize(MAIN, objective='mean', num_buffers=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('schedule', [(0.0, 0.0), (0.2, 0.3)])
 @pytest.mark.parametrize('num_buffers', [1, 3])
 @pytest.mark.parametrize('objective', ['rms', 'max'])
@@ -272,6 +275,7 @@ def test_each_aim_over_a_range_is_met_best_by_its_own(objective):
     assert measures['regret'](found[over]) > 1.0
 
 
+@pytest.mark.slow
 def test_a_range_of_one_is_no_range():
   expected = blt.optimize(MAIN, objective='max', num_buffers=2)
   for over in ('mean', 'worst', 'regret'):

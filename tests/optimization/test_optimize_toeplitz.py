@@ -29,6 +29,7 @@ KNOWN = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('n, b, k, num_bands, objective, known', KNOWN)
 def test_reaches_what_is_known(n, b, k, num_bands, objective, known):
   schema = participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)
@@ -66,6 +67,7 @@ def test_any_start_of_the_search_is_undercut(b, k):
       assert best <= loss(found, schema, objective)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('num_rounds', [1, 2, 3, 10])
 @pytest.mark.parametrize('min_sep', [1, 2, 10])
 @pytest.mark.parametrize('max_participations', [None, 1])
@@ -109,6 +111,7 @@ SPARSE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('n, b, k, objective, num_bands, known', SPARSE)
 def test_takes_many_bands_where_they_are_worth_it(n, b, k, objective, num_bands, known):
   schema = participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)
@@ -152,6 +155,7 @@ def test_one_parameter_is_near_the_best_where_runs_are_long():
     assert best <= loss(found, schema, objective) <= 1.005 * best
 
 
+@pytest.mark.slow
 def test_is_the_same_every_time():
   found = [toeplitz.optimize(MAIN, objective='rms') for _ in range(2)]
   np.testing.assert_array_equal(found[0].coefficients, found[1].coefficients)

@@ -17,6 +17,7 @@ def schemas(num_rounds, min_seps):
   ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('objective', ['rms', 'max'])
 @pytest.mark.parametrize(
   'over, num_bands, workload',

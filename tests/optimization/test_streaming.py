@@ -34,6 +34,7 @@ def moving_average(decay):
   return streaming.Operator(init, next_fn), matrix
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('n, num_bands', [(1, 1), (2, 2), (9, 1), (10, 4), (37, 6)])
 @pytest.mark.parametrize(
   'workload', [workloads.Workload(), workloads.Workload(0.9, cooldown_fraction=0.25)]

@@ -31,6 +31,7 @@ def as_it_is(strategy):
 SMALL = schemas(120, 10, 30, 4, 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('objective', ['rms', 'max'])
 @pytest.mark.parametrize('workload', [workloads.Workload(), workloads.Workload(0.9)])
 def test_each_aim_is_best_at_its_own(objective, workload):
@@ -56,6 +57,7 @@ def test_each_aim_is_best_at_its_own(objective, workload):
     )
 
 
+@pytest.mark.slow
 def test_its_sensitivity_is_exact_everywhere():
   strategy = toeplitz_range.optimize_range(SMALL, objective='rms', over='regret')
   assert 30 < strategy.num_bands <= 120
@@ -64,6 +66,7 @@ def test_its_sensitivity_is_exact_everywhere():
     assert file.sensitivity.kind == 'exact'
 
 
+@pytest.mark.slow
 def test_many_bands_where_participations_leave_rounds_free():
   over = schemas(400, 12, 25, 4, 3)
   best = np.array([losses(toeplitz.optimize(s, objective='max'), [s], 'max')[0] for s in over])
@@ -104,6 +107,7 @@ def test_runs_of_different_lengths():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_the_setting_of_the_paper():
   """Choquette-Choo et al. 2024, appendix H: n = 2000, k = 5, b = 200 … 400."""
   over = schemas(2000, 200, 400, 5, 9)
@@ -128,6 +132,7 @@ def test_softening():
       toeplitz_range.soften(np.ones(6), low, high)
 
 
+@pytest.mark.slow
 def test_tells_of_its_progress():
   told = []
   toeplitz_range.optimize_range(

@@ -56,6 +56,7 @@ def log(simulation, num_rounds):
   return rounds, np.concatenate([c.device_ids for c in found]), days
 
 
+@pytest.mark.slow
 def test_outcomes_are_what_the_log_says():
   found = lib.forecast(
     simulate, num_rounds=120, seeds=[3, 4], report_goals=[9], more_rounds=[60, 200]
@@ -78,6 +79,7 @@ def test_outcomes_are_what_the_log_says():
   assert len(found.closer.round_minutes) == 24
 
 
+@pytest.mark.slow
 def test_processes_change_nothing(monkeypatch):
   told = []
   monkeypatch.setattr(workers, '_WORTHWHILE', 1)
@@ -97,6 +99,7 @@ def test_processes_change_nothing(monkeypatch):
   assert min(told[:40]) > 0.0 and told[-1] <= 1.0 and max(told) == 1.0
 
 
+@pytest.mark.slow
 def test_neighbours_are_simulated_in_small(monkeypatch):
   monkeypatch.setattr(nearby, '_MOST', 1000)
   monkeypatch.setattr(nearby, '_FEWEST', 2)
@@ -186,6 +189,7 @@ def test_margin_of_one_and_at_the_ends():
   assert (planned.min_sep, planned.max_participations) == (99, 2)
 
 
+@pytest.mark.slow
 def test_a_timer_in_rounds_is_not_undercut():
   found = lib.forecast(in_rounds, num_rounds=120, seeds=[0, 1])
   assert found.outcomes[0].min_sep == found.planned.min_sep == 30
@@ -195,6 +199,7 @@ def test_a_timer_in_rounds_is_not_undercut():
   assert found.planned.min_sep < min(o.min_sep for o in found.outcomes)
 
 
+@pytest.mark.slow
 def test_stalled_rounds():
   with pytest.raises(cohorts.StalledRound, match='report goal of 5'):
     lib.forecast(lambda **kwargs: simulate(rounds=1000, **kwargs), num_rounds=400, seeds=[0])
@@ -234,6 +239,7 @@ def test_refuses(changes):
     lib.forecast(simulate, **{'num_rounds': 10, 'seeds': [0], **changes})
 
 
+@pytest.mark.slow
 def test_what_fails_in_a_process_is_raised(monkeypatch):
   monkeypatch.setattr(workers, '_WORTHWHILE', 1)
   tasks = [trial.Task(simulation=simulate(seed=seed), checkpoints=(10,)) for seed in range(2)]

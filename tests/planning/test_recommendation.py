@@ -53,6 +53,7 @@ def test_candidates_are_what_the_catalogue_says(found):
   assert named['banded'].memory_copies == PLANNED.min_sep - 1
 
 
+@pytest.mark.slow
 def test_the_better_of_one_schema_and_all_is_taken():
   (candidate,) = find(['banded_toeplitz'])
   (contender,) = contenders_lib.contenders(['banded_toeplitz'])
@@ -87,6 +88,7 @@ def test_default_names_leave_out_what_takes_long():
   assert [c.label for c in chosen] == ['banded'] and not skipped
 
 
+@pytest.mark.slow
 def test_memory_decides(found):
   named = by_label(found)
   assert lib.choose(found, SCHEMAS, 5).label == 'blt'

@@ -71,7 +71,7 @@ def spark():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('as_text', [False, True])
+@pytest.mark.parametrize('as_text', [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_spark_gives_the_same_statement(tmp_path, spark, as_text):
   first = runs.Run.of(
     log_lib.read_log(write_shards(tmp_path / '1', 50, 0, as_text)),
@@ -155,6 +155,7 @@ def test_first_fault_is_named_with_any_number_of_threads():
       tally.count(tables, exposure, threads=threads)
 
 
+@pytest.mark.slow
 @hypothesis.given(
   seed=st.integers(0, 999),
   cuts=st.lists(st.integers(0, 80), max_size=6),

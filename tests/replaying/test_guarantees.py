@@ -14,7 +14,7 @@ from fl_dpftrl.families import banded, blt, identity
 from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import schema
-from fl_dpftrl.replaying import guarantees, publication, replay, runs, runs_file, tally
+from fl_dpftrl.replaying import publication, replay, runs, runs_file, sensitivities, tally
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
 
@@ -75,6 +75,7 @@ def worst_square(entries):
   return np.einsum('is,ij,js->s', signs, entries, signs).max()
 
 
+@pytest.mark.slow
 @hypothesis.given(st.lists(drawn_runs(), min_size=1, max_size=3), st.integers(1, 3))
 def test_what_occurred_equals_brute_force(drawn, group_size):
   given = [run for run, _ in drawn]
@@ -208,7 +209,7 @@ def test_quantiles_are_of_devices():
   counts = tally.Counts.of(np.array([0, 1 << 14, 1 << 14, (1 << 14) + 256]))
   whole = tally.Tally((), 4, counts, (tally.Exposed(2.0, 'a'),))
   # Bins of squares 2⁻⁶⁴, 1 and 2.
-  assert guarantees.quantiles(whole, [0.25, 0.5, 0.75, 0.76, 1.0]) == [
+  assert sensitivities.quantiles(whole, [0.25, 0.5, 0.75, 0.76, 1.0]) == [
     (0.25, 2.0**-32),
     (0.5, 1.0),
     (0.75, 1.0),

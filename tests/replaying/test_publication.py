@@ -122,6 +122,7 @@ def test_nothing_of_rows_ids_or_places_is_published(folder, tmp_path, suffix, ca
     assert 'its log says so, or is of another run' in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'flags',
   [
@@ -258,3 +259,22 @@ def test_the_published_command_gives_the_published_figures(folder, tmp_path, cap
   repeated = json.loads(capsys.readouterr().out)
   for part in ('worst_case', 'declared'):
     assert repeated[part] == statement[part]
+
+
+def test_the_published_command_takes_logs_of_other_systems(tmp_path, capsys):
+  path = tmp_path / 'log.csv'
+  lines = [f'{r + 1},{d}' for r, d in ROWS]
+  path.write_text('\n'.join([f'{MARK},who', *lines, '']))
+  columns = f'--columns=round={MARK},device_id=who'
+  text, statement = published(path, tmp_path, columns, '--first_round=1')
+  assert MARK not in text
+  capsys.readouterr()
+  command = html.unescape(re.search('<pre>(fl-dpftrl replay.*?)</pre>', text).group(1))
+  # The number of rounds was taken from the log, which is then to say it again.
+  assert '--num_rounds' not in command and '--first_round=1' in command
+  words = [
+    w.replace('=LOG', f'={path}').replace('=STRATEGY', '=identity') for w in shlex.split(command)
+  ]
+  main.main([*(columns if w == '--columns=COLUMNS' else w for w in words[1:]), '--json'])
+  repeated = json.loads(capsys.readouterr().out)
+  assert repeated['worst_case'] == statement['worst_case'] and repeated['num_rounds_assumed']

@@ -55,6 +55,7 @@ def logs(draw):
   return happened(sorted(rows), num_rounds)
 
 
+@pytest.mark.slow
 @hypothesis.given(log=logs(), bands=st.integers(1, 14), family=st.integers(0, 4))
 def test_what_occurred_is_never_worse_than_the_worst_case(log, bands, family):
   bands = min(bands, log.num_rounds)

@@ -43,6 +43,7 @@ def test_rows_out_of_order_are_refused(parts):
     count(*parts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('as_text', [False, True])
 def test_the_engine_keeps_the_order_however_many_threads(monkeypatch, as_text):
   monkeypatch.setattr(embedded, '_BATCH_ROWS', 1 << 11)

@@ -90,6 +90,7 @@ def replayed(capsys, *flags):
   return ended.value.code, told.out, told.err.splitlines()
 
 
+@pytest.mark.slow
 def test_text_json_page_and_exit_status(tmp_path, capsys):
   log = tmp_path / 'log.parquet'
   write(log, {'a': [0, 1, 9], 'b': [0, 9], 'c': [4]})
@@ -143,6 +144,7 @@ def test_account_has_a_budget(capsys):
   main.main([*given, '--max_epsilon=90'])
 
 
+@pytest.mark.slow
 def test_participations_of_several_runs_are_added_up(tmp_path, capsys):
   for i in range(3):
     write(tmp_path / f'{i}.parquet', {'a': [0, 4, 8, 12, 16], 'b': [1]})

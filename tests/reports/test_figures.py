@@ -42,6 +42,7 @@ def mark(figure):
   return float(re.search(r'd="M ([\d.]+) [^"]*" style="[^"]*dasharray', figure.svg)[1])
 
 
+@pytest.mark.slow
 @few
 @hypothesis.given(st.dictionaries(st.integers(1, 3000), st.integers(1, 10**7), min_size=1))
 def test_bars_add_up_to_the_counts(counts):
@@ -60,6 +61,7 @@ def test_bars_add_up_to_the_counts(counts):
     assert top - bottom == pytest.approx(most * count / highest, abs=0.01)
 
 
+@pytest.mark.slow
 @few
 @hypothesis.given(
   st.floats(1e-6, 1e3),
@@ -83,6 +85,7 @@ def test_spread_draws_every_device(low, width, counts, marked):
     assert all(left < mark(drawing) for _, left, *_ in bars)
 
 
+@pytest.mark.slow
 @few
 @hypothesis.given(st.floats(1e-6, 1e3), st.floats(1e-3, 1e3))
 def test_ticks_are_few(low, span):
@@ -126,6 +129,7 @@ def test_lines_join_dots_that_are_drawn_once():
   assert len(boxes(drawing)) == 2
 
 
+@pytest.mark.slow
 def test_the_same_input_gives_the_same_bytes():
   call = 'figures.columns([1.5, 2.0], title="t", x_label="x", unit="u").svg'
   program = f'from fl_dpftrl.reports import figures\nprint({call})'

@@ -307,6 +307,7 @@ def test_confidential_is_said_first():
   assert 'For publication' not in words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('several', [False, True])
 @pytest.mark.parametrize('group_size', [1, 2])
 def test_publication_tells_nothing_of_single_devices(several, group_size):
@@ -489,6 +490,7 @@ def test_rounds_short_of_the_report_goal_and_cohort_sizes():
   assert 'short of the report goal' not in without.text
 
 
+@pytest.mark.slow
 def test_several_runs_side_by_side():
   stated = together(report_goal=2)
   text = privacy.report(stated, setting())
@@ -517,6 +519,7 @@ def test_several_runs_side_by_side():
   assert page.text.count(digests.strategy_digest(BLT)) == 2
 
 
+@pytest.mark.slow
 def test_several_runs_of_which_one_broke_its_word():
   schema = lambda b: participation.MinSep(num_rounds=12, min_sep=b)
   stated = replay.replay(

@@ -197,6 +197,7 @@ def test_what_comes_back_is_the_same_memory(in_process):
     assert not context._arrays._tensors
 
 
+@pytest.mark.slow
 def test_what_was_compiled_goes_with_its_computation(in_process):
   def make():
     @tff.tensorflow.computation(np.int32)

@@ -87,7 +87,9 @@ def trained(process, state, data):
   return tf.nest.flatten(state), metrics['client_work']['train']['loss']
 
 
-@pytest.mark.parametrize('name', sorted(MODELS))
+@pytest.mark.parametrize(
+  'name', ['convolutional', 'transformer', pytest.param('recurrent', marks=pytest.mark.thorough)]
+)
 def test_trains_to_the_same_bits_by_any_number_of_threads(name, in_process):
   process, data = process_and_clients(name)
   with in_process():

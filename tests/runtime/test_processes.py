@@ -16,6 +16,12 @@ FAMILIES = [
   for name in every_family.FAMILIES
 ]
 
+# FedProx is weighted averaging with another loss; the sum of `dp` is clipped as in `robust`.
+PROCESSES = [
+  pytest.param(name, marks=pytest.mark.thorough if name in ('dp', 'fed_prox') else ())
+  for name in sorted(small.PROCESSES)
+]
+
 
 @pytest.fixture(name='num_rounds')
 def fixture_num_rounds(request):
@@ -56,7 +62,7 @@ def assert_same(some, others):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', sorted(small.PROCESSES))
+@pytest.mark.parametrize('name', PROCESSES)
 def test_a_process_of_tff_is_as_in_the_worker_by_any_number_of_threads(
   name, num_rounds, worker, in_process
 ):

@@ -139,6 +139,7 @@ def test_participation_in_any_round_fills_subtrees(n, k):
   assert nested.worst_square(nested.forest(n), min_sep(n, 1, k)) == (expected, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'n, b, k',
   [
@@ -175,6 +176,7 @@ def test_refuses_a_schema_of_other_rounds():
     nested.worst_square(nested.forest(7), min_sep(8, 1))
 
 
+@pytest.mark.slow
 def test_lies_between_the_first_rounds_and_the_general_bound():
   for n, b, k in [(300, 10, 30), (777, 50, None), (512, 16, None)]:
     schema = min_sep(n, b, k)

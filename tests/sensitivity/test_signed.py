@@ -26,6 +26,7 @@ def test_three_vectors_at_right_angles_to_their_sum():
   assert squares[0] == pytest.approx(4.5) and exact[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('size', [3, 4, 5, 8])
 @pytest.mark.parametrize('rank', [1, 2, 8])
 def test_never_below_and_exact_where_it_says_so(size, rank):

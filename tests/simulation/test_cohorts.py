@@ -65,6 +65,7 @@ def same(first, second):
   )
 
 
+@pytest.mark.slow
 @hypothesis.given(
   rounds=st.integers(1, 9),
   goal=st.integers(1, 6),
@@ -103,6 +104,7 @@ def test_timer_in_rounds_is_attained_where_devices_return_promptly():
   assert separations(loose)[:, 0].max() > 12
 
 
+@pytest.mark.slow
 def test_population_over_report_goal_bounds_min_sep():
   # Timers that are too long for the population, and devices that differ much.
   for num_devices, hours in ((60, 1000.0), (64, 400.0), (60, 30.0)):
@@ -272,6 +274,7 @@ def test_forgetful_devices_break_a_timer_in_rounds():
   assert all(np.unique(c.device_ids).size == 5 for c in run(forgetful, 300))
 
 
+@pytest.mark.slow
 def test_wrong_clocks_break_a_timer_in_hours():
   kept, broken = (
     separations(run(simulation(200, timer.HourTimer(48.0), 5, wrong_clocks=share), 400))[:, 1].min()
@@ -281,6 +284,7 @@ def test_wrong_clocks_break_a_timer_in_hours():
   assert broken >= 24 * HOUR
 
 
+@pytest.mark.slow
 def test_new_devices_replace_old_ones():
   history = run(simulation(500, timer.HourTimer(24.0), 50, turnover_per_day=0.2), 150)
   days = (history[-1].closed - history[0].started) / DAY
@@ -318,6 +322,7 @@ def uniformity(history, num_devices):
   return scipy.stats.chi2.sf(statistic, num_devices - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('over', [0, 3])
 def test_uniform_among_the_eligible(over):
   alike = {'rate_spread': 0.0, 'speed_spread': 0.0, 'dropout': 0.1 * (over > 0)}
@@ -325,11 +330,13 @@ def test_uniform_among_the_eligible(over):
   assert 0.001 < uniformity(history, 50) < 0.999
 
 
+@pytest.mark.slow
 def test_a_biased_choice_is_noticed():
   history = run(simulation(50, goal=5, rate_spread=0.3), 1500)
   assert uniformity(history, 50) < 1e-4
 
 
+@pytest.mark.slow
 def test_uniform_among_those_whose_timers_have_run():
   # Of 50 devices 20 wait at any time; the other 30 are alike, so that gaps
   # beyond the timer are geometric.
@@ -367,6 +374,7 @@ def expected_check_ins(people, hours):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('factor', [2 / 3, 1.0, 1.5])
 def test_check_ins_follow_the_diurnal_curve(factor):
   people = population.Population(

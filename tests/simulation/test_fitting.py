@@ -21,7 +21,7 @@ PHONES = cohorts.Simulation(
 # The BLT paper's table of production runs: language, known run, run with about
 # twice its report goal. A min-sep above the rounds: nobody took part twice.
 PRODUCTION = [
-  ('pt-PT', 30, (24.0, 72.0), fitting.Row(3000, 430, 92, 4), fitting.Row(6000, 320, 49, 6)),
+  ('pt-PT', 60, (24.0, 72.0), fitting.Row(3000, 430, 92, 4), fitting.Row(6000, 320, 49, 6)),
   ('pt-BR', 65, (336.0,), fitting.Row(6500, 2000, 2001, 1), fitting.Row(12000, 2000, 1181, 2)),
 ]
 

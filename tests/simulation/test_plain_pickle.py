@@ -72,6 +72,7 @@ HOSTILE = {
 ENDLESS = {'marks': b'(', 'dictionaries': b'}', 'the same again': b'2', 'nothing, often': b'N0'}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', HOSTILE)
 def test_refuses_what_breaks_a_reader(name):
   if name == 'a place of any size':

@@ -71,6 +71,7 @@ def test_at_is_the_loop_over_intervals(case, offsets):
     np.testing.assert_array_equal(found, np.array(expected, np.float64))
 
 
+@pytest.mark.slow
 @hypothesis.given(
   cases(),
   st.floats(0, 1e6),

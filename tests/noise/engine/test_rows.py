@@ -151,6 +151,7 @@ def long_runs():
   }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', sorted(long_runs()))
 def test_float32_stays_close_to_float64_over_thousands_of_rounds(name):
   strategy, num_rounds = long_runs()[name]

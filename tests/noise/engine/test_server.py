@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fl_dpftrl.families import banded_toeplitz as toeplitz
-from fl_dpftrl.families import blt
+from fl_dpftrl.families import blt, tree_full
 from fl_dpftrl.noise import engine
 from fl_dpftrl.noise.engine import draws
 from fl_dpftrl.noise.engine import maker as makers
@@ -165,6 +165,12 @@ def test_a_row_is_marked_before_it_can_be_read(tmp_path, monkeypatch):
   rows.close()
 
 
+def test_a_server_needs_a_number_of_rounds(tmp_path):
+  for strategy, most in ((tree_full.TreeFull(8), 'at most 8'), (BLT, 'any number')):
+    with pytest.raises(ValueError, match=f'num_rounds=None .* {strategy.family} .* {most}'):
+      serve(tmp_path, strategy, num_rounds=None)
+
+
 def test_a_row_in_the_sum_of_a_completed_round_is_not_given_out_again(tmp_path):
   rows = serve(tmp_path)
   served_rows(rows, range(3))
@@ -176,6 +182,7 @@ def test_a_row_in_the_sum_of_a_completed_round_is_not_given_out_again(tmp_path):
   rows.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('snapshot_rows', [3, 4, 16])
 def test_more_rounds_than_before_change_no_row(tmp_path, snapshot_rows):
   strategy = toeplitz.BandedToeplitz(0.9 ** np.arange(20), None)

@@ -29,6 +29,7 @@ def test_rows_of_z_are_the_same_when_drawn_again():
     before = z
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'strategy',
   [dense.Dense(np.eye(2)), low_rank.LowRank(np.ones((2, 1)), np.ones((2, 1)), np.ones((2, 1)))],

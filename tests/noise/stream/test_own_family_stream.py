@@ -95,6 +95,7 @@ def rows_of(strategy, num_rounds):
   return np.array(rows), stddevs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'strategy',
   [Own(), Tall(), Moving(), stamped.Stamped(Moving(), 3)],
@@ -136,6 +137,7 @@ def test_the_engine_makes_the_same_rows_of_its_own_z(strategy):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('strategy', [Own(), Moving()], ids=['own', 'moving'])
 def test_the_aggregator_takes_it(strategy):
   process = factory.CorrelatedNoiseFactory(
@@ -149,6 +151,7 @@ def test_the_aggregator_takes_it(strategy):
     assert np.isfinite(output.result['w']).all() and output.result['w'].any()
 
 
+@pytest.mark.slow
 def test_dense_makes_the_rows_of_its_inverse():
   matrix = np.tri(ROUNDS) + np.eye(ROUNDS)
   z, _ = rows_of(identity.Identity(), ROUNDS)

@@ -45,6 +45,7 @@ def rows(stream, num_rounds, state=None, next_fn=None):
   return np.stack(result), np.array(stddevs), state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('num_rounds', [1, 2, 7, 19])
 def test_equals_the_reference_given_the_same_z(example, num_rounds):
   strategy = example(num_rounds)
@@ -81,6 +82,7 @@ def test_graph_and_eager_give_the_same_bits(example):
   tf.nest.map_structure(np.testing.assert_array_equal, eager_state, graph_state)
 
 
+@pytest.mark.slow
 def test_every_start_has_a_secret_seed_of_its_own():
   stream = streams.make_stream(identity.Identity(), TEMPLATE, stddev=1.0)
   init = tf.function(stream.init)
@@ -162,6 +164,7 @@ def test_slow_decay_survives_float32():
   assert abs(left / decay**num_rounds - 1.0) < 5e-6
 
 
+@pytest.mark.slow
 def test_no_noise_stays_exactly_zero(example):
   stream = streams.make_stream(example(9), TEMPLATE, stddev=0.0)
   streamed, stddevs, _ = rows(stream, 9)
