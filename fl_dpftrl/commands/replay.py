@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     type=int,
     default=[],
     metavar='ROUND',
-    help='round at which the noise was restarted; may be repeated',
+    help='round at which the noise was restarted; may be repeated (default: as in the log)',
   )
   add(
     '--runs',
@@ -71,7 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='names of the columns, if they are others; device_id=hex(NAME) is a column of bytes',
   )
   add('--first_round', type=int, help='number of the first round in the log (default: 0)')
-  add('--declared_min_sep', type=int, help='min-sep that was declared before the run')
+  words = 'min-sep that was declared before the run (default: as a guard recorded it in the log)'
+  add('--declared_min_sep', type=int, help=words)
   add(
     '--declared_max_participations', type=int, help='maximum participations declared before the run'
   )
@@ -227,7 +228,7 @@ def _runs(args: argparse.Namespace) -> list[runs.Run]:
     noise_multiplier=args.noise_multiplier,
     num_rounds=args.num_rounds,
     changes=tuple(args.noise_multiplier_from) or None,
-    restarts=tuple(args.restart),
+    restarts=tuple(args.restart) or None,
     declared_min_sep=args.declared_min_sep,
     declared_max_participations=args.declared_max_participations,
     columns=args.columns,

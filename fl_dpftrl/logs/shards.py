@@ -26,6 +26,10 @@ VOID_KEY = 'fl_dpftrl.void_reason'
 NOISE_MULTIPLIER_KEY = 'fl_dpftrl.noise_multiplier'
 CLIP_NORM_KEY = 'fl_dpftrl.clip_norm'
 NOISE_CHANGES_KEY = 'fl_dpftrl.noise_changes'
+# Restarts as JSON: a list of [round, strategy from that round on, or null for the one before].
+NOISE_RESTARTS_KEY = 'fl_dpftrl.noise_restarts'
+# The schema that a guard declared before the first round, as JSON.
+SCHEMA_KEY = 'fl_dpftrl.declared_schema'
 STRATEGY_KEY = 'fl_dpftrl.strategy_sha256'
 RELEASED_KEY = keys.RELEASED_KEY
 _OWN_PREFIX = 'fl_dpftrl.'

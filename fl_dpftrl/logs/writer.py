@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fl_dpftrl import files
+from fl_dpftrl.families import base
 from fl_dpftrl.logs import columns, digests, journal, journal_file, noise_record, schema, shards
 
 
@@ -124,39 +125,57 @@ class LogWriter:
       self._record(journal.RELEASED, journal.of_released(num_rounds))
     self._released = num_rounds
 
-  def change_noise(self, round_index: int, *, noise_multiplier: float, clip_norm: float) -> None:
-    """Records durably that the noise changes from a round on.
+  def change_noise(
+    self,
+    round_index: int,
+    *,
+    noise_multiplier: float | None = None,
+    clip_norm: float | None = None,
+    strategy: base.Strategy | None = None,
+    restart: bool = False,
+  ) -> noise_record.Declared:
+    """Records durably that the noise changes or restarts from a round on.
 
-    Call it before that round is computed. The change enters the log's metadata,
-    as `noise_record.run_metadata` gives it.
+    Call it before that round is computed. The change enters the log's metadata, as
+    `noise_record.run_metadata` gives it, so that replay needs no flags for it.
 
     Args:
-      round_index: the aggregator state's `noise.row`: num_rounds, or one less
-        if that round's cohort is in the log already.
-      noise_multiplier, clip_norm: values from that round on.
+      round_index: the next round to be computed: num_rounds, or one less if
+        that round's cohort is in the log already.
+      noise_multiplier, clip_norm: values from that round on; None for those before.
+      strategy: C from that round on; None for the one before. Another one
+        needs a restart.
+      restart: whether noise begins anew with row 0 and an independent Z.
+
+    Returns:
+      The change, for `CorrelatedNoiseFactory.change_noise` or `restart_noise`.
 
     Raises:
-      ValueError: for another round or values out of range, and if the metadata
-        lack the previous noise multiplier and clip norm.
+      ValueError: for another round or values out of range, if nothing changes,
+        if the metadata lack the previous noise multiplier and clip norm, and
+        for another strategy without a restart.
       OSError: if it cannot be written; the log is then as before.
     """
-    before = noise_record.read(self._given)
-    if before.noise_multiplier is None or before.clip_norm is None:
-      raise ValueError(
-        f'{self.path}: its metadata lack the noise multiplier or clip norm that'
-        ' was before; open it with those of noise_record.run_metadata'
-      )
     if operator.index(round_index) not in (self.num_rounds, self.num_rounds - 1):
       raise ValueError(
         f'round_index must be {self.num_rounds}, or one less where that round'
         f' was not computed yet, got {round_index}'
       )
-    change = (round_index, noise_multiplier, clip_norm)
-    given = self._given | noise_record.metadata(
-      before.noise_multiplier, clip_norm=before.clip_norm, changes=(*before.changes, change)
+    record = noise_record.read(self._given).changed(
+      round_index,
+      noise_multiplier=noise_multiplier,
+      clip_norm=clip_norm,
+      strategy=strategy,
+      restart=restart,
     )
+    given = self._given | record.metadata()
     self._record(journal.METADATA, journal.of_metadata(given))
     self._given = given
+    return self.declared(round_index)
+
+  def declared(self, round_index: int) -> noise_record.Declared:
+    """Returns the change of the noise that was recorded at a round; ValueError if none was."""
+    return noise_record.declared(self._given, round_index)
 
   def cohort(self, round_index: int) -> np.ndarray:
     """Returns the device ids of a round, as they were appended."""
