@@ -32,6 +32,7 @@ NOISE_RESTARTS_KEY = 'fl_dpftrl.noise_restarts'
 SCHEMA_KEY = 'fl_dpftrl.declared_schema'
 STRATEGY_KEY = 'fl_dpftrl.strategy_sha256'
 RELEASED_KEY = keys.RELEASED_KEY
+CHAIN_KEY = keys.CHAIN_KEY
 _OWN_PREFIX = 'fl_dpftrl.'
 _SUFFIXES = ', '.join(formats.READERS)
 # Most descriptors of a log's files kept open; a process may have about 1000.
@@ -72,7 +73,7 @@ class Shard:
       key: value
       for key, value in self.metadata.items()
       if key == NUM_ROUNDS_KEY or key.startswith(_OWN_PREFIX)
-      if key != RELEASED_KEY
+      if key not in (RELEASED_KEY, CHAIN_KEY)
     }
 
 
