@@ -97,11 +97,10 @@ def check_declared(own: Parameters, declared: noise_record.Declared, *, restart:
   if declared.restart != restart:
     use = 'restart_noise' if declared.restart else 'change_noise'
     raise ValueError(f'the log records another kind of change at that round: use {use}')
-  names = list(_CHANGEABLE)
+  others = [name for name in _CHANGEABLE if getattr(declared, name) != getattr(own, name)]
   if declared.strategy is not None:
-    names.append('strategy')
-    declared = declared._replace(strategy=digests.short_digest(declared.strategy.encode()))
-  others = [name for name in names if getattr(declared, name) != getattr(own, name)]
+    if digests.short_digest(declared.strategy.encode()) != own.strategy:
+      others.append('strategy')
   if others:
     raise ValueError(
       f'the log records another {" and ".join(others)} from round {declared.round_index} on than'

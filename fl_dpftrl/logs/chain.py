@@ -14,6 +14,8 @@ import pyarrow.compute as pc
 
 from fl_dpftrl.logs import digests
 
+_EMPTY = bytes.fromhex(digests.Rows(timestamps=False).stated(pa.string())[digests.ROWS_KEY])
+
 START = hashlib.sha256(b'fl_dpftrl.bundle.rounds.1').digest()
 """The digest before the first round."""
 
@@ -27,8 +29,7 @@ def of_rows(before: bytes, t: int, rows: digests.Rows, id_type: pa.DataType) -> 
     rows: digests of the round's rows, sorted by device id.
     id_type: of `device_id`, string or int64.
   """
-  stated = rows.stated(id_type if rows.num_rows else pa.string())
-  cohort = bytes.fromhex(stated[digests.ROWS_KEY])
+  cohort = bytes.fromhex(rows.stated(id_type)[digests.ROWS_KEY]) if rows.num_rows else _EMPTY
   return hashlib.sha256(before + t.to_bytes(8, 'little') + cohort).digest()
 
 
@@ -39,3 +40,23 @@ def of_cohort(before: bytes, t: int, ids: pa.Array) -> bytes:
     ordered = ids.take(pc.sort_indices(ids))
     rows.update(pa.table({'round': np.full(len(ids), t, np.int64), 'device_id': ordered}))
   return of_rows(before, t, rows, ids.type)
+
+
+def of_table(table: pa.Table, num_rounds: int) -> bytes:
+  """Returns the digest of the last round of a table of rows, in any order.
+
+  Args:
+    table: columns `round`, int64, and `device_id`, string or int64.
+    num_rounds: rounds of the log.
+  """
+  rounds = table.column('round').to_numpy()
+  if (np.diff(rounds) < 0).any():
+    order = np.argsort(rounds, kind='stable')
+    table, rounds = table.take(order), rounds[order]
+  bounds = np.searchsorted(rounds, np.arange(num_rounds + 1)).tolist()
+  ids = table.column('device_id').combine_chunks()
+  ids = ids if isinstance(ids, pa.Array) else ids.combine_chunks()
+  digest = START
+  for t, (first, end) in enumerate(zip(bounds, bounds[1:])):
+    digest = of_cohort(digest, t, ids.slice(first, end - first))
+  return digest

@@ -117,6 +117,16 @@ class Record(NamedTuple):
     """Rounds at which the clip norm changed, each with its new value."""
     return _differing(self.clip_norm, [(c.round_index, c.clip_norm) for c in self.changes])
 
+  def stated_at(self, round_index: int) -> tuple[float, float]:
+    """Returns noise multiplier and clip norm of a round; ValueError if one is not stated."""
+    multiplier, clip_norm = self.at(round_index)
+    if multiplier is None or clip_norm is None:
+      raise ValueError(
+        'the metadata lack the noise multiplier or clip norm that was before; open the log with'
+        ' those of noise_record.run_metadata'
+      )
+    return multiplier, clip_norm
+
   def changed(
     self,
     round_index: int,
@@ -132,16 +142,11 @@ class Record(NamedTuple):
       ValueError: if nothing changes, if the record lacks the noise multiplier or the clip norm
         before, for another strategy without a restart, and for values out of range.
     """
-    if self.noise_multiplier is None or self.clip_norm is None:
-      raise ValueError(
-        'the metadata lack the noise multiplier or clip norm that was before; open the log with'
-        ' those of noise_record.run_metadata'
-      )
+    multiplier, norm = self.stated_at(round_index)
     if strategy is not None and not restart:
       raise ValueError('strategy: another strategy needs noise of its own, give restart=True')
     changes, restarts = self.changes, self.restarts
     if (noise_multiplier, clip_norm) != (None, None):
-      multiplier, norm = self.at(round_index)
       changes = (
         *changes,
         Change(
@@ -160,8 +165,9 @@ class Record(NamedTuple):
 
   def metadata(self) -> dict[str, str]:
     """Returns the metadata that state the record; ValueError as `metadata`."""
+    multiplier, _ = self.stated_at(0)
     return metadata(
-      self.noise_multiplier, clip_norm=self.clip_norm, changes=self.changes, restarts=self.restarts
+      multiplier, clip_norm=self.clip_norm, changes=self.changes, restarts=self.restarts
     )
 
 
@@ -251,15 +257,24 @@ def declared(found: Mapping[str, str], round_index: int) -> Declared:
   record = read(found)
   changed = any(change.round_index == round_index for change in record.changes)
   restart = round_index in record.restart_rounds
-  multiplier, clip_norm = record.at(round_index)
-  before = record.at(round_index - 1)
-  if not (changed or restart) or None in (multiplier, clip_norm, *before):
+  if not (changed or restart):
     raise ValueError(f'the log records no change of the noise at round {round_index}')
   begun = max([0, *(t for t in record.restart_rounds if t <= round_index)])
   digest = found.get(shards.STRATEGY_KEY)
   for t, strategy in record.later_strategies:
     digest = digests.strategy_digest(strategy) if t <= round_index else digest
-  return Declared(round_index, round_index - begun, restart, digest, multiplier, clip_norm, *before)
+  multiplier, clip_norm = record.stated_at(round_index)
+  multiplier_before, clip_norm_before = record.stated_at(round_index - 1)
+  return Declared(
+    round_index=round_index,
+    row=round_index - begun,
+    restart=restart,
+    strategy=digest,
+    noise_multiplier=multiplier,
+    clip_norm=clip_norm,
+    noise_multiplier_before=multiplier_before,
+    clip_norm_before=clip_norm_before,
+  )
 
 
 def read(found: Mapping[str, str]) -> Record:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fl_dpftrl import files
-from fl_dpftrl.logs import columns, digests, limits, shards
+from fl_dpftrl.logs import chain, columns, digests, limits, shards
 
 LogError = shards.LogError
 VOID_KEY = shards.VOID_KEY
@@ -87,6 +87,7 @@ def write_log(
   rows = digests.Rows(timestamps=timestamps is not None)
   rows.update(table)
   metadata = file_metadata(num_rounds, metadata)
+  metadata[shards.CHAIN_KEY] = chain.of_table(table, num_rounds).hex()
   write(parquet_path(path), table.schema, metadata, rows, [table])
 
 

@@ -6,7 +6,6 @@ import struct
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import fl_dpftrl as dpftrl
@@ -177,10 +176,7 @@ def test_many_rows_are_one_file_in_row_groups(tmp_path, monkeypatch):
     timestamps=found.timestamps,
     num_rounds=9,
   )
-  one, two = (pq.ParquetFile(tmp_path / f'{name}.parquet') for name in ('one', 'two'))
-  assert one.read().equals(two.read())
-  sizes = [[f.metadata.row_group(i).num_rows for i in range(f.num_row_groups)] for f in (one, two)]
-  assert sizes == [[7] * 5 + [1]] * 2
+  assert (tmp_path / 'one.parquet').read_bytes() == (tmp_path / 'two.parquet').read_bytes()
   assert rows(tmp_path / 'one.parquet') == [(t, i) for t in range(9) for i in range(t)]
 
 
