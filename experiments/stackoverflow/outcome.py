@@ -7,9 +7,18 @@ import os
 import pathlib
 import shlex
 import sys
+from collections.abc import Sequence
 from typing import Any
 
-from experiments.stackoverflow import configuration, datasets, plot, setting, summary, weights
+from experiments.stackoverflow import (
+  bundle,
+  configuration,
+  datasets,
+  plot,
+  setting,
+  summary,
+  weights,
+)
 from fl_dpftrl import files, json_files, messages, participation, rounding
 from fl_dpftrl.accounting import gaussian, privacy_loss
 from fl_dpftrl.comparison import style
@@ -209,7 +218,9 @@ def write(folder: pathlib.Path, *, hparams: configuration.Hparams, **facts: Any)
     ),
   )
   weights.write(folder / weights.NAME, outcome.last.state.global_model_weights.trainable)
-  return _summary(outcome)
+  # Of a void guarantee there is nothing to check.
+  told = () if void_reason(hparams) else bundle.write(folder, run, delta=hparams.delta)
+  return _summary(outcome, told)
 
 
 def diverged_since(table: metrics.MetricsTable, test: dict[str, float]) -> int | None:
@@ -269,7 +280,7 @@ def _report_setting(outcome: Outcome) -> privacy.Setting:
   )
 
 
-def _summary(outcome: Outcome) -> str:
+def _summary(outcome: Outcome, of_bundle: Sequence[tuple[str, str]]) -> str:
   hparams, statement = outcome.hparams, outcome.statement
   worst = statement.worst_case
   percent = lambda accuracy: f'{100 * accuracy:.2f} %'
@@ -336,6 +347,7 @@ def _summary(outcome: Outcome) -> str:
     ('metrics.csv', 'Every round'),
   ):
     lines.append((what, str(outcome.folder / name)))
+  lines += of_bundle
   lines.append(('Check it', replay_command(hparams, outcome.folder)))
   width = max(len(name) for name, _ in lines) + 2
   return '\n'.join(

@@ -24,13 +24,18 @@ _REMEDY = (
 
 
 def check_no_mean(inner_factory: tff.aggregators.UnweightedAggregationFactory) -> None:
-  """Rejects TFF's own mean, without running anything.
+  """Rejects TFF's own mean and its lossy sums, without running anything.
 
   Raises:
-    ValueError: for a mean.
+    ValueError: for a mean, and for a sum of encoded updates, which get longer.
   """
   if isinstance(inner_factory, tff.aggregators.UnweightedMeanFactory):
     raise ValueError(f'inner_factory must sum, got a mean; {_REMEDY}')
+  if isinstance(inner_factory, tff.aggregators.EncodedSumFactory):
+    raise ValueError(
+      'inner_factory must not round up: an encoded update may be longer than clip_norm, which'
+      ' the guarantee does not cover; round towards zero, as "Compression" in docs/engineer.md'
+    )
 
 
 def create(

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from fl_dpftrl import digests
 from fl_dpftrl.families import base as strategies
+from fl_dpftrl.logs import noise_record
 from fl_dpftrl.noise import base as noise_base
 
 
@@ -70,10 +71,41 @@ def check(noise: Any, own: Parameters) -> Any:
   return _checked(noise, own, Parameters._fields)
 
 
-def change(noise: Any, own: Parameters) -> Any:
-  """Changes noise multiplier or clip norm of a state to those of `own`."""
-  kept = [name for name in Parameters._fields if name not in _CHANGEABLE]
-  return _checked(noise, own, kept)._replace(parameters=_tensors(own))
+def change(noise: Any, own: Parameters, declared: noise_record.Declared) -> Any:
+  """Changes noise multiplier and clip norm of a state to those of `own`, in a graph.
+
+  It fails with an InvalidArgumentError unless the state has strategy and seed of `own`, the noise
+  multiplier and clip norm before the declared change, and the row at which it was declared.
+  """
+  before = own._replace(
+    noise_multiplier=declared.noise_multiplier_before, clip_norm=declared.clip_norm_before
+  )
+  noise = _checked(noise, before, Parameters._fields)
+  at_row = tf.debugging.assert_equal(
+    noise.row,
+    tf.constant(declared.row, tf.int64),
+    f'the log records the change before row {declared.row}, and the state is at another row',
+  )
+  with tf.control_dependencies([at_row]):
+    return noise._replace(parameters=_tensors(own))
+
+
+def check_declared(own: Parameters, declared: noise_record.Declared, *, restart: bool) -> None:
+  """Raises ValueError unless a factory's parameters are those of the declared change."""
+  if not isinstance(declared, noise_record.Declared):
+    raise ValueError(f'declared must be what LogWriter.change_noise returns, got {declared!r}')
+  if declared.restart != restart:
+    use = 'restart_noise' if declared.restart else 'change_noise'
+    raise ValueError(f'the log records another kind of change at that round: use {use}')
+  others = [name for name in _CHANGEABLE if getattr(declared, name) != getattr(own, name)]
+  if declared.strategy is not None:
+    if digests.short_digest(declared.strategy.encode()) != own.strategy:
+      others.append('strategy')
+  if others:
+    raise ValueError(
+      f'the log records another {" and ".join(others)} from round {declared.round_index} on than'
+      ' this factory has'
+    )
 
 
 def _tensors(own: Parameters) -> Parameters:

@@ -1,21 +1,14 @@
-"""Chained digests of a log, a round at a time.
+"""Chained digests of a run's log, a round at a time, as `logs.chain` defines them."""
 
-H_t = SHA-256(H_{t−1} ‖ t ‖ D_t), with t as 8 bytes, little-endian. D_t is the digest of round
-t's rows, sorted by device id, as `logs.digests` computes it. Digest t thus fixes the cohorts of
-all rounds up to t.
-"""
-
-import hashlib
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
 
-from fl_dpftrl.logs import digests
+from fl_dpftrl.logs import chain, digests
 from fl_dpftrl.replaying import embedded
 from fl_dpftrl.replaying import runs as runs_lib
 
-_START = hashlib.sha256(b'fl_dpftrl.bundle.rounds.1').digest()
 _ORDER = 'round, device_id'
 
 
@@ -32,7 +25,7 @@ def of(run: runs_lib.Run, progress: Callable[[str], None] = lambda text: None) -
     LogError: if the log cannot be believed.
   """
   id_type = run.log.id_type
-  before, t = _START, 0
+  before, t = chain.START, 0
   rows = digests.Rows(timestamps=False)
   with embedded.ordered(embedded.Rows([run], progress), _ORDER) as batches:
     for batch in batches:
@@ -55,6 +48,4 @@ def _next(
   before: bytes, t: int, rows: digests.Rows, id_type: pa.DataType
 ) -> tuple[bytes, int, digests.Rows]:
   """Returns H_t, the next round, and its rows, of which there are none yet."""
-  cohort = bytes.fromhex(rows.stated(id_type)[digests.ROWS_KEY])
-  digest = hashlib.sha256(before + t.to_bytes(8, 'little') + cohort).digest()
-  return digest, t + 1, digests.Rows(timestamps=False)
+  return chain.of_rows(before, t, rows, id_type), t + 1, digests.Rows(timestamps=False)

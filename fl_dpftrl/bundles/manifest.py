@@ -128,14 +128,15 @@ class Run:
     )
     if log.num_rounds != self.num_rounds or log.num_rounds_assumed != self.num_rounds_assumed:
       raise log_lib.LogError(f'num_rounds is {log.num_rounds} by the log, not {self.num_rounds}')
-    noise = runs_lib.Noise(
-      num_rounds=log.num_rounds,
-      strategy=strategy,
-      multiplier=self.noise_multiplier,
+    run = runs_lib.Run.of(
+      log,
+      strategy,
+      noise_multiplier=self.noise_multiplier,
       changes=self.changes,
       restarts=self.restarts,
     )
-    return runs_lib.Run(log=log, noise=noise, declared=self.declared)
+    in_log = run.declared is not None and run.declared == self.declared
+    return dataclasses.replace(run, declared=self.declared, declared_in_log=in_log)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from fl_dpftrl import catalogue, digests, json_files, messages, rounding
 from fl_dpftrl.bundles import chain, writing
 from fl_dpftrl.bundles import manifest as manifest_lib
 from fl_dpftrl.families import base
+from fl_dpftrl.logs import keys
 from fl_dpftrl.replaying import embedded, replay
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.replaying import statement as statement_lib
@@ -242,6 +243,9 @@ def _chain(
     found.append(f'{entry.rounds} has digests of more rounds than {run.log.num_rounds}')
   if last != entry.last_digest:
     found.append(f'the last digest is {last}, not {entry.last_digest}')
+  for shard in run.log.shards if len(run.log.shards) == 1 else ():
+    if shard.metadata.get(keys.CHAIN_KEY, last) != last:
+      found.append('the rows are not those whose digest the writer of the log computed')
   return tuple(found)
 
 

@@ -202,7 +202,9 @@ def _store_strategy(
 ) -> manifest_lib.Run:
   """Writes a run's strategy with its figures under the schema that the log shows."""
   schema = participation.MinSep(
-    num_rounds=max(stream.num_rounds for stream in run.noise.streams()),
+    num_rounds=max(
+      stream.num_rounds for stream in run.noise.streams() if stream.strategy is run.noise.strategy
+    ),
     min_sep=facts.min_sep,
     max_participations=facts.max_participations,
   )

@@ -7,10 +7,10 @@ import pathlib
 import shlex
 import sys
 
-from fl_dpftrl import messages, rounding
+from fl_dpftrl import messages
 from fl_dpftrl.bundles import writing
 from fl_dpftrl.centralized import drawn as drawn_lib
-from fl_dpftrl.commands import flags, outputs, progress
+from fl_dpftrl.commands import flags, outputs, progress, replay_text
 from fl_dpftrl.replaying import engines, publication, replay, runs, runs_file
 from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.reports import setting as setting_lib
@@ -26,7 +26,6 @@ _NOT_PUBLIC = (
   '--public_report leaves out the amplified guarantee of secret draws, because'
   ' it states their min-sep and maximum participations'
 )
-_LONGEST = 1000  # maximum number of characters of a sentence
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     type=int,
     default=[],
     metavar='ROUND',
-    help='round at which the noise was restarted; may be repeated',
+    help='round at which the noise was restarted; may be repeated (default: as in the log)',
   )
   add(
     '--runs',
@@ -72,7 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='names of the columns, if they are others; device_id=hex(NAME) is a column of bytes',
   )
   add('--first_round', type=int, help='number of the first round in the log (default: 0)')
-  add('--declared_min_sep', type=int, help='min-sep that was declared before the run')
+  words = 'min-sep that was declared before the run (default: as a guard recorded it in the log)'
+  add('--declared_min_sep', type=int, help=words)
   add(
     '--declared_max_participations', type=int, help='maximum participations declared before the run'
   )
@@ -152,7 +152,10 @@ def run(args: argparse.Namespace) -> statement_lib.Statement:
     progress=progress.Progress('replay').say,
   )
   for warning in _warnings(result):
-    print(messages.one_line(f'fl-dpftrl: warning: {warning}', limit=_LONGEST), file=sys.stderr)
+    print(
+      messages.one_line(f'fl-dpftrl: warning: {warning}', limit=replay_text.LONGEST),
+      file=sys.stderr,
+    )
   if args.bundle:
     _write_bundle(args, opened)
   if args.public_report:
@@ -225,7 +228,7 @@ def _runs(args: argparse.Namespace) -> list[runs.Run]:
     noise_multiplier=args.noise_multiplier,
     num_rounds=args.num_rounds,
     changes=tuple(args.noise_multiplier_from) or None,
-    restarts=tuple(args.restart),
+    restarts=tuple(args.restart) or None,
     declared_min_sep=args.declared_min_sep,
     declared_max_participations=args.declared_max_participations,
     columns=args.columns,
@@ -281,117 +284,4 @@ def _warnings(result: statement_lib.Statement) -> list[str]:
 
 def show(result: statement_lib.Statement) -> str:
   """Formats the guarantees, rounded up, and their assumptions."""
-  counted, per_device = result.counted, result.per_device
-  if counted is None or per_device is None:
-    raise ValueError('the statement must be confidential: a publishable one has no counts')
-  witness, short = counted.witness, counted.rounds_short_of_report_goal
-  closest = (
-    f'  (device {messages.quoted(witness.device_id)}, rounds'
-    f' {witness.first_round} and {witness.second_round})'
-    if witness
-    else '  (no device took part twice)'
-  )
-  lines = []
-  if result.void_reason:
-    reason = messages.one_line(result.void_reason, limit=_LONGEST)
-    lines += [f'THE GUARANTEE IS VOID: {reason}', '']
-  lines += [
-    f'rounds n            {result.num_rounds}',
-    f'devices             {counted.num_devices}',
-    f'participations      {counted.num_participations}',
-    f'min-sep b           {result.min_sep}{closest}',
-    f'max per device k    {_most(result)}',
-  ]
-  if short is not None:
-    lines.append(f'below report goal   {short} rounds')
-  lines += [*_of_each(result), '', *_guarantees(result), *_violated(result)]
-  if result.commitment is not None:
-    lines += [
-      '',
-      'commitment of the public report to the log, HMAC-SHA-256',
-      f'  value  {result.commitment.hmac_sha256}',
-      f'  salt   {result.commitment.salt}   keep it as secret as the log',
-    ]
-  lines += [*_per_device(per_device, result.delta), '', 'assumptions']
-  lines += [f'- {messages.one_line(sentence, limit=_LONGEST)}' for sentence in result.assumptions]
-  return '\n'.join(lines)
-
-
-def _most(result: statement_lib.Statement) -> str:
-  """Returns the most participations of a device, over all runs where there are several."""
-  if result.most_over_runs is None:
-    return str(result.max_participations)
-  return f'{result.most_over_runs} in all runs, {result.max_participations} in one'
-
-
-def _violated(result: statement_lib.Statement) -> list[str]:
-  """Returns what a declared schema that does not hold leaves, as lines."""
-  found = result.violations
-  if found is None:
-    return []
-  places = [
-    f'{p.round} of run {p.run}' if result.several else str(p.round) for p in found.first_rounds
-  ]
-  more = ', …' if found.num_rounds > len(places) else ''
-  lines = [
-    '',
-    f'not kept to what was declared: {found.num_devices} devices, in {found.num_rounds} rounds'
-    f' ({", ".join(places)}{more})',
-    f'  largest loss of one of them   ε = {_up(found.largest.epsilon)},'
-    f' ρ = {_up(found.largest.rho)}',
-    f'  any one of the {found.num_complied} others    ε ≤ {_up(found.complied.epsilon)},'
-    f' ρ ≤ {_up(found.complied.rho)}',
-  ]
-  void = result.void_reason is not None or result.worst_case.epsilon is None
-  return lines if void else [*lines, f'  {found.MEANING}']
-
-
-def _of_each(result: statement_lib.Statement) -> list[str]:
-  """Returns one line for each of several runs."""
-  if not result.several:
-    return []
-  return [
-    f'run {i + 1:<16}n = {run.num_rounds}, b = {run.min_sep}, k ='
-    f' {run.max_participations}, {run.strategy.family}, noise'
-    f' multiplier {rounding.exact(run.noise_multiplier)}'
-    for i, run in enumerate(result.runs)
-  ]
-
-
-def _guarantees(result: statement_lib.Statement) -> list[str]:
-  """Returns a table with a column for each guarantee, as lines."""
-  parts = result.parts()
-  losses = [part.loss for part in parts]
-  names = [part.name.replace('_', ' ') for part in parts]
-  valid = [part.holds and not result.void_reason for part in parts]
-  rows = [
-    ['', *(name if holds else f'{name}: VOID' for name, holds in zip(names, valid))],
-    ['sensitivity', *(_up(loss.sensitivity) for loss in losses)],
-    ['', *(loss.sensitivity_kind.replace('_', ' ') for loss in losses)],
-    # Rounding up would overstate the noise.
-    ['noise / sensitivity', *(rounding.down(loss.effective_noise_multiplier) for loss in losses)],
-    ['ρ (zCDP)', *(_up(loss.rho) for loss in losses)],
-  ]
-  for index, delta in enumerate(result.deltas):
-    label = f'ε at δ = {rounding.exact(delta)}'
-    rows.append([label, *(_up(loss.curve[index].epsilon) for loss in losses)])
-  widths = [max(map(len, column)) + 2 for column in zip(*rows)]
-  return [''.join(f'{cell:<{w}}' for cell, w in zip(row, widths)).rstrip() for row in rows]
-
-
-def _per_device(fared: statement_lib.PerDevice, delta: float) -> list[str]:
-  """Returns the distribution of the privacy loss over devices, as lines."""
-  if fared.quantiles[0].loss.epsilon is None:
-    return []
-  shown = rounding.exact(delta)
-  lines = [
-    '',
-    f'share of participating devices, each alone, from their actual rounds (δ = {shown})',
-  ]
-  for share, loss in fared.quantiles:
-    lines.append(f'{100 * share:>6g} % have ε ≤ {_up(loss.epsilon)}, ρ ≤ {_up(loss.rho)}')
-  return [*lines, 'These figures come from the private log and are for the operator.']
-
-
-def _up(value: float | None) -> str:
-  return 'none' if value is None else rounding.up(value)
+  return replay_text.text(result)

@@ -1,13 +1,34 @@
 """Privacy budget of a run, spent by the declared schema."""
 
 import functools
+import itertools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from fl_dpftrl import participation
+from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.families import base
+
+
+class Part(NamedTuple):
+  """Rounds of a run with a noise stream and noise multiplier of their own.
+
+  Attributes:
+    first_round: first of these rounds; they end where the next part begins.
+    strategy: C of these rounds.
+    noise_multiplier: std(Z) / clip_norm of these rounds; positive.
+    restart: whether the noise is restarted in the first of them.
+  """
+
+  first_round: int
+  strategy: base.Strategy
+  noise_multiplier: float
+  restart: bool = True
 
 
 class Budget:
@@ -16,10 +37,12 @@ class Budget:
   A run of n rounds is the beginning of a longer one, so that the ε of the longer
   one covers it. Bisection finds the most rounds whose ε is within the budget.
 
+  Where the noise was changed or restarted, the streams are composed: each device is assumed to
+  have all of its participations in each stream, at the smallest noise multiplier of that stream.
+
   Args:
-    strategy: C.
+    parts: the noise of all planned rounds, from round 0 on.
     schema: the declared schema, of all planned rounds.
-    noise_multiplier: std(Z) / clip_norm; positive.
     delta: δ.
     max_epsilon: the budget; None for no limit.
     adjacency: 'zero_out' or 'replace_one'.
@@ -33,30 +56,26 @@ class Budget:
 
   def __init__(
     self,
-    strategy: base.Strategy,
+    parts: Sequence[Part],
     schema: participation.MinSep,
     *,
-    noise_multiplier: float,
     delta: float,
     max_epsilon: float | None,
     adjacency: str = adjacency_lib.ZERO_OUT,
     group_size: int = 1,
   ):
-    base.check_num_rounds(strategy, schema.num_rounds)
-    gaussian.check_positive('noise_multiplier', noise_multiplier)
     gaussian.check_delta(delta)
-    _check_prefixes(strategy, schema.num_rounds)
+    adjacency_lib.check(adjacency, group_size)
+    self._parts, self._schema = tuple(parts), schema
+    for part in self._parts:
+      gaussian.check_positive('noise_multiplier', part.noise_multiplier)
+    for stream, num_rounds in self._streams(schema.num_rounds):
+      base.check_num_rounds(stream[0].strategy, num_rounds)
+      _check_prefixes(stream[0].strategy, num_rounds)
     if max_epsilon is not None:
       gaussian.check_positive('max_epsilon', max_epsilon)
-    self.max_epsilon, self._schema = max_epsilon, schema
-    self._account = functools.partial(
-      gaussian.account,
-      strategy,
-      noise_multiplier=noise_multiplier,
-      delta=delta,
-      adjacency=adjacency,
-      group_size=group_size,
-    )
+    self.max_epsilon, self._delta = max_epsilon, delta
+    self._adjacency, self._group_size = adjacency, group_size
     self.epsilon = functools.lru_cache(None)(self._epsilon)
     self.max_rounds = self._max_rounds()
     if not self.max_rounds:
@@ -67,12 +86,37 @@ class Budget:
 
   def _epsilon(self, num_rounds: int) -> float:
     """Returns ε of the first num_rounds rounds, by the declared schema."""
-    schema = participation.MinSep(
-      num_rounds=num_rounds,
-      min_sep=min(self._schema.min_sep, num_rounds),
-      max_participations=min(self._schema.participations, num_rounds),
-    )
-    return self._account(schema).epsilon
+    squares, kinds = [], set()
+    for stream, rounds in self._streams(num_rounds):
+      schema = participation.MinSep(
+        num_rounds=rounds,
+        min_sep=min(self._schema.min_sep, rounds),
+        max_participations=min(self._schema.participations, rounds),
+      )
+      sensitivity, kind = adjacency_lib.scaled(
+        sensitivity_lib.sensitivity(stream[0].strategy, schema), self._adjacency, self._group_size
+      )
+      kinds.add(kind)
+      squares.append((sensitivity / min(part.noise_multiplier for part in stream)) ** 2)
+    if sensitivity_lib.LOWER_BOUND in kinds:
+      raise ValueError('a budget cannot rest on a lower bound of sensitivity')
+    if len(squares) == 1:  # As account computes it: squaring would round.
+      effective = min(part.noise_multiplier for part in stream) / sensitivity
+    else:
+      effective = 1.0 / math.sqrt(math.fsum(squares))
+    return gaussian.epsilon(effective, self._delta)
+
+  def _streams(self, num_rounds: int) -> list[tuple[list[Part], int]]:
+    """Returns the parts and the number of rounds of each noise stream in the first rounds."""
+    streams: list[list[Part]] = []
+    for part in self._parts:
+      if part.first_round < num_rounds:
+        if part.restart or not streams:
+          streams.append([])
+        streams[-1].append(part)
+    starts = [*(stream[0].first_round for stream in streams), num_rounds]
+    rounds = [end - start for start, end in itertools.pairwise(starts)]
+    return list(zip(streams, rounds, strict=True))
 
   def _max_rounds(self) -> int:
     planned = self._schema.num_rounds

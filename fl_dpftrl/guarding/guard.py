@@ -1,10 +1,11 @@
 """A guard that keeps a run to its declared schema and privacy budget."""
 
-import json
+import functools
 import operator
 import os
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -12,12 +13,10 @@ from fl_dpftrl import adaptive_clipping, participation
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.families import base
 from fl_dpftrl.guarding import admission, budget
-from fl_dpftrl.logs import noise_record
+from fl_dpftrl.logs import noise_record, schema_record
 from fl_dpftrl.logs import writer as writer_lib
 
 REFUSE, BURN = 'refuse', 'burn'
-SCHEMA_KEY = 'fl_dpftrl.declared_schema'
-"""Key of the declared schema in the log's metadata, as JSON."""
 
 
 class BudgetSpentError(ValueError):
@@ -50,7 +49,8 @@ class Guard:
 
   A guard with the same arguments continues from its log. A round that was
   recorded counts as one whose noise row was given out, even if it was never
-  computed: a guard cannot know. The noise must not be restarted or changed.
+  computed: a guard cannot know. `change_noise` records a change or a restart of
+  the noise; the budget is then that of all streams together.
 
   Attributes:
     schema: the declared schema.
@@ -71,6 +71,8 @@ class Guard:
     on_repeat: str = REFUSE,
     adjacency: str = adjacency_lib.ZERO_OUT,
     group_size: int = 1,
+    changes: Sequence[tuple[int, float, float]] = (),
+    restarts: Sequence[tuple[int, base.Strategy | None]] = (),
   ):
     """Opens the log, and computes how many rounds the budget allows.
 
@@ -87,6 +89,8 @@ class Guard:
         before; 'burn' to say how many rows to skip.
       adjacency: 'zero_out' or 'replace_one'.
       group_size: devices that are protected together.
+      changes, restarts: those that `change_noise` recorded in the log, as
+        `noise_record.run_metadata` takes them.
 
     Raises:
       ValueError: if an argument is out of range, or the budget is too small for
@@ -97,23 +101,21 @@ class Guard:
       raise ValueError(f"on_repeat must be 'refuse' or 'burn', got {on_repeat!r}")
     self.schema, self.on_repeat = schema, on_repeat
     self._gate = admission.Gate(schema)
-    self._budget = budget.Budget(
-      strategy,
-      schema,
-      noise_multiplier=noise_multiplier,
+    self._strategy = strategy
+    self._make_budget = functools.partial(
+      budget.Budget,
+      schema=schema,
       delta=delta,
       max_epsilon=max_epsilon,
       adjacency=adjacency,
       group_size=group_size,
     )
-    self.max_rounds = self._budget.max_rounds
-    declared = {
-      'num_rounds': schema.num_rounds,
-      'min_sep': schema.min_sep,
-      'max_participations': schema.participations,
-    }
-    metadata = noise_record.run_metadata(strategy, noise_multiplier, clip_norm=clip_norm)
-    self.log = writer_lib.LogWriter(log, metadata=metadata | {SCHEMA_KEY: json.dumps(declared)})
+    metadata = noise_record.run_metadata(
+      strategy, noise_multiplier, clip_norm=clip_norm, changes=changes, restarts=restarts
+    )
+    self._record = noise_record.read(metadata)
+    self._budget = self._make_budget(self._parts(self._record))
+    self.log = writer_lib.LogWriter(log, metadata=metadata | schema_record.metadata(schema))
     for t in range(self.log.num_rounds):
       self._gate.record(self.log.cohort(t))
     self._waiting = False  # Whether the last round's row has not been given out.
@@ -123,6 +125,10 @@ class Guard:
 
   def __exit__(self, *unused) -> None:
     self.close()
+
+  @property
+  def max_rounds(self) -> int:
+    return self._budget.max_rounds
 
   @property
   def num_rounds(self) -> int:
@@ -215,20 +221,77 @@ class Guard:
     self._waiting = False
     return burn
 
+  def change_noise(
+    self,
+    *,
+    noise_multiplier: float | None = None,
+    clip_norm: float | None = None,
+    strategy: base.Strategy | None = None,
+    restart: bool = False,
+  ) -> noise_record.Declared:
+    """Records that the noise changes or restarts with the next round that is admitted.
+
+    The budget is then that of all streams together, each with all participations
+    that the schema allows.
+
+    Args:
+      noise_multiplier, clip_norm, strategy, restart: see `LogWriter.change_noise`.
+
+    Returns:
+      The change, for `CorrelatedNoiseFactory.change_noise` or `restart_noise`.
+
+    Raises:
+      BudgetSpentError: if the next round would then pass the budget; nothing is recorded.
+      ValueError: as `LogWriter.change_noise`, and while an admitted round waits for its row.
+      OSError: if it cannot be written; nothing has changed then.
+    """
+    t = self.num_rounds
+    if self._waiting:
+      raise ValueError(f'round {t - 1} waits for its noise row: change the noise before it')
+    change: dict[str, Any] = dict(
+      noise_multiplier=noise_multiplier, clip_norm=clip_norm, strategy=strategy, restart=restart
+    )
+    record = self._record.changed(t, **change)
+    changed = self._make_budget(self._parts(record))
+    if t < self.schema.num_rounds and t >= changed.max_rounds:
+      raise BudgetSpentError(
+        f'round {t} with this noise would pass max_epsilon={changed.max_epsilon:g}: by the'
+        f' declared schema, {t + 1} rounds have ε = {changed.epsilon(t + 1):.4g}'
+      )
+    declared = self.log.change_noise(t, **change)
+    self._record, self._budget = record, changed
+    return declared
+
   def close(self) -> None:
     """Turns the log into one Parquet file; nothing can be admitted then."""
     self.log.close()
 
+  def _parts(self, record: noise_record.Record) -> list[budget.Part]:
+    """Returns the rounds between changes and restarts, with their noise."""
+    later, strategy, parts = dict(record.later_strategies), self._strategy, []
+    restarts = record.restart_rounds
+    for t in sorted({0, *restarts, *(change.round_index for change in record.changes)}):
+      strategy = later.get(t, strategy)
+      multiplier, _ = record.at(t)
+      parts.append(budget.Part(t, strategy, multiplier or 0.0, restart=t in restarts))
+    return parts
+
   def _rows_to_burn(self, row: int, round_index: int) -> int:
     row = operator.index(row)
-    if row > round_index or row < 0:
-      raise ValueError(
-        f'noise row {row} does not belong to round {round_index}: {self.log.path} lacks rounds'
-        ' whose rows were used; put the whole log back'
+    begun = max([0, *(t for t in self._record.restart_rounds if t <= round_index)])
+    due = round_index - begun
+    if row > due or row < 0:
+      why = (
+        f'the noise was restarted at round {begun}, begin with the state of restart_noise'
+        if begun
+        else f'{self.log.path} lacks rounds whose rows were used; put the whole log back'
       )
-    if row < round_index and self.on_repeat == REFUSE:
+      raise ValueError(f'noise row {row} does not belong to round {round_index}: {why}')
+    # After a restart, a row behind the log may be of the noise before: burning cannot tell.
+    if row < due and (self.on_repeat == REFUSE or begun):
       raise RepeatedRowError(
-        f'noise row {row} was given out for round {row}, and would enter a second sum in round'
-        f" {round_index}; continue from the newest state, or burn the row: on_repeat='burn'"
+        f'noise row {row} was given out for round {begun + row}, and would enter a second sum in'
+        f' round {round_index}; continue from the newest state'
+        + ('' if begun else ", or burn the row: on_repeat='burn'")
       )
-    return round_index - row
+    return due - row

@@ -50,6 +50,11 @@ class Rows:
     self._times = hashlib.sha256() if timestamps else None
     self._num_rows = 0
 
+  @property
+  def num_rows(self) -> int:
+    """Number of rows so far."""
+    return self._num_rows
+
   def copy(self) -> 'Rows':
     """Returns the digests of the same rows, to which others are added."""
     result = Rows(timestamps=self._times is not None)

@@ -3,7 +3,8 @@
 A frame is a mark, a kind, a length, a payload, and the SHA-256 of all of these
 and of the digest of the frame before it. The digests form a chain, so that the
 last one stands for the whole journal. The first frame holds the log's metadata.
-Later frames hold a round's cohort, a release mark, or changed metadata.
+Later frames hold a round's cohort, a release mark, or changed metadata. A cohort ends
+with the chained digest of its round (`logs.chain`), which the finished log keeps.
 
 A frame is durable before the next one is begun. So only the last frame can be
 torn, after a crash or a full disk, and what it would have recorded had not
@@ -38,6 +39,7 @@ _MARK = b'\xf1fldp\r\n\x1a'
 _HEAD = struct.Struct('<8scI')
 _COHORT = struct.Struct('<qqcI')  # Round, UTC second, kind of ids, number of ids.
 _NUMBERS, _TEXT = b'i', b't'
+_CHAINED = {b'I': _NUMBERS, b'T': _TEXT}  # Kinds of ids before a chained digest.
 DIGEST_BYTES = hashlib.sha256().digest_size
 _START = bytes(DIGEST_BYTES)
 
@@ -50,12 +52,14 @@ class Entry(NamedTuple):
     size: of the payload, in bytes.
     timestamp: UTC second of the round.
     num_devices: size of the cohort.
+    chain: chained digest of the round; empty where an earlier version wrote none.
   """
 
   offset: int
   size: int
   timestamp: int
   num_devices: int
+  chain: bytes = b''
 
 
 class Contents(NamedTuple):
@@ -107,29 +111,32 @@ def of_released(num_rounds: int) -> bytes:
   return num_rounds.to_bytes(8, 'little')
 
 
-def of_cohort(round_index: int, timestamp: int, ids: pa.Array) -> bytes:
+def of_cohort(round_index: int, timestamp: int, ids: pa.Array, chain: bytes) -> bytes:
   """Returns the payload of a round.
 
   Args:
     round_index: from 0.
     timestamp: UTC second.
     ids: string or int64, without nulls.
+    chain: chained digest of the round.
   """
   if pa.types.is_integer(ids.type):
-    kind, body = _NUMBERS, np.asarray(ids, '<i8').tobytes()
+    kind, body = b'I', np.asarray(ids, '<i8').tobytes()
   else:
     raw = ids.cast(pa.large_binary())
     _, offsets, data = raw.buffers()
     bounds = np.frombuffer(offsets, np.int64)[raw.offset :][: len(raw) + 1]
     text = data.slice(int(bounds[0]), int(bounds[-1] - bounds[0])) if data is not None else b''
-    kind, body = _TEXT, np.diff(bounds).astype('<i4').tobytes() + bytes(text)
-  return _COHORT.pack(round_index, timestamp, kind, len(ids)) + body
+    kind, body = b'T', np.diff(bounds).astype('<i4').tobytes() + bytes(text)
+  return _COHORT.pack(round_index, timestamp, kind, len(ids)) + body + chain
 
 
 def ids_of(payload: bytes) -> pa.Array:
   """Returns the device ids in a round's payload, as string or int64; ValueError if malformed."""
   *_, kind, count = _COHORT.unpack_from(payload)
   body = memoryview(payload)[_COHORT.size :]
+  if kind in _CHAINED:
+    kind, body = _CHAINED[kind], body[:-DIGEST_BYTES]
   if kind == _NUMBERS:
     if len(body) != 8 * count:
       raise ValueError('a cohort of another size than it states')
@@ -177,8 +184,10 @@ def scan(path: str, file: BinaryIO, size: int | None = None) -> Contents:
         if index != len(rounds):
           raise ValueError(f'round {index} follows on {len(rounds)} rounds')
         if count:
-          id_type = pa.int64() if kind_of_ids == _NUMBERS else pa.string()
-        rounds.append(Entry(offset, len(payload), timestamp, count))
+          numbers = _CHAINED.get(kind_of_ids, kind_of_ids) == _NUMBERS
+          id_type = pa.int64() if numbers else pa.string()
+        chain = payload[-DIGEST_BYTES:] if kind_of_ids in _CHAINED else b''
+        rounds.append(Entry(offset, len(payload), timestamp, count, chain))
       else:
         raise ValueError(f'a frame of the unknown kind {kind!r}')
     except (ValueError, struct.error) as e:
@@ -275,6 +284,8 @@ class Reader:
     }
     if found.released is not None:
       self.metadata[keys.RELEASED_KEY] = str(found.released)
+    if found.rounds and found.rounds[-1].chain:
+      self.metadata[keys.CHAIN_KEY] = found.rounds[-1].chain.hex()
     if found.torn_bytes:
       self.metadata[TORN_KEY] = torn(path, found)
     self._text = found.id_type != pa.int64()

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fl_dpftrl import files
-from fl_dpftrl.logs import columns, digests, limits, shards
+from fl_dpftrl.logs import chain, columns, digests, limits, shards
 
 LogError = shards.LogError
 VOID_KEY = shards.VOID_KEY
@@ -87,6 +87,7 @@ def write_log(
   rows = digests.Rows(timestamps=timestamps is not None)
   rows.update(table)
   metadata = file_metadata(num_rounds, metadata)
+  metadata[shards.CHAIN_KEY] = chain.of_table(table, num_rounds).hex()
   write(parquet_path(path), table.schema, metadata, rows, [table])
 
 
@@ -111,7 +112,7 @@ def file_metadata(num_rounds: int, more: Mapping[str, str] | None) -> dict[str, 
   """
   if operator.index(num_rounds) > limits.ROUNDS:
     raise ValueError(f'num_rounds must be at most {limits.ROUNDS}, got {num_rounds}')
-  own = (shards.VERSION_KEY, shards.NUM_ROUNDS_KEY, shards.RELEASED_KEY)
+  own = (shards.VERSION_KEY, shards.NUM_ROUNDS_KEY, shards.RELEASED_KEY, shards.CHAIN_KEY)
   for key in (*own, *digests.KEYS):
     if more and key in more:
       raise ValueError(f'metadata must not hold {key!r}, which the log sets')

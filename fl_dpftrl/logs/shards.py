@@ -28,8 +28,13 @@ CLIP_NORM_KEY = 'fl_dpftrl.clip_norm'
 NOISE_CHANGES_KEY = 'fl_dpftrl.noise_changes'
 # JSON of an AdaptiveClipping, where the clip norm above is its first.
 ADAPTIVE_CLIPPING_KEY = 'fl_dpftrl.adaptive_clipping'
+# Restarts as JSON: a list of [round, strategy from that round on, or null for the one before].
+NOISE_RESTARTS_KEY = 'fl_dpftrl.noise_restarts'
+# The schema that a guard declared before the first round, as JSON.
+SCHEMA_KEY = 'fl_dpftrl.declared_schema'
 STRATEGY_KEY = 'fl_dpftrl.strategy_sha256'
 RELEASED_KEY = keys.RELEASED_KEY
+CHAIN_KEY = keys.CHAIN_KEY
 _OWN_PREFIX = 'fl_dpftrl.'
 _SUFFIXES = ', '.join(formats.READERS)
 # Most descriptors of a log's files kept open; a process may have about 1000.
@@ -70,7 +75,7 @@ class Shard:
       key: value
       for key, value in self.metadata.items()
       if key == NUM_ROUNDS_KEY or key.startswith(_OWN_PREFIX)
-      if key != RELEASED_KEY
+      if key not in (RELEASED_KEY, CHAIN_KEY)
     }
 
 

@@ -10,7 +10,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fl_dpftrl import files
-from fl_dpftrl.logs import columns, digests, journal, journal_file, noise_record, schema, shards
+from fl_dpftrl.families import base
+from fl_dpftrl.logs import (
+  chain,
+  columns,
+  digests,
+  journal,
+  journal_file,
+  noise_record,
+  schema,
+  shards,
+)
 
 
 class LogWriter:
@@ -48,6 +58,7 @@ class LogWriter:
     self._cohorts: list[pa.Table] = []  # Of a Parquet file without a journal.
     self._id_type: pa.DataType | None = None
     self._released: int | None = None
+    self._chain = b''  # Digest of the last round; empty where it is not known.
     self._closed = False
     if journal.path_of(self.path).exists():
       self._resume()
@@ -61,6 +72,24 @@ class LogWriter:
 
   def __exit__(self, *unused) -> None:
     self.close()
+
+  @property
+  def digest(self) -> str:
+    """Chained digest of the rounds so far, SHA-256 in hexadecimal.
+
+    It fixes the devices of all rounds so far. Note it elsewhere from time to time: the same round
+    of a bundle then has to have the same digest.
+    """
+    if not self._chain:
+      *_, self._chain = (chain.START, *self._chained())
+    return self._chain.hex()
+
+  def _chained(self) -> Iterator[bytes]:
+    before = chain.START
+    for t in range(self.num_rounds):
+      ids = _array(self._table(t).column('device_id'))
+      before = chain.of_cohort(before, t, ids)
+      yield before
 
   @property
   def num_rounds(self) -> int:
@@ -93,12 +122,14 @@ class LogWriter:
       raise ValueError(f'device_ids must be of one type through a log, got {types}')
     if len(pc.unique(ids)) != size:
       raise ValueError(f'device_ids holds a device twice in round {round_index}')
-    payload = journal.of_cohort(round_index, timestamp, ids)
+    digest = chain.of_cohort(bytes.fromhex(self.digest), self.num_rounds, ids)
+    payload = journal.of_cohort(round_index, timestamp, ids, digest)
     if self._journal is None:
       self._begin([(journal.COHORT, payload)], self._given)
     else:
       offset = self._store(journal.COHORT, payload)
-      self._entries.append(journal.Entry(offset, len(payload), timestamp, size))
+      self._entries.append(journal.Entry(offset, len(payload), timestamp, size, digest))
+    self._chain = digest
     if size:
       self._id_type = ids.type
 
@@ -124,39 +155,57 @@ class LogWriter:
       self._record(journal.RELEASED, journal.of_released(num_rounds))
     self._released = num_rounds
 
-  def change_noise(self, round_index: int, *, noise_multiplier: float, clip_norm: float) -> None:
-    """Records durably that the noise changes from a round on.
+  def change_noise(
+    self,
+    round_index: int,
+    *,
+    noise_multiplier: float | None = None,
+    clip_norm: float | None = None,
+    strategy: base.Strategy | None = None,
+    restart: bool = False,
+  ) -> noise_record.Declared:
+    """Records durably that the noise changes or restarts from a round on.
 
-    Call it before that round is computed. The change enters the log's metadata,
-    as `noise_record.run_metadata` gives it.
+    Call it before that round is computed. The change enters the log's metadata, as
+    `noise_record.run_metadata` gives it, so that replay needs no flags for it.
 
     Args:
-      round_index: the aggregator state's `noise.row`: num_rounds, or one less
-        if that round's cohort is in the log already.
-      noise_multiplier, clip_norm: values from that round on.
+      round_index: the next round to be computed: num_rounds, or one less if
+        that round's cohort is in the log already.
+      noise_multiplier, clip_norm: values from that round on; None for those before.
+      strategy: C from that round on; None for the one before. Another one
+        needs a restart.
+      restart: whether noise begins anew with row 0 and an independent Z.
+
+    Returns:
+      The change, for `CorrelatedNoiseFactory.change_noise` or `restart_noise`.
 
     Raises:
-      ValueError: for another round or values out of range, and if the metadata
-        lack the previous noise multiplier and clip norm.
+      ValueError: for another round or values out of range, if nothing changes,
+        if the metadata lack the previous noise multiplier and clip norm, and
+        for another strategy without a restart.
       OSError: if it cannot be written; the log is then as before.
     """
-    before = noise_record.read(self._given)
-    if before.noise_multiplier is None or before.clip_norm is None:
-      raise ValueError(
-        f'{self.path}: its metadata lack the noise multiplier or clip norm that'
-        ' was before; open it with those of noise_record.run_metadata'
-      )
     if operator.index(round_index) not in (self.num_rounds, self.num_rounds - 1):
       raise ValueError(
         f'round_index must be {self.num_rounds}, or one less where that round'
         f' was not computed yet, got {round_index}'
       )
-    change = (round_index, noise_multiplier, clip_norm)
-    given = self._given | noise_record.metadata(
-      before.noise_multiplier, clip_norm=before.clip_norm, changes=(*before.changes, change)
+    record = noise_record.read(self._given).changed(
+      round_index,
+      noise_multiplier=noise_multiplier,
+      clip_norm=clip_norm,
+      strategy=strategy,
+      restart=restart,
     )
+    given = self._given | record.metadata()
     self._record(journal.METADATA, journal.of_metadata(given))
     self._given = given
+    return self.declared(round_index)
+
+  def declared(self, round_index: int) -> noise_record.Declared:
+    """Returns the change of the noise that was recorded at a round; ValueError if none was."""
+    return noise_record.declared(self._given, round_index)
 
   def cohort(self, round_index: int) -> np.ndarray:
     """Returns the device ids of a round, as they were appended."""
@@ -196,7 +245,8 @@ class LogWriter:
       rows.update(table)
     id_type = self._empty().schema.field('device_id').type
     mark = {} if self._released is None else {shards.RELEASED_KEY: str(self._released)}
-    metadata = {**schema.file_metadata(self.num_rounds, self._given), **mark}
+    own = {shards.CHAIN_KEY: self.digest, **mark}
+    metadata = {**schema.file_metadata(self.num_rounds, self._given), **own}
     schema.write(self.path, schema.schema(id_type), metadata, rows, self._tables(None))
     self._journal.remove()
 
@@ -224,11 +274,10 @@ class LogWriter:
 
     def frames() -> Iterator[tuple[bytes, bytes]]:
       yield journal.METADATA, journal.of_metadata(given)
-      for t, cohort in enumerate(self._cohorts):
-        ids = cohort.column('device_id').combine_chunks()
-        ids = ids if isinstance(ids, pa.Array) else ids.combine_chunks()
+      for t, (cohort, digest) in enumerate(zip(self._cohorts, self._chained())):
+        ids = _array(cohort.column('device_id'))
         second = columns.seconds(cohort)[0].as_py() if len(ids) else 0
-        yield journal.COHORT, journal.of_cohort(t, second, ids)
+        yield journal.COHORT, journal.of_cohort(t, second, ids, digest)
       if self._released is not None and self._cohorts:
         yield journal.RELEASED, journal.of_released(self._released)
       yield from more
@@ -282,6 +331,7 @@ class LogWriter:
         f'{self.path} has more rounds than {self._journal.path}; remove the older of the two'
       )
     self._entries, self._id_type = list(found.rounds), found.id_type
+    self._chain = found.rounds[-1].chain if found.rounds else b''
     if found.torn_bytes:
       self.dropped = journal.torn(str(self._journal.path), found)
 
@@ -291,6 +341,7 @@ class LogWriter:
     own = schema.file_metadata(shard.num_rounds or 0, self._given)
     found = dict(shard.metadata)
     self._released = self._mark(found.pop(shards.RELEASED_KEY, None), num_rounds)
+    found.pop(shards.CHAIN_KEY, None)  # Computed again: an older release may have added rounds.
     if found != own:
       raise shards.LogError(f'{self.path}: its metadata are {found}, not {own}')
     table = pa.concat_tables(shard.tables())
@@ -323,3 +374,8 @@ class LogWriter:
         f'{self.path}: {shards.RELEASED_KEY} is {text[:40]!r}, and the log has {num_rounds} rounds'
       )
     return int(text)
+
+
+def _array(column: pa.ChunkedArray) -> pa.Array:
+  ids = column.combine_chunks()
+  return ids if isinstance(ids, pa.Array) else ids.combine_chunks()

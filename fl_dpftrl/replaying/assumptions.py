@@ -43,6 +43,11 @@ def sentences(
       for i, run in enumerate(runs)
       if run.declared is not None
     ]
+    if any(run.declared_in_log for run in runs):
+      result.append(
+        'declared: the schema is the one in the metadata of the log, where a guard recorded it'
+        ' before the first round'
+      )
     if not holds:
       result.append(
         'THE DECLARED SCHEMA DOES NOT HOLD in this log: the figures under declared are void'
@@ -78,11 +83,6 @@ def sentences(
       'the noise of each run is independent of that of the others; a device'
       ' that is in several runs has the same device_id in them'
     )
-  if any(run.noise.restarts for run in runs):
-    result.append(
-      'the noise from a restart on is independent of that before; restarts are stated by whoever'
-      ' replays, and the log cannot confirm them'
-    )
   adaptive = [noise_record.read_clipping(run.log.metadata) for run in runs]
   for i, rule in enumerate(adaptive):
     if rule is not None:
@@ -92,6 +92,16 @@ def sentences(
         ' zeroed and rejected ones together, which the guarantee covers'
       )
   records = [noise_record.read(run.log.metadata) for run in runs]
+  restarted = [
+    record.restarts for run, record in zip(runs, records, strict=True) if run.noise.restarts
+  ]
+  if restarted:
+    source = (
+      'restarts are as the metadata of the log state them'
+      if all(restarted)
+      else 'restarts are stated by whoever replays, and the log cannot confirm them'
+    )
+    result.append(f'the noise from a restart on is independent of that before; {source}')
   if any(run.noise.changes for run in runs) or any(record.clip_norm_changes for record in records):
     result.append(
       'where the noise multiplier or the clip norm changed, the noise of a round was that of'

@@ -33,7 +33,7 @@ class Exposure:
     self._noises = tuple(noises)
     self.ends = ends(noises)
     streams = [
-      (first + stream.first_round, entries_lib.gram_entries(noise.strategy, stream.num_rounds))
+      (first + stream.first_round, entries_lib.gram_entries(stream.strategy, stream.num_rounds))
       for first, noise in zip((0, *self.ends.tolist()), noises)
       for stream in noise.streams()
     ]

@@ -105,6 +105,7 @@ def _publishable_run(run: statement_lib.RunFacts) -> statement_lib.RunFacts:
     clip_norm_changes=run.clip_norm_changes,
     adaptive_clipping=run.adaptive_clipping,
     restarts=run.restarts,
+    later_strategies=run.later_strategies,
   )
 
 

@@ -61,6 +61,11 @@ def replay(
     LogError: if a log cannot be believed.
   """
   runs = [runs] if isinstance(runs, runs_lib.Run) else list(runs)
+  if any(run.declared is None for run in runs):  # A schema that one log records is of that run.
+    runs = [
+      dataclasses.replace(r, declared=None, declared_in_log=False) if r.declared_in_log else r
+      for r in runs
+    ]
   deltas = [deltas] if isinstance(deltas, (int, float)) else list(deltas)
   _check(runs, deltas, adjacency, group_size, report_goal)
   noises = [run.noise for run in runs]
@@ -251,7 +256,7 @@ def _violations(
 def _facts(
   run: runs_lib.Run, happened: observed_lib.ObservedParticipation, report_goal: int | None
 ) -> statement_lib.RunFacts:
-  recorded = noise_record.read(run.log.metadata)
+  recorded = noise_record.read(run.log.metadata).until(run.log.num_rounds)
   sizes = happened.cohorts.counts
   return statement_lib.RunFacts(
     num_rounds=happened.num_rounds,
@@ -269,6 +274,10 @@ def _facts(
     clip_norm_changes=recorded.clip_norm_changes,
     adaptive_clipping=noise_record.read_clipping(run.log.metadata),
     restarts=run.noise.restarts,
+    later_strategies=tuple(
+      (t, statement_lib.Strategy(strategy.family, digests.strategy_digest(strategy)))
+      for t, strategy in run.noise.later_strategies
+    ),
     counted=statement_lib.Counted(
       num_devices=happened.num_devices,
       num_participations=happened.num_participations,

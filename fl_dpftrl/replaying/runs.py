@@ -12,7 +12,7 @@ from fl_dpftrl import participation
 from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.families import base
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import noise_record
+from fl_dpftrl.logs import noise_record, schema_record
 
 
 class Stream(NamedTuple):
@@ -21,10 +21,12 @@ class Stream(NamedTuple):
   Attributes:
     first_round: first of these rounds, with row 0 of C⁻¹.
     num_rounds: number of these rounds.
+    strategy: C of these rounds.
   """
 
   first_round: int
   num_rounds: int
+  strategy: base.Strategy
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -33,17 +35,18 @@ class Noise:
 
   Attributes:
     num_rounds: n, rows of noise consumed.
-    strategy: C as it was run, not normalised.
+    strategy: C as it was run in round 0, not normalised.
     multiplier: std(Z) / clip_norm in round 0; 0 if no noise was added.
     changes: (round, multiplier) at each change of multiplier or clip norm, with the multiplier
       from that round on. The noise of a round is a row of C⁻¹Z times the multiplier and the
       clip norm of that round.
     restarts: rounds at which the noise was restarted, with row 0 of C⁻¹ and a Z independent of
       the one before.
+    later_strategies: (round, C from that round on) where a restart brought another strategy.
 
   Raises:
     ValueError: for a negative multiplier, for rounds that do not ascend or are not in the log,
-      and if the strategy cannot run for that many rounds.
+      if a strategy cannot run for that many rounds, and for another strategy without a restart.
   """
 
   num_rounds: int
@@ -51,6 +54,7 @@ class Noise:
   multiplier: float
   changes: tuple[tuple[int, float], ...] = ()
   restarts: tuple[int, ...] = ()
+  later_strategies: tuple[tuple[int, base.Strategy], ...] = ()
 
   def __post_init__(self):
     try:
@@ -69,8 +73,11 @@ class Noise:
           raise ValueError(
             f'{name} must be at ascending rounds from 1 to {self.num_rounds - 1}, got {after}'
           )
+    for t, _ in self.later_strategies:
+      if t not in restarts:
+        raise ValueError(f'later_strategies must be at restarts, got round {t}')
     for stream in self.streams():
-      base.check_num_rounds(self.strategy, stream.num_rounds)
+      base.check_num_rounds(stream.strategy, stream.num_rounds)
 
   @property
   def multipliers(self) -> tuple[float, ...]:
@@ -79,8 +86,17 @@ class Noise:
 
   def streams(self) -> tuple[Stream, ...]:
     """Returns the noise streams of the rounds, a new one at each restart."""
-    ends = (*self.restarts, self.num_rounds)
-    return tuple(Stream(first, end - first) for first, end in zip((0, *self.restarts), ends))
+    later, strategy, result = dict(self.later_strategies), self.strategy, []
+    for first, end in zip((0, *self.restarts), (*self.restarts, self.num_rounds)):
+      strategy = later.get(first, strategy)
+      result.append(Stream(first, end - first, strategy))
+    return tuple(result)
+
+  def multipliers_in(self, stream: Stream) -> tuple[float, ...]:
+    """Returns the multipliers that were in force in the rounds of a stream."""
+    first, end = stream.first_round, stream.first_round + stream.num_rounds
+    within = [m for t, m in self.changes if first < t < end]
+    return (float(self.multipliers_at(np.array([first]))[0]), *within)
 
   def multipliers_at(self, rounds: np.ndarray) -> np.ndarray:
     """Returns the multiplier of each given round, of the same shape."""
@@ -103,6 +119,7 @@ class Run:
     log: participation log.
     noise: noise of the same number of rounds.
     declared: schema that was declared before the run, if any.
+    declared_in_log: whether the log's metadata state that schema, as a guard wrote it.
     sampling: scheme by which training drew its batches, if stated.
 
   Raises:
@@ -113,6 +130,7 @@ class Run:
   log: log_lib.Log
   noise: Noise
   declared: participation.MinSep | None = None
+  declared_in_log: bool = False
   sampling: sampling_lib.Scheme | None = None
 
   def __post_init__(self):
@@ -137,19 +155,20 @@ class Run:
     *,
     noise_multiplier: float | None = None,
     changes: tuple[tuple[int, float], ...] | None = None,
-    restarts: tuple[int, ...] = (),
+    restarts: tuple[int, ...] | None = None,
     declared: participation.MinSep | None = None,
     sampling: sampling_lib.Scheme | None = None,
   ) -> 'Run':
-    """Returns a run that uses one strategy for all rounds of its log.
+    """Returns the run of a log.
 
     Args:
       log: participation log.
-      strategy: C.
+      strategy: C in round 0; that of a restart with another one is in the log.
       noise_multiplier: std(Z) / clip_norm in round 0; None if the log states it.
       changes: see `Noise`; None to take them from the log.
-      restarts: see `Noise`.
-      declared, sampling: see the class.
+      restarts: see `Noise`; None to take them from the log.
+      declared: see the class; None to take it from the log, where a guard declared one.
+      sampling: see the class.
 
     Raises:
       LogError: if the log has more rounds than the strategy can run, or its metadata are
@@ -157,13 +176,15 @@ class Run:
       ValueError: as `Noise` and `Run` do, and if neither the argument nor the log gives the
         multiplier.
     """
-    recorded = noise_record.read(log.metadata)
+    recorded = noise_record.read(log.metadata).until(log.num_rounds)
     if noise_multiplier is None:
       noise_multiplier = recorded.noise_multiplier
       if noise_multiplier is None:
         raise ValueError(f'noise_multiplier is needed: {log.shards[0].path} does not say it')
     if changes is None:
       changes = recorded.multiplier_changes
+    if restarts is None:
+      restarts = recorded.restart_rounds
     if not restarts:
       try:
         base.check_num_rounds(strategy, log.num_rounds)
@@ -175,8 +196,16 @@ class Run:
       multiplier=noise_multiplier,
       changes=changes,
       restarts=restarts,
+      later_strategies=recorded.later_strategies if restarts == recorded.restart_rounds else (),
     )
-    return cls(log=log, noise=noise, declared=declared, sampling=sampling)
+    in_log = None if declared else schema_record.read(log.metadata, log.num_rounds)
+    return cls(
+      log=log,
+      noise=noise,
+      declared=declared or in_log,
+      declared_in_log=in_log is not None,
+      sampling=sampling,
+    )
 
 
 def declared(runs: Sequence[Run]) -> list[participation.MinSep]:

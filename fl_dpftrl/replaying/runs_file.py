@@ -3,7 +3,7 @@
 Example: {"runs": [{"log": "first.parquet", "strategy": "blt-b400", "noise_multiplier": 8.0},
 …]}. Further keys of a run are num_rounds, changes (pairs of a round and the noise multiplier
 from that round on), restarts (rounds), declared_min_sep and declared_max_participations. The
-noise multiplier and its changes may be left out if the log states them. Paths are relative to
+noise multiplier, changes and restarts may be left out if the log states them. Paths are relative to
 the file.
 """
 
@@ -87,7 +87,7 @@ def _run(entry: Any, folder: pathlib.Path) -> runs_lib.Run:
     noise_multiplier=multiplier if multiplier is None else float(multiplier),
     num_rounds=entry.get('num_rounds'),
     changes=changes,
-    restarts=tuple(entry.get('restarts', ())),
+    restarts=tuple(entry['restarts']) if 'restarts' in entry else None,
     declared_min_sep=entry.get('declared_min_sep'),
     declared_max_participations=entry.get('declared_max_participations'),
     columns=entry.get('columns'),
@@ -102,7 +102,7 @@ def open_run(
   noise_multiplier: float | None = None,
   num_rounds: int | None = None,
   changes: tuple[tuple[int, float], ...] | None = None,
-  restarts: tuple[int, ...] = (),
+  restarts: tuple[int, ...] | None = None,
   declared_min_sep: int | None = None,
   declared_max_participations: int | None = None,
   columns: str | None = None,
@@ -117,9 +117,10 @@ def open_run(
     num_rounds: rows of noise consumed, if the log does not say.
     changes: (round, multiplier) at each change of multiplier or clip norm; None to take them
       from the log.
-    restarts: rounds at which the noise was restarted.
+    restarts: rounds at which the noise was restarted; None to take them from the log.
     declared_min_sep: min-sep that was declared before the run.
-    declared_max_participations: maximum participations declared before the run.
+    declared_max_participations: maximum participations declared before the run. Without either,
+      the schema that a guard recorded in the log is taken.
     columns: where the log has its columns, as in 'round=step,device_id=user_id'; None for their
       own names. 'device_id=hex(NAME)' is a column of bytes.
     first_round: number of the log's first round.

@@ -21,8 +21,8 @@ def worst_case(
   """Sensitivity of any device that keeps to the schema of each run.
 
   If noise was restarted within a run, a device is assumed to have all of its participations in
-  each part. If the multiplier changed, all participations are assumed to be at the smallest.
-  Either assumption makes it an upper bound.
+  each part. If the multiplier changed, all participations of a part are assumed to be at the
+  smallest of that part. Either assumption makes it an upper bound.
 
   Args:
     noises: noise of each run, all of one population.
@@ -32,10 +32,10 @@ def worst_case(
   square, kinds = 0.0, []
   for noise, schema in zip(noises, schemas, strict=True):
     streams = noise.streams()
-    least = min(noise.multipliers)
-    weight = unit / least if unit and least else 1.0
     for stream in streams:
-      value, kind = sensitivity_lib.sensitivity(noise.strategy, _part(schema, stream.num_rounds))
+      least = min(noise.multipliers_in(stream))
+      weight = unit / least if unit and least else 1.0
+      value, kind = sensitivity_lib.sensitivity(stream.strategy, _part(schema, stream.num_rounds))
       square += (weight * value) ** 2
       kinds.append(kind)
     if len(streams) > 1 or len(set(noise.multipliers)) > 1:

@@ -67,7 +67,7 @@ class RunFacts:
     min_sep: b, rounds; the least separation in the log.
     max_participations: k, rounds; the most of any device in the log.
     noise_multiplier: std(Z) / clip_norm in round 0.
-    strategy: the strategy.
+    strategy: the strategy in round 0.
     num_rounds_assumed: whether num_rounds rests on the last round alone.
     layout: where the log's files have their columns.
     report_goal: intended devices per round; None if not stated.
@@ -76,6 +76,7 @@ class RunFacts:
     adaptive_clipping: rule of the clip norm after round 0; None if it is fixed.
     clip_norm_changes: (round, clip norm from that round on).
     restarts: rounds at which the noise was restarted.
+    later_strategies: (round, strategy from that round on), where a restart brought another.
     counted: confidential counts; None in a publishable statement.
     log: files that were read; None in a publishable statement.
   """
@@ -93,6 +94,7 @@ class RunFacts:
   clip_norm_changes: Changes = ()
   adaptive_clipping: adaptive.AdaptiveClipping | None = None
   restarts: tuple[int, ...] = ()
+  later_strategies: tuple[tuple[int, Strategy], ...] = ()
   counted: Counted | None = None
   log: tuple[log_lib.LogFile, ...] | None = None
 
@@ -108,6 +110,10 @@ class RunFacts:
       'adaptive_clipping': self.adaptive_clipping and vars(self.adaptive_clipping),
       'clip_norm_changes': [list(change) for change in self.clip_norm_changes] or None,
       'restarts': list(self.restarts) or None,
+      'later_strategies': [
+        {'round': t, **strategy._asdict()} for t, strategy in self.later_strategies
+      ]
+      or None,
     }
     return {
       'num_rounds': self.num_rounds,

@@ -19,13 +19,18 @@ def reason(run: runs_lib.Run) -> str | None:
     reasons.append(
       f'the log is of a run with the noise multiplier {metadata[key]}, not {run.noise.multiplier}'
     )
-  recorded = noise_record.read(metadata)
+  recorded = noise_record.read(metadata).until(run.log.num_rounds)
   own_changes = runs_lib.effective_changes(run.noise)
   # Files without a clip norm are older than the record of changes.
   if recorded.clip_norm is not None and (recorded.multiplier_changes != own_changes):
     reasons.append(
       'the log is of a run whose noise multiplier changed'
       f' {_told(recorded.multiplier_changes)}, not {_told(own_changes)}'
+    )
+  if recorded.restarts and recorded.restart_rounds != run.noise.restarts:
+    reasons.append(
+      f'the log is of a run whose noise restarted at {_rounds(recorded.restart_rounds)}, not'
+      f' {_rounds(run.noise.restarts)}'
     )
   key = shards.STRATEGY_KEY
   if metadata.get(key) not in (None, own[key]):
@@ -34,6 +39,13 @@ def reason(run: runs_lib.Run) -> str | None:
       f' {metadata[key][:12]}…, not {own[key][:12]}…'
     )
   return '; '.join(reasons) or None
+
+
+def _rounds(rounds: Sequence[int]) -> str:
+  if not rounds:
+    return 'never'
+  more = f' and {len(rounds) - 3} more' if len(rounds) > 3 else ''
+  return f'round {", ".join(map(str, rounds[:3]))}{more}'
 
 
 def _told(changes: Sequence[tuple[int, float]]) -> str:

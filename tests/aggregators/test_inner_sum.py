@@ -75,6 +75,11 @@ def test_a_mean_is_refused_at_once():
       make(mean)
 
 
+def test_encodings_that_lengthen_updates_are_refused_at_once():
+  with pytest.raises(ValueError, match='longer than clip_norm'):
+    make(tff.aggregators.EncodedSumFactory.quantize_above_threshold(8, threshold=1))
+
+
 @pytest.mark.parametrize(
   'inner',
   [

@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 
 from fl_dpftrl.aggregators import dp_query, factory, parameters
 from fl_dpftrl.families import blt
+from fl_dpftrl.logs import noise_record, writer
 from fl_dpftrl.noise import engine
 
 pytestmark = pytest.mark.tff
@@ -116,13 +117,23 @@ def test_tff_says_what_would_do(make, tmp_path):
     other[0].skip_row(VALUE_TYPE)(state)
 
 
+def declared(folder, num_rounds, strategy=BLT, **change):
+  """A change that a log of num_rounds rounds records."""
+  folder.mkdir(exist_ok=True)
+  metadata = noise_record.run_metadata(strategy, 2.0, clip_norm=1.0)
+  log = writer.LogWriter(folder / 'log.parquet', metadata=metadata)
+  for t in range(num_rounds):
+    log.append(t, [t], 86400 + t)
+  return log.change_noise(num_rounds, **(change or dict(noise_multiplier=0.5, clip_norm=3.0)))
+
+
 @pytest.mark.slow
 @BOTH
 def test_noise_that_is_changed_on_purpose_goes_on(make, tmp_path):
   expected, _ = rounds(make(tmp_path / 'whole'), 5)
   first, state = rounds(make(tmp_path / 'one'), 2)
   changed = make(tmp_path / 'one', noise_multiplier=0.5, clip_norm=3.0)
-  taken = changed[0].change_noise(VALUE_TYPE)(state)
+  taken = changed[0].change_noise(VALUE_TYPE, declared(tmp_path, 2))(state)
   assert taken.noise.row == 2
   rest, state = rounds(changed, 3, taken)
   scales = np.array([1.0, 1.0, 0.75, 0.75, 0.75])[:, None]
@@ -136,7 +147,47 @@ def test_changing_the_noise_keeps_strategy_and_seed(make, tmp_path):
   for changed, named in ((dict(strategy=OTHER), 'strategy'), (dict(noise_seed=6), 'seed')):
     aggregator, _, _ = make(tmp_path / named, noise_multiplier=0.5, **changed)
     with pytest.raises(REFUSED, match=f'noise has another.* {named}'):
-      parameters.change(noise, aggregator.parameters(VALUE_TYPE))
+      parameters.change(noise, aggregator.parameters(VALUE_TYPE), declared(tmp_path / named, 1))
+
+
+@pytest.mark.parametrize(
+  'num_rounds, state_of, factory_of, message',
+  [
+    (1, {}, {}, 'change before row 1, and the state is at another row'),
+    (2, dict(clip_norm=9.0), {}, r'noise has another.* clip_norm 9 \(here 1.0\)'),
+    (2, {}, dict(clip_norm=9.0), 'records another clip_norm from round 2 on'),
+    (2, {}, dict(strategy=OTHER, clip_norm=3.0), 'records another strategy from round 2 on'),
+  ],
+)
+def test_a_state_takes_the_declared_change_alone(
+  num_rounds, state_of, factory_of, message, tmp_path
+):
+  _, noise = rows(in_state(tmp_path, **state_of), 2)
+  change = declared(tmp_path, num_rounds)
+  aggregator, _, _ = in_state(tmp_path, **dict(noise_multiplier=0.5, clip_norm=3.0) | factory_of)
+  state = factory.AggregatorState(inner=(), noise=noise)
+  with pytest.raises(Exception, match=message):
+    aggregator.change_noise(VALUE_TYPE, change)(state)
+
+
+def test_a_declared_restart_begins_anew_with_its_strategy(tmp_path):
+  metadata = noise_record.run_metadata(OTHER, 2.0, clip_norm=1.0)
+  log = writer.LogWriter(tmp_path / 'log.parquet', metadata=metadata)
+  log.append(0, ['a'], 86400)
+  change = log.change_noise(1, strategy=BLT, noise_multiplier=3.0, restart=True)
+  made, _, _ = in_state(tmp_path, noise_multiplier=3.0)
+  state = made.restart_noise(VALUE_TYPE, change)()
+  assert int(state.noise.row) == change.row == 0
+  output = made.create(VALUE_TYPE).next(state, NOTHING)
+  assert output.measurements['noise_row'] == 0
+  for other, message in (
+    (dict(strategy=OTHER, noise_multiplier=3.0), 'another strategy'),
+    (dict(noise_multiplier=2.0), 'another noise_multiplier'),
+  ):
+    with pytest.raises(ValueError, match=message):
+      in_state(tmp_path, **other)[0].restart_noise(VALUE_TYPE, change)
+  with pytest.raises(ValueError, match='use restart_noise'):
+    made.change_noise(VALUE_TYPE, change)
 
 
 def test_a_query_refuses_the_state_of_another(tmp_path):

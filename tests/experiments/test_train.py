@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from experiments.stackoverflow import evaluate
+from fl_dpftrl.bundles import verification
 from fl_dpftrl.optimization import registry
 from fl_dpftrl.simulation import cohorts
 from tests.experiments import starts
@@ -53,6 +54,7 @@ def test_leaves_the_files_of_the_contract(run):
   folder, _ = run
   assert {path.name for path in folder.iterdir()} == {
     'accuracy.png',
+    'bundle',
     'checkpoints',
     'hparams.json',
     'lock',
@@ -89,6 +91,15 @@ def test_counts_equal_a_recount_of_the_log_by_hand(run):
   assert statement['min_sep'] == min(separations) >= 5
   assert statement['max_participations'] == max(map(len, rounds_of.values()))
   assert statement['declared']['holds'] is True
+
+
+def test_the_bundle_is_verified_and_its_digest_is_told(run):
+  folder, done = run
+  found = verification.verify(folder / 'bundle')
+  assert found.passed, found.checks
+  line = next(l for l in done.stdout.splitlines() if l.startswith('  digest, to keep'))
+  assert line.split()[-1] == found.digest
+  assert (folder / 'bundle').stat().st_mode & 0o777 == 0o700
 
 
 def test_simulated_days_are_those_of_the_log(run):
@@ -203,6 +214,7 @@ def test_a_given_noise_seed_voids_the_guarantee(tmp_path):
   assert 'none: the noise seed was given' in done.out
   statement = json.loads((tmp_path / 'run' / 'privacy.json').read_text())
   assert 'noise seed' in statement['void_reason']
+  assert not (tmp_path / 'run' / 'bundle').exists()
   assert 'noise seed was given' in (tmp_path / 'run' / 'privacy.html').read_text()
   assert '4711' not in (tmp_path / 'run' / 'hparams.json').read_text()
 

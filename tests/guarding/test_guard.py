@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import fl_dpftrl as dpftrl
 from fl_dpftrl.guarding import admission, guard
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import shards
+from fl_dpftrl.logs import schema_record, shards
 
 BLT = dpftrl.BLT([0.9, 0.5], [0.1, 0.2])
 SCHEMA = dpftrl.MinSep(num_rounds=12, min_sep=3, max_participations=3)
@@ -186,8 +186,95 @@ def test_every_family_has_a_horizon_that_its_epsilon_allows():
 
   schema = dpftrl.MinSep(num_rounds=8, min_sep=2)
   for strategy in (dpftrl.Banded(np.array([[1, 0]] + 7 * [[1, 0.4]])), dpftrl.TreeFull(8), BLT):
-    whole = budget.Budget(strategy, schema, noise_multiplier=1.0, delta=1e-6, max_epsilon=None)
+    whole = budget.Budget([budget.Part(0, strategy, 1.0)], schema, delta=1e-6, max_epsilon=None)
     values = [whole.epsilon(n) for n in range(1, 9)]
     for most in (values[0], values[4], values[-1] * 2):
-      found = budget.Budget(strategy, schema, noise_multiplier=1.0, delta=1e-6, max_epsilon=most)
+      found = budget.Budget([budget.Part(0, strategy, 1.0)], schema, delta=1e-6, max_epsilon=most)
       assert found.max_rounds == max(n for n in range(1, 9) if values[n - 1] <= most)
+
+
+@pytest.mark.parametrize('restart', [True, False])
+def test_the_budget_after_a_declared_change_is_that_of_all_rounds(tmp_path, restart):
+  """Devices that forget: replay, which needs no flags, never finds more than the budget."""
+  path, schema = tmp_path / 'log.parquet', dpftrl.MinSep(num_rounds=30, min_sep=3)
+  budget = 6.0
+  given = dict(strategy=dpftrl.TreeOnline(), schema=schema, max_epsilon=budget)
+  guarded = opened(path, noise_multiplier=6.0, clip_norm=1.0, **given)
+  first_plan = guarded.max_rounds
+  for t in range(9):
+    guarded.admit(['a', 'b', f'd{t}'], row=t)
+  multiplier, change = (3.0, dict(strategy=BLT, restart=True)) if restart else (4.0, {})
+  declared = guarded.change_noise(noise_multiplier=multiplier, **change)
+  assert declared.row == (0 if restart else 9)
+  assert 9 < guarded.max_rounds != first_plan
+  guarded.close()
+  # Without the change, the arguments are of another log.
+  with pytest.raises(shards.LogError, match='its metadata are'):
+    opened(path, noise_multiplier=6.0, clip_norm=1.0, **given)
+  changes = ((9, multiplier, 1.0),)
+  restarts = ((9, BLT),) if restart else ()
+  again = opened(
+    path, noise_multiplier=6.0, clip_norm=1.0, changes=changes, restarts=restarts, **given
+  )
+  assert again.max_rounds == guarded.max_rounds
+  refused = 'put the whole log back' if not restart else 'begin with the state of restart_noise'
+  with pytest.raises(ValueError, match=refused):
+    again.admit(['a'], row=10)
+  with pytest.raises(guard.BudgetSpentError):
+    while True:
+      again.admit(['a', 'b', 'c'], row=again.num_rounds - (9 if restart else 0))
+  assert 9 < again.num_rounds < schema.num_rounds
+  again.close()
+  statement = dpftrl.replay(dpftrl.open_run(path, given['strategy']), deltas=1e-6)
+  assert statement.void_reason is None and statement.declared.holds
+  assert any('where a guard recorded it' in line for line in statement.assumptions)
+  assert statement.observed.epsilon <= statement.declared.loss.epsilon * (1 + 1e-12)
+  assert statement.declared.loss.epsilon <= budget * (1 + 1e-12)
+  assert statement.declared.loss.epsilon == pytest.approx(again.epsilon(), rel=1e-12)
+
+
+def test_a_change_that_would_pass_the_budget_is_not_recorded(tmp_path):
+  with opened(tmp_path / 'log.parquet', clip_norm=1.0, max_epsilon=3.0) as guarded:
+    guarded.admit(['a'], row=0)
+    with pytest.raises(guard.BudgetSpentError, match='round 1 with this noise would pass'):
+      guarded.change_noise(noise_multiplier=0.3)
+    assert guarded.change_noise(noise_multiplier=4.0).noise_multiplier_before == 2.0
+    guarded.admit(['b'], row=1)
+
+
+def test_rows_behind_a_restart_are_never_burnt(tmp_path):
+  """A state of the noise before would give out a row of its own a second time."""
+  with opened(tmp_path / 'log.parquet', clip_norm=1.0, on_repeat='burn') as guarded:
+    guarded.admit(['a'], row=0)
+    guarded.admit(['b'], row=0)  # One row is burnt.
+    guarded.change_noise(restart=True)
+    guarded.admit(['c'], row=0)
+    with pytest.raises(guard.RepeatedRowError, match='row 0 was given out for round 2'):
+      guarded.admit(['d'], row=0)
+
+
+def test_replay_takes_the_declared_schema_from_the_log_of_a_guard(tmp_path):
+  path = tmp_path / 'log.parquet'
+  with opened(path) as guarded:
+    for t in range(4):
+      guarded.admit(['a', 'b', f'd{t}'], row=t)
+  run = dpftrl.open_run(path, BLT)
+  assert (run.declared.min_sep, run.declared.participations) == (3, 2)
+  given = dpftrl.open_run(path, BLT, declared_min_sep=2)
+  assert given.declared.min_sep == 2 and not given.declared_in_log
+  # Of two runs, one without a schema: neither is then declared.
+  dpftrl.write_log(tmp_path / 'other.parquet', rounds=[0], device_ids=['x'], num_rounds=1)
+  other = dpftrl.open_run(tmp_path / 'other.parquet', BLT, noise_multiplier=2.0)
+  assert dpftrl.replay([run, other], deltas=1e-6).declared is None
+
+
+@pytest.mark.parametrize('text', ['[', '3', '{}', '{"num_rounds": 3, "min_sep": 1}', '[' * 9999])
+def test_a_malformed_declared_schema_is_refused(text):
+  with pytest.raises(shards.LogError, match='declared_schema in the metadata'):
+    schema_record.read({shards.SCHEMA_KEY: text}, 3)
+
+
+def test_a_log_of_more_rounds_than_declared_says_what_to_do():
+  found = schema_record.metadata(SCHEMA)
+  with pytest.raises(shards.LogError, match='the log has 13 rounds.*declares 12; give --declared'):
+    schema_record.read(found, 13)

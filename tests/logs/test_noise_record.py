@@ -1,8 +1,10 @@
 """A log records its noise, and replay compares the record with a run."""
 
+import numpy as np
 import pytest
 
-from fl_dpftrl.families import blt
+from fl_dpftrl.families import blt, tree_online
+from fl_dpftrl.families import dense as dense_lib
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import noise_record, schema, shards
 from fl_dpftrl.logs import writer as writer_lib
@@ -36,7 +38,7 @@ def test_every_change_is_in_the_file(tmp_path):
   path = tmp_path / 'log.parquet'
   write(path)
   record = noise_record.read(log_lib.read_log(path).metadata)
-  assert record == (8.0, 1.0, CHANGES)
+  assert record == (8.0, 1.0, CHANGES, ())
   assert record.multiplier_changes == ((4, 2.0),)
   assert record.clip_norm_changes == ((2, 0.5), (4, 0.25))
   assert writer_lib.LogWriter(path, metadata=metadata(CHANGES)).num_rounds == 6
@@ -74,6 +76,98 @@ def test_changes_that_the_file_does_not_have_void_the_guarantee(changes, tmp_pat
   assert 'changed to 2 at round 4, not' in reason
 
 
+TREE = tree_online.TreeOnline()
+
+
+def write_restarted(path, num_rounds=9):
+  """Tree aggregation, from round 4 on a BLT of less noise, from round 7 on that BLT anew."""
+  writer = writer_lib.LogWriter(path, metadata=noise_record.run_metadata(TREE, 8.0, clip_norm=1.0))
+  for t in range(num_rounds):
+    if t == 4:
+      writer.change_noise(4, strategy=BLT, noise_multiplier=5.0, restart=True)
+    if t == 7:
+      writer.change_noise(7, restart=True)
+    writer.append(t, ['a', 'b'] if t % 2 else ['c'], 86400 + t)
+  return writer
+
+
+def test_replay_needs_no_flags_for_restarts_and_other_strategies(tmp_path):
+  path = tmp_path / 'log.parquet'
+  write_restarted(path).close()
+  run = runs.Run.of(log_lib.read_log(path), TREE)
+  told = replay.replay(run, deltas=1e-6)
+  assert told.void_reason is None
+  (facts,) = told.runs
+  assert facts.restarts == (4, 7)
+  assert facts.to_json()['later_strategies'][0]['family'] == 'blt'
+  assert any('restarts are as the metadata of the log state' in line for line in told.assumptions)
+  shown = privacy.report(told, privacy.Setting(run='r', noise_multiplier=8.0, command='c'))
+  assert 'blt from round' in shown
+  # The same rounds as three runs of three logs: ρ adds up, device by device.
+  rounds, of_parts = log_lib.read_log(path), []
+  for first, end, strategy, multiplier in ((0, 4, TREE, 8.0), (4, 7, BLT, 5.0), (7, 9, BLT, 5.0)):
+    part = tmp_path / f'{first}.parquet'
+    devices = [(t, d) for t in range(first, end) for d in (['a', 'b'] if t % 2 else ['c'])]
+    schema.write_log(
+      part,
+      rounds=[t - first for t, _ in devices],
+      device_ids=[d for _, d in devices],
+      num_rounds=end - first,
+    )
+    of_parts.append(runs.Run.of(log_lib.read_log(part), strategy, noise_multiplier=multiplier))
+  apart = replay.replay(of_parts, deltas=1e-6)
+  assert rounds.num_rounds == apart.num_rounds
+  assert told.observed.rho == pytest.approx(apart.observed.rho, rel=1e-12)
+  assert told.worst_case.rho >= apart.worst_case.rho * (1 - 1e-12)
+
+
+@pytest.mark.parametrize('restarts', [(), (4,), (4, 8)])
+def test_restarts_that_the_file_does_not_have_void_the_guarantee(restarts, tmp_path):
+  path = tmp_path / 'log.parquet'
+  write_restarted(path)
+  run = runs.Run.of(log_lib.read_log(path), TREE, restarts=restarts)
+  reason = replay.replay(run, deltas=1e-6).void_reason
+  assert 'noise restarted at round 4, 7, not' in reason
+
+
+def test_a_change_whose_round_did_not_come_is_not_replayed(tmp_path):
+  path = tmp_path / 'log.parquet'
+  write_restarted(path, num_rounds=4).change_noise(4, strategy=BLT, restart=True)
+  run = runs.Run.of(log_lib.read_log(path), TREE)
+  assert run.noise.restarts == ()
+  assert replay.replay(run, deltas=1e-6).void_reason is None
+
+
+def test_a_log_that_restarted_is_continued_with_its_record_alone(tmp_path):
+  path = tmp_path / 'log.parquet'
+  write_restarted(path).close()
+  given = dict(changes=((4, 5.0, 1.0),), restarts=((4, BLT), (7, None)))
+  own = noise_record.run_metadata(TREE, 8.0, clip_norm=1.0, **given)
+  writer = writer_lib.LogWriter(path, metadata=own)
+  assert writer.num_rounds == 9
+  assert writer.declared(4)[:3] == (4, 0, True)
+  with pytest.raises(ValueError, match='no change of the noise at round 5'):
+    writer.declared(5)
+  for missing in ('changes', 'restarts'):
+    other = {name: value for name, value in given.items() if name != missing}
+    with pytest.raises(schema.LogError, match='its metadata are'):
+      writer_lib.LogWriter(
+        path, metadata=noise_record.run_metadata(TREE, 8.0, clip_norm=1.0, **other)
+      )
+
+
+def test_a_change_that_says_nothing_or_too_much_is_refused(tmp_path):
+  writer = write_restarted(tmp_path / 'log.parquet', num_rounds=3)
+  with pytest.raises(ValueError, match='nothing changes'):
+    writer.change_noise(3)
+  with pytest.raises(ValueError, match='give restart=True'):
+    writer.change_noise(3, strategy=BLT)
+  dense = dense_lib.Dense(np.eye(3))
+  with pytest.raises(ValueError, match='too large for the metadata'):
+    writer.change_noise(3, strategy=dense, restart=True)
+  assert writer.num_rounds == 3
+
+
 def test_a_log_that_does_not_say_needs_the_multiplier(tmp_path):
   path = tmp_path / 'log.parquet'
   writer_lib.LogWriter(path).append(0, ['a'], 86400)
@@ -98,3 +192,16 @@ def test_changes_of_other_rounds_or_without_a_record_are_refused(tmp_path):
 def test_malformed_records_are_refused(text):
   with pytest.raises(shards.LogError, match='noise_changes in the metadata'):
     noise_record.read({shards.NOISE_CHANGES_KEY: text})
+
+
+@pytest.mark.parametrize(
+  'text',
+  [
+    *('[', '3', '[[1]]', '[["1", null]]', '[[0, null]]', '[[2, null], [2, null]]', '[[1, 3]]'),
+    '[[1, {"family": "none", "parameters": {}}]]',
+    '[[1, {"family": "dense", "parameters": {"matrix": {"npz": "secret.npz"}}}]]',
+  ],
+)
+def test_malformed_restarts_are_refused(text):
+  with pytest.raises(shards.LogError, match='noise_restarts in the metadata'):
+    noise_record.read({shards.NOISE_RESTARTS_KEY: text})

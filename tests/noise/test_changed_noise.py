@@ -17,10 +17,12 @@ from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.families import banded_toeplitz as toeplitz
 from fl_dpftrl.families import tree_full
 from fl_dpftrl.families import tree_online as tree
+from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.logs import noise_record, writer
 from fl_dpftrl.noise import engine
 from fl_dpftrl.noise import stream as streams
 from fl_dpftrl.noise.engine import draws
-from fl_dpftrl.replaying import exposure, runs
+from fl_dpftrl.replaying import exposure, runs, void
 from tests import every_family
 
 pytestmark = pytest.mark.tff
@@ -33,7 +35,7 @@ class History:
   """Random changes made in a run of n rounds.
 
   Attributes:
-    strategy: of every stream.
+    strategies: of each stream.
     num_rounds: n.
     multipliers, clip_norms: of each round, shape [n].
     restarts: rounds at which the noise began anew.
@@ -43,7 +45,6 @@ class History:
 
   def __init__(self, make_strategy, generator):
     self.num_rounds = n = int(generator.integers(2, 11))
-    self.strategy = make_strategy(n)
     self.multipliers = _piecewise(generator, n, [0.5, 2.0, 8.0])
     self.clip_norms = _piecewise(generator, n, [0.1, 1.0, 3.0])
     size = int(generator.integers(0, 3))
@@ -51,6 +52,9 @@ class History:
     self.burnt = np.flatnonzero(generator.random(n) < 0.15)
     size = int(generator.integers(1, min(n, 6) + 1))
     self.rounds = np.sort(generator.choice(n, size, replace=False))
+    self.strategies = [make_strategy(n)] * (1 + len(self.restarts))
+    if self.restarts and generator.random() < 0.5:  # The last restart brings a tree.
+      self.strategies[-1] = tree.TreeOnline()
 
   @property
   def stddevs(self):
@@ -70,7 +74,8 @@ def _piecewise(generator, num_rounds, values):
 def map_from_z(history, stream_rows):
   """Returns the map from Z of all streams to the noise of all rounds, [n, rows of Z]."""
   blocks = [
-    stream_rows(history.strategy, history.stddevs[first:last]) for first, last in history.streams()
+    stream_rows(strategy, history.stddevs[first:last])
+    for strategy, (first, last) in zip(history.strategies, history.streams(), strict=True)
   ]
   whole = np.zeros((history.num_rounds, sum(b.shape[1] for b in blocks)))
   row = column = 0
@@ -168,45 +173,61 @@ def true_effect(history, noise_map):
   return float(np.sqrt(max(found, best[0])))
 
 
-def noise_of(history):
-  """The history as replay is told of it."""
-  return runs.Noise(
-    num_rounds=history.num_rounds,
-    strategy=history.strategy,
-    multiplier=float(history.multipliers[0]),
-    changes=tuple(
-      (t, float(history.multipliers[t]))
-      for t in range(1, history.num_rounds)
-      if history.multipliers[t] != history.multipliers[t - 1]
+def noise_of(history, folder):
+  """The noise as replay takes it from a log in which every change was declared."""
+  first, n = history.strategies[0], history.num_rounds
+  log = writer.LogWriter(
+    folder / 'log.parquet',
+    metadata=noise_record.run_metadata(
+      first, float(history.multipliers[0]), clip_norm=float(history.clip_norms[0])
     ),
-    restarts=tuple(history.restarts),
   )
+  later = {
+    t: None if after is before else after
+    for t, before, after in zip(history.restarts, history.strategies, history.strategies[1:])
+  }
+  for t in range(n):
+    changed = t and history.stddevs[t] != history.stddevs[t - 1]
+    values = dict(
+      noise_multiplier=float(history.multipliers[t]), clip_norm=float(history.clip_norms[t])
+    )
+    if changed or t in later:
+      restart = dict(restart=True, strategy=later[t]) if t in later else {}
+      log.change_noise(t, **(values if changed else {}), **restart)
+    log.append(t, ['a'] if t in history.rounds else [], 86400 + t)
+  log.close()
+  run = runs.Run.of(log_lib.read_log(log.path), first)
+  assert void.reason(run) is None
+  return run.noise
 
 
-def replayed_effect(history):
+def replayed_effect(history, folder):
   """Sensitivity over noise multiplier, as replay has it for the device."""
-  noise = noise_of(history)
+  noise = noise_of(history, folder)
   squares, _ = exposure.Exposure([noise]).squares(history.rounds, np.array([history.rounds.size]))
   return float(np.sqrt(squares[0])) / noise.multiplier
 
 
 @pytest.mark.slow
-def test_replay_is_never_below_what_was_released(monkeypatch):
+def test_replay_is_never_below_what_was_released(monkeypatch, tmp_path):
   """Random histories of all families, in both executors."""
   monkeypatch.setattr(draws, 'Draws', Basis)
-  num_changed = num_equal = 0
+  num_changed = num_equal = num_strategies = 0
   for number, family in zip(range(NUM_HISTORIES), itertools.cycle(every_family.FAMILIES)):
     history = History(
       functools.partial(every_family.example, family), np.random.default_rng(number)
     )
-    claimed = replayed_effect(history)
+    (tmp_path / str(number)).mkdir()
+    claimed = replayed_effect(history, tmp_path / str(number))
     num_changed += len(set(history.stddevs)) > 1
+    num_strategies += len({id(strategy) for strategy in history.strategies}) > 1
     for executor in (rows_of_graph, rows_of_engine):
       truth = true_effect(history, map_from_z(history, executor))
       assert truth <= claimed * (1 + 1e-4), (number, family, truth, claimed)
       num_equal += abs(truth / claimed - 1) < 1e-4
   # The bound is no empty one: most histories change, and many meet it.
   assert num_changed > NUM_HISTORIES / 2
+  assert num_strategies > NUM_HISTORIES / 8
   assert num_equal > NUM_HISTORIES / 4
 
 
@@ -222,7 +243,7 @@ def test_replay_is_never_below_what_was_released(monkeypatch):
   ids=['blt', 'tree_online', 'tree_full', 'banded_toeplitz'],
 )
 def test_less_noise_from_round_ten_on_is_what_replay_takes_it_to_be(
-  strategy, epsilon, executor, monkeypatch
+  strategy, epsilon, executor, monkeypatch, tmp_path
 ):
   """With buffers of two scales, ε was up to three times what was printed."""
   monkeypatch.setattr(draws, 'Draws', Basis)
@@ -231,9 +252,10 @@ def test_less_noise_from_round_ten_on_is_what_replay_takes_it_to_be(
   history.multipliers = np.repeat([8.0, 2.0], 10)
   history.clip_norms = np.ones(20)
   history.restarts, history.burnt = [], np.zeros(0, int)
+  history.strategies = [strategy]
   history.rounds = np.arange(10)
   truth = true_effect(history, map_from_z(history, executor))
   found = gaussian.epsilon(1.0 / truth, DELTA)
-  printed = gaussian.epsilon(1.0 / replayed_effect(history), DELTA)
+  printed = gaussian.epsilon(1.0 / replayed_effect(history, tmp_path), DELTA)
   assert printed == pytest.approx(epsilon, abs=1e-3)
   assert found <= printed * (1 + 1e-4)

@@ -1,0 +1,53 @@
+"""The participation schema that a guard declared, as recorded in the log's metadata."""
+
+import json
+from collections.abc import Mapping
+
+from fl_dpftrl import participation
+from fl_dpftrl.logs import shards
+
+_FIELDS = ('num_rounds', 'min_sep', 'max_participations')
+
+
+def metadata(schema: participation.MinSep) -> dict[str, str]:
+  """Returns the metadata that state a declared schema."""
+  declared = {
+    'num_rounds': schema.num_rounds,
+    'min_sep': schema.min_sep,
+    'max_participations': schema.participations,
+  }
+  return {shards.SCHEMA_KEY: json.dumps(declared)}
+
+
+def read(found: Mapping[str, str], num_rounds: int) -> participation.MinSep | None:
+  """Returns the declared schema, for the rounds of the log; None if none was declared.
+
+  Args:
+    found: metadata of the log.
+    num_rounds: rounds of the log; those of the declared schema are the most that were planned.
+
+  Raises:
+    LogError: naming the key, if it is malformed or for fewer rounds than the log has.
+  """
+  text = found.get(shards.SCHEMA_KEY)
+  if text is None:
+    return None
+  try:
+    values = json.loads(text)
+    if not isinstance(values, dict) or set(values) != set(_FIELDS):
+      raise ValueError(f'it must have {", ".join(_FIELDS)}')
+    schema = participation.MinSep(**values)
+  except (ValueError, TypeError, RecursionError) as e:
+    raise shards.LogError(
+      f'{shards.SCHEMA_KEY} in the metadata of the log is malformed: {text[:80]!r}'
+    ) from e
+  if num_rounds > schema.num_rounds:
+    raise shards.LogError(
+      f'the log has {num_rounds} rounds, and {shards.SCHEMA_KEY} in its metadata declares'
+      f' {schema.num_rounds}; give --declared_min_sep and --declared_max_participations'
+    )
+  return participation.MinSep(
+    num_rounds=num_rounds,
+    min_sep=schema.min_sep,
+    max_participations=min(schema.participations, num_rounds),
+  )
