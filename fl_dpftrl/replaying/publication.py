@@ -100,6 +100,7 @@ def _publishable_run(run: statement_lib.RunFacts) -> statement_lib.RunFacts:
     clip_norm=run.clip_norm,
     clip_norm_changes=run.clip_norm_changes,
     restarts=run.restarts,
+    canaries=run.canaries,
   )
 
 

@@ -17,8 +17,8 @@ from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import gaussian, privacy_loss
 from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.centralized import sampling as sampling_lib
+from fl_dpftrl.logs import canaries, noise_record
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import noise_record
 from fl_dpftrl.logs import observed as observed_lib
 from fl_dpftrl.replaying import assumptions as assumptions_lib
 from fl_dpftrl.replaying import embedded, guarantees, void
@@ -265,6 +265,7 @@ def _facts(
     clip_norm=recorded.clip_norm,
     clip_norm_changes=recorded.clip_norm_changes,
     restarts=run.noise.restarts,
+    canaries=canaries.read(run.log.metadata),
     counted=statement_lib.Counted(
       num_devices=happened.num_devices,
       num_participations=happened.num_participations,

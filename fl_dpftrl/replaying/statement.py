@@ -72,6 +72,7 @@ class RunFacts:
     clip_norm: L2 bound on an update in round 0; None if the log lacks it.
     clip_norm_changes: (round, clip norm from that round on).
     restarts: rounds at which the noise was restarted.
+    canaries: devices of the log that are canaries of an audit, and hold no data.
     counted: confidential counts; None in a publishable statement.
     log: files that were read; None in a publishable statement.
   """
@@ -87,6 +88,7 @@ class RunFacts:
   clip_norm: float | None = None
   clip_norm_changes: Changes = ()
   restarts: tuple[int, ...] = ()
+  canaries: int = 0
   counted: Counted | None = None
   log: tuple[log_lib.LogFile, ...] | None = None
 
@@ -101,6 +103,7 @@ class RunFacts:
       'clip_norm': self.clip_norm,
       'clip_norm_changes': [list(change) for change in self.clip_norm_changes] or None,
       'restarts': list(self.restarts) or None,
+      'canaries': self.canaries or None,
     }
     return {
       'num_rounds': self.num_rounds,

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from fl_dpftrl.auditing import one_run
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Deployment:
@@ -48,6 +50,7 @@ class Setting:
     zeroed_count: updates dropped for their size.
     rejected_count: updates dropped as not finite.
     burnt_rounds: rounds whose row of noise was used up without a release.
+    audit: empirical ε from canaries; published, too, since it follows from what was released.
     notes: further sentences, one each; published, too.
   """
 
@@ -68,6 +71,7 @@ class Setting:
   zeroed_count: int | None = None
   rejected_count: int | None = None
   burnt_rounds: tuple[int, ...] = ()
+  audit: one_run.OneRunAudit | None = None
   notes: tuple[str, ...] = ()
 
   def publishable(self) -> 'Setting':
@@ -88,5 +92,6 @@ class Setting:
       report_goal=self.report_goal,
       void_reason=self.void_reason,
       hypothetical=hypothetical,
+      audit=self.audit,
       notes=self.notes,
     )
