@@ -23,8 +23,8 @@ class Canaries(Protocol):
     """Returns the sum of their updates in a round, float32 of shape [size]."""
     ...
 
-  def scores(self, total: np.ndarray) -> np.ndarray:
-    """Returns their scores from a noisy sum of shape [size]."""
+  def scores(self, round_index: int, total: np.ndarray) -> np.ndarray:
+    """Returns their scores from the noisy sum of a round, of shape [size]."""
     ...
 
 
@@ -47,7 +47,8 @@ class Channel:
 
   def observe(self, divisor: float, row: np.ndarray, released: np.ndarray) -> np.ndarray:
     """Scores what a round released, and returns it unchanged."""
-    self._scores[int(row)] = self._canaries.scores(np.float64(divisor) * released)
+    total = np.float64(divisor) * released
+    self._scores[int(row)] = self._canaries.scores(int(row), total)
     return released
 
   def take(self, row: int) -> np.ndarray:

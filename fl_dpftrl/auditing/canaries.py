@@ -103,15 +103,20 @@ class Canaries:
     together = functools.reduce(np.add, signs, np.zeros(self.size))
     return (self.clip_norm * _SHRINK / math.sqrt(self.size) * together).astype(np.float32)
 
-  def scores(self, total: np.ndarray) -> np.ndarray:
+  def scores(self, round_index: int, total: np.ndarray) -> np.ndarray:
     """Returns how much of each direction is in the noisy sum of a round, in clip norms.
 
+    The sum is scored without the updates of all other canaries, which are known.
+
     Args:
+      round_index: number of the round.
       total: what the round released, times its divisor; shape [size].
 
     Returns:
       Inner products, float64 of shape [2 · num_canaries]: canaries first, then controls.
     """
-    flat = np.asarray(total, np.float64).ravel()
-    products = [self._signs(number) @ flat for number in range(2 * self.num_canaries)]
-    return np.array(products) / (math.sqrt(self.size) * self.clip_norm)
+    rest = np.asarray(total, np.float64).ravel() - self.total(round_index)
+    products = [self._signs(number) @ rest for number in range(2 * self.num_canaries)]
+    result = np.array(products) / (math.sqrt(self.size) * self.clip_norm)
+    result[self.present(round_index)] += 1.0  # Its own update, which was taken out above.
+    return result

@@ -8,10 +8,11 @@ of a canary is the likelihood ratio of that noise, its matched filter
 
 for the inner products sᵢ of cᵢ with the sums of the rounds. By the lemma of Neyman and Pearson, no
 other function of them tells a canary better from its control under Gaussian noise. The mean of Tᵢ
-is eᵢ for a canary and 0 for a control. The standard deviation of both is σ if noise dominates;
-updates of other devices, nearly orthogonal in high dimension, add a little. eᵢ is ‖C pᵢ‖ for a
-square C, by which the accountant bounds the same device. Rounds that released nothing are left
-out of the filter.
+is eᵢ for a canary and 0 for a control, if what other devices send does not depend on cᵢ. The
+standard deviation of both is σ if noise dominates; updates of other devices, nearly orthogonal in
+high dimension, add a little. Where those updates pull a model back that was moved along cᵢ, the
+mean is smaller: the filter sees releases alone. eᵢ is ‖C pᵢ‖ for a square C, by which the
+accountant bounds the same device. Rounds that released nothing are left out of the filter.
 
 Source: Andrew et al. 2023, "One-shot empirical privacy estimation for federated learning", whose
 statistic of several rounds is the largest cosine; the filter takes its place for correlated noise.
@@ -60,7 +61,7 @@ class OneRunAudit:
     claimed_epsilon: ε at delta that the noise multiplier gives for the most exposed canary; None
       without noise.
     patterns: which canary takes part in which round, shape [num_canaries, num_rounds].
-    exposures: eᵢ, shape [num_canaries].
+    exposures: eᵢ, shape [num_canaries]; 0 for a canary whose rounds released nothing.
     canary_scores, control_scores: Tᵢ, shape [num_canaries] each.
   """
 
@@ -138,8 +139,8 @@ def audit_run(
     confidence: probability that a lower bound holds; each has its own.
 
   Raises:
-    ValueError: for an argument that will not do, or if a canary took part in no round that
-      released anything.
+    ValueError: for an argument that will not do, or if fewer than 8 canaries took part in a
+      round that released anything.
   """
   gaussian.check_delta(delta)
   if not 0.0 < confidence < 1.0:
@@ -148,10 +149,19 @@ def audit_run(
   if np.shape(scores) != (num_rounds, 2 * count):
     raise ValueError(f'scores must have shape {(num_rounds, 2 * count)}, got {np.shape(scores)}')
   patterns = canaries.patterns()
-  seen, controls, exposures = _filtered(np.asarray(scores, np.float64), patterns, strategy)
+  all_seen, all_controls, all_exposures = _filtered(
+    np.asarray(scores, np.float64), patterns, strategy
+  )
+  shown = all_exposures > 0.0
+  seen, controls, exposures = all_seen[shown], all_controls[shown], all_exposures[shown]
+  if len(seen) < canaries_lib.LEAST:
+    raise ValueError(
+      f'scores must hold, for at least {canaries_lib.LEAST} canaries, a round that released'
+      f' something; {len(seen)} have one'
+    )
   response = float(exposures @ seen / (exposures @ exposures))
   residuals = seen - response * exposures
-  freedom = 2 * count - 1
+  freedom = 2 * len(seen) - 1
   square = float(residuals @ residuals + controls @ controls)
   deviation = math.sqrt(square / freedom)
   alpha = 1.0 - confidence
@@ -180,22 +190,23 @@ def audit_run(
       gaussian.epsilon(noise_multiplier / exposure, delta) if noise_multiplier else None
     ),
     patterns=patterns,
-    exposures=exposures,
-    canary_scores=seen,
-    control_scores=controls,
+    exposures=all_exposures,
+    canary_scores=all_seen,
+    control_scores=all_controls,
   )
 
 
 def _filtered(
   scores: np.ndarray, patterns: np.ndarray, strategy: base.Strategy
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Returns Tᵢ of the canaries, Tᵢ of their controls, and eᵢ."""
+  """Returns Tᵢ of the canaries, Tᵢ of their controls, and eᵢ; 0 where nothing is known."""
   num_rounds = len(scores)
   if num_rounds > MOST_ROUNDS:
     raise ValueError(f'num_rounds={num_rounds} is beyond the {MOST_ROUNDS} that can be whitened')
   released = np.isfinite(scores).all(axis=1)
-  if not patterns[:, released].any(axis=1).all():
-    raise ValueError('scores must hold, for each canary, a round that released something')
+  if not released.any():
+    nothing = np.zeros(len(patterns))
+    return nothing, nothing, nothing
   noising = strategy.noising_matrix(num_rounds)[released]
   factor = linalg.cholesky(noising @ noising.T, lower=True)
   whiten = lambda columns: linalg.solve_triangular(factor, columns, lower=True)
@@ -204,7 +215,7 @@ def _filtered(
   count = len(patterns)
   whitened = whiten(scores[released])
   found = [
-    np.einsum('ti,ti->i', filters, part) / exposures
+    np.einsum('ti,ti->i', filters, part) / np.where(exposures > 0.0, exposures, 1.0)
     for part in (whitened[:, :count], whitened[:, count:])
   ]
   return found[0], found[1], exposures

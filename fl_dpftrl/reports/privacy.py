@@ -15,7 +15,7 @@ from fl_dpftrl import files, rounding
 from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.replaying import publication
 from fl_dpftrl.replaying import statement as statement_lib
-from fl_dpftrl.reports import figures, page
+from fl_dpftrl.reports import figures, page, trade_off
 from fl_dpftrl.reports import setting as setting_lib
 
 Setting = setting_lib.Setting
@@ -58,7 +58,7 @@ def report(statement: statement_lib.Statement, setting: Setting) -> str:
   size = statement.group_size
   return page.render(
     'privacy.html',
-    title=': '.join(filter(None, ('Privacy report', setting.run))),
+    title=setting.title or ': '.join(filter(None, ('Privacy report', setting.run))),
     kind='statement',
     statement=statement,
     setting=setting,
@@ -66,11 +66,24 @@ def report(statement: statement_lib.Statement, setting: Setting) -> str:
     adjacency=statement.adjacency.replace('_', '-'),
     unit=setting.unit if size == 1 else f'{setting.unit}, {size} of them together',
     drawn_is_amplified=isinstance(statement.drawn, drawn_lib.Amplified),
-    figures={'losses': _losses(statement, void), 'runs': list(map(_participation, statement.runs))},
+    clip_norm=_clip_norm(statement, setting),
+    figures={
+      'losses': _losses(statement, void),
+      'runs': list(map(_participation, statement.runs)),
+      'trade_off': None if void else trade_off.curve(statement.worst_case.mu),
+      'errors': () if void else trade_off.examples(statement.worst_case.mu),
+    },
     command=setting.command if statement.confidential else publication.command(statement),
     versions=_versions(),
     embedded=statement.to_json(),
   )
+
+
+def _clip_norm(statement: statement_lib.Statement, setting: Setting) -> float | None:
+  """Returns the one clip norm of all runs, if it is known."""
+  recorded = {run.clip_norm for run in statement.runs} - {None}
+  changed = len(recorded) > 1 or any(run.clip_norm_changes for run in statement.runs)
+  return None if changed else next(iter(recorded), setting.clip_norm)
 
 
 def _participation(run: statement_lib.RunFacts) -> list[figures.Figure]:
