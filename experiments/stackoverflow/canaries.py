@@ -99,16 +99,21 @@ class RunCanaries:
     )
 
   def join(self, rounds: Iterator[participation.Cohort]) -> Iterator[participation.Cohort]:
-    """Yields cohorts of the same size, in which canaries took the last places.
+    """Yields cohorts of the same size, in which canaries took places.
 
-    A device that gave up its place does not take part. One device always stays.
+    Devices that give up their places are drawn from those of the round, and do not take part.
+    One device always stays.
     """
     for cohort in rounds:
       present = self._canaries.present(cohort.round)
-      names = np.array([ids.device_id(number) for number in present], dtype=np.str_)
-      devices = np.asarray(cohort.device_ids)
-      left = devices[: max(1, devices.size - len(present))]
-      yield cohort._replace(device_ids=np.concatenate([left, names]) if present else devices)
+      if present:
+        names = np.array([ids.device_id(number) for number in present])
+        devices = np.asarray(cohort.device_ids)
+        draws = np.random.default_rng([self._canaries.seed, cohort.round])
+        count = min(len(present), devices.size - 1) if devices.size else 0
+        left = np.delete(devices, draws.choice(devices.size, count, replace=False) if count else [])
+        cohort = cohort._replace(device_ids=np.concatenate([left, names]))
+      yield cohort
 
   def begin(self, folder: pathlib.Path, begin: loop.Begin) -> loop.Begin:
     """Returns a `begin` of the training loop that opens the file of scores first."""

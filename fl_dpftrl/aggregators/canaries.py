@@ -47,7 +47,7 @@ class Channel:
 
   def observe(self, divisor: float, row: np.ndarray, released: np.ndarray) -> np.ndarray:
     """Scores what a round released, and returns it unchanged."""
-    total = np.float64(divisor) * released
+    total = divisor * released.astype(np.float64)
     self._scores[int(row)] = self._canaries.scores(int(row), total)
     return released
 

@@ -53,14 +53,16 @@ def test_flags_that_do_not_fit_are_refused(kwargs, words):
 
 def test_canaries_take_places_of_the_cohort():
   given = [
-    participation.Cohort(round=t, device_ids=np.array([f'd{t}{i}' for i in range(6)]), closed=None)
-    for t in range(12)
+    participation.Cohort(t, np.array([f'd{t}{i}' for i in range(6)]), 0.0, 1.0) for t in range(12)
   ]
+  left_out = set()
   for before, cohort in zip(given, of_run().join(iter(given)), strict=True):
     own = [d for d in cohort.device_ids if ids.is_canary(d)]
     assert len(cohort.device_ids) == 6 and len(own) == 2
-    assert list(cohort.device_ids[:4]) == list(before.device_ids[:4])
+    assert len(set(cohort.device_ids[:4]) & set(before.device_ids)) == 4
+    left_out.update(device[-1] for device in set(before.device_ids) - set(cohort.device_ids))
     assert own == [ids.device_id(cohort.round % 4), ids.device_id(cohort.round % 4 + 4)]
+  assert len(left_out) > 3  # Not always the same devices.
   alone = given[0]._replace(device_ids=np.array(['d']))
   assert next(of_run().join(iter([alone]))).device_ids.tolist()[0] == 'd'
 
@@ -120,9 +122,8 @@ def test_a_killed_run_ends_as_one_that_was_not(tmp_path):
     '--canaries=8',
   ]
   folders = [tmp_path / 'whole', tmp_path / 'killed']
-  for t, step in ((2, 'stored'), (5, 'computed')):
-    killed = starts.Start(*flags, f'--output_dir={folders[1]}', '--resume', kill_at=(step, t))
-    assert killed.wait() == -signal.SIGKILL, killed.err
+  killed = starts.Start(*flags, f'--output_dir={folders[1]}', '--resume', kill_at=('stored', 2))
+  assert killed.wait() == -signal.SIGKILL, killed.err
   for folder in folders:
     ended = starts.Start(*flags, f'--output_dir={folder}', '--resume')
     assert ended.wait() == 0, ended.err
