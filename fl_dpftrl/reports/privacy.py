@@ -55,6 +55,7 @@ def report(statement: statement_lib.Statement, setting: Setting) -> str:
   void = setting.void_reason or statement.void_reason
   if void is None and statement.worst_case.epsilon is None:
     void = 'no noise was added'
+  mu = None if void else statement.worst_case.mu
   size = statement.group_size
   return page.render(
     'privacy.html',
@@ -70,8 +71,8 @@ def report(statement: statement_lib.Statement, setting: Setting) -> str:
     figures={
       'losses': _losses(statement, void),
       'runs': list(map(_participation, statement.runs)),
-      'trade_off': None if void else trade_off.curve(statement.worst_case.mu),
-      'errors': () if void else trade_off.examples(statement.worst_case.mu),
+      'trade_off': None if mu is None else trade_off.curve(mu),
+      'errors': () if mu is None else trade_off.examples(mu),
     },
     command=setting.command if statement.confidential else publication.command(statement),
     versions=_versions(),

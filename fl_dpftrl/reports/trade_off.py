@@ -47,7 +47,7 @@ def curve(mu: float) -> svg.Figure:
     name = (
       f'{point.false_positives:.0%} false positives, at least {_percent(point)} % false negatives'
     )
-    place = transforms.ScaledTranslation(*point, axes.transData)
+    place = transforms.ScaledTranslation(*point, axes.transData)  # type: ignore[arg-type]
     dot = patches.Circle(
       (0.0, 0.0),
       _DOT / 72.0,
