@@ -75,10 +75,19 @@ class CanaryFactory(factory_lib.CorrelatedNoiseFactory):
 
   Attributes:
     channel: the canaries' way in and out; needed.
+
+  Raises:
+    ValueError: as `CorrelatedNoiseFactory`, and unless the clip norm is a number: canaries are as
+      long as it is, in all rounds.
   """
 
   _: dataclasses.KW_ONLY
   channel: Channel
+
+  def __post_init__(self):
+    super().__post_init__()
+    if not isinstance(self.clip_norm, float):
+      raise ValueError(f'canaries need a number as clip_norm, got {self.clip_norm!r}')
 
   @classmethod
   def of(cls, factory: factory_lib.CorrelatedNoiseFactory, channel: Channel) -> 'CanaryFactory':
