@@ -21,19 +21,19 @@ from experiments.stackoverflow import (
 )
 from fl_dpftrl import files, json_files, messages, participation, rounding
 from fl_dpftrl.accounting import gaussian, privacy_loss
+from fl_dpftrl.auditing import one_run
 from fl_dpftrl.comparison import style
 from fl_dpftrl.families import base
-from fl_dpftrl.guarding import devices
 from fl_dpftrl.learning import checkpoints, loop, metrics
+from fl_dpftrl.logs import canaries as canary_ids
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import noise_record, shards
-from fl_dpftrl.logs import writer as log_writer
 from fl_dpftrl.replaying import replay as replay_lib
 from fl_dpftrl.replaying import runs
 from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.reports import privacy
-from fl_dpftrl.simulation import cohorts
 
+AUDIT_NAME = 'audit.json'
 _LONGEST = 1000  # characters of a line
 _COUNTS = ('clipped_count', 'zeroed_count', 'rejected_count')  # exact, unless clipping adapts
 NO_NOISE = 'noise is off (noise_multiplier 0)'
@@ -47,52 +47,11 @@ def void_reason(hparams: configuration.Hparams) -> str | None:
   return None if hparams.noise_seed is None else NOISE_SEED
 
 
-class SoFar:
-  """Simulated days, and ε in the worst case, of the log up to a round.
-
-  It follows the open log, so that a call costs the rounds since the last one.
-
-  Args:
-    hparams: the run's flags.
-    strategy: of the noise.
-  """
-
-  def __init__(self, hparams: configuration.Hparams, strategy: base.Strategy):
-    self._hparams, self._strategy = hparams, strategy
-    self._devices = devices.Devices()
-    self._log: log_writer.LogWriter | None = None
-
-  def follow(self, log: log_writer.LogWriter) -> None:
-    """Takes the log that grows, before the first call."""
-    self._log = log
-
-  def __call__(self, num_rounds: int) -> dict[str, float]:
-    """Returns the figures of the first num_rounds rounds."""
-    log = self._log
-    if log is None:
-      raise ValueError('follow must be told the log before figures are taken from it')
-    if num_rounds < self._devices.num_rounds:
-      self._devices = devices.Devices()
-    for t in range(self._devices.num_rounds, num_rounds):
-      self._devices.add(log.cohort(t))
-    last = log.timestamp(num_rounds - 1)
-    days = 0.0 if last is None else (last - cohorts.START) / 86400.0
-    measured = {'simulated_days': round(days, 4)}
-    if void_reason(self._hparams) is None:
-      measured['epsilon'] = gaussian.account(
-        self._strategy,
-        self._devices.schema(),
-        noise_multiplier=self._hparams.noise_multiplier,
-        delta=self._hparams.delta,
-      ).epsilon
-    return measured
-
-
 def log_metadata(hparams: configuration.Hparams, strategy: base.Strategy) -> dict[str, str]:
   """Returns the log's metadata about the run, apart from participation."""
   metadata = noise_record.run_metadata(
     strategy, hparams.noise_multiplier, clip_norm=setting.clip_norm(hparams)
-  )
+  ) | canary_ids.metadata(hparams.canaries or 0)
   reason = void_reason(hparams)
   if reason is not None:
     metadata[shards.VOID_KEY] = reason
@@ -144,6 +103,16 @@ class Outcome:
   statement: statement_lib.Statement
   hypothetical: privacy.Deployment | None
   compare_with: pathlib.Path | None
+  audit: one_run.OneRunAudit | None = None
+
+  @property
+  def audited(self) -> dict[str, Any]:
+    """Empirical figures, and the proven ε beside them; empty without canaries."""
+    if self.audit is None:
+      return {}
+    proven = None if void_reason(self.hparams) else self.statement.worst_case.epsilon
+    contradicts = self.audit.contradicts(proven)
+    return {**self.audit.figures(), 'proven_epsilon': proven, 'contradicts_proof': contradicts}
 
 
 def write(folder: pathlib.Path, *, hparams: configuration.Hparams, **facts: Any) -> str:
@@ -179,6 +148,9 @@ def write(folder: pathlib.Path, *, hparams: configuration.Hparams, **facts: Any)
     **facts,
   )
   _write_json(folder / 'privacy.json', statement.to_json(), private=True)
+  if outcome.audit is not None:
+    content = {**outcome.audited, **outcome.audit.to_json()}
+    _write_json(folder / AUDIT_NAME, content, private=True)
   privacy.write_report(folder / 'privacy.html', statement, setting=_report_setting(outcome))
   without_noise = _without_noise(outcome)
   plot.accuracy_plot(
@@ -214,6 +186,7 @@ def write(folder: pathlib.Path, *, hparams: configuration.Hparams, **facts: Any)
         'diverged_since_round': diverged_since(outcome.table, outcome.test),
         'hypothetical_deployment': outcome.hypothetical and vars(outcome.hypothetical),
         'void_reason': void_reason(hparams),
+        **({'audit': outcome.audited} if outcome.audit else {}),
       },
     ),
   )
@@ -277,6 +250,7 @@ def _report_setting(outcome: Outcome) -> privacy.Setting:
     hypothetical=outcome.hypothetical,
     **({} if hparams.clip_quantile else {name: _total(table, name) for name in _COUNTS}),
     burnt_rounds=outcome.last.burnt,
+    audit=outcome.audit,
   )
 
 
@@ -326,6 +300,8 @@ def _summary(outcome: Outcome, of_bundle: Sequence[tuple[str, str]]) -> str:
     ),
     ('Guarantee of this run', _guarantee(hparams, worst)),
   ]
+  if outcome.audit is not None:
+    lines.append(('  empirical, from canaries', _empirical(outcome)))
   if outcome.last.burnt:
     lines.append(('  burnt rounds, counted', ', '.join(str(r) for r in outcome.last.burnt)))
   if outcome.hypothetical is not None:
@@ -364,6 +340,20 @@ def _guarantee(hparams: configuration.Hparams, worst: privacy_loss.PrivacyLoss) 
     f' {rounding.up(worst.epsilon)} at δ ='
     f' {rounding.exact(hparams.delta)} (zero-out adjacency)'
   )
+
+
+def _empirical(outcome: Outcome) -> str:
+  audit = outcome.audit
+  low, claimed = rounding.down(audit.lower_bound_epsilon), audit.claimed_epsilon
+  text = (
+    f'ε ≈ {rounding.down(audit.epsilon)}, at least {low} with confidence {audit.confidence:g}, from'
+    f' {audit.num_canaries} canaries of this one run: an estimate, no guarantee'
+  )
+  if claimed is not None:
+    text += f'; the noise gives the most exposed canary ε = {rounding.up(claimed)}'
+  if outcome.audited['contradicts_proof']:
+    text = f'THE CANARIES CONTRADICT THE PROOF: {text}'
+  return text
 
 
 def _cost_of_noise(outcome: Outcome) -> str:

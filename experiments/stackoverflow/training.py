@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from experiments.stackoverflow import (
+  canaries,
   configuration,
   datasets,
   networks,
@@ -19,6 +20,7 @@ from experiments.stackoverflow import (
 from experiments.stackoverflow import model as model_lib
 from experiments.stackoverflow import monitor as monitor_lib
 from experiments.stackoverflow import noise as noise_lib
+from experiments.stackoverflow import so_far as so_far_lib
 from experiments.stackoverflow import weights as weights_lib
 from fl_dpftrl import runtime, schedules
 from fl_dpftrl.aggregators import factory as factory_lib
@@ -64,6 +66,15 @@ def train(
   factory, rows = noise_lib.aggregator(
     hparams, strategy, networks.num_parameters(network), folder, machines
   )
+  inserted = canaries.of_run(
+    hparams,
+    machines,
+    schema=setting.planned_schema(dataclasses.replace(hparams, num_rounds=num_rounds), num_devices),
+    size=networks.num_parameters(network),
+    clients=dataset.train_clients,
+  )
+  if inserted is not None:
+    factory = inserted.factory(factory)
   trained = federation(hparams, dataset, network, simulation, factory, rows)
   interrupt.check()
   # From here on the flags are known to be right.
@@ -79,6 +90,8 @@ def train(
     trained = dataclasses.replace(
       trained, process=numbered.NumberedProcess(trained.process, worker)
     )
+  if inserted is not None:
+    trained = inserted.federation(trained)
   # TensorFlow sets no permissions, and what it writes here is unprotected.
   events = folder / TENSORBOARD_NAME
   events.mkdir(mode=0o700, exist_ok=True)
@@ -89,7 +102,7 @@ def train(
     on_step(step, round_index)
     interrupt.check()
 
-  so_far = outcome.SoFar(hparams, strategy)
+  so_far = so_far_lib.SoFar(hparams, strategy)
   try:
     interrupt.check()
     table = metrics.MetricsTable(folder / METRICS_NAME)
@@ -104,12 +117,15 @@ def train(
       so_far=so_far,
       warn=say,
     )
+    publish, begin = monitor.publish, monitor.begin
+    if inserted is not None:
+      publish, begin = inserted.publish(publish), inserted.begin(folder, begin)
     last = loop.run(
       trained,
       folder,
       num_rounds=num_rounds,
-      publish=monitor.publish,
-      begin=monitor.begin,
+      publish=publish,
+      begin=begin,
       published=max(table.rounds, default=-1) + 1,
       log_metadata=outcome.log_metadata(hparams, strategy),
       follow=so_far.follow,
@@ -136,6 +152,7 @@ def train(
       num_devices=num_devices,
       num_parameters=networks.num_parameters(network),
       compare_with=compare_with,
+      audit=inserted and inserted.result(strategy, hparams, say),
     )
   )
 

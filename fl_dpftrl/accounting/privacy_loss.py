@@ -36,6 +36,16 @@ class PrivacyLoss:
     """ε at the first δ."""
     return self.curve[0].epsilon
 
+  @property
+  def mu(self) -> float | None:
+    """μ of Gaussian differential privacy, 1 / effective_noise_multiplier; None where ρ is.
+
+    The trade-off between false positives and false negatives is that of N(0, 1) and N(μ, 1).
+
+    Source: Dong, Roth and Su 2022, theorem 2.7.
+    """
+    return None if self.rho is None else 1.0 / self.effective_noise_multiplier
+
   def voided(self) -> 'PrivacyLoss':
     """Returns the same sensitivity without any guarantee."""
     curve = tuple(Point(point.delta, None) for point in self.curve)
@@ -43,7 +53,7 @@ class PrivacyLoss:
 
   def to_json(self) -> json_files.Object:
     """Returns the fields, ε at the first δ, and the curve if it has several δ."""
-    result = {**vars(self), 'epsilon': self.epsilon}
+    result = {**vars(self), 'mu': self.mu, 'epsilon': self.epsilon}
     del result['curve']
     if len(self.curve) > 1:
       result['curve'] = [point._asdict() for point in self.curve]

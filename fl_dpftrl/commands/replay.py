@@ -10,7 +10,7 @@ import sys
 from fl_dpftrl import messages
 from fl_dpftrl.bundles import writing
 from fl_dpftrl.centralized import drawn as drawn_lib
-from fl_dpftrl.commands import flags, outputs, progress, replay_text
+from fl_dpftrl.commands import flags, outputs, progress, replay_text, report_flags
 from fl_dpftrl.replaying import engines, publication, replay, runs, runs_file
 from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.reports import setting as setting_lib
@@ -101,6 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='report to write for publication; of the log it states n, k, b, and whether the'
     ' declared schema holds',
   )
+  report_flags.add(parser)
   add(
     '--bundle',
     metavar='FOLDER',
@@ -135,6 +136,7 @@ _OF_ONE_RUN = (
 def run(args: argparse.Namespace) -> statement_lib.Statement:
   """Reads and counts the log, computes guarantees and writes the reports."""
   flags.check_max_epsilon(args)
+  report_flags.check(args)
   outputs.check_file('report', args.report)
   outputs.check_file('public_report', args.public_report)
   if args.report and args.report == args.public_report:
@@ -142,6 +144,7 @@ def run(args: argparse.Namespace) -> statement_lib.Statement:
   if args.bundle:
     writing.check_folder(pathlib.Path(args.bundle))
   opened = _runs(args)
+  report_flags.check_log(args, opened)
   result = replay.replay(
     opened,
     deltas=args.delta,
@@ -168,10 +171,13 @@ def run(args: argparse.Namespace) -> statement_lib.Statement:
 
     setting = _setting(args, result)
     if args.report:
-      privacy.write_report(args.report, result, setting=setting)
+      words = report_flags.words(args, opened, published=False)
+      confidential = dataclasses.replace(setting, **words)
+      privacy.write_report(args.report, result, setting=confidential)
     if args.public_report:
-      public = publication.publishable(result)
-      privacy.write_report(args.public_report, public, setting=setting)
+      words = report_flags.words(args, opened, published=True)
+      public = dataclasses.replace(setting, **words)
+      privacy.write_report(args.public_report, publication.publishable(result), setting=public)
   return result
 
 

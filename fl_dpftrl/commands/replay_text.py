@@ -98,6 +98,7 @@ def _guarantees(result: statement_lib.Statement) -> list[str]:
     # Rounding up would overstate the noise.
     ['noise / sensitivity', *(rounding.down(loss.effective_noise_multiplier) for loss in losses)],
     ['ρ (zCDP)', *(_up(loss.rho) for loss in losses)],
+    ['μ (Gaussian DP)', *(_up(loss.mu) for loss in losses)],
   ]
   for index, delta in enumerate(result.deltas):
     label = f'ε at δ = {rounding.exact(delta)}'

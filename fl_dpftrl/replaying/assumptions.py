@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.centralized import drawn as drawn_lib
-from fl_dpftrl.logs import noise_record
+from fl_dpftrl.logs import canaries, noise_record
 from fl_dpftrl.logs import observed as observed_lib
 from fl_dpftrl.replaying import runs as runs_lib
 
@@ -78,6 +78,12 @@ def sentences(
     'each row of noise entered one released sum: no copy of the whole state of'
     ' a run was put back, or continued beside it, after later results were used',
   ]
+  for i, run in enumerate(runs):
+    if number := canaries.read(run.log.metadata):
+      result.append(
+        f'{number} device ids{of_run(i)}, those that begin with {canaries.PREFIX}, are canaries of'
+        ' an audit: they hold no data, and are counted like devices everywhere'
+      )
   if len(runs) > 1:
     result.append(
       'the noise of each run is independent of that of the others; a device'

@@ -106,6 +106,7 @@ def _publishable_run(run: statement_lib.RunFacts) -> statement_lib.RunFacts:
     adaptive_clipping=run.adaptive_clipping,
     restarts=run.restarts,
     later_strategies=run.later_strategies,
+    canaries=run.canaries,
   )
 
 

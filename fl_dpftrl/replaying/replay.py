@@ -17,8 +17,8 @@ from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import gaussian, privacy_loss
 from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.centralized import sampling as sampling_lib
+from fl_dpftrl.logs import canaries, noise_record
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import noise_record
 from fl_dpftrl.logs import observed as observed_lib
 from fl_dpftrl.replaying import assumptions as assumptions_lib
 from fl_dpftrl.replaying import embedded, sensitivities, void
@@ -278,6 +278,7 @@ def _facts(
       (t, statement_lib.Strategy(strategy.family, digests.strategy_digest(strategy)))
       for t, strategy in run.noise.later_strategies
     ),
+    canaries=canaries.read(run.log.metadata),
     counted=statement_lib.Counted(
       num_devices=happened.num_devices,
       num_participations=happened.num_participations,

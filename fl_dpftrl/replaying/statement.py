@@ -77,6 +77,7 @@ class RunFacts:
     clip_norm_changes: (round, clip norm from that round on).
     restarts: rounds at which the noise was restarted.
     later_strategies: (round, strategy from that round on), where a restart brought another.
+    canaries: devices of the log that are canaries of an audit, and hold no data.
     counted: confidential counts; None in a publishable statement.
     log: files that were read; None in a publishable statement.
   """
@@ -95,6 +96,7 @@ class RunFacts:
   adaptive_clipping: adaptive.AdaptiveClipping | None = None
   restarts: tuple[int, ...] = ()
   later_strategies: tuple[tuple[int, Strategy], ...] = ()
+  canaries: int = 0
   counted: Counted | None = None
   log: tuple[log_lib.LogFile, ...] | None = None
 
@@ -114,6 +116,7 @@ class RunFacts:
         {'round': t, **strategy._asdict()} for t, strategy in self.later_strategies
       ]
       or None,
+      'canaries': self.canaries or None,
     }
     return {
       'num_rounds': self.num_rounds,

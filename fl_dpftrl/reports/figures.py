@@ -1,54 +1,30 @@
 """Figures of the pages, as SVG that is placed in the HTML.
 
-Colours are those of the style sheet, so a figure follows a dark page. A figure
-has no text in it but numbers and labels, and refers to nothing: the same input
-gives the same bytes. Importing this module loads matplotlib.
+The same input gives the same bytes. Importing this module loads matplotlib.
 """
 
-import io
 import math
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
-from xml.etree import ElementTree
 
-import markupsafe
-import matplotlib
 import numpy as np
 from matplotlib import axes as axes_lib
 from matplotlib import axis as axis_lib
-from matplotlib import figure as figure_lib
 from matplotlib import patches, ticker, transforms
 
 from fl_dpftrl import messages
 from fl_dpftrl.comparison import style
+from fl_dpftrl.reports import svg
 
-_INK, _SOFT, _LINE, _ACCENT, _BAD = '#1c2127', '#58626d', '#d6dce2', '#1f5fa8', '#a4161a'
-_VARIABLES = {
-  _INK: 'var(--ink)',
-  _SOFT: 'var(--soft)',
-  _LINE: 'var(--line)',
-  _ACCENT: 'var(--accent)',
-  _BAD: 'var(--bad)',
-}
-_SIZE = (4.0, 2.3)  # inches
-_PLACE = (0.13, 0.2, 0.85, 0.7)  # of the axes: left, bottom, width, height; relative
-_FONT = 9.5  # points
+Figure = svg.Figure
+
 _MAX_BARS = 40
 _FEW_BARS = 6  # an axis has room for at least so many whole numbers
 _BAR = 0.85  # width of a bar relative to its place
 _LOWEST = 0.012  # least height of an enlarged bar, relative to the highest
 _DOT = 4.0  # radius in points
 _LONGEST = 1000  # characters of a description
-_TIP = 'tip: '  # marks the identifiers that become tooltips
 _NUMBER = ticker.FuncFormatter(lambda value, _: style.number(value))
-
-
-class Figure(NamedTuple):
-  """A figure of a page: its title, and its drawing."""
-
-  title: str
-  svg: markupsafe.Markup
 
 
 class Bar(NamedTuple):
@@ -80,7 +56,7 @@ class Point(NamedTuple):
 
 def histogram(
   counts: Sequence[Sequence[int]], *, title: str, x_label: str, mark: tuple[int, str] | None = None
-) -> Figure:
+) -> svg.Figure:
   """Draws a bar chart over whole numbers; bars cover ranges if there are many.
 
   Args:
@@ -103,14 +79,14 @@ def histogram(
     bars.append(Bar(first - 0.5, first + width - 0.5, count, f'{name}: {count:,}'))
   few = max(0.0, 0.5 * (_FEW_BARS - (bars[-1].high - bars[0].low)))
   ends = bars[0].low - few, bars[-1].high + few
-  axes = _axes(x_label)
+  axes = svg.new_axes(x_label)
   _draw_bars(axes, bars)
   axes.set_xlim(*ends)
   _set_ticks(axes, low, high, whole=True)
   _set_heights(axes, max(heights), whole=True)
   if mark is not None:
     _mark(axes, mark[0] - 0.5, mark[1])
-  return _finish(
+  return svg.finish(
     axes, title, f'{title}: {sum(heights):,} in all, {x_label} from {low:,} to {high:,}'
   )
 
@@ -121,7 +97,7 @@ def spread(
   title: str,
   x_label: str,
   mark: tuple[float, str] | None = None,
-) -> Figure:
+) -> svg.Figure:
   """Draws a bar chart over positive numbers; very small bars are enlarged.
 
   Args:
@@ -148,7 +124,7 @@ def spread(
     for start, end, count in counts
     if count
   ]
-  axes = _axes(x_label)
+  axes = svg.new_axes(x_label)
   _draw_bars(axes, bars)
   room = 0.02 * (high - low)
   axes.set_xlim(low - room, high + room)
@@ -158,10 +134,10 @@ def spread(
     _mark(axes, *mark)
   total = sum(count for _, _, count in counts)
   ends = f'from {counts[0][0]:.3g} to {counts[-1][1]:.3g}'
-  return _finish(axes, title, f'{title}: {total:,} in all, {x_label} {ends}')
+  return svg.finish(axes, title, f'{title}: {total:,} in all, {x_label} {ends}')
 
 
-def columns(values: Sequence[float], *, title: str, x_label: str, unit: str) -> Figure:
+def columns(values: Sequence[float], *, title: str, x_label: str, unit: str) -> svg.Figure:
   """Draws a bar for each of the places 0, 1, …, such as the hours of a day.
 
   Args:
@@ -170,26 +146,26 @@ def columns(values: Sequence[float], *, title: str, x_label: str, unit: str) -> 
     x_label: meaning of the places.
     unit: unit of the values.
   """
-  axes = _axes(x_label)
+  axes = svg.new_axes(x_label)
   _draw_bars(
     axes, [Bar(i - 0.5, i + 0.5, v, f'{i}: {style.number(v)} {unit}') for i, v in enumerate(values)]
   )
   axes.set_xlim(-0.5, len(values) - 0.5)
   _set_ticks(axes, 0, len(values) - 1, whole=True)
   _set_heights(axes, max(values))
-  return _finish(
+  return svg.finish(
     axes, title, f'{title}: from {min(values):.3g} to {max(values):.3g} {unit}, by {x_label}'
   )
 
 
 def scatter(
   points: Sequence[Point], *, title: str, x_label: str, limit: tuple[float, str]
-) -> Figure:
+) -> svg.Figure:
   """Draws dots on log scales, x from 0, with a limit on x if it is not far."""
   most = max(point.x for point in points)
   is_near = limit[0] <= 3.0 * most
   most = max(most, limit[0]) if is_near else most
-  axes = _axes(x_label)
+  axes = svg.new_axes(x_label)
   axes.set_xscale('function', functions=(np.log1p, np.expm1))
   axes.set_xlim(0.0, 1.12 * most + 0.2)
   marks = style.ticks(1.0, max(most, 1.0), 6)
@@ -199,18 +175,18 @@ def scatter(
   if is_near:
     _mark(axes, *limit)
   _draw_points(axes, points)
-  return _finish(axes, title, _range_of(title, x_label, points))
+  return svg.finish(axes, title, _range_of(title, x_label, points))
 
 
-def paths(lines: Sequence[tuple[bool, Sequence[Point]]], *, title: str, x_label: str) -> Figure:
+def paths(lines: Sequence[tuple[bool, Sequence[Point]]], *, title: str, x_label: str) -> svg.Figure:
   """Draws dots on log scales, joined by lines; each line says if it is the main one."""
   points = list({point[:2]: point for _, line in lines for point in line}.values())
-  axes = _axes(x_label)
+  axes = svg.new_axes(x_label)
   for is_main, line in lines:
     axes.plot(
       [point.x for point in line],
       [point.y for point in line],
-      color=_ACCENT if is_main else _SOFT,
+      color=svg.ACCENT if is_main else svg.SOFT,
       dashes=() if is_main else (4, 3),
       linewidth=1.4,
     )
@@ -220,7 +196,7 @@ def paths(lines: Sequence[tuple[bool, Sequence[Point]]], *, title: str, x_label:
   _set_log_ticks(axes.xaxis, *axes.get_xlim())
   _set_log_y(axes, [point.y for point in points])
   _draw_points(axes, points)
-  return _finish(axes, title, _range_of(title, x_label, points))
+  return svg.finish(axes, title, _range_of(title, x_label, points))
 
 
 def short(count: float) -> str:
@@ -231,26 +207,13 @@ def short(count: float) -> str:
   return f'{count:,g}'
 
 
-def _axes(x_label: str) -> axes_lib.Axes:
-  figure = figure_lib.Figure(figsize=_SIZE)
-  figure.patch.set_visible(False)
-  axes = figure.add_axes(_PLACE)
-  axes.patch.set_visible(False)
-  style.dress(axes)
-  axes.spines['left'].set_visible(False)
-  axes.spines['bottom'].set_color(_SOFT)
-  axes.grid(False, axis='x')
-  axes.grid(color=_LINE, axis='y', linewidth=0.8)
-  axes.tick_params(colors=_SOFT, labelsize=_FONT, length=0, pad=4)
-  axes.set_xlabel(x_label, color=_SOFT, fontsize=_FONT)
-  return axes
-
-
 def _draw_bars(axes: axes_lib.Axes, bars: Sequence[Bar]) -> None:
   for bar in bars:
     if bar.height:
       width = bar.high - bar.low
-      axes.bar(bar.low + 0.5 * width, bar.height, _BAR * width, color=_ACCENT, gid=_TIP + bar.name)
+      axes.bar(
+        bar.low + 0.5 * width, bar.height, _BAR * width, color=svg.ACCENT, gid=svg.TIP + bar.name
+      )
 
 
 def _set_ticks(axes: axes_lib.Axes, low: float, high: float, *, whole: bool = False) -> None:
@@ -282,7 +245,7 @@ def _set_log_ticks(axis: axis_lib.Axis, low: float, high: float) -> None:
 
 def _mark(axes: axes_lib.Axes, x: float, words: str) -> None:
   """Draws a dashed line at x, and its label above the axes."""
-  axes.axvline(x, color=_BAD, linewidth=1.3, dashes=(4, 2), clip_on=False)
+  axes.axvline(x, color=svg.BAD, linewidth=1.3, dashes=(4, 2), clip_on=False)
   share = (axes.transData - axes.transAxes).transform((x, axes.get_ylim()[1]))[0]
   axes.annotate(
     words,
@@ -291,8 +254,8 @@ def _mark(axes: axes_lib.Axes, x: float, words: str) -> None:
     xytext=(0, 4),
     textcoords='offset points',
     ha='left' if share < 0.3 else 'right' if share > 0.7 else 'center',
-    fontsize=_FONT,
-    color=_BAD,
+    fontsize=svg.FONT,
+    color=svg.BAD,
   )
 
 
@@ -302,7 +265,7 @@ def _draw_points(axes: axes_lib.Axes, points: Sequence[Point]) -> None:
   for point in points:
     place = transforms.ScaledTranslation(point.x, point.y, axes.transData)  # type: ignore[arg-type]
     radius = _DOT * (1.3 if point.kind == 'best' else 1.0) / 72.0
-    colour = _ACCENT if point.kind == 'best' else _SOFT
+    colour = svg.ACCENT if point.kind == 'best' else svg.SOFT
     dot = patches.Circle(
       (0.0, 0.0),
       radius,
@@ -311,7 +274,7 @@ def _draw_points(axes: axes_lib.Axes, points: Sequence[Point]) -> None:
       facecolor='none' if point.kind == 'beyond' else colour,
       linewidth=1.2,
       clip_on=False,
-      gid=_TIP + point.name,
+      gid=svg.TIP + point.name,
       zorder=3,
     )
     axes.add_artist(dot)
@@ -329,8 +292,8 @@ def _label(axes: axes_lib.Axes, point: Point, taken: Sequence[transforms.Bbox]) 
     textcoords='offset points',
     xytext=(0, 0),
     va='center',
-    fontsize=_FONT,
-    color=_ACCENT if point.kind == 'best' else _SOFT,
+    fontsize=svg.FONT,
+    color=svg.ACCENT if point.kind == 'best' else svg.SOFT,
     fontweight='bold' if point.kind == 'best' else 'normal',
     annotation_clip=False,
   )
@@ -353,36 +316,3 @@ def _label(axes: axes_lib.Axes, point: Point, taken: Sequence[transforms.Bbox]) 
 def _range_of(title: str, x_label: str, points: Sequence[Point]) -> str:
   listed = messages.one_line('; '.join(point.name for point in points), limit=_LONGEST)
   return f'{title}, by {x_label}: {listed}'
-
-
-def _finish(axes: axes_lib.Axes, title: str, label: str) -> Figure:
-  """Returns the drawing, with a text for those who do not see it.
-
-  Matplotlib's identifiers would be in a page several times, and its name
-  spaces would be references. Both are removed; tooltips take the place of the
-  former.
-  """
-  out = io.BytesIO()
-  with matplotlib.rc_context({'svg.fonttype': 'none', 'svg.hashsalt': 'fl_dpftrl'}):
-    axes.figure.savefig(  # type: ignore[union-attr]
-      out, format='svg', metadata={'Date': None, 'Creator': None, 'Format': None, 'Type': None}
-    )
-  root = ElementTree.fromstring(out.getvalue())
-  for element in root.iter():
-    element.tag = element.tag.rpartition('}')[2]
-    element.attrib.pop('clip-path', None)
-    if element.get('transform', '').startswith('rotate(-0 '):
-      del element.attrib['transform']
-    if 'style' in element.attrib:
-      looks = re.sub(r'font-family: [^;]*(; )?', '', element.attrib['style'])
-      element.attrib['style'] = re.sub('#[0-9a-f]{6}', lambda m: _VARIABLES.get(m[0], m[0]), looks)
-    name = element.attrib.pop('id', '')
-    if name.startswith(_TIP):
-      tip = ElementTree.Element('title')
-      tip.text = name.removeprefix(_TIP)
-      element.insert(0, tip)
-  for unused in root.findall('metadata') + root.findall('defs'):
-    root.remove(unused)
-  root.attrib = {'viewBox': root.attrib['viewBox'], 'role': 'img', 'aria-label': label}
-  svg = re.sub(r'\s*<g ?/>', '', ElementTree.tostring(root, encoding='unicode'))
-  return Figure(title, markupsafe.Markup(svg))

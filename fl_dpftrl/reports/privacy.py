@@ -15,7 +15,7 @@ from fl_dpftrl import files, rounding
 from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.replaying import publication
 from fl_dpftrl.replaying import statement as statement_lib
-from fl_dpftrl.reports import figures, page
+from fl_dpftrl.reports import figures, page, trade_off
 from fl_dpftrl.reports import setting as setting_lib
 
 Setting = setting_lib.Setting
@@ -57,13 +57,14 @@ def report(statement: statement_lib.Statement, setting: Setting) -> str:
   void = setting.void_reason or statement.void_reason
   if void is None and statement.worst_case.epsilon is None:
     void = 'no noise was added'
+  mu = None if void else statement.worst_case.mu
   size = statement.group_size
   one, unit = 'device', setting.unit
   if statement.drawn:  # Centralized training draws examples.
     one, unit = 'example', 'an example' if unit == Setting.unit else unit
   return page.render(
     'privacy.html',
-    title=': '.join(filter(None, ('Privacy report', setting.run))),
+    title=setting.title or ': '.join(filter(None, ('Privacy report', setting.run))),
     kind='statement',
     statement=statement,
     setting=setting,
@@ -74,14 +75,26 @@ def report(statement: statement_lib.Statement, setting: Setting) -> str:
     one=one,
     a_one=_A[one],
     drawn_is_amplified=isinstance(statement.drawn, drawn_lib.Amplified),
+    clip_norm=_clip_norm(statement, setting),
     figures={
       'losses': _losses(statement, void, one),
       'runs': [_participation(run, one) for run in statement.runs],
+      'trade_off': None if mu is None else trade_off.curve(mu),
+      'errors': () if mu is None else trade_off.examples(mu),
     },
     command=setting.command if statement.confidential else publication.command(statement),
     versions=_versions(),
     embedded=statement.to_json(),
   )
+
+
+def _clip_norm(statement: statement_lib.Statement, setting: Setting) -> float | None:
+  """Returns the one clip norm of all runs, if it is known."""
+  recorded = {run.clip_norm for run in statement.runs} - {None}
+  changed = len(recorded) > 1 or any(
+    run.clip_norm_changes or run.adaptive_clipping for run in statement.runs
+  )
+  return None if changed else next(iter(recorded), setting.clip_norm)
 
 
 def _participation(run: statement_lib.RunFacts, one: str) -> list[figures.Figure]:

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from fl_dpftrl.auditing import one_run
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Deployment:
@@ -32,6 +34,8 @@ class Setting:
 
   Attributes:
     run: name of the run.
+    title: title of the page; None for one that names the run.
+    date: date that the page bears.
     noise_multiplier: std(Z) / clip_norm.
     command: command that replays the log and reproduces the report's figures.
     dataset: training data, and its licence.
@@ -48,12 +52,15 @@ class Setting:
     zeroed_count: updates dropped for their size.
     rejected_count: updates dropped as not finite.
     burnt_rounds: rounds whose row of noise was used up without a release.
+    audit: empirical ε from canaries; published, too, since it follows from what was released.
     notes: further sentences, one each; published, too.
   """
 
   run: str
   noise_multiplier: float
   command: str
+  title: str | None = None
+  date: str | None = None
   dataset: str | None = None
   unit: str = 'a device'
   strategy: str | None = None
@@ -68,6 +75,7 @@ class Setting:
   zeroed_count: int | None = None
   rejected_count: int | None = None
   burnt_rounds: tuple[int, ...] = ()
+  audit: one_run.OneRunAudit | None = None
   notes: tuple[str, ...] = ()
 
   def publishable(self) -> 'Setting':
@@ -80,6 +88,8 @@ class Setting:
     return Setting(
       run='',
       command='',
+      title=self.title,
+      date=self.date,
       noise_multiplier=self.noise_multiplier,
       dataset=self.dataset,
       unit=self.unit,
@@ -88,5 +98,6 @@ class Setting:
       report_goal=self.report_goal,
       void_reason=self.void_reason,
       hypothetical=hypothetical,
+      audit=self.audit,
       notes=self.notes,
     )

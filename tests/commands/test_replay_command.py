@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.logs import schema
+from fl_dpftrl.logs import description, noise_record, schema
 from tests.commands import lines
 
 ROWS = {
@@ -129,9 +129,46 @@ def test_report_repeats_the_figures(log, tmp_path):
   assert f'fl-dpftrl replay --log={log} --strategy=identity' in text
 
 
+def test_the_report_says_what_flags_or_the_log_state(tmp_path):
+  path, page = tmp_path / 'log.parquet', tmp_path / 'privacy.html'
+  words = description.Description(title='From the log', date='2026-01-31', unit='a phone')
+  schema.write_log(path, **ROWS, metadata=words.metadata())
+  replayed(path, f'--report={page}')
+  once = page.read_bytes()
+  for text in ('<h1>From the log</h1>', '2026-01-31', 'a phone'):
+    assert text in once.decode()
+  replayed(path, f'--report={page}')
+  assert page.read_bytes() == once  # No clock.
+  public = tmp_path / 'public.html'
+  flags = ('--title=From a flag', '--date=2026-02-01', '--clip_norm=0.3')
+  replayed(path, *flags, f'--report={page}', f'--public_report={public}')
+  assert 'a phone' in page.read_text() and 'a phone' not in public.read_text()
+  for text in ('<h1>From a flag</h1>', '2026-02-01', 'Clip norm 0.3'):
+    assert text in page.read_text() and text in public.read_text()
+
+
+def test_a_clip_norm_that_is_not_the_logs_is_refused(tmp_path):
+  path = tmp_path / 'log.parquet'
+  schema.write_log(path, **ROWS, metadata=noise_record.metadata(3.0, clip_norm=0.5))
+  line = refused(
+    f'--log={path}',
+    '--strategy=identity',
+    '--delta=1e-6',
+    '--clip_norm=0.7',
+    f'--report={tmp_path / "p.html"}',
+  )
+  assert '--clip_norm=0.7 differs from 0.5' in line
+
+
 @pytest.mark.parametrize(
   'change, message',
   [
+    ('--date=today', "--date='today' must be a date as YYYY-MM-DD"),
+    ('--date=2026-02-30', 'must be a date'),
+    ('--title=', 'must have 1 to 200 characters'),
+    ('--title=a\x85b', 'one line of printable characters'),
+    ('--unit=a phone', '--unit=a phone is for a report'),
+    ('--clip_norm=0', '--clip_norm=0.0 must be positive'),
     ('--log=nowhere.parquet', 'nowhere.parquet: no such file'),
     ('--strategy=unheard-of', 'unheard-of'),
     ('--delta=0', 'delta'),

@@ -110,6 +110,7 @@ def test_worst_case_is_the_account_of_the_observed_schema():
     'sensitivity_kind': account.sensitivity_kind,
     'effective_noise_multiplier': account.effective_noise_multiplier,
     'rho': account.rho,
+    'mu': 1.0 / account.effective_noise_multiplier,
     'epsilon': account.epsilon,
   }
   assert result.observed.sensitivity < account.sensitivity

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fl_dpftrl import digests, participation
+from fl_dpftrl import auditing, digests, participation
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.families import blt
 from fl_dpftrl.logs import log as log_lib
@@ -149,7 +149,7 @@ def test_stands_alone():
   assert not {'link', 'img', 'iframe', 'object', 'embed'} & set(page.tags)
   assert not re.search(r'https?:|url\(|@import|//', text)
   assert list(page.scripts) == ['statement']
-  assert page.tags.count('svg') == 3
+  assert page.tags.count('svg') == 4
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_warnings_are_shown():
 def test_nobody_twice():
   page = Page(privacy.report(statement(happened([(0, 'a')], 3)), setting()))
   assert 'No device took part twice' in page.text
-  assert page.tags.count('svg') == 2
+  assert page.tags.count('svg') == 3
 
 
 def test_hostile_names_stay_text():
@@ -329,7 +329,7 @@ def test_publication_tells_nothing_of_single_devices(several, group_size):
   public = privacy.report(publication.publishable(whole), given)
   counts = {1009, 765_432, 54_321, 65_431, 76_541, 8_765_000}
   counts.add(whole.counted.num_participations)
-  for text in ('SECRET', '<svg', *(f'{count:,}' for count in counts)):
+  for text in ('SECRET', *(f'{count:,}' for count in counts)):
     assert text in confidential
     assert text not in public
   for text in (
@@ -344,9 +344,10 @@ def test_publication_tells_nothing_of_single_devices(several, group_size):
     'most_exposed',
     '"observed"',
     'observed.',
-    'figure>',
   ):
     assert text not in public
+  assert public.count('<svg') == public.count('<figure') == 1
+  assert 'Least share of false negatives' in public
   for text in ('cd' * 32, 'crowd.parquet', 'rows may be missing'):
     assert text in confidential
     assert text not in public
@@ -388,7 +389,8 @@ def test_how_devices_fared(deltas):
     for field in ('share', *fields):
       field = f'per_device.quantiles.{index}.{field}'
       assert float(shown[field]) == pages.look_up(stated.to_json(), field)
-  table = text.partition('<tbody>')[2].partition('</tbody>')[0]
+  own = text.partition('Privacy loss of actual devices')[2]
+  table = own.partition('<tbody>')[2].partition('</tbody>')[0]
   for field in fields:
     assert f'data-field="observed.{field}"' in table
   for share in ('50 % of', '90 % of', '99 % of', '99.9 % of', 'most exposed'):
@@ -397,7 +399,7 @@ def test_how_devices_fared(deltas):
   assert 'assumes that each device would have been in the same rounds' in words
   assert 'This is not a guarantee in advance' in words
   assert 'worst case: ρ = ' in words
-  drawing = text.partition('<svg')[2].partition('</svg>')[0]
+  drawing = own.partition('<svg')[2].partition('</svg>')[0]
   at = float(re.search(r'd="M ([\d.]+) [^"]*" style="[^"]*dasharray', drawing)[1])
   bars = re.findall(r'<title>([^<]*)</title><path d="M ([\d.]+) ', drawing)
   # No bar begins to the right of the worst case, which bounds every device.
@@ -514,7 +516,7 @@ def test_several_runs_side_by_side():
   assert 'The 2 training runs of this page' in page.text
   assert 'rounds of all runs with their noise' in page.text
   assert "device 'a' in rounds 0 and 4" in page.text
-  assert page.tags.count('svg') == 5
+  assert page.tags.count('svg') == 6
   assert json.loads(page.scripts['statement']) == stated.to_json()
   assert page.text.count(digests.strategy_digest(BLT)) == 2
 
@@ -537,4 +539,55 @@ def test_published_runs_have_no_counts():
   fields = {field for field, _ in page.figures}
   assert {'runs.0.num_rounds', 'runs.1.min_sep'} <= fields
   assert not [f for f in fields if 'devices' in f or ('participations' in f and 'max_' not in f)]
-  assert 'svg' not in page.tags
+  assert page.tags.count('svg') == 1  # The trade-off, which follows from μ.
+
+
+def audit(lower_bound=0.5):
+  which = auditing.Canaries(
+    num_canaries=30,
+    schema=participation.MinSep(num_rounds=12, min_sep=4),
+    size=64,
+    clip_norm=1.0,
+    seed=0,
+  )
+  noise = np.random.default_rng(0).standard_normal([12, 60])
+  noise[:, :30] += which.patterns().T
+  found = auditing.audit_run(which, noise, BLT, noise_multiplier=3.0, delta=1e-6)
+  return dataclasses.replace(found, epsilon=1.23456, lower_bound_epsilon=lower_bound)
+
+
+def test_empirical_figures_are_beside_the_proven_ones_and_below():
+  for stated in (statement(), publication.publishable(statement())):
+    text = privacy.report(stated, setting(audit=audit()))
+    words = section(text, 'Empirical ε, from canaries of this run')
+    assert 'evidence, no proof, and no guarantee' in words
+    assert '1.234' in words and '1.235' not in words  # An estimate from below is rounded down.
+    assert 'above the proven ε' not in words
+    assert 'Canaries of this run, above.' in Page(text).text
+  text = privacy.report(statement(), setting(audit=audit(lower_bound=1e3)))
+  assert 'The lower bound is above the proven ε.' in Page(text).text
+  assert 'Empirical' not in privacy.report(statement(), setting())
+
+
+def test_title_date_unit_and_clip_norm_are_those_given():
+  given = setting(title='Words, season 3', date='2026-11-22', unit='a phone', clip_norm=0.7)
+  for stated in (statement(), publication.publishable(statement())):
+    text = privacy.report(stated, given)
+    assert '<h1>Words, season 3</h1>' in text and '2026-11-22' in text
+    words = section(text, 'Items of NIST SP 800-226')
+    assert 'a phone' in words and 'Clip norm 0.7' in words
+  plain = Page(privacy.report(statement(), setting())).text
+  assert 'Privacy report: first' in plain and 'Clip norm not recorded' in plain
+
+
+def test_mu_is_the_distance_of_two_gaussians():
+  stated = statement()
+  worst = stated.worst_case
+  assert worst.mu == pytest.approx(worst.sensitivity / 3.0, rel=1e-12)
+  assert worst.mu == pytest.approx(np.sqrt(2.0 * worst.rho))
+  for part in stated.parts():
+    assert stated.to_json()[part.name]['mu'] == part.loss.mu
+  assert dict(Page(privacy.report(stated, setting())).figures)['worst_case.mu'] == repr(worst.mu)
+  silent = statement(noise_multiplier=0.0)
+  assert silent.worst_case.mu is None
+  assert 'What an attacker can tell' not in privacy.report(silent, setting(noise_multiplier=0.0))

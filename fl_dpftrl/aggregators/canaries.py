@@ -1,0 +1,114 @@
+"""Canaries in the sums of a training run, and their scores from its releases.
+
+The update of a canary enters the sum of its round at the server, in front of the noise. It is as
+long as clipping would leave it, so what is released is the same as if a device had sent it.
+"""
+
+import dataclasses
+import functools
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from fl_dpftrl.aggregators import factory as factory_lib
+from fl_dpftrl.noise import base as noise_base
+from fl_dpftrl.runtime import callbacks
+
+
+class Canaries(Protocol):
+  """The canaries of a run, such as `auditing.Canaries`."""
+
+  def total(self, round_index: int) -> np.ndarray:
+    """Returns the sum of their updates in a round, float32 of shape [size]."""
+    ...
+
+  def scores(self, round_index: int, total: np.ndarray) -> np.ndarray:
+    """Returns their scores from the noisy sum of a round, of shape [size]."""
+    ...
+
+
+class Channel:
+  """The way of canaries into the sums, and of scores out of the releases.
+
+  Rounds must run in this process.
+
+  Args:
+    canaries: the canaries of the run.
+  """
+
+  def __init__(self, canaries: Canaries):
+    self._canaries = canaries
+    self._scores: dict[int, np.ndarray] = {}
+
+  def add(self, row: np.ndarray, total: np.ndarray) -> np.ndarray:
+    """Returns the sum of a round with the updates of its canaries."""
+    return total + self._canaries.total(int(row))
+
+  def observe(self, divisor: float, row: np.ndarray, released: np.ndarray) -> np.ndarray:
+    """Scores what a round released, and returns it unchanged."""
+    total = divisor * released.astype(np.float64)
+    self._scores[int(row)] = self._canaries.scores(int(row), total)
+    return released
+
+  def take(self, row: int) -> np.ndarray:
+    """Returns the scores of a round that was computed, once."""
+    return self._scores.pop(row)
+
+
+class _Callback:
+  """A method of a channel as a `callbacks.Callback`."""
+
+  def __init__(self, function: Any):
+    self._function = function
+
+  def __call__(self, *arrays: np.ndarray) -> np.ndarray:
+    return self._function(*arrays)
+
+  def resources(self) -> Any:
+    return self._function
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CanaryFactory(factory_lib.CorrelatedNoiseFactory):
+  """A `CorrelatedNoiseFactory` whose sums hold canaries.
+
+  Attributes:
+    channel: the canaries' way in and out; needed.
+
+  Raises:
+    ValueError: as `CorrelatedNoiseFactory`, and unless the clip norm is a number: canaries are as
+      long as it is, in all rounds.
+  """
+
+  _: dataclasses.KW_ONLY
+  channel: Channel
+
+  def __post_init__(self):
+    super().__post_init__()
+    if not isinstance(self.clip_norm, float):
+      raise ValueError(f'canaries need a number as clip_norm, got {self.clip_norm!r}')
+
+  @classmethod
+  def of(cls, factory: factory_lib.CorrelatedNoiseFactory, channel: Channel) -> 'CanaryFactory':
+    """Returns the same factory with canaries."""
+    fields = (field.name for field in dataclasses.fields(factory) if field.init)
+    return cls(**{name: getattr(factory, name) for name in fields}, channel=channel)
+
+  def release(self, stream: noise_base.NoiseStream, total: Any, noise: Any) -> tuple[Any, Any]:
+    """Maps (sum, noise state) to (result, next noise state), in TensorFlow."""
+    row = tf.convert_to_tensor(noise.row)
+    result, advanced = super().release(stream, _through(self.channel.add, row, total), noise)
+    observe = functools.partial(self.channel.observe, float(self.report_goal))
+    return _through(observe, row, result), advanced
+
+
+def _through(function: Any, row: tf.Tensor, values: Any) -> Any:
+  """Passes all tensors of a structure through a function of one flat array."""
+  parts = [tf.convert_to_tensor(part) for part in tf.nest.flatten(values)]
+  sizes = [part.shape.num_elements() for part in parts]
+  flat = tf.concat([tf.reshape(part, [-1]) for part in parts], 0)
+  (flat,) = callbacks.call(_Callback(function), [row, flat], [tf.float32])
+  pieces = tf.split(tf.ensure_shape(flat, [sum(sizes)]), sizes)
+  shaped = [tf.reshape(piece, part.shape) for piece, part in zip(pieces, parts)]
+  return tf.nest.pack_sequence_as(values, shaped)

@@ -1,0 +1,88 @@
+"""Canaries in the sums of the aggregator, and their scores from its releases."""
+
+import collections
+import dataclasses
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fl_dpftrl import auditing, participation
+from fl_dpftrl.aggregators import canaries as canaries_lib
+from fl_dpftrl.aggregators import factory
+from fl_dpftrl.families import blt
+from fl_dpftrl.learning import canaried
+
+pytestmark = pytest.mark.tff
+
+BLT = blt.BLT((0.9, 0.5), (0.3, 0.2))
+VALUE_TYPE = tff.to_type(
+  collections.OrderedDict(w=tff.TensorType(np.float32, [8, 50]), b=tff.TensorType(np.float32, [3]))
+)
+UPDATE = collections.OrderedDict(
+  w=np.full([8, 50], 0.01, np.float32), b=np.array([0.0, 0.1, -0.1], np.float32)
+)
+CANARIES = auditing.Canaries(
+  num_canaries=9,
+  schema=participation.MinSep(num_rounds=6, min_sep=4),
+  size=403,
+  clip_norm=2.0,
+  seed=7,
+)
+
+
+def flat(values):
+  return np.concatenate([np.ravel(part) for part in tf.nest.flatten(values)]).astype(np.float64)
+
+
+def released(process, num_rounds):
+  state, results = process.initialize(), []
+  for _ in range(num_rounds):
+    output = process.next(state, [UPDATE] * 3)
+    state = output.state
+    results.append(flat(output.result))
+  return np.array(results)
+
+
+@pytest.mark.parametrize('memory', ['state', 'engine'])
+def test_sums_hold_canaries_and_nothing_else_changes(memory):
+  plain = factory.CorrelatedNoiseFactory(
+    BLT, noise_multiplier=0.5, clip_norm=2.0, report_goal=5, noise_seed=3, memory=memory
+  )
+  channel = canaries_lib.Channel(CANARIES)
+  audited = canaries_lib.CanaryFactory.of(plain, channel)
+  fields = [field.name for field in dataclasses.fields(plain) if field.init]
+  assert all(getattr(audited, name) == getattr(plain, name) for name in fields)
+  without, with_canaries = (released(f.create(VALUE_TYPE), 6) for f in (plain, audited))
+  for t in range(6):
+    difference = 5.0 * (with_canaries[t] - without[t])
+    np.testing.assert_allclose(difference, CANARIES.total(t), atol=1e-6)
+    np.testing.assert_allclose(
+      channel.take(t), CANARIES.scores(t, 5.0 * with_canaries[t]), atol=1e-9
+    )
+    with pytest.raises(KeyError):
+      channel.take(t)
+
+
+def test_the_scores_of_a_round_are_among_its_measurements():
+  channel = canaries_lib.Channel(CANARIES)
+  state = types.SimpleNamespace(
+    aggregator=types.SimpleNamespace(noise=types.SimpleNamespace(row=4))
+  )
+  total = np.zeros(403, np.float32)
+
+  class Process:
+    def initialize(self):
+      return state
+
+    def next(self, state, data):
+      channel.observe(5.0, np.int64(4), total)
+      return tff.learning.templates.LearningProcessOutput(state, {'train': {'loss': 1.0}})
+
+  process = canaried.CanariedProcess(Process(), channel)
+  found = process.next(process.initialize(), []).metrics
+  assert found['train'] == {'loss': 1.0}
+  assert list(found['canaries'].values()) == CANARIES.scores(4, total).tolist()
+  assert canaried.name(3) == 'canaries/3'
