@@ -18,6 +18,7 @@ from fl_dpftrl.logs import formats, journal
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.replaying import embedded, replay
+from fl_dpftrl.replaying import facts as facts_lib
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.replaying import statement as statement_lib
 
@@ -198,7 +199,7 @@ def _store_rounds(
 
 
 def _store_strategy(
-  folder: pathlib.Path, entry: manifest_lib.Run, run: runs_lib.Run, facts: statement_lib.RunFacts
+  folder: pathlib.Path, entry: manifest_lib.Run, run: runs_lib.Run, facts: facts_lib.RunFacts
 ) -> manifest_lib.Run:
   """Writes a run's strategy with its figures under the schema that the log shows."""
   schema = participation.MinSep(

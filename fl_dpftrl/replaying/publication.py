@@ -20,6 +20,7 @@ import shlex
 
 from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.logs import layout as layout_lib
+from fl_dpftrl.replaying import facts as facts_lib
 from fl_dpftrl.replaying import statement as statement_lib
 
 SALT_BYTES = 16
@@ -91,8 +92,8 @@ def publishable(statement: statement_lib.Statement) -> statement_lib.Statement:
   )
 
 
-def _publishable_run(run: statement_lib.RunFacts) -> statement_lib.RunFacts:
-  return statement_lib.RunFacts(
+def _publishable_run(run: facts_lib.RunFacts) -> facts_lib.RunFacts:
+  return facts_lib.RunFacts(
     num_rounds=run.num_rounds,
     min_sep=run.min_sep,
     max_participations=run.max_participations,

@@ -22,6 +22,7 @@ from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import observed as observed_lib
 from fl_dpftrl.replaying import assumptions as assumptions_lib
 from fl_dpftrl.replaying import embedded, sensitivities, void
+from fl_dpftrl.replaying import facts as facts_lib
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.replaying import tally as tally_lib
@@ -255,15 +256,15 @@ def _violations(
 
 def _facts(
   run: runs_lib.Run, happened: observed_lib.ObservedParticipation, report_goal: int | None
-) -> statement_lib.RunFacts:
+) -> facts_lib.RunFacts:
   recorded = noise_record.read(run.log.metadata).until(run.log.num_rounds)
   sizes = happened.cohorts.counts
-  return statement_lib.RunFacts(
+  return facts_lib.RunFacts(
     num_rounds=happened.num_rounds,
     min_sep=happened.min_sep,
     max_participations=happened.max_participations,
     noise_multiplier=run.noise.multiplier,
-    strategy=statement_lib.Strategy(
+    strategy=facts_lib.Strategy(
       run.noise.strategy.family, digests.strategy_digest(run.noise.strategy)
     ),
     num_rounds_assumed=run.log.num_rounds_assumed,
@@ -275,18 +276,18 @@ def _facts(
     adaptive_clipping=noise_record.read_clipping(run.log.metadata),
     restarts=run.noise.restarts,
     later_strategies=tuple(
-      (t, statement_lib.Strategy(strategy.family, digests.strategy_digest(strategy)))
+      (t, facts_lib.Strategy(strategy.family, digests.strategy_digest(strategy)))
       for t, strategy in run.noise.later_strategies
     ),
     canaries=canaries.read(run.log.metadata),
-    counted=statement_lib.Counted(
+    counted=facts_lib.Counted(
       num_devices=happened.num_devices,
       num_participations=happened.num_participations,
       rounds_without_participants=happened.rounds_without_participants,
       separations=tuple(happened.separations.to_dict().items()),
       witness=happened.witness,
       participations=tuple(happened.participations.to_dict().items()),
-      cohort_sizes=statement_lib.CohortSizes(
+      cohort_sizes=facts_lib.CohortSizes(
         least=int(sizes.min()), mean=math.fsum(sizes) / sizes.size, most=int(sizes.max())
       ),
       rounds_short_of_report_goal=(
@@ -299,11 +300,11 @@ def _facts(
 
 def _counted_together(
   tally: tally_lib.Tally, happened: Sequence[observed_lib.ObservedParticipation]
-) -> statement_lib.Counted:
+) -> facts_lib.Counted:
   separations = happened[0].separations
   for other in happened[1:]:
     separations += other.separations
-  return statement_lib.Counted(
+  return facts_lib.Counted(
     num_devices=tally.num_devices,
     num_participations=sum(o.num_participations for o in happened),
     rounds_without_participants=sum(o.rounds_without_participants for o in happened),

@@ -1,144 +1,13 @@
 """The record of what logs prove about runs, with a JSON form."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from fl_dpftrl import adaptive_clipping as adaptive
 from fl_dpftrl import json_files
 from fl_dpftrl.accounting import privacy_loss
 from fl_dpftrl.centralized import drawn as drawn_lib
-from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import observed as observed_lib
-
-Changes = tuple[tuple[int, float], ...]
-Occurrences = tuple[tuple[int, int], ...]
-
-
-class Strategy(NamedTuple):
-  """Family of a strategy, and SHA-256 of its family and parameters."""
-
-  family: str
-  sha256: str
-
-
-class CohortSizes(NamedTuple):
-  """Devices in a round that had any."""
-
-  least: int
-  mean: float
-  most: int
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Counted:
-  """Figures counted from single devices, which are never published.
-
-  Attributes:
-    num_devices: devices that took part.
-    num_participations: participations of all devices.
-    rounds_without_participants: rounds with noise but without any device.
-    separations: (rounds between two successive participations of a device, number of
-      occurrences).
-    witness: an example of min_sep; None if no device took part twice.
-    participations: (rounds that a device took part in, number of devices); None over several
-      runs.
-    cohort_sizes: sizes of the rounds; None over several runs.
-    rounds_short_of_report_goal: rounds with fewer devices than the report goal; None without a
-      goal, and over several runs.
-  """
-
-  num_devices: int
-  num_participations: int
-  rounds_without_participants: int
-  separations: Occurrences
-  witness: observed_lib.Witness | None
-  participations: Occurrences | None = None
-  cohort_sizes: CohortSizes | None = None
-  rounds_short_of_report_goal: int | None = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RunFacts:
-  """Parameters of a run, and what its log shows.
-
-  Attributes:
-    num_rounds: n, rows of noise consumed.
-    min_sep: b, rounds; the least separation in the log.
-    max_participations: k, rounds; the most of any device in the log.
-    noise_multiplier: std(Z) / clip_norm in round 0.
-    strategy: the strategy in round 0.
-    num_rounds_assumed: whether num_rounds rests on the last round alone.
-    layout: where the log's files have their columns.
-    report_goal: intended devices per round; None if not stated.
-    changes: (round, noise multiplier from that round on).
-    clip_norm: L2 bound on an update in round 0; None if the log lacks it.
-    adaptive_clipping: rule of the clip norm after round 0; None if it is fixed.
-    clip_norm_changes: (round, clip norm from that round on).
-    restarts: rounds at which the noise was restarted.
-    later_strategies: (round, strategy from that round on), where a restart brought another.
-    canaries: devices of the log that are canaries of an audit, and hold no data.
-    counted: confidential counts; None in a publishable statement.
-    log: files that were read; None in a publishable statement.
-  """
-
-  num_rounds: int
-  min_sep: int
-  max_participations: int
-  noise_multiplier: float
-  strategy: Strategy
-  num_rounds_assumed: bool = False
-  layout: layout_lib.Layout = layout_lib.PLAIN
-  report_goal: int | None = None
-  changes: Changes = ()
-  clip_norm: float | None = None
-  clip_norm_changes: Changes = ()
-  adaptive_clipping: adaptive.AdaptiveClipping | None = None
-  restarts: tuple[int, ...] = ()
-  later_strategies: tuple[tuple[int, Strategy], ...] = ()
-  canaries: int = 0
-  counted: Counted | None = None
-  log: tuple[log_lib.LogFile, ...] | None = None
-
-  def to_json(self) -> json_files.Object:
-    """Returns the facts; those that are not known, or did not occur, are left out."""
-    counted = self.counted
-    optional = {
-      'num_rounds_assumed': self.num_rounds_assumed or None,
-      'report_goal': self.report_goal,
-      'rounds_short_of_report_goal': counted and counted.rounds_short_of_report_goal,
-      'changes': [list(change) for change in self.changes] or None,
-      'clip_norm': self.clip_norm,
-      'adaptive_clipping': self.adaptive_clipping and vars(self.adaptive_clipping),
-      'clip_norm_changes': [list(change) for change in self.clip_norm_changes] or None,
-      'restarts': list(self.restarts) or None,
-      'later_strategies': [
-        {'round': t, **strategy._asdict()} for t, strategy in self.later_strategies
-      ]
-      or None,
-      'canaries': self.canaries or None,
-    }
-    return {
-      'num_rounds': self.num_rounds,
-      **(_fields(counted, 'num_devices', 'num_participations') if counted else {}),
-      'min_sep': self.min_sep,
-      'max_participations': self.max_participations,
-      'noise_multiplier': self.noise_multiplier,
-      'strategy': self.strategy._asdict(),
-      **(
-        {
-          'separations': [list(pair) for pair in counted.separations],
-          'participations': [list(pair) for pair in counted.participations or ()],
-          'witness': counted.witness and counted.witness._asdict(),
-          'rounds_without_participants': counted.rounds_without_participants,
-          'cohort_sizes': counted.cohort_sizes and counted.cohort_sizes._asdict(),
-        }
-        if counted
-        else {}
-      ),
-      **({} if self.log is None else {'log': [file._asdict() for file in self.log]}),
-      **{name: value for name, value in optional.items() if value is not None},
-    }
+from fl_dpftrl.replaying import facts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -159,7 +28,7 @@ class Declared:
 
   def to_json(self) -> json_files.Object:
     """Returns the schema, the loss and whether it holds."""
-    schema = _fields(self, 'min_sep', 'max_participations')
+    schema = facts.fields(self, 'min_sep', 'max_participations')
     return {**schema, **self.loss.to_json(), 'holds': self.holds}
 
 
@@ -200,7 +69,7 @@ class Violations:
   def to_json(self, *, void: bool) -> json_files.Object:
     """Returns the counts and both losses; and what they mean, unless all is void."""
     return {
-      **_fields(self, 'num_devices', 'num_rounds'),
+      **facts.fields(self, 'num_devices', 'num_rounds'),
       'first_rounds': [place._asdict() for place in self.first_rounds],
       'largest': self.largest.to_json(),
       'num_complied': self.num_complied,
@@ -297,7 +166,7 @@ class Statement:
     confidential: whether it must not be published.
   """
 
-  runs: tuple[RunFacts, ...]
+  runs: tuple[facts.RunFacts, ...]
   num_rounds: int
   min_sep: int
   max_participations: int
@@ -307,7 +176,7 @@ class Statement:
   assumptions: tuple[str, ...]
   void_reason: str | None
   warnings: tuple[str, ...]
-  counted: Counted | None = None
+  counted: facts.Counted | None = None
   observed: privacy_loss.PrivacyLoss | None = None
   declared: Declared | None = None
   violations: Violations | None = None
@@ -370,7 +239,7 @@ class Statement:
       result['violations'] = self.violations.to_json(void=void)
     if self.drawn is not None:
       result[self.drawn.part] = self.drawn.to_json()
-    result |= _fields(self, 'delta', 'adjacency', 'group_size')
+    result |= facts.fields(self, 'delta', 'adjacency', 'group_size')
     if self.per_device is not None:
       result['per_device'] = self.per_device.to_json()
     result |= {
@@ -388,19 +257,15 @@ class Statement:
     return result
 
   def _of_several(self) -> json_files.Object:
-    schema = _fields(self, 'min_sep', 'max_participations')
+    schema = facts.fields(self, 'min_sep', 'max_participations')
     if self.counted is None:
       return {'num_rounds': self.num_rounds, **schema}
     counted = self.counted
     return {
       'num_rounds': self.num_rounds,
-      **_fields(counted, 'num_participations', 'rounds_without_participants', 'num_devices'),
+      **facts.fields(counted, 'num_participations', 'rounds_without_participants', 'num_devices'),
       **schema,
       'max_participations_over_runs': self.most_over_runs,
       'separations': [list(pair) for pair in counted.separations],
       'witness': counted.witness and counted.witness._asdict(),
     }
-
-
-def _fields(record: Any, *names: str) -> json_files.Object:
-  return {name: getattr(record, name) for name in names}

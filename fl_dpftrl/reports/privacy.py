@@ -13,6 +13,7 @@ import platform
 import fl_dpftrl
 from fl_dpftrl import files, rounding
 from fl_dpftrl.centralized import drawn as drawn_lib
+from fl_dpftrl.replaying import facts as facts_lib
 from fl_dpftrl.replaying import publication
 from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.reports import figures, page, trade_off
@@ -97,7 +98,7 @@ def _clip_norm(statement: statement_lib.Statement, setting: Setting) -> float | 
   return None if changed else next(iter(recorded), setting.clip_norm)
 
 
-def _participation(run: statement_lib.RunFacts, one: str) -> list[figures.Figure]:
+def _participation(run: facts_lib.RunFacts, one: str) -> list[figures.Figure]:
   """Draws the participations in a run; nothing if for publication."""
   if run.counted is None:
     return []
