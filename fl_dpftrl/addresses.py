@@ -17,7 +17,7 @@ class Address(NamedTuple):
 
   @property
   def is_loopback(self) -> bool:
-    """Whether only this machine can be meant."""
+    """Returns True if only this machine can be meant."""
     if self.host.lower() == 'localhost':
       return True
     try:

@@ -28,7 +28,7 @@ _HOST = re.compile(r'[A-Za-z0-9]([A-Za-z0-9._-]{0,250}[A-Za-z0-9])?')
 
 @dataclasses.dataclass(frozen=True)
 class Certificates:
-  """What one side of a connection proves itself with, and accepts.
+  """The certificates of one side of a connection: its own, and those that it accepts.
 
   Each side accepts every certificate that the authority signed for the other side's purpose:
   TLS client for runs, TLS server with the name that the run calls it by for workers. So the

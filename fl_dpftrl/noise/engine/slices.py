@@ -42,7 +42,7 @@ _OPTIONS = [
 
 
 def versions() -> str:
-  """What must agree for two machines to make the same rows."""
+  """Returns the versions that must agree for two machines to make the same rows."""
   return f'fl_dpftrl with rows {makers.VERSION}, NumPy {np.__version__}'
 
 

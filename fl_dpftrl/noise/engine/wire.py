@@ -264,7 +264,7 @@ def encode_failure(line: str) -> bytes:
 
 
 def decode_answer(message: bytes) -> Working | Made | Failed | np.ndarray:
-  """What a worker answers; coordinates as float32.
+  """Decodes a message of a worker; coordinates are float32.
 
   Raises:
     ValueError: for anything else.
@@ -283,7 +283,7 @@ def decode_answer(message: bytes) -> Working | Made | Failed | np.ndarray:
 
 
 def _content(message: Any, kind: bytes, low: int, high: int) -> bytes:
-  """What follows the kind of a message; ValueError unless its size is from low to high."""
+  """Returns the message after its kind; ValueError unless its size is from low to high."""
   if message[:1] != kind or not low <= len(message) - 1 <= high:
     raise ValueError(_unexpected(message, kind))
   return message[1:]
