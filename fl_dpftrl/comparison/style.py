@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+import matplotlib
 from matplotlib import axes as axes_lib
 from matplotlib import colors, ticker
 from matplotlib import figure as figure_lib
@@ -14,6 +15,15 @@ from fl_dpftrl import messages
 
 INK, GREY, LIGHT = '#222222', '#767676', '#dddddd'
 DOTS_PER_INCH = 150
+KINDS = ('png', 'svg', 'pdf')
+"""Kinds of image files."""
+
+# Without what differs from one day or version to the next.
+_METADATA: dict[str, dict[str, None]] = {
+  'png': {'Software': None},
+  'svg': {'Date': None, 'Creator': None},
+  'pdf': {'CreationDate': None, 'Creator': None, 'Producer': None},
+}
 
 # Distinguishable with any colour vision: Tol's muted scheme, darker yellows.
 _COLOURS = {
@@ -285,6 +295,17 @@ def spread(wanted: Sequence[float], gap: float) -> list[float]:
 
 def png(figure: figure_lib.Figure) -> bytes:
   """Returns the figure as a reproducible PNG."""
+  return image(figure, 'png')
+
+
+def image(figure: figure_lib.Figure, kind: str) -> bytes:
+  """Returns the figure as a reproducible file.
+
+  Args:
+    figure: the figure.
+    kind: one of `KINDS`.
+  """
   content = io.BytesIO()
-  figure.savefig(content, format='png', dpi=DOTS_PER_INCH, metadata={'Software': None})
+  with matplotlib.rc_context({'svg.hashsalt': 'fl_dpftrl'}):
+    figure.savefig(content, format=kind, dpi=DOTS_PER_INCH, metadata=_METADATA[kind])
   return content.getvalue()

@@ -103,7 +103,11 @@ def base_flags(study: study_file.Study, chosen: study_file.Setting) -> configura
 
 
 def prepare(
-  study: study_file.Study, folder: pathlib.Path, say: Callable[[str], None]
+  study: study_file.Study,
+  folder: pathlib.Path,
+  say: Callable[[str], None] = print,
+  *,
+  search: bool = True,
 ) -> Mapping[study_file.Setting, Noise | None]:
   """Finds the strategy of each setting, and calibrates its noise.
 
@@ -113,15 +117,17 @@ def prepare(
     study: the study.
     folder: its folder, which exists.
     say: progress, in lines.
+    search: False to write nothing: strategies must be in the folder then.
 
   Raises:
     ValueError: naming the setting, where no strategy or noise can be found.
   """
-  (folder / STRATEGIES_NAME).mkdir(exist_ok=True)
+  if search:
+    (folder / STRATEGIES_NAME).mkdir(exist_ok=True)
   found = {}
   for chosen in study.settings:
     try:
-      found[chosen] = _noise(study, chosen, folder, say)
+      found[chosen] = _noise(study, chosen, folder, say if search else None)
     except ValueError as problem:
       raise ValueError(f'{chosen.label}: {problem}') from None
   return found
@@ -131,7 +137,7 @@ def _noise(
   study: study_file.Study,
   chosen: study_file.Setting,
   folder: pathlib.Path,
-  say: Callable[[str], None],
+  say: Callable[[str], None] | None,
 ) -> Noise | None:
   hparams = base_flags(study, chosen)
   if chosen.mechanism is None:
@@ -178,14 +184,20 @@ def _strategy_file(
   mechanism: study_file.Mechanism,
   schema: participation.MinSep,
   folder: pathlib.Path,
-  say: Callable[[str], None],
+  say: Callable[[str], None] | None,
 ) -> pathlib.Path:
-  """Returns the path of a mechanism's strategy, which is found if need be."""
+  """Returns the path of a mechanism's strategy, which is found if need be.
+
+  Raises:
+    ValueError: if `say` is None, and the folder does not have it.
+  """
   if mechanism.made_for_min_sep is not None:
     min_sep = min(mechanism.made_for_min_sep, schema.num_rounds)
     schema = participation.MinSep(num_rounds=schema.num_rounds, min_sep=min_sep)
   path = folder / f'{slug(mechanism.label)}-n{schema.num_rounds}-b{schema.min_sep}.json'
   if not path.exists():
+    if say is None:
+      raise ValueError(f'{path} is missing; run the study first')
     (contender,) = contenders.contenders([mechanism.mechanism])
     if contender.optimised:
       say(f'optimising {mechanism.label} for n={schema.num_rounds}, b={schema.min_sep}')
@@ -204,6 +216,17 @@ def tuning(
     for chosen in study.settings:
       for rate in chosen.server_learning_rates:
         yield cell(study, chosen, noises[chosen], rate, seed)
+
+
+def extended(
+  study: study_file.Study,
+  noises: Mapping[study_file.Setting, Noise | None],
+  rates: Mapping[study_file.Setting, float],
+) -> Iterator[Cell]:
+  """Yields the tuning cells of one further rate of each of these settings."""
+  for seed in study.seeds[: study.tuning_seeds]:
+    for chosen, rate in rates.items():
+      yield cell(study, chosen, noises[chosen], rate, seed)
 
 
 def final(

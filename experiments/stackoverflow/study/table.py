@@ -93,11 +93,15 @@ def text(rows: Sequence[results.Row]) -> str:
   )
 
 
+def lines(rows: Sequence[results.Row]) -> str:
+  """Returns the table in Markdown."""
+  found = [HEAD, ('---',) * len(HEAD), *cells(rows)]
+  return '\n'.join('| ' + ' | '.join(c.replace('|', '\\|') for c in line) + ' |' for line in found)
+
+
 def markdown(study: study_file.Study, rows: Sequence[results.Row]) -> str:
   """Returns a page in Markdown: the title, the table and how to read it."""
-  lines = [HEAD, ('---',) * len(HEAD), *cells(rows)]
-  table = '\n'.join('| ' + ' | '.join(c.replace('|', '\\|') for c in line) + ' |' for line in lines)
-  return f'# {study.title}\n\n{table}\n\n' + '\n'.join(f'- {line}' for line in notes(study)) + '\n'
+  return f'# {study.title}\n\n{lines(rows)}\n\n' + '\n'.join(f'- {n}' for n in notes(study)) + '\n'
 
 
 def notes(study: study_file.Study) -> list[str]:

@@ -6,7 +6,7 @@ import types
 import pytest
 
 from experiments.stackoverflow import setting
-from experiments.stackoverflow.study import cells, command, estimate, runner, study_file
+from experiments.stackoverflow.study import cells, command, estimate, results, runner, study_file
 from fl_dpftrl import accounting, catalogue
 
 STUDY = {
@@ -156,3 +156,44 @@ def test_the_estimate_says_how_long_and_what_to_cut():
   text = found.text(study)
   assert text.startswith('9 runs of 8 rounds, 5 s a round, 2 at a time: about 0:08:20')
   assert 'seeds (2), learning rates (up to 2 a setting), settings (3)' in text
+
+
+def test_a_grid_is_extended_until_its_best_rate_is_inside(tmp_path, monkeypatch):
+  changes = {'mechanisms': ['identity'], 'without_noise': False, 'seeds': [0, 1]}
+  study, noises, _ = prepared(tmp_path, **changes, server_learning_rates=[0.5, 1.0])
+  started, lines = [], []
+
+  def run(waiting, folder, *, progress, **_):
+    for cell in waiting:
+      place = folder / 'cells' / cell.name
+      if not place.exists():
+        started.append(cell.name)
+        place.mkdir(parents=True)
+        accuracy = 1.0 - abs(cell.server_learning_rate - 0.125)  # The third rate beyond is worse.
+        measured = {'accuracy': accuracy}
+        summary = {'test': measured, 'validation': measured, 'seconds': 1.0}
+        (place / 'summary.json').write_text(json.dumps({**summary, 'diverged_since_round': None}))
+      progress.done += 1
+    return {}
+
+  monkeypatch.setattr(runner, 'run', run)
+  found = command._train(study, noises, tmp_path, 1, lines.append)
+  rates = [0.5, 1.0, 0.25, 0.125, 0.0625]
+  names = [f'identity-epsilon2-rate{rate:g}-seed0' for rate in rates]
+  assert started == [*names, 'identity-epsilon2-rate0.125-seed1']
+  (row,) = results.rows(study, noises, found)
+  assert (row.server_learning_rate, row.at_edge, len(row.tests)) == (0.125, False, 2)
+  assert lines[0] == 'the best rate is at an end of its grid, so further ones: identity 0.25'
+  # A study that is resumed, begun without the field or only read, has the same cells.
+  assert command._train(study, noises, tmp_path, 1, print) == found
+  assert len(started) == 6
+  before = command.dataclasses.asdict(study)
+  del before['extend_rates']
+  (tmp_path / 'study.json').write_text(json.dumps(before))
+  assert command.gather(study, tmp_path) == (noises, found)
+
+
+def test_gathering_searches_for_no_strategy(tmp_path):
+  with pytest.raises(ValueError, match='strategies/identity-n8-b4.json is missing; run the study'):
+    command.gather(study_file.parse(STUDY), tmp_path)
+  assert not list(tmp_path.iterdir())

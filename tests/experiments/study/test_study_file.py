@@ -61,6 +61,7 @@ def test_runs_without_noise_are_a_setting():
     ({'seeds': [1.5]}, 'seeds must be a whole number from 0 on, got 1.5'),
     ({'seeds': [1, 1]}, 'seeds must be distinct'),
     ({'tuning_seeds': 4}, 'tuning_seeds=4 must be at most the 3 seeds'),
+    ({'extend_rates': -1}, 'extend_rates must be a whole number from 0 on, got -1'),
     ({'without_noise': 'no'}, "got 'no'"),
   ],
 )
