@@ -5,8 +5,8 @@ import pathlib
 import re
 from collections.abc import Callable, Iterator, Mapping
 
-from experiments.stackoverflow import configuration, setting
-from experiments.stackoverflow.study import study_file
+from experiments.stackoverflow import configuration
+from experiments.stackoverflow.study import schemas, study_file
 from fl_dpftrl import catalogue, participation, workloads
 from fl_dpftrl import error as error_lib
 from fl_dpftrl import sensitivity as sensitivity_lib
@@ -142,12 +142,7 @@ def _noise(
   hparams = base_flags(study, chosen)
   if chosen.mechanism is None:
     return None
-  if hparams.timer_hours is not None:
-    raise ValueError(
-      f'--timer_hours={hparams.timer_hours} enforces no min-sep in rounds to'
-      ' calibrate noise for: give --timer_rounds'
-    )
-  schema = setting.enforced_schema(hparams)
+  schema = schemas.schema(hparams, study.seeds)
   path = _strategy_file(chosen.mechanism, schema, folder / STRATEGIES_NAME, say)
   strategy = catalogue.load_strategy(path)
   sensitivity = sensitivity_lib.sensitivity(strategy, schema).value
@@ -194,7 +189,8 @@ def _strategy_file(
   if mechanism.made_for_min_sep is not None:
     min_sep = min(mechanism.made_for_min_sep, schema.num_rounds)
     schema = participation.MinSep(num_rounds=schema.num_rounds, min_sep=min_sep)
-  path = folder / f'{slug(mechanism.label)}-n{schema.num_rounds}-b{schema.min_sep}.json'
+  most = '' if schema.max_participations is None else f'-k{schema.max_participations}'
+  path = folder / f'{slug(mechanism.label)}-n{schema.num_rounds}-b{schema.min_sep}{most}.json'
   if not path.exists():
     if say is None:
       raise ValueError(f'{path} is missing; run the study first')

@@ -112,8 +112,15 @@ def notes(study: study_file.Study) -> list[str]:
     else 'the hypothetical deployment (same noise on the mean, same participation)'
   )
   tuned = study.seeds[: study.tuning_seeds]
+  flags = [*study.flags, *(flag for setting in study.settings for flag in setting.flags)]
+  hours = any(flag.startswith('--timer_hours') for flag in flags)
+  simulated = (
+    ' A timer in hours enforces no min-sep in rounds: there it is the participation of the'
+    ' simulated cohorts, the worst over seeds.'
+  )
   return [
-    f'Target ε are those of {what}, for the participation that the timers enforce.',
+    f'Target ε are those of {what}, for the participation that the timers enforce.'
+    + (simulated if hours else ''),
     'The server learning rate is the one with the best validation accuracy, for seed'
     f' {", ".join(map(str, tuned))}. Test accuracy is reported at that rate alone.',
     'Test accuracy is the mean ± standard deviation over seeds.',
