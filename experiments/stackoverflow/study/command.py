@@ -191,7 +191,7 @@ def facts(study: study_file.Study, found: Sequence[results.Result]) -> list[tupl
   summaries = [result.summary for result in found if result.summary]
   seconds = datetime.timedelta(seconds=round(sum(s['seconds'] for s in summaries)))
   facts = [
-    ('runs', f'{len(found)}, of which {len(summaries)} have ended'),
+    ('runs that have ended', str(len(summaries))),
     ('seeds', ', '.join(map(str, study.seeds))),
     ('hours of all rounds, one run after another', str(seconds)),
   ]

@@ -76,9 +76,9 @@ def accuracy_by_epsilon(
 
 def _baseline(axes: axes_lib.Axes, rows: Sequence[results.Row]) -> None:
   """Draws the accuracy of the best constant prediction, where the runs know one."""
-  found = {r.summary.get('unigram_accuracy') for row in rows for r in row.results} - {None}
-  if len(found) == 1:
-    height = 100 * found.pop()
+  found = results.baseline(rows)
+  if found is not None:
+    height = 100 * found
     axes.axhline(height, color=style.GREY, linewidth=0.9, dashes=(1, 2))
     axes.annotate(
       'best constant prediction',

@@ -42,7 +42,7 @@ def study_page(
     head=(f'{table.HEAD[1]} at ε', *table.HEAD[2:]),
     rows=[(f'{mechanism} at {epsilon}', *cells) for epsilon, mechanism, *cells in shown],
     notes=table.notes(study),
-    verdicts=sentences.verdicts(rows),
+    verdicts=[*sentences.verdicts(rows), *sentences.baseline(rows)],
     independent=sentences.against_independent(rows),
     images=[
       (name.replace('_', ' '), base64.b64encode(images[name]).decode('ascii'), caption)

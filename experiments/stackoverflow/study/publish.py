@@ -77,9 +77,9 @@ def _markdown(
     'The figures, the table and the sentences on this page are computed from the results of the'
     ' runs. These commands train the study and write the page:',
     f'```\n{how}\n```',
-    *_missing(rows, found),
+    *_missing(study, rows, found),
     '## Order of the mechanisms',
-    _bullets(sentences.verdicts(rows)),
+    _bullets([*sentences.verdicts(rows), *sentences.baseline(rows)]),
     '## Correlated against independent noise',
     _bullets(sentences.against_independent(rows) or ['The study has no independent noise.']),
     '## Results',
@@ -107,10 +107,15 @@ def _markdown(
   return '\n\n'.join(parts) + '\n'
 
 
-def _missing(rows: Sequence[results.Row], found: Sequence[results.Result]) -> list[str]:
+def _missing(
+  study: study_file.Study, rows: Sequence[results.Row], found: Sequence[results.Result]
+) -> list[str]:
   """Returns a paragraph on the runs that have not ended; none if all have."""
   ended = sum(result.status in (results.DONE, results.DIVERGED) for result in found)
-  if ended == len(found):
+  # A setting without a chosen rate has no cells of the other seeds yet.
+  undecided = sum(row.server_learning_rate is None for row in rows)
+  total = len(found) + undecided * (len(study.seeds) - study.tuning_seeds)
+  if ended == total:
     return []
   absent: dict[str, int] = {}
   for result in found:
@@ -122,9 +127,9 @@ def _missing(rows: Sequence[results.Row], found: Sequence[results.Result]) -> li
   more = f' and {len(named) - _MOST_MISSING} more' if len(named) > _MOST_MISSING else ''
   without = sum(row.mean is None for row in rows)
   return [
-    f'**This study is not complete:** {ended} of {len(found)} runs have ended, and {without} of'
-    f' {len(rows)} settings have no result yet. Seeds that decide are among the missing runs, so'
-    f' its order may change. Runs are missing of {", ".join(named[:_MOST_MISSING])}{more}.'
+    f'**This study is not complete:** {ended} of {total} runs have ended, and {without} of'
+    f' {len(rows)} settings have no result yet. Its order may change. Runs are'
+    f' missing of {", ".join(named[:_MOST_MISSING])}{more}.'
   ]
 
 

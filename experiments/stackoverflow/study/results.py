@@ -220,6 +220,12 @@ def rows(
   return [dataclasses.replace(row, difference=_to_best(row, found)) for row in found]
 
 
+def baseline(found: Sequence[Row]) -> float | None:
+  """Returns the test accuracy of the best constant prediction, where the runs know one."""
+  values = {r.summary.get('unigram_accuracy') for row in found for r in row.results} - {None}
+  return values.pop() if len(values) == 1 else None
+
+
 def _to_best(row: Row, found: Sequence[Row]) -> Difference | None:
   peers = [r for r in found if r.setting.epsilon == row.setting.epsilon and r.mean is not None]
   if row.mean is None or not peers:

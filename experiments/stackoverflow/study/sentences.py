@@ -64,43 +64,61 @@ def against_independent(rows: Sequence[results.Row]) -> list[str]:
     others = [row for row in level if row is not independent]
     if independent is None or not others:
       continue
-    above, tied, below = [], [], []
-    for row in others:
-      difference = results.paired(row.tests, independent.tests)
-      if difference is None or not difference.is_clear:
-        tied.append(row.setting.label)
-      else:
-        (above if difference.mean > 0 else below).append(row.setting.label)
     mean = results.paired(_mean_by_seed(others), independent.tests)
     parts = [f'{independent.setting.label} reaches {_percent(independent.mean)}']
-    for words, labels in (
-      ('above it by more than seeds explain', above),
-      ('not told apart from it', tied),
-      ('below it by more than seeds explain', below),
-    ):
-      if labels:
-        parts.append(f'{words}: {", ".join(labels)}')
+    parts += [f'{words}: {", ".join(labels)}' for words, labels in _beside(independent, others)]
     if mean is not None:
       margin = '' if mean.margin is None else f' ± {100 * mean.margin:.2f}'
       parts.append(
         f'the mean of the {len(others)} mechanisms with correlated noise differs from it by'
         f' {_signed(100 * mean.mean)}{margin} points'
       )
-      (clear if mean.is_clear and mean.mean > 0 else unclear).append(f'{epsilon:g}')
+      (clear if mean.is_clear and mean.mean > 0 else unclear).append((f'{epsilon:g}', mean.margin))
     sentences.append(f'ε = {epsilon:g}: {"; ".join(parts)}.')
-  if clear and not unclear:
+  if any(margin is None for _, margin in unclear):
+    sentences.insert(0, 'Some ε have one seed so far, which proves no order.')
+  elif clear and not unclear:
     sentences.insert(
       0, 'Correlated noise is better than independent noise at every ε, by more than seeds explain.'
     )
-  elif clear or unclear:
-    done = f'at ε = {", ".join(clear)}' if clear else 'at no ε'
+  elif unclear:
+    done = f'at ε = {", ".join(e for e, _ in clear)}' if clear else 'at no ε'
     sentences.insert(
       0,
       'The mean of the mechanisms with correlated noise is above independent noise by more than'
-      f' seeds explain {done}; it is not at ε = {", ".join(unclear)}, where the interval of these'
-      ' seeds holds 0 or lies below it.',
+      f' seeds explain {done}; it is not at ε = {", ".join(e for e, _ in unclear)}, where the'
+      ' interval of these seeds holds 0 or lies below it.',
     )
   return sentences
+
+
+def _beside(independent: results.Row, others: Sequence[results.Row]) -> list[tuple[str, list[str]]]:
+  """Returns the mechanisms above, level with and below independent noise, in words."""
+  groups: dict[str, list[str]] = {}
+  for row in others:
+    difference = results.paired(row.tests, independent.tests)
+    if difference is None:
+      continue
+    side = 'above' if difference.mean > 0 else 'below'
+    if difference.margin is None:
+      words = f'{side} it in the one seed that both have'
+    elif difference.is_clear:
+      words = f'{side} it by more than seeds explain'
+    else:
+      words = 'not told apart from it'
+    groups.setdefault(words, []).append(row.setting.label)
+  return list(groups.items())
+
+
+def baseline(rows: Sequence[results.Row]) -> list[str]:
+  """Returns a sentence on the best constant prediction; none where it is not known."""
+  height = results.baseline(rows)
+  if height is None:
+    return []
+  noisy = [row for row in rows if row.setting.epsilon is not None and row.mean is not None]
+  below = [f'{r.setting.label} at ε = {r.setting.epsilon:g}' for r in noisy if r.mean <= height]
+  named = f'Not above it: {", ".join(below)}.' if below else 'All settings are above it.'
+  return [f'The best constant prediction has {_percent(height)}. {named}']
 
 
 def predictions(rows: Sequence[results.Row]) -> list[str]:

@@ -40,6 +40,7 @@ _PER_RUN = (
   'output_dir',
   'resume',
   'compare_with',
+  'figures',
 )
 _MOST = 1000  # settings, rates or seeds of a study
 

@@ -164,6 +164,22 @@ def test_verdicts_are_sentences():
   assert second == 'ε = 4: no run has ended.'
 
 
+def test_settings_below_the_best_constant_prediction_are_named():
+  assert sentences.baseline(rows()) == []
+  known = [
+    dataclasses.replace(
+      row,
+      results=tuple(
+        dataclasses.replace(r, summary={**r.summary, 'unigram_accuracy': 0.15}) for r in row.results
+      ),
+    )
+    for row in rows()
+  ]
+  assert sentences.baseline(known) == [
+    'The best constant prediction has 15.00 %. Not above it: identity at ε = 1.'
+  ]
+
+
 def test_correlated_noise_is_compared_with_independent_noise():
   overall, first = sentences.against_independent(rows())
   assert overall.startswith('Correlated noise is better than independent noise at every ε')
@@ -173,6 +189,11 @@ def test_correlated_noise_is_compared_with_independent_noise():
   )
   shown = f'+{100 * mean.mean:.2f} ± {100 * mean.margin:.2f} points'
   assert first.startswith('ε = 1: identity reaches 13.00 %') and shown in first
+  one = sentences.against_independent(
+    [dataclasses.replace(r, results=r.results[:1]) for r in rows()]
+  )
+  assert one[0] == 'Some ε have one seed so far, which proves no order.'
+  assert 'above it in the one seed that both have: blt:2, tree_full' in one[1]
   alone = [row for row in rows() if row.setting.label != 'identity']
   assert sentences.against_independent(alone) == []
 
@@ -214,7 +235,7 @@ def test_what_is_published_is_said_to_be_incomplete(tmp_path, monkeypatch):
   links = re.findall(r'\]\((.*?)\)', text)
   assert len(links) == 4 and all((target.parent / link).exists() for link in links)
   assert {path.suffix for path in target.with_suffix('').iterdir()} == {'.svg', '.csv'}
-  assert '**This study is not complete:** 13 of 21 runs have ended' in text
+  assert '**This study is not complete:** 13 of 29 runs have ended' in text
   assert 'blt:2 at ε = 1 (5), identity at ε = 4 (1)' in text
   assert '| 1 | blt:2 | – | 0 |' in text
   monkeypatch.setattr(command, 'gather', lambda study, folder: (NOISES, waiting[5:8]))

@@ -1,4 +1,4 @@
-"""The papers' study in small, on a database of the form of StackOverflow's, with a quick network."""
+"""The papers' study in small: a quick network on a database like StackOverflow's."""
 
 import csv
 import json
