@@ -147,11 +147,16 @@ def chosen_rates(
   """Returns the rate of each setting with the best mean validation accuracy.
 
   A rate for which a tuning cell failed or diverged is not chosen. Only the
-  tuning seeds count, so that the choice is the same when more seeds are done.
+  tuning seeds count, so that the choice is the same when more seeds are done. A
+  setting whose grid is not yet run has no choice.
   """
   tuning = set(study.seeds[: study.tuning_seeds])
   measured: dict[study_file.Setting, dict[float, list[float | None]]] = {}
+  undecided = set()
   for result in results:
+    setting, rate = result.cell.setting, result.cell.server_learning_rate
+    if result.status == WAITING and rate in setting.server_learning_rates:
+      undecided |= {setting} if result.cell.seed in tuning else set()
     if result.cell.seed in tuning:
       rates = measured.setdefault(result.cell.setting, {})
       rates.setdefault(result.cell.server_learning_rate, []).append(result.validation)
@@ -162,7 +167,7 @@ def chosen_rates(
       for rate, values in rates.items()
       if len(values) == len(tuning) and None not in values
     }
-    if means:
+    if means and setting not in undecided:
       chosen[setting] = max(means, key=lambda rate: (means[rate], -rate))
   return chosen
 

@@ -70,7 +70,7 @@ def against_independent(rows: Sequence[results.Row]) -> list[str]:
     if mean is not None:
       margin = '' if mean.margin is None else f' ± {100 * mean.margin:.2f}'
       parts.append(
-        f'the mean of the {len(others)} mechanisms with correlated noise differs from it by'
+        f'the mean of mechanisms with correlated noise ({len(others)}) differs from it by'
         f' {_signed(100 * mean.mean)}{margin} points'
       )
       (clear if mean.is_clear and mean.mean > 0 else unclear).append((f'{epsilon:g}', mean.margin))

@@ -105,6 +105,14 @@ def test_a_rate_that_diverged_for_a_seed_is_not_chosen():
   assert results.chosen_rates(STUDY, found) == {BLT: 1.0, TREE: 0.5}
 
 
+def test_a_grid_that_is_not_yet_run_has_no_choice():
+  found = [*tuned(BLT, (0.1, 0.2, 0.15)), *tuned(TREE, (0.1, 0.2, 0.3))]
+  waiting = {'status': results.WAITING, 'summary': {}}
+  found[0] = dataclasses.replace(found[0], **waiting)
+  beyond = dataclasses.replace(result(TREE, 2.0, 0, 0.4), **waiting)
+  assert results.chosen_rates(STUDY, [*found, beyond]) == {TREE: 1.0}
+
+
 def test_differences_are_paired_by_seed():
   best = {0: 0.30, 1: 0.10, 2: 0.20}
   difference = results.paired(best, {0: 0.29, 1: 0.08, 2: 0.19, 7: 0.9})
