@@ -12,6 +12,7 @@ from typing import Any
 from absl import flags
 
 from experiments.stackoverflow import flag_files
+from experiments.stackoverflow.datasets import parts
 from fl_dpftrl import addresses, files, messages
 from fl_dpftrl.noise.engine import certificates, shards
 
@@ -74,6 +75,9 @@ class Hparams:
   data_dir: str | None = _flag(None, 'Folder with stackoverflow.sqlite, for that data set.')
   download: bool = _flag(False, 'Let TFF download StackOverflow where there is no file.')
   cache_dir: str = _flag('.cache', 'Folder for prepared data.')
+  client_part: str | None = _flag(
+    None, 'Part of the training clients to use, such as 1/2, by a hash of their ids (default: all).'
+  )
   mechanism: str | None = _flag(
     None,
     'Family of the noise, optimised for the run (default: blt); --help lists all. Use'
@@ -197,6 +201,8 @@ class Hparams:
         '--noise_multiplier is missing; a flagfile gives all that a run needs, or --epsilon'
         ' calibrates it'
       )
+    if self.client_part is not None:
+      parts.parse(self.client_part)
     for name in (
       'report_goal',
       'num_rounds',

@@ -4,7 +4,8 @@ Example:
   python -m experiments.stackoverflow.evaluate runs/docstrings
 
 reads model.npz and the flags in hparams.json, and prints loss and accuracies on
-test data as one JSON object. It needs neither checkpoints nor anything secret.
+test data as one JSON object. --model=PATH measures a model that `export` wrote.
+It needs neither checkpoints nor anything secret.
 """
 
 import argparse
@@ -34,38 +35,57 @@ def main() -> None:
   parser.add_argument(
     '--split', choices=('test', 'validation'), default='test', help='data (default: test)'
   )
+  parser.add_argument(
+    '--model',
+    type=pathlib.Path,
+    help="file NAME.keras or folder of a SavedModel (default: model.npz in the run's folder)",
+  )
   arguments = parser.parse_args()
   try:
-    measured = evaluate(arguments.run, arguments.split)
+    measured = evaluate(arguments.run, arguments.split, arguments.model)
   except (ValueError, OSError) as problem:
     _fail(str(problem))
   print(json.dumps(measured, indent=2))
 
 
-def evaluate(folder: pathlib.Path, split: str = 'test') -> dict[str, float | None]:
+def evaluate(
+  folder: pathlib.Path, split: str = 'test', model_path: pathlib.Path | None = None
+) -> dict[str, float | None]:
   """Returns loss and accuracies of a run's model; null where not finite.
 
   Args:
     folder: output folder of the run, with model.npz and hparams.json.
     split: 'test' or 'validation'.
+    model_path: exported model; None for model.npz.
 
   Raises:
     OSError: if a file cannot be read.
     ValueError: naming a file that does not fit.
   """
-  hparams = _hparams(folder / configuration.HPARAMS_NAME)
+  hparams = read_hparams(folder)
   dataset = datasets.load_for(hparams)
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   # TensorFlow is slow to load: not before the flags are known to fit the data.
-  from experiments.stackoverflow import model, networks, summary, weights
+  from experiments.stackoverflow import exported, model, networks, summary, weights
 
-  network = networks.chosen(hparams, dataset.vocabulary.size)
-  found = weights.read(folder / weights.NAME, network, flag='run')
+  size = dataset.vocabulary.size
+  network = networks.chosen(hparams, size)
+  if model_path is None:
+    found = weights.read(folder / weights.NAME, network, flag='run')
+  else:
+    network, found = exported.read(model_path, size, dataset.sequence_length), ()
   rows = {'test': dataset.test, 'validation': dataset.validation}[split]
   return summary.finite(model.evaluate(network, found, rows, dataset.vocabulary))
 
 
-def _hparams(path: pathlib.Path) -> configuration.Hparams:
+def read_hparams(folder: pathlib.Path) -> configuration.Hparams:
+  """Returns the flags of the run in a folder.
+
+  Raises:
+    OSError: if hparams.json cannot be read.
+    ValueError: naming the file, if it has not the flags of a run.
+  """
+  path = folder / configuration.HPARAMS_NAME
   content = json_files.read(path)
   try:
     # A noise seed is recorded as given, without its value.

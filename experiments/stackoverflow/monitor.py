@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import pathlib
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -9,11 +10,40 @@ from typing import Any, TextIO
 
 import tensorflow as tf
 
+from experiments.stackoverflow import configuration
 from fl_dpftrl import rounding
 from fl_dpftrl.learning import checkpoints, metrics
 
 # Columns that differ between two runs of the same flags.
 WALL_CLOCK_COLUMNS = ('seconds',)
+
+
+def events_folder(within: pathlib.Path, run: str) -> pathlib.Path:
+  """Makes a run's folder of TensorBoard events, which is named after the run.
+
+  TensorBoard names runs by their folders. TensorFlow sets no permissions, and
+  what it writes is unprotected, so that the folders keep others out.
+  """
+  events = within / (run or 'run')
+  for folder in (within, events):
+    folder.mkdir(mode=0o700, exist_ok=True)
+    folder.chmod(0o700)
+  return events
+
+
+def event_writer(events: pathlib.Path, hparams: configuration.Hparams) -> tf.summary.SummaryWriter:
+  """Returns a writer of events, which first notes the flags for the page HParams."""
+  from tensorboard.plugins.hparams import api  # Slow to load.
+
+  writer = tf.summary.create_file_writer(str(events))
+  flags = {name: value for name, value in hparams.to_json().items() if value is not None}
+  try:
+    with writer.as_default(step=0):
+      api.hparams(flags, trial_id=events.name)
+    writer.flush()
+  except tf.errors.OpError as error:
+    raise OSError(f"TensorBoard's event file: {error.message}") from error
+  return writer
 
 
 @dataclasses.dataclass(kw_only=True)

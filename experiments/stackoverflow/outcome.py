@@ -104,6 +104,7 @@ class Outcome:
   hypothetical: privacy.Deployment | None
   compare_with: pathlib.Path | None
   audit: one_run.OneRunAudit | None = None
+  figures: str = 'png'
 
   @property
   def audited(self) -> dict[str, Any]:
@@ -154,7 +155,7 @@ def write(folder: pathlib.Path, *, hparams: configuration.Hparams, **facts: Any)
   privacy.write_report(folder / 'privacy.html', statement, setting=_report_setting(outcome))
   without_noise = _without_noise(outcome)
   plot.accuracy_plot(
-    folder / 'accuracy.png',
+    folder / f'accuracy.{outcome.figures}',
     title=(
       f'{style.plain(outcome.dataset.name)}: {outcome.strategy.family}, σ ='
       f' {rounding.exact(hparams.noise_multiplier)}, n ='
@@ -318,7 +319,7 @@ def _summary(outcome: Outcome, of_bundle: Sequence[tuple[str, str]]) -> str:
   for name, what in (
     ('privacy.html', 'Report'),
     ('privacy.json', '  its figures'),
-    ('accuracy.png', 'Plot'),
+    (f'accuracy.{outcome.figures}', 'Plot'),
     (loop.LOG_NAME, 'Participation log'),
     ('metrics.csv', 'Every round'),
   ):

@@ -1,4 +1,4 @@
-"""accuracy.png: what the model learnt, and what it cost in privacy."""
+"""Plot of a run: what the model learnt, and what it cost in privacy."""
 
 import os
 
@@ -8,6 +8,7 @@ matplotlib.use('Agg')
 import matplotlib.pyplot as plt
 
 from fl_dpftrl import files, rounding
+from fl_dpftrl.comparison import style
 
 _BLUE, _ORANGE, _GREY, _GREEN = '#1f6fb4', '#c8590b', '#6b6b6b', '#2e7d32'
 
@@ -27,7 +28,7 @@ def accuracy_plot(
   """Draws accuracy, and ε where there is one, against rounds and against days.
 
   Args:
-    path: of the PNG.
+    path: path of the image, whose suffix says its kind: .png, .svg or .pdf.
     title: one line.
     accuracy: round → validation accuracy after it.
     epsilon: round → ε of the log up to it; empty without a guarantee.
@@ -64,6 +65,8 @@ def accuracy_plot(
       column[1].plot(
         [places[r] for r in epsilon],
         list(epsilon.values()),
+        # It jumps where a device returns: up to the next known value, at most that.
+        drawstyle='steps-pre',
         color=_ORANGE,
         marker='o',
         markersize=3,
@@ -79,8 +82,8 @@ def accuracy_plot(
   if epsilon:
     axes[1, 0].set_ylabel(f'ε so far at δ = {rounding.exact(delta)}')
     axes[1, 0].set_ylim(0, 1.1 * max(epsilon.values()))
-  with files.replacing(path, durable=False) as temporary:
-    figure.savefig(temporary, format='png', dpi=150)
+  image = style.image(figure, os.fspath(path).rpartition('.')[2])
+  files.write_durably(path, image)
   plt.close(figure)
 
 

@@ -15,6 +15,7 @@ def run(
   *,
   machines: configuration.Machines = configuration.Machines(),
   compare_with: pathlib.Path | None = None,
+  figures: str = 'png',
   on_step: Callable[[str, int], None] = lambda step, round_index: None,
   interrupt: interrupts.Interrupt | None = None,
 ) -> None:
@@ -25,6 +26,7 @@ def run(
     folder: where all its files are.
     machines: that train clients and make noise.
     compare_with: folder of the same run without noise, for the summary.
+    figures: kind of the plot: 'png', 'svg' or 'pdf'.
     on_step: told each step of the training loop as it is completed.
     interrupt: looked at between the steps; None if nobody interrupts.
 
@@ -50,6 +52,7 @@ def run(
     strategy=strategy,
     machines=machines,
     compare_with=compare_with,
+    figures=figures,
     on_step=on_step,
     interrupt=interrupt or interrupts.Interrupt(),
     say=say,

@@ -46,6 +46,9 @@ _RESUME = flags.DEFINE_bool('resume', False, 'Go on with the run in output_dir, 
 _COMPARE_WITH = flags.DEFINE_string(
   'compare_with', None, 'Output folder of the same run without noise, for the summary.'
 )
+_FIGURES = flags.DEFINE_enum(
+  'figures', 'png', ['png', 'svg', 'pdf'], 'Kind of the plot of accuracy.'
+)
 _WORKER_ADDRESSES = flags.DEFINE_list(
   'worker_addresses',
   [],
@@ -145,6 +148,7 @@ def _run(
     folder,
     machines=machines,
     compare_with=_COMPARE_WITH.value and pathlib.Path(_COMPARE_WITH.value),
+    figures=_FIGURES.value,
     interrupt=interrupt,
   )
 

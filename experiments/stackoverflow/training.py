@@ -43,6 +43,7 @@ def train(
   strategy: base.Strategy,
   machines: configuration.Machines,
   compare_with: pathlib.Path | None,
+  figures: str,
   on_step: Callable[[str, int], None],
   interrupt: interrupts.Interrupt,
   say: Callable[[str], None],
@@ -50,7 +51,8 @@ def train(
   """Trains and reports a run, whose flags fit its data.
 
   Args:
-    hparams, folder, machines, compare_with, on_step, interrupt: see `run.run`.
+    hparams, folder, machines, compare_with, figures, on_step, interrupt: see
+      `run.run`.
     dataset: text of the devices.
     simulation: the devices and their rounds.
     strategy: of the noise.
@@ -93,9 +95,7 @@ def train(
   if inserted is not None:
     trained = inserted.federation(trained)
   # TensorFlow sets no permissions, and what it writes here is unprotected.
-  events = folder / TENSORBOARD_NAME
-  events.mkdir(mode=0o700, exist_ok=True)
-  events.chmod(0o700)
+  events = monitor_lib.events_folder(folder / TENSORBOARD_NAME, folder.name)
   interrupt.on_abort(worker.stop)
 
   def step_done(step: str, round_index: int) -> None:
@@ -108,7 +108,7 @@ def train(
     table = metrics.MetricsTable(folder / METRICS_NAME)
     monitor = monitor_lib.Monitor(
       table=table,
-      writer=tf.summary.create_file_writer(str(events)),
+      writer=monitor_lib.event_writer(events, hparams),
       num_rounds=num_rounds,
       rounds_per_evaluation=hparams.rounds_per_evaluation,
       evaluate=lambda weights: model_lib.evaluate(
@@ -153,6 +153,7 @@ def train(
       num_parameters=networks.num_parameters(network),
       compare_with=compare_with,
       audit=inserted and inserted.result(strategy, hparams, say),
+      figures=figures,
     )
   )
 

@@ -47,15 +47,19 @@ def against(
   )
   top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
   lines: dict[str, list[tuple[float, float, bool]]] = {}
+  counts: dict[str, dict[float, int]] = {}
   for entry in entries:
     row = entry.row
     lines.setdefault(names[entry.contender.label], []).append(
       (getattr(row, axis), getattr(row, guarantee), row.sensitivity_kind == 'exact')
     )
+    own = counts.setdefault(names[entry.contender.label], {})
+    own[getattr(row, axis)] = row.max_participations
   for axes in (top, bottom):
     style.dress(axes)
   for label, line in lines.items():
-    style.draw_line(top, sorted(line), looks[label])
+    line.sort()
+    style.draw_line(top, line, looks[label], _jumps([counts[label][x] for x, _, _ in line]))
   xs = sorted({getattr(entry.row, axis) for entry in entries})
   values = [y for line in lines.values() for _, y, _ in line]
   style.scale(bottom, 'x', xs[0], xs[-1])
@@ -77,6 +81,11 @@ def against(
   return figure
 
 
+def _jumps(participations: Sequence[int]) -> list[bool]:
+  """Returns where the guarantee jumps, since a device participates more or less often."""
+  return [False, *(now != before for before, now in zip(participations, participations[1:]))]
+
+
 def _mark(axes: axes_lib.Axes, reference: int) -> None:
   axes.axvline(reference, color=style.GREY, linewidth=0.9, dashes=(1, 2))
   axes.annotate(
@@ -96,7 +105,15 @@ def _participation(axes: axes_lib.Axes, entries: Sequence[extrapolation.Entry], 
   xs, participations = zip(
     *sorted({(getattr(e.row, axis), e.row.max_participations) for e in entries})
   )
-  axes.plot(xs, participations, color=style.INK, linewidth=1.0, marker='.', markersize=6)
+  axes.plot(
+    xs,
+    participations,
+    drawstyle='steps-mid',
+    color=style.INK,
+    linewidth=1.0,
+    marker='.',
+    markersize=6,
+  )
   low, high = min(participations), max(participations)
   axes.set_ylim(low / 1.5, high * 2.6)
   style.scale(axes, 'y', *axes.get_ylim(), most_ticks=5)

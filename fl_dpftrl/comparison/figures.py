@@ -56,9 +56,9 @@ def against(
   xs = sorted(smallest)
   style.scale(bottom, 'x', xs[0], xs[-1])
   values = [y for line in points.values() for _, y, _ in line]
-  style.scale(top, 'y', min(values), max(values), most_ticks=7)
+  style.scale(top, 'y', min(values), max(values), most_ticks=7, span=1.0)
   bottom.set_ylim(1.0 - 0.04 * (high - 1.0), high)
-  style.scale(bottom, 'y', 1.0, high, most_ticks=6)
+  style.scale(bottom, 'y', 1.0, high, most_ticks=6, span=1.0)
   top.set_ylabel(f'{_NAMES[loss]} (clip norms)')
   bottom.set_ylabel('ratio to the best here')
   bottom.set_xlabel(_NAMES[axis])
@@ -146,7 +146,7 @@ def side_by_side(
   values = [v for e in entries for v in (e.row.rms_loss, e.row.max_loss)]
   low, high = min(values), max(values)
   axes.set_xlim(low / (high / low) ** 0.16 * 0.97, high * (high / low) ** 0.16 * 1.03)
-  style.scale(axes, 'x', *axes.get_xlim())
+  style.scale(axes, 'x', *axes.get_xlim(), span=1.0)
   axes.set_ylim(-0.6, len(ordered) - 0.4)
   axes.set_xlabel('RmsLoss (circle) and MaxLoss (diamond) in clip norms')
   return figure

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+import matplotlib
 from matplotlib import axes as axes_lib
 from matplotlib import colors, ticker
 from matplotlib import figure as figure_lib
@@ -14,6 +15,15 @@ from fl_dpftrl import messages
 
 INK, GREY, LIGHT = '#222222', '#767676', '#dddddd'
 DOTS_PER_INCH = 150
+KINDS = ('png', 'svg', 'pdf')
+"""Kinds of image files."""
+
+# Without what differs from one day or version to the next.
+_METADATA: dict[str, dict[str, None]] = {
+  'png': {'Software': None},
+  'svg': {'Date': None, 'Creator': None},
+  'pdf': {'CreationDate': None, 'Creator': None, 'Producer': None},
+}
 
 # Distinguishable with any colour vision: Tol's muted scheme, darker yellows.
 _COLOURS = {
@@ -141,10 +151,33 @@ def note(sensitivity_kinds: Iterable[str]) -> str:
   return f'hollow: {names} of the sensitivity' if kinds else ''
 
 
-def draw_line(axes: axes_lib.Axes, points: Sequence[tuple[float, float, bool]], look: Look) -> None:
-  """Draws a line through (x, y, is exact); inexact markers are hollow."""
+def draw_line(
+  axes: axes_lib.Axes,
+  points: Sequence[tuple[float, float, bool]],
+  look: Look,
+  jumps: Sequence[bool] = (),
+) -> None:
+  """Draws a line through (x, y, is exact); inexact markers are hollow.
+
+  Args:
+    axes: axes to draw on.
+    points: points in ascending order of x.
+    look: look of the line.
+    jumps: for each point, True if the value jumps between it and the one before.
+      A step leads to a higher value. A dotted line leads to a lower one, since
+      the value between them is not known.
+  """
   xs, ys, exact = zip(*points)
-  axes.plot(xs, ys, **look.line)
+  path = [(xs[0], ys[0])]
+  for i in range(1, len(xs)):
+    if jumps and jumps[i]:
+      if ys[i] < ys[i - 1]:
+        axes.plot(
+          xs[i - 1 : i + 1], ys[i - 1 : i + 1], color=look.colour, dashes=(1, 3), linewidth=1
+        )
+      path.append((xs[i], ys[i - 1] if ys[i] > ys[i - 1] else math.nan))
+    path.append((xs[i], ys[i]))
+  axes.plot(*zip(*path), **look.line)
   for wanted, face in ((True, look.colour), (False, 'white')):
     chosen = [i for i, e in enumerate(exact) if e is wanted]
     axes.plot(
@@ -209,7 +242,10 @@ def scale(
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:
-  """Returns at most `most` round numbers, evenly spaced on a log scale."""
+  """Returns at most `most` round numbers, evenly spaced on a log scale.
+
+  Where a short range has fewer than two of these, they are evenly spaced.
+  """
   first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
   decades = range(first, last + 1)
   step = max(1, math.ceil(len(decades) / most))
@@ -220,6 +256,9 @@ def ticks(low: float, high: float, most: int) -> list[float]:
     if len(inside) > most:
       break
     best = inside or best
+  if len(best) < 2 and low < high:
+    even = ticker.MaxNLocator(nbins=most - 1, steps=[1, 2, 5, 10]).tick_values(low, high)
+    best = [float(mark) for mark in even if low <= mark <= high]
   return best
 
 
@@ -285,6 +324,17 @@ def spread(wanted: Sequence[float], gap: float) -> list[float]:
 
 def png(figure: figure_lib.Figure) -> bytes:
   """Returns the figure as a reproducible PNG."""
+  return image(figure, 'png')
+
+
+def image(figure: figure_lib.Figure, kind: str) -> bytes:
+  """Returns the figure as a reproducible file.
+
+  Args:
+    figure: the figure.
+    kind: one of `KINDS`.
+  """
   content = io.BytesIO()
-  figure.savefig(content, format='png', dpi=DOTS_PER_INCH, metadata={'Software': None})
+  with matplotlib.rc_context({'svg.hashsalt': 'fl_dpftrl'}):
+    figure.savefig(content, format=kind, dpi=DOTS_PER_INCH, metadata=_METADATA[kind])
   return content.getvalue()

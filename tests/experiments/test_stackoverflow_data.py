@@ -5,10 +5,10 @@ import tarfile
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from experiments.stackoverflow import datasets
 from experiments.stackoverflow.datasets import stackoverflow
+from tests.experiments import stackoverflow_files
 
 pytestmark = pytest.mark.tff
 
@@ -24,47 +24,10 @@ SENTENCES = {
 }
 
 
-def _example(tokens):
-  values = {'creation_date': b'2010', 'tags': b'', 'title': b'', 'type': b'q'}
-  feature = {
-    name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
-    for name, value in {**values, 'tokens': tokens.encode()}.items()
-  }
-  feature['score'] = tf.train.Feature(int64_list=tf.train.Int64List(value=[1]))
-  return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
-
-
-def _write_database(path, splits):
-  """A file with the tables that TFF's database has."""
-  connection = sqlite3.connect(path)
-  connection.execute(
-    'CREATE TABLE examples (split_name TEXT, client_id TEXT, serialized_example_proto BLOB)'
-  )
-  connection.execute(
-    'CREATE TABLE client_metadata (client_id TEXT, split_name TEXT, num_examples INTEGER)'
-  )
-  for split, clients in splits.items():
-    for client, sentences in clients.items():
-      if sentences:
-        connection.execute(
-          'INSERT INTO client_metadata VALUES (?, ?, ?)', (client, split, len(sentences))
-        )
-      for sentence in sentences:
-        connection.execute(
-          'INSERT INTO examples VALUES (?, ?, ?)', (split, client, _example(sentence))
-        )
-  connection.commit()
-  connection.close()
-
-
-def _word_counts(words):
-  return ''.join(f'{w} {99 - i}\n' for i, w in enumerate(words)).encode()
-
-
 @pytest.fixture(name='folder')
 def _folder(tmp_path):
-  _write_database(tmp_path / 'stackoverflow.sqlite', SENTENCES)
-  (tmp_path / 'stackoverflow.word_count').write_bytes(_word_counts(WORDS))
+  stackoverflow_files.write_database(tmp_path / 'stackoverflow.sqlite', SENTENCES)
+  (tmp_path / 'stackoverflow.word_count').write_bytes(stackoverflow_files.word_counts(WORDS))
   return tmp_path
 
 
@@ -101,7 +64,7 @@ def test_vocabulary_size_and_numbers_of_sentences(folder):
 
 
 def test_word_counts_in_their_archive(folder):
-  content = _word_counts(reversed(WORDS))
+  content = stackoverflow_files.word_counts(reversed(WORDS))
   (folder / 'stackoverflow.word_count').unlink()
   (folder / 'datasets').mkdir()
   with tarfile.open(folder / 'datasets/stackoverflow.word_count.tar.bz2', 'w:bz2') as archive:
@@ -155,7 +118,7 @@ def test_a_database_of_something_else_is_named(folder):
 
 def test_a_missing_split_is_named(folder):
   (folder / 'stackoverflow.sqlite').unlink()
-  _write_database(folder / 'stackoverflow.sqlite', {'train': SENTENCES['train']})
+  stackoverflow_files.write_database(folder / 'stackoverflow.sqlite', {'train': SENTENCES['train']})
   with pytest.raises(ValueError, match="no clients in split 'heldout'"):
     datasets.load('stackoverflow', data_dir=folder)
 

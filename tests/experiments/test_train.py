@@ -67,7 +67,9 @@ def test_leaves_the_files_of_the_contract(run):
     'summary.json',
     'tensorboard',
   }
-  assert list((folder / 'tensorboard').glob('events.out.tfevents.*'))
+  # TensorBoard names a run after the folder of its events.
+  (events,) = (folder / 'tensorboard' / folder.name).glob('events.out.tfevents.*')
+  assert b'server_learning_rate' in events.read_bytes()  # Of its page HParams.
   assert (folder / 'accuracy.png').read_bytes().startswith(b'\x89PNG')
   assert json.loads((folder / 'hparams.json').read_text())['num_rounds'] == 12
 

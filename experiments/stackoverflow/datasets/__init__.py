@@ -4,7 +4,7 @@ import os
 from typing import TYPE_CHECKING
 
 from experiments.stackoverflow.datasets import dataset as dataset_lib
-from experiments.stackoverflow.datasets import docstrings, synthetic
+from experiments.stackoverflow.datasets import docstrings, parts, synthetic
 from fl_dpftrl import messages
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ def load(
 
 
 def load_for(hparams: 'configuration.Hparams') -> Dataset:
-  """Returns the data set that a run's flags name; raises as `load` does."""
-  return load(
+  """Returns the data set, or its part, that a run's flags name; raises as `load` does."""
+  found = load(
     hparams.dataset,
     seed=hparams.seed,
     cache_dir=hparams.cache_dir,
@@ -78,3 +78,4 @@ def load_for(hparams: 'configuration.Hparams') -> Dataset:
     client_column=hparams.client_column,
     text_column=hparams.text_column,
   )
+  return found if hparams.client_part is None else parts.part(found, hparams.client_part)

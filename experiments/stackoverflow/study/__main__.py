@@ -6,7 +6,8 @@ Example:
 
 A study that was interrupted goes on when it is started again. The folder gets
 cells/ (the run folder and the output of each run), strategies/, results.csv,
-table.txt, table.md, figures (PNG) and study.html.
+table.txt, table.md, figures and study.html. --publish=NAME.md writes a page of
+the results so far, and trains nothing.
 """
 
 import argparse
@@ -41,17 +42,39 @@ def main() -> None:
     help='runs at the same time; processors are shared out (default: %(default)s here)',
   )
   parser.add_argument(
+    '--figures',
+    choices=command.IMAGE_KINDS,
+    default='png',
+    help='kind of the figures (default: png)',
+  )
+  parser.add_argument(
+    '--publish',
+    metavar='NAME.md',
+    help='only write a page of the results so far, with figures and results.csv in NAME/',
+  )
+  parser.add_argument(
     '--estimate', action='store_true', help='only say how long the study takes, and end'
   )
   arguments = parser.parse_args()
   try:
     if arguments.jobs < 1:
       raise ValueError(f'--jobs={arguments.jobs} must be at least 1')
+    if arguments.publish is not None:
+      from experiments.stackoverflow.study import publish  # matplotlib is slow to load.
+
+      publish.publish(
+        pathlib.Path(arguments.study),
+        pathlib.Path(arguments.output_dir),
+        pathlib.Path(arguments.publish),
+        figures=arguments.figures,
+      )
+      return
     complete = command.run(
       pathlib.Path(arguments.study),
       pathlib.Path(arguments.output_dir),
       jobs=arguments.jobs,
       only_estimate=arguments.estimate,
+      image_kind=arguments.figures,
       say=lambda line: print(messages.lines(line), file=sys.stderr, flush=True),
     )
   except (ValueError, OSError) as problem:

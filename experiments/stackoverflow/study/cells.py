@@ -5,8 +5,8 @@ import pathlib
 import re
 from collections.abc import Callable, Iterator, Mapping
 
-from experiments.stackoverflow import configuration, setting
-from experiments.stackoverflow.study import study_file
+from experiments.stackoverflow import configuration
+from experiments.stackoverflow.study import schemas, study_file
 from fl_dpftrl import catalogue, participation, workloads
 from fl_dpftrl import error as error_lib
 from fl_dpftrl import sensitivity as sensitivity_lib
@@ -103,7 +103,11 @@ def base_flags(study: study_file.Study, chosen: study_file.Setting) -> configura
 
 
 def prepare(
-  study: study_file.Study, folder: pathlib.Path, say: Callable[[str], None]
+  study: study_file.Study,
+  folder: pathlib.Path,
+  say: Callable[[str], None] = print,
+  *,
+  search: bool = True,
 ) -> Mapping[study_file.Setting, Noise | None]:
   """Finds the strategy of each setting, and calibrates its noise.
 
@@ -113,15 +117,17 @@ def prepare(
     study: the study.
     folder: its folder, which exists.
     say: progress, in lines.
+    search: False to write nothing: strategies must be in the folder then.
 
   Raises:
     ValueError: naming the setting, where no strategy or noise can be found.
   """
-  (folder / STRATEGIES_NAME).mkdir(exist_ok=True)
+  if search:
+    (folder / STRATEGIES_NAME).mkdir(exist_ok=True)
   found = {}
   for chosen in study.settings:
     try:
-      found[chosen] = _noise(study, chosen, folder, say)
+      found[chosen] = _noise(study, chosen, folder, say if search else None)
     except ValueError as problem:
       raise ValueError(f'{chosen.label}: {problem}') from None
   return found
@@ -131,17 +137,12 @@ def _noise(
   study: study_file.Study,
   chosen: study_file.Setting,
   folder: pathlib.Path,
-  say: Callable[[str], None],
+  say: Callable[[str], None] | None,
 ) -> Noise | None:
   hparams = base_flags(study, chosen)
   if chosen.mechanism is None:
     return None
-  if hparams.timer_hours is not None:
-    raise ValueError(
-      f'--timer_hours={hparams.timer_hours} enforces no min-sep in rounds to'
-      ' calibrate noise for: give --timer_rounds'
-    )
-  schema = setting.enforced_schema(hparams)
+  schema = schemas.schema(hparams, study.seeds)
   path = _strategy_file(chosen.mechanism, schema, folder / STRATEGIES_NAME, say)
   strategy = catalogue.load_strategy(path)
   sensitivity = sensitivity_lib.sensitivity(strategy, schema).value
@@ -178,14 +179,21 @@ def _strategy_file(
   mechanism: study_file.Mechanism,
   schema: participation.MinSep,
   folder: pathlib.Path,
-  say: Callable[[str], None],
+  say: Callable[[str], None] | None,
 ) -> pathlib.Path:
-  """Returns the path of a mechanism's strategy, which is found if need be."""
+  """Returns the path of a mechanism's strategy, which is found if need be.
+
+  Raises:
+    ValueError: if `say` is None, and the folder does not have it.
+  """
   if mechanism.made_for_min_sep is not None:
     min_sep = min(mechanism.made_for_min_sep, schema.num_rounds)
     schema = participation.MinSep(num_rounds=schema.num_rounds, min_sep=min_sep)
-  path = folder / f'{slug(mechanism.label)}-n{schema.num_rounds}-b{schema.min_sep}.json'
+  most = '' if schema.max_participations is None else f'-k{schema.max_participations}'
+  path = folder / f'{slug(mechanism.label)}-n{schema.num_rounds}-b{schema.min_sep}{most}.json'
   if not path.exists():
+    if say is None:
+      raise ValueError(f'{path} is missing; run the study first')
     (contender,) = contenders.contenders([mechanism.mechanism])
     if contender.optimised:
       say(f'optimising {mechanism.label} for n={schema.num_rounds}, b={schema.min_sep}')
@@ -204,6 +212,17 @@ def tuning(
     for chosen in study.settings:
       for rate in chosen.server_learning_rates:
         yield cell(study, chosen, noises[chosen], rate, seed)
+
+
+def extended(
+  study: study_file.Study,
+  noises: Mapping[study_file.Setting, Noise | None],
+  rates: Mapping[study_file.Setting, float],
+) -> Iterator[Cell]:
+  """Yields the tuning cells of one further rate of each of these settings."""
+  for seed in study.seeds[: study.tuning_seeds]:
+    for chosen, rate in rates.items():
+      yield cell(study, chosen, noises[chosen], rate, seed)
 
 
 def final(

@@ -3,17 +3,19 @@
 import contextlib
 import dataclasses
 import datetime
+import functools
 import json
 import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 
 from experiments.stackoverflow.study import cells as cells_lib
-from experiments.stackoverflow.study import estimate, results, runner, study_file, table
+from experiments.stackoverflow.study import estimate, rates, results, runner, study_file, table
 from fl_dpftrl import files, json_files, messages
 
 STUDY_NAME = 'study.json'
 LOCK_NAME = 'lock'
+IMAGE_KINDS = ('png', 'svg', 'pdf')
 _FIXED = ('mechanism', 'effective_noise_multiplier', 'noise_multiplier', 'flags')
 # Shorter studies are not worth a timed run beforehand.
 _FEW_ROUNDS = 1000
@@ -26,6 +28,7 @@ def run(
   jobs: int,
   say: Callable[[str], None],
   only_estimate: bool = False,
+  image_kind: str = 'png',
 ) -> bool:
   """Runs what is left of a study, and writes its table, figures and page.
 
@@ -35,6 +38,7 @@ def run(
     jobs: runs at the same time.
     say: progress, in lines.
     only_estimate: True to say how long it takes, and end.
+    image_kind: kind of the figures' files: 'png', 'svg' or 'pdf'.
 
   Returns:
     True if no run failed.
@@ -59,7 +63,7 @@ def run(
     files.write_durably(folder / STUDY_NAME, text.encode())
     found = _train(study, noises, folder, jobs, say)
     rows = results.rows(study, noises, found)
-    write(study, rows, found, folder)
+    write(study, rows, found, folder, image_kind=image_kind)
   print(messages.lines(table.text(rows)))
   say(f'page: {folder / "study.html"}')
   failed = [result for result in found if result.status == results.FAILED]
@@ -99,8 +103,33 @@ def _train(
     return [results.read(cell, folder, failed) for cell in cells]
 
   tuned = ended(list(cells_lib.tuning(study, noises)))
-  rates = results.chosen_rates(study, tuned)
-  return tuned + ended(list(cells_lib.final(study, noises, rates)))
+  while further := rates.further(study, tuned):
+    more = list(cells_lib.extended(study, noises, further))
+    progress.total += len(more)
+    named = [f'{cell.setting.label} {cell.server_learning_rate:g}' for cell in more]
+    say(f'the best rate is at an end of its grid, so further ones: {", ".join(named)}')
+    tuned += ended(more)
+  chosen = results.chosen_rates(study, tuned)
+  return tuned + ended(list(cells_lib.final(study, noises, chosen)))
+
+
+def gather(
+  study: study_file.Study, folder: pathlib.Path
+) -> tuple[Mapping[study_file.Setting, cells_lib.Noise | None], list[results.Result]]:
+  """Returns the noise and the results that a study's folder holds, and trains nothing.
+
+  Raises:
+    OSError: if a file cannot be read.
+    ValueError: naming a setting without a strategy, or a file that does not fit.
+  """
+  _check_folder(study, folder)
+  noises = cells_lib.prepare(study, folder, search=False)
+  read = lambda cells: [results.read(cell, folder) for cell in cells]
+  found = read(cells_lib.tuning(study, noises))
+  while further := rates.further(study, found):
+    found += read(cells_lib.extended(study, noises, further))
+  chosen = results.chosen_rates(study, found)
+  return noises, found + read(cells_lib.final(study, noises, chosen))
 
 
 def write(
@@ -108,34 +137,63 @@ def write(
   rows: Sequence[results.Row],
   found: Sequence[results.Result],
   folder: pathlib.Path,
+  *,
+  image_kind: str = 'png',
 ) -> None:
   """Writes results.csv, the table, the figures and the page."""
-  from experiments.stackoverflow.study import figures, page  # matplotlib is slow to load.
-  from fl_dpftrl.comparison import style
+  from experiments.stackoverflow.study import page  # matplotlib is slow to load.
 
   results.write_csv(folder / 'results.csv', study, found)
   files.write_durably(folder / 'table.txt', (table.text(rows) + '\n').encode())
   files.write_durably(folder / 'table.md', table.markdown(study, rows).encode())
-  drawn = {
-    'accuracy_by_epsilon': figures.accuracy_by_epsilon(study, rows),
-    'accuracy_by_round': figures.accuracy_by_round(study, rows, folder),
-    'accuracy_by_rate': figures.accuracy_by_rate(study, found, rows),
-    'accuracy_by_noise': figures.accuracy_by_noise(study, rows),
-  }
-  images = {name: style.png(figure) for name, figure in drawn.items() if figure is not None}
-  for name, image in images.items():
-    files.write_durably(folder / f'{name}.png', image)
-  text = page.study_page(study, rows, images=images, facts=_facts(study, found))
+  images = {}
+  for name, figure in drawn(study, rows, found, folder).items():
+    images[name] = figure('png')
+    shown = images[name] if image_kind == 'png' else figure(image_kind)
+    files.write_durably(folder / f'{name}.{image_kind}', shown)
+  text = page.study_page(study, rows, images=images, facts=facts(study, found))
   files.write_durably(folder / 'study.html', text.encode())
 
 
-def _facts(study: study_file.Study, found: Sequence[results.Result]) -> list[tuple[str, str]]:
+def drawn(
+  study: study_file.Study,
+  rows: Sequence[results.Row],
+  found: Sequence[results.Result],
+  folder: pathlib.Path,
+) -> dict[str, Callable[[str], bytes]]:
+  """Returns the figures that there is something to draw for.
+
+  Args:
+    study, rows, found: the study and its results.
+    folder: folder with its runs.
+
+  Returns:
+    A function from a kind of image to its content, by name.
+  """
+  from experiments.stackoverflow.study import figures, noise_figure
+  from fl_dpftrl.comparison import style
+
+  made = {
+    'accuracy_by_epsilon': figures.accuracy_by_epsilon(study, rows),
+    'accuracy_by_round': figures.accuracy_by_round(study, rows, folder),
+    'accuracy_by_rate': figures.accuracy_by_rate(study, found, rows),
+    'accuracy_by_noise': noise_figure.accuracy_by_noise(study, rows),
+  }
+  return {
+    name: functools.partial(style.image, figure)
+    for name, figure in made.items()
+    if figure is not None
+  }
+
+
+def facts(study: study_file.Study, found: Sequence[results.Result]) -> list[tuple[str, str]]:
+  """Returns names and values that describe the runs, and what they took."""
   summaries = [result.summary for result in found if result.summary]
   seconds = datetime.timedelta(seconds=round(sum(s['seconds'] for s in summaries)))
   facts = [
-    ('runs', f'{len(found)}, of which {len(summaries)} have ended'),
+    ('runs that have ended', str(len(summaries))),
     ('seeds', ', '.join(map(str, study.seeds))),
-    ('time of all rounds together', str(seconds)),
+    ('hours of all rounds, one run after another', str(seconds)),
   ]
   for name, words in (
     ('dataset', 'data set'),

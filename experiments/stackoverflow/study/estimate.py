@@ -52,9 +52,11 @@ class Estimate:
     """Returns a few lines: the time, and what to cut where it is too much."""
     whole = datetime.timedelta(seconds=round(self.seconds))
     rates = max(len(setting.server_learning_rates) for setting in study.settings)
+    further = f', and up to {study.extend_rates} a setting where the best rate is at an end'
     lines = [
       f'{self.num_cells} runs of {self.num_rounds} rounds, {self.round_seconds:.3g} s a round,'
-      f' {self.jobs} at a time: about {whole}',
+      f' {self.jobs} at a time: about {whole}'
+      + (further if rates > 1 and study.extend_rates else ''),
       f'  to cut: seeds ({len(study.seeds)}), learning rates (up to {rates} a setting), settings'
       f' ({len(study.settings)}), or --num_rounds and --report_goal among the flags, for which'
       ' noise is calibrated again',

@@ -13,11 +13,6 @@ from experiments.stackoverflow.study import cells as cells_lib
 from experiments.stackoverflow.study import results, study_file
 from fl_dpftrl.comparison import style
 
-MEASURES = {
-  'rms': 'from RmsLoss',
-  'max': 'from MaxLoss',
-  'optimiser': 'from the loss of momentum and schedule',
-}
 _PANELS_A_ROW = 3
 
 
@@ -64,7 +59,8 @@ def accuracy_by_epsilon(
   silent = next((r.mean for r in rows if r.setting.mechanism is None and r.mean), None)
   if silent is not None:
     axes.axhline(100 * silent, **look[study_file.NO_NOISE].line)
-  _draw(axes, lines, look)
+  draw(axes, lines, look)
+  _baseline(axes, rows)
   epsilons = sorted({x for line in lines for x, _, _ in line.points})
   style.scale(axes, 'x', epsilons[0], epsilons[-1], span=1.5)
   of = 'the run' if study.epsilon_of == study_file.RUN else 'the hypothetical deployment'
@@ -78,18 +74,35 @@ def accuracy_by_epsilon(
   return figure
 
 
+def _baseline(axes: axes_lib.Axes, rows: Sequence[results.Row]) -> None:
+  """Draws the accuracy of the best constant prediction, where the runs know one."""
+  found = results.baseline(rows)
+  if found is not None:
+    height = 100 * found
+    axes.axhline(height, color=style.GREY, linewidth=0.9, dashes=(1, 2))
+    axes.annotate(
+      'best constant prediction',
+      (0.0, height),
+      xycoords=('axes fraction', 'data'),
+      xytext=(4, 3),
+      textcoords='offset points',
+      fontsize=9,
+      color=style.GREY,
+    )
+
+
 def accuracy_by_rate(
   study: study_file.Study, found: Sequence[results.Result], rows: Sequence[results.Row]
 ) -> figure_lib.Figure | None:
   """Draws validation accuracy over the learning rate; None without two rates."""
   tuning = set(study.seeds[: study.tuning_seeds])
-  settings = [s for s in study.settings if len(s.server_learning_rates) > 1]
-  if not settings:
+  tried = {s: rates for s, rates in results.tried_rates(study, found).items() if len(rates) > 1}
+  if not tried:
     return None
   panels: dict[float | None, list[Series]] = {}
-  for setting in settings:
+  for setting, rates in tried.items():
     points = []
-    for rate in setting.server_learning_rates:
+    for rate in rates:
       own = [
         r.validation
         for r in found
@@ -141,56 +154,6 @@ def accuracy_by_round(
   )
 
 
-def accuracy_by_noise(
-  study: study_file.Study, rows: Sequence[results.Row]
-) -> figure_lib.Figure | None:
-  """Draws test accuracy over the noise that each loss predicts for the model."""
-  known = [row for row in rows if row.noise is not None and row.mean is not None]
-  if len(known) < 2:
-    return None
-  look = looks(rows)
-  figure = style.new_figure(
-    11.0,
-    5.0,
-    study.title,
-    'test accuracy by loss × effective noise multiplier × clip / report goal',
-  )
-  panels = figure.subplots(1, len(MEASURES), sharey=True)
-  for axes, (measure, name) in zip(panels, MEASURES.items()):
-    style.dress(axes)
-    ranked = results.correlation(rows, measure)
-    style.remark(
-      axes,
-      f"{name}: Spearman's ρ {correlation_text(ranked.pooled)},"
-      f' within an ε {correlation_text(ranked.within)}',
-    )
-    labels = dict.fromkeys(row.setting.label for row in known)
-    for label in labels:
-      own = [row for row in known if row.setting.label == label]
-      axes.errorbar(
-        [getattr(row.noise, measure) for row in own],
-        [100 * row.mean for row in own],
-        yerr=[100 * (row.deviation or 0.0) for row in own],
-        linestyle='none',
-        marker=look[label].marker,
-        color=look[label].colour,
-        markersize=5,
-        elinewidth=0.8,
-        label=label,
-      )
-    xs = [getattr(row.noise, measure) for row in known]
-    style.scale(axes, 'x', min(xs), max(xs), most_ticks=4, span=1.5)
-    axes.set_xlabel('noise in the model')
-  panels[0].set_ylabel('test accuracy (%)')
-  handles, labels = panels[0].get_legend_handles_labels()
-  _legend(figure, handles, labels)
-  return figure
-
-
-def correlation_text(value: float | None) -> str:
-  return 'unknown' if value is None else f'{value:+.2f}'.replace('-', '−')
-
-
 def _curve(folder: pathlib.Path) -> list[tuple[int, float]]:
   """Returns rounds with their validation accuracies, of a run's metrics.csv."""
   try:
@@ -214,7 +177,8 @@ def _lines(points) -> list[Series]:
   return [Series(label, sorted(line)) for label, line in found.items()]
 
 
-def _draw(axes: axes_lib.Axes, lines: Sequence[Series], look: dict[str, style.Look]) -> None:
+def draw(axes: axes_lib.Axes, lines: Sequence[Series], look: dict[str, style.Look]) -> None:
+  """Draws lines with their markers, and deviations as bars."""
   for label, points in lines:
     xs, ys, deviations = zip(*points)
     axes.plot(xs, ys, marker=look[label].marker, markersize=5, label=label, **look[label].line)
@@ -248,7 +212,7 @@ def _panels(
   for axes, (epsilon, series) in zip(grid.flat, panels.items()):
     style.dress(axes)
     style.remark(axes, study_file.NO_NOISE if epsilon is None else f'ε = {epsilon:g}')
-    _draw(axes, series, look)
+    draw(axes, series, look)
     xs = [x for line in series for x, _, _ in line.points]
     if logarithmic:
       style.scale(axes, 'x', min(xs), max(xs), most_ticks=6, span=1.5)
@@ -256,11 +220,12 @@ def _panels(
     shown |= dict(zip(*reversed(axes.get_legend_handles_labels())))
   for row in grid:
     row[0].set_ylabel(y_label)
-  _legend(figure, list(shown.values()), list(shown))
+  legend(figure, list(shown.values()), list(shown))
   return figure
 
 
-def _legend(figure: figure_lib.Figure, handles: Sequence, labels: Sequence[str]) -> None:
+def legend(figure: figure_lib.Figure, handles: Sequence, labels: Sequence[str]) -> None:
+  """Adds a legend at the right of the figure."""
   figure.legend(
     handles,
     [style.plain(label) for label in labels],

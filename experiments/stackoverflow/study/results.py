@@ -61,6 +61,11 @@ class Difference:
   margin: float | None
 
   @property
+  def is_clear(self) -> bool:
+    """Returns whether the interval does not hold 0."""
+    return self.margin is not None and abs(self.mean) > self.margin
+
+  @property
   def verdict(self) -> str:
     if self.margin is None:
       return 'unknown: one seed'
@@ -78,7 +83,8 @@ class Row:
     noise: its noise; None without.
     server_learning_rate: rate with the best mean validation accuracy; None
       where no cell is done.
-    at_edge: True if a grid of several rates ends with the chosen one.
+    at_edge: True if several rates were tried, and the chosen one is the least or
+      largest of them.
     results: cells of the chosen rate, by seed.
     mean: mean test accuracy; None where no cell is done.
     deviation: standard deviation over seeds; None for fewer than two.
@@ -141,11 +147,16 @@ def chosen_rates(
   """Returns the rate of each setting with the best mean validation accuracy.
 
   A rate for which a tuning cell failed or diverged is not chosen. Only the
-  tuning seeds count, so that the choice is the same when more seeds are done.
+  tuning seeds count, so that the choice is the same when more seeds are done. A
+  setting whose grid is not yet run has no choice.
   """
   tuning = set(study.seeds[: study.tuning_seeds])
   measured: dict[study_file.Setting, dict[float, list[float | None]]] = {}
+  undecided = set()
   for result in results:
+    setting, rate = result.cell.setting, result.cell.server_learning_rate
+    if result.status == WAITING and rate in setting.server_learning_rates:
+      undecided |= {setting} if result.cell.seed in tuning else set()
     if result.cell.seed in tuning:
       rates = measured.setdefault(result.cell.setting, {})
       rates.setdefault(result.cell.server_learning_rate, []).append(result.validation)
@@ -156,9 +167,27 @@ def chosen_rates(
       for rate, values in rates.items()
       if len(values) == len(tuning) and None not in values
     }
-    if means:
+    if means and setting not in undecided:
       chosen[setting] = max(means, key=lambda rate: (means[rate], -rate))
   return chosen
+
+
+def tried_rates(
+  study: study_file.Study, results: Iterable[Result], *, ended: bool = False
+) -> dict[study_file.Setting, tuple[float, ...]]:
+  """Returns the rates that the tuning seeds have cells of, ascending, by setting.
+
+  Args:
+    study: the study.
+    results: results of its cells.
+    ended: True for the rates of cells that are done or diverged alone.
+  """
+  tuning = set(study.seeds[: study.tuning_seeds])
+  rates: dict[study_file.Setting, set[float]] = {s: set() for s in study.settings}
+  for result in results:
+    if result.cell.seed in tuning and (not ended or result.status in (DONE, DIVERGED)):
+      rates[result.cell.setting].add(result.cell.server_learning_rate)
+  return {setting: tuple(sorted(own)) for setting, own in rates.items()}
 
 
 def rows(
@@ -172,13 +201,14 @@ def rows(
   mechanisms share data, cohorts and initial weights for the same seed.
   """
   rates = chosen_rates(study, results)
+  tried = tried_rates(study, results, ended=True)
   found = []
   for setting in study.settings:
     own = [result for result in results if result.cell.setting == setting]
     rate = rates.get(setting)
     at_rate = tuple(result for result in own if result.cell.server_learning_rate == rate)
     tests = [result.test for result in at_rate if result.test is not None]
-    grid = setting.server_learning_rates
+    grid = tried[setting]
     found.append(
       Row(
         setting=setting,
@@ -193,6 +223,12 @@ def rows(
       )
     )
   return [dataclasses.replace(row, difference=_to_best(row, found)) for row in found]
+
+
+def baseline(found: Sequence[Row]) -> float | None:
+  """Returns the test accuracy of the best constant prediction, where the runs know one."""
+  values = {r.summary.get('unigram_accuracy') for row in found for r in row.results} - {None}
+  return values.pop() if len(values) == 1 else None
 
 
 def _to_best(row: Row, found: Sequence[Row]) -> Difference | None:
@@ -213,49 +249,6 @@ def paired(best: Mapping[int, float], other: Mapping[int, float]) -> Difference 
     quantile = stats.t.ppf(0.5 + 0.5 * _CONFIDENCE, len(differences) - 1)
     margin = float(quantile * statistics.stdev(differences) / math.sqrt(len(differences)))
   return Difference(mean=statistics.fmean(differences), margin=margin)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Correlation:
-  """Rank correlation of test accuracy with a prediction of the noise.
-
-  Attributes:
-    measure: field of `Noise`.
-    pooled: Spearman's ρ over all settings; None for fewer than three, or equal
-      values.
-    within: mean of Spearman's ρ over the levels of ε with three settings or
-      more; None without one.
-    settings: number of settings.
-  """
-
-  measure: str
-  pooled: float | None
-  within: float | None
-  settings: int
-
-
-def correlation(found: Sequence[Row], measure: str) -> Correlation:
-  """Returns the rank correlation of mean test accuracy with a field of `Noise`."""
-  known = [row for row in found if row.noise is not None and row.mean is not None]
-  levels: dict[float | None, list[Row]] = {}
-  for row in known:
-    levels.setdefault(row.setting.epsilon, []).append(row)
-  within = [_spearman(level, measure) for level in levels.values()]
-  within = [value for value in within if value is not None]
-  return Correlation(
-    measure=measure,
-    pooled=_spearman(known, measure),
-    within=statistics.fmean(within) if within else None,
-    settings=len(known),
-  )
-
-
-def _spearman(found: Sequence[Row], measure: str) -> float | None:
-  noises = [getattr(row.noise, measure) for row in found]
-  accuracies = [row.mean for row in found]
-  if len(found) < 3 or len(set(noises)) < 2 or len(set(accuracies)) < 2:
-    return None
-  return float(stats.spearmanr(noises, accuracies).statistic)
 
 
 def write_csv(

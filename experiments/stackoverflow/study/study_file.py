@@ -9,6 +9,8 @@ A study file is a JSON object:
   epsilon_of: 'run' (the run itself) or 'deployment' (--deployment_report_goal).
   server_learning_rates, seeds: lists.
   tuning_seeds: number of seeds that choose the learning rate (default 1).
+  extend_rates: most further rates of a setting whose best rate is at an end of
+    several (default 3); the grid goes on with the ratio of its last two.
   without_noise: true to add runs without noise (default true).
 
 Instead of mechanisms, epsilons and server_learning_rates it may have `cells`: a
@@ -38,6 +40,7 @@ _PER_RUN = (
   'output_dir',
   'resume',
   'compare_with',
+  'figures',
 )
 _MOST = 1000  # settings, rates or seeds of a study
 
@@ -131,6 +134,7 @@ class Study:
     epsilon_of: 'run' or 'deployment', to which target ε refer.
     seeds: seeds of data, cohorts and initial weights.
     tuning_seeds: number of first seeds that choose the learning rate.
+    extend_rates: most rates beyond a grid whose best rate is at an end.
 
   Raises:
     ValueError: naming the field and its value.
@@ -142,6 +146,7 @@ class Study:
   epsilon_of: str = RUN
   seeds: tuple[int, ...] = (0,)
   tuning_seeds: int = 1
+  extend_rates: int = 3
 
   def __post_init__(self):
     if not (isinstance(self.title, str) and self.title):
@@ -162,6 +167,9 @@ class Study:
       raise ValueError(
         f'tuning_seeds={self.tuning_seeds} must be at most the {len(self.seeds)} seeds'
       )
+    _whole_number('extend_rates', self.extend_rates, 0)
+    if self.extend_rates > _MOST:
+      raise ValueError(f'extend_rates={self.extend_rates} must be at most {_MOST}')
     if not 0 < len(self.settings) <= _MOST:
       raise ValueError(f'a study must have 1 to {_MOST} settings, got {len(self.settings)}')
     keys = [(setting.label, setting.epsilon) for setting in self.settings]
@@ -193,7 +201,8 @@ def parse(content: Any) -> Study:
     ValueError: naming the field and its value.
   """
   study = _object('a study file', content)
-  common = ('title', 'flags', 'epsilon_of', 'seeds', 'tuning_seeds', 'without_noise')
+  common = ('title', 'flags', 'epsilon_of', 'seeds', 'tuning_seeds', 'extend_rates')
+  common += ('without_noise',)
   grid = ('mechanisms', 'epsilons', 'server_learning_rates')
   listed = 'cells' in study
   _known('a study', study, (*common, 'server_learning_rates', 'cells') if listed else common + grid)

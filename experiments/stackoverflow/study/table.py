@@ -93,11 +93,15 @@ def text(rows: Sequence[results.Row]) -> str:
   )
 
 
+def lines(rows: Sequence[results.Row]) -> str:
+  """Returns the table in Markdown."""
+  found = [HEAD, ('---',) * len(HEAD), *cells(rows)]
+  return '\n'.join('| ' + ' | '.join(c.replace('|', '\\|') for c in line) + ' |' for line in found)
+
+
 def markdown(study: study_file.Study, rows: Sequence[results.Row]) -> str:
   """Returns a page in Markdown: the title, the table and how to read it."""
-  lines = [HEAD, ('---',) * len(HEAD), *cells(rows)]
-  table = '\n'.join('| ' + ' | '.join(c.replace('|', '\\|') for c in line) + ' |' for line in lines)
-  return f'# {study.title}\n\n{table}\n\n' + '\n'.join(f'- {line}' for line in notes(study)) + '\n'
+  return f'# {study.title}\n\n{lines(rows)}\n\n' + '\n'.join(f'- {n}' for n in notes(study)) + '\n'
 
 
 def notes(study: study_file.Study) -> list[str]:
@@ -108,8 +112,15 @@ def notes(study: study_file.Study) -> list[str]:
     else 'the hypothetical deployment (same noise on the mean, same participation)'
   )
   tuned = study.seeds[: study.tuning_seeds]
+  flags = [*study.flags, *(flag for setting in study.settings for flag in setting.flags)]
+  hours = any(flag.startswith('--timer_hours') for flag in flags)
+  simulated = (
+    ' A timer in hours enforces no min-sep in rounds: there it is the participation of the'
+    ' simulated cohorts, the worst over seeds.'
+  )
   return [
-    f'Target ε are those of {what}, for the participation that the timers enforce.',
+    f'Target ε are those of {what}, for the participation that the timers enforce.'
+    + (simulated if hours else ''),
     'The server learning rate is the one with the best validation accuracy, for seed'
     f' {", ".join(map(str, tuned))}. Test accuracy is reported at that rate alone.',
     'Test accuracy is the mean ± standard deviation over seeds.',

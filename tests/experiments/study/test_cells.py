@@ -1,13 +1,24 @@
 """Strategies and noise of a study's settings."""
 
+import dataclasses
 import json
 import types
 
+import numpy as np
 import pytest
 
-from experiments.stackoverflow import setting
-from experiments.stackoverflow.study import cells, command, estimate, runner, study_file
-from fl_dpftrl import accounting, catalogue
+from experiments.stackoverflow import datasets, setting
+from experiments.stackoverflow.study import (
+  cells,
+  command,
+  estimate,
+  results,
+  runner,
+  schemas,
+  study_file,
+  table,
+)
+from fl_dpftrl import accounting, catalogue, participation
 
 STUDY = {
   'title': 'A study',
@@ -70,16 +81,40 @@ def test_noise_may_be_given_as_printed(tmp_path):
   [
     ({'mechanisms': ['bltt']}, "bltt: 'bltt' is neither a strategy file"),
     ({'flags': ['--report_goal=5', '--num_rounds=8']}, 'needs --deployment_report_goal'),
-    (
-      {'flags': ['--report_goal=5', '--num_rounds=8', '--timer_hours=3'], 'epsilon_of': 'run'},
-      '--timer_hours=3.0 enforces no min-sep',
-    ),
     ({'flags': ['--report_goal=0', '--num_rounds=8']}, '--report_goal=0'),
   ],
 )
 def test_settings_that_cannot_be_prepared_are_named(tmp_path, changes, words):
   with pytest.raises(ValueError, match=words):
     prepared(tmp_path, **changes)
+
+
+def test_timers_in_hours_are_calibrated_for_the_simulated_cohorts(tmp_path):
+  flags = ['--dataset=synthetic', '--report_goal=10', '--num_rounds=40', '--timer_hours=1.3']
+  changes = {'flags': flags, 'epsilon_of': 'run', 'epsilons': [1], 'without_noise': False}
+  study, noises, _ = prepared(tmp_path, **changes, seeds=[0, 1], mechanisms=['identity', 'blt:1'])
+  hparams = cells.base_flags(study, study.settings[0])
+  seen = []
+  for seed in study.seeds:
+    of_seed = dataclasses.replace(hparams, seed=seed)
+    rounds = setting.simulation(of_seed, len(datasets.load_for(of_seed).train_clients)).rounds()
+    log = [(t, i) for t, c in zip(range(40), rounds) for i in c.device_ids]
+    seen.append(participation.observed(*map(np.array, zip(*log)), 40))
+  assert 1 < seen[0].min_sep < 40 and seen[0] != seen[1]
+  assert schemas.schema(hparams, study.seeds) == participation.MinSep(
+    num_rounds=40,
+    min_sep=min(s.min_sep for s in seen),
+    max_participations=max(s.participations for s in seen),
+  )
+  for noise in noises.values():
+    strategy = catalogue.load_strategy(noise.strategy)
+    proven = [
+      accounting.account(strategy, s, noise_multiplier=noise.noise_multiplier, delta=1e-6).epsilon
+      for s in seen
+    ]
+    assert all(epsilon <= 1.0 for epsilon in proven)
+  assert 'A timer in hours enforces no min-sep' in table.notes(study)[0]
+  assert not any('hours' in note for note in table.notes(study_file.parse(STUDY)))
 
 
 def test_a_cell_is_an_ordinary_run(tmp_path):
@@ -93,7 +128,7 @@ def test_a_cell_is_an_ordinary_run(tmp_path):
 
 def test_a_folder_keeps_to_its_study(tmp_path):
   study, _, _ = prepared(tmp_path)
-  text = json.dumps(command.dataclasses.asdict(study))
+  text = json.dumps(dataclasses.asdict(study))
   (tmp_path / 'study.json').write_text(text)
   more = study_file.parse({**STUDY, 'seeds': [0, 1], 'epsilons': [2, 4]})
   command._check_folder(more, tmp_path)
@@ -156,3 +191,44 @@ def test_the_estimate_says_how_long_and_what_to_cut():
   text = found.text(study)
   assert text.startswith('9 runs of 8 rounds, 5 s a round, 2 at a time: about 0:08:20')
   assert 'seeds (2), learning rates (up to 2 a setting), settings (3)' in text
+
+
+def test_a_grid_is_extended_until_its_best_rate_is_inside(tmp_path, monkeypatch):
+  changes = {'mechanisms': ['identity'], 'without_noise': False, 'seeds': [0, 1]}
+  study, noises, _ = prepared(tmp_path, **changes, server_learning_rates=[0.5, 1.0])
+  started, lines = [], []
+
+  def run(waiting, folder, *, progress, **_):
+    for cell in waiting:
+      place = folder / 'cells' / cell.name
+      if not place.exists():
+        started.append(cell.name)
+        place.mkdir(parents=True)
+        accuracy = 1.0 - abs(cell.server_learning_rate - 0.125)  # The third rate beyond is worse.
+        measured = {'accuracy': accuracy}
+        summary = {'test': measured, 'validation': measured, 'seconds': 1.0}
+        (place / 'summary.json').write_text(json.dumps({**summary, 'diverged_since_round': None}))
+      progress.done += 1
+    return {}
+
+  monkeypatch.setattr(runner, 'run', run)
+  found = command._train(study, noises, tmp_path, 1, lines.append)
+  rates = [0.5, 1.0, 0.25, 0.125, 0.0625]
+  names = [f'identity-epsilon2-rate{rate:g}-seed0' for rate in rates]
+  assert started == [*names, 'identity-epsilon2-rate0.125-seed1']
+  (row,) = results.rows(study, noises, found)
+  assert (row.server_learning_rate, row.at_edge, len(row.tests)) == (0.125, False, 2)
+  assert lines[0] == 'the best rate is at an end of its grid, so further ones: identity 0.25'
+  # A study that is resumed, begun without the field or only read, has the same cells.
+  assert command._train(study, noises, tmp_path, 1, print) == found
+  assert len(started) == 6
+  before = dataclasses.asdict(study)
+  del before['extend_rates']
+  (tmp_path / 'study.json').write_text(json.dumps(before))
+  assert command.gather(study, tmp_path) == (noises, found)
+
+
+def test_gathering_searches_for_no_strategy(tmp_path):
+  with pytest.raises(ValueError, match='strategies/identity-n8-b4.json is missing; run the study'):
+    command.gather(study_file.parse(STUDY), tmp_path)
+  assert not list(tmp_path.iterdir())

@@ -3,12 +3,22 @@
 import csv
 import dataclasses
 import math
+import re
 import statistics
 
 import pytest
 from scipy import stats
 
-from experiments.stackoverflow.study import cells, command, page, results, study_file, table
+from experiments.stackoverflow.study import (
+  cells,
+  command,
+  publish,
+  rates,
+  results,
+  sentences,
+  study_file,
+  table,
+)
 
 STUDY = study_file.parse(
   {
@@ -45,7 +55,7 @@ def result(setting, rate, seed, accuracy, status=results.DONE, validation=None):
     status=status,
     reason='not finite from round 3 on' if status == results.DIVERGED else '',
     summary={
-      'mechanism': 'identity',
+      'mechanism': (setting.mechanism or study_file.Mechanism(mechanism='identity')).mechanism,
       'test': {'accuracy': accuracy},
       'validation': {'accuracy': accuracy if validation is None else validation},
       'epsilon': None if setting is SILENT else 8.0001,
@@ -95,6 +105,14 @@ def test_a_rate_that_diverged_for_a_seed_is_not_chosen():
   assert results.chosen_rates(STUDY, found) == {BLT: 1.0, TREE: 0.5}
 
 
+def test_a_grid_that_is_not_yet_run_has_no_choice():
+  found = [*tuned(BLT, (0.1, 0.2, 0.15)), *tuned(TREE, (0.1, 0.2, 0.3))]
+  waiting = {'status': results.WAITING, 'summary': {}}
+  found[0] = dataclasses.replace(found[0], **waiting)
+  beyond = dataclasses.replace(result(TREE, 2.0, 0, 0.4), **waiting)
+  assert results.chosen_rates(STUDY, [*found, beyond]) == {TREE: 1.0}
+
+
 def test_differences_are_paired_by_seed():
   best = {0: 0.30, 1: 0.10, 2: 0.20}
   difference = results.paired(best, {0: 0.29, 1: 0.08, 2: 0.19, 7: 0.9})
@@ -132,18 +150,8 @@ def test_failed_and_diverged_runs_are_lines_of_the_table():
   assert r'no room \| left' in table.markdown(STUDY, rows())
 
 
-def test_rank_correlation():
-  ranked = results.correlation(rows(), 'rms')
-  accuracies = [0.13, 0.2107, 0.21]
-  expected = stats.spearmanr([1, 2, 3], accuracies).statistic
-  assert ranked.pooled == ranked.within == pytest.approx(expected)
-  assert ranked.settings == 3
-  assert results.correlation(rows(), 'max').pooled is None  # All are equal.
-  assert results.correlation(rows(), 'optimiser').pooled == pytest.approx(-expected)
-
-
 def test_everything_is_written(tmp_path):
-  command.write(STUDY, rows(), FOUND, tmp_path)
+  command.write(STUDY, rows(), FOUND, tmp_path, image_kind='svg')
   with (tmp_path / 'results.csv').open(newline='') as stream:
     lines = list(csv.DictReader(stream))
   assert len(lines) == len(FOUND)
@@ -153,11 +161,97 @@ def test_everything_is_written(tmp_path):
   assert text.count('<img ') == 3  # No run has its metrics.csv here.
   assert 'Spearman' in text and 'not told apart from it by these seeds: tree_full' in text
   for name in ('accuracy_by_epsilon', 'accuracy_by_rate', 'accuracy_by_noise'):
-    assert (tmp_path / f'{name}.png').read_bytes().startswith(b'\x89PNG')
+    assert b'<svg' in (tmp_path / f'{name}.svg').read_bytes()
 
 
 def test_verdicts_are_sentences():
-  first, second = page.verdicts(rows())
+  first, second = sentences.verdicts(rows())
   assert first.startswith('ε = 1: blt:2 has the best mean accuracy, 21.07 %')
   assert 'below it by more than seeds explain: identity' in first
+  assert 'In order: blt:2 ≈ tree_full > identity' in first and 'tell 2 apart' in first
   assert second == 'ε = 4: no run has ended.'
+
+
+def test_settings_below_the_best_constant_prediction_are_named():
+  assert sentences.baseline(rows()) == []
+  known = [
+    dataclasses.replace(
+      row,
+      results=tuple(
+        dataclasses.replace(r, summary={**r.summary, 'unigram_accuracy': 0.15}) for r in row.results
+      ),
+    )
+    for row in rows()
+  ]
+  assert sentences.baseline(known) == [
+    'The best constant prediction has 15.00 %. Not above it: identity at ε = 1.'
+  ]
+
+
+def test_correlated_noise_is_compared_with_independent_noise():
+  overall, first = sentences.against_independent(rows())
+  assert overall.startswith('Correlated noise is better than independent noise at every ε')
+  mean = results.paired(
+    {0: (0.20 + 0.198) / 2, 1: (0.211 + 0.210) / 2, 2: (0.221 + 0.222) / 2},
+    {0: 0.12, 1: 0.13, 2: 0.14},
+  )
+  shown = f'+{100 * mean.mean:.2f} ± {100 * mean.margin:.2f} points'
+  assert first.startswith('ε = 1: identity reaches 13.00 %') and shown in first
+  one = sentences.against_independent(
+    [dataclasses.replace(r, results=r.results[:1]) for r in rows()]
+  )
+  assert one[0] == 'Some ε have one seed so far, which proves no order.'
+  assert 'above it in the one seed that both have: blt:2, tree_full' in one[1]
+  alone = [row for row in rows() if row.setting.label != 'identity']
+  assert sentences.against_independent(alone) == []
+
+
+def test_a_best_rate_at_an_end_asks_for_the_next_one():
+  chosen = {TREE: 1.7, SILENT: 0.05882}
+  study = dataclasses.replace(STUDY, extend_rates=2)
+  uneven = dataclasses.replace(STUDY.settings[0], server_learning_rates=(0.346, 0.5882, 1.0))
+  assert rates._beyond(uneven.server_learning_rates, 0.346) == 0.2035
+  assert rates._beyond(uneven.server_learning_rates, 1.0) == chosen[TREE]
+  assert rates.further(study, FOUND) == {TREE: 2.0, SILENT: 0.02}
+  # One more rate, at which it is worse, is the end; a better one goes on, as far as allowed.
+  more = [*FOUND, result(TREE, 2.0, 0, 0.19), result(SILENT, 0.02, 0, 0.4)]
+  assert rates.further(study, more) == {SILENT: 0.004}
+  more.append(result(SILENT, 0.004, 0, 0.5))
+  assert rates.further(study, more) == {}
+  tree, silent = (r for r in results.rows(study, NOISES, more) if r.setting in (TREE, SILENT))
+  assert (tree.at_edge, silent.at_edge) == (False, True)
+  assert rates.further(dataclasses.replace(study, extend_rates=0), FOUND) == {}
+  # A rate beyond the grid that failed is still to be tried, and no reason to go on.
+  failed = [*FOUND, result(TREE, 2.0, 0, None, results.FAILED)]
+  assert TREE not in rates.further(study, failed)
+  assert [r.at_edge for r in results.rows(study, NOISES, failed) if r.setting == TREE] == [True]
+
+
+def test_what_is_published_is_said_to_be_incomplete(tmp_path, monkeypatch):
+  waiting = [
+    dataclasses.replace(r, status=results.WAITING, summary={}) if r.cell.setting == BLT else r
+    for r in FOUND
+  ]
+  monkeypatch.setattr(study_file, 'read', lambda path: STUDY)
+  monkeypatch.setattr(command, 'gather', lambda study, folder: (NOISES, waiting))
+  target = tmp_path / 'docs' / 'study.md'
+  stale = target.with_suffix('') / 'accuracy_by_rate.png'
+  stale.parent.mkdir(parents=True)
+  stale.write_bytes(b'of an earlier study')
+  publish.publish(tmp_path / 'x.json', tmp_path, target, figures='svg')
+  text = target.read_text()
+  links = re.findall(r'\]\((.*?)\)', text)
+  assert len(links) == 4 and all((target.parent / link).exists() for link in links)
+  assert {path.suffix for path in target.with_suffix('').iterdir()} == {'.svg', '.csv'}
+  assert '**This study is not complete:** 13 of 29 runs have ended' in text
+  assert 'blt:2 at ε = 1 (5), identity at ε = 4 (1)' in text
+  assert '| 1 | blt:2 | – | 0 |' in text
+  monkeypatch.setattr(command, 'gather', lambda study, folder: (NOISES, waiting[5:8]))
+  for changes, words in (
+    ({}, 'has no run of'),
+    ({'target': tmp_path / 'study.html'}, '--publish='),
+    ({'figures': 'pdf'}, '--figures=pdf'),
+  ):
+    given = {'target': target, **changes}
+    with pytest.raises(ValueError, match=words):
+      publish.publish(tmp_path / 'x.json', tmp_path, given.pop('target'), **given)

@@ -61,6 +61,7 @@ def test_runs_without_noise_are_a_setting():
     ({'seeds': [1.5]}, 'seeds must be a whole number from 0 on, got 1.5'),
     ({'seeds': [1, 1]}, 'seeds must be distinct'),
     ({'tuning_seeds': 4}, 'tuning_seeds=4 must be at most the 3 seeds'),
+    ({'extend_rates': -1}, 'extend_rates must be a whole number from 0 on, got -1'),
     ({'without_noise': 'no'}, "got 'no'"),
   ],
 )
@@ -98,7 +99,8 @@ def test_committed_studies_fit_their_flags(path):
   study = study_file.read(path)
   for setting in study.settings:
     hparams = cells.base_flags(study, setting)
-    assert hparams.timer_rounds and hparams.deployment_report_goal
+    assert hparams.timer_rounds or hparams.timer_hours
+    assert hparams.deployment_report_goal
 
 
 def test_the_papers_tables_are_whole():

@@ -1,0 +1,82 @@
+"""Exports the model of a finished run as a Keras file or a SavedModel.
+
+Example:
+  python -m experiments.stackoverflow.export runs/docstrings --format=savedmodel
+
+reads model.npz and the flags in hparams.json, and writes runs/docstrings/saved_model
+(model.keras with --format=keras) and, beside it, words.txt with the word of each
+token id. It needs neither checkpoints nor anything secret.
+"""
+
+import argparse
+import os
+import pathlib
+import sys
+from typing import NoReturn
+
+from experiments.stackoverflow import datasets, evaluate
+from fl_dpftrl import files, messages
+
+WORDS_NAME = 'words.txt'
+_FORMATS = ('keras', 'savedmodel')
+
+
+class _Parser(argparse.ArgumentParser):
+  def error(self, message: str) -> NoReturn:
+    _fail(message)
+
+
+def main() -> None:
+  parser = _Parser(
+    prog='export',
+    description=__doc__,
+    allow_abbrev=False,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  parser.add_argument('run', type=pathlib.Path, help='output folder of the run')
+  parser.add_argument('--format', choices=_FORMATS, required=True, help='kind of the model')
+  parser.add_argument(
+    '--output', type=pathlib.Path, help="path of the model (default: in the run's folder)"
+  )
+  arguments = parser.parse_args()
+  try:
+    path = export(arguments.run, arguments.format, arguments.output)
+  except (ValueError, OSError) as problem:
+    _fail(str(problem))
+  print(path)
+
+
+def export(folder: pathlib.Path, format: str, output: pathlib.Path | None = None) -> pathlib.Path:
+  """Writes the model of a run, and returns its path.
+
+  Args:
+    folder: output folder of the run, with model.npz and hparams.json.
+    format: 'keras' or 'savedmodel'.
+    output: path of the model; None for model.keras or saved_model in the folder.
+
+  Raises:
+    OSError: if a file cannot be read or written.
+    ValueError: naming a file that does not fit.
+  """
+  hparams = evaluate.read_hparams(folder)
+  dataset = datasets.load_for(hparams)
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  # TensorFlow is slow to load: not before the flags are known to fit the data.
+  from experiments.stackoverflow import exported, networks, weights
+
+  network = networks.chosen(hparams, dataset.vocabulary.size)
+  found = weights.read(folder / weights.NAME, network, flag='run')
+  path = output or folder / exported.NAMES[format]
+  exported.write(exported.keras_model(network, found, dataset.sequence_length), path, format)
+  words = [dataset.vocabulary.decode([token]) for token in range(dataset.vocabulary.size)]
+  files.write_durably(path.with_name(WORDS_NAME), ('\n'.join(words) + '\n').encode())
+  return path
+
+
+def _fail(message: str) -> NoReturn:
+  print(messages.one_line(f'export: {message}'), file=sys.stderr)
+  sys.exit(2)
+
+
+if __name__ == '__main__':
+  main()

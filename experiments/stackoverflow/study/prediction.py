@@ -1,0 +1,272 @@
+"""Worth of the losses: how well the noise known before training predicts accuracy.
+
+Intervals and p-values resample settings, and so take the mechanisms of a study
+as a sample of mechanisms. Their random draws are fixed.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import stats
+
+from experiments.stackoverflow.study import results
+
+MEASURES = {
+  'rms': 'from RmsLoss',
+  'max': 'from MaxLoss',
+  'optimiser': 'from the loss of momentum and schedule',
+}
+_RESAMPLES = 4000
+_SEED = 20220217
+_FEWEST = 3  # settings of a rank correlation
+_TAILS = (2.5, 97.5)  # percentiles of a 95 % interval
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Estimate:
+  """A rank correlation with its uncertainty.
+
+  Attributes:
+    value: Spearman's ρ.
+    low, high: 95 % bootstrap interval over settings, drawn within each ε.
+    p_value: probability of a ρ as far from 0 where accuracies are permuted.
+  """
+
+  value: float
+  low: float
+  high: float
+  p_value: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Correlation:
+  """Rank correlation of test accuracy with a prediction of the noise.
+
+  Attributes:
+    measure: field of `Noise`.
+    pooled: over all settings; None for fewer than three, or equal values.
+    within: mean of Spearman's ρ over the levels of ε with three settings or
+      more; None without one.
+    by_epsilon: Spearman's ρ of each of these levels.
+    settings: number of settings.
+  """
+
+  measure: str
+  pooled: Estimate | None
+  within: Estimate | None
+  by_epsilon: dict[float, float]
+  settings: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Choice:
+  """The mechanism that a prediction selects at one ε, without any training.
+
+  Attributes:
+    epsilon: target ε.
+    label: mechanism with the least noise.
+    mean: its mean test accuracy.
+    difference: its accuracy below that of the best mechanism; None if it is
+      the best.
+  """
+
+  epsilon: float
+  label: str
+  mean: float
+  difference: results.Difference | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pairs:
+  """Pairs of mechanisms at one ε, by how much their predicted noise differs.
+
+  A pair is told apart if the 95 % interval of the paired difference of its
+  accuracies does not hold 0.
+
+  Attributes:
+    total: number of pairs.
+    apart: number of pairs that are told apart.
+    right: number of those in which less noise has more accuracy.
+    ratio: largest noise ratio of a pair that is told apart the other way round;
+      1 without one.
+    beyond: number of pairs told apart with a larger ratio.
+  """
+
+  total: int
+  apart: int
+  right: int
+  ratio: float
+  beyond: int
+
+
+def known(rows: Sequence[results.Row]) -> list[results.Row]:
+  """Returns the settings with noise that have a result."""
+  return [row for row in rows if row.noise is not None and row.mean is not None]
+
+
+def correlation(rows: Sequence[results.Row], measure: str) -> Correlation:
+  """Returns the rank correlation of mean test accuracy with a field of `Noise`."""
+  found = known(rows)
+  noises = np.array([getattr(row.noise, measure) for row in found])
+  accuracies = np.array([row.mean for row in found])
+  levels = _levels(found)
+  pooled = _spearman(noises[None], accuracies[None])[0]
+  by_epsilon = {
+    found[level[0]].setting.epsilon: float(
+      _spearman(noises[level][None], accuracies[level][None])[0]
+    )
+    for level in levels
+    if len(level) >= _FEWEST
+  }
+  by_epsilon = {epsilon: value for epsilon, value in by_epsilon.items() if np.isfinite(value)}
+  if not np.isfinite(pooled):
+    return Correlation(
+      measure=measure, pooled=None, within=None, by_epsilon=by_epsilon, settings=len(found)
+    )
+  drawn, drawn_within = _resampled(noises, accuracies, levels)
+  rng = np.random.default_rng(_SEED)
+  anywhere = rng.permuted(np.tile(accuracies, (_RESAMPLES, 1)), axis=1)
+  mixed = np.tile(accuracies, (_RESAMPLES, 1))
+  for level in levels:
+    mixed[:, level] = rng.permuted(mixed[:, level], axis=1)
+  noise = np.tile(noises, (_RESAMPLES, 1))
+  within = None
+  if by_epsilon:
+    mean = float(np.mean(list(by_epsilon.values())))
+    within = _estimate(mean, drawn_within, _within(noise, mixed, levels))
+  return Correlation(
+    measure=measure,
+    pooled=_estimate(float(pooled), drawn, _spearman(noise, anywhere)),
+    within=within,
+    by_epsilon=by_epsilon,
+    settings=len(found),
+  )
+
+
+def advantage(
+  rows: Sequence[results.Row], measure: str, other: str
+) -> tuple[float, float, float] | None:
+  """Returns how much closer to −1 a measure's correlation within an ε is than another's.
+
+  Returns:
+    Difference of the two, and its 95 % bootstrap interval; None without both.
+  """
+  found = known(rows)
+  accuracies = np.array([row.mean for row in found])
+  levels = _levels(found)
+  values = []
+  for name in (measure, other):
+    noises = np.array([getattr(row.noise, name) for row in found])
+    exact = _within(noises[None], accuracies[None], levels)
+    values.append(np.concatenate([exact, _resampled(noises, accuracies, levels)[1]]))
+  differences = values[1] - values[0]
+  if not np.isfinite(differences[0]):
+    return None
+  low, high = np.nanpercentile(differences[1:], _TAILS)
+  return float(differences[0]), float(low), float(high)
+
+
+def choices(rows: Sequence[results.Row], measure: str) -> list[Choice]:
+  """Returns what the least predicted noise selects, at each ε with several mechanisms."""
+  found = known(rows)
+  selected = []
+  for level in _levels(found):
+    if len(level) < 2:
+      continue
+    peers = [found[i] for i in level]
+    row = min(peers, key=lambda peer: getattr(peer.noise, measure))
+    selected.append(
+      Choice(
+        epsilon=row.setting.epsilon,
+        label=row.setting.label,
+        mean=row.mean,
+        difference=row.difference,
+      )
+    )
+  return selected
+
+
+def pairs(rows: Sequence[results.Row], measure: str) -> Pairs:
+  """Returns how often less predicted noise has more accuracy, at one ε."""
+  found = known(rows)
+  total, right, wrong = 0, [], []
+  for level in _levels(found):
+    for one, other in itertools.combinations([found[i] for i in level], 2):
+      total += 1
+      if getattr(one.noise, measure) > getattr(other.noise, measure):
+        one, other = other, one
+      ratio = getattr(other.noise, measure) / getattr(one.noise, measure)
+      difference = results.paired(one.tests, other.tests)
+      if difference is not None and difference.is_clear:
+        (right if difference.mean > 0 else wrong).append(ratio)
+  largest = max(wrong, default=1.0)
+  return Pairs(
+    total=total,
+    apart=len(right) + len(wrong),
+    right=len(right),
+    ratio=largest,
+    beyond=sum(ratio > largest for ratio in right),
+  )
+
+
+def _levels(found: Sequence[results.Row]) -> list[list[int]]:
+  """Returns the places of the settings of each ε."""
+  levels: dict[float | None, list[int]] = {}
+  for place, row in enumerate(found):
+    levels.setdefault(row.setting.epsilon, []).append(place)
+  return list(levels.values())
+
+
+def _spearman(noises: np.ndarray, accuracies: np.ndarray) -> np.ndarray:
+  """Returns Spearman's ρ of each line of two matrices; NaN where it is undefined."""
+  if noises.shape[1] < _FEWEST:
+    return np.full(len(noises), np.nan)
+  ranks = [stats.rankdata(values, axis=1) for values in (noises, accuracies)]
+  one, other = (values - values.mean(axis=1, keepdims=True) for values in ranks)
+  scale = np.sqrt((one**2).sum(axis=1) * (other**2).sum(axis=1))
+  with np.errstate(invalid='ignore', divide='ignore'):
+    return np.where(scale > 0, (one * other).sum(axis=1) / scale, np.nan)
+
+
+def _within(
+  noises: np.ndarray, accuracies: np.ndarray, levels: Sequence[Sequence[int]]
+) -> np.ndarray:
+  """Returns the mean over levels of each line's ρ; NaN where a line has none."""
+  values = [
+    _spearman(noises[:, level], accuracies[:, level]) for level in levels if len(level) >= _FEWEST
+  ]
+  if not values:
+    return np.full(len(noises), np.nan)
+  defined = np.isfinite(values)
+  with np.errstate(invalid='ignore'):
+    return np.where(defined, values, 0.0).sum(axis=0) / defined.sum(axis=0)
+
+
+def _resampled(
+  noises: np.ndarray, accuracies: np.ndarray, levels: Sequence[Sequence[int]]
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns pooled ρ and mean ρ within an ε of settings drawn with replacement.
+
+  The draws are the same for every measure, whose correlations are then paired.
+  """
+  rng = np.random.default_rng(_SEED)
+  drawn = np.concatenate(
+    [np.array(level)[rng.integers(len(level), size=(_RESAMPLES, len(level)))] for level in levels],
+    axis=1,
+  )
+  order = np.concatenate(levels)
+  places = [np.flatnonzero(np.isin(order, level)).tolist() for level in levels]
+  return (
+    _spearman(noises[drawn], accuracies[drawn]),
+    _within(noises[drawn], accuracies[drawn], places),
+  )
+
+
+def _estimate(value: float, drawn: np.ndarray, permuted: np.ndarray) -> Estimate:
+  low, high = np.nanpercentile(drawn, _TAILS)
+  as_far = np.sum(np.abs(permuted) >= abs(value) - 1e-9)
+  return Estimate(
+    value=value, low=float(low), high=float(high), p_value=float((1 + as_far) / (1 + len(permuted)))
+  )

@@ -1,0 +1,242 @@
+"""Sentences on the results of a study: order, independent noise, and the losses."""
+
+import statistics
+from collections.abc import Sequence
+
+from experiments.stackoverflow.study import noise_figure, prediction, results
+
+_INDEPENDENT = 'identity'
+
+
+def verdicts(rows: Sequence[results.Row]) -> list[str]:
+  """Returns a sentence or two for each ε: the best mechanism, ties, clear losers, order."""
+  sentences = []
+  for epsilon, level in _levels(rows).items():
+    if not level:
+      sentences.append(f'ε = {epsilon:g}: no run has ended.')
+      continue
+    best = level[0]
+    groups: dict[str, list[str]] = {}
+    for row in level[1:]:
+      groups.setdefault(row.verdict, []).append(row.setting.label)
+    parts = [f'{best.setting.label} has the best mean accuracy, {_percent(best.mean)}']
+    for verdict, words in (
+      ('tied with the best', 'not told apart from it by these seeds'),
+      ('worse', 'below it by more than seeds explain'),
+      ('unknown: one seed', 'below it in the one seed that there is, which proves no order'),
+    ):
+      if groups.get(verdict):
+        parts.append(f'{words}: {", ".join(groups[verdict])}')
+    sentences.append(f'ε = {epsilon:g}: {"; ".join(parts)}. {_order(level)}'.rstrip())
+  return sentences
+
+
+def _order(level: Sequence[results.Row]) -> str:
+  """Returns the order of mechanisms, with what these seeds tell apart."""
+  if len(level) < 2 or all(len(row.tests) < 2 for row in level):
+    return ''
+  names = [level[0].setting.label]
+  for above, below in zip(level, level[1:]):
+    difference = results.paired(above.tests, below.tests)
+    sign = '>' if difference is not None and difference.is_clear else '≈'
+    names.append(f'{sign} {below.setting.label}')
+  clear = total = 0
+  for place, above in enumerate(level):
+    for below in level[place + 1 :]:
+      difference = results.paired(above.tests, below.tests)
+      total += 1
+      clear += difference is not None and difference.is_clear
+  return (
+    f'In order: {" ".join(names)}, where ≈ joins neighbours that these seeds do not tell apart;'
+    f' of all {total} pairs they tell {clear} apart.'
+  )
+
+
+def against_independent(rows: Sequence[results.Row]) -> list[str]:
+  """Returns how correlated noise compares with independent noise, at each ε and overall.
+
+  The mean over mechanisms with correlated noise is one comparison for each ε, so
+  that no best of several is selected by its result.
+  """
+  sentences, clear, unclear = [], [], []
+  for epsilon, level in _levels(rows).items():
+    independent = next((row for row in level if _family(row) == _INDEPENDENT), None)
+    others = [row for row in level if row is not independent]
+    if independent is None or not others:
+      continue
+    mean = results.paired(_mean_by_seed(others), independent.tests)
+    parts = [f'{independent.setting.label} reaches {_percent(independent.mean)}']
+    parts += [f'{words}: {", ".join(labels)}' for words, labels in _beside(independent, others)]
+    if mean is not None:
+      margin = '' if mean.margin is None else f' ± {100 * mean.margin:.2f}'
+      parts.append(
+        f'the mean of mechanisms with correlated noise ({len(others)}) differs from it by'
+        f' {_signed(100 * mean.mean)}{margin} points'
+      )
+      (clear if mean.is_clear and mean.mean > 0 else unclear).append((f'{epsilon:g}', mean.margin))
+    sentences.append(f'ε = {epsilon:g}: {"; ".join(parts)}.')
+  if any(margin is None for _, margin in unclear):
+    sentences.insert(0, 'Some ε have one seed so far, which proves no order.')
+  elif clear and not unclear:
+    sentences.insert(
+      0, 'Correlated noise is better than independent noise at every ε, by more than seeds explain.'
+    )
+  elif unclear:
+    done = f'at ε = {", ".join(e for e, _ in clear)}' if clear else 'at no ε'
+    sentences.insert(
+      0,
+      'The mean of the mechanisms with correlated noise is above independent noise by more than'
+      f' seeds explain {done}; it is not at ε = {", ".join(e for e, _ in unclear)}, where the'
+      ' interval of these seeds holds 0 or lies below it.',
+    )
+  return sentences
+
+
+def _beside(independent: results.Row, others: Sequence[results.Row]) -> list[tuple[str, list[str]]]:
+  """Returns the mechanisms above, level with and below independent noise, in words."""
+  groups: dict[str, list[str]] = {}
+  for row in others:
+    difference = results.paired(row.tests, independent.tests)
+    if difference is None:
+      continue
+    side = 'above' if difference.mean > 0 else 'below'
+    if difference.margin is None:
+      words = f'{side} it in the one seed that both have'
+    elif difference.is_clear:
+      words = f'{side} it by more than seeds explain'
+    else:
+      words = 'not told apart from it'
+    groups.setdefault(words, []).append(row.setting.label)
+  return list(groups.items())
+
+
+def baseline(rows: Sequence[results.Row]) -> list[str]:
+  """Returns a sentence on the best constant prediction; none where it is not known."""
+  height = results.baseline(rows)
+  if height is None:
+    return []
+  noisy = [row for row in rows if row.setting.epsilon is not None and row.mean is not None]
+  below = [f'{r.setting.label} at ε = {r.setting.epsilon:g}' for r in noisy if r.mean <= height]
+  named = f'Not above it: {", ".join(below)}.' if below else 'All settings are above it.'
+  return [f'The best constant prediction has {_percent(height)}. {named}']
+
+
+def predictions(rows: Sequence[results.Row]) -> list[str]:
+  """Returns sentences on how well each loss predicts the order of accuracies."""
+  found = {name: prediction.correlation(rows, name) for name in prediction.MEASURES}
+  if all(ranked.pooled is None for ranked in found.values()):
+    return ['There are too few settings for a rank correlation.']
+  sentences = [
+    'The noise in the model is known before any training: loss × effective noise multiplier ×'
+    ' clip norm / report goal. A rank correlation of −1 with test accuracy means that it puts'
+    ' all mechanisms in the right order. Intervals are of a bootstrap over settings, p-values of'
+    ' permutations, both with a fixed seed.'
+  ]
+  for name, ranked in found.items():
+    sentences.append(f'Noise {prediction.MEASURES[name]}: {_correlation(ranked)}.')
+  sentences.extend(_best_measure(rows, found))
+  for name in prediction.MEASURES:
+    sentences.append(f'Without training, noise {prediction.MEASURES[name]} {_selected(rows, name)}')
+  return sentences
+
+
+def _correlation(ranked: prediction.Correlation) -> str:
+  parts = [
+    f'Spearman’s ρ is {noise_figure.text(ranked.pooled)} over {ranked.settings} settings'
+    + ('' if ranked.pooled is None else f', p {_p_value(ranked.pooled)}')
+  ]
+  if ranked.within is not None:
+    by_epsilon = ', '.join(f'{_signed(v)} at ε = {e:g}' for e, v in ranked.by_epsilon.items())
+    parts.append(
+      'within one ε, where the noise multiplier plays no part, the mean is'
+      f' {noise_figure.text(ranked.within)}, p {_p_value(ranked.within)} ({by_epsilon})'
+    )
+  return '; '.join(parts)
+
+
+def _best_measure(
+  rows: Sequence[results.Row], found: dict[str, prediction.Correlation]
+) -> list[str]:
+  """Returns which measure predicts the order within an ε best, if any does."""
+  within = {name: ranked.within.value for name, ranked in found.items() if ranked.within}
+  if len(within) < 2:
+    return []
+  best = min(within, key=within.get)  # type: ignore[arg-type]
+  apart, joint = [], []
+  for name in within:
+    if name == best:
+      continue
+    gained = prediction.advantage(rows, best, name)
+    if gained is None:
+      continue
+    value, low, high = gained
+    words = f'{prediction.MEASURES[name]} (by {value:.2f}, 95 %: {_signed(low)} to {_signed(high)})'
+    (apart if low > 0 else joint).append(words)
+  parts = [f'Within an ε the noise {prediction.MEASURES[best]} has the correlation closest to −1']
+  if apart:
+    parts.append(f'clearly closer than that {" and ".join(apart)}')
+  if joint:
+    parts.append(f'but these settings do not tell it apart from that {" and ".join(joint)}')
+  return [', '.join(parts) + '.']
+
+
+def _selected(rows: Sequence[results.Row], measure: str) -> str:
+  """Returns what the least noise selects, and when that can be relied on."""
+  parts = []
+  for choice in prediction.choices(rows, measure):
+    outcome = 'the best'
+    if choice.difference is not None:
+      margin = choice.difference.margin
+      outcome = f'{100 * choice.difference.mean:.2f}'
+      outcome += '' if margin is None else f' ± {100 * margin:.2f}'
+      outcome += f' points below the best: {choice.difference.verdict}'
+    parts.append(f'{choice.label} at ε = {choice.epsilon:g} ({outcome})')
+  pairs = prediction.pairs(rows, measure)
+  text = f'selects {", ".join(parts)}.' if parts else 'selects nothing: no ε has two mechanisms.'
+  if not pairs.apart:
+    return f'{text} Seeds tell none of {pairs.total} pairs of mechanisms of one ε apart.'
+  text += (
+    f' Of {pairs.total} pairs of mechanisms of one ε seeds tell {pairs.apart} apart; in'
+    f' {pairs.right} of these the one with less noise has more accuracy.'
+  )
+  if pairs.right == pairs.apart:
+    return f'{text} None is the other way round, so here a mechanism can be chosen by this loss.'
+  return (
+    f'{text} Where the noise differs by a factor above {pairs.ratio:.3g} all {pairs.beyond} are in'
+    ' the right order, and a mechanism can be chosen by this loss; for smaller differences train'
+    ' both.'
+  )
+
+
+def _levels(rows: Sequence[results.Row]) -> dict[float, list[results.Row]]:
+  """Returns the settings with a result of each ε, the best first."""
+  levels: dict[float, list[results.Row]] = {}
+  for row in rows:
+    if row.setting.epsilon is not None:
+      levels.setdefault(row.setting.epsilon, [])
+      if row.mean is not None:
+        levels[row.setting.epsilon].append(row)
+  return {epsilon: sorted(level, key=lambda row: -row.mean) for epsilon, level in levels.items()}
+
+
+def _family(row: results.Row) -> str:
+  families = [r.summary['mechanism'] for r in row.results if r.summary.get('mechanism')]
+  return families[0] if families else row.setting.mechanism.mechanism.partition(':')[0]
+
+
+def _mean_by_seed(rows: Sequence[results.Row]) -> dict[int, float]:
+  """Returns the mean accuracy over mechanisms of each seed that all of them have."""
+  seeds = set.intersection(*(set(row.tests) for row in rows))
+  return {seed: statistics.fmean(row.tests[seed] for row in rows) for seed in seeds}
+
+
+def _percent(value: float) -> str:
+  return f'{100 * value:.2f} %'
+
+
+def _signed(value: float) -> str:
+  return f'{value:+.2f}'.replace('-', '−')
+
+
+def _p_value(estimate: prediction.Estimate) -> str:
+  return '< 0.001' if estimate.p_value < 0.001 else f'= {estimate.p_value:.3f}'
