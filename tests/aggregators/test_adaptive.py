@@ -13,6 +13,7 @@ from fl_dpftrl import adaptive_clipping, training
 from fl_dpftrl.aggregators import adaptive, dp_query, factory
 from fl_dpftrl.families import blt
 from fl_dpftrl.learning import workers
+from fl_dpftrl.logs import noise_record
 from fl_dpftrl.noise import engine
 
 pytestmark = pytest.mark.tff
@@ -199,7 +200,9 @@ def test_the_noise_is_changed_on_purpose(tmp_path):
   changed, _ = made = in_state(tmp_path, noise_multiplier=0.25)
   with pytest.raises(Exception, match='another noise_multiplier 0.5'):
     run(made, 1, state=before[-1].state)
-  state = changed.change_noise(VALUE_TYPE)(before[-1].state)
+  first = RULE.initial
+  declared = noise_record.Declared(2, 2, False, None, 0.25, first, 0.5, first)
+  state = changed.change_noise(VALUE_TYPE, declared)(before[-1].state)
   assert state.clip_norm == before[-1].state.clip_norm
   (after,) = run(made, 1, state=state)
   (whole,) = run(in_state(tmp_path), 1, state=before[-1].state)

@@ -12,6 +12,7 @@ import tensorflow_federated as tff
 from fl_dpftrl.aggregators import by_engine, factory, placement
 from fl_dpftrl.families import blt
 from fl_dpftrl.learning import workers
+from fl_dpftrl.logs import noise_record
 from fl_dpftrl.noise import engine
 from fl_dpftrl.noise.engine import draws, source
 from fl_dpftrl.runtime import callbacks
@@ -109,7 +110,10 @@ def test_noise_that_is_changed_on_purpose_goes_on():
   process = make().create(VALUE_TYPE)
   first, state = rounds(process, process.initialize(), 2)
   changed = make(noise_multiplier=0.25, clip_norm=3.0)
-  taken = changed.change_noise(VALUE_TYPE)(state)
+  declared = noise_record.Declared(
+    2, 2, False, None, 0.25, 3.0, make().noise_multiplier, make().clip_norm
+  )
+  taken = changed.change_noise(VALUE_TYPE, declared)(state)
   rest, _ = rounds(changed.create(VALUE_TYPE), taken, 2)
   scales = np.array([1.0, 1.0, 0.5, 0.5])[:, None]
   np.testing.assert_allclose(
