@@ -50,6 +50,8 @@ def of_run(
     raise ValueError(f'{flag} must be at least {canaries_lib.LEAST}')
   if machines.workers or machines.runtime != 'in_process':
     raise ValueError(f'{flag} needs rounds in this process: --runtime=in_process, and no workers')
+  if hparams.clip_quantile is not None:
+    raise ValueError(f'{flag} needs one clip norm for all rounds: leave --clip_quantile out')
   if schema.num_rounds > one_run.MOST_ROUNDS:
     raise ValueError(f'{flag} is for runs of at most {one_run.MOST_ROUNDS} rounds')
   most = hparams.report_goal // 2 * schema.min_sep

@@ -89,13 +89,13 @@ def report(statement: statement_lib.Statement, setting: Setting) -> str:
   )
 
 
-def _clip_norm(statement: statement_lib.Statement, setting: Setting) -> float | None:
-  """Returns the one clip norm of all runs, if it is known."""
+def _clip_norm(statement: statement_lib.Statement, setting: Setting) -> str:
+  """Returns the one clip norm of all runs in words."""
   recorded = {run.clip_norm for run in statement.runs} - {None}
-  changed = len(recorded) > 1 or any(
-    run.clip_norm_changes or run.adaptive_clipping for run in statement.runs
-  )
-  return None if changed else next(iter(recorded), setting.clip_norm)
+  if len(recorded) > 1 or any(r.clip_norm_changes or r.adaptive_clipping for r in statement.runs):
+    return 'that of each round, see above'
+  found = next(iter(recorded), setting.clip_norm)
+  return 'not recorded' if found is None else rounding.exact(found)
 
 
 def _participation(run: facts_lib.RunFacts, one: str) -> list[figures.Figure]:

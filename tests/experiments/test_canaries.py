@@ -42,6 +42,7 @@ def test_a_run_has_none_by_default():
     (dict(canaries=13), 'at most 12 are possible with --report_goal=6 and a min-sep of 4'),
     (dict(machines=configuration.Machines(runtime='worker')), '--runtime=in_process'),
     (dict(machines=configuration.Machines(workers=('localhost:1',))), 'no workers'),
+    (dict(clip_quantile=0.5), 'leave --clip_quantile out'),
     (dict(clients=[ids.device_id(0)]), 'reserved'),
     (dict(schema=participation.MinSep(num_rounds=10_001, min_sep=4)), 'at most 10000 rounds'),
   ],

@@ -561,6 +561,7 @@ def test_empirical_figures_are_beside_the_proven_ones_and_below():
     text = privacy.report(stated, setting(audit=audit()))
     words = section(text, 'Empirical ε, from canaries of this run')
     assert 'evidence, no proof, and no guarantee' in words
+    assert 'empirical ε at δ = 10 −6 1.234' in re.sub(r'\s+', ' ', words)
     assert '1.234' in words and '1.235' not in words  # An estimate from below is rounded down.
     assert 'above the proven ε' not in words
     assert 'Canaries of this run, above.' in Page(text).text
