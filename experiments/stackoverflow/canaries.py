@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from experiments.stackoverflow import configuration
+from experiments.stackoverflow import machines as machines_lib
 from fl_dpftrl import files, participation
 from fl_dpftrl.aggregators import canaries as channels
 from fl_dpftrl.aggregators import factory as factory_lib
@@ -25,7 +26,7 @@ Publish = Callable[[checkpoints.Checkpoint], None]
 
 def of_run(
   hparams: configuration.Hparams,
-  machines: configuration.Machines,
+  machines: machines_lib.Machines,
   *,
   schema: participation.MinSep,
   size: int,

@@ -3,6 +3,7 @@
 import pathlib
 
 from experiments.stackoverflow import configuration, setting
+from experiments.stackoverflow import machines as machines_lib
 from fl_dpftrl import adaptive_clipping
 from fl_dpftrl.aggregators import factory as factory_lib
 from fl_dpftrl.families import base
@@ -19,7 +20,7 @@ def aggregator(
   strategy: base.Strategy,
   num_parameters: int,
   folder: pathlib.Path,
-  machines: configuration.Machines = configuration.Machines(),
+  machines: machines_lib.Machines = machines_lib.Machines(),
 ) -> tuple[factory_lib.CorrelatedNoiseFactory, engine.RowServer | None]:
   """The run's aggregator, and what serves its rows where TFF does not carry them.
 

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 
 from experiments.stackoverflow import configuration, datasets, setting
+from experiments.stackoverflow import machines as machines_lib
 from fl_dpftrl import messages
 from fl_dpftrl.learning import interrupts
 
@@ -13,7 +14,7 @@ def run(
   hparams: configuration.Hparams,
   folder: pathlib.Path,
   *,
-  machines: configuration.Machines = configuration.Machines(),
+  machines: machines_lib.Machines = machines_lib.Machines(),
   compare_with: pathlib.Path | None = None,
   figures: str = 'png',
   on_step: Callable[[str, int], None] = lambda step, round_index: None,

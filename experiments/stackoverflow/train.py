@@ -33,6 +33,7 @@ from typing import NoReturn
 from absl import app, flags, logging
 
 from experiments.stackoverflow import configuration, flag_files
+from experiments.stackoverflow import machines as machines_lib
 from fl_dpftrl import files, json_files, messages
 from fl_dpftrl.learning import interrupts
 from fl_dpftrl.noise.engine import certificates, shards
@@ -62,7 +63,7 @@ _MAX_CONCURRENT_CLIENTS = flags.DEFINE_integer(
 _RUNTIME = flags.DEFINE_enum(
   'runtime',
   'in_process',
-  list(configuration.RUNTIMES),
+  list(machines_lib.RUNTIMES),
   'Where clients train on this machine: in this process, or in a worker process'
   ' of TensorFlow Federated.',
 )
@@ -136,7 +137,7 @@ def main(argv: list[str]) -> None:
 
 def _run(
   hparams: configuration.Hparams,
-  machines: configuration.Machines,
+  machines: machines_lib.Machines,
   folder: pathlib.Path,
   interrupt: interrupts.Interrupt,
 ) -> None:
@@ -181,7 +182,7 @@ def _fail(error: Exception, status: int = 2) -> NoReturn:
   sys.exit(status)
 
 
-def _machines() -> configuration.Machines:
+def _machines() -> machines_lib.Machines:
   own = None
   named = (
     _NOISE_CERTIFICATES.value,
@@ -200,7 +201,7 @@ def _machines() -> configuration.Machines:
       '--max_concurrent_clients is for this machine; with --worker_addresses'
       ' give --max_concurrent_calls to each `fl-dpftrl worker`'
     )
-  return configuration.Machines(
+  return machines_lib.Machines(
     concurrent_clients=_MAX_CONCURRENT_CLIENTS.value,
     runtime=_RUNTIME.value,
     workers=tuple(_WORKER_ADDRESSES.value),

@@ -17,6 +17,7 @@ from experiments.stackoverflow import (
   outcome,
   setting,
 )
+from experiments.stackoverflow import machines as machines_lib
 from experiments.stackoverflow import model as model_lib
 from experiments.stackoverflow import monitor as monitor_lib
 from experiments.stackoverflow import noise as noise_lib
@@ -41,7 +42,7 @@ def train(
   dataset: datasets.Dataset,
   simulation: cohorts.Simulation,
   strategy: base.Strategy,
-  machines: configuration.Machines,
+  machines: machines_lib.Machines,
   compare_with: pathlib.Path | None,
   figures: str,
   on_step: Callable[[str, int], None],
@@ -158,7 +159,7 @@ def train(
   )
 
 
-def _use_runtime(machines: configuration.Machines, seed: int, say: Callable[[str], None]) -> Any:
+def _use_runtime(machines: machines_lib.Machines, seed: int, say: Callable[[str], None]) -> Any:
   """Makes something run TFF's computations; its `stop` ends it."""
   if machines.workers:
     return remote.use_remote_workers(

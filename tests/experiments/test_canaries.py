@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.stackoverflow import canaries, configuration
+from experiments.stackoverflow import machines as machines_lib
 from fl_dpftrl import participation
 from fl_dpftrl.learning import canaried, checkpoints
 from fl_dpftrl.logs import canaries as ids
@@ -23,7 +24,7 @@ SCHEMA = participation.MinSep(num_rounds=12, min_sep=4)
 def of_run(schema=SCHEMA, machines=None, clients=('a', 'b'), **changes):
   return canaries.of_run(
     dataclasses.replace(HPARAMS, **changes),
-    machines or configuration.Machines(),
+    machines or machines_lib.Machines(),
     schema=schema,
     size=50,
     clients=clients,
@@ -40,8 +41,8 @@ def test_a_run_has_none_by_default():
   [
     (dict(canaries=7), '--canaries=7 must be at least 8'),
     (dict(canaries=13), 'at most 12 are possible with --report_goal=6 and a min-sep of 4'),
-    (dict(machines=configuration.Machines(runtime='worker')), '--runtime=in_process'),
-    (dict(machines=configuration.Machines(workers=('localhost:1',))), 'no workers'),
+    (dict(machines=machines_lib.Machines(runtime='worker')), '--runtime=in_process'),
+    (dict(machines=machines_lib.Machines(workers=('localhost:1',))), 'no workers'),
     (dict(clip_quantile=0.5), 'leave --clip_quantile out'),
     (dict(clients=[ids.device_id(0)]), 'reserved'),
     (dict(schema=participation.MinSep(num_rounds=10_001, min_sep=4)), 'at most 10000 rounds'),
