@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from fl_dpftrl import participation, rounding
 from fl_dpftrl.accounting import gaussian, privacy_loss
-from fl_dpftrl.commands import flags
-from fl_dpftrl.commands import replay as replay_command
+from fl_dpftrl.commands import flags, replay_text
 from fl_dpftrl.planning import recommendation, tradeoffs
 from fl_dpftrl.replaying import statement
 from fl_dpftrl.reports import figures, page
@@ -141,7 +140,7 @@ def test_the_noise_of_a_finished_run_is_not_overstated():
     curve=(privacy_loss.Point(1e-6, 4.5),),
   )
   part = statement.Part('worst_case', loss, True)
-  table = replay_command._guarantees(
+  table = replay_text._guarantees(
     types.SimpleNamespace(parts=lambda: (part,), void_reason=None, deltas=(1e-6,))
   )
   shown = {line.rsplit(maxsplit=1)[0]: line.split()[-1] for line in table}

@@ -95,9 +95,8 @@ def num_rounds(
     return hparams.num_rounds
   try:
     allowed = budget.Budget(
-      found,
+      [budget.Part(0, found, hparams.noise_multiplier)],
       declared_schema(hparams),
-      noise_multiplier=hparams.noise_multiplier,
       delta=hparams.delta,
       max_epsilon=hparams.max_epsilon,
     ).max_rounds

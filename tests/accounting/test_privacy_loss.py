@@ -15,6 +15,7 @@ def test_json_has_the_curve_if_it_has_several_points():
     'sensitivity_kind': 'upper_bound',
     'effective_noise_multiplier': 1.5,
     'rho': 0.25,
+    'mu': 1 / 1.5,
     'epsilon': 3.0,
     'curve': [{'delta': 1e-6, 'epsilon': 3.0}, {'delta': 1e-9, 'epsilon': 4.0}],
   }

@@ -160,7 +160,7 @@ def check_permissions(folder: pathlib.Path, umask: int) -> None:
     inside = path.relative_to(folder).parts
     if path.is_dir():
       assert mode == 0o700, path
-    elif inside[0] == 'checkpoints' or path.name in (*PRIVATE, 'lock'):
+    elif inside[0] in ('checkpoints', 'bundle') or path.name in (*PRIVATE, 'lock'):
       assert mode == 0o600, path
     elif inside[0] != 'tensorboard':  # Its folder keeps others out.
       assert mode == 0o666 & ~umask, path

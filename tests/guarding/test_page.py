@@ -12,7 +12,7 @@ def test_the_programs_of_the_page_run(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   blocks = re.findall(r'```python\n(.*?)```', PAGE.read_text(), re.DOTALL)
   programs = [block for block in blocks if 'process' not in block]
-  assert len(programs) == 2
+  assert len(programs) == 3
   names = {}
   for program in programs:
     exec(compile(program, PAGE.name, 'exec'), names)

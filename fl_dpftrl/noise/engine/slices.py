@@ -252,7 +252,7 @@ def _received(requests: Iterator[bytes]) -> tuple[wire.Slice, bytes]:
   """
   found = _next(requests)
   if not found:
-    raise ValueError('the call has no message')
+    raise ValueError(f'the call has no message, or one of more than {4 * wire.MOST_BYTES} bytes')
   of_slice = wire.decode_slice(found[0])
   if of_slice.made_by != versions():
     raise ValueError(
