@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 import scipy.linalg
@@ -14,6 +14,9 @@ from fl_dpftrl.families import linear_noise
 from fl_dpftrl.participation import check_num_rounds as check_num_rounds
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import blocks, entries, gram
+
+Parameters: TypeAlias = dict[str, Any]
+"""Constructor arguments by keyword: numbers, tuples and arrays."""
 
 
 class Strategy(abc.ABC):
@@ -76,7 +79,7 @@ class Strategy(abc.ABC):
     """
     return linear_noise.redrawn(self, num_rounds)
 
-  def parameters(self) -> dict[str, Any]:
+  def parameters(self) -> Parameters:
     """Returns constructor arguments by keyword, as a strategy file has them."""
     fields = dataclasses.fields(cast(Any, self))
     return {field.name: getattr(self, field.name) for field in fields}

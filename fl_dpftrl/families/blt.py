@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -85,7 +85,7 @@ class BLT(toeplitz.Toeplitz):
     """The gaps between the decays of C and of its inverse; see `interlaced`."""
     return interlaced.gaps_of(np.asarray(self.buffer_decay), np.asarray(self.output_scale))
 
-  def parameters(self) -> dict[str, Any]:
+  def parameters(self) -> base.Parameters:
     return {'buffer_decay': list(self.buffer_decay), 'output_scale': list(self.output_scale)}
 
   def noise(self, num_rounds: int | None = None) -> linear_noise.LinearNoise:

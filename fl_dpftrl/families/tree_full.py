@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -158,7 +158,7 @@ class TreeFull(base.Strategy):
 
     return linear_noise.LinearNoise((num_rounds or planned).bit_length(), step)
 
-  def parameters(self) -> dict[str, Any]:
+  def parameters(self) -> base.Parameters:
     return {} if self.num_rounds is None else {'num_rounds': self.num_rounds}
 
   def nested_blocks(self, num_rounds: int) -> nested.Block:

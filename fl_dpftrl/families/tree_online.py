@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -162,7 +162,7 @@ class TreeOnline(base.Strategy):
     num_buffers = num_rounds.bit_length() if num_rounds is not None else 63
     return linear_noise.LinearNoise(num_buffers, step, dyadic=self.completed_after is None)
 
-  def parameters(self) -> dict[str, Any]:
+  def parameters(self) -> base.Parameters:
     if self.completed_after is None:
       return {}
     return {'completed_after': self.completed_after}

@@ -3,8 +3,8 @@
 import dataclasses
 import datetime
 from collections.abc import Mapping
-from typing import Any
 
+from fl_dpftrl import json_files
 from fl_dpftrl.logs import refusals
 
 _PREFIX = 'fl_dpftrl.'
@@ -50,7 +50,7 @@ class Description:
 
   def over(self, other: 'Description') -> 'Description':
     """Returns this description, and the other where this one states nothing."""
-    own: dict[str, Any] = {k: v for k, v in vars(self).items() if v is not None}
+    own: json_files.Object = {k: v for k, v in vars(self).items() if v is not None}
     return dataclasses.replace(other, **own)
 
 
