@@ -63,6 +63,16 @@ class MinSep:
       return fits
     return min(fits, self.max_participations)
 
+  def within(self, num_rounds: int) -> 'MinSep':
+    """Returns the schema of as many consecutive rounds, which are all of these or fewer."""
+    if num_rounds == self.num_rounds:
+      return self
+    return MinSep(
+      num_rounds=num_rounds,
+      min_sep=min(self.min_sep, num_rounds),
+      max_participations=min(self.participations, num_rounds),
+    )
+
   def as_min_sep(self) -> 'MinSep':
     """The min-sep schema of the same numbers, which allows all its patterns."""
     return MinSep(

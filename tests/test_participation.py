@@ -8,6 +8,7 @@ import pytest
 from hypothesis import strategies as st
 
 from fl_dpftrl import participation
+from tests import oracle
 
 
 @pytest.mark.parametrize('cls', [participation.MinSep, participation.FixedSeparation])
@@ -84,3 +85,19 @@ def test_a_device_twice_in_a_round_is_not_a_separation_of_zero():
 def test_observed_rounds_outside_the_run_are_refused(rounds):
   with pytest.raises(ValueError, match='rounds must lie in 0 to 4'):
     participation.observed(np.array(rounds), np.array([7]), 5)
+
+
+@pytest.mark.parametrize('fixed', [participation.MinSep, participation.FixedSeparation])
+def test_within_allows_every_part_of_a_pattern(fixed):
+  """Against all patterns: the rounds of any stretch of one are a pattern of the stretch."""
+  for n, b, k in itertools.product(range(1, 8), range(1, 8), range(1, 4)):
+    whole = fixed(num_rounds=n, min_sep=b, max_participations=k)
+    for length in range(1, n + 1):
+      part = whole.within(length)
+      assert part.num_rounds == length
+      for pattern in oracle.patterns(whole):
+        for first in range(n - length + 1):
+          rounds = [t for t in pattern if first <= t < first + length]
+          assert len(rounds) <= part.participations
+          assert all(j - i >= part.min_sep for i, j in itertools.pairwise(rounds))
+  assert whole.within(n) is whole

@@ -88,13 +88,10 @@ class Budget:
     """Returns ε of the first num_rounds rounds, by the declared schema."""
     squares, kinds = [], set()
     for stream, rounds in self._streams(num_rounds):
-      schema = participation.MinSep(
-        num_rounds=rounds,
-        min_sep=min(self._schema.min_sep, rounds),
-        max_participations=min(self._schema.participations, rounds),
-      )
       sensitivity, kind = adjacency_lib.scaled(
-        sensitivity_lib.sensitivity(stream[0].strategy, schema), self._adjacency, self._group_size
+        sensitivity_lib.sensitivity(stream[0].strategy, self._schema.within(rounds)),
+        self._adjacency,
+        self._group_size,
       )
       kinds.add(kind)
       squares.append((sensitivity / min(part.noise_multiplier for part in stream)) ** 2)

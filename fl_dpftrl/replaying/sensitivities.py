@@ -35,7 +35,7 @@ def worst_case(
     for stream in streams:
       least = min(noise.multipliers_in(stream))
       weight = unit / least if unit and least else 1.0
-      value, kind = sensitivity_lib.sensitivity(stream.strategy, _part(schema, stream.num_rounds))
+      value, kind = sensitivity_lib.sensitivity(stream.strategy, schema.within(stream.num_rounds))
       square += (weight * value) ** 2
       kinds.append(kind)
     if len(streams) > 1 or len(set(noise.multipliers)) > 1:
@@ -43,16 +43,6 @@ def worst_case(
   if len(kinds) == 1:  # Squaring and taking the root would round.
     return Sensitivity(value, kind)
   return Sensitivity(math.sqrt(square), _weakest(kinds))
-
-
-def _part(schema: participation.MinSep, num_rounds: int) -> participation.MinSep:
-  if num_rounds == schema.num_rounds:
-    return schema
-  return participation.MinSep(
-    num_rounds=num_rounds,
-    min_sep=min(schema.min_sep, num_rounds),
-    max_participations=min(schema.participations, num_rounds),
-  )
 
 
 def _weakest(kinds: Sequence[str]) -> str:

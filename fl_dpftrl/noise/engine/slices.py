@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import numpy as np
 
@@ -103,8 +103,7 @@ def listen(
 
 async def _serve(entrance: gate.Gate, listener: socket.socket) -> NoReturn:
   """Opens a gate until a signal ends this task, between two steps of it."""
-  task = asyncio.current_task()
-  assert task is not None
+  task = cast('asyncio.Task[None]', asyncio.current_task())
   for number in (signal.SIGINT, signal.SIGTERM):
     with contextlib.suppress(ValueError, RuntimeError):  # Not in the main thread.
       asyncio.get_running_loop().add_signal_handler(number, task.cancel)
