@@ -249,6 +249,13 @@ def test_adjacency_and_groups():
   assert 'Adjacency: replace-one.' in text
   assert 'Unit of privacy: a phone, 3 of them together' in text
   assert 'twice those of zero-out' in text
+  assert 'tell which of two data sets a group of 3 devices held' in text
+
+
+def test_says_what_an_attacker_would_tell_apart():
+  text = Page(privacy.report(statement(), setting())).text
+  assert 'whether a device sent updates of its own or zeros' in text
+  assert 'two data sets' not in text
 
 
 CONFIDENTIAL = (
