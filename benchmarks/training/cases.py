@@ -9,15 +9,14 @@ PREFIX = 'training'
 LENGTH = 20  # Tokens per sentence.
 CORES = 2
 CENTRAL, KERAS, PEER = 'central', 'keras', 'pfl-research'
-FEDERATED, ONE_DNN = 'federated', 'federated, oneDNN'
+FEDERATED = 'federated'
 
 
 class Side(NamedTuple):
   """One way to train a model.
 
   Attributes:
-    what: CENTRAL, KERAS, FEDERATED (several clients at a time), ONE_DNN (one client at a
-      time, with TensorFlow's oneDNN operations) or PEER.
+    what: CENTRAL, KERAS, FEDERATED or PEER.
     batch: sentences in a batch.
     threads: threads of each process.
     processes: processes that share the clients of a round.
@@ -80,7 +79,7 @@ class Case:
       found.append(Side(CENTRAL, batch))
       if self.network == 'lstm':
         found.append(Side(KERAS, batch))
-      found += [Side(FEDERATED, batch), Side(ONE_DNN, batch)]
+      found.append(Side(FEDERATED, batch))
       found += [Side(PEER, batch, threads, processes) for threads, processes in PEER_WAYS]
     return tuple(found)
 

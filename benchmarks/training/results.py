@@ -62,7 +62,7 @@ class Row:
     """Returns a federated side's time relative to the peer's best."""
     own = self.found[side].median(name)
     best = self._least(side.batch, (cases.PEER,), name)
-    if side.what not in (cases.FEDERATED, cases.ONE_DNN) or own is None or best is None:
+    if side.what != cases.FEDERATED or own is None or best is None:
       return None
     return own / best
 
@@ -70,7 +70,7 @@ class Row:
     """Returns the time of a federated client beside its steps of SGD."""
     own = self.found[side].median('seconds')
     loop = self._least(side.batch, (cases.CENTRAL,), 'seconds')
-    if side.what not in (cases.FEDERATED, cases.ONE_DNN) or own is None or loop is None:
+    if side.what != cases.FEDERATED or own is None or loop is None:
       return None
     return 1e3 * (own - loop) / self.case.clients
 

@@ -68,8 +68,8 @@ def document(about: dict, rows: list[results.Row]) -> str:
       f' {cases.LENGTH} words each, in float32: {_sizes(rows)}. "Central" is a compiled'
       ' step of SGD on each batch in TensorFlow alone. "Keras" is the same with'
       ' Keras\'s own layers. "Federated" is a round of TensorFlow Federated in'
-      ' process, with bounded updates and noise, several clients at a time; "oneDNN" is one'
-      ' client at a time, by those operations. "pfl-research" is such a round on'
+      ' process, with bounded updates and noise, several clients at a time.'
+      ' "pfl-research" is such a round on'
       ' PyTorch, by one thread, by two, and by two processes. Other columns compare with'
       ' the faster of the loops and with the best of the peer at the same batch, by the'
       ' clock and by processor time; below 1 over the peer is less time than its.',

@@ -2,8 +2,8 @@
 
     python -m benchmarks.training.side NAME SIDE BATCH
 
-SIDE is `central`, `keras`, `federated` or `federated, oneDNN`. All sides of a case
-train on the same sentences.
+SIDE is `central`, `keras` or `federated`. All sides of a case train on the same
+sentences.
 """
 
 import json
@@ -15,6 +15,7 @@ from typing import Any
 
 if 'federated' in sys.argv:  # As the training script: several clients at a time.
   os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
+  os.environ.setdefault('TF_NUM_INTRAOP_THREADS', '1')
 
 import numpy as np
 import tensorflow as tf

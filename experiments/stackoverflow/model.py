@@ -2,7 +2,9 @@
 
 import collections
 import functools
+import os
 from collections.abc import Callable, Sequence
+from concurrent import futures
 
 import numpy as np
 import tensorflow as tf
@@ -141,12 +143,12 @@ def evaluate(
   rows = rows.astype(np.int32)
   weights = [tf.convert_to_tensor(weight) for weight in weights]
   predict = _predict(network, tuple(weight.shape for weight in weights), rows.shape[1])
-  losses, hits = zip(
-    *(
-      [part.numpy() for part in predict(weights, rows[i : i + _EVALUATION_BATCH])]
-      for i in range(0, len(rows), _EVALUATION_BATCH)
-    )
-  )
+
+  def predicted(start):
+    return [part.numpy() for part in predict(weights, rows[start : start + _EVALUATION_BATCH])]
+
+  with futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    losses, hits = zip(*pool.map(predicted, range(0, len(rows), _EVALUATION_BATCH)))
   losses, hits = np.concatenate(losses), np.concatenate(hits)
   targets = rows[:, 1:]
   result = {'loss': float(losses[targets != vocabulary.pad].mean())}

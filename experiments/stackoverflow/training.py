@@ -1,6 +1,8 @@
 """Training of a run: everything put together, trained, and reported."""
 
+import contextlib
 import dataclasses
+import os
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,6 +31,7 @@ from fl_dpftrl.families import base
 from fl_dpftrl.learning import interrupts, loop, metrics, numbered, remote, served, workers
 from fl_dpftrl.learning import process as process_lib
 from fl_dpftrl.noise import engine
+from fl_dpftrl.runtime import memory
 from fl_dpftrl.simulation import cohorts
 
 METRICS_NAME = 'metrics.csv'
@@ -66,6 +69,8 @@ def train(
   num_devices = simulation.population.num_devices
   num_rounds = setting.num_rounds(hparams, strategy, say)
   network = networks.chosen(hparams, dataset.vocabulary.size)
+  if machines.runtime == 'in_process':
+    _share_processors(4 * networks.num_parameters(network), machines)
   factory, rows = noise_lib.aggregator(
     hparams, strategy, networks.num_parameters(network), folder, machines
   )
@@ -157,6 +162,21 @@ def train(
       figures=figures,
     )
   )
+
+
+def _share_processors(model_bytes: int, machines: machines_lib.Machines) -> None:
+  """Leaves each concurrent client its part of the processors.
+
+  TensorFlow spreads each operation over all processors, so that concurrent clients
+  stand in each other's way.
+  """
+  if 'TF_NUM_INTRAOP_THREADS' in os.environ:
+    return
+  clients = memory.concurrent_clients(model_bytes, machines.concurrent_clients or None)
+  share = max(1, len(os.sched_getaffinity(0)) // clients)
+  # TensorFlow refuses where it has begun, in a program that trains more than once.
+  with contextlib.suppress(RuntimeError):
+    tf.config.threading.set_intra_op_parallelism_threads(share)
 
 
 def _use_runtime(machines: machines_lib.Machines, seed: int, say: Callable[[str], None]) -> Any:

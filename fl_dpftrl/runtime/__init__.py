@@ -7,6 +7,7 @@ import tensorflow_federated as tff
 from fl_dpftrl.runtime.analysis import UnsupportedComputationError as UnsupportedComputationError
 from fl_dpftrl.runtime.context import AsyncInProcessContext as AsyncInProcessContext
 from fl_dpftrl.runtime.context import InProcessContext as InProcessContext
+from fl_dpftrl.runtime.data_sets import batches as batches
 
 
 def use_in_process(

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.runtime import analysis, callbacks, randomness, reductions
+from fl_dpftrl.runtime import analysis, callbacks, products, randomness, reductions
 
 # TensorFlow makes a new resource at each call of an operation of this name.
 _ANONYMOUS = b'cd2c89b7-88b7-44c8-ad83-06c2a9158347'
@@ -66,6 +66,7 @@ class Importer:
     if program.initialize_op:
       _initialise_first(graph, program.initialize_op)
     reductions.rewrite(graph)
+    products.rewrite(graph)
     seed = randomness.rewrite(graph, honours_seeds=self._honours_seeds)
     if seed is not None:
       given[f'{seed}:0'] = randomness.child(self._seed, self._count)

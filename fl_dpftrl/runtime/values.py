@@ -5,7 +5,6 @@ are read-only. An array that comes back as an argument, as the state of a
 learning process does, is converted to the same tensor again.
 """
 
-import functools
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_federated.python.core.impl.utils import tensorflow_utils
 
-from fl_dpftrl.runtime import analysis
+from fl_dpftrl.runtime import analysis, data_sets
 
 
 class Arrays:
@@ -135,21 +134,9 @@ def _data_set(value: Any, of: tff.SequenceType) -> tf.data.Dataset:
   found = tff.types.tensorflow_to_type(value.element_spec)
   if not of.element.is_assignable_from(found):
     raise TypeError(f'expected a data set of elements {of.element}, got elements {found}')
-  return value.with_options(_of_a_client().merge(value.options()))
-
-
-@functools.cache
-def _of_a_client() -> tf.data.Options:
-  """Returns options without what costs a small data set more than it saves.
-
-  A client's few batches are over before a pipeline could be tuned, and to rewrite it
-  takes longer than to read them.
-  """
-  options = tf.data.Options()
-  options.autotune.enabled = False
-  options.experimental_optimization.apply_default_optimizations = False
-  options.experimental_optimization.inject_prefetch = False
-  return options
+  if data_sets.has_own_options(value):
+    return value
+  return value.with_options(data_sets.options().merge(value.options()))
 
 
 def assembled(of: tff.Type, parts: Iterator[Any], arrays: Arrays) -> Any:

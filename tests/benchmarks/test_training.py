@@ -85,7 +85,6 @@ def test_every_batch_has_a_loop_and_the_peer_in_each_way():
     'central',
     'keras',
     'federated',
-    'federated, oneDNN',
     'pfl-research, 1 thread',
     'pfl-research, 2 threads',
     'pfl-research, 2 processes',

@@ -125,6 +125,6 @@ def client_dataset(
   generator = np.random.default_rng([*np.atleast_1d(seed), zlib.crc32(client_id.encode())])
   rows = rows[generator.permutation(len(rows))[:max_sentences]]
   rows = np.concatenate([rows[generator.permutation(len(rows))] for _ in range(epochs)])
-  import tensorflow as tf  # Slow to load: only where clients train.
+  from fl_dpftrl import runtime  # Slow to load: only where clients train.
 
-  return tf.data.Dataset.from_tensor_slices((rows[:, :-1], rows[:, 1:])).batch(batch_size)
+  return runtime.batches((rows[:, :-1], rows[:, 1:]), batch_size)

@@ -119,7 +119,8 @@ class _Pool:
     # The server reads these as it starts.
     os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
     os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
-    os.environ['OPENBLAS_NUM_THREADS'] = str(self._threads)
+    for variable in ('OPENBLAS_NUM_THREADS', 'TF_NUM_INTRAOP_THREADS'):
+      os.environ[variable] = str(self._threads)
     self._context.set_forkserver_preload(list(_PRELOADED))
 
   def run(

@@ -1,0 +1,70 @@
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fl_dpftrl import runtime
+from fl_dpftrl.runtime import data_sets, values
+
+STRUCTURES = (
+  np.arange(14, dtype=np.int32).reshape(7, 2),
+  (np.arange(5.0), np.array([b'a', b'b', b'', b'd', b'e'])),
+  collections.OrderedDict(y=np.zeros((3, 2, 2), np.float32), x=np.arange(3)),
+  {'b': (np.ones(4, bool), np.arange(4, dtype=np.int8)), 'a': np.arange(4.0)},
+)
+
+
+@pytest.mark.parametrize('arrays', STRUCTURES)
+@pytest.mark.parametrize('batch_size', [1, 3, 100])
+def test_gives_what_a_data_set_of_slices_gives(arrays, batch_size):
+  expected = tf.data.Dataset.from_tensor_slices(arrays).batch(batch_size)
+  found = runtime.batches(arrays, batch_size)
+  assert found.element_spec == expected.element_spec
+  pairs = list(zip(found.as_numpy_iterator(), expected.as_numpy_iterator(), strict=True))
+  for one, other in pairs:
+    tf.nest.assert_same_structure(one, other)
+    for a, b in zip(tf.nest.flatten(one), tf.nest.flatten(other)):
+      np.testing.assert_array_equal(a, b)
+      assert a.dtype == b.dtype
+  assert len(pairs) == -(-len(tf.nest.flatten(arrays)[0]) // batch_size)
+
+
+def test_structures_that_look_alike_keep_their_own_batches():
+  first = runtime.batches((np.arange(2), np.arange(2.0)), 2)
+  second = runtime.batches((np.arange(2), np.ones((2, 3))), 2)
+  assert second.element_spec[1].shape == (None, 3)
+  assert first.element_spec[1].shape == (None,)
+
+
+def test_no_rows_give_no_batches():
+  assert not list(runtime.batches(np.zeros((0, 3)), 4))
+
+
+@pytest.mark.parametrize(
+  'arrays, batch_size, message',
+  [
+    (np.zeros(3), 0, 'batch_size must be at least 1, got 0'),
+    (np.float32(3.0), 1, 'arrays must have a dimension of rows'),
+  ],
+)
+def test_refuses(arrays, batch_size, message):
+  with pytest.raises(ValueError, match=message):
+    runtime.batches(arrays, batch_size)
+
+
+def test_a_round_takes_them_as_they_are():
+  of = tff.SequenceType(tff.types.TensorType(np.float32, [None]))
+  made = runtime.batches(np.arange(4, dtype=np.float32), 3)
+  assert data_sets.has_own_options(made)
+  assert not data_sets.has_own_options(tf.data.Dataset.range(3))
+
+  @tff.tensorflow.computation(of)
+  def total(data):
+    return data.reduce(np.float32(0), lambda sum_, batch: sum_ + tf.reduce_sum(batch))
+
+  with tff.framework.get_context_stack().install(runtime.InProcessContext()):
+    assert total(made) == 6.0
+  (variant,) = values.tensors(made, of, values.Arrays())
+  assert variant.dtype == tf.variant
