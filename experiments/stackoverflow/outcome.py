@@ -158,7 +158,7 @@ def write(folder: pathlib.Path, *, hparams: configuration.Hparams, **facts: Any)
     folder / f'accuracy.{outcome.figures}',
     title=(
       f'{style.plain(outcome.dataset.name)}: {outcome.strategy.family}, σ ='
-      f' {rounding.exact(hparams.noise_multiplier)}, n ='
+      f' {rounding.up(hparams.noise_multiplier)}, n ='
       f' {statement.num_rounds}, k = {statement.max_participations},'
       f' b = {statement.min_sep}'
     ),
@@ -295,7 +295,7 @@ def _summary(outcome: Outcome, of_bundle: Sequence[tuple[str, str]]) -> str:
     (
       'Noise',
       f'{outcome.strategy.family}, noise multiplier σ ='
-      f' {rounding.exact(hparams.noise_multiplier)}, sensitivity'
+      f' {rounding.up(hparams.noise_multiplier)}, sensitivity'
       f' {rounding.up(worst.sensitivity)}'
       f' ({worst.sensitivity_kind.replace("_", " ")})',
     ),

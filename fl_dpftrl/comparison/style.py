@@ -36,6 +36,7 @@ _COLOURS = {
   'banded_toeplitz': '#44aa99',
   'banded_sqrt': '#882255',
   'blt': '#cc3311',
+  'lambda_cgd': '#7b3294',
 }
 _MARKERS = {
   'identity': 'x',
@@ -47,9 +48,10 @@ _MARKERS = {
   'banded_toeplitz': 'D',
   'banded_sqrt': 'p',
   'blt': 'o',
+  'lambda_cgd': '*',
 }
 # Other mechanisms, in the order of their names.
-_OTHERS = ((INK, '*'), ('#ddaa33', '<'), ('#661100', '>'), ('#6699cc', 'h'), ('#cc6677', 'H'))
+_OTHERS = (('#ddaa33', '<'), (INK, 'd'), ('#661100', '>'), ('#6699cc', 'h'), ('#cc6677', 'H'))
 # Each further candidate of a mechanism shifts the hue (of 1 in total) and mixes
 # in white, or black if negative.
 _VARIANTS = ((0.0, 0.0), (0.08, 0.3), (-0.1, -0.35), (0.0, -0.65), (-0.1, 0.45), (0.08, -0.4))

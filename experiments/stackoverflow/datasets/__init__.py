@@ -62,7 +62,7 @@ def load(
     )
   raise ValueError(
     f'--dataset={messages.quoted(name)} is neither one of {", ".join(NAMES)},'
-    ' nor the path of a folder or file'
+    f' nor the path of a folder or file; relative paths start at {messages.quoted(os.getcwd())}'
   )
 
 

@@ -29,6 +29,8 @@ LICENCE = (
 )
 SUFFIXES = ('.csv', '.jsonl', '.ndjson', '.parquet')
 
+_CONVERT = 'convert it, as by iconv -f ISO-8859-1 -t UTF-8, with its own encoding'
+_UTF_16 = (b'\xff\xfe', b'\xfe\xff')
 _WORD = re.compile(r"\w+(?:['’-]\w+)*|[.,:;?!()]")
 _FEWEST_CLIENTS = 3  # one for each split
 _HELD_OUT = 10  # one client of so many is for validation, and one for test
@@ -67,8 +69,9 @@ def load(
     unit = f'a value of {client_column}'
   clients = {client: sentences for client, sentences in clients.items() if sentences}
   if len(clients) < _FEWEST_CLIENTS:
+    have = '1 client' if len(clients) == 1 else f'{len(clients)} clients'
     raise ValueError(
-      f'{path} has {len(clients)} clients with a sentence of two words or more;'
+      f'{path} has {have} with a sentence of two words or more;'
       f' at least {_FEWEST_CLIENTS} are needed, to train, to validate and to test'
     )
   splits = split(list(clients), seed)
@@ -109,13 +112,17 @@ def split(clients: Sequence[str], seed: int) -> dict[str, list[str]]:
 def _of_folder(folder: pathlib.Path, length: int) -> dict[str, Sentences]:
   paths = sorted(path for path in folder.rglob('*.txt') if path.is_file())
   if not paths:
-    raise ValueError(f'{folder} has no .txt file; it must have one for each client')
+    raise ValueError(
+      f'{folder} has no .txt file; it must have one for each client, also in subfolders'
+    )
   clients = {}
   for path in paths:
     try:
       text = path.read_bytes().decode('utf-8-sig')
     except UnicodeDecodeError as problem:
-      raise ValueError(f'{path} is not text in UTF-8: {problem}') from None
+      raise ValueError(
+        f'{path} is not text in UTF-8, at byte {problem.start}; {_CONVERT}'
+      ) from None
     clients[path.relative_to(folder).as_posix()] = _sentences(text, length)
   return clients
 
@@ -181,9 +188,25 @@ def _read(path: pathlib.Path, client_column: str, text_column: str) -> pa.Table:
         convert_options=pa_csv.ConvertOptions(column_types=text),
       )
   except pa.ArrowException as problem:
-    kind = {'.csv': 'CSV', '.parquet': 'Parquet'}.get(path.suffix, 'JSON lines')
-    raise ValueError(f'{path} is not {kind}: {problem}') from None
+    raise ValueError(f'{path} {_unreadable(path, problem)}') from None
   raise ValueError(f'{path} must be a folder, or a file that ends in {", ".join(SUFFIXES)}')
+
+
+def _unreadable(path: pathlib.Path, problem: pa.ArrowException) -> str:
+  """Returns why a table cannot be read, and what to do."""
+  start = b''
+  with path.open('rb') as stream:
+    start = stream.read(2)
+  if not start:
+    return 'is empty; it must have a row for each text'
+  if path.suffix == '.parquet':
+    return f'is not Parquet: {messages.one_line(str(problem), limit=120)}'
+  if 'UTF8' in str(problem) or start in _UTF_16:
+    return f'is not text in UTF-8; {_CONVERT}'
+  said = messages.one_line(str(problem), limit=80)
+  if path.suffix == '.csv':
+    return f'is not CSV with commas and quoted texts, under a line of column names: {said}'
+  return f'is not JSON lines, one object with the same types of values on each line: {said}'
 
 
 def _digest(clients: Mapping[str, Sentences]) -> str:

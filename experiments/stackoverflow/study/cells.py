@@ -102,6 +102,25 @@ def base_flags(study: study_file.Study, chosen: study_file.Setting) -> configura
   )
 
 
+def check(study: study_file.Study) -> None:
+  """Checks what can be checked of a study before anything is trained or optimised.
+
+  Raises:
+    ValueError: naming a flag that does not fit, or a mechanism that there is not.
+  """
+  for chosen in study.settings:
+    hparams = base_flags(study, chosen)
+    if study.epsilon_of == study_file.DEPLOYMENT and hparams.deployment_report_goal is None:
+      raise ValueError(
+        f'epsilon_of={study_file.DEPLOYMENT!r} needs --deployment_report_goal among the flags'
+      )
+    if chosen.mechanism is not None:
+      try:
+        contenders.contenders([chosen.mechanism.mechanism])
+      except ValueError as problem:
+        raise ValueError(f'{chosen.label}: {problem}') from None
+
+
 def prepare(
   study: study_file.Study,
   folder: pathlib.Path,
@@ -122,6 +141,7 @@ def prepare(
   Raises:
     ValueError: naming the setting, where no strategy or noise can be found.
   """
+  check(study)
   if search:
     (folder / STRATEGIES_NAME).mkdir(exist_ok=True)
   found = {}
@@ -155,8 +175,6 @@ def _noise(
       strategy, schema, epsilon=chosen.epsilon, delta=hparams.delta
     ).noise_multiplier
   if study.epsilon_of == study_file.DEPLOYMENT:
-    if hparams.deployment_report_goal is None:
-      raise ValueError("epsilon_of='deployment' needs --deployment_report_goal among the flags")
     multiplier *= hparams.report_goal / hparams.deployment_report_goal
   optimiser = workloads.Workload(
     momentum=hparams.server_momentum,

@@ -49,12 +49,12 @@ def run(
     KeyboardInterrupt: on Ctrl-C or SIGTERM; the study can go on later.
   """
   study = study_file.read(path)
-  for setting in study.settings:
-    cells_lib.base_flags(study, setting)
+  cells_lib.check(study)
   _check_folder(study, folder)
   folder.mkdir(parents=True, exist_ok=True)
   with _held(folder):
     if only_estimate or _is_long(study, folder):
+      say('timing a few rounds, to say how long the study takes')
       say(estimate.measure(study, folder, jobs=jobs).text(study))
       if only_estimate:
         return True
@@ -170,11 +170,12 @@ def drawn(
   Returns:
     A function from a kind of image to its content, by name.
   """
-  from experiments.stackoverflow.study import figures, noise_figure
+  from experiments.stackoverflow.study import difference_figure, figures, noise_figure
   from fl_dpftrl.comparison import style
 
   made = {
     'accuracy_by_epsilon': figures.accuracy_by_epsilon(study, rows),
+    'difference_to_best': difference_figure.difference_to_best(study, rows),
     'accuracy_by_round': figures.accuracy_by_round(study, rows, folder),
     'accuracy_by_rate': figures.accuracy_by_rate(study, found, rows),
     'accuracy_by_noise': noise_figure.accuracy_by_noise(study, rows),

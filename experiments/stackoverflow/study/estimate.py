@@ -46,17 +46,23 @@ class Estimate:
 
   @property
   def seconds(self) -> float:
-    return -(-self.num_cells // self.jobs) * self.cell_seconds
+    return self._seconds(self.num_cells)
+
+  def _seconds(self, num_cells: int) -> float:
+    return -(-num_cells // self.jobs) * self.cell_seconds
 
   def text(self, study: study_file.Study) -> str:
     """Returns a few lines: the time, and what to cut where it is too much."""
     whole = datetime.timedelta(seconds=round(self.seconds))
     rates = max(len(setting.server_learning_rates) for setting in study.settings)
-    further = f', and up to {study.extend_rates} a setting where the best rate is at an end'
+    longest = datetime.timedelta(seconds=round(self._seconds(self.num_cells + num_further(study))))
+    further = (
+      f'; {longest} with {num_further(study)} more, the most where best rates are at the ends of'
+      ' their grids'
+    )
     lines = [
       f'{self.num_cells} runs of {self.num_rounds} rounds, {self.round_seconds:.3g} s a round,'
-      f' {self.jobs} at a time: about {whole}'
-      + (further if rates > 1 and study.extend_rates else ''),
+      f' {self.jobs} at a time: about {whole}' + (further if num_further(study) else ''),
       f'  to cut: seeds ({len(study.seeds)}), learning rates (up to {rates} a setting), settings'
       f' ({len(study.settings)}), or --num_rounds and --report_goal among the flags, for which'
       ' noise is calibrated again',
@@ -69,6 +75,12 @@ def num_cells(study: study_file.Study) -> int:
   tuned = sum(len(setting.server_learning_rates) for setting in study.settings)
   others = len(study.settings) * (len(study.seeds) - study.tuning_seeds)
   return tuned * study.tuning_seeds + others
+
+
+def num_further(study: study_file.Study) -> int:
+  """Returns the most runs that grids may be extended by."""
+  grids = sum(len(setting.server_learning_rates) > 1 for setting in study.settings)
+  return grids * study.extend_rates * study.tuning_seeds
 
 
 def measure(study: study_file.Study, folder: pathlib.Path, *, jobs: int) -> Estimate:

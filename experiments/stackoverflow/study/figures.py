@@ -3,17 +3,22 @@
 import csv
 import pathlib
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from matplotlib import axes as axes_lib
 from matplotlib import figure as figure_lib
+from matplotlib import ticker
 
 from experiments.stackoverflow.study import cells as cells_lib
 from experiments.stackoverflow.study import results, study_file
 from fl_dpftrl.comparison import style
 
 _PANELS_A_ROW = 3
+_CONSTANT = 'constant prediction'
+# Of the distance between two ε, on a log scale, that their mechanisms take together.
+_SHARE = 0.16
+_MOST_MARKS = 8
 
 
 class Series(NamedTuple):
@@ -51,7 +56,11 @@ def accuracy_by_epsilon(
   if not lines:
     return None
   figure = style.new_figure(
-    9.0, 5.6, study.title, f'test accuracy: mean and standard deviation of {len(study.seeds)} seeds'
+    9.0,
+    5.6,
+    study.title,
+    f'test accuracy: mean and standard deviation of {len(study.seeds)} seeds; the mechanisms of one'
+    ' ε are drawn side by side',
   )
   axes = figure.subplots()
   style.dress(axes)
@@ -59,10 +68,13 @@ def accuracy_by_epsilon(
   silent = next((r.mean for r in rows if r.setting.mechanism is None and r.mean), None)
   if silent is not None:
     axes.axhline(100 * silent, **look[study_file.NO_NOISE].line)
-  draw(axes, lines, look)
-  _baseline(axes, rows)
   epsilons = sorted({x for line in lines for x, _, _ in line.points})
-  style.scale(axes, 'x', epsilons[0], epsilons[-1], span=1.5)
+  draw(axes, _side_by_side(lines, epsilons), look)
+  constant = results.baseline(rows)
+  if constant is not None:
+    look |= {_CONSTANT: style.Look(style.GREY, '', (1, 2))}
+    axes.axhline(100 * constant, color=style.GREY, linewidth=0.9, dashes=(1, 2))
+  _epsilon_axis(axes, epsilons)
   of = 'the run' if study.epsilon_of == study_file.RUN else 'the hypothetical deployment'
   axes.set_xlabel(f'ε of {of}')
   axes.set_ylabel('test accuracy (%)')
@@ -70,25 +82,33 @@ def accuracy_by_epsilon(
   ends = [(line.label, *line.points[-1][:2]) for line in lines]
   if silent is not None:
     ends.append((study_file.NO_NOISE, epsilons[-1], 100 * silent))
+  if constant is not None:
+    ends.append((_CONSTANT, epsilons[-1], 100 * constant))
   style.label_lines(axes, ends, look)
   return figure
 
 
-def _baseline(axes: axes_lib.Axes, rows: Sequence[results.Row]) -> None:
-  """Draws the accuracy of the best constant prediction, where the runs know one."""
-  found = results.baseline(rows)
-  if found is not None:
-    height = 100 * found
-    axes.axhline(height, color=style.GREY, linewidth=0.9, dashes=(1, 2))
-    axes.annotate(
-      'best constant prediction',
-      (0.0, height),
-      xycoords=('axes fraction', 'data'),
-      xytext=(4, 3),
-      textcoords='offset points',
-      fontsize=9,
-      color=style.GREY,
-    )
+def _side_by_side(lines: Sequence[Series], epsilons: Sequence[float]) -> list[Series]:
+  """Moves each line a little along the log scale, so that no bar hides another."""
+  ratio = min((b / a for a, b in zip(epsilons, epsilons[1:])), default=2.0)
+  found = []
+  for index, line in enumerate(lines):
+    place = index / (len(lines) - 1) - 0.5 if len(lines) > 1 else 0.0
+    factor = ratio ** (_SHARE * place)
+    found.append(Series(line.label, [(x * factor, y, d) for x, y, d in line.points]))
+  return found
+
+
+def _epsilon_axis(axes: axes_lib.Axes, epsilons: Sequence[float]) -> None:
+  """Sets a log scale with a mark for each ε, where these are few."""
+  axes.set_xscale('log')
+  low, high = epsilons[0], epsilons[-1]
+  marks = epsilons if len(epsilons) <= _MOST_MARKS else style.ticks(low, high, _MOST_MARKS)
+  axes.xaxis.set_major_locator(ticker.FixedLocator(list(marks)))
+  axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: style.number(value)))
+  axes.xaxis.set_minor_locator(ticker.NullLocator())
+  if len(epsilons) == 1:
+    axes.set_xlim(low / 1.5, high * 1.5)
 
 
 def accuracy_by_rate(
@@ -99,7 +119,9 @@ def accuracy_by_rate(
   tried = {s: rates for s, rates in results.tried_rates(study, found).items() if len(rates) > 1}
   if not tried:
     return None
+  chosen = {row.setting: row.server_learning_rate for row in rows}
   panels: dict[float | None, list[Series]] = {}
+  rings: dict[float | None, list[tuple[str, tuple[float, float]]]] = {}
   for setting, rates in tried.items():
     points = []
     for rate in rates:
@@ -114,16 +136,22 @@ def accuracy_by_rate(
       points.append((rate, statistics.fmean(own) if own else None, None))
     if lines := _lines((setting.label, *point) for point in points):
       panels.setdefault(setting.epsilon, []).extend(lines)
+    best = chosen.get(setting)
+    rings.setdefault(setting.epsilon, []).extend(
+      (setting.label, (rate, 100 * y)) for rate, y, _ in points if rate == best and y is not None
+    )
   if not panels:
     return None
   return _panels(
     study.title,
-    f'validation accuracy by server learning rate, seed {", ".join(map(str, sorted(tuning)))}',
+    f'validation accuracy by server learning rate, seed {", ".join(map(str, sorted(tuning)))};'
+    ' ringed: the chosen rate',
     panels,
     looks(rows),
     x_label='server learning rate',
     y_label='validation accuracy (%)',
     logarithmic=True,
+    rings=rings,
   )
 
 
@@ -148,7 +176,7 @@ def accuracy_by_round(
     'validation accuracy by round, at the chosen learning rate, mean over seeds',
     panels,
     looks(rows),
-    x_label='rounds',
+    x_label='round',
     y_label='validation accuracy (%)',
     logarithmic=False,
   )
@@ -184,7 +212,13 @@ def draw(axes: axes_lib.Axes, lines: Sequence[Series], look: dict[str, style.Loo
     axes.plot(xs, ys, marker=look[label].marker, markersize=5, label=label, **look[label].line)
     if any(deviations):
       axes.errorbar(
-        xs, ys, yerr=deviations, linestyle='none', color=look[label].colour, elinewidth=0.8
+        xs,
+        ys,
+        yerr=deviations,
+        linestyle='none',
+        color=look[label].colour,
+        elinewidth=0.9,
+        capsize=2,
       )
 
 
@@ -197,31 +231,45 @@ def _panels(
   x_label: str,
   y_label: str,
   logarithmic: bool,
+  rings: Mapping[float | None, Sequence[tuple[str, tuple[float, float]]]] = {},
 ) -> figure_lib.Figure:
-  """Draws a panel for each ε, and what there is without noise in all of them."""
+  """Draws a panel for each ε, and what there is without noise in all of them.
+
+  `rings` has labels and points, by ε, that get a ring.
+  """
   if len(panels) > 1 and None in panels:
     silent = panels[None]
     panels = {e: [*series, *silent] for e, series in panels.items() if e is not None}
   columns = min(len(panels), _PANELS_A_ROW)
   lines = -(-len(panels) // columns)
   figure = style.new_figure(3.2 * columns + 2.4, 3.0 * lines + 1.4, title, subtitle)
-  grid = figure.subplots(lines, columns, sharey=True, squeeze=False)
+  grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
   for axes in grid.flat[len(panels) :]:
     axes.set_visible(False)
   shown = {}
+  xs = [x for series in panels.values() for line in series for x, _, _ in line.points]
   for axes, (epsilon, series) in zip(grid.flat, panels.items()):
     style.dress(axes)
-    style.remark(axes, study_file.NO_NOISE if epsilon is None else f'ε = {epsilon:g}')
+    heading(axes, epsilon)
     draw(axes, series, look)
-    xs = [x for line in series for x, _, _ in line.points]
+    ringed = [point for label, point in rings.get(epsilon, []) if label in look]
+    if ringed:
+      axes.plot(*zip(*ringed), 'o', markersize=11, markerfacecolor='none', color=style.INK)
     if logarithmic:
       style.scale(axes, 'x', min(xs), max(xs), most_ticks=6, span=1.5)
     axes.set_xlabel(x_label)
+    axes.tick_params(labelbottom=True)
     shown |= dict(zip(*reversed(axes.get_legend_handles_labels())))
   for row in grid:
     row[0].set_ylabel(y_label)
   legend(figure, list(shown.values()), list(shown))
   return figure
+
+
+def heading(axes: axes_lib.Axes, epsilon: float | None) -> None:
+  """Writes the ε of a panel above it."""
+  text = study_file.NO_NOISE if epsilon is None else f'ε = {epsilon:g}'
+  axes.set_title(text, loc='left', fontsize=10.5, fontweight='bold', color=style.INK)
 
 
 def legend(figure: figure_lib.Figure, handles: Sequence, labels: Sequence[str]) -> None:

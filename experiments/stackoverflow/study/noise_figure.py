@@ -8,6 +8,8 @@ from matplotlib import figure as figure_lib
 from experiments.stackoverflow.study import figures, prediction, results, study_file
 from fl_dpftrl.comparison import style
 
+_DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (1.5, 1.5), (7, 2, 1.5, 2))
+
 
 def accuracy_by_noise(
   study: study_file.Study, rows: Sequence[results.Row]
@@ -16,52 +18,61 @@ def accuracy_by_noise(
 
   A small point is a run, a large one the mean of a setting. A grey line goes
   through the mechanisms of one ε, from the least noise to the most: it falls all
-  the way where the loss puts them in the right order.
+  the way where the loss puts them in the right order. Each ε has its own dashes.
   """
   known = prediction.known(rows)
   if len(known) < 2:
     return None
   look = figures.looks(rows)
   figure = style.new_figure(
-    13.0,
-    5.2,
+    10.5,
+    5.6,
     study.title,
     'test accuracy by the noise known before training: loss × effective noise multiplier × clip'
-    ' norm / report goal\nsmall: runs; large: means over seeds; a grey line joins the mechanisms'
-    ' of one ε',
+    ' norm / report goal\nsmall: runs; large: means over seeds; grey lines join the mechanisms'
+    ' of one ε, from the least noise to the most',
   )
   panels = figure.subplots(1, len(prediction.MEASURES), sharey=True)
   for axes, (measure, name) in zip(panels, prediction.MEASURES.items()):
     style.dress(axes)
     ranked = prediction.correlation(rows, measure)
     axes.set_title(
-      f"noise {name}\nSpearman's ρ {text(ranked.pooled)}\nwithin an ε {text(ranked.within)}",
+      f'noise {name}\nall ε: {_short(ranked.pooled)}\nwithin an ε: {_short(ranked.within)}',
       loc='left',
       fontsize=9.5,
       color=style.INK,
     )
     _points(axes, known, measure, look)
     xs = [getattr(row.noise, measure) for row in known]
-    style.scale(axes, 'x', min(xs), max(xs), most_ticks=5, span=1.0)
-    axes.set_xlim(min(xs) / 1.2, max(xs) * 1.9)  # ε is named at the right of its line.
-    axes.set_xlabel('noise in the model (standard deviation)')
+    low, high = min(xs) / 1.2, max(xs) * 1.9  # ε is named at the right of its line.
+    style.scale(axes, 'x', low, high, most_ticks=5, span=1.0)
+    axes.set_xlim(low, high)
+    axes.set_xlabel('noise in the model (std)')
   panels[0].set_ylabel('test accuracy (%)')
   handles, labels = panels[0].get_legend_handles_labels()
-  figures.legend(figure, handles, labels)
+  figure.legend(
+    handles,
+    [style.plain(label) for label in labels],
+    loc='outside lower center',
+    ncols=min(len(labels), 7),
+    frameon=False,
+    fontsize=9.5,
+  )
   return figure
 
 
 def _points(
   axes: axes_lib.Axes, known: Sequence[results.Row], measure: str, look: dict[str, style.Look]
 ) -> None:
-  for epsilon in dict.fromkeys(row.setting.epsilon for row in known):
+  for index, epsilon in enumerate(dict.fromkeys(row.setting.epsilon for row in known)):
     level = sorted(
       (row for row in known if row.setting.epsilon == epsilon),
       key=lambda row: getattr(row.noise, measure),
     )
     xs = [getattr(row.noise, measure) for row in level]
     ys = [100 * row.mean for row in level]
-    axes.plot(xs, ys, color='#bbbbbb', linewidth=1.0, zorder=1)
+    dashes = _DASHES[index % len(_DASHES)]
+    axes.plot(xs, ys, color='#999999', linewidth=1.0, dashes=dashes, zorder=1)
     axes.annotate(
       f'ε = {epsilon:g}',
       (xs[-1], ys[-1]),
@@ -83,6 +94,10 @@ def _points(
       label=label,
       **drawn,
     )
+
+
+def _short(estimate: prediction.Estimate | None) -> str:
+  return 'too few settings' if estimate is None else f"Spearman's ρ {text(estimate)}"
 
 
 def text(estimate: prediction.Estimate | None) -> str:

@@ -47,8 +47,8 @@ def publish(
   for name, figure in command.drawn(study, rows, found, folder).items():
     files.write_durably(beside / f'{name}.{figures}', figure(figures))
     names.append(f'{name}.{figures}')
-  for stale in beside.glob('accuracy_by_*'):
-    if stale.name not in names:
+  for stale in beside.iterdir():
+    if stale.stem in page.CAPTIONS and stale.name not in names:
       stale.unlink()
   train = (
     f'.venv/bin/python -m experiments.stackoverflow.study --study={os.path.relpath(path)} \\\n'

@@ -295,7 +295,7 @@ def _numbers(name: str, value: Any) -> tuple[float, ...]:
 def _positive(name: str, value: Any) -> float:
   number = isinstance(value, (int, float)) and not isinstance(value, bool)
   if not number or not (value > 0 and math.isfinite(value)):
-    raise ValueError(f'{name} must be above 0, got {messages.quoted(value)}')
+    raise ValueError(f'{name} must be a number above 0, got {messages.quoted(value)}')
   return float(value)
 
 
