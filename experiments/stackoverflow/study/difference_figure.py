@@ -10,6 +10,7 @@ from experiments.stackoverflow.study import figures, results, study_file
 from fl_dpftrl.comparison import style
 
 _PANELS_A_ROW = 3
+_LEAST_WIDTH = 7.7  # for the subtitle
 
 
 def difference_to_best(
@@ -31,7 +32,7 @@ def difference_to_best(
   columns = min(len(panels), _PANELS_A_ROW)
   lines = -(-len(panels) // columns)
   figure = style.new_figure(
-    2.9 * columns + 1.8,
+    max(_LEAST_WIDTH, 2.9 * columns + 1.8),
     (0.3 * len(names) + 1.0) * lines + 1.0,
     study.title,
     'test accuracy below the best mechanism of the same ε, with its 95 % interval over'
@@ -81,6 +82,4 @@ def _mark(axes: axes_lib.Axes, place: int, row: results.Row, look: style.Look) -
       zorder=2,
     )
   face = look.colour if filled else 'white'
-  axes.plot(
-    [mean], [place], look.marker, markersize=7, color=look.colour, markerfacecolor=face, zorder=3
-  )
+  axes.plot([mean], [place], 'o', markersize=7, color=look.colour, markerfacecolor=face, zorder=3)

@@ -17,7 +17,7 @@ from fl_dpftrl.comparison import style
 _PANELS_A_ROW = 3
 _CONSTANT = 'constant prediction'
 # Of the distance between two ε, on a log scale, that their mechanisms take together.
-_SHARE = 0.16
+_SHARE = 0.12
 _MOST_MARKS = 8
 
 
@@ -79,11 +79,14 @@ def accuracy_by_epsilon(
   axes.set_xlabel(f'ε of {of}')
   axes.set_ylabel('test accuracy (%)')
   figure.draw_without_rendering()
-  ends = [(line.label, *line.points[-1][:2]) for line in lines]
+  last, edge = epsilons[-1], axes.get_xlim()[1]
+  ends = [
+    (label, edge if x == last else x, y) for label, points in lines for x, y, _ in points[-1:]
+  ]
   if silent is not None:
-    ends.append((study_file.NO_NOISE, epsilons[-1], 100 * silent))
+    ends.append((study_file.NO_NOISE, edge, 100 * silent))
   if constant is not None:
-    ends.append((_CONSTANT, epsilons[-1], 100 * constant))
+    ends.append((_CONSTANT, edge, 100 * constant))
   style.label_lines(axes, ends, look)
   return figure
 

@@ -30,7 +30,7 @@ def accuracy_by_noise(
     study.title,
     'test accuracy by the noise known before training: loss × effective noise multiplier × clip'
     ' norm / report goal\nsmall: runs; large: means over seeds; grey lines join the mechanisms'
-    ' of one ε, from the least noise to the most',
+    " of one ε, from the least noise to the most; ρ: Spearman's rank correlation",
   )
   panels = figure.subplots(1, len(prediction.MEASURES), sharey=True)
   for axes, (measure, name) in zip(panels, prediction.MEASURES.items()):
@@ -97,7 +97,7 @@ def _points(
 
 
 def _short(estimate: prediction.Estimate | None) -> str:
-  return 'too few settings' if estimate is None else f"Spearman's ρ {text(estimate)}"
+  return 'too few settings' if estimate is None else f'ρ {text(estimate)}'
 
 
 def text(estimate: prediction.Estimate | None) -> str:

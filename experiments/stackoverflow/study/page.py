@@ -1,6 +1,7 @@
 """The page of a study: its table, figures and what they mean, in one HTML file."""
 
 import base64
+import itertools
 import pathlib
 from collections.abc import Mapping, Sequence
 
@@ -17,6 +18,8 @@ CAPTIONS = {
   'accuracy_by_noise': 'Test accuracy by the noise that each loss predicts for the model. A'
   ' large point is a mechanism at one ε, a small one a run.',
 }
+# Shown before the table of results.
+_FIRST = ('accuracy_by_epsilon', 'difference_to_best')
 _TEMPLATE = pathlib.Path(__file__).with_name('study.html')
 
 
@@ -36,22 +39,31 @@ def study_page(
     facts: names and values that describe the runs.
   """
   shown = table.cells(rows)
+  shots = {
+    name: (name.replace('_', ' '), base64.b64encode(images[name]).decode('ascii'), caption)
+    for name, caption in CAPTIONS.items()
+    if name in images
+  }
   return page.render(
     _TEMPLATE,
     title=study.title,
     kind='study',
     embedded={'title': study.title, 'head': table.HEAD, 'rows': shown},
     facts=facts,
-    head=(f'{table.HEAD[1]} at ε', *table.HEAD[2:]),
-    rows=[(f'{mechanism} at {epsilon}', *cells) for epsilon, mechanism, *cells in shown],
-    notes=table.notes(study),
-    verdicts=[*sentences.verdicts(rows), *sentences.baseline(rows)],
-    independent=sentences.against_independent(rows),
-    images=[
-      (name.replace('_', ' '), base64.b64encode(images[name]).decode('ascii'), caption)
-      for name, caption in CAPTIONS.items()
-      if name in images
+    glance_head=sentences.GLANCE_HEAD,
+    glance=sentences.glance(rows),
+    advice=sentences.few_seeds(rows),
+    head=table.HEAD[1:],
+    levels=[
+      ('no noise' if epsilon == '∞' else f'ε = {epsilon}', [row[1:] for row in level])
+      for epsilon, level in itertools.groupby(shown, key=lambda row: row[0])
     ],
+    notes=table.notes(study),
+    verdicts=sentences.verdicts(rows),
+    baseline=sentences.baseline(rows),
+    independent=sentences.against_independent(rows),
+    first=[image for name, image in shots.items() if name in _FIRST],
+    images=[image for name, image in shots.items() if name not in _FIRST],
     predictions=sentences.predictions(rows),
     flags=study.flags,
   )

@@ -6,6 +6,65 @@ from collections.abc import Sequence
 from experiments.stackoverflow.study import noise_figure, prediction, results
 
 _INDEPENDENT = 'identity'
+_ENOUGH_SEEDS = 3
+
+
+GLANCE_HEAD = (
+  'ε',
+  'best mean',
+  'test accuracy (%)',
+  'not told apart from it',
+  'worse than it',
+  'how sure',
+)
+
+
+def glance(rows: Sequence[results.Row]) -> list[tuple[str, ...]]:
+  """Returns a line for each ε, with cells as in `GLANCE_HEAD`."""
+  lines = []
+  for epsilon, level in _levels(rows).items():
+    if not level:
+      lines.append((f'{epsilon:g}', *('–',) * 4, 'no run has ended'))
+      continue
+    best, others = level[0], level[1:]
+    worse = [row.setting.label for row in others if row.verdict == 'worse']
+    tied = [row.setting.label for row in others if row.verdict != 'worse']
+    spread = '' if best.deviation is None else f' ± {100 * best.deviation:.2f}'
+    lines.append(
+      (
+        f'{epsilon:g}',
+        best.setting.label,
+        f'{100 * best.mean:.2f}{spread}',
+        ', '.join(tied) or '–',
+        ', '.join(worse) or '–',
+        _certainty(level),
+      )
+    )
+  return lines
+
+
+def _certainty(level: Sequence[results.Row]) -> str:
+  """Returns how far the seeds of one ε tell its mechanisms apart."""
+  seeds = min(len(row.tests) for row in level)
+  if len(level) < 2:
+    return 'nothing to compare with'
+  if seeds < 2:
+    return 'one seed proves no order'
+  clear, total = _told_apart(level)
+  return f'{seeds} seeds tell {clear} of {total} pairs apart'
+
+
+def few_seeds(rows: Sequence[results.Row]) -> list[str]:
+  """Returns what to do where seeds are too few to tell much apart; nothing else."""
+  seeds = max((len(row.tests) for row in rows), default=0)
+  if not 0 < seeds < _ENOUGH_SEEDS:
+    return []
+  factors = {1: 'one seed has no interval at all', 2: 'with 2 seeds it is 12.7 standard errors'}
+  return [
+    f'A 95 % interval of few seeds is wide: {factors[seeds]} on either side, with'
+    f' {_ENOUGH_SEEDS} it is 4.3. Add seeds to the study file and run the same command again;'
+    ' runs that have ended are kept.'
+  ]
 
 
 def verdicts(rows: Sequence[results.Row]) -> list[str]:
@@ -40,16 +99,22 @@ def _order(level: Sequence[results.Row]) -> str:
     difference = results.paired(above.tests, below.tests)
     sign = '>' if difference is not None and difference.is_clear else '≈'
     names.append(f'{sign} {below.setting.label}')
+  clear, total = _told_apart(level)
+  return (
+    f'In order: {" ".join(names)}, where ≈ joins neighbours that these seeds do not tell apart;'
+    f' of all {total} pairs they tell {clear} apart.'
+  )
+
+
+def _told_apart(level: Sequence[results.Row]) -> tuple[int, int]:
+  """Returns how many pairs of mechanisms the seeds tell apart, and how many there are."""
   clear = total = 0
   for place, above in enumerate(level):
     for below in level[place + 1 :]:
       difference = results.paired(above.tests, below.tests)
       total += 1
       clear += difference is not None and difference.is_clear
-  return (
-    f'In order: {" ".join(names)}, where ≈ joins neighbours that these seeds do not tell apart;'
-    f' of all {total} pairs they tell {clear} apart.'
-  )
+  return clear, total
 
 
 def against_independent(rows: Sequence[results.Row]) -> list[str]:

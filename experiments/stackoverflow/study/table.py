@@ -95,7 +95,12 @@ def text(rows: Sequence[results.Row]) -> str:
 
 def lines(rows: Sequence[results.Row]) -> str:
   """Returns the table in Markdown."""
-  found = [HEAD, ('---',) * len(HEAD), *cells(rows)]
+  return grid([HEAD, *cells(rows)])
+
+
+def grid(lines: Sequence[Sequence[str]]) -> str:
+  """Returns lines of cells, the first of which is the head, as a table in Markdown."""
+  found = [lines[0], ('---',) * len(lines[0]), *lines[1:]]
   return '\n'.join('| ' + ' | '.join(c.replace('|', '\\|') for c in line) + ' |' for line in found)
 
 
