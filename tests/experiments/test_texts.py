@@ -110,7 +110,12 @@ def test_the_digest_changes_with_the_text(folder):
   [
     ('a.csv', b'client,words\na,b c\n', '--text_column=text; it has client, words'),
     ('a.csv', b'client,text\n"a,b\n', 'a.csv'),
-    ('a.csv', b'', 'is not CSV'),
+    ('a.csv', b'', 'is empty; it must have a row'),
+    ('a.jsonl', b'', 'is empty; it must have a row'),
+    ('a.csv', b'client;text\na;b c, d\n', 'is not CSV with commas'),
+    ('a.csv', 'client,text\na,café crème\n'.encode('latin-1'), 'UTF-8; convert it, as by iconv'),
+    ('a.csv', 'client,text\na,b c\n'.encode('utf-16'), 'UTF-8; convert it, as by iconv'),
+    ('a.csv', b'client,text\na,b c\n', 'has 1 client with'),
     ('a.csv', b'client,text\na,b c\nb,c d\n', 'has 2 clients'),
     ('a.jsonl', b'{"client": "a", "text": ', 'is not JSON lines'),
     ('a.jsonl', b'{"client": "a", "text": 3}\n', 'must have text or lists of token ids, is int64'),
@@ -132,7 +137,7 @@ def test_bad_folders_are_named(tmp_path):
   with pytest.raises(ValueError, match='has no .txt file'):
     datasets.load(str(tmp_path))
   (tmp_path / 'a.txt').write_bytes(b'\xff\xfe')
-  with pytest.raises(ValueError, match='a.txt is not text in UTF-8'):
+  with pytest.raises(ValueError, match='a.txt is not text in UTF-8, at byte 0; convert it'):
     datasets.load(str(tmp_path))
   with pytest.raises(ValueError, match='nor the path of a folder or file'):
     datasets.load(str(tmp_path / 'nowhere'))

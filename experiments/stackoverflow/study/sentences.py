@@ -180,9 +180,13 @@ def baseline(rows: Sequence[results.Row]) -> list[str]:
   height = results.baseline(rows)
   if height is None:
     return []
-  noisy = [row for row in rows if row.setting.epsilon is not None and row.mean is not None]
-  below = [f'{r.setting.label} at ε = {r.setting.epsilon:g}' for r in noisy if r.mean <= height]
-  named = f'Not above it: {", ".join(below)}.' if below else 'All settings are above it.'
+  parts = []
+  for epsilon, level in _levels(rows).items():
+    below = [row.setting.label for row in level if row.mean <= height]
+    if below:
+      whole = len(level) > 1 and len(below) == len(level)
+      parts.append(f'{"every mechanism" if whole else ", ".join(below)} at ε = {epsilon:g}')
+  named = f'Not above it: {"; ".join(parts)}.' if parts else 'All settings are above it.'
   return [f'The best constant prediction has {_percent(height)}. {named}']
 
 

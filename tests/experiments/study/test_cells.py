@@ -89,6 +89,15 @@ def test_settings_that_cannot_be_prepared_are_named(tmp_path, changes, words):
     prepared(tmp_path, **changes)
 
 
+def test_a_mechanism_that_there_is_not_costs_no_training(tmp_path, monkeypatch):
+  monkeypatch.setattr(estimate, 'measure', lambda *_, **__: pytest.fail('trained'))
+  path = tmp_path / 'study.json'
+  path.write_text(json.dumps({**STUDY, 'mechanisms': ['identity', 'bandmf']}))
+  with pytest.raises(ValueError, match="bandmf: 'bandmf' is neither a strategy file nor"):
+    command.run(path, tmp_path / 'new', jobs=1, say=print, only_estimate=True)
+  assert not (tmp_path / 'new').exists()
+
+
 def test_timers_in_hours_are_calibrated_for_the_simulated_cohorts(tmp_path):
   flags = ['--dataset=synthetic', '--report_goal=10', '--num_rounds=40', '--timer_hours=1.3']
   changes = {'flags': flags, 'epsilon_of': 'run', 'epsilons': [1], 'without_noise': False}
@@ -190,6 +199,7 @@ def test_the_estimate_says_how_long_and_what_to_cut():
   assert found.seconds == 5 * 100.0  # The last job has no second cell.
   text = found.text(study)
   assert text.startswith('9 runs of 8 rounds, 5 s a round, 2 at a time: about 0:08:20')
+  assert '; 0:15:00 with 9 more' in text.splitlines()[0]
   assert 'seeds (2), learning rates (up to 2 a setting), settings (3)' in text
 
 

@@ -12,6 +12,8 @@ from scipy import stats
 from experiments.stackoverflow.study import (
   cells,
   command,
+  difference_figure,
+  figures,
   publish,
   rates,
   results,
@@ -158,10 +160,71 @@ def test_everything_is_written(tmp_path):
   assert [line['status'] for line in lines].count('failed') == 3
   assert lines[1]['chosen'] == 'True' and lines[0]['chosen'] == 'False'
   text = (tmp_path / 'study.html').read_text()
-  assert text.count('<img ') == 3  # No run has its metrics.csv here.
+  assert text.count('<img ') == 4  # No run has its metrics.csv here.
+  answer = text.index('how sure'), text.index('3 seeds tell 2 of 3 pairs apart')
+  assert list(answer) == sorted(answer) and answer[1] < text.index('<img ')
+  assert (
+    text.index('alt="difference to best"') < text.index('<h2>Results') < text.index('ε = 4</th>')
+  )
   assert 'Spearman' in text and 'not told apart from it by these seeds: tree_full' in text
-  for name in ('accuracy_by_epsilon', 'accuracy_by_rate', 'accuracy_by_noise'):
+  for name in (
+    'accuracy_by_epsilon',
+    'difference_to_best',
+    'accuracy_by_rate',
+    'accuracy_by_noise',
+  ):
     assert b'<svg' in (tmp_path / f'{name}.svg').read_bytes()
+
+
+def test_the_answer_is_one_line_for_each_epsilon():
+  first, second = sentences.glance(rows())
+  assert first == (
+    '1',
+    'blt:2',
+    '21.07 ± 1.05',
+    'tree_full',
+    'identity',
+    '3 seeds tell 2 of 3 pairs apart',
+  )
+  assert second == ('4', '–', '–', '–', '–', 'no run has ended')
+  assert sentences.few_seeds(rows()) == []
+
+
+@pytest.mark.parametrize(
+  'seeds, sure', [(1, 'one seed proves no order'), (2, '2 seeds tell 2 of 3')]
+)
+def test_few_seeds_are_told_what_to_do(seeds, sure):
+  few = [r for r in FOUND if r.cell.seed < seeds]
+  found = results.rows(STUDY, NOISES, few)
+  assert sentences.glance(found)[0][-1].startswith(sure)
+  (advice,) = sentences.few_seeds(found)
+  assert ('12.7' in advice) == (seeds == 2) and 'Add seeds to the study file' in advice
+  assert pytest.approx(stats.t.ppf(0.975, 1), abs=0.01) == 12.7
+  assert pytest.approx(stats.t.ppf(0.975, 2), abs=0.01) == 4.3
+
+
+def test_differences_are_drawn_with_their_certainty():
+  figure = difference_figure.difference_to_best(STUDY, rows())
+  (axes,) = [a for a in figure.axes if a.get_visible()]
+  assert [t.get_text() for t in axes.get_yticklabels()] == ['blt:2', 'tree_full', 'identity']
+  marks = [line for line in axes.lines if line.get_marker() == 'o']
+  places = {line.get_ydata()[0]: line for line in marks}
+  hollow = [places[i].get_markerfacecolor() == 'white' for i in range(3)]
+  assert hollow == [False, True, False]  # The best, a tied one and a worse one.
+  identity = next(r for r in rows() if r.setting == IDENTITY)
+  assert places[2].get_xdata()[0] == pytest.approx(-100 * identity.difference.mean)
+  alone = [row for row in rows() if row.setting.label == 'identity']
+  assert difference_figure.difference_to_best(STUDY, alone) is None
+
+
+def test_bars_of_one_epsilon_do_not_hide_each_other():
+  figure = figures.accuracy_by_epsilon(STUDY, [r for r in rows() if r.setting is not SILENT])
+  (axes,) = figure.axes
+  drawn = {line.get_label(): float(line.get_xdata()[0]) for line in axes.lines if line.get_marker()}
+  places = sorted(drawn[name] for name in ('identity', 'blt:2', 'tree_full'))
+  assert len(set(places)) == 3 and places[1] == pytest.approx(1.0)
+  assert 0.8 < places[0] < 1.0 < places[2] < 1.25
+  assert list(axes.get_xticks()) == [1.0]
 
 
 def test_verdicts_are_sentences():
@@ -241,7 +304,7 @@ def test_what_is_published_is_said_to_be_incomplete(tmp_path, monkeypatch):
   publish.publish(tmp_path / 'x.json', tmp_path, target, figures='svg')
   text = target.read_text()
   links = re.findall(r'\]\((.*?)\)', text)
-  assert len(links) == 4 and all((target.parent / link).exists() for link in links)
+  assert len(links) == 5 and all((target.parent / link).exists() for link in links)
   assert {path.suffix for path in target.with_suffix('').iterdir()} == {'.svg', '.csv'}
   assert '**This study is not complete:** 13 of 29 runs have ended' in text
   assert 'blt:2 at ε = 1 (5), identity at ε = 4 (1)' in text

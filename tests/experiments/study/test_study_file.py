@@ -54,7 +54,7 @@ def test_runs_without_noise_are_a_setting():
     ({'mechanisms': [{'label': 'x'}]}, 'must have the field mechanism'),
     ({'mechanisms': [{'mechanism': 'blt', 'made_for_min_sep': 0}]}, 'made_for_min_sep'),
     ({'mechanisms': [{'mechanism': 'blt', 'objective': 'mean'}]}, 'mean'),
-    ({'epsilons': [1, 0]}, 'epsilons must be above 0, got 0'),
+    ({'epsilons': [1, 0]}, 'epsilons must be a number above 0, got 0'),
     ({'epsilons': [1, 1]}, 'epsilons must be distinct'),
     ({'epsilon_of': 'device'}, "'device'"),
     ({'server_learning_rates': ['big']}, "got 'big'"),
