@@ -52,7 +52,7 @@ def study_page(
     facts=facts,
     glance_head=sentences.GLANCE_HEAD,
     glance=sentences.glance(rows),
-    advice=sentences.few_seeds(rows),
+    advice=[*sentences.untuned(rows), *sentences.few_seeds(rows)],
     head=table.HEAD[1:],
     levels=[
       ('no noise' if epsilon == '∞' else f'ε = {epsilon}', [row[1:] for row in level])

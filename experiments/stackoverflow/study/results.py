@@ -226,9 +226,14 @@ def rows(
 
 
 def baseline(found: Sequence[Row]) -> float | None:
-  """Returns the test accuracy of the best constant prediction, where the runs know one."""
-  values = {r.summary.get('unigram_accuracy') for row in found for r in row.results} - {None}
-  return values.pop() if len(values) == 1 else None
+  """Returns the test accuracy of the best constant prediction, where the runs know one.
+
+  Each seed divides data of your own in another way. The mean is over seeds.
+  """
+  runs = [result for row in found for result in row.results]
+  known = [r for r in runs if r.summary.get('unigram_accuracy') is not None]
+  by_seed = {r.cell.seed: r.summary['unigram_accuracy'] for r in known}
+  return statistics.fmean(by_seed.values()) if by_seed else None
 
 
 def _to_best(row: Row, found: Sequence[Row]) -> Difference | None:

@@ -7,6 +7,8 @@ from experiments.stackoverflow.study import noise_figure, prediction, results
 
 _INDEPENDENT = 'identity'
 _ENOUGH_SEEDS = 3
+# Accuracy by which noise may look better than none before the runs are called untuned.
+_NOISE_HELPS = 0.005
 
 
 GLANCE_HEAD = (
@@ -188,6 +190,26 @@ def baseline(rows: Sequence[results.Row]) -> list[str]:
       parts.append(f'{"every mechanism" if whole else ", ".join(below)} at ε = {epsilon:g}')
   named = f'Not above it: {"; ".join(parts)}.' if parts else 'All settings are above it.'
   return [f'The best constant prediction has {_percent(height)}. {named}']
+
+
+def untuned(rows: Sequence[results.Row]) -> list[str]:
+  """Returns what shows that the runs without noise are not trained well; nothing if none does."""
+  silent = next((r for r in rows if r.setting.mechanism is None and r.mean is not None), None)
+  if silent is None or silent.mean is None:
+    return []
+  remedy = 'Train for more rounds, or try other rates, before you read an order from this page.'
+  height = results.baseline(rows)
+  if height is not None and silent.mean <= height:
+    return [f'Even without noise the model is not above the best constant prediction. {remedy}']
+  levels = [(row, results.paired(row.tests, silent.tests)) for row in rows if row is not silent]
+  above = [row for row, gain in levels if gain is not None and gain.mean > _NOISE_HELPS]
+  if not above:
+    return []
+  named = ', '.join(f'{row.setting.label} at ε = {row.setting.epsilon:g}' for row in above)
+  return [
+    f'The runs without noise reach {_percent(silent.mean)}, less than {named}. Noise does not help,'
+    f' so their learning rate or number of rounds is not the right one. {remedy}'
+  ]
 
 
 def predictions(rows: Sequence[results.Row]) -> list[str]:

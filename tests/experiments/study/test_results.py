@@ -237,18 +237,42 @@ def test_verdicts_are_sentences():
 
 def test_settings_below_the_best_constant_prediction_are_named():
   assert sentences.baseline(rows()) == []
-  known = [
+  assert sentences.baseline(known(lambda seed: 0.15)) == [
+    'The best constant prediction has 15.00 %. Not above it: identity at ε = 1.'
+  ]
+
+
+def known(of_seed):
+  """Returns the rows, with the best constant prediction of each seed."""
+  return [
     dataclasses.replace(
       row,
       results=tuple(
-        dataclasses.replace(r, summary={**r.summary, 'unigram_accuracy': 0.15}) for r in row.results
+        dataclasses.replace(r, summary={**r.summary, 'unigram_accuracy': of_seed(r.cell.seed)})
+        for r in row.results
       ),
     )
     for row in rows()
   ]
-  assert sentences.baseline(known) == [
-    'The best constant prediction has 15.00 %. Not above it: identity at ε = 1.'
+
+
+def test_the_baseline_is_a_mean_where_seeds_divide_the_data():
+  assert results.baseline(known(lambda seed: 0.14 + 0.01 * seed)) == pytest.approx(0.15)
+
+
+def test_runs_that_are_not_tuned_are_said_to_be():
+  assert sentences.untuned(rows()) == []  # 30 % without noise.
+  (below,) = sentences.untuned(known(lambda seed: 0.31))
+  assert below.startswith('Even without noise the model is not above the best constant')
+  found = [
+    dataclasses.replace(r, summary={**r.summary, 'test': {'accuracy': 0.19}})
+    if r.cell.setting == SILENT
+    else r
+    for r in FOUND
   ]
+  (above,) = sentences.untuned(results.rows(STUDY, NOISES, found))
+  assert above.startswith('The runs without noise reach 19.00 %, less than blt:2 at ε = 1, tree')
+  assert 'identity' not in above
 
 
 def test_correlated_noise_is_compared_with_independent_noise():
