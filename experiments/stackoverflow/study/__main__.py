@@ -77,6 +77,11 @@ def main() -> None:
       image_kind=arguments.figures,
       say=lambda line: print(messages.lines(line), file=sys.stderr, flush=True),
     )
+  except FileNotFoundError as problem:
+    _fail(
+      f'{problem.filename} is not there; a relative path starts at the working directory,'
+      f' {pathlib.Path.cwd()}'
+    )
   except (ValueError, OSError) as problem:
     _fail(str(problem))
   except KeyboardInterrupt:

@@ -65,6 +65,10 @@ def run(
     rows = results.rows(study, noises, found)
     write(study, rows, found, folder, image_kind=image_kind)
   print(messages.lines(table.text(rows)))
+  from experiments.stackoverflow.study import sentences  # matplotlib is slow to load.
+
+  for advice in (*sentences.untuned(rows), *sentences.few_seeds(rows)):
+    say(advice)
   say(f'page: {folder / "study.html"}')
   failed = [result for result in found if result.status == results.FAILED]
   if failed:

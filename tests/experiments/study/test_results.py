@@ -161,6 +161,7 @@ def test_everything_is_written(tmp_path):
   assert lines[1]['chosen'] == 'True' and lines[0]['chosen'] == 'False'
   text = (tmp_path / 'study.html').read_text()
   assert text.count('<img ') == 4  # No run has its metrics.csv here.
+  assert '"card warn"' not in text
   answer = text.index('how sure'), text.index('3 seeds tell 2 of 3 pairs apart')
   assert list(answer) == sorted(answer) and answer[1] < text.index('<img ')
   assert (

@@ -55,6 +55,7 @@ def test_a_study_that_is_killed_goes_on(tmp_path):
     assert 'is held by another process' in again.stderr.read()
   out, err = again.communicate()
   assert again.returncode == 0, err
+  assert 'with 2 seeds it is 12.7 standard errors' in err
   assert {p: p.read_bytes() for p in finished} == finished
   with (folder / 'results.csv').open(newline='') as stream:
     rows = list(csv.DictReader(stream))
@@ -77,7 +78,7 @@ def test_a_study_that_is_killed_goes_on(tmp_path):
 @pytest.mark.parametrize(
   'arguments, words',
   [
-    (['--study=nowhere.json', '--output_dir=x'], 'nowhere.json'),
+    (['--study=nowhere.json', '--output_dir=x'], 'nowhere.json is not there; a relative path'),
     (['--study=studies/synthetic.json'], '--output_dir'),
     (['--study=studies/synthetic.json', '--output_dir=x', '--jobs=0'], '--jobs=0'),
   ],
