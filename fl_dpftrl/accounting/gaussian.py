@@ -49,6 +49,11 @@ class Guarantee:
   schema: participation.MinSep
   assumptions: tuple[str, ...]
 
+  @property
+  def mu(self) -> float:
+    """μ of Gaussian differential privacy."""
+    return mu(self.effective_noise_multiplier)
+
   def epsilon_at(self, delta: float) -> float:
     """Returns ε at another δ; several calls trace the privacy curve."""
     return epsilon(self.effective_noise_multiplier, delta)
@@ -85,6 +90,20 @@ def rho(effective_noise_multiplier: float) -> float:
   return value
 
 
+def mu(effective_noise_multiplier: float) -> float:
+  """Returns μ of Gaussian differential privacy: 1 / multiplier.
+
+  The trade-off between false positives and false negatives is that of N(0, 1) and N(μ, 1).
+
+  Raises:
+    ValueError: if the multiplier is not positive and finite.
+
+  Source: Dong, Roth and Su 2022, theorem 2.7.
+  """
+  check_positive('effective_noise_multiplier', effective_noise_multiplier)
+  return 1.0 / effective_noise_multiplier
+
+
 def epsilon(effective_noise_multiplier: float, delta: float) -> float:
   """Returns ε at δ from the privacy loss distribution, for zero-out adjacency.
 
@@ -99,13 +118,13 @@ def epsilon(effective_noise_multiplier: float, delta: float) -> float:
   """
   check_delta(delta)
   rho(effective_noise_multiplier)  # raises if ε would overflow
-  mu = 1.0 / effective_noise_multiplier
-  bound = _epsilon_bound(mu, delta)
-  if not _LEAST_MU < mu < _LARGEST_MU:
+  distance = mu(effective_noise_multiplier)
+  bound = _epsilon_bound(distance, delta)
+  if not _LEAST_MU < distance < _LARGEST_MU:
     return bound
   # The loss has mean μ²/2 and standard deviation μ. Steps in proportion to them bound time and
   # memory when the noise is small.
-  step = _DISCRETIZATION * max(1.0, mu, mu**2 / 50.0)
+  step = _DISCRETIZATION * max(1.0, distance, distance**2 / 50.0)
   losses = gaussian_losses.distribution(effective_noise_multiplier, step)
   return min(bound, float(losses.get_epsilon_for_delta(delta)))  # ∞ if δ is tiny
 

@@ -4,6 +4,7 @@ import dataclasses
 from typing import NamedTuple
 
 from fl_dpftrl import json_files
+from fl_dpftrl.accounting import gaussian
 
 
 class Point(NamedTuple):
@@ -38,13 +39,8 @@ class PrivacyLoss:
 
   @property
   def mu(self) -> float | None:
-    """μ of Gaussian differential privacy, 1 / effective_noise_multiplier; None where ρ is.
-
-    The trade-off between false positives and false negatives is that of N(0, 1) and N(μ, 1).
-
-    Source: Dong, Roth and Su 2022, theorem 2.7.
-    """
-    return None if self.rho is None else 1.0 / self.effective_noise_multiplier
+    """μ of Gaussian differential privacy; None where ρ is."""
+    return None if self.rho is None else gaussian.mu(self.effective_noise_multiplier)
 
   def voided(self) -> 'PrivacyLoss':
     """Returns the same sensitivity without any guarantee."""

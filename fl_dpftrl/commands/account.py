@@ -20,6 +20,7 @@ _FIGURES = (
   'sensitivity_kind',
   'effective_noise_multiplier',
   'rho',
+  'mu',
   'epsilon',
   'delta',
   'adjacency',
@@ -66,11 +67,11 @@ def guarantee(
         ' the sensitivity is no bound for a group; use --group_size=1'
       )
     found = amplified(strategy, draws, **noise)
-    figures = {**vars(found), 'sensitivity_kind': 'exact', 'rho': None, 'group_size': 1}
+    figures = {**vars(found), 'sensitivity_kind': 'exact', 'rho': None, 'mu': None, 'group_size': 1}
   else:
     schema = draws.schema if isinstance(draws, sampling.Shuffled) else flags.schema(args)
     found = ordinary(strategy, schema, group_size=args.group_size, **noise)
-    figures = vars(found)
+    figures = {**vars(found), 'mu': found.mu}
   result = {'strategy': args.strategy, **_participation(args, draws, found)}
   result |= {name: figures[name] for name in _FIGURES}
   for delta in args.delta[1:]:

@@ -14,7 +14,7 @@ from fl_dpftrl.comparison import contenders as contenders_lib
 from fl_dpftrl.families import base
 
 # Rounding must not make these figures promise more than the exact values.
-_CLAIMS = frozenset({'rho', 'epsilon', 'noise_multiplier', 'effective_noise_multiplier'})
+_CLAIMS = frozenset({'rho', 'mu', 'epsilon', 'noise_multiplier', 'effective_noise_multiplier'})
 # These are rounded up too, except that one rounding error above 10 gives 10.
 _COMPUTED = frozenset(
   {'sensitivity', 'rms_error', 'max_error', 'rms_loss', 'max_loss', 'rms_noise'}

@@ -208,7 +208,9 @@ def verdict(args: argparse.Namespace, result: statement_lib.Statement) -> tuple[
     return flags.NOT_KEPT, 'the guarantee is void: no noise was added'
   decisive = result.parts()[-1] if result.declared or result.drawn else result.parts()[0]
   if result.declared is not None and not result.declared.holds:
-    return flags.NOT_KEPT, 'the declared schema was not kept: see declared and violations'
+    number = result.violations.num_devices if result.violations else 0
+    who = '1 device' if number == 1 else f'{number} devices'
+    return flags.NOT_KEPT, f'the declared schema was not kept, by {who}'
   if result.drawn is not None and not result.drawn.holds:
     return flags.NOT_KEPT, f'the log contradicts --sampling={result.drawn.name}'
   return flags.above_budget(args, decisive.loss.epsilon)

@@ -39,7 +39,7 @@ def text(result: statement_lib.Statement) -> str:
       f'  value  {result.commitment.hmac_sha256}',
       f'  salt   {result.commitment.salt}   keep it as secret as the log',
     ]
-  lines += [*_per_device(per_device, result.delta), '', 'assumptions']
+  lines += [*_per_device(result, per_device), '', 'assumptions']
   lines += [f'- {messages.one_line(sentence, limit=LONGEST)}' for sentence in result.assumptions]
   return '\n'.join(lines)
 
@@ -60,16 +60,16 @@ def _violated(result: statement_lib.Statement) -> list[str]:
     f'{p.round} of run {p.run}' if result.several else str(p.round) for p in found.first_rounds
   ]
   more = ', …' if found.num_rounds > len(places) else ''
+  void = result.void_reason is not None or result.worst_case.epsilon is None
   lines = [
     '',
-    f'not kept to what was declared: {found.num_devices} devices, in {found.num_rounds} rounds'
+    f'{"VOID: " if void else ""}not kept to what was declared: {found.num_devices} devices, in {found.num_rounds} rounds'
     f' ({", ".join(places)}{more})',
     f'  largest loss of one of them   ε = {_up(found.largest.epsilon)},'
     f' ρ = {_up(found.largest.rho)}',
     f'  any one of the {found.num_complied} others    ε ≤ {_up(found.complied.epsilon)},'
     f' ρ ≤ {_up(found.complied.rho)}',
   ]
-  void = result.void_reason is not None or result.worst_case.epsilon is None
   return lines if void else [*lines, f'  {found.MEANING}']
 
 
@@ -107,14 +107,16 @@ def _guarantees(result: statement_lib.Statement) -> list[str]:
   return [''.join(f'{cell:<{w}}' for cell, w in zip(row, widths)).rstrip() for row in rows]
 
 
-def _per_device(fared: statement_lib.PerDevice, delta: float) -> list[str]:
+def _per_device(result: statement_lib.Statement, fared: statement_lib.PerDevice) -> list[str]:
   """Returns the distribution of the privacy loss over devices, as lines."""
   if fared.quantiles[0].loss.epsilon is None:
     return []
-  shown = rounding.exact(delta)
+  void = 'VOID: ' if result.void_reason else ''
+  whom = 'each alone' if result.group_size == 1 else f'each alone, not {result.group_size} together'
   lines = [
     '',
-    f'share of participating devices, each alone, from their actual rounds (δ = {shown})',
+    f'{void}share of participating devices, {whom}, from their actual rounds'
+    f' (δ = {rounding.exact(result.delta)})',
   ]
   for share, loss in fared.quantiles:
     lines.append(f'{100 * share:>6g} % have ε ≤ {_up(loss.epsilon)}, ρ ≤ {_up(loss.rho)}')

@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -11,7 +10,7 @@ import numpy as np
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import adjacency as adjacency_lib
-from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.accounting import composition, gaussian
 from fl_dpftrl.families import base
 
 
@@ -86,22 +85,21 @@ class Budget:
 
   def _epsilon(self, num_rounds: int) -> float:
     """Returns ε of the first num_rounds rounds, by the declared schema."""
-    squares, kinds = [], set()
-    for stream, rounds in self._streams(num_rounds):
-      sensitivity, kind = adjacency_lib.scaled(
-        sensitivity_lib.sensitivity(stream[0].strategy, self._schema.within(rounds)),
-        self._adjacency,
-        self._group_size,
+    unit = self._parts[0].noise_multiplier
+    streams = [
+      composition.Stream(
+        stream[0].strategy,
+        self._schema.within(rounds),
+        min(part.noise_multiplier for part in stream),
       )
-      kinds.add(kind)
-      squares.append((sensitivity / min(part.noise_multiplier for part in stream)) ** 2)
-    if sensitivity_lib.LOWER_BOUND in kinds:
+      for stream, rounds in self._streams(num_rounds)
+    ]
+    sensitivity, kind = adjacency_lib.scaled(
+      composition.worst_case(streams, unit), self._adjacency, self._group_size
+    )
+    if kind == sensitivity_lib.LOWER_BOUND:
       raise ValueError('a budget cannot rest on a lower bound of sensitivity')
-    if len(squares) == 1:  # As account computes it: squaring would round.
-      effective = min(part.noise_multiplier for part in stream) / sensitivity
-    else:
-      effective = 1.0 / math.sqrt(math.fsum(squares))
-    return gaussian.epsilon(effective, self._delta)
+    return gaussian.epsilon(unit / sensitivity, self._delta)
 
   def _streams(self, num_rounds: int) -> list[tuple[list[Part], int]]:
     """Returns the parts and the number of rounds of each noise stream in the first rounds."""

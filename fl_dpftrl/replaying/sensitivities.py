@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity as sensitivity_lib
+from fl_dpftrl.accounting import composition
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.replaying import tally as tally_lib
 
@@ -28,26 +29,20 @@ def worst_case(
     noises: noise of each run, all of one population.
     schemas: participation schema of each run's rounds.
   """
-  unit = noises[0].multiplier
-  square, kinds = 0.0, []
+  streams = []
   for noise, schema in zip(noises, schemas, strict=True):
-    streams = noise.streams()
-    for stream in streams:
-      least = min(noise.multipliers_in(stream))
-      weight = unit / least if unit and least else 1.0
-      value, kind = sensitivity_lib.sensitivity(stream.strategy, schema.within(stream.num_rounds))
-      square += (weight * value) ** 2
-      kinds.append(kind)
-    if len(streams) > 1 or len(set(noise.multipliers)) > 1:
-      kinds.append(sensitivity_lib.UPPER_BOUND)
-  if len(kinds) == 1:  # Squaring and taking the root would round.
-    return Sensitivity(value, kind)
-  return Sensitivity(math.sqrt(square), _weakest(kinds))
-
-
-def _weakest(kinds: Sequence[str]) -> str:
-  order = (sensitivity_lib.LOWER_BOUND, sensitivity_lib.UPPER_BOUND, sensitivity_lib.EXACT)
-  return next(kind for kind in order if kind in kinds)
+    own = noise.streams()
+    loose = len(own) > 1 or len(set(noise.multipliers)) > 1
+    streams += [
+      composition.Stream(
+        stream.strategy,
+        schema.within(stream.num_rounds),
+        min(noise.multipliers_in(stream)),
+        loose=loose,
+      )
+      for stream in own
+    ]
+  return composition.worst_case(streams, unit=noises[0].multiplier)
 
 
 def occurred(tally: tally_lib.Tally) -> Sensitivity:

@@ -24,13 +24,16 @@ def reason(run: runs_lib.Run) -> str | None:
   # Files without a clip norm are older than the record of changes.
   if recorded.clip_norm is not None and (recorded.multiplier_changes != own_changes):
     reasons.append(
-      'the log is of a run whose noise multiplier changed'
-      f' {_told(recorded.multiplier_changes)}, not {_told(own_changes)}'
+      f'the log is of a run whose noise multiplier {_changed(recorded.multiplier_changes)}, and it'
+      f' was said that it {_changed(own_changes)}'
     )
-  if recorded.restarts and recorded.restart_rounds != run.noise.restarts:
+  # A restart that never happened would give too small an ε.
+  if recorded.restart_rounds != run.noise.restarts and (
+    recorded.restarts or recorded.clip_norm is not None
+  ):
     reasons.append(
-      f'the log is of a run whose noise restarted at {_rounds(recorded.restart_rounds)}, not'
-      f' {_rounds(run.noise.restarts)}'
+      f'the log is of a run whose noise {_restarted(recorded.restart_rounds)}, and it was said'
+      f' that it {_restarted(run.noise.restarts)}'
     )
   key = shards.STRATEGY_KEY
   if metadata.get(key) not in (None, own[key]):
@@ -41,16 +44,16 @@ def reason(run: runs_lib.Run) -> str | None:
   return '; '.join(reasons) or None
 
 
-def _rounds(rounds: Sequence[int]) -> str:
+def _restarted(rounds: Sequence[int]) -> str:
   if not rounds:
-    return 'never'
+    return 'never restarted'
   more = f' and {len(rounds) - 3} more' if len(rounds) > 3 else ''
-  return f'round {", ".join(map(str, rounds[:3]))}{more}'
+  return f'restarted at round {", ".join(map(str, rounds[:3]))}{more}'
 
 
-def _told(changes: Sequence[tuple[int, float]]) -> str:
+def _changed(changes: Sequence[tuple[int, float]]) -> str:
   if not changes:
-    return 'never'
+    return 'never changed'
   listed = [f'to {multiplier:g} at round {t}' for t, multiplier in changes[:3]]
   more = f' and {len(changes) - 3} more times' if len(changes) > 3 else ''
-  return ', '.join(listed) + more
+  return f'changed {", ".join(listed)}{more}'

@@ -21,6 +21,7 @@ GUARANTEE = [
   'sensitivity_kind',
   'effective_noise_multiplier',
   'rho',
+  'mu',
   'epsilon',
   'delta',
   'adjacency',
@@ -268,6 +269,7 @@ def test_account(result):
     ' --num_rounds=1280 --min_sep=300 --max_participations=4'
   )
   assert set(GUARANTEE) <= set(found)
+  assert found['mu'] == 1 / found['effective_noise_multiplier']
   assert found['strategy'] == 'blt-b400' and found['num_rounds'] == 1280
   assert any('at most 4 of 1280' in line for line in found['assumptions'])
   assert found['epsilon'] == pytest.approx(3.46, abs=0.005)
@@ -341,7 +343,7 @@ def test_sampled_batches(result, sampling, adjacency):
     assert found['min_sep'] == {'shuffled': 2, 'shuffled_once': 20}[sampling]
   else:
     assert (found['sampling_probability'], found['compositions']) == (0.1, 30)
-    assert found['rho'] is None
+    assert found['rho'] is None and found['mu'] is None
 
 
 def test_sampled_parts_are_the_bands(result, run, tmp_path):

@@ -127,7 +127,20 @@ def test_restarts_that_the_file_does_not_have_void_the_guarantee(restarts, tmp_p
   write_restarted(path)
   run = runs.Run.of(log_lib.read_log(path), TREE, restarts=restarts)
   reason = replay.replay(run, deltas=1e-6).void_reason
-  assert 'noise restarted at round 4, 7, not' in reason
+  assert 'noise restarted at round 4, 7, and it was said' in reason
+
+
+def test_a_restart_that_a_log_of_recorded_noise_lacks_voids_the_guarantee(tmp_path):
+  """Restarts that never happened can lower ε: here, both rounds would be row 0 of a stream."""
+  path = tmp_path / 'log.parquet'
+  metadata = noise_record.run_metadata(BLT, 2.0, clip_norm=1.0)
+  schema.write_log(path, rounds=[0, 4], device_ids=['a', 'a'], num_rounds=8, metadata=metadata)
+  log = log_lib.read_log(path)
+  honest = replay.replay(runs.Run.of(log, BLT), deltas=1e-6)
+  flagged = replay.replay(runs.Run.of(log, BLT, restarts=(4,)), deltas=1e-6)
+  assert flagged.observed.epsilon < honest.observed.epsilon
+  assert honest.void_reason is None
+  assert 'never restarted, and it was said that it restarted at round 4' in flagged.void_reason
 
 
 def test_a_change_whose_round_did_not_come_is_not_replayed(tmp_path):

@@ -100,7 +100,7 @@ def test_text_json_page_and_exit_status(tmp_path, capsys):
   status, out, err = replayed(
     capsys, *given, '--declared_min_sep=5', f'--report={page}', f'--public_report={public}'
   )
-  assert status == 4 and err[-1].endswith('was not kept: see declared and violations')
+  assert status == 4 and err[-1].endswith('schema was not kept, by 1 device')
   assert 'not kept to what was declared: 1 devices, in 1 rounds (1)' in out
   assert 'any one of the 2 others    ε ≤ ' in out
   assert 'devices did not keep to it' in page.read_text()
