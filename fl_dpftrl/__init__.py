@@ -17,6 +17,8 @@ if TYPE_CHECKING:
   from fl_dpftrl.aggregators import CorrelatedNoiseFactory as CorrelatedNoiseFactory
   from fl_dpftrl.auditing import Audit as Audit
   from fl_dpftrl.auditing import audit as audit
+  from fl_dpftrl.bundles.publishing import PublicBundle as PublicBundle
+  from fl_dpftrl.bundles.publishing import write_public_bundle as write_public_bundle
   from fl_dpftrl.bundles.verification import Verification as Verification
   from fl_dpftrl.bundles.verification import verify as verify
   from fl_dpftrl.bundles.writing import Bundle as Bundle
@@ -77,6 +79,7 @@ _HOMES = {
   'LowRank': 'families.low_rank',
   'MinSep': 'participation',
   'Plan': 'planning.planner',
+  'PublicBundle': 'bundles.publishing',
   'RowServer': 'noise.engine',
   'Scenario': 'simulation.scenario',
   'Stamped': 'families.stamped',
@@ -104,6 +107,7 @@ _HOMES = {
   'verify': 'bundles.verification',
   'write_bundle': 'bundles.writing',
   'write_log': 'logs.schema',
+  'write_public_bundle': 'bundles.publishing',
 }
 _ROOMS = ('accounting', 'catalogue', 'error', 'runtime', 'sensitivity', 'workloads')
 

@@ -12,13 +12,13 @@ import json
 import os
 import pathlib
 import platform
-import re
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import fl_dpftrl
 from fl_dpftrl import json_files, messages, participation, strategy_document
+from fl_dpftrl.bundles import entries
 from fl_dpftrl.families import base
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import limits
@@ -31,10 +31,7 @@ NAME = 'manifest.json'
 SEAL = 'manifest.sha256'
 STATEMENT = 'statement.json'
 
-_FILE_NAME = re.compile(r'[A-Za-z0-9][A-Za-z0-9._-]{0,199}')
-_SHA256 = re.compile(r'[0-9a-f]{64}')
 _PACKAGES = ('numpy', 'scipy', 'dp-accounting', 'pyarrow', 'duckdb')
-_NUMBER = (int, float)
 _BLOCK = 1 << 20
 
 
@@ -107,12 +104,8 @@ class Run:
 
   def to_json(self) -> json_files.Object:
     """Returns the run as the manifest has it."""
-    declared = self.declared and {
-      'participation': strategy_document.schema_name(self.declared),
-      **dataclasses.asdict(self.declared),
-    }
     fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-    return {**fields, 'layout': self.layout._asdict(), 'declared': declared}
+    return {**fields, 'layout': self.layout._asdict(), 'declared': schema_entry(self.declared)}
 
   def open(self, folder: pathlib.Path, strategy: base.Strategy) -> runs_lib.Run:
     """Opens the run's log in a folder, with its noise.
@@ -159,16 +152,21 @@ class Manifest:
 
   def to_bytes(self) -> bytes:
     """Returns the manifest's file."""
-    document = {
-      'format': FORMAT,
-      'version': VERSION,
-      'made_by': self.made_by,
-      'packages': dict(self.packages),
-      'guarantee': dataclasses.asdict(self.guarantee),
-      'runs': [run.to_json() for run in self.runs],
-      'files': {name: file._asdict() for name, file in self.files.items()},
-    }
-    return (json.dumps(document, indent=2, allow_nan=False) + '\n').encode()
+    return encoded(FORMAT, self, [run.to_json() for run in self.runs])
+
+
+def encoded(form: str, manifest: Any, runs: Sequence[json_files.Object]) -> bytes:
+  """Returns the file of a manifest of some format, with its runs."""
+  document = {
+    'format': form,
+    'version': VERSION,
+    'made_by': manifest.made_by,
+    'packages': dict(manifest.packages),
+    'guarantee': dataclasses.asdict(manifest.guarantee),
+    'runs': runs,
+    'files': {name: file._asdict() for name, file in manifest.files.items()},
+  }
+  return (json.dumps(document, indent=2, allow_nan=False) + '\n').encode()
 
 
 def seal(content: bytes) -> bytes:
@@ -191,111 +189,105 @@ def parse(content: bytes) -> Manifest:
     ValueError: naming the key, for anything that is no manifest, and for a name that is no
       plain file name.
   """
-  document = json_files.parse(content)
-  if not isinstance(document, dict) or document.get('format') != FORMAT:
-    raise ValueError(f'it must be a JSON object of format {FORMAT!r}')
-  if document.get('version') != VERSION:
-    raise ValueError(f'version must be {VERSION}, got {messages.quoted(document.get("version"))}')
-  _check_keys(document, {'format', 'version', *_fields(Manifest)})
-  made_with = _take(document, 'packages', dict)
-  for name in made_with:
-    _take(made_with, name, str)
-  files = {}
-  for name, entry in _take(document, 'files', dict).items():
-    _check_name(name)
-    if name in (NAME, SEAL) or not isinstance(entry, dict):
-      raise ValueError(f'files must not have {messages.quoted(name)}')
-    _check_keys(entry, set(File._fields))
-    files[name] = File(_take(entry, 'bytes', int), _digest(entry, 'sha256'))
-  runs = tuple(map(_run, _take(document, 'runs', list)))
-  if not runs:
-    raise ValueError('runs must not be empty')
-  named = {STATEMENT}.union(*({*run.log, run.strategy, run.rounds} for run in runs))
-  for name in sorted(named - files.keys()):
-    raise ValueError(f'files must have {name!r}, which the manifest names')
+  document, files = head(content, FORMAT)
+  runs = tuple(map(_run, entries.take(document, 'runs', list)))
+  check_named(files, (name for run in runs for name in (*run.log, run.strategy, run.rounds)))
   return Manifest(
-    made_by=_take(document, 'made_by', str),
-    packages=made_with,
-    guarantee=_guarantee(_take(document, 'guarantee', dict)),
+    made_by=entries.take(document, 'made_by', str),
+    packages=document['packages'],
+    guarantee=guarantee(document),
     runs=runs,
     files=files,
   )
 
 
-def _guarantee(entry: json_files.Object) -> Guarantee:
-  _check_keys(entry, _fields(Guarantee))
+def head(content: bytes, form: str) -> tuple[json_files.Object, dict[str, File]]:
+  """Reads what manifests of all formats have: releases and files.
+
+  Raises:
+    ValueError: as `parse`.
+  """
+  document = json_files.parse(content)
+  if not isinstance(document, dict) or document.get('format') != form:
+    raise ValueError(f'it must be a JSON object of format {form!r}')
+  if document.get('version') != VERSION:
+    raise ValueError(f'version must be {VERSION}, got {messages.quoted(document.get("version"))}')
+  entries.check_keys(document, {'format', 'version', *entries.names(Manifest)})
+  made_with = entries.take(document, 'packages', dict)
+  for name in made_with:
+    entries.take(made_with, name, str)
+  files = {}
+  for name, entry in entries.take(document, 'files', dict).items():
+    entries.check_name(name)
+    if name in (NAME, SEAL) or not isinstance(entry, dict):
+      raise ValueError(f'files must not have {messages.quoted(name)}')
+    entries.check_keys(entry, set(File._fields))
+    files[name] = File(entries.take(entry, 'bytes', int), entries.digest(entry, 'sha256'))
+  if not entries.take(document, 'runs', list):
+    raise ValueError('runs must not be empty')
+  return document, files
+
+
+def check_named(files: Mapping[str, File], named: Iterable[str]) -> None:
+  """Raises ValueError unless the manifest lists every file that it names."""
+  for name in sorted({STATEMENT, *named} - files.keys()):
+    raise ValueError(f'files must have {name!r}, which the manifest names')
+
+
+def guarantee(document: json_files.Object) -> Guarantee:
+  """Reads the arguments of `replay`; ValueError for any that cannot be."""
+  entry = entries.take(document, 'guarantee', dict)
+  entries.check_keys(entry, entries.names(Guarantee))
   goal = entry['report_goal']
   return Guarantee(
-    deltas=tuple(float(_of_kind('deltas', d, _NUMBER)) for d in _take(entry, 'deltas', list)),
-    adjacency=_take(entry, 'adjacency', str),
-    group_size=_take(entry, 'group_size', int),
-    report_goal=goal if goal is None else _of_kind('report_goal', goal, int),
+    deltas=tuple(
+      float(entries.of_kind('deltas', d, entries.NUMBER))
+      for d in entries.take(entry, 'deltas', list)
+    ),
+    adjacency=entries.take(entry, 'adjacency', str),
+    group_size=entries.take(entry, 'group_size', int),
+    report_goal=goal if goal is None else entries.of_kind('report_goal', goal, int),
   )
 
 
 def _run(entry: Any) -> Run:
-  _check_keys(_of_kind('runs', entry, dict), _fields(Run))
-  logs = tuple(_check_name(name) for name in _take(entry, 'log', list))
+  entries.check_keys(entries.of_kind('runs', entry, dict), entries.names(Run))
+  logs = tuple(entries.check_name(name) for name in entries.take(entry, 'log', list))
   if not logs:
     raise ValueError('log must not be empty')
-  place = _take(entry, 'layout', dict)
-  _check_keys(place, set(layout_lib.Layout._fields))
+  place = entries.take(entry, 'layout', dict)
+  entries.check_keys(place, set(layout_lib.Layout._fields))
   for name, kind in layout_lib.Layout.__annotations__.items():
-    _take(place, name, kind)
+    entries.take(place, name, kind)
   if not 0 <= place['first_round'] < limits.ROUNDS:
     raise ValueError(f'first_round must be from 0 to {limits.ROUNDS - 1}')
-  declared = entry['declared']
   return Run(
     log=logs,
     layout=layout_lib.Layout(**place),
-    num_rounds=_take(entry, 'num_rounds', int),
-    num_rounds_assumed=_take(entry, 'num_rounds_assumed', bool),
-    noise_multiplier=float(_take(entry, 'noise_multiplier', _NUMBER)),
-    changes=tuple(map(_change, _take(entry, 'changes', list))),
-    restarts=tuple(_of_kind('restarts', t, int) for t in _take(entry, 'restarts', list)),
-    declared=declared
-    if declared is None
-    else strategy_document.read_schema(_of_kind('declared', declared, dict)),
-    strategy=_check_name(entry['strategy']),
-    strategy_sha256=_digest(entry, 'strategy_sha256'),
-    rounds=_check_name(entry['rounds']),
-    last_digest=_digest(entry, 'last_digest'),
+    num_rounds=entries.take(entry, 'num_rounds', int),
+    num_rounds_assumed=entries.take(entry, 'num_rounds_assumed', bool),
+    noise_multiplier=float(entries.take(entry, 'noise_multiplier', entries.NUMBER)),
+    changes=tuple(map(entries.change, entries.take(entry, 'changes', list))),
+    restarts=tuple(
+      entries.of_kind('restarts', t, int) for t in entries.take(entry, 'restarts', list)
+    ),
+    declared=schema(entry['declared']),
+    strategy=entries.check_name(entry['strategy']),
+    strategy_sha256=entries.digest(entry, 'strategy_sha256'),
+    rounds=entries.check_name(entry['rounds']),
+    last_digest=entries.digest(entry, 'last_digest'),
   )
 
 
-def _change(pair: Any) -> tuple[int, float]:
-  if len(_of_kind('changes', pair, list)) != 2:
-    raise ValueError('changes must be pairs of a round and a noise multiplier')
-  return _of_kind('changes', pair[0], int), float(_of_kind('changes', pair[1], _NUMBER))
+def schema_entry(declared: participation.MinSep | None) -> json_files.Object | None:
+  """Returns a declared schema as manifests have it."""
+  if declared is None:
+    return None
+  return {'participation': strategy_document.schema_name(declared), **dataclasses.asdict(declared)}
 
 
-def _fields(cls: type[Any]) -> set[str]:
-  return {field.name for field in dataclasses.fields(cls)}
-
-
-def _check_keys(entry: json_files.Object, known: set[str]) -> None:
-  for name in sorted(known ^ entry.keys()):
-    raise ValueError(f'{messages.quoted(name)} is {"missing" if name in known else "unknown"}')
-
-
-def _check_name(name: Any) -> str:
-  if not isinstance(name, str) or not _FILE_NAME.fullmatch(name):
-    raise ValueError(f'a file must have a plain name in the bundle, got {messages.quoted(name)}')
-  return name
-
-
-def _digest(entry: json_files.Object, name: str) -> str:
-  value = _take(entry, name, str)
-  if not _SHA256.fullmatch(value):
-    raise ValueError(f'{name} must be 64 hexadecimal digits, got {messages.quoted(value)}')
-  return value
-
-
-def _take(entry: json_files.Object, name: str, kind: Any) -> Any:
-  return _of_kind(name, entry.get(name), kind)
-
-
-def _of_kind(name: str, value: Any, kind: Any) -> Any:
-  if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-    raise ValueError(f'{messages.quoted(name)} must not be {messages.quoted(value)}')
-  return value
+def schema(entry: Any) -> participation.MinSep | None:
+  """Reads a declared schema; ValueError for what is none."""
+  if entry is None:
+    return None
+  return strategy_document.read_schema(entries.of_kind('declared', entry, dict))

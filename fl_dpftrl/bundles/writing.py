@@ -14,6 +14,7 @@ import fl_dpftrl
 from fl_dpftrl import catalogue, digests, files, json_files, participation
 from fl_dpftrl.bundles import chain
 from fl_dpftrl.bundles import manifest as manifest_lib
+from fl_dpftrl.families import base
 from fl_dpftrl.logs import formats, journal
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import log as log_lib
@@ -203,19 +204,23 @@ def _store_strategy(
 ) -> manifest_lib.Run:
   """Writes a run's strategy with its figures under the schema that the log shows."""
   schema = participation.MinSep(
-    num_rounds=max(
-      stream.num_rounds for stream in run.noise.streams() if stream.strategy is run.noise.strategy
-    ),
-    min_sep=facts.min_sep,
-    max_participations=facts.max_participations,
+    num_rounds=facts.num_rounds, min_sep=facts.min_sep, max_participations=facts.max_participations
   )
   path = folder / entry.strategy
-  catalogue.save_strategy(path, run.noise.strategy, schema=schema)
+  save_strategy(path, run.noise.strategy, run.noise, schema)
   for written in folder.glob(f'{path.stem}.*'):  # Its figures are of a confidential log.
     _write(written, written.read_bytes())
   if digests.strategy_digest(catalogue.load_strategy(path)) != entry.strategy_sha256:
     raise ValueError(f'strategy of family {run.noise.strategy.family!r} is not read as written')
   return entry
+
+
+def save_strategy(
+  path: pathlib.Path, strategy: base.Strategy, noise: runs_lib.Noise, schema: participation.MinSep
+) -> None:
+  """Writes a strategy of a run, with its figures under a schema of its longest stream."""
+  longest = max(s.num_rounds for s in noise.streams() if s.strategy is strategy)
+  catalogue.save_strategy(path, strategy, schema=schema.within(longest))
 
 
 def _write(path: pathlib.Path, content: bytes) -> None:

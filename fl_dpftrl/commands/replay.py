@@ -8,7 +8,7 @@ import shlex
 import sys
 
 from fl_dpftrl import messages
-from fl_dpftrl.bundles import writing
+from fl_dpftrl.bundles import publishing, writing
 from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.commands import flags, outputs, progress, replay_text, report_flags
 from fl_dpftrl.replaying import engines, publication, replay, runs, runs_file
@@ -108,6 +108,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='folder to write with log, strategy, parameters and statement, which `fl-dpftrl verify'
     ' FOLDER` computes again; as confidential as the log',
   )
+  add(
+    '--public_bundle',
+    metavar='FOLDER',
+    help='with --bundle: folder to write with what may be published of it, and commitments to the'
+    ' rest',
+  )
 
 
 def _change(text: str) -> tuple[int, float]:
@@ -141,8 +147,10 @@ def run(args: argparse.Namespace) -> statement_lib.Statement:
   outputs.check_file('public_report', args.public_report)
   if args.report and args.report == args.public_report:
     raise ValueError(f'--public_report={args.public_report} must be another file than --report')
-  if args.bundle:
-    writing.check_folder(pathlib.Path(args.bundle))
+  if args.public_bundle and not args.bundle:
+    raise ValueError('--public_bundle is the public form of a bundle: give --bundle too')
+  for folder in filter(None, (args.bundle, args.public_bundle)):
+    writing.check_folder(pathlib.Path(folder))
   opened = _runs(args)
   report_flags.check_log(args, opened)
   result = replay.replay(
@@ -159,10 +167,11 @@ def run(args: argparse.Namespace) -> statement_lib.Statement:
       messages.one_line(f'fl-dpftrl: warning: {warning}', limit=replay_text.LONGEST),
       file=sys.stderr,
     )
-  if args.bundle:
-    _write_bundle(args, opened)
-  if args.public_report:
+  if args.public_report or args.public_bundle:
     result = publication.committed(result)
+  if args.bundle:
+    _write_bundle(args, opened, result.commitment)
+  if args.public_report:
     if isinstance(result.drawn, drawn_lib.Amplified):
       print(f'fl-dpftrl: warning: {_NOT_PUBLIC}', file=sys.stderr)
   if args.report or args.public_report:
@@ -181,7 +190,9 @@ def run(args: argparse.Namespace) -> statement_lib.Statement:
   return result
 
 
-def _write_bundle(args: argparse.Namespace, opened: list[runs.Run]) -> None:
+def _write_bundle(
+  args: argparse.Namespace, opened: list[runs.Run], commitment: statement_lib.Commitment | None
+) -> None:
   # The statement in the bundle is of the files in it, so they are replayed there.
   bundle = writing.write_bundle(
     args.bundle,
@@ -194,6 +205,15 @@ def _write_bundle(args: argparse.Namespace, opened: list[runs.Run]) -> None:
     progress=progress.Progress('replay').say,
   )
   print(f'fl-dpftrl: digest of {args.bundle}: {bundle.digest}', file=sys.stderr)
+  if args.public_bundle:
+    public = publishing.write_public_bundle(
+      args.public_bundle,
+      args.bundle,
+      salt=commitment.salt if commitment else None,
+      engine=engines.by_name(args.engine),
+      progress=progress.Progress('replay').say,
+    )
+    print(f'fl-dpftrl: digest of {args.public_bundle}: {public.digest}', file=sys.stderr)
 
 
 def verdict(args: argparse.Namespace, result: statement_lib.Statement) -> tuple[int, str] | None:

@@ -35,7 +35,7 @@ def text(result: statement_lib.Statement) -> str:
   if result.commitment is not None:
     lines += [
       '',
-      'commitment of the public report to the log, HMAC-SHA-256',
+      'published commitment to the log, HMAC-SHA-256',
       f'  value  {result.commitment.hmac_sha256}',
       f'  salt   {result.commitment.salt}   keep it as secret as the log',
     ]
@@ -63,7 +63,8 @@ def _violated(result: statement_lib.Statement) -> list[str]:
   void = result.void_reason is not None or result.worst_case.epsilon is None
   lines = [
     '',
-    f'{"VOID: " if void else ""}not kept to what was declared: {found.num_devices} devices, in {found.num_rounds} rounds'
+    f'{"VOID: " if void else ""}not kept to what was declared: {found.num_devices} devices, in'
+    f' {found.num_rounds} rounds'
     f' ({", ".join(places)}{more})',
     f'  largest loss of one of them   ε = {_up(found.largest.epsilon)},'
     f' ρ = {_up(found.largest.rho)}',

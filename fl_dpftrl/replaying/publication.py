@@ -25,14 +25,15 @@ from fl_dpftrl.replaying import statement as statement_lib
 
 SALT_BYTES = 16
 
-_VOID = 'its log says so, or is of another run'
-_ASSUMED_ROUNDS = (
+VOID = 'its log says so, or is of another run'
+ASSUMED_ROUNDS = (
   'A log does not say how many rounds consumed noise; its last round plus one'
   ' was taken. Burnt rounds after it would be missing'
 )
 # Stands for the value of --columns, whose names are those of another system.
 _COLUMNS = 'COLUMNS'
 # Sentences about figures that are left out of the published statement.
+_ALSO_OF_OBSERVED = ('worst case and observed also assume', 'worst case also assumes')
 _CONFIDENTIAL_SENTENCES = ('observed: ', 'amplified: ')
 
 
@@ -81,12 +82,12 @@ def publishable(statement: statement_lib.Statement) -> statement_lib.Statement:
     adjacency=statement.adjacency,
     group_size=statement.group_size,
     assumptions=tuple(
-      sentence.replace(void, _VOID) if void else sentence
+      (sentence.replace(void, VOID) if void else sentence).replace(*_ALSO_OF_OBSERVED)
       for sentence in statement.assumptions
       if not sentence.startswith(_CONFIDENTIAL_SENTENCES)
     ),
-    void_reason=void and _VOID,
-    warnings=(_ASSUMED_ROUNDS,) if assumed else (),
+    void_reason=void and VOID,
+    warnings=(ASSUMED_ROUNDS,) if assumed else (),
     commitment=commitment and commitment._replace(salt=None),
     confidential=False,
   )
@@ -132,7 +133,7 @@ def command(statement: statement_lib.Statement) -> str:
     words.append('--runs=RUNS')
   else:
     words += ['--log=LOG', '--strategy=STRATEGY', f'--noise_multiplier={first.noise_multiplier}']
-    if _ASSUMED_ROUNDS not in statement.warnings:
+    if ASSUMED_ROUNDS not in statement.warnings:
       words.append(f'--num_rounds={first.num_rounds}')
     if first.layout.round == _COLUMNS:
       words.append(f'--columns={_COLUMNS}')

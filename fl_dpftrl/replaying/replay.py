@@ -6,7 +6,6 @@ stand side by side and are never mixed.
 
 import bisect
 import dataclasses
-import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -14,14 +13,14 @@ from collections.abc import Callable, Sequence
 from fl_dpftrl import digests
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import adjacency as adjacency_lib
-from fl_dpftrl.accounting import gaussian, privacy_loss
+from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.logs import canaries, noise_record
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import observed as observed_lib
 from fl_dpftrl.replaying import assumptions as assumptions_lib
-from fl_dpftrl.replaying import embedded, sensitivities, void
+from fl_dpftrl.replaying import embedded, sensitivities, spending, void
 from fl_dpftrl.replaying import facts as facts_lib
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.replaying import statement as statement_lib
@@ -31,7 +30,6 @@ QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
 _BARS = 32
 _LISTED = 10
-_epsilon = functools.lru_cache(gaussian.epsilon)
 
 Engine = Callable[..., tally_lib.Tally]
 
@@ -74,8 +72,7 @@ def replay(
   happened = [
     observed_lib.ObservedParticipation.of(run.log, counts) for run, counts in zip(runs, tally.logs)
   ]
-  has_noise = all(all(noise.multipliers) for noise in noises)
-  spend = _Spending(noises[0].multiplier if has_noise else 0.0, adjacency, deltas)
+  spend = spending.Spending.of(noises, adjacency, deltas)
   schemas = [o.schema for o in happened]
   facts = tuple(_facts(run, o, report_goal) for run, o in zip(runs, happened))
   declared = _declared(runs, happened, spend, group_size)
@@ -164,38 +161,7 @@ def _count(
     raise log_lib.LogError(f'{place}: {e}') from None
 
 
-@dataclasses.dataclass(frozen=True)
-class _Spending:
-  """Converts sensitivities to privacy losses; there is none without noise."""
-
-  noise_multiplier: float
-  adjacency: str
-  deltas: Sequence[float]
-
-  def loss(
-    self, sensitivity: sensitivity_lib.Sensitivity, group_size: int = 1
-  ) -> privacy_loss.PrivacyLoss:
-    value, kind = adjacency_lib.scaled(sensitivity, self.adjacency, group_size)
-    if kind not in (sensitivity_lib.EXACT, sensitivity_lib.UPPER_BOUND):
-      raise ValueError(f'a guarantee cannot rest on a {kind} of sensitivity')
-    effective = self.noise_multiplier / value
-    return privacy_loss.PrivacyLoss(
-      sensitivity=value,
-      sensitivity_kind=kind,
-      effective_noise_multiplier=effective,
-      rho=gaussian.rho(effective) if effective else None,
-      curve=tuple(
-        privacy_loss.Point(d, _epsilon(effective, d) if effective else None) for d in self.deltas
-      ),
-    )
-
-  def rho(self, sensitivity: float) -> float:
-    return gaussian.rho(
-      self.noise_multiplier / (sensitivity * adjacency_lib.factor(self.adjacency))
-    )
-
-
-def _per_device(tally: tally_lib.Tally, spend: _Spending) -> statement_lib.PerDevice:
+def _per_device(tally: tally_lib.Tally, spend: spending.Spending) -> statement_lib.PerDevice:
   kind = sensitivities.occurred(tally).kind
   bars = sensitivities.histogram(tally, spend.rho, _BARS) if spend.noise_multiplier else []
   return statement_lib.PerDevice(
@@ -211,7 +177,7 @@ def _per_device(tally: tally_lib.Tally, spend: _Spending) -> statement_lib.PerDe
 def _declared(
   runs: Sequence[runs_lib.Run],
   happened: Sequence[observed_lib.ObservedParticipation],
-  spend: _Spending,
+  spend: spending.Spending,
   group_size: int,
 ) -> statement_lib.Declared | None:
   schemas = [run.declared for run in runs if run.declared is not None]
@@ -232,7 +198,7 @@ def _violations(
   runs: Sequence[runs_lib.Run],
   tally: tally_lib.Tally,
   happened: Sequence[observed_lib.ObservedParticipation],
-  spend: _Spending,
+  spend: spending.Spending,
 ) -> statement_lib.Violations | None:
   schemas = [run.declared for run in runs if run.declared is not None]
   if all(o.keeps_to(s) for o, s in zip(happened, schemas)):

@@ -1,0 +1,268 @@
+"""Checks of bundles, and what all kinds of bundles have checked."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from fl_dpftrl import json_files, messages, rounding
+from fl_dpftrl.bundles import manifest as manifest_lib
+from fl_dpftrl.replaying import statement as statement_lib
+
+CAVEAT = (
+  'Nothing in a bundle shows that all of it was not forged together. Compare the digest with one'
+  ' that was kept elsewhere: --digest=HEX.'
+)
+
+Manifest = TypeVar('Manifest')
+
+_LISTED = 20
+_HEADLINE = ('worst_case', 'declared')  # What differs there is told first.
+
+
+class Check(NamedTuple):
+  """One check of a bundle.
+
+  Attributes:
+    name: what was checked.
+    found: sentences about what does not fit; the first 20, and how many more.
+    detail: what was compared, where everything fits.
+  """
+
+  name: str
+  found: tuple[str, ...]
+  detail: str = ''
+
+  @property
+  def passed(self) -> bool:
+    """True if everything fits."""
+    return not self.found
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Verification:
+  """Result of the checks of a bundle.
+
+  Attributes:
+    digest: SHA-256 of the manifest, in hexadecimal.
+    compared: whether the digest was compared with one from elsewhere.
+    checks: all checks.
+    made_with: releases that made the bundle, by package.
+    checked_with: releases that checked it.
+    caveat: what the checks cannot show, beside that of a digest that was not compared.
+  """
+
+  digest: str
+  compared: bool
+  checks: tuple[Check, ...]
+  made_with: dict[str, str]
+  checked_with: dict[str, str]
+  caveat: str | None = None
+
+  @property
+  def passed(self) -> bool:
+    """True if every check passed."""
+    return all(check.passed for check in self.checks)
+
+  @property
+  def other_releases(self) -> tuple[str, ...]:
+    """Packages whose releases differ; last digits of figures may differ for that reason."""
+    both = self.made_with.keys() | self.checked_with.keys()
+    return tuple(n for n in sorted(both) if self.made_with.get(n) != self.checked_with.get(n))
+
+  def caveats(self) -> tuple[str, ...]:
+    """Returns what the checks cannot show, in sentences."""
+    return tuple(filter(None, (None if self.compared else CAVEAT, self.caveat)))
+
+  def to_json(self) -> json_files.Object:
+    """Returns the result, with each check."""
+    return {
+      'passed': self.passed,
+      'digest': self.digest,
+      'compared': self.compared,
+      'checks': [
+        {'name': c.name, 'passed': c.passed, 'found': list(c.found), 'detail': c.detail}
+        for c in self.checks
+      ],
+      'made_with': self.made_with,
+      'checked_with': self.checked_with,
+      'caveat': ' '.join(self.caveats()) or None,
+    }
+
+
+class Listing(Protocol):
+  """A manifest of any kind: its files, and its bytes as they are written."""
+
+  @property
+  def files(self) -> Mapping[str, manifest_lib.File]: ...
+
+  def to_bytes(self) -> bytes: ...
+
+
+class Found(NamedTuple):
+  """A folder with a manifest, as it was found.
+
+  Attributes:
+    folder: the folder.
+    names: names of its files.
+    content: bytes of the manifest.
+    digest: SHA-256 of the manifest from elsewhere, in hexadecimal; None if there is none.
+  """
+
+  folder: pathlib.Path
+  names: frozenset[str]
+  content: bytes
+  digest: str | None = None
+
+  @property
+  def own_digest(self) -> str:
+    """SHA-256 of the manifest, in hexadecimal."""
+    return hashlib.sha256(self.content).hexdigest()
+
+
+def find(folder: str | os.PathLike[str], digest: str | None = None) -> Found:
+  """Reads the names and the manifest of a bundle.
+
+  Raises:
+    ValueError: unless it has a manifest and regular files alone.
+    OSError: if it cannot be read.
+  """
+  folder, names = pathlib.Path(folder).resolve(), set()
+  with os.scandir(folder) as entries:
+    for entry in entries:
+      if not entry.is_file(follow_symlinks=False):
+        raise ValueError(f'{folder}: {messages.quoted(entry.name)} is no regular file')
+      names.add(entry.name)
+  if manifest_lib.NAME not in names:
+    raise ValueError(f'{folder}: has no {manifest_lib.NAME}, so it is no bundle')
+  path = folder / manifest_lib.NAME
+  try:
+    content = json_files.read_bytes(path, most_bytes=json_files.MOST_BYTES)
+  except ValueError as error:
+    raise ValueError(f'{path}: {error}') from error
+  return Found(folder, frozenset(names), content, digest)
+
+
+def parsed(found: Found, parse: Callable[[bytes], Manifest]) -> Manifest:
+  """Parses the manifest of a bundle; ValueError, with its path, for one that cannot be."""
+  try:
+    return parse(found.content)
+  except ValueError as error:
+    raise ValueError(f'{found.folder / manifest_lib.NAME}: {error}') from error
+
+
+def of_files(found: Found, manifest: Listing) -> tuple[Check, Check]:
+  """Checks a bundle's manifest, and its files against that."""
+  return _check_manifest(found, manifest), _check_files(found, manifest)
+
+
+def unconfirmed() -> Check:
+  """Returns the check of a guarantee in a bundle that does not fit."""
+  return Check('guarantee', ('not confirmed, as the bundle does not fit',))
+
+
+def of_guarantee(statement: statement_lib.Statement, fits: bool, condition: str = '') -> Check:
+  """Checks that a statement guarantees something, and is of a bundle that fits.
+
+  Args:
+    statement: the statement, computed again.
+    fits: whether all other checks passed.
+    condition: words after the figures, such as what they rest on.
+  """
+  found = [] if fits else list(unconfirmed().found)
+  epsilon, declared = statement.worst_case.epsilon, statement.declared
+  if statement.void_reason:
+    found.append(messages.one_line(f'it is void: {statement.void_reason}'))
+  if epsilon is None:
+    found.append('it is void: no noise was added')
+  if declared is not None and not declared.holds:
+    found.append('the declared schema was not kept')
+  shown = '' if epsilon is None else f'worst case ε = {rounding.up(epsilon)}'
+  if declared is not None and declared.loss.epsilon is not None:
+    shown += f', declared ε = {rounding.up(declared.loss.epsilon)}'
+  whom = '' if statement.group_size == 1 else f' for {statement.group_size} devices together'
+  adjacency = statement.adjacency.replace('_', '-')
+  detail = f'{shown} at δ = {rounding.exact(statement.delta)}, {adjacency} adjacency{whom}'
+  return Check('guarantee', tuple(found), detail + condition)
+
+
+def _check_manifest(bundle: Found, manifest: Listing) -> Check:
+  found = []
+  if manifest_lib.SEAL not in bundle.names:
+    found.append(f'{manifest_lib.SEAL} is missing')
+  else:
+    expected = manifest_lib.seal(bundle.content)
+    with open(bundle.folder / manifest_lib.SEAL, 'rb') as stream:
+      if stream.read(len(expected) + 1) != expected:
+        found.append(f'{manifest_lib.SEAL} is not of this {manifest_lib.NAME}')
+  if bundle.content != manifest.to_bytes():
+    found.append(f'{manifest_lib.NAME} is not written as write_bundle writes it')
+  own = bundle.own_digest
+  if bundle.digest is not None and bundle.digest.lower() != own:
+    found.append(f'its digest is {own}, not {bundle.digest.lower()}')
+  return Check('manifest', tuple(found), f'SHA-256 {own}')
+
+
+def _check_files(bundle: Found, manifest: Listing) -> Check:
+  found = []
+  for name, stated in manifest.files.items():
+    if name not in bundle.names:
+      found.append(f'{name} is missing')
+    elif (size := os.path.getsize(bundle.folder / name)) != stated.bytes:
+      found.append(f'{name} has {size} bytes, not {stated.bytes}')
+    elif (file := manifest_lib.File.of(bundle.folder / name)).sha256 != stated.sha256:
+      found.append(f'{name} has the digest {file.sha256}, not {stated.sha256}')
+  others = bundle.names - manifest.files.keys() - {manifest_lib.NAME, manifest_lib.SEAL}
+  found += [f'{messages.quoted(name)} is not in the manifest' for name in sorted(others)]
+  return Check('files', shortened(found), f'{len(manifest.files)} files')
+
+
+def plain(value: Any) -> Any:
+  """Returns a value as JSON gives it back."""
+  return json.loads(json.dumps(value, allow_nan=False))
+
+
+def differences(stored: json_files.Object, own: json_files.Object, source: str) -> tuple[str, ...]:
+  """Returns a sentence for each value that differs, in type or in the last digit.
+
+  Args:
+    stored: values in a bundle.
+    own: the same values, computed again.
+    source: what they were computed from.
+  """
+  found: dict[str, str] = {}
+  _compare('', stored, own, source, found)
+
+  def depth(place: str) -> tuple[bool, int, str]:
+    return not place.startswith(_HEADLINE), place.count('.') + place.count('['), place
+
+  return shortened([found[place] for place in sorted(found, key=depth)])
+
+
+def _compare(place: str, stored: Any, own: Any, source: str, found: dict[str, str]) -> None:
+  """Adds a sentence for each value that differs, of the same type and to the last digit."""
+  if isinstance(stored, dict) and isinstance(own, dict):
+    for name in sorted(stored.keys() | own.keys()):
+      inner = f'{place}.{name}' if place else name
+      if name not in own or name not in stored:
+        found[inner] = f'{messages.quoted(inner)} is {"missing" if name in own else "unknown"}'
+      else:
+        _compare(inner, stored[name], own[name], source, found)
+  elif isinstance(stored, list) and isinstance(own, list) and len(stored) == len(own):
+    for index, (one, other) in enumerate(zip(stored, own)):
+      _compare(f'{place}[{index}]', one, other, source, found)
+  elif type(stored) is not type(own) or stored != own:
+    found[place] = (
+      f'{place or "the statement"} is {messages.quoted(stored)}, but {source} give'
+      f' {messages.quoted(own)}'
+    )
+
+
+def shortened(found: Iterable[str]) -> tuple[str, ...]:
+  """Returns the first few sentences, and how many more there are."""
+  found = list(found)
+  more = len(found) - _LISTED
+  return (*found[:_LISTED], *([f'and {more} more'] if more > 0 else []))

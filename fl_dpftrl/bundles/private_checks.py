@@ -1,0 +1,161 @@
+"""Checks of bundles that have logs: everything is computed again from the logs and compared."""
+
+import os
+import pathlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+from fl_dpftrl import catalogue, digests, json_files, messages
+from fl_dpftrl.bundles import chain, writing
+from fl_dpftrl.bundles import checks as checks_lib
+from fl_dpftrl.bundles import manifest as manifest_lib
+from fl_dpftrl.families import base
+from fl_dpftrl.logs import keys
+from fl_dpftrl.replaying import embedded, replay
+from fl_dpftrl.replaying import runs as runs_lib
+from fl_dpftrl.replaying import statement as statement_lib
+
+_DIGEST_LINE = 65  # bytes
+
+
+class Examined(NamedTuple):
+  """A bundle that was examined.
+
+  Attributes:
+    folder: the bundle.
+    manifest: its manifest.
+    checks: all checks.
+    opened: the runs, as far as they can be read.
+    statement: the statement, computed again; None if it cannot be.
+  """
+
+  folder: pathlib.Path
+  manifest: manifest_lib.Manifest
+  checks: tuple[checks_lib.Check, ...]
+  opened: tuple[runs_lib.Run, ...]
+  statement: statement_lib.Statement | None
+
+  @property
+  def fits(self) -> bool:
+    """True if every check passed but that of the guarantee, which may be void."""
+    return all(check.passed for check in self.checks if check.name != 'guarantee')
+
+
+def examined(
+  folder: str | os.PathLike[str],
+  engine: replay.Engine = embedded.count,
+  progress: Callable[[str], None] = lambda text: None,
+) -> Examined:
+  """Opens and examines a bundle that `write_bundle` wrote; errors as for `verify`."""
+  found = checks_lib.find(folder)
+  return examine(found, checks_lib.parsed(found, manifest_lib.parse), engine, progress)
+
+
+def examine(
+  found: checks_lib.Found,
+  manifest: manifest_lib.Manifest,
+  engine: replay.Engine = embedded.count,
+  progress: Callable[[str], None] = lambda text: None,
+) -> Examined:
+  """Checks a bundle that `write_bundle` wrote; errors as for `verify`."""
+  checks = list(checks_lib.of_files(found, manifest))
+  opened: list[runs_lib.Run] = []
+  for place, entry in enumerate(manifest.runs, 1):
+    checked, strategy = check_strategy(
+      found.folder, f'strategy of run {place}', entry.strategy, entry.strategy_sha256
+    )
+    checks.append(checked)
+    checked, run = _check_rounds(found.folder, place, entry, strategy, progress)
+    checks.append(checked)
+    opened += [run] if run else []
+  more, statement = _check_statement(found.folder, manifest, opened, checks, engine, progress)
+  return Examined(found.folder, manifest, (*checks, *more), tuple(opened), statement)
+
+
+def check_strategy(
+  folder: pathlib.Path, name: str, file: str, stated: str
+) -> tuple[checks_lib.Check, base.Strategy | None]:
+  """Checks a strategy file against a digest; returns the strategy too, where it can be read."""
+  try:
+    strategy = catalogue.load(folder / file).strategy
+  except ValueError as error:
+    return checks_lib.Check(name, (_sentence(error),)), None
+  digest = digests.strategy_digest(strategy)
+  found = ()
+  if digest != stated:
+    found = (f'the digest of the strategy is {digest}, not {stated}',)
+  return checks_lib.Check(name, found, f'{strategy.family}, its figures computed again'), strategy
+
+
+def _check_rounds(
+  folder: pathlib.Path,
+  place: int,
+  entry: manifest_lib.Run,
+  strategy: base.Strategy | None,
+  progress: Callable[[str], None],
+) -> tuple[checks_lib.Check, runs_lib.Run | None]:
+  name = f'rounds of run {place}'
+  if strategy is None:
+    return checks_lib.Check(name, ('not checked, as the strategy cannot be read',)), None
+  try:
+    run = entry.open(folder, strategy)
+    found = _chain(folder, entry, run, progress)
+  except (ValueError, OSError) as error:
+    return checks_lib.Check(name, (_sentence(error),)), None
+  return checks_lib.Check(name, found, f'{run.log.num_rounds} chained digests computed again'), run
+
+
+def _chain(
+  folder: pathlib.Path, entry: manifest_lib.Run, run: runs_lib.Run, progress: Callable[[str], None]
+) -> tuple[str, ...]:
+  """Compares the chained digests with the log; returns what does not fit."""
+  first, last = None, ''
+  with open(folder / entry.rounds, 'rb') as stream:
+    for t, last in enumerate(chain.of(run, progress)):
+      if first is None and stream.read(_DIGEST_LINE) != f'{last}\n'.encode():
+        first = t
+    more = first is None and stream.read(1)
+  found = []
+  if first is not None:
+    found.append(f'round {first} is the first whose devices do not give its digest')
+  if more:
+    found.append(f'{entry.rounds} has digests of more rounds than {run.log.num_rounds}')
+  if last != entry.last_digest:
+    found.append(f'the last digest is {last}, not {entry.last_digest}')
+  for shard in run.log.shards if len(run.log.shards) == 1 else ():
+    if shard.metadata.get(keys.CHAIN_KEY, last) != last:
+      found.append('the rows are not those whose digest the writer of the log computed')
+  return tuple(found)
+
+
+def _check_statement(
+  folder: pathlib.Path,
+  manifest: manifest_lib.Manifest,
+  opened: list[runs_lib.Run],
+  before: list[checks_lib.Check],
+  engine: replay.Engine,
+  progress: Callable[[str], None],
+) -> tuple[tuple[checks_lib.Check, ...], statement_lib.Statement | None]:
+  """Checks the statement and the guarantee; returns the statement too, where it can be had."""
+  why = ''
+  if len(opened) < len(manifest.runs):
+    why = 'not checked, as a log or strategy cannot be read'
+  else:
+    try:
+      statement = writing.statement_of(opened, manifest.guarantee, engine, progress)
+      stored = json_files.read(folder / manifest_lib.STATEMENT)
+    except (ValueError, OSError) as error:
+      why = _sentence(error)
+  if why:
+    return (checks_lib.Check('statement', (why,)), checks_lib.unconfirmed()), None
+  differing = checks_lib.differences(
+    stored, writing.document(statement, folder), 'the log and the strategy'
+  )
+  detail = 'every figure computed again, to the last digit'
+  fits = all(check.passed for check in before) and not differing
+  checked = checks_lib.Check('statement', differing, detail)
+  return (checked, checks_lib.of_guarantee(statement, fits)), statement
+
+
+def _sentence(error: object) -> str:
+  return messages.one_line(error)

@@ -1,0 +1,247 @@
+"""Checks of public bundles: figures are computed again from n, b and k, which are asserted."""
+
+import pathlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from fl_dpftrl import digests, json_files, messages
+from fl_dpftrl.accounting import adjacency as adjacency_lib
+from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.bundles import checks as checks_lib
+from fl_dpftrl.bundles import manifest as manifest_lib
+from fl_dpftrl.bundles import private_checks, public_manifest, publishing
+from fl_dpftrl.families import base
+from fl_dpftrl.replaying import facts as facts_lib
+from fl_dpftrl.replaying import publication, sensitivities, spending
+from fl_dpftrl.replaying import runs as runs_lib
+from fl_dpftrl.replaying import statement as statement_lib
+
+CAVEAT = (
+  'A public bundle asserts n, b and k of the log, whether the run is void, the clip norm, and the'
+  ' assumptions. Its figures follow from these. Nothing in it shows that they are those of the'
+  ' log: --private and --salt compare it with the bundle that has the log.'
+)
+COMPARED = (
+  'n, b and k are those of the log in the private bundle. Compare the digest of that bundle too,'
+  ' and keep the salt as secret as the log.'
+)
+
+# Facts of a run that no other part of the bundle gives.
+_ASSERTED = ('clip_norm', 'adaptive_clipping', 'clip_norm_changes', 'canaries')
+_COMMITMENT = re.compile(rb'[0-9a-f]{64}\n')
+
+
+def examine(
+  found: checks_lib.Found, manifest: public_manifest.PublicManifest
+) -> tuple[checks_lib.Check, ...]:
+  """Checks a bundle that `write_public_bundle` wrote; OSError if it cannot be read."""
+  checks: list[checks_lib.Check] = list(checks_lib.of_files(found, manifest))
+  strategies: list[list[base.Strategy]] = []
+  for place, run in enumerate(manifest.runs, 1):
+    own = []
+    for entry in run.strategies:
+      name = f'strategy of run {place}' + (f' from round {entry.round}' if entry.round else '')
+      checked, strategy = private_checks.check_strategy(
+        found.folder, name, entry.file, entry.sha256
+      )
+      checks.append(checked)
+      own += [strategy] if strategy else []
+    strategies.append(own)
+    checks.append(_check_commitments(found.folder, place, run))
+  if any(len(own) < len(run.strategies) for own, run in zip(strategies, manifest.runs)):
+    why = 'not checked, as a strategy cannot be read'
+    return (*checks, checks_lib.Check('statement', (why,)), checks_lib.unconfirmed())
+  try:
+    stored = json_files.read(found.folder / manifest_lib.STATEMENT)
+    statement = _computed(manifest, strategies, stored)
+    own_document = _with_asserted(statement.to_json(), stored)
+  except (ValueError, OSError, OverflowError) as error:
+    why = messages.one_line(error)
+    return (*checks, checks_lib.Check('statement', (why,)), checks_lib.unconfirmed())
+  differing = checks_lib.differences(stored, checks_lib.plain(own_document), 'the parameters')
+  detail = 'figures computed again from n, b, k and the parameters, to the last digit'
+  checks.append(checks_lib.Check('statement', (*_missing(manifest, statement), *differing), detail))
+  fits = all(check.passed for check in checks)
+  schemas = '; '.join(
+    f'n = {run.num_rounds}, b = {run.min_sep}, k = {run.max_participations}'
+    for run in manifest.runs
+  )
+  condition = f', if {schemas} are those of the log' + ('s' if len(manifest.runs) > 1 else '')
+  return (*checks, checks_lib.of_guarantee(statement, fits, condition))
+
+
+def compare(
+  folder: pathlib.Path,
+  manifest: public_manifest.PublicManifest,
+  source: private_checks.Examined,
+  salt: bytes,
+) -> checks_lib.Check:
+  """Compares a public bundle with the bundle that it claims to be of."""
+  name, detail = 'private bundle', 'it fits, and this is its public form, round by round'
+  failed = [check.name for check in source.checks if not check.passed]
+  if not source.fits:
+    return checks_lib.Check(name, (f'it does not fit: {", ".join(failed)}',))
+  found = []
+  if manifest.guarantee != source.manifest.guarantee:
+    found.append('its parameters of the guarantee are others')
+  own_runs = publishing.public_runs(source)
+  if len(own_runs) != len(manifest.runs):
+    found.append(f'it has {len(own_runs)} runs, not {len(manifest.runs)}')
+  for place, (own, run) in enumerate(zip(own_runs, manifest.runs), 1):
+    stated, own_entry = checks_lib.plain(run.to_json()), checks_lib.plain(own.to_json())
+    found += checks_lib.differences(stated, own_entry, f'the logs of run {place}')
+    lines = _lines(folder / run.commitments)
+    for t, line in enumerate(publishing.commitments(source, place, salt)):
+      if t >= len(lines) or lines[t] != line:
+        found.append(f'round {t} of run {place} is the first whose commitment is of other rows')
+        break
+    else:
+      if len(lines) > own.num_rounds:
+        found.append(f'run {place} has commitments to more rounds than {own.num_rounds}')
+  try:
+    stored = json_files.read(folder / manifest_lib.STATEMENT)
+    found += checks_lib.differences(stored, publishing.statement(source, salt), 'the logs')
+  except (ValueError, OSError) as error:
+    found.append(messages.one_line(error))
+  return checks_lib.Check(name, checks_lib.shortened(found), detail)
+
+
+def _lines(path: pathlib.Path) -> list[str]:
+  try:
+    return path.read_text(encoding='ascii').splitlines()
+  except (OSError, ValueError):
+    return []
+
+
+def _check_commitments(
+  folder: pathlib.Path, place: int, run: public_manifest.PublicRun
+) -> checks_lib.Check:
+  """Checks that there is one commitment a round; what it commits to cannot be seen."""
+  number, found = 0, ()
+  try:
+    with open(folder / run.commitments, 'rb') as stream:
+      for number, line in enumerate(iter(lambda: stream.read(65), b''), 1):
+        if not _COMMITMENT.fullmatch(line):
+          found = (f'line {number} is no commitment',)
+          break
+  except OSError as error:
+    found = (messages.one_line(error),)
+  if not found and number != run.num_rounds:
+    found = (f'there are {number}, not one for each of {run.num_rounds} rounds',)
+  return checks_lib.Check(
+    f'commitments of run {place}', found, f'{number}, one a round; only the salt opens them'
+  )
+
+
+def _computed(
+  manifest: public_manifest.PublicManifest,
+  strategies: Sequence[Sequence[base.Strategy]],
+  stored: Any,
+) -> statement_lib.Statement:
+  """Returns the statement that follows from the parameters, and from what it asserts.
+
+  Raises:
+    ValueError: if a parameter is out of range, or the stored statement has another form.
+  """
+  if not isinstance(stored, dict):
+    raise ValueError(f'{manifest_lib.STATEMENT} must be a JSON object')
+  asked, runs = manifest.guarantee, manifest.runs
+  adjacency_lib.check(asked.adjacency, asked.group_size)
+  if not asked.deltas:
+    raise ValueError('deltas must hold at least one delta')
+  noises = [run.noise(own) for run, own in zip(runs, strategies, strict=True)]
+  spend = spending.Spending.of(noises, asked.adjacency, asked.deltas)
+  worst = sensitivities.worst_case(noises, [run.schema for run in runs])
+  announced = [run.declared for run in runs if run.declared is not None]
+  declared = None
+  if len(announced) == len(runs):
+    declared = statement_lib.Declared(
+      min_sep=min(schema.min_sep for schema in announced),
+      max_participations=max(schema.participations for schema in announced),
+      loss=spend.loss(sensitivities.worst_case(noises, announced), asked.group_size),
+      holds=all(run.holds for run in runs),
+    )
+  void, warnings, commitment = (
+    stored.get(name) for name in ('void_reason', 'warnings', 'commitment')
+  )
+  if void not in (None, publication.VOID):
+    raise ValueError(f'void_reason must be none, or {publication.VOID!r}')
+  if warnings not in ([], [publication.ASSUMED_ROUNDS]):
+    raise ValueError('warnings must be those of a report for publication')
+  value = commitment.get('hmac_sha256') if isinstance(commitment, dict) else None
+  if not isinstance(value, str) or not re.fullmatch('[0-9a-f]{64}', value):
+    raise ValueError('commitment must have hmac_sha256 of 64 hexadecimal digits')
+  return statement_lib.Statement(
+    runs=tuple(
+      _facts(run, noise, asked.report_goal) for run, noise in zip(runs, noises, strict=True)
+    ),
+    num_rounds=sum(run.num_rounds for run in runs),
+    min_sep=min(run.min_sep for run in runs),
+    max_participations=max(run.max_participations for run in runs),
+    worst_case=spend.loss(worst, asked.group_size),
+    declared=declared,
+    adjacency=asked.adjacency,
+    group_size=asked.group_size,
+    assumptions=tuple(_sentences(stored)),
+    void_reason=void,
+    warnings=tuple(warnings),
+    commitment=statement_lib.Commitment(hmac_sha256=value, salt=None),
+    confidential=False,
+  )
+
+
+def _sentences(stored: json_files.Object) -> list[str]:
+  sentences = stored.get('assumptions')
+  if not isinstance(sentences, list) or not all(isinstance(one, str) for one in sentences):
+    raise ValueError('assumptions must be a list of sentences')
+  return sentences
+
+
+def _missing(
+  manifest: public_manifest.PublicManifest, statement: statement_lib.Statement
+) -> tuple[str, ...]:
+  """Returns a sentence for each assumption of every guarantee that the statement lacks."""
+  needed = list(gaussian.assumptions(manifest.runs[0].schema)[1:])
+  needed += adjacency_lib.assumptions(manifest.guarantee.adjacency)
+  for place, run in enumerate(manifest.runs, 1):
+    of_run = f' in run {place}' if len(manifest.runs) > 1 else ''
+    needed.append(f'worst case: {gaussian.assumptions(run.schema)[0]}{of_run}, as in the log')
+    if run.declared is not None and statement.declared is not None:
+      needed.append(f'declared: {gaussian.assumptions(run.declared)[0]}{of_run}')
+  return tuple(
+    f'assumptions lack {messages.quoted(sentence)}'
+    for sentence in needed
+    if sentence not in statement.assumptions
+  )
+
+
+def _facts(
+  run: public_manifest.PublicRun, noise: runs_lib.Noise, report_goal: int | None
+) -> facts_lib.RunFacts:
+  def told(strategy: base.Strategy) -> facts_lib.Strategy:
+    return facts_lib.Strategy(strategy.family, digests.strategy_digest(strategy))
+
+  return facts_lib.RunFacts(
+    num_rounds=run.num_rounds,
+    min_sep=run.min_sep,
+    max_participations=run.max_participations,
+    noise_multiplier=run.noise_multiplier,
+    strategy=told(noise.strategy),
+    report_goal=report_goal,
+    changes=run.changes,
+    restarts=run.restarts,
+    later_strategies=tuple((t, told(strategy)) for t, strategy in noise.later_strategies),
+  )
+
+
+def _with_asserted(own: json_files.Object, stored: json_files.Object) -> json_files.Object:
+  """Returns a computed statement with the facts that the stored one asserts."""
+  result = {**own, **{name: stored[name] for name in _ASSERTED if name in stored}}
+  runs = stored.get('runs')
+  if 'runs' in own and isinstance(runs, list) and len(runs) == len(own['runs']):
+    result['runs'] = [
+      {**one, **{name: of[name] for name in _ASSERTED if isinstance(of, dict) and name in of}}
+      for one, of in zip(own['runs'], runs)
+    ]
+  return result

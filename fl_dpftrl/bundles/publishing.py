@@ -1,0 +1,162 @@
+"""Public bundles: what may be published of a bundle, and commitments to the rest.
+
+The log and the digests of its rounds stay out: anyone who knows nearly all devices of a round
+could guess the others until a digest matches. Of each chained digest H_t, the public bundle has a
+commitment instead, HMAC-SHA-256 under a salt that stays as secret as the log.
+"""
+
+import hashlib
+import hmac
+import json
+import os
+import pathlib
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import fl_dpftrl
+from fl_dpftrl import digests, files, json_files, messages
+from fl_dpftrl.bundles import manifest as manifest_lib
+from fl_dpftrl.bundles import private_checks, public_manifest, writing
+from fl_dpftrl.replaying import embedded, publication, replay
+
+
+class PublicBundle(NamedTuple):
+  """A public bundle that was written.
+
+  Attributes:
+    digest: SHA-256 of its manifest, in hexadecimal, which may be published.
+    salt: salt of its commitments, in hexadecimal, which is as secret as the log.
+  """
+
+  digest: str
+  salt: str
+
+
+def write_public_bundle(
+  folder: str | os.PathLike[str],
+  bundle: str | os.PathLike[str],
+  *,
+  salt: str | None = None,
+  engine: replay.Engine = embedded.count,
+  progress: Callable[[str], None] = lambda text: None,
+) -> PublicBundle:
+  """Writes the public form of a bundle, which is verified first.
+
+  It has the strategies, the parameters, n, b and k of each log, the publishable statement, and a
+  commitment to the chained digest of each round. It has no device id, no count of devices and no
+  digest of the log. The folder appears whole or not at all.
+
+  Args:
+    folder: the folder to write, which must not exist yet; its parent must.
+    bundle: the bundle that `write_bundle` wrote.
+    salt: 32 hexadecimal digits that never served before, but for the report for publication of
+      the same replay; None for fresh random ones.
+    engine, progress: see `replay`.
+
+  Raises:
+    ValueError: for a folder that exists, a salt of another form, and a bundle that is none or
+      does not fit.
+    LogError: if a log cannot be believed.
+    OSError: if a folder cannot be read or written.
+  """
+  folder = pathlib.Path(folder)
+  writing.check_folder(folder)
+  salt = secrets.token_hex(publication.SALT_BYTES) if salt is None else salt
+  raw = parse_salt(salt)
+  source = private_checks.examined(bundle, engine, progress)
+  if not source.fits:
+    failed = ', '.join(check.name for check in source.checks if not check.passed)
+    raise ValueError(f'bundle {str(bundle)!r} does not fit, so it is not published: {failed}')
+  temporary = folder.resolve().with_name(files.TEMPORARY_PREFIX + secrets.token_hex(8))
+  temporary.mkdir()
+  try:
+    runs = public_runs(source)
+    for place, run in enumerate(runs, 1):
+      lines = commitments(source, place, raw)
+      files.write_durably(
+        temporary / run.commitments, ''.join(f'{line}\n' for line in lines).encode()
+      )
+      noise = source.opened[place - 1].noise
+      strategies = (noise.strategy, *(strategy for _, strategy in noise.later_strategies))
+      for entry, strategy in zip(run.strategies, strategies, strict=True):
+        writing.save_strategy(temporary / entry.file, strategy, noise, run.schema)
+    content = json.dumps(statement(source, raw), indent=2, allow_nan=False) + '\n'
+    files.write_durably(temporary / manifest_lib.STATEMENT, content.encode())
+    sealed = public_manifest.PublicManifest(
+      made_by=fl_dpftrl.__version__,
+      packages=manifest_lib.packages(),
+      guarantee=source.manifest.guarantee,
+      runs=runs,
+      files={
+        name: manifest_lib.File.of(temporary / name) for name in sorted(os.listdir(temporary))
+      },
+    ).to_bytes()
+    files.write_durably(temporary / manifest_lib.NAME, sealed)
+    files.write_durably(temporary / manifest_lib.SEAL, manifest_lib.seal(sealed))
+    writing.check_folder(folder)
+    os.rename(temporary, folder)
+  except BaseException:
+    shutil.rmtree(temporary, ignore_errors=True)
+    raise
+  files.sync_folder(folder.resolve().parent)
+  return PublicBundle(hashlib.sha256(sealed).hexdigest(), salt)
+
+
+def parse_salt(salt: str) -> bytes:
+  """Returns the bytes of a salt; ValueError unless it has 32 hexadecimal digits."""
+  if not re.fullmatch(rf'[0-9a-fA-F]{{{2 * publication.SALT_BYTES}}}', salt):
+    digits = 2 * publication.SALT_BYTES
+    raise ValueError(f'salt={messages.quoted(salt)} must be {digits} hexadecimal digits')
+  return bytes.fromhex(salt)
+
+
+def public_runs(source: private_checks.Examined) -> tuple[public_manifest.PublicRun, ...]:
+  """Returns what is published of each run of a bundle."""
+  result = []
+  for place, (run, facts) in enumerate(
+    zip(source.opened, source.statement.runs if source.statement else (), strict=True), 1
+  ):
+    noise = run.noise
+    strategies = ((0, noise.strategy), *noise.later_strategies)
+    result.append(
+      public_manifest.PublicRun(
+        num_rounds=facts.num_rounds,
+        min_sep=facts.min_sep,
+        max_participations=facts.max_participations,
+        noise_multiplier=float(noise.multiplier),
+        changes=noise.changes,
+        restarts=noise.restarts,
+        declared=run.declared,
+        strategies=tuple(
+          public_manifest.StrategyFile(
+            t,
+            f'strategy-{place}-{t}.json' if t else f'strategy-{place}.json',
+            digests.strategy_digest(strategy),
+          )
+          for t, strategy in strategies
+        ),
+        commitments=f'commitments-{place}.txt',
+      )
+    )
+  return tuple(result)
+
+
+def commitments(source: private_checks.Examined, place: int, salt: bytes) -> Iterator[str]:
+  """Yields the commitment to each chained digest of a run, which is counted from 1.
+
+  It is HMAC-SHA-256 under the salt, of the run, the round and the digest, one a line.
+  """
+  with open(source.folder / source.manifest.runs[place - 1].rounds, encoding='ascii') as stream:
+    for t, line in enumerate(stream):
+      yield hmac.new(salt, f'{place}\n{t}\n{line}'.encode(), hashlib.sha256).hexdigest()
+
+
+def statement(source: private_checks.Examined, salt: bytes) -> json_files.Object:
+  """Returns the publishable statement of a bundle that fits, with its commitment."""
+  if source.statement is None:
+    raise ValueError('a bundle that does not fit has no statement')
+  found = publication.publishable(publication.committed(source.statement, salt))
+  return writing.document(found, source.folder)
