@@ -33,9 +33,20 @@ _COMMITMENT = re.compile(rb'[0-9a-f]{64}\n')
 
 
 def examine(
-  found: checks_lib.Found, manifest: public_manifest.PublicManifest
+  found: checks_lib.Found,
+  manifest: public_manifest.PublicManifest,
+  compared: checks_lib.Check | None = None,
 ) -> tuple[checks_lib.Check, ...]:
-  """Checks a bundle that `write_public_bundle` wrote; OSError if it cannot be read."""
+  """Checks a bundle that `write_public_bundle` wrote.
+
+  Args:
+    found: the bundle.
+    manifest: its manifest.
+    compared: the check against the private bundle; None if it is not at hand.
+
+  Raises:
+    OSError: if it cannot be read.
+  """
   checks: list[checks_lib.Check] = list(checks_lib.of_files(found, manifest))
   strategies: list[list[base.Strategy]] = []
   for place, run in enumerate(manifest.runs, 1):
@@ -62,12 +73,15 @@ def examine(
   differing = checks_lib.differences(stored, checks_lib.plain(own_document), 'the parameters')
   detail = 'figures computed again from n, b, k and the parameters, to the last digit'
   checks.append(checks_lib.Check('statement', (*_missing(manifest, statement), *differing), detail))
+  checks += [compared] if compared else []
   fits = all(check.passed for check in checks)
   schemas = '; '.join(
     f'n = {run.num_rounds}, b = {run.min_sep}, k = {run.max_participations}'
     for run in manifest.runs
   )
-  condition = f', if {schemas} are those of the log' + ('s' if len(manifest.runs) > 1 else '')
+  condition = f', if {schemas} are those of the log'
+  if compared and compared.passed:
+    condition = f', for {schemas} of the log in the private bundle'
   return (*checks, checks_lib.of_guarantee(statement, fits, condition))
 
 
@@ -94,7 +108,9 @@ def compare(
     lines = _lines(folder / run.commitments)
     for t, line in enumerate(publishing.commitments(source, place, salt)):
       if t >= len(lines) or lines[t] != line:
-        found.append(f'round {t} of run {place} is the first whose commitment is of other rows')
+        found.append(
+          f'round {t} of run {place} is the first whose commitment has other rows or salt'
+        )
         break
     else:
       if len(lines) > own.num_rounds:

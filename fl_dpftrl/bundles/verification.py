@@ -49,13 +49,14 @@ def verify(
   caveat = None
   if public_manifest.is_of(found.content):
     public = checks_lib.parsed(found, public_manifest.parse)
-    checks, made_with = public_checks.examine(found, public), public.packages
-    caveat = public_checks.CAVEAT
+    compared = None
     if private is not None and salt is not None:
       raw = publishing.parse_salt(salt)
       own = private_checks.examined(private, engine, progress)
-      checks += (public_checks.compare(found.folder, public, own, raw),)
-      caveat = public_checks.COMPARED
+      compared = public_checks.compare(found.folder, public, own, raw)
+    checks, made_with = public_checks.examine(found, public, compared), public.packages
+    same = compared is not None and compared.passed
+    caveat = public_checks.COMPARED if same else public_checks.CAVEAT
   elif private is not None:
     raise ValueError(f'{found.folder}: private and salt are for a public bundle, and it is none')
   else:

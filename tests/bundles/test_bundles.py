@@ -357,6 +357,7 @@ def test_several_runs_with_a_family_of_arrays_and_text_logs(tmp_path):
     'strategy of run 1',
     'rounds of run 1',
     'statement',
+    'guarantee',
   }
 
 
