@@ -17,9 +17,9 @@ if TYPE_CHECKING:
   from fl_dpftrl.aggregators import CorrelatedNoiseFactory as CorrelatedNoiseFactory
   from fl_dpftrl.auditing import Audit as Audit
   from fl_dpftrl.auditing import audit as audit
+  from fl_dpftrl.bundles.checks import Verification as Verification
   from fl_dpftrl.bundles.publishing import PublicBundle as PublicBundle
   from fl_dpftrl.bundles.publishing import write_public_bundle as write_public_bundle
-  from fl_dpftrl.bundles.verification import Verification as Verification
   from fl_dpftrl.bundles.verification import verify as verify
   from fl_dpftrl.bundles.writing import Bundle as Bundle
   from fl_dpftrl.bundles.writing import write_bundle as write_bundle
@@ -88,7 +88,7 @@ _HOMES = {
   'StrategyFile': 'catalogue',
   'TreeFull': 'families.tree_full',
   'TreeOnline': 'families.tree_online',
-  'Verification': 'bundles.verification',
+  'Verification': 'bundles.checks',
   'Workload': 'workloads',
   'account': 'accounting',
   'audit': 'auditing',

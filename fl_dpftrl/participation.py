@@ -108,7 +108,7 @@ class Cohort(NamedTuple):
   closed: int
 
 
-def observed(rounds: np.ndarray, device_ids: np.ndarray, num_rounds: int) -> MinSep:
+def schema_of(rounds: np.ndarray, device_ids: np.ndarray, num_rounds: int) -> MinSep:
   """Returns the tightest min-sep schema that a participation log satisfies.
 
   Args:

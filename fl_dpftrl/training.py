@@ -263,7 +263,7 @@ def _report(
     log_lib.read_log(folder / loop.LOG_NAME),
     aggregator.strategy,
     noise_multiplier=aggregator.noise_multiplier,
-    declared=schema,
+    declared_schema=schema,
   )
   stated = replay_lib.replay(run, deltas=delta, report_goal=aggregator.report_goal)
   text = json.dumps(stated.to_json(), indent=2, allow_nan=False, default=str) + '\n'

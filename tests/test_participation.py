@@ -68,7 +68,7 @@ def test_observed_equals_a_count_by_hand(log):
   separations = [
     j - i for rounds in by_device.values() for i, j in itertools.combinations(sorted(rounds), 2)
   ]
-  schema = participation.observed(
+  schema = participation.schema_of(
     np.array([r for r, _ in rows], np.int64), np.array([d for _, d in rows], np.str_), num_rounds
   )
   assert schema.num_rounds == num_rounds
@@ -78,13 +78,13 @@ def test_observed_equals_a_count_by_hand(log):
 
 def test_a_device_twice_in_a_round_is_not_a_separation_of_zero():
   with pytest.raises(ValueError, match='twice'):
-    participation.observed(np.array([3, 3]), np.array([7, 7]), 5)
+    participation.schema_of(np.array([3, 3]), np.array([7, 7]), 5)
 
 
 @pytest.mark.parametrize('rounds', [[-1], [5]])
 def test_observed_rounds_outside_the_run_are_refused(rounds):
   with pytest.raises(ValueError, match='rounds must lie in 0 to 4'):
-    participation.observed(np.array(rounds), np.array([7]), 5)
+    participation.schema_of(np.array(rounds), np.array([7]), 5)
 
 
 @pytest.mark.parametrize('fixed', [participation.MinSep, participation.FixedSeparation])

@@ -129,7 +129,7 @@ def write(folder: pathlib.Path, *, hparams: configuration.Hparams, **facts: Any)
   if declared is not None:  # A run whose budget was spent has fewer rounds.
     declared = dataclasses.replace(declared, num_rounds=log.num_rounds)
   run = runs.Run.of(
-    log, facts['strategy'], noise_multiplier=hparams.noise_multiplier, declared=declared
+    log, facts['strategy'], noise_multiplier=hparams.noise_multiplier, declared_schema=declared
   )
   statement = replay_lib.replay(run, deltas=hparams.delta)
   outcome = Outcome(

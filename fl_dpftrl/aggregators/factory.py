@@ -258,7 +258,9 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     """
     return self._on_noise(value_type, self.noise_stream(value_type).skip)
 
-  def change_noise(self, value_type: tff.Type, declared: noise_record.Declared) -> tff.Computation:
+  def change_noise(
+    self, value_type: tff.Type, declared: noise_record.DeclaredNoise
+  ) -> tff.Computation:
     """A computation that takes over the state of a factory of other noise.
 
     It takes the aggregator's state to one of this factory, whose noise_multiplier, clip_norm or
@@ -278,7 +280,9 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     parameters_lib.check_declared(own, declared, restart=False)
     return self._on_noise(value_type, lambda noise: parameters_lib.change(noise, own, declared))
 
-  def restart_noise(self, value_type: tff.Type, declared: noise_record.Declared) -> tff.Computation:
+  def restart_noise(
+    self, value_type: tff.Type, declared: noise_record.DeclaredNoise
+  ) -> tff.Computation:
     """A computation without arguments that begins the noise anew, after a declared restart.
 
     It returns an aggregator state of this factory at row 0, with a fresh seed. It takes the place

@@ -71,7 +71,7 @@ def check(noise: Any, own: Parameters) -> Any:
   return _checked(noise, own, Parameters._fields)
 
 
-def change(noise: Any, own: Parameters, declared: noise_record.Declared) -> Any:
+def change(noise: Any, own: Parameters, declared: noise_record.DeclaredNoise) -> Any:
   """Changes noise multiplier and clip norm of a state to those of `own`, in a graph.
 
   It fails with an InvalidArgumentError unless the state has strategy and seed of `own`, the noise
@@ -90,9 +90,9 @@ def change(noise: Any, own: Parameters, declared: noise_record.Declared) -> Any:
     return noise._replace(parameters=_tensors(own))
 
 
-def check_declared(own: Parameters, declared: noise_record.Declared, *, restart: bool) -> None:
+def check_declared(own: Parameters, declared: noise_record.DeclaredNoise, *, restart: bool) -> None:
   """Raises ValueError unless a factory's parameters are those of the declared change."""
-  if not isinstance(declared, noise_record.Declared):
+  if not isinstance(declared, noise_record.DeclaredNoise):
     raise ValueError(f'declared must be what LogWriter.change_noise returns, got {declared!r}')
   if declared.restart != restart:
     use = 'restart_noise' if declared.restart else 'change_noise'

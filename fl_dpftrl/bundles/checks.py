@@ -20,7 +20,13 @@ CAVEAT = (
 Manifest = TypeVar('Manifest')
 
 _LISTED = 20
-_HEADLINE = ('worst_case', 'declared')  # What differs there is told first.
+_HEADLINE = (
+  'strategy',
+  'noise_multiplier',
+  'void_reason',
+  'worst_case',
+  'declared',
+)  # What differs there is told first.
 
 
 class Check(NamedTuple):

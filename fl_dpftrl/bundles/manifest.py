@@ -128,8 +128,8 @@ class Run:
       changes=self.changes,
       restarts=self.restarts,
     )
-    in_log = run.declared is not None and run.declared == self.declared
-    return dataclasses.replace(run, declared=self.declared, declared_in_log=in_log)
+    in_log = run.declared_schema is not None and run.declared_schema == self.declared
+    return dataclasses.replace(run, declared_schema=self.declared, schema_in_log=in_log)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

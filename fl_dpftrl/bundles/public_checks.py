@@ -172,7 +172,7 @@ def _computed(
   announced = [run.declared for run in runs if run.declared is not None]
   declared = None
   if len(announced) == len(runs):
-    declared = statement_lib.Declared(
+    declared = statement_lib.DeclaredGuarantee(
       min_sep=min(schema.min_sep for schema in announced),
       max_participations=max(schema.participations for schema in announced),
       loss=spend.loss(sensitivities.worst_case(noises, announced), asked.group_size),

@@ -129,7 +129,7 @@ def public_runs(source: private_checks.Examined) -> tuple[public_manifest.Public
         noise_multiplier=float(noise.multiplier),
         changes=noise.changes,
         restarts=noise.restarts,
-        declared=run.declared,
+        declared=run.declared_schema,
         strategies=tuple(
           public_manifest.StrategyFile(
             t,

@@ -12,8 +12,7 @@ from fl_dpftrl import messages
 from fl_dpftrl.bundles import checks as checks_lib
 from fl_dpftrl.bundles import manifest as manifest_lib
 from fl_dpftrl.bundles import private_checks, public_checks, public_manifest, publishing
-from fl_dpftrl.bundles.checks import Check as Check
-from fl_dpftrl.bundles.checks import Verification as Verification
+from fl_dpftrl.bundles.checks import Verification
 from fl_dpftrl.replaying import embedded, replay
 
 

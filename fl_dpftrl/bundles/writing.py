@@ -179,7 +179,7 @@ def _store_log(folder: pathlib.Path, place: int, run: runs_lib.Run) -> manifest_
     noise_multiplier=float(run.noise.multiplier),
     changes=run.noise.changes,
     restarts=run.noise.restarts,
-    declared=run.declared,
+    declared=run.declared_schema,
     strategy=f'strategy-{place}.json',
     strategy_sha256=digests.strategy_digest(run.noise.strategy),
     rounds=f'rounds-{place}.txt',

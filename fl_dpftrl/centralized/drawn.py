@@ -13,7 +13,7 @@ from fl_dpftrl.accounting import gaussian, privacy_loss
 from fl_dpftrl.centralized import amplification, log_checks
 from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.families import base
-from fl_dpftrl.logs import observed as observed_lib
+from fl_dpftrl.logs import logged as logged_lib
 
 _NO_LOG_SHOWS = (
   'that batches were drawn so, in secret and whatever the data, no log shows: what this one has'
@@ -154,7 +154,7 @@ def guarantee(
   strategy: base.Strategy,
   *,
   noise_multiplier: float,
-  happened: observed_lib.ObservedParticipation,
+  happened: logged_lib.LoggedParticipation,
   stated: str | None,
   deltas: Sequence[float],
   adjacency: str,

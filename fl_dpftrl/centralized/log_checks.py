@@ -13,7 +13,7 @@ from fl_dpftrl.centralized import chances
 from fl_dpftrl.centralized import sampling as sampling_lib
 
 
-def contradictions(happened: chances.Observed, scheme: sampling_lib.Cyclic) -> list[str]:
+def contradictions(happened: chances.Logged, scheme: sampling_lib.Cyclic) -> list[str]:
   """Returns reasons why a log contradicts a scheme; empty if it does not.
 
   Args:
@@ -30,7 +30,7 @@ def contradictions(happened: chances.Observed, scheme: sampling_lib.Cyclic) -> l
   return found
 
 
-def _parts(happened: chances.Observed, scheme: sampling_lib.Cyclic) -> Iterator[str]:
+def _parts(happened: chances.Logged, scheme: sampling_lib.Cyclic) -> Iterator[str]:
   """Yields faults of examples that left their part, or of too many examples."""
   parts, separations = scheme.num_parts, happened.separations
   astray = np.flatnonzero(separations.values % parts)
@@ -49,7 +49,7 @@ def _parts(happened: chances.Observed, scheme: sampling_lib.Cyclic) -> Iterator[
     )
 
 
-def _sizes(happened: chances.Observed, scheme: sampling_lib.Cyclic) -> Iterator[str]:
+def _sizes(happened: chances.Logged, scheme: sampling_lib.Cyclic) -> Iterator[str]:
   """Yields faults of batches that do not have the scheme's one size."""
   cohorts = happened.cohorts
   wrong = np.flatnonzero(cohorts.counts != scheme.batch_size)
@@ -66,7 +66,7 @@ def _sizes(happened: chances.Observed, scheme: sampling_lib.Cyclic) -> Iterator[
     )
 
 
-def _passes(happened: chances.Observed, scheme: sampling_lib.Shuffled) -> Iterator[str]:
+def _passes(happened: chances.Logged, scheme: sampling_lib.Shuffled) -> Iterator[str]:
   """Yields faults of examples drawn twice in a pass, or not at all."""
   end = scheme.num_parts * scheme.pass_turns
   twice = _before(happened.cohorts, end) - _before(happened.newcomers, end)

@@ -290,6 +290,19 @@ def _setting(args: argparse.Namespace, result: statement_lib.Statement) -> setti
 
 def _warnings(result: statement_lib.Statement) -> list[str]:
   warnings = list(result.warnings)
+  devices = result.counted.num_devices if result.counted else 0
+  if devices and result.delta * devices >= 1.0:
+    warnings.append(
+      f'--delta={result.delta:g} is not below 1 / {devices}, one over the number of devices: such'
+      ' a δ allows all data of a device to be revealed; give a far smaller one'
+    )
+  names = [tuple(file.sha256 for file in run.log or ()) for run in result.runs]
+  for place, files in enumerate(names):
+    if files and files in names[:place]:
+      warnings.append(
+        f'the log of run {place + 1} is that of run {names.index(files) + 1}, byte for byte;'
+        ' if another run was meant, its loss is missing'
+      )
   if result.void_reason:
     warnings.append(f'THE GUARANTEE IS VOID: {result.void_reason}')
   declared, drawn = result.declared, result.drawn

@@ -228,7 +228,7 @@ class Guard:
     clip_norm: float | None = None,
     strategy: base.Strategy | None = None,
     restart: bool = False,
-  ) -> noise_record.Declared:
+  ) -> noise_record.DeclaredNoise:
     """Records that the noise changes or restarts with the next round that is admitted.
 
     The budget is then that of all streams together, each with all participations

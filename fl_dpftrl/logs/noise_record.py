@@ -46,7 +46,7 @@ class Restart(NamedTuple):
   strategy: base.Strategy | None = None
 
 
-class Declared(NamedTuple):
+class DeclaredNoise(NamedTuple):
   """The noise of a round at which the log records a change; a state is taken to it.
 
   Attributes:
@@ -253,7 +253,7 @@ def run_metadata(
   }
 
 
-def declared(found: Mapping[str, str], round_index: int) -> Declared:
+def declared_noise(found: Mapping[str, str], round_index: int) -> DeclaredNoise:
   """Returns the change of the noise that metadata record at a round.
 
   Raises:
@@ -271,7 +271,7 @@ def declared(found: Mapping[str, str], round_index: int) -> Declared:
     digest = digests.strategy_digest(strategy) if t <= round_index else digest
   multiplier, clip_norm = record.stated_at(round_index)
   multiplier_before, clip_norm_before = record.stated_at(round_index - 1)
-  return Declared(
+  return DeclaredNoise(
     round_index=round_index,
     row=round_index - begun,
     restart=restart,

@@ -163,7 +163,7 @@ class LogWriter:
     clip_norm: float | None = None,
     strategy: base.Strategy | None = None,
     restart: bool = False,
-  ) -> noise_record.Declared:
+  ) -> noise_record.DeclaredNoise:
     """Records durably that the noise changes or restarts from a round on.
 
     Call it before that round is computed. The change enters the log's metadata, as
@@ -203,9 +203,9 @@ class LogWriter:
     self._given = given
     return self.declared(round_index)
 
-  def declared(self, round_index: int) -> noise_record.Declared:
+  def declared(self, round_index: int) -> noise_record.DeclaredNoise:
     """Returns the change of the noise that was recorded at a round; ValueError if none was."""
-    return noise_record.declared(self._given, round_index)
+    return noise_record.declared_noise(self._given, round_index)
 
   def cohort(self, round_index: int) -> np.ndarray:
     """Returns the device ids of a round, as they were appended."""

@@ -6,13 +6,13 @@ from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.logs import canaries, noise_record
-from fl_dpftrl.logs import observed as observed_lib
+from fl_dpftrl.logs import logged as logged_lib
 from fl_dpftrl.replaying import runs as runs_lib
 
 
 def sentences(
   runs: Sequence[runs_lib.Run],
-  happened: Sequence[observed_lib.ObservedParticipation],
+  happened: Sequence[logged_lib.LoggedParticipation],
   *,
   holds: bool | None,
   adjacency: str,
@@ -39,11 +39,11 @@ def sentences(
   result.append('observed: devices took part in the very rounds of the log')
   if holds is not None:
     result += [
-      f'declared: {gaussian.assumptions(run.declared)[0]}{of_run(i)}'
+      f'declared: {gaussian.assumptions(run.declared_schema)[0]}{of_run(i)}'
       for i, run in enumerate(runs)
-      if run.declared is not None
+      if run.declared_schema is not None
     ]
-    if any(run.declared_in_log for run in runs):
+    if any(run.schema_in_log for run in runs):
       result.append(
         'declared: the schema is the one in the metadata of the log, where a guard recorded it'
         ' before the first round'

@@ -47,7 +47,11 @@ def count(
   with ordered(Rows(runs, progress), _BY_DEVICE, memory=memory) as batches:
     exposure = exposure_lib.Exposure([run.noise for run in runs])
     return tally_lib.count(
-      _counted(batches, progress), exposure, num_exposed, _threads(), runs_lib.declared(runs)
+      _counted(batches, progress),
+      exposure,
+      num_exposed,
+      _threads(),
+      runs_lib.declared_schemas(runs),
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.sensitivity import entries as entries_lib
-from fl_dpftrl.sensitivity import observed
+from fl_dpftrl.sensitivity import given_patterns
 
 
 def ends(noises: Sequence[runs_lib.Noise]) -> np.ndarray:
@@ -52,7 +52,7 @@ class Exposure:
       rounds: numbered across runs; ascending rounds, device after device.
       sizes: number of rounds of each device.
     """
-    return observed.pattern_squares(self._of_rounds, rounds, sizes)
+    return given_patterns.pattern_squares(self._of_rounds, rounds, sizes)
 
   def _of_rounds(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     if len(self._entries) == 1:

@@ -7,7 +7,7 @@ from fl_dpftrl import adaptive_clipping as adaptive
 from fl_dpftrl import json_files
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import observed as observed_lib
+from fl_dpftrl.logs import logged as logged_lib
 
 Changes = tuple[tuple[int, float], ...]
 Occurrences = tuple[tuple[int, int], ...]
@@ -50,7 +50,7 @@ class Counted:
   num_participations: int
   rounds_without_participants: int
   separations: Occurrences
-  witness: observed_lib.Witness | None
+  witness: logged_lib.Witness | None
   participations: Occurrences | None = None
   cohort_sizes: CohortSizes | None = None
   rounds_short_of_report_goal: int | None = None

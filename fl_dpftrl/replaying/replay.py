@@ -18,7 +18,7 @@ from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.logs import canaries, noise_record
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import observed as observed_lib
+from fl_dpftrl.logs import logged as logged_lib
 from fl_dpftrl.replaying import assumptions as assumptions_lib
 from fl_dpftrl.replaying import embedded, sensitivities, spending, void
 from fl_dpftrl.replaying import facts as facts_lib
@@ -60,9 +60,11 @@ def replay(
     LogError: if a log cannot be believed.
   """
   runs = [runs] if isinstance(runs, runs_lib.Run) else list(runs)
-  if any(run.declared is None for run in runs):  # A schema that one log records is of that run.
+  if any(
+    run.declared_schema is None for run in runs
+  ):  # A schema that one log records is of that run.
     runs = [
-      dataclasses.replace(r, declared=None, declared_in_log=False) if r.declared_in_log else r
+      dataclasses.replace(r, declared_schema=None, schema_in_log=False) if r.schema_in_log else r
       for r in runs
     ]
   deltas = [deltas] if isinstance(deltas, (int, float)) else list(deltas)
@@ -70,7 +72,7 @@ def replay(
   noises = [run.noise for run in runs]
   tally = _count(runs, engine, group_size, progress)
   happened = [
-    observed_lib.ObservedParticipation.of(run.log, counts) for run, counts in zip(runs, tally.logs)
+    logged_lib.LoggedParticipation.of(run.log, counts) for run, counts in zip(runs, tally.logs)
   ]
   spend = spending.Spending.of(noises, adjacency, deltas)
   schemas = [o.schema for o in happened]
@@ -176,17 +178,17 @@ def _per_device(tally: tally_lib.Tally, spend: spending.Spending) -> statement_l
 
 def _declared(
   runs: Sequence[runs_lib.Run],
-  happened: Sequence[observed_lib.ObservedParticipation],
+  happened: Sequence[logged_lib.LoggedParticipation],
   spend: spending.Spending,
   group_size: int,
-) -> statement_lib.Declared | None:
-  schemas = [run.declared for run in runs if run.declared is not None]
+) -> statement_lib.DeclaredGuarantee | None:
+  schemas = [run.declared_schema for run in runs if run.declared_schema is not None]
   if not schemas:
     return None
   if len(schemas) < len(runs):
     raise ValueError('declared must be given for each run, or for none')
   holds = [o.keeps_to(s) for o, s in zip(happened, schemas)]
-  return statement_lib.Declared(
+  return statement_lib.DeclaredGuarantee(
     min_sep=min(s.min_sep for s in schemas),
     max_participations=max(s.participations for s in schemas),
     loss=spend.loss(sensitivities.worst_case([run.noise for run in runs], schemas), group_size),
@@ -197,13 +199,13 @@ def _declared(
 def _violations(
   runs: Sequence[runs_lib.Run],
   tally: tally_lib.Tally,
-  happened: Sequence[observed_lib.ObservedParticipation],
+  happened: Sequence[logged_lib.LoggedParticipation],
   spend: spending.Spending,
 ) -> statement_lib.Violations | None:
-  schemas = [run.declared for run in runs if run.declared is not None]
+  schemas = [run.declared_schema for run in runs if run.declared_schema is not None]
   if all(o.keeps_to(s) for o, s in zip(happened, schemas)):
     return None
-  found = tally.violations
+  found = tally.breaches
   firsts = [0, *itertools.accumulate(of.num_rounds for of in happened)]
   places = []
   for number in found.rounds.values[:_LISTED].tolist():
@@ -221,7 +223,7 @@ def _violations(
 
 
 def _facts(
-  run: runs_lib.Run, happened: observed_lib.ObservedParticipation, report_goal: int | None
+  run: runs_lib.Run, happened: logged_lib.LoggedParticipation, report_goal: int | None
 ) -> facts_lib.RunFacts:
   recorded = noise_record.read(run.log.metadata).until(run.log.num_rounds)
   sizes = happened.cohorts.counts
@@ -265,7 +267,7 @@ def _facts(
 
 
 def _counted_together(
-  tally: tally_lib.Tally, happened: Sequence[observed_lib.ObservedParticipation]
+  tally: tally_lib.Tally, happened: Sequence[logged_lib.LoggedParticipation]
 ) -> facts_lib.Counted:
   separations = happened[0].separations
   for other in happened[1:]:

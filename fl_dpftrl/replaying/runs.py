@@ -118,8 +118,8 @@ class Run:
   Attributes:
     log: participation log.
     noise: noise of the same number of rounds.
-    declared: schema that was declared before the run, if any.
-    declared_in_log: whether the log's metadata state that schema, as a guard wrote it.
+    declared_schema: schema that was declared before the run, if any.
+    schema_in_log: whether the log's metadata state that schema, as a guard wrote it.
     sampling: scheme by which training drew its batches, if stated.
 
   Raises:
@@ -129,8 +129,8 @@ class Run:
 
   log: log_lib.Log
   noise: Noise
-  declared: participation.MinSep | None = None
-  declared_in_log: bool = False
+  declared_schema: participation.MinSep | None = None
+  schema_in_log: bool = False
   sampling: sampling_lib.Scheme | None = None
 
   def __post_init__(self):
@@ -156,7 +156,7 @@ class Run:
     noise_multiplier: float | None = None,
     changes: tuple[tuple[int, float], ...] | None = None,
     restarts: tuple[int, ...] | None = None,
-    declared: participation.MinSep | None = None,
+    declared_schema: participation.MinSep | None = None,
     sampling: sampling_lib.Scheme | None = None,
   ) -> 'Run':
     """Returns the run of a log.
@@ -167,7 +167,7 @@ class Run:
       noise_multiplier: std(Z) / clip_norm in round 0; None if the log states it.
       changes: see `Noise`; None to take them from the log.
       restarts: see `Noise`; None to take them from the log.
-      declared: see the class; None to take it from the log, where a guard declared one.
+      declared_schema: see the class; None to take it from the log, where a guard declared one.
       sampling: see the class.
 
     Raises:
@@ -198,17 +198,17 @@ class Run:
       restarts=restarts,
       later_strategies=recorded.later_strategies if restarts == recorded.restart_rounds else (),
     )
-    in_log = None if declared else schema_record.read(log.metadata, log.num_rounds)
+    in_log = None if declared_schema else schema_record.read(log.metadata, log.num_rounds)
     return cls(
       log=log,
       noise=noise,
-      declared=declared or in_log,
-      declared_in_log=in_log is not None,
+      declared_schema=declared_schema or in_log,
+      schema_in_log=in_log is not None,
       sampling=sampling,
     )
 
 
-def declared(runs: Sequence[Run]) -> list[participation.MinSep]:
+def declared_schemas(runs: Sequence[Run]) -> list[participation.MinSep]:
   """Returns the schema that was declared for each run; none unless all have one."""
-  schemas = [run.declared for run in runs if run.declared is not None]
+  schemas = [run.declared_schema for run in runs if run.declared_schema is not None]
   return schemas if len(schemas) == len(runs) else []

@@ -145,5 +145,5 @@ def open_run(
     noise_multiplier=noise_multiplier,
     changes=changes,
     restarts=restarts,
-    declared=declared,
+    declared_schema=declared,
   )

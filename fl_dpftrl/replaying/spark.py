@@ -75,7 +75,7 @@ def count(
       .mapInArrow(_read, f'round long, device_id {id_type}')
       .repartition('device_id')
       .sortWithinPartitions('device_id', 'round')
-      .mapInArrow(_counter(noises, num_exposed, runs_lib.declared(runs)), 'tally binary')
+      .mapInArrow(_counter(noises, num_exposed, runs_lib.declared_schemas(runs)), 'tally binary')
       .collect()
     )
   except errors.PySparkException as e:

@@ -11,7 +11,7 @@ from fl_dpftrl.replaying import facts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Declared:
+class DeclaredGuarantee:
   """The guarantee of the schemas that were declared before the runs.
 
   Attributes:
@@ -178,7 +178,7 @@ class Statement:
   warnings: tuple[str, ...]
   counted: facts.Counted | None = None
   observed: privacy_loss.PrivacyLoss | None = None
-  declared: Declared | None = None
+  declared: DeclaredGuarantee | None = None
   violations: Violations | None = None
   most_over_runs: int | None = None
   drawn: drawn_lib.Drawn | None = None

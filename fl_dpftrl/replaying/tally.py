@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 
 from fl_dpftrl import counts as counts_lib
 from fl_dpftrl import messages, participation
-from fl_dpftrl.logs import observed
+from fl_dpftrl.logs import logged
+from fl_dpftrl.replaying import breaches as breaches_lib
 from fl_dpftrl.replaying import exposure as exposure_lib
-from fl_dpftrl.replaying import violations as violations_lib
 
 Counts = counts_lib.Counts
 Exposure = exposure_lib.Exposure
@@ -73,16 +73,16 @@ class Tally:
     most_exposed: a few devices, the most exposed first.
     exact: whether all squares are exact; otherwise they are upper bounds.
     most_rounds: most participations of a device in all logs together.
-    violations: devices that did not keep to the declared schemas.
+    breaches: devices that did not keep to the declared schemas.
   """
 
-  logs: tuple[observed.LogTally, ...]
+  logs: tuple[logged.LogTally, ...]
   num_devices: int = 0
   exposures: Counts = Counts()
   most_exposed: tuple[Exposed, ...] = ()
   exact: bool = True
   most_rounds: int = 0
-  violations: violations_lib.Violations = violations_lib.Violations()
+  breaches: breaches_lib.Breaches = breaches_lib.Breaches()
 
   def plus(self, other: 'Tally', num_exposed: int) -> 'Tally':
     """Adds two tallies of different devices, keeping num_exposed devices."""
@@ -94,7 +94,7 @@ class Tally:
       tuple(exposed[:num_exposed]),
       self.exact and other.exact,
       max(self.most_rounds, other.most_rounds),
-      self.violations + other.violations,
+      self.breaches + other.breaches,
     )
 
 
@@ -105,7 +105,7 @@ def upper_squares(bins: np.ndarray) -> np.ndarray:
 
 def empty(num_logs: int) -> Tally:
   """Returns the tally of no devices."""
-  return Tally((observed.LogTally(),) * num_logs)
+  return Tally((logged.LogTally(),) * num_logs)
 
 
 def count(
@@ -124,7 +124,7 @@ def count(
     num_exposed: how many of the most exposed devices to name.
     threads: threads that count while this one fetches the tables; the result is the same for
       any number.
-    declared: schema that was declared for each log; none to count no violations.
+    declared: schema that was declared for each log; none to count no breaches.
 
   Raises:
     DeviceTwice: if a device is twice in a round.
@@ -245,9 +245,9 @@ def _count(
     tuple(Exposed(float(squares[i]), ids[int(starts[i])].as_py()) for i in worst),
     exact,
     int(sizes.max()),
-    violations_lib.count(rounds, owners, logs, squares, declared)
+    breaches_lib.count(rounds, owners, logs, squares, declared)
     if declared
-    else violations_lib.Violations(),
+    else breaches_lib.Breaches(),
   )
 
 
@@ -263,10 +263,10 @@ def _largest(values: np.ndarray, most: int) -> np.ndarray:
 
 def _count_log(
   rounds: np.ndarray, owners: np.ndarray, ids: pa.ChunkedArray, rows: np.ndarray
-) -> observed.LogTally:
+) -> logged.LogTally:
   """Counts the rows of one log, which are these rows of a table with these ids."""
   if not rounds.size:
-    return observed.LogTally()
+    return logged.LogTally()
   new = np.diff(owners) != 0
   apart = np.diff(rounds)
   closest = np.flatnonzero(~new)
@@ -274,9 +274,9 @@ def _count_log(
   if closest.size:
     separations = apart[closest]
     row = int(closest[separations.argmin()])
-    witness = observed.Witness(ids[int(rows[row])].as_py(), int(rounds[row]), int(rounds[row + 1]))
+    witness = logged.Witness(ids[int(rows[row])].as_py(), int(rounds[row]), int(rounds[row + 1]))
   starts = np.append(0, np.flatnonzero(new) + 1)
-  return observed.LogTally(
+  return logged.LogTally(
     Counts.of(rounds),
     Counts.of(apart[closest]),
     Counts.of(np.diff(starts, append=rounds.size)),

@@ -8,6 +8,6 @@ ones, or of signs, are not enough to reach it.
 
 from fl_dpftrl.sensitivity.base import EXACT, LOWER_BOUND, UPPER_BOUND, Sensitivity
 from fl_dpftrl.sensitivity.entries import gram_entries
+from fl_dpftrl.sensitivity.given_patterns import pattern_sensitivity
 from fl_dpftrl.sensitivity.gram import gram_sensitivity
 from fl_dpftrl.sensitivity.mechanism import gram_matrix, sensitivity
-from fl_dpftrl.sensitivity.observed import pattern_sensitivity

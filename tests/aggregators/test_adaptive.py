@@ -201,7 +201,7 @@ def test_the_noise_is_changed_on_purpose(tmp_path):
   with pytest.raises(Exception, match='another noise_multiplier 0.5'):
     run(made, 1, state=before[-1].state)
   first = RULE.initial
-  declared = noise_record.Declared(2, 2, False, None, 0.25, first, 0.5, first)
+  declared = noise_record.DeclaredNoise(2, 2, False, None, 0.25, first, 0.5, first)
   state = changed.change_noise(VALUE_TYPE, declared)(before[-1].state)
   assert state.clip_norm == before[-1].state.clip_norm
   (after,) = run(made, 1, state=state)

@@ -110,7 +110,7 @@ def test_noise_that_is_changed_on_purpose_goes_on():
   process = make().create(VALUE_TYPE)
   first, state = rounds(process, process.initialize(), 2)
   changed = make(noise_multiplier=0.25, clip_norm=3.0)
-  declared = noise_record.Declared(
+  declared = noise_record.DeclaredNoise(
     2, 2, False, None, 0.25, 3.0, make().noise_multiplier, make().clip_norm
   )
   taken = changed.change_noise(VALUE_TYPE, declared)(state)

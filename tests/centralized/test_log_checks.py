@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fl_dpftrl.centralized import chances, log_checks, partition, sampling
 from fl_dpftrl.families import identity
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import observed
+from fl_dpftrl.logs import logged
 from fl_dpftrl.replaying import embedded, runs
 from tests import drawn
 
@@ -37,7 +37,7 @@ def happened(rounds):
   log = log_lib.of_table(table, num_rounds=len(rounds))
   run = runs.Run.of(log, identity.Identity(), noise_multiplier=1.0)
   (counts,) = embedded.count([run]).logs
-  return observed.ObservedParticipation.of(log, counts)
+  return logged.LoggedParticipation.of(log, counts)
 
 
 def contradictions(rounds, scheme):

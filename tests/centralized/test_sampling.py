@@ -41,7 +41,7 @@ SHUFFLES = [
 @pytest.mark.parametrize('arguments', SHUFFLES)
 def test_shuffled_runs_keep_to_their_schema(scheme, arguments):
   draws = scheme(**arguments)
-  seen = [participation.observed(*run_of(draws, seed), draws.num_rounds) for seed in range(60)]
+  seen = [participation.schema_of(*run_of(draws, seed), draws.num_rounds) for seed in range(60)]
   assert min(s.min_sep for s in seen) >= min(draws.schema.min_sep, draws.num_rounds)
   most = max(s.max_participations for s in seen)
   assert most == draws.schema.participations

@@ -88,6 +88,17 @@ def test_a_void_log_is_loud(tmp_path):
   assert 'THE GUARANTEE IS VOID: the noise seed was given' in done.stderr
 
 
+def test_void_figures_of_devices_are_marked_and_misleading_arguments_told(log, tmp_path):
+  schema.write_log(tmp_path / 'void.parquet', **ROWS, metadata={schema.VOID_KEY: 'a seed'})
+  assert '\nVOID: share of participating devices' in replayed(tmp_path / 'void.parquet').stdout
+  run = {'log': str(log), 'strategy': 'identity', 'noise_multiplier': 3}
+  (tmp_path / 'runs.json').write_text(json.dumps({'runs': [run, run]}))
+  done = call(f'--runs={tmp_path}/runs.json', '--delta=0.4')
+  assert done.returncode == 0
+  assert '--delta=0.4 is not below 1 / 3' in done.stderr
+  assert 'the log of run 2 is that of run 1, byte for byte' in done.stderr
+
+
 def test_num_rounds_is_asked_for_where_the_log_does_not_say(tmp_path):
   path = tmp_path / 'log.csv'
   path.write_text(CSV)

@@ -70,7 +70,7 @@ def test_devices_that_forget_never_pass_the_budget():
   seen = list(setting.rounds(hparams, iter(given)))
   rounds = np.array([c.round for c in seen for _ in c.device_ids])
   ids = np.concatenate([c.device_ids for c in seen])
-  found = participation.observed(rounds, ids, num_rounds)
+  found = participation.schema_of(rounds, ids, num_rounds)
   assert found.min_sep == 4
   assert gaussian.account(tree, found, noise_multiplier=2.0, delta=1e-6).epsilon <= 8.0
   assert list(setting.rounds(budgeted(max_epsilon=None), iter(given))) == given

@@ -21,7 +21,7 @@ def test_equals_the_schema_of_all_rounds(population, as_text):
     rounds += [t] * size
     ids += cohort.tolist()
     if ids:
-      expected = participation.observed(np.array(rounds), np.array(ids), t + 1)
+      expected = participation.schema_of(np.array(rounds), np.array(ids), t + 1)
       assert followed.schema() == expected
   assert followed.num_devices == len(set(ids))
   names = np.array(sorted(set(ids)))

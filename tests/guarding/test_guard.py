@@ -258,9 +258,9 @@ def test_replay_takes_the_declared_schema_from_the_log_of_a_guard(tmp_path):
     for t in range(4):
       guarded.admit(['a', 'b', f'd{t}'], row=t)
   run = dpftrl.open_run(path, BLT)
-  assert (run.declared.min_sep, run.declared.participations) == (3, 2)
+  assert (run.declared_schema.min_sep, run.declared_schema.participations) == (3, 2)
   given = dpftrl.open_run(path, BLT, declared_min_sep=2)
-  assert given.declared.min_sep == 2 and not given.declared_in_log
+  assert given.declared_schema.min_sep == 2 and not given.schema_in_log
   # Of two runs, one without a schema: neither is then declared.
   dpftrl.write_log(tmp_path / 'other.parquet', rounds=[0], device_ids=['x'], num_rounds=1)
   other = dpftrl.open_run(tmp_path / 'other.parquet', BLT, noise_multiplier=2.0)

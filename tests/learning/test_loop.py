@@ -259,7 +259,7 @@ def test_burnt_rounds_count_in_what_the_log_says(tmp_path):
   run(tmp_path)
   writer = loop.writer_lib.LogWriter(tmp_path / loop.LOG_NAME)
   rows = writer.rows()
-  schema = participation.observed(rows.rounds, rows.device_ids, writer.num_rounds)
+  schema = participation.schema_of(rows.rounds, rows.device_ids, writer.num_rounds)
   assert schema.num_rounds == NUM_ROUNDS
   assert (rows.rounds == 3).sum() == 3
 

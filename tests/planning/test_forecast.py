@@ -68,7 +68,7 @@ def test_outcomes_are_what_the_log_says():
   ):
     run = simulate(seed=seed, report_goal=goal)
     rounds, devices, days = log(run, seen.num_rounds)
-    assert seen.schema == participation.observed(rounds, devices, seen.num_rounds)
+    assert seen.schema == participation.schema_of(rounds, devices, seen.num_rounds)
     assert (seen.days, seen.report_goal, seen.seed) == (days, goal, seed)
   assert [o.num_rounds for o in found.nearby.outcomes] == [120, 60, 200]
   assert not found.nearby.stalled and found.nearby.scale == 1

@@ -244,10 +244,10 @@ def test_runs_are_read_from_a_file(folder):
   }
   path.write_text(json.dumps({'runs': [ENTRY, second]}))
   first, second = runs_file.read(path)
-  assert first.noise.multiplier == 2.0 and first.declared is None
+  assert first.noise.multiplier == 2.0 and first.declared_schema is None
   assert second.noise.changes == ((2, 4.0),)
   assert second.noise.restarts == (1,)
-  assert (second.declared.min_sep, second.declared.participations) == (3, 2)
+  assert (second.declared_schema.min_sep, second.declared_schema.participations) == (3, 2)
 
 
 @pytest.mark.parametrize(

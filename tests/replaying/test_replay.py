@@ -29,7 +29,7 @@ def random_banded(num_rounds, num_bands, signed):
 
 
 def replayed(log, strategy, *, noise_multiplier, declared=None, **kwargs):
-  run = runs.Run.of(log, strategy, noise_multiplier=noise_multiplier, declared=declared)
+  run = runs.Run.of(log, strategy, noise_multiplier=noise_multiplier, declared_schema=declared)
   return replay.replay(run, **kwargs)
 
 

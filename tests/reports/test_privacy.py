@@ -93,7 +93,7 @@ def statement(log=LOG, min_sep=3, noise_multiplier=3.0, deltas=1e-6, **kwargs):
     log,
     BLT,
     noise_multiplier=noise_multiplier,
-    declared=participation.MinSep(num_rounds=log.num_rounds, min_sep=min_sep),
+    declared_schema=participation.MinSep(num_rounds=log.num_rounds, min_sep=min_sep),
   )
   return filed(replay.replay(run, deltas=deltas, **kwargs), FILE)
 
@@ -319,7 +319,10 @@ def test_confidential_is_said_first():
 @pytest.mark.parametrize('group_size', [1, 2])
 def test_publication_tells_nothing_of_single_devices(several, group_size):
   run = runs.Run.of(
-    CROWD, BLT, noise_multiplier=3.0, declared=participation.MinSep(num_rounds=97, min_sep=30)
+    CROWD,
+    BLT,
+    noise_multiplier=3.0,
+    declared_schema=participation.MinSep(num_rounds=97, min_sep=30),
   )
   whole = replay.replay(
     [run, run] if several else run, deltas=[1e-6, 1e-9], group_size=group_size, report_goal=50
@@ -532,7 +535,8 @@ def test_several_runs_side_by_side():
 def test_several_runs_of_which_one_broke_its_word():
   schema = lambda b: participation.MinSep(num_rounds=12, min_sep=b)
   stated = replay.replay(
-    [runs.Run.of(LOG, BLT, noise_multiplier=3.0, declared=schema(b)) for b in (2, 5)], deltas=1e-6
+    [runs.Run.of(LOG, BLT, noise_multiplier=3.0, declared_schema=schema(b)) for b in (2, 5)],
+    deltas=1e-6,
   )
   words = Page(privacy.report(stated, setting())).text
   assert 'Not every run kept to its declared schema.' in words

@@ -19,7 +19,9 @@ def test_counts_are_those_of_the_log(rounds):
   assert attendance.num_devices == len({d for _, d in columns})
   assert attendance.days == pytest.approx((100 * len(rounds) - 50) / 86400)
   if columns:
-    observed = participation.observed([t for t, _ in columns], [d for _, d in columns], len(rounds))
+    observed = participation.schema_of(
+      [t for t, _ in columns], [d for _, d in columns], len(rounds)
+    )
     assert attendance.min_sep == observed.min_sep
     assert attendance.max_participations == observed.participations
     assert attendance.participations.total == attendance.num_devices

@@ -108,7 +108,7 @@ def test_timers_in_hours_are_calibrated_for_the_simulated_cohorts(tmp_path):
     of_seed = dataclasses.replace(hparams, seed=seed)
     rounds = setting.simulation(of_seed, len(datasets.load_for(of_seed).train_clients)).rounds()
     log = [(t, i) for t, c in zip(range(40), rounds) for i in c.device_ids]
-    seen.append(participation.observed(*map(np.array, zip(*log)), 40))
+    seen.append(participation.schema_of(*map(np.array, zip(*log)), 40))
   assert 1 < seen[0].min_sep < 40 and seen[0] != seen[1]
   assert schemas.schema(hparams, study.seeds) == participation.MinSep(
     num_rounds=40,

@@ -55,7 +55,7 @@ class LogTally:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class ObservedParticipation(LogTally):
+class LoggedParticipation(LogTally):
   """Counts of a whole log with its number of rounds.
 
   Attributes:
@@ -65,7 +65,7 @@ class ObservedParticipation(LogTally):
   num_rounds: int
 
   @classmethod
-  def of(cls, log: log_lib.Log, tally: LogTally) -> 'ObservedParticipation':
+  def of(cls, log: log_lib.Log, tally: LogTally) -> 'LoggedParticipation':
     """Combines a log with its counts; raises LogError if it has no rows."""
     if not tally.cohorts.total:
       raise log_lib.LogError(f'{log.shards[0].path}: the log is empty')

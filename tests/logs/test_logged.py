@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fl_dpftrl.families import identity
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import observed, schema
+from fl_dpftrl.logs import logged, schema
 from fl_dpftrl.replaying import embedded, runs
 
 
@@ -28,7 +28,7 @@ def table(rows, as_text=False):
 def observe(log):
   run = runs.Run.of(log, identity.Identity(), noise_multiplier=1.0)
   (counts,) = embedded.count([run]).logs
-  return observed.ObservedParticipation.of(log, counts)
+  return logged.LoggedParticipation.of(log, counts)
 
 
 def of_table(rows, num_rounds, as_text=False):

@@ -10,12 +10,12 @@ from fl_dpftrl import participation
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Violations:
-  """Counts of violations, which add up over different devices.
+class Breaches:
+  """Counts of breaches, which add up over different devices.
 
   Attributes:
     num_devices: devices that did not keep to a schema in at least one run.
-    rounds: number of violating participations, by round, numbered across runs. One is violating
+    rounds: number of participations in breach, by round, numbered across runs. One is in breach
       if it is too soon after the one before, or one too many in its run.
     square: largest squared sensitivity of these devices, over all runs.
   """
@@ -24,8 +24,8 @@ class Violations:
   rounds: counts_lib.Counts = counts_lib.Counts()
   square: float = 0.0
 
-  def __add__(self, other: 'Violations') -> 'Violations':
-    return Violations(
+  def __add__(self, other: 'Breaches') -> 'Breaches':
+    return Breaches(
       self.num_devices + other.num_devices,
       self.rounds + other.rounds,
       max(self.square, other.square),
@@ -38,8 +38,8 @@ def count(
   logs: np.ndarray,
   squares: np.ndarray,
   declared: Sequence[participation.MinSep],
-) -> Violations:
-  """Counts the violations of some devices.
+) -> Breaches:
+  """Counts the breaches of some devices.
 
   Args:
     rounds: numbered across runs; ascending, device after device.
@@ -57,5 +57,5 @@ def count(
   wrong = too_soon | (places - starts >= most)
   who = np.unique(owners[wrong])
   if not who.size:
-    return Violations()
-  return Violations(who.size, counts_lib.Counts.of(rounds[wrong]), float(squares[who].max()))
+    return Breaches()
+  return Breaches(who.size, counts_lib.Counts.of(rounds[wrong]), float(squares[who].max()))
