@@ -23,7 +23,7 @@ class StrategyFile(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublicRun:
-  """What is published of a run.
+  """Published parameters of a run, and n, b and k of its log.
 
   Attributes:
     num_rounds: n, rows of noise consumed.
