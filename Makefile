@@ -1,10 +1,14 @@
 # make train: train on real text with correlated noise; make test: every test.
-# Each does all the set-up that it needs. Python 3.10 or 3.11 is required.
+# Each does all the set-up that it needs. Python 3.10, 3.11 or 3.12 is required.
 
 # An explicit PYTHON must be right; otherwise the first suitable one is taken.
-CANDIDATES := $(if $(PYTHON),$(PYTHON),python3.11 python3.10 python3 python)
-IS_SUPPORTED := import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 11))
+CANDIDATES := $(if $(PYTHON),$(PYTHON),python3.11 python3.10 python3.12 python3 python)
+IS_SUPPORTED := import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))
 VENV := .venv
+# Python 3.12 has newer TensorFlow, and so a lock of its own.
+version = $(shell $(1) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>$(NULL))
+IS_NEWER = $(filter 3.12,$(call version,$(PYTHON)))
+LOCKS := requirements.lock requirements-py312.lock
 RUN ?= runs/docstrings
 FLAGS ?= experiments/stackoverflow/flags/docstrings.flags
 TRAIN = $(VENV)/bin/python -m experiments.stackoverflow.train \
@@ -39,18 +43,26 @@ env: $(VENV)/installed
 # second `make` waits for the first, and finds the environment there.
 LOCKED_MAKE = .ci/locked.py $(1).lock $(MAKE) --no-print-directory LOCKED=1
 
+# An environment of another version than an explicit PYTHON's is made anew.
+ifdef PYTHON
+ifneq ($(call version,$(PYTHON)),$(call version,$(VENV)/bin/python))
+$(VENV)/installed: anew
+.PHONY: anew
+endif
+endif
+
 ifndef LOCKED
-$(VENV)/installed: requirements.lock setup.py
+$(VENV)/installed: $(LOCKS) setup.py
 	@for candidate in $(CANDIDATES); do \
 	  if "$$candidate" -c '$(IS_SUPPORTED)' 2>$(NULL); then \
 	    python="$$candidate"; break; fi; done; \
 	if [ -z "$$python" ]; then \
-	  echo "TensorFlow Federated needs Python 3.10 or 3.11, and neither is" \
+	  echo "TensorFlow Federated needs Python 3.10, 3.11 or 3.12, and none is" \
 	    "here: install python3.11 (with venv), or name one with" \
 	    "PYTHON=/path/to/python3.11" >&2; exit 2; fi; \
 	"$$python" $(call LOCKED_MAKE,$(VENV)) PYTHON="$$python" $@
 else
-$(VENV)/installed: requirements.lock setup.py
+$(VENV)/installed: $(LOCKS) setup.py
 	@echo "Setting up $(VENV) with $$($(PYTHON) --version)" >&2
 	@$(PYTHON) -m venv --clear $(VENV)
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check \

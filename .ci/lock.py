@@ -2,7 +2,8 @@
 
 Change the pins in the file, then run `python .ci/lock.py requirements.lock`.
 The digests are those that the package index states for the release's source and
-for its wheels for CPython 3.10 and 3.11 on Linux and macOS.
+for its wheels on Linux and macOS: for CPython 3.10 and 3.11 in requirements.lock, for
+3.12 in requirements-py312.lock, and for all three in the locks of tools.
 """
 
 import html
@@ -14,12 +15,19 @@ import urllib.request
 from pip._internal.models.index import PyPI
 
 _ANCHOR = re.compile(r'<a\s[^>]*href="([^"]*)"[^>]*>([^<]*)</a>')
-_PYTHONS = re.compile(r'cp310|cp311|py3|py2\.py3|cp3\d?-abi3')
+_ANY = r'|py3|py2\.py3|cp3\d?-abi3'
+_PYTHONS = {'requirements.lock': 'cp310|cp311', 'requirements-py312.lock': 'cp312'}
+_EVERY_PYTHON = 'cp310|cp311|cp312'
 _PLATFORMS = re.compile(r'any|manylinux.*(x86_64|aarch64)|macosx.*')
 
 
-def digests(name: str, version: str) -> list[str]:
+def digests(name: str, version: str, pythons: str) -> list[str]:
   """SHA-256 of each file that may be installed, sorted.
+
+  Args:
+    name: the package's name in the index.
+    version: its release.
+    pythons: a pattern of the tags of CPython whose wheels may be installed.
 
   Raises:
     ValueError: where the index has no such file, or states no SHA-256 of it.
@@ -28,7 +36,7 @@ def digests(name: str, version: str) -> list[str]:
     links = _ANCHOR.findall(page.read().decode())
   found = set()
   for link, file in links:
-    if not _is_wanted(file.strip(), name, version):
+    if not _is_wanted(file.strip(), name, version, pythons):
       continue
     digest = re.search(r'#sha256=([0-9a-f]{64})', html.unescape(link))
     if digest is None:
@@ -39,7 +47,7 @@ def digests(name: str, version: str) -> list[str]:
   return sorted(found)
 
 
-def _is_wanted(file: str, name: str, version: str) -> bool:
+def _is_wanted(file: str, name: str, version: str, pythons: str) -> bool:
   normal = re.sub(r'[-_.]+', '-', name).lower()
   if file.endswith(('.tar.gz', '.zip')):
     stem = re.sub(r'\.tar\.gz$|\.zip$', '', file)
@@ -47,7 +55,8 @@ def _is_wanted(file: str, name: str, version: str) -> bool:
   elif file.endswith('.whl'):
     owner, release, *tags = file[: -len('.whl')].split('-')
     python, abi, platform = tags[-3:]
-    if not (_PYTHONS.search(f'{python}-{abi}') and _PLATFORMS.fullmatch(platform)):
+    tag = re.search(pythons + _ANY, f'{python}-{abi}')
+    if not (tag and _PLATFORMS.fullmatch(platform)):
       return False
   else:
     return False
@@ -56,10 +65,11 @@ def _is_wanted(file: str, name: str, version: str) -> bool:
 
 def main(path: pathlib.Path) -> None:
   pins = re.findall(r'^([A-Za-z0-9_.-]+)==([^\s\\]+)', path.read_text(), re.M)
+  pythons = _PYTHONS.get(path.name, _EVERY_PYTHON)
   blocks = []
   for name, version in pins:
     lines = [f'{name}=={version}']
-    lines += [f'    --hash=sha256:{d}' for d in digests(name, version)]
+    lines += [f'    --hash=sha256:{d}' for d in digests(name, version, pythons)]
     blocks.append(' \\\n'.join(lines))
   path.write_text('\n'.join(blocks) + '\n')
 
