@@ -5,15 +5,17 @@
 CANDIDATES := $(if $(PYTHON),$(PYTHON),python3.11 python3.10 python3.12 python3 python)
 IS_SUPPORTED := import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))
 VENV := .venv
-# Python 3.12 has newer TensorFlow, and so a lock of its own.
+NULL := /dev/null
+# Python 3.12 needs a newer TensorFlow, so another lock, and a file that TFF needs with it.
 version = $(shell $(1) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>$(NULL))
-IS_NEWER = $(filter 3.12,$(call version,$(PYTHON)))
-LOCKS := requirements.lock requirements-py312.lock
+IS_312 := $(filter 3.12,$(call version,$(or $(PYTHON),$(VENV)/bin/python)))
+SHIM := tff_on_python312
+LOCK := $(if $(IS_312),requirements-py312.lock,requirements.lock)
+SITE = $$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 RUN ?= runs/docstrings
 FLAGS ?= experiments/stackoverflow/flags/docstrings.flags
 TRAIN = $(VENV)/bin/python -m experiments.stackoverflow.train \
   --flagfile=$(FLAGS) --resume
-NULL := /dev/null
 TESTS ?= tests
 # Processes that test at the same time.
 JOBS ?= 2
@@ -52,7 +54,7 @@ endif
 endif
 
 ifndef LOCKED
-$(VENV)/installed: $(LOCKS) setup.py
+$(VENV)/installed: $(LOCK) $(if $(IS_312),.ci/$(SHIM).py) setup.py
 	@for candidate in $(CANDIDATES); do \
 	  if "$$candidate" -c '$(IS_SUPPORTED)' 2>$(NULL); then \
 	    python="$$candidate"; break; fi; done; \
@@ -62,11 +64,12 @@ $(VENV)/installed: $(LOCKS) setup.py
 	    "PYTHON=/path/to/python3.11" >&2; exit 2; fi; \
 	"$$python" $(call LOCKED_MAKE,$(VENV)) PYTHON="$$python" $@
 else
-$(VENV)/installed: $(LOCKS) setup.py
+$(VENV)/installed: $(LOCK) $(if $(IS_312),.ci/$(SHIM).py) setup.py
 	@echo "Setting up $(VENV) with $$($(PYTHON) --version)" >&2
 	@$(PYTHON) -m venv --clear $(VENV)
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --no-deps --require-hashes -r requirements.lock
+	  --no-deps --require-hashes $(if $(IS_312),--ignore-requires-python) -r $(LOCK)
+	@$(if $(IS_312),cp .ci/$(SHIM).py "$(SITE)" && echo 'import $(SHIM)' >"$(SITE)/$(SHIM).pth")
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
 	  --no-deps --no-build-isolation --editable .
 	@touch $@

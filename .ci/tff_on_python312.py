@@ -1,14 +1,12 @@
 """Lets TensorFlow Federated 0.87 be imported on Python 3.12, with TensorFlow 2.17.
 
 `make env` installs this file where Python 3.12 runs it at each start; other versions of
-Python never see it. It changes three things, all before TensorFlow is imported:
+Python never see it. It changes two things, both before TensorFlow is imported:
 
 - TensorFlow has had no estimators since 2.16, but TensorFlow Privacy 0.9, which TFF imports,
   derives classes from them. `tensorflow_estimator` is replaced by a stub. It has any module
   and any class that is asked for; no class can be instantiated. TFF and this package use none.
 - TFF calls Keras 2, which is the package `tf_keras` since TensorFlow 2.16.
-- TFF writes checkpoints with wrapt's objects. typing-extensions for Python 3.12 do not accept
-  those that are written in C.
 """
 
 import importlib.machinery
@@ -46,5 +44,4 @@ class _Stubs:
 
 
 os.environ.setdefault('TF_USE_LEGACY_KERAS', '1')
-os.environ.setdefault('WRAPT_DISABLE_EXTENSIONS', '1')
 sys.meta_path.append(_Stubs())  # Last, so that an installed package goes before it.
