@@ -36,7 +36,7 @@ class _Stubs:
 
   def exec_module(self, module):
     def absent(name):
-      if name.startswith('__') or name.islower() and name[0] != '_':
+      if name.startswith('__') or (name.islower() and name[0] != '_'):
         raise AttributeError(name)  # As of a module, which is then imported.
       return _Absent
 
