@@ -98,11 +98,13 @@ def source_files() -> dict[str, pathlib.Path]:
   )
   found = {}
   for name, root, skipped in roots:
-    for path in pathlib.Path(root).rglob('*.py'):
-      parts = path.relative_to(root).parts
-      folders = parts if name == 'stdlib' else parts[:1]
-      if not skipped.intersection(folders):
-        found['/'.join((name, *parts))] = path
+    for folder, subfolders, names in os.walk(root):
+      if name == 'stdlib' or folder == root:
+        subfolders[:] = [each for each in subfolders if each not in skipped]
+      client = name + folder[len(root) :].replace(os.sep, '/')
+      for each in names:
+        if each.endswith('.py'):
+          found[f'{client}/{each}'] = pathlib.Path(folder, each)
   return dict(sorted(found.items()))
 
 
