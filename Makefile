@@ -94,6 +94,9 @@ matrices: env
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
 	  $(VENV)/bin/python -m fl_dpftrl.recipes
 
+# Tests start many processes: what one has compiled, the others need not.
+test test-fast test-thorough test-core: export PYTHONDONTWRITEBYTECODE =
+
 # JOBS=0 shows output as it comes. Checks and documentation have a process each.
 test: env $(VENV)/spark
 	@$(MAKE) --no-print-directory --jobs=2 check docs

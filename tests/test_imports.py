@@ -71,6 +71,7 @@ def loaded() -> dict[str, set[str]]:
   return {room: set(names) & set(HEAVY) for room, names in found.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('room', ROOMS)
 def test_light_rooms(loaded, room):
   assert len(modules(room)) > 1

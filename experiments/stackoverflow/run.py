@@ -1,7 +1,9 @@
 """One run: its flags against its data, and then its training."""
 
+import gc
 import pathlib
 import sys
+import types
 from collections.abc import Callable
 
 from experiments.stackoverflow import configuration, datasets, setting
@@ -42,9 +44,7 @@ def run(
   simulation = setting.simulation(hparams, len(dataset.train_clients))
   strategy = setting.strategy(hparams, folder, simulation.population.num_devices, say)
   hparams = setting.calibrated(hparams, strategy)
-  # TensorFlow is slow to load: not before the flags are known to fit the data.
-  from experiments.stackoverflow import training
-
+  training = _training()
   training.train(
     hparams,
     folder,
@@ -58,3 +58,20 @@ def run(
     interrupt=interrupt or interrupts.Interrupt(),
     say=say,
   )
+
+
+def _training() -> types.ModuleType:
+  """Imports what trains, which is slow: called once the flags are known to fit the data.
+
+  TensorFlow makes a million objects that stay. No garbage is looked for among them, neither
+  while they are made nor later.
+  """
+  was_enabled = gc.isenabled()
+  gc.disable()
+  try:
+    from experiments.stackoverflow import training
+  finally:
+    if was_enabled:
+      gc.enable()
+  gc.freeze()
+  return training

@@ -71,7 +71,9 @@ def by_file(folder, **kwargs):
   return factory.CorrelatedNoiseFactory(BLT, **(SAME | kwargs), memory=rows), rows
 
 
-EVERY_MEMORY = pytest.mark.parametrize('make', [in_state, by_engine, by_file])
+EVERY_MEMORY = pytest.mark.parametrize(
+  'make', [in_state, *(pytest.param(m, marks=pytest.mark.slow) for m in (by_engine, by_file))]
+)
 
 
 def run(made, num_rounds, state=None, clients=CLIENTS):
@@ -183,6 +185,7 @@ def test_it_stays_within_its_range():
   assert followed(clipping, np.array([0.0]), 2) == np.float32(1e-6)
 
 
+@pytest.mark.slow
 def test_secure_sums_have_the_same_bounds_in_all_rounds(tmp_path):
   secure, _ = in_state(tmp_path, inner_factory=tff.aggregators.SecureSumFactory(1.0))
   for one, other in zip(run((secure, None), 4), run(in_state(tmp_path), 4)):
@@ -211,6 +214,7 @@ def test_the_noise_is_changed_on_purpose(tmp_path):
   assert noise[0] / noise[1] == pytest.approx(of_updates[0] / of_updates[1], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_neither_kind_of_clip_norm_goes_on_from_the_other(tmp_path):
   of_each = [run(in_state(tmp_path, clip_norm=c), 1)[-1].state for c in (RULE, 1.5)]
   for clip_norm, state in zip((1.5, RULE), of_each):

@@ -46,7 +46,7 @@ def released(process, num_rounds):
   return np.array(results)
 
 
-@pytest.mark.parametrize('memory', ['state', 'engine'])
+@pytest.mark.parametrize('memory', ['state', pytest.param('engine', marks=pytest.mark.slow)])
 def test_sums_hold_canaries_and_nothing_else_changes(memory):
   plain = factory.CorrelatedNoiseFactory(
     BLT, noise_multiplier=0.5, clip_norm=2.0, report_goal=5, noise_seed=3, memory=memory

@@ -83,7 +83,7 @@ def test_encodings_that_lengthen_updates_are_refused_at_once():
 @pytest.mark.parametrize(
   'inner',
   [
-    tff.learning.robust_aggregator(weighted=False),
+    pytest.param(tff.learning.robust_aggregator(weighted=False), marks=pytest.mark.slow),
     tff.aggregators.clipping_factory(1.0, tff.aggregators.UnweightedMeanFactory()),
     Changed(lambda x: {name: 2.0 * part for name, part in x.items()}),
     Changed(lambda x: {name: 0.1 + part for name, part in x.items()}),

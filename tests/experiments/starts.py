@@ -7,6 +7,7 @@ limits, runs the command's own main, and exits with its status.
 
 import atexit
 import functools
+import gc
 import json
 import os
 import pathlib
@@ -202,9 +203,12 @@ def _signal_at(step: str, round_index: int, number: int) -> None:
 
 
 def _main() -> None:
+  gc.disable()
   from experiments.stackoverflow import train, training
 
   del training  # Imported here, once, for all.
+  gc.enable()
+  gc.freeze()  # No fork looks through the modules for garbage, or copies them for it.
   signal.signal(signal.SIGINT, signal.SIG_IGN)
   arguments = _serve(socket.socket(fileno=int(sys.argv[1])))
   status = 1

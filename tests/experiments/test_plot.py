@@ -6,7 +6,14 @@ import pytest
 from experiments.stackoverflow import plot
 
 
-@pytest.mark.parametrize('kind, start', [('png', b'\x89PNG'), ('svg', b'<?xml'), ('pdf', b'%PDF')])
+@pytest.mark.parametrize(
+  'kind, start',
+  [
+    ('png', b'\x89PNG'),
+    pytest.param('svg', b'<?xml', marks=pytest.mark.slow),
+    pytest.param('pdf', b'%PDF', marks=pytest.mark.slow),
+  ],
+)
 def test_kinds_of_files_and_steps(tmp_path, monkeypatch, kind, start):
   closed = []
   monkeypatch.setattr(plt, 'close', closed.append)

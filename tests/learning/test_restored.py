@@ -183,8 +183,16 @@ def test_put_back_before_the_release_repeats_the_round(run):
   assert_one_sum_a_row(run)
 
 
-@pytest.mark.parametrize('run', [(m, 'published') for m in MEMORIES], indirect=True)
-@pytest.mark.parametrize('parts', list(itertools.product([False, True], repeat=3)))
+@pytest.mark.parametrize(
+  'run, parts',
+  [
+    pytest.param((memory, 'published'), parts, marks=[pytest.mark.slow] * (memory in MEMORIES[2:]))
+    for memory in MEMORIES
+    for parts in itertools.product([False, True], repeat=3)
+    if memory != 'state' or not parts[1]  # Its rows are in no folder.
+  ],
+  indirect=['run'],
+)
 def test_any_part_that_is_put_back_leaves_one_sum_for_each_row(run, parts):
   names = ('checkpoints_too', 'rows_too', 'log_too')
   put_back(run, **dict(zip(names, parts)))

@@ -49,7 +49,7 @@ def z_of(num_rows, size=SIZE, stddev=0.5):
 
 
 @pytest.mark.parametrize('memory', makers.MEMORIES)
-@pytest.mark.parametrize('num_rounds', [1, 2, 7, 33])
+@pytest.mark.parametrize('num_rounds', [1, 2, pytest.param(7, marks=pytest.mark.slow), 33])
 def test_equals_the_materialised_matrix(example, num_rounds, memory, tmp_path):
   strategy = example(num_rounds)
   maker = make(strategy, num_rounds, memory=memory, folder=tmp_path)
