@@ -198,6 +198,7 @@ def test_secure_sums_have_the_same_bounds_in_all_rounds(tmp_path):
     narrow.create(VALUE_TYPE)
 
 
+@pytest.mark.slow
 def test_the_noise_is_changed_on_purpose(tmp_path):
   before = run(in_state(tmp_path), 2)
   changed, _ = made = in_state(tmp_path, noise_multiplier=0.25)

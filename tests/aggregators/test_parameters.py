@@ -170,6 +170,7 @@ def test_a_state_takes_the_declared_change_alone(
     aggregator.change_noise(VALUE_TYPE, change)(state)
 
 
+@pytest.mark.slow
 def test_a_declared_restart_begins_anew_with_its_strategy(tmp_path):
   metadata = noise_record.run_metadata(OTHER, 2.0, clip_norm=1.0)
   log = writer.LogWriter(tmp_path / 'log.parquet', metadata=metadata)

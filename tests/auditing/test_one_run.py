@@ -94,6 +94,7 @@ def test_scores_are_the_exposure_and_noise(strategy):
   assert found.epsilon == bounds.gaussian_epsilon(found.mu, DELTA)
 
 
+@pytest.mark.slow
 def test_lower_bounds_hold_as_often_as_they_say():
   which = canaries(num_canaries=20)
   generator = np.random.default_rng(0)

@@ -370,6 +370,7 @@ def test_a_void_run_fits_and_fails_its_guarantee(tmp_path):
   assert failed(tmp_path / 'bundle').keys() == {'guarantee'}
 
 
+@pytest.mark.slow
 def test_logs_that_cannot_be_copied_are_refused(written, tmp_path):
   write_log(tmp_path / 'log.parquet')
   with pytest.raises(ValueError, match='exists already'):

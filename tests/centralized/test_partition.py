@@ -85,6 +85,7 @@ def test_the_seed_names_every_round(name):
 POISSON = sampling.CyclicPoisson(num_rounds=8000, num_examples=63, batch_size=5.25, num_parts=3)
 
 
+@pytest.mark.slow
 def test_poisson_sizes_are_binomial():
   sizes = [c.device_ids.size for c in cohorts(POISSON)]
   expected = scipy.stats.binom(21, 0.25).pmf(np.arange(22)) * 8000

@@ -181,6 +181,7 @@ def test_a_strategy_that_depends_on_the_number_of_rounds_is_refused(tmp_path):
     opened(tmp_path / 'log.parquet', strategy=dpftrl.TreeFull())
 
 
+@pytest.mark.slow
 def test_every_family_has_a_horizon_that_its_epsilon_allows():
   from fl_dpftrl.guarding import budget
 

@@ -115,6 +115,7 @@ def test_bad_arguments_are_named(arguments, named):
     )
 
 
+@pytest.mark.slow
 def test_initial_weights_that_no_graph_holds_are_refused():
   large = np.broadcast_to(np.zeros(1, np.float32), [600_000_000])
   model = tff.learning.models.FunctionalModel(

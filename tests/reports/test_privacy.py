@@ -439,6 +439,7 @@ def test_void_figures_of_devices_are_crossed_out():
   assert 'Without noise no device was protected' in words
 
 
+@pytest.mark.slow
 def test_each_guarantee_is_beside_its_assumptions():
   text = privacy.report(statement(), setting())
   cards = text.partition('class="cards"')[2].split('<section')[1:4]
@@ -567,6 +568,7 @@ def audit(lower_bound=0.5):
   return dataclasses.replace(found, epsilon=1.23456, lower_bound_epsilon=lower_bound)
 
 
+@pytest.mark.slow
 def test_empirical_figures_are_beside_the_proven_ones_and_below():
   for stated in (statement(), publication.publishable(statement())):
     text = privacy.report(stated, setting(audit=audit()))

@@ -152,6 +152,7 @@ def test_failed_and_diverged_runs_are_lines_of_the_table():
   assert r'no room \| left' in table.markdown(STUDY, rows())
 
 
+@pytest.mark.slow
 def test_everything_is_written(tmp_path):
   command.write(STUDY, rows(), FOUND, tmp_path, image_kind='svg')
   with (tmp_path / 'results.csv').open(newline='') as stream:

@@ -116,6 +116,7 @@ def test_keeps_the_vectors_that_the_strategy_says(example):
       assert most == strategy.memory_copies(num_rounds)
 
 
+@pytest.mark.slow
 def test_banded_stream_ends_with_its_strategy():
   stream = streams.make_stream(banded.Banded(np.ones((2, 1))), TEMPLATE, stddev=1.0)
   _, _, state = rows(stream, 2)
@@ -142,6 +143,7 @@ def test_tree_goes_on_past_a_million_rounds():
   assert abs(np.std(row) / expected - 1.0) < 4.0 / np.sqrt(2 * 2000)
 
 
+@pytest.mark.slow
 def test_slow_decay_survives_float32():
   decay, num_rounds = 1.0 - 1.6e-5, 2000
   wrong = float(np.float32(decay)) ** num_rounds
