@@ -129,7 +129,8 @@ def read_strategy(
   family = entry(document, 'family', str)
   if family not in registry.FAMILIES:
     raise ValueError(
-      f'family must be one of {", ".join(registry.FAMILIES)}, got {messages.quoted(family)}'
+      f'family must be one of {", ".join(registry.FAMILIES)}, got {messages.quoted(family)};'
+      ' register one of your own first: dpftrl.register'
     )
   cls: type[Any] = registry.FAMILIES[family]
   parameters = entry(document, 'parameters', dict)

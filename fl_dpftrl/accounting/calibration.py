@@ -38,6 +38,7 @@ def calibrate(
     ValueError: if not exactly one target is given, an argument is out of range, or the schema
       has more rounds than the strategy supports.
   """
+  base.check_strategy(strategy)
   gaussian.check_delta(delta)
   adjacency_lib.check(adjacency, group_size)
   if epsilon is not None and rho is None:

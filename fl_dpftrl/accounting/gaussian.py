@@ -167,6 +167,7 @@ def account(
     ValueError: if an argument is out of range, or the schema has more rounds than the strategy
       supports.
   """
+  base.check_strategy(strategy)
   check_positive('noise_multiplier', noise_multiplier)
   check_delta(delta)
   adjacency_lib.check(adjacency, group_size)

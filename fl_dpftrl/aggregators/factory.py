@@ -130,8 +130,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
 
   def __post_init__(self):
     strategy = self.strategy
-    if isinstance(strategy, type) or not isinstance(strategy, strategies.Strategy):
-      raise ValueError(f'strategy must be a Strategy, got {strategy!r}')
+    strategies.check_strategy(strategy)
     for name, (what, is_valid, kind) in _NUMBERS.items():
       value = getattr(self, name)
       if value is None and name in ('zeroing_norm', 'noise_seed'):
@@ -314,12 +313,23 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
 
     return advance_state
 
-  def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
+  def create(
+    self, value_type: tff.Type, weight_type: tff.Type | None = None
+  ) -> tff.templates.AggregationProcess:
     """Builds the process for updates of a type.
 
+    Args:
+      value_type: of an update.
+      weight_type: None. Algorithms that weight clients give one, and are refused.
+
     Raises:
-      ValueError: as `noise_stream`, and unless inner_factory sums.
+      ValueError: as `noise_stream`, for a weight_type, and unless inner_factory sums.
     """
+    if weight_type is not None:
+      raise ValueError(
+        'this algorithm weights clients, and the guarantee needs equal weights: give it'
+        ' model_aggregator=tff.aggregators.as_weighted_aggregator(aggregator), which ignores them'
+      )
     stream = self.noise_stream(value_type)
     if isinstance(self.clip_norm, adaptive_clipping.AdaptiveClipping):
       rule = adaptive.Rule(

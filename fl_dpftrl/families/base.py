@@ -9,7 +9,7 @@ import numpy as np
 import scipy.linalg
 
 from fl_dpftrl import error as error_lib
-from fl_dpftrl import participation, workloads
+from fl_dpftrl import messages, participation, workloads
 from fl_dpftrl.families import linear_noise
 from fl_dpftrl.participation import check_num_rounds as check_num_rounds
 from fl_dpftrl.sensitivity import base as sensitivity_lib
@@ -206,3 +206,14 @@ def keep_rounds(strategy: Strategy, name: str) -> None:
   value = getattr(strategy, name)
   if value is not None:
     object.__setattr__(strategy, name, participation.positive_integer(name, value))
+
+
+def check_strategy(strategy: object) -> None:
+  """Raises ValueError for a name, a class, or an object of a family that is not registered."""
+  if isinstance(strategy, type) or not isinstance(strategy, Strategy):
+    what_to_do = (
+      f'dpftrl.load_strategy({messages.quoted(strategy)}) loads a file or an included one'
+      if isinstance(strategy, str)
+      else 'register a family of your own first: dpftrl.register'
+    )
+    raise ValueError(f'strategy must be a Strategy, got {messages.quoted(strategy)}; {what_to_do}')

@@ -118,6 +118,8 @@ class Guard:
     self.log = writer_lib.LogWriter(log, metadata=metadata | schema_record.metadata(schema))
     for t in range(self.log.num_rounds):
       self._gate.record(self.log.cohort(t))
+    # (round, row of its state, rows to skip) of the last round whose rows had to be skipped.
+    self._burnt: tuple[int, int, int] | None = None
     self._waiting = False  # Whether the last round's row has not been given out.
 
   def __enter__(self) -> 'Guard':
@@ -278,6 +280,13 @@ class Guard:
 
   def _rows_to_burn(self, row: int, round_index: int) -> int:
     row = operator.index(row)
+    if self._burnt is not None and row == self._burnt[1] + 1:
+      t, first, burn = self._burnt
+      raise RepeatedRowError(
+        f'noise row {row}: round {t} was computed with row {first}, which was given out before,'
+        f' because burn={burn} of its admission was ignored; discard that round and its state, and'
+        ' skip rows with factory.skip_row before process.next'
+      )
     begun = max([0, *(t for t in self._record.restart_rounds if t <= round_index)])
     due = round_index - begun
     if row > due or row < 0:
@@ -294,4 +303,5 @@ class Guard:
         f' round {round_index}; continue from the newest state'
         + ('' if begun else ", or burn the row: on_repeat='burn'")
       )
+    self._burnt = (round_index, row, due - row) if row < due else None
     return due - row

@@ -241,7 +241,11 @@ def run_metadata(
       values from that round on, as `LogWriter.change_noise` recorded them.
     restarts: (round, strategy from that round on) of each restart, as
       `LogWriter.change_noise` recorded them; None for the strategy before.
+
+  Raises:
+    ValueError: for a strategy that is none, such as a name.
   """
+  base.check_strategy(strategy)
   adaptive: dict[str, str] = {}
   if isinstance(clip_norm, adaptive_clipping.AdaptiveClipping):
     adaptive[shards.ADAPTIVE_CLIPPING_KEY] = clip_norm.to_json()

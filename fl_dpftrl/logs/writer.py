@@ -18,6 +18,7 @@ from fl_dpftrl.logs import (
   journal,
   journal_file,
   noise_record,
+  other_run,
   schema,
   shards,
 )
@@ -320,9 +321,7 @@ class LogWriter:
     self._journal = journal_file.JournalFile(journal.path_of(self.path))
     found = self._journal.contents
     if found.metadata != self._given:
-      raise shards.LogError(
-        f'{self._journal.path}: its metadata are {found.metadata}, not {self._given}'
-      )
+      raise other_run.error(self._journal.path, found.metadata, self._given)
     self._released = self._mark(
       None if found.released is None else str(found.released), len(found.rounds)
     )
@@ -343,7 +342,7 @@ class LogWriter:
     self._released = self._mark(found.pop(shards.RELEASED_KEY, None), num_rounds)
     found.pop(shards.CHAIN_KEY, None)  # Computed again: an older release may have added rounds.
     if found != own:
-      raise shards.LogError(f'{self.path}: its metadata are {found}, not {own}')
+      raise other_run.error(self.path, found, own)
     table = pa.concat_tables(shard.tables())
     if pa.types.is_large_string(table.schema.field('device_id').type):
       ids = table.column('device_id').cast(pa.string())

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import itertools
 import os
+import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -15,9 +16,13 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from fl_dpftrl import messages
 from fl_dpftrl.runtime import analysis, clients, memory, programs, values
 
 _Tensors = Sequence[tf.Tensor]
+
+# The sentence of an assertion, which TensorFlow puts between lines on its graph.
+_ASSERTED = re.compile(r'assertion failed: \[[^\]]+\]')
 
 
 class InProcessContext(tff.framework.SyncContext):
@@ -99,7 +104,13 @@ class InProcessContext(tff.framework.SyncContext):
     number = 0
     if program.has_clients:
       number = next(self._calls) if self._number is None else self._number
-    call.run(functools.partial(_client_seed, self._key, number), self._max_concurrent_clients)
+    try:
+      call.run(functools.partial(_client_seed, self._key, number), self._max_concurrent_clients)
+    except tf.errors.InvalidArgumentError as error:
+      said = _ASSERTED.search(error.message)
+      if said is None:
+        raise
+      raise tf.errors.InvalidArgumentError(error.node_def, error.op, said[0]) from None
     return values.assembled(of.result, call.results(), self._arrays)
 
 
@@ -167,7 +178,14 @@ class _Call:
       name = analysis.input_name(parameter, path)
       if not analysis.is_per_client(of_part):
         member = analysis.member_of(of_part)
-        self._shared[name] = values.tensors(value, member, self._arrays)
+        try:
+          self._shared[name] = values.tensors(value, member, self._arrays)
+        except TypeError as error:
+          where = f'{_named(of, path)}{values.misfit(value, member, self._arrays)}'
+          raise TypeError(
+            f'{where or "argument"}: {messages.one_line(error, 160)}; was it made for another'
+            ' model, strategy or memory?'
+          ) from error
         continue
       if not isinstance(value, (list, tuple)):
         raise TypeError(
@@ -241,6 +259,15 @@ class _Call:
         yield self._of_client.get(name, [])
       else:
         yield self._shared[name]
+
+
+def _named(of: tff.Type, path: Sequence[int]) -> str:
+  """Name of a part of an argument, such as `state` or `1`."""
+  names = []
+  for index in path:
+    name, of = tff.structure.to_elements(of)[index]
+    names.append(str(index) if name is None else name)
+  return '.'.join(names)
 
 
 def _client_seed(key: bytes, number: int, stage: int, client: int) -> tf.Tensor:

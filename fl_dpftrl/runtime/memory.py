@@ -1,5 +1,6 @@
 """Limit on the number of clients that train at the same time."""
 
+import functools
 import os
 import pathlib
 import warnings
@@ -37,15 +38,21 @@ def concurrent_clients(model_bytes: int, at_most: int | None = None) -> int:
   """
   wanted = at_most or _fitting(model_bytes)
   if wanted > 1 and _pywrap_util_port.IsMklEnabled():
-    warnings.warn(
-      'clients train one at a time, since TensorFlow uses oneDNN operations, which are not'
-      ' safe in parallel: set TF_ENABLE_ONEDNN_OPTS=0 in the environment before TensorFlow'
-      ' is imported',
-      RuntimeWarning,
-      stacklevel=2,
-    )
+    _warn_of_onednn()
     return 1
   return wanted
+
+
+@functools.cache
+def _warn_of_onednn() -> None:
+  """Warns once in a process: Python's own count is lost where any code changes its filters."""
+  warnings.warn(
+    'clients train one at a time, since TensorFlow uses oneDNN operations, which are not'
+    ' safe in parallel: set TF_ENABLE_ONEDNN_OPTS=0 in the environment before TensorFlow'
+    ' is imported',
+    RuntimeWarning,
+    stacklevel=3,
+  )
 
 
 def _fitting(model_bytes: int) -> int:

@@ -126,6 +126,22 @@ def tensors(value: Any, of: tff.Type, arrays: Arrays) -> tuple[tf.Tensor, ...]:
   raise analysis.unsupported(f'a value of type {of.compact_representation()}')
 
 
+def misfit(value: Any, of: tff.Type, arrays: Arrays) -> str:
+  """Path to the first part of a value that is not of its type, such as `.optimizer.0`."""
+  if not isinstance(of, tff.StructType):
+    return ''
+  try:
+    parts = elements(value, of)
+  except TypeError:
+    return ''
+  for index, (part, (name, of_part)) in enumerate(zip(parts, tff.structure.to_elements(of))):
+    try:
+      tensors(part, of_part, arrays)
+    except TypeError:
+      return f'.{index if name is None else name}{misfit(part, of_part, arrays)}'
+  return ''
+
+
 def _data_set(value: Any, of: tff.SequenceType) -> tf.data.Dataset:
   if isinstance(value, (list, tuple)):
     value = tensorflow_utils.make_data_set_from_elements(None, list(value), of.element)

@@ -79,3 +79,9 @@ def test_state_that_does_not_fit_is_refused_when_built(monkeypatch):
 
 def test_is_offered_at_the_top_of_the_package():
   assert fl_dpftrl.CorrelatedNoiseFactory is factory.CorrelatedNoiseFactory
+
+
+def test_an_algorithm_that_weights_clients_is_told_what_to_give():
+  aggregator = factory.CorrelatedNoiseFactory(identity.Identity(), **GOOD)
+  with pytest.raises(ValueError, match=r'as_weighted_aggregator\(aggregator\)'):
+    aggregator.create(tff.TensorType(np.float32, [2]), tff.TensorType(np.float32))

@@ -131,12 +131,14 @@ def test_goes_on_from_its_log_after_any_end(tmp_path):
   second.close()
   third = opened(path)
   assert third.admit(['a', 'b', 'c'], row=3).device_ids.tolist() == ['a']
-  for changes in (
-    dict(noise_multiplier=3.0),
-    dict(strategy=dpftrl.Identity()),
-    dict(schema=dpftrl.MinSep(num_rounds=12, min_sep=2)),
+  for changes, differing in (
+    (dict(noise_multiplier=3.0), r'noise_multiplier \d\.0, not 3\.0'),
+    (dict(strategy=dpftrl.Identity()), 'strategy_sha256 '),
+    (dict(schema=dpftrl.MinSep(num_rounds=12, min_sep=2)), 'declared_schema .*, not '),
   ):
-    with pytest.raises(shards.LogError, match='its metadata are'):
+    with pytest.raises(
+      shards.LogError, match=f'its metadata are those of another run: {differing}'
+    ):
       opened(path, **changes)
   assert log_lib.read_log(path).num_rounds == 4
 
@@ -158,6 +160,22 @@ def test_a_repeated_row_is_refused_or_burnt(tmp_path):
   assert burning.admit(['b'], row=0).burn == 1
   burning.admit(['c'])
   assert burning.take(0) == 2
+
+
+def test_rows_that_were_not_skipped_are_noticed(tmp_path):
+  """A loop that ignores `burn` computes round 1 with row 0 again, and comes with row 1."""
+  guarded = opened(tmp_path / 'log.parquet', on_repeat='burn')
+  guarded.admit(['a'], row=0)
+  assert guarded.admit(['b'], row=0).burn == 1
+  with pytest.raises(guard.RepeatedRowError, match='round 1 was computed with row 0.*burn=1 .*skip_row'):
+    guarded.admit(['c'], row=1)
+  assert guarded.num_rounds == 2
+  assert guarded.admit(['c'], row=2).burn == 0  # The rows were skipped.
+
+
+def test_a_name_is_no_strategy(tmp_path):
+  with pytest.raises(ValueError, match=r"got 'blt-b100'; dpftrl.load_strategy\('blt-b100'\)"):
+    opened(tmp_path / 'log.parquet', strategy='blt-b100')
 
 
 @pytest.mark.parametrize(

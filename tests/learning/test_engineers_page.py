@@ -2,6 +2,7 @@
 
 import pathlib
 import re
+import types
 
 import pytest
 import tensorflow_federated as tff
@@ -18,7 +19,7 @@ TITLES = re.findall(r'^### (.*)$', PROGRAMS, re.MULTILINE)
 
 
 def test_each_title_has_a_program():
-  assert len(BLOCKS) == 1 + len(TITLES) == 8
+  assert len(BLOCKS) == 1 + len(TITLES) == 9
 
 
 @pytest.fixture(name='names', scope='module')
@@ -34,21 +35,46 @@ def fixture_names(tmp_path_factory):
   stack.set_default_context(before)
 
 
-def run(title, names):
-  names = dict(names)
+def run(title, names, **others):
+  names = {**names, **others}
   exec(compile(OTHERS[TITLES.index(title) - 1], f'{PAGE.name}: {title}', 'exec'), names)
   return names
 
 
-@pytest.mark.parametrize('title', TITLES[2:-1])
+@pytest.mark.parametrize('title', TITLES[3:-1])
 def test_a_program_trains_and_keeps_its_budget(title, names):
   before = [w.copy() for w in names['weights'].trainable]
   after = run(title, names)['weights'].trainable
   assert any((a != b).any() for a, b in zip(before, after))
 
 
+def test_a_killed_loop_resumes_and_burns_the_row_of_the_lost_round(names):
+  rows, asked = [], []
+
+  def data_of(device_id):
+    if len(asked) == 2 * 4:  # The third round was admitted, and is not computed.
+      raise KeyboardInterrupt
+    asked.append(device_id)
+    return names['data_of'](device_id)
+
+  with pytest.raises(KeyboardInterrupt):
+    run(TITLES[1], names, data_of=data_of)
+
+  class States(tff.program.FileProgramStateManager):
+    async def save(self, state, version):
+      rows.append(int(state.aggregator.noise.row))
+      await super().save(state, version)
+
+  program = types.SimpleNamespace(**{**vars(tff.program), 'FileProgramStateManager': States})
+  seen = types.SimpleNamespace(**{**vars(tff), 'program': program})
+  run(TITLES[1], names, tff=seen)
+  assert rows == [4, 5, 6]  # Row 2 entered no other sum.
+  statement = dpftrl.replay(dpftrl.open_run('resumed/log.parquet', names['strategy']), deltas=1e-6)
+  assert statement.num_rounds == 6 and statement.declared.holds
+
+
 def test_train_model_burns_the_row_of_a_discarded_round(names):
-  guard = run(TITLES[1], names)['guard']
+  guard = run(TITLES[2], names)['guard']
   assert guard.num_rounds == 4  # Three rounds and a burnt one.
   statement = dpftrl.replay(dpftrl.open_run('train_model.parquet', names['strategy']), deltas=1e-6)
   assert statement.num_rounds == 4 and statement.declared.holds

@@ -1,6 +1,7 @@
 """The context as users call it."""
 
 import asyncio
+import collections
 import gc
 import weakref
 
@@ -232,3 +233,31 @@ def test_a_program_of_tff_runs_in_it(in_process):
     return tff.federated_mean(values), tff.federated_sum(values)
 
   assert asyncio.run(program()) == 3.0
+
+
+def test_a_value_of_another_type_is_named(in_process):
+  state_type = tff.types.to_type(
+    collections.OrderedDict(model=np.float32, noise=[(np.int32, [3]), (np.float32, [2])])
+  )
+
+  @tff.federated_computation(tff.FederatedType(state_type, tff.SERVER), FLOATS)
+  def advance(state, values):
+    return state, tff.federated_sum(values)
+
+  state = dict(model=np.float32(1.0), noise=(np.zeros(3, np.int32), np.zeros(4, np.float32)))
+  message = r'^state\.noise\.1: expected .*\(2,\), got float32, \(4,\); .* another model, strategy'
+  with in_process(), pytest.raises(TypeError, match=message):
+    advance(state, [1.0])
+  with in_process(), pytest.raises(TypeError, match='^state.noise: expected a structure'):
+    advance({**state, 'noise': ()}, [1.0])
+
+
+def test_an_assertion_is_one_line(in_process):
+  @tff.tensorflow.computation(np.int32)
+  def refused(x):
+    with tf.control_dependencies([tf.debugging.Assert(x < 1, ['the rounds are over'])]):
+      return x + 1
+
+  with in_process(), pytest.raises(tf.errors.InvalidArgumentError) as error:
+    refused(1)
+  assert error.value.message == 'assertion failed: [the rounds are over]'

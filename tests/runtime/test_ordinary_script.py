@@ -1,0 +1,86 @@
+"""An ordinary TFF script gains one line, and gives the same."""
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+pytestmark = pytest.mark.tff
+
+ONE_LINE = """
+import fl_dpftrl as dpftrl
+dpftrl.runtime.use_in_process()
+"""
+
+# As in TFF's tutorials: images in batches, a Keras model with metrics, ten clients a round.
+SCRIPT = """
+import collections
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+{one_line}
+CENTRES = np.random.default_rng(0).normal(size=(10, 16)).astype(np.float32)
+
+def preprocess(data):
+  def batched(element):
+    return collections.OrderedDict(
+      x=tf.reshape(element['pixels'], [-1, 16]), y=tf.reshape(element['label'], [-1, 1]))
+  return data.repeat(2).shuffle(20, seed=1).batch(5).map(batched).prefetch(2)
+
+def client_data(client):
+  rng = np.random.default_rng(client)
+  label = rng.integers(10, size=12).astype(np.int32)
+  pixels = (CENTRES[label] + rng.normal(size=(12, 16))).astype(np.float32).reshape(-1, 4, 4)
+  return preprocess(tf.data.Dataset.from_tensor_slices(
+    collections.OrderedDict(pixels=pixels, label=label)))
+
+example = client_data(0)
+
+def model_fn():
+  model = tf.keras.Sequential([
+    tf.keras.layers.InputLayer(input_shape=(16,)),
+    tf.keras.layers.Dense(10, kernel_initializer='zeros'),
+    tf.keras.layers.Softmax()])
+  return tff.learning.models.from_keras_model(
+    model, input_spec=example.element_spec,
+    loss=tf.keras.losses.SparseCategoricalCrossentropy(),
+    metrics=[tf.keras.metrics.SparseCategoricalAccuracy()])
+
+process = tff.learning.algorithms.{build}(
+  model_fn,
+  client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.1),
+  server_optimizer_fn=tff.learning.optimizers.build_sgdm(1.0))
+state = process.initialize()
+history = []
+for t in range(3):
+  result = process.next(state, [client_data(10 * t + i) for i in range(10)])
+  state = result.state
+  history.append(result.metrics['client_work']['train'])
+weights = process.get_model_weights(state).trainable
+"""
+
+
+def run(build, one_line):
+  names = {}
+  exec(compile(SCRIPT.format(build=build, one_line=one_line), 'script', 'exec'), names)
+  return names['weights'], names['history']
+
+
+@pytest.mark.parametrize('build', ['build_weighted_fed_avg', 'build_unweighted_fed_avg'])
+def test_one_line_gives_the_same(build, worker):
+  stack = tff.framework.get_context_stack()
+  before = stack.current
+  with worker():
+    weights, history = run(build, '')
+  try:
+    ours, our_history = run(build, ONE_LINE)
+    assert type(stack.current).__name__ == 'InProcessContext'
+  finally:
+    stack.set_default_context(before)
+  for one, other in zip(weights, ours, strict=True):
+    np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-6)
+  assert len(history) == len(our_history) == 3
+  for one, other in zip(history, our_history):
+    assert one.keys() == other.keys() >= {'sparse_categorical_accuracy', 'loss', 'num_examples'}
+    for name in one:
+      assert other[name] == pytest.approx(one[name], rel=1e-5)
+  assert history[-1]['loss'] < history[0]['loss']
