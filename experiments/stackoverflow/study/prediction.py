@@ -102,8 +102,16 @@ class Pairs:
 
 
 def known(rows: Sequence[results.Row]) -> list[results.Row]:
-  """Returns the settings with noise that have a result."""
-  return [row for row in rows if row.noise is not None and row.mean is not None]
+  """Returns the settings with noise that have a result; none if all are of one mechanism.
+
+  Its loss is then the same for all, and the noise differs by the clip norm alone, which
+  scales the updates too.
+  """
+  found = [row for row in rows if row.noise is not None and row.mean is not None]
+  mechanisms = {
+    dataclasses.replace(row.setting.mechanism, label='') for row in found if row.setting.mechanism
+  }
+  return found if len(mechanisms) > 1 else []
 
 
 def correlation(rows: Sequence[results.Row], measure: str) -> Correlation:

@@ -216,7 +216,7 @@ def predictions(rows: Sequence[results.Row]) -> list[str]:
   """Returns sentences on how well each loss predicts the order of accuracies."""
   found = {name: prediction.correlation(rows, name) for name in prediction.MEASURES}
   if all(ranked.pooled is None for ranked in found.values()):
-    return ['There are too few settings for a rank correlation.']
+    return ['There are too few settings, or mechanisms, for a rank correlation.']
   sentences = [
     'The noise in the model is known before any training: loss × effective noise multiplier ×'
     ' clip norm / report goal. A rank correlation of −1 with test accuracy means that it puts'

@@ -7,14 +7,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.stackoverflow.study import cells, prediction, results, study_file
+from experiments.stackoverflow.study import cells, prediction, results, sentences, study_file
 
 LABELS = ('a', 'b', 'c', 'd', 'e')
 STUDY = study_file.parse(
   {
     'title': 'A study',
     'flags': [],
-    'mechanisms': [{'mechanism': 'blt', 'label': label} for label in LABELS],
+    'mechanisms': [
+      {'mechanism': f'blt:{size}', 'label': label} for size, label in enumerate(LABELS, 1)
+    ],
     'epsilons': [1, 4],
     'server_learning_rates': [0.1],
     'seeds': [0, 1, 2],
@@ -125,3 +127,19 @@ def test_pairs_say_from_which_difference_on_a_loss_can_be_relied_on():
   assert (
     found.beyond == 2 * 4
   )  # 3 : 1, 5 : 2, 5 : 1 and 4 : 1; 4 : 2 is no more than the wrong one.
+
+
+def test_settings_of_one_mechanism_are_not_compared():
+  found = [
+    dataclasses.replace(
+      one,
+      setting=dataclasses.replace(
+        one.setting, mechanism=dataclasses.replace(one.setting.mechanism, mechanism='blt')
+      ),
+    )
+    for one in FALLING
+  ]
+  assert prediction.known(FALLING) and not prediction.known(found)
+  assert sentences.predictions(found) == [
+    'There are too few settings, or mechanisms, for a rank correlation.'
+  ]
