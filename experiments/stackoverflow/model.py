@@ -12,6 +12,7 @@ import tensorflow_federated as tff
 
 from experiments.stackoverflow import metrics, networks
 from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
+from fl_dpftrl.runtime import memory
 
 _EVALUATION_BATCH = 64
 
@@ -147,7 +148,8 @@ def evaluate(
   def predicted(start):
     return [part.numpy() for part in predict(weights, rows[start : start + _EVALUATION_BATCH])]
 
-  with futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+  num_threads = 1 if memory.uses_one_dnn() else len(os.sched_getaffinity(0))
+  with futures.ThreadPoolExecutor(num_threads) as pool:
     losses, hits = zip(*pool.map(predicted, range(0, len(rows), _EVALUATION_BATCH)))
   losses, hits = np.concatenate(losses), np.concatenate(hits)
   targets = rows[:, 1:]

@@ -37,14 +37,19 @@ def concurrent_clients(model_bytes: int, at_most: int | None = None) -> int:
     at_most: number that the user asked for; replaces the limit by processors and memory.
   """
   wanted = at_most or _fitting(model_bytes)
-  if wanted > 1 and _pywrap_util_port.IsMklEnabled():
-    _warn_of_onednn()
+  if wanted > 1 and uses_one_dnn():
+    _warn_of_one_dnn()
     return 1
   return wanted
 
 
+def uses_one_dnn() -> bool:
+  """Returns whether TensorFlow uses oneDNN operations, which are not safe in parallel."""
+  return _pywrap_util_port.IsMklEnabled()
+
+
 @functools.cache
-def _warn_of_onednn() -> None:
+def _warn_of_one_dnn() -> None:
   """Warns once in a process: Python's own count is lost where any code changes its filters."""
   warnings.warn(
     'clients train one at a time, since TensorFlow uses oneDNN operations, which are not'

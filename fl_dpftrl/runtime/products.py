@@ -11,7 +11,8 @@ import itertools
 
 import tensorflow as tf
 from tensorflow.python.framework import kernels, op_def_registry
-from tensorflow.python.util import _pywrap_util_port
+
+from fl_dpftrl.runtime import memory
 
 _PRODUCT, _REPLACEMENT = 'MatMul', '_MklMatMul'
 _LABEL = 'MklNameChangeOp'
@@ -39,7 +40,7 @@ def rewrite(graph: tf.compat.v1.GraphDef) -> None:
 def _attributes() -> frozenset[str] | None:
   """Returns the replacement's attributes; None if it is not to be used."""
   definition = op_def_registry.get(_REPLACEMENT)
-  if definition is None or _pywrap_util_port.IsMklEnabled():
+  if definition is None or memory.uses_one_dnn():
     return None
   if tf.config.list_physical_devices('GPU') or not any(
     kernel.label == _LABEL
