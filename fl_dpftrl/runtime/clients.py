@@ -7,6 +7,8 @@ from typing import Any
 
 from tensorflow.python.eager import cancellation
 
+from fl_dpftrl.runtime import threads
+
 # How long an interrupted round waits for an operation that is under way.
 _PATIENCE_SECONDS = 5.0
 
@@ -56,10 +58,6 @@ def in_order(
   """
   stop = stop or Stop()
   round_ = _Round(work, num_clients, 2 * num_threads)
-  threads = [
-    threading.Thread(target=round_.run, name=f'client-{i}', daemon=True)
-    for i in range(min(num_threads, num_clients))
-  ]
   manager = cancellation.CancellationManager()
 
   def cancel():
@@ -68,8 +66,7 @@ def in_order(
       manager.start_cancel()
 
   with cancellation.CancellationManagerContext(manager), stop.told_to(cancel):
-    for thread in threads:
-      thread.start()
+    ends = [threads.start(round_.run) for _ in range(min(num_threads, num_clients))]
     try:
       for index in range(num_clients):
         yield round_.take(index)
@@ -78,8 +75,8 @@ def in_order(
       raise
     finally:
       round_.stop()
-      for thread in threads:
-        thread.join(_PATIENCE_SECONDS)
+      for ended in ends:
+        ended.wait(_PATIENCE_SECONDS)
   stop.check()
 
 
@@ -93,7 +90,7 @@ class _Round:
     self._done: dict[int, tuple[Any, BaseException | None]] = {}
 
   def run(self) -> None:
-    """Trains clients until none are left; a thread's life."""
+    """Trains clients until none are left; the task of a thread."""
     while (index := self._begin()) is not None:
       try:
         outcome: tuple[Any, BaseException | None] = self._work(index), None

@@ -111,8 +111,9 @@ def test_batch_normalisation_is_as_in_the_worker(in_process, worker):
     ours, _ = trained(process, state, data)
   with worker():
     theirs, _ = trained(process, state, data)
+  # The worker's threads add in any order, and the gradients of a bias cancel.
   for mine, other in zip(ours, theirs, strict=True):
-    np.testing.assert_allclose(mine, other, rtol=1e-6, atol=2e-6 * np.abs(other).max(initial=0.0))
+    np.testing.assert_allclose(mine, other, rtol=1e-6, atol=2e-5 * np.abs(other).max(initial=0.0))
 
 
 def test_dropout_is_felt(in_process):
