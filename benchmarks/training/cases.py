@@ -10,13 +10,14 @@ LENGTH = 20  # Tokens per sentence.
 CORES = 2
 CENTRAL, KERAS, PEER = 'central', 'keras', 'pfl-research'
 FEDERATED = 'federated'
+OUTPUT = 'output layer'
 
 
 class Side(NamedTuple):
   """One way to train a model.
 
   Attributes:
-    what: CENTRAL, KERAS, FEDERATED or PEER.
+    what: CENTRAL, KERAS, OUTPUT, FEDERATED or PEER.
     batch: sentences in a batch.
     threads: threads of each process.
     processes: processes that share the clients of a round.
@@ -77,8 +78,8 @@ class Case:
     found = []
     for batch in self.batches:
       found.append(Side(CENTRAL, batch))
-      if self.network == 'lstm':
-        found.append(Side(KERAS, batch))
+      # Keras's own layers; of the log-bilinear model, its last layer alone.
+      found.append(Side(KERAS if self.network == 'lstm' else OUTPUT, batch))
       found.append(Side(FEDERATED, batch))
       found += [Side(PEER, batch, threads, processes) for threads, processes in PEER_WAYS]
     return tuple(found)

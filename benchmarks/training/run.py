@@ -66,9 +66,10 @@ def document(about: dict, rows: list[results.Row]) -> str:
       '',
       'Each pass trains on the sentences of all clients of a round, of'
       f' {cases.LENGTH} words each, in float32: {_sizes(rows)}. "Central" is a compiled'
-      ' step of SGD on each batch in TensorFlow alone. "Keras" is the same with'
-      ' Keras\'s own layers. "Federated" is a round of TensorFlow Federated in'
-      ' process, with bounded updates and noise, several clients at a time.'
+      ' step of SGD on each batch with the loss function of TensorFlow. "Keras" is the same with'
+      ' Keras\'s own layers. "Output layer" is the last layer of the log-bilinear model'
+      ' with its losses and gradients, and nothing else. "Federated" is a round of TensorFlow'
+      ' Federated in process, with bounded updates and noise, several clients at a time.'
       ' "pfl-research" is such a round on'
       ' PyTorch, by one thread, by two, and by two processes. Other columns compare with'
       ' the faster of the loops and with the best of the peer at the same batch, by the'

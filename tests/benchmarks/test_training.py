@@ -91,6 +91,11 @@ def test_every_batch_has_a_loop_and_the_peer_in_each_way():
   ]
 
 
+def test_the_log_bilinear_model_is_beside_its_last_layer():
+  case = next(case for case in cases.CASES if case.network == 'log_bilinear')
+  assert [side.what for side in case.sides][:3] == ['central', 'output layer', 'federated']
+
+
 def test_passes_of_several_processes_are_kept():
   once = run.after(measured(1.0), finished('said\n[{"seconds": 2, "cpu_seconds": 3}]'))
   assert once.median('seconds') == 1.5

@@ -46,6 +46,28 @@ def _train(data, process, num_rounds, clients=10):
   return process.get_model_weights(state).trainable, output.metrics
 
 
+@pytest.mark.parametrize('scale', [1.0, 1000.0])
+def test_losses_and_their_gradient_are_those_of_tensorflow(scale, monkeypatch):
+  draws = np.random.default_rng(5)
+  logits = tf.constant(draws.normal(0, scale, (3, 4, 7)), tf.float32)
+  targets = tf.constant(draws.integers(0, 7, (3, 4)), tf.int32)
+  weights = tf.constant(draws.integers(0, 2, (3, 4)), tf.float32)
+  found = []
+  for losses in (
+    model.token_losses,
+    lambda x, y: tf.nn.sparse_softmax_cross_entropy_with_logits(y, x),
+  ):
+    with tf.GradientTape() as tape:
+      tape.watch(logits)
+      each = losses(logits, targets)
+      weighted = tf.reduce_sum(weights * each)
+    found.append((each, tape.gradient(weighted, logits)))
+  for own, theirs in zip(*found, strict=True):
+    np.testing.assert_allclose(own, theirs, rtol=1e-5, atol=1e-6)
+  monkeypatch.setattr(tf.config, 'list_physical_devices', lambda kind: [kind])
+  np.testing.assert_array_equal(model.token_losses(logits, targets), found[1][0])
+
+
 @pytest.mark.slow
 def test_one_round_in_tff_equals_gradient_descent_by_hand(data, network):
   """Also that padding is masked in TFF's graphs, where `!=` would not do."""
