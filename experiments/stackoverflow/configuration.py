@@ -36,6 +36,7 @@ _MOST = {
   'deployment_report_goal': 2**31 - 1,
   'canaries': 10**4,
   'embedding': 2**12,
+  'lstm_units': 2**13,
   'vocabulary_size': 2**20,
   'seed': 2**31 - 1,
   'noise_seed': 2**63 - 1,
@@ -166,6 +167,7 @@ class Hparams:
     choices=('log_bilinear', 'lstm'),
   )
   embedding: int | None = _flag(None, "Size of a word's embedding (default: that of the network).")
+  lstm_units: int | None = _flag(None, "Number of the LSTM's cells (default: 670, the papers').")
   vocabulary_size: int | None = _flag(
     None, 'Number of known words (default: that of the data set).'
   )
@@ -214,6 +216,7 @@ class Hparams:
       'timer_rounds',
       'deployment_report_goal',
       'embedding',
+      'lstm_units',
       'vocabulary_size',
     ):
       value = getattr(self, name)

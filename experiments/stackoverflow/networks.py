@@ -141,8 +141,15 @@ _NETWORKS = {'log_bilinear': LogBilinear, 'lstm': Lstm}
 
 
 def chosen(hparams: configuration.Hparams, num_tokens: int) -> Network:
-  """Returns the run's network, for as many token ids as the vocabulary has."""
+  """Returns the run's network, for as many token ids as the vocabulary has.
+
+  Raises:
+    ValueError: for a size that the network does not have.
+  """
   papers = hparams.dataset == 'stackoverflow'
   name = hparams.model or ('lstm' if papers else 'log_bilinear')
-  sizes = {} if hparams.embedding is None else {'embedding': hparams.embedding}
+  if hparams.lstm_units is not None and name != 'lstm':
+    raise ValueError(f'--lstm_units={hparams.lstm_units} is for --model=lstm, not {name}')
+  given = {'embedding': hparams.embedding, 'units': hparams.lstm_units}
+  sizes = {size: value for size, value in given.items() if value is not None}
   return _NETWORKS[name](num_tokens=num_tokens, **sizes)

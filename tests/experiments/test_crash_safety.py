@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import itertools
 import json
 import os
 import pathlib
@@ -58,6 +59,12 @@ def state(folder: pathlib.Path) -> list[np.ndarray]:
   path = folder / loop.CHECKPOINTS_NAME / f'round-{NUM_ROUNDS:09d}.npz'
   with np.load(path, allow_pickle=False) as archive:
     return [archive[name] for name in archive.files]
+
+
+def rounds_done(folder: pathlib.Path) -> int:
+  """Rounds whose result is in a checkpoint."""
+  paths = (folder / loop.CHECKPOINTS_NAME).glob('round-*.npz')
+  return max((int(path.stem.removeprefix('round-')) for path in paths), default=0)
 
 
 def noise_state(folder: pathlib.Path) -> list[np.ndarray]:
@@ -120,6 +127,27 @@ def test_killed_at_each_step_and_at_a_random_point(undisturbed, killed_at_each_s
   assert process.wait() in (-signal.SIGKILL, 0), process.err
   finish(folder)
   assert_same_run(folder, undisturbed)
+
+
+@pytest.mark.thorough
+def test_killed_at_twenty_random_moments(undisturbed, tmp_path):
+  draws = random.Random(7)
+  kills = 0
+  for run in itertools.count():
+    folder = tmp_path / str(run)
+    done = 0
+    while done < NUM_ROUNDS and kills < 20:
+      process = start(folder, pause_at=('cohort logged', done))
+      process.wait_until_paused()
+      process.go_on()
+      time.sleep(draws.uniform(0.0, 0.15))
+      process.send_signal(signal.SIGKILL)
+      kills += process.wait() == -signal.SIGKILL
+      done = rounds_done(folder)
+    finish(folder)
+    assert_same_run(folder, undisturbed)
+    if kills == 20:
+      break
 
 
 def test_a_destroyed_result_burns_its_row(undisturbed, killed_at_each_step, tmp_path):

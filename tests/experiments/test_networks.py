@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.stackoverflow import networks
+from experiments.stackoverflow import configuration, networks
 
 pytestmark = pytest.mark.tff
 
@@ -99,3 +99,12 @@ class TestEveryNetwork:
 def test_bad_sizes(network, arguments):
   with pytest.raises(ValueError, match='must be at least 1, got'):
     network(**arguments)
+
+
+def test_sizes_are_those_of_the_flags():
+  flags = ['--dataset=synthetic', '--report_goal=2', '--num_rounds=1', '--noise_multiplier=0']
+  flags += ['--embedding=3', '--lstm_units=5']
+  found = networks.chosen(configuration.from_arguments([*flags, '--model=lstm']), 7)
+  assert found == networks.Lstm(num_tokens=7, embedding=3, units=5)
+  with pytest.raises(ValueError, match='--lstm_units=5 is for --model=lstm, not log_bilinear'):
+    networks.chosen(configuration.from_arguments(flags), 7)

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 from matplotlib import axes as axes_lib
 from matplotlib import figure as figure_lib
 
 from experiments.stackoverflow.study import figures, prediction, results, study_file
 from fl_dpftrl.comparison import style
 
+_MARKER, _LETTER = 0.65, 0.075  # inches of a legend
 _DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (1.5, 1.5), (7, 2, 1.5, 2))
 
 
@@ -54,11 +56,20 @@ def accuracy_by_noise(
     handles,
     [style.plain(label) for label in labels],
     loc='outside lower center',
-    ncols=min(len(labels), 7),
+    ncols=_columns(labels, figure.get_figwidth()),
     frameon=False,
     fontsize=9.5,
   )
   return figure
+
+
+def _columns(labels: Sequence[str], width: float) -> int:
+  """Returns how many columns of a legend fit into a width in inches."""
+  for count in range(min(len(labels), 7), 1, -1):
+    columns = np.array_split(np.array([len(label) for label in labels]), count)
+    if sum(_MARKER + _LETTER * column.max() for column in columns) <= width:
+      return count
+  return 1
 
 
 def _points(

@@ -130,10 +130,10 @@ def _missing(
   named = [f'{name} ({count})' for name, count in absent.items()]
   more = f' and {len(named) - _MOST_MISSING} more' if len(named) > _MOST_MISSING else ''
   without = sum(row.mean is None for row in rows)
+  unheard = f', and {without} of {len(rows)} settings have no result yet' if without else ''
   return [
-    f'**This study is not complete:** {ended} of {total} runs have ended, and {without} of'
-    f' {len(rows)} settings have no result yet. Its order may change. Runs are'
-    f' missing of {", ".join(named[:_MOST_MISSING])}{more}.'
+    f'**This study is not complete:** {ended} of {total} runs have ended{unheard}. Its order may'
+    f' change. Runs are missing of {", ".join(named[:_MOST_MISSING])}{more}.'
   ]
 
 

@@ -12,6 +12,7 @@ import os
 import pathlib
 import signal
 import statistics
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -115,6 +116,8 @@ class _Pool:
     self._folder, self._jobs, self._threads = folder, jobs, num_threads
     self._devices = sorted(glob.glob('/dev/nvidia[0-9]*'))
     self._running: dict[int, tuple[Any, cells_lib.Cell, int, float]] = {}
+    # Forked processes end without removing the files of code that TensorFlow generates.
+    self._temporary = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
     self._context = multiprocessing.get_context('forkserver')
     # The server reads these as it starts.
     os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
@@ -144,6 +147,7 @@ class _Pool:
           progress.ended(text, time.monotonic() - began)
     finally:
       self._stop()
+      self._temporary.cleanup()
       signal.signal(signal.SIGTERM, before)
     return failed
 
@@ -155,7 +159,9 @@ class _Pool:
     device = str(slot % len(self._devices)) if self._devices else None
     arguments = [*cell.arguments(self._folder), f'--max_concurrent_clients={self._threads}']
     process = self._context.Process(
-      target=_train, args=(arguments, str(self._log(cell)), self._threads, device), name=cell.name
+      target=_train,
+      args=(arguments, str(self._log(cell)), self._threads, device, self._temporary.name),
+      name=cell.name,
     )
     process.start()
     self._running[process.sentinel] = process, cell, slot, time.monotonic()
@@ -189,8 +195,11 @@ def _reason(status: int | None, log: pathlib.Path) -> str:
   return messages.one_line(text)
 
 
-def _train(arguments: list[str], log: str, threads: int, device: str | None) -> None:
+def _train(
+  arguments: list[str], log: str, threads: int, device: str | None, temporary: str
+) -> None:
   """Trains a cell, in its own process."""
+  tempfile.tempdir = temporary
   os.setsid()  # A terminal's Ctrl-C is for the study, which then stops its cells.
   threading.Thread(target=_end_with_study, daemon=True).start()
   descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)

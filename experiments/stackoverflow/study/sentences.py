@@ -1,7 +1,7 @@
 """Sentences on the results of a study: order, independent noise, and the losses."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from experiments.stackoverflow.study import noise_figure, prediction, results
 
@@ -102,10 +102,10 @@ def _order(level: Sequence[results.Row]) -> str:
     sign = '>' if difference is not None and difference.is_clear else '≈'
     names.append(f'{sign} {below.setting.label}')
   clear, total = _told_apart(level)
-  return (
-    f'In order: {" ".join(names)}, where ≈ joins neighbours that these seeds do not tell apart;'
-    f' of all {total} pairs they tell {clear} apart.'
-  )
+  order = f'In order: {" ".join(names)}'
+  legend = ', where ≈ joins neighbours that these seeds do not tell apart' if '≈' in order else ''
+  pairs = f'; seeds tell {clear} of {total} pairs apart' if total > 1 else ''
+  return f'{order}{legend}{pairs}.'
 
 
 def _told_apart(level: Sequence[results.Row]) -> tuple[int, int]:
@@ -123,14 +123,11 @@ def against_independent(rows: Sequence[results.Row]) -> list[str]:
   """Returns how correlated noise compares with independent noise, at each ε and overall.
 
   The mean over mechanisms with correlated noise is one comparison for each ε, so
-  that no best of several is selected by its result.
+  that no best of several is selected by its result. A setting with independent noise is
+  compared with those of the same flags.
   """
   sentences, clear, unclear = [], [], []
-  for epsilon, level in _levels(rows).items():
-    independent = next((row for row in level if _family(row) == _INDEPENDENT), None)
-    others = [row for row in level if row is not independent]
-    if independent is None or not others:
-      continue
+  for epsilon, independent, others in _beside_independent(rows):
     mean = results.paired(_mean_by_seed(others), independent.tests)
     parts = [f'{independent.setting.label} reaches {_percent(independent.mean)}']
     parts += [f'{words}: {", ".join(labels)}' for words, labels in _beside(independent, others)]
@@ -149,14 +146,30 @@ def against_independent(rows: Sequence[results.Row]) -> list[str]:
       0, 'Correlated noise is better than independent noise at every ε, by more than seeds explain.'
     )
   elif unclear:
-    done = f'at ε = {", ".join(e for e, _ in clear)}' if clear else 'at no ε'
+    left = list(dict.fromkeys(epsilon for epsilon, _ in unclear))
+    clear = [epsilon for epsilon, _ in clear if epsilon not in left]
+    above = 'above independent noise by more than seeds explain'
+    done = f'{above} at ε = {", ".join(dict.fromkeys(clear))}, but not' if clear else f'not {above}'
     sentences.insert(
       0,
-      'The mean of the mechanisms with correlated noise is above independent noise by more than'
-      f' seeds explain {done}; it is not at ε = {", ".join(e for e, _ in unclear)}, where the'
-      ' interval of these seeds holds 0 or lies below it.',
+      f'The mean of the mechanisms with correlated noise is {done} at'
+      f' ε = {", ".join(left)}: the interval of these seeds holds 0 or lies'
+      ' below it.',
     )
   return sentences
+
+
+def _beside_independent(
+  rows: Sequence[results.Row],
+) -> Iterator[tuple[float, results.Row, list[results.Row]]]:
+  """Yields ε, a setting with independent noise, and those with correlated noise."""
+  for epsilon, level in _levels(rows).items():
+    for row in level:
+      if _family(row) == _INDEPENDENT:
+        flags = row.setting.flags
+        others = [r for r in level if _family(r) != _INDEPENDENT and r.setting.flags == flags]
+        if others:
+          yield epsilon, row, others
 
 
 def _beside(independent: results.Row, others: Sequence[results.Row]) -> list[tuple[str, list[str]]]:
@@ -292,6 +305,11 @@ def _selected(rows: Sequence[results.Row], measure: str) -> str:
   )
   if pairs.right == pairs.apart:
     return f'{text} None is the other way round, so here a mechanism can be chosen by this loss.'
+  if not pairs.beyond:
+    return (
+      f'{text} The pair with the largest difference in noise is the other way round, so here no'
+      ' mechanism can be chosen by this loss.'
+    )
   return (
     f'{text} Where the noise differs by a factor above {pairs.ratio:.3g} all {pairs.beyond} are in'
     ' the right order, and a mechanism can be chosen by this loss; for smaller differences train'

@@ -116,7 +116,13 @@ def notes(study: study_file.Study) -> list[str]:
     if study.epsilon_of == study_file.RUN
     else 'the hypothetical deployment (same noise on the mean, same participation)'
   )
-  tuned = study.seeds[: study.tuning_seeds]
+  tuned = ', '.join(map(str, study.seeds[: study.tuning_seeds]))
+  rate = (
+    f'The server learning rate is the one with the best validation accuracy, for seed {tuned}.'
+    ' Test accuracy is reported at that rate alone.'
+  )
+  if all(len(setting.server_learning_rates) == 1 for setting in study.settings):
+    rate = 'The server learning rate is given: none was tried beside it.'
   flags = [*study.flags, *(flag for setting in study.settings for flag in setting.flags)]
   hours = any(flag.startswith('--timer_hours') for flag in flags)
   simulated = (
@@ -126,8 +132,7 @@ def notes(study: study_file.Study) -> list[str]:
   return [
     f'Target ε are those of {what}, for the participation that the timers enforce.'
     + (simulated if hours else ''),
-    'The server learning rate is the one with the best validation accuracy, for seed'
-    f' {", ".join(map(str, tuned))}. Test accuracy is reported at that rate alone.',
+    rate,
     'Test accuracy is the mean ± standard deviation over seeds.',
     '"Below the best" is the mean difference to the best mechanism of the same ε, paired by'
     ' seed, ± half of its 95 % confidence interval (Student’s t, not corrected for the number'

@@ -129,6 +129,16 @@ def test_pairs_say_from_which_difference_on_a_loss_can_be_relied_on():
   )  # 3 : 1, 5 : 2, 5 : 1 and 4 : 1; 4 : 2 is no more than the wrong one.
 
 
+def test_a_loss_that_orders_no_pair_chooses_no_mechanism():
+  rising = rows([0.11, 0.12, 0.13, 0.14, 0.15])
+  found = prediction.pairs(rising, 'rms')
+  assert (found.apart, found.right, found.beyond) == (10, 0, 0)
+  assert sentences._selected(rising, 'rms').endswith(
+    'in 0 of these the one with less noise has more accuracy. The pair with the largest difference'
+    ' in noise is the other way round, so here no mechanism can be chosen by this loss.'
+  )
+
+
 def test_settings_of_one_mechanism_are_not_compared():
   found = [
     dataclasses.replace(

@@ -233,7 +233,10 @@ def test_verdicts_are_sentences():
   first, second = sentences.verdicts(rows())
   assert first.startswith('ε = 1: blt:2 has the best mean accuracy, 21.07 %')
   assert 'below it by more than seeds explain: identity' in first
-  assert 'In order: blt:2 ≈ tree_full > identity' in first and 'tell 2 apart' in first
+  assert 'In order: blt:2 ≈ tree_full > identity, where ≈' in first
+  assert first.endswith('; seeds tell 2 of 3 pairs apart.')
+  alone = [row for row in rows() if row.setting.label != 'tree_full']
+  assert sentences.verdicts(alone)[0].endswith('In order: blt:2 > identity.')
   assert second == 'ε = 4: no run has ended.'
 
 
@@ -293,6 +296,24 @@ def test_correlated_noise_is_compared_with_independent_noise():
   assert 'above it in the one seed that both have: blt:2, tree_full' in one[1]
   alone = [row for row in rows() if row.setting.label != 'identity']
   assert sentences.against_independent(alone) == []
+
+
+def test_a_rate_that_was_given_is_not_called_the_best():
+  assert 'best validation accuracy, for seed 0.' in table.notes(STUDY)[1]
+  given = [dataclasses.replace(s, server_learning_rates=(1.0,)) for s in STUDY.settings]
+  notes = table.notes(dataclasses.replace(STUDY, settings=tuple(given)))
+  assert notes[1] == 'The server learning rate is given: none was tried beside it.'
+
+
+def test_independent_noise_is_compared_at_its_own_flags():
+  found = []
+  for row in rows():
+    for hours in (8, 12):
+      setting = dataclasses.replace(row.setting, flags=(f'--timer_hours={hours}',))
+      found.append(dataclasses.replace(row, setting=setting))
+  _, *each = sentences.against_independent(found)
+  _, *expected = sentences.against_independent(rows())
+  assert each == [sentence for sentence in expected for _ in range(2)]
 
 
 def test_a_best_rate_at_an_end_asks_for_the_next_one():

@@ -2,9 +2,11 @@
 
 import csv
 import os
+import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 import pytest
@@ -17,26 +19,35 @@ pytestmark = pytest.mark.tff
 _MOST_SECONDS = 400
 
 
-def start(folder, stderr=subprocess.PIPE) -> subprocess.Popen:
+def start(folder, temporary, stderr=subprocess.PIPE) -> subprocess.Popen:
+  temporary.mkdir(exist_ok=True)
   return subprocess.Popen(
     [
       *(sys.executable, '-m', 'experiments.stackoverflow.study'),
       *('--study=studies/synthetic.json', f'--output_dir={folder}', '--jobs=2'),
     ],
     cwd=starts.ROOT,
+    env={**os.environ, 'TMPDIR': str(temporary)},
     stdout=subprocess.PIPE,
     stderr=stderr,
     text=True,
   )
 
 
+@pytest.fixture(name='temporary')
+def _temporary():
+  """A folder whose path is short enough for the sockets in it."""
+  with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+    yield pathlib.Path(folder)
+
+
 @pytest.mark.slow
-def test_a_study_that_is_killed_goes_on(tmp_path):
+def test_a_study_that_is_killed_goes_on(tmp_path, temporary):
   folder = tmp_path / 'study'
   spoilt = folder / 'cells' / 'identity-epsilon0.05-rate0.3-seed0'
   spoilt.mkdir(parents=True)
   (spoilt / 'thesis.txt').write_text('precious')
-  study = start(folder)
+  study = start(folder, temporary / 'killed')
   lines = []
   while len([line for line in lines if '/4 cells' in line]) < 2:
     lines.append(study.stderr.readline())
@@ -50,11 +61,14 @@ def test_a_study_that_is_killed_goes_on(tmp_path):
   assert finished
   (spoilt / 'thesis.txt').unlink()
   deadline = time.monotonic() + _MOST_SECONDS
-  while (again := start(folder)).wait(_MOST_SECONDS) == 1 and time.monotonic() < deadline:
+  while (again := start(folder, temporary / 'again')).wait(
+    _MOST_SECONDS
+  ) == 1 and time.monotonic() < deadline:
     # Cells of the killed study may hold their folders until their step is done.
     assert 'is held by another process' in again.stderr.read()
   out, err = again.communicate()
   assert again.returncode == 0, err
+  assert not list((temporary / 'again').iterdir())
   assert 'with 2 seeds it is 12.7 standard errors' in err
   assert {p: p.read_bytes() for p in finished} == finished
   with (folder / 'results.csv').open(newline='') as stream:
