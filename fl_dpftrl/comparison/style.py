@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import matplotlib
 from matplotlib import axes as axes_lib
-from matplotlib import colors, ticker
+from matplotlib import colors, font_manager, textpath, ticker
 from matplotlib import figure as figure_lib
 
 from fl_dpftrl import messages
@@ -107,7 +107,8 @@ def new_figure(
   width: float, height: float, title: str, subtitle: str, note: str = ''
 ) -> figure_lib.Figure:
   """Returns an empty figure with a title, a subtitle and a note at the right."""
-  header = 0.72 + 0.17 * subtitle.count('\n')
+  lines = subtitle.split('\n')
+  header = 0.55 + 0.17 * len(lines)
   figure = figure_lib.Figure(figsize=(width, height), facecolor='white')
   figure.set_layout_engine(
     'constrained', rect=(0.005, 0.005, 0.99, 0.99 - header / height), h_pad=0.06, w_pad=0.06
@@ -116,7 +117,7 @@ def new_figure(
     0.15 / width,
     1 - 0.14 / height,
     plain(title),
-    fontsize=14,
+    fontsize=_size_that_fits(plain(title), 14, 'bold', width - 0.3),
     fontweight='bold',
     color=INK,
     va='top',
@@ -124,8 +125,8 @@ def new_figure(
   figure.text(
     0.15 / width,
     1 - 0.43 / height,
-    '\n'.join(map(plain, subtitle.split('\n'))),
-    fontsize=10,
+    '\n'.join(map(plain, lines)),
+    fontsize=min(_size_that_fits(plain(line), 10, 'normal', width - 0.3) for line in lines),
     color=GREY,
     va='top',
   )
@@ -133,6 +134,13 @@ def new_figure(
     1 - 0.15 / width, 1 - 0.18 / height, note, fontsize=9, color=GREY, va='top', ha='right'
   )
   return figure
+
+
+def _size_that_fits(text: str, most: float, weight: str, inches: float) -> float:
+  """Returns the largest font size, up to `most`, at which a line is no wider than that."""
+  font = font_manager.FontProperties(weight=weight, size=most)
+  points, _, _ = textpath.text_to_path.get_text_width_height_descent(text, font, ismath=False)
+  return most * min(1.0, 72 * inches / max(points, 1.0))
 
 
 def dress(axes: axes_lib.Axes) -> None:

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib import colors
 from matplotlib import figure as figure_lib
+from matplotlib.backends import backend_agg
 
 from fl_dpftrl.comparison import style
 from fl_dpftrl.optimization import registry
@@ -95,3 +96,15 @@ def test_lines_of_one_mechanism_are_told_apart():
   assert apart.min() > 0.2
   assert len({look.dashes for look in looks.values()}) == 6
   assert {look.marker for look in looks.values()} == {'o'}
+
+
+@pytest.mark.parametrize('width', [3.0, 5.6])
+def test_a_title_is_no_wider_than_its_figure(width):
+  figure = style.new_figure(
+    width, 3.0, 'Timers, and strategies for other min-seps: ' * 2, 'a\nb' * 40
+  )
+  canvas = backend_agg.FigureCanvasAgg(figure)
+  canvas.draw()
+  for text in figure.texts:
+    assert text.get_window_extent(canvas.get_renderer()).x1 <= figure.bbox.x1
+  assert style.new_figure(20, 3, 'short', 'short').texts[0].get_fontsize() == 14
