@@ -17,8 +17,8 @@ FLAGS ?= experiments/stackoverflow/flags/docstrings.flags
 TRAIN = $(VENV)/bin/python -m experiments.stackoverflow.train \
   --flagfile=$(FLAGS) --resume
 TESTS ?= tests
-# Processes that test at the same time.
-JOBS ?= 2
+# Processes that test at the same time: one more than two cores, as some wait.
+JOBS ?= 3
 STUDY ?= docstrings
 STUDY_RUN ?= runs/studies/$(STUDY)
 # Tests that need TensorFlow Federated; the others make up test-core.
@@ -97,9 +97,12 @@ matrices: env
 # Tests start many processes: what one has compiled, the others need not.
 test test-fast test-thorough test-core: export PYTHONDONTWRITEBYTECODE =
 
-# JOBS=0 shows output as it comes. Checks and documentation have a process each.
+# JOBS=0 shows output as it comes. Checks and documentation are made beside the tests.
 test: env $(VENV)/spark
-	@$(MAKE) --no-print-directory --jobs=2 check docs
+	@$(MAKE) --no-print-directory --jobs=3 tests check docs
+
+.PHONY: tests
+tests:
 	OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(PYTEST_FLAGS) --timeout=600 $(TESTS)
 
 # For the tests alone: replay uses Spark only where it is asked to.

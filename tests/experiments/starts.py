@@ -1,7 +1,7 @@
 """Starts of the training command, forked from a process that has imported TensorFlow.
 
 An import takes as long as most of these runs. So a server imports everything
-once, computes nothing, and forks for each start. A fork sets up its streams and
+once, converts functions, computes nothing, and forks for each start. A fork sets up its streams and
 limits, runs the command's own main, and exits with its status.
 """
 
@@ -205,8 +205,10 @@ def _signal_at(step: str, round_index: int, number: int) -> None:
 def _main() -> None:
   gc.disable()
   from experiments.stackoverflow import train, training
+  from tests.experiments import conversions
 
   del training  # Imported here, once, for all.
+  conversions.convert()
   gc.enable()
   gc.freeze()  # No fork looks through the modules for garbage, or copies them for it.
   signal.signal(signal.SIGINT, signal.SIG_IGN)
