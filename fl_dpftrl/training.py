@@ -1,6 +1,7 @@
 """Training of any TFF learning process, with checkpoints, log and reports."""
 
 import dataclasses
+import functools
 import io
 import json
 import os
@@ -119,11 +120,12 @@ def train(
 
   context = runtime.use_in_process(seed=seed)
   trainable = process.get_model_weights.type_signature.result.trainable
+  skip_row = functools.cache(lambda: aggregator.skip_row(trainable))  # Most runs burn none.
   try:
     last = loop.run(
       loop.Federation(
         process=_Bound(process, context, aggregator),
-        skip_row=aggregator.skip_row(trainable),
+        skip_row=lambda state: skip_row()(state),
         rounds=rounds,
         client_data=lambda t, ids: [client_data(t, str(i)) for i in ids],
       ),

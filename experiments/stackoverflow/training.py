@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 import pathlib
 from collections.abc import Callable, Sequence
@@ -248,9 +249,11 @@ def federation(
 
   devices = np.array(dataset.train_clients)
   weights = process.get_model_weights.type_signature.result
+  # Most runs burn no row, and this takes a tenth of a short one's time.
+  skip_row = functools.cache(lambda: factory.skip_row(weights.trainable))
   return loop.Federation(
     process=process if rows is None else served.ServedProcess(process, rows),
-    skip_row=factory.skip_row(weights.trainable),
+    skip_row=lambda state: skip_row()(state),
     rounds=lambda: setting.rounds(hparams, cohorts.named(simulation.rounds(), devices)),
     client_data=client_data,
     marks=() if rows is None else (rows,),

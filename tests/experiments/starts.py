@@ -1,8 +1,9 @@
 """Starts of the training command, forked from a process that has imported TensorFlow.
 
 An import takes as long as most of these runs. So a server imports everything
-once, converts functions, computes nothing, and forks for each start. A fork sets up its streams and
-limits, runs the command's own main, and exits with its status.
+once, converts functions and compiles templates, runs no operation, and forks for
+each start. A fork sets up its streams and limits, runs the command's own main, and
+exits with its status.
 """
 
 import atexit
@@ -205,10 +206,13 @@ def _signal_at(step: str, round_index: int, number: int) -> None:
 def _main() -> None:
   gc.disable()
   from experiments.stackoverflow import train, training
+  from fl_dpftrl.reports import page
   from tests.experiments import conversions
 
   del training  # Imported here, once, for all.
   conversions.convert()
+  for name in page._environment().list_templates():
+    page._environment().get_template(name)  # Compiles it.
   gc.enable()
   gc.freeze()  # No fork looks through the modules for garbage, or copies them for it.
   signal.signal(signal.SIGINT, signal.SIG_IGN)
