@@ -105,8 +105,10 @@ def analyse(comp: Any) -> Analysis:
   """
   if not isinstance(comp, tff.framework.ConcreteComputation):
     raise unsupported(f'a computation of class {type(comp).__name__}')
-  plain = tff.backends.test.replace_secure_intrinsics_with_bodies(comp)
-  block, _ = tff.tensorflow.replace_intrinsics_with_bodies(plain.to_building_block())
+  block = comp.to_building_block()
+  if _has_secure_sums(block):
+    block = tff.backends.test.replace_secure_intrinsics_with_bodies(comp).to_building_block()
+  block, _ = tff.tensorflow.replace_intrinsics_with_bodies(block)
   parameter, local_values, result = _calls_of(tff.framework.to_call_dominant(block))
   named: dict[str, Named] = {}
   if parameter is not None:
@@ -122,6 +124,12 @@ def analyse(comp: Any) -> Analysis:
     if is_sum(one):
       sums[one.stage - 1].append(one.name)
   return Analysis(name_of_argument, named, tuple(map(tuple, sums)), result)
+
+
+def _has_secure_sums(block: _Block) -> bool:
+  if isinstance(block, tff.framework.Intrinsic):
+    return 'secure' in block.uri
+  return any(map(_has_secure_sums, block.children()))
 
 
 def is_sum(one: Named) -> bool:

@@ -1,5 +1,6 @@
 """Optimised BLTs reach the best losses known, and their gradients are true."""
 
+import functools
 import math
 
 import hypothesis
@@ -12,6 +13,9 @@ from fl_dpftrl.families import blt as blt_lib
 from fl_dpftrl.optimization import blt, blt_loss, blt_search, many_starts
 
 MAIN = participation.MinSep(num_rounds=2052, min_sep=342, max_participations=6)
+
+
+optimized = functools.cache(blt.optimize)  # Once for each setting that several tests look at.
 
 
 def loss(strategy, schema, objective, workload=workloads.Workload()):
@@ -50,7 +54,7 @@ KNOWN = [
 @pytest.mark.parametrize('n, b, k, num_buffers, objective, known', KNOWN)
 def test_reaches_what_is_known(n, b, k, num_buffers, objective, known):
   schema = participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)
-  strategy = blt.optimize(schema, objective=objective, num_buffers=num_buffers)
+  strategy = optimized(schema, objective=objective, num_buffers=num_buffers)
   assert strategy.num_buffers == num_buffers
   assert loss(strategy, schema, objective) <= known + 5e-5
 
@@ -68,11 +72,11 @@ def test_reaches_what_is_known(n, b, k, num_buffers, objective, known):
 )
 def test_chooses_as_many_buffers_as_are_worth_it(n, b, k, objective, num_buffers):
   schema = participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)
-  strategy = blt.optimize(schema, objective=objective)
+  strategy = optimized(schema, objective=objective)
   assert strategy.num_buffers == num_buffers
   chosen = loss(strategy, schema, objective)
   best, fewer = (
-    loss(blt.optimize(schema, objective=objective, num_buffers=size), schema, objective)
+    loss(optimized(schema, objective=objective, num_buffers=size), schema, objective)
     for size in (blt.MAX_BUFFERS, num_buffers - 1)
   )
   assert chosen <= best * 1.00101
@@ -98,8 +102,8 @@ def test_short_runs_are_no_worse_than_independent_noise(
 
 @pytest.mark.slow
 def test_eight_buffers_are_no_worse_than_two():
-  two = blt.optimize(MAIN, objective='max', num_buffers=2)
-  eight = blt.optimize(MAIN, objective='max', num_buffers=8)
+  two = optimized(MAIN, objective='max', num_buffers=2)
+  eight = optimized(MAIN, objective='max', num_buffers=8)
   assert loss(eight, MAIN, 'max') <= loss(two, MAIN, 'max')
 
 
@@ -277,7 +281,7 @@ def test_each_aim_over_a_range_is_met_best_by_its_own(objective):
 
 @pytest.mark.slow
 def test_a_range_of_one_is_no_range():
-  expected = blt.optimize(MAIN, objective='max', num_buffers=2)
+  expected = optimized(MAIN, objective='max', num_buffers=2)
   for over in ('mean', 'worst', 'regret'):
     assert expected == blt.optimize_range([MAIN], objective='max', over=over, num_buffers=2)
 

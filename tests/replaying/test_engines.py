@@ -62,6 +62,8 @@ def spark():
       .config('spark.ui.enabled', 'false')
       .config('spark.sql.shuffle.partitions', '3')
       .config('spark.log.level', 'OFF')
+      # Compiled once and lightly: a short test does not earn the rest back.
+      .config('spark.driver.extraJavaOptions', '-XX:TieredStopAtLevel=1')
       .getOrCreate()
     )
     # Spark's own would outlive it, and fail in tests of interrupts.
