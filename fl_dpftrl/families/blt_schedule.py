@@ -108,9 +108,8 @@ def _powers(below_one: np.ndarray, count: int) -> np.ndarray:
   negative = points.real < 0.0
   sizes = np.where(negative, -points, points)
   sizes = np.where(np.abs(sizes) < _SMALLEST, _SMALLEST, sizes)
-  logs = np.where(
-    below_one.real < 0.5, np.log1p(-np.where(negative, 0.0, below_one)), np.log(sizes)
-  )
+  near_one = below_one.real < 0.5
+  logs = np.where(near_one, np.log1p(-np.where(near_one, below_one, 0.0)), np.log(sizes))
   powers = np.exp(np.multiply.outer(logs, np.arange(count)))
   powers[negative, 1::2] *= -1.0
   return powers

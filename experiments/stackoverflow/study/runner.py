@@ -27,6 +27,8 @@ _BYTES_A_JOB = 3 * 2**30
 _POLL_SECONDS = 0.5
 _PATIENCE_SECONDS = 15.0
 _MOST_LOG_BYTES = 2**16
+# Bytes of a folder in which `multiprocessing` can name a socket: a path has 107.
+_LONGEST_FOLDER = 107 - len('/pymp-12345678/listener-12345678')
 _PRELOADED = ('experiments.stackoverflow.train', 'experiments.stackoverflow.training')
 
 
@@ -39,6 +41,12 @@ def default_jobs() -> int:
 def threads(jobs: int) -> int:
   """Returns the processors of one of several jobs."""
   return max(1, len(os.sched_getaffinity(0)) // jobs)
+
+
+def start_method() -> str:
+  """Returns how processes of cells start: each alone where a server has no socket."""
+  folder = os.fsencode(tempfile.gettempdir())
+  return 'forkserver' if len(folder) <= _LONGEST_FOLDER else 'spawn'
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -118,13 +126,13 @@ class _Pool:
     self._running: dict[int, tuple[Any, cells_lib.Cell, int, float]] = {}
     # Forked processes end without removing the files of code that TensorFlow generates.
     self._temporary = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-    self._context = multiprocessing.get_context('forkserver')
+    self._context: Any = multiprocessing.get_context(start_method())
     # The server reads these as it starts.
     os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
     os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
     for variable in ('OPENBLAS_NUM_THREADS', 'TF_NUM_INTRAOP_THREADS'):
       os.environ[variable] = str(self._threads)
-    self._context.set_forkserver_preload(list(_PRELOADED))
+    self._context.set_forkserver_preload(list(_PRELOADED))  # Nothing, without a server.
 
   def run(
     self, waiting: list[cells_lib.Cell], progress: Progress, told: Callable[[cells_lib.Cell], str]

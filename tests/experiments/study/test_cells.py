@@ -1,7 +1,11 @@
 """Strategies and noise of a study's settings."""
 
+import contextlib
 import dataclasses
 import json
+import pathlib
+import socket
+import tempfile
 import types
 
 import numpy as np
@@ -166,6 +170,21 @@ def test_the_reason_of_a_failed_cell(tmp_path):
   assert runner._reason(1, log) == 'Illegal instruction'
   assert runner._reason(-9, log) == 'ended by signal 9'
   assert runner._reason(3, tmp_path / 'none') == 'exit status 3'
+
+
+@pytest.mark.parametrize('longer, method', [(0, 'forkserver'), (1, 'spawn')])
+def test_a_long_temporary_folder_has_no_room_for_a_socket(longer, method, monkeypatch):
+  with tempfile.TemporaryDirectory(dir='/tmp') as short:
+    folder = pathlib.Path(short)
+    folder /= 'x' * (runner._LONGEST_FOLDER + longer - len(f'{folder}/'))
+    path = folder / 'pymp-12345678' / 'listener-12345678'
+    path.parent.mkdir(parents=True)
+    monkeypatch.setattr(tempfile, 'tempdir', str(folder))
+    assert runner.start_method() == method
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as listener:
+      bound = contextlib.nullcontext() if method == 'forkserver' else pytest.raises(OSError)
+      with bound:
+        listener.bind(str(path))
 
 
 def test_progress_says_how_long_is_left():
