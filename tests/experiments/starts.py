@@ -21,6 +21,8 @@ import sys
 import tempfile
 import time
 import traceback
+import types
+from typing import NoReturn
 
 from fl_dpftrl.logs import reader
 
@@ -216,7 +218,13 @@ def _main() -> None:
   gc.enable()
   gc.freeze()  # No fork looks through the modules for garbage, or copies them for it.
   signal.signal(signal.SIGINT, signal.SIG_IGN)
-  arguments = _serve(socket.socket(fileno=int(sys.argv[1])))
+  with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+    tempfile.tempdir = folder  # Forks do not remove the code that TensorFlow writes for them.
+    _start(_serve(socket.socket(fileno=int(sys.argv[1]))), train)
+
+
+def _start(arguments: list[str], train: types.ModuleType) -> NoReturn:
+  """Runs the command in a fork, and ends it."""
   status = 1
   try:
     train.app.run(train.main, argv=['train', *arguments], flags_parser=train._parse)
