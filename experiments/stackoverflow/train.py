@@ -26,6 +26,7 @@ import dataclasses
 import errno
 import pathlib
 import sys
+import tempfile
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
@@ -119,7 +120,7 @@ def main(argv: list[str]) -> None:
     # Several clients at a time need it: see fl_dpftrl/runtime/memory.py.
     os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
     logging.set_verbosity(logging.WARNING)  # TFF tells of every lost call.
-    with _held(folder):
+    with _held(folder), _own_temporary_folder():
       hparams = _check_folder(folder, hparams)  # Again: now nobody else changes it.
       interrupts.run(lambda asked: _run(hparams, machines, folder, asked))
   except (ValueError, OSError) as error:
@@ -175,6 +176,21 @@ def _held(folder: pathlib.Path) -> Iterator[None]:
         lock.unlink()
         with contextlib.suppress(OSError):  # Another start may be at it by now.
           folder.rmdir()
+
+
+@contextlib.contextmanager
+def _own_temporary_folder() -> Iterator[None]:
+  """Removes temporary files also where the process ends at once, as `interrupts.leave` does.
+
+  TensorFlow writes code there, and removes it where the interpreter comes to its end.
+  """
+  before = tempfile.tempdir
+  with tempfile.TemporaryDirectory(prefix='fl_dpftrl-', ignore_cleanup_errors=True) as folder:
+    tempfile.tempdir = folder
+    try:
+      yield
+    finally:
+      tempfile.tempdir = before
 
 
 def _fail(error: Exception, status: int = 2) -> NoReturn:

@@ -130,9 +130,12 @@ def test_a_full_disk_is_one_line_that_names_the_file(tmp_path):
 
 
 def test_interrupted_while_it_imports(tmp_path):
+  temporary = tmp_path / 'temporary'
+  temporary.mkdir()
   process = subprocess.Popen(
     [*starts.COMMAND, *FLAGS, f'--output_dir={tmp_path / "run"}'],
     cwd=starts.ROOT,
+    env={**os.environ, 'TMPDIR': str(temporary)},
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
     text=True,
@@ -146,6 +149,7 @@ def test_interrupted_while_it_imports(tmp_path):
   out, err = process.communicate(timeout=60)
   assert (process.returncode, out) == (130, '')
   assert 'Traceback' not in err and 'Exception ignored' not in err, err
+  assert not list(temporary.iterdir())
 
 
 def test_interrupted_at_any_time_and_resumed(finished, tmp_path):
