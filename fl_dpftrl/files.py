@@ -6,6 +6,7 @@ kind its file is, and only this module sets permissions.
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import pathlib
@@ -13,6 +14,8 @@ import secrets
 from collections.abc import Iterator
 
 TEMPORARY_PREFIX = '.writing-'
+# What file systems say that have no second name for a file.
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 def write_durably(
@@ -34,7 +37,7 @@ def write_durably(
 
 @contextlib.contextmanager
 def replacing(
-  path: str | os.PathLike[str], *, private: bool = False, durable: bool = True
+  path: str | os.PathLike[str], *, private: bool = False, durable: bool = True, new: bool = False
 ) -> Iterator[pathlib.Path]:
   """Yields a temporary file that replaces the file if the block succeeds.
 
@@ -43,8 +46,10 @@ def replacing(
     private: True if only its owner may read and write it, whatever the umask; other files have
       the permissions that the umask leaves.
     durable: True if it must survive a loss of power, which takes time.
+    new: True if there must be no such file at the end of the block.
 
   Raises:
+    FileExistsError: if there is one although it must be new.
     OSError: if the file cannot be written; the old content then remains.
   """
   path = pathlib.Path(path)
@@ -60,7 +65,7 @@ def replacing(
         os.fsync(handle)
     finally:
       os.close(handle)
-    os.replace(temporary, path)
+    (_name if new else os.replace)(temporary, path)
   except OSError as error:
     temporary.unlink(missing_ok=True)
     if error.filename not in (None, str(temporary)):
@@ -72,6 +77,20 @@ def replacing(
     raise
   if durable:
     sync_folder(path.parent)
+
+
+def _name(temporary: pathlib.Path, path: pathlib.Path) -> None:
+  """Gives a file its name, of which only one process can succeed; FileExistsError in others."""
+  try:
+    os.link(temporary, path)
+  except OSError as error:
+    if error.errno not in _NO_LINKS:
+      raise
+    if path.exists():
+      raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from error
+    os.replace(temporary, path)
+  else:
+    temporary.unlink()
 
 
 @contextlib.contextmanager

@@ -83,8 +83,22 @@ def test_several_schemas_are_optimised_for_at_once():
     ('bands', {}, "mechanism must be one of .*, got 'bands'"),
     ('blt', {'num_bands': 3}, 'num_bands=3 is not for mechanism=blt'),
     ('dense', {'schema': [SCHEMA, SCHEMA]}, 'mechanism=dense takes one schema, got 2'),
+    ('blt', {'schema': 200}, 'schema must be a MinSep or a list of them, got 200'),
   ],
 )
 def test_optimize_refuses(mechanism, options, message):
   with pytest.raises(ValueError, match=message):
     fl_dpftrl.optimize(mechanism, **{'schema': SCHEMA, **options})
+
+
+@pytest.mark.parametrize(
+  'fields, message',
+  [
+    ({'timer_hours': '48'}, "timer_hours must be above 0 .*, got '48'"),
+    ({'availability': 'daily'}, "must be 'always', 'nightly' or a file .*, got 'daily'"),
+  ],
+)
+def test_simulate_refuses(fields, message):
+  scenario = fl_dpftrl.Scenario(population=20, report_goal=2, **fields)
+  with pytest.raises(ValueError, match=message):
+    fl_dpftrl.simulate(scenario, num_rounds=2)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import numbers
 
 from scipy import special
 
@@ -61,13 +62,13 @@ class Guarantee:
 
 def check_positive(name: str, value: float) -> None:
   """Raises ValueError unless value is positive and finite."""
-  if not (math.isfinite(value) and value > 0.0):
+  if not (isinstance(value, numbers.Real) and math.isfinite(value) and value > 0.0):
     raise ValueError(f'{name} must be positive and finite, got {value!r}')
 
 
 def check_delta(delta: float) -> None:
   """Raises ValueError unless 0 < delta < 1."""
-  if not 0.0 < delta < 1.0:
+  if not (isinstance(delta, numbers.Real) and 0.0 < delta < 1.0):
     raise ValueError(f'delta must lie strictly between 0 and 1, got {delta!r}')
 
 

@@ -1,6 +1,7 @@
 """Candidates of a comparison: mechanisms to optimise, and fixed strategies."""
 
 import dataclasses
+import difflib
 import functools
 import os
 import pathlib
@@ -94,9 +95,11 @@ def _given(name: str) -> Contender:
     if os.path.isfile(path):
       raise
     registry.check_family(path)
+    names = (*registry.OPTIMIZERS, *catalogue.names())
+    near = difflib.get_close_matches(path, names)
     raise ValueError(
-      f'{messages.quoted(path)} is neither a strategy file nor a mechanism or strategy; choose from'
-      f' {", ".join((*registry.OPTIMIZERS, *catalogue.names()))}'
+      f'{messages.quoted(path)} is neither a strategy file nor a mechanism or strategy;'
+      + (f' did you mean {" or ".join(near)}?' if near else f' choose from {", ".join(names)}')
     ) from e
   return Contender(
     label or (path if path in catalogue.names() else pathlib.Path(path).stem),

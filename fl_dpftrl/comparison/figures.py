@@ -188,6 +188,8 @@ def lags(
     high = max(values.max() for _, values in lines.values())
     for label, (lag, values) in lines.items():
       line = {**looks[label].line, **(_MANY if len(lines) > _FEW else {})}
+      if lag.size == 1:  # A line through one point is invisible.
+        line |= {'marker': 'o', 'markersize': 5, 'alpha': 1.0}
       axes.plot(lag, values, label=style.plain(label), **line)
     longest = max(lag[-1] for lag, _ in lines.values())
     axes.set_xlim(0.93, 1.08 * longest)

@@ -6,8 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fl_dpftrl import messages
 from fl_dpftrl.logs import device_ids as device_ids_lib
 from fl_dpftrl.logs import digests
+
+_MOST_SECONDS = 253_402_300_799  # end of the year 9999
 
 
 def table(
@@ -18,7 +21,7 @@ def table(
   """Returns the columns as a table, with types and shapes checked."""
   columns = {'round': integers('rounds', rounds), 'device_id': id_column(device_ids)}
   if timestamps is not None:
-    seconds = integers('timestamps', timestamps)
+    seconds = utc_seconds('timestamps', timestamps)
     columns['timestamp'] = seconds.cast(pa.timestamp('s', tz='UTC')).cast(digests.TIMESTAMP)
   lengths = {name: len(column) for name, column in columns.items()}
   if len(set(lengths.values())) != 1:
@@ -36,8 +39,22 @@ def integers(name: str, values: Sequence[int] | np.ndarray) -> pa.Array:
   return pa.array(values.astype(np.int64))
 
 
+def utc_seconds(name: str, values: Sequence[int] | np.ndarray) -> pa.Array:
+  """Returns UTC seconds as int64; ValueError naming the argument for other numbers."""
+  seconds = integers(name, values)
+  for value in () if not len(seconds) else (pc.min(seconds).as_py(), pc.max(seconds).as_py()):
+    if abs(value) > _MOST_SECONDS:
+      raise ValueError(
+        f'{name} must be UTC seconds, got {value}, which is beyond the year 9999; divide'
+        ' milliseconds by 1000'
+      )
+  return seconds
+
+
 def id_column(device_ids: Sequence[str] | Sequence[int] | np.ndarray) -> pa.Array:
   """Returns device ids as string or int64; ValueError if one breaks the rule for ids."""
+  if isinstance(device_ids, (str, bytes)):
+    raise ValueError(f'device_ids must be a list of ids, got {messages.quoted(device_ids)}')
   try:
     ids = pa.array(device_ids)
   except (pa.ArrowException, TypeError) as e:

@@ -39,20 +39,25 @@ class JournalFile:
     """Writes a journal in one durable step, and holds it.
 
     Args:
-      path: the file; an older one is replaced.
+      path: the file.
       frames: kind and payload of each, the metadata first.
 
     Raises:
-      ValueError: if another process holds it.
+      ValueError: if there is one, which another writer has begun.
       OSError: if it cannot be written; nothing has changed then.
     """
     digest = b''
-    with files.replacing(path, private=True) as temporary:
-      with open(temporary, 'wb') as file:
-        for kind, payload in frames:
-          written = journal.frame(digest, kind, payload)
-          file.write(written)
-          digest = written[-journal.DIGEST_BYTES :]
+    try:
+      with files.replacing(path, private=True, new=True) as temporary:
+        with open(temporary, 'wb') as file:
+          for kind, payload in frames:
+            written = journal.frame(digest, kind, payload)
+            file.write(written)
+            digest = written[-journal.DIGEST_BYTES :]
+    except FileExistsError as e:
+      raise ValueError(
+        f'{path} was begun by another writer: a log has one writer at a time; open the log again'
+      ) from e
     result = cls(path)
     result._lock()
     return result

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from fl_dpftrl import files
+from fl_dpftrl import files, messages
 from fl_dpftrl.logs import chain, columns, digests, limits, shards
 
 LogError = shards.LogError
@@ -97,10 +97,12 @@ def schema(id_type: pa.DataType) -> pa.Schema:
 
 
 def parquet_path(path: str | os.PathLike[str]) -> pathlib.Path:
-  """Returns the path of a log to write; ValueError for another format."""
+  """Returns the path of a log to write; ValueError for another format or without a folder."""
   path = pathlib.Path(path)
   if path.suffix != '.parquet':
     raise ValueError(f'a log must end in .parquet, got {str(path)!r}')
+  if not path.parent.is_dir():
+    raise ValueError(f'{path}: the folder {path.parent} does not exist; make it first')
   return path
 
 
@@ -108,7 +110,7 @@ def file_metadata(num_rounds: int, more: Mapping[str, str] | None) -> dict[str, 
   """Returns a log's metadata, without its digests.
 
   Raises:
-    ValueError: for a key that the log sets itself, and for too many rounds.
+    ValueError: for a key that the log sets itself, what is no text, and too many rounds.
   """
   if operator.index(num_rounds) > limits.ROUNDS:
     raise ValueError(f'num_rounds must be at most {limits.ROUNDS}, got {num_rounds}')
@@ -116,6 +118,12 @@ def file_metadata(num_rounds: int, more: Mapping[str, str] | None) -> dict[str, 
   for key in (*own, *digests.KEYS):
     if more and key in more:
       raise ValueError(f'metadata must not hold {key!r}, which the log sets')
+  for key, value in (more or {}).items():
+    if not isinstance(key, str) or not isinstance(value, str):
+      raise ValueError(
+        f'metadata must hold texts under texts, got {messages.quoted(value)} under'
+        f' {messages.quoted(key)}'
+      )
   return {
     **(more or {}),
     shards.VERSION_KEY: str(shards.LOG_VERSION),

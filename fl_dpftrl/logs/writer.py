@@ -2,6 +2,7 @@
 
 import operator
 import os
+import pathlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -61,6 +62,7 @@ class LogWriter:
     self._released: int | None = None
     self._chain = b''  # Digest of the last round; empty where it is not known.
     self._closed = False
+    self._parquet = _state(self.path)
     if journal.path_of(self.path).exists():
       self._resume()
     elif self.path.exists():
@@ -116,7 +118,7 @@ class LogWriter:
       raise ValueError(f'the next round of the log is {self.num_rounds}, got {round_index}')
     schema.file_metadata(self.num_rounds + 1, None)  # Refuses a round too many.
     size = len(device_ids)
-    columns.integers('timestamps', [timestamp])
+    columns.utc_seconds('timestamp', [timestamp])
     ids = columns.id_column(device_ids)
     if size and self._id_type not in (None, ids.type):
       types = sorted(map(str, (self._id_type, ids.type)))
@@ -285,7 +287,13 @@ class LogWriter:
       if self._released is not None and not self._cohorts:
         yield journal.RELEASED, journal.of_released(self._released)
 
-    self._journal = journal_file.JournalFile.begin(journal.path_of(self.path), frames())
+    begun = journal_file.JournalFile.begin(journal.path_of(self.path), frames())
+    if _state(self.path) != self._parquet:
+      begun.remove()
+      raise ValueError(
+        f'{self.path} was changed by another writer since it was opened; open the log again'
+      )
+    self._journal = begun
     self._entries, self._cohorts = list(self._journal.contents.rounds), []
     self._drop_parquet()
 
@@ -373,6 +381,15 @@ class LogWriter:
         f'{self.path}: {shards.RELEASED_KEY} is {text[:40]!r}, and the log has {num_rounds} rounds'
       )
     return int(text)
+
+
+def _state(path: pathlib.Path) -> tuple[int, ...] | None:
+  """Tells a file from one that was written later; None if there is none."""
+  try:
+    found = path.stat()
+  except FileNotFoundError:
+    return None
+  return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _array(column: pa.ChunkedArray) -> pa.Array:

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from fl_dpftrl import participation, workloads
+from fl_dpftrl import messages, participation, workloads
 from fl_dpftrl.families import base, identity, tree_full, tree_online
 from fl_dpftrl.families import registry as families
 from fl_dpftrl.optimization import (
@@ -110,6 +110,10 @@ def optimize(
       options[name] = value
   if isinstance(schema, participation.MinSep):
     return optimizer.optimize(schema, **options)
+  if not isinstance(schema, Sequence) or not all(
+    isinstance(one, participation.MinSep) for one in schema
+  ):
+    raise ValueError(f'schema must be a MinSep or a list of them, got {messages.quoted(schema)}')
   if optimizer.optimize_range is None:
     raise ValueError(f'mechanism={mechanism} takes one schema, got {len(schema)}')
   return optimizer.optimize_range(schema, over=over, **options)

@@ -67,7 +67,7 @@ def replay(
       dataclasses.replace(r, declared_schema=None, schema_in_log=False) if r.schema_in_log else r
       for r in runs
     ]
-  deltas = [deltas] if isinstance(deltas, (int, float)) else list(deltas)
+  deltas = [deltas] if isinstance(deltas, (int, float, str)) else list(deltas)
   _check(runs, deltas, adjacency, group_size, report_goal)
   noises = [run.noise for run in runs]
   tally = _count(runs, engine, group_size, progress)

@@ -5,6 +5,7 @@ import contextlib
 import functools
 import hashlib
 import itertools
+import numbers
 import os
 import re
 import threading
@@ -61,6 +62,8 @@ class InProcessContext(tff.framework.SyncContext):
       )
     if default_num_clients < 0:
       raise ValueError(f'default_num_clients must be at least 0, got {default_num_clients!r}')
+    if seed is not None and not isinstance(seed, numbers.Integral):
+      raise ValueError(f'seed must be a whole number or None, got {seed!r}')
     self._key = os.urandom(16) if seed is None else b'%d' % seed
     self._max_concurrent_clients = max_concurrent_clients
     self._default_num_clients = default_num_clients

@@ -308,11 +308,11 @@ class _Rounds:
     goal, pool = self._server.report_goal, self._check_ins.pool
     if not self._population.changes:
       if pool.size + self._by_time.size < goal:
-        self._stall('too few devices have a timer that will have run')
+        self._stall('the timers of too few devices run out')
       all_report = pool.size == chosen.at.size and chosen.reports.all()
       if all_report and chosen.at.size < goal and self._by_time.earliest > latest:
         self._stall(
-          'too few devices have a timer that will have run within'
+          'the timers of too few devices run out within'
           f' {self._server.max_wait_days:g} simulated days'
         )
     if self._clock > latest:

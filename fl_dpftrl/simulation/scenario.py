@@ -2,8 +2,10 @@
 
 import dataclasses
 import math
+import os
 from collections.abc import Mapping
 
+from fl_dpftrl import messages
 from fl_dpftrl.simulation import (
   availability,
   cohorts,
@@ -98,4 +100,9 @@ class Scenario:
       return availability.Nightly()
     if self.availability == 'always':
       return availability.Always()
+    if not os.path.exists(self.availability):
+      raise ValueError(
+        "availability must be 'always', 'nightly' or a file of traces that exists, got"
+        f' {messages.quoted(self.availability)}'
+      )
     return trace_formats.read_traces(self.availability)

@@ -5,6 +5,7 @@ in while its timer is running.
 """
 
 import dataclasses
+import numbers
 
 from fl_dpftrl import participation
 
@@ -48,7 +49,7 @@ class HourTimer:
   hours: float
 
   def __post_init__(self):
-    if not 0.0 < self.hours <= _MOST_HOURS:
+    if not (isinstance(self.hours, numbers.Real) and 0.0 < self.hours <= _MOST_HOURS):
       raise ValueError(
         f'timer_hours must be above 0 and at most {_MOST_HOURS:g} (a century), got {self.hours!r}'
       )

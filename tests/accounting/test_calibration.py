@@ -50,13 +50,13 @@ def test_wants_one_target(targets):
 
 
 @pytest.mark.parametrize('name', ['epsilon', 'rho'])
-@pytest.mark.parametrize('value', [0.0, -1.0, math.inf, math.nan])
+@pytest.mark.parametrize('value', [0.0, -1.0, math.inf, math.nan, '4'])
 def test_refuses_targets_out_of_range(name, value):
   with pytest.raises(ValueError, match=f'{name}.*{value}'):
     accounting.calibrate(identity.Identity(), SCHEMA, delta=1e-6, **{name: value})
 
 
-@pytest.mark.parametrize('delta', [0.0, 1.0])
+@pytest.mark.parametrize('delta', [0.0, 1.0, '1e-6'])
 @pytest.mark.parametrize('name', ['epsilon', 'rho'])
 def test_refuses_delta_out_of_range(name, delta):
   with pytest.raises(ValueError, match='delta'):

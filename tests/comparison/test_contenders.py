@@ -75,3 +75,8 @@ def test_a_broken_file_says_what_is_wrong_with_it(tmp_path):
   path.write_text('{"format": "other"}')
   with pytest.raises(ValueError, match='format must be'):
     lib.contenders([str(path)])
+
+
+def test_a_name_that_is_nearly_right_is_told_which():
+  with pytest.raises(ValueError, match=r"'bandedd' is neither .*; did you mean banded or "):
+    lib.contenders(['bandedd'])

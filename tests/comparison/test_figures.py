@@ -53,3 +53,10 @@ def test_many_lines_are_drawn_lightly():
   )
   assert many.get_linewidth() < few.get_linewidth()
   assert many.get_alpha() < 1.0
+
+
+def test_a_column_of_one_lag_is_a_point():
+  pair = coefficients.Columns(0.5 ** np.arange(9.0), np.array([1.0, -0.5, *[0.0] * 7]))
+  found = {'lambda_cgd': pair, **columns(1)}
+  figure = figures.lags(found, {'lambda_cgd': 'lambda_cgd', '0': 'blt'}, title='', subtitle='')
+  assert [line.get_marker() for line in figure.axes[1].lines] == ['o', 'None']

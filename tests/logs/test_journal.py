@@ -1,5 +1,6 @@
 """A log that is being written: durable rounds survive, whatever happens to the rest."""
 
+import errno
 import hashlib
 import os
 import struct
@@ -162,6 +163,72 @@ def test_one_writer_at_a_time(tmp_path):
   third = writer_lib.LogWriter(path)
   third.append(2, ['c'], 1)
   assert third.num_rounds == 3
+
+
+@pytest.mark.parametrize('closed', [False, True])
+def test_two_writers_of_a_new_log_are_one_too_many(tmp_path, closed):
+  path = tmp_path / 'log.parquet'
+  first, second = writer_lib.LogWriter(path), writer_lib.LogWriter(path)
+  first.append(0, ['a'], 1)
+  if closed:
+    first.close()
+  for _ in range(2):
+    with pytest.raises(ValueError, match='by another writer.*open the log again'):
+      second.append(0, ['b'], 1)
+  second.close()
+  first.close()
+  with writer_lib.LogWriter(path) as third:
+    assert third.cohort(0).tolist() == ['a']
+    third.append(1, ['b'], 1)
+  assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_finished_log_that_another_writer_went_on_with_is_not_taken_back(tmp_path):
+  path = tmp_path / 'log.parquet'
+  with writer_lib.LogWriter(path) as log:
+    log.append(0, ['a'], 1)
+  late = writer_lib.LogWriter(path)
+  with writer_lib.LogWriter(path) as log:
+    log.append(1, ['b'], 1)
+  with pytest.raises(ValueError, match='changed by another writer'):
+    late.append(1, ['c'], 1)
+  assert log_lib.read_log(path).num_rounds == 2
+
+
+def test_one_writer_where_files_have_no_second_name(tmp_path, monkeypatch):
+  def refuse(*paths):
+    raise PermissionError(errno.EPERM, 'Operation not permitted', *map(str, paths))
+
+  monkeypatch.setattr(os, 'link', refuse)
+  path = tmp_path / 'log.parquet'
+  first, second = writer_lib.LogWriter(path), writer_lib.LogWriter(path)
+  first.append(0, ['a'], 1)
+  with pytest.raises(ValueError, match='begun by another writer'):
+    second.append(0, ['b'], 1)
+  assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+  'device_ids, timestamp, words',
+  [
+    ('phone-1', 1, "device_ids must be a list of ids, got 'phone-1'"),
+    (['a'], 1_763_000_000_000, 'timestamp must be UTC seconds, got 1763000000000'),
+    (['a'], 1.5, 'timestamp must be a list of whole numbers'),
+  ],
+)
+def test_bad_rounds_are_refused(tmp_path, device_ids, timestamp, words):
+  log = writer_lib.LogWriter(tmp_path / 'log.parquet')
+  with pytest.raises(ValueError, match=words):
+    log.append(0, device_ids, timestamp)
+  assert not list(tmp_path.iterdir())
+
+
+def test_bad_arguments_are_refused_at_once(tmp_path):
+  with pytest.raises(ValueError, match='nowhere does not exist; make it first'):
+    writer_lib.LogWriter(tmp_path / 'nowhere' / 'log.parquet')
+  with pytest.raises(ValueError, match="metadata must hold texts under texts, got 2.0 under 'x'"):
+    writer_lib.LogWriter(tmp_path / 'log.parquet', metadata={'x': 2.0})
+  assert not list(tmp_path.iterdir())
 
 
 def test_many_rows_are_one_file_in_row_groups(tmp_path, monkeypatch):

@@ -169,7 +169,7 @@ def test_a_failed_write_leaves_the_log_as_it_was(tmp_path, monkeypatch):
 
 def test_file_and_folder_are_synced_in_order(tmp_path, monkeypatch):
   events = []
-  fsync, replace = os.fsync, os.replace
+  fsync, replace, link = os.fsync, os.replace, os.link
 
   def note_sync(descriptor):
     kind = 'folder' if os.path.isdir(f'/proc/self/fd/{descriptor}') else 'file'
@@ -180,11 +180,16 @@ def test_file_and_folder_are_synced_in_order(tmp_path, monkeypatch):
     events.append('replace')
     replace(source, target)
 
+  def note_link(source, target):
+    events.append('name')
+    link(source, target)
+
   monkeypatch.setattr(os, 'fsync', note_sync)
   monkeypatch.setattr(os, 'replace', note_replace)
+  monkeypatch.setattr(os, 'link', note_link)
   writer = writer_lib.LogWriter(tmp_path / 'log.parquet')
   writer.append(0, ['a'], 100)
-  assert events == ['sync file', 'replace', 'sync folder']
+  assert events == ['sync file', 'name', 'sync folder']
   events.clear()
   writer.append(1, ['a'], 100)
   assert events == ['sync file']

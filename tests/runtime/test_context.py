@@ -173,7 +173,9 @@ def test_arguments_for_other_numbers_of_clients_are_refused(in_process):
       comp([1.0], [2.0, 3.0])
 
 
-@pytest.mark.parametrize('argument', [{'max_concurrent_clients': 0}, {'default_num_clients': -1}])
+@pytest.mark.parametrize(
+  'argument', [{'max_concurrent_clients': 0}, {'default_num_clients': -1}, {'seed': 'a'}]
+)
 def test_numbers_that_will_not_do_are_refused(argument):
   with pytest.raises(ValueError, match=next(iter(argument))):
     runtime.InProcessContext(**argument)

@@ -198,7 +198,7 @@ def facts(study: study_file.Study, found: Sequence[results.Result]) -> list[tupl
   facts = [
     ('runs that have ended', str(len(summaries))),
     ('seeds', ', '.join(map(str, study.seeds))),
-    ('hours of all rounds, one run after another', str(seconds)),
+    ('time of all rounds (h:min:s), one run after another', str(seconds)),
   ]
   for name, words in (
     ('dataset', 'data set'),

@@ -63,9 +63,9 @@ class Estimate:
     lines = [
       f'{self.num_cells} runs of {self.num_rounds} rounds, {self.round_seconds:.3g} s a round,'
       f' {self.jobs} at a time: about {whole}' + (further if num_further(study) else ''),
-      f'  to cut: seeds ({len(study.seeds)}), learning rates (up to {rates} a setting), settings'
-      f' ({len(study.settings)}), or --num_rounds and --report_goal among the flags, for which'
-      ' noise is calibrated again',
+      f'  fewer seeds ({len(study.seeds)} now), learning rates (up to {rates} a setting) or'
+      f' settings ({len(study.settings)}) take less time, as do a smaller --num_rounds and --report_goal,'
+      ' for which noise is calibrated again',
     ]
     return '\n'.join(lines)
 

@@ -220,8 +220,8 @@ def untuned(rows: Sequence[results.Row]) -> list[str]:
     return []
   named = ', '.join(f'{row.setting.label} at ε = {row.setting.epsilon:g}' for row in above)
   return [
-    f'The runs without noise reach {_percent(silent.mean)}, less than {named}. Noise does not help,'
-    f' so their learning rate or number of rounds is not the right one. {remedy}'
+    f'The runs without noise reach {_percent(silent.mean)}, less than {named}. Noise makes no'
+    f' model better, so the runs without noise lack rounds or a good learning rate. {remedy}'
   ]
 
 

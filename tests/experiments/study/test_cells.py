@@ -219,7 +219,7 @@ def test_the_estimate_says_how_long_and_what_to_cut():
   text = found.text(study)
   assert text.startswith('9 runs of 8 rounds, 5 s a round, 2 at a time: about 0:08:20')
   assert '; 0:15:00 with 9 more' in text.splitlines()[0]
-  assert 'seeds (2), learning rates (up to 2 a setting), settings (3)' in text
+  assert 'fewer seeds (2 now), learning rates (up to 2 a setting) or settings (3)' in text
 
 
 def test_a_grid_is_extended_until_its_best_rate_is_inside(tmp_path, monkeypatch):
