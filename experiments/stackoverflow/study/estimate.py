@@ -64,8 +64,8 @@ class Estimate:
       f'{self.num_cells} runs of {self.num_rounds} rounds, {self.round_seconds:.3g} s a round,'
       f' {self.jobs} at a time: about {whole}' + (further if num_further(study) else ''),
       f'  fewer seeds ({len(study.seeds)} now), learning rates (up to {rates} a setting) or'
-      f' settings ({len(study.settings)}) take less time, as do a smaller --num_rounds and --report_goal,'
-      ' for which noise is calibrated again',
+      f' settings ({len(study.settings)}) take less time, as do a smaller --num_rounds and'
+      ' --report_goal, for which noise is calibrated again',
     ]
     return '\n'.join(lines)
 
