@@ -103,6 +103,6 @@ class Scenario:
     if not os.path.exists(self.availability):
       raise ValueError(
         "availability must be 'always', 'nightly' or a file of traces that exists, got"
-        f' {messages.quoted(self.availability)}'
+        f' {messages.quoted(self.availability, 200)}'
       )
     return trace_formats.read_traces(self.availability)

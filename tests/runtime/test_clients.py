@@ -1,5 +1,6 @@
 """Clients at the same time, taken in order, and dropped when they must be."""
 
+import contextlib
 import os
 import pathlib
 import signal
@@ -208,8 +209,13 @@ def test_memory_descriptors_and_threads_do_not_grow(run):
 
 @pytest.mark.slow
 def test_an_interrupt_ends_it_at_once(run):
-  run.send_signal(signal.SIGINT)
-  assert run.wait(timeout=120) in (1, 130, -signal.SIGINT)
+  for _ in range(4):
+    run.send_signal(signal.SIGINT)
+    # Python loses an interrupt in a callback of its garbage collection, and JAX has one.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+      run.wait(timeout=30)
+      break
+  assert run.returncode in (1, 130, -signal.SIGINT)
 
 
 _TWO_CLIENTS = """
