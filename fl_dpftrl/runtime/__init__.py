@@ -1,13 +1,35 @@
 """Runs every TFF computation in this process, on the installed TensorFlow."""
 
-import gc
+from typing import TYPE_CHECKING, Any
 
-import tensorflow_federated as tff
-
+from fl_dpftrl.runtime import context as context_lib
 from fl_dpftrl.runtime.analysis import UnsupportedComputationError as UnsupportedComputationError
+from fl_dpftrl.runtime.clients import Later as Later
 from fl_dpftrl.runtime.context import AsyncInProcessContext as AsyncInProcessContext
 from fl_dpftrl.runtime.context import InProcessContext as InProcessContext
 from fl_dpftrl.runtime.data_sets import batches as batches
+
+if TYPE_CHECKING:
+  from fl_dpftrl.runtime.machines import Actors as Actors
+  from fl_dpftrl.runtime.machines import use_machines as use_machines
+
+
+def __getattr__(name: str) -> Any:
+  """Loads what needs Ray when it is first used.
+
+  Raises:
+    AttributeError: for a name that is not here.
+    ImportError: if Ray is not installed, saying what to do.
+  """
+  if name not in ('Actors', 'use_machines'):
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+  try:
+    from fl_dpftrl.runtime import machines
+  except ImportError as error:
+    if not (error.name or '').startswith('ray'):
+      raise
+    raise ImportError(f'runtime.{name} needs Ray: install ray>=2.55', name='ray') from error
+  return getattr(machines, name)
 
 
 def use_in_process(
@@ -31,6 +53,5 @@ def use_in_process(
     max_concurrent_clients=max_concurrent_clients,
     default_num_clients=default_num_clients,
   )
-  tff.framework.set_default_context(context)
-  gc.collect()  # TFF's own context complains where it is left to the exit.
+  context_lib.use(context)
   return context

@@ -15,7 +15,7 @@ import tensorflow_federated as tff
 
 # Separates the name of a sum from that of a part of it; in no name of TFF's.
 _PART = '/'
-VALUE, ZERO, TOTAL = 'value', 'zero', 'total'
+VALUE, ZERO, BLOCK, TOTAL = 'value', 'zero', 'block', 'total'
 
 _Block: TypeAlias = tff.framework.ComputationBuildingBlock
 _SUM = tff.framework.FEDERATED_AGGREGATE.uri
@@ -34,6 +34,10 @@ _COPIES = (
 )
 
 
+# Arguments of a sum.
+_SUMMAND, _ZERO, ACCUMULATE, MERGE, REPORT = range(5)
+
+
 class UnsupportedComputationError(NotImplementedError):
   """A computation that cannot run in this process; the message says why."""
 
@@ -46,7 +50,7 @@ def unsupported(part: str) -> UnsupportedComputationError:
 
 
 def part_of(name: str, part: str) -> str:
-  """Names a sum's part: VALUE (summand), ZERO, or TOTAL before its report."""
+  """Names a sum's part: VALUE (summand), ZERO, BLOCK (of some clients), or TOTAL (of all)."""
   return f'{name}{_PART}{part}'
 
 
@@ -76,8 +80,8 @@ class Analysis:
   Attributes:
     parameter: name of its argument; None if it takes none.
     named: all values by name, in an order in which they can be computed.
-    sums: names of the sums of each stage; a sum of stage s has parts VALUE and
-      ZERO of stage s, and is itself of stage s + 1.
+    sums: names of the sums of each stage; a sum of stage s has parts VALUE, ZERO
+      and BLOCK of stage s, and is itself of stage s + 1.
     result: refers to the values that are its result.
   """
 
@@ -238,11 +242,12 @@ def _named(
     return
   uri = function.uri
   if uri == _SUM:
-    summands, zero = element(block.argument, 0), element(block.argument, 1)
+    summands, zero = element(block.argument, _SUMMAND), element(block.argument, _ZERO)
     yield here(part_of(name, VALUE), summands, member_of(summands.type_signature), True)
-    total = element(block.argument, 2).type_signature.parameter[0]
+    total = member_of(element(block.argument, ACCUMULATE).type_signature.parameter[0])
     yield here(part_of(name, ZERO), zero, member_of(zero.type_signature), False)
-    yield Named(part_of(name, TOTAL), None, member_of(total), False, stage + 1)
+    yield here(part_of(name, BLOCK), None, total, False)
+    yield Named(part_of(name, TOTAL), None, total, False, stage + 1)
     yield Named(name, block, member_of(of), False, stage + 1)
     return
   if not (is_map(uri) or is_eval(uri) or is_copy(uri)):

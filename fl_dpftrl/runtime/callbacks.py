@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 OPERATION, _KEY = 'PyFunc', 'token'
+OPERATIONS = (OPERATION, 'PyFuncStateless', 'EagerPyFunc')
 
 
 class Callback(Protocol):

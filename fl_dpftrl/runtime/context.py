@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import gc
 import hashlib
 import itertools
 import numbers
@@ -18,7 +19,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl import messages
-from fl_dpftrl.runtime import analysis, clients, memory, programs, values
+from fl_dpftrl.runtime import analysis, clients, programs, values
 
 _Tensors = Sequence[tf.Tensor]
 
@@ -44,6 +45,7 @@ class InProcessContext(tff.framework.SyncContext):
     max_concurrent_clients: None for as many as processors and memory allow.
     default_num_clients: where a computation has clients that its argument does
       not say the number of.
+    clients_at: place where clients are trained; None for threads of this process.
 
   Raises:
     ValueError: for a number that will not do.
@@ -55,6 +57,7 @@ class InProcessContext(tff.framework.SyncContext):
     seed: int | None = None,
     max_concurrent_clients: int | None = None,
     default_num_clients: int = 0,
+    clients_at: clients.Clients | None = None,
   ):
     if max_concurrent_clients is not None and max_concurrent_clients < 1:
       raise ValueError(
@@ -65,7 +68,7 @@ class InProcessContext(tff.framework.SyncContext):
     if seed is not None and not isinstance(seed, numbers.Integral):
       raise ValueError(f'seed must be a whole number or None, got {seed!r}')
     self._key = os.urandom(16) if seed is None else b'%d' % seed
-    self._max_concurrent_clients = max_concurrent_clients
+    self._clients = clients_at or clients.Threads(max_concurrent_clients)
     self._default_num_clients = default_num_clients
     self._arrays = values.Arrays()
     self._calls = itertools.count()
@@ -78,6 +81,7 @@ class InProcessContext(tff.framework.SyncContext):
     It may be called in any thread; nothing is left that had to be ended.
     """
     self._stop.ask()
+    self._clients.end()
 
   @contextlib.contextmanager
   def numbered(self, number: int) -> Iterator[None]:
@@ -108,13 +112,19 @@ class InProcessContext(tff.framework.SyncContext):
     if program.has_clients:
       number = next(self._calls) if self._number is None else self._number
     try:
-      call.run(functools.partial(_client_seed, self._key, number), self._max_concurrent_clients)
+      call.run(functools.partial(_client_seed, self._key, number), self._clients)
     except tf.errors.InvalidArgumentError as error:
       said = _ASSERTED.search(error.message)
       if said is None:
         raise
       raise tf.errors.InvalidArgumentError(error.node_def, error.op, said[0]) from None
     return values.assembled(of.result, call.results(), self._arrays)
+
+
+def use(made: InProcessContext) -> None:
+  """Makes every TFF computation run in a context from now on."""
+  tff.framework.set_default_context(made)
+  gc.collect()  # TFF's own context complains where it is left to the exit.
 
 
 class AsyncInProcessContext(tff.framework.AsyncContext):
@@ -205,55 +215,68 @@ class _Call:
       return self._default_num_clients
     return self._num_clients
 
-  def run(self, client_seed: Callable[[int, int], tf.Tensor], max_concurrent: int | None) -> None:
+  def run(self, client_seed: Callable[[int, int], np.ndarray], where: clients.Clients) -> None:
     """Runs all stages.
 
     Args:
       client_seed: (stage, client) → its seed.
-      max_concurrent: clients at the same time, where that is given.
+      where: trains the clients.
     """
     for index, stage in enumerate(self._program.stages):
       if stage.server is not None:
         self._shared.update(stage.server(_secret_seed(), self._shared.__getitem__))
       if stage.client is not None:
-        seed = functools.partial(client_seed, index)
-        self._run_clients(stage, stage.client, seed, max_concurrent)
+        self._run_clients(stage, stage.client, functools.partial(client_seed, index), where)
 
   def _run_clients(
     self,
     stage: programs.Stage,
     step: programs.Step,
-    seed: Callable[[int], tf.Tensor],
-    max_concurrent: int | None,
+    seed: Callable[[int], np.ndarray],
+    where: clients.Clients,
   ) -> None:
     part = analysis.part_of
-    totals = {
-      part(name, analysis.TOTAL): self._shared.pop(part(name, analysis.ZERO)) for name in stage.sums
+    zeros = {
+      part(name, analysis.BLOCK): self._shared.pop(part(name, analysis.ZERO)) for name in stage.sums
     }
-    sent = [name for name in step.takes if name in self._shared]
-    model_bytes = sum(values.num_bytes(self._shared[name]) for name in sent)
-    num_threads = memory.concurrent_clients(model_bytes, max_concurrent)
+    own = [name for name in step.takes if name in self._of_client]
+    named = self._program.named
+    work = clients.Work(
+      step=step,
+      num_clients=self.num_clients,
+      zeros=zeros,
+      shared={name: self._shared[name] for name in step.takes if name in self._shared},
+      own={name: self._of_client[name] for name in own},
+      types={name: named[name].member for name in own if named[name].block is None},
+      arrays=self._arrays,
+      seed=seed,
+    )
     for name in stage.keeps:
       self._of_client[name] = []
-    work = lambda client: step(seed(client), functools.partial(self._value_of, client))
-    found = clients.in_order(work, self.num_clients, num_threads, self._stop)
-    with contextlib.closing(found):
-      for given in found:
-        if stage.add is not None:
-          known = {**self._shared, **totals, **given}
-          totals = stage.add(_secret_seed(), known.__getitem__)
-        for name in stage.keeps:
-          self._of_client[name].append(given[name])
-    self._shared.update(totals)
+    totals: dict[str, _Tensors] | None = None
+    with contextlib.closing(where.blocks(work, self._stop)) as blocks:
+      for block in blocks:
+        totals = block.totals if totals is None else self._merged(stage, totals, block.totals)
+        for kept in block.kept:
+          for name in stage.keeps:
+            self._of_client[name].append(kept[name])
+    totals = zeros if totals is None else totals
+    self._shared.update(
+      {part(name, analysis.TOTAL): totals[part(name, analysis.BLOCK)] for name in stage.sums}
+    )
 
-  def _value_of(self, client: int, name: str) -> _Tensors:
-    if name in self._shared:
-      return self._shared[name]
-    value = self._of_client[name][client]
-    one = self._program.named[name]
-    if one.block is None:  # A part of the argument.
-      return values.tensors(value, one.member, self._arrays)
-    return value
+  def _merged(
+    self, stage: programs.Stage, totals: dict[str, _Tensors], block: dict[str, _Tensors]
+  ) -> dict[str, _Tensors]:
+    """Returns the totals with those of one more block of clients."""
+    if stage.merge is None:
+      return totals
+    part = analysis.part_of
+    known = {**self._shared, **block}
+    for name in stage.sums:
+      known[part(name, analysis.TOTAL)] = totals[part(name, analysis.BLOCK)]
+    merged = stage.merge(_secret_seed(), known.__getitem__)
+    return {part(name, analysis.BLOCK): merged[part(name, analysis.TOTAL)] for name in stage.sums}
 
   def results(self) -> Iterator[Any]:
     """Yields the tensors of each part of the result."""
@@ -273,9 +296,10 @@ def _named(of: tff.Type, path: Sequence[int]) -> str:
   return '.'.join(names)
 
 
-def _client_seed(key: bytes, number: int, stage: int, client: int) -> tf.Tensor:
+def _client_seed(key: bytes, number: int, stage: int, client: int) -> np.ndarray:
+  """Seeds of what a client draws and, secret, of what is drawn where it is added up."""
   digest = hashlib.sha256(b'%s %d %d %d' % (key, number, stage, client)).digest()
-  return tf.constant(np.frombuffer(digest[:16], '<i8'))
+  return np.frombuffer(digest[:16] + os.urandom(16), '<i8')
 
 
 def _secret_seed() -> tf.Tensor:

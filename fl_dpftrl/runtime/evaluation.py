@@ -32,7 +32,7 @@ class Evaluator:
     known: dict[str, imports.Value],
   ):
     self._analysed, self._named = analysed, named
-    self._importer = importer
+    self.importer = importer
     self._known = known
 
   def value(self, name: str) -> imports.Value:
@@ -40,18 +40,25 @@ class Evaluator:
     if name not in self._known:
       one = self._named[name]
       if analysis.is_sum(one):
-        report = self._evaluate(analysis.element(one.block.argument, 4), {})
+        report = self._evaluate(analysis.element(one.block.argument, analysis.REPORT), {})
         total = self._known[analysis.part_of(name, analysis.TOTAL)]
         self._known[name] = report(total)
       else:
         self._known[name] = self._evaluate(one.block, {})
     return self._known[name]
 
-  def total(self, name: str) -> imports.Value:
-    """The total of a sum with one more summand."""
-    accumulate = self._evaluate(analysis.element(self._named[name].block.argument, 2), {})
-    parts = (analysis.TOTAL, analysis.VALUE)
-    return accumulate(tuple(self._known[analysis.part_of(name, part)] for part in parts))
+  def with_summand(self, name: str, summand: imports.Value) -> imports.Value:
+    """The total of a sum over a block of clients, with one more summand."""
+    accumulate = self._evaluate(
+      analysis.element(self._named[name].block.argument, analysis.ACCUMULATE), {}
+    )
+    return accumulate((self._known[analysis.part_of(name, analysis.BLOCK)], summand))
+
+  def with_block(self, name: str) -> imports.Value:
+    """The total of a sum, with the total of one more block of clients."""
+    merge = self._evaluate(analysis.element(self._named[name].block.argument, analysis.MERGE), {})
+    parts = (analysis.TOTAL, analysis.BLOCK)
+    return merge(tuple(self._known[analysis.part_of(name, part)] for part in parts))
 
   def _evaluate(self, block: _Block, bound: _Bound) -> Any:
     framework = tff.framework
@@ -66,7 +73,7 @@ class Evaluator:
     if isinstance(block, framework.Struct):
       return tuple(self._evaluate(part, bound) for part in block.children())
     if isinstance(block, framework.CompiledComputation):
-      return lambda argument: self._importer.call(block, argument)
+      return lambda argument: self.importer.call(block, argument)
     if isinstance(block, framework.Lambda):
       return self._function(block, bound)
     if isinstance(block, framework.Block):

@@ -11,6 +11,9 @@ from fl_dpftrl.runtime import analysis, evaluation, imports, randomness
 
 _Block: TypeAlias = tff.framework.ComputationBuildingBlock
 
+# A client draws by the first two numbers; adding it up, where that draws, by the others.
+CLIENT_SEED_SPEC = tf.TensorSpec([4], tf.int64)
+
 
 @dataclasses.dataclass(frozen=True)
 class Step:
@@ -19,13 +22,16 @@ class Step:
   Attributes:
     takes: names of the values that it needs.
     gives: names of the values that it computes.
+    sizes: number of tensors of each value that it computes.
+    function: (seed, *tensors) → tensors, a `wrap_function` of TensorFlow.
+    resources: kept alive for it.
   """
 
   takes: tuple[str, ...]
   gives: tuple[str, ...]
-  _sizes: tuple[int, ...]
-  _function: Callable[..., Sequence[tf.Tensor]]
-  _resources: Sequence[Any]
+  sizes: tuple[int, ...]
+  function: Any
+  resources: Sequence[Any]
 
   def __call__(
     self, seed: tf.Tensor, values: Callable[[str], Sequence[tf.Tensor]]
@@ -33,14 +39,14 @@ class Step:
     """The tensors of each value that it gives.
 
     Args:
-      seed: int64, shape [2].
+      seed: int64, of `randomness.SEED_SPEC`; of a client's step, of CLIENT_SEED_SPEC.
       values: tensors of a value that it takes.
     """
     arguments = [tensor for name in self.takes for tensor in values(name)]
-    tensors = iter(self._function(seed, *arguments))
+    tensors = iter(self.function(seed, *arguments))
     return {
       name: tuple(next(tensors) for _ in range(size))
-      for name, size in zip(self.gives, self._sizes, strict=True)
+      for name, size in zip(self.gives, self.sizes, strict=True)
     }
 
 
@@ -50,15 +56,16 @@ class Stage:
 
   Attributes:
     server: computes what all share.
-    client: for one client, computes summands and what later stages need.
-    add: takes totals and one client's summands, gives totals.
+    client: for one client, takes the totals of its block so far and gives them with
+      its summands, beside what later stages need of it.
+    merge: takes the totals of all blocks so far and those of one more.
     sums: that the stage ends with.
     keeps: names of what clients compute and later stages need of each.
   """
 
   server: Step | None
   client: Step | None
-  add: Step | None
+  merge: Step | None
   sums: tuple[str, ...]
   keeps: tuple[str, ...]
 
@@ -145,22 +152,18 @@ class _Builder:
     return (name,)
 
   def _stage(self, index: int) -> Stage:
+    """Compiles a stage, last step first."""
     sums = self._analysed.sums[index]
     keeps = tuple(self._wanted_at(index, per_client=True))
     part = analysis.part_of
-    totals = [part(name, analysis.TOTAL) for name in sums]
-    # The sums first: they, too, say what they need.
-    add = self._step(totals, index, per_client=False, adds=sums) if sums else None
-    client_gives = self._wanted_at(index, per_client=True)
-    client = None
-    if client_gives:
-      client = self._step(client_gives, index, per_client=True)
+    merge = self._merging_step(sums) if sums else None
+    self._wanted.update(part(name, analysis.VALUE) for name in sums)
+    gives = self._wanted_at(index, per_client=True)
+    client = self._client_step(gives, index, sums, keeps) if gives else None
     self._wanted.update(part(name, analysis.ZERO) for name in sums)
-    server_gives = self._wanted_at(index, per_client=False)
-    server = None
-    if server_gives:
-      server = self._step(server_gives, index, per_client=False)
-    return Stage(server, client, add, sums, keeps)
+    gives = self._wanted_at(index, per_client=False)
+    server = self._server_step(gives, index) if gives else None
+    return Stage(server, client, merge, sums, keeps)
 
   def _wanted_at(self, stage: int, *, per_client: bool) -> list[str]:
     return [
@@ -176,67 +179,103 @@ class _Builder:
     one = self._named[name]
     return one.block is not None and one.stage == stage and one.per_client == per_client
 
-  def _step(
-    self, gives: Sequence[str], stage: int, *, per_client: bool, adds: Sequence[str] = ()
+  def _server_step(self, gives: Sequence[str], stage: int) -> Step:
+    """A function for what all share at a stage."""
+    takes = self._needed(gives, stage, per_client=False)
+
+    def compute(seed, known):
+      evaluator = self._evaluator(seed, known)
+      return [evaluator.value(name) for name in gives], [evaluator]
+
+    return self._step(takes, gives, compute, randomness.SEED_SPEC)
+
+  def _client_step(
+    self, values: Sequence[str], stage: int, sums: Sequence[str], keeps: Sequence[str]
   ) -> Step:
-    """A function for values of a stage, or for totals of its sums."""
-    inside = lambda name: not adds and self._is_inside(name, stage, per_client)
-    takes = self._needed(gives, inside, adds)
+    """A function for one client, which adds its summands to the totals of its block."""
+    part = analysis.part_of
+    blocks = [part(name, analysis.BLOCK) for name in sums]
+    adding = [name for one in sums for name in self._names_in_function(one, analysis.ACCUMULATE)]
+    takes = [*blocks, *self._needed([*values, *adding], stage, per_client=True)]
+
+    def compute(seed, known):
+      # In this order, by which the parts of a client's work have their random numbers.
+      client = self._evaluator(seed[:2], known)
+      computed = {name: client.value(name) for name in values}
+      adder = self._evaluator(seed[2:], known)
+      totals = [adder.with_summand(name, computed[part(name, analysis.VALUE)]) for name in sums]
+      return [*totals, *(computed[name] for name in keeps)], [client, adder]
+
+    return self._step(takes, [*blocks, *keeps], compute, CLIENT_SEED_SPEC)
+
+  def _merging_step(self, sums: Sequence[str]) -> Step:
+    """A function for the totals of all blocks so far, and of one more."""
+    part = analysis.part_of
+    totals = [part(name, analysis.TOTAL) for name in sums]
+    blocks = [part(name, analysis.BLOCK) for name in sums]
+    others = [name for one in sums for name in self._names_in_function(one, analysis.MERGE)]
+
+    def compute(seed, known):
+      evaluator = self._evaluator(seed, known)
+      return [evaluator.with_block(name) for name in sums], [evaluator]
+
+    takes = list(dict.fromkeys([*totals, *blocks, *others]))
+    return self._step(takes, totals, compute, randomness.SEED_SPEC)
+
+  def _evaluator(self, seed: tf.Tensor, known: dict[str, Any]) -> evaluation.Evaluator:
+    importer = imports.Importer(seed, honours_seeds=self._honours_seeds)
+    return evaluation.Evaluator(self._analysed, self._named, importer, known)
+
+  def _step(
+    self,
+    takes: Sequence[str],
+    gives: Sequence[str],
+    compute: Callable[..., tuple[Sequence[imports.Value], Sequence[evaluation.Evaluator]]],
+    seed: tf.TensorSpec,
+  ) -> Step:
+    """Compiles a function (seed, known values) → (values to give, what evaluated them)."""
     self._wanted.update(takes)
     of_takes = [tensor_specs(self._named[name].member) for name in takes]
     of_gives = [tensor_specs(self._named[name].member) for name in gives]
-
     resources: list[Any] = []
 
     def trace(seed, *tensors):
-      importer = imports.Importer(seed, honours_seeds=self._honours_seeds)
       remaining = iter(tensors)
       known = {name: _nested(self._named[name].member, remaining) for name in takes}
-      evaluator = evaluation.Evaluator(self._analysed, self._named, importer, known)
-      if adds:
-        results = [evaluator.total(name) for name in adds]
-      else:
-        results = [evaluator.value(name) for name in gives]
-      resources.extend(importer.resources)
+      results, evaluators = compute(seed, known)
+      importers = [one.importer for one in evaluators]
+      for importer in importers:
+        resources.extend(importer.resources)
       flat = [tensor for result in results for tensor in _flat(result)]
-      return _after_cleaning(flat, importer.variables)
+      return _after_cleaning(flat, [v for importer in importers for v in importer.variables])
 
-    specs = [randomness.SEED_SPEC, *(spec for of in of_takes for spec in of)]
+    specs = [seed, *(spec for of in of_takes for spec in of)]
     unnamed = [tf.TensorSpec(spec.shape, spec.dtype) for spec in specs]
     function = tf.compat.v1.wrap_function(trace, unnamed)
     return Step(tuple(takes), tuple(gives), tuple(map(len, of_gives)), function, resources)
 
-  def _needed(
-    self, gives: Sequence[str], inside: Callable[[str], bool], adds: Sequence[str]
-  ) -> list[str]:
+  def _needed(self, gives: Sequence[str], stage: int, *, per_client: bool) -> list[str]:
     """Values from without that these are computed from."""
-    if adds:
-      found = [
-        name
-        for one in adds
-        for name in (
-          analysis.part_of(one, analysis.TOTAL),
-          analysis.part_of(one, analysis.VALUE),
-          *self._analysed.names_in(analysis.element(self._named[one].block.argument, 2)),
-        )
-      ]
-      return list(dict.fromkeys(found))
     found, seen, left = [], set(), list(reversed(gives))
     while left:
       name = left.pop()
       if name in seen:
         continue
       seen.add(name)
-      if not inside(name):
+      if not self._is_inside(name, stage, per_client):
         found.append(name)
         continue
       left.extend(reversed(self._sources(name)))
     return found
 
+  def _names_in_function(self, of_sum: str, index: int) -> list[str]:
+    """Values that a function of a sum refers to beside its arguments."""
+    return self._analysed.names_in(analysis.element(self._named[of_sum].block.argument, index))
+
   def _sources(self, name: str) -> list[str]:
     one = self._named[name]
     if analysis.is_sum(one):
-      report = analysis.element(one.block.argument, 4)
+      report = analysis.element(one.block.argument, analysis.REPORT)
       return [analysis.part_of(name, analysis.TOTAL), *self._analysed.names_in(report)]
     return self._analysed.names_in(one.block)
 

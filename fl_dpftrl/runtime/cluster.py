@@ -1,0 +1,131 @@
+"""Connection to a Ray cluster that somebody else started.
+
+Whoever may submit work to a cluster runs code on it and reads what it computes. So a cluster
+with machines beside this one must ask for a token or use TLS.
+"""
+
+import logging
+import math
+import os
+import socket
+from typing import Any
+
+import ray
+from ray import exceptions
+
+from fl_dpftrl import messages
+
+_REACH_SECONDS = 5.0
+_START = 'start one with `ray start --head`'
+
+
+def connect(address: str, *, insecure_network: bool = False) -> None:
+  """Connects to a cluster; a connection that is there is kept.
+
+  Args:
+    address: host:port of its head, or 'auto' for the one that RAY_ADDRESS names or that runs
+      on this machine.
+    insecure_network: accepts machines beside this one without token and TLS.
+
+  Raises:
+    ValueError: if the cluster cannot be reached, or does not protect its network.
+  """
+  if not ray.is_initialized():
+    if address != 'auto':
+      _check_reachable(address)
+    _connect(address)
+  others = sorted({host for host in _hosts() if not _is_here(host)})
+  if others and not insecure_network and not _is_protected():
+    ray.shutdown()
+    raise ValueError(
+      f'the Ray cluster has other machines, {messages.quoted(others[0])} for one, and neither'
+      ' token nor TLS: set RAY_AUTH_MODE=token or RAY_USE_TLS=1 on all of them, or accept'
+      ' a private network with insecure_network'
+    )
+
+
+def number_of_actors(number: int | None, *, cpus: float, gpus: float) -> int:
+  """Returns how many actors to start: as asked, or as many as the cluster has room for.
+
+  Args:
+    number: as asked; None for as many as fit.
+    cpus, gpus: of each actor.
+
+  Raises:
+    ValueError: if the cluster has too few processors or GPUs.
+  """
+  room = []
+  for name, key, needed in (('cpus', 'CPU', cpus), ('gpus', 'GPU', gpus)):
+    if not needed:
+      continue
+    there = sum(_whole(node['Resources'].get(key, 0.0), needed) for node in _nodes())
+    if there < (number or 1):
+      total = sum(node['Resources'].get(key, 0.0) for node in _nodes())
+      raise ValueError(
+        f'{number or 1} actors of {name}={needed:g} do not fit into the cluster, whose machines'
+        f' have {total:g} {key}s: ask for fewer or smaller actors, or add machines'
+      )
+    room.append(there)
+  return number or min(room)
+
+
+def _whole(there: float, needed: float) -> int:
+  return math.floor(there / needed + 1e-9)
+
+
+def _nodes() -> list[dict[str, Any]]:
+  """Returns the machines of the cluster that are alive."""
+  return [node for node in ray.nodes() if node['Alive']]
+
+
+def _hosts() -> list[str]:
+  return [node['NodeManagerAddress'] for node in _nodes()]
+
+
+def _is_here(host: str) -> bool:
+  """Returns whether an address is one of this machine."""
+  family = socket.AF_INET6 if ':' in host else socket.AF_INET
+  with socket.socket(family, socket.SOCK_STREAM) as one:
+    try:
+      one.bind((host, 0))
+    except OSError:
+      return False
+  return True
+
+
+def _is_protected() -> bool:
+  if os.environ.get('RAY_USE_TLS', '0').lower() in ('1', 'true'):
+    return True
+  try:
+    from ray._raylet import AuthenticationMode, get_authentication_mode
+  except ImportError:
+    return os.environ.get('RAY_AUTH_MODE', '').lower() == 'token'
+  return get_authentication_mode() != AuthenticationMode.DISABLED
+
+
+def _check_reachable(address: str) -> None:
+  host, _, port = address.rpartition(':')
+  if not host or not port.isdigit() or '/' in host:
+    raise ValueError(
+      f"address must be host:port of a cluster's head or 'auto', got {messages.quoted(address)}"
+    )
+  try:
+    socket.create_connection((host.strip('[]'), int(port)), _REACH_SECONDS).close()
+  except (OSError, OverflowError) as error:
+    raise ValueError(
+      f'no Ray cluster answers at {messages.quoted(address)} ({error}): {_START} there'
+    ) from None
+
+
+def _connect(address: str) -> None:
+  quiet = dict(log_to_driver=False, logging_level=logging.CRITICAL)
+  try:
+    ray.init(address=address, **quiet)
+  except (ConnectionError, RuntimeError, ValueError, OSError, exceptions.RayError) as error:
+    raise ValueError(
+      messages.one_line(
+        f'no Ray cluster at {messages.quoted(address)} takes this process: {_START}, and'
+        f' `ray start --address=…` on this machine ({error})',
+        300,
+      )
+    ) from None

@@ -1,0 +1,398 @@
+"""Trains the clients of a round on the actors of a Ray cluster.
+
+An actor is a process that Ray starts on a machine of the cluster. It gets a compiled step
+once, what all clients of a round share once a machine, and then blocks of clients, whose
+totals it sends back. The server's work, all noise and its seed stay in the driver, the
+process that trains.
+
+An actor that is lost, alone or with its machine, costs the blocks that it had: others train
+them, to the same totals.
+"""
+
+import collections
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any
+
+import ray
+import tensorflow_federated as tff
+from ray import exceptions
+from tensorflow.python.framework import config
+
+from fl_dpftrl import messages
+from fl_dpftrl.runtime import clients, cluster, context, trainer, transfer
+
+# Losses of actors after which a block is thought to cause them, as one too large does.
+_ATTEMPTS = 4
+# How long to wait for actors before a stop is looked for.
+_POLL_SECONDS = 0.5
+_LOST = (
+  exceptions.RayActorError,
+  exceptions.ObjectLostError,
+  exceptions.WorkerCrashedError,
+  exceptions.OutOfMemoryError,
+)
+
+
+class NoActorError(RuntimeError):
+  """No actor is left, or none was to be had in time; a later call may find one."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Actors:
+  """Number and size of the actors that train clients.
+
+  Attributes:
+    number: number of actors; None for as many as the cluster has room for.
+    clients_per_actor: clients that an actor trains at the same time, at least 1.
+    cpus: processors of an actor; may be a fraction.
+    gpus: GPUs of an actor; may be a fraction, so that actors share one.
+    wait_seconds: time without any actor after which a round fails.
+
+  Raises:
+    ValueError: for a number out of range.
+  """
+
+  number: int | None = None
+  clients_per_actor: int = 1
+  cpus: float = 1.0
+  gpus: float = 0.0
+  wait_seconds: float = 300.0
+
+  def __post_init__(self):
+    for name, least in (('number', 1), ('clients_per_actor', 1)):
+      value = getattr(self, name)
+      if value is not None and (not isinstance(value, int) or value < least):
+        raise ValueError(f'{name} of actors must be a whole number of at least {least}: {value!r}')
+    for name in ('cpus', 'gpus', 'wait_seconds'):
+      value = getattr(self, name)
+      if not isinstance(value, (int, float)) or not 0.0 <= value < float('inf'):
+        raise ValueError(f'{name} of actors must be a number of at least 0: {value!r}')
+    if not self.cpus and not self.gpus:
+      raise ValueError('cpus or gpus of actors must be above 0')
+
+
+def use_machines(
+  address: str = 'auto',
+  *,
+  seed: int | None = None,
+  actors: Actors = Actors(),
+  default_num_clients: int = 0,
+  insecure_network: bool = False,
+  say: Callable[[str], None] = lambda line: None,
+) -> context.InProcessContext:
+  """Makes a Ray cluster train the clients of every TFF computation from now on.
+
+  Rounds have the same bits as in this process. What is at the server, all noise and its seed
+  are computed here.
+
+  Args:
+    address: host:port of the cluster's head, or 'auto' for the one that RAY_ADDRESS names
+      or that runs on this machine.
+    seed: of random numbers that clients draw; None for a secret one.
+    actors: their number and size.
+    default_num_clients: number of clients where a computation's argument does not say.
+    insecure_network: accepts a cluster on other machines that neither asks for a token nor
+      encrypts.
+    say: told, in a line, of each actor that is lost or back.
+
+  Returns:
+    The context; `stop` ends its actors.
+
+  Raises:
+    ValueError: if the cluster cannot be reached or used, saying what would do.
+  """
+  cluster.connect(address, insecure_network=insecure_network)
+  number = cluster.number_of_actors(actors.number, cpus=actors.cpus, gpus=actors.gpus)
+  actors = dataclasses.replace(actors, number=number)
+  made = context.InProcessContext(
+    seed=seed, default_num_clients=default_num_clients, clients_at=Machines(actors, say)
+  )
+  context.use(made)
+  return made
+
+
+class Machines:
+  """Trains clients on actors of the connected cluster; a `clients.Clients`.
+
+  Args:
+    actors: their number and size.
+    say: told, in a line, of each actor that is lost or back.
+
+  Attributes:
+    losses: number of actors lost so far.
+  """
+
+  def __init__(self, actors: Actors, say: Callable[[str], None]):
+    self._settings, self._say = actors, say
+    self._actors: list[_Actor] = []
+    self._sent = _Sent()
+    self.losses = 0
+
+  @property
+  def num_alive(self) -> int:
+    """Number of actors that are there."""
+    return sum(actor.awaited is None for actor in self._actors)
+
+  def blocks(
+    self, work: clients.Work, stop: clients.Stop
+  ) -> Generator[clients.Trained, None, None]:
+    """Yields what came of each block of clients, in order.
+
+    Raises:
+      NoActorError: if no actor is there in time, or a block ends each that trains it.
+    """
+    self._start()
+    round_ = _Round(self._actors, self._settings, self._sent.work(work), self._sent.block, work)
+    try:
+      with stop.told_to(self.end):
+        while not round_.is_over:
+          stop.check()
+          for event in round_.advance():
+            self._tell(event)
+          yield from map(_received, round_.taken())
+    except exceptions.RaySystemError as error:
+      raise NoActorError(messages.one_line(f'the Ray cluster failed: {error}')) from None
+    finally:
+      # What is under way is of a round that failed or was stopped.
+      for actor in round_.busy():
+        ray.kill(actor.handle, no_restart=True)
+        self._actors.remove(actor)
+
+  def end(self) -> None:
+    """Ends all actors, whatever they have under way."""
+    for actor in self._actors:
+      ray.kill(actor.handle, no_restart=True)
+    self._actors.clear()
+
+  def _start(self) -> None:
+    missing = (self._settings.number or 1) - len(self._actors)
+    self._actors.extend(_Actor(self._new) for _ in range(missing))
+
+  def _new(self) -> Any:
+    """Starts an actor."""
+    settings = self._settings
+    variables = {
+      name: os.environ[name]
+      for name in ('TF_ENABLE_ONEDNN_OPTS', 'TF_CPP_MIN_LOG_LEVEL')
+      if name in os.environ
+    }
+    if settings.gpus:
+      variables['TF_FORCE_GPU_ALLOW_GROWTH'] = 'true'
+    return (
+      ray.remote(trainer.Trainer)
+      .options(
+        num_cpus=settings.cpus,
+        num_gpus=settings.gpus,
+        max_restarts=-1,
+        max_concurrency=settings.clients_per_actor + 1,
+        runtime_env={'env_vars': variables},
+      )
+      .remote(
+        fetch=ray.get,
+        num_threads=max(1, int(settings.cpus) // settings.clients_per_actor),
+        deterministic=config.is_op_determinism_enabled(),
+      )
+    )
+
+  def _tell(self, event: str) -> None:
+    if event == _WAS_LOST:
+      self.losses += 1
+    alive, number = self.num_alive, len(self._actors)
+    self._say(f'an actor {event}: {alive} of {number} are there, {self.losses} were lost so far')
+
+
+_WAS_LOST, _IS_BACK = 'is lost', 'is back'
+
+
+class _Actor:
+  """One actor as the driver sees it.
+
+  Attributes:
+    handle: Ray's.
+    num_blocks: number of blocks that it has under way.
+    awaited: reference that is ready once it is there, or there again; None while it is.
+    was_there: whether it has been there before.
+  """
+
+  def __init__(self, start: Callable[[], Any]):
+    self._start = start
+    self.num_blocks = 0
+    self.was_there = False
+    self.anew()
+
+  def anew(self) -> None:
+    """Starts another process for it, where Ray does not."""
+    self.handle = self._start()
+    self.await_restart()
+
+  def await_restart(self) -> None:
+    self.awaited = self.handle.ready.remote()
+
+
+class _Round:
+  """Blocks of a round that wait, are under way, or are trained."""
+
+  def __init__(
+    self,
+    actors: Sequence[_Actor],
+    settings: Actors,
+    sent_work: Any,
+    sent_block: Callable[[clients.Work, range], trainer.SentBlock],
+    work: clients.Work,
+  ):
+    self._actors, self._settings = actors, settings
+    self._sent_work, self._sent_block, self._work = sent_work, sent_block, work
+    self._blocks = clients.blocks(work.num_clients)
+    self._waiting = collections.deque(range(len(self._blocks)))
+    self._under_way: dict[Any, tuple[int, _Actor]] = {}
+    self._trained: dict[int, Any] = {}
+    self._num_taken = 0
+    self._losses: collections.Counter[int] = collections.Counter()
+    self._last_seen = time.monotonic()
+
+  @property
+  def is_over(self) -> bool:
+    return self._num_taken == len(self._blocks)
+
+  def busy(self) -> list[_Actor]:
+    """Returns the actors that have blocks under way."""
+    return [actor for actor in self._actors if actor.num_blocks]
+
+  def taken(self) -> list[trainer.SentTrained]:
+    """Returns trained blocks that come next."""
+    found = []
+    while self._num_taken in self._trained:
+      found.append(self._trained.pop(self._num_taken))
+      self._num_taken += 1
+    return found
+
+  def advance(self) -> list[str]:
+    """Hands out blocks and waits until something happens; tells of actors lost or back."""
+    self._hand_out()
+    awaited = {actor.awaited: actor for actor in self._actors if actor.awaited is not None}
+    ready, _ = ray.wait([*self._under_way, *awaited], num_returns=1, timeout=_POLL_SECONDS)
+    events = [
+      event
+      for reference in ready
+      if (
+        event := self._trained_or_lost(reference)
+        if reference in self._under_way
+        else self._arrived(awaited[reference])
+      )
+    ]
+    now = time.monotonic()
+    if any(actor.awaited is None for actor in self._actors):
+      self._last_seen = now
+    elif now - self._last_seen > self._settings.wait_seconds:
+      raise NoActorError(
+        f'no actor was there for {self._settings.wait_seconds:g} seconds: the cluster has too'
+        ' little room, or its machines are gone'
+      )
+    return events
+
+  def _hand_out(self) -> None:
+    places = self._settings.clients_per_actor
+    window = self._num_taken + 2 * places * len(self._actors)
+    for _ in range(places):
+      for actor in self._actors:
+        if not self._waiting or self._waiting[0] >= window:
+          return
+        if actor.awaited is None and actor.num_blocks < places:
+          index = self._waiting.popleft()
+          block = self._sent_block(self._work, self._blocks[index])
+          reference = actor.handle.train.remote([self._sent_work], block)
+          self._under_way[reference] = index, actor
+          actor.num_blocks += 1
+
+  def _trained_or_lost(self, reference: Any) -> str:
+    index, actor = self._under_way.pop(reference)
+    actor.num_blocks -= 1
+    try:
+      trained = ray.get(reference)
+    except _LOST as error:
+      self._waiting.appendleft(index)
+      self._losses[index] += 1
+      if self._losses[index] == _ATTEMPTS:
+        block = self._blocks[index]
+        raise NoActorError(
+          f'clients {block[0]} to {block[-1]} of the round ended {_ATTEMPTS} actors, the last by'
+          f' {type(error).__name__}: give an actor more memory, or fewer clients_per_actor'
+        ) from None
+      if actor.awaited is not None:
+        return ''
+      actor.await_restart()
+      return _WAS_LOST
+    if isinstance(trained, trainer.Failed):
+      raise trained.error
+    self._trained[index] = trained
+    return ''
+
+  def _arrived(self, actor: _Actor) -> str:
+    try:
+      ray.get(actor.awaited)
+    except _LOST:
+      actor.anew()
+      return ''
+    actor.awaited = None
+    was_there, actor.was_there = actor.was_there, True
+    return _IS_BACK if was_there else ''
+
+
+def _received(sent: trainer.SentTrained) -> clients.Trained:
+  return clients.Trained(
+    transfer.received(sent.totals), [transfer.received(kept) for kept in sent.kept]
+  )
+
+
+class _Sent:
+  """References to what was sent, so that it is sent once."""
+
+  def __init__(self):
+    self._references: collections.OrderedDict[int, tuple[Any, Any]] = collections.OrderedDict()
+
+  def work(self, work: clients.Work) -> Any:
+    """Returns a reference to what all clients of a stage share."""
+    return ray.put(
+      trainer.SentWork(
+        step=self._once(work.step, lambda: transfer.sent_step(work.step)),
+        zeros=transfer.sent(work.zeros),
+        shared=transfer.sent(work.shared),
+        types={name: tff.types.serialize_type(of) for name, of in work.types.items()},
+      )
+    )
+
+  def block(self, work: clients.Work, block: range) -> trainer.SentBlock:
+    """Returns what the clients of a block have of their own."""
+    own: Mapping[str, list[Any]] = {
+      name: [self._own(work, client, name) for client in block] for name in work.own
+    }
+    return trainer.SentBlock(seeds=[work.seed(client) for client in block], own=own)
+
+  def _own(self, work: clients.Work, client: int, name: str) -> Any:
+    value = work.own[name][client]
+    if not isinstance(value, clients.Later):
+      return transfer.sent_tensors(work.taken(client, name))
+    function = self._once(value.function, lambda: value.function)
+    return trainer.SentLater(function, value.arguments)
+
+  def _once(self, key: Any, make: Callable[[], Any]) -> Any:
+    """Returns a reference to what belongs to an object."""
+    known = self._references.get(id(key))
+    if known is None:
+      try:
+        reference = ray.put(make())
+      except (TypeError, AttributeError) as error:
+        raise ValueError(
+          messages.one_line(
+            f'{getattr(key, "__name__", type(key).__name__)} cannot be sent to other machines: let'
+            f' it open files and connections itself rather than close over them ({error})',
+            280,
+          )
+        ) from None
+      known = self._references[id(key)] = key, reference
+      while len(self._references) > trainer.MOST_KEPT:
+        self._references.popitem(last=False)
+    return known[1]

@@ -1,0 +1,155 @@
+"""The process that trains blocks of clients on another machine."""
+
+import collections
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fl_dpftrl.runtime import clients, transfer, values
+
+MOST_KEPT = 16
+"""Steps and functions that are kept, of a few computations."""
+# Of successive rounds, what clients share: one that ends beside one that begins.
+_MOST_WORK = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class SentWork:
+  """What all clients of a stage share, as it travels; see `clients.Work`.
+
+  Attributes:
+    step: reference to a `transfer.SentStep`.
+    zeros, shared: tensors by name.
+    types: serialised types of values that clients have of their own.
+  """
+
+  step: Any
+  zeros: Mapping[str, Sequence[transfer.Sent]]
+  shared: Mapping[str, Sequence[transfer.Sent]]
+  types: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class SentLater:
+  """A `clients.Later` with a reference to its function."""
+
+  function: Any
+  arguments: tuple[Any, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class SentBlock:
+  """The clients of one block, as they travel: their seeds, and own values by name."""
+
+  seeds: Sequence[np.ndarray]
+  own: Mapping[str, Sequence[Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class SentTrained:
+  """A `clients.Trained` as it travels."""
+
+  totals: Mapping[str, Sequence[transfer.Sent]]
+  kept: Sequence[Mapping[str, Sequence[transfer.Sent]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Failed:
+  """The error of clients' own work, which would fail everywhere."""
+
+  error: BaseException
+
+
+class Trainer:
+  """Trains blocks of clients; an actor of Ray.
+
+  Args:
+    fetch: reference → what it stands for.
+    num_threads: processors that an operation of TensorFlow may use.
+    deterministic: whether operations must give the same bits in each run.
+  """
+
+  def __init__(self, *, fetch: Callable[[Any], Any], num_threads: int, deterministic: bool):
+    with contextlib.suppress(RuntimeError):  # TensorFlow has begun.
+      tf.config.threading.set_intra_op_parallelism_threads(num_threads)
+    if deterministic:
+      tf.config.experimental.enable_op_determinism()
+    self._fetch = fetch
+    self._objects, self._works = _Kept(MOST_KEPT), _Kept(_MOST_WORK)
+    self._making = threading.Lock()
+    self._arrays = values.Arrays()
+
+  def ready(self) -> None:
+    """Returns once the process is there."""
+
+  def train(self, work: Sequence[Any], block: SentBlock) -> SentTrained | Failed:
+    """Returns what came of a block, or why it failed.
+
+    Args:
+      work: reference to a `SentWork`, in a list, so that Ray does not fetch it.
+      block: the clients.
+    """
+    try:
+      loaded = self._works.get(work[0], self._load)
+      taken = lambda client, name: self._taken(loaded, block, client, name)
+      places = range(len(block.seeds))
+      trained = clients.train(loaded.step, places, loaded.zeros, taken, block.seeds.__getitem__)
+    except Exception as error:
+      return Failed(transfer.portable_error(error))
+    kept = [transfer.sent(one) for one in trained.kept]
+    return SentTrained(transfer.sent(trained.totals), kept)
+
+  def _load(self, reference: Any) -> '_Loaded':
+    sent: SentWork = self._fetch(reference)
+    return _Loaded(
+      step=self._objects.get(sent.step, lambda step: self._fetch(step).step()),
+      zeros=transfer.received(sent.zeros),
+      shared=transfer.received(sent.shared),
+      types={name: tff.types.deserialize_type(of) for name, of in sent.types.items()},
+    )
+
+  def _taken(self, loaded: '_Loaded', block: SentBlock, client: int, name: str) -> clients.Tensors:
+    if name in loaded.shared:
+      return loaded.shared[name]
+    value = block.own[name][client]
+    if not isinstance(value, SentLater):
+      return transfer.tensors(value)
+    function = self._objects.get(value.function, self._fetch)
+    with self._making:  # A user's function that reads files may not be safe in parallel.
+      made = function(*value.arguments)
+    return values.tensors(made, loaded.types[name], self._arrays)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Loaded:
+  """A `SentWork` that was received."""
+
+  step: Any
+  zeros: Mapping[str, clients.Tensors]
+  shared: Mapping[str, clients.Tensors]
+  types: Mapping[str, Any]
+
+
+class _Kept:
+  """The last few objects that were loaded, by what they were loaded from."""
+
+  def __init__(self, most: int):
+    self._most = most
+    self._lock = threading.Lock()
+    self._found: collections.OrderedDict[Any, Any] = collections.OrderedDict()
+
+  def get(self, key: Any, load: Callable[[Any], Any]) -> Any:
+    """Returns the object of a key; loads it where it is not there, once."""
+    with self._lock:
+      if key not in self._found:
+        self._found[key] = load(key)
+        while len(self._found) > self._most:
+          self._found.popitem(last=False)
+      self._found.move_to_end(key)
+      return self._found[key]

@@ -1,0 +1,277 @@
+"""Clients on a cluster of two machines, both of which are here, and what becomes of losses."""
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fl_dpftrl import runtime
+from tests import every_family
+from tests.runtime import small_processes as small
+
+ray = pytest.importorskip('ray')
+from fl_dpftrl.runtime import machines as machines_lib  # noqa: E402
+
+pytestmark = [pytest.mark.tff, pytest.mark.slow]
+
+NUM_CLIENTS = 40
+
+
+@pytest.fixture(name='machines', scope='module')
+def fixture_machines(cluster):
+  """A function: makes a context on the cluster; all are ended after the tests."""
+  made = []
+
+  def make(**options):
+    context = runtime.use_machines(cluster.address, seed=7, **options)
+    made.append(context)
+    return context
+
+  yield make
+  for context in made:
+    context.stop()
+
+
+@pytest.fixture(name='two', scope='module')
+def fixture_two(machines):
+  return machines(actors=runtime.Actors(number=2))
+
+
+def client(number, place):
+  rng = np.random.default_rng([number, place])
+  rows = 3 + place % 5
+  arrays = (rng.normal(size=(rows, 3)), rng.normal(size=(rows, 2)))
+  return runtime.batches(tuple(np.float32(a) for a in arrays), 4)
+
+
+def leaves(value):
+  return [np.asarray(leaf) for leaf in tf.nest.flatten(value)]
+
+
+def trained(context, process, num_rounds=3, make=client, before=lambda number: None):
+  """Results of rounds in a context."""
+  outputs = []
+  with tff.framework.get_context_stack().install(context):
+    state = process.initialize()
+    for number in range(num_rounds):
+      data = [runtime.Later(make, (number, place)) for place in range(NUM_CLIENTS)]
+      before(number)
+      with context.numbered(number):
+        output = process.next(state, data)
+      state = output.state
+      outputs.append(leaves(tuple(output)))
+  return outputs
+
+
+def here(process, **options):
+  return trained(runtime.InProcessContext(seed=7, **options), process)
+
+
+def assert_same(some, others):
+  for one, other in zip(some, others, strict=True):
+    for leaf, same in zip(one, other, strict=True):
+      np.testing.assert_array_equal(leaf, same)
+
+
+def pids():
+  """Processes of the actors, none of which has work."""
+  found = ray.util.state.list_actors(filters=[('state', '=', 'ALIVE')])
+  return [one.pid for one in found]
+
+
+def with_dropout():
+  return small.unweighted(model_fn=small.model(lambda: tf.keras.layers.Dropout(0.5)))
+
+
+@pytest.mark.parametrize('name', ['blt', 'tree_online', 'weighted', 'mime_lite', 'dropout'])
+def test_rounds_have_the_same_bits_as_in_process(name, two):
+  if name == 'dropout':
+    process = with_dropout()
+  elif name in small.PROCESSES:
+    process = small.PROCESSES[name]()
+  else:
+    process = small.correlated(every_family.example(name, 3))
+  expected = here(process, max_concurrent_clients=1)
+  assert_same(expected, here(process, max_concurrent_clients=3))
+  assert_same(expected, trained(two, process))
+
+
+def test_values_of_clients_are_sent_or_made_there(two):
+  """Arrays, data sets and lists, and what one stage keeps of each client for the next."""
+  of = tff.SequenceType(np.float32)
+
+  @tff.tensorflow.computation(of)
+  def total(data):
+    return data.reduce(0.0, lambda x, y: x + y)
+
+  @tff.tensorflow.computation(np.float32, np.float32, np.str_)
+  def told(value, mean, name):
+    return tf.strings.join([name, tf.strings.as_string(value - mean)])
+
+  @tff.federated_computation(
+    tff.FederatedType(of, tff.CLIENTS), tff.FederatedType(np.str_, tff.CLIENTS)
+  )
+  def deviations(data, names):
+    totals = tff.federated_map(total, data)
+    mean = tff.federated_broadcast(tff.federated_mean(totals))
+    return mean, tff.federated_map(told, (totals, mean, names))
+
+  data = [
+    [1.0, 2.0],
+    tf.data.Dataset.range(4).map(lambda x: tf.cast(x, tf.float32)),
+    runtime.Later(lambda n: [np.float32(n)], (6,)),
+  ]
+  with tff.framework.get_context_stack().install(two):
+    mean, names = deviations(data, ['a', 'b', 'c'])
+  assert mean == 5.0
+  assert names == [b'a-2.000000', b'b1.000000', b'c1.000000']
+
+
+def test_a_function_is_sent_once(machines, tmp_path):
+  context = machines(actors=runtime.Actors(number=1))
+  process = small.unweighted()
+
+  class Counted:
+    def __call__(self, number, place):
+      return client(number, place)
+
+    def __reduce__(self):
+      with open(tmp_path / 'times', 'a') as file:
+        file.write('x')
+      return Counted, ()
+
+  trained(context, process, make=Counted())
+  context.stop()
+  assert (tmp_path / 'times').read_text() == 'x'
+
+
+@pytest.mark.parametrize('kill', [0, 1])
+def test_a_lost_actor_costs_no_bit(machines, kill):
+  said = []
+  context = machines(actors=runtime.Actors(number=2), say=said.append)
+  process = small.correlated(every_family.example('blt', 3))
+
+  def slow(number, place):
+    time.sleep(0.05)
+    return client(number, place)
+
+  def before(number):
+    if number == 1:
+      victims = sorted(pids())[: kill + 1]
+      threading.Timer(0.3, lambda: [os.kill(pid, signal.SIGKILL) for pid in victims]).start()
+
+  found = trained(context, process, make=slow, before=before)
+  context.stop()
+  assert_same(here(process), found)
+  assert sum('is lost' in line for line in said) == kill + 1
+
+
+def test_a_lost_machine_costs_no_bit(cluster, machines):
+  node = cluster.add_node(num_cpus=1, resources={'extra': 1}, object_store_memory=100_000_000)
+  said = []
+  context = machines(actors=runtime.Actors(number=3), say=said.append)
+  process = small.correlated(every_family.example('tree_online', 3))
+
+  def slow(number, place):
+    time.sleep(0.03)
+    return client(number, place)
+
+  def before(number):
+    if number == 1:
+      threading.Timer(0.2, lambda: cluster.remove_node(node, allow_graceful=False)).start()
+
+  found = trained(context, process, make=slow, before=before)
+  context.stop()
+  assert_same(here(process), found)
+
+
+def test_an_error_of_a_client_is_as_in_process(two):
+  def bad(number, place):
+    if place == 21:
+      raise OSError('no such file')
+    return client(number, place)
+
+  process = small.unweighted()
+  for context in (two, runtime.InProcessContext()):
+    with pytest.raises(OSError, match='^no such file'):
+      trained(context, process, make=bad)
+  assert trained(two, process)
+
+
+def test_clients_that_end_each_actor_end_the_round(machines):
+  context = machines(actors=runtime.Actors(number=2))
+
+  def ending(number, place):
+    if place == 5:
+      os.kill(os.getpid(), signal.SIGKILL)
+    return client(number, place)
+
+  with pytest.raises(machines_lib.NoActorError, match='clients 4 to 5 of the round ended 4 actors'):
+    trained(context, small.unweighted(), make=ending)
+  context.stop()
+
+
+def test_what_cannot_be_sent_is_named(two):
+  lock = threading.Lock()
+
+  def closed_over(number, place):
+    with lock:
+      return client(number, place)
+
+  with pytest.raises(ValueError, match='closed_over cannot be sent') as raised:
+    trained(two, small.unweighted(), make=closed_over)
+  assert len(str(raised.value)) <= 300
+
+  @tff.tensorflow.computation(np.float32)
+  def python(x):
+    return tf.numpy_function(lambda y: y, [x], tf.float32)
+
+  @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+  def total(values):
+    return tff.federated_sum(tff.federated_map(python, values))
+
+  with tff.framework.get_context_stack().install(two):
+    with pytest.raises(ValueError, match='tf.numpy_function'):
+      total([1.0])
+
+
+def test_a_stop_ends_the_actors_at_once(machines):
+  context = machines(actors=runtime.Actors(number=2))
+  process = small.unweighted()
+
+  def endless(number, place):
+    time.sleep(600)
+
+  def before(number):
+    threading.Timer(1.0, context.stop).start()
+
+  begun = time.monotonic()
+  with pytest.raises(RuntimeError, match='stopped'):
+    trained(context, process, make=endless, before=before)
+  assert time.monotonic() - begun < 60
+  deadline = time.monotonic() + 60
+  while pids() and time.monotonic() < deadline:
+    time.sleep(0.1)
+  assert not pids()
+
+
+@pytest.mark.parametrize(
+  'options, words',
+  [
+    (dict(number=7), '7 actors of cpus=1 do not fit into the cluster, whose machines have 2 CPUs'),
+    (dict(cpus=3), '1 actors of cpus=3 do not fit'),
+    (dict(gpus=0.25), '1 actors of gpus=0.25 do not fit into the cluster, whose machines have 0'),
+    (dict(number=0), 'number of actors must be a whole number of at least 1: 0'),
+    (dict(cpus=0), 'cpus or gpus of actors must be above 0'),
+    (dict(wait_seconds=-1), 'wait_seconds of actors must be a number of at least 0: -1'),
+  ],
+)
+def test_actors_that_cannot_be_are_refused(cluster, options, words):
+  with pytest.raises(ValueError) as raised:
+    runtime.use_machines(cluster.address, actors=runtime.Actors(**options))
+  assert words in str(raised.value)
