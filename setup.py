@@ -38,15 +38,8 @@ setuptools.setup(
   extras_require={
     'spark': ['pandas>=2.2', 'pyspark>=3.5,<4'],  # replay --engine=spark
     'streaming': ['jax>=0.4.30'],  # optimization.streaming alone
-    'test': [
-      'cryptography>=42',
-      'grpcio>=1.62',
-      'hypothesis>=6.100',
-      'jax>=0.4.30',
-      'pytest>=8',
-      'pytest-xdist>=3.5',
-    ],
-    'workers': ['cryptography>=42', 'grpcio>=1.62'],  # noise from several machines
+    'test': ['hypothesis>=6.100', 'jax>=0.4.30', 'pytest>=8', 'pytest-xdist>=3.5'],
+    'machines': ['ray>=2.55'],  # clients and noise on several machines
   },
   entry_points={'console_scripts': ['fl-dpftrl = fl_dpftrl.commands.main:main']},
 )

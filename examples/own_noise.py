@@ -4,11 +4,13 @@ python examples/own_noise.py
 """
 
 import dataclasses
+import os
 
 import numpy as np
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.families import linear_noise
+from fl_dpftrl.noise import engine
 
 
 @dpftrl.register
@@ -32,5 +34,8 @@ class Chained(dpftrl.Strategy):
 
 
 if __name__ == '__main__':
-  rows = dpftrl.RowServer(Chained(0.5), 'rows', size=3, num_rounds=10, stddev=1.0)
-  print(f'{Chained(0.5).memory_copies(10)} buffer, identity of the noise {rows.identity:x}')
+  maker = engine.RowMaker(Chained(0.5), size=3, num_rounds=10, stddev=1.0, seed=os.urandom(16))
+  rows = np.zeros([10, 3], np.float32)
+  for row in rows:
+    maker.make(row)
+  print(f'{Chained(0.5).memory_copies(10)} buffer, {len(rows)} rows of noise')

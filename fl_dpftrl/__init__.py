@@ -45,7 +45,6 @@ if TYPE_CHECKING:
   from fl_dpftrl.guarding.guard import Guard as Guard
   from fl_dpftrl.logs.schema import write_log as write_log
   from fl_dpftrl.logs.writer import LogWriter as LogWriter
-  from fl_dpftrl.noise.engine import RowServer as RowServer
   from fl_dpftrl.optimization.registry import optimize as optimize
   from fl_dpftrl.participation import FixedSeparation as FixedSeparation
   from fl_dpftrl.participation import MinSep as MinSep
@@ -80,7 +79,6 @@ _HOMES = {
   'MinSep': 'participation',
   'Plan': 'planning.planner',
   'PublicBundle': 'bundles.publishing',
-  'RowServer': 'noise.engine',
   'Scenario': 'simulation.scenario',
   'Stamped': 'families.stamped',
   'Statement': 'replaying.statement',

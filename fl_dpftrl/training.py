@@ -183,8 +183,6 @@ def _check(
 ) -> None:
   if not isinstance(aggregator, factory.CorrelatedNoiseFactory):
     raise ValueError(f'aggregator must be a CorrelatedNoiseFactory, got {type(aggregator)}')
-  if not isinstance(aggregator.memory, str):
-    raise ValueError('aggregator must keep its noise in state or an engine, not a RowServer')
   for name, value in (
     ('num_rounds', num_rounds),
     ('timer_rounds', timer_rounds),

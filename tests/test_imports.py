@@ -88,7 +88,6 @@ def test_only_pages_and_figures_load_what_draws_them():
 @pytest.mark.slow
 def test_light_modules():
   names = (
-    'addresses',
     'auditing',
     'catalogue',
     'digests',
@@ -98,7 +97,6 @@ def test_light_modules():
     'recipes',
     'schedules',
     'workloads',
-    'worker_program',
     'noise.base',
     'noise.reference',
   )

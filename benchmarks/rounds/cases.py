@@ -70,27 +70,25 @@ class Rounds(NamedTuple):
 
 
 ROUND_CASES = (
-  Rounds(('gaussian_fixed', 'plain', 'tree_aggregation', 'identity', 'blt-4', 'tree_online')),
-  # In process, with the noise in TFF's state.
   Rounds(
     (
       'gaussian_fixed',
-      'in process: gaussian_fixed',
-      'in process: plain',
-      'in process: inside TFF: identity',
-      'in process: inside TFF: blt-4',
-      'in process: inside TFF: tree_online',
+      'plain',
+      'tree_aggregation',
+      'state: identity',
+      'state: blt-4',
+      'state: tree_online',
+      'engine: identity',
+      'engine: blt-4',
+      'engine: tree_online',
     )
   ),
+  # Beside TFF's own context and its worker.
+  Rounds(('worker: gaussian_fixed', 'gaussian_fixed', 'state: blt-4', 'engine: blt-4')),
   # If rows are made together, one round pays for the whole batch.
-  Rounds(('gaussian_fixed', 'banded-342'), repeats=2 * ROWS),
-  Rounds(('gaussian_fixed', 'banded-342'), batches=400, repeats=2 * ROWS),
-  # Two of these at once would not fit into 24 GiB.
-  Rounds(('plain',), size=LARGE, concurrent=1, repeats=2),
-  Rounds(('blt-4',), size=LARGE, concurrent=1, repeats=2),
-  Rounds(('in process: plain',), size=LARGE, concurrent=2, repeats=2),
-  Rounds(('in process: inside TFF: blt-4',), size=LARGE, concurrent=2, repeats=2),
-  Rounds(('in process: gaussian_fixed', 'in process: banded-342'), batches=400, repeats=2 * ROWS),
+  Rounds(('gaussian_fixed', 'engine: banded-342'), batches=400, repeats=2 * ROWS),
+  Rounds(('plain',), size=LARGE, concurrent=2, repeats=2),
+  Rounds(('state: blt-4',), size=LARGE, concurrent=2, repeats=2),
 )
 
 

@@ -193,10 +193,9 @@ def document(
       '',
       '## A round with four clients',
       '',
-      'Rounds of each mechanism alternate, in one process and its worker. State'
-      ' is what TFF carries to the worker and back in each round. GiB is the sum'
-      ' of the peak memory of each process, for all mechanisms of one run'
-      f' together. With {cases.LARGE:,} parameters one client trains at a time.',
+      'Rounds of each mechanism alternate. "worker" is TFF\'s own context with its worker'
+      ' process, the others run in process. GiB is the sum of the peak memory of the'
+      ' processes, for all mechanisms of one run together.',
       '',
       sides.table(
         (

@@ -1,18 +1,18 @@
 """Times rounds of FedAvg with four clients, one of each mechanism in turn.
 
-    python -m benchmarks.rounds.training 7 1 4050748 0 gaussian_fixed blt-4
+    python -m benchmarks.rounds.training 7 1 4050748 0 gaussian_fixed 'state: blt-4'
 
 The numbers are: rounds, batches per client, model parameters, and clients that
-train at the same time. Names after `in process: ` run in process, the others by
-TFF's worker. No side is deterministic, because TFF's `gaussian_fixed`
-does not support it.
+train at the same time. Names after `worker: ` run by TFF's own context and its worker, the
+others in process; `state: ` and `engine: ` say where noise is kept. No side is
+deterministic, because TFF's `gaussian_fixed` does not support it.
 """
 
 import collections
-import contextlib
 import json
 import os
 import pathlib
+import signal
 import sys
 import tempfile
 import time
@@ -25,12 +25,10 @@ from benchmarks.rounds import cases, noise
 from fl_dpftrl import runtime
 from fl_dpftrl.aggregators import factory
 from fl_dpftrl.learning import process as process_lib
-from fl_dpftrl.learning import served, workers
-from fl_dpftrl.noise import engine
+from fl_dpftrl.noise.engine import snapshots
 
 CLIENTS = 4
-INSIDE = 'inside TFF: '
-IN_PROCESS = 'in process: '
+STATE, ENGINE, WORKER = 'state: ', 'engine: ', 'worker: '
 _WIDTH = 670
 
 
@@ -71,7 +69,7 @@ def of_tff(name: str, size: int) -> tff.aggregators.UnweightedAggregationFactory
   return None
 
 
-def side(name: str, size: int, folder: str, stack: contextlib.ExitStack):
+def side(name: str, size: int, folder: str):
   """Returns (process, initial state) of a mechanism, by its name."""
   build = lambda aggregator: process_lib.build(
     model(size), aggregator=aggregator, client_learning_rate=0.1, server_learning_rates=np.ones(1)
@@ -81,30 +79,24 @@ def side(name: str, size: int, folder: str, stack: contextlib.ExitStack):
     process = build(aggregator)
     return process, process.initialize()
   same = dict(noise_multiplier=1.0, clip_norm=1.0, report_goal=CLIENTS)
-  strategy = cases.strategy(name.removeprefix(INSIDE))
-  if name.startswith(INSIDE):
-    process = build(factory.CorrelatedNoiseFactory(strategy, **same))
+  if name.startswith(STATE):
+    strategy = cases.strategy(name.removeprefix(STATE))
+    process = build(factory.CorrelatedNoiseFactory(strategy, **same, memory='state'))
     return process, process.initialize()
-  rows = engine.RowServer(
-    strategy, tempfile.mkdtemp(dir=folder), size=size, num_rounds=cases.NUM_ROUNDS, stddev=1.0
-  )
-  stack.callback(rows.close)
-  process = served.ServedProcess(
-    build(factory.CorrelatedNoiseFactory(strategy, **same, memory=rows)), rows
-  )
+  mechanism = name.removeprefix(ENGINE)
+  kept = dict(memory='engine', noise_folder=tempfile.mkdtemp(dir=folder))
+  process = build(factory.CorrelatedNoiseFactory(cases.strategy(mechanism), **same, **kept))
   state = process.initialize()
-  row = cases.first_row(name)
-  # The state is set as if the rows before had been used.
-  source = rows._source
-  source._maker = source._new_maker()
-  noise.full(source._maker, row)
+  # The state is set as if the rows before had been used, and buffers as if read from a snapshot.
+  row = cases.first_row(mechanism)
+  snapshots.Snapshots.load = lambda self, maker, before: noise.full(maker, row)
   numbers = state.aggregator.noise._replace(row=np.int64(row))
   aggregator = state.aggregator._replace(noise=numbers)
   return process, state._replace(aggregator=aggregator)
 
 
 def _bytes(state: object) -> int:
-  """Returns the bytes that TFF carries to its worker and back in each round."""
+  """Returns the bytes of a state."""
   leaves = tf.nest.flatten(state)
   return sum(np.asarray(leaf).nbytes for leaf in leaves)
 
@@ -116,24 +108,25 @@ def _resident(pid: int) -> float:
   return int(line.split()[1]) / 2**20
 
 
+def _workers() -> list[int]:
+  """Returns the processes that TFF's context started."""
+  tasks = pathlib.Path('/proc/self/task').iterdir()
+  return [int(pid) for task in tasks for pid in (task / 'children').read_text().split()]
+
+
 def main(num_rounds: int, batches: int, size: int, concurrent: int, names: list[str]) -> dict:
-  worker, contexts = None, {}
-  if not all(name.startswith(IN_PROCESS) for name in names):
-    worker = workers.LocalWorker(concurrent, deterministic=False)
-    contexts[False] = worker.context()
-  contexts[True] = runtime.InProcessContext(max_concurrent_clients=concurrent or None)
-  of = lambda name: tff.framework.get_context_stack().install(contexts[name.startswith(IN_PROCESS)])
+  contexts = {False: runtime.InProcessContext(max_concurrent_clients=concurrent or None)}
+  if any(name.startswith(WORKER) for name in names):
+    contexts[True] = tff.backends.native.create_sync_local_cpp_execution_context()
+  of = lambda name: tff.framework.get_context_stack().install(contexts[name.startswith(WORKER)])
   ones = np.ones([batches, 16, _WIDTH], np.float32)
   data = [tf.data.Dataset.from_tensor_slices(dict(x=ones, y=ones))] * CLIENTS
   seconds = {name: [] for name in names}
-  with contextlib.ExitStack() as stack:
-    if worker is not None:
-      stack.callback(worker.stop)
-    folder = stack.enter_context(tempfile.TemporaryDirectory())
+  with tempfile.TemporaryDirectory() as folder:
     sides = {}
     for name in names:
       with of(name):
-        sides[name] = side(name.removeprefix(IN_PROCESS), size, folder, stack)
+        sides[name] = side(name.removeprefix(WORKER), size, folder)
     for _ in range(num_rounds + 2):  # Two rounds to warm up.
       for name, (process, state) in sides.items():
         start = time.perf_counter()
@@ -142,8 +135,9 @@ def main(num_rounds: int, batches: int, size: int, concurrent: int, names: list[
         seconds[name].append(time.perf_counter() - start)
         sides[name] = process, output.state
     carried = {name: _bytes(state) for name, (_, state) in sides.items()}
-    held = _resident(os.getpid())
-    held += _resident(worker.pid) if worker is not None else 0.0
+    held = _resident(os.getpid()) + sum(map(_resident, _workers()))
+  for pid in _workers():  # TFF leaves it behind.
+    os.kill(pid, signal.SIGKILL)
   return {
     'seconds': {name: found[2:] for name, found in seconds.items()},
     'state_bytes': carried,

@@ -49,8 +49,8 @@ def of_run(
   flag = f'--canaries={number}'
   if number < canaries_lib.LEAST:
     raise ValueError(f'{flag} must be at least {canaries_lib.LEAST}')
-  if machines.workers or machines.runtime != 'in_process':
-    raise ValueError(f'{flag} needs rounds in this process: --runtime=in_process, and no workers')
+  if machines.address is not None:
+    raise ValueError(f'{flag} needs clients in this process: leave --machines out')
   if hparams.clip_quantile is not None:
     raise ValueError(f'{flag} needs one clip norm for all rounds: leave --clip_quantile out')
   if schema.num_rounds > one_run.MOST_ROUNDS:

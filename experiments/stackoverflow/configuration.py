@@ -102,10 +102,9 @@ class Hparams:
   noise_memory: str | None = _flag(
     None,
     "Where the buffers of the noise are: 'state' for TFF's state (the default for small"
-    " ones), 'memory' for memory outside it (the default for others), 'mapped' for a"
-    " file in checkpoints/ that is mapped into memory, 'recomputed' for nowhere: rows"
-    ' are then drawn again in every round.',
-    choices=('state', 'memory', 'mapped', 'recomputed'),
+    " ones), 'engine' for memory outside it, or a file in checkpoints/ where they do not fit"
+    " (the default for others; 'memory' and 'mapped' mean the same).",
+    choices=('state', 'engine', 'memory', 'mapped', 'recomputed'),
   )
   clip_norm: float = _flag(1.0, "L2 bound on a device's update.")
   clip_quantile: float | None = _flag(

@@ -1,11 +1,19 @@
 """Machines that compute a run."""
 
 import dataclasses
+from collections.abc import Sequence
 
-from fl_dpftrl import addresses
-from fl_dpftrl.noise.engine import certificates, shards
-
-RUNTIMES = ('in_process', 'worker')
+GONE = {
+  'runtime': 'clients train in this process, or on the Ray cluster of --machines',
+  'worker_addresses': 'give --machines=ADDRESS, the head of a Ray cluster',
+  'worker_timeout': 'a lost machine is noticed by Ray',
+  'noise_worker_addresses': 'give --noise_machines=N with --machines',
+  'noise_certificates': 'the Ray cluster of --machines has a token, or TLS',
+  'noise_authority_file': 'the Ray cluster of --machines has a token, or TLS',
+  'noise_certificate_file': 'the Ray cluster of --machines has a token, or TLS',
+  'noise_key_file': 'the Ray cluster of --machines has a token, or TLS',
+}
+"""Flags of earlier releases, and what replaces them."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -13,45 +21,55 @@ class Machines:
   """Machines that compute a run; changing them does not change its result.
 
   Attributes:
-    workers: host:port of each process that trains clients; empty to train here.
-    noise_workers: host:port of each process that makes noise; empty to make it
-      in this process.
-    noise_certificates: certificates by which the noise workers and this process
-      know each other.
-    insecure_network: whether workers may be on a network, where what they are
-      sent is neither encrypted nor authenticated.
-    worker_timeout: how many seconds a worker may take for its part of a round,
-      and a noise worker may give no sign while its part of a row is waited for.
+    address: host:port of the head of a Ray cluster that trains clients, or 'auto'; None to
+      train them in this process.
+    actors: number of processes that train clients there; 0 for as many as fit.
+    clients_per_actor: clients that such a process trains at the same time.
+    actor_cpus, actor_gpus: processors and GPUs of such a process.
+    noise_machines: processes of the cluster that make the noise; 0 to make it here.
+    insecure_network: whether a cluster of other machines may do without token and TLS.
     concurrent_clients: clients that train here at the same time; 0 for as many
       as processors and memory allow. Each takes several times the model's
       memory.
-    runtime: runtime that trains clients here, 'in_process' or TFF's 'worker'.
 
   Raises:
     ValueError: naming the flag, and what would do.
   """
 
-  workers: tuple[str, ...] = ()
-  noise_workers: tuple[str, ...] = ()
-  noise_certificates: certificates.Certificates | None = None
+  address: str | None = None
+  actors: int = 0
+  clients_per_actor: int = 1
+  actor_cpus: float = 1.0
+  actor_gpus: float = 0.0
+  noise_machines: int = 0
   insecure_network: bool = False
-  worker_timeout: float = shards.TIMEOUT_SECONDS
   concurrent_clients: int = 0
-  runtime: str = 'in_process'
 
   def __post_init__(self):
-    if self.runtime not in RUNTIMES:
-      raise ValueError(f'--runtime={self.runtime} is unknown; known are {", ".join(RUNTIMES)}')
-    if self.concurrent_clients < 0:
-      raise ValueError(f'--max_concurrent_clients={self.concurrent_clients} must be at least 0')
-    shards.check_timeout('--worker_timeout', self.worker_timeout)
-    for flag, texts in (
-      ('worker_addresses', self.workers),
-      ('noise_worker_addresses', self.noise_workers),
+    for flag, value, least in (
+      ('actors', self.actors, 0),
+      ('clients_per_actor', self.clients_per_actor, 1),
+      ('actor_cpus', self.actor_cpus, 0),
+      ('actor_gpus', self.actor_gpus, 0),
+      ('noise_machines', self.noise_machines, 0),
+      ('max_concurrent_clients', self.concurrent_clients, 0),
     ):
-      try:
-        found = addresses.parse_all(texts)
-        if flag == 'worker_addresses' and not self.insecure_network:
-          addresses.check_loopback(found, '--insecure_network')
-      except ValueError as error:
-        raise ValueError(f'--{flag}: {error}') from error
+      if not least <= value < float('inf'):
+        raise ValueError(f'--{flag}={value} must be at least {least}')
+    if self.address is None:
+      for field in dataclasses.fields(self):
+        if field.name not in ('address', 'concurrent_clients'):
+          if getattr(self, field.name) != field.default:
+            raise ValueError(f'--{field.name} is for the Ray cluster that --machines names')
+    elif self.concurrent_clients:
+      raise ValueError(
+        '--max_concurrent_clients is for this process; with --machines give --clients_per_actor'
+      )
+
+
+def check_gone(arguments: Sequence[str]) -> None:
+  """Raises ValueError for a flag of an earlier release, naming what replaces it."""
+  for argument in arguments:
+    name = argument.lstrip('-').split('=')[0]
+    if argument.startswith('-') and name in GONE:
+      raise ValueError(f'--{name} is gone: {GONE[name]}')

@@ -37,7 +37,6 @@ from experiments.stackoverflow import configuration, flag_files
 from experiments.stackoverflow import machines as machines_lib
 from fl_dpftrl import files, json_files, messages
 from fl_dpftrl.learning import interrupts
-from fl_dpftrl.noise.engine import certificates, shards
 
 LOCK_NAME = 'lock'
 # A full disk is no bad input: the run can be resumed once there is room.
@@ -51,57 +50,40 @@ _COMPARE_WITH = flags.DEFINE_string(
 _FIGURES = flags.DEFINE_enum(
   'figures', 'png', ['png', 'svg', 'pdf'], 'Kind of the plot of accuracy.'
 )
-_WORKER_ADDRESSES = flags.DEFINE_list(
-  'worker_addresses',
-  [],
-  'host:port of each `fl-dpftrl worker` that trains clients: none for one here.',
+_MACHINES = flags.DEFINE_string(
+  'machines',
+  None,
+  "host:port of the head of a Ray cluster that trains the clients, or 'auto' for the one that"
+  ' RAY_ADDRESS names or that runs on this machine. Without it, they train in this process.',
 )
-_MAX_CONCURRENT_CLIENTS = flags.DEFINE_integer(
-  'max_concurrent_clients',
+_ACTORS = flags.DEFINE_integer(
+  'actors', 0, 'Processes of --machines that train clients; 0 for as many as it has room for.'
+)
+_CLIENTS_PER_ACTOR = flags.DEFINE_integer(
+  'clients_per_actor', 1, 'Clients that a process of --machines trains at the same time.'
+)
+_ACTOR_CPUS = flags.DEFINE_float(
+  'actor_cpus', 1.0, 'Processors of a process of --machines; may be a fraction.'
+)
+_ACTOR_GPUS = flags.DEFINE_float(
+  'actor_gpus', 0.0, 'GPUs of a process of --machines; may be a fraction, such as 0.25.'
+)
+_NOISE_MACHINES = flags.DEFINE_integer(
+  'noise_machines',
   0,
-  'Clients trained at the same time on this machine; 0 for as many as processors and memory allow.',
-)
-_RUNTIME = flags.DEFINE_enum(
-  'runtime',
-  'in_process',
-  list(machines_lib.RUNTIMES),
-  'Where clients train on this machine: in this process, or in a worker process'
-  ' of TensorFlow Federated.',
-)
-_NOISE_WORKER_ADDRESSES = flags.DEFINE_list(
-  'noise_worker_addresses',
-  [],
-  'host:port of each `fl-dpftrl noise_worker` that makes a slice of the noise.',
-)
-_NOISE_CERTIFICATES = flags.DEFINE_string(
-  'noise_certificates',
-  None,
-  'Folder with authority.pem, run.pem and run.key, of those that the first'
-  ' `fl-dpftrl noise_worker --certificates=FOLDER` makes.',
-)
-_NOISE_AUTHORITY_FILE = flags.DEFINE_string(
-  'noise_authority_file',
-  None,
-  "In place of --noise_certificates: certificate of the noise workers' authority, in PEM.",
-)
-_NOISE_CERTIFICATE_FILE = flags.DEFINE_string(
-  'noise_certificate_file', None, "This run's certificate for noise workers, in PEM."
-)
-_NOISE_KEY_FILE = flags.DEFINE_string(
-  'noise_key_file', None, 'Private key of --noise_certificate_file, in PEM.'
+  'Processes of --machines that make the noise, each a slice of every row, for buffers that do not'
+  ' fit into one machine; they see its seed. 0 makes it in this process.',
 )
 _INSECURE_NETWORK = flags.DEFINE_bool(
   'insecure_network',
   False,
-  'Accept --worker_addresses other than localhost: what is sent to workers is neither encrypted'
-  ' nor authenticated, so the network must be private.',
+  'Accept --machines on a network without token and TLS: whoever reaches its ports can run'
+  ' programs there, so the network must be private.',
 )
-_WORKER_TIMEOUT = flags.DEFINE_float(
-  'worker_timeout',
-  shards.TIMEOUT_SECONDS,
-  'Seconds that a worker may take for its part of a round, or that a noise worker may give no sign'
-  ' while a row is waited for (each row on the way and each part of it is one); then the round'
-  ' ends. Allow several times what the longest round or row takes.',
+_MAX_CONCURRENT_CLIENTS = flags.DEFINE_integer(
+  'max_concurrent_clients',
+  0,
+  'Clients trained at the same time in this process; 0 for as many as processors and memory allow.',
 )
 
 
@@ -127,7 +109,7 @@ def main(argv: list[str]) -> None:
     _fail(error, status=1 if getattr(error, 'errno', 0) in _NO_ROOM else 2)
   except MemoryError as error:
     _fail(ValueError(f'not enough memory: {error}'))
-  except RuntimeError as error:  # A failed round, or a worker that cannot start.
+  except RuntimeError as error:  # A failed round.
     _fail(error, status=1)
   except KeyboardInterrupt:
     sys.stderr.write(
@@ -199,32 +181,15 @@ def _fail(error: Exception, status: int = 2) -> NoReturn:
 
 
 def _machines() -> machines_lib.Machines:
-  own = None
-  named = (
-    _NOISE_CERTIFICATES.value,
-    _NOISE_AUTHORITY_FILE.value,
-    _NOISE_CERTIFICATE_FILE.value,
-    _NOISE_KEY_FILE.value,
-  )
-  if _NOISE_WORKER_ADDRESSES.value:
-    own = certificates.chosen(certificates.RUN, 'noise_', *named)
-  elif any(named):
-    raise ValueError(
-      '--noise_certificates and files of certificates are for --noise_worker_addresses alone'
-    )
-  if _MAX_CONCURRENT_CLIENTS.value and _WORKER_ADDRESSES.value:
-    raise ValueError(
-      '--max_concurrent_clients is for this machine; with --worker_addresses'
-      ' give --max_concurrent_calls to each `fl-dpftrl worker`'
-    )
   return machines_lib.Machines(
-    concurrent_clients=_MAX_CONCURRENT_CLIENTS.value,
-    runtime=_RUNTIME.value,
-    workers=tuple(_WORKER_ADDRESSES.value),
-    noise_workers=tuple(_NOISE_WORKER_ADDRESSES.value),
-    noise_certificates=own,
+    address=_MACHINES.value,
+    actors=_ACTORS.value,
+    clients_per_actor=_CLIENTS_PER_ACTOR.value,
+    actor_cpus=_ACTOR_CPUS.value,
+    actor_gpus=_ACTOR_GPUS.value,
+    noise_machines=_NOISE_MACHINES.value,
     insecure_network=_INSECURE_NETWORK.value,
-    worker_timeout=_WORKER_TIMEOUT.value,
+    concurrent_clients=_MAX_CONCURRENT_CLIENTS.value,
   )
 
 
@@ -271,7 +236,9 @@ def _parse(argv: list[str]) -> list[str]:
       print(flags.FLAGS.module_help(module))
     sys.exit(0)
   try:
-    return flags.FLAGS([*argv[:1], *flag_files.expand(argv[1:])])
+    arguments = flag_files.expand(argv[1:])
+    machines_lib.check_gone(arguments)
+    return flags.FLAGS([*argv[:1], *arguments])
   except (flags.Error, OSError, ValueError) as error:
     _fail(error)
 

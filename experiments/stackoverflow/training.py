@@ -29,9 +29,8 @@ from experiments.stackoverflow import weights as weights_lib
 from fl_dpftrl import runtime, schedules
 from fl_dpftrl.aggregators import factory as factory_lib
 from fl_dpftrl.families import base
-from fl_dpftrl.learning import interrupts, loop, metrics, numbered, remote, served, workers
+from fl_dpftrl.learning import interrupts, loop, metrics, numbered
 from fl_dpftrl.learning import process as process_lib
-from fl_dpftrl.noise import engine
 from fl_dpftrl.runtime import memory
 from fl_dpftrl.simulation import cohorts
 
@@ -70,9 +69,10 @@ def train(
   num_devices = simulation.population.num_devices
   num_rounds = setting.num_rounds(hparams, strategy, say)
   network = networks.chosen(hparams, dataset.vocabulary.size)
-  if machines.runtime == 'in_process':
+  if machines.address is None:
     _share_processors(4 * networks.num_parameters(network), machines)
-  factory, rows = noise_lib.aggregator(
+  context = _use_runtime(machines, hparams.seed, say)
+  factory = noise_lib.aggregator(
     hparams, strategy, networks.num_parameters(network), folder, machines
   )
   inserted = canaries.of_run(
@@ -84,26 +84,17 @@ def train(
   )
   if inserted is not None:
     factory = inserted.factory(factory)
-  trained = federation(hparams, dataset, network, simulation, factory, rows)
+  trained = federation(hparams, dataset, network, simulation, factory)
   interrupt.check()
   # From here on the flags are known to be right.
   hparams.record(folder)
   setting.record_strategy(hparams, folder, num_devices, strategy)
-  if machines.workers and rows is None:
-    say(
-      "the workers see the noise seed, which is part of TFF's state:"
-      ' --noise_memory=memory keeps it on this machine'
-    )
-  worker = _use_runtime(machines, hparams.seed, say)
-  if isinstance(worker, runtime.InProcessContext):
-    trained = dataclasses.replace(
-      trained, process=numbered.NumberedProcess(trained.process, worker)
-    )
+  trained = dataclasses.replace(trained, process=numbered.NumberedProcess(trained.process, context))
   if inserted is not None:
     trained = inserted.federation(trained)
   # TensorFlow sets no permissions, and what it writes here is unprotected.
   events = monitor_lib.events_folder(folder / TENSORBOARD_NAME, folder.name)
-  interrupt.on_abort(worker.stop)
+  interrupt.on_abort(context.stop)
 
   def step_done(step: str, round_index: int) -> None:
     on_step(step, round_index)
@@ -143,9 +134,7 @@ def train(
       network, last.state.global_model_weights.trainable, dataset.test, dataset.vocabulary
     )
   finally:
-    if rows is not None:
-      rows.close()
-    worker.stop()
+    context.stop()
   interrupt.check()
   print(
     outcome.write(
@@ -180,24 +169,36 @@ def _share_processors(model_bytes: int, machines: machines_lib.Machines) -> None
     tf.config.threading.set_intra_op_parallelism_threads(share)
 
 
-def _use_runtime(machines: machines_lib.Machines, seed: int, say: Callable[[str], None]) -> Any:
-  """Makes something run TFF's computations; its `stop` ends it."""
-  if machines.workers:
-    return remote.use_remote_workers(
-      machines.workers,
-      say,
-      insecure_network=machines.insecure_network,
-      timeout=machines.worker_timeout,
-    )
-  if machines.runtime == 'worker':
-    return workers.use_local_worker(
-      machines.concurrent_clients, warn=say, timeout=machines.worker_timeout
-    )
+def _use_runtime(
+  machines: machines_lib.Machines, seed: int, say: Callable[[str], None]
+) -> runtime.InProcessContext:
+  """Makes this process, or a cluster, run TFF's computations.
+
+  Raises:
+    ValueError: if the cluster cannot be used.
+  """
   # A round that nobody saw is repeated after a crash, and must be the same.
   tf.config.experimental.enable_op_determinism()
-  return runtime.use_in_process(
-    seed=seed, max_concurrent_clients=machines.concurrent_clients or None
-  )
+  if machines.address is None:
+    return runtime.use_in_process(
+      seed=seed, max_concurrent_clients=machines.concurrent_clients or None
+    )
+  try:
+    actors = runtime.Actors(
+      number=machines.actors or None,
+      clients_per_actor=machines.clients_per_actor,
+      cpus=machines.actor_cpus,
+      gpus=machines.actor_gpus,
+    )
+    return runtime.use_machines(
+      machines.address,
+      seed=seed,
+      actors=actors,
+      insecure_network=machines.insecure_network,
+      say=say,
+    )
+  except (ImportError, ValueError) as error:
+    raise ValueError(f'--machines={machines.address}: {error}') from error
 
 
 def federation(
@@ -206,7 +207,6 @@ def federation(
   network: networks.Network,
   simulation: cohorts.Simulation,
   factory: factory_lib.CorrelatedNoiseFactory,
-  rows: engine.RowServer | None,
 ) -> loop.Federation:
   """The devices' data and the DP-FedAvg process that trains on it."""
   start = None
@@ -234,27 +234,26 @@ def federation(
     server_optimizer=optimizers.server(hparams),
   )
 
+  def data_of(round_index: int, device_id: str) -> tf.data.Dataset:
+    return datasets.client_dataset(
+      dataset,
+      device_id,
+      batch_size=hparams.batch_size,
+      max_sentences=hparams.max_sentences,
+      epochs=hparams.client_epochs,
+      seed=(hparams.seed, round_index),
+    )
+
   def client_data(round_index: int, device_ids: Sequence[Any]) -> list[Any]:
-    return [
-      datasets.client_dataset(
-        dataset,
-        str(device_id),
-        batch_size=hparams.batch_size,
-        max_sentences=hparams.max_sentences,
-        epochs=hparams.client_epochs,
-        seed=(hparams.seed, round_index),
-      )
-      for device_id in device_ids
-    ]
+    return [runtime.Later(data_of, (round_index, str(one))) for one in device_ids]
 
   devices = np.array(dataset.train_clients)
   weights = process.get_model_weights.type_signature.result
   # Most runs burn no row, and this takes a tenth of a short one's time.
   skip_row = functools.cache(lambda: factory.skip_row(weights.trainable))
   return loop.Federation(
-    process=process if rows is None else served.ServedProcess(process, rows),
+    process=process,
     skip_row=lambda state: skip_row()(state),
     rounds=lambda: setting.rounds(hparams, cohorts.named(simulation.rounds(), devices)),
     client_data=client_data,
-    marks=() if rows is None else (rows,),
   )

@@ -36,19 +36,20 @@ def make_stream(
   stddev: float,
   noise_seed: int | None = None,
   folder: str | os.PathLike[str] | None = None,
+  machines: int | None = None,
 ) -> noise_base.NoiseStream:
   """Returns the engine's rows as a stream that runs in this process alone.
 
-  The arguments are those of `streams.make_stream`, and a folder for snapshots. The
-  rows of a noise_seed are those of a `RowServer`. The state has no buffers, and `next`
-  fails with an InvalidArgumentError past the strategy's last round.
+  The arguments are those of `streams.make_stream`, a folder for snapshots, and the number of
+  actors that make slices of the rows. The state has no buffers, and `next` fails with an
+  InvalidArgumentError past the strategy's last round.
 
   Raises:
     ValueError: for an argument that will not do.
   """
   specs = streams.check_template(template)
   sizes = [spec.shape.num_elements() for spec in specs]
-  rows = _Rows(strategy, sum(sizes), stddev, folder)
+  rows = _Rows(strategy, sum(sizes), stddev, folder, machines)
 
   def init():
     if noise_seed is None:
@@ -91,9 +92,11 @@ class _Rows:
     size: int,
     stddev: float,
     folder: str | os.PathLike[str] | None,
+    machines: int | None,
   ):
     self.size = size
-    self._strategy, self._stddev, self._folder = strategy, stddev, folder
+    self._strategy, self._stddev = strategy, stddev
+    self._folder, self._machines = folder, machines
     self._num_rounds = placement.num_rounds(strategy)
     makers.check(size=size, stddev=stddev, memory='memory', precision=_PRECISION)
     self._lock = threading.Lock()
@@ -110,10 +113,23 @@ class _Rows:
         self._rows = weakref.ref(rows)
       return rows
 
-  def _source(self, seed: bytes) -> source.LocalSource:
-    memory = placement.engine_memory(self._strategy, 4 * self.size)
+  def _source(self, seed: bytes) -> source.Source:
+    if self._machines is not None:
+      from fl_dpftrl.noise.engine import shards  # Needs Ray.
+
+      return shards.RowSlices(
+        self._machines,
+        strategy=self._strategy,
+        size=self.size,
+        seed=seed,
+        stddev=self._stddev,
+        num_rounds=self._num_rounds,
+        precision=_PRECISION,
+        snapshot_rows=_SNAPSHOT_ROWS,
+        folder=self._folder,
+      )
     recipe: json_files.Object = dict(
-      strategy=self._strategy, size=self.size, seed=seed, memory=memory, precision=_PRECISION
+      strategy=self._strategy, size=self.size, seed=seed, precision=_PRECISION
     )
     saved = None
     if self._folder is not None:
@@ -127,6 +143,7 @@ class _Rows:
       **recipe,
       stddev=self._stddev,
       num_rounds=self._num_rounds,
+      memory=placement.engine_memory(self._strategy, 4 * self.size),
       folder=self._folder,
     )
     return source.LocalSource(new_maker, saved, _SNAPSHOT_ROWS)

@@ -12,13 +12,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl import adaptive_clipping, digests
-from fl_dpftrl.aggregators import adaptive, by_engine, by_reference, clipping, inner_sum, placement
+from fl_dpftrl.aggregators import adaptive, by_engine, clipping, inner_sum, placement
 from fl_dpftrl.aggregators import parameters as parameters_lib
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.logs import noise_record
 from fl_dpftrl.noise import base as noise_base
 from fl_dpftrl.noise import stream as streams
-from fl_dpftrl.noise.engine import server as servers
 
 
 class AggregatorState(NamedTuple):
@@ -50,6 +49,11 @@ _NUMBERS = {
   'report_goal': ('a whole number of at least 1', lambda v: _is_whole(v) and v >= 1, int),
   'zeroing_norm': ('finite and positive, or None', lambda v: v > 0, float),
   'noise_seed': ('a whole number, or None', _is_whole, int),
+  'noise_machines': (
+    'a whole number of at least 1, or None',
+    lambda v: _is_whole(v) and v >= 1,
+    int,
+  ),
 }
 
 
@@ -104,13 +108,14 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     memory: where noise is kept. 'state': in TFF's state, as buffers. 'engine': by this
       process, which makes the row of the next round while clients train; the state
       holds seed and row. Rounds must then run in process. 'auto': state where it fits
-      into the free memory when the process is built, else an engine. A `RowServer`: in
-      its files, for TFF's worker on this machine; `learning.served` serves each round's
-      row, and the state is a few numbers. The rows of the three differ, so none
-      continues another's state.
+      into the free memory when the process is built, else an engine. The rows of the two
+      differ, so neither continues the other's state.
     noise_folder: folder of an engine, for snapshots of its buffers, from which a run is
       resumed sooner, and for a mapped file if they do not fit into memory. It holds
       noise: only its owner can read it. None: no snapshots.
+    noise_machines: number of actors of a Ray cluster that make an engine's rows, each a slice,
+      for buffers that do not fit into one machine; they see the seed. None: this process. The
+      rows are the same. `runtime.use_machines` connects the cluster.
 
   Raises:
     ValueError: for an attribute that will not do.
@@ -124,8 +129,9 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
   zeroing_norm: float | None = None
   inner_factory: tff.aggregators.UnweightedAggregationFactory | None = None
   noise_seed: int | None = None
-  memory: str | servers.RowServer = placement.AUTO
+  memory: str = placement.AUTO
   noise_folder: str | os.PathLike[str] | None = None
+  noise_machines: int | None = None
   _chosen: dict[int, str] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
   def __post_init__(self):
@@ -133,7 +139,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     strategies.check_strategy(strategy)
     for name, (what, is_valid, kind) in _NUMBERS.items():
       value = getattr(self, name)
-      if value is None and name in ('zeroing_norm', 'noise_seed'):
+      if value is None and name in ('zeroing_norm', 'noise_seed', 'noise_machines'):
         continue
       if name == 'clip_norm' and isinstance(value, adaptive_clipping.AdaptiveClipping):
         continue
@@ -146,11 +152,11 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       if isinstance(value, bool) or not is_number or not is_valid(value):
         raise ValueError(f'{name} must be {what}, got {value!r}')
       object.__setattr__(self, name, kind(value))
-    if isinstance(self.memory, servers.RowServer):
-      by_reference.check_rows(self.memory, strategy, self._stddev(), self.noise_seed)
-    elif self.memory not in placement.CHOICES:
+    if self.memory not in placement.CHOICES:
       choices = ', '.join(placement.CHOICES)
-      raise ValueError(f'memory must be one of {choices} or a RowServer, got {self.memory!r}')
+      raise ValueError(f'memory must be one of {choices}, got {self.memory!r}')
+    if self.noise_machines is not None and self.memory != placement.ENGINE:
+      raise ValueError("noise_machines is for memory='engine', whose rows are made outside TFF")
     if self.inner_factory is None:
       object.__setattr__(self, 'inner_factory', tff.aggregators.SumFactory())
     elif not isinstance(self.inner_factory, tff.aggregators.UnweightedAggregationFactory):
@@ -187,10 +193,10 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     """
     template = _template(self._noised(value_type))
     same: dict[str, Any] = dict(stddev=self._stddev(), noise_seed=self.noise_seed)
-    if isinstance(self.memory, servers.RowServer):
-      stream = by_reference.make_stream(self.memory, template)
-    elif self._placed(self.memory, value_type) == placement.ENGINE:
-      stream = by_engine.make_stream(self.strategy, template, **same, folder=self.noise_folder)
+    if self._placed(self.memory, value_type) == placement.ENGINE:
+      stream = by_engine.make_stream(
+        self.strategy, template, **same, folder=self.noise_folder, machines=self.noise_machines
+      )
     else:
       stream = streams.make_stream(self.strategy, template, **same)
     return parameters_lib.bind(stream, self.parameters(value_type))
@@ -214,8 +220,6 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     )
 
   def _seed_identity(self, value_type: tff.Type) -> int:
-    if isinstance(self.memory, servers.RowServer):
-      return self.memory.identity
     if self._placed(self.memory, value_type) == placement.ENGINE:
       return by_engine.seed_identity(self.noise_seed)
     if self.noise_seed is None:

@@ -24,9 +24,13 @@ COMMANDS = (
   'plan',
   'audit',
   'verify',
-  'worker',
-  'noise_worker',
 )
+# Commands of earlier releases, and what replaces them.
+_GONE = {
+  'worker': 'clients train on a Ray cluster: start one with `ray start`, and train with --machines',
+  'noise_worker': 'noise is made on a Ray cluster: start one with `ray start`, and train with'
+  ' --noise_machines',
+}
 
 _PROGRAM = 'fl-dpftrl'
 
@@ -84,6 +88,8 @@ def main(argv: Sequence[str] | None = None) -> None:
   if argv and argv[0] == '--version':
     _print(f'{_PROGRAM} {fl_dpftrl.__version__}')
     return
+  if argv and argv[0] in _GONE:
+    _fail(_PROGRAM, f'{argv[0]} is gone: {_GONE[argv[0]]}')
   if not argv or argv[0] not in COMMANDS:
     got = f'got {messages.quoted(argv[0])}' if argv else 'got none'
     _fail(_PROGRAM, f'COMMAND must be one of {", ".join(COMMANDS)}, {got}')

@@ -11,9 +11,8 @@ use, from what was written. So after an interruption at any point:
   row: the row is burnt. The noise stream advances past it with the row's own z, the round
   counts, its cohort stays in the log, and nothing of it is used or published.
 
-The mark is kept in several places: beside the checkpoints, in the log's metadata,
-and with rows that are served. The largest counts, so that checkpoints which were
-put back from a copy do not bring their old mark with them.
+The mark is kept beside the checkpoints and in the log's metadata. The larger counts, so that
+checkpoints which were put back from a copy do not bring their old mark with them.
 """
 
 import dataclasses
@@ -59,8 +58,6 @@ class Federation:
       the same in every call.
     should_discard: given a round's output, returns whether it must not be used.
       The round's noise row is then burnt.
-    marks: further places that keep the release mark, such as a `RowServer`;
-      usable once process.initialize was called.
   """
 
   process: tff.learning.templates.LearningProcess
@@ -70,7 +67,6 @@ class Federation:
   should_discard: Callable[[tff.learning.templates.LearningProcessOutput], bool] = lambda output: (
     False
   )
-  marks: Sequence[ReleaseMark] = ()
 
 
 class RoundFailedError(RuntimeError):
@@ -166,7 +162,7 @@ def _run(
       warn(log.dropped)
     follow(log)
     # A mark that is put back with the checkpoints is one of several.
-    marks = (*federation.marks, log, stored)
+    marks = (log, stored)
     latest = _recover(federation, stored, log, marks, initial, published=published, warn=warn)
     begin(latest, stored.before(latest.num_rounds))
     publish(latest)

@@ -40,6 +40,9 @@ class InProcessContext(tff.framework.SyncContext):
   no seed changes that. Noise that clients draw themselves, as in distributed differential
   privacy, can be told from seed: leave it out where that matters.
 
+  Attributes:
+    clients_at: place where clients are trained.
+
   Args:
     seed: None takes a secret one from the operating system.
     max_concurrent_clients: None for as many as processors and memory allow.
@@ -68,7 +71,7 @@ class InProcessContext(tff.framework.SyncContext):
     if seed is not None and not isinstance(seed, numbers.Integral):
       raise ValueError(f'seed must be a whole number or None, got {seed!r}')
     self._key = os.urandom(16) if seed is None else b'%d' % seed
-    self._clients = clients_at or clients.Threads(max_concurrent_clients)
+    self.clients_at = clients_at or clients.Threads(max_concurrent_clients)
     self._default_num_clients = default_num_clients
     self._arrays = values.Arrays()
     self._calls = itertools.count()
@@ -81,7 +84,7 @@ class InProcessContext(tff.framework.SyncContext):
     It may be called in any thread; nothing is left that had to be ended.
     """
     self._stop.ask()
-    self._clients.end()
+    self.clients_at.end()
 
   @contextlib.contextmanager
   def numbered(self, number: int) -> Iterator[None]:
@@ -112,7 +115,7 @@ class InProcessContext(tff.framework.SyncContext):
     if program.has_clients:
       number = next(self._calls) if self._number is None else self._number
     try:
-      call.run(functools.partial(_client_seed, self._key, number), self._clients)
+      call.run(functools.partial(_client_seed, self._key, number), self.clients_at)
     except tf.errors.InvalidArgumentError as error:
       said = _ASSERTED.search(error.message)
       if said is None:

@@ -132,9 +132,9 @@ class Machines:
     self.losses = 0
 
   @property
-  def num_alive(self) -> int:
-    """Number of actors that are there."""
-    return sum(actor.awaited is None for actor in self._actors)
+  def pids(self) -> list[int]:
+    """Process ids of the actors that are there, on their machines."""
+    return [actor.pid for actor in self._actors if actor.pid and actor.awaited is None]
 
   def blocks(
     self, work: clients.Work, stop: clients.Stop
@@ -157,15 +157,16 @@ class Machines:
       raise NoActorError(messages.one_line(f'the Ray cluster failed: {error}')) from None
     finally:
       # What is under way is of a round that failed or was stopped.
-      for actor in round_.busy():
-        ray.kill(actor.handle, no_restart=True)
-        self._actors.remove(actor)
+      self._end(round_.busy())
 
   def end(self) -> None:
     """Ends all actors, whatever they have under way."""
-    for actor in self._actors:
+    self._end(self._actors)
+
+  def _end(self, actors: Sequence['_Actor']) -> None:
+    for actor in actors:
       ray.kill(actor.handle, no_restart=True)
-    self._actors.clear()
+    self._actors = [actor for actor in self._actors if actor not in actors]
 
   def _start(self) -> None:
     missing = (self._settings.number or 1) - len(self._actors)
@@ -200,8 +201,10 @@ class Machines:
   def _tell(self, event: str) -> None:
     if event == _WAS_LOST:
       self.losses += 1
-    alive, number = self.num_alive, len(self._actors)
-    self._say(f'an actor {event}: {alive} of {number} are there, {self.losses} were lost so far')
+    self._say(
+      f'an actor {event}: {len(self.pids)} of {len(self._actors)} are there,'
+      f' {self.losses} were lost so far'
+    )
 
 
 _WAS_LOST, _IS_BACK = 'is lost', 'is back'
@@ -214,13 +217,13 @@ class _Actor:
     handle: Ray's.
     num_blocks: number of blocks that it has under way.
     awaited: reference that is ready once it is there, or there again; None while it is.
-    was_there: whether it has been there before.
+    pid: its process id on its machine; None before it was there.
   """
 
   def __init__(self, start: Callable[[], Any]):
     self._start = start
     self.num_blocks = 0
-    self.was_there = False
+    self.pid: int | None = None
     self.anew()
 
   def anew(self) -> None:
@@ -331,13 +334,13 @@ class _Round:
     return ''
 
   def _arrived(self, actor: _Actor) -> str:
+    was_there = actor.pid is not None
     try:
-      ray.get(actor.awaited)
+      actor.pid = ray.get(actor.awaited)
     except _LOST:
       actor.anew()
       return ''
     actor.awaited = None
-    was_there, actor.was_there = actor.was_there, True
     return _IS_BACK if was_there else ''
 
 

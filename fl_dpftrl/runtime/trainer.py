@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import dataclasses
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -85,8 +86,9 @@ class Trainer:
     self._making = threading.Lock()
     self._arrays = values.Arrays()
 
-  def ready(self) -> None:
-    """Returns once the process is there."""
+  def ready(self) -> int:
+    """Returns the process id, once the process is there."""
+    return os.getpid()
 
   def train(self, work: Sequence[Any], block: SentBlock) -> SentTrained | Failed:
     """Returns what came of a block, or why it failed.

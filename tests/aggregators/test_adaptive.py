@@ -9,12 +9,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl import adaptive_clipping, training
+from fl_dpftrl import training
 from fl_dpftrl.aggregators import adaptive, dp_query, factory
 from fl_dpftrl.families import blt
-from fl_dpftrl.learning import workers
 from fl_dpftrl.logs import noise_record
-from fl_dpftrl.noise import engine
 
 pytestmark = pytest.mark.tff
 
@@ -52,58 +50,36 @@ def aggregator_of(**kwargs):
 
 
 def in_state(folder, **kwargs):
-  return aggregator_of(**kwargs), None
+  return aggregator_of(**kwargs)
 
 
 def by_engine(folder, **kwargs):
   return in_state(folder, memory='engine', **kwargs)
 
 
-def by_file(folder, **kwargs):
-  rows = engine.RowServer(
-    BLT,
-    folder,
-    size=SIZE + adaptive_clipping.NUM_COUNTS,
-    num_rounds=9,
-    stddev=RULE.update_noise_multiplier(0.5, 3),
-    noise_seed=5,
-  )
-  return factory.CorrelatedNoiseFactory(BLT, **(SAME | kwargs), memory=rows), rows
-
-
 EVERY_MEMORY = pytest.mark.parametrize(
-  'make', [in_state, *(pytest.param(m, marks=pytest.mark.slow) for m in (by_engine, by_file))]
+  'make', [in_state, pytest.param(by_engine, marks=pytest.mark.slow)]
 )
 
 
-def run(made, num_rounds, state=None, clients=CLIENTS):
+def run(aggregator, num_rounds, state=None, clients=CLIENTS):
   """Returns the outputs of rounds, from the first state or a given one."""
-  aggregator, rows = made
   process = process_of(aggregator)
   state = process.initialize() if state is None else state
   outputs = []
   for _ in range(num_rounds):
-    if rows is not None:
-      rows.serve(int(state.noise.row))
     outputs.append(process.next(state, clients))
     state = outputs[-1].state
-  if rows is not None:
-    rows.close()
   return outputs
 
 
-def noise_rows(made, num_rounds):
+def noise_rows(aggregator, num_rounds):
   """Rows of the aggregator's own stream: of the updates, and of the counts."""
-  aggregator, rows = made
   stream = aggregator.noise_stream(VALUE_TYPE)
   noise, found = stream.init(), []
   for t in range(num_rounds):
-    if rows is not None:
-      rows.serve(t)
     row, noise = stream.next(noise)
     found.append(tf.nest.map_structure(np.asarray, row))
-  if rows is not None:
-    rows.close()
   return found
 
 
@@ -149,7 +125,7 @@ def test_a_stored_state_goes_on_bit_for_bit(tmp_path):
 
 
 def test_a_burnt_row_keeps_the_clip_norm(tmp_path):
-  aggregator, _ = made = in_state(tmp_path)
+  aggregator = made = in_state(tmp_path)
   (first,) = run(made, 1)
   skipped = aggregator.skip_row(VALUE_TYPE)(first.state)
   assert skipped.clip_norm == first.state.clip_norm and skipped.noise.row == 2
@@ -187,13 +163,13 @@ def test_it_stays_within_its_range():
 
 @pytest.mark.slow
 def test_secure_sums_have_the_same_bounds_in_all_rounds(tmp_path):
-  secure, _ = in_state(tmp_path, inner_factory=tff.aggregators.SecureSumFactory(1.0))
-  for one, other in zip(run((secure, None), 4), run(in_state(tmp_path), 4)):
+  secure = in_state(tmp_path, inner_factory=tff.aggregators.SecureSumFactory(1.0))
+  for one, other in zip(run(secure, 4), run(in_state(tmp_path), 4)):
     for part in one.result:
       np.testing.assert_allclose(one.result[part], other.result[part], atol=1e-5)
     assert one.state.clip_norm == pytest.approx(other.state.clip_norm, rel=1e-5)
     assert one.measurements['inner']['secure_upper_clipped_count'] == 0
-  narrow, _ = in_state(tmp_path, inner_factory=tff.aggregators.SecureSumFactory(0.5))
+  narrow = in_state(tmp_path, inner_factory=tff.aggregators.SecureSumFactory(0.5))
   with pytest.raises(ValueError, match='inner_factory must sum updates'):
     narrow.create(VALUE_TYPE)
 
@@ -201,7 +177,7 @@ def test_secure_sums_have_the_same_bounds_in_all_rounds(tmp_path):
 @pytest.mark.slow
 def test_the_noise_is_changed_on_purpose(tmp_path):
   before = run(in_state(tmp_path), 2)
-  changed, _ = made = in_state(tmp_path, noise_multiplier=0.25)
+  changed = made = in_state(tmp_path, noise_multiplier=0.25)
   with pytest.raises(Exception, match='another noise_multiplier 0.5'):
     run(made, 1, state=before[-1].state)
   first = RULE.initial
@@ -232,21 +208,7 @@ def test_refuses_what_is_not_accounted_for(tmp_path):
   with pytest.raises(ValueError, match='clipped_count_stddev=0.5 must be above'):
     in_state(tmp_path, clip_norm=little)
   with pytest.raises(ValueError, match='a query must have a number as clip_norm'):
-    dp_query.CorrelatedNoiseQuery(in_state(tmp_path)[0], tf.TensorSpec([SIZE]))
-
-
-@pytest.mark.parametrize(
-  'wrong, message',
-  [
-    ({'size': SIZE}, '7 coordinates, and the model has 10, counts'),
-    ({'stddev': 0.5 * 1.5}, 'its update_noise_multiplier'),
-  ],
-)
-def test_refuses_rows_without_room_for_the_counts(wrong, message, tmp_path):
-  right = {'size': SIZE + 3, 'stddev': RULE.update_noise_multiplier(0.5, 3)}
-  rows = engine.RowServer(BLT, tmp_path, num_rounds=9, **(right | wrong))
-  with pytest.raises(ValueError, match=message):
-    factory.CorrelatedNoiseFactory(BLT, **SAME, memory=rows).create(VALUE_TYPE)
+    dp_query.CorrelatedNoiseQuery(in_state(tmp_path), tf.TensorSpec([SIZE]))
 
 
 def test_training_records_and_reports_it(tmp_path):
@@ -262,21 +224,3 @@ def test_training_records_and_reports_it(tmp_path):
   assert facts.adaptive_clipping == RULE and facts.clip_norm == 1.5
   assert stated.noise_multiplier == 0.5 and stated.void_reason is None
   assert 'followed the quantile 0.4' in (tmp_path / 'privacy.html').read_text()
-
-
-@pytest.mark.slow
-def test_a_worker_computes_the_same(tmp_path):
-  expected = run(in_state(tmp_path), 3)
-  worker = workers.LocalWorker()
-  try:
-    with tff.framework.get_context_stack().install(worker.context()):
-      found = run(in_state(tmp_path), 3)
-      by_rows = run(by_file(tmp_path / 'rows'), 3)
-  finally:
-    worker.stop()
-  reference = run(by_file(tmp_path / 'reference'), 3)
-  for pairs in (zip(found, expected), zip(by_rows, reference)):
-    for one, other in pairs:
-      for part in one.result:
-        np.testing.assert_allclose(one.result[part], other.result[part], rtol=1e-5, atol=1e-6)
-      assert one.state.clip_norm == pytest.approx(other.state.clip_norm, rel=1e-6)

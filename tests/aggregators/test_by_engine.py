@@ -11,7 +11,6 @@ import tensorflow_federated as tff
 
 from fl_dpftrl.aggregators import by_engine, factory, placement
 from fl_dpftrl.families import blt
-from fl_dpftrl.learning import workers
 from fl_dpftrl.logs import noise_record
 from fl_dpftrl.noise import engine
 from fl_dpftrl.noise.engine import draws, source
@@ -187,20 +186,15 @@ def test_auto_takes_what_fits(free, chosen, monkeypatch):
 
 
 def test_refuses_other_memories():
-  with pytest.raises(ValueError, match="one of auto, state, engine or a RowServer, got 'disk'"):
+  with pytest.raises(ValueError, match="one of auto, state, engine, got 'disk'"):
     factory.CorrelatedNoiseFactory(
       BLT, noise_multiplier=0.5, clip_norm=3.0, report_goal=4, memory='disk'
     )
 
 
-@pytest.mark.slow
-def test_a_worker_says_that_it_has_no_engine():
-  process = make().create(VALUE_TYPE)
-  state = process.initialize()
-  worker = workers.LocalWorker()
-  try:
-    with tff.framework.get_context_stack().install(worker.context()):
-      with pytest.raises(ValueError, match="a worker has no engine: .*memory='state'"):
-        process.next(state, ZEROS)
-  finally:
-    worker.stop()
+def test_refuses_machines_for_noise_in_the_state():
+  same = dict(noise_multiplier=0.5, clip_norm=3.0, report_goal=4)
+  with pytest.raises(ValueError, match="noise_machines is for memory='engine'"):
+    factory.CorrelatedNoiseFactory(BLT, **same, noise_machines=2)
+  with pytest.raises(ValueError, match='noise_machines must be a whole number of at least 1'):
+    factory.CorrelatedNoiseFactory(BLT, **same, memory='engine', noise_machines=0)

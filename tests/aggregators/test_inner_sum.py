@@ -8,7 +8,6 @@ import tensorflow_federated as tff
 
 from fl_dpftrl.aggregators import factory, inner_sum
 from fl_dpftrl.families import identity
-from fl_dpftrl.noise import engine
 
 pytestmark = pytest.mark.tff
 
@@ -157,24 +156,18 @@ def test_secure_sums_count_no_bounded_update_as_cut():
 
 
 @pytest.mark.slow
-def test_rows_from_files_go_with_a_secure_sum(tmp_path):
-  rows = engine.RowServer(
-    identity.Identity(), tmp_path, size=3003, num_rounds=2, stddev=0.1 * CLIP_NORM, noise_seed=1
-  )
-  process = {}
+def test_rows_of_an_engine_go_with_a_secure_sum():
+  results = {}
   for name, inner in (('plain', None), ('secure', SECURE)):
-    process[name] = factory.CorrelatedNoiseFactory(
-      rows.strategy,
+    process = factory.CorrelatedNoiseFactory(
+      identity.Identity(),
       noise_multiplier=0.1,
       clip_norm=CLIP_NORM,
       report_goal=4,
-      memory=rows,
+      memory='engine',
+      noise_seed=1,
       inner_factory=inner,
     ).create(VALUE_TYPE)
-  clients = updates(3)
-  states = {name: p.initialize() for name, p in process.items()}
-  rows.serve(0)
-  results = {name: p.next(states[name], clients).result for name, p in process.items()}
+    results[name] = process.next(process.initialize(), updates(3)).result
   for name in ('w', 'b'):
     np.testing.assert_allclose(results['secure'][name], results['plain'][name], atol=1e-6, rtol=0)
-  rows.close()

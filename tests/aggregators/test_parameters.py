@@ -10,7 +10,6 @@ import tensorflow_federated as tff
 from fl_dpftrl.aggregators import dp_query, factory, parameters
 from fl_dpftrl.families import blt
 from fl_dpftrl.logs import noise_record, writer
-from fl_dpftrl.noise import engine
 
 pytestmark = pytest.mark.tff
 
@@ -23,53 +22,36 @@ NOTHING = [np.zeros(SIZE, np.float32)]
 
 def in_state(folder, strategy=BLT, noise_seed=5, **kwargs):
   kwargs = dict(noise_multiplier=2.0, clip_norm=1.0, report_goal=1) | kwargs
-  made = factory.CorrelatedNoiseFactory(strategy, noise_seed=noise_seed, **kwargs)
-  return made, lambda row: None, lambda: None
+  return factory.CorrelatedNoiseFactory(strategy, noise_seed=noise_seed, **kwargs)
 
 
-def by_file(folder, strategy=BLT, noise_seed=5, **kwargs):
-  kwargs = dict(noise_multiplier=2.0, clip_norm=1.0, report_goal=1) | kwargs
-  rows = engine.RowServer(
-    strategy,
-    folder,
-    size=SIZE,
-    num_rounds=NUM_ROUNDS,
-    stddev=kwargs['noise_multiplier'] * kwargs['clip_norm'],
-    noise_seed=noise_seed,
-  )
-  made = factory.CorrelatedNoiseFactory(strategy, memory=rows, **kwargs)
-  return made, rows.serve, rows.close
+def by_engine(folder, strategy=BLT, noise_seed=5, **kwargs):
+  return in_state(folder, strategy, noise_seed, memory='engine', **kwargs)
 
 
-BOTH = pytest.mark.parametrize('make', [in_state, by_file])
+BOTH = pytest.mark.parametrize('make', [in_state, by_engine])
 
 
-def rows(made, num_rounds, noise=None):
+def rows(aggregator, num_rounds, noise=None):
   """Rows of noise as TensorFlow makes them, and the noise's state after them."""
-  aggregator, serve, close = made
   stream = aggregator.noise_stream(VALUE_TYPE)
   noise = stream.init() if noise is None else noise
   released = []
   for _ in range(num_rounds):
-    serve(int(noise.row))
     row, noise = stream.next(noise)
     released.append(row)
-  close()
   return np.array(released), noise
 
 
-def rounds(made, num_rounds, state=None):
+def rounds(aggregator, num_rounds, state=None):
   """Released noise, and the state after it, in TFF."""
-  aggregator, serve, close = made
   process = aggregator.create(VALUE_TYPE)
   state = process.initialize() if state is None else state
   released = []
   for _ in range(num_rounds):
-    serve(int(state.noise.row))
     output = process.next(state, NOTHING)
     state = output.state
     released.append(output.result)
-  close()
   return np.array(released), state
 
 
@@ -145,7 +127,7 @@ def test_noise_that_is_changed_on_purpose_goes_on(make, tmp_path):
 def test_changing_the_noise_keeps_strategy_and_seed(make, tmp_path):
   _, noise = rows(make(tmp_path / 'one'), 1)
   for changed, named in ((dict(strategy=OTHER), 'strategy'), (dict(noise_seed=6), 'seed')):
-    aggregator, _, _ = make(tmp_path / named, noise_multiplier=0.5, **changed)
+    aggregator = make(tmp_path / named, noise_multiplier=0.5, **changed)
     with pytest.raises(REFUSED, match=f'noise has another.* {named}'):
       parameters.change(noise, aggregator.parameters(VALUE_TYPE), declared(tmp_path / named, 1))
 
@@ -164,7 +146,7 @@ def test_a_state_takes_the_declared_change_alone(
 ):
   _, noise = rows(in_state(tmp_path, **state_of), 2)
   change = declared(tmp_path, num_rounds)
-  aggregator, _, _ = in_state(tmp_path, **dict(noise_multiplier=0.5, clip_norm=3.0) | factory_of)
+  aggregator = in_state(tmp_path, **dict(noise_multiplier=0.5, clip_norm=3.0) | factory_of)
   state = factory.AggregatorState(inner=(), noise=noise)
   with pytest.raises(Exception, match=message):
     aggregator.change_noise(VALUE_TYPE, change)(state)
@@ -176,7 +158,7 @@ def test_a_declared_restart_begins_anew_with_its_strategy(tmp_path):
   log = writer.LogWriter(tmp_path / 'log.parquet', metadata=metadata)
   log.append(0, ['a'], 86400)
   change = log.change_noise(1, strategy=BLT, noise_multiplier=3.0, restart=True)
-  made, _, _ = in_state(tmp_path, noise_multiplier=3.0)
+  made = in_state(tmp_path, noise_multiplier=3.0)
   state = made.restart_noise(VALUE_TYPE, change)()
   assert int(state.noise.row) == change.row == 0
   output = made.create(VALUE_TYPE).next(state, NOTHING)
@@ -186,30 +168,17 @@ def test_a_declared_restart_begins_anew_with_its_strategy(tmp_path):
     (dict(noise_multiplier=2.0), 'another noise_multiplier'),
   ):
     with pytest.raises(ValueError, match=message):
-      in_state(tmp_path, **other)[0].restart_noise(VALUE_TYPE, change)
+      in_state(tmp_path, **other).restart_noise(VALUE_TYPE, change)
   with pytest.raises(ValueError, match='use restart_noise'):
     made.change_noise(VALUE_TYPE, change)
 
 
 def test_a_query_refuses_the_state_of_another(tmp_path):
   query = lambda **kwargs: dp_query.CorrelatedNoiseQuery(
-    in_state(tmp_path, **kwargs)[0], tf.TensorSpec([SIZE])
+    in_state(tmp_path, **kwargs), tf.TensorSpec([SIZE])
   )
   state = query().initial_global_state()
   total = tf.zeros([SIZE])
   _, state, _ = query().get_noised_result(total, state)
   with pytest.raises(tf.errors.InvalidArgumentError, match='has another clip_norm'):
     query(clip_norm=0.01).get_noised_result(total, state)
-
-
-def test_a_row_that_was_given_out_is_not_given_out_otherwise_multiplied(tmp_path):
-  """Two sums of the same clients would uncover it by their difference."""
-  _, serve, close = by_file(tmp_path)
-  serve(0)
-  serve(1)
-  close()
-  _, serve, close = by_file(tmp_path, noise_multiplier=0.5)
-  with pytest.raises(ValueError, match='row 1 .* another standard deviation'):
-    serve(1)
-  serve(2)
-  close()

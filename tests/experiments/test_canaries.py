@@ -41,8 +41,7 @@ def test_a_run_has_none_by_default():
   [
     (dict(canaries=7), '--canaries=7 must be at least 8'),
     (dict(canaries=13), 'at most 12 are possible with --report_goal=6 and a min-sep of 4'),
-    (dict(machines=machines_lib.Machines(runtime='worker')), '--runtime=in_process'),
-    (dict(machines=machines_lib.Machines(workers=('localhost:1',))), 'no workers'),
+    (dict(machines=machines_lib.Machines(address='auto')), 'leave --machines out'),
     (dict(clip_quantile=0.5), 'leave --clip_quantile out'),
     (dict(clients=[ids.device_id(0)]), 'reserved'),
     (dict(schema=participation.MinSep(num_rounds=10_001, min_sep=4)), 'at most 10000 rounds'),

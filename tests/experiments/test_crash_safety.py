@@ -172,20 +172,17 @@ def test_a_destroyed_result_burns_its_row(undisturbed, killed_at_each_step, tmp_
   assert statement['num_participations'] == expected['num_participations']
 
 
-@pytest.mark.parametrize('runtime', ['in_process', 'worker'])
-def test_an_interrupted_run_leaves_no_process_behind(tmp_path, runtime):
+def test_an_interrupted_run_leaves_no_process_behind(tmp_path):
   folder = tmp_path / 'run'
-  process = start(folder, f'--runtime={runtime}', pause_at=('computed', 3))
+  process = start(folder, pause_at=('computed', 3))
   try:
     process.wait_until_paused()
-    children = worker_pids(process.pid)
-    assert bool(children) == (runtime == 'worker')
+    assert not child_pids(process.pid)
     process.send_signal(signal.SIGINT)
     process.go_on()
     assert process.wait() == 130, process.err
   finally:
     process.kill()
-  assert not any(is_running(pid) for pid in children)
 
 
 def test_a_second_run_agrees_bit_for_bit_and_listens_nowhere(undisturbed, tmp_path):
@@ -217,7 +214,7 @@ def has_log(folder: pathlib.Path) -> bool:
 def children(parent: int) -> list[str]:
   """Command lines of a process's children."""
   found = []
-  for pid in worker_pids(parent):
+  for pid in child_pids(parent):
     with contextlib.suppress(OSError):
       found.append(pathlib.Path(f'/proc/{pid}/cmdline').read_text())
   return found
@@ -242,7 +239,7 @@ def listening(pid: int) -> set[str]:
   return {f[9] for f in fields if f[3] == '0A' and f'socket:[{f[9]}]' in held}
 
 
-def worker_pids(parent: int) -> list[int]:
+def child_pids(parent: int) -> list[int]:
   found = []
   for path in pathlib.Path('/proc').glob('[0-9]*/stat'):
     try:
@@ -254,48 +251,9 @@ def worker_pids(parent: int) -> list[int]:
   return found
 
 
-def is_running(pid: int) -> bool:
-  try:
-    return pathlib.Path(f'/proc/{pid}/stat').read_text().split()[2] != 'Z'
-  except OSError:
-    return False
-
-
-def test_a_run_that_loses_its_worker_says_so_and_goes_on(tmp_path):
-  flag = '--runtime=worker'
-  expected = tmp_path / 'undisturbed'
-  finish(expected, flag)
-  folder = tmp_path / 'run'
-  process = start(folder, flag, pause_at=('cohort logged', 3))
-  process.wait_until_paused()
-  for pid in worker_pids(process.pid):
-    os.kill(pid, signal.SIGKILL)
-  process.go_on()
-  assert process.wait() == 1, process.err
-  last = process.err.strip().splitlines()[-1]
-  assert last.startswith('train: round ') and 'worker has ended' in last
-  assert 'Traceback' not in process.err
-  finish(folder, flag)
-  assert_same_run(folder, expected)
-
-
-def test_worker_dies_with_a_killed_run(tmp_path):
-  process = start(tmp_path / 'run', '--runtime=worker')
-  children = []
-  while not children and process.poll() is None:
-    children = worker_pids(process.pid)
-    time.sleep(0.05)
-  process.kill()
-  deadline = time.monotonic() + 60
-  while any(map(is_running, children)) and time.monotonic() < deadline:
-    time.sleep(0.05)
-  assert children and not any(map(is_running, children))
-
-
-# Served rows after a kill at each step: tests/learning/test_served.py, in one process.
 @pytest.mark.thorough
 def test_rows_beside_tff_are_those_of_a_run_that_was_not_killed(tmp_path):
-  flag = '--noise_memory=memory'
+  flag = '--noise_memory=engine'
   expected = tmp_path / 'undisturbed'
   finish(expected, flag)
   folder = tmp_path / 'run'

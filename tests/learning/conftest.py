@@ -2,9 +2,8 @@ import pytest
 
 
 @pytest.fixture(scope='session')
-def worker():
-  from fl_dpftrl.learning import workers
+def in_process():
+  """Makes TFF's computations run in process."""
+  from fl_dpftrl import runtime
 
-  local_worker = workers.use_local_worker()
-  yield local_worker
-  local_worker.stop()
+  return runtime.use_in_process()

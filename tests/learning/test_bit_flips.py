@@ -10,6 +10,7 @@ from fl_dpftrl import sealed
 from fl_dpftrl.families import blt
 from fl_dpftrl.learning import checkpoints
 from fl_dpftrl.noise import engine
+from fl_dpftrl.noise.engine import snapshots, source
 
 pytestmark = pytest.mark.tff
 
@@ -60,44 +61,19 @@ def test_the_release_mark(tmp_path):
     assert store.released() is None
 
 
-def rows(folder, **kwargs):
-  return engine.RowServer(
-    blt.BLT((0.9, 0.5), (0.3, 0.2)),
-    folder,
-    size=8,
-    num_rounds=20,
-    stddev=1.0,
-    num_threads=1,
-    snapshot_rows=4,
-    **kwargs,
-  )
-
-
-@pytest.mark.slow
-def test_the_mark_and_the_seed_of_served_rows(tmp_path):
-  first = rows(tmp_path)
-  first.serve(3)
-  first.mark_released(3)
-  first.close()
-  for name in ('served.json', 'seed'):
-    path = tmp_path / name
-    content = path.read_bytes()
-    for flipped in flips(content, None):
-      path.write_bytes(flipped)
-      with pytest.raises(ValueError, match='served.json|other noise'):
-        rows(tmp_path).open()
-    path.write_bytes(content)
-  again = rows(tmp_path)
-  assert (again.served(), again.released()) == (3, 3)
-
-
 def test_the_lists_of_snapshots(tmp_path):
-  first = rows(tmp_path, noise_seed=5)
-  expected = []
-  for row in range(10):
-    first.serve(row)
-    expected.append((tmp_path / f'row-{row:09d}').read_bytes())
-  first.close()
+  def made(row, folder):
+    saved = snapshots.Snapshots(folder, 7, num_rounds=20)
+    new = lambda: engine.RowMaker(
+      blt.BLT((0.9, 0.5), (0.3, 0.2)), size=8, num_rounds=20, stddev=1.0, seed=bytes(16)
+    )
+    rows = source.LocalSource(new, saved, snapshot_rows=4)
+    out = np.empty(8, np.float32)
+    rows.make(row, out, row)
+    rows.close()
+    return out.tobytes()
+
+  expected = made(9, tmp_path)
   lists = sorted(tmp_path.glob('before-*'))
   assert lists
   for path in lists:
@@ -107,7 +83,4 @@ def test_the_lists_of_snapshots(tmp_path):
       with pytest.raises(ValueError, match=path.name):
         sealed.read(path)
     path.write_bytes(next(flips(content, 1)))
-  again = rows(tmp_path, noise_seed=5)
-  again.serve(9)
-  assert (tmp_path / f'row-{9:09d}').read_bytes() == expected[9]
-  again.close()
+  assert made(9, tmp_path) == expected

@@ -12,7 +12,7 @@ from fl_dpftrl.aggregators import factory
 from fl_dpftrl.families import identity
 from fl_dpftrl.learning import process as process_lib
 
-pytestmark = [pytest.mark.tff, pytest.mark.usefixtures('worker')]
+pytestmark = [pytest.mark.tff, pytest.mark.usefixtures('in_process')]
 
 NUM_ROUNDS = 6
 CLIENT_RATE = 0.1

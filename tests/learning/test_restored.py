@@ -2,7 +2,6 @@
 
 import collections
 import itertools
-import json
 import shutil
 import types
 from typing import NamedTuple
@@ -10,27 +9,20 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from fl_dpftrl.families import blt
-from fl_dpftrl.learning import checkpoints, loop, served
+from fl_dpftrl.learning import checkpoints, loop
 from fl_dpftrl.logs import schema as log_schema
 from fl_dpftrl.logs import writer as writer_lib
-from fl_dpftrl.noise import engine
-from fl_dpftrl.noise.engine import maker as makers
-from fl_dpftrl.noise.engine import server as servers
 from fl_dpftrl.simulation import cohorts, population, server, timer
 
 pytestmark = pytest.mark.tff
 
 NUM_ROUNDS = 7
-BLT = blt.BLT((0.9, 0.5), (0.3, 0.2))
 SIMULATION = cohorts.Simulation(
   population=population.Population(num_devices=9),
   timer=timer.RoundTimer(2),
   server=server.Server(report_goal=3),
   seed=5,
 )
-ROWS = 'rows'
-MEMORIES = ['state', *makers.MEMORIES]
 
 
 class Noise(NamedTuple):
@@ -57,19 +49,15 @@ def skip_row(aggregator):
 class Process:
   """Adds the devices' numbers and the row of noise to the model."""
 
-  def __init__(self, folder, sums):
-    self.folder, self.sums = folder, sums
+  def __init__(self, sums):
+    self.sums = sums
 
   def initialize(self):
     return State(np.zeros(4), AggregatorState(Noise(np.array(0))))
 
   def next(self, state, data):
     row = int(state.aggregator.noise.row)
-    if self.folder is None:
-      noise = np.random.default_rng([7, row]).normal(size=4)
-    else:
-      content = (self.folder / servers.row_name(row)).read_bytes()
-      noise = np.frombuffer(content[servers.HEADER_BYTES :], '<f4')
+    noise = np.random.default_rng([7, row]).normal(size=4)
     self.sums[row] = sum(data)
     return types.SimpleNamespace(
       state=State(state.global_model_weights + sum(data) + noise, skip_row(state.aggregator)),
@@ -80,25 +68,12 @@ class Process:
 class Run:
   """A run's folder, and every sum that was released with its row of noise."""
 
-  def __init__(self, folder, memory):
-    self.folder, self.memory = folder, memory
+  def __init__(self, folder):
+    self.folder = folder
     self.released = collections.defaultdict(set)
     self.warnings = []
 
   def train(self, *, change=0.0, stop_at=None, published=0):
-    rows = None
-    if self.memory != 'state':
-      rows = engine.RowServer(
-        BLT,
-        self.folder / loop.CHECKPOINTS_NAME / ROWS,
-        size=4,
-        noise_seed=5,
-        num_rounds=NUM_ROUNDS,
-        stddev=1.0,
-        num_threads=1,
-        snapshot_rows=2,
-        memory=self.memory,
-      )
     sums = {}
 
     def on_step(*now):
@@ -107,43 +82,36 @@ class Run:
       if now == stop_at:
         raise Stopped
 
-    process = Process(rows and rows.folder, sums)
     federation = loop.Federation(
-      process=process if rows is None else served.ServedProcess(process, rows),
+      process=Process(sums),
       skip_row=skip_row,
       rounds=SIMULATION.rounds,
       client_data=lambda t, ids: [t + int(i) / 10 + change for i in ids],
-      marks=() if rows is None else (rows,),
     )
-    try:
-      return loop.run(
-        federation,
-        self.folder,
-        num_rounds=NUM_ROUNDS,
-        on_step=on_step,
-        publish=lambda _: None,
-        published=published,
-        warn=self.warnings.append,
-      )
-    finally:
-      if rows is not None:
-        rows.close()
+    return loop.run(
+      federation,
+      self.folder,
+      num_rounds=NUM_ROUNDS,
+      on_step=on_step,
+      publish=lambda _: None,
+      published=published,
+      warn=self.warnings.append,
+    )
 
 
 @pytest.fixture(name='run')
 def fixture_run(tmp_path, request):
   """A run with a copy of its folder after round 3, stopped in round 4."""
-  memory, step = request.param
-  run = Run(tmp_path / 'run', memory)
+  run = Run(tmp_path / 'run')
   with pytest.raises(Stopped):
     run.train(stop_at=('published', 3))
   shutil.copytree(run.folder, tmp_path / 'copy')
   with pytest.raises(Stopped):
-    run.train(stop_at=(step, 4))
+    run.train(stop_at=(request.param, 4))
   return run
 
 
-def put_back(run, *, checkpoints_too=True, rows_too=False, log_too=False):
+def put_back(run, *, checkpoints_too=True, log_too=False):
   copy = run.folder.parent / 'copy'
   name = loop.CHECKPOINTS_NAME
   if checkpoints_too:
@@ -151,9 +119,6 @@ def put_back(run, *, checkpoints_too=True, rows_too=False, log_too=False):
       path.unlink()
     for path in (copy / name).glob('*.*'):
       shutil.copy(path, run.folder / name)
-  if rows_too and (copy / name / ROWS).exists():
-    shutil.rmtree(run.folder / name / ROWS)
-    shutil.copytree(copy / name / ROWS, run.folder / name / ROWS)
   if log_too:
     shutil.copy(copy / loop.LOG_NAME, run.folder / loop.LOG_NAME)
 
@@ -162,12 +127,9 @@ def assert_one_sum_a_row(run):
   assert all(len(sums) == 1 for sums in run.released.values()), run.released
 
 
-@pytest.mark.parametrize('rows_too', [False, True])
-@pytest.mark.parametrize(
-  'run', [(m, s) for m in MEMORIES for s in ('released', 'published')], indirect=True
-)
-def test_put_back_checkpoints_burn_the_row_that_was_released(run, rows_too):
-  put_back(run, rows_too=rows_too)
+@pytest.mark.parametrize('run', ['released', 'published'], indirect=True)
+def test_put_back_checkpoints_burn_the_row_that_was_released(run):
+  put_back(run)
   last = run.train(change=0.25)
   assert last.burnt == (4,) and last.num_rounds == NUM_ROUNDS
   assert any('round 4 is lost: its row' in line for line in run.warnings)
@@ -175,7 +137,7 @@ def test_put_back_checkpoints_burn_the_row_that_was_released(run, rows_too):
   assert sorted(run.released) == list(range(NUM_ROUNDS))
 
 
-@pytest.mark.parametrize('run', [(m, 'stored') for m in MEMORIES], indirect=True)
+@pytest.mark.parametrize('run', ['stored'], indirect=True)
 def test_put_back_before_the_release_repeats_the_round(run):
   put_back(run)
   last = run.train()
@@ -183,18 +145,10 @@ def test_put_back_before_the_release_repeats_the_round(run):
   assert_one_sum_a_row(run)
 
 
-@pytest.mark.parametrize(
-  'run, parts',
-  [
-    pytest.param((memory, 'published'), parts, marks=[pytest.mark.slow] * (memory in MEMORIES[2:]))
-    for memory in MEMORIES
-    for parts in itertools.product([False, True], repeat=3)
-    if memory != 'state' or not parts[1]  # Its rows are in no folder.
-  ],
-  indirect=['run'],
-)
+@pytest.mark.parametrize('run', ['published'], indirect=True)
+@pytest.mark.parametrize('parts', itertools.product([False, True], repeat=2))
 def test_any_part_that_is_put_back_leaves_one_sum_for_each_row(run, parts):
-  names = ('checkpoints_too', 'rows_too', 'log_too')
+  names = ('checkpoints_too', 'log_too')
   put_back(run, **dict(zip(names, parts)))
   try:
     # What was published, such as a table, is not among the parts.
@@ -204,7 +158,7 @@ def test_any_part_that_is_put_back_leaves_one_sum_for_each_row(run, parts):
   assert_one_sum_a_row(run)
 
 
-@pytest.mark.parametrize('run', [('state', 'published')], indirect=True)
+@pytest.mark.parametrize('run', ['published'], indirect=True)
 def test_what_was_published_counts_where_every_mark_was_put_back(run):
   put_back(run)
   log = run.folder / loop.LOG_NAME
@@ -216,13 +170,3 @@ def test_what_was_published_counts_where_every_mark_was_put_back(run):
   last = run.train(change=0.25, published=5)
   assert last.burnt == (4,)
   assert_one_sum_a_row(run)
-
-
-@pytest.mark.parametrize('run', [('memory', 'published')], indirect=True)
-def test_rows_alone_know_what_was_released(run):
-  mark = run.folder / loop.CHECKPOINTS_NAME / ROWS / 'served.json'
-  assert json.loads(mark.read_text())['released'] == 5
-  rows = engine.RowServer(BLT, mark.parent, size=4, noise_seed=5, num_rounds=NUM_ROUNDS, stddev=1.0)
-  with pytest.raises(ValueError, match='row 4 .* is in the sum of a completed'):
-    rows.serve(4)
-  rows.close()

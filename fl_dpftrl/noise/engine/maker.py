@@ -13,20 +13,18 @@ import numpy as np
 from fl_dpftrl import digests
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.families import identity as identity_strategy
-from fl_dpftrl.families import linear_noise
 from fl_dpftrl.noise.engine import draws
 from fl_dpftrl.noise.engine import recurrence as recurrences
 
 # Version of the rows: raise it with every change of their bits.
 VERSION = 4
 _CHUNKS_AT_A_TIME = 8
-MEMORIES = ('memory', 'mapped', 'recomputed')
+MEMORIES = ('memory', 'mapped')
 PRECISIONS = ('float32', 'float64')
 _BFLOAT16 = (
   'precision=bfloat16 is refused: rows that are rounded to 8 bits before later'
   ' rows build on them let two neighbouring data sets be told apart by more'
-  ' than the accounted Gaussian does; float32 buffers that are mapped, or rows'
-  ' that are recomputed, need less memory'
+  ' than the accounted Gaussian does; float32 buffers that are mapped need less memory'
 )
 
 
@@ -42,9 +40,8 @@ class RowMaker:
     num_rounds: rows that there will be at most.
     stddev: of each entry of Z, by which finished rows are multiplied.
     seed: secret, of 16 bytes.
-    memory: where the buffers are: in 'memory', in a file that is 'mapped' into
-      it (for more than fits), or nowhere: 'recomputed' rows are sums over rows of
-      Z that are drawn again, as many as a row of N has entries.
+    memory: where the buffers are: in 'memory', or in a file that is 'mapped' into it, for
+      more than fits.
     precision: of buffers and sums, 'float32' or 'float64'.
     folder: for the mapped file, which has no name there.
     num_threads: None for one on each core.
@@ -80,10 +77,7 @@ class RowMaker:
       strategy = identity_strategy.Identity()
     if strategy.max_rounds is None:
       strategy.noise(None)  # Raises where rows depend on how many there will be.
-    if memory == 'recomputed':
-      noise = linear_noise.redrawn(strategy, num_rounds)
-    else:
-      noise = strategy.noise(num_rounds)
+    noise = strategy.noise(num_rounds)
     self._recurrence = recurrences.Recurrence(strategy, noise, num_rounds)
     self._draws = lambda: draws.Draws(seed)
     self._stddev = float(stddev)
@@ -177,18 +171,14 @@ def _fill(source, chunk, row, part):
   source.fill(row, chunk, part)
 
 
-def identity(
-  strategy: strategies.Strategy, *, size: int, seed: bytes, memory: str, precision: str
-) -> int:
+def identity(strategy: strategies.Strategy, *, size: int, seed: bytes, precision: str) -> int:
   """Returns 63 bits for all that determines a maker's rows but their scale.
 
   The standard deviation is left out: rows are made for Z of standard deviation 1 and multiplied
   last. So a run whose noise multiplier is changed on purpose continues with the same noise. The
   bits are a hash of the seed too, whose 128 bits cannot be recovered from it.
   """
-  # Rows that are recomputed are rounded otherwise, and so are other noise.
-  recipe = 'recomputed' if memory == 'recomputed' else 'buffered'
-  about = [VERSION, digests.strategy_digest(strategy), size, precision, recipe]
+  about = [VERSION, digests.strategy_digest(strategy), size, precision, 'buffered']
   return digests.short_digest(b'fl_dpftrl rows %s %s' % (json.dumps(about).encode(), seed))
 
 

@@ -1,336 +1,162 @@
-"""A row in slices, each made by a process of its own, here or elsewhere.
+"""Rows of noise in slices, each made by an actor of a Ray cluster.
 
-A slice's recurrence needs no other slice, so workers hold nothing in common, and
-what travels is their part of each row. The rows are those that one process would
-make. Workers and runs prove to each other that they have certificates of the same
-authority, and everything is encrypted. Their messages are in `wire`, and the
-workers' side is in `slices`.
-
-Source: McKenna 2024 (scaling BandMF), section 3.3.
+A slice of a row is a function of the seed, the row and its range of coordinates, and needs no
+other slice. So the row has the same bits as one that this process makes, and an actor that was
+lost makes its slice again: from its last snapshot, or from the seed. These actors see the seed.
 """
 
-import contextlib
-import math
-import queue
-import threading
+import os
+import pathlib
 import time
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import ray
+from ray import exceptions
 
-from fl_dpftrl import addresses, json_files, messages
-from fl_dpftrl.noise.engine import certificates as certificates_lib
-from fl_dpftrl.noise.engine import draws, slices, source, wire
+from fl_dpftrl import files, json_files
+from fl_dpftrl.families import base as strategies
+from fl_dpftrl.noise.engine import draws, snapshots, source
+from fl_dpftrl.noise.engine import maker as makers
 
-TIMEOUT_SECONDS = 3600.0
-"""How long a worker may give no sign, unless another time is given."""
-
-# How long a worker that is being started anew is waited for.
-_PATIENCE_SECONDS = 10.0
-_PAUSE_SECONDS = 0.2
-_CLOSE_SECONDS = 1.0
-_CHANNEL_OPTIONS = [
-  ('grpc.max_receive_message_length', wire.MOST_BYTES),
-  ('grpc.max_send_message_length', wire.MOST_BYTES),
-  ('grpc.min_reconnect_backoff_ms', 10_000),  # The time for a handshake, too.
-  ('grpc.use_local_subchannel_pool', 1),
-  ('grpc.enable_retries', 0),
-  ('grpc.enable_http_proxy', 0),
-  # Notices a machine that is gone, after about a minute.
-  ('grpc.keepalive_time_ms', 60_000),
-  ('grpc.keepalive_timeout_ms', 20_000),
-  ('grpc.http2.max_pings_without_data', 0),
-]
+_POLL_SECONDS = 0.2
 
 
-class _Call:
-  """One call of gRPC, with the rows of one slice.
+class Slice:
+  """A slice of each row of a strategy's noise; an actor.
 
   Args:
-    address: address of the worker.
-    certificates: of the run.
-    first: messages that describe the slice.
+    strategy, seed, stddev, num_rounds, precision, snapshot_rows: see `RowSlices`.
+    first: chunk of a whole row that the slice begins with.
+    size: coordinates of the slice.
+    folder: of this slice's snapshots; None for none.
   """
 
   def __init__(
     self,
-    address: addresses.Address,
-    certificates: certificates_lib.Certificates,
-    first: Sequence[bytes],
+    *,
+    strategy: strategies.Strategy,
+    seed: bytes,
+    stddev: float,
+    num_rounds: int,
+    precision: str,
+    snapshot_rows: int,
+    first: int,
+    size: int,
+    folder: pathlib.Path | None,
   ):
-    grpc = slices.import_grpc()
-    authority, key, certificate = certificates.contents()
-    self._channel = grpc.secure_channel(
-      str(address), grpc.ssl_channel_credentials(authority, key, certificate), _CHANNEL_OPTIONS
+    self._size = size
+    saved = None
+    recipe: json_files.Object = dict(strategy=strategy, size=size, seed=seed, precision=precision)
+    if folder is not None:
+      folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+      files.remove_leftovers(folder)
+      saved = snapshots.Snapshots(folder, makers.identity(**recipe), num_rounds)
+    new_maker = lambda: makers.RowMaker(
+      **recipe, stddev=stddev, num_rounds=num_rounds, first_chunk=first
     )
-    self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-    for message in first:
-      self._requests.put(message)
-    method = self._channel.stream_stream(f'/{wire.SERVICE}/{wire.METHOD}')
-    self._answers = method(iter(self._requests.get, None))
-    self._has_ended = threading.Event()
-    self._answers.add_done_callback(lambda _: self._has_ended.set())
+    self._source = source.LocalSource(new_maker, saved, snapshot_rows)
 
-  def send(self, message: bytes) -> None:
-    self._requests.put(message)
-
-  def answer(self) -> bytes:
-    """The next message.
-
-    Raises:
-      grpc.RpcError: where the call has failed.
-      EOFError: where the worker has ended it.
-    """
-    for message in self._answers:
-      return message
-    raise EOFError('the worker ended the call')
-
-  def cancel(self) -> None:
-    """Ends all waiting for the worker, from any thread."""
-    self._answers.cancel()
-
-  def close(self, seconds: float) -> None:
-    """Ends the call, which the worker may take a time for to end in order."""
-    self._requests.put(None)
-    self._has_ended.wait(seconds)
-    self._channel.close()
+  def make(self, row: int, used: int) -> tuple[np.ndarray, float]:
+    """Returns the slice of a row, float32, and its standard deviation."""
+    out = np.empty(self._size, np.float32)
+    return out, self._source.make(row, out, used)
 
 
-class _Watch:
-  """Cancels a call whose worker gives no sign for too long.
-
-  Attributes:
-    has_rung: whether it did.
-  """
-
-  def __init__(self, call: _Call, seconds: float):
-    self._call, self._seconds = call, seconds
-    self._last = time.monotonic()
-    self._end = threading.Event()
-    self.has_rung = False
-
-  def sign(self) -> None:
-    self._last = time.monotonic()
-
-  def __enter__(self) -> '_Watch':
-    threading.Thread(target=self._run, daemon=True).start()
-    return self
-
-  def __exit__(self, *_: Any) -> None:
-    self._end.set()
-
-  def _run(self) -> None:
-    while (left := self._last + self._seconds - time.monotonic()) > 0:
-      if self._end.wait(left):
-        return
-    self.has_rung = True
-    self._call.cancel()
-
-
-class _Shard:
-  """One worker's slice, as seen by the process that requests it.
+class RowSlices:
+  """Rows whose slices actors make, all at the same time; a `source.Source`.
 
   Args:
-    address: address of the worker.
-    certificates: of the run.
-    where: position of the slice in a whole row.
-    described: messages that describe the slice.
-    timeout: how many seconds the worker may give no sign.
-  """
-
-  def __init__(
-    self,
-    address: addresses.Address,
-    certificates: certificates_lib.Certificates,
-    where: slice,
-    described: Sequence[bytes],
-    timeout: float,
-  ):
-    self._address, self._certificates = address, certificates
-    self._where, self._described, self._timeout = where, described, timeout
-    self._call: _Call | None = None
-    self._asked: int | None = None
-
-  def ask(self, row: int, used: int) -> None:
-    """Requests a row, unless it was requested before and not yet taken."""
-    if self._call is not None and self._asked == row:
-      return
-    if self._call is None or self._asked is not None:
-      self.disconnect()
-      self._call = _Call(self._address, self._certificates, self._described)
-    self._call.send(wire.encode_request(wire.Request(row, used)))
-    self._asked = row
-
-  def take(self, out: np.ndarray) -> float:
-    """Writes the requested row's slice; returns its standard deviation."""
-    call = self._call
-    if call is None:
-      raise ConnectionError(f'the noise worker at {self._address} is not asked')
-    with _Watch(call, self._timeout) as watch, self._telling(watch):
-      stddev = self._receive(call, watch, out[self._where])
-    self._asked = None
-    return stddev
-
-  def _receive(self, call: _Call, watch: _Watch, part: np.ndarray) -> float:
-    made: wire.Made | None = None
-    reached, filled = -1, 0
-    while made is None or filled < part.size:
-      answer = wire.decode_answer(call.answer())
-      if isinstance(answer, wire.Failed) and made is None:
-        self._asked = None
-        raise RuntimeError(f'the noise worker at {self._address} failed: {answer.line}')
-      if isinstance(answer, wire.Working) and made is None:
-        if answer.row > reached:
-          watch.sign()
-          reached = answer.row
-      elif isinstance(answer, wire.Made) and made is None and answer.size == part.size:
-        made = answer
-      elif isinstance(answer, np.ndarray) and made and answer.size <= part.size - filled:
-        part[filled : filled + answer.size] = answer
-        filled += answer.size
-        watch.sign()
-      else:
-        raise ValueError(f'{type(answer).__name__} is not what comes next')
-    return made.stddev
-
-  @contextlib.contextmanager
-  def _telling(self, watch: _Watch) -> Iterator[None]:
-    """Names the worker in errors."""
-    grpc = slices.import_grpc()
-    try:
-      yield
-    except ValueError as error:
-      self.disconnect()
-      raise RuntimeError(
-        f'the noise worker at {self._address} does not answer as one: {error}'
-      ) from error
-    except (grpc.RpcError, EOFError) as error:
-      self.disconnect()
-      if watch.has_rung:
-        raise RuntimeError(
-          f'the noise worker at {self._address} gave no sign for {self._timeout:g} s,'
-          ' the worker timeout: start it again, or allow more time, and resume'
-        ) from error
-      reason = messages.one_line(
-        error.details() if isinstance(error, grpc.Call) else str(error), 120
-      )
-      if 'CERTIFICATE_VERIFY_FAILED' in str(error) or 'Peer name' in str(error):
-        raise RuntimeError(
-          f'the noise worker at {self._address} has a certificate of another authority, for'
-          f' another name, or an expired one ({reason}): give both the same authority'
-        ) from error
-      raise ConnectionError(
-        f'the noise worker at {self._address} is not there, or refuses this certificate'
-        f' ({reason}): start it with certificates of the same authority, and resume'
-      ) from error
-
-  def interrupt(self) -> None:
-    """Ends all waiting for the worker, from another thread."""
-    call = self._call
-    if call is not None:
-      call.cancel()
-
-  def disconnect(self) -> None:
-    if self._call is not None:
-      self._call.close(_CLOSE_SECONDS if self._asked is None else 0.0)
-    self._call = self._asked = None
-
-
-class ShardedSource:
-  """Rows whose slices workers make, all at the same time.
-
-  Args:
-    workers: host:port of each. Of more than there are chunks, the first are not needed.
-    certificates: those of a run.
-    recipe: arguments of `RowMaker`.
-    snapshot_rows: rows between two snapshots that workers write.
-    timeout: how many seconds a worker may give no sign while its row is waited for. Each row
-      that it makes on its way, and each part of a row that arrives, is a sign.
+    number: actors, at least 1; of which those without a chunk are not started.
+    strategy: C and N.
+    size: coordinates of a whole row.
+    seed: secret, of 16 bytes.
+    stddev: of each entry of Z.
+    num_rounds: rows that there will be at most.
+    precision: of buffers and sums.
+    snapshot_rows: rows between two snapshots.
+    folder: of snapshots, on each machine; None for none. It holds noise.
+    wait_seconds: time without a row after which making it fails.
 
   Raises:
-    ValueError: for arguments that will not do, and where gRPC is not installed.
+    ValueError: if no Ray cluster is connected.
   """
 
   def __init__(
     self,
-    workers: Sequence[str],
-    certificates: certificates_lib.Certificates | None,
-    recipe: json_files.Object,
+    number: int,
+    *,
+    strategy: strategies.Strategy,
+    size: int,
+    seed: bytes,
+    stddev: float,
+    num_rounds: int,
+    precision: str,
     snapshot_rows: int,
-    timeout: float = TIMEOUT_SECONDS,
+    folder: str | os.PathLike[str] | None,
+    wait_seconds: float = 600.0,
   ):
-    if certificates is None:
-      raise ValueError('worker_certificates are missing: name those that the noise workers accept')
-    check_timeout('worker_timeout', timeout)
-    slices.import_grpc()
-    found = addresses.parse_all(workers)
-    num_chunks = -(-recipe['size'] // draws.CHUNK)
-    bounds = [num_chunks * i // len(found) for i in range(len(found) + 1)]
-    strategy, arrays = wire.pack(recipe['strategy'])
-    array_messages = list(wire.array_messages(arrays))
-    self._shards = []
-    for address, first, last in zip(found, bounds, bounds[1:]):
-      where = slice(first * draws.CHUNK, min(last * draws.CHUNK, recipe['size']))
-      if first < last:
-        of_slice = wire.Slice(
+    if not ray.is_initialized():
+      raise ValueError('noise_machines needs a Ray cluster: call runtime.use_machines before')
+    self._wait_seconds = wait_seconds
+    self._is_abandoned = False
+    num_chunks = -(-size // draws.CHUNK)
+    number = min(number, num_chunks)
+    bounds = [num_chunks * i // number for i in range(number + 1)]
+    self._slices: list[tuple[slice, Any]] = []
+    for i, (first, last) in enumerate(zip(bounds, bounds[1:])):
+      where = slice(first * draws.CHUNK, min(last * draws.CHUNK, size))
+      # A slice is a pure function: Ray starts a lost actor again and repeats its call.
+      actor = (
+        ray.remote(Slice)
+        .options(num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy='SPREAD')
+        .remote(
           strategy=strategy,
-          arrays_bytes=len(arrays),
-          row_size=recipe['size'],
-          first_chunk=first,
-          size=where.stop - where.start,
-          num_rounds=recipe['num_rounds'],
-          stddev=float(recipe['stddev']),
-          seed=recipe['seed'],
-          memory=recipe['memory'],
-          precision=recipe['precision'],
+          seed=seed,
+          stddev=stddev,
+          num_rounds=num_rounds,
+          precision=precision,
           snapshot_rows=snapshot_rows,
-          made_by=slices.versions(),
+          first=first,
+          size=where.stop - where.start,
+          folder=None if folder is None else pathlib.Path(folder).absolute() / f'slice-{i}',
         )
-        described = [of_slice.encode(), *array_messages]
-        self._shards.append(_Shard(address, certificates, where, described, timeout))
-    self._closing = False
+      )
+      self._slices.append((where, actor))
 
   def make(self, row: int, out: np.ndarray, used: int) -> float:
-    """See `source.Source`. A worker that is started anew is asked again.
+    """See `source.Source`.
 
     Raises:
-      RuntimeError: if a worker cannot be reached, gives no sign, or says that it failed.
+      Abandoned: if it was closed meanwhile.
+      RuntimeError: if a slice is not made in time.
     """
-    give_up = None
-    taken: dict[_Shard, float] = {}
-    while True:
-      try:
-        left = [shard for shard in self._shards if shard not in taken]
-        for shard in left:
-          shard.ask(row, used)
-        for shard in left:
-          if self._closing:
-            raise source.Abandoned
-          taken[shard] = shard.take(out)
-        return taken[self._shards[0]]
-      except ConnectionError as error:
-        if self._closing:
-          raise source.Abandoned from error
-        give_up = give_up or time.monotonic() + _PATIENCE_SECONDS
-        if time.monotonic() > give_up:
-          raise RuntimeError(str(error)) from error
-      time.sleep(_PAUSE_SECONDS)
+    asked = {actor.make.remote(row, used): where for where, actor in self._slices}
+    waiting, stddev = list(asked), 0.0
+    deadline = time.monotonic() + self._wait_seconds
+    while waiting:
+      ready, waiting = ray.wait(waiting, num_returns=1, timeout=_POLL_SECONDS)
+      if self._is_abandoned:
+        raise source.Abandoned
+      for reference in ready:
+        deadline = time.monotonic() + self._wait_seconds
+        try:
+          out[asked[reference]], stddev = ray.get(reference)
+        except exceptions.RayError as error:
+          raise RuntimeError(f'a slice of a noise row failed: {type(error).__name__}') from None
+      if time.monotonic() > deadline:
+        raise RuntimeError(
+          f'no slice of a noise row was made in {self._wait_seconds:g} seconds: the cluster has'
+          ' lost the machines that make noise'
+        )
+    return stddev
 
   def abandon(self) -> None:
-    """See `source.Source`; the workers finish the row that they are at."""
-    self._closing = True
-    for shard in self._shards:
-      shard.interrupt()
+    """See `source.Source`."""
+    self._is_abandoned = True
 
   def close(self) -> None:
-    """See `source.Source`."""
-    for shard in self._shards:
-      shard.disconnect()
-    self._closing = False
-
-
-def check_timeout(name: str, seconds: float) -> None:
-  """Raises ValueError unless a time is one that can be waited for."""
-  if not 0.0 < seconds <= threading.TIMEOUT_MAX or math.isnan(seconds):
-    raise ValueError(f'{name} must be a number of seconds above 0, got {seconds!r}')
+    """Ends the actors."""
+    for _, actor in self._slices:
+      ray.kill(actor, no_restart=True)
+    self._slices.clear()
