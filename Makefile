@@ -21,6 +21,8 @@ TESTS ?= tests
 JOBS ?= 3
 STUDY ?= docstrings
 STUDY_RUN ?= runs/studies/$(STUDY)
+# For the tests: replay uses Spark, and rounds use Ray, only where they are asked to.
+ENGINES := $(VENV)/spark $(VENV)/machines
 # Tests that need TensorFlow Federated; the others make up test-core.
 TFF_TESTS := tests/aggregators tests/auditing/test_processes.py tests/benchmarks/test_training.py \
   tests/experiments tests/learning tests/noise/stream tests/noise/test_changed_noise.py \
@@ -98,22 +100,21 @@ matrices: env
 test test-fast test-thorough test-core: export PYTHONDONTWRITEBYTECODE =
 
 # JOBS=0 shows output as it comes. Checks and documentation are made beside the tests.
-test: env $(VENV)/spark
+test: env $(ENGINES)
 	@$(MAKE) --no-print-directory --jobs=3 tests check docs
 
 .PHONY: tests
 tests:
 	OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(PYTEST_FLAGS) --timeout=600 $(TESTS)
 
-# For the tests alone: replay uses Spark only where it is asked to.
 ifndef LOCKED
-$(VENV)/spark: requirements-spark.lock $(VENV)/installed
+$(ENGINES): $(VENV)/%: requirements-%.lock $(VENV)/installed
 	@$(VENV)/bin/python $(call LOCKED_MAKE,$(VENV)) $@
 else
-$(VENV)/spark: requirements-spark.lock
-	@echo "Setting up Spark, for the tests that use it" >&2
+$(ENGINES): $(VENV)/%: requirements-%.lock
+	@echo "Setting up $(VENV)/$*, for the tests that use it" >&2
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --no-deps --no-build-isolation --require-hashes -r requirements-spark.lock
+	  --no-deps --no-build-isolation --require-hashes -r $<
 	@touch $@
 endif
 
@@ -121,7 +122,7 @@ test-fast: env
 	OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(PYTEST_FLAGS) --timeout=600 -m 'not slow' $(TESTS)
 
 # More random examples, other ones each time, and all rows of published tables.
-test-thorough: env $(VENV)/spark
+test-thorough: env $(ENGINES)
 	OPENBLAS_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(PYTEST_FLAGS) --timeout=600 --thorough $(TESTS)
 
 # Format, lint, the import contract and types, as pyproject.toml configures them.

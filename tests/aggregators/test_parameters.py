@@ -96,7 +96,7 @@ def test_tff_says_what_would_do(make, tmp_path):
   with pytest.raises(Exception, match=message):
     rounds(other, 1, state)
   with pytest.raises(Exception, match=message):
-    other[0].skip_row(VALUE_TYPE)(state)
+    other.skip_row(VALUE_TYPE)(state)
 
 
 def declared(folder, num_rounds, strategy=BLT, **change):
@@ -115,7 +115,7 @@ def test_noise_that_is_changed_on_purpose_goes_on(make, tmp_path):
   expected, _ = rounds(make(tmp_path / 'whole'), 5)
   first, state = rounds(make(tmp_path / 'one'), 2)
   changed = make(tmp_path / 'one', noise_multiplier=0.5, clip_norm=3.0)
-  taken = changed[0].change_noise(VALUE_TYPE, declared(tmp_path, 2))(state)
+  taken = changed.change_noise(VALUE_TYPE, declared(tmp_path, 2))(state)
   assert taken.noise.row == 2
   rest, state = rounds(changed, 3, taken)
   scales = np.array([1.0, 1.0, 0.75, 0.75, 0.75])[:, None]
