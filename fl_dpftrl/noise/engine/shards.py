@@ -57,6 +57,10 @@ class Slice:
     )
     self._source = source.LocalSource(new_maker, saved, snapshot_rows)
 
+  def pid(self) -> int:
+    """Returns the id of the process, on its machine."""
+    return os.getpid()
+
   def make(self, row: int, used: int) -> tuple[np.ndarray, float]:
     """Returns the slice of a row, float32, and its standard deviation."""
     out = np.empty(self._size, np.float32)
@@ -77,6 +81,9 @@ class RowSlices:
     snapshot_rows: rows between two snapshots.
     folder: of snapshots, on each machine; None for none. It holds noise.
     wait_seconds: time without a row after which making it fails.
+
+  Attributes:
+    actors: Ray's handles of the actors.
 
   Raises:
     ValueError: if no Ray cluster is connected.
@@ -123,6 +130,10 @@ class RowSlices:
         )
       )
       self._slices.append((where, actor))
+
+  @property
+  def actors(self) -> list[Any]:
+    return [actor for _, actor in self._slices]
 
   def make(self, row: int, out: np.ndarray, used: int) -> float:
     """See `source.Source`.

@@ -1,0 +1,100 @@
+"""Rows whose slices actors make are those that one process makes, whatever is lost."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from fl_dpftrl.noise.engine import draws, source
+from fl_dpftrl.noise.engine import maker as makers
+from tests import every_family
+
+ray = pytest.importorskip('ray')
+from fl_dpftrl.noise.engine import shards  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+SIZE, NUM_ROUNDS = 2 * draws.CHUNK + 100, 12
+SEED = bytes(range(16))
+
+
+@pytest.fixture(scope='module', autouse=True)
+def connected(cluster):
+  ray.init(address=cluster.address, log_to_driver=False, ignore_reinit_error=True)
+
+
+def slices(strategy, number=2, **options):
+  return shards.RowSlices(
+    number,
+    strategy=strategy,
+    size=SIZE,
+    seed=SEED,
+    stddev=2.0,
+    num_rounds=NUM_ROUNDS,
+    precision='float32',
+    snapshot_rows=4,
+    **{'folder': None, **options},
+  )
+
+
+def here(strategy):
+  rows = np.empty([NUM_ROUNDS, SIZE], np.float32)
+  maker = makers.RowMaker(strategy, size=SIZE, num_rounds=NUM_ROUNDS, stddev=2.0, seed=SEED)
+  stddevs = [maker.make(row) for row in rows]
+  maker.close()
+  return rows, stddevs
+
+
+def made(sliced, num_rounds=NUM_ROUNDS, first=0):
+  rows = np.empty([num_rounds, SIZE], np.float32)
+  return rows, [sliced.make(first + t, row, first + t) for t, row in enumerate(rows)]
+
+
+@pytest.mark.parametrize('family', every_family.FAMILIES)
+def test_rows_are_those_of_one_process(family):
+  strategy = every_family.example(family, NUM_ROUNDS)
+  sliced = slices(strategy)
+  rows, stddevs = made(sliced)
+  sliced.close()
+  expected, expected_stddevs = here(strategy)
+  np.testing.assert_array_equal(rows, expected)
+  assert stddevs == expected_stddevs
+
+
+@pytest.mark.parametrize('with_snapshots', [False, True])
+def test_a_lost_actor_makes_its_slice_again(tmp_path, with_snapshots):
+  strategy = every_family.example('blt', NUM_ROUNDS)
+  sliced = slices(strategy, folder=tmp_path / 'noise' if with_snapshots else None)
+  first, _ = made(sliced, 9)
+  os.kill(ray.get(sliced.actors[1].pid.remote()), signal.SIGKILL)
+  rest, _ = made(sliced, 3, first=9)
+  sliced.close()
+  np.testing.assert_array_equal(np.concatenate([first, rest]), here(strategy)[0])
+  if with_snapshots:
+    folders = sorted((tmp_path / 'noise').iterdir())
+    assert [folder.name for folder in folders] == ['slice-0', 'slice-1']
+    assert all(folder.stat().st_mode & 0o777 == 0o700 for folder in folders)
+    assert any(folders[1].glob('before-*'))
+
+
+def test_more_actors_than_chunks_are_not_started():
+  sliced = slices(every_family.example('identity', NUM_ROUNDS), number=50)
+  assert len(sliced.actors) == 3
+  sliced.close()
+
+
+def test_an_abandoned_row_ends():
+  sliced = slices(every_family.example('identity', NUM_ROUNDS))
+  sliced.abandon()
+  with pytest.raises(source.Abandoned):
+    sliced.make(0, np.empty(SIZE, np.float32), 0)
+  sliced.close()
+
+
+def test_actors_that_do_not_come_back_end_the_row():
+  sliced = slices(every_family.example('identity', NUM_ROUNDS), wait_seconds=0.0)
+  for actor in sliced.actors:
+    ray.kill(actor, no_restart=True)
+  with pytest.raises(RuntimeError, match='a slice of a noise row failed|no slice of a noise row'):
+    sliced.make(0, np.empty(SIZE, np.float32), 0)
