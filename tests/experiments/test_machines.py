@@ -1,0 +1,75 @@
+"""A run on a cluster is the run of one process, file by file."""
+
+import pytest
+
+from experiments.stackoverflow import machines
+from tests.experiments import starts
+from tests.experiments.test_crash_safety import assert_same_run, finish, flags_of, killed
+
+pytestmark = [pytest.mark.tff, pytest.mark.slow]
+
+
+@pytest.fixture(name='flags', scope='module')
+def fixture_flags(cluster):
+  return [f'--machines={cluster.address}', '--actors=2', '--actor_cpus=0.5']
+
+
+@pytest.fixture(name='here', scope='module')
+def fixture_here(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('here') / 'run'
+  finish(folder)
+  return folder
+
+
+def test_files_are_the_same_wherever_a_run_is_resumed(flags, here, tmp_path):
+  folder = tmp_path / 'run'
+  killed(folder, 'computed', 5, *flags)
+  killed(folder, 'stored', 12)
+  finish(folder, *flags, '--noise_machines=0')
+  assert_same_run(folder, here)
+
+
+def test_noise_by_actors_is_that_of_one_process(flags, tmp_path):
+  memory = '--noise_memory=engine'
+  finish(tmp_path / 'one', memory)
+  finish(tmp_path / 'other', memory, *flags, '--noise_machines=2')
+  assert_same_run(tmp_path / 'other', tmp_path / 'one')
+
+
+@pytest.mark.parametrize('flag', sorted(machines.GONE))
+def test_flags_of_earlier_releases_are_refused(flag, tmp_path):
+  process = starts.Start(f'--{flag}=1', f'--output_dir={tmp_path / "run"}')
+  assert process.wait() == 2
+  assert process.err == f'train: --{flag} is gone: {machines.GONE[flag]}\n'
+  assert not (tmp_path / 'run').exists()
+
+
+@pytest.mark.parametrize(
+  'wrong, words',
+  [
+    (['--machines=localhost:1'], 'no Ray cluster answers at localhost:1'),
+    (['--machines=nowhere'], "address must be host:port of a cluster's head or 'auto'"),
+    (['--actors=3'], '--actors is for the Ray cluster that --machines names'),
+    (['--noise_machines=-1'], '--noise_machines=-1 must be at least 0'),
+    (['--machines=auto', '--max_concurrent_clients=2'], 'give --clients_per_actor'),
+    (['--noise_memory=recomputed'], '--noise_memory=recomputed is gone'),
+  ],
+)
+def test_what_cannot_be_is_one_line(wrong, words, tmp_path):
+  flags = ['--dataset=synthetic', '--noise_multiplier=1', '--report_goal=6', '--num_rounds=3']
+  process = starts.Start(*flags, *wrong, f'--output_dir={tmp_path / "run"}')
+  assert process.wait() == 2
+  assert words in process.err and process.err.count('\n') == 1, process.err
+  assert not (tmp_path / 'run').exists()
+
+
+def test_a_run_whose_noise_was_served_is_refused(tmp_path):
+  folder = tmp_path / 'run'
+  killed(folder, 'stored', 3)
+  rows = folder / 'checkpoints' / 'rows'
+  rows.mkdir(exist_ok=True)
+  (rows / 'served.json').write_text('{}')
+  process = starts.Start(*flags_of(folder))
+  assert process.wait() == 2
+  assert 'was made outside the training process, which release 0.1 alone continues' in process.err
+
