@@ -17,6 +17,7 @@ from fl_dpftrl.aggregators import parameters as parameters_lib
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.logs import noise_record
 from fl_dpftrl.noise import base as noise_base
+from fl_dpftrl.noise import randomness
 from fl_dpftrl.noise import stream as streams
 from fl_dpftrl.noise.engine import server as servers
 
@@ -218,9 +219,8 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       return self.memory.identity
     if self._placed(self.memory, value_type) == placement.ENGINE:
       return by_engine.seed_identity(self.noise_seed)
-    if self.noise_seed is None:
-      return 0
-    return digests.short_digest(b'fl_dpftrl given seed %d' % self.noise_seed)
+    origin = f'fl_dpftrl graph {randomness.VERSION}, {self.noise_seed}'
+    return digests.short_digest(origin.encode())
 
   def bound(self, update: Any) -> clipping.BoundedUpdate:
     """Clips, zeroes or rejects one device's update in TensorFlow.

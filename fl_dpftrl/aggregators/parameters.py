@@ -16,7 +16,8 @@ class Parameters(NamedTuple):
 
   Attributes:
     strategy: the digest of C, shortened (scalar, int64).
-    seed: identifier of the seed's origin, not of its value (scalar, int64).
+    seed: identifier of the seed's origin and of the version of the rows of Z, not of the
+      seed's value (scalar, int64).
     noise_multiplier: std(Z) / clip_norm (scalar, float64).
     clip_norm: L2 bound on an update (scalar, float64).
   """
@@ -31,8 +32,8 @@ _TYPES = Parameters(tf.int64, tf.int64, tf.float64, tf.float64)
 # What may be changed within a run, on purpose; the last fields.
 _CHANGEABLE = ('noise_multiplier', 'clip_norm')
 _REMEDY = (
-  'use the factory that made the state, or change_noise where only the noise'
-  ' multiplier or the clip norm was changed on purpose'
+  'use the factory that made the state, in the version of fl_dpftrl that made it, or'
+  ' change_noise where only the noise multiplier or the clip norm was changed on purpose'
 )
 
 

@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 from fl_dpftrl.aggregators import dp_query, factory, parameters
 from fl_dpftrl.families import blt
 from fl_dpftrl.logs import noise_record, writer
-from fl_dpftrl.noise import engine
+from fl_dpftrl.noise import engine, randomness
 
 pytestmark = pytest.mark.tff
 
@@ -74,6 +74,16 @@ def rounds(made, num_rounds, state=None):
 
 
 REFUSED = tf.errors.InvalidArgumentError
+
+
+@pytest.mark.parametrize('noise_seed', [None, 5])
+def test_a_state_of_another_version_of_the_rows_is_refused(monkeypatch, noise_seed):
+  made = lambda: in_state(None, noise_seed=noise_seed)[0].noise_stream(VALUE_TYPE)
+  state = made().init()
+  made().next(state)
+  monkeypatch.setattr(randomness, 'VERSION', randomness.VERSION - 1)
+  with pytest.raises(REFUSED, match='has another seed: .* the version of fl_dpftrl that made it'):
+    made().next(state)
 
 
 @BOTH
