@@ -118,8 +118,8 @@ def test_tff_says_what_would_do(make, tmp_path):
   other = make(tmp_path, clip_norm=0.01)
   message = re.escape(
     '[the state of the noise has another clip_norm 1 (here 0.01): use the'
-    ' factory that made the state, or change_noise where only the noise'
-    ' multiplier or the clip norm was changed on purpose]'
+    ' factory that made the state, in the version of fl_dpftrl that made it, or'
+    ' change_noise where only the noise multiplier or the clip norm was changed on purpose]'
   )
   with pytest.raises(Exception, match=message):
     rounds(other, 1, state)
