@@ -26,7 +26,7 @@ from fl_dpftrl.auditing import noise_tests, result
 # probability below 1e-6.
 _ENOUGH = 4
 _LEVELS = 16  # halvings of the tail probability at which unusual coordinates are counted
-_SAMPLE = 1024  # coordinates of which each pair is looked at
+_SAMPLE = 512  # coordinates of which each pair is looked at
 _NEIGHBOURS = 2  # in the order of a projection, in which copies stand side by side
 _ONE = 1.0 - 1e-9  # correlations beyond are not told apart from 1
 
@@ -212,8 +212,8 @@ def _closest(
   limit = quantile / math.hypot(math.sqrt(entries - 1), quantile)
   if not limit < _ONE:
     return _Pair()
-  units = np.vstack([run.whitened[:, :width] for run in runs])[:, kept]
-  units = units / np.sqrt(np.einsum('ij,ij->j', units, units))
+  units = np.vstack([run.whitened[:, :width] for run in runs]).T[kept]
+  units /= np.sqrt(np.einsum('ij,ij->i', units, units))[:, None]
   best = max(
     (float(abs(value)), one, other)
     for values, first, second in _candidates(units, seen.tensors[kept])
@@ -231,21 +231,22 @@ def _largest(values: np.ndarray, first: np.ndarray, second: np.ndarray) -> tuple
 def _candidates(
   units: np.ndarray, tensors: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-  """Yields correlations and the two coordinates of each.
+  """Yields correlations and the two coordinates of each, of unit vectors in rows.
 
   Copies, also of another scale or sign, have one projection on a direction but
   for the sign, and stand side by side in its order. Of a sample that takes small
   tensors whole, all pairs are yielded.
   """
   generator = np.random.default_rng(0)
-  order = np.argsort(np.abs(generator.standard_normal(len(units)) @ units))
+  order = np.argsort(np.abs(units @ generator.standard_normal(units.shape[1])))
+  ordered = units[order]
   for step in range(1, min(_NEIGHBOURS, len(order) - 1) + 1):
-    first, second = order[:-step], order[step:]
-    yield np.einsum('ij,ij->j', units[:, first], units[:, second]), first, second
+    products = np.einsum('ij,ij->i', ordered[:-step], ordered[step:])
+    yield products, order[:-step], order[step:]
   # By a random place in its tensor, so that all tensors come in turn.
   shuffled = np.lexsort((generator.random(len(tensors)), tensors))
   starts = np.searchsorted(tensors[shuffled], tensors[shuffled])
   sample = shuffled[np.argsort(np.arange(len(tensors)) - starts, kind='stable')[:_SAMPLE]]
-  products = np.triu(units[:, sample].T @ units[:, sample], 1)
+  products = np.triu(units[sample] @ units[sample].T, 1)
   one, other = np.divmod(int(np.argmax(np.abs(products))), len(sample))
   yield products[one, other][None], sample[one][None], sample[other][None]
