@@ -112,6 +112,7 @@ def test_a_tenth_of_the_noise_on_five_coordinates_is_found(seed):
   assert 'coordinates_noised' not in failed(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('factor', [0.5, 2 / 3, 1.5])
 def test_another_scale_of_one_coordinate_is_found_in_many_rows(factor):
   found = audit((300, 20), scaled([310], factor), schema=LONG, draws=2560)
