@@ -7,6 +7,7 @@ from fl_dpftrl import json_files
 from fl_dpftrl.accounting import privacy_loss
 from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.replaying import assumptions as assumptions_lib
 from fl_dpftrl.replaying import facts
 
 
@@ -159,7 +160,6 @@ class Statement:
     adjacency: adjacency of neighbouring runs.
     group_size: devices that are protected together.
     per_device: losses of single devices; None if publishable.
-    assumptions: sentences on which the figures rest.
     void_reason: why the runs guarantee nothing; None if nothing voids it.
     warnings: sentences about the logs.
     commitment: commitment to the logs, if one was made.
@@ -173,7 +173,6 @@ class Statement:
   worst_case: privacy_loss.PrivacyLoss
   adjacency: str
   group_size: int
-  assumptions: tuple[str, ...]
   void_reason: str | None
   warnings: tuple[str, ...]
   counted: facts.Counted | None = None
@@ -210,6 +209,19 @@ class Statement:
   def log(self) -> tuple[log_lib.LogFile, ...]:
     """The files of all runs; none if publishable."""
     return tuple(file for run in self.runs for file in run.log or ())
+
+  @property
+  def assumptions(self) -> tuple[str, ...]:
+    """Sentences on which the figures rest."""
+    return assumptions_lib.sentences(
+      self.runs,
+      holds=self.declared.holds if self.declared else None,
+      adjacency=self.adjacency,
+      group_size=self.group_size,
+      void_reason=self.void_reason,
+      drawn=self.drawn,
+      confidential=self.confidential,
+    )
 
   def parts(self) -> tuple[Part, ...]:
     """Returns the guarantees that it has, the worst case first."""
