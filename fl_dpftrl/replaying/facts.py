@@ -41,7 +41,7 @@ class Counted:
     rounds_without_participants: rounds with noise but without any device.
     separations: (rounds between two successive participations of a device, number of
       occurrences).
-    witness: an example of min_sep; None if no device took part twice.
+    witness: an example of min_sep; None if no device took part twice, and over several runs.
     participations: (rounds that a device took part in, number of devices); None over several
       runs.
     cohort_sizes: sizes of the rounds; None over several runs.
@@ -53,7 +53,7 @@ class Counted:
   num_participations: int
   rounds_without_participants: int
   separations: Occurrences
-  witness: logged_lib.Witness | None
+  witness: logged_lib.Witness | None = None
   participations: Occurrences | None = None
   cohort_sizes: CohortSizes | None = None
   rounds_short_of_report_goal: int | None = None

@@ -267,5 +267,4 @@ def _counted_together(
     num_participations=sum(o.num_participations for o in happened),
     rounds_without_participants=sum(o.rounds_without_participants for o in happened),
     separations=tuple(separations.to_dict().items()),
-    witness=min((o.witness for o in happened if o.witness), key=lambda w: w.order, default=None),
   )

@@ -7,6 +7,7 @@ from fl_dpftrl import json_files
 from fl_dpftrl.accounting import privacy_loss
 from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.logs import logged as logged_lib
 from fl_dpftrl.replaying import assumptions as assumptions_lib
 from fl_dpftrl.replaying import facts
 
@@ -191,6 +192,17 @@ class Statement:
     return len(self.runs) > 1
 
   @property
+  def closest_run(self) -> int:
+    """Place, from 0, of the first run with the least min_sep."""
+    return [run.min_sep for run in self.runs].index(self.min_sep)
+
+  @property
+  def closest(self) -> logged_lib.Witness | None:
+    """A pair of participations that min_sep is of; None if that run has none, or if publishable."""
+    counted = self.runs[self.closest_run].counted
+    return counted and counted.witness
+
+  @property
   def noise_multiplier(self) -> float:
     """std(Z) / clip_norm in round 0 of the first run."""
     return self.runs[0].noise_multiplier
@@ -279,5 +291,5 @@ class Statement:
       **schema,
       'max_participations_over_runs': self.most_over_runs,
       'separations': [list(pair) for pair in counted.separations],
-      'witness': counted.witness and counted.witness._asdict(),
+      'witness': self.closest and {**self.closest._asdict(), 'run': self.closest_run + 1},
     }
