@@ -5,11 +5,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from fl_dpftrl import digests, json_files, messages
+from fl_dpftrl import catalogue, digests, json_files, messages
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.bundles import checks as checks_lib
 from fl_dpftrl.bundles import manifest as manifest_lib
-from fl_dpftrl.bundles import private_checks, public_manifest, publishing
+from fl_dpftrl.bundles import private_checks, public_manifest, publishing, strategy_files
 from fl_dpftrl.families import base
 from fl_dpftrl.replaying import facts as facts_lib
 from fl_dpftrl.replaying import publication, sensitivities, spending
@@ -45,13 +45,18 @@ def examine(
     OSError: if it cannot be read.
   """
   checks: list[checks_lib.Check] = list(checks_lib.of_files(found, manifest))
-  strategies: list[list[base.Strategy]] = []
+  strategies: list[list[catalogue.StrategyFile]] = []
   for place, run in enumerate(manifest.runs, 1):
     own = []
     for entry in run.strategies:
       name = f'strategy of run {place}' + (f' from round {entry.round}' if entry.round else '')
-      checked, strategy = private_checks.check_strategy(
-        found.folder, name, entry.file, entry.sha256
+      checked, strategy = strategy_files.check(
+        found.folder,
+        name,
+        entry.file,
+        entry.sha256,
+        made_by=manifest.made_by,
+        listed=manifest.files,
       )
       checks.append(checked)
       own += [strategy] if strategy else []
@@ -67,9 +72,12 @@ def examine(
     why = messages.one_line(error)
     return (*checks, checks_lib.Check('statement', (why,)), checks_lib.unconfirmed())
   own = checks_lib.plain(statement.to_json())
-  differing = checks_lib.differences(stored, own, 'the parameters')
+  differing = list(checks_lib.differences(stored, own, 'the parameters'))
+  for run, of_run in zip(manifest.runs, strategies, strict=True):
+    names = [entry.file for entry in run.strategies]
+    differing += strategy_files.differences(names, of_run, _noise(run, of_run), run.schema)
   detail = 'figures computed again from n, b, k and the parameters, to the last digit'
-  checks.append(checks_lib.Check('statement', differing, detail))
+  checks.append(checks_lib.Check('statement', tuple(differing), detail))
   checks += [compared] if compared else []
   fits = all(check.passed for check in checks)
   schemas = '; '.join(
@@ -149,7 +157,7 @@ def _check_commitments(
 
 def _computed(
   manifest: public_manifest.PublicManifest,
-  strategies: Sequence[Sequence[base.Strategy]],
+  strategies: Sequence[Sequence[catalogue.StrategyFile]],
   stored: Any,
 ) -> statement_lib.Statement:
   """Returns the statement that follows from the parameters, and from what it asserts.
@@ -163,7 +171,7 @@ def _computed(
   adjacency_lib.check(asked.adjacency, asked.group_size)
   if not asked.deltas:
     raise ValueError('deltas must hold at least one delta')
-  noises = [run.noise(own) for run, own in zip(runs, strategies, strict=True)]
+  noises = [_noise(run, own) for run, own in zip(runs, strategies, strict=True)]
   spend = spending.Spending.of(noises, asked.adjacency, asked.deltas)
   worst = sensitivities.worst_case(noises, [run.schema for run in runs])
   announced = [run.declared for run in runs if run.declared is not None]
@@ -204,6 +212,12 @@ def _computed(
     commitment=statement_lib.Commitment(hmac_sha256=value, salt=None),
     confidential=False,
   )
+
+
+def _noise(
+  run: public_manifest.PublicRun, strategies: Sequence[catalogue.StrategyFile]
+) -> runs_lib.Noise:
+  return run.noise([file.strategy for file in strategies])
 
 
 def _facts(

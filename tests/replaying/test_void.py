@@ -11,6 +11,7 @@ import fl_dpftrl as dpftrl
 from fl_dpftrl.logs import layout, noise_record, schema_record, shards
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.replaying import replay, runs, runs_file
+from fl_dpftrl.replaying import void as void_lib
 from tests.commands import lines
 
 BLT = dpftrl.BLT([0.99, 0.7], [0.3, 0.3])
@@ -98,9 +99,9 @@ def test_no_epsilon_that_holds_is_below_that_of_the_recorded_run(true):
     run = runs.Run.of(
       log, strategy, noise_multiplier=multiplier, changes=changes, restarts=restarts
     )
-    stated = replay.replay(run, deltas=1e-6)
-    if stated.void_reason is None:
+    if void_lib.reason([run]) is None:  # Replay says so in words, which other tests compare.
       held += 1
+      stated = replay.replay(run, deltas=1e-6)
       for part, own in zip(stated.parts(), told.parts(), strict=True):
         assert part.loss.epsilon >= own.loss.epsilon, (multiplier, changes, restarts)
   assert held
