@@ -46,12 +46,12 @@ def check(
   try:
     found = catalogue.load(path)
     named = next(iter(arrays), None)
-    own = catalogue.document(found, named)
+    own = checks_lib.plain(catalogue.document(found, named)) | {'made_by': made_by}
     stored = json_files.read(path)
     fits = named is None or named == catalogue.arrays_name(path, (folder / named).read_bytes())
   except (ValueError, OSError) as error:
     return checks_lib.Check(name, (messages.one_line(error),)), None
-  told = list(checks_lib.differences(stored, own | {'made_by': made_by}, 'its parameters'))
+  told = list(checks_lib.differences(stored, own, 'its parameters'))
   if len(arrays) > 1 or not fits:
     told.append(f'{file} has other arrays than those of its strategy')
   digest = digests.strategy_digest(found.strategy)

@@ -7,8 +7,11 @@ import shutil
 import pytest
 
 import fl_dpftrl as dpftrl
+from fl_dpftrl import catalogue, digests
 from fl_dpftrl.bundles import manifest as manifest_lib
+from fl_dpftrl.bundles import strategy_files
 from fl_dpftrl.logs import canaries, noise_record, schema_record
+from tests import every_family
 from tests.bundles import test_bundles as private
 from tests.bundles import test_public_bundles as public_lib
 
@@ -185,3 +188,26 @@ def test_files_that_nothing_names_are_refused(written, tmp_path, kind, name):
     assert 'guarantee' in private.failed(folder)
   except ValueError as error:
     assert name in str(error)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', every_family.NAMES)
+def test_strategy_files_of_every_family_hold_what_follows(name, tmp_path):
+  strategy = every_family.example(name, 12)
+  path = tmp_path / 'strategy-1.json'
+  catalogue.save_strategy(path, strategy, schema=dpftrl.MinSep(num_rounds=12, min_sep=3))
+
+  def check():
+    found, _ = strategy_files.check(
+      tmp_path,
+      'strategy',
+      path.name,
+      digests.strategy_digest(strategy),
+      made_by=dpftrl.__version__,
+      listed=[p.name for p in tmp_path.iterdir()],
+    )
+    return found
+
+  assert check().passed, check().found
+  path.write_text(path.read_text().replace('"format"', '"note": 1, "format"', 1))
+  assert check().found == ("'note' is unknown",)

@@ -8,6 +8,7 @@ import pytest
 
 from fl_dpftrl.commands import main
 from tests import pages
+from tests.golden import test_bandmf_table
 
 PAGE = 'published-figures.md'
 # The figures of a table, by the head of its first column: names in the JSON object.
@@ -63,6 +64,8 @@ def test_all_rows_of_the_papers_are_there():
     'ε': 5,
     'bands and σ': 10,
   }
+  stated = [printed.split(', ') for _, printed, _ in pages.rows(PAGE, 'mechanism')]
+  assert stated == [row['printed'] for row in test_bandmf_table.TABLE['rows']]
   links = {path.name for path in pages.DOCS.glob('*.md') if PAGE in path.read_text()}
   assert 'reviewer.md' in links
   assert PAGE in (pages.DOCS.parent / 'mkdocs.yml').read_text()
