@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
+from tests import pages
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
@@ -40,6 +41,10 @@ def check(folder, names):
       np.testing.assert_array_equal(archive[f'weight{i}'], weight)
   secrets = sorted((folder / 'checkpoints').glob('round-*.npz'))
   assert secrets and all(path.stat().st_mode & 0o077 == 0 for path in secrets)
+  for path in folder.iterdir():
+    owner = pages.read_by()[f'{path.name}/' if path.is_dir() else path.name]
+    assert owner in ('owner', 'umask')
+    assert (path.stat().st_mode & 0o077 == 0) == (owner == 'owner'), path
 
 
 def test_a_bare_tff_model(tmp_path, monkeypatch, capsys):

@@ -298,9 +298,10 @@ class Hparams:
 
   def record(self, folder: pathlib.Path) -> None:
     """Writes hparams.json into the folder, which is made if need be."""
+    # Population and seed of the cohorts are for the owner alone.
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(self.to_json(), indent=2) + '\n'
-    files.write_durably(folder / HPARAMS_NAME, text.encode())
+    files.write_durably(folder / HPARAMS_NAME, text.encode(), private=True)
 
 
 def _define_flags(values: flags.FlagValues) -> None:
