@@ -20,6 +20,7 @@ Source: Tseng and Bertsekas 1993, for multipliers; Rockafellar 1976, for proxima
 import dataclasses
 import functools
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,16 +30,25 @@ from fl_dpftrl.optimization import banded_loss, banded_start, solver
 
 _FEWEST_ROUNDS, _FEWEST_BANDS = 128, 8  # smallest size with a refined start
 _MOST_ENTRIES, _COPIES = 1 << 25, 40  # maximum band entries; arrays of that size
-# Tolerance, iterations and memory of the search for the mean, and of each step for the maximum.
-_MEAN = {'tolerance': 1e-6, 'max_iterations': 300, 'memory': 10}
-_MAXIMUM = {'tolerance': 1e-11, 'max_iterations': 300, 'memory': 20}
 # Powers of the squared errors in successive steps for the maximum, and the factor of the distance
 # to the step's start: from a refined start, and from any other.
-_REFINED = ((64, 8.0), (64, 8.0), (64, 8.0), (256, 3.0))
+_REFINED = ((64, 8.0), (64, 8.0), (64, 8.0), (128, 5.0))
 _UNREFINED = ((4, 1.0), (16, 1.0), (64, 1.0), (256, 1.0), (256, 1.0), (256, 1.0))
 # Least weight of a query, relative to the mean. Where weights are near zero, the loss hardly
 # determines the strategy.
 _LEAST_WEIGHT = 0.1
+
+
+class _Limits(NamedTuple):
+  """Limits of a descent; see `solver.minimize`."""
+
+  tolerance: float
+  max_iterations: int
+  memory: int
+
+
+_MEAN = _Limits(tolerance=1e-6, max_iterations=300, memory=10)
+_MAXIMUM = _Limits(tolerance=1e-12, max_iterations=300, memory=20)  # for each step
 
 
 def most_bands(schema: participation.MinSep) -> int:
@@ -166,12 +176,12 @@ def _best(
     start = start * banded_start.refine(ratios, problem.num_bands, problem.num_rounds)
     weights = np.repeat(of_smaller, 2)[: problem.num_rounds]
   if objective == 'rms':
-    return _descend(problem, problem.loss(1), start, report, **_MEAN), weights
+    return _descend(problem, problem.loss(1), start, report, _MEAN), weights
   start = problem.norms.rescale(start)[0]
   for power, proximity in _UNREFINED if smaller is None else _REFINED:
     weights = np.maximum(weights, _LEAST_WEIGHT)
     loss = problem.loss(power, weights / weights.mean())
-    start = _descend(problem, loss, start, report, **_MAXIMUM, proximity=proximity)
+    start = _descend(problem, loss, start, report, _MAXIMUM, proximity)
     weights = loss.raised_weights(start)
   return start, weights
 
@@ -181,17 +191,16 @@ def _descend(
   loss: banded_loss.Loss,
   start: np.ndarray,
   report: solver.Progress,
-  *,
-  tolerance: float,
-  max_iterations: int,
-  memory: int,
+  limits: _Limits,
   proximity: float = 0.0,
 ) -> np.ndarray:
   """Returns the C, with its norms, that minimises the loss and the distance to the start.
 
   Args:
-    problem, loss, start, report: C by columns, with its norms, and its loss.
-    tolerance, max_iterations, memory: see `solver.minimize`.
+    problem, loss: problem and its loss.
+    start: C by columns.
+    report: callback that is told the steps.
+    limits: limits of the descent.
     proximity: factor of the squared distance, relative to the loss per column.
   """
   # Larger steps suit columns that few queries depend on.
@@ -209,12 +218,5 @@ def _descend(
       gradient += factor * way
     return value, gradient
 
-  found = solver.minimize(
-    value_and_grad,
-    centre,
-    progress=report,
-    memory=memory,
-    tolerance=tolerance,
-    max_iterations=max_iterations,
-  )
+  found = solver.minimize(value_and_grad, centre, progress=report, **limits._asdict())
   return problem.norms.rescale(found.point.reshape(start.shape) / scale)[0]
