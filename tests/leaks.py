@@ -1,12 +1,15 @@
 """Finds digits of secret values in whatever a program says of itself."""
 
 import contextlib
+import pathlib
 import re
 import traceback
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
+
+from fl_dpftrl.learning import checkpoints
 
 # Successive digits that count as a leak.
 _DIGITS, _HEX_DIGITS, _BYTES = 6, 8, 4
@@ -62,3 +65,17 @@ def refused(secrets: Secrets, kind: type[Exception] = Exception) -> Iterator[Non
       assert not secrets.found_in(text), text
   else:
     raise AssertionError('it was not refused')
+
+
+def spoil(folder: pathlib.Path) -> Secrets:
+  """Gives the newest checkpoint of a run a seed of another type; returns what it holds."""
+  newest = max((folder / 'checkpoints').glob('round-*.npz'))
+  with np.load(newest) as archive:
+    leaves = [archive[name] for name in archive.files if name != 'about']
+  (where,) = [i for i, leaf in enumerate(leaves) if (leaf.shape, leaf.dtype) == ((2,), np.int64)]
+  stored = checkpoints.CheckpointFolder(folder / 'checkpoints', leaves)
+  latest = stored.load(int(newest.stem.removeprefix('round-')))
+  seed = leaves[where].astype(np.uint64)
+  latest.state[where] = seed
+  stored.save(latest)
+  return Secrets([leaves[where], seed])
