@@ -52,9 +52,10 @@ _DEFINE = {
 }
 
 
-def _flag(default: Any, text: str, choices: tuple[str, ...] = ()) -> Any:
+def _flag(default: Any, text: str, choices: tuple[str, ...] = (), shown: bool = True) -> Any:
   """Returns a field of Hparams that is a flag too, with its help text."""
-  return dataclasses.field(default=default, metadata={'help': text, 'choices': choices})
+  metadata = {'help': text, 'choices': choices}
+  return dataclasses.field(default=default, metadata=metadata, repr=shown)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -190,7 +191,7 @@ class Hparams:
   )
   seed: int = _flag(0, 'Seed of data, cohorts and initial weights; not of the noise.')
   noise_seed: int | None = _flag(
-    None, 'Makes the noise reproducible, for tests: the run then has no guarantee.'
+    None, 'Makes the noise reproducible, for tests: the run then has no guarantee.', shown=False
   )
 
   def __post_init__(self):

@@ -105,4 +105,4 @@ def check_rows(
       f' (of an AdaptiveClipping: its update_noise_multiplier), got {rows.stddev}'
     )
   if noise_seed is not None:
-    raise ValueError(f'give noise_seed to the rows instead, got {noise_seed}')
+    raise ValueError('give noise_seed to the rows instead')

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl import adaptive_clipping, digests
+from fl_dpftrl import adaptive_clipping, digests, messages
 from fl_dpftrl.aggregators import adaptive, by_engine, by_reference, clipping, inner_sum, placement
 from fl_dpftrl.aggregators import parameters as parameters_lib
 from fl_dpftrl.families import base as strategies
@@ -32,6 +32,9 @@ class AggregatorState(NamedTuple):
 
   inner: Any
   noise: Any
+
+  def __repr__(self) -> str:
+    return messages.outline(self)
 
 
 def _template(value_type: tff.Type) -> Any:
@@ -124,7 +127,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
   report_goal: int
   zeroing_norm: float | None = None
   inner_factory: tff.aggregators.UnweightedAggregationFactory | None = None
-  noise_seed: int | None = None
+  noise_seed: int | None = dataclasses.field(default=None, repr=False)
   memory: str | servers.RowServer = placement.AUTO
   noise_folder: str | os.PathLike[str] | None = None
   _chosen: dict[int, str] = dataclasses.field(default_factory=dict, init=False, repr=False)
@@ -145,7 +148,8 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
         )
       is_number = isinstance(value, numbers.Real) and math.isfinite(value)
       if isinstance(value, bool) or not is_number or not is_valid(value):
-        raise ValueError(f'{name} must be {what}, got {value!r}')
+        found = messages.kind(value) if name == 'noise_seed' else repr(value)
+        raise ValueError(f'{name} must be {what}, got {found}')
       object.__setattr__(self, name, kind(value))
     if isinstance(self.memory, servers.RowServer):
       by_reference.check_rows(self.memory, strategy, self._stddev(), self.noise_seed)
@@ -158,7 +162,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       raise ValueError(
         'inner_factory must be a'
         ' tff.aggregators.UnweightedAggregationFactory, got'
-        f' {self.inner_factory!r}'
+        f' {messages.kind(self.inner_factory)}'
       )
     inner_sum.check_no_mean(self.inner_factory)
     self._stddev()

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from fl_dpftrl import digests
+from fl_dpftrl import digests, messages
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.logs import noise_record
 from fl_dpftrl.noise import base as noise_base
@@ -94,7 +94,9 @@ def change(noise: Any, own: Parameters, declared: noise_record.DeclaredNoise) ->
 def check_declared(own: Parameters, declared: noise_record.DeclaredNoise, *, restart: bool) -> None:
   """Raises ValueError unless a factory's parameters are those of the declared change."""
   if not isinstance(declared, noise_record.DeclaredNoise):
-    raise ValueError(f'declared must be what LogWriter.change_noise returns, got {declared!r}')
+    raise ValueError(
+      f'declared must be what LogWriter.change_noise returns, got {messages.kind(declared)}'
+    )
   if declared.restart != restart:
     use = 'restart_noise' if declared.restart else 'change_noise'
     raise ValueError(f'the log records another kind of change at that round: use {use}')

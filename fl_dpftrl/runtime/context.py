@@ -7,7 +7,6 @@ import hashlib
 import itertools
 import numbers
 import os
-import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -21,9 +20,6 @@ from fl_dpftrl import messages
 from fl_dpftrl.runtime import analysis, clients, memory, programs, values
 
 _Tensors = Sequence[tf.Tensor]
-
-# The sentence of an assertion, which TensorFlow puts between lines on its graph.
-_ASSERTED = re.compile(r'assertion failed: \[[^\]]+\]')
 
 
 class InProcessContext(tff.framework.SyncContext):
@@ -107,13 +103,7 @@ class InProcessContext(tff.framework.SyncContext):
     number = 0
     if program.has_clients:
       number = next(self._calls) if self._number is None else self._number
-    try:
-      call.run(functools.partial(_client_seed, self._key, number), self._max_concurrent_clients)
-    except tf.errors.InvalidArgumentError as error:
-      said = _ASSERTED.search(error.message)
-      if said is None:
-        raise
-      raise tf.errors.InvalidArgumentError(error.node_def, error.op, said[0]) from None
+    call.run(functools.partial(_client_seed, self._key, number), self._max_concurrent_clients)
     return values.assembled(of.result, call.results(), self._arrays)
 
 
@@ -192,7 +182,8 @@ class _Call:
         continue
       if not isinstance(value, (list, tuple)):
         raise TypeError(
-          f'expected a list, a value of type {of_part.member} for each client, got {value!r:.80}'
+          f'expected a list, a value of type {of_part.member} for each client,'
+          f' got {messages.kind(value)}'
         )
       if self._num_clients not in (None, len(value)):
         raise ValueError(f'arguments are for {self._num_clients} and for {len(value)} clients')
@@ -235,7 +226,9 @@ class _Call:
     num_threads = memory.concurrent_clients(model_bytes, max_concurrent)
     for name in stage.keeps:
       self._of_client[name] = []
-    work = lambda client: step(seed(client), functools.partial(self._value_of, client))
+    work = lambda client, manager: step(
+      seed(client), functools.partial(self._value_of, client), manager
+    )
     found = clients.in_order(work, self.num_clients, num_threads, self._stop)
     with contextlib.closing(found):
       for given in found:

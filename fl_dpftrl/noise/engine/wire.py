@@ -94,7 +94,7 @@ class Slice:
   size: int
   num_rounds: int
   stddev: float
-  seed: bytes
+  seed: bytes = dataclasses.field(repr=False)
   memory: str
   precision: str
   snapshot_rows: int
