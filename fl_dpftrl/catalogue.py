@@ -134,38 +134,53 @@ def save_strategy(
     raise ValueError(f'a strategy file must end in .json, got {str(path)!r}')
   file = describe(strategy, schema, objective=objective, workload=workload)
   arrays: dict[str, np.ndarray] = {}
-  described = strategy_document.describe(strategy, arrays)
-  content = b''
+  strategy_document.describe(strategy, arrays)
+  content, name = b'', None
   if arrays:
     stream = io.BytesIO()
     np.savez_compressed(stream, **arrays)
     content = stream.getvalue()
-    digest = hashlib.sha256(content).hexdigest()[:_DIGEST_LENGTH]
-    arrays_path = path.with_name(f'{path.stem}.{digest}.npz')
-    strategy_document.name_arrays(described, arrays_path.name)
-  document = {
-    'format': FORMAT,
-    'version': VERSION,
-    **described,
-    'workload': workload.name,
-    **{name: value for name, value in dataclasses.asdict(workload).items() if value},
-    'objective': objective,
-    'schema': {
-      'participation': strategy_document.schema_name(schema),
-      **dataclasses.asdict(schema),
-    },
-    **file.figures,
-    'made_by': file.version,
-  }
-  text = json.dumps(document, indent=2, allow_nan=False) + '\n'
+    name = arrays_name(path, content)
+  text = json.dumps(document(file, name), indent=2, allow_nan=False) + '\n'
   with _alone_in(path.parent):
     before = _arrays_of(path)
-    if arrays:
-      files.write_durably(arrays_path, content)
+    if name:
+      files.write_durably(path.with_name(name), content)
     files.write_durably(path, text.encode())
     for old in before - _arrays_of(path):
       path.with_name(old).unlink(missing_ok=True)
   return file
+
+
+def document(file: StrategyFile, arrays: str | None = None) -> json_files.Object:
+  """Returns the JSON object of a strategy file.
+
+  Args:
+    file: the strategy with its setting and figures.
+    arrays: name of the .npz beside it; None if it has no arrays.
+  """
+  described = strategy_document.describe(file.strategy, {})
+  strategy_document.name_arrays(described, arrays)
+  schema = {
+    'participation': strategy_document.schema_name(file.schema),
+    **dataclasses.asdict(file.schema),
+  }
+  return {
+    'format': FORMAT,
+    'version': VERSION,
+    **described,
+    'workload': file.workload.name,
+    **{name: value for name, value in dataclasses.asdict(file.workload).items() if value},
+    'objective': file.objective,
+    'schema': schema,
+    **file.figures,
+    'made_by': file.version,
+  }
+
+
+def arrays_name(path: pathlib.Path, content: bytes) -> str:
+  """Returns the name of the .npz beside a strategy file, by its content."""
+  return f'{path.stem}.{hashlib.sha256(content).hexdigest()[:_DIGEST_LENGTH]}.npz'
 
 
 @contextlib.contextmanager

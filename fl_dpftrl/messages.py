@@ -2,9 +2,13 @@
 
 Values may come from files of other people. A terminal would act on control characters in them,
 a line break would forge a line, and a field can be as long as its file.
+
+What may hold a secret, as arguments of computations do, is not quoted: only its kind is said.
 """
 
 import reprlib
+from collections.abc import Collection
+from typing import Any
 
 _LEVELS = 3  # maximum nesting of containers that is shown
 _ITEMS = 4  # maximum items of a container that are shown
@@ -35,6 +39,30 @@ def quoted(value: object, limit: int = 80) -> str:
   except (ValueError, RecursionError):  # A huge number within a container.
     text = f'a {type(value).__name__}'
   return _cut(_printable(text), limit)
+
+
+def kind(value: object) -> str:
+  """Returns the type of a value, with its shape or size, and nothing that it holds."""
+  name = type(value).__name__
+  dtype, shape = getattr(value, 'dtype', None), getattr(value, 'shape', None)
+  if dtype is not None and shape is not None:
+    return f'{getattr(dtype, "name", name)}, {shape}'
+  if isinstance(value, Collection) and not isinstance(value, (str, bytes)):
+    return f'{name} of {len(value)}'
+  return name
+
+
+def outline(value: Any) -> str:
+  """Returns the kinds of a named tuple's fields, as `__repr__` of one that holds a secret.
+
+  Args:
+    value: a named tuple; those in its fields are outlined too.
+  """
+  parts = (
+    f'{name}={outline(part) if hasattr(part, "_fields") else f"<{kind(part)}>"}'
+    for name, part in zip(value._fields, value)
+  )
+  return f'{type(value).__name__}({", ".join(parts)})'
 
 
 def one_line(text: object, limit: int = 300) -> str:

@@ -35,7 +35,7 @@ def describe(
   return {'family': strategy.family, 'parameters': parameters}
 
 
-def name_arrays(described: json_files.Object, npz: str) -> None:
+def name_arrays(described: json_files.Object, npz: str | None) -> None:
   """Completes the references of `describe`."""
   for value in described['parameters'].values():
     if isinstance(value, dict) and 'npz' in value:

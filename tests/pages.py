@@ -1,7 +1,28 @@
 """Figures of a page, which programs read from its <data> elements."""
 
+import pathlib
 import re
+from collections.abc import Iterator
 from typing import Any
+
+DOCS = pathlib.Path(__file__).parents[1] / 'docs'
+
+
+def rows(page: str, first: str) -> Iterator[list[str]]:
+  """Yields the rows of the table of a page in docs/ whose head begins with a word."""
+  _, found, after = (DOCS / page).read_text().partition(f'\n| {first} |')
+  assert found, first
+  for line in after.partition('\n\n')[0].splitlines()[2:]:
+    yield [cell.strip() for cell in line.strip('|').split('|')]
+
+
+def read_by() -> dict[str, str]:
+  """Who may read each file of a run's folder, as the researcher's page says."""
+  return {
+    name: who
+    for names, _, who in rows('researcher.md', 'file')
+    for name in re.findall('`(.*?)`', names)
+  }
 
 
 def figures(text: str) -> list[tuple[str, str]]:

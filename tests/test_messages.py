@@ -1,5 +1,9 @@
 """Messages are one short line, whatever values they quote."""
 
+import pprint
+from typing import Any, NamedTuple
+
+import numpy as np
 import pytest
 
 from fl_dpftrl import messages
@@ -65,3 +69,35 @@ def test_short_lines_stay_as_they_are():
     '--delta=0 must lie between 0 and 1'
   )
   assert messages.one_line(ValueError('no')) == 'no'
+
+
+class Seeded(NamedTuple):
+  seed: Any
+  rest: Any = ()
+
+  def __repr__(self):
+    return messages.outline(self)
+
+
+@pytest.mark.parametrize(
+  'value, kind',
+  [
+    (123456, 'int'),
+    ('123456', 'str'),
+    (b'123456', 'bytes'),
+    (None, 'NoneType'),
+    ([1, 2], 'list of 2'),
+    ({'a': 1}, 'dict of 1'),
+    (np.zeros((2, 3), np.float32), 'float32, (2, 3)'),
+    (np.int64(123456), 'int64, ()'),
+    (Seeded(1), 'Seeded of 2'),
+  ],
+)
+def test_a_kind_says_nothing_of_the_value(value, kind):
+  assert messages.kind(value) == kind
+
+
+def test_a_named_tuple_is_outlined():
+  nested = Seeded(np.array([123456, 7]), Seeded(123456, {'a': 123456}))
+  outline = 'Seeded(seed=<int64, (2,)>, rest=Seeded(seed=<int>, rest=<dict of 1>))'
+  assert repr(nested) == str(nested) == f'{nested}' == pprint.pformat(nested, width=200) == outline

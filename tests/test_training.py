@@ -1,14 +1,20 @@
 """The examples that train, as users run them: trained, replayed, reloaded."""
 
 import json
+import logging
 import pathlib
 import runpy
 import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import fl_dpftrl as dpftrl
+from fl_dpftrl import participation, runtime
+from fl_dpftrl.learning import loop
+from tests import leaks, pages
+from tests.runtime import small_processes
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
@@ -40,6 +46,10 @@ def check(folder, names):
       np.testing.assert_array_equal(archive[f'weight{i}'], weight)
   secrets = sorted((folder / 'checkpoints').glob('round-*.npz'))
   assert secrets and all(path.stat().st_mode & 0o077 == 0 for path in secrets)
+  for path in folder.iterdir():
+    owner = pages.read_by()[f'{path.name}/' if path.is_dir() else path.name]
+    assert owner in ('owner', 'umask')
+    assert (path.stat().st_mode & 0o077 == 0) == (owner == 'owner'), path
 
 
 def test_a_bare_tff_model(tmp_path, monkeypatch, capsys):
@@ -71,3 +81,34 @@ def test_keras_models(name, tmp_path, monkeypatch, capsys):
   names, out = run(name, tmp_path, monkeypatch, capsys)
   check(tmp_path / 'run', names)
   assert 'epsilon 30.00' in out
+
+
+def test_a_failed_round_tells_no_secret_and_names_the_client(tmp_path, caplog):
+  runtime.use_in_process()
+  aggregator = dpftrl.CorrelatedNoiseFactory(
+    dpftrl.BLT((0.9, 0.5), (0.3, 0.2)), noise_multiplier=1.0, clip_norm=1.0, report_goal=4
+  )
+  process = small_processes.unweighted(aggregator)
+  clients = small_processes.clients()
+  data = {f'client{i}': one for i, one in enumerate(clients)}
+  bad = clients[0].map(lambda x, y: (tf.debugging.check_numerics(x / 0.0, 'not finite'), y))
+
+  def train(num_rounds, *, bad_in_round=None):
+    in_round = lambda t, name: bad if t == bad_in_round and name in names[1:3] else data[name]
+    cohorts = lambda: (participation.Cohort(t, np.array(names), t, t) for t in range(num_rounds))
+    names = sorted(data)
+    arguments = dict(num_rounds=num_rounds, clients=names, client_data=in_round, rounds=cohorts)
+    return dpftrl.train(process, aggregator, folder=tmp_path / 'run', **arguments)
+
+  train(2)
+  with pytest.raises(loop.RoundFailedError, match='^round 2 failed: client 1, .* of 4: not finite'):
+    train(3, bad_in_round=2)
+  secrets = leaks.spoil(tmp_path / 'run')
+  with leaks.refused(secrets, loop.RoundFailedError):
+    try:
+      train(3)
+    except loop.RoundFailedError:
+      logging.getLogger().exception('the run ended')
+      raise
+  assert 'noise.seed: expected a value of type int64, got uint64' in caplog.text
+  assert not secrets.found_in(caplog.text)

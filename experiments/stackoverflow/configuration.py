@@ -52,9 +52,10 @@ _DEFINE = {
 }
 
 
-def _flag(default: Any, text: str, choices: tuple[str, ...] = ()) -> Any:
+def _flag(default: Any, text: str, choices: tuple[str, ...] = (), shown: bool = True) -> Any:
   """Returns a field of Hparams that is a flag too, with its help text."""
-  return dataclasses.field(default=default, metadata={'help': text, 'choices': choices})
+  metadata = {'help': text, 'choices': choices}
+  return dataclasses.field(default=default, metadata=metadata, repr=shown)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -189,7 +190,7 @@ class Hparams:
   )
   seed: int = _flag(0, 'Seed of data, cohorts and initial weights; not of the noise.')
   noise_seed: int | None = _flag(
-    None, 'Makes the noise reproducible, for tests: the run then has no guarantee.'
+    None, 'Makes the noise reproducible, for tests: the run then has no guarantee.', shown=False
   )
 
   def __post_init__(self):
@@ -297,9 +298,10 @@ class Hparams:
 
   def record(self, folder: pathlib.Path) -> None:
     """Writes hparams.json into the folder, which is made if need be."""
+    # Population and seed of the cohorts are for the owner alone.
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(self.to_json(), indent=2) + '\n'
-    files.write_durably(folder / HPARAMS_NAME, text.encode())
+    files.write_durably(folder / HPARAMS_NAME, text.encode(), private=True)
 
 
 def _define_flags(values: flags.FlagValues) -> None:

@@ -148,10 +148,10 @@ def write(folder: pathlib.Path, *, hparams: configuration.Hparams, **facts: Any)
     ),
     **facts,
   )
-  _write_json(folder / 'privacy.json', statement.to_json(), private=True)
+  _write_json(folder / 'privacy.json', statement.to_json())
   if outcome.audit is not None:
     content = {**outcome.audited, **outcome.audit.to_json()}
-    _write_json(folder / AUDIT_NAME, content, private=True)
+    _write_json(folder / AUDIT_NAME, content)
   privacy.write_report(folder / 'privacy.html', statement, setting=_report_setting(outcome))
   without_noise = _without_noise(outcome)
   plot.accuracy_plot(
@@ -208,9 +208,10 @@ def diverged_since(table: metrics.MetricsTable, test: dict[str, float]) -> int |
   return first
 
 
-def _write_json(path: pathlib.Path, content: Any, *, private: bool = False) -> None:
+def _write_json(path: pathlib.Path, content: Any) -> None:
+  """Writes figures that only the owner of the folder may read: all have counts of devices."""
   text = json.dumps(content, indent=2, allow_nan=False, default=str)
-  files.write_durably(path, (text + '\n').encode(), private=private)
+  files.write_durably(path, (text + '\n').encode(), private=True)
 
 
 def replay_command(hparams: configuration.Hparams, folder: pathlib.Path) -> str:

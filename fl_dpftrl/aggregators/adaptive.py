@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl import adaptive_clipping
+from fl_dpftrl import adaptive_clipping, messages
 from fl_dpftrl.aggregators import clipping as clipping_lib
 from fl_dpftrl.aggregators import inner_sum
 from fl_dpftrl.noise import base as noise_base
@@ -30,6 +30,9 @@ class AdaptiveState(NamedTuple):
   inner: Any
   noise: Any
   clip_norm: Any
+
+  def __repr__(self) -> str:
+    return messages.outline(self)
 
 
 class Rule(NamedTuple):

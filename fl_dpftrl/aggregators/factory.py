@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl import adaptive_clipping, digests
+from fl_dpftrl import adaptive_clipping, digests, messages
 from fl_dpftrl.aggregators import adaptive, by_engine, clipping, inner_sum, placement
 from fl_dpftrl.aggregators import parameters as parameters_lib
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.logs import noise_record
 from fl_dpftrl.noise import base as noise_base
+from fl_dpftrl.noise import randomness
 from fl_dpftrl.noise import stream as streams
 
 
@@ -30,6 +31,9 @@ class AggregatorState(NamedTuple):
 
   inner: Any
   noise: Any
+
+  def __repr__(self) -> str:
+    return messages.outline(self)
 
 
 def _template(value_type: tff.Type) -> Any:
@@ -128,7 +132,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
   report_goal: int
   zeroing_norm: float | None = None
   inner_factory: tff.aggregators.UnweightedAggregationFactory | None = None
-  noise_seed: int | None = None
+  noise_seed: int | None = dataclasses.field(default=None, repr=False)
   memory: str = placement.AUTO
   noise_folder: str | os.PathLike[str] | None = None
   noise_machines: int | None = None
@@ -150,7 +154,8 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
         )
       is_number = isinstance(value, numbers.Real) and math.isfinite(value)
       if isinstance(value, bool) or not is_number or not is_valid(value):
-        raise ValueError(f'{name} must be {what}, got {value!r}')
+        found = messages.kind(value) if name == 'noise_seed' else repr(value)
+        raise ValueError(f'{name} must be {what}, got {found}')
       object.__setattr__(self, name, kind(value))
     if self.memory not in placement.CHOICES:
       choices = ', '.join(placement.CHOICES)
@@ -163,7 +168,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       raise ValueError(
         'inner_factory must be a'
         ' tff.aggregators.UnweightedAggregationFactory, got'
-        f' {self.inner_factory!r}'
+        f' {messages.kind(self.inner_factory)}'
       )
     inner_sum.check_no_mean(self.inner_factory)
     self._stddev()
@@ -222,9 +227,8 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
   def _seed_identity(self, value_type: tff.Type) -> int:
     if self._placed(self.memory, value_type) == placement.ENGINE:
       return by_engine.seed_identity(self.noise_seed)
-    if self.noise_seed is None:
-      return 0
-    return digests.short_digest(b'fl_dpftrl given seed %d' % self.noise_seed)
+    origin = f'fl_dpftrl graph {randomness.VERSION}, {self.noise_seed}'
+    return digests.short_digest(origin.encode())
 
   def bound(self, update: Any) -> clipping.BoundedUpdate:
     """Clips, zeroes or rejects one device's update in TensorFlow.

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from fl_dpftrl import digests
+from fl_dpftrl import digests, messages
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.logs import noise_record
 from fl_dpftrl.noise import base as noise_base
@@ -16,7 +16,8 @@ class Parameters(NamedTuple):
 
   Attributes:
     strategy: the digest of C, shortened (scalar, int64).
-    seed: identifier of the seed's origin, not of its value (scalar, int64).
+    seed: identifier of the seed's origin and of the version of the rows of Z, not of the
+      seed's value (scalar, int64).
     noise_multiplier: std(Z) / clip_norm (scalar, float64).
     clip_norm: L2 bound on an update (scalar, float64).
   """
@@ -31,8 +32,8 @@ _TYPES = Parameters(tf.int64, tf.int64, tf.float64, tf.float64)
 # What may be changed within a run, on purpose; the last fields.
 _CHANGEABLE = ('noise_multiplier', 'clip_norm')
 _REMEDY = (
-  'use the factory that made the state, or change_noise where only the noise'
-  ' multiplier or the clip norm was changed on purpose'
+  'use the factory that made the state, in the version of fl_dpftrl that made it, or'
+  ' change_noise where only the noise multiplier or the clip norm was changed on purpose'
 )
 
 
@@ -93,7 +94,9 @@ def change(noise: Any, own: Parameters, declared: noise_record.DeclaredNoise) ->
 def check_declared(own: Parameters, declared: noise_record.DeclaredNoise, *, restart: bool) -> None:
   """Raises ValueError unless a factory's parameters are those of the declared change."""
   if not isinstance(declared, noise_record.DeclaredNoise):
-    raise ValueError(f'declared must be what LogWriter.change_noise returns, got {declared!r}')
+    raise ValueError(
+      f'declared must be what LogWriter.change_noise returns, got {messages.kind(declared)}'
+    )
   if declared.restart != restart:
     use = 'restart_noise' if declared.restart else 'change_noise'
     raise ValueError(f'the log records another kind of change at that round: use {use}')

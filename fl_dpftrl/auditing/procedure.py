@@ -1,28 +1,34 @@
 """Audits: what a mechanism releases, tested against what is claimed of it."""
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fl_dpftrl import accounting, participation
 from fl_dpftrl.accounting import adjacency as adjacency_lib
-from fl_dpftrl.auditing import bounds, neighbours, noise_tests, probes, result, subjects
+from fl_dpftrl.auditing import (
+  bounds,
+  coordinate_tests,
+  devices,
+  noise_tests,
+  probes,
+  result,
+  subjects,
+)
 from fl_dpftrl.families import base as strategies
 
 EXECUTORS = ('aggregator', 'engine', 'reference')
-# A sound mechanism fails with at most this share of 1 − confidence.
-_SHARE = 0.1
-# The checks, with two for the bounds on ε, among which that share is split.
+# A sound mechanism fails with at most the sum of these shares of 1 − confidence: one for single
+# tensors, coordinates and pairs, the other for the remaining checks, two of them bounds on ε.
+_SINGLE_SHARE, _SHARE = 0.002, 0.098
 _NUM_CHECKS = 16
 _MOST_ROUNDS = 512
 _LEAST_COORDINATES, _LEAST_DRAWS = 16, 1000
 # Canaries: devices, where a subject bounds each update; and coordinates for one.
 _CANARIES, _CANARY_SHARE = 256, 8
-_SCORES = np.linspace(-3.0, 6.0, 19)  # thresholds of scores, in standard deviations
-_SINGULAR = 1e-10
-_FAR = 10.0  # norm over clip norm of the canaries of a subject that clips
+# What the bounds on ε rest on.
+_SOURCES = ('the claimed noise', 'the estimated noise', 'the noise of one tensor')
 
 
 def audit(
@@ -48,26 +54,31 @@ def audit(
   runs the mechanism from the outside, with inputs of its own:
 
   1. No device sends anything: the noise is tested for scale, mean, shape, and
-     correlation between rounds, coordinates and runs (`noise_tests`).
+     correlation between rounds, coordinates and runs (`noise_tests`), and again in
+     each tensor, each coordinate and pairs of them (`coordinate_tests`).
   2. Devices send large updates: their responses are compared with the clip norm
      and the divisor (`probes`).
   3. Neighbouring inputs: canaries that take part in the rounds of a worst
-     pattern, each in a coordinate of its own, against coordinates without.
+     pattern, each in a coordinate of its own, against coordinates without. Each
+     tensor has canaries, as long as their number suffices.
 
-  The lower bound on ε is the largest of four. Two filters score a device: the
+  The lower bound on ε is the largest of several. Two filters score a device: the
   likelihood ratio of the claimed noise, and that of a covariance estimated from
   runs that are not scored, for which a pattern is chosen anew. Each gives a
   bound for Gaussian noise, from an upper bound on the score's standard deviation
   and a lower bound on the response to an update, and one from counted errors of
-  the canaries (Clopper and Pearson). Both take coordinates as independent, which
+  the canaries (Clopper and Pearson). The first filter also gives a Gaussian bound
+  from each tensor alone, by the noise of all runs. All take coordinates as independent, which
   is tested. The bound for Gaussian noise takes the noise as added to the sum,
   and is dropped if the noise is not Gaussian.
 
   A mechanism for which the claim holds fails the audit with probability at most
-  (1 − confidence) / 10: 0.5 % at 0.95. The 16 checks share that probability
-  equally (Bonferroni). The lower bound is part of them, so it holds with more
-  than `confidence`. A mechanism that passes is not proven to be private: the
-  audit tests some inputs, and finds differences that its draws can show.
+  (1 − confidence) / 10: 0.5 % at 0.95. A fiftieth of that probability, 1e-4, goes
+  to the tests of single tensors, coordinates and pairs and to the bounds from
+  single tensors; the other 16 checks share the rest equally (Bonferroni). The
+  lower bound is part of them, so it holds with more than `confidence`. A
+  mechanism that passes is not proven to be private: the audit tests some inputs,
+  and finds differences that its draws can show.
 
   Args:
     strategy: claimed C and N.
@@ -161,28 +172,6 @@ def _check(schema, executor, confidence, num_draws, clip_norm, divisor, largest_
     raise ValueError(f'seed must be a whole number or None, got {seed!r}')
 
 
-class _Filter(NamedTuple):
-  """A test of one device.
-
-  Attributes:
-    pattern: signs of the device's updates, shape [num_rounds].
-    weights: weights of the rounds in the score, shape [num_rounds].
-  """
-
-  pattern: np.ndarray
-  weights: np.ndarray
-
-
-def _matched(covariance: np.ndarray, schema: participation.MinSep) -> _Filter:
-  """Returns the likelihood ratio for a worst pattern under a covariance."""
-  values, vectors = np.linalg.eigh(covariance)
-  values = np.maximum(values, max(_SINGULAR * values.max(), 1e-300))
-  information = (vectors / values) @ vectors.T
-  pattern = neighbours.worst_pattern(information, schema)
-  weights = information @ pattern
-  return _Filter(pattern, weights / math.sqrt(float(weights @ covariance @ weights) or 1.0))
-
-
 def audit_subject(
   subject: subjects.Subject,
   strategy: strategies.Strategy,
@@ -204,24 +193,29 @@ def audit_subject(
   if size < _LEAST_COORDINATES:
     raise ValueError(f'updates must have at least {_LEAST_COORDINATES} coordinates, got {size}')
   alpha = _SHARE * (1.0 - confidence) / _NUM_CHECKS
+  single = _SINGLE_SHARE * (1.0 - confidence) / 2  # for tests, and for bounds on ε
   num_canaries = min(_CANARIES if subject.clips else size, size // _CANARY_SHARE)
-  num_free = size - num_canaries
+  canaries = devices.Canaries.of(subject.sizes, num_canaries)
+  num_free = size - len(canaries.places)
+  # Coordinates without canaries come first, here and in all that follows.
+  order = np.concatenate([np.delete(np.arange(size), canaries.places), canaries.places])
   noising = claim.noise_multiplier * strategy.noising_matrix(schema.num_rounds)
   covariance = noising @ noising.T
   whiten = np.linalg.inv(np.linalg.cholesky(covariance))
   tensors = np.repeat(np.arange(len(subject.sizes)), subject.sizes)
+  places = np.concatenate([np.arange(length) for length in subject.sizes])[order]
+  tensors = tensors[order]
   noise_of = lambda rows: noise_tests.Noise(rows, whiten @ rows, tensors[: rows.shape[1]])
 
   repeats = max(1, round(num_draws / (2 * size)))
-  absent = [_run(subject, lambda _: [_zeros(size)], schema, clip_norm) for _ in range(repeats)]
-  estimated = sum(run @ run.T for run in absent) / (repeats * size)
-  filters = [_matched(covariance, schema), _matched(estimated, schema)]
-  present = [
-    _run(subject, _canaries(subject, filters, num_free, clip_norm), schema, clip_norm)
-    for _ in range(repeats)
-  ]
-  noise = [noise_of(run) for run in (*absent, *(run[:, :num_free] for run in present))]
-  checks = noise_tests.checks(noise, alpha)
+  run = lambda cohorts: _run(subject, cohorts, schema, clip_norm)[:, order]
+  absent = [run(lambda _: [_zeros(size)]) for _ in range(repeats)]
+  estimated = sum(rows @ rows.T for rows in absent) / (repeats * size)
+  filters = [devices.matched(covariance, schema), devices.matched(estimated, schema)]
+  cohorts = canaries.cohorts(subject, filters, clip_norm)
+  present = [run(cohorts) for _ in range(repeats)]
+  noise = [noise_of(rows) for rows in (*absent, *(rows[:, :num_free] for rows in present))]
+  checks = noise_tests.checks(noise, alpha) + coordinate_tests.checks(noise, places, single)
   response = 1.0
   if subject.clips:
     widest = np.where(np.trace(estimated) > np.trace(covariance), estimated, covariance)
@@ -238,12 +232,35 @@ def audit_subject(
     )
     checks += probes.checks(responses, alpha)
     response = probes.lowest_response(responses, alpha / 4)
-  joined = np.hstack([run.whitened for run in noise[repeats:]])
-  is_normal = noise_tests.shape_distance(joined) <= noise_tests.shape_limit(joined.size, alpha)
-  gaussian = [_gaussian(f, present, num_free, response, alpha, claim.delta) for f in filters]
-  counted = [
-    _counted(number, f, present, num_free, claim.delta, alpha / 2)
+  # A coordinate without noise is Gaussian too, of deviation 0.
+  noised = ~coordinate_tests.constant(noise)[:num_free]
+  joined = np.hstack([part.whitened[:, noised] for part in noise[repeats:]])
+  is_normal = not joined.size or (
+    noise_tests.shape_distance(joined) <= noise_tests.shape_limit(joined.size, alpha)
+  )
+  beside = noise[repeats:]  # of the runs with canaries, which chose no filter
+  gaussian = [devices.gaussian(f, beside, response, alpha / 8, claim.delta) for f in filters]
+  scores = [
+    np.concatenate(
+      [f.weights @ rows[:, num_free:][:, canaries.filters == number] for rows in present]
+    )
     for number, f in enumerate(filters)
+  ]
+  gaussian.append(
+    devices.gaussian_of_tensors(
+      filters[0],
+      noise,
+      scores[0],
+      np.tile(canaries.tensors[canaries.filters == 0], repeats),
+      single,
+      claim.delta,
+    )
+  )
+  counted = [
+    devices.counted(
+      np.concatenate([f.weights @ part.released for part in beside]), s, claim.delta, alpha / 2
+    )
+    for f, s in zip(filters, scores)
   ]
   bounded = [max(gaussian) if is_normal else 0.0, max(counted)]
   checks = [
@@ -251,12 +268,12 @@ def audit_subject(
       name=f'epsilon_{name}',
       statistic=value,
       highest=claim.epsilon,
-      where='the claimed noise' if found[0] >= found[1] else 'the estimated noise',
+      where=_SOURCES[int(np.argmax(found))],
       meaning='the mechanism does not have the claimed ε',
     )
     for name, value, found in zip(('gaussian', 'counted'), bounded, (gaussian, counted))
   ] + checks
-  best = filters[int(np.argmax(gaussian))]
+  best = filters[int(np.argmax(gaussian[:2]))]
   pattern = filters[0].pattern
   mu = math.sqrt(float(np.square(whiten @ pattern).sum()))
   return result.Audit(
@@ -292,65 +309,3 @@ def _run(
   if not np.isfinite(released).all():
     raise ValueError(f'{subject.description} released values that are not finite')
   return released
-
-
-def _canaries(
-  subject: subjects.Subject, filters: Sequence[_Filter], num_free: int, clip_norm: float
-) -> subjects.Cohorts:
-  """Returns cohorts of canaries, each with a coordinate of its own.
-
-  Canaries take turns at the patterns of the filters, so that the first half of
-  the last coordinates serve one filter and the others the other.
-  """
-  size = sum(subject.sizes)
-  norm = clip_norm * (_FAR if subject.clips else 1.0)
-  groups = np.array_split(np.arange(num_free, size), len(filters))
-
-  def cohort(t):
-    together = _zeros(size)
-    for group, found in zip(groups, filters):
-      together[group] = norm * found.pattern[t]
-    if not subject.clips:  # Nothing is bounded, so a sum stands for many devices.
-      return [together]
-    updates = [_zeros(size)]
-    for coordinate in np.flatnonzero(together):
-      update = _zeros(size)
-      update[coordinate] = together[coordinate]
-      updates.append(update)
-    return updates
-
-  return cohort
-
-
-def _gaussian(
-  found: _Filter,
-  present: Sequence[np.ndarray],
-  num_free: int,
-  response: float,
-  alpha: float,
-  delta: float,
-) -> float:
-  """Returns the bound on ε for Gaussian noise; too large with probability alpha / 8.
-
-  The response is a lower bound with a probability of its own.
-  """
-  scores = np.concatenate([found.weights @ run[:, :num_free] for run in present])
-  deviation = bounds.largest_deviation(scores, alpha / 8)
-  distance = response * float(found.weights @ found.pattern)
-  return bounds.gaussian_epsilon(distance / deviation if deviation else math.inf, delta)
-
-
-def _counted(
-  number: int,
-  found: _Filter,
-  present: Sequence[np.ndarray],
-  num_free: int,
-  delta: float,
-  alpha: float,
-) -> float:
-  """Returns the bound on ε from the canaries of one filter."""
-  size = present[0].shape[1]
-  group = np.array_split(np.arange(num_free, size), 2)[number]
-  absent = np.concatenate([found.weights @ run[:, :num_free] for run in present])
-  scores = np.concatenate([found.weights @ run[:, group] for run in present])
-  return bounds.counted_epsilon(absent, scores, _SCORES, delta, alpha)

@@ -20,6 +20,7 @@ CAVEAT = (
 Manifest = TypeVar('Manifest')
 
 _LISTED = 20
+_ASSUMPTIONS = 'assumptions'
 _HEADLINE = (
   'strategy',
   'noise_multiplier',
@@ -240,12 +241,31 @@ def differences(stored: json_files.Object, own: json_files.Object, source: str) 
     source: what they were computed from.
   """
   found: dict[str, str] = {}
+  if isinstance(stored, dict) and isinstance(own.get(_ASSUMPTIONS), list):
+    _compare_sentences(stored.get(_ASSUMPTIONS), own[_ASSUMPTIONS], source, found)
+    stored, own = stored | {_ASSUMPTIONS: None}, own | {_ASSUMPTIONS: None}
   _compare('', stored, own, source, found)
 
   def depth(place: str) -> tuple[bool, int, str]:
     return not place.startswith(_HEADLINE), place.count('.') + place.count('['), place
 
   return shortened([found[place] for place in sorted(found, key=depth)])
+
+
+def _compare_sentences(stored: Any, own: list[str], source: str, found: dict[str, str]) -> None:
+  """Adds a sentence for each assumption that is missing, or that nothing gives."""
+  if not isinstance(stored, list) or not all(isinstance(one, str) for one in stored):
+    found[_ASSUMPTIONS] = 'assumptions must be a list of sentences'
+    return
+  for index, sentence in enumerate(own):
+    if sentence not in stored:
+      found[f'{_ASSUMPTIONS}[-{index}]'] = f'assumptions lack {messages.quoted(sentence)}'
+  for index, sentence in enumerate(stored):
+    if sentence not in own:
+      told = f'assumptions have {messages.quoted(sentence)}, which {source} do not give'
+      found[f'{_ASSUMPTIONS}[{index}]'] = told
+  if stored != own and not any(place.startswith(_ASSUMPTIONS) for place in found):
+    found[_ASSUMPTIONS] = 'assumptions are not each there once, in their order'
 
 
 def _compare(place: str, stored: Any, own: Any, source: str, found: dict[str, str]) -> None:

@@ -9,6 +9,7 @@ from fl_dpftrl import json_files, messages
 NUMBER = (int, float)
 
 _FILE_NAME = re.compile(r'[A-Za-z0-9][A-Za-z0-9._-]{0,199}')
+_RELEASE = re.compile(r'[0-9][0-9A-Za-z.+!-]{0,39}')
 _SHA256 = re.compile(r'[0-9a-f]{64}')
 
 
@@ -28,6 +29,13 @@ def check_name(name: Any) -> str:
   if not isinstance(name, str) or not _FILE_NAME.fullmatch(name):
     raise ValueError(f'a file must have a plain name in the bundle, got {messages.quoted(name)}')
   return name
+
+
+def check_release(name: str, value: Any) -> str:
+  """Returns a release, such as '1.2.0'; ValueError, with its name, for any other value."""
+  if not isinstance(value, str) or not _RELEASE.fullmatch(value):
+    raise ValueError(f'{messages.quoted(name)} must be a release, got {messages.quoted(value)}')
+  return value
 
 
 def digest(entry: json_files.Object, name: str) -> str:

@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import platform
+import re
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -20,8 +21,8 @@ import fl_dpftrl
 from fl_dpftrl import json_files, messages, participation, strategy_document
 from fl_dpftrl.bundles import entries
 from fl_dpftrl.families import base
+from fl_dpftrl.logs import formats, limits
 from fl_dpftrl.logs import layout as layout_lib
-from fl_dpftrl.logs import limits
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.replaying import runs as runs_lib
 
@@ -32,6 +33,7 @@ SEAL = 'manifest.sha256'
 STATEMENT = 'statement.json'
 
 _PACKAGES = ('numpy', 'scipy', 'dp-accounting', 'pyarrow', 'duckdb')
+_ARRAYS = re.compile(r'\.[0-9a-f]+\.npz\Z')
 _BLOCK = 1 << 20
 
 
@@ -128,7 +130,7 @@ class Run:
       changes=self.changes,
       restarts=self.restarts,
     )
-    in_log = run.declared_schema is not None and run.declared_schema == self.declared
+    in_log = run.declared_schema is not None and canonical(run.declared_schema) == self.declared
     return dataclasses.replace(run, declared_schema=self.declared, schema_in_log=in_log)
 
 
@@ -191,9 +193,14 @@ def parse(content: bytes) -> Manifest:
   """
   document, files = head(content, FORMAT)
   runs = tuple(map(_run, entries.take(document, 'runs', list)))
+  for place, run in enumerate(runs, 1):
+    logs = [log_name(place, number, name) for number, name in enumerate(run.log, 1)]
+    check_names(
+      (*run.log, run.strategy, run.rounds), (*logs, strategy_name(place), rounds_name(place))
+    )
   check_named(files, (name for run in runs for name in (*run.log, run.strategy, run.rounds)))
   return Manifest(
-    made_by=entries.take(document, 'made_by', str),
+    made_by=made_by(document),
     packages=document['packages'],
     guarantee=guarantee(document),
     runs=runs,
@@ -214,8 +221,9 @@ def head(content: bytes, form: str) -> tuple[json_files.Object, dict[str, File]]
     raise ValueError(f'version must be {VERSION}, got {messages.quoted(document.get("version"))}')
   entries.check_keys(document, {'format', 'version', *entries.names(Manifest)})
   made_with = entries.take(document, 'packages', dict)
+  entries.check_keys(made_with, set(packages()))
   for name in made_with:
-    entries.take(made_with, name, str)
+    entries.check_release(name, made_with[name])
   files = {}
   for name, entry in entries.take(document, 'files', dict).items():
     entries.check_name(name)
@@ -228,10 +236,52 @@ def head(content: bytes, form: str) -> tuple[json_files.Object, dict[str, File]]
   return document, files
 
 
+def made_by(document: json_files.Object) -> str:
+  """Returns the release that wrote a bundle; ValueError unless `packages` has it too."""
+  release = entries.check_release('made_by', document['made_by'])
+  if release != document['packages']['fl_dpftrl']:
+    raise ValueError(f'made_by is {messages.quoted(release)}, and packages have another release')
+  return release
+
+
 def check_named(files: Mapping[str, File], named: Iterable[str]) -> None:
-  """Raises ValueError unless the manifest lists every file that it names."""
-  for name in sorted({STATEMENT, *named} - files.keys()):
+  """Raises ValueError unless the manifest lists the files that it names, and no others.
+
+  Arrays of a strategy are named by the strategy's own file.
+  """
+  own = {STATEMENT, *named}
+  for name in sorted(own - files.keys()):
     raise ValueError(f'files must have {name!r}, which the manifest names')
+  for name in sorted(files.keys() - own):
+    if f'{_ARRAYS.sub("", name)}.json' not in own:
+      raise ValueError(f'files must not have {messages.quoted(name)}, which nothing names')
+
+
+def check_names(stated: Iterable[str], own: Iterable[str]) -> None:
+  """Raises ValueError unless a run's files have the names that writers give them."""
+  for name, expected in zip(stated, own, strict=True):
+    if name != expected:
+      raise ValueError(f'the name of a file must be {expected!r}, got {messages.quoted(name)}')
+
+
+def log_name(place: int, number: int, path: str) -> str:
+  """Returns the name of a file of a run's log; runs and files count from 1."""
+  return f'log-{place}-{number}{formats.suffix_of(path)}'
+
+
+def strategy_name(place: int, first_round: int = 0) -> str:
+  """Returns the name of the file of a run's strategy from a round on; runs count from 1."""
+  return f'strategy-{place}-{first_round}.json' if first_round else f'strategy-{place}.json'
+
+
+def rounds_name(place: int) -> str:
+  """Returns the name of the file with the chained digests of a run."""
+  return f'rounds-{place}.txt'
+
+
+def commitments_name(place: int) -> str:
+  """Returns the name of the file with the commitments of a run."""
+  return f'commitments-{place}.txt'
 
 
 def guarantee(document: json_files.Object) -> Guarantee:
@@ -286,8 +336,16 @@ def schema_entry(declared: participation.MinSep | None) -> json_files.Object | N
   return {'participation': strategy_document.schema_name(declared), **dataclasses.asdict(declared)}
 
 
+def canonical(declared: participation.MinSep) -> participation.MinSep:
+  """Returns a declared schema with the most participations that fit into its rounds."""
+  return dataclasses.replace(declared, max_participations=declared.participations)
+
+
 def schema(entry: Any) -> participation.MinSep | None:
   """Reads a declared schema; ValueError for what is none."""
   if entry is None:
     return None
-  return strategy_document.read_schema(entries.of_kind('declared', entry, dict))
+  declared = strategy_document.read_schema(entries.of_kind('declared', entry, dict))
+  if declared != canonical(declared):
+    raise ValueError(f'declared must have at most {declared.participations} max_participations')
+  return declared

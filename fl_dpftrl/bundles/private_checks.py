@@ -5,8 +5,8 @@ import pathlib
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fl_dpftrl import catalogue, digests, json_files, messages
-from fl_dpftrl.bundles import chain, writing
+from fl_dpftrl import catalogue, json_files, messages
+from fl_dpftrl.bundles import chain, strategy_files, writing
 from fl_dpftrl.bundles import checks as checks_lib
 from fl_dpftrl.bundles import manifest as manifest_lib
 from fl_dpftrl.families import base
@@ -60,31 +60,27 @@ def examine(
   """Checks a bundle that `write_bundle` wrote; errors as for `verify`."""
   checks = list(checks_lib.of_files(found, manifest))
   opened: list[runs_lib.Run] = []
+  strategies: list[catalogue.StrategyFile] = []
   for place, entry in enumerate(manifest.runs, 1):
-    checked, strategy = check_strategy(
-      found.folder, f'strategy of run {place}', entry.strategy, entry.strategy_sha256
+    checked, strategy = strategy_files.check(
+      found.folder,
+      f'strategy of run {place}',
+      entry.strategy,
+      entry.strategy_sha256,
+      made_by=manifest.made_by,
+      listed=manifest.files,
     )
     checks.append(checked)
-    checked, run = _check_rounds(found.folder, place, entry, strategy, progress)
+    strategies += [strategy] if strategy else []
+    checked, run = _check_rounds(
+      found.folder, place, entry, strategy.strategy if strategy else None, progress
+    )
     checks.append(checked)
     opened += [run] if run else []
-  more, statement = _check_statement(found.folder, manifest, opened, checks, engine, progress)
+  more, statement = _check_statement(
+    found.folder, manifest, strategies, opened, checks, engine, progress
+  )
   return Examined(found.folder, manifest, (*checks, *more), tuple(opened), statement)
-
-
-def check_strategy(
-  folder: pathlib.Path, name: str, file: str, stated: str
-) -> tuple[checks_lib.Check, base.Strategy | None]:
-  """Checks a strategy file against a digest; returns the strategy too, where it can be read."""
-  try:
-    strategy = catalogue.load(folder / file).strategy
-  except ValueError as error:
-    return checks_lib.Check(name, (_sentence(error),)), None
-  digest = digests.strategy_digest(strategy)
-  found = ()
-  if digest != stated:
-    found = (f'the digest of the strategy is {digest}, not {stated}',)
-  return checks_lib.Check(name, found, f'{strategy.family}, its figures computed again'), strategy
 
 
 def _check_rounds(
@@ -131,6 +127,7 @@ def _chain(
 def _check_statement(
   folder: pathlib.Path,
   manifest: manifest_lib.Manifest,
+  strategies: list[catalogue.StrategyFile],
   opened: list[runs_lib.Run],
   before: list[checks_lib.Check],
   engine: replay.Engine,
@@ -151,6 +148,9 @@ def _check_statement(
   differing = checks_lib.differences(
     stored, writing.document(statement, folder), 'the log and the strategy'
   )
+  for entry, file, run, facts in zip(manifest.runs, strategies, opened, statement.runs):
+    told = strategy_files.differences([entry.strategy], [file], run.noise, facts.schema)
+    differing += tuple(told)
   detail = 'every figure computed again, to the last digit'
   fits = all(check.passed for check in before) and not differing
   checked = checks_lib.Check('statement', differing, detail)

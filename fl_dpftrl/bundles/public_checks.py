@@ -5,12 +5,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from fl_dpftrl import digests, json_files, messages
+from fl_dpftrl import catalogue, digests, json_files, messages
 from fl_dpftrl.accounting import adjacency as adjacency_lib
-from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.bundles import checks as checks_lib
 from fl_dpftrl.bundles import manifest as manifest_lib
-from fl_dpftrl.bundles import private_checks, public_manifest, publishing
+from fl_dpftrl.bundles import private_checks, public_manifest, publishing, strategy_files
 from fl_dpftrl.families import base
 from fl_dpftrl.replaying import facts as facts_lib
 from fl_dpftrl.replaying import publication, sensitivities, spending
@@ -27,8 +26,6 @@ COMPARED = (
   ' and keep the salt as secret as the log.'
 )
 
-# Facts of a run that no other part of the bundle gives.
-_ASSERTED = ('clip_norm', 'adaptive_clipping', 'clip_norm_changes', 'canaries')
 _COMMITMENT = re.compile(rb'[0-9a-f]{64}\n')
 
 
@@ -48,13 +45,18 @@ def examine(
     OSError: if it cannot be read.
   """
   checks: list[checks_lib.Check] = list(checks_lib.of_files(found, manifest))
-  strategies: list[list[base.Strategy]] = []
+  strategies: list[list[catalogue.StrategyFile]] = []
   for place, run in enumerate(manifest.runs, 1):
     own = []
     for entry in run.strategies:
       name = f'strategy of run {place}' + (f' from round {entry.round}' if entry.round else '')
-      checked, strategy = private_checks.check_strategy(
-        found.folder, name, entry.file, entry.sha256
+      checked, strategy = strategy_files.check(
+        found.folder,
+        name,
+        entry.file,
+        entry.sha256,
+        made_by=manifest.made_by,
+        listed=manifest.files,
       )
       checks.append(checked)
       own += [strategy] if strategy else []
@@ -66,13 +68,16 @@ def examine(
   try:
     stored = json_files.read(found.folder / manifest_lib.STATEMENT)
     statement = _computed(manifest, strategies, stored)
-    own_document = _with_asserted(statement.to_json(), stored)
   except (ValueError, OSError, OverflowError) as error:
     why = messages.one_line(error)
     return (*checks, checks_lib.Check('statement', (why,)), checks_lib.unconfirmed())
-  differing = checks_lib.differences(stored, checks_lib.plain(own_document), 'the parameters')
+  own = checks_lib.plain(statement.to_json())
+  differing = list(checks_lib.differences(stored, own, 'the parameters'))
+  for run, of_run in zip(manifest.runs, strategies, strict=True):
+    names = [entry.file for entry in run.strategies]
+    differing += strategy_files.differences(names, of_run, _noise(run, of_run), run.schema)
   detail = 'figures computed again from n, b, k and the parameters, to the last digit'
-  checks.append(checks_lib.Check('statement', (*_missing(manifest, statement), *differing), detail))
+  checks.append(checks_lib.Check('statement', tuple(differing), detail))
   checks += [compared] if compared else []
   fits = all(check.passed for check in checks)
   schemas = '; '.join(
@@ -152,7 +157,7 @@ def _check_commitments(
 
 def _computed(
   manifest: public_manifest.PublicManifest,
-  strategies: Sequence[Sequence[base.Strategy]],
+  strategies: Sequence[Sequence[catalogue.StrategyFile]],
   stored: Any,
 ) -> statement_lib.Statement:
   """Returns the statement that follows from the parameters, and from what it asserts.
@@ -166,32 +171,35 @@ def _computed(
   adjacency_lib.check(asked.adjacency, asked.group_size)
   if not asked.deltas:
     raise ValueError('deltas must hold at least one delta')
-  noises = [run.noise(own) for run, own in zip(runs, strategies, strict=True)]
+  noises = [_noise(run, own) for run, own in zip(runs, strategies, strict=True)]
   spend = spending.Spending.of(noises, asked.adjacency, asked.deltas)
   worst = sensitivities.worst_case(noises, [run.schema for run in runs])
   announced = [run.declared for run in runs if run.declared is not None]
   declared = None
-  if len(announced) == len(runs):
+  if announced:
+    if len(announced) < len(runs):
+      raise ValueError('declared must be given for each run, or for none')
     declared = statement_lib.DeclaredGuarantee(
       min_sep=min(schema.min_sep for schema in announced),
       max_participations=max(schema.participations for schema in announced),
       loss=spend.loss(sensitivities.worst_case(noises, announced), asked.group_size),
       holds=all(run.holds for run in runs),
     )
-  void, warnings, commitment = (
-    stored.get(name) for name in ('void_reason', 'warnings', 'commitment')
-  )
+  void, commitment = stored.get('void_reason'), stored.get('commitment')
   if void not in (None, publication.VOID):
     raise ValueError(f'void_reason must be none, or {publication.VOID!r}')
-  if warnings not in ([], [publication.ASSUMED_ROUNDS]):
-    raise ValueError('warnings must be those of a report for publication')
   value = commitment.get('hmac_sha256') if isinstance(commitment, dict) else None
   if not isinstance(value, str) or not re.fullmatch('[0-9a-f]{64}', value):
     raise ValueError('commitment must have hmac_sha256 of 64 hexadecimal digits')
+  entries = stored.get('runs') if len(runs) > 1 else [stored]
+  if not (isinstance(entries, list) and len(entries) == len(runs)):
+    raise ValueError('runs must be those of the manifest')
+  facts = tuple(
+    _facts(run, noise, asked.report_goal, entry)
+    for run, noise, entry in zip(runs, noises, entries, strict=True)
+  )
   return statement_lib.Statement(
-    runs=tuple(
-      _facts(run, noise, asked.report_goal) for run, noise in zip(runs, noises, strict=True)
-    ),
+    runs=facts,
     num_rounds=sum(run.num_rounds for run in runs),
     min_sep=min(run.min_sep for run in runs),
     max_participations=max(run.max_participations for run in runs),
@@ -199,45 +207,30 @@ def _computed(
     declared=declared,
     adjacency=asked.adjacency,
     group_size=asked.group_size,
-    assumptions=tuple(_sentences(stored)),
     void_reason=void,
-    warnings=tuple(warnings),
+    warnings=publication.warnings(facts),
     commitment=statement_lib.Commitment(hmac_sha256=value, salt=None),
     confidential=False,
   )
 
 
-def _sentences(stored: json_files.Object) -> list[str]:
-  sentences = stored.get('assumptions')
-  if not isinstance(sentences, list) or not all(isinstance(one, str) for one in sentences):
-    raise ValueError('assumptions must be a list of sentences')
-  return sentences
-
-
-def _missing(
-  manifest: public_manifest.PublicManifest, statement: statement_lib.Statement
-) -> tuple[str, ...]:
-  """Returns a sentence for each assumption of every guarantee that the statement lacks."""
-  needed = list(gaussian.assumptions(manifest.runs[0].schema)[1:])
-  needed += adjacency_lib.assumptions(manifest.guarantee.adjacency)
-  for place, run in enumerate(manifest.runs, 1):
-    of_run = f' in run {place}' if len(manifest.runs) > 1 else ''
-    needed.append(f'worst case: {gaussian.assumptions(run.schema)[0]}{of_run}, as in the log')
-    if run.declared is not None and statement.declared is not None:
-      needed.append(f'declared: {gaussian.assumptions(run.declared)[0]}{of_run}')
-  return tuple(
-    f'assumptions lack {messages.quoted(sentence)}'
-    for sentence in needed
-    if sentence not in statement.assumptions
-  )
+def _noise(
+  run: public_manifest.PublicRun, strategies: Sequence[catalogue.StrategyFile]
+) -> runs_lib.Noise:
+  return run.noise([file.strategy for file in strategies])
 
 
 def _facts(
-  run: public_manifest.PublicRun, noise: runs_lib.Noise, report_goal: int | None
+  run: public_manifest.PublicRun, noise: runs_lib.Noise, report_goal: int | None, entry: Any
 ) -> facts_lib.RunFacts:
+  """Returns the facts of a run: its parameters, and what its entry of the statement asserts."""
+
   def told(strategy: base.Strategy) -> facts_lib.Strategy:
     return facts_lib.Strategy(strategy.family, digests.strategy_digest(strategy))
 
+  asserted = facts_lib.asserted(entry, run.num_rounds)
+  if 'schema_in_log' in asserted and run.declared is None:
+    raise ValueError('schema_in_log is of a declared schema, and none is declared')
   return facts_lib.RunFacts(
     num_rounds=run.num_rounds,
     min_sep=run.min_sep,
@@ -248,16 +241,6 @@ def _facts(
     changes=run.changes,
     restarts=run.restarts,
     later_strategies=tuple((t, told(strategy)) for t, strategy in noise.later_strategies),
+    declared_schema=run.declared,
+    **asserted,
   )
-
-
-def _with_asserted(own: json_files.Object, stored: json_files.Object) -> json_files.Object:
-  """Returns a computed statement with the facts that the stored one asserts."""
-  result = {**own, **{name: stored[name] for name in _ASSERTED if name in stored}}
-  runs = stored.get('runs')
-  if 'runs' in own and isinstance(runs, list) and len(runs) == len(own['runs']):
-    result['runs'] = [
-      {**one, **{name: of[name] for name in _ASSERTED if isinstance(of, dict) and name in of}}
-      for one, of in zip(own['runs'], runs)
-    ]
-  return result

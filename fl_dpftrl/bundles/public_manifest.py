@@ -121,11 +121,17 @@ def parse(content: bytes) -> PublicManifest:
   """Reads the manifest's file; ValueError as for that of a bundle with logs."""
   document, files = manifest_lib.head(content, FORMAT)
   runs = tuple(map(_run, entries.take(document, 'runs', list)))
+  for place, run in enumerate(runs, 1):
+    own = (manifest_lib.strategy_name(place, entry.round) for entry in run.strategies)
+    manifest_lib.check_names(
+      (run.commitments, *(entry.file for entry in run.strategies)),
+      (manifest_lib.commitments_name(place), *own),
+    )
   manifest_lib.check_named(
     files, (name for run in runs for name in (run.commitments, *(s.file for s in run.strategies)))
   )
   return PublicManifest(
-    made_by=entries.take(document, 'made_by', str),
+    made_by=manifest_lib.made_by(document),
     packages=document['packages'],
     guarantee=manifest_lib.guarantee(document),
     runs=runs,

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import fl_dpftrl
 from fl_dpftrl import digests, files, json_files, messages
 from fl_dpftrl.bundles import manifest as manifest_lib
-from fl_dpftrl.bundles import private_checks, public_manifest, writing
+from fl_dpftrl.bundles import private_checks, public_manifest, strategy_files, writing
 from fl_dpftrl.replaying import embedded, publication, replay
 
 
@@ -80,9 +80,8 @@ def write_public_bundle(
         temporary / run.commitments, ''.join(f'{line}\n' for line in lines).encode()
       )
       noise = source.opened[place - 1].noise
-      strategies = (noise.strategy, *(strategy for _, strategy in noise.later_strategies))
-      for entry, strategy in zip(run.strategies, strategies, strict=True):
-        writing.save_strategy(temporary / entry.file, strategy, noise, run.schema)
+      for number, entry in enumerate(run.strategies):
+        strategy_files.save(temporary / entry.file, noise, number, run.schema)
     content = json.dumps(statement(source, raw), indent=2, allow_nan=False) + '\n'
     files.write_durably(temporary / manifest_lib.STATEMENT, content.encode())
     sealed = public_manifest.PublicManifest(
@@ -129,16 +128,14 @@ def public_runs(source: private_checks.Examined) -> tuple[public_manifest.Public
         noise_multiplier=float(noise.multiplier),
         changes=noise.changes,
         restarts=noise.restarts,
-        declared=run.declared_schema,
+        declared=run.declared_schema and manifest_lib.canonical(run.declared_schema),
         strategies=tuple(
           public_manifest.StrategyFile(
-            t,
-            f'strategy-{place}-{t}.json' if t else f'strategy-{place}.json',
-            digests.strategy_digest(strategy),
+            t, manifest_lib.strategy_name(place, t), digests.strategy_digest(strategy)
           )
           for t, strategy in strategies
         ),
-        commitments=f'commitments-{place}.txt',
+        commitments=manifest_lib.commitments_name(place),
       )
     )
   return tuple(result)

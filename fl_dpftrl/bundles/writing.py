@@ -11,11 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import fl_dpftrl
-from fl_dpftrl import catalogue, digests, files, json_files, participation
-from fl_dpftrl.bundles import chain
+from fl_dpftrl import catalogue, digests, files, json_files
+from fl_dpftrl.bundles import chain, strategy_files
 from fl_dpftrl.bundles import manifest as manifest_lib
-from fl_dpftrl.families import base
-from fl_dpftrl.logs import formats, journal
+from fl_dpftrl.logs import journal
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.replaying import embedded, replay
@@ -165,7 +164,7 @@ def _store_log(folder: pathlib.Path, place: int, run: runs_lib.Run) -> manifest_
   """Copies the files of a run's log."""
   names = []
   for number, (shard, stated) in enumerate(zip(run.log.shards, run.log.files(), strict=True), 1):
-    name = f'log-{place}-{number}{formats.suffix_of(shard.path)}'
+    name = manifest_lib.log_name(place, number, shard.path)
     with files.replacing(folder / name, private=True) as temporary:
       shutil.copyfile(shard.path, temporary)
     if manifest_lib.File.of(folder / name).sha256 != stated.sha256:
@@ -179,10 +178,10 @@ def _store_log(folder: pathlib.Path, place: int, run: runs_lib.Run) -> manifest_
     noise_multiplier=float(run.noise.multiplier),
     changes=run.noise.changes,
     restarts=run.noise.restarts,
-    declared=run.declared_schema,
-    strategy=f'strategy-{place}.json',
+    declared=run.declared_schema and manifest_lib.canonical(run.declared_schema),
+    strategy=manifest_lib.strategy_name(place),
     strategy_sha256=digests.strategy_digest(run.noise.strategy),
-    rounds=f'rounds-{place}.txt',
+    rounds=manifest_lib.rounds_name(place),
     last_digest='',
   )
 
@@ -203,24 +202,13 @@ def _store_strategy(
   folder: pathlib.Path, entry: manifest_lib.Run, run: runs_lib.Run, facts: facts_lib.RunFacts
 ) -> manifest_lib.Run:
   """Writes a run's strategy with its figures under the schema that the log shows."""
-  schema = participation.MinSep(
-    num_rounds=facts.num_rounds, min_sep=facts.min_sep, max_participations=facts.max_participations
-  )
   path = folder / entry.strategy
-  save_strategy(path, run.noise.strategy, run.noise, schema)
+  strategy_files.save(path, run.noise, 0, facts.schema)
   for written in folder.glob(f'{path.stem}.*'):  # Its figures are of a confidential log.
     _write(written, written.read_bytes())
   if digests.strategy_digest(catalogue.load_strategy(path)) != entry.strategy_sha256:
     raise ValueError(f'strategy of family {run.noise.strategy.family!r} is not read as written')
   return entry
-
-
-def save_strategy(
-  path: pathlib.Path, strategy: base.Strategy, noise: runs_lib.Noise, schema: participation.MinSep
-) -> None:
-  """Writes a strategy of a run, with its figures under a schema of its longest stream."""
-  longest = max(s.num_rounds for s in noise.streams() if s.strategy is strategy)
-  catalogue.save_strategy(path, strategy, schema=schema.within(longest))
 
 
 def _write(path: pathlib.Path, content: bytes) -> None:

@@ -11,13 +11,7 @@ def text(result: statement_lib.Statement) -> str:
   counted, per_device = result.counted, result.per_device
   if counted is None or per_device is None:
     raise ValueError('the statement must be confidential: a publishable one has no counts')
-  witness, short = counted.witness, counted.rounds_short_of_report_goal
-  closest = (
-    f'  (device {messages.quoted(witness.device_id)}, rounds'
-    f' {witness.first_round} and {witness.second_round})'
-    if witness
-    else '  (no device took part twice)'
-  )
+  short = counted.rounds_short_of_report_goal
   lines = []
   if result.void_reason:
     reason = messages.one_line(result.void_reason, limit=LONGEST)
@@ -26,7 +20,7 @@ def text(result: statement_lib.Statement) -> str:
     f'rounds n            {result.num_rounds}',
     f'devices             {counted.num_devices}',
     f'participations      {counted.num_participations}',
-    f'min-sep b           {result.min_sep}{closest}',
+    f'min-sep b           {result.min_sep}  ({_closest(result)})',
     f'max per device k    {_most(result)}',
   ]
   if short is not None:
@@ -42,6 +36,17 @@ def text(result: statement_lib.Statement) -> str:
   lines += [*_per_device(result, per_device), '', 'assumptions']
   lines += [f'- {messages.one_line(sentence, limit=LONGEST)}' for sentence in result.assumptions]
   return '\n'.join(lines)
+
+
+def _closest(result: statement_lib.Statement) -> str:
+  """Returns a pair of participations that min-sep is of, with its run where there are several."""
+  pair, of_run = result.closest, f' of run {result.closest_run + 1}' if result.several else ''
+  if pair is None:
+    return f'no device took part twice{of_run.replace("of", "in")}'
+  return (
+    f'device {messages.quoted(pair.device_id)}, rounds {pair.first_round} and'
+    f' {pair.second_round}{of_run}'
+  )
 
 
 def _most(result: statement_lib.Statement) -> str:

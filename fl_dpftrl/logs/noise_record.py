@@ -14,6 +14,16 @@ from fl_dpftrl.families import base
 from fl_dpftrl.logs import shards
 
 _MOST_CHARACTERS = 1 << 18  # of all restarts
+_KEYS = (
+  shards.STRATEGY_KEY,
+  shards.NOISE_MULTIPLIER_KEY,
+  shards.CLIP_NORM_KEY,
+  shards.ADAPTIVE_CLIPPING_KEY,
+  shards.NOISE_CHANGES_KEY,
+  shards.NOISE_RESTARTS_KEY,
+)
+STATED = ('strategy', 'noise_multiplier', 'changes')
+"""What metadata can state of the noise; `changes` are all changes and restarts."""
 _TOO_LARGE = (
   'it is too large for the metadata of a log; begin another log with it, and replay both'
   ' with --runs'
@@ -122,8 +132,9 @@ class Record(NamedTuple):
     multiplier, clip_norm = self.at(round_index)
     if multiplier is None or clip_norm is None:
       raise ValueError(
-        'the metadata lack the noise multiplier or clip norm that was before; open the log with'
-        ' those of noise_record.run_metadata'
+        'the metadata lack the noise multiplier or clip norm that was before: begin a log with'
+        ' both (Guard and noise_record.run_metadata take clip_norm), and replay both logs with'
+        ' --runs'
       )
     return multiplier, clip_norm
 
@@ -285,6 +296,20 @@ def declared_noise(found: Mapping[str, str], round_index: int) -> DeclaredNoise:
     noise_multiplier_before=multiplier_before,
     clip_norm_before=clip_norm_before,
   )
+
+
+def stated(found: Mapping[str, str]) -> tuple[str, ...]:
+  """Returns which of STATED metadata state.
+
+  Metadata that state anything of the noise state all changes and restarts: those that they leave
+  out did not happen.
+  """
+  present = (
+    shards.STRATEGY_KEY in found,
+    shards.NOISE_MULTIPLIER_KEY in found,
+    any(key in found for key in _KEYS),
+  )
+  return tuple(name for name, is_there in zip(STATED, present, strict=True) if is_there)
 
 
 def read(found: Mapping[str, str]) -> Record:

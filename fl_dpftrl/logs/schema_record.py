@@ -19,15 +19,11 @@ def metadata(schema: participation.MinSep) -> dict[str, str]:
   return {shards.SCHEMA_KEY: json.dumps(declared)}
 
 
-def read(found: Mapping[str, str], num_rounds: int) -> participation.MinSep | None:
-  """Returns the declared schema, for the rounds of the log; None if none was declared.
-
-  Args:
-    found: metadata of the log.
-    num_rounds: rounds of the log; those of the declared schema are the most that were planned.
+def planned(found: Mapping[str, str]) -> participation.MinSep | None:
+  """Returns the declared schema, for all planned rounds; None if none was declared.
 
   Raises:
-    LogError: naming the key, if it is malformed or for fewer rounds than the log has.
+    LogError: naming the key, if it is malformed.
   """
   text = found.get(shards.SCHEMA_KEY)
   if text is None:
@@ -36,11 +32,26 @@ def read(found: Mapping[str, str], num_rounds: int) -> participation.MinSep | No
     values = json.loads(text)
     if not isinstance(values, dict) or set(values) != set(_FIELDS):
       raise ValueError(f'it must have {", ".join(_FIELDS)}')
-    schema = participation.MinSep(**values)
+    return participation.MinSep(**values)
   except (ValueError, TypeError, RecursionError) as e:
     raise shards.LogError(
       f'{shards.SCHEMA_KEY} in the metadata of the log is malformed: {text[:80]!r}'
     ) from e
+
+
+def read(found: Mapping[str, str], num_rounds: int) -> participation.MinSep | None:
+  """Returns the declared schema, for the rounds of the log; None if none was declared.
+
+  Args:
+    found: metadata of the log.
+    num_rounds: rounds of the log; those of the declared schema are the most that were planned.
+
+  Raises:
+    LogError: as `planned`, and for a schema of fewer rounds than the log has.
+  """
+  schema = planned(found)
+  if schema is None:
+    return None
   if num_rounds > schema.num_rounds:
     raise shards.LogError(
       f'the log has {num_rounds} rounds, and {shards.SCHEMA_KEY} in its metadata declares'

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from fl_dpftrl import messages
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.families import linear_noise
 from fl_dpftrl.noise import reference
@@ -21,7 +22,7 @@ _HEIGHTS = 63
 
 
 class Buffers(NamedTuple):
-  """State of a stream between rows, for Z of standard deviation 1.
+  """State of a stream between rows, for Z of standard deviation 1. Secret.
 
   Attributes:
     vectors: for each part of the model its buffers, newest first: float32,
@@ -36,6 +37,9 @@ class Buffers(NamedTuple):
   drawn: Any = ()
   response: Any = ()
   square: Any = ()
+
+  def __repr__(self) -> str:
+    return messages.outline(self)
 
 
 class Recurrence(NamedTuple):

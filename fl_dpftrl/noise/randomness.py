@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+# Version of the rows of Z: raise it with every change of their bits.
+VERSION = 2
 _PHILOX = 1
 # Two 64-bit words make one seed.
 SEED_SPEC = tf.TensorSpec([2], tf.int64, 'seed')
@@ -90,11 +92,19 @@ def random_words(seed: tf.Tensor, row: tf.Tensor, tensor_index: int, num_words: 
 def normals(words: tf.Tensor) -> tf.Tensor:
   """Turns uniform uint64 words into as many independent standard normals, float32.
 
+  A word w stands for u = (w + 1/2) / 2⁶⁴. float32 has many values next to 0 and few next to 1: it
+  would round u to 1, and so both normals of a pair to exactly 0, with probability 2⁻²⁵. So a word
+  is read as a signed number s, and u comes from the nearer end by h = |s + 1/2| / 2⁶⁴: u = h for
+  s ≥ 0, and u = 1 − h for s < 0, where s = w − 2⁶⁴. h lies in [2⁻⁶⁵, 1/2], with the relative
+  precision of float32 all over. −2 log u is then −2 log h or −2 log1p(−h), which is at least
+  2⁻⁶⁴: no radius is 0 or infinite. Angles in (−π, π) differ from 2π u by whole turns. No float32
+  is a zero of cosine, and 0 alone one of sine, which no angle is.
+
   Source: Box and Muller 1958.
   """
-  # Half a step up keeps the logarithm finite.
-  uniform = (tf.cast(words, tf.float32) + 0.5) * 2.0**-64
-  first, second = tf.split(uniform, 2)
-  radius = tf.sqrt(-2.0 * tf.math.log(first))
-  angle = (2.0 * math.pi) * second
+  signed = tf.cast(tf.bitcast(words, tf.int64), tf.float32) + 0.5
+  first, second = tf.split(signed, 2)
+  end = tf.abs(first) * 2.0**-64
+  radius = tf.sqrt(-2.0 * tf.where(first < 0.0, tf.math.log1p(-end), tf.math.log(end)))
+  angle = (math.pi * 2.0**-63) * second
   return tf.concat([radius * tf.cos(angle), radius * tf.sin(angle)], 0)

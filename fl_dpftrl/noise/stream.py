@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from fl_dpftrl import messages
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.noise import base, graph, randomness
 
@@ -30,6 +31,9 @@ class StreamState(NamedTuple):
   row_stddev: tf.Tensor
   buffers: Any
   parameters: Any = ()
+
+  def __repr__(self) -> str:
+    return messages.outline(self)
 
 
 def check_template(template: Any) -> list[tf.TensorSpec]:
@@ -85,7 +89,9 @@ def make_stream(
     try:
       noise_seed = operator.index(noise_seed)
     except TypeError:
-      raise ValueError(f'noise_seed must be a whole number or None, got {noise_seed!r}') from None
+      raise ValueError(
+        f'noise_seed must be a whole number or None, got {messages.kind(noise_seed)}'
+      ) from None
   draw = draw or randomness.draw
   recurrence = graph.recurrence(strategy, specs)
 

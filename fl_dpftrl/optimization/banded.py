@@ -4,11 +4,23 @@ The problem is convex in X = CᵀC. Every banded X has exactly one banded C with
 diagonal, so the search over the entries of C has no other local minima and fewer variables.
 Optimal matrices for half the rounds and bands have a similar shape up to scale. The search
 therefore starts at the smallest size and refines the result.
+
+The largest error is minimised in steps, each by a weighted power mean of the squared errors:
+
+- After a step, the weight of each query is multiplied by its part in the gradient. The weights
+  approach those of the dual problem, so a moderate power suffices (the exponential method of
+  multipliers).
+- The maximum hardly determines C at some rounds, and a search for it alone would end wherever
+  its iterations end. Each step therefore adds a multiple of the squared distance to its start
+  (the proximal point method). Its minimum is found to many digits on every machine.
+
+Source: Tseng and Bertsekas 1993, for multipliers; Rockafellar 1976, for proximal points.
 """
 
 import dataclasses
 import functools
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,14 +29,26 @@ from fl_dpftrl.families import banded
 from fl_dpftrl.optimization import banded_loss, banded_start, solver
 
 _FEWEST_ROUNDS, _FEWEST_BANDS = 128, 8  # smallest size with a refined start
-_MEMORY = 10  # pairs of steps and gradient differences of L-BFGS
 _MOST_ENTRIES, _COPIES = 1 << 25, 40  # maximum band entries; arrays of that size
-# Powers of the squared errors whose mean is minimised, with the tolerance and iterations of
-# each. Increasing powers approach the maximum.
-_STAGES = {
-  'rms': ((1, 1e-6, 300),),
-  'max': ((4, 1e-5, 100), (32, 1e-5, 100), (256, 1e-5, 200), (2048, 1e-5, 200)),
-}
+# Powers of the squared errors in successive steps for the maximum, and the factor of the distance
+# to the step's start: from a refined start, and from any other.
+_REFINED = ((64, 8.0), (64, 8.0), (64, 8.0), (128, 5.0))
+_UNREFINED = ((4, 1.0), (16, 1.0), (64, 1.0), (256, 1.0), (256, 1.0), (256, 1.0))
+# Least weight of a query, relative to the mean. Where weights are near zero, the loss hardly
+# determines the strategy.
+_LEAST_WEIGHT = 0.1
+
+
+class _Limits(NamedTuple):
+  """Limits of a descent; see `solver.minimize`."""
+
+  tolerance: float
+  max_iterations: int
+  memory: int
+
+
+_MEAN = _Limits(tolerance=1e-6, max_iterations=300, memory=10)
+_MAXIMUM = _Limits(tolerance=1e-12, max_iterations=300, memory=20)  # for each step
 
 
 def most_bands(schema: participation.MinSep) -> int:
@@ -83,7 +107,7 @@ def optimize(
   problem = _Problem(schema.num_rounds, num_bands, norms, workload)
   scale = math.sqrt(schema.participations * problem.start_value)
   report = solver.counted(progress, lambda value: scale * math.sqrt(value))
-  coefficients = banded_loss.to_rows(_best(problem, objective, report))
+  coefficients = banded_loss.to_rows(_best(problem, objective, report)[0])
   # The sign of a row of C affects neither X nor the norms of rows of B.
   return banded.Banded(coefficients * np.sign(coefficients[:, :1]))
 
@@ -115,8 +139,14 @@ class _Problem:
       return banded_loss.sgd_errors(self.workload, self.num_rounds)
     return banded_loss.dense_errors(self.workload.matrix(self.num_rounds))
 
-  def loss(self, power: int) -> banded_loss.Loss:
-    return banded_loss.Loss(self.norms, self._squared_errors, power)
+  @property
+  def num_queries(self) -> int:
+    if isinstance(self.workload, workloads.Workload):
+      return self.num_rounds
+    return len(self.workload.matrix(self.num_rounds))
+
+  def loss(self, power: int, weights: np.ndarray | float = 1.0) -> banded_loss.Loss:
+    return banded_loss.Loss(self.norms, self._squared_errors, power, weights)
 
   def halved(self) -> '_Problem | None':
     """Returns the problem of half the size; None if this one is small enough."""
@@ -134,33 +164,59 @@ class _Problem:
     )
 
 
-def _best(problem: _Problem, objective: str, report: solver.Progress) -> np.ndarray:
-  """Returns C by columns, with its norms."""
-  start, stages = problem.start, _STAGES[objective]
+def _best(
+  problem: _Problem, objective: str, report: solver.Progress
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns C by columns, with its norms, and the weights of the queries' errors."""
+  start, weights = problem.start, np.ones(problem.num_queries)
   smaller = problem.halved()
   if smaller is not None:
-    stages = stages[-1:]
-    ratios = _best(smaller, objective, report) / smaller.start[:, :1]
+    columns, of_smaller = _best(smaller, objective, report)
+    ratios = columns / smaller.start[:, :1]
     start = start * banded_start.refine(ratios, problem.num_bands, problem.num_rounds)
-  for power, tolerance, max_iterations in stages:
-    loss = problem.loss(power)
-    # Larger steps suit columns that few queries depend on.
-    scale = loss.stiffness(start) ** 0.25
+    weights = np.repeat(of_smaller, 2)[: problem.num_rounds]
+  if objective == 'rms':
+    return _descend(problem, problem.loss(1), start, report, _MEAN), weights
+  start = problem.norms.rescale(start)[0]
+  for power, proximity in _UNREFINED if smaller is None else _REFINED:
+    weights = np.maximum(weights, _LEAST_WEIGHT)
+    loss = problem.loss(power, weights / weights.mean())
+    start = _descend(problem, loss, start, report, _MAXIMUM, proximity)
+    weights = loss.raised_weights(start)
+  return start, weights
 
-    def value_and_grad(free, loss=loss, scale=scale, start=start):
-      value, gradient = loss.value_and_grad(free.reshape(start.shape) / scale)
-      value, gradient = (x / problem.start_value for x in (value, gradient))
-      return value, (gradient / scale).reshape(-1)
 
-    start = (
-      solver.minimize(
-        value_and_grad,
-        (start * scale).reshape(-1),
-        progress=report,
-        memory=_MEMORY,
-        tolerance=tolerance,
-        max_iterations=max_iterations,
-      ).point.reshape(start.shape)
-      / scale
-    )
-  return problem.norms.rescale(start)[0]
+def _descend(
+  problem: _Problem,
+  loss: banded_loss.Loss,
+  start: np.ndarray,
+  report: solver.Progress,
+  limits: _Limits,
+  proximity: float = 0.0,
+) -> np.ndarray:
+  """Returns the C, with its norms, that minimises the loss and the distance to the start.
+
+  Args:
+    problem, loss: problem and its loss.
+    start: C by columns.
+    report: callback that is told the steps.
+    limits: limits of the descent.
+    proximity: factor of the squared distance, relative to the loss per column.
+  """
+  # Larger steps suit columns that few queries depend on.
+  scale = loss.stiffness(start) ** 0.25
+  centre = (start * scale).reshape(-1)
+  factor = proximity / problem.num_rounds
+
+  def value_and_grad(free):
+    value, gradient = loss.value_and_grad(free.reshape(start.shape) / scale)
+    value, gradient = (x / problem.start_value for x in (value, gradient))
+    gradient = (gradient / scale).reshape(-1)
+    if proximity:
+      way = free - centre
+      value += 0.5 * factor * float(way @ way)
+      gradient += factor * way
+    return value, gradient
+
+  found = solver.minimize(value_and_grad, centre, progress=report, **limits._asdict())
+  return problem.norms.rescale(found.point.reshape(start.shape) / scale)[0]

@@ -98,17 +98,19 @@ def dense_errors(queries: np.ndarray) -> SquaredErrors:
 
 
 class Loss(NamedTuple):
-  """Power mean of the squared errors of C.
+  """Weighted power mean of the squared errors of C.
 
   Attributes:
     norms: norms to which columns are rescaled.
     squared_errors: squared errors of C by rows, with a pull-back.
     power: 1 for the mean; high values approximate the maximum.
+    weights: weights of the queries in the mean, shape [queries] or one for all; their mean is 1.
   """
 
   norms: Norms
   squared_errors: SquaredErrors
   power: int
+  weights: np.ndarray | float = 1.0
 
   def value_and_grad(self, columns: np.ndarray) -> tuple[float, np.ndarray]:
     """Returns the loss and its gradient in the columns.
@@ -137,6 +139,19 @@ class Loss(NamedTuple):
     slopes = -np.einsum('ju,ju->u', gradient, scaled)
     return np.clip(slopes / slopes.mean(), 1.0 / _STIFFEST, _STIFFEST)
 
+  def raised_weights(self, columns: np.ndarray) -> np.ndarray:
+    """Returns the weights in a mean of power 1 that has the same gradient, up to scale.
+
+    Where C minimises this loss, it minimises the mean with these weights. That mean is then a
+    lower bound of the smallest maximum.
+
+    Returns:
+      Shape [queries], of mean 1.
+    """
+    squares, _ = self.squared_errors(to_rows(self.norms.rescale(columns)[0]))
+    weights = self.weights * (squares / squares.max()) ** (self.power - 1)
+    return weights / weights.mean()
+
   def _of_scaled(self, columns):
     if not columns[0].all():
       return np.inf, columns
@@ -145,7 +160,7 @@ class Loss(NamedTuple):
     largest = squares.max()
     if not np.isfinite(largest):
       return np.inf, columns
-    shares = (squares / largest) ** (self.power - 1)
+    shares = self.weights * (squares / largest) ** (self.power - 1)
     mean = float(np.mean(shares * squares / largest))
     value = float(largest * mean ** (1.0 / self.power))
     weights = shares * (value / (largest * mean * squares.size))

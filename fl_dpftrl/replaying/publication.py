@@ -17,6 +17,7 @@ import hashlib
 import hmac
 import secrets
 import shlex
+from collections.abc import Sequence
 
 from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.logs import layout as layout_lib
@@ -32,9 +33,6 @@ ASSUMED_ROUNDS = (
 )
 # Stands for the value of --columns, whose names are those of another system.
 _COLUMNS = 'COLUMNS'
-# Sentences about figures that are left out of the published statement.
-_ALSO_OF_OBSERVED = ('worst case and observed also assume', 'worst case also assumes')
-_CONFIDENTIAL_SENTENCES = ('observed: ', 'amplified: ')
 
 
 def committed(
@@ -70,9 +68,9 @@ def publishable(statement: statement_lib.Statement) -> statement_lib.Statement:
   void, commitment, drawn = statement.void_reason, statement.commitment, None
   if isinstance(statement.drawn, drawn_lib.Shuffled):
     drawn = dataclasses.replace(statement.drawn, reason=None)
-  assumed = any(run.num_rounds_assumed for run in statement.runs)
+  runs = tuple(map(_publishable_run, statement.runs))
   return statement_lib.Statement(
-    runs=tuple(map(_publishable_run, statement.runs)),
+    runs=runs,
     num_rounds=statement.num_rounds,
     min_sep=statement.min_sep,
     max_participations=statement.max_participations,
@@ -81,16 +79,16 @@ def publishable(statement: statement_lib.Statement) -> statement_lib.Statement:
     drawn=drawn,
     adjacency=statement.adjacency,
     group_size=statement.group_size,
-    assumptions=tuple(
-      (sentence.replace(void, VOID) if void else sentence).replace(*_ALSO_OF_OBSERVED)
-      for sentence in statement.assumptions
-      if not sentence.startswith(_CONFIDENTIAL_SENTENCES)
-    ),
     void_reason=void and VOID,
-    warnings=(ASSUMED_ROUNDS,) if assumed else (),
+    warnings=warnings(runs),
     commitment=commitment and commitment._replace(salt=None),
     confidential=False,
   )
+
+
+def warnings(runs: Sequence[facts_lib.RunFacts]) -> tuple[str, ...]:
+  """Returns the warnings of a publishable statement."""
+  return (ASSUMED_ROUNDS,) if any(run.num_rounds_assumed for run in runs) else ()
 
 
 def _publishable_run(run: facts_lib.RunFacts) -> facts_lib.RunFacts:
@@ -100,6 +98,7 @@ def _publishable_run(run: facts_lib.RunFacts) -> facts_lib.RunFacts:
     max_participations=run.max_participations,
     noise_multiplier=run.noise_multiplier,
     strategy=run.strategy,
+    num_rounds_assumed=run.num_rounds_assumed,
     layout=_publishable_layout(run.layout),
     report_goal=run.report_goal,
     changes=run.changes,
@@ -109,6 +108,9 @@ def _publishable_run(run: facts_lib.RunFacts) -> facts_lib.RunFacts:
     restarts=run.restarts,
     later_strategies=run.later_strategies,
     canaries=run.canaries,
+    recorded_noise=run.recorded_noise,
+    declared_schema=run.declared_schema,
+    schema_in_log=run.schema_in_log,
   )
 
 

@@ -19,7 +19,6 @@ from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.logs import canaries, noise_record
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import logged as logged_lib
-from fl_dpftrl.replaying import assumptions as assumptions_lib
 from fl_dpftrl.replaying import embedded, sensitivities, spending, void
 from fl_dpftrl.replaying import facts as facts_lib
 from fl_dpftrl.replaying import runs as runs_lib
@@ -90,7 +89,6 @@ def replay(
       adjacency=adjacency,
       by_schema=lambda schema: spend.loss(sensitivities.worst_case(noises, [schema]), group_size),
     )
-  void_reason = '; '.join(filter(None, map(void.reason, runs))) or None
   return statement_lib.Statement(
     runs=facts,
     num_rounds=sum(run.num_rounds for run in facts),
@@ -110,18 +108,7 @@ def replay(
     adjacency=adjacency,
     group_size=group_size,
     per_device=_per_device(tally, spend),
-    assumptions=tuple(
-      assumptions_lib.sentences(
-        runs,
-        happened,
-        holds=declared.holds if declared else None,
-        adjacency=adjacency,
-        group_size=group_size,
-        void_reason=void_reason,
-        drawn=drawn,
-      )
-    ),
-    void_reason=void_reason,
+    void_reason=void.reason(runs),
     warnings=tuple(
       warning for run, o in zip(runs, happened) for warning in (*run.log.warnings, *o.warnings())
     ),
@@ -248,6 +235,9 @@ def _facts(
       for t, strategy in run.noise.later_strategies
     ),
     canaries=canaries.read(run.log.metadata),
+    recorded_noise=noise_record.stated(run.log.metadata),
+    declared_schema=run.declared_schema,
+    schema_in_log=run.schema_in_log,
     counted=facts_lib.Counted(
       num_devices=happened.num_devices,
       num_participations=happened.num_participations,
@@ -277,5 +267,4 @@ def _counted_together(
     num_participations=sum(o.num_participations for o in happened),
     rounds_without_participants=sum(o.rounds_without_participants for o in happened),
     separations=tuple(separations.to_dict().items()),
-    witness=min((o.witness for o in happened if o.witness), key=lambda w: w.order, default=None),
   )

@@ -123,8 +123,8 @@ class Run:
     sampling: scheme by which training drew its batches, if stated.
 
   Raises:
-    ValueError: if the sampling is for another number of rounds, or if the noise was changed or
-      restarted, for which no amplified guarantee is known here.
+    ValueError: if the noise or the sampling is for another number of rounds, or if the noise of
+      sampled batches was changed or restarted, for which no amplified guarantee is known here.
   """
 
   log: log_lib.Log
@@ -134,6 +134,10 @@ class Run:
   sampling: sampling_lib.Scheme | None = None
 
   def __post_init__(self):
+    if self.noise.num_rounds != self.log.num_rounds:
+      raise ValueError(
+        f'noise is of {self.noise.num_rounds} rounds, but the log has {self.log.num_rounds}'
+      )
     if self.sampling is None:
       return
     if self.sampling.num_rounds != self.log.num_rounds:

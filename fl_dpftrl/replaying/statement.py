@@ -7,6 +7,8 @@ from fl_dpftrl import json_files
 from fl_dpftrl.accounting import privacy_loss
 from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.logs import logged as logged_lib
+from fl_dpftrl.replaying import assumptions as assumptions_lib
 from fl_dpftrl.replaying import facts
 
 
@@ -159,7 +161,6 @@ class Statement:
     adjacency: adjacency of neighbouring runs.
     group_size: devices that are protected together.
     per_device: losses of single devices; None if publishable.
-    assumptions: sentences on which the figures rest.
     void_reason: why the runs guarantee nothing; None if nothing voids it.
     warnings: sentences about the logs.
     commitment: commitment to the logs, if one was made.
@@ -173,7 +174,6 @@ class Statement:
   worst_case: privacy_loss.PrivacyLoss
   adjacency: str
   group_size: int
-  assumptions: tuple[str, ...]
   void_reason: str | None
   warnings: tuple[str, ...]
   counted: facts.Counted | None = None
@@ -190,6 +190,17 @@ class Statement:
   def several(self) -> bool:
     """True for more than one run."""
     return len(self.runs) > 1
+
+  @property
+  def closest_run(self) -> int:
+    """Place, from 0, of the first run with the least min_sep."""
+    return [run.min_sep for run in self.runs].index(self.min_sep)
+
+  @property
+  def closest(self) -> logged_lib.Witness | None:
+    """A pair of participations that min_sep is of; None if that run has none, or if publishable."""
+    counted = self.runs[self.closest_run].counted
+    return counted.witness if counted else None
 
   @property
   def noise_multiplier(self) -> float:
@@ -210,6 +221,19 @@ class Statement:
   def log(self) -> tuple[log_lib.LogFile, ...]:
     """The files of all runs; none if publishable."""
     return tuple(file for run in self.runs for file in run.log or ())
+
+  @property
+  def assumptions(self) -> tuple[str, ...]:
+    """Sentences on which the figures rest."""
+    return assumptions_lib.sentences(
+      self.runs,
+      holds=self.declared.holds if self.declared else None,
+      adjacency=self.adjacency,
+      group_size=self.group_size,
+      void_reason=self.void_reason,
+      drawn=self.drawn,
+      confidential=self.confidential,
+    )
 
   def parts(self) -> tuple[Part, ...]:
     """Returns the guarantees that it has, the worst case first."""
@@ -267,5 +291,5 @@ class Statement:
       **schema,
       'max_participations_over_runs': self.most_over_runs,
       'separations': [list(pair) for pair in counted.separations],
-      'witness': counted.witness and counted.witness._asdict(),
+      'witness': self.closest and {**self.closest._asdict(), 'run': self.closest_run + 1},
     }

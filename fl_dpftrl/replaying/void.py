@@ -1,47 +1,90 @@
-"""Reasons why a run guarantees nothing, whatever its participation."""
+"""Reasons why a run guarantees nothing, whatever its participation.
 
-from collections.abc import Sequence
+A log that records anything of its noise records all changes and restarts of it: one that it
+does not record did not happen. Whatever is said of such a run must be what the log records, since
+a change or restart that never happened gives too small an ε.
+"""
 
-from fl_dpftrl.logs import noise_record, shards
+from collections.abc import Iterator, Sequence
+
+from fl_dpftrl import digests, participation
+from fl_dpftrl.logs import layout as layout_lib
+from fl_dpftrl.logs import noise_record, schema_record, shards
 from fl_dpftrl.replaying import runs as runs_lib
 
 
-def reason(run: runs_lib.Run) -> str | None:
-  """Returns why a run guarantees nothing; None if nothing voids it.
+def reason(runs: Sequence[runs_lib.Run]) -> str | None:
+  """Returns why runs guarantee nothing; None if nothing voids them.
 
-  A guarantee is void if the log says so, or if the log is of another run.
+  A guarantee is void if a log says so, or if what was said of a run is not what its log records.
   """
-  metadata = run.log.metadata
-  own = noise_record.run_metadata(run.noise.strategy, run.noise.multiplier)
-  reasons = [r for r in [metadata.get(shards.VOID_KEY)] if r]
-  key = shards.NOISE_MULTIPLIER_KEY
-  if metadata.get(key) not in (None, own[key]):
-    reasons.append(
-      f'the log is of a run with the noise multiplier {metadata[key]}, not {run.noise.multiplier}'
-    )
+  of_run = [f'run {i}: ' if len(runs) > 1 else '' for i in range(1, len(runs) + 1)]
+  found = [(name, _reasons(run)) for name, run in zip(of_run, runs)]
+  return '; '.join(name + '; '.join(why) for name, why in found if why) or None
+
+
+def _reasons(run: runs_lib.Run) -> list[str]:
+  stated = run.log.metadata.get(shards.VOID_KEY)
+  recorded = _contradictions(run) if noise_record.stated(run.log.metadata) else ()
+  return [*([stated] if stated else []), *recorded, *_declared(run)]
+
+
+def _contradictions(run: runs_lib.Run) -> Iterator[str]:
+  """Yields what was said of a run whose log records its noise, and records otherwise."""
+  metadata, noise = run.log.metadata, run.noise
   recorded = noise_record.read(metadata).until(run.log.num_rounds)
-  own_changes = runs_lib.effective_changes(run.noise)
-  # Files without a clip norm are older than the record of changes.
-  if recorded.clip_norm is not None and (recorded.multiplier_changes != own_changes):
-    reasons.append(
+  if recorded.noise_multiplier not in (None, noise.multiplier):
+    yield (
+      f'the log is of a run with the noise multiplier {recorded.noise_multiplier}, not'
+      f' {noise.multiplier}'
+    )
+  own_changes = runs_lib.effective_changes(noise)
+  if recorded.multiplier_changes != own_changes:
+    yield (
       f'the log is of a run whose noise multiplier {_changed(recorded.multiplier_changes)}, and it'
       f' was said that it {_changed(own_changes)}'
     )
-  # A restart that never happened would give too small an ε.
-  if recorded.restart_rounds != run.noise.restarts and (
-    recorded.restarts or recorded.clip_norm is not None
-  ):
-    reasons.append(
+  if recorded.restart_rounds != noise.restarts:
+    yield (
       f'the log is of a run whose noise {_restarted(recorded.restart_rounds)}, and it was said'
-      f' that it {_restarted(run.noise.restarts)}'
+      f' that it {_restarted(noise.restarts)}'
     )
-  key = shards.STRATEGY_KEY
-  if metadata.get(key) not in (None, own[key]):
-    reasons.append(
-      'the log is of a run with another strategy, of digest'
-      f' {metadata[key][:12]}…, not {own[key][:12]}…'
+  elif _digests(recorded.later_strategies) != _digests(noise.later_strategies):
+    yield 'the log is of a run that restarted with another strategy than was said'
+  digest, own = metadata.get(shards.STRATEGY_KEY), digests.strategy_digest(noise.strategy)
+  if digest not in (None, own):
+    yield (f'the log is of a run with another strategy, of digest {digest[:12]}…, not {own[:12]}…')
+  # The rounds of changes and restarts are counted from 0, as in a file of this format.
+  if run.log.layout.first_round:
+    yield (
+      'the log records its noise, so its rounds are counted from 0, and they were counted from'
+      f' {run.log.layout.first_round}'
     )
-  return '; '.join(reasons) or None
+  elif shards.VERSION_KEY in metadata and run.log.layout != layout_lib.PLAIN:
+    yield 'the log records its noise, so it has columns of its own, and others were named'
+
+
+def _declared(run: runs_lib.Run) -> Iterator[str]:
+  """Yields a schema that was said to be declared, and allows less than the recorded one."""
+  own, recorded = run.declared_schema, schema_record.planned(run.log.metadata)
+  if own is None or recorded is None:
+    return
+  allowed = min(recorded.participations, run.log.num_rounds)
+  fewer = own.participations < min(allowed, _fitting(own.num_rounds, recorded.min_sep))
+  if type(own) is not participation.MinSep or own.min_sep > recorded.min_sep or fewer:
+    yield (
+      f'the log is of a run whose declared schema allows rounds at least {recorded.min_sep} apart'
+      f' and at most {recorded.participations} of them, and it was said to allow at least'
+      f' {own.min_sep} and at most {own.participations}'
+    )
+
+
+def _fitting(num_rounds: int, min_sep: int) -> int:
+  return participation.MinSep(num_rounds=num_rounds, min_sep=min_sep).participations
+
+
+def _digests(strategies):
+  return [(t, digests.strategy_digest(strategy)) for t, strategy in strategies]
 
 
 def _restarted(rounds: Sequence[int]) -> str:

@@ -10,13 +10,14 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import cancellation
 
-from fl_dpftrl.runtime import memory, programs, threads, values
+from fl_dpftrl.runtime import failures, memory, programs, threads, values
 
 Tensors: TypeAlias = Sequence[tf.Tensor]
 
 # How long an interrupted round waits for an operation that is under way.
 _PATIENCE_SECONDS = 5.0
 
+Manager: TypeAlias = cancellation.CancellationManager
 
 # A small cohort has about this many blocks, so that few processors wait for the last.
 _FEWEST_BLOCKS = 16
@@ -99,37 +100,51 @@ class Work:
       value = value.value()
     return values.tensors(value, self.types[name], self.arrays)
 
-  def train(self, block: Sequence[int]) -> Trained:
-    """Trains the clients of a block, and adds them up in their order."""
-    return train(self.step, block, self.zeros, self.taken, self.seed)
+  def train(self, block: Sequence[int], manager: Manager) -> Trained:
+    """Trains the clients of a block, until a manager cancels it."""
+    return train(self.step, block, self.num_clients, self.zeros, self.taken, self.seed, manager)
 
 
 def train(
   step: programs.Step,
   block: Sequence[int],
+  num_clients: int,
   zeros: Mapping[str, Tensors],
   taken: Callable[[int, str], Tensors],
   seed: Callable[[int], np.ndarray],
+  manager: Manager | None = None,
 ) -> Trained:
   """Trains the clients of a block by a step, and adds them up in their order.
 
   Args:
     step: of one client.
     block: the clients' places.
+    num_clients: number of clients of the round.
     zeros: totals of an empty block, by name.
     taken: (client, name) → tensors of any other value that it takes.
     seed: client → int64, of `programs.CLIENT_SEED_SPEC`.
+    manager: cancels the work.
+
+  Raises:
+    Exception: that a client raised, with its place in the message.
   """
   totals: dict[str, Tensors] = dict(zeros)
   kept: list[dict[str, Tensors]] = []
   for client in block:
-    arguments = {
-      name: totals[name] if name in totals else taken(client, name) for name in step.takes
-    }
-    given: dict[str, Tensors] = {**step(tf.constant(seed(client)), arguments.__getitem__)}
+    try:
+      arguments = {
+        name: totals[name] if name in totals else taken(client, name) for name in step.takes
+      }
+      given = {**step(tf.constant(seed(client)), arguments.__getitem__, manager)}
+    except Exception as error:
+      failed = failures.placed(error, f'client {client}, counted from 0, of {num_clients}')
+      break
     totals = {name: given.pop(name) for name in totals}
-    kept.append(given)
-  return Trained(totals, kept)
+    kept.append({**given})
+  else:
+    return Trained(totals, kept)
+  # Out of the handling of an error, which would be shown as what came before.
+  raise failed
 
 
 class Clients(Protocol):
@@ -160,7 +175,8 @@ class Threads:
     model_bytes = sum(map(values.num_bytes, work.shared.values()))
     num_threads = memory.concurrent_clients(model_bytes, self.at_most)
     found = blocks(work.num_clients)
-    return in_order(lambda index: work.train(found[index]), len(found), num_threads, stop)
+    train_block = lambda index, manager: work.train(found[index], manager)
+    return in_order(train_block, len(found), num_threads, stop)
 
   def end(self) -> None:
     """Does nothing: threads end with their round."""
@@ -200,37 +216,31 @@ class Stop:
 
 
 def in_order(
-  work: Callable[[int], Any], num_clients: int, num_threads: int, stop: Stop | None = None
+  work: Callable[[int, Manager], Any], num: int, num_threads: int, stop: Stop | None = None
 ) -> Generator[Any, None, None]:
   """Yields work(0), work(1), …, of which several are computed at the same time.
 
-  Results that wait for an earlier one, and clients that train, are at most twice
-  num_threads together, however much slower one of them is. Where one fails, or
-  whoever takes the results goes away, the others are cancelled.
+  Results that wait for an earlier one, and work under way, are at most twice num_threads
+  together, however much slower one of them is. Where one fails, or whoever takes the results goes
+  away, the others are cancelled. What comes before one that fails is waited for: the error is
+  that of the first place, each time the same.
 
   Args:
-    work: of one client, by TensorFlow.
-    num_clients: how many.
-    num_threads: that work at the same time, at least 1.
+    work: (index, what cancels it) → result, by TensorFlow.
+    num: number of results.
+    num_threads: number of threads that work at the same time, at least 1.
     stop: ends the round with a RuntimeError where it is asked for.
+
+  Raises:
+    Exception: that work raised.
   """
   stop = stop or Stop()
-  round_ = _Round(work, num_clients, 2 * num_threads)
-  manager = cancellation.CancellationManager()
-
-  def cancel():
-    round_.stop()
-    with contextlib.suppress(Exception):
-      manager.start_cancel()
-
-  with cancellation.CancellationManagerContext(manager), stop.told_to(cancel):
-    ends = [threads.start(round_.run) for _ in range(min(num_threads, num_clients))]
+  round_ = _Round(work, num, 2 * num_threads)
+  with stop.told_to(round_.stop):
+    ends = [threads.start(round_.run) for _ in range(min(num_threads, num))]
     try:
-      for index in range(num_clients):
+      for index in range(num):
         yield round_.take(index)
-    except BaseException:
-      cancel()
-      raise
     finally:
       round_.stop()
       for ended in ends:
@@ -239,41 +249,48 @@ def in_order(
 
 
 class _Round:
-  """Clients of a round that are under way, done and taken."""
+  """Work of a round that is under way, done and taken."""
 
-  def __init__(self, work: Callable[[int], Any], num_clients: int, window: int):
-    self._work, self._num_clients, self._window = work, num_clients, window
+  def __init__(self, work: Callable[[int, Manager], Any], num: int, window: int):
+    self._work, self._window = work, window
     self._changed = threading.Condition()
     self._next, self._taken, self._stopped = 0, 0, False
+    # What comes before this is begun; a failure leaves out what comes after it.
+    self._end = num
+    self._under_way: dict[int, Manager] = {}
     self._done: dict[int, tuple[Any, BaseException | None]] = {}
 
   def run(self) -> None:
-    """Trains clients until none are left; the task of a thread."""
+    """Works until nothing is left; the task of a thread."""
     while (index := self._begin()) is not None:
       try:
-        outcome: tuple[Any, BaseException | None] = self._work(index), None
+        outcome: tuple[Any, BaseException | None] = self._work(index, self._under_way[index]), None
       except BaseException as error:
         outcome = None, error
       with self._changed:
+        del self._under_way[index]
         self._done[index] = outcome
+        if outcome[1] is not None:
+          self._end = min(self._end, index)
         self._changed.notify_all()
       del outcome
 
   def _begin(self) -> int | None:
     with self._changed:
-      while not self._stopped and self._next < self._num_clients:
+      while not self._stopped and self._next < self._end:
         if self._next < self._taken + self._window:
           self._next += 1
+          self._under_way[self._next - 1] = Manager()
           return self._next - 1
         self._changed.wait()
     return None
 
   def take(self, index: int) -> Any:
     with self._changed:
-      while index not in self._done:
-        if self._stopped:
-          raise RuntimeError('the round was stopped')
+      while index not in self._done and not self._stopped:
         self._changed.wait()
+      if self._stopped:  # First: what was under way has failed because of it.
+        raise RuntimeError('the round was stopped')
       result, error = self._done.pop(index)
       self._taken = index + 1
       self._changed.notify_all()
@@ -282,6 +299,11 @@ class _Round:
     return result
 
   def stop(self) -> None:
+    """Begins nothing more, and cancels what is under way."""
     with self._changed:
       self._stopped = True
+      under_way = list(self._under_way.values())
       self._changed.notify_all()
+    for manager in under_way:
+      with contextlib.suppress(Exception):
+        manager.start_cancel()

@@ -8,7 +8,6 @@ import hashlib
 import itertools
 import numbers
 import os
-import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -22,9 +21,6 @@ from fl_dpftrl import messages
 from fl_dpftrl.runtime import analysis, clients, programs, values
 
 _Tensors = Sequence[tf.Tensor]
-
-# The sentence of an assertion, which TensorFlow puts between lines on its graph.
-_ASSERTED = re.compile(r'assertion failed: \[[^\]]+\]')
 
 
 class InProcessContext(tff.framework.SyncContext):
@@ -114,13 +110,7 @@ class InProcessContext(tff.framework.SyncContext):
     number = 0
     if program.has_clients:
       number = next(self._calls) if self._number is None else self._number
-    try:
-      call.run(functools.partial(_client_seed, self._key, number), self.clients_at)
-    except tf.errors.InvalidArgumentError as error:
-      said = _ASSERTED.search(error.message)
-      if said is None:
-        raise
-      raise tf.errors.InvalidArgumentError(error.node_def, error.op, said[0]) from None
+    call.run(functools.partial(_client_seed, self._key, number), self.clients_at)
     return values.assembled(of.result, call.results(), self._arrays)
 
 
@@ -205,7 +195,8 @@ class _Call:
         continue
       if not isinstance(value, (list, tuple)):
         raise TypeError(
-          f'expected a list, a value of type {of_part.member} for each client, got {value!r:.80}'
+          f'expected a list, a value of type {of_part.member} for each client,'
+          f' got {messages.kind(value)}'
         )
       if self._num_clients not in (None, len(value)):
         raise ValueError(f'arguments are for {self._num_clients} and for {len(value)} clients')

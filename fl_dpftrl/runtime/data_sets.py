@@ -8,6 +8,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.data.ops import dataset_ops
 
+from fl_dpftrl import messages
+
 
 def batches(arrays: Any, batch_size: int) -> tf.data.Dataset:
   """Returns the rows of arrays as batches, the last of which may be smaller.
@@ -27,7 +29,7 @@ def batches(arrays: Any, batch_size: int) -> tf.data.Dataset:
   flat = [np.asarray(one) for one in tf.nest.flatten(arrays)]
   for one in flat:
     if not one.ndim:
-      raise ValueError(f'arrays must have a dimension of rows, got {one!r:.80}')
+      raise ValueError(f'arrays must have a dimension of rows, got {messages.kind(one)}')
   structure = tf.nest.pack_sequence_as(arrays, range(len(flat)))
   kinds = tuple((one.dtype, one.shape[1:]) for one in flat)
   make, element = _maker(kinds, _Structure(structure))

@@ -65,6 +65,7 @@ class Importer:
     handles = _own_variables(graph)
     if program.initialize_op:
       _initialise_first(graph, program.initialize_op)
+    _leave_out_asserted(graph)
     reductions.rewrite(graph)
     products.rewrite(graph)
     seed = randomness.rewrite(graph, honours_seeds=self._honours_seeds)
@@ -134,8 +135,7 @@ def _rename_functions(graph: tf.compat.v1.GraphDef, suffix: str) -> None:
   """Tells the functions of a rewritten graph from those of the original."""
   names = {function.signature.name for function in graph.library.function}
   renamed = lambda name: name + suffix if name in names else name
-  nodes = [graph.node, *(f.node_def for f in graph.library.function)]
-  for node in itertools.chain(*nodes):
+  for node in _all_nodes(graph):
     node.op = renamed(node.op)
     for attribute in node.attr.values():
       if attribute.HasField('func'):
@@ -147,6 +147,27 @@ def _rename_functions(graph: tf.compat.v1.GraphDef, suffix: str) -> None:
   for gradient in graph.library.gradient:
     gradient.function_name = renamed(gradient.function_name)
     gradient.gradient_func = renamed(gradient.gradient_func)
+
+
+def _all_nodes(graph: tf.compat.v1.GraphDef) -> Iterator[Any]:
+  """Yields the nodes of a graph, and those of its functions."""
+  return itertools.chain(graph.node, *(f.node_def for f in graph.library.function))
+
+
+def _leave_out_asserted(graph: tf.compat.v1.GraphDef) -> None:
+  """Leaves words alone to assertions that fail: their tensors may be secret."""
+  for node in _all_nodes(graph):
+    if node.op != 'Assert':
+      continue
+    condition, *others = node.input
+    types = list(node.attr['T'].list.type)
+    shown = [i for i, of in enumerate(types) if of == tf.string.as_datatype_enum]
+    if not shown:  # It cannot do without any.
+      node.attr['summarize'].i = 0
+      continue
+    node.attr['T'].list.type[:] = [types[i] for i in shown]
+    del node.input[:]
+    node.input.extend([condition, *(others[i] for i in shown), *others[len(types) :]])
 
 
 def _own_variables(graph: tf.compat.v1.GraphDef) -> list[str]:

@@ -22,7 +22,7 @@ from ray import exceptions
 from tensorflow.python.framework import config
 
 from fl_dpftrl import messages
-from fl_dpftrl.runtime import clients, cluster, context, trainer, transfer
+from fl_dpftrl.runtime import clients, cluster, context, memory, trainer, transfer
 
 # Losses of actors after which a block is thought to cause them, as one too large does.
 _ATTEMPTS = 4
@@ -104,6 +104,11 @@ def use_machines(
   Raises:
     ValueError: if the cluster cannot be reached or used, saying what would do.
   """
+  if actors.clients_per_actor > 1 and memory.uses_one_dnn():
+    raise ValueError(
+      'clients_per_actor must be 1 while TensorFlow uses oneDNN operations, which are not safe in'
+      ' parallel: set TF_ENABLE_ONEDNN_OPTS=0 in the environment before TensorFlow is imported'
+    )
   cluster.connect(address, insecure_network=insecure_network)
   number = cluster.number_of_actors(actors.number, cpus=actors.cpus, gpus=actors.gpus)
   actors = dataclasses.replace(actors, number=number)
@@ -265,10 +270,17 @@ class _Round:
     return [actor for actor in self._actors if actor.num_blocks]
 
   def taken(self) -> list[trainer.SentTrained]:
-    """Returns trained blocks that come next."""
+    """Returns trained blocks that come next.
+
+    Raises:
+      Exception: that a client of the next block raised.
+    """
     found = []
     while self._num_taken in self._trained:
-      found.append(self._trained.pop(self._num_taken))
+      trained = self._trained.pop(self._num_taken)
+      if isinstance(trained, trainer.Failed):
+        raise trained.error
+      found.append(trained)
       self._num_taken += 1
     return found
 
@@ -329,7 +341,8 @@ class _Round:
       actor.await_restart()
       return _WAS_LOST
     if isinstance(trained, trainer.Failed):
-      raise trained.error
+      # Blocks before it go on: the error is that of the first place, each time the same.
+      self._waiting = collections.deque(i for i in self._waiting if i < index)
     self._trained[index] = trained
     return ''
 
@@ -372,7 +385,12 @@ class _Sent:
     own: Mapping[str, list[Any]] = {
       name: [self._own(work, client, name) for client in block] for name in work.own
     }
-    return trainer.SentBlock(seeds=[work.seed(client) for client in block], own=own)
+    return trainer.SentBlock(
+      places=block,
+      num_clients=work.num_clients,
+      seeds=[work.seed(client) for client in block],
+      own=own,
+    )
 
   def _own(self, work: clients.Work, client: int, name: str) -> Any:
     value = work.own[name][client]

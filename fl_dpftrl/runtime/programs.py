@@ -1,13 +1,16 @@
 """Builds the TensorFlow functions of a computation's stages."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import tensorflow as tf
 import tensorflow_federated as tff
+from tensorflow.python.eager import cancellation, execute
+from tensorflow.python.eager import context as contexts
 
-from fl_dpftrl.runtime import analysis, evaluation, imports, randomness
+from fl_dpftrl.runtime import analysis, evaluation, failures, imports, randomness
 
 _Block: TypeAlias = tff.framework.ComputationBuildingBlock
 
@@ -34,20 +37,43 @@ class Step:
   resources: Sequence[Any]
 
   def __call__(
-    self, seed: tf.Tensor, values: Callable[[str], Sequence[tf.Tensor]]
+    self,
+    seed: tf.Tensor,
+    values: Callable[[str], Sequence[tf.Tensor]],
+    manager: cancellation.CancellationManager | None = None,
   ) -> dict[str, tuple[tf.Tensor, ...]]:
     """The tensors of each value that it gives.
 
     Args:
       seed: int64, of `randomness.SEED_SPEC`; of a client's step, of CLIENT_SEED_SPEC.
       values: tensors of a value that it takes.
+      manager: cancels this call; of no other call, since each that fails cancels all of one.
     """
     arguments = [tensor for name in self.takes for tensor in values(name)]
-    tensors = iter(self.function(seed, *arguments))
+    tensors = iter(self._run([seed, *arguments], manager or cancellation.CancellationManager()))
     return {
       name: tuple(next(tensors) for _ in range(size))
       for name, size in zip(self.gives, self.sizes, strict=True)
     }
+
+  def _run(
+    self, arguments: Sequence[tf.Tensor], manager: cancellation.CancellationManager
+  ) -> Sequence[tf.Tensor]:
+    # Not by calling the function: TensorFlow has one manager for all threads there.
+    context = contexts.context()
+    try:
+      return execute.execute_with_cancellation(
+        self.function.name.decode(),
+        len(self.function.outputs),
+        [*arguments, *self.function.captured_inputs],
+        tuple(itertools.chain(*context.function_call_options.as_attrs().items())),
+        context,
+        manager,
+      )
+    except tf.errors.OpError as error:
+      failed = failures.plain(error)
+    # Out of the handling of an error, which would be shown as what came before.
+    raise failed
 
 
 @dataclasses.dataclass(frozen=True)

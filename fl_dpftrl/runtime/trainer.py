@@ -46,8 +46,17 @@ class SentLater:
 
 @dataclasses.dataclass(frozen=True)
 class SentBlock:
-  """The clients of one block, as they travel: their seeds, and own values by name."""
+  """The clients of one block, as they travel.
 
+  Attributes:
+    places: their places in the round.
+    num_clients: number of clients of the round.
+    seeds: of each, as of `clients.Work`.
+    own: values of their own, by name.
+  """
+
+  places: range
+  num_clients: int
   seeds: Sequence[np.ndarray]
   own: Mapping[str, Sequence[Any]]
 
@@ -99,9 +108,15 @@ class Trainer:
     """
     try:
       loaded = self._works.get(work[0], self._load)
-      taken = lambda client, name: self._taken(loaded, block, client, name)
-      places = range(len(block.seeds))
-      trained = clients.train(loaded.step, places, loaded.zeros, taken, block.seeds.__getitem__)
+      first = block.places.start
+      trained = clients.train(
+        loaded.step,
+        block.places,
+        block.num_clients,
+        loaded.zeros,
+        lambda client, name: self._taken(loaded, block, client - first, name),
+        lambda client: block.seeds[client - first],
+      )
     except Exception as error:
       return Failed(transfer.portable_error(error))
     kept = [transfer.sent(one) for one in trained.kept]
@@ -116,10 +131,10 @@ class Trainer:
       types={name: tff.types.deserialize_type(of) for name, of in sent.types.items()},
     )
 
-  def _taken(self, loaded: '_Loaded', block: SentBlock, client: int, name: str) -> clients.Tensors:
+  def _taken(self, loaded: '_Loaded', block: SentBlock, index: int, name: str) -> clients.Tensors:
     if name in loaded.shared:
       return loaded.shared[name]
-    value = block.own[name][client]
+    value = block.own[name][index]
     if not isinstance(value, SentLater):
       return transfer.tensors(value)
     function = self._objects.get(value.function, self._fetch)

@@ -5,6 +5,7 @@ are read-only. An array that comes back as an argument, as the state of a
 learning process does, is converted to the same tensor again.
 """
 
+import contextlib
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_federated.python.core.impl.utils import tensorflow_utils
 
+from fl_dpftrl import messages
 from fl_dpftrl.runtime import analysis, data_sets
 
 
@@ -67,12 +69,18 @@ def _converted(value: Any, spec: tf.TensorSpec) -> tf.Tensor:
   if isinstance(value, (np.ndarray, np.generic)):
     if tf.as_dtype(value.dtype) != spec.dtype and spec.dtype != tf.string:
       raise TypeError(f'expected a value of type {spec.dtype.name}, got {value.dtype}')
-  try:
+  with contextlib.suppress(ValueError, TypeError):
     return tf.convert_to_tensor(value, spec.dtype)
-  except (ValueError, TypeError) as error:
-    raise TypeError(
-      f'expected a value of type {spec.dtype.name} and shape {spec.shape}, got {value!r:.80}'
-    ) from error
+  raise _unexpected(f'a value of type {spec.dtype.name} and shape {spec.shape}', value)
+
+
+def _unexpected(what: str, value: Any) -> TypeError:
+  """Returns an error that quotes nothing of a value, which may be a secret.
+
+  It is raised after the handling of an error of TensorFlow, which quotes the value and would
+  be shown as what came before.
+  """
+  return TypeError(f'expected {what}, got {messages.kind(value)}')
 
 
 def parts_of_argument(
@@ -99,16 +107,14 @@ def elements(value: Any, of: tff.StructType) -> list[Any]:
     if set(value) == set(names):
       return [value[name] for name in names]
   elif value is not None and not isinstance(value, np.ndarray):
-    try:
+    with contextlib.suppress(TypeError):
       found = tff.structure.to_elements(tff.structure.from_container(value))
-    except TypeError as error:
-      raise TypeError(f'expected a structure of type {of}, got {value!r:.80}') from error
-    given = [name for name, _ in found]
-    if len(found) == len(names) and all(
-      name in (None, expected) for name, expected in zip(given, names)
-    ):
-      return [part for _, part in found]
-  raise TypeError(f'expected a structure of type {of}, got {value!r:.80}')
+      given = [name for name, _ in found]
+      if len(found) == len(names) and all(
+        name in (None, expected) for name, expected in zip(given, names)
+      ):
+        return [part for _, part in found]
+  raise _unexpected(f'a structure of type {of}', value)
 
 
 def tensors(value: Any, of: tff.Type, arrays: Arrays) -> tuple[tf.Tensor, ...]:
@@ -144,9 +150,10 @@ def misfit(value: Any, of: tff.Type, arrays: Arrays) -> str:
 
 def _data_set(value: Any, of: tff.SequenceType) -> tf.data.Dataset:
   if isinstance(value, (list, tuple)):
-    value = tensorflow_utils.make_data_set_from_elements(None, list(value), of.element)
+    with contextlib.suppress(ValueError, TypeError):
+      value = tensorflow_utils.make_data_set_from_elements(None, list(value), of.element)
   if not isinstance(value, tf.data.Dataset):
-    raise TypeError(f'expected a data set of type {of}, got {value!r:.80}')
+    raise _unexpected(f'a data set of type {of}', value)
   found = tff.types.tensorflow_to_type(value.element_spec)
   if not of.element.is_assignable_from(found):
     raise TypeError(f'expected a data set of elements {of.element}, got elements {found}')

@@ -40,7 +40,8 @@ def test_refused_arguments_are_named(name, value):
   arguments = {'strategy': identity.Identity(), **GOOD, name: value}
   with pytest.raises(ValueError, match=f'^{name} must') as error:
     factory.CorrelatedNoiseFactory(arguments.pop('strategy'), **arguments)
-  assert repr(value)[:20] in str(error.value)
+  is_said = name not in ('inner_factory', 'noise_seed')  # Of these, the type alone.
+  assert (repr(value)[:20] if is_said else type(value).__name__) in str(error.value)
 
 
 @pytest.mark.parametrize('value', [0, 0.0, np.float32(0.5), np.float64(7.379)])

@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 from fl_dpftrl.aggregators import dp_query, factory, parameters
 from fl_dpftrl.families import blt
 from fl_dpftrl.logs import noise_record, writer
+from fl_dpftrl.noise import randomness
 
 pytestmark = pytest.mark.tff
 
@@ -58,6 +59,16 @@ def rounds(aggregator, num_rounds, state=None):
 REFUSED = tf.errors.InvalidArgumentError
 
 
+@pytest.mark.parametrize('noise_seed', [None, 5])
+def test_a_state_of_another_version_of_the_rows_is_refused(monkeypatch, noise_seed):
+  made = lambda: in_state(None, noise_seed=noise_seed)[0].noise_stream(VALUE_TYPE)
+  state = made().init()
+  made().next(state)
+  monkeypatch.setattr(randomness, 'VERSION', randomness.VERSION - 1)
+  with pytest.raises(REFUSED, match='has another seed: .* the version of fl_dpftrl that made it'):
+    made().next(state)
+
+
 @BOTH
 @pytest.mark.parametrize(
   'changed, named',
@@ -90,8 +101,8 @@ def test_tff_says_what_would_do(make, tmp_path):
   other = make(tmp_path, clip_norm=0.01)
   message = re.escape(
     '[the state of the noise has another clip_norm 1 (here 0.01): use the'
-    ' factory that made the state, or change_noise where only the noise'
-    ' multiplier or the clip norm was changed on purpose]'
+    ' factory that made the state, in the version of fl_dpftrl that made it, or'
+    ' change_noise where only the noise multiplier or the clip norm was changed on purpose]'
   )
   with pytest.raises(Exception, match=message):
     rounds(other, 1, state)

@@ -55,9 +55,10 @@ class OfEachTensor(factory.CorrelatedNoiseFactory):
 
 
 class Table(tff.aggregators.UnweightedAggregationFactory):
-  """It adds row order[t] of a table N·Z in round t."""
+  """It adds row order[t] of a table N·Z in round t, but to silent tensors."""
 
-  def __init__(self, order=range(16), stddev=MULTIPLIER * CLIP, mean=False):
+  def __init__(self, order=range(16), stddev=MULTIPLIER * CLIP, mean=False, silent=()):
+    self.silent = silent
     self.noising = np.float32(BANDED.noising_matrix(16)[list(order)])
     self.stddev, self.mean = stddev, mean
 
@@ -81,6 +82,8 @@ class Table(tff.aggregators.UnweightedAggregationFactory):
       row = tf.split(tf.linalg.matvec(z, tf.constant(self.noising)[t], transpose_a=True), sizes)
       divisor = clients if self.mean else float(GOAL)
       noise = [tf.reshape(part, spec.shape) for part, spec in zip(row, specs)]
+      for tensor in self.silent:
+        noise[tensor] = tf.zeros_like(noise[tensor])
       return [a / divisor + b / GOAL for a, b in zip(total, noise)], (seed, t + 1)
 
     @tff.federated_computation
@@ -191,6 +194,15 @@ def test_broken_aggregators_are_caught(made, check):
   found = audit(made())
   assert check in failed(found)
   assert not found.passed
+
+
+@pytest.mark.slow
+def test_a_small_tensor_without_noise_is_caught():
+  value_type = tff.to_type([(np.float32, [800]), (np.float32, [1])])
+  found = audit(Table(silent=[1]).create(value_type))
+  assert 'coordinates_noised' in failed(found)
+  assert found.lower_bound_epsilon > 1000.0
+  assert failed(audit(Table().create(value_type))) == set()
 
 
 @pytest.mark.parametrize(

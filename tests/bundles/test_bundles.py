@@ -285,7 +285,7 @@ HOSTILE = [
   (edited('"log-1-1.parquet"', '"../log.parquet"'), 'plain name'),
   (edited('"strategy": "', '"strategy": "/tmp/'), 'plain name'),
   (edited('"rounds-1.txt": {', '"../rounds-1.txt": {'), 'plain name'),
-  (edited('"rounds": "rounds-1.txt"', '"rounds": "manifest.json"'), 'must have'),
+  (edited('"rounds": "rounds-1.txt"', '"rounds": "manifest.json"'), 'name of a file must'),
   (edited('"num_rounds": 24', '"num_rounds": true'), 'num_rounds'),
   (edited('"first_round": 0', '"first_round": -1'), 'first_round'),
   (edited('"deltas": [', '"more": 1, "deltas": ['), 'unknown'),

@@ -72,4 +72,3 @@ def test_a_run_whose_noise_was_served_is_refused(tmp_path):
   process = starts.Start(*flags_of(folder))
   assert process.wait() == 2
   assert 'was made outside the training process, which release 0.1 alone continues' in process.err
-

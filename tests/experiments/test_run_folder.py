@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from fl_dpftrl import files
+from tests import leaks
 from tests.experiments import starts
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
@@ -106,6 +107,27 @@ def test_a_lost_table_is_told_of_and_written_again_where_it_can(copy):
   assert 'had lost rounds 9-10' in err and 'has lost rounds 0-8' in err
   rows = (copy / 'metrics.csv').read_text().splitlines()
   assert [row.split(',')[:5] for row in rows[1:]] == [row.split(',')[:5] for row in whole[-3:]]
+
+
+def test_a_state_of_another_type_is_not_quoted_by_a_round(tmp_path):
+  folder = tmp_path / 'run'
+  process = start(folder, pause_at=('published', 1))
+  process.wait_until_paused()
+  process.send_signal(signal.SIGTERM)
+  process.go_on()
+  assert ended(process)[0] == 130, process.err
+  secrets = leaks.spoil(folder)
+  code, out, err = train(folder, '--resume')
+  assert code == 1 and 'failed: state.aggregator.noise.seed: expected' in err, err
+  assert not secrets.found_in(out + err), err
+
+
+def test_a_state_of_another_type_is_not_quoted_where_its_row_is_burnt(copy):
+  (copy / f'checkpoints/round-{NUM_ROUNDS:09d}.npz').unlink()
+  secrets = leaks.spoil(copy)
+  process = start(copy, '--resume')
+  assert process.wait() != 0 and 'noise.seed' in process.err, process.err
+  assert not secrets.found_in(process.out + process.err), process.err
 
 
 def test_an_edited_clip_norm_is_refused(copy):

@@ -15,6 +15,7 @@ from experiments.stackoverflow import evaluate
 from fl_dpftrl.bundles import verification
 from fl_dpftrl.optimization import registry
 from fl_dpftrl.simulation import cohorts
+from tests import pages
 from tests.experiments import starts
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
@@ -151,19 +152,20 @@ def test_summary_and_progress_say_what_matters(run):
   assert 'Traceback' not in done.stderr and 'tensorflow' not in done.stderr
 
 
-PRIVATE = ('metrics.csv', 'participation.parquet', 'privacy.html', 'privacy.json')
-
-
 def check_permissions(folder: pathlib.Path, umask: int) -> None:
+  read_by = pages.read_by()
   for path in folder.rglob('*'):
     mode = stat.S_IMODE(path.stat().st_mode)
-    inside = path.relative_to(folder).parts
+    top = path.relative_to(folder).parts[0]
+    owner = read_by[f'{top}/' if (folder / top).is_dir() else top]
     if path.is_dir():
       assert mode == 0o700, path
-    elif inside[0] in ('checkpoints', 'bundle') or path.name in (*PRIVATE, 'lock'):
+    elif owner == 'owner':
       assert mode == 0o600, path
-    elif inside[0] != 'tensorboard':  # Its folder keeps others out.
+    elif owner == 'umask':
       assert mode == 0o666 & ~umask, path
+    else:  # TensorFlow sets no permissions; its folder keeps others out.
+      assert owner == 'owner, by the folder'
 
 
 def test_who_may_read_what_a_run_leaves(run):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fl_dpftrl import digests, participation, sensitivity
 from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.commands import replay_text
 from fl_dpftrl.families import banded, blt, identity
 from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.logs import log as log_lib
@@ -266,3 +267,18 @@ def test_a_log_of_another_run_guarantees_nothing(tmp_path):
   assert 'noise multiplier 0.5, not 5.0' in other.void_reason
   assert 'another strategy' in other.void_reason
   assert any('THE GUARANTEE IS VOID' in line for line in other.assumptions)
+
+
+def test_the_min_sep_of_several_runs_is_that_of_the_pair_beside_it():
+  """Run 1 has fewer rounds than the closest pair of run 2 is apart, and no device twice."""
+  short = happened([(0, 'a'), (1, 'b')], num_rounds=3)
+  long = happened([(2, 'c'), (9, 'c')], num_rounds=12)
+  run = lambda log: runs.Run.of(log, BLT, noise_multiplier=3.0)
+  once = replay.replay([run(long), run(short)], deltas=1e-6)
+  assert once.min_sep == 3 and once.to_json()['witness'] is None
+  assert 'min-sep b           3  (no device took part twice in run 2)' in replay_text.text(once)
+  far = happened([(0, 'a'), (5, 'a')], num_rounds=6)
+  both = replay.replay([run(long), run(far)], deltas=1e-6)
+  expected = {'device_id': 'a', 'first_round': 0, 'second_round': 5, 'run': 2}
+  assert both.min_sep == 5 and both.to_json()['witness'] == expected
+  assert "b           5  (device 'a', rounds 0 and 5 of run 2)" in replay_text.text(both)

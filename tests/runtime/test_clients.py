@@ -22,8 +22,22 @@ def busy() -> int:
   return sum(t.name == 'client' for t in threading.enumerate()) - len(threads._IDLE)
 
 
+@pytest.mark.parametrize('num, sizes', [(0, []), (1, [1]), (31, [1] * 31), (40, [2] * 20)])
+def test_blocks_of_few_clients_are_small(num, sizes):
+  assert [len(block) for block in clients.blocks(num)] == sizes
+
+
+@pytest.mark.parametrize('num', [10, 100, 129, 6500])
+def test_blocks_follow_one_another(num):
+  blocks = clients.blocks(num)
+  assert [client for block in blocks for client in block] == list(range(num))
+  assert len({len(block) for block in blocks[:-1]}) <= 1 and len(blocks[0]) <= 8
+  # As the table of docs/decisions/many-machines.md has it.
+  assert len(blocks) == {10: 10, 100: 17, 129: 17, 6500: 813}[num]
+
+
 def test_results_come_in_order_whoever_is_fast():
-  def work(index):
+  def work(index, manager):
     time.sleep(0.02 if index % 3 == 0 else 0.0)
     return index
 
@@ -35,7 +49,7 @@ def test_results_come_in_order_whoever_is_fast():
 def test_few_results_wait_for_a_slow_client():
   first_may_end, done = threading.Event(), []
 
-  def work(index):
+  def work(index, manager):
     if not index:
       first_may_end.wait()
     done.append(index)
@@ -51,7 +65,7 @@ def test_few_results_wait_for_a_slow_client():
 
 
 def test_an_error_of_one_ends_all():
-  def work(index):
+  def work(index, manager):
     if index == 3:
       raise OSError('client 3')
     return index
@@ -61,8 +75,40 @@ def test_an_error_of_one_ends_all():
   assert not busy()
 
 
+def test_the_first_of_those_that_fail_counts():
+  third_has_failed, second_has_failed = threading.Event(), threading.Event()
+  begun = []
+
+  def work(index, manager):
+    begun.append(index)
+    if index == 3:
+      third_has_failed.set()
+      raise ValueError('third')
+    if index == 2:
+      third_has_failed.wait()
+      second_has_failed.set()
+      raise ValueError('second')
+    second_has_failed.wait()
+
+  with pytest.raises(ValueError, match='^second$'):
+    list(clients.in_order(work, 1000, 4))
+  assert max(begun) <= 2 * 4
+
+
+def test_a_stop_wins_over_what_it_cancels():
+  stop = clients.Stop()
+
+  def work(index, manager):
+    stop.ask()
+    assert manager.is_cancelled
+    raise tf.errors.CancelledError(None, None, 'cancelled')
+
+  with pytest.raises(RuntimeError, match='^the round was stopped$'):
+    list(clients.in_order(work, 3, 2, stop))
+
+
 def test_who_stops_taking_leaves_no_thread_at_work():
-  results = clients.in_order(lambda index: index, 1000, 4)
+  results = clients.in_order(lambda index, _: index, 1000, 4)
   assert next(results) == 0
   results.close()
   assert not busy()
@@ -79,11 +125,11 @@ def test_an_endless_client_is_cancelled():
 
   interrupt = threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT))
 
-  def work(index):
+  def work(index, manager):
     if index:
       raise OSError('client 1')
     interrupt.start()  # Not before the test waits for it.
-    return endless_graph()
+    return manager.get_cancelable_function(endless_graph)()
 
   results = clients.in_order(work, 2, 2)
   with pytest.raises(KeyboardInterrupt):
@@ -102,10 +148,10 @@ def test_another_thread_stops_a_round_and_all_to_come():
   asking = threading.Timer(0.2, ask_and_end)
   asking.start()
   with pytest.raises(RuntimeError, match='stopped'):
-    list(clients.in_order(lambda index: endless.wait(), 3, 2, stop))
+    list(clients.in_order(lambda index, _: endless.wait(), 3, 2, stop))
   asking.join()
   with pytest.raises(RuntimeError, match='stopped'):
-    list(clients.in_order(lambda index: index, 3, 2, stop))
+    list(clients.in_order(lambda index, _: index, 3, 2, stop))
 
 
 @pytest.mark.parametrize(

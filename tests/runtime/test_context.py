@@ -3,6 +3,7 @@
 import asyncio
 import collections
 import gc
+import re
 import weakref
 
 import numpy as np
@@ -11,7 +12,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl import runtime
+from fl_dpftrl.runtime import clients
 from fl_dpftrl.runtime import context as contexts
+from tests import leaks
 
 pytestmark = pytest.mark.tff
 
@@ -57,6 +60,30 @@ def test_sums_that_follow_from_each_other(in_process):
     found, deviations, mean = variance([2.0, 4.0, 12.0])
   assert (found, mean) == (pytest.approx(14 / 3), 3.0)
   assert deviations == [4.0, 1.0, 9.0]
+
+
+def test_a_sum_is_that_of_blocks_in_order(in_process):
+  """Bit for bit: from zero within each block, and then block by block."""
+  rng = np.random.default_rng(3)
+  for num in (7, 40, 200):
+    updates = (rng.normal(size=(num, 5)) * 10.0 ** rng.integers(-3, 4, (num, 1))).astype('f4')
+
+    @tff.federated_computation(tff.FederatedType(tff.TensorType(np.float32, [5]), tff.CLIENTS))
+    def total(values):
+      return tff.federated_sum(values)
+
+    of_blocks = []
+    for block in clients.blocks(num):
+      of_block = np.zeros(5, np.float32)
+      for client in block:
+        of_block = of_block + updates[client]
+      of_blocks.append(of_block)
+    expected = of_blocks[0]
+    for of_block in of_blocks[1:]:
+      expected = expected + of_block
+    for threads in (1, 2, 8):
+      with in_process(max_concurrent_clients=threads):
+        np.testing.assert_array_equal(total(list(updates)), expected)
 
 
 def test_clients_of_which_no_argument_tells(in_process):
@@ -253,6 +280,48 @@ def test_a_value_of_another_type_is_named(in_process):
     advance(state, [1.0])
   with in_process(), pytest.raises(TypeError, match='^state.noise: expected a structure'):
     advance({**state, 'noise': ()}, [1.0])
+
+
+@pytest.mark.slow
+def test_a_client_that_fails_hides_behind_no_other(in_process):
+  """TensorFlow cancels all calls that share a manager where one of them fails."""
+
+  @tff.tensorflow.computation(tff.TensorType(np.int32, [2]))
+  def looked_up(numbers):
+    steps, index = numbers[0], numbers[1]
+    spent = tf.while_loop(lambda i: i < steps, lambda i: i + 1, [tf.constant(0)])[0]
+    return tf.gather([1, 2, 3], index + 0 * spent)
+
+  @tff.federated_computation(tff.FederatedType(tff.TensorType(np.int32, [2]), tff.CLIENTS))
+  def total(numbers):
+    return tff.federated_sum(tff.federated_map(looked_up, numbers))
+
+  slow, bad = np.array([20_000, 1], np.int32), np.array([0, 7], np.int32)
+  message = r'^client 2, counted from 0, of 6: indices = 7 is not in \[0, 3\)'
+  with in_process(max_concurrent_clients=4):
+    for _ in range(10):
+      with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        total([slow, slow, bad, bad, slow, bad])
+      assert re.search(message, caught.value.message), caught.value.message
+    with pytest.raises(TypeError, match='^client 1, counted from 0, of 2: expected .* got float32'):
+      total([slow, np.zeros(2, np.float32)])
+
+
+def test_an_assertion_says_nothing_of_tensors(in_process):
+  secret = np.float32([0.123456, 0.234567, 0.345678])
+
+  @tff.tensorflow.computation(tff.TensorType(np.float32, [3]), np.int32)
+  def checked(x, way):
+    below = lambda: tf.debugging.assert_greater(x, 1.0, message='too small')
+    alone = lambda: tf.debugging.Assert(tf.reduce_all(x > 1.0), [x])
+    with tf.control_dependencies([tf.cond(way > 0, below, alone)]):
+      return x + 1.0
+
+  for way, words in enumerate(['...', 'too small']):
+    with in_process(), leaks.refused(leaks.Secrets([secret]), tf.errors.InvalidArgumentError):
+      checked(secret, way)
+    with in_process(), pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(words)):
+      checked(secret, way)
 
 
 def test_an_assertion_is_one_line(in_process):

@@ -14,7 +14,7 @@ def ids(num_clients: int, num_threads: int) -> set[int]:
   """Threads that work in a round; each waits for all others."""
   together = threading.Barrier(num_threads)
 
-  def work(index):
+  def work(index, manager):
     together.wait(30)
     return threading.get_ident()
 

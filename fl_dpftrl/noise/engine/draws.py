@@ -28,7 +28,9 @@ class Draws:
   Philox maps the 256-bit counters of one key one-to-one. The key is the seed; row and chunk are
   the counter's upper words, and the lower ones count within a chunk. So no two of (row, chunk,
   position) share a counter, whatever number of words a normal takes. The normals are NumPy's
-  from 64-bit words, whose tail reaches twelve standard deviations, and are rounded last.
+  from 64-bit words, whose tail reaches twelve standard deviations, and are rounded last. They are
+  multiples of a step of at most 2⁻⁵⁰ around 0; 0 is one of these, with the probability of its
+  step, 2⁻⁵², and no two normals share a word.
 
   Use one in each thread.
 

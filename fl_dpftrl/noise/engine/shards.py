@@ -111,8 +111,10 @@ class RowSlices:
     number = min(number, num_chunks)
     bounds = [num_chunks * i // number for i in range(number + 1)]
     self._slices: list[tuple[slice, Any]] = []
-    for i, (first, last) in enumerate(zip(bounds, bounds[1:])):
+    for first, last in zip(bounds, bounds[1:]):
       where = slice(first * draws.CHUNK, min(last * draws.CHUNK, size))
+      # By its range: another number of actors has other slices, and none may read another's.
+      where_name = f'slice-{where.start}-{where.stop}'
       # A slice is a pure function: Ray starts a lost actor again and repeats its call.
       actor = (
         ray.remote(Slice)
@@ -126,7 +128,7 @@ class RowSlices:
           snapshot_rows=snapshot_rows,
           first=first,
           size=where.stop - where.start,
-          folder=None if folder is None else pathlib.Path(folder).absolute() / f'slice-{i}',
+          folder=None if folder is None else pathlib.Path(folder).absolute() / where_name,
         )
       )
       self._slices.append((where, actor))

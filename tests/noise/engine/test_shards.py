@@ -73,9 +73,22 @@ def test_a_lost_actor_makes_its_slice_again(tmp_path, with_snapshots):
   np.testing.assert_array_equal(np.concatenate([first, rest]), here(strategy)[0])
   if with_snapshots:
     folders = sorted((tmp_path / 'noise').iterdir())
-    assert [folder.name for folder in folders] == ['slice-0', 'slice-1']
+    middle = draws.CHUNK  # Of three chunks, one and two.
+    assert [f.name for f in folders] == [f'slice-0-{middle}', f'slice-{middle}-{SIZE}']
     assert all(folder.stat().st_mode & 0o777 == 0o700 for folder in folders)
     assert any(folders[1].glob('before-*'))
+
+
+def test_another_number_of_actors_reads_no_others_snapshots(tmp_path):
+  """With two actors and with three, the second slice begins at another coordinate."""
+  strategy = every_family.example('blt', NUM_ROUNDS)
+  first = slices(strategy, number=2, folder=tmp_path)
+  made(first, 9)
+  first.close()
+  other = slices(strategy, number=3, folder=tmp_path)
+  rest, _ = made(other, 3, first=9)
+  other.close()
+  np.testing.assert_array_equal(rest, here(strategy)[0][9:])
 
 
 def test_more_actors_than_chunks_are_not_started():

@@ -1,3 +1,6 @@
+import itertools
+import math
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -91,6 +94,26 @@ def test_normals_reach_far_and_stay_finite():
   sample = randomness.normals(tf.constant(words, tf.uint64)).numpy()
   assert np.isfinite(sample).all()
   assert np.max(sample) == pytest.approx(np.sqrt(2 * 65 * np.log(2)))
+
+
+def test_no_words_make_a_zero():
+  """float32 rounds the last 2³⁹ words to 2⁶⁴, whose logarithm as a share of 2⁶⁴ is 0."""
+  firsts = [2**64 - 1 - below for below in (0, 1, 2**10, 2**11, 2**38, 2**39, 2**40, 2**62)]
+  firsts += [0, 1, 2**39, 2**63 - 1, 2**63]
+  eighths = [turn * 2**61 + near for turn in range(8) for near in (0, 1, 2**38)]
+  seconds = [*eighths, 2**61 - 1, 2**62 - 1, 2**63 - 1, 2**64 - 1]
+  pairs = list(itertools.product(firsts, seconds))
+  words = [first for first, _ in pairs] + [second for _, second in pairs]
+  sample = randomness.normals(tf.constant(words, tf.uint64)).numpy()
+  assert np.isfinite(sample).all() and (sample != 0.0).all()
+  # −log u from the exact distance to the nearer end of (0, 1).
+  from_end = [min(2 * w + 1, 2**65 - 2 * w - 1) / 2**65 for w, _ in pairs]
+  logs = [math.log1p(-h) if w >= 2**63 else math.log(h) for (w, _), h in zip(pairs, from_end)]
+  lengths = np.hypot(*np.split(np.float64(sample), 2))
+  np.testing.assert_allclose(lengths, np.sqrt(-2.0 * np.array(logs)), rtol=1e-6)
+  turns = 2.0 * math.pi * np.array([(2 * w + 1) / 2**65 for _, w in pairs])
+  units = np.concatenate([np.cos(turns), np.sin(turns)])
+  np.testing.assert_allclose(sample / np.tile(lengths, 2), units, atol=1e-6)
 
 
 def test_refuses_what_would_run_out_of_counters():

@@ -194,7 +194,7 @@ def test_refuses_templates(template, message):
 
 
 def test_refuses_other_seeds():
-  with pytest.raises(ValueError, match="noise_seed must be .* got '1'"):
+  with pytest.raises(ValueError, match='noise_seed must be .* got str'):
     streams.make_stream(identity.Identity(), TEMPLATE, stddev=1.0, noise_seed='1')
 
 

@@ -1,0 +1,96 @@
+"""Strategy files in bundles: each holds what follows from its run, and nothing else."""
+
+import pathlib
+import re
+from collections.abc import Iterable, Sequence
+
+from fl_dpftrl import catalogue, digests, json_files, messages, participation
+from fl_dpftrl.bundles import checks as checks_lib
+from fl_dpftrl.families import base
+from fl_dpftrl.replaying import runs as runs_lib
+
+
+def save(
+  path: pathlib.Path, noise: runs_lib.Noise, place: int, schema: participation.MinSep
+) -> None:
+  """Writes a strategy of a run, with its figures under the schema of its longest stream.
+
+  Args:
+    path: the file.
+    noise: noise of the run.
+    place: which of the run's strategies, from 0.
+    schema: the strictest schema that every device of the run kept to.
+  """
+  _, strategy = _strategies(noise)[place]
+  catalogue.save_strategy(path, strategy, schema=_schema(noise, place, schema))
+
+
+def check(
+  folder: pathlib.Path, name: str, file: str, stated: str, *, made_by: str, listed: Iterable[str]
+) -> tuple[checks_lib.Check, catalogue.StrategyFile | None]:
+  """Checks a strategy file by itself.
+
+  Args:
+    folder: the bundle.
+    name: name of the check.
+    file: name of the file.
+    stated: digest of the strategy in the manifest.
+    made_by: release that wrote the bundle.
+    listed: names of all files in the manifest.
+
+  Returns:
+    The check; and the file, where it can be read.
+  """
+  path = folder / file
+  arrays = {n for n in listed if re.fullmatch(rf'{re.escape(path.stem)}\.[0-9a-f]*\.npz', n)}
+  try:
+    found = catalogue.load(path)
+    named = next(iter(arrays), None)
+    own = checks_lib.plain(catalogue.document(found, named)) | {'made_by': made_by}
+    stored = json_files.read(path)
+    fits = named is None or named == catalogue.arrays_name(path, (folder / named).read_bytes())
+  except (ValueError, OSError) as error:
+    return checks_lib.Check(name, (messages.one_line(error),)), None
+  told = list(checks_lib.differences(stored, own, 'its parameters'))
+  if len(arrays) > 1 or not fits:
+    told.append(f'{file} has other arrays than those of its strategy')
+  digest = digests.strategy_digest(found.strategy)
+  if digest != stated:
+    told.append(f'the digest of the strategy is {digest}, not {stated}')
+  detail = f'{found.strategy.family}, its figures computed again'
+  return checks_lib.Check(name, tuple(told), detail), found
+
+
+def differences(
+  names: Sequence[str],
+  stored: Sequence[catalogue.StrategyFile],
+  noise: runs_lib.Noise,
+  schema: participation.MinSep,
+) -> list[str]:
+  """Returns a sentence for each strategy file whose setting is not that of its run.
+
+  Args:
+    names: names of the files.
+    stored: the files of a run, in the order of its strategies.
+    noise: noise of the run.
+    schema: the strictest schema that every device of the run kept to.
+  """
+  return [
+    f'{name} has figures of another schema, objective or workload than its run'
+    for place, (name, file) in enumerate(zip(names, stored, strict=True))
+    if (file.schema, file.objective, file.workload.name)
+    != (_schema(noise, place, schema), 'max', 'prefix')
+  ]
+
+
+def _schema(
+  noise: runs_lib.Noise, place: int, schema: participation.MinSep
+) -> participation.MinSep:
+  """Returns the schema of the longest stream of a strategy."""
+  firsts = [t for t, _ in _strategies(noise)] + [noise.num_rounds]
+  within = range(firsts[place], firsts[place + 1])
+  return schema.within(max(s.num_rounds for s in noise.streams() if s.first_round in within))
+
+
+def _strategies(noise: runs_lib.Noise) -> list[tuple[int, base.Strategy]]:
+  return [(0, noise.strategy), *noise.later_strategies]

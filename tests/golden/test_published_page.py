@@ -1,0 +1,71 @@
+"""docs/published-figures.md: each row's command is run, and gives what the page says."""
+
+import json
+import re
+import shlex
+
+import pytest
+
+from fl_dpftrl.commands import main
+from tests import pages
+from tests.golden import test_bandmf_table
+
+PAGE = 'published-figures.md'
+# The figures of a table, by the head of its first column: names in the JSON object.
+FIGURES = {
+  'model': ('rho', 'epsilon'),
+  'matrix': ('max_loss', 'rms_loss'),
+  'ε': ('noise_multiplier',),
+  'bands and σ': ('epsilon',),
+}
+
+
+def marks(command):
+  if 'num_bands=342' in command:  # test_published_losses.py computes its RMS loss too.
+    return [pytest.mark.thorough]
+  return [pytest.mark.slow] if re.search('optimize|sampling', command) else []
+
+
+ROWS = [
+  pytest.param(head, row, id=row[0], marks=marks(row[2]))
+  for head in FIGURES
+  for row in pages.rows(PAGE, head)
+]
+
+
+def unit(printed):
+  """One unit of the last digit of a number in text."""
+  return 10.0 ** -len(printed.partition('.')[2])
+
+
+@pytest.mark.parametrize('head, row', ROWS)
+def test_a_row(head, row, tmp_path, monkeypatch, capsys):
+  _, printed, commands, gives, same = row
+  monkeypatch.chdir(tmp_path)
+  for command in re.findall('`(.*?)`', commands):
+    main.main([*shlex.split(command), '--json'])
+    found = json.loads(capsys.readouterr().out)
+  own = [found[name] for name in FIGURES[head]]
+  for value, shown in zip(own, gives.split(', '), strict=True):
+    assert value == pytest.approx(float(shown), abs=0.5001 * unit(shown)), shown
+  agree = [
+    abs(value - float(text)) < unit(text)
+    for value, text in zip(own, printed.split(', '), strict=True)
+  ]
+  assert all(agree) == same.startswith('yes')
+  # A row that differs says why, or that it is unknown.
+  assert all(agree) or re.match('no[:,] .+', same)
+
+
+def test_all_rows_of_the_papers_are_there():
+  assert {head: len(list(pages.rows(PAGE, head))) for head in FIGURES} == {
+    'model': 10,
+    'matrix': 8,
+    'ε': 5,
+    'bands and σ': 10,
+  }
+  stated = [printed.split(', ') for _, printed, _ in pages.rows(PAGE, 'mechanism')]
+  assert stated == [row['printed'] for row in test_bandmf_table.TABLE['rows']]
+  links = {path.name for path in pages.DOCS.glob('*.md') if PAGE in path.read_text()}
+  assert 'reviewer.md' in links
+  assert PAGE in (pages.DOCS.parent / 'mkdocs.yml').read_text()
