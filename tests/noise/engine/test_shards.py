@@ -24,11 +24,11 @@ def connected(cluster):
   ray.init(address=cluster.address, log_to_driver=False, ignore_reinit_error=True)
 
 
-def slices(strategy, number=2, **options):
+def slices(strategy, number=2, size=SIZE, **options):
   return shards.RowSlices(
     number,
     strategy=strategy,
-    size=SIZE,
+    size=size,
     seed=SEED,
     stddev=2.0,
     num_rounds=NUM_ROUNDS,
@@ -38,16 +38,16 @@ def slices(strategy, number=2, **options):
   )
 
 
-def here(strategy):
-  rows = np.empty([NUM_ROUNDS, SIZE], np.float32)
-  maker = makers.RowMaker(strategy, size=SIZE, num_rounds=NUM_ROUNDS, stddev=2.0, seed=SEED)
+def here(strategy, size=SIZE):
+  rows = np.empty([NUM_ROUNDS, size], np.float32)
+  maker = makers.RowMaker(strategy, size=size, num_rounds=NUM_ROUNDS, stddev=2.0, seed=SEED)
   stddevs = [maker.make(row) for row in rows]
   maker.close()
   return rows, stddevs
 
 
-def made(sliced, num_rounds=NUM_ROUNDS, first=0):
-  rows = np.empty([num_rounds, SIZE], np.float32)
+def made(sliced, num_rounds=NUM_ROUNDS, first=0, size=SIZE):
+  rows = np.empty([num_rounds, size], np.float32)
   return rows, [sliced.make(first + t, row, first + t) for t, row in enumerate(rows)]
 
 
@@ -80,15 +80,15 @@ def test_a_lost_actor_makes_its_slice_again(tmp_path, with_snapshots):
 
 
 def test_another_number_of_actors_reads_no_others_snapshots(tmp_path):
-  """With two actors and with three, the second slice begins at another coordinate."""
-  strategy = every_family.example('blt', NUM_ROUNDS)
-  first = slices(strategy, number=2, folder=tmp_path)
-  made(first, 9)
+  """The second of four slices has as many chunks as the second of three, and begins elsewhere."""
+  strategy, size = every_family.example('blt', NUM_ROUNDS), 10 * draws.CHUNK
+  first = slices(strategy, number=4, size=size, folder=tmp_path)
+  made(first, 9, size=size)
   first.close()
-  other = slices(strategy, number=3, folder=tmp_path)
-  rest, _ = made(other, 3, first=9)
+  other = slices(strategy, number=3, size=size, folder=tmp_path)
+  rest, _ = made(other, 3, first=9, size=size)
   other.close()
-  np.testing.assert_array_equal(rest, here(strategy)[0][9:])
+  np.testing.assert_array_equal(rest, here(strategy, size)[0][9:])
 
 
 def test_more_actors_than_chunks_are_not_started():
