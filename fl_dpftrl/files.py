@@ -11,6 +11,7 @@ import fcntl
 import os
 import pathlib
 import secrets
+import shutil
 from collections.abc import Iterator
 
 TEMPORARY_PREFIX = '.writing-'
@@ -116,9 +117,15 @@ def exclusive(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def remove_leftovers(folder: str | os.PathLike[str]) -> None:
-  """Removes what writers that were killed left; only for who holds its lock."""
+  """Removes what writers that were killed left; only for who holds its lock.
+
+  A folder among it, such as that of a bundle, goes with its content. Links are not followed.
+  """
   for leftover in pathlib.Path(folder).glob(f'{TEMPORARY_PREFIX}*'):
-    leftover.unlink(missing_ok=True)
+    if leftover.is_dir() and not leftover.is_symlink():
+      shutil.rmtree(leftover)
+    else:
+      leftover.unlink(missing_ok=True)
 
 
 def sync_folder(folder: str | os.PathLike[str]) -> None:

@@ -1,9 +1,12 @@
-"""A table that lost rows gets back what checkpoints have, and says the rest."""
+"""Progress of a run: its table, its event file, and what computes its rounds."""
 
 import types
 
 import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
 
+from experiments.stackoverflow import machines, training
 from experiments.stackoverflow import monitor as monitor_lib
 from fl_dpftrl.learning import checkpoints, metrics
 
@@ -32,6 +35,16 @@ def begin(path, latest, earlier):
   )
   monitor.begin(latest, iter(earlier))
   return warnings
+
+
+def test_what_ran_computations_before_a_run_runs_them_again(monkeypatch):
+  monkeypatch.setattr(tf.config.experimental, 'enable_op_determinism', lambda: None)
+  stack = tff.framework.get_context_stack()
+  before = stack.current
+  with pytest.raises(KeyError), training._runtime(machines.Machines(), 0, print) as worker:
+    assert stack.current is worker
+    raise KeyError
+  assert stack.current is before
 
 
 def test_a_whole_table_is_left_as_it_is(tmp_path):

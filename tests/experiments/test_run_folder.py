@@ -100,9 +100,12 @@ def test_a_lost_table_is_told_of_and_written_again_where_it_can(copy):
   whole = (copy / 'metrics.csv').read_text().splitlines()
   leftover = copy / f'{files.TEMPORARY_PREFIX}x'
   leftover.write_bytes(b'half')
+  bundle = copy / f'{files.TEMPORARY_PREFIX}y'
+  bundle.mkdir()
+  (bundle / 'log-1-1.parquet').write_bytes(b'half')
   (copy / 'metrics.csv').unlink()
   code, _, err = train(copy, '--resume')
-  assert code == 0 and not leftover.exists()
+  assert code == 0 and not leftover.exists() and not bundle.exists()
   assert 'had lost rounds 9-10' in err and 'has lost rounds 0-8' in err
   rows = (copy / 'metrics.csv').read_text().splitlines()
   assert [row.split(',')[:5] for row in rows[1:]] == [row.split(',')[:5] for row in whole[-3:]]

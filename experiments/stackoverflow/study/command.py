@@ -269,7 +269,8 @@ def _held(folder: pathlib.Path):
   """
   lock = folder / LOCK_NAME
   with files.exclusive(lock):
-    files.remove_leftovers(folder)
+    for written in (folder, folder / cells_lib.STRATEGIES_NAME):
+      files.remove_leftovers(written)
     try:
       yield
     finally:
