@@ -11,19 +11,16 @@ accuracy.png, summary.json, model.npz, checkpoints/ and, for a run with a guaran
 bundle/ for `fl-dpftrl verify`. An interrupted run goes on with --resume.
 """
 
-import os
-import signal
+from fl_dpftrl import signals
 
 if __name__ == '__main__':
-  # What is imported next takes a while: until a run starts, a signal just ends.
-  for number in (signal.SIGINT, signal.SIGTERM):
-    if signal.getsignal(number) is not signal.SIG_IGN:
-      signal.signal(number, lambda *_: os._exit(130))
+  signals.end_at_once('train: interrupted')  # What is imported next takes a while.
 
 # pylint: disable=g-import-not-at-top,wrong-import-position
 import contextlib
 import dataclasses
 import errno
+import os
 import pathlib
 import sys
 import tempfile
@@ -129,11 +126,11 @@ def main(argv: list[str]) -> None:
     _fail(ValueError(f'not enough memory: {error}'))
   except RuntimeError as error:  # A failed round, or a worker that cannot start.
     _fail(error, status=1)
-  except KeyboardInterrupt:
+  except signals.Interrupted as interrupted:
     sys.stderr.write(
       '\ninterrupted; the same command with --resume goes on (`make train` has it)\n'
     )
-    interrupts.leave()
+    interrupts.leave(interrupted.status)
 
 
 def _run(

@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import pathlib
-import secrets
 import shutil
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -78,9 +77,7 @@ def write_bundle(
     group_size=group_size,
     report_goal=report_goal,
   )
-  temporary = folder.resolve().with_name(files.TEMPORARY_PREFIX + secrets.token_hex(8))
-  temporary.mkdir(mode=0o700)
-  try:
+  with files.building(folder, private=True) as temporary:
     entries = [_store_log(temporary, place, run) for place, run in enumerate(runs, 1)]
     opened = [
       entry.open(temporary, run.noise.strategy) for entry, run in zip(entries, runs, strict=True)
@@ -105,11 +102,6 @@ def write_bundle(
     _write(temporary / manifest_lib.NAME, content)
     _write(temporary / manifest_lib.SEAL, manifest_lib.seal(content))
     check_folder(folder)
-    os.rename(temporary, folder)
-  except BaseException:
-    shutil.rmtree(temporary, ignore_errors=True)
-    raise
-  files.sync_folder(folder.resolve().parent)
   return Bundle(hashlib.sha256(content).hexdigest(), statement)
 
 

@@ -150,7 +150,7 @@ def test_interrupted_while_it_imports(tmp_path):
   time.sleep(0.5)
   process.send_signal(signal.SIGTERM)  # SIGINT is ignored where tests run in the background.
   out, err = process.communicate(timeout=60)
-  assert (process.returncode, out) == (130, '')
+  assert (process.returncode, out) == (143, '')
   assert 'Traceback' not in err and 'Exception ignored' not in err, err
   assert not list(temporary.iterdir())
 
@@ -164,7 +164,7 @@ def test_interrupted_at_any_time_and_resumed(finished, tmp_path):
     process.wait_until_paused()
     process.send_signal(number)
     process.go_on()
-    assert ended(process)[0] == 130, process.err
+    assert ended(process)[0] == 128 + number, process.err
   codes = []
   for _ in range(int(os.environ.get('FL_DPFTRL_INTERRUPTS', '1'))):
     process = start(folder, '--resume')

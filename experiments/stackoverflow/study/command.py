@@ -46,7 +46,7 @@ def run(
   Raises:
     OSError: if a file cannot be read or written.
     ValueError: naming a file, flag or setting that does not fit.
-    KeyboardInterrupt: on Ctrl-C or SIGTERM; the study can go on later.
+    KeyboardInterrupt: on a signal that raises it; the study can go on later.
   """
   study = study_file.read(path)
   cells_lib.check(study)

@@ -21,7 +21,7 @@ from typing import Any
 
 from experiments.stackoverflow import summary
 from experiments.stackoverflow.study import cells as cells_lib
-from fl_dpftrl import messages
+from fl_dpftrl import messages, signals
 
 _BYTES_A_JOB = 3 * 2**30
 _POLL_SECONDS = 0.5
@@ -104,7 +104,7 @@ def run(
     The reason for each cell that failed, by its name.
 
   Raises:
-    KeyboardInterrupt: on Ctrl-C or SIGTERM, once the cells have stopped.
+    KeyboardInterrupt: on a signal that raises it, once the cells have stopped.
   """
   waiting = []
   for cell in cells:
@@ -139,7 +139,6 @@ class _Pool:
   ) -> dict[str, str]:
     failed = {}
     (self._folder / cells_lib.CELLS_NAME).mkdir(exist_ok=True)
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
       while waiting or self._running:
         while waiting and len(self._running) < self._jobs:
@@ -156,7 +155,6 @@ class _Pool:
     finally:
       self._stop()
       self._temporary.cleanup()
-      signal.signal(signal.SIGTERM, before)
     return failed
 
   def _log(self, cell: cells_lib.Cell) -> pathlib.Path:
@@ -171,7 +169,8 @@ class _Pool:
       args=(arguments, str(self._log(cell)), self._threads, device, self._temporary.name),
       name=cell.name,
     )
-    process.start()
+    with signals.kept_from_children():
+      process.start()
     self._running[process.sentinel] = process, cell, slot, time.monotonic()
 
   def _stop(self) -> None:
