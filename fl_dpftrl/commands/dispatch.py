@@ -72,7 +72,7 @@ def _overview() -> str:
   return '\n'.join(lines)
 
 
-Guard = Callable[[str], contextlib.AbstractContextManager[None]]
+Guard = Callable[[str], contextlib.AbstractContextManager[Any]]
 
 
 def run(argv: Sequence[str], guard: Guard = contextlib.nullcontext) -> None:
