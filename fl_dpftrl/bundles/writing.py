@@ -69,7 +69,7 @@ def write_bundle(
   check_folder(folder)
   runs = [runs] if isinstance(runs, runs_lib.Run) else list(runs)
   for run in runs:
-    _check(run)
+    check_run(run)
   deltas = [deltas] if isinstance(deltas, (int, float)) else deltas
   guarantee = manifest_lib.Guarantee(
     deltas=tuple(map(float, deltas)),
@@ -137,7 +137,8 @@ def document(statement: statement_lib.Statement, folder: pathlib.Path) -> json_f
   return result
 
 
-def _check(run: runs_lib.Run) -> None:
+def check_run(run: runs_lib.Run) -> None:
+  """Raises ValueError or LogError unless a bundle can hold the run."""
   if run.sampling is not None:
     raise ValueError('sampling: a bundle of sampled batches is not supported')
   for shard in run.log.shards:

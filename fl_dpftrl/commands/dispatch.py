@@ -78,8 +78,9 @@ Guard = Callable[[str], contextlib.AbstractContextManager[Any]]
 def run(argv: Sequence[str], guard: Guard = contextlib.nullcontext) -> None:
   """Runs one command; on bad input prints one line and exits with status 2.
 
-  A command may also have a `verdict`: given its flags and result, an exit status and a line that
-  says why the result is not what was wanted, or None.
+  A command may also have a `finish`, which writes files once the result is printed, and a
+  `verdict`: given its flags and result, an exit status and a line that says why the result is not
+  what was wanted, or None.
 
   Args:
     argv: name of the command, and its flags.
@@ -114,6 +115,8 @@ def run(argv: Sequence[str], guard: Guard = contextlib.nullcontext) -> None:
         text = _json(result if isinstance(result, dict) else result.to_json())
       else:
         text = command.show(result)
+      _print(text)
+      getattr(command, 'finish', _nothing)(args, result)
   except OSError as e:
     where = f'{e.filename}: ' if e.filename else ''
     _fail(prog, f'{where}{e.strerror or e}')
@@ -124,7 +127,6 @@ def run(argv: Sequence[str], guard: Guard = contextlib.nullcontext) -> None:
   except KeyboardInterrupt:
     print(interrupted, file=sys.stderr)
     raise SystemExit(130) from None
-  _print(text)
   verdict = getattr(command, 'verdict', lambda args, result: None)(args, result)
   if verdict is not None:
     status, line = verdict
@@ -141,6 +143,12 @@ def _json(result: Any) -> str:
 def _print(text: str) -> None:
   try:
     print(messages.lines(text), flush=True)
-  except BrokenPipeError:
-    # The reader closed the pipe. Python must find nothing to flush at exit.
+  except OSError as e:
+    # Python must find nothing to flush at exit.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if not isinstance(e, BrokenPipeError):  # The reader closed the pipe.
+      raise OSError(e.errno, e.strerror, 'standard output') from e
+
+
+def _nothing(args: argparse.Namespace, result: Any) -> None:
+  """Takes the place of a `finish`."""
