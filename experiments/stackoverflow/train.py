@@ -22,6 +22,7 @@ import dataclasses
 import errno
 import os
 import pathlib
+import shutil
 import sys
 import tempfile
 import textwrap
@@ -37,6 +38,8 @@ from fl_dpftrl.learning import interrupts
 from fl_dpftrl.noise.engine import certificates, shards
 
 LOCK_NAME = 'lock'
+TEMPORARY_NAME = '.temporary'
+_LEAST_BYTES = 4 * 2**20  # of a disk, several times what TensorFlow writes
 # A full disk is no bad input: the run can be resumed once there is room.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -117,7 +120,7 @@ def main(argv: list[str]) -> None:
     # Several clients at a time need it: see fl_dpftrl/runtime/memory.py.
     os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
     logging.set_verbosity(logging.WARNING)  # TFF tells of every lost call.
-    with _held(folder), _own_temporary_folder():
+    with _held(folder), _own_temporary_folder(folder):
       hparams = _check_folder(folder, hparams)  # Again: now nobody else changes it.
       interrupts.run(lambda asked: _run(hparams, machines, folder, asked))
   except (ValueError, OSError) as error:
@@ -176,18 +179,27 @@ def _held(folder: pathlib.Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _own_temporary_folder() -> Iterator[None]:
-  """Removes temporary files also where the process ends at once, as `interrupts.leave` does.
+def _own_temporary_folder(folder: pathlib.Path) -> Iterator[None]:
+  """Keeps temporary files in the run's folder, so that those of a killed run go when it resumes.
 
-  TensorFlow writes code there, and removes it where the interpreter comes to its end.
+  They also go where the process ends at once, as `interrupts.leave` does. TensorFlow writes code
+  there, and removes it where the interpreter comes to its end; without room for it, it would
+  try for minutes to do without.
+
+  Raises:
+    OSError: if there is no room.
   """
-  before = tempfile.tempdir
-  with tempfile.TemporaryDirectory(prefix='fl_dpftrl-', ignore_cleanup_errors=True) as folder:
-    tempfile.tempdir = folder
-    try:
-      yield
-    finally:
-      tempfile.tempdir = before
+  if shutil.disk_usage(folder).free < _LEAST_BYTES:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+  before, temporary = tempfile.tempdir, folder / TEMPORARY_NAME
+  shutil.rmtree(temporary, ignore_errors=True)
+  temporary.mkdir(mode=0o700)
+  tempfile.tempdir = str(temporary.resolve())
+  try:
+    yield
+  finally:
+    tempfile.tempdir = before
+    shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _fail(error: Exception, status: int = 2) -> NoReturn:
@@ -234,7 +246,8 @@ def _check_folder(folder: pathlib.Path, hparams: configuration.Hparams) -> confi
   path = folder / configuration.HPARAMS_NAME
   if not path.exists():
     if folder.exists() and any(
-      path.name != LOCK_NAME and not path.name.startswith(files.TEMPORARY_PREFIX)
+      path.name not in (LOCK_NAME, TEMPORARY_NAME)
+      and not path.name.startswith(files.TEMPORARY_PREFIX)
       for path in folder.iterdir()
     ):
       raise ValueError(f'--output_dir={folder} holds other files; name a new folder')

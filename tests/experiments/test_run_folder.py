@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
+from experiments.stackoverflow import train as command
 from fl_dpftrl import files
 from tests.experiments import starts
 
@@ -130,6 +131,31 @@ def test_a_full_disk_is_one_line_that_names_the_file(tmp_path):
   assert code == 1 and last.startswith('train: ') and str(folder) in last
   assert not list(folder.rglob(f'{files.TEMPORARY_PREFIX}*'))
   assert train(folder, '--resume')[0] == 0
+
+
+def test_a_killed_run_keeps_its_temporary_files_in_its_folder(tmp_path):
+  folder = tmp_path / 'run'
+  process = start(folder, kill_at=('computed', 0))
+  assert process.wait() == -signal.SIGKILL, process.err
+  assert (folder / '.temporary').is_dir()
+  (folder / '.temporary' / 'code.py').write_text('half')
+  assert train(folder, '--resume')[0] == 0
+  assert not (folder / '.temporary').exists()
+
+
+def test_a_disk_without_room_is_one_line_at_once(tmp_path, monkeypatch, capsys):
+  usage = shutil.disk_usage(tmp_path)._replace(free=2**20)
+  monkeypatch.setattr(shutil, 'disk_usage', lambda folder: usage)
+  with pytest.raises(SystemExit) as end:
+    command.app.run(
+      command.main,
+      argv=['train', *FLAGS, f'--output_dir={tmp_path / "run"}'],
+      flags_parser=command._parse,
+    )
+  assert end.value.code == 1
+  line = f"train: [Errno 28] No space left on device: '{tmp_path / 'run'}'"
+  assert line in capsys.readouterr().err
+  assert not list(tmp_path.iterdir())
 
 
 def test_interrupted_while_it_imports(tmp_path):

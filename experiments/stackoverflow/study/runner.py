@@ -21,7 +21,7 @@ from typing import Any
 
 from experiments.stackoverflow import summary
 from experiments.stackoverflow.study import cells as cells_lib
-from fl_dpftrl import messages, signals
+from fl_dpftrl import files, messages, signals
 
 _BYTES_A_JOB = 3 * 2**30
 _POLL_SECONDS = 0.5
@@ -125,7 +125,9 @@ class _Pool:
     self._devices = sorted(glob.glob('/dev/nvidia[0-9]*'))
     self._running: dict[int, tuple[Any, cells_lib.Cell, int, float]] = {}
     # Forked processes end without removing the files of code that TensorFlow generates.
-    self._temporary = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+    self._temporary = tempfile.TemporaryDirectory(
+      prefix=files.TEMPORARY_PREFIX, dir=folder.resolve(), ignore_cleanup_errors=True
+    )
     self._context: Any = multiprocessing.get_context(start_method())
     # The server reads these as it starts.
     os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
