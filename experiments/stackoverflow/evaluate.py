@@ -86,7 +86,12 @@ def read_hparams(folder: pathlib.Path) -> configuration.Hparams:
     ValueError: naming the file, if it has not the flags of a run.
   """
   path = folder / configuration.HPARAMS_NAME
-  content = json_files.read(path)
+  try:
+    content = json_files.read(path)
+  except FileNotFoundError:
+    raise ValueError(
+      f'{path} is missing, which has the flags of a run: name the output folder of a run'
+    ) from None
   try:
     # A noise seed is recorded as given, without its value.
     return configuration.Hparams(**{**configuration.recorded(content), 'noise_seed': None})

@@ -39,6 +39,7 @@ from fl_dpftrl.noise.engine import certificates, shards
 
 LOCK_NAME = 'lock'
 TEMPORARY_NAME = '.temporary'
+_CHECKPOINTS_NAME = 'checkpoints'  # of `learning.loop`, which is slow to load
 _LEAST_BYTES = 4 * 2**20  # of a disk, several times what TensorFlow writes
 # A full disk is no bad input: the run can be resumed once there is room.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -250,6 +251,11 @@ def _check_folder(folder: pathlib.Path, hparams: configuration.Hparams) -> confi
       and not path.name.startswith(files.TEMPORARY_PREFIX)
       for path in folder.iterdir()
     ):
+      if (folder / _CHECKPOINTS_NAME).is_dir():
+        raise ValueError(
+          f'--output_dir={folder} holds a run without {configuration.HPARAMS_NAME}, which has its'
+          ' flags: put that file back, or name a new folder'
+        )
       raise ValueError(f'--output_dir={folder} holds other files; name a new folder')
     return hparams
   if not _RESUME.value:

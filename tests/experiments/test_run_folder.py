@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
+from experiments.stackoverflow import evaluate
 from experiments.stackoverflow import train as command
 from fl_dpftrl import files
 from tests.experiments import starts
@@ -110,6 +111,14 @@ def test_a_lost_table_is_told_of_and_written_again_where_it_can(copy):
   assert 'had lost rounds 9-10' in err and 'has lost rounds 0-8' in err
   rows = (copy / 'metrics.csv').read_text().splitlines()
   assert [row.split(',')[:5] for row in rows[1:]] == [row.split(',')[:5] for row in whole[-3:]]
+
+
+def test_a_run_without_its_flags_is_told_what_is_missing(copy):
+  (copy / 'hparams.json').unlink()
+  code, _, err = train(copy, '--resume')
+  assert code == 2 and 'holds a run without hparams.json' in err and 'put that file back' in err
+  with pytest.raises(ValueError, match=r'hparams\.json is missing.*name the output folder'):
+    evaluate.read_hparams(copy)
 
 
 def test_an_edited_clip_norm_is_refused(copy):
