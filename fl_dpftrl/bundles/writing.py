@@ -1,12 +1,13 @@
 """Writing of bundles."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import os
 import pathlib
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import fl_dpftrl
@@ -79,14 +80,15 @@ def write_bundle(
   )
   with files.building(folder, private=True) as temporary:
     entries = [_store_log(temporary, place, run) for place, run in enumerate(runs, 1)]
-    opened = [
-      entry.open(temporary, run.noise.strategy) for entry, run in zip(entries, runs, strict=True)
-    ]
-    statement = statement_of(opened, guarantee, engine, progress)
-    entries = [
-      _store_strategy(temporary, _store_rounds(temporary, entry, run, progress), run, facts)
-      for entry, run, facts in zip(entries, opened, statement.runs, strict=True)
-    ]
+    with _logs_named(temporary, entries, runs):
+      opened = [
+        entry.open(temporary, run.noise.strategy) for entry, run in zip(entries, runs, strict=True)
+      ]
+      statement = statement_of(opened, guarantee, engine, progress)
+      entries = [
+        _store_strategy(temporary, _store_rounds(temporary, entry, run, progress), run, facts)
+        for entry, run, facts in zip(entries, opened, statement.runs, strict=True)
+      ]
     _write(
       temporary / manifest_lib.STATEMENT,
       (json.dumps(document(statement, temporary), indent=2, allow_nan=False) + '\n').encode(),
@@ -178,6 +180,21 @@ def _store_log(folder: pathlib.Path, place: int, run: runs_lib.Run) -> manifest_
     rounds=f'rounds-{place}.txt',
     last_digest='',
   )
+
+
+@contextlib.contextmanager
+def _logs_named(
+  folder: pathlib.Path, entries: Sequence[manifest_lib.Run], runs: Sequence[runs_lib.Run]
+) -> Iterator[None]:
+  """Makes an error about the copy of a log name the log."""
+  try:
+    yield
+  except log_lib.LogError as error:
+    text = str(error)
+    for entry, run in zip(entries, runs, strict=True):
+      for name, shard in zip(entry.log, run.log.shards, strict=True):
+        text = text.replace(str(folder / name), shard.path)
+    raise log_lib.LogError(text) from error
 
 
 def _store_rounds(

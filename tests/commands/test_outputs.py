@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+import fl_dpftrl
 from fl_dpftrl import files
 from fl_dpftrl.commands import outputs
 from fl_dpftrl.logs import schema
@@ -102,6 +103,16 @@ def test_a_bundle_without_room_is_named(run, log, tmp_path, monkeypatch):
   assert status == 2 and 'ε' in out
   name = tmp_path / 'bundle' / 'log-1-1.parquet'
   assert err == f'fl-dpftrl replay: {name}: No space left on device\n'
+
+
+def test_a_refused_log_is_named_by_its_own_path_and_not_by_its_copy(tmp_path):
+  log = tmp_path / 'log.csv'
+  log.write_text('round,device_id\n0,a\n0,a\n')
+  run = fl_dpftrl.open_run(log, 'identity', noise_multiplier=2.0)
+  with pytest.raises(ValueError) as error:
+    fl_dpftrl.write_bundle(tmp_path / 'bundle', run, deltas=1e-6)
+  assert str(error.value) == f"{log}, row 2: device 'a' is twice in round 0"
+  assert os.listdir(tmp_path) == ['log.csv']
 
 
 def test_a_missing_folder_is_named_by_the_file_in_it(tmp_path):
