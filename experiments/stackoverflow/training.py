@@ -5,11 +5,12 @@ import dataclasses
 import functools
 import os
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from experiments.stackoverflow import (
   canaries,
@@ -85,6 +86,9 @@ def train(
   if inserted is not None:
     factory = inserted.factory(factory)
   trained = federation(hparams, dataset, network, simulation, factory, rows)
+  fixed = process_lib.warning_of_fixed_weights(trained.process)
+  if fixed is not None:
+    say(fixed)
   interrupt.check()
   # From here on the flags are known to be right.
   hparams.record(folder)
@@ -94,23 +98,25 @@ def train(
       "the workers see the noise seed, which is part of TFF's state:"
       ' --noise_memory=memory keeps it on this machine'
     )
-  worker = _use_runtime(machines, hparams.seed, say)
-  if isinstance(worker, runtime.InProcessContext):
-    trained = dataclasses.replace(
-      trained, process=numbered.NumberedProcess(trained.process, worker)
-    )
-  if inserted is not None:
-    trained = inserted.federation(trained)
-  # TensorFlow sets no permissions, and what it writes here is unprotected.
-  events = monitor_lib.events_folder(folder / TENSORBOARD_NAME, folder.name)
-  interrupt.on_abort(worker.stop)
+  with contextlib.ExitStack() as stack:
+    worker = stack.enter_context(_runtime(machines, hparams.seed, say))
+    if rows is not None:
+      stack.callback(rows.close)
+    if isinstance(worker, runtime.InProcessContext):
+      trained = dataclasses.replace(
+        trained, process=numbered.NumberedProcess(trained.process, worker)
+      )
+    if inserted is not None:
+      trained = inserted.federation(trained)
+    # TensorFlow sets no permissions, and what it writes here is unprotected.
+    events = monitor_lib.events_folder(folder / TENSORBOARD_NAME, folder.name)
+    interrupt.on_abort(worker.stop)
 
-  def step_done(step: str, round_index: int) -> None:
-    on_step(step, round_index)
-    interrupt.check()
+    def step_done(step: str, round_index: int) -> None:
+      on_step(step, round_index)
+      interrupt.check()
 
-  so_far = so_far_lib.SoFar(hparams, strategy)
-  try:
+    so_far = so_far_lib.SoFar(hparams, strategy)
     interrupt.check()
     table = metrics.MetricsTable(folder / METRICS_NAME)
     monitor = monitor_lib.Monitor(
@@ -142,10 +148,6 @@ def train(
     test = model_lib.evaluate(
       network, last.state.global_model_weights.trainable, dataset.test, dataset.vocabulary
     )
-  finally:
-    if rows is not None:
-      rows.close()
-    worker.stop()
   interrupt.check()
   print(
     outcome.write(
@@ -180,24 +182,35 @@ def _share_processors(model_bytes: int, machines: machines_lib.Machines) -> None
     tf.config.threading.set_intra_op_parallelism_threads(share)
 
 
-def _use_runtime(machines: machines_lib.Machines, seed: int, say: Callable[[str], None]) -> Any:
-  """Makes something run TFF's computations; its `stop` ends it."""
+@contextlib.contextmanager
+def _runtime(
+  machines: machines_lib.Machines, seed: int, say: Callable[[str], None]
+) -> Iterator[Any]:
+  """Makes something run TFF's computations within the block; its `stop` ends it."""
+  if not machines.workers and machines.runtime != 'worker':
+    # A round that nobody saw is repeated after a crash, and must be the same.
+    tf.config.experimental.enable_op_determinism()
+    with runtime.in_process(
+      seed=seed, max_concurrent_clients=machines.concurrent_clients or None
+    ) as context:
+      yield context
+    return
   if machines.workers:
-    return remote.use_remote_workers(
+    worker = remote.RemoteWorkers(
       machines.workers,
       say,
       insecure_network=machines.insecure_network,
       timeout=machines.worker_timeout,
     )
-  if machines.runtime == 'worker':
-    return workers.use_local_worker(
+  else:
+    worker = workers.LocalWorker(
       machines.concurrent_clients, warn=say, timeout=machines.worker_timeout
     )
-  # A round that nobody saw is repeated after a crash, and must be the same.
-  tf.config.experimental.enable_op_determinism()
-  return runtime.use_in_process(
-    seed=seed, max_concurrent_clients=machines.concurrent_clients or None
-  )
+  try:
+    with tff.framework.get_context_stack().install(worker.context()):
+      yield worker
+  finally:
+    worker.stop()
 
 
 def federation(
