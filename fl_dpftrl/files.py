@@ -11,6 +11,7 @@ import fcntl
 import os
 import pathlib
 import secrets
+import shutil
 from collections.abc import Iterator
 
 TEMPORARY_PREFIX = '.writing-'
@@ -54,9 +55,9 @@ def replacing(
   """
   path = pathlib.Path(path)
   temporary = path.with_name(TEMPORARY_PREFIX + secrets.token_hex(8))
-  # A process can only read the umask by changing it, so the system applies it.
-  handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
   try:
+    # A process can only read the umask by changing it, so the system applies it.
+    handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
     try:
       yield temporary
       if private:
@@ -66,17 +67,51 @@ def replacing(
     finally:
       os.close(handle)
     (_name if new else os.replace)(temporary, path)
-  except OSError as error:
-    temporary.unlink(missing_ok=True)
-    if error.filename not in (None, str(temporary)):
-      raise
-    # A full disk names no file, or the temporary one, which nobody knows.
-    raise OSError(error.errno, error.strerror or str(error), str(path)) from error
-  except BaseException:
-    temporary.unlink(missing_ok=True)
+  except BaseException as error:
+    with contextlib.suppress(OSError):
+      temporary.unlink()
+    if isinstance(error, OSError):
+      _raise_named(error, temporary, path)
     raise
   if durable:
     sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def building(path: str | os.PathLike[str], *, private: bool = False) -> Iterator[pathlib.Path]:
+  """Yields a temporary folder that gets its name if the block succeeds.
+
+  Args:
+    path: path of the folder, which must not exist; its parent must.
+    private: True if only its owner may use it, whatever the umask.
+
+  Raises:
+    OSError: if the folder cannot be written; nothing of it then remains.
+  """
+  path = pathlib.Path(path)
+  temporary = path.resolve().with_name(TEMPORARY_PREFIX + secrets.token_hex(8))
+  try:
+    temporary.mkdir(mode=0o700 if private else 0o777)
+    yield temporary
+    os.rename(temporary, path)
+  except BaseException as error:
+    shutil.rmtree(temporary, ignore_errors=True)
+    if isinstance(error, OSError):
+      _raise_named(error, temporary, path)
+    raise
+  sync_folder(path.resolve().parent)
+
+
+def _raise_named(error: OSError, temporary: pathlib.Path, path: pathlib.Path) -> None:
+  """Raises the error with the name that the user gave, if it has a temporary one or none.
+
+  A full disk names no file; while a file is copied, it names the source and the target.
+  """
+  names = [str(name) for name in (error.filename, error.filename2) if name is not None]
+  own = [name for name in names if (name + os.sep).startswith(str(temporary) + os.sep)]
+  if own or not names:
+    within = own[0][len(str(temporary)) :] if own else ''
+    raise OSError(error.errno, error.strerror or str(error), f'{path}{within}') from error
 
 
 def _name(temporary: pathlib.Path, path: pathlib.Path) -> None:
@@ -116,9 +151,15 @@ def exclusive(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def remove_leftovers(folder: str | os.PathLike[str]) -> None:
-  """Removes what writers that were killed left; only for who holds its lock."""
+  """Removes what writers that were killed left; only for who holds its lock.
+
+  A folder among it, such as that of a bundle, goes with its content. Links are not followed.
+  """
   for leftover in pathlib.Path(folder).glob(f'{TEMPORARY_PREFIX}*'):
-    leftover.unlink(missing_ok=True)
+    if leftover.is_dir() and not leftover.is_symlink():
+      shutil.rmtree(leftover)
+    else:
+      leftover.unlink(missing_ok=True)
 
 
 def sync_folder(folder: str | os.PathLike[str]) -> None:

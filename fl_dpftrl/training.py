@@ -15,6 +15,7 @@ import numpy as np
 from fl_dpftrl import catalogue, digests, files, messages, participation, runtime
 from fl_dpftrl.aggregators import factory
 from fl_dpftrl.learning import checkpoints, loop, metrics, numbered
+from fl_dpftrl.learning import process as process_lib
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import noise_record, shards
 from fl_dpftrl.replaying import replay as replay_lib
@@ -83,7 +84,8 @@ def train(
       noise.
     rounds: gives the cohorts of rounds 0, 1, … in place of a simulation of
       clients that are always available.
-    evaluate: weights → metrics, for metrics.csv.
+    evaluate: weights → metrics, for metrics.csv: a mapping from names to numbers, or to
+      mappings.
     rounds_per_evaluation: number of rounds between two evaluations.
     say: takes progress, in lines.
 
@@ -114,14 +116,16 @@ def train(
       return
     row: dict[str, float | int | str] = dict(checkpoint.measurements)
     if evaluate is not None and (done % rounds_per_evaluation == 0 or done == num_rounds):
-      row |= {f'validation/{k}': v for k, v in evaluate(_weights(process, checkpoint)).items()}
+      row |= _evaluation(evaluate(_weights(process, checkpoint)))
     table.put(done - 1, row)
     say(f'round {done}/{num_rounds}')
 
-  context = runtime.use_in_process(seed=seed)
+  fixed = process_lib.warning_of_fixed_weights(process)
+  if fixed is not None:
+    say(fixed)
   trainable = process.get_model_weights.type_signature.result.trainable
   skip_row = functools.cache(lambda: aggregator.skip_row(trainable))  # Most runs burn none.
-  try:
+  with runtime.in_process(seed=seed) as context:
     last = loop.run(
       loop.Federation(
         process=_Bound(process, context, aggregator),
@@ -140,8 +144,6 @@ def train(
       warn=say,
     )
     weights = _weights(process, last)
-  finally:
-    context.stop()
   stated = _report(folder, aggregator, schema, delta, void, burnt=last.burnt, clients=len(names))
   _write_model(folder / MODEL_NAME, weights)
   return Trained(weights=weights, statement=stated, folder=folder)
@@ -229,6 +231,16 @@ def _keep_strategy(
     raise ValueError(
       f'{messages.quoted(str(path))} is another strategy; name another folder, or go on with it'
     )
+
+
+def _evaluation(found: Any) -> dict[str, float]:
+  """Returns the columns of what `evaluate` returned."""
+  if not isinstance(found, Mapping):
+    raise ValueError(
+      "evaluate must return a mapping from names to numbers, such as {'accuracy': 0.5}, got"
+      f' {type(found).__name__}'
+    )
+  return metrics.flatten(found, 'validation/')
 
 
 def _weights(process: Any, checkpoint: checkpoints.Checkpoint) -> Any:

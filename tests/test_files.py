@@ -78,6 +78,19 @@ def test_leftovers_of_killed_writers_go(tmp_path):
   assert [p.name for p in tmp_path.iterdir()] == ['file']
 
 
+def test_folders_of_killed_writers_go_and_links_are_not_followed(tmp_path):
+  other, run = tmp_path / 'other', tmp_path / 'run'
+  (run / f'{files.TEMPORARY_PREFIX}bundle' / 'inner').mkdir(parents=True)
+  (run / f'{files.TEMPORARY_PREFIX}bundle' / 'inner' / 'log').write_bytes(b'half')
+  other.mkdir()
+  (other / 'file').write_bytes(b'whole')
+  (run / f'{files.TEMPORARY_PREFIX}link').symlink_to(other)
+  (run / f'{files.TEMPORARY_PREFIX}bundle' / 'link').symlink_to(other)
+  files.remove_leftovers(run)
+  assert not list(run.iterdir())
+  assert (other / 'file').read_bytes() == b'whole'
+
+
 def test_a_lock_is_held_once(tmp_path):
   with files.exclusive(tmp_path / 'lock'):
     with pytest.raises(ValueError, match='held by another process'):

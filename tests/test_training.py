@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl import participation, runtime
@@ -57,9 +58,17 @@ def test_a_bare_tff_model(tmp_path, monkeypatch, capsys):
   folder = tmp_path / 'run'
   check(folder, names)
   assert 'round 6/6' in out and 'epsilon 20.00' in out
-  # Started again, the run is finished; with another strategy it is refused.
+  # Started again, the run is finished; with another strategy it is refused. What ran TFF's
+  # computations before runs them again.
+  contexts = tff.framework.get_context_stack()
+  own = dpftrl.runtime.InProcessContext()
+  contexts_before = contexts.current
   before = (folder / 'model.npz').read_bytes()
-  dpftrl.train(names['process'], names['aggregator'], client_data=print, **names['run'])
+  with contexts.install(own):
+    dpftrl.train(names['process'], names['aggregator'], client_data=print, **names['run'])
+    assert contexts.current is own
+    assert names['process'].initialize().aggregator.noise.row == 0
+  assert contexts.current is contexts_before
   assert (folder / 'model.npz').read_bytes() == before
   other = dpftrl.CorrelatedNoiseFactory(
     dpftrl.Identity(), noise_multiplier=1.0, clip_norm=1.0, report_goal=10
@@ -72,8 +81,47 @@ def test_a_bare_tff_model(tmp_path, monkeypatch, capsys):
   arguments['folder'] = tmp_path / 'other'
   with pytest.raises(ValueError, match='must be built with the aggregator'):
     dpftrl.train(names['process'], other, **arguments)
+  assert contexts.current is contexts_before
   with pytest.raises(ValueError, match='must be a CorrelatedNoiseFactory'):
     dpftrl.train(names['process'], None, **arguments)
+
+
+def test_weights_that_stay_are_told_of_and_evaluations_are_named(tmp_path):
+  model = tff.learning.models.FunctionalModel(
+    initial_weights=((np.ones(2, np.float32),), (np.zeros(2, np.float32), np.float32(1))),
+    predict_on_batch_fn=tf.function(
+      lambda weights, x, training: tf.linalg.matvec(x, weights[0][0])
+    ),
+    loss_fn=lambda output, y, sample_weight=None: tf.reduce_mean(tf.square(output - y)),
+    input_spec=(tf.TensorSpec([None, 2]), tf.TensorSpec([None])),
+  )
+  aggregator = dpftrl.CorrelatedNoiseFactory(
+    dpftrl.Identity(), noise_multiplier=1.0, clip_norm=1.0, report_goal=2
+  )
+  sgd = tff.learning.optimizers.build_sgdm
+  process = tff.learning.algorithms.build_unweighted_fed_avg(
+    model, sgd(0.1), sgd(1.0), model_aggregator=aggregator
+  )
+  said = []
+  run = dict(
+    folder=tmp_path / 'run',
+    num_rounds=1,
+    clients=['a', 'b'],
+    client_data=lambda t, client: dpftrl.runtime.batches(
+      (np.ones((1, 2), np.float32), np.ones(1, np.float32)), 1
+    ),
+    say=said.append,
+  )
+  message = "evaluate must return a mapping .*'accuracy'.*got float"
+  with pytest.raises(ValueError, match=message):
+    dpftrl.train(process, aggregator, **run, evaluate=lambda weights: 0.5)
+  (warning,) = said
+  assert '2 non-trainable weights' in warning and 'BatchNormalization' in warning
+  nested = {'all': {'loss': tf.constant(0.5)}, 'n': 3}
+  trained = dpftrl.train(process, aggregator, **run, evaluate=lambda weights: nested)
+  assert [np.sum(w) for w in trained.weights.non_trainable] == [0.0, 1.0]
+  row = (tmp_path / 'run' / 'metrics.csv').read_text().splitlines()
+  assert row[0].endswith('validation/all/loss,validation/n') and row[1].endswith(',0.5,3')
 
 
 @pytest.mark.parametrize('name', ['own_cnn', 'own_transformer'])

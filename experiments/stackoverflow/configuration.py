@@ -69,10 +69,12 @@ class Hparams:
   dataset: str = _flag(
     'docstrings',
     'Text to train on: docstrings, stackoverflow, synthetic, or a path: a folder of .txt files,'
-    ' one a client, or a .csv, .jsonl or .parquet file.',
+    ' one a client, or a .csv, .jsonl, .parquet, .sqlite or .h5 file.',
   )
   client_column: str = _flag('client', "Column of the client's name, for a file.")
-  text_column: str = _flag('text', 'Column of the text, or of lists of token ids, for a file.')
+  text_column: str = _flag(
+    'text', 'Column or feature of the text, or of lists of token ids, for a file.'
+  )
   data_dir: str | None = _flag(None, 'Folder with stackoverflow.sqlite, for that data set.')
   download: bool = _flag(False, 'Let TFF download StackOverflow where there is no file.')
   cache_dir: str = _flag('.cache', 'Folder for prepared data.')

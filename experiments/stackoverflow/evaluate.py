@@ -8,6 +8,12 @@ test data as one JSON object. --model=PATH measures a model that `export` wrote.
 It needs neither checkpoints nor anything secret.
 """
 
+from fl_dpftrl import signals
+
+if __name__ == '__main__':
+  signals.end_at_once('evaluate: interrupted')  # What is imported next takes a while.
+
+# pylint: disable=g-import-not-at-top,wrong-import-position
 import argparse
 import json
 import os
@@ -86,7 +92,12 @@ def read_hparams(folder: pathlib.Path) -> configuration.Hparams:
     ValueError: naming the file, if it has not the flags of a run.
   """
   path = folder / configuration.HPARAMS_NAME
-  content = json_files.read(path)
+  try:
+    content = json_files.read(path)
+  except FileNotFoundError:
+    raise ValueError(
+      f'{path} is missing, which has the flags of a run: name the output folder of a run'
+    ) from None
   try:
     # A noise seed is recorded as given, without its value.
     return configuration.Hparams(**{**configuration.recorded(content), 'noise_seed': None})

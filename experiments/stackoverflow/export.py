@@ -8,6 +8,12 @@ reads model.npz and the flags in hparams.json, and writes runs/docstrings/saved_
 token id. It needs neither checkpoints nor anything secret.
 """
 
+from fl_dpftrl import signals
+
+if __name__ == '__main__':
+  signals.end_at_once('export: interrupted')  # What is imported next takes a while.
+
+# pylint: disable=g-import-not-at-top,wrong-import-position
 import argparse
 import os
 import pathlib
@@ -40,7 +46,8 @@ def main() -> None:
   )
   arguments = parser.parse_args()
   try:
-    path = export(arguments.run, arguments.format, arguments.output)
+    with signals.cleaned_up('export: interrupted'):
+      path = export(arguments.run, arguments.format, arguments.output)
   except (ValueError, OSError) as problem:
     _fail(str(problem))
   print(path)

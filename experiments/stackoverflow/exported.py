@@ -122,13 +122,22 @@ def write(model: tf.keras.Model, path: pathlib.Path, format: str) -> None:
     raise ValueError(f'--output={shown} must be a file NAME.keras')
   path.parent.mkdir(parents=True, exist_ok=True)
   temporary = path.with_name(f'.unfinished-{path.name}')
-  shutil.rmtree(temporary, ignore_errors=True)  # Of an export that was interrupted.
-  if format == KERAS:
-    model.save(temporary, save_format='keras')
-  else:
-    with contextlib.redirect_stdout(io.StringIO()):  # Keras names the temporary folder.
-      model.export(temporary)
-  os.rename(temporary, path)
+  _remove(temporary)  # Of an export that was killed.
+  try:
+    if format == KERAS:
+      model.save(temporary, save_format='keras')
+    else:
+      with contextlib.redirect_stdout(io.StringIO()):  # Keras names the temporary folder.
+        model.export(temporary)
+    os.rename(temporary, path)
+  finally:
+    _remove(temporary)
+
+
+def _remove(path: pathlib.Path) -> None:
+  shutil.rmtree(path, ignore_errors=True)
+  with contextlib.suppress(OSError):
+    path.unlink()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

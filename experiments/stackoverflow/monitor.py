@@ -35,14 +35,12 @@ def event_writer(events: pathlib.Path, hparams: configuration.Hparams) -> tf.sum
   """Returns a writer of events, which first notes the flags for the page HParams."""
   from tensorboard.plugins.hparams import api  # Slow to load.
 
-  writer = tf.summary.create_file_writer(str(events))
   flags = {name: value for name, value in hparams.to_json().items() if value is not None}
-  try:
+  with metrics.events_written(events):
+    writer = tf.summary.create_file_writer(str(events))
     with writer.as_default(step=0):
       api.hparams(flags, trial_id=events.name)
     writer.flush()
-  except tf.errors.OpError as error:
-    raise OSError(f"TensorBoard's event file: {error.message}") from error
   return writer
 
 

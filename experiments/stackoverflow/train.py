@@ -11,20 +11,18 @@ accuracy.png, summary.json, model.npz, checkpoints/ and, for a run with a guaran
 bundle/ for `fl-dpftrl verify`. An interrupted run goes on with --resume.
 """
 
-import os
-import signal
+from fl_dpftrl import signals
 
 if __name__ == '__main__':
-  # What is imported next takes a while: until a run starts, a signal just ends.
-  for number in (signal.SIGINT, signal.SIGTERM):
-    if signal.getsignal(number) is not signal.SIG_IGN:
-      signal.signal(number, lambda *_: os._exit(130))
+  signals.end_at_once('train: interrupted')  # What is imported next takes a while.
 
 # pylint: disable=g-import-not-at-top,wrong-import-position
 import contextlib
 import dataclasses
 import errno
+import os
 import pathlib
+import shutil
 import sys
 import tempfile
 import textwrap
@@ -39,6 +37,9 @@ from fl_dpftrl import files, json_files, messages
 from fl_dpftrl.learning import interrupts
 
 LOCK_NAME = 'lock'
+TEMPORARY_NAME = '.temporary'
+_CHECKPOINTS_NAME = 'checkpoints'  # of `learning.loop`, which is slow to load
+_LEAST_BYTES = 4 * 2**20  # of a disk, several times what TensorFlow writes
 # A full disk is no bad input: the run can be resumed once there is room.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -102,7 +103,7 @@ def main(argv: list[str]) -> None:
     # Several clients at a time need it: see fl_dpftrl/runtime/memory.py.
     os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
     logging.set_verbosity(logging.WARNING)  # TFF tells of every lost call.
-    with _held(folder), _own_temporary_folder():
+    with _held(folder), _own_temporary_folder(folder):
       hparams = _check_folder(folder, hparams)  # Again: now nobody else changes it.
       interrupts.run(lambda asked: _run(hparams, machines, folder, asked))
   except (ValueError, OSError) as error:
@@ -111,11 +112,11 @@ def main(argv: list[str]) -> None:
     _fail(ValueError(f'not enough memory: {error}'))
   except RuntimeError as error:  # A failed round.
     _fail(error, status=1)
-  except KeyboardInterrupt:
+  except signals.Interrupted as interrupted:
     sys.stderr.write(
       '\ninterrupted; the same command with --resume goes on (`make train` has it)\n'
     )
-    interrupts.leave()
+    interrupts.leave(interrupted.status)
 
 
 def _run(
@@ -161,18 +162,27 @@ def _held(folder: pathlib.Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _own_temporary_folder() -> Iterator[None]:
-  """Removes temporary files also where the process ends at once, as `interrupts.leave` does.
+def _own_temporary_folder(folder: pathlib.Path) -> Iterator[None]:
+  """Keeps temporary files in the run's folder, so that those of a killed run go when it resumes.
 
-  TensorFlow writes code there, and removes it where the interpreter comes to its end.
+  They also go where the process ends at once, as `interrupts.leave` does. TensorFlow writes code
+  there, and removes it where the interpreter comes to its end; without room for it, it would
+  try for minutes to do without.
+
+  Raises:
+    OSError: if there is no room.
   """
-  before = tempfile.tempdir
-  with tempfile.TemporaryDirectory(prefix='fl_dpftrl-', ignore_cleanup_errors=True) as folder:
-    tempfile.tempdir = folder
-    try:
-      yield
-    finally:
-      tempfile.tempdir = before
+  if shutil.disk_usage(folder).free < _LEAST_BYTES:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+  before, temporary = tempfile.tempdir, folder / TEMPORARY_NAME
+  shutil.rmtree(temporary, ignore_errors=True)
+  temporary.mkdir(mode=0o700)
+  tempfile.tempdir = str(temporary.resolve())
+  try:
+    yield
+  finally:
+    tempfile.tempdir = before
+    shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _fail(error: Exception, status: int = 2) -> NoReturn:
@@ -202,9 +212,15 @@ def _check_folder(folder: pathlib.Path, hparams: configuration.Hparams) -> confi
   path = folder / configuration.HPARAMS_NAME
   if not path.exists():
     if folder.exists() and any(
-      path.name != LOCK_NAME and not path.name.startswith(files.TEMPORARY_PREFIX)
+      path.name not in (LOCK_NAME, TEMPORARY_NAME)
+      and not path.name.startswith(files.TEMPORARY_PREFIX)
       for path in folder.iterdir()
     ):
+      if (folder / _CHECKPOINTS_NAME).is_dir():
+        raise ValueError(
+          f'--output_dir={folder} holds a run without {configuration.HPARAMS_NAME}, which has its'
+          ' flags: put that file back, or name a new folder'
+        )
       raise ValueError(f'--output_dir={folder} holds other files; name a new folder')
     return hparams
   if not _RESUME.value:

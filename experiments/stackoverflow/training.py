@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import os
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -71,7 +71,6 @@ def train(
   network = networks.chosen(hparams, dataset.vocabulary.size)
   if machines.address is None:
     _share_processors(4 * networks.num_parameters(network), machines)
-  context = _use_runtime(machines, hparams.seed, say)
   factory = noise_lib.aggregator(
     hparams, strategy, networks.num_parameters(network), folder, machines
   )
@@ -85,23 +84,28 @@ def train(
   if inserted is not None:
     factory = inserted.factory(factory)
   trained = federation(hparams, dataset, network, simulation, factory)
+  fixed = process_lib.warning_of_fixed_weights(trained.process)
+  if fixed is not None:
+    say(fixed)
   interrupt.check()
-  # From here on the flags are known to be right.
-  hparams.record(folder)
-  setting.record_strategy(hparams, folder, num_devices, strategy)
-  trained = dataclasses.replace(trained, process=numbered.NumberedProcess(trained.process, context))
-  if inserted is not None:
-    trained = inserted.federation(trained)
-  # TensorFlow sets no permissions, and what it writes here is unprotected.
-  events = monitor_lib.events_folder(folder / TENSORBOARD_NAME, folder.name)
-  interrupt.on_abort(context.stop)
+  with _runtime(machines, hparams.seed, say) as context:
+    # From here on the flags are known to be right.
+    hparams.record(folder)
+    setting.record_strategy(hparams, folder, num_devices, strategy)
+    trained = dataclasses.replace(
+      trained, process=numbered.NumberedProcess(trained.process, context)
+    )
+    if inserted is not None:
+      trained = inserted.federation(trained)
+    # TensorFlow sets no permissions, and what it writes here is unprotected.
+    events = monitor_lib.events_folder(folder / TENSORBOARD_NAME, folder.name)
+    interrupt.on_abort(context.stop)
 
-  def step_done(step: str, round_index: int) -> None:
-    on_step(step, round_index)
-    interrupt.check()
+    def step_done(step: str, round_index: int) -> None:
+      on_step(step, round_index)
+      interrupt.check()
 
-  so_far = so_far_lib.SoFar(hparams, strategy)
-  try:
+    so_far = so_far_lib.SoFar(hparams, strategy)
     interrupt.check()
     table = metrics.MetricsTable(folder / METRICS_NAME)
     monitor = monitor_lib.Monitor(
@@ -133,8 +137,6 @@ def train(
     test = model_lib.evaluate(
       network, last.state.global_model_weights.trainable, dataset.test, dataset.vocabulary
     )
-  finally:
-    context.stop()
   interrupt.check()
   print(
     outcome.write(
@@ -169,10 +171,11 @@ def _share_processors(model_bytes: int, machines: machines_lib.Machines) -> None
     tf.config.threading.set_intra_op_parallelism_threads(share)
 
 
-def _use_runtime(
+@contextlib.contextmanager
+def _runtime(
   machines: machines_lib.Machines, seed: int, say: Callable[[str], None]
-) -> runtime.InProcessContext:
-  """Makes this process, or a cluster, run TFF's computations.
+) -> Iterator[runtime.InProcessContext]:
+  """Makes this process, or a cluster, run TFF's computations within the block.
 
   Raises:
     ValueError: if the cluster cannot be used.
@@ -180,25 +183,29 @@ def _use_runtime(
   # A round that nobody saw is repeated after a crash, and must be the same.
   tf.config.experimental.enable_op_determinism()
   if machines.address is None:
-    return runtime.use_in_process(
-      seed=seed, max_concurrent_clients=machines.concurrent_clients or None
-    )
-  try:
-    actors = runtime.Actors(
-      number=machines.actors or None,
-      clients_per_actor=machines.clients_per_actor,
-      cpus=machines.actor_cpus,
-      gpus=machines.actor_gpus,
-    )
-    return runtime.use_machines(
-      machines.address,
-      seed=seed,
-      actors=actors,
-      insecure_network=machines.insecure_network,
-      say=say,
-    )
-  except (ImportError, ValueError) as error:
-    raise ValueError(f'--machines={machines.address}: {error}') from error
+    at_most = machines.concurrent_clients or None
+    with runtime.in_process(seed=seed, max_concurrent_clients=at_most) as context:
+      yield context
+    return
+  with contextlib.ExitStack() as stack:
+    try:
+      actors = runtime.Actors(
+        number=machines.actors or None,
+        clients_per_actor=machines.clients_per_actor,
+        cpus=machines.actor_cpus,
+        gpus=machines.actor_gpus,
+      )
+      cluster = runtime.on_machines(
+        machines.address,
+        seed=seed,
+        actors=actors,
+        insecure_network=machines.insecure_network,
+        say=say,
+      )
+      context = stack.enter_context(cluster)
+    except (ImportError, ValueError) as error:
+      raise ValueError(f'--machines={machines.address}: {error}') from error
+    yield context
 
 
 def federation(

@@ -12,7 +12,6 @@ import os
 import pathlib
 import re
 import secrets
-import shutil
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -70,9 +69,7 @@ def write_public_bundle(
   if not source.fits:
     failed = ', '.join(check.name for check in source.checks if not check.passed)
     raise ValueError(f'bundle {str(bundle)!r} does not fit, so it is not published: {failed}')
-  temporary = folder.resolve().with_name(files.TEMPORARY_PREFIX + secrets.token_hex(8))
-  temporary.mkdir()
-  try:
+  with files.building(folder) as temporary:
     runs = public_runs(source)
     for place, run in enumerate(runs, 1):
       lines = commitments(source, place, raw)
@@ -96,11 +93,6 @@ def write_public_bundle(
     files.write_durably(temporary / manifest_lib.NAME, sealed)
     files.write_durably(temporary / manifest_lib.SEAL, manifest_lib.seal(sealed))
     writing.check_folder(folder)
-    os.rename(temporary, folder)
-  except BaseException:
-    shutil.rmtree(temporary, ignore_errors=True)
-    raise
-  files.sync_folder(folder.resolve().parent)
   return PublicBundle(hashlib.sha256(sealed).hexdigest(), salt)
 
 

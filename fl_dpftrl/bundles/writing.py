@@ -1,13 +1,13 @@
 """Writing of bundles."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import os
 import pathlib
-import secrets
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import fl_dpftrl
@@ -69,7 +69,7 @@ def write_bundle(
   check_folder(folder)
   runs = [runs] if isinstance(runs, runs_lib.Run) else list(runs)
   for run in runs:
-    _check(run)
+    check_run(run)
   deltas = [deltas] if isinstance(deltas, (int, float)) else deltas
   guarantee = manifest_lib.Guarantee(
     deltas=tuple(map(float, deltas)),
@@ -77,18 +77,17 @@ def write_bundle(
     group_size=group_size,
     report_goal=report_goal,
   )
-  temporary = folder.resolve().with_name(files.TEMPORARY_PREFIX + secrets.token_hex(8))
-  temporary.mkdir(mode=0o700)
-  try:
+  with files.building(folder, private=True) as temporary:
     entries = [_store_log(temporary, place, run) for place, run in enumerate(runs, 1)]
-    opened = [
-      entry.open(temporary, run.noise.strategy) for entry, run in zip(entries, runs, strict=True)
-    ]
-    statement = statement_of(opened, guarantee, engine, progress)
-    entries = [
-      _store_strategy(temporary, _store_rounds(temporary, entry, run, progress), run, facts)
-      for entry, run, facts in zip(entries, opened, statement.runs, strict=True)
-    ]
+    with _logs_named(temporary, entries, runs):
+      opened = [
+        entry.open(temporary, run.noise.strategy) for entry, run in zip(entries, runs, strict=True)
+      ]
+      statement = statement_of(opened, guarantee, engine, progress)
+      entries = [
+        _store_strategy(temporary, _store_rounds(temporary, entry, run, progress), run, facts)
+        for entry, run, facts in zip(entries, opened, statement.runs, strict=True)
+      ]
     _write(
       temporary / manifest_lib.STATEMENT,
       (json.dumps(document(statement, temporary), indent=2, allow_nan=False) + '\n').encode(),
@@ -104,11 +103,6 @@ def write_bundle(
     _write(temporary / manifest_lib.NAME, content)
     _write(temporary / manifest_lib.SEAL, manifest_lib.seal(content))
     check_folder(folder)
-    os.rename(temporary, folder)
-  except BaseException:
-    shutil.rmtree(temporary, ignore_errors=True)
-    raise
-  files.sync_folder(folder.resolve().parent)
   return Bundle(hashlib.sha256(content).hexdigest(), statement)
 
 
@@ -144,7 +138,8 @@ def document(statement: statement_lib.Statement, folder: pathlib.Path) -> json_f
   return result
 
 
-def _check(run: runs_lib.Run) -> None:
+def check_run(run: runs_lib.Run) -> None:
+  """Raises ValueError or LogError unless a bundle can hold the run."""
   if run.sampling is not None:
     raise ValueError('sampling: a bundle of sampled batches is not supported')
   for shard in run.log.shards:
@@ -184,6 +179,21 @@ def _store_log(folder: pathlib.Path, place: int, run: runs_lib.Run) -> manifest_
     rounds=manifest_lib.rounds_name(place),
     last_digest='',
   )
+
+
+@contextlib.contextmanager
+def _logs_named(
+  folder: pathlib.Path, entries: Sequence[manifest_lib.Run], runs: Sequence[runs_lib.Run]
+) -> Iterator[None]:
+  """Makes an error about the copy of a log name the log."""
+  try:
+    yield
+  except log_lib.LogError as error:
+    text = str(error)
+    for entry, run in zip(entries, runs, strict=True):
+      for name, shard in zip(entry.log, run.log.shards, strict=True):
+        text = text.replace(str(folder / name), shard.path)
+    raise log_lib.LogError(text) from error
 
 
 def _store_rounds(

@@ -2,9 +2,9 @@
 
 import csv as csv_lib
 import io
-import os
 import pathlib
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,14 +15,27 @@ def check_file(flag: str, path: str | None, suffix: str = '') -> None:
   """Checks the path of a file before the work starts.
 
   Raises:
-    ValueError: if it does not end in the suffix, or its folder does not exist.
+    ValueError: if it does not end in the suffix, is a folder, or cannot be written.
   """
   if path is None:
     return
   if suffix and pathlib.Path(path).suffix != suffix:
     raise ValueError(f'--{flag}={path} must end in {suffix}')
+  if pathlib.Path(path).is_dir():
+    raise ValueError(f'--{flag}={path} is a folder; name a file')
   if not pathlib.Path(path).parent.is_dir():
     raise ValueError(f'--{flag}={path}: its folder does not exist')
+  check_writable(flag, path)
+
+
+def check_writable(flag: str, path: str, within: pathlib.Path | None = None) -> None:
+  """Raises ValueError if no file can be written into a folder: by default that of the path."""
+  try:
+    with tempfile.TemporaryFile(dir=within or pathlib.Path(path).resolve().parent) as file:
+      file.write(b'1')
+      file.flush()
+  except OSError as e:
+    raise ValueError(f'--{flag}={path} cannot be written: {e.strerror or e}') from e
 
 
 def folder(output: str) -> pathlib.Path:
@@ -36,8 +49,7 @@ def folder(output: str) -> pathlib.Path:
   if not there.is_dir():
     what = 'is not a folder' if path.exists() else 'has no parent folder'
     raise ValueError(f'--output={output} {what}')
-  if not os.access(there, os.W_OK | os.X_OK):
-    raise ValueError(f'--output={output} cannot be written')
+  check_writable('output', output, there)
   try:
     import matplotlib  # noqa: F401
   except ImportError:

@@ -102,7 +102,7 @@ class Result:
 
 
 def run(args: argparse.Namespace) -> Result:
-  """Simulates, evaluates candidates, recommends one and writes the files."""
+  """Simulates, evaluates candidates and recommends one."""
   _check(args)
   start, shown = time.monotonic(), progress.Progress('plan')
   goal, rounds = args.report_goal, args.num_rounds
@@ -124,7 +124,12 @@ def run(args: argparse.Namespace) -> Result:
     num_workers=args.num_workers,
     progress=shown.say,
   )
-  result = Result(args=args, plan=plan, wall_seconds=time.monotonic() - start)
+  return Result(args=args, plan=plan, wall_seconds=time.monotonic() - start)
+
+
+def finish(args: argparse.Namespace, result: Result) -> None:
+  """Writes the strategy and the report."""
+  plan = result.plan
   if args.output is not None:
     catalogue.save_strategy(
       args.output,
@@ -140,7 +145,6 @@ def run(args: argparse.Namespace) -> Result:
       plan, embedded=result.to_json(), setting=_setting(args), command=_command(args)
     )
     files.write_durably(args.report, text.encode())
-  return result
 
 
 def verdict(args: argparse.Namespace, result: Result) -> tuple[int, str] | None:

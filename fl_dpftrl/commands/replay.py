@@ -6,8 +6,9 @@ import os
 import pathlib
 import shlex
 import sys
+from typing import NamedTuple
 
-from fl_dpftrl import messages
+from fl_dpftrl import json_files, messages
 from fl_dpftrl.bundles import publishing, writing
 from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.commands import flags, outputs, progress, replay_text, report_flags
@@ -139,8 +140,19 @@ _OF_ONE_RUN = (
 )
 
 
-def run(args: argparse.Namespace) -> statement_lib.Statement:
-  """Reads and counts the log, computes guarantees and writes the reports."""
+class Replayed(NamedTuple):
+  """The result of the command: a statement, and the runs that it is of."""
+
+  statement: statement_lib.Statement
+  opened: list[runs.Run]
+
+  def to_json(self) -> json_files.Object:
+    """Returns the statement."""
+    return self.statement.to_json()
+
+
+def run(args: argparse.Namespace) -> Replayed:
+  """Reads and counts the log, and computes guarantees."""
   flags.check_max_epsilon(args)
   report_flags.check(args)
   outputs.check_file('report', args.report)
@@ -149,9 +161,13 @@ def run(args: argparse.Namespace) -> statement_lib.Statement:
     raise ValueError(f'--public_report={args.public_report} must be another file than --report')
   if args.public_bundle and not args.bundle:
     raise ValueError('--public_bundle is the public form of a bundle: give --bundle too')
-  for folder in filter(None, (args.bundle, args.public_bundle)):
-    writing.check_folder(pathlib.Path(folder))
+  for name in ('bundle', 'public_bundle'):
+    if folder := getattr(args, name):
+      writing.check_folder(pathlib.Path(folder))
+      outputs.check_writable(name, folder)
   opened = _runs(args)
+  for one in opened if args.bundle else ():
+    writing.check_run(one)
   report_flags.check_log(args, opened)
   result = replay.replay(
     opened,
@@ -169,25 +185,30 @@ def run(args: argparse.Namespace) -> statement_lib.Statement:
     )
   if args.public_report or args.public_bundle:
     result = publication.committed(result)
+  return Replayed(result, opened)
+
+
+def finish(args: argparse.Namespace, result: Replayed) -> None:
+  """Writes the reports and the bundles."""
+  statement, opened = result
   if args.bundle:
-    _write_bundle(args, opened, result.commitment)
+    _write_bundle(args, opened, statement.commitment)
   if args.public_report:
-    if isinstance(result.drawn, drawn_lib.Amplified):
+    if isinstance(statement.drawn, drawn_lib.Amplified):
       print(f'fl-dpftrl: warning: {_NOT_PUBLIC}', file=sys.stderr)
   if args.report or args.public_report:
     # This import is slow, and other commands do not need it.
     from fl_dpftrl.reports import privacy
 
-    setting = _setting(args, result)
+    setting = _setting(args, statement)
     if args.report:
       words = report_flags.words(args, opened, published=False)
       confidential = dataclasses.replace(setting, **words)
-      privacy.write_report(args.report, result, setting=confidential)
+      privacy.write_report(args.report, statement, setting=confidential)
     if args.public_report:
       words = report_flags.words(args, opened, published=True)
       public = dataclasses.replace(setting, **words)
-      privacy.write_report(args.public_report, publication.publishable(result), setting=public)
-  return result
+      privacy.write_report(args.public_report, publication.publishable(statement), setting=public)
 
 
 def _write_bundle(
@@ -216,12 +237,13 @@ def _write_bundle(
     print(f'fl-dpftrl: digest of {args.public_bundle}: {public.digest}', file=sys.stderr)
 
 
-def verdict(args: argparse.Namespace, result: statement_lib.Statement) -> tuple[int, str] | None:
+def verdict(args: argparse.Namespace, replayed: Replayed) -> tuple[int, str] | None:
   """Returns the exit status and a line if the guarantee is void, not kept, or above the budget.
 
   The budget is compared with the guarantee of the sampling scheme, else of the declared schema,
   else of the worst case.
   """
+  result = replayed.statement
   if result.void_reason:
     return flags.NOT_KEPT, f'the guarantee is void: {result.void_reason}'
   if result.worst_case.epsilon is None:
@@ -323,6 +345,6 @@ def _warnings(result: statement_lib.Statement) -> list[str]:
   return warnings
 
 
-def show(result: statement_lib.Statement) -> str:
+def show(result: Replayed) -> str:
   """Formats the guarantees, rounded up, and their assumptions."""
-  return replay_text.text(result)
+  return replay_text.text(result.statement)

@@ -11,7 +11,7 @@ from fl_dpftrl import files, json_files, participation, rounding
 from fl_dpftrl.centralized import partition
 from fl_dpftrl.commands import flags, outputs, population_flags, progress
 from fl_dpftrl.simulation import attendance as attendance_lib
-from fl_dpftrl.simulation import explanation, recording
+from fl_dpftrl.simulation import cohorts, explanation, recording
 from fl_dpftrl.simulation import timer as timer_lib
 from fl_dpftrl.simulation import turnouts as turnouts_lib
 
@@ -42,14 +42,16 @@ class Result:
     attendance: totals of the cohorts.
     details: further JSON fields: those of devices, or of sampled batches.
     wall_seconds: seconds that the simulation took.
-    timer: timer of the devices; None for batches.
+    simulation: simulation of the devices; None for batches.
+    turnouts: turnouts of the rounds of devices.
   """
 
   args: argparse.Namespace
   attendance: attendance_lib.Attendance
   details: json_files.Object
   wall_seconds: float
-  timer: timer_lib.Timer | None = None
+  simulation: cohorts.Simulation | None = None
+  turnouts: turnouts_lib.Turnouts | None = None
 
   def to_json(self) -> json_files.Object:
     """Returns the totals, what is known of devices or batches, and the output."""
@@ -63,7 +65,7 @@ class Result:
 
 
 def run(args: argparse.Namespace) -> Result:
-  """Simulates the rounds and writes the requested files."""
+  """Simulates the rounds and writes the log."""
   outputs.check_file('output', args.output)
   outputs.check_file('report', args.report)
   batches = _partition(args)
@@ -89,23 +91,31 @@ def run(args: argparse.Namespace) -> Result:
 
   attendance = _record(args, rounds(), {})
   timer = _timer(simulation.timer, attendance)
-  result = Result(
+  return Result(
     args=args,
     attendance=attendance,
     details={'dropped': turnouts.dropped, 'late': turnouts.late, 'timer': timer},
     wall_seconds=time.monotonic() - began,
-    timer=simulation.timer,
+    simulation=simulation,
+    turnouts=turnouts,
   )
-  if args.report:
+
+
+def finish(args: argparse.Namespace, result: Result) -> None:
+  """Writes the report."""
+  if args.report and result.simulation is not None and result.turnouts is not None:
     # This import is slow, and other commands do not need it.
     from fl_dpftrl.reports import population
 
     command = shlex.join(['fl-dpftrl', 'simulate', *_words(args)])
     page = population.page_of(
-      simulation, attendance, turnouts, embedded=result.to_json(), command=command
+      result.simulation,
+      result.attendance,
+      result.turnouts,
+      embedded=result.to_json(),
+      command=command,
     )
     files.write_durably(args.report, page.encode())
-  return result
 
 
 def _partition(args: argparse.Namespace) -> partition.Partition | None:
@@ -167,7 +177,9 @@ def _words(args: argparse.Namespace) -> list[str]:
 def show(result: Result) -> str:
   """Formats the figures and explains how a timer in hours led to the min-sep."""
   figures = result.to_json()
-  if result.timer is None:
+  if result.simulation is None:
     return flags.table(figures)
   del figures['timer']
-  return f'{flags.table(figures)}\n\n{explanation.explain(result.timer, result.attendance)}'
+  return (
+    f'{flags.table(figures)}\n\n{explanation.explain(result.simulation.timer, result.attendance)}'
+  )

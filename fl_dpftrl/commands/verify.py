@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from fl_dpftrl import json_files, messages
 from fl_dpftrl.bundles import publishing, verification, writing
-from fl_dpftrl.commands import flags, progress
+from fl_dpftrl.commands import flags, outputs, progress
 
 HELP = 'computes everything in a bundle again, and says what does not fit'
 
@@ -62,6 +62,7 @@ def run(args: argparse.Namespace) -> Verified:
     if args.private is not None:
       raise ValueError('--public_bundle is for a bundle with logs, and --private for a public one')
     writing.check_folder(pathlib.Path(args.public_bundle))
+    outputs.check_writable('public_bundle', args.public_bundle)
   checked = verification.verify(
     args.folder, digest=args.digest, private=args.private, salt=args.salt, progress=say
   )

@@ -7,38 +7,38 @@ thread, which looks at the note between its steps, and the main thread waits.
 """
 
 import os
-import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Any, NoReturn
 
-EXIT_STATUS = 130
+from fl_dpftrl import signals
+
 _POLL_SECONDS = 0.05
 # How long a step may go on that was under way, and then its clean-up.
 _PATIENCE_SECONDS = 3.0
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupt:
   """A request that the run should end."""
 
   def __init__(self):
-    self._asked = False
+    self._number: int | None = None
     self._callbacks: list[Callable[[], None]] = []
 
   @property
   def asked(self) -> bool:
-    return self._asked
+    return self._number is not None
 
-  def ask(self) -> None:
-    """Records the request; safe in a signal handler, as it takes no lock."""
-    self._asked = True
+  def ask(self, number: int) -> None:
+    """Records the request by a signal; safe in its handler, as it takes no lock."""
+    self._number = number
 
   def check(self) -> None:
-    """Raises KeyboardInterrupt if an end was requested."""
-    if self._asked:
-      raise KeyboardInterrupt
+    """Raises Interrupted if an end was requested."""
+    if self._number is not None:
+      raise signals.Interrupted(self._number)
 
   def on_abort(self, callback: Callable[[], None]) -> None:
     """Adds a callback that aborts a long step, for example ends its worker."""
@@ -61,8 +61,8 @@ def run(work: Callable[[Interrupt], None]) -> None:
     work: done in the thread.
 
   Raises:
-    KeyboardInterrupt: once a signal came, whatever work came to. Work may then
-      still be under way: leave with `leave`.
+    Interrupted: once a signal came, whatever work came to. Work may then still be
+      under way: leave with `leave`.
     Exception: what work raised.
   """
   interrupt = Interrupt()
@@ -74,17 +74,13 @@ def run(work: Callable[[Interrupt], None]) -> None:
     except BaseException as error:
       raised.append(error)
 
-  def handle(number, frame):
-    del number, frame
+  def handle(number: int, frame: Any) -> None:
+    del frame
     if interrupt.asked:
-      os._exit(EXIT_STATUS)
-    interrupt.ask()
+      os._exit(signals.Interrupted(number).status)
+    interrupt.ask(number)
 
-  before = {
-    number: signal.signal(number, handle)
-    for number in _SIGNALS
-    if signal.getsignal(number) is not signal.SIG_IGN
-  }
+  before = signals.handle(handle)
   try:
     thread = threading.Thread(target=target, name='run', daemon=True)
     thread.start()
@@ -97,23 +93,21 @@ def run(work: Callable[[Interrupt], None]) -> None:
         _wait(thread)
   finally:
     if not interrupt.asked:  # Else the second signal still ends all at once.
-      for number, handler in before.items():
-        signal.signal(number, handler)
-  if interrupt.asked:  # Also where the signal came as the work ended.
-    raise KeyboardInterrupt
+      signals.restore(before)
+  interrupt.check()  # Also where the signal came as the work ended.
   if raised:
     raise raised[0]
 
 
-def leave() -> None:
-  """Ends the process with the status of an interrupted one.
+def leave(status: int) -> NoReturn:
+  """Ends the process at once.
 
   Threads that are still at work may hold locks that the interpreter's own end
   would wait for; what they wrote is whole on disk at any time.
   """
   sys.stdout.flush()
   sys.stderr.flush()
-  os._exit(EXIT_STATUS)
+  os._exit(status)
 
 
 def _wait(thread: threading.Thread) -> None:

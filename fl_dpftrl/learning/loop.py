@@ -155,6 +155,7 @@ def _run(
   on_step: Callable[[str, int], None],
   warn: Callable[[str], None],
 ) -> checkpoints.Checkpoint:
+  files.remove_leftovers(folder)
   initial = federation.process.initialize()
   stored = checkpoints.CheckpointFolder(folder / CHECKPOINTS_NAME, initial)
   with writer_lib.LogWriter(folder / LOG_NAME, metadata=log_metadata) as log:

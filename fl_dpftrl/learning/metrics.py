@@ -1,11 +1,13 @@
 """Measurements of a run: one row a round, as CSV and for TensorBoard."""
 
+import contextlib
 import csv
+import errno
 import io
 import math
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -101,14 +103,30 @@ def write_tensorboard(
   writer: tf.summary.SummaryWriter, round_index: int, values: dict[str, float | int | str]
 ) -> None:
   """Adds the numbers among a round's values to TensorBoard's event file."""
-  try:
+  with events_written():
     with writer.as_default(step=round_index):
       for name, value in values.items():
         if isinstance(value, (int, float)):
           tf.summary.scalar(name, value)
     writer.flush()
+
+
+@contextlib.contextmanager
+def events_written(path: str | os.PathLike[str] = "TensorBoard's event file") -> Iterator[None]:
+  """Makes an OSError of each error with which TensorFlow fails to write events.
+
+  Args:
+    path: file or folder that the error names.
+
+  Raises:
+    OSError: with errno ENOSPC where there is no room.
+  """
+  try:
+    yield
+  except (tf.errors.ResourceExhaustedError, tf.errors.OutOfRangeError) as error:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
   except tf.errors.OpError as error:
-    raise OSError(f"TensorBoard's event file: {error.message}") from error
+    raise OSError(f'{path}: {error.message}') from error
 
 
 def flatten(measurements: Mapping[str, Any], prefix: str = '') -> dict[str, float]:

@@ -77,6 +77,24 @@ def build(
   )
 
 
+def warning_of_fixed_weights(process: tff.learning.templates.LearningProcess) -> str | None:
+  """Returns a warning if the model has weights that no round changes; None otherwise.
+
+  Clients send the difference of their trainable weights alone, and TFF's finalizer returns the
+  others as they came (`tff.learning.templates.build_apply_optimizer_finalizer`).
+  """
+  fixed = process.get_model_weights.type_signature.result.non_trainable
+  number = len(tff.structure.flatten(fixed))
+  if not number:
+    return None
+  weights = '1 non-trainable weight' if number == 1 else f'{number} non-trainable weights'
+  return (
+    f"the model has {weights}, which TFF's learning algorithms leave at the initial values:"
+    ' the moving mean and variance of BatchNormalization stay 0 and 1, also when the model is'
+    ' evaluated; use GroupNormalization or LayerNormalization'
+  )
+
+
 def _check_initial_weights(model: Model) -> None:
   """Rejects initial weights of a functional model that are too large for a graph."""
   if not isinstance(model, tff.learning.models.FunctionalModel):

@@ -5,11 +5,11 @@ The results do not depend on the number of processes.
 
 import multiprocessing
 import pickle
-import signal
 from collections.abc import Callable, Sequence
 from multiprocessing import connection, process
 from typing import Any
 
+from fl_dpftrl import signals
 from fl_dpftrl.planning import trial
 
 _WORTHWHILE = 1_000_000  # total participations that justify starting processes
@@ -63,7 +63,8 @@ def _in_processes(
         index = waiting.pop()
         receiver, sender = context.Pipe(duplex=False)
         child = context.Process(target=_work, args=(tasks[index], sender), daemon=True)
-        child.start()
+        with signals.kept_from_children():
+          child.start()
         sender.close()  # so that this process notices the end of the other
         running[receiver] = index, child
       for receiver in connection.wait(list(running)):
@@ -96,7 +97,6 @@ def _received(receiver: Any, child: process.BaseProcess) -> int | Exception | tr
 
 
 def _work(task: trial.Task, sender: Any) -> None:
-  signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends it
   unsaid = 0
 
   def count(more: int) -> None:

@@ -1,5 +1,7 @@
 """Runs every TFF computation in this process, on the installed TensorFlow."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from fl_dpftrl.runtime import context as context_lib
@@ -11,6 +13,7 @@ from fl_dpftrl.runtime.data_sets import batches as batches
 
 if TYPE_CHECKING:
   from fl_dpftrl.runtime.machines import Actors as Actors
+  from fl_dpftrl.runtime.machines import on_machines as on_machines
   from fl_dpftrl.runtime.machines import use_machines as use_machines
 
 
@@ -21,14 +24,16 @@ def __getattr__(name: str) -> Any:
     AttributeError: for a name that is not here.
     ImportError: if Ray is not installed, saying what to do.
   """
-  if name not in ('Actors', 'use_machines'):
+  if name not in ('Actors', 'on_machines', 'use_machines'):
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
   try:
     from fl_dpftrl.runtime import machines
   except ImportError as error:
     if not (error.name or '').startswith('ray'):
       raise
-    raise ImportError(f'runtime.{name} needs Ray: install ray>=2.55', name='ray') from error
+    raise ImportError(
+      f'runtime.{name} needs Ray: install fl_dpftrl[machines], or ray>=2.55', name='ray'
+    ) from error
   return getattr(machines, name)
 
 
@@ -55,3 +60,30 @@ def use_in_process(
   )
   context_lib.use(context)
   return context
+
+
+@contextlib.contextmanager
+def in_process(
+  *,
+  seed: int | None = None,
+  max_concurrent_clients: int | None = None,
+  default_num_clients: int = 0,
+) -> Iterator[InProcessContext]:
+  """Makes every TFF computation of this thread run in this process within the block.
+
+  The context from before is back afterwards, also where the block raises. Computations of the
+  block that are still under way then end with a RuntimeError.
+
+  Args:
+    seed, max_concurrent_clients, default_num_clients: see `use_in_process`.
+
+  Yields:
+    The context.
+  """
+  context = InProcessContext(
+    seed=seed,
+    max_concurrent_clients=max_concurrent_clients,
+    default_num_clients=default_num_clients,
+  )
+  with context_lib.within(context):
+    yield context

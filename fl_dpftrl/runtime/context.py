@@ -120,6 +120,16 @@ def use(made: InProcessContext) -> None:
   gc.collect()  # TFF's own context complains where it is left to the exit.
 
 
+@contextlib.contextmanager
+def within(made: InProcessContext) -> Iterator[None]:
+  """Makes every TFF computation of this thread run in a context within the block, and stops it."""
+  try:
+    with tff.framework.get_context_stack().install(made):
+      yield
+  finally:
+    made.stop()
+
+
 class AsyncInProcessContext(tff.framework.AsyncContext):
   """Context for `tff.program.NativeFederatedContext` and asynchronous programs.
 

@@ -10,10 +10,11 @@ them, to the same totals.
 """
 
 import collections
+import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -104,6 +105,47 @@ def use_machines(
   Raises:
     ValueError: if the cluster cannot be reached or used, saying what would do.
   """
+  made = _context(address, seed, actors, default_num_clients, insecure_network, say)
+  context.use(made)
+  return made
+
+
+@contextlib.contextmanager
+def on_machines(
+  address: str = 'auto',
+  *,
+  seed: int | None = None,
+  actors: Actors = Actors(),
+  default_num_clients: int = 0,
+  insecure_network: bool = False,
+  say: Callable[[str], None] = lambda line: None,
+) -> Iterator[context.InProcessContext]:
+  """Makes a Ray cluster train the clients of this thread's TFF computations within the block.
+
+  The context from before is back afterwards, and the actors are gone.
+
+  Args:
+    address, seed, actors, default_num_clients, insecure_network, say: see `use_machines`.
+
+  Yields:
+    The context.
+
+  Raises:
+    ValueError: if the cluster cannot be reached or used, saying what would do.
+  """
+  made = _context(address, seed, actors, default_num_clients, insecure_network, say)
+  with context.within(made):
+    yield made
+
+
+def _context(
+  address: str,
+  seed: int | None,
+  actors: Actors,
+  default_num_clients: int,
+  insecure_network: bool,
+  say: Callable[[str], None],
+) -> context.InProcessContext:
   if actors.clients_per_actor > 1 and memory.uses_one_dnn():
     raise ValueError(
       'clients_per_actor must be 1 while TensorFlow uses oneDNN operations, which are not safe in'
@@ -112,11 +154,9 @@ def use_machines(
   cluster.connect(address, insecure_network=insecure_network)
   number = cluster.number_of_actors(actors.number, cpus=actors.cpus, gpus=actors.gpus)
   actors = dataclasses.replace(actors, number=number)
-  made = context.InProcessContext(
+  return context.InProcessContext(
     seed=seed, default_num_clients=default_num_clients, clients_at=Machines(actors, say)
   )
-  context.use(made)
-  return made
 
 
 class Machines:

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from fl_dpftrl import catalogue, participation
-from fl_dpftrl.commands import account, calibrate, describe, flags, main, optimize, progress
+from fl_dpftrl.commands import account, calibrate, describe, dispatch, flags, optimize, progress
 from fl_dpftrl.optimization import registry
 
 FIGURES = ['sensitivity', 'sensitivity_kind', 'rms_error', 'max_error', 'rms_loss', 'max_loss']
@@ -412,7 +412,7 @@ def test_claims_are_rounded_up_whatever_is_above(name):
   assert float(flags.table({name: value}).split()[1]) >= value
 
 
-@pytest.mark.parametrize('name', main.COMMANDS)
+@pytest.mark.parametrize('name', dispatch.COMMANDS)
 def test_help_carries_an_example(run, name):
   status, out, err = run(f'{name} --help')
   assert (status, err) == (0, '')
@@ -424,7 +424,7 @@ def test_help_carries_an_example(run, name):
 def test_help_lists_the_commands(run, flag):
   status, out, _ = run(flag)
   assert status == 0
-  for name in main.COMMANDS:
+  for name in dispatch.COMMANDS:
     assert f'\n  {name} ' in out
     assert f'fl-dpftrl {name} ' in out
 

@@ -185,7 +185,7 @@ def _become(request: dict, out: int, err: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (request['largest_file'],) * 2)
   # Also where the tests run in the background, which would be inherited as ignored.
   for number in (signal.SIGINT, signal.SIGTERM):
-    signal.signal(number, lambda *_: os._exit(130))
+    signal.signal(number, lambda number, _: os._exit(128 + number))
   shared = reader.Reader()  # Logs are read by one process, to save the starts of others.
   reader.Reader = lambda: shared
   for name, number in (('kill_at', signal.SIGKILL), ('pause_at', signal.SIGSTOP)):

@@ -1,13 +1,19 @@
-"""A table that lost rows gets back what checkpoints have, and says the rest."""
+"""Progress of a run: its table, its event file, and what computes its rounds."""
 
+import errno
 import types
 
 import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
 
+from experiments.stackoverflow import configuration, machines, training
 from experiments.stackoverflow import monitor as monitor_lib
 from fl_dpftrl.learning import checkpoints, metrics
 
 pytestmark = pytest.mark.tff
+
+FLAGS = configuration.Hparams(report_goal=2, num_rounds=2, noise_multiplier=1.0)
 
 
 def checkpoint(num_rounds: int, burnt=()) -> checkpoints.Checkpoint:
@@ -32,6 +38,26 @@ def begin(path, latest, earlier):
   )
   monitor.begin(latest, iter(earlier))
   return warnings
+
+
+def test_what_ran_computations_before_a_run_runs_them_again(monkeypatch):
+  monkeypatch.setattr(tf.config.experimental, 'enable_op_determinism', lambda: None)
+  stack = tff.framework.get_context_stack()
+  before = stack.current
+  with pytest.raises(KeyError), training._runtime(machines.Machines(), 0, print) as worker:
+    assert stack.current is worker
+    raise KeyError
+  assert stack.current is before
+
+
+def test_a_full_disk_at_the_start_of_the_events_is_one_line(tmp_path, monkeypatch):
+  def full(folder):
+    raise tf.errors.ResourceExhaustedError(None, None, f'{folder}; no space\n\tFailed to flush')
+
+  monkeypatch.setattr(tf.summary, 'create_file_writer', full)
+  with pytest.raises(OSError) as error:
+    monitor_lib.event_writer(tmp_path, FLAGS)
+  assert (error.value.errno, error.value.filename) == (errno.ENOSPC, str(tmp_path))
 
 
 def test_a_whole_table_is_left_as_it_is(tmp_path):

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
+from experiments.stackoverflow import evaluate
+from experiments.stackoverflow import train as command
 from fl_dpftrl import files
 from tests import leaks
 from tests.experiments import starts
@@ -101,9 +103,12 @@ def test_a_lost_table_is_told_of_and_written_again_where_it_can(copy):
   whole = (copy / 'metrics.csv').read_text().splitlines()
   leftover = copy / f'{files.TEMPORARY_PREFIX}x'
   leftover.write_bytes(b'half')
+  bundle = copy / f'{files.TEMPORARY_PREFIX}y'
+  bundle.mkdir()
+  (bundle / 'log-1-1.parquet').write_bytes(b'half')
   (copy / 'metrics.csv').unlink()
   code, _, err = train(copy, '--resume')
-  assert code == 0 and not leftover.exists()
+  assert code == 0 and not leftover.exists() and not bundle.exists()
   assert 'had lost rounds 9-10' in err and 'has lost rounds 0-8' in err
   rows = (copy / 'metrics.csv').read_text().splitlines()
   assert [row.split(',')[:5] for row in rows[1:]] == [row.split(',')[:5] for row in whole[-3:]]
@@ -113,7 +118,7 @@ def test_a_state_of_another_type_is_not_quoted_by_a_round(tmp_path):
   folder = tmp_path / 'run'
   process = start(folder, pause_at=('published', 1))
   process.wait_until_paused()
-  process.send_signal(signal.SIGTERM)
+  process.send_signal(signal.SIGINT)
   process.go_on()
   assert ended(process)[0] == 130, process.err
   secrets = leaks.spoil(folder)
@@ -128,6 +133,14 @@ def test_a_state_of_another_type_is_not_quoted_where_its_row_is_burnt(copy):
   process = start(copy, '--resume')
   assert process.wait() != 0 and 'noise.seed' in process.err, process.err
   assert not secrets.found_in(process.out + process.err), process.err
+
+
+def test_a_run_without_its_flags_is_told_what_is_missing(copy):
+  (copy / 'hparams.json').unlink()
+  code, _, err = train(copy, '--resume')
+  assert code == 2 and 'holds a run without hparams.json' in err and 'put that file back' in err
+  with pytest.raises(ValueError, match=r'hparams\.json is missing.*name the output folder'):
+    evaluate.read_hparams(copy)
 
 
 def test_an_edited_clip_norm_is_refused(copy):
@@ -151,6 +164,31 @@ def test_a_full_disk_is_one_line_that_names_the_file(tmp_path):
   assert train(folder, '--resume')[0] == 0
 
 
+def test_a_killed_run_keeps_its_temporary_files_in_its_folder(tmp_path):
+  folder = tmp_path / 'run'
+  process = start(folder, kill_at=('computed', 0))
+  assert process.wait() == -signal.SIGKILL, process.err
+  assert (folder / '.temporary').is_dir()
+  (folder / '.temporary' / 'code.py').write_text('half')
+  assert train(folder, '--resume')[0] == 0
+  assert not (folder / '.temporary').exists()
+
+
+def test_a_disk_without_room_is_one_line_at_once(tmp_path, monkeypatch, capsys):
+  usage = shutil.disk_usage(tmp_path)._replace(free=2**20)
+  monkeypatch.setattr(shutil, 'disk_usage', lambda folder: usage)
+  with pytest.raises(SystemExit) as end:
+    command.app.run(
+      command.main,
+      argv=['train', *FLAGS, f'--output_dir={tmp_path / "run"}'],
+      flags_parser=command._parse,
+    )
+  assert end.value.code == 1
+  line = f"train: [Errno 28] No space left on device: '{tmp_path / 'run'}'"
+  assert line in capsys.readouterr().err
+  assert not list(tmp_path.iterdir())
+
+
 def test_interrupted_while_it_imports(tmp_path):
   temporary = tmp_path / 'temporary'
   temporary.mkdir()
@@ -169,7 +207,7 @@ def test_interrupted_while_it_imports(tmp_path):
   time.sleep(0.5)
   process.send_signal(signal.SIGTERM)  # SIGINT is ignored where tests run in the background.
   out, err = process.communicate(timeout=60)
-  assert (process.returncode, out) == (130, '')
+  assert (process.returncode, out) == (143, '')
   assert 'Traceback' not in err and 'Exception ignored' not in err, err
   assert not list(temporary.iterdir())
 
@@ -183,7 +221,7 @@ def test_interrupted_at_any_time_and_resumed(finished, tmp_path):
     process.wait_until_paused()
     process.send_signal(number)
     process.go_on()
-    assert ended(process)[0] == 130, process.err
+    assert ended(process)[0] == 128 + number, process.err
   codes = []
   for _ in range(int(os.environ.get('FL_DPFTRL_INTERRUPTS', '1'))):
     process = start(folder, '--resume')

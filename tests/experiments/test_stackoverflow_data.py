@@ -2,6 +2,8 @@ import bz2
 import io
 import sqlite3
 import tarfile
+import urllib.error
+import urllib.request
 
 import numpy as np
 import pytest
@@ -130,6 +132,20 @@ def test_download_leaves_no_partial_file(tmp_path, monkeypatch):
     raise ConnectionError('gone')
 
   monkeypatch.setattr(stackoverflow.tff.simulation.datasets.stackoverflow, 'load_data', interrupted)
-  with pytest.raises(ConnectionError):
+  with pytest.raises(ValueError, match='gone'):
     datasets.load('stackoverflow', data_dir=tmp_path, download=True)
+  assert not list(tmp_path.iterdir())
+
+
+def test_a_download_without_a_network_names_the_address_and_what_to_do(tmp_path, monkeypatch):
+  def unreachable(address):
+    raise urllib.error.URLError(OSError(-3, 'Temporary failure in name resolution'))
+
+  monkeypatch.setattr(urllib.request, 'urlopen', unreachable)
+  with pytest.raises(ValueError) as error:
+    datasets.load('stackoverflow', data_dir=tmp_path, download=True)
+  message = str(error.value)
+  assert message.startswith('--download: stackoverflow.sqlite cannot be fetched from http')
+  assert 'stackoverflow.sqlite.lzma (' in message and 'name resolution' in message
+  assert '--data_dir' in message and '\n' not in message and len(message) < 300
   assert not list(tmp_path.iterdir())

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from fl_dpftrl import participation
+from fl_dpftrl import files, participation
 from fl_dpftrl.learning import checkpoints, loop
 from fl_dpftrl.logs import schema as log_schema
 from fl_dpftrl.simulation import cohorts, population, server, timer
@@ -280,6 +280,14 @@ def test_two_processes_cannot_train_the_same_run(tmp_path):
 
   run(tmp_path, on_step=on_step)
   run(tmp_path)  # The lock ends with the run.
+
+
+def test_what_a_killed_process_was_writing_goes(tmp_path):
+  (tmp_path / f'{files.TEMPORARY_PREFIX}bundle').mkdir()
+  (tmp_path / f'{files.TEMPORARY_PREFIX}bundle' / 'log').write_bytes(b'half')
+  (tmp_path / f'{files.TEMPORARY_PREFIX}page').write_bytes(b'half')
+  run(tmp_path)
+  assert not list(tmp_path.glob(f'{files.TEMPORARY_PREFIX}*'))
 
 
 def test_a_log_without_its_checkpoints_cannot_go_on(tmp_path):

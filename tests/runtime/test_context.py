@@ -333,3 +333,16 @@ def test_an_assertion_is_one_line(in_process):
   with in_process(), pytest.raises(tf.errors.InvalidArgumentError) as error:
     refused(1)
   assert error.value.message == 'assertion failed: [the rounds are over]'
+
+
+def test_a_block_puts_back_what_ran_computations_before(in_process):
+  stack = tff.framework.get_context_stack()
+  before = stack.current
+  with in_process() as outer:
+    with pytest.raises(KeyError), runtime.in_process(seed=1) as context:
+      assert stack.current is context
+      raise KeyError
+    assert stack.current is outer
+  assert stack.current is before
+  with pytest.raises(RuntimeError, match='stopped'), stack.install(context):
+    tff.federated_computation(lambda: tff.federated_value(1, tff.SERVER))()

@@ -6,7 +6,8 @@ import pathlib
 import sqlite3
 import tarfile
 import tempfile
-from collections.abc import Iterator
+import urllib.error
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -14,6 +15,7 @@ import tensorflow_federated as tff
 
 from experiments.stackoverflow.datasets import dataset
 from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
+from fl_dpftrl import messages
 
 LICENCE = (
   'Stack Overflow questions and answers, under the Creative Commons'
@@ -24,6 +26,7 @@ LICENCE = (
 DATABASE = 'stackoverflow.sqlite'
 WORD_COUNTS = 'stackoverflow.word_count'
 
+_OF_THE_NETWORK = (urllib.error.URLError, ConnectionError, TimeoutError)
 # The data are too many to count them all for the unigram baseline.
 _BASELINE_CLIENTS = 500
 
@@ -42,15 +45,37 @@ def _find(data_dir: pathlib.Path, *names: str) -> pathlib.Path:
 
 
 def _download(data_dir: pathlib.Path) -> None:
-  """TFF's own download; a file appears under its name only when it is whole."""
+  """Runs TFF's own download; a file appears under its name only when it is whole.
+
+  Raises:
+    ValueError: naming the address that cannot be reached, and what to do without it.
+  """
   data_dir.mkdir(parents=True, exist_ok=True)
+  source = tff.simulation.datasets.stackoverflow
   with tempfile.TemporaryDirectory(dir=data_dir) as folder:
-    if not (data_dir / DATABASE).is_file():
-      tff.simulation.datasets.stackoverflow.load_data(cache_dir=folder)
-      os.replace(pathlib.Path(folder, DATABASE), data_dir / DATABASE)
-    if not (data_dir / WORD_COUNTS).is_file():
-      tff.simulation.datasets.stackoverflow.load_word_counts(cache_dir=folder)
-      os.replace(pathlib.Path(folder, 'datasets', WORD_COUNTS), data_dir / WORD_COUNTS)
+    for name, load, written in (
+      (DATABASE, source.load_data, DATABASE),
+      (WORD_COUNTS, source.load_word_counts, f'datasets/{WORD_COUNTS}'),
+    ):
+      if (data_dir / name).is_file():
+        continue
+      try:
+        load(cache_dir=folder)
+      except Exception as error:
+        if isinstance(error, OSError) and not isinstance(error, _OF_THE_NETWORK):
+          raise
+        said = messages.one_line(getattr(error, 'reason', error), limit=80)
+        raise ValueError(
+          f'--download: {name} cannot be fetched from {_address(load)} ({said}): fetch it where'
+          ' there is a network, put it into a folder and give --data_dir'
+        ) from error
+      os.replace(pathlib.Path(folder, written), data_dir / name)
+
+
+def _address(load: Callable[..., object]) -> str:
+  """Returns the address that a function of TFF downloads from, as its code has it."""
+  constants = (c for c in load.__code__.co_consts if isinstance(c, str))
+  return next((c for c in constants if c.startswith('http')), "TensorFlow Federated's storage")
 
 
 def read_vocabulary(path: pathlib.Path, size: int) -> vocabulary_lib.Vocabulary:

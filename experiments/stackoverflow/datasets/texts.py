@@ -2,7 +2,8 @@
 
 A folder holds one .txt file for each client. A table is CSV, JSON lines or
 Parquet, with a column that names the client and one that has text, or a list of
-token ids. Clients are divided into training, validation and test by a seed.
+token ids. A file of TensorFlow Federated's data has a text in a feature of each
+example. Clients are divided into training, validation and test by a seed.
 """
 
 import collections
@@ -19,7 +20,7 @@ from pyarrow import csv as pa_csv
 from pyarrow import json as pa_json
 from pyarrow import parquet as pa_parquet
 
-from experiments.stackoverflow.datasets import dataset, docstrings
+from experiments.stackoverflow.datasets import dataset, docstrings, tff_files
 from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
 from fl_dpftrl import messages
 
@@ -27,7 +28,7 @@ LICENCE = (
   'Text of your own. The vocabulary is counted from the training clients without noise: the'
   ' guarantee is for the model, and takes the list of words as public.'
 )
-SUFFIXES = ('.csv', '.jsonl', '.ndjson', '.parquet')
+SUFFIXES = ('.csv', '.jsonl', '.ndjson', '.parquet', *tff_files.SUFFIXES)
 
 _CONVERT = 'convert it, as by iconv -f ISO-8859-1 -t UTF-8, with its own encoding'
 _UTF_16 = (b'\xff\xfe', b'\xfe\xff')
@@ -52,8 +53,9 @@ def load(
   Args:
     path: folder of .txt files, or a file that ends in one of `SUFFIXES`.
     seed: seed of the division into training, validation and test clients.
-    client_column: column of the client's name, in a file.
-    text_column: column of the text, or of a list of token ids, in a file.
+    client_column: column of the client's name, in a table.
+    text_column: column or feature of the text, or of a list of token ids, in a file; where a
+      file of TFF's data has no 'text', that is 'tokens'.
     vocabulary_size: most words of the vocabulary, from training clients alone.
     length: most words of a sentence; a longer one is cut.
 
@@ -64,6 +66,8 @@ def load(
   path = pathlib.Path(path)
   if path.is_dir():
     clients, unit = _of_folder(path, length), 'a text file'
+  elif path.suffix in tff_files.SUFFIXES:
+    clients, unit = _of_examples(path, text_column, length), 'a client id'
   else:
     clients = _of_table(path, client_column, text_column, length)
     unit = f'a value of {client_column}'
@@ -158,6 +162,21 @@ def _of_table(
   for name, content in zip(names, table[text_column].to_pylist()):
     found = clients.setdefault(name, [])
     found += _of_tokens(content, length) if is_tokens else _sentences(content, length)
+  return clients
+
+
+def _of_examples(path: pathlib.Path, text_column: str, length: int) -> dict[str, Sentences]:
+  """Returns the clients of a file of TFF's data, each with its examples of all splits."""
+  clients: dict[str, Sentences] = {}
+  for client, feature, content in tff_files.examples(path, text_column):
+    found = clients.setdefault(client, [])
+    if not isinstance(content, str):
+      found += _of_tokens(content, length)
+    elif feature == tff_files.TOKENS:  # An example is a sentence, whose words are divided.
+      words = content.split()[:length]
+      found += [words] if len(words) > 1 else []
+    else:
+      found += _sentences(content, length)
   return clients
 
 

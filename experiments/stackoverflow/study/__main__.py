@@ -10,6 +10,12 @@ table.txt, table.md, figures and study.html. --publish=NAME.md writes a page of
 the results so far, and trains nothing.
 """
 
+from fl_dpftrl import signals
+
+if __name__ == '__main__':
+  signals.end_at_once('study: interrupted')  # What is imported next takes a while.
+
+# pylint: disable=g-import-not-at-top,wrong-import-position
 import argparse
 import pathlib
 import sys
@@ -18,7 +24,7 @@ from typing import NoReturn
 from experiments.stackoverflow.study import command, runner
 from fl_dpftrl import messages
 
-_INTERRUPTED = 130
+_INTERRUPTED = 'study: interrupted; the same command goes on'
 
 
 class _Parser(argparse.ArgumentParser):
@@ -59,24 +65,8 @@ def main() -> None:
   try:
     if arguments.jobs < 1:
       raise ValueError(f'--jobs={arguments.jobs} must be at least 1')
-    if arguments.publish is not None:
-      from experiments.stackoverflow.study import publish  # matplotlib is slow to load.
-
-      publish.publish(
-        pathlib.Path(arguments.study),
-        pathlib.Path(arguments.output_dir),
-        pathlib.Path(arguments.publish),
-        figures=arguments.figures,
-      )
-      return
-    complete = command.run(
-      pathlib.Path(arguments.study),
-      pathlib.Path(arguments.output_dir),
-      jobs=arguments.jobs,
-      only_estimate=arguments.estimate,
-      image_kind=arguments.figures,
-      say=lambda line: print(messages.lines(line), file=sys.stderr, flush=True),
-    )
+    with signals.cleaned_up(_INTERRUPTED):
+      complete = _run(arguments)
   except FileNotFoundError as problem:
     _fail(
       f'{problem.filename} is not there; a relative path starts at the working directory,'
@@ -84,10 +74,25 @@ def main() -> None:
     )
   except (ValueError, OSError) as problem:
     _fail(str(problem))
-  except KeyboardInterrupt:
-    print('study: interrupted; the same command goes on', file=sys.stderr)
-    sys.exit(_INTERRUPTED)
   sys.exit(0 if complete else 1)
+
+
+def _run(arguments: argparse.Namespace) -> bool:
+  """Publishes or runs the study; returns False if a run failed."""
+  study, folder = pathlib.Path(arguments.study), pathlib.Path(arguments.output_dir)
+  if arguments.publish is not None:
+    from experiments.stackoverflow.study import publish  # matplotlib is slow to load.
+
+    publish.publish(study, folder, pathlib.Path(arguments.publish), figures=arguments.figures)
+    return True
+  return command.run(
+    study,
+    folder,
+    jobs=arguments.jobs,
+    only_estimate=arguments.estimate,
+    image_kind=arguments.figures,
+    say=lambda line: print(messages.lines(line), file=sys.stderr, flush=True),
+  )
 
 
 def _fail(message: str) -> NoReturn:

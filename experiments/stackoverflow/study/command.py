@@ -46,7 +46,7 @@ def run(
   Raises:
     OSError: if a file cannot be read or written.
     ValueError: naming a file, flag or setting that does not fit.
-    KeyboardInterrupt: on Ctrl-C or SIGTERM; the study can go on later.
+    KeyboardInterrupt: on a signal that raises it; the study can go on later.
   """
   study = study_file.read(path)
   cells_lib.check(study)
@@ -269,7 +269,8 @@ def _held(folder: pathlib.Path):
   """
   lock = folder / LOCK_NAME
   with files.exclusive(lock):
-    files.remove_leftovers(folder)
+    for written in (folder, folder / cells_lib.STRATEGIES_NAME):
+      files.remove_leftovers(written)
     try:
       yield
     finally:

@@ -21,7 +21,7 @@ from typing import Any
 
 from experiments.stackoverflow import summary
 from experiments.stackoverflow.study import cells as cells_lib
-from fl_dpftrl import messages
+from fl_dpftrl import files, messages, signals
 
 _BYTES_A_JOB = 3 * 2**30
 _POLL_SECONDS = 0.5
@@ -104,7 +104,7 @@ def run(
     The reason for each cell that failed, by its name.
 
   Raises:
-    KeyboardInterrupt: on Ctrl-C or SIGTERM, once the cells have stopped.
+    KeyboardInterrupt: on a signal that raises it, once the cells have stopped.
   """
   waiting = []
   for cell in cells:
@@ -125,7 +125,9 @@ class _Pool:
     self._devices = sorted(glob.glob('/dev/nvidia[0-9]*'))
     self._running: dict[int, tuple[Any, cells_lib.Cell, int, float]] = {}
     # Forked processes end without removing the files of code that TensorFlow generates.
-    self._temporary = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+    self._temporary = tempfile.TemporaryDirectory(
+      prefix=files.TEMPORARY_PREFIX, dir=folder.resolve(), ignore_cleanup_errors=True
+    )
     self._context: Any = multiprocessing.get_context(start_method())
     # The server reads these as it starts.
     os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
@@ -139,7 +141,6 @@ class _Pool:
   ) -> dict[str, str]:
     failed = {}
     (self._folder / cells_lib.CELLS_NAME).mkdir(exist_ok=True)
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
       while waiting or self._running:
         while waiting and len(self._running) < self._jobs:
@@ -156,7 +157,6 @@ class _Pool:
     finally:
       self._stop()
       self._temporary.cleanup()
-      signal.signal(signal.SIGTERM, before)
     return failed
 
   def _log(self, cell: cells_lib.Cell) -> pathlib.Path:
@@ -171,7 +171,8 @@ class _Pool:
       args=(arguments, str(self._log(cell)), self._threads, device, self._temporary.name),
       name=cell.name,
     )
-    process.start()
+    with signals.kept_from_children():
+      process.start()
     self._running[process.sentinel] = process, cell, slot, time.monotonic()
 
   def _stop(self) -> None:

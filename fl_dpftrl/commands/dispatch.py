@@ -1,0 +1,160 @@
+"""Parses a command line, runs its command, and prints the result."""
+
+import argparse
+import contextlib
+import importlib
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import fl_dpftrl
+from fl_dpftrl import messages
+
+COMMANDS = (
+  'optimize',
+  'describe',
+  'compare',
+  'account',
+  'calibrate',
+  'extrapolate',
+  'replay',
+  'simulate',
+  'plan',
+  'audit',
+  'verify',
+)
+# Commands of earlier releases, and what replaces them.
+_GONE = {
+  'worker': 'clients train on a Ray cluster: start one with `ray start`, and train with --machines',
+  'noise_worker': 'noise is made on a Ray cluster: start one with `ray start`, and train with'
+  ' --noise_machines',
+}
+
+PROGRAM = 'fl-dpftrl'
+
+
+class _Parser(argparse.ArgumentParser):
+  """Argument parser whose errors are one line; only --help shows the usage."""
+
+  def error(self, message: str) -> NoReturn:
+    _fail(self.prog, f'{message} (see {self.prog} --help)')
+
+  def parse_args(self, args, namespace=None):
+    """Parses flags and reports unknown flags before missing ones."""
+    known = {'--', '--help', *re.findall(r'--\w+', self.format_usage())}
+    unknown = [part for part in args if part.startswith('--') and part.split('=')[0] not in known]
+    if unknown and '--help' not in args:
+      self.error(f'unrecognized arguments: {" ".join(unknown)}')
+    return super().parse_args(args, namespace)
+
+
+def _fail(prog: str, message: str) -> NoReturn:
+  print(messages.one_line(f'{prog}: {message}'), file=sys.stderr)
+  raise SystemExit(2)
+
+
+def _command(name: str):
+  # This must run before NumPy is loaded. With matrices of this size, several
+  # linear-algebra threads wait for each other: banded ones take 2.6 times as
+  # long with two.
+  os.environ.setdefault('OPENBLAS_NUM_THREADS', '1')
+  return importlib.import_module(f'fl_dpftrl.commands.{name}')
+
+
+def _overview() -> str:
+  """Returns the list of commands; only --help imports them all."""
+  modules = {name: _command(name) for name in COMMANDS}
+  width = max(map(len, COMMANDS)) + 2
+  lines = ['commands:']
+  lines += [f'  {name:<{width}}{m.HELP}' for name, m in modules.items()]
+  lines += ['', 'for example:']
+  lines += [f'  {m.EXAMPLE}' for m in modules.values()]
+  lines += ['', f'Run {PROGRAM} COMMAND --help for the flags of a command.']
+  return '\n'.join(lines)
+
+
+Guard = Callable[[str], contextlib.AbstractContextManager[Any]]
+
+
+def run(argv: Sequence[str], guard: Guard = contextlib.nullcontext) -> None:
+  """Runs one command; on bad input prints one line and exits with status 2.
+
+  A command may also have a `finish`, which writes files once the result is printed, and a
+  `verdict`: given its flags and result, an exit status and a line that says why the result is not
+  what was wanted, or None.
+
+  Args:
+    argv: name of the command, and its flags.
+    guard: makes the context of the command's work from the line that an interrupt prints.
+  """
+  argv = list(argv)
+  if argv and argv[0] in ('--help', '-h'):
+    _print(f'usage: {PROGRAM} COMMAND --flag=value ...\n\n{_overview()}')
+    return
+  if argv and argv[0] == '--version':
+    _print(f'{PROGRAM} {fl_dpftrl.__version__}')
+    return
+  if argv and argv[0] in _GONE:
+    _fail(PROGRAM, f'{argv[0]} is gone: {_GONE[argv[0]]}')
+  if not argv or argv[0] not in COMMANDS:
+    got = f'got {messages.quoted(argv[0])}' if argv else 'got none'
+    _fail(PROGRAM, f'COMMAND must be one of {", ".join(COMMANDS)}, {got}')
+  name = argv[0]
+  prog = f'{PROGRAM} {name}'
+  command = _command(name)
+  parser = _Parser(
+    prog=prog, description=command.HELP, epilog=f'example: {command.EXAMPLE}', allow_abbrev=False
+  )
+  command.add_arguments(parser)
+  parser.add_argument(
+    '--json', action='store_true', help='print one JSON object and nothing else to stdout'
+  )
+  args = parser.parse_args(argv[1:])
+  interrupted = f'{prog}: interrupted'
+  try:
+    with guard(interrupted):
+      result = command.run(args)
+      if args.json:
+        text = _json(result if isinstance(result, dict) else result.to_json())
+      else:
+        text = command.show(result)
+      _print(text)
+      getattr(command, 'finish', _nothing)(args, result)
+  except OSError as e:
+    where = f'{e.filename}: ' if e.filename else ''
+    _fail(prog, f'{where}{e.strerror or e}')
+  except ValueError as e:
+    _fail(prog, str(e))
+  except MemoryError as e:
+    _fail(prog, f'not enough memory: {e}')
+  except KeyboardInterrupt:
+    print(interrupted, file=sys.stderr)
+    raise SystemExit(130) from None
+  verdict = getattr(command, 'verdict', lambda args, result: None)(args, result)
+  if verdict is not None:
+    status, line = verdict
+    print(messages.one_line(f'{prog}: {line}'), file=sys.stderr)
+    raise SystemExit(status)
+
+
+def _json(result: Any) -> str:
+  """Returns one JSON object without characters that a terminal would act on."""
+  text = json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False)
+  return ''.join(c if c.isprintable() or c == '\n' else json.dumps(c)[1:-1] for c in text)
+
+
+def _print(text: str) -> None:
+  try:
+    print(messages.lines(text), flush=True)
+  except OSError as e:
+    # Python must find nothing to flush at exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if not isinstance(e, BrokenPipeError):  # The reader closed the pipe.
+      raise OSError(e.errno, e.strerror, 'standard output') from e
+
+
+def _nothing(args: argparse.Namespace, result: Any) -> None:
+  """Takes the place of a `finish`."""

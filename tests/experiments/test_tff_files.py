@@ -1,0 +1,87 @@
+"""Files in the forms of TFF's data sets: SQL tables and HDF5, as text of a user's own."""
+
+import sqlite3
+
+import h5py
+import numpy as np
+import pytest
+
+from experiments.stackoverflow import datasets
+from experiments.stackoverflow.datasets import texts
+from tests.experiments import stackoverflow_files
+
+pytestmark = pytest.mark.tff
+
+CLIENTS = {f'{i:04d}': [f'hello world {i} <URL>', 'hello again , world'] for i in range(9)}
+
+
+def database(path, clients):
+  first = {client: sentences[:1] for client, sentences in clients.items()}
+  second = {client: sentences[1:] for client, sentences in clients.items()}
+  stackoverflow_files.write_database(path, {'train': first, 'test': second})
+
+
+def hdf5(path, clients):
+  with h5py.File(path, 'w') as file:
+    for client, sentences in clients.items():
+      group = file.create_group(f'examples/{client}')
+      group['tokens'] = np.array(sentences, object).astype(h5py.string_dtype())
+      group['score'] = np.arange(len(sentences))
+
+
+@pytest.mark.parametrize('suffix, write', [('.sqlite', database), ('.h5', hdf5)])
+def test_devices_are_client_ids_and_words_are_those_of_the_tokens(tmp_path, suffix, write):
+  path = tmp_path / f'mine{suffix}'
+  write(path, CLIENTS)
+  data = datasets.load(str(path), seed=3)
+  assert list(data.train_clients) == texts.split(list(CLIENTS), 3)['train']
+  assert data.unit == 'a client id'
+  client = data.train_clients[0]
+  said = [data.vocabulary.decode(row) for row in data.sentences(client)]
+  number = str(int(client))
+  assert said == [f'<bos> hello world {number} <URL> <eos>', '<bos> hello again , world <eos>']
+  with pytest.raises(ValueError, match=r'no feature --text_column=body; it has .*score.*tokens'):
+    datasets.load(str(path), text_column='body')
+
+
+def test_token_ids(tmp_path):
+  path = tmp_path / 'mine.hdf5'
+  with h5py.File(path, 'w') as file:
+    for client in 'abc':
+      file[f'examples/{client}/ids'] = np.array([[5, 7, 9]])
+  data = datasets.load(str(path), text_column='ids')
+  assert data.vocabulary.decode(data.sentences(data.train_clients[0])[0]) == '<bos> 5 7 9 <eos>'
+  with h5py.File(path, 'w') as file:
+    for client in 'abc':
+      file[f'examples/{client}/text'] = np.array(['So, it is.'], object).astype(h5py.string_dtype())
+  data = datasets.load(str(path))  # Ordinary text.
+  assert data.vocabulary.decode(data.sentences(data.train_clients[0])[0]).startswith(
+    '<bos> so , it'
+  )
+
+
+def test_numbers_are_no_text(tmp_path):
+  path = tmp_path / 'mine.hdf5'
+  with h5py.File(path, 'w') as file:
+    file['examples/a/score'] = np.array([1.5])
+  with pytest.raises(ValueError, match='--text_column=score must have text or lists of token ids'):
+    datasets.load(str(path), text_column='score')
+
+
+def test_other_files_are_named(tmp_path):
+  for suffix, words in (('.sqlite', 'SqlClientData'), ('.h5', 'HDF5')):
+    path = tmp_path / f'mine{suffix}'
+    path.write_bytes(b'not of this form' * 100)
+    with pytest.raises(ValueError) as error:
+      datasets.load(str(path))
+    message = str(error.value)
+    assert message.startswith(f'{path} has not the') and words in message
+    assert '\n' not in message and len(message) < 300
+  (tmp_path / 'mine.sqlite').unlink()
+  sqlite3.connect(tmp_path / 'mine.sqlite').execute('CREATE TABLE examples (client_id TEXT)')
+  with pytest.raises(ValueError, match='no such column: serialized_example_proto'):
+    datasets.load(str(tmp_path / 'mine.sqlite'))
+  with h5py.File(tmp_path / 'mine.h5', 'w') as file:
+    file['other'] = np.zeros(3)
+  with pytest.raises(ValueError, match='examples/<client id>/<feature>'):
+    datasets.load(str(tmp_path / 'mine.h5'))

@@ -1,0 +1,198 @@
+"""Signals end a program in one line, at any moment, and leave nothing behind."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from fl_dpftrl import files, signals
+from fl_dpftrl.logs import schema
+
+ROOT = pathlib.Path(__file__).parent.parent
+BOTH = pytest.mark.parametrize('number, status', [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+
+# A program that sends itself a signal where it first imports a module, or calls a function.
+AT_IMPORT = """
+import os, runpy, sys
+number, awaited, program = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+class Finder:
+  def find_spec(self, name, path=None, target=None):
+    if name == awaited:
+      os.kill(os.getpid(), number)
+sys.meta_path.insert(0, Finder())
+sys.argv[1:] = sys.argv[4:]
+runpy.run_module(program, run_name='__main__', alter_sys=True)
+"""
+AT_CALL = """
+import importlib, os, sys
+number, module, function, count = int(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
+sys.argv[1:] = sys.argv[5:]
+module = importlib.import_module(module)
+original = getattr(module, function)
+def called(*args, **kwargs):
+  global count
+  count -= 1
+  if not count:
+    os.kill(os.getpid(), number)
+  return original(*args, **kwargs)
+setattr(module, function, called)
+from fl_dpftrl.commands import main
+main.main()
+"""
+
+
+def ended(program: str, *arguments: object, **kwargs) -> subprocess.CompletedProcess:
+  """Runs a program of those above to its end."""
+  # A background job's children ignore interrupts, unless they are told to hear them.
+  return subprocess.run(
+    [sys.executable, '-c', program, *map(str, arguments)],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    timeout=120,
+    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    **kwargs,
+  )
+
+
+@BOTH
+@pytest.mark.parametrize(
+  'program, module, flags',
+  [
+    ('fl_dpftrl.commands.main', 'argparse', ['describe', 'identity', '--num_rounds=4']),
+    ('fl_dpftrl.commands.main', 'numpy', ['describe', 'identity', '--num_rounds=4']),
+    ('experiments.stackoverflow.train', 'absl', ['--output_dir=none']),
+    ('experiments.stackoverflow.evaluate', 'argparse', ['none']),
+    ('experiments.stackoverflow.export', 'argparse', ['none', '--format=keras']),
+    ('experiments.stackoverflow.study', 'argparse', ['--study=none', '--output_dir=none']),
+  ],
+)
+def test_while_a_program_imports(program, module, flags, number, status):
+  done = ended(AT_IMPORT, int(number), module, program, *flags)
+  assert (done.returncode, done.stdout) == (status, '')
+  name = 'fl-dpftrl' if program.startswith('fl_') else program.rpartition('.')[2]
+  assert done.stderr == f'{name}: interrupted\n'
+
+
+@pytest.mark.slow
+@BOTH
+@pytest.mark.parametrize(
+  'module, function, count',
+  [('os', 'fsync', 1), ('os', 'fsync', 4), ('os', 'rename', 1), ('shutil', 'copyfile', 1)],
+)
+def test_while_a_bundle_is_written(tmp_path, module, function, count, number, status):
+  log = tmp_path / 'log.parquet'
+  schema.write_log(log, rounds=[0, 1, 2], device_ids=['a', 'b', 'c'], num_rounds=3)
+  command = f'replay --log={log} --strategy=identity --noise_multiplier=3 --delta=1e-6'
+  flags = [*command.split(), f'--bundle={tmp_path / "bundle"}']
+  done = ended(AT_CALL, int(number), module, function, count, *flags)
+  assert done.returncode == status and 'ε' in done.stdout  # Printed before.
+  assert done.stderr == 'fl-dpftrl replay: interrupted\n'
+  assert os.listdir(tmp_path) == ['log.parquet']
+
+
+@pytest.mark.slow
+@BOTH
+def test_while_a_log_is_simulated(tmp_path, number, status):
+  flags = ['--population=200', '--report_goal=10', '--num_rounds=6', '--timer_rounds=3']
+  output = f'--output={tmp_path / "log.parquet"}'
+  done = ended(AT_CALL, int(number), 'os', 'fsync', 1, 'simulate', *flags, output)
+  assert (done.returncode, done.stdout) == (status, '')
+  assert done.stderr == 'fl-dpftrl simulate: interrupted\n'
+  assert not os.listdir(tmp_path)
+
+
+def interrupted_at(step: int, work) -> bool:
+  """Does work, and raises KeyboardInterrupt after a call in `files`; False if there are fewer.
+
+  Python handles signals where a function has been called, not between any two instructions.
+  """
+  left = step
+
+  def profile(frame, event, arg):
+    nonlocal left
+    caller = frame if event.startswith('c_') else frame.f_back
+    if event in ('return', 'c_return') and caller.f_code.co_filename == files.__file__:
+      left -= 1
+      if left == 0:
+        raise KeyboardInterrupt
+
+  before = sys.getprofile()
+  sys.setprofile(profile)
+  try:
+    work()
+  except KeyboardInterrupt:
+    return True
+  finally:
+    sys.setprofile(before)
+  return False
+
+
+def write_folder(path: pathlib.Path) -> None:
+  with files.building(path) as temporary:
+    files.write_durably(temporary / 'file', b'content')
+
+
+@pytest.mark.parametrize(
+  'write', [write_folder, lambda path: files.write_durably(path, b'content', private=True)]
+)
+def test_at_any_moment_of_a_writer(tmp_path, write):
+  step = 1
+  while interrupted_at(step, lambda: write(tmp_path / 'new')):
+    assert {path.name for path in tmp_path.iterdir()} <= {'new'}, step
+    for path in tmp_path.iterdir():
+      path.unlink() if path.is_file() else files.shutil.rmtree(path)
+    step += 1
+  assert step > 10
+
+
+@pytest.fixture(name='heard')
+def _heard():
+  before = {n: signal.getsignal(n) for n in (*signals.SIGNALS, signal.SIGALRM)}
+  for number in signals.SIGNALS:
+    signal.signal(number, signal.SIG_DFL)
+  yield
+  signals.restore(before)
+
+
+@pytest.mark.usefixtures('heard')
+def test_a_lost_signal_is_raised_again(capsys):
+  class Loses:
+    def __del__(self):
+      os.kill(os.getpid(), signal.SIGTERM)
+
+  cleaned = []
+  with pytest.raises(SystemExit) as end, signals.cleaned_up('program: interrupted'):
+    try:
+      Loses()
+      signal.pause()  # Until the signal comes again.
+    finally:
+      os.kill(os.getpid(), signal.SIGINT)  # Waits for the clean-up.
+      cleaned.append(True)
+  assert (end.value.code, cleaned) == (143, [True])
+  assert capsys.readouterr().err == 'program: interrupted\n'
+
+
+@pytest.mark.usefixtures('heard')
+def test_whatever_a_library_makes_of_a_signal_ends_the_program(capsys):
+  with pytest.raises(SystemExit) as end, signals.cleaned_up('program: interrupted'):
+    try:
+      os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt:
+      raise RuntimeError('query interrupted') from None
+  assert end.value.code == 130
+  assert capsys.readouterr().err == 'program: interrupted\n'
+  with pytest.raises(KeyError), signals.cleaned_up('program: interrupted'):
+    raise KeyError
+  assert signal.getsignal(signal.SIGALRM) is not None
+
+
+def test_processes_that_are_started_do_not_hear_interrupts():
+  with signals.kept_from_children():
+    program = 'import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, []))'
+    done = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True)
+  assert 'SIGINT' in done.stdout and 'SIGTERM' not in done.stdout
+  assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
