@@ -117,7 +117,7 @@ class _Rewriter:
       # Branches have one signature, and so have the two halves of a loop.
       for node in self._all_nodes():
         if node.op in (*_BRANCHES, *_LOOPS) and self._draws(node):
-          self._drawing.update(_function_names(node))
+          self._drawing.update(function_names(node))
 
   def _all_nodes(self) -> Iterable[tf.compat.v1.NodeDef]:
     yield from self._graph.node
@@ -131,7 +131,7 @@ class _Rewriter:
       return node.op in self._drawing
     if node.op not in (*_CALLS, *_BRANCHES, *_LOOPS):
       return False
-    return any(name in self._drawing for name in _function_names(node))
+    return any(name in self._drawing for name in function_names(node))
 
   def _renamed(self, name: str) -> str:
     return name + _MARK if name in self._drawing else name
@@ -322,7 +322,8 @@ def _reseed_data_set(node: tf.compat.v1.NodeDef, body: _Body) -> None:
     node.input[place + offset] = scalar
 
 
-def _function_names(node: tf.compat.v1.NodeDef) -> list[str]:
+def function_names(node: tf.compat.v1.NodeDef) -> list[str]:
+  """Returns the names of the functions that are attributes of a node."""
   names = []
   for attribute in node.attr.values():
     if attribute.HasField('func'):

@@ -6,6 +6,7 @@ another wrote. So each such operation becomes one that makes a new resource in e
 or is refused.
 """
 
+import functools
 import itertools
 from collections.abc import Iterable
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
-from fl_dpftrl.runtime import analysis
+from fl_dpftrl.runtime import analysis, randomness
 
 # TensorFlow makes a new variable at each call of an operation of this name.
 _ANONYMOUS = b'cd2c89b7-88b7-44c8-ad83-06c2a9158347'
@@ -62,7 +63,8 @@ def rewrite(graph: tf.compat.v1.GraphDef, initialize: str) -> list[str]:
         _make_alias(node, first.name)
       elif node.op == _VARIABLE:
         variables.append(node.name)
-  for function in graph.library.function:
+  called = _called(graph)
+  for function in called:
     for node in function.node_def:
       if node.op == _VARIABLE or (_is_named(node) and _key(node) in handles):
         raise _kept(node)
@@ -74,9 +76,25 @@ def rewrite(graph: tf.compat.v1.GraphDef, initialize: str) -> list[str]:
   for node in itertools.chain(graph.node, *(f.node_def for f in graph.library.function)):
     if node.op in _OWN:
       _make_anonymous(node)
-    elif _keeps(node):
+  for node in itertools.chain(graph.node, *(f.node_def for f in called)):
+    # An anonymous variable still has the attribute.
+    if node.op != _VARIABLE and _keeps(node.op):
       raise _kept(node)
   return variables
+
+
+def _called(graph: tf.compat.v1.GraphDef) -> list[Any]:
+  """Returns the functions that the graph calls, directly or indirectly."""
+  functions = {function.signature.name: function for function in graph.library.function}
+  found: dict[str, Any] = {}
+  left = list(graph.node)
+  while left:
+    node = left.pop()
+    for name in (node.op, *randomness.function_names(node)):
+      if name in functions and name not in found:
+        found[name] = functions[name]
+        left.extend(functions[name].node_def)
+  return list(found.values())
 
 
 def _key(node: _Node) -> _Key:
@@ -87,11 +105,12 @@ def _is_named(node: _Node) -> bool:
   return 'shared_name' in node.attr and bool(node.attr['shared_name'].s)
 
 
-def _keeps(node: _Node) -> bool:
+@functools.cache
+def _keeps(operation: str) -> bool:
   """Tells an operation that finds its state again by a name."""
-  if node.op in _HARMLESS:
+  if operation in _HARMLESS:
     return False
-  definition = op_def_registry.get(node.op)
+  definition = op_def_registry.get(operation)
   return definition is not None and any(one.name in _NAMES for one in definition.attr)
 
 
