@@ -41,9 +41,11 @@ class Importer:
     seed: int64, shape [2]; new in each call of the graph.
     honours_seeds: operations that have a seed of their own start from it in each
       call of the graph.
+    of_clients: whether the graph is given the values of single clients.
   """
 
-  def __init__(self, seed: tf.Tensor, *, honours_seeds: bool):
+  def __init__(self, seed: tf.Tensor, *, honours_seeds: bool, of_clients: bool):
+    self._of_clients = of_clients
     self._seed = seed
     self._honours_seeds = honours_seeds
     self._count = 0
@@ -68,7 +70,7 @@ class Importer:
     _prune(graph, {*map(resources.node_of, [*results, program.initialize_op])} - {''}, inputs)
     _leave_out(graph)
     self.resources.extend(callbacks.resources(graph))
-    handles = resources.rewrite(graph, program.initialize_op)
+    handles = resources.rewrite(graph, program.initialize_op, of_clients=self._of_clients)
     reductions.rewrite(graph)
     products.rewrite(graph)
     seed = randomness.rewrite(graph, honours_seeds=self._honours_seeds)
@@ -102,7 +104,7 @@ class Importer:
 
   def within(self, seed: tf.Tensor) -> 'Importer':
     """Returns an importer for a function of the graph, with a seed of the function's own."""
-    inner = Importer(seed, honours_seeds=self._honours_seeds)
+    inner = Importer(seed, honours_seeds=self._honours_seeds, of_clients=self._of_clients)
     inner.resources = self.resources
     return inner
 

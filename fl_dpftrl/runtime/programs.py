@@ -199,7 +199,9 @@ class _Builder:
     resources: list[Any] = []
 
     def trace(seed, *tensors):
-      importer = imports.Importer(seed, honours_seeds=self._honours_seeds)
+      importer = imports.Importer(
+        seed, honours_seeds=self._honours_seeds, of_clients=per_client or bool(adds)
+      )
       remaining = iter(tensors)
       known = {name: _nested(self._named[name].member, remaining) for name in takes}
       evaluator = evaluation.Evaluator(self._analysed, self._named, importer, known)

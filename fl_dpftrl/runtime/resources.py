@@ -39,12 +39,13 @@ _Node = Any  # A serialised operation.
 _Key = tuple[bytes, bytes]
 
 
-def rewrite(graph: tf.compat.v1.GraphDef, initialize: str) -> list[str]:
+def rewrite(graph: tf.compat.v1.GraphDef, initialize: str, *, of_clients: bool) -> list[str]:
   """Gives a graph resources of its own in each call, in place.
 
   Args:
     graph: serialised; functions in it must not refer to each other's resources.
     initialize: operation that comes before all other uses of them; '' for none.
+    of_clients: refuses what cannot be made anew; else TensorFlow keeps it.
 
   Returns:
     Names of the nodes of variables, whose memory the caller has to free.
@@ -63,7 +64,7 @@ def rewrite(graph: tf.compat.v1.GraphDef, initialize: str) -> list[str]:
         _make_alias(node, first.name)
       elif node.op == _VARIABLE:
         variables.append(node.name)
-  called = _called(graph)
+  called = _called(graph) if of_clients else []
   for function in called:
     for node in function.node_def:
       if node.op == _VARIABLE or (_is_named(node) and _key(node) in handles):
@@ -74,9 +75,9 @@ def rewrite(graph: tf.compat.v1.GraphDef, initialize: str) -> list[str]:
     own = [node.name for node in graph.node if node.op in _OWN]
     _initialise_first(graph, initialize, _with_aliases(graph, own))
   for node in itertools.chain(graph.node, *(f.node_def for f in graph.library.function)):
-    if node.op in _OWN:
+    if node.op in _COUNTERPARTS or (node.op == _VARIABLE and node.name in variables):
       _make_anonymous(node)
-  for node in itertools.chain(graph.node, *(f.node_def for f in called)):
+  for node in itertools.chain(graph.node if of_clients else (), *(f.node_def for f in called)):
     # An anonymous variable still has the attribute.
     if node.op != _VARIABLE and _keeps(node.op):
       raise _kept(node)

@@ -170,6 +170,21 @@ def test_what_would_keep_data_between_clients_is_refused(work, operation, in_pro
   assert 'variables' in str(found.value) and len(str(found.value)) <= 300
 
 
+def test_the_server_may_use_a_queue(in_process):
+  @tff.tensorflow.computation(np.float32)
+  def through_a_queue(x):
+    waiting = tf.queue.FIFOQueue(10, [tf.float32], [[]])
+    with tf.control_dependencies([waiting.enqueue(x)]):
+      return waiting.dequeue()
+
+  @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+  def queued(values):
+    return tff.federated_map(through_a_queue, tff.federated_sum(values))
+
+  with in_process():
+    assert [queued(FLOATS), queued([1.0])] == [6.0, 1.0]
+
+
 def test_what_is_left_out_is_not_refused(in_process):
   def unused(x):
     queue(x), variable_of_a_function(x)
