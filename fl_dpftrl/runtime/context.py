@@ -221,7 +221,7 @@ class _Call:
     totals = {
       part(name, analysis.TOTAL): self._shared.pop(part(name, analysis.ZERO)) for name in stage.sums
     }
-    sent = [name for name in step.takes if name in self._shared]
+    sent = [n for n in step.takes if n in self._shared and n not in self._program.databases]
     model_bytes = sum(values.num_bytes(self._shared[name]) for name in sent)
     num_threads = memory.concurrent_clients(model_bytes, max_concurrent)
     for name in stage.keeps:

@@ -98,12 +98,14 @@ class Program:
     named: its values.
     stages: in their order.
     results: names of the values that are its result, part by part.
+    databases: names of values that clients only select from, which takes no copy.
   """
 
   parameter: str | None
   named: dict[str, analysis.Named]
   stages: tuple[Stage, ...]
   results: tuple[str, ...]
+  databases: frozenset[str]
 
   @property
   def has_clients(self) -> bool:
@@ -122,7 +124,9 @@ def tensor_specs(of: tff.Type) -> list[tf.TensorSpec]:
     return [tf.TensorSpec([], tf.variant)]
   if isinstance(of, tff.TensorType):
     return [tff.types.type_to_tf_tensor_specs(of)]
-  raise analysis.unsupported(f'a value of type {of.compact_representation()}')
+  raise analysis.unsupported(
+    f'a value of type {of.compact_representation():.80}', 'use tensors, structures and data sets'
+  )
 
 
 def build(comp: Any) -> Program:
@@ -148,7 +152,13 @@ class _Builder:
     results = self._results(self._analysed.result)
     self._wanted.update(results)
     stages = [self._stage(index) for index in reversed(range(self._analysed.num_stages))]
-    return Program(self._analysed.parameter, self._named, tuple(reversed(stages)), results)
+    return Program(
+      self._analysed.parameter,
+      self._named,
+      tuple(reversed(stages)),
+      results,
+      self._analysed.databases(),
+    )
 
   def _results(self, block: _Block) -> tuple[str, ...]:
     """Names for the parts of the result that are placed, or for all of it."""
@@ -215,7 +225,9 @@ class _Builder:
     resources: list[Any] = []
 
     def trace(seed, *tensors):
-      importer = imports.Importer(seed, honours_seeds=self._honours_seeds)
+      importer = imports.Importer(
+        seed, honours_seeds=self._honours_seeds, of_clients=per_client or bool(adds)
+      )
       remaining = iter(tensors)
       known = {name: _nested(self._named[name].member, remaining) for name in takes}
       evaluator = evaluation.Evaluator(self._analysed, self._named, importer, known)
@@ -224,8 +236,7 @@ class _Builder:
       else:
         results = [evaluator.value(name) for name in gives]
       resources.extend(importer.resources)
-      flat = [tensor for result in results for tensor in _flat(result)]
-      return _after_cleaning(flat, importer.variables)
+      return importer.cleaned([tensor for result in results for tensor in _flat(result)])
 
     specs = [randomness.SEED_SPEC, *(spec for of in of_takes for spec in of)]
     unnamed = [tf.TensorSpec(spec.shape, spec.dtype) for spec in specs]
@@ -277,15 +288,3 @@ def _flat(value: imports.Value) -> list[tf.Tensor]:
   if isinstance(value, tuple):
     return [tensor for part in value for tensor in _flat(part)]
   return [value]
-
-
-def _after_cleaning(
-  tensors: Sequence[tf.Tensor], variables: Sequence[tf.Tensor]
-) -> list[tf.Tensor]:
-  """Returns the tensors, once the memory of the variables is free."""
-  if not variables:
-    return [tf.identity(tensor) for tensor in tensors]
-  with tf.control_dependencies(tensors):
-    freed = [tf.raw_ops.DestroyResourceOp(resource=v) for v in variables]
-  with tf.control_dependencies(freed):
-    return [tf.identity(tensor) for tensor in tensors]
