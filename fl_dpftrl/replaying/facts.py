@@ -76,6 +76,7 @@ class RunFacts:
     restarts: rounds at which the noise was restarted.
     later_strategies: (round, strategy from that round on), where a restart brought another.
     canaries: devices of the log that are canaries of an audit, and hold no data.
+    not_private_metrics: metrics that were computed from clients' data without the noise, by name.
     counted: confidential counts; None in a publishable statement.
     log: files that were read; None in a publishable statement.
   """
@@ -95,6 +96,7 @@ class RunFacts:
   restarts: tuple[int, ...] = ()
   later_strategies: tuple[tuple[int, Strategy], ...] = ()
   canaries: int = 0
+  not_private_metrics: tuple[str, ...] = ()
   counted: Counted | None = None
   log: tuple[log_lib.LogFile, ...] | None = None
 
@@ -115,6 +117,7 @@ class RunFacts:
       ]
       or None,
       'canaries': self.canaries or None,
+      'not_private_metrics': list(self.not_private_metrics) or None,
     }
     return {
       'num_rounds': self.num_rounds,

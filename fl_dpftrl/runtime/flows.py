@@ -299,10 +299,10 @@ class _Evaluation:
     mask, before = _joined(argument), None
     functions = [part for part in _flat(argument) if isinstance(part, _Function)]
     while mask != before:
-      before = mask
+      before, fresh = mask, functools.partial(Leaf, mask)
       for function in functions:
         parameter = function.block.type_signature.parameter
-        given = None if parameter is None else _structure(parameter, lambda: Leaf(before))
+        given = None if parameter is None else _structure(parameter, fresh)
         mask |= _joined(self.apply(function, given))
     return _structure(kind, lambda: Leaf(mask))
 
