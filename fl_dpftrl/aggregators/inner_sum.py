@@ -67,7 +67,6 @@ def create(
   # By exact type: a class that inherits from it may do more.
   if type(inner_factory) is tff.aggregators.SumFactory:
     return process
-  _check_state(process)
   template = tff.types.type_to_tf_tensor_specs(value_type)
   shapes = [tuple(spec.shape) for spec in tf.nest.flatten(template)]
   updates = _known_updates(sum(map(math.prod, shapes)), largest * clip_norm)
@@ -80,6 +79,7 @@ def create(
       'inner_factory must sum updates, but the sum of four was wrong by'
       f' {error:.2g} clip norms; {_REMEDY}'
     )
+  _check_state(process)
   return process
 
 
