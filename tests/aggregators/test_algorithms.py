@@ -158,7 +158,11 @@ def test_kmeans_needs_a_report_goal_of_one():
   """Sums and counts of a round are compared with first centroids of weight 1."""
   data = [points(0), points(1)]
   ends = []
-  for aggregator in (None, make(noise_multiplier=0.0, clip_norm=1e4, report_goal=1), make(clip_norm=1e4, noise_multiplier=0.0)):
+  for aggregator in (
+    None,
+    make(noise_multiplier=0.0, clip_norm=1e4, report_goal=1),
+    make(clip_norm=1e4, noise_multiplier=0.0),
+  ):
     process = algorithms.build_fed_kmeans(2, (3,), random_seed=(1, 2), sum_aggregator=aggregator)
     state = process.initialize()
     for _ in range(3):
