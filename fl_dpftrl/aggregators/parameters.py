@@ -84,7 +84,7 @@ def bind(
 
 
 def _are_secret(noise: Any) -> list[bool]:
-  """Whether each tensor of a noise state tells noise."""
+  """Returns, for each tensor of a noise state, True if it tells noise."""
   return [name in _SECRET for name in noise._fields for _ in tf.nest.flatten(getattr(noise, name))]
 
 

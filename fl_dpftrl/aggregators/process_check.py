@@ -1,4 +1,4 @@
-"""What a process learns from clients beside the release of an aggregator.
+"""Check of a process for what it learns from clients beside the release of an aggregator.
 
 A guarantee covers what the aggregator releases. The check follows the clients' data through one
 round of a process, to a fixed point over its state, and ends only at that release.

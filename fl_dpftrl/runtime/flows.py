@@ -1,4 +1,4 @@
-"""Which parts of a TFF computation's result depend on which parts of its argument.
+"""Dependence of a TFF computation's result on its argument, tensor by tensor.
 
 The expression of the computation is evaluated with sets in place of tensors: each tensor of the
 argument is a bit, and each tensor of the result gets the bits that it may depend on. What a
@@ -78,6 +78,7 @@ class Release:
     bit: the bit of what is released.
     identity: identity of the aggregator.
     total, noise: the bits that the sum and its noise depend on.
+    noise_of_each: the bits that the noise of every tensor of the sum depends on.
     times: number of times that the noise enters a sum.
     starts: the tensors of the noise state, by their numbers in it.
   """
@@ -87,6 +88,7 @@ class Release:
   identity: str
   total: int
   noise: int
+  noise_of_each: int
   times: int
   starts: dict[str, Start]
 
@@ -353,7 +355,16 @@ class _Evaluation:
     }
     bit, self._next_bit = self._next_bit, self._next_bit << 1
     self.releases.append(
-      Release(number, bit, release.identity, total, noise, release.times, starts)
+      Release(
+        number=number,
+        bit=bit,
+        identity=release.identity,
+        total=total,
+        noise=noise,
+        noise_of_each=_translated(release.noise_of_each, known),
+        times=release.times,
+        starts=starts,
+      )
     )
     return bit
 

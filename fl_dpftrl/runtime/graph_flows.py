@@ -1,4 +1,4 @@
-"""Which outputs of a TensorFlow graph depend on which of its inputs.
+"""Dependence of the outputs of a TensorFlow graph on its inputs.
 
 Sets are bits of a Python integer. The answer covers every dependence: an operation that data or
 order connects to an input depends on it, and what is written into a resource reaches all that
@@ -6,6 +6,8 @@ use the resource. A function depends on all of its inputs in each of its outputs
 """
 
 import dataclasses
+import functools
+import operator
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -40,12 +42,14 @@ class Release:
     identity: identity of the aggregator.
     total: inputs that the sum depends on.
     noise: inputs that the noise depends on.
+    noise_of_each: inputs that the noise of every tensor of the sum depends on.
     times: number of times that the noise enters a sum.
   """
 
   identity: str
   total: int
   noise: int
+  noise_of_each: int
   times: int
 
 
@@ -103,7 +107,12 @@ def _node(tensor: str) -> str:
 
 
 class _Graph:
-  """A graph with the set of each operation, computed to a fixed point."""
+  """A graph with the set of each operation, computed to a fixed point.
+
+  Args:
+    graph: the graph.
+    inputs: names of the tensors of the parameter.
+  """
 
   def __init__(self, graph: Any, inputs: list[str]):
     self._inputs = inputs
@@ -141,6 +150,10 @@ class _Graph:
           total=self._join_tensors(node.input[0] for parts in of.values() for node in parts)
           | self._join_tensors(name for ps in of.values() for n in ps for name in n.input[2:]),
           noise=self._join_tensors(node.input[1] for parts in of.values() for node in parts),
+          noise_of_each=functools.reduce(
+            operator.and_,
+            (self._masks[_node(node.input[1])] for parts in of.values() for node in parts),
+          ),
           times=max(map(len, of.values())),
         )
         for identity, of in self._releases.items()
@@ -236,7 +249,7 @@ class _Graph:
       yield from (function.name for function in attribute.list.func)
 
   def _body(self, name: str) -> tuple[bool, frozenset[str]]:
-    """Whether a function reaches the outside, and the names of resources that it knows."""
+    """Returns True if a function reaches the outside, and the names of resources that it knows."""
     if name not in self._bodies:
       self._bodies[name] = False, frozenset()  # For functions that call themselves.
       function = self._functions.get(name)
@@ -247,7 +260,7 @@ class _Graph:
     return self._bodies[name]
 
   def _is_open(self, node: Any) -> bool:
-    """Whether an operation may reach Python's memory, files or other processes."""
+    """Returns True if an operation may reach Python's memory, files or other processes."""
     functions = list(self._functions_of(node))
     if functions:
       return any(self._body(name)[0] for name in functions)
@@ -292,7 +305,7 @@ class _Graph:
       tensor = node.input[0]
 
   def _mask(self, tensor: str) -> int:
-    """Returns the set of a tensor; of an operation that copies each input, its own alone."""
+    """Returns the set of a tensor, also of one that is fed."""
     return self._masks.get(_node(tensor), 0) | self._given.get(_node(tensor), 0)
 
   def _join(self, names: Iterable[str]) -> int:

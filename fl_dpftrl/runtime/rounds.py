@@ -1,4 +1,4 @@
-"""One round of a TFF process: what of its state and output depends on clients' data, for ever.
+"""One round of a TFF process: the parts of state and output that depend on clients' data.
 
 What depends on clients' data in the state of one round depends on them in the next round too.
 """
@@ -46,7 +46,9 @@ class Round:
         return False
       known |= start.mask
     needed = release.secret or graph_flows.WORLD
-    return bool(release.starts) and not release.noise & ~known and bool(release.noise & needed)
+    return (
+      bool(release.starts) and not release.noise & ~known and bool(release.noise_of_each & needed)
+    )
 
   def tainted(self, protected: Collection[flows.Release] = ()) -> int:
     """Returns the bits that depend on clients' data in some round.
