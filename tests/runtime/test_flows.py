@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.runtime import flows, rounds
+from fl_dpftrl.runtime import flows, marks, rounds
 
 pytestmark = pytest.mark.tff
 
@@ -281,3 +281,75 @@ def test_whatever_changes_with_clients_data_is_said_to_depend_on_them(seed):
     ends.append(np.array(seen, np.float64))
   changed = np.any([~np.isclose(end, ends[0], equal_nan=True) for end in ends[1:]], axis=(0, 1))
   assert set(np.flatnonzero(changed)) <= said
+
+
+def noised_process(*, noised=2, times=1, noise_of=lambda noise, total: noise, written=True):
+  """A process whose state is a vector and its noise, in two tensors.
+
+  Args:
+    noised: number of the tensors of the sum that noise is added to.
+    times: number of sums that get the noise.
+    noise_of: (noise, sum) → what is added.
+    written: whether the noise of the state is advanced.
+  """
+
+  @tff.tensorflow.computation(VECTOR, ONE, VECTOR)
+  def release(state, seed, total):
+    del state
+    seed = marks.noise_in(seed, [True], 'me')
+    parts = [noise_of(seed * (i + 1.0), total[i]) if i < noised else 0.0 for i in range(2)]
+    for _ in range(times):
+      added = marks.add_noise([total[0], total[1]], [tf.convert_to_tensor(p) for p in parts], 'me')
+    return tf.stack(added), marks.noise_out(seed + 1.0, 'me')
+
+  start = tff.tensorflow.computation(lambda: (tf.zeros([2]), tf.constant(0.0)))
+
+  @tff.federated_computation
+  def initialize():
+    return tff.federated_eval(start, tff.SERVER)
+
+  @tff.federated_computation(initialize.type_signature.result, at_clients(VECTOR))
+  def next_fn(state, x):
+    result, seed = tff.federated_map(release, (state[0], state[1], tff.federated_sum(x)))
+    return tff.federated_zip((result, seed if written else state[1]))
+
+  return tff.templates.IterativeProcess(initialize, next_fn)
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'holds'),
+  [
+    ({}, True),
+    (dict(noised=1), False),
+    (dict(noised=0), False),
+    (dict(written=False), False),
+    (dict(noise_of=lambda noise, total: 0.0 * total), False),
+    (dict(noise_of=lambda noise, total: noise - total), False),
+  ],
+  ids=['noise', 'half', 'none', 'not advanced', 'of the data', 'against the data'],
+)
+def test_a_release_hides_its_sum_if_all_of_its_noise_comes_from_the_state(arguments, holds):
+  one = rounds.of(noised_process(**arguments))
+  assert [release.identity for release in one.releases] == ['me']
+  hiding = [release for release in one.releases if one.is_advanced(release)]
+  assert bool(hiding) is holds
+  assert bool(one.state_paths(one.tainted(hiding))) is not holds
+  assert one.state_paths(one.tainted())  # Unless somebody asks for this release.
+
+
+def test_noise_in_two_sums_of_a_graph_is_counted():
+  (release,) = rounds.of(noised_process(times=2)).releases
+  assert release.times == 2
+
+
+def test_a_release_at_clients_hides_nothing():
+
+  @tff.tensorflow.computation(ONE, ONE)
+  def release(seed, x):
+    return marks.add_noise(x, marks.noise_in(seed, [True], 'me'), 'me')
+
+  @tff.federated_computation(at_clients(ONE), at_server(ONE))
+  def next_fn(x, seed):
+    return tff.federated_sum(tff.federated_map(release, (tff.federated_broadcast(seed), x)))
+
+  assert not flows.of(next_fn).releases and depends(next_fn) == [True]
