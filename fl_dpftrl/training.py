@@ -102,6 +102,7 @@ def train(
   _check(aggregator, num_rounds, clients, timer_rounds, rounds_per_evaluation)
   folder = pathlib.Path(folder)
   _check_strategy(folder / STRATEGY_NAME, aggregator)
+  trainable = _trainable(process)
   learned = process_check.check_process(process, aggregator)
   if not allow_unprotected_state:
     learned.require()
@@ -128,7 +129,6 @@ def train(
     say(f'round {done}/{num_rounds}')
 
   context = runtime.use_in_process(seed=seed)
-  trainable = process.get_model_weights.type_signature.result.trainable
   skip_row = functools.cache(lambda: aggregator.skip_row(trainable))  # Most runs burn none.
   try:
     last = loop.run(
@@ -185,6 +185,23 @@ class _Bound(numbered.NumberedProcess):
         ' another strategy, seed, noise_multiplier or clip_norm'
       )
     return state
+
+
+def _trainable(process: Any) -> Any:
+  """Returns the type of the model's trainable weights.
+
+  Raises:
+    ValueError: for a process without a model, such as k-means.
+  """
+  weights = getattr(process, 'get_model_weights', None)
+  model = getattr(getattr(weights, 'type_signature', None), 'result', None)
+  trainable = getattr(model, 'trainable', None)
+  if trainable is None:
+    raise ValueError(
+      'process must be a learning process whose get_model_weights gives trainable weights, as'
+      f" federated averaging has, got {type(process).__name__}: run others' rounds with a Guard"
+    )
+  return trainable
 
 
 def _check(

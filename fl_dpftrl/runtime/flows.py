@@ -8,7 +8,6 @@ noise hides the sum in it.
 
 import dataclasses
 import functools
-import hashlib
 import itertools
 import operator
 from collections.abc import Callable, Iterator
@@ -140,7 +139,8 @@ def of(computation: Any) -> Flow:
   argument = None
   if kind.parameter is not None:
     argument = _structure(kind.parameter, lambda: _parameter(next(index)))
-  function = evaluation.value(computation.to_building_block(), {})
+  block = computation.to_building_block()
+  function = evaluation.value(block, {})
   result = evaluation.apply(function, argument)
   return Flow(
     parameters=tuple(path for path, _ in parameters),
@@ -230,7 +230,7 @@ class _Evaluation:
   def __init__(self, num_parameters: int):
     self._next_bit = 2 << num_parameters
     self._calls = itertools.count()
-    self._graphs: dict[bytes, graph_flows.GraphFlow] = {}
+    self._graphs: dict[int, graph_flows.GraphFlow] = {}
     self._is_repeated = False
     self.outside = 0
     self.releases: list[Release] = []
@@ -315,7 +315,7 @@ class _Evaluation:
     if block.proto.WhichOneof('computation') != 'tensorflow':
       self.outside |= everything
       return _structure(kind, lambda: Leaf(everything | graph_flows.WORLD))
-    flow = self._graph(block.proto.tensorflow)
+    flow = self._graph(block)
     if flow.num_inputs != len(leaves):
       raise ValueError(f'the graph of {block.type_signature} has {flow.num_inputs} inputs')
     meaning = [graph_flows.WORLD, *(leaf.mask for leaf in leaves)]
@@ -368,11 +368,11 @@ class _Evaluation:
     )
     return bit
 
-  def _graph(self, program: Any) -> graph_flows.GraphFlow:
-    key = hashlib.sha256(program.SerializeToString(deterministic=True)).digest()
-    if key not in self._graphs:
-      self._graphs[key] = graph_flows.of(program)
-    return self._graphs[key]
+  def _graph(self, block: Any) -> graph_flows.GraphFlow:
+    # By identity: graphs may hold gigabytes of constants. The expression keeps its blocks alive.
+    if id(block) not in self._graphs:
+      self._graphs[id(block)] = graph_flows.of(block.proto.tensorflow)
+    return self._graphs[id(block)]
 
 
 def _flat(value: Any) -> Iterator[Any]:

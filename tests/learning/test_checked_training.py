@@ -101,3 +101,13 @@ def test_metrics_without_noise_are_named(tmp_path, capsys):
   ]
   main.main(replayed)
   assert 'metrics without the noise' in capsys.readouterr().out
+
+
+def test_a_process_without_a_model_is_refused(tmp_path):
+  aggregator = make()
+  process = tff.learning.algorithms.build_fed_kmeans(2, (3,), sum_aggregator=aggregator)
+  arguments = dict(folder=tmp_path / 'run', num_rounds=2, clients=CLIENTS, client_data=client_data)
+  for other in (process, object()):
+    with pytest.raises(ValueError, match='process must be a learning process'):
+      dpftrl.train(other, aggregator, **arguments)
+  assert not (tmp_path / 'run').exists()

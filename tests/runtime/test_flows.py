@@ -268,17 +268,18 @@ def drawn_process(generator):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('seed', range(12))
-def test_whatever_changes_with_clients_data_is_said_to_depend_on_them(seed):
+def test_whatever_changes_with_clients_data_is_said_to_depend_on_them(seed, in_process):
   process = drawn_process(np.random.default_rng(seed))
   one = rounds.of(process)
   said = {int(path[-1]) for path in one.state_paths(one.tainted())}
   ends = []
-  for data in ([0.25, 0.5], [0.25, -0.75], [0.9, 0.5], [0.0, 0.0]):
-    state, seen = process.initialize(), []
-    for _ in range(3):
-      state = process.next(state, [np.float32(x) for x in data])
-      seen.append(state)
-    ends.append(np.array(seen, np.float64))
+  with in_process():
+    for data in ([0.25, 0.5], [0.25, -0.75], [0.9, 0.5], [0.0, 0.0]):
+      state, seen = process.initialize(), []
+      for _ in range(3):
+        state = process.next(state, [np.float32(x) for x in data])
+        seen.append(state)
+      ends.append(np.array(seen, np.float64))
   changed = np.any([~np.isclose(end, ends[0], equal_nan=True) for end in ends[1:]], axis=(0, 1))
   assert set(np.flatnonzero(changed)) <= said
 
