@@ -15,6 +15,8 @@ if TYPE_CHECKING:
   from fl_dpftrl.accounting import calibrate as calibrate
   from fl_dpftrl.adaptive_clipping import AdaptiveClipping as AdaptiveClipping
   from fl_dpftrl.aggregators import CorrelatedNoiseFactory as CorrelatedNoiseFactory
+  from fl_dpftrl.aggregators.process_check import ProcessCheck as ProcessCheck
+  from fl_dpftrl.aggregators.process_check import check_process as check_process
   from fl_dpftrl.auditing import Audit as Audit
   from fl_dpftrl.auditing import audit as audit
   from fl_dpftrl.bundles.checks import Verification as Verification
@@ -78,6 +80,7 @@ _HOMES = {
   'LowRank': 'families.low_rank',
   'MinSep': 'participation',
   'Plan': 'planning.planner',
+  'ProcessCheck': 'aggregators.process_check',
   'PublicBundle': 'bundles.publishing',
   'Scenario': 'simulation.scenario',
   'Stamped': 'families.stamped',
@@ -91,6 +94,7 @@ _HOMES = {
   'account': 'accounting',
   'audit': 'auditing',
   'calibrate': 'accounting',
+  'check_process': 'aggregators.process_check',
   'compare': 'comparison.sweep',
   'describe': 'catalogue',
   'load_strategy': 'catalogue',

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from fl_dpftrl import catalogue, digests, files, messages, participation, runtime
-from fl_dpftrl.aggregators import factory
+from fl_dpftrl.aggregators import factory, process_check
 from fl_dpftrl.learning import checkpoints, loop, metrics, numbered
 from fl_dpftrl.learning import process as process_lib
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import noise_record, shards
+from fl_dpftrl.logs import metric_names, noise_record, shards
 from fl_dpftrl.replaying import replay as replay_lib
 from fl_dpftrl.replaying import runs, statement
 from fl_dpftrl.reports import privacy
@@ -60,6 +60,7 @@ def train(
   rounds: Callable[[], Iterator[participation.Cohort]] | None = None,
   evaluate: Callable[[Any], Mapping[str, float]] | None = None,
   rounds_per_evaluation: int = 10,
+  allow_unprotected_state: bool = False,
   say: Callable[[str], None] = lambda line: None,
 ) -> Trained:
   """Trains in a folder, or goes on where a run in it was interrupted.
@@ -87,10 +88,13 @@ def train(
     evaluate: weights → metrics, for metrics.csv: a mapping from names to numbers, or to
       mappings.
     rounds_per_evaluation: number of rounds between two evaluations.
+    allow_unprotected_state: trains a process that `check_process` does not pass, too. The log then
+      says why its guarantee is void.
     say: takes progress, in lines.
 
   Raises:
-    ValueError: for an argument out of range, or a folder with another run.
+    ValueError: for an argument out of range, a folder with another run, or a process that learns
+      from clients in other ways than by its aggregator.
     RoundFailedError: if a round could not be computed; the same call goes on.
     LostStateError: if files that are needed to go on are gone.
 
@@ -99,15 +103,21 @@ def train(
   """
   _check(aggregator, num_rounds, clients, timer_rounds, rounds_per_evaluation)
   folder = pathlib.Path(folder)
+  _check_strategy(folder / STRATEGY_NAME, aggregator)
+  trainable = _trainable(process)
+  learned = process_check.check_process(process, aggregator)
+  if not allow_unprotected_state:
+    learned.require()
   folder.mkdir(parents=True, exist_ok=True)
   num_rounds, timer_rounds = int(num_rounds), int(timer_rounds)
   schema = participation.MinSep(num_rounds=num_rounds, min_sep=min(timer_rounds, num_rounds))
-  _keep_strategy(folder / STRATEGY_NAME, aggregator, schema)
+  if not (folder / STRATEGY_NAME).exists():
+    catalogue.save_strategy(folder / STRATEGY_NAME, aggregator.strategy, schema=schema)
   names = np.array(list(clients))
   if rounds is None:
     simulated = _simulation(aggregator.report_goal, len(names), timer_rounds, seed)
     rounds = lambda: cohorts.named(simulated.rounds(), names)
-  void = _void_reason(aggregator)
+  void = '; '.join(filter(None, (_void_reason(aggregator), learned.reason))) or None
   table = metrics.MetricsTable(folder / METRICS_NAME)
 
   def publish(checkpoint: checkpoints.Checkpoint) -> None:
@@ -123,7 +133,6 @@ def train(
   fixed = process_lib.warning_of_fixed_weights(process)
   if fixed is not None:
     say(fixed)
-  trainable = process.get_model_weights.type_signature.result.trainable
   skip_row = functools.cache(lambda: aggregator.skip_row(trainable))  # Most runs burn none.
   with runtime.in_process(seed=seed) as context:
     last = loop.run(
@@ -140,7 +149,7 @@ def train(
         set(range(latest.num_rounds)) - set(latest.burnt)
       ),
       published=max(table.rounds, default=-1) + 1,
-      log_metadata=_log_metadata(aggregator, void),
+      log_metadata=_log_metadata(aggregator, void) | metric_names.metadata(learned.metrics),
       warn=say,
     )
     weights = _weights(process, last)
@@ -180,6 +189,23 @@ class _Bound(numbered.NumberedProcess):
     return state
 
 
+def _trainable(process: Any) -> Any:
+  """Returns the type of the model's trainable weights.
+
+  Raises:
+    ValueError: for a process without a model, such as k-means.
+  """
+  weights = getattr(process, 'get_model_weights', None)
+  model = getattr(getattr(weights, 'type_signature', None), 'result', None)
+  trainable = getattr(model, 'trainable', None)
+  if trainable is None:
+    raise ValueError(
+      'process must be a learning process whose get_model_weights gives trainable weights, as'
+      f" federated averaging has, got {type(process).__name__}: run others' rounds with a Guard"
+    )
+  return trainable
+
+
 def _check(
   aggregator: Any, num_rounds: int, clients: Sequence[str], timer_rounds: int, every: int
 ) -> None:
@@ -215,19 +241,11 @@ def _simulation(
   ).simulation()
 
 
-def _keep_strategy(
-  path: pathlib.Path, aggregator: factory.CorrelatedNoiseFactory, schema: participation.MinSep
-) -> None:
-  """Writes the strategy; a run in the folder must have the same.
-
-  Raises:
-    ValueError: if it has another.
-  """
-  if not path.exists():
-    catalogue.save_strategy(path, aggregator.strategy, schema=schema)
-  elif digests.strategy_digest(catalogue.load_strategy(path)) != digests.strategy_digest(
-    aggregator.strategy
-  ):
+def _check_strategy(path: pathlib.Path, aggregator: factory.CorrelatedNoiseFactory) -> None:
+  """Raises ValueError if a run in the folder has another strategy."""
+  if path.exists() and digests.strategy_digest(
+    catalogue.load_strategy(path)
+  ) != digests.strategy_digest(aggregator.strategy):
     raise ValueError(
       f'{messages.quoted(str(path))} is another strategy; name another folder, or go on with it'
     )

@@ -13,7 +13,7 @@ import fl_dpftrl
 from fl_dpftrl.optimization import toeplitz_range
 
 ROOT = pathlib.Path(__file__).parent.parent
-NEED_TENSORFLOW = {'CorrelatedNoiseFactory', 'runtime', 'train'}
+NEED_TENSORFLOW = {'CorrelatedNoiseFactory', 'ProcessCheck', 'check_process', 'runtime', 'train'}
 SCHEMA = fl_dpftrl.MinSep(num_rounds=24, min_sep=6)
 
 

@@ -28,9 +28,11 @@ from experiments.stackoverflow import so_far as so_far_lib
 from experiments.stackoverflow import weights as weights_lib
 from fl_dpftrl import runtime, schedules
 from fl_dpftrl.aggregators import factory as factory_lib
+from fl_dpftrl.aggregators import process_check
 from fl_dpftrl.families import base
 from fl_dpftrl.learning import interrupts, loop, metrics, numbered
 from fl_dpftrl.learning import process as process_lib
+from fl_dpftrl.logs import metric_names
 from fl_dpftrl.runtime import memory
 from fl_dpftrl.simulation import cohorts
 
@@ -83,7 +85,7 @@ def train(
   )
   if inserted is not None:
     factory = inserted.factory(factory)
-  trained = federation(hparams, dataset, network, simulation, factory)
+  trained, learned = federation(hparams, dataset, network, simulation, factory)
   fixed = process_lib.warning_of_fixed_weights(trained.process)
   if fixed is not None:
     say(fixed)
@@ -129,7 +131,7 @@ def train(
       publish=publish,
       begin=begin,
       published=max(table.rounds, default=-1) + 1,
-      log_metadata=outcome.log_metadata(hparams, strategy),
+      log_metadata=outcome.log_metadata(hparams, strategy) | metric_names.metadata(learned.metrics),
       follow=so_far.follow,
       on_step=step_done,
       warn=say,
@@ -214,8 +216,12 @@ def federation(
   network: networks.Network,
   simulation: cohorts.Simulation,
   factory: factory_lib.CorrelatedNoiseFactory,
-) -> loop.Federation:
-  """The devices' data and the DP-FedAvg process that trains on it."""
+) -> tuple[loop.Federation, process_check.ProcessCheck]:
+  """The devices' data, the DP-FedAvg process that trains on it, and what that learns from them.
+
+  Raises:
+    ValueError: for a process that learns from devices in other ways than by its aggregator.
+  """
   start = None
   if hparams.initial_weights is not None:
     start = weights_lib.read(hparams.initial_weights, network, flag='initial_weights')
@@ -258,9 +264,10 @@ def federation(
   weights = process.get_model_weights.type_signature.result
   # Most runs burn no row, and this takes a tenth of a short one's time.
   skip_row = functools.cache(lambda: factory.skip_row(weights.trainable))
-  return loop.Federation(
+  trained = loop.Federation(
     process=process,
     skip_row=lambda state: skip_row()(state),
     rounds=lambda: setting.rounds(hparams, cohorts.named(simulation.rounds(), devices)),
     client_data=client_data,
   )
+  return trained, process_check.check_process(process, factory).require()

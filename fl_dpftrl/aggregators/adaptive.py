@@ -16,6 +16,7 @@ from fl_dpftrl import adaptive_clipping, messages
 from fl_dpftrl.aggregators import clipping as clipping_lib
 from fl_dpftrl.aggregators import inner_sum
 from fl_dpftrl.noise import base as noise_base
+from fl_dpftrl.runtime import marks
 
 
 class AdaptiveState(NamedTuple):
@@ -44,6 +45,7 @@ class Rule(NamedTuple):
     count_stddev: standard deviation of Z in the counts' coordinates, in updates.
     report_goal: divisor of the sums.
     zeroing_norm: L∞ norm above which an update is zeroed; None for no limit.
+    release_identity: identity of the factory, which marks releases.
   """
 
   clipping: adaptive_clipping.AdaptiveClipping
@@ -51,6 +53,7 @@ class Rule(NamedTuple):
   count_stddev: float
   report_goal: int
   zeroing_norm: float | None
+  release_identity: str
 
   def bound(self, update: Any, clip_norm: Any) -> tuple[Any, tf.Tensor]:
     """Returns a device's update in units of the clip norm, and its counts (float32, [3])."""
@@ -61,14 +64,13 @@ class Rule(NamedTuple):
 
   def release(self, total: Any, row: Any, clip_norm: Any) -> tuple[Any, tf.Tensor]:
     """Returns the noised sum of updates over report_goal, and the noised counts."""
-    (updates, counts), (update_noise, count_noise) = total, row
-    scale = clip_norm / self.report_goal
-    result = tf.nest.map_structure(
-      lambda part, noise: scale * (part + noise), updates, update_noise
-    )
+    update_noise, count_noise = row
     # One stream has one standard deviation; the counts' noise is a multiple of it.
     ratio = self.count_stddev / self.update_stddev if self.update_stddev else 0.0
-    return result, counts + ratio * count_noise
+    row = update_noise, ratio * count_noise
+    updates, counts = marks.add_noise(total, row, self.release_identity)
+    scale = clip_norm / self.report_goal
+    return tf.nest.map_structure(lambda part: scale * part, updates), counts
 
   def next_clip_norm(self, clip_norm: Any, counts: Any, row: Any) -> tf.Tensor:
     """Returns the clip norm after a round, from noised counts alone.

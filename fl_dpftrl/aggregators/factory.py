@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import math
 import numbers
 import os
@@ -19,6 +20,7 @@ from fl_dpftrl.logs import noise_record
 from fl_dpftrl.noise import base as noise_base
 from fl_dpftrl.noise import randomness
 from fl_dpftrl.noise import stream as streams
+from fl_dpftrl.runtime import marks
 
 
 class AggregatorState(NamedTuple):
@@ -178,6 +180,18 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     """The clip norm of round 0; that of all rounds unless it is adaptive."""
     return self.clip_norm if isinstance(self.clip_norm, float) else self.clip_norm.initial
 
+  @functools.cached_property
+  def release_identity(self) -> str:
+    """Digest of all that bounds updates and makes noise, which marks releases in graphs."""
+    return parameters_lib.release_identity(
+      self.strategy,
+      noise_multiplier=self.noise_multiplier,
+      clip_norm=self.clip_norm,
+      report_goal=self.report_goal,
+      zeroing_norm=self.zeroing_norm,
+      noise_seed=self.noise_seed,
+    )
+
   def _stddev(self) -> float:
     """Returns the standard deviation of Z in the updates' coordinates of the stream."""
     if isinstance(self.clip_norm, adaptive_clipping.AdaptiveClipping):
@@ -204,7 +218,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       )
     else:
       stream = streams.make_stream(self.strategy, template, **same)
-    return parameters_lib.bind(stream, self.parameters(value_type))
+    return parameters_lib.bind(stream, self.parameters(value_type), self.release_identity)
 
   def _placed(self, asked: str, value_type: tff.Type) -> str:
     """Returns where noise for updates of a type is kept, each time the same."""
@@ -244,10 +258,8 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     """Maps (sum, noise state) to (result, next noise state), for a fixed clip norm."""
     row, advanced = stream.next(noise)
     divisor = float(self.report_goal)
-    result = tf.nest.map_structure(
-      lambda part, noise_part: (part + noise_part) / divisor, total, row
-    )
-    return result, advanced
+    noised = marks.add_noise(total, row, self.release_identity)
+    return tf.nest.map_structure(lambda part: part / divisor, noised), advanced
 
   def skip_row(self, value_type: tff.Type) -> tff.Computation:
     """A computation that burns a row of noise: drawn, and never released.
@@ -346,6 +358,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
         count_stddev=self.clip_norm.count_stddev(self.noise_multiplier, self.report_goal),
         report_goal=self.report_goal,
         zeroing_norm=self.zeroing_norm,
+        release_identity=self.release_identity,
       )
       return adaptive.create(rule, value_type, stream=stream, inner_factory=self.inner_factory)
     inner_process = inner_sum.create(self.inner_factory, value_type, self.clip_norm)

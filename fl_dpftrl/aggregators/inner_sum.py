@@ -1,4 +1,4 @@
-"""Checks that an aggregation factory returns the plain sum of updates."""
+"""Checks that an aggregation factory returns the plain sum of updates, and remembers none."""
 
 import asyncio
 import concurrent.futures
@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+
+from fl_dpftrl.runtime import rounds
 
 # Largest coordinate of a known update, in clip norms: an inner factory may clip
 # what is larger. A mean of four is off by more than a third of it; a secure sum,
@@ -47,8 +49,9 @@ def create(
 ) -> tff.templates.AggregationProcess:
   """Creates the process that sums updates, and has it sum known ones.
 
-  They go through one round in the context where computations run now.
-  `tff.aggregators.SumFactory` is known to sum, and nothing is run for it.
+  They go through one round in the context where computations run now. The updates' ways into the
+  state are followed without running anything: a state that has learned from them would change
+  later sums, without noise. `tff.aggregators.SumFactory` is known to sum, and nothing is run.
 
   Args:
     inner_factory: creates the process.
@@ -57,7 +60,8 @@ def create(
     largest: largest coordinate of a known update, in clip norms.
 
   Raises:
-    ValueError: unless the process sums, or where nothing can be run.
+    ValueError: unless the process sums, or where nothing can be run; and if its state depends on
+      the updates.
   """
   process = inner_factory.create(value_type)
   # By exact type: a class that inherits from it may do more.
@@ -75,7 +79,20 @@ def create(
       'inner_factory must sum updates, but the sum of four was wrong by'
       f' {error:.2g} clip norms; {_REMEDY}'
     )
+  _check_state(process)
   return process
+
+
+def _check_state(process: tff.templates.AggregationProcess) -> None:
+  """Raises ValueError if the state of a process depends on the updates."""
+  inner = rounds.of(process)
+  followed = inner.state_paths(inner.tainted())
+  if followed:
+    raise ValueError(
+      f'inner_factory must not learn from updates, but its {".".join(followed[0])} depends on them,'
+      ' and no noise hides that in later rounds: give fixed norms and bounds, or clip_norm='
+      'dpftrl.AdaptiveClipping(…), whose counts have noise'
+    )
 
 
 def _known_updates(size: int, largest: float) -> list[np.ndarray]:

@@ -1,5 +1,6 @@
 """Parameters that a noise state is bound to; no other factory continues it."""
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ from fl_dpftrl import digests, messages
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.logs import noise_record
 from fl_dpftrl.noise import base as noise_base
+from fl_dpftrl.runtime import marks
 
 
 class Parameters(NamedTuple):
@@ -31,6 +33,7 @@ class Parameters(NamedTuple):
 _TYPES = Parameters(tf.int64, tf.int64, tf.float64, tf.float64)
 # What may be changed within a run, on purpose; the last fields.
 _CHANGEABLE = ('noise_multiplier', 'clip_norm')
+_SECRET = ('seed', 'buffers')
 _REMEDY = (
   'use the factory that made the state, in the version of fl_dpftrl that made it, or'
   ' change_noise where only the noise multiplier or the clip norm was changed on purpose'
@@ -49,22 +52,41 @@ def of(
   )
 
 
-def bind(stream: noise_base.NoiseStream, own: Parameters) -> noise_base.NoiseStream:
+def release_identity(strategy: strategies.Strategy, **settings: Any) -> str:
+  """Returns a digest of a strategy and of settings that bound updates and scale noise."""
+  described = repr((digests.strategy_digest(strategy), sorted(settings.items())))
+  return hashlib.sha256(b'fl_dpftrl release ' + described.encode()).hexdigest()[:32]
+
+
+def bind(
+  stream: noise_base.NoiseStream, own: Parameters, release_identity: str
+) -> noise_base.NoiseStream:
   """Returns a stream of the same rows whose state holds its parameters.
 
-  `next` fails with an InvalidArgumentError for a state of other parameters.
+  `next` fails with an InvalidArgumentError for a state of other parameters. It marks the state
+  that a row comes from and the state after it, which `process_check` looks for.
 
   Args:
-    stream: stream whose states are named tuples with a field `parameters`.
+    stream: stream whose states are named tuples with fields `row_stddev` and `parameters`.
     own: parameters of the factory that the stream is for.
+    release_identity: `release_identity` of that factory.
   """
 
   def init():
     return stream.init()._replace(parameters=_tensors(own))
 
-  return noise_base.NoiseStream(
-    init, lambda noise: stream.next(check(noise, own)), lambda noise: stream.skip(check(noise, own))
-  )
+  def next_fn(noise):
+    checked = marks.noise_in(check(noise, own), _are_secret(noise), release_identity)
+    row, advanced = stream.next(checked)
+    stddev = marks.public(advanced.row_stddev, release_identity)
+    return row, marks.noise_out(advanced._replace(row_stddev=stddev), release_identity)
+
+  return noise_base.NoiseStream(init, next_fn, lambda noise: stream.skip(check(noise, own)))
+
+
+def _are_secret(noise: Any) -> list[bool]:
+  """Returns, for each tensor of a noise state, True if it tells noise."""
+  return [name in _SECRET for name in noise._fields for _ in tf.nest.flatten(getattr(noise, name))]
 
 
 def check(noise: Any, own: Parameters) -> Any:

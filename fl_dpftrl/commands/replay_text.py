@@ -35,6 +35,9 @@ def text(result: statement_lib.Statement) -> str:
     ]
   lines += [*_per_device(result, per_device), '', 'assumptions']
   lines += [f'- {messages.one_line(sentence, limit=LONGEST)}' for sentence in result.assumptions]
+  if result.not_private_metrics:
+    names = messages.one_line(', '.join(result.not_private_metrics), limit=LONGEST)
+    lines += ['', f'metrics without the noise, which nothing here covers: {names}']
   return '\n'.join(lines)
 
 

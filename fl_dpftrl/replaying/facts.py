@@ -82,6 +82,7 @@ class RunFacts:
     recorded_noise: what the log's metadata state of the noise, of `noise_record.STATED`.
     declared_schema: schema that was declared before the run, if any; a statement has its figures.
     schema_in_log: whether the log's metadata state that schema, as a guard wrote it.
+    not_private_metrics: metrics that were computed from clients' data without the noise, by name.
     counted: confidential counts; None in a publishable statement.
     log: files that were read; None in a publishable statement.
   """
@@ -104,6 +105,7 @@ class RunFacts:
   recorded_noise: tuple[str, ...] = ()
   declared_schema: participation.MinSep | None = None
   schema_in_log: bool = False
+  not_private_metrics: tuple[str, ...] = ()
   counted: Counted | None = None
   log: tuple[log_lib.LogFile, ...] | None = None
 
@@ -136,6 +138,7 @@ class RunFacts:
       'canaries': self.canaries or None,
       'recorded_noise': list(self.recorded_noise) or None,
       'schema_in_log': self.schema_in_log or None,
+      'not_private_metrics': list(self.not_private_metrics) or None,
     }
     return {
       'num_rounds': self.num_rounds,

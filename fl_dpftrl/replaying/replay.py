@@ -16,7 +16,7 @@ from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.centralized import sampling as sampling_lib
-from fl_dpftrl.logs import canaries, noise_record
+from fl_dpftrl.logs import canaries, metric_names, noise_record
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import logged as logged_lib
 from fl_dpftrl.replaying import embedded, sensitivities, spending, void
@@ -238,6 +238,7 @@ def _facts(
     recorded_noise=noise_record.stated(run.log.metadata),
     declared_schema=run.declared_schema,
     schema_in_log=run.schema_in_log,
+    not_private_metrics=metric_names.read(run.log.metadata),
     counted=facts_lib.Counted(
       num_devices=happened.num_devices,
       num_participations=happened.num_participations,

@@ -235,6 +235,11 @@ class Statement:
       confidential=self.confidential,
     )
 
+  @property
+  def not_private_metrics(self) -> tuple[str, ...]:
+    """Metrics of all runs that no guarantee covers, by name; none if publishable."""
+    return tuple(dict.fromkeys(name for run in self.runs for name in run.not_private_metrics))
+
   def parts(self) -> tuple[Part, ...]:
     """Returns the guarantees that it has, the worst case first."""
     result = [Part('worst_case', self.worst_case, True)]

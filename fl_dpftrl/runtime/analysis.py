@@ -16,6 +16,10 @@ import tensorflow_federated as tff
 # Separates the name of a sum from that of a part of it; in no name of TFF's.
 _PART = '/'
 VALUE, ZERO, BLOCK, TOTAL = 'value', 'zero', 'block', 'total'
+SELECT, SEQUENCE_MAP = 'federated_select', 'sequence_map'
+SEQUENCE_REDUCE, SEQUENCE_SUM = 'sequence_reduce', 'sequence_sum'
+_WRITE_A_FUNCTION = 'call every function inside the computation'
+WRITE_OTHERWISE = 'write it with federated_map and federated_aggregate'
 
 _Block: TypeAlias = tff.framework.ComputationBuildingBlock
 _SUM = tff.framework.FEDERATED_AGGREGATE.uri
@@ -42,11 +46,9 @@ class UnsupportedComputationError(NotImplementedError):
   """A computation that cannot run in this process; the message says why."""
 
 
-def unsupported(part: str) -> UnsupportedComputationError:
-  return UnsupportedComputationError(
-    f'{part} cannot run in this process; give the computation to a worker of'
-    ' TensorFlow Federated instead'
-  )
+def unsupported(part: str, instead: str) -> UnsupportedComputationError:
+  """Returns the error for a part that cannot run, with what to write instead of it."""
+  return UnsupportedComputationError(f'{part} cannot run in this process; {instead}')
 
 
 def part_of(name: str, part: str) -> str:
@@ -98,6 +100,18 @@ class Analysis:
     """Returns the named values that an expression refers to, each once."""
     return list(dict.fromkeys(_names_in(block, self.parameter, self.named)))
 
+  def databases(self) -> frozenset[str]:
+    """Returns the values that clients select from, and use for nothing else."""
+    selected, used = set(), set()
+    for one in self.named.values():
+      if one.per_client and one.block is not None:
+        if is_select(one):
+          selected.update(self.names_in(element(one.block.argument, 2)))
+          used.update(self.names_in(element(one.block.argument, 0)))
+        else:
+          used.update(self.names_in(one.block))
+    return frozenset(selected - used)
+
 
 def analyse(comp: Any) -> Analysis:
   """Names the values of a `tff.Computation` and assigns them to stages.
@@ -108,7 +122,10 @@ def analyse(comp: Any) -> Analysis:
     UnsupportedComputationError: naming the part that cannot be run.
   """
   if not isinstance(comp, tff.framework.ConcreteComputation):
-    raise unsupported(f'a computation of class {type(comp).__name__}')
+    raise unsupported(
+      f'a computation of class {type(comp).__name__}',
+      'make it with tff.federated_computation or tff.tensorflow.computation',
+    )
   block = comp.to_building_block()
   if _has_secure_sums(block):
     block = tff.backends.test.replace_secure_intrinsics_with_bodies(comp).to_building_block()
@@ -137,10 +154,18 @@ def _has_secure_sums(block: _Block) -> bool:
 
 
 def is_sum(one: Named) -> bool:
+  return _is_call_of(_SUM, one)
+
+
+def is_select(one: Named) -> bool:
+  return _is_call_of(SELECT, one)
+
+
+def _is_call_of(uri: str, one: Named) -> bool:
   return (
     isinstance(one.block, tff.framework.Call)
     and isinstance(one.block.function, tff.framework.Intrinsic)
-    and one.block.function.uri == _SUM
+    and one.block.function.uri == uri
   )
 
 
@@ -154,6 +179,10 @@ def is_eval(uri: str) -> bool:
 
 def is_copy(uri: str) -> bool:
   return uri in _COPIES
+
+
+def makes_sequences(uri: str) -> bool:
+  return uri in (SELECT, SEQUENCE_MAP, SEQUENCE_REDUCE, SEQUENCE_SUM)
 
 
 def element(block: _Block, index: int) -> _Block:
@@ -195,7 +224,7 @@ def _calls_of(block: _Block) -> tuple[Any, Sequence[Any], _Block]:
     result = tff.framework.Reference('result', call.type_signature)
     return of and ('argument', of), [('result', call)], result
   if not isinstance(block, tff.framework.Lambda):
-    raise unsupported(f'a computation of type {block.type_signature}')
+    raise unsupported(f'a computation of type {block.type_signature!s:.80}', _WRITE_A_FUNCTION)
   parameter = None
   if block.parameter_name is not None:
     parameter = block.parameter_name, block.parameter_type
@@ -212,7 +241,7 @@ def _inputs(parameter: str, of: tff.Type, path: tuple[int, ...] = ()) -> Iterato
       yield from _inputs(parameter, part, (*path, index))
     return
   if isinstance(of, tff.FunctionType):
-    raise unsupported(f'an argument that is a function, {of},')
+    raise unsupported(f'an argument that is a function, {of!s:.80},', _WRITE_A_FUNCTION)
   yield Named(
     name=input_name(parameter, path),
     block=None,
@@ -237,7 +266,7 @@ def _named(
   function = block.function
   if not isinstance(function, tff.framework.Intrinsic):
     if not isinstance(function, tff.framework.CompiledComputation):
-      raise unsupported(f'a call of {function.compact_representation():.80}')
+      raise unsupported(f'a call of {function.compact_representation():.80}', _WRITE_A_FUNCTION)
     yield here(name, block, member_of(of), False)
     return
   uri = function.uri
@@ -250,8 +279,8 @@ def _named(
     yield Named(part_of(name, TOTAL), None, total, False, stage + 1)
     yield Named(name, block, member_of(of), False, stage + 1)
     return
-  if not (is_map(uri) or is_eval(uri) or is_copy(uri)):
-    raise unsupported(f'the operation {uri}')
+  if not any(is_one(uri) for is_one in (is_map, is_eval, is_copy, makes_sequences)):
+    raise unsupported(f'the operation {uri}', WRITE_OTHERWISE)
   # Clients that all start from the same may yet draw different random numbers.
   per_client = is_per_client(of) and uri not in (
     tff.framework.FEDERATED_BROADCAST.uri,

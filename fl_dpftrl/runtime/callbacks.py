@@ -42,3 +42,8 @@ def resources(graph: tf.compat.v1.GraphDef) -> list[Any]:
   """Returns the resources of all callbacks in a graph."""
   keys = [node.attr[_KEY].s for node in graph.node if node.op == OPERATION]
   return [_callbacks[key].resources() for key in keys if key in _callbacks]
+
+
+def is_own(node: tf.compat.v1.NodeDef) -> bool:
+  """Returns whether an operation calls a function given to `call`: of its inputs alone."""
+  return node.op == OPERATION and node.attr[_KEY].s in _callbacks

@@ -78,6 +78,7 @@ class Work:
     types: types of those that are no tensors yet.
     arrays: that were returned to users.
     seed: client → int64, of `programs.CLIENT_SEED_SPEC`.
+    model_bytes: size of what each client keeps copies of.
   """
 
   step: programs.Step
@@ -88,6 +89,7 @@ class Work:
   types: Mapping[str, Any]
   arrays: values.Arrays
   seed: Callable[[int], np.ndarray]
+  model_bytes: int
 
   def taken(self, client: int, name: str) -> Tensors:
     """Returns the tensors of a value that a client takes."""
@@ -172,8 +174,7 @@ class Threads:
   def blocks(self, work: Work, stop: 'Stop') -> Generator[Trained, None, None]:
     own = {name: list(map(_made, of_clients)) for name, of_clients in work.own.items()}
     work = dataclasses.replace(work, own=own)
-    model_bytes = sum(map(values.num_bytes, work.shared.values()))
-    num_threads = memory.concurrent_clients(model_bytes, self.at_most)
+    num_threads = memory.concurrent_clients(work.model_bytes, self.at_most)
     found = blocks(work.num_clients)
     train_block = lambda index, manager: work.train(found[index], manager)
     return in_order(train_block, len(found), num_threads, stop)

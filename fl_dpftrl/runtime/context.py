@@ -243,6 +243,8 @@ class _Call:
     zeros = {
       part(name, analysis.BLOCK): self._shared.pop(part(name, analysis.ZERO)) for name in stage.sums
     }
+    # A database is one for all clients, and they take slices of it.
+    sent = [n for n in step.takes if n in self._shared and n not in self._program.databases]
     own = [name for name in step.takes if name in self._of_client]
     named = self._program.named
     work = clients.Work(
@@ -254,6 +256,7 @@ class _Call:
       types={name: named[name].member for name in own if named[name].block is None},
       arrays=self._arrays,
       seed=seed,
+      model_bytes=sum(values.num_bytes(self._shared[name]) for name in sent),
     )
     for name in stage.keeps:
       self._of_client[name] = []

@@ -1,12 +1,13 @@
 """Evaluates expressions of a computation to tensors of a graph."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.runtime import analysis, imports
+from fl_dpftrl.runtime import analysis, imports, sequences
 
 _Block: TypeAlias = tff.framework.ComputationBuildingBlock
 _Bound: TypeAlias = dict[str, Any]  # Values of names within an expression.
@@ -85,7 +86,7 @@ class Evaluator:
       return tf.constant(block.value, block.type_signature.dtype)
     if isinstance(block, framework.Call):
       return self._called(block, bound)
-    raise analysis.unsupported(f'{block.compact_representation():.80}')
+    raise analysis.unsupported(f'{block.compact_representation():.80}', analysis.WRITE_OTHERWISE)
 
   def _function(self, block: tff.framework.Lambda, bound: _Bound) -> Callable[[Any], Any]:
     def call(argument):
@@ -108,7 +109,39 @@ class Evaluator:
       return self._evaluate(block.argument, bound)(None)
     if analysis.is_copy(function.uri):
       return self._evaluate(block.argument, bound)
-    raise analysis.unsupported(f'the operation {function.uri}')
+    if analysis.makes_sequences(function.uri):
+      return self._sequence(function.uri, block, bound)
+    raise analysis.unsupported(f'the operation {function.uri}', analysis.WRITE_OTHERWISE)
+
+  def _sequence(self, uri: str, block: tff.framework.Call, bound: _Bound) -> imports.Value:
+    """The result of an operation on each element of a data set."""
+    of = block.argument.type_signature
+    if uri == analysis.SEQUENCE_SUM:
+      return sequences.summed(self._evaluate(block.argument, bound), of)
+    parts = [analysis.element(block.argument, index) for index in range(len(of))]
+    value = functools.partial(self._evaluate, bound=bound)
+    seed = self.importer.new_seed()
+    if uri == analysis.SEQUENCE_REDUCE:
+      data_set = sequences.elements(value(parts[0]), of[0])
+      return sequences.reduced(self._each(parts[2], bound), data_set, value(parts[1]), seed)
+    result = analysis.member_of(block.type_signature)
+    if uri == analysis.SEQUENCE_MAP:
+      data_set = sequences.elements(value(parts[1]), of[1])
+      return sequences.mapped(self._each(parts[0], bound), data_set, result, seed)
+    keys, database, select = value(parts[0]), value(parts[2]), self._each(parts[3], bound)
+    data_set = tf.data.Dataset.from_tensor_slices(keys)
+    return sequences.mapped(lambda own, key: select(own, (database, key)), data_set, result, seed)
+
+  def _each(self, block: _Block, bound: _Bound) -> sequences.Function:
+    """A function for the elements of a data set, in a graph of its own."""
+
+    def call(seed: tf.Tensor, argument: imports.Value) -> imports.Value:
+      importer = self.importer.within(seed)
+      inside = Evaluator(self._analysed, self._named, importer, dict(self._known))
+      result = inside._evaluate(block, bound)(argument)
+      return tf.nest.pack_sequence_as(result, importer.cleaned(tf.nest.flatten(result)))
+
+    return call
 
   def _selected(self, block: tff.framework.Selection, bound: _Bound) -> Any:
     path, source = [], block

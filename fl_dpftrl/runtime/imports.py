@@ -4,23 +4,28 @@ TFF runs each call of a computation in a session of its own: only what the resul
 need is run, variables are new, and an initialising operation comes first. A graph
 that several clients run at the same time, in one process, has none of that by
 itself. So the serialised graph is rewritten before it is imported: it is pruned,
-its variables live for one call, and reading them waits for the initialisation.
+its resources live for one call, and using them waits for the initialisation.
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.runtime import analysis, callbacks, products, randomness, reductions
+from fl_dpftrl.runtime import (
+  analysis,
+  callbacks,
+  loops,
+  products,
+  randomness,
+  reductions,
+  resources,
+)
 
-# TensorFlow makes a new resource at each call of an operation of this name.
-_ANONYMOUS = b'cd2c89b7-88b7-44c8-ad83-06c2a9158347'
-_VARIABLE = 'VarHandleOp'
-_TABLES = ('HashTableV2', 'MutableHashTableV2', 'MutableDenseHashTableV2')
-_PASSED_ON = ('Identity', 'IdentityN')
+# Which node to be beside, and compilation by XLA, which lacks operations put in here.
+_LEFT_OUT = ('_class', '_XlaMustCompile', '_XlaCompile')
 _SCOPE = 'part'
 # Functions are known to TensorFlow by their names, in the whole process.
 _unique = itertools.count()
@@ -36,13 +41,15 @@ class Importer:
     seed: int64, shape [2]; new in each call of the graph.
     honours_seeds: operations that have a seed of their own start from it in each
       call of the graph.
+    of_clients: whether the graph is given the values of single clients.
   """
 
-  def __init__(self, seed: tf.Tensor, *, honours_seeds: bool):
+  def __init__(self, seed: tf.Tensor, *, honours_seeds: bool, of_clients: bool):
+    self._of_clients = of_clients
     self._seed = seed
     self._honours_seeds = honours_seeds
     self._count = 0
-    self.variables: list[tf.Tensor] = []
+    self._variables: list[tf.Tensor] = []
     self.resources: list[Any] = []
 
   def call(self, computation: tff.framework.CompiledComputation, argument: Value) -> Value:
@@ -53,39 +60,60 @@ class Importer:
     """
     kind = computation.proto.WhichOneof('computation')
     if kind != 'tensorflow':
-      raise analysis.unsupported(f'a computation made of {kind}')
+      raise analysis.unsupported(f'a computation made of {kind}', 'write it in TensorFlow')
     program = computation.proto.tensorflow
     graph = tf.compat.v1.GraphDef()
     program.graph_def.Unpack(graph)
     results = list(_tensor_names(program.result))
     given = dict(_bound(program.parameter, argument)) if program.HasField('parameter') else {}
-    inputs = {_node(name) for name in given}
-    _prune(graph, {*map(_node, results), program.initialize_op} - {''}, inputs)
+    inputs = {resources.node_of(name) for name in given}
+    _prune(graph, {*map(resources.node_of, [*results, program.initialize_op])} - {''}, inputs)
+    _leave_out(graph)
     self.resources.extend(callbacks.resources(graph))
-    handles = _own_variables(graph)
-    if program.initialize_op:
-      _initialise_first(graph, program.initialize_op)
     _leave_out_asserted(graph)
+    handles = resources.rewrite(graph, program.initialize_op, of_clients=self._of_clients)
     reductions.rewrite(graph)
     products.rewrite(graph)
     seed = randomness.rewrite(graph, honours_seeds=self._honours_seeds)
     if seed is not None:
       given[f'{seed}:0'] = randomness.child(self._seed, self._count)
     self._count += 1
-    _rename_functions(graph, f'__{next(_unique)}')
+    _rename(graph, f'__{next(_unique)}')
     present = {node.name for node in graph.node}
     found = tf.graph_util.import_graph_def(
       graph,
-      input_map={n: t for n, t in given.items() if _node(n) in present},
+      input_map={n: _here(t) for n, t in given.items() if resources.node_of(n) in present},
       return_elements=[*results, *(f'{name}:0' for name in handles)],
       name=_SCOPE,
     )
-    self.variables.extend(found[len(results) :])
+    self._variables.extend(found[len(results) :])
     return _assembled(program.result, dict(zip(results, found)))
 
+  def cleaned(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Returns the tensors, once the memory of the variables is free."""
+    if not self._variables:
+      return [tf.identity(tensor) for tensor in tensors]
+    with tf.control_dependencies(tensors):
+      freed = [tf.raw_ops.DestroyResourceOp(resource=v) for v in self._variables]
+    with tf.control_dependencies(freed):
+      return [tf.identity(tensor) for tensor in tensors]
 
-def _node(tensor_name: str) -> str:
-  return tensor_name.lstrip('^').split(':')[0]
+  def new_seed(self) -> tf.Tensor:
+    """Returns a seed that nothing else has; int64, shape [2]."""
+    self._count += 1
+    return randomness.child(self._seed, self._count - 1)
+
+  def within(self, seed: tf.Tensor) -> 'Importer':
+    """Returns an importer for a function of the graph, with a seed of the function's own."""
+    inner = Importer(seed, honours_seeds=self._honours_seeds, of_clients=self._of_clients)
+    inner.resources = self.resources
+    return inner
+
+
+def _here(tensor: tf.Tensor) -> tf.Tensor:
+  """Returns a tensor in the graph that is being built, which may be a function of its own."""
+  graph = tf.compat.v1.get_default_graph()
+  return tensor if tensor.graph is graph else graph.capture(tensor)
 
 
 def _tensor_names(binding: Any) -> Iterator[str]:
@@ -118,25 +146,33 @@ def _assembled(binding: Any, tensors: dict[str, tf.Tensor]) -> Value:
 
 
 def _prune(graph: tf.compat.v1.GraphDef, wanted: set[str], inputs: set[str]) -> None:
-  """Keeps what is wanted, what it needs, and the inputs."""
-  nodes = {node.name: node for node in graph.node}
-  kept, left = set(inputs & nodes.keys()), list(wanted)
-  while left:
-    name = left.pop()
-    if name not in kept:
-      kept.add(name)
-      left.extend(map(_node, nodes[name].input))
+  """Keeps what is wanted, what it needs, and the inputs, for which nothing has to wait."""
+  kept = resources.needed(graph, wanted, inputs)
   for index in reversed(range(len(graph.node))):
-    if graph.node[index].name not in kept:
+    node = graph.node[index]
+    if node.name not in kept:
       del graph.node[index]
+    else:
+      node.input[:] = [one for one in node.input if one[0] != '^' or one[1:] not in inputs]
 
 
-def _rename_functions(graph: tf.compat.v1.GraphDef, suffix: str) -> None:
-  """Tells the functions of a rewritten graph from those of the original."""
+def _leave_out(graph: tf.compat.v1.GraphDef) -> None:
+  """Drops attributes that refer to nodes by name, or cannot hold once a graph is rewritten."""
+  functions = graph.library.function
+  for one in itertools.chain(graph.node, functions, *(f.node_def for f in functions)):
+    for name in _LEFT_OUT:
+      if name in one.attr:
+        del one.attr[name]
+
+
+def _rename(graph: tf.compat.v1.GraphDef, suffix: str) -> None:
+  """Tells functions of a rewritten graph from those of the original; loops from each other."""
   names = {function.signature.name for function in graph.library.function}
   renamed = lambda name: name + suffix if name in names else name
   for node in _all_nodes(graph):
     node.op = renamed(node.op)
+    if node.op in loops.ENTRANCES:
+      node.attr['frame_name'].s += suffix.encode()
     for attribute in node.attr.values():
       if attribute.HasField('func'):
         attribute.func.name = renamed(attribute.func.name)
@@ -168,47 +204,3 @@ def _leave_out_asserted(graph: tf.compat.v1.GraphDef) -> None:
     node.attr['T'].list.type[:] = [types[i] for i in shown]
     del node.input[:]
     node.input.extend([condition, *(others[i] for i in shown), *others[len(types) :]])
-
-
-def _own_variables(graph: tf.compat.v1.GraphDef) -> list[str]:
-  """Makes variables anonymous; gives the names of their nodes."""
-  first: dict[tuple[bytes, bytes], str] = {}
-  for node in graph.node:
-    if node.op != _VARIABLE:
-      continue
-    name = node.attr['shared_name'].s or node.name.encode()
-    key = node.attr['container'].s, name
-    if key in first:  # The same variable once more.
-      node.op = 'Identity'
-      node.attr.clear()
-      node.attr['T'].type = tf.resource.as_datatype_enum
-      node.input.append(first[key])
-    else:
-      first[key] = node.name
-      node.attr['shared_name'].s = _ANONYMOUS
-      node.attr['container'].s = b''
-  return list(first.values())
-
-
-def _initialise_first(graph: tf.compat.v1.GraphDef, operation: str) -> None:
-  """Makes all other uses of variables and tables wait for an operation."""
-  nodes = {node.name: node for node in graph.node}
-  before, left = set(), [_node(operation)]
-  while left:
-    name = left.pop()
-    if name not in before:
-      before.add(name)
-      left.extend(map(_node, nodes[name].input))
-  handles = {n.name for n in graph.node if n.op in (_VARIABLE, *_TABLES)}
-  while (
-    passed_on := {
-      node.name
-      for node in graph.node
-      if node.op in _PASSED_ON and handles & set(map(_node, node.input))
-    }
-    - handles
-  ):
-    handles |= passed_on
-  for node in graph.node:
-    if node.name not in before | handles and handles & set(map(_node, node.input)):
-      node.input.append(f'^{_node(operation)}')

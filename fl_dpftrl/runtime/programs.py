@@ -105,12 +105,14 @@ class Program:
     named: its values.
     stages: in their order.
     results: names of the values that are its result, part by part.
+    databases: names of values that clients only select from, which takes no copy.
   """
 
   parameter: str | None
   named: dict[str, analysis.Named]
   stages: tuple[Stage, ...]
   results: tuple[str, ...]
+  databases: frozenset[str]
 
   @property
   def has_clients(self) -> bool:
@@ -129,7 +131,9 @@ def tensor_specs(of: tff.Type) -> list[tf.TensorSpec]:
     return [tf.TensorSpec([], tf.variant)]
   if isinstance(of, tff.TensorType):
     return [tff.types.type_to_tf_tensor_specs(of)]
-  raise analysis.unsupported(f'a value of type {of.compact_representation()}')
+  raise analysis.unsupported(
+    f'a value of type {of.compact_representation():.80}', 'use tensors, structures and data sets'
+  )
 
 
 def build(comp: Any) -> Program:
@@ -155,7 +159,13 @@ class _Builder:
     results = self._results(self._analysed.result)
     self._wanted.update(results)
     stages = [self._stage(index) for index in reversed(range(self._analysed.num_stages))]
-    return Program(self._analysed.parameter, self._named, tuple(reversed(stages)), results)
+    return Program(
+      self._analysed.parameter,
+      self._named,
+      tuple(reversed(stages)),
+      results,
+      self._analysed.databases(),
+    )
 
   def _results(self, block: _Block) -> tuple[str, ...]:
     """Names for the parts of the result that are placed, or for all of it."""
@@ -210,7 +220,7 @@ class _Builder:
     takes = self._needed(gives, stage, per_client=False)
 
     def compute(seed, known):
-      evaluator = self._evaluator(seed, known)
+      evaluator = self._evaluator(seed, known, of_clients=False)
       return [evaluator.value(name) for name in gives], [evaluator]
 
     return self._step(takes, gives, compute, randomness.SEED_SPEC)
@@ -226,9 +236,9 @@ class _Builder:
 
     def compute(seed, known):
       # In this order, by which the parts of a client's work have their random numbers.
-      client = self._evaluator(seed[:2], known)
+      client = self._evaluator(seed[:2], known, of_clients=True)
       computed = {name: client.value(name) for name in values}
-      adder = self._evaluator(seed[2:], known)
+      adder = self._evaluator(seed[2:], known, of_clients=True)
       totals = [adder.with_summand(name, computed[part(name, analysis.VALUE)]) for name in sums]
       return [*totals, *(computed[name] for name in keeps)], [client, adder]
 
@@ -242,14 +252,16 @@ class _Builder:
     others = [name for one in sums for name in self._names_in_function(one, analysis.MERGE)]
 
     def compute(seed, known):
-      evaluator = self._evaluator(seed, known)
+      evaluator = self._evaluator(seed, known, of_clients=True)
       return [evaluator.with_block(name) for name in sums], [evaluator]
 
     takes = list(dict.fromkeys([*totals, *blocks, *others]))
     return self._step(takes, totals, compute, randomness.SEED_SPEC)
 
-  def _evaluator(self, seed: tf.Tensor, known: dict[str, Any]) -> evaluation.Evaluator:
-    importer = imports.Importer(seed, honours_seeds=self._honours_seeds)
+  def _evaluator(
+    self, seed: tf.Tensor, known: dict[str, Any], *, of_clients: bool
+  ) -> evaluation.Evaluator:
+    importer = imports.Importer(seed, honours_seeds=self._honours_seeds, of_clients=of_clients)
     return evaluation.Evaluator(self._analysed, self._named, importer, known)
 
   def _step(
@@ -269,11 +281,11 @@ class _Builder:
       remaining = iter(tensors)
       known = {name: _nested(self._named[name].member, remaining) for name in takes}
       results, evaluators = compute(seed, known)
-      importers = [one.importer for one in evaluators]
-      for importer in importers:
-        resources.extend(importer.resources)
       flat = [tensor for result in results for tensor in _flat(result)]
-      return _after_cleaning(flat, [v for importer in importers for v in importer.variables])
+      for one in reversed(evaluators):
+        resources.extend(one.importer.resources)
+        flat = one.importer.cleaned(flat)
+      return flat
 
     specs = [seed, *(spec for of in of_takes for spec in of)]
     unnamed = [tf.TensorSpec(spec.shape, spec.dtype) for spec in specs]
@@ -316,15 +328,3 @@ def _flat(value: imports.Value) -> list[tf.Tensor]:
   if isinstance(value, tuple):
     return [tensor for part in value for tensor in _flat(part)]
   return [value]
-
-
-def _after_cleaning(
-  tensors: Sequence[tf.Tensor], variables: Sequence[tf.Tensor]
-) -> list[tf.Tensor]:
-  """Returns the tensors, once the memory of the variables is free."""
-  if not variables:
-    return [tf.identity(tensor) for tensor in tensors]
-  with tf.control_dependencies(tensors):
-    freed = [tf.raw_ops.DestroyResourceOp(resource=v) for v in variables]
-  with tf.control_dependencies(freed):
-    return [tf.identity(tensor) for tensor in tensors]

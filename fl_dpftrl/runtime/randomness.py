@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from fl_dpftrl.runtime import loops
+
 SEED_SPEC = tf.TensorSpec([2], tf.int64, 'random_seed')
 SEED_NAME = 'random_seed'
 _SEED_TYPE = tf.int64.as_datatype_enum
@@ -58,10 +60,10 @@ _BRANCHES = ('If', 'StatelessIf', 'Case', 'StatelessCase')
 _LOOPS = ('While', 'StatelessWhile')
 
 
-def child(seed: tf.Tensor, index: int) -> tf.Tensor:
+def child(seed: tf.Tensor, index: int | tf.Tensor) -> tf.Tensor:
   """Returns the seed of part number `index` of something with a seed."""
   return tf.random.stateless_uniform(
-    [2], seed + tf.constant([index, 0], tf.int64), None, None, tf.int64
+    [2], seed + tf.convert_to_tensor([index, 0], tf.int64), None, None, tf.int64
   )
 
 
@@ -115,7 +117,7 @@ class _Rewriter:
       # Branches have one signature, and so have the two halves of a loop.
       for node in self._all_nodes():
         if node.op in (*_BRANCHES, *_LOOPS) and self._draws(node):
-          self._drawing.update(_function_names(node))
+          self._drawing.update(function_names(node))
 
   def _all_nodes(self) -> Iterable[tf.compat.v1.NodeDef]:
     yield from self._graph.node
@@ -129,7 +131,7 @@ class _Rewriter:
       return node.op in self._drawing
     if node.op not in (*_CALLS, *_BRANCHES, *_LOOPS):
       return False
-    return any(name in self._drawing for name in _function_names(node))
+    return any(name in self._drawing for name in function_names(node))
 
   def _renamed(self, name: str) -> str:
     return name + _MARK if name in self._drawing else name
@@ -159,15 +161,16 @@ class _Rewriter:
     """Rewrites the nodes of a body; returns whether any of them draws."""
     drawing = [node for node in body.nodes if self._draws(node)]
     for node in drawing:
+      around = body.around(node)
       if node.op in _DRAWS:
-        self._rewrite_draw(node, body)
+        self._rewrite_draw(node, around)
       elif node.op in _DATA_SETS:
-        _reseed_data_set(node, body)
+        _reseed_data_set(node, around)
       elif node.op in self._functions:
-        _append_input(node, body.child_seed())
+        _append_input(node, around.child_seed())
         node.op = self._renamed(node.op)
       else:
-        self._rewrite_call(node, body)
+        self._rewrite_call(node, around)
     return bool(drawing)
 
   def _rewrite_draw(self, node: tf.compat.v1.NodeDef, body: '_Body') -> None:
@@ -213,21 +216,60 @@ class _Rewriter:
 
 
 class _Body:
-  """The nodes of a graph or function, and new ones among them."""
+  """The nodes of a graph or function, or of a loop among them, and new ones.
 
-  def __init__(self, nodes: Any, *, is_function: bool, seed: str):
+  Args:
+    nodes: of the whole graph or function.
+    is_function: whether it is a function.
+    seed: tensor that nothing else uses.
+    after: node of the loop, which constants have to come after; None outside of loops.
+  """
+
+  def __init__(self, nodes: Any, *, is_function: bool, seed: str, after: str | None = None):
     self.nodes = nodes
     self._is_function = is_function
     self._seed = seed
+    self._after = after
     self._count = 0
     self._num_seeds = 0
+    self._loops = loops.Loops(nodes)
+    self._inside: dict[bytes, _Body] = {}
+
+  def around(self, node: Any) -> '_Body':
+    """Returns the innermost loop that a node is in, or all."""
+    frame = self._loops.around(node)
+    if frame is None:
+      return self
+    if frame not in self._inside:
+      self._inside[frame] = self._loop(frame)
+    return self._inside[frame]
+
+  def _loop(self, frame: bytes) -> '_Body':
+    """Adds a seed to the variables of a loop, another one in each iteration."""
+    entrance, condition = self._loops.entrances[frame], self._loops.condition(frame)
+    outside = self.around(self._loops.source(entrance))
+    enter = self.add('Enter', [outside.child_seed()], T=_SEED_TYPE)
+    for name in ('frame_name', 'parallel_iterations'):
+      self.nodes[-1].attr[name].CopyFrom(entrance.attr[name])
+    merge = self.add('Merge', [self.output(enter, 'output')], T=_SEED_TYPE)
+    merged = self.nodes[-1]
+    merged.attr['N'].i = 2
+    seed = self.output(merge, 'output')
+    switch = self.add('Switch', [seed, self.output(condition.name, 'output')], T=_SEED_TYPE)
+    inside = _Body(self.nodes, is_function=self._is_function, seed=seed, after=merge)
+    kept = f'{switch}:output_true:0' if self._is_function else f'{switch}:1'
+    step = self.add('AddV2', [kept, inside.constant([0, 1])], T=_SEED_TYPE)
+    following = self.add('NextIteration', [self.output(step, 'z')], T=_SEED_TYPE)
+    merged.input.append(self.output(following, 'output'))
+    return inside
 
   def output(self, node_name: str, output: str) -> str:
     return f'{node_name}:{output}:0' if self._is_function else node_name
 
   def add(self, op: str, inputs: Iterable[str], **types: int) -> str:
     self._count += 1
-    node = self.nodes.add(name=f'{self._seed}/{op}_{self._count}', op=op)
+    prefix = self._after or self._seed
+    node = self.nodes.add(name=f'{prefix}/{op}_{self._count}', op=op)
     node.input.extend(inputs)
     for name, of in types.items():
       node.attr[name].type = of
@@ -236,7 +278,7 @@ class _Body:
   def constant(self, value: Any, dtype: Any = np.int64) -> str:
     array = np.array(value, dtype)
     of = tf.as_dtype(array.dtype).as_datatype_enum
-    name = self.add('Const', [], dtype=of)
+    name = self.add('Const', [f'^{self._after}'] if self._after else [], dtype=of)
     self.nodes[-1].attr['value'].tensor.CopyFrom(tf.make_tensor_proto(array))
     return self.output(name, 'output')
 
@@ -280,7 +322,8 @@ def _reseed_data_set(node: tf.compat.v1.NodeDef, body: _Body) -> None:
     node.input[place + offset] = scalar
 
 
-def _function_names(node: tf.compat.v1.NodeDef) -> list[str]:
+def function_names(node: tf.compat.v1.NodeDef) -> list[str]:
+  """Returns the names of the functions that are attributes of a node."""
   names = []
   for attribute in node.attr.values():
     if attribute.HasField('func'):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+from tensorflow_federated.python.core.impl.types import type_conversions
 from tensorflow_federated.python.core.impl.utils import tensorflow_utils
 
 from fl_dpftrl import messages
@@ -129,7 +130,9 @@ def tensors(value: Any, of: tff.Type, arrays: Arrays) -> tuple[tf.Tensor, ...]:
     return (tf.data.experimental.to_variant(_data_set(value, of)),)
   if isinstance(of, tff.TensorType):
     return (arrays.tensor(value, tff.types.type_to_tf_tensor_specs(of)),)
-  raise analysis.unsupported(f'a value of type {of.compact_representation()}')
+  raise analysis.unsupported(
+    f'a value of type {of.compact_representation():.80}', 'use tensors, structures and data sets'
+  )
 
 
 def misfit(value: Any, of: tff.Type, arrays: Arrays) -> str:
@@ -193,7 +196,7 @@ def _member(of: tff.Type, found: Iterator[tf.Tensor], arrays: Arrays) -> Any:
     )
   tensor = next(found)
   if isinstance(of, tff.SequenceType):
-    element_spec = tff.types.type_to_tf_structure(of.element)
+    element_spec = type_conversions.type_to_tf_structure(of.element)
     return tf.data.experimental.from_variant(tensor, element_spec)
   return arrays.array(tensor)
 

@@ -139,7 +139,7 @@ def test_a_burnt_row_keeps_the_clip_norm(tmp_path):
 
 def followed(clipping, norms, num_rounds):
   """Returns the clip norm after rounds without noise, with these norms in each."""
-  rule = adaptive.Rule(clipping, 0.0, 0.0, len(norms), None)
+  rule = adaptive.Rule(clipping, 0.0, 0.0, len(norms), None, 'test')
   clip_norm = tf.constant(clipping.initial)
   for t in range(num_rounds):
     counts = tf.constant([np.sum(norms > clip_norm.numpy()), 0, 0], tf.float32)

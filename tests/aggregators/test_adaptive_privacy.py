@@ -60,7 +60,7 @@ def bounded(updates, clip_norm):
 
 def losses(adversary, *, update_stddev):
   """Returns the privacy loss of each run, and of runs without the device."""
-  rule = adaptive.Rule(CLIPPING, update_stddev, COUNT_STDDEV, REPORT_GOAL, None)
+  rule = adaptive.Rule(CLIPPING, update_stddev, COUNT_STDDEV, REPORT_GOAL, None, 'test')
   generator = np.random.default_rng(5)
   z = generator.normal(size=(NUM_ROUNDS, 4, NUM_RUNS))
   noise = np.einsum('ts,scr->tcr', STRATEGY.noising_matrix(NUM_ROUNDS), update_stddev * z)

@@ -5,7 +5,9 @@ import collections
 import numpy as np
 import pytest
 import tensorflow_federated as tff
+import tensorflow_privacy as tfp
 
+from fl_dpftrl import adaptive_clipping
 from fl_dpftrl.aggregators import factory, inner_sum
 from fl_dpftrl.families import identity
 
@@ -97,6 +99,52 @@ def test_what_does_not_sum_is_refused_when_the_process_is_created(inner):
   with pytest.raises(ValueError, match='inner_factory must sum updates') as e:
     aggregator.create(VALUE_TYPE)
   assert 'SumFactory' in str(e.value) and len(str(e.value)) <= 300
+
+
+QUANTILE = tff.aggregators.PrivateQuantileEstimationProcess
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'inner',
+  [
+    tff.aggregators.zeroing_factory(
+      QUANTILE.no_noise(2.0, 0.98, 0.5), tff.aggregators.SumFactory()
+    ),
+    tff.aggregators.clipping_factory(
+      QUANTILE.no_noise(2.0, 0.5, 0.5), tff.aggregators.SumFactory()
+    ),
+    # Its noise is not that of the factory, so it is not accounted for.
+    tff.aggregators.clipping_factory(
+      QUANTILE(tfp.QuantileEstimatorQuery(2.0, 0.5, 0.5, 1.0, 10.0, geometric_update=True)),
+      tff.aggregators.SumFactory(),
+    ),
+    tff.aggregators.SecureSumFactory(QUANTILE.no_noise(2.0, 0.95, 0.5)),
+  ],
+  ids=['zeroing', 'clipping', 'noised quantile', 'secure bounds'],
+)
+def test_a_sum_that_learns_from_updates_is_refused(inner):
+  for clip_norm in (CLIP_NORM, adaptive_clipping.AdaptiveClipping(CLIP_NORM, rounds=3)):
+    with pytest.raises(
+      ValueError, match='inner_factory must not learn from updates, but its state'
+    ):
+      make(inner, clip_norm=clip_norm, noise_multiplier=1.0).create(VALUE_TYPE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'inner',
+  [
+    tff.aggregators.clipping_factory(CLIP_NORM, tff.aggregators.SumFactory()),
+    tff.aggregators.zeroing_factory(10.0, tff.aggregators.SumFactory()),
+    SECURE,
+    tff.aggregators.HadamardTransformFactory(),
+    tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(1e-9, 4, CLIP_NORM),
+  ],
+  ids=['clipping', 'zeroing', 'secure', 'rotation', 'fixed noise'],
+)
+def test_a_sum_with_fixed_norms_is_accepted(inner):
+  inner_sum._check_state(inner.create(VALUE_TYPE))
 
 
 @pytest.mark.slow

@@ -163,23 +163,16 @@ def test_secure_sums_check_their_bounds(in_process, values, inside):
 
 
 def test_what_cannot_run_is_named(in_process):
-  select = tff.federated_computation(
-    lambda server, keys: tff.federated_select(
-      keys,
-      tff.federated_value(3, tff.SERVER),
-      server,
-      tff.tensorflow.computation(
-        lambda values, key: tf.gather(values, key), (tff.TensorType(np.float32, [3]), np.int32)
-      ),
-    ),
-    tff.FederatedType(tff.TensorType(np.float32, [3]), tff.SERVER),
-    tff.FederatedType(tff.TensorType(np.int32, [1]), tff.CLIENTS),
+  applied = tff.federated_computation(
+    lambda function, x: function(x), tff.FunctionType(np.int32, np.int32), np.int32
   )
+  add_one = tff.tensorflow.computation(lambda x: x + 1, np.int32)
   with in_process():
     with pytest.raises(
-      runtime.UnsupportedComputationError, match='federated_select .*worker'
+      runtime.UnsupportedComputationError, match='function.* inside the computation'
     ) as caught:
-      select([1.0, 2.0, 3.0], [[1]])
+      applied(add_one, 1)
+  assert 'worker' not in str(caught.value)
   assert len(str(caught.value)) <= 300 and '\n' not in str(caught.value)
 
 

@@ -1,0 +1,199 @@
+"""TFF's algorithms with the aggregator, as the table of docs/algorithms.md states them."""
+
+import pathlib
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import fl_dpftrl as dpftrl
+
+pytestmark = [pytest.mark.tff, pytest.mark.slow]
+
+SPEC = (tf.TensorSpec([None, 3]), tf.TensorSpec([None, 1]))
+algorithms = tff.learning.algorithms
+PAGE = pathlib.Path(__file__).parents[2] / 'docs' / 'algorithms.md'
+weighted = tff.aggregators.as_weighted_aggregator
+
+
+def sgd():
+  return tff.learning.optimizers.build_sgdm(0.1, momentum=0.5)
+
+
+def network():
+  return tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(3,))])
+
+
+def model_fn():
+  return tff.learning.models.from_keras_model(
+    network(), loss=tf.keras.losses.MeanSquaredError(), input_spec=SPEC
+  )
+
+
+def recon_fn():
+  made = network()
+  local = tf.keras.layers.Dense(1, input_shape=(1,))
+  whole = tf.keras.Sequential([*made.layers, local])
+  whole.build((None, 3))
+  return tff.learning.models.ReconstructionModel.from_keras_model_and_layers(
+    keras_model=whole, global_layers=made.layers, local_layers=[local], input_spec=SPEC
+  )
+
+
+def make(**kwargs):
+  kwargs = dict(noise_multiplier=1.0, clip_norm=1.0, report_goal=2, memory='state') | kwargs
+  return dpftrl.CorrelatedNoiseFactory(dpftrl.BLT([0.8], [0.5]), **kwargs)
+
+
+BUILD = {
+  'build_unweighted_fed_avg': lambda ours: algorithms.build_unweighted_fed_avg(
+    model_fn, client_optimizer_fn=sgd(), server_optimizer_fn=sgd(), model_aggregator=ours
+  ),
+  'build_weighted_fed_avg': lambda ours: algorithms.build_weighted_fed_avg(
+    model_fn, client_optimizer_fn=sgd(), model_aggregator=weighted(ours)
+  ),
+  'build_weighted_fed_avg_with_optimizer_schedule': lambda ours: (
+    algorithms.build_weighted_fed_avg_with_optimizer_schedule(
+      model_fn,
+      client_learning_rate_fn=lambda round_num: 0.1,
+      client_optimizer_fn=tff.learning.optimizers.build_sgdm,
+      model_aggregator=weighted(ours),
+    )
+  ),
+  'build_unweighted_fed_prox': lambda ours: algorithms.build_unweighted_fed_prox(
+    model_fn, 0.1, client_optimizer_fn=sgd(), model_aggregator=ours
+  ),
+  'build_weighted_fed_prox': lambda ours: algorithms.build_weighted_fed_prox(
+    model_fn, 0.1, client_optimizer_fn=sgd(), model_aggregator=weighted(ours)
+  ),
+  'build_fed_sgd': lambda ours: algorithms.build_fed_sgd(model_fn, model_aggregator=weighted(ours)),
+  'build_unweighted_mime_lite': lambda ours: algorithms.build_unweighted_mime_lite(
+    model_fn, base_optimizer=sgd(), model_aggregator=ours
+  ),
+  'build_weighted_mime_lite': lambda ours: algorithms.build_weighted_mime_lite(
+    model_fn, base_optimizer=sgd(), model_aggregator=weighted(ours)
+  ),
+  'build_mime_lite_with_optimizer_schedule': lambda ours: (
+    algorithms.build_mime_lite_with_optimizer_schedule(
+      model_fn,
+      learning_rate_fn=lambda round_num: 0.1,
+      base_optimizer=sgd(),
+      model_aggregator=weighted(ours),
+    )
+  ),
+  'mime lite, both': lambda ours: algorithms.build_unweighted_mime_lite(
+    model_fn, base_optimizer=sgd(), model_aggregator=ours, full_gradient_aggregator=ours
+  ),
+  'build_fed_kmeans': lambda ours: algorithms.build_fed_kmeans(2, (3,), sum_aggregator=ours),
+  'build_fed_recon': lambda ours: algorithms.build_fed_recon(
+    recon_fn,
+    loss_fn=tf.keras.losses.MeanSquaredError,
+    server_optimizer_fn=sgd(),
+    client_optimizer_fn=sgd(),
+    reconstruction_optimizer_fn=sgd(),
+    model_aggregator_factory=weighted(ours),
+  ),
+}
+REFUSED = {
+  'build_unweighted_mime_lite': 'state.client_work.0.accumulator depends',
+  'build_weighted_mime_lite': 'state.client_work.0.accumulator depends',
+  'build_mime_lite_with_optimizer_schedule': 'state.client_work.1.0.accumulator depends',
+  'mime lite, both': 'releases 2 sums in a round',
+}
+
+
+def client_data(seed):
+  x = np.random.default_rng(seed).standard_normal((4, 3)).astype(np.float32)
+  return tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(2)
+
+
+def points(seed):
+  x = np.random.default_rng(seed).standard_normal((4, 3)).astype(np.float32)
+  return tf.data.Dataset.from_tensor_slices(x)
+
+
+@pytest.mark.parametrize('name', BUILD)
+def test_the_verdict_is_that_of_the_table(name):
+  ours = make()
+  process = BUILD[name](ours)
+  found = dpftrl.check_process(process, ours)
+  if name in REFUSED:
+    with pytest.raises(ValueError, match=re.escape(REFUSED[name])):
+      found.require()
+  else:
+    assert found.ok and found.releases == 1, str(found)
+  assert 'aggregator.clipped_count' in found.metrics
+  data = [client_data(0), client_data(1)]
+  if name == 'build_fed_kmeans':
+    data = [points(0), points(1)]
+  state = process.initialize()
+  for _ in range(2):
+    state = process.next(state, data).state
+  assert state.aggregator.noise.row == 2
+
+
+@pytest.mark.parametrize('name', ['build_weighted_fed_avg', 'build_fed_sgd'])
+def test_a_weighted_algorithm_gives_all_clients_the_same_weight(name):
+  """Twice the data, the same update: weights would count it twice."""
+  ours = make(noise_multiplier=0.0, clip_norm=100.0)
+  process = BUILD[name](ours)
+  data = [client_data(0), client_data(1)]
+  more = [client_data(0).concatenate(client_data(0)), client_data(1)]
+  if name == 'build_weighted_fed_avg':
+    # One step a client, so that more data of the same mean is the same update.
+    data = [one.unbatch().batch(99) for one in data]
+    more = [one.unbatch().batch(99) for one in more]
+  results = []
+  for clients in (data, more):
+    state = process.next(process.initialize(), clients).state
+    start = process.get_model_weights(process.initialize()).trainable
+    end = process.get_model_weights(state).trainable
+    results.append(end[1] - start[1])  # The bias starts at 0.
+  np.testing.assert_allclose(results[0], results[1], atol=1e-6)
+
+
+def test_kmeans_needs_a_report_goal_of_one():
+  """Sums and counts of a round are compared with first centroids of weight 1."""
+  data = [points(0), points(1)]
+  ends = []
+  for aggregator in (
+    None,
+    make(noise_multiplier=0.0, clip_norm=1e4, report_goal=1),
+    make(clip_norm=1e4, noise_multiplier=0.0),
+  ):
+    process = algorithms.build_fed_kmeans(2, (3,), random_seed=(1, 2), sum_aggregator=aggregator)
+    state = process.initialize()
+    for _ in range(3):
+      state = process.next(state, data).state
+    ends.append(process.get_model_weights(state))
+  plain, whole, divided = ends
+  np.testing.assert_allclose(plain, whole, rtol=1e-4, atol=1e-5)
+  assert np.abs(plain - divided).max() > 0.05
+
+
+def test_a_mean_in_the_metrics_is_a_metric():
+  """`federated_mean` as metrics aggregation changes no more than the metrics."""
+
+  def mean_of(finalizers):
+    del finalizers
+
+    @tff.federated_computation
+    def mean(values):
+      return tff.federated_zip(dict(mean_loss=tff.federated_mean(values.loss)))
+
+    return mean
+
+  ours = make()
+  process = algorithms.build_unweighted_fed_avg(
+    model_fn, client_optimizer_fn=sgd(), model_aggregator=ours, metrics_aggregator=mean_of
+  )
+  found = dpftrl.check_process(process, ours)
+  assert found.ok and 'client_work.train.mean_loss' in found.metrics
+
+
+def test_the_table_has_every_algorithm():
+  text = PAGE.read_text()
+  public = {name for name in dir(algorithms) if name.startswith('build_')}
+  assert public == set(re.findall(r'`(build_\w+)`', text))

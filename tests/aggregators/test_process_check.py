@@ -1,0 +1,333 @@
+"""What processes learn from clients beside the release of the aggregator."""
+
+import contextlib
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import fl_dpftrl as dpftrl
+from fl_dpftrl.aggregators import canaries, dp_query, process_check
+from tests import every_family
+
+pytestmark = pytest.mark.tff
+
+VECTOR = tff.TensorType(np.float32, [3])
+UPDATES = tff.FederatedType(VECTOR, tff.CLIENTS)
+COUNTS = ('aggregator.clipped_count', 'aggregator.zeroed_count', 'aggregator.rejected_count')
+
+
+def make(strategy=None, **kwargs):
+  kwargs = dict(noise_multiplier=1.0, clip_norm=1.0, report_goal=2, memory='state') | kwargs
+  strategy = strategy or dpftrl.BLT([0.8], [0.5])
+  return dpftrl.CorrelatedNoiseFactory(strategy, **kwargs)
+
+
+def process_of(aggregator, step, *, extra=0.0):
+  """Builds a process whose state is an aggregator's and an extra tensor.
+
+  Args:
+    aggregator: aggregation process.
+    step: (aggregator's state, extra, updates) → (aggregator's state, extra, metrics), federated.
+    extra: first value of the extra tensor, in three coordinates.
+  """
+  start = tff.tensorflow.computation(lambda: tf.fill([3], extra))
+
+  @tff.federated_computation
+  def initialize():
+    return tff.federated_zip(
+      dict(aggregator=aggregator.initialize(), extra=tff.federated_eval(start, tff.SERVER))
+    )
+
+  @tff.federated_computation(initialize.type_signature.result, UPDATES)
+  def next_fn(state, updates):
+    after, kept, metrics = step(state.aggregator, state.extra, updates)
+    return tff.federated_zip(dict(aggregator=after, extra=kept)), metrics
+
+  return tff.templates.IterativeProcess(initialize, next_fn)
+
+
+def add(*values):
+  """Adds two values at the server."""
+  return tff.federated_map(tff.tensorflow.computation(lambda a, b: a + b, VECTOR, VECTOR), values)
+
+
+def seed_of(state):
+  """Takes the seed out of an aggregator's state."""
+  return tff.federated_map(
+    tff.tensorflow.computation(lambda state: state.noise.seed, state.type_signature.member), state
+  )
+
+
+def honest(aggregator):
+  """Learns from clients by the aggregator alone."""
+
+  def step(state, extra, updates):
+    output = aggregator.next(state, updates)
+    return output.state, add(extra, output.result), output.measurements
+
+  return step
+
+
+def with_mean(aggregator):
+  """Adds the mean of the updates to its state, without noise."""
+
+  def step(state, extra, updates):
+    output = aggregator.next(state, updates)
+    kept = add(output.result, tff.federated_mean(updates))
+    return output.state, kept, output.measurements
+
+  return step
+
+
+def with_metric(aggregator):
+  """Shows the mean of the updates as a metric."""
+
+  def step(state, extra, updates):
+    output = aggregator.next(state, updates)
+    kept = add(extra, output.result)
+    return output.state, kept, tff.federated_zip(dict(step_size=tff.federated_mean(updates)))
+
+  return step
+
+
+def twice(aggregator):
+  """Puts one row of noise into two sums."""
+
+  def step(state, extra, updates):
+    output, again = aggregator.next(state, updates), aggregator.next(state, updates)
+    kept = add(output.result, again.result)
+    return output.state, kept, output.measurements
+
+  return step
+
+
+def same_row_again(aggregator):
+  """Forgets that a row was used."""
+
+  def step(state, extra, updates):
+    output = aggregator.next(state, updates)
+    return state, add(extra, output.result), output.measurements
+
+  return step
+
+
+def fresh_noise(aggregator):
+  """Begins the noise anew in each round."""
+
+  def step(state, extra, updates):
+    output = aggregator.next(aggregator.initialize(), updates)
+    return output.state, add(extra, output.result), output.measurements
+
+  return step
+
+
+def shown_seed(aggregator):
+  """Shows the seed of the noise as a metric."""
+
+  def step(state, extra, updates):
+    output = aggregator.next(state, updates)
+    return output.state, add(extra, output.result), seed_of(state)
+
+  return step
+
+
+@functools.cache
+def plain():
+  """Creates the process of an aggregator, once."""
+  return make().create(VECTOR)
+
+
+def check(step, aggregator=None):
+  aggregator = aggregator or make()
+  process = process_of(aggregator.create(VECTOR), step(aggregator.create(VECTOR)))
+  return process_check.check_process(process, aggregator)
+
+
+def test_an_honest_process_passes():
+  found = check(honest)
+  assert found.ok and found.releases == 1 and found.reason is None
+  assert found.require() is found and found.unprotected == found.exposed == ()
+  # Its second output has no name.
+  assert found.metrics == tuple(name.replace('aggregator', '1') for name in COUNTS)
+  assert str(found).startswith('protected by the aggregator\nreleases in a round: 1\n')
+
+
+def test_a_mean_without_noise_in_the_state_is_refused():
+  found = check(with_mean)
+  assert found.unprotected == ('state.extra',) and found.releases == 1
+  with pytest.raises(ValueError, match='state.extra depends on clients') as error:
+    found.require()
+  assert len(str(error.value)) <= 300
+  assert 'NOT PROTECTED' in str(found)
+
+
+def test_a_metric_without_noise_is_named():
+  found = check(with_metric)
+  assert found.ok and found.metrics == ('1.step_size',)
+
+
+@pytest.mark.parametrize(
+  ('step', 'reason'),
+  [
+    (twice, 'releases 2 sums in a round'),
+    (same_row_again, 'must come from the state of the round'),
+    (fresh_noise, 'must come from the state of the round'),
+    (shown_seed, '1 depends on the seed or the buffers of the noise'),
+  ],
+)
+def test_noise_that_is_misused_is_refused(step, reason):
+  found = check(step)
+  assert not found.ok and reason in found.reason
+
+
+@pytest.mark.parametrize(
+  'other',
+  [
+    make(noise_multiplier=0.1),
+    make(clip_norm=2.0),
+    make(report_goal=3),
+    make(zeroing_norm=5.0),
+    make(noise_seed=1),
+    make(dpftrl.TreeOnline()),
+  ],
+)
+def test_a_process_of_another_aggregator_is_refused(other):
+  process = process_of(plain(), honest(plain()))
+  found = process_check.check_process(process, other)
+  assert found.releases == 0 and found.unprotected == ('state.extra',)
+  with pytest.raises(ValueError, match='must be built with the aggregator'):
+    found.require()
+
+
+def test_data_that_come_into_the_state_rounds_later_are_found():
+  """Three tensors of the state hand clients' data on, one a round."""
+
+  @tff.tensorflow.computation
+  def start():
+    return [tf.zeros([3])] * 3
+
+  @tff.federated_computation
+  def initialize():
+    return tff.federated_zip(
+      dict(aggregator=plain().initialize(), late=tff.federated_eval(start, tff.SERVER))
+    )
+
+  shift = tff.tensorflow.computation(
+    lambda late, x: [late[1], late[2], x], start.type_signature.result, VECTOR
+  )
+
+  @tff.federated_computation(initialize.type_signature.result, UPDATES)
+  def next_fn(state, updates):
+    output = plain().next(state.aggregator, updates)
+    late = tff.federated_map(shift, (state.late, tff.federated_sum(updates)))
+    first = tff.federated_map(
+      tff.tensorflow.computation(lambda late: late[0][0], start.type_signature.result), state.late
+    )
+    return tff.federated_zip(dict(aggregator=output.state, late=late)), first
+
+  found = process_check.check_process(tff.templates.IterativeProcess(initialize, next_fn), make())
+  assert found.unprotected == ('state.late',) and found.metrics == ('1',)
+
+
+def test_noise_that_clients_choose_protects_nothing():
+  """The noise state's row follows the clients, so noise can be repeated at will."""
+  choose = tff.tensorflow.computation(
+    lambda state, x: state._replace(
+      noise=state.noise._replace(row=state.noise.row + tf.cast(x[0], tf.int64))
+    ),
+    plain().initialize.type_signature.result.member,
+    VECTOR,
+  )
+
+  def step(state, extra, updates):
+    output = plain().next(tff.federated_map(choose, (state, tff.federated_sum(updates))), updates)
+    return output.state, add(extra, output.result), output.measurements
+
+  found = process_check.check_process(process_of(plain(), step), make())
+  assert not found.ok and 'state.extra' in found.unprotected
+
+
+def test_what_is_no_process_is_refused():
+  with pytest.raises(ValueError, match='aggregator must be a CorrelatedNoiseFactory'):
+    process_check.check_process(process_of(plain(), honest(plain())), None)
+  with pytest.raises(ValueError, match='process must be one of TFF'):
+    process_check.check_process(object(), make())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('memory', ['state', 'engine'])
+@pytest.mark.parametrize('name', every_family.NAMES)
+def test_every_family_protects(name, memory):
+  found = check(honest, make(every_family.example(name, 9), memory=memory))
+  assert found.ok and found.releases == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'arguments',
+  [
+    dict(clip_norm=dpftrl.AdaptiveClipping(0.1, rounds=5)),
+    dict(clip_norm=dpftrl.AdaptiveClipping(0.1, rounds=5), memory='engine'),
+    dict(inner_factory=tff.aggregators.SecureSumFactory(1.0)),
+    dict(zeroing_norm=3.0, noise_seed=3),
+  ],
+  ids=lambda arguments: ' '.join(arguments),
+)
+def test_all_kinds_of_the_aggregator_protect(arguments):
+  found = check(honest, make(**arguments))
+  assert found.ok and found.releases == 1
+  # With adaptive clipping, the counts have noise.
+  assert bool(found.metrics) == ('clip_norm' not in arguments)
+
+
+@pytest.mark.slow
+def test_rows_of_a_server_protect_unless_clients_write_them(tmp_path):
+  strategy = dpftrl.BLT([0.8], [0.5])
+  served = dpftrl.RowServer(strategy, tmp_path, size=3, num_rounds=4, stddev=1.0)
+  with contextlib.closing(served) as rows:
+    aggregator = make(strategy, memory=rows)
+    assert check(honest, aggregator).ok
+
+    def step(state, extra, updates):
+      @tff.tensorflow.computation(VECTOR)
+      def write(x):
+        text = tf.strings.as_string(x[0])
+        with tf.control_dependencies([tf.io.write_file(str(tmp_path / 'row'), text)]):
+          return tf.identity(x)
+
+      return honest(aggregator.create(VECTOR))(state, extra, tff.federated_map(write, updates))
+
+    found = check(lambda _: step, aggregator)
+    assert 'state.extra' in found.unprotected
+
+
+@pytest.mark.slow
+def test_canaries_change_nothing():
+  class None_:
+    def total(self, round_index):
+      return np.zeros(3, np.float32)
+
+    def scores(self, round_index, total):
+      return np.zeros(0)
+
+  aggregator = canaries.CanaryFactory.of(make(), canaries.Channel(None_()))
+  assert check(honest, aggregator).ok
+  assert check(with_mean, aggregator).unprotected == ('state.extra',)
+
+
+@pytest.mark.slow
+def test_the_query_protects():
+  query = dp_query.CorrelatedNoiseQuery(make(), tf.TensorSpec([3]))
+  aggregator = tff.aggregators.DifferentiallyPrivateFactory(query).create(VECTOR)
+  found = process_check.check_process(process_of(aggregator, honest(aggregator)), make())
+  assert found.ok and found.releases == 1 and not found.metrics
+  follows = tff.aggregators.clipping_factory(
+    tff.aggregators.PrivateQuantileEstimationProcess.no_noise(1.0, 0.5, 0.2),
+    tff.aggregators.SumFactory(),
+  )
+  aggregator = tff.aggregators.DifferentiallyPrivateFactory(query, follows).create(VECTOR)
+  found = process_check.check_process(process_of(aggregator, honest(aggregator)), make())
+  assert found.unprotected and not found.ok

@@ -1,0 +1,113 @@
+"""`dpftrl.train` of processes that learn from clients beside their aggregator."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import fl_dpftrl as dpftrl
+from fl_dpftrl.commands import main
+
+pytestmark = [pytest.mark.tff, pytest.mark.slow]
+
+CLIENTS = [f'client{i}' for i in range(4)]
+
+
+def model_fn():
+  made = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(3,))])
+  return tff.learning.models.from_keras_model(
+    made,
+    loss=tf.keras.losses.MeanSquaredError(),
+    input_spec=(tf.TensorSpec([None, 3]), tf.TensorSpec([None, 1])),
+  )
+
+
+def client_data(round_index, client):
+  del round_index
+  x = np.random.default_rng(CLIENTS.index(client)).standard_normal((4, 3)).astype(np.float32)
+  return tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(2)
+
+
+def make():
+  return dpftrl.CorrelatedNoiseFactory(
+    dpftrl.BLT([0.8], [0.5]), noise_multiplier=1.0, clip_norm=1.0, report_goal=2
+  )
+
+
+def mime_lite(aggregator, **kwargs):
+  optimizer = tff.learning.optimizers.build_sgdm(0.1, momentum=0.9)
+  return tff.learning.algorithms.build_unweighted_mime_lite(
+    model_fn, base_optimizer=optimizer, model_aggregator=aggregator, **kwargs
+  )
+
+
+def test_mime_lite_is_refused_and_void_if_forced(tmp_path, capsys):
+  aggregator = make()
+  process = mime_lite(aggregator)
+  arguments = dict(folder=tmp_path / 'run', num_rounds=2, clients=CLIENTS, client_data=client_data)
+  with pytest.raises(ValueError, match=r'state\.client_work\.0\.accumulator') as error:
+    dpftrl.train(process, aggregator, **arguments)
+  assert '\n' not in str(error.value) and len(str(error.value)) <= 300
+  assert not (tmp_path / 'run').exists()
+  trained = dpftrl.train(process, aggregator, **arguments, allow_unprotected_state=True)
+  assert 'state.client_work.0.accumulator' in trained.statement.void_reason
+  assert 'VOID' in (tmp_path / 'run' / 'privacy.html').read_text().upper()
+  replayed = [
+    'replay',
+    f'--log={tmp_path / "run" / "participation.parquet"}',
+    f'--strategy={tmp_path / "run" / "strategy.json"}',
+    '--noise_multiplier=1.0',
+    '--delta=1e-6',
+  ]
+  with pytest.raises(SystemExit) as ended:
+    main.main(replayed)
+  assert ended.value.code == 4
+  assert 'accumulator' in capsys.readouterr().out
+
+
+def test_two_releases_in_a_round_are_refused(tmp_path):
+  aggregator = make()
+  process = mime_lite(aggregator, full_gradient_aggregator=aggregator)
+  with pytest.raises(ValueError, match='releases 2 sums in a round'):
+    dpftrl.train(
+      process, aggregator, folder=tmp_path, num_rounds=2, clients=CLIENTS, client_data=client_data
+    )
+
+
+def test_metrics_without_noise_are_named(tmp_path, capsys):
+  aggregator = make()
+  process = tff.learning.algorithms.build_unweighted_fed_avg(
+    model_fn,
+    client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.1),
+    model_aggregator=aggregator,
+  )
+  trained = dpftrl.train(
+    process, aggregator, folder=tmp_path, num_rounds=2, clients=CLIENTS, client_data=client_data
+  )
+  names = trained.statement.not_private_metrics
+  assert 'client_work.train.loss' in names and 'aggregator.clipped_count' in names
+  assert trained.statement.void_reason is None
+  stated = json.loads((tmp_path / 'privacy.json').read_text())
+  assert stated['not_private_metrics'] == list(names)
+  assert 'client_work.train.loss' in (tmp_path / 'privacy.html').read_text()
+  replayed = [
+    'replay',
+    f'--log={tmp_path / "participation.parquet"}',
+    f'--strategy={tmp_path / "strategy.json"}',
+    '--noise_multiplier=1.0',
+    '--delta=1e-6',
+  ]
+  main.main(replayed)
+  assert 'metrics without the noise' in capsys.readouterr().out
+
+
+def test_a_process_without_a_model_is_refused(tmp_path):
+  aggregator = make()
+  process = tff.learning.algorithms.build_fed_kmeans(2, (3,), sum_aggregator=aggregator)
+  arguments = dict(folder=tmp_path / 'run', num_rounds=2, clients=CLIENTS, client_data=client_data)
+  for other in (process, object()):
+    with pytest.raises(ValueError, match='process must be a learning process'):
+      dpftrl.train(other, aggregator, **arguments)
+  assert not (tmp_path / 'run').exists()

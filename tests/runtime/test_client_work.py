@@ -1,0 +1,368 @@
+"""TensorFlow of all kinds in the work of clients."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fl_dpftrl import runtime
+
+pytestmark = pytest.mark.tff
+
+FLOATS = [1.0, 2.0, 3.0]
+VECTOR = tff.TensorType(np.float32, [3])
+WORDS = tff.TensorType(np.str_, [None])
+NUMBERS = tff.SequenceType(np.int64)
+
+
+def at_clients(work, of):
+  """A computation that does the work at each client, with its own argument."""
+  work = tff.tensorflow.computation(work, of)
+  return tff.federated_computation(
+    lambda values: tff.federated_map(work, values), tff.FederatedType(of, tff.CLIENTS)
+  )
+
+
+def by_loops_of_version_1(work):
+  def traced(x):
+    tf.compat.v1.disable_control_flow_v2()
+    try:
+      return work(x)
+    finally:
+      tf.compat.v1.enable_control_flow_v2()
+
+  return traced
+
+
+# What one client could read of another: each kind, filled by every client in turn.
+
+
+def hash_table(x):
+  return _of_table(tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, -1), x)
+
+
+def named_table(x):
+  return _of_table(tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, -1, 'shared'), x)
+
+
+def dense_table(x):
+  table = tf.lookup.experimental.DenseHashTable(
+    tf.int64, tf.int64, -1, empty_key=-1, deleted_key=-2
+  )
+  return _of_table(table, x)
+
+
+def table_of_vectors(x):
+  table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, [-1, -1])
+  return _of_table(table, tf.reshape(x, [1]), tf.reshape(x, [1, 1]) * [[1, 1]])
+
+
+def table_of_a_function(x):
+  @tf.function
+  def of_one_call(x):
+    types = dict(key_dtype=tf.int64, value_dtype=tf.int64)
+    handle = tf.raw_ops.MutableHashTableV2(shared_name='inside', **types)
+    size = tf.raw_ops.LookupTableSizeV2(table_handle=handle)
+    with tf.control_dependencies([size]):
+      insertion = tf.raw_ops.LookupTableInsertV2(table_handle=handle, keys=x, values=x)
+    with tf.control_dependencies([insertion]):
+      return tf.identity(size), tf.raw_ops.LookupTableSizeV2(table_handle=handle)
+
+  return of_one_call(x)
+
+
+def variable(x):
+  # Like the variable of another part of the graph that has the same name.
+  handles = [tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[], shared_name='v') for _ in range(2)]
+  before = tf.raw_ops.VarIsInitializedOp(resource=handles[0])
+  with tf.control_dependencies([before]):
+    assigned = tf.raw_ops.AssignVariableOp(resource=handles[0], value=x)
+  with tf.control_dependencies([assigned]):
+    after = tf.raw_ops.VarIsInitializedOp(resource=handles[1])
+  return tf.cast(before, tf.int64), tf.cast(after, tf.int64)
+
+
+def _of_table(table, key, value=None):
+  before = table.size()
+  with tf.control_dependencies([before]):
+    insertion = table.insert(key, key if value is None else value)
+  with tf.control_dependencies([insertion]):
+    return before, table.size()
+
+
+@pytest.mark.parametrize(
+  'work',
+  [hash_table, named_table, dense_table, table_of_vectors, table_of_a_function, variable],
+  ids=lambda work: work.__name__,
+)
+def test_no_client_reads_what_another_wrote(work, in_process):
+  comp = at_clients(work, np.int64)
+  with in_process(max_concurrent_clients=2):
+    for _ in range(2):
+      assert comp([1, 2, 3, 4]) == [(0, 1)] * 4
+
+
+def test_the_contents_of_a_table_may_be_an_argument(in_process):
+  def last(words):
+    initial = tf.lookup.KeyValueTensorInitializer(words, tf.range(tf.size(words)))
+    return tf.lookup.StaticHashTable(initial, -1).lookup(words[-1])
+
+  comp = tff.tensorflow.computation(last, WORDS)
+  with in_process(max_concurrent_clients=2):
+    assert [comp(['a', 'b', 'c']), comp(['a', 'd'])] == [2, 1]
+    assert at_clients(last, WORDS)([['a'], ['b', 'a'], ['c', 'a', 'b']]) == [0, 1, 2]
+
+
+def queue(x):
+  waiting = tf.queue.FIFOQueue(10, [tf.float32], [[]])
+  with tf.control_dependencies([waiting.enqueue(x)]):
+    return waiting.size()
+
+
+def accumulator(x):
+  gradients = tf.compat.v1.ConditionalAccumulator(tf.float32, shape=[])
+  with tf.control_dependencies([gradients.apply_grad(x)]):
+    return gradients.num_accumulated()
+
+
+def staged(x):
+  staging = tf.raw_ops.Stage(values=[x])
+  with tf.control_dependencies([staging]):
+    return tf.raw_ops.StageSize(dtypes=[tf.float32])
+
+
+def batched(x):
+  together = tf.nondifferentiable_batch_function(2, 1, 2)
+  return together(lambda values: values + tf.reduce_sum(values))(tf.reshape(x, [1]))
+
+
+def variable_of_version_1(x):
+  kept = tf.compat.v1.Variable(0.0, use_resource=False)
+  with tf.control_dependencies([tf.compat.v1.assign_add(kept, x)]):
+    return tf.identity(kept)
+
+
+def variable_of_a_function(x):
+  @tf.function
+  def assigned(x):
+    handle = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[], shared_name='inside')
+    tf.raw_ops.AssignVariableOp(resource=handle, value=x)
+    return tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
+
+  return assigned(x)
+
+
+@pytest.mark.parametrize(
+  'work, operation',
+  [
+    (queue, 'FIFOQueueV2'),
+    (accumulator, 'ResourceConditionalAccumulator'),
+    (staged, 'Stage'),
+    (batched, 'BatchFunction'),
+    (variable_of_version_1, 'VariableV2'),
+    (variable_of_a_function, 'VarHandleOp'),
+  ],
+)
+def test_what_would_keep_data_between_clients_is_refused(work, operation, in_process):
+  with in_process():
+    with pytest.raises(runtime.UnsupportedComputationError, match=f'{operation}.*client') as found:
+      at_clients(work, np.float32)(FLOATS)
+  assert 'variables' in str(found.value) and len(str(found.value)) <= 300
+
+
+def test_the_server_may_use_a_queue(in_process):
+  @tff.tensorflow.computation(np.float32)
+  def through_a_queue(x):
+    waiting = tf.queue.FIFOQueue(10, [tf.float32], [[]])
+    with tf.control_dependencies([waiting.enqueue(x)]):
+      return waiting.dequeue()
+
+  @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+  def queued(values):
+    return tff.federated_map(through_a_queue, tff.federated_sum(values))
+
+  with in_process():
+    assert [queued(FLOATS), queued([1.0])] == [6.0, 1.0]
+
+
+def test_what_is_left_out_is_not_refused(in_process):
+  def unused(x):
+    queue(x), variable_of_a_function(x)
+    return x + 1.0
+
+  with in_process():
+    assert at_clients(unused, np.float32)(FLOATS) == [2.0, 3.0, 4.0]
+
+
+def test_iterators_begin_anew(in_process):
+  def one_shot(x):
+    return x + tf.compat.v1.data.make_one_shot_iterator(tf.data.Dataset.range(2)).get_next()
+
+  def initializable(data):
+    iterator = tf.compat.v1.data.make_initializable_iterator(data)
+    with tf.control_dependencies([iterator.initializer]):
+      return iterator.get_next()
+
+  @tf.function
+  def in_a_function(data):
+    iterator = iter(data)
+    return next(iterator) + next(iterator)
+
+  with in_process(max_concurrent_clients=2):
+    assert at_clients(one_shot, np.int64)([1, 2, 3]) == [1, 2, 3]
+    assert at_clients(initializable, NUMBERS)([[1], [2], [3]]) == [1, 2, 3]
+    assert at_clients(in_a_function, NUMBERS)([[1, 2], [3, 4]]) == [3, 7]
+
+
+def test_parts_of_a_graph_that_refer_to_left_out_ones(in_process):
+  def beside_the_argument(x):
+    with tf.compat.v1.colocate_with(x):
+      doubled = tf.constant(2.0) * 3.0
+    with tf.compat.v1.colocate_with(doubled):
+      other = tf.constant(1.0)
+    with tf.compat.v1.colocate_with(other):
+      return doubled + 1.0
+
+  def after_the_argument(x):
+    with tf.control_dependencies([x]):
+      return tf.constant(7.0)
+
+  def in_turn(x):
+    return tf.CriticalSection().execute(lambda: x + 1.0)
+
+  with in_process():
+    assert at_clients(beside_the_argument, np.float32)(FLOATS) == [7.0] * 3
+    assert at_clients(after_the_argument, np.float32)(FLOATS) == [7.0] * 3
+    assert at_clients(in_turn, np.float32)(FLOATS) == [2.0, 3.0, 4.0]
+
+
+def test_debug_measurements(in_process):
+  """Their norms are beside arguments that the pruned graph lacks, in functions too."""
+  factory = tff.learning.add_debug_measurements(tff.aggregators.MeanFactory())
+  process = factory.create(tff.types.to_type([(np.float32, (2,))]), tff.TensorType(np.float32))
+  with in_process():
+    found = process.next(process.initialize(), [[[3.0, 4.0]]] * 2, [1.0, 1.0])
+  assert found.measurements['server_update_norm'] == pytest.approx(5.0)
+
+
+def test_checks_and_prints(in_process, capfd):
+  def checked(x):
+    with tf.control_dependencies([tf.debugging.assert_less(x, 3.0)]):
+      x = tf.identity(x)
+    sound = tf.debugging.check_numerics(1.0 / x, 'not a number')
+    with tf.control_dependencies([tf.print('told', sound)]):
+      return tf.identity(sound)
+
+  comp = at_clients(checked, np.float32)
+  with in_process():
+    assert comp([1.0, 2.0]) == [1.0, 0.5]
+    assert 'told 0.5' in capfd.readouterr().err
+    for refused in (4.0, 0.0):
+      with pytest.raises(tf.errors.InvalidArgumentError):
+        comp([1.0, refused])
+
+
+def sparse(x):
+  found = tf.sparse.from_dense(x)
+  batches = tf.data.Dataset.from_tensors(found).repeat(2).batch(2)
+  total = batches.reduce(0.0, lambda total, part: total + tf.sparse.reduce_sum(part))
+  return total, tf.sparse.to_dense(tf.sparse.reorder(found))[1]
+
+
+def ragged(words):
+  letters = tf.strings.split(words)
+  batches = tf.data.Dataset.from_tensor_slices(words).map(tf.strings.split).ragged_batch(2)
+  total = batches.reduce(np.int64(0), lambda total, part: total + tf.size(part, tf.int64))
+  return total, tf.reduce_max(letters.row_lengths())
+
+
+def strings(words):
+  table = tf.lookup.StaticVocabularyTable(
+    tf.lookup.KeyValueTensorInitializer(['a', 'bb'], np.array([0, 1])), num_oov_buckets=1
+  )
+  return tf.reduce_sum(table.lookup(words)), tf.strings.reduce_join(words, separator='-')
+
+
+def nested(data):
+  windows = data.window(2).flat_map(lambda window: window.batch(2))
+  ranges = data.interleave(tf.data.Dataset.range, cycle_length=2, num_parallel_calls=2)
+  total = lambda data_set: data_set.cache().reduce(
+    np.int64(0), lambda total, part: total + tf.reduce_sum(part)
+  )
+  return total(windows), total(ranges)
+
+
+@pytest.mark.parametrize(
+  'work, of, argument, expected',
+  [
+    (sparse, VECTOR, [1.0, 0.0, 2.0], (6.0, 0.0)),
+    (ragged, WORDS, ['a bb', 'c'], (3, 2)),
+    (strings, WORDS, ['bb', b'\xff', 'a'], (3, b'bb-\xff-a')),
+    (nested, NUMBERS, [1, 2, 3], (6, 4)),
+  ],
+  ids=['sparse', 'ragged', 'strings', 'nested'],
+)
+def test_tensors_and_data_sets_of_all_kinds(work, of, argument, expected, in_process):
+  with in_process(max_concurrent_clients=2):
+    assert at_clients(work, of)([argument] * 3) == [expected] * 3
+
+
+def test_loops_and_branches_of_version_1(in_process):
+  @by_loops_of_version_1
+  def power(x):
+    steps = lambda i, y: (i + 1, y * x)
+    return tf.compat.v1.while_loop(lambda i, y: i < 3, steps, [0, tf.constant(1.0)])[1]
+
+  @by_loops_of_version_1
+  def slope(x):
+    return tf.gradients(power(x), x)[0]
+
+  @by_loops_of_version_1
+  def either(x):
+    return tf.compat.v1.cond(x > 1.0, lambda: 10.0 * x, lambda: -x)
+
+  work = tff.tensorflow.computation(power, np.float32)
+
+  @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+  def twice(values):
+    return tff.federated_map(work, tff.federated_map(work, values))
+
+  with in_process(max_concurrent_clients=2):
+    assert at_clients(slope, np.float32)(FLOATS) == [3.0, 12.0, 27.0]
+    assert at_clients(either, np.float32)(FLOATS) == [-1.0, 20.0, 30.0]
+    assert twice([1.0, 2.0]) == [1.0, 512.0]  # Two loops with one name in one graph.
+
+
+def test_draws_in_loops_of_version_1(in_process):
+  """Each iteration, loop within a loop and client draws its own; the same seed the same."""
+
+  @by_loops_of_version_1
+  def drawn(_):
+    def inner(i, found):
+      draw = lambda j, found: (j + 1, found.write(2 * i + j, tf.random.normal([])))
+      return i + 1, tf.compat.v1.while_loop(lambda j, _: j < 2, draw, [0, found])[1]
+
+    found = tf.TensorArray(tf.float32, 6)
+    found = tf.compat.v1.while_loop(lambda i, _: i < 3, inner, [0, found])[1]
+    # The condition draws, too.
+    last = tf.compat.v1.while_loop(
+      lambda x: x + tf.random.uniform([]) < 2.0, lambda x: x + 1, [0.0]
+    )
+    return tf.concat([found.stack(), tf.reshape(last, [1])], 0)
+
+  comp = at_clients(drawn, np.float32)
+  results = []
+  for threads in (1, 4):
+    with in_process(max_concurrent_clients=threads):
+      results.append(np.array(comp(FLOATS)))
+  np.testing.assert_array_equal(*results)
+  assert len(np.unique(results[0][:, :6])) == 18
+
+
+def test_functions_that_ask_for_their_own_compilation(in_process):
+  @tf.function(jit_compile=True)
+  def squared(x):
+    return tf.reduce_sum(x * (tf.reshape(x, [1, 3]) @ tf.eye(3))) + 0.0 * tf.random.normal([])
+
+  with in_process():
+    assert at_clients(squared, VECTOR)([FLOATS]) == [14.0]

@@ -1,0 +1,144 @@
+"""Data sets that computations make: slices for clients, mapped elements, results."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fl_dpftrl.runtime import context as contexts
+from fl_dpftrl.runtime import memory
+
+pytestmark = pytest.mark.tff
+
+NUMBERS = tff.SequenceType(np.int64)
+ROWS = tff.TensorType(np.float32, [None, 2])
+
+
+def rows_of(data_set):
+  return [tf.nest.map_structure(lambda tensor: tensor.numpy().tolist(), one) for one in data_set]
+
+
+def selection(select=tff.federated_select):
+  """Each client selects rows of a database, with their keys."""
+
+  @tff.tensorflow.computation(ROWS, np.int32)
+  def row(database, key):
+    return collections.OrderedDict(row=tf.gather(database, key), key=key)
+
+  @tff.federated_computation(
+    tff.FederatedType(ROWS, tff.SERVER),
+    tff.FederatedType(tff.TensorType(np.int32, [2]), tff.CLIENTS),
+  )
+  def selected(database, keys):
+    return select(keys, tff.federated_value(5, tff.SERVER), database, row)
+
+  return selected
+
+
+@pytest.mark.parametrize('select', [tff.federated_select, tff.federated_secure_select])
+def test_clients_select_what_their_keys_say(select, in_process):
+  database = np.arange(6, dtype=np.float32).reshape(3, 2)
+  with in_process(max_concurrent_clients=2):
+    found = selection(select)(database, [[2, 0], [1, 1]])
+  assert [rows_of(one) for one in found] == [
+    [{'row': [4.0, 5.0], 'key': 2}, {'row': [0.0, 1.0], 'key': 0}],
+    [{'row': [2.0, 3.0], 'key': 1}, {'row': [2.0, 3.0], 'key': 1}],
+  ]
+
+
+def test_a_database_is_not_counted_for_each_client(in_process, monkeypatch):
+  counted = []
+  limit = memory.concurrent_clients
+  monkeypatch.setattr(
+    memory, 'concurrent_clients', lambda size, most: counted.append(size) or limit(size, most)
+  )
+  with in_process():
+    selection()(np.zeros([1000, 2], np.float32), [[1, 2]])
+  assert max(counted) < 100
+
+
+def test_what_clients_select_can_be_trained_on(in_process):
+  """Slices go through variables and draws of the function, and on to the client's work."""
+
+  @tff.tensorflow.computation(ROWS, np.int32)
+  def noisy(database, key):
+    offset = tf.Variable(0.0)
+    with tf.control_dependencies([offset.assign_add(10.0)]):
+      return tf.gather(database, key)[0] + offset.read_value() + tf.random.uniform([])
+
+  @tff.tensorflow.computation(tff.SequenceType(np.float32))
+  def first_two(data):
+    return data.batch(2).reduce(tf.zeros([2]), lambda _, values: values)
+
+  @tff.federated_computation(
+    tff.FederatedType(ROWS, tff.SERVER),
+    tff.FederatedType(tff.TensorType(np.int32, [2]), tff.CLIENTS),
+  )
+  def work(database, keys):
+    slices = tff.federated_select(keys, tff.federated_value(5, tff.SERVER), database, noisy)
+    return tff.federated_map(first_two, slices)
+
+  with in_process():
+    found = np.array(work(np.zeros([3, 2], np.float32), [[0, 0], [0, 0]]))
+  assert ((found > 10.0) & (found < 11.0)).all()
+  assert len(np.unique(found)) == 4
+
+
+def test_functions_of_elements(in_process):
+  double = tff.tensorflow.computation(lambda x: 2 * x, np.int64)
+  add = tff.tensorflow.computation(lambda x, y: x + y, np.int64, np.int64)
+
+  @tff.federated_computation(NUMBERS)
+  def total(data):
+    doubled = tff.sequence_map(double, data)
+    return tff.sequence_reduce(doubled, np.int64(0), add), tff.sequence_sum(doubled), doubled
+
+  at_clients = tff.federated_computation(
+    lambda data: tff.federated_map(total, data), tff.FederatedType(NUMBERS, tff.CLIENTS)
+  )
+  with in_process():
+    for found in (total([1, 2, 3]), at_clients([[1, 2, 3]])[0]):
+      assert found[:2] == (12, 12) and rows_of(found[2]) == [2, 4, 6]
+
+
+def test_data_sets_are_results(in_process):
+  @tff.tensorflow.computation(NUMBERS)
+  def looked_up(data):
+    table = tf.lookup.StaticHashTable(
+      tf.lookup.KeyValueTensorInitializer([1, 2], [10, 20], tf.int64, tf.int64), -1
+    )
+    return data.map(lambda x: collections.OrderedDict(b=x, a=table.lookup(x)))
+
+  @tff.tensorflow.computation
+  def endless():
+    return tf.data.Dataset.range(3).repeat()
+
+  concatenated = tff.tensorflow.computation(lambda x, y: x.concatenate(y), NUMBERS, NUMBERS)
+  with in_process():
+    assert rows_of(looked_up([2, 5])) == [{'b': 2, 'a': 20}, {'b': 5, 'a': -1}]
+    assert rows_of(endless().take(4)) == [0, 1, 2, 0]
+    assert rows_of(concatenated([1], [2, 3])) == [1, 2, 3]
+    # A result is an argument again.
+    assert rows_of(concatenated(concatenated([1], [2]), [3])) == [1, 2, 3]
+
+
+def test_data_sets_are_summed(in_process):
+  both = tff.tensorflow.computation(lambda x, y: x.concatenate(y), NUMBERS, NUMBERS)
+  none = tff.tensorflow.computation(lambda: tf.data.Dataset.range(0))
+  same = tff.tensorflow.computation(lambda x: x, NUMBERS)
+
+  @tff.federated_computation(tff.FederatedType(NUMBERS, tff.CLIENTS))
+  def collected(data):
+    return tff.federated_aggregate(data, none(), both, both, same)
+
+  with in_process():
+    assert rows_of(collected([[1, 2], [], [3]])) == [1, 2, 3]
+
+
+def test_programs_know_their_databases(in_process):
+  with in_process():
+    comp = selection()
+    program = contexts._PROGRAMS.of(comp)
+  assert len(program.databases) == 1
