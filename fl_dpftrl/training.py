@@ -21,6 +21,7 @@ from fl_dpftrl.logs import metric_names, noise_record, shards
 from fl_dpftrl.replaying import replay as replay_lib
 from fl_dpftrl.replaying import runs, statement
 from fl_dpftrl.reports import privacy
+from fl_dpftrl.runtime import context as contexts
 from fl_dpftrl.simulation import cohorts, scenario
 
 STRATEGY_NAME = 'strategy.json'
@@ -60,6 +61,7 @@ def train(
   rounds: Callable[[], Iterator[participation.Cohort]] | None = None,
   evaluate: Callable[[Any], Mapping[str, float]] | None = None,
   rounds_per_evaluation: int = 10,
+  context: runtime.InProcessContext | None = None,
   allow_unprotected_state: bool = False,
   say: Callable[[str], None] = lambda line: None,
 ) -> Trained:
@@ -88,6 +90,8 @@ def train(
     evaluate: weights → metrics, for metrics.csv: a mapping from names to numbers, or to
       mappings.
     rounds_per_evaluation: number of rounds between two evaluations.
+    context: runs the rounds, such as what `runtime.use_machines` returns, with the seed of the
+      clients' draws; None for this process.
     allow_unprotected_state: trains a process that `check_process` does not pass, too. The log then
       says why its guarantee is void.
     say: takes progress, in lines.
@@ -134,13 +138,14 @@ def train(
   if fixed is not None:
     say(fixed)
   skip_row = functools.cache(lambda: aggregator.skip_row(trainable))  # Most runs burn none.
-  with runtime.in_process(seed=seed) as context:
+  running = runtime.in_process(seed=seed) if context is None else contexts.installed(context)
+  with running as used:
     last = loop.run(
       loop.Federation(
-        process=_Bound(process, context, aggregator),
+        process=_Bound(process, used, aggregator),
         skip_row=lambda state: skip_row()(state),
         rounds=rounds,
-        client_data=lambda t, ids: [client_data(t, str(i)) for i in ids],
+        client_data=lambda t, ids: [runtime.Later(client_data, (t, str(i))) for i in ids],
       ),
       folder,
       num_rounds=num_rounds,

@@ -41,7 +41,7 @@ class Interrupt:
       raise signals.Interrupted(self._number)
 
   def on_abort(self, callback: Callable[[], None]) -> None:
-    """Adds a callback that aborts a long step, for example ends its worker."""
+    """Adds a callback that aborts a long step, for example ends its actors."""
     self._callbacks.append(callback)
 
   def abort(self) -> None:

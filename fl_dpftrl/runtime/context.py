@@ -121,11 +121,18 @@ def use(made: InProcessContext) -> None:
 
 
 @contextlib.contextmanager
-def within(made: InProcessContext) -> Iterator[None]:
-  """Makes every TFF computation of this thread run in a context within the block, and stops it."""
+def installed(made: InProcessContext) -> Iterator[InProcessContext]:
+  """Makes every TFF computation of this thread run in a context within the block."""
+  with tff.framework.get_context_stack().install(made):
+    yield made
+
+
+@contextlib.contextmanager
+def within(made: InProcessContext) -> Iterator[InProcessContext]:
+  """Makes every TFF computation of this thread run in a context, which the block's end stops."""
   try:
-    with tff.framework.get_context_stack().install(made):
-      yield
+    with installed(made):
+      yield made
   finally:
     made.stop()
 

@@ -1,6 +1,5 @@
 """What processes learn from clients beside the release of the aggregator."""
 
-import contextlib
 import functools
 
 import numpy as np
@@ -281,27 +280,6 @@ def test_all_kinds_of_the_aggregator_protect(arguments):
   assert found.ok and found.releases == 1
   # With adaptive clipping, the counts have noise.
   assert bool(found.metrics) == ('clip_norm' not in arguments)
-
-
-@pytest.mark.slow
-def test_rows_of_a_server_protect_unless_clients_write_them(tmp_path):
-  strategy = dpftrl.BLT([0.8], [0.5])
-  served = dpftrl.RowServer(strategy, tmp_path, size=3, num_rounds=4, stddev=1.0)
-  with contextlib.closing(served) as rows:
-    aggregator = make(strategy, memory=rows)
-    assert check(honest, aggregator).ok
-
-    def step(state, extra, updates):
-      @tff.tensorflow.computation(VECTOR)
-      def write(x):
-        text = tf.strings.as_string(x[0])
-        with tf.control_dependencies([tf.io.write_file(str(tmp_path / 'row'), text)]):
-          return tf.identity(x)
-
-      return honest(aggregator.create(VECTOR))(state, extra, tff.federated_map(write, updates))
-
-    found = check(lambda _: step, aggregator)
-    assert 'state.extra' in found.unprotected
 
 
 @pytest.mark.slow
