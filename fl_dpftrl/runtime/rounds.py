@@ -37,7 +37,7 @@ class Round:
 
   def is_advanced(self, release: flows.Release) -> bool:
     """Returns whether the noise comes from the state alone, which has it advanced afterwards."""
-    known = graph_flows.WORLD  # Rows in files; whether clients' data are in them is another matter.
+    known = 0
     for part, start in release.starts.items():
       kind, index = start.origin or (None, -1)
       if kind != 'parameter' or index >= len(self.state):
@@ -45,10 +45,7 @@ class Round:
       if self.flow.leaves[index].origin != ('noise', release.number, release.identity, part):
         return False
       known |= start.mask
-    needed = release.secret or graph_flows.WORLD
-    return (
-      bool(release.starts) and not release.noise & ~known and bool(release.noise_of_each & needed)
-    )
+    return not release.noise & ~known and bool(release.noise_of_each & release.secret)
 
   def tainted(self, protected: Collection[flows.Release] = ()) -> int:
     """Returns the bits that depend on clients' data in some round.
