@@ -35,7 +35,5 @@ class Chained(dpftrl.Strategy):
 
 if __name__ == '__main__':
   maker = engine.RowMaker(Chained(0.5), size=3, num_rounds=10, stddev=1.0, seed=os.urandom(16))
-  rows = np.zeros([10, 3], np.float32)
-  for row in rows:
-    maker.make(row)
-  print(f'{Chained(0.5).memory_copies(10)} buffer, {len(rows)} rows of noise')
+  stddevs = [maker.make(np.empty(3, np.float32)) for _ in range(10)]
+  print(f'{Chained(0.5).memory_copies(10)} buffer, standard deviations {np.round(stddevs, 3)}')

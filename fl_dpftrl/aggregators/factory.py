@@ -55,11 +55,7 @@ _NUMBERS = {
   'report_goal': ('a whole number of at least 1', lambda v: _is_whole(v) and v >= 1, int),
   'zeroing_norm': ('finite and positive, or None', lambda v: v > 0, float),
   'noise_seed': ('a whole number, or None', _is_whole, int),
-  'noise_machines': (
-    'a whole number of at least 1, or None',
-    lambda v: _is_whole(v) and v >= 1,
-    int,
-  ),
+  'noise_machines': ('a whole number of at least 1', lambda v: _is_whole(v) and v >= 1, int),
 }
 
 

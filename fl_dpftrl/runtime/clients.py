@@ -54,7 +54,7 @@ class Later:
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-  """What came of the clients of a block.
+  """Result of a block of clients.
 
   Attributes:
     totals: totals of the block, by name; the zeros of a `Work`, summed up.
@@ -67,7 +67,7 @@ class Trained:
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-  """What the clients of one stage have to do.
+  """Work of the clients of one stage.
 
   Attributes:
     step: of one client.
@@ -139,7 +139,7 @@ def train(
       }
       given = {**step(tf.constant(seed(client)), arguments.__getitem__, manager)}
     except Exception as error:
-      failed = failures.placed(error, f'client {client}, counted from 0, of {num_clients}')
+      failed = failures.placed(error, _place(client, num_clients))
       break
     totals = {name: given.pop(name) for name in totals}
     kept.append({**given})
@@ -172,7 +172,7 @@ class Threads:
   at_most: int | None = None
 
   def blocks(self, work: Work, stop: 'Stop') -> Generator[Trained, None, None]:
-    own = {name: list(map(_made, of_clients)) for name, of_clients in work.own.items()}
+    own = {name: _made(of_clients) for name, of_clients in work.own.items()}
     work = dataclasses.replace(work, own=own)
     num_threads = memory.concurrent_clients(work.model_bytes, self.at_most)
     found = blocks(work.num_clients)
@@ -183,9 +183,22 @@ class Threads:
     """Does nothing: threads end with their round."""
 
 
-def _made(value: Any) -> Any:
-  """Makes a value that was to be made later; in one thread, as its function expects."""
-  return value.value() if isinstance(value, Later) else value
+def _made(of_clients: Sequence[Any]) -> list[Any]:
+  """Makes values that were to be made later; in one thread, as their functions expect."""
+  made = []
+  for client, value in enumerate(of_clients):
+    try:
+      made.append(value.value() if isinstance(value, Later) else value)
+    except Exception as error:
+      failed = failures.placed(error, _place(client, len(of_clients)))
+      break
+  else:
+    return made
+  raise failed
+
+
+def _place(client: int, num_clients: int) -> str:
+  return f'client {client}, counted from 0, of {num_clients}'
 
 
 class Stop:

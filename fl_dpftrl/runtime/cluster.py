@@ -4,6 +4,8 @@ Whoever may submit work to a cluster runs code on it and reads what it computes.
 with machines beside this one must ask for a token or use TLS.
 """
 
+import dataclasses
+import importlib
 import logging
 import math
 import os
@@ -17,6 +19,40 @@ from fl_dpftrl import messages
 
 _REACH_SECONDS = 5.0
 _START = 'start one with `ray start --head`'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Actors:
+  """Number and size of the actors that train clients.
+
+  Attributes:
+    number: number of actors; None for as many as the cluster has room for.
+    clients_per_actor: clients that an actor trains at the same time, at least 1.
+    cpus: processors of an actor; may be a fraction.
+    gpus: GPUs of an actor; may be a fraction, so that actors share one.
+    wait_seconds: time without any actor after which a round fails.
+
+  Raises:
+    ValueError: for a number out of range.
+  """
+
+  number: int | None = None
+  clients_per_actor: int = 1
+  cpus: float = 1.0
+  gpus: float = 0.0
+  wait_seconds: float = 300.0
+
+  def __post_init__(self):
+    for name, least in (('number', 1), ('clients_per_actor', 1)):
+      value = getattr(self, name)
+      if value is not None and (not isinstance(value, int) or value < least):
+        raise ValueError(f'{name} of actors must be a whole number of at least {least}: {value!r}')
+    for name in ('cpus', 'gpus', 'wait_seconds'):
+      value = getattr(self, name)
+      if not isinstance(value, (int, float)) or not 0.0 <= value < float('inf'):
+        raise ValueError(f'{name} of actors must be a number of at least 0: {value!r}')
+    if not self.cpus and not self.gpus:
+      raise ValueError('cpus or gpus of actors must be above 0')
 
 
 def connect(address: str, *, insecure_network: bool = False) -> None:
@@ -96,11 +132,11 @@ def _is_here(host: str) -> bool:
 def _is_protected() -> bool:
   if os.environ.get('RAY_USE_TLS', '0').lower() in ('1', 'true'):
     return True
-  try:
-    from ray._raylet import AuthenticationMode, get_authentication_mode
-  except ImportError:
+  # Ray names it nowhere else, and its types leave it out.
+  raylet: Any = importlib.import_module('ray._raylet')
+  if not hasattr(raylet, 'get_authentication_mode'):
     return os.environ.get('RAY_AUTH_MODE', '').lower() == 'token'
-  return get_authentication_mode() != AuthenticationMode.DISABLED
+  return raylet.get_authentication_mode() != raylet.AuthenticationMode.DISABLED
 
 
 def _check_reachable(address: str) -> None:
@@ -118,9 +154,8 @@ def _check_reachable(address: str) -> None:
 
 
 def _connect(address: str) -> None:
-  quiet = dict(log_to_driver=False, logging_level=logging.CRITICAL)
   try:
-    ray.init(address=address, **quiet)
+    ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
   except (ConnectionError, RuntimeError, ValueError, OSError, exceptions.RayError) as error:
     raise ValueError(
       messages.one_line(

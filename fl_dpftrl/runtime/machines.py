@@ -14,16 +14,15 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 import ray
-import tensorflow_federated as tff
 from ray import exceptions
 from tensorflow.python.framework import config
 
 from fl_dpftrl import messages
-from fl_dpftrl.runtime import clients, cluster, context, memory, trainer, transfer
+from fl_dpftrl.runtime import clients, cluster, context, memory, sending, trainer, transfer
 
 # Losses of actors after which a block is thought to cause them, as one too large does.
 _ATTEMPTS = 4
@@ -41,45 +40,11 @@ class NoActorError(RuntimeError):
   """No actor is left, or none was to be had in time; a later call may find one."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Actors:
-  """Number and size of the actors that train clients.
-
-  Attributes:
-    number: number of actors; None for as many as the cluster has room for.
-    clients_per_actor: clients that an actor trains at the same time, at least 1.
-    cpus: processors of an actor; may be a fraction.
-    gpus: GPUs of an actor; may be a fraction, so that actors share one.
-    wait_seconds: time without any actor after which a round fails.
-
-  Raises:
-    ValueError: for a number out of range.
-  """
-
-  number: int | None = None
-  clients_per_actor: int = 1
-  cpus: float = 1.0
-  gpus: float = 0.0
-  wait_seconds: float = 300.0
-
-  def __post_init__(self):
-    for name, least in (('number', 1), ('clients_per_actor', 1)):
-      value = getattr(self, name)
-      if value is not None and (not isinstance(value, int) or value < least):
-        raise ValueError(f'{name} of actors must be a whole number of at least {least}: {value!r}')
-    for name in ('cpus', 'gpus', 'wait_seconds'):
-      value = getattr(self, name)
-      if not isinstance(value, (int, float)) or not 0.0 <= value < float('inf'):
-        raise ValueError(f'{name} of actors must be a number of at least 0: {value!r}')
-    if not self.cpus and not self.gpus:
-      raise ValueError('cpus or gpus of actors must be above 0')
-
-
 def use_machines(
   address: str = 'auto',
   *,
   seed: int | None = None,
-  actors: Actors = Actors(),
+  actors: cluster.Actors = cluster.Actors(),
   default_num_clients: int = 0,
   insecure_network: bool = False,
   say: Callable[[str], None] = lambda line: None,
@@ -115,7 +80,7 @@ def on_machines(
   address: str = 'auto',
   *,
   seed: int | None = None,
-  actors: Actors = Actors(),
+  actors: cluster.Actors = cluster.Actors(),
   default_num_clients: int = 0,
   insecure_network: bool = False,
   say: Callable[[str], None] = lambda line: None,
@@ -141,7 +106,7 @@ def on_machines(
 def _context(
   address: str,
   seed: int | None,
-  actors: Actors,
+  actors: cluster.Actors,
   default_num_clients: int,
   insecure_network: bool,
   say: Callable[[str], None],
@@ -170,10 +135,10 @@ class Machines:
     losses: number of actors lost so far.
   """
 
-  def __init__(self, actors: Actors, say: Callable[[str], None]):
+  def __init__(self, actors: cluster.Actors, say: Callable[[str], None]):
     self._settings, self._say = actors, say
     self._actors: list[_Actor] = []
-    self._sent = _Sent()
+    self._sent = sending.Sender(ray.put)
     self.losses = 0
 
   @property
@@ -286,7 +251,7 @@ class _Round:
   def __init__(
     self,
     actors: Sequence[_Actor],
-    settings: Actors,
+    settings: cluster.Actors,
     sent_work: Any,
     sent_block: Callable[[clients.Work, range], trainer.SentBlock],
     work: clients.Work,
@@ -401,59 +366,3 @@ def _received(sent: trainer.SentTrained) -> clients.Trained:
   return clients.Trained(
     transfer.received(sent.totals), [transfer.received(kept) for kept in sent.kept]
   )
-
-
-class _Sent:
-  """References to what was sent, so that it is sent once."""
-
-  def __init__(self):
-    self._references: collections.OrderedDict[int, tuple[Any, Any]] = collections.OrderedDict()
-
-  def work(self, work: clients.Work) -> Any:
-    """Returns a reference to what all clients of a stage share."""
-    return ray.put(
-      trainer.SentWork(
-        step=self._once(work.step, lambda: transfer.sent_step(work.step)),
-        zeros=transfer.sent(work.zeros),
-        shared=transfer.sent(work.shared),
-        types={name: tff.types.serialize_type(of) for name, of in work.types.items()},
-      )
-    )
-
-  def block(self, work: clients.Work, block: range) -> trainer.SentBlock:
-    """Returns what the clients of a block have of their own."""
-    own: Mapping[str, list[Any]] = {
-      name: [self._own(work, client, name) for client in block] for name in work.own
-    }
-    return trainer.SentBlock(
-      places=block,
-      num_clients=work.num_clients,
-      seeds=[work.seed(client) for client in block],
-      own=own,
-    )
-
-  def _own(self, work: clients.Work, client: int, name: str) -> Any:
-    value = work.own[name][client]
-    if not isinstance(value, clients.Later):
-      return transfer.sent_tensors(work.taken(client, name))
-    function = self._once(value.function, lambda: value.function)
-    return trainer.SentLater(function, value.arguments)
-
-  def _once(self, key: Any, make: Callable[[], Any]) -> Any:
-    """Returns a reference to what belongs to an object."""
-    known = self._references.get(id(key))
-    if known is None:
-      try:
-        reference = ray.put(make())
-      except (TypeError, AttributeError) as error:
-        raise ValueError(
-          messages.one_line(
-            f'{getattr(key, "__name__", type(key).__name__)} cannot be sent to other machines: let'
-            f' it open files and connections itself rather than close over them ({error})',
-            280,
-          )
-        ) from None
-      known = self._references[id(key)] = key, reference
-      while len(self._references) > trainer.MOST_KEPT:
-        self._references.popitem(last=False)
-    return known[1]

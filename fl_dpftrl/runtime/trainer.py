@@ -22,7 +22,7 @@ _MOST_WORK = 2
 
 @dataclasses.dataclass(frozen=True)
 class SentWork:
-  """What all clients of a stage share, as it travels; see `clients.Work`.
+  """Part of a stage that all clients share, as it travels; see `clients.Work`.
 
   Attributes:
     step: reference to a `transfer.SentStep`.

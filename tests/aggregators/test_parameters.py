@@ -61,7 +61,7 @@ REFUSED = tf.errors.InvalidArgumentError
 
 @pytest.mark.parametrize('noise_seed', [None, 5])
 def test_a_state_of_another_version_of_the_rows_is_refused(monkeypatch, noise_seed):
-  made = lambda: in_state(None, noise_seed=noise_seed)[0].noise_stream(VALUE_TYPE)
+  made = lambda: in_state(None, noise_seed=noise_seed).noise_stream(VALUE_TYPE)
   state = made().init()
   made().next(state)
   monkeypatch.setattr(randomness, 'VERSION', randomness.VERSION - 1)

@@ -197,7 +197,7 @@ def noise_of(history, folder):
     log.append(t, ['a'] if t in history.rounds else [], 86400 + t)
   log.close()
   run = runs.Run.of(log_lib.read_log(log.path), first)
-  assert void.reason(run) is None
+  assert void.reason([run]) is None
   return run.noise
 
 
