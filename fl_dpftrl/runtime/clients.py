@@ -133,6 +133,8 @@ def train(
   totals: dict[str, Tensors] = dict(zeros)
   kept: list[dict[str, Tensors]] = []
   for client in block:
+    if manager is not None and manager.is_cancelled:
+      raise RuntimeError('the round was stopped')
     try:
       arguments = {
         name: totals[name] if name in totals else taken(client, name) for name in step.takes

@@ -261,7 +261,8 @@ def test_an_interrupt_ends_it_at_once(run):
     with contextlib.suppress(subprocess.TimeoutExpired):
       run.wait(timeout=30)
       break
-  assert run.returncode in (1, 130, -signal.SIGINT)
+  # A thread of TensorFlow that outlives the interpreter may abort the process at its very end.
+  assert run.returncode in (1, 130, -signal.SIGINT, -signal.SIGABRT)
 
 
 _TWO_CLIENTS = """
