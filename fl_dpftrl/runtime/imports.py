@@ -17,6 +17,7 @@ import tensorflow_federated as tff
 from fl_dpftrl.runtime import (
   analysis,
   callbacks,
+  graph_flows,
   loops,
   products,
   randomness,
@@ -64,7 +65,7 @@ class Importer:
     program = computation.proto.tensorflow
     graph = tf.compat.v1.GraphDef()
     program.graph_def.Unpack(graph)
-    results = list(_tensor_names(program.result))
+    results = list(graph_flows.tensor_names(program.result))
     given = dict(_bound(program.parameter, argument)) if program.HasField('parameter') else {}
     inputs = {resources.node_of(name) for name in given}
     _prune(graph, {*map(resources.node_of, [*results, program.initialize_op])} - {''}, inputs)
@@ -116,17 +117,6 @@ def _here(tensor: tf.Tensor) -> tf.Tensor:
   return tensor if tensor.graph is graph else graph.capture(tensor)
 
 
-def _tensor_names(binding: Any) -> Iterator[str]:
-  kind = binding.WhichOneof('binding')
-  if kind == 'struct':
-    for part in binding.struct.element:
-      yield from _tensor_names(part)
-  elif kind == 'tensor':
-    yield binding.tensor.tensor_name
-  elif kind == 'sequence':
-    yield binding.sequence.variant_tensor_name
-
-
 def _bound(binding: Any, value: Value) -> Iterator[tuple[str, tf.Tensor]]:
   """The name and the value of each tensor of the parameter."""
   kind = binding.WhichOneof('binding')
@@ -134,14 +124,14 @@ def _bound(binding: Any, value: Value) -> Iterator[tuple[str, tf.Tensor]]:
     for part, of_part in zip(binding.struct.element, value, strict=True):
       yield from _bound(part, of_part)
   elif kind:
-    (name,) = _tensor_names(binding)
+    (name,) = graph_flows.tensor_names(binding)
     yield name, value
 
 
 def _assembled(binding: Any, tensors: dict[str, tf.Tensor]) -> Value:
   if binding.WhichOneof('binding') == 'struct':
     return tuple(_assembled(part, tensors) for part in binding.struct.element)
-  (name,) = _tensor_names(binding)
+  (name,) = graph_flows.tensor_names(binding)
   return tensors[name]
 
 
