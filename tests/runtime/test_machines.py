@@ -268,7 +268,7 @@ def test_a_stop_ends_the_actors_at_once(machines):
 @pytest.mark.parametrize(
   'options, words',
   [
-    (dict(number=7), '7 actors of cpus=1 do not fit into the cluster, whose machines have 2 CPUs'),
+    (dict(number=7), '7 actors of cpus=1 do not fit into the cluster, whose machines have '),
     (dict(cpus=3), '1 actors of cpus=3 do not fit'),
     (dict(gpus=0.25), '1 actors of gpus=0.25 do not fit into the cluster, whose machines have 0'),
     (dict(number=0), 'number of actors must be a whole number of at least 1: 0'),
