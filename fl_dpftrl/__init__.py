@@ -113,6 +113,12 @@ _HOMES = {
 }
 _ROOMS = ('accounting', 'catalogue', 'error', 'runtime', 'sensitivity', 'workloads')
 
+# Names of earlier releases, and what replaces them.
+_GONE = {
+  'RowServer': ": an engine makes rows in this process with memory='engine', and on a Ray cluster"
+  ' with noise_machines as well'
+}
+
 __all__ = ['__version__', *_HOMES, *_ROOMS]
 
 
@@ -121,7 +127,7 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(f'{__name__}.{_HOMES[name]}'), name)
   if name in _ROOMS:
     return importlib.import_module(f'{__name__}.{name}')
-  raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+  raise AttributeError(f'module {__name__!r} has no attribute {name!r}{_GONE.get(name, "")}')
 
 
 def __dir__() -> list[str]:

@@ -102,3 +102,8 @@ def test_simulate_refuses(fields, message):
   scenario = fl_dpftrl.Scenario(population=20, report_goal=2, **fields)
   with pytest.raises(ValueError, match=message):
     fl_dpftrl.simulate(scenario, num_rounds=2)
+
+
+def test_a_name_of_an_earlier_release_says_what_replaces_it():
+  with pytest.raises(AttributeError, match="'RowServer': an engine makes rows .*memory='engine'"):
+    _ = fl_dpftrl.RowServer
