@@ -57,14 +57,14 @@ class Sender:
     if known is None:
       try:
         reference = self._put(make())
-      except (TypeError, AttributeError) as error:
+      except (TypeError, AttributeError):
+        reference = None
+      if reference is None:  # Out of the handling: what Ray says shows what is closed over.
+        name = messages.quoted(getattr(key, '__name__', type(key).__name__))
         raise ValueError(
-          messages.one_line(
-            f'{getattr(key, "__name__", type(key).__name__)} cannot be sent to other machines: let'
-            f' it open files and connections itself rather than close over them ({error})',
-            280,
-          )
-        ) from None
+          f'{name} cannot be sent to other machines: let it open files and connections itself,'
+          ' and close over plain data alone'
+        )
       known = self._references[id(key)] = key, reference
       while len(self._references) > trainer.MOST_KEPT:
         self._references.popitem(last=False)
