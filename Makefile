@@ -25,7 +25,7 @@ STUDY_RUN ?= runs/studies/$(STUDY)
 ENGINES := $(VENV)/spark $(VENV)/machines
 # Tests that need TensorFlow Federated; the others make up test-core.
 TFF_TESTS := tests/aggregators tests/auditing/test_processes.py tests/benchmarks/test_training.py \
-  tests/experiments tests/learning tests/noise/stream tests/noise/test_changed_noise.py \
+  tests/docs/test_programs.py tests/experiments tests/learning tests/noise/stream tests/noise/test_changed_noise.py \
   tests/runtime tests/test_training.py
 # One thread for linear algebra, as the command line has.
 PYTEST_FLAGS := --numprocesses=$(JOBS) --dist=worksteal
@@ -134,7 +134,7 @@ check: .venv-checks/installed
 
 # The documentation site, in site/; a broken link or reference is an error.
 docs: .venv-docs/installed
-	.venv-docs/bin/python -m mkdocs build --quiet --strict --site-dir site
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --quiet --strict --site-dir site
 
 # Each of these tools has an environment of its own, so that no pin of theirs can
 # disagree with TensorFlow Federated's.

@@ -1,7 +1,8 @@
-"""Figures of a page, which programs read from its <data> elements."""
+"""Pages of the documentation, and figures that a report has in its <data> elements."""
 
 import pathlib
 import re
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,11 +17,18 @@ def rows(page: str, first: str) -> Iterator[list[str]]:
     yield [cell.strip() for cell in line.strip('|').split('|')]
 
 
+def programs(page: str) -> list[str]:
+  """Returns the fences in Python of a page in docs/, also those inside of lists and tabs."""
+  text = (DOCS / page).read_text()
+  blocks = re.findall(r'^( *)```python\n(.*?)^ *```$', text, re.DOTALL | re.MULTILINE)
+  return [textwrap.dedent(block) for _, block in blocks]
+
+
 def read_by() -> dict[str, str]:
-  """Who may read each file of a run's folder, as the researcher's page says."""
+  """Who may read each file of a run's folder, as the page on them says."""
   return {
     name: who
-    for names, _, who in rows('researcher.md', 'file')
+    for names, _, who in rows('run-folder.md', 'file')
     for name in re.findall('`(.*?)`', names)
   }
 

@@ -1,4 +1,4 @@
-"""The layers that README.md draws are those of the import contract."""
+"""The layers that docs/layout.md draws are those of the import contract."""
 
 import pathlib
 import re
@@ -20,7 +20,7 @@ def layers_of_the_contract() -> list[set[str]]:
 
 def layers_of_the_drawing() -> list[set[str]]:
   drawing = re.search(
-    r'imports only the lines below it.*?```\n(.*?)```', (ROOT / 'README.md').read_text(), re.S
+    r'imports only the lines below it.*?```\n(.*?)```', (ROOT / 'docs/layout.md').read_text(), re.S
   )
   return [set(re.findall(r'\w+', line)) for line in drawing[1].splitlines()]
 

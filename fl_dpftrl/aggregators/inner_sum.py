@@ -36,7 +36,7 @@ def check_no_mean(inner_factory: tff.aggregators.UnweightedAggregationFactory) -
   if isinstance(inner_factory, tff.aggregators.EncodedSumFactory):
     raise ValueError(
       'inner_factory must not round up: an encoded update may be longer than clip_norm, which'
-      ' the guarantee does not cover; round towards zero, as "Compression" in docs/engineer.md'
+      ' the guarantee does not cover; round towards zero, as "Compression" in docs/aggregator.md'
     )
 
 

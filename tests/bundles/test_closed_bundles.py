@@ -62,7 +62,7 @@ def changed(document, place, change):
   return result
 
 
-# Leaves that nothing in a public bundle gives; docs/reviewer.md lists them as asserted.
+# Leaves that nothing in a public bundle gives; docs/public-bundles.md lists them as asserted.
 FREE = {
   ('packages',): '`packages`',
   ('clip_norm',): '`clip_norm`',
@@ -126,7 +126,7 @@ def test_every_leaf_that_is_changed_is_found_or_listed_as_asserted(rich, name, t
       pass
   assert not [place for place in passed if not is_free(place)]
   assert not [place for place in passed if 'ε' in str(place[-1])]  # No words of a forger's own.
-  page = (pathlib.Path(__file__).parents[2] / 'docs' / 'reviewer.md').read_text()
+  page = (pathlib.Path(__file__).parents[2] / 'docs' / 'public-bundles.md').read_text()
   (row,) = [line for line in page.splitlines() if 'no figure follows from them' in line]
   assert all(free in row for free in FREE.values())
 

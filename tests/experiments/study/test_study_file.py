@@ -111,14 +111,13 @@ def test_the_papers_tables_are_whole():
   assert sum(s.published is None for s in study.settings) == 1  # Not in the paper.
 
 
-def test_the_researchers_page_has_a_study_that_can_be_run_and_every_field():
-  page = (ROOT / 'docs/researcher.md').read_text()
-  section = page.split('### A study of your own text')[1]
-  study = study_file.parse(json.loads(section.split('```json')[1].split('```')[0]))
+def test_the_page_on_studies_has_a_study_that_can_be_run_and_every_field():
+  page = (ROOT / 'docs/studies.md').read_text()
+  study = study_file.parse(json.loads(page.split('```json')[1].split('```')[0]))
   flags = cells.base_flags(study, study.settings[0])
   assert (flags.dataset, flags.deployment_report_goal) == ('my_texts', 2000)
   with pytest.raises(ValueError) as caught:
     study_file.parse({**GRID, 'field': 1})
   known = set(str(caught.value).partition('it has ')[2].split(', ')) | {'cells'}
-  table = section.split('| field of a study file |')[1].split('\n\n')[0]
+  table = page.split('| field of a study file |')[1].split('\n\n')[0]
   assert set(re.findall(r'^\| `(\w+)` \|', table, re.MULTILINE)) == known

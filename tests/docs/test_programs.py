@@ -1,25 +1,20 @@
-"""The complete programs of the page for engineers run, and their logs are replayed."""
+"""The programs of the pages for engineers run, and their logs are replayed."""
 
-import pathlib
-import re
+import functools
 import types
 
 import pytest
 import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
+from tests import pages
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
-PAGE = pathlib.Path(dpftrl.__file__).parents[1] / 'docs' / 'engineer.md'
-_, PROGRAMS = PAGE.read_text().split('## Complete programs', 1)
-BLOCKS = re.findall(r'```python\n(.*?)```', PROGRAMS, re.DOTALL)
-BEGINNING, OWN_LOOP, *OTHERS = BLOCKS
-TITLES = re.findall(r'^### (.*)$', PROGRAMS, re.MULTILINE)
-
-
-def test_each_title_has_a_program():
-  assert len(BLOCKS) == 1 + len(TITLES) == 9
+OWN_LOOP = pages.programs('own-loop.md')
+BEGINNING, BUDGET, RESUMES, TRAIN_MODEL, LOG = OWN_LOOP
+SUMS = pages.programs('aggregator.md')
+CHANGE, MOVED = pages.programs('change-noise.md')
 
 
 @pytest.fixture(name='names', scope='module')
@@ -29,23 +24,61 @@ def fixture_names(tmp_path_factory):
   before = stack.current
   with pytest.MonkeyPatch.context() as patched:
     patched.chdir(tmp_path_factory.mktemp('page'))
-    for program in (BEGINNING, OWN_LOOP):
-      exec(compile(program, PAGE.name, 'exec'), names)
+    for program in (BEGINNING, BUDGET):
+      exec(compile(program, 'own-loop.md', 'exec'), names)
     yield names
   stack.set_default_context(before)
 
 
-def run(title, names, **others):
+def run(program, names, **others):
   names = {**names, **others}
-  exec(compile(OTHERS[TITLES.index(title) - 1], f'{PAGE.name}: {title}', 'exec'), names)
+  exec(compile(program, program.partition('\n')[0], 'exec'), names)
   return names
 
 
-@pytest.mark.parametrize('title', TITLES[3:-1])
-def test_a_program_trains_and_keeps_its_budget(title, names):
+@pytest.mark.parametrize('program', SUMS, ids=['secure', 'compressed', 'weighted', 'sgd'])
+def test_a_program_trains_and_keeps_its_budget(program, names):
   before = [w.copy() for w in names['weights'].trainable]
-  after = run(title, names)['weights'].trainable
+  after = run(program, names)['weights'].trainable
   assert any((a != b).any() for a, b in zip(before, after))
+
+
+@pytest.mark.parametrize(
+  'page, wanted',
+  [
+    ('engineer.md', {'process', 'state'}),
+    ('algorithms.md', {'checked'}),
+    ('adaptive-clipping.md', {'aggregator'}),
+    ('noise-state.md', {'aggregator'}),
+    ('where-rounds-run.md', {'form', 'initialize'}),
+  ],
+)
+def test_the_short_programs_of_a_page_run(page, wanted, names):
+  given = {'client_data': [names['data_of'](0)], 'client_optimizer': names['sgd'](0.1)}
+  names = {**names, **given}
+  before = {name: names.pop(name, None) for name in wanted}
+  for program in pages.programs(page):
+    names = run(program, {**before, **names})
+  assert all(names[name] is not before[name] for name in wanted)
+
+
+def test_the_log_is_written_and_the_noise_changed(names, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'run').mkdir()
+  logged = run(LOG, names, device_ids=['a'], timestamp=1)
+  process, strategy = names['process'], names['strategy']
+  factory = functools.partial(dpftrl.CorrelatedNoiseFactory, strategy, report_goal=4)
+  old = factory(noise_multiplier=7.379, clip_norm=1.0)
+  new = factory(noise_multiplier=6.5, clip_norm=0.5)
+  value_type = process.get_model_weights.type_signature.result.trainable
+  aggregation = old.create(value_type)
+  updates = [[w * 0 for w in names['weights'].trainable]]
+  state = aggregation.next(aggregation.initialize(), updates).state
+  changed = run(CHANGE, logged, new_factory=new, value_type=value_type, state=state)
+  logged['log'].close()
+  assert int(changed['state'].noise.row) == 1
+  statement = dpftrl.replay(dpftrl.open_run('run/participation.parquet', strategy), deltas=1e-6)
+  assert statement.void_reason is None and statement.num_rounds == 1
 
 
 def test_a_killed_loop_resumes_and_burns_the_row_of_the_lost_round(names):
@@ -58,7 +91,7 @@ def test_a_killed_loop_resumes_and_burns_the_row_of_the_lost_round(names):
     return names['data_of'](device_id)
 
   with pytest.raises(KeyboardInterrupt):
-    run(TITLES[1], names, data_of=data_of)
+    run(RESUMES, names, data_of=data_of)
 
   class States(tff.program.FileProgramStateManager):
     async def save(self, state, version):
@@ -67,21 +100,21 @@ def test_a_killed_loop_resumes_and_burns_the_row_of_the_lost_round(names):
 
   program = types.SimpleNamespace(**{**vars(tff.program), 'FileProgramStateManager': States})
   seen = types.SimpleNamespace(**{**vars(tff), 'program': program})
-  run(TITLES[1], names, tff=seen)
+  run(RESUMES, names, tff=seen)
   assert rows == [4, 5, 6]  # Row 2 entered no other sum.
   statement = dpftrl.replay(dpftrl.open_run('resumed/log.parquet', names['strategy']), deltas=1e-6)
   assert statement.num_rounds == 6 and statement.declared.holds
 
 
 def test_train_model_burns_the_row_of_a_discarded_round(names):
-  guard = run(TITLES[2], names)['guard']
+  guard = run(TRAIN_MODEL, names)['guard']
   assert guard.num_rounds == 4  # Three rounds and a burnt one.
   statement = dpftrl.replay(dpftrl.open_run('train_model.parquet', names['strategy']), deltas=1e-6)
   assert statement.num_rounds == 4 and statement.declared.holds
 
 
 def test_moving_to_a_blt_adds_up_both_mechanisms(names):
-  moved = run(TITLES[-1], names)
+  moved = run(MOVED, names)
   statement, tree = moved['statement'], moved['tree']
   assert statement.void_reason is None
   (facts,) = statement.runs

@@ -1,0 +1,117 @@
+"""The pages of the site: their size, their programs without TensorFlow, and what the hook finds."""
+
+import importlib.util
+import re
+import types
+
+import pytest
+
+from tests import pages
+
+ROOT = pages.DOCS.parent
+# The reference, tables of measurements and studies are as long as they are.
+_OTHERS = {'api.md', 'layout.md', 'published-figures.md'} | {
+  f'study-{name}.md'
+  for name in ('clipping', 'docstrings', 'docstrings-lstm', 'docstrings-private', 'timers')
+}
+TASKS = {path.name for path in pages.DOCS.glob('*.md')} - _OTHERS
+
+
+@pytest.fixture(name='site', scope='module')
+def fixture_site() -> types.ModuleType:
+  """The hook of MkDocs."""
+  spec = importlib.util.spec_from_file_location('site_hook', ROOT / '.ci' / 'site.py')
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+def without_fences(text: str) -> str:
+  return re.sub(r'^ *```.*?^ *```$', '', text, flags=re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize('name', sorted(TASKS))
+def test_a_page_is_short_and_begins_with_what_one_gets(name):
+  text = (pages.DOCS / name).read_text()
+  assert len(without_fences(text).split()) < 1200
+  assert '```' in text[:1500] or name == 'index.md'
+
+
+def test_a_readme_is_one_breath_and_shows_pictures_that_are_there():
+  text = (ROOT / 'README.md').read_text()
+  assert len(text.splitlines()) <= 120
+  targets = re.findall(r'\]\(([^)#]+)(?:#[^)]*)?\)', text)
+  assert {'docs/pictures/accuracy.png', 'docs/pictures/report.png'} <= set(targets)
+  assert all((ROOT / target).exists() for target in targets)
+
+
+def test_the_first_page_has_the_program_of_the_readme():
+  readme, first = ((ROOT / name).read_text() for name in ('README.md', 'docs/index.md'))
+  program, printed = re.search(r'```python\n(.*?)```.*?```\n(.*?)```', readme, re.S).groups()
+  assert program in first and printed in first
+
+
+@pytest.mark.parametrize('name, wanted', [('guarantee.md', 'guarantee'), ('canaries.md', 'found')])
+@pytest.mark.slow
+def test_programs_without_tensorflow_run(name, wanted):
+  names = {}
+  for program in pages.programs(name):
+    exec(compile(program, name, 'exec'), names)
+  assert names[wanted].sensitivity is not None if wanted == 'guarantee' else names[wanted].epsilon
+
+
+@pytest.mark.parametrize(
+  'markdown, count',
+  [
+    ('text\n\n```\na\n```\n', 1),
+    ('- item\n\n  ```python\n  a\n  ```\n\n````\n```\n````\n', 2),
+    ('=== "Tab"\n\n    ```\n    a\n    ```\n', 1),
+    ('a `b` c', 0),
+  ],
+)
+def test_fences_are_counted(site, markdown, count):
+  assert site.fences(markdown) == count
+
+
+@pytest.mark.parametrize(
+  'body, found',
+  [
+    ('<a href="b.html#here">b</a> <code>a\n b</code><pre><code>python\nx\n```</code></pre>', None),
+    ('<a href="https://example.org">elsewhere</a><img src="data:image/png;base64,AA">', None),
+    ('<p>```python a = 1 ```</p>', 'no block of code, but running text: ```python a = 1 ```'),
+    ('<li><code>python\n  a = 1</code></li>', 'no block of code, but running text: python a = 1'),
+    ('<a href="c.html">c</a>', 'c.html has no target'),
+    ('<img src="pictures/none.png">', 'pictures/none.png has no target'),
+    ('<a href="b.html#there">b</a>', 'b.html#there has no such anchor'),
+    ('<a href="#there">a</a>', '#there has no such anchor'),
+    ('<script src="https://example.org/x.js"></script>', 'https://example.org/x.js is loaded'),
+    ('<link rel="stylesheet" href="//example.org/x.css">', '//example.org/x.css is loaded'),
+  ],
+)
+def test_the_hook_finds_faults_of_built_pages(site, tmp_path, body, found):
+  (tmp_path / 'a.html').write_text(f'<html><body>{body}</body></html>')
+  (tmp_path / 'b.html').write_text('<h1 id="here">b</h1>')
+  problems = site.problems(tmp_path)
+  if found is None:
+    assert problems == []
+  else:
+    assert len(problems) == 1 and problems[0].startswith(f'a.html: {found}')
+
+
+def test_a_fence_that_became_no_block_is_a_warning(site, caplog):
+  page = types.SimpleNamespace(
+    markdown='```\na\n```\n', file=types.SimpleNamespace(src_uri='page.md')
+  )
+  site.on_page_content('<pre><code>a</code></pre>', page=page)
+  assert not caplog.records
+  site.on_page_content('<p>a</p>', page=page)
+  assert 'page.md: 1 fences became 0 blocks' in caplog.text
+
+
+def test_the_whole_repository_links_to_pages_that_are_there():
+  lost = []
+  for path in [*ROOT.glob('*.md'), *(ROOT / 'benchmarks').glob('*.md')]:
+    for target in re.findall(r'\]\(([^)#:]+)(?:#[^)]*)?\)', path.read_text()):
+      if not (path.parent / target).exists():
+        lost.append(f'{path.name}: {target}')
+  assert lost == []
