@@ -1,9 +1,8 @@
 """The page of a study: its table, figures and what they mean, in one HTML file."""
 
 import base64
-import itertools
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from experiments.stackoverflow.study import results, sentences, study_file, table
 from fl_dpftrl.reports import page
@@ -18,9 +17,18 @@ CAPTIONS = {
   'accuracy_by_noise': 'Test accuracy by the noise that each loss predicts for the model. A'
   ' large point is a mechanism at one ε, a small one a run.',
 }
-# Shown before the table of results.
-_FIRST = ('accuracy_by_epsilon', 'difference_to_best')
 _TEMPLATE = pathlib.Path(__file__).with_name('study.html')
+
+
+def leading(rows: Sequence[results.Row], names: Iterable[str]) -> str | None:
+  """Returns the name of the figure that a page begins with; None where there is no figure.
+
+  With one ε, differences to the best mechanism show more than accuracy by ε.
+  """
+  epsilons = {row.setting.epsilon for row in rows} - {None}
+  wanted = ('accuracy_by_epsilon', 'difference_to_best')
+  wanted = wanted if len(epsilons) > 1 else wanted[::-1]
+  return next((name for name in (*wanted, *CAPTIONS) if name in names), None)
 
 
 def study_page(
@@ -39,6 +47,7 @@ def study_page(
     facts: names and values that describe the runs.
   """
   shown = table.cells(rows)
+  first = leading(rows, images)
   shots = {
     name: (name.replace('_', ' '), base64.b64encode(images[name]).decode('ascii'), caption)
     for name, caption in CAPTIONS.items()
@@ -50,20 +59,17 @@ def study_page(
     kind='study',
     embedded={'title': study.title, 'head': table.HEAD, 'rows': shown},
     facts=facts,
+    summary=sentences.summary(rows),
     glance_head=sentences.GLANCE_HEAD,
     glance=sentences.glance(rows),
     advice=[*sentences.untuned(rows), *sentences.few_seeds(rows)],
-    head=table.HEAD[1:],
-    levels=[
-      ('no noise' if epsilon == '∞' else f'ε = {epsilon}', [row[1:] for row in level])
-      for epsilon, level in itertools.groupby(shown, key=lambda row: row[0])
-    ],
+    levels=table.levels(rows),
     notes=table.notes(study),
     verdicts=sentences.verdicts(rows),
     baseline=sentences.baseline(rows),
     independent=sentences.against_independent(rows),
-    first=[image for name, image in shots.items() if name in _FIRST],
-    images=[image for name, image in shots.items() if name not in _FIRST],
+    first=[image for name, image in shots.items() if name == first],
+    images=[image for name, image in shots.items() if name != first],
     predictions=sentences.predictions(rows),
     flags=study.flags,
   )

@@ -68,47 +68,58 @@ def _markdown(
   beside: str,
   how: str,
 ) -> str:
-  shown = {name.partition('.')[0]: name for name in names}
-  captions = {**page.CAPTIONS}
-  last = 'accuracy_by_noise'
-  predicted = captions.pop(last)
+  shown = {name.partition('.')[0]: f'{beside}/{name}' for name in names}
+  first, last = page.leading(rows, shown), 'accuracy_by_noise'
+  drawn = {
+    name: f'{caption}\n\n![{caption}]({shown[name]})'
+    for name, caption in page.CAPTIONS.items()
+    if name in shown
+  }
   parts = [
     f'# {study.title}',
-    'The figures, the table and the sentences on this page are computed from the results of the'
-    ' runs. These commands train the study and write the page:',
-    f'```\n{how}\n```',
+    *([drawn[first].partition('\n\n')[2]] if first else []),
+    sentences.summary(rows),
     *_missing(study, rows, found),
     '## At a glance',
     table.grid([sentences.GLANCE_HEAD, *sentences.glance(rows)]),
     *sentences.untuned(rows),
     *sentences.few_seeds(rows),
+    '## Results',
+    *_tables(rows),
+    _bullets(table.notes(study)),
+    f'Each run is a line of [results.csv]({beside}/results.csv).',
     '## Order of the mechanisms',
     _bullets([*sentences.verdicts(rows), *sentences.baseline(rows)]),
     '## Correlated against independent noise',
     _bullets(sentences.against_independent(rows) or ['The study has no independent noise.']),
-    '## Results',
-    table.lines(rows),
-    _bullets(table.notes(study)),
-    f'Each run is a line of [results.csv]({beside}/results.csv).',
-    '## Figures',
-    *(
-      f'{caption}\n\n![{caption}]({beside}/{shown[name]})'
-      for name, caption in captions.items()
-      if name in shown
-    ),
+    '## Further figures',
+    *(text for name, text in drawn.items() if name not in (first, last)),
     '## What the losses predict',
     _bullets(sentences.predictions(rows)),
+    *([drawn[last]] if last in drawn and last != first else []),
   ]
-  if last in shown:
-    parts.append(f'{predicted}\n\n![{predicted}]({beside}/{shown[last]})')
   facts = {**dict(command.facts(study, found)), **_versions()}
   parts += [
     '## What it took',
     _bullets(f'{name}: {value}' for name, value in facts.items()),
     '## Flags of every run',
     '```\n' + '\n'.join(study.flags) + '\n```',
+    '## Train it again',
+    'The figures, the tables and the sentences on this page are computed from the results of the'
+    ' runs. These commands train the study and write the page:',
+    f'```\n{how}\n```',
   ]
   return '\n\n'.join(parts) + '\n'
+
+
+def _tables(rows: Sequence[results.Row]) -> list[str]:
+  """Returns the parts of a table for each ε."""
+  parts = []
+  for title, shared, lines in table.levels(rows):
+    parts += [f'### {title}']
+    parts += [f'{shared}.'] if shared else []
+    parts += [table.grid(lines)] if lines else []
+  return parts
 
 
 def _missing(

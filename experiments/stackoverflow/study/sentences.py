@@ -56,6 +56,40 @@ def _certainty(level: Sequence[results.Row]) -> str:
   return f'{seeds} seeds tell {clear} of {total} pairs apart'
 
 
+def summary(rows: Sequence[results.Row]) -> str:
+  """Returns three sentences: what was trained, what is best, and how sure that is."""
+  levels = _levels(rows)
+  counts = {len(row.tests) for row in rows if row.setting.mechanism is not None} or {0}
+  seeds = f'{"up to " if len(counts) > 1 else ""}{max(counts)} seed{"s"[: max(counts) != 1]}'
+  noisy = list(dict.fromkeys(r.setting.label for r in rows if r.setting.mechanism is not None))
+  values = _listed([f'{epsilon:g}' for epsilon in levels])
+  tuned = any(len(row.setting.server_learning_rates) > 1 for row in rows)
+  rate = 'the learning rate that validation data chose' if tuned else 'a given learning rate'
+  trained = f'{len(noisy)} mechanisms were trained at ε = {values}, each with {seeds} at {rate}.'
+  if not any(levels.values()):
+    return trained
+  best = [
+    f'{_percent(level[0].mean)} at ε = {epsilon:g} ({level[0].setting.label})'
+    for epsilon, level in levels.items()
+    if level
+  ]
+  pairs = [_told_apart(level) for level in levels.values()]
+  clear, total = (sum(counts) for counts in zip(*pairs))
+  bounds = []
+  silent = next((r for r in rows if r.setting.mechanism is None and r.mean is not None), None)
+  if silent is not None:
+    bounds.append(f'the model reaches {_percent(silent.mean)} without noise')
+  if (height := results.baseline(rows)) is not None:
+    bounds.append(f'the best constant prediction has {_percent(height)}')
+  told = f'The seeds tell {clear} of {total} pairs of mechanisms apart'
+  return f'{trained} The best mean test accuracy is {_listed(best)}. {"; ".join([told, *bounds])}.'
+
+
+def _listed(words: Sequence[str]) -> str:
+  """Returns words joined by commas, the last by 'and'."""
+  return ' and '.join([', '.join(words[:-1]), words[-1]]) if len(words) > 1 else ''.join(words)
+
+
 def few_seeds(rows: Sequence[results.Row]) -> list[str]:
   """Returns what to do where seeds are too few to tell much apart; nothing else."""
   seeds = max((len(row.tests) for row in rows), default=0)

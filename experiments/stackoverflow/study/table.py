@@ -1,5 +1,6 @@
 """The table of a study, as text, Markdown and cells of a page."""
 
+import itertools
 from collections.abc import Sequence
 
 from experiments.stackoverflow.study import results, study_file
@@ -17,6 +18,9 @@ HEAD = (
   'ε of the run',
   'remarks',
 )
+
+# Cells that a table's title makes plain, or that say nothing.
+_SAID_BY_TITLE = ('', '–', 'none', study_file.NO_NOISE)
 
 
 def cells(rows: Sequence[results.Row]) -> list[tuple[str, ...]]:
@@ -96,6 +100,26 @@ def text(rows: Sequence[results.Row]) -> str:
 def lines(rows: Sequence[results.Row]) -> str:
   """Returns the table in Markdown."""
   return grid([HEAD, *cells(rows)])
+
+
+def levels(rows: Sequence[results.Row]) -> list[tuple[str, str, list[tuple[str, ...]]]]:
+  """Returns a narrow table for each ε, whose equal cells are said once.
+
+  Returns:
+    For each ε a title, a line of what all its rows share, and the lines of a
+    table, the first of which is the head; no lines where all cells are equal.
+  """
+  found = []
+  for epsilon, group in itertools.groupby(cells(rows), key=lambda row: row[0]):
+    columns = list(zip(HEAD, *group))[1:]
+    shared = [column for column in columns if len(set(column[1:])) == 1]
+    told = '; '.join(
+      f'{name}: {value}' for name, value, *_ in shared if value not in _SAID_BY_TITLE
+    )
+    differing = [column for column in columns if column not in shared]
+    title = 'No noise' if epsilon == '∞' else f'ε = {epsilon}'
+    found.append((title, told, list(zip(*differing))))
+  return found
 
 
 def grid(lines: Sequence[Sequence[str]]) -> str:

@@ -164,10 +164,9 @@ def test_everything_is_written(tmp_path):
   assert text.count('<img ') == 4  # No run has its metrics.csv here.
   assert '"card warn"' not in text
   answer = text.index('how sure'), text.index('3 seeds tell 2 of 3 pairs apart')
-  assert list(answer) == sorted(answer) and answer[1] < text.index('<img ')
-  assert (
-    text.index('alt="difference to best"') < text.index('<h2>Results') < text.index('ε = 4</th>')
-  )
+  assert text.index('<img ') < answer[0] < answer[1] < text.index('<img ', answer[1])
+  assert text.index('3 mechanisms were trained at ε = 1 and 4, each with up to 3 seeds') < answer[0]
+  assert text.index('<h2>Results') < text.index('<h3>ε = 4</h3>') < text.index('alt="difference')
   assert 'Spearman' in text and 'not told apart from it by these seeds: tree_full' in text
   for name in (
     'accuracy_by_epsilon',
@@ -176,6 +175,16 @@ def test_everything_is_written(tmp_path):
     'accuracy_by_noise',
   ):
     assert b'<svg' in (tmp_path / f'{name}.svg').read_bytes()
+
+
+def test_what_all_rows_of_an_epsilon_share_is_said_once():
+  first, second, silent = table.levels(rows())
+  title, shared, lines = first
+  assert (title, shared) == ('ε = 1', 'seeds: 3; noise multiplier: 2; ε of the run: 8.001')
+  assert lines[0][:2] == ('mechanism', 'test accuracy (%)') and 'seeds' not in lines[0]
+  assert [line[0] for line in lines[1:]] == ['blt:2', 'tree_full', 'identity']
+  assert 'verdict: no result' in second[1]
+  assert silent[0] == 'No noise' and 'test accuracy (%): 30.00' in silent[1] and not silent[2]
 
 
 def test_the_answer_is_one_line_for_each_epsilon():
@@ -355,7 +364,8 @@ def test_what_is_published_is_said_to_be_incomplete(tmp_path, monkeypatch):
   assert {path.suffix for path in target.with_suffix('').iterdir()} == {'.svg', '.csv'}
   assert '**This study is not complete:** 13 of 29 runs have ended' in text
   assert 'blt:2 at ε = 1 (5), identity at ε = 4 (1)' in text
-  assert '| 1 | blt:2 | – | 0 |' in text
+  assert '| blt:2 | – | 0 | – | no result |' in text
+  assert re.match(r'# .*\n\n!\[.*\]\(.*\.svg\)\n\n\d mechanisms were trained at ε = ', text)
   monkeypatch.setattr(command, 'gather', lambda study, folder: (NOISES, waiting[5:8]))
   for changes, words in (
     ({}, 'has no run of'),
