@@ -6,6 +6,7 @@ import types
 
 import pytest
 
+import fl_dpftrl
 from tests import pages
 
 ROOT = pages.DOCS.parent
@@ -17,13 +18,18 @@ _OTHERS = {'api.md', 'layout.md', 'published-figures.md'} | {
 TASKS = {path.name for path in pages.DOCS.glob('*.md')} - _OTHERS
 
 
-@pytest.fixture(name='site', scope='module')
-def fixture_site() -> types.ModuleType:
-  """The hook of MkDocs."""
-  spec = importlib.util.spec_from_file_location('site_hook', ROOT / '.ci' / 'site.py')
+def program(name: str) -> types.ModuleType:
+  """Loads a program of .ci, which is no package."""
+  spec = importlib.util.spec_from_file_location(f'ci_{name}', ROOT / '.ci' / f'{name}.py')
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
   return module
+
+
+@pytest.fixture(name='site', scope='module')
+def fixture_site() -> types.ModuleType:
+  """The hook of MkDocs."""
+  return program('site')
 
 
 def without_fences(text: str) -> str:
@@ -58,6 +64,18 @@ def test_programs_without_tensorflow_run(name, wanted):
   for program in pages.programs(name):
     exec(compile(program, name, 'exec'), names)
   assert names[wanted].sensitivity is not None if wanted == 'guarantee' else names[wanted].epsilon
+
+
+def test_the_reference_has_every_name_with_the_signature_of_its_source():
+  text = (pages.DOCS / 'api.md').read_text()
+  headings = re.findall(r'^### `([\w.]+)`$', text, re.M)
+  assert set(fl_dpftrl._HOMES) <= set(headings)
+  assert re.findall(r'^::: fl_dpftrl\.(.*)$', text, re.M) == headings
+  signatures = program('signatures')
+  assert signatures.page(text) == text, 'run python .ci/signatures.py'
+  assert '\n  admit(\n    device_ids' in signatures.block('Guard')
+  with pytest.raises(ValueError, match='has no nothing'):
+    signatures.find('runtime.nothing')
 
 
 @pytest.mark.parametrize(
