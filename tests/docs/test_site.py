@@ -1,5 +1,6 @@
 """The pages of the site: their size, their programs without TensorFlow, and what the hook finds."""
 
+import ast
 import importlib.util
 import re
 import types
@@ -76,6 +77,34 @@ def test_the_reference_has_every_name_with_the_signature_of_its_source():
   assert '\n  admit(\n    device_ids' in signatures.block('Guard')
   with pytest.raises(ValueError, match='has no nothing'):
     signatures.find('runtime.nothing')
+
+
+def named(room: str) -> set[str]:
+  """Returns the names that a room's `__init__` lists, imports or defines."""
+  tree = ast.parse((ROOT.joinpath(*room.split('.')) / '__init__.py').read_text())
+  names = {alias.asname for node in ast.walk(tree) for alias in getattr(node, 'names', [])}
+  names |= {node.name for node in tree.body if hasattr(node, 'name')}
+  lists = re.search(r'__all__ = (\[.*?\])', ast.unparse(tree))
+  return names | set(ast.literal_eval(lists[1]) if lists and room != 'fl_dpftrl' else [])
+
+
+@pytest.mark.parametrize(
+  'path',
+  [*pages.DOCS.glob('*.md'), ROOT / 'README.md', *ROOT.glob('examples/*.py')],
+  ids=lambda path: path.name,
+)
+def test_pages_and_examples_use_public_names_alone(path):
+  text = path.read_text()
+  of_package = {*fl_dpftrl.__all__, 'auditing'}
+  assert set(re.findall(r'\bdpftrl\.(\w+)', text)) - {'md'} <= of_package
+  used = [
+    (room, name)
+    for room, names in re.findall(r'from (fl_dpftrl\.[\w.]+) import ([\w, ]+)', text)
+    for name in names.split(', ')
+  ]
+  if path.suffix == '.md':
+    used += re.findall(r'`(fl_dpftrl\.[a-z_]+)\.(\w+)', text)
+  assert [(room, name) for room, name in used if name not in named(room)] == []
 
 
 @pytest.mark.parametrize(
