@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 PICTURES = pathlib.Path(__file__).parents[1] / 'docs' / 'pictures'
-_WIDTH, _HEIGHT = 900, 688
+_WIDTH, _HEIGHT = 900, 642
 
 
 def main(run: pathlib.Path) -> None:

@@ -48,8 +48,10 @@ def test_a_program_trains_and_keeps_its_budget(program, names):
   [
     ('engineer.md', {'process', 'state'}),
     ('algorithms.md', {'checked'}),
+    ('audit.md', {'found'}),
     ('adaptive-clipping.md', {'aggregator'}),
     ('noise-state.md', {'aggregator'}),
+    ('own-model.md', {'trained'}),
     ('where-rounds-run.md', {'form', 'initialize'}),
   ],
 )
