@@ -27,6 +27,7 @@ setuptools.setup(
     'fl_dpftrl.matrices': ['*.json', '*.npz'],
   },
   install_requires=[
+    'cryptography>=42',
     'dp-accounting>=0.4.3',
     'duckdb>=1.0',
     'jinja2>=3.1',
@@ -38,7 +39,7 @@ setuptools.setup(
   extras_require={
     'spark': ['pandas>=2.2', 'pyspark>=3.5,<4'],  # replay --engine=spark
     'streaming': ['jax>=0.4.30'],  # optimization.streaming alone
-    'test': ['hypothesis>=6.100', 'jax>=0.4.30', 'pytest>=8', 'pytest-xdist>=3.5'],
+    'test': ['hypothesis>=6.100', 'jax>=0.4.30', 'mpmath>=1.3', 'pytest>=8', 'pytest-xdist>=3.5'],
     'machines': ['ray>=2.55'],  # clients and noise on several machines
   },
   entry_points={'console_scripts': ['fl-dpftrl = fl_dpftrl.commands.main:main']},

@@ -11,7 +11,8 @@ of keeping them.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -102,6 +103,64 @@ class LinearNoise(NamedTuple):
     if self.period is None or round_index < self.settles:
       return self.step(round_index)
     return self.step(self.settles + (round_index - self.settles) % self.period)
+
+
+def start(noise: LinearNoise, size: int) -> np.ndarray:
+  """Returns the buffers before row 0, newest first, shape [buffers, size]."""
+  running = isinstance(noise.at(0).update, Add)
+  return np.zeros((noise.num_buffers if running else 0, size))
+
+
+def advance(
+  noise: LinearNoise, step: Step, drawn: np.ndarray, oldest: np.ndarray, buffers: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+  """Makes one noise row, but for the step's scale.
+
+  Args:
+    noise: the noise that the step is part of.
+    step: step of the round.
+    drawn: sum of the weighted rows of Z, shape [size].
+    oldest: the first of these rows, not weighted.
+    buffers: buffers before the round, newest first.
+
+  Returns:
+    y and the buffers after the round.
+  """
+  if step.restart:
+    buffers = start(noise, drawn.size)
+  there = len(buffers)
+  row = (drawn - np.asarray(step.below)[:there] @ buffers[: len(step.below)]) / step.own
+  return row, entered(noise, step, row, oldest, buffers)
+
+
+def entered(
+  noise: LinearNoise, step: Step, row: np.ndarray, oldest: np.ndarray, buffers: np.ndarray
+) -> np.ndarray:
+  """Returns the buffers after a step, given its y and the first row of Z that it draws."""
+  match step.update:
+    case Push(merged):
+      newest = row + buffers[:merged].sum(axis=0)
+      return np.vstack([newest, buffers[merged:]])[: noise.num_buffers]
+    case Add(losses, row_gains, draw_gains):
+      buffers = (1 - losses)[:, None] * buffers + np.outer(row_gains, row)
+      return buffers + np.outer(draw_gains, oldest)
+    case None:
+      return buffers
+
+
+def row_norms(noise: LinearNoise) -> Iterator[float]:
+  """Yields ‖row t of N‖ of each round."""
+  response, square = start(noise, 1), 0.0
+  for t in itertools.count():
+    step = noise.at(t)
+    if step.norm is not None:
+      yield float(step.norm)
+      continue
+    begins = t == 0 or step.restart
+    impulse = np.full(1, float(begins))
+    entry, response = advance(noise, step, impulse, impulse, response)
+    square = float(entry[0] ** 2) + (0.0 if begins else square)
+    yield float(step.scale * np.sqrt(square))
 
 
 def redrawn(strategy: 'base.Strategy', num_rounds: int | None) -> LinearNoise:

@@ -183,7 +183,7 @@ class _Steps:
   def advance(
     self, step: dict[str, tf.Tensor], drawn: tf.Tensor, oldest: tf.Tensor, buffers: tf.Tensor
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Makes one part of a row, but for its scale; see `reference.advance`."""
+    """Makes one part of a row, but for its scale; see `linear_noise.advance`."""
     if not self.always('restart', False):
       buffers = self._restarted(step, buffers)
     below = tf.cast(step['below'], buffers.dtype)

@@ -1,13 +1,13 @@
 """Noise rows in plain NumPy, against which the other executors are tested."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from fl_dpftrl.families import base as strategies
-from fl_dpftrl.families import linear_noise
+from fl_dpftrl.families import lattice, linear_noise
 from fl_dpftrl.noise import base
 
 # Rounds for which noise rows are compared with C: without buffers, and with.
@@ -42,11 +42,60 @@ def reference_stream(strategy: strategies.Strategy, z: np.ndarray) -> base.Noise
     if last > len(z):
       raise ValueError(f'z has {len(z)} rows, row {len(z)} is needed')
     drawn = np.asarray(step.draws) @ z[first:last]
-    row, buffers = advance(noise, step, drawn, z[first], buffers)
+    row, buffers = linear_noise.advance(noise, step, drawn, z[first], buffers)
     return step.scale * row, (t + 1, buffers)
 
   return base.NoiseStream(
-    lambda: (0, start(noise, z.shape[1])), next_fn, lambda state: next_fn(state)[1]
+    lambda: (0, linear_noise.start(noise, z.shape[1])), next_fn, lambda state: next_fn(state)[1]
+  )
+
+
+def lattice_stream(
+  strategy: strategies.Strategy,
+  num_rounds: int,
+  size: int,
+  bits: int,
+  fresh: Callable[[int, float], np.ndarray],
+) -> base.NoiseStream:
+  """Streams rows of N·Z as integers, in units of 2^−bits of the standard deviation of Z.
+
+  Each row is its carried part, rounded, and its fresh part. Buffers follow the integers.
+
+  Args:
+    strategy: strategy of any family.
+    num_rounds: rows that there are.
+    size: d, coordinates in a row.
+    bits: p; negative on a lattice coarser than Z.
+    fresh: (round, scale) → round(scale · ξ) for the normals ξ of the round, int64, shape [d].
+
+  Returns:
+    A stream of rows, int64, shape [d].
+
+  Raises:
+    ValueError: if the noise cannot be made in integers; see `lattice.rows`.
+  """
+  noise, rows = strategy.noise(num_rounds), lattice.rows(strategy, num_rounds)
+
+  def next_fn(state):
+    t, buffers, normals = state
+    row = rows[t]
+    if row.step.restart:
+      buffers = linear_noise.start(noise, size)
+    below = np.asarray(row.step.below)[: len(buffers)]
+    carried = -(below @ buffers[: below.size]) if below.size else np.zeros(size)
+    for group, weight in row.reads:
+      carried = carried + weight * normals[group]
+    made = fresh(t, abs(row.spread) * 2.0**bits)
+    normals = (*normals, made / row.spread)
+    result = np.rint(row.factor * carried).astype(np.int64) + made
+    oldest = np.zeros(size)
+    if row.oldest is not None:
+      oldest = row.oldest[1] * normals[row.oldest[0]]
+    y = result / row.step.scale
+    return result, (t + 1, linear_noise.entered(noise, row.step, y, oldest, buffers), normals)
+
+  return base.NoiseStream(
+    lambda: (0, linear_noise.start(noise, size), ()), next_fn, lambda state: next_fn(state)[1]
   )
 
 
@@ -54,60 +103,6 @@ def check_is_strategy(strategy: Any) -> None:
   """Raises ValueError unless the object is a strategy."""
   if not isinstance(strategy, strategies.Strategy):
     raise ValueError(f'strategy has no noise stream: {strategy!r}')
-
-
-def start(noise: linear_noise.LinearNoise, size: int) -> np.ndarray:
-  """Returns the buffers before row 0, newest first, shape [buffers, size]."""
-  running = isinstance(noise.at(0).update, linear_noise.Add)
-  return np.zeros((noise.num_buffers if running else 0, size))
-
-
-def advance(
-  noise: linear_noise.LinearNoise,
-  step: linear_noise.Step,
-  drawn: np.ndarray,
-  oldest: np.ndarray,
-  buffers: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
-  """Makes one noise row, but for the step's scale.
-
-  Args:
-    noise: the noise that the step is part of.
-    step: step of the round.
-    drawn: sum of the weighted rows of Z, shape [size].
-    oldest: the first of these rows, not weighted.
-    buffers: buffers before the round, newest first.
-
-  Returns:
-    y and the buffers after the round.
-  """
-  if step.restart:
-    buffers = start(noise, drawn.size)
-  there = len(buffers)
-  row = (drawn - np.asarray(step.below)[:there] @ buffers[: len(step.below)]) / step.own
-  match step.update:
-    case linear_noise.Push(merged):
-      newest = row + buffers[:merged].sum(axis=0)
-      buffers = np.vstack([newest, buffers[merged:]])[: noise.num_buffers]
-    case linear_noise.Add(losses, row_gains, draw_gains):
-      buffers = (1.0 - losses)[:, None] * buffers + np.outer(row_gains, row)
-      buffers = buffers + np.outer(draw_gains, oldest)
-  return row, buffers
-
-
-def row_norms(noise: linear_noise.LinearNoise) -> Iterator[float]:
-  """Yields ‖row t of N‖ of each round."""
-  response, square = start(noise, 1), 0.0
-  for t in itertools.count():
-    step = noise.at(t)
-    if step.norm is not None:
-      yield float(step.norm)
-      continue
-    begins = t == 0 or step.restart
-    impulse = np.full(1, float(begins))
-    entry, response = advance(noise, step, impulse, impulse, response)
-    square = float(entry[0] ** 2) + (0.0 if begins else square)
-    yield float(step.scale * np.sqrt(square))
 
 
 def check_undoes(
@@ -141,7 +136,7 @@ def check_undoes(
       f'noise of {strategy.family} does not undo its strategy_matrix, so it would'
       ' not be what its sensitivity is computed for'
     )
-  norms = list(itertools.islice(row_norms(noise), checked))
+  norms = list(itertools.islice(linear_noise.row_norms(noise), checked))
   if not np.allclose(norms, np.linalg.norm(made, axis=1), _ROUNDING, 0.0):
     raise ValueError(f'noise of {strategy.family} has rows of other norms than its steps say')
 
@@ -150,7 +145,7 @@ def _noise_rows(
   strategy: strategies.Strategy, noise: linear_noise.LinearNoise, num_rounds: int, width: int
 ) -> np.ndarray | None:
   """Returns the first rows of N as its steps make them; None beyond the width."""
-  made, buffers = np.zeros((num_rounds, width)), start(noise, width)
+  made, buffers = np.zeros((num_rounds, width)), linear_noise.start(noise, width)
   for t in range(num_rounds):
     step = noise.at(t)
     first = strategy.num_noise_rows(t) - step.earlier
@@ -158,7 +153,7 @@ def _noise_rows(
       return None
     drawn, oldest = np.zeros((2, width))
     drawn[first : first + len(step.draws)], oldest[first] = step.draws, 1.0
-    row, buffers = advance(noise, step, drawn, oldest, buffers)
+    row, buffers = linear_noise.advance(noise, step, drawn, oldest, buffers)
     made[t] = step.scale * row
   return made
 
@@ -171,15 +166,17 @@ def _give_back(
   matrix = strategy.strategy_matrix(num_rounds)
   if matrix.shape != (strategy.num_noise_rows(num_rounds), num_rounds):
     return False
-  made, buffers = (matrix @ values)[:, None], start(noise, 1)
+  made, buffers = (matrix @ values)[:, None], linear_noise.start(noise, 1)
   largest = float(np.abs(made).max())
-  for t, (value, norm) in enumerate(zip(values, row_norms(noise))):
+  for t, (value, norm) in enumerate(zip(values, linear_noise.row_norms(noise))):
     step = noise.at(t)
     first = strategy.num_noise_rows(t) - step.earlier
     used = made[first : first + len(step.draws)] if first >= 0 else made[:0]
     if len(used) < len(step.draws):
       return False
-    row, buffers = advance(noise, step, np.asarray(step.draws) @ used, used[0], buffers)
+    row, buffers = linear_noise.advance(
+      noise, step, np.asarray(step.draws) @ used, used[0], buffers
+    )
     if not abs(step.scale * row[0] - value) <= _ROUNDING * (1.0 + norm * largest):
       return False
   return True

@@ -69,7 +69,7 @@ class Recurrence:
     reference.check_undoes(strategy, noise, num_rounds)
     self._strategy, self._noise, self._num_rounds = strategy, noise, num_rounds
     self.num_buffers, self.rows_at_once = layout(noise, num_rounds)
-    self.norms = _Sequence(reference.row_norms(noise))
+    self.norms = _Sequence(linear_noise.row_norms(noise))
     self._stacks = _Sequence(_stacks(noise))
 
   def step(self, t: int) -> Step:

@@ -1,0 +1,249 @@
+"""A linear noise in integers: which normals a row takes, and what its rounding costs.
+
+A row of noise in integers is R = A + F. F is the fresh part: one normal for all rows of Z that a
+round draws first, scaled and rounded. A is what earlier rounds contribute, computed in float64
+and rounded. The buffers of the noise follow R, not the row before rounding. With F in units of
+its own standard deviation, and all rounds together,
+
+    R = B·F + a·(earlier R) + ρ,
+
+where B holds the weights of the normals that later rounds read again as such, and ρ the roundings
+of A, each at most ½ + f. Both are properties of a noise and of how it is made, not of C.
+
+Source: the argument of docs/decisions/arithmetic.md.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from fl_dpftrl.families import base, linear_noise
+
+# Rounds up to which B is inverted as a whole.
+MAX_DENSE_ROUNDS = 4096
+# No normal is farther from 0, but with a probability of 1.6e-44 each.
+FARTHEST_NORMAL = 14.0
+_UNIT_ROUNDING = 2.0**-53
+_PARALLEL = 1e-9
+_SLACK = 1e-6  # of norms that are computed in float64
+_MAX_EXACT_ROUNDS = 1024
+
+
+class Row(NamedTuple):
+  """How one row of noise follows from normals and buffers.
+
+  Attributes:
+    step: the step of its linear noise.
+    spread: what the row gains for one unit of its own normal; its sign may be negative.
+    reads: (earlier round, weight) of each normal that is read again, before `factor`.
+    oldest: (round, sign) of the normal that the buffers gain by `Add.draw_gains`; None if they
+      gain none.
+  """
+
+  step: linear_noise.Step
+  spread: float
+  reads: tuple[tuple[int, float], ...]
+  oldest: tuple[int, float] | None
+
+  @property
+  def factor(self) -> float:
+    """What the row gains for one unit of the sum of draws and buffers."""
+    return float(self.step.scale / self.step.own)
+
+
+def rows(strategy: base.Strategy, num_rounds: int) -> list[Row]:
+  """Returns the rows of the first num_rounds rounds.
+
+  Raises:
+    ValueError: if a noise reads rows of Z again in other proportions than those in which they
+      entered, or has a round without a normal of its own: neither can be made in integers.
+  """
+  noise = strategy.noise(num_rounds)
+  result: list[Row] = []
+  entered: list[np.ndarray] = []  # Weights of the rows of Z that each round draws first.
+  round_of: list[tuple[int, int]] = []  # (round, place within it) of each row of Z.
+  for t in range(num_rounds):
+    step = noise.at(t)
+    weights = np.asarray(step.draws, np.float64)
+    earlier, fresh = weights[: step.earlier], weights[step.earlier :]
+    first = strategy.num_noise_rows(t) - step.earlier
+    own = float(np.linalg.norm(fresh))
+    if not own:
+      raise ValueError(f'row {t} of {strategy.family} has no normal of its own')
+    again: dict[int, np.ndarray] = {}
+    for weight, (group, place) in zip(earlier, round_of[first : first + step.earlier]):
+      again.setdefault(group, np.zeros(entered[group].size))[place] = weight
+    reads = []
+    for group, read in again.items():
+      norm = float(np.linalg.norm(entered[group]))
+      weight = float(read @ entered[group]) / norm
+      if np.abs(read - weight / norm * entered[group]).max() > _PARALLEL * np.abs(read).max():
+        raise ValueError(f'row {t} of {strategy.family} reads rows of Z again in other proportions')
+      if weight:
+        reads.append((group, weight))
+    round_of.extend((t, place) for place in range(fresh.size))
+    entered.append(fresh)
+    oldest = None
+    if isinstance(step.update, linear_noise.Add) and np.any(step.update.draw_gains):
+      group, _ = round_of[first]
+      oldest = (group, float(np.sign(entered[group][0])))
+      if entered[group].size > 1:
+        raise ValueError(f'buffers of {strategy.family} gain one of several rows of Z')
+    result.append(Row(step, float(step.scale / step.own * own), tuple(reads), oldest))
+  return result
+
+
+def normal_weights(strategy: base.Strategy, num_rounds: int) -> np.ndarray:
+  """Returns B, shape [num_rounds, num_rounds]: weights of normals, rows before held fixed."""
+  noise, matrix = strategy.noise(num_rounds), np.zeros((num_rounds, num_rounds))
+  buffers = linear_noise.start(noise, num_rounds)
+  for t, row in enumerate(rows(strategy, num_rounds)):
+    if row.step.restart:
+      buffers = linear_noise.start(noise, num_rounds)
+    below = np.asarray(row.step.below)[: len(buffers)]
+    matrix[t] = -row.factor * (below @ buffers[: below.size])
+    for group, weight in row.reads:
+      matrix[t, group] += row.factor * weight
+    matrix[t, t] += row.spread
+    oldest = np.zeros(num_rounds)
+    if row.oldest is not None:
+      oldest[row.oldest[0]] = row.oldest[1]
+    buffers = linear_noise.entered(noise, row.step, np.zeros(num_rounds), oldest, buffers)
+  return matrix
+
+
+def rounding_norm(strategy: base.Strategy, num_rounds: int) -> float:
+  """Returns ‖B⁻¹‖₂, or an upper bound: how far the roundings of A move the normals.
+
+  Where no normal is read again it is one over the smallest spread. Otherwise it is bounded by
+  √(‖B⁻¹‖₁·‖B⁻¹‖∞), beyond 1024 rounds.
+
+  Raises:
+    ValueError: if normals are read again in more than 4096 rounds by a noise whose rows differ.
+  """
+  made = rows(strategy, num_rounds)
+  if not any(row.reads or row.oldest for row in made):
+    return (1.0 + _SLACK) / min(abs(row.spread) for row in made)
+  noise = strategy.noise(num_rounds)
+  if num_rounds > MAX_DENSE_ROUNDS:
+    if noise.period != 1 or noise.num_buffers:
+      raise ValueError(
+        f'the rounding of {strategy.family} is bounded up to {MAX_DENSE_ROUNDS} rounds,'
+        f' got num_rounds={num_rounds}'
+      )
+    return (1.0 + _SLACK) * float(np.abs(_first_column(made[noise.settles], num_rounds)).sum())
+  inverse = base.lower_inverse(normal_weights(strategy, num_rounds))
+  if num_rounds <= _MAX_EXACT_ROUNDS:
+    return (1.0 + _SLACK) * float(np.linalg.norm(inverse, 2))
+  sums = np.abs(inverse).sum(axis=0).max() * np.abs(inverse).sum(axis=1).max()
+  return (1.0 + _SLACK) * math.sqrt(sums)
+
+
+def _first_column(row: Row, size: int) -> np.ndarray:
+  """The first column of the inverse of a Toeplitz B, all of whose rows are like this one."""
+  last = max(group for group, _ in row.reads) + 1
+  weights = {last - group: row.factor * weight for group, weight in row.reads}
+  column = np.zeros(size)
+  column[0] = 1.0 / row.spread
+  for t in range(1, size):
+    reached = sum(weight * column[t - lag] for lag, weight in weights.items() if lag <= t)
+    column[t] = -reached / row.spread
+  return column
+
+
+def carried_error(strategy: base.Strategy, num_rounds: int, bits: int) -> float:
+  """Returns f: how far float64 may move the carried part A before its rounding.
+
+  In units of 2^−bits of the standard deviation of Z, and as long as no normal is farther than 14
+  from 0: then a row or buffer is at most 14 times the sum of the absolute weights that normals
+  have in it. Each value that is computed is off by 2⁻⁵³ of its size for every operation, and by
+  what its operands are off:
+  - a buffer of a stack is y = R/scale, or a sum of such, an operation each; where every scale is
+    1, these are whole numbers, and exact below 2⁵³;
+  - a running sum loses part of itself, gains y and a normal: at most 4 operations a round, and
+    it keeps 1 − loss of its error;
+  - A is a sum of k products, times a factor: at most k + 3 operations.
+  """
+  noise, made = strategy.noise(num_rounds), rows(strategy, num_rounds)
+  farthest = 1.02 * FARTHEST_NORMAL * 2.0**bits
+  are_whole = all(row.step.scale == 1.0 for row in made)
+  errors, largest = linear_noise.start(noise, 1), 0.0
+  sizes = errors
+  for row, (of_row, of_buffers) in zip(made, _absolute_weights(noise, made)):
+    step = row.step
+    if step.restart:
+      sizes = errors = linear_noise.start(noise, 1)
+    below = np.abs(np.asarray(step.below)[: len(sizes)])
+    rounding = (below.size + len(row.reads) + 3) * _UNIT_ROUNDING
+    off = below @ (errors + rounding * sizes)[: below.size, 0]
+    off += rounding * farthest * sum(abs(weight) for _, weight in row.reads)
+    largest = max(largest, abs(row.factor) * float(off))
+    sizes = farthest * of_buffers[:, None]
+    y = np.full(1, _UNIT_ROUNDING * farthest * of_row)
+    errors = linear_noise.entered(
+      noise, _absolute(step), y, np.full(1, 2.0 * _UNIT_ROUNDING * farthest), errors
+    )
+    if isinstance(step.update, linear_noise.Push):
+      errors = errors + step.update.merged * _UNIT_ROUNDING * sizes
+      if are_whole and sizes.max() < 2.0**53:
+        errors = np.zeros_like(sizes)
+    else:
+      errors = errors + 4 * _UNIT_ROUNDING * sizes
+  return largest
+
+
+def _absolute_weights(
+  noise: linear_noise.LinearNoise, made: list[Row]
+) -> Iterator[tuple[float, np.ndarray]]:
+  """Yields Σ|weights of normals| in y, and in the buffers after it, for each round.
+
+  One impulse says it for a noise whose steps are alike and draw their own row alone. Other long
+  runs are bounded by Cauchy and Schwarz, and by the triangle inequality for buffers.
+  """
+  alike = all(row.step.norm is None and not row.step.restart for row in made)
+  if not alike and len(made) > MAX_DENSE_ROUNDS:
+    yield from _absolute_bounds(noise, made)
+    return
+  width = 1 if alike else len(made)
+  buffers = linear_noise.start(noise, width)
+  of_row, of_buffers = 0.0, np.zeros(len(buffers))
+  for t, row in enumerate(made):
+    drawn, oldest = np.zeros((2, width))
+    if t < width:
+      drawn[t] = row.spread / row.factor
+    for group, weight in row.reads:
+      drawn[group] += weight
+    if row.oldest is not None:
+      oldest[row.oldest[0]] = row.oldest[1]
+    y, buffers = linear_noise.advance(noise, row.step, drawn, oldest, buffers)
+    new_row, new_buffers = np.abs(y).sum(), np.abs(buffers).sum(axis=1)
+    if alike:  # What the impulse left behind adds up over the rounds at which it may have come.
+      of_buffers = np.pad(of_buffers, (0, new_buffers.size - of_buffers.size))
+      of_row, of_buffers = of_row + new_row, of_buffers + new_buffers
+    else:
+      of_row, of_buffers = new_row, new_buffers
+    yield float(of_row), of_buffers
+
+
+def _absolute_bounds(
+  noise: linear_noise.LinearNoise, made: list[Row]
+) -> Iterator[tuple[float, np.ndarray]]:
+  buffers = linear_noise.start(noise, 1)
+  for t, (row, norm) in enumerate(zip(made, linear_noise.row_norms(noise))):
+    if row.step.restart:
+      buffers = linear_noise.start(noise, 1)
+    y = np.full(1, math.sqrt(t + 1) * norm / abs(row.step.scale))
+    buffers = linear_noise.entered(noise, _absolute(row.step), y, np.ones(1), buffers)
+    yield float(y[0]), buffers[:, 0]
+
+
+def _absolute(step: linear_noise.Step) -> linear_noise.Step:
+  """The step whose buffers bound the absolute values of a step's."""
+  match step.update:
+    case linear_noise.Add(losses, row_gains, draw_gains):
+      decays = np.abs(1.0 - np.asarray(losses))
+      gains = linear_noise.Add(1.0 - decays, np.abs(row_gains), np.abs(draw_gains))
+      return step._replace(update=gains)
+  return step
