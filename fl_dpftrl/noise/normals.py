@@ -128,7 +128,7 @@ class Normals:
 
 @functools.cache
 def has_extended() -> bool:
-  """Tells whether NumPy has numbers with 64 bits of precision here, as on x86 processors."""
+  """Returns True if NumPy has numbers with 64 bits of precision here, as on x86 processors."""
   return np.finfo(np.longdouble).nmant >= 63
 
 
