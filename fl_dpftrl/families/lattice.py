@@ -49,7 +49,7 @@ class Row(NamedTuple):
 
   @property
   def factor(self) -> float:
-    """What the row gains for one unit of the sum of draws and buffers."""
+    """The gain of the row for one unit of the sum of draws and buffers."""
     return float(self.step.scale / self.step.own)
 
 
