@@ -1,6 +1,7 @@
 """Runs a command while holding a lock file: python .ci/locked.py FILE COMMAND…
 
-A second process waits until the first has ended, however it ends.
+FILE is an environment's name and `.lock`. A second process waits until the first has ended,
+however it ends. An environment that is a link is left alone: making it anew would empty another's.
 """
 
 import fcntl
@@ -10,6 +11,11 @@ import sys
 
 
 def main(path: str, command: list[str]) -> int:
+  environment = path.removesuffix('.lock')
+  if os.path.islink(environment):
+    aim = os.path.realpath(environment)
+    print(f'{environment} is a link to {aim}; set up the environment there', file=sys.stderr)
+    return 2
   descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
   try:
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -77,3 +77,14 @@ except NotImplementedError as error:
     text=True,
   ).stdout
   assert 'use Python 3.11' in said
+
+
+def test_a_linked_environment_is_not_emptied(tmp_path):
+  """`venv --clear` follows a link: it would empty the environment of another checkout."""
+  (tmp_path / 'other').mkdir()
+  (tmp_path / '.venv').symlink_to(tmp_path / 'other')
+  command = [sys.executable, str(ROOT / '.ci' / 'locked.py'), '.venv.lock', 'touch', '.venv/made']
+  run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+  assert run.returncode == 2
+  assert run.stderr.startswith('.venv is a link to ') and run.stderr.count('\n') == 1
+  assert not [*(tmp_path / 'other').iterdir()]
