@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from fl_dpftrl.simulation import availability, population, presence, server
+from fl_dpftrl.simulation import availability, population, server
 from fl_dpftrl.simulation import scenario as scenario_lib
 
 _MOST_ROUNDS = 10**7
@@ -123,7 +123,7 @@ def scenario(args: argparse.Namespace) -> scenario_lib.Scenario:
   )
 
 
-def _availability(args: argparse.Namespace) -> presence.Availability | str:
+def _availability(args: argparse.Namespace) -> availability.Availability | str:
   given = _given(args, [name for name, _, _ in _NIGHTLY])
   if args.availability == 'nightly':
     return availability.Nightly(**given)

@@ -11,8 +11,7 @@ from fl_dpftrl import files, json_files, participation, rounding
 from fl_dpftrl.centralized import partition
 from fl_dpftrl.commands import flags, outputs, population_flags, progress
 from fl_dpftrl.simulation import attendance as attendance_lib
-from fl_dpftrl.simulation import cohorts, explanation, recording
-from fl_dpftrl.simulation import timer as timer_lib
+from fl_dpftrl.simulation import cohorts, recording, server
 from fl_dpftrl.simulation import turnouts as turnouts_lib
 
 HELP = 'simulates the participation of a population and writes the log'
@@ -147,9 +146,9 @@ def _record(
   )
 
 
-def _timer(kind: timer_lib.Timer, attendance: attendance_lib.Attendance) -> json_files.Object:
+def _timer(kind: server.Timer, attendance: attendance_lib.Attendance) -> json_files.Object:
   """Returns the timer and, for a timer in hours, its effect in rounds."""
-  if isinstance(kind, timer_lib.RoundTimer):
+  if isinstance(kind, server.RoundTimer):
     return {'rounds': kind.rounds}
   timed = attendance.timed(kind.seconds)
   return {'hours': kind.hours, 'in_rounds': timed and timed._asdict()}
@@ -181,5 +180,5 @@ def show(result: Result) -> str:
     return flags.table(figures)
   del figures['timer']
   return (
-    f'{flags.table(figures)}\n\n{explanation.explain(result.simulation.timer, result.attendance)}'
+    f'{flags.table(figures)}\n\n{turnouts_lib.explain(result.simulation.timer, result.attendance)}'
   )

@@ -5,7 +5,7 @@ import pytest
 from fl_dpftrl.comparison import contenders as contenders_lib
 from fl_dpftrl.planning import candidates, recommendation
 from fl_dpftrl.planning import forecast as forecast_lib
-from fl_dpftrl.simulation import availability, cohorts, population, server, timer
+from fl_dpftrl.simulation import availability, cohorts, population, server
 
 ROUNDS = 240
 NAMES = ('blt', 'banded', 'blt-b100')
@@ -18,7 +18,7 @@ def simulate(*, seed, num_devices=None, report_goal=None):
     population=population.Population(
       num_devices=num_devices or 8_000, seed=seed, availability=availability.Nightly(), dropout=0.08
     ),
-    timer=timer.HourTimer(10.0),
+    timer=server.HourTimer(10.0),
     server=server.Server(report_goal=report_goal or 60, clients_per_round=78),
     seed=seed,
   )

@@ -7,7 +7,7 @@ import pytest
 from fl_dpftrl import catalogue, participation
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.comparison import contenders as contenders_lib
-from fl_dpftrl.planning import candidates, nearby, planner, tradeoffs, trial
+from fl_dpftrl.planning import candidates, planner, simulating
 from fl_dpftrl.planning import forecast as forecast_lib
 from fl_dpftrl.planning import recommendation as lib
 from fl_dpftrl.simulation import scenario
@@ -156,7 +156,7 @@ def test_options_are_compared_at_the_same_epsilon_and_at_the_same_noise(found):
 
 
 def outcome(schema, report_goal=50, days=3.0):
-  return trial.Outcome(
+  return simulating.Outcome(
     seed=0,
     report_goal=report_goal,
     num_rounds=schema.num_rounds,
@@ -177,12 +177,12 @@ def test_settings_have_the_same_noise_in_the_mean(found):
   forecast = forecast_lib.Forecast(
     outcomes=outcomes,
     margin=forecast_lib.Margin(min_sep=1, max_participations=1, enforced=1),
-    nearby=nearby.Nearby(
+    nearby=forecast_lib.Nearby(
       outcomes=(double, longer), stalled={('report_goal', 400): 'round 7 stalled'}
     ),
     closer=None,
   )
-  settings = {(s.report_goal, s.num_rounds): s for s in tradeoffs.settings(forecast, best)}
+  settings = {(s.report_goal, s.num_rounds): s for s in lib.settings(forecast, best)}
   assert list(settings) == [(50, 60), (100, 60), (400, 60), (50, 120)]
   assert settings[400, 60].reason == 'round 7 stalled'
   assert settings[50, 60].epsilon == best.guarantee.epsilon
@@ -214,7 +214,7 @@ def test_stated_margins_are_those_of_the_planned_schema(few):
     forecast=forecast_lib.Forecast(
       outcomes=(seen,),
       margin=forecast_lib.Margin(min_sep=1, max_participations=1, enforced=1),
-      nearby=nearby.Nearby(),
+      nearby=forecast_lib.Nearby(),
       closer=None,
     ),
     best=best,
