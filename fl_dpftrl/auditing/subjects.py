@@ -7,8 +7,8 @@ from typing import Protocol
 import numpy as np
 
 from fl_dpftrl.families import base as strategies
-from fl_dpftrl.noise import reference
-from fl_dpftrl.noise.engine import draws, maker
+from fl_dpftrl.noise import draws, reference
+from fl_dpftrl.noise import rows as rows_lib
 
 Cohorts = Callable[[int], Sequence[np.ndarray]]
 """Round → update of each device, each a float32 vector of all coordinates."""
@@ -100,7 +100,7 @@ def _reference_rows(
 def _engine_rows(
   strategy: strategies.Strategy, num_rounds: int, size: int, seed: int | None
 ) -> np.ndarray:
-  made = maker.RowMaker(
+  made = rows_lib.RowMaker(
     strategy,
     size=size,
     num_rounds=num_rounds,

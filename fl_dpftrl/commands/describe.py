@@ -4,7 +4,7 @@ import argparse
 
 from fl_dpftrl import catalogue, json_files, workloads
 from fl_dpftrl.commands import flags
-from fl_dpftrl.noise import engine
+from fl_dpftrl.noise import cost
 
 HELP = 'shows sensitivity, errors and losses of a strategy under any schema'
 
@@ -41,9 +41,9 @@ def run(args: argparse.Namespace) -> json_files.Object:
         setattr(args, name, value)
   schema = flags.schema(args)
   workload = workloads.Workload() if file is None else file.workload
-  cost = {}
+  costs = {}
   if args.num_parameters is not None:
-    cost = engine.predict(strategy, schema.num_rounds, args.num_parameters)._asdict()
+    costs = cost.predict(strategy, schema.num_rounds, args.num_parameters)._asdict()
   evaluated = catalogue.describe(strategy, schema=schema, workload=workload)
   return {
     'strategy': args.strategy,
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
     **flags.workload_fields(workload),
     **evaluated.figures,
     'memory_copies': strategy.memory_copies(schema.num_rounds),
-    **cost,
+    **costs,
   }
 
 
