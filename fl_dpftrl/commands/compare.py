@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from fl_dpftrl import json_files, messages, participation
-from fl_dpftrl.commands import flags, outputs, progress
+from fl_dpftrl.commands import flags, output
 from fl_dpftrl.comparison import coefficients, sweep
 from fl_dpftrl.comparison import contenders as contenders_lib
 
@@ -75,13 +75,13 @@ def run(args: argparse.Namespace) -> json_files.Object:
     for k in args.max_participations
   ]
   contenders = _contenders(args)
-  folder = None if args.output is None else outputs.folder(args.output)
+  folder = None if args.output is None else output.folder(args.output)
   _warn_of_workloads(contenders)
-  watch = progress.watch(progress.Progress('compare'))
+  watch = sweep.said(output.Progress('compare').say)
   found = sweep.run(contenders, schemas, objective=args.objective, watch=watch)
   entries, skipped = found.entries, found.skipped
   axis = varying[0] if varying else None
-  outputs.say_left_out(
+  output.say_left_out(
     'compare',
     [(skip.contender.label, skip.reason, axis and getattr(skip.schema, axis)) for skip in skipped],
     axis,
@@ -100,9 +100,9 @@ def run(args: argparse.Namespace) -> json_files.Object:
     'files': [],
   }
   if folder is not None:
-    contents = {'comparison.csv': outputs.csv(sweep.FIELDS, rows)}
+    contents = {'comparison.csv': output.csv(sweep.FIELDS, rows)}
     contents.update(_figures(args, entries, varying))
-    result['files'] = outputs.write(folder, contents)
+    result['files'] = output.write(folder, contents)
   return result
 
 

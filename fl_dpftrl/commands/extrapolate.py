@@ -6,7 +6,7 @@ import functools
 
 from fl_dpftrl import json_files, messages, rounding
 from fl_dpftrl.accounting import extrapolation, gaussian
-from fl_dpftrl.commands import flags, outputs, progress
+from fl_dpftrl.commands import flags, output
 from fl_dpftrl.comparison import contenders as contenders_lib
 from fl_dpftrl.comparison import extrapolation as sweep
 
@@ -90,14 +90,14 @@ def run(args: argparse.Namespace) -> json_files.Object:
   references = _references(args)
   gaussian.epsilon(1.0, args.delta)  # raises if δ is out of range
   contenders = flags.contenders('strategies', args.strategies)
-  folder = None if args.output is None else outputs.folder(args.output)
-  watch = progress.watch(progress.Progress('extrapolate'))
+  folder = None if args.output is None else output.folder(args.output)
+  watch = sweep.said(output.Progress('extrapolate').say)
   options = {'delta': args.delta, 'objective': args.objective, 'watch': watch}
   found = list(sweep.run(contenders, references, deployments, **options))
   entries = [item for item in found if isinstance(item, sweep.Entry)]
   skipped = [item for item in found if isinstance(item, sweep.Skipped)]
   value = lambda skip: getattr(skip.deployment, axis)
-  outputs.say_left_out(
+  output.say_left_out(
     'extrapolate',
     [(skip.contender.label, skip.reason, value(skip)) for skip in skipped],
     axis,
@@ -116,9 +116,9 @@ def run(args: argparse.Namespace) -> json_files.Object:
     'files': [],
   }
   if folder is not None:
-    contents = {'extrapolation.csv': outputs.csv(sweep.FIELDS, rows)}
+    contents = {'extrapolation.csv': output.csv(sweep.FIELDS, rows)}
     contents.update(_figures(args, axis, contenders, references, entries))
-    result['files'] = outputs.write(folder, contents)
+    result['files'] = output.write(folder, contents)
   return result
 
 

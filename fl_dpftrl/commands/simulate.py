@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from fl_dpftrl import files, json_files, participation, rounding
 from fl_dpftrl.centralized import partition
-from fl_dpftrl.commands import flags, outputs, population_flags, progress
+from fl_dpftrl.commands import flags, output, population_flags
 from fl_dpftrl.simulation import attendance as attendance_lib
 from fl_dpftrl.simulation import cohorts, recording, server
 from fl_dpftrl.simulation import turnouts as turnouts_lib
@@ -65,8 +65,8 @@ class Result:
 
 def run(args: argparse.Namespace) -> Result:
   """Simulates the rounds and writes the log."""
-  outputs.check_file('output', args.output)
-  outputs.check_file('report', args.report)
+  output.check_file('output', args.output)
+  output.check_file('report', args.report)
   batches = _partition(args)
   began = time.monotonic()
   if batches is not None:
@@ -142,7 +142,7 @@ def _record(
     num_rounds=args.num_rounds,
     output=args.output,
     metadata={recording.METADATA_KEY: said, **metadata},
-    progress=progress.Progress('simulate').say,
+    progress=output.Progress('simulate').say,
   )
 
 

@@ -149,6 +149,23 @@ def run(
   return Comparison(tuple(entries), tuple(skipped))
 
 
+def said(say: Callable[[str], None]) -> Watch:
+  """Returns progress callbacks that say what is evaluated, in words."""
+
+  def begin(contender, schema):
+    where = (
+      f'{contender.label} at n={schema.num_rounds}, b={schema.min_sep}, k={schema.participations}'
+    )
+    say(where)
+
+    def report(steps: int, loss: float) -> None:
+      say(f'{where}: {steps} steps, loss {loss:.6g}')
+
+    return report
+
+  return begin
+
+
 def search(
   contender: contenders_lib.Contender,
   schemas: Sequence[participation.MinSep],

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from fl_dpftrl import catalogue, participation
-from fl_dpftrl.commands import account, calibrate, describe, dispatch, flags, optimize, progress
+from fl_dpftrl.commands import account, calibrate, describe, dispatch, flags, optimize, output
 from fl_dpftrl.optimization import registry
 
 FIGURES = ['sensitivity', 'sensitivity_kind', 'rms_error', 'max_error', 'rms_loss', 'max_loss']
@@ -224,7 +224,7 @@ def test_optimize_needs_no_output(result):
 
 
 def test_optimize_shows_progress_of_long_searches(run, monkeypatch):
-  monkeypatch.setattr(progress, 'SECONDS', 0.0)
+  monkeypatch.setattr(output, 'SECONDS', 0.0)
   status, out, err = run(f'optimize --mechanism=blt {SCHEMA} --json')
   assert status == 0
   json.loads(out)

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from fl_dpftrl import catalogue, participation
-from fl_dpftrl.commands import compare, progress
+from fl_dpftrl.commands import compare, output
 from fl_dpftrl.comparison import figures
 from fl_dpftrl.optimization import registry
 
@@ -204,7 +204,7 @@ def test_where_nothing_has_lags_there_is_no_figure_of_them(tmp_path, run):
 
 
 def test_long_work_shows_how_far_it_is(run, monkeypatch):
-  monkeypatch.setattr(progress, 'SECONDS', 0.0)
+  monkeypatch.setattr(output, 'SECONDS', 0.0)
   status, out, err = run('compare --mechanisms=blt:1 --num_rounds=20 --min_sep=5 --json')
   assert status == 0
   json.loads(out)
