@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 from fl_dpftrl import json_files, messages, participation
 from fl_dpftrl.commands import flags, output
-from fl_dpftrl.comparison import coefficients, sweep
-from fl_dpftrl.comparison import contenders as contenders_lib
+from fl_dpftrl.comparison import candidates as candidates_lib
+from fl_dpftrl.comparison import sweep
 
 HELP = 'compares mechanisms and strategy files: table, CSV and figures'
 
@@ -74,16 +74,16 @@ def run(args: argparse.Namespace) -> json_files.Object:
     for b in args.min_sep
     for k in args.max_participations
   ]
-  contenders = _contenders(args)
+  candidates = _candidates(args)
   folder = None if args.output is None else output.folder(args.output)
-  _warn_of_workloads(contenders)
+  _warn_of_workloads(candidates)
   watch = sweep.said(output.Progress('compare').say)
-  found = sweep.run(contenders, schemas, objective=args.objective, watch=watch)
+  found = sweep.run(candidates, schemas, objective=args.objective, watch=watch)
   entries, skipped = found.entries, found.skipped
   axis = varying[0] if varying else None
   output.say_left_out(
     'compare',
-    [(skip.contender.label, skip.reason, axis and getattr(skip.schema, axis)) for skip in skipped],
+    [(skip.candidate.label, skip.reason, axis and getattr(skip.schema, axis)) for skip in skipped],
     axis,
     otherwise=None if entries else f'--mechanisms={",".join(args.mechanisms)}',
   )
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
     'varying': axis,
     'rows': rows,
     'skipped': [
-      {'mechanism': skip.contender.label, **flags.schema_fields(skip.schema), 'reason': skip.reason}
+      {'mechanism': skip.candidate.label, **flags.schema_fields(skip.schema), 'reason': skip.reason}
       for skip in skipped
     ],
     'output': args.output,
@@ -106,27 +106,27 @@ def run(args: argparse.Namespace) -> json_files.Object:
   return result
 
 
-def _contenders(args: argparse.Namespace) -> list[contenders_lib.Contender]:
+def _candidates(args: argparse.Namespace) -> list[candidates_lib.Candidate]:
   held = {name: getattr(args, f'optimize_for_{name}') for name in ('min_sep', 'num_rounds')}
   made_for = [
     {name: value for name, value in (('min_sep', b), ('num_rounds', n)) if value is not None}
     for b in held['min_sep']
     for n in held['num_rounds']
   ]
-  return flags.contenders('mechanisms', args.mechanisms, made_for)
+  return flags.candidates('mechanisms', args.mechanisms, made_for)
 
 
-def _warn_of_workloads(contenders: list[contenders_lib.Contender]) -> None:
+def _warn_of_workloads(candidates: list[candidates_lib.Candidate]) -> None:
   """Warns once for each file that was optimised for another workload."""
-  for contender in contenders:
-    workload = contender.workload
+  for candidate in candidates:
+    workload = candidate.workload
     if workload is not None and not workload.is_prefix_sums:
       fields = flags.workload_fields(workload)
       fields.pop('workload')
       what = ', '.join(f'{name} {value:g}' for name, value in fields.items())
       print(
         messages.one_line(
-          f'compare: {contender.label} was made for {what}; all losses here'
+          f'compare: {candidate.label} was made for {what}; all losses here'
           ' are those of prefix sums'
         ),
         file=sys.stderr,
@@ -162,7 +162,7 @@ def _figures(
     drawn['losses.png'] = figures.side_by_side(
       entries, args.objective, title='Losses side by side', subtitle=f'{setting}; {goal}'
     )
-  columns, mechanism_of, schema = _columns(entries)
+  columns, mechanism_of, schema = figures.columns_of(entries)
   if columns:
     drawn['coefficients.png'] = figures.lags(
       columns,
@@ -192,25 +192,6 @@ def _in_words(schema: participation.MinSep, number: Callable[[float], str]) -> s
     f'{number(schema.num_rounds)} rounds, min-sep {number(schema.min_sep)},'
     f' at most {number(schema.participations)} participations'
   )
-
-
-def _columns(
-  entries: Sequence[sweep.Entry],
-) -> tuple[dict[str, coefficients.Columns], dict[str, str], participation.MinSep]:
-  """Returns first columns at the last setting that all strategies support."""
-  last = max(
-    (entry.schema for entry in entries), key=lambda s: (s.num_rounds, s.min_sep, s.participations)
-  )
-  columns, mechanism_of = {}, {}
-  for entry in entries:
-    label = entry.contender.label
-    mechanism_of[label] = entry.contender.mechanism
-    if entry.schema != last:
-      continue
-    found = coefficients.first_columns(entry.strategy, last.num_rounds)
-    if found is not None and found.strategy[1:].any():
-      columns[label] = found
-  return columns, mechanism_of, last
 
 
 def show(result: json_files.Object) -> str:

@@ -164,7 +164,7 @@ def _check(args: argparse.Namespace) -> None:
     if not least <= value <= _MOST:
       raise ValueError(f'--{name}={value} must lie in {least} to {_MOST}')
   if args.strategies is not None:
-    flags.contenders('strategies', args.strategies)
+    flags.candidates('strategies', args.strategies)
   output.check_file('output', args.output, '.json')
   output.check_file('report', args.report, '.html')
 

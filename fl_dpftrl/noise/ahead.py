@@ -106,7 +106,7 @@ class Ahead(Generic[_Made]):
   """Makes one row after the other, while whoever wants them does other things.
 
   Args:
-    make: row → what `take` returns for it.
+    make: row → what `row` returns for it.
   """
 
   def __init__(self, make: Callable[[int], _Made]):
@@ -134,7 +134,7 @@ class Ahead(Generic[_Made]):
     threading.Thread(target=run, name='noise', daemon=True).start()
     return made
 
-  def take(self, row: int) -> _Made:
+  def row(self, row: int) -> _Made:
     """Returns what was made for a row, once it is.
 
     Raises:
@@ -180,7 +180,7 @@ class Rows:
         make = functools.partial(_make, self._new_source(seed), self._size)
         self._last, self._seed, self._ahead = None, seed, Ahead(make)
       if self._last is None or self._last[0] != row:
-        self._last = row, self._ahead.take(row)
+        self._last = row, self._ahead.row(row)
       if row + 1 < self._num_rounds:
         self._ahead.begin(row + 1)
       return self._last[1]

@@ -145,10 +145,8 @@ def plan(
     return lambda steps, loss: progress(f'{label}: {steps} steps')
 
   planned = forecast.planned
-  contenders, skipped = candidates_lib.contenders(strategies, planned)
-  tried = candidates_lib.find(
-    contenders, forecast.schemas, planned, objective=objective, watch=watch
-  )
+  origins, skipped = candidates_lib.named(strategies, planned)
+  tried = candidates_lib.find(origins, forecast.schemas, planned, objective=objective, watch=watch)
   found = [c for c in tried if isinstance(c, candidates_lib.Candidate)]
   skipped += [c for c in tried if isinstance(c, candidates_lib.Skipped)]
   if not found:

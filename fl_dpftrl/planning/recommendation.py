@@ -95,7 +95,7 @@ class Recommendation:
     return {
       'strategy': self.candidate.label,
       'family': self.candidate.strategy.family,
-      'optimised': self.candidate.contender.optimised,
+      'optimised': self.candidate.origin.optimised,
       'noise_multiplier': guarantee.noise_multiplier,
       'epsilon': guarantee.epsilon,
       'expected_epsilon': statistics.fmean(self.epsilons),
@@ -295,11 +295,11 @@ def _setting(
       f'{candidate.label} for a report goal of {outcome.report_goal} and {outcome.num_rounds}'
       ' rounds'
     )
-    strategy = candidate.contender.find(schema, objective=candidate.objective, progress=progress)
+    strategy = candidate.origin.find(schema, objective=candidate.objective, progress=progress)
     found = candidates_lib.measure(
-      candidate.contender, strategy, [schema], objective=candidate.objective
+      candidate.origin, strategy, [schema], objective=candidate.objective
     )
-  except sweep.BEYOND as e:
+  except sweep.UNSUPPORTED as e:
     return Missing(
       report_goal=outcome.report_goal, num_rounds=outcome.num_rounds, reason=sweep.one_line(e)
     )

@@ -135,14 +135,14 @@ def _losses(
   statement: statement_lib.Statement, void: str | None, one: str
 ) -> figures.Figure | None:
   """Draws the privacy loss of actual devices; None if for publication, or without noise."""
-  fared, worst = statement.per_device, statement.worst_case.rho
-  if fared is None or not fared.rho_histogram:
+  per_device, worst = statement.per_device, statement.worst_case.rho
+  if per_device is None or not per_device.rho_histogram:
     return None
   mark = None
   if statement.group_size == 1 and worst is not None:  # Others are for many devices.
     mark = (worst, f'worst case: {"void" if void else f"ρ = {rounding.up(worst)}"}')
   return figures.spread(
-    fared.rho_histogram,
+    per_device.rho_histogram,
     title=f'{one.capitalize()}s by ρ',
     x_label=f'ρ (zCDP) of {_A[one]}',
     mark=mark,
