@@ -6,8 +6,8 @@ import functools
 import sys
 from collections.abc import Callable, Sequence
 
-from fl_dpftrl import json_files, messages, participation
-from fl_dpftrl.commands import flags, output
+from fl_dpftrl import json_files, messages, participation, workloads
+from fl_dpftrl.commands import flags, output, workload_flags
 from fl_dpftrl.comparison import candidates as candidates_lib
 from fl_dpftrl.comparison import sweep
 
@@ -50,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       ' the best at each value',
     )
   flags.add(parser, 'objective')
+  workload_flags.add_arguments(parser)
   add('--output', metavar='FOLDER', help='folder for a CSV file and PNG figures')
 
 
@@ -75,10 +76,11 @@ def run(args: argparse.Namespace) -> json_files.Object:
     for k in args.max_participations
   ]
   candidates = _candidates(args)
+  workload = workload_flags.workload(args)
   folder = None if args.output is None else output.folder(args.output)
-  _warn_of_workloads(candidates)
+  _warn_of_workloads(candidates, workload)
   watch = sweep.said(output.Progress('compare').say)
-  found = sweep.run(candidates, schemas, objective=args.objective, watch=watch)
+  found = sweep.run(candidates, schemas, objective=args.objective, watch=watch, workload=workload)
   entries, skipped = found.entries, found.skipped
   axis = varying[0] if varying else None
   output.say_left_out(
@@ -90,6 +92,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
   rows = [dataclasses.asdict(entry.row) for entry in entries]
   result = {
     'objective': args.objective,
+    **flags.workload_fields(workload),
     'varying': axis,
     'rows': rows,
     'skipped': [
@@ -101,7 +104,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
   }
   if folder is not None:
     contents = {'comparison.csv': output.csv(sweep.FIELDS, rows)}
-    contents.update(_figures(args, entries, varying))
+    contents.update(_figures(args, entries, varying, workload))
     result['files'] = output.write(folder, contents)
   return result
 
@@ -116,25 +119,34 @@ def _candidates(args: argparse.Namespace) -> list[candidates_lib.Candidate]:
   return flags.candidates('mechanisms', args.mechanisms, made_for)
 
 
-def _warn_of_workloads(candidates: list[candidates_lib.Candidate]) -> None:
+def _warn_of_workloads(
+  candidates: list[candidates_lib.Candidate], workload: workloads.Workload
+) -> None:
   """Warns once for each file that was optimised for another workload."""
   for candidate in candidates:
-    workload = candidate.workload
-    if workload is not None and not workload.is_prefix_sums:
-      fields = flags.workload_fields(workload)
-      fields.pop('workload')
-      what = ', '.join(f'{name} {value:g}' for name, value in fields.items())
+    own = candidate.workload
+    if own is not None and own != workload:
       print(
         messages.one_line(
-          f'compare: {candidate.label} was made for {what}; all losses here'
-          ' are those of prefix sums'
+          f'compare: {candidate.label} was made for {_words(own)}; all losses here are those of'
+          f' {_words(workload)}'
         ),
         file=sys.stderr,
       )
 
 
+def _words(workload: workloads.Workload) -> str:
+  """Returns a workload in words."""
+  fields = flags.workload_fields(workload)
+  fields.pop('workload')
+  return ', '.join(f'{name} {value:g}' for name, value in fields.items()) or 'prefix sums'
+
+
 def _figures(
-  args: argparse.Namespace, entries: Sequence[sweep.Entry], varying: list[str]
+  args: argparse.Namespace,
+  entries: Sequence[sweep.Entry],
+  varying: list[str],
+  workload: workloads.Workload,
 ) -> dict[str, bytes]:
   """Returns PNG images by file name."""
   # These imports are slow, and other commands do not need them.
@@ -142,6 +154,8 @@ def _figures(
 
   setting = _setting(args, style.number)
   goal = f'optimised for {_LOSS_NAMES[args.objective]}'
+  if workload != workloads.Workload():
+    goal += f' of {_words(workload)}'
   drawn = {}
   if varying:
     axis = varying[0]
@@ -198,7 +212,10 @@ def show(result: json_files.Object) -> str:
   """Formats one row per result; columns with one value stand above the table."""
   same, table = flags.shared_columns(result['rows'], _SCHEMA)
   header = ', '.join(f'{name} {value}' for name, value in same.items())
-  lines = [f'{header}, objective {result["objective"]}'.lstrip(', '), '', table]
+  header = f'{header}, objective {result["objective"]}'
+  if result['workload'] != 'prefix':
+    header += f', workload {result["workload"]}'
+  lines = [header.lstrip(', '), '', table]
   if result['files']:
     folder = messages.one_line(result['output'])
     lines += ['', f'in {folder}: {", ".join(result["files"])}']

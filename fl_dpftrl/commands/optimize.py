@@ -9,7 +9,7 @@ import numpy as np
 
 from fl_dpftrl import catalogue, json_files, participation, rounding, workloads
 from fl_dpftrl.centralized import amplification
-from fl_dpftrl.commands import flags, output
+from fl_dpftrl.commands import flags, output, workload_flags
 from fl_dpftrl.families import base
 from fl_dpftrl.optimization import registry
 
@@ -45,21 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='number of buffers of blt, 1 to 8; 0 for the fewest within 0.1 %% of'
     ' the best of these (default: 0)',
   )
-  add(
-    '--workload',
-    choices=('prefix', 'momentum'),
-    default='prefix',
-    help='linear workload whose error is minimised (default: prefix)',
-  )
-  add('--momentum', type=float, help='β of the momentum workload, below 1')
-  for name, what in (('warmup', 'grows'), ('cooldown', 'falls')):
-    add(
-      f'--{name}_fraction',
-      type=float,
-      default=0.0,
-      help=f'fraction of the rounds in which the learning rate {what}, for'
-      ' either workload (default: 0)',
-    )
+  workload_flags.add_arguments(parser)
   add(
     '--min_sep_range',
     type=_range,
@@ -102,7 +88,7 @@ def _range(text: str) -> tuple[int, int]:
 
 def run(args: argparse.Namespace) -> json_files.Object:
   """Optimises and evaluates a strategy, and writes the file if requested."""
-  workload = _workload(args)
+  workload = workload_flags.workload(args)
   optimizer = registry.OPTIMIZERS[args.mechanism]
   size = _size(args, optimizer)
   sampled = is_sampled(args, optimizer.size)
@@ -188,17 +174,6 @@ def _losses(
   names = ('sensitivity_kind', 'rms_loss', 'max_loss')
   schema_fields = {'min_sep': schema.min_sep, 'max_participations': schema.participations}
   return {**schema_fields, **{name: figures[name] for name in names}}
-
-
-def _workload(args: argparse.Namespace) -> workloads.Workload:
-  rates = {'warmup_fraction': args.warmup_fraction, 'cooldown_fraction': args.cooldown_fraction}
-  if args.workload == 'prefix':
-    if args.momentum is not None:
-      raise ValueError(f'--momentum={args.momentum} needs --workload=momentum')
-    return workloads.Workload(**rates)
-  if args.momentum is None:
-    raise ValueError('--workload=momentum needs --momentum')
-  return workloads.Workload(args.momentum, **rates)
 
 
 def _size(args: argparse.Namespace, optimizer: registry.Optimizer) -> dict[str, int]:

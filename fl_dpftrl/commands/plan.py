@@ -104,6 +104,7 @@ class Result:
 def run(args: argparse.Namespace) -> Result:
   """Simulates, evaluates candidates and recommends one."""
   _check(args)
+  args = population_flags.completed(args, 'population', 'report_goal', 'num_rounds')
   start, shown = time.monotonic(), output.Progress('plan')
   goal, rounds = args.report_goal, args.num_rounds
   goals = args.report_goals
@@ -142,7 +143,7 @@ def finish(args: argparse.Namespace, result: Result) -> None:
     from fl_dpftrl.reports import plan as plan_page
 
     text = plan_page.report(
-      plan, embedded=result.to_json(), setting=_setting(args), command=_command(args)
+      plan, embedded=result.to_json(), setting=_setting(result.args), command=_command(args)
     )
     files.write_durably(args.report, text.encode())
 

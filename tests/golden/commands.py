@@ -45,6 +45,7 @@ LINES = (
   f'describe tree_online {_SCHEMA}',
   'describe banded.json --num_rounds=24 --min_sep=4',
   'describe identity',
+  f'describe tree_full {_SCHEMA} --workload=momentum --momentum=0.5',
   f'account --strategy=blt-b400 {_NOISE} {_LONG}',
   f'account --strategy=tree_full {_NOISE} {_LONG} --group_size=2 --delta=1e-6',
   f'account --strategy=dense.json {_NOISE} {_SCHEMA} --adjacency=replace_one --max_epsilon=0.5',
@@ -64,6 +65,9 @@ LINES = (
   f'simulate {_POPULATION} --availability=nightly --output=nightly.csv',
   'simulate --num_rounds=40 --sampling=shuffled --num_examples=50 --batch_size=10 --seed=1',
   'simulate --population=300 --num_rounds=40',
+  'simulate --population=200 --report_goal=10 --num_rounds=20 --timer_rounds=4'
+  ' --output_scenario=scenario.json',
+  'simulate --scenario=scenario.json --seed=2',
   f'replay --log=log.parquet --strategy=blt.json {_NOISE}',
   f'replay --log=log.parquet --strategy=blt-b100 {_NOISE} --delta=1e-6 --group_size=2'
   ' --declared_min_sep=8 --report=page.html --bundle=bundle --public_bundle=public',
@@ -86,6 +90,7 @@ LINES = (
   ' --output=compared',
   'compare --mechanisms=tree_online,banded_toeplitz:3 --num_rounds=24 --min_sep=4,8'
   ' --optimize_for_min_sep=4,each --objective=rms',
+  'compare --mechanisms=identity,banded_sqrt:3 --num_rounds=24 --workload=momentum --momentum=0.5',
   'extrapolate --strategies=blt-b400,tree_online --noise_multiplier=7.379,7 --report_goal=6500'
   ' --report_goals=3000:26000:3 --population=13000000 --num_rounds=2000 --delta=1e-10',
   'audit --strategy=blt-b400 --noise_multiplier=2 --delta=1e-6 --num_rounds=8 --min_sep=4'
