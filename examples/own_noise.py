@@ -10,7 +10,7 @@ import numpy as np
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.families import linear_noise
-from fl_dpftrl.noise import engine
+from fl_dpftrl.noise import rows
 
 
 @dpftrl.register
@@ -34,6 +34,6 @@ class Chained(dpftrl.Strategy):
 
 
 if __name__ == '__main__':
-  maker = engine.RowMaker(Chained(0.5), size=3, num_rounds=10, stddev=1.0, seed=os.urandom(16))
+  maker = rows.RowMaker(Chained(0.5), size=3, num_rounds=10, stddev=1.0, seed=os.urandom(16))
   stddevs = [maker.make(np.empty(3, np.float32)) for _ in range(10)]
   print(f'{Chained(0.5).memory_copies(10)} buffer, standard deviations {np.round(stddevs, 3)}')

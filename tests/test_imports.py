@@ -17,7 +17,6 @@ ROOMS = (
   'comparison',
   'families',
   'logs',
-  'noise/engine',
   'optimization',
   'planning',
   'replaying',
@@ -97,8 +96,11 @@ def test_light_modules():
     'recipes',
     'schedules',
     'workloads',
-    'noise.base',
+    'noise.ahead',
+    'noise.cost',
     'noise.reference',
+    'noise.snapshots',
+    'noise.snapshots',
   )
   assert not loaded_by('\n'.join(f'import fl_dpftrl.{n}' for n in names))
 

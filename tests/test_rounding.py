@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fl_dpftrl import participation, rounding
 from fl_dpftrl.accounting import gaussian, privacy_loss
 from fl_dpftrl.commands import flags, replay_text
-from fl_dpftrl.planning import recommendation, tradeoffs
+from fl_dpftrl.planning import recommendation
 from fl_dpftrl.replaying import statement
 from fl_dpftrl.reports import figures, page
 
@@ -73,7 +73,7 @@ def cells(made):
 
 
 def settings_row(sigma, epsilon):
-  planned = tradeoffs.Setting(
+  planned = recommendation.Setting(
     report_goal=10,
     num_rounds=20,
     days=1.0,

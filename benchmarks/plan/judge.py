@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from fl_dpftrl import participation
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.comparison import contenders as contenders_lib
-from fl_dpftrl.planning import candidates, recommendation, trial
+from fl_dpftrl.comparison import candidates as compared
+from fl_dpftrl.planning import candidates, recommendation, simulating
 from fl_dpftrl.planning import forecast as forecast_lib
 
 NAMES = (*candidates.MECHANISMS, 'blt-b100', 'blt-b400', 'blt-b1000')
@@ -72,13 +72,11 @@ class Judge:
   def __init__(
     self, names: Sequence[str] = NAMES, progress: Callable[[str], None] = lambda text: None
   ):
-    self._contenders = [
-      _remembering(contender, progress) for contender in contenders_lib.contenders(names)
-    ]
+    self._origins = [_remembering(origin, progress) for origin in compared.named(names)]
     self._hindsight = functools.cache(self._find_for)
 
   def verdicts(
-    self, outcomes: Sequence[trial.Outcome], index: int, max_copies: Sequence[int]
+    self, outcomes: Sequence[simulating.Outcome], index: int, max_copies: Sequence[int]
   ) -> list[Verdict]:
     """Plans from the simulations that follow one of them, and evaluates on it.
 
@@ -99,7 +97,7 @@ class Judge:
     verdicts = []
     for most in max_copies:
       chosen = recommendation.choose(found, forecast.schemas, most)
-      ours = candidates.measure(chosen.contender, chosen.strategy, [log], objective=_OBJECTIVE)
+      ours = candidates.measure(chosen.origin, chosen.strategy, [log], objective=_OBJECTIVE)
       best = recommendation.choose(self._hindsight(log), [log], most)
       verdicts.append(
         Verdict(
@@ -121,27 +119,27 @@ class Judge:
     return self._find([log], log)
 
   def _find(self, schemas, planned) -> Found:
-    found = candidates.find(self._contenders, schemas, planned, objective=_OBJECTIVE)
+    found = candidates.find(self._origins, schemas, planned, objective=_OBJECTIVE)
     return [c for c in found if isinstance(c, candidates.Candidate)]
 
 
-def _remembering(contender, progress):
+def _remembering(origin, progress):
   """Returns the candidate with cached searches."""
 
   @functools.cache
   def find(schema):
-    progress(f'{contender.label} for {_said(schema)}')
-    return contender.find(schema, objective=_OBJECTIVE)
+    progress(f'{origin.label} for {_said(schema)}')
+    return origin.find(schema, objective=_OBJECTIVE)
 
   @functools.cache
   def find_range(schemas, over):
-    progress(f'{contender.label} for {"; ".join(map(_said, schemas))}')
-    return contender.find_range(schemas, objective=_OBJECTIVE, over=over)
+    progress(f'{origin.label} for {"; ".join(map(_said, schemas))}')
+    return origin.find_range(schemas, objective=_OBJECTIVE, over=over)
 
   return dataclasses.replace(
-    contender,
+    origin,
     find=lambda schema, **kwargs: find(schema),
-    find_range=contender.find_range
+    find_range=origin.find_range
     and (lambda schemas, over, **kwargs: find_range(tuple(schemas), over)),
   )
 

@@ -10,7 +10,7 @@ import time
 
 from benchmarks import pages, process, sides
 from benchmarks.plan import cases, judge, results
-from fl_dpftrl.planning import trial, workers
+from fl_dpftrl.planning import simulating
 
 CORES = 2
 MAX_COPIES = (16, 1000)
@@ -46,10 +46,10 @@ class Lines:
 def measure(case: cases.Case, num_seeds: int, lines: Lines) -> results.Row:
   """Simulates with each seed, plans, evaluates, and times the command."""
   tasks = [
-    trial.Task(simulation=case.simulate(seed=seed), checkpoints=(case.num_rounds,))
+    simulating.Task(simulation=case.simulate(seed=seed), checkpoints=(case.num_rounds,))
     for seed in range(num_seeds)
   ]
-  trials = workers.run(
+  trials = simulating.run_all(
     tasks,
     num_workers=CORES,
     progress=lambda share: lines(f'{case.name}: {100.0 * share:.0f} % of the simulations'),

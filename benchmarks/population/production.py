@@ -9,21 +9,13 @@ import sys
 from typing import Any
 
 from benchmarks import sides
-from fl_dpftrl.simulation import (
-  availability,
-  cohorts,
-  fitting,
-  population,
-  recording,
-  server,
-  timer,
-)
+from fl_dpftrl.simulation import availability, cohorts, fitting, population, recording, server
 
 PHONES = cohorts.Simulation(
   population=population.Population(
     num_devices=1, dropout=0.08, availability=availability.Nightly()
   ),
-  timer=timer.RoundTimer(1),
+  timer=server.RoundTimer(1),
   server=server.Server(report_goal=10, clients_per_round=13),
 )
 
@@ -90,7 +82,7 @@ def predict(language: Language) -> Prediction:
     PHONES,
     num_devices=found.num_devices,
     report_goal=language.other.report_goal,
-    timer=timer.HourTimer(found.timer_hours),
+    timer=server.HourTimer(found.timer_hours),
   )
   other = recording.record(simulation.rounds(), num_rounds=language.other.num_rounds)
   return Prediction(language, found, other.min_sep, other.max_participations, other.days)

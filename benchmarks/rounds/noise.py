@@ -10,10 +10,10 @@ import time
 import numpy as np
 
 from benchmarks.rounds import cases
-from fl_dpftrl.noise import engine
+from fl_dpftrl.noise import rows
 
 
-def full(maker: engine.RowMaker, row: int) -> None:
+def full(maker: rows.RowMaker, row: int) -> None:
   """Sets the state to that after many rows, snapshots included."""
   maker.buffers[:] = 0.5  # Writing makes the system allocate the pages.
   maker.restore(row, [-1] * len(maker.buffers))
@@ -24,7 +24,7 @@ def main(name: str, size: int, threads: int, repeats: int) -> dict:
 
   The result also has the seconds of reading the buffers once.
   """
-  maker = engine.RowMaker(
+  maker = rows.RowMaker(
     cases.strategy(name),
     size=size,
     num_rounds=cases.NUM_ROUNDS,

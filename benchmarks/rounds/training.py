@@ -25,7 +25,7 @@ from benchmarks.rounds import cases, noise
 from fl_dpftrl import runtime
 from fl_dpftrl.aggregators import factory
 from fl_dpftrl.learning import process as process_lib
-from fl_dpftrl.noise.engine import snapshots
+from fl_dpftrl.noise import snapshots
 
 CLIENTS = 4
 STATE, ENGINE, WORKER = 'state: ', 'engine: ', 'worker: '

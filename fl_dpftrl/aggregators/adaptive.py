@@ -15,7 +15,7 @@ import tensorflow_federated as tff
 from fl_dpftrl import adaptive_clipping, messages
 from fl_dpftrl.aggregators import clipping as clipping_lib
 from fl_dpftrl.aggregators import inner_sum
-from fl_dpftrl.noise import base as noise_base
+from fl_dpftrl.noise import reference
 from fl_dpftrl.runtime import marks
 
 
@@ -101,7 +101,7 @@ def create(
   rule: Rule,
   value_type: tff.Type,
   *,
-  stream: noise_base.NoiseStream,
+  stream: reference.NoiseStream,
   inner_factory: tff.aggregators.UnweightedAggregationFactory,
 ) -> tff.templates.AggregationProcess:
   """Builds the process for updates of a type.

@@ -18,11 +18,9 @@ import tensorflow as tf
 from fl_dpftrl import digests, files, json_files
 from fl_dpftrl.aggregators import placement
 from fl_dpftrl.families import base as strategies
-from fl_dpftrl.noise import base as noise_base
-from fl_dpftrl.noise import graph, randomness
+from fl_dpftrl.noise import ahead, draws, graph, randomness, reference, snapshots
+from fl_dpftrl.noise import rows as rows_lib
 from fl_dpftrl.noise import stream as streams
-from fl_dpftrl.noise.engine import ahead, draws, snapshots, source
-from fl_dpftrl.noise.engine import maker as makers
 from fl_dpftrl.runtime import callbacks
 
 _PRECISION = 'float32'
@@ -37,7 +35,7 @@ def make_stream(
   noise_seed: int | None = None,
   folder: str | os.PathLike[str] | None = None,
   machines: int | None = None,
-) -> noise_base.NoiseStream:
+) -> reference.NoiseStream:
   """Returns the engine's rows as a stream that runs in this process alone.
 
   The arguments are those of `streams.make_stream`, a folder for snapshots, and the number of
@@ -71,12 +69,12 @@ def make_stream(
     advanced = state._replace(row=state.row + 1, row_stddev=row_stddev)
     return tf.nest.pack_sequence_as(template, row), advanced
 
-  return noise_base.NoiseStream(init, next_fn, streams.skip_unread)
+  return reference.NoiseStream(init, next_fn, streams.skip_unread)
 
 
 def seed_identity(noise_seed: int | None) -> int:
   """Returns bits that tell the engine's use of a seed from that in TFF's state."""
-  return digests.short_digest(b'fl_dpftrl engine %d, %a' % (makers.VERSION, noise_seed))
+  return digests.short_digest(b'fl_dpftrl engine %d, %a' % (rows_lib.VERSION, noise_seed))
 
 
 class _Rows:
@@ -98,7 +96,7 @@ class _Rows:
     self._strategy, self._stddev = strategy, stddev
     self._folder, self._machines = folder, machines
     self._num_rounds = placement.num_rounds(strategy)
-    makers.check(size=size, stddev=stddev, memory='memory', precision=_PRECISION)
+    rows_lib.check(size=size, stddev=stddev, memory='memory', precision=_PRECISION)
     self._lock = threading.Lock()
     self._rows: Callable[[], ahead.Rows | None] = lambda: None
 
@@ -113,9 +111,9 @@ class _Rows:
         self._rows = weakref.ref(rows)
       return rows
 
-  def _source(self, seed: bytes) -> source.Source:
+  def _source(self, seed: bytes) -> ahead.Source:
     if self._machines is not None:
-      from fl_dpftrl.noise.engine import shards  # Needs Ray.
+      from fl_dpftrl.noise import shards  # Needs Ray.
 
       return shards.RowSlices(
         self._machines,
@@ -137,13 +135,13 @@ class _Rows:
       folder.mkdir(mode=0o700, parents=True, exist_ok=True)
       folder.chmod(0o700)
       files.remove_leftovers(folder)
-      saved = snapshots.Snapshots(folder, makers.identity(**recipe), self._num_rounds)
+      saved = snapshots.Snapshots(folder, rows_lib.identity(**recipe), self._num_rounds)
     new_maker = functools.partial(
-      makers.RowMaker,
+      rows_lib.RowMaker,
       **recipe,
       stddev=self._stddev,
       num_rounds=self._num_rounds,
       memory=placement.engine_memory(self._strategy, 4 * self.size),
       folder=self._folder,
     )
-    return source.LocalSource(new_maker, saved, _SNAPSHOT_ROWS)
+    return ahead.LocalSource(new_maker, saved, _SNAPSHOT_ROWS)

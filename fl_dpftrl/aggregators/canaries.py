@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from fl_dpftrl.aggregators import factory as factory_lib
-from fl_dpftrl.noise import base as noise_base
+from fl_dpftrl.noise import reference
 from fl_dpftrl.runtime import callbacks
 
 
@@ -95,7 +95,7 @@ class CanaryFactory(factory_lib.CorrelatedNoiseFactory):
     fields = (field.name for field in dataclasses.fields(factory) if field.init)
     return cls(**{name: getattr(factory, name) for name in fields}, channel=channel)
 
-  def release(self, stream: noise_base.NoiseStream, total: Any, noise: Any) -> tuple[Any, Any]:
+  def release(self, stream: reference.NoiseStream, total: Any, noise: Any) -> tuple[Any, Any]:
     """Maps (sum, noise state) to (result, next noise state), in TensorFlow."""
     row = tf.convert_to_tensor(noise.row)
     result, advanced = super().release(stream, _through(self.channel.add, row, total), noise)

@@ -17,8 +17,7 @@ from fl_dpftrl.aggregators import adaptive, by_engine, clipping, inner_sum, plac
 from fl_dpftrl.aggregators import parameters as parameters_lib
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.logs import noise_record
-from fl_dpftrl.noise import base as noise_base
-from fl_dpftrl.noise import randomness
+from fl_dpftrl.noise import randomness, reference
 from fl_dpftrl.noise import stream as streams
 from fl_dpftrl.runtime import marks
 
@@ -199,7 +198,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     is_adaptive = isinstance(self.clip_norm, adaptive_clipping.AdaptiveClipping)
     return adaptive.noised_type(value_type) if is_adaptive else value_type
 
-  def noise_stream(self, value_type: tff.Type) -> noise_base.NoiseStream:
+  def noise_stream(self, value_type: tff.Type) -> reference.NoiseStream:
     """Returns the noise stream for sums of updates of a type.
 
     Raises:
@@ -250,7 +249,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       raise ValueError('bound needs a number as clip_norm: an adaptive one is in the state')
     return clipping.bound_update(update, clip_norm=self.clip_norm, zeroing_norm=self.zeroing_norm)
 
-  def release(self, stream: noise_base.NoiseStream, total: Any, noise: Any) -> tuple[Any, Any]:
+  def release(self, stream: reference.NoiseStream, total: Any, noise: Any) -> tuple[Any, Any]:
     """Maps (sum, noise state) to (result, next noise state), for a fixed clip norm."""
     row, advanced = stream.next(noise)
     divisor = float(self.report_goal)

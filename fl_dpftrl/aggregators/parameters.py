@@ -9,7 +9,7 @@ import tensorflow as tf
 from fl_dpftrl import digests, messages
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.logs import noise_record
-from fl_dpftrl.noise import base as noise_base
+from fl_dpftrl.noise import reference
 from fl_dpftrl.runtime import marks
 
 
@@ -59,8 +59,8 @@ def release_identity(strategy: strategies.Strategy, **settings: Any) -> str:
 
 
 def bind(
-  stream: noise_base.NoiseStream, own: Parameters, release_identity: str
-) -> noise_base.NoiseStream:
+  stream: reference.NoiseStream, own: Parameters, release_identity: str
+) -> reference.NoiseStream:
   """Returns a stream of the same rows whose state holds its parameters.
 
   `next` fails with an InvalidArgumentError for a state of other parameters. It marks the state
@@ -81,7 +81,7 @@ def bind(
     stddev = marks.public(advanced.row_stddev, release_identity)
     return row, marks.noise_out(advanced._replace(row_stddev=stddev), release_identity)
 
-  return noise_base.NoiseStream(init, next_fn, lambda noise: stream.skip(check(noise, own)))
+  return reference.NoiseStream(init, next_fn, lambda noise: stream.skip(check(noise, own)))
 
 
 def _are_secret(noise: Any) -> list[bool]:

@@ -4,7 +4,7 @@ import tensorflow_federated as tff
 
 from fl_dpftrl import runtime
 from fl_dpftrl.families import base as strategies
-from fl_dpftrl.noise.engine import cost
+from fl_dpftrl.noise import cost
 from fl_dpftrl.runtime import memory as runtime_memory
 
 AUTO, STATE, ENGINE = 'auto', 'state', 'engine'

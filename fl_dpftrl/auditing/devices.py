@@ -8,7 +8,7 @@ import numpy as np
 from scipy import stats
 
 from fl_dpftrl import participation
-from fl_dpftrl.auditing import bounds, neighbours, noise_tests, subjects
+from fl_dpftrl.auditing import bounds, noise_tests, subjects
 
 _SCORES = np.linspace(-3.0, 6.0, 19)  # thresholds of scores, in standard deviations
 _SINGULAR = 1e-10
@@ -32,7 +32,7 @@ def matched(covariance: np.ndarray, schema: participation.MinSep) -> Filter:
   values, vectors = np.linalg.eigh(covariance)
   values = np.maximum(values, max(_SINGULAR * values.max(), 1e-300))
   information = (vectors / values) @ vectors.T
-  pattern = neighbours.worst_pattern(information, schema)
+  pattern = subjects.worst_pattern(information, schema)
   weights = information @ pattern
   return Filter(pattern, weights / math.sqrt(float(weights @ covariance @ weights) or 1.0))
 

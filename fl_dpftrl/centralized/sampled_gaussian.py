@@ -1,14 +1,14 @@
-"""Privacy accounting for compositions of sampled Gaussian releases."""
+"""Privacy accounting for compositions of sampled Gaussian releases, and for replaced examples."""
 
 import functools
 import math
 from collections.abc import Callable
 
-from dp_accounting.pld import privacy_loss_distribution
+import numpy as np
+from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 from scipy import optimize
 
 from fl_dpftrl.accounting import calibration, gaussian
-from fl_dpftrl.centralized import replaced as replaced_lib
 
 _PRECISION = 2e-6  # relative precision of the noise multiplier
 _SMALLEST_EPSILON = 1e-9  # searches clip smaller ε to this
@@ -17,6 +17,7 @@ _GRID, _COMPOSED_GRID = 2**17, 2**21
 # Bound on the error of δ per release from the Fourier transforms of a
 # composition; observed errors are about 1e-16.
 _ROUNDING = 5e-16
+_DEVIATIONS = 10.0  # half-width of the grid; less than 1e-23 lies beyond
 
 
 def epsilon(
@@ -65,7 +66,7 @@ def epsilon(
     )
   step = _step(multiplier, probability, count)
   if replaced:
-    release = replaced_lib.loss_distribution(multiplier, probability, step)
+    release = replaced_loss(multiplier, probability, step)
   else:
     release = privacy_loss_distribution.from_gaussian_mechanism(
       standard_deviation=multiplier, value_discretization_interval=step, sampling_prob=probability
@@ -77,6 +78,9 @@ def epsilon(
       f' {count} releases with multiplier {multiplier!r}'
     )
   return value
+
+
+_epsilon = epsilon  # alias that no argument shadows
 
 
 def _step(multiplier: float, probability: float, count: int) -> float:
@@ -141,4 +145,38 @@ def _bracket(falling: Callable[[float], float], start: float) -> tuple[float, fl
   return low, high
 
 
-_epsilon = epsilon  # alias that no argument shadows
+def replaced_loss(
+  multiplier: float, probability: float, step: float
+) -> privacy_loss_distribution.PrivacyLossDistribution:
+  """Returns a loss distribution that dominates both directions of a replacement.
+
+  It holds for samples of a fixed size without replacement and for Poisson samples. If δ(ε) is
+  the curve of the Gaussian release for samples that differ in one example, the curve of the
+  sampled release is at most q δ(ε') with e^ε' = 1 + (e^ε − 1) / q. The relation is symmetric,
+  so the bound holds for negative ε too, and it composes.
+
+  Args:
+    multiplier: standard deviation of the noise over the largest change of a sample's sum when
+      one of its examples is replaced. That change is twice the contribution of an example.
+    probability: q, the probability that a sample includes an example.
+    step: distance between the losses of the grid.
+
+  Source: Balle, Barthe and Gaboardi 2018, theorems 2 and 9; Zhu, Dong and Wang 2022, for pairs
+  that dominate and compose; Doroshenko et al. 2022 (connect the dots).
+  """
+  mu = 1.0 / multiplier
+  whole = mu * (0.5 * mu + _DEVIATIONS)
+  most = whole + math.log(probability + (1.0 - probability) * math.exp(-whole))
+  top = math.ceil(most / step)
+  losses = step * np.arange(top + 1)
+  rest = np.exp(-losses)
+  above = probability * np.exp(
+    calibration.log_delta(mu, losses + np.log((1.0 - rest) / probability + rest))
+  )
+  below = 1.0 - rest[1:] + rest[1:] * above[1:]  # δ(−ε) = 1 − e^−ε + e^−ε δ(ε)
+  deltas = np.concatenate([below[::-1], above])
+  return privacy_loss_distribution.PrivacyLossDistribution(
+    pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
+      step, -top, top, np.minimum.accumulate(np.clip(deltas, 0.0, 1.0))
+    )
+  )

@@ -1,13 +1,18 @@
-"""The `account` command: guarantee of a strategy, a schema and a noise level."""
+"""The `account` command: guarantee of a strategy, a schema and a noise level.
+
+`account --epsilon` finds the noise level for a target; `calibrate` is another name for it.
+"""
 
 import argparse
+import functools
+import types
 from collections.abc import Callable
 
 from fl_dpftrl import accounting, catalogue, json_files
 from fl_dpftrl.centralized import amplification, sampling
 from fl_dpftrl.commands import flags
 
-HELP = 'computes ε and ρ for a strategy, noise multiplier and schema'
+HELP = 'computes ε and ρ for a strategy, schema and noise, or the noise for an ε or ρ'
 
 EXAMPLE = (
   'fl-dpftrl account --strategy=blt-b400 --noise_multiplier=7.379'
@@ -28,8 +33,16 @@ _FIGURES = (
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-  flags.add(parser, 'strategy', 'noise_multiplier', required=True)
+def add_arguments(parser: argparse.ArgumentParser, *, calibrates: bool = False) -> None:
+  """Adds all flags, but for --noise_multiplier if the noise is always computed."""
+  flags.add(parser, 'strategy', required=True)
+  noise = parser.add_mutually_exclusive_group(required=True)
+  if calibrates:
+    parser.set_defaults(noise_multiplier=None)
+  else:
+    flags.add(noise, 'noise_multiplier')
+  noise.add_argument('--epsilon', type=float, help='upper limit of ε; finds the least noise for it')
+  noise.add_argument('--rho', type=float, help='upper limit of ρ (zCDP); finds the least noise')
   flags.add_guarantee(parser)
   flags.add_schema(parser, required=True)
   flags.add_sampling(parser)
@@ -37,11 +50,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> json_files.Object:
-  """Returns the guarantee under the schema or the sampling of the flags."""
+  """Returns the guarantee of the noise, or that of the least noise for a target at the first δ."""
   flags.check_max_epsilon(args)
-  return guarantee(
-    args, accounting.account, amplification.account, noise_multiplier=args.noise_multiplier
-  )
+  if args.noise_multiplier is not None:
+    noise = {'noise_multiplier': args.noise_multiplier}
+    return _guarantee(args, accounting.account, amplification.account, noise)
+  target = {'epsilon': args.epsilon} if args.rho is None else {'rho': args.rho}
+  return _guarantee(args, accounting.calibrate, _calibrate_amplified, target)
+
+
+def _calibrate_amplified(*args, **kwargs) -> amplification.AmplifiedGuarantee:
+  if 'rho' in kwargs:
+    raise ValueError(
+      f'--rho={kwargs["rho"]} is not supported with --sampling: sampled'
+      ' batches have no single Gaussian release; use --epsilon'
+    )
+  return amplification.calibrate(*args, **kwargs)
 
 
 def verdict(args: argparse.Namespace, result: json_files.Object) -> tuple[int, str] | None:
@@ -49,16 +73,16 @@ def verdict(args: argparse.Namespace, result: json_files.Object) -> tuple[int, s
   return flags.above_budget(args, result['epsilon'])
 
 
-def guarantee(
+def _guarantee(
   args: argparse.Namespace,
   ordinary: Callable[..., accounting.Guarantee],
   amplified: Callable[..., amplification.AmplifiedGuarantee],
-  **noise: float | None,
+  noise: json_files.Object,
 ) -> json_files.Object:
   """Returns the result of the accountant that the flags select, as fields."""
   strategy = catalogue.load_strategy(args.strategy)
   draws = flags.sampling(args, strategy, args.num_rounds)
-  noise |= {'delta': args.delta[0], 'adjacency': args.adjacency}
+  arguments = noise | {'delta': args.delta[0], 'adjacency': args.adjacency}
   if isinstance(draws, sampling.Sampled):
     if args.group_size != 1:
       raise ValueError(
@@ -66,18 +90,26 @@ def guarantee(
         f'{args.sampling}: examples are drawn one by one, and a multiple of'
         ' the sensitivity is no bound for a group; use --group_size=1'
       )
-    found = amplified(strategy, draws, **noise)
-    figures = {**vars(found), 'sensitivity_kind': 'exact', 'rho': None, 'mu': None, 'group_size': 1}
+    guarantee = amplified(strategy, draws, **arguments)
+    figures = {
+      **vars(guarantee),
+      'sensitivity_kind': 'exact',
+      'rho': None,
+      'mu': None,
+      'group_size': 1,
+    }
   else:
     schema = draws.schema if isinstance(draws, sampling.Shuffled) else flags.schema(args)
-    found = ordinary(strategy, schema, group_size=args.group_size, **noise)
-    figures = {**vars(found), 'mu': found.mu}
-  result = {'strategy': args.strategy, **_participation(args, draws, found)}
+    guarantee = ordinary(strategy, schema, group_size=args.group_size, **arguments)
+    figures = {**vars(guarantee), 'mu': guarantee.mu}
+  result = {'strategy': args.strategy, **_participation(args, draws, guarantee)}
   result |= {name: figures[name] for name in _FIGURES}
   for delta in args.delta[1:]:
-    first = {'delta': found.delta, 'epsilon': found.epsilon}
-    result.setdefault('curve', [first]).append({'delta': delta, 'epsilon': found.epsilon_at(delta)})
-  result['assumptions'] = list(found.assumptions)
+    first = {'delta': guarantee.delta, 'epsilon': guarantee.epsilon}
+    result.setdefault('curve', [first]).append(
+      {'delta': delta, 'epsilon': guarantee.epsilon_at(delta)}
+    )
+  result['assumptions'] = list(guarantee.assumptions)
   if isinstance(draws, sampling.Shuffled):
     result['assumptions'].insert(1, draws.assumption)
   return result
@@ -86,13 +118,13 @@ def guarantee(
 def _participation(
   args: argparse.Namespace,
   draws: sampling.Cyclic | None,
-  found: accounting.Guarantee | amplification.AmplifiedGuarantee,
+  guarantee: accounting.Guarantee | amplification.AmplifiedGuarantee,
 ) -> json_files.Object:
   """Returns the participation schema or the sampling scheme, as fields."""
   result = {'num_rounds': args.num_rounds}
-  if isinstance(found, accounting.Guarantee):
-    result |= flags.schema_fields(found.schema)
-    result['separation'] = flags.separation(found.schema)
+  if isinstance(guarantee, accounting.Guarantee):
+    result |= flags.schema_fields(guarantee.schema)
+    result['separation'] = flags.separation(guarantee.schema)
   if draws is not None:
     names = flags.SAMPLING[1:]
     if isinstance(draws, sampling.Sampled):
@@ -110,3 +142,17 @@ def show(result: json_files.Object) -> str:
     tables.append(flags.columns(result['curve']))
   sentences = [f'- {sentence}' for sentence in result['assumptions']]
   return '\n\n'.join([*tables, '\n'.join(['assumptions', *sentences])])
+
+
+CALIBRATE = types.SimpleNamespace(
+  HELP='finds the smallest noise multiplier that meets a target ε or ρ, as account --epsilon does',
+  EXAMPLE=(
+    'fl-dpftrl calibrate --strategy=blt-b400 --epsilon=2 --delta=1e-10'
+    ' --num_rounds=2052 --min_sep=342 --max_participations=6'
+  ),
+  add_arguments=functools.partial(add_arguments, calibrates=True),
+  run=run,
+  verdict=verdict,
+  show=show,
+)
+"""The `calibrate` command."""

@@ -6,10 +6,10 @@ import functools
 import sys
 from collections.abc import Callable, Sequence
 
-from fl_dpftrl import json_files, messages, participation
-from fl_dpftrl.commands import flags, outputs, progress
-from fl_dpftrl.comparison import coefficients, sweep
-from fl_dpftrl.comparison import contenders as contenders_lib
+from fl_dpftrl import json_files, messages, participation, workloads
+from fl_dpftrl.commands import flags, output, workload_flags
+from fl_dpftrl.comparison import candidates as candidates_lib
+from fl_dpftrl.comparison import sweep
 
 HELP = 'compares mechanisms and strategy files: table, CSV and figures'
 
@@ -50,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
       ' the best at each value',
     )
   flags.add(parser, 'objective')
+  workload_flags.add_arguments(parser)
   add('--output', metavar='FOLDER', help='folder for a CSV file and PNG figures')
 
 
@@ -74,67 +75,78 @@ def run(args: argparse.Namespace) -> json_files.Object:
     for b in args.min_sep
     for k in args.max_participations
   ]
-  contenders = _contenders(args)
-  folder = None if args.output is None else outputs.folder(args.output)
-  _warn_of_workloads(contenders)
-  watch = progress.watch(progress.Progress('compare'))
-  found = sweep.run(contenders, schemas, objective=args.objective, watch=watch)
+  candidates = _candidates(args)
+  workload = workload_flags.workload(args)
+  folder = None if args.output is None else output.folder(args.output)
+  _warn_of_workloads(candidates, workload)
+  watch = sweep.said(output.Progress('compare').say)
+  found = sweep.run(candidates, schemas, objective=args.objective, watch=watch, workload=workload)
   entries, skipped = found.entries, found.skipped
   axis = varying[0] if varying else None
-  outputs.say_left_out(
+  output.say_left_out(
     'compare',
-    [(skip.contender.label, skip.reason, axis and getattr(skip.schema, axis)) for skip in skipped],
+    [(skip.candidate.label, skip.reason, axis and getattr(skip.schema, axis)) for skip in skipped],
     axis,
     otherwise=None if entries else f'--mechanisms={",".join(args.mechanisms)}',
   )
   rows = [dataclasses.asdict(entry.row) for entry in entries]
   result = {
     'objective': args.objective,
+    **flags.workload_fields(workload),
     'varying': axis,
     'rows': rows,
     'skipped': [
-      {'mechanism': skip.contender.label, **flags.schema_fields(skip.schema), 'reason': skip.reason}
+      {'mechanism': skip.candidate.label, **flags.schema_fields(skip.schema), 'reason': skip.reason}
       for skip in skipped
     ],
     'output': args.output,
     'files': [],
   }
   if folder is not None:
-    contents = {'comparison.csv': outputs.csv(sweep.FIELDS, rows)}
-    contents.update(_figures(args, entries, varying))
-    result['files'] = outputs.write(folder, contents)
+    contents = {'comparison.csv': output.csv(sweep.FIELDS, rows)}
+    contents.update(_figures(args, entries, varying, workload))
+    result['files'] = output.write(folder, contents)
   return result
 
 
-def _contenders(args: argparse.Namespace) -> list[contenders_lib.Contender]:
+def _candidates(args: argparse.Namespace) -> list[candidates_lib.Candidate]:
   held = {name: getattr(args, f'optimize_for_{name}') for name in ('min_sep', 'num_rounds')}
   made_for = [
     {name: value for name, value in (('min_sep', b), ('num_rounds', n)) if value is not None}
     for b in held['min_sep']
     for n in held['num_rounds']
   ]
-  return flags.contenders('mechanisms', args.mechanisms, made_for)
+  return flags.candidates('mechanisms', args.mechanisms, made_for)
 
 
-def _warn_of_workloads(contenders: list[contenders_lib.Contender]) -> None:
+def _warn_of_workloads(
+  candidates: list[candidates_lib.Candidate], workload: workloads.Workload
+) -> None:
   """Warns once for each file that was optimised for another workload."""
-  for contender in contenders:
-    workload = contender.workload
-    if workload is not None and not workload.is_prefix_sums:
-      fields = flags.workload_fields(workload)
-      fields.pop('workload')
-      what = ', '.join(f'{name} {value:g}' for name, value in fields.items())
+  for candidate in candidates:
+    own = candidate.workload
+    if own is not None and own != workload:
       print(
         messages.one_line(
-          f'compare: {contender.label} was made for {what}; all losses here'
-          ' are those of prefix sums'
+          f'compare: {candidate.label} was made for {_words(own)}; all losses here are those of'
+          f' {_words(workload)}'
         ),
         file=sys.stderr,
       )
 
 
+def _words(workload: workloads.Workload) -> str:
+  """Returns a workload in words."""
+  fields = flags.workload_fields(workload)
+  fields.pop('workload')
+  return ', '.join(f'{name} {value:g}' for name, value in fields.items()) or 'prefix sums'
+
+
 def _figures(
-  args: argparse.Namespace, entries: Sequence[sweep.Entry], varying: list[str]
+  args: argparse.Namespace,
+  entries: Sequence[sweep.Entry],
+  varying: list[str],
+  workload: workloads.Workload,
 ) -> dict[str, bytes]:
   """Returns PNG images by file name."""
   # These imports are slow, and other commands do not need them.
@@ -142,6 +154,8 @@ def _figures(
 
   setting = _setting(args, style.number)
   goal = f'optimised for {_LOSS_NAMES[args.objective]}'
+  if workload != workloads.Workload():
+    goal += f' of {_words(workload)}'
   drawn = {}
   if varying:
     axis = varying[0]
@@ -162,7 +176,7 @@ def _figures(
     drawn['losses.png'] = figures.side_by_side(
       entries, args.objective, title='Losses side by side', subtitle=f'{setting}; {goal}'
     )
-  columns, mechanism_of, schema = _columns(entries)
+  columns, mechanism_of, schema = figures.columns_of(entries)
   if columns:
     drawn['coefficients.png'] = figures.lags(
       columns,
@@ -194,30 +208,14 @@ def _in_words(schema: participation.MinSep, number: Callable[[float], str]) -> s
   )
 
 
-def _columns(
-  entries: Sequence[sweep.Entry],
-) -> tuple[dict[str, coefficients.Columns], dict[str, str], participation.MinSep]:
-  """Returns first columns at the last setting that all strategies support."""
-  last = max(
-    (entry.schema for entry in entries), key=lambda s: (s.num_rounds, s.min_sep, s.participations)
-  )
-  columns, mechanism_of = {}, {}
-  for entry in entries:
-    label = entry.contender.label
-    mechanism_of[label] = entry.contender.mechanism
-    if entry.schema != last:
-      continue
-    found = coefficients.first_columns(entry.strategy, last.num_rounds)
-    if found is not None and found.strategy[1:].any():
-      columns[label] = found
-  return columns, mechanism_of, last
-
-
 def show(result: json_files.Object) -> str:
   """Formats one row per result; columns with one value stand above the table."""
   same, table = flags.shared_columns(result['rows'], _SCHEMA)
   header = ', '.join(f'{name} {value}' for name, value in same.items())
-  lines = [f'{header}, objective {result["objective"]}'.lstrip(', '), '', table]
+  header = f'{header}, objective {result["objective"]}'
+  if result['workload'] != 'prefix':
+    header += f', workload {result["workload"]}'
+  lines = [header.lstrip(', '), '', table]
   if result['files']:
     folder = messages.one_line(result['output'])
     lines += ['', f'in {folder}: {", ".join(result["files"])}']

@@ -1,12 +1,12 @@
-"""The `describe` command: figures of a strategy under any schema."""
+"""The `describe` command: figures of a strategy under any schema and workload."""
 
 import argparse
 
 from fl_dpftrl import catalogue, json_files, workloads
-from fl_dpftrl.commands import flags
-from fl_dpftrl.noise import engine
+from fl_dpftrl.commands import flags, workload_flags
+from fl_dpftrl.noise import cost
 
-HELP = 'shows sensitivity, errors and losses of a strategy under any schema'
+HELP = 'shows sensitivity, errors and losses of a strategy under any schema and workload'
 
 EXAMPLE = 'fl-dpftrl describe blt-b400 --num_rounds=2052 --min_sep=342 --max_participations=6'
 
@@ -18,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='strategy file, name in matrices/, or parameter-free family',
   )
   flags.add_schema(parser, required=False)
+  workload_flags.add_arguments(parser, 'default: that of the file, else prefix')
   parser.add_argument(
     '--num_parameters',
     type=int,
@@ -40,10 +41,11 @@ def run(args: argparse.Namespace) -> json_files.Object:
       if getattr(args, name) is None:
         setattr(args, name, value)
   schema = flags.schema(args)
-  workload = workloads.Workload() if file is None else file.workload
-  cost = {}
+  own = workloads.Workload() if file is None else file.workload
+  workload = workload_flags.workload(args, own)
+  costs = {}
   if args.num_parameters is not None:
-    cost = engine.predict(strategy, schema.num_rounds, args.num_parameters)._asdict()
+    costs = cost.predict(strategy, schema.num_rounds, args.num_parameters)._asdict()
   evaluated = catalogue.describe(strategy, schema=schema, workload=workload)
   return {
     'strategy': args.strategy,
@@ -53,7 +55,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
     **flags.workload_fields(workload),
     **evaluated.figures,
     'memory_copies': strategy.memory_copies(schema.num_rounds),
-    **cost,
+    **costs,
   }
 
 

@@ -26,6 +26,8 @@ COMMANDS = (
   'audit',
   'verify',
 )
+# Commands that stand in another one's file, under a name in capitals.
+_WITHIN = {'calibrate': 'account'}
 # Commands of earlier releases, and what replaces them.
 _GONE = {
   'worker': 'clients train on a Ray cluster: start one with `ray start`, and train with --machines',
@@ -61,7 +63,8 @@ def _command(name: str):
   # linear-algebra threads wait for each other: banded ones take 2.6 times as
   # long with two.
   os.environ.setdefault('OPENBLAS_NUM_THREADS', '1')
-  return importlib.import_module(f'fl_dpftrl.commands.{name}')
+  module = importlib.import_module(f'fl_dpftrl.commands.{_WITHIN.get(name, name)}')
+  return getattr(module, name.upper()) if name in _WITHIN else module
 
 
 def _overview() -> str:

@@ -6,9 +6,10 @@ import functools
 
 from fl_dpftrl import json_files, messages, rounding
 from fl_dpftrl.accounting import extrapolation, gaussian
-from fl_dpftrl.commands import flags, outputs, progress
-from fl_dpftrl.comparison import contenders as contenders_lib
-from fl_dpftrl.comparison import extrapolation as sweep
+from fl_dpftrl.commands import flags, output
+from fl_dpftrl.comparison import candidates as candidates_lib
+from fl_dpftrl.comparison import extrapolation as predictions
+from fl_dpftrl.comparison import sweep
 
 HELP = 'predicts ε and ρ at other report goals, rounds and populations'
 
@@ -28,7 +29,7 @@ _OVER = {
 }
 # Columns that stand above the table if they are equal in all rows.
 _OWN = ('strategy', 'sensitivity', 'rho', 'epsilon')
-_MAY_BE_SHARED = tuple(name for name in sweep.FIELDS if name not in _OWN)
+_MAY_BE_SHARED = tuple(name for name in predictions.FIELDS if name not in _OWN)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,17 +90,17 @@ def run(args: argparse.Namespace) -> json_files.Object:
   deployments = _deployments(args)
   references = _references(args)
   gaussian.epsilon(1.0, args.delta)  # raises if δ is out of range
-  contenders = flags.contenders('strategies', args.strategies)
-  folder = None if args.output is None else outputs.folder(args.output)
-  watch = progress.watch(progress.Progress('extrapolate'))
+  candidates = flags.candidates('strategies', args.strategies)
+  folder = None if args.output is None else output.folder(args.output)
+  watch = sweep.said(output.Progress('extrapolate').say)
   options = {'delta': args.delta, 'objective': args.objective, 'watch': watch}
-  found = list(sweep.run(contenders, references, deployments, **options))
-  entries = [item for item in found if isinstance(item, sweep.Entry)]
-  skipped = [item for item in found if isinstance(item, sweep.Skipped)]
+  found = list(predictions.run(candidates, references, deployments, **options))
+  entries = [item for item in found if isinstance(item, predictions.Entry)]
+  skipped = [item for item in found if isinstance(item, predictions.Skipped)]
   value = lambda skip: getattr(skip.deployment, axis)
-  outputs.say_left_out(
+  output.say_left_out(
     'extrapolate',
-    [(skip.contender.label, skip.reason, value(skip)) for skip in skipped],
+    [(skip.candidate.label, skip.reason, value(skip)) for skip in skipped],
     axis,
     otherwise=None if entries else f'--strategies={",".join(args.strategies)}',
   )
@@ -108,17 +109,17 @@ def run(args: argparse.Namespace) -> json_files.Object:
     'varying': axis,
     'rows': rows,
     'skipped': [
-      {'strategy': skip.contender.label, axis: value(skip), 'reason': skip.reason}
+      {'strategy': skip.candidate.label, axis: value(skip), 'reason': skip.reason}
       for skip in skipped
     ],
-    'assumptions': _assumptions(args, contenders),
+    'assumptions': _assumptions(args, candidates),
     'output': args.output,
     'files': [],
   }
   if folder is not None:
-    contents = {'extrapolation.csv': outputs.csv(sweep.FIELDS, rows)}
-    contents.update(_figures(args, axis, contenders, references, entries))
-    result['files'] = outputs.write(folder, contents)
+    contents = {'extrapolation.csv': output.csv(predictions.FIELDS, rows)}
+    contents.update(_figures(args, axis, candidates, references, entries))
+    result['files'] = output.write(folder, contents)
   return result
 
 
@@ -170,11 +171,11 @@ def _references(args: argparse.Namespace) -> list[extrapolation.Reference]:
   ]
 
 
-def _assumptions(args: argparse.Namespace, contenders: list[contenders_lib.Contender]) -> list[str]:
+def _assumptions(args: argparse.Namespace, candidates: list[candidates_lib.Candidate]) -> list[str]:
   lines = list(extrapolation.hypotheses(min_sep_given=args.min_sep != [None]))
-  if any(contender.optimised for contender in contenders):
+  if any(candidate.optimised for candidate in candidates):
     lines.append('a mechanism optimised for each setting keeps its utility at that noise too')
-  if len(contenders) > 1:
+  if len(candidates) > 1:
     lines.append(
       'all strategies have the same utility at their own noise multipliers'
       if len(args.noise_multiplier) > 1
@@ -186,9 +187,9 @@ def _assumptions(args: argparse.Namespace, contenders: list[contenders_lib.Conte
 def _figures(
   args: argparse.Namespace,
   axis: str,
-  contenders: list[contenders_lib.Contender],
+  candidates: list[candidates_lib.Candidate],
   references: list[extrapolation.Reference],
-  entries: list[sweep.Entry],
+  entries: list[predictions.Entry],
 ) -> dict[str, bytes]:
   """Returns PNG images by file name."""
   # These imports are slow, and other commands do not need them.
@@ -211,12 +212,12 @@ def _figures(
   if args.max_participations is not None:
     words.append(f'at most {number(args.max_participations)} participations')
   subtitle = '\n'.join(
-    ['; '.join(words), *(f'assumed: {line}' for line in _assumptions(args, contenders))]
+    ['; '.join(words), *(f'assumed: {line}' for line in _assumptions(args, candidates))]
   )
   names = {
-    contender.label: contender.label
+    candidate.label: candidate.label
     + (f', σ = {rounding.exact(reference.noise_multiplier)}' if own else '')
-    for contender, reference in zip(contenders, references)
+    for candidate, reference in zip(candidates, references)
   }
   return {
     f'{name}.png': style.png(

@@ -10,7 +10,7 @@ import numpy as np
 from fl_dpftrl import error, json_files, messages, participation, rounding, workloads
 from fl_dpftrl.centralized import amplification
 from fl_dpftrl.centralized import sampling as sampling_lib
-from fl_dpftrl.comparison import contenders as contenders_lib
+from fl_dpftrl.comparison import candidates as candidates_lib
 from fl_dpftrl.families import base
 
 # Rounding must not make these figures promise more than the exact values.
@@ -201,16 +201,16 @@ def workload_fields(value: workloads.Workload) -> dict[str, str | float]:
   return {'workload': value.name, **fields}
 
 
-def contenders(
+def candidates(
   flag: str, labels: Sequence[str], made_for: Sequence[dict[str, int]] = ({},)
-) -> list[contenders_lib.Contender]:
+) -> list[candidates_lib.Candidate]:
   """Returns the candidates that a flag names.
 
   Raises:
     ValueError: if a name is unknown; the message names the flag.
   """
   try:
-    return contenders_lib.contenders(labels, made_for)
+    return candidates_lib.named(labels, made_for)
   except ValueError as e:
     raise ValueError(f'--{flag}: {e}') from e
 

@@ -3,11 +3,13 @@
 import argparse
 import dataclasses
 import time
+from collections.abc import Callable
 
 import numpy as np
 
 from fl_dpftrl import catalogue, json_files, participation, rounding, workloads
-from fl_dpftrl.commands import amplified, flags, outputs, progress
+from fl_dpftrl.centralized import amplification
+from fl_dpftrl.commands import flags, output, workload_flags
 from fl_dpftrl.families import base
 from fl_dpftrl.optimization import registry
 
@@ -19,6 +21,10 @@ EXAMPLE = (
 )
 
 _RANGE_POINTS = 9  # number of min-seps evaluated over a range
+
+_SAMPLING = ('epsilon', 'delta', 'num_examples', 'batch_size')
+# Flags that the comparison sets itself or does not use.
+_NOT_SAMPLED = ('min_sep', 'max_participations', 'separation', 'min_sep_range', 'num_bands')
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,21 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='number of buffers of blt, 1 to 8; 0 for the fewest within 0.1 %% of'
     ' the best of these (default: 0)',
   )
-  add(
-    '--workload',
-    choices=('prefix', 'momentum'),
-    default='prefix',
-    help='linear workload whose error is minimised (default: prefix)',
-  )
-  add('--momentum', type=float, help='β of the momentum workload, below 1')
-  for name, what in (('warmup', 'grows'), ('cooldown', 'falls')):
-    add(
-      f'--{name}_fraction',
-      type=float,
-      default=0.0,
-      help=f'fraction of the rounds in which the learning rate {what}, for'
-      ' either workload (default: 0)',
-    )
+  workload_flags.add_arguments(parser)
   add(
     '--min_sep_range',
     type=_range,
@@ -68,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ' ratio to the best loss at that min-sep, the mean or the maximum'
     ' (default: regret)',
   )
-  amplified.add_arguments(parser)
+  add_sampling(parser)
   add('--output', metavar='FILE.json', help='strategy file to write')
 
 
@@ -96,15 +88,15 @@ def _range(text: str) -> tuple[int, int]:
 
 def run(args: argparse.Namespace) -> json_files.Object:
   """Optimises and evaluates a strategy, and writes the file if requested."""
-  workload = _workload(args)
+  workload = workload_flags.workload(args)
   optimizer = registry.OPTIMIZERS[args.mechanism]
   size = _size(args, optimizer)
-  sampled = amplified.asked(args, optimizer.size)
+  sampled = is_sampled(args, optimizer.size)
   schemas = _schemas(args, optimizer)
   if sampled:
     schemas = [dataclasses.replace(schemas[0], max_participations=1)]
-  outputs.check_file('output', args.output, '.json')
-  start, shown = time.monotonic(), progress.Progress('optimize')
+  output.check_file('output', args.output, '.json')
+  start, shown = time.monotonic(), output.Progress('optimize')
   options: json_files.Object = {
     'objective': args.objective,
     'workload': workload,
@@ -112,7 +104,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
     **size,
   }
   if sampled:
-    strategy, chosen = amplified.best(
+    strategy, chosen = best_bands(
       args,
       schemas[0],
       workload,
@@ -184,17 +176,6 @@ def _losses(
   return {**schema_fields, **{name: figures[name] for name in names}}
 
 
-def _workload(args: argparse.Namespace) -> workloads.Workload:
-  rates = {'warmup_fraction': args.warmup_fraction, 'cooldown_fraction': args.cooldown_fraction}
-  if args.workload == 'prefix':
-    if args.momentum is not None:
-      raise ValueError(f'--momentum={args.momentum} needs --workload=momentum')
-    return workloads.Workload(**rates)
-  if args.momentum is None:
-    raise ValueError('--workload=momentum needs --momentum')
-  return workloads.Workload(args.momentum, **rates)
-
-
 def _size(args: argparse.Namespace, optimizer: registry.Optimizer) -> dict[str, int]:
   """Returns the size flag that the mechanism takes, and rejects the others."""
   given = {
@@ -209,12 +190,12 @@ def _size(args: argparse.Namespace, optimizer: registry.Optimizer) -> dict[str, 
 
 
 def _save(
-  output: str, strategy: base.Strategy, made_for: json_files.Object
+  path: str, strategy: base.Strategy, made_for: json_files.Object
 ) -> catalogue.StrategyFile:
   try:
-    return catalogue.save_strategy(output, strategy, **made_for)
+    return catalogue.save_strategy(path, strategy, **made_for)
   except OSError as e:
-    raise ValueError(f'--output={output}: {e.strerror or e}') from e
+    raise ValueError(f'--output={path}: {e.strerror or e}') from e
 
 
 def show(result: json_files.Object) -> str:
@@ -236,3 +217,92 @@ def show(result: json_files.Object) -> str:
     for p in points
   ]
   return flags.table(result) + '\n\n' + '\n'.join(lines)
+
+
+def add_sampling(parser: argparse.ArgumentParser) -> None:
+  """Adds --epsilon, --delta, --num_examples and --batch_size."""
+  add = parser.add_argument
+  add(
+    '--epsilon',
+    type=float,
+    help='upper limit of ε for Poisson-sampled batches; selects num_bands with'
+    ' the least noise and needs --delta, --num_examples and --batch_size',
+  )
+  add('--delta', type=float, help='with --epsilon: δ')
+  add('--num_examples', type=int, help='with --epsilon: m')
+  add('--batch_size', type=float, help='expected number of examples per round; use with --epsilon')
+
+
+def is_sampled(args: argparse.Namespace, size: str | None) -> bool:
+  """Returns True if the flags ask for a choice of the number of bands.
+
+  Raises:
+    ValueError: if a required flag is missing, or a flag conflicts with another.
+  """
+  given = [name for name in _SAMPLING if getattr(args, name) is not None]
+  if not given:
+    return False
+  for name in _SAMPLING:
+    if name not in given:
+      raise ValueError(f'--{given[0]}={getattr(args, given[0])} needs --{name}')
+  for name in _NOT_SAMPLED:
+    if getattr(args, name) is not None:
+      raise ValueError(
+        f'--{name}={getattr(args, name)} and --epsilon={args.epsilon} exclude'
+        ' each other; drop one of them'
+      )
+  if size != 'num_bands' or args.objective != 'rms':
+    raise ValueError(
+      f'--epsilon={args.epsilon} needs a banded mechanism and'
+      f' --objective=rms, got --mechanism={args.mechanism} and'
+      f' --objective={args.objective}'
+    )
+  return True
+
+
+def best_bands(
+  args: argparse.Namespace,
+  schema: participation.MinSep,
+  workload: workloads.Workload,
+  optimize: Callable[[int], base.Strategy],
+) -> tuple[base.Strategy, json_files.Object]:
+  """Returns the strategy with the least noise at ε and the comparison.
+
+  Args:
+    args: parsed flags.
+    schema: schema with one participation, since the turns of a part share no
+      row of C.
+    workload: linear workload whose error is minimised.
+    optimize: function from a number of bands to the best strategy with them.
+  """
+  run = {
+    'num_rounds': args.num_rounds,
+    'num_examples': args.num_examples,
+    'batch_size': args.batch_size,
+  }
+  target = {'epsilon': args.epsilon, 'delta': args.delta}
+  strategies = {bands: optimize(bands) for bands in amplification.candidate_bands(**run)}
+  losses = {
+    bands: catalogue.describe(strategy, schema=schema, workload=workload).figures['rms_loss']
+    for bands, strategy in strategies.items()
+  }
+  candidates = amplification.compare_bands(losses, **run, **target)
+  strategy = strategies[candidates[0].num_bands]
+  guarantee = amplification.calibrate(strategy, candidates[0].sampling, **target)
+  return strategy, {
+    'num_bands': candidates[0].num_bands,
+    'num_examples': args.num_examples,
+    'batch_size': args.batch_size,
+    'noise_multiplier': guarantee.noise_multiplier,
+    'epsilon': guarantee.epsilon,
+    'delta': guarantee.delta,
+    'adjacency': guarantee.adjacency,
+    'candidates': [
+      {
+        'num_bands': c.num_bands,
+        'effective_noise_multiplier': c.effective_noise_multiplier,
+        'rms_noise': c.rms_noise,
+      }
+      for c in candidates
+    ],
+  }

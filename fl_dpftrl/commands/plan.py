@@ -8,7 +8,7 @@ import time
 
 from fl_dpftrl import catalogue, files, json_files
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.commands import flags, outputs, plan_text, population_flags, progress
+from fl_dpftrl.commands import flags, output, plan_text, population_flags
 from fl_dpftrl.planning import planner
 
 HELP = 'simulates a population and recommends a strategy, noise and ε'
@@ -104,7 +104,8 @@ class Result:
 def run(args: argparse.Namespace) -> Result:
   """Simulates, evaluates candidates and recommends one."""
   _check(args)
-  start, shown = time.monotonic(), progress.Progress('plan')
+  args = population_flags.completed(args, 'population', 'report_goal', 'num_rounds')
+  start, shown = time.monotonic(), output.Progress('plan')
   goal, rounds = args.report_goal, args.num_rounds
   goals = args.report_goals
   if goals is None:
@@ -142,7 +143,7 @@ def finish(args: argparse.Namespace, result: Result) -> None:
     from fl_dpftrl.reports import plan as plan_page
 
     text = plan_page.report(
-      plan, embedded=result.to_json(), setting=_setting(args), command=_command(args)
+      plan, embedded=result.to_json(), setting=_setting(result.args), command=_command(args)
     )
     files.write_durably(args.report, text.encode())
 
@@ -164,9 +165,9 @@ def _check(args: argparse.Namespace) -> None:
     if not least <= value <= _MOST:
       raise ValueError(f'--{name}={value} must lie in {least} to {_MOST}')
   if args.strategies is not None:
-    flags.contenders('strategies', args.strategies)
-  outputs.check_file('output', args.output, '.json')
-  outputs.check_file('report', args.report, '.html')
+    flags.candidates('strategies', args.strategies)
+  output.check_file('output', args.output, '.json')
+  output.check_file('report', args.report, '.html')
 
 
 def _command(args: argparse.Namespace) -> str:

@@ -37,7 +37,7 @@ def text(plan: planner.Plan, *, output: str | None, report: str | None) -> str:
 def _recommended(plan: planner.Plan) -> list[str]:
   best, planned = plan.best, plan.planned
   seen = ' to '.join(dict.fromkeys(map(rounding.up, best.epsilon_range)))
-  optimised = ', optimised for this' if best.candidate.contender.optimised else ''
+  optimised = ', optimised for this' if best.candidate.origin.optimised else ''
   at = f'ε at δ = {rounding.exact(best.guarantee.delta)}'
   return [
     'recommended (a prediction, not a guarantee)',

@@ -1,12 +1,16 @@
-"""Flags of a simulated population, its timers and the server's rounds."""
+"""Flags of a simulated population, its timers and the server's rounds, and files of them."""
 
 import argparse
+import json
+import math
 from typing import Any
 
-from fl_dpftrl.simulation import availability, population, presence, server
+from fl_dpftrl import files, json_files, messages
+from fl_dpftrl.simulation import availability, population, server
 from fl_dpftrl.simulation import scenario as scenario_lib
 
 _MOST_ROUNDS = 10**7
+_FORMAT, _VERSION = 'fl_dpftrl scenario', 1
 
 # Flags of availability.Nightly, with their types and help texts.
 _NIGHTLY = (
@@ -40,12 +44,31 @@ _SERVER = (
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+# Flags that have a value without being given, by name.
+_DEFAULTS = {'seed': 0, 'availability': 'nightly', 'dropout': scenario_lib.DROPOUT}
+_WHOLE = ('population', 'report_goal', 'num_rounds', 'timer_rounds', 'seed', 'clients_per_round')
+_TIMERS = ('timer_hours', 'timer_rounds')
+_NUMBERS = (
+  'timer_hours',
+  'dropout',
+  *(name for name, kind, _ in _NIGHTLY if kind),
+  *(name for name, _ in (*_DEVICES, *_SERVER)),
+)
+_LISTS = tuple(name for name, kind, _ in _NIGHTLY if not kind)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds all flags of a simulation; see the modules for the defaults."""
   add = parser.add_argument
-  add('--population', type=int, required=required, help='devices')
-  add('--report_goal', type=int, required=required, help='number of reports that a round needs')
-  add('--num_rounds', type=int, required=True, help='n, number of rounds (each uses one noise row)')
+  add(
+    '--scenario',
+    metavar='FILE.json',
+    help='file of these flags, as simulate --output_scenario writes it; a flag that is given'
+    ' takes the place of its value there',
+  )
+  add('--population', type=int, help='devices')
+  add('--report_goal', type=int, help='number of reports that a round needs')
+  add('--num_rounds', type=int, help='n, number of rounds (each uses one noise row)')
   timers = parser.add_mutually_exclusive_group()
   timers.add_argument(
     '--timer_hours',
@@ -58,10 +81,9 @@ def add_arguments(parser: argparse.ArgumentParser, *, required: bool = True) -> 
     type=int,
     help='minimum rounds before a device participates again (default: 1, which is no timer)',
   )
-  add('--seed', type=int, default=0, help='seed of all random draws (default: 0)')
+  add('--seed', type=int, help='seed of all random draws (default: 0)')
   add(
     '--availability',
-    default='nightly',
     metavar='nightly|always|FILE',
     help='when devices are available: mostly at night on their chargers'
     ' (default), always, or as in a trace file (FedScale or FLASH)',
@@ -77,7 +99,6 @@ def add_arguments(parser: argparse.ArgumentParser, *, required: bool = True) -> 
   add(
     '--dropout',
     type=float,
-    default=scenario_lib.DROPOUT,
     help=f'fraction of the chosen that never report (default: {scenario_lib.DROPOUT:g})',
   )
   add(
@@ -97,8 +118,80 @@ def _numbers(text: str) -> tuple[float, ...]:
 _numbers.__name__ = 'list of numbers'
 
 
+def completed(args: argparse.Namespace, *needed: str) -> argparse.Namespace:
+  """Returns the flags with the values of --scenario and the defaults for those not given.
+
+  Args:
+    args: parsed flags.
+    needed: names of flags that must have a value then.
+
+  Raises:
+    OSError: if the file cannot be read.
+    ValueError: if the file is no scenario, or a needed flag has no value.
+  """
+  values = {} if args.scenario is None else _read(args.scenario)
+  given = {name: value for name, value in vars(args).items() if value is not None}
+  if any(name in given for name in _TIMERS):  # They exclude each other.
+    values = {name: value for name, value in values.items() if name not in _TIMERS}
+  if 'availability' in given:
+    nightly = [name for name, _, _ in _NIGHTLY]
+    values = {name: value for name, value in values.items() if name not in nightly}
+  for name in needed:
+    if name not in given and name not in values:
+      raise ValueError(f'--{name} is needed, or --scenario')
+  return argparse.Namespace(**{**vars(args), **_DEFAULTS, **values, **given})
+
+
+def to_json(args: argparse.Namespace) -> json_files.Object:
+  """Returns the content of a scenario file from completed flags."""
+  names = (*_WHOLE, *_NUMBERS, *_LISTS, 'availability')
+  return {'format': _FORMAT, 'version': _VERSION, **_given(args, list(names))}
+
+
+def write(path: str, args: argparse.Namespace) -> None:
+  """Writes completed flags as a scenario file, in one durable step."""
+  files.write_durably(path, (json.dumps(to_json(args), indent=2) + '\n').encode())
+
+
+def _read(path: str) -> json_files.Object:
+  """Returns the flags of a scenario file."""
+  where = f'--scenario={path}'
+  try:
+    content = json_files.parse(json_files.read_bytes(path, most_bytes=json_files.MOST_BYTES))
+  except ValueError as e:
+    raise ValueError(f'{where}: {e}') from e
+  if not isinstance(content, dict) or content.get('format') != _FORMAT:
+    raise ValueError(f'{where} is no scenario file; simulate --output_scenario writes one')
+  if content.get('version') != _VERSION:
+    raise ValueError(
+      f'{where}: version must be {_VERSION}, got {messages.quoted(content.get("version"))}'
+    )
+  values = {k: v for k, v in content.items() if k not in ('format', 'version')}
+  for name, value in values.items():
+    if name in _WHOLE:
+      fits, kind = type(value) is int, 'a whole number'
+    elif name in _NUMBERS:
+      fits, kind = _is_number(value), 'a number'
+    elif name in _LISTS:
+      fits = isinstance(value, list) and all(map(_is_number, value))
+      kind = 'a list of numbers'
+    elif name == 'availability':
+      fits, kind = isinstance(value, str), 'text'
+    else:
+      raise ValueError(f'{where}: {messages.quoted(name)} is no flag of a scenario')
+    if not fits:
+      raise ValueError(f'{where}: {name} must be {kind}, got {messages.quoted(value)}')
+  if all(name in values for name in _TIMERS):
+    raise ValueError(f'{where}: timer_hours and timer_rounds exclude each other')
+  return {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+
+
+def _is_number(value: Any) -> bool:
+  return type(value) in (int, float) and math.isfinite(value)
+
+
 def scenario(args: argparse.Namespace) -> scenario_lib.Scenario:
-  """Returns the scenario that the flags describe.
+  """Returns the scenario that completed flags describe.
 
   Raises:
     ValueError: if a flag is out of range; the message names it.
@@ -123,7 +216,7 @@ def scenario(args: argparse.Namespace) -> scenario_lib.Scenario:
   )
 
 
-def _availability(args: argparse.Namespace) -> presence.Availability | str:
+def _availability(args: argparse.Namespace) -> availability.Availability | str:
   given = _given(args, [name for name, _, _ in _NIGHTLY])
   if args.availability == 'nightly':
     return availability.Nightly(**given)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from fl_dpftrl import json_files, messages
 from fl_dpftrl.bundles import publishing, writing
 from fl_dpftrl.centralized import drawn as drawn_lib
-from fl_dpftrl.commands import flags, outputs, progress, replay_text, report_flags
+from fl_dpftrl.commands import flags, output, replay_text, report_flags
 from fl_dpftrl.replaying import engines, publication, replay, runs, runs_file
 from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.reports import setting as setting_lib
@@ -155,8 +155,8 @@ def run(args: argparse.Namespace) -> Replayed:
   """Reads and counts the log, and computes guarantees."""
   flags.check_max_epsilon(args)
   report_flags.check(args)
-  outputs.check_file('report', args.report)
-  outputs.check_file('public_report', args.public_report)
+  output.check_file('report', args.report)
+  output.check_file('public_report', args.public_report)
   if args.report and args.report == args.public_report:
     raise ValueError(f'--public_report={args.public_report} must be another file than --report')
   if args.public_bundle and not args.bundle:
@@ -164,7 +164,7 @@ def run(args: argparse.Namespace) -> Replayed:
   for name in ('bundle', 'public_bundle'):
     if folder := getattr(args, name):
       writing.check_folder(pathlib.Path(folder))
-      outputs.check_writable(name, folder)
+      output.check_writable(name, folder)
   opened = _runs(args)
   for one in opened if args.bundle else ():
     writing.check_run(one)
@@ -176,7 +176,7 @@ def run(args: argparse.Namespace) -> Replayed:
     group_size=args.group_size,
     report_goal=args.report_goal,
     engine=engines.by_name(args.engine),
-    progress=progress.Progress('replay').say,
+    progress=output.Progress('replay').say,
   )
   for warning in _warnings(result):
     print(
@@ -223,7 +223,7 @@ def _write_bundle(
     group_size=args.group_size,
     report_goal=args.report_goal,
     engine=engines.by_name(args.engine),
-    progress=progress.Progress('replay').say,
+    progress=output.Progress('replay').say,
   )
   print(f'fl-dpftrl: digest of {args.bundle}: {bundle.digest}', file=sys.stderr)
   if args.public_bundle:
@@ -232,7 +232,7 @@ def _write_bundle(
       args.bundle,
       salt=commitment.salt if commitment else None,
       engine=engines.by_name(args.engine),
-      progress=progress.Progress('replay').say,
+      progress=output.Progress('replay').say,
     )
     print(f'fl-dpftrl: digest of {args.public_bundle}: {public.digest}', file=sys.stderr)
 

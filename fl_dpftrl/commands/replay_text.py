@@ -25,7 +25,7 @@ def text(result: statement_lib.Statement) -> str:
   ]
   if short is not None:
     lines.append(f'below report goal   {short} rounds')
-  lines += [*_of_each(result), '', *_guarantees(result), *_violated(result)]
+  lines += [*_per_run(result), '', *_guarantees(result), *_violated(result)]
   if result.commitment is not None:
     lines += [
       '',
@@ -82,7 +82,7 @@ def _violated(result: statement_lib.Statement) -> list[str]:
   return lines if void else [*lines, f'  {found.MEANING}']
 
 
-def _of_each(result: statement_lib.Statement) -> list[str]:
+def _per_run(result: statement_lib.Statement) -> list[str]:
   """Returns one line for each of several runs."""
   if not result.several:
     return []
@@ -116,9 +116,9 @@ def _guarantees(result: statement_lib.Statement) -> list[str]:
   return [''.join(f'{cell:<{w}}' for cell, w in zip(row, widths)).rstrip() for row in rows]
 
 
-def _per_device(result: statement_lib.Statement, fared: statement_lib.PerDevice) -> list[str]:
+def _per_device(result: statement_lib.Statement, per_device: statement_lib.PerDevice) -> list[str]:
   """Returns the distribution of the privacy loss over devices, as lines."""
-  if fared.quantiles[0].loss.epsilon is None:
+  if per_device.quantiles[0].loss.epsilon is None:
     return []
   void = 'VOID: ' if result.void_reason else ''
   whom = 'each alone' if result.group_size == 1 else f'each alone, not {result.group_size} together'
@@ -127,7 +127,7 @@ def _per_device(result: statement_lib.Statement, fared: statement_lib.PerDevice)
     f'{void}share of participating devices, {whom}, from their actual rounds'
     f' (δ = {rounding.exact(result.delta)})',
   ]
-  for share, loss in fared.quantiles:
+  for share, loss in per_device.quantiles:
     lines.append(f'{100 * share:>6g} % have ε ≤ {_up(loss.epsilon)}, ρ ≤ {_up(loss.rho)}')
   return [*lines, 'These figures come from the private log and are for the operator.']
 

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 
 from fl_dpftrl import files, json_files, participation, rounding
 from fl_dpftrl.centralized import partition
-from fl_dpftrl.commands import flags, outputs, population_flags, progress
+from fl_dpftrl.commands import flags, output, population_flags
 from fl_dpftrl.simulation import attendance as attendance_lib
-from fl_dpftrl.simulation import cohorts, explanation, recording
-from fl_dpftrl.simulation import timer as timer_lib
+from fl_dpftrl.simulation import cohorts, recording, server
 from fl_dpftrl.simulation import turnouts as turnouts_lib
 
 HELP = 'simulates the participation of a population and writes the log'
@@ -25,12 +24,17 @@ EXAMPLE = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
-  population_flags.add_arguments(parser, required=False)
+  population_flags.add_arguments(parser)
   flags.add_sampling(
     parser, 'for centralized training instead of devices: sampling scheme of the batches'
   )
   add('--output', metavar='FILE.parquet', help='participation log to write')
   add('--report', metavar='FILE.html', help='HTML report on participation over time to write')
+  add(
+    '--output_scenario',
+    metavar='FILE.json',
+    help='file to write with the flags of the population, for --scenario of simulate and plan',
+  )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,8 +70,11 @@ class Result:
 
 def run(args: argparse.Namespace) -> Result:
   """Simulates the rounds and writes the log."""
-  outputs.check_file('output', args.output)
-  outputs.check_file('report', args.report)
+  output.check_file('output', args.output)
+  output.check_file('report', args.report)
+  output.check_file('output_scenario', args.output_scenario, '.json')
+  needed = ('num_rounds',) if args.sampling else ('population', 'report_goal', 'num_rounds')
+  args = population_flags.completed(args, *needed)
   batches = _partition(args)
   began = time.monotonic()
   if batches is not None:
@@ -78,9 +85,6 @@ def run(args: argparse.Namespace) -> Result:
       details={'sampling': args.sampling, 'num_parts': batches.scheme.num_parts},
       wall_seconds=time.monotonic() - began,
     )
-  for name in ('population', 'report_goal'):
-    if getattr(args, name) is None:
-      raise ValueError(f'--{name} is needed, or --sampling')
   simulation = population_flags.scenario(args).simulation()
   turnouts = turnouts_lib.Turnouts()
 
@@ -102,7 +106,10 @@ def run(args: argparse.Namespace) -> Result:
 
 
 def finish(args: argparse.Namespace, result: Result) -> None:
-  """Writes the report."""
+  """Writes the scenario file and the report."""
+  args = result.args
+  if args.output_scenario is not None:
+    population_flags.write(args.output_scenario, args)
   if args.report and result.simulation is not None and result.turnouts is not None:
     # This import is slow, and other commands do not need it.
     from fl_dpftrl.reports import population
@@ -123,7 +130,8 @@ def _partition(args: argparse.Namespace) -> partition.Partition | None:
   scheme = flags.sampling(args, None, args.num_rounds)
   if scheme is None:
     return None
-  for name in ('population', 'report_goal', 'timer_hours', 'timer_rounds', 'report'):
+  refused = ('population', 'report_goal', 'timer_hours', 'timer_rounds', 'report')
+  for name in ('scenario', 'output_scenario', *refused):
     value = getattr(args, name)
     if value is not None:
       raise ValueError(
@@ -143,13 +151,13 @@ def _record(
     num_rounds=args.num_rounds,
     output=args.output,
     metadata={recording.METADATA_KEY: said, **metadata},
-    progress=progress.Progress('simulate').say,
+    progress=output.Progress('simulate').say,
   )
 
 
-def _timer(kind: timer_lib.Timer, attendance: attendance_lib.Attendance) -> json_files.Object:
+def _timer(kind: server.Timer, attendance: attendance_lib.Attendance) -> json_files.Object:
   """Returns the timer and, for a timer in hours, its effect in rounds."""
-  if isinstance(kind, timer_lib.RoundTimer):
+  if isinstance(kind, server.RoundTimer):
     return {'rounds': kind.rounds}
   timed = attendance.timed(kind.seconds)
   return {'hours': kind.hours, 'in_rounds': timed and timed._asdict()}
@@ -157,7 +165,7 @@ def _timer(kind: timer_lib.Timer, attendance: attendance_lib.Attendance) -> json
 
 def _flags(args: argparse.Namespace) -> json_files.Object:
   """Returns the flags that determine the log."""
-  left_out = ('output', 'report', 'json')
+  left_out = ('output', 'report', 'json', 'scenario', 'output_scenario')
   return {
     name: value for name, value in vars(args).items() if value is not None and name not in left_out
   }
@@ -181,5 +189,5 @@ def show(result: Result) -> str:
     return flags.table(figures)
   del figures['timer']
   return (
-    f'{flags.table(figures)}\n\n{explanation.explain(result.simulation.timer, result.attendance)}'
+    f'{flags.table(figures)}\n\n{turnouts_lib.explain(result.simulation.timer, result.attendance)}'
   )

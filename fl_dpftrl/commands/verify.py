@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from fl_dpftrl import json_files, messages
 from fl_dpftrl.bundles import publishing, verification, writing
-from fl_dpftrl.commands import flags, outputs, progress
+from fl_dpftrl.commands import flags, output
 
 HELP = 'computes everything in a bundle again, and says what does not fit'
 
@@ -57,12 +57,12 @@ def run(args: argparse.Namespace) -> Verified:
   for one, other in (('private', 'salt'), ('salt', 'private')):
     if getattr(args, one) is not None and getattr(args, other) is None:
       raise ValueError(f'--{one} needs --{other}: a public bundle is compared with both')
-  say = progress.Progress('verify').say
+  say = output.Progress('verify').say
   if args.public_bundle:
     if args.private is not None:
       raise ValueError('--public_bundle is for a bundle with logs, and --private for a public one')
     writing.check_folder(pathlib.Path(args.public_bundle))
-    outputs.check_writable('public_bundle', args.public_bundle)
+    output.check_writable('public_bundle', args.public_bundle)
   checked = verification.verify(
     args.folder, digest=args.digest, private=args.private, salt=args.salt, progress=say
   )

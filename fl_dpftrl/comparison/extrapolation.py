@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from fl_dpftrl.accounting import extrapolation
-from fl_dpftrl.comparison import contenders as contenders_lib
+from fl_dpftrl.comparison import candidates as candidates_lib
 from fl_dpftrl.comparison import sweep
 
 
@@ -50,20 +50,20 @@ FIELDS = tuple(field.name for field in dataclasses.fields(Row))
 class Entry(NamedTuple):
   """Candidate at a deployment, with its row."""
 
-  contender: contenders_lib.Contender
+  candidate: candidates_lib.Candidate
   row: Row
 
 
 class Skipped(NamedTuple):
   """Candidate that does not support a deployment, with the reason."""
 
-  contender: contenders_lib.Contender
+  candidate: candidates_lib.Candidate
   deployment: extrapolation.Deployment
   reason: str
 
 
 def run(
-  contenders: Sequence[contenders_lib.Contender],
+  candidates: Sequence[candidates_lib.Candidate],
   references: Sequence[extrapolation.Reference],
   deployments: Sequence[extrapolation.Deployment],
   *,
@@ -74,7 +74,7 @@ def run(
   """Finds strategies and predicts guarantees, one candidate after the other.
 
   Args:
-    contenders: candidates; their strategies are found for each deployment.
+    candidates: candidates; their strategies are found for each deployment.
     references: one reference per candidate.
     deployments: hypothetical deployments, one row each per candidate.
     delta: δ.
@@ -82,34 +82,34 @@ def run(
     watch: progress callback; see `sweep`.
   """
   schemas = [deployment.schema for deployment in deployments]
-  for contender, reference in zip(contenders, references, strict=True):
+  for candidate, reference in zip(candidates, references, strict=True):
     for deployment, found in zip(
-      deployments, sweep.search(contender, schemas, objective=objective, watch=watch)
+      deployments, sweep.search(candidate, schemas, objective=objective, watch=watch)
     ):
-      yield _predict(contender, reference, deployment, found, delta)
+      yield _predict(candidate, reference, deployment, found, delta)
 
 
 def _predict(
-  contender: contenders_lib.Contender,
+  candidate: candidates_lib.Candidate,
   reference: extrapolation.Reference,
   deployment: extrapolation.Deployment,
   found: sweep.Found,
   delta: float,
 ) -> Entry | Skipped:
   if found.strategy is None:
-    return Skipped(contender, deployment, found.reason)
+    return Skipped(candidate, deployment, found.reason)
   most = found.strategy.max_rounds
   if most is not None and deployment.num_rounds > most:
-    return Skipped(contender, deployment, f'it was made for {most} rounds, and ends there')
+    return Skipped(candidate, deployment, f'it was made for {most} rounds, and ends there')
   try:
     guarantee = extrapolation.predict(found.strategy, deployment, reference, delta=delta)
-  except sweep.BEYOND as e:
-    return Skipped(contender, deployment, sweep.one_line(e))
+  except sweep.UNSUPPORTED as e:
+    return Skipped(candidate, deployment, sweep.one_line(e))
   schema = guarantee.schema
   return Entry(
-    contender,
+    candidate,
     Row(
-      strategy=contender.label,
+      strategy=candidate.label,
       report_goal=deployment.report_goal,
       noise_multiplier=guarantee.noise_multiplier,
       population=deployment.population,

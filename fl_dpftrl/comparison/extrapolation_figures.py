@@ -40,7 +40,7 @@ def against(
     reference: value on the axis at which the noise is given.
   """
   looks = style.looks(
-    {names[entry.contender.label]: entry.contender.mechanism for entry in entries}
+    {names[entry.candidate.label]: entry.candidate.mechanism for entry in entries}
   )
   figure = style.new_figure(
     9.0, 7.2, title, subtitle, style.note(entry.row.sensitivity_kind for entry in entries)
@@ -50,10 +50,10 @@ def against(
   counts: dict[str, dict[float, int]] = {}
   for entry in entries:
     row = entry.row
-    lines.setdefault(names[entry.contender.label], []).append(
+    lines.setdefault(names[entry.candidate.label], []).append(
       (getattr(row, axis), getattr(row, guarantee), row.sensitivity_kind == 'exact')
     )
-    own = counts.setdefault(names[entry.contender.label], {})
+    own = counts.setdefault(names[entry.candidate.label], {})
     own[getattr(row, axis)] = row.max_participations
   for axes in (top, bottom):
     style.dress(axes)

@@ -1,11 +1,15 @@
-"""Figures of a comparison; importing this module loads matplotlib."""
+"""Figures of a comparison, and the coefficients they show; importing this loads matplotlib."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
+import scipy.linalg
 from matplotlib import figure as figure_lib
 
-from fl_dpftrl.comparison import coefficients, style, sweep
+from fl_dpftrl import participation
+from fl_dpftrl.comparison import style, sweep
+from fl_dpftrl.families import banded_toeplitz, base, blt, tree_full
 
 _NAMES = {
   'num_rounds': 'rounds',
@@ -17,6 +21,16 @@ _NAMES = {
 _FEW = 4  # panels with more lines draw them lightly
 _MANY = {'linewidth': 1.0, 'alpha': 0.75}
 _RATIO_SHOWN = 1.6  # lines that stay above this ratio may be left out
+
+MOST_LAGS = 10_000
+_LARGEST_MATRIX = 4096
+
+
+class Columns(NamedTuple):
+  """First columns of C and of its inverse, indexed by lag: shape [lags] each."""
+
+  strategy: np.ndarray
+  noising: np.ndarray
 
 
 def against(
@@ -69,7 +83,7 @@ def against(
 
 
 def _looks(entries: Sequence[sweep.Entry]) -> dict[str, style.Look]:
-  return style.looks({entry.contender.label: entry.contender.mechanism for entry in entries})
+  return style.looks({entry.candidate.label: entry.candidate.mechanism for entry in entries})
 
 
 def _points(
@@ -80,7 +94,7 @@ def _points(
   for entry in entries:
     x = getattr(entry.schema, axis)
     exact = entry.row.sensitivity_kind == 'exact'
-    points.setdefault(entry.contender.label, []).append((x, getattr(entry.row, loss), exact))
+    points.setdefault(entry.candidate.label, []).append((x, getattr(entry.row, loss), exact))
   return {label: sorted(line) for label, line in points.items()}
 
 
@@ -111,7 +125,7 @@ def side_by_side(
   style.dress(axes)
   axes.grid(False, axis='y')
   for place, entry in enumerate(ordered):
-    look, row = looks[entry.contender.label], entry.row
+    look, row = looks[entry.candidate.label], entry.row
     exact = row.sensitivity_kind == 'exact'
     face = look.colour if exact else 'white'
     axes.plot(
@@ -141,7 +155,7 @@ def side_by_side(
     [f'{style.plain(e.row.mechanism)}  ({_copies(e.row.memory_copies)})' for e in ordered],
   )
   for tick, entry in zip(axes.get_yticklabels(), ordered):
-    tick.set_color(looks[entry.contender.label].colour)
+    tick.set_color(looks[entry.candidate.label].colour)
   axes.tick_params(axis='y', length=0)
   values = [v for e in entries for v in (e.row.rms_loss, e.row.max_loss)]
   low, high = min(values), max(values)
@@ -157,11 +171,7 @@ def _copies(copies: int) -> str:
 
 
 def lags(
-  columns: dict[str, coefficients.Columns],
-  mechanism_of: dict[str, str],
-  *,
-  title: str,
-  subtitle: str,
+  columns: dict[str, Columns], mechanism_of: dict[str, str], *, title: str, subtitle: str
 ) -> figure_lib.Figure:
   """Draws first columns of C and of its inverse over the lag, on log scales.
 
@@ -217,3 +227,49 @@ def lags(
 def _floor(values: np.ndarray) -> float:
   """Returns the lowest value shown of a line: five decades below its top."""
   return max(float(values.min()), 1e-5 * float(values.max()))
+
+
+def first_columns(strategy: base.Strategy, num_rounds: int) -> Columns | None:
+  """Returns the first columns of C and N over at most 10,000 lags.
+
+  Returns:
+    None if C is not lower triangular or too large to be written out, and for trees, whose
+    entries depend on nodes and not on lags.
+  """
+  lags = min(num_rounds, MOST_LAGS)
+  if isinstance(strategy, blt.BLT):
+    return Columns(strategy.column(lags), strategy.noising_column(lags))
+  if isinstance(strategy, banded_toeplitz.BandedToeplitz):
+    column, norms = np.zeros(lags), strategy.column_norms(lags)
+    column[: strategy.num_bands] = strategy.coefficients[:lags]
+    return Columns(column / norms[0], norms * strategy.inverse_coefficients(lags))
+  if (
+    isinstance(strategy, tree_full.TreeFull)
+    or num_rounds > _LARGEST_MATRIX
+    or strategy.num_noise_rows(num_rounds) != num_rounds
+  ):
+    return None
+  matrix = strategy.strategy_matrix(num_rounds)
+  if np.triu(matrix, 1).any():
+    return None
+  noising = scipy.linalg.solve_triangular(matrix, np.eye(1, num_rounds)[0], lower=True)
+  return Columns(matrix[:, 0], noising)
+
+
+def columns_of(
+  entries: Sequence[sweep.Entry],
+) -> tuple[dict[str, Columns], dict[str, str], participation.MinSep]:
+  """Returns first columns at the last setting that all strategies support."""
+  last = max(
+    (entry.schema for entry in entries), key=lambda s: (s.num_rounds, s.min_sep, s.participations)
+  )
+  columns, mechanism_of = {}, {}
+  for entry in entries:
+    label = entry.candidate.label
+    mechanism_of[label] = entry.candidate.mechanism
+    if entry.schema != last:
+      continue
+    found = first_columns(entry.strategy, last.num_rounds)
+    if found is not None and found.strategy[1:].any():
+      columns[label] = found
+  return columns, mechanism_of, last

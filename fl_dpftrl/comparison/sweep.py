@@ -8,16 +8,16 @@ from typing import NamedTuple
 import numpy as np
 
 from fl_dpftrl import catalogue, participation, workloads
-from fl_dpftrl.comparison import contenders as contenders_lib
+from fl_dpftrl.comparison import candidates as candidates_lib
 from fl_dpftrl.families import base
 
 # Progress callback of optimisers: called with the number of steps and the loss.
 Progress = Callable[[int, float], None]
 # Called when a candidate's search at a schema starts; returns its callback.
-Watch = Callable[[contenders_lib.Contender, participation.MinSep], Progress]
+Watch = Callable[[candidates_lib.Candidate, participation.MinSep], Progress]
 
 # Exceptions of an optimiser or an evaluation for unsupported settings.
-BEYOND = (ValueError, MemoryError, np.linalg.LinAlgError)
+UNSUPPORTED = (ValueError, MemoryError, np.linalg.LinAlgError)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ FIELDS = tuple(field.name for field in dataclasses.fields(Row))
 class Entry(NamedTuple):
   """Candidate's strategy at a schema, with its row."""
 
-  contender: contenders_lib.Contender
+  candidate: candidates_lib.Candidate
   schema: participation.MinSep
   strategy: base.Strategy
   row: Row
@@ -68,7 +68,7 @@ class Entry(NamedTuple):
 class Skipped(NamedTuple):
   """Candidate that could not be evaluated at a schema, with the reason."""
 
-  contender: contenders_lib.Contender
+  candidate: candidates_lib.Candidate
   schema: participation.MinSep
   reason: str
 
@@ -119,7 +119,7 @@ def compare(
     ValueError: if a name is unknown, or two candidates have the same label.
   """
   return run(
-    contenders_lib.contenders(mechanisms),
+    candidates_lib.named(mechanisms),
     [schemas] if isinstance(schemas, participation.MinSep) else schemas,
     objective=objective,
     workload=workload,
@@ -127,21 +127,21 @@ def compare(
 
 
 def run(
-  contenders: Sequence[contenders_lib.Contender],
+  candidates: Sequence[candidates_lib.Candidate],
   schemas: Sequence[participation.MinSep],
   *,
   objective: str,
-  watch: Watch = lambda contender, schema: lambda steps, loss: None,
+  watch: Watch = lambda candidate, schema: lambda steps, loss: None,
   workload: workloads.Workload = workloads.Workload(),
 ) -> Comparison:
   """Finds and evaluates strategies, one candidate after the other."""
   entries: list[Entry] = []
   skipped: list[Skipped] = []
-  for contender in contenders:
+  for candidate in candidates:
     for schema, found in zip(
-      schemas, search(contender, schemas, objective=objective, watch=watch, workload=workload)
+      schemas, search(candidate, schemas, objective=objective, watch=watch, workload=workload)
     ):
-      measured = _measure(contender, schema, found, workload)
+      measured = _measure(candidate, schema, found, workload)
       if isinstance(measured, Entry):
         entries.append(measured)
       else:
@@ -149,8 +149,25 @@ def run(
   return Comparison(tuple(entries), tuple(skipped))
 
 
+def said(say: Callable[[str], None]) -> Watch:
+  """Returns progress callbacks that say what is evaluated, in words."""
+
+  def begin(candidate, schema):
+    where = (
+      f'{candidate.label} at n={schema.num_rounds}, b={schema.min_sep}, k={schema.participations}'
+    )
+    say(where)
+
+    def report(steps: int, loss: float) -> None:
+      say(f'{where}: {steps} steps, loss {loss:.6g}')
+
+    return report
+
+  return begin
+
+
 def search(
-  contender: contenders_lib.Contender,
+  candidate: candidates_lib.Candidate,
   schemas: Sequence[participation.MinSep],
   *,
   objective: str,
@@ -163,39 +180,39 @@ def search(
   """
   found: dict[participation.MinSep, Found] = {}
   for schema in schemas:
-    progress = watch(contender, schema)
-    target = contender.target(schema)
+    progress = watch(candidate, schema)
+    target = candidate.target(schema)
     if target not in found:
       found[target] = _find(
-        contender, target, objective=objective, workload=workload, progress=progress
+        candidate, target, objective=objective, workload=workload, progress=progress
       )
     yield found[target]
 
 
-def _find(contender, target, **kwargs) -> Found:
+def _find(candidate, target, **kwargs) -> Found:
   start = time.monotonic()
   try:
-    strategy, reason = contender.find(target, **kwargs), ''
-  except BEYOND as e:
+    strategy, reason = candidate.find(target, **kwargs), ''
+  except UNSUPPORTED as e:
     strategy, reason = None, one_line(e)
   return Found(strategy, reason, time.monotonic() - start)
 
 
 def _measure(
-  contender: contenders_lib.Contender,
+  candidate: candidates_lib.Candidate,
   schema: participation.MinSep,
   found: Found,
   workload: workloads.Workload,
 ) -> Entry | Skipped:
   if found.strategy is None:
-    return Skipped(contender, schema, found.reason)
+    return Skipped(candidate, schema, found.reason)
   try:
     measured = catalogue.describe(found.strategy, schema=schema, workload=workload)
     copies = found.strategy.memory_copies(schema.num_rounds)
-  except BEYOND as e:
-    return Skipped(contender, schema, one_line(e))
+  except UNSUPPORTED as e:
+    return Skipped(candidate, schema, one_line(e))
   row = Row(
-    mechanism=contender.label,
+    mechanism=candidate.label,
     num_rounds=schema.num_rounds,
     min_sep=schema.min_sep,
     max_participations=schema.participations,
@@ -203,7 +220,7 @@ def _measure(
     memory_copies=copies,
     seconds=found.seconds,
   )
-  return Entry(contender, schema, found.strategy, row)
+  return Entry(candidate, schema, found.strategy, row)
 
 
 def one_line(error: BaseException) -> str:

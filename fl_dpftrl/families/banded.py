@@ -10,7 +10,6 @@ import numpy as np
 from fl_dpftrl import participation, workloads
 from fl_dpftrl.families import bands, base, linear_noise
 from fl_dpftrl.sensitivity import base as sensitivity_lib
-from fl_dpftrl.sensitivity import entries as entries_lib
 from fl_dpftrl.sensitivity import patterns
 
 
@@ -93,7 +92,7 @@ class Banded(base.Strategy):
       total[first:stop, first:stop] += rows.T @ rows
     return total
 
-  def gram_entries(self, num_rounds: int) -> entries_lib.Entries:
+  def gram_entries(self, num_rounds: int) -> sensitivity_lib.Entries:
     """Looks entries up in the diagonals of X, as many as C has."""
     base.check_num_rounds(self, num_rounds)
     coefficients = self.coefficients[:num_rounds]

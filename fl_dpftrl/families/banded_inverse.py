@@ -9,7 +9,6 @@ import numpy as np
 from fl_dpftrl import participation
 from fl_dpftrl.families import base, linear_noise, power_series, toeplitz
 from fl_dpftrl.sensitivity import base as sensitivity_lib
-from fl_dpftrl.sensitivity import entries as entries_lib
 from fl_dpftrl.sensitivity import toeplitz as sensitivities
 
 _MOST_GRAM_ROUNDS = 1024  # most rounds for the bound for any X
@@ -90,7 +89,7 @@ class BandedInverse(toeplitz.Toeplitz):
       found = sensitivity_lib.better(found, sensitivity_lib.Sensitivity(math.sqrt(bound), kind))
     return base.tightened(found, self, schema, _MOST_GRAM_ROUNDS)
 
-  def gram_entries(self, num_rounds: int) -> entries_lib.Entries:
+  def gram_entries(self, num_rounds: int) -> sensitivity_lib.Entries:
     """Sums products of the first column of C, lag by lag."""
     column = self.column(num_rounds)
 

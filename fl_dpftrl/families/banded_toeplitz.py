@@ -10,7 +10,6 @@ from fl_dpftrl import error as error_lib
 from fl_dpftrl import participation, workloads
 from fl_dpftrl.families import base, linear_noise, power_series, toeplitz, toeplitz_rows
 from fl_dpftrl.sensitivity import base as sensitivity_lib
-from fl_dpftrl.sensitivity import entries as entries_lib
 from fl_dpftrl.sensitivity import toeplitz as sensitivities
 
 _MOST_GRAM_ROUNDS = 1024  # most rounds for the bound for any X
@@ -125,7 +124,7 @@ class BandedToeplitz(base.Strategy):
     norms = self.column_norms(num_rounds)
     return total / np.outer(norms, norms)
 
-  def gram_entries(self, num_rounds: int) -> entries_lib.Entries:
+  def gram_entries(self, num_rounds: int) -> sensitivity_lib.Entries:
     base.check_num_rounds(self, num_rounds)
     coefficients = self.coefficients[:num_rounds]
     bands = coefficients.size

@@ -13,7 +13,7 @@ from fl_dpftrl import messages, participation, workloads
 from fl_dpftrl.families import linear_noise
 from fl_dpftrl.participation import check_num_rounds as check_num_rounds
 from fl_dpftrl.sensitivity import base as sensitivity_lib
-from fl_dpftrl.sensitivity import blocks, entries, gram
+from fl_dpftrl.sensitivity import blocks, gram
 
 Parameters: TypeAlias = dict[str, Any]
 """Constructor arguments by keyword: numbers, tuples and arrays."""
@@ -121,7 +121,7 @@ class Strategy(abc.ABC):
     matrix = self.strategy_matrix(num_rounds)
     return matrix.T @ matrix
 
-  def gram_entries(self, num_rounds: int) -> entries.Entries:
+  def gram_entries(self, num_rounds: int) -> sensitivity_lib.Entries:
     """Returns a function that gives single entries of X, for observed patterns.
 
     The default looks them up in the whole matrix.

@@ -11,7 +11,7 @@ from fl_dpftrl import error as error_lib
 from fl_dpftrl import participation, workloads
 from fl_dpftrl.families import base, blt_schedule, blt_sums, interlaced, linear_noise, toeplitz
 from fl_dpftrl.sensitivity import base as sensitivity_lib
-from fl_dpftrl.sensitivity import blocks, entries, patterns
+from fl_dpftrl.sensitivity import blocks, patterns
 
 _LARGEST_TABLE = 1 << 20  # entries of each
 
@@ -122,7 +122,7 @@ class BLT(toeplitz.Toeplitz):
     found = blocks.worst_closest(block_rounds, schema, squares)
     return found or super().repeated_sensitivity(block_rounds, schema)
 
-  def gram_entries(self, num_rounds: int) -> entries.Entries:
+  def gram_entries(self, num_rounds: int) -> sensitivity_lib.Entries:
     """Returns entries of X as geometric sums of cₛ cₛ₊ₗ for a lag l.
 
     X[i, i + l] = meets(l) + Σₐ power(a, l) · products(a, n − 1 − i − l). These terms take few

@@ -10,7 +10,6 @@ from fl_dpftrl import error as error_lib
 from fl_dpftrl import participation, workloads
 from fl_dpftrl.families import base, linear_noise
 from fl_dpftrl.sensitivity import base as sensitivity_lib
-from fl_dpftrl.sensitivity import entries
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Identity(base.Strategy):
     base.check_num_rounds(self, schema.num_rounds)
     return sensitivity_lib.Sensitivity(math.sqrt(schema.participations), sensitivity_lib.EXACT)
 
-  def gram_entries(self, num_rounds: int) -> entries.Entries:
+  def gram_entries(self, num_rounds: int) -> sensitivity_lib.Entries:
     base.check_num_rounds(self, num_rounds)
     return lambda rows, columns: (rows == columns).astype(np.float64)
 

@@ -9,7 +9,6 @@ import numpy as np
 from fl_dpftrl import participation
 from fl_dpftrl.families import base, linear_noise, toeplitz
 from fl_dpftrl.sensitivity import base as sensitivity_lib
-from fl_dpftrl.sensitivity import entries as entries_lib
 from fl_dpftrl.sensitivity import toeplitz as sensitivities
 
 
@@ -60,7 +59,7 @@ class LambdaCGD(toeplitz.Toeplitz):
     square, _ = sensitivities.earliest_square(self.column(schema.num_rounds), schema)
     return sensitivity_lib.Sensitivity(math.sqrt(square), sensitivity_lib.EXACT)
 
-  def gram_entries(self, num_rounds: int) -> entries_lib.Entries:
+  def gram_entries(self, num_rounds: int) -> sensitivity_lib.Entries:
     """Sums λ^(2 s + lag) over the rows s that both columns reach."""
     base.check_num_rounds(self, num_rounds)
     sums = np.cumsum(self.decay ** (2 * np.arange(num_rounds)))

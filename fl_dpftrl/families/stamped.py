@@ -11,7 +11,6 @@ from fl_dpftrl import participation, workloads
 from fl_dpftrl.families import base, linear_noise
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import blocks as blocks_lib
-from fl_dpftrl.sensitivity import entries as entries_lib
 from fl_dpftrl.sensitivity import gram
 
 
@@ -98,7 +97,7 @@ class Stamped(base.Strategy):
   def gram_matrix(self, num_rounds: int) -> np.ndarray:
     return blocks_lib.gram_matrix(self.strategy, self.block_rounds, num_rounds)
 
-  def gram_entries(self, num_rounds: int) -> entries_lib.Entries:
+  def gram_entries(self, num_rounds: int) -> sensitivity_lib.Entries:
     size, blocks = self.block_rounds, self.blocks(num_rounds)
     of_block = {n: self.strategy.gram_entries(n) for n in set(blocks)}
     whole = len(blocks) - (blocks[-1] != size)

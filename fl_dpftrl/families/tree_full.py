@@ -10,7 +10,7 @@ from fl_dpftrl import error as error_lib
 from fl_dpftrl import participation, workloads
 from fl_dpftrl.families import base, linear_noise, tree_online
 from fl_dpftrl.sensitivity import base as sensitivity_lib
-from fl_dpftrl.sensitivity import blocks, entries, nested
+from fl_dpftrl.sensitivity import blocks, nested
 
 _GENERAL_ROUNDS = 4096  # most rounds for the bound for any X
 
@@ -191,7 +191,7 @@ class TreeFull(base.Strategy):
       return tree_online.TreeOnline().gram_matrix(num_rounds)
     return super().gram_matrix(num_rounds)
 
-  def gram_entries(self, num_rounds: int) -> entries.Entries:
+  def gram_entries(self, num_rounds: int) -> sensitivity_lib.Entries:
     if self.planned_rounds(num_rounds) == num_rounds:
       return tree_online.TreeOnline().gram_entries(num_rounds)
     return super().gram_entries(num_rounds)

@@ -11,7 +11,7 @@ from fl_dpftrl import error as error_lib
 from fl_dpftrl import participation, workloads
 from fl_dpftrl.families import base, linear_noise
 from fl_dpftrl.sensitivity import base as sensitivity_lib
-from fl_dpftrl.sensitivity import entries, nested
+from fl_dpftrl.sensitivity import nested
 
 
 def first_node(round_index: int) -> int:
@@ -200,7 +200,7 @@ class TreeOnline(base.Strategy):
           total[start:end, start:end] += 1.0
     return total
 
-  def gram_entries(self, num_rounds: int) -> entries.Entries:
+  def gram_entries(self, num_rounds: int) -> sensitivity_lib.Entries:
     base.check_num_rounds(self, num_rounds)
 
     def of_rounds(rows, columns):

@@ -2,13 +2,12 @@
 
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.families import lattice, linear_noise
-from fl_dpftrl.noise import base
 
 # Rounds for which noise rows are compared with C: without buffers, and with.
 _CHECKED_ROUNDS, _CHECKED_BUFFERED_ROUNDS = 1024, 128
@@ -16,7 +15,24 @@ _MOST_CHECKED_ROUNDS = 4096  # most rounds for which they are applied to a vecto
 _ROUNDING, _UNDERFLOW = 1e-6, 1e-200
 
 
-def reference_stream(strategy: strategies.Strategy, z: np.ndarray) -> base.NoiseStream:
+class NoiseStream(NamedTuple):
+  """Rows of N·Z, one at a time, as two pure functions.
+
+  The state is all that a stream remembers: the same state always gives the same
+  row and the same next state, so a saved state resumes a stream exactly.
+
+  Attributes:
+    init: () → state, before row 0.
+    next: state → (row t of N·Z, state before row t + 1).
+    skip: state → state before row t + 1, for a row that nobody gets.
+  """
+
+  init: Callable[[], Any]
+  next: Callable[[Any], tuple[Any, Any]]
+  skip: Callable[[Any], Any]
+
+
+def reference_stream(strategy: strategies.Strategy, z: np.ndarray) -> NoiseStream:
   """Streams the rows of N·Z for a given Z.
 
   Args:
@@ -45,7 +61,7 @@ def reference_stream(strategy: strategies.Strategy, z: np.ndarray) -> base.Noise
     row, buffers = linear_noise.advance(noise, step, drawn, z[first], buffers)
     return step.scale * row, (t + 1, buffers)
 
-  return base.NoiseStream(
+  return NoiseStream(
     lambda: (0, linear_noise.start(noise, z.shape[1])), next_fn, lambda state: next_fn(state)[1]
   )
 
@@ -56,7 +72,7 @@ def lattice_stream(
   size: int,
   bits: int,
   fresh: Callable[[int, float], np.ndarray],
-) -> base.NoiseStream:
+) -> NoiseStream:
   """Streams rows of N·Z as integers, in units of 2^−bits of the standard deviation of Z.
 
   Each row is its carried part, rounded, and its fresh part. Buffers follow the integers.
@@ -94,7 +110,7 @@ def lattice_stream(
     y = result / row.step.scale
     return result, (t + 1, linear_noise.entered(noise, row.step, y, oldest, buffers), normals)
 
-  return base.NoiseStream(
+  return NoiseStream(
     lambda: (0, linear_noise.start(noise, size), ()), next_fn, lambda state: next_fn(state)[1]
   )
 

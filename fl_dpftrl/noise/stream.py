@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from fl_dpftrl import messages
 from fl_dpftrl.families import base as strategies
-from fl_dpftrl.noise import base, graph, randomness
+from fl_dpftrl.noise import graph, randomness, reference
 
 # (seed, r, specs) → row r of Z with standard deviation 1, a tensor a spec.
 Draw = Callable[[tf.Tensor, tf.Tensor, list[tf.TensorSpec]], list[tf.Tensor]]
@@ -61,7 +61,7 @@ def make_stream(
   stddev: float,
   noise_seed: int | None = None,
   draw: Draw | None = None,
-) -> base.NoiseStream:
+) -> reference.NoiseStream:
   """A stream of rows of N·Z in TensorFlow, eager or as part of a graph.
 
   Past the strategy's last round, `next` fails with an InvalidArgumentError.
@@ -118,7 +118,7 @@ def make_stream(
       row=state.row + 1, row_stddev=tf.cast(stddev * norm, tf.float32), buffers=buffers
     )
 
-  return base.NoiseStream(init, next_fn, lambda state: next_fn(state)[1])
+  return reference.NoiseStream(init, next_fn, lambda state: next_fn(state)[1])
 
 
 def skip_unread(state: Any) -> Any:

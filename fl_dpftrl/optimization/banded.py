@@ -23,10 +23,12 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from scipy import optimize as optimize_lib
+from scipy import signal
 
 from fl_dpftrl import error, participation, workloads
 from fl_dpftrl.families import banded
-from fl_dpftrl.optimization import banded_loss, banded_start, solver
+from fl_dpftrl.optimization import banded_loss, solver
 
 _FEWEST_ROUNDS, _FEWEST_BANDS = 128, 8  # smallest size with a refined start
 _MOST_ENTRIES, _COPIES = 1 << 25, 40  # maximum band entries; arrays of that size
@@ -124,9 +126,7 @@ class _Problem:
   @functools.cached_property
   def start(self) -> np.ndarray:
     momentum = self.workload.momentum if isinstance(self.workload, workloads.Workload) else 0.0
-    return banded_start.toeplitz(
-      banded_start.root_coefficients(self.num_rounds, self.num_bands, momentum), self.num_rounds
-    )
+    return toeplitz(root_coefficients(self.num_rounds, self.num_bands, momentum), self.num_rounds)
 
   @functools.cached_property
   def start_value(self) -> float:
@@ -173,7 +173,7 @@ def _best(
   if smaller is not None:
     columns, of_smaller = _best(smaller, objective, report)
     ratios = columns / smaller.start[:, :1]
-    start = start * banded_start.refine(ratios, problem.num_bands, problem.num_rounds)
+    start = start * refine(ratios, problem.num_bands, problem.num_rounds)
     weights = np.repeat(of_smaller, 2)[: problem.num_rounds]
   if objective == 'rms':
     return _descend(problem, problem.loss(1), start, report, _MEAN), weights
@@ -220,3 +220,66 @@ def _descend(
 
   found = solver.minimize(value_and_grad, centre, progress=report, **limits._asdict())
   return problem.norms.rescale(found.point.reshape(start.shape) / scale)[0]
+
+
+def root_coefficients(num_rounds: int, num_bands: int, momentum: float = 0.0) -> np.ndarray:
+  """Returns coefficients, shape [num_bands], of a near-optimal Toeplitz C.
+
+  The coefficients are those of the square root of the workload, truncated to the bands. A
+  constant is added to make up for the truncation.
+
+  Source: Fichtenberger, Henzinger, Upadhyay 2023, for the square root of prefix sums; with
+  momentum it is the product of the roots of two geometric series.
+  """
+  root = np.cumprod(np.append(1.0, 1.0 - 0.5 / np.arange(1.0, num_bands)))
+  counts, column = np.arange(num_rounds, 0.0, -1.0), np.ones(num_rounds)
+  if momentum:
+    decaying = root * momentum ** np.arange(num_bands)
+    root = np.convolve(root, decaying)[:num_bands]
+    column = signal.lfilter([1.0], [1.0, -momentum], column)
+
+  def log_loss(log_shift):
+    raised = root + math.exp(log_shift)
+    with np.errstate(over='ignore', invalid='ignore'):
+      response = signal.lfilter([1.0], raised, column)
+      loss = np.sum(counts * response**2) * np.sum(raised**2)
+    return math.log(loss) if np.isfinite(loss) else math.inf
+
+  found = optimize_lib.minimize_scalar(
+    log_loss, bounds=(-12.0, 1.0), method='bounded', options={'xatol': 1e-2}
+  )
+  return root + math.exp(found.x)
+
+
+def toeplitz(coefficients: np.ndarray, num_rounds: int) -> np.ndarray:
+  """Returns a Toeplitz matrix by columns, shape [num_bands, num_rounds]."""
+  lags, columns = np.arange(coefficients.size)[:, None], np.arange(num_rounds)
+  return np.where(lags + columns < num_rounds, coefficients[:, None], 0.0)
+
+
+def refine(ratios: np.ndarray, num_bands: int, num_rounds: int) -> np.ndarray:
+  """Interpolates factors of a larger matrix's entries from a smaller matrix.
+
+  Args:
+    ratios: factors of the smaller matrix by columns, [j, u], positive within it.
+    num_bands: number of bands of the larger matrix.
+    num_rounds: number of rounds of the larger matrix.
+
+  Returns:
+    Shape [num_bands, num_rounds], with factors beyond the matrix too.
+  """
+  bands, rounds = ratios.shape
+  within = np.minimum(np.arange(rounds), rounds - 1 - np.arange(bands)[:, None])
+  ratios = np.take_along_axis(ratios, within, axis=1)
+  centres = (np.arange(num_rounds) + 0.5) * (rounds / num_rounds) - 0.5
+  lags = np.arange(num_bands) * ((bands - 1) / max(num_bands - 1, 1))
+  return _interpolate(_interpolate(ratios.T, centres).T, lags)
+
+
+def _interpolate(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
+  """Interpolates between rows; beyond them the first or last row applies."""
+  positions = np.clip(positions, 0.0, len(values) - 1.0)
+  before = np.minimum(positions.astype(int), max(len(values) - 2, 0))
+  after = np.minimum(before + 1, len(values) - 1)
+  part = (positions - before)[:, None]
+  return (1.0 - part) * values[before] + part * values[after]

@@ -11,7 +11,7 @@ from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.families import base
 from fl_dpftrl.optimization import factorization
 
-MAX_ROUNDS = 4096  # larger matrices take minutes
+MAX_ROUNDS = 4096  # larger matrices within_pattern minutes
 _MOST_STEPS = 25
 _MOST_ALTERNATIONS = 50
 
@@ -79,12 +79,12 @@ def _point(gram: np.ndarray, workload: np.ndarray, dual: factorization.Dual) -> 
   factor = scipy.linalg.cho_factor(gram)
   half = scipy.linalg.cho_solve(factor, workload.T)
   rounds, inside = dual.groups.rounds, dual.groups.inside
-  take = lambda rows: rows[np.where(inside, rounds, 0)] * inside[:, :, None]
-  rows, start = take(half), dual.start()
+  within_pattern = lambda rows: rows[np.where(inside, rounds, 0)] * inside[:, :, None]
+  rows, start = within_pattern(half), dual.start()
   blocks, weights = rows @ rows.transpose(0, 2, 1), start.weights
   queries, num_rounds = workload.shape
   if dual.worst_query and queries == num_rounds:
-    back = take(np.linalg.solve(workload.T, gram).T)
+    back = within_pattern(np.linalg.solve(workload.T, gram).T)
     for _ in range(_MOST_ALTERNATIONS):
       shares = np.einsum('gij,giq,gjq->q', blocks, back, back, optimize=True)
       weights = np.sqrt(shares / shares.sum())

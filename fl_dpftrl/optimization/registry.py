@@ -12,7 +12,6 @@ from fl_dpftrl.optimization import (
   blt,
   certificate,
   dense,
-  multi_epoch,
   toeplitz,
   toeplitz_range,
 )
@@ -49,7 +48,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
   'tree_online': _only(tree_online.TreeOnline()),
   'tree_full': Optimizer(lambda schema, **kwargs: tree_full.TreeFull(schema.num_rounds)),
   'dense': Optimizer(dense.optimize, certificate=certificate.optimality_gap),
-  'multi_epoch': Optimizer(multi_epoch.optimize, certificate=certificate.optimality_gap),
+  'multi_epoch': Optimizer(dense.optimize_multi_epoch, certificate=certificate.optimality_gap),
   'banded': Optimizer(banded.optimize, 'num_bands'),
   'banded_toeplitz': Optimizer(toeplitz.optimize, 'num_bands', toeplitz_range.optimize_range),
   'banded_sqrt': Optimizer(toeplitz.square_root, 'num_bands'),

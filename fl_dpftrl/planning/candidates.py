@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from fl_dpftrl import catalogue, participation
 from fl_dpftrl import sensitivity as sensitivity_lib
-from fl_dpftrl.comparison import contenders as contenders_lib
+from fl_dpftrl.comparison import candidates as compared
 from fl_dpftrl.comparison import sweep
 from fl_dpftrl.families import base
 
@@ -26,7 +26,7 @@ class Candidate:
 
   Attributes:
     label: name of the strategy in the plan.
-    contender: mechanism or file that gave the strategy.
+    origin: mechanism or file that gave the strategy.
     strategy: C.
     memory_copies: number of model-sized vectors that its noise stores.
     files: evaluation of the strategy at each schema.
@@ -35,7 +35,7 @@ class Candidate:
   """
 
   label: str
-  contender: contenders_lib.Contender
+  origin: compared.Candidate
   strategy: base.Strategy
   memory_copies: int
   files: Mapping[participation.MinSep, catalogue.StrategyFile]
@@ -58,20 +58,20 @@ class Skipped(NamedTuple):
   reason: str
 
 
-def contenders(
+def named(
   names: Sequence[str] | None, planned: participation.MinSep
-) -> tuple[list[contenders_lib.Contender], list[Skipped]]:
+) -> tuple[list[compared.Candidate], list[Skipped]]:
   """Returns the named candidates, by default all that take a few minutes.
 
   Args:
-    names: names as in `comparison.contenders`; None for all mechanisms and matrices/.
+    names: names as in `comparison.candidates.named`; None for all mechanisms and matrices/.
     planned: schema for which strategies are optimised.
 
   Raises:
     ValueError: if a name is unknown.
   """
   if names is not None:
-    return contenders_lib.contenders(names), []
+    return compared.named(names), []
   skipped = []
   chosen = [*MECHANISMS, *catalogue.names()]
   if planned.num_rounds * planned.min_sep > _MOST_ENTRIES:
@@ -83,11 +83,11 @@ def contenders(
         ' takes many minutes; name it in --strategies to try it',
       )
     )
-  return contenders_lib.contenders(chosen), skipped
+  return compared.named(chosen), skipped
 
 
 def find(
-  contenders: Iterable[contenders_lib.Contender],
+  origins: Iterable[compared.Candidate],
   schemas: Sequence[participation.MinSep],
   planned: participation.MinSep,
   *,
@@ -100,39 +100,36 @@ def find(
   The result with the smaller regret is taken.
 
   Args:
-    contenders: mechanisms and files to evaluate.
+    origins: mechanisms and files to evaluate.
     schemas: schemas that may occur, including `planned`.
     planned: worst of the schemas; strategies have at most its min-sep as bands.
     objective: 'rms' or 'max'.
     watch: progress callback; see `Watch`.
   """
-  return [
-    _find(contender, schemas, planned, objective, watch(contender.label))
-    for contender in contenders
-  ]
+  return [_find(origin, schemas, planned, objective, watch(origin.label)) for origin in origins]
 
 
-def _find(contender, schemas, planned, objective, progress):
+def _find(origin, schemas, planned, objective, progress):
   start = time.monotonic()
-  searches = [lambda **kwargs: contender.find(planned, **kwargs)]
-  if contender.find_range is not None and len(schemas) > 1:
+  searches = [lambda **kwargs: origin.find(planned, **kwargs)]
+  if origin.find_range is not None and len(schemas) > 1:
     some = _thinned(schemas)
-    searches.append(lambda **kwargs: contender.find_range(some, over='regret', **kwargs))
+    searches.append(lambda **kwargs: origin.find_range(some, over='regret', **kwargs))
   found, reasons = [], []
   for search in searches:
     try:
       strategy = search(objective=objective, progress=progress)
-      found.append(measure(contender, strategy, schemas, objective=objective))
-    except sweep.BEYOND as e:
+      found.append(measure(origin, strategy, schemas, objective=objective))
+    except sweep.UNSUPPORTED as e:
       reasons.append(sweep.one_line(e))
   if not found:
-    return Skipped(contender.label, reasons[0])
+    return Skipped(origin.label, reasons[0])
   best = found[least_regret(found, schemas)]
   return dataclasses.replace(best, seconds=time.monotonic() - start)
 
 
 def measure(
-  contender: contenders_lib.Contender,
+  origin: compared.Candidate,
   strategy: base.Strategy,
   schemas: Sequence[participation.MinSep],
   *,
@@ -151,8 +148,8 @@ def measure(
       raise ValueError('only a lower bound of its sensitivity is known')
   most_rounds = max(schema.num_rounds for schema in schemas)
   return Candidate(
-    label=contender.label,
-    contender=contender,
+    label=origin.label,
+    origin=origin,
     strategy=strategy,
     memory_copies=strategy.memory_copies(most_rounds),
     files=files,
@@ -178,10 +175,10 @@ def least_regret(found: Sequence[Candidate], schemas: Sequence[participation.Min
 
 def too_slow(candidate: Candidate, schema: participation.MinSep) -> bool:
   """Returns True if a search for another schema may take many minutes."""
-  contender = candidate.contender
+  origin = candidate.origin
   return (
-    contender.mechanism not in ('blt', 'banded_toeplitz', 'banded_sqrt')
-    and contender.optimised
+    origin.mechanism not in ('blt', 'banded_toeplitz', 'banded_sqrt')
+    and origin.optimised
     and schema.num_rounds * schema.min_sep > _MOST_ENTRIES
   )
 

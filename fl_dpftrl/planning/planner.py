@@ -7,7 +7,6 @@ from fl_dpftrl import json_files, participation
 from fl_dpftrl.planning import candidates as candidates_lib
 from fl_dpftrl.planning import forecast as forecast_lib
 from fl_dpftrl.planning import recommendation as recommendation_lib
-from fl_dpftrl.planning import tradeoffs
 from fl_dpftrl.simulation import scenario as scenario_lib
 
 MAX_COPIES = 16
@@ -29,7 +28,7 @@ class Plan:
 
   forecast: forecast_lib.Forecast
   best: recommendation_lib.Recommendation
-  settings: tuple[tradeoffs.Setting | tradeoffs.Missing, ...]
+  settings: tuple[recommendation_lib.Setting | recommendation_lib.Missing, ...]
   skipped: tuple[candidates_lib.Skipped, ...]
   max_copies: int
   objective: str
@@ -39,13 +38,13 @@ class Plan:
     """Schema for which ε is predicted, worse than all simulations."""
     return self.best.guarantee.schema
 
-  def missing(self) -> list[tradeoffs.Missing]:
+  def missing(self) -> list[recommendation_lib.Missing]:
     """Returns the settings without a result."""
-    return [s for s in self.settings if isinstance(s, tradeoffs.Missing)]
+    return [s for s in self.settings if isinstance(s, recommendation_lib.Missing)]
 
-  def possible(self) -> list[tradeoffs.Setting]:
+  def possible(self) -> list[recommendation_lib.Setting]:
     """Returns the settings with a result, the planned one among them."""
-    return [s for s in self.settings if isinstance(s, tradeoffs.Setting)]
+    return [s for s in self.settings if isinstance(s, recommendation_lib.Setting)]
 
   def to_json(self) -> json_files.Object:
     """Returns all figures; none of them is a guarantee."""
@@ -146,10 +145,8 @@ def plan(
     return lambda steps, loss: progress(f'{label}: {steps} steps')
 
   planned = forecast.planned
-  contenders, skipped = candidates_lib.contenders(strategies, planned)
-  tried = candidates_lib.find(
-    contenders, forecast.schemas, planned, objective=objective, watch=watch
-  )
+  origins, skipped = candidates_lib.named(strategies, planned)
+  tried = candidates_lib.find(origins, forecast.schemas, planned, objective=objective, watch=watch)
   found = [c for c in tried if isinstance(c, candidates_lib.Candidate)]
   skipped += [c for c in tried if isinstance(c, candidates_lib.Skipped)]
   if not found:
@@ -169,7 +166,7 @@ def plan(
   return Plan(
     forecast=forecast,
     best=best,
-    settings=tuple(tradeoffs.settings(forecast, best, watch=watch)),
+    settings=tuple(recommendation_lib.settings(forecast, best, watch=watch)),
     skipped=tuple(skipped),
     max_copies=max_copies,
     objective=objective,

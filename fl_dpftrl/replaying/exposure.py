@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fl_dpftrl.replaying import runs as runs_lib
-from fl_dpftrl.sensitivity import entries as entries_lib
-from fl_dpftrl.sensitivity import given_patterns
+from fl_dpftrl.sensitivity import base, given_patterns
 
 
 def ends(noises: Sequence[runs_lib.Noise]) -> np.ndarray:
@@ -33,7 +32,7 @@ class Exposure:
     self._noises = tuple(noises)
     self.ends = ends(noises)
     streams = [
-      (first + stream.first_round, entries_lib.gram_entries(stream.strategy, stream.num_rounds))
+      (first + stream.first_round, base.gram_entries(stream.strategy, stream.num_rounds))
       for first, noise in zip((0, *self.ends.tolist()), noises)
       for stream in noise.streams()
     ]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fl_dpftrl import rounding
-from fl_dpftrl.planning import planner, recommendation, tradeoffs
+from fl_dpftrl.planning import planner, recommendation
 from fl_dpftrl.reports import figures, page
 
 _FAR = 3.0  # loss relative to the recommended one; larger losses are not drawn
@@ -107,7 +107,7 @@ def settings(plan: planner.Plan) -> figures.Figure | None:
   goal: Callable[[Any], int] = lambda s: s.report_goal
   rounds: Callable[[Any], int] = lambda s: s.num_rounds
 
-  def point(setting: tradeoffs.Setting, label: str) -> figures.Point:
+  def point(setting: recommendation.Setting, label: str) -> figures.Point:
     is_plan = (goal(setting), rounds(setting)) == (goal(first), rounds(first))
     name = (
       f'report goal {goal(setting):,}, {rounds(setting):,} rounds:'

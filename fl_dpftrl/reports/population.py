@@ -7,7 +7,7 @@ import numpy as np
 
 from fl_dpftrl.reports import figures, page
 from fl_dpftrl.simulation import attendance as attendance_lib
-from fl_dpftrl.simulation import cohorts, explanation
+from fl_dpftrl.simulation import cohorts
 from fl_dpftrl.simulation import turnouts as turnouts_lib
 
 
@@ -32,7 +32,7 @@ def page_of(
     'population.html',
     title='Simulated population',
     kind='simulation',
-    explanation=explanation.explain(simulation.timer, attendance),
+    explanation=turnouts_lib.explain(simulation.timer, attendance),
     population=simulation.population,
     server=simulation.server,
     attendance=attendance,

@@ -6,8 +6,14 @@ on the pattern that is Σ X[i, j]; in general it is at most Σ |X[i, j]|, and ve
 ones, or of signs, are not enough to reach it.
 """
 
-from fl_dpftrl.sensitivity.base import EXACT, LOWER_BOUND, UPPER_BOUND, Sensitivity
-from fl_dpftrl.sensitivity.entries import gram_entries
+from fl_dpftrl.sensitivity.base import (
+  EXACT,
+  LOWER_BOUND,
+  UPPER_BOUND,
+  Sensitivity,
+  gram_entries,
+  gram_matrix,
+  sensitivity,
+)
 from fl_dpftrl.sensitivity.given_patterns import pattern_sensitivity
 from fl_dpftrl.sensitivity.gram import gram_sensitivity
-from fl_dpftrl.sensitivity.mechanism import gram_matrix, sensitivity

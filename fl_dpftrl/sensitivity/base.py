@@ -1,11 +1,20 @@
-"""The type of a sensitivity, with its kind of bound."""
+"""The type of a sensitivity, and the interface that its algorithms require of a mechanism."""
 
-from typing import NamedTuple
+import math
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from fl_dpftrl import participation
 
 EXACT = 'exact'
 UPPER_BOUND = 'upper_bound'
 LOWER_BOUND = 'lower_bound'
 KINDS = (EXACT, UPPER_BOUND, LOWER_BOUND)
+
+# (i, j) → X[i, j], for arrays of rounds that broadcast together.
+Entries = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 class Sensitivity(NamedTuple):
@@ -26,3 +35,65 @@ def better(one: Sensitivity, other: Sensitivity) -> Sensitivity:
     if figure.kind == EXACT:
       return figure
   return min(one, other, key=lambda figure: figure.value)
+
+
+class HasEntries(Protocol):
+  """A mechanism that gives entries of its X."""
+
+  def gram_entries(self, num_rounds: int) -> Entries: ...
+
+
+def gram_entries(strategy: HasEntries, num_rounds: int) -> Entries:
+  """Returns a function that gives entries of X.
+
+  Families with a fast formula for an entry use it; others look the entry up in the whole
+  matrix.
+
+  Args:
+    strategy: C.
+    num_rounds: n, the number of rows and columns of X.
+
+  Raises:
+    ValueError: if num_rounds is more than the strategy can run, or too many for a dense matrix
+      where one is needed.
+  """
+  return strategy.gram_entries(num_rounds)
+
+
+class Mechanism(participation.Limited, Protocol):
+  """A mechanism as used here; `families.base.Strategy` has defaults."""
+
+  def sensitivity(self, schema: participation.MinSep) -> Sensitivity: ...
+
+  def gram_matrix(self, num_rounds: int) -> np.ndarray: ...
+
+
+def sensitivity(strategy: Mechanism, schema: participation.MinSep) -> Sensitivity:
+  """Returns the sensitivity of a strategy under a participation schema.
+
+  The sensitivity is exact for identity, BLT and trees, for banded strategies with num_bands at
+  most min_sep, and for any C if a search over patterns ends in time. Otherwise it is an upper
+  bound.
+
+  Raises:
+    ValueError: if the schema has more rounds than the strategy can run, or a family returns
+      something other than a sensitivity.
+  """
+  participation.check_num_rounds(strategy, schema.num_rounds)
+  found = strategy.sensitivity(schema)
+  if found.kind not in KINDS or not 0.0 <= found.value < math.inf:
+    raise ValueError(
+      f'the sensitivity of {type(strategy).__name__} must be a finite number'
+      f' with one of the kinds {", ".join(KINDS)}, got {found!r}'
+    )
+  return found
+
+
+def gram_matrix(strategy: Mechanism, num_rounds: int) -> np.ndarray:
+  """Returns X = CᵀC, shape [num_rounds, num_rounds].
+
+  Raises:
+    ValueError: if num_rounds is more than the strategy can run, or too many for a dense matrix.
+  """
+  participation.check_num_rounds(strategy, num_rounds)
+  return strategy.gram_matrix(num_rounds)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from fl_dpftrl import participation, workloads
-from fl_dpftrl.sensitivity import base, gram, mechanism, patterns
+from fl_dpftrl.sensitivity import base, gram, patterns
 
 _GENERAL_ROUNDS = 4096  # most rounds for the bound for any X
 _MOST_STEPS = 1 << 28  # most steps of an exact dynamic programme
@@ -24,7 +24,7 @@ def sizes(num_rounds: int, block_rounds: int) -> list[int]:
   return [block_rounds] * whole + [rest] * bool(rest)
 
 
-def gram_matrix(strategy: mechanism.Mechanism, block_rounds: int, num_rounds: int) -> np.ndarray:
+def gram_matrix(strategy: base.Mechanism, block_rounds: int, num_rounds: int) -> np.ndarray:
   """Returns X of the blocks side by side, shape [num_rounds, num_rounds].
 
   Raises:
@@ -40,7 +40,7 @@ def gram_matrix(strategy: mechanism.Mechanism, block_rounds: int, num_rounds: in
 
 
 def repeated(
-  strategy: mechanism.Mechanism, block_rounds: int, schema: participation.MinSep
+  strategy: base.Mechanism, block_rounds: int, schema: participation.MinSep
 ) -> base.Sensitivity:
   """Returns the sensitivity under min-sep of a strategy repeated in blocks.
 
@@ -110,7 +110,7 @@ def worst_closest(
 
 
 def _grams(
-  strategy: mechanism.Mechanism, block_rounds: int, num_rounds: int
+  strategy: base.Mechanism, block_rounds: int, num_rounds: int
 ) -> list[tuple[int, np.ndarray]]:
   """Returns size and X of each block; blocks of one size share an array."""
   found = sizes(num_rounds, block_rounds)
@@ -149,7 +149,7 @@ def _worst_pairs(blocks: list[tuple[int, np.ndarray]], schema: participation.Min
 
 
 def _best_split(
-  strategy: mechanism.Mechanism, block_rounds: int, schema: participation.MinSep
+  strategy: base.Mechanism, block_rounds: int, schema: participation.MinSep
 ) -> base.Sensitivity:
   """Returns a bound that ignores min-sep between blocks, not within them."""
   blocks = sizes(schema.num_rounds, block_rounds)

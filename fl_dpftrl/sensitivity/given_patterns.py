@@ -5,14 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from fl_dpftrl.sensitivity import base, signed
-from fl_dpftrl.sensitivity import entries as entries_lib
 
 _CHUNK_ENTRIES = 1 << 22  # float64 values of working memory: 32 MiB
 _MOST_SIGNED = 1 << 21  # most patterns times length³ with negative entries
 
 
 def pattern_sensitivity(
-  strategy: entries_lib.HasEntries, num_rounds: int, patterns: Sequence[Sequence[int]]
+  strategy: base.HasEntries, num_rounds: int, patterns: Sequence[Sequence[int]]
 ) -> tuple[np.ndarray, str]:
   """Returns the sensitivity of each given pattern of rounds of one device.
 
@@ -41,7 +40,7 @@ def pattern_sensitivity(
 
 
 def pattern_squares(
-  entries: entries_lib.Entries, rounds: np.ndarray, sizes: np.ndarray
+  entries: base.Entries, rounds: np.ndarray, sizes: np.ndarray
 ) -> tuple[np.ndarray, bool]:
   """Returns the squared sensitivity of many patterns at once.
 
@@ -70,7 +69,7 @@ def pattern_squares(
   return squares, exact
 
 
-def _squares(gram_entries: entries_lib.Entries, rounds: np.ndarray) -> tuple[np.ndarray, bool]:
+def _squares(gram_entries: base.Entries, rounds: np.ndarray) -> tuple[np.ndarray, bool]:
   """Squares for patterns of one length, and whether all of them are exact."""
   count, length = rounds.shape
   if count * length**2 > _CHUNK_ENTRIES and length > 1:
@@ -93,9 +92,7 @@ def _squares(gram_entries: entries_lib.Entries, rounds: np.ndarray) -> tuple[np.
   return squares, which.size == negative.size and bool(found.all())
 
 
-def _squares_by_rows(
-  gram_entries: entries_lib.Entries, rounds: np.ndarray
-) -> tuple[np.ndarray, bool]:
+def _squares_by_rows(gram_entries: base.Entries, rounds: np.ndarray) -> tuple[np.ndarray, bool]:
   """Squares of very long patterns, computed a few rows of X at a time."""
   count, length = rounds.shape
   squares, exact = np.zeros(count), True

@@ -21,10 +21,9 @@ import numpy as np
 
 from fl_dpftrl import participation
 from fl_dpftrl.simulation import check_ins, memory, seeds
+from fl_dpftrl.simulation import pool as pool_lib
 from fl_dpftrl.simulation import population as population_lib
 from fl_dpftrl.simulation import server as server_lib
-from fl_dpftrl.simulation import timer as timer_lib
-from fl_dpftrl.simulation import waiting as waiting_lib
 
 START = 1767225600
 """2026-01-01 00:00 UTC, in UTC seconds: start of simulated time."""
@@ -79,7 +78,7 @@ class Simulation:
   """
 
   population: population_lib.Population
-  timer: timer_lib.Timer
+  timer: server_lib.Timer
   server: server_lib.Server
   seed: int = 0
   start: int = START
@@ -154,8 +153,8 @@ class _Rounds:
     self._num_ids = people.num_devices
     self._dropped = 0  # Dropped out of this round and free again.
     self._check_ins = check_ins.CheckIns(people, simulation.start)
-    self._by_time = waiting_lib.Waiting(_STEP)
-    self._by_round = waiting_lib.Waiting()
+    self._by_time = pool_lib.Waiting(_STEP)
+    self._by_round = pool_lib.Waiting()
     self._pace = check_ins.Pace(self._server, people.check_ins_per_hour)
 
   def next(self) -> tuple[participation.Cohort, Turnout]:
@@ -247,7 +246,7 @@ class _Rounds:
     self._last_round[devices] = self._round
     tokens = np.full(devices.size, self._round, np.int32)
     timer = self._simulation.timer
-    if isinstance(timer, timer_lib.RoundTimer):
+    if isinstance(timer, server_lib.RoundTimer):
       again = np.full(devices.size, self._round + timer.rounds)
       self._by_round.add(again, devices, tokens)
     else:

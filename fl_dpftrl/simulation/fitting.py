@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from fl_dpftrl.simulation import cohorts, recording
-from fl_dpftrl.simulation import timer as timer_lib
+from fl_dpftrl.simulation import server as server_lib
 
 DAYS = tuple(24.0 * days for days in range(1, 15))
 """Timers to try, in hours: whole numbers of days."""
@@ -64,7 +64,7 @@ def resized(
   *,
   num_devices: int,
   report_goal: int,
-  timer: timer_lib.Timer | None = None,
+  timer: server_lib.Timer | None = None,
 ) -> cohorts.Simulation:
   """Returns a simulation of another size, with the same over-selection."""
   server = simulation.server
@@ -113,7 +113,7 @@ def fit(
       simulation,
       num_devices=round(num_devices / scale),
       report_goal=round(row.report_goal / scale),
-      timer=timer_lib.HourTimer(hours),
+      timer=server_lib.HourTimer(hours),
     )
     try:
       found = recording.record(resized_.rounds(), num_rounds=row.num_rounds)

@@ -8,7 +8,6 @@ import numpy as np
 
 from fl_dpftrl import participation
 from fl_dpftrl.simulation import availability as availability_lib
-from fl_dpftrl.simulation import presence as presence_lib
 from fl_dpftrl.simulation import seeds
 
 _RATES, _SPEEDS = 3, 4
@@ -47,7 +46,7 @@ class Population:
 
   num_devices: int
   seed: int = 0
-  availability: presence_lib.Availability = availability_lib.Always()
+  availability: availability_lib.Availability = availability_lib.Always()
   check_ins_per_hour: float = 2.0
   rate_spread: float = 1.0
   report_minutes: float = 3.0
@@ -84,7 +83,7 @@ class Population:
     return self.turnover_per_day > 0.0 or self.forgetting_per_day > 0.0
 
   @functools.cached_property
-  def presence(self) -> presence_lib.Presence:
+  def presence(self) -> availability_lib.Presence:
     """Returns the presence of each device."""
     return self.availability.presence(self.num_devices, self.seed)
 

@@ -6,15 +6,8 @@ import os
 from collections.abc import Mapping
 
 from fl_dpftrl import messages
-from fl_dpftrl.simulation import (
-  availability,
-  cohorts,
-  population,
-  presence,
-  server,
-  timer,
-  trace_formats,
-)
+from fl_dpftrl.simulation import availability as availability_lib
+from fl_dpftrl.simulation import cohorts, population, server, trace_files
 
 DROPOUT = 0.08
 _OVER_SELECTION = 1.3
@@ -47,7 +40,7 @@ class Scenario:
   timer_hours: float | None = None
   timer_rounds: int | None = None
   seed: int = 0
-  availability: presence.Availability | str = 'nightly'
+  availability: availability_lib.Availability | str = 'nightly'
   clients_per_round: int | None = None
   dropout: float = DROPOUT
   devices: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -84,25 +77,25 @@ class Scenario:
       seed=seed,
     )
 
-  def _timer(self) -> timer.Timer:
+  def _timer(self) -> server.Timer:
     if self.timer_hours is None:
-      return timer.RoundTimer(1 if self.timer_rounds is None else self.timer_rounds)
+      return server.RoundTimer(1 if self.timer_rounds is None else self.timer_rounds)
     if self.timer_rounds is not None:
       raise ValueError(
         f'timer_hours={self.timer_hours} and timer_rounds={self.timer_rounds} exclude each other'
       )
-    return timer.HourTimer(self.timer_hours)
+    return server.HourTimer(self.timer_hours)
 
-  def _availability(self) -> presence.Availability:
+  def _availability(self) -> availability_lib.Availability:
     if not isinstance(self.availability, str):
       return self.availability
     if self.availability == 'nightly':
-      return availability.Nightly()
+      return availability_lib.Nightly()
     if self.availability == 'always':
-      return availability.Always()
+      return availability_lib.Always()
     if not os.path.exists(self.availability):
       raise ValueError(
         "availability must be 'always', 'nightly' or a file of traces that exists, got"
         f' {messages.quoted(self.availability, 200)}'
       )
-    return trace_formats.read_traces(self.availability)
+    return trace_files.read_traces(self.availability)

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from fl_dpftrl.simulation import intervals, seeds, trace_cells
+from fl_dpftrl.simulation import seeds
 
 MONDAY = 345600
 """1970-01-05 00:00 UTC, a Monday, in UTC seconds: second 0 of every trace."""
@@ -12,6 +12,13 @@ MONDAY = 345600
 DAY = 86400
 LONGEST = 18262 * DAY
 _DEVICES = 6
+_CELLS = 48
+_HOUR = 3600
+_HOURS = 24
+_SLOT = 900
+_MOST_SLOTS = 8192
+_FEWEST_KINDS = 3
+_WIDTHS = (8, 16)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -101,7 +108,7 @@ class Traces:
     """
     periods = _whole_seconds('periods', periods)
     _check_periods(periods)
-    owners, starts, ends = intervals.fold(
+    owners, starts, ends = fold(
       _whole_seconds('owners', owners),
       _whole_seconds('starts', starts),
       _whole_seconds('ends', ends),
@@ -154,7 +161,7 @@ class TracedPresence:
     self._first = 2 * traces.offsets
     most = int(np.diff(self._first).max())
     self._steps = [1 << bit for bit in reversed(range(most.bit_length()))]
-    self._ceilings, self.cells = trace_cells.group(
+    self._ceilings, self.cells = group_into_cells(
       traces.owners, traces.starts, traces.ends, traces.periods, followed
     )
 
@@ -195,3 +202,181 @@ def _check_periods(periods: np.ndarray) -> None:
       f'periods must lie in 1 to {LONGEST} seconds (half a century), got'
       f' {periods.min()} to {periods.max()}'
     )
+
+
+class Ceilings:
+  """Times of the period at which any device of a cell is present.
+
+  Args:
+    cells: cell of each interval.
+    starts: starts of the intervals, in seconds of the period.
+    ends: ends of the intervals, in seconds of the period.
+    periods: seconds, shape [num_cells]; 0 if no period is known, in which case the ceiling is
+      always 1.
+  """
+
+  def __init__(self, cells: np.ndarray, starts: np.ndarray, ends: np.ndarray, periods: np.ndarray):
+    self._unknown = periods == 0
+    self._periods = np.maximum(periods, 1)
+    longest = int(self._periods.max())
+    self._slot = max(_SLOT, -(-longest // _MOST_SLOTS))
+    width = -(-longest // self._slot) + 1
+    size = width * periods.size
+    opened = np.bincount(cells * width + starts // self._slot, minlength=size)
+    closed = np.bincount(cells * width + (ends - 1) // self._slot + 1, minlength=size)
+    there = np.cumsum(opened - closed).reshape(periods.size, width) > 0
+    # Occupied slots before each slot; differences give any interval's count.
+    self._before = np.zeros((periods.size, width + 1), np.int32)
+    np.cumsum(there, axis=1, out=self._before[:, 1:])
+    self._all = self._before[:, -1]
+
+  def between(self, start: float, end: float) -> np.ndarray:
+    """Returns 1 for each cell with a device present in [start, end), else 0."""
+    first = np.mod(np.floor(start), self._periods)
+    # The interval starts within a second, so it may reach into one more.
+    length = np.ceil(end - start) + 1.0
+    last = first + length
+    any_lap = length >= self._periods
+    over = np.where(any_lap, 0, last - self._periods)
+    until = np.minimum(last, self._periods)
+    count = self._within(first, until) + self._within(0.0 * over, over)
+    count = np.where(any_lap, self._all, count)
+    return ((count > 0) | self._unknown).astype(np.float64)
+
+  def _within(self, first: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """Counts occupied slots of each cell that [first, last) touches."""
+    rows = np.arange(first.size)
+    low = (first // self._slot).astype(np.int64)
+    high = np.ceil(last / self._slot).astype(np.int64)
+    high = np.maximum(high, low)
+    return self._before[rows, high] - self._before[rows, low]
+
+
+def group_into_cells(
+  owners: np.ndarray,
+  starts: np.ndarray,
+  ends: np.ndarray,
+  periods: np.ndarray,
+  followed: np.ndarray,
+) -> tuple[Ceilings, np.ndarray]:
+  """Groups the devices that follow traces into cells with ceilings.
+
+  Traces of one period are divided by the hours of day that they span. Traces that span most of
+  the day have a cell of their own. If there are many periods, the traces of rare periods share
+  one cell whose ceiling is 1.
+
+  Args:
+    owners: trace of each interval.
+    starts: starts of the intervals, in seconds of the period.
+    ends: ends of the intervals, in seconds of the period.
+    periods: period of each trace, in seconds.
+    followed: trace of each device.
+
+  Returns:
+    The ceilings, and the cell of each device as int16.
+  """
+  devices = np.bincount(followed, minlength=periods.size)
+  lengths, which = np.unique(periods, return_inverse=True)
+  common = np.argsort(-np.bincount(which, devices), kind='stable')
+  common = common[: _CELLS // _FEWEST_KINDS - 1]
+  kinds = (_CELLS - 1) // common.size
+  rank = np.full(lengths.size, common.size)
+  rank[common] = np.arange(common.size)
+  labels = rank[which] * kinds
+  labels += np.where(rank[which] < common.size, _kinds(owners, starts, ends, periods, kinds), 0)
+  is_used = devices > 0
+  used, cells = np.unique(labels[is_used], return_inverse=True)
+  cell_of = np.zeros(periods.size, np.int16)
+  cell_of[is_used] = cells
+  known = np.append(lengths[common], 0)[used // kinds]
+  kept = np.flatnonzero(is_used[owners] & (rank[which] < common.size)[owners])
+  ceilings = Ceilings(cell_of[owners[kept]].astype(np.int64), starts[kept], ends[kept], known)
+  return ceilings, cell_of[followed]
+
+
+def _kinds(
+  owners: np.ndarray, starts: np.ndarray, ends: np.ndarray, periods: np.ndarray, num_kinds: int
+) -> np.ndarray:
+  """Returns a kind per trace, below num_kinds, by the hours of day it spans.
+
+  The span runs from the end of the longest daily absence to its start. A kind is given by the
+  middle of the span and, with many kinds, by its length.
+  """
+  there = np.zeros((periods.size, _HOURS), bool)
+  # Periods that are not whole days have no time of day.
+  there[periods % (_HOURS * _HOUR) != 0] = True
+  first = starts // _HOUR
+  num_hours = (ends - 1) // _HOUR - first + 1
+  for ahead in range(_HOURS):
+    more = np.flatnonzero(num_hours > ahead)
+    there[owners[more], (first[more] + ahead) % _HOURS] = True
+  # The clock is gone around twice, so that an absence over midnight is one.
+  run = np.zeros(periods.size, np.int64)
+  longest, until = run.copy(), run.copy()
+  for hour in range(2 * _HOURS):
+    run = np.where(there[:, hour % _HOURS], 0, np.minimum(run + 1, _HOURS))
+    until = np.where(run > longest, hour + 1, until)
+    longest = np.maximum(longest, run)
+  spans = _HOURS - longest
+  middles = np.mod(until + spans / 2.0, _HOURS)
+  widths = _WIDTHS if num_kinds > _HOURS else _WIDTHS[-1:]
+  num_places = (num_kinds - 1) // len(widths)
+  width = np.searchsorted(widths, spans)
+  place = (middles * (num_places / _HOURS)).astype(np.int64)
+  return np.where(width < len(widths), place * len(widths) + width, num_places * len(widths))
+
+
+def fold(
+  owners: np.ndarray, starts: np.ndarray, ends: np.ndarray, periods: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Folds each interval into the period of its owner.
+
+  Intervals of an owner that overlap or touch are joined, and empty ones are dropped. An
+  interval that runs past the end of the period is split; the rest continues at the start of the
+  period.
+
+  Args:
+    owners: int64, shape [num_intervals], indices into periods.
+    starts: int64, shape [num_intervals].
+    ends: int64, shape [num_intervals].
+    periods: int64, shape [num_owners].
+
+  Returns:
+    Owners, starts and ends of the folded intervals, ascending.
+
+  Raises:
+    ValueError: if an interval ends before it starts, or an owner is unknown.
+  """
+  if not owners.size == starts.size == ends.size:
+    raise ValueError(
+      'owners, starts and ends must be equally many, got'
+      f' {owners.size}, {starts.size} and {ends.size}'
+    )
+  unknown = (owners < 0) | (owners >= periods.size)
+  if unknown.any():
+    raise ValueError(f'owners must lie in 0 to {periods.size - 1}, got {owners[unknown][0]}')
+  negative = ends < starts
+  if negative.any():
+    raise ValueError(
+      f'ends must not be before starts, got {starts[negative][0]} to {ends[negative][0]}'
+    )
+  lengths = np.minimum(ends - starts, periods[owners])
+  starts = np.mod(starts, periods[owners])
+  over = np.maximum(starts + lengths - periods[owners], 0)
+  wraps = over > 0
+  # All owners share one time line, one period after the other.
+  zeros = np.cumsum(periods) - periods
+  begins = zeros[owners] + starts
+  stops = begins + lengths - over
+  begins = np.concatenate([begins, zeros[owners[wraps]]])
+  stops = np.concatenate([stops, (zeros[owners] + over)[wraps]])
+  owners = np.concatenate([owners, owners[wraps]])
+  kept = np.flatnonzero(stops > begins)
+  kept = kept[np.argsort(begins[kept], kind='stable')]
+  owners, begins, stops = owners[kept], begins[kept], stops[kept]
+  reach = np.maximum.accumulate(stops)
+  is_last = np.ones(begins.size, bool)
+  is_last[:-1] = (begins[1:] > reach[:-1]) | (owners[1:] != owners[:-1])
+  is_first = np.roll(is_last, 1)
+  owners, begins, stops = owners[is_first], begins[is_first], reach[is_last]
+  return owners, begins - zeros[owners], stops - zeros[owners]

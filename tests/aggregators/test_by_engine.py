@@ -12,8 +12,7 @@ import tensorflow_federated as tff
 from fl_dpftrl.aggregators import by_engine, factory, placement
 from fl_dpftrl.families import blt
 from fl_dpftrl.logs import noise_record
-from fl_dpftrl.noise import engine
-from fl_dpftrl.noise.engine import draws, source
+from fl_dpftrl.noise import ahead, draws, rows
 from fl_dpftrl.runtime import callbacks
 from tests import every_family
 
@@ -47,7 +46,7 @@ def rounds(process, state, num_rounds):
 
 def expected(strategy, num_rounds, **kwargs):
   kwargs = dict(size=SIZE, num_rounds=9, stddev=1.5, seed=draws.fixed_seed(5)) | kwargs
-  maker = engine.RowMaker(strategy, **kwargs)
+  maker = rows.RowMaker(strategy, **kwargs)
   made = np.empty((num_rounds, SIZE), np.float32)
   for row in made:
     maker.make(row)
@@ -86,9 +85,9 @@ def test_resumes_from_a_snapshot(tmp_path, monkeypatch):
   _, state = rounds(process, process.initialize(), 5)
   assert tmp_path.stat().st_mode & 0o777 == 0o700
   made = []
-  make_row = engine.RowMaker.make
+  make_row = rows.RowMaker.make
   monkeypatch.setattr(
-    engine.RowMaker, 'make', lambda self, out: made.append(self.row) or make_row(self, out)
+    rows.RowMaker, 'make', lambda self, out: made.append(self.row) or make_row(self, out)
   )
   again = make(noise_folder=tmp_path).create(VALUE_TYPE)
   found, _ = rounds(again, state, 1)
@@ -154,9 +153,9 @@ def test_state_of_a_graph_is_not_continued():
 @pytest.mark.slow
 def test_memory_goes_with_the_compiled_computation(monkeypatch):
   sources = weakref.WeakSet()
-  init = source.LocalSource.__init__
+  init = ahead.LocalSource.__init__
   monkeypatch.setattr(
-    source.LocalSource, '__init__', lambda self, *args: (sources.add(self), init(self, *args))[1]
+    ahead.LocalSource, '__init__', lambda self, *args: (sources.add(self), init(self, *args))[1]
   )
   process = make().create(VALUE_TYPE)
   _, state = rounds(process, process.initialize(), 3)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fl_dpftrl import accounting, auditing, participation
-from fl_dpftrl.auditing import neighbours, subjects
+from fl_dpftrl.auditing import subjects
 from fl_dpftrl.families import banded_toeplitz, blt, identity, lambda_cgd, tree_online
 
 SCHEMA = participation.MinSep(num_rounds=16, min_sep=4, max_participations=3)
@@ -211,7 +211,7 @@ def test_patterns_keep_to_the_schema_and_are_bad_enough(cls, num_rounds, min_sep
   schema = cls(num_rounds=num_rounds, min_sep=min_sep, max_participations=most)
   matrix = np.random.default_rng(4).standard_normal((num_rounds + 3, num_rounds))
   gram = matrix.T @ matrix
-  pattern = neighbours.worst_pattern(gram, schema)
+  pattern = subjects.worst_pattern(gram, schema)
   rounds = np.flatnonzero(pattern)
   assert 1 <= rounds.size <= schema.participations
   apart = np.diff(rounds)

@@ -11,7 +11,7 @@ from benchmarks import process, sides
 from benchmarks.plan import cases, judge, results, run
 from fl_dpftrl import catalogue
 from fl_dpftrl.commands import plan as plan_command
-from fl_dpftrl.planning import trial
+from fl_dpftrl.planning import simulating
 
 SMALL = cases.Case(
   size='small',
@@ -25,7 +25,7 @@ NAMES = ('blt:1', 'banded', 'tree_full')
 
 def outcomes(min_seps):
   return [
-    trial.Outcome(
+    simulating.Outcome(
       seed=seed, report_goal=4, num_rounds=60, min_sep=min_sep, max_participations=4, days=2.0
     )
     for seed, min_sep in enumerate(min_seps)

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.rounds import cases, noise, run
-from fl_dpftrl.noise import engine
+from fl_dpftrl.noise import cost
 
 
 @pytest.mark.slow
@@ -12,7 +12,7 @@ def test_rows_are_timed(name):
   found = noise.main(name, 1000, 1, 2)
   assert len(found['seconds']) == len(found['reading']) == 2
   strategy = cases.strategy(name)
-  copies = engine.predict(strategy, cases.NUM_ROUNDS, 1000).memory_bytes
+  copies = cost.predict(strategy, cases.NUM_ROUNDS, 1000).memory_bytes
   assert found['state_bytes'] == copies
   if name.startswith('banded'):
     assert cases.first_row(name) > strategy.num_bands

@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 
-from fl_dpftrl.commands import main, progress
+from fl_dpftrl.commands import main, output
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def result_beside_warnings(run):
 def result(run, monkeypatch):
   """Runs a command line with --json that prints nothing to stderr; gives the object."""
   # On a busy machine anything may take long enough to be told of.
-  monkeypatch.setattr(progress, 'SECONDS', float('inf'))
+  monkeypatch.setattr(output, 'SECONDS', float('inf'))
 
   def run_json(line):
     status, out, err = run(f'{line} --json')

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from fl_dpftrl import catalogue, participation
-from fl_dpftrl.commands import account, calibrate, describe, dispatch, flags, optimize, progress
+from fl_dpftrl.commands import account, describe, dispatch, flags, optimize, output
 from fl_dpftrl.optimization import registry
 
 FIGURES = ['sensitivity', 'sensitivity_kind', 'rms_error', 'max_error', 'rms_loss', 'max_loss']
@@ -224,7 +224,7 @@ def test_optimize_needs_no_output(result):
 
 
 def test_optimize_shows_progress_of_long_searches(run, monkeypatch):
-  monkeypatch.setattr(progress, 'SECONDS', 0.0)
+  monkeypatch.setattr(output, 'SECONDS', 0.0)
   status, out, err = run(f'optimize --mechanism=blt {SCHEMA} --json')
   assert status == 0
   json.loads(out)
@@ -356,7 +356,30 @@ def test_sampled_parts_are_the_bands(result, run, tmp_path):
   assert status == 2 and 'num_parts=4 is fewer than the 5 bands' in err
 
 
-@pytest.mark.parametrize('command', [account, calibrate, describe])
+def test_calibrate_is_account_with_a_target(run, result):
+  line = f'--strategy=identity --delta=1e-6 {SCHEMA} --epsilon=2'
+  assert result(f'calibrate {line}') == result(f'account {line}')
+  status, _, err = run(f'account {line} --noise_multiplier=1')
+  assert status == 2 and 'not allowed' in err
+  status, _, err = run(f'calibrate {line} --noise_multiplier=1')
+  assert status == 2 and '--noise_multiplier' in err
+  status, out, _ = run(f'account {line} --max_epsilon=1')
+  assert status == 3 and out
+
+
+def test_describe_under_another_workload(result, tmp_path):
+  path = tmp_path / 'identity.json'
+  momentum = '--workload=momentum --momentum=0.5'
+  made = result(f'optimize --mechanism=banded_sqrt {SCHEMA} {momentum} --output={path}')
+  own = result(f'describe {path}')
+  assert (own['workload'], own['momentum']) == ('momentum', 0.5)
+  assert own['rms_error'] == made['rms_error'] == result(f'describe {path} {momentum}')['rms_error']
+  prefix = result(f'describe {path} --workload=prefix')
+  assert prefix['workload'] == 'prefix' and prefix['rms_error'] < own['rms_error']
+  assert prefix['sensitivity'] == own['sensitivity']
+
+
+@pytest.mark.parametrize('command', [account, account.CALIBRATE, describe])
 def test_examples_work(run, command):
   line = command.EXAMPLE
   assert line.startswith('fl-dpftrl ')
@@ -495,6 +518,9 @@ ERRORS = [
   ),
   ('account --strategy=identity --noise_multiplier=1 --delta=1 --num_rounds=5', 'delta.*1'),
   ('calibrate --strategy=identity --delta=1e-6 --num_rounds=5', '--epsilon.*--rho'),
+  ('account --strategy=identity --delta=1e-6 --num_rounds=5', '--noise_multiplier.*--rho'),
+  ('describe identity --num_rounds=5 --momentum=0.5', '--momentum=0.5 needs --workload'),
+  ('compare --mechanisms=identity --num_rounds=5 --workload=momentum', 'needs --momentum'),
   ('calibrate --strategy=identity --delta=1e-6 --num_rounds=5 --rho=1 --epsilon=1', 'not allowed'),
   ('calibrate --strategy=identity --delta=1e-6 --num_rounds=5 --rho=inf', 'rho.*inf'),
   (

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from fl_dpftrl import catalogue, participation
-from fl_dpftrl.commands import compare, progress
+from fl_dpftrl.commands import compare, output
 from fl_dpftrl.comparison import figures
 from fl_dpftrl.optimization import registry
 
@@ -64,7 +64,7 @@ def test_as_a_program(tmp_path):
     check=True,
   )
   found = json.loads(done.stdout)
-  assert list(found) == ['objective', 'varying', 'rows', 'skipped', 'output', 'files']
+  assert list(found) == ['objective', 'workload', 'varying', 'rows', 'skipped', 'output', 'files']
   assert found['varying'] == 'min_sep' and found['skipped'] == []
   assert [r['mechanism'] for r in found['rows'][::3]] == [
     'identity',
@@ -121,6 +121,18 @@ def test_files_made_for_another_workload_are_told(tmp_path, run):
   assert status == 0
   assert 'mine was made for momentum 0.9, cooldown_fraction 0.25' in line
   assert 'prefix sums' in line
+
+
+def test_all_are_measured_under_the_workload(result):
+  momentum = '--workload=momentum --momentum=0.5'
+  line = '--num_rounds=24 --min_sep=6 --objective=rms'
+  found = result(f'compare --mechanisms=identity,banded_toeplitz:3 {line} {momentum}')
+  assert (found['workload'], found['momentum']) == ('momentum', 0.5)
+  for row in found['rows']:
+    size = '--num_bands=3' if row['mechanism'].startswith('banded') else ''
+    mechanism = row['mechanism'].partition(':')[0]
+    own = result(f'optimize --mechanism={mechanism} {line} {momentum} {size}')
+    assert own['rms_loss'] == row['rms_loss']
 
 
 def test_where_none_can_do_it_one_line_says_why(run):
@@ -204,7 +216,7 @@ def test_where_nothing_has_lags_there_is_no_figure_of_them(tmp_path, run):
 
 
 def test_long_work_shows_how_far_it_is(run, monkeypatch):
-  monkeypatch.setattr(progress, 'SECONDS', 0.0)
+  monkeypatch.setattr(output, 'SECONDS', 0.0)
   status, out, err = run('compare --mechanisms=blt:1 --num_rounds=20 --min_sep=5 --json')
   assert status == 0
   json.loads(out)

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from fl_dpftrl.commands import extrapolate, progress
+from fl_dpftrl.commands import extrapolate, output
 
 ROW = [
   'strategy',
@@ -133,7 +133,7 @@ def test_a_strategy_ends_where_it_was_made_for(run, tmp_path):
 @pytest.mark.slow
 def test_files(run, tmp_path, monkeypatch):
   # On a busy machine it may take long enough to be told of.
-  monkeypatch.setattr(progress, 'SECONDS', float('inf'))
+  monkeypatch.setattr(output, 'SECONDS', float('inf'))
   folder = tmp_path / 'out'
   line = (
     f'extrapolate --strategies=blt-b400,toeplitz-b342-max {GOAL}'

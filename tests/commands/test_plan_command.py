@@ -6,7 +6,7 @@ import re
 import pytest
 
 from fl_dpftrl import catalogue
-from fl_dpftrl.commands import progress
+from fl_dpftrl.commands import output
 from tests import pages
 
 RUN = '--population=1200 --report_goal=10 --num_rounds=80 --timer_hours=2'
@@ -31,7 +31,7 @@ FIELDS = {
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch):
   # On a busy machine anything may take long enough to be told of.
-  monkeypatch.setattr(progress, 'SECONDS', float('inf'))
+  monkeypatch.setattr(output, 'SECONDS', float('inf'))
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fl_dpftrl.commands import flags, main, progress
+from fl_dpftrl.commands import flags, main, output
 from fl_dpftrl.comparison import style
 from fl_dpftrl.logs import schema
 from fl_dpftrl.reports import page
@@ -80,8 +80,8 @@ def test_errors_are_one_short_line(tmp_path, capsys):
 def test_cells_and_progress(capsys, monkeypatch):
   cell = flags.table({'strategy': HOSTILE})
   assert '\n' not in cell and not acts(cell)
-  monkeypatch.setattr(progress, 'SECONDS', -1.0)
-  progress.Progress('compare').say(HOSTILE)
+  monkeypatch.setattr(output, 'SECONDS', -1.0)
+  output.Progress('compare').say(HOSTILE)
   err = capsys.readouterr().err
   assert len(err.splitlines()) == 1 and not acts(err)
 

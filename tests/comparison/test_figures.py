@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fl_dpftrl import participation
-from fl_dpftrl.comparison import coefficients, figures, sweep
+from fl_dpftrl.comparison import figures, sweep
 
 
 def entries(names):
@@ -33,7 +33,7 @@ def test_lines_out_of_the_ratios_are_named(names, note):
 
 def columns(count):
   decay = 0.5 ** np.arange(9.0)
-  return {str(i): coefficients.Columns(decay, decay) for i in range(count)}
+  return {str(i): figures.Columns(decay, decay) for i in range(count)}
 
 
 def test_those_without_coefficients_are_named():
@@ -56,7 +56,7 @@ def test_many_lines_are_drawn_lightly():
 
 
 def test_a_column_of_one_lag_is_a_point():
-  pair = coefficients.Columns(0.5 ** np.arange(9.0), np.array([1.0, -0.5, *[0.0] * 7]))
+  pair = figures.Columns(0.5 ** np.arange(9.0), np.array([1.0, -0.5, *[0.0] * 7]))
   found = {'lambda_cgd': pair, **columns(1)}
   figure = figures.lags(found, {'lambda_cgd': 'lambda_cgd', '0': 'blt'}, title='', subtitle='')
   assert [line.get_marker() for line in figure.axes[1].lines] == ['o', 'None']

@@ -1,16 +1,16 @@
-"""Every contender at every schema, each strategy found once."""
+"""Every candidate at every schema, each strategy found once."""
 
 import numpy as np
 import pytest
 
 from fl_dpftrl import catalogue, participation
-from fl_dpftrl.comparison import contenders, sweep
+from fl_dpftrl.comparison import candidates, sweep
 from fl_dpftrl.families import identity
 
 SCHEMAS = [participation.MinSep(num_rounds=20, min_sep=b, max_participations=2) for b in (2, 5, 10)]
 
 
-def unwatched(contender, schema):
+def unwatched(candidate, schema):
   return lambda steps, loss: None
 
 
@@ -19,8 +19,8 @@ def run(*found, watch=unwatched):
 
 
 def test_rows_are_the_figures_of_the_strategies():
-  entries = run(*contenders.contenders(['identity', 'blt-b400'])).entries
-  assert [e.contender.label for e in entries] == (['identity'] * 3 + ['blt-b400'] * 3)
+  entries = run(*candidates.named(['identity', 'blt-b400'])).entries
+  assert [e.candidate.label for e in entries] == (['identity'] * 3 + ['blt-b400'] * 3)
   for entry in entries:
     figures = catalogue.describe(entry.strategy, schema=entry.schema).figures
     for name, value in figures.items():
@@ -29,7 +29,7 @@ def test_rows_are_the_figures_of_the_strategies():
 
 
 def recorder(made_for, strategy=identity.Identity()):
-  """A contender that keeps what it was asked for."""
+  """A candidate that keeps what it was asked for."""
   asked = []
 
   def find(schema, *, objective, workload, progress):
@@ -40,18 +40,18 @@ def recorder(made_for, strategy=identity.Identity()):
       raise strategy
     return strategy
 
-  return contenders.Contender('it', 'identity', find, made_for), asked
+  return candidates.Candidate('it', 'identity', find, made_for), asked
 
 
 def test_optimised_anew_for_each_schema():
-  contender, asked = recorder({})
-  run(contender)
+  candidate, asked = recorder({})
+  run(candidate)
   assert asked == [(schema, 'max') for schema in SCHEMAS]
 
 
 def test_held_strategies_are_found_once():
-  contender, asked = recorder({'min_sep': 5})
-  entries = run(contender).entries
+  candidate, asked = recorder({'min_sep': 5})
+  entries = run(candidate).entries
   assert asked == [(SCHEMAS[1], 'max')]
   assert [e.row.min_sep for e in entries] == [2, 5, 10]
 
@@ -60,26 +60,26 @@ def test_held_strategies_are_found_once():
   'error', [ValueError('too\n large'), MemoryError(), np.linalg.LinAlgError('singular')]
 )
 def test_what_cannot_be_done_is_skipped_and_others_go_on(error):
-  contender, _ = recorder({}, error)
-  found = run(contender, *contenders.contenders(['identity']))
+  candidate, _ = recorder({}, error)
+  found = run(candidate, *candidates.named(['identity']))
   assert (len(found.skipped), len(found.entries)) == (3, 3)
   assert found.skipped[0].reason == (' '.join(str(error).split()) or 'MemoryError')
 
 
 def test_other_errors_are_not_hidden():
-  contender, _ = recorder({}, KeyError('a bug'))
+  candidate, _ = recorder({}, KeyError('a bug'))
   with pytest.raises(KeyError):
-    run(contender)
+    run(candidate)
 
 
 def test_the_watch_hears_of_every_turn_and_every_step():
   turns, steps = [], []
 
-  def watch(contender, schema):
-    turns.append((contender.label, schema.min_sep))
+  def watch(candidate, schema):
+    turns.append((candidate.label, schema.min_sep))
     return lambda *args: steps.append(args)
 
-  contender, _ = recorder({})
-  run(contender, watch=watch)
+  candidate, _ = recorder({})
+  run(candidate, watch=watch)
   assert turns == [('it', 2), ('it', 5), ('it', 10)]
   assert steps == [(1, 2.0)] * 3

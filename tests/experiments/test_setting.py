@@ -9,7 +9,7 @@ from experiments.stackoverflow import configuration, setting
 from fl_dpftrl import accounting, participation
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.families import identity, tree_online
-from fl_dpftrl.simulation import availability, timer
+from fl_dpftrl.simulation import availability, server
 
 HPARAMS = configuration.Hparams(noise_multiplier=1.0, report_goal=20, num_rounds=30)
 
@@ -23,7 +23,7 @@ def test_by_default_devices_are_always_there_and_all_report():
   assert found.population.availability == availability.Always()
   assert (found.population.num_devices, found.population.dropout) == (400, 0.0)
   assert (found.server.report_goal, found.server.clients_per_round) == (20, 20)
-  assert found.timer == timer.RoundTimer(1)
+  assert found.timer == server.RoundTimer(1)
 
 
 def test_flags_reach_the_simulation():
@@ -37,7 +37,7 @@ def test_flags_reach_the_simulation():
   )
   assert found.population.availability == availability.Nightly()
   assert (found.population.num_devices, found.population.report_minutes) == (300, 5.0)
-  assert (found.server.clients_per_round, found.timer) == (26, timer.HourTimer(24.0))
+  assert (found.server.clients_per_round, found.timer) == (26, server.HourTimer(24.0))
   assert found.seed == found.population.seed == 7
 
 

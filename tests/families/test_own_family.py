@@ -12,7 +12,7 @@ import fl_dpftrl
 from fl_dpftrl import catalogue, error, participation, sensitivity
 from fl_dpftrl.commands import main
 from fl_dpftrl.families import base, dense, registry, stamped
-from fl_dpftrl.noise.engine import recurrence
+from fl_dpftrl.noise import recurrence
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / 'examples'
 EXAMPLE = EXAMPLES / 'own_family.py'

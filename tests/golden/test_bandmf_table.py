@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from fl_dpftrl import error, participation, sensitivity
-from fl_dpftrl.optimization import multi_epoch, registry
+from fl_dpftrl.optimization import dense, registry
 
 TABLE = json.loads(pathlib.Path(__file__).with_name('bandmf_table.json').read_text())
 ROUNDS = TABLE['setting']['num_rounds']
@@ -21,7 +21,7 @@ BEST = 8.1523
 def strategy_of(row):
   options = {k: row[k] for k in ('num_bands', 'equal_norms') if k in row}
   if row['mechanism'] == 'multi_epoch':
-    return multi_epoch.solve(FIXED, objective='rms', tolerance=1e-4, **options).strategy
+    return dense.solve_multi_epoch(FIXED, objective='rms', tolerance=1e-4, **options).strategy
   return registry.OPTIMIZERS[row['mechanism']].optimize(FIXED, objective='rms', **options)
 
 

@@ -9,8 +9,7 @@ import pytest
 from fl_dpftrl import sealed
 from fl_dpftrl.families import blt
 from fl_dpftrl.learning import checkpoints
-from fl_dpftrl.noise import engine
-from fl_dpftrl.noise.engine import snapshots, source
+from fl_dpftrl.noise import ahead, snapshots
 
 pytestmark = pytest.mark.tff
 
@@ -64,10 +63,10 @@ def test_the_release_mark(tmp_path):
 def test_the_lists_of_snapshots(tmp_path):
   def made(row, folder):
     saved = snapshots.Snapshots(folder, 7, num_rounds=20)
-    new = lambda: engine.RowMaker(
+    new = lambda: rows.RowMaker(
       blt.BLT((0.9, 0.5), (0.3, 0.2)), size=8, num_rounds=20, stddev=1.0, seed=bytes(16)
     )
-    rows = source.LocalSource(new, saved, snapshot_rows=4)
+    rows = ahead.LocalSource(new, saved, snapshot_rows=4)
     out = np.empty(8, np.float32)
     rows.make(row, out, row)
     rows.close()

@@ -11,7 +11,7 @@ import pytest
 from fl_dpftrl import files, participation
 from fl_dpftrl.learning import checkpoints, loop
 from fl_dpftrl.logs import schema as log_schema
-from fl_dpftrl.simulation import cohorts, population, server, timer
+from fl_dpftrl.simulation import cohorts, population, server
 
 pytestmark = pytest.mark.tff
 
@@ -19,7 +19,7 @@ NUM_ROUNDS = 6
 DEVICES = np.array([f'device-{i}' for i in range(9)])
 SIMULATION = cohorts.Simulation(
   population=population.Population(num_devices=9),
-  timer=timer.RoundTimer(2),
+  timer=server.RoundTimer(2),
   server=server.Server(report_goal=3),
   seed=5,
 )

@@ -12,14 +12,14 @@ import pytest
 from fl_dpftrl.learning import checkpoints, loop
 from fl_dpftrl.logs import schema as log_schema
 from fl_dpftrl.logs import writer as writer_lib
-from fl_dpftrl.simulation import cohorts, population, server, timer
+from fl_dpftrl.simulation import cohorts, population, server
 
 pytestmark = pytest.mark.tff
 
 NUM_ROUNDS = 7
 SIMULATION = cohorts.Simulation(
   population=population.Population(num_devices=9),
-  timer=timer.RoundTimer(2),
+  timer=server.RoundTimer(2),
   server=server.Server(report_goal=3),
   seed=5,
 )

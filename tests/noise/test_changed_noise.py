@@ -19,9 +19,8 @@ from fl_dpftrl.families import tree_full
 from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import noise_record, writer
-from fl_dpftrl.noise import engine
+from fl_dpftrl.noise import draws, rows
 from fl_dpftrl.noise import stream as streams
-from fl_dpftrl.noise.engine import draws
 from fl_dpftrl.replaying import exposure, runs, void
 from tests import every_family
 
@@ -123,7 +122,7 @@ def rows_of_engine(strategy, stddevs):
   width = strategy.num_noise_rows(len(stddevs))
   released, before = [], None
   for stddev in stddevs.tolist():
-    maker = engine.RowMaker(
+    maker = rows.RowMaker(
       strategy,
       size=width,
       num_rounds=len(stddevs),

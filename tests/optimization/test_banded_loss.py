@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fl_dpftrl import workloads
-from fl_dpftrl.optimization import banded_loss, banded_start
+from fl_dpftrl.optimization import banded, banded_loss
 
 EQUAL = banded_loss.Norms()
 WORKLOADS = (
@@ -16,7 +16,7 @@ WORKLOADS = (
 
 def columns(n, num_bands):
   generator = np.random.default_rng(0)
-  start = banded_start.toeplitz(banded_start.root_coefficients(n, num_bands), n)
+  start = banded.toeplitz(banded.root_coefficients(n, num_bands), n)
   noise = generator.normal(size=start.shape, scale=0.02)
   return start + np.where(start != 0.0, noise, 0.0)
 
@@ -80,7 +80,7 @@ def test_there_is_no_value_without_an_inverse():
   assert loss.value_and_grad(point)[0] == np.inf
   point[:, :] = np.where(point != 0.0, [[1.0], [30.0], [1.0]], 0.0)
   far = banded_loss.sgd_errors(workloads.Workload(), 2000)
-  point = banded_start.toeplitz(np.array([1.0, 30.0, 1.0]), 2000)
+  point = banded.toeplitz(np.array([1.0, 30.0, 1.0]), 2000)
   assert banded_loss.Loss(EQUAL, far, 1).value_and_grad(point)[0] == np.inf
 
 
@@ -96,15 +96,15 @@ def test_rows_and_columns():
 
 def test_what_is_refined_stays_itself():
   ratios = 1.0 + np.random.default_rng(0).random((4, 9))
-  same = banded_start.refine(ratios, 4, 9)
+  same = banded.refine(ratios, 4, 9)
   inside = np.arange(4)[:, None] + np.arange(9) < 9
   np.testing.assert_allclose(same[inside], ratios[inside])
-  larger = banded_start.refine(ratios, 7, 20)
+  larger = banded.refine(ratios, 7, 20)
   assert larger.shape == (7, 20)
   assert ratios.min() <= larger.min() <= larger.max() <= ratios.max()
 
 
 def test_a_straight_slope_is_refined_to_one():
   ratios = np.tile(np.arange(0.5, 8.0), (3, 1)) / 8
-  finer = banded_start.refine(ratios, 3, 16)[0]
+  finer = banded.refine(ratios, 3, 16)[0]
   np.testing.assert_allclose(finer[1:-1], np.arange(1.5, 15.0) / 16)

@@ -11,7 +11,7 @@ from scipy import optimize as optimize_lib
 from fl_dpftrl import catalogue, error, participation, sensitivity, workloads
 from fl_dpftrl.families import blt, identity, tree_online
 from fl_dpftrl.families import dense as dense_strategies
-from fl_dpftrl.optimization import banded, certificate, dense, factorization, multi_epoch
+from fl_dpftrl.optimization import banded, certificate, dense, factorization
 from tests import oracle
 
 OBJECTIVES = ('rms', 'max')
@@ -88,7 +88,7 @@ def test_many_participations_equal_a_general_minimiser(signs):
     worst = max(gram[i, i] + gram[i + 2, i + 2] + 2.0 * abs(gram[i, i + 2]) for i in range(2))
     return math.sqrt(worst) * np.linalg.norm(queries @ np.linalg.inv(matrix))
 
-  found = multi_epoch.solve(schema, objective='rms', tolerance=1e-10)
+  found = dense.solve_multi_epoch(schema, objective='rms', tolerance=1e-10)
   best = math.inf
   for seed in range(4):
     start = triangle(size, seed, 0.5 if signs else 0.0)[lower]
@@ -134,14 +134,14 @@ def test_nothing_is_better_than_the_bound(n, b, k, cls, objective, beta, seed):
 def test_many_participations(n, b, objective):
   """A device comes back every b rounds until the end."""
   schema = participation.FixedSeparation(num_rounds=n, min_sep=b)
-  found = multi_epoch.solve(schema, objective=objective, tolerance=1e-5)
+  found = dense.solve_multi_epoch(schema, objective=objective, tolerance=1e-5)
   assert found.gap <= 1e-3  # of max, where few queries are the worst
   assert loss(found.strategy, schema, objective) == pytest.approx(found.loss)
   assert sensitivity.sensitivity(found.strategy, schema) == (pytest.approx(1.0), 'exact')
   gram = sensitivity.gram_matrix(found.strategy, n)
   for lag in range(b, n, b):
     np.testing.assert_allclose(np.diagonal(gram, lag), 0.0, atol=1e-14)
-  alike = multi_epoch.solve(schema, objective=objective, equal_norms=True, tolerance=1e-5)
+  alike = dense.solve_multi_epoch(schema, objective=objective, equal_norms=True, tolerance=1e-5)
   squares = np.square(alike.strategy.coefficients).sum(axis=0)
   np.testing.assert_allclose(squares, 1.0 / schema.participations)
   assert alike.loss >= found.bound
@@ -152,11 +152,11 @@ def test_many_participations(n, b, objective):
 @pytest.mark.parametrize('objective', OBJECTIVES)
 def test_fewer_participations_than_would_fit(objective):
   schema = participation.FixedSeparation(num_rounds=40, min_sep=8, max_participations=3)
-  strategy = multi_epoch.optimize(schema, objective=objective)
+  strategy = dense.optimize_multi_epoch(schema, objective=objective)
   assert sensitivity.sensitivity(strategy, schema) == (pytest.approx(1.0), 'exact')
   gap = certificate.optimality_gap(strategy, schema, objective=objective)
   assert 0.0 < gap < 0.5
-  best = multi_epoch.optimize(
+  best = dense.optimize_multi_epoch(
     participation.FixedSeparation(num_rounds=40, min_sep=8), objective=objective
   )
   assert loss(strategy, schema, objective) < loss(best, schema, objective)
@@ -183,7 +183,7 @@ def test_any_queries_will_do_that_tell_rounds_apart():
   found = dense.solve(once(12), objective='rms', workload=queries)
   assert found.gap <= 2e-7
   few = workloads.Matrix(generator.normal(size=(11, 12)))
-  for optimize in (dense.optimize, multi_epoch.optimize):
+  for optimize in (dense.optimize, dense.optimize_multi_epoch):
     with pytest.raises(ValueError, match='workload must tell all rounds apart'):
       optimize(once(12), objective='rms', workload=few)
   assert certificate.optimality_gap(identity.Identity(), once(12), few) is None
@@ -212,7 +212,7 @@ def test_groups_of_rounds():
   assert tiles.order.tolist() == [0, 2, 4, 6, 1, 3, 5]
 
 
-@pytest.mark.parametrize('optimize', [dense.optimize, multi_epoch.optimize])
+@pytest.mark.parametrize('optimize', [dense.optimize, dense.optimize_multi_epoch])
 def test_refuses_other_arguments(optimize):
   with pytest.raises(ValueError, match="objective must be rms or max, got 'x'"):
     optimize(once(3), objective='x')

@@ -7,8 +7,8 @@ import pytest
 
 from fl_dpftrl import participation
 from fl_dpftrl.planning import forecast as lib
-from fl_dpftrl.planning import nearby, trial, workers
-from fl_dpftrl.simulation import availability, cohorts, population, server, timer
+from fl_dpftrl.planning import simulating
+from fl_dpftrl.simulation import availability, cohorts, population, server
 
 
 def simulate(*, seed, num_devices=None, report_goal=None, hours=9.0, rounds=None, **people):
@@ -16,7 +16,7 @@ def simulate(*, seed, num_devices=None, report_goal=None, hours=9.0, rounds=None
     population=population.Population(
       num_devices=num_devices or 900, seed=seed, availability=availability.Nightly(), **people
     ),
-    timer=timer.RoundTimer(rounds) if rounds else timer.HourTimer(hours),
+    timer=server.RoundTimer(rounds) if rounds else server.HourTimer(hours),
     server=server.Server(report_goal=report_goal or 5),
     seed=seed,
   )
@@ -27,7 +27,7 @@ def in_rounds(**kwargs):
 
 
 def outcome(min_sep, max_participations, num_rounds=100, **kwargs):
-  return trial.Outcome(
+  return simulating.Outcome(
     **{
       'seed': 0,
       'report_goal': 5,
@@ -82,7 +82,7 @@ def test_outcomes_are_what_the_log_says():
 @pytest.mark.slow
 def test_processes_change_nothing(monkeypatch):
   told = []
-  monkeypatch.setattr(workers, '_WORTHWHILE', 1)
+  monkeypatch.setattr(simulating, '_WORTHWHILE', 1)
   one, two = (
     lib.forecast(
       simulate,
@@ -101,8 +101,8 @@ def test_processes_change_nothing(monkeypatch):
 
 @pytest.mark.slow
 def test_neighbours_are_simulated_in_small(monkeypatch):
-  monkeypatch.setattr(nearby, '_MOST', 1000)
-  monkeypatch.setattr(nearby, '_FEWEST', 2)
+  monkeypatch.setattr(lib, '_MOST', 1000)
+  monkeypatch.setattr(lib, '_FEWEST', 2)
   asked = []
 
   def remember(**kwargs):
@@ -128,23 +128,23 @@ def test_neighbours_are_simulated_in_small(monkeypatch):
 
 
 def test_neighbours_are_set_right_towards_less_privacy():
-  neighbours = nearby.Neighbours(
+  neighbours = lib.Neighbours(
     report_goal=50, num_rounds=100, report_goals=(100,), more_rounds=(200,)
   )
   planned = outcome(20, 5, report_goal=50, days=4.0)
-  of_goal = [trial.Trial(outcomes=(outcome(30, 7, days=6.0),))]
+  of_goal = [simulating.Trial(outcomes=(outcome(30, 7, days=6.0),))]
   more = outcome(39, 8, num_rounds=200, days=9.0)
   for small, goal_gives, rounds_give in (
     (outcome(40, 4, days=3.0), (15, 9, 8.0), (19, 10, 12.0)),
     (outcome(10, 9, days=8.0), (30, 7, 3.0), (39, 8, 4.5)),
   ):
-    found = nearby.nearby(neighbours, planned, trial.Trial(outcomes=(small, more)), of_goal)
+    found = lib.corrected(neighbours, planned, simulating.Trial(outcomes=(small, more)), of_goal)
     assert [(o.min_sep, o.max_participations, o.days) for o in found.outcomes] == [
       goal_gives,
       rounds_give,
     ]
     assert [(o.report_goal, o.num_rounds) for o in found.outcomes] == [(100, 100), (50, 200)]
-  found = nearby.nearby(neighbours, planned, trial.Trial(outcomes=(), stalled='why'), of_goal)
+  found = lib.corrected(neighbours, planned, simulating.Trial(outcomes=(), stalled='why'), of_goal)
   assert not found.outcomes and set(found.stalled.values()) == {'why'}
 
 
@@ -241,9 +241,9 @@ def test_refuses(changes):
 
 @pytest.mark.slow
 def test_what_fails_in_a_process_is_raised(monkeypatch):
-  monkeypatch.setattr(workers, '_WORTHWHILE', 1)
-  tasks = [trial.Task(simulation=simulate(seed=seed), checkpoints=(10,)) for seed in range(2)]
+  monkeypatch.setattr(simulating, '_WORTHWHILE', 1)
+  tasks = [simulating.Task(simulation=simulate(seed=seed), checkpoints=(10,)) for seed in range(2)]
   broken = dataclasses.replace(tasks[0].simulation, timer='of no kind')
   tasks[0] = dataclasses.replace(tasks[0], simulation=broken)
   with pytest.raises(AttributeError, match='seconds'):
-    workers.run(tasks, num_workers=2)
+    simulating.run_all(tasks, num_workers=2)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from fl_dpftrl.comparison import contenders as contenders_lib
+from fl_dpftrl.comparison import candidates as compared
 from fl_dpftrl.planning import candidates, recommendation
 from fl_dpftrl.planning import forecast as forecast_lib
-from fl_dpftrl.simulation import availability, cohorts, population, server, timer
+from fl_dpftrl.simulation import availability, cohorts, population, server
 
 ROUNDS = 240
 NAMES = ('blt', 'banded', 'blt-b100')
@@ -18,7 +18,7 @@ def simulate(*, seed, num_devices=None, report_goal=None):
     population=population.Population(
       num_devices=num_devices or 8_000, seed=seed, availability=availability.Nightly(), dropout=0.08
     ),
-    timer=timer.HourTimer(10.0),
+    timer=server.HourTimer(10.0),
     server=server.Server(report_goal=report_goal or 60, clients_per_round=78),
     seed=seed,
   )
@@ -26,20 +26,20 @@ def simulate(*, seed, num_devices=None, report_goal=None):
 
 @pytest.mark.slow
 def test_within_two_percent_of_hindsight_over_other_seeds():
-  contenders = contenders_lib.contenders(NAMES)
+  origins = compared.named(NAMES)
   forecast = forecast_lib.forecast(simulate, num_rounds=ROUNDS, seeds=[0, 1, 2])
-  found = candidates.find(contenders, forecast.schemas, forecast.planned, objective='max')
+  found = candidates.find(origins, forecast.schemas, forecast.planned, objective='max')
   logs = forecast_lib.forecast(simulate, num_rounds=ROUNDS, seeds=SEEDS)
   schemas = {outcome.schema for outcome in logs.outcomes}
   assert len(schemas) > 1
   of_hindsight = {
-    schema: candidates.find(contenders, [schema], schema, objective='max') for schema in schemas
+    schema: candidates.find(origins, [schema], schema, objective='max') for schema in schemas
   }
   for most in (16, 1000):
     chosen = recommendation.choose(found, forecast.schemas, most)
-    assert chosen.contender.mechanism == ('blt' if most == 16 else 'banded')
+    assert chosen.origin.mechanism == ('blt' if most == 16 else 'banded')
     for schema in schemas:
-      ours = candidates.measure(chosen.contender, chosen.strategy, [schema], objective='max').loss(
+      ours = candidates.measure(chosen.origin, chosen.strategy, [schema], objective='max').loss(
         schema
       )
       best = min(

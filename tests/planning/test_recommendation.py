@@ -6,8 +6,8 @@ import pytest
 
 from fl_dpftrl import catalogue, participation
 from fl_dpftrl.accounting import gaussian
-from fl_dpftrl.comparison import contenders as contenders_lib
-from fl_dpftrl.planning import candidates, nearby, planner, tradeoffs, trial
+from fl_dpftrl.comparison import candidates as compared
+from fl_dpftrl.planning import candidates, planner, simulating
 from fl_dpftrl.planning import forecast as forecast_lib
 from fl_dpftrl.planning import recommendation as lib
 from fl_dpftrl.simulation import scenario
@@ -23,7 +23,7 @@ DELTA = 1e-6
 
 
 def find(names, schemas=SCHEMAS):
-  return candidates.find(contenders_lib.contenders(names), schemas, PLANNED, objective='max')
+  return candidates.find(compared.named(names), schemas, PLANNED, objective='max')
 
 
 @pytest.fixture(scope='module')
@@ -62,12 +62,11 @@ def test_candidates_are_what_the_catalogue_says(found):
 @pytest.mark.slow
 def test_the_better_of_one_schema_and_all_is_taken():
   (candidate,) = find(['banded_toeplitz'])
-  (contender,) = contenders_lib.contenders(['banded_toeplitz'])
-  alone = contender.find(PLANNED, objective='max')
-  of_all = contender.find_range(SCHEMAS, objective='max', over='regret')
+  (origin,) = compared.named(['banded_toeplitz'])
+  alone = origin.find(PLANNED, objective='max')
+  of_all = origin.find_range(SCHEMAS, objective='max', over='regret')
   both = [
-    candidates.measure(contender, strategy, SCHEMAS, objective='max')
-    for strategy in (alone, of_all)
+    candidates.measure(origin, strategy, SCHEMAS, objective='max') for strategy in (alone, of_all)
   ]
   least = both[candidates.least_regret(both, SCHEMAS)]
   assert candidate.files[PLANNED].figures == least.files[PLANNED].figures
@@ -75,22 +74,20 @@ def test_the_better_of_one_schema_and_all_is_taken():
 
 def test_skipped_with_a_reason():
   long = dataclasses.replace(PLANNED, num_rounds=300)
-  (skipped,) = candidates.find(
-    contenders_lib.contenders(['banded-b16']), [long], long, objective='rms'
-  )
+  (skipped,) = candidates.find(compared.named(['banded-b16']), [long], long, objective='rms')
   assert (skipped.label, '256 rounds' in skipped.reason) == ('banded-b16', True)
 
 
 def test_default_names_leave_out_what_takes_long():
-  chosen, skipped = candidates.contenders(None, PLANNED)
-  labels = [contender.label for contender in chosen]
+  chosen, skipped = candidates.named(None, PLANNED)
+  labels = [origin.label for origin in chosen]
   assert {'blt', 'banded', 'identity', 'blt-b400'} <= set(labels)
   assert not skipped
   long = participation.MinSep(num_rounds=20000, min_sep=4000)
-  chosen, (skip,) = candidates.contenders(None, long)
+  chosen, (skip,) = candidates.named(None, long)
   assert skip.label == 'banded' and '--strategies' in skip.reason
-  assert 'banded' not in [contender.label for contender in chosen]
-  chosen, skipped = candidates.contenders(['banded'], long)
+  assert 'banded' not in [origin.label for origin in chosen]
+  chosen, skipped = candidates.named(['banded'], long)
   assert [c.label for c in chosen] == ['banded'] and not skipped
 
 
@@ -156,7 +153,7 @@ def test_options_are_compared_at_the_same_epsilon_and_at_the_same_noise(found):
 
 
 def outcome(schema, report_goal=50, days=3.0):
-  return trial.Outcome(
+  return simulating.Outcome(
     seed=0,
     report_goal=report_goal,
     num_rounds=schema.num_rounds,
@@ -177,19 +174,19 @@ def test_settings_have_the_same_noise_in_the_mean(found):
   forecast = forecast_lib.Forecast(
     outcomes=outcomes,
     margin=forecast_lib.Margin(min_sep=1, max_participations=1, enforced=1),
-    nearby=nearby.Nearby(
+    nearby=forecast_lib.Nearby(
       outcomes=(double, longer), stalled={('report_goal', 400): 'round 7 stalled'}
     ),
     closer=None,
   )
-  settings = {(s.report_goal, s.num_rounds): s for s in tradeoffs.settings(forecast, best)}
+  settings = {(s.report_goal, s.num_rounds): s for s in lib.settings(forecast, best)}
   assert list(settings) == [(50, 60), (100, 60), (400, 60), (50, 120)]
   assert settings[400, 60].reason == 'round 7 stalled'
   assert settings[50, 60].epsilon == best.guarantee.epsilon
   for outcome_, share in ((double, 2.0), (longer, 1.0)):
     setting = settings[outcome_.report_goal, outcome_.num_rounds]
     assert setting.schema == forecast.planned_like(outcome_)
-    strategy = best.candidate.contender.find(setting.schema, objective='max')
+    strategy = best.candidate.origin.find(setting.schema, objective='max')
     file = catalogue.describe(strategy, schema=setting.schema)
     noise = setting.noise_multiplier * file.error.max
     assert noise == pytest.approx(share * best.noise_in_model)
@@ -214,7 +211,7 @@ def test_stated_margins_are_those_of_the_planned_schema(few):
     forecast=forecast_lib.Forecast(
       outcomes=(seen,),
       margin=forecast_lib.Margin(min_sep=1, max_participations=1, enforced=1),
-      nearby=nearby.Nearby(),
+      nearby=forecast_lib.Nearby(),
       closer=None,
     ),
     best=best,

@@ -8,7 +8,7 @@ import scipy.stats
 from hypothesis import strategies as st
 
 from fl_dpftrl.simulation import attendance as attendance_lib
-from fl_dpftrl.simulation import availability, check_ins, cohorts, population, server, timer
+from fl_dpftrl.simulation import availability, check_ins, cohorts, population, server
 
 HOUR, DAY = 3600, 86400
 
@@ -18,7 +18,7 @@ def simulation(
 ):
   return cohorts.Simulation(
     population=population.Population(num_devices=num_devices, seed=11, **people),
-    timer=timer_ or timer.RoundTimer(1),
+    timer=timer_ or server.RoundTimer(1),
     server=server.Server(
       report_goal=goal,
       clients_per_round=goal + over,
@@ -79,7 +79,7 @@ def test_timer_in_rounds_is_never_violated(rounds, goal, spare, seed, over, drop
   history = run(
     simulation(
       rounds * goal + spare,
-      timer.RoundTimer(rounds),
+      server.RoundTimer(rounds),
       goal,
       over,
       seed,
@@ -97,9 +97,9 @@ def test_timer_in_rounds_is_never_violated(rounds, goal, spare, seed, over, drop
 
 
 def test_timer_in_rounds_is_attained_where_devices_return_promptly():
-  history = run(simulation(60, timer.RoundTimer(12), 5), 48)
+  history = run(simulation(60, server.RoundTimer(12), 5), 48)
   assert set(separations(history)[:, 0]) == {12}
-  loose = run(simulation(80, timer.RoundTimer(12), 5), 200)
+  loose = run(simulation(80, server.RoundTimer(12), 5), 200)
   assert separations(loose)[:, 0].min() == 12
   assert separations(loose)[:, 0].max() > 12
 
@@ -109,14 +109,14 @@ def test_population_over_report_goal_bounds_min_sep():
   # Timers that are too long for the population, and devices that differ much.
   for num_devices, hours in ((60, 1000.0), (64, 400.0), (60, 30.0)):
     history = run(
-      simulation(num_devices, timer.HourTimer(hours), 5, over=2, dropout=0.1, max_wait_days=100.0),
+      simulation(num_devices, server.HourTimer(hours), 5, over=2, dropout=0.1, max_wait_days=100.0),
       60,
     )
     assert attended(history).min_sep <= num_devices // 5
 
 
 def test_timer_in_hours_is_never_violated_and_attained():
-  history = run(simulation(60, timer.HourTimer(6.0), 5), 200)
+  history = run(simulation(60, server.HourTimer(6.0), 5), 200)
   _, longest, shortest = separations(history).T
   assert longest.min() >= 6 * HOUR
   # The timer runs from the report, between start and close of the round.
@@ -127,7 +127,7 @@ def test_timer_in_hours_is_never_violated_and_attained():
 def test_round_lengths_explain_the_min_sep_of_a_timer_in_hours():
   history = run(
     simulation(
-      4000, timer.HourTimer(72.0), 40, over=12, dropout=0.08, availability=availability.Nightly()
+      4000, server.HourTimer(72.0), 40, over=12, dropout=0.08, availability=availability.Nightly()
     ),
     600,
   )
@@ -142,13 +142,13 @@ def test_round_lengths_explain_the_min_sep_of_a_timer_in_hours():
 
 
 def test_rounds_that_are_longer_than_the_timer():
-  slow = simulation(40, timer.HourTimer(0.5), 30, report_minutes=120.0)
+  slow = simulation(40, server.HourTimer(0.5), 30, report_minutes=120.0)
   attendance = attended(run(slow, 6))
   assert attendance.timed(0.5 * HOUR).fewest == 1 == attendance.min_sep
 
 
 def test_a_timer_longer_than_the_run_lets_nobody_return():
-  history = run(simulation(4000, timer.HourTimer(5000.0), 10), 300)
+  history = run(simulation(4000, server.HourTimer(5000.0), 10), 300)
   assert attended(history).max_participations == 1
   assert attended(history).min_sep == 300
   assert attended(history).timed(5000.0 * HOUR) is None
@@ -161,14 +161,14 @@ def test_without_a_timer_random_selection_gives_min_sep_1():
 
 
 def test_waits_for_timers_in_hours():
-  first, second = run(simulation(10, timer.HourTimer(48.0), 10), 2)
+  first, second = run(simulation(10, server.HourTimer(48.0), 10), 2)
   assert second.closed >= first.started + 48 * HOUR
   assert second.closed < first.closed + 60 * HOUR
 
 
 @pytest.mark.parametrize('num_devices, rounds, stalls_at', [(59, 12, 11), (4, 1, 0)])
 def test_too_few_devices_stall(num_devices, rounds, stalls_at):
-  history = simulation(num_devices, timer.RoundTimer(rounds)).rounds()
+  history = simulation(num_devices, server.RoundTimer(rounds)).rounds()
   with pytest.raises(cohorts.StalledRound) as raised:
     for t in range(100):
       assert next(history).round == t
@@ -182,16 +182,16 @@ def test_too_few_devices_stall(num_devices, rounds, stalls_at):
 @pytest.mark.parametrize('timer_rounds, goal', [(11, 5), (12, 4)])
 def test_what_a_stall_proposes_would_do(timer_rounds, goal):
   with pytest.raises(cohorts.StalledRound) as raised:
-    run(simulation(59, timer.RoundTimer(12)), 12)
+    run(simulation(59, server.RoundTimer(12)), 12)
   message = str(raised.value)
   assert 'timer_rounds of at most 11' in message
   assert 'a report goal of at most 4' in message
-  run(simulation(59, timer.RoundTimer(timer_rounds), goal), 60)
+  run(simulation(59, server.RoundTimer(timer_rounds), goal), 60)
 
 
 def test_a_goal_that_timers_in_hours_keep_away_stalls():
   with pytest.raises(cohorts.StalledRound, match='within 30 simulated days'):
-    run(simulation(9, timer.HourTimer(2000.0), 5), 2)
+    run(simulation(9, server.HourTimer(2000.0), 5), 2)
 
 
 def test_a_goal_that_no_night_reaches_stalls():
@@ -218,7 +218,7 @@ def test_the_seed_decides():
 def test_asking_again_gives_the_same_rounds():
   busy = simulation(
     90,
-    timer.HourTimer(20.0),
+    server.HourTimer(20.0),
     6,
     over=3,
     dropout=0.2,
@@ -249,7 +249,7 @@ def test_over_selection_closes_rounds_earlier():
 
 
 def test_turnouts_add_up():
-  rounds = simulation(300, timer.RoundTimer(3), 50, over=15, dropout=0.1).turnouts()
+  rounds = simulation(300, server.RoundTimer(3), 50, over=15, dropout=0.1).turnouts()
   total = np.zeros(3)
   for _cohort, turnout in itertools.islice(rounds, 100):
     assert turnout.chosen == 50 + turnout.dropped + turnout.late
@@ -268,7 +268,7 @@ def test_pace_steering_spreads_choosing_over_the_time_asked_for():
 
 
 def test_forgetful_devices_break_a_timer_in_rounds():
-  forgetful = simulation(200, timer.RoundTimer(20), 5, forgetting_per_day=0.5)
+  forgetful = simulation(200, server.RoundTimer(20), 5, forgetting_per_day=0.5)
   assert attended(run(forgetful, 300)).min_sep < 20
   # A device never is twice in a round.
   assert all(np.unique(c.device_ids).size == 5 for c in run(forgetful, 300))
@@ -276,8 +276,9 @@ def test_forgetful_devices_break_a_timer_in_rounds():
 
 @pytest.mark.slow
 def test_wrong_clocks_break_a_timer_in_hours():
+  two_days = server.HourTimer(48.0)
   kept, broken = (
-    separations(run(simulation(200, timer.HourTimer(48.0), 5, wrong_clocks=share), 400))[:, 1].min()
+    separations(run(simulation(200, two_days, 5, wrong_clocks=share), 400))[:, 1].min()
     for share in (0.0, 0.1)
   )
   assert kept >= 48 * HOUR > broken
@@ -286,7 +287,7 @@ def test_wrong_clocks_break_a_timer_in_hours():
 
 @pytest.mark.slow
 def test_new_devices_replace_old_ones():
-  history = run(simulation(500, timer.HourTimer(24.0), 50, turnover_per_day=0.2), 150)
+  history = run(simulation(500, server.HourTimer(24.0), 50, turnover_per_day=0.2), 150)
   days = (history[-1].closed - history[0].started) / DAY
   ids = np.unique(np.concatenate([c.device_ids for c in history]))
   new = ids[ids >= 500]
@@ -341,7 +342,7 @@ def test_uniform_among_those_whose_timers_have_run():
   # Of 50 devices 20 wait at any time; the other 30 are alike, so that gaps
   # beyond the timer are geometric.
   alike = {'rate_spread': 0.0, 'speed_spread': 0.0}
-  history = run(simulation(50, timer.RoundTimer(5), 5, **alike), 3000)
+  history = run(simulation(50, server.RoundTimer(5), 5, **alike), 3000)
   gaps = separations(history)[:, 0] - 5
   chance = 5 / 30
   places = np.arange(20)

@@ -1,20 +1,12 @@
 import pytest
 
-from fl_dpftrl.simulation import (
-  availability,
-  cohorts,
-  fitting,
-  population,
-  recording,
-  server,
-  timer,
-)
+from fl_dpftrl.simulation import availability, cohorts, fitting, population, recording, server
 
 PHONES = cohorts.Simulation(
   population=population.Population(
     num_devices=1, dropout=0.08, availability=availability.Nightly()
   ),
-  timer=timer.RoundTimer(1),
+  timer=server.RoundTimer(1),
   server=server.Server(report_goal=10, clients_per_round=13),
 )
 
@@ -41,7 +33,7 @@ def test_one_run_of_production_predicts_the_other(language, scale, timers, known
     PHONES,
     num_devices=found.num_devices // scale,
     report_goal=other.report_goal // scale,
-    timer=timer.HourTimer(found.timer_hours),
+    timer=server.HourTimer(found.timer_hours),
   )
   predicted = recording.record(simulation.rounds(), num_rounds=other.num_rounds)
   assert predicted.min_sep == pytest.approx(other.apart, rel=0.15)
@@ -50,7 +42,7 @@ def test_one_run_of_production_predicts_the_other(language, scale, timers, known
 
 @pytest.mark.slow
 def test_finds_the_population_that_made_the_row():
-  truth = fitting.resized(PHONES, num_devices=1500, report_goal=15, timer=timer.HourTimer(48.0))
+  truth = fitting.resized(PHONES, num_devices=1500, report_goal=15, timer=server.HourTimer(48.0))
   made = recording.record(truth.rounds(), num_rounds=200)
   row = fitting.Row(15, 200, made.min_sep, made.max_participations)
   lines = []

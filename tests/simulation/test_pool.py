@@ -2,7 +2,7 @@ import hypothesis
 import numpy as np
 from hypothesis import strategies as st
 
-from fl_dpftrl.simulation import pool, waiting
+from fl_dpftrl.simulation import pool
 
 
 @hypothesis.given(
@@ -43,7 +43,7 @@ def test_draws_stay_within_the_group_at_the_edge():
   step=st.sampled_from([1.0, 60.0]),
 )
 def test_nobody_comes_back_early_and_everybody_within_a_step(times, asked, step):
-  queue = waiting.Waiting(step)
+  queue = pool.Waiting(step)
   due = {}
   for batch in times:
     first = len(due)

@@ -11,7 +11,7 @@ from fl_dpftrl import catalogue, participation, workloads
 from fl_dpftrl import error as error_lib
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import calibration
-from fl_dpftrl.comparison import contenders
+from fl_dpftrl.comparison import candidates
 
 STRATEGIES_NAME = 'strategies'
 CELLS_NAME = 'cells'
@@ -116,7 +116,7 @@ def check(study: study_file.Study) -> None:
       )
     if chosen.mechanism is not None:
       try:
-        contenders.contenders([chosen.mechanism.mechanism])
+        candidates.named([chosen.mechanism.mechanism])
       except ValueError as problem:
         raise ValueError(f'{chosen.label}: {problem}') from None
 
@@ -212,10 +212,10 @@ def _strategy_file(
   if not path.exists():
     if say is None:
       raise ValueError(f'{path} is missing; run the study first')
-    (contender,) = contenders.contenders([mechanism.mechanism])
-    if contender.optimised:
+    (candidate,) = candidates.named([mechanism.mechanism])
+    if candidate.optimised:
       say(f'optimising {mechanism.label} for n={schema.num_rounds}, b={schema.min_sep}')
-    strategy = contender.find(
+    strategy = candidate.find(
       schema, objective=mechanism.objective, workload=workloads.Workload(), progress=None
     )
     catalogue.save_strategy(path, strategy, schema=schema, objective=mechanism.objective)

@@ -12,8 +12,8 @@ from fl_dpftrl import sensitivity
 from fl_dpftrl.aggregators import factory
 from fl_dpftrl.families import base, dense, identity, linear_noise, stamped, tree_online
 from fl_dpftrl.noise import reference
+from fl_dpftrl.noise import rows as rows_lib
 from fl_dpftrl.noise import stream as streams
-from fl_dpftrl.noise.engine import maker
 
 pytestmark = pytest.mark.tff
 
@@ -123,7 +123,7 @@ def test_every_executor_makes_rows_of_n_times_z(strategy):
 )
 def test_the_engine_makes_the_same_rows_of_its_own_z(strategy):
   def rows(strategy, count):
-    made = maker.RowMaker(strategy, size=5, num_rounds=count, stddev=1.0, seed=bytes(16))
+    made = rows_lib.RowMaker(strategy, size=5, num_rounds=count, stddev=1.0, seed=bytes(16))
     out = np.zeros((count, 5), np.float32)
     for row in out:
       made.make(row)
@@ -173,7 +173,7 @@ def test_steps_that_make_other_rows_are_refused(wrong, message):
   with pytest.raises(ValueError, match=message):
     streams.make_stream(Wrong(), SPEC, stddev=1.0)
   with pytest.raises(ValueError, match=message):
-    maker.RowMaker(Wrong(), size=5, num_rounds=3, stddev=1.0, seed=bytes(16))
+    rows_lib.RowMaker(Wrong(), size=5, num_rounds=3, stddev=1.0, seed=bytes(16))
 
 
 def test_noise_that_the_sensitivity_is_not_of_is_refused():
@@ -190,4 +190,4 @@ def test_noise_that_the_sensitivity_is_not_of_is_refused():
   with pytest.raises(ValueError, match='does not undo'):
     streams.make_stream(Quiet(), SPEC, stddev=1.0)
   with pytest.raises(ValueError, match='does not undo'):
-    maker.RowMaker(Quiet(), size=5, num_rounds=3, stddev=1.0, seed=bytes(16))
+    rows_lib.RowMaker(Quiet(), size=5, num_rounds=3, stddev=1.0, seed=bytes(16))

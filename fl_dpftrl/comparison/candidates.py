@@ -13,7 +13,7 @@ from fl_dpftrl.optimization import registry
 
 
 @dataclasses.dataclass(frozen=True)
-class Contender:
+class Candidate:
   """Candidate of a comparison, which is one line of it.
 
   Attributes:
@@ -41,16 +41,14 @@ class Contender:
     return dataclasses.replace(schema, **self.made_for)
 
 
-def contenders(
-  names: Sequence[str], made_for: Sequence[Mapping[str, int]] = ({},)
-) -> list[Contender]:
+def named(names: Sequence[str], made_for: Sequence[Mapping[str, int]] = ({},)) -> list[Candidate]:
   """Returns candidates by their names.
 
   Args:
     names: names; each is a mechanism, a mechanism with its size (blt:3 or banded:64), a name in
       matrices/ or a strategy file, also as label=file.
     made_for: schema fields to optimise for; each mechanism that is optimised gives one
-      candidate per entry. See `Contender`.
+      candidate per entry. See `Candidate`.
 
   Raises:
     ValueError: if a name is unknown, its file is invalid, the mechanism takes no size, or two
@@ -71,24 +69,24 @@ def contenders(
     fixed = mechanism in catalogue.parameter_free()
     for fields in ({},) if fixed else made_for:
       found.append(
-        Contender(
+        Candidate(
           _label(name, fields), mechanism, find, fields, optimised=not fixed, find_range=find_range
         )
       )
-  labels = [contender.label for contender in found]
+  labels = [candidate.label for candidate in found]
   for label in labels:
     if labels.count(label) > 1:
       raise ValueError(f'two of them are called {label!r}; give a file another name with name=file')
   return found
 
 
-def _given(name: str) -> Contender:
+def _given(name: str) -> Candidate:
   label, equals, path = name.partition('=')
   if not (equals and label) or os.path.isfile(name):
     label, path = '', name
   if path in catalogue.parameter_free():
     strategy = catalogue.load_strategy(path)
-    return Contender(label or path, strategy.family, lambda schema, **kwargs: strategy)
+    return Candidate(label or path, strategy.family, lambda schema, **kwargs: strategy)
   try:
     file = catalogue.load(path)
   except ValueError as e:
@@ -101,7 +99,7 @@ def _given(name: str) -> Contender:
       f'{messages.quoted(path)} is neither a strategy file nor a mechanism or strategy;'
       + (f' did you mean {" or ".join(near)}?' if near else f' choose from {", ".join(names)}')
     ) from e
-  return Contender(
+  return Candidate(
     label or (path if path in catalogue.names() else pathlib.Path(path).stem),
     file.strategy.family,
     lambda schema, **kwargs: file.strategy,

@@ -1,19 +1,19 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl.simulation import server, timer
+from fl_dpftrl.simulation import server
 
 
 @pytest.mark.parametrize('rounds', [0, -1, 1.5, True, None])
 def test_refuses_timers_in_rounds(rounds):
   with pytest.raises(ValueError, match='timer_rounds'):
-    timer.RoundTimer(rounds)
+    server.RoundTimer(rounds)
 
 
 @pytest.mark.parametrize('hours', [0.0, -1.0, np.inf, np.nan])
 def test_refuses_timers_in_hours(hours):
   with pytest.raises(ValueError, match='timer_hours'):
-    timer.HourTimer(hours)
+    server.HourTimer(hours)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,7 @@ from ray import exceptions
 
 from fl_dpftrl import files, json_files
 from fl_dpftrl.families import base as strategies
-from fl_dpftrl.noise.engine import draws, snapshots, source
-from fl_dpftrl.noise.engine import maker as makers
+from fl_dpftrl.noise import ahead, draws, rows, snapshots
 
 _POLL_SECONDS = 0.2
 
@@ -51,11 +50,11 @@ class Slice:
     if folder is not None:
       folder.mkdir(mode=0o700, parents=True, exist_ok=True)
       files.remove_leftovers(folder)
-      saved = snapshots.Snapshots(folder, makers.identity(**recipe), num_rounds)
-    new_maker = lambda: makers.RowMaker(
+      saved = snapshots.Snapshots(folder, rows.identity(**recipe), num_rounds)
+    new_maker = lambda: rows.RowMaker(
       **recipe, stddev=stddev, num_rounds=num_rounds, first_chunk=first
     )
-    self._source = source.LocalSource(new_maker, saved, snapshot_rows)
+    self._source = ahead.LocalSource(new_maker, saved, snapshot_rows)
 
   def pid(self) -> int:
     """Returns the id of the process, on its machine."""
@@ -150,7 +149,7 @@ class RowSlices:
     while waiting:
       ready, waiting = ray.wait(waiting, num_returns=1, timeout=_POLL_SECONDS)
       if self._is_abandoned:
-        raise source.Abandoned
+        raise ahead.Abandoned
       for reference in ready:
         deadline = time.monotonic() + self._wait_seconds
         try:

@@ -13,8 +13,7 @@ import numpy as np
 from fl_dpftrl import digests
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.families import identity as identity_strategy
-from fl_dpftrl.noise.engine import draws
-from fl_dpftrl.noise.engine import recurrence as recurrences
+from fl_dpftrl.noise import draws, recurrence
 
 # Version of the rows: raise it with every change of their bits.
 VERSION = 4
@@ -78,7 +77,7 @@ class RowMaker:
     if strategy.max_rounds is None:
       strategy.noise(None)  # Raises where rows depend on how many there will be.
     noise = strategy.noise(num_rounds)
-    self._recurrence = recurrences.Recurrence(strategy, noise, num_rounds)
+    self._recurrence = recurrence.Recurrence(strategy, noise, num_rounds)
     self._draws = lambda: draws.Draws(seed)
     self._stddev = float(stddev)
     self._first_chunk = first_chunk
@@ -125,7 +124,7 @@ class RowMaker:
     self.row, self.is_torn = t + 1, False
     return self._stddev * float(self._recurrence.norms[t])
 
-  def _work(self, step: recurrences.Step, chunks: range, out: np.ndarray) -> None:
+  def _work(self, step: recurrence.Step, chunks: range, out: np.ndarray) -> None:
     source = self._draws()
     part, scratch = np.empty((2, draws.CHUNK), self.buffers.dtype)
     for chunk in chunks:

@@ -10,7 +10,7 @@ import pytest
 
 import fl_dpftrl
 from fl_dpftrl import files
-from fl_dpftrl.commands import outputs
+from fl_dpftrl.commands import output
 from fl_dpftrl.logs import schema
 
 POPULATION = '--population=200 --report_goal=10 --num_rounds=6 --timer_rounds=3'
@@ -53,14 +53,14 @@ def _log(tmp_path):
 def test_before_the_work(run, log, tmp_path, monkeypatch, line, flag):
   folder = tmp_path / 'folder'
   folder.mkdir()
-  original = outputs.tempfile.TemporaryFile
+  original = output.tempfile.TemporaryFile
 
   def read_only(*, dir):
     if str(dir).startswith(str(folder)):
       raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(dir))
     return original(dir=dir)
 
-  monkeypatch.setattr(outputs.tempfile, 'TemporaryFile', read_only)
+  monkeypatch.setattr(output.tempfile, 'TemporaryFile', read_only)
   flag = '--' + flag.format(folder=folder)
   status, out, err = run(f'{line} {flag}'.format(log=log))
   assert (status, out, err.count('\n')) == (2, '', 1)

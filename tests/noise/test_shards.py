@@ -6,12 +6,12 @@ import signal
 import numpy as np
 import pytest
 
-from fl_dpftrl.noise.engine import draws, source
-from fl_dpftrl.noise.engine import maker as makers
+from fl_dpftrl.noise import ahead, draws
+from fl_dpftrl.noise import rows as rows_lib
 from tests import every_family
 
 ray = pytest.importorskip('ray')
-from fl_dpftrl.noise.engine import shards  # noqa: E402
+from fl_dpftrl.noise import shards  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +40,7 @@ def slices(strategy, number=2, size=SIZE, **options):
 
 def here(strategy, size=SIZE):
   rows = np.empty([NUM_ROUNDS, size], np.float32)
-  maker = makers.RowMaker(strategy, size=size, num_rounds=NUM_ROUNDS, stddev=2.0, seed=SEED)
+  maker = rows_lib.RowMaker(strategy, size=size, num_rounds=NUM_ROUNDS, stddev=2.0, seed=SEED)
   stddevs = [maker.make(row) for row in rows]
   maker.close()
   return rows, stddevs
@@ -100,7 +100,7 @@ def test_more_actors_than_chunks_are_not_started():
 def test_an_abandoned_row_ends():
   sliced = slices(every_family.example('identity', NUM_ROUNDS))
   sliced.abandon()
-  with pytest.raises(source.Abandoned):
+  with pytest.raises(ahead.Abandoned):
     sliced.make(0, np.empty(SIZE, np.float32), 0)
   sliced.close()
 

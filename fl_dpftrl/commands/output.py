@@ -1,14 +1,17 @@
-"""Output folders of commands, written completely or not at all."""
+"""Output of commands: files and folders written whole or not at all, and progress on stderr."""
 
 import csv as csv_lib
 import io
 import pathlib
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fl_dpftrl import files, messages
+
+SECONDS = 5.0
 
 
 def check_file(flag: str, path: str | None, suffix: str = '') -> None:
@@ -110,3 +113,26 @@ def say_left_out(
     raise ValueError(f'{otherwise}: none of them supports this setting: {"; ".join(lines)}')
   for line in lines:
     print(messages.one_line(f'{command}: {line}'), file=sys.stderr)
+
+
+class Progress:
+  """Progress reporter that prints at most one line per `SECONDS`.
+
+  Args:
+    command: prefix of the lines.
+  """
+
+  def __init__(self, command: str):
+    self._command = command
+    self._start = self._last = time.monotonic()
+
+  def say(self, text: str) -> None:
+    """Prints the text, unless another line was printed just before."""
+    now = time.monotonic()
+    if now - self._last >= SECONDS:
+      self._last = now
+      print(
+        messages.one_line(f'{self._command}: {now - self._start:.0f} s, {text}'),
+        file=sys.stderr,
+        flush=True,
+      )

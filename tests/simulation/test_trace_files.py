@@ -8,11 +8,11 @@ import pickle
 import numpy as np
 import pytest
 
-from fl_dpftrl.simulation import trace_formats
+from fl_dpftrl.simulation import trace_files
 from fl_dpftrl.simulation import traces as traces_lib
 
 HOUR, DAY, WEEK = 3600, 86400, 604800
-NAMES = {'fedscale': trace_formats.read_fedscale, 'flash': trace_formats.read_flash}
+NAMES = {'fedscale': trace_files.read_fedscale, 'flash': trace_files.read_flash}
 # Entries as the documentation of FedScale prints them.
 FEDSCALE = {
   107740: {
@@ -56,12 +56,12 @@ def intervals(traces, trace=0):
 @pytest.mark.parametrize('protocol', range(pickle.HIGHEST_PROTOCOL + 1))
 def test_fedscale(tmp_path, protocol):
   path = fedscale(tmp_path, FEDSCALE, protocol)
-  traces = trace_formats.read_fedscale(path)
+  traces = trace_files.read_fedscale(path)
   assert intervals(traces, 0) == [(93283, 93284)]
   assert intervals(traces, 1) == [(0, 1)]
   assert traces.periods.tolist() == [518400, 259200]
   assert traces.left_out == 0
-  again = trace_formats.read_traces(path)
+  again = trace_files.read_traces(path)
   assert intervals(again, 0) == intervals(traces, 0)
 
 
@@ -73,15 +73,15 @@ def test_fedscale_joins_sorts_and_ends_with_its_period(tmp_path):
   }
   never = {'active': [7], 'inactive': [7], 'finish_time': DAY}
   path = fedscale(tmp_path, {'a': device, 'b': never})
-  traces = trace_formats.read_traces(path)
+  traces = trace_files.read_traces(path)
   assert intervals(traces) == [(10, 30), (500, DAY)]
   assert (traces.num_traces, traces.left_out) == (1, 1)
-  longer = trace_formats.read_traces(path, period=WEEK)
+  longer = trace_files.read_traces(path, period=WEEK)
   assert longer.periods.tolist() == [WEEK]
   with pytest.raises(ValueError, match="device 'a': .* period, 3600"):
-    trace_formats.read_traces(path, period=HOUR)
+    trace_files.read_traces(path, period=HOUR)
   with pytest.raises(ValueError, match='period must lie'):
-    trace_formats.read_traces(path, period=0)
+    trace_files.read_traces(path, period=0)
 
 
 class _Runs:
@@ -100,7 +100,7 @@ def test_a_pickle_that_runs_a_command_is_refused(tmp_path, protocol, read):
   marker = tmp_path / 'ran'
   content = {**FEDSCALE, 1: _Runs(f'touch {marker}')}
   path = fedscale(tmp_path, content, protocol)
-  reader = getattr(trace_formats, f'read_{read}')
+  reader = getattr(trace_files, f'read_{read}')
   for leave_out_bad in (False, True):
     with pytest.raises(ValueError) as error:
       reader(path, leave_out_bad=leave_out_bad)
@@ -124,7 +124,7 @@ def test_a_pickle_that_runs_a_command_is_refused(tmp_path, protocol, read):
 )
 def test_a_pickle_that_names_anything_is_refused(tmp_path, content):
   with pytest.raises(ValueError, match='more than plain containers'):
-    trace_formats.read_fedscale(fedscale(tmp_path, content))
+    trace_files.read_fedscale(fedscale(tmp_path, content))
 
 
 def test_a_pickle_that_refers_outside_is_refused(tmp_path):
@@ -132,7 +132,7 @@ def test_a_pickle_that_refers_outside_is_refused(tmp_path):
   for content in (b'Pname\n.', b'\x80\x02\x8c\x01xQ.'):
     path.write_bytes(content)
     with pytest.raises(ValueError, match='outside the file'):
-      trace_formats.read_fedscale(path)
+      trace_files.read_fedscale(path)
 
 
 @pytest.mark.parametrize('reader', ['fedscale', 'flash'])
@@ -155,7 +155,7 @@ def test_random_bytes_are_refused_in_words(tmp_path, seed):
   for content in (noise, b'\x80\x04' + noise, b'(' + noise, b'{' + noise):
     path.write_bytes(content)
     with pytest.raises(ValueError, match='trace') as error:
-      trace_formats.read_traces(path)
+      trace_files.read_traces(path)
     assert '\n' not in str(error.value)
 
 
@@ -164,9 +164,9 @@ def test_other_files(tmp_path):
   for content in (b'', b'device,start,end\n', b'[1, 2]'):
     path.write_bytes(content)
     with pytest.raises(ValueError, match='neither'):
-      trace_formats.read_traces(path)
+      trace_files.read_traces(path)
   with pytest.raises(FileNotFoundError):
-    trace_formats.read_traces(tmp_path / 'none')
+    trace_files.read_traces(tmp_path / 'none')
 
 
 def entry(**changes):
@@ -195,20 +195,20 @@ def entry(**changes):
 def test_bad_entries_of_fedscale(tmp_path, device, words):
   path = fedscale(tmp_path, {107743: FEDSCALE[107743], 'bad\none': device})
   with pytest.raises(ValueError, match=words) as error:
-    trace_formats.read_fedscale(path)
+    trace_files.read_fedscale(path)
   assert str(error.value).startswith(f"{path}, device 'bad\\none': ")
   assert '\n' not in str(error.value)
-  traces = trace_formats.read_fedscale(path, leave_out_bad=True)
+  traces = trace_files.read_fedscale(path, leave_out_bad=True)
   assert (traces.num_traces, traces.left_out) == (1, 1)
 
 
 def test_files_of_no_devices(tmp_path):
   with pytest.raises(ValueError, match='must map devices'):
-    trace_formats.read_fedscale(fedscale(tmp_path, [1, 2]))
+    trace_files.read_fedscale(fedscale(tmp_path, [1, 2]))
   with pytest.raises(ValueError, match='ever ready'):
-    trace_formats.read_fedscale(fedscale(tmp_path, {}))
+    trace_files.read_fedscale(fedscale(tmp_path, {}))
   with pytest.raises(ValueError, match='ever ready'):
-    trace_formats.read_flash(flash(tmp_path, {}))
+    trace_files.read_flash(flash(tmp_path, {}))
 
 
 # 2020-01-02 was a Thursday.
@@ -231,7 +231,7 @@ def test_flash_is_ready_when_charging_locked_and_on_wifi(tmp_path):
     '',
     '2020-01-08 11:00:00\tUnknown',
   )
-  traces = trace_formats.read_flash(flash(tmp_path, {'0': device}))
+  traces = trace_files.read_flash(flash(tmp_path, {'0': device}))
   assert traces.periods.tolist() == [WEEK]
   assert [
     ((start - THURSDAY) / HOUR, (end - THURSDAY) / HOUR) for start, end in intervals(traces)
@@ -249,7 +249,7 @@ def test_flash_starts_with_none_of_the_three(tmp_path, state):
   states.remove(state)
   lines = [f'2020-01-02 00:00:00\t{s}' for s in states]
   lines += [f'2020-01-02 01:00:00\t{state}', '2020-01-02 03:00:00\t100%']
-  traces = trace_formats.read_flash(flash(tmp_path, {'0': messages(*lines)}))
+  traces = trace_files.read_flash(flash(tmp_path, {'0': messages(*lines)}))
   # Ready from the last of them up to the last message; repeats every day.
   assert intervals(traces) == [(HOUR, 3 * HOUR)]
   assert traces.periods.tolist() == [DAY]
@@ -262,7 +262,7 @@ def test_flash_in_other_spellings_and_out_of_order(tmp_path):
     '2020-1-2 1:00:0   BATTERY_CHARGED_ON',
     '2020-01-02T01:00:00\tWifi',
   )
-  traces = trace_formats.read_flash(flash(tmp_path, {'0': device}))
+  traces = trace_files.read_flash(flash(tmp_path, {'0': device}))
   assert intervals(traces) == [(HOUR, 3 * HOUR + 300)]
 
 
@@ -292,7 +292,7 @@ def test_flash_repeats_after_days_or_weeks(tmp_path, last, period):
     ]
   )
   devices = {'0': always, '1': device}
-  traces = trace_formats.read_flash(flash(tmp_path, devices))
+  traces = trace_files.read_flash(flash(tmp_path, devices))
   if last == '2020-01-02 12:00:00':
     assert traces.left_out == 1
   else:
@@ -312,7 +312,7 @@ def test_flash_cached_timers(tmp_path):
   }
   failed = {'isSuccess': False, 'trace_start': None, 'trace_end': None, 'ready_time': []}
   path = flash(tmp_path, {'g1': good, 'g2': failed})
-  traces = trace_formats.read_traces(path)
+  traces = trace_files.read_traces(path)
   assert intervals(traces) == [
     (THURSDAY - 60, THURSDAY + 60),
     (THURSDAY + DAY, THURSDAY + DAY + HOUR),
@@ -358,10 +358,10 @@ def test_bad_entries_of_flash(tmp_path, device, words):
   )
   path = flash(tmp_path, {'good': good, 'bad': device})
   with pytest.raises(ValueError, match=words) as error:
-    trace_formats.read_flash(path)
+    trace_files.read_flash(path)
   assert str(error.value).startswith(f"{path}, device 'bad': ")
   assert '\n' not in str(error.value)
-  traces = trace_formats.read_flash(path, leave_out_bad=True)
+  traces = trace_files.read_flash(path, leave_out_bad=True)
   assert (traces.num_traces, traces.left_out) == (1, 1)
 
 

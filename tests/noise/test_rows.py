@@ -13,9 +13,7 @@ import pytest
 from fl_dpftrl.families import banded, blt, identity, stamped
 from fl_dpftrl.families import banded_toeplitz as toeplitz
 from fl_dpftrl.families import tree_online as tree
-from fl_dpftrl.noise import engine, reference
-from fl_dpftrl.noise.engine import draws
-from fl_dpftrl.noise.engine import maker as makers
+from fl_dpftrl.noise import draws, reference, rows
 
 SEED = bytes(range(16))
 # A whole chunk, and a part of another.
@@ -28,7 +26,7 @@ PUBLISHED = blt.BLT(
 
 def make(strategy, num_rounds, size=SIZE, **kwargs):
   kwargs = dict(stddev=0.5, seed=SEED, num_threads=1) | kwargs
-  return engine.RowMaker(strategy, size=size, num_rounds=num_rounds, **kwargs)
+  return rows.RowMaker(strategy, size=size, num_rounds=num_rounds, **kwargs)
 
 
 def rows_of(maker, num_rows):
@@ -48,7 +46,7 @@ def z_of(num_rows, size=SIZE, stddev=0.5):
   return stddev * z.astype(np.float64)
 
 
-@pytest.mark.parametrize('memory', makers.MEMORIES)
+@pytest.mark.parametrize('memory', rows.MEMORIES)
 @pytest.mark.parametrize('num_rounds', [1, 2, pytest.param(7, marks=pytest.mark.slow), 33])
 def test_equals_the_materialised_matrix(example, num_rounds, memory, tmp_path):
   strategy = example(num_rounds)
@@ -88,9 +86,9 @@ def test_threads_and_places_of_buffers_change_no_bit(example, tmp_path):
 def test_threads_of_linear_algebra_change_no_bit():
   program = (
     'import hashlib, numpy as np\n'
-    'from fl_dpftrl.noise import engine\n'
+    'from fl_dpftrl.noise import rows\n'
     'from fl_dpftrl.families import banded_toeplitz as toeplitz\n'
-    'maker = engine.RowMaker(toeplitz.BandedToeplitz(0.99 ** np.arange(150),'
+    'maker = rows.RowMaker(toeplitz.BandedToeplitz(0.99 ** np.arange(150),'
     ' None), size=20_000, num_rounds=99, stddev=1.0, seed=bytes(16))\n'
     'row = np.empty(20_000, np.float32)\n'
     'rows = hashlib.sha256()\n'
@@ -224,7 +222,7 @@ def test_identities_tell_noise_apart():
   base = dict(size=8, seed=SEED, precision='float32')
 
   def found(strategy=PUBLISHED, **changes):
-    return makers.identity(strategy, **{**base, **changes})
+    return rows.identity(strategy, **{**base, **changes})
 
   others = [
     found(),

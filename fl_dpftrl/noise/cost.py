@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.families import linear_noise
-from fl_dpftrl.noise.engine import recurrence as recurrences
+from fl_dpftrl.noise import recurrence
 
 # Seconds a parameter on one core, measured on a server's processor: a normal
 # drawn, a buffer that is read and written, and one that is read.
@@ -27,7 +27,7 @@ class Cost(NamedTuple):
 def buffer_bytes(strategy: strategies.Strategy, num_rounds: int, num_parameters: int) -> int:
   """Returns the size of the buffers for num_rounds noise rows, in float32."""
   noise = strategy.noise(num_rounds)
-  return recurrences.layout(noise, num_rounds)[0] * _BYTES * num_parameters
+  return recurrence.layout(noise, num_rounds)[0] * _BYTES * num_parameters
 
 
 def predict(strategy: strategies.Strategy, num_rounds: int, num_parameters: int) -> Cost:
@@ -44,7 +44,7 @@ def predict(strategy: strategies.Strategy, num_rounds: int, num_parameters: int)
   strategies.check_num_rounds(strategy, num_rounds)
   noise = strategy.noise(num_rounds)
   draws = sum(len(noise.at(t).draws) for t in range(num_rounds)) / num_rounds
-  copies, at_once = recurrences.layout(noise, num_rounds)
+  copies, at_once = recurrence.layout(noise, num_rounds)
   at_once = at_once or 1
   if isinstance(noise.at(num_rounds - 1).update, linear_noise.Add):
     written = copies

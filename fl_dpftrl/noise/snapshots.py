@@ -14,7 +14,7 @@ import zlib
 import numpy as np
 
 from fl_dpftrl import files, sealed
-from fl_dpftrl.noise.engine import maker as makers
+from fl_dpftrl.noise import rows as rows_lib
 
 _NAME = re.compile(r'before-(\d{9})\.json')
 
@@ -37,7 +37,7 @@ class Snapshots:
     matches = (_NAME.fullmatch(path.name) for path in self._folder.iterdir())
     return sorted(int(match[1]) for match in matches if match)
 
-  def save(self, maker: makers.RowMaker) -> None:
+  def save(self, maker: rows_lib.RowMaker) -> None:
     """Writes the buffers that no file holds yet, then the list of them all."""
     if not maker.versions or maker.row in self.rows():
       return
@@ -59,7 +59,7 @@ class Snapshots:
     about = {**self._of, 'buffers': listed}
     sealed.write(self._list(maker.row), about, durable=False)
 
-  def load(self, maker: makers.RowMaker, row: int) -> None:
+  def load(self, maker: rows_lib.RowMaker, row: int) -> None:
     """Brings a new maker with buffers to the latest readable snapshot up to a row."""
     for before in reversed([r for r in self.rows() if r <= row]):
       listed = self._read(before)
@@ -84,7 +84,7 @@ class Snapshots:
       if path.name not in names:
         path.unlink(missing_ok=True)
 
-  def _fill(self, maker: makers.RowMaker, listed: list) -> bool:
+  def _fill(self, maker: rows_lib.RowMaker, listed: list) -> bool:
     maker.buffers[:] = 0.0
     for buffer, version, checksum in listed:
       try:

@@ -5,20 +5,20 @@ from fl_dpftrl.commands import main
 from fl_dpftrl.families import banded_toeplitz as toeplitz
 from fl_dpftrl.families import dense, identity
 from fl_dpftrl.families import tree_online as tree
-from fl_dpftrl.noise import engine
+from fl_dpftrl.noise import cost, rows
 
 
 def test_memory_is_that_of_the_buffers(example):
-  cost = engine.predict(example(33), 33, 1000)
-  maker = engine.RowMaker(example(33), size=1000, num_rounds=33, stddev=1.0, seed=bytes(16))
-  assert abs(cost.memory_bytes - maker.buffers.nbytes) <= 4000
-  assert 1e-6 < cost.seconds_per_round < 1e-2
+  predicted = cost.predict(example(33), 33, 1000)
+  maker = rows.RowMaker(example(33), size=1000, num_rounds=33, stddev=1.0, seed=bytes(16))
+  assert abs(predicted.memory_bytes - maker.buffers.nbytes) <= 4000
+  assert 1e-6 < predicted.seconds_per_round < 1e-2
 
 
 def test_what_takes_longer():
   bands = lambda count: toeplitz.BandedToeplitz(np.ones(count), None)
   times = [
-    engine.predict(strategy, 512, 4_000_000).seconds_per_round
+    cost.predict(strategy, 512, 4_000_000).seconds_per_round
     for strategy in (
       identity.Identity(),
       bands(64),
@@ -32,7 +32,7 @@ def test_what_takes_longer():
 
 def test_refuses():
   with pytest.raises(ValueError, match='num_parameters must be .* got 0'):
-    engine.predict(identity.Identity(), 5, 0)
+    cost.predict(identity.Identity(), 5, 0)
 
 
 def test_describe_shows_it(capsys):

@@ -1,4 +1,4 @@
-"""Rows that are made ahead of time, in the background."""
+"""Rows that are made ahead of time, in the background, and the sources that they come from."""
 
 import concurrent.futures
 import functools
@@ -6,21 +6,107 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from fl_dpftrl.noise.engine import source
+from fl_dpftrl.noise import rows, snapshots
 
 _Made = TypeVar('_Made')
 _NICENESS = 5
+
+
+class Source(Protocol):
+  """Source of noise rows, made in this process or received in slices."""
+
+  def make(self, row: int, out: np.ndarray, used: int) -> float:
+    """Writes a row into out, float32, and returns its standard deviation.
+
+    Rows before `used` will not be asked for again.
+    """
+    ...
+
+  def abandon(self) -> None:
+    """Ends the making of a row from another thread."""
+    ...
+
+  def close(self) -> None: ...
+
+
+class Abandoned(Exception):
+  """The source was closed while it made a row."""
+
+
+class LocalSource:
+  """Makes noise rows with a `RowMaker`, including rows before its current one.
+
+  Args:
+    new_maker: returns a `RowMaker` that starts from row 0.
+    saved: snapshots of the maker; None for none.
+    snapshot_rows: rows between two snapshots; 0 writes none.
+  """
+
+  def __init__(
+    self,
+    new_maker: Callable[[], rows.RowMaker],
+    saved: snapshots.Snapshots | None = None,
+    snapshot_rows: int = 0,
+  ):
+    self._new_maker, self._snapshots = new_maker, saved
+    self._snapshot_rows = snapshot_rows
+    self._maker: rows.RowMaker | None = None
+    self._closing = False
+
+  def make(self, row: int, out: np.ndarray, used: int) -> float:
+    """See `Source`.
+
+    Raises:
+      Abandoned: if it was closed meanwhile.
+    """
+    maker = self._maker
+    if maker is None or maker.is_torn or maker.row > row:
+      if maker is not None:
+        maker.close()
+      self._maker = None  # Until the next is whole.
+      maker = self._new_maker()
+      if not maker.versions:  # Without buffers, any row can be the first.
+        maker.restore(row, [])
+      elif self._snapshots is not None:
+        self._snapshots.load(maker, row)
+      self._maker = maker
+    while True:
+      if self._closing:
+        raise Abandoned
+      t = maker.row
+      if self._snapshots is not None and self._snapshot_rows and t and t % self._snapshot_rows == 0:
+        self._snapshots.save(maker)
+        self._snapshots.keep(used)
+      stddev = maker.make(out)
+      if t == row:
+        return stddev
+
+  @property
+  def reached(self) -> int:
+    """The row that is being made, or comes next; −1 where none was begun."""
+    maker = self._maker
+    return -1 if maker is None else maker.row
+
+  def abandon(self) -> None:
+    """See `Source`."""
+    self._closing = True
+
+  def close(self) -> None:
+    if self._maker is not None:
+      self._maker.close()
+      self._maker = None
+    self._closing = False
 
 
 class Ahead(Generic[_Made]):
   """Makes one row after the other, while whoever wants them does other things.
 
   Args:
-    make: row → what `take` returns for it.
+    make: row → what `row` returns for it.
   """
 
   def __init__(self, make: Callable[[int], _Made]):
@@ -48,7 +134,7 @@ class Ahead(Generic[_Made]):
     threading.Thread(target=run, name='noise', daemon=True).start()
     return made
 
-  def take(self, row: int) -> _Made:
+  def row(self, row: int) -> _Made:
     """Returns what was made for a row, once it is.
 
     Raises:
@@ -74,7 +160,7 @@ class Rows:
     num_rounds: rows that there are.
   """
 
-  def __init__(self, new_source: Callable[[bytes], source.Source], size: int, num_rounds: int):
+  def __init__(self, new_source: Callable[[bytes], Source], size: int, num_rounds: int):
     self._new_source = new_source
     self._size, self._num_rounds = size, num_rounds
     self._lock = threading.Lock()
@@ -94,13 +180,13 @@ class Rows:
         make = functools.partial(_make, self._new_source(seed), self._size)
         self._last, self._seed, self._ahead = None, seed, Ahead(make)
       if self._last is None or self._last[0] != row:
-        self._last = row, self._ahead.take(row)
+        self._last = row, self._ahead.row(row)
       if row + 1 < self._num_rounds:
         self._ahead.begin(row + 1)
       return self._last[1]
 
 
-def _make(rows: source.Source, size: int, row: int) -> tuple[np.ndarray, float]:
+def _make(rows: Source, size: int, row: int) -> tuple[np.ndarray, float]:
   values = np.empty(size, np.float32)
   return values, rows.make(row, values, row)
 

@@ -3,14 +3,14 @@
 import pytest
 
 from fl_dpftrl import catalogue, participation, workloads
-from fl_dpftrl.comparison import contenders as lib
+from fl_dpftrl.comparison import candidates as lib
 from fl_dpftrl.families import blt
 
 SCHEMA = participation.MinSep(num_rounds=40, min_sep=10, max_participations=3)
 
 
 def test_names():
-  found = lib.contenders(['identity', 'blt:2', 'blt-b400', 'banded'])
+  found = lib.named(['identity', 'blt:2', 'blt-b400', 'banded'])
   assert [c.label for c in found] == ['identity', 'blt:2', 'blt-b400', 'banded']
   assert [c.mechanism for c in found] == ['identity', 'blt', 'blt', 'banded']
   assert all(c.target(SCHEMA) == SCHEMA for c in found)
@@ -21,7 +21,7 @@ def test_names():
 def test_a_file_goes_by_its_stem(tmp_path):
   path = tmp_path / 'mine.json'
   catalogue.save_strategy(path, blt.BLT([0.5], [0.5]), schema=SCHEMA, objective='max')
-  (found,) = lib.contenders([str(path)])
+  (found,) = lib.named([str(path)])
   assert (found.label, found.mechanism) == ('mine', 'blt')
 
 
@@ -32,17 +32,17 @@ def test_a_file_may_be_given_another_name(tmp_path):
     path, blt.BLT([0.5], [0.5]), schema=SCHEMA, objective='max', workload=workload
   )
   with pytest.raises(ValueError, match="called 'blt'.* with name=file"):
-    lib.contenders(['blt', str(path)])
-  found = lib.contenders(['blt', f'mine={path}', 'blt-b400'])
+    lib.named(['blt', str(path)])
+  found = lib.named(['blt', f'mine={path}', 'blt-b400'])
   assert [c.label for c in found] == ['blt', 'mine', 'blt-b400']
   assert [c.workload for c in found] == [None, workload, workloads.Workload()]
   odd = tmp_path / 'a=b.json'
   odd.write_text(path.read_text())
-  assert lib.contenders([str(odd)])[0].label == 'a=b'
+  assert lib.named([str(odd)])[0].label == 'a=b'
 
 
 def test_held_ones_are_for_what_is_optimised():
-  found = lib.contenders(['tree_online', 'blt', 'blt-b400'], [{}, {'min_sep': 5, 'num_rounds': 30}])
+  found = lib.named(['tree_online', 'blt', 'blt-b400'], [{}, {'min_sep': 5, 'num_rounds': 30}])
   assert [c.label for c in found] == [
     'tree_online',
     'blt',
@@ -67,16 +67,16 @@ def test_held_ones_are_for_what_is_optimised():
 )
 def test_refusals(names, message):
   with pytest.raises(ValueError, match=message):
-    lib.contenders(names)
+    lib.named(names)
 
 
 def test_a_broken_file_says_what_is_wrong_with_it(tmp_path):
   path = tmp_path / 'mine.json'
   path.write_text('{"format": "other"}')
   with pytest.raises(ValueError, match='format must be'):
-    lib.contenders([str(path)])
+    lib.named([str(path)])
 
 
 def test_a_name_that_is_nearly_right_is_told_which():
   with pytest.raises(ValueError, match=r"'bandedd' is neither .*; did you mean banded or "):
-    lib.contenders(['bandedd'])
+    lib.named(['bandedd'])

@@ -1,0 +1,353 @@
+"""Readers of trace files as FedScale and FLASH publish them.
+
+In every format, devices that are never ready are left out and counted, and intervals that
+overlap, touch or are unsorted are joined. An interval includes its start and excludes its end;
+both projects include the end too. An interval that ends in the second in which it starts is
+thus empty.
+
+Sources: Lai et al. 2022, "FedScale: benchmarking model and system performance of federated
+learning at scale"; Yang et al. 2021, "Characterizing impacts of heterogeneity in federated
+learning upon large-scale smartphone data" (FLASH).
+"""
+
+import calendar
+import datetime
+import os
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fl_dpftrl import json_files
+from fl_dpftrl import messages as text
+from fl_dpftrl.simulation import plain_pickle
+from fl_dpftrl.simulation import traces as traces_lib
+
+_Path = str | os.PathLike[str]
+
+MOST_BYTES = 2**28
+"""Size of a file of traces: 256 MiB."""
+_MOST_SECONDS = 2**40
+# FLASH's cached timers count seconds from 2020-01-02 00:00, a Thursday.
+_CACHE_START = 1577923200
+_MESSAGE = re.compile(
+  r'(\d{4})[-/](\d\d?)[-/](\d\d?)[ T]+(\d\d?):(\d\d?):(\d\d?)(?:\.\d+)?'
+  r'\s+(\S+)'
+)
+_LEVEL = re.compile(r'\d+(\.\d+)?%')
+_CHARGING, _LOCKED, _WIFI = 1, 2, 4
+_READY = _CHARGING | _LOCKED | _WIFI
+# Condition that each message refers to, and its value after the message.
+_MEANS = {
+  'battery_charged_on': (_CHARGING, True),
+  'battery_charged_off': (_CHARGING, False),
+  'screen_lock': (_LOCKED, True),
+  'screen_unlock': (_LOCKED, False),
+  'wifi': (_WIFI, True),
+  'unknown': (_WIFI, False),
+  '2g': (_WIFI, False),
+  '3g': (_WIFI, False),
+  '4g': (_WIFI, False),
+  '5g': (_WIFI, False),
+  'screen_on': (0, False),
+  'screen_off': (0, False),
+}
+
+
+class Ready(NamedTuple):
+  """Times at which a device is ready.
+
+  Attributes:
+    starts: starts of the intervals, in seconds from a Monday, 00:00.
+    ends: ends of the intervals, each at or after its start.
+    length: length of the trace, in seconds.
+    period: seconds after which it repeats, at least its length.
+  """
+
+  starts: list[int]
+  ends: list[int]
+  length: int
+  period: int
+
+
+def read_traces(
+  path: _Path, *, period: int | None = None, leave_out_bad: bool = False
+) -> traces_lib.Traces:
+  """Reads the traces of a file and detects its format from its content.
+
+  Args:
+    path: file for read_fedscale or read_flash.
+    period: see read_fedscale.
+    leave_out_bad: see read_fedscale.
+
+  Raises:
+    OSError: if the file cannot be read.
+    ValueError: if the file has neither format, or its reader raises.
+  """
+  content = _content(path)
+  if content.lstrip().startswith(b'{'):
+    return _gather(path, _json(path, content), flash_entry, period, leave_out_bad)
+  # A pickle of protocol 2 and above, or a dictionary of protocol 1 or 0.
+  if content.startswith((b'\x80', b'}', b'(')):
+    devices = plain_pickle.load(path, content)
+    return _gather(path, devices, fedscale_entry, period, leave_out_bad)
+  raise ValueError(f'{path} is neither a pickle of FedScale nor JSON of FLASH')
+
+
+def read_fedscale(
+  path: _Path, *, period: int | None = None, leave_out_bad: bool = False
+) -> traces_lib.Traces:
+  """Reads traces of FedScale: its pickle client_behave_trace or a similar one.
+
+  The pickle maps each device to a dictionary. Its 'active' and 'inactive' list when the device
+  starts and stops being available, in seconds. Its 'finish_time' is the number of seconds after
+  which that repeats; times past it never occur. Other entries are ignored. The trace has
+  neither weekday nor time of day: its second 0 is taken as a Monday, 00:00 UTC.
+
+  Args:
+    path: pickle file; no code of it is run, and it is rejected if it holds more than plain
+      containers and numbers.
+    period: overrides the seconds after which each trace repeats; at least the length of each
+      trace.
+    leave_out_bad: leaves out and counts devices with a malformed trace instead of rejecting the
+      file.
+
+  Raises:
+    OSError: if the file cannot be read.
+    ValueError: if the file or a device's trace is malformed, no device is ever ready, or the
+      period is out of range. The message names the file and the device.
+  """
+  devices = plain_pickle.load(path, _content(path))
+  return _gather(path, devices, fedscale_entry, period, leave_out_bad)
+
+
+def read_flash(
+  path: _Path, *, period: int | None = None, leave_out_bad: bool = False
+) -> traces_lib.Traces:
+  """Reads traces of FLASH: its state_traces.json or its cached_timers.json.
+
+  Both map each device to an object. In the first file, its 'messages' are events of the device;
+  ready_by_messages interprets them. In the second file, its 'ready_time' lists pairs of
+  times at which it starts and stops being ready, in seconds from 2020-01-02 00:00, within
+  'trace_start' to 'trace_end'. If 'isSuccess' is false, the device counts as one that is never
+  ready.
+
+  The clock of a trace is taken as UTC. A trace keeps its time of day. It repeats after the
+  least whole number of days that covers its first to last message, or of weeks if that exceeds
+  a week. It keeps its weekdays if that is whole weeks.
+
+  Args:
+    path: JSON file.
+    period: see read_fedscale.
+    leave_out_bad: see read_fedscale.
+
+  Raises:
+    OSError: if the file cannot be read.
+    ValueError: as for read_fedscale.
+  """
+  return _gather(path, _json(path, _content(path)), flash_entry, period, leave_out_bad)
+
+
+def _content(path: _Path) -> bytes:
+  try:
+    return json_files.read_bytes(path, most_bytes=MOST_BYTES)
+  except ValueError as error:
+    raise ValueError(f'{path}: {error}') from None
+
+
+def _json(path: _Path, content: bytes) -> object:
+  try:
+    return json_files.parse(content)
+  except ValueError as error:
+    raise ValueError(f'{path} is no JSON of traces, or is not whole: {error}') from None
+
+
+def _gather(
+  path: _Path,
+  devices: object,
+  read: Callable[[object], Ready],
+  period: int | None,
+  leave_out_bad: bool,
+) -> traces_lib.Traces:
+  if not isinstance(devices, dict):
+    raise ValueError(f'{path} must map devices to their traces, got a {type(devices).__name__}')
+  if period is not None and not 1 <= period <= traces_lib.LONGEST:
+    raise ValueError(f'period must lie in 1 to {traces_lib.LONGEST} seconds, got {period!r}')
+  starts, ends, sizes, periods = [], [], [], []
+  for name, device in devices.items():
+    try:
+      ready = read(device)
+      if period is not None and ready.length > period:
+        raise ValueError(f'a trace of {ready.length} seconds is longer than period, {period}')
+    except ValueError as error:
+      if leave_out_bad:
+        continue
+      raise ValueError(f'{path}, device {text.quoted(name)}: {error}') from None
+    if any(start < end for start, end in zip(ready.starts, ready.ends)):
+      starts += ready.starts
+      ends += ready.ends
+      sizes.append(len(ready.starts))
+      periods.append(ready.period if period is None else period)
+  if not sizes:
+    raise ValueError(f'{path} has no device that is ever ready')
+  return traces_lib.Traces.from_intervals(
+    np.repeat(np.arange(len(sizes)), sizes),
+    np.array(starts, np.int64),
+    np.array(ends, np.int64),
+    np.array(periods, np.int64),
+    left_out=len(devices) - len(sizes),
+  )
+
+
+def fedscale_entry(device: object) -> Ready:
+  """Parses an entry of a FedScale trace; see read_fedscale.
+
+  Raises:
+    ValueError: if the entry has another structure.
+  """
+  entries = _entries(device, ('active', 'inactive', 'finish_time'))
+  for name in ('active', 'inactive'):
+    if not isinstance(entries[name], (list, tuple)):
+      raise ValueError(f'{name} must be a list, got {_short(entries[name])}')
+  if len(entries['active']) != len(entries['inactive']):
+    raise ValueError(
+      f'active has {len(entries["active"])} times, inactive {len(entries["inactive"])}'
+    )
+  period = _checked_period(_seconds('finish_time', entries['finish_time']))
+  starts, ends = [], []
+  for index, pair in enumerate(zip(entries['active'], entries['inactive'])):
+    start, end = _interval(index, pair, 0, _MOST_SECONDS)
+    starts.append(min(start, period))
+    ends.append(min(end, period))
+  return Ready(starts, ends, period, period)
+
+
+def flash_entry(device: object) -> Ready:
+  """Parses an entry of a FLASH trace; see read_flash.
+
+  Raises:
+    ValueError: if the entry has another structure.
+  """
+  if isinstance(device, dict) and 'messages' in device:
+    starts, ends, first, last = ready_by_messages(device['messages'])
+  else:
+    if not _entries(device, ('isSuccess',))['isSuccess']:
+      return Ready([], [], 0, traces_lib.DAY)
+    entries = _entries(device, ('ready_time', 'trace_start', 'trace_end'))
+    first = _seconds('trace_start', entries['trace_start'])
+    last = _seconds('trace_end', entries['trace_end'])
+    times = entries['ready_time']
+    if not isinstance(times, list):
+      raise ValueError(f'ready_time must be a list, got {_short(times)}')
+    pairs = [_interval(index, pair, first, last) for index, pair in enumerate(times)]
+    starts = [start + _CACHE_START for start, _ in pairs]
+    ends = [end + _CACHE_START for _, end in pairs]
+  return Ready(
+    [start - traces_lib.MONDAY for start in starts],
+    [end - traces_lib.MONDAY for end in ends],
+    last - first,
+    _checked_period(_covering(last - first)),
+  )
+
+
+def _covering(seconds: int) -> int:
+  """Returns the least period of whole days, or whole weeks beyond a week."""
+  days = max(1, -(-seconds // traces_lib.DAY))
+  if days > 7:
+    days = 7 * -(-days // 7)
+  return days * traces_lib.DAY
+
+
+def _checked_period(period: int) -> int:
+  if not 1 <= period <= traces_lib.LONGEST:
+    raise ValueError(f'repeats after {period} seconds, which must lie in 1 to {traces_lib.LONGEST}')
+  return period
+
+
+def _interval(index: int, pair: object, first: int, last: int) -> tuple[int, int]:
+  if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+    raise ValueError(f'interval {index} must be two times, got {_short(pair)}')
+  start, end = (_seconds(f'interval {index}', time) for time in pair)
+  if not first <= start <= end <= last:
+    raise ValueError(f'interval {index} must ascend within {first} to {last}, got {start} to {end}')
+  return start, end
+
+
+def _entries(device: object, names: tuple[str, ...]) -> json_files.Object:
+  if not (isinstance(device, dict) and all(name in device for name in names)):
+    raise ValueError(f'must have the entries {", ".join(names)}, got {_short(device)}')
+  return device
+
+
+def _seconds(name: str, value: Any) -> int:
+  whole = isinstance(value, (int, float)) and not isinstance(value, bool)
+  if not whole or not abs(value) <= _MOST_SECONDS or value != int(value):
+    raise ValueError(f'{name} must be whole seconds, got {_short(value)}')
+  return int(value)
+
+
+def _short(value: object) -> str:
+  return text.quoted(value)
+
+
+def ready_by_messages(messages: object) -> tuple[list[int], list[int], int, int]:
+  """Returns the times when the device charges, locked and on Wi-Fi.
+
+  This is FLASH's own rule. None of the three conditions holds before the first message about
+  it. battery_charged_on and _off report charging; screen_lock and screen_unlock report the
+  lock. wifi means Wi-Fi; unknown and 2g to 5g mean no Wi-Fi. screen_on, screen_off and battery
+  levels such as 87.0% change nothing. A device that is still ready at the last message was
+  ready up to then; FLASH drops that last interval.
+
+  Args:
+    messages: text with a time and a state per line, separated by white space. States may be in
+      capitals. A time is year, month, day, hour, minute and second, 2020-01-31 22:05:00, also
+      with / for - or T for the space, without leading zeros, or with fractions of a second,
+      which are dropped. Lines are sorted by time; lines of the same second keep their order.
+
+  Returns:
+    Starts and ends of the ready intervals, ascending, and the times of the first and last
+    message, all in seconds from 1970-01-01 00:00.
+
+  Raises:
+    ValueError: if messages are malformed, or there is none.
+  """
+  if not isinstance(messages, str):
+    raise ValueError(f'messages must be text, got {text.quoted(messages)}')
+  events = []
+  for number, line in enumerate(messages.split('\n'), 1):
+    line = line.strip()
+    if line:
+      events.append(_event(number, line))
+  if not events:
+    raise ValueError('messages holds no message')
+  events.sort(key=lambda event: event[0])
+  starts: list[int] = []
+  ends: list[int] = []
+  holds = 0
+  for time, condition, is_true in events:
+    was_ready = holds == _READY
+    holds = holds | condition if is_true else holds & ~condition
+    if (holds == _READY) != was_ready:
+      (ends if was_ready else starts).append(time)
+  if len(ends) < len(starts):
+    ends.append(events[-1][0])
+  return starts, ends, events[0][0], events[-1][0]
+
+
+def _event(number: int, line: str) -> tuple[int, int, bool]:
+  match = _MESSAGE.fullmatch(line)
+  if match is None:
+    raise ValueError(f'message {number} must be a time and a state, got {text.quoted(line)}')
+  *numbers, state = match.groups()
+  year, month, day, hour, minute, second = map(int, numbers)
+  try:
+    time = datetime.datetime(year, month, day, hour, minute, second)
+  except ValueError:
+    raise ValueError(f'message {number} has no such time: {text.quoted(line)}') from None
+  state = state.lower()
+  means = (0, False) if _LEVEL.fullmatch(state) else _MEANS.get(state)
+  if means is None:
+    raise ValueError(f'message {number} has an unknown state: {text.quoted(state)}')
+  return calendar.timegm(time.timetuple()), *means
