@@ -6,7 +6,7 @@ import functools
 import sys
 from collections.abc import Callable, Sequence
 
-from fl_dpftrl import json_files, messages, participation, workloads
+from fl_dpftrl import json_files, messages, participation, tables, workloads
 from fl_dpftrl.commands import flags, output, workload_flags
 from fl_dpftrl.comparison import candidates as candidates_lib
 from fl_dpftrl.comparison import sweep
@@ -210,7 +210,7 @@ def _in_words(schema: participation.MinSep, number: Callable[[float], str]) -> s
 
 def show(result: json_files.Object) -> str:
   """Formats one row per result; columns with one value stand above the table."""
-  same, table = flags.shared_columns(result['rows'], _SCHEMA)
+  same, table = tables.shared_columns(result['rows'], _SCHEMA)
   header = ', '.join(f'{name} {value}' for name, value in same.items())
   header = f'{header}, objective {result["objective"]}'
   if result['workload'] != 'prefix':

@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 import functools
 
-from fl_dpftrl import json_files, messages, rounding
+from fl_dpftrl import json_files, messages, rounding, tables
 from fl_dpftrl.accounting import extrapolation, gaussian
 from fl_dpftrl.commands import flags, output
 from fl_dpftrl.comparison import candidates as candidates_lib
@@ -237,7 +237,7 @@ def _figures(
 
 def show(result: json_files.Object) -> str:
   """Formats one row per prediction and the assumptions."""
-  same, table = flags.shared_columns(result['rows'], _MAY_BE_SHARED)
+  same, table = tables.shared_columns(result['rows'], _MAY_BE_SHARED)
   header = ', '.join(f'{name} {value}' for name, value in same.items() if value is not None)
   lines = [f'predicted, not run: {header}', '', table, '']
   lines += ['This is no guarantee. Besides those of `account`, it assumes:', '']

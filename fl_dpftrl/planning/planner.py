@@ -2,12 +2,16 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from fl_dpftrl import json_files, participation
+from fl_dpftrl import json_files, participation, tables
 from fl_dpftrl.planning import candidates as candidates_lib
 from fl_dpftrl.planning import forecast as forecast_lib
 from fl_dpftrl.planning import recommendation as recommendation_lib
 from fl_dpftrl.simulation import scenario as scenario_lib
+
+if TYPE_CHECKING:
+  import pandas
 
 MAX_COPIES = 16
 """Default limit of model copies; noise updates all of them in each round."""
@@ -68,6 +72,53 @@ class Plan:
       'settings': [setting.to_json() for setting in self.settings],
       'assumptions': list(self.assumptions),
     }
+
+  def __repr__(self) -> str:
+    best, planned, range_ = self.best, self.planned, self.forecast.range
+    days = ' to '.join(dict.fromkeys(f'{end:.3g}' for end in range_['days']))
+    shown = {
+      'strategy': best.candidate.label,
+      'memory_copies': best.candidate.memory_copies,
+      'noise_multiplier': best.guarantee.noise_multiplier,
+      'epsilon': best.guarantee.epsilon,
+      'delta': best.guarantee.delta,
+      'num_rounds': planned.num_rounds,
+      'min_sep': planned.min_sep,
+      'max_participations': planned.participations,
+      'days': days,
+      'alternatives': len(best.alternatives),
+    }
+    return tables.at_a_prompt(
+      'Plan: a prediction, not a guarantee', tables.table(shown).splitlines()
+    )
+
+  def _repr_html_(self) -> str:
+    return tables.as_html('Plan: a prediction, not a guarantee', self._options())
+
+  def to_pandas(self) -> 'pandas.DataFrame':
+    """Returns the recommended strategy and its alternatives as a data frame."""
+    return tables.frame(self._options())
+
+  def _options(self) -> list[json_files.Object]:
+    best = self.best
+    same = {
+      'strategy': best.candidate.label,
+      'memory_copies': best.candidate.memory_copies,
+      'loss_ratio': 1.0,
+      'noise_multiplier': best.guarantee.noise_multiplier,
+      'epsilon': best.guarantee.epsilon,
+    }
+    others = [
+      {
+        'strategy': option.candidate.label,
+        'memory_copies': option.candidate.memory_copies,
+        'loss_ratio': option.loss_ratio,
+        'noise_multiplier': option.noise_multiplier,
+        'epsilon': best.guarantee.epsilon,
+      }
+      for option in best.alternatives
+    ]
+    return [same, *others]
 
   @property
   def assumptions(self) -> tuple[str, ...]:
