@@ -9,11 +9,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from fl_dpftrl import counts as counts_lib
-from fl_dpftrl.centralized import chances
-from fl_dpftrl.centralized import sampling as sampling_lib
+from fl_dpftrl.centralized import chances, sampling
 
 
-def contradictions(happened: chances.Logged, scheme: sampling_lib.Cyclic) -> list[str]:
+def contradictions(happened: chances.Logged, scheme: sampling.Cyclic) -> list[str]:
   """Returns reasons why a log contradicts a scheme; empty if it does not.
 
   Args:
@@ -21,16 +20,16 @@ def contradictions(happened: chances.Logged, scheme: sampling_lib.Cyclic) -> lis
     scheme: sampling scheme for the same number of rounds.
   """
   found = list(_parts(happened, scheme))
-  if not isinstance(scheme, sampling_lib.CyclicPoisson):
+  if not isinstance(scheme, sampling.CyclicPoisson):
     found += _sizes(happened, scheme)
-  if isinstance(scheme, sampling_lib.Shuffled):
+  if isinstance(scheme, sampling.Shuffled):
     found += _passes(happened, scheme)
-  if not found and isinstance(scheme, sampling_lib.Sampled):
+  if not found and isinstance(scheme, sampling.Sampled):
     found += chances.improbable(happened, scheme)
   return found
 
 
-def _parts(happened: chances.Logged, scheme: sampling_lib.Cyclic) -> Iterator[str]:
+def _parts(happened: chances.Logged, scheme: sampling.Cyclic) -> Iterator[str]:
   """Yields faults of examples that left their part, or of too many examples."""
   parts, separations = scheme.num_parts, happened.separations
   astray = np.flatnonzero(separations.values % parts)
@@ -49,7 +48,7 @@ def _parts(happened: chances.Logged, scheme: sampling_lib.Cyclic) -> Iterator[st
     )
 
 
-def _sizes(happened: chances.Logged, scheme: sampling_lib.Cyclic) -> Iterator[str]:
+def _sizes(happened: chances.Logged, scheme: sampling.Cyclic) -> Iterator[str]:
   """Yields faults of batches that do not have the scheme's one size."""
   cohorts = happened.cohorts
   wrong = np.flatnonzero(cohorts.counts != scheme.batch_size)
@@ -66,7 +65,7 @@ def _sizes(happened: chances.Logged, scheme: sampling_lib.Cyclic) -> Iterator[st
     )
 
 
-def _passes(happened: chances.Logged, scheme: sampling_lib.Shuffled) -> Iterator[str]:
+def _passes(happened: chances.Logged, scheme: sampling.Shuffled) -> Iterator[str]:
   """Yields faults of examples drawn twice in a pass, or not at all."""
   end = scheme.num_parts * scheme.pass_turns
   twice = _before(happened.cohorts, end) - _before(happened.newcomers, end)
@@ -85,7 +84,7 @@ def _passes(happened: chances.Logged, scheme: sampling_lib.Shuffled) -> Iterator
       f'an example was in {least:,} rounds, where each of the {passes:,}'
       ' passes goes through all of them'
     )
-  if isinstance(scheme, sampling_lib.ShuffledOnce):
+  if isinstance(scheme, sampling.ShuffledOnce):
     apart = happened.separations.values
     wrong = apart[apart != scheme.schema.min_sep]
     if wrong.size:

@@ -5,8 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from fl_dpftrl import catalogue, participation
-from fl_dpftrl import sensitivity as sensitivity_lib
+from fl_dpftrl import catalogue, participation, sensitivity
 from fl_dpftrl.comparison import candidates as compared
 from fl_dpftrl.comparison import sweep
 from fl_dpftrl.families import base
@@ -144,7 +143,7 @@ def measure(
   """
   files = {s: catalogue.describe(strategy, schema=s) for s in schemas}
   for file in files.values():
-    if file.sensitivity.kind == sensitivity_lib.LOWER_BOUND:
+    if file.sensitivity.kind == sensitivity.LOWER_BOUND:
       raise ValueError('only a lower bound of its sensitivity is known')
   most_rounds = max(schema.num_rounds for schema in schemas)
   return Candidate(

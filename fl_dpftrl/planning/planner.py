@@ -5,9 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from fl_dpftrl import json_files, participation, tables
-from fl_dpftrl.planning import candidates as candidates_lib
+from fl_dpftrl.planning import candidates, recommendation
 from fl_dpftrl.planning import forecast as forecast_lib
-from fl_dpftrl.planning import recommendation as recommendation_lib
 from fl_dpftrl.simulation import scenario as scenario_lib
 
 if TYPE_CHECKING:
@@ -31,9 +30,9 @@ class Plan:
   """
 
   forecast: forecast_lib.Forecast
-  best: recommendation_lib.Recommendation
-  settings: tuple[recommendation_lib.Setting | recommendation_lib.Missing, ...]
-  skipped: tuple[candidates_lib.Skipped, ...]
+  best: recommendation.Recommendation
+  settings: tuple[recommendation.Setting | recommendation.Missing, ...]
+  skipped: tuple[candidates.Skipped, ...]
   max_copies: int
   objective: str
 
@@ -42,13 +41,13 @@ class Plan:
     """Schema for which ε is predicted, worse than all simulations."""
     return self.best.guarantee.schema
 
-  def missing(self) -> list[recommendation_lib.Missing]:
+  def missing(self) -> list[recommendation.Missing]:
     """Returns the settings without a result."""
-    return [s for s in self.settings if isinstance(s, recommendation_lib.Missing)]
+    return [s for s in self.settings if isinstance(s, recommendation.Missing)]
 
-  def possible(self) -> list[recommendation_lib.Setting]:
+  def possible(self) -> list[recommendation.Setting]:
     """Returns the settings with a result, the planned one among them."""
-    return [s for s in self.settings if isinstance(s, recommendation_lib.Setting)]
+    return [s for s in self.settings if isinstance(s, recommendation.Setting)]
 
   def to_json(self) -> json_files.Object:
     """Returns all figures; none of them is a guarantee."""
@@ -196,15 +195,15 @@ def plan(
     return lambda steps, loss: progress(f'{label}: {steps} steps')
 
   planned = forecast.planned
-  origins, skipped = candidates_lib.named(strategies, planned)
-  tried = candidates_lib.find(origins, forecast.schemas, planned, objective=objective, watch=watch)
-  found = [c for c in tried if isinstance(c, candidates_lib.Candidate)]
-  skipped += [c for c in tried if isinstance(c, candidates_lib.Skipped)]
+  origins, skipped = candidates.named(strategies, planned)
+  tried = candidates.find(origins, forecast.schemas, planned, objective=objective, watch=watch)
+  found = [c for c in tried if isinstance(c, candidates.Candidate)]
+  skipped += [c for c in tried if isinstance(c, candidates.Skipped)]
   if not found:
     raise ValueError(
       f'none of the strategies is suitable: {"; ".join(f"{s.label}: {s.reason}" for s in skipped)}'
     )
-  best = recommendation_lib.recommend(
+  best = recommendation.recommend(
     found,
     forecast.schemas,
     planned,
@@ -217,7 +216,7 @@ def plan(
   return Plan(
     forecast=forecast,
     best=best,
-    settings=tuple(recommendation_lib.settings(forecast, best, watch=watch)),
+    settings=tuple(recommendation.settings(forecast, best, watch=watch)),
     skipped=tuple(skipped),
     max_copies=max_copies,
     objective=objective,

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from fl_dpftrl import json_files, participation
 from fl_dpftrl.accounting import calibration, gaussian
 from fl_dpftrl.comparison import sweep
-from fl_dpftrl.planning import candidates as candidates_lib
+from fl_dpftrl.planning import candidates, simulating
 from fl_dpftrl.planning import forecast as forecast_lib
-from fl_dpftrl.planning import simulating
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,7 +29,7 @@ class Option:
     same_noise_epsilon: its ε at the same noise in the model.
   """
 
-  candidate: candidates_lib.Candidate
+  candidate: candidates.Candidate
   fits: bool
   regret: float
   loss_ratio: float
@@ -63,7 +62,7 @@ class Recommendation:
     options: all strategies including this one, sorted by loss.
   """
 
-  candidate: candidates_lib.Candidate
+  candidate: candidates.Candidate
   guarantee: gaussian.Guarantee
   epsilons: tuple[float, ...]
   options: tuple[Option, ...]
@@ -112,10 +111,8 @@ class Recommendation:
 
 
 def choose(
-  found: Sequence[candidates_lib.Candidate],
-  schemas: Sequence[participation.MinSep],
-  max_copies: int,
-) -> candidates_lib.Candidate:
+  found: Sequence[candidates.Candidate], schemas: Sequence[participation.MinSep], max_copies: int
+) -> candidates.Candidate:
   """Returns the candidate with the least regret among those that fit.
 
   Raises:
@@ -125,11 +122,11 @@ def choose(
   if not fitting:
     least = min(candidate.memory_copies for candidate in found)
     raise ValueError(f'max_copies={max_copies} is below the {least} that every strategy here needs')
-  return fitting[candidates_lib.least_regret(fitting, schemas)]
+  return fitting[candidates.least_regret(fitting, schemas)]
 
 
 def recommend(
-  found: Sequence[candidates_lib.Candidate],
+  found: Sequence[candidates.Candidate],
   schemas: Sequence[participation.MinSep],
   planned: participation.MinSep,
   simulated: Sequence[participation.MinSep],
@@ -246,7 +243,7 @@ def settings(
   forecast: forecast_lib.Forecast,
   best: Recommendation,
   *,
-  watch: candidates_lib.Watch = lambda label: lambda steps, loss: None,
+  watch: candidates.Watch = lambda label: lambda steps, loss: None,
 ) -> list[Setting | Missing]:
   """Returns the planned run and all others that were simulated, at the same model noise.
 
@@ -282,11 +279,11 @@ def _setting(
   outcome: simulating.Outcome,
   forecast: forecast_lib.Forecast,
   best: Recommendation,
-  watch: candidates_lib.Watch,
+  watch: candidates.Watch,
 ) -> Setting | Missing:
   candidate, schema = best.candidate, forecast.planned_like(outcome)
   try:
-    if candidates_lib.too_slow(candidate, schema):
+    if candidates.too_slow(candidate, schema):
       raise ValueError(
         f'optimising {candidate.label} for n={schema.num_rounds} and b={schema.min_sep} takes many'
         ' minutes'
@@ -296,9 +293,7 @@ def _setting(
       ' rounds'
     )
     strategy = candidate.origin.find(schema, objective=candidate.objective, progress=progress)
-    found = candidates_lib.measure(
-      candidate.origin, strategy, [schema], objective=candidate.objective
-    )
+    found = candidates.measure(candidate.origin, strategy, [schema], objective=candidate.objective)
   except sweep.UNSUPPORTED as e:
     return Missing(
       report_goal=outcome.report_goal, num_rounds=outcome.num_rounds, reason=sweep.one_line(e)

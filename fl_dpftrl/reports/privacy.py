@@ -18,8 +18,7 @@ from scipy import special
 import fl_dpftrl
 from fl_dpftrl import files, rounding
 from fl_dpftrl.centralized import drawn as drawn_lib
-from fl_dpftrl.replaying import facts as facts_lib
-from fl_dpftrl.replaying import publication
+from fl_dpftrl.replaying import facts, publication
 from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.reports import figures, page, svg
 from fl_dpftrl.reports import setting as setting_lib
@@ -108,7 +107,7 @@ def _clip_norm(statement: statement_lib.Statement, setting: Setting) -> str:
   return 'not recorded' if found is None else rounding.exact(found)
 
 
-def _participation(run: facts_lib.RunFacts, one: str) -> list[figures.Figure]:
+def _participation(run: facts.RunFacts, one: str) -> list[figures.Figure]:
   """Draws the participations in a run; nothing if for publication."""
   if run.counted is None:
     return []
