@@ -181,10 +181,10 @@ def guarantee(
     sensitivity = amplification.sensitivity(strategy, scheme, adjacency)
     spent: list[float | None] = [None] * len(deltas)
     if noise_multiplier and not reasons:
-      found = amplification.account(
+      amplified = amplification.account(
         strategy, scheme, noise_multiplier=noise_multiplier, delta=deltas[0], adjacency=adjacency
       )
-      spent = [found.epsilon, *map(found.epsilon_at, deltas[1:])]
+      spent = [amplified.epsilon, *map(amplified.epsilon_at, deltas[1:])]
     loss = privacy_loss.PrivacyLoss(
       sensitivity=sensitivity,
       sensitivity_kind='exact',

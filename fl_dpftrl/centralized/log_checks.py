@@ -19,14 +19,14 @@ def contradictions(happened: chances.Logged, scheme: sampling.Cyclic) -> list[st
     happened: participation observed in the log.
     scheme: sampling scheme for the same number of rounds.
   """
-  found = list(_parts(happened, scheme))
+  violations = list(_parts(happened, scheme))
   if not isinstance(scheme, sampling.CyclicPoisson):
-    found += _sizes(happened, scheme)
+    violations += _sizes(happened, scheme)
   if isinstance(scheme, sampling.Shuffled):
-    found += _passes(happened, scheme)
-  if not found and isinstance(scheme, sampling.Sampled):
-    found += chances.improbable(happened, scheme)
-  return found
+    violations += _passes(happened, scheme)
+  if not violations and isinstance(scheme, sampling.Sampled):
+    violations += chances.improbable(happened, scheme)
+  return violations
 
 
 def _parts(happened: chances.Logged, scheme: sampling.Cyclic) -> Iterator[str]:

@@ -110,8 +110,8 @@ def _named(name: str) -> Any:
   folder = os.getcwd()
   sys.path.insert(0, folder)
   try:
-    found = getattr(importlib.import_module(module), attribute)
-    return found() if inspect.isfunction(found) else found
+    named = getattr(importlib.import_module(module), attribute)
+    return named() if inspect.isfunction(named) else named
   except Exception as e:  # The module is the user's: it may raise anything.
     raise ValueError(f'--aggregator={name} failed with {type(e).__name__}: {e}') from e
   finally:

@@ -80,8 +80,10 @@ def run(args: argparse.Namespace) -> json_files.Object:
   folder = None if args.output is None else output.folder(args.output)
   _warn_of_workloads(candidates, workload)
   watch = sweep.said(output.Progress('compare').say)
-  found = sweep.run(candidates, schemas, objective=args.objective, watch=watch, workload=workload)
-  entries, skipped = found.entries, found.skipped
+  comparison = sweep.run(
+    candidates, schemas, objective=args.objective, watch=watch, workload=workload
+  )
+  entries, skipped = comparison.entries, comparison.skipped
   axis = varying[0] if varying else None
   output.say_left_out(
     'compare',

@@ -94,9 +94,9 @@ def run(args: argparse.Namespace) -> json_files.Object:
   folder = None if args.output is None else output.folder(args.output)
   watch = sweep.said(output.Progress('extrapolate').say)
   options = {'delta': args.delta, 'objective': args.objective, 'watch': watch}
-  found = list(predictions.run(candidates, references, deployments, **options))
-  entries = [item for item in found if isinstance(item, predictions.Entry)]
-  skipped = [item for item in found if isinstance(item, predictions.Skipped)]
+  predicted = list(predictions.run(candidates, references, deployments, **options))
+  entries = [item for item in predicted if isinstance(item, predictions.Entry)]
+  skipped = [item for item in predicted if isinstance(item, predictions.Skipped)]
   value = lambda skip: getattr(skip.deployment, axis)
   output.say_left_out(
     'extrapolate',

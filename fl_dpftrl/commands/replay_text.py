@@ -61,25 +61,25 @@ def _most(result: statement.Statement) -> str:
 
 def _violated(result: statement.Statement) -> list[str]:
   """Returns what a declared schema that does not hold leaves, as lines."""
-  found = result.violations
-  if found is None:
+  violations = result.violations
+  if violations is None:
     return []
   places = [
-    f'{p.round} of run {p.run}' if result.several else str(p.round) for p in found.first_rounds
+    f'{p.round} of run {p.run}' if result.several else str(p.round) for p in violations.first_rounds
   ]
-  more = ', …' if found.num_rounds > len(places) else ''
+  more = ', …' if violations.num_rounds > len(places) else ''
   void = result.void_reason is not None or result.worst_case.epsilon is None
   lines = [
     '',
-    f'{"VOID: " if void else ""}not kept to what was declared: {found.num_devices} devices, in'
-    f' {found.num_rounds} rounds'
+    f'{"VOID: " if void else ""}not kept to what was declared: {violations.num_devices} devices, in'
+    f' {violations.num_rounds} rounds'
     f' ({", ".join(places)}{more})',
-    f'  largest loss of one of them   ε = {_up(found.largest.epsilon)},'
-    f' ρ = {_up(found.largest.rho)}',
-    f'  any one of the {found.num_complied} others    ε ≤ {_up(found.complied.epsilon)},'
-    f' ρ ≤ {_up(found.complied.rho)}',
+    f'  largest loss of one of them   ε = {_up(violations.largest.epsilon)},'
+    f' ρ = {_up(violations.largest.rho)}',
+    f'  any one of the {violations.num_complied} others    ε ≤ {_up(violations.complied.epsilon)},'
+    f' ρ ≤ {_up(violations.complied.rho)}',
   ]
-  return lines if void else [*lines, f'  {found.MEANING}']
+  return lines if void else [*lines, f'  {violations.MEANING}']
 
 
 def _per_run(result: statement.Statement) -> list[str]:

@@ -272,7 +272,7 @@ def columns_of(
     mechanism_of[label] = entry.candidate.mechanism
     if entry.schema != last:
       continue
-    found = first_columns(entry.strategy, last.num_rounds)
-    if found is not None and found.strategy[1:].any():
-      columns[label] = found
+    first = first_columns(entry.strategy, last.num_rounds)
+    if first is not None and first.strategy[1:].any():
+      columns[label] = first
   return columns, mechanism_of, last

@@ -185,10 +185,10 @@ def run(
   entries: list[Entry] = []
   skipped: list[Skipped] = []
   for candidate in candidates:
-    for schema, found in zip(
+    for schema, searched in zip(
       schemas, search(candidate, schemas, objective=objective, watch=watch, workload=workload)
     ):
-      measured = _measure(candidate, schema, found, workload)
+      measured = _measure(candidate, schema, searched, workload)
       if isinstance(measured, Entry):
         entries.append(measured)
       else:
@@ -225,15 +225,15 @@ def search(
 
   A strategy that several schemas share is found once.
   """
-  found: dict[participation.MinSep, Found] = {}
+  searched: dict[participation.MinSep, Found] = {}
   for schema in schemas:
     progress = watch(candidate, schema)
     target = candidate.target(schema)
-    if target not in found:
-      found[target] = _find(
+    if target not in searched:
+      searched[target] = _find(
         candidate, target, objective=objective, workload=workload, progress=progress
       )
-    yield found[target]
+    yield searched[target]
 
 
 def _find(candidate, target, **kwargs) -> Found:
@@ -248,14 +248,14 @@ def _find(candidate, target, **kwargs) -> Found:
 def _measure(
   candidate: candidates_lib.Candidate,
   schema: participation.MinSep,
-  found: Found,
+  searched: Found,
   workload: workloads.Workload,
 ) -> Entry | Skipped:
-  if found.strategy is None:
-    return Skipped(candidate, schema, found.reason)
+  if searched.strategy is None:
+    return Skipped(candidate, schema, searched.reason)
   try:
-    measured = catalogue.describe(found.strategy, schema=schema, workload=workload)
-    copies = found.strategy.memory_copies(schema.num_rounds)
+    measured = catalogue.describe(searched.strategy, schema=schema, workload=workload)
+    copies = searched.strategy.memory_copies(schema.num_rounds)
   except UNSUPPORTED as e:
     return Skipped(candidate, schema, one_line(e))
   row = Row(
@@ -265,9 +265,9 @@ def _measure(
     max_participations=schema.participations,
     **measured.figures,
     memory_copies=copies,
-    seconds=found.seconds,
+    seconds=searched.seconds,
   )
-  return Entry(candidate, schema, found.strategy, row)
+  return Entry(candidate, schema, searched.strategy, row)
 
 
 def one_line(raised: BaseException) -> str:

@@ -77,8 +77,8 @@ class Stamped(base.Strategy):
 
     def step(t):
       within = t % self.block_rounds
-      found = inner.at(within)
-      return found._replace(restart=found.restart or not within)
+      step = inner.at(within)
+      return step._replace(restart=step.restart or not within)
 
     return linear_noise.LinearNoise(inner.num_buffers, step, period=self.block_rounds)
 

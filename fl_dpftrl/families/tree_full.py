@@ -177,13 +177,13 @@ class TreeFull(base.Strategy):
   def repeated_sensitivity(
     self, block_rounds: int, schema: participation.MinSep
   ) -> sensitivity_lib.Sensitivity:
-    found = nested.repeated_sensitivity(self.nested_blocks, block_rounds, schema)
+    bound = nested.repeated_sensitivity(self.nested_blocks, block_rounds, schema)
     if all(
       self.planned_rounds(size) == size
       for size in set(blocks.sizes(schema.num_rounds, block_rounds))
     ):
-      return found
-    return sensitivity_lib.Sensitivity(found.value, sensitivity_lib.UPPER_BOUND)
+      return bound
+    return sensitivity_lib.Sensitivity(bound.value, sensitivity_lib.UPPER_BOUND)
 
   def gram_matrix(self, num_rounds: int) -> np.ndarray:
     if self.planned_rounds(num_rounds) == num_rounds:

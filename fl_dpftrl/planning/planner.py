@@ -197,14 +197,14 @@ def plan(
   planned = forecast.planned
   origins, skipped = candidates.named(strategies, planned)
   tried = candidates.find(origins, forecast.schemas, planned, objective=objective, watch=watch)
-  found = [c for c in tried if isinstance(c, candidates.Candidate)]
+  evaluated = [c for c in tried if isinstance(c, candidates.Candidate)]
   skipped += [c for c in tried if isinstance(c, candidates.Skipped)]
-  if not found:
+  if not evaluated:
     raise ValueError(
       f'none of the strategies is suitable: {"; ".join(f"{s.label}: {s.reason}" for s in skipped)}'
     )
   best = recommendation.recommend(
-    found,
+    evaluated,
     forecast.schemas,
     planned,
     [outcome.schema for outcome in forecast.outcomes],

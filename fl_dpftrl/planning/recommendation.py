@@ -111,22 +111,24 @@ class Recommendation:
 
 
 def choose(
-  found: Sequence[candidates.Candidate], schemas: Sequence[participation.MinSep], max_copies: int
+  evaluated: Sequence[candidates.Candidate],
+  schemas: Sequence[participation.MinSep],
+  max_copies: int,
 ) -> candidates.Candidate:
   """Returns the candidate with the least regret among those that fit.
 
   Raises:
     ValueError: if none fits.
   """
-  fitting = [c for c in found if c.memory_copies <= max_copies]
+  fitting = [c for c in evaluated if c.memory_copies <= max_copies]
   if not fitting:
-    least = min(candidate.memory_copies for candidate in found)
+    least = min(candidate.memory_copies for candidate in evaluated)
     raise ValueError(f'max_copies={max_copies} is below the {least} that every strategy here needs')
   return fitting[candidates.least_regret(fitting, schemas)]
 
 
 def recommend(
-  found: Sequence[candidates.Candidate],
+  evaluated: Sequence[candidates.Candidate],
   schemas: Sequence[participation.MinSep],
   planned: participation.MinSep,
   simulated: Sequence[participation.MinSep],
@@ -139,7 +141,7 @@ def recommend(
   """Chooses a strategy and computes the predicted ε of all candidates.
 
   Args:
-    found: candidates, evaluated at all schemas.
+    evaluated: candidates, evaluated at all schemas.
     schemas: schemas that may occur.
     planned: one of the schemas, for which ε is stated.
     simulated: schema of each simulation, for the range of ε.
@@ -154,7 +156,7 @@ def recommend(
   """
   if (noise_multiplier is None) == (epsilon is None):
     raise ValueError('give noise_multiplier or epsilon, and not both')
-  best = choose(found, schemas, max_copies)
+  best = choose(evaluated, schemas, max_copies)
   sensitivity = best.files[planned].sensitivity
   if noise_multiplier is None:
     effective = calibration.effective_noise_multiplier(epsilon, delta)  # type: ignore[arg-type]
@@ -162,7 +164,7 @@ def recommend(
   guarantee = gaussian.from_sensitivity(
     sensitivity, planned, noise_multiplier=noise_multiplier, delta=delta
   )
-  fitting = [c for c in found if c.memory_copies <= max_copies]
+  fitting = [c for c in evaluated if c.memory_copies <= max_copies]
   least = {s: min(c.loss(s) for c in fitting) for s in schemas}
 
   def option(candidate):
@@ -179,7 +181,7 @@ def recommend(
       same_noise_epsilon=gaussian.epsilon(effective / ratio, delta),
     )
 
-  by_loss = sorted(found, key=lambda candidate: candidate.loss(planned))
+  by_loss = sorted(evaluated, key=lambda candidate: candidate.loss(planned))
   epsilons = {
     schema: gaussian.epsilon(noise_multiplier / best.files[schema].sensitivity.value, delta)
     for schema in set(simulated)
@@ -256,7 +258,7 @@ def settings(
     watch: progress callback; see `candidates`.
   """
   planned = forecast.outcomes[0]
-  found: list[Setting | Missing] = [
+  results: list[Setting | Missing] = [
     Setting(
       report_goal=planned.report_goal,
       num_rounds=planned.num_rounds,
@@ -267,12 +269,12 @@ def settings(
     )
   ]
   for outcome in forecast.nearby.outcomes:
-    found.append(_setting(outcome, forecast, best, watch))
+    results.append(_setting(outcome, forecast, best, watch))
   for (name, value), reason in forecast.nearby.stalled.items():
     own = {'report_goal': planned.report_goal, 'num_rounds': planned.num_rounds}
-    found.append(Missing(**{**own, name: value}, reason=reason))
+    results.append(Missing(**{**own, name: value}, reason=reason))
   key = lambda setting: (setting.num_rounds, setting.report_goal)
-  return sorted(found, key=key)
+  return sorted(results, key=key)
 
 
 def _setting(
@@ -293,15 +295,17 @@ def _setting(
       ' rounds'
     )
     strategy = candidate.origin.find(schema, objective=candidate.objective, progress=progress)
-    found = candidates.measure(candidate.origin, strategy, [schema], objective=candidate.objective)
+    measured = candidates.measure(
+      candidate.origin, strategy, [schema], objective=candidate.objective
+    )
   except sweep.UNSUPPORTED as e:
     return Missing(
       report_goal=outcome.report_goal, num_rounds=outcome.num_rounds, reason=sweep.one_line(e)
     )
   share = outcome.report_goal / forecast.outcomes[0].report_goal
   noise = best.noise_in_model * share
-  multiplier = noise / found.error(schema)
-  effective = multiplier / found.files[schema].sensitivity.value
+  multiplier = noise / measured.error(schema)
+  effective = multiplier / measured.files[schema].sensitivity.value
   return Setting(
     report_goal=outcome.report_goal,
     num_rounds=outcome.num_rounds,

@@ -103,8 +103,8 @@ def _clip_norm(statement: statement_lib.Statement, setting: Setting) -> str:
   recorded = {run.clip_norm for run in statement.runs} - {None}
   if len(recorded) > 1 or any(r.clip_norm_changes or r.adaptive_clipping for r in statement.runs):
     return 'that of each round, see above'
-  found = next(iter(recorded), setting.clip_norm)
-  return 'not recorded' if found is None else rounding.exact(found)
+  clip_norm = next(iter(recorded), setting.clip_norm)
+  return 'not recorded' if clip_norm is None else rounding.exact(clip_norm)
 
 
 def _participation(run: facts.RunFacts, one: str) -> list[figures.Figure]:
@@ -150,13 +150,13 @@ def _losses(
 
 def _versions() -> list[tuple[str, str]]:
   """Returns the releases that made the page."""
-  found = [('fl_dpftrl', fl_dpftrl.__version__), ('python', platform.python_version())]
+  releases = [('fl_dpftrl', fl_dpftrl.__version__), ('python', platform.python_version())]
   for package in _PACKAGES:
     try:
-      found.append((package, importlib.metadata.version(package)))
+      releases.append((package, importlib.metadata.version(package)))
     except importlib.metadata.PackageNotFoundError:
       continue
-  return found
+  return releases
 
 
 class Errors(NamedTuple):
