@@ -22,7 +22,15 @@ import numpy as np
 
 import fl_dpftrl
 from fl_dpftrl import error as error_lib
-from fl_dpftrl import files, json_files, messages, participation, strategy_document, workloads
+from fl_dpftrl import (
+  files,
+  json_files,
+  messages,
+  participation,
+  strategy_document,
+  tables,
+  workloads,
+)
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.families import base, registry
 
@@ -75,6 +83,23 @@ class StrategyFile:
       'max_error': self.error.max,
       'rms_loss': self.rms_loss,
       'max_loss': self.max_loss,
+    }
+
+  def __repr__(self) -> str:
+    return tables.at_a_prompt('StrategyFile', tables.table(self._shown()).splitlines())
+
+  def _repr_html_(self) -> str:
+    return tables.as_html('StrategyFile', [self._shown()])
+
+  def _shown(self) -> json_files.Object:
+    schema = self.schema
+    return {
+      'mechanism': self.strategy.family,
+      'schema': f'{type(schema).__name__}({schema.num_rounds}, {schema.min_sep},'
+      f' {schema.participations})',
+      'workload': self.workload.name,
+      'objective': self.objective,
+      **self.figures,
     }
 
 

@@ -115,14 +115,14 @@ def _levels(value: Any) -> int:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> Object:
-  found = dict(pairs)
-  if len(found) < len(pairs):
+  result = dict(pairs)
+  if len(result) < len(pairs):
     seen = set()
     for key, _ in pairs:
       if key in seen:
         raise ValueError(f'it has the key {messages.quoted(key)} twice')
       seen.add(key)
-  return found
+  return result
 
 
 def _whole_number(text: str) -> int:

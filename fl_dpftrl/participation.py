@@ -27,7 +27,7 @@ def positive_integer(name: str, value: Any, most: int = _MOST) -> int:
   return integer
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class MinSep:
   """(k, b)-min-sep participation: at most k rounds, at least b apart.
 
@@ -80,7 +80,7 @@ class MinSep:
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class FixedSeparation(MinSep):
   """(k, b)-participation: at most k rounds, each exactly b after the last.
 

@@ -77,14 +77,14 @@ def _unknown() -> tuple[participation.MinSep, ...]:
 
   It has 500 to 8,000 rounds, min-sep 50 to 1,000 and 2 to 20 participations.
   """
-  found = {
+  recipes = {
     _min_sep(n, b, min(k, -(-n // b)))
     for n in (500, 1250, 3000, 8000)
     for b in (50, 220, 1000)
     for k in (2, 5, 20)
     if b <= n
   }
-  return tuple(sorted(found, key=dataclasses.astuple))
+  return tuple(sorted(recipes, key=dataclasses.astuple))
 
 
 _PAPERS = _min_sep(2052, 342, 6)

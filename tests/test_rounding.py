@@ -7,9 +7,9 @@ import markupsafe
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl import participation, rounding
+from fl_dpftrl import participation, rounding, tables
 from fl_dpftrl.accounting import gaussian, privacy_loss
-from fl_dpftrl.commands import flags, replay_text
+from fl_dpftrl.commands import replay_text
 from fl_dpftrl.planning import recommendation
 from fl_dpftrl.replaying import statement
 from fl_dpftrl.reports import figures, page
@@ -112,13 +112,13 @@ def strategies_row(sigma, epsilon):
 
 
 def table_row(sigma, epsilon):
-  lines = flags.table({'noise_multiplier': sigma, 'epsilon': epsilon})
+  lines = tables.table({'noise_multiplier': sigma, 'epsilon': epsilon})
   return [line.split()[-1] for line in lines.splitlines()]
 
 
 def column_row(sigma, epsilon):
   rows = [{'effective_noise_multiplier': sigma, 'epsilon': epsilon}]
-  return flags.columns(rows).splitlines()[-1].split()
+  return tables.columns(rows).splitlines()[-1].split()
 
 
 @pytest.mark.slow

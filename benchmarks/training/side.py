@@ -24,7 +24,7 @@ import tensorflow_federated as tff
 from benchmarks.training import cases
 from experiments.stackoverflow import model as model_lib
 from experiments.stackoverflow import networks
-from experiments.stackoverflow.datasets import dataset as dataset_lib
+from experiments.stackoverflow.datasets import dataset
 from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
 from fl_dpftrl import runtime
 from fl_dpftrl.aggregators import factory
@@ -143,7 +143,7 @@ def federated(case: cases.Case, batch_size: int) -> Callable[[], None]:
   )
   state = process.initialize()
   rows = dict(zip(map(str, range(case.clients)), sentences(case)))
-  data = dataset_lib.Dataset(
+  data = dataset.Dataset(
     name=case.name,
     vocabulary=vocabulary,
     train_clients=list(rows),
@@ -158,7 +158,7 @@ def federated(case: cases.Case, batch_size: int) -> Callable[[], None]:
   def train():
     nonlocal state
     state = process.next(
-      state, [dataset_lib.client_dataset(data, client, batch_size=batch_size) for client in rows]
+      state, [dataset.client_dataset(data, client, batch_size=batch_size) for client in rows]
     ).state
 
   return train

@@ -151,8 +151,8 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
         )
       is_number = isinstance(value, numbers.Real) and math.isfinite(value)
       if isinstance(value, bool) or not is_number or not is_valid(value):
-        found = messages.kind(value) if name == 'noise_seed' else repr(value)
-        raise ValueError(f'{name} must be {what}, got {found}')
+        shown = messages.kind(value) if name == 'noise_seed' else repr(value)
+        raise ValueError(f'{name} must be {what}, got {shown}')
       object.__setattr__(self, name, kind(value))
     if self.memory not in placement.CHOICES:
       choices = ', '.join(placement.CHOICES)

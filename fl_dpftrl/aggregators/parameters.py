@@ -141,11 +141,11 @@ def _checked(noise: Any, own: Parameters, names: Sequence[str]) -> Any:
   noise = tf.nest.map_structure(tf.convert_to_tensor, noise)
   are_same, differences = [], []
   for name, expected in zip(names, _tensors(own)):
-    found = getattr(noise.parameters, name)
-    are_same.append(tf.equal(found, expected))
+    stored = getattr(noise.parameters, name)
+    are_same.append(tf.equal(stored, expected))
     words = f' {name}'
     if name in _CHANGEABLE:
-      value = tf.strings.as_string(found, shortest=True)
+      value = tf.strings.as_string(stored, shortest=True)
       words = tf.strings.join([f' {name} ', value, f' (here {getattr(own, name)})'])
     differences.append(tf.where(are_same[-1], '', words))
   message = tf.strings.join(['the state of the noise has another', *differences, f': {_REMEDY}'])

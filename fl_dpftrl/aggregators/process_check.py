@@ -10,7 +10,7 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
-from fl_dpftrl.aggregators import factory as factory_lib
+from fl_dpftrl.aggregators import factory
 from fl_dpftrl.runtime import rounds
 
 # Most paths that a message lists.
@@ -83,7 +83,7 @@ class ProcessCheck:
     )
 
 
-def check_process(process: Any, aggregator: factory_lib.CorrelatedNoiseFactory) -> ProcessCheck:
+def check_process(process: Any, aggregator: factory.CorrelatedNoiseFactory) -> ProcessCheck:
   """Finds what a process learns from clients beside the release of its aggregator.
 
   Clients' data are followed through `process.next`, tensor by tensor, into the state and out of
@@ -98,7 +98,7 @@ def check_process(process: Any, aggregator: factory_lib.CorrelatedNoiseFactory) 
   Raises:
     ValueError: unless these are a process of TFF and a CorrelatedNoiseFactory.
   """
-  if not isinstance(aggregator, factory_lib.CorrelatedNoiseFactory):
+  if not isinstance(aggregator, factory.CorrelatedNoiseFactory):
     raise ValueError(f'aggregator must be a CorrelatedNoiseFactory, got {type(aggregator)}')
   one = rounds.of(process)
   own = [release for release in one.releases if release.identity == aggregator.release_identity]

@@ -162,13 +162,13 @@ def _alike(seen: _Coordinates, alpha: float) -> result.Check:
   size = len(seen.squares)
   levels = 0.5 ** np.arange(2, 2 + _LEVELS)
   limits = stats.binom.isf(alpha / (2 * _LEVELS), size, levels)
-  found = []
+  deviations = []
   for tail, word in zip(_tails(seen.squares, seen.entries), ('less', 'more')):
     counts = np.searchsorted(np.sort(tail), levels)
     worst = int(np.argmax(counts / np.maximum(limits, 1.0)))
     where = f'{word} noise than in a share of {levels[worst]:.2g}'
-    found.append((float(counts[worst]), max(float(limits[worst]), 1.0), where))
-  count, limit, where = max(found, key=lambda one: one[0] / one[1])
+    deviations.append((float(counts[worst]), max(float(limits[worst]), 1.0), where))
+  count, limit, where = max(deviations, key=lambda one: one[0] / one[1])
   return result.Check(
     name='coordinates_alike',
     statistic=count,

@@ -79,7 +79,7 @@ class Canaries(NamedTuple):
     """Returns the updates of the canaries in each round, by the patterns of the filters."""
     norm = clip_norm * (_FAR if subject.clips else 1.0)
     zeros = np.zeros(sum(subject.sizes), np.float32)
-    patterns = np.array([found.pattern for found in filters])
+    patterns = np.array([chosen.pattern for chosen in filters])
 
     def cohort(t):
       sent = norm * patterns[self.filters, t]
@@ -98,20 +98,22 @@ class Canaries(NamedTuple):
 
 
 def gaussian(
-  found: Filter, noise: Sequence[noise_tests.Noise], response: float, alpha: float, delta: float
+  chosen: Filter, noise: Sequence[noise_tests.Noise], response: float, alpha: float, delta: float
 ) -> float:
   """Returns a bound on ε for Gaussian noise; too large with probability alpha.
 
   The response is a lower bound with a probability of its own.
   """
-  scores = np.concatenate([found.weights @ run.released for run in noise])
+  scores = np.concatenate([chosen.weights @ run.released for run in noise])
   return _epsilon(
-    response * float(found.weights @ found.pattern), bounds.largest_deviation(scores, alpha), delta
+    response * float(chosen.weights @ chosen.pattern),
+    bounds.largest_deviation(scores, alpha),
+    delta,
   )
 
 
 def gaussian_of_tensors(
-  found: Filter,
+  chosen: Filter,
   noise: Sequence[noise_tests.Noise],
   scores: np.ndarray,
   tensors: np.ndarray,
@@ -124,7 +126,7 @@ def gaussian_of_tensors(
   the root of their number, so that both bounds together leave their distance.
 
   Args:
-    found: filter that the canaries serve, and that no run of `noise` has chosen.
+    chosen: filter that the canaries serve, and that no run of `noise` has chosen.
     noise: runs without the canaries' coordinates, where these take part.
     scores: of the canaries, shape [num_canaries].
     tensors: number of the tensor of each of them.
@@ -135,7 +137,7 @@ def gaussian_of_tensors(
   each = alpha / (2 * max(1, len(numbers)))
   best = 0.0
   for number in numbers:
-    parts = [found.weights @ run.released[:, run.tensors == number] for run in noise]
+    parts = [chosen.weights @ run.released[:, run.tensors == number] for run in noise]
     deviation = bounds.largest_deviation(np.concatenate(parts), each)
     own = scores[tensors == number]
     distance = float(own.mean()) - float(stats.norm.isf(each)) * deviation / math.sqrt(own.size)

@@ -201,20 +201,22 @@ class _Worst(NamedTuple):
   where: str = ''
 
 
-def _worst(found: Sequence[tuple[float, float, str]]) -> _Worst:
+def _worst(deviations: Sequence[tuple[float, float, str]]) -> _Worst:
   """Returns the statistic that is largest over its limit."""
-  return max((_Worst(s / limit, s, limit, where) for s, limit, where in found), default=_Worst())
+  return max(
+    (_Worst(s / limit, s, limit, where) for s, limit, where in deviations), default=_Worst()
+  )
 
 
 def _lags(whitened: np.ndarray, alpha: float) -> result.Check:
   num_rounds, size = whitened.shape
-  found = []
+  deviations = []
   for lag in range(1, num_rounds):
     count = (num_rounds - lag) * size
     total = float(np.einsum('ij,ij->', whitened[lag:], whitened[:-lag]))
     limit = _largest_product(count, alpha / (num_rounds - 1))
-    found.append((_products(total, count), limit, f'lag {lag}'))
-  worst = _worst(found)
+    deviations.append((_products(total, count), limit, f'lag {lag}'))
+  worst = _worst(deviations)
   return result.Check(
     name='lags_uncorrelated',
     statistic=worst.statistic,
@@ -236,11 +238,11 @@ def _coordinates(runs: Sequence[Noise], alpha: float) -> result.Check:
   tensors = np.unique(runs[0].tensors)
   pairs = list(itertools.combinations(tensors, 2))
   each = alpha / max(1, len(lags) + len(pairs))
-  found = []
+  deviations = []
   for lag in lags:
     products = [np.einsum('ij,ij->', r.whitened[:, lag:], r.whitened[:, :-lag]) for r in runs]
     count = sum(r.whitened[:, lag:].size for r in runs)
-    found.append(
+    deviations.append(
       (_products(sum(products), count), _largest_product(count, each), f'coordinates {lag} apart')
     )
   for one, other in pairs:
@@ -251,8 +253,8 @@ def _coordinates(runs: Sequence[Noise], alpha: float) -> result.Check:
       total, count = total + product, count + size
     if count:
       where = f'tensors {one} and {other}'
-      found.append((_products(total, count), _largest_product(count, each), where))
-  worst = _worst(found)
+      deviations.append((_products(total, count), _largest_product(count, each), where))
+  worst = _worst(deviations)
   return result.Check(
     name='coordinates_uncorrelated',
     statistic=worst.statistic,
@@ -263,13 +265,13 @@ def _coordinates(runs: Sequence[Noise], alpha: float) -> result.Check:
 
 
 def _runs(runs: Sequence[Noise], alpha: float) -> result.Check:
-  found = []
+  deviations = []
   pairs = list(itertools.combinations(range(min(len(runs), 8)), 2))
   for one, other in pairs:
     total, count = _product(runs[one].whitened, runs[other].whitened)
     where = f'runs {one} and {other}'
-    found.append((_products(total, count), _largest_product(count, alpha / len(pairs)), where))
-  worst = _worst(found)
+    deviations.append((_products(total, count), _largest_product(count, alpha / len(pairs)), where))
+  worst = _worst(deviations)
   return result.Check(
     name='runs_uncorrelated',
     statistic=worst.statistic,

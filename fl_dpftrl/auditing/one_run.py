@@ -214,8 +214,8 @@ def _filtered(
   exposures = np.linalg.norm(filters, axis=0)
   count = len(patterns)
   whitened = whiten(scores[released])
-  found = [
+  lower_bounds = [
     np.einsum('ti,ti->i', filters, part) / np.where(exposures > 0.0, exposures, 1.0)
     for part in (whitened[:, :count], whitened[:, count:])
   ]
-  return found[0], found[1], exposures
+  return lower_bounds[0], lower_bounds[1], exposures

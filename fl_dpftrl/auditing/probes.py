@@ -154,7 +154,7 @@ def checks(responses: Sequence[Response], alpha: float) -> list[result.Check]:
   clipped = max(finite, key=lambda r: r.value - margin(r), default=None)
   inside = [r for r in responses if r.probe.norm == _INSIDE]
   kept = max(inside, key=lambda r: abs(r.value - _INSIDE) / margin(r))
-  found = [
+  results = [
     result.Check(
       name='releases_finite',
       statistic=float(len(bad)),
@@ -181,7 +181,7 @@ def checks(responses: Sequence[Response], alpha: float) -> list[result.Check]:
   many, few = inside[0], inside[1]
   deviation = math.hypot(many.deviation, few.deviation)
   limit = _ROUNDING + quantile * deviation
-  found.append(
+  results.append(
     result.Check(
       name='divisor_fixed',
       statistic=many.value - few.value,
@@ -191,4 +191,4 @@ def checks(responses: Sequence[Response], alpha: float) -> list[result.Check]:
       meaning='the weight of a device depends on how many others take part',
     )
   )
-  return found
+  return results

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fl_dpftrl import accounting, participation
-from fl_dpftrl.accounting import adjacency as adjacency_lib
+from fl_dpftrl.accounting import adjacency
 from fl_dpftrl.auditing import (
   bounds,
   coordinate_tests,
@@ -283,7 +283,7 @@ def audit_subject(
     lower_bound_epsilon=max(bounded),
     confidence=confidence,
     delta=claim.delta,
-    adjacency=adjacency_lib.ZERO_OUT,
+    adjacency=adjacency.ZERO_OUT,
     noise_multiplier=claim.noise_multiplier,
     clip_norm=clip_norm,
     schema=schema,

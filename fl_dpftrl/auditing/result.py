@@ -2,8 +2,12 @@
 
 import dataclasses
 import math
+from typing import TYPE_CHECKING
 
-from fl_dpftrl import json_files, participation
+from fl_dpftrl import json_files, participation, rounding, tables
+
+if TYPE_CHECKING:
+  import pandas
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,6 +93,33 @@ class Audit:
   def passed(self) -> bool:
     """True if every check passed."""
     return all(check.passed for check in self.checks)
+
+  def __repr__(self) -> str:
+    failed = [check.name for check in self.checks if not check.passed]
+    shown = {
+      'subject': self.subject,
+      'checks': f'{len(self.checks)}, failed: {", ".join(failed) or "none"}',
+      'claimed_epsilon': rounding.up(self.claimed_epsilon),
+      'lower_bound_epsilon': rounding.down(self.lower_bound_epsilon),
+      'confidence': self.confidence,
+      'delta': self.delta,
+      'adjacency': self.adjacency,
+    }
+    return tables.at_a_prompt(self._title(), tables.table(shown).splitlines())
+
+  def _repr_html_(self) -> str:
+    return tables.as_html(self._title(), self._rows())
+
+  def to_pandas(self) -> 'pandas.DataFrame':
+    """Returns the checks as a data frame."""
+    return tables.frame(self._rows())
+
+  def _title(self) -> str:
+    return f'Audit: {"passed" if self.passed else "FAILED"}'
+
+  def _rows(self) -> list[json_files.Object]:
+    names = ('name', 'statistic', 'lowest', 'highest', 'passed', 'where')
+    return [{name: getattr(check, name) for name in names} for check in self.checks]
 
   def to_json(self) -> json_files.Object:
     """Returns what `fl-dpftrl audit --json` prints."""

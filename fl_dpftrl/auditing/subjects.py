@@ -153,12 +153,12 @@ def worst_pattern(information: np.ndarray, schema: participation.MinSep) -> np.n
   best, best_value = np.zeros(size), -1.0
   for rounds in patterns[:8]:
     for signs in (np.ones(rounds.size), np.sign(information[rounds[0], rounds])):
-      found = np.zeros(size)
-      found[rounds] = np.where(signs == 0.0, 1.0, signs)
-      found = _improved(information, found, schema, move=not fixed)
-      value = float(found @ information @ found)
+      pattern = np.zeros(size)
+      pattern[rounds] = np.where(signs == 0.0, 1.0, signs)
+      pattern = _improved(information, pattern, schema, move=not fixed)
+      value = float(pattern @ information @ pattern)
       if value > best_value:
-        best, best_value = found, value
+        best, best_value = pattern, value
   return best
 
 

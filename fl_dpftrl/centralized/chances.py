@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import numpy as np
 from scipy import special, stats
 
-from fl_dpftrl.centralized import sampling as sampling_lib
-from fl_dpftrl.logs import logged as logged_lib
+from fl_dpftrl.centralized import sampling
+from fl_dpftrl.logs import logged
 
-Logged = logged_lib.LoggedParticipation
+Logged = logged.LoggedParticipation
 
 FALSE_ALARM = 1e-9
 """The most that a log whose batches were drawn as said is found improbable."""
@@ -24,14 +24,14 @@ _LOG_ALARM = math.log(FALSE_ALARM / _TESTS)
 _TINY = 1e-200
 
 
-def improbable(happened: Logged, scheme: sampling_lib.Sampled) -> Iterator[str]:
+def improbable(happened: Logged, scheme: sampling.Sampled) -> Iterator[str]:
   """Yields a phrase for each statistic that is improbable under the scheme.
 
   Args:
     happened: participation in a log that the scheme does not rule out.
     scheme: sampling scheme for the same number of rounds.
   """
-  if isinstance(scheme, sampling_lib.CyclicPoisson):
+  if isinstance(scheme, sampling.CyclicPoisson):
     yield from _unlikely_sizes(happened, scheme)
     yield from _unlikely_regularity(happened, scheme)
   yield from _unlikely_repeats(happened, scheme)
@@ -39,7 +39,7 @@ def improbable(happened: Logged, scheme: sampling_lib.Sampled) -> Iterator[str]:
   yield from _unlikely_favourites(happened, scheme)
 
 
-def _unlikely_sizes(happened: Logged, scheme: sampling_lib.Sampled) -> Iterator[str]:
+def _unlikely_sizes(happened: Logged, scheme: sampling.Sampled) -> Iterator[str]:
   """Tests batch sizes, singly and in total: each is binomial."""
   rounds, mean = scheme.num_rounds, scheme.batch_size
   chance = _log_chance(happened.num_participations, rounds * scheme.part_size, rounds * mean)
@@ -60,7 +60,7 @@ def _unlikely_sizes(happened: Logged, scheme: sampling_lib.Sampled) -> Iterator[
     )
 
 
-def _unlikely_regularity(happened: Logged, scheme: sampling_lib.Sampled) -> Iterator[str]:
+def _unlikely_regularity(happened: Logged, scheme: sampling.Sampled) -> Iterator[str]:
   """Tests whether batch sizes vary too little or too much."""
   rounds, mean = scheme.num_rounds, scheme.batch_size
   size = stats.binom(scheme.part_size, scheme.sampling_probability)
@@ -84,7 +84,7 @@ def _unlikely_regularity(happened: Logged, scheme: sampling_lib.Sampled) -> Iter
     )
 
 
-def _unlikely_repeats(happened: Logged, scheme: sampling_lib.Sampled) -> Iterator[str]:
+def _unlikely_repeats(happened: Logged, scheme: sampling.Sampled) -> Iterator[str]:
   """Tests how many examples are in two successive turns of their part.
 
   Given the batch sizes, each overlap is hypergeometric, and the overlaps are independent.
@@ -104,7 +104,7 @@ def _unlikely_repeats(happened: Logged, scheme: sampling_lib.Sampled) -> Iterato
     )
 
 
-def _unlikely_coverage(happened: Logged, scheme: sampling_lib.Sampled) -> Iterator[str]:
+def _unlikely_coverage(happened: Logged, scheme: sampling.Sampled) -> Iterator[str]:
   """Tests how many examples were never drawn.
 
   Given the batch sizes, these events are negatively associated, so their sum has the tail
@@ -124,7 +124,7 @@ def _unlikely_coverage(happened: Logged, scheme: sampling_lib.Sampled) -> Iterat
     )
 
 
-def _unlikely_favourites(happened: Logged, scheme: sampling_lib.Sampled) -> Iterator[str]:
+def _unlikely_favourites(happened: Logged, scheme: sampling.Sampled) -> Iterator[str]:
   """Tests how often the most frequently drawn example was drawn."""
   most, mean = happened.max_participations, scheme.sampling_probability
   mean *= scheme.turns

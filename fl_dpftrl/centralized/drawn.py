@@ -10,10 +10,9 @@ from typing import ClassVar
 
 from fl_dpftrl import json_files, participation
 from fl_dpftrl.accounting import gaussian, privacy_loss
-from fl_dpftrl.centralized import amplification, log_checks
-from fl_dpftrl.centralized import sampling as sampling_lib
+from fl_dpftrl.centralized import amplification, log_checks, sampling
 from fl_dpftrl.families import base
-from fl_dpftrl.logs import logged as logged_lib
+from fl_dpftrl.logs import logged
 
 _NO_LOG_SHOWS = (
   'that batches were drawn so, in secret and whatever the data, no log shows: what this one has'
@@ -41,7 +40,7 @@ class Drawn:
 
   part: ClassVar[str]
 
-  scheme: sampling_lib.Scheme
+  scheme: sampling.Scheme
   loss: privacy_loss.PrivacyLoss
   adjacency: str
   reason: str | None
@@ -50,7 +49,7 @@ class Drawn:
   @property
   def name(self) -> str:
     """Name of the scheme."""
-    return sampling_lib.name(self.scheme)
+    return sampling.name(self.scheme)
 
   @property
   def assumption(self) -> str:
@@ -93,7 +92,7 @@ class Amplified(Drawn):
 
   part = 'amplified'
 
-  scheme: sampling_lib.Sampled
+  scheme: sampling.Sampled
 
   def _of_kind(self) -> json_files.Object:
     return {
@@ -115,7 +114,7 @@ class Shuffled(Drawn):
 
   part = 'shuffled'
 
-  scheme: sampling_lib.Shuffled
+  scheme: sampling.Shuffled
 
   @property
   def fixed_separation(self) -> bool:
@@ -135,26 +134,26 @@ class Shuffled(Drawn):
 
 
 def check(
-  scheme: sampling_lib.Cyclic | None, strategy: base.Strategy, adjacency: str, group_size: int
+  scheme: sampling.Cyclic | None, strategy: base.Strategy, adjacency: str, group_size: int
 ) -> None:
   """Raises ValueError before counting a log for which no guarantee is known."""
-  if not isinstance(scheme, sampling_lib.Sampled):
+  if not isinstance(scheme, sampling.Sampled):
     return
   if group_size != 1:
     raise ValueError(
       f'group_size={group_size} is refused with batches that are drawn by'
-      f' {sampling_lib.name(scheme)}: examples are drawn one by one,'
+      f' {sampling.name(scheme)}: examples are drawn one by one,'
       ' and a multiple of the sensitivity bounds no group of them'
     )
   amplification.sensitivity(strategy, scheme, adjacency)
 
 
 def guarantee(
-  scheme: sampling_lib.Scheme,
+  scheme: sampling.Scheme,
   strategy: base.Strategy,
   *,
   noise_multiplier: float,
-  happened: logged_lib.LoggedParticipation,
+  happened: logged.LoggedParticipation,
   stated: str | None,
   deltas: Sequence[float],
   adjacency: str,
@@ -173,19 +172,19 @@ def guarantee(
     by_schema: function that returns the privacy loss under a schema.
   """
   reasons = log_checks.contradictions(happened, scheme)
-  if stated not in (None, sampling_lib.metadata(scheme)[sampling_lib.METADATA_KEY]):
+  if stated not in (None, sampling.metadata(scheme)[sampling.METADATA_KEY]):
     reasons.insert(0, f'its own file says that batches were drawn as {stated}')
-  if isinstance(scheme, sampling_lib.Shuffled):
+  if isinstance(scheme, sampling.Shuffled):
     loss = by_schema(scheme.schema)
     loss = loss.voided() if reasons else loss
   else:
     sensitivity = amplification.sensitivity(strategy, scheme, adjacency)
     spent: list[float | None] = [None] * len(deltas)
     if noise_multiplier and not reasons:
-      found = amplification.account(
+      amplified = amplification.account(
         strategy, scheme, noise_multiplier=noise_multiplier, delta=deltas[0], adjacency=adjacency
       )
-      spent = [found.epsilon, *map(found.epsilon_at, deltas[1:])]
+      spent = [amplified.epsilon, *map(amplified.epsilon_at, deltas[1:])]
     loss = privacy_loss.PrivacyLoss(
       sensitivity=sensitivity,
       sensitivity_kind='exact',
@@ -193,7 +192,7 @@ def guarantee(
       rho=None,
       curve=tuple(map(privacy_loss.Point, deltas, spent)),
     )
-  kind = Shuffled if isinstance(scheme, sampling_lib.Shuffled) else Amplified
+  kind = Shuffled if isinstance(scheme, sampling.Shuffled) else Amplified
   return kind(
     scheme=scheme,
     loss=loss,

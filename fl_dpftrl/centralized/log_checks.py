@@ -9,28 +9,27 @@ from collections.abc import Iterator
 import numpy as np
 
 from fl_dpftrl import counts as counts_lib
-from fl_dpftrl.centralized import chances
-from fl_dpftrl.centralized import sampling as sampling_lib
+from fl_dpftrl.centralized import chances, sampling
 
 
-def contradictions(happened: chances.Logged, scheme: sampling_lib.Cyclic) -> list[str]:
+def contradictions(happened: chances.Logged, scheme: sampling.Cyclic) -> list[str]:
   """Returns reasons why a log contradicts a scheme; empty if it does not.
 
   Args:
     happened: participation observed in the log.
     scheme: sampling scheme for the same number of rounds.
   """
-  found = list(_parts(happened, scheme))
-  if not isinstance(scheme, sampling_lib.CyclicPoisson):
-    found += _sizes(happened, scheme)
-  if isinstance(scheme, sampling_lib.Shuffled):
-    found += _passes(happened, scheme)
-  if not found and isinstance(scheme, sampling_lib.Sampled):
-    found += chances.improbable(happened, scheme)
-  return found
+  violations = list(_parts(happened, scheme))
+  if not isinstance(scheme, sampling.CyclicPoisson):
+    violations += _sizes(happened, scheme)
+  if isinstance(scheme, sampling.Shuffled):
+    violations += _passes(happened, scheme)
+  if not violations and isinstance(scheme, sampling.Sampled):
+    violations += chances.improbable(happened, scheme)
+  return violations
 
 
-def _parts(happened: chances.Logged, scheme: sampling_lib.Cyclic) -> Iterator[str]:
+def _parts(happened: chances.Logged, scheme: sampling.Cyclic) -> Iterator[str]:
   """Yields faults of examples that left their part, or of too many examples."""
   parts, separations = scheme.num_parts, happened.separations
   astray = np.flatnonzero(separations.values % parts)
@@ -49,7 +48,7 @@ def _parts(happened: chances.Logged, scheme: sampling_lib.Cyclic) -> Iterator[st
     )
 
 
-def _sizes(happened: chances.Logged, scheme: sampling_lib.Cyclic) -> Iterator[str]:
+def _sizes(happened: chances.Logged, scheme: sampling.Cyclic) -> Iterator[str]:
   """Yields faults of batches that do not have the scheme's one size."""
   cohorts = happened.cohorts
   wrong = np.flatnonzero(cohorts.counts != scheme.batch_size)
@@ -66,7 +65,7 @@ def _sizes(happened: chances.Logged, scheme: sampling_lib.Cyclic) -> Iterator[st
     )
 
 
-def _passes(happened: chances.Logged, scheme: sampling_lib.Shuffled) -> Iterator[str]:
+def _passes(happened: chances.Logged, scheme: sampling.Shuffled) -> Iterator[str]:
   """Yields faults of examples drawn twice in a pass, or not at all."""
   end = scheme.num_parts * scheme.pass_turns
   twice = _before(happened.cohorts, end) - _before(happened.newcomers, end)
@@ -85,7 +84,7 @@ def _passes(happened: chances.Logged, scheme: sampling_lib.Shuffled) -> Iterator
       f'an example was in {least:,} rounds, where each of the {passes:,}'
       ' passes goes through all of them'
     )
-  if isinstance(scheme, sampling_lib.ShuffledOnce):
+  if isinstance(scheme, sampling.ShuffledOnce):
     apart = happened.separations.values
     wrong = apart[apart != scheme.schema.min_sep]
     if wrong.size:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fl_dpftrl import participation
-from fl_dpftrl.centralized import sampling as sampling_lib
+from fl_dpftrl.centralized import sampling
 from fl_dpftrl.simulation import cohorts, seeds
 
 _BATCHES, _ORDERS = 16, 17
@@ -38,16 +38,14 @@ class Partition:
       a whole number of at least 1.
   """
 
-  scheme: sampling_lib.Cyclic
+  scheme: sampling.Cyclic
   seed: int
   start: int = cohorts.START
   round_seconds: int = 60
 
   def __post_init__(self):
-    if type(self.scheme) not in sampling_lib.SCHEMES.values():
-      raise ValueError(
-        f'scheme must be one of {", ".join(sampling_lib.SCHEMES)}, got {self.scheme!r}'
-      )
+    if type(self.scheme) not in sampling.SCHEMES.values():
+      raise ValueError(f'scheme must be one of {", ".join(sampling.SCHEMES)}, got {self.scheme!r}')
     seeds.check_seed(self.seed)
     for name in ('start', 'round_seconds'):
       object.__setattr__(self, name, participation.positive_integer(name, getattr(self, name)))
@@ -58,7 +56,7 @@ class Partition:
 
   def metadata(self) -> dict[str, str]:
     """Metadata of the log: the sampling scheme, which replay checks."""
-    return sampling_lib.metadata(self.scheme)
+    return sampling.metadata(self.scheme)
 
   def rounds(self, first: int = 0) -> Iterator[participation.Cohort]:
     """Yields the cohorts of all rounds, starting with `first`.
@@ -72,7 +70,7 @@ class Partition:
 
   def _rounds(self, first: int) -> Iterator[participation.Cohort]:
     draw = self._drawn
-    if isinstance(self.scheme, sampling_lib.Shuffled):
+    if isinstance(self.scheme, sampling.Shuffled):
       draw = _Shuffles(self.scheme, self.seed).batch
     for t in range(first, self.num_rounds):
       part = t % self.scheme.num_parts
@@ -88,7 +86,7 @@ class Partition:
     """Returns indices within the part, int64."""
     rng = seeds.generator(self.seed, _BATCHES, t)
     size = int(self.scheme.batch_size)
-    if isinstance(self.scheme, sampling_lib.CyclicPoisson):
+    if isinstance(self.scheme, sampling.CyclicPoisson):
       # A binomial size, then a uniform subset: independent draws of examples.
       size = rng.binomial(self.scheme.part_size, self.scheme.sampling_probability)
     return rng.choice(self.scheme.part_size, size, replace=False, shuffle=False)
@@ -97,7 +95,7 @@ class Partition:
 class _Shuffles:
   """Batches of shuffled parts; the order of each part is kept for a pass."""
 
-  def __init__(self, scheme: sampling_lib.Shuffled, seed: int):
+  def __init__(self, scheme: sampling.Shuffled, seed: int):
     self._scheme = scheme
     self._seed = seed
     self._orders: dict[int, tuple[int, np.ndarray]] = {}
@@ -106,7 +104,7 @@ class _Shuffles:
     """Returns indices within the part, int64."""
     turn, part = divmod(t, self._scheme.num_parts)
     index, step = divmod(turn, self._scheme.pass_turns)
-    if isinstance(self._scheme, sampling_lib.ShuffledOnce):
+    if isinstance(self._scheme, sampling.ShuffledOnce):
       index = 0
     if self._orders.get(part, (None,))[0] != index:
       rng = seeds.generator(self._seed, _ORDERS, part, index)

@@ -8,7 +8,7 @@ import functools
 import types
 from collections.abc import Callable
 
-from fl_dpftrl import accounting, catalogue, json_files
+from fl_dpftrl import accounting, catalogue, json_files, tables
 from fl_dpftrl.centralized import amplification, sampling
 from fl_dpftrl.commands import flags
 
@@ -137,11 +137,11 @@ def _participation(
 def show(result: json_files.Object) -> str:
   """Formats the figures, rounded up, the curve of ε and the assumptions."""
   figures = {k: v for k, v in result.items() if k not in ('curve', 'assumptions')}
-  tables = [flags.table(figures)]
+  blocks = [tables.table(figures)]
   if 'curve' in result:
-    tables.append(flags.columns(result['curve']))
+    blocks.append(tables.columns(result['curve']))
   sentences = [f'- {sentence}' for sentence in result['assumptions']]
-  return '\n\n'.join([*tables, '\n'.join(['assumptions', *sentences])])
+  return '\n\n'.join([*blocks, '\n'.join(['assumptions', *sentences])])
 
 
 CALIBRATE = types.SimpleNamespace(

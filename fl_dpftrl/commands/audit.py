@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any
 
-from fl_dpftrl import auditing, catalogue, rounding
+from fl_dpftrl import auditing, catalogue, rounding, tables
 from fl_dpftrl.auditing import result as results
 from fl_dpftrl.commands import flags
 
@@ -110,8 +110,8 @@ def _named(name: str) -> Any:
   folder = os.getcwd()
   sys.path.insert(0, folder)
   try:
-    found = getattr(importlib.import_module(module), attribute)
-    return found() if inspect.isfunction(found) else found
+    named = getattr(importlib.import_module(module), attribute)
+    return named() if inspect.isfunction(named) else named
   except Exception as e:  # The module is the user's: it may raise anything.
     raise ValueError(f'--aggregator={name} failed with {type(e).__name__}: {e}') from e
   finally:
@@ -147,7 +147,7 @@ def show(result: auditing.Audit) -> str:
   }
   width = max(map(len, figures)) + 2
   lines = [f'{name:<{width}}{value}' for name, value in figures.items()]
-  checks = flags.columns([_row(check) for check in result.checks])
+  checks = tables.columns([_row(check) for check in result.checks])
   meanings = [f'- {_where(check)}: {check.meaning}' for check in failed]
   blocks = ['\n'.join(lines), checks]
   if meanings:

@@ -6,7 +6,7 @@ import functools
 import sys
 from collections.abc import Callable, Sequence
 
-from fl_dpftrl import json_files, messages, participation, workloads
+from fl_dpftrl import json_files, messages, participation, tables, workloads
 from fl_dpftrl.commands import flags, output, workload_flags
 from fl_dpftrl.comparison import candidates as candidates_lib
 from fl_dpftrl.comparison import sweep
@@ -80,8 +80,10 @@ def run(args: argparse.Namespace) -> json_files.Object:
   folder = None if args.output is None else output.folder(args.output)
   _warn_of_workloads(candidates, workload)
   watch = sweep.said(output.Progress('compare').say)
-  found = sweep.run(candidates, schemas, objective=args.objective, watch=watch, workload=workload)
-  entries, skipped = found.entries, found.skipped
+  comparison = sweep.run(
+    candidates, schemas, objective=args.objective, watch=watch, workload=workload
+  )
+  entries, skipped = comparison.entries, comparison.skipped
   axis = varying[0] if varying else None
   output.say_left_out(
     'compare',
@@ -210,7 +212,7 @@ def _in_words(schema: participation.MinSep, number: Callable[[float], str]) -> s
 
 def show(result: json_files.Object) -> str:
   """Formats one row per result; columns with one value stand above the table."""
-  same, table = flags.shared_columns(result['rows'], _SCHEMA)
+  same, table = tables.shared_columns(result['rows'], _SCHEMA)
   header = ', '.join(f'{name} {value}' for name, value in same.items())
   header = f'{header}, objective {result["objective"]}'
   if result['workload'] != 'prefix':

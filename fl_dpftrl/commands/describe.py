@@ -2,7 +2,7 @@
 
 import argparse
 
-from fl_dpftrl import catalogue, json_files, workloads
+from fl_dpftrl import catalogue, json_files, tables, workloads
 from fl_dpftrl.commands import flags, workload_flags
 from fl_dpftrl.noise import cost
 
@@ -61,4 +61,4 @@ def run(args: argparse.Namespace) -> json_files.Object:
 
 def show(result: json_files.Object) -> str:
   """Formats the figures as a table."""
-  return flags.table(result)
+  return tables.table(result)

@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 import functools
 
-from fl_dpftrl import json_files, messages, rounding
+from fl_dpftrl import json_files, messages, rounding, tables
 from fl_dpftrl.accounting import extrapolation, gaussian
 from fl_dpftrl.commands import flags, output
 from fl_dpftrl.comparison import candidates as candidates_lib
@@ -94,9 +94,9 @@ def run(args: argparse.Namespace) -> json_files.Object:
   folder = None if args.output is None else output.folder(args.output)
   watch = sweep.said(output.Progress('extrapolate').say)
   options = {'delta': args.delta, 'objective': args.objective, 'watch': watch}
-  found = list(predictions.run(candidates, references, deployments, **options))
-  entries = [item for item in found if isinstance(item, predictions.Entry)]
-  skipped = [item for item in found if isinstance(item, predictions.Skipped)]
+  predicted = list(predictions.run(candidates, references, deployments, **options))
+  entries = [item for item in predicted if isinstance(item, predictions.Entry)]
+  skipped = [item for item in predicted if isinstance(item, predictions.Skipped)]
   value = lambda skip: getattr(skip.deployment, axis)
   output.say_left_out(
     'extrapolate',
@@ -237,7 +237,7 @@ def _figures(
 
 def show(result: json_files.Object) -> str:
   """Formats one row per prediction and the assumptions."""
-  same, table = flags.shared_columns(result['rows'], _MAY_BE_SHARED)
+  same, table = tables.shared_columns(result['rows'], _MAY_BE_SHARED)
   header = ', '.join(f'{name} {value}' for name, value in same.items() if value is not None)
   lines = [f'predicted, not run: {header}', '', table, '']
   lines += ['This is no guarantee. Besides those of `account`, it assumes:', '']

@@ -7,21 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import error, json_files, messages, participation, rounding, workloads
+from fl_dpftrl import error, participation, rounding, workloads
 from fl_dpftrl.centralized import amplification
 from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.comparison import candidates as candidates_lib
 from fl_dpftrl.families import base
-
-# Rounding must not make these figures promise more than the exact values.
-_CLAIMS = frozenset({'rho', 'mu', 'epsilon', 'noise_multiplier', 'effective_noise_multiplier'})
-# These are rounded up too, except that one rounding error above 10 gives 10.
-_COMPUTED = frozenset(
-  {'sensitivity', 'rms_error', 'max_error', 'rms_loss', 'max_loss', 'rms_noise'}
-)
-_ROUNDING = 1e-12
-_DIGITS = 6
-_LONGEST = 1000  # maximum number of characters of a cell
 
 SEPARATIONS = {'min': participation.MinSep, 'fixed': participation.FixedSeparation}
 
@@ -246,55 +236,6 @@ def _value(text: str, whole: str) -> int:
   if not (text.isascii() and text.isdigit() and int(text) > 0):
     raise argparse.ArgumentTypeError(f'{whole!r} needs whole numbers of at least 1, got {text!r}')
   return int(text)
-
-
-def table(result: json_files.Object) -> str:
-  """Formats one aligned line per field, with six digits per number."""
-  width = max(map(len, result)) + 2
-  return '\n'.join(f'{name:<{width}}{_cell(name, value)}' for name, value in result.items())
-
-
-def columns(rows: Sequence[json_files.Object]) -> str:
-  """Formats one aligned line per row under a header, with numbers to the right."""
-  names = list(rows[0])
-  cells = [names] + [[_cell(n, row[n]) for n in names] for row in rows]
-  widths = [max(map(len, column)) for column in zip(*cells)]
-  left = [isinstance(rows[0][name], str) for name in names]
-  return '\n'.join(
-    '  '.join(
-      f'{cell:<{width}}' if on_left else f'{cell:>{width}}'
-      for cell, width, on_left in zip(line, widths, left)
-    ).rstrip()
-    for line in cells
-  )
-
-
-def shared_columns(
-  rows: Sequence[json_files.Object], may_be_shared: Sequence[str]
-) -> tuple[json_files.Object, str]:
-  """Splits off the named columns that are equal in all rows; formats the rest."""
-  shared = {
-    name: rows[0][name] for name in may_be_shared if all(row[name] == rows[0][name] for row in rows)
-  }
-  return shared, columns(
-    [{name: value for name, value in row.items() if name not in shared} for row in rows]
-  )
-
-
-def _cell(name: str, value: Any) -> str:
-  if value is None:
-    return 'none'
-  if name == 'seconds':
-    return f'{value:.2f}'
-  if isinstance(value, float) and name in _CLAIMS:
-    return rounding.up(value, digits=_DIGITS)
-  if isinstance(value, float) and name in _COMPUTED:
-    return rounding.up(value * (1.0 - _ROUNDING), digits=_DIGITS)
-  if name == 'delta':
-    return rounding.exact(value)
-  if isinstance(value, float):
-    return f'{value:.6g}'
-  return messages.one_line(value, limit=_LONGEST)
 
 
 ABOVE_BUDGET, NOT_KEPT = 3, 4

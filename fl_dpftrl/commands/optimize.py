@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fl_dpftrl import catalogue, json_files, participation, rounding, workloads
+from fl_dpftrl import catalogue, json_files, participation, rounding, tables, workloads
 from fl_dpftrl.centralized import amplification
 from fl_dpftrl.commands import flags, output, workload_flags
 from fl_dpftrl.families import base
@@ -204,9 +204,9 @@ def show(result: json_files.Object) -> str:
   points = result.pop('range', None)
   candidates = result.pop('candidates', None)
   if candidates is not None:
-    return f'{flags.table(result)}\n\n{flags.columns(candidates)}'
+    return f'{tables.table(result)}\n\n{tables.columns(candidates)}'
   if points is None:
-    return flags.table(result)
+    return tables.table(result)
   low, high = result['min_sep_range']
   result['min_sep_range'] = f'{low} to {high}'
   lines = [f'{"min_sep":>9}{"k":>7}{"rms_loss":>11}{"max_loss":>11}']
@@ -216,7 +216,7 @@ def show(result: json_files.Object) -> str:
     f'{rounding.up(p["max_loss"], digits=6):>11}'
     for p in points
   ]
-  return flags.table(result) + '\n\n' + '\n'.join(lines)
+  return tables.table(result) + '\n\n' + '\n'.join(lines)
 
 
 def add_sampling(parser: argparse.ArgumentParser) -> None:

@@ -1,7 +1,6 @@
 """Text output of the `plan` command."""
 
-from fl_dpftrl import json_files, messages, rounding
-from fl_dpftrl.commands import flags
+from fl_dpftrl import json_files, messages, rounding, tables
 from fl_dpftrl.planning import planner
 
 
@@ -21,11 +20,11 @@ def text(plan: planner.Plan, *, output: str | None, report: str | None) -> str:
   blocks = (
     _recommended(plan),
     [f'results of {count} simulation{"s" * (count > 1)}'],
-    [flags.columns(_forecast(plan))],
+    [tables.columns(_forecast(plan))],
     ['all strategies, at the same ε and at the same noise in the model'],
-    [flags.columns(_options(plan))],
+    [tables.columns(_options(plan))],
     ['report goals and rounds, at the same noise in the model'],
-    [flags.columns([setting.to_json() for setting in plan.possible()])],
+    [tables.columns([setting.to_json() for setting in plan.possible()])],
     _left_out(plan),
     ['This is no guarantee: replay the log of the run for that. It assumes:'],
     [f'- {line}' for line in plan.assumptions],

@@ -1,12 +1,12 @@
 """Text output of the `replay` command."""
 
 from fl_dpftrl import messages, rounding
-from fl_dpftrl.replaying import statement as statement_lib
+from fl_dpftrl.replaying import statement
 
 LONGEST = 1000  # maximum number of characters of a sentence
 
 
-def text(result: statement_lib.Statement) -> str:
+def text(result: statement.Statement) -> str:
   """Returns the guarantees, rounded up, and their assumptions as text."""
   counted, per_device = result.counted, result.per_device
   if counted is None or per_device is None:
@@ -41,7 +41,7 @@ def text(result: statement_lib.Statement) -> str:
   return '\n'.join(lines)
 
 
-def _closest(result: statement_lib.Statement) -> str:
+def _closest(result: statement.Statement) -> str:
   """Returns a pair of participations that min-sep is of, with its run where there are several."""
   pair, of_run = result.closest, f' of run {result.closest_run + 1}' if result.several else ''
   if pair is None:
@@ -52,37 +52,37 @@ def _closest(result: statement_lib.Statement) -> str:
   )
 
 
-def _most(result: statement_lib.Statement) -> str:
+def _most(result: statement.Statement) -> str:
   """Returns the most participations of a device, over all runs where there are several."""
   if result.most_over_runs is None:
     return str(result.max_participations)
   return f'{result.most_over_runs} in all runs, {result.max_participations} in one'
 
 
-def _violated(result: statement_lib.Statement) -> list[str]:
+def _violated(result: statement.Statement) -> list[str]:
   """Returns what a declared schema that does not hold leaves, as lines."""
-  found = result.violations
-  if found is None:
+  violations = result.violations
+  if violations is None:
     return []
   places = [
-    f'{p.round} of run {p.run}' if result.several else str(p.round) for p in found.first_rounds
+    f'{p.round} of run {p.run}' if result.several else str(p.round) for p in violations.first_rounds
   ]
-  more = ', …' if found.num_rounds > len(places) else ''
+  more = ', …' if violations.num_rounds > len(places) else ''
   void = result.void_reason is not None or result.worst_case.epsilon is None
   lines = [
     '',
-    f'{"VOID: " if void else ""}not kept to what was declared: {found.num_devices} devices, in'
-    f' {found.num_rounds} rounds'
+    f'{"VOID: " if void else ""}not kept to what was declared: {violations.num_devices} devices, in'
+    f' {violations.num_rounds} rounds'
     f' ({", ".join(places)}{more})',
-    f'  largest loss of one of them   ε = {_up(found.largest.epsilon)},'
-    f' ρ = {_up(found.largest.rho)}',
-    f'  any one of the {found.num_complied} others    ε ≤ {_up(found.complied.epsilon)},'
-    f' ρ ≤ {_up(found.complied.rho)}',
+    f'  largest loss of one of them   ε = {_up(violations.largest.epsilon)},'
+    f' ρ = {_up(violations.largest.rho)}',
+    f'  any one of the {violations.num_complied} others    ε ≤ {_up(violations.complied.epsilon)},'
+    f' ρ ≤ {_up(violations.complied.rho)}',
   ]
-  return lines if void else [*lines, f'  {found.MEANING}']
+  return lines if void else [*lines, f'  {violations.MEANING}']
 
 
-def _per_run(result: statement_lib.Statement) -> list[str]:
+def _per_run(result: statement.Statement) -> list[str]:
   """Returns one line for each of several runs."""
   if not result.several:
     return []
@@ -94,7 +94,7 @@ def _per_run(result: statement_lib.Statement) -> list[str]:
   ]
 
 
-def _guarantees(result: statement_lib.Statement) -> list[str]:
+def _guarantees(result: statement.Statement) -> list[str]:
   """Returns a table with a column for each guarantee, as lines."""
   parts = result.parts()
   losses = [part.loss for part in parts]
@@ -116,7 +116,7 @@ def _guarantees(result: statement_lib.Statement) -> list[str]:
   return [''.join(f'{cell:<{w}}' for cell, w in zip(row, widths)).rstrip() for row in rows]
 
 
-def _per_device(result: statement_lib.Statement, per_device: statement_lib.PerDevice) -> list[str]:
+def _per_device(result: statement.Statement, per_device: statement.PerDevice) -> list[str]:
   """Returns the distribution of the privacy loss over devices, as lines."""
   if per_device.quantiles[0].loss.epsilon is None:
     return []

@@ -67,5 +67,5 @@ def words(
   own = stated(args)
   if len(opened) == 1 and not published:
     own = own.over(description.read(opened[0].log.metadata))
-  found = {**vars(own), 'clip_norm': args.clip_norm}
-  return {name: value for name, value in found.items() if value is not None}
+  fields = {**vars(own), 'clip_norm': args.clip_norm}
+  return {name: value for name, value in fields.items() if value is not None}

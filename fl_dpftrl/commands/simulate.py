@@ -7,7 +7,7 @@ import shlex
 import time
 from collections.abc import Iterator
 
-from fl_dpftrl import files, json_files, participation, rounding
+from fl_dpftrl import files, json_files, participation, rounding, tables
 from fl_dpftrl.centralized import partition
 from fl_dpftrl.commands import flags, output, population_flags
 from fl_dpftrl.simulation import attendance as attendance_lib
@@ -186,8 +186,8 @@ def show(result: Result) -> str:
   """Formats the figures and explains how a timer in hours led to the min-sep."""
   figures = result.to_json()
   if result.simulation is None:
-    return flags.table(figures)
+    return tables.table(figures)
   del figures['timer']
   return (
-    f'{flags.table(figures)}\n\n{turnouts_lib.explain(result.simulation.timer, result.attendance)}'
+    f'{tables.table(figures)}\n\n{turnouts_lib.explain(result.simulation.timer, result.attendance)}'
   )

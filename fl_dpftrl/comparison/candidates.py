@@ -54,11 +54,11 @@ def named(names: Sequence[str], made_for: Sequence[Mapping[str, int]] = ({},)) -
     ValueError: if a name is unknown, its file is invalid, the mechanism takes no size, or two
       candidates have the same label.
   """
-  found = []
+  candidates = []
   for name in names:
     mechanism, colon, size = name.partition(':')
     if mechanism not in registry.OPTIMIZERS:
-      found.append(_given(name))
+      candidates.append(_given(name))
       continue
     optimizer = registry.OPTIMIZERS[mechanism]
     find, find_range = optimizer.optimize, optimizer.optimize_range
@@ -68,16 +68,16 @@ def named(names: Sequence[str], made_for: Sequence[Mapping[str, int]] = ({},)) -
       find_range = find_range and functools.partial(find_range, **sized)
     fixed = mechanism in catalogue.parameter_free()
     for fields in ({},) if fixed else made_for:
-      found.append(
+      candidates.append(
         Candidate(
           _label(name, fields), mechanism, find, fields, optimised=not fixed, find_range=find_range
         )
       )
-  labels = [candidate.label for candidate in found]
+  labels = [candidate.label for candidate in candidates]
   for label in labels:
     if labels.count(label) > 1:
       raise ValueError(f'two of them are called {label!r}; give a file another name with name=file')
-  return found
+  return candidates
 
 
 def _given(name: str) -> Candidate:

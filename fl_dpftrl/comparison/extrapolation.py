@@ -83,26 +83,26 @@ def run(
   """
   schemas = [deployment.schema for deployment in deployments]
   for candidate, reference in zip(candidates, references, strict=True):
-    for deployment, found in zip(
+    for deployment, searched in zip(
       deployments, sweep.search(candidate, schemas, objective=objective, watch=watch)
     ):
-      yield _predict(candidate, reference, deployment, found, delta)
+      yield _predict(candidate, reference, deployment, searched, delta)
 
 
 def _predict(
   candidate: candidates_lib.Candidate,
   reference: extrapolation.Reference,
   deployment: extrapolation.Deployment,
-  found: sweep.Found,
+  searched: sweep.Found,
   delta: float,
 ) -> Entry | Skipped:
-  if found.strategy is None:
-    return Skipped(candidate, deployment, found.reason)
-  most = found.strategy.max_rounds
+  if searched.strategy is None:
+    return Skipped(candidate, deployment, searched.reason)
+  most = searched.strategy.max_rounds
   if most is not None and deployment.num_rounds > most:
     return Skipped(candidate, deployment, f'it was made for {most} rounds, and ends there')
   try:
-    guarantee = extrapolation.predict(found.strategy, deployment, reference, delta=delta)
+    guarantee = extrapolation.predict(searched.strategy, deployment, reference, delta=delta)
   except sweep.UNSUPPORTED as e:
     return Skipped(candidate, deployment, sweep.one_line(e))
   schema = guarantee.schema

@@ -1,15 +1,18 @@
 """Figures of a comparison, and the coefficients they show; importing this loads matplotlib."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import scipy.linalg
 from matplotlib import figure as figure_lib
 
 from fl_dpftrl import participation
-from fl_dpftrl.comparison import style, sweep
+from fl_dpftrl.comparison import style
 from fl_dpftrl.families import banded_toeplitz, base, blt, tree_full
+
+if TYPE_CHECKING:
+  from fl_dpftrl.comparison import sweep  # It draws with this module.
 
 _NAMES = {
   'num_rounds': 'rounds',
@@ -34,7 +37,7 @@ class Columns(NamedTuple):
 
 
 def against(
-  entries: Sequence[sweep.Entry], axis: str, loss: str, *, title: str, subtitle: str
+  entries: Sequence['sweep.Entry'], axis: str, loss: str, *, title: str, subtitle: str
 ) -> figure_lib.Figure:
   """Draws a loss over a varying field, and its ratio to the best at each point.
 
@@ -82,12 +85,12 @@ def against(
   return figure
 
 
-def _looks(entries: Sequence[sweep.Entry]) -> dict[str, style.Look]:
+def _looks(entries: Sequence['sweep.Entry']) -> dict[str, style.Look]:
   return style.looks({entry.candidate.label: entry.candidate.mechanism for entry in entries})
 
 
 def _points(
-  entries: Sequence[sweep.Entry], axis: str, loss: str
+  entries: Sequence['sweep.Entry'], axis: str, loss: str
 ) -> dict[str, list[tuple[float, float, bool]]]:
   """Returns (x, loss, is exact) for each label, x ascending."""
   points: dict[str, list[tuple[float, float, bool]]] = {}
@@ -109,7 +112,7 @@ def _ratio_limit(ratios) -> float:
 
 
 def side_by_side(
-  entries: Sequence[sweep.Entry], objective: str, *, title: str, subtitle: str
+  entries: Sequence['sweep.Entry'], objective: str, *, title: str, subtitle: str
 ) -> figure_lib.Figure:
   """Draws both losses of each entry at one schema, the best at the top."""
   looks = _looks(entries)
@@ -257,7 +260,7 @@ def first_columns(strategy: base.Strategy, num_rounds: int) -> Columns | None:
 
 
 def columns_of(
-  entries: Sequence[sweep.Entry],
+  entries: Sequence['sweep.Entry'],
 ) -> tuple[dict[str, Columns], dict[str, str], participation.MinSep]:
   """Returns first columns at the last setting that all strategies support."""
   last = max(
@@ -269,7 +272,7 @@ def columns_of(
     mechanism_of[label] = entry.candidate.mechanism
     if entry.schema != last:
       continue
-    found = first_columns(entry.strategy, last.num_rounds)
-    if found is not None and found.strategy[1:].any():
-      columns[label] = found
+    first = first_columns(entry.strategy, last.num_rounds)
+    if first is not None and first.strategy[1:].any():
+      columns[label] = first
   return columns, mechanism_of, last

@@ -83,15 +83,15 @@ def looks(mechanism_of: dict[str, str]) -> dict[str, Look]:
   own = {name: _OTHERS[i % len(_OTHERS)] for i, name in enumerate(others)}
   own |= {name: (colour, _MARKERS[name]) for name, colour in _COLOURS.items()}
   taken: dict[str, int] = {}
-  found = {}
+  result = {}
   for label, mechanism in mechanism_of.items():
     count = taken.get(mechanism, 0)
     taken[mechanism] = count + 1
     colour, marker = own[mechanism]
-    found[label] = Look(
+    result[label] = Look(
       _variant(colour, count % len(_VARIANTS)), marker, _DASHES[count % len(_DASHES)]
     )
-  return found
+  return result
 
 
 def _variant(colour: str, index: int) -> str:

@@ -3,13 +3,17 @@
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fl_dpftrl import catalogue, participation, workloads
+from fl_dpftrl import catalogue, error, participation, tables, workloads
 from fl_dpftrl.comparison import candidates as candidates_lib
 from fl_dpftrl.families import base
+
+if TYPE_CHECKING:
+  import pandas
+  from matplotlib import figure
 
 # Progress callback of optimisers: called with the number of steps and the loss.
 Progress = Callable[[int, float], None]
@@ -54,6 +58,7 @@ class Row:
 
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Row))
+SCHEMA = ('num_rounds', 'min_sep', 'max_participations')
 
 
 class Entry(NamedTuple):
@@ -89,6 +94,48 @@ class Comparison:
   def rows(self) -> tuple[Row, ...]:
     """Figures of each candidate at each schema."""
     return tuple(entry.row for entry in self.entries)
+
+  def __repr__(self) -> str:
+    return tables.at_a_prompt(self._title(), tables.columns(self._shown()).splitlines())
+
+  def _repr_html_(self) -> str:
+    return tables.as_html(self._title(), self._shown())
+
+  def to_pandas(self) -> 'pandas.DataFrame':
+    """Returns the rows as a data frame, in full precision."""
+    return tables.frame([dataclasses.asdict(row) for row in self.rows])
+
+  def plot(self, objective: str = 'max') -> 'figure.Figure':
+    """Draws the losses, over the field that varies or side by side.
+
+    Args:
+      objective: 'rms' or 'max', the loss to draw.
+
+    Raises:
+      ValueError: if the objective is unknown, nothing was evaluated, or several fields vary.
+    """
+    from fl_dpftrl.comparison import figures  # Loads matplotlib.
+
+    error.check_objective(objective)
+    varying = [name for name in SCHEMA if len({getattr(row, name) for row in self.rows}) > 1]
+    fields = [name for name in varying if name != 'max_participations'] or varying
+    if not self.entries or len(fields) > 1:
+      raise ValueError(
+        f'entries must be evaluated at schemas of which one field varies, got {len(self.entries)}'
+        f' entries with {" and ".join(fields) or "none"} varying'
+      )
+    title = f'{objective} loss'
+    if not fields:
+      return figures.side_by_side(self.entries, objective, title=title, subtitle='')
+    return figures.against(self.entries, fields[0], f'{objective}_loss', title=title, subtitle='')
+
+  def _title(self) -> str:
+    skipped = f', {len(self.skipped)} left out' if self.skipped else ''
+    return f'Comparison: {len(self.entries)} evaluated{skipped}'
+
+  def _shown(self) -> list[dict[str, Any]]:
+    kept = ('mechanism', *SCHEMA, 'sensitivity', 'rms_loss', 'max_loss', 'memory_copies')
+    return [{name: getattr(row, name) for name in kept} for row in self.rows]
 
 
 class Found(NamedTuple):
@@ -138,10 +185,10 @@ def run(
   entries: list[Entry] = []
   skipped: list[Skipped] = []
   for candidate in candidates:
-    for schema, found in zip(
+    for schema, searched in zip(
       schemas, search(candidate, schemas, objective=objective, watch=watch, workload=workload)
     ):
-      measured = _measure(candidate, schema, found, workload)
+      measured = _measure(candidate, schema, searched, workload)
       if isinstance(measured, Entry):
         entries.append(measured)
       else:
@@ -178,15 +225,15 @@ def search(
 
   A strategy that several schemas share is found once.
   """
-  found: dict[participation.MinSep, Found] = {}
+  searched: dict[participation.MinSep, Found] = {}
   for schema in schemas:
     progress = watch(candidate, schema)
     target = candidate.target(schema)
-    if target not in found:
-      found[target] = _find(
+    if target not in searched:
+      searched[target] = _find(
         candidate, target, objective=objective, workload=workload, progress=progress
       )
-    yield found[target]
+    yield searched[target]
 
 
 def _find(candidate, target, **kwargs) -> Found:
@@ -201,14 +248,14 @@ def _find(candidate, target, **kwargs) -> Found:
 def _measure(
   candidate: candidates_lib.Candidate,
   schema: participation.MinSep,
-  found: Found,
+  searched: Found,
   workload: workloads.Workload,
 ) -> Entry | Skipped:
-  if found.strategy is None:
-    return Skipped(candidate, schema, found.reason)
+  if searched.strategy is None:
+    return Skipped(candidate, schema, searched.reason)
   try:
-    measured = catalogue.describe(found.strategy, schema=schema, workload=workload)
-    copies = found.strategy.memory_copies(schema.num_rounds)
+    measured = catalogue.describe(searched.strategy, schema=schema, workload=workload)
+    copies = searched.strategy.memory_copies(schema.num_rounds)
   except UNSUPPORTED as e:
     return Skipped(candidate, schema, one_line(e))
   row = Row(
@@ -218,11 +265,11 @@ def _measure(
     max_participations=schema.participations,
     **measured.figures,
     memory_copies=copies,
-    seconds=found.seconds,
+    seconds=searched.seconds,
   )
-  return Entry(candidate, schema, found.strategy, row)
+  return Entry(candidate, schema, searched.strategy, row)
 
 
-def one_line(error: BaseException) -> str:
+def one_line(raised: BaseException) -> str:
   """Returns an exception's message without line breaks."""
-  return ' '.join(str(error).split()) or type(error).__name__
+  return ' '.join(str(raised).split()) or type(raised).__name__

@@ -80,14 +80,16 @@ class BandedInverse(toeplitz.Toeplitz):
     2024 (Banded Square Root), theorem 2.
     """
     column = self.column(schema.num_rounds)
-    found = sensitivities.shifted_sensitivity(sensitivities.Columns(column, np.ones(1), 0), schema)
-    if found.kind != sensitivity_lib.EXACT and (column >= 0.0).all():
+    shifted = sensitivities.shifted_sensitivity(
+      sensitivities.Columns(column, np.ones(1), 0), schema
+    )
+    if shifted.kind != sensitivity_lib.EXACT and (column >= 0.0).all():
       reached = sensitivities.earliest_square(column, schema)[0]
       bound = sensitivities.earliest_square(majorant(column), schema)[0]
       exact = bound <= reached * (1.0 + _ROUNDING)
       kind = sensitivity_lib.EXACT if exact else sensitivity_lib.UPPER_BOUND
-      found = sensitivity_lib.better(found, sensitivity_lib.Sensitivity(math.sqrt(bound), kind))
-    return base.tightened(found, self, schema, _MOST_GRAM_ROUNDS)
+      shifted = sensitivity_lib.better(shifted, sensitivity_lib.Sensitivity(math.sqrt(bound), kind))
+    return base.tightened(shifted, self, schema, _MOST_GRAM_ROUNDS)
 
   def gram_entries(self, num_rounds: int) -> sensitivity_lib.Entries:
     """Sums products of the first column of C, lag by lag."""

@@ -108,8 +108,8 @@ class BandedToeplitz(base.Strategy):
     """The bound from columns of one shape, or that for any X if smaller."""
     base.check_num_rounds(self, schema.num_rounds)
     columns = self.columns(schema.num_rounds)
-    found = sensitivities.shifted_sensitivity(columns, schema)
-    return base.tightened(found, self, schema, _MOST_GRAM_ROUNDS)
+    bound = sensitivities.shifted_sensitivity(columns, schema)
+    return base.tightened(bound, self, schema, _MOST_GRAM_ROUNDS)
 
   def gram_matrix(self, num_rounds: int) -> np.ndarray:
     base.check_num_rounds(self, num_rounds)

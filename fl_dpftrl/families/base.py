@@ -153,16 +153,16 @@ def lower_inverse(matrix: np.ndarray) -> np.ndarray:
 
 
 def tightened(
-  found: sensitivity_lib.Sensitivity,
+  bound: sensitivity_lib.Sensitivity,
   strategy: Strategy,
   schema: participation.MinSep,
   most_rounds: int,
 ) -> sensitivity_lib.Sensitivity:
   """Returns a sensitivity or, up to most_rounds, that of any X where it is tighter."""
-  if found.kind == sensitivity_lib.EXACT or schema.num_rounds > most_rounds:
-    return found
+  if bound.kind == sensitivity_lib.EXACT or schema.num_rounds > most_rounds:
+    return bound
   general = gram.gram_sensitivity(strategy.gram_matrix(schema.num_rounds), schema)
-  return sensitivity_lib.better(found, general)
+  return sensitivity_lib.better(bound, general)
 
 
 def keep_array(strategy: Strategy, name: str, *axes: str) -> np.ndarray:

@@ -119,8 +119,8 @@ class BLT(toeplitz.Toeplitz):
       column = patterns.repeated(self.column(block_rounds), schema.min_sep, count)
       return np.cumsum(np.square(column))
 
-    found = blocks.worst_closest(block_rounds, schema, squares)
-    return found or super().repeated_sensitivity(block_rounds, schema)
+    bound = blocks.worst_closest(block_rounds, schema, squares)
+    return bound or super().repeated_sensitivity(block_rounds, schema)
 
   def gram_entries(self, num_rounds: int) -> sensitivity_lib.Entries:
     """Returns entries of X as geometric sums of cₛ cₛ₊ₗ for a lag l.

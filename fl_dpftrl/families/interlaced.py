@@ -163,6 +163,6 @@ def _neighbours(decay: np.ndarray, scale: np.ndarray) -> tuple[np.ndarray, np.nd
     rises = -sign * (1.0 + np.sum(scale / rest, axis=1))
     low = np.where(rises < 0.0, trial, low)
     high = np.where(rises < 0.0, high, trial)
-  found = np.sqrt(low) * np.sqrt(high)
-  other = widths - found
-  return (np.where(from_above, found, other), np.where(from_above, other, found))
+  mean = np.sqrt(low) * np.sqrt(high)
+  other = widths - mean
+  return (np.where(from_above, mean, other), np.where(from_above, other, mean))

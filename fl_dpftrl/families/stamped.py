@@ -6,8 +6,7 @@ from typing import ClassVar
 import numpy as np
 import scipy.linalg
 
-from fl_dpftrl import error as error_lib
-from fl_dpftrl import participation, workloads
+from fl_dpftrl import error, participation, workloads
 from fl_dpftrl.families import base, linear_noise
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import blocks as blocks_lib
@@ -78,8 +77,8 @@ class Stamped(base.Strategy):
 
     def step(t):
       within = t % self.block_rounds
-      found = inner.at(within)
-      return found._replace(restart=found.restart or not within)
+      step = inner.at(within)
+      return step._replace(restart=step.restart or not within)
 
     return linear_noise.LinearNoise(inner.num_buffers, step, period=self.block_rounds)
 
@@ -118,7 +117,7 @@ class Stamped(base.Strategy):
   ) -> np.ndarray:
     """Blocks are independent, so their variances add up."""
     blocks = self.blocks(num_rounds)
-    if error_lib.is_prefix_sums(workload):
+    if error.is_prefix_sums(workload):
       # A prefix sum holds the whole of every block that is over.
       within = np.square(self.strategy.per_query_error(blocks[0], workload))
       over = np.repeat(np.arange(len(blocks)), blocks) * within[-1]

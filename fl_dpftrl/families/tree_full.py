@@ -6,8 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fl_dpftrl import error as error_lib
-from fl_dpftrl import participation, workloads
+from fl_dpftrl import error, participation, workloads
 from fl_dpftrl.families import base, linear_noise, tree_online
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import blocks, nested
@@ -178,13 +177,13 @@ class TreeFull(base.Strategy):
   def repeated_sensitivity(
     self, block_rounds: int, schema: participation.MinSep
   ) -> sensitivity_lib.Sensitivity:
-    found = nested.repeated_sensitivity(self.nested_blocks, block_rounds, schema)
+    bound = nested.repeated_sensitivity(self.nested_blocks, block_rounds, schema)
     if all(
       self.planned_rounds(size) == size
       for size in set(blocks.sizes(schema.num_rounds, block_rounds))
     ):
-      return found
-    return sensitivity_lib.Sensitivity(found.value, sensitivity_lib.UPPER_BOUND)
+      return bound
+    return sensitivity_lib.Sensitivity(bound.value, sensitivity_lib.UPPER_BOUND)
 
   def gram_matrix(self, num_rounds: int) -> np.ndarray:
     if self.planned_rounds(num_rounds) == num_rounds:
@@ -201,7 +200,7 @@ class TreeFull(base.Strategy):
   ) -> np.ndarray:
     """Computes errors in O(n) from prefix variances of the two halves."""
     planned = self.planned_rounds(num_rounds)
-    if not error_lib.is_prefix_sums(workload):
+    if not error.is_prefix_sums(workload):
       return super().per_query_error(num_rounds, workload)
     workloads.check_round_by_round(planned)
     heights = [height for height in reversed(range(planned.bit_length())) if planned >> height & 1]

@@ -7,8 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fl_dpftrl import error as error_lib
-from fl_dpftrl import participation, workloads
+from fl_dpftrl import error, participation, workloads
 from fl_dpftrl.families import base, linear_noise
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import nested
@@ -212,7 +211,7 @@ class TreeOnline(base.Strategy):
   def per_query_error(
     self, num_rounds: int, workload: workloads.Queries = workloads.Workload()
   ) -> np.ndarray:
-    if not error_lib.is_prefix_sums(workload):
+    if not error.is_prefix_sums(workload):
       return super().per_query_error(num_rounds, workload)
     base.check_num_rounds(self, num_rounds)
     workloads.check_round_by_round(num_rounds)

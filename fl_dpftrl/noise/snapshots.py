@@ -88,12 +88,12 @@ class Snapshots:
     maker.buffers[:] = 0.0
     for buffer, version, checksum in listed:
       try:
-        found = np.fromfile(self._file(buffer, version), maker.buffers.dtype)
+        values = np.fromfile(self._file(buffer, version), maker.buffers.dtype)
       except OSError:
         return False
-      if found.size != maker.size or zlib.crc32(found.data) != checksum:
+      if values.size != maker.size or zlib.crc32(values.data) != checksum:
         return False
-      maker.buffers[buffer] = found
+      maker.buffers[buffer] = values
     return True
 
   def _read(self, row: int) -> list[tuple[int, int, int]]:

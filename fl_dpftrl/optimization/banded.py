@@ -218,8 +218,8 @@ def _descend(
       gradient += factor * way
     return value, gradient
 
-  found = solver.minimize(value_and_grad, centre, progress=report, **limits._asdict())
-  return problem.norms.rescale(found.point.reshape(start.shape) / scale)[0]
+  minimum = solver.minimize(value_and_grad, centre, progress=report, **limits._asdict())
+  return problem.norms.rescale(minimum.point.reshape(start.shape) / scale)[0]
 
 
 def root_coefficients(num_rounds: int, num_bands: int, momentum: float = 0.0) -> np.ndarray:
@@ -245,10 +245,10 @@ def root_coefficients(num_rounds: int, num_bands: int, momentum: float = 0.0) ->
       loss = np.sum(counts * response**2) * np.sum(raised**2)
     return math.log(loss) if np.isfinite(loss) else math.inf
 
-  found = optimize_lib.minimize_scalar(
+  minimum = optimize_lib.minimize_scalar(
     log_loss, bounds=(-12.0, 1.0), method='bounded', options={'xatol': 1e-2}
   )
-  return root + math.exp(found.x)
+  return root + math.exp(minimum.x)
 
 
 def toeplitz(coefficients: np.ndarray, num_rounds: int) -> np.ndarray:

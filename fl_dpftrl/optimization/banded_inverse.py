@@ -67,13 +67,13 @@ def optimize(
     log_square = _log_square(schema, objective, workload, size)
     # The loss has many kinks: the result for half as many bands is a start too.
     starts = (np.pad(point, (0, size - 1 - point.size)), start.coefficients[1:size])
-    found = (
+    solutions = (
       solver.minimize(
         log_square, begin, max_iterations=1000, tolerance=1e-9, patience=20, progress=report
       )
       for begin in starts
     )
-    point = min(found, key=lambda solution: solution.value).point
+    point = min(solutions, key=lambda solution: solution.value).point
   return banded_inverse.BandedInverse(np.append(1.0, point))
 
 

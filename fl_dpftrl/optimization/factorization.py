@@ -270,14 +270,14 @@ def ascend(dual: Dual, start: Point) -> Iterator[Bound]:
     best = bound.value
     accepted = [*accepted[-_MEMORY:], (point, bound.better)]
     point = _extrapolate(dual, accepted)
-    found = _try(dual, point)
-    if found is None or found.value < best * (1.0 - 1e-10):
+    feasible = _try(dual, point)
+    if feasible is None or feasible.value < best * (1.0 - 1e-10):
       accepted = accepted[-1:]
       point = accepted[0][1]
-      found = _try(dual, point)
-      if found is None:
+      feasible = _try(dual, point)
+      if feasible is None:
         return
-    bound = found
+    bound = feasible
 
 
 def _try(dual: Dual, point: Point) -> Bound | None:
@@ -306,9 +306,9 @@ def solve(
   bounds = itertools.islice(ascend(dual, dual.start()), _MOST_STEPS)
   for step, bound in enumerate(bounds, 1):
     best = max(best, math.sqrt(bound.value))
-    found = _feasible(workload, dual, bound, best)
-    if found is not None and (solution is None or found.loss < solution.loss):
-      solution = found
+    feasible = _feasible(workload, dual, bound, best)
+    if feasible is not None and (solution is None or feasible.loss < solution.loss):
+      solution = feasible
     if solution is not None:
       solution = solution._replace(bound=best)
       if progress is not None:

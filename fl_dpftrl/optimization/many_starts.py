@@ -64,8 +64,8 @@ def minimize(
   for iteration in range(max_iterations):
     trials = searches.trials(active)
     with np.errstate(all='ignore'):  # points outside the domain are rejected
-      found = value_and_grad(trials)
-    searches.advance(active, trials, *found)
+      trial_values = value_and_grad(trials)
+    searches.advance(active, trials, *trial_values)
     if progress is not None:
       progress(iteration + 1, float(searches.values.min()))
     active = active[~searches.is_done(active, tolerance)]

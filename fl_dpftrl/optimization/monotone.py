@@ -69,10 +69,10 @@ def minimize(
     slope = float(direction @ grad)
     if not slope < -1e-15:
       break
-    found = _line_search(value_and_grad, point, max(values[-_REMEMBERED:]), direction, slope)
-    if found is None:
+    step_taken = _line_search(value_and_grad, point, max(values[-_REMEMBERED:]), direction, slope)
+    if step_taken is None:
       break
-    new_point, value, new_grad = found
+    new_point, value, new_grad = step_taken
     moved, turned = new_point - point, new_grad - grad
     curvature = float(moved @ turned)
     length = _LONGEST

@@ -88,19 +88,19 @@ def minimize(
       pairs.clear()  # the curvature model is outdated
       continue
     step = 1.0 if pairs else min(1.0, 1.0 / float(np.abs(grad).sum()))
-    found = _line_search(value_and_grad, point, value, direction, slope, step)
-    if found is None:
+    step_taken = _line_search(value_and_grad, point, value, direction, slope, step)
+    if step_taken is None:
       if not pairs:
         break
       pairs.clear()
       continue
-    new_point, _new_value, new_grad = found
+    new_point, _new_value, new_grad = step_taken
     moved, turned = new_point - point, new_grad - grad
     curvature = float(moved @ turned)
     if curvature > 0.0:
       pairs.append((moved, turned, curvature))
       del pairs[:-memory]
-    point, value, grad = found
+    point, value, grad = step_taken
     iteration += 1
     history.append(value)
     if progress is not None:

@@ -150,14 +150,14 @@ def optimize(
       value, gradient = compiled(jnp.asarray(free.reshape(start.shape)))
       return float(value), np.asarray(gradient).reshape(-1)
 
-    found = solver.minimize(
+    minimum = solver.minimize(
       value_and_grad,
       start.reshape(-1),
       max_iterations=max_iterations,
       tolerance=1e-7,
       progress=solver.counted(progress, math.sqrt),
     )
-  return found.point.reshape(start.shape)
+  return minimum.point.reshape(start.shape)
 
 
 def float64() -> contextlib.AbstractContextManager[None]:

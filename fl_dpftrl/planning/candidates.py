@@ -5,8 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from fl_dpftrl import catalogue, participation
-from fl_dpftrl import sensitivity as sensitivity_lib
+from fl_dpftrl import catalogue, participation, sensitivity
 from fl_dpftrl.comparison import candidates as compared
 from fl_dpftrl.comparison import sweep
 from fl_dpftrl.families import base
@@ -115,16 +114,16 @@ def _find(origin, schemas, planned, objective, progress):
   if origin.find_range is not None and len(schemas) > 1:
     some = _thinned(schemas)
     searches.append(lambda **kwargs: origin.find_range(some, over='regret', **kwargs))
-  found, reasons = [], []
+  measured, reasons = [], []
   for search in searches:
     try:
       strategy = search(objective=objective, progress=progress)
-      found.append(measure(origin, strategy, schemas, objective=objective))
+      measured.append(measure(origin, strategy, schemas, objective=objective))
     except sweep.UNSUPPORTED as e:
       reasons.append(sweep.one_line(e))
-  if not found:
+  if not measured:
     return Skipped(origin.label, reasons[0])
-  best = found[least_regret(found, schemas)]
+  best = measured[least_regret(measured, schemas)]
   return dataclasses.replace(best, seconds=time.monotonic() - start)
 
 
@@ -144,7 +143,7 @@ def measure(
   """
   files = {s: catalogue.describe(strategy, schema=s) for s in schemas}
   for file in files.values():
-    if file.sensitivity.kind == sensitivity_lib.LOWER_BOUND:
+    if file.sensitivity.kind == sensitivity.LOWER_BOUND:
       raise ValueError('only a lower bound of its sensitivity is known')
   most_rounds = max(schema.num_rounds for schema in schemas)
   return Candidate(
@@ -158,18 +157,18 @@ def measure(
   )
 
 
-def regrets(found: Sequence[Candidate], schemas: Sequence[participation.MinSep]) -> list[float]:
+def regrets(measured: Sequence[Candidate], schemas: Sequence[participation.MinSep]) -> list[float]:
   """Returns each candidate's regret: its largest excess over the lowest loss.
 
   The excess is relative to the lowest loss, and its maximum is over the schemas.
   """
-  least = {s: min(candidate.loss(s) for candidate in found) for s in schemas}
-  return [max(candidate.loss(s) / least[s] for s in schemas) - 1.0 for candidate in found]
+  least = {s: min(candidate.loss(s) for candidate in measured) for s in schemas}
+  return [max(candidate.loss(s) / least[s] for s in schemas) - 1.0 for candidate in measured]
 
 
-def least_regret(found: Sequence[Candidate], schemas: Sequence[participation.MinSep]) -> int:
+def least_regret(measured: Sequence[Candidate], schemas: Sequence[participation.MinSep]) -> int:
   """Returns the index of the smallest regret, the first one in case of ties."""
-  values = regrets(found, schemas)
+  values = regrets(measured, schemas)
   return values.index(min(values))
 
 

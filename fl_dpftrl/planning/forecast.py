@@ -151,9 +151,9 @@ class Forecast:
   @property
   def schemas(self) -> tuple[participation.MinSep, ...]:
     """All simulated schemas and the planned one, sorted by b."""
-    found = {outcome.schema for outcome in self.outcomes} | {self.planned}
+    distinct = {outcome.schema for outcome in self.outcomes} | {self.planned}
     key = lambda schema: (schema.min_sep, -schema.participations)
-    return tuple(sorted(found, key=key))
+    return tuple(sorted(distinct, key=key))
 
   @property
   def expected(self) -> dict[str, float]:
@@ -163,11 +163,11 @@ class Forecast:
   @property
   def range(self) -> dict[str, tuple[float, float]]:
     """Lowest and highest value of each field over the simulations."""
-    found = {}
+    ends = {}
     for name in FIELDS:
       values = [getattr(outcome, name) for outcome in self.outcomes]
-      found[name] = min(values), max(values)
-    return found
+      ends[name] = min(values), max(values)
+    return ends
 
 
 def forecast(

@@ -2,12 +2,15 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from fl_dpftrl import json_files, participation
-from fl_dpftrl.planning import candidates as candidates_lib
+from fl_dpftrl import json_files, participation, tables
+from fl_dpftrl.planning import candidates, recommendation
 from fl_dpftrl.planning import forecast as forecast_lib
-from fl_dpftrl.planning import recommendation as recommendation_lib
 from fl_dpftrl.simulation import scenario as scenario_lib
+
+if TYPE_CHECKING:
+  import pandas
 
 MAX_COPIES = 16
 """Default limit of model copies; noise updates all of them in each round."""
@@ -27,9 +30,9 @@ class Plan:
   """
 
   forecast: forecast_lib.Forecast
-  best: recommendation_lib.Recommendation
-  settings: tuple[recommendation_lib.Setting | recommendation_lib.Missing, ...]
-  skipped: tuple[candidates_lib.Skipped, ...]
+  best: recommendation.Recommendation
+  settings: tuple[recommendation.Setting | recommendation.Missing, ...]
+  skipped: tuple[candidates.Skipped, ...]
   max_copies: int
   objective: str
 
@@ -38,13 +41,13 @@ class Plan:
     """Schema for which ε is predicted, worse than all simulations."""
     return self.best.guarantee.schema
 
-  def missing(self) -> list[recommendation_lib.Missing]:
+  def missing(self) -> list[recommendation.Missing]:
     """Returns the settings without a result."""
-    return [s for s in self.settings if isinstance(s, recommendation_lib.Missing)]
+    return [s for s in self.settings if isinstance(s, recommendation.Missing)]
 
-  def possible(self) -> list[recommendation_lib.Setting]:
+  def possible(self) -> list[recommendation.Setting]:
     """Returns the settings with a result, the planned one among them."""
-    return [s for s in self.settings if isinstance(s, recommendation_lib.Setting)]
+    return [s for s in self.settings if isinstance(s, recommendation.Setting)]
 
   def to_json(self) -> json_files.Object:
     """Returns all figures; none of them is a guarantee."""
@@ -68,6 +71,53 @@ class Plan:
       'settings': [setting.to_json() for setting in self.settings],
       'assumptions': list(self.assumptions),
     }
+
+  def __repr__(self) -> str:
+    best, planned, range_ = self.best, self.planned, self.forecast.range
+    days = ' to '.join(dict.fromkeys(f'{end:.3g}' for end in range_['days']))
+    shown = {
+      'strategy': best.candidate.label,
+      'memory_copies': best.candidate.memory_copies,
+      'noise_multiplier': best.guarantee.noise_multiplier,
+      'epsilon': best.guarantee.epsilon,
+      'delta': best.guarantee.delta,
+      'num_rounds': planned.num_rounds,
+      'min_sep': planned.min_sep,
+      'max_participations': planned.participations,
+      'days': days,
+      'alternatives': len(best.alternatives),
+    }
+    return tables.at_a_prompt(
+      'Plan: a prediction, not a guarantee', tables.table(shown).splitlines()
+    )
+
+  def _repr_html_(self) -> str:
+    return tables.as_html('Plan: a prediction, not a guarantee', self._options())
+
+  def to_pandas(self) -> 'pandas.DataFrame':
+    """Returns the recommended strategy and its alternatives as a data frame."""
+    return tables.frame(self._options())
+
+  def _options(self) -> list[json_files.Object]:
+    best = self.best
+    same = {
+      'strategy': best.candidate.label,
+      'memory_copies': best.candidate.memory_copies,
+      'loss_ratio': 1.0,
+      'noise_multiplier': best.guarantee.noise_multiplier,
+      'epsilon': best.guarantee.epsilon,
+    }
+    others = [
+      {
+        'strategy': option.candidate.label,
+        'memory_copies': option.candidate.memory_copies,
+        'loss_ratio': option.loss_ratio,
+        'noise_multiplier': option.noise_multiplier,
+        'epsilon': best.guarantee.epsilon,
+      }
+      for option in best.alternatives
+    ]
+    return [same, *others]
 
   @property
   def assumptions(self) -> tuple[str, ...]:
@@ -145,16 +195,16 @@ def plan(
     return lambda steps, loss: progress(f'{label}: {steps} steps')
 
   planned = forecast.planned
-  origins, skipped = candidates_lib.named(strategies, planned)
-  tried = candidates_lib.find(origins, forecast.schemas, planned, objective=objective, watch=watch)
-  found = [c for c in tried if isinstance(c, candidates_lib.Candidate)]
-  skipped += [c for c in tried if isinstance(c, candidates_lib.Skipped)]
-  if not found:
+  origins, skipped = candidates.named(strategies, planned)
+  tried = candidates.find(origins, forecast.schemas, planned, objective=objective, watch=watch)
+  evaluated = [c for c in tried if isinstance(c, candidates.Candidate)]
+  skipped += [c for c in tried if isinstance(c, candidates.Skipped)]
+  if not evaluated:
     raise ValueError(
       f'none of the strategies is suitable: {"; ".join(f"{s.label}: {s.reason}" for s in skipped)}'
     )
-  best = recommendation_lib.recommend(
-    found,
+  best = recommendation.recommend(
+    evaluated,
     forecast.schemas,
     planned,
     [outcome.schema for outcome in forecast.outcomes],
@@ -166,7 +216,7 @@ def plan(
   return Plan(
     forecast=forecast,
     best=best,
-    settings=tuple(recommendation_lib.settings(forecast, best, watch=watch)),
+    settings=tuple(recommendation.settings(forecast, best, watch=watch)),
     skipped=tuple(skipped),
     max_copies=max_copies,
     objective=objective,

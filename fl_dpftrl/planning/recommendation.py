@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from fl_dpftrl import json_files, participation
 from fl_dpftrl.accounting import calibration, gaussian
 from fl_dpftrl.comparison import sweep
-from fl_dpftrl.planning import candidates as candidates_lib
+from fl_dpftrl.planning import candidates, simulating
 from fl_dpftrl.planning import forecast as forecast_lib
-from fl_dpftrl.planning import simulating
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,7 +29,7 @@ class Option:
     same_noise_epsilon: its ε at the same noise in the model.
   """
 
-  candidate: candidates_lib.Candidate
+  candidate: candidates.Candidate
   fits: bool
   regret: float
   loss_ratio: float
@@ -63,7 +62,7 @@ class Recommendation:
     options: all strategies including this one, sorted by loss.
   """
 
-  candidate: candidates_lib.Candidate
+  candidate: candidates.Candidate
   guarantee: gaussian.Guarantee
   epsilons: tuple[float, ...]
   options: tuple[Option, ...]
@@ -112,24 +111,24 @@ class Recommendation:
 
 
 def choose(
-  found: Sequence[candidates_lib.Candidate],
+  evaluated: Sequence[candidates.Candidate],
   schemas: Sequence[participation.MinSep],
   max_copies: int,
-) -> candidates_lib.Candidate:
+) -> candidates.Candidate:
   """Returns the candidate with the least regret among those that fit.
 
   Raises:
     ValueError: if none fits.
   """
-  fitting = [c for c in found if c.memory_copies <= max_copies]
+  fitting = [c for c in evaluated if c.memory_copies <= max_copies]
   if not fitting:
-    least = min(candidate.memory_copies for candidate in found)
+    least = min(candidate.memory_copies for candidate in evaluated)
     raise ValueError(f'max_copies={max_copies} is below the {least} that every strategy here needs')
-  return fitting[candidates_lib.least_regret(fitting, schemas)]
+  return fitting[candidates.least_regret(fitting, schemas)]
 
 
 def recommend(
-  found: Sequence[candidates_lib.Candidate],
+  evaluated: Sequence[candidates.Candidate],
   schemas: Sequence[participation.MinSep],
   planned: participation.MinSep,
   simulated: Sequence[participation.MinSep],
@@ -142,7 +141,7 @@ def recommend(
   """Chooses a strategy and computes the predicted ε of all candidates.
 
   Args:
-    found: candidates, evaluated at all schemas.
+    evaluated: candidates, evaluated at all schemas.
     schemas: schemas that may occur.
     planned: one of the schemas, for which ε is stated.
     simulated: schema of each simulation, for the range of ε.
@@ -157,7 +156,7 @@ def recommend(
   """
   if (noise_multiplier is None) == (epsilon is None):
     raise ValueError('give noise_multiplier or epsilon, and not both')
-  best = choose(found, schemas, max_copies)
+  best = choose(evaluated, schemas, max_copies)
   sensitivity = best.files[planned].sensitivity
   if noise_multiplier is None:
     effective = calibration.effective_noise_multiplier(epsilon, delta)  # type: ignore[arg-type]
@@ -165,7 +164,7 @@ def recommend(
   guarantee = gaussian.from_sensitivity(
     sensitivity, planned, noise_multiplier=noise_multiplier, delta=delta
   )
-  fitting = [c for c in found if c.memory_copies <= max_copies]
+  fitting = [c for c in evaluated if c.memory_copies <= max_copies]
   least = {s: min(c.loss(s) for c in fitting) for s in schemas}
 
   def option(candidate):
@@ -182,7 +181,7 @@ def recommend(
       same_noise_epsilon=gaussian.epsilon(effective / ratio, delta),
     )
 
-  by_loss = sorted(found, key=lambda candidate: candidate.loss(planned))
+  by_loss = sorted(evaluated, key=lambda candidate: candidate.loss(planned))
   epsilons = {
     schema: gaussian.epsilon(noise_multiplier / best.files[schema].sensitivity.value, delta)
     for schema in set(simulated)
@@ -246,7 +245,7 @@ def settings(
   forecast: forecast_lib.Forecast,
   best: Recommendation,
   *,
-  watch: candidates_lib.Watch = lambda label: lambda steps, loss: None,
+  watch: candidates.Watch = lambda label: lambda steps, loss: None,
 ) -> list[Setting | Missing]:
   """Returns the planned run and all others that were simulated, at the same model noise.
 
@@ -259,7 +258,7 @@ def settings(
     watch: progress callback; see `candidates`.
   """
   planned = forecast.outcomes[0]
-  found: list[Setting | Missing] = [
+  results: list[Setting | Missing] = [
     Setting(
       report_goal=planned.report_goal,
       num_rounds=planned.num_rounds,
@@ -270,23 +269,23 @@ def settings(
     )
   ]
   for outcome in forecast.nearby.outcomes:
-    found.append(_setting(outcome, forecast, best, watch))
+    results.append(_setting(outcome, forecast, best, watch))
   for (name, value), reason in forecast.nearby.stalled.items():
     own = {'report_goal': planned.report_goal, 'num_rounds': planned.num_rounds}
-    found.append(Missing(**{**own, name: value}, reason=reason))
+    results.append(Missing(**{**own, name: value}, reason=reason))
   key = lambda setting: (setting.num_rounds, setting.report_goal)
-  return sorted(found, key=key)
+  return sorted(results, key=key)
 
 
 def _setting(
   outcome: simulating.Outcome,
   forecast: forecast_lib.Forecast,
   best: Recommendation,
-  watch: candidates_lib.Watch,
+  watch: candidates.Watch,
 ) -> Setting | Missing:
   candidate, schema = best.candidate, forecast.planned_like(outcome)
   try:
-    if candidates_lib.too_slow(candidate, schema):
+    if candidates.too_slow(candidate, schema):
       raise ValueError(
         f'optimising {candidate.label} for n={schema.num_rounds} and b={schema.min_sep} takes many'
         ' minutes'
@@ -296,7 +295,7 @@ def _setting(
       ' rounds'
     )
     strategy = candidate.origin.find(schema, objective=candidate.objective, progress=progress)
-    found = candidates_lib.measure(
+    measured = candidates.measure(
       candidate.origin, strategy, [schema], objective=candidate.objective
     )
   except sweep.UNSUPPORTED as e:
@@ -305,8 +304,8 @@ def _setting(
     )
   share = outcome.report_goal / forecast.outcomes[0].report_goal
   noise = best.noise_in_model * share
-  multiplier = noise / found.error(schema)
-  effective = multiplier / found.files[schema].sensitivity.value
+  multiplier = noise / measured.error(schema)
+  effective = multiplier / measured.files[schema].sensitivity.value
   return Setting(
     report_goal=outcome.report_goal,
     num_rounds=outcome.num_rounds,

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import NamedTuple
 
-from fl_dpftrl import json_files
+from fl_dpftrl import json_files, messages, rounding, tables
 from fl_dpftrl.accounting import privacy_loss
 from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.logs import log as log_lib
@@ -185,6 +185,26 @@ class Statement:
   per_device: PerDevice | None = None
   commitment: Commitment | None = None
   confidential: bool = True
+
+  def __repr__(self) -> str:
+    title = 'Statement' if self.void_reason is None else f'Statement, void: {self.void_reason}'
+    schema = f'n = {self.num_rounds}, b = {self.min_sep}, k = {self.max_participations}'
+    shown = lambda figure: 'unbounded' if figure is None else rounding.up(figure, digits=6)
+    rows = [
+      {'part': p.name, 'rho': 'void', 'epsilon': 'void', 'holds': False}
+      if self.void_reason is not None
+      else {
+        'part': p.name,
+        'rho': 'none' if p.loss.rho is None else shown(p.loss.rho),
+        'epsilon': shown(p.loss.epsilon),
+        'holds': p.holds,
+      }
+      for p in self.parts()
+    ]
+    at = f'δ = {rounding.exact(self.delta)}, {self.adjacency}, group of {self.group_size}'
+    runs = f'{len(self.runs)} run' + 's' * self.several
+    lines = [f'{runs}, {schema}, {at}', *tables.columns(rows).splitlines()]
+    return tables.at_a_prompt(messages.one_line(title), lines)
 
   @property
   def several(self) -> bool:

@@ -218,9 +218,9 @@ def _draw_bars(axes: axes_lib.Axes, bars: Sequence[Bar]) -> None:
 
 def _set_ticks(axes: axes_lib.Axes, low: float, high: float, *, whole: bool = False) -> None:
   """Sets at most six round numbers from low to high on the x axis."""
-  found = ticker.MaxNLocator(5, integer=whole).tick_values(low, high)
+  places = ticker.MaxNLocator(5, integer=whole).tick_values(low, high)
   room = 1e-9 * (high - low)
-  axes.set_xticks([tick for tick in found if low - room <= tick <= high + room] or [low])
+  axes.set_xticks([tick for tick in places if low - room <= tick <= high + room] or [low])
   axes.xaxis.set_major_formatter(_NUMBER)
 
 

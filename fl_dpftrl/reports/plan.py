@@ -100,8 +100,8 @@ def strategies(plan: planner.Plan) -> figures.Figure:
 
 def settings(plan: planner.Plan) -> figures.Figure | None:
   """Draws ε against days for other report goals and rounds; None if there are none."""
-  found = plan.possible()
-  if len(found) < 2:
+  possible = plan.possible()
+  if len(possible) < 2:
     return None
   first = plan.forecast.outcomes[0]
   goal: Callable[[Any], int] = lambda s: s.report_goal
@@ -121,6 +121,6 @@ def settings(plan: planner.Plan) -> figures.Figure | None:
     (True, rounds, goal, 'goal {:,}'),
     (False, goal, rounds, '{:,} rounds'),
   ):
-    line = sorted((s for s in found if same(s) == same(first)), key=varying)
+    line = sorted((s for s in possible if same(s) == same(first)), key=varying)
     lines.append((is_main, [point(s, words.format(varying(s))) for s in line]))
   return figures.paths(lines, title='Predicted ε against days', x_label='days')

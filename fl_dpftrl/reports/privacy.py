@@ -18,8 +18,7 @@ from scipy import special
 import fl_dpftrl
 from fl_dpftrl import files, rounding
 from fl_dpftrl.centralized import drawn as drawn_lib
-from fl_dpftrl.replaying import facts as facts_lib
-from fl_dpftrl.replaying import publication
+from fl_dpftrl.replaying import facts, publication
 from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.reports import figures, page, svg
 from fl_dpftrl.reports import setting as setting_lib
@@ -104,11 +103,11 @@ def _clip_norm(statement: statement_lib.Statement, setting: Setting) -> str:
   recorded = {run.clip_norm for run in statement.runs} - {None}
   if len(recorded) > 1 or any(r.clip_norm_changes or r.adaptive_clipping for r in statement.runs):
     return 'that of each round, see above'
-  found = next(iter(recorded), setting.clip_norm)
-  return 'not recorded' if found is None else rounding.exact(found)
+  clip_norm = next(iter(recorded), setting.clip_norm)
+  return 'not recorded' if clip_norm is None else rounding.exact(clip_norm)
 
 
-def _participation(run: facts_lib.RunFacts, one: str) -> list[figures.Figure]:
+def _participation(run: facts.RunFacts, one: str) -> list[figures.Figure]:
   """Draws the participations in a run; nothing if for publication."""
   if run.counted is None:
     return []
@@ -151,13 +150,13 @@ def _losses(
 
 def _versions() -> list[tuple[str, str]]:
   """Returns the releases that made the page."""
-  found = [('fl_dpftrl', fl_dpftrl.__version__), ('python', platform.python_version())]
+  releases = [('fl_dpftrl', fl_dpftrl.__version__), ('python', platform.python_version())]
   for package in _PACKAGES:
     try:
-      found.append((package, importlib.metadata.version(package)))
+      releases.append((package, importlib.metadata.version(package)))
     except importlib.metadata.PackageNotFoundError:
       continue
-  return found
+  return releases
 
 
 class Errors(NamedTuple):

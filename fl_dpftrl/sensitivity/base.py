@@ -80,13 +80,13 @@ def sensitivity(strategy: Mechanism, schema: participation.MinSep) -> Sensitivit
       something other than a sensitivity.
   """
   participation.check_num_rounds(strategy, schema.num_rounds)
-  found = strategy.sensitivity(schema)
-  if found.kind not in KINDS or not 0.0 <= found.value < math.inf:
+  result = strategy.sensitivity(schema)
+  if result.kind not in KINDS or not 0.0 <= result.value < math.inf:
     raise ValueError(
       f'the sensitivity of {type(strategy).__name__} must be a finite number'
-      f' with one of the kinds {", ".join(KINDS)}, got {found!r}'
+      f' with one of the kinds {", ".join(KINDS)}, got {result!r}'
     )
-  return found
+  return result
 
 
 def gram_matrix(strategy: Mechanism, num_rounds: int) -> np.ndarray:

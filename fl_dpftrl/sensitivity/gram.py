@@ -47,10 +47,10 @@ def gram_sensitivity(gram: np.ndarray, schema: participation.MinSep) -> base.Sen
   result = base.Sensitivity(value, base.EXACT if exact else base.UPPER_BOUND)
   if exact:
     return result
-  found = search.worst_square(gram, schema.min_sep, schema.participations)
-  if found is None:
+  worst = search.worst_square(gram, schema.min_sep, schema.participations)
+  if worst is None:
     return result
-  square, exact = found
+  square, exact = worst
   kind = base.EXACT if exact else base.UPPER_BOUND
   return base.better(result, base.Sensitivity(math.sqrt(square), kind))
 

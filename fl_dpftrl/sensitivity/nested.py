@@ -75,10 +75,10 @@ def repeated(block: Block, count: int) -> Block:
 
 def trees(height: int) -> list[Block]:
   """Returns complete binary trees up to a height, a node over every block."""
-  found = [Block(1)]
+  result = [Block(1)]
   for _ in range(height):
-    found.append(beside(found[-1], found[-1], 1))
-  return found
+    result.append(beside(result[-1], result[-1], 1))
+  return result
 
 
 def forest(num_rounds: int) -> Block:
@@ -153,8 +153,8 @@ def worst_square(block: Block, schema: participation.MinSep) -> tuple[int, bool]
   bound = min(bound, search.relaxed_bound())
   if reached == bound:
     return bound, True
-  found = search.worst(reached)
-  return (bound, False) if found is None else (found, True)
+  result = search.worst(reached)
+  return (bound, False) if result is None else (result, True)
 
 
 class _Search:
@@ -258,7 +258,7 @@ class _Search:
         needed = reached - self.outside[block][count]
         if self.inside[block][count] < needed:
           continue
-        found = []
+        result = []
         for m, left_triples in states[left].items():
           right_triples = states[right].get(count - m)
           if right_triples is None:
@@ -267,9 +267,9 @@ class _Search:
           if joins > _MOST_JOINS:
             return None
           pair = left_triples, right_triples
-          found.append(self._join(block, block.halves, *pair, m, count - m, needed))
-        if any(triples.square.size for triples in found):
-          triples = _Triples(*(np.concatenate(part) for part in zip(*found)))
+          result.append(self._join(block, block.halves, *pair, m, count - m, needed))
+        if any(triples.square.size for triples in result):
+          triples = _Triples(*(np.concatenate(part) for part in zip(*result)))
           reach = count * self.min_sep - block.length
           states[block][count] = _undominated(triples, reach)
     # The assignment of the first rounds is never left out.

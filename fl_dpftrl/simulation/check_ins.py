@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from fl_dpftrl.simulation import pool as pool_lib
-from fl_dpftrl.simulation import population as population_lib
+from fl_dpftrl.simulation import pool, population
 from fl_dpftrl.simulation import server as server_lib
 
 _OCTAVES = 32
@@ -25,7 +24,7 @@ class CheckIns:
     pool: devices that can check in.
   """
 
-  def __init__(self, people: population_lib.Population, start: int):
+  def __init__(self, people: population.Population, start: int):
     self._people = people
     self._start = start
     octaves = np.ceil(np.log2(people.rates)).astype(np.int16)
@@ -33,7 +32,7 @@ class CheckIns:
     octaves = np.maximum(octaves - lowest, 0)
     cells = people.presence.cells.astype(np.int16)
     num_cells = int(cells.max()) + 1
-    self.pool = pool_lib.Pool((octaves * num_cells + cells).astype(np.int16))
+    self.pool = pool.Pool((octaves * num_cells + cells).astype(np.int16))
     groups = np.arange(self.pool.sizes.size)
     self._cells = groups % num_cells
     # Rounding to float32 must not lift a rate above its group's.

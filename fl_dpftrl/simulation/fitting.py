@@ -116,19 +116,19 @@ def fit(
       timer=server_lib.HourTimer(hours),
     )
     try:
-      found = recording.record(resized_.rounds(), num_rounds=row.num_rounds)
+      fitted = recording.record(resized_.rounds(), num_rounds=row.num_rounds)
     except cohorts.StalledRound:
       return None
     progress(
       f'timer of {hours:g} h, {num_devices:,.0f} devices: min-sep'
-      f' {found.min_sep}, {found.max_participations} participations'
+      f' {fitted.min_sep}, {fitted.max_participations} participations'
     )
-    return Fit(round(num_devices), hours, found.min_sep, found.max_participations, found.days)
+    return Fit(round(num_devices), hours, fitted.min_sep, fitted.max_participations, fitted.days)
 
   fits = [_smallest(row, functools.partial(tried, hours=hours)) for hours in timers]
-  found = [fit for fit in fits if fit is not None]
-  if found:
-    return min(found, key=lambda found: found.num_devices)
+  fitted = [fit for fit in fits if fit is not None]
+  if fitted:
+    return min(fitted, key=lambda fit: fit.num_devices)
   raise ValueError(
     f'timers={tuple(timers)} of hours do not explain a min-sep of {row.min_sep} with'
     f' {row.max_participations} participations in {row.num_rounds} rounds of {row.report_goal}'
@@ -144,11 +144,11 @@ def _smallest(row: Row, tried: Callable[[float], Fit | None]) -> Fit | None:
     return None
   while high / low > 1.0 + _CLOSE:
     middle = math.sqrt(low * high)
-    found = tried(middle)
-    if found is None or found.min_sep < row.apart:
+    fitted = tried(middle)
+    if fitted is None or fitted.min_sep < row.apart:
       low = middle
     else:
-      high, best = middle, found
+      high, best = middle, fitted
   if (
     best is None
     or best.min_sep > 1.01 * row.apart

@@ -24,5 +24,5 @@ def available() -> int | None:
   except (OSError, ValueError):
     return None
   limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-  found = 1024 * int(free)
-  return found if limit == resource.RLIM_INFINITY else min(found, limit)
+  size = 1024 * int(free)
+  return size if limit == resource.RLIM_INFINITY else min(size, limit)

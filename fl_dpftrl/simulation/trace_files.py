@@ -21,8 +21,7 @@ import numpy as np
 
 from fl_dpftrl import json_files
 from fl_dpftrl import messages as text
-from fl_dpftrl.simulation import plain_pickle
-from fl_dpftrl.simulation import traces as traces_lib
+from fl_dpftrl.simulation import plain_pickle, traces
 
 _Path = str | os.PathLike[str]
 
@@ -73,7 +72,7 @@ class Ready(NamedTuple):
 
 def read_traces(
   path: _Path, *, period: int | None = None, leave_out_bad: bool = False
-) -> traces_lib.Traces:
+) -> traces.Traces:
   """Reads the traces of a file and detects its format from its content.
 
   Args:
@@ -97,7 +96,7 @@ def read_traces(
 
 def read_fedscale(
   path: _Path, *, period: int | None = None, leave_out_bad: bool = False
-) -> traces_lib.Traces:
+) -> traces.Traces:
   """Reads traces of FedScale: its pickle client_behave_trace or a similar one.
 
   The pickle maps each device to a dictionary. Its 'active' and 'inactive' list when the device
@@ -124,7 +123,7 @@ def read_fedscale(
 
 def read_flash(
   path: _Path, *, period: int | None = None, leave_out_bad: bool = False
-) -> traces_lib.Traces:
+) -> traces.Traces:
   """Reads traces of FLASH: its state_traces.json or its cached_timers.json.
 
   Both map each device to an object. In the first file, its 'messages' are events of the device;
@@ -169,11 +168,11 @@ def _gather(
   read: Callable[[object], Ready],
   period: int | None,
   leave_out_bad: bool,
-) -> traces_lib.Traces:
+) -> traces.Traces:
   if not isinstance(devices, dict):
     raise ValueError(f'{path} must map devices to their traces, got a {type(devices).__name__}')
-  if period is not None and not 1 <= period <= traces_lib.LONGEST:
-    raise ValueError(f'period must lie in 1 to {traces_lib.LONGEST} seconds, got {period!r}')
+  if period is not None and not 1 <= period <= traces.LONGEST:
+    raise ValueError(f'period must lie in 1 to {traces.LONGEST} seconds, got {period!r}')
   starts, ends, sizes, periods = [], [], [], []
   for name, device in devices.items():
     try:
@@ -191,7 +190,7 @@ def _gather(
       periods.append(ready.period if period is None else period)
   if not sizes:
     raise ValueError(f'{path} has no device that is ever ready')
-  return traces_lib.Traces.from_intervals(
+  return traces.Traces.from_intervals(
     np.repeat(np.arange(len(sizes)), sizes),
     np.array(starts, np.int64),
     np.array(ends, np.int64),
@@ -233,7 +232,7 @@ def flash_entry(device: object) -> Ready:
     starts, ends, first, last = ready_by_messages(device['messages'])
   else:
     if not _entries(device, ('isSuccess',))['isSuccess']:
-      return Ready([], [], 0, traces_lib.DAY)
+      return Ready([], [], 0, traces.DAY)
     entries = _entries(device, ('ready_time', 'trace_start', 'trace_end'))
     first = _seconds('trace_start', entries['trace_start'])
     last = _seconds('trace_end', entries['trace_end'])
@@ -244,8 +243,8 @@ def flash_entry(device: object) -> Ready:
     starts = [start + _CACHE_START for start, _ in pairs]
     ends = [end + _CACHE_START for _, end in pairs]
   return Ready(
-    [start - traces_lib.MONDAY for start in starts],
-    [end - traces_lib.MONDAY for end in ends],
+    [start - traces.MONDAY for start in starts],
+    [end - traces.MONDAY for end in ends],
     last - first,
     _checked_period(_covering(last - first)),
   )
@@ -253,15 +252,15 @@ def flash_entry(device: object) -> Ready:
 
 def _covering(seconds: int) -> int:
   """Returns the least period of whole days, or whole weeks beyond a week."""
-  days = max(1, -(-seconds // traces_lib.DAY))
+  days = max(1, -(-seconds // traces.DAY))
   if days > 7:
     days = 7 * -(-days // 7)
-  return days * traces_lib.DAY
+  return days * traces.DAY
 
 
 def _checked_period(period: int) -> int:
-  if not 1 <= period <= traces_lib.LONGEST:
-    raise ValueError(f'repeats after {period} seconds, which must lie in 1 to {traces_lib.LONGEST}')
+  if not 1 <= period <= traces.LONGEST:
+    raise ValueError(f'repeats after {period} seconds, which must lie in 1 to {traces.LONGEST}')
   return period
 
 

@@ -10,8 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl import auditing, participation
-from fl_dpftrl.aggregators import canaries as canaries_lib
-from fl_dpftrl.aggregators import factory
+from fl_dpftrl.aggregators import canaries, factory
 from fl_dpftrl.families import blt
 from fl_dpftrl.learning import canaried
 
@@ -51,8 +50,8 @@ def test_sums_hold_canaries_and_nothing_else_changes(memory):
   plain = factory.CorrelatedNoiseFactory(
     BLT, noise_multiplier=0.5, clip_norm=2.0, report_goal=5, noise_seed=3, memory=memory
   )
-  channel = canaries_lib.Channel(CANARIES)
-  audited = canaries_lib.CanaryFactory.of(plain, channel)
+  channel = canaries.Channel(CANARIES)
+  audited = canaries.CanaryFactory.of(plain, channel)
   fields = [field.name for field in dataclasses.fields(plain) if field.init]
   assert all(getattr(audited, name) == getattr(plain, name) for name in fields)
   without, with_canaries = (released(f.create(VALUE_TYPE), 6) for f in (plain, audited))
@@ -67,7 +66,7 @@ def test_sums_hold_canaries_and_nothing_else_changes(memory):
 
 
 def test_the_scores_of_a_round_are_among_its_measurements():
-  channel = canaries_lib.Channel(CANARIES)
+  channel = canaries.Channel(CANARIES)
   state = types.SimpleNamespace(
     aggregator=types.SimpleNamespace(noise=types.SimpleNamespace(row=4))
   )

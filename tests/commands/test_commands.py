@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from fl_dpftrl import catalogue, participation
-from fl_dpftrl.commands import account, describe, dispatch, flags, optimize, output
+from fl_dpftrl import catalogue, participation, tables
+from fl_dpftrl.commands import account, describe, dispatch, optimize, output
 from fl_dpftrl.optimization import registry
 
 FIGURES = ['sensitivity', 'sensitivity_kind', 'rms_error', 'max_error', 'rms_loss', 'max_loss']
@@ -426,13 +426,13 @@ def test_shown_figures_promise_no_more_than_the_exact_ones(run, result):
   ],
 )
 def test_losses_with_rounding_errors_alone_are_not_rounded_up(value, text):
-  assert flags.table({'rms_loss': value}).split()[1] == text
+  assert tables.table({'rms_loss': value}).split()[1] == text
 
 
 @pytest.mark.parametrize('name', ['epsilon', 'rho', 'noise_multiplier'])
 def test_claims_are_rounded_up_whatever_is_above(name):
   value = 10.000000000000002
-  assert float(flags.table({name: value}).split()[1]) >= value
+  assert float(tables.table({name: value}).split()[1]) >= value
 
 
 @pytest.mark.parametrize('name', dispatch.COMMANDS)

@@ -3,8 +3,7 @@
 import pytest
 
 from fl_dpftrl import catalogue, participation
-from fl_dpftrl.logs import noise_record
-from fl_dpftrl.logs import writer as writer_lib
+from fl_dpftrl.logs import noise_record, writer
 from fl_dpftrl.optimization import registry as optimizers
 from tests import every_family
 
@@ -38,7 +37,7 @@ def test_account_calibrate_describe_compare(path, result_beside_warnings):
 
 def test_replay_with_the_digest_in_the_log(path, tmp_path, result_beside_warnings):
   strategy = catalogue.load_strategy(path)
-  log = writer_lib.LogWriter(
+  log = writer.LogWriter(
     tmp_path / 'log.parquet', metadata=noise_record.run_metadata(strategy, 3.0, clip_norm=1.0)
   )
   for t in range(N):

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from fl_dpftrl.commands import flags, main, output
+from fl_dpftrl import tables
+from fl_dpftrl.commands import main, output
 from fl_dpftrl.comparison import style
 from fl_dpftrl.logs import schema
 from fl_dpftrl.reports import page
@@ -78,7 +79,7 @@ def test_errors_are_one_short_line(tmp_path, capsys):
 
 
 def test_cells_and_progress(capsys, monkeypatch):
-  cell = flags.table({'strategy': HOSTILE})
+  cell = tables.table({'strategy': HOSTILE})
   assert '\n' not in cell and not acts(cell)
   monkeypatch.setattr(output, 'SECONDS', -1.0)
   output.Progress('compare').say(HOSTILE)

@@ -9,7 +9,7 @@ import pytest
 from fl_dpftrl import sealed
 from fl_dpftrl.families import blt
 from fl_dpftrl.learning import checkpoints
-from fl_dpftrl.noise import ahead, snapshots
+from fl_dpftrl.noise import ahead, rows, snapshots
 
 pytestmark = pytest.mark.tff
 
@@ -66,10 +66,10 @@ def test_the_lists_of_snapshots(tmp_path):
     new = lambda: rows.RowMaker(
       blt.BLT((0.9, 0.5), (0.3, 0.2)), size=8, num_rounds=20, stddev=1.0, seed=bytes(16)
     )
-    rows = ahead.LocalSource(new, saved, snapshot_rows=4)
+    source = ahead.LocalSource(new, saved, snapshot_rows=4)
     out = np.empty(8, np.float32)
-    rows.make(row, out, row)
-    rows.close()
+    source.make(row, out, row)
+    source.close()
     return out.tobytes()
 
   expected = made(9, tmp_path)

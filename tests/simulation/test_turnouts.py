@@ -2,13 +2,12 @@ import numpy as np
 import pytest
 
 from fl_dpftrl import participation
-from fl_dpftrl.simulation import attendance as attendance_lib
-from fl_dpftrl.simulation import server, turnouts
+from fl_dpftrl.simulation import attendance, server, turnouts
 
 
 def attended(*rounds):
   """Totals of rounds of an hour each, one after the other."""
-  totals = attendance_lib.Attendance()
+  totals = attendance.Attendance()
   for t, ids in enumerate(rounds):
     totals.add(participation.Cohort(t, np.array(ids), 3600 * t, 3600 * (t + 1)))
   return totals

@@ -1,0 +1,107 @@
+"""Figures as tables: aligned text, HTML and data frames; claims are rounded up.
+
+Results show themselves at a prompt with these: in at most MOST_LINES lines, or as an HTML table.
+"""
+
+import html
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fl_dpftrl import messages, rounding
+
+if TYPE_CHECKING:
+  import pandas
+
+Row = Mapping[str, Any]
+
+# Rounding must not make these figures promise more than the exact values.
+_CLAIMS = frozenset({'rho', 'mu', 'epsilon', 'noise_multiplier', 'effective_noise_multiplier'})
+# These are rounded up too, except that one rounding error above 10 gives 10.
+_COMPUTED = frozenset(
+  {'sensitivity', 'rms_error', 'max_error', 'rms_loss', 'max_loss', 'rms_noise'}
+)
+_ROUNDING = 1e-12
+_DIGITS = 6
+_LONGEST = 1000  # maximum number of characters of a cell
+MOST_LINES = 12
+"""Maximum number of lines of a result at a prompt."""
+
+
+def table(result: Row) -> str:
+  """Formats one aligned line per field, with six digits per number."""
+  width = max(map(len, result)) + 2
+  return '\n'.join(f'{name:<{width}}{_cell(name, value)}' for name, value in result.items())
+
+
+def columns(rows: Sequence[Row]) -> str:
+  """Formats one aligned line per row under a header, with numbers to the right."""
+  if not rows:
+    return ''
+  names = list(rows[0])
+  cells = [names] + [[_cell(n, row[n]) for n in names] for row in rows]
+  widths = [max(map(len, column)) for column in zip(*cells)]
+  left = [isinstance(rows[0][name], str) for name in names]
+  return '\n'.join(
+    '  '.join(
+      f'{cell:<{width}}' if on_left else f'{cell:>{width}}'
+      for cell, width, on_left in zip(line, widths, left)
+    ).rstrip()
+    for line in cells
+  )
+
+
+def shared_columns(rows: Sequence[Row], may_be_shared: Sequence[str]) -> tuple[dict[str, Any], str]:
+  """Splits off the named columns that are equal in all rows; formats the rest."""
+  shared = {
+    name: rows[0][name] for name in may_be_shared if all(row[name] == rows[0][name] for row in rows)
+  }
+  return shared, columns(
+    [{name: value for name, value in row.items() if name not in shared} for row in rows]
+  )
+
+
+def _cell(name: str, value: Any) -> str:
+  if value is None:
+    return 'none'
+  if name == 'seconds':
+    return f'{value:.2f}'
+  if isinstance(value, float) and name in _CLAIMS:
+    return rounding.up(value, digits=_DIGITS)
+  if isinstance(value, float) and name in _COMPUTED:
+    return rounding.up(value * (1.0 - _ROUNDING), digits=_DIGITS)
+  if name == 'delta':
+    return rounding.exact(value)
+  if isinstance(value, float):
+    return f'{value:.6g}'
+  return messages.one_line(value, limit=_LONGEST)
+
+
+def at_a_prompt(title: str, lines: Sequence[str]) -> str:
+  """Returns a title and the first lines below it, in at most MOST_LINES lines."""
+  most = MOST_LINES - 1
+  if len(lines) > most:
+    left_out = len(lines) - most + 1
+    lines = [*lines[: most - 1], f'… and {left_out} more lines']
+  return '\n'.join([title, *(f'  {line}' for line in lines)])
+
+
+def as_html(title: str, rows: Sequence[Row]) -> str:
+  """Returns an HTML table with a caption and one line per row."""
+  cells = lambda tag, values: ''.join(f'<{tag}>{html.escape(value)}</{tag}>' for value in values)
+  names = list(rows[0]) if rows else []
+  lines = [cells('td', [_cell(name, row[name]) for name in names]) for row in rows]
+  return (
+    f'<table><caption>{html.escape(title)}</caption><thead><tr>{cells("th", names)}</tr></thead>'
+    f'<tbody>{"".join(f"<tr>{line}</tr>" for line in lines)}</tbody></table>'
+  )
+
+
+def frame(rows: Sequence[Row]) -> 'pandas.DataFrame':
+  """Returns rows as a data frame, in full precision.
+
+  Raises:
+    ImportError: if pandas is not installed.
+  """
+  import pandas  # Not needed for anything else.
+
+  return pandas.DataFrame([dict(row) for row in rows])

@@ -1,0 +1,144 @@
+"""Results at a prompt: at most 12 lines, HTML tables, data frames, figures."""
+
+import dataclasses
+import sys
+import types
+
+import numpy as np
+import pytest
+
+import fl_dpftrl as dpftrl
+from fl_dpftrl import tables
+
+SCHEMA = dpftrl.MinSep(24, 6)
+PHONES = dpftrl.Scenario(population=200, report_goal=10, timer_rounds=4)
+
+
+def compared():
+  schemas = [dpftrl.MinSep(24, min_sep) for min_sep in (2, 4, 6, 8, 12)]
+  return dpftrl.compare(['identity', 'tree_online', 'tree_full', 'banded-b16'], schemas)
+
+
+def planned():
+  names = ['identity', 'tree_online']
+  return dpftrl.plan(PHONES, num_rounds=20, delta=1e-6, noise_multiplier=4.0, strategies=names)
+
+
+def audited(noise_multiplier=2.0):
+  strategy = dpftrl.Identity()
+  return dpftrl.audit(
+    strategy,
+    dpftrl.MinSep(4),
+    noise_multiplier=noise_multiplier,
+    delta=1e-6,
+    num_draws=2000,
+    seed=1,
+    executor='reference',
+  )
+
+
+def replayed(folder):
+  log = folder / 'log.parquet'
+  dpftrl.simulate(PHONES, num_rounds=20, output=log)
+  run = dpftrl.open_run(log, dpftrl.Identity(), noise_multiplier=4.0)
+  return dpftrl.replay(run, deltas=1e-6)
+
+
+@pytest.fixture(scope='module')
+def results(tmp_path_factory):
+  return {
+    'Comparison': compared(),
+    'StrategyFile': dpftrl.describe(dpftrl.TreeFull(), SCHEMA),
+    'Plan': planned(),
+    'Audit': audited(),
+    'Statement': replayed(tmp_path_factory.mktemp('log')),
+  }
+
+
+def test_a_result_takes_at_most_twelve_short_lines(results):
+  for name, result in results.items():
+    lines = repr(result).splitlines()
+    assert lines[0].startswith(name) and 2 < len(lines) <= tables.MOST_LINES
+    assert max(map(len, lines)) <= 120
+  assert 'more lines' in repr(results['Comparison'])
+
+
+def test_figures_at_a_prompt_are_rounded_up(results):
+  statement = results['Statement']
+  epsilon = next(line for line in repr(statement).splitlines() if 'worst_case' in line).split()[2]
+  assert statement.worst_case.epsilon <= float(epsilon) < statement.worst_case.epsilon * 1.0001
+
+
+def test_a_void_statement_shows_no_epsilon(results):
+  void = dataclasses.replace(results['Statement'], void_reason='the seed\nis known')
+  text = repr(void)
+  assert text.startswith('Statement, void: the seed is known\n')
+  assert 'worst_case  void' in text and 'True' not in text
+  assert not any(char.isdigit() for line in text.splitlines()[2:] for char in line)
+
+
+def test_no_device_is_named(results):
+  statement = results['Statement']
+  named = dataclasses.replace(
+    statement, per_device=dataclasses.replace(statement.per_device, most_exposed='carol')
+  )
+  assert 'carol' not in repr(named)
+
+
+def test_html_is_escaped_and_whole(results):
+  for name in ('Comparison', 'StrategyFile', 'Plan', 'Audit'):
+    text = results[name]._repr_html_()
+    assert text.startswith(f'<table><caption>{name}') and text.endswith('</tbody></table>')
+  assert results['Comparison']._repr_html_().count('<tr>') == len(results['Comparison'].rows) + 1
+  text = tables.as_html('a<b', [{'<name>': '<script>&\n'}])
+  assert 'a&lt;b' in text and '&lt;script&gt;&amp;' in text and '<script>' not in text
+
+
+def test_tables_become_data_frames(results, monkeypatch):
+  rows = types.SimpleNamespace(DataFrame=lambda rows: rows)
+  monkeypatch.setitem(sys.modules, 'pandas', rows)
+  comparison = results['Comparison']
+  assert comparison.to_pandas() == [dataclasses.asdict(row) for row in comparison.rows]
+  assert [row['strategy'] for row in results['Plan'].to_pandas()][1:] == [
+    option.candidate.label for option in results['Plan'].best.alternatives
+  ]
+  assert [row['name'] for row in results['Audit'].to_pandas()] == [
+    check.name for check in results['Audit'].checks
+  ]
+
+
+def test_an_audit_says_what_failed(results):
+  assert repr(results['Audit']).startswith('Audit: passed')
+  check = dataclasses.replace(results['Audit'].checks[0], statistic=np.inf, highest=1.0)
+  failed = dataclasses.replace(results['Audit'], checks=(check,))
+  assert repr(failed).startswith('Audit: FAILED') and f'failed: {check.name}' in repr(failed)
+
+
+@pytest.mark.slow
+def test_a_comparison_is_drawn(results):
+  assert len(results['Comparison'].plot().axes) == 2
+  assert results['Comparison'].plot('rms').axes
+  assert dpftrl.compare(['identity', 'tree_full'], SCHEMA).plot().axes
+
+
+def test_what_cannot_be_drawn_is_refused(results):
+  with pytest.raises(ValueError, match='objective'):
+    results['Comparison'].plot('mean')
+  two = [dpftrl.MinSep(24, 6), dpftrl.MinSep(20, 4)]
+  with pytest.raises(ValueError, match='num_rounds and min_sep'):
+    dpftrl.compare(['identity'], two).plot()
+
+
+def test_an_empty_comparison_shows_itself():
+  empty = dpftrl.compare(['banded-b16'], dpftrl.MinSep(100_000))
+  assert repr(empty) == 'Comparison: 0 evaluated, 1 left out'
+  with pytest.raises(ValueError, match='0 entries'):
+    empty.plot()
+
+
+def test_schemas_by_position():
+  assert dpftrl.MinSep(2052, 342) == dpftrl.MinSep(num_rounds=2052, min_sep=342)
+  assert dpftrl.MinSep(2052, 342, 6).participations == 6
+  assert dpftrl.FixedSeparation(24, 6, 2) == dpftrl.FixedSeparation(
+    num_rounds=24, min_sep=6, max_participations=2
+  )
