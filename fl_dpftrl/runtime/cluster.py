@@ -55,6 +55,36 @@ class Actors:
       raise ValueError('cpus or gpus of actors must be above 0')
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Status:
+  """Actors, and how far their round is.
+
+  As text, it is a part of a progress line.
+
+  Attributes:
+    num_actors: number of actors that there should be.
+    num_there: number of those that are there.
+    num_losses: number of actors lost so far; others were started for them.
+    num_blocks: number of blocks of the round under way; 0 between two rounds.
+    num_trained: number of those that are trained.
+    num_under_way: number of those that actors have.
+  """
+
+  num_actors: int
+  num_there: int
+  num_losses: int
+  num_blocks: int = 0
+  num_trained: int = 0
+  num_under_way: int = 0
+
+  def __str__(self) -> str:
+    parts = [f'{self.num_there} of {self.num_actors} actors']
+    if self.num_blocks:
+      parts.append(f'{self.num_trained} of {self.num_blocks} blocks trained')
+      parts.append(f'{self.num_under_way} under way')
+    return ', '.join([*parts, f'{self.num_losses} lost so far'])
+
+
 def connect(address: str, *, insecure_network: bool = False) -> None:
   """Connects to a cluster; a connection that is there is kept.
 
@@ -105,6 +135,27 @@ def number_of_actors(number: int | None, *, cpus: float, gpus: float) -> int:
   return number or min(room)
 
 
+def head() -> str:
+  """Returns the host:port of the connected cluster's head."""
+  return ray.get_runtime_context().gcs_address
+
+
+def is_gone(address: str) -> bool:
+  """Returns whether nothing listens at a head's address any more."""
+  try:
+    _socket(address).close()
+  except ConnectionRefusedError:
+    return True
+  except OSError:  # Such as one that is slow: not known.
+    pass
+  return False
+
+
+def store_bytes() -> float:
+  """Returns the memory for objects that the machines of the cluster have together."""
+  return sum(node['Resources'].get('object_store_memory', 0.0) for node in _nodes())
+
+
 def _whole(there: float, needed: float) -> int:
   return math.floor(there / needed + 1e-9)
 
@@ -146,11 +197,16 @@ def _check_reachable(address: str) -> None:
       f"address must be host:port of a cluster's head or 'auto', got {messages.quoted(address)}"
     )
   try:
-    socket.create_connection((host.strip('[]'), int(port)), _REACH_SECONDS).close()
+    _socket(address).close()
   except (OSError, OverflowError) as error:
     raise ValueError(
       f'no Ray cluster answers at {messages.quoted(address)} ({error}): {_START} there'
     ) from None
+
+
+def _socket(address: str) -> socket.socket:
+  host, _, port = address.rpartition(':')
+  return socket.create_connection((host.strip('[]'), int(port)), _REACH_SECONDS)
 
 
 def _connect(address: str) -> None:

@@ -1,8 +1,9 @@
 """A run on a cluster is the run of one process, file by file."""
 
+import numpy as np
 import pytest
 
-from experiments.stackoverflow import machines
+from experiments.stackoverflow import canaries, machines
 from tests.experiments import starts
 from tests.experiments.test_crash_safety import assert_same_run, finish, flags_of, killed
 
@@ -29,11 +30,14 @@ def test_files_are_the_same_wherever_a_run_is_resumed(flags, here, tmp_path):
   assert_same_run(folder, here)
 
 
-def test_noise_by_actors_is_that_of_one_process(flags, tmp_path):
-  memory = '--noise_memory=engine'
-  finish(tmp_path / 'one', memory)
-  finish(tmp_path / 'other', memory, *flags, '--noise_machines=2')
-  assert_same_run(tmp_path / 'other', tmp_path / 'one')
+def test_noise_and_canaries_are_those_of_one_process(flags, tmp_path):
+  one, other, same = tmp_path / 'one', tmp_path / 'other', ['--noise_memory=engine', '--canaries=8']
+  finish(one, *same)
+  finish(other, *same, *flags, '--noise_machines=2')
+  assert_same_run(other, one)
+  scores = [np.load(folder / canaries.SCORES_NAME) for folder in (one, other)]
+  assert np.isfinite(scores[0]).all()
+  np.testing.assert_array_equal(*scores)
 
 
 @pytest.mark.parametrize('flag', sorted(machines.GONE))

@@ -16,6 +16,7 @@ from tests import every_family
 from tests.runtime import small_processes as small
 
 ray = pytest.importorskip('ray')
+from fl_dpftrl.runtime import actors as actors_lib  # noqa: E402
 from fl_dpftrl.runtime import machines as machines_lib  # noqa: E402
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
@@ -198,6 +199,18 @@ def test_a_function_is_sent_once(two, tmp_path):
   assert (tmp_path / 'times').read_text() == 'x'
 
 
+def test_a_long_round_says_how_far_it_is(two, said, monkeypatch):
+  monkeypatch.setattr(machines_lib, '_SAY_SECONDS', 0.0)
+  said.clear()
+  trained(two, small.unweighted(), num_rounds=1)
+  before, _, lost = two.status().rpartition(', ')
+  assert before.endswith(' of 2 actors') and lost.endswith(' lost so far')
+  counts = [line for line in said if ' of 2 actors, ' in line]
+  assert all(' of 20 blocks trained, ' in line and ' under way, ' in line for line in counts)
+  assert any(' 20 of 20 blocks trained, 0 under way' in line for line in counts), counts
+  assert runtime.InProcessContext().status() == ''
+
+
 @pytest.mark.parametrize('most', [1, 2])
 def test_a_lost_actor_costs_no_bit(two, said, most):
   """Where both are lost, nothing goes on before one is back."""
@@ -257,7 +270,7 @@ def test_clients_that_end_each_actor_end_the_round(two):
       os.kill(os.getpid(), signal.SIGKILL)
     return client(number, place)
 
-  with pytest.raises(machines_lib.NoActorError, match='clients 4 to 5 of the round ended 4 actors'):
+  with pytest.raises(actors_lib.NoActorError, match='clients 4 to 5 of the round ended 4 actors'):
     trained(two, small.unweighted(), make=ending)
 
 
