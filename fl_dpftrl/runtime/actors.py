@@ -20,8 +20,6 @@ WAS_LOST, IS_BACK = 'is lost', 'is back'
 _ATTEMPTS = 4
 # How long to wait for actors before a stop is looked for.
 _POLL_SECONDS = 0.5
-# Ray itself ends the driver, without a word to it, a minute after the head was lost.
-_HEAD_SECONDS = 5.0
 # Blocks that an actor has beside those that it trains, so that it need not wait for the next.
 _AHEAD = 1
 # Of the cluster's object stores, for totals that wait: Ray writes to disk what does not fit.
@@ -36,17 +34,13 @@ _LOST = (
 put = ray.put
 
 
-class NoActorError(RuntimeError):
-  """No actor is left, or none was to be had in time; a later call may find one."""
-
-
 @contextlib.contextmanager
 def _cluster_errors() -> Iterator[None]:
-  """Raises NoActorError where the cluster itself fails."""
+  """Raises cluster.NoActorError where the cluster itself fails."""
   try:
     yield
   except exceptions.RaySystemError as error:
-    raise NoActorError(messages.one_line(f'the Ray cluster failed: {error}')) from None
+    raise cluster.NoActorError(messages.one_line(f'the Ray cluster failed: {error}')) from None
 
 
 class Actor:
@@ -138,7 +132,6 @@ class Round:
     self._num_taken = 0
     self._losses: collections.Counter[int] = collections.Counter()
     self._last_seen = time.monotonic()
-    self._head, self._last_event, self._was_gone = cluster.head(), time.monotonic(), False
 
   def _most_totals(self) -> int:
     """Returns how many blocks may be under way or wait to be merged."""
@@ -190,7 +183,7 @@ class Round:
     """Hands out blocks and waits until one can be taken; tells of actors lost or back.
 
     Raises:
-      NoActorError: if no actor is there in time, or a block ends each that trains it.
+      cluster.NoActorError: if no actor is there in time, or a block ends each that trains it.
     """
     self._hand_out()
     awaited = {actor.awaited: actor for actor in self._actors if actor.awaited is not None}
@@ -207,26 +200,14 @@ class Round:
         for reference in ready
       ]
     now = time.monotonic()
-    if ready:
-      self._last_event = now
-    elif now - self._last_event > _HEAD_SECONDS:
-      self._check_head()
-      self._last_event = now
     if any(actor.awaited is None for actor in self._actors):
       self._last_seen = now
     elif now - self._last_seen > self._settings.wait_seconds:
-      raise NoActorError(
+      raise cluster.NoActorError(
         f'no actor was there for {self._settings.wait_seconds:g} seconds: the cluster has too'
         ' little room, or its machines are gone'
       )
     return [event for event in events if event]
-
-  def _check_head(self) -> None:
-    """Raises NoActorError if the head was gone twice in a row: it may start again."""
-    is_gone = cluster.is_gone(self._head)
-    if is_gone and self._was_gone:
-      raise NoActorError(f"the Ray cluster's head at {self._head} is gone")
-    self._was_gone = is_gone
 
   def _hand_out(self) -> None:
     end = self._num_taken + self._window
@@ -281,7 +262,7 @@ class Round:
       cause: how it was lost while it was trained; None if it only waited there.
 
     Raises:
-      NoActorError: if it was lost too often.
+      cluster.NoActorError: if it was lost too often.
     """
     self._waiting.appendleft(index)
     if cause is None:
@@ -289,7 +270,7 @@ class Round:
     self._losses[index] += 1
     if self._losses[index] == _ATTEMPTS:
       block = self._blocks[index]
-      raise NoActorError(
+      raise cluster.NoActorError(
         f'clients {block[0]} to {block[-1]} of the round ended {_ATTEMPTS} actors, the last by'
         f' {type(cause).__name__}: give an actor more memory, or fewer clients_per_actor'
       )

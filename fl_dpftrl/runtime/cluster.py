@@ -10,6 +10,9 @@ import logging
 import math
 import os
 import socket
+import subprocess
+import sys
+import time
 from typing import Any
 
 import ray
@@ -18,7 +21,21 @@ from ray import exceptions
 from fl_dpftrl import messages
 
 _REACH_SECONDS = 5.0
+# Between two looks at the head, and until it is given up.
+_LOOK_SECONDS = 5.0
+_GONE_SECONDS = 30.0
+# Asks a head who it is.
+_STRANGER = """
+import sys
+from ray import _raylet
+_raylet.GcsClient(address=sys.argv[1]).cluster_id
+"""
+_STRANGER_SECONDS = 20.0
 _START = 'start one with `ray start --head`'
+
+
+class NoActorError(RuntimeError):
+  """No actor is left, or none was to be had in time; a later call may find one."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,11 +114,12 @@ def connect(address: str, *, insecure_network: bool = False) -> None:
     ValueError: if the cluster cannot be reached, or does not protect its network.
   """
   if not ray.is_initialized():
+    address = _only_address(address)
     if address != 'auto':
       _check_reachable(address)
     _connect(address)
   others = sorted({host for host in _hosts() if not _is_here(host)})
-  if others and not insecure_network and not _is_protected():
+  if others and not insecure_network and not (_is_protected() and not _admits_anybody()):
     ray.shutdown()
     raise ValueError(
       f'the Ray cluster has other machines, {messages.quoted(others[0])} for one, and neither'
@@ -135,25 +153,59 @@ def number_of_actors(number: int | None, *, cpus: float, gpus: float) -> int:
   return number or min(room)
 
 
-def head() -> str:
-  """Returns the host:port of the connected cluster's head."""
-  return ray.get_runtime_context().gcs_address
+class Head:
+  """The head of the connected cluster, which is looked at now and then.
 
+  A minute after it was lost, Ray ends this process without a word to it.
+  """
 
-def is_gone(address: str) -> bool:
-  """Returns whether nothing listens at a head's address any more."""
-  try:
-    _socket(address).close()
-  except ConnectionRefusedError:
-    return True
-  except OSError:  # Such as one that is slow: not known.
-    pass
-  return False
+  def __init__(self):
+    self._address = ray.get_runtime_context().gcs_address
+    self._looked = time.monotonic()
+    self._gone_since: float | None = None
+
+  def check(self) -> None:
+    """Raises NoActorError if it has been gone for a while: until then, it may start again."""
+    now = time.monotonic()
+    if now - self._looked < _LOOK_SECONDS:
+      return
+    self._looked = now
+    try:
+      _socket(self._address).close()
+    except OSError:
+      self._gone_since = self._gone_since or now
+      if now - self._gone_since > _GONE_SECONDS:
+        raise NoActorError(
+          f"the Ray cluster's head at {messages.quoted(self._address)} is gone"
+        ) from None
+    else:
+      self._gone_since = None
 
 
 def store_bytes() -> float:
   """Returns the memory for objects that the machines of the cluster have together."""
   return sum(node['Resources'].get('object_store_memory', 0.0) for node in _nodes())
+
+
+def _only_address(address: str) -> str:
+  """Returns the address that is meant, where 'auto' stands for one.
+
+  Raises:
+    ValueError: if it may stand for several.
+  """
+  if address != 'auto':
+    return address
+  if named := os.environ.get('RAY_ADDRESS'):
+    return named
+  # Ray would take the latest, and it names them nowhere else.
+  services: Any = importlib.import_module('ray._private.services')
+  here = sorted(getattr(services, 'find_gcs_addresses', list)())
+  if len(here) > 1:
+    raise ValueError(
+      f'several Ray clusters run on this machine, at {messages.quoted(", ".join(here))}: give the'
+      " address of one instead of 'auto'"
+    )
+  return address
 
 
 def _whole(there: float, needed: float) -> int:
@@ -188,6 +240,20 @@ def _is_protected() -> bool:
   if not hasattr(raylet, 'get_authentication_mode'):
     return os.environ.get('RAY_AUTH_MODE', '').lower() == 'token'
   return raylet.get_authentication_mode() != raylet.AuthenticationMode.DISABLED
+
+
+def _admits_anybody() -> bool:
+  """Returns whether the head answers a process without token and TLS."""
+  try:
+    return not subprocess.run(
+      [sys.executable, '-c', _STRANGER, ray.get_runtime_context().gcs_address],
+      env={**os.environ, 'RAY_AUTH_MODE': 'disabled', 'RAY_USE_TLS': '0'},
+      stdout=subprocess.DEVNULL,
+      stderr=subprocess.DEVNULL,
+      timeout=_STRANGER_SECONDS,
+    ).returncode
+  except subprocess.TimeoutExpired:
+    return False
 
 
 def _check_reachable(address: str) -> None:

@@ -121,6 +121,7 @@ class Machines:
     self._actors: list[actors_lib.Actor] = []
     self._sent = sending.Sender(actors_lib.put)
     self._round: actors_lib.Round | None = None
+    self._head = cluster.Head()
     self.losses = 0
 
   @property
@@ -156,6 +157,7 @@ class Machines:
       with stop.told_to(self.end):
         while not round_.is_over:
           stop.check()
+          self._head.check()
           for event in round_.advance():
             self._tell(event)
           if (trained := round_.take()) is not None:

@@ -16,7 +16,7 @@ from tests import every_family
 from tests.runtime import small_processes as small
 
 ray = pytest.importorskip('ray')
-from fl_dpftrl.runtime import actors as actors_lib  # noqa: E402
+from fl_dpftrl.runtime import cluster as cluster_lib  # noqa: E402
 from fl_dpftrl.runtime import machines as machines_lib  # noqa: E402
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
@@ -270,7 +270,7 @@ def test_clients_that_end_each_actor_end_the_round(two):
       os.kill(os.getpid(), signal.SIGKILL)
     return client(number, place)
 
-  with pytest.raises(actors_lib.NoActorError, match='clients 4 to 5 of the round ended 4 actors'):
+  with pytest.raises(cluster_lib.NoActorError, match='clients 4 to 5 of the round ended 4 actors'):
     trained(two, small.unweighted(), make=ending)
 
 
