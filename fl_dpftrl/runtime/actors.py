@@ -113,6 +113,7 @@ class Round:
     settings: their size.
     sent: sends the work.
     work: of the round's clients.
+    store_bytes: memory for objects of the cluster's machines together.
   """
 
   def __init__(
@@ -121,11 +122,12 @@ class Round:
     settings: cluster.Actors,
     sent: sending.Sender,
     work: clients.Work,
+    store_bytes: float,
   ):
     self._actors, self._settings = actors, settings
     self._sent, self._sent_work, self._work = sent, sent.work(work), work
     self._blocks = clients.blocks(work.num_clients)
-    self._window = self._most_totals()
+    self._window = self._most_totals(store_bytes)
     self._waiting = collections.deque(range(len(self._blocks)))
     self._under_way: dict[Any, tuple[int, Actor, Any]] = {}
     self._trained: dict[int, Any] = {}
@@ -133,11 +135,11 @@ class Round:
     self._losses: collections.Counter[int] = collections.Counter()
     self._last_seen = time.monotonic()
 
-  def _most_totals(self) -> int:
+  def _most_totals(self, store_bytes: float) -> int:
     """Returns how many blocks may be under way or wait to be merged."""
     most = 2 * self._settings.clients_per_actor * len(self._actors)
     total = sum(map(values.num_bytes, self._work.zeros.values()))
-    room = int(_SHARE * cluster.store_bytes()) // max(1, total)
+    room = int(_SHARE * store_bytes) // max(1, total)
     return max(1, min(most, room))
 
   @property

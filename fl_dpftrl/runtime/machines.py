@@ -122,6 +122,7 @@ class Machines:
     self._sent = sending.Sender(actors_lib.put)
     self._round: actors_lib.Round | None = None
     self._head = cluster.Head()
+    self._store_bytes = cluster.store_bytes()  # Once: a head that is gone does not answer.
     self.losses = 0
 
   @property
@@ -151,7 +152,9 @@ class Machines:
       NoActorError: if no actor is there in time, or a block ends each that trains it.
     """
     self._start()
-    round_ = self._round = actors_lib.Round(self._actors, self._settings, self._sent, work)
+    round_ = self._round = actors_lib.Round(
+      self._actors, self._settings, self._sent, work, self._store_bytes
+    )
     said = time.monotonic()
     try:
       with stop.told_to(self.end):

@@ -36,7 +36,7 @@ def test_one_of_several_clusters_must_be_named(monkeypatch):
   monkeypatch.setattr(ray, 'is_initialized', lambda: False)
   monkeypatch.setattr(services, 'find_gcs_addresses', lambda: {'1.2.3.4:5', '1.2.3.4:6'})
   monkeypatch.delenv('RAY_ADDRESS', raising=False)
-  with pytest.raises(ValueError, match='several Ray clusters .* at '1.2.3.4:5, 1.2.3.4:6': give'):
+  with pytest.raises(ValueError, match="several Ray clusters .* at '1.2.3.4:5, 1.2.3.4:6': give"):
     cluster_lib.connect('auto')
   monkeypatch.setenv('RAY_ADDRESS', 'localhost:1')
   with pytest.raises(ValueError, match='no Ray cluster answers at localhost:1'):
