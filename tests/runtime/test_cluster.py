@@ -39,7 +39,7 @@ def test_one_of_several_clusters_must_be_named(monkeypatch):
   with pytest.raises(ValueError, match="several Ray clusters .* at '1.2.3.4:5, 1.2.3.4:6': give"):
     cluster_lib.connect('auto')
   monkeypatch.setenv('RAY_ADDRESS', 'localhost:1')
-  with pytest.raises(ValueError, match='no Ray cluster answers at localhost:1'):
+  with pytest.raises(ValueError, match="no Ray cluster answers at 'localhost:1'"):
     cluster_lib.connect('auto')
 
 
@@ -54,5 +54,5 @@ def test_a_head_that_stays_away_is_given_up(connected, monkeypatch):
   head.check()  # It was started again.
   head._address = 'localhost:1'
   head.check()
-  with pytest.raises(cluster_lib.NoActorError, match="cluster's head at localhost:1 is gone"):
+  with pytest.raises(cluster_lib.NoActorError, match="cluster's head at 'localhost:1' is gone"):
     head.check()
