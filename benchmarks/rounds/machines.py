@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import pickle
-import statistics
 import sys
 import tempfile
 import time
@@ -34,15 +33,13 @@ from benchmarks.training import side as training
 from experiments.stackoverflow.datasets import dataset as dataset_lib
 from fl_dpftrl import runtime
 
-LSTM, ONE_BATCH = 'lstm-128', 'one-batch'
-CASES = {LSTM: 'LSTM 128, 30 clients × 64 sentences', ONE_BATCH: 'four one-batch clients'}
 PROCESSORS = 2
 _WARM_UP = 2
 
 
 def lstm(folder: str) -> tuple[Any, list[runtime.Later]]:
   """Returns the process of the training benchmark, and its clients."""
-  (case,) = (case for case in training_cases.CASES if case.name == f'training-{LSTM}')
+  (case,) = (case for case in training_cases.CASES if case.name == f'training-{cases.LSTM}')
   process, data = training.process_and_data(case)
   make = lambda client: dataset_lib.client_dataset(data, client, batch_size=case.batches[0])
   return process, [runtime.Later(make, (client,)) for client in data.train_clients]
@@ -107,7 +104,7 @@ def main(num_rounds: int, name: str, num_nodes: int) -> dict[str, Any]:
     here = runtime.InProcessContext(max_concurrent_clients=PROCESSORS)
     with runtime.on_machines(address, actors=actors) as there:
       with tff.framework.get_context_stack().install(here):
-        process, clients = {LSTM: lstm, ONE_BATCH: one_batch}[name](folder)
+        process, clients = {cases.LSTM: lstm, cases.ONE_BATCH: one_batch}[name](folder)
         state = process.initialize()
       sides = {'in process': (here, state), 'machines': (there, state)}
       seconds = {side: [] for side in sides}
@@ -130,8 +127,4 @@ def main(num_rounds: int, name: str, num_nodes: int) -> dict[str, Any]:
 
 
 if __name__ == '__main__':
-  result = main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
-  print(json.dumps(result))
-  if sys.stderr.isatty():
-    for side, found in result['seconds'].items():
-      print(side, statistics.median(found), file=sys.stderr)
+  print(json.dumps(main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]))))
