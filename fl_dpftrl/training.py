@@ -132,7 +132,8 @@ def train(
     if evaluate is not None and (done % rounds_per_evaluation == 0 or done == num_rounds):
       row |= _evaluation(evaluate(_weights(process, checkpoint)))
     table.put(done - 1, row)
-    say(f'round {done}/{num_rounds}')
+    machines = '' if context is None else context.status()
+    say(' | '.join(filter(None, [f'round {done}/{num_rounds}', machines])))
 
   fixed = process_lib.warning_of_fixed_weights(process)
   if fixed is not None:

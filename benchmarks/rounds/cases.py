@@ -92,6 +92,15 @@ ROUND_CASES = (
 )
 
 
+LSTM, ONE_BATCH = 'lstm-128', 'one-batch'
+MACHINES = {
+  LSTM: 'LSTM 128, 30 clients × 64 sentences',
+  ONE_BATCH: f'{NUM_PARAMETERS:,} parameters, 4 clients of one batch',
+}
+"""Rounds on two actors, each of which has one of two processors."""
+NODES = (1, 2)
+
+
 def coefficients(num_bands: int) -> np.ndarray:
   """Returns those of the square root of prefix sums; any would take as long."""
   steps = np.arange(1, num_bands)

@@ -150,11 +150,38 @@ def training_cells(one: dict[str, Any]) -> list[list[str]]:
   ]
 
 
+def machine_rows(repeats: int) -> list[dict[str, Any]]:
+  """Times rounds on actors of a cluster of one node and of two, against rounds in process."""
+  found = []
+  for name in cases.MACHINES:
+    for nodes in cases.NODES:
+      found.append({'case': name, 'nodes': nodes, **measured('machines', repeats, name, nodes)})
+      print(*machine_cells(found[-1]), file=sys.stderr)
+  return found
+
+
+def machine_cells(one: dict[str, Any]) -> list[str]:
+  """Returns a line of the table."""
+  here, there = one['seconds']['in process'], one['seconds']['machines']
+  sent = one['sent']
+  return [
+    cases.MACHINES[one['case']],
+    str(one['nodes']),
+    spread(here),
+    spread(there),
+    f'{statistics.median(there) / statistics.median(here):.2f}×',
+    f'{one["model_bytes"] / 1e6:,.1f}',
+    f'{sent["to_machine"] / 1e6:,.1f}',
+    f'{sent["to_driver"] / 1e6:,.1f}',
+  ]
+
+
 def document(
   about: dict[str, Any],
   noise: list[dict[str, Any]],
   peer: list[dict[str, Any]],
   training: list[dict[str, Any]],
+  machines: list[dict[str, Any]],
 ) -> str:
   """Returns the Markdown page of a measurement."""
   return '\n'.join(
@@ -211,6 +238,25 @@ def document(
         [cells for one in training for cells in training_cells(one)],
       ),
       '',
+      '## A round on two actors of a Ray cluster',
+      '',
+      'Both sides have two processors and take turns. The nodes of the cluster are on this machine.'
+      ' What is sent is in MB a round: to each machine, and from all blocks to the driver.',
+      '',
+      sides.table(
+        (
+          'round',
+          'nodes',
+          'in process',
+          'on actors',
+          'over',
+          'model, MB',
+          'to a machine',
+          'to the driver',
+        ),
+        [machine_cells(one) for one in machines],
+      ),
+      '',
     ]
   )
 
@@ -234,13 +280,14 @@ def main(arguments: list[str] | None = None) -> int:
     noise = noise_rows(args.repeats)
     peer = peer_rows(args.peer_python, args.repeats, noise)
     training = training_rows(args.repeats)
+    machines = machine_rows(args.repeats)
     folder = pathlib.Path(args.output)
     folder.mkdir(parents=True, exist_ok=True)
     pages.write(
       folder,
       'rounds',
-      document(about, noise, peer, training),
-      {**about, 'noise': noise, 'peer': peer, 'training': training},
+      document(about, noise, peer, training, machines),
+      {**about, 'noise': noise, 'peer': peer, 'training': training, 'machines': machines},
     )
   except (OSError, ValueError) as e:
     print(f'bench: {e}', file=sys.stderr)

@@ -130,8 +130,10 @@ def output_layer(case: cases.Case, batch_size: int) -> Callable[[], None]:
   return train
 
 
-def federated(case: cases.Case, batch_size: int) -> Callable[[], None]:
-  """Returns a round as in experiments: bounded, with noise, and its metrics."""
+def process_and_data(
+  case: cases.Case,
+) -> tuple[tff.learning.templates.LearningProcess, dataset.Dataset]:
+  """Returns rounds as in experiments: bounded, with noise, and their metrics; and their clients."""
   vocabulary = vocabulary_lib.Vocabulary(tuple(f'w{i}' for i in range(case.num_tokens - 4)))
   process = process_lib.build(
     model_lib.build(network_of(case), vocabulary, length=cases.LENGTH, seed=0),
@@ -141,7 +143,6 @@ def federated(case: cases.Case, batch_size: int) -> Callable[[], None]:
     client_learning_rate=_RATE,
     server_learning_rates=np.ones(1),
   )
-  state = process.initialize()
   rows = dict(zip(map(str, range(case.clients)), sentences(case)))
   data = dataset.Dataset(
     name=case.name,
@@ -154,12 +155,18 @@ def federated(case: cases.Case, batch_size: int) -> Callable[[], None]:
     licence='none',
     unit='a client',
   )
+  return process, data
+
+
+def federated(case: cases.Case, batch_size: int) -> Callable[[], None]:
+  """Returns a round."""
+  process, data = process_and_data(case)
+  state = process.initialize()
+  data_of = lambda client: dataset.client_dataset(data, client, batch_size=batch_size)
 
   def train():
     nonlocal state
-    state = process.next(
-      state, [dataset.client_dataset(data, client, batch_size=batch_size) for client in rows]
-    ).state
+    state = process.next(state, list(map(data_of, data.train_clients))).state
 
   return train
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from experiments.stackoverflow import configuration
-from experiments.stackoverflow import machines as machines_lib
 from fl_dpftrl import files, participation
 from fl_dpftrl.aggregators import canaries as channels
 from fl_dpftrl.aggregators import factory as factory_lib
@@ -25,17 +24,12 @@ Publish = Callable[[checkpoints.Checkpoint], None]
 
 
 def of_run(
-  hparams: configuration.Hparams,
-  machines: machines_lib.Machines,
-  *,
-  schema: participation.MinSep,
-  size: int,
-  clients: Iterable[str],
+  hparams: configuration.Hparams, *, schema: participation.MinSep, size: int, clients: Iterable[str]
 ) -> 'RunCanaries | None':
   """Returns the canaries of a run; None for a run without.
 
   Args:
-    hparams, machines: flags of the run.
+    hparams: flags of the run.
     schema: its rounds, and the participation that its timers allow.
     size: parameters of the model.
     clients: names of the devices.
@@ -49,8 +43,6 @@ def of_run(
   flag = f'--canaries={number}'
   if number < canaries_lib.LEAST:
     raise ValueError(f'{flag} must be at least {canaries_lib.LEAST}')
-  if machines.address is not None:
-    raise ValueError(f'{flag} needs clients in this process: leave --machines out')
   if hparams.clip_quantile is not None:
     raise ValueError(f'{flag} needs one clip norm for all rounds: leave --clip_quantile out')
   if schema.num_rounds > one_run.MOST_ROUNDS:

@@ -66,6 +66,15 @@ class Machines:
         '--max_concurrent_clients is for this process; with --machines give --clients_per_actor'
       )
 
+  def arguments(self) -> list[str]:
+    """Returns the flags of the training command that say this."""
+    flags = {'address': 'machines', 'concurrent_clients': 'max_concurrent_clients'}
+    return [
+      f'--{flags.get(field.name, field.name)}={getattr(self, field.name)}'
+      for field in dataclasses.fields(self)
+      if getattr(self, field.name) != field.default
+    ]
+
 
 def check_gone(arguments: Sequence[str]) -> None:
   """Raises ValueError for a flag of an earlier release, naming what replaces it."""

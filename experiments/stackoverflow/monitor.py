@@ -58,6 +58,7 @@ class Monitor:
     so_far: rounds so far → what the log up to them says, among it `epsilon`
       unless there is no guarantee.
     warn: told, in a line, of rows that were lost.
+    status: returns what the progress says of the machines that train; '' for nothing.
     stream: where the progress goes.
   """
 
@@ -68,6 +69,7 @@ class Monitor:
   evaluate: Callable[[Any], dict[str, float]]
   so_far: Callable[[int], dict[str, float]]
   warn: Callable[[str], None]
+  status: Callable[[], str] = lambda: ''
   stream: TextIO = sys.stderr
   _began: float | None = None
   _began_at: int = 0
@@ -141,6 +143,8 @@ class Monitor:
     if 'epsilon' in self._evaluation:
       epsilon = rounding.up(self._evaluation['epsilon'])
       parts.append(f'ε so far {epsilon}')
+    if status := self.status():
+      parts.append(status)
     if done > self._began_at:
       left = (now - self._began) / (done - self._began_at)
       seconds = round(left * (self.num_rounds - done))

@@ -78,7 +78,6 @@ def train(
   )
   inserted = canaries.of_run(
     hparams,
-    machines,
     schema=setting.planned_schema(dataclasses.replace(hparams, num_rounds=num_rounds), num_devices),
     size=networks.num_parameters(network),
     clients=dataset.train_clients,
@@ -120,6 +119,7 @@ def train(
       ),
       so_far=so_far,
       warn=say,
+      status=context.status,
     )
     publish, begin = monitor.publish, monitor.begin
     if inserted is not None:

@@ -31,7 +31,7 @@ class Canaries(Protocol):
 class Channel:
   """The way of canaries into the sums, and of scores out of the releases.
 
-  Rounds must run in this process.
+  What a round does at the server must run in this process.
 
   Args:
     canaries: the canaries of the run.

@@ -162,6 +162,10 @@ class Clients(Protocol):
     """Ends what was started for it."""
     ...
 
+  def status(self) -> str:
+    """Returns what a progress line says of it; '' for nothing."""
+    ...
+
 
 @dataclasses.dataclass(frozen=True)
 class Threads:
@@ -183,6 +187,10 @@ class Threads:
 
   def end(self) -> None:
     """Does nothing: threads end with their round."""
+
+  def status(self) -> str:
+    """Returns '': threads are always there."""
+    return ''
 
 
 def _made(of_clients: Sequence[Any]) -> list[Any]:

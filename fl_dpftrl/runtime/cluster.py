@@ -10,6 +10,9 @@ import logging
 import math
 import os
 import socket
+import subprocess
+import sys
+import time
 from typing import Any
 
 import ray
@@ -18,7 +21,21 @@ from ray import exceptions
 from fl_dpftrl import messages
 
 _REACH_SECONDS = 5.0
+# Between two looks at the head, and until it is given up.
+_LOOK_SECONDS = 5.0
+_GONE_SECONDS = 30.0
+# Asks a head who it is.
+_STRANGER = """
+import sys
+from ray import _raylet
+_raylet.GcsClient(address=sys.argv[1]).cluster_id
+"""
+_STRANGER_SECONDS = 20.0
 _START = 'start one with `ray start --head`'
+
+
+class NoActorError(RuntimeError):
+  """No actor is left, or none was to be had in time; a later call may find one."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,6 +72,36 @@ class Actors:
       raise ValueError('cpus or gpus of actors must be above 0')
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Status:
+  """Actors, and how far their round is.
+
+  As text, it is a part of a progress line.
+
+  Attributes:
+    num_actors: number of actors that there should be.
+    num_there: number of those that are there.
+    num_losses: number of actors lost so far; others were started for them.
+    num_blocks: number of blocks of the round under way; 0 between two rounds.
+    num_trained: number of those that are trained.
+    num_under_way: number of those that actors have.
+  """
+
+  num_actors: int
+  num_there: int
+  num_losses: int
+  num_blocks: int = 0
+  num_trained: int = 0
+  num_under_way: int = 0
+
+  def __str__(self) -> str:
+    parts = [f'{self.num_there} of {self.num_actors} actors']
+    if self.num_blocks:
+      parts.append(f'{self.num_trained} of {self.num_blocks} blocks trained')
+      parts.append(f'{self.num_under_way} under way')
+    return ', '.join([*parts, f'{self.num_losses} lost so far'])
+
+
 def connect(address: str, *, insecure_network: bool = False) -> None:
   """Connects to a cluster; a connection that is there is kept.
 
@@ -67,11 +114,12 @@ def connect(address: str, *, insecure_network: bool = False) -> None:
     ValueError: if the cluster cannot be reached, or does not protect its network.
   """
   if not ray.is_initialized():
+    address = _only_address(address)
     if address != 'auto':
       _check_reachable(address)
     _connect(address)
   others = sorted({host for host in _hosts() if not _is_here(host)})
-  if others and not insecure_network and not _is_protected():
+  if others and not insecure_network and not (_is_protected() and not _admits_anybody()):
     ray.shutdown()
     raise ValueError(
       f'the Ray cluster has other machines, {messages.quoted(others[0])} for one, and neither'
@@ -103,6 +151,61 @@ def number_of_actors(number: int | None, *, cpus: float, gpus: float) -> int:
       )
     room.append(there)
   return number or min(room)
+
+
+class Head:
+  """The head of the connected cluster, which is looked at now and then.
+
+  A minute after it was lost, Ray ends this process without a word to it.
+  """
+
+  def __init__(self):
+    self._address = ray.get_runtime_context().gcs_address
+    self._looked = time.monotonic()
+    self._gone_since: float | None = None
+
+  def check(self) -> None:
+    """Raises NoActorError if it has been gone for a while: until then, it may start again."""
+    now = time.monotonic()
+    if now - self._looked < _LOOK_SECONDS:
+      return
+    self._looked = now
+    try:
+      _socket(self._address).close()
+    except OSError:
+      self._gone_since = self._gone_since or now
+      if now - self._gone_since > _GONE_SECONDS:
+        raise NoActorError(
+          f"the Ray cluster's head at {messages.quoted(self._address)} is gone"
+        ) from None
+    else:
+      self._gone_since = None
+
+
+def store_bytes() -> float:
+  """Returns the memory for objects that the machines of the cluster have together."""
+  return sum(node['Resources'].get('object_store_memory', 0.0) for node in _nodes())
+
+
+def _only_address(address: str) -> str:
+  """Returns the address that is meant, where 'auto' stands for one.
+
+  Raises:
+    ValueError: if it may stand for several.
+  """
+  if address != 'auto':
+    return address
+  if named := os.environ.get('RAY_ADDRESS'):
+    return named
+  # Ray would take the latest, and it names them nowhere else.
+  services: Any = importlib.import_module('ray._private.services')
+  here = sorted(getattr(services, 'find_gcs_addresses', list)())
+  if len(here) > 1:
+    raise ValueError(
+      f'several Ray clusters run on this machine, at {messages.quoted(", ".join(here))}: give the'
+      " address of one instead of 'auto'"
+    )
+  return address
 
 
 def _whole(there: float, needed: float) -> int:
@@ -139,6 +242,20 @@ def _is_protected() -> bool:
   return raylet.get_authentication_mode() != raylet.AuthenticationMode.DISABLED
 
 
+def _admits_anybody() -> bool:
+  """Returns whether the head answers a process without token and TLS."""
+  try:
+    return not subprocess.run(
+      [sys.executable, '-c', _STRANGER, ray.get_runtime_context().gcs_address],
+      env={**os.environ, 'RAY_AUTH_MODE': 'disabled', 'RAY_USE_TLS': '0'},
+      stdout=subprocess.DEVNULL,
+      stderr=subprocess.DEVNULL,
+      timeout=_STRANGER_SECONDS,
+    ).returncode
+  except subprocess.TimeoutExpired:
+    return False
+
+
 def _check_reachable(address: str) -> None:
   host, _, port = address.rpartition(':')
   if not host or not port.isdigit() or '/' in host:
@@ -146,11 +263,16 @@ def _check_reachable(address: str) -> None:
       f"address must be host:port of a cluster's head or 'auto', got {messages.quoted(address)}"
     )
   try:
-    socket.create_connection((host.strip('[]'), int(port)), _REACH_SECONDS).close()
+    _socket(address).close()
   except (OSError, OverflowError) as error:
     raise ValueError(
       f'no Ray cluster answers at {messages.quoted(address)} ({error}): {_START} there'
     ) from None
+
+
+def _socket(address: str) -> socket.socket:
+  host, _, port = address.rpartition(':')
+  return socket.create_connection((host.strip('[]'), int(port)), _REACH_SECONDS)
 
 
 def _connect(address: str) -> None:

@@ -82,6 +82,10 @@ class InProcessContext(tff.framework.SyncContext):
     self._stop.ask()
     self.clients_at.end()
 
+  def status(self) -> str:
+    """Returns the actors and blocks of a cluster for a progress line; '' in process."""
+    return self.clients_at.status()
+
   @contextlib.contextmanager
   def numbered(self, number: int) -> Iterator[None]:
     """Numbers the calls in the block, so that repeated calls draw the same.

@@ -26,7 +26,7 @@ class Sender:
     return self._put(
       trainer.SentWork(
         step=self._once(work.step, lambda: transfer.sent_step(work.step)),
-        zeros=transfer.sent(work.zeros),
+        zeros=transfer.sent_totals(work.zeros),
         shared=transfer.sent(work.shared),
         types={name: tff.types.serialize_type(of) for name, of in work.types.items()},
       )

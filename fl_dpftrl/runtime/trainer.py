@@ -81,26 +81,31 @@ class Trainer:
 
   Args:
     fetch: reference → what it stands for.
+    at_a_time: clients that are trained at the same time; others wait.
     num_threads: processors that an operation of TensorFlow may use.
     deterministic: whether operations must give the same bits in each run.
   """
 
-  def __init__(self, *, fetch: Callable[[Any], Any], num_threads: int, deterministic: bool):
+  def __init__(
+    self, *, fetch: Callable[[Any], Any], at_a_time: int, num_threads: int, deterministic: bool
+  ):
     with contextlib.suppress(RuntimeError):  # TensorFlow has begun.
       tf.config.threading.set_intra_op_parallelism_threads(num_threads)
     if deterministic:
       tf.config.experimental.enable_op_determinism()
     self._fetch = fetch
     self._objects, self._works = _Kept(MOST_KEPT), _Kept(_MOST_WORK)
-    self._making = threading.Lock()
+    self._making, self._places = threading.Lock(), threading.Semaphore(at_a_time)
     self._arrays = values.Arrays()
 
   def ready(self) -> int:
     """Returns the process id, once the process is there."""
     return os.getpid()
 
-  def train(self, work: Sequence[Any], block: SentBlock) -> SentTrained | Failed:
-    """Returns what came of a block, or why it failed.
+  def train(
+    self, work: Sequence[Any], block: SentBlock
+  ) -> tuple[Failed | None, SentTrained | None]:
+    """Returns why a block failed, and what came of it; one of them is None.
 
     Args:
       work: reference to a `SentWork`, in a list, so that Ray does not fetch it.
@@ -109,18 +114,19 @@ class Trainer:
     try:
       loaded = self._works.get(work[0], self._load)
       first = block.places.start
-      trained = clients.train(
-        loaded.step,
-        block.places,
-        block.num_clients,
-        loaded.zeros,
-        lambda client, name: self._taken(loaded, block, client - first, name),
-        lambda client: block.seeds[client - first],
-      )
+      with self._places:
+        trained = clients.train(
+          loaded.step,
+          block.places,
+          block.num_clients,
+          loaded.zeros,
+          lambda client, name: self._taken(loaded, block, client - first, name),
+          lambda client: block.seeds[client - first],
+        )
     except Exception as error:
-      return Failed(transfer.portable_error(error))
+      return Failed(transfer.portable_error(error)), None
     kept = [transfer.sent(one) for one in trained.kept]
-    return SentTrained(transfer.sent(trained.totals), kept)
+    return None, SentTrained(transfer.sent(trained.totals), kept)
 
   def _load(self, reference: Any) -> '_Loaded':
     sent: SentWork = self._fetch(reference)

@@ -11,6 +11,8 @@ from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context as contexts
+from tensorflow.python.framework import ops
 
 from fl_dpftrl.runtime import callbacks, programs
 
@@ -89,7 +91,19 @@ class SentDataSet:
     return tf.compat.v1.wrap_function(make, [])()[0]
 
 
-Sent: TypeAlias = np.ndarray | SentDataSet
+@dataclasses.dataclass(frozen=True)
+class SentZeros:
+  """A tensor whose bits are all zero, as the total of an empty block mostly is."""
+
+  shape: tuple[int, ...]
+  dtype: str
+
+  def tensor(self) -> tf.Tensor:
+    """Returns the tensor."""
+    return tf.zeros(self.shape, self.dtype)
+
+
+Sent: TypeAlias = np.ndarray | SentDataSet | SentZeros
 
 
 def sent_tensors(tensors: Sequence[tf.Tensor]) -> tuple[Sent, ...]:
@@ -103,11 +117,35 @@ def sent_tensors(tensors: Sequence[tf.Tensor]) -> tuple[Sent, ...]:
   )
 
 
+def sent_totals(parts: Mapping[str, Sequence[tf.Tensor]]) -> dict[str, Sequence[Sent]]:
+  """Returns totals of an empty block as they travel: zeros by their shapes alone."""
+  return {name: tuple(map(_sent_total, sent_tensors(of))) for name, of in parts.items()}
+
+
+def _sent_total(one: Sent) -> Sent:
+  if not isinstance(one, np.ndarray) or one.dtype.kind not in 'biuf':
+    return one
+  if one.reshape(-1).view(np.uint8).any():  # Of -0.0 too.
+    return one
+  return SentZeros(one.shape, one.dtype.name)
+
+
 def tensors(parts: Sequence[Sent]) -> tuple[tf.Tensor, ...]:
-  """Returns the tensors that were sent."""
-  return tuple(
-    one.tensor() if isinstance(one, SentDataSet) else tf.convert_to_tensor(one) for one in parts
-  )
+  """Returns the tensors that were sent; an array may share its memory with them."""
+  return tuple(_tensor(one) if isinstance(one, np.ndarray) else one.tensor() for one in parts)
+
+
+def _tensor(array: np.ndarray) -> tf.Tensor:
+  """Returns an array as a tensor, without the copy that TensorFlow makes of what may change.
+
+  Nobody writes to an array that was received.
+  """
+  if array.flags.writeable or array.dtype.kind not in 'biuf':
+    return tf.convert_to_tensor(array)
+  context = contexts.context()
+  context.ensure_initialized()
+  of = tf.as_dtype(array.dtype).as_datatype_enum
+  return ops.EagerTensor(array, context.device_name, of)
 
 
 def sent(parts: Mapping[str, Sequence[tf.Tensor]]) -> dict[str, Sequence[Sent]]:

@@ -54,9 +54,16 @@ def test_page():
     'seconds': {'plain': [1.0, 1.0], 'blt-4': [1.0, 1.5]},
     'state_bytes': {'plain': 1e6, 'blt-4': 2e6},
   }
-  text = run.document(about, [row], [peer], [training])
+  machines = {
+    'case': 'lstm-128',
+    'nodes': 2,
+    'seconds': {'in process': [1.0], 'machines': [1.2]},
+    'model_bytes': 2e6,
+    'sent': {'to_machine': 2.1e6, 'to_driver': 6e7, 'num': 60},
+  }
+  text = run.document(about, [row], [peer], [training], [machines])
   assert '4 cores. python 3.11.7.' in text and text.count('blt-4') == 3
-  for found in ('2.00×', '1.5×', '1.25× plain', '2.0 '):
+  for found in ('2.00×', '1.5×', '1.25× plain', '2.0 ', '1.20×', '60.0'):
     assert found in text
   assert run.spread([1.0, 0.5, 2.0]) == '1,000 (500–2,000)'
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from experiments.stackoverflow import canaries, configuration
-from experiments.stackoverflow import machines as machines_lib
 from fl_dpftrl import participation
 from fl_dpftrl.learning import canaried, checkpoints
 from fl_dpftrl.logs import canaries as ids
@@ -21,13 +20,9 @@ HPARAMS = configuration.Hparams(noise_multiplier=1.0, report_goal=6, num_rounds=
 SCHEMA = participation.MinSep(num_rounds=12, min_sep=4)
 
 
-def of_run(schema=SCHEMA, machines=None, clients=('a', 'b'), **changes):
+def of_run(schema=SCHEMA, clients=('a', 'b'), **changes):
   return canaries.of_run(
-    dataclasses.replace(HPARAMS, **changes),
-    machines or machines_lib.Machines(),
-    schema=schema,
-    size=50,
-    clients=clients,
+    dataclasses.replace(HPARAMS, **changes), schema=schema, size=50, clients=clients
   )
 
 
@@ -41,7 +36,6 @@ def test_a_run_has_none_by_default():
   [
     (dict(canaries=7), '--canaries=7 must be at least 8'),
     (dict(canaries=13), 'at most 12 are possible with --report_goal=6 and a min-sep of 4'),
-    (dict(machines=machines_lib.Machines(address='auto')), 'leave --machines out'),
     (dict(clip_quantile=0.5), 'leave --clip_quantile out'),
     (dict(clients=[ids.device_id(0)]), 'reserved'),
     (dict(schema=participation.MinSep(num_rounds=10_001, min_sep=4)), 'at most 10000 rounds'),

@@ -1,8 +1,12 @@
 """A run on a cluster is the run of one process, file by file."""
 
+import json
+
+import numpy as np
 import pytest
 
-from experiments.stackoverflow import machines
+from experiments.stackoverflow import canaries, machines
+from experiments.stackoverflow.study import command
 from tests.experiments import starts
 from tests.experiments.test_crash_safety import assert_same_run, finish, flags_of, killed
 
@@ -29,11 +33,42 @@ def test_files_are_the_same_wherever_a_run_is_resumed(flags, here, tmp_path):
   assert_same_run(folder, here)
 
 
-def test_noise_by_actors_is_that_of_one_process(flags, tmp_path):
-  memory = '--noise_memory=engine'
-  finish(tmp_path / 'one', memory)
-  finish(tmp_path / 'other', memory, *flags, '--noise_machines=2')
-  assert_same_run(tmp_path / 'other', tmp_path / 'one')
+def test_noise_and_canaries_are_those_of_one_process(flags, tmp_path):
+  one, other, same = tmp_path / 'one', tmp_path / 'other', ['--noise_memory=engine', '--canaries=8']
+  finish(one, *same)
+  finish(other, *same, *flags, '--noise_machines=2')
+  assert_same_run(other, one)
+  scores = [np.load(folder / canaries.SCORES_NAME) for folder in (one, other)]
+  assert np.isfinite(scores[0]).all()
+  np.testing.assert_array_equal(*scores)
+
+
+def test_a_study_gives_its_machines_to_its_cells():
+  assert machines.Machines().arguments() == []
+  made = machines.Machines(address='auto', actors=2, actor_gpus=0.25, insecure_network=True)
+  flags = ['--machines=auto', '--actors=2', '--actor_gpus=0.25', '--insecure_network=True']
+  assert made.arguments() == flags
+
+
+@pytest.mark.thorough
+def test_a_study_trains_its_cells_on_the_cluster(cluster, tmp_path):
+  study = {
+    'title': 'One cell',
+    'flags': ['--dataset=synthetic', '--report_goal=5', '--num_rounds=4', '--timer_rounds=2'],
+    'mechanisms': ['identity'],
+    'epsilons': [5],
+    'server_learning_rates': [0.5],
+    'seeds': [3],
+    'without_noise': False,
+  }
+  path = tmp_path / 'study.json'
+  path.write_text(json.dumps(study))
+  there = machines.Machines(address=cluster.address, actors=2, actor_cpus=0.5)
+  lines = []
+  assert command.run(path, tmp_path / 'study', jobs=1, say=lines.append, machines=there), lines
+  (log,) = (tmp_path / 'study' / 'cells').glob('*.log')
+  (last,) = (line for line in log.read_text().splitlines() if line.startswith('round 4/4 | '))
+  assert ' of 2 actors, 0 lost so far | ' in last
 
 
 @pytest.mark.parametrize('flag', sorted(machines.GONE))

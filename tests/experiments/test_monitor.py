@@ -1,6 +1,7 @@
 """Progress of a run: its table, its event file, and what computes its rounds."""
 
 import errno
+import io
 import types
 
 import pytest
@@ -82,3 +83,20 @@ def test_lost_rows_come_from_checkpoints_or_are_named(tmp_path):
   assert len(warnings) == 2
   assert 'had lost rounds 3, 7:' in warnings[0]
   assert 'has lost rounds 1, 4-6:' in warnings[1]
+
+
+def test_progress_says_what_trains(tmp_path):
+  stream = io.StringIO()
+  monitor = monitor_lib.Monitor(
+    table=metrics.MetricsTable(tmp_path / 'metrics.csv'),
+    writer=None,
+    num_rounds=10,
+    rounds_per_evaluation=1,
+    evaluate=lambda weights: {},
+    so_far=lambda num_rounds: {},
+    warn=print,
+    status=lambda: '2 of 2 actors, 1 lost so far',
+    stream=stream,
+  )
+  monitor.publish(types.SimpleNamespace(num_rounds=4, measurements={}, burnt=()))
+  assert stream.getvalue() == 'round 4/10 | 2 of 2 actors, 1 lost so far\n'

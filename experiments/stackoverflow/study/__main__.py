@@ -21,6 +21,7 @@ import pathlib
 import sys
 from typing import NoReturn
 
+from experiments.stackoverflow import machines as machines_lib
 from experiments.stackoverflow.study import command, runner
 from fl_dpftrl import messages
 
@@ -44,8 +45,8 @@ def main() -> None:
   parser.add_argument(
     '--jobs',
     type=int,
-    default=runner.default_jobs(),
-    help='runs at the same time; processors are shared out (default: %(default)s here)',
+    help='runs at the same time; processors are shared out (default:'
+    f' {runner.default_jobs()} here, 1 with --machines)',
   )
   parser.add_argument(
     '--figures',
@@ -61,10 +62,26 @@ def main() -> None:
   parser.add_argument(
     '--estimate', action='store_true', help='only say how long the study takes, and end'
   )
+  parser.add_argument(
+    '--machines',
+    metavar='ADDRESS',
+    help="host:port of the head of a Ray cluster that trains the clients, or 'auto'",
+  )
+  for name, kind, words in (
+    ('actors', int, 'processes of --machines that train clients of a run (default: all that fit)'),
+    ('clients_per_actor', int, 'clients that such a process trains at the same time (default: 1)'),
+    ('actor_cpus', float, 'processors of such a process (default: 1)'),
+    ('actor_gpus', float, 'GPUs of such a process (default: 0)'),
+  ):
+    default = getattr(machines_lib.Machines, name)
+    parser.add_argument(f'--{name}', type=kind, default=default, help=words)
+  parser.add_argument(
+    '--insecure_network',
+    action='store_true',
+    help='accept --machines on a private network without token and TLS',
+  )
   arguments = parser.parse_args()
   try:
-    if arguments.jobs < 1:
-      raise ValueError(f'--jobs={arguments.jobs} must be at least 1')
     with signals.cleaned_up(_INTERRUPTED):
       complete = _run(arguments)
   except FileNotFoundError as problem:
@@ -80,6 +97,26 @@ def main() -> None:
 def _run(arguments: argparse.Namespace) -> bool:
   """Publishes or runs the study; returns False if a run failed."""
   study, folder = pathlib.Path(arguments.study), pathlib.Path(arguments.output_dir)
+  machines = machines_lib.Machines(
+    address=arguments.machines,
+    actors=arguments.actors,
+    clients_per_actor=arguments.clients_per_actor,
+    actor_cpus=arguments.actor_cpus,
+    actor_gpus=arguments.actor_gpus,
+    insecure_network=arguments.insecure_network,
+  )
+  jobs = arguments.jobs
+  if jobs is None:
+    jobs = runner.default_jobs() if machines.address is None else 1
+  if jobs < 1:
+    raise ValueError(f'--jobs={jobs} must be at least 1')
+  if machines.address is not None:
+    if arguments.publish is not None:
+      raise ValueError('--publish trains nothing: leave --machines out')
+    if jobs > 1 and not machines.actors:
+      raise ValueError(
+        f'--jobs={jobs} runs share the room of --machines: say with --actors how many each takes'
+      )
   if arguments.publish is not None:
     from experiments.stackoverflow.study import publish  # matplotlib is slow to load.
 
@@ -88,7 +125,8 @@ def _run(arguments: argparse.Namespace) -> bool:
   return command.run(
     study,
     folder,
-    jobs=arguments.jobs,
+    jobs=jobs,
+    machines=machines,
     only_estimate=arguments.estimate,
     image_kind=arguments.figures,
     say=lambda line: print(messages.lines(line), file=sys.stderr, flush=True),

@@ -9,6 +9,7 @@ import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 
+from experiments.stackoverflow import machines as machines_lib
 from experiments.stackoverflow.study import cells as cells_lib
 from experiments.stackoverflow.study import estimate, rates, results, runner, study_file, table
 from fl_dpftrl import files, json_files, messages
@@ -27,6 +28,7 @@ def run(
   *,
   jobs: int,
   say: Callable[[str], None],
+  machines: machines_lib.Machines = machines_lib.Machines(),
   only_estimate: bool = False,
   image_kind: str = 'png',
 ) -> bool:
@@ -37,6 +39,7 @@ def run(
     folder: folder of the study, which may hold a part of it.
     jobs: runs at the same time.
     say: progress, in lines.
+    machines: that train the clients of each run.
     only_estimate: True to say how long it takes, and end.
     image_kind: kind of the figures' files: 'png', 'svg' or 'pdf'.
 
@@ -55,13 +58,13 @@ def run(
   with _held(folder):
     if only_estimate or _is_long(study, folder):
       say('timing a few rounds, to say how long the study takes')
-      say(estimate.measure(study, folder, jobs=jobs).text(study))
+      say(estimate.measure(study, folder, jobs=jobs, machines=machines).text(study))
       if only_estimate:
         return True
     noises = cells_lib.prepare(study, folder, say)
     text = json.dumps(dataclasses.asdict(study), indent=2, ensure_ascii=False) + '\n'
     files.write_durably(folder / STUDY_NAME, text.encode())
-    found = _train(study, noises, folder, jobs, say)
+    found = _train(study, noises, folder, jobs, machines, say)
     rows = results.rows(study, noises, found)
     write(study, rows, found, folder, image_kind=image_kind)
   print(messages.lines(table.text(rows)))
@@ -89,6 +92,7 @@ def _train(
   noises: Mapping[study_file.Setting, cells_lib.Noise | None],
   folder: pathlib.Path,
   jobs: int,
+  machines: machines_lib.Machines,
   say: Callable[[str], None],
 ) -> list[results.Result]:
   """Runs the cells that choose learning rates, and then those of the chosen ones."""
@@ -102,7 +106,13 @@ def _train(
 
   def ended(cells: Sequence[cells_lib.Cell]) -> list[results.Result]:
     failed = runner.run(
-      cells, folder, jobs=jobs, num_threads=runner.threads(jobs), progress=progress, told=told
+      cells,
+      folder,
+      jobs=jobs,
+      num_threads=runner.threads(jobs),
+      machines=machines,
+      progress=progress,
+      told=told,
     )
     return [results.read(cell, folder, failed) for cell in cells]
 

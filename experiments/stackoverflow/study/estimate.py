@@ -7,6 +7,7 @@ import pathlib
 import shutil
 import statistics
 
+from experiments.stackoverflow import machines as machines_lib
 from experiments.stackoverflow.study import cells as cells_lib
 from experiments.stackoverflow.study import runner, study_file
 
@@ -83,7 +84,13 @@ def num_further(study: study_file.Study) -> int:
   return grids * study.extend_rates * study.tuning_seeds
 
 
-def measure(study: study_file.Study, folder: pathlib.Path, *, jobs: int) -> Estimate:
+def measure(
+  study: study_file.Study,
+  folder: pathlib.Path,
+  *,
+  jobs: int,
+  machines: machines_lib.Machines = machines_lib.Machines(),
+) -> Estimate:
   """Times a few rounds of the study's first setting, without noise.
 
   Raises:
@@ -112,7 +119,9 @@ def measure(study: study_file.Study, folder: pathlib.Path, *, jobs: int) -> Esti
   within.mkdir()
   progress = runner.Progress(total=1, jobs=1, say=lambda line: None)
   try:
-    failed = runner.run([cell], within, jobs=1, num_threads=runner.threads(jobs), progress=progress)
+    failed = runner.run(
+      [cell], within, jobs=1, num_threads=runner.threads(jobs), machines=machines, progress=progress
+    )
     if failed:
       raise ValueError(failed[cell.name])
     path = within / cells_lib.CELLS_NAME / cell.name / 'metrics.csv'

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing import connection
 from typing import Any
 
+from experiments.stackoverflow import machines as machines_lib
 from experiments.stackoverflow import summary
 from experiments.stackoverflow.study import cells as cells_lib
 from fl_dpftrl import files, messages, signals
@@ -85,6 +86,7 @@ def run(
   *,
   jobs: int,
   num_threads: int,
+  machines: machines_lib.Machines,
   progress: Progress,
   told: Callable[[cells_lib.Cell], str] = lambda cell: cell.name,
 ) -> dict[str, str]:
@@ -97,6 +99,7 @@ def run(
     folder: folder of the study.
     jobs: cells that run at the same time.
     num_threads: processors of each.
+    machines: that train the clients of each; those of other cells need room beside them.
     progress: told of each cell that ends.
     told: what the progress says of a finished cell.
 
@@ -114,14 +117,19 @@ def run(
       waiting.append(cell)
   if not waiting:
     return {}
-  return _Pool(folder, jobs, num_threads).run(waiting, progress, told)
+  return _Pool(folder, jobs, num_threads, machines).run(waiting, progress, told)
 
 
 class _Pool:
   """Processes that run cells."""
 
-  def __init__(self, folder: pathlib.Path, jobs: int, num_threads: int):
+  def __init__(
+    self, folder: pathlib.Path, jobs: int, num_threads: int, machines: machines_lib.Machines
+  ):
     self._folder, self._jobs, self._threads = folder, jobs, num_threads
+    if machines.address is None:
+      machines = dataclasses.replace(machines, concurrent_clients=num_threads)
+    self._flags = machines.arguments()
     self._devices = sorted(glob.glob('/dev/nvidia[0-9]*'))
     self._running: dict[int, tuple[Any, cells_lib.Cell, int, float]] = {}
     # Forked processes end without removing the files of code that TensorFlow generates.
@@ -165,7 +173,7 @@ class _Pool:
   def _start(self, cell: cells_lib.Cell) -> None:
     slot = min(set(range(self._jobs)) - {slot for _, _, slot, _ in self._running.values()})
     device = str(slot % len(self._devices)) if self._devices else None
-    arguments = [*cell.arguments(self._folder), f'--max_concurrent_clients={self._threads}']
+    arguments = [*cell.arguments(self._folder), *self._flags]
     process = self._context.Process(
       target=_train,
       args=(arguments, str(self._log(cell)), self._threads, device, self._temporary.name),

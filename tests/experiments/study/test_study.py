@@ -17,6 +17,7 @@ from tests.experiments import starts
 pytestmark = pytest.mark.tff
 
 _MOST_SECONDS = 400
+HERE = ['--study=studies/synthetic.json', '--output_dir=x']
 
 
 def start(folder, temporary, stderr=subprocess.PIPE) -> subprocess.Popen:
@@ -94,7 +95,13 @@ def test_a_study_that_is_killed_goes_on(tmp_path, temporary):
   [
     (['--study=nowhere.json', '--output_dir=x'], 'nowhere.json is not there; a relative path'),
     (['--study=studies/synthetic.json'], '--output_dir'),
-    (['--study=studies/synthetic.json', '--output_dir=x', '--jobs=0'], '--jobs=0'),
+    ([*HERE, '--jobs=0'], '--jobs=0'),
+    (
+      [*HERE, '--jobs=2', '--machines=auto'],
+      '--jobs=2 runs share the room of --machines: say with',
+    ),
+    ([*HERE, '--publish=page.md', '--machines=auto'], '--publish trains nothing: leave --machines'),
+    ([*HERE, '--actor_gpus=0.5'], '--actor_gpus is for the Ray cluster that --machines names'),
   ],
 )
 def test_bad_arguments_get_one_line(arguments, words, capsys, monkeypatch):
