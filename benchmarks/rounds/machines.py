@@ -30,7 +30,7 @@ from benchmarks.rounds import cases
 from benchmarks.rounds import training as small
 from benchmarks.training import cases as training_cases
 from benchmarks.training import side as training
-from experiments.stackoverflow.datasets import dataset as dataset_lib
+from experiments.stackoverflow.datasets import dataset
 from fl_dpftrl import runtime
 
 PROCESSORS = 2
