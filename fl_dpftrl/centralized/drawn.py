@@ -10,7 +10,6 @@ from typing import ClassVar
 
 from fl_dpftrl import json_files, participation
 from fl_dpftrl.accounting import gaussian, privacy_loss
-from fl_dpftrl.centralized import amplification, log_checks
 from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.families import base
 from fl_dpftrl.logs import logged as logged_lib
@@ -102,6 +101,8 @@ class Amplified(Drawn):
     }
 
   def _sentences(self) -> list[str]:
+    from fl_dpftrl.centralized import amplification
+
     result = [
       *amplification.assumptions(self.scheme),
       self.scheme.relation(self.adjacency).sentence,
@@ -146,6 +147,8 @@ def check(
       f' {sampling_lib.name(scheme)}: examples are drawn one by one,'
       ' and a multiple of the sensitivity bounds no group of them'
     )
+  from fl_dpftrl.centralized import amplification
+
   amplification.sensitivity(strategy, scheme, adjacency)
 
 
@@ -172,6 +175,9 @@ def guarantee(
     adjacency: adjacency of neighbouring runs.
     by_schema: function that returns the privacy loss under a schema.
   """
+  # Most replays have no sampling scheme, and need none of the mathematics of one.
+  from fl_dpftrl.centralized import amplification, log_checks
+
   reasons = log_checks.contradictions(happened, scheme)
   if stated not in (None, sampling_lib.metadata(scheme)[sampling_lib.METADATA_KEY]):
     reasons.insert(0, f'its own file says that batches were drawn as {stated}')

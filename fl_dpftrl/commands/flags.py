@@ -3,15 +3,16 @@
 import argparse
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fl_dpftrl import error, json_files, messages, participation, rounding, workloads
-from fl_dpftrl.centralized import amplification
 from fl_dpftrl.centralized import sampling as sampling_lib
-from fl_dpftrl.comparison import contenders as contenders_lib
 from fl_dpftrl.families import base
+
+if TYPE_CHECKING:
+  from fl_dpftrl.comparison import contenders as contenders_lib
 
 # Rounding must not make these figures promise more than the exact values.
 _CLAIMS = frozenset({'rho', 'mu', 'epsilon', 'noise_multiplier', 'effective_noise_multiplier'})
@@ -178,6 +179,8 @@ def sampling(
       raise ValueError(f'--sampling={args.sampling} needs --{name}')
   scheme = sampling_lib.SCHEMES[args.sampling]
   if strategy is not None and issubclass(scheme, sampling_lib.Sampled):
+    from fl_dpftrl.centralized import amplification
+
     given.setdefault('num_parts', amplification.num_bands(strategy))
   return scheme(num_rounds=num_rounds, **given)
 
@@ -203,12 +206,15 @@ def workload_fields(value: workloads.Workload) -> dict[str, str | float]:
 
 def contenders(
   flag: str, labels: Sequence[str], made_for: Sequence[dict[str, int]] = ({},)
-) -> list[contenders_lib.Contender]:
+) -> 'list[contenders_lib.Contender]':
   """Returns the candidates that a flag names.
 
   Raises:
     ValueError: if a name is unknown; the message names the flag.
   """
+  # It imports the optimisers, which most commands do not need.
+  from fl_dpftrl.comparison import contenders as contenders_lib
+
   try:
     return contenders_lib.contenders(labels, made_for)
   except ValueError as e:

@@ -2,9 +2,12 @@
 
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from fl_dpftrl import messages
-from fl_dpftrl.comparison import sweep
+
+if TYPE_CHECKING:
+  from fl_dpftrl.comparison import sweep
 
 SECONDS = 5.0
 
@@ -32,7 +35,7 @@ class Progress:
       )
 
 
-def watch(shown: Progress) -> sweep.Watch:
+def watch(shown: Progress) -> 'sweep.Watch':
   """Returns callbacks that show the progress of a sweep and its optimisers."""
 
   def begin(contender, schema):

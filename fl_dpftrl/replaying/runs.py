@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from fl_dpftrl import participation
 from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.families import base
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import noise_record, schema_record
+from fl_dpftrl.logs import noise_record, refusals, schema_record
 
 
 class Stream(NamedTuple):
@@ -193,7 +195,7 @@ class Run:
       try:
         base.check_num_rounds(strategy, log.num_rounds)
       except ValueError as e:
-        raise log_lib.LogError(f'{log.shards[0].path}: {e}') from e
+        raise refusals.LogError(f'{log.shards[0].path}: {e}') from e
     noise = Noise(
       num_rounds=log.num_rounds,
       strategy=strategy,
@@ -216,3 +218,11 @@ def declared_schemas(runs: Sequence[Run]) -> list[participation.MinSep]:
   """Returns the schema that was declared for each run; none unless all have one."""
   schemas = [run.declared_schema for run in runs if run.declared_schema is not None]
   return schemas if len(schemas) == len(runs) else []
+
+
+def numbered(table: pa.Table, first_round: int) -> pa.Table:
+  """Returns the table of a log with its rounds counted from first_round on."""
+  if not first_round:
+    return table
+  rounds = pc.add(table.column('round'), first_round)
+  return table.set_column(0, 'round', rounds)

@@ -10,8 +10,7 @@ import importlib.metadata
 import os
 import platform
 
-import fl_dpftrl
-from fl_dpftrl import files, rounding
+from fl_dpftrl import files, rounding, version
 from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.replaying import facts as facts_lib
 from fl_dpftrl.replaying import publication
@@ -141,7 +140,7 @@ def _losses(
 
 def _versions() -> list[tuple[str, str]]:
   """Returns the releases that made the page."""
-  found = [('fl_dpftrl', fl_dpftrl.__version__), ('python', platform.python_version())]
+  found = [('fl_dpftrl', version.__version__), ('python', platform.python_version())]
   for package in _PACKAGES:
     try:
       found.append((package, importlib.metadata.version(package)))
