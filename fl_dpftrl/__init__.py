@@ -6,7 +6,7 @@ The names here load on first use; TensorFlow only with a name that needs it.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fl_dpftrl.version import __version__ as __version__
+from fl_dpftrl.version import __version__
 
 # The same names, for editors and type checkers.
 if TYPE_CHECKING:

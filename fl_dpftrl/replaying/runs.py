@@ -4,31 +4,17 @@ import dataclasses
 import math
 import operator
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fl_dpftrl import participation
+from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.families import base
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import noise_record, refusals, schema_record
-
-
-class Stream(NamedTuple):
-  """Rounds that one stream of correlated noise entered.
-
-  Attributes:
-    first_round: first of these rounds, with row 0 of C⁻¹.
-    num_rounds: number of these rounds.
-    strategy: C of these rounds.
-  """
-
-  first_round: int
-  num_rounds: int
-  strategy: base.Strategy
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -86,19 +72,21 @@ class Noise:
     """All multipliers that were in force, the first one first."""
     return (self.multiplier, *(m for _, m in self.changes))
 
-  def streams(self) -> tuple[Stream, ...]:
-    """Returns the noise streams of the rounds, a new one at each restart."""
-    later, strategy, result = dict(self.later_strategies), self.strategy, []
-    for first, end in zip((0, *self.restarts), (*self.restarts, self.num_rounds)):
-      strategy = later.get(first, strategy)
-      result.append(Stream(first, end - first, strategy))
-    return tuple(result)
+  @property
+  def history(self) -> run_noise.RunNoise:
+    """The same noise by parts, as accounting takes it."""
+    later = dict(self.later_strategies)
+    return run_noise.RunNoise.of(
+      self.num_rounds,
+      self.strategy,
+      self.multiplier,
+      changes=self.changes,
+      restarts=[(t, later.get(t)) for t in self.restarts],
+    )
 
-  def multipliers_in(self, stream: Stream) -> tuple[float, ...]:
-    """Returns the multipliers that were in force in the rounds of a stream."""
-    first, end = stream.first_round, stream.first_round + stream.num_rounds
-    within = [m for t, m in self.changes if first < t < end]
-    return (float(self.multipliers_at(np.array([first]))[0]), *within)
+  def streams(self) -> tuple[run_noise.Stream, ...]:
+    """Returns the noise streams of the rounds, a new one at each restart."""
+    return self.history.streams()
 
   def multipliers_at(self, rounds: np.ndarray) -> np.ndarray:
     """Returns the multiplier of each given round, of the same shape."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import adjacency as adjacency_lib
-from fl_dpftrl.accounting import composition, gaussian, privacy_loss
+from fl_dpftrl.accounting import gaussian, privacy_loss, run_noise
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.replaying import tally as tally_lib
 
@@ -26,28 +26,13 @@ def worst_case(
 ) -> Sensitivity:
   """Sensitivity of any device that keeps to the schema of each run.
 
-  If noise was restarted within a run, a device is assumed to have all of its participations in
-  each part. If the multiplier changed, all participations of a part are assumed to be at the
-  smallest of that part. Either assumption makes it an upper bound.
+  See `run_noise.worst_case`.
 
   Args:
     noises: noise of each run, all of one population.
     schemas: participation schema of each run's rounds.
   """
-  streams = []
-  for noise, schema in zip(noises, schemas, strict=True):
-    own = noise.streams()
-    loose = len(own) > 1 or len(set(noise.multipliers)) > 1
-    streams += [
-      composition.Stream(
-        stream.strategy,
-        schema.within(stream.num_rounds),
-        min(noise.multipliers_in(stream)),
-        loose=loose,
-      )
-      for stream in own
-    ]
-  return composition.worst_case(streams, unit=noises[0].multiplier)
+  return run_noise.worst_case([noise.history for noise in noises], schemas)
 
 
 def occurred(tally: tally_lib.Tally) -> Sensitivity:

@@ -201,14 +201,16 @@ def test_a_strategy_that_depends_on_the_number_of_rounds_is_refused(tmp_path):
 
 @pytest.mark.slow
 def test_every_family_has_a_horizon_that_its_epsilon_allows():
+  from fl_dpftrl.accounting import run_noise
   from fl_dpftrl.guarding import budget
 
   schema = dpftrl.MinSep(num_rounds=8, min_sep=2)
   for strategy in (dpftrl.Banded(np.array([[1, 0]] + 7 * [[1, 0.4]])), dpftrl.TreeFull(8), BLT):
-    whole = budget.Budget([budget.Part(0, strategy, 1.0)], schema, delta=1e-6, max_epsilon=None)
+    noise = run_noise.RunNoise.of(8, strategy, 1.0)
+    whole = budget.Budget(noise, schema, delta=1e-6, max_epsilon=None)
     values = [whole.epsilon(n) for n in range(1, 9)]
     for most in (values[0], values[4], values[-1] * 2):
-      found = budget.Budget([budget.Part(0, strategy, 1.0)], schema, delta=1e-6, max_epsilon=most)
+      found = budget.Budget(noise, schema, delta=1e-6, max_epsilon=most)
       assert found.max_rounds == max(n for n in range(1, 9) if values[n - 1] <= most)
 
 
