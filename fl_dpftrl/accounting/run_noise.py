@@ -91,7 +91,8 @@ class RunNoise:
     for t in sorted({0, *multipliers, *strategies}):
       if t < num_rounds:
         noise_multiplier = multipliers.get(t, noise_multiplier)
-        strategy = strategy if strategies.get(t) is None else strategies[t]
+        later = strategies.get(t)
+        strategy = strategy if later is None else later
         parts.append(Part(t, strategy, noise_multiplier, t in strategies))
     return cls(num_rounds, tuple(parts))
 
