@@ -5,11 +5,16 @@ any current Python. Training needs TensorFlow Federated, whose own pins no longe
 resolve: `make env` installs it from requirements.lock.
 """
 
+import pathlib
+import re
+
 import setuptools
+
+_VERSION = pathlib.Path(__file__).parent / 'fl_dpftrl' / 'version.py'
 
 setuptools.setup(
   name='fl_dpftrl',
-  version='0.1.0',
+  version=re.findall(r"'(.+)'", _VERSION.read_text())[0],
   description=(
     'Federated training with user-level differential privacy by correlated'
     ' noise, and the accounting of what a run really gave.'

@@ -6,7 +6,7 @@ The names here load on first use; TensorFlow only with a name that needs it.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = '0.1.0'
+from fl_dpftrl.version import __version__
 
 # The same names, for editors and type checkers.
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-import fl_dpftrl
 from fl_dpftrl import error as error_lib
 from fl_dpftrl import (
   files,
@@ -32,6 +31,7 @@ from fl_dpftrl import (
   workloads,
 )
 from fl_dpftrl import sensitivity as sensitivity_lib
+from fl_dpftrl import version as version_lib
 from fl_dpftrl.families import base, registry
 
 FORMAT = 'fl_dpftrl.strategy'
@@ -109,7 +109,7 @@ def describe(
   *,
   objective: str | None = None,
   workload: workloads.Workload = workloads.Workload(),
-  version: str = fl_dpftrl.__version__,
+  version: str = version_lib.__version__,
 ) -> StrategyFile:
   """Returns a strategy with its figures, as a file would hold them.
 
@@ -254,8 +254,9 @@ def load_strategy(name_or_path: str | os.PathLike[str]) -> base.Strategy:
   Raises:
     ValueError: if there is none, or as for `load`.
   """
-  if name_or_path in parameter_free():
-    return registry.FAMILIES[name_or_path]()
+  cls = registry.FAMILIES.get(os.fspath(name_or_path))
+  if cls is not None and not strategy_document.required(cls):
+    return cls()
   return load(name_or_path).strategy
 
 

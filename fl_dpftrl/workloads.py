@@ -5,7 +5,7 @@ import math
 from typing import Protocol
 
 import numpy as np
-from scipy import signal
+import scipy
 
 from fl_dpftrl import schedules
 
@@ -154,7 +154,7 @@ class Workload:
   def apply(self, values: np.ndarray) -> np.ndarray:
     """Returns A @ values, along the first axis."""
     if self.momentum:
-      values = signal.lfilter([1.0], [1.0, -self.momentum], values, axis=0)
+      values = scipy.signal.lfilter([1.0], [1.0, -self.momentum], values, axis=0)
     if not self.is_toeplitz:
       values = (values.T * self.learning_rates(len(values))).T
     return np.cumsum(values, axis=0)
@@ -165,7 +165,7 @@ class Workload:
     if not self.is_toeplitz:
       values = (values.T * self.learning_rates(len(values))[::-1]).T
     if self.momentum:
-      values = signal.lfilter([1.0], [1.0, -self.momentum], values, axis=0)
+      values = scipy.signal.lfilter([1.0], [1.0, -self.momentum], values, axis=0)
     return values[::-1]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from experiments.stackoverflow import configuration
 from fl_dpftrl import adaptive_clipping, catalogue, participation
-from fl_dpftrl.accounting import calibration
+from fl_dpftrl.accounting import calibration, run_noise
 from fl_dpftrl.families import base
 from fl_dpftrl.guarding import admission, budget
 from fl_dpftrl.optimization import registry
@@ -95,7 +95,7 @@ def num_rounds(
     return hparams.num_rounds
   try:
     allowed = budget.Budget(
-      [budget.Part(0, found, hparams.noise_multiplier)],
+      run_noise.RunNoise.of(hparams.num_rounds, found, hparams.noise_multiplier),
       declared_schema(hparams),
       delta=hparams.delta,
       max_epsilon=hparams.max_epsilon,

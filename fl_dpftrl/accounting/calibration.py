@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from scipy import optimize, special
+import scipy
 
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity as sensitivity_lib
@@ -87,7 +87,7 @@ def effective_noise_multiplier(epsilon: float, delta: float) -> float:
   low = high - 1.0
   while excess(low) <= 0.0:
     low -= 1.0
-  multiplier = math.exp(optimize.brentq(excess, low, high, xtol=_PRECISION))
+  multiplier = math.exp(scipy.optimize.brentq(excess, low, high, xtol=_PRECISION))
   step = _PRECISION
   while gaussian.epsilon(multiplier, delta) > epsilon:
     multiplier, step = multiplier * (1.0 + step), 2.0 * step
@@ -96,6 +96,6 @@ def effective_noise_multiplier(epsilon: float, delta: float) -> float:
 
 def log_delta(mu: float, epsilon: float | np.ndarray) -> float | np.ndarray:
   """Returns ln δ of a Gaussian: δ = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ)."""
-  near = special.log_ndtr(0.5 * mu - epsilon / mu)
-  far = special.log_ndtr(-0.5 * mu - epsilon / mu)
+  near = scipy.special.log_ndtr(0.5 * mu - epsilon / mu)
+  far = scipy.special.log_ndtr(-0.5 * mu - epsilon / mu)
   return near + np.log(-np.expm1(np.minimum(epsilon + far - near, -1e-300)))

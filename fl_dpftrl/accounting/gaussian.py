@@ -4,7 +4,7 @@ import dataclasses
 import math
 import numbers
 
-from scipy import special
+import scipy
 
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity as sensitivity_lib
@@ -140,7 +140,7 @@ def _epsilon_bound(mu: float, delta: float) -> float:
   """
   if math.erf(mu / math.sqrt(8.0)) * (1.0 + _ROUNDING) <= delta:
     return 0.0
-  mean, deviation = 0.5 * mu * mu, -mu * float(special.ndtri(delta))
+  mean, deviation = 0.5 * mu * mu, -mu * float(scipy.special.ndtri(delta))
   rounding = _ROUNDING * (mean + abs(deviation))
   return max(0.0, mean + deviation + rounding)
 

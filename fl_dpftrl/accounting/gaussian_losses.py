@@ -6,9 +6,12 @@ the locked release.
 """
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
-from dp_accounting.pld import pld_pmf, privacy_loss_distribution, privacy_loss_mechanism
+
+if TYPE_CHECKING:
+  from dp_accounting.pld import privacy_loss_distribution
 
 # dp_accounting stores and composes distributions of up to so many values in
 # another way, which is quick.
@@ -17,11 +20,14 @@ _MOST_SPARSE = 1000
 
 def distribution(
   effective_noise_multiplier: float, step: float
-) -> privacy_loss_distribution.PrivacyLossDistribution:
+) -> 'privacy_loss_distribution.PrivacyLossDistribution':
   """Returns the distribution with losses at multiples of step, never optimistic.
 
   Source: Doroshenko et al. 2022, algorithm 1 (connect the dots).
   """
+  # This import is slow, and a command that computes no ε does without it.
+  from dp_accounting.pld import pld_pmf, privacy_loss_distribution, privacy_loss_mechanism
+
   loss = privacy_loss_mechanism.GaussianPrivacyLoss(
     effective_noise_multiplier, adjacency_type=privacy_loss_mechanism.AdjacencyType.REMOVE
   )

@@ -17,11 +17,10 @@ import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import fl_dpftrl
-from fl_dpftrl import json_files, messages, participation, strategy_document
+from fl_dpftrl import json_files, messages, participation, strategy_document, version
 from fl_dpftrl.bundles import entries
 from fl_dpftrl.families import base
-from fl_dpftrl.logs import formats, limits
+from fl_dpftrl.logs import formats, limits, refusals
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.replaying import runs as runs_lib
@@ -122,7 +121,7 @@ class Run:
       layout=self.layout,
     )
     if log.num_rounds != self.num_rounds or log.num_rounds_assumed != self.num_rounds_assumed:
-      raise log_lib.LogError(f'num_rounds is {log.num_rounds} by the log, not {self.num_rounds}')
+      raise refusals.LogError(f'num_rounds is {log.num_rounds} by the log, not {self.num_rounds}')
     run = runs_lib.Run.of(
       log,
       strategy,
@@ -179,7 +178,7 @@ def seal(content: bytes) -> bytes:
 @functools.cache
 def packages() -> Mapping[str, str]:
   """Returns the releases of Python and of the packages that compute figures."""
-  found = {'fl_dpftrl': fl_dpftrl.__version__, 'python': platform.python_version()}
+  found = {'fl_dpftrl': version.__version__, 'python': platform.python_version()}
   found |= {name: importlib.metadata.version(name) for name in _PACKAGES}
   return types.MappingProxyType(found)
 

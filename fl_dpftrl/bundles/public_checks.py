@@ -12,7 +12,7 @@ from fl_dpftrl.bundles import manifest as manifest_lib
 from fl_dpftrl.bundles import private_checks, public_manifest, publishing, strategy_files
 from fl_dpftrl.families import base
 from fl_dpftrl.replaying import facts as facts_lib
-from fl_dpftrl.replaying import publication, sensitivities, spending
+from fl_dpftrl.replaying import publication, sensitivities
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.replaying import statement as statement_lib
 
@@ -172,7 +172,7 @@ def _computed(
   if not asked.deltas:
     raise ValueError('deltas must hold at least one delta')
   noises = [_noise(run, own) for run, own in zip(runs, strategies, strict=True)]
-  spend = spending.Spending.of(noises, asked.adjacency, asked.deltas)
+  spend = sensitivities.Spending.of(noises, asked.adjacency, asked.deltas)
   worst = sensitivities.worst_case(noises, [run.schema for run in runs])
   announced = [run.declared for run in runs if run.declared is not None]
   declared = None

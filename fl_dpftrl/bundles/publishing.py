@@ -15,8 +15,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-import fl_dpftrl
-from fl_dpftrl import digests, files, json_files, messages
+from fl_dpftrl import digests, files, json_files, messages, version
 from fl_dpftrl.bundles import manifest as manifest_lib
 from fl_dpftrl.bundles import private_checks, public_manifest, strategy_files, writing
 from fl_dpftrl.replaying import embedded, publication, replay
@@ -82,7 +81,7 @@ def write_public_bundle(
     content = json.dumps(statement(source, raw), indent=2, allow_nan=False) + '\n'
     files.write_durably(temporary / manifest_lib.STATEMENT, content.encode())
     sealed = public_manifest.PublicManifest(
-      made_by=fl_dpftrl.__version__,
+      made_by=version.__version__,
       packages=manifest_lib.packages(),
       guarantee=source.manifest.guarantee,
       runs=runs,

@@ -10,13 +10,11 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-import fl_dpftrl
-from fl_dpftrl import catalogue, digests, files, json_files
+from fl_dpftrl import catalogue, digests, files, json_files, version
 from fl_dpftrl.bundles import chain, strategy_files
 from fl_dpftrl.bundles import manifest as manifest_lib
-from fl_dpftrl.logs import journal
+from fl_dpftrl.logs import journal, refusals
 from fl_dpftrl.logs import layout as layout_lib
-from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.replaying import embedded, replay
 from fl_dpftrl.replaying import facts as facts_lib
 from fl_dpftrl.replaying import runs as runs_lib
@@ -94,7 +92,7 @@ def write_bundle(
     )
     stored = sorted(os.listdir(temporary))
     content = manifest_lib.Manifest(
-      made_by=fl_dpftrl.__version__,
+      made_by=version.__version__,
       packages=manifest_lib.packages(),
       guarantee=guarantee,
       runs=tuple(entries),
@@ -163,7 +161,7 @@ def _store_log(folder: pathlib.Path, place: int, run: runs_lib.Run) -> manifest_
     with files.replacing(folder / name, private=True) as temporary:
       shutil.copyfile(shard.path, temporary)
     if manifest_lib.File.of(folder / name).sha256 != stated.sha256:
-      raise log_lib.LogError(f'{shard.path}: was changed while it was copied; try again')
+      raise refusals.LogError(f'{shard.path}: was changed while it was copied; try again')
     names.append(name)
   return manifest_lib.Run(
     log=tuple(names),
@@ -188,12 +186,12 @@ def _logs_named(
   """Makes an error about the copy of a log name the log."""
   try:
     yield
-  except log_lib.LogError as error:
+  except refusals.LogError as error:
     text = str(error)
     for entry, run in zip(entries, runs, strict=True):
       for name, shard in zip(entry.log, run.log.shards, strict=True):
         text = text.replace(str(folder / name), shard.path)
-    raise log_lib.LogError(text) from error
+    raise refusals.LogError(text) from error
 
 
 def _store_rounds(

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from fl_dpftrl import json_files, participation
 from fl_dpftrl.accounting import gaussian, privacy_loss
-from fl_dpftrl.centralized import amplification, log_checks, sampling
+from fl_dpftrl.centralized import sampling
 from fl_dpftrl.families import base
 from fl_dpftrl.logs import logged
 
@@ -101,6 +101,8 @@ class Amplified(Drawn):
     }
 
   def _sentences(self) -> list[str]:
+    from fl_dpftrl.centralized import amplification
+
     result = [
       *amplification.assumptions(self.scheme),
       self.scheme.relation(self.adjacency).sentence,
@@ -145,6 +147,8 @@ def check(
       f' {sampling.name(scheme)}: examples are drawn one by one,'
       ' and a multiple of the sensitivity bounds no group of them'
     )
+  from fl_dpftrl.centralized import amplification
+
   amplification.sensitivity(strategy, scheme, adjacency)
 
 
@@ -171,6 +175,9 @@ def guarantee(
     adjacency: adjacency of neighbouring runs.
     by_schema: function that returns the privacy loss under a schema.
   """
+  # Most replays have no sampling scheme, and need none of the mathematics of one.
+  from fl_dpftrl.centralized import amplification, log_checks
+
   reasons = log_checks.contradictions(happened, scheme)
   if stated not in (None, sampling.metadata(scheme)[sampling.METADATA_KEY]):
     reasons.insert(0, f'its own file says that batches were drawn as {stated}')

@@ -10,8 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-import fl_dpftrl
-from fl_dpftrl import messages
+from fl_dpftrl import messages, version
 
 COMMANDS = (
   'optimize',
@@ -98,7 +97,7 @@ def run(argv: Sequence[str], guard: Guard = contextlib.nullcontext) -> None:
     _print(f'usage: {PROGRAM} COMMAND --flag=value ...\n\n{_overview()}')
     return
   if argv and argv[0] == '--version':
-    _print(f'{PROGRAM} {fl_dpftrl.__version__}')
+    _print(f'{PROGRAM} {version.__version__}')
     return
   if argv and argv[0] in _GONE:
     _fail(PROGRAM, f'{argv[0]} is gone: {_GONE[argv[0]]}')

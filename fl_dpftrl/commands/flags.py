@@ -3,15 +3,16 @@
 import argparse
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fl_dpftrl import error, participation, rounding, workloads
-from fl_dpftrl.centralized import amplification
 from fl_dpftrl.centralized import sampling as sampling_lib
-from fl_dpftrl.comparison import candidates as candidates_lib
 from fl_dpftrl.families import base
+
+if TYPE_CHECKING:
+  from fl_dpftrl.comparison import candidates as candidates_lib
 
 SEPARATIONS = {'min': participation.MinSep, 'fixed': participation.FixedSeparation}
 
@@ -168,6 +169,8 @@ def sampling(
       raise ValueError(f'--sampling={args.sampling} needs --{name}')
   scheme = sampling_lib.SCHEMES[args.sampling]
   if strategy is not None and issubclass(scheme, sampling_lib.Sampled):
+    from fl_dpftrl.centralized import amplification
+
     given.setdefault('num_parts', amplification.num_bands(strategy))
   return scheme(num_rounds=num_rounds, **given)
 
@@ -193,12 +196,15 @@ def workload_fields(value: workloads.Workload) -> dict[str, str | float]:
 
 def candidates(
   flag: str, labels: Sequence[str], made_for: Sequence[dict[str, int]] = ({},)
-) -> list[candidates_lib.Candidate]:
+) -> 'list[candidates_lib.Candidate]':
   """Returns the candidates that a flag names.
 
   Raises:
     ValueError: if a name is unknown; the message names the flag.
   """
+  # It imports the optimisers, which most commands do not need.
+  from fl_dpftrl.comparison import candidates as candidates_lib
+
   try:
     return candidates_lib.named(labels, made_for)
   except ValueError as e:

@@ -6,15 +6,16 @@ import os
 import pathlib
 import shlex
 import sys
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fl_dpftrl import json_files, messages
-from fl_dpftrl.bundles import publishing, writing
 from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.commands import flags, output, replay_text, report_flags
-from fl_dpftrl.replaying import engines, publication, replay, runs, runs_file
+from fl_dpftrl.replaying import publication, replay, runs, runs_file
 from fl_dpftrl.replaying import statement as statement_lib
-from fl_dpftrl.reports import setting as setting_lib
+
+if TYPE_CHECKING:
+  from fl_dpftrl.reports import setting as setting_lib
 
 HELP = 'computes the guarantee of a finished run from its participation log'
 
@@ -88,8 +89,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add('--report_goal', type=int, help='declared report goal; counts the rounds with fewer devices')
   add(
     '--engine',
-    choices=engines.NAMES,
-    default=engines.NAMES[0],
+    choices=replay.ENGINES,
+    default=replay.ENGINES[0],
     help='engine that groups the rows (default: embedded); spark is Apache'
     ' Spark, configured as usual or on this machine',
   )
@@ -161,6 +162,8 @@ def run(args: argparse.Namespace) -> Replayed:
     raise ValueError(f'--public_report={args.public_report} must be another file than --report')
   if args.public_bundle and not args.bundle:
     raise ValueError('--public_bundle is the public form of a bundle: give --bundle too')
+  if args.bundle:
+    from fl_dpftrl.bundles import writing
   for name in ('bundle', 'public_bundle'):
     if folder := getattr(args, name):
       writing.check_folder(pathlib.Path(folder))
@@ -175,7 +178,7 @@ def run(args: argparse.Namespace) -> Replayed:
     adjacency=args.adjacency,
     group_size=args.group_size,
     report_goal=args.report_goal,
-    engine=engines.by_name(args.engine),
+    engine=replay.engine_by_name(args.engine),
     progress=output.Progress('replay').say,
   )
   for warning in _warnings(result):
@@ -214,6 +217,8 @@ def finish(args: argparse.Namespace, result: Replayed) -> None:
 def _write_bundle(
   args: argparse.Namespace, opened: list[runs.Run], commitment: statement_lib.Commitment | None
 ) -> None:
+  from fl_dpftrl.bundles import publishing, writing
+
   # The statement in the bundle is of the files in it, so they are replayed there.
   bundle = writing.write_bundle(
     args.bundle,
@@ -222,7 +227,7 @@ def _write_bundle(
     adjacency=args.adjacency,
     group_size=args.group_size,
     report_goal=args.report_goal,
-    engine=engines.by_name(args.engine),
+    engine=replay.engine_by_name(args.engine),
     progress=output.Progress('replay').say,
   )
   print(f'fl-dpftrl: digest of {args.bundle}: {bundle.digest}', file=sys.stderr)
@@ -231,7 +236,7 @@ def _write_bundle(
       args.public_bundle,
       args.bundle,
       salt=commitment.salt if commitment else None,
-      engine=engines.by_name(args.engine),
+      engine=replay.engine_by_name(args.engine),
       progress=output.Progress('replay').say,
     )
     print(f'fl-dpftrl: digest of {args.public_bundle}: {public.digest}', file=sys.stderr)
@@ -288,7 +293,9 @@ def _runs(args: argparse.Namespace) -> list[runs.Run]:
   return [dataclasses.replace(run, sampling=draws)]
 
 
-def _setting(args: argparse.Namespace, result: statement_lib.Statement) -> setting_lib.Setting:
+def _setting(args: argparse.Namespace, result: statement_lib.Statement) -> 'setting_lib.Setting':
+  from fl_dpftrl.reports import setting as setting_lib
+
   given = [f'--runs={args.runs}'] if args.runs else []
   left_out = flags.SAMPLING if result.drawn is None else ()
   for name in (*_OF_ONE_RUN, 'delta', 'adjacency', 'group_size', 'report_goal'):

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import functools
 import math
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
@@ -77,7 +78,7 @@ class Strategy(abc.ABC):
     Raises:
       ValueError: if num_rounds is None and the family needs to know.
     """
-    return linear_noise.redrawn(self, num_rounds)
+    return _redrawn(self, num_rounds)
 
   def parameters(self) -> Parameters:
     """Returns constructor arguments by keyword, as a strategy file has them."""
@@ -145,6 +146,35 @@ class Strategy(abc.ABC):
     check_num_rounds(self, num_rounds)
     workloads.check_dense(num_rounds)
     return error_lib.row_norms(self.noising_matrix(num_rounds), workload)
+
+
+def _redrawn(strategy: Strategy, num_rounds: int | None) -> linear_noise.LinearNoise:
+  """Returns row t of N·Z as a sum over rows of Z, drawn again: no buffers.
+
+  This works for any strategy with a last round, but costs as many draws as there are rows of Z
+  from the first to the last that row t of N reads.
+
+  Raises:
+    ValueError: if num_rounds is None.
+  """
+  if num_rounds is None:
+    raise ValueError(
+      f'a {strategy.family} strategy has no linear noise of its own and no'
+      ' max_rounds; with max_rounds, rows of Z are drawn again'
+    )
+  noising = functools.cache(lambda: strategy.noising_matrix(num_rounds))
+
+  def step(t):
+    row = noising()[t]
+    needed = np.flatnonzero(row)
+    first, last = int(needed[0]), int(needed[-1])
+    return linear_noise.Step(
+      draws=row[first : last + 1],
+      earlier=strategy.num_noise_rows(t) - first,
+      norm=float(np.linalg.norm(row)),
+    )
+
+  return linear_noise.LinearNoise(0, step)
 
 
 def lower_inverse(matrix: np.ndarray) -> np.ndarray:

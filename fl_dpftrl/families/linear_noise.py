@@ -10,15 +10,11 @@ functions of a seed and their number, so a step may draw those of earlier rounds
 of keeping them.
 """
 
-import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-
-if TYPE_CHECKING:
-  from fl_dpftrl.families import base
 
 
 class Push(NamedTuple):
@@ -161,32 +157,3 @@ def row_norms(noise: LinearNoise) -> Iterator[float]:
     entry, response = advance(noise, step, impulse, impulse, response)
     square = float(entry[0] ** 2) + (0.0 if begins else square)
     yield float(step.scale * np.sqrt(square))
-
-
-def redrawn(strategy: 'base.Strategy', num_rounds: int | None) -> LinearNoise:
-  """Returns row t of N·Z as a sum over rows of Z, drawn again: no buffers.
-
-  This works for any strategy with a last round, but costs as many draws as there are rows of Z
-  from the first to the last that row t of N reads.
-
-  Raises:
-    ValueError: if num_rounds is None.
-  """
-  if num_rounds is None:
-    raise ValueError(
-      f'a {strategy.family} strategy has no linear noise of its own and no'
-      ' max_rounds; with max_rounds, rows of Z are drawn again'
-    )
-  noising = functools.cache(lambda: strategy.noising_matrix(num_rounds))
-
-  def step(t):
-    row = noising()[t]
-    needed = np.flatnonzero(row)
-    first, last = int(needed[0]), int(needed[-1])
-    return Step(
-      draws=row[first : last + 1],
-      earlier=strategy.num_noise_rows(t) - first,
-      norm=float(np.linalg.norm(row)),
-    )
-
-  return LinearNoise(0, step)

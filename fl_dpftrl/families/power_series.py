@@ -5,7 +5,7 @@ the reciprocal, and prefix sums as 1 / (1 − z).
 """
 
 import numpy as np
-from scipy import fft, signal
+import scipy
 
 _ALWAYS_WHOLE = 2**12  # fewest terms for which a search for the limit pays
 _MOST_BEFORE_LIMIT = 2**22  # most terms computed in search of the limit
@@ -19,7 +19,7 @@ def reciprocal(coefficients: np.ndarray, num_terms: int) -> np.ndarray:
   """The first coefficients of 1 / Σ cᵢ zⁱ, shape [num_terms]."""
   if _is_long(coefficients, num_terms):
     return _newton(coefficients, num_terms)
-  return signal.lfilter([1.0], coefficients, np.eye(1, num_terms)[0])
+  return scipy.signal.lfilter([1.0], coefficients, np.eye(1, num_terms)[0])
 
 
 def divide(values: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
@@ -27,7 +27,7 @@ def divide(values: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
   if _is_long(coefficients, values.size):
     inverse = _newton(coefficients, values.size)
     return _product(inverse, values, values.size)
-  return signal.lfilter([1.0], coefficients, values)
+  return scipy.signal.lfilter([1.0], coefficients, values)
 
 
 def _is_long(coefficients: np.ndarray, num_terms: int) -> bool:
@@ -53,8 +53,8 @@ def _newton(coefficients: np.ndarray, num_terms: int) -> np.ndarray:
 
 def _product(left: np.ndarray, right: np.ndarray, num_terms: int) -> np.ndarray:
   """The first coefficients of a product of two polynomials."""
-  size = fft.next_fast_len(left.size + right.size - 1, real=True)
-  product = fft.irfft(fft.rfft(left, size) * fft.rfft(right, size), size)
+  size = scipy.fft.next_fast_len(left.size + right.size - 1, real=True)
+  product = scipy.fft.irfft(scipy.fft.rfft(left, size) * scipy.fft.rfft(right, size), size)
   return product[:num_terms]
 
 
@@ -111,5 +111,5 @@ def _has_settled(coefficients: np.ndarray, head: np.ndarray) -> bool:
     return False
   steps = np.abs(np.diff(head, prepend=0.0))
   beyond = np.cumsum(np.abs(coefficients[:0:-1]))[::-1]  # Σ_{j>s} |cⱼ|
-  gain = signal.fftconvolve(steps, beyond)[: head.size]
+  gain = scipy.signal.fftconvolve(steps, beyond)[: head.size]
   return bool(gain[-order:].max() <= 0.5 and gain.max() * distance <= _SETTLED)

@@ -1,48 +1,54 @@
 """The registry of all families, to which users can add their own."""
 
 import dataclasses
+import importlib
 import re
-import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
-from fl_dpftrl.families import (
-  banded,
-  banded_inverse,
-  banded_toeplitz,
-  base,
-  blt,
-  dense,
-  identity,
-  lambda_cgd,
-  low_rank,
-  stamped,
-  tree_full,
-  tree_online,
-)
+from fl_dpftrl.families import base
 
 _Family = TypeVar('_Family', bound=type)
 
-_BUILT_IN: dict[str, type[base.Strategy]] = {
-  cls.family: cls
-  for cls in (
-    identity.Identity,
-    tree_online.TreeOnline,
-    tree_full.TreeFull,
-    banded.Banded,
-    blt.BLT,
-    dense.Dense,
-    low_rank.LowRank,
-    stamped.Stamped,
-    banded_toeplitz.BandedToeplitz,
-    banded_inverse.BandedInverse,
-    lambda_cgd.LambdaCGD,
-  )
+# Built-in families by name; each is imported when it is first used.
+_BUILT_IN = {
+  'identity': 'identity.Identity',
+  'tree_online': 'tree_online.TreeOnline',
+  'tree_full': 'tree_full.TreeFull',
+  'banded': 'banded.Banded',
+  'blt': 'blt.BLT',
+  'dense': 'dense.Dense',
+  'low_rank': 'low_rank.LowRank',
+  'stamped': 'stamped.Stamped',
+  'banded_toeplitz': 'banded_toeplitz.BandedToeplitz',
+  'banded_inverse': 'banded_inverse.BandedInverse',
+  'lambda_cgd': 'lambda_cgd.LambdaCGD',
 }
-_families = dict(_BUILT_IN)
+_families: dict[str, str | type[base.Strategy]] = dict(_BUILT_IN)
+
+
+class _Families(Mapping[str, type[base.Strategy]]):
+  """Families by name."""
+
+  def __getitem__(self, name: str) -> type[base.Strategy]:
+    found = _families[name]
+    if not isinstance(found, str):
+      return found
+    module, _, cls = found.partition('.')
+    return getattr(importlib.import_module(f'fl_dpftrl.families.{module}'), cls)
+
+  def __contains__(self, name: object) -> bool:
+    return name in _families
+
+  def __iter__(self) -> Iterator[str]:
+    return iter(_families)
+
+  def __len__(self) -> int:
+    return len(_families)
+
 
 # All families by name, also those registered from outside the package.
-FAMILIES: Mapping[str, type[base.Strategy]] = types.MappingProxyType(_families)
+FAMILIES: Mapping[str, type[base.Strategy]] = _Families()
 
 
 def register(cls: _Family) -> _Family:
@@ -69,7 +75,7 @@ def register(cls: _Family) -> _Family:
     raise ValueError(
       f'family of {cls.__name__} must be a name of letters, digits and _, got {name!r}'
     )
-  known = _families.get(name)
+  known = FAMILIES.get(name)
   if known is not None and _home(known) != _home(cls):
     raise ValueError(f'family {name!r} is registered already, by {_home(known)}')
   made: Any = cls

@@ -1,33 +1,14 @@
 """Privacy budget of a run, spent by the declared schema."""
 
 import functools
-import itertools
-from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import adjacency as adjacency_lib
-from fl_dpftrl.accounting import composition, gaussian
+from fl_dpftrl.accounting import gaussian, run_noise
 from fl_dpftrl.families import base
-
-
-class Part(NamedTuple):
-  """Rounds of a run with a noise stream and noise multiplier of their own.
-
-  Attributes:
-    first_round: first of these rounds; they end where the next part begins.
-    strategy: C of these rounds.
-    noise_multiplier: std(Z) / clip_norm of these rounds; positive.
-    restart: whether the noise is restarted in the first of them.
-  """
-
-  first_round: int
-  strategy: base.Strategy
-  noise_multiplier: float
-  restart: bool = True
 
 
 class Budget:
@@ -40,7 +21,7 @@ class Budget:
   have all of its participations in each stream, at the smallest noise multiplier of that stream.
 
   Args:
-    parts: the noise of all planned rounds, from round 0 on.
+    noise: the noise of all planned rounds; every noise multiplier is positive.
     schema: the declared schema, of all planned rounds.
     delta: δ.
     max_epsilon: the budget; None for no limit.
@@ -55,7 +36,7 @@ class Budget:
 
   def __init__(
     self,
-    parts: Sequence[Part],
+    noise: run_noise.RunNoise,
     schema: participation.MinSep,
     *,
     delta: float,
@@ -65,12 +46,12 @@ class Budget:
   ):
     gaussian.check_delta(delta)
     adjacency_lib.check(adjacency, group_size)
-    self._parts, self._schema = tuple(parts), schema
-    for part in self._parts:
+    self._noise, self._schema = noise, schema
+    for part in noise.parts:
       gaussian.check_positive('noise_multiplier', part.noise_multiplier)
-    for stream, num_rounds in self._streams(schema.num_rounds):
-      base.check_num_rounds(stream[0].strategy, num_rounds)
-      _check_prefixes(stream[0].strategy, num_rounds)
+    for stream in noise.streams():
+      base.check_num_rounds(stream.strategy, stream.num_rounds)
+      _check_prefixes(stream.strategy, stream.num_rounds)
     if max_epsilon is not None:
       gaussian.check_positive('max_epsilon', max_epsilon)
     self.max_epsilon, self._delta = max_epsilon, delta
@@ -85,33 +66,13 @@ class Budget:
 
   def _epsilon(self, num_rounds: int) -> float:
     """Returns ε of the first num_rounds rounds, by the declared schema."""
-    unit = self._parts[0].noise_multiplier
-    streams = [
-      composition.Stream(
-        stream[0].strategy,
-        self._schema.within(rounds),
-        min(part.noise_multiplier for part in stream),
-      )
-      for stream, rounds in self._streams(num_rounds)
-    ]
+    noise = self._noise.until(num_rounds)
     sensitivity, kind = adjacency_lib.scaled(
-      composition.worst_case(streams, unit), self._adjacency, self._group_size
+      run_noise.worst_case([noise], [self._schema]), self._adjacency, self._group_size
     )
     if kind == sensitivity_lib.LOWER_BOUND:
       raise ValueError('a budget cannot rest on a lower bound of sensitivity')
-    return gaussian.epsilon(unit / sensitivity, self._delta)
-
-  def _streams(self, num_rounds: int) -> list[tuple[list[Part], int]]:
-    """Returns the parts and the number of rounds of each noise stream in the first rounds."""
-    streams: list[list[Part]] = []
-    for part in self._parts:
-      if part.first_round < num_rounds:
-        if part.restart or not streams:
-          streams.append([])
-        streams[-1].append(part)
-    starts = [*(stream[0].first_round for stream in streams), num_rounds]
-    rounds = [end - start for start, end in itertools.pairwise(starts)]
-    return list(zip(streams, rounds, strict=True))
+    return gaussian.epsilon(noise.noise_multiplier / sensitivity, self._delta)
 
   def _max_rounds(self) -> int:
     planned = self._schema.num_rounds

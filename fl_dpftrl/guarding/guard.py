@@ -11,6 +11,7 @@ import numpy as np
 
 from fl_dpftrl import adaptive_clipping, participation
 from fl_dpftrl.accounting import adjacency as adjacency_lib
+from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.families import base
 from fl_dpftrl.guarding import admission, budget
 from fl_dpftrl.logs import noise_record, schema_record
@@ -114,7 +115,7 @@ class Guard:
       strategy, noise_multiplier, clip_norm=clip_norm, changes=changes, restarts=restarts
     )
     self._record = noise_record.read(metadata)
-    self._budget = self._make_budget(self._parts(self._record))
+    self._budget = self._make_budget(self._noise(self._record))
     self.log = writer_lib.LogWriter(log, metadata=metadata | schema_record.metadata(schema))
     for t in range(self.log.num_rounds):
       self._gate.record(self.log.cohort(t))
@@ -254,7 +255,7 @@ class Guard:
       noise_multiplier=noise_multiplier, clip_norm=clip_norm, strategy=strategy, restart=restart
     )
     record = self._record.changed(t, **change)
-    changed = self._make_budget(self._parts(record))
+    changed = self._make_budget(self._noise(record))
     if t < self.schema.num_rounds and t >= changed.max_rounds:
       raise BudgetSpentError(
         f'round {t} with this noise would pass max_epsilon={changed.max_epsilon:g}: by the'
@@ -268,15 +269,16 @@ class Guard:
     """Turns the log into one Parquet file; nothing can be admitted then."""
     self.log.close()
 
-  def _parts(self, record: noise_record.Record) -> list[budget.Part]:
-    """Returns the rounds between changes and restarts, with their noise."""
-    later, strategy, parts = dict(record.later_strategies), self._strategy, []
-    restarts = record.restart_rounds
-    for t in sorted({0, *restarts, *(change.round_index for change in record.changes)}):
-      strategy = later.get(t, strategy)
-      multiplier, _ = record.at(t)
-      parts.append(budget.Part(t, strategy, multiplier or 0.0, restart=t in restarts))
-    return parts
+  def _noise(self, record: noise_record.Record) -> run_noise.RunNoise:
+    """Returns the noise of all planned rounds, as a record states it."""
+    multiplier, _ = record.at(0)
+    return run_noise.RunNoise.of(
+      self.schema.num_rounds,
+      self._strategy,
+      multiplier or 0.0,
+      changes=[(change.round_index, change.noise_multiplier) for change in record.changes],
+      restarts=record.restarts,
+    )
 
   def _rows_to_burn(self, row: int, round_index: int) -> int:
     row = operator.index(row)

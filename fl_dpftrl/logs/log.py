@@ -9,11 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fl_dpftrl import messages
-from fl_dpftrl.logs import journal, limits
+from fl_dpftrl.logs import journal, limits, refusals
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import shards as shards_lib
-
-LogError = shards_lib.LogError
 
 
 class LogFile(NamedTuple):
@@ -122,25 +120,27 @@ def _check_agreement(first: shards_lib.Shard, other: shards_lib.Shard) -> None:
   if first.claims != other.claims:
     keys = sorted(first.claims.keys() | other.claims.keys())
     key = next(k for k in keys if first.claims.get(k) != other.claims.get(k))
-    raise LogError(
+    raise refusals.LogError(
       f'{other.path}: {key} is {messages.quoted(other.claims.get(key))}, but'
       f' {messages.quoted(first.claims.get(key))} in {first.path}; they are not shards of one log'
     )
   if first.id_type != other.id_type:
     names = ['whole numbers' if s.id_type == pa.int64() else 'text' for s in (first, other)]
-    raise LogError(f'{other.path}: device_id is {names[1]}, but {names[0]} in {first.path}')
+    raise refusals.LogError(
+      f'{other.path}: device_id is {names[1]}, but {names[0]} in {first.path}'
+    )
 
 
 def _num_rounds(shards: Sequence[shards_lib.Shard], given: int | None) -> tuple[int, list[str]]:
   """Returns n from metadata, the argument or the last round; and warnings."""
   first, stated = shards[0], shards[0].num_rounds
   if given is not None and not 1 <= given <= limits.ROUNDS:
-    raise LogError(
+    raise refusals.LogError(
       f'num_rounds must be at least 1 and at most {limits.ROUNDS}, got {messages.quoted(given)}'
     )
   if stated is not None:
     if given is not None and given != stated:
-      raise LogError(f'{first.path}: its num_rounds is {stated}, not {given}')
+      raise refusals.LogError(f'{first.path}: its num_rounds is {stated}, not {given}')
     return stated, []
   if given is not None:
     return given, []
@@ -154,7 +154,7 @@ def _num_rounds(shards: Sequence[shards_lib.Shard], given: int | None) -> tuple[
     default=None,
   )
   if last is None:
-    raise LogError(f'{first.path}: the log is empty')
+    raise refusals.LogError(f'{first.path}: the log is empty')
   return last + 1, [
     f'{first.path} does not say how many rounds consumed noise; taken to be its last round plus'
     f' one, {last + 1}. Burnt rounds after it would be missing: give --num_rounds'

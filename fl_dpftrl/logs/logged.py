@@ -8,6 +8,7 @@ import numpy as np
 from fl_dpftrl import counts as counts_lib
 from fl_dpftrl import participation
 from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.logs import refusals
 
 _LISTED = 10
 
@@ -68,7 +69,7 @@ class LoggedParticipation(LogTally):
   def of(cls, log: log_lib.Log, tally: LogTally) -> 'LoggedParticipation':
     """Combines a log with its counts; raises LogError if it has no rows."""
     if not tally.cohorts.total:
-      raise log_lib.LogError(f'{log.shards[0].path}: the log is empty')
+      raise refusals.LogError(f'{log.shards[0].path}: the log is empty')
     return cls(num_rounds=log.num_rounds, **vars(tally))
 
   @property

@@ -11,7 +11,7 @@ import numpy as np
 
 from fl_dpftrl import adaptive_clipping, digests, strategy_document
 from fl_dpftrl.families import base
-from fl_dpftrl.logs import shards
+from fl_dpftrl.logs import refusals, shards
 
 _MOST_CHARACTERS = 1 << 18  # of all restarts
 _KEYS = (
@@ -328,7 +328,7 @@ def read(found: Mapping[str, str]) -> Record:
     key = shards.NOISE_RESTARTS_KEY
     restarts = _restarts(found.get(key, '[]'))
   except (ValueError, TypeError, RecursionError, OverflowError) as e:
-    raise shards.LogError(
+    raise refusals.LogError(
       f'{key} in the metadata of the log is malformed: {found[key][:80]!r}'
     ) from e
   return Record(multiplier, clip_norm, changes, restarts)
@@ -346,7 +346,7 @@ def read_clipping(found: Mapping[str, str]) -> adaptive_clipping.AdaptiveClippin
   try:
     return adaptive_clipping.AdaptiveClipping.from_json(text)
   except (ValueError, TypeError, RecursionError) as e:
-    raise shards.LogError(
+    raise refusals.LogError(
       f'{shards.ADAPTIVE_CLIPPING_KEY} in the metadata of the log is malformed: {text[:80]!r}'
     ) from e
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 
 from fl_dpftrl import messages
-from fl_dpftrl.logs import shards
+from fl_dpftrl.logs import refusals, shards
 
 _DIFFERENCES = 2  # that are shown
 _SHOWN = 40  # characters of a value
@@ -12,7 +12,7 @@ _SHOWN = 40  # characters of a value
 
 def error(
   path: str | os.PathLike[str], found: Mapping[str, str], given: Mapping[str, str]
-) -> shards.LogError:
+) -> refusals.LogError:
   """Returns the error for a log that is opened with other metadata than it has.
 
   Args:
@@ -29,7 +29,7 @@ def error(
   arguments = 'the same arguments'
   if {shards.NOISE_CHANGES_KEY, shards.NOISE_RESTARTS_KEY} & set(differing):
     arguments += ', changes and restarts'
-  return shards.LogError(
+  return refusals.LogError(
     f'{path}: its metadata are those of another run: {"; ".join(said)}; open it with {arguments}'
     ' as before'
   )

@@ -21,7 +21,6 @@ import pyarrow.parquet as pq
 from fl_dpftrl import files, messages
 from fl_dpftrl.logs import chain, columns, digests, limits, shards
 
-LogError = shards.LogError
 VOID_KEY = shards.VOID_KEY
 
 FORMAT = {'compression': 'zstd', 'write_page_checksum': True}

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 
 from fl_dpftrl import participation
-from fl_dpftrl.logs import shards
+from fl_dpftrl.logs import refusals, shards
 
 _FIELDS = ('num_rounds', 'min_sep', 'max_participations')
 
@@ -34,7 +34,7 @@ def planned(found: Mapping[str, str]) -> participation.MinSep | None:
       raise ValueError(f'it must have {", ".join(_FIELDS)}')
     return participation.MinSep(**values)
   except (ValueError, TypeError, RecursionError) as e:
-    raise shards.LogError(
+    raise refusals.LogError(
       f'{shards.SCHEMA_KEY} in the metadata of the log is malformed: {text[:80]!r}'
     ) from e
 
@@ -53,7 +53,7 @@ def read(found: Mapping[str, str], num_rounds: int) -> participation.MinSep | No
   if schema is None:
     return None
   if num_rounds > schema.num_rounds:
-    raise shards.LogError(
+    raise refusals.LogError(
       f'the log has {num_rounds} rounds, and {shards.SCHEMA_KEY} in its metadata declares'
       f' {schema.num_rounds}; give --declared_min_sep and --declared_max_participations'
     )

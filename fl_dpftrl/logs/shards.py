@@ -15,8 +15,6 @@ from fl_dpftrl.logs import formats, journal, keys, limits, refusals
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import reader as reader_lib
 
-LogError = refusals.LogError
-
 LOG_VERSION = keys.LOG_VERSION
 VERSION_KEY = keys.VERSION_KEY
 NUM_ROUNDS_KEY = keys.NUM_ROUNDS_KEY
@@ -101,16 +99,16 @@ def find(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
       both = (*glob.glob(given, recursive=True), *glob.glob(given + journal.SUFFIX, recursive=True))
       matches = sorted(m for m in set(both) if os.path.isfile(m))
     if not matches:
-      raise LogError(f'{given}: no such file, folder or match of a glob')
+      raise refusals.LogError(f'{given}: no such file, folder or match of a glob')
     for match in matches:
       found.setdefault(os.path.realpath(match), match)
   if not found:
-    raise LogError('no log given')
+    raise refusals.LogError('no log given')
   for match in found.values():
     if match.removesuffix(journal.SUFFIX) != match and os.path.exists(
       match.removesuffix(journal.SUFFIX)
     ):
-      raise LogError(
+      raise refusals.LogError(
         f'{match}: its writer ended while it turned it into a Parquet file; resume the run, or open'
         ' the log with LogWriter and close it'
       )
@@ -126,7 +124,7 @@ def _in_folder(folder: str) -> list[str]:
     elif formats.suffix_of(name) in formats.SUFFIXES and os.path.isfile(path):
       found.append(path)
     else:
-      raise LogError(
+      raise refusals.LogError(
         f'{folder}: holds {messages.quoted(name)}, which is no {_SUFFIXES} file; name the'
         " log's own files, or a folder of nothing else"
       )
@@ -171,7 +169,7 @@ def _open(
   layout: layout_lib.Layout,
 ) -> Shard:
   if formats.suffix_of(path) not in formats.SUFFIXES:
-    raise LogError(f'{path}: ends in none of {_SUFFIXES}')
+    raise refusals.LogError(f'{path}: ends in none of {_SUFFIXES}')
   source = reader_lib.Source(path, held=held, layout=layout)
   metadata, digest, schema = reader.open(source, extra_columns)
   return Shard(
@@ -204,14 +202,16 @@ def in_memory(table: pa.Table, num_rounds: int) -> Shard:
 def _num_rounds(path: str, metadata: Mapping[str, str]) -> int | None:
   version = metadata.get(VERSION_KEY, str(LOG_VERSION))
   if version != str(LOG_VERSION):
-    raise LogError(f'{path}: {VERSION_KEY} is {messages.quoted(version)}, known is {LOG_VERSION}')
+    raise refusals.LogError(
+      f'{path}: {VERSION_KEY} is {messages.quoted(version)}, known is {LOG_VERSION}'
+    )
   text = metadata.get(NUM_ROUNDS_KEY)
   if text is None:
     return None
   # Counted before it is read: Python refuses to read the longest.
   short = text.isascii() and text.isdigit() and len(text) <= 18
   if not (short and 1 <= int(text) <= limits.ROUNDS):
-    raise LogError(
+    raise refusals.LogError(
       f'{path}: {NUM_ROUNDS_KEY} must be a whole number from 1 to'
       f' {limits.ROUNDS}, got {messages.quoted(text)}'
     )

@@ -20,6 +20,7 @@ from fl_dpftrl.logs import (
   journal_file,
   noise_record,
   other_run,
+  refusals,
   schema,
   shards,
 )
@@ -334,7 +335,7 @@ class LogWriter:
       None if found.released is None else str(found.released), len(found.rounds)
     )
     if self.path.exists() and (shards.open_(self.path).num_rounds or 0) > len(found.rounds):
-      raise shards.LogError(
+      raise refusals.LogError(
         f'{self.path} has more rounds than {self._journal.path}; remove the older of the two'
       )
     self._entries, self._id_type = list(found.rounds), found.id_type
@@ -362,13 +363,13 @@ class LogWriter:
       or (np.diff(rounds) < 0).any()
       or (rounds >= num_rounds).any()
     ):
-      raise shards.LogError(
+      raise refusals.LogError(
         f'{self.path}: rounds must be sorted and have timestamps before a log can be appended to'
       )
     ends = np.searchsorted(rounds, np.arange(num_rounds + 1)).tolist()
     cohorts = [table.slice(a, b - a) for a, b in zip(ends, ends[1:])]
     if any(len(pc.unique(cohort.column('timestamp'))) > 1 for cohort in cohorts):
-      raise shards.LogError(
+      raise refusals.LogError(
         f'{self.path}: each round must have one timestamp before a log can be appended to'
       )
     return cohorts
@@ -377,7 +378,7 @@ class LogWriter:
     if text is None:
       return None
     if not re.fullmatch('[0-9]{1,18}', text) or int(text) > num_rounds:
-      raise shards.LogError(
+      raise refusals.LogError(
         f'{self.path}: {shards.RELEASED_KEY} is {text[:40]!r}, and the log has {num_rounds} rounds'
       )
     return int(text)

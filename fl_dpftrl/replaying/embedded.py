@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 import duckdb
 import pyarrow as pa
 
-from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.logs import refusals
 from fl_dpftrl.replaying import exposure as exposure_lib
-from fl_dpftrl.replaying import numbering
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.replaying import tally as tally_lib
 
@@ -112,7 +111,7 @@ class Rows:
   def __init__(self, runs: Sequence[runs_lib.Run], progress: Callable[[str], None]):
     self._progress = progress
     self._logs = [run.log for run in runs]
-    self.error: log_lib.LogError | None = None
+    self.error: refusals.LogError | None = None
 
   def reader(self) -> pa.RecordBatchReader:
     schema = pa.schema([('round', pa.int64()), ('device_id', self._logs[0].id_type)])
@@ -123,10 +122,10 @@ class Rows:
     try:
       for log in self._logs:
         for table in log.tables():
-          yield from numbering.numbered(table, first).to_batches()
+          yield from runs_lib.numbered(table, first).to_batches()
           rows += table.num_rows
           self._progress(f'{rows:,} rows read')
         first += log.num_rounds
-    except log_lib.LogError as e:
+    except refusals.LogError as e:
       self.error = e
       raise

@@ -6,6 +6,7 @@ stand side by side and are never mixed.
 
 import bisect
 import dataclasses
+import importlib
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -16,10 +17,9 @@ from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.centralized import sampling as sampling_lib
-from fl_dpftrl.logs import canaries, metric_names, noise_record
-from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.logs import canaries, metric_names, noise_record, refusals
 from fl_dpftrl.logs import logged as logged_lib
-from fl_dpftrl.replaying import embedded, sensitivities, spending, void
+from fl_dpftrl.replaying import embedded, sensitivities, void
 from fl_dpftrl.replaying import facts as facts_lib
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.replaying import statement as statement_lib
@@ -31,6 +31,15 @@ _BARS = 32
 _LISTED = 10
 
 Engine = Callable[..., tally_lib.Tally]
+ENGINES = ('embedded', 'spark')
+"""Relational engines that group rows by device: modules beside this one, with `count` each."""
+
+
+def engine_by_name(name: str) -> Engine:
+  """Imports an engine and returns its `count`; ValueError if there is none of that name."""
+  if name not in ENGINES:
+    raise ValueError(f'engine must be one of {", ".join(ENGINES)}, got {name!r}')
+  return importlib.import_module(f'fl_dpftrl.replaying.{name}').count
 
 
 def replay(
@@ -73,7 +82,7 @@ def replay(
   happened = [
     logged_lib.LoggedParticipation.of(run.log, counts) for run, counts in zip(runs, tally.logs)
   ]
-  spend = spending.Spending.of(noises, adjacency, deltas)
+  spend = sensitivities.Spending.of(noises, adjacency, deltas)
   schemas = [o.schema for o in happened]
   facts = tuple(_facts(run, o, report_goal) for run, o in zip(runs, happened))
   declared = _declared(runs, happened, spend, group_size)
@@ -134,7 +143,7 @@ def _check(runs, deltas, adjacency, group_size, report_goal) -> None:
     drawn_lib.check(run.sampling, run.noise.strategy, adjacency, group_size)
   kinds = {str(run.log.id_type) for run in runs}
   if len(kinds) > 1:
-    raise log_lib.LogError(
+    raise refusals.LogError(
       f'{runs[-1].log.shards[0].path}: device_id is of another type than in'
       ' the logs before, so that devices cannot be told to be the same'
     )
@@ -147,10 +156,10 @@ def _count(
     return engine(runs, num_exposed=num_exposed, progress=progress)
   except tally_lib.DeviceTwice as e:
     place = runs[e.log_index].log.place(e.round_index, e.device_id)
-    raise log_lib.LogError(f'{place}: {e}') from None
+    raise refusals.LogError(f'{place}: {e}') from None
 
 
-def _per_device(tally: tally_lib.Tally, spend: spending.Spending) -> statement_lib.PerDevice:
+def _per_device(tally: tally_lib.Tally, spend: sensitivities.Spending) -> statement_lib.PerDevice:
   kind = sensitivities.occurred(tally).kind
   bars = sensitivities.histogram(tally, spend.rho, _BARS) if spend.noise_multiplier else []
   return statement_lib.PerDevice(
@@ -166,7 +175,7 @@ def _per_device(tally: tally_lib.Tally, spend: spending.Spending) -> statement_l
 def _declared(
   runs: Sequence[runs_lib.Run],
   happened: Sequence[logged_lib.LoggedParticipation],
-  spend: spending.Spending,
+  spend: sensitivities.Spending,
   group_size: int,
 ) -> statement_lib.DeclaredGuarantee | None:
   schemas = [run.declared_schema for run in runs if run.declared_schema is not None]
@@ -187,7 +196,7 @@ def _violations(
   runs: Sequence[runs_lib.Run],
   tally: tally_lib.Tally,
   happened: Sequence[logged_lib.LoggedParticipation],
-  spend: spending.Spending,
+  spend: sensitivities.Spending,
 ) -> statement_lib.Violations | None:
   schemas = [run.declared_schema for run in runs if run.declared_schema is not None]
   if all(o.keeps_to(s) for o, s in zip(happened, schemas)):

@@ -4,29 +4,17 @@ import dataclasses
 import math
 import operator
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from fl_dpftrl import participation
+from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.families import base
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import noise_record, schema_record
-
-
-class Stream(NamedTuple):
-  """Rounds that one stream of correlated noise entered.
-
-  Attributes:
-    first_round: first of these rounds, with row 0 of C⁻¹.
-    num_rounds: number of these rounds.
-    strategy: C of these rounds.
-  """
-
-  first_round: int
-  num_rounds: int
-  strategy: base.Strategy
+from fl_dpftrl.logs import noise_record, refusals, schema_record
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -84,19 +72,21 @@ class Noise:
     """All multipliers that were in force, the first one first."""
     return (self.multiplier, *(m for _, m in self.changes))
 
-  def streams(self) -> tuple[Stream, ...]:
-    """Returns the noise streams of the rounds, a new one at each restart."""
-    later, strategy, result = dict(self.later_strategies), self.strategy, []
-    for first, end in zip((0, *self.restarts), (*self.restarts, self.num_rounds)):
-      strategy = later.get(first, strategy)
-      result.append(Stream(first, end - first, strategy))
-    return tuple(result)
+  @property
+  def history(self) -> run_noise.RunNoise:
+    """The same noise by parts, as accounting takes it."""
+    later = dict(self.later_strategies)
+    return run_noise.RunNoise.of(
+      self.num_rounds,
+      self.strategy,
+      self.multiplier,
+      changes=self.changes,
+      restarts=[(t, later.get(t)) for t in self.restarts],
+    )
 
-  def multipliers_in(self, stream: Stream) -> tuple[float, ...]:
-    """Returns the multipliers that were in force in the rounds of a stream."""
-    first, end = stream.first_round, stream.first_round + stream.num_rounds
-    within = [m for t, m in self.changes if first < t < end]
-    return (float(self.multipliers_at(np.array([first]))[0]), *within)
+  def streams(self) -> tuple[run_noise.Stream, ...]:
+    """Returns the noise streams of the rounds, a new one at each restart."""
+    return self.history.streams()
 
   def multipliers_at(self, rounds: np.ndarray) -> np.ndarray:
     """Returns the multiplier of each given round, of the same shape."""
@@ -193,7 +183,7 @@ class Run:
       try:
         base.check_num_rounds(strategy, log.num_rounds)
       except ValueError as e:
-        raise log_lib.LogError(f'{log.shards[0].path}: {e}') from e
+        raise refusals.LogError(f'{log.shards[0].path}: {e}') from e
     noise = Noise(
       num_rounds=log.num_rounds,
       strategy=strategy,
@@ -216,3 +206,11 @@ def declared_schemas(runs: Sequence[Run]) -> list[participation.MinSep]:
   """Returns the schema that was declared for each run; none unless all have one."""
   schemas = [run.declared_schema for run in runs if run.declared_schema is not None]
   return schemas if len(schemas) == len(runs) else []
+
+
+def numbered(table: pa.Table, first_round: int) -> pa.Table:
+  """Returns the table of a log with its rounds counted from first_round on."""
+  if not first_round:
+    return table
+  rounds = pc.add(table.column('round'), first_round)
+  return table.set_column(0, 'round', rounds)

@@ -1,19 +1,24 @@
-"""Sensitivities of runs: for the worst participation, and for that of a log.
+"""Sensitivities of runs and their privacy losses, for the worst participation and that of a log.
 
 All are in units of the first run's noise multiplier. Over several independent streams of noise,
 the squares of sensitivity over noise multiplier add up.
 """
 
+import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 
 from fl_dpftrl import participation
 from fl_dpftrl import sensitivity as sensitivity_lib
-from fl_dpftrl.accounting import composition
+from fl_dpftrl.accounting import adjacency as adjacency_lib
+from fl_dpftrl.accounting import gaussian, privacy_loss, run_noise
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.replaying import tally as tally_lib
 
 Sensitivity = sensitivity_lib.Sensitivity
+
+_epsilon = functools.lru_cache(gaussian.epsilon)
 
 
 def worst_case(
@@ -21,28 +26,13 @@ def worst_case(
 ) -> Sensitivity:
   """Sensitivity of any device that keeps to the schema of each run.
 
-  If noise was restarted within a run, a device is assumed to have all of its participations in
-  each part. If the multiplier changed, all participations of a part are assumed to be at the
-  smallest of that part. Either assumption makes it an upper bound.
+  See `run_noise.worst_case`.
 
   Args:
     noises: noise of each run, all of one population.
     schemas: participation schema of each run's rounds.
   """
-  streams = []
-  for noise, schema in zip(noises, schemas, strict=True):
-    own = noise.streams()
-    loose = len(own) > 1 or len(set(noise.multipliers)) > 1
-    streams += [
-      composition.Stream(
-        stream.strategy,
-        schema.within(stream.num_rounds),
-        min(noise.multipliers_in(stream)),
-        loose=loose,
-      )
-      for stream in own
-    ]
-  return composition.worst_case(streams, unit=noises[0].multiplier)
+  return run_noise.worst_case([noise.history for noise in noises], schemas)
 
 
 def occurred(tally: tally_lib.Tally) -> Sensitivity:
@@ -96,3 +86,50 @@ def histogram(
     place = int((value - low) / width) if width else 0
     bars[min(place, num_bars - 1)] += count
   return [(low + i * width, low + (i + 1) * width, count) for i, count in enumerate(bars)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Spending:
+  """Conversion of sensitivities to privacy losses; nothing is guaranteed without noise.
+
+  Attributes:
+    noise_multiplier: that of round 0 of the first run; 0 if any round has no noise.
+    adjacency: 'zero_out' or 'replace_one'.
+    deltas: δ, one or several.
+  """
+
+  noise_multiplier: float
+  adjacency: str
+  deltas: Sequence[float]
+
+  @classmethod
+  def of(
+    cls, noises: Sequence[runs_lib.Noise], adjacency: str, deltas: Sequence[float]
+  ) -> 'Spending':
+    """Returns the conversion for runs of one population."""
+    has_noise = all(all(noise.multipliers) for noise in noises)
+    return cls(noises[0].multiplier if has_noise else 0.0, adjacency, deltas)
+
+  def loss(
+    self, sensitivity: sensitivity_lib.Sensitivity, group_size: int = 1
+  ) -> privacy_loss.PrivacyLoss:
+    """Returns the loss of a sensitivity; ValueError if that is a lower bound."""
+    value, kind = adjacency_lib.scaled(sensitivity, self.adjacency, group_size)
+    if kind not in (sensitivity_lib.EXACT, sensitivity_lib.UPPER_BOUND):
+      raise ValueError(f'a guarantee cannot rest on a {kind} of sensitivity')
+    effective = self.noise_multiplier / value
+    return privacy_loss.PrivacyLoss(
+      sensitivity=value,
+      sensitivity_kind=kind,
+      effective_noise_multiplier=effective,
+      rho=gaussian.rho(effective) if effective else None,
+      curve=tuple(
+        privacy_loss.Point(d, _epsilon(effective, d) if effective else None) for d in self.deltas
+      ),
+    )
+
+  def rho(self, sensitivity: float) -> float:
+    """Returns ρ of the sensitivity to one device."""
+    return gaussian.rho(
+      self.noise_multiplier / (sensitivity * adjacency_lib.factor(self.adjacency))
+    )

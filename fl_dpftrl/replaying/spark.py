@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import pyarrow as pa
 
 from fl_dpftrl import participation
-from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.logs import refusals
 from fl_dpftrl.logs import shards as shards_lib
 from fl_dpftrl.replaying import exposure as exposure_lib
-from fl_dpftrl.replaying import numbering
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.replaying import tally as tally_lib
 
@@ -81,7 +80,7 @@ def count(
   except errors.PySparkException as e:
     refused = _REFUSED.findall(str(e))
     if refused:
-      raise log_lib.LogError(refused[-1]) from None
+      raise refusals.LogError(refused[-1]) from None
     reasons = _ERROR.findall(str(e)) or [' '.join(str(e).split())]
     raise ValueError(f'Spark failed: {reasons[-1]}') from e
   found = [pickle.loads(row.tally) for row in rows]
@@ -101,9 +100,9 @@ def _read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
       path, first, num_rounds, layout, *known = pickle.loads(piece)
       shard = shards_lib.open_(path, layout=layout)
       if [shard.metadata, shard.digest] != known:
-        raise log_lib.LogError(f'{path}: is another file than when it was opened; replay it again')
+        raise refusals.LogError(f'{path}: is another file than when it was opened; replay it again')
       for table in shard.tables(num_rounds):
-        table = numbering.numbered(table, first)
+        table = runs_lib.numbered(table, first)
         if not pa.types.is_integer(table.schema.field('device_id').type):
           ids = table.column('device_id').cast(pa.string())
           table = table.set_column(1, 'device_id', ids)

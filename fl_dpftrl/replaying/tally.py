@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from fl_dpftrl import counts as counts_lib
 from fl_dpftrl import messages, participation
 from fl_dpftrl.logs import logged
-from fl_dpftrl.replaying import breaches as breaches_lib
 from fl_dpftrl.replaying import exposure as exposure_lib
 
 Counts = counts_lib.Counts
@@ -62,6 +61,29 @@ class OutOfOrder(ValueError):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class Breaches:
+  """Counts of breaches, which add up over different devices.
+
+  Attributes:
+    num_devices: devices that did not keep to a schema in at least one run.
+    rounds: number of participations in breach, by round, numbered across runs. One is in breach
+      if it is too soon after the one before, or one too many in its run.
+    square: largest squared sensitivity of these devices, over all runs.
+  """
+
+  num_devices: int = 0
+  rounds: counts_lib.Counts = counts_lib.Counts()
+  square: float = 0.0
+
+  def __add__(self, other: 'Breaches') -> 'Breaches':
+    return Breaches(
+      self.num_devices + other.num_devices,
+      self.rounds + other.rounds,
+      max(self.square, other.square),
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Tally:
   """Counts of several logs of one population.
 
@@ -82,7 +104,7 @@ class Tally:
   most_exposed: tuple[Exposed, ...] = ()
   exact: bool = True
   most_rounds: int = 0
-  breaches: breaches_lib.Breaches = breaches_lib.Breaches()
+  breaches: Breaches = Breaches()
 
   def plus(self, other: 'Tally', num_exposed: int) -> 'Tally':
     """Adds two tallies of different devices, keeping num_exposed devices."""
@@ -245,9 +267,7 @@ def _count(
     tuple(Exposed(float(squares[i]), ids[int(starts[i])].as_py()) for i in worst),
     exact,
     int(sizes.max()),
-    breaches_lib.count(rounds, owners, logs, squares, declared)
-    if declared
-    else breaches_lib.Breaches(),
+    _count_breaches(rounds, owners, logs, squares, declared) if declared else Breaches(),
   )
 
 
@@ -283,3 +303,32 @@ def _count_log(
     witness,
     Counts.of(rounds[starts]),
   )
+
+
+def _count_breaches(
+  rounds: np.ndarray,
+  owners: np.ndarray,
+  logs: np.ndarray,
+  squares: np.ndarray,
+  declared: Sequence[participation.MinSep],
+) -> Breaches:
+  """Counts the breaches of some devices.
+
+  Args:
+    rounds: numbered across runs; ascending, device after device.
+    owners: index of the device of each round.
+    logs: index of the run of each round.
+    squares: squared sensitivity of each device.
+    declared: schema of each run.
+  """
+  apart = np.array([schema.min_sep for schema in declared])[logs]
+  most = np.array([schema.participations for schema in declared])[logs]
+  goes_on = np.append(False, (np.diff(owners) == 0) & (np.diff(logs) == 0))
+  too_soon = goes_on & (np.append(0, np.diff(rounds)) < apart)
+  places = np.arange(rounds.size)
+  starts = np.maximum.accumulate(np.where(goes_on, 0, places))
+  wrong = too_soon | (places - starts >= most)
+  who = np.unique(owners[wrong])
+  if not who.size:
+    return Breaches()
+  return Breaches(who.size, counts_lib.Counts.of(rounds[wrong]), float(squares[who].max()))

@@ -15,8 +15,7 @@ import numpy as np
 from matplotlib import patches, ticker, transforms
 from scipy import special
 
-import fl_dpftrl
-from fl_dpftrl import files, rounding
+from fl_dpftrl import files, rounding, version
 from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.replaying import facts, publication
 from fl_dpftrl.replaying import statement as statement_lib
@@ -150,7 +149,7 @@ def _losses(
 
 def _versions() -> list[tuple[str, str]]:
   """Returns the releases that made the page."""
-  releases = [('fl_dpftrl', fl_dpftrl.__version__), ('python', platform.python_version())]
+  releases = [('fl_dpftrl', version.__version__), ('python', platform.python_version())]
   for package in _PACKAGES:
     try:
       releases.append((package, importlib.metadata.version(package)))

@@ -1,8 +1,10 @@
 """Information about a run that its report shows and its log lacks."""
 
 import dataclasses
+from typing import TYPE_CHECKING
 
-from fl_dpftrl.auditing import one_run
+if TYPE_CHECKING:
+  from fl_dpftrl.auditing import one_run
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,7 +77,7 @@ class Setting:
   zeroed_count: int | None = None
   rejected_count: int | None = None
   burnt_rounds: tuple[int, ...] = ()
-  audit: one_run.OneRunAudit | None = None
+  audit: 'one_run.OneRunAudit | None' = None
   notes: tuple[str, ...] = ()
 
   def publishable(self) -> 'Setting':

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import fl_dpftrl as dpftrl
 from fl_dpftrl.guarding import admission, guard
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import schema_record, shards
+from fl_dpftrl.logs import refusals, schema_record, shards
 
 BLT = dpftrl.BLT([0.9, 0.5], [0.1, 0.2])
 SCHEMA = dpftrl.MinSep(num_rounds=12, min_sep=3, max_participations=3)
@@ -137,7 +137,7 @@ def test_goes_on_from_its_log_after_any_end(tmp_path):
     (dict(schema=dpftrl.MinSep(num_rounds=12, min_sep=2)), 'declared_schema .*, not '),
   ):
     with pytest.raises(
-      shards.LogError, match=f'its metadata are those of another run: {differing}'
+      refusals.LogError, match=f'its metadata are those of another run: {differing}'
     ):
       opened(path, **changes)
   assert log_lib.read_log(path).num_rounds == 4
@@ -201,14 +201,16 @@ def test_a_strategy_that_depends_on_the_number_of_rounds_is_refused(tmp_path):
 
 @pytest.mark.slow
 def test_every_family_has_a_horizon_that_its_epsilon_allows():
+  from fl_dpftrl.accounting import run_noise
   from fl_dpftrl.guarding import budget
 
   schema = dpftrl.MinSep(num_rounds=8, min_sep=2)
   for strategy in (dpftrl.Banded(np.array([[1, 0]] + 7 * [[1, 0.4]])), dpftrl.TreeFull(8), BLT):
-    whole = budget.Budget([budget.Part(0, strategy, 1.0)], schema, delta=1e-6, max_epsilon=None)
+    noise = run_noise.RunNoise.of(8, strategy, 1.0)
+    whole = budget.Budget(noise, schema, delta=1e-6, max_epsilon=None)
     values = [whole.epsilon(n) for n in range(1, 9)]
     for most in (values[0], values[4], values[-1] * 2):
-      found = budget.Budget([budget.Part(0, strategy, 1.0)], schema, delta=1e-6, max_epsilon=most)
+      found = budget.Budget(noise, schema, delta=1e-6, max_epsilon=most)
       assert found.max_rounds == max(n for n in range(1, 9) if values[n - 1] <= most)
 
 
@@ -228,7 +230,7 @@ def test_the_budget_after_a_declared_change_is_that_of_all_rounds(tmp_path, rest
   assert 9 < guarded.max_rounds != first_plan
   guarded.close()
   # Without the change, the arguments are of another log.
-  with pytest.raises(shards.LogError, match='its metadata are'):
+  with pytest.raises(refusals.LogError, match='its metadata are'):
     opened(path, noise_multiplier=6.0, clip_norm=1.0, **given)
   changes = ((9, multiplier, 1.0),)
   restarts = ((9, BLT),) if restart else ()
@@ -288,11 +290,13 @@ def test_replay_takes_the_declared_schema_from_the_log_of_a_guard(tmp_path):
 
 @pytest.mark.parametrize('text', ['[', '3', '{}', '{"num_rounds": 3, "min_sep": 1}', '[' * 9999])
 def test_a_malformed_declared_schema_is_refused(text):
-  with pytest.raises(shards.LogError, match='declared_schema in the metadata'):
+  with pytest.raises(refusals.LogError, match='declared_schema in the metadata'):
     schema_record.read({shards.SCHEMA_KEY: text}, 3)
 
 
 def test_a_log_of_more_rounds_than_declared_says_what_to_do():
   found = schema_record.metadata(SCHEMA)
-  with pytest.raises(shards.LogError, match='the log has 13 rounds.*declares 12; give --declared'):
+  with pytest.raises(
+    refusals.LogError, match='the log has 13 rounds.*declares 12; give --declared'
+  ):
     schema_record.read(found, 13)

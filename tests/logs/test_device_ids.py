@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fl_dpftrl.logs import device_ids, schema, shards
+from fl_dpftrl.logs import device_ids, refusals, schema, shards
 
 GOOD = ['a', '1', '01', 'a b', 'dévice 1', '日本', 'x' * 1024, 'NA', "O'Neill"]
 BAD = {
@@ -58,7 +58,7 @@ def test_every_format_takes_the_same(tmp_path, suffix):
 @pytest.mark.parametrize('bad', ['a\u200bb', 'e\u0301', ' a', 'x' * 1025, 'a\x7f'])
 def test_every_format_refuses_the_same(tmp_path, suffix, bad):
   shard = write(tmp_path, suffix, ['a', 'b', bad, 'c'])
-  with pytest.raises(shards.LogError) as raised:
+  with pytest.raises(refusals.LogError) as raised:
     list(shard.tables())
   line = str(raised.value)
   assert f'l.{suffix}, row 3: device_id {BAD[bad]}' in line

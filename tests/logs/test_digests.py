@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fl_dpftrl.logs import digests, shards
+from fl_dpftrl.logs import digests, refusals, shards
 from fl_dpftrl.logs import writer as writer_lib
 
 
@@ -36,7 +36,7 @@ def test_flipped_bits_are_refused_or_harmless(tmp_path):
     path.write_bytes(changed)
     try:
       assert read(path) == good, place
-    except shards.LogError as e:
+    except refusals.LogError as e:
       assert str(path) in str(e)
       refused += 1
   assert refused > 300
@@ -80,7 +80,7 @@ def test_what_was_changed_is_refused(tmp_path, change, message):
   table = pq.read_table(path)
   table, metadata = change(table, dict(table.schema.metadata))
   pq.write_table(table.replace_schema_metadata(metadata), path)
-  with pytest.raises(shards.LogError, match=message):
+  with pytest.raises(refusals.LogError, match=message):
     read(path)
 
 
@@ -91,7 +91,7 @@ def test_times_are_checked_where_they_are_read(tmp_path):
   times = pa.array([0] * table.num_rows, table.schema.field('timestamp').type)
   pq.write_table(table.set_column(2, 'timestamp', times), path)
   assert read(path)
-  with pytest.raises(shards.LogError, match='timestamps_sha256'):
+  with pytest.raises(refusals.LogError, match='timestamps_sha256'):
     list(shards.open_(path, 'timestamp').tables())
 
 

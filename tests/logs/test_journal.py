@@ -11,7 +11,7 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.bundles import chain
-from fl_dpftrl.logs import digests, journal, keys, schema, shards
+from fl_dpftrl.logs import digests, journal, keys, refusals, schema
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import writer as writer_lib
 
@@ -59,7 +59,7 @@ def test_cut_at_any_byte_no_durable_round_is_lost(tmp_path):
     assert cohorts(path) == [*COHORTS[:durable], ['z']]
   for length in range(20):
     file.write_bytes(whole[:length])
-    with pytest.raises(shards.LogError, match='no journal'):
+    with pytest.raises(refusals.LogError, match='no journal'):
       writer_lib.LogWriter(path, metadata={'run': 'x'})
 
 
@@ -85,12 +85,12 @@ def test_a_flipped_bit_before_the_last_frame_is_refused(tmp_path):
     changed = bytearray(whole)
     changed[place] ^= 1 << place % 8
     file.write_bytes(changed)
-    with pytest.raises(shards.LogError, match='is damaged at byte|no journal'):
+    with pytest.raises(refusals.LogError, match='is damaged at byte|no journal'):
       writer_lib.LogWriter(path, metadata={'run': 'x'})
   changed = bytearray(whole)
   changed[sizes[0] // 2] ^= 1
   file.write_bytes(changed)
-  with pytest.raises(shards.LogError, match='is damaged at byte|no journal'):
+  with pytest.raises(refusals.LogError, match='is damaged at byte|no journal'):
     log_lib.read_log(path)
 
 
@@ -133,7 +133,7 @@ def test_a_parquet_file_is_continued(tmp_path, ids):
   assert log.rows().timestamps.tolist() == [1] * len(ids) + [2]
   del log
   path.write_bytes(before)  # As if it had not been removed before a crash.
-  with pytest.raises(shards.LogError, match='open the log with LogWriter'):
+  with pytest.raises(refusals.LogError, match='open the log with LogWriter'):
     log_lib.read_log(path)
   log = writer_lib.LogWriter(path)
   assert (log.num_rounds, log.released(), log.timestamp(1)) == (2, 1, 2)
@@ -145,7 +145,7 @@ def test_a_journal_older_than_its_log_is_refused(tmp_path):
   path = tmp_path / 'log.parquet'
   write(path)
   schema.write_log(path, rounds=[0], device_ids=['a'], num_rounds=9)
-  with pytest.raises(shards.LogError, match='has more rounds'):
+  with pytest.raises(refusals.LogError, match='has more rounds'):
     writer_lib.LogWriter(path, metadata={'run': 'x'})
 
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fl_dpftrl.logs import journal, schema, shards
+from fl_dpftrl.logs import journal, refusals, schema
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import writer as writer_lib
 
@@ -207,18 +207,18 @@ def test_going_on_refuses_what_it_did_not_write(tmp_path):
       writer.close()
     del writer
     for metadata in ({'fl_dpftrl.run': 'b'}, None):
-      with pytest.raises(shards.LogError, match='metadata'):
+      with pytest.raises(refusals.LogError, match='metadata'):
         writer_lib.LogWriter(path, metadata=metadata)
   schema.write_log(path, **{**LOG, 'timestamps': None})
-  with pytest.raises(shards.LogError, match='timestamp'):
+  with pytest.raises(refusals.LogError, match='timestamp'):
     writer_lib.LogWriter(path)
   schema.write_log(path, **{**LOG, 'timestamps': [1, 2, 3, 4]})
-  with pytest.raises(shards.LogError, match='one timestamp'):
+  with pytest.raises(refusals.LogError, match='one timestamp'):
     writer_lib.LogWriter(path)
   schema.write_log(path, **{**LOG, 'rounds': [3, 0, 1, 0]})
-  with pytest.raises(shards.LogError, match='must be sorted'):
+  with pytest.raises(refusals.LogError, match='must be sorted'):
     writer_lib.LogWriter(path)
   schema.write_log(path, **LOG)
   path.write_bytes(path.read_bytes()[:-7])
-  with pytest.raises(shards.LogError, match='cannot be read'):
+  with pytest.raises(refusals.LogError, match='cannot be read'):
     writer_lib.LogWriter(path)

@@ -7,7 +7,7 @@ import pytest
 
 from fl_dpftrl.families import identity
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import schema, shards
+from fl_dpftrl.logs import refusals, schema
 from fl_dpftrl.replaying import replay, runs
 
 
@@ -219,7 +219,7 @@ BAD = {
 @pytest.mark.parametrize('case', BAD)
 def test_refuses_in_one_line(tmp_path, case):
   make, message = BAD[case]
-  with pytest.raises(shards.LogError) as raised:
+  with pytest.raises(refusals.LogError) as raised:
     replayed(make(tmp_path))
   line = str(raised.value)
   assert message in line
@@ -232,7 +232,7 @@ def test_refuses_a_truncated_file(tmp_path, kept):
   path = parquet(tmp_path / 'l.parquet', [(i, f'd{i % 7}') for i in range(999)])
   whole = path.read_bytes()
   path.write_bytes(whole[: int(kept * len(whole))])
-  with pytest.raises(shards.LogError, match='l.parquet: cannot be read'):
+  with pytest.raises(refusals.LogError, match='l.parquet: cannot be read'):
     replayed(path)
 
 
@@ -247,7 +247,7 @@ def test_refuses_a_truncated_file(tmp_path, kept):
 def test_refuses_shards_that_disagree(tmp_path, metadata, message):
   first = parquet(tmp_path / '1.parquet', metadata=V1)
   second = parquet(tmp_path / '2.parquet', [(4, 'z')], metadata)
-  with pytest.raises(shards.LogError, match='2.parquet') as raised:
+  with pytest.raises(refusals.LogError, match='2.parquet') as raised:
     replayed([first, second])
   assert message in str(raised.value)
 
@@ -261,14 +261,14 @@ def test_shards_may_differ_in_what_others_wrote(tmp_path):
 def test_refuses_shards_of_text_and_of_numbers(tmp_path):
   first = parquet(tmp_path / '1.parquet')
   second = parquet(tmp_path / '2.parquet', [(5, 7)])
-  with pytest.raises(shards.LogError, match='2.parquet: device_id is whole numbers, but text'):
+  with pytest.raises(refusals.LogError, match='2.parquet: device_id is whole numbers, but text'):
     replayed([first, second])
 
 
 def test_names_the_shard_and_row_of_a_device_twice(tmp_path):
   first = parquet(tmp_path / '1.parquet')
   second = parquet(tmp_path / '2.parquet', [(9, 'x'), (3, 'a')])
-  with pytest.raises(shards.LogError) as raised:
+  with pytest.raises(refusals.LogError) as raised:
     replayed([first, second])
   assert str(raised.value) == f"{second}, row 2: device 'a' is twice in round 3"
 
@@ -283,11 +283,11 @@ def test_num_rounds_is_what_the_file_says_or_is_told(tmp_path):
   assert guessed.num_rounds == 4
   assert 'last round plus one, 4' in guessed.warnings[0]
   assert not [w for w in replayed(stated).warnings if 'plus one' in w]
-  with pytest.raises(shards.LogError, match='num_rounds is 5, not 6'):
+  with pytest.raises(refusals.LogError, match='num_rounds is 5, not 6'):
     replayed(stated, num_rounds=6)
-  with pytest.raises(shards.LogError, match='row 4: round 3 is beyond the 3'):
+  with pytest.raises(refusals.LogError, match='row 4: round 3 is beyond the 3'):
     replayed(silent, num_rounds=3)
-  with pytest.raises(shards.LogError, match='at least 1'):
+  with pytest.raises(refusals.LogError, match='at least 1'):
     replayed(silent, num_rounds=0)
 
 

@@ -6,7 +6,7 @@ import pytest
 from fl_dpftrl.families import blt, tree_online
 from fl_dpftrl.families import dense as dense_lib
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import noise_record, schema, shards
+from fl_dpftrl.logs import noise_record, refusals, schema, shards
 from fl_dpftrl.logs import writer as writer_lib
 from fl_dpftrl.replaying import replay, runs
 from fl_dpftrl.reports import privacy
@@ -43,7 +43,7 @@ def test_every_change_is_in_the_file(tmp_path):
   assert record.clip_norm_changes == ((2, 0.5), (4, 0.25))
   assert writer_lib.LogWriter(path, metadata=metadata(CHANGES)).num_rounds == 6
   for other in (metadata(), metadata(CHANGES[:1]), metadata(clip_norm=0.01)):
-    with pytest.raises(schema.LogError, match='its metadata are'):
+    with pytest.raises(refusals.LogError, match='its metadata are'):
       writer_lib.LogWriter(path, metadata=other)
 
 
@@ -163,7 +163,7 @@ def test_a_log_that_restarted_is_continued_with_its_record_alone(tmp_path):
     writer.declared(5)
   for missing in ('changes', 'restarts'):
     other = {name: value for name, value in given.items() if name != missing}
-    with pytest.raises(schema.LogError, match='its metadata are'):
+    with pytest.raises(refusals.LogError, match='its metadata are'):
       writer_lib.LogWriter(
         path, metadata=noise_record.run_metadata(TREE, 8.0, clip_norm=1.0, **other)
       )
@@ -203,7 +203,7 @@ def test_changes_of_other_rounds_or_without_a_record_are_refused(tmp_path):
 
 @pytest.mark.parametrize('text', ['[', '3', '[[1, 2]]', '[["1", 2, 3]]', '[[0, 1, 1]]', '[' * 9999])
 def test_malformed_records_are_refused(text):
-  with pytest.raises(shards.LogError, match='noise_changes in the metadata'):
+  with pytest.raises(refusals.LogError, match='noise_changes in the metadata'):
     noise_record.read({shards.NOISE_CHANGES_KEY: text})
 
 
@@ -216,5 +216,5 @@ def test_malformed_records_are_refused(text):
   ],
 )
 def test_malformed_restarts_are_refused(text):
-  with pytest.raises(shards.LogError, match='noise_restarts in the metadata'):
+  with pytest.raises(refusals.LogError, match='noise_restarts in the metadata'):
     noise_record.read({shards.NOISE_RESTARTS_KEY: text})

@@ -12,7 +12,7 @@ import pytest
 
 from fl_dpftrl.families import identity
 from fl_dpftrl.families import tree_online as tree
-from fl_dpftrl.logs import limits, reader, schema, shards
+from fl_dpftrl.logs import limits, reader, refusals, schema, shards
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import writer as writer_lib
 from fl_dpftrl.replaying import replay, runs
@@ -29,7 +29,7 @@ def rows(path, **kwargs):
 
 def refusal(path, **kwargs):
   """The one line that a log is refused with."""
-  with pytest.raises(shards.LogError) as raised:
+  with pytest.raises(refusals.LogError) as raised:
     rows(path, **kwargs)
   line = str(raised.value)
   assert len(line) <= 300 and line.isprintable()
@@ -191,7 +191,7 @@ def test_refused_metadata(tmp_path, metadata, message):
 
 def test_refused_num_rounds_of_the_caller(tmp_path):
   path = written(tmp_path, 'l.csv', HEAD + b'0,a\n')
-  with pytest.raises(shards.LogError, match='at most 10000000, got 1000000'):
+  with pytest.raises(refusals.LogError, match='at most 10000000, got 1000000'):
     log_lib.read_log(path, num_rounds=10**9)
 
 
@@ -206,7 +206,7 @@ def test_a_number_that_int64_does_not_hold(tmp_path):
 
 def test_what_is_no_file_is_not_waited_for(tmp_path):
   os.mkfifo(tmp_path / 'l.csv')
-  with pytest.raises(shards.LogError, match='no regular file'):
+  with pytest.raises(refusals.LogError, match='no regular file'):
     shards.open_(tmp_path / 'l.csv')
 
 
@@ -236,7 +236,7 @@ def test_a_reader_that_dies_gives_a_line(tmp_path, monkeypatch, number, message)
 
   with monkeypatch.context() as patch:
     patch.setattr(reader.channel_lib, 'send_request', ask_and_end)
-    with pytest.raises(shards.LogError, match=f'l.csv: .*{message}'):
+    with pytest.raises(refusals.LogError, match=f'l.csv: .*{message}'):
       files.open(source, ())
   # The next file is read by another.
   assert files.open(source, ()).schema.names == ['round', 'device_id']
@@ -298,7 +298,7 @@ def test_what_is_held_is_the_first_file(tmp_path, monkeypatch):
   log = log_lib.read_log(path)
   assert [len(t) for t in log.tables()] == [1]
   schema.write_log(path, **one)
-  with pytest.raises(shards.LogError, match='was changed while it was read'):
+  with pytest.raises(refusals.LogError, match='was changed while it was read'):
     list(log.tables())
 
 
@@ -307,5 +307,5 @@ def test_a_file_that_grows_is_refused(tmp_path):
   log = log_lib.read_log(path, num_rounds=9)
   with path.open('ab') as file:
     file.write(b'1,b\n')
-  with pytest.raises(shards.LogError, match='was changed while it was read'):
+  with pytest.raises(refusals.LogError, match='was changed while it was read'):
     list(log.tables())

@@ -3,7 +3,7 @@
 import pyarrow.parquet as pq
 import pytest
 
-from fl_dpftrl.logs import digests, schema, shards
+from fl_dpftrl.logs import digests, refusals, shards
 from fl_dpftrl.logs import writer as writer_lib
 
 
@@ -43,7 +43,7 @@ def test_a_mark_that_cannot_be_is_refused(tmp_path, text):
   del stored[digests.METADATA_KEY]
   metadata = digests.sealed({**stored, shards.RELEASED_KEY: text}, {})
   pq.write_table(table.replace_schema_metadata(metadata), path)
-  with pytest.raises(schema.LogError, match='rounds_released'):
+  with pytest.raises(refusals.LogError, match='rounds_released'):
     writer_lib.LogWriter(path)
 
 

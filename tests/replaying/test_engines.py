@@ -16,8 +16,8 @@ from fl_dpftrl.centralized import partition, sampling
 from fl_dpftrl.families import blt, identity
 from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.logs import schema, shards
-from fl_dpftrl.replaying import embedded, engines, replay, runs, tally
+from fl_dpftrl.logs import refusals, schema
+from fl_dpftrl.replaying import embedded, replay, runs, tally
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
 
@@ -68,7 +68,7 @@ def spark():
     )
     # Spark's own would outlive it, and fail in tests of interrupts.
     signal.signal(signal.SIGINT, on_interrupt)
-    yield engines.by_name('spark')
+    yield replay.engine_by_name('spark')
     session.stop()
 
 
@@ -127,7 +127,7 @@ def test_spark_names_what_is_wrong(tmp_path, spark):
   ):
     path.write_text(content)
     log = log_lib.read_log(path, num_rounds=5)
-    with pytest.raises(shards.LogError, match=message):
+    with pytest.raises(refusals.LogError, match=message):
       replay.replay(runs.Run.of(log, BLT, noise_multiplier=1.0), deltas=1e-6, engine=spark)
 
 
