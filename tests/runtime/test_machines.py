@@ -12,6 +12,7 @@ import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl import runtime
+from fl_dpftrl.runtime import transfer
 from tests import every_family
 from tests.runtime import small_processes as small
 
@@ -209,6 +210,24 @@ def test_a_long_round_says_how_far_it_is(two, said, monkeypatch):
   assert all(' of 20 blocks trained, ' in line and ' under way, ' in line for line in counts)
   assert any(' 20 of 20 blocks trained, 0 under way' in line for line in counts), counts
   assert runtime.InProcessContext().status() == ''
+
+
+def test_totals_that_wait_fit_into_the_object_stores(two, said, monkeypatch):
+  monkeypatch.setattr(machines_lib, '_SAY_SECONDS', 0.0)
+  monkeypatch.setattr(two.clients_at, '_store_bytes', 100.0)
+  said.clear()
+  process = small.unweighted()
+  assert_same(here(process, 1), trained(two, process, 1))
+  under_way = {line.split(', ')[2] for line in said if 'blocks' in line}
+  assert under_way and under_way <= {'0 under way', '1 under way'}
+
+
+def test_totals_of_zeros_are_made_where_they_are_used():
+  zeros, other = tf.zeros([100, 3]), tf.constant([0.0, -0.0])
+  sent = transfer.sent_totals({'sum': (zeros, other, tf.constant('a'), tf.constant(0))})
+  assert [type(part) for part in sent['sum'][:2]] == [transfer.SentZeros, np.ndarray]
+  for one, same in zip((zeros, other), transfer.received(sent)['sum']):
+    assert one.dtype == same.dtype and one.numpy().tobytes() == same.numpy().tobytes()
 
 
 @pytest.mark.parametrize('most', [1, 2])
