@@ -24,8 +24,8 @@ import tensorflow_federated as tff
 from benchmarks.rounds import cases, noise
 from fl_dpftrl import runtime
 from fl_dpftrl.aggregators import factory
-from fl_dpftrl.learning import process as process_lib
 from fl_dpftrl.noise.engine import snapshots
+from fl_dpftrl.training import process as process_lib
 
 CLIENTS = 4
 STATE, ENGINE, WORKER = 'state: ', 'engine: ', 'worker: '

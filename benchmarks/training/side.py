@@ -29,7 +29,7 @@ from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
 from fl_dpftrl import runtime
 from fl_dpftrl.aggregators import factory
 from fl_dpftrl.families import identity
-from fl_dpftrl.learning import process as process_lib
+from fl_dpftrl.training import process as process_lib
 
 _RATE = 0.1
 _NETWORKS = {'lstm': networks.Lstm, 'log_bilinear': networks.LogBilinear}

@@ -13,7 +13,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.learning import process as process_lib
+from fl_dpftrl.training import process as process_lib
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing import connection
 from typing import Any
 
-from experiments.stackoverflow import summary
+from experiments.stackoverflow import report
 from experiments.stackoverflow.study import cells as cells_lib
 from fl_dpftrl import files, messages, signals
 
@@ -76,7 +76,7 @@ class Progress:
 
 
 def is_finished(cell: cells_lib.Cell, folder: pathlib.Path) -> bool:
-  return (folder / cells_lib.CELLS_NAME / cell.name / summary.NAME).exists()
+  return (folder / cells_lib.CELLS_NAME / cell.name / report.NAME).exists()
 
 
 def run(

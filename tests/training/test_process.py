@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 from fl_dpftrl import schedules
 from fl_dpftrl.aggregators import factory
 from fl_dpftrl.families import identity
-from fl_dpftrl.learning import process as process_lib
+from fl_dpftrl.training import process as process_lib
 
 pytestmark = [pytest.mark.tff, pytest.mark.usefixtures('in_process')]
 

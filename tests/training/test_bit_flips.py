@@ -8,9 +8,9 @@ import pytest
 
 from fl_dpftrl import sealed
 from fl_dpftrl.families import blt
-from fl_dpftrl.learning import checkpoints
 from fl_dpftrl.noise import engine
 from fl_dpftrl.noise.engine import snapshots, source
+from fl_dpftrl.training import checkpoints
 
 pytestmark = pytest.mark.tff
 

@@ -13,7 +13,7 @@ import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl import participation, runtime
-from fl_dpftrl.learning import loop
+from fl_dpftrl.training import loop
 from tests import leaks, pages
 from tests.runtime import small_processes
 
