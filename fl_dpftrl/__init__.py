@@ -55,6 +55,7 @@ if TYPE_CHECKING:
   from fl_dpftrl.replaying.replay import replay as replay
   from fl_dpftrl.replaying.runs_file import open_run as open_run
   from fl_dpftrl.replaying.statement import Statement as Statement
+  from fl_dpftrl.schedules import warmup_cooldown as warmup_cooldown
   from fl_dpftrl.simulation.recording import simulate as simulate
   from fl_dpftrl.simulation.scenario import Scenario as Scenario
   from fl_dpftrl.training.loop import Observer as Observer
@@ -64,8 +65,9 @@ if TYPE_CHECKING:
   from fl_dpftrl.training.observers import Plot as Plot
   from fl_dpftrl.training.observers import ProgressLine as ProgressLine
   from fl_dpftrl.training.observers import TensorBoard as TensorBoard
-  from fl_dpftrl.training.train import Trained as Trained
+  from fl_dpftrl.training.process import build_fed_avg as build_fed_avg
   from fl_dpftrl.training.train import train as train
+  from fl_dpftrl.training.trained import Trained as Trained
   from fl_dpftrl.workloads import Workload as Workload
 
 _HOMES = {
@@ -101,7 +103,7 @@ _HOMES = {
   'Strategy': 'families.base',
   'StrategyFile': 'catalogue',
   'TensorBoard': 'training.observers',
-  'Trained': 'training.train',
+  'Trained': 'training.trained',
   'TrainingRun': 'training.loop',
   'TreeFull': 'families.tree_full',
   'TreeOnline': 'families.tree_online',
@@ -109,6 +111,7 @@ _HOMES = {
   'Workload': 'workloads',
   'account': 'accounting',
   'audit': 'auditing',
+  'build_fed_avg': 'training.process',
   'calibrate': 'accounting',
   'check_process': 'aggregators.process_check',
   'compare': 'comparison.sweep',
@@ -123,6 +126,7 @@ _HOMES = {
   'simulate': 'simulation.recording',
   'train': 'training.train',
   'verify': 'bundles.verification',
+  'warmup_cooldown': 'schedules',
   'write_bundle': 'bundles.writing',
   'write_log': 'logs.schema',
   'write_public_bundle': 'bundles.publishing',

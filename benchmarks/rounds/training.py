@@ -71,7 +71,7 @@ def of_tff(name: str, size: int) -> tff.aggregators.UnweightedAggregationFactory
 
 def side(name: str, size: int, folder: str):
   """Returns (process, initial state) of a mechanism, by its name."""
-  build = lambda aggregator: process_lib.build(
+  build = lambda aggregator: process_lib.build_fed_avg(
     model(size), aggregator=aggregator, client_learning_rate=0.1, server_learning_rates=np.ones(1)
   )
   aggregator = of_tff(name, size)

@@ -133,7 +133,7 @@ def output_layer(case: cases.Case, batch_size: int) -> Callable[[], None]:
 def federated(case: cases.Case, batch_size: int) -> Callable[[], None]:
   """Returns a round as in experiments: bounded, with noise, and its metrics."""
   vocabulary = vocabulary_lib.Vocabulary(tuple(f'w{i}' for i in range(case.num_tokens - 4)))
-  process = process_lib.build(
+  process = process_lib.build_fed_avg(
     model_lib.build(network_of(case), vocabulary, length=cases.LENGTH, seed=0),
     aggregator=factory.CorrelatedNoiseFactory(
       identity.Identity(), noise_multiplier=1e-3, clip_norm=1.0, report_goal=case.clients

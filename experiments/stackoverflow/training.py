@@ -280,7 +280,7 @@ def learning_process(
     seed=hparams.seed,
     initial_weights=start,
   )
-  return process_lib.build(
+  return process_lib.build_fed_avg(
     model,
     aggregator=factory,
     client_learning_rate=hparams.client_learning_rate,

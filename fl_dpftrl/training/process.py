@@ -22,7 +22,7 @@ Model: TypeAlias = (
 )
 
 
-def build(
+def build_fed_avg(
   model: Model,
   *,
   aggregator: tff.aggregators.UnweightedAggregationFactory,

@@ -87,7 +87,7 @@ def test_rounds_take_no_more_and_more(memory, in_process):
   before, offspring = descriptors(), children()
   third = NUM_ROUNDS // 3
   with in_process():
-    process = process_lib.build(
+    process = process_lib.build_fed_avg(
       linear_model(),
       aggregator=aggregator,
       client_learning_rate=0.1,

@@ -19,7 +19,7 @@ from tests.runtime import small_processes
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
-EXAMPLES = pathlib.Path(__file__).parent.parent / 'examples'
+EXAMPLES = pathlib.Path(__file__).parents[2] / 'examples'
 
 
 def run(name, folder, monkeypatch, capsys):
