@@ -12,7 +12,6 @@ from fl_dpftrl.optimization import registry
 from fl_dpftrl.simulation import scenario as scenario_lib
 from fl_dpftrl.training import guarantee
 
-STRATEGY_NAME = 'strategy.json'
 _MECHANISM, _OBJECTIVE = 'blt', 'max'
 
 
@@ -102,7 +101,7 @@ def strategy(
     ValueError: if the file or name is unknown, of another mechanism, or made
       for fewer rounds.
   """
-  path = folder / STRATEGY_NAME
+  path = folder / guarantee.STRATEGY_NAME
   if path.exists():
     return catalogue.load_strategy(path)
   if hparams.strategy is not None:

@@ -20,17 +20,42 @@ from fl_dpftrl.training import process as process_lib
 SCORES_NAME = 'canaries.npy'
 
 
-def of_aggregator(aggregator: factory_lib.CorrelatedNoiseFactory) -> canaries_lib.Canaries | None:
+def of_aggregator(
+  aggregator: factory_lib.CorrelatedNoiseFactory,
+  num_rounds: int,
+  declared: participation.MinSep | None,
+) -> canaries_lib.Canaries | None:
   """Returns the canaries in the sums of an aggregator; None without any.
 
+  Args:
+    aggregator: adds the noise of the run.
+    num_rounds: rounds of the run.
+    declared: schema that the timers of devices enforce, if known. The log counts canaries as
+      devices, so a canary that took part more often would break it, and pass a budget.
+
   Raises:
-    ValueError: if they are not of `fl_dpftrl.auditing`.
+    ValueError: if they are not of `fl_dpftrl.auditing`, or do not fit the run.
   """
   if not isinstance(aggregator, channels.CanaryFactory):
     return None
   found = aggregator.channel.canaries
   if not isinstance(found, canaries_lib.Canaries):
     raise ValueError(f'aggregator must have canaries of an audit, got {type(found).__name__}')
+  if found.schema.num_rounds < num_rounds:
+    raise ValueError(
+      f'aggregator has canaries for {found.schema.num_rounds} rounds, and the run has {num_rounds}'
+    )
+  if found.clip_norm != aggregator.clip_norm:
+    raise ValueError(
+      f'aggregator has clip_norm={aggregator.clip_norm}, and its canaries {found.clip_norm}'
+    )
+  if declared is not None:
+    own, needed = found.schema.within(num_rounds), declared.within(num_rounds)
+    if own.min_sep < needed.min_sep or own.participations > needed.participations:
+      raise ValueError(
+        f'aggregator has canaries of min_sep={own.min_sep}, which take part more often than'
+        f' timers with min_sep={needed.min_sep} allow'
+      )
   return found
 
 

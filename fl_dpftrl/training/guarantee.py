@@ -17,6 +17,7 @@ if TYPE_CHECKING:
   from fl_dpftrl.accounting import Guarantee
   from fl_dpftrl.aggregators import factory  # Loads TensorFlow.
 
+STRATEGY_NAME = 'strategy.json'
 NO_NOISE = 'noise is off (noise_multiplier 0)'
 NOISE_SEED = 'the noise seed was given, so whoever knows it can remove the noise'
 

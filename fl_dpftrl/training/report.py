@@ -21,7 +21,6 @@ from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.reports import privacy
 from fl_dpftrl.training import guarantee, loop, metrics
 
-STRATEGY_NAME = 'strategy.json'
 STATEMENT_NAME = 'privacy.json'
 REPORT_NAME = 'privacy.html'
 MODEL_NAME = 'model.npz'
@@ -166,7 +165,7 @@ def replay_command(
   words = [
     *(description.program, 'replay'),
     f'--log={run.folder / loop.LOG_NAME}',
-    f'--strategy={run.folder / STRATEGY_NAME}',
+    f'--strategy={run.folder / guarantee.STRATEGY_NAME}',
     f'--noise_multiplier={aggregator.noise_multiplier}',
     f'--delta={run.delta}',
   ]

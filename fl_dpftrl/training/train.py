@@ -95,7 +95,7 @@ def train(
   folder, num_rounds = pathlib.Path(folder), int(num_rounds)
   devices = _devices(scenario, aggregator, num_rounds, clients, int(timer_rounds), seed)
   planned, declared = devices.planned_schema(num_rounds), devices.declared_schema(num_rounds)
-  _check_strategy(folder / report.STRATEGY_NAME, aggregator)
+  _check_strategy(folder / guarantee.STRATEGY_NAME, aggregator)
   process_lib.trainable_weights(process)
   learned = process_check.check_process(process, aggregator)
   if not allow_unprotected_state:
@@ -109,7 +109,7 @@ def train(
       aggregator, declared, rounds, void, delta=delta, max_epsilon=max_epsilon, say=say
     )
   get_data = lambda t, ids: [runtime.Later(client_data, (t, str(i))) for i in ids]
-  canaries = canaries_lib.of_aggregator(aggregator)
+  canaries = canaries_lib.of_aggregator(aggregator, num_rounds, declared)
   scores = None
   if canaries is not None:
     canary_ids.check_ids(clients)
@@ -137,8 +137,8 @@ def train(
     for observer in watching:
       observer.start(run)
     folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / report.STRATEGY_NAME).exists():
-      catalogue.save_strategy(folder / report.STRATEGY_NAME, aggregator.strategy, schema=planned)
+    if not (folder / guarantee.STRATEGY_NAME).exists():
+      catalogue.save_strategy(folder / guarantee.STRATEGY_NAME, aggregator.strategy, schema=planned)
     last = loop.run(
       run,
       watching,

@@ -1,5 +1,6 @@
 """Canaries of a run: their places in cohorts, and their scores on disk."""
 
+import dataclasses
 import types
 
 import numpy as np
@@ -50,7 +51,23 @@ def test_the_scores_of_a_round_are_among_its_measurements():
   assert measured['train'] == {'loss': 1.0}
   assert list(measured['canaries'].values()) == CANARIES.scores(4, total).tolist()
   assert canaries.name(3) == 'canaries/3'
-  assert canaries.of_aggregator(factory) is CANARIES and canaries.of_aggregator(AGGREGATOR) is None
+
+
+def test_canaries_must_fit_the_run():
+  factory = channels.CanaryFactory.of(AGGREGATOR, channels.Channel(CANARIES))
+  timers = lambda b: participation.MinSep(num_rounds=12, min_sep=b)
+  assert canaries.of_aggregator(AGGREGATOR, 12, None) is None
+  for declared in (None, timers(1), timers(4)):
+    assert canaries.of_aggregator(factory, 12, declared) is CANARIES
+  with pytest.raises(ValueError, match='min_sep=4, which take part more often .* min_sep=5'):
+    canaries.of_aggregator(factory, 12, timers(5))
+  with pytest.raises(ValueError, match='canaries for 12 rounds, and the run has 13'):
+    canaries.of_aggregator(factory, 13, None)
+  other = channels.CanaryFactory.of(
+    dataclasses.replace(AGGREGATOR, clip_norm=0.5), channels.Channel(CANARIES)
+  )
+  with pytest.raises(ValueError, match='clip_norm=0.5, and its canaries 1.0'):
+    canaries.of_aggregator(other, 12, None)
 
 
 def test_canaries_take_places_of_the_cohort():
