@@ -55,9 +55,19 @@ if TYPE_CHECKING:
   from fl_dpftrl.replaying.replay import replay as replay
   from fl_dpftrl.replaying.runs_file import open_run as open_run
   from fl_dpftrl.replaying.statement import Statement as Statement
+  from fl_dpftrl.schedules import warmup_cooldown as warmup_cooldown
   from fl_dpftrl.simulation.recording import simulate as simulate
   from fl_dpftrl.simulation.scenario import Scenario as Scenario
-  from fl_dpftrl.training import train as train
+  from fl_dpftrl.training.loop import Observer as Observer
+  from fl_dpftrl.training.loop import TrainingRun as TrainingRun
+  from fl_dpftrl.training.observers import EpsilonSoFar as EpsilonSoFar
+  from fl_dpftrl.training.observers import Evaluation as Evaluation
+  from fl_dpftrl.training.observers import Plot as Plot
+  from fl_dpftrl.training.observers import ProgressLine as ProgressLine
+  from fl_dpftrl.training.observers import TensorBoard as TensorBoard
+  from fl_dpftrl.training.process import build_fed_avg as build_fed_avg
+  from fl_dpftrl.training.train import train as train
+  from fl_dpftrl.training.trained import Trained as Trained
   from fl_dpftrl.workloads import Workload as Workload
 
 _HOMES = {
@@ -71,6 +81,8 @@ _HOMES = {
   'Comparison': 'comparison.sweep',
   'CorrelatedNoiseFactory': 'aggregators',
   'Dense': 'families.dense',
+  'EpsilonSoFar': 'training.observers',
+  'Evaluation': 'training.observers',
   'FixedSeparation': 'participation',
   'Guarantee': 'accounting',
   'Guard': 'guarding.guard',
@@ -79,20 +91,27 @@ _HOMES = {
   'LogWriter': 'logs.writer',
   'LowRank': 'families.low_rank',
   'MinSep': 'participation',
+  'Observer': 'training.loop',
   'Plan': 'planning.planner',
+  'Plot': 'training.observers',
   'ProcessCheck': 'aggregators.process_check',
+  'ProgressLine': 'training.observers',
   'PublicBundle': 'bundles.publishing',
   'Scenario': 'simulation.scenario',
   'Stamped': 'families.stamped',
   'Statement': 'replaying.statement',
   'Strategy': 'families.base',
   'StrategyFile': 'catalogue',
+  'TensorBoard': 'training.observers',
+  'Trained': 'training.trained',
+  'TrainingRun': 'training.loop',
   'TreeFull': 'families.tree_full',
   'TreeOnline': 'families.tree_online',
   'Verification': 'bundles.checks',
   'Workload': 'workloads',
   'account': 'accounting',
   'audit': 'auditing',
+  'build_fed_avg': 'training.process',
   'calibrate': 'accounting',
   'check_process': 'aggregators.process_check',
   'compare': 'comparison.sweep',
@@ -105,8 +124,9 @@ _HOMES = {
   'replay': 'replaying.replay',
   'save_strategy': 'catalogue',
   'simulate': 'simulation.recording',
-  'train': 'training',
+  'train': 'training.train',
   'verify': 'bundles.verification',
+  'warmup_cooldown': 'schedules',
   'write_bundle': 'bundles.writing',
   'write_log': 'logs.schema',
   'write_public_bundle': 'bundles.publishing',

@@ -13,7 +13,10 @@ import fl_dpftrl
 from fl_dpftrl.optimization import toeplitz_range
 
 ROOT = pathlib.Path(__file__).parent.parent
-NEED_TENSORFLOW = {'CorrelatedNoiseFactory', 'ProcessCheck', 'check_process', 'runtime', 'train'}
+TENSORFLOW_ROOMS = ('aggregators', 'training')
+NEED_TENSORFLOW = {'runtime'} | {
+  name for name, home in fl_dpftrl._HOMES.items() if home.split('.')[0] in TENSORFLOW_ROOMS
+}
 SCHEMA = fl_dpftrl.MinSep(num_rounds=24, min_sep=6)
 
 

@@ -24,8 +24,8 @@ import tensorflow_federated as tff
 from benchmarks.rounds import cases, noise
 from fl_dpftrl import runtime
 from fl_dpftrl.aggregators import factory
-from fl_dpftrl.learning import process as process_lib
 from fl_dpftrl.noise import snapshots
+from fl_dpftrl.training import process as process_lib
 
 CLIENTS = 4
 STATE, ENGINE, WORKER = 'state: ', 'engine: ', 'worker: '
@@ -71,7 +71,7 @@ def of_tff(name: str, size: int) -> tff.aggregators.UnweightedAggregationFactory
 
 def side(name: str, size: int, folder: str):
   """Returns (process, initial state) of a mechanism, by its name."""
-  build = lambda aggregator: process_lib.build(
+  build = lambda aggregator: process_lib.build_fed_avg(
     model(size), aggregator=aggregator, client_learning_rate=0.1, server_learning_rates=np.ones(1)
   )
   aggregator = of_tff(name, size)

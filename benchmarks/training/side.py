@@ -29,7 +29,7 @@ from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
 from fl_dpftrl import runtime
 from fl_dpftrl.aggregators import factory
 from fl_dpftrl.families import identity
-from fl_dpftrl.learning import process as process_lib
+from fl_dpftrl.training import process as process_lib
 
 _RATE = 0.1
 _NETWORKS = {'lstm': networks.Lstm, 'log_bilinear': networks.LogBilinear}
@@ -135,7 +135,7 @@ def process_and_data(
 ) -> tuple[tff.learning.templates.LearningProcess, dataset.Dataset]:
   """Returns rounds as in experiments: bounded, with noise, and their metrics; and their clients."""
   vocabulary = vocabulary_lib.Vocabulary(tuple(f'w{i}' for i in range(case.num_tokens - 4)))
-  process = process_lib.build(
+  process = process_lib.build_fed_avg(
     model_lib.build(network_of(case), vocabulary, length=cases.LENGTH, seed=0),
     aggregator=factory.CorrelatedNoiseFactory(
       identity.Identity(), noise_multiplier=1e-3, clip_norm=1.0, report_goal=case.clients

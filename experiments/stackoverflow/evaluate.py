@@ -72,7 +72,7 @@ def evaluate(
   dataset = datasets.load_for(hparams)
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   # TensorFlow is slow to load: not before the flags are known to fit the data.
-  from experiments.stackoverflow import exported, model, networks, summary, weights
+  from experiments.stackoverflow import exported, model, networks, report, weights
 
   size = dataset.vocabulary.size
   network = networks.chosen(hparams, size)
@@ -81,7 +81,7 @@ def evaluate(
   else:
     network, found = exported.read(model_path, size, dataset.sequence_length), ()
   rows = {'test': dataset.test, 'validation': dataset.validation}[split]
-  return summary.finite(model.evaluate(network, found, rows, dataset.vocabulary))
+  return report.finite(model.evaluate(network, found, rows, dataset.vocabulary))
 
 
 def read_hparams(folder: pathlib.Path) -> configuration.Hparams:

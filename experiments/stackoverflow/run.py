@@ -9,7 +9,7 @@ from collections.abc import Callable
 from experiments.stackoverflow import configuration, datasets, setting
 from experiments.stackoverflow import machines as machines_lib
 from fl_dpftrl import messages
-from fl_dpftrl.learning import interrupts
+from fl_dpftrl.training import interrupts
 
 
 def run(
@@ -41,15 +41,15 @@ def run(
   dataset = datasets.load_for(hparams)
   if dataset.digest:
     say(f'{dataset.name}: {len(dataset.train_clients)} training clients, digest {dataset.digest}')
-  simulation = setting.simulation(hparams, len(dataset.train_clients))
-  strategy = setting.strategy(hparams, folder, simulation.population.num_devices, say)
+  scenario = setting.scenario(hparams, len(dataset.train_clients))
+  strategy = setting.strategy(hparams, folder, scenario.planned_schema(hparams.num_rounds), say)
   hparams = setting.calibrated(hparams, strategy)
   training = _training()
   training.train(
     hparams,
     folder,
     dataset=dataset,
-    simulation=simulation,
+    scenario=scenario,
     strategy=strategy,
     machines=machines,
     compare_with=compare_with,

@@ -1,23 +1,22 @@
-"""The devices, timers, planned schema and strategy that a run's flags set."""
+"""The devices, timers and strategy that a run's flags set."""
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from experiments.stackoverflow import configuration
 from fl_dpftrl import adaptive_clipping, catalogue, participation
-from fl_dpftrl.accounting import calibration, run_noise
+from fl_dpftrl.accounting import calibration
 from fl_dpftrl.families import base
-from fl_dpftrl.guarding import admission, budget
 from fl_dpftrl.optimization import registry
-from fl_dpftrl.simulation import cohorts, scenario
+from fl_dpftrl.simulation import scenario as scenario_lib
+from fl_dpftrl.training import guarantee
 
-STRATEGY_NAME = 'strategy.json'
 _MECHANISM, _OBJECTIVE = 'blt', 'max'
 
 
-def simulation(hparams: configuration.Hparams, num_clients: int) -> cohorts.Simulation:
-  """The devices, of which number i has the data of client i, and their rounds.
+def scenario(hparams: configuration.Hparams, num_clients: int) -> scenario_lib.Scenario:
+  """Returns the devices, of which number i has the data of client i, and their rounds.
 
   Raises:
     ValueError: if the data have fewer clients than the population, or the
@@ -45,7 +44,7 @@ def simulation(hparams: configuration.Hparams, num_clients: int) -> cohorts.Simu
       ' a round would find too few whose timer has run; a timer of'
       f' {num_devices // hparams.report_goal} would do'
     )
-  return scenario.Scenario(
+  described = scenario_lib.Scenario(
     population=num_devices,
     report_goal=hparams.report_goal,
     timer_hours=hparams.timer_hours,
@@ -58,34 +57,13 @@ def simulation(hparams: configuration.Hparams, num_clients: int) -> cohorts.Simu
       'check_ins_per_hour': hparams.check_ins_per_hour,
       'report_minutes': hparams.report_minutes,
     },
-  ).simulation()
-
-
-def planned_schema(hparams: configuration.Hparams, num_devices: int) -> participation.MinSep:
-  """The participation that a strategy is optimised for, before the run.
-
-  A timer in rounds says what min-sep is. For one in hours it is what the
-  population allows at best, as production systems guess it.
-  """
-  if hparams.timer_hours is not None:
-    min_sep = num_devices // hparams.report_goal
-  else:
-    min_sep = hparams.timer_rounds or 1
-  return participation.MinSep(
-    num_rounds=hparams.num_rounds, min_sep=min(max(min_sep, 1), hparams.num_rounds)
   )
+  # Traces are read once, and what is out of range is named before TensorFlow is loaded.
+  availability = described.simulation().population.availability
+  return dataclasses.replace(described, availability=availability)
 
 
-def declared_schema(hparams: configuration.Hparams) -> participation.MinSep | None:
-  """Returns the schema that the devices' timers enforce, if known in rounds."""
-  if hparams.timer_rounds is None:
-    return None
-  return participation.MinSep(num_rounds=hparams.num_rounds, min_sep=hparams.timer_rounds)
-
-
-def num_rounds(
-  hparams: configuration.Hparams, found: base.Strategy, say: Callable[[str], None]
-) -> int:
+def num_rounds(hparams: configuration.Hparams, found: base.Strategy) -> int:
   """Returns the rounds that the privacy budget allows: all without one.
 
   Raises:
@@ -94,49 +72,38 @@ def num_rounds(
   if hparams.max_epsilon is None:
     return hparams.num_rounds
   try:
-    allowed = budget.Budget(
-      run_noise.RunNoise.of(hparams.num_rounds, found, hparams.noise_multiplier),
-      declared_schema(hparams),
+    return guarantee.allowed_rounds(
+      found,
+      hparams.noise_multiplier,
+      enforced_schema(hparams),
       delta=hparams.delta,
       max_epsilon=hparams.max_epsilon,
-    ).max_rounds
+    )
   except ValueError as error:
     raise ValueError(f'--{error}') from error
-  if allowed < hparams.num_rounds:
-    say(
-      f'--max_epsilon={hparams.max_epsilon:g} allows {allowed} of {hparams.num_rounds} rounds: the'
-      ' run ends there; more --noise_multiplier would allow more'
-    )
-  return allowed
-
-
-def rounds(
-  hparams: configuration.Hparams, given: Iterator[participation.Cohort]
-) -> Iterator[participation.Cohort]:
-  """Yields the cohorts; with a privacy budget, of the devices that keep to the schema."""
-  if hparams.max_epsilon is None:
-    yield from given
-    return
-  gate = admission.Gate(declared_schema(hparams))
-  for cohort in given:
-    admitted = gate.check(cohort.device_ids).device_ids
-    gate.record(admitted)
-    yield cohort._replace(device_ids=admitted)
 
 
 def strategy(
-  hparams: configuration.Hparams, folder: pathlib.Path, num_devices: int, say: Callable[[str], None]
+  hparams: configuration.Hparams,
+  folder: pathlib.Path,
+  schema: participation.MinSep,
+  say: Callable[[str], None],
 ) -> base.Strategy:
-  """The run's strategy: that of the run in the folder, if there is one.
+  """Returns the run's strategy: that of the run in the folder, if there is one.
+
+  Args:
+    hparams: the run's flags.
+    folder: folder of the run.
+    schema: participation that a strategy is optimised for.
+    say: told, in a line, what is optimised.
 
   Raises:
     ValueError: if the file or name is unknown, of another mechanism, or made
       for fewer rounds.
   """
-  path = folder / STRATEGY_NAME
+  path = folder / guarantee.STRATEGY_NAME
   if path.exists():
     return catalogue.load_strategy(path)
-  schema = planned_schema(hparams, num_devices)
   if hparams.strategy is not None:
     found = catalogue.load_strategy(hparams.strategy)
     if hparams.mechanism not in (None, found.family):
@@ -185,19 +152,6 @@ def enforced_schema(hparams: configuration.Hparams) -> participation.MinSep:
   """Returns the participation that timers in rounds, or none, enforce."""
   min_sep = min(hparams.timer_rounds or 1, hparams.num_rounds)
   return participation.MinSep(num_rounds=hparams.num_rounds, min_sep=min_sep)
-
-
-def record_strategy(
-  hparams: configuration.Hparams, folder: pathlib.Path, num_devices: int, found: base.Strategy
-) -> None:
-  """Keeps the run's strategy in its folder, from the first round on."""
-  if not (folder / STRATEGY_NAME).exists():
-    catalogue.save_strategy(
-      folder / STRATEGY_NAME,
-      found,
-      schema=planned_schema(hparams, num_devices),
-      objective=_OBJECTIVE,
-    )
 
 
 def _optimised(

@@ -34,11 +34,11 @@ from absl import app, flags, logging
 from experiments.stackoverflow import configuration, flag_files
 from experiments.stackoverflow import machines as machines_lib
 from fl_dpftrl import files, json_files, messages
-from fl_dpftrl.learning import interrupts
+from fl_dpftrl.training import interrupts
 
 LOCK_NAME = 'lock'
 TEMPORARY_NAME = '.temporary'
-_CHECKPOINTS_NAME = 'checkpoints'  # of `learning.loop`, which is slow to load
+_CHECKPOINTS_NAME = 'checkpoints'  # of `training.loop`, which is slow to load
 _LEAST_BYTES = 4 * 2**20  # of a disk, several times what TensorFlow writes
 # A full disk is no bad input: the run can be resumed once there is room.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -1,43 +1,42 @@
-"""Training of a run: everything put together, trained, and reported."""
+"""Training of a run: its model, data and aggregator, for the one trainer."""
 
 import contextlib
-import dataclasses
-import functools
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+import sys
+from collections.abc import Callable, Iterator
 
-import numpy as np
 import tensorflow as tf
 
+import fl_dpftrl as dpftrl
 from experiments.stackoverflow import (
-  canaries,
   configuration,
   datasets,
   networks,
   optimizers,
-  outcome,
+  report,
   setting,
+  weights,
 )
 from experiments.stackoverflow import machines as machines_lib
 from experiments.stackoverflow import model as model_lib
-from experiments.stackoverflow import monitor as monitor_lib
-from experiments.stackoverflow import noise as noise_lib
-from experiments.stackoverflow import so_far as so_far_lib
-from experiments.stackoverflow import weights as weights_lib
 from fl_dpftrl import runtime, schedules
-from fl_dpftrl.aggregators import factory as factory_lib
-from fl_dpftrl.aggregators import process_check
+from fl_dpftrl.aggregators import canaries as channels
+from fl_dpftrl.auditing import canaries as canaries_lib
+from fl_dpftrl.auditing import one_run
 from fl_dpftrl.families import base
-from fl_dpftrl.learning import interrupts, loop, metrics, numbered
-from fl_dpftrl.learning import process as process_lib
-from fl_dpftrl.logs import metric_names
+from fl_dpftrl.logs import canaries as canary_ids
 from fl_dpftrl.runtime import memory
-from fl_dpftrl.simulation import cohorts
+from fl_dpftrl.simulation import scenario as scenario_lib
+from fl_dpftrl.training import interrupts, loop
+from fl_dpftrl.training import observers as observers_lib
+from fl_dpftrl.training import process as process_lib
 
-METRICS_NAME = 'metrics.csv'
-TENSORBOARD_NAME = 'tensorboard'
+ROWS_NAME = 'rows'
+# Of runs of an earlier release.
+_SERVED_NAME = 'served.json'
+# State is copied in each round; a row of an engine is made while clients train.
+_MOST_STATE_BYTES = 4_000_000
 
 
 def train(
@@ -45,7 +44,7 @@ def train(
   folder: pathlib.Path,
   *,
   dataset: datasets.Dataset,
-  simulation: cohorts.Simulation,
+  scenario: scenario_lib.Scenario,
   strategy: base.Strategy,
   machines: machines_lib.Machines,
   compare_with: pathlib.Path | None,
@@ -60,7 +59,7 @@ def train(
     hparams, folder, machines, compare_with, figures, on_step, interrupt: see
       `run.run`.
     dataset: text of the devices.
-    simulation: the devices and their rounds.
+    scenario: the devices and their rounds.
     strategy: of the noise.
     say: told, in a line, what the user should know.
 
@@ -68,93 +67,231 @@ def train(
     ValueError: for flags that do not fit each other, and where the run in the
       folder cannot go on.
   """
-  num_devices = simulation.population.num_devices
-  num_rounds = setting.num_rounds(hparams, strategy, say)
   network = networks.chosen(hparams, dataset.vocabulary.size)
+  size = networks.num_parameters(network)
   if machines.address is None:
-    _share_processors(4 * networks.num_parameters(network), machines)
-  factory = noise_lib.aggregator(
-    hparams, strategy, networks.num_parameters(network), folder, machines
-  )
-  inserted = canaries.of_run(
+    _share_processors(4 * size, machines)
+  factory = with_canaries(
+    aggregator(hparams, strategy, size, folder, machines),
     hparams,
-    schema=setting.planned_schema(dataclasses.replace(hparams, num_rounds=num_rounds), num_devices),
-    size=networks.num_parameters(network),
+    schema=scenario.planned_schema(setting.num_rounds(hparams, strategy)),
+    size=size,
     clients=dataset.train_clients,
   )
-  if inserted is not None:
-    factory = inserted.factory(factory)
-  trained, learned = federation(hparams, dataset, network, simulation, factory)
-  fixed = process_lib.warning_of_fixed_weights(trained.process)
-  if fixed is not None:
-    say(fixed)
+  process = learning_process(hparams, dataset, network, factory)
   interrupt.check()
+
+  def evaluated(found: tuple, rows: object) -> dict[str, float]:
+    return model_lib.evaluate(network, found, rows, dataset.vocabulary)
+
   with _runtime(machines, hparams.seed, say) as context:
-    # From here on the flags are known to be right.
-    hparams.record(folder)
-    setting.record_strategy(hparams, folder, num_devices, strategy)
-    trained = dataclasses.replace(
-      trained, process=numbered.NumberedProcess(trained.process, context)
-    )
-    if inserted is not None:
-      trained = inserted.federation(trained)
-    # TensorFlow sets no permissions, and what it writes here is unprotected.
-    events = monitor_lib.events_folder(folder / TENSORBOARD_NAME, folder.name)
     interrupt.on_abort(context.stop)
-
-    def step_done(step: str, round_index: int) -> None:
-      on_step(step, round_index)
-      interrupt.check()
-
-    so_far = so_far_lib.SoFar(hparams, strategy)
-    interrupt.check()
-    table = metrics.MetricsTable(folder / METRICS_NAME)
-    monitor = monitor_lib.Monitor(
-      table=table,
-      writer=monitor_lib.event_writer(events, hparams),
-      num_rounds=num_rounds,
-      rounds_per_evaluation=hparams.rounds_per_evaluation,
-      evaluate=lambda weights: model_lib.evaluate(
-        network, weights.trainable, dataset.validation, dataset.vocabulary
+    trained = dpftrl.train(
+      process,
+      factory,
+      folder=folder,
+      num_rounds=hparams.num_rounds,
+      clients=dataset.train_clients,
+      client_data=lambda t, device: datasets.client_dataset(
+        dataset,
+        device,
+        batch_size=hparams.batch_size,
+        max_sentences=hparams.max_sentences,
+        epochs=hparams.client_epochs,
+        seed=(hparams.seed, t),
       ),
-      so_far=so_far,
-      warn=say,
-      status=context.status,
+      scenario=scenario,
+      delta=hparams.delta,
+      max_epsilon=hparams.max_epsilon,
+      evaluate=lambda found: evaluated(found.trainable, dataset.validation),
+      rounds_per_evaluation=hparams.rounds_per_evaluation,
+      observers=[
+        Flags(hparams, on_step, interrupt),
+        observers_lib.EpsilonSoFar(hparams.rounds_per_evaluation, simulated=True),
+        observers_lib.Seconds(),
+        observers_lib.TensorBoard(hparams.to_json()),
+        observers_lib.ProgressLine(hparams.rounds_per_evaluation, stream=sys.stderr),
+      ],
+      bundle=True,
+      description=report.description(hparams, dataset, strategy),
+      context=context,
+      say=say,
     )
-    publish, begin = monitor.publish, monitor.begin
-    if inserted is not None:
-      publish, begin = inserted.publish(publish), inserted.begin(folder, begin)
-    last = loop.run(
-      trained,
-      folder,
-      num_rounds=num_rounds,
-      publish=publish,
-      begin=begin,
-      published=max(table.rounds, default=-1) + 1,
-      log_metadata=outcome.log_metadata(hparams, strategy) | metric_names.metadata(learned.metrics),
-      follow=so_far.follow,
-      on_step=step_done,
-      warn=say,
-    )
-    test = model_lib.evaluate(
-      network, last.state.global_model_weights.trainable, dataset.test, dataset.vocabulary
-    )
+    test = evaluated(trained.model.trainable, dataset.test)
   interrupt.check()
   print(
-    outcome.write(
-      folder,
+    report.write(
+      trained,
       hparams=hparams,
       dataset=dataset,
       strategy=strategy,
-      table=table,
-      last=last,
       test=test,
-      num_devices=num_devices,
-      num_parameters=networks.num_parameters(network),
+      num_devices=scenario.population,
+      num_parameters=size,
       compare_with=compare_with,
-      audit=inserted and inserted.result(strategy, hparams, say),
       figures=figures,
     )
+  )
+
+
+class Flags(loop.Observer):
+  """Records the flags of a run once they are known to be right, and ends it between two steps.
+
+  Args:
+    hparams: flags of the run.
+    on_step: told each step of the training loop as it is completed.
+    interrupt: looked at between the steps.
+  """
+
+  def __init__(
+    self,
+    hparams: configuration.Hparams,
+    on_step: Callable[[str, int], None],
+    interrupt: interrupts.Interrupt,
+  ):
+    self._hparams, self._on_step, self._interrupt = hparams, on_step, interrupt
+
+  def start(self, run):
+    self._interrupt.check()
+    self._hparams.record(run.folder)
+
+  def step(self, run, step, round_index):
+    self._on_step(step, round_index)
+    self._interrupt.check()
+
+
+def aggregator(
+  hparams: configuration.Hparams,
+  strategy: base.Strategy,
+  num_parameters: int,
+  folder: pathlib.Path,
+  machines: machines_lib.Machines = machines_lib.Machines(),
+) -> dpftrl.CorrelatedNoiseFactory:
+  """Returns the run's aggregator, with its noise in TFF's state or made outside it.
+
+  Args:
+    hparams: the run's flags.
+    strategy: strategy of the noise.
+    num_parameters: number of the model's parameters.
+    folder: folder of the run; an engine's snapshots are among its checkpoints.
+    machines: machines of which some may make the rows.
+
+  Raises:
+    ValueError: for flags that do not fit, or a run of an earlier release.
+  """
+  rows_folder = folder / loop.CHECKPOINTS_NAME / ROWS_NAME
+  if (rows_folder / _SERVED_NAME).exists():
+    raise ValueError(
+      f'{rows_folder / _SERVED_NAME}: the noise of this run was made outside the training process,'
+      ' which release 0.1 alone continues; its log can be replayed'
+    )
+  memory_kind = hparams.noise_memory
+  if memory_kind is None:
+    state_bytes = 4 * num_parameters * strategy.memory_copies(hparams.num_rounds)
+    memory_kind = 'engine' if state_bytes > _MOST_STATE_BYTES else 'state'
+  if memory_kind == 'recomputed':
+    raise ValueError('--noise_memory=recomputed is gone: give engine, whose buffers may be a file')
+  if memory_kind == 'state':
+    if machines.noise_machines:
+      raise ValueError('--noise_machines is for noise outside TFF: give --noise_memory=engine too')
+    kept = {'memory': 'state'}
+  else:
+    kept = {
+      'memory': 'engine',
+      'noise_folder': rows_folder,
+      'noise_machines': machines.noise_machines or None,
+    }
+  return dpftrl.CorrelatedNoiseFactory(
+    strategy,
+    noise_multiplier=hparams.noise_multiplier,
+    clip_norm=setting.clip_norm(hparams),
+    report_goal=hparams.report_goal,
+    zeroing_norm=hparams.zeroing_norm,
+    noise_seed=hparams.noise_seed,
+    **kept,
+  )
+
+
+def with_canaries(
+  factory: dpftrl.CorrelatedNoiseFactory,
+  hparams: configuration.Hparams,
+  machines: machines_lib.Machines,
+  *,
+  schema: dpftrl.MinSep,
+  size: int,
+  clients: object,
+) -> dpftrl.CorrelatedNoiseFactory:
+  """Returns the aggregator with the canaries of a run; as it is for a run without.
+
+  Args:
+    factory: the aggregator.
+    hparams, machines: flags of the run.
+    schema: its rounds, and the participation that its timers allow.
+    size: parameters of the model.
+    clients: names of the devices.
+
+  Raises:
+    ValueError: naming --canaries, where they do not fit the run.
+  """
+  number = hparams.canaries
+  if number is None:
+    return factory
+  flag = f'--canaries={number}'
+  if number < canaries_lib.LEAST:
+    raise ValueError(f'{flag} must be at least {canaries_lib.LEAST}')
+  if machines.address is not None:
+    raise ValueError(f'{flag} needs clients in this process: leave --machines out')
+  if hparams.clip_quantile is not None:
+    raise ValueError(f'{flag} needs one clip norm for all rounds: leave --clip_quantile out')
+  if schema.num_rounds > one_run.MOST_ROUNDS:
+    raise ValueError(f'{flag} is for runs of at most {one_run.MOST_ROUNDS} rounds')
+  most = hparams.report_goal // 2 * schema.min_sep
+  if number > most:
+    raise ValueError(
+      f'{flag} would be more than half of a cohort: at most {most} are possible with'
+      f' --report_goal={hparams.report_goal} and a min-sep of {schema.min_sep}'
+    )
+  canary_ids.check_ids(clients)
+  canaries = canaries_lib.Canaries(
+    num_canaries=number, schema=schema, size=size, clip_norm=hparams.clip_norm, seed=hparams.seed
+  )
+  return channels.CanaryFactory.of(factory, channels.Channel(canaries))
+
+
+def learning_process(
+  hparams: configuration.Hparams,
+  dataset: datasets.Dataset,
+  network: networks.Network,
+  factory: dpftrl.CorrelatedNoiseFactory,
+) -> object:
+  """Returns the DP-FedAvg process of a run.
+
+  Raises:
+    ValueError: for flags that do not fit.
+  """
+  start = None
+  if hparams.initial_weights is not None:
+    start = weights.read(hparams.initial_weights, network, flag='initial_weights')
+  model = model_lib.build(
+    network,
+    dataset.vocabulary,
+    length=dataset.sequence_length,
+    seed=hparams.seed,
+    initial_weights=start,
+  )
+  return process_lib.build_fed_avg(
+    model,
+    aggregator=factory,
+    client_learning_rate=hparams.client_learning_rate,
+    client_optimizer=optimizers.client(hparams),
+    server_learning_rates=schedules.warmup_cooldown(
+      hparams.server_learning_rate,
+      hparams.num_rounds,
+      warmup_fraction=hparams.warmup_fraction,
+      cooldown_fraction=hparams.cooldown_fraction,
+    ),
+    server_momentum=hparams.server_momentum,
+    server_optimizer=optimizers.server(hparams),
   )
 
 
@@ -208,66 +345,3 @@ def _runtime(
     except (ImportError, ValueError) as error:
       raise ValueError(f'--machines={machines.address}: {error}') from error
     yield context
-
-
-def federation(
-  hparams: configuration.Hparams,
-  dataset: datasets.Dataset,
-  network: networks.Network,
-  simulation: cohorts.Simulation,
-  factory: factory_lib.CorrelatedNoiseFactory,
-) -> tuple[loop.Federation, process_check.ProcessCheck]:
-  """The devices' data, the DP-FedAvg process that trains on it, and what that learns from them.
-
-  Raises:
-    ValueError: for a process that learns from devices in other ways than by its aggregator.
-  """
-  start = None
-  if hparams.initial_weights is not None:
-    start = weights_lib.read(hparams.initial_weights, network, flag='initial_weights')
-  model = model_lib.build(
-    network,
-    dataset.vocabulary,
-    length=dataset.sequence_length,
-    seed=hparams.seed,
-    initial_weights=start,
-  )
-  process = process_lib.build(
-    model,
-    aggregator=factory,
-    client_learning_rate=hparams.client_learning_rate,
-    client_optimizer=optimizers.client(hparams),
-    server_learning_rates=schedules.warmup_cooldown(
-      hparams.server_learning_rate,
-      hparams.num_rounds,
-      warmup_fraction=hparams.warmup_fraction,
-      cooldown_fraction=hparams.cooldown_fraction,
-    ),
-    server_momentum=hparams.server_momentum,
-    server_optimizer=optimizers.server(hparams),
-  )
-
-  def data_of(round_index: int, device_id: str) -> tf.data.Dataset:
-    return datasets.client_dataset(
-      dataset,
-      device_id,
-      batch_size=hparams.batch_size,
-      max_sentences=hparams.max_sentences,
-      epochs=hparams.client_epochs,
-      seed=(hparams.seed, round_index),
-    )
-
-  def client_data(round_index: int, device_ids: Sequence[Any]) -> list[Any]:
-    return [runtime.Later(data_of, (round_index, str(one))) for one in device_ids]
-
-  devices = np.array(dataset.train_clients)
-  weights = process.get_model_weights.type_signature.result
-  # Most runs burn no row, and this takes a tenth of a short one's time.
-  skip_row = functools.cache(lambda: factory.skip_row(weights.trainable))
-  trained = loop.Federation(
-    process=process,
-    skip_row=lambda state: skip_row()(state),
-    rounds=lambda: setting.rounds(hparams, cohorts.named(simulation.rounds(), devices)),
-    client_data=client_data,
-  )
-  return trained, process_check.check_process(process, factory).require()

@@ -1,23 +1,14 @@
 """Weights of a network as an .npz file: model.npz of a run, or those to start from."""
 
-import io
 import os
-from collections.abc import Sequence
 
 import numpy as np
 
 from experiments.stackoverflow import networks
-from fl_dpftrl import array_files, files, messages
+from fl_dpftrl import array_files, messages
+from fl_dpftrl.training import report
 
-NAME = 'model.npz'
-
-
-def write(path: str | os.PathLike[str], weights: Sequence[np.ndarray]) -> None:
-  """Writes the trainable weights alone: neither noise nor anything of a device."""
-  arrays = {_name(i): np.asarray(weight) for i, weight in enumerate(weights)}
-  content = io.BytesIO()
-  np.savez(content, **arrays)
-  files.write_durably(path, content.getvalue())
+NAME = report.MODEL_NAME
 
 
 def read(
@@ -26,7 +17,7 @@ def read(
   """Returns the weights of a file, which must fit a network.
 
   Args:
-    path: file that `write` wrote.
+    path: model.npz of a run.
     network: the network.
     flag: name of the flag that gave the path, for messages.
 

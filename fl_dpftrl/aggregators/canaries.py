@@ -33,22 +33,22 @@ class Channel:
 
   What a round does at the server must run in this process.
 
-  Args:
+  Attributes:
     canaries: the canaries of the run.
   """
 
   def __init__(self, canaries: Canaries):
-    self._canaries = canaries
+    self.canaries = canaries
     self._scores: dict[int, np.ndarray] = {}
 
   def add(self, row: np.ndarray, total: np.ndarray) -> np.ndarray:
     """Returns the sum of a round with the updates of its canaries."""
-    return total + self._canaries.total(int(row))
+    return total + self.canaries.total(int(row))
 
   def observe(self, divisor: float, row: np.ndarray, released: np.ndarray) -> np.ndarray:
     """Scores what a round released, and returns it unchanged."""
     total = divisor * released.astype(np.float64)
-    self._scores[int(row)] = self._canaries.scores(int(row), total)
+    self._scores[int(row)] = self.canaries.scores(int(row), total)
     return released
 
   def take(self, row: int) -> np.ndarray:

@@ -5,7 +5,7 @@ import math
 import os
 from collections.abc import Mapping
 
-from fl_dpftrl import messages
+from fl_dpftrl import messages, participation
 from fl_dpftrl.simulation import availability as availability_lib
 from fl_dpftrl.simulation import cohorts, population, server, trace_files
 
@@ -76,6 +76,24 @@ class Scenario:
       server=server.Server(report_goal=goal, clients_per_round=chosen, **self.rounds),
       seed=seed,
     )
+
+  def planned_schema(self, num_rounds: int) -> participation.MinSep:
+    """Returns the participation that a strategy is optimised for, before the run.
+
+    A timer in rounds says what min-sep is. For one in hours it is what the population allows at
+    best, as production systems guess it.
+    """
+    if self.timer_hours is not None:
+      min_sep = self.population // self.report_goal
+    else:
+      min_sep = self.timer_rounds or 1
+    return participation.MinSep(num_rounds=num_rounds, min_sep=min(max(min_sep, 1), num_rounds))
+
+  def declared_schema(self, num_rounds: int) -> participation.MinSep | None:
+    """Returns the schema that the timers enforce, if known in rounds."""
+    if self.timer_rounds is None:
+      return None
+    return participation.MinSep(num_rounds=num_rounds, min_sep=self.timer_rounds)
 
   def _timer(self) -> server.Timer:
     if self.timer_hours is None:

@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import types
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ import tensorflow_federated as tff
 from fl_dpftrl import auditing, participation
 from fl_dpftrl.aggregators import canaries, factory
 from fl_dpftrl.families import blt
-from fl_dpftrl.learning import canaried
 
 pytestmark = pytest.mark.tff
 
@@ -63,25 +61,3 @@ def test_sums_hold_canaries_and_nothing_else_changes(memory):
     )
     with pytest.raises(KeyError):
       channel.take(t)
-
-
-def test_the_scores_of_a_round_are_among_its_measurements():
-  channel = canaries.Channel(CANARIES)
-  state = types.SimpleNamespace(
-    aggregator=types.SimpleNamespace(noise=types.SimpleNamespace(row=4))
-  )
-  total = np.zeros(403, np.float32)
-
-  class Process:
-    def initialize(self):
-      return state
-
-    def next(self, state, data):
-      channel.observe(5.0, np.int64(4), total)
-      return tff.learning.templates.LearningProcessOutput(state, {'train': {'loss': 1.0}})
-
-  process = canaried.CanariedProcess(Process(), channel)
-  found = process.next(process.initialize(), []).metrics
-  assert found['train'] == {'loss': 1.0}
-  assert list(found['canaries'].values()) == CANARIES.scores(4, total).tolist()
-  assert canaried.name(3) == 'canaries/3'

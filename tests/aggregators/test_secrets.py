@@ -16,10 +16,10 @@ import tensorflow_federated as tff
 
 from fl_dpftrl import adaptive_clipping
 from fl_dpftrl.aggregators import adaptive, dp_query, factory, placement
-from fl_dpftrl.learning import checkpoints
 from fl_dpftrl.logs import noise_record
 from fl_dpftrl.noise import graph
 from fl_dpftrl.noise import stream as streams
+from fl_dpftrl.training import checkpoints
 from tests import every_family, leaks
 
 pytestmark = pytest.mark.tff

@@ -15,8 +15,8 @@ import time
 import numpy as np
 import pytest
 
-from fl_dpftrl.learning import loop
 from fl_dpftrl.logs import journal
+from fl_dpftrl.training import loop
 from tests.experiments import starts
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from experiments.stackoverflow import (
   configuration,
@@ -18,6 +19,7 @@ from experiments.stackoverflow import (
   networks,
   weights,
 )
+from fl_dpftrl.training import report
 
 pytestmark = pytest.mark.tff
 
@@ -63,7 +65,8 @@ def _folder(tmp_path_factory) -> pathlib.Path:
   hparams = configuration.from_arguments([*FLAGS, '--embedding=4'])
   hparams.record(folder)
   network = networks.chosen(hparams, datasets.load_for(hparams).vocabulary.size)
-  weights.write(folder / weights.NAME, drawn(network))
+  own = tff.learning.models.ModelWeights(drawn(network), ())
+  report.write_model(folder / weights.NAME, own)
   return folder
 
 

@@ -5,8 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from experiments.stackoverflow import configuration, networks, optimizers, weights
+from fl_dpftrl.training import report
 
 pytestmark = pytest.mark.tff
 
@@ -55,7 +57,7 @@ def test_names_are_those_of_the_flags():
 
 def test_weights_are_read_back(tmp_path):
   own = NETWORK.initial_weights(5)
-  weights.write(tmp_path / 'model.npz', own)
+  report.write_model(tmp_path / 'model.npz', tff.learning.models.ModelWeights(own, ()))
   for expected, found in zip(
     own, weights.read(tmp_path / 'model.npz', NETWORK, flag='run'), strict=True
   ):

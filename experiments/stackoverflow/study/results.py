@@ -11,7 +11,7 @@ from typing import Any
 
 from scipy import stats
 
-from experiments.stackoverflow import summary
+from experiments.stackoverflow import report
 from experiments.stackoverflow.study import cells as cells_lib
 from experiments.stackoverflow.study import study_file
 from fl_dpftrl import files, json_files
@@ -124,7 +124,7 @@ def read(
   Raises:
     ValueError: if its summary is not one.
   """
-  path = folder / cells_lib.CELLS_NAME / cell.name / summary.NAME
+  path = folder / cells_lib.CELLS_NAME / cell.name / report.NAME
   if not path.exists():
     reason = (failed or {}).get(cell.name)
     return Result(cell=cell, status=WAITING if reason is None else FAILED, reason=reason or '')

@@ -20,7 +20,7 @@ from multiprocessing import connection
 from typing import Any
 
 from experiments.stackoverflow import machines as machines_lib
-from experiments.stackoverflow import summary
+from experiments.stackoverflow import report
 from experiments.stackoverflow.study import cells as cells_lib
 from fl_dpftrl import files, messages, signals
 
@@ -77,7 +77,7 @@ class Progress:
 
 
 def is_finished(cell: cells_lib.Cell, folder: pathlib.Path) -> bool:
-  return (folder / cells_lib.CELLS_NAME / cell.name / summary.NAME).exists()
+  return (folder / cells_lib.CELLS_NAME / cell.name / report.NAME).exists()
 
 
 def run(

@@ -38,7 +38,7 @@ def schema(hparams: configuration.Hparams, seeds: tuple[int, ...]) -> participat
 def _simulated(hparams: configuration.Hparams) -> participation.MinSep:
   """Returns the tightest schema of the cohorts of a run with these flags."""
   clients = datasets.load_for(hparams).train_clients
-  rounds = setting.simulation(hparams, len(clients)).rounds()
+  rounds = setting.scenario(hparams, len(clients)).simulation().rounds()
   seen = devices.Devices()
   for cohort in itertools.islice(rounds, hparams.num_rounds):
     seen.add(cohort.device_ids)

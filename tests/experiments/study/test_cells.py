@@ -110,7 +110,8 @@ def test_timers_in_hours_are_calibrated_for_the_simulated_cohorts(tmp_path):
   seen = []
   for seed in study.seeds:
     of_seed = dataclasses.replace(hparams, seed=seed)
-    rounds = setting.simulation(of_seed, len(datasets.load_for(of_seed).train_clients)).rounds()
+    num_clients = len(datasets.load_for(of_seed).train_clients)
+    rounds = setting.scenario(of_seed, num_clients).simulation().rounds()
     log = [(t, i) for t, c in zip(range(40), rounds) for i in c.device_ids]
     seen.append(participation.schema_of(*map(np.array, zip(*log)), 40))
   assert 1 < seen[0].min_sep < 40 and seen[0] != seen[1]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fl_dpftrl import files, participation
-from fl_dpftrl.learning import checkpoints, loop
 from fl_dpftrl.logs import schema as log_schema
 from fl_dpftrl.simulation import cohorts, population, server
+from fl_dpftrl.training import checkpoints, loop
 
 pytestmark = pytest.mark.tff
 
@@ -49,6 +49,9 @@ class Process:
   def initialize(self):
     return State(np.zeros(1), np.array([0, 1234]))
 
+  def skip_row(self, aggregator):
+    return skip_row(aggregator)
+
   def next(self, state, data):
     self.sums.append((int(state.aggregator[0]), round(sum(data), 9)))
     model = state.global_model_weights + sum(data) + noise(state.aggregator)
@@ -66,31 +69,33 @@ class Killed(BaseException):
   pass
 
 
-def federation(process: Process, **kwargs) -> loop.Federation:
-  return loop.Federation(
-    process=process,
-    skip_row=skip_row,
+class Watching(loop.Observer):
+  """Keeps what was released, and tells a function each step."""
+
+  def __init__(self, on_step):
+    self.on_step, self.published = on_step, {}
+
+  def step(self, run, step, round_index):
+    assert run.log.num_rounds > round_index
+    self.on_step(step, round_index)
+
+  def released(self, run, checkpoint):
+    self.published[checkpoint.num_rounds] = checkpoint
+
+
+def run(folder, process=None, *, on_step=lambda step, t: None, observers=(), **kwargs):
+  watching, warnings = Watching(on_step), []
+  training = loop.TrainingRun(
+    folder=folder,
+    num_rounds=NUM_ROUNDS,
+    process=process or Process(),
     rounds=lambda: cohorts.named(SIMULATION.rounds(), DEVICES),
     client_data=lambda t, ids: [t + len(i) + int(i[-1]) / 10 for i in ids],
+    say=warnings.append,
     **kwargs,
   )
-
-
-def run(folder, process=None, *, on_step=lambda step, t: None, **kwargs):
-  published, warnings = {}, []
-
-  def publish(checkpoint):
-    published[checkpoint.num_rounds] = checkpoint
-
-  last = loop.run(
-    federation(process or Process(), **kwargs),
-    folder,
-    num_rounds=NUM_ROUNDS,
-    publish=publish,
-    on_step=on_step,
-    warn=warnings.append,
-  )
-  return last, published, warnings
+  last = loop.run(training, [*observers, watching])
+  return last, watching.published, warnings
 
 
 def kill_at(step: str, round_index: int):
@@ -128,13 +133,30 @@ def test_steps_come_in_the_order_of_the_protocol(tmp_path):
   assert steps == [(t, step) for t in range(NUM_ROUNDS) for step in STEPS]
 
 
+def test_measurements_reach_all_observers_and_earlier_checkpoints(tmp_path):
+  class Doubled(loop.Observer):
+    def measure(self, run, checkpoint):
+      return {'doubled': 2 * checkpoint.num_rounds}
+
+  class Restoring(loop.Observer):
+    def begin(self, run, latest, earlier):
+      self.earlier = [(c.num_rounds, c.measurements.get('doubled')) for c in earlier]
+
+  _, published, _ = run(tmp_path, observers=[Doubled()])
+  assert published[0].measurements == {}  # Nothing was released yet.
+  assert [c.measurements['doubled'] for n, c in published.items() if n] == [2, 4, 6, 8, 10, 12]
+  restoring = Restoring()
+  run(tmp_path, observers=[restoring, Doubled()])
+  assert restoring.earlier == [(5, 10), (4, 8)]
+
+
 def test_a_cohort_is_in_the_log_before_its_data_are_used(tmp_path):
-  class Watching(Process):
+  class Reading(Process):
     def next(self, state, data):
       assert len(log_rows(tmp_path)) == state.aggregator[0] + 1
       return super().next(state, data)
 
-  run(tmp_path, Watching())
+  run(tmp_path, Reading())
 
 
 def test_a_result_is_used_only_after_it_is_stored_and_marked(tmp_path):

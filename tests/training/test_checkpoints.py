@@ -5,7 +5,7 @@ import stat
 import numpy as np
 import pytest
 
-from fl_dpftrl.learning import checkpoints
+from fl_dpftrl.training import checkpoints
 
 pytestmark = pytest.mark.tff
 

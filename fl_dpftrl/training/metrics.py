@@ -1,21 +1,67 @@
-"""Measurements of a run: one row a round, as CSV and for TensorBoard."""
+"""Measurements of a run: one row a round, as a CSV file and as arrays."""
 
-import contextlib
 import csv
-import errno
+import dataclasses
 import io
 import math
 import os
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from fl_dpftrl import files
 
+NAME = 'metrics.csv'
 _ROUND = 'round'
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class History:
+  """Measurements of a run by round.
+
+  Attributes:
+    rounds: int64 [num_rows], the rounds whose results were used.
+    measured: name → round → number, for the rounds that have one; it may be NaN or infinite.
+  """
+
+  rounds: np.ndarray
+  measured: Mapping[str, Mapping[int, float]]
+
+  @property
+  def columns(self) -> dict[str, np.ndarray]:
+    """Name → float64 [num_rows], NaN where a round has no number."""
+    return {name: self[name] for name in self.measured}
+
+  def __getitem__(self, name: str) -> np.ndarray:
+    """Returns a column; KeyError naming those that exist."""
+    if name not in self.measured:
+      raise KeyError(f'{name!r} is no column; they are {", ".join(self.measured)}')
+    by_round = self.measured[name]
+    return np.array([by_round.get(r, math.nan) for r in self.rounds.tolist()])
+
+  def column(self, name: str) -> dict[int, float]:
+    """Returns round → number of a column; nothing for a name that was not measured."""
+    return dict(self.measured.get(name, {}))
+
+  def first_not_finite(self) -> int | None:
+    """Returns the first round with a NaN or infinity; None if there is none."""
+    rounds = [r for by in self.measured.values() for r, v in by.items() if not math.isfinite(v)]
+    return min(rounds, default=None)
+
+  def __repr__(self) -> str:
+    return f'History({len(self.rounds)} rounds of {", ".join(self.measured)})'
+
+  def to_pandas(self) -> Any:
+    """Returns a pandas DataFrame with a row a round.
+
+    Raises:
+      ImportError: if pandas is not installed.
+    """
+    import pandas
+
+    return pandas.DataFrame(self.columns, index=pandas.Index(self.rounds, name=_ROUND))
 
 
 class MetricsTable:
@@ -42,24 +88,15 @@ class MetricsTable:
   def rounds(self) -> list[int]:
     return sorted(self._rows)
 
-  def column(self, name: str) -> dict[int, float]:
-    """Round → value, for the rounds that have one."""
-    return {
-      r: float(self._rows[r][name])
-      for r in self.rounds
-      if self._rows[r].get(name) not in (None, '')
-    }
-
-  def first_not_finite(self) -> int | None:
-    """The first round with a NaN or infinity; None if there is none."""
+  def history(self) -> History:
+    """Returns the numbers of all rounds."""
+    measured: dict[str, dict[int, float]] = {}
     for r in self.rounds:
-      for text in self._rows[r].values():
-        try:
-          if not math.isfinite(float(text)):
-            return r
-        except (TypeError, ValueError):
-          continue  # Text, or nothing.
-    return None
+      for name, text in self._rows[r].items():
+        value = _number(text)
+        if name != _ROUND and value is not None:
+          measured.setdefault(name, {})[r] = value
+    return History(np.array(self.rounds, dtype=np.int64), measured)
 
   def put(self, round_index: int, values: dict[str, float | int | str]) -> None:
     self._rows[round_index] = {
@@ -99,38 +136,16 @@ class MetricsTable:
     files.write_durably(self.path, text.getvalue().encode(), private=True)
 
 
-def write_tensorboard(
-  writer: tf.summary.SummaryWriter, round_index: int, values: dict[str, float | int | str]
-) -> None:
-  """Adds the numbers among a round's values to TensorBoard's event file."""
-  with events_written():
-    with writer.as_default(step=round_index):
-      for name, value in values.items():
-        if isinstance(value, (int, float)):
-          tf.summary.scalar(name, value)
-    writer.flush()
-
-
-@contextlib.contextmanager
-def events_written(path: str | os.PathLike[str] = "TensorBoard's event file") -> Iterator[None]:
-  """Makes an OSError of each error with which TensorFlow fails to write events.
-
-  Args:
-    path: file or folder that the error names.
-
-  Raises:
-    OSError: with errno ENOSPC where there is no room.
-  """
+def _number(text: str | None) -> float | None:
+  """Returns the number of a cell; None for text, or nothing."""
   try:
-    yield
-  except (tf.errors.ResourceExhaustedError, tf.errors.OutOfRangeError) as error:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
-  except tf.errors.OpError as error:
-    raise OSError(f'{path}: {error.message}') from error
+    return float(text or '')
+  except ValueError:
+    return None
 
 
 def flatten(measurements: Mapping[str, Any], prefix: str = '') -> dict[str, float]:
-  """A learning process's nested measurements as scalars named by their path."""
+  """Returns a learning process's nested measurements as scalars named by their path."""
   flat = {}
   for name, value in measurements.items():
     if isinstance(value, Mapping):

@@ -13,13 +13,13 @@ import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl import participation, runtime
-from fl_dpftrl.learning import loop
+from fl_dpftrl.training import loop
 from tests import leaks, pages
 from tests.runtime import small_processes
 
 pytestmark = [pytest.mark.tff, pytest.mark.slow]
 
-EXAMPLES = pathlib.Path(__file__).parent.parent / 'examples'
+EXAMPLES = pathlib.Path(__file__).parents[2] / 'examples'
 
 
 def run(name, folder, monkeypatch, capsys):

@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 from fl_dpftrl import schedules
 from fl_dpftrl.aggregators import factory
 from fl_dpftrl.families import identity
-from fl_dpftrl.learning import process as process_lib
+from fl_dpftrl.training import process as process_lib
 
 pytestmark = [pytest.mark.tff, pytest.mark.usefixtures('in_process')]
 
@@ -73,7 +73,7 @@ def by_hand(momentum: float, rates: np.ndarray, clip_norm: float) -> np.ndarray:
 @pytest.mark.parametrize('momentum, clip_norm', [(0.95, 0.05), (0.0, 1e6)])
 def test_equals_the_steps_by_hand(momentum, clip_norm):
   rates = schedules.warmup_cooldown(0.7, NUM_ROUNDS, warmup_fraction=0.4, cooldown_fraction=0.4)
-  process = process_lib.build(
+  process = process_lib.build_fed_avg(
     linear_model(),
     aggregator=factory.CorrelatedNoiseFactory(
       identity.Identity(), noise_multiplier=0.0, clip_norm=clip_norm, report_goal=3
@@ -104,7 +104,7 @@ def test_equals_the_steps_by_hand(momentum, clip_norm):
 )
 def test_bad_arguments_are_named(arguments, named):
   with pytest.raises(ValueError, match=named):
-    process_lib.build(
+    process_lib.build_fed_avg(
       linear_model(),
       **{
         'aggregator': None,
@@ -125,7 +125,7 @@ def test_initial_weights_that_no_graph_holds_are_refused():
     input_spec=ELEMENT,
   )
   with pytest.raises(ValueError, match='initial weights have 2.40 GB.* VariableModel') as error:
-    process_lib.build(
+    process_lib.build_fed_avg(
       model,
       aggregator=factory.CorrelatedNoiseFactory(
         identity.Identity(), noise_multiplier=0.0, clip_norm=1.0, report_goal=3

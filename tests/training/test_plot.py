@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 import pytest
 
-from experiments.stackoverflow import plot
+from fl_dpftrl.training import plot
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,18 @@
-"""DP-FedAvg with a FedSGDM server as a TFF learning process."""
+"""Learning processes: DP-FedAvg with a FedSGDM server, and any process as a run uses it."""
 
+import functools
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+
+from fl_dpftrl import runtime
+from fl_dpftrl.aggregators import canaries, factory
+
+SCORES = 'canaries'
+"""Prefix of the scores of canaries among the measurements of a round."""
 
 # Of protobuf messages, with room for the rest of the graph.
 MAX_CONSTANT_BYTES = 2_100_000_000
@@ -15,7 +22,7 @@ Model: TypeAlias = (
 )
 
 
-def build(
+def build_fed_avg(
   model: Model,
   *,
   aggregator: tff.aggregators.UnweightedAggregationFactory,
@@ -75,6 +82,87 @@ def build(
     # On CPUs a client takes a third of the time that DATASET_REDUCE takes.
     loop_implementation=tff.learning.LoopImplementation.DATASET_ITERATOR,
   )
+
+
+class RoundProcess:
+  """A learning process whose rounds are numbered by their noise rows.
+
+  Clients draw by the number of the round. So a round that is repeated, or comes after the run was
+  resumed, draws the same for its clients. Where the sums hold canaries, the measurements of a
+  round hold their scores, so that the training loop stores them with the round's result.
+
+  Args:
+    process: learning process that was built with the aggregator as its model_aggregator.
+    aggregator: adds the noise. The guarantee is computed from it.
+    context: runs the rounds.
+
+  Raises:
+    ValueError: for a process without a model, such as k-means.
+  """
+
+  def __init__(
+    self,
+    process: tff.learning.templates.LearningProcess,
+    aggregator: factory.CorrelatedNoiseFactory,
+    context: runtime.InProcessContext,
+  ):
+    self._process, self._aggregator, self._context = process, aggregator, context
+    self._trainable = trainable_weights(process)
+    # Most runs burn no row, and this takes a tenth of a short one's time.
+    self._skip_row = functools.cache(lambda: aggregator.skip_row(self._trainable))
+    self._channel = aggregator.channel if isinstance(aggregator, canaries.CanaryFactory) else None
+
+  def initialize(self) -> Any:
+    """Returns the first state.
+
+    Raises:
+      ValueError: if its noise has other parameters than the aggregator.
+    """
+    state = self._process.initialize()
+    noise = getattr(getattr(state, 'aggregator', None), 'noise', None)
+    own = getattr(noise, 'parameters', None)
+    expected = self._aggregator.parameters(self._trainable)
+    if own is None or any(np.asarray(a).item() != b for a, b in zip(own, expected)):
+      raise ValueError(
+        'process must be built with the aggregator as its model_aggregator: its noise has'
+        ' another strategy, seed, noise_multiplier or clip_norm'
+      )
+    return state
+
+  def next(self, state: Any, data: Any) -> tff.learning.templates.LearningProcessOutput:
+    """Computes the round of the state's noise row."""
+    row = int(state.aggregator.noise.row)
+    with self._context.numbered(row):
+      output = self._process.next(state, data)
+    if self._channel is None:
+      return output
+    scores = {str(i): float(score) for i, score in enumerate(self._channel.take(row))}
+    return output._replace(metrics={**output.metrics, SCORES: scores})
+
+  def skip_row(self, state: Any) -> Any:
+    """Returns the aggregator state after one more noise row."""
+    return self._skip_row()(state)
+
+  def weights(self, state: Any) -> Any:
+    """Returns the model's weights in a state, as `get_model_weights` gives them."""
+    return self._process.get_model_weights(state)
+
+
+def trainable_weights(process: Any) -> Any:
+  """Returns the type of the model's trainable weights.
+
+  Raises:
+    ValueError: for a process without a model, such as k-means.
+  """
+  weights = getattr(process, 'get_model_weights', None)
+  model = getattr(getattr(weights, 'type_signature', None), 'result', None)
+  trainable = getattr(model, 'trainable', None)
+  if trainable is None:
+    raise ValueError(
+      'process must be a learning process whose get_model_weights gives trainable weights, as'
+      f" federated averaging has, got {type(process).__name__}: run others' rounds with a Guard"
+    )
+  return trainable
 
 
 def warning_of_fixed_weights(process: tff.learning.templates.LearningProcess) -> str | None:

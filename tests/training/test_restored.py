@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from fl_dpftrl.learning import checkpoints, loop
 from fl_dpftrl.logs import schema as log_schema
 from fl_dpftrl.logs import writer as writer_lib
 from fl_dpftrl.simulation import cohorts, population, server
+from fl_dpftrl.training import checkpoints, loop
 
 pytestmark = pytest.mark.tff
 
@@ -55,6 +55,9 @@ class Process:
   def initialize(self):
     return State(np.zeros(4), AggregatorState(Noise(np.array(0))))
 
+  def skip_row(self, aggregator):
+    return skip_row(aggregator)
+
   def next(self, state, data):
     row = int(state.aggregator.noise.row)
     noise = np.random.default_rng([7, row]).normal(size=4)
@@ -76,27 +79,22 @@ class Run:
   def train(self, *, change=0.0, stop_at=None, published=0):
     sums = {}
 
-    def on_step(*now):
-      if now[0] == 'released' and now[1] in sums:
-        self.released[now[1]].add(sums[now[1]])
-      if now == stop_at:
-        raise Stopped
+    class Steps(loop.Observer):
+      def step(_, run, *now):
+        if now[0] == 'released' and now[1] in sums:
+          self.released[now[1]].add(sums[now[1]])
+        if now == stop_at:
+          raise Stopped
 
-    federation = loop.Federation(
+    training = loop.TrainingRun(
+      folder=self.folder,
+      num_rounds=NUM_ROUNDS,
       process=Process(sums),
-      skip_row=skip_row,
       rounds=SIMULATION.rounds,
       client_data=lambda t, ids: [t + int(i) / 10 + change for i in ids],
+      say=self.warnings.append,
     )
-    return loop.run(
-      federation,
-      self.folder,
-      num_rounds=NUM_ROUNDS,
-      on_step=on_step,
-      publish=lambda _: None,
-      published=published,
-      warn=self.warnings.append,
-    )
+    return loop.run(training, [Steps()], published=published)
 
 
 @pytest.fixture(name='run')

@@ -8,8 +8,8 @@ import pytest
 
 from fl_dpftrl import sealed
 from fl_dpftrl.families import blt
-from fl_dpftrl.learning import checkpoints
 from fl_dpftrl.noise import ahead, rows, snapshots
+from fl_dpftrl.training import checkpoints
 
 pytestmark = pytest.mark.tff
 

@@ -1,6 +1,8 @@
 """Plot of a run: what the model learnt, and what it cost in privacy."""
 
 import os
+from collections.abc import Mapping
+from typing import Any
 
 import matplotlib
 
@@ -17,54 +19,56 @@ def accuracy_plot(
   path: str | os.PathLike[str],
   *,
   title: str,
-  accuracy: dict[int, float],
-  epsilon: dict[int, float],
-  days: dict[int, float],
-  baseline: float,
-  test_accuracy: float,
+  accuracy: Mapping[int, float],
+  epsilon: Mapping[int, float],
+  days: Mapping[int, float],
   delta: float,
+  baseline: float | None = None,
+  test_accuracy: float | None = None,
   without_noise: float | None = None,
+  label: str = 'accuracy',
 ) -> None:
-  """Draws accuracy, and ε where there is one, against rounds and against days.
+  """Draws accuracy, and ε where there is one, against rounds and, where known, against days.
 
   Args:
     path: path of the image, whose suffix says its kind: .png, .svg or .pdf.
     title: one line.
     accuracy: round → validation accuracy after it.
     epsilon: round → ε of the log up to it; empty without a guarantee.
-    days: round → simulated days up to its close.
-    baseline: test accuracy of the best constant prediction.
-    test_accuracy: of the final model.
+    days: round → simulated days up to its close; empty if not simulated.
     delta: at which ε is stated.
+    baseline: test accuracy of the best constant prediction, where known.
+    test_accuracy: test accuracy of the final model, where known.
     without_noise: test accuracy of the same run without noise, where known.
+    label: name of the accuracy, on its axis.
   """
+  percent = lambda value: None if value is None else 100 * value
+  places: list[tuple[str, Mapping[int, float]]] = [('rounds', {r: r + 1 for r in accuracy})]
+  if days:
+    places.append(('simulated days', days))
   figure, axes = plt.subplots(
     2 if epsilon else 1,
-    2,
+    len(places),
     sharex='col',
     sharey='row',
-    figsize=(11, 6.4 if epsilon else 4.4),
+    figsize=(5.5 * len(places), 6.4 if epsilon else 4.4),
     height_ratios=(3, 2) if epsilon else None,
     squeeze=False,
     layout='constrained',
   )
   figure.suptitle(title, x=0.01, ha='left')
-  of_rounds = {r: r + 1 for r in accuracy}
-  for column, places, label in (
-    (axes[:, 0], of_rounds, 'rounds'),
-    (axes[:, 1], days, 'simulated days'),
-  ):
+  for column, (name, place) in zip(axes.T, places, strict=True):
     _accuracy(
       column[0],
-      {places[r]: 100 * a for r, a in accuracy.items()},
-      baseline=100 * baseline,
-      test=100 * test_accuracy,
-      without_noise=None if without_noise is None else 100 * without_noise,
+      {place[r]: 100 * a for r, a in accuracy.items()},
+      baseline=percent(baseline),
+      test=percent(test_accuracy),
+      without_noise=percent(without_noise),
     )
     if epsilon:
       column[1].plot(
-        [places[r] for r in epsilon],
-        list(epsilon.values()),
+        [place[r] for r in epsilon if r in place],
+        [e for r, e in epsilon.items() if r in place],
         # It jumps where a device returns: up to the next known value, at most that.
         drawstyle='steps-pre',
         color=_ORANGE,
@@ -74,11 +78,11 @@ def accuracy_plot(
     for axis in column:
       axis.grid(alpha=0.3)
       axis.spines[['top', 'right']].set_visible(False)
-    column[-1].set_xlabel(label)
+    column[-1].set_xlabel(name)
     column[-1].set_xlim(left=0)
-  axes[0, 0].set_ylabel('next-word accuracy (%)')
+  axes[0, 0].set_ylabel(f'{label} (%)')
   axes[0, 0].set_ylim(bottom=0)
-  axes[0, 1].legend(loc='lower right', framealpha=0.95, edgecolor='none')
+  axes[0, -1].legend(loc='lower right', framealpha=0.95, edgecolor='none')
   if epsilon:
     axes[1, 0].set_ylabel(f'ε so far at δ = {rounding.exact(delta)}')
     axes[1, 0].set_ylim(0, 1.1 * max(epsilon.values()))
@@ -88,9 +92,14 @@ def accuracy_plot(
 
 
 def _accuracy(
-  axis, accuracy: dict[float, float], *, baseline: float, test: float, without_noise: float | None
+  axis: Any,
+  accuracy: Mapping[float, float],
+  *,
+  baseline: float | None,
+  test: float | None,
+  without_noise: float | None,
 ) -> None:
-  """Percentages by what they are drawn against."""
+  """Draws percentages by what they are drawn against."""
   axis.plot(
     list(accuracy),
     list(accuracy.values()),
@@ -99,9 +108,10 @@ def _accuracy(
     markersize=3,
     label='validation accuracy',
   )
-  axis.axhline(
-    baseline, color=_GREY, linestyle='--', label=f'unigram baseline, test: {baseline:.2f} %'
-  )
+  if baseline is not None:
+    axis.axhline(
+      baseline, color=_GREY, linestyle='--', label=f'unigram baseline, test: {baseline:.2f} %'
+    )
   if without_noise is not None:
     axis.axhline(
       without_noise,
@@ -109,7 +119,7 @@ def _accuracy(
       linestyle=':',
       label=f'same run without noise, test: {without_noise:.2f} %',
     )
-  if accuracy:
+  if accuracy and test is not None:
     axis.plot(
       list(accuracy)[-1],
       test,

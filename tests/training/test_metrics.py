@@ -1,11 +1,13 @@
 import collections
 import os
 import stat
+import sys
+import types
 
 import numpy as np
 import pytest
 
-from fl_dpftrl.learning import metrics
+from fl_dpftrl.training import metrics
 
 pytestmark = pytest.mark.tff
 
@@ -16,8 +18,8 @@ def test_rows_are_by_round_and_columns_by_first_appearance(tmp_path):
   table.put(1, {'loss': 0.1 + 0.2})
   table.put(0, {'loss': 1.5, 'accuracy': 0.25})
   assert path.read_text() == ('round,loss,accuracy\n0,1.5,0.25\n1,0.30000000000000004,\n')
-  assert metrics.MetricsTable(path).column('accuracy') == {0: 0.25}
-  assert metrics.MetricsTable(path).column('loss')[1] == 0.1 + 0.2
+  assert metrics.MetricsTable(path).history().column('accuracy') == {0: 0.25}
+  assert metrics.MetricsTable(path).history().column('loss')[1] == 0.1 + 0.2
 
 
 def test_a_round_is_replaced_and_others_dropped(tmp_path):
@@ -28,7 +30,7 @@ def test_a_round_is_replaced_and_others_dropped(tmp_path):
   again = metrics.MetricsTable(path)
   again.put(2, {'loss': 9.0})
   again.keep_only({0, 2})
-  assert metrics.MetricsTable(path).column('loss') == {0: 0.0, 2: 9.0}
+  assert metrics.MetricsTable(path).history().column('loss') == {0: 0.0, 2: 9.0}
 
 
 def test_another_file_is_refused_with_its_line(tmp_path):
@@ -68,7 +70,7 @@ def test_a_truncated_table_has_whole_rows_alone(tmp_path, cut):
   again = metrics.MetricsTable(path)
   lines = content[:-cut].count(b'\n')
   assert again.rounds == list(range(max(lines - 1, 0)))
-  assert set(again.column('loss').values()) <= {0.125}
+  assert set(again.history().column('loss').values()) <= {0.125}
 
 
 @pytest.mark.parametrize('content', [b'\xff\n1\n', b'round\n"1\n2\n', b'a\n1\n'])
@@ -82,7 +84,25 @@ def test_what_is_no_table_is_refused_with_its_name(tmp_path, content):
 def test_the_first_round_that_is_not_finite(tmp_path):
   table = metrics.MetricsTable(tmp_path / 'metrics.csv')
   table.put(0, {'loss': 0.5, 'name': 'text'})
-  assert table.first_not_finite() is None
+  assert table.history().first_not_finite() is None
   table.put(1, {'loss': float('inf')})
   table.put(2, {'loss': float('nan')})
-  assert table.first_not_finite() == 1
+  assert table.history().first_not_finite() == 1
+
+
+def test_a_history_has_arrays_and_a_data_frame(tmp_path, monkeypatch):
+  table = metrics.MetricsTable(tmp_path / 'metrics.csv')
+  table.put(0, {'loss': 0.5, 'name': 'text'})
+  table.put(2, {'loss': float('inf'), 'accuracy': 0.25})
+  history = table.history()
+  assert history.rounds.tolist() == [0, 2] and list(history.columns) == ['loss', 'accuracy']
+  np.testing.assert_array_equal(history['accuracy'], [np.nan, 0.25])
+  assert repr(history) == 'History(2 rounds of loss, accuracy)'
+  with pytest.raises(KeyError, match="'losses' is no column; they are loss, accuracy"):
+    history['losses']
+  # A stand-in, as the lock has no pandas.
+  pandas = types.SimpleNamespace(DataFrame=lambda columns, index: (columns, index))
+  pandas.Index = lambda values, name: (name, list(values))
+  monkeypatch.setitem(sys.modules, 'pandas', pandas)
+  columns, index = history.to_pandas()
+  assert index == ('round', [0, 2]) and columns['loss'].tolist() == [0.5, float('inf')]

@@ -8,7 +8,7 @@ import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
 from fl_dpftrl.guarding import guard as guard_lib
-from fl_dpftrl.learning import guarded
+from fl_dpftrl.guarding import tff as guarding_tff
 from tests.runtime import small_processes
 
 ROUNDS = 3
@@ -47,7 +47,7 @@ class Train:
     )
     weights = process.get_model_weights.type_signature.result
     data = dict(zip(IDS, small_processes.clients()))
-    self.process, self.source = guarded.guarded(
+    self.process, self.source = guarding_tff.guarded(
       process,
       self.guard,
       candidates=lambda t, k: IDS,
@@ -110,6 +110,6 @@ def test_a_program_goes_on_from_its_state_and_its_log(tmp_path):
 
 def test_burning_needs_a_way_to_skip():
   with pytest.raises(ValueError, match='skip_row is needed'):
-    guarded.guarded(
+    guarding_tff.guarded(
       None, types.SimpleNamespace(on_repeat='burn'), candidates=None, client_data=None
     )

@@ -1,0 +1,316 @@
+"""The plot and summary of a finished run, beside the trainer's report."""
+
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from experiments.stackoverflow import configuration, datasets
+from fl_dpftrl import digests, files, json_files, messages, rounding
+from fl_dpftrl.accounting import privacy_loss
+from fl_dpftrl.families import base
+
+if TYPE_CHECKING:
+  from fl_dpftrl.training import report, train  # Load TensorFlow.
+
+NAME = 'summary.json'
+_LONGEST = 1000  # characters of a line
+_FLAGS = (
+  'dataset',
+  'noise_multiplier',
+  'clip_norm',
+  'clip_quantile',
+  'clip_rounds',
+  'report_goal',
+  'client_optimizer',
+  'client_learning_rate',
+  'server_optimizer',
+  'server_learning_rate',
+  'server_momentum',
+  'seed',
+)
+
+
+def description(
+  hparams: configuration.Hparams, dataset: datasets.Dataset, strategy: base.Strategy
+) -> 'report.Description':
+  """Returns what the report of a run says beyond its log."""
+  from fl_dpftrl.training import report
+
+  program = pathlib.Path(sys.executable).with_name('fl-dpftrl')
+  return report.Description(
+    dataset=f'{hparams.dataset}: {dataset.licence}',
+    unit=dataset.unit,
+    strategy=hparams.strategy or f'{strategy.family}, optimised',
+    deployment_report_goal=hparams.deployment_report_goal,
+    program=os.path.relpath(program) if program.exists() else 'fl-dpftrl',
+    counts=True,
+    short_rounds=False,
+  )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outcome:
+  """Everything about a finished run that its plot and summary say.
+
+  Attributes:
+    trained: the trained model, its statement and metrics.
+    hparams: flags of the run.
+    dataset: text of the devices.
+    strategy: strategy of the noise.
+    num_devices: devices that could take part.
+    num_parameters: parameters of the model.
+    test: metrics of the final model on test data.
+    compare_with: folder of the same run without noise; None if it is not known.
+    figures: kind of the plot.
+  """
+
+  trained: 'train.Trained'
+  hparams: configuration.Hparams
+  dataset: datasets.Dataset
+  strategy: base.Strategy
+  num_devices: int
+  num_parameters: int
+  test: Mapping[str, float]
+  compare_with: pathlib.Path | None
+  figures: str = 'png'
+
+  @property
+  def diverged_since(self) -> int | None:
+    """The first round with a measurement that is not finite; None without one.
+
+    Where only the test measurements are not finite, it is the last round.
+    """
+    first = self.trained.history.first_not_finite()
+    if first is None and not all(map(math.isfinite, self.test.values())):
+      first = max(self.trained.history.rounds.tolist(), default=0)
+    return first
+
+
+def write(trained: 'train.Trained', **facts: Any) -> str:
+  """Writes the plot and summary.json; returns a summary for people.
+
+  Args:
+    trained: the trained model.
+    **facts: the other facts of an `Outcome`.
+  """
+  from fl_dpftrl.comparison import style  # Loads matplotlib.
+
+  outcome = Outcome(trained=trained, **facts)
+  stated = trained.statement
+  without_noise = _without_noise(outcome)
+  trained.plot(
+    trained.folder / f'accuracy.{outcome.figures}',
+    title=(
+      f'{style.plain(outcome.dataset.name)}: {outcome.strategy.family}, σ ='
+      f' {rounding.up(outcome.hparams.noise_multiplier)}, n ='
+      f' {stated.num_rounds}, k = {stated.max_participations},'
+      f' b = {stated.min_sep}'
+    ),
+    label='next-word accuracy',
+    baseline=outcome.dataset.unigram_accuracy,
+    test_accuracy=outcome.test['accuracy'],
+    without_noise=None if isinstance(without_noise, str) else without_noise,
+  )
+  text = json.dumps(content(outcome), indent=2, allow_nan=False, default=str)
+  files.write_durably(trained.folder / NAME, (text + '\n').encode(), private=True)
+  return _summary(outcome)
+
+
+def content(outcome: Outcome) -> dict[str, Any]:
+  """Returns the content of summary.json: all about a run that a table of runs needs.
+
+  Returns:
+    Values for JSON. `rho` and `epsilon` are those that the log proves in the
+    worst case, null without a guarantee; `declared` has those of the schema
+    that the timers enforce. `last_clip_norm` is that of the last round. `seconds` is the sum
+    over rounds, with evaluation.
+  """
+  hparams, trained = outcome.hparams, outcome.trained
+  statement, setting, history = trained.statement, trained.setting, trained.history
+  stated = statement.to_json()
+  worst = stated['worst_case']
+  flags = hparams.to_json()
+  clip_norms = history.column('aggregator/clip_norm')
+  return {
+    'mechanism': outcome.strategy.family,
+    'strategy_digest': digests.strategy_digest(outcome.strategy),
+    **{name: flags[name] for name in _FLAGS if name in flags},
+    'sensitivity': worst['sensitivity'],
+    'sensitivity_kind': worst['sensitivity_kind'],
+    'rho': worst['rho'],
+    'epsilon': worst['epsilon'],
+    'delta': hparams.delta,
+    'declared': stated.get('declared'),
+    'num_rounds': statement.num_rounds,
+    'num_participations': stated['num_participations'],
+    'participating_devices': stated['num_devices'],
+    'min_sep': statement.min_sep,
+    'max_participations': statement.max_participations,
+    'last_clip_norm': clip_norms[max(clip_norms)] if clip_norms else hparams.clip_norm,
+    'validation': finite(_last_validation(outcome)),
+    'test': finite(outcome.test),
+    'seconds': round(sum(history.column('seconds').values()), 3),
+    'dataset_digest': outcome.dataset.digest or None,
+    'num_devices': outcome.num_devices,
+    'unigram_accuracy': outcome.dataset.unigram_accuracy,
+    'num_parameters': outcome.num_parameters,
+    'burnt_rounds': list(setting.burnt_rounds),
+    'diverged_since_round': outcome.diverged_since,
+    'hypothetical_deployment': setting.hypothetical and vars(setting.hypothetical),
+    'void_reason': setting.void_reason,
+    **({'audit': trained.audited} if setting.audit else {}),
+  }
+
+
+def _last_validation(outcome: Outcome) -> dict[str, float]:
+  """Returns the metrics of the last evaluation on validation data."""
+  columns = {name: outcome.trained.history.column(f'validation/{name}') for name in outcome.test}
+  return {name: column[max(column)] for name, column in columns.items() if column}
+
+
+def finite(values: Mapping[str, float]) -> dict[str, float | None]:
+  """Returns measurements for JSON, in which NaN and infinities are null."""
+  return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+
+def _summary(outcome: Outcome) -> str:
+  hparams, trained = outcome.hparams, outcome.trained
+  statement, setting, folder = trained.statement, trained.setting, trained.folder
+  worst = statement.worst_case
+  percent = lambda accuracy: f'{100 * accuracy:.2f} %'
+  lines = [
+    (f'Next-word accuracy, test ({hparams.dataset})', percent(outcome.test['accuracy'])),
+    (
+      '  unigram baseline',
+      f'{percent(outcome.dataset.unigram_accuracy)}, always saying'
+      f' "{outcome.dataset.unigram_word}"',
+    ),
+  ]
+  diverged = outcome.diverged_since
+  if diverged is not None:
+    lines.insert(
+      0,
+      (
+        'THE RUN DIVERGED',
+        f'measurements are not finite from round {diverged} on; smaller learning'
+        ' rates may do. The guarantee below holds all the same',
+      ),
+    )
+  if outcome.dataset.best_accuracy is not None:
+    lines.append(('  best possible', percent(outcome.dataset.best_accuracy)))
+  if hparams.noise_multiplier:
+    lines.append(('  the same run without noise', _cost_of_noise(outcome)))
+  lines += [
+    ('Model', f'{outcome.num_parameters:,} parameters'),
+    (
+      'Participation, from the log',
+      f'{statement.counted.num_participations:,} by'
+      f' {statement.counted.num_devices:,} of {outcome.num_devices:,} devices',
+    ),
+    (
+      '  rounds n, most per device k, min-sep b',
+      f'{statement.num_rounds}, {statement.max_participations}, {statement.min_sep}',
+    ),
+    (
+      'Noise',
+      f'{outcome.strategy.family}, noise multiplier σ ='
+      f' {rounding.up(hparams.noise_multiplier)}, sensitivity'
+      f' {rounding.up(worst.sensitivity)}'
+      f' ({worst.sensitivity_kind.replace("_", " ")})',
+    ),
+    ('Guarantee of this run', _guarantee(outcome, worst)),
+  ]
+  if setting.audit is not None:
+    lines.append(('  empirical, from canaries', _empirical(outcome)))
+  if setting.burnt_rounds:
+    lines.append(('  burnt rounds, counted', ', '.join(str(r) for r in setting.burnt_rounds)))
+  if setting.hypothetical is not None:
+    other = setting.hypothetical
+    lines.append(
+      (
+        '  hypothetical deployment',
+        f'report goal {other.report_goal:,}, population'
+        f' {other.population:,}, σ ='
+        f' {rounding.up(other.noise_multiplier)}: ρ ='
+        f' {rounding.up(other.rho)}, ε = {rounding.up(other.epsilon)}',
+      )
+    )
+  for name, what in (
+    ('privacy.html', 'Report'),
+    ('privacy.json', '  its figures'),
+    (f'accuracy.{outcome.figures}', 'Plot'),
+    ('participation.parquet', 'Participation log'),
+    ('metrics.csv', 'Every round'),
+  ):
+    lines.append((what, str(folder / name)))
+  if trained.bundle_digest is not None:
+    lines.append(('Bundle, for others to check', str(folder / 'bundle')))
+    lines.append(('  digest, to keep elsewhere', trained.bundle_digest))
+  lines.append(('Check it', setting.command))
+  width = max(len(name) for name, _ in lines) + 2
+  return '\n'.join(
+    f'{name:<{width}}{messages.one_line(text, limit=_LONGEST)}' for name, text in lines
+  )
+
+
+def _guarantee(outcome: Outcome, worst: privacy_loss.PrivacyLoss) -> str:
+  reason = outcome.trained.setting.void_reason
+  if reason is not None:
+    return f'none: {reason}'
+  return (
+    f'ρ = {rounding.up(worst.rho)}, ε ='
+    f' {rounding.up(worst.epsilon)} at δ ='
+    f' {rounding.exact(outcome.hparams.delta)} (zero-out adjacency)'
+  )
+
+
+def _empirical(outcome: Outcome) -> str:
+  audit = outcome.trained.setting.audit
+  low, claimed = rounding.down(audit.lower_bound_epsilon), audit.claimed_epsilon
+  text = (
+    f'ε ≈ {rounding.down(audit.epsilon)}, at least {low} with confidence {audit.confidence:g}, from'
+    f' {audit.num_canaries} canaries of this one run: an estimate, no guarantee'
+  )
+  if claimed is not None:
+    text += f'; the noise gives the most exposed canary ε = {rounding.up(claimed)}'
+  if outcome.trained.audited['contradicts_proof']:
+    text = f'THE CANARIES CONTRADICT THE PROOF: {text}'
+  return text
+
+
+def _cost_of_noise(outcome: Outcome) -> str:
+  other = _without_noise(outcome)
+  if isinstance(other, str):
+    return other
+  # Of the figures as they are shown, so that they add up.
+  without, own = round(100 * other, 2), round(100 * outcome.test['accuracy'], 2)
+  return f'{without:.2f} %: the noise cost {without - own:.2f} points'
+
+
+def _without_noise(outcome: Outcome) -> float | str:
+  """Test accuracy of the run that differs in its noise alone, or why not."""
+  folder = outcome.compare_with
+  if folder is None:
+    return 'not known; name its folder with --compare_with'
+  try:
+    other = dict(json_files.read(folder / configuration.HPARAMS_NAME))
+    accuracy = float(json_files.read(folder / NAME)['test']['accuracy'])
+  except (OSError, ValueError, KeyError, TypeError):
+    return f'not known; no finished run in {folder}'
+  if accuracy is None:
+    return f'not known; the run in {folder} diverged'
+  own = outcome.hparams.to_json()
+  noise = ('noise_multiplier', 'mechanism', 'strategy', 'zeroing_norm')
+  differing = [
+    key
+    for key in own
+    if key not in (*noise, 'noise_seed', 'deployment_report_goal') and own[key] != other.get(key)
+  ]
+  if differing or other.get('noise_multiplier'):
+    return f'not known; {folder} differs in {", ".join(differing) or "noise"}'
+  return accuracy

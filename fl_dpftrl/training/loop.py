@@ -1,0 +1,315 @@
+"""The training loop: every row of noise enters one sum, whatever happens.
+
+The order of a round is: its cohort durably in the log, then the computation, then its result
+with the advanced noise state durably on disk, then a durable mark that it may be used, then its
+use, from what was written. So after an interruption at any point:
+
+- a stored result is used as stored;
+- a result that was never marked for use was never seen by anyone: the same
+  cohort, model and row of noise give the same result again;
+- a result that was marked and is lost, or that was looked at and discarded, has used up its
+  row: the row is burnt. The noise stream advances past it with the row's own z, the round
+  counts, its cohort stays in the log, and nothing of it is used or published.
+
+The mark is kept beside the checkpoints and in the log's metadata. The larger counts, so that
+checkpoints which were put back from a copy do not bring their old mark with them.
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import tensorflow_federated as tff
+
+from fl_dpftrl import files, participation
+from fl_dpftrl.aggregators import factory
+from fl_dpftrl.logs import writer as writer_lib
+from fl_dpftrl.training import checkpoints, metrics
+
+LOG_NAME = 'participation.parquet'
+CHECKPOINTS_NAME = 'checkpoints'
+LOCK_NAME = 'lock'
+
+
+class ReleaseMark(Protocol):
+  """A durable note of how many rounds' results may have been used."""
+
+  def released(self) -> int | None:
+    """Number of rounds; None if no mark was written."""
+    ...
+
+  def mark_released(self, num_rounds: int) -> None: ...
+
+
+class Process(Protocol):
+  """Computes the rounds of a run, as a `process.RoundProcess` does."""
+
+  def initialize(self) -> Any: ...
+
+  def next(self, state: Any, data: Any) -> Any: ...
+
+  def skip_row(self, state: Any) -> Any: ...
+
+  def weights(self, state: Any) -> Any: ...
+
+
+def _keep(output: tff.learning.templates.LearningProcessOutput) -> bool:
+  del output
+  return False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class TrainingRun:
+  """A run, as the loop computes it and as its observers see it.
+
+  Attributes:
+    folder: folder of its log, checkpoints and other files.
+    num_rounds: rows of noise that it consumes; burnt rounds included.
+    process: computes the rounds, and burns rows.
+    rounds: returns the cohorts of rounds 0, 1, …; the same in every call.
+    client_data: maps (round, device ids) to the data that process.next takes;
+      the same in every call.
+    aggregator: adds the noise; None in a run without figures of its guarantee.
+    delta: δ at which ε is stated.
+    void_reason: reason why the run guarantees nothing; None if it does.
+    should_discard: given a round's output, returns whether it must not be used.
+      The round's noise row is then burnt.
+    say: takes lines, such as one for each thing that was lost.
+    status: returns what progress says of the machines that train; '' for nothing.
+    log: the open log, once the run is under way.
+  """
+
+  folder: pathlib.Path
+  num_rounds: int
+  process: Process
+  rounds: Callable[[], Iterator[participation.Cohort]]
+  client_data: Callable[[int, Any], Sequence[Any]]
+  aggregator: factory.CorrelatedNoiseFactory | None = None
+  delta: float = 1e-6
+  void_reason: str | None = None
+  should_discard: Callable[[tff.learning.templates.LearningProcessOutput], bool] = _keep
+  say: Callable[[str], None] = lambda line: None
+  status: Callable[[], str] = lambda: ''
+  log: writer_lib.LogWriter | None = None
+
+
+class Observer:
+  """Base class of what watches a run; each method does nothing by default.
+
+  A checkpoint's `measurements` hold what the observers of the run measured after its round, too.
+  """
+
+  def start(self, run: TrainingRun) -> None:
+    """Is told the run before anything is written into its folder."""
+
+  def begin(
+    self,
+    run: TrainingRun,
+    latest: checkpoints.Checkpoint,
+    earlier: Iterator[checkpoints.Checkpoint],
+  ) -> None:
+    """Is told once, before anything is released, where the run stands.
+
+    Args:
+      run: the run; its log is open.
+      latest: the checkpoint that the run goes on from.
+      earlier: earlier ones that are still there, the newest first.
+    """
+
+  def step(self, run: TrainingRun, step: str, round_index: int) -> None:
+    """Is told each step of a round as it is completed.
+
+    Args:
+      run: the run.
+      step: 'cohort logged', 'computed', 'stored', 'released' or 'published'.
+      round_index: the round.
+    """
+
+  def measure(self, run: TrainingRun, checkpoint: checkpoints.Checkpoint) -> Mapping[str, float]:
+    """Returns further measurements after a checkpoint's round; most observers have none."""
+    del run, checkpoint
+    return {}
+
+  def released(self, run: TrainingRun, checkpoint: checkpoints.Checkpoint) -> None:
+    """Is told each checkpoint once its result may be used.
+
+    That includes the one that the run goes on from; a repeated call must change nothing.
+    """
+
+  def end(self, run: TrainingRun, trained: Any) -> None:
+    """Is told the `Trained` model once its report is written."""
+
+
+class RoundFailedError(RuntimeError):
+  """A round that could not be computed; the run can be resumed at it."""
+
+
+def run(
+  training: TrainingRun,
+  observers: Sequence[Observer] = (),
+  *,
+  published: int = 0,
+  log_metadata: Mapping[str, str] | None = None,
+) -> checkpoints.Checkpoint:
+  """Trains until num_rounds rows of noise are consumed, from where it stands.
+
+  Args:
+    training: the run.
+    observers: told of its steps and releases, in their order.
+    published: rounds that were published before, as far as what was published
+      shows; more than the marks say where those were put back from a copy.
+    log_metadata: what else the log's file says of the run.
+
+  Returns:
+    The last checkpoint.
+
+  Raises:
+    LostStateError: if the log or the checkpoints that are needed are gone.
+    RoundFailedError: if a round could not be computed.
+    ValueError: if another process is at this run.
+    StalledRound: where no cohort can be formed.
+  """
+  stored_in = training.folder / CHECKPOINTS_NAME
+  stored_in.mkdir(mode=0o700, parents=True, exist_ok=True)
+  # Two processes at one run would put a row of noise into two sums.
+  with files.exclusive(stored_in / LOCK_NAME):
+    files.remove_leftovers(training.folder)
+    initial = training.process.initialize()
+    stored = checkpoints.CheckpointFolder(stored_in, initial)
+    with writer_lib.LogWriter(training.folder / LOG_NAME, metadata=log_metadata) as log:
+      if log.dropped:
+        training.say(log.dropped)
+      opened = dataclasses.replace(training, log=log)
+      return _run(opened, log, stored, initial, observers, published)
+
+
+def _run(
+  run: TrainingRun,
+  log: writer_lib.LogWriter,
+  stored: checkpoints.CheckpointFolder,
+  initial: Any,
+  observers: Sequence[Observer],
+  published: int,
+) -> checkpoints.Checkpoint:
+  # A mark that is put back with the checkpoints is one of several.
+  marks = (log, stored)
+
+  def measured(checkpoint: checkpoints.Checkpoint) -> checkpoints.Checkpoint:
+    row = dict(checkpoint.measurements)
+    if row:  # A burnt round released nothing.
+      for observer in observers:
+        row |= observer.measure(run, checkpoint)
+    return dataclasses.replace(checkpoint, measurements=row)
+
+  def publish(checkpoint: checkpoints.Checkpoint) -> None:
+    complete = measured(checkpoint)
+    for observer in observers:
+      observer.released(run, complete)
+
+  def step_done(step: str, round_index: int) -> None:
+    for observer in observers:
+      observer.step(run, step, round_index)
+
+  latest = _recover(run, stored, log, marks, initial, published=published)
+  for observer in observers:
+    observer.begin(run, latest, map(measured, stored.before(latest.num_rounds)))
+  publish(latest)
+  for cohort in run.rounds():
+    t = cohort.round
+    if t >= run.num_rounds:
+      break
+    if log.num_rounds == t:
+      log.append(t, cohort.device_ids, cohort.closed)
+    elif list(log.cohort(t)) != list(cohort.device_ids):
+      raise checkpoints.LostStateError(
+        f'{log.path} has other devices in round {t} than these flags'
+        ' give; resume with the flags that the run was started with'
+      )
+    if t < latest.num_rounds:
+      continue
+    step_done('cohort logged', t)
+    try:
+      output = run.process.next(latest.state, run.client_data(t, cohort.device_ids))
+    except Exception as error:
+      raise RoundFailedError(
+        f'round {t} failed: {error} ({type(error).__name__}); nothing of it'
+        ' was used, and resuming repeats it with the same cohort and noise'
+      ) from error
+    step_done('computed', t)
+    if run.should_discard(output):
+      run.say(f'round {t} was discarded: its row of noise is burnt')
+      latest = _burn(run, stored, latest)
+    else:
+      latest = stored.save(
+        checkpoints.Checkpoint(
+          num_rounds=t + 1,
+          state=output.state,
+          measurements=metrics.flatten(output.metrics),
+          burnt=latest.burnt,
+        )
+      )
+    step_done('stored', t)
+    for mark in marks:
+      mark.mark_released(latest.num_rounds)
+    step_done('released', t)
+    publish(latest)
+    step_done('published', t)
+  return latest
+
+
+def _burn(
+  run: TrainingRun, stored: checkpoints.CheckpointFolder, latest: checkpoints.Checkpoint
+) -> checkpoints.Checkpoint:
+  """Consumes the next noise row without using or publishing its result."""
+  state = latest.state
+  return stored.save(
+    checkpoints.Checkpoint(
+      num_rounds=latest.num_rounds + 1,
+      state=state._replace(aggregator=run.process.skip_row(state.aggregator)),
+      measurements={},
+      burnt=(*latest.burnt, latest.num_rounds),
+    )
+  )
+
+
+def _recover(
+  run: TrainingRun,
+  stored: checkpoints.CheckpointFolder,
+  log: writer_lib.LogWriter,
+  marks: Sequence[ReleaseMark],
+  initial: Any,
+  *,
+  published: int,
+) -> checkpoints.Checkpoint:
+  """Returns the checkpoint to resume from, with lost rows burnt."""
+  latest, problems = stored.load_latest()
+  for problem in problems:
+    run.say(problem)
+  said = [mark.released() for mark in marks]
+  released = max([published, *(s for s in said if s is not None)])
+  if latest is None:
+    if log.num_rounds or released:
+      raise checkpoints.LostStateError(
+        f'{log.path} has {log.num_rounds} rounds, {released} were released, and'
+        ' no checkpoint is left: the noise state is lost and the run cannot go'
+        ' on'
+      )
+    latest = stored.save(checkpoints.Checkpoint(num_rounds=0, state=initial, measurements={}))
+    for mark in marks:
+      mark.mark_released(0)
+    return latest
+  trained = max(latest.num_rounds, released)
+  if log.num_rounds < trained:
+    raise checkpoints.LostStateError(
+      f'{log.path} has {log.num_rounds} rounds, but {trained} were trained:'
+      ' without the whole log the run has no guarantee; put the newest log back'
+    )
+  unseen = None not in said and released <= latest.num_rounds
+  if not (unseen and log.num_rounds <= latest.num_rounds + 1):
+    while latest.num_rounds < log.num_rounds:
+      run.say(f'the result of round {latest.num_rounds} is lost: its row of noise is burnt')
+      latest = _burn(run, stored, latest)
+  for mark in marks:
+    mark.mark_released(latest.num_rounds)
+  return latest

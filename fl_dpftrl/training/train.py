@@ -1,0 +1,295 @@
+"""Training of any TFF learning process, with checkpoints, log, observers and reports."""
+
+import os
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fl_dpftrl import catalogue, digests, messages, participation, runtime
+from fl_dpftrl.aggregators import factory, process_check
+from fl_dpftrl.logs import canaries as canary_ids
+from fl_dpftrl.runtime import context as contexts
+from fl_dpftrl.simulation import cohorts
+from fl_dpftrl.simulation import scenario as scenario_lib
+from fl_dpftrl.training import canaries as canaries_lib
+from fl_dpftrl.training import guarantee, loop, metrics, report
+from fl_dpftrl.training import observers as observers_lib
+from fl_dpftrl.training import process as process_lib
+from fl_dpftrl.training import trained as trained_lib
+
+
+def train(
+  process: Any,
+  aggregator: factory.CorrelatedNoiseFactory,
+  *,
+  folder: str | os.PathLike[str],
+  num_rounds: int,
+  clients: Sequence[str],
+  client_data: Callable[[int, str], Any],
+  timer_rounds: int = 1,
+  delta: float = 1e-6,
+  seed: int = 0,
+  rounds: Callable[[], Iterator[participation.Cohort]] | None = None,
+  scenario: scenario_lib.Scenario | None = None,
+  max_epsilon: float | None = None,
+  evaluate: Callable[[Any], Mapping[str, Any]] | None = None,
+  rounds_per_evaluation: int = 10,
+  observers: Sequence[loop.Observer] = (),
+  bundle: bool = False,
+  description: report.Description = report.Description(),
+  context: runtime.InProcessContext | None = None,
+  allow_unprotected_state: bool = False,
+  say: Callable[[str], None] = lambda line: None,
+) -> trained_lib.Trained:
+  """Trains in a folder, or goes on where a run in it was interrupted.
+
+  Every noise row enters one sum, whatever happens. The folder gets strategy.json,
+  participation.parquet, metrics.csv, privacy.json, privacy.html, model.npz (the
+  weights, without any secret) and checkpoints/, which hold the noise. With an aggregator of
+  canaries it also gets canaries.npy and audit.json.
+
+  Args:
+    process: TFF learning process, as of `build_unweighted_fed_avg`, with the
+      aggregator as its model_aggregator.
+    aggregator: bounds updates and adds the noise; its report_goal clients form
+      a cohort.
+    folder: output folder, of one run.
+    num_rounds: number of rounds, of which each uses a noise row.
+    clients: names of the clients.
+    client_data: (round, client) → the data that process.next takes of a client;
+      the same in every call.
+    timer_rounds: min-sep that the clients' timers enforce.
+    delta: δ at which ε is stated.
+    seed: seed of the cohorts and of random draws of the clients; not of the
+      noise.
+    rounds: gives the cohorts of rounds 0, 1, … in place of a simulation of
+      clients that are always available.
+    scenario: population to simulate in place of `timer_rounds`, for timers in hours, dropouts,
+      over-selection and availability; its device i is client i.
+    max_epsilon: privacy budget: the run ends before the round that would pass this ε by the
+      schema that the timers enforce, and turns away clients that do not keep to it.
+    evaluate: weights → metrics, for metrics.csv: a mapping from names to numbers, or to
+      mappings.
+    rounds_per_evaluation: number of rounds between two evaluations.
+    observers: see the run's rounds, such as `TensorBoard()`, `EpsilonSoFar()` and `Plot()`.
+    bundle: whether to write bundle/, for `fl-dpftrl verify`; there is none of a void guarantee.
+    description: what the report says beyond the run.
+    context: runs the rounds, such as what `runtime.use_machines` returns, with the seed of the
+      clients' draws; None for this process.
+    allow_unprotected_state: trains a process that `check_process` does not pass, too. The log then
+      says why its guarantee is void.
+    say: takes progress, in lines.
+
+  Raises:
+    ValueError: for an argument out of range, a folder with another run, or a process that learns
+      from clients in other ways than by its aggregator.
+    RoundFailedError: if a round could not be computed; the same call goes on.
+    LostStateError: if files that are needed to go on are gone.
+
+  Source: Choquette-Choo et al. 2023 and McMahan et al. 2024 for the mechanisms;
+  docs/decisions/round-protocol.md for what happens to a noise row.
+  """
+  _check(aggregator, num_rounds, clients, timer_rounds, rounds_per_evaluation)
+  folder, num_rounds = pathlib.Path(folder), int(num_rounds)
+  devices = _devices(scenario, aggregator, num_rounds, clients, int(timer_rounds), seed)
+  planned, declared = devices.planned_schema(num_rounds), devices.declared_schema(num_rounds)
+  _check_strategy(folder / guarantee.STRATEGY_NAME, aggregator)
+  process_lib.trainable_weights(process)
+  learned = process_check.check_process(process, aggregator)
+  if not allow_unprotected_state:
+    learned.require()
+  if rounds is None:
+    simulated, names = devices.simulation(), np.array(list(clients))
+    rounds = lambda: cohorts.named(simulated.rounds(), names)
+  void = '; '.join(filter(None, (guarantee.void_reason(aggregator), learned.reason))) or None
+  if max_epsilon is not None:
+    num_rounds, rounds = _within_budget(
+      aggregator, declared, rounds, void, delta=delta, max_epsilon=max_epsilon, say=say
+    )
+  get_data = lambda t, ids: [runtime.Later(client_data, (t, str(i))) for i in ids]
+  canaries = canaries_lib.of_aggregator(aggregator, num_rounds, declared)
+  scores = None
+  if canaries is not None:
+    canary_ids.check_ids(clients)
+    scores, of_devices = canaries_lib.CanaryScores(canaries), rounds
+    rounds = lambda: canaries_lib.join(canaries, of_devices())
+    get_data = canaries_lib.devices_alone(get_data)
+  table = metrics.MetricsTable(folder / metrics.NAME)
+  watching = _observers(table, scores, evaluate, rounds_per_evaluation, observers)
+  running = runtime.in_process(seed=seed) if context is None else contexts.installed(context)
+  with running as used:
+    run = loop.TrainingRun(
+      folder=folder,
+      num_rounds=num_rounds,
+      process=process_lib.RoundProcess(process, aggregator, used),
+      rounds=rounds,
+      client_data=get_data,
+      aggregator=aggregator,
+      delta=delta,
+      void_reason=void,
+      say=say,
+      status=used.status,
+    )
+    fixed = process_lib.warning_of_fixed_weights(process)
+    if fixed is not None:
+      say(fixed)
+    for observer in watching:
+      observer.start(run)
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / guarantee.STRATEGY_NAME).exists():
+      catalogue.save_strategy(folder / guarantee.STRATEGY_NAME, aggregator.strategy, schema=planned)
+    last = loop.run(
+      run,
+      watching,
+      published=max(table.rounds, default=-1) + 1,
+      log_metadata=guarantee.log_metadata(
+        aggregator,
+        void,
+        num_canaries=0 if canaries is None else canaries.num_canaries,
+        not_private=learned.metrics,
+      ),
+    )
+    weights = run.process.weights(last.state)
+  history = table.history()
+  written = report.write(
+    run,
+    aggregator,
+    declared=declared,
+    population=devices.population,
+    burnt=last.burnt,
+    history=history,
+    description=description,
+    audit=None if scores is None else scores.audit(aggregator, delta=delta, say=say),
+    bundle=bundle,
+  )
+  report.write_model(folder / report.MODEL_NAME, weights)
+  trained = trained_lib.Trained(
+    model=weights,
+    statement=written.statement,
+    history=history,
+    folder=folder,
+    delta=delta,
+    setting=written.setting,
+    bundle_digest=written.bundle_digest,
+  )
+  for observer in watching:
+    observer.end(run, trained)
+  return trained
+
+
+def _observers(
+  table: metrics.MetricsTable,
+  scores: canaries_lib.CanaryScores | None,
+  evaluate: Callable[[Any], Mapping[str, Any]] | None,
+  rounds_per_evaluation: int,
+  given: Sequence[loop.Observer],
+) -> list[loop.Observer]:
+  """Returns all observers of a run in their order: those that write its files come first."""
+  watching: list[loop.Observer] = [] if scores is None else [scores]
+  if evaluate is not None:
+    watching.append(observers_lib.Evaluation(evaluate, rounds_per_evaluation))
+  watching += [observers_lib.Table(table), *given]
+  if not any(isinstance(observer, observers_lib.ProgressLine) for observer in given):
+    watching.append(observers_lib.ProgressLine())
+  return watching
+
+
+def _within_budget(
+  aggregator: factory.CorrelatedNoiseFactory,
+  declared: participation.MinSep | None,
+  rounds: Callable[[], Iterator[participation.Cohort]],
+  void: str | None,
+  *,
+  delta: float,
+  max_epsilon: float,
+  say: Callable[[str], None],
+) -> tuple[int, Callable[[], Iterator[participation.Cohort]]]:
+  """Returns the rounds that a privacy budget allows, and their cohorts.
+
+  Raises:
+    ValueError: if the budget is too small for one round, or there is nothing to compute ε from.
+  """
+  if declared is None or void is not None:
+    raise ValueError(
+      f'max_epsilon={max_epsilon:g} needs timers in rounds, which declare a min-sep'
+      f'{"" if void is None else f", and a guarantee; {void}"}'
+    )
+  allowed = guarantee.allowed_rounds(
+    aggregator.strategy, aggregator.noise_multiplier, declared, delta=delta, max_epsilon=max_epsilon
+  )
+  if allowed < declared.num_rounds:
+    say(
+      f'max_epsilon={max_epsilon:g} allows {allowed} of {declared.num_rounds} rounds: the run ends'
+      ' there; a larger noise_multiplier would allow more'
+    )
+  return allowed, lambda: guarantee.admitted(rounds(), declared)
+
+
+def _check(
+  aggregator: Any, num_rounds: int, clients: Sequence[str], timer_rounds: int, every: int
+) -> None:
+  if not isinstance(aggregator, factory.CorrelatedNoiseFactory):
+    raise ValueError(f'aggregator must be a CorrelatedNoiseFactory, got {type(aggregator)}')
+  for name, value in (
+    ('num_rounds', num_rounds),
+    ('timer_rounds', timer_rounds),
+    ('rounds_per_evaluation', every),
+  ):
+    participation.positive_integer(name, value)
+  if len(set(clients)) < len(clients):
+    raise ValueError('clients must have distinct names')
+
+
+def _devices(
+  given: scenario_lib.Scenario | None,
+  aggregator: factory.CorrelatedNoiseFactory,
+  num_rounds: int,
+  clients: Sequence[str],
+  timer_rounds: int,
+  seed: int,
+) -> scenario_lib.Scenario:
+  """Returns the population of a run: the given one, or clients that are always available.
+
+  Raises:
+    ValueError: if it does not fit the clients or the aggregator.
+  """
+  goal = aggregator.report_goal
+  if given is not None:
+    if timer_rounds != 1:
+      raise ValueError('timer_rounds and scenario exclude each other: the scenario has a timer')
+    if given.report_goal != goal:
+      raise ValueError(
+        f'scenario has report_goal={given.report_goal}, and the aggregator has {goal}'
+      )
+    if given.population > len(clients):
+      raise ValueError(
+        f'scenario has population={given.population}, and there are {len(clients)} clients'
+      )
+    return given
+  needed = min(timer_rounds, num_rounds) * goal
+  if needed > len(clients):
+    raise ValueError(
+      f'timer_rounds={timer_rounds} with report_goal={goal} needs {needed}'
+      f' clients, got {len(clients)}'
+    )
+  return scenario_lib.Scenario(
+    population=len(clients),
+    report_goal=goal,
+    timer_rounds=min(timer_rounds, num_rounds),
+    seed=seed,
+    availability='always',
+    clients_per_round=goal,
+    dropout=0.0,
+  )
+
+
+def _check_strategy(path: pathlib.Path, aggregator: factory.CorrelatedNoiseFactory) -> None:
+  """Raises ValueError if a run in the folder has another strategy."""
+  if path.exists() and digests.strategy_digest(
+    catalogue.load_strategy(path)
+  ) != digests.strategy_digest(aggregator.strategy):
+    raise ValueError(
+      f'{messages.quoted(str(path))} is another strategy; name another folder, or go on with it'
+    )

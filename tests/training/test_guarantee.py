@@ -1,0 +1,68 @@
+"""The noise of a run: budget, admission, metadata and void reasons."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import fl_dpftrl as dpftrl
+from fl_dpftrl import participation
+from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.families import tree_online
+from fl_dpftrl.logs import shards
+from fl_dpftrl.training import guarantee
+
+pytestmark = pytest.mark.tff
+
+SCHEMA = participation.MinSep(num_rounds=40, min_sep=4)
+AGGREGATOR = dpftrl.CorrelatedNoiseFactory(
+  tree_online.TreeOnline(), noise_multiplier=2.0, clip_norm=1.0, report_goal=5
+)
+
+
+def test_devices_that_forget_never_pass_the_budget():
+  tree = tree_online.TreeOnline()
+  n = guarantee.allowed_rounds(tree, 2.0, SCHEMA, delta=1e-6, max_epsilon=8.0)
+  assert 1 < n < 40
+  every = np.array(['a', 'b', 'c'])  # All of them, in each round, as if no timer worked.
+  given = [participation.Cohort(t, every, t, t) for t in range(n)]
+  seen = list(guarantee.admitted(iter(given), SCHEMA))
+  rounds = np.array([c.round for c in seen for _ in c.device_ids])
+  ids = np.concatenate([c.device_ids for c in seen])
+  happened = participation.schema_of(rounds, ids, n)
+  assert happened.min_sep == 4
+  assert gaussian.account(tree, happened, noise_multiplier=2.0, delta=1e-6).epsilon <= 8.0
+  assert guarantee.account(AGGREGATOR, happened, delta=1e-6).epsilon <= 8.0
+
+
+def test_a_budget_for_less_than_a_round_is_refused():
+  tree = tree_online.TreeOnline()
+  with pytest.raises(ValueError, match='max_epsilon=0.5 is too little for one round'):
+    guarantee.allowed_rounds(tree, 2.0, SCHEMA, delta=1e-6, max_epsilon=0.5)
+
+
+@pytest.mark.parametrize(
+  'changes, reason',
+  [
+    ({}, None),
+    (dict(noise_seed=3), guarantee.NOISE_SEED),
+    (dict(noise_multiplier=0.0), guarantee.NO_NOISE),
+    (dict(noise_multiplier=0.0, noise_seed=3), guarantee.NO_NOISE),
+  ],
+)
+def test_void_reasons_are_in_the_log(changes, reason):
+  aggregator = dataclasses.replace(AGGREGATOR, **changes)
+  assert guarantee.void_reason(aggregator) == reason
+  metadata = guarantee.log_metadata(aggregator, reason, num_canaries=9, not_private=['a'])
+  assert metadata.get(shards.VOID_KEY) == reason
+  assert {'9', '["a"]'} <= set(metadata.values())
+  assert {'9', '["a"]'}.isdisjoint(guarantee.log_metadata(aggregator, reason).values())
+
+
+def test_a_deployment_has_the_same_noise_on_the_mean():
+  found = guarantee.deployment(AGGREGATOR, SCHEMA, report_goal=50, population=300, delta=1e-6)
+  assert (found.noise_multiplier, found.population) == (20.0, 3000)
+  expected = dpftrl.account(AGGREGATOR.strategy, SCHEMA, noise_multiplier=20.0, delta=1e-6)
+  assert found.epsilon == expected.epsilon
+  silent = dataclasses.replace(AGGREGATOR, noise_multiplier=0.0)
+  assert guarantee.deployment(silent, SCHEMA, report_goal=50, population=300, delta=1e-6) is None

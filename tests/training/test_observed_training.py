@@ -1,0 +1,136 @@
+"""`dpftrl.train` with observers, a budget, a scenario, a bundle and canaries."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+import fl_dpftrl as dpftrl
+from fl_dpftrl import auditing, logs
+from fl_dpftrl.aggregators import canaries as channels
+from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.training import guarantee
+from tests.runtime import small_processes
+
+pytestmark = [pytest.mark.tff, pytest.mark.slow]
+
+CLIENTS = [f'client{i}' for i in range(24)]
+DATA = small_processes.clients()
+BLT = dpftrl.BLT((0.9, 0.5), (0.3, 0.2))
+
+
+def aggregator(strategy=BLT, **changes):
+  kwargs = dict(noise_multiplier=1.0, clip_norm=1.0, report_goal=4) | changes
+  return dpftrl.CorrelatedNoiseFactory(strategy, **kwargs)
+
+
+def train(folder, adds_noise, **kwargs):
+  process = small_processes.unweighted(adds_noise)
+  arguments = dict(
+    num_rounds=4, clients=CLIENTS, client_data=lambda t, name: DATA[int(name[6:]) % len(DATA)]
+  )
+  return dpftrl.train(process, adds_noise, folder=folder / 'run', **arguments | kwargs)
+
+
+def accuracy(weights):
+  return {'accuracy': float(np.clip(np.abs(weights.trainable[0]).mean(), 0.0, 1.0))}
+
+
+def test_what_is_watched_is_in_table_lines_plot_and_repr(tmp_path):
+  class Counting(dpftrl.Observer):
+    def __init__(self):
+      self.seen = []
+
+    def start(self, run):
+      self.seen.append(('start', run.folder.exists()))
+
+    def released(self, run, checkpoint):
+      self.seen.append((checkpoint.num_rounds, 'epsilon' in checkpoint.measurements))
+
+    def end(self, run, trained):
+      self.seen.append(('end', (run.folder / 'model.npz').exists()))
+
+  said, counting = [], Counting()
+  watching = [dpftrl.EpsilonSoFar(2), dpftrl.TensorBoard(), dpftrl.Plot(), counting]
+  trained = train(
+    tmp_path,
+    aggregator(),
+    timer_rounds=2,
+    evaluate=accuracy,
+    rounds_per_evaluation=2,
+    observers=watching,
+    bundle=True,
+    say=said.append,
+  )
+  expected = [(0, False), (1, False), (2, True), (3, False), (4, True)]
+  assert counting.seen == [('start', False), *expected, ('end', True)]
+  assert len(said) == 4 and 'validation accuracy' in said[2] and 'ε so far' in said[2]
+  history = trained.history
+  assert history.rounds.tolist() == [0, 1, 2, 3]
+  np.testing.assert_array_equal(np.isnan(history['epsilon']), [True, False, True, False])
+  epsilon = trained.statement.worst_case.epsilon
+  assert history['epsilon'][-1] == pytest.approx(epsilon) and history['epsilon'][1] < epsilon
+  folder = tmp_path / 'run'
+  assert (folder / 'accuracy.png').read_bytes().startswith(b'\x89PNG')
+  assert trained.plot(tmp_path / 'a.svg').read_bytes().startswith(b'<?xml')
+  assert list((folder / 'tensorboard' / 'run').glob('events*'))
+  assert dpftrl.verify(folder / 'bundle', digest=trained.bundle_digest).passed
+  lines = repr(trained).splitlines()
+  assert len(lines) <= 12 and f'Trained in {folder}' in lines[0] and 'ε = ' in lines[1]
+  assert trained.weights is trained.model
+
+
+def test_a_budget_ends_the_run(tmp_path):
+  schema = dpftrl.MinSep(num_rounds=4, min_sep=2)
+  adds_noise = aggregator()
+  most = guarantee.account(adds_noise, schema.within(3), delta=1e-6).epsilon
+  said = []
+  trained = train(tmp_path, adds_noise, timer_rounds=2, max_epsilon=most, say=said.append)
+  assert trained.statement.num_rounds == 3 and trained.statement.worst_case.epsilon <= most
+  assert 'allows 3 of 4 rounds' in said[0]
+  with pytest.raises(ValueError, match='max_epsilon=5 needs .* a guarantee; the noise seed'):
+    train(tmp_path / 'seeded', aggregator(noise_seed=1), max_epsilon=5.0)
+  assert not (tmp_path / 'seeded').exists()
+
+
+def test_a_scenario_has_timers_in_hours_and_dropouts(tmp_path):
+  scenario = dpftrl.Scenario(
+    population=20,
+    report_goal=4,
+    timer_hours=0.2,
+    dropout=0.3,
+    clients_per_round=8,
+    availability='always',
+    seed=3,
+  )
+  trained = train(tmp_path, aggregator(), scenario=scenario)
+  log = log_lib.read_log(tmp_path / 'run' / 'participation.parquet')
+  assert log.num_rounds == 4 and trained.statement.counted.num_devices <= 20
+  assert trained.statement.to_json().get('declared') is None
+  with pytest.raises(ValueError, match='max_epsilon=9 needs timers in rounds'):
+    train(tmp_path / 'other', aggregator(), scenario=scenario, max_epsilon=9.0)
+  with pytest.raises(ValueError, match='timer_rounds and scenario exclude each other'):
+    train(tmp_path / 'other', aggregator(), scenario=scenario, timer_rounds=2)
+  with pytest.raises(ValueError, match='population=20, and there are 10 clients'):
+    train(tmp_path / 'other', aggregator(), scenario=scenario, clients=CLIENTS[:10])
+
+
+def test_canaries_of_the_aggregator_audit_the_run(tmp_path):
+  plain = aggregator(report_goal=6)
+  weights = small_processes.unweighted(plain).get_model_weights.type_signature.result
+  size = sum(int(np.prod(t.shape)) for t in tff.structure.flatten(weights.trainable))
+  canaries = auditing.canaries.Canaries(
+    num_canaries=8, schema=dpftrl.MinSep(num_rounds=8, min_sep=4), size=size, clip_norm=1.0, seed=0
+  )
+  adds_noise = channels.CanaryFactory.of(plain, channels.Channel(canaries))
+  trained = train(tmp_path, adds_noise, num_rounds=8, timer_rounds=4)
+  audit = json.loads((tmp_path / 'run' / 'audit.json').read_text())
+  assert audit['proven_epsilon'] == trained.statement.worst_case.epsilon
+  assert trained.audited['epsilon'] == audit['epsilon']
+  assert np.isfinite(np.load(tmp_path / 'run' / 'canaries.npy')).all()
+  assert trained.statement.to_json()['canaries'] == 8
+  assert not any(name.startswith('canaries/') for name in trained.history.columns)
+  reserved = [logs.canaries.device_id(0), *CLIENTS]
+  with pytest.raises(ValueError, match='reserved'):
+    train(tmp_path / 'other', adds_noise, clients=reserved)

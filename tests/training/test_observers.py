@@ -1,0 +1,127 @@
+"""Observers of a run: its table, its event file, its progress lines and its plot."""
+
+import dataclasses
+import errno
+import io
+import types
+
+import pytest
+import tensorflow as tf
+
+from fl_dpftrl.training import checkpoints, loop, metrics, observers
+
+pytestmark = pytest.mark.tff
+
+
+def checkpoint(num_rounds: int, burnt=()) -> checkpoints.Checkpoint:
+  return checkpoints.Checkpoint(
+    num_rounds=num_rounds, state=num_rounds, measurements={'loss': float(num_rounds)}, burnt=burnt
+  )
+
+
+class Epsilon(loop.Observer):
+  """Measures ε after the rounds that are evaluated."""
+
+  def measure(self, run, checkpoint):
+    return {} if checkpoint.num_rounds % 4 else {'epsilon': checkpoint.num_rounds / 10}
+
+
+def run_of(**kwargs):
+  process = types.SimpleNamespace(weights=lambda state: state)
+  run = dict(num_rounds=10, folder=None, process=process, rounds=None, client_data=None)
+  return loop.TrainingRun(**{**run, **kwargs})
+
+
+def begin(path, latest, earlier):
+  warnings = []
+  run = run_of(say=warnings.append)
+  measuring = [observers.Evaluation(lambda weights: {'accuracy': weights / 100}, 4), Epsilon()]
+
+  def measured(checkpoint):
+    row = dict(checkpoint.measurements)
+    for observer in measuring:
+      row |= observer.measure(run, checkpoint)
+    return dataclasses.replace(checkpoint, measurements=row)
+
+  observers.Table(metrics.MetricsTable(path)).begin(run, latest, map(measured, earlier))
+  return warnings
+
+
+def test_a_full_disk_at_the_start_of_the_events_is_one_line(tmp_path, monkeypatch):
+  def full(folder):
+    raise tf.errors.ResourceExhaustedError(None, None, f'{folder}; no space\n\tFailed to flush')
+
+  monkeypatch.setattr(tf.summary, 'create_file_writer', full)
+  with pytest.raises(OSError) as error:
+    observers.event_writer(tmp_path, {'seed': 0})
+  assert (error.value.errno, error.value.filename) == (errno.ENOSPC, str(tmp_path))
+
+
+def test_a_whole_table_is_left_as_it_is(tmp_path):
+  path = tmp_path / 'metrics.csv'
+  table = metrics.MetricsTable(path)
+  for t in (0, 1, 3):
+    table.put(t, {'loss': t + 1.0})
+  assert not begin(path, checkpoint(4, burnt=(2,)), [])
+  table.keep_only({0, 1})
+  # The last row may be missing where the run was killed before it was written.
+  assert not begin(path, checkpoint(3), [])
+
+
+def test_lost_rows_come_from_checkpoints_or_are_named(tmp_path):
+  path = tmp_path / 'metrics.csv'
+  metrics.MetricsTable(path).put(0, {'loss': 1.0})
+  earlier = [checkpoint(r, burnt=(2,)) for r in (8, 4)]
+  warnings = begin(path, checkpoint(9, burnt=(2,)), earlier)
+  table = metrics.MetricsTable(path).history()
+  assert table.column('loss') == {0: 1.0, 3: 4.0, 7: 8.0}
+  assert table.column('validation/accuracy') == {3: 0.04, 7: 0.08}
+  assert len(warnings) == 2
+  assert 'had lost rounds 3, 7:' in warnings[0]
+  assert 'has lost rounds 1, 4-6:' in warnings[1]
+
+
+def test_progress_lines_tell_the_last_evaluation_and_epsilon():
+  said = []
+  shown = observers.ProgressLine()
+  run = run_of(say=said.append)
+  first = checkpoint(0)
+  shown.begin(run, first, iter(()))
+  for t, row in enumerate([{'validation/accuracy': 0.25, 'epsilon': 1.23}, {'train/loss': 2.0}]):
+    one = checkpoints.Checkpoint(num_rounds=t + 1, state=None, measurements=row)
+    shown.released(run, one)
+  assert said[0].startswith('round 1/10 | validation accuracy 25.00 % | ε so far 1.23 | ')
+  assert said[1].startswith('round 2/10 | training loss 2.000 | validation accuracy 25.00 % | ε')
+  assert said[1].endswith(' left')
+  stream = io.StringIO()
+  seldom = observers.ProgressLine(4, stream=stream)
+  for t in range(10):
+    seldom.released(run, checkpoint(t + 1))
+  assert [line.split(' ')[1] for line in stream.getvalue().splitlines()] == [
+    '4/10',
+    '8/10',
+    '10/10',
+  ]
+
+
+def test_progress_lines_tell_what_trains():
+  said = []
+  run = run_of(say=said.append, status=lambda: '2 of 2 actors, 1 lost so far')
+  measured = checkpoints.Checkpoint(num_rounds=4, state=None, measurements={'train/loss': 2.0})
+  observers.ProgressLine().released(run, measured)
+  assert said == ['round 4/10 | training loss 2.000 | 2 of 2 actors, 1 lost so far | 0:00:00 left']
+
+
+def test_scores_of_canaries_are_no_columns(tmp_path):
+  table = metrics.MetricsTable(tmp_path / 'metrics.csv')
+  row = {'loss': 1.0, 'canaries/0': 2.0}
+  one = checkpoints.Checkpoint(num_rounds=1, state=None, measurements=row)
+  observers.Table(table).released(run_of(), one)
+  assert table.history().measured == {'loss': {0: 1.0}}
+
+
+@pytest.mark.parametrize('of', [observers.Evaluation, observers.EpsilonSoFar])
+def test_an_interval_must_be_positive(of):
+  arguments = (print,) if of is observers.Evaluation else ()
+  with pytest.raises(ValueError, match='must be at least 1, got 0'):
+    of(*arguments, 0)
