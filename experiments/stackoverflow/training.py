@@ -215,7 +215,6 @@ def aggregator(
 def with_canaries(
   factory: dpftrl.CorrelatedNoiseFactory,
   hparams: configuration.Hparams,
-  machines: machines_lib.Machines,
   *,
   schema: dpftrl.MinSep,
   size: int,
@@ -225,7 +224,7 @@ def with_canaries(
 
   Args:
     factory: the aggregator.
-    hparams, machines: flags of the run.
+    hparams: flags of the run.
     schema: its rounds, and the participation that its timers allow.
     size: parameters of the model.
     clients: names of the devices.
@@ -239,8 +238,6 @@ def with_canaries(
   flag = f'--canaries={number}'
   if number < canaries_lib.LEAST:
     raise ValueError(f'{flag} must be at least {canaries_lib.LEAST}')
-  if machines.address is not None:
-    raise ValueError(f'{flag} needs clients in this process: leave --machines out')
   if hparams.clip_quantile is not None:
     raise ValueError(f'{flag} needs one clip norm for all rounds: leave --clip_quantile out')
   if schema.num_rounds > one_run.MOST_ROUNDS:
