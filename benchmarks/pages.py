@@ -8,7 +8,7 @@ import platform
 from typing import Any
 
 from benchmarks import process
-from fl_dpftrl import files
+from fl_dpftrl.files import durable
 
 _VERSIONS = """
 import importlib.metadata, json, platform, sys
@@ -52,5 +52,5 @@ def said(found: dict[str, str]) -> str:
 def write(folder: pathlib.Path, name: str, text: str, as_json: Any) -> None:
   """Writes NAME.md and NAME.json."""
   data = json.dumps(as_json, indent=2) + '\n'
-  files.write_durably(folder / f'{name}.md', text.encode())
-  files.write_durably(folder / f'{name}.json', data.encode())
+  durable.write_durably(folder / f'{name}.md', text.encode())
+  durable.write_durably(folder / f'{name}.json', data.encode())

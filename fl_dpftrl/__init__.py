@@ -25,10 +25,6 @@ if TYPE_CHECKING:
   from fl_dpftrl.bundles.verification import verify as verify
   from fl_dpftrl.bundles.writing import Bundle as Bundle
   from fl_dpftrl.bundles.writing import write_bundle as write_bundle
-  from fl_dpftrl.catalogue import StrategyFile as StrategyFile
-  from fl_dpftrl.catalogue import describe as describe
-  from fl_dpftrl.catalogue import load_strategy as load_strategy
-  from fl_dpftrl.catalogue import save_strategy as save_strategy
   from fl_dpftrl.comparison.sweep import Comparison as Comparison
   from fl_dpftrl.comparison.sweep import compare as compare
   from fl_dpftrl.families.banded import Banded as Banded
@@ -48,16 +44,19 @@ if TYPE_CHECKING:
   from fl_dpftrl.logs.schema import write_log as write_log
   from fl_dpftrl.logs.writer import LogWriter as LogWriter
   from fl_dpftrl.optimization.registry import optimize as optimize
-  from fl_dpftrl.participation import FixedSeparation as FixedSeparation
-  from fl_dpftrl.participation import MinSep as MinSep
+  from fl_dpftrl.participation.schemas import FixedSeparation as FixedSeparation
+  from fl_dpftrl.participation.schemas import MinSep as MinSep
   from fl_dpftrl.planning.planner import Plan as Plan
   from fl_dpftrl.planning.planner import plan as plan
   from fl_dpftrl.replaying.replay import replay as replay
-  from fl_dpftrl.replaying.runs_file import open_run as open_run
+  from fl_dpftrl.replaying.runs import open_run as open_run
   from fl_dpftrl.replaying.statement import Statement as Statement
-  from fl_dpftrl.schedules import warmup_cooldown as warmup_cooldown
   from fl_dpftrl.simulation.recording import simulate as simulate
   from fl_dpftrl.simulation.scenario import Scenario as Scenario
+  from fl_dpftrl.strategies.files import StrategyFile as StrategyFile
+  from fl_dpftrl.strategies.files import describe as describe
+  from fl_dpftrl.strategies.files import load_strategy as load_strategy
+  from fl_dpftrl.strategies.files import save_strategy as save_strategy
   from fl_dpftrl.training.loop import Observer as Observer
   from fl_dpftrl.training.loop import TrainingRun as TrainingRun
   from fl_dpftrl.training.observers import EpsilonSoFar as EpsilonSoFar
@@ -69,6 +68,7 @@ if TYPE_CHECKING:
   from fl_dpftrl.training.train import train as train
   from fl_dpftrl.training.trained import Trained as Trained
   from fl_dpftrl.workloads import Workload as Workload
+  from fl_dpftrl.workloads import warmup_cooldown as warmup_cooldown
 
 _HOMES = {
   'AdaptiveClipping': 'adaptive_clipping',
@@ -83,14 +83,14 @@ _HOMES = {
   'Dense': 'families.dense',
   'EpsilonSoFar': 'training.observers',
   'Evaluation': 'training.observers',
-  'FixedSeparation': 'participation',
+  'FixedSeparation': 'participation.schemas',
   'Guarantee': 'accounting',
   'Guard': 'guarding.guard',
   'Identity': 'families.identity',
   'LambdaCGD': 'families.lambda_cgd',
   'LogWriter': 'logs.writer',
   'LowRank': 'families.low_rank',
-  'MinSep': 'participation',
+  'MinSep': 'participation.schemas',
   'Observer': 'training.loop',
   'Plan': 'planning.planner',
   'Plot': 'training.observers',
@@ -101,7 +101,7 @@ _HOMES = {
   'Stamped': 'families.stamped',
   'Statement': 'replaying.statement',
   'Strategy': 'families.base',
-  'StrategyFile': 'catalogue',
+  'StrategyFile': 'strategies.files',
   'TensorBoard': 'training.observers',
   'Trained': 'training.trained',
   'TrainingRun': 'training.loop',
@@ -115,28 +115,29 @@ _HOMES = {
   'calibrate': 'accounting',
   'check_process': 'aggregators.process_check',
   'compare': 'comparison.sweep',
-  'describe': 'catalogue',
-  'load_strategy': 'catalogue',
-  'open_run': 'replaying.runs_file',
+  'describe': 'strategies.files',
+  'load_strategy': 'strategies.files',
+  'open_run': 'replaying.runs',
   'optimize': 'optimization.registry',
   'plan': 'planning.planner',
   'register': 'families.registry',
   'replay': 'replaying.replay',
-  'save_strategy': 'catalogue',
+  'save_strategy': 'strategies.files',
   'simulate': 'simulation.recording',
   'train': 'training.train',
   'verify': 'bundles.verification',
-  'warmup_cooldown': 'schedules',
+  'warmup_cooldown': 'workloads',
   'write_bundle': 'bundles.writing',
   'write_log': 'logs.schema',
   'write_public_bundle': 'bundles.publishing',
 }
-_ROOMS = ('accounting', 'catalogue', 'error', 'runtime', 'sensitivity', 'workloads')
+_ROOMS = ('accounting', 'error', 'runtime', 'sensitivity', 'strategies', 'workloads')
 
 # Names of earlier releases, and what replaces them.
 _GONE = {
+  'catalogue': ': fl_dpftrl.strategies.files has what it had',
   'RowServer': ": an engine makes rows in this process with memory='engine', and on a Ray cluster"
-  ' with noise_machines as well'
+  ' with noise_machines as well',
 }
 
 __all__ = ['__version__', *_HOMES, *_ROOMS]

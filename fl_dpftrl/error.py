@@ -4,7 +4,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from fl_dpftrl import participation, workloads
+from fl_dpftrl import workloads
+from fl_dpftrl.participation import schemas
 
 _PREFIX_SUMS = workloads.Workload()
 
@@ -31,7 +32,7 @@ def check_objective(objective: str) -> None:
     raise ValueError(f'objective must be {" or ".join(OBJECTIVES)}, got {objective!r}')
 
 
-class Mechanism(participation.Limited, Protocol):
+class Mechanism(schemas.Limited, Protocol):
   """The errors of a mechanism; `families.base.Strategy` has defaults for both."""
 
   def error(self, num_rounds: int, workload: workloads.Queries) -> Error: ...
@@ -46,7 +47,7 @@ def error(
 
   Args and errors as of `per_query_error`.
   """
-  participation.check_num_rounds(strategy, num_rounds)
+  schemas.check_num_rounds(strategy, num_rounds)
   return strategy.error(num_rounds, workload)
 
 
@@ -67,7 +68,7 @@ def per_query_error(
     ValueError: where the strategy cannot run so many rounds, the workload is for another number
       of rounds, or a matrix would be too large.
   """
-  participation.check_num_rounds(strategy, num_rounds)
+  schemas.check_num_rounds(strategy, num_rounds)
   return strategy.per_query_error(num_rounds, workload)
 
 

@@ -7,7 +7,7 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fl_dpftrl import messages, rounding
+from fl_dpftrl.text import messages, rounding
 
 if TYPE_CHECKING:
   import pandas

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fl_dpftrl import participation
 from fl_dpftrl.centralized import sampling
+from fl_dpftrl.participation import schemas as participation
 
 SCHEMAS = (participation.MinSep, participation.FixedSeparation)
 

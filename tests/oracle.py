@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fl_dpftrl import participation, workloads
+from fl_dpftrl import workloads
 from fl_dpftrl.families import base
+from fl_dpftrl.participation import schemas
 
 
 class AnyMatrix(base.Strategy):
@@ -28,9 +29,9 @@ class AnyMatrix(base.Strategy):
     raise NotImplementedError
 
 
-def patterns(schema: participation.MinSep) -> list[tuple[int, ...]]:
+def patterns(schema: schemas.MinSep) -> list[tuple[int, ...]]:
   """Returns every non-empty set of rounds that one device may take part in."""
-  fixed = isinstance(schema, participation.FixedSeparation)
+  fixed = isinstance(schema, schemas.FixedSeparation)
   most = schema.max_participations or schema.num_rounds
 
   def extended(pattern: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
@@ -46,7 +47,7 @@ def patterns(schema: participation.MinSep) -> list[tuple[int, ...]]:
   return list(extended(()))
 
 
-def worst(matrix: np.ndarray, schema: participation.MinSep) -> float:
+def worst(matrix: np.ndarray, schema: schemas.MinSep) -> float:
   """Returns the largest norm of a sum of columns: the sensitivity if CᵀC ≥ 0."""
   indicators = np.zeros((len(every := patterns(schema)), matrix.shape[1]))
   for indicator, pattern in zip(indicators, every):
@@ -94,7 +95,7 @@ def _unit(vectors: np.ndarray, otherwise: np.ndarray | float = 0.0) -> np.ndarra
   return np.where(lengths > 0.0, vectors / np.where(lengths > 0.0, lengths, 1.0), otherwise)
 
 
-def worst_of_vectors(matrix: np.ndarray, schema: participation.MinSep) -> float:
+def worst_of_vectors(matrix: np.ndarray, schema: schemas.MinSep) -> float:
   """Returns the largest ‖C u‖ that ascent finds for updates of norm 1.
 
   It is a lower bound on the sensitivity, and nearly always equal to it.

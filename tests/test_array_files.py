@@ -6,7 +6,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from fl_dpftrl import array_files
+from fl_dpftrl.files import array_files
 
 
 def member(shape, dtype='<f8', content=b''):

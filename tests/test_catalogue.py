@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 import fl_dpftrl
-from fl_dpftrl import catalogue, participation, workloads
+from fl_dpftrl import workloads
 from fl_dpftrl.families import banded, blt, identity, stamped, tree_online
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.strategies import files
 from tests import every_family
 
-SCHEMA = participation.MinSep(num_rounds=12, min_sep=3, max_participations=2)
+SCHEMA = schemas.MinSep(num_rounds=12, min_sep=3, max_participations=2)
 
 
 def banded_example():
@@ -30,8 +32,8 @@ def banded_example():
   'schema, workload',
   [
     (SCHEMA, workloads.Workload()),
-    (participation.MinSep(num_rounds=7), workloads.Workload(0.9)),
-    (participation.FixedSeparation(num_rounds=12, min_sep=5), workloads.Workload()),
+    (schemas.MinSep(num_rounds=7), workloads.Workload(0.9)),
+    (schemas.FixedSeparation(num_rounds=12, min_sep=5), workloads.Workload()),
   ],
 )
 def test_round_trip(tmp_path, name, schema, workload):
@@ -40,15 +42,15 @@ def test_round_trip(tmp_path, name, schema, workload):
     strategy = stamped.Stamped(every_family.example('stamped', 12), 7)
   else:
     strategy = every_family.example(name, schema.num_rounds)
-  saved = catalogue.save_strategy(path, strategy, schema=schema, objective='rms', workload=workload)
-  loaded = catalogue.load(path)
+  saved = files.save_strategy(path, strategy, schema=schema, objective='rms', workload=workload)
+  loaded = files.load(path)
   assert loaded.schema == saved.schema == schema
   assert type(loaded.schema) is type(schema)
   assert loaded.workload == workload
   assert loaded.objective == 'rms'
   assert loaded.version == fl_dpftrl.__version__
   assert loaded.figures == saved.figures
-  again = catalogue.load_strategy(str(path))
+  again = files.load_strategy(str(path))
   assert type(again) is type(strategy)
   matrices = (s.strategy_matrix(schema.num_rounds) for s in (again, strategy))
   np.testing.assert_array_equal(*matrices)
@@ -60,7 +62,7 @@ def arrays_of(path):
 
 
 def test_nothing_else_is_left_in_the_folder(tmp_path):
-  catalogue.save_strategy(tmp_path / 'a.json', banded_example(), schema=SCHEMA, objective='max')
+  files.save_strategy(tmp_path / 'a.json', banded_example(), schema=SCHEMA, objective='max')
   arrays, path = sorted(p.name for p in tmp_path.iterdir())
   assert (arrays, path) == (arrays_of(tmp_path / 'a.json').name, 'a.json')
 
@@ -69,7 +71,7 @@ def test_nothing_else_is_left_in_the_folder(tmp_path):
 def written(tmp_path):
   """A file, and how to write it again with something changed."""
   path = tmp_path / 'a.json'
-  catalogue.save_strategy(path, blt.BLT([0.9], [0.5]), schema=SCHEMA, objective='max')
+  files.save_strategy(path, blt.BLT([0.9], [0.5]), schema=SCHEMA, objective='max')
 
   def rewrite(**changes):
     document = json.loads(path.read_text())
@@ -82,7 +84,7 @@ def written(tmp_path):
 
 def refusal(path):
   with pytest.raises(ValueError) as caught:
-    catalogue.load(path)
+    files.load(path)
   message = str(caught.value)
   assert str(path) in message
   assert '\n' not in message
@@ -96,7 +98,7 @@ def test_refuses_figures_that_are_not_its_own(written, name):
   for wrong in (None, 'much', True, [value]):
     assert f'{name} must be a number' in refusal(written(**{name: wrong}))
   written(**{name: value * (1 + 1e-11)})
-  catalogue.load(written())
+  files.load(written())
 
 
 @pytest.mark.parametrize(
@@ -138,7 +140,7 @@ def test_refuses_figures_that_are_not_its_own(written, name):
 )
 def test_refuses_fields_that_are_wrong(written, changes, message):
   with pytest.raises(ValueError, match=message):
-    catalogue.load(written(**changes))
+    files.load(written(**changes))
   refusal(written())
 
 
@@ -159,7 +161,7 @@ def test_refuses_numbers_that_json_does_not_know(written):
 
 @pytest.fixture
 def with_arrays(tmp_path):
-  catalogue.save_strategy(tmp_path / 'a.json', banded_example(), schema=SCHEMA, objective='max')
+  files.save_strategy(tmp_path / 'a.json', banded_example(), schema=SCHEMA, objective='max')
   return tmp_path / 'a.json'
 
 
@@ -202,32 +204,30 @@ def test_refuses_arrays_from_elsewhere(with_arrays, name):
 
 def test_save_refuses_other_endings_and_objectives(tmp_path):
   with pytest.raises(ValueError, match='.json'):
-    catalogue.save_strategy(tmp_path / 'a.txt', identity.Identity(), schema=SCHEMA, objective='max')
+    files.save_strategy(tmp_path / 'a.txt', identity.Identity(), schema=SCHEMA, objective='max')
   with pytest.raises(ValueError, match='objective'):
-    catalogue.save_strategy(
-      tmp_path / 'a.json', identity.Identity(), schema=SCHEMA, objective='mean'
-    )
+    files.save_strategy(tmp_path / 'a.json', identity.Identity(), schema=SCHEMA, objective='mean')
   assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize('name', catalogue.parameter_free())
+@pytest.mark.parametrize('name', files.parameter_free())
 def test_parameter_free_families_need_no_file(name):
-  assert catalogue.load_strategy(name).family == name
+  assert files.load_strategy(name).family == name
 
 
 def test_the_shelf():
-  assert set(catalogue.parameter_free()) == {'identity', 'tree_full', 'tree_online'}
-  assert {'blt-b100', 'blt-b100-published', 'blt-b400', 'blt-b1000'} <= set(catalogue.names())
+  assert set(files.parameter_free()) == {'identity', 'tree_full', 'tree_online'}
+  assert {'blt-b100', 'blt-b100-published', 'blt-b400', 'blt-b1000'} <= set(files.names())
 
 
-@pytest.mark.parametrize('name', catalogue.names())
+@pytest.mark.parametrize('name', files.names())
 def test_every_named_strategy_loads(name):
-  assert catalogue.load(name).sensitivity.kind == 'exact'
+  assert files.load(name).sensitivity.kind == 'exact'
 
 
 def test_ours_is_better_than_the_published_one():
-  ours = catalogue.load('blt-b100')
-  published = catalogue.load('blt-b100-published')
+  ours = files.load('blt-b100')
+  published = files.load('blt-b100-published')
   assert ours.schema == published.schema
   assert ours.figures['max_loss'] <= 17.404
   assert published.figures['max_loss'] == pytest.approx(18.847, abs=5e-4)
@@ -235,21 +235,21 @@ def test_ours_is_better_than_the_published_one():
 
 def test_an_unknown_name_is_told_the_known_ones():
   with pytest.raises(ValueError, match='identity.*blt-b400'):
-    catalogue.load_strategy('blt-b300')
+    files.load_strategy('blt-b300')
 
 
 def test_a_name_goes_before_a_file_of_that_name(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   pathlib.Path('identity').write_text('{}')
   pathlib.Path('blt-b400').write_text('{}')
-  assert catalogue.load_strategy('identity').family == 'identity'
-  assert catalogue.load_strategy('blt-b400').family == 'blt'
+  assert files.load_strategy('identity').family == 'identity'
+  assert files.load_strategy('blt-b400').family == 'blt'
 
 
 def test_top_level_names():
   assert fl_dpftrl.load_strategy('identity') == identity.Identity()
-  assert fl_dpftrl.MinSep is participation.MinSep
-  assert fl_dpftrl.catalogue is catalogue
+  assert fl_dpftrl.MinSep is schemas.MinSep
+  assert fl_dpftrl.strategies.files is files
   assert 'CorrelatedNoiseFactory' in dir(fl_dpftrl)
   with pytest.raises(AttributeError, match='no attribute'):
     fl_dpftrl.nothing_of_the_kind  # noqa: B018
@@ -258,10 +258,10 @@ def test_top_level_names():
 def test_a_parameter_with_a_default_may_be_missing(tmp_path):
   """Files from before a family got its parameter still load."""
   path = tmp_path / 'tree.json'
-  schema = participation.MinSep(num_rounds=5)
-  catalogue.save_strategy(path, tree_online.TreeOnline(), schema=schema, objective='max')
+  schema = schemas.MinSep(num_rounds=5)
+  files.save_strategy(path, tree_online.TreeOnline(), schema=schema, objective='max')
   assert json.loads(path.read_text())['parameters'] == {}
-  assert catalogue.load(path).strategy == tree_online.TreeOnline()
+  assert files.load(path).strategy == tree_online.TreeOnline()
 
 
 @pytest.mark.parametrize('content', [b'', b'hello', b'{"format": "fl_', b'\xff'])
@@ -269,19 +269,19 @@ def test_a_file_that_is_no_json_says_so(tmp_path, content):
   path = tmp_path / 'a.json'
   path.write_bytes(content)
   with pytest.raises(ValueError, match='a.json.*not JSON, or cut short'):
-    catalogue.load(path)
+    files.load(path)
 
 
 def test_an_npz_that_is_cut_short_says_so(tmp_path):
   for suffix in ('.json', '.npz'):
-    source = catalogue.matrices_folder() / f'banded-b16{suffix}'
+    source = files.matrices_folder() / f'banded-b16{suffix}'
     (tmp_path / f'a{suffix}').write_bytes(source.read_bytes())
   path = tmp_path / 'a.json'
   path.write_text(path.read_text().replace('banded-b16.npz', 'a.npz'))
   arrays = tmp_path / 'a.npz'
   arrays.write_bytes(arrays.read_bytes()[:300])
   with pytest.raises(ValueError, match="'a.npz': it is cut short or no .npz"):
-    catalogue.load(path)
+    files.load(path)
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_an_npz_that_is_cut_short_says_so(tmp_path):
 )
 def test_refuses_kinds_and_sizes(written, changes, message):
   with pytest.raises(ValueError, match=message) as caught:
-    catalogue.load(written(**changes))
+    files.load(written(**changes))
   assert len(str(caught.value)) < 600
 
 
@@ -350,33 +350,33 @@ def others(seed):
 def test_what_a_file_named_before_is_removed(tmp_path):
   path = tmp_path / 'a.json'
   for seed in range(3):
-    catalogue.save_strategy(path, others(seed), schema=SCHEMA, objective='max')
+    files.save_strategy(path, others(seed), schema=SCHEMA, objective='max')
     assert {p.name for p in tmp_path.iterdir()} == {'a.json', arrays_of(path).name}
   copy = tmp_path / 'b.json'
   copy.write_bytes(path.read_bytes())
   kept = arrays_of(path)
-  catalogue.save_strategy(copy, others(7), schema=SCHEMA, objective='max')
+  files.save_strategy(copy, others(7), schema=SCHEMA, objective='max')
   assert kept.exists()
-  catalogue.load(path)
-  catalogue.save_strategy(path, identity.Identity(), schema=SCHEMA, objective='max')
+  files.load(path)
+  files.save_strategy(path, identity.Identity(), schema=SCHEMA, objective='max')
   assert not kept.exists()
 
 
 def test_a_file_of_a_former_release_is_replaced_whole(tmp_path):
   path = tmp_path / 'a.json'
-  catalogue.save_strategy(path, others(0), schema=SCHEMA, objective='max')
+  files.save_strategy(path, others(0), schema=SCHEMA, objective='max')
   named = arrays_of(path)
   path.write_text(path.read_text().replace(named.name, 'a.npz'))
   named.rename(tmp_path / 'a.npz')
-  catalogue.load(path)
-  catalogue.save_strategy(path, others(1), schema=SCHEMA, objective='max')
-  catalogue.load(path)
+  files.load(path)
+  files.save_strategy(path, others(1), schema=SCHEMA, objective='max')
+  files.load(path)
   assert not (tmp_path / 'a.npz').exists()
 
 
 _SAVES_OFTEN = """
 import dataclasses, sys
-from fl_dpftrl import catalogue
+from fl_dpftrl.strategies import files as catalogue
 path, first = sys.argv[1], int(sys.argv[2])
 file = catalogue.load(path)
 for seed in range(first, first + 12):
@@ -390,7 +390,7 @@ for seed in range(first, first + 12):
 @pytest.mark.slow
 def test_two_that_write_one_file_leave_one_of_their_strategies(tmp_path):
   path = tmp_path / 'a.json'
-  catalogue.save_strategy(path, others(0), schema=SCHEMA, objective='max')
+  files.save_strategy(path, others(0), schema=SCHEMA, objective='max')
   writers = [
     subprocess.Popen(
       [sys.executable, '-c', _SAVES_OFTEN, path, str(first)],
@@ -399,7 +399,7 @@ def test_two_that_write_one_file_leave_one_of_their_strategies(tmp_path):
     for first in (0, 3)
   ]
   while any(writer.poll() is None for writer in writers):
-    catalogue.load(path)
+    files.load(path)
   assert [writer.wait() for writer in writers] == [0, 0]
-  catalogue.load(path)
+  files.load(path)
   assert sorted(p.suffix for p in tmp_path.iterdir()) == ['.json', '.npz']

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl import catalogue, error, participation, sensitivity, workloads
+from fl_dpftrl import error, sensitivity, workloads
 from fl_dpftrl.families import banded, identity
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.strategies import files
 from tests import every_family, oracle
 
 
@@ -34,7 +36,7 @@ def test_refuses_more_rounds_than_the_strategy_has(workload):
 
 
 def losses(strategy, num_rounds, min_sep, max_participations):
-  schema = participation.MinSep(
+  schema = schemas.MinSep(
     num_rounds=num_rounds, min_sep=min_sep, max_participations=max_participations
   )
   value = sensitivity.sensitivity(strategy, schema).value
@@ -51,13 +53,13 @@ def test_losses_of_independent_noise():
 
 def test_losses_of_the_published_blt():
   """The MaxLoss of the parameters of the b = 100 row, a local optimum."""
-  strategy = catalogue.load_strategy('blt-b100-published')
+  strategy = files.load_strategy('blt-b100-published')
   assert losses(strategy, 2000, 100, 10)[1] == pytest.approx(18.847, abs=5e-4)
 
 
 def test_losses_of_blt_as_published():
   """McMahan, Xu, Zhang 2024, accuracy table, its two headings put right."""
-  strategy = catalogue.load_strategy('blt-b400')
+  strategy = files.load_strategy('blt-b400')
   assert losses(strategy, 4000, 400, 5) == (
     pytest.approx(9.7402, abs=5e-5),
     pytest.approx(10.6722, abs=5e-5),

@@ -4,7 +4,7 @@ import stat
 
 import pytest
 
-from fl_dpftrl import files
+from fl_dpftrl.files import durable
 
 
 def mode(path):
@@ -20,14 +20,14 @@ def fixture_umask(request):
 
 def test_private_files_are_the_owners_alone(tmp_path, umask):
   del umask
-  files.write_durably(tmp_path / 'file', b'content', private=True)
+  durable.write_durably(tmp_path / 'file', b'content', private=True)
   assert (tmp_path / 'file').read_bytes() == b'content'
   assert mode(tmp_path / 'file') == 0o600
 
 
 def test_other_files_honour_the_umask(tmp_path, umask):
-  files.write_durably(tmp_path / 'file', b'content')
-  with files.replacing(tmp_path / 'other', durable=False) as temporary:
+  durable.write_durably(tmp_path / 'file', b'content')
+  with durable.replacing(tmp_path / 'other', durable=False) as temporary:
     temporary.write_bytes(b'more')
   assert (tmp_path / 'other').read_bytes() == b'more'
   assert mode(tmp_path / 'file') == mode(tmp_path / 'other') == 0o666 & ~umask
@@ -37,7 +37,7 @@ def test_a_file_that_was_open_to_all_becomes_private(tmp_path):
   path = tmp_path / 'file'
   path.write_bytes(b'old')
   path.chmod(0o644)
-  with files.replacing(path, private=True) as temporary:
+  with durable.replacing(path, private=True) as temporary:
     assert mode(temporary) == 0o600  # before there is anything to read
     temporary.write_bytes(b'new')
   assert (mode(path), path.read_bytes()) == (0o600, b'new')
@@ -45,69 +45,69 @@ def test_a_file_that_was_open_to_all_becomes_private(tmp_path):
 
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
   path = tmp_path / 'file'
-  files.write_durably(path, b'old', private=True)
+  durable.write_durably(path, b'old', private=True)
 
   def fail(*_):
     raise OSError('disk full')
 
   monkeypatch.setattr(os, 'replace', fail)
   with pytest.raises(OSError, match='disk full'):
-    files.write_durably(path, b'new', private=True)
+    durable.write_durably(path, b'new', private=True)
   assert path.read_bytes() == b'old'
   assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_full_disk_names_the_file_and_leaves_the_old_one(tmp_path, monkeypatch):
   path = tmp_path / 'file'
-  files.write_durably(path, b'old')
+  durable.write_durably(path, b'old')
 
   def full(*_):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
   monkeypatch.setattr(os, 'fsync', full)
   with pytest.raises(OSError, match=f'No space left on device: .{path}') as e:
-    files.write_durably(path, b'new')
+    durable.write_durably(path, b'new')
   assert e.value.errno == errno.ENOSPC
   assert path.read_bytes() == b'old' and list(tmp_path.iterdir()) == [path]
 
 
 def test_leftovers_of_killed_writers_go(tmp_path):
-  (tmp_path / f'{files.TEMPORARY_PREFIX}x').write_bytes(b'half')
+  (tmp_path / f'{durable.TEMPORARY_PREFIX}x').write_bytes(b'half')
   (tmp_path / 'file').write_bytes(b'whole')
-  files.remove_leftovers(tmp_path)
+  durable.remove_leftovers(tmp_path)
   assert [p.name for p in tmp_path.iterdir()] == ['file']
 
 
 def test_folders_of_killed_writers_go_and_links_are_not_followed(tmp_path):
   other, run = tmp_path / 'other', tmp_path / 'run'
-  (run / f'{files.TEMPORARY_PREFIX}bundle' / 'inner').mkdir(parents=True)
-  (run / f'{files.TEMPORARY_PREFIX}bundle' / 'inner' / 'log').write_bytes(b'half')
+  (run / f'{durable.TEMPORARY_PREFIX}bundle' / 'inner').mkdir(parents=True)
+  (run / f'{durable.TEMPORARY_PREFIX}bundle' / 'inner' / 'log').write_bytes(b'half')
   other.mkdir()
   (other / 'file').write_bytes(b'whole')
-  (run / f'{files.TEMPORARY_PREFIX}link').symlink_to(other)
-  (run / f'{files.TEMPORARY_PREFIX}bundle' / 'link').symlink_to(other)
-  files.remove_leftovers(run)
+  (run / f'{durable.TEMPORARY_PREFIX}link').symlink_to(other)
+  (run / f'{durable.TEMPORARY_PREFIX}bundle' / 'link').symlink_to(other)
+  durable.remove_leftovers(run)
   assert not list(run.iterdir())
   assert (other / 'file').read_bytes() == b'whole'
 
 
 def test_a_lock_is_held_once(tmp_path):
-  with files.exclusive(tmp_path / 'lock'):
+  with durable.exclusive(tmp_path / 'lock'):
     with pytest.raises(ValueError, match='held by another process'):
-      with files.exclusive(tmp_path / 'lock'):
+      with durable.exclusive(tmp_path / 'lock'):
         pass
-  with files.exclusive(tmp_path / 'lock'):
+  with durable.exclusive(tmp_path / 'lock'):
     pass
 
 
 def test_a_lock_file_that_is_removed_meanwhile_locks_nobody_out(tmp_path, monkeypatch):
-  path, original = tmp_path / 'lock', files.fcntl.flock
+  path, original = tmp_path / 'lock', durable.fcntl.flock
 
   def flock(*args):
     original(*args)
     path.unlink()
 
-  monkeypatch.setattr(files.fcntl, 'flock', flock)
+  monkeypatch.setattr(durable.fcntl, 'flock', flock)
   with pytest.raises(ValueError, match='held by another process'):
-    with files.exclusive(path):
+    with durable.exclusive(path):
       pass

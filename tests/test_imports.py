@@ -88,19 +88,17 @@ def test_only_pages_and_figures_load_what_draws_them():
 def test_light_modules():
   names = (
     'auditing',
-    'catalogue',
-    'digests',
     'error',
-    'files',
-    'participation',
-    'recipes',
-    'schedules',
-    'workloads',
+    'files.durable',
     'noise.ahead',
     'noise.cost',
+    'noise.normals',
     'noise.reference',
     'noise.snapshots',
-    'noise.snapshots',
+    'optimization.recipes',
+    'participation.schemas',
+    'strategies.files',
+    'workloads',
   )
   assert not loaded_by('\n'.join(f'import fl_dpftrl.{n}' for n in names))
 

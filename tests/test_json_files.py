@@ -2,7 +2,7 @@
 
 import pytest
 
-from fl_dpftrl import json_files
+from fl_dpftrl.files import json_files
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from fl_dpftrl import messages
+from fl_dpftrl.text import messages
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl import participation
+from fl_dpftrl.participation import schemas
 from tests import oracle
 
 
-@pytest.mark.parametrize('cls', [participation.MinSep, participation.FixedSeparation])
+@pytest.mark.parametrize('cls', [schemas.MinSep, schemas.FixedSeparation])
 @pytest.mark.parametrize('name', ['num_rounds', 'min_sep', 'max_participations'])
 @pytest.mark.parametrize('value', [0, -3, 1.5, '7', True])
 def test_refuses_anything_but_positive_whole_numbers(cls, name, value):
@@ -22,11 +22,11 @@ def test_refuses_anything_but_positive_whole_numbers(cls, name, value):
 
 def test_num_rounds_is_no_option():
   with pytest.raises(ValueError, match='num_rounds'):
-    participation.MinSep(num_rounds=None)
+    schemas.MinSep(num_rounds=None)
 
 
 def test_takes_numpy_integers_and_keeps_plain_ones():
-  schema = participation.MinSep(num_rounds=np.int64(9), min_sep=np.int32(4))
+  schema = schemas.MinSep(num_rounds=np.int64(9), min_sep=np.int32(4))
   assert type(schema.num_rounds) is int and type(schema.min_sep) is int
 
 
@@ -39,16 +39,16 @@ def test_participations_are_the_most_that_fit(num_rounds, min_sep):
     for pattern in itertools.combinations(range(num_rounds), size)
     if all(j - i >= min_sep for i, j in zip(pattern, pattern[1:]))
   )
-  schema = participation.MinSep(num_rounds=num_rounds, min_sep=min_sep)
+  schema = schemas.MinSep(num_rounds=num_rounds, min_sep=min_sep)
   assert schema.participations == largest
-  limited = participation.MinSep(num_rounds=num_rounds, min_sep=min_sep, max_participations=2)
+  limited = schemas.MinSep(num_rounds=num_rounds, min_sep=min_sep, max_participations=2)
   assert limited.participations == min(largest, 2)
 
 
 def test_a_fixed_separation_is_a_min_sep():
-  schema = participation.FixedSeparation(num_rounds=5, min_sep=2)
-  assert isinstance(schema, participation.MinSep)
-  assert schema != participation.MinSep(num_rounds=5, min_sep=2)
+  schema = schemas.FixedSeparation(num_rounds=5, min_sep=2)
+  assert isinstance(schema, schemas.MinSep)
+  assert schema != schemas.MinSep(num_rounds=5, min_sep=2)
 
 
 @st.composite
@@ -68,7 +68,7 @@ def test_observed_equals_a_count_by_hand(log):
   separations = [
     j - i for rounds in by_device.values() for i, j in itertools.combinations(sorted(rounds), 2)
   ]
-  schema = participation.schema_of(
+  schema = schemas.schema_of(
     np.array([r for r, _ in rows], np.int64), np.array([d for _, d in rows], np.str_), num_rounds
   )
   assert schema.num_rounds == num_rounds
@@ -78,16 +78,16 @@ def test_observed_equals_a_count_by_hand(log):
 
 def test_a_device_twice_in_a_round_is_not_a_separation_of_zero():
   with pytest.raises(ValueError, match='twice'):
-    participation.schema_of(np.array([3, 3]), np.array([7, 7]), 5)
+    schemas.schema_of(np.array([3, 3]), np.array([7, 7]), 5)
 
 
 @pytest.mark.parametrize('rounds', [[-1], [5]])
 def test_observed_rounds_outside_the_run_are_refused(rounds):
   with pytest.raises(ValueError, match='rounds must lie in 0 to 4'):
-    participation.schema_of(np.array(rounds), np.array([7]), 5)
+    schemas.schema_of(np.array(rounds), np.array([7]), 5)
 
 
-@pytest.mark.parametrize('fixed', [participation.MinSep, participation.FixedSeparation])
+@pytest.mark.parametrize('fixed', [schemas.MinSep, schemas.FixedSeparation])
 def test_within_allows_every_part_of_a_pattern(fixed):
   """Against all patterns: the rounds of any stretch of one are a pattern of the stretch."""
   for n, b, k in itertools.product(range(1, 8), range(1, 8), range(1, 4)):

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from fl_dpftrl import catalogue, recipes
+from fl_dpftrl.optimization import recipes
+from fl_dpftrl.strategies import files
 
 GOLDEN = pathlib.Path(__file__).with_name('golden')
 OPTIMIZED = [
@@ -15,7 +16,7 @@ OPTIMIZED = [
 
 
 def loss(strategy, recipe, schema=None):
-  figures = catalogue.describe(strategy, schema=schema or recipe.schema).figures
+  figures = files.describe(strategy, schema=schema or recipe.schema).figures
   return figures[f'{recipe.objective}_loss']
 
 
@@ -27,8 +28,8 @@ def worst_regret(strategy, recipe, references):
 
 
 def test_recipes_and_files_match():
-  assert set(catalogue.names()) == set(recipes.RECIPES)
-  folder = catalogue.matrices_folder()
+  assert set(files.names()) == set(recipes.RECIPES)
+  folder = files.matrices_folder()
   arrays = {path.name for path in folder.glob('*.npz')}
   texts = [path.read_text() for path in folder.glob('*.json')]
   named = {npz for text in texts for npz in re.findall(r'"npz": "(.*)"', text)}
@@ -37,7 +38,7 @@ def test_recipes_and_files_match():
 
 @pytest.mark.parametrize('name', recipes.RECIPES)
 def test_every_file_is_recomputed(name):
-  file, recipe = catalogue.load(name), recipes.RECIPES[name]
+  file, recipe = files.load(name), recipes.RECIPES[name]
   assert file.schema == recipe.schema
   assert file.objective == recipe.objective
   assert file.sensitivity.kind == 'exact'
@@ -47,7 +48,7 @@ def test_every_file_is_recomputed(name):
   'name', [name for name, recipe in recipes.RECIPES.items() if isinstance(recipe, recipes.Known)]
 )
 def test_known_parameters_are_in_their_files(name):
-  made, stored = recipes.RECIPES[name].make(), catalogue.load(name).strategy
+  made, stored = recipes.RECIPES[name].make(), files.load(name).strategy
   assert made == stored
 
 
@@ -55,7 +56,7 @@ def test_known_parameters_are_in_their_files(name):
 @pytest.mark.parametrize('name', OPTIMIZED)
 def test_optimizing_again_finds_nothing_better(name):
   recipe = recipes.RECIPES[name]
-  stored = loss(catalogue.load(name).strategy, recipe)
+  stored = loss(files.load(name).strategy, recipe)
   assert stored <= loss(recipe.make(), recipe) * (1 + 1e-4)
 
 
@@ -72,10 +73,10 @@ def best_losses(recipe):
 def test_the_default_is_more_robust_than_others():
   recipe = recipes.RECIPES['default']
   references = best_losses(recipe)
-  stored = worst_regret(catalogue.load('default').strategy, recipe, references)
+  stored = worst_regret(files.load('default').strategy, recipe, references)
   assert stored == pytest.approx(0.0755, abs=5e-5)
   for name in ('blt-b100', 'blt-b342-max', 'blt-b400', 'blt-b1000'):
-    other = catalogue.load(name).strategy
+    other = files.load(name).strategy
     assert worst_regret(other, recipe, references) > 1.5 * stored
 
 
@@ -87,7 +88,7 @@ def test_optimizing_again_finds_no_more_robust_default():
   for schema, reference in zip(recipe.schemas, references):
     alone = recipes.Optimized(recipe.mechanism, schema, recipe.objective, recipe.size).make()
     assert loss(alone, recipe, schema) == pytest.approx(reference, rel=1e-4)
-  stored = worst_regret(catalogue.load('default').strategy, recipe, references)
+  stored = worst_regret(files.load('default').strategy, recipe, references)
   assert stored <= worst_regret(recipe.make(), recipe, references) + 1e-4
 
 
@@ -114,7 +115,7 @@ def test_writing_is_repeatable(tmp_path):
 
 def test_the_files_are_what_writing_gives(tmp_path):
   recipes.write('blt-b1000', tmp_path)
-  own = catalogue.matrices_folder() / 'blt-b1000.json'
+  own = files.matrices_folder() / 'blt-b1000.json'
   written = json.loads((tmp_path / 'blt-b1000.json').read_text())
   stored = json.loads(own.read_text())
   assert written.keys() == stored.keys()
@@ -123,7 +124,7 @@ def test_the_files_are_what_writing_gives(tmp_path):
 
 @pytest.mark.parametrize('name', recipes.RECIPES)
 def test_an_edited_parameter_is_refused(tmp_path, name):
-  folder = catalogue.matrices_folder()
+  folder = files.matrices_folder()
   document = json.loads((folder / f'{name}.json').read_text())
   parameters = document['parameters']
   listed = [k for k, v in parameters.items() if isinstance(v, list)]
@@ -133,7 +134,7 @@ def test_an_edited_parameter_is_refused(tmp_path, name):
   path = tmp_path / 'edited.json'
   path.write_text(json.dumps(document))
   with pytest.raises(ValueError, match='its parameters give'):
-    catalogue.load(path)
+    files.load(path)
 
 
 def test_main_names_what_it_does_not_know(capsys):

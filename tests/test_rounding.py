@@ -7,12 +7,15 @@ import markupsafe
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl import participation, rounding, tables
-from fl_dpftrl.accounting import gaussian, privacy_loss
+from fl_dpftrl import tables
+from fl_dpftrl.accounting import gaussian, losses
 from fl_dpftrl.commands import replay_text
+from fl_dpftrl.drawing import bars
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.planning import recommendation
 from fl_dpftrl.replaying import statement
-from fl_dpftrl.reports import figures, page
+from fl_dpftrl.reports import page
+from fl_dpftrl.text import rounding
 
 NUMBERS = st.floats(1e-9, 1e9)
 DIGITS = st.integers(1, 9)
@@ -77,7 +80,7 @@ def settings_row(sigma, epsilon):
     report_goal=10,
     num_rounds=20,
     days=1.0,
-    schema=participation.MinSep(num_rounds=20, min_sep=3, max_participations=4),
+    schema=schemas.MinSep(num_rounds=20, min_sep=3, max_participations=4),
     noise_multiplier=sigma,
     epsilon=epsilon,
   )
@@ -106,7 +109,7 @@ def strategies_row(sigma, epsilon):
     max_copies=3,
     objective='max',
   )
-  drawn = {'strategies': figures.Figure('Loss', markupsafe.Markup('')), 'far': []}
+  drawn = {'strategies': bars.Figure('Loss', markupsafe.Markup('')), 'far': []}
   row = cells(page.render('plan_strategies.html', plan=plan, figures=drawn))[0]
   return [row[-1], row[-2]]
 
@@ -132,12 +135,12 @@ def test_a_printed_noise_multiplier_gives_the_printed_epsilon(shown, sigma):
 
 
 def test_the_noise_of_a_finished_run_is_not_overstated():
-  loss = privacy_loss.PrivacyLoss(
+  loss = losses.PrivacyLoss(
     sensitivity=1.0,
     sensitivity_kind='exact',
     effective_noise_multiplier=1.23456,
     rho=0.32801,
-    curve=(privacy_loss.Point(1e-6, 4.5),),
+    curve=(losses.Point(1e-6, 4.5),),
   )
   part = statement.Part('worst_case', loss, True)
   table = replay_text._guarantees(

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl import schedules
+from fl_dpftrl import workloads
 
 
 def test_rises_stays_and_falls_over_the_stated_fractions():
-  rates = schedules.warmup_cooldown(2.0, 100)
+  rates = workloads.warmup_cooldown(2.0, 100)
   assert rates.dtype == np.float32
   np.testing.assert_allclose(rates[0], 0.1)
   assert (np.diff(rates[:16]) > 0).all()
@@ -16,21 +16,21 @@ def test_rises_stays_and_falls_over_the_stated_fractions():
 
 
 def test_is_linear():
-  rates = schedules.warmup_cooldown(1.0, 1000, warmup_fraction=0.5, cooldown_fraction=0.5)
+  rates = workloads.warmup_cooldown(1.0, 1000, warmup_fraction=0.5, cooldown_fraction=0.5)
   np.testing.assert_allclose(np.diff(rates[:500], 2), 0, atol=1e-6)
   np.testing.assert_allclose(rates, rates[::-1], atol=1e-6)
 
 
 def test_no_ramps_is_constant():
   np.testing.assert_array_equal(
-    schedules.warmup_cooldown(0.5, 7, warmup_fraction=0.0, cooldown_fraction=0.0),
+    workloads.warmup_cooldown(0.5, 7, warmup_fraction=0.0, cooldown_fraction=0.0),
     np.full(7, 0.5, np.float32),
   )
 
 
 @pytest.mark.parametrize('num_rounds', [1, 2, 3])
 def test_short_runs_have_a_positive_rate_everywhere(num_rounds):
-  rates = schedules.warmup_cooldown(1.0, num_rounds)
+  rates = workloads.warmup_cooldown(1.0, num_rounds)
   assert rates.shape == (num_rounds,) and (rates > 0).all()
 
 
@@ -47,4 +47,4 @@ def test_short_runs_have_a_positive_rate_everywhere(num_rounds):
 )
 def test_bad_arguments_are_named(arguments, named):
   with pytest.raises(ValueError, match=named):
-    schedules.warmup_cooldown(**{'server_learning_rate': 1.0, 'num_rounds': 10, **arguments})
+    workloads.warmup_cooldown(**{'server_learning_rate': 1.0, 'num_rounds': 10, **arguments})

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from fl_dpftrl import files, signals
+from fl_dpftrl import signals
+from fl_dpftrl.files import durable
 from fl_dpftrl.logs import schema
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -115,7 +116,7 @@ def interrupted_at(step: int, work) -> bool:
   def profile(frame, event, arg):
     nonlocal left
     caller = frame if event.startswith('c_') else frame.f_back
-    if event in ('return', 'c_return') and caller.f_code.co_filename == files.__file__:
+    if event in ('return', 'c_return') and caller.f_code.co_filename == durable.__file__:
       left -= 1
       if left == 0:
         raise KeyboardInterrupt
@@ -132,19 +133,19 @@ def interrupted_at(step: int, work) -> bool:
 
 
 def write_folder(path: pathlib.Path) -> None:
-  with files.building(path) as temporary:
-    files.write_durably(temporary / 'file', b'content')
+  with durable.building(path) as temporary:
+    durable.write_durably(temporary / 'file', b'content')
 
 
 @pytest.mark.parametrize(
-  'write', [write_folder, lambda path: files.write_durably(path, b'content', private=True)]
+  'write', [write_folder, lambda path: durable.write_durably(path, b'content', private=True)]
 )
 def test_at_any_moment_of_a_writer(tmp_path, write):
   step = 1
   while interrupted_at(step, lambda: write(tmp_path / 'new')):
     assert {path.name for path in tmp_path.iterdir()} <= {'new'}, step
     for path in tmp_path.iterdir():
-      path.unlink() if path.is_file() else files.shutil.rmtree(path)
+      path.unlink() if path.is_file() else durable.shutil.rmtree(path)
     step += 1
   assert step > 10
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import catalogue, participation
 from fl_dpftrl.families import banded, banded_toeplitz, base, blt, dense
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.strategies import files
 
 
 def strategy(case: Mapping[str, Any], found: Mapping[str, np.ndarray]) -> base.Strategy:
@@ -55,13 +56,13 @@ def losses(case: Mapping[str, Any], found: Mapping[str, np.ndarray]) -> dict[str
   Raises:
     ValueError: if the parameters are no valid strategy, such as not finite.
   """
-  schema = participation.MinSep(
+  schema = schemas.MinSep(
     num_rounds=case['num_rounds'],
     min_sep=case['min_sep'],
     max_participations=case['max_participations'],
   )
   theirs = strategy(case, found)
-  figures = catalogue.describe(theirs, schema=schema).figures
+  figures = files.describe(theirs, schema=schema).figures
   return {
     'rms_loss': figures['rms_loss'],
     'max_loss': figures['max_loss'],

@@ -4,9 +4,9 @@ import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 
-from fl_dpftrl import participation
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.comparison import candidates as compared
+from fl_dpftrl.participation import schemas as participation
 from fl_dpftrl.planning import candidates, recommendation, simulating
 from fl_dpftrl.planning import forecast as forecast_lib
 

@@ -10,8 +10,8 @@ import sys
 
 import numpy as np
 
-from fl_dpftrl import participation
 from fl_dpftrl.logs import streamed
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.simulation import attendance as attendance_lib
 
 
@@ -22,7 +22,7 @@ def main(num_devices: int, goal: int, num_rounds: int, path: str) -> None:
     for t in range(num_rounds):
       ids = np.unique(rng.integers(num_devices, size=goal))
       append(t, ids, t)
-      attendance.add(participation.Cohort(t, ids, t, t))
+      attendance.add(schemas.Cohort(t, ids, t, t))
   print(attendance.num_participations)
 
 

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fl_dpftrl import catalogue
 from fl_dpftrl.families import banded, banded_toeplitz, base, identity, tree_online
+from fl_dpftrl.strategies import files
 
 NUM_PARAMETERS = 4_050_748
 LARGE = 100_000_000
@@ -112,7 +112,7 @@ def strategy(name: str) -> base.Strategy:
   if name == 'identity':
     return identity.Identity()
   if name == 'blt-4':
-    return catalogue.load_strategy('blt-b400')
+    return files.load_strategy('blt-b400')
   if name == 'tree_online':
     return tree_online.TreeOnline()
   family, num_bands = name.split('-')

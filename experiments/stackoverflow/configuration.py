@@ -13,7 +13,8 @@ from absl import flags
 
 from experiments.stackoverflow import flag_files
 from experiments.stackoverflow.datasets import parts
-from fl_dpftrl import files, messages
+from fl_dpftrl.files import durable
+from fl_dpftrl.text import messages
 
 HPARAMS_NAME = 'hparams.json'
 NOISE_FLAGS = ('noise_multiplier', 'epsilon', 'deployment_epsilon')
@@ -303,7 +304,7 @@ class Hparams:
     # Population and seed of the cohorts are for the owner alone.
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(self.to_json(), indent=2) + '\n'
-    files.write_durably(folder / HPARAMS_NAME, text.encode(), private=True)
+    durable.write_durably(folder / HPARAMS_NAME, text.encode(), private=True)
 
 
 def _define_flags(values: flags.FlagValues) -> None:

@@ -22,7 +22,8 @@ import sys
 from typing import NoReturn
 
 from experiments.stackoverflow import configuration, datasets
-from fl_dpftrl import json_files, messages
+from fl_dpftrl.files import json_files
+from fl_dpftrl.text import messages
 
 
 class _Parser(argparse.ArgumentParser):

@@ -21,7 +21,8 @@ import sys
 from typing import NoReturn
 
 from experiments.stackoverflow import datasets, evaluate
-from fl_dpftrl import files, messages
+from fl_dpftrl.files import durable
+from fl_dpftrl.text import messages
 
 WORDS_NAME = 'words.txt'
 _FORMATS = ('keras', 'savedmodel')
@@ -76,7 +77,7 @@ def export(folder: pathlib.Path, format: str, output: pathlib.Path | None = None
   path = output or folder / exported.NAMES[format]
   exported.write(exported.keras_model(network, found, dataset.sequence_length), path, format)
   words = [dataset.vocabulary.decode([token]) for token in range(dataset.vocabulary.size)]
-  files.write_durably(path.with_name(WORDS_NAME), ('\n'.join(words) + '\n').encode())
+  durable.write_durably(path.with_name(WORDS_NAME), ('\n'.join(words) + '\n').encode())
   return path
 
 

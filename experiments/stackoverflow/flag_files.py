@@ -7,7 +7,8 @@ name each other, and only where they are text in the encoding of the terminal.
 import os
 from collections.abc import Sequence
 
-from fl_dpftrl import json_files, messages
+from fl_dpftrl.files import json_files
+from fl_dpftrl.text import messages
 
 MOST_BYTES = 2**20
 """Size of a file of flags: 1 MiB."""

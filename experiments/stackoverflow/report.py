@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from experiments.stackoverflow import configuration, datasets
-from fl_dpftrl import digests, files, json_files, messages, rounding
-from fl_dpftrl.accounting import privacy_loss
+from fl_dpftrl.accounting import losses
 from fl_dpftrl.families import base
+from fl_dpftrl.files import durable, json_files
+from fl_dpftrl.strategies import document
+from fl_dpftrl.text import messages, rounding
 
 if TYPE_CHECKING:
   from fl_dpftrl.training import report, train  # Load TensorFlow.
@@ -98,7 +100,7 @@ def write(trained: 'train.Trained', **facts: Any) -> str:
     trained: the trained model.
     **facts: the other facts of an `Outcome`.
   """
-  from fl_dpftrl.comparison import style  # Loads matplotlib.
+  from fl_dpftrl.drawing import style  # Loads matplotlib.
 
   outcome = Outcome(trained=trained, **facts)
   stated = trained.statement
@@ -117,7 +119,7 @@ def write(trained: 'train.Trained', **facts: Any) -> str:
     without_noise=None if isinstance(without_noise, str) else without_noise,
   )
   text = json.dumps(content(outcome), indent=2, allow_nan=False, default=str)
-  files.write_durably(trained.folder / NAME, (text + '\n').encode(), private=True)
+  durable.write_durably(trained.folder / NAME, (text + '\n').encode(), private=True)
   return _summary(outcome)
 
 
@@ -138,7 +140,7 @@ def content(outcome: Outcome) -> dict[str, Any]:
   clip_norms = history.column('aggregator/clip_norm')
   return {
     'mechanism': outcome.strategy.family,
-    'strategy_digest': digests.strategy_digest(outcome.strategy),
+    'strategy_digest': document.strategy_digest(outcome.strategy),
     **{name: flags[name] for name in _FLAGS if name in flags},
     'sensitivity': worst['sensitivity'],
     'sensitivity_kind': worst['sensitivity_kind'],
@@ -258,7 +260,7 @@ def _summary(outcome: Outcome) -> str:
   )
 
 
-def _guarantee(outcome: Outcome, worst: privacy_loss.PrivacyLoss) -> str:
+def _guarantee(outcome: Outcome, worst: losses.PrivacyLoss) -> str:
   reason = outcome.trained.setting.void_reason
   if reason is not None:
     return f'none: {reason}'

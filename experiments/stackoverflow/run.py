@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from experiments.stackoverflow import configuration, datasets, setting
 from experiments.stackoverflow import machines as machines_lib
-from fl_dpftrl import messages
+from fl_dpftrl.text import messages
 from fl_dpftrl.training import interrupts
 
 

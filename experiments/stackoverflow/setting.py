@@ -5,11 +5,13 @@ import pathlib
 from collections.abc import Callable
 
 from experiments.stackoverflow import configuration
-from fl_dpftrl import adaptive_clipping, catalogue, participation
+from fl_dpftrl import adaptive_clipping
 from fl_dpftrl.accounting import calibration
 from fl_dpftrl.families import base
 from fl_dpftrl.optimization import registry
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.simulation import scenario as scenario_lib
+from fl_dpftrl.strategies import files
 from fl_dpftrl.training import guarantee
 
 _MECHANISM, _OBJECTIVE = 'blt', 'max'
@@ -86,7 +88,7 @@ def num_rounds(hparams: configuration.Hparams, found: base.Strategy) -> int:
 def strategy(
   hparams: configuration.Hparams,
   folder: pathlib.Path,
-  schema: participation.MinSep,
+  schema: schemas.MinSep,
   say: Callable[[str], None],
 ) -> base.Strategy:
   """Returns the run's strategy: that of the run in the folder, if there is one.
@@ -103,9 +105,9 @@ def strategy(
   """
   path = folder / guarantee.STRATEGY_NAME
   if path.exists():
-    return catalogue.load_strategy(path)
+    return files.load_strategy(path)
   if hparams.strategy is not None:
-    found = catalogue.load_strategy(hparams.strategy)
+    found = files.load_strategy(hparams.strategy)
     if hparams.mechanism not in (None, found.family):
       raise ValueError(
         f'--mechanism={hparams.mechanism} but --strategy={hparams.strategy} is'
@@ -148,20 +150,18 @@ def calibrated(hparams: configuration.Hparams, found: base.Strategy) -> configur
   return dataclasses.replace(hparams, noise_multiplier=ratio * guarantee.noise_multiplier)
 
 
-def enforced_schema(hparams: configuration.Hparams) -> participation.MinSep:
+def enforced_schema(hparams: configuration.Hparams) -> schemas.MinSep:
   """Returns the participation that timers in rounds, or none, enforce."""
   min_sep = min(hparams.timer_rounds or 1, hparams.num_rounds)
-  return participation.MinSep(num_rounds=hparams.num_rounds, min_sep=min_sep)
+  return schemas.MinSep(num_rounds=hparams.num_rounds, min_sep=min_sep)
 
 
-def _optimised(
-  mechanism: str, schema: participation.MinSep, say: Callable[[str], None]
-) -> base.Strategy:
+def _optimised(mechanism: str, schema: schemas.MinSep, say: Callable[[str], None]) -> base.Strategy:
   registry.check_family(mechanism)
   if mechanism not in registry.OPTIMIZERS:
     raise ValueError(
       f'--mechanism={mechanism} is unknown; known are {", ".join(registry.OPTIMIZERS)}'
     )
-  if mechanism not in catalogue.parameter_free():
+  if mechanism not in files.parameter_free():
     say(f'optimising {mechanism} for {schema.num_rounds} rounds with min-sep {schema.min_sep}')
   return registry.optimize(mechanism, schema, objective=_OBJECTIVE)

@@ -33,7 +33,8 @@ from absl import app, flags, logging
 
 from experiments.stackoverflow import configuration, flag_files
 from experiments.stackoverflow import machines as machines_lib
-from fl_dpftrl import files, json_files, messages
+from fl_dpftrl.files import durable, json_files
+from fl_dpftrl.text import messages
 from fl_dpftrl.training import interrupts
 
 LOCK_NAME = 'lock'
@@ -150,8 +151,8 @@ def _held(folder: pathlib.Path) -> Iterator[None]:
   """
   folder.mkdir(parents=True, exist_ok=True)
   lock = folder / LOCK_NAME
-  with files.exclusive(lock):
-    files.remove_leftovers(folder)
+  with durable.exclusive(lock):
+    durable.remove_leftovers(folder)
     try:
       yield
     finally:
@@ -213,7 +214,7 @@ def _check_folder(folder: pathlib.Path, hparams: configuration.Hparams) -> confi
   if not path.exists():
     if folder.exists() and any(
       path.name not in (LOCK_NAME, TEMPORARY_NAME)
-      and not path.name.startswith(files.TEMPORARY_PREFIX)
+      and not path.name.startswith(durable.TEMPORARY_PREFIX)
       for path in folder.iterdir()
     ):
       if (folder / _CHECKPOINTS_NAME).is_dir():

@@ -20,7 +20,7 @@ from experiments.stackoverflow import (
 )
 from experiments.stackoverflow import machines as machines_lib
 from experiments.stackoverflow import model as model_lib
-from fl_dpftrl import runtime, schedules
+from fl_dpftrl import runtime, workloads
 from fl_dpftrl.aggregators import canaries as channels
 from fl_dpftrl.auditing import canaries as canaries_lib
 from fl_dpftrl.auditing import one_run
@@ -281,7 +281,7 @@ def learning_process(
     aggregator=factory,
     client_learning_rate=hparams.client_learning_rate,
     client_optimizer=optimizers.client(hparams),
-    server_learning_rates=schedules.warmup_cooldown(
+    server_learning_rates=workloads.warmup_cooldown(
       hparams.server_learning_rate,
       hparams.num_rounds,
       warmup_fraction=hparams.warmup_fraction,

@@ -5,7 +5,8 @@ import os
 import numpy as np
 
 from experiments.stackoverflow import networks
-from fl_dpftrl import array_files, messages
+from fl_dpftrl.files import array_files
+from fl_dpftrl.text import messages
 from fl_dpftrl.training import report
 
 NAME = report.MODEL_NAME

@@ -5,18 +5,18 @@ import math
 import numpy as np
 import scipy
 
-from fl_dpftrl import participation
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.families import base
+from fl_dpftrl.participation import schemas
 
 _PRECISION = 1e-7  # relative precision of the noise multiplier
 
 
 def calibrate(
   strategy: base.Strategy,
-  schema: participation.MinSep,
+  schema: schemas.MinSep,
   *,
   delta: float,
   epsilon: float | None = None,

@@ -9,9 +9,9 @@ Source: McMahan, Xu and Zhang 2024 (BLT-DP-FTRL), section 5, "Extrapolation".
 
 import dataclasses
 
-from fl_dpftrl import participation
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.families import base
+from fl_dpftrl.participation import schemas
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Reference:
 
   def __post_init__(self):
     gaussian.check_positive('noise_multiplier', self.noise_multiplier)
-    participation.positive_integer('report_goal', self.report_goal)
+    schemas.positive_integer('report_goal', self.report_goal)
 
   def at(self, report_goal: int) -> float:
     """Returns the noise multiplier with the same noise on the mean update."""
@@ -64,12 +64,12 @@ class Deployment:
   max_participations: int | None = None
 
   def __post_init__(self):
-    participation.positive_integer('report_goal', self.report_goal)
+    schemas.positive_integer('report_goal', self.report_goal)
     if self.population is None:
       if self.min_sep is None:
         raise ValueError('population or min_sep must be given, got neither')
     else:
-      participation.positive_integer('population', self.population)
+      schemas.positive_integer('population', self.population)
       if self.population < self.report_goal:
         raise ValueError(f'population={self.population} is below report_goal={self.report_goal}')
     schema = self.schema  # validates the other attributes
@@ -82,19 +82,19 @@ class Deployment:
         f' {self._least(schema)}'
       )
 
-  def _least(self, schema: participation.MinSep) -> int:
+  def _least(self, schema: schemas.MinSep) -> int:
     """Returns the smallest population whose rounds can keep to the schema."""
     apart = min(schema.min_sep, schema.num_rounds) * self.report_goal
     all_updates = schema.num_rounds * self.report_goal
     return max(apart, -(-all_updates // schema.participations))
 
   @property
-  def schema(self) -> participation.MinSep:
+  def schema(self) -> schemas.MinSep:
     """Participation schema that is expected of the deployment."""
     min_sep = self.min_sep
     if min_sep is None:
       min_sep = (self.population or 0) // self.report_goal
-    return participation.MinSep(
+    return schemas.MinSep(
       num_rounds=self.num_rounds, min_sep=min_sep, max_participations=self.max_participations
     )
 

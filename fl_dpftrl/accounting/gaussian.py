@@ -3,14 +3,19 @@
 import dataclasses
 import math
 import numbers
+from typing import TYPE_CHECKING
 
+import numpy as np
 import scipy
 
-from fl_dpftrl import participation
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import adjacency as adjacency_lib
-from fl_dpftrl.accounting import gaussian_losses
 from fl_dpftrl.families import base
+from fl_dpftrl.participation import schemas
+
+if TYPE_CHECKING:
+  from dp_accounting.pld import privacy_loss_distribution
+
 
 _DISCRETIZATION = 1e-4
 # For μ outside these limits the closed-form bound is as tight as the PLD.
@@ -47,7 +52,7 @@ class Guarantee:
   delta: float
   adjacency: str
   group_size: int
-  schema: participation.MinSep
+  schema: schemas.MinSep
   assumptions: tuple[str, ...]
 
   @property
@@ -126,7 +131,7 @@ def epsilon(effective_noise_multiplier: float, delta: float) -> float:
   # The loss has mean μ²/2 and standard deviation μ. Steps in proportion to them bound time and
   # memory when the noise is small.
   step = _DISCRETIZATION * max(1.0, distance, distance**2 / 50.0)
-  losses = gaussian_losses.distribution(effective_noise_multiplier, step)
+  losses = distribution(effective_noise_multiplier, step)
   return min(bound, float(losses.get_epsilon_for_delta(delta)))  # ∞ if δ is tiny
 
 
@@ -147,7 +152,7 @@ def _epsilon_bound(mu: float, delta: float) -> float:
 
 def account(
   strategy: base.Strategy,
-  schema: participation.MinSep,
+  schema: schemas.MinSep,
   *,
   noise_multiplier: float,
   delta: float,
@@ -185,7 +190,7 @@ def account(
 
 def from_sensitivity(
   sensitivity: sensitivity_lib.Sensitivity,
-  schema: participation.MinSep,
+  schema: schemas.MinSep,
   *,
   noise_multiplier: float,
   delta: float,
@@ -226,12 +231,12 @@ def from_sensitivity(
   )
 
 
-def assumptions(schema: participation.MinSep) -> tuple[str, ...]:
+def assumptions(schema: schemas.MinSep) -> tuple[str, ...]:
   """Returns the assumptions of a guarantee under this schema, in words."""
   if schema.participations == 1:
     pattern = f'no device takes part twice in {schema.num_rounds} rounds'
   else:
-    apart = 'exactly' if isinstance(schema, participation.FixedSeparation) else 'at least'
+    apart = 'exactly' if isinstance(schema, schemas.FixedSeparation) else 'at least'
     pattern = (
       f'every device takes part in at most {schema.participations} of'
       f' {schema.num_rounds} rounds, {apart} {schema.min_sep} apart'
@@ -243,3 +248,43 @@ def assumptions(schema: participation.MinSep) -> tuple[str, ...]:
     'Z is independent Gaussian noise, secret, and none of its rows enters two sums',
     'which devices take part, and when, does not depend on their data',
   )
+
+
+# dp_accounting stores and composes distributions of up to so many values in
+# another way, which is quick.
+_MOST_SPARSE = 1000
+
+
+def distribution(
+  effective_noise_multiplier: float, step: float
+) -> 'privacy_loss_distribution.PrivacyLossDistribution':
+  """Returns the distribution with losses at multiples of step, never optimistic.
+
+  Source: Doroshenko et al. 2022, algorithm 1 (connect the dots).
+  """
+  # This import is slow, and a command that computes no ε does without it.
+  from dp_accounting.pld import pld_pmf, privacy_loss_distribution, privacy_loss_mechanism
+
+  loss = privacy_loss_mechanism.GaussianPrivacyLoss(
+    effective_noise_multiplier, adjacency_type=privacy_loss_mechanism.AdjacencyType.REMOVE
+  )
+  bounds = loss.connect_dots_bounds()
+  last = math.ceil(bounds.epsilon_upper / step)
+  first = math.floor(bounds.epsilon_lower / step)
+  # δ(ε) = P[loss > ε] − e^ε P'[loss > ε]; the loss is above ε below the cutoff.
+  epsilons = np.arange(first, last + 1) * step
+  cutoffs = -0.5 - epsilons * effective_noise_multiplier**2
+  deltas = loss.mu_upper_cdf(cutoffs) - np.exp(epsilons + loss.mu_lower_log_cdf(cutoffs))
+  deltas = np.clip(deltas, 0, 1)
+  if deltas.size <= _MOST_SPARSE:
+    masses = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(step, first, last, deltas)
+  else:
+    changes, growth = np.diff(deltas), math.expm1(step)
+    probabilities = np.empty_like(deltas)
+    probabilities[0] = 1 - deltas[0] + changes[0] / growth
+    probabilities[1:-1] = (changes[1:] - changes[:-1] * math.exp(step)) / growth
+    probabilities[-1] = changes[-1] / math.expm1(-step)
+    masses = pld_pmf.DensePLDPmf(step, first, np.maximum(0.0, probabilities), deltas[-1], True)
+  # The accountant of dp_accounting composes with nothing first, which cuts the tails.
+  nothing = privacy_loss_distribution.identity(step)
+  return nothing.compose(privacy_loss_distribution.PrivacyLossDistribution(masses))

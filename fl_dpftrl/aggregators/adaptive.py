@@ -12,11 +12,12 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl import adaptive_clipping, messages
+from fl_dpftrl import adaptive_clipping
 from fl_dpftrl.aggregators import clipping as clipping_lib
 from fl_dpftrl.aggregators import inner_sum
 from fl_dpftrl.noise import reference
 from fl_dpftrl.runtime import marks
+from fl_dpftrl.text import messages
 
 
 class AdaptiveState(NamedTuple):

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fl_dpftrl import digests, files, json_files
 from fl_dpftrl.aggregators import placement
 from fl_dpftrl.families import base as strategies
+from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.noise import ahead, draws, graph, randomness, reference, snapshots
 from fl_dpftrl.noise import rows as rows_lib
 from fl_dpftrl.noise import stream as streams
 from fl_dpftrl.runtime import callbacks
+from fl_dpftrl.strategies import document
 
 _PRECISION = 'float32'
 _SNAPSHOT_ROWS = 16
@@ -74,7 +75,7 @@ def make_stream(
 
 def seed_identity(noise_seed: int | None) -> int:
   """Returns bits that tell the engine's use of a seed from that in TFF's state."""
-  return digests.short_digest(b'fl_dpftrl engine %d, %a' % (rows_lib.VERSION, noise_seed))
+  return document.short_digest(b'fl_dpftrl engine %d, %a' % (rows_lib.VERSION, noise_seed))
 
 
 class _Rows:
@@ -134,7 +135,7 @@ class _Rows:
       folder = pathlib.Path(self._folder)
       folder.mkdir(mode=0o700, parents=True, exist_ok=True)
       folder.chmod(0o700)
-      files.remove_leftovers(folder)
+      durable.remove_leftovers(folder)
       saved = snapshots.Snapshots(folder, rows_lib.identity(**recipe), self._num_rounds)
     new_maker = functools.partial(
       rows_lib.RowMaker,

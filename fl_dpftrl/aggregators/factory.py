@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl import adaptive_clipping, digests, messages
+from fl_dpftrl import adaptive_clipping
 from fl_dpftrl.aggregators import adaptive, by_engine, clipping, inner_sum, placement
 from fl_dpftrl.aggregators import parameters as parameters_lib
 from fl_dpftrl.families import base as strategies
@@ -20,6 +20,8 @@ from fl_dpftrl.logs import noise_record
 from fl_dpftrl.noise import randomness, reference
 from fl_dpftrl.noise import stream as streams
 from fl_dpftrl.runtime import marks
+from fl_dpftrl.strategies import document
+from fl_dpftrl.text import messages
 
 
 class AggregatorState(NamedTuple):
@@ -43,10 +45,7 @@ def _template(value_type: tff.Type) -> Any:
   return tff.types.type_to_tf_tensor_specs(value_type)
 
 
-def _is_whole(value: Any) -> bool:
-  return isinstance(value, numbers.Integral)
-
-
+_is_whole = lambda value: isinstance(value, numbers.Integral)
 # attribute: (what it must be, whether a finite number is that, its type)
 _NUMBERS = {
   'noise_multiplier': ('finite and at least 0', lambda v: v >= 0, float),
@@ -237,7 +236,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     if self._placed(self.memory, value_type) == placement.ENGINE:
       return by_engine.seed_identity(self.noise_seed)
     origin = f'fl_dpftrl graph {randomness.VERSION}, {self.noise_seed}'
-    return digests.short_digest(origin.encode())
+    return document.short_digest(origin.encode())
 
   def bound(self, update: Any) -> clipping.BoundedUpdate:
     """Clips, zeroes or rejects one device's update in TensorFlow.

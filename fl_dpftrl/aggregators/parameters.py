@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from fl_dpftrl import digests, messages
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.logs import noise_record
 from fl_dpftrl.noise import reference
 from fl_dpftrl.runtime import marks
+from fl_dpftrl.strategies import document
+from fl_dpftrl.text import messages
 
 
 class Parameters(NamedTuple):
@@ -45,7 +46,7 @@ def of(
 ) -> Parameters:
   """Returns the parameters of a factory, as Python numbers."""
   return Parameters(
-    strategy=digests.short_digest(digests.strategy_digest(strategy).encode()),
+    strategy=document.short_digest(document.strategy_digest(strategy).encode()),
     seed=seed,
     noise_multiplier=noise_multiplier,
     clip_norm=clip_norm,
@@ -54,7 +55,7 @@ def of(
 
 def release_identity(strategy: strategies.Strategy, **settings: Any) -> str:
   """Returns a digest of a strategy and of settings that bound updates and scale noise."""
-  described = repr((digests.strategy_digest(strategy), sorted(settings.items())))
+  described = repr((document.strategy_digest(strategy), sorted(settings.items())))
   return hashlib.sha256(b'fl_dpftrl release ' + described.encode()).hexdigest()[:32]
 
 
@@ -124,7 +125,7 @@ def check_declared(own: Parameters, declared: noise_record.DeclaredNoise, *, res
     raise ValueError(f'the log records another kind of change at that round: use {use}')
   others = [name for name in _CHANGEABLE if getattr(declared, name) != getattr(own, name)]
   if declared.strategy is not None:
-    if digests.short_digest(declared.strategy.encode()) != own.strategy:
+    if document.short_digest(declared.strategy.encode()) != own.strategy:
       others.append('strategy')
   if others:
     raise ValueError(

@@ -13,8 +13,8 @@ import sys
 
 import numpy as np
 
-from fl_dpftrl import participation
 from fl_dpftrl.logs import canaries as ids
+from fl_dpftrl.participation import schemas
 
 LEAST = 8
 """Canaries that a statistic over them needs."""
@@ -43,15 +43,15 @@ class Canaries:
   """
 
   num_canaries: int
-  schema: participation.MinSep
+  schema: schemas.MinSep
   size: int
   clip_norm: float
   seed: int
 
   def __post_init__(self):
-    if participation.positive_integer('num_canaries', self.num_canaries, ids.MOST) < LEAST:
+    if schemas.positive_integer('num_canaries', self.num_canaries, ids.MOST) < LEAST:
       raise ValueError(f'num_canaries must be at least {LEAST}, got {self.num_canaries}')
-    participation.positive_integer('size', self.size)
+    schemas.positive_integer('size', self.size)
     if not (math.isfinite(self.clip_norm) and self.clip_norm > 0.0):
       raise ValueError(f'clip_norm must be positive and finite, got {self.clip_norm!r}')
     if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from fl_dpftrl import participation
 from fl_dpftrl.auditing import bounds, noise_tests, subjects
+from fl_dpftrl.participation import schemas
 
 _SCORES = np.linspace(-3.0, 6.0, 19)  # thresholds of scores, in standard deviations
 _SINGULAR = 1e-10
@@ -27,7 +27,7 @@ class Filter(NamedTuple):
   weights: np.ndarray
 
 
-def matched(covariance: np.ndarray, schema: participation.MinSep) -> Filter:
+def matched(covariance: np.ndarray, schema: schemas.MinSep) -> Filter:
   """Returns the likelihood ratio for a worst pattern under a covariance."""
   values, vectors = np.linalg.eigh(covariance)
   values = np.maximum(values, max(_SINGULAR * values.max(), 1e-300))

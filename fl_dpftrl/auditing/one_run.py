@@ -24,11 +24,11 @@ import math
 import numpy as np
 from scipy import linalg, special, stats
 
-from fl_dpftrl import json_files
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.auditing import bounds
 from fl_dpftrl.auditing import canaries as canaries_lib
 from fl_dpftrl.families import base
+from fl_dpftrl.files import json_files
 from fl_dpftrl.logs import canaries as ids
 
 MOST_ROUNDS = 10_000

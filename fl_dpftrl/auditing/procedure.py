@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import accounting, participation
+from fl_dpftrl import accounting
 from fl_dpftrl.accounting import adjacency
 from fl_dpftrl.auditing import (
   bounds,
@@ -17,6 +17,7 @@ from fl_dpftrl.auditing import (
   subjects,
 )
 from fl_dpftrl.families import base as strategies
+from fl_dpftrl.participation import schemas
 
 EXECUTORS = ('aggregator', 'engine', 'reference')
 # A sound mechanism fails with at most the sum of these shares of 1 − confidence: one for single
@@ -33,7 +34,7 @@ _SOURCES = ('the claimed noise', 'the estimated noise', 'the noise of one tensor
 
 def audit(
   strategy: strategies.Strategy,
-  schema: participation.MinSep,
+  schema: schemas.MinSep,
   *,
   noise_multiplier: float,
   delta: float,
@@ -159,7 +160,7 @@ def _check(schema, executor, confidence, num_draws, clip_norm, divisor, largest_
     raise ValueError(f'executor must be one of {", ".join(EXECUTORS)}, got {executor!r}')
   if not 0.0 < confidence < 1.0:
     raise ValueError(f'confidence must lie strictly between 0 and 1, got {confidence!r}')
-  if participation.positive_integer('num_draws', num_draws) < _LEAST_DRAWS:
+  if schemas.positive_integer('num_draws', num_draws) < _LEAST_DRAWS:
     raise ValueError(f'num_draws must be at least {_LEAST_DRAWS}, got {num_draws!r}')
   for name, value in (('clip_norm', clip_norm), ('divisor', divisor)):
     if not (math.isfinite(value) and value > 0.0):
@@ -299,10 +300,7 @@ def _zeros(size: int) -> np.ndarray:
 
 
 def _run(
-  subject: subjects.Subject,
-  cohorts: subjects.Cohorts,
-  schema: participation.MinSep,
-  clip_norm: float,
+  subject: subjects.Subject, cohorts: subjects.Cohorts, schema: schemas.MinSep, clip_norm: float
 ) -> np.ndarray:
   """Returns the releases of a run in clip norms."""
   released = subject.run(cohorts, schema.num_rounds) / clip_norm

@@ -4,7 +4,10 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING
 
-from fl_dpftrl import json_files, participation, rounding, tables
+from fl_dpftrl import tables
+from fl_dpftrl.files import json_files
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.text import rounding
 
 if TYPE_CHECKING:
   import pandas
@@ -83,7 +86,7 @@ class Audit:
   adjacency: str
   noise_multiplier: float
   clip_norm: float
-  schema: participation.MinSep
+  schema: schemas.MinSep
   rounds_of_device: tuple[int, ...]
   num_draws: int
   seed: int | None

@@ -6,10 +6,10 @@ from typing import Protocol
 
 import numpy as np
 
-from fl_dpftrl import participation
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.noise import draws, reference
 from fl_dpftrl.noise import rows as rows_lib
+from fl_dpftrl.participation import schemas
 
 Cohorts = Callable[[int], Sequence[np.ndarray]]
 """Round → update of each device, each a float32 vector of all coordinates."""
@@ -126,7 +126,7 @@ def tensor_sizes(num_coordinates: int) -> tuple[int, int, int]:
   return 2 * quarter, quarter, quarter
 
 
-def worst_pattern(information: np.ndarray, schema: participation.MinSep) -> np.ndarray:
+def worst_pattern(information: np.ndarray, schema: schemas.MinSep) -> np.ndarray:
   """Returns signs p with a large pᵀ X p among the patterns that a schema allows.
 
   It tries regular patterns and improves them round by round. The result is a
@@ -142,7 +142,7 @@ def worst_pattern(information: np.ndarray, schema: participation.MinSep) -> np.n
     Shape [num_rounds]: 1 or −1 in the rounds of the device, otherwise 0.
   """
   size, step, most = schema.num_rounds, schema.min_sep, schema.participations
-  fixed = isinstance(schema, participation.FixedSeparation)
+  fixed = isinstance(schema, schemas.FixedSeparation)
   weights = np.abs(information)
   last_start = size - (most - 1) * step if fixed else size
   starts = np.unique(np.linspace(0, last_start - 1, min(last_start, _MOST_STARTS)).astype(int))
@@ -163,7 +163,7 @@ def worst_pattern(information: np.ndarray, schema: participation.MinSep) -> np.n
 
 
 def _improved(
-  information: np.ndarray, pattern: np.ndarray, schema: participation.MinSep, *, move: bool
+  information: np.ndarray, pattern: np.ndarray, schema: schemas.MinSep, *, move: bool
 ) -> np.ndarray:
   """Chooses each round and sign anew, given the others, until nothing changes."""
   size, step = schema.num_rounds, schema.min_sep

@@ -8,9 +8,10 @@ import pathlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from fl_dpftrl import json_files, messages, rounding
 from fl_dpftrl.bundles import manifest as manifest_lib
+from fl_dpftrl.files import json_files
 from fl_dpftrl.replaying import statement as statement_lib
+from fl_dpftrl.text import messages, rounding
 
 CAVEAT = (
   'Nothing in a bundle shows that all of it was not forged together. Compare the digest with one'

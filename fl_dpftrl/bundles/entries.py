@@ -4,7 +4,8 @@ import dataclasses
 import re
 from typing import Any
 
-from fl_dpftrl import json_files, messages
+from fl_dpftrl.files import json_files
+from fl_dpftrl.text import messages
 
 NUMBER = (int, float)
 

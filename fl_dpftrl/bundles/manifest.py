@@ -17,13 +17,17 @@ import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fl_dpftrl import json_files, messages, participation, strategy_document, version
+from fl_dpftrl import version
 from fl_dpftrl.bundles import entries
 from fl_dpftrl.families import base
+from fl_dpftrl.files import json_files
 from fl_dpftrl.logs import formats, limits, refusals
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import runs as runs_lib
+from fl_dpftrl.strategies import document as strategy_document
+from fl_dpftrl.text import messages
 
 FORMAT = 'fl_dpftrl.bundle'
 VERSION = 1
@@ -97,7 +101,7 @@ class Run:
   noise_multiplier: float
   changes: tuple[tuple[int, float], ...]
   restarts: tuple[int, ...]
-  declared: participation.MinSep | None
+  declared: schemas.MinSep | None
   strategy: str
   strategy_sha256: str
   rounds: str
@@ -328,19 +332,19 @@ def _run(entry: Any) -> Run:
   )
 
 
-def schema_entry(declared: participation.MinSep | None) -> json_files.Object | None:
+def schema_entry(declared: schemas.MinSep | None) -> json_files.Object | None:
   """Returns a declared schema as manifests have it."""
   if declared is None:
     return None
   return {'participation': strategy_document.schema_name(declared), **dataclasses.asdict(declared)}
 
 
-def canonical(declared: participation.MinSep) -> participation.MinSep:
+def canonical(declared: schemas.MinSep) -> schemas.MinSep:
   """Returns a declared schema with the most participations that fit into its rounds."""
   return dataclasses.replace(declared, max_participations=declared.participations)
 
 
-def schema(entry: Any) -> participation.MinSep | None:
+def schema(entry: Any) -> schemas.MinSep | None:
   """Reads a declared schema; ValueError for what is none."""
   if entry is None:
     return None

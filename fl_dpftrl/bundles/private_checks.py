@@ -5,15 +5,17 @@ import pathlib
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fl_dpftrl import catalogue, json_files, messages
-from fl_dpftrl.bundles import chain, strategy_files, writing
 from fl_dpftrl.bundles import checks as checks_lib
 from fl_dpftrl.bundles import manifest as manifest_lib
+from fl_dpftrl.bundles import strategy_files, writing
 from fl_dpftrl.families import base
+from fl_dpftrl.files import json_files
 from fl_dpftrl.logs import keys
 from fl_dpftrl.replaying import embedded, replay
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.replaying import statement as statement_lib
+from fl_dpftrl.strategies import files
+from fl_dpftrl.text import messages
 
 _DIGEST_LINE = 65  # bytes
 
@@ -60,7 +62,7 @@ def examine(
   """Checks a bundle that `write_bundle` wrote; errors as for `verify`."""
   checks = list(checks_lib.of_files(found, manifest))
   opened: list[runs_lib.Run] = []
-  strategies: list[catalogue.StrategyFile] = []
+  strategies: list[files.StrategyFile] = []
   for place, entry in enumerate(manifest.runs, 1):
     checked, strategy = strategy_files.check(
       found.folder,
@@ -107,7 +109,7 @@ def _chain(
   """Compares the chained digests with the log; returns what does not fit."""
   first, last = None, ''
   with open(folder / entry.rounds, 'rb') as stream:
-    for t, last in enumerate(chain.of(run, progress)):
+    for t, last in enumerate(writing.of(run, progress)):
       if first is None and stream.read(_DIGEST_LINE) != f'{last}\n'.encode():
         first = t
     more = first is None and stream.read(1)
@@ -127,7 +129,7 @@ def _chain(
 def _check_statement(
   folder: pathlib.Path,
   manifest: manifest_lib.Manifest,
-  strategies: list[catalogue.StrategyFile],
+  strategies: list[files.StrategyFile],
   opened: list[runs_lib.Run],
   before: list[checks_lib.Check],
   engine: replay.Engine,

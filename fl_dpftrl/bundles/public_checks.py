@@ -5,16 +5,18 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from fl_dpftrl import catalogue, digests, json_files, messages
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.bundles import checks as checks_lib
 from fl_dpftrl.bundles import manifest as manifest_lib
 from fl_dpftrl.bundles import private_checks, public_manifest, publishing, strategy_files
 from fl_dpftrl.families import base
+from fl_dpftrl.files import json_files
 from fl_dpftrl.replaying import facts as facts_lib
 from fl_dpftrl.replaying import publication, sensitivities
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.replaying import statement as statement_lib
+from fl_dpftrl.strategies import document, files
+from fl_dpftrl.text import messages
 
 CAVEAT = (
   'A public bundle asserts n, b and k of the log, whether the run is void, the clip norm, and the'
@@ -45,7 +47,7 @@ def examine(
     OSError: if it cannot be read.
   """
   checks: list[checks_lib.Check] = list(checks_lib.of_files(found, manifest))
-  strategies: list[list[catalogue.StrategyFile]] = []
+  strategies: list[list[files.StrategyFile]] = []
   for place, run in enumerate(manifest.runs, 1):
     own = []
     for entry in run.strategies:
@@ -157,7 +159,7 @@ def _check_commitments(
 
 def _computed(
   manifest: public_manifest.PublicManifest,
-  strategies: Sequence[Sequence[catalogue.StrategyFile]],
+  strategies: Sequence[Sequence[files.StrategyFile]],
   stored: Any,
 ) -> statement_lib.Statement:
   """Returns the statement that follows from the parameters, and from what it asserts.
@@ -215,7 +217,7 @@ def _computed(
 
 
 def _noise(
-  run: public_manifest.PublicRun, strategies: Sequence[catalogue.StrategyFile]
+  run: public_manifest.PublicRun, strategies: Sequence[files.StrategyFile]
 ) -> runs_lib.Noise:
   return run.noise([file.strategy for file in strategies])
 
@@ -226,7 +228,7 @@ def _facts(
   """Returns the facts of a run: its parameters, and what its entry of the statement asserts."""
 
   def told(strategy: base.Strategy) -> facts_lib.Strategy:
-    return facts_lib.Strategy(strategy.family, digests.strategy_digest(strategy))
+    return facts_lib.Strategy(strategy.family, document.strategy_digest(strategy))
 
   asserted = facts_lib.asserted(entry, run.num_rounds)
   if 'schema_in_log' in asserted and run.declared is None:

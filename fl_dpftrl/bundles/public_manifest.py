@@ -4,10 +4,11 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fl_dpftrl import json_files, participation
 from fl_dpftrl.bundles import entries
 from fl_dpftrl.bundles import manifest as manifest_lib
 from fl_dpftrl.families import base
+from fl_dpftrl.files import json_files
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import runs as runs_lib
 
 FORMAT = 'fl_dpftrl.public_bundle'
@@ -43,21 +44,21 @@ class PublicRun:
   noise_multiplier: float
   changes: tuple[tuple[int, float], ...]
   restarts: tuple[int, ...]
-  declared: participation.MinSep | None
+  declared: schemas.MinSep | None
   strategies: tuple[StrategyFile, ...]
   commitments: str
 
   def __post_init__(self):
     if not self.strategies or self.strategies[0].round:
       raise ValueError('strategies must begin with that of round 0')
-    participation.MinSep(
+    schemas.MinSep(
       num_rounds=self.num_rounds, min_sep=self.min_sep, max_participations=self.max_participations
     )  # ValueError for numbers that are no schema.
 
   @property
-  def schema(self) -> participation.MinSep:
+  def schema(self) -> schemas.MinSep:
     """The strictest schema that every device kept to, as the bundle says."""
-    return participation.MinSep(
+    return schemas.MinSep(
       num_rounds=self.num_rounds, min_sep=self.min_sep, max_participations=self.max_participations
     )
 

@@ -15,10 +15,13 @@ import secrets
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from fl_dpftrl import digests, files, json_files, messages, version
+from fl_dpftrl import version
 from fl_dpftrl.bundles import manifest as manifest_lib
 from fl_dpftrl.bundles import private_checks, public_manifest, strategy_files, writing
+from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.replaying import embedded, publication, replay
+from fl_dpftrl.strategies import document
+from fl_dpftrl.text import messages
 
 
 class PublicBundle(NamedTuple):
@@ -68,18 +71,18 @@ def write_public_bundle(
   if not source.fits:
     failed = ', '.join(check.name for check in source.checks if not check.passed)
     raise ValueError(f'bundle {str(bundle)!r} does not fit, so it is not published: {failed}')
-  with files.building(folder) as temporary:
+  with durable.building(folder) as temporary:
     runs = public_runs(source)
     for place, run in enumerate(runs, 1):
       lines = commitments(source, place, raw)
-      files.write_durably(
+      durable.write_durably(
         temporary / run.commitments, ''.join(f'{line}\n' for line in lines).encode()
       )
       noise = source.opened[place - 1].noise
       for number, entry in enumerate(run.strategies):
         strategy_files.save(temporary / entry.file, noise, number, run.schema)
     content = json.dumps(statement(source, raw), indent=2, allow_nan=False) + '\n'
-    files.write_durably(temporary / manifest_lib.STATEMENT, content.encode())
+    durable.write_durably(temporary / manifest_lib.STATEMENT, content.encode())
     sealed = public_manifest.PublicManifest(
       made_by=version.__version__,
       packages=manifest_lib.packages(),
@@ -89,8 +92,8 @@ def write_public_bundle(
         name: manifest_lib.File.of(temporary / name) for name in sorted(os.listdir(temporary))
       },
     ).to_bytes()
-    files.write_durably(temporary / manifest_lib.NAME, sealed)
-    files.write_durably(temporary / manifest_lib.SEAL, manifest_lib.seal(sealed))
+    durable.write_durably(temporary / manifest_lib.NAME, sealed)
+    durable.write_durably(temporary / manifest_lib.SEAL, manifest_lib.seal(sealed))
     writing.check_folder(folder)
   return PublicBundle(hashlib.sha256(sealed).hexdigest(), salt)
 
@@ -122,7 +125,7 @@ def public_runs(source: private_checks.Examined) -> tuple[public_manifest.Public
         declared=run.declared_schema and manifest_lib.canonical(run.declared_schema),
         strategies=tuple(
           public_manifest.StrategyFile(
-            t, manifest_lib.strategy_name(place, t), digests.strategy_digest(strategy)
+            t, manifest_lib.strategy_name(place, t), document.strategy_digest(strategy)
           )
           for t, strategy in strategies
         ),

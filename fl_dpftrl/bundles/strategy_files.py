@@ -4,15 +4,16 @@ import pathlib
 import re
 from collections.abc import Iterable, Sequence
 
-from fl_dpftrl import catalogue, digests, json_files, messages, participation
 from fl_dpftrl.bundles import checks as checks_lib
 from fl_dpftrl.families import base
+from fl_dpftrl.files import json_files
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import runs as runs_lib
+from fl_dpftrl.strategies import document, files
+from fl_dpftrl.text import messages
 
 
-def save(
-  path: pathlib.Path, noise: runs_lib.Noise, place: int, schema: participation.MinSep
-) -> None:
+def save(path: pathlib.Path, noise: runs_lib.Noise, place: int, schema: schemas.MinSep) -> None:
   """Writes a strategy of a run, with its figures under the schema of its longest stream.
 
   Args:
@@ -22,12 +23,12 @@ def save(
     schema: the strictest schema that every device of the run kept to.
   """
   _, strategy = _strategies(noise)[place]
-  catalogue.save_strategy(path, strategy, schema=_schema(noise, place, schema))
+  files.save_strategy(path, strategy, schema=_schema(noise, place, schema))
 
 
 def check(
   folder: pathlib.Path, name: str, file: str, stated: str, *, made_by: str, listed: Iterable[str]
-) -> tuple[checks_lib.Check, catalogue.StrategyFile | None]:
+) -> tuple[checks_lib.Check, files.StrategyFile | None]:
   """Checks a strategy file by itself.
 
   Args:
@@ -44,17 +45,17 @@ def check(
   path = folder / file
   arrays = {n for n in listed if re.fullmatch(rf'{re.escape(path.stem)}\.[0-9a-f]*\.npz', n)}
   try:
-    found = catalogue.load(path)
+    found = files.load(path)
     named = next(iter(arrays), None)
-    own = checks_lib.plain(catalogue.document(found, named)) | {'made_by': made_by}
+    own = checks_lib.plain(files.document(found, named)) | {'made_by': made_by}
     stored = json_files.read(path)
-    fits = named is None or named == catalogue.arrays_name(path, (folder / named).read_bytes())
+    fits = named is None or named == files.arrays_name(path, (folder / named).read_bytes())
   except (ValueError, OSError) as error:
     return checks_lib.Check(name, (messages.one_line(error),)), None
   told = list(checks_lib.differences(stored, own, 'its parameters'))
   if len(arrays) > 1 or not fits:
     told.append(f'{file} has other arrays than those of its strategy')
-  digest = digests.strategy_digest(found.strategy)
+  digest = document.strategy_digest(found.strategy)
   if digest != stated:
     told.append(f'the digest of the strategy is {digest}, not {stated}')
   detail = f'{found.strategy.family}, its figures computed again'
@@ -63,9 +64,9 @@ def check(
 
 def differences(
   names: Sequence[str],
-  stored: Sequence[catalogue.StrategyFile],
+  stored: Sequence[files.StrategyFile],
   noise: runs_lib.Noise,
-  schema: participation.MinSep,
+  schema: schemas.MinSep,
 ) -> list[str]:
   """Returns a sentence for each strategy file whose setting is not that of its run.
 
@@ -83,9 +84,7 @@ def differences(
   ]
 
 
-def _schema(
-  noise: runs_lib.Noise, place: int, schema: participation.MinSep
-) -> participation.MinSep:
+def _schema(noise: runs_lib.Noise, place: int, schema: schemas.MinSep) -> schemas.MinSep:
   """Returns the schema of the longest stream of a strategy."""
   firsts = [t for t, _ in _strategies(noise)] + [noise.num_rounds]
   within = range(firsts[place], firsts[place + 1])

@@ -8,12 +8,12 @@ import os
 import re
 from collections.abc import Callable
 
-from fl_dpftrl import messages
 from fl_dpftrl.bundles import checks as checks_lib
 from fl_dpftrl.bundles import manifest as manifest_lib
 from fl_dpftrl.bundles import private_checks, public_checks, public_manifest, publishing
 from fl_dpftrl.bundles.checks import Verification
 from fl_dpftrl.replaying import embedded, replay
+from fl_dpftrl.text import messages
 
 
 def verify(

@@ -10,15 +10,21 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from fl_dpftrl import catalogue, digests, files, json_files, version
-from fl_dpftrl.bundles import chain, strategy_files
+import numpy as np
+import pyarrow as pa
+
+from fl_dpftrl import version
 from fl_dpftrl.bundles import manifest as manifest_lib
-from fl_dpftrl.logs import journal, refusals
+from fl_dpftrl.bundles import strategy_files
+from fl_dpftrl.files import durable, json_files
+from fl_dpftrl.logs import chain, digests, journal, refusals
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.replaying import embedded, replay
 from fl_dpftrl.replaying import facts as facts_lib
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.replaying import statement as statement_lib
+from fl_dpftrl.strategies import document as strategy_document
+from fl_dpftrl.strategies import files
 
 _WITH_PATHS = ('warnings', 'assumptions', 'void_reason')
 
@@ -75,7 +81,7 @@ def write_bundle(
     group_size=group_size,
     report_goal=report_goal,
   )
-  with files.building(folder, private=True) as temporary:
+  with durable.building(folder, private=True) as temporary:
     entries = [_store_log(temporary, place, run) for place, run in enumerate(runs, 1)]
     with _logs_named(temporary, entries, runs):
       opened = [
@@ -158,7 +164,7 @@ def _store_log(folder: pathlib.Path, place: int, run: runs_lib.Run) -> manifest_
   names = []
   for number, (shard, stated) in enumerate(zip(run.log.shards, run.log.files(), strict=True), 1):
     name = manifest_lib.log_name(place, number, shard.path)
-    with files.replacing(folder / name, private=True) as temporary:
+    with durable.replacing(folder / name, private=True) as temporary:
       shutil.copyfile(shard.path, temporary)
     if manifest_lib.File.of(folder / name).sha256 != stated.sha256:
       raise refusals.LogError(f'{shard.path}: was changed while it was copied; try again')
@@ -173,7 +179,7 @@ def _store_log(folder: pathlib.Path, place: int, run: runs_lib.Run) -> manifest_
     restarts=run.noise.restarts,
     declared=run.declared_schema and manifest_lib.canonical(run.declared_schema),
     strategy=manifest_lib.strategy_name(place),
-    strategy_sha256=digests.strategy_digest(run.noise.strategy),
+    strategy_sha256=strategy_document.strategy_digest(run.noise.strategy),
     rounds=manifest_lib.rounds_name(place),
     last_digest='',
   )
@@ -199,9 +205,9 @@ def _store_rounds(
 ) -> manifest_lib.Run:
   """Writes the chained digest of each round, one a line."""
   last = ''
-  with files.replacing(folder / entry.rounds, private=True) as temporary:
+  with durable.replacing(folder / entry.rounds, private=True) as temporary:
     with open(temporary, 'w', encoding='ascii', newline='\n') as stream:
-      for last in chain.of(run, progress):
+      for last in of(run, progress):
         stream.write(f'{last}\n')
   return dataclasses.replace(entry, last_digest=last)
 
@@ -214,10 +220,52 @@ def _store_strategy(
   strategy_files.save(path, run.noise, 0, facts.schema)
   for written in folder.glob(f'{path.stem}.*'):  # Its figures are of a confidential log.
     _write(written, written.read_bytes())
-  if digests.strategy_digest(catalogue.load_strategy(path)) != entry.strategy_sha256:
+  if strategy_document.strategy_digest(files.load_strategy(path)) != entry.strategy_sha256:
     raise ValueError(f'strategy of family {run.noise.strategy.family!r} is not read as written')
   return entry
 
 
 def _write(path: pathlib.Path, content: bytes) -> None:
-  files.write_durably(path, content, private=True)
+  durable.write_durably(path, content, private=True)
+
+
+_ORDER = 'round, device_id'
+
+
+def of(run: runs_lib.Run, progress: Callable[[str], None] = lambda text: None) -> Iterator[str]:
+  """Yields H_t of each round t of a run, in hexadecimal; rounds without devices too.
+
+  The order of rows in the log does not matter.
+
+  Args:
+    run: the run.
+    progress: called often with a line about the progress.
+
+  Raises:
+    LogError: if the log cannot be believed.
+  """
+  id_type = run.log.id_type
+  before, t = chain.START, 0
+  rows = digests.Rows(timestamps=False)
+  with embedded.ordered(embedded.Rows([run], progress), _ORDER) as batches:
+    for batch in batches:
+      table = pa.Table.from_batches([batch])
+      rounds = table.column('round').to_numpy()
+      bounds = [0, *(np.flatnonzero(np.diff(rounds)) + 1).tolist(), len(rounds)]
+      for first, end in zip(bounds, bounds[1:]):
+        if first == end:
+          continue
+        while t < rounds[first]:
+          before, t, rows = _next(before, t, rows, id_type)
+          yield before.hex()
+        rows.update(table.slice(first, end - first))
+  while t < run.log.num_rounds:
+    before, t, rows = _next(before, t, rows, id_type)
+    yield before.hex()
+
+
+def _next(
+  before: bytes, t: int, rows: digests.Rows, id_type: pa.DataType
+) -> tuple[bytes, int, digests.Rows]:
+  """Returns H_t, the next round, and its rows, of which there are none yet."""
+  return chain.of_rows(before, t, rows, id_type), t + 1, digests.Rows(timestamps=False)

@@ -10,13 +10,13 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from fl_dpftrl import participation
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.centralized import sampled_gaussian
 from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.families import banded, banded_toeplitz, base, identity
+from fl_dpftrl.participation import schemas
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -253,7 +253,7 @@ def _max_column_norm(strategy: base.Strategy, sampling: sampling_lib.Sampled) ->
     raise ValueError(
       f'num_parts={sampling.num_parts} is fewer than the {bands} bands of the strategy'
     )
-  once = participation.MinSep(num_rounds=sampling.num_rounds, max_participations=1)
+  once = schemas.MinSep(num_rounds=sampling.num_rounds, max_participations=1)
   norm = sensitivity_lib.sensitivity(strategy, once)
   if norm.kind == sensitivity_lib.LOWER_BOUND:
     raise ValueError('a guarantee needs exact column norms or an upper bound')

@@ -8,11 +8,12 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from fl_dpftrl import json_files, participation
-from fl_dpftrl.accounting import gaussian, privacy_loss
+from fl_dpftrl.accounting import gaussian, losses
 from fl_dpftrl.centralized import sampling
 from fl_dpftrl.families import base
+from fl_dpftrl.files import json_files
 from fl_dpftrl.logs import logged
+from fl_dpftrl.participation import schemas
 
 _NO_LOG_SHOWS = (
   'that batches were drawn so, in secret and whatever the data, no log shows: what this one has'
@@ -41,7 +42,7 @@ class Drawn:
   part: ClassVar[str]
 
   scheme: sampling.Scheme
-  loss: privacy_loss.PrivacyLoss
+  loss: losses.PrivacyLoss
   adjacency: str
   reason: str | None
   holds: bool
@@ -121,7 +122,7 @@ class Shuffled(Drawn):
   @property
   def fixed_separation(self) -> bool:
     """True if rounds of an example are exactly, not at least, min_sep apart."""
-    return isinstance(self.scheme.schema, participation.FixedSeparation)
+    return isinstance(self.scheme.schema, schemas.FixedSeparation)
 
   def _of_kind(self) -> json_files.Object:
     schema = self.scheme.schema
@@ -161,7 +162,7 @@ def guarantee(
   stated: str | None,
   deltas: Sequence[float],
   adjacency: str,
-  by_schema: Callable[[participation.MinSep], privacy_loss.PrivacyLoss],
+  by_schema: Callable[[schemas.MinSep], losses.PrivacyLoss],
 ) -> Drawn:
   """Returns the guarantee of the scheme, without ε if the log refutes it.
 
@@ -192,12 +193,12 @@ def guarantee(
         strategy, scheme, noise_multiplier=noise_multiplier, delta=deltas[0], adjacency=adjacency
       )
       spent = [amplified.epsilon, *map(amplified.epsilon_at, deltas[1:])]
-    loss = privacy_loss.PrivacyLoss(
+    loss = losses.PrivacyLoss(
       sensitivity=sensitivity,
       sensitivity_kind='exact',
       effective_noise_multiplier=noise_multiplier / sensitivity,
       rho=None,
-      curve=tuple(map(privacy_loss.Point, deltas, spent)),
+      curve=tuple(map(losses.Point, deltas, spent)),
     )
   kind = Shuffled if isinstance(scheme, sampling.Shuffled) else Amplified
   return kind(

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fl_dpftrl import counts as counts_lib
 from fl_dpftrl.centralized import chances, sampling
+from fl_dpftrl.participation import counts as counts_lib
 
 
 def contradictions(happened: chances.Logged, scheme: sampling.Cyclic) -> list[str]:

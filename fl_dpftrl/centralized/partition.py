@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fl_dpftrl import participation
 from fl_dpftrl.centralized import sampling
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.simulation import cohorts, seeds
 
 _BATCHES, _ORDERS = 16, 17
@@ -48,7 +48,7 @@ class Partition:
       raise ValueError(f'scheme must be one of {", ".join(sampling.SCHEMES)}, got {self.scheme!r}')
     seeds.check_seed(self.seed)
     for name in ('start', 'round_seconds'):
-      object.__setattr__(self, name, participation.positive_integer(name, getattr(self, name)))
+      object.__setattr__(self, name, schemas.positive_integer(name, getattr(self, name)))
 
   @property
   def num_rounds(self) -> int:
@@ -58,7 +58,7 @@ class Partition:
     """Metadata of the log: the sampling scheme, which replay checks."""
     return sampling.metadata(self.scheme)
 
-  def rounds(self, first: int = 0) -> Iterator[participation.Cohort]:
+  def rounds(self, first: int = 0) -> Iterator[schemas.Cohort]:
     """Yields the cohorts of all rounds, starting with `first`.
 
     Raises:
@@ -68,14 +68,14 @@ class Partition:
       raise ValueError(f'first must lie in 0 to {self.num_rounds}, got {first!r}')
     return self._rounds(first)
 
-  def _rounds(self, first: int) -> Iterator[participation.Cohort]:
+  def _rounds(self, first: int) -> Iterator[schemas.Cohort]:
     draw = self._drawn
     if isinstance(self.scheme, sampling.Shuffled):
       draw = _Shuffles(self.scheme, self.seed).batch
     for t in range(first, self.num_rounds):
       part = t % self.scheme.num_parts
       started = self.start + t * self.round_seconds
-      yield participation.Cohort(
+      yield schemas.Cohort(
         round=t,
         device_ids=np.sort(draw(t)) * self.scheme.num_parts + part,
         started=started,

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import ClassVar
 
-from fl_dpftrl import participation
 from fl_dpftrl.accounting import adjacency
+from fl_dpftrl.participation import schemas
 
 METADATA_KEY = 'fl_dpftrl.sampling'
 """Key in a log's metadata that states the scheme."""
@@ -38,7 +38,7 @@ class Cyclic:
 
   def __post_init__(self):
     for name in ('num_rounds', 'num_examples', 'num_parts'):
-      object.__setattr__(self, name, participation.positive_integer(name, getattr(self, name)))
+      object.__setattr__(self, name, schemas.positive_integer(name, getattr(self, name)))
     self._check_batch_size()
     if self.batch_size > self.part_size:
       most = most_parts(self.num_examples, self.batch_size)
@@ -49,7 +49,7 @@ class Cyclic:
       )
 
   def _check_batch_size(self) -> None:
-    size = participation.positive_integer('batch_size', self.batch_size)
+    size = schemas.positive_integer('batch_size', self.batch_size)
     object.__setattr__(self, 'batch_size', size)
 
   @property
@@ -203,9 +203,9 @@ class Shuffled(Cyclic):
     return int(self.part_size // self.batch_size)
 
   @property
-  def schema(self) -> participation.MinSep:
+  def schema(self) -> schemas.MinSep:
     """Participation schema: one round per pass, the closest across two passes."""
-    return participation.MinSep(
+    return schemas.MinSep(
       num_rounds=self.num_rounds,
       min_sep=self.num_parts,
       max_participations=-(-self.turns // self.pass_turns),
@@ -226,9 +226,9 @@ class ShuffledOnce(Shuffled):
   """Scheme that repeats the order of the first pass: a fixed separation."""
 
   @property
-  def schema(self) -> participation.FixedSeparation:
+  def schema(self) -> schemas.FixedSeparation:
     """Participation schema: every pass_turns turns of a part, exactly."""
-    return participation.FixedSeparation(
+    return schemas.FixedSeparation(
       num_rounds=self.num_rounds,
       min_sep=self.num_parts * self.pass_turns,
       max_participations=-(-self.turns // self.pass_turns),

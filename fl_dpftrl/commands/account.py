@@ -8,9 +8,11 @@ import functools
 import types
 from collections.abc import Callable
 
-from fl_dpftrl import accounting, catalogue, json_files, tables
+from fl_dpftrl import accounting, tables
 from fl_dpftrl.centralized import amplification, sampling
 from fl_dpftrl.commands import flags
+from fl_dpftrl.files import json_files
+from fl_dpftrl.strategies import files
 
 HELP = 'computes ε and ρ for a strategy, schema and noise, or the noise for an ε or ρ'
 
@@ -80,7 +82,7 @@ def _guarantee(
   noise: json_files.Object,
 ) -> json_files.Object:
   """Returns the result of the accountant that the flags select, as fields."""
-  strategy = catalogue.load_strategy(args.strategy)
+  strategy = files.load_strategy(args.strategy)
   draws = flags.sampling(args, strategy, args.num_rounds)
   arguments = noise | {'delta': args.delta[0], 'adjacency': args.adjacency}
   if isinstance(draws, sampling.Sampled):

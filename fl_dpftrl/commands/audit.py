@@ -7,9 +7,11 @@ import os
 import sys
 from typing import Any
 
-from fl_dpftrl import auditing, catalogue, rounding, tables
+from fl_dpftrl import auditing, tables
 from fl_dpftrl.auditing import result as results
 from fl_dpftrl.commands import flags
+from fl_dpftrl.strategies import files
+from fl_dpftrl.text import rounding
 
 HELP = 'tests the noise and clipping of a mechanism, with a lower bound on ε'
 
@@ -83,7 +85,7 @@ def run(args: argparse.Namespace) -> auditing.Audit:
       )
     aggregator = _named(args.aggregator)
   return auditing.audit(
-    catalogue.load_strategy(args.strategy),
+    files.load_strategy(args.strategy),
     flags.schema(args),
     noise_multiplier=args.noise_multiplier,
     clip_norm=args.clip_norm,

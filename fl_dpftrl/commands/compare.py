@@ -6,10 +6,13 @@ import functools
 import sys
 from collections.abc import Callable, Sequence
 
-from fl_dpftrl import json_files, messages, participation, tables, workloads
+from fl_dpftrl import tables, workloads
 from fl_dpftrl.commands import flags, output, workload_flags
 from fl_dpftrl.comparison import candidates as candidates_lib
 from fl_dpftrl.comparison import sweep
+from fl_dpftrl.files import json_files
+from fl_dpftrl.participation import schemas as participation
+from fl_dpftrl.text import messages
 
 HELP = 'compares mechanisms and strategy files: table, CSV and figures'
 
@@ -152,7 +155,8 @@ def _figures(
 ) -> dict[str, bytes]:
   """Returns PNG images by file name."""
   # These imports are slow, and other commands do not need them.
-  from fl_dpftrl.comparison import figures, style
+  from fl_dpftrl.comparison import figures
+  from fl_dpftrl.drawing import style
 
   setting = _setting(args, style.number)
   goal = f'optimised for {_LOSS_NAMES[args.objective]}'

@@ -2,9 +2,11 @@
 
 import argparse
 
-from fl_dpftrl import catalogue, json_files, tables, workloads
+from fl_dpftrl import tables, workloads
 from fl_dpftrl.commands import flags, workload_flags
+from fl_dpftrl.files import json_files
 from fl_dpftrl.noise import cost
+from fl_dpftrl.strategies import files
 
 HELP = 'shows sensitivity, errors and losses of a strategy under any schema and workload'
 
@@ -29,11 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> json_files.Object:
   """Returns the figures under the flags' schema, by default the file's own."""
-  if args.strategy in catalogue.parameter_free():
+  if args.strategy in files.parameter_free():
     file = None
-    strategy = catalogue.load_strategy(args.strategy)
+    strategy = files.load_strategy(args.strategy)
   else:
-    file = catalogue.load(args.strategy)
+    file = files.load(args.strategy)
     strategy = file.strategy
   given = (args.num_rounds, args.min_sep, args.max_participations)
   if given == (None, None, None) and file is not None:
@@ -46,7 +48,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
   costs = {}
   if args.num_parameters is not None:
     costs = cost.predict(strategy, schema.num_rounds, args.num_parameters)._asdict()
-  evaluated = catalogue.describe(strategy, schema=schema, workload=workload)
+  evaluated = files.describe(strategy, schema=schema, workload=workload)
   return {
     'strategy': args.strategy,
     'mechanism': strategy.family,

@@ -10,7 +10,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from fl_dpftrl import messages, version
+from fl_dpftrl import version
+from fl_dpftrl.text import messages
 
 COMMANDS = (
   'optimize',

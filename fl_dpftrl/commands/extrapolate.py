@@ -4,12 +4,14 @@ import argparse
 import dataclasses
 import functools
 
-from fl_dpftrl import json_files, messages, rounding, tables
+from fl_dpftrl import tables
 from fl_dpftrl.accounting import extrapolation, gaussian
 from fl_dpftrl.commands import flags, output
 from fl_dpftrl.comparison import candidates as candidates_lib
 from fl_dpftrl.comparison import extrapolation as predictions
 from fl_dpftrl.comparison import sweep
+from fl_dpftrl.files import json_files
+from fl_dpftrl.text import messages, rounding
 
 HELP = 'predicts ε and ρ at other report goals, rounds and populations'
 
@@ -193,7 +195,8 @@ def _figures(
 ) -> dict[str, bytes]:
   """Returns PNG images by file name."""
   # These imports are slow, and other commands do not need them.
-  from fl_dpftrl.comparison import extrapolation_figures, style
+  from fl_dpftrl.comparison import extrapolation_figures
+  from fl_dpftrl.drawing import style
 
   number = style.number
   own = len(args.noise_multiplier) > 1

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fl_dpftrl import error, participation, rounding, workloads
+from fl_dpftrl import error, workloads
 from fl_dpftrl.centralized import sampling as sampling_lib
 from fl_dpftrl.families import base
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.text import rounding
 
 if TYPE_CHECKING:
   from fl_dpftrl.comparison import candidates as candidates_lib
 
-SEPARATIONS = {'min': participation.MinSep, 'fixed': participation.FixedSeparation}
+SEPARATIONS = {'min': schemas.MinSep, 'fixed': schemas.FixedSeparation}
 
 
 # Flags with one meaning in several commands; see `add`.
@@ -72,7 +74,7 @@ def add_schema(parser: argparse.ArgumentParser, *, required: bool) -> None:
   add(parser, 'min_sep', 'max_participations', 'separation')
 
 
-def schema(args: argparse.Namespace) -> participation.MinSep:
+def schema(args: argparse.Namespace) -> schemas.MinSep:
   """Returns the schema that the flags describe.
 
   Raises:
@@ -88,17 +90,17 @@ def schema(args: argparse.Namespace) -> participation.MinSep:
   )
 
 
-def separation(value: participation.MinSep) -> str:
+def separation(value: schemas.MinSep) -> str:
   """Returns the value of --separation for a schema."""
   return next(name for name, cls in SEPARATIONS.items() if type(value) is cls)
 
 
-def made_for(value: participation.MinSep) -> dict[str, int | str | None]:
+def made_for(value: schemas.MinSep) -> dict[str, int | str | None]:
   """Returns the flags that describe a schema."""
   return {**dataclasses.asdict(value), 'separation': separation(value)}
 
 
-def schema_fields(value: participation.MinSep) -> dict[str, int]:
+def schema_fields(value: schemas.MinSep) -> dict[str, int]:
   """Returns a schema as JSON fields, with k limited to what fits."""
   return {
     'num_rounds': value.num_rounds,

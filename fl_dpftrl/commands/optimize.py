@@ -7,11 +7,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fl_dpftrl import catalogue, json_files, participation, rounding, tables, workloads
+from fl_dpftrl import tables, workloads
 from fl_dpftrl.centralized import amplification
 from fl_dpftrl.commands import flags, output, workload_flags
 from fl_dpftrl.families import base
+from fl_dpftrl.files import json_files
 from fl_dpftrl.optimization import registry
+from fl_dpftrl.participation import schemas as participation
+from fl_dpftrl.strategies import files
+from fl_dpftrl.text import rounding
 
 HELP = 'finds the best strategy of a mechanism and writes a strategy file'
 
@@ -117,7 +121,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
   seconds = time.monotonic() - start
   made_for = {'schema': schemas[0], 'objective': args.objective, 'workload': workload}
   if args.output is None:
-    file = catalogue.describe(strategy, **made_for)
+    file = files.describe(strategy, **made_for)
   else:
     file = _save(args.output, strategy, made_for)
   result = {
@@ -170,7 +174,7 @@ def _losses(
   strategy: base.Strategy, schema: participation.MinSep, workload: workloads.Workload
 ) -> json_files.Object:
   """Returns a strategy's figures at one min-sep of the range."""
-  figures = catalogue.describe(strategy, schema=schema, workload=workload).figures
+  figures = files.describe(strategy, schema=schema, workload=workload).figures
   names = ('sensitivity_kind', 'rms_loss', 'max_loss')
   schema_fields = {'min_sep': schema.min_sep, 'max_participations': schema.participations}
   return {**schema_fields, **{name: figures[name] for name in names}}
@@ -189,11 +193,9 @@ def _size(args: argparse.Namespace, optimizer: registry.Optimizer) -> dict[str, 
   return given
 
 
-def _save(
-  path: str, strategy: base.Strategy, made_for: json_files.Object
-) -> catalogue.StrategyFile:
+def _save(path: str, strategy: base.Strategy, made_for: json_files.Object) -> files.StrategyFile:
   try:
-    return catalogue.save_strategy(path, strategy, **made_for)
+    return files.save_strategy(path, strategy, **made_for)
   except OSError as e:
     raise ValueError(f'--output={path}: {e.strerror or e}') from e
 
@@ -283,7 +285,7 @@ def best_bands(
   target = {'epsilon': args.epsilon, 'delta': args.delta}
   strategies = {bands: optimize(bands) for bands in amplification.candidate_bands(**run)}
   losses = {
-    bands: catalogue.describe(strategy, schema=schema, workload=workload).figures['rms_loss']
+    bands: files.describe(strategy, schema=schema, workload=workload).figures['rms_loss']
     for bands, strategy in strategies.items()
   }
   candidates = amplification.compare_bands(losses, **run, **target)

@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fl_dpftrl import files, messages
+from fl_dpftrl.files import durable
+from fl_dpftrl.text import messages
 
 SECONDS = 5.0
 
@@ -78,7 +79,7 @@ def write(path: pathlib.Path, contents: dict[str, bytes]) -> list[str]:
   try:
     path.mkdir(exist_ok=True)
     for name, content in contents.items():
-      files.write_durably(path / name, content)
+      durable.write_durably(path / name, content)
   except OSError as e:
     raise ValueError(f'--output={path}: {e.strerror or e}') from e
   return list(contents)

@@ -6,10 +6,11 @@ import os
 import shlex
 import time
 
-from fl_dpftrl import catalogue, files, json_files
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.commands import flags, output, plan_text, population_flags
+from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.planning import planner
+from fl_dpftrl.strategies import files
 
 HELP = 'simulates a population and recommends a strategy, noise and ε'
 
@@ -132,7 +133,7 @@ def finish(args: argparse.Namespace, result: Result) -> None:
   """Writes the strategy and the report."""
   plan = result.plan
   if args.output is not None:
-    catalogue.save_strategy(
+    files.save_strategy(
       args.output,
       plan.best.candidate.strategy,
       schema=plan.best.guarantee.schema,
@@ -145,7 +146,7 @@ def finish(args: argparse.Namespace, result: Result) -> None:
     text = plan_page.report(
       plan, embedded=result.to_json(), setting=_setting(result.args), command=_command(args)
     )
-    files.write_durably(args.report, text.encode())
+    durable.write_durably(args.report, text.encode())
 
 
 def verdict(args: argparse.Namespace, result: Result) -> tuple[int, str] | None:

@@ -1,7 +1,9 @@
 """Text output of the `plan` command."""
 
-from fl_dpftrl import json_files, messages, rounding, tables
+from fl_dpftrl import tables
+from fl_dpftrl.files import json_files
 from fl_dpftrl.planning import planner
+from fl_dpftrl.text import messages, rounding
 
 
 def text(plan: planner.Plan, *, output: str | None, report: str | None) -> str:

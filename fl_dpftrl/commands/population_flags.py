@@ -5,9 +5,10 @@ import json
 import math
 from typing import Any
 
-from fl_dpftrl import files, json_files, messages
+from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.simulation import availability, population, server
 from fl_dpftrl.simulation import scenario as scenario_lib
+from fl_dpftrl.text import messages
 
 _MOST_ROUNDS = 10**7
 _FORMAT, _VERSION = 'fl_dpftrl scenario', 1
@@ -150,7 +151,7 @@ def to_json(args: argparse.Namespace) -> json_files.Object:
 
 def write(path: str, args: argparse.Namespace) -> None:
   """Writes completed flags as a scenario file, in one durable step."""
-  files.write_durably(path, (json.dumps(to_json(args), indent=2) + '\n').encode())
+  durable.write_durably(path, (json.dumps(to_json(args), indent=2) + '\n').encode())
 
 
 def _read(path: str) -> json_files.Object:

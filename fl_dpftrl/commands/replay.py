@@ -8,11 +8,12 @@ import shlex
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from fl_dpftrl import json_files, messages
 from fl_dpftrl.centralized import drawn as drawn_lib
 from fl_dpftrl.commands import flags, output, replay_text, report_flags
-from fl_dpftrl.replaying import publication, replay, runs, runs_file
+from fl_dpftrl.files import json_files
+from fl_dpftrl.replaying import publication, replay, runs
 from fl_dpftrl.replaying import statement as statement_lib
+from fl_dpftrl.text import messages
 
 if TYPE_CHECKING:
   from fl_dpftrl.reports import setting as setting_lib
@@ -273,11 +274,11 @@ def _runs(args: argparse.Namespace) -> list[runs.Run]:
       )
     if given:
       raise ValueError(f'--{given[0]} does not go with --runs: the file states it for each run')
-    return runs_file.read(args.runs)
+    return runs.read(args.runs)
   for name in ('log', 'strategy'):
     if name not in given:
       raise ValueError(f'--{name} is needed, or --runs')
-  run = runs_file.open_run(
+  run = runs.open_run(
     args.log,
     args.strategy,
     noise_multiplier=args.noise_multiplier,

@@ -1,7 +1,7 @@
 """Text output of the `replay` command."""
 
-from fl_dpftrl import messages, rounding
 from fl_dpftrl.replaying import statement
+from fl_dpftrl.text import messages, rounding
 
 LONGEST = 1000  # maximum number of characters of a sentence
 

@@ -7,12 +7,15 @@ import shlex
 import time
 from collections.abc import Iterator
 
-from fl_dpftrl import files, json_files, participation, rounding, tables
+from fl_dpftrl import tables
 from fl_dpftrl.centralized import partition
 from fl_dpftrl.commands import flags, output, population_flags
+from fl_dpftrl.files import durable, json_files
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.simulation import attendance as attendance_lib
 from fl_dpftrl.simulation import cohorts, recording, server
 from fl_dpftrl.simulation import turnouts as turnouts_lib
+from fl_dpftrl.text import rounding
 
 HELP = 'simulates the participation of a population and writes the log'
 
@@ -88,7 +91,7 @@ def run(args: argparse.Namespace) -> Result:
   simulation = population_flags.scenario(args).simulation()
   turnouts = turnouts_lib.Turnouts()
 
-  def rounds() -> Iterator[participation.Cohort]:
+  def rounds() -> Iterator[schemas.Cohort]:
     for cohort, turnout in simulation.turnouts():
       turnouts.add(cohort, turnout)
       yield cohort
@@ -122,7 +125,7 @@ def finish(args: argparse.Namespace, result: Result) -> None:
       embedded=result.to_json(),
       command=command,
     )
-    files.write_durably(args.report, page.encode())
+    durable.write_durably(args.report, page.encode())
 
 
 def _partition(args: argparse.Namespace) -> partition.Partition | None:
@@ -142,7 +145,7 @@ def _partition(args: argparse.Namespace) -> partition.Partition | None:
 
 
 def _record(
-  args: argparse.Namespace, rounds: Iterator[participation.Cohort], metadata: dict[str, str]
+  args: argparse.Namespace, rounds: Iterator[schemas.Cohort], metadata: dict[str, str]
 ) -> attendance_lib.Attendance:
   """Counts the rounds, and writes them if --output is given."""
   said = json.dumps(_flags(args), sort_keys=True)

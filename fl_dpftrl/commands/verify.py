@@ -4,9 +4,10 @@ import argparse
 import pathlib
 from typing import NamedTuple
 
-from fl_dpftrl import json_files, messages
 from fl_dpftrl.bundles import publishing, verification, writing
 from fl_dpftrl.commands import flags, output
+from fl_dpftrl.files import json_files
+from fl_dpftrl.text import messages
 
 HELP = 'computes everything in a bundle again, and says what does not fit'
 

@@ -7,9 +7,12 @@ import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 
-from fl_dpftrl import catalogue, messages, participation, workloads
+from fl_dpftrl import workloads
 from fl_dpftrl.families import base
 from fl_dpftrl.optimization import registry
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.strategies import files
+from fl_dpftrl.text import messages
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Candidate:
   workload: workloads.Workload | None = None
   find_range: Callable[..., base.Strategy] | None = None
 
-  def target(self, schema: participation.MinSep) -> participation.MinSep:
+  def target(self, schema: schemas.MinSep) -> schemas.MinSep:
     """Returns the schema to find a strategy for if it is evaluated at `schema`."""
     return dataclasses.replace(schema, **self.made_for)
 
@@ -66,7 +69,7 @@ def named(names: Sequence[str], made_for: Sequence[Mapping[str, int]] = ({},)) -
       sized = _size(name, optimizer, size)
       find = functools.partial(find, **sized)
       find_range = find_range and functools.partial(find_range, **sized)
-    fixed = mechanism in catalogue.parameter_free()
+    fixed = mechanism in files.parameter_free()
     for fields in ({},) if fixed else made_for:
       candidates.append(
         Candidate(
@@ -84,23 +87,23 @@ def _given(name: str) -> Candidate:
   label, equals, path = name.partition('=')
   if not (equals and label) or os.path.isfile(name):
     label, path = '', name
-  if path in catalogue.parameter_free():
-    strategy = catalogue.load_strategy(path)
+  if path in files.parameter_free():
+    strategy = files.load_strategy(path)
     return Candidate(label or path, strategy.family, lambda schema, **kwargs: strategy)
   try:
-    file = catalogue.load(path)
+    file = files.load(path)
   except ValueError as e:
     if os.path.isfile(path):
       raise
     registry.check_family(path)
-    names = (*registry.OPTIMIZERS, *catalogue.names())
+    names = (*registry.OPTIMIZERS, *files.names())
     near = difflib.get_close_matches(path, names)
     raise ValueError(
       f'{messages.quoted(path)} is neither a strategy file nor a mechanism or strategy;'
       + (f' did you mean {" or ".join(near)}?' if near else f' choose from {", ".join(names)}')
     ) from e
   return Candidate(
-    label or (path if path in catalogue.names() else pathlib.Path(path).stem),
+    label or (path if path in files.names() else pathlib.Path(path).stem),
     file.strategy.family,
     lambda schema, **kwargs: file.strategy,
     workload=file.workload,

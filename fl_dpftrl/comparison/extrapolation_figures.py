@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from matplotlib import axes as axes_lib
 from matplotlib import figure as figure_lib
 
-from fl_dpftrl import rounding
-from fl_dpftrl.comparison import extrapolation, style
+from fl_dpftrl.comparison import extrapolation
+from fl_dpftrl.drawing import style
+from fl_dpftrl.text import rounding
 
 _NAMES = {
   'report_goal': 'report goal (devices a round)',

@@ -7,9 +7,9 @@ import numpy as np
 import scipy.linalg
 from matplotlib import figure as figure_lib
 
-from fl_dpftrl import participation
-from fl_dpftrl.comparison import style
+from fl_dpftrl.drawing import style
 from fl_dpftrl.families import banded_toeplitz, base, blt, tree_full
+from fl_dpftrl.participation import schemas
 
 if TYPE_CHECKING:
   from fl_dpftrl.comparison import sweep  # It draws with this module.
@@ -261,7 +261,7 @@ def first_columns(strategy: base.Strategy, num_rounds: int) -> Columns | None:
 
 def columns_of(
   entries: Sequence['sweep.Entry'],
-) -> tuple[dict[str, Columns], dict[str, str], participation.MinSep]:
+) -> tuple[dict[str, Columns], dict[str, str], schemas.MinSep]:
   """Returns first columns at the last setting that all strategies support."""
   last = max(
     (entry.schema for entry in entries), key=lambda s: (s.num_rounds, s.min_sep, s.participations)

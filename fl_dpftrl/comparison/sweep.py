@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fl_dpftrl import catalogue, error, participation, tables, workloads
+from fl_dpftrl import error, tables, workloads
 from fl_dpftrl.comparison import candidates as candidates_lib
 from fl_dpftrl.families import base
+from fl_dpftrl.participation import schemas as participation
+from fl_dpftrl.strategies import files
 
 if TYPE_CHECKING:
   import pandas
@@ -254,7 +256,7 @@ def _measure(
   if searched.strategy is None:
     return Skipped(candidate, schema, searched.reason)
   try:
-    measured = catalogue.describe(searched.strategy, schema=schema, workload=workload)
+    measured = files.describe(searched.strategy, schema=schema, workload=workload)
     copies = searched.strategy.memory_copies(schema.num_rounds)
   except UNSUPPORTED as e:
     return Skipped(candidate, schema, one_line(e))

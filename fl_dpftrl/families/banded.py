@@ -7,8 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from fl_dpftrl import participation, workloads
+from fl_dpftrl import workloads
 from fl_dpftrl.families import bands, base, linear_noise
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import patterns
 
@@ -70,7 +71,7 @@ class Banded(base.Strategy):
       squares[: num_rounds - j] += self.coefficients[j:num_rounds, j] ** 2
     return squares
 
-  def sensitivity(self, schema: participation.MinSep) -> sensitivity_lib.Sensitivity:
+  def sensitivity(self, schema: schemas.MinSep) -> sensitivity_lib.Sensitivity:
     """Exact if columns of a pattern do not overlap; else as for any X."""
     if self.num_bands > schema.min_sep and schema.participations > 1:
       return super().sensitivity(schema)

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from fl_dpftrl import participation
 from fl_dpftrl.families import base, linear_noise, power_series, toeplitz
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import toeplitz as sensitivities
 
@@ -69,7 +69,7 @@ class BandedInverse(toeplitz.Toeplitz):
 
     return linear_noise.LinearNoise(0, step, period=1, settles=norms.size - 1)
 
-  def sensitivity(self, schema: participation.MinSep) -> sensitivity_lib.Sensitivity:
+  def sensitivity(self, schema: schemas.MinSep) -> sensitivity_lib.Sensitivity:
     """Exact if the first column of C is non-negative and non-increasing.
 
     Otherwise the result is the least of three bounds: that of columns of one shape; that of the

@@ -7,8 +7,9 @@ import numpy as np
 import scipy.linalg
 
 from fl_dpftrl import error as error_lib
-from fl_dpftrl import participation, workloads
+from fl_dpftrl import workloads
 from fl_dpftrl.families import base, linear_noise, power_series, toeplitz, toeplitz_rows
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import toeplitz as sensitivities
 
@@ -104,7 +105,7 @@ class BandedToeplitz(base.Strategy):
 
     return linear_noise.LinearNoise(kept, step, period=1 if self.max_rounds is None else None)
 
-  def sensitivity(self, schema: participation.MinSep) -> sensitivity_lib.Sensitivity:
+  def sensitivity(self, schema: schemas.MinSep) -> sensitivity_lib.Sensitivity:
     """The bound from columns of one shape, or that for any X if smaller."""
     base.check_num_rounds(self, schema.num_rounds)
     columns = self.columns(schema.num_rounds)

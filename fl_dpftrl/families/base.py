@@ -10,11 +10,13 @@ import numpy as np
 import scipy.linalg
 
 from fl_dpftrl import error as error_lib
-from fl_dpftrl import messages, participation, workloads
+from fl_dpftrl import workloads
 from fl_dpftrl.families import linear_noise
-from fl_dpftrl.participation import check_num_rounds as check_num_rounds
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.participation.schemas import check_num_rounds as check_num_rounds
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import blocks, gram
+from fl_dpftrl.text import messages
 
 Parameters: TypeAlias = dict[str, Any]
 """Constructor arguments by keyword: numbers, tuples and arrays."""
@@ -85,7 +87,7 @@ class Strategy(abc.ABC):
     fields = dataclasses.fields(cast(Any, self))
     return {field.name: getattr(self, field.name) for field in fields}
 
-  def sensitivity(self, schema: participation.MinSep) -> sensitivity_lib.Sensitivity:
+  def sensitivity(self, schema: schemas.MinSep) -> sensitivity_lib.Sensitivity:
     """Returns the worst ‖C u‖ under a schema, per unit of clip norm.
 
     The default uses the Gram matrix. It is exact if a search over patterns ends in time, and
@@ -100,7 +102,7 @@ class Strategy(abc.ABC):
     return gram.gram_sensitivity(self.gram_matrix(schema.num_rounds), schema)
 
   def repeated_sensitivity(
-    self, block_rounds: int, schema: participation.MinSep
+    self, block_rounds: int, schema: schemas.MinSep
   ) -> sensitivity_lib.Sensitivity:
     """Returns the sensitivity of independent copies of C, one after the other.
 
@@ -183,10 +185,7 @@ def lower_inverse(matrix: np.ndarray) -> np.ndarray:
 
 
 def tightened(
-  bound: sensitivity_lib.Sensitivity,
-  strategy: Strategy,
-  schema: participation.MinSep,
-  most_rounds: int,
+  bound: sensitivity_lib.Sensitivity, strategy: Strategy, schema: schemas.MinSep, most_rounds: int
 ) -> sensitivity_lib.Sensitivity:
   """Returns a sensitivity or, up to most_rounds, that of any X where it is tighter."""
   if bound.kind == sensitivity_lib.EXACT or schema.num_rounds > most_rounds:
@@ -235,7 +234,7 @@ def keep_rounds(strategy: Strategy, name: str) -> None:
   """
   value = getattr(strategy, name)
   if value is not None:
-    object.__setattr__(strategy, name, participation.positive_integer(name, value))
+    object.__setattr__(strategy, name, schemas.positive_integer(name, value))
 
 
 def check_strategy(strategy: object) -> None:

@@ -8,8 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from fl_dpftrl import error as error_lib
-from fl_dpftrl import participation, workloads
+from fl_dpftrl import workloads
 from fl_dpftrl.families import base, blt_schedule, blt_sums, interlaced, linear_noise, toeplitz
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import blocks, patterns
 
@@ -96,7 +97,7 @@ class BLT(toeplitz.Toeplitz):
     step = linear_noise.Step(below=np.asarray(self.output_scale), update=update)
     return linear_noise.LinearNoise(self.num_buffers, lambda t: step, period=1)
 
-  def sensitivity(self, schema: participation.MinSep) -> sensitivity_lib.Sensitivity:
+  def sensitivity(self, schema: schemas.MinSep) -> sensitivity_lib.Sensitivity:
     """Exact, in closed form, under both schemas.
 
     Coefficients are non-negative and non-increasing, so the worst pattern is the first rounds,
@@ -110,7 +111,7 @@ class BLT(toeplitz.Toeplitz):
     return sensitivity_lib.Sensitivity(float(np.sqrt(square)), sensitivity_lib.EXACT)
 
   def repeated_sensitivity(
-    self, block_rounds: int, schema: participation.MinSep
+    self, block_rounds: int, schema: schemas.MinSep
   ) -> sensitivity_lib.Sensitivity:
 
     @functools.cache

@@ -5,7 +5,8 @@ Both come with their derivatives, for the optimiser.
 
 import numpy as np
 
-from fl_dpftrl import participation, series
+from fl_dpftrl import series
+from fl_dpftrl.participation import schemas
 
 _LARGEST = 1.0 - 2.0**-53
 _SMALLEST = 1e-300
@@ -18,7 +19,7 @@ class SquaredSensitivity:
   θ^r G(a), where G(a) = Σ over c ≤ a of θ^(bc).
   """
 
-  def __init__(self, schema: participation.MinSep):
+  def __init__(self, schema: schemas.MinSep):
     self._count = schema.participations
     self._step = schema.min_sep
     self._rows = series.nodes(schema.min_sep if self._count > 1 else 0)

@@ -7,8 +7,8 @@ from typing import ClassVar
 import numpy as np
 import scipy.linalg
 
-from fl_dpftrl import participation
 from fl_dpftrl.families import base
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import gram as gram_lib
 from fl_dpftrl.sensitivity import patterns
@@ -56,7 +56,7 @@ class Dense(base.Strategy):
   def noising_matrix(self, num_rounds: int) -> np.ndarray:
     return base.lower_inverse(self.strategy_matrix(num_rounds))
 
-  def sensitivity(self, schema: participation.MinSep) -> sensitivity_lib.Sensitivity:
+  def sensitivity(self, schema: schemas.MinSep) -> sensitivity_lib.Sensitivity:
     """Computes it as for any X; also exact if entries are zero up to rounding.
 
     Orthogonal updates reach the sum of a pattern's diagonal of X, and equal ones the sum of all

@@ -7,8 +7,9 @@ from typing import ClassVar
 import numpy as np
 
 from fl_dpftrl import error as error_lib
-from fl_dpftrl import participation, workloads
+from fl_dpftrl import workloads
 from fl_dpftrl.families import base, linear_noise
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 
 
@@ -29,7 +30,7 @@ class Identity(base.Strategy):
     del num_rounds
     return linear_noise.LinearNoise(0, lambda t: linear_noise.Step(norm=1.0), period=1)
 
-  def sensitivity(self, schema: participation.MinSep) -> sensitivity_lib.Sensitivity:
+  def sensitivity(self, schema: schemas.MinSep) -> sensitivity_lib.Sensitivity:
     base.check_num_rounds(self, schema.num_rounds)
     return sensitivity_lib.Sensitivity(math.sqrt(schema.participations), sensitivity_lib.EXACT)
 

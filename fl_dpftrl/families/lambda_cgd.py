@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from fl_dpftrl import participation
 from fl_dpftrl.families import base, linear_noise, toeplitz
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import toeplitz as sensitivities
 
@@ -51,7 +51,7 @@ class LambdaCGD(toeplitz.Toeplitz):
     later = linear_noise.Step(draws=(-self.decay, 1.0), earlier=1, norm=math.hypot(1.0, self.decay))
     return linear_noise.LinearNoise(0, lambda t: later if t else first, period=1, settles=1)
 
-  def sensitivity(self, schema: participation.MinSep) -> sensitivity_lib.Sensitivity:
+  def sensitivity(self, schema: schemas.MinSep) -> sensitivity_lib.Sensitivity:
     """Exact: columns of C are non-negative and non-increasing.
 
     Source: Kalinin and Lampert 2024 (Banded Square Root), theorem 2.

@@ -6,8 +6,9 @@ from typing import ClassVar
 import numpy as np
 import scipy.linalg
 
-from fl_dpftrl import error, participation, workloads
+from fl_dpftrl import error, workloads
 from fl_dpftrl.families import base, linear_noise
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import blocks as blocks_lib
 from fl_dpftrl.sensitivity import gram
@@ -38,7 +39,7 @@ class Stamped(base.Strategy):
   def __post_init__(self):
     if isinstance(self.strategy, type) or not isinstance(self.strategy, base.Strategy):
       raise ValueError(f'strategy must be a Strategy, got {self.strategy!r}')
-    block_rounds = participation.positive_integer('block_rounds', self.block_rounds)
+    block_rounds = schemas.positive_integer('block_rounds', self.block_rounds)
     most = self.strategy.max_rounds
     if most is not None and block_rounds > most:
       raise ValueError(
@@ -82,10 +83,10 @@ class Stamped(base.Strategy):
 
     return linear_noise.LinearNoise(inner.num_buffers, step, period=self.block_rounds)
 
-  def sensitivity(self, schema: participation.MinSep) -> sensitivity_lib.Sensitivity:
+  def sensitivity(self, schema: schemas.MinSep) -> sensitivity_lib.Sensitivity:
     if schema.num_rounds <= self.block_rounds:
       return self.strategy.sensitivity(schema)
-    if isinstance(schema, participation.FixedSeparation):
+    if isinstance(schema, schemas.FixedSeparation):
       if schema.num_rounds <= workloads.MAX_DENSE_ROUNDS:
         return gram.gram_sensitivity(self.gram_matrix(schema.num_rounds), schema)
       # Patterns of fixed separation are patterns of min-sep.

@@ -6,8 +6,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from fl_dpftrl import error, participation, workloads
+from fl_dpftrl import error, workloads
 from fl_dpftrl.families import base, linear_noise, tree_online
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import blocks, nested
 
@@ -165,7 +166,7 @@ class TreeFull(base.Strategy):
     planned = self.planned_rounds(num_rounds)
     return nested.first_rounds(nested.forest(planned), num_rounds)
 
-  def sensitivity(self, schema: participation.MinSep) -> sensitivity_lib.Sensitivity:
+  def sensitivity(self, schema: schemas.MinSep) -> sensitivity_lib.Sensitivity:
     planned = self.planned_rounds(schema.num_rounds)
     if schema.num_rounds == planned:
       return tree_online.TreeOnline().sensitivity(schema)
@@ -175,7 +176,7 @@ class TreeFull(base.Strategy):
     return base.tightened(bound, self, schema, _GENERAL_ROUNDS)
 
   def repeated_sensitivity(
-    self, block_rounds: int, schema: participation.MinSep
+    self, block_rounds: int, schema: schemas.MinSep
   ) -> sensitivity_lib.Sensitivity:
     bound = nested.repeated_sensitivity(self.nested_blocks, block_rounds, schema)
     if all(

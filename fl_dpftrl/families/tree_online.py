@@ -7,8 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from fl_dpftrl import error, participation, workloads
+from fl_dpftrl import error, workloads
 from fl_dpftrl.families import base, linear_noise
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import base as sensitivity_lib
 from fl_dpftrl.sensitivity import nested
 
@@ -174,16 +175,16 @@ class TreeOnline(base.Strategy):
       return nested.first_rounds(tops[-1], num_rounds)
     return nested.forest(num_rounds)
 
-  def sensitivity(self, schema: participation.MinSep) -> sensitivity_lib.Sensitivity:
+  def sensitivity(self, schema: schemas.MinSep) -> sensitivity_lib.Sensitivity:
     base.check_num_rounds(self, schema.num_rounds)
-    if isinstance(schema, participation.FixedSeparation):
+    if isinstance(schema, schemas.FixedSeparation):
       square = _worst_of_fixed_separation(self, schema)
       return sensitivity_lib.Sensitivity(math.sqrt(square), sensitivity_lib.EXACT)
     block = self.nested_blocks(schema.num_rounds)
     return nested.block_sensitivity(block, schema)
 
   def repeated_sensitivity(
-    self, block_rounds: int, schema: participation.MinSep
+    self, block_rounds: int, schema: schemas.MinSep
   ) -> sensitivity_lib.Sensitivity:
     return nested.repeated_sensitivity(self.nested_blocks, block_rounds, schema)
 
@@ -236,7 +237,7 @@ def _node_ids(strategy: TreeOnline, num_rounds: int, rounds: np.ndarray) -> Iter
     yield ids if completed else np.where((ids + 1) << height <= num_rounds, ids, -1)
 
 
-def _worst_of_fixed_separation(strategy: TreeOnline, schema: participation.FixedSeparation) -> int:
+def _worst_of_fixed_separation(strategy: TreeOnline, schema: schemas.FixedSeparation) -> int:
   """Largest ‖C u‖² over runs of rounds min_sep apart, in O(n log n)."""
   num_rounds, count = schema.num_rounds, schema.participations
   rounds = np.arange(num_rounds)

@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fl_dpftrl import messages, participation
 from fl_dpftrl.guarding import devices
 from fl_dpftrl.logs import columns
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.text import messages
 
 TWICE, MIN_SEP, MAX_PARTICIPATIONS = 'twice', 'min_sep', 'max_participations'
 
@@ -59,10 +60,8 @@ class Gate:
       could never keep to again.
   """
 
-  def __init__(self, schema: participation.MinSep):
-    if not isinstance(schema, participation.MinSep) or isinstance(
-      schema, participation.FixedSeparation
-    ):
+  def __init__(self, schema: schemas.MinSep):
+    if not isinstance(schema, schemas.MinSep) or isinstance(schema, schemas.FixedSeparation):
       raise ValueError(f'schema must be a MinSep, got {messages.quoted(schema)}')
     self.schema = schema
     self._devices = devices.Devices()

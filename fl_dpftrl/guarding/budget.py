@@ -4,11 +4,11 @@ import functools
 
 import numpy as np
 
-from fl_dpftrl import participation
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import gaussian, run_noise
 from fl_dpftrl.families import base
+from fl_dpftrl.participation import schemas
 
 
 class Budget:
@@ -37,7 +37,7 @@ class Budget:
   def __init__(
     self,
     noise: run_noise.RunNoise,
-    schema: participation.MinSep,
+    schema: schemas.MinSep,
     *,
     delta: float,
     max_epsilon: float | None,

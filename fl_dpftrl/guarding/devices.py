@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fl_dpftrl import participation
+from fl_dpftrl.participation import schemas
 
 _LEAST = 1 << 10  # slots
 _LOAD = 0.5
@@ -59,9 +59,9 @@ class Devices:
       self.max_participations = max(self.max_participations, int(self._counts[slots].max()))
     self.num_rounds += 1
 
-  def schema(self) -> participation.MinSep:
+  def schema(self) -> schemas.MinSep:
     """Returns the tightest schema that all devices kept to; at least one round is needed."""
-    return participation.MinSep(
+    return schemas.MinSep(
       num_rounds=self.num_rounds,
       min_sep=self.num_rounds if self.min_sep is None else self.min_sep,
       max_participations=max(1, self.max_participations),

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import adaptive_clipping, participation
+from fl_dpftrl import adaptive_clipping
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import run_noise
 from fl_dpftrl.families import base
 from fl_dpftrl.guarding import admission, budget
 from fl_dpftrl.logs import noise_record, schema_record
 from fl_dpftrl.logs import writer as writer_lib
+from fl_dpftrl.participation import schemas
 
 REFUSE, BURN = 'refuse', 'burn'
 
@@ -63,7 +64,7 @@ class Guard:
     self,
     strategy: base.Strategy,
     noise_multiplier: float,
-    schema: participation.MinSep,
+    schema: schemas.MinSep,
     delta: float,
     max_epsilon: float | None = None,
     *,

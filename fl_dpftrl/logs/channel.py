@@ -7,7 +7,7 @@ import socket
 import struct
 from typing import Any
 
-from fl_dpftrl import json_files
+from fl_dpftrl.files import json_files
 
 _HEADER = struct.Struct('<BQ')
 _MOST = 1 << 32  # bytes of a message; a batch of the longest ids is far smaller

@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fl_dpftrl import messages
 from fl_dpftrl.logs import device_ids as device_ids_lib
 from fl_dpftrl.logs import digests
+from fl_dpftrl.text import messages
 
 _MOST_SECONDS = 253_402_300_799  # end of the year 9999
 

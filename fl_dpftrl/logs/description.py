@@ -4,7 +4,7 @@ import dataclasses
 import datetime
 from collections.abc import Mapping
 
-from fl_dpftrl import json_files
+from fl_dpftrl.files import json_files
 from fl_dpftrl.logs import refusals
 
 _PREFIX = 'fl_dpftrl.'

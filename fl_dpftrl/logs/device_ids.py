@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fl_dpftrl import messages
 from fl_dpftrl.logs import limits
+from fl_dpftrl.text import messages
 
 # Categories of Unicode, and what is drawn as nothing or as a space although it
 # is in none of them: joiners, fillers, variation selectors, the blank of Braille.

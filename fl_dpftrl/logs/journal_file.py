@@ -6,7 +6,7 @@ import pathlib
 import weakref
 from collections.abc import Iterable
 
-from fl_dpftrl import files
+from fl_dpftrl.files import durable
 from fl_dpftrl.logs import journal
 
 
@@ -48,7 +48,7 @@ class JournalFile:
     """
     digest = b''
     try:
-      with files.replacing(path, private=True, new=True) as temporary:
+      with durable.replacing(path, private=True, new=True) as temporary:
         with open(temporary, 'wb') as file:
           for kind, payload in frames:
             written = journal.frame(digest, kind, payload)
@@ -93,7 +93,7 @@ class JournalFile:
   def remove(self) -> None:
     """Removes the file durably; its rounds can still be read here."""
     self.path.unlink(missing_ok=True)
-    files.sync_folder(self.path.parent)
+    durable.sync_folder(self.path.parent)
 
   def _undo(self) -> None:
     try:

@@ -5,8 +5,8 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from fl_dpftrl import messages
 from fl_dpftrl.logs import limits, refusals
+from fl_dpftrl.text import messages
 
 NAMES = ('round', 'device_id')
 _HEX = re.compile(r'hex\((.+)\)')

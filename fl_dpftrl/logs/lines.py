@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 
-from fl_dpftrl import messages
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import limits, refusals
+from fl_dpftrl.text import messages
 
 _BLOCK = 1 << 24  # bytes
 _COLUMNS = ('round', 'device_id')

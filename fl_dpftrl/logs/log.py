@@ -8,10 +8,10 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fl_dpftrl import messages
 from fl_dpftrl.logs import journal, limits, refusals
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import shards as shards_lib
+from fl_dpftrl.text import messages
 
 
 class LogFile(NamedTuple):

@@ -5,10 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fl_dpftrl import counts as counts_lib
-from fl_dpftrl import participation
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import refusals
+from fl_dpftrl.participation import counts, schemas
 
 _LISTED = 10
 
@@ -38,11 +37,11 @@ class LogTally:
     newcomers: number of devices that take part for the first time, by round.
   """
 
-  cohorts: counts_lib.Counts = counts_lib.Counts()
-  separations: counts_lib.Counts = counts_lib.Counts()
-  participations: counts_lib.Counts = counts_lib.Counts()
+  cohorts: counts.Counts = counts.Counts()
+  separations: counts.Counts = counts.Counts()
+  participations: counts.Counts = counts.Counts()
   witness: Witness | None = None
-  newcomers: counts_lib.Counts = counts_lib.Counts()
+  newcomers: counts.Counts = counts.Counts()
 
   def __add__(self, other: 'LogTally') -> 'LogTally':
     witnesses = [w for w in (self.witness, other.witness) if w is not None]
@@ -92,9 +91,9 @@ class LoggedParticipation(LogTally):
     return int(self.participations.values[-1])
 
   @property
-  def schema(self) -> participation.MinSep:
+  def schema(self) -> schemas.MinSep:
     """The strictest schema that every device kept to."""
-    return participation.MinSep(
+    return schemas.MinSep(
       num_rounds=self.num_rounds, min_sep=self.min_sep, max_participations=self.max_participations
     )
 
@@ -113,7 +112,7 @@ class LoggedParticipation(LogTally):
     enough = (self.cohorts.counts >= report_goal).sum()
     return self.num_rounds - int(enough)
 
-  def keeps_to(self, schema: participation.MinSep) -> bool:
+  def keeps_to(self, schema: schemas.MinSep) -> bool:
     """Returns whether every device kept to a schema for the same rounds.
 
     Raises:
@@ -124,7 +123,7 @@ class LoggedParticipation(LogTally):
       raise ValueError(
         f'declared is for {schema.num_rounds} rounds, but the log has {self.num_rounds}'
       )
-    if isinstance(schema, participation.FixedSeparation):
+    if isinstance(schema, schemas.FixedSeparation):
       raise ValueError('declared must be a MinSep, got a FixedSeparation')
     apart = self.witness is None or self.min_sep >= schema.min_sep
     return apart and self.max_participations <= schema.participations

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fl_dpftrl import adaptive_clipping, digests, strategy_document
+from fl_dpftrl import adaptive_clipping
 from fl_dpftrl.families import base
 from fl_dpftrl.logs import refusals, shards
+from fl_dpftrl.strategies import document
 
 _MOST_CHARACTERS = 1 << 18  # of all restarts
 _KEYS = (
@@ -227,7 +228,7 @@ def _described(strategy: base.Strategy | None) -> Any:
   if strategy is None:
     return None
   arrays: dict[str, np.ndarray] = {}
-  described = strategy_document.describe(strategy, arrays)
+  described = document.describe(strategy, arrays)
   if arrays:
     raise ValueError(f'strategy of family {strategy.family!r}: {_TOO_LARGE}')
   return described
@@ -264,7 +265,7 @@ def run_metadata(
   return {
     **metadata(noise_multiplier, clip_norm=clip_norm, changes=changes, restarts=restarts),
     **adaptive,
-    shards.STRATEGY_KEY: digests.strategy_digest(strategy),
+    shards.STRATEGY_KEY: document.strategy_digest(strategy),
   }
 
 
@@ -283,7 +284,7 @@ def declared_noise(found: Mapping[str, str], round_index: int) -> DeclaredNoise:
   begun = max([0, *(t for t in record.restart_rounds if t <= round_index)])
   digest = found.get(shards.STRATEGY_KEY)
   for t, strategy in record.later_strategies:
-    digest = digests.strategy_digest(strategy) if t <= round_index else digest
+    digest = document.strategy_digest(strategy) if t <= round_index else digest
   multiplier, clip_norm = record.stated_at(round_index)
   multiplier_before, clip_norm_before = record.stated_at(round_index - 1)
   return DeclaredNoise(
@@ -376,7 +377,7 @@ def _restarts(text: str) -> tuple[Restart, ...]:
     if described is not None:
       if not isinstance(described, dict):
         raise ValueError('a strategy must be an object')
-      strategy = strategy_document.read_strategy(described, pathlib.Path('metadata'))
+      strategy = document.read_strategy(described, pathlib.Path('metadata'))
     result.append(Restart(round_index, strategy))
   return tuple(result)
 

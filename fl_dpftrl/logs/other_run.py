@@ -3,8 +3,8 @@
 import os
 from collections.abc import Mapping
 
-from fl_dpftrl import messages
 from fl_dpftrl.logs import refusals, shards
+from fl_dpftrl.text import messages
 
 _DIFFERENCES = 2  # that are shown
 _SHOWN = 40  # characters of a value

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from fl_dpftrl import messages
 from fl_dpftrl.logs import digests, limits, refusals
 from fl_dpftrl.logs import layout as layout_lib
+from fl_dpftrl.text import messages
 
 _BATCH_ROWS = 1 << 18
 _BATCH_COHORTS = 1 << 5

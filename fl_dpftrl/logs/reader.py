@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from fl_dpftrl import json_files
+from fl_dpftrl.files import json_files
 from fl_dpftrl.logs import channel as channel_lib
 from fl_dpftrl.logs import journal, limits, refusals
 from fl_dpftrl.logs import layout as layout_lib

@@ -14,7 +14,7 @@ import socket
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fl_dpftrl import json_files
+from fl_dpftrl.files import json_files
 from fl_dpftrl.logs import channel as channel_lib
 from fl_dpftrl.logs import formats, limits, refusals
 from fl_dpftrl.logs import layout as layout_lib

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fl_dpftrl import messages
 from fl_dpftrl.logs import device_ids, limits
+from fl_dpftrl.text import messages
 
 
 class LogError(ValueError):

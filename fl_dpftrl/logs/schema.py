@@ -18,8 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from fl_dpftrl import files, messages
+from fl_dpftrl.files import durable
 from fl_dpftrl.logs import chain, columns, digests, limits, shards
+from fl_dpftrl.text import messages
 
 VOID_KEY = shards.VOID_KEY
 
@@ -148,7 +149,7 @@ def write(
   """
   metadata = digests.sealed(metadata, rows.stated(kind.field('device_id').type))
   kind = digests.marked(kind.with_metadata(metadata))
-  with files.replacing(path, private=True) as temporary:
+  with durable.replacing(path, private=True) as temporary:
     with pq.ParquetWriter(temporary, kind, **FORMAT) as file:
       for table in _groups(tables):
         # Chunks would show in the pages of the file.

@@ -3,13 +3,13 @@
 import json
 from collections.abc import Mapping
 
-from fl_dpftrl import participation
 from fl_dpftrl.logs import refusals, shards
+from fl_dpftrl.participation import schemas
 
 _FIELDS = ('num_rounds', 'min_sep', 'max_participations')
 
 
-def metadata(schema: participation.MinSep) -> dict[str, str]:
+def metadata(schema: schemas.MinSep) -> dict[str, str]:
   """Returns the metadata that state a declared schema."""
   declared = {
     'num_rounds': schema.num_rounds,
@@ -19,7 +19,7 @@ def metadata(schema: participation.MinSep) -> dict[str, str]:
   return {shards.SCHEMA_KEY: json.dumps(declared)}
 
 
-def planned(found: Mapping[str, str]) -> participation.MinSep | None:
+def planned(found: Mapping[str, str]) -> schemas.MinSep | None:
   """Returns the declared schema, for all planned rounds; None if none was declared.
 
   Raises:
@@ -32,14 +32,14 @@ def planned(found: Mapping[str, str]) -> participation.MinSep | None:
     values = json.loads(text)
     if not isinstance(values, dict) or set(values) != set(_FIELDS):
       raise ValueError(f'it must have {", ".join(_FIELDS)}')
-    return participation.MinSep(**values)
+    return schemas.MinSep(**values)
   except (ValueError, TypeError, RecursionError) as e:
     raise refusals.LogError(
       f'{shards.SCHEMA_KEY} in the metadata of the log is malformed: {text[:80]!r}'
     ) from e
 
 
-def read(found: Mapping[str, str], num_rounds: int) -> participation.MinSep | None:
+def read(found: Mapping[str, str], num_rounds: int) -> schemas.MinSep | None:
   """Returns the declared schema, for the rounds of the log; None if none was declared.
 
   Args:
@@ -57,7 +57,7 @@ def read(found: Mapping[str, str], num_rounds: int) -> participation.MinSep | No
       f'the log has {num_rounds} rounds, and {shards.SCHEMA_KEY} in its metadata declares'
       f' {schema.num_rounds}; give --declared_min_sep and --declared_max_participations'
     )
-  return participation.MinSep(
+  return schemas.MinSep(
     num_rounds=num_rounds,
     min_sep=schema.min_sep,
     max_participations=min(schema.participations, num_rounds),

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from fl_dpftrl import messages
 from fl_dpftrl.logs import formats, journal, keys, limits, refusals
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import reader as reader_lib
+from fl_dpftrl.text import messages
 
 LOG_VERSION = keys.LOG_VERSION
 VERSION_KEY = keys.VERSION_KEY

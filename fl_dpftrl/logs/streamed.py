@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fl_dpftrl import files
+from fl_dpftrl.files import durable
 from fl_dpftrl.logs import digests
 from fl_dpftrl.logs import schema as schema_lib
 
@@ -51,7 +51,7 @@ def writer(
   pending: list[tuple[np.ndarray, ...]] = []
   done = rows = 0
 
-  with files.replacing(path, private=True) as temporary:
+  with durable.replacing(path, private=True) as temporary:
     with pq.ParquetWriter(temporary, columns, **schema_lib.FORMAT) as file:
 
       def flush() -> None:

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fl_dpftrl import files
 from fl_dpftrl.families import base
+from fl_dpftrl.files import durable
 from fl_dpftrl.logs import (
   chain,
   columns,
@@ -302,7 +302,7 @@ class LogWriter:
     """Removes a Parquet file that the journal has overtaken."""
     if self.path.exists():
       self.path.unlink()
-      files.sync_folder(self.path.parent)
+      durable.sync_folder(self.path.parent)
 
   def _record(self, kind: bytes, payload: bytes) -> None:
     if self._journal is None:

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from fl_dpftrl import messages
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.families import linear_noise
 from fl_dpftrl.noise import reference
+from fl_dpftrl.text import messages
 
 # Row r of Z, a tensor for each part of the model.
 NoiseSource = Callable[[tf.Tensor], list[tf.Tensor]]

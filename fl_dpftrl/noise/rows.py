@@ -10,10 +10,10 @@ import tempfile
 
 import numpy as np
 
-from fl_dpftrl import digests
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.families import identity as identity_strategy
 from fl_dpftrl.noise import draws, recurrence
+from fl_dpftrl.strategies import document
 
 # Version of the rows: raise it with every change of their bits.
 VERSION = 4
@@ -177,8 +177,8 @@ def identity(strategy: strategies.Strategy, *, size: int, seed: bytes, precision
   last. So a run whose noise multiplier is changed on purpose continues with the same noise. The
   bits are a hash of the seed too, whose 128 bits cannot be recovered from it.
   """
-  about = [VERSION, digests.strategy_digest(strategy), size, precision, 'buffered']
-  return digests.short_digest(b'fl_dpftrl rows %s %s' % (json.dumps(about).encode(), seed))
+  about = [VERSION, document.strategy_digest(strategy), size, precision, 'buffered']
+  return document.short_digest(b'fl_dpftrl rows %s %s' % (json.dumps(about).encode(), seed))
 
 
 def _num_cores() -> int:

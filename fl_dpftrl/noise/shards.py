@@ -14,8 +14,8 @@ import numpy as np
 import ray
 from ray import exceptions
 
-from fl_dpftrl import files, json_files
 from fl_dpftrl.families import base as strategies
+from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.noise import ahead, draws, rows, snapshots
 
 _POLL_SECONDS = 0.2
@@ -49,7 +49,7 @@ class Slice:
     recipe: json_files.Object = dict(strategy=strategy, size=size, seed=seed, precision=precision)
     if folder is not None:
       folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-      files.remove_leftovers(folder)
+      durable.remove_leftovers(folder)
       saved = snapshots.Snapshots(folder, rows.identity(**recipe), num_rounds)
     new_maker = lambda: rows.RowMaker(
       **recipe, stddev=stddev, num_rounds=num_rounds, first_chunk=first

@@ -13,7 +13,7 @@ import zlib
 
 import numpy as np
 
-from fl_dpftrl import files, sealed
+from fl_dpftrl.files import durable
 from fl_dpftrl.noise import rows as rows_lib
 
 _NAME = re.compile(r'before-(\d{9})\.json')
@@ -53,11 +53,11 @@ class Snapshots:
       if checksum is None:
         content = memoryview(maker.buffers[buffer]).cast('B')
         checksum = zlib.crc32(content)
-        with files.replacing(self._file(buffer, version), private=True, durable=False) as path:
+        with durable.replacing(self._file(buffer, version), private=True, durable=False) as path:
           path.write_bytes(content)
       listed.append((buffer, version, checksum))
     about = {**self._of, 'buffers': listed}
-    sealed.write(self._list(maker.row), about, durable=False)
+    durable.write(self._list(maker.row), about, durable=False)
 
   def load(self, maker: rows_lib.RowMaker, row: int) -> None:
     """Brings a new maker with buffers to the latest readable snapshot up to a row."""
@@ -99,7 +99,7 @@ class Snapshots:
   def _read(self, row: int) -> list[tuple[int, int, int]]:
     """(buffer, version, checksum) of each; none where it cannot be read."""
     try:
-      about = sealed.read(self._list(row))
+      about = durable.read(self._list(row))
       if {name: about[name] for name in self._of} != self._of:
         return []
       return [(int(b), int(version), int(crc)) for b, version, crc in about['buffers']]

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from fl_dpftrl import messages
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.noise import graph, randomness, reference
+from fl_dpftrl.text import messages
 
 # (seed, r, specs) → row r of Z with standard deviation 1, a tensor a spec.
 Draw = Callable[[tf.Tensor, tf.Tensor, list[tf.TensorSpec]], list[tf.Tensor]]

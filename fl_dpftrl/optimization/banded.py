@@ -26,9 +26,10 @@ import numpy as np
 from scipy import optimize as optimize_lib
 from scipy import signal
 
-from fl_dpftrl import error, participation, workloads
+from fl_dpftrl import error, workloads
 from fl_dpftrl.families import banded
 from fl_dpftrl.optimization import banded_loss, solver
+from fl_dpftrl.participation import schemas
 
 _FEWEST_ROUNDS, _FEWEST_BANDS = 128, 8  # smallest size with a refined start
 _MOST_ENTRIES, _COPIES = 1 << 25, 40  # maximum band entries; arrays of that size
@@ -53,7 +54,7 @@ _MEAN = _Limits(tolerance=1e-6, max_iterations=300, memory=10)
 _MAXIMUM = _Limits(tolerance=1e-12, max_iterations=300, memory=20)  # for each step
 
 
-def most_bands(schema: participation.MinSep) -> int:
+def most_bands(schema: schemas.MinSep) -> int:
   """Returns the most bands with an exact sensitivity: num_rounds if k is 1."""
   if schema.participations == 1:
     return schema.num_rounds
@@ -61,7 +62,7 @@ def most_bands(schema: participation.MinSep) -> int:
 
 
 def optimize(
-  schema: participation.MinSep,
+  schema: schemas.MinSep,
   *,
   objective: str,
   num_bands: int | None = None,
@@ -99,7 +100,7 @@ def optimize(
       f' {schema.num_rounds * num_bands * _COPIES / 2**27:.0f} GiB; at most'
       f' {_MOST_ENTRIES // schema.num_rounds} bands are supported there'
     )
-  fixed = isinstance(schema, participation.FixedSeparation)
+  fixed = isinstance(schema, schemas.FixedSeparation)
   equal_norms = not fixed if equal_norms is None else equal_norms
   if not equal_norms and not fixed:
     raise ValueError(f'equal_norms={equal_norms!r} needs FixedSeparation, got {schema!r}')

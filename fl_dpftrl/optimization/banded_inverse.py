@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 
-from fl_dpftrl import participation, workloads
+from fl_dpftrl import workloads
 from fl_dpftrl.families import banded_inverse, lambda_cgd, power_series
 from fl_dpftrl.optimization import solver, toeplitz
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import toeplitz as sensitivities
 
 DEFAULT_BANDS = 8  # draws a round
@@ -14,7 +15,7 @@ _LARGEST = 1e6  # largest entry of C in a search
 
 
 def square_root(
-  schema: participation.MinSep,
+  schema: schemas.MinSep,
   *,
   objective: str,
   num_bands: int | None = None,
@@ -39,7 +40,7 @@ def square_root(
 
 
 def optimize(
-  schema: participation.MinSep,
+  schema: schemas.MinSep,
   *,
   objective: str,
   num_bands: int | None = None,
@@ -78,7 +79,7 @@ def optimize(
 
 
 def decayed(
-  schema: participation.MinSep,
+  schema: schemas.MinSep,
   *,
   objective: str,
   workload: workloads.Workload = workloads.Workload(),
@@ -103,7 +104,7 @@ def decayed(
 
 
 def _log_square(
-  schema: participation.MinSep, objective: str, workload: workloads.Workload, num_bands: int
+  schema: schemas.MinSep, objective: str, workload: workloads.Workload, num_bands: int
 ) -> solver.ValueAndGrad:
   """Returns ln loss² and its gradient in the coefficients after the first, 1.
 

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fl_dpftrl import error, participation, workloads
+from fl_dpftrl import error, workloads
 from fl_dpftrl.families import blt, interlaced
 from fl_dpftrl.optimization import blt_loss, blt_search, solver
+from fl_dpftrl.participation import schemas as participation
 
 MAX_BUFFERS = blt_search.MAX_BUFFERS
 

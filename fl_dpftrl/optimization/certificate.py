@@ -6,10 +6,11 @@ import numpy as np
 import scipy.linalg
 
 from fl_dpftrl import error as error_lib
-from fl_dpftrl import participation, workloads
 from fl_dpftrl import sensitivity as sensitivity_lib
+from fl_dpftrl import workloads
 from fl_dpftrl.families import base
 from fl_dpftrl.optimization import factorization
+from fl_dpftrl.participation import schemas
 
 MAX_ROUNDS = 4096  # larger matrices within_pattern minutes
 _MOST_STEPS = 25
@@ -18,7 +19,7 @@ _MOST_ALTERNATIONS = 50
 
 def optimality_gap(
   strategy: base.Strategy,
-  schema: participation.MinSep,
+  schema: schemas.MinSep,
   workload: workloads.Queries = workloads.Workload(),
   *,
   objective: str = 'rms',

@@ -2,18 +2,19 @@
 
 from typing import Any
 
-from fl_dpftrl import error, participation, workloads
+from fl_dpftrl import error, workloads
 from fl_dpftrl.families import dense
 from fl_dpftrl.optimization import factorization
+from fl_dpftrl.participation import schemas
 
 
-def optimize(schema: participation.MinSep, **options: Any) -> dense.Dense:
+def optimize(schema: schemas.MinSep, **options: Any) -> dense.Dense:
   """Returns the strategy of `solve`, which takes the same arguments."""
   return solve(schema, **options).strategy
 
 
 def solve(
-  schema: participation.MinSep,
+  schema: schemas.MinSep,
   *,
   objective: str,
   workload: workloads.Queries = workloads.Workload(),
@@ -36,7 +37,7 @@ def solve(
 
   Source: Denisov et al. 2022, section 3.
   """
-  once = participation.MinSep(num_rounds=schema.num_rounds, max_participations=1)
+  once = schemas.MinSep(num_rounds=schema.num_rounds, max_participations=1)
   return solve_groups(factorization.chains(once), None, objective, workload, tolerance, progress)
 
 
@@ -61,13 +62,13 @@ def solve_groups(
   return factorization.solve(matrix, dual, tolerance=tolerance, progress=progress)
 
 
-def optimize_multi_epoch(schema: participation.MinSep, **options: Any) -> dense.Dense:
+def optimize_multi_epoch(schema: schemas.MinSep, **options: Any) -> dense.Dense:
   """Returns the strategy of `solve_multi_epoch`, which takes the same arguments."""
   return solve_multi_epoch(schema, **options).strategy
 
 
 def solve_multi_epoch(
-  schema: participation.MinSep,
+  schema: schemas.MinSep,
   *,
   objective: str,
   workload: workloads.Queries = workloads.Workload(),

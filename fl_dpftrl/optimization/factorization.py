@@ -29,8 +29,9 @@ from typing import NamedTuple
 import numpy as np
 import scipy.linalg
 
-from fl_dpftrl import participation, workloads
+from fl_dpftrl import workloads
 from fl_dpftrl.families import dense
+from fl_dpftrl.participation import schemas
 
 Progress = Callable[[int, float], None]
 
@@ -75,7 +76,7 @@ class Groups:
     return (lag >= 0) & (lag < self.reach) | (self.reach >= width)
 
 
-def chains(schema: participation.MinSep) -> Groups:
+def chains(schema: schemas.MinSep) -> Groups:
   """Returns groups of rounds min_sep apart; any k successive ones are a pattern.
 
   Raises:
@@ -89,7 +90,7 @@ def chains(schema: participation.MinSep) -> Groups:
   return Groups(rounds, schema.num_rounds, schema.participations)
 
 
-def tiles(schema: participation.MinSep) -> Groups:
+def tiles(schema: schemas.MinSep) -> Groups:
   """Returns the groups of `chains` cut into patterns that share no round."""
   whole, width = chains(schema), schema.participations
   groups, length = whole.rounds.shape

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from fl_dpftrl import messages, participation, workloads
+from fl_dpftrl import workloads
 from fl_dpftrl.families import base, identity, tree_full, tree_online
 from fl_dpftrl.families import registry as families
 from fl_dpftrl.optimization import (
@@ -15,6 +15,8 @@ from fl_dpftrl.optimization import (
   toeplitz,
   toeplitz_range,
 )
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.text import messages
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +72,7 @@ def check_family(mechanism: str) -> None:
 
 def optimize(
   mechanism: str,
-  schema: participation.MinSep | Sequence[participation.MinSep],
+  schema: schemas.MinSep | Sequence[schemas.MinSep],
   *,
   objective: str = 'max',
   workload: workloads.Workload = workloads.Workload(),
@@ -107,11 +109,9 @@ def optimize(
       if name != optimizer.size:
         raise ValueError(f'{name}={value} is not for mechanism={mechanism}')
       options[name] = value
-  if isinstance(schema, participation.MinSep):
+  if isinstance(schema, schemas.MinSep):
     return optimizer.optimize(schema, **options)
-  if not isinstance(schema, Sequence) or not all(
-    isinstance(one, participation.MinSep) for one in schema
-  ):
+  if not isinstance(schema, Sequence) or not all(isinstance(one, schemas.MinSep) for one in schema):
     raise ValueError(f'schema must be a MinSep or a list of them, got {messages.quoted(schema)}')
   if optimizer.optimize_range is None:
     raise ValueError(f'mechanism={mechanism} takes one schema, got {len(schema)}')

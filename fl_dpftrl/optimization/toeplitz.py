@@ -13,9 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy import optimize as optimize_lib
 
-from fl_dpftrl import error, participation, sensitivity, workloads
+from fl_dpftrl import error, sensitivity, workloads
 from fl_dpftrl.families import banded_toeplitz, toeplitz_rows
 from fl_dpftrl.optimization import monotone, solver, toeplitz_loss
+from fl_dpftrl.participation import schemas
 
 MOST_DEFAULT_BANDS = 1024  # default limit if columns of a pattern do not overlap
 MOST_MEETING_BANDS = 4096  # default limit if they do
@@ -38,7 +39,7 @@ class Problem(NamedTuple):
     workload: A.
   """
 
-  schema: participation.MinSep
+  schema: schemas.MinSep
   objective: str
   workload: workloads.Workload
 
@@ -49,7 +50,7 @@ class Problem(NamedTuple):
     return value * (result.rms if self.objective == 'rms' else result.max)
 
 
-def default_bands(schema: participation.MinSep) -> tuple[int, ...]:
+def default_bands(schema: schemas.MinSep) -> tuple[int, ...]:
   """Returns the values of num_bands to try by default, ascending.
 
   The first is min_sep, at most 1024, or n if k is 1. If participations leave rounds of the run
@@ -64,7 +65,7 @@ def default_bands(schema: participation.MinSep) -> tuple[int, ...]:
 
 
 def optimize(
-  schema: participation.MinSep,
+  schema: schemas.MinSep,
   *,
   objective: str,
   num_bands: int | None = None,
@@ -241,7 +242,7 @@ def _normalized(
 
 
 def one_parameter(
-  schema: participation.MinSep,
+  schema: schemas.MinSep,
   *,
   objective: str,
   num_bands: int | None = None,
@@ -301,7 +302,7 @@ def _shifted_harmonic(problem: Problem, num_bands: int) -> np.ndarray:
 
 
 def square_root(
-  schema: participation.MinSep,
+  schema: schemas.MinSep,
   *,
   objective: str,
   num_bands: int | None = None,

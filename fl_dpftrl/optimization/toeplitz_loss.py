@@ -11,8 +11,9 @@ from collections.abc import Callable
 import numpy as np
 from scipy import signal
 
-from fl_dpftrl import participation, workloads
+from fl_dpftrl import workloads
 from fl_dpftrl.families import banded_toeplitz, power_series, toeplitz_rows
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import toeplitz as sensitivities
 
 # Maps coefficients to ln of a square and its gradient.
@@ -21,7 +22,7 @@ LogSquare = Callable[[np.ndarray], tuple[float, np.ndarray]]
 _MOST_PRODUCTS = 1 << 24  # limit of correlations without a Fourier transform
 
 
-def sensitivity(schema: participation.MinSep) -> LogSquare:
+def sensitivity(schema: schemas.MinSep) -> LogSquare:
   """Returns the loss of the earliest pattern's sensitivity.
 
   It is exact if c is monotone, if there are at most min_sep bands, or if k is 1.

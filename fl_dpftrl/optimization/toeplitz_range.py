@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import participation, workloads
+from fl_dpftrl import workloads
 from fl_dpftrl.families import banded_toeplitz
 from fl_dpftrl.optimization import monotone, solver, toeplitz_loss
 from fl_dpftrl.optimization import toeplitz as optimization
+from fl_dpftrl.participation import schemas as participation
 
 # Powers of the losses, or of their ratios to the best, whose mean is minimised: 1 for the mean,
 # or increasing powers that approach the maximum.

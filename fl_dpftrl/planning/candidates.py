@@ -5,10 +5,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from fl_dpftrl import catalogue, participation, sensitivity
+from fl_dpftrl import sensitivity
 from fl_dpftrl.comparison import candidates as compared
 from fl_dpftrl.comparison import sweep
 from fl_dpftrl.families import base
+from fl_dpftrl.participation import schemas as participation
+from fl_dpftrl.strategies import files as catalogue
 
 MECHANISMS = ('blt', 'banded_toeplitz', 'banded', 'tree_full', 'tree_online', 'identity')
 

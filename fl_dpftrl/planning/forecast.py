@@ -16,7 +16,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from fl_dpftrl import participation
+from fl_dpftrl.participation import schemas as participation
 from fl_dpftrl.planning import simulating
 from fl_dpftrl.simulation import cohorts
 

@@ -4,7 +4,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from fl_dpftrl import json_files, participation, tables
+from fl_dpftrl import tables
+from fl_dpftrl.files import json_files
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.planning import candidates, recommendation
 from fl_dpftrl.planning import forecast as forecast_lib
 from fl_dpftrl.simulation import scenario as scenario_lib
@@ -37,7 +39,7 @@ class Plan:
   objective: str
 
   @property
-  def planned(self) -> participation.MinSep:
+  def planned(self) -> schemas.MinSep:
     """Schema for which ε is predicted, worse than all simulations."""
     return self.best.guarantee.schema
 

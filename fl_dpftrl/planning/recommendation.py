@@ -7,9 +7,10 @@ import dataclasses
 import statistics
 from collections.abc import Sequence
 
-from fl_dpftrl import json_files, participation
 from fl_dpftrl.accounting import calibration, gaussian
 from fl_dpftrl.comparison import sweep
+from fl_dpftrl.files import json_files
+from fl_dpftrl.participation import schemas as participation
 from fl_dpftrl.planning import candidates, simulating
 from fl_dpftrl.planning import forecast as forecast_lib
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import participation, signals
+from fl_dpftrl import signals
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.simulation import attendance as attendance_lib
 from fl_dpftrl.simulation import cohorts, server
 
@@ -43,8 +44,8 @@ class Outcome:
   days: float
 
   @property
-  def schema(self) -> participation.MinSep:
-    return participation.MinSep(
+  def schema(self) -> schemas.MinSep:
+    return schemas.MinSep(
       num_rounds=self.num_rounds, min_sep=self.min_sep, max_participations=self.max_participations
     )
 

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fl_dpftrl import adaptive_clipping as adaptive
-from fl_dpftrl import json_files, messages, participation
+from fl_dpftrl.files import json_files
 from fl_dpftrl.logs import canaries, noise_record
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import logged as logged_lib
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.text import messages
 
 Changes = tuple[tuple[int, float], ...]
 Occurrences = tuple[tuple[int, int], ...]
@@ -103,16 +105,16 @@ class RunFacts:
   later_strategies: tuple[tuple[int, Strategy], ...] = ()
   canaries: int = 0
   recorded_noise: tuple[str, ...] = ()
-  declared_schema: participation.MinSep | None = None
+  declared_schema: schemas.MinSep | None = None
   schema_in_log: bool = False
   not_private_metrics: tuple[str, ...] = ()
   counted: Counted | None = None
   log: tuple[log_lib.LogFile, ...] | None = None
 
   @property
-  def schema(self) -> participation.MinSep:
+  def schema(self) -> schemas.MinSep:
     """The strictest schema that every device kept to."""
-    return participation.MinSep(**fields(self, 'num_rounds', 'min_sep', 'max_participations'))
+    return schemas.MinSep(**fields(self, 'num_rounds', 'min_sep', 'max_participations'))
 
   @property
   def noise_multipliers(self) -> tuple[float, ...]:

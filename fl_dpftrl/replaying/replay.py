@@ -11,7 +11,6 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 
-from fl_dpftrl import digests
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.accounting import gaussian
@@ -24,6 +23,7 @@ from fl_dpftrl.replaying import facts as facts_lib
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.replaying import tally as tally_lib
+from fl_dpftrl.strategies import document
 
 QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
@@ -229,7 +229,7 @@ def _facts(
     max_participations=happened.max_participations,
     noise_multiplier=run.noise.multiplier,
     strategy=facts_lib.Strategy(
-      run.noise.strategy.family, digests.strategy_digest(run.noise.strategy)
+      run.noise.strategy.family, document.strategy_digest(run.noise.strategy)
     ),
     num_rounds_assumed=run.log.num_rounds_assumed,
     layout=run.log.layout,
@@ -240,7 +240,7 @@ def _facts(
     adaptive_clipping=noise_record.read_clipping(run.log.metadata),
     restarts=run.noise.restarts,
     later_strategies=tuple(
-      (t, facts_lib.Strategy(strategy.family, digests.strategy_digest(strategy)))
+      (t, facts_lib.Strategy(strategy.family, document.strategy_digest(strategy)))
       for t, strategy in run.noise.later_strategies
     ),
     canaries=canaries.read(run.log.metadata),

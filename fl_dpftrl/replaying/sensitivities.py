@@ -9,10 +9,11 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 
-from fl_dpftrl import participation
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import adjacency as adjacency_lib
-from fl_dpftrl.accounting import gaussian, privacy_loss, run_noise
+from fl_dpftrl.accounting import gaussian, run_noise
+from fl_dpftrl.accounting import losses as privacy_loss
+from fl_dpftrl.participation import schemas as participation
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.replaying import tally as tally_lib
 

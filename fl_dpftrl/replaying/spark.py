@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from fl_dpftrl import participation
 from fl_dpftrl.logs import refusals
 from fl_dpftrl.logs import shards as shards_lib
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import exposure as exposure_lib
 from fl_dpftrl.replaying import runs as runs_lib
 from fl_dpftrl.replaying import tally as tally_lib
@@ -110,7 +110,7 @@ def _read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _counter(
-  noises: Sequence[runs_lib.Noise], num_exposed: int, declared: Sequence[participation.MinSep]
+  noises: Sequence[runs_lib.Noise], num_exposed: int, declared: Sequence[schemas.MinSep]
 ):
   def counted(batches):
     exposure = exposure_lib.Exposure(noises)

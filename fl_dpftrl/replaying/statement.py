@@ -3,13 +3,15 @@
 import dataclasses
 from typing import NamedTuple
 
-from fl_dpftrl import json_files, messages, rounding, tables
-from fl_dpftrl.accounting import privacy_loss
+from fl_dpftrl import tables
+from fl_dpftrl.accounting import losses
 from fl_dpftrl.centralized import drawn as drawn_lib
+from fl_dpftrl.files import json_files
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import logged as logged_lib
 from fl_dpftrl.replaying import assumptions as assumptions_lib
 from fl_dpftrl.replaying import facts
+from fl_dpftrl.text import messages, rounding
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,7 +27,7 @@ class DeclaredGuarantee:
 
   min_sep: int
   max_participations: int
-  loss: privacy_loss.PrivacyLoss
+  loss: losses.PrivacyLoss
   holds: bool
 
   def to_json(self) -> json_files.Object:
@@ -57,9 +59,9 @@ class Violations:
   num_devices: int
   num_rounds: int
   first_rounds: tuple[Place, ...]
-  largest: privacy_loss.PrivacyLoss
+  largest: losses.PrivacyLoss
   num_complied: int
-  complied: privacy_loss.PrivacyLoss
+  complied: losses.PrivacyLoss
 
   MEANING = (
     'each device alone that kept to the declared schema has the loss of that schema, whatever'
@@ -84,7 +86,7 @@ class Quantile(NamedTuple):
   """The largest privacy loss within a share, 0 to 1, of the devices."""
 
   share: float
-  loss: privacy_loss.PrivacyLoss
+  loss: losses.PrivacyLoss
 
 
 class Bar(NamedTuple):
@@ -136,7 +138,7 @@ class Part(NamedTuple):
   """One guarantee of a statement."""
 
   name: str
-  loss: privacy_loss.PrivacyLoss
+  loss: losses.PrivacyLoss
   holds: bool
 
 
@@ -171,13 +173,13 @@ class Statement:
   num_rounds: int
   min_sep: int
   max_participations: int
-  worst_case: privacy_loss.PrivacyLoss
+  worst_case: losses.PrivacyLoss
   adjacency: str
   group_size: int
   void_reason: str | None
   warnings: tuple[str, ...]
   counted: facts.Counted | None = None
-  observed: privacy_loss.PrivacyLoss | None = None
+  observed: losses.PrivacyLoss | None = None
   declared: DeclaredGuarantee | None = None
   violations: Violations | None = None
   most_over_runs: int | None = None

@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fl_dpftrl import counts as counts_lib
-from fl_dpftrl import messages, participation
 from fl_dpftrl.logs import logged
+from fl_dpftrl.participation import counts, schemas
 from fl_dpftrl.replaying import exposure as exposure_lib
+from fl_dpftrl.text import messages
 
-Counts = counts_lib.Counts
+Counts = counts.Counts
 Exposure = exposure_lib.Exposure
 
 _BINS_PER_OCTAVE = 256
@@ -72,7 +72,7 @@ class Breaches:
   """
 
   num_devices: int = 0
-  rounds: counts_lib.Counts = counts_lib.Counts()
+  rounds: counts.Counts = counts.Counts()
   square: float = 0.0
 
   def __add__(self, other: 'Breaches') -> 'Breaches':
@@ -135,7 +135,7 @@ def count(
   exposure: exposure_lib.Exposure,
   num_exposed: int = 1,
   threads: int = 1,
-  declared: Sequence[participation.MinSep] = (),
+  declared: Sequence[schemas.MinSep] = (),
 ) -> Tally:
   """Counts rows.
 
@@ -244,7 +244,7 @@ def _count(
   table: pa.Table,
   exposure: exposure_lib.Exposure,
   num_exposed: int,
-  declared: Sequence[participation.MinSep],
+  declared: Sequence[schemas.MinSep],
 ) -> Tally:
   ids = table.column('device_id')
   rounds = table.column('round').to_numpy()
@@ -310,7 +310,7 @@ def _count_breaches(
   owners: np.ndarray,
   logs: np.ndarray,
   squares: np.ndarray,
-  declared: Sequence[participation.MinSep],
+  declared: Sequence[schemas.MinSep],
 ) -> Breaches:
   """Counts the breaches of some devices.
 
@@ -331,4 +331,4 @@ def _count_breaches(
   who = np.unique(owners[wrong])
   if not who.size:
     return Breaches()
-  return Breaches(who.size, counts_lib.Counts.of(rounds[wrong]), float(squares[who].max()))
+  return Breaches(who.size, counts.Counts.of(rounds[wrong]), float(squares[who].max()))

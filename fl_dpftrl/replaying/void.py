@@ -7,10 +7,11 @@ a change or restart that never happened gives too small an ε.
 
 from collections.abc import Iterator, Sequence
 
-from fl_dpftrl import digests, participation
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import noise_record, schema_record, shards
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import runs as runs_lib
+from fl_dpftrl.strategies import document
 
 
 def reason(runs: Sequence[runs_lib.Run]) -> str | None:
@@ -51,7 +52,7 @@ def _contradictions(run: runs_lib.Run) -> Iterator[str]:
     )
   elif _digests(recorded.later_strategies) != _digests(noise.later_strategies):
     yield 'the log is of a run that restarted with another strategy than was said'
-  digest, own = metadata.get(shards.STRATEGY_KEY), digests.strategy_digest(noise.strategy)
+  digest, own = metadata.get(shards.STRATEGY_KEY), document.strategy_digest(noise.strategy)
   if digest not in (None, own):
     yield (f'the log is of a run with another strategy, of digest {digest[:12]}…, not {own[:12]}…')
   # The rounds of changes and restarts are counted from 0, as in a file of this format.
@@ -71,7 +72,7 @@ def _declared(run: runs_lib.Run) -> Iterator[str]:
     return
   allowed = min(recorded.participations, run.log.num_rounds)
   fewer = own.participations < min(allowed, _fitting(own.num_rounds, recorded.min_sep))
-  if type(own) is not participation.MinSep or own.min_sep > recorded.min_sep or fewer:
+  if type(own) is not schemas.MinSep or own.min_sep > recorded.min_sep or fewer:
     yield (
       f'the log is of a run whose declared schema allows rounds at least {recorded.min_sep} apart'
       f' and at most {recorded.participations} of them, and it was said to allow at least'
@@ -80,11 +81,11 @@ def _declared(run: runs_lib.Run) -> Iterator[str]:
 
 
 def _fitting(num_rounds: int, min_sep: int) -> int:
-  return participation.MinSep(num_rounds=num_rounds, min_sep=min_sep).participations
+  return schemas.MinSep(num_rounds=num_rounds, min_sep=min_sep).participations
 
 
 def _digests(strategies):
-  return [(t, digests.strategy_digest(strategy)) for t, strategy in strategies]
+  return [(t, document.strategy_digest(strategy)) for t, strategy in strategies]
 
 
 def _restarted(rounds: Sequence[int]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import jinja2
 import markupsafe
 
-from fl_dpftrl import messages, rounding
+from fl_dpftrl.text import messages, rounding
 
 _TEMPLATES = pathlib.Path(__file__).parent / 'templates'
 _LONGEST = 10_000  # characters of a command

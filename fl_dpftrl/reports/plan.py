@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fl_dpftrl import rounding
+from fl_dpftrl.drawing import bars
 from fl_dpftrl.planning import planner, recommendation
-from fl_dpftrl.reports import figures, page
+from fl_dpftrl.reports import page
+from fl_dpftrl.text import rounding
 
 _FAR = 3.0  # loss relative to the recommended one; larger losses are not drawn
 
@@ -38,16 +39,16 @@ def report(
   )
 
 
-def _participation(plan: planner.Plan) -> list[figures.Figure]:
+def _participation(plan: planner.Plan) -> list[bars.Figure]:
   """Draws the participation in the first simulation."""
   closer = plan.forecast.closer
   if closer is None:
     return []
   drawn = [
-    figures.histogram(
+    bars.histogram(
       closer.participations, title='Devices by participations', x_label='participations of a device'
     ),
-    figures.columns(
+    bars.columns(
       [minutes or 0.0 for minutes in closer.round_minutes],
       title='Minutes of a round (median)',
       x_label='hour of the day (UTC) in which it starts',
@@ -56,7 +57,7 @@ def _participation(plan: planner.Plan) -> list[figures.Figure]:
   ]
   if closer.separations:
     least = closer.separations[0][0]
-    first = figures.histogram(
+    first = bars.histogram(
       closer.separations,
       title='Rounds between participations',
       x_label='rounds between two participations of a device',
@@ -74,14 +75,14 @@ def _loss(plan: planner.Plan, option: recommendation.Option) -> float:
   return option.candidate.loss(plan.planned)
 
 
-def strategies(plan: planner.Plan) -> figures.Figure:
+def strategies(plan: planner.Plan) -> bars.Figure:
   """Draws the loss of each strategy against its memory."""
   points, least, far = [], float('inf'), _far(plan)
   near = [(o.candidate.memory_copies, _loss(plan, o), o) for o in plan.best.options if o not in far]
   for copies, loss, option in sorted(near, key=lambda item: item[:2]):
     label, is_best = option.candidate.label, option.candidate is plan.best.candidate
     points.append(
-      figures.Point(
+      bars.Point(
         copies,
         loss,
         f'{label}: loss {rounding.up(loss)}, {copies} copies',
@@ -90,7 +91,7 @@ def strategies(plan: planner.Plan) -> figures.Figure:
       )
     )
     least = min(loss, least)
-  return figures.scatter(
+  return bars.scatter(
     points,
     title=f'Loss ({plan.objective}) against memory',
     x_label='copies of the model that the noise stores',
@@ -98,7 +99,7 @@ def strategies(plan: planner.Plan) -> figures.Figure:
   )
 
 
-def settings(plan: planner.Plan) -> figures.Figure | None:
+def settings(plan: planner.Plan) -> bars.Figure | None:
   """Draws ε against days for other report goals and rounds; None if there are none."""
   possible = plan.possible()
   if len(possible) < 2:
@@ -107,14 +108,14 @@ def settings(plan: planner.Plan) -> figures.Figure | None:
   goal: Callable[[Any], int] = lambda s: s.report_goal
   rounds: Callable[[Any], int] = lambda s: s.num_rounds
 
-  def point(setting: recommendation.Setting, label: str) -> figures.Point:
+  def point(setting: recommendation.Setting, label: str) -> bars.Point:
     is_plan = (goal(setting), rounds(setting)) == (goal(first), rounds(first))
     name = (
       f'report goal {goal(setting):,}, {rounds(setting):,} rounds:'
       f' ε = {rounding.up(setting.epsilon)}, {setting.days:.1f} days'
     )
     label, kind = ('planned', 'best') if is_plan else (label, '')
-    return figures.Point(setting.days, setting.epsilon, name, label, kind)
+    return bars.Point(setting.days, setting.epsilon, name, label, kind)
 
   lines = []
   for is_main, same, varying, words in (
@@ -123,4 +124,4 @@ def settings(plan: planner.Plan) -> figures.Figure | None:
   ):
     line = sorted((s for s in possible if same(s) == same(first)), key=varying)
     lines.append((is_main, [point(s, words.format(varying(s))) for s in line]))
-  return figures.paths(lines, title='Predicted ε against days', x_label='days')
+  return bars.paths(lines, title='Predicted ε against days', x_label='days')

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl.reports import figures, page
+from fl_dpftrl.drawing import bars
+from fl_dpftrl.reports import page
 from fl_dpftrl.simulation import attendance as attendance_lib
 from fl_dpftrl.simulation import cohorts
 from fl_dpftrl.simulation import turnouts as turnouts_lib
@@ -44,13 +45,13 @@ def page_of(
   )
 
 
-def _by_hour(turnouts: turnouts_lib.Turnouts) -> list[figures.Figure]:
+def _by_hour(turnouts: turnouts_lib.Turnouts) -> list[bars.Figure]:
   mean = turnouts.minutes / np.maximum(turnouts.rounds, 1.0)
   return [
-    figures.columns(
+    bars.columns(
       turnouts.reports.tolist(), title='Reports', x_label='hour of the day (UTC)', unit='reports'
     ),
-    figures.columns(
+    bars.columns(
       mean.tolist(),
       title='Mean minutes of a round',
       x_label='hour of the day (UTC) in which the round started',
@@ -59,9 +60,9 @@ def _by_hour(turnouts: turnouts_lib.Turnouts) -> list[figures.Figure]:
   ]
 
 
-def _by_device(attendance: attendance_lib.Attendance) -> list[figures.Figure]:
+def _by_device(attendance: attendance_lib.Attendance) -> list[bars.Figure]:
   drawn = [
-    figures.histogram(
+    bars.histogram(
       list(attendance.participations.to_dict().items()),
       title='Devices by participations',
       x_label='participations of a device',
@@ -70,7 +71,7 @@ def _by_device(attendance: attendance_lib.Attendance) -> list[figures.Figure]:
   separations = list(attendance.separations.to_dict().items())
   if separations:
     drawn.append(
-      figures.histogram(
+      bars.histogram(
         separations,
         title='Rounds between participations',
         x_label='rounds between two participations of a device',

@@ -15,12 +15,15 @@ import numpy as np
 from matplotlib import patches, ticker, transforms
 from scipy import special
 
-from fl_dpftrl import files, rounding, version
+from fl_dpftrl import version
 from fl_dpftrl.centralized import drawn as drawn_lib
+from fl_dpftrl.drawing import bars, svg
+from fl_dpftrl.files import durable
 from fl_dpftrl.replaying import facts, publication
 from fl_dpftrl.replaying import statement as statement_lib
-from fl_dpftrl.reports import figures, page, svg
+from fl_dpftrl.reports import page
 from fl_dpftrl.reports import setting as setting_lib
+from fl_dpftrl.text import rounding
 
 Setting = setting_lib.Setting
 Deployment = setting_lib.Deployment
@@ -51,7 +54,7 @@ def write_report(
     ValueError: if the setting's noise multiplier is not the statement's.
     OSError: if it cannot be written.
   """
-  files.write_durably(path, report(statement, setting).encode(), private=statement.confidential)
+  durable.write_durably(path, report(statement, setting).encode(), private=statement.confidential)
 
 
 def report(statement: statement_lib.Statement, setting: Setting) -> str:
@@ -106,12 +109,12 @@ def _clip_norm(statement: statement_lib.Statement, setting: Setting) -> str:
   return 'not recorded' if clip_norm is None else rounding.exact(clip_norm)
 
 
-def _participation(run: facts.RunFacts, one: str) -> list[figures.Figure]:
+def _participation(run: facts.RunFacts, one: str) -> list[bars.Figure]:
   """Draws the participations in a run; nothing if for publication."""
   if run.counted is None:
     return []
   drawn = [
-    figures.histogram(
+    bars.histogram(
       run.counted.participations or (),
       title=f'{one.capitalize()}s by participations',
       x_label=f'rounds {_A[one]} took part in',
@@ -119,7 +122,7 @@ def _participation(run: facts.RunFacts, one: str) -> list[figures.Figure]:
   ]
   if run.counted.separations:
     drawn.append(
-      figures.histogram(
+      bars.histogram(
         run.counted.separations,
         title='Rounds between participations',
         x_label=f'rounds between two participations of {_A[one]}',
@@ -129,9 +132,7 @@ def _participation(run: facts.RunFacts, one: str) -> list[figures.Figure]:
   return drawn
 
 
-def _losses(
-  statement: statement_lib.Statement, void: str | None, one: str
-) -> figures.Figure | None:
+def _losses(statement: statement_lib.Statement, void: str | None, one: str) -> bars.Figure | None:
   """Draws the privacy loss of actual devices; None if for publication, or without noise."""
   per_device, worst = statement.per_device, statement.worst_case.rho
   if per_device is None or not per_device.rho_histogram:
@@ -139,7 +140,7 @@ def _losses(
   mark = None
   if statement.group_size == 1 and worst is not None:  # Others are for many devices.
     mark = (worst, f'worst case: {"void" if void else f"ρ = {rounding.up(worst)}"}')
-  return figures.spread(
+  return bars.spread(
     per_device.rho_histogram,
     title=f'{one.capitalize()}s by ρ',
     x_label=f'ρ (zCDP) of {_A[one]}',

@@ -11,8 +11,8 @@ import ray
 from ray import exceptions
 from tensorflow.python.framework import config
 
-from fl_dpftrl import messages
 from fl_dpftrl.runtime import clients, cluster, sending, trainer, transfer, values
+from fl_dpftrl.text import messages
 
 WAS_LOST, IS_BACK = 'is lost', 'is back'
 """Events of an actor."""

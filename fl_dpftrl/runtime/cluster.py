@@ -18,7 +18,7 @@ from typing import Any
 import ray
 from ray import exceptions
 
-from fl_dpftrl import messages
+from fl_dpftrl.text import messages
 
 _REACH_SECONDS = 5.0
 # Between two looks at the head, and until it is given up.

@@ -17,8 +17,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl import messages
 from fl_dpftrl.runtime import analysis, clients, programs, values
+from fl_dpftrl.text import messages
 
 _Tensors = Sequence[tf.Tensor]
 

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.data.ops import dataset_ops
 
-from fl_dpftrl import messages
+from fl_dpftrl.text import messages
 
 
 def batches(arrays: Any, batch_size: int) -> tf.data.Dataset:

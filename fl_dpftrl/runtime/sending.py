@@ -6,8 +6,8 @@ from typing import Any
 
 import tensorflow_federated as tff
 
-from fl_dpftrl import messages
 from fl_dpftrl.runtime import clients, trainer, transfer
+from fl_dpftrl.text import messages
 
 
 class Sender:

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from fl_dpftrl import participation
+from fl_dpftrl.participation import schemas
 
 EXACT = 'exact'
 UPPER_BOUND = 'upper_bound'
@@ -60,15 +60,15 @@ def gram_entries(strategy: HasEntries, num_rounds: int) -> Entries:
   return strategy.gram_entries(num_rounds)
 
 
-class Mechanism(participation.Limited, Protocol):
+class Mechanism(schemas.Limited, Protocol):
   """A mechanism as used here; `families.base.Strategy` has defaults."""
 
-  def sensitivity(self, schema: participation.MinSep) -> Sensitivity: ...
+  def sensitivity(self, schema: schemas.MinSep) -> Sensitivity: ...
 
   def gram_matrix(self, num_rounds: int) -> np.ndarray: ...
 
 
-def sensitivity(strategy: Mechanism, schema: participation.MinSep) -> Sensitivity:
+def sensitivity(strategy: Mechanism, schema: schemas.MinSep) -> Sensitivity:
   """Returns the sensitivity of a strategy under a participation schema.
 
   The sensitivity is exact for identity, BLT and trees, for banded strategies with num_bands at
@@ -79,7 +79,7 @@ def sensitivity(strategy: Mechanism, schema: participation.MinSep) -> Sensitivit
     ValueError: if the schema has more rounds than the strategy can run, or a family returns
       something other than a sensitivity.
   """
-  participation.check_num_rounds(strategy, schema.num_rounds)
+  schemas.check_num_rounds(strategy, schema.num_rounds)
   result = strategy.sensitivity(schema)
   if result.kind not in KINDS or not 0.0 <= result.value < math.inf:
     raise ValueError(
@@ -95,5 +95,5 @@ def gram_matrix(strategy: Mechanism, num_rounds: int) -> np.ndarray:
   Raises:
     ValueError: if num_rounds is more than the strategy can run, or too many for a dense matrix.
   """
-  participation.check_num_rounds(strategy, num_rounds)
+  schemas.check_num_rounds(strategy, num_rounds)
   return strategy.gram_matrix(num_rounds)

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fl_dpftrl import participation, workloads
+from fl_dpftrl import workloads
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import base, gram, patterns
 
 _GENERAL_ROUNDS = 4096  # most rounds for the bound for any X
@@ -40,7 +41,7 @@ def gram_matrix(strategy: base.Mechanism, block_rounds: int, num_rounds: int) ->
 
 
 def repeated(
-  strategy: base.Mechanism, block_rounds: int, schema: participation.MinSep
+  strategy: base.Mechanism, block_rounds: int, schema: schemas.MinSep
 ) -> base.Sensitivity:
   """Returns the sensitivity under min-sep of a strategy repeated in blocks.
 
@@ -72,7 +73,7 @@ def repeated(
 
 
 def worst_closest(
-  block_rounds: int, schema: participation.MinSep, squares: Callable[[int], np.ndarray]
+  block_rounds: int, schema: schemas.MinSep, squares: Callable[[int], np.ndarray]
 ) -> base.Sensitivity | None:
   """Returns the sensitivity if the earliest, closest rounds are worst.
 
@@ -118,7 +119,7 @@ def _grams(
   return [(size, known[size]) for size in found]
 
 
-def _worst_pairs(blocks: list[tuple[int, np.ndarray]], schema: participation.MinSep) -> float:
+def _worst_pairs(blocks: list[tuple[int, np.ndarray]], schema: schemas.MinSep) -> float:
   """Worst ‖C u‖² if each block has room for at most two participations.
 
   best[i, m] is the worst with m participations from round i on. A pattern from i on leaves i
@@ -149,7 +150,7 @@ def _worst_pairs(blocks: list[tuple[int, np.ndarray]], schema: participation.Min
 
 
 def _best_split(
-  strategy: base.Mechanism, block_rounds: int, schema: participation.MinSep
+  strategy: base.Mechanism, block_rounds: int, schema: schemas.MinSep
 ) -> base.Sensitivity:
   """Returns a bound that ignores min-sep between blocks, not within them."""
   blocks = sizes(schema.num_rounds, block_rounds)
@@ -162,9 +163,7 @@ def _best_split(
     counts = range(1, most + 1) if splits else [most]
     values = []
     for count in counts:
-      within = participation.MinSep(
-        num_rounds=size, min_sep=schema.min_sep, max_participations=count
-      )
+      within = schemas.MinSep(num_rounds=size, min_sep=schema.min_sep, max_participations=count)
       found = strategy.sensitivity(within)
       if found.kind == base.LOWER_BOUND:  # A lower bound is of no use here.
         found = gram.gram_sensitivity(strategy.gram_matrix(size), within)

@@ -4,14 +4,14 @@ import math
 
 import numpy as np
 
-from fl_dpftrl import participation
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import base, patterns, search, signed
 
 _CHUNK_ENTRIES = 1 << 22  # float64 values of working memory: 32 MiB
 _MOST_SIGNED = 1 << 18  # most rounds³ of runs with negative entries
 
 
-def gram_sensitivity(gram: np.ndarray, schema: participation.MinSep) -> base.Sensitivity:
+def gram_sensitivity(gram: np.ndarray, schema: schemas.MinSep) -> base.Sensitivity:
   """Returns the sensitivity of a C with Gram matrix X = CᵀC.
 
   Under min-sep it is the result of a search over patterns, which is mostly the exact value,
@@ -37,7 +37,7 @@ def gram_sensitivity(gram: np.ndarray, schema: participation.MinSep) -> base.Sen
     raise ValueError(f'gram must be square with {schema.num_rounds} rows, got shape {gram.shape}')
   if not np.isfinite(gram).all():
     raise ValueError('gram must be finite')
-  if isinstance(schema, participation.FixedSeparation):
+  if isinstance(schema, schemas.FixedSeparation):
     return _fixed_separation(gram, schema)
   if schema.participations == 2:
     square = _worst_pair(gram, schema.min_sep)
@@ -65,7 +65,7 @@ def _worst_pair(gram: np.ndarray, min_sep: int) -> float:
   return worst
 
 
-def _row_maxima(gram: np.ndarray, schema: participation.MinSep) -> tuple[np.ndarray, bool]:
+def _row_maxima(gram: np.ndarray, schema: schemas.MinSep) -> tuple[np.ndarray, bool]:
   """Returns vᵢ of `gram_sensitivity`, and whether rows have diagonals only."""
   num_rounds, min_sep = schema.num_rounds, schema.min_sep
   diagonal = np.diagonal(gram).copy()
@@ -91,7 +91,7 @@ def _row_maxima(gram: np.ndarray, schema: participation.MinSep) -> tuple[np.ndar
   return diagonal + best, exact
 
 
-def _fixed_separation(gram: np.ndarray, schema: participation.FixedSeparation) -> base.Sensitivity:
+def _fixed_separation(gram: np.ndarray, schema: schemas.FixedSeparation) -> base.Sensitivity:
   """Returns the worst sum over patterns: runs of rounds min_sep apart."""
   step, count = schema.min_sep, schema.participations
   total = patterns.repeated(np.diagonal(gram), step, count)
@@ -107,7 +107,7 @@ def _fixed_separation(gram: np.ndarray, schema: participation.FixedSeparation) -
 
 
 def _worst_run(
-  gram: np.ndarray, schema: participation.FixedSeparation, bounds: np.ndarray
+  gram: np.ndarray, schema: schemas.FixedSeparation, bounds: np.ndarray
 ) -> tuple[float, bool]:
   """Returns the worst square over runs, or a bound, and whether it is exact.
 

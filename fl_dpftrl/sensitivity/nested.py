@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fl_dpftrl import participation
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import base
 
 _MOST_SPLITS = 1 << 30  # most splits of counts, for bounds without waits
@@ -99,14 +99,14 @@ def first_rounds(block: Block, length: int) -> Block:
   return dataclasses.replace(part, nodes=part.nodes + block.nodes)
 
 
-def block_sensitivity(block: Block, schema: participation.MinSep) -> base.Sensitivity:
+def block_sensitivity(block: Block, schema: schemas.MinSep) -> base.Sensitivity:
   """Returns the sensitivity of a C whose rows are a block's nodes; a MinSep."""
   square, exact = worst_square(block, schema)
   return base.Sensitivity(math.sqrt(square), base.EXACT if exact else base.UPPER_BOUND)
 
 
 def repeated_sensitivity(
-  blocks: Callable[[int], Block], block_rounds: int, schema: participation.MinSep
+  blocks: Callable[[int], Block], block_rounds: int, schema: schemas.MinSep
 ) -> base.Sensitivity:
   """Returns the sensitivity of copies of such a C, one after the other.
 
@@ -122,7 +122,7 @@ def repeated_sensitivity(
   return block_sensitivity(block, schema)
 
 
-def worst_square(block: Block, schema: participation.MinSep) -> tuple[int, bool]:
+def worst_square(block: Block, schema: schemas.MinSep) -> tuple[int, bool]:
   """Returns the largest ‖C u‖² over min-sep patterns, and whether it is exact.
 
   The first rounds, as close as allowed, are often the worst pattern, but not always. Example: a

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fl_dpftrl import participation
+from fl_dpftrl.participation import schemas
 
 
 def repeated(values: np.ndarray, step: int, count: int) -> np.ndarray:
@@ -55,8 +55,8 @@ def max_min_sep_sum(
   return after[-1]
 
 
-def worst_sum(values: np.ndarray, schema: participation.MinSep) -> float:
+def worst_sum(values: np.ndarray, schema: schemas.MinSep) -> float:
   """Returns the largest sum of values, at least 0, over one allowed pattern."""
-  if isinstance(schema, participation.FixedSeparation):
+  if isinstance(schema, schemas.FixedSeparation):
     return float(repeated(values, schema.min_sep, schema.participations).max())
   return float(max_min_sep_sum(values[None], schema.min_sep, schema.participations)[0])

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fl_dpftrl import participation
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import base, patterns
 
 _ROUNDING = 1e-13
@@ -31,9 +31,7 @@ class Columns(NamedTuple):
   unused: int
 
 
-def earliest_square(
-  coefficients: np.ndarray, schema: participation.MinSep
-) -> tuple[float, np.ndarray]:
+def earliest_square(coefficients: np.ndarray, schema: schemas.MinSep) -> tuple[float, np.ndarray]:
   """‖Σ columns 0, b, …, (k − 1) b‖² of a Toeplitz C, and its gradient.
 
   This is the squared sensitivity if c is non-negative and non-increasing, and at most that for
@@ -68,7 +66,7 @@ def earliest_square(
   return square, 2.0 * grad
 
 
-def shifted_sensitivity(columns: Columns, schema: participation.MinSep) -> base.Sensitivity:
+def shifted_sensitivity(columns: Columns, schema: schemas.MinSep) -> base.Sensitivity:
   """Exact if no two columns of a pattern overlap, or c is monotone.
 
   Otherwise the result is `_lag_bound`, which is exact if the earliest pattern reaches it.
@@ -88,7 +86,7 @@ def shifted_sensitivity(columns: Columns, schema: participation.MinSep) -> base.
   return base.Sensitivity(bound, base.UPPER_BOUND)
 
 
-def _apart_square(columns: Columns, schema: participation.MinSep) -> float:
+def _apart_square(columns: Columns, schema: schemas.MinSep) -> float:
   """The largest sum of squared column norms over a pattern.
 
   No column is longer than those that the end does not cut. If the columns of a pattern do not
@@ -108,7 +106,7 @@ def _apart_square(columns: Columns, schema: participation.MinSep) -> float:
   return (count - 1) * float(whole) + float(last.max())
 
 
-def _lag_bound(columns: Columns, schema: participation.MinSep) -> float:
+def _lag_bound(columns: Columns, schema: schemas.MinSep) -> float:
   """A bound on Σ |X[i, j]| over a pattern, from the largest entry at each lag.
 
   A round's lags from the rounds before it are min_sep apart, the least of them at least
@@ -117,7 +115,7 @@ def _lag_bound(columns: Columns, schema: participation.MinSep) -> float:
   count, min_sep = schema.participations, schema.min_sep
   largest = _largest_entries(columns, schema.num_rounds, min_sep)
   own = largest[0]
-  if isinstance(schema, participation.FixedSeparation):
+  if isinstance(schema, schemas.FixedSeparation):
     sums = np.cumsum(largest[1::min_sep])
   else:
     sums = _separated_sums(largest[1:], min_sep)

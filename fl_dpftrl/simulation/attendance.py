@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fl_dpftrl import counts as counts_lib
-from fl_dpftrl import json_files, participation
+from fl_dpftrl.files import json_files
+from fl_dpftrl.participation import counts, schemas
 
 _DAY = 86400.0
 
@@ -47,7 +47,7 @@ class Attendance:
     self._times = np.zeros(0, np.int32)
     self._separations = np.zeros(1, np.int64)
 
-  def add(self, cohort: participation.Cohort) -> None:
+  def add(self, cohort: schemas.Cohort) -> None:
     """Adds a cohort.
 
     Raises:
@@ -95,15 +95,15 @@ class Attendance:
     return (self.closed[-1] - self.started[0]) / _DAY
 
   @property
-  def separations(self) -> counts_lib.Counts:
+  def separations(self) -> counts.Counts:
     """Number of successive participations by their distance in rounds."""
     values = np.flatnonzero(self._separations)
-    return counts_lib.Counts(values, self._separations[values])
+    return counts.Counts(values, self._separations[values])
 
   @property
-  def participations(self) -> counts_lib.Counts:
+  def participations(self) -> counts.Counts:
     """Number of devices by their number of participations."""
-    return counts_lib.Counts.of(self._times[self._times > 0])
+    return counts.Counts.of(self._times[self._times > 0])
 
   def to_json(self) -> json_files.Object:
     """Returns the totals."""

@@ -19,7 +19,7 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from fl_dpftrl import participation
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.simulation import check_ins, memory, seeds
 from fl_dpftrl.simulation import pool as pool_lib
 from fl_dpftrl.simulation import population as population_lib
@@ -38,9 +38,7 @@ class StalledRound(ValueError):
   """Raised if a round cannot meet its report goal."""
 
 
-def named(
-  rounds: Iterable[participation.Cohort], names: np.ndarray
-) -> Iterator[participation.Cohort]:
+def named(rounds: Iterable[schemas.Cohort], names: np.ndarray) -> Iterator[schemas.Cohort]:
   """Yields the same cohorts with names in place of device numbers."""
   for cohort in rounds:
     yield cohort._replace(device_ids=names[cohort.device_ids])
@@ -87,7 +85,7 @@ class Simulation:
     seeds.check_seed(self.seed)
     object.__setattr__(self, 'start', operator.index(self.start))
 
-  def rounds(self) -> Iterator[participation.Cohort]:
+  def rounds(self) -> Iterator[schemas.Cohort]:
     """Yields the cohorts of rounds 0, 1, … without end.
 
     Raises:
@@ -96,7 +94,7 @@ class Simulation:
     """
     return (cohort for cohort, _ in self.turnouts())
 
-  def turnouts(self) -> Iterator[tuple[participation.Cohort, Turnout]]:
+  def turnouts(self) -> Iterator[tuple[schemas.Cohort, Turnout]]:
     """Yields each cohort with the outcome of the other chosen devices."""
     rounds = _Rounds(self)
     while True:
@@ -157,7 +155,7 @@ class _Rounds:
     self._by_round = pool_lib.Waiting()
     self._pace = check_ins.Pace(self._server, people.check_ins_per_hour)
 
-  def next(self) -> tuple[participation.Cohort, Turnout]:
+  def next(self) -> tuple[schemas.Cohort, Turnout]:
     t = self._round
     rng = seeds.generator(self._simulation.seed, _ROUNDS, t)
     began = self._clock
@@ -176,7 +174,7 @@ class _Rounds:
     self._round += 1
     start, away = self._simulation.start, self._check_ins.pool
     return (
-      participation.Cohort(
+      schemas.Cohort(
         round=t,
         device_ids=np.sort(self._names(cohort)),
         started=start + math.floor(began),

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from fl_dpftrl import messages
+from fl_dpftrl.text import messages
 
 MOST_MEMORY = 2**30
 """Maximum memory of the values of a pickle, in bytes: 1 GiB."""

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from fl_dpftrl import participation
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.simulation import availability as availability_lib
 from fl_dpftrl.simulation import seeds
 
@@ -59,7 +59,7 @@ class Population:
 
   def __post_init__(self):
     seeds.check_seed(self.seed)
-    num_devices = participation.positive_integer('num_devices', self.num_devices, 2**31 - 1)
+    num_devices = schemas.positive_integer('num_devices', self.num_devices, 2**31 - 1)
     object.__setattr__(self, 'num_devices', num_devices)
     for name in ('check_ins_per_hour', 'report_minutes'):
       value = getattr(self, name)

@@ -6,8 +6,8 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 
-from fl_dpftrl import participation
 from fl_dpftrl.logs import streamed
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.simulation import attendance as attendance_lib
 from fl_dpftrl.simulation import scenario as scenario_lib
 
@@ -37,7 +37,7 @@ def simulate(
     StalledRound: if a round cannot meet its report goal.
     ValueError: if an argument or the scenario is out of range.
   """
-  participation.positive_integer('num_rounds', num_rounds)
+  schemas.positive_integer('num_rounds', num_rounds)
   said = json.dumps({'num_rounds': num_rounds, **vars(scenario)}, sort_keys=True, default=repr)
   return record(
     scenario.simulation().rounds(),
@@ -49,7 +49,7 @@ def simulate(
 
 
 def record(
-  rounds: Iterable[participation.Cohort],
+  rounds: Iterable[schemas.Cohort],
   *,
   num_rounds: int,
   output: str | os.PathLike[str] | None = None,

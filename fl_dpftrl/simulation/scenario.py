@@ -5,9 +5,10 @@ import math
 import os
 from collections.abc import Mapping
 
-from fl_dpftrl import messages, participation
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.simulation import availability as availability_lib
 from fl_dpftrl.simulation import cohorts, population, server, trace_files
+from fl_dpftrl.text import messages
 
 DROPOUT = 0.08
 _OVER_SELECTION = 1.3
@@ -77,7 +78,7 @@ class Scenario:
       seed=seed,
     )
 
-  def planned_schema(self, num_rounds: int) -> participation.MinSep:
+  def planned_schema(self, num_rounds: int) -> schemas.MinSep:
     """Returns the participation that a strategy is optimised for, before the run.
 
     A timer in rounds says what min-sep is. For one in hours it is what the population allows at
@@ -87,13 +88,13 @@ class Scenario:
       min_sep = self.population // self.report_goal
     else:
       min_sep = self.timer_rounds or 1
-    return participation.MinSep(num_rounds=num_rounds, min_sep=min(max(min_sep, 1), num_rounds))
+    return schemas.MinSep(num_rounds=num_rounds, min_sep=min(max(min_sep, 1), num_rounds))
 
-  def declared_schema(self, num_rounds: int) -> participation.MinSep | None:
+  def declared_schema(self, num_rounds: int) -> schemas.MinSep | None:
     """Returns the schema that the timers enforce, if known in rounds."""
     if self.timer_rounds is None:
       return None
-    return participation.MinSep(num_rounds=num_rounds, min_sep=self.timer_rounds)
+    return schemas.MinSep(num_rounds=num_rounds, min_sep=self.timer_rounds)
 
   def _timer(self) -> server.Timer:
     if self.timer_hours is None:

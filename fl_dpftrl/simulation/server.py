@@ -8,7 +8,7 @@ import dataclasses
 import math
 import numbers
 
-from fl_dpftrl import participation
+from fl_dpftrl.participation import schemas
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Server:
     if self.clients_per_round is None:
       object.__setattr__(self, 'clients_per_round', self.report_goal)
     for name in ('report_goal', 'clients_per_round'):
-      object.__setattr__(self, name, participation.positive_integer(name, getattr(self, name)))
+      object.__setattr__(self, name, schemas.positive_integer(name, getattr(self, name)))
     if self.clients_per_round < self.report_goal:
       raise ValueError(
         f'clients_per_round={self.clients_per_round} is below report_goal={self.report_goal}'
@@ -81,7 +81,7 @@ class RoundTimer:
   rounds: int = 1
 
   def __post_init__(self):
-    participation.positive_integer('timer_rounds', self.rounds, _MOST_ROUNDS)
+    schemas.positive_integer('timer_rounds', self.rounds, _MOST_ROUNDS)
 
   def remedy(self, num_devices: int, report_goal: int) -> str:
     """Returns changes that would keep rounds from waiting for timers."""

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fl_dpftrl import json_files
-from fl_dpftrl import messages as text
+from fl_dpftrl.files import json_files
 from fl_dpftrl.simulation import plain_pickle, traces
+from fl_dpftrl.text import messages as text
 
 _Path = str | os.PathLike[str]
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fl_dpftrl import participation
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.simulation import attendance as attendance_lib
 from fl_dpftrl.simulation import cohorts, server
 
@@ -28,7 +28,7 @@ class Turnouts:
     self.minutes = np.zeros(_HOURS)
     self.rounds = np.zeros(_HOURS)
 
-  def add(self, cohort: participation.Cohort, turnout: cohorts.Turnout) -> None:
+  def add(self, cohort: schemas.Cohort, turnout: cohorts.Turnout) -> None:
     self.dropped += turnout.dropped
     self.late += turnout.late
     self.waiting = max(self.waiting, turnout.waiting)

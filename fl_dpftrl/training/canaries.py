@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import files, participation
 from fl_dpftrl.aggregators import canaries as channels
 from fl_dpftrl.aggregators import factory as factory_lib
 from fl_dpftrl.auditing import canaries as canaries_lib
 from fl_dpftrl.auditing import one_run
+from fl_dpftrl.files import durable
 from fl_dpftrl.logs import canaries as ids
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.training import checkpoints, loop
 from fl_dpftrl.training import process as process_lib
 
@@ -21,9 +22,7 @@ SCORES_NAME = 'canaries.npy'
 
 
 def of_aggregator(
-  aggregator: factory_lib.CorrelatedNoiseFactory,
-  num_rounds: int,
-  declared: participation.MinSep | None,
+  aggregator: factory_lib.CorrelatedNoiseFactory, num_rounds: int, declared: schemas.MinSep | None
 ) -> canaries_lib.Canaries | None:
   """Returns the canaries in the sums of an aggregator; None without any.
 
@@ -60,8 +59,8 @@ def of_aggregator(
 
 
 def join(
-  canaries: canaries_lib.Canaries, rounds: Iterator[participation.Cohort]
-) -> Iterator[participation.Cohort]:
+  canaries: canaries_lib.Canaries, rounds: Iterator[schemas.Cohort]
+) -> Iterator[schemas.Cohort]:
   """Yields cohorts of the same size, in which canaries took places.
 
   Devices that give up their places are drawn from those of the round, and do not take part.
@@ -112,7 +111,7 @@ class CanaryScores(loop.Observer):
     path = run.folder / SCORES_NAME
     shape = self._canaries.schema.num_rounds, 2 * self._canaries.num_canaries
     if not path.exists():
-      with files.replacing(path, private=True) as temporary, temporary.open('wb') as file:
+      with durable.replacing(path, private=True) as temporary, temporary.open('wb') as file:
         np.save(file, np.full(shape, np.nan))
     self._scores = np.lib.format.open_memmap(path, mode='r+')
     if self._scores.shape != shape or self._scores.dtype != np.float64:

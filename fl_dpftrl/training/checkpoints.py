@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from fl_dpftrl import files, sealed
+from fl_dpftrl.files import durable
 
 _FORMAT = 2
 _DIGEST_CHARACTERS = 64
@@ -70,7 +70,7 @@ class CheckpointFolder:
     self._keep = keep
     self._folder.mkdir(parents=True, exist_ok=True)
     self._folder.chmod(0o700)
-    files.remove_leftovers(self._folder)
+    durable.remove_leftovers(self._folder)
 
   def _path(self, num_rounds: int) -> pathlib.Path:
     return self._folder / f'round-{num_rounds:09d}.npz'
@@ -98,7 +98,7 @@ class CheckpointFolder:
       archive.comment = bytes(_DIGEST_CHARACTERS)
     with buffer.getbuffer() as content:  # Given back before the buffer goes.
       content[-_DIGEST_CHARACTERS:] = _digest(content)
-      files.write_durably(self._path(checkpoint.num_rounds), content, private=True)
+      durable.write_durably(self._path(checkpoint.num_rounds), content, private=True)
     for old in self._stored()[: -self._keep]:
       self._path(old).unlink()
     return self.load(checkpoint.num_rounds)
@@ -170,13 +170,13 @@ class CheckpointFolder:
   def released(self) -> int | None:
     """Number of rounds whose results may have been used; None if unknown."""
     try:
-      return int(sealed.read(self._mark)['num_rounds'])
+      return int(durable.read(self._mark)['num_rounds'])
     except (OSError, ValueError, KeyError, TypeError):
       return None
 
   def mark_released(self, num_rounds: int) -> None:
     """Records durably that the first num_rounds rounds' results may be used."""
-    sealed.write(self._mark, {'num_rounds': num_rounds})
+    durable.write(self._mark, {'num_rounds': num_rounds})
 
 
 def _digest(content: memoryview) -> bytes:

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from fl_dpftrl import participation
 from fl_dpftrl.accounting import gaussian, run_noise
 from fl_dpftrl.families import base
 from fl_dpftrl.guarding import admission, budget
 from fl_dpftrl.logs import canaries as canary_ids
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import metric_names, noise_record, shards
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import runs
 from fl_dpftrl.reports import setting
 
@@ -55,7 +55,7 @@ def log_metadata(
 
 
 def account(
-  aggregator: 'factory.CorrelatedNoiseFactory', schema: participation.MinSep, *, delta: float
+  aggregator: 'factory.CorrelatedNoiseFactory', schema: schemas.MinSep, *, delta: float
 ) -> 'Guarantee':
   """Returns the guarantee of the run's noise under a schema."""
   return gaussian.account(
@@ -64,9 +64,7 @@ def account(
 
 
 def replayable(
-  aggregator: 'factory.CorrelatedNoiseFactory',
-  log: log_lib.Log,
-  declared: participation.MinSep | None,
+  aggregator: 'factory.CorrelatedNoiseFactory', log: log_lib.Log, declared: schemas.MinSep | None
 ) -> runs.Run:
   """Returns a run's log, noise and declared schema, as `replay` and bundles take them."""
   return runs.Run.of(
@@ -77,7 +75,7 @@ def replayable(
 def allowed_rounds(
   strategy: base.Strategy,
   noise_multiplier: float,
-  schema: participation.MinSep,
+  schema: schemas.MinSep,
   *,
   delta: float,
   max_epsilon: float,
@@ -91,9 +89,7 @@ def allowed_rounds(
   return budget.Budget(noise, schema, delta=delta, max_epsilon=max_epsilon).max_rounds
 
 
-def admitted(
-  rounds: Iterator[participation.Cohort], schema: participation.MinSep
-) -> Iterator[participation.Cohort]:
+def admitted(rounds: Iterator[schemas.Cohort], schema: schemas.MinSep) -> Iterator[schemas.Cohort]:
   """Yields the cohorts, of the devices that keep to a schema."""
   gate = admission.Gate(schema)
   for cohort in rounds:
@@ -104,7 +100,7 @@ def admitted(
 
 def deployment(
   aggregator: 'factory.CorrelatedNoiseFactory',
-  schema: participation.MinSep,
+  schema: schemas.MinSep,
   *,
   report_goal: int,
   population: int,

@@ -22,12 +22,13 @@ from typing import Any, Protocol
 
 import tensorflow_federated as tff
 
-from fl_dpftrl import files, participation
 from fl_dpftrl.aggregators import factory
+from fl_dpftrl.files import durable
 from fl_dpftrl.logs import writer as writer_lib
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.training import checkpoints, metrics
 
-LOG_NAME = 'participation.parquet'
+LOG_NAME = 'schemas.parquet'
 CHECKPOINTS_NAME = 'checkpoints'
 LOCK_NAME = 'lock'
 
@@ -83,7 +84,7 @@ class TrainingRun:
   folder: pathlib.Path
   num_rounds: int
   process: Process
-  rounds: Callable[[], Iterator[participation.Cohort]]
+  rounds: Callable[[], Iterator[schemas.Cohort]]
   client_data: Callable[[int, Any], Sequence[Any]]
   aggregator: factory.CorrelatedNoiseFactory | None = None
   delta: float = 1e-6
@@ -173,8 +174,8 @@ def run(
   stored_in = training.folder / CHECKPOINTS_NAME
   stored_in.mkdir(mode=0o700, parents=True, exist_ok=True)
   # Two processes at one run would put a row of noise into two sums.
-  with files.exclusive(stored_in / LOCK_NAME):
-    files.remove_leftovers(training.folder)
+  with durable.exclusive(stored_in / LOCK_NAME):
+    durable.remove_leftovers(training.folder)
     initial = training.process.initialize()
     stored = checkpoints.CheckpointFolder(stored_in, initial)
     with writer_lib.LogWriter(training.folder / LOG_NAME, metadata=log_metadata) as log:

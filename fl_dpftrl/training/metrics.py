@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import files
+from fl_dpftrl.files import durable
 
 NAME = 'metrics.csv'
 _ROUND = 'round'
@@ -133,7 +133,7 @@ class MetricsTable:
     writer = csv.DictWriter(text, columns or [_ROUND], lineterminator='\n')
     writer.writeheader()
     writer.writerows(self._rows[r] for r in self.rounds)
-    files.write_durably(self.path, text.getvalue().encode(), private=True)
+    durable.write_durably(self.path, text.getvalue().encode(), private=True)
 
 
 def _number(text: str | None) -> float | None:

@@ -11,9 +11,10 @@ from typing import Any, TextIO
 
 import tensorflow as tf
 
-from fl_dpftrl import participation, rounding
 from fl_dpftrl.guarding import devices
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.simulation import cohorts
+from fl_dpftrl.text import rounding
 from fl_dpftrl.training import checkpoints, guarantee, loop, metrics
 from fl_dpftrl.training import process as process_lib
 
@@ -45,7 +46,7 @@ class Evaluation(loop.Observer):
 
   def __init__(self, evaluate: Callable[[Any], Mapping[str, Any]], every: int = 10):
     self._evaluate = evaluate
-    self._every = participation.positive_integer('rounds_per_evaluation', every)
+    self._every = schemas.positive_integer('rounds_per_evaluation', every)
 
   def measure(self, run, checkpoint):
     """Returns the metrics, named validation/NAME."""
@@ -74,7 +75,7 @@ class EpsilonSoFar(loop.Observer):
   """
 
   def __init__(self, every: int = 10, *, simulated: bool = False):
-    self._every, self._simulated = participation.positive_integer('every', every), simulated
+    self._every, self._simulated = schemas.positive_integer('every', every), simulated
     self._devices = devices.Devices()
 
   def measure(self, run, checkpoint):
@@ -253,7 +254,7 @@ class ProgressLine(loop.Observer):
   """
 
   def __init__(self, every: int = 1, *, stream: TextIO | None = None):
-    self._every, self._stream = participation.positive_integer('every', every), stream
+    self._every, self._stream = schemas.positive_integer('every', every), stream
     self._began, self._began_at = 0.0, 0
     self._evaluated: dict[str, float] = {}
 

@@ -9,8 +9,9 @@ import matplotlib
 matplotlib.use('Agg')
 import matplotlib.pyplot as plt
 
-from fl_dpftrl import files, rounding
-from fl_dpftrl.comparison import style
+from fl_dpftrl.drawing import style
+from fl_dpftrl.files import durable
+from fl_dpftrl.text import rounding
 
 _BLUE, _ORANGE, _GREY, _GREEN = '#1f6fb4', '#c8590b', '#6b6b6b', '#2e7d32'
 
@@ -87,7 +88,7 @@ def accuracy_plot(
     axes[1, 0].set_ylabel(f'ε so far at δ = {rounding.exact(delta)}')
     axes[1, 0].set_ylim(0, 1.1 * max(epsilon.values()))
   image = style.image(figure, os.fspath(path).rpartition('.')[2])
-  files.write_durably(path, image)
+  durable.write_durably(path, image)
   plt.close(figure)
 
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import files, json_files, participation
 from fl_dpftrl.aggregators import factory
 from fl_dpftrl.auditing import one_run
 from fl_dpftrl.bundles import writing
+from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import replay as replay_lib
 from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.reports import privacy
@@ -71,7 +72,7 @@ def write(
   run: loop.TrainingRun,
   aggregator: factory.CorrelatedNoiseFactory,
   *,
-  declared: participation.MinSep | None,
+  declared: schemas.MinSep | None,
   population: int,
   burnt: tuple[int, ...],
   history: metrics.History,
@@ -102,7 +103,7 @@ def write(
   if description.deployment_report_goal is not None:
     hypothetical = guarantee.deployment(
       aggregator,
-      participation.MinSep(
+      schemas.MinSep(
         num_rounds=statement.num_rounds,
         min_sep=statement.min_sep,
         max_participations=statement.max_participations,
@@ -158,7 +159,7 @@ def audited(statement: statement_lib.Statement, setting: privacy.Setting) -> dic
 def replay_command(
   run: loop.TrainingRun,
   aggregator: factory.CorrelatedNoiseFactory,
-  declared: participation.MinSep | None,
+  declared: schemas.MinSep | None,
   description: Description,
 ) -> str:
   """Returns the command that gives the figures of the report again."""
@@ -187,13 +188,13 @@ def write_model(path: str | os.PathLike[str], weights: Any) -> None:
   arrays |= {f'state{i}': np.asarray(w) for i, w in enumerate(weights.non_trainable)}
   content = io.BytesIO()
   np.savez(content, **arrays)
-  files.write_durably(path, content.getvalue())
+  durable.write_durably(path, content.getvalue())
 
 
 def write_json(path: pathlib.Path, content: json_files.Object | dict[str, Any]) -> None:
   """Writes figures that only the owner of the folder may read: all have counts of devices."""
   text = json.dumps(content, indent=2, allow_nan=False, default=str)
-  files.write_durably(path, (text + '\n').encode(), private=True)
+  durable.write_durably(path, (text + '\n').encode(), private=True)
 
 
 def _counts(history: metrics.History) -> dict[str, Any]:

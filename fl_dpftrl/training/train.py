@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import catalogue, digests, messages, participation, runtime
+from fl_dpftrl import runtime
 from fl_dpftrl.aggregators import factory, process_check
 from fl_dpftrl.logs import canaries as canary_ids
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.runtime import context as contexts
 from fl_dpftrl.simulation import cohorts
 from fl_dpftrl.simulation import scenario as scenario_lib
+from fl_dpftrl.strategies import document, files
+from fl_dpftrl.text import messages
 from fl_dpftrl.training import canaries as canaries_lib
 from fl_dpftrl.training import guarantee, loop, metrics, report
 from fl_dpftrl.training import observers as observers_lib
@@ -31,7 +34,7 @@ def train(
   timer_rounds: int = 1,
   delta: float = 1e-6,
   seed: int = 0,
-  rounds: Callable[[], Iterator[participation.Cohort]] | None = None,
+  rounds: Callable[[], Iterator[schemas.Cohort]] | None = None,
   scenario: scenario_lib.Scenario | None = None,
   max_epsilon: float | None = None,
   evaluate: Callable[[Any], Mapping[str, Any]] | None = None,
@@ -139,7 +142,7 @@ def train(
       observer.start(run)
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / guarantee.STRATEGY_NAME).exists():
-      catalogue.save_strategy(folder / guarantee.STRATEGY_NAME, aggregator.strategy, schema=planned)
+      files.save_strategy(folder / guarantee.STRATEGY_NAME, aggregator.strategy, schema=planned)
     last = loop.run(
       run,
       watching,
@@ -198,14 +201,14 @@ def _observers(
 
 def _within_budget(
   aggregator: factory.CorrelatedNoiseFactory,
-  declared: participation.MinSep | None,
-  rounds: Callable[[], Iterator[participation.Cohort]],
+  declared: schemas.MinSep | None,
+  rounds: Callable[[], Iterator[schemas.Cohort]],
   void: str | None,
   *,
   delta: float,
   max_epsilon: float,
   say: Callable[[str], None],
-) -> tuple[int, Callable[[], Iterator[participation.Cohort]]]:
+) -> tuple[int, Callable[[], Iterator[schemas.Cohort]]]:
   """Returns the rounds that a privacy budget allows, and their cohorts.
 
   Raises:
@@ -237,7 +240,7 @@ def _check(
     ('timer_rounds', timer_rounds),
     ('rounds_per_evaluation', every),
   ):
-    participation.positive_integer(name, value)
+    schemas.positive_integer(name, value)
   if len(set(clients)) < len(clients):
     raise ValueError('clients must have distinct names')
 
@@ -287,9 +290,9 @@ def _devices(
 
 def _check_strategy(path: pathlib.Path, aggregator: factory.CorrelatedNoiseFactory) -> None:
   """Raises ValueError if a run in the folder has another strategy."""
-  if path.exists() and digests.strategy_digest(
-    catalogue.load_strategy(path)
-  ) != digests.strategy_digest(aggregator.strategy):
+  if path.exists() and document.strategy_digest(
+    files.load_strategy(path)
+  ) != document.strategy_digest(aggregator.strategy):
     raise ValueError(
       f'{messages.quoted(str(path))} is another strategy; name another folder, or go on with it'
     )

@@ -5,11 +5,12 @@ import itertools
 import numpy as np
 import pytest
 
-from fl_dpftrl import accounting, participation, sensitivity
+from fl_dpftrl import accounting, sensitivity
 from fl_dpftrl.accounting import adjacency, gaussian
 from fl_dpftrl.families import banded, identity
+from fl_dpftrl.participation import schemas
 
-SCHEMA = participation.MinSep(num_rounds=4, min_sep=2)
+SCHEMA = schemas.MinSep(num_rounds=4, min_sep=2)
 STRATEGY = banded.Banded([[1.0, 0.0], [1.0, 0.5], [2.0, 0.5], [1.0, 1.0]])
 
 

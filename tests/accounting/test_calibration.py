@@ -4,11 +4,13 @@ import math
 
 import pytest
 
-from fl_dpftrl import accounting, catalogue, participation
+from fl_dpftrl import accounting
 from fl_dpftrl.accounting import calibration, gaussian
 from fl_dpftrl.families import identity
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.strategies import files
 
-SCHEMA = participation.MinSep(num_rounds=2052, min_sep=342, max_participations=6)
+SCHEMA = schemas.MinSep(num_rounds=2052, min_sep=342, max_participations=6)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +30,7 @@ def test_meets_epsilon_and_no_more(epsilon, delta):
 
 
 def test_calibrate_and_account_agree():
-  strategy = catalogue.load_strategy('blt-b400')
+  strategy = files.load_strategy('blt-b400')
   guarantee = accounting.calibrate(strategy, SCHEMA, delta=1e-10, epsilon=2.0)
   again = accounting.account(
     strategy, SCHEMA, noise_multiplier=guarantee.noise_multiplier, delta=1e-10

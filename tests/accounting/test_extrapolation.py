@@ -4,9 +4,11 @@ import math
 
 import pytest
 
-from fl_dpftrl import accounting, catalogue, participation
+from fl_dpftrl import accounting
 from fl_dpftrl.accounting import extrapolation
 from fl_dpftrl.families import identity
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.strategies import files
 
 DELTA = 1e-10
 
@@ -41,13 +43,13 @@ def test_optimistic_participation(population, report_goal, min_sep, most):
 
 def test_what_is_given_is_not_estimated():
   given = deployment(population=13_000_000, min_sep=300, max_participations=4)
-  assert given.schema == participation.MinSep(num_rounds=2000, min_sep=300, max_participations=4)
+  assert given.schema == schemas.MinSep(num_rounds=2000, min_sep=300, max_participations=4)
   assert deployment(min_sep=300).schema.participations == 7
 
 
 @pytest.mark.parametrize('name', ['blt-b400', 'tree_online', 'identity'])
 def test_predictions_are_accounts(name):
-  strategy = catalogue.load_strategy(name)
+  strategy = files.load_strategy(name)
   reference = extrapolation.Reference(noise_multiplier=7.0, report_goal=6500)
   found = extrapolation.predict(
     strategy,
@@ -57,7 +59,7 @@ def test_predictions_are_accounts(name):
   )
   assert found == accounting.account(
     strategy,
-    participation.MinSep(num_rounds=1000, min_sep=333),
+    schemas.MinSep(num_rounds=1000, min_sep=333),
     noise_multiplier=7.0 * (9000 / 6500),
     delta=DELTA,
   )
@@ -65,7 +67,7 @@ def test_predictions_are_accounts(name):
 
 def rhos(name, **swept):
   """ρ over the values of one argument, at the same noise on the mean."""
-  strategy = catalogue.load_strategy(name)
+  strategy = files.load_strategy(name)
   reference = extrapolation.Reference(noise_multiplier=7.0, report_goal=6500)
   ((field, values),) = swept.items()
   fixed = {'population': 13_000_000}
@@ -149,7 +151,7 @@ def test_no_further_than_the_strategy():
   reference = extrapolation.Reference(noise_multiplier=1.0, report_goal=6500)
   with pytest.raises(ValueError, match='256 rounds'):
     extrapolation.predict(
-      catalogue.load_strategy('banded-b16'), deployment(min_sep=16), reference, delta=DELTA
+      files.load_strategy('banded-b16'), deployment(min_sep=16), reference, delta=DELTA
     )
   with pytest.raises(ValueError, match='delta.*2'):
     extrapolation.predict(identity.Identity(), deployment(min_sep=16), reference, delta=2.0)

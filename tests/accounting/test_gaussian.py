@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from fl_dpftrl import accounting, catalogue, participation, sensitivity
+from fl_dpftrl import accounting, sensitivity
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.families import banded, identity
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import search
+from fl_dpftrl.strategies import files
 
 # McMahan, Xu, Zhang 2024 (BLT-DP-FTRL), table of production models: es-ES,
 # both id-ID, both pt-BR; zero-out adjacency, δ = 1e-10, ρ rounded up.
@@ -32,9 +34,9 @@ def digit(printed):
 
 @pytest.mark.parametrize('name, sigma, b, k, n, rho, expected', PRODUCTION)
 def test_production_models(name, sigma, b, k, n, rho, expected):
-  schema = participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)
+  schema = schemas.MinSep(num_rounds=n, min_sep=b, max_participations=k)
   guarantee = accounting.account(
-    catalogue.load_strategy(name), schema, noise_multiplier=sigma, delta=1e-10
+    files.load_strategy(name), schema, noise_multiplier=sigma, delta=1e-10
   )
   assert guarantee.epsilon == pytest.approx(float(expected), abs=0.5 * digit(expected))
   # Printed rounded up: 0.1535 as 0.16, 0.1950 as 0.20, 0.013941 as 1.40e-2.
@@ -49,8 +51,8 @@ def test_production_models(name, sigma, b, k, n, rho, expected):
 def test_a_production_model_with_a_tree():
   # id-ID of that table: ρ 0.94 and ε 9.29 are printed, rounded up.
   guarantee = accounting.account(
-    catalogue.load_strategy('tree_full'),
-    participation.MinSep(num_rounds=2350, min_sep=437, max_participations=5),
+    files.load_strategy('tree_full'),
+    schemas.MinSep(num_rounds=2350, min_sep=437, max_participations=5),
     noise_multiplier=7.0,
     delta=1e-10,
   )
@@ -66,8 +68,8 @@ def test_a_production_model_with_a_tree():
 )
 def test_production_models_to_one_percent(sigma, b, k, n, rho, epsilon, found):
   guarantee = accounting.account(
-    catalogue.load_strategy('blt-b100-published'),
-    participation.MinSep(num_rounds=n, min_sep=b, max_participations=k),
+    files.load_strategy('blt-b100-published'),
+    schemas.MinSep(num_rounds=n, min_sep=b, max_participations=k),
     noise_multiplier=sigma,
     delta=1e-10,
   )
@@ -115,7 +117,7 @@ def test_enough_noise_needs_no_epsilon():
 
 @pytest.mark.parametrize('value', [0.0, -1.0, math.inf, math.nan])
 def test_refuses_noise_that_is_none(value):
-  schema = participation.MinSep(num_rounds=3)
+  schema = schemas.MinSep(num_rounds=3)
   with pytest.raises(ValueError, match=f'noise_multiplier.*{value}'):
     accounting.account(identity.Identity(), schema, noise_multiplier=value, delta=1e-6)
   for function in (gaussian.rho, lambda m: gaussian.epsilon(m, 1e-6)):
@@ -172,7 +174,7 @@ def test_refuses_noise_without_a_finite_epsilon():
 
 
 def test_a_lower_bound_guarantees_nothing():
-  schema = participation.MinSep(num_rounds=3)
+  schema = schemas.MinSep(num_rounds=3)
   with pytest.raises(ValueError, match='lower_bound'):
     gaussian.from_sensitivity(
       sensitivity.Sensitivity(1.0, 'lower_bound'), schema, noise_multiplier=1.0, delta=1e-6
@@ -181,7 +183,7 @@ def test_a_lower_bound_guarantees_nothing():
 
 def test_an_upper_bound_is_named_so(monkeypatch):
   monkeypatch.setattr(search, '_MOST_STEPS', -1)  # leaves the bound by rows
-  schema = participation.MinSep(num_rounds=20, min_sep=3)
+  schema = schemas.MinSep(num_rounds=20, min_sep=3)
   strategy = banded.Banded(np.tri(20))
   guarantee = accounting.account(strategy, schema, noise_multiplier=50.0, delta=1e-6)
   assert guarantee.sensitivity_kind == 'upper_bound'
@@ -190,9 +192,9 @@ def test_an_upper_bound_is_named_so(monkeypatch):
 @pytest.mark.parametrize(
   'schema, words',
   [
-    (participation.MinSep(num_rounds=9, min_sep=4), 'most 3 of 9.*least 4'),
-    (participation.FixedSeparation(num_rounds=9, min_sep=4), 'exactly 4'),
-    (participation.MinSep(num_rounds=9, min_sep=9), 'no device.*twice in 9'),
+    (schemas.MinSep(num_rounds=9, min_sep=4), 'most 3 of 9.*least 4'),
+    (schemas.FixedSeparation(num_rounds=9, min_sep=4), 'exactly 4'),
+    (schemas.MinSep(num_rounds=9, min_sep=9), 'no device.*twice in 9'),
   ],
 )
 def test_assumptions_name_the_schema(schema, words):
@@ -202,7 +204,7 @@ def test_assumptions_name_the_schema(schema, words):
 
 def test_guarantees_are_immutable():
   guarantee = accounting.account(
-    identity.Identity(), participation.MinSep(num_rounds=1), noise_multiplier=1.0, delta=1e-6
+    identity.Identity(), schemas.MinSep(num_rounds=1), noise_multiplier=1.0, delta=1e-6
   )
   with pytest.raises(dataclasses.FrozenInstanceError):
     guarantee.epsilon = 0.0

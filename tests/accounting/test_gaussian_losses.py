@@ -4,7 +4,7 @@ import pytest
 from dp_accounting import dp_event, privacy_accountant
 from dp_accounting.pld import pld_privacy_accountant
 
-from fl_dpftrl.accounting import gaussian_losses
+from fl_dpftrl.accounting import gaussian
 
 
 @pytest.mark.slow
@@ -17,7 +17,7 @@ def test_is_the_distribution_of_the_accountant(multiplier, step):
     privacy_accountant.NeighboringRelation.REPLACE_SPECIAL, value_discretization_interval=step
   )
   accountant.compose(dp_event.GaussianDpEvent(multiplier))
-  found = gaussian_losses.distribution(multiplier, step)
+  found = gaussian.distribution(multiplier, step)
   for delta in (1e-12, 1e-6, 0.01, 0.3):
     expected = accountant.get_epsilon(delta)
     # With the locked release they are equal; others round cutoffs otherwise.

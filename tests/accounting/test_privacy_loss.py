@@ -1,11 +1,11 @@
-from fl_dpftrl.accounting import privacy_loss
+from fl_dpftrl.accounting import losses
 
-LOSS = privacy_loss.PrivacyLoss(
+LOSS = losses.PrivacyLoss(
   sensitivity=2.0,
   sensitivity_kind='upper_bound',
   effective_noise_multiplier=1.5,
   rho=0.25,
-  curve=(privacy_loss.Point(1e-6, 3.0), privacy_loss.Point(1e-9, 4.0)),
+  curve=(losses.Point(1e-6, 3.0), losses.Point(1e-9, 4.0)),
 )
 
 
@@ -19,7 +19,7 @@ def test_json_has_the_curve_if_it_has_several_points():
     'epsilon': 3.0,
     'curve': [{'delta': 1e-6, 'epsilon': 3.0}, {'delta': 1e-9, 'epsilon': 4.0}],
   }
-  single = privacy_loss.PrivacyLoss(**{**vars(LOSS), 'curve': LOSS.curve[:1]})
+  single = losses.PrivacyLoss(**{**vars(LOSS), 'curve': LOSS.curve[:1]})
   assert 'curve' not in single.to_json()
 
 

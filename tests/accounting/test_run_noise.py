@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl import participation
 from fl_dpftrl import sensitivity as sensitivity_lib
 from fl_dpftrl.accounting import run_noise
+from fl_dpftrl.participation import schemas
 from tests import oracle
 
 SCHEMA = dpftrl.MinSep(num_rounds=12, min_sep=3, max_participations=2)
@@ -52,7 +52,7 @@ def test_history_of_a_run():
 @pytest.mark.parametrize('seed', range(8))
 def test_no_history_is_below_what_a_device_can_reach(seed):
   rng = np.random.default_rng(seed)
-  schema = participation.MinSep(num_rounds=7, min_sep=int(rng.integers(1, 4)))
+  schema = schemas.MinSep(num_rounds=7, min_sep=int(rng.integers(1, 4)))
   at = lambda: sorted(rng.choice(np.arange(1, 7), rng.integers(0, 4), replace=False).tolist())
   changes = [(t, float(rng.uniform(0.5, 2.0))) for t in at()]
   others = (None, dpftrl.Identity(), dpftrl.BLT([0.8], [0.3]))

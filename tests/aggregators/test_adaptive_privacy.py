@@ -13,15 +13,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fl_dpftrl import adaptive_clipping, participation
+from fl_dpftrl import adaptive_clipping
 from fl_dpftrl.aggregators import adaptive
 from fl_dpftrl.families import banded_toeplitz
+from fl_dpftrl.participation import schemas
 
 pytestmark = pytest.mark.tff
 
 NUM_ROUNDS, NUM_RUNS = 3, 40_000
 STRATEGY = banded_toeplitz.BandedToeplitz([1.0, 0.5, 0.25], None)
-SCHEMA = participation.MinSep(num_rounds=NUM_ROUNDS, min_sep=1)
+SCHEMA = schemas.MinSep(num_rounds=NUM_ROUNDS, min_sep=1)
 SENSITIVITY = STRATEGY.sensitivity(SCHEMA).value
 NOISE_MULTIPLIER, COUNT_STDDEV, REPORT_GOAL = 3.0, 4.5, 2
 MU = SENSITIVITY / NOISE_MULTIPLIER

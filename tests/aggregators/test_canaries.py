@@ -8,9 +8,10 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl import auditing, participation
+from fl_dpftrl import auditing
 from fl_dpftrl.aggregators import canaries, factory
 from fl_dpftrl.families import blt
+from fl_dpftrl.participation import schemas
 
 pytestmark = pytest.mark.tff
 
@@ -22,11 +23,7 @@ UPDATE = collections.OrderedDict(
   w=np.full([8, 50], 0.01, np.float32), b=np.array([0.0, 0.1, -0.1], np.float32)
 )
 CANARIES = auditing.Canaries(
-  num_canaries=9,
-  schema=participation.MinSep(num_rounds=6, min_sep=4),
-  size=403,
-  clip_norm=2.0,
-  seed=7,
+  num_canaries=9, schema=schemas.MinSep(num_rounds=6, min_sep=4), size=403, clip_norm=2.0, seed=7
 )
 
 

@@ -6,11 +6,12 @@ import math
 import numpy as np
 import pytest
 
-from fl_dpftrl import accounting, auditing, participation
+from fl_dpftrl import accounting, auditing
 from fl_dpftrl.auditing import subjects
 from fl_dpftrl.families import banded_toeplitz, blt, identity, lambda_cgd, tree_online
+from fl_dpftrl.participation import schemas
 
-SCHEMA = participation.MinSep(num_rounds=16, min_sep=4, max_participations=3)
+SCHEMA = schemas.MinSep(num_rounds=16, min_sep=4, max_participations=3)
 DELTA, MULTIPLIER, DRAWS = 1e-6, 2.0, 4000
 STRATEGIES = {
   'identity': identity.Identity(),
@@ -198,14 +199,14 @@ def test_long_runs_are_refused():
   with pytest.raises(ValueError, match='num_rounds=513 is beyond the 512'):
     auditing.audit(
       identity.Identity(),
-      participation.MinSep(num_rounds=513),
+      schemas.MinSep(num_rounds=513),
       noise_multiplier=1.0,
       delta=DELTA,
       executor='reference',
     )
 
 
-@pytest.mark.parametrize('cls', [participation.MinSep, participation.FixedSeparation])
+@pytest.mark.parametrize('cls', [schemas.MinSep, schemas.FixedSeparation])
 @pytest.mark.parametrize('num_rounds, min_sep, most', [(1, 1, 1), (9, 3, 2), (12, 2, 4), (7, 7, 1)])
 def test_patterns_keep_to_the_schema_and_are_bad_enough(cls, num_rounds, min_sep, most):
   schema = cls(num_rounds=num_rounds, min_sep=min_sep, max_participations=most)
@@ -215,12 +216,9 @@ def test_patterns_keep_to_the_schema_and_are_bad_enough(cls, num_rounds, min_sep
   rounds = np.flatnonzero(pattern)
   assert 1 <= rounds.size <= schema.participations
   apart = np.diff(rounds)
-  assert (
-    (apart == min_sep).all() if cls is participation.FixedSeparation else (apart >= min_sep).all()
-  )
+  assert (apart == min_sep).all() if cls is schemas.FixedSeparation else (apart >= min_sep).all()
   best = max(
-    float(np.abs(gram[np.ix_(p, p)]).sum())
-    for p in _patterns(schema, cls is not participation.MinSep)
+    float(np.abs(gram[np.ix_(p, p)]).sum()) for p in _patterns(schema, cls is not schemas.MinSep)
   )
   assert 0.6 * best <= pattern @ gram @ pattern <= best * (1 + 1e-12)
 

@@ -5,12 +5,13 @@ import json
 import numpy as np
 import pytest
 
-from fl_dpftrl import accounting, auditing, participation
+from fl_dpftrl import accounting, auditing
 from fl_dpftrl.auditing import subjects
 from fl_dpftrl.families import banded_toeplitz, identity
+from fl_dpftrl.participation import schemas
 
-SCHEMA = participation.MinSep(num_rounds=16, min_sep=4, max_participations=3)
-LONG = participation.MinSep(num_rounds=128, min_sep=64)
+SCHEMA = schemas.MinSep(num_rounds=16, min_sep=4, max_participations=3)
+LONG = schemas.MinSep(num_rounds=128, min_sep=64)
 BANDED = banded_toeplitz.BandedToeplitz([1.0, 0.5, 0.3], None)
 DELTA, MULTIPLIER = 1e-6, 2.0
 
@@ -69,7 +70,7 @@ def test_sound_noise_of_uneven_tensors_passes(sizes, strategy):
 
 @pytest.mark.parametrize('rounds', [1, 2, 3])
 def test_sound_noise_of_few_rounds_passes(rounds):
-  schema = participation.MinSep(num_rounds=rounds)
+  schema = schemas.MinSep(num_rounds=rounds)
   assert failed(audit((3000, 2), schema=schema)) == set()
   assert 'coordinates_noised' in failed(audit((3000, 2), scaled([3001], 0.0), schema=schema))
 

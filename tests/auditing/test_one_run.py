@@ -6,15 +6,16 @@ import math
 import numpy as np
 import pytest
 
-from fl_dpftrl import auditing, participation
+from fl_dpftrl import auditing
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.auditing import bounds
 from fl_dpftrl.families import blt, identity, tree_online
 from fl_dpftrl.logs import canaries as ids
 from fl_dpftrl.logs import refusals
+from fl_dpftrl.participation import schemas
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
-SCHEMA = participation.MinSep(num_rounds=12, min_sep=5)
+SCHEMA = schemas.MinSep(num_rounds=12, min_sep=5)
 DELTA = 1e-6
 
 

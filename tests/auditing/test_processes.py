@@ -7,15 +7,16 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl import auditing, participation
+from fl_dpftrl import auditing
 from fl_dpftrl.aggregators import clipping, factory
 from fl_dpftrl.auditing import processes
 from fl_dpftrl.commands import main
 from fl_dpftrl.families import banded_toeplitz, identity, tree_online
+from fl_dpftrl.participation import schemas
 
 pytestmark = pytest.mark.tff
 
-SCHEMA = participation.MinSep(num_rounds=16, min_sep=8)
+SCHEMA = schemas.MinSep(num_rounds=16, min_sep=8)
 BANDED = banded_toeplitz.BandedToeplitz([1.0, 0.5, 0.3], None)
 CLIP, MULTIPLIER, DRAWS, GOAL = 0.5, 1.0, 1600, 10
 Tff = tff.aggregators.DifferentiallyPrivateFactory

@@ -9,9 +9,9 @@ import pytest
 
 from benchmarks import process, sides
 from benchmarks.plan import cases, judge, results, run
-from fl_dpftrl import catalogue
 from fl_dpftrl.commands import plan as plan_command
 from fl_dpftrl.planning import simulating
+from fl_dpftrl.strategies import files
 
 SMALL = cases.Case(
   size='small',
@@ -78,7 +78,7 @@ def test_verdicts():
     (found_best,) = [c for c in judges._hindsight(verdict.log) if c.label == verdict.best]
     assert (
       verdict.best_loss
-      == catalogue.describe(found_best.strategy, schema=verdict.log).figures['max_loss']
+      == files.describe(found_best.strategy, schema=verdict.log).figures['max_loss']
     )
   # Of the same simulations nothing is found anew.
   count = len(found)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.bundles import chain
 from fl_dpftrl.bundles import manifest as manifest_lib
+from fl_dpftrl.bundles import writing
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import noise_record, reader, shards
 from fl_dpftrl.replaying import embedded
@@ -131,13 +131,13 @@ def test_digests_are_chained_as_documented(tmp_path):
   rows = [row for row in ROWS if row[0] not in (0, 7, 23)]
   shuffled = [rows[i] for i in np.random.default_rng(1).permutation(len(rows))]
   run = dpftrl.open_run(write_log(tmp_path / 'log.parquet', shuffled), STRATEGY)
-  assert list(chain.of(run)) == chained(rows)
+  assert list(writing.of(run)) == chained(rows)
 
 
 def test_digests_are_those_of_rounds_that_are_cut(monkeypatch, tmp_path):
   run = dpftrl.open_run(write_log(tmp_path / 'log.parquet'), STRATEGY)
-  monkeypatch.setattr(chain.embedded, '_BATCH_ROWS', 3)
-  assert list(chain.of(run)) == chained(ROWS)
+  monkeypatch.setattr(writing.embedded, '_BATCH_ROWS', 3)
+  assert list(writing.of(run)) == chained(ROWS)
 
 
 def random_change(folder, rng):

@@ -7,10 +7,11 @@ import shutil
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl import catalogue, digests
 from fl_dpftrl.bundles import manifest as manifest_lib
 from fl_dpftrl.bundles import strategy_files
 from fl_dpftrl.logs import canaries, noise_record, schema_record
+from fl_dpftrl.strategies import document as digests
+from fl_dpftrl.strategies import files
 from tests import every_family
 from tests.bundles import test_bundles as private
 from tests.bundles import test_public_bundles as public_lib
@@ -195,7 +196,7 @@ def test_files_that_nothing_names_are_refused(written, tmp_path, kind, name):
 def test_strategy_files_of_every_family_hold_what_follows(name, tmp_path):
   strategy = every_family.example(name, 12)
   path = tmp_path / 'strategy-1.json'
-  catalogue.save_strategy(path, strategy, schema=dpftrl.MinSep(num_rounds=12, min_sep=3))
+  files.save_strategy(path, strategy, schema=dpftrl.MinSep(num_rounds=12, min_sep=3))
 
   def check():
     found, _ = strategy_files.check(

@@ -5,10 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from fl_dpftrl import accounting, error, participation
+from fl_dpftrl import accounting, error
 from fl_dpftrl.centralized import amplification, sampled_gaussian, sampling
 from fl_dpftrl.families import banded, banded_toeplitz, blt, identity
 from fl_dpftrl.optimization import banded as optimizer
+from fl_dpftrl.participation import schemas
 
 
 def draws(**kwargs):
@@ -131,10 +132,7 @@ def test_whole_parts_are_not_amplified():
     delta=1e-6,
   )
   ordinary = accounting.account(
-    strategy,
-    participation.FixedSeparation(num_rounds=64, min_sep=16),
-    noise_multiplier=3.0,
-    delta=1e-6,
+    strategy, schemas.FixedSeparation(num_rounds=64, min_sep=16), noise_multiplier=3.0, delta=1e-6
   )
   assert ordinary.sensitivity_kind == 'exact'
   assert amplified.epsilon == pytest.approx(ordinary.epsilon, rel=1e-9)
@@ -223,7 +221,7 @@ def test_candidates():
 @pytest.mark.slow
 def test_best_bands_have_least_noise():
   run = {'num_rounds': 32, 'num_examples': 640, 'batch_size': 40}
-  once = participation.MinSep(num_rounds=32, max_participations=1)
+  once = schemas.MinSep(num_rounds=32, max_participations=1)
   losses = {
     bands: error.error(optimizer.optimize(once, objective='rms', num_bands=bands), 32).rms
     for bands in amplification.candidate_bands(**run)

@@ -6,9 +6,10 @@ import math
 import numpy as np
 import pytest
 
-from fl_dpftrl import accounting, participation
+from fl_dpftrl import accounting
 from fl_dpftrl.centralized import amplification, sampled_gaussian, sampling
 from fl_dpftrl.families import banded, banded_toeplitz, identity
+from fl_dpftrl.participation import schemas
 
 
 def run_of(draws, seed):
@@ -41,7 +42,7 @@ SHUFFLES = [
 @pytest.mark.parametrize('arguments', SHUFFLES)
 def test_shuffled_runs_keep_to_their_schema(scheme, arguments):
   draws = scheme(**arguments)
-  seen = [participation.schema_of(*run_of(draws, seed), draws.num_rounds) for seed in range(60)]
+  seen = [schemas.schema_of(*run_of(draws, seed), draws.num_rounds) for seed in range(60)]
   assert min(s.min_sep for s in seen) >= min(draws.schema.min_sep, draws.num_rounds)
   most = max(s.max_participations for s in seen)
   assert most == draws.schema.participations
@@ -60,10 +61,10 @@ def test_shuffled_once_is_exactly_apart():
 
 def test_shuffled_batches_of_the_papers():
   run = dict(num_rounds=2052, num_examples=342_000, batch_size=1000)
-  assert sampling.ShuffledOnce(**run).schema == participation.FixedSeparation(
+  assert sampling.ShuffledOnce(**run).schema == schemas.FixedSeparation(
     num_rounds=2052, min_sep=342, max_participations=6
   )
-  assert sampling.Shuffled(**run, num_parts=9).schema == participation.MinSep(
+  assert sampling.Shuffled(**run, num_parts=9).schema == schemas.MinSep(
     num_rounds=2052, min_sep=9, max_participations=6
   )
 

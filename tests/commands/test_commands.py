@@ -10,9 +10,11 @@ import sys
 
 import pytest
 
-from fl_dpftrl import catalogue, participation, tables
+from fl_dpftrl import tables
 from fl_dpftrl.commands import account, describe, dispatch, optimize, output
 from fl_dpftrl.optimization import registry
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.strategies import files
 
 FIGURES = ['sensitivity', 'sensitivity_kind', 'rms_error', 'max_error', 'rms_loss', 'max_loss']
 SCHEMA = '--num_rounds=24 --min_sep=6 --max_participations=3'
@@ -73,14 +75,14 @@ def test_optimize(tmp_path, result, mechanism, flags, copies, objective):
   assert found['objective'] == objective
   assert found['output'] == str(path)
   assert found['memory_copies'] == copies or copies is None
-  file = catalogue.load(path)
+  file = files.load(path)
   family = {
     'banded_sqrt': 'banded_toeplitz',
     'banded_inverse_sqrt': 'banded_inverse',
     'multi_epoch': 'dense',
   }.get(mechanism, mechanism)
   assert file.strategy.family == family
-  assert file.schema == participation.MinSep(num_rounds=24, min_sep=6, max_participations=3)
+  assert file.schema == schemas.MinSep(num_rounds=24, min_sep=6, max_participations=3)
   assert {k: found[k] for k in FIGURES} == file.figures
   described = result(f'describe {path}')
   assert {k: described[k] for k in FIGURES} == file.figures
@@ -106,7 +108,7 @@ def test_optimize_for_momentum(tmp_path, result):
   found = result(
     f'optimize --mechanism=blt {SCHEMA} --workload=momentum --momentum=0.9 --output={path}'
   )
-  assert catalogue.load(path).workload.momentum == 0.9
+  assert files.load(path).workload.momentum == 0.9
   described = result(f'describe {path}')
   assert described['workload'] == 'momentum'
   assert described['rms_loss'] == found['rms_loss']
@@ -180,7 +182,7 @@ def test_optimize_over_a_range_of_min_seps(tmp_path, result, mechanism):
   assert [p['min_sep'] for p in found['range']] == [3, 4, 5, 6]
   assert [p['max_participations'] for p in found['range']] == [8, 6, 5, 4]
   assert found['range'][0]['rms_loss'] == found['rms_loss']
-  assert catalogue.load(path).schema.min_sep == 3
+  assert files.load(path).schema.min_sep == 3
   for point in found['range']:
     assert point['sensitivity_kind'] == 'exact'
     described = result(f'describe {path} --num_rounds=24 --min_sep={point["min_sep"]}')

@@ -10,10 +10,11 @@ import sys
 
 import pytest
 
-from fl_dpftrl import catalogue, participation
 from fl_dpftrl.commands import compare, output
 from fl_dpftrl.comparison import figures
 from fl_dpftrl.optimization import registry
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.strategies import files
 
 ROW = [
   'mechanism',
@@ -101,9 +102,9 @@ def test_a_row_is_what_optimize_and_describe_say(result, mechanism):
 
 def test_strategies_are_measured_and_not_optimised(tmp_path, result):
   path = tmp_path / 'mine.json'
-  strategy = catalogue.load_strategy('blt-b100')
-  schema = participation.MinSep(num_rounds=12, min_sep=4)
-  catalogue.save_strategy(path, strategy, schema=schema, objective='rms')
+  strategy = files.load_strategy('blt-b100')
+  schema = schemas.MinSep(num_rounds=12, min_sep=4)
+  files.save_strategy(path, strategy, schema=schema, objective='rms')
   rows = result(f'compare --mechanisms={path},blt-b1000 --num_rounds=30:300:4 --min_sep=30')['rows']
   assert [r['mechanism'] for r in rows] == ['mine'] * 4 + ['blt-b1000'] * 4
   assert [r['num_rounds'] for r in rows[:4]] == [30, 65, 139, 300]

@@ -2,22 +2,21 @@
 
 import pytest
 
-from fl_dpftrl import catalogue, participation
 from fl_dpftrl.logs import noise_record, writer
 from fl_dpftrl.optimization import registry as optimizers
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.strategies import files
 from tests import every_family
 
 N = 6
-SCHEMA = participation.MinSep(num_rounds=N, min_sep=2, max_participations=2)
+SCHEMA = schemas.MinSep(num_rounds=N, min_sep=2, max_participations=2)
 FLAGS = f'--num_rounds={N} --min_sep=2 --max_participations=2'
 
 
 @pytest.fixture(params=every_family.NAMES)
 def path(request, tmp_path):
   path = tmp_path / 'strategy.json'
-  catalogue.save_strategy(
-    path, every_family.example(request.param, N), schema=SCHEMA, objective='max'
-  )
+  files.save_strategy(path, every_family.example(request.param, N), schema=SCHEMA, objective='max')
   return path
 
 
@@ -36,7 +35,7 @@ def test_account_calibrate_describe_compare(path, result_beside_warnings):
 
 
 def test_replay_with_the_digest_in_the_log(path, tmp_path, result_beside_warnings):
-  strategy = catalogue.load_strategy(path)
+  strategy = files.load_strategy(path)
   log = writer.LogWriter(
     tmp_path / 'log.parquet', metadata=noise_record.run_metadata(strategy, 3.0, clip_norm=1.0)
   )

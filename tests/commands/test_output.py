@@ -9,8 +9,8 @@ import sys
 import pytest
 
 import fl_dpftrl
-from fl_dpftrl import files
 from fl_dpftrl.commands import output
+from fl_dpftrl.files import durable
 from fl_dpftrl.logs import schema
 
 POPULATION = '--population=200 --report_goal=10 --num_rounds=6 --timer_rounds=3'
@@ -119,7 +119,7 @@ def test_a_missing_folder_is_named_by_the_file_in_it(tmp_path):
   for path in (tmp_path / 'none' / 'file', tmp_path / 'file' / 'file'):
     (tmp_path / 'file').touch()
     with pytest.raises(OSError) as error:
-      files.write_durably(path, b'content')
+      durable.write_durably(path, b'content')
     assert error.value.filename == str(path)
 
 

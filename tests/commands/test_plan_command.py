@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from fl_dpftrl import catalogue
 from fl_dpftrl.commands import output
+from fl_dpftrl.strategies import files
 from tests import pages
 
 RUN = '--population=1200 --report_goal=10 --num_rounds=80 --timer_hours=2'
@@ -67,7 +67,7 @@ def test_fields_and_files(result, tmp_path):
   )
   for name in ('epsilon', 'rho', 'sensitivity', 'delta', 'adjacency'):
     assert account[name] == best[name]
-  stored = catalogue.load(file)
+  stored = files.load(file)
   assert stored.schema.min_sep == planned['min_sep']
   text = page.read_text()
   embedded = re.search(r'id="plan">(.*?)</script>', text, re.DOTALL)[1]

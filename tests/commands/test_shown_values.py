@@ -6,7 +6,7 @@ import pytest
 
 from fl_dpftrl import tables
 from fl_dpftrl.commands import main, output
-from fl_dpftrl.comparison import style
+from fl_dpftrl.drawing import style
 from fl_dpftrl.logs import schema
 from fl_dpftrl.reports import page
 

@@ -2,11 +2,13 @@
 
 import pytest
 
-from fl_dpftrl import catalogue, participation, workloads
+from fl_dpftrl import workloads
 from fl_dpftrl.comparison import candidates as lib
 from fl_dpftrl.families import blt
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.strategies import files
 
-SCHEMA = participation.MinSep(num_rounds=40, min_sep=10, max_participations=3)
+SCHEMA = schemas.MinSep(num_rounds=40, min_sep=10, max_participations=3)
 
 
 def test_names():
@@ -14,13 +16,13 @@ def test_names():
   assert [c.label for c in found] == ['identity', 'blt:2', 'blt-b400', 'banded']
   assert [c.mechanism for c in found] == ['identity', 'blt', 'blt', 'banded']
   assert all(c.target(SCHEMA) == SCHEMA for c in found)
-  assert found[2].find(SCHEMA, objective='rms') == (catalogue.load_strategy('blt-b400'))
+  assert found[2].find(SCHEMA, objective='rms') == (files.load_strategy('blt-b400'))
   assert found[1].find(SCHEMA, objective='max').num_buffers == 2
 
 
 def test_a_file_goes_by_its_stem(tmp_path):
   path = tmp_path / 'mine.json'
-  catalogue.save_strategy(path, blt.BLT([0.5], [0.5]), schema=SCHEMA, objective='max')
+  files.save_strategy(path, blt.BLT([0.5], [0.5]), schema=SCHEMA, objective='max')
   (found,) = lib.named([str(path)])
   assert (found.label, found.mechanism) == ('mine', 'blt')
 
@@ -28,7 +30,7 @@ def test_a_file_goes_by_its_stem(tmp_path):
 def test_a_file_may_be_given_another_name(tmp_path):
   path = tmp_path / 'blt.json'
   workload = workloads.Workload(0.9, 0.1)
-  catalogue.save_strategy(
+  files.save_strategy(
     path, blt.BLT([0.5], [0.5]), schema=SCHEMA, objective='max', workload=workload
   )
   with pytest.raises(ValueError, match="called 'blt'.* with name=file"):
@@ -49,9 +51,7 @@ def test_held_ones_are_for_what_is_optimised():
     'blt for min_sep=5, num_rounds=30',
     'blt-b400',
   ]
-  assert found[2].target(SCHEMA) == participation.MinSep(
-    num_rounds=30, min_sep=5, max_participations=3
-  )
+  assert found[2].target(SCHEMA) == schemas.MinSep(num_rounds=30, min_sep=5, max_participations=3)
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl import catalogue
 from fl_dpftrl.comparison import figures
 from fl_dpftrl.families import banded, banded_toeplitz, blt, identity, tree_full, tree_online
+from fl_dpftrl.strategies import files
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_columns_are_those_of_the_matrices(strategy):
 
 
 @pytest.mark.parametrize(
-  'strategy', [catalogue.load_strategy('blt-b400'), banded_toeplitz.BandedToeplitz([1.0, 0.6, 0.3])]
+  'strategy', [files.load_strategy('blt-b400'), banded_toeplitz.BandedToeplitz([1.0, 0.6, 0.3])]
 )
 def test_long_ones_are_cut(strategy):
   found = figures.first_columns(strategy, 10**9)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl import participation
 from fl_dpftrl.comparison import figures, sweep
+from fl_dpftrl.participation import schemas as participation
 
 
 def entries(names):

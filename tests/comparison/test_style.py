@@ -8,7 +8,7 @@ from matplotlib import colors
 from matplotlib import figure as figure_lib
 from matplotlib.backends import backend_agg
 
-from fl_dpftrl.comparison import style
+from fl_dpftrl.drawing import style
 from fl_dpftrl.optimization import registry
 
 

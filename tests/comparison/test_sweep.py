@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl import catalogue, participation
 from fl_dpftrl.comparison import candidates, sweep
 from fl_dpftrl.families import identity
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.strategies import files
 
-SCHEMAS = [participation.MinSep(num_rounds=20, min_sep=b, max_participations=2) for b in (2, 5, 10)]
+SCHEMAS = [schemas.MinSep(num_rounds=20, min_sep=b, max_participations=2) for b in (2, 5, 10)]
 
 
 def unwatched(candidate, schema):
@@ -22,7 +23,7 @@ def test_rows_are_the_figures_of_the_strategies():
   entries = run(*candidates.named(['identity', 'blt-b400'])).entries
   assert [e.candidate.label for e in entries] == (['identity'] * 3 + ['blt-b400'] * 3)
   for entry in entries:
-    figures = catalogue.describe(entry.strategy, schema=entry.schema).figures
+    figures = files.describe(entry.strategy, schema=entry.schema).figures
     for name, value in figures.items():
       assert getattr(entry.row, name) == value
     assert entry.row.memory_copies == entry.strategy.memory_copies(20)

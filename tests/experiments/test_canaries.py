@@ -9,16 +9,16 @@ import pytest
 
 import fl_dpftrl as dpftrl
 from experiments.stackoverflow import configuration, training
-from fl_dpftrl import participation
 from fl_dpftrl.aggregators import canaries
 from fl_dpftrl.logs import canaries as ids
 from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.participation import schemas
 from tests.experiments import starts
 
 pytestmark = pytest.mark.tff
 
 HPARAMS = configuration.Hparams(noise_multiplier=1.0, report_goal=6, num_rounds=12, canaries=8)
-SCHEMA = participation.MinSep(num_rounds=12, min_sep=4)
+SCHEMA = schemas.MinSep(num_rounds=12, min_sep=4)
 
 
 def with_canaries(schema=SCHEMA, clients=('a', 'b'), **changes):
@@ -43,7 +43,7 @@ def test_a_run_has_none_by_default():
     (dict(canaries=13), 'at most 12 are possible with --report_goal=6 and a min-sep of 4'),
     (dict(clip_quantile=0.5), 'leave --clip_quantile out'),
     (dict(clients=[ids.device_id(0)]), 'reserved'),
-    (dict(schema=participation.MinSep(num_rounds=10_001, min_sep=4)), 'at most 10000 rounds'),
+    (dict(schema=schemas.MinSep(num_rounds=10_001, min_sep=4)), 'at most 10000 rounds'),
   ],
 )
 def test_flags_that_do_not_fit_are_refused(kwargs, words):
@@ -71,14 +71,14 @@ def test_a_killed_run_ends_as_one_that_was_not(tmp_path):
     ended = starts.Start(*flags, f'--output_dir={folder}', '--resume')
     assert ended.wait() == 0, ended.err
     assert 'empirical, from canaries' in ended.out
-  for name in ('audit.json', 'canaries.npy', 'participation.parquet'):
+  for name in ('audit.json', 'canaries.npy', 'schemas.parquet'):
     assert (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes()
   audit = json.loads((folders[0] / 'audit.json').read_text())
   assert audit['num_released'] == 8 and len(audit['canaries']) == 8
   # Each canary's update is there: 1 within 4 standard deviations of its estimate.
   exposures = np.array([c['exposure'] for c in audit['canaries']])
   assert abs(audit['response'] - 1.0) < 4.0 * audit['deviation'] / np.linalg.norm(exposures)
-  log = log_lib.read_log(folders[0] / 'participation.parquet')
+  log = log_lib.read_log(folders[0] / 'schemas.parquet')
   stated = json.loads((folders[0] / 'privacy.json').read_text())
   assert stated['canaries'] == ids.read(log.metadata) == 8
   assert any('canaries of an audit' in sentence for sentence in stated['assumptions'])

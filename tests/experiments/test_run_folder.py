@@ -14,7 +14,7 @@ import pytest
 
 from experiments.stackoverflow import evaluate
 from experiments.stackoverflow import train as command
-from fl_dpftrl import files
+from fl_dpftrl.files import durable
 from tests import leaks
 from tests.experiments import starts
 
@@ -77,7 +77,7 @@ def test_a_second_start_is_refused_and_changes_nothing(tmp_path):
   folder = tmp_path / 'run'
   folder.mkdir()
   # As the first start has it before it writes anything.
-  with files.exclusive(folder / 'lock'):
+  with durable.exclusive(folder / 'lock'):
     before = contents(folder)
     code, out, err = train(folder, '--clip_norm=5')
     assert code == 2 and not out and contents(folder) == before
@@ -101,9 +101,9 @@ def test_a_diverged_run_ends_and_says_so(tmp_path, copy):
 
 def test_a_lost_table_is_told_of_and_written_again_where_it_can(copy):
   whole = (copy / 'metrics.csv').read_text().splitlines()
-  leftover = copy / f'{files.TEMPORARY_PREFIX}x'
+  leftover = copy / f'{durable.TEMPORARY_PREFIX}x'
   leftover.write_bytes(b'half')
-  bundle = copy / f'{files.TEMPORARY_PREFIX}y'
+  bundle = copy / f'{durable.TEMPORARY_PREFIX}y'
   bundle.mkdir()
   (bundle / 'log-1-1.parquet').write_bytes(b'half')
   (copy / 'metrics.csv').unlink()
@@ -160,7 +160,7 @@ def test_a_full_disk_is_one_line_that_names_the_file(tmp_path):
   code, _, err = train(folder, largest_file=20_000)
   last = err.strip().splitlines()[-1]
   assert code == 1 and last.startswith('train: ') and str(folder) in last
-  assert not list(folder.rglob(f'{files.TEMPORARY_PREFIX}*'))
+  assert not list(folder.rglob(f'{durable.TEMPORARY_PREFIX}*'))
   assert train(folder, '--resume')[0] == 0
 
 

@@ -5,8 +5,9 @@ import dataclasses
 import pytest
 
 from experiments.stackoverflow import configuration, setting
-from fl_dpftrl import accounting, participation
+from fl_dpftrl import accounting
 from fl_dpftrl.families import identity, tree_online
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.simulation import availability, server
 
 HPARAMS = configuration.Hparams(noise_multiplier=1.0, report_goal=20, num_rounds=30)
@@ -86,7 +87,7 @@ def test_noise_is_calibrated_for_what_the_timers_enforce():
   changes = dict(noise_multiplier=None, timer_rounds=10, delta=1e-5, epsilon=2.0)
   wanted = dataclasses.replace(HPARAMS, **changes)
   own = setting.calibrated(wanted, found)
-  schema = participation.MinSep(num_rounds=30, min_sep=10, max_participations=3)
+  schema = schemas.MinSep(num_rounds=30, min_sep=10, max_participations=3)
   stated = accounting.account(found, schema, noise_multiplier=own.noise_multiplier, delta=own.delta)
   assert 1.999 < stated.epsilon <= 2.0
   larger = dataclasses.replace(

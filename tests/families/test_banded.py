@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl import error, participation, sensitivity, workloads
+from fl_dpftrl import error, sensitivity, workloads
 from fl_dpftrl.families import banded, bands
+from fl_dpftrl.participation import schemas
 from tests import drawn, oracle
 
 SGD = st.builds(
@@ -98,16 +99,16 @@ def test_gram_matrix(data, num_rounds):
 def test_columns_count_and_not_rows():
   coefficients = np.array([[1.0, 0.0], [1.0, 2.0], [1.0, 0.0]])
   strategy = banded.Banded(coefficients)
-  once = participation.MinSep(num_rounds=3, max_participations=1)
+  once = schemas.MinSep(num_rounds=3, max_participations=1)
   assert strategy.column_squares(3).tolist() == [5.0, 1.0, 1.0]
   assert sensitivity.sensitivity(strategy, once).value == math.sqrt(5.0)
-  apart = participation.MinSep(num_rounds=3, min_sep=2)
+  apart = schemas.MinSep(num_rounds=3, min_sep=2)
   assert sensitivity.sensitivity(strategy, apart).value == math.sqrt(6.0)
 
 
 def test_a_shorter_run_cuts_columns_short():
   strategy = banded.Banded(np.array([[1.0, 0.0], [1.0, 2.0], [1.0, 0.0]]))
-  schema = participation.MinSep(num_rounds=1)
+  schema = schemas.MinSep(num_rounds=1)
   assert sensitivity.sensitivity(strategy, schema) == (1.0, 'exact')
 
 
@@ -116,9 +117,9 @@ def test_sensitivity_of_more_rounds_than_a_dense_matrix_could_have():
   strategy = banded.Banded(
     np.tile([3.0, 0.0, 4.0], (10**5, 1)) * (np.arange(10**5)[:, None] >= np.arange(3))
   )
-  schema = participation.MinSep(num_rounds=10**5, min_sep=1000, max_participations=9)
+  schema = schemas.MinSep(num_rounds=10**5, min_sep=1000, max_participations=9)
   assert sensitivity.sensitivity(strategy, schema) == (15.0, 'exact')
-  once = participation.MinSep(num_rounds=10**5, max_participations=1)
+  once = schemas.MinSep(num_rounds=10**5, max_participations=1)
   assert sensitivity.sensitivity(strategy, once) == (5.0, 'exact')
 
 

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from fl_dpftrl import participation, sensitivity
+from fl_dpftrl import sensitivity
 from fl_dpftrl.families import banded_inverse
+from fl_dpftrl.participation import schemas
 
-SCHEMA = participation.MinSep(num_rounds=12, min_sep=4, max_participations=3)
+SCHEMA = schemas.MinSep(num_rounds=12, min_sep=4, max_participations=3)
 
 
 def test_coefficients_are_those_of_the_inverse():
@@ -39,7 +40,7 @@ def test_a_column_that_is_not_monotone_has_a_bound():
 def test_rounding_of_a_constant_column_changes_no_kind(num_rounds):
   """With coefficients that sum to 0 a column tends to a constant."""
   strategy = banded_inverse.BandedInverse([1.0, -0.7, -0.2, -0.1])
-  schema = participation.MinSep(num_rounds=num_rounds, min_sep=7)
+  schema = schemas.MinSep(num_rounds=num_rounds, min_sep=7)
   found = sensitivity.sensitivity(strategy, schema)
   reached = strategy.column(num_rounds)
   total = np.zeros(num_rounds)

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl import catalogue, error, participation, sensitivity, workloads
+from fl_dpftrl import error, sensitivity, workloads
 from fl_dpftrl.families import banded_toeplitz
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import toeplitz as toeplitz_sensitivity
+from fl_dpftrl.strategies import files
 from tests import drawn, oracle
 
 WORKLOADS = {
@@ -56,27 +58,27 @@ def test_refuses_other_numbers_of_rounds(rounds):
 def test_a_file_gives_it_back(tmp_path, normalized_rounds):
   path = tmp_path / 'a.json'
   strategy = banded_toeplitz.BandedToeplitz([1.0, 0.5, 0.2], normalized_rounds)
-  catalogue.save_strategy(
-    path, strategy, schema=participation.MinSep(num_rounds=9, min_sep=3), objective='rms'
+  files.save_strategy(
+    path, strategy, schema=schemas.MinSep(num_rounds=9, min_sep=3), objective='rms'
   )
-  again = catalogue.load_strategy(path)
+  again = files.load_strategy(path)
   np.testing.assert_array_equal(again.coefficients, strategy.coefficients)
   assert again.normalized_rounds == normalized_rounds
 
 
 def test_an_edited_file_is_refused(tmp_path):
   path = tmp_path / 'a.json'
-  catalogue.save_strategy(
+  files.save_strategy(
     path,
     banded_toeplitz.BandedToeplitz([1.0, 0.5, 0.2], 9),
-    schema=participation.MinSep(num_rounds=9, min_sep=3),
+    schema=schemas.MinSep(num_rounds=9, min_sep=3),
     objective='rms',
   )
   text = path.read_text()
   assert '"normalized_rounds": 9' in text
   path.write_text(text.replace('"normalized_rounds": 9', '"normalized_rounds": null'))
   with pytest.raises(ValueError, match='a.json.*but its parameters give'):
-    catalogue.load(path)
+    files.load(path)
 
 
 def worst(strategy, schema):
@@ -153,7 +155,7 @@ def test_bands_that_do_not_meet_are_exact_of_any_sign(cls, data):
 def test_neither_zeros_and_ones_nor_signs_are_enough():
   """Some columns pull towards each other, some apart: vectors do best."""
   strategy = banded_toeplitz.BandedToeplitz([1.0, 1.1, 0.0, -0.5])
-  schema = participation.MinSep(num_rounds=4)
+  schema = schemas.MinSep(num_rounds=4)
   matrix = strategy.strategy_matrix(4)
   signs = max(np.linalg.norm(matrix @ s) for s in itertools.product((-1, 0, 1), repeat=4))
   vectors = worst(strategy, schema)
@@ -167,7 +169,7 @@ def test_the_root_is_taken_once():
   """Rooted inside as well, the bound would be below what is reached."""
   coefficients = np.arange(1.0, 8.0)
   strategy = banded_toeplitz.BandedToeplitz(coefficients)
-  schema = participation.MinSep(num_rounds=7, min_sep=2)
+  schema = schemas.MinSep(num_rounds=7, min_sep=2)
   truth = worst(strategy, schema)
   gram = sensitivity.gram_matrix(strategy, 7)
   inner = [max(row[list(p)].sum() for p in oracle.patterns(schema)) for row in gram]
@@ -183,14 +185,14 @@ def test_the_root_is_taken_once():
 def test_columns_count_and_not_rows():
   """The first column holds both coefficients, the first row only one."""
   strategy = banded_toeplitz.BandedToeplitz([3.0, 4.0])
-  once = participation.MinSep(num_rounds=2, max_participations=1)
+  once = schemas.MinSep(num_rounds=2, max_participations=1)
   assert sensitivity.sensitivity(strategy, once) == (5.0, 'exact')
-  assert sensitivity.sensitivity(strategy, participation.MinSep(num_rounds=1)) == (3.0, 'exact')
+  assert sensitivity.sensitivity(strategy, schemas.MinSep(num_rounds=1)) == (3.0, 'exact')
 
 
 @hypothesis.given(st.data())
 def test_gram_matrix(data):
-  schema, strategy = data.draw(examples(-2.0, participation.MinSep, 12))
+  schema, strategy = data.draw(examples(-2.0, schemas.MinSep, 12))
   matrix = strategy.strategy_matrix(schema.num_rounds)
   np.testing.assert_allclose(
     sensitivity.gram_matrix(strategy, schema.num_rounds), matrix.T @ matrix, atol=1e-12
@@ -201,7 +203,7 @@ def test_gram_matrix(data):
   'n, b, k', [(50, 3, None), (50, 3, 4), (61, 7, None), (200, 1, None), (60, 9, 6), (200, 2, 99)]
 )
 def test_periods_that_repeat_are_counted_and_not_summed(n, b, k):
-  schema = participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)
+  schema = schemas.MinSep(num_rounds=n, min_sep=b, max_participations=k)
   coefficients = np.sort(np.random.default_rng(0).uniform(size=10))[::-1]
   square, grad = toeplitz_sensitivity.earliest_square(coefficients, schema)
   matrix = banded_toeplitz.BandedToeplitz(coefficients).strategy_matrix(n)
@@ -217,7 +219,7 @@ def test_periods_that_repeat_are_counted_and_not_summed(n, b, k):
 
 
 def test_sensitivity_of_a_billion_rounds():
-  schema = participation.MinSep(num_rounds=10**9, min_sep=100)
+  schema = schemas.MinSep(num_rounds=10**9, min_sep=100)
   coefficients = 1.0 / np.arange(1.0, 301.0)
   value, kind = sensitivity.sensitivity(banded_toeplitz.BandedToeplitz(coefficients), schema)
   period = coefficients.reshape(3, 100).sum(axis=0)
@@ -232,7 +234,7 @@ def test_sensitivity_of_a_billion_rounds():
 def test_beyond_min_sep_an_interior_that_decreases_is_exact():
   """The coefficients are not monotone, but what two columns share is."""
   coefficients = np.array([1.0, 1.2, 0.9, 0.6, 0.3])
-  schema = participation.MinSep(num_rounds=5000, min_sep=2, max_participations=100)
+  schema = schemas.MinSep(num_rounds=5000, min_sep=2, max_participations=100)
   strategy = banded_toeplitz.BandedToeplitz(coefficients)
   value, kind = sensitivity.sensitivity(strategy, schema)
   total = np.zeros(300)

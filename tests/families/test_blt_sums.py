@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from fl_dpftrl import participation, workloads
+from fl_dpftrl import workloads
 from fl_dpftrl.families import blt_schedule, blt_sums, interlaced
+from fl_dpftrl.participation import schemas
 
 
 @pytest.mark.parametrize('num_rounds', [1, 2, 50, 10**9])
@@ -32,7 +33,7 @@ def test_derivatives_of_the_error_under_a_schedule(num_rounds, momentum, objecti
   'n, b, k', [(1, 1, 1), (2, 1, None), (50, 7, 4), (10**9, 10**6, 10), (10**6, 1, None)]
 )
 def test_derivatives_of_the_sensitivity(n, b, k):
-  schema = participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)
+  schema = schemas.MinSep(num_rounds=n, min_sep=b, max_participations=k)
   function = blt_sums.SquaredSensitivity(schema)
   check_derivatives(function, np.array([1e-8, 0.2, 0.7, 0.99]), np.full(4, 0.1), fixed=0)
 
@@ -54,7 +55,7 @@ def check_derivatives(function, below_one, scales, fixed):
 
 def test_several_at_once_are_each_by_itself():
   gaps = np.array([[0.01, 0.2, 0.1, 0.3], [1e-9, 1e-5, 0.5, 0.6]])
-  schema = participation.MinSep(num_rounds=100, min_sep=30)
+  schema = schemas.MinSep(num_rounds=100, min_sep=30)
   function = blt_sums.SquaredSensitivity(schema)
   chain = interlaced.chain(gaps)
   together = function(chain.decays, chain.scales)

@@ -8,8 +8,9 @@ import pytest
 import scipy.linalg
 from hypothesis import strategies as st
 
-from fl_dpftrl import participation, sensitivity
+from fl_dpftrl import sensitivity
 from fl_dpftrl.families import dense, low_rank
+from fl_dpftrl.participation import schemas
 from tests import drawn, oracle
 
 GOOD = np.array([[1.0, 0.0], [0.5, 2.0]])
@@ -78,7 +79,7 @@ def test_entries_that_are_zero_but_for_rounding_are_exact():
   gram = np.eye(6) + np.diag([0.4, -0.3, 0.5, 0.2, 0.1], 1)
   gram = np.tril(gram + gram.T - np.eye(6)) + np.triu(gram, 1)
   strategy = dense.from_gram(gram)
-  for cls in (participation.MinSep, participation.FixedSeparation):
+  for cls in (schemas.MinSep, schemas.FixedSeparation):
     schema = cls(num_rounds=6, min_sep=2)
     assert sensitivity.sensitivity(strategy, schema) == (pytest.approx(math.sqrt(3.0)), 'exact')
 
@@ -86,7 +87,7 @@ def test_entries_that_are_zero_but_for_rounding_are_exact():
 def test_cross_terms_count():
   """Two equal updates reach twice the norm of one."""
   strategy = dense.Dense([[1.0, 0.0], [10.0, 0.1]])
-  schema = participation.MinSep(num_rounds=2)
+  schema = schemas.MinSep(num_rounds=2)
   assert sensitivity.sensitivity(strategy, schema).value == pytest.approx(
     np.linalg.norm([1.0, 10.1])
   )
@@ -103,7 +104,7 @@ def test_what_was_rounded_off_counts():
   matrix /= np.linalg.norm(matrix, axis=0)
   noising = np.linalg.inv(matrix)
   rounded = low_rank.LowRank(np.diagonal(noising)[:, None], np.full((8, 1), -0.3), np.ones((8, 1)))
-  once = participation.MinSep(num_rounds=8, max_participations=1)
+  once = schemas.MinSep(num_rounds=8, max_participations=1)
   assert sensitivity.sensitivity(dense.Dense(matrix), once).value == (pytest.approx(1.0))
   result = sensitivity.sensitivity(rounded, once)
   columns = np.linalg.norm(np.linalg.inv(rounded.noising_matrix(8)), axis=0)

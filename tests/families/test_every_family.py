@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl import participation, sensitivity, workloads
+from fl_dpftrl import sensitivity, workloads
 from fl_dpftrl.families import base, registry
+from fl_dpftrl.participation import schemas
 from tests import drawn, every_family, oracle
 
 ROUNDS = (1, 2, 3, 7, 8, 21)
@@ -121,7 +122,7 @@ def test_gram_entries_are_those_of_the_matrix(name, num_rounds, seed):
 
 
 @pytest.mark.parametrize('name', every_family.NAMES)
-@hypothesis.given(drawn.schemas(participation.MinSep, most_rounds=10), st.integers(0, 10**6))
+@hypothesis.given(drawn.schemas(schemas.MinSep, most_rounds=10), st.integers(0, 10**6))
 def test_observed_patterns_are_what_they_say(name, schema, seed):
   rng = np.random.default_rng(seed)
   strategy = every_family.drawn(name, schema.num_rounds, rng)

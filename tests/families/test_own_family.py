@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 
 import fl_dpftrl
-from fl_dpftrl import catalogue, error, participation, sensitivity
+from fl_dpftrl import error, sensitivity
 from fl_dpftrl.commands import main
 from fl_dpftrl.families import base, dense, registry, stamped
 from fl_dpftrl.noise import recurrence
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.strategies import files
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / 'examples'
 EXAMPLE = EXAMPLES / 'own_family.py'
-SCHEMA = participation.MinSep(num_rounds=24, min_sep=5)
+SCHEMA = schemas.MinSep(num_rounds=24, min_sep=5)
 
 
 @pytest.fixture(autouse=True)
@@ -83,15 +85,13 @@ def test_a_last_round_has_no_default_and_holds_everywhere():
   with pytest.raises(TypeError, match='max_rounds'):
     ending()(weight=0.5)
   strategy = ending()(20, 0.5)
-  assert (
-    sensitivity.sensitivity(strategy, participation.MinSep(num_rounds=20, min_sep=5)).value == 1
-  )
+  assert sensitivity.sensitivity(strategy, schemas.MinSep(num_rounds=20, min_sep=5)).value == 1
   for refused in (
     lambda: sensitivity.sensitivity(strategy, SCHEMA),
     lambda: sensitivity.gram_matrix(strategy, 24),
     lambda: error.error(strategy, 24),
     lambda: error.per_query_error(strategy, 24),
-    lambda: catalogue.describe(strategy, SCHEMA),
+    lambda: files.describe(strategy, SCHEMA),
     lambda: fl_dpftrl.account(strategy, SCHEMA, noise_multiplier=1.0, delta=1e-6),
   ):
     with pytest.raises(ValueError, match='num_rounds=24 is beyond the 20 rounds'):
@@ -101,7 +101,7 @@ def test_a_last_round_has_no_default_and_holds_everywhere():
 def test_a_family_is_named_where_a_strategy_is_expected():
   ending()
   with pytest.raises(ValueError, match="'ending' is a family with parameters"):
-    catalogue.load_strategy('ending')
+    files.load_strategy('ending')
   with pytest.raises(ValueError, match="'ending' is a family without an optimiser"):
     fl_dpftrl.compare(['ending'], SCHEMA)
   with pytest.raises(ValueError, match="'ending' is a family without an optimiser"):
@@ -164,8 +164,8 @@ def test_all_figures_are_those_of_its_matrix(own, geometric, chained):
 def test_commands_take_it(own, request, tmp_path, capsys):
   path = tmp_path / 'mine.json'
   strategy = request.getfixturevalue(own)(0.7)
-  catalogue.save_strategy(path, strategy, schema=SCHEMA, objective='rms')
-  assert catalogue.load(path).strategy == strategy
+  files.save_strategy(path, strategy, schema=SCHEMA, objective='rms')
+  assert files.load(path).strategy == strategy
   log = tmp_path / 'log.csv'
   log.write_text('round,device_id\n' + ''.join(f'{t},device{t % 6}\n' for t in range(24)))
   schema = '--num_rounds=24 --min_sep=5'

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl import error, participation, sensitivity, workloads
+from fl_dpftrl import error, sensitivity, workloads
 from fl_dpftrl.families import banded, blt, dense, identity, stamped, tree_online
+from fl_dpftrl.participation import schemas
 from tests import drawn, oracle
 
 
@@ -96,7 +97,7 @@ def test_dense_blocks(schema, block_rounds, seed):
   strategy = stamped.Stamped(dense.Dense(drawn.triangle(6, seed, 0.0)), block_rounds)
   result = check(strategy, schema)
   few = min(schema.participations, -(-block_rounds // schema.min_sep))
-  if few <= 2 or isinstance(schema, participation.FixedSeparation):
+  if few <= 2 or isinstance(schema, schemas.FixedSeparation):
     assert result.kind == 'exact'
 
 
@@ -131,8 +132,8 @@ def test_a_device_may_take_part_in_many_blocks():
   """Restarts do not bring back what a device has given before."""
   inner = banded.Banded(np.ones((4, 1)))
   strategy = stamped.Stamped(inner, 4)
-  once = participation.MinSep(num_rounds=40, max_participations=1)
-  often = participation.MinSep(num_rounds=40, min_sep=4)
+  once = schemas.MinSep(num_rounds=40, max_participations=1)
+  often = schemas.MinSep(num_rounds=40, min_sep=4)
   assert sensitivity.sensitivity(strategy, once) == (1.0, 'exact')
   assert sensitivity.sensitivity(strategy, often).value == math.sqrt(10.0)
 
@@ -140,22 +141,22 @@ def test_a_device_may_take_part_in_many_blocks():
 def test_min_sep_holds_across_blocks():
   """Ends and beginnings of blocks are closer than min_sep."""
   inner = banded.Banded(np.array([[1.0], [1.0], [5.0]]))
-  schema = participation.MinSep(num_rounds=6, min_sep=3)
+  schema = schemas.MinSep(num_rounds=6, min_sep=3)
   strategy = stamped.Stamped(dense.Dense(np.diag([7.0, 1.0, 5.0])), 3)
   assert sensitivity.sensitivity(strategy, schema) == (math.sqrt(98.0), 'exact')
-  schema = participation.MinSep(num_rounds=5, min_sep=3)
+  schema = schemas.MinSep(num_rounds=5, min_sep=3)
   # Rounds 2 and 5 would give √50, and round 5 does not happen.
   assert sensitivity.sensitivity(stamped.Stamped(inner, 3), schema) == (5.0, 'exact')
 
 
 def test_long_runs():
   """Blocks with room for three, of a family of which no more is known."""
-  schema = participation.MinSep(num_rounds=6000, min_sep=5, max_participations=10)
+  schema = schemas.MinSep(num_rounds=6000, min_sep=5, max_participations=10)
   inner = dense.Dense(drawn.triangle(12, 0, 0.0))
   result = sensitivity.sensitivity(stamped.Stamped(inner, 12), schema)
   squares = [0.0] + [
     sensitivity.sensitivity(
-      inner, participation.MinSep(num_rounds=12, min_sep=5, max_participations=count)
+      inner, schemas.MinSep(num_rounds=12, min_sep=5, max_participations=count)
     ).value
     ** 2
     for count in (1, 2, 3)
@@ -171,7 +172,7 @@ def test_long_runs():
 
 def test_more_participations_than_splits_are_tried_for():
   strategy = stamped.Stamped(dense.Dense(np.tri(8)), 8)
-  schema = participation.MinSep(num_rounds=40_004)
+  schema = schemas.MinSep(num_rounds=40_004)
   result = sensitivity.sensitivity(strategy, schema)
   assert result.kind == 'upper_bound'
   whole, rest = np.square(np.arange(9)).sum(), 1 + 4 + 9 + 16

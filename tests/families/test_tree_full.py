@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl import error, participation, sensitivity, workloads
+from fl_dpftrl import error, sensitivity, workloads
 from fl_dpftrl.families import tree_full, tree_online
 from fl_dpftrl.noise import reference
+from fl_dpftrl.participation import schemas
 
 ROUNDS = [1, 2, 3, 5, 8, 12, 21, 64, 77]
 
@@ -36,7 +37,7 @@ def test_a_run_that_ends_early_has_the_first_rows(num_rounds):
 
 def test_losses_as_published():
   """McMahan, Xu, Zhang 2024, accuracy table, its two headings put right."""
-  schema = participation.MinSep(num_rounds=2052, min_sep=342, max_participations=6)
+  schema = schemas.MinSep(num_rounds=2052, min_sep=342, max_participations=6)
   strategy = tree_full.TreeFull(2052)
   worst = sensitivity.sensitivity(strategy, schema)
   found = error.error(strategy, 2052)
@@ -73,10 +74,10 @@ def test_refuses_other_numbers_of_rounds(num_rounds):
 
 
 def test_a_run_that_ends_early_is_bounded():
-  schema = participation.MinSep(num_rounds=600, min_sep=100)
+  schema = schemas.MinSep(num_rounds=600, min_sep=100)
   early = sensitivity.sensitivity(tree_full.TreeFull(819), schema)
   whole = sensitivity.sensitivity(
-    tree_full.TreeFull(819), participation.MinSep(num_rounds=819, min_sep=100)
+    tree_full.TreeFull(819), schemas.MinSep(num_rounds=819, min_sep=100)
   )
   assert early.kind != 'lower_bound' and whole.kind == 'exact'
   pattern = [np.arange(0, 600, 100)]

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl import participation, sensitivity
+from fl_dpftrl import sensitivity
 from fl_dpftrl.families import stamped, tree_full, tree_online
+from fl_dpftrl.participation import schemas
 from tests import oracle
 
 
@@ -36,9 +37,7 @@ def test_restarts_are_exact(make, block_rounds):
     matrix = strategy.strategy_matrix(num_rounds)
     for min_sep in (1, 2, 3, 4, 7):
       for most in (2, 3, None):
-        schema = participation.MinSep(
-          num_rounds=num_rounds, min_sep=min_sep, max_participations=most
-        )
+        schema = schemas.MinSep(num_rounds=num_rounds, min_sep=min_sep, max_participations=most)
         value, kind = sensitivity.sensitivity(strategy, schema)
         truth = oracle.worst(matrix, schema)
         assert value >= truth * (1 - 1e-12)
@@ -52,7 +51,7 @@ def test_restarts_are_exact(make, block_rounds):
 
 @pytest.mark.slow
 def test_many_restarts_are_exact():
-  schema = participation.MinSep(num_rounds=30_000, min_sep=70)
+  schema = schemas.MinSep(num_rounds=30_000, min_sep=70)
   for strategy in (tree_online.TreeOnline(), tree_online.TreeOnline(300)):
     value, kind = sensitivity.sensitivity(stamped.Stamped(strategy, 300), schema)
     assert kind == 'exact'
@@ -64,7 +63,7 @@ def test_many_restarts_are_exact():
 @pytest.mark.parametrize('n, b, k', [(100, 7, None), (100, 1, 30), (97, 13, 4), (64, 16, 4)])
 @pytest.mark.parametrize('completed', [False, True])
 def test_fixed_separation(n, b, k, completed):
-  schema = participation.FixedSeparation(num_rounds=n, min_sep=b, max_participations=k)
+  schema = schemas.FixedSeparation(num_rounds=n, min_sep=b, max_participations=k)
   strategy = tree_online.TreeOnline(n if completed else None)
   gram = sensitivity.gram_matrix(strategy, n)
   found = sensitivity.sensitivity(strategy, schema)
@@ -74,11 +73,11 @@ def test_fixed_separation(n, b, k, completed):
 
 @pytest.mark.slow
 def test_fixed_separation_of_a_million_rounds():
-  schema = participation.FixedSeparation(num_rounds=10**6, min_sep=333)
+  schema = schemas.FixedSeparation(num_rounds=10**6, min_sep=333)
   fixed = sensitivity.sensitivity(tree_online.TreeOnline(), schema)
   assert fixed.kind == 'exact'
   apart = sensitivity.sensitivity(
-    tree_online.TreeOnline(), participation.MinSep(num_rounds=10**6, min_sep=333)
+    tree_online.TreeOnline(), schemas.MinSep(num_rounds=10**6, min_sep=333)
   )
   assert fixed.value <= apart.value * (1 + 1e-12)
 

@@ -16,14 +16,15 @@ import types
 import numpy as np
 import pytest
 
-from fl_dpftrl import catalogue, participation
 from fl_dpftrl.commands import main
 from fl_dpftrl.families import banded, banded_toeplitz, blt, stamped, tree_online
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.strategies import files
 from tests.fuzz import mutations, processes
 
 ROOT = str(pathlib.Path(__file__).parents[2])
 CASES = int(os.environ.get('FUZZ_CASES', '0'))
-SCHEMA = participation.MinSep(num_rounds=12, min_sep=3, max_participations=2)
+SCHEMA = schemas.MinSep(num_rounds=12, min_sep=3, max_participations=2)
 
 
 def banded_example():
@@ -45,7 +46,7 @@ def strategy_case(folder, seed):
   """A damaged strategy file, or one with a damaged .npz."""
   path = folder / 'a.json'
   strategy = STRATEGIES[seed % len(STRATEGIES)]
-  catalogue.save_strategy(path, strategy, schema=SCHEMA, objective='max')
+  files.save_strategy(path, strategy, schema=SCHEMA, objective='max')
   hit = path
   arrays = list(folder.glob('*.npz'))
   if arrays and seed % 2:

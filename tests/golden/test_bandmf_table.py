@@ -5,14 +5,15 @@ import pathlib
 
 import pytest
 
-from fl_dpftrl import error, participation, sensitivity
+from fl_dpftrl import error, sensitivity
 from fl_dpftrl.optimization import dense, registry
+from fl_dpftrl.participation import schemas
 
 TABLE = json.loads(pathlib.Path(__file__).with_name('bandmf_table.json').read_text())
 ROUNDS = TABLE['setting']['num_rounds']
-FIXED = participation.FixedSeparation(**TABLE['setting'])
-ONCE = participation.MinSep(num_rounds=ROUNDS, max_participations=1)
-MIN_SEP = participation.MinSep(**TABLE['setting'])
+FIXED = schemas.FixedSeparation(**TABLE['setting'])
+ONCE = schemas.MinSep(num_rounds=ROUNDS, max_participations=1)
+MIN_SEP = schemas.MinSep(**TABLE['setting'])
 
 BEST = 8.1523
 """RMS loss of the best matrix under fixed separation; a row checks it."""

@@ -5,8 +5,9 @@ import pathlib
 
 import pytest
 
-from fl_dpftrl import catalogue, participation
 from fl_dpftrl.optimization import registry
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.strategies import files
 
 TABLE = json.loads(pathlib.Path(__file__).with_name('losses_2052.json').read_text())
 ROWS = [
@@ -22,12 +23,12 @@ ROWS = [
 @pytest.mark.slow
 @pytest.mark.parametrize('row', ROWS)
 def test_losses(row):
-  schema = participation.MinSep(**TABLE['setting'])
+  schema = schemas.MinSep(**TABLE['setting'])
   objective = row['objective']
   strategy = registry.OPTIMIZERS[row['mechanism']].optimize(
     schema, objective=objective, **row.get('size', {})
   )
-  figures = catalogue.describe(strategy, schema=schema).figures
+  figures = files.describe(strategy, schema=schema).figures
   assert figures['sensitivity_kind'] == 'exact'
   for name in ('rms_loss', 'max_loss'):
     if name not in row:

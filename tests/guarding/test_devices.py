@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl import participation
 from fl_dpftrl.guarding import devices
+from fl_dpftrl.participation import schemas
 
 
 @pytest.mark.parametrize('as_text', [False, True])
@@ -21,7 +21,7 @@ def test_equals_the_schema_of_all_rounds(population, as_text):
     rounds += [t] * size
     ids += cohort.tolist()
     if ids:
-      expected = participation.schema_of(np.array(rounds), np.array(ids), t + 1)
+      expected = schemas.schema_of(np.array(rounds), np.array(ids), t + 1)
       assert followed.schema() == expected
   assert followed.num_devices == len(set(ids))
   names = np.array(sorted(set(ids)))

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl.bundles import chain
+from fl_dpftrl.bundles import writing
 from fl_dpftrl.logs import digests, journal, keys, refusals, schema
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import writer as writer_lib
@@ -272,7 +272,7 @@ def test_digests_are_chained_as_rounds_are_written(tmp_path, cohorts):
   assert log_lib.read_log(path).shards[0].metadata[keys.CHAIN_KEY] == before.hex()
   log.close()
   assert log_lib.read_log(path).shards[0].metadata[keys.CHAIN_KEY] == before.hex()
-  assert list(chain.of(dpftrl.open_run(path, 'tree_online', noise_multiplier=1.0))) == given
+  assert list(writing.of(dpftrl.open_run(path, 'tree_online', noise_multiplier=1.0))) == given
   assert writer_lib.LogWriter(path).digest == before.hex()
 
 

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from fl_dpftrl import catalogue
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.families import banded_toeplitz as toeplitz
 from fl_dpftrl.families import tree_full
@@ -22,6 +21,7 @@ from fl_dpftrl.logs import noise_record, writer
 from fl_dpftrl.noise import draws, rows
 from fl_dpftrl.noise import stream as streams
 from fl_dpftrl.replaying import exposure, runs, void
+from fl_dpftrl.strategies import files
 from tests import every_family
 
 pytestmark = pytest.mark.tff
@@ -234,7 +234,7 @@ def test_replay_is_never_below_what_was_released(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
   'strategy, epsilon',
   [
-    (catalogue.load_strategy('blt-b100'), 6.879),
+    (files.load_strategy('blt-b100'), 6.879),
     (tree.TreeOnline(), 10.418),
     (tree_full.TreeFull(20), 10.418),
     (toeplitz.BandedToeplitz([1.0, 0.5, 0.375, 0.3125], None), 3.864),

@@ -8,21 +8,23 @@ import pytest
 from hypothesis import strategies as st
 from scipy import optimize as optimize_lib
 
-from fl_dpftrl import catalogue, error, participation, sensitivity, workloads
+from fl_dpftrl import error, sensitivity, workloads
 from fl_dpftrl.families import blt, identity, tree_online
 from fl_dpftrl.families import dense as dense_strategies
 from fl_dpftrl.optimization import banded, certificate, dense, factorization
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.strategies import files
 from tests import oracle
 
 OBJECTIVES = ('rms', 'max')
 
 
 def once(num_rounds):
-  return participation.MinSep(num_rounds=num_rounds, max_participations=1)
+  return schemas.MinSep(num_rounds=num_rounds, max_participations=1)
 
 
 def loss(strategy, schema, objective='rms', workload=workloads.Workload()):
-  file = catalogue.describe(strategy, schema=schema, workload=workload)
+  file = files.describe(strategy, schema=schema, workload=workload)
   return file.figures[f'{objective}_loss']
 
 
@@ -78,7 +80,7 @@ def test_equals_a_general_minimiser():
 @pytest.mark.parametrize('signs', [False, True])
 def test_many_participations_equal_a_general_minimiser(signs):
   """Over all C, where X may be negative between rounds of a pattern or not."""
-  size, schema = 4, participation.FixedSeparation(num_rounds=4, min_sep=2)
+  size, schema = 4, schemas.FixedSeparation(num_rounds=4, min_sep=2)
   lower, queries = np.tril_indices(size), np.tri(size)
 
   def objective(entries):
@@ -110,7 +112,7 @@ def test_many_participations_equal_a_general_minimiser(signs):
   st.integers(1, 7),
   st.integers(1, 7),
   st.integers(1, 4),
-  st.sampled_from([participation.MinSep, participation.FixedSeparation]),
+  st.sampled_from([schemas.MinSep, schemas.FixedSeparation]),
   st.sampled_from(OBJECTIVES),
   st.sampled_from([0.0, 0.9]),
   st.integers(0, 99),
@@ -133,7 +135,7 @@ def test_nothing_is_better_than_the_bound(n, b, k, cls, objective, beta, seed):
 @pytest.mark.parametrize('n, b', [(36, 6), (40, 9), (24, 24), (17, 2)])
 def test_many_participations(n, b, objective):
   """A device comes back every b rounds until the end."""
-  schema = participation.FixedSeparation(num_rounds=n, min_sep=b)
+  schema = schemas.FixedSeparation(num_rounds=n, min_sep=b)
   found = dense.solve_multi_epoch(schema, objective=objective, tolerance=1e-5)
   assert found.gap <= 1e-3  # of max, where few queries are the worst
   assert loss(found.strategy, schema, objective) == pytest.approx(found.loss)
@@ -145,19 +147,19 @@ def test_many_participations(n, b, objective):
   squares = np.square(alike.strategy.coefficients).sum(axis=0)
   np.testing.assert_allclose(squares, 1.0 / schema.participations)
   assert alike.loss >= found.bound
-  bands = banded.optimize(participation.MinSep(num_rounds=n, min_sep=b), objective=objective)
+  bands = banded.optimize(schemas.MinSep(num_rounds=n, min_sep=b), objective=objective)
   assert loss(bands, schema, objective) >= alike.bound * (1.0 - 1e-9)
 
 
 @pytest.mark.parametrize('objective', OBJECTIVES)
 def test_fewer_participations_than_would_fit(objective):
-  schema = participation.FixedSeparation(num_rounds=40, min_sep=8, max_participations=3)
+  schema = schemas.FixedSeparation(num_rounds=40, min_sep=8, max_participations=3)
   strategy = dense.optimize_multi_epoch(schema, objective=objective)
   assert sensitivity.sensitivity(strategy, schema) == (pytest.approx(1.0), 'exact')
   gap = certificate.optimality_gap(strategy, schema, objective=objective)
   assert 0.0 < gap < 0.5
   best = dense.optimize_multi_epoch(
-    participation.FixedSeparation(num_rounds=40, min_sep=8), objective=objective
+    schemas.FixedSeparation(num_rounds=40, min_sep=8), objective=objective
   )
   assert loss(strategy, schema, objective) < loss(best, schema, objective)
 
@@ -204,7 +206,7 @@ def test_no_certificate_for_very_many_rounds():
 
 
 def test_groups_of_rounds():
-  schema = participation.MinSep(num_rounds=7, min_sep=2, max_participations=3)
+  schema = schemas.MinSep(num_rounds=7, min_sep=2, max_participations=3)
   chains = factorization.chains(schema)
   assert chains.rounds.tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]]
   tiles = factorization.tiles(schema)

@@ -3,16 +3,18 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl import catalogue, participation, sensitivity, workloads
+from fl_dpftrl import sensitivity, workloads
 from fl_dpftrl.families import blt, tree_online
 from fl_dpftrl.optimization import dense, low_rank
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.strategies import files
 
-SCHEMA = participation.MinSep(num_rounds=128, max_participations=1)
+SCHEMA = schemas.MinSep(num_rounds=128, max_participations=1)
 COOLDOWN = workloads.Workload(0.95, cooldown_fraction=0.25)
 
 
 def loss(strategy, workload=workloads.Workload()):
-  return catalogue.describe(strategy, schema=SCHEMA, workload=workload).figures['rms_loss']
+  return files.describe(strategy, schema=SCHEMA, workload=workload).figures['rms_loss']
 
 
 @pytest.mark.parametrize('workload', [workloads.Workload(), COOLDOWN])

@@ -7,22 +7,24 @@ import sys
 import numpy as np
 import pytest
 
-from fl_dpftrl import catalogue, error, participation, sensitivity, workloads
+from fl_dpftrl import error, sensitivity, workloads
 from fl_dpftrl.optimization import banded
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.strategies import files
 from tests import oracle
 
-SINGLE = participation.MinSep(num_rounds=96, max_participations=1)
+SINGLE = schemas.MinSep(num_rounds=96, max_participations=1)
 
 
 def loss(strategy, schema, objective, workload=workloads.Workload()):
-  file = catalogue.describe(strategy, schema=schema, workload=workload)
+  file = files.describe(strategy, schema=schema, workload=workload)
   return file.figures[f'{objective}_loss']
 
 
 @pytest.mark.parametrize('objective', ['rms', 'max'])
 @pytest.mark.parametrize('n, b, k', [(40, 8, 3), (70, 66, None), (5, 2, 2)])
 def test_columns_have_norm_one_and_the_sensitivity_is_exact(objective, n, b, k):
-  schema = participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)
+  schema = schemas.MinSep(num_rounds=n, min_sep=b, max_participations=k)
   strategy = banded.optimize(schema, objective=objective)
   assert strategy.num_bands == min(b, n)
   np.testing.assert_allclose(strategy.column_squares(n), 1.0)
@@ -34,7 +36,7 @@ def test_columns_have_norm_one_and_the_sensitivity_is_exact(objective, n, b, k):
 @pytest.mark.slow
 def test_reaches_the_optimum_where_all_is_allowed():
   """512 rounds, one participation: 2.7393846561 (Denisov et al. 2022)."""
-  schema = participation.MinSep(num_rounds=512, max_participations=1)
+  schema = schemas.MinSep(num_rounds=512, max_participations=1)
   strategy = banded.optimize(schema, objective='rms')
   assert strategy.num_bands == 512
   found = loss(strategy, schema, 'rms')
@@ -78,18 +80,18 @@ def test_momentum_asks_for_another_strategy():
 @pytest.mark.parametrize('num_rounds', [1, 2, 3])
 @pytest.mark.parametrize('objective', ['rms', 'max'])
 def test_short_runs(num_rounds, objective):
-  schema = participation.MinSep(num_rounds=num_rounds, max_participations=1)
+  schema = schemas.MinSep(num_rounds=num_rounds, max_participations=1)
   strategy = banded.optimize(schema, objective=objective)
-  independent = catalogue.load_strategy('identity')
+  independent = files.load_strategy('identity')
   assert loss(strategy, schema, objective) <= loss(independent, schema, objective)
 
 
 @pytest.mark.parametrize(
   'schema, num_bands, most',
   [
-    (participation.MinSep(num_rounds=9, min_sep=4), 5, 4),
-    (participation.MinSep(num_rounds=9, min_sep=4), 0, 4),
-    (participation.MinSep(num_rounds=9, max_participations=1), 10, 9),
+    (schemas.MinSep(num_rounds=9, min_sep=4), 5, 4),
+    (schemas.MinSep(num_rounds=9, min_sep=4), 0, 4),
+    (schemas.MinSep(num_rounds=9, max_participations=1), 10, 9),
   ],
 )
 def test_refuses_other_numbers_of_bands(schema, num_bands, most):
@@ -101,12 +103,12 @@ def test_refuses_other_objectives_and_sizes():
   with pytest.raises(ValueError, match="objective.*'mean'"):
     banded.optimize(SINGLE, objective='mean')
   with pytest.raises(ValueError, match='num_bands=100000.*at most 335 bands'):
-    banded.optimize(participation.MinSep(num_rounds=100_000, max_participations=1), objective='rms')
+    banded.optimize(schemas.MinSep(num_rounds=100_000, max_participations=1), objective='rms')
   with pytest.raises(ValueError, match='equal_norms=False'):
     banded.optimize(SINGLE, objective='rms', equal_norms=False)
 
 
-@pytest.mark.parametrize('cls', [participation.MinSep, participation.FixedSeparation])
+@pytest.mark.parametrize('cls', [schemas.MinSep, schemas.FixedSeparation])
 def test_x_is_c_transposed_c(cls):
   """With C Cᵀ for X, rows would have the norms that columns must have."""
   schema = cls(num_rounds=14, min_sep=5, max_participations=3)
@@ -120,7 +122,7 @@ def test_x_is_c_transposed_c(cls):
 @pytest.mark.parametrize('n, b, k', [(60, 10, 6), (55, 10, 6), (60, 10, 2), (60, 20, 1)])
 @pytest.mark.parametrize('objective', ['rms', 'max'])
 def test_unequal_norms_suit_a_fixed_separation(n, b, k, objective):
-  schema = participation.FixedSeparation(num_rounds=n, min_sep=b, max_participations=k)
+  schema = schemas.FixedSeparation(num_rounds=n, min_sep=b, max_participations=k)
   unequal, equal = (
     banded.optimize(schema, objective=objective, equal_norms=e, num_bands=7) for e in (False, True)
   )
@@ -135,7 +137,7 @@ def test_unequal_norms_suit_a_fixed_separation(n, b, k, objective):
 
 def test_any_queries_are_a_workload():
   queries = np.triu(np.tri(40), -9)  # sums of ten rounds
-  schema = participation.MinSep(num_rounds=40, max_participations=1)
+  schema = schemas.MinSep(num_rounds=40, max_participations=1)
   sums = workloads.Matrix(queries)
   strategy = banded.optimize(schema, objective='rms', num_bands=6, workload=sums)
   prefix = banded.optimize(schema, objective='rms', num_bands=6)
@@ -149,7 +151,7 @@ def test_any_queries_are_a_workload():
 
 def test_cooldown_asks_for_another_strategy():
   workload = workloads.Workload(0.95, cooldown_fraction=0.25)
-  schema = participation.MinSep(num_rounds=96, min_sep=24)
+  schema = schemas.MinSep(num_rounds=96, min_sep=24)
   suited = banded.optimize(schema, objective='rms', workload=workload)
   for_prefix = banded.optimize(schema, objective='rms')
   assert loss(suited, schema, 'rms', workload) < 0.91 * loss(for_prefix, schema, 'rms', workload)
@@ -158,12 +160,12 @@ def test_cooldown_asks_for_another_strategy():
 def test_progress_ends_at_the_loss():
   steps = []
   strategy = banded.optimize(
-    participation.MinSep(num_rounds=400, min_sep=40, max_participations=4),
+    schemas.MinSep(num_rounds=400, min_sep=40, max_participations=4),
     objective='rms',
     num_bands=40,
     progress=lambda step, value: steps.append((step, value)),
   )
-  schema = participation.MinSep(num_rounds=400, min_sep=40, max_participations=4)
+  schema = schemas.MinSep(num_rounds=400, min_sep=40, max_participations=4)
   assert [step for step, _ in steps] == list(range(1, len(steps) + 1))
   assert steps[-1][1] == pytest.approx(loss(strategy, schema, 'rms'))
   assert steps[0][1] == pytest.approx(steps[-1][1], rel=0.1)
@@ -179,7 +181,7 @@ def test_progress_ends_at_the_loss():
   ],
 )
 def test_reaches_what_is_known(n, num_bands, known):
-  schema = participation.MinSep(num_rounds=n, max_participations=1)
+  schema = schemas.MinSep(num_rounds=n, max_participations=1)
   strategy = banded.optimize(schema, objective='rms', num_bands=num_bands)
   assert round(loss(strategy, schema, 'rms'), 4) <= known
 
@@ -187,14 +189,14 @@ def test_reaches_what_is_known(n, num_bands, known):
 @pytest.mark.slow
 def test_full_size():
   """342 bands for 2052 rounds, where 8.613 was the best elsewhere."""
-  schema = participation.MinSep(num_rounds=2052, min_sep=342, max_participations=6)
+  schema = schemas.MinSep(num_rounds=2052, min_sep=342, max_participations=6)
   strategy = banded.optimize(schema, objective='rms')
   assert loss(strategy, schema, 'rms') <= 8.5953
 
 
 @pytest.mark.slow
 def test_the_maximum_is_that_of_most_queries():
-  schema = participation.MinSep(num_rounds=257, min_sep=43, max_participations=6)
+  schema = schemas.MinSep(num_rounds=257, min_sep=43, max_participations=6)
   strategy = banded.optimize(schema, objective='max')
   queries = error.per_query_error(strategy, 257)
   assert queries.max() <= 1.003 * np.median(queries)
@@ -202,7 +204,8 @@ def test_the_maximum_is_that_of_most_queries():
 
 _PRINT_LOSS = """
 import sys
-from fl_dpftrl import catalogue, participation
+from fl_dpftrl.participation import schemas as participation
+from fl_dpftrl.strategies import files as catalogue
 from fl_dpftrl.optimization import banded
 n, b, k, num_bands = map(int, sys.argv[1:])
 schema = participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)

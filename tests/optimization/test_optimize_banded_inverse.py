@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from fl_dpftrl import error, participation, sensitivity, workloads
+from fl_dpftrl import error, sensitivity, workloads
 from fl_dpftrl.families import banded_inverse as family
 from fl_dpftrl.optimization import banded_inverse
+from fl_dpftrl.participation import schemas
 
-SCHEMA = participation.MinSep(num_rounds=60, min_sep=12, max_participations=4)
+SCHEMA = schemas.MinSep(num_rounds=60, min_sep=12, max_participations=4)
 
 
 def loss(strategy, objective, workload=workloads.Workload()):
@@ -36,7 +37,7 @@ def test_two_bands_are_the_best_of_all(objective):
   assert found.coefficients[1] == pytest.approx(-best.x, abs=1e-3)
   assert loss(found, objective) <= best.fun * (1 + 1e-7)
   assert banded_inverse.decayed(SCHEMA, objective=objective).decay == -found.coefficients[1]
-  one = participation.MinSep(num_rounds=1, min_sep=1, max_participations=1)
+  one = schemas.MinSep(num_rounds=1, min_sep=1, max_participations=1)
   assert banded_inverse.decayed(one, objective=objective).decay == 0.0
 
 

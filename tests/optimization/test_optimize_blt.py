@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl import catalogue, participation, workloads
+from fl_dpftrl import workloads
 from fl_dpftrl.families import blt as blt_lib
 from fl_dpftrl.optimization import blt, blt_loss, blt_search, many_starts
+from fl_dpftrl.participation import schemas as participation
+from fl_dpftrl.strategies import files
 
 MAIN = participation.MinSep(num_rounds=2052, min_sep=342, max_participations=6)
 
@@ -19,7 +21,7 @@ optimized = functools.cache(blt.optimize)  # Once for each setting that several 
 
 
 def loss(strategy, schema, objective, workload=workloads.Workload()):
-  file = catalogue.describe(strategy, schema=schema, workload=workload)
+  file = files.describe(strategy, schema=schema, workload=workload)
   return file.figures[f'{objective}_loss']
 
 
@@ -96,7 +98,7 @@ def test_short_runs_are_no_worse_than_independent_noise(
     num_rounds=num_rounds, min_sep=min_sep, max_participations=max_participations
   )
   strategy = blt.optimize(schema, objective=objective, num_buffers=num_buffers)
-  independent = loss(catalogue.load_strategy('identity'), schema, objective)
+  independent = loss(files.load_strategy('identity'), schema, objective)
   assert loss(strategy, schema, objective) <= independent * (1 + 1e-6)
 
 

@@ -3,15 +3,17 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl import catalogue, participation, sensitivity, workloads
+from fl_dpftrl import sensitivity, workloads
 from fl_dpftrl.families import banded_toeplitz as strategies
 from fl_dpftrl.optimization import toeplitz
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.strategies import files
 
-MAIN = participation.MinSep(num_rounds=2052, min_sep=342, max_participations=6)
+MAIN = schemas.MinSep(num_rounds=2052, min_sep=342, max_participations=6)
 
 
 def loss(strategy, schema, objective, workload=workloads.Workload()):
-  file = catalogue.describe(strategy, schema=schema, workload=workload)
+  file = files.describe(strategy, schema=schema, workload=workload)
   return file.figures[f'{objective}_loss']
 
 
@@ -32,7 +34,7 @@ KNOWN = [
 @pytest.mark.slow
 @pytest.mark.parametrize('n, b, k, num_bands, objective, known', KNOWN)
 def test_reaches_what_is_known(n, b, k, num_bands, objective, known):
-  schema = participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)
+  schema = schemas.MinSep(num_rounds=n, min_sep=b, max_participations=k)
   strategy = toeplitz.optimize(schema, objective=objective, num_bands=num_bands)
   assert strategy.num_bands == num_bands
   assert sensitivity.sensitivity(strategy, schema).kind == 'exact'
@@ -41,12 +43,12 @@ def test_reaches_what_is_known(n, b, k, num_bands, objective, known):
 
 def test_columns_are_normalised_where_that_is_worth_it():
   assert toeplitz.optimize(MAIN, objective='rms').normalized_rounds == 2052
-  long = participation.MinSep(num_rounds=16384, max_participations=1)
+  long = schemas.MinSep(num_rounds=16384, max_participations=1)
   assert toeplitz.optimize(long, objective='rms', num_bands=16).normalized_rounds is None
 
 
 def test_normalised_coefficients_are_at_a_minimum():
-  schema = participation.MinSep(num_rounds=60, min_sep=12)
+  schema = schemas.MinSep(num_rounds=60, min_sep=12)
   best = toeplitz.optimize(schema, objective='rms')
   assert best.normalized_rounds == 60
   generator = np.random.default_rng(0)
@@ -59,7 +61,7 @@ def test_normalised_coefficients_are_at_a_minimum():
 
 @pytest.mark.parametrize('b, k', [(12, None), (5, 3)])
 def test_any_start_of_the_search_is_undercut(b, k):
-  schema = participation.MinSep(num_rounds=60, min_sep=b, max_participations=k)
+  schema = schemas.MinSep(num_rounds=60, min_sep=b, max_participations=k)
   for objective in ('rms', 'max'):
     best = loss(toeplitz.optimize(schema, objective=objective), schema, objective)
     for other in (toeplitz.one_parameter, toeplitz.square_root):
@@ -75,11 +77,11 @@ def test_any_start_of_the_search_is_undercut(b, k):
 def test_short_runs_are_no_worse_than_independent_noise(
   num_rounds, min_sep, max_participations, objective
 ):
-  schema = participation.MinSep(
+  schema = schemas.MinSep(
     num_rounds=num_rounds, min_sep=min_sep, max_participations=max_participations
   )
-  independent = loss(catalogue.load_strategy('identity'), schema, objective)
-  for cls in (participation.MinSep, participation.FixedSeparation):
+  independent = loss(files.load_strategy('identity'), schema, objective)
+  for cls in (schemas.MinSep, schemas.FixedSeparation):
     schema = cls(num_rounds=num_rounds, min_sep=min_sep, max_participations=max_participations)
     strategy = toeplitz.optimize(schema, objective=objective)
     assert loss(strategy, schema, objective) <= independent * (1 + 1e-9)
@@ -89,11 +91,11 @@ def test_short_runs_are_no_worse_than_independent_noise(
   'schema, expected',
   [
     (MAIN, (342,)),
-    (participation.MinSep(num_rounds=5000, min_sep=2000), (1024,)),
-    (participation.MinSep(num_rounds=50, max_participations=1), (50,)),
-    (participation.MinSep(num_rounds=50), (1,)),
-    (participation.MinSep(num_rounds=900, max_participations=3), (1, 900)),
-    (participation.MinSep(num_rounds=9000, min_sep=2000, max_participations=2), (1024, 4096)),
+    (schemas.MinSep(num_rounds=5000, min_sep=2000), (1024,)),
+    (schemas.MinSep(num_rounds=50, max_participations=1), (50,)),
+    (schemas.MinSep(num_rounds=50), (1,)),
+    (schemas.MinSep(num_rounds=900, max_participations=3), (1, 900)),
+    (schemas.MinSep(num_rounds=9000, min_sep=2000, max_participations=2), (1024, 4096)),
   ],
 )
 def test_numbers_of_bands_worth_trying(schema, expected):
@@ -114,7 +116,7 @@ SPARSE = [
 @pytest.mark.slow
 @pytest.mark.parametrize('n, b, k, objective, num_bands, known', SPARSE)
 def test_takes_many_bands_where_they_are_worth_it(n, b, k, objective, num_bands, known):
-  schema = participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)
+  schema = schemas.MinSep(num_rounds=n, min_sep=b, max_participations=k)
   strategy = toeplitz.optimize(schema, objective=objective)
   assert strategy.num_bands == pytest.approx(num_bands, abs=20)
   assert strategy.coefficients[-1] > 0.0
@@ -127,7 +129,7 @@ def test_takes_many_bands_where_they_are_worth_it(n, b, k, objective, num_bands,
 )
 @pytest.mark.parametrize('objective', ['rms', 'max'])
 def test_another_workload_asks_for_another_strategy(workload, objective):
-  schema = participation.MinSep(num_rounds=300, min_sep=50, max_participations=6)
+  schema = schemas.MinSep(num_rounds=300, min_sep=50, max_participations=6)
   for_prefix = toeplitz.optimize(schema, objective=objective)
   for_workload = toeplitz.optimize(schema, objective=objective, workload=workload)
   assert loss(for_workload, schema, objective, workload) < 0.995 * loss(
@@ -144,7 +146,7 @@ def test_square_root():
 
 
 def test_one_parameter_is_near_the_best_where_runs_are_long():
-  schema = participation.MinSep(num_rounds=100_000, max_participations=1)
+  schema = schemas.MinSep(num_rounds=100_000, max_participations=1)
   for num_bands, objective in ((16, 'rms'), (64, 'max')):
     options = {'objective': objective, 'num_bands': num_bands}
     found = toeplitz.one_parameter(schema, **options)
@@ -163,7 +165,7 @@ def test_is_the_same_every_time():
 
 @pytest.mark.parametrize('num_bands', [20, 30])
 def test_tells_of_its_progress(num_bands):
-  schema = participation.MinSep(num_rounds=200, min_sep=20)
+  schema = schemas.MinSep(num_rounds=200, min_sep=20)
   told = []
   strategy = toeplitz.optimize(
     schema, objective='rms', num_bands=num_bands, progress=lambda *args: told.append(args)
@@ -182,7 +184,7 @@ def test_refuses_other_arguments(find):
 
 
 def test_refuses_more_rounds_than_a_way_exists_for():
-  schema = participation.MinSep(num_rounds=100_000, min_sep=9)
+  schema = schemas.MinSep(num_rounds=100_000, min_sep=9)
   with pytest.raises(ValueError, match='num_bands'):
     toeplitz.square_root(schema, objective='rms')
   with pytest.raises(ValueError, match='num_rounds=100000'):

@@ -5,8 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fl_dpftrl import participation, workloads
+from fl_dpftrl import workloads
 from fl_dpftrl.optimization import toeplitz, toeplitz_range
+from fl_dpftrl.participation import schemas as participation
 
 
 def schemas(num_rounds, min_seps):

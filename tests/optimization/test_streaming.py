@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fl_dpftrl import error, participation, sensitivity, workloads
+from fl_dpftrl import error, sensitivity, workloads
 from fl_dpftrl.families import banded
 from fl_dpftrl.optimization import banded as banded_optimization
 from fl_dpftrl.optimization import streaming
+from fl_dpftrl.participation import schemas
 
 
 def coefficients(n, num_bands):
@@ -71,7 +72,7 @@ def test_gradient():
 @pytest.mark.slow
 def test_a_banded_strategy_for_a_workload_of_ones_own():
   n, num_bands = 40, 5
-  schema = participation.MinSep(num_rounds=n, min_sep=8)
+  schema = schemas.MinSep(num_rounds=n, min_sep=8)
   operator, matrix = moving_average(0.9)
   inside = np.arange(n)[:, None] >= np.arange(num_bands)
   lag = np.arange(num_bands)

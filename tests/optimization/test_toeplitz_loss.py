@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl import error, participation, sensitivity, workloads
+from fl_dpftrl import error, sensitivity, workloads
 from fl_dpftrl.families import banded_toeplitz
 from fl_dpftrl.optimization import toeplitz_loss
+from fl_dpftrl.participation import schemas
 
 WORKLOADS = {
   'prefix': workloads.Workload(),
@@ -67,7 +68,7 @@ def test_the_limit_stands_for_the_tail(beta, objective):
 
 @pytest.mark.parametrize('n, b, k', [(20, 3, None), (40, 9, 3), (9, 9, 1)])
 def test_sensitivity(n, b, k):
-  schema = participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)
+  schema = schemas.MinSep(num_rounds=n, min_sep=b, max_participations=k)
   coefficients = np.sort(np.random.default_rng(0).uniform(size=8))[::-1]
   found = check_gradient(toeplitz_loss.sensitivity(schema), coefficients)
   assert found == pytest.approx(

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl import catalogue, participation, workloads
+from fl_dpftrl import workloads
 from fl_dpftrl.families import banded_toeplitz as strategies
 from fl_dpftrl.optimization import blt, toeplitz, toeplitz_range
+from fl_dpftrl.participation import schemas as participation
+from fl_dpftrl.strategies import files
 
 
 def schemas(num_rounds, low, high, k, points):
@@ -18,7 +20,7 @@ def schemas(num_rounds, low, high, k, points):
 def losses(strategy, over, objective='rms', workload=workloads.Workload()):
   return np.array(
     [
-      catalogue.describe(strategy, schema=s, workload=workload).figures[f'{objective}_loss']
+      files.describe(strategy, schema=s, workload=workload).figures[f'{objective}_loss']
       for s in over
     ]
   )
@@ -62,7 +64,7 @@ def test_its_sensitivity_is_exact_everywhere():
   strategy = toeplitz_range.optimize_range(SMALL, objective='rms', over='regret')
   assert 30 < strategy.num_bands <= 120
   for schema in SMALL:
-    file = catalogue.describe(strategy, schema=schema)
+    file = files.describe(strategy, schema=schema)
     assert file.sensitivity.kind == 'exact'
 
 

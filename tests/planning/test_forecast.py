@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fl_dpftrl import participation
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.planning import forecast as lib
 from fl_dpftrl.planning import simulating
 from fl_dpftrl.simulation import availability, cohorts, population, server
@@ -68,7 +68,7 @@ def test_outcomes_are_what_the_log_says():
   ):
     run = simulate(seed=seed, report_goal=goal)
     rounds, devices, days = log(run, seen.num_rounds)
-    assert seen.schema == participation.schema_of(rounds, devices, seen.num_rounds)
+    assert seen.schema == schemas.schema_of(rounds, devices, seen.num_rounds)
     assert (seen.days, seen.report_goal, seen.seed) == (days, goal, seed)
   assert [o.num_rounds for o in found.nearby.outcomes] == [120, 60, 200]
   assert not found.nearby.stalled and found.nearby.scale == 1
@@ -150,12 +150,12 @@ def test_neighbours_are_set_right_towards_less_privacy():
 
 def test_margin_is_as_wide_as_what_was_seen():
   found = given([outcome(20, 4), outcome(23, 6), outcome(21, 5)])
-  assert found.planned == participation.MinSep(num_rounds=100, min_sep=14, max_participations=8)
+  assert found.planned == schemas.MinSep(num_rounds=100, min_sep=14, max_participations=8)
   assert (found.margin.min_sep, found.margin.max_participations) == (6, 2)
   few = given([outcome(50, 2), outcome(40, 3)])
   assert few.planned.max_participations == 4  # five do fit, with b = 20
   assert given([outcome(50, 2), outcome(49, 2)]).planned == (
-    participation.MinSep(num_rounds=100, min_sep=47, max_participations=3)
+    schemas.MinSep(num_rounds=100, min_sep=47, max_participations=3)
   )
   assert found.expected['min_sep'] == pytest.approx(64 / 3)
   assert found.range['max_participations'] == (4, 6)

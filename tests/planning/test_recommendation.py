@@ -4,13 +4,14 @@ import dataclasses
 
 import pytest
 
-from fl_dpftrl import catalogue, participation
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.comparison import candidates as compared
+from fl_dpftrl.participation import schemas as participation
 from fl_dpftrl.planning import candidates, planner, simulating
 from fl_dpftrl.planning import forecast as forecast_lib
 from fl_dpftrl.planning import recommendation as lib
 from fl_dpftrl.simulation import scenario
+from fl_dpftrl.strategies import files
 
 PLANNED = participation.MinSep(num_rounds=60, min_sep=9, max_participations=4)
 SCHEMAS = (
@@ -51,7 +52,7 @@ def test_candidates_are_what_the_catalogue_says(found):
   assert [candidate.label for candidate in found] == NAMES
   for candidate in found:
     for schema in SCHEMAS:
-      file = catalogue.describe(candidate.strategy, schema=schema)
+      file = files.describe(candidate.strategy, schema=schema)
       assert candidate.loss(schema) == file.figures['max_loss']
       assert candidate.error(schema) == file.figures['max_error']
   named = by_label(found)
@@ -187,7 +188,7 @@ def test_settings_have_the_same_noise_in_the_mean(found):
     setting = settings[outcome_.report_goal, outcome_.num_rounds]
     assert setting.schema == forecast.planned_like(outcome_)
     strategy = best.candidate.origin.find(setting.schema, objective='max')
-    file = catalogue.describe(strategy, schema=setting.schema)
+    file = files.describe(strategy, schema=setting.schema)
     noise = setting.noise_multiplier * file.error.max
     assert noise == pytest.approx(share * best.noise_in_model)
     assert (

@@ -14,7 +14,7 @@ from fl_dpftrl.families import banded, blt, identity
 from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import schema
-from fl_dpftrl.replaying import publication, replay, runs, runs_file, sensitivities, tally
+from fl_dpftrl.replaying import publication, replay, runs, sensitivities, tally
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
 
@@ -243,7 +243,7 @@ def test_runs_are_read_from_a_file(folder):
     'declared_max_participations': 2,
   }
   path.write_text(json.dumps({'runs': [ENTRY, second]}))
-  first, second = runs_file.read(path)
+  first, second = runs.read(path)
   assert first.noise.multiplier == 2.0 and first.declared_schema is None
   assert second.noise.changes == ((2, 4.0),)
   assert second.noise.restarts == (1,)
@@ -273,7 +273,7 @@ def test_refuses_a_file_of_runs(folder, content, message):
   path = folder / 'runs.json'
   path.write_text(content if isinstance(content, str) else json.dumps(content))
   with pytest.raises(ValueError, match=message) as raised:
-    runs_file.read(path)
+    runs.read(path)
   assert str(raised.value).startswith(str(path))
 
 

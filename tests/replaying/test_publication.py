@@ -10,7 +10,6 @@ import shlex
 import pyarrow as pa
 import pytest
 
-from fl_dpftrl import digests
 from fl_dpftrl.commands import main
 from fl_dpftrl.families import identity
 from fl_dpftrl.logs import log as log_lib
@@ -18,6 +17,7 @@ from fl_dpftrl.logs import schema
 from fl_dpftrl.replaying import publication, replay, runs
 from fl_dpftrl.replaying import statement as statement_lib
 from fl_dpftrl.reports import privacy
+from fl_dpftrl.strategies import document
 
 MARK = 'MARKED'
 SALT = bytes(range(16))
@@ -62,7 +62,7 @@ def published(path, tmp_path, *flags):
 
 def without_commitment(text):
   found = set(re.findall(r'\b[0-9a-f]{64}\b', text))
-  found -= {digests.strategy_digest(identity.Identity())}
+  found -= {document.strategy_digest(identity.Identity())}
   assert len(found) == 1
   return text.replace(found.pop(), 'COMMITMENT')
 

@@ -8,14 +8,16 @@ import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl import digests, participation, sensitivity
+from fl_dpftrl import sensitivity
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.commands import replay_text
 from fl_dpftrl.families import banded, blt, identity
 from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import noise_record, schema
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import replay, runs
+from fl_dpftrl.strategies import document
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
 
@@ -104,7 +106,7 @@ def test_figures_by_hand():
 
 def test_worst_case_is_the_account_of_the_observed_schema():
   result = replayed(LOG, BLT, noise_multiplier=3.0, deltas=1e-6)
-  schema = participation.MinSep(num_rounds=12, min_sep=4, max_participations=3)
+  schema = schemas.MinSep(num_rounds=12, min_sep=4, max_participations=3)
   account = gaussian.account(BLT, schema, noise_multiplier=3.0, delta=1e-6)
   assert result.worst_case.to_json() == {
     'sensitivity': account.sensitivity,
@@ -142,9 +144,7 @@ def test_several_deltas_give_a_curve():
   [(4, 3, True), (1, None, True), (5, 3, False), (4, 2, False), (6, 1, False)],
 )
 def test_declared(min_sep, max_participations, holds):
-  declared = participation.MinSep(
-    num_rounds=12, min_sep=min_sep, max_participations=max_participations
-  )
+  declared = schemas.MinSep(num_rounds=12, min_sep=min_sep, max_participations=max_participations)
   result = replayed(LOG, BLT, noise_multiplier=3.0, deltas=1e-6, declared=declared)
   assert result.declared.holds is holds
   assert result.declared.min_sep == min_sep
@@ -159,23 +159,17 @@ def test_declared(min_sep, max_participations, holds):
 
 def test_a_declared_separation_that_nothing_tested_holds():
   once = happened([(0, 'a'), (1, 'b')], 3)
-  declared = participation.MinSep(num_rounds=3, min_sep=400)
+  declared = schemas.MinSep(num_rounds=3, min_sep=400)
   result = replayed(once, BLT, noise_multiplier=3.0, deltas=1e-6, declared=declared)
   assert result.declared.holds is True
 
 
 def test_declared_is_of_the_same_rounds():
   with pytest.raises(ValueError, match='declared is for 13 rounds'):
-    replayed(
-      LOG, BLT, noise_multiplier=3.0, deltas=1e-6, declared=participation.MinSep(num_rounds=13)
-    )
+    replayed(LOG, BLT, noise_multiplier=3.0, deltas=1e-6, declared=schemas.MinSep(num_rounds=13))
   with pytest.raises(ValueError, match='FixedSeparation'):
     replayed(
-      LOG,
-      BLT,
-      noise_multiplier=3.0,
-      deltas=1e-6,
-      declared=participation.FixedSeparation(num_rounds=12),
+      LOG, BLT, noise_multiplier=3.0, deltas=1e-6, declared=schemas.FixedSeparation(num_rounds=12)
     )
 
 
@@ -235,7 +229,7 @@ def test_refuses_a_strategy_of_fewer_rounds():
 
 def test_digest_is_of_the_parameters():
   found = {
-    digests.strategy_digest(s)
+    document.strategy_digest(s)
     for s in (
       identity.Identity(),
       tree.TreeOnline(),
@@ -247,7 +241,7 @@ def test_digest_is_of_the_parameters():
   }
   assert len(found) == 6
   again = blt.BLT(np.array([0.99, 0.7]), (0.1, 0.3))
-  assert digests.strategy_digest(again) == digests.strategy_digest(BLT)
+  assert document.strategy_digest(again) == document.strategy_digest(BLT)
 
 
 def test_a_log_of_another_run_guarantees_nothing(tmp_path):

@@ -2,12 +2,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fl_dpftrl import catalogue
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.replaying import embedded, runs, tally
 from fl_dpftrl.replaying import exposure as exposure_lib
+from fl_dpftrl.strategies import files
 
-BLT = catalogue.load_strategy('blt-b100')
+BLT = files.load_strategy('blt-b100')
 NOISE = runs.Noise(num_rounds=100, strategy=BLT, multiplier=1.0)
 
 

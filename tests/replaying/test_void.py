@@ -10,7 +10,7 @@ import pytest
 import fl_dpftrl as dpftrl
 from fl_dpftrl.logs import layout, noise_record, schema_record, shards
 from fl_dpftrl.logs import log as log_lib
-from fl_dpftrl.replaying import replay, runs, runs_file
+from fl_dpftrl.replaying import replay, runs
 from fl_dpftrl.replaying import void as void_lib
 from tests.commands import lines
 
@@ -180,10 +180,10 @@ def test_a_runs_file_that_contradicts_one_of_its_logs_is_void(guarded):
   entry = {'log': 'log.parquet', 'strategy': 'blt.json'}
   path = guarded / 'runs.json'
   path.write_text(json.dumps({'runs': [entry, entry | {'restarts': [3]}]}))
-  reason = replay.replay(runs_file.read(path), deltas=1e-6).void_reason
+  reason = replay.replay(runs.read(path), deltas=1e-6).void_reason
   assert reason.startswith('run 2: ') and 'never restarted' in reason
   path.write_text(json.dumps({'runs': [entry, entry | {'changes': [[3, 9.0]]}]}))
-  assert 'never changed' in replay.replay(runs_file.read(path), deltas=1e-6).void_reason
+  assert 'never changed' in replay.replay(runs.read(path), deltas=1e-6).void_reason
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl.reports import figures
+from fl_dpftrl.drawing import bars as figures
 
 FLOOR = 0.1 * 165.6  # least height of the axes' ends, in the units of the drawing
 few = hypothesis.settings(deadline=None, max_examples=8)

@@ -9,12 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fl_dpftrl import auditing, digests, participation
+from fl_dpftrl import auditing
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.families import blt
 from fl_dpftrl.logs import log as log_lib
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import publication, replay, runs
 from fl_dpftrl.reports import privacy
+from fl_dpftrl.strategies import document
 from tests import pages
 
 BLT = blt.BLT([0.99, 0.7], [0.1, 0.3])
@@ -93,7 +95,7 @@ def statement(log=LOG, min_sep=3, noise_multiplier=3.0, deltas=1e-6, **kwargs):
     log,
     BLT,
     noise_multiplier=noise_multiplier,
-    declared_schema=participation.MinSep(num_rounds=log.num_rounds, min_sep=min_sep),
+    declared_schema=schemas.MinSep(num_rounds=log.num_rounds, min_sep=min_sep),
   )
   return filed(replay.replay(run, deltas=deltas, **kwargs), FILE)
 
@@ -173,7 +175,7 @@ def test_stands_alone():
     'not a cryptographic one',
     COMMAND,
     'ab' * 32,
-    digests.strategy_digest(BLT),
+    document.strategy_digest(BLT),
     "device 'a' in rounds 0 and 4",
     'every other Tuesday',
   ],
@@ -319,10 +321,7 @@ def test_confidential_is_said_first():
 @pytest.mark.parametrize('group_size', [1, 2])
 def test_publication_tells_nothing_of_single_devices(several, group_size):
   run = runs.Run.of(
-    CROWD,
-    BLT,
-    noise_multiplier=3.0,
-    declared_schema=participation.MinSep(num_rounds=97, min_sep=30),
+    CROWD, BLT, noise_multiplier=3.0, declared_schema=schemas.MinSep(num_rounds=97, min_sep=30)
   )
   whole = replay.replay(
     [run, run] if several else run, deltas=[1e-6, 1e-9], group_size=group_size, report_goal=50
@@ -529,12 +528,12 @@ def test_several_runs_side_by_side():
   assert "device 'a' in rounds 0 and 4" in page.text
   assert page.tags.count('svg') == 6
   assert json.loads(page.scripts['statement']) == stated.to_json()
-  assert page.text.count(digests.strategy_digest(BLT)) == 2
+  assert page.text.count(document.strategy_digest(BLT)) == 2
 
 
 @pytest.mark.slow
 def test_several_runs_of_which_one_broke_its_word():
-  schema = lambda b: participation.MinSep(num_rounds=12, min_sep=b)
+  schema = lambda b: schemas.MinSep(num_rounds=12, min_sep=b)
   stated = replay.replay(
     [runs.Run.of(LOG, BLT, noise_multiplier=3.0, declared_schema=schema(b)) for b in (2, 5)],
     deltas=1e-6,
@@ -556,11 +555,7 @@ def test_published_runs_have_no_counts():
 
 def audit(lower_bound=0.5):
   which = auditing.Canaries(
-    num_canaries=30,
-    schema=participation.MinSep(num_rounds=12, min_sep=4),
-    size=64,
-    clip_norm=1.0,
-    seed=0,
+    num_canaries=30, schema=schemas.MinSep(num_rounds=12, min_sep=4), size=64, clip_norm=1.0, seed=0
   )
   noise = np.random.default_rng(0).standard_normal([12, 60])
   noise[:, :30] += which.patterns().T

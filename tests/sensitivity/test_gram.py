@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl import participation, sensitivity
+from fl_dpftrl import sensitivity
 from fl_dpftrl.families import banded
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import search
 from tests import drawn, oracle
 
@@ -48,7 +49,7 @@ def check_bound(strategy, matrix, schema):
 
 @hypothesis.given(st.data())
 def test_fixed_separation_is_exact_without_negative_entries(data):
-  schema = data.draw(drawn.schemas(participation.FixedSeparation))
+  schema = data.draw(drawn.schemas(schemas.FixedSeparation))
   matrix = data.draw(drawn.matrices(schema.num_rounds, schema.num_rounds))
   hypothesis.assume(matrix.any())
   result = sensitivity.sensitivity(oracle.AnyMatrix(matrix), schema)
@@ -88,7 +89,7 @@ def test_neither_zeros_and_ones_nor_signs_are_enough(cls):
 
 
 def test_two_participations_are_exact_also_where_entries_are_negative():
-  schema = participation.MinSep(num_rounds=3, max_participations=2)
+  schema = schemas.MinSep(num_rounds=3, max_participations=2)
   result = sensitivity.gram_sensitivity(NEGATIVE, schema)
   assert result == (pytest.approx(math.sqrt(3.0)), 'exact')
 
@@ -104,13 +105,13 @@ def test_refuses_more_rounds_than_the_strategy_has(cls):
 @pytest.mark.parametrize('gram', [np.eye(3), np.ones(4), np.full((4, 4), np.nan)])
 def test_refuses_other_grams(gram):
   with pytest.raises(ValueError, match='gram'):
-    sensitivity.gram_sensitivity(gram, participation.MinSep(num_rounds=4))
+    sensitivity.gram_sensitivity(gram, schemas.MinSep(num_rounds=4))
 
 
 def test_fixed_separation_may_start_late():
   """The heavy columns lie beyond the first min_sep rounds."""
   gram = np.diag([1.0, 1.0, 1.0, 1.0, 9.0, 9.0])
-  schema = participation.FixedSeparation(num_rounds=6, max_participations=2)
+  schema = schemas.FixedSeparation(num_rounds=6, max_participations=2)
   assert sensitivity.gram_sensitivity(gram, schema).value == math.sqrt(18.0)
 
 
@@ -123,7 +124,7 @@ def test_the_root_is_taken_once(no_search):
   """Rooting the inner maxima as well would give √27 rather than 9."""
   del no_search
   ones = oracle.AnyMatrix(np.ones((1, 9)))
-  result = sensitivity.sensitivity(ones, participation.MinSep(num_rounds=9))
+  result = sensitivity.sensitivity(ones, schemas.MinSep(num_rounds=9))
   assert result == (pytest.approx(9.0), 'upper_bound')
 
 
@@ -140,7 +141,7 @@ def test_the_bound_by_rows_is_one(no_search, data):
 @pytest.mark.parametrize('power', [1, 4])
 @pytest.mark.parametrize('n, b, k', [(15, 1, 4), (20, 3, 6), (24, 4, 5)])
 def test_a_search_that_ends_is_exact(power, n, b, k):
-  schema = participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)
+  schema = schemas.MinSep(num_rounds=n, min_sep=b, max_participations=k)
   matrix = np.random.default_rng(n).uniform(size=(n, n)) ** power
   found, exact = search.worst_square(matrix.T @ matrix, b, k)
   assert exact
@@ -151,7 +152,7 @@ def test_a_search_that_ends_is_exact(power, n, b, k):
 def test_a_search_that_is_cut_short_is_a_bound(monkeypatch, visits):
   generator = np.random.default_rng(1)
   matrix = np.tril(generator.uniform(size=(18, 18))) ** 8
-  schema = participation.MinSep(num_rounds=18, min_sep=2)
+  schema = schemas.MinSep(num_rounds=18, min_sep=2)
   whole = search.worst_square(matrix.T @ matrix, 2, 9)
   monkeypatch.setattr(search, '_MOST_VISITS', visits)
   cut, _ = search.worst_square(matrix.T @ matrix, 2, 9)
@@ -165,7 +166,7 @@ def test_tighter_than_the_bound_by_rows():
   c = np.cumprod(np.concatenate([[1.0], 1.0 - 0.5 / np.arange(1, 256)]))
   matrix = np.tril(c[np.abs(np.subtract.outer(np.arange(256), np.arange(256)))])
   matrix /= np.linalg.norm(matrix, axis=0)
-  schema = participation.MinSep(num_rounds=256, min_sep=40, max_participations=3)
+  schema = schemas.MinSep(num_rounds=256, min_sep=40, max_participations=3)
   result = sensitivity.gram_sensitivity(matrix.T @ matrix, schema)
   assert result == (pytest.approx(2.2250828, abs=1e-6), 'exact')
 
@@ -175,7 +176,7 @@ def test_signed_entries_of_longer_runs_are_bounded(n, b, k):
   generator = np.random.default_rng(n)
   matrix = np.tril(generator.normal(size=(n, n))) + 2.0 * np.eye(n)
   gram = matrix.T @ matrix
-  schema = participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)
+  schema = schemas.MinSep(num_rounds=n, min_sep=b, max_participations=k)
   value, _ = sensitivity.gram_sensitivity(gram, schema)
   for _ in range(20):
     size = schema.participations

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl import participation, sensitivity
+from fl_dpftrl import sensitivity
 from fl_dpftrl.families import tree_online
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import nested
 
 
 def min_sep(n, b, k=None):
-  return participation.MinSep(num_rounds=n, min_sep=b, max_participations=k)
+  return schemas.MinSep(num_rounds=n, min_sep=b, max_participations=k)
 
 
 def rows(block: nested.Block) -> np.ndarray:

@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from fl_dpftrl import participation
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.sensitivity import patterns as pattern_sums
 from tests import drawn, oracle
 
 
 @hypothesis.given(st.data())
 def test_max_min_sep_sum_is_the_maximum(data):
-  schema = data.draw(drawn.schemas(participation.MinSep))
+  schema = data.draw(drawn.schemas(schemas.MinSep))
   values = data.draw(drawn.matrices(3, schema.num_rounds))
   found = pattern_sums.max_min_sep_sum(values, schema.min_sep, schema.max_participations)
   expected = [max(row[list(p)].sum() for p in oracle.patterns(schema)) for row in values]

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fl_dpftrl import participation
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.simulation import attendance, server, turnouts
 
 
@@ -9,7 +9,7 @@ def attended(*rounds):
   """Totals of rounds of an hour each, one after the other."""
   totals = attendance.Attendance()
   for t, ids in enumerate(rounds):
-    totals.add(participation.Cohort(t, np.array(ids), 3600 * t, 3600 * (t + 1)))
+    totals.add(schemas.Cohort(t, np.array(ids), 3600 * t, 3600 * (t + 1)))
   return totals
 
 

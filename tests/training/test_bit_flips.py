@@ -6,8 +6,8 @@ import random
 import numpy as np
 import pytest
 
-from fl_dpftrl import sealed
 from fl_dpftrl.families import blt
+from fl_dpftrl.files import durable
 from fl_dpftrl.noise import ahead, rows, snapshots
 from fl_dpftrl.training import checkpoints
 
@@ -80,6 +80,6 @@ def test_the_lists_of_snapshots(tmp_path):
     for flipped in flips(content, 300):
       path.write_bytes(flipped)
       with pytest.raises(ValueError, match=path.name):
-        sealed.read(path)
+        durable.read(path)
     path.write_bytes(next(flips(content, 1)))
   assert made(9, tmp_path) == expected

@@ -8,21 +8,18 @@ import pytest
 import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl import participation, runtime
+from fl_dpftrl import runtime
 from fl_dpftrl.aggregators import canaries as channels
 from fl_dpftrl.auditing import canaries as canaries_lib
 from fl_dpftrl.logs import canaries as ids
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.training import canaries, checkpoints
 from fl_dpftrl.training import process as process_lib
 
 pytestmark = pytest.mark.tff
 
 CANARIES = canaries_lib.Canaries(
-  num_canaries=8,
-  schema=participation.MinSep(num_rounds=12, min_sep=4),
-  size=50,
-  clip_norm=1.0,
-  seed=0,
+  num_canaries=8, schema=schemas.MinSep(num_rounds=12, min_sep=4), size=50, clip_norm=1.0, seed=0
 )
 AGGREGATOR = dpftrl.CorrelatedNoiseFactory(
   dpftrl.Identity(), noise_multiplier=1.0, clip_norm=1.0, report_goal=5
@@ -55,7 +52,7 @@ def test_the_scores_of_a_round_are_among_its_measurements():
 
 def test_canaries_must_fit_the_run():
   factory = channels.CanaryFactory.of(AGGREGATOR, channels.Channel(CANARIES))
-  timers = lambda b: participation.MinSep(num_rounds=12, min_sep=b)
+  timers = lambda b: schemas.MinSep(num_rounds=12, min_sep=b)
   assert canaries.of_aggregator(AGGREGATOR, 12, None) is None
   for declared in (None, timers(1), timers(4)):
     assert canaries.of_aggregator(factory, 12, declared) is CANARIES
@@ -71,9 +68,7 @@ def test_canaries_must_fit_the_run():
 
 
 def test_canaries_take_places_of_the_cohort():
-  given = [
-    participation.Cohort(t, np.array([f'd{t}{i}' for i in range(6)]), 0.0, 1.0) for t in range(12)
-  ]
+  given = [schemas.Cohort(t, np.array([f'd{t}{i}' for i in range(6)]), 0.0, 1.0) for t in range(12)]
   left_out = set()
   for before, cohort in zip(given, canaries.join(CANARIES, iter(given)), strict=True):
     own = [d for d in cohort.device_ids if ids.is_canary(d)]

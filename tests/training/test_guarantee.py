@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl import participation
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.families import tree_online
 from fl_dpftrl.logs import shards
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.training import guarantee
 
 pytestmark = pytest.mark.tff
 
-SCHEMA = participation.MinSep(num_rounds=40, min_sep=4)
+SCHEMA = schemas.MinSep(num_rounds=40, min_sep=4)
 AGGREGATOR = dpftrl.CorrelatedNoiseFactory(
   tree_online.TreeOnline(), noise_multiplier=2.0, clip_norm=1.0, report_goal=5
 )
@@ -25,11 +25,11 @@ def test_devices_that_forget_never_pass_the_budget():
   n = guarantee.allowed_rounds(tree, 2.0, SCHEMA, delta=1e-6, max_epsilon=8.0)
   assert 1 < n < 40
   every = np.array(['a', 'b', 'c'])  # All of them, in each round, as if no timer worked.
-  given = [participation.Cohort(t, every, t, t) for t in range(n)]
+  given = [schemas.Cohort(t, every, t, t) for t in range(n)]
   seen = list(guarantee.admitted(iter(given), SCHEMA))
   rounds = np.array([c.round for c in seen for _ in c.device_ids])
   ids = np.concatenate([c.device_ids for c in seen])
-  happened = participation.schema_of(rounds, ids, n)
+  happened = schemas.schema_of(rounds, ids, n)
   assert happened.min_sep == 4
   assert gaussian.account(tree, happened, noise_multiplier=2.0, delta=1e-6).epsilon <= 8.0
   assert guarantee.account(AGGREGATOR, happened, delta=1e-6).epsilon <= 8.0

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from fl_dpftrl import files, participation
+from fl_dpftrl.files import durable
 from fl_dpftrl.logs import schema as log_schema
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.simulation import cohorts, population, server
 from fl_dpftrl.training import checkpoints, loop
 
@@ -281,7 +282,7 @@ def test_burnt_rounds_count_in_what_the_log_says(tmp_path):
   run(tmp_path)
   writer = loop.writer_lib.LogWriter(tmp_path / loop.LOG_NAME)
   rows = writer.rows()
-  schema = participation.schema_of(rows.rounds, rows.device_ids, writer.num_rounds)
+  schema = schemas.schema_of(rows.rounds, rows.device_ids, writer.num_rounds)
   assert schema.num_rounds == NUM_ROUNDS
   assert (rows.rounds == 3).sum() == 3
 
@@ -305,11 +306,11 @@ def test_two_processes_cannot_train_the_same_run(tmp_path):
 
 
 def test_what_a_killed_process_was_writing_goes(tmp_path):
-  (tmp_path / f'{files.TEMPORARY_PREFIX}bundle').mkdir()
-  (tmp_path / f'{files.TEMPORARY_PREFIX}bundle' / 'log').write_bytes(b'half')
-  (tmp_path / f'{files.TEMPORARY_PREFIX}page').write_bytes(b'half')
+  (tmp_path / f'{durable.TEMPORARY_PREFIX}bundle').mkdir()
+  (tmp_path / f'{durable.TEMPORARY_PREFIX}bundle' / 'log').write_bytes(b'half')
+  (tmp_path / f'{durable.TEMPORARY_PREFIX}page').write_bytes(b'half')
   run(tmp_path)
-  assert not list(tmp_path.glob(f'{files.TEMPORARY_PREFIX}*'))
+  assert not list(tmp_path.glob(f'{durable.TEMPORARY_PREFIX}*'))
 
 
 def test_a_log_without_its_checkpoints_cannot_go_on(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl import schedules
+from fl_dpftrl import workloads
 from fl_dpftrl.aggregators import factory
 from fl_dpftrl.families import identity
 from fl_dpftrl.training import process as process_lib
@@ -72,7 +72,7 @@ def by_hand(momentum: float, rates: np.ndarray, clip_norm: float) -> np.ndarray:
 @pytest.mark.slow
 @pytest.mark.parametrize('momentum, clip_norm', [(0.95, 0.05), (0.0, 1e6)])
 def test_equals_the_steps_by_hand(momentum, clip_norm):
-  rates = schedules.warmup_cooldown(0.7, NUM_ROUNDS, warmup_fraction=0.4, cooldown_fraction=0.4)
+  rates = workloads.warmup_cooldown(0.7, NUM_ROUNDS, warmup_fraction=0.4, cooldown_fraction=0.4)
   process = process_lib.build_fed_avg(
     linear_model(),
     aggregator=factory.CorrelatedNoiseFactory(

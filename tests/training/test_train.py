@@ -12,7 +12,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl import participation, runtime
+from fl_dpftrl import runtime
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.training import loop
 from tests import leaks, pages
 from tests.runtime import small_processes
@@ -34,7 +35,7 @@ def check(folder, names):
   """Replays the run and reloads its model."""
   stated = json.loads((folder / 'privacy.json').read_text())
   opened = dpftrl.open_run(
-    folder / 'participation.parquet',
+    folder / 'schemas.parquet',
     folder / 'strategy.json',
     noise_multiplier=stated['noise_multiplier'],
   )
@@ -143,7 +144,7 @@ def test_a_failed_round_tells_no_secret_and_names_the_client(tmp_path, caplog):
 
   def train(num_rounds, *, bad_in_round=None):
     in_round = lambda t, name: bad if t == bad_in_round and name in names[1:3] else data[name]
-    cohorts = lambda: (participation.Cohort(t, np.array(names), t, t) for t in range(num_rounds))
+    cohorts = lambda: (schemas.Cohort(t, np.array(names), t, t) for t in range(num_rounds))
     names = sorted(data)
     arguments = dict(num_rounds=num_rounds, clients=names, client_data=in_round, rounds=cohorts)
     return dpftrl.train(process, aggregator, folder=tmp_path / 'run', **arguments)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from experiments.stackoverflow.datasets import dataset as dataset_lib
 from experiments.stackoverflow.datasets import docstrings, parts, synthetic
-from fl_dpftrl import messages
+from fl_dpftrl.text import messages
 
 if TYPE_CHECKING:
   from experiments.stackoverflow import configuration

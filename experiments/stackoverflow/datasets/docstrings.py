@@ -21,7 +21,8 @@ import numpy as np
 
 from experiments.stackoverflow.datasets import dataset
 from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
-from fl_dpftrl import files, messages
+from fl_dpftrl.files import durable
+from fl_dpftrl.text import messages
 
 LICENCE = (
   'Docstrings of the Python standard library and of installed packages; each'
@@ -191,7 +192,7 @@ def _write_cache(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
   buffer = io.BytesIO()
   np.savez_compressed(buffer, **arrays)
   path.parent.mkdir(parents=True, exist_ok=True)
-  files.write_durably(path, buffer.getvalue())
+  durable.write_durably(path, buffer.getvalue())
 
 
 def load(

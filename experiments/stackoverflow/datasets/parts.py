@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 
 from experiments.stackoverflow.datasets import dataset as dataset_lib
-from fl_dpftrl import messages
+from fl_dpftrl.text import messages
 
 _MOST = 100  # parts
 

@@ -15,7 +15,7 @@ import tensorflow_federated as tff
 
 from experiments.stackoverflow.datasets import dataset
 from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
-from fl_dpftrl import messages
+from fl_dpftrl.text import messages
 
 LICENCE = (
   'Stack Overflow questions and answers, under the Creative Commons'

@@ -22,7 +22,7 @@ from pyarrow import parquet as pa_parquet
 
 from experiments.stackoverflow.datasets import dataset, docstrings, tff_files
 from experiments.stackoverflow.datasets import vocabulary as vocabulary_lib
-from fl_dpftrl import messages
+from fl_dpftrl.text import messages
 
 LICENCE = (
   'Text of your own. The vocabulary is counted from the training clients without noise: the'

@@ -23,7 +23,7 @@ from typing import NoReturn
 
 from experiments.stackoverflow import machines as machines_lib
 from experiments.stackoverflow.study import command, runner
-from fl_dpftrl import messages
+from fl_dpftrl.text import messages
 
 _INTERRUPTED = 'study: interrupted; the same command goes on'
 

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 
 from experiments.stackoverflow import configuration
 from experiments.stackoverflow.study import schemas, study_file
-from fl_dpftrl import catalogue, participation, workloads
 from fl_dpftrl import error as error_lib
 from fl_dpftrl import sensitivity as sensitivity_lib
+from fl_dpftrl import workloads
 from fl_dpftrl.accounting import calibration
 from fl_dpftrl.comparison import candidates
+from fl_dpftrl.participation import schemas as participation
+from fl_dpftrl.strategies import files
 
 STRATEGIES_NAME = 'strategies'
 CELLS_NAME = 'cells'
@@ -164,7 +166,7 @@ def _noise(
     return None
   schema = schemas.schema(hparams, study.seeds)
   path = _strategy_file(chosen.mechanism, schema, folder / STRATEGIES_NAME, say)
-  strategy = catalogue.load_strategy(path)
+  strategy = files.load_strategy(path)
   sensitivity = sensitivity_lib.sensitivity(strategy, schema).value
   if chosen.noise_multiplier is not None:
     multiplier = chosen.noise_multiplier
@@ -218,7 +220,7 @@ def _strategy_file(
     strategy = candidate.find(
       schema, objective=mechanism.objective, workload=workloads.Workload(), progress=None
     )
-    catalogue.save_strategy(path, strategy, schema=schema, objective=mechanism.objective)
+    files.save_strategy(path, strategy, schema=schema, objective=mechanism.objective)
   return path
 
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from experiments.stackoverflow import machines as machines_lib
 from experiments.stackoverflow.study import cells as cells_lib
 from experiments.stackoverflow.study import estimate, rates, results, runner, study_file, table
-from fl_dpftrl import files, json_files, messages
+from fl_dpftrl.files import durable, json_files
+from fl_dpftrl.text import messages
 
 STUDY_NAME = 'study.json'
 LOCK_NAME = 'lock'
@@ -63,7 +64,7 @@ def run(
         return True
     noises = cells_lib.prepare(study, folder, say)
     text = json.dumps(dataclasses.asdict(study), indent=2, ensure_ascii=False) + '\n'
-    files.write_durably(folder / STUDY_NAME, text.encode())
+    durable.write_durably(folder / STUDY_NAME, text.encode())
     found = _train(study, noises, folder, jobs, machines, say)
     rows = results.rows(study, noises, found)
     write(study, rows, found, folder, image_kind=image_kind)
@@ -158,15 +159,15 @@ def write(
   from experiments.stackoverflow.study import page  # matplotlib is slow to load.
 
   results.write_csv(folder / 'results.csv', study, found)
-  files.write_durably(folder / 'table.txt', (table.text(rows) + '\n').encode())
-  files.write_durably(folder / 'table.md', table.markdown(study, rows).encode())
+  durable.write_durably(folder / 'table.txt', (table.text(rows) + '\n').encode())
+  durable.write_durably(folder / 'table.md', table.markdown(study, rows).encode())
   images = {}
   for name, figure in drawn(study, rows, found, folder).items():
     images[name] = figure('png')
     shown = images[name] if image_kind == 'png' else figure(image_kind)
-    files.write_durably(folder / f'{name}.{image_kind}', shown)
+    durable.write_durably(folder / f'{name}.{image_kind}', shown)
   text = page.study_page(study, rows, images=images, facts=facts(study, found))
-  files.write_durably(folder / 'study.html', text.encode())
+  durable.write_durably(folder / 'study.html', text.encode())
 
 
 def drawn(
@@ -185,7 +186,7 @@ def drawn(
     A function from a kind of image to its content, by name.
   """
   from experiments.stackoverflow.study import difference_figure, figures, noise_figure
-  from fl_dpftrl.comparison import style
+  from fl_dpftrl.drawing import style
 
   made = {
     'accuracy_by_epsilon': figures.accuracy_by_epsilon(study, rows),
@@ -237,7 +238,7 @@ def _check_folder(study: study_file.Study, folder: pathlib.Path) -> None:
   if not path.exists():
     own = {LOCK_NAME, cells_lib.STRATEGIES_NAME, cells_lib.CELLS_NAME, estimate.TIMING_NAME}
     if folder.exists() and any(
-      entry.name not in own and not entry.name.startswith(files.TEMPORARY_PREFIX)
+      entry.name not in own and not entry.name.startswith(durable.TEMPORARY_PREFIX)
       for entry in folder.iterdir()
     ):
       raise ValueError(f'--output_dir={folder} holds other files; name a new folder')
@@ -278,9 +279,9 @@ def _held(folder: pathlib.Path):
     ValueError: where another process holds it.
   """
   lock = folder / LOCK_NAME
-  with files.exclusive(lock):
+  with durable.exclusive(lock):
     for written in (folder, folder / cells_lib.STRATEGIES_NAME):
-      files.remove_leftovers(written)
+      durable.remove_leftovers(written)
     try:
       yield
     finally:

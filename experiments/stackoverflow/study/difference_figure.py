@@ -7,7 +7,7 @@ from matplotlib import axes as axes_lib
 from matplotlib import figure as figure_lib
 
 from experiments.stackoverflow.study import figures, results, study_file
-from fl_dpftrl.comparison import style
+from fl_dpftrl.drawing import style
 
 _PANELS_A_ROW = 3
 _LEAST_WIDTH = 7.7  # for the subtitle

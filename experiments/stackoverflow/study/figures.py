@@ -12,7 +12,7 @@ from matplotlib import ticker
 
 from experiments.stackoverflow.study import cells as cells_lib
 from experiments.stackoverflow.study import results, study_file
-from fl_dpftrl.comparison import style
+from fl_dpftrl.drawing import style
 
 _PANELS_A_ROW = 3
 _CONSTANT = 'constant prediction'

@@ -7,7 +7,7 @@ from matplotlib import axes as axes_lib
 from matplotlib import figure as figure_lib
 
 from experiments.stackoverflow.study import figures, prediction, results, study_file
-from fl_dpftrl.comparison import style
+from fl_dpftrl.drawing import style
 
 _MARKER, _LETTER = 0.65, 0.075  # inches of a legend
 _DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (1.5, 1.5), (7, 2, 1.5, 2))

@@ -7,7 +7,8 @@ import platform
 from collections.abc import Mapping, Sequence
 
 from experiments.stackoverflow.study import command, page, results, sentences, study_file, table
-from fl_dpftrl import files, messages
+from fl_dpftrl.files import durable
+from fl_dpftrl.text import messages
 
 _PACKAGES = ('tensorflow', 'tensorflow-federated', 'numpy', 'scipy')
 _MOST_MISSING = 20  # settings that are named
@@ -45,7 +46,7 @@ def publish(
   results.write_csv(beside / 'results.csv', study, found)
   names = []
   for name, figure in command.drawn(study, rows, found, folder).items():
-    files.write_durably(beside / f'{name}.{figures}', figure(figures))
+    durable.write_durably(beside / f'{name}.{figures}', figure(figures))
     names.append(f'{name}.{figures}')
   for stale in beside.iterdir():
     if stale.stem in page.CAPTIONS and stale.name not in names:
@@ -56,7 +57,7 @@ def publish(
   )
   how = f'{train}\n{train} \\\n  --publish={os.path.relpath(target)} --figures={figures}'
   text = _markdown(study, rows, found, names=names, beside=beside.name, how=how)
-  files.write_durably(target, text.encode())
+  durable.write_durably(target, text.encode())
 
 
 def _markdown(

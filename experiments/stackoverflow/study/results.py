@@ -14,7 +14,7 @@ from scipy import stats
 from experiments.stackoverflow import report
 from experiments.stackoverflow.study import cells as cells_lib
 from experiments.stackoverflow.study import study_file
-from fl_dpftrl import files, json_files
+from fl_dpftrl.files import durable, json_files
 
 DONE, DIVERGED, FAILED, WAITING = 'done', 'diverged', 'failed', 'not run'
 _CONFIDENCE = 0.95
@@ -262,7 +262,7 @@ def write_csv(
   """Writes one line for each cell, with all that its summary says of it."""
   rates = chosen_rates(study, results)
   lines = [_line(study, result, rates) for result in results]
-  with files.replacing(path) as temporary, temporary.open('w', newline='') as stream:
+  with durable.replacing(path) as temporary, temporary.open('w', newline='') as stream:
     writer = csv.DictWriter(stream, list(lines[0]), lineterminator='\n')
     writer.writeheader()
     writer.writerows(lines)

@@ -22,7 +22,9 @@ from typing import Any
 from experiments.stackoverflow import machines as machines_lib
 from experiments.stackoverflow import report
 from experiments.stackoverflow.study import cells as cells_lib
-from fl_dpftrl import files, messages, signals
+from fl_dpftrl import signals
+from fl_dpftrl.files import durable
+from fl_dpftrl.text import messages
 
 _BYTES_A_JOB = 3 * 2**30
 _POLL_SECONDS = 0.5
@@ -134,7 +136,7 @@ class _Pool:
     self._running: dict[int, tuple[Any, cells_lib.Cell, int, float]] = {}
     # Forked processes end without removing the files of code that TensorFlow generates.
     self._temporary = tempfile.TemporaryDirectory(
-      prefix=files.TEMPORARY_PREFIX, dir=folder.resolve(), ignore_cleanup_errors=True
+      prefix=durable.TEMPORARY_PREFIX, dir=folder.resolve(), ignore_cleanup_errors=True
     )
     self._context: Any = multiprocessing.get_context(start_method())
     # The server reads these as it starts.

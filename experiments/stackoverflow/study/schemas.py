@@ -5,11 +5,11 @@ import functools
 import itertools
 
 from experiments.stackoverflow import configuration, datasets, setting
-from fl_dpftrl import participation
 from fl_dpftrl.guarding import devices
+from fl_dpftrl.participation import schemas
 
 
-def schema(hparams: configuration.Hparams, seeds: tuple[int, ...]) -> participation.MinSep:
+def schema(hparams: configuration.Hparams, seeds: tuple[int, ...]) -> schemas.MinSep:
   """Returns a schema that every run of a setting keeps to.
 
   A timer in rounds enforces its min-sep. A timer in hours enforces none: how
@@ -27,7 +27,7 @@ def schema(hparams: configuration.Hparams, seeds: tuple[int, ...]) -> participat
   if hparams.timer_hours is None:
     return setting.enforced_schema(hparams)
   found = [_simulated(dataclasses.replace(hparams, seed=seed)) for seed in seeds]
-  return participation.MinSep(
+  return schemas.MinSep(
     num_rounds=hparams.num_rounds,
     min_sep=min(schema.min_sep for schema in found),
     max_participations=max(schema.participations for schema in found),
@@ -35,7 +35,7 @@ def schema(hparams: configuration.Hparams, seeds: tuple[int, ...]) -> participat
 
 
 @functools.lru_cache(maxsize=128)
-def _simulated(hparams: configuration.Hparams) -> participation.MinSep:
+def _simulated(hparams: configuration.Hparams) -> schemas.MinSep:
   """Returns the tightest schema of the cohorts of a run with these flags."""
   clients = datasets.load_for(hparams).train_clients
   rounds = setting.scenario(hparams, len(clients)).simulation().rounds()

@@ -23,7 +23,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fl_dpftrl import error, json_files, messages
+from fl_dpftrl import error
+from fl_dpftrl.files import json_files
+from fl_dpftrl.text import messages
 
 RUN, DEPLOYMENT = 'run', 'deployment'
 NO_NOISE = 'no noise'

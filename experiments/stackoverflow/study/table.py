@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Sequence
 
 from experiments.stackoverflow.study import results, study_file
-from fl_dpftrl import messages, rounding
+from fl_dpftrl.text import messages, rounding
 
 HEAD = (
   'ε',

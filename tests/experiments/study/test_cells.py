@@ -22,7 +22,9 @@ from experiments.stackoverflow.study import (
   study_file,
   table,
 )
-from fl_dpftrl import accounting, catalogue, participation
+from fl_dpftrl import accounting
+from fl_dpftrl.participation import schemas as participation
+from fl_dpftrl.strategies import files
 
 STUDY = {
   'title': 'A study',
@@ -55,7 +57,7 @@ def test_noise_is_calibrated_for_the_deployment(tmp_path):
     schema = setting.enforced_schema(cells.base_flags(study, chosen))
     assert (schema.min_sep, schema.participations) == (4, 2)
     guarantee = accounting.account(
-      catalogue.load_strategy(noise.strategy),
+      files.load_strategy(noise.strategy),
       schema,
       noise_multiplier=10 * noise.noise_multiplier,
       delta=1e-5,
@@ -121,7 +123,7 @@ def test_timers_in_hours_are_calibrated_for_the_simulated_cohorts(tmp_path):
     max_participations=max(s.participations for s in seen),
   )
   for noise in noises.values():
-    strategy = catalogue.load_strategy(noise.strategy)
+    strategy = files.load_strategy(noise.strategy)
     proven = [
       accounting.account(strategy, s, noise_multiplier=noise.noise_multiplier, delta=1e-6).epsilon
       for s in seen

@@ -1,15 +1,20 @@
 """Strategies, schemas and workloads as JSON and .npz have them, and back."""
 
 import dataclasses
+import hashlib
+import json
 import pathlib
 from typing import Any
 
 import numpy as np
 
-from fl_dpftrl import array_files, json_files, messages, participation, workloads
+from fl_dpftrl import workloads
 from fl_dpftrl.families import base, registry
+from fl_dpftrl.files import array_files, json_files
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.text import messages
 
-_SCHEMAS = {'min_sep': participation.MinSep, 'fixed_separation': participation.FixedSeparation}
+_SCHEMAS = {'min_sep': schemas.MinSep, 'fixed_separation': schemas.FixedSeparation}
 
 
 class MissingArrays(ValueError):
@@ -44,7 +49,7 @@ def name_arrays(described: json_files.Object, npz: str | None) -> None:
       name_arrays(value, npz)
 
 
-def schema_name(schema: participation.MinSep) -> str:
+def schema_name(schema: schemas.MinSep) -> str:
   """The name of a schema's kind."""
   for name, cls in _SCHEMAS.items():
     if type(schema) is cls:
@@ -95,7 +100,7 @@ def read_workload(document: json_files.Object) -> workloads.Workload:
   return workload
 
 
-def read_schema(document: json_files.Object) -> participation.MinSep:
+def read_schema(document: json_files.Object) -> schemas.MinSep:
   """The schema that an object describes; ValueError where it is none."""
   arguments = dict(document)
   name = entry(arguments, 'participation', str)
@@ -104,7 +109,7 @@ def read_schema(document: json_files.Object) -> participation.MinSep:
     raise ValueError(
       f'schema participation must be one of {", ".join(_SCHEMAS)}, got {messages.quoted(name)}'
     )
-  known = {field.name for field in dataclasses.fields(participation.MinSep)}
+  known = {field.name for field in dataclasses.fields(schemas.MinSep)}
   if arguments.keys() != known:
     raise ValueError(
       f'schema must have {", ".join(sorted(known))}, got {messages.quoted(sorted(arguments))}'
@@ -174,3 +179,31 @@ def _array(reference: json_files.Object, name: str, path: pathlib.Path) -> np.nd
     raise ValueError(f'{failed}{e.strerror}') from e
   except ValueError as e:
     raise ValueError(f'{failed}{e}') from e
+
+
+def strategy_digest(strategy: base.Strategy) -> str:
+  """SHA-256 of a strategy's family and parameters, in hexadecimal.
+
+  It covers the family's name and, for each parameter by name, its name, shape and little-endian
+  float64 values, so that it is the same for every file format. A parameter that is a strategy
+  itself enters by its own digest.
+  """
+  digest = hashlib.sha256(strategy.family.encode())
+  for name, value in sorted(strategy.parameters().items()):
+    kind, content = _content(value)
+    digest.update(json.dumps([name, kind]).encode())
+    digest.update(content)
+  return digest.hexdigest()
+
+
+def _content(value: Any) -> tuple[Any, bytes]:
+  """Returns a parameter's type, its shape or 'strategy', and its bytes."""
+  if isinstance(value, base.Strategy):
+    return 'strategy', bytes.fromhex(strategy_digest(value))
+  array = np.asarray(value, dtype='<f8')
+  return array.shape, array.tobytes()
+
+
+def short_digest(content: bytes) -> int:
+  """The first 63 bits of SHA-256, which fit into a tensor of int64."""
+  return int.from_bytes(hashlib.sha256(content).digest()[:8], 'little') >> 1

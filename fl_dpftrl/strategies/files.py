@@ -21,18 +21,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from fl_dpftrl import error as error_lib
-from fl_dpftrl import (
-  files,
-  json_files,
-  messages,
-  participation,
-  strategy_document,
-  tables,
-  workloads,
-)
 from fl_dpftrl import sensitivity as sensitivity_lib
+from fl_dpftrl import tables, workloads
 from fl_dpftrl import version as version_lib
 from fl_dpftrl.families import base, registry
+from fl_dpftrl.files import durable, json_files
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.strategies import document as strategy_document
+from fl_dpftrl.text import messages
 
 FORMAT = 'fl_dpftrl.strategy'
 VERSION = 1
@@ -56,7 +52,7 @@ class StrategyFile:
   """
 
   strategy: base.Strategy
-  schema: participation.MinSep
+  schema: schemas.MinSep
   objective: str | None
   workload: workloads.Workload
   sensitivity: sensitivity_lib.Sensitivity
@@ -105,7 +101,7 @@ class StrategyFile:
 
 def describe(
   strategy: base.Strategy,
-  schema: participation.MinSep,
+  schema: schemas.MinSep,
   *,
   objective: str | None = None,
   workload: workloads.Workload = workloads.Workload(),
@@ -134,7 +130,7 @@ def save_strategy(
   path: str | os.PathLike[str],
   strategy: base.Strategy,
   *,
-  schema: participation.MinSep,
+  schema: schemas.MinSep,
   objective: str = 'max',
   workload: workloads.Workload = workloads.Workload(),
 ) -> StrategyFile:
@@ -170,8 +166,8 @@ def save_strategy(
   with _alone_in(path.parent):
     before = _arrays_of(path)
     if name:
-      files.write_durably(path.with_name(name), content)
-    files.write_durably(path, text.encode())
+      durable.write_durably(path.with_name(name), content)
+    durable.write_durably(path, text.encode())
     for old in before - _arrays_of(path):
       path.with_name(old).unlink(missing_ok=True)
   return file
@@ -231,7 +227,7 @@ def _arrays_of(path: pathlib.Path) -> set[str]:
 
 def matrices_folder() -> pathlib.Path:
   """Returns the folder of named strategies, in the package or a checkout."""
-  package = pathlib.Path(__file__).resolve().parent
+  package = pathlib.Path(__file__).resolve().parents[1]
   installed = package / 'matrices'
   return installed if installed.is_dir() else package.parent / 'matrices'
 

@@ -1,7 +1,7 @@
 """Recipes of the strategy files in matrices/.
 
-`python -m fl_dpftrl.recipes` writes all files, or those given by name. The same release writes
-the same files.
+`python -m fl_dpftrl.optimization.recipes` writes all files, or those given by name. The same
+release writes the same files.
 """
 
 import argparse
@@ -11,9 +11,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fl_dpftrl import catalogue, participation
 from fl_dpftrl.families import base, blt
 from fl_dpftrl.optimization import registry
+from fl_dpftrl.participation import schemas as participation
+from fl_dpftrl.strategies import files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,14 +138,14 @@ RECIPES: dict[str, Recipe] = {
 }
 
 
-def write(name: str, folder: str | os.PathLike[str]) -> catalogue.StrategyFile:
+def write(name: str, folder: str | os.PathLike[str]) -> files.StrategyFile:
   """Makes a strategy by its recipe and writes its file.
 
   Raises:
     OSError: if the file cannot be written.
   """
   recipe = RECIPES[name]
-  return catalogue.save_strategy(
+  return files.save_strategy(
     os.path.join(folder, f'{name}.json'),
     recipe.make(),
     schema=recipe.schema,
@@ -160,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   if unknown:
     parser.error(f'no recipe for {", ".join(unknown)}')
   for name in args.names or RECIPES:
-    file = write(name, catalogue.matrices_folder())
+    file = write(name, files.matrices_folder())
     loss = file.figures[f'{file.objective}_loss']
     print(f'{name}: {file.objective}_loss {loss:.6g}', file=sys.stderr)
 

@@ -14,7 +14,7 @@ import matplotlib
 from matplotlib import axes as axes_lib
 from matplotlib import figure as figure_lib
 
-from fl_dpftrl.comparison import style
+from fl_dpftrl.drawing import style
 
 INK, SOFT, LINE, ACCENT, BAD = '#1c2127', '#58626d', '#d6dce2', '#1f5fa8', '#a4161a'
 _VARIABLES = {

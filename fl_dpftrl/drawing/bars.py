@@ -12,9 +12,8 @@ from matplotlib import axes as axes_lib
 from matplotlib import axis as axis_lib
 from matplotlib import patches, ticker, transforms
 
-from fl_dpftrl import messages
-from fl_dpftrl.comparison import style
-from fl_dpftrl.reports import svg
+from fl_dpftrl.drawing import style, svg
+from fl_dpftrl.text import messages
 
 Figure = svg.Figure
 

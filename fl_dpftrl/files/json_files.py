@@ -10,7 +10,7 @@ import math
 import os
 from typing import Any
 
-from fl_dpftrl import messages
+from fl_dpftrl.text import messages
 
 Object = dict[str, Any]
 """A JSON object."""

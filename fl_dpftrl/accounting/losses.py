@@ -3,8 +3,8 @@
 import dataclasses
 from typing import NamedTuple
 
-from fl_dpftrl import json_files
 from fl_dpftrl.accounting import gaussian
+from fl_dpftrl.files import json_files
 
 
 class Point(NamedTuple):

@@ -11,7 +11,7 @@ from matplotlib import axes as axes_lib
 from matplotlib import colors, font_manager, textpath, ticker
 from matplotlib import figure as figure_lib
 
-from fl_dpftrl import messages
+from fl_dpftrl.text import messages
 
 INK, GREY, LIGHT = '#222222', '#767676', '#dddddd'
 DOTS_PER_INCH = 150

@@ -1,0 +1,1 @@
+"""Style, bars and pages of every figure."""

@@ -1,0 +1,1 @@
+"""Schemas of participation, and counts of who took part."""

@@ -1,0 +1,1 @@
+"""Messages of one line, and figures rounded to the safe side."""
