@@ -9,6 +9,7 @@ import scipy
 
 MAX_DENSE_ROUNDS = 2**14  # a dense matrix of this size takes 2 GiB
 MAX_LISTED_ROUNDS = 2**24  # an array of this length takes 128 MiB
+_FRACTION_AT_ENDS = 0.05
 
 
 def check_dense(num_rounds: int) -> None:
@@ -208,9 +209,6 @@ class Matrix:
   def apply_transpose(self, values: np.ndarray) -> np.ndarray:
     """Returns Aᵀ @ values."""
     return self.queries.T @ values
-
-
-_FRACTION_AT_ENDS = 0.05
 
 
 def warmup_cooldown(

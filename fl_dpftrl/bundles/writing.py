@@ -27,6 +27,7 @@ from fl_dpftrl.strategies import document as strategy_document
 from fl_dpftrl.strategies import files
 
 _WITH_PATHS = ('warnings', 'assumptions', 'void_reason')
+_ORDER = 'round, device_id'
 
 
 class Bundle(NamedTuple):
@@ -227,9 +228,6 @@ def _store_strategy(
 
 def _write(path: pathlib.Path, content: bytes) -> None:
   durable.write_durably(path, content, private=True)
-
-
-_ORDER = 'round, device_id'
 
 
 def of(run: runs_lib.Run, progress: Callable[[str], None] = lambda text: None) -> Iterator[str]:

@@ -22,6 +22,7 @@ from fl_dpftrl.files import json_files
 TEMPORARY_PREFIX = '.writing-'
 # What file systems say that have no second name for a file.
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+_DIGEST = 'sha256'
 
 
 def write_durably(
@@ -174,9 +175,6 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
     os.fsync(descriptor)
   finally:
     os.close(descriptor)
-
-
-_DIGEST = 'sha256'
 
 
 def write(path: str | os.PathLike[str], facts: Mapping[str, Any], *, durable: bool = True) -> None:

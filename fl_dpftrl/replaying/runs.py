@@ -22,6 +22,21 @@ from fl_dpftrl.participation import schemas
 from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages
 
+# Keys of a run in a file of runs.
+_REQUIRED = ('log', 'strategy')
+_KINDS: dict[str, type | tuple[type, ...]] = {
+  'log': (str, list),
+  'strategy': str,
+  'noise_multiplier': (int, float),
+  'num_rounds': int,
+  'changes': list,
+  'restarts': list,
+  'declared_min_sep': int,
+  'declared_max_participations': int,
+  'columns': str,
+  'first_round': int,
+}
+
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Noise:
@@ -222,23 +237,14 @@ def numbered(table: pa.Table, first_round: int) -> pa.Table:
   return table.set_column(0, 'round', rounds)
 
 
-_REQUIRED = ('log', 'strategy')
-_KINDS: dict[str, type | tuple[type, ...]] = {
-  'log': (str, list),
-  'strategy': str,
-  'noise_multiplier': (int, float),
-  'num_rounds': int,
-  'changes': list,
-  'restarts': list,
-  'declared_min_sep': int,
-  'declared_max_participations': int,
-  'columns': str,
-  'first_round': int,
-}
-
-
 def read(path: str | os.PathLike[str]) -> list[Run]:
-  """Reads the runs that a file lists.
+  """Reads the runs of one population that a JSON file lists.
+
+  Example: {"runs": [{"log": "first.parquet", "strategy": "blt-b400", "noise_multiplier": 8.0},
+  …]}. Further keys of a run are num_rounds, changes (pairs of a round and the noise multiplier
+  from that round on), restarts (rounds), declared_min_sep, declared_max_participations, columns
+  and first_round. Noise multiplier, changes and restarts may be left out if the log states them.
+  Paths are relative to the file.
 
   Raises:
     ValueError: naming the file, the run by its place from 1, and the key.

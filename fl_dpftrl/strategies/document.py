@@ -1,4 +1,4 @@
-"""Strategies, schemas and workloads as JSON and .npz have them, and back."""
+"""Strategies, schemas and workloads as JSON and .npz have them, and back; digests of strategies."""
 
 import dataclasses
 import hashlib

@@ -28,7 +28,7 @@ from fl_dpftrl.logs import writer as writer_lib
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.training import checkpoints, metrics
 
-LOG_NAME = 'schemas.parquet'
+LOG_NAME = 'participation.parquet'
 CHECKPOINTS_NAME = 'checkpoints'
 LOCK_NAME = 'lock'
 

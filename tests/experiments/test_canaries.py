@@ -71,14 +71,14 @@ def test_a_killed_run_ends_as_one_that_was_not(tmp_path):
     ended = starts.Start(*flags, f'--output_dir={folder}', '--resume')
     assert ended.wait() == 0, ended.err
     assert 'empirical, from canaries' in ended.out
-  for name in ('audit.json', 'canaries.npy', 'schemas.parquet'):
+  for name in ('audit.json', 'canaries.npy', 'participation.parquet'):
     assert (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes()
   audit = json.loads((folders[0] / 'audit.json').read_text())
   assert audit['num_released'] == 8 and len(audit['canaries']) == 8
   # Each canary's update is there: 1 within 4 standard deviations of its estimate.
   exposures = np.array([c['exposure'] for c in audit['canaries']])
   assert abs(audit['response'] - 1.0) < 4.0 * audit['deviation'] / np.linalg.norm(exposures)
-  log = log_lib.read_log(folders[0] / 'schemas.parquet')
+  log = log_lib.read_log(folders[0] / 'participation.parquet')
   stated = json.loads((folders[0] / 'privacy.json').read_text())
   assert stated['canaries'] == ids.read(log.metadata) == 8
   assert any('canaries of an audit' in sentence for sentence in stated['assumptions'])

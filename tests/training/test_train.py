@@ -35,7 +35,7 @@ def check(folder, names):
   """Replays the run and reloads its model."""
   stated = json.loads((folder / 'privacy.json').read_text())
   opened = dpftrl.open_run(
-    folder / 'schemas.parquet',
+    folder / 'participation.parquet',
     folder / 'strategy.json',
     noise_multiplier=stated['noise_multiplier'],
   )
