@@ -27,6 +27,12 @@ sys.meta_path.insert(0, Finder())
 sys.argv[1:] = sys.argv[4:]
 runpy.run_module(program, run_name='__main__', alter_sys=True)
 """
+# A background job's children ignore interrupts, unless they are told to hear them.
+HEARS_INTERRUPTS = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""
+
 AT_CALL = """
 import importlib, os, sys
 number, module, function, count = int(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
@@ -47,14 +53,12 @@ main.main()
 
 def ended(program: str, *arguments: object, **kwargs) -> subprocess.CompletedProcess:
   """Runs a program of those above to its end."""
-  # A background job's children ignore interrupts, unless they are told to hear them.
   return subprocess.run(
-    [sys.executable, '-c', program, *map(str, arguments)],
+    [sys.executable, '-c', HEARS_INTERRUPTS + program, *map(str, arguments)],
     cwd=ROOT,
     capture_output=True,
     text=True,
     timeout=120,
-    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     **kwargs,
   )
 

@@ -51,7 +51,7 @@ class Case:
     """Returns a simulation; see `planning.forecast.Simulate`."""
     parser = argparse.ArgumentParser()
     population_flags.add_arguments(parser)
-    scenario = population_flags.scenario(parser.parse_args(self.words))
+    scenario = population_flags.scenario(population_flags.completed(parser.parse_args(self.words)))
     return scenario.simulation(seed=seed, num_devices=num_devices, report_goal=report_goal)
 
 

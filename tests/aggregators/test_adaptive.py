@@ -9,10 +9,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import fl_dpftrl as dpftrl
-from fl_dpftrl import training
 from fl_dpftrl.aggregators import adaptive, dp_query, factory
 from fl_dpftrl.families import blt
 from fl_dpftrl.logs import noise_record
+from fl_dpftrl.training import guarantee, loop, metrics, report
 
 pytestmark = pytest.mark.tff
 
@@ -213,13 +213,24 @@ def test_refuses_what_is_not_accounted_for(tmp_path):
 
 def test_training_records_and_reports_it(tmp_path):
   aggregator = aggregator_of(noise_seed=None)
-  metadata = training._log_metadata(aggregator, None)
+  metadata = guarantee.log_metadata(aggregator, None)
   with dpftrl.LogWriter(tmp_path / 'participation.parquet', metadata=metadata) as log:
     for t, cohort in enumerate(['ab', 'cd', 'ab']):
       log.append(t, list(cohort), 86400 + t)
-  stated = training._report(
-    tmp_path, aggregator, dpftrl.MinSep(num_rounds=3, min_sep=2), 1e-6, None, burnt=(), clients=4
+  run = loop.TrainingRun(
+    folder=tmp_path, num_rounds=3, process=None, rounds=None, client_data=None, delta=1e-6
   )
+  stated = report.write(
+    run,
+    aggregator,
+    declared=dpftrl.MinSep(num_rounds=3, min_sep=2),
+    population=4,
+    burnt=(),
+    history=metrics.MetricsTable(tmp_path / metrics.NAME).history(),
+    description=report.Description(),
+    audit=None,
+    bundle=False,
+  ).statement
   (facts,) = stated.runs
   assert facts.adaptive_clipping == RULE and facts.clip_norm == 1.5
   assert stated.noise_multiplier == 0.5 and stated.void_reason is None

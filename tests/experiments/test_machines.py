@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from experiments.stackoverflow import canaries, machines
+from experiments.stackoverflow import machines
 from experiments.stackoverflow.study import command
+from fl_dpftrl.training import canaries
 from tests.experiments import starts
 from tests.experiments.test_crash_safety import assert_same_run, finish, flags_of, killed
 

@@ -132,7 +132,7 @@ def test_lines_join_dots_that_are_drawn_once():
 @pytest.mark.slow
 def test_the_same_input_gives_the_same_bytes():
   call = 'figures.columns([1.5, 2.0], title="t", x_label="x", unit="u").svg'
-  program = f'from fl_dpftrl.reports import figures\nprint({call})'
+  program = f'from fl_dpftrl.drawing import bars as figures\nprint({call})'
   again = subprocess.run(
     [sys.executable, '-c', program], check=True, capture_output=True, text=True
   )

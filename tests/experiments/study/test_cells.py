@@ -11,7 +11,7 @@ import types
 import numpy as np
 import pytest
 
-from experiments.stackoverflow import datasets, setting
+from experiments.stackoverflow import datasets, machines, setting
 from experiments.stackoverflow.study import (
   cells,
   command,
@@ -202,7 +202,12 @@ def test_finished_cells_are_not_run_again(tmp_path):
   (tmp_path / 'cells' / 'cell').mkdir(parents=True)
   (tmp_path / 'cells' / 'cell' / 'summary.json').write_text('{}')
   progress = runner.Progress(total=1, jobs=1, say=print)
-  assert runner.run([cell], tmp_path, jobs=1, num_threads=1, progress=progress) == {}
+  assert (
+    runner.run(
+      [cell], tmp_path, jobs=1, num_threads=1, machines=machines.Machines(), progress=progress
+    )
+    == {}
+  )
   assert progress.done == 1
 
 
@@ -244,7 +249,7 @@ def test_a_grid_is_extended_until_its_best_rate_is_inside(tmp_path, monkeypatch)
     return {}
 
   monkeypatch.setattr(runner, 'run', run)
-  found = command._train(study, noises, tmp_path, 1, lines.append)
+  found = command._train(study, noises, tmp_path, 1, machines.Machines(), lines.append)
   rates = [0.5, 1.0, 0.25, 0.125, 0.0625]
   names = [f'identity-epsilon2-rate{rate:g}-seed0' for rate in rates]
   assert started == [*names, 'identity-epsilon2-rate0.125-seed1']
@@ -252,7 +257,7 @@ def test_a_grid_is_extended_until_its_best_rate_is_inside(tmp_path, monkeypatch)
   assert (row.server_learning_rate, row.at_edge, len(row.tests)) == (0.125, False, 2)
   assert lines[0] == 'the best rate is at an end of its grid, so further ones: identity 0.25'
   # A study that is resumed, begun without the field or only read, has the same cells.
-  assert command._train(study, noises, tmp_path, 1, print) == found
+  assert command._train(study, noises, tmp_path, 1, machines.Machines(), print) == found
   assert len(started) == 6
   before = dataclasses.asdict(study)
   del before['extend_rates']
