@@ -22,6 +22,7 @@ class Kind(enum.IntEnum):
   BATCH = 4  # of Arrow, with the last schema
   END = 5  # nothing
   REFUSED = 6  # text: why the file cannot be believed
+  PLAIN = 7  # JSON, of a pickle's values
 
 
 def send(channel: socket.socket, kind: Kind, payload: Any = b'') -> None:

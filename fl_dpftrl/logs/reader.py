@@ -171,9 +171,12 @@ class Reader:
     if empty:
       yield opened.schema.empty_table()
 
-  def _answers(
-    self, source: Source, extra_columns: Sequence[str], **request: Any
-  ) -> Iterator[Opened | pa.Table]:
+  def pickled(self, source: Source) -> bytes:
+    """Returns the values of a pickle as JSON; LogError unless they are plain."""
+    (content,) = self._answers(source, (), pickled=True)
+    return content
+
+  def _answers(self, source: Source, extra_columns: Sequence[str], **request: Any) -> Iterator[Any]:
     process, self._idle = self._idle, None
     if process is None or not process.serves_this_process():
       process = _Process()
@@ -185,6 +188,7 @@ class Reader:
           'size': source.size,
           'columns': list(extra_columns),
           'num_rounds': None,
+          'pickled': False,
           **request,
         }
         yield from process.answers(request, descriptor)
@@ -224,8 +228,8 @@ class _Process:
     """Returns whether it runs, and was not inherited by a fork."""
     return self._owner == os.getpid() and self._process.poll() is None
 
-  def answers(self, request: json_files.Object, descriptor: int) -> Iterator[Opened | pa.Table]:
-    """Yields the file's `Opened`, and then the tables that were requested."""
+  def answers(self, request: json_files.Object, descriptor: int) -> Iterator[Any]:
+    """Yields a pickle's JSON, or a log's `Opened` and then the tables that were requested."""
     path = request['path']
     self.ready = False
     try:
@@ -237,7 +241,9 @@ class _Process:
           return
         if kind == Kind.REFUSED:
           raise refusals.LogError(payload.decode())
-        if kind == Kind.OPENED:
+        if kind == Kind.PLAIN:
+          yield payload
+        elif kind == Kind.OPENED:
           said = json.loads(payload)
         elif kind == Kind.SCHEMA:
           schema = pa.ipc.read_schema(pa.py_buffer(payload))

@@ -1,8 +1,8 @@
 """Program that reads untrusted files for another process.
 
-The libraries that decode Parquet, CSV and JSON can crash, hang or exhaust memory on files that
-are damaged or malicious. Here such a file ends this program alone, which has limits on memory
-and computing time.
+The libraries that decode Parquet, CSV, JSON and pickles can crash, hang or exhaust memory on
+files that are damaged or malicious. Here such a file ends this program alone, which has limits
+on memory and computing time.
 """
 
 import json
@@ -10,13 +10,14 @@ import os
 import resource
 import signal
 import socket
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fl_dpftrl.files import json_files
 from fl_dpftrl.logs import channel as channel_lib
-from fl_dpftrl.logs import formats, limits, refusals
+from fl_dpftrl.logs import formats, limits, pickles, refusals
 from fl_dpftrl.logs import layout as layout_lib
 
 _SENT_ROWS = 1 << 17
@@ -49,22 +50,19 @@ def main(descriptor: int) -> None:
 
 
 def _answer(channel: socket.socket, request: json_files.Object, descriptor: int) -> None:
-  """Sends a file's metadata and, if requested, its rows.
+  """Sends what a file holds: a pickle's values, or a log's metadata and rows as requested.
 
   Raises:
     LogError: for any fault of the file.
   """
   path = request['path']
-  layout = layout_lib.Layout(*request['layout'])
   try:
     with channel_lib.reopened(descriptor) as file:
       _grant_time()
-      reader = formats.open_(path, file, request['columns'], request['size'], layout)
-      said = {'metadata': reader.metadata, 'digest': reader.digest}
-      channel_lib.send(channel, Kind.OPENED, json.dumps(said).encode())
-      channel_lib.send(channel, Kind.SCHEMA, reader.schema.serialize())
-      if request['rows']:
-        _send_rows(channel, path, reader, request['num_rounds'], layout.first_round)
+      if request['pickled']:
+        channel_lib.send(channel, Kind.PLAIN, pickles.to_json(path, file))
+      else:
+        _send_log(channel, request, file)
   except (refusals.LogError, BrokenPipeError):
     raise
   except MemoryError as e:
@@ -76,6 +74,16 @@ def _answer(channel: socket.socket, request: json_files.Object, descriptor: int)
     # The libraries raise many kinds for files that are damaged.
     raise refusals.LogError(f'{path}: cannot be read, {e}') from e
   channel_lib.send(channel, Kind.END)
+
+
+def _send_log(channel: socket.socket, request: json_files.Object, file: BinaryIO) -> None:
+  path, layout = request['path'], layout_lib.Layout(*request['layout'])
+  reader = formats.open_(path, file, request['columns'], request['size'], layout)
+  said = {'metadata': reader.metadata, 'digest': reader.digest}
+  channel_lib.send(channel, Kind.OPENED, json.dumps(said).encode())
+  channel_lib.send(channel, Kind.SCHEMA, reader.schema.serialize())
+  if request['rows']:
+    _send_rows(channel, path, reader, request['num_rounds'], layout.first_round)
 
 
 def _send_rows(

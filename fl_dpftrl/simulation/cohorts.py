@@ -20,7 +20,7 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 
 from fl_dpftrl.participation import schemas
-from fl_dpftrl.simulation import check_ins, memory, seeds
+from fl_dpftrl.simulation import check_ins, seeds
 from fl_dpftrl.simulation import pool as pool_lib
 from fl_dpftrl.simulation import population as population_lib
 from fl_dpftrl.simulation import server as server_lib
@@ -139,7 +139,7 @@ class _Rounds:
   """State of a running simulation; times are in seconds from the start."""
 
   def __init__(self, simulation: Simulation):
-    memory.check(simulation.population.num_devices)
+    population_lib.check_memory(simulation.population.num_devices)
     self._simulation = simulation
     self._population = people = simulation.population
     self._server = simulation.server

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fl_dpftrl.files import json_files
-from fl_dpftrl.simulation import plain_pickle, traces
+from fl_dpftrl.logs import reader as reader_lib
+from fl_dpftrl.simulation import traces
 from fl_dpftrl.text import messages as text
 
 _Path = str | os.PathLike[str]
@@ -89,8 +90,7 @@ def read_traces(
     return _gather(path, _json(path, content), flash_entry, period, leave_out_bad)
   # A pickle of protocol 2 and above, or a dictionary of protocol 1 or 0.
   if content.startswith((b'\x80', b'}', b'(')):
-    devices = plain_pickle.load(path, content)
-    return _gather(path, devices, fedscale_entry, period, leave_out_bad)
+    return _gather(path, _unpickled(path), fedscale_entry, period, leave_out_bad)
   raise ValueError(f'{path} is neither a pickle of FedScale nor JSON of FLASH')
 
 
@@ -105,8 +105,8 @@ def read_fedscale(
   neither weekday nor time of day: its second 0 is taken as a Monday, 00:00 UTC.
 
   Args:
-    path: pickle file; no code of it is run, and it is rejected if it holds more than plain
-      containers and numbers.
+    path: pickle file; no code of it is run, and it is rejected if it holds more than lists,
+      tuples, dictionaries, text and finite numbers.
     period: overrides the seconds after which each trace repeats; at least the length of each
       trace.
     leave_out_bad: leaves out and counts devices with a malformed trace instead of rejecting the
@@ -117,8 +117,8 @@ def read_fedscale(
     ValueError: if the file or a device's trace is malformed, no device is ever ready, or the
       period is out of range. The message names the file and the device.
   """
-  devices = plain_pickle.load(path, _content(path))
-  return _gather(path, devices, fedscale_entry, period, leave_out_bad)
+  _content(path)  # For its errors: the other process opens the file again.
+  return _gather(path, _unpickled(path), fedscale_entry, period, leave_out_bad)
 
 
 def read_flash(
@@ -159,7 +159,13 @@ def _json(path: _Path, content: bytes) -> object:
   try:
     return json_files.parse(content)
   except ValueError as error:
-    raise ValueError(f'{path} is no JSON of traces, or is not whole: {error}') from None
+    raise ValueError(f'{path}: {error}') from None
+
+
+def _unpickled(path: _Path) -> object:
+  """Returns the plain values of a pickle, which another process reads."""
+  source = reader_lib.Source(os.fspath(path))
+  return _json(path, reader_lib.Reader().pickled(source))
 
 
 def _gather(

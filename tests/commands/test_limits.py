@@ -27,7 +27,7 @@ PLAN = 'plan --population=3000 --report_goal=65 --num_rounds=20 --delta=1e-6 --n
   ids=lambda value: value[:60],
 )
 def test_one_short_line(run, monkeypatch, line, words):
-  monkeypatch.setattr('fl_dpftrl.simulation.memory.available', lambda: 2**33)
+  monkeypatch.setattr('fl_dpftrl.simulation.population.available_memory', lambda: 2**33)
   status, out, err = run(line)
   assert (status, out) == (2, '')
   assert words in err

@@ -10,6 +10,7 @@ import os
 import pathlib
 import pickle
 import random
+import struct
 import sys
 import types
 
@@ -93,6 +94,27 @@ def trace_case(folder, seed):
     '--num_rounds=2',
     f'--availability={path}',
   ]
+
+
+HOSTILE_TRACES = {
+  'more than plain': b'\x80\x02cos\nsystem\n(S"touch ran"\ntR.',
+  'crashed what read it': b'\x80\x02})' + b'\x85' * 10**7 + b'K\x01s.',
+  'GiB of memory': b'\x80\x04\x8d' + struct.pack('<Q', 2**40) + b'x.',
+  'not whole': b'\x80\x02' + b'(' * 10**6,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('words', HOSTILE_TRACES)
+def test_a_hostile_pickle_ends_a_simulation_in_one_line(tmp_path, monkeypatch, words):
+  path = tmp_path / 'trace'
+  path.write_bytes(HOSTILE_TRACES[words])
+  monkeypatch.chdir(tmp_path)
+  sizes = ['--population=200', '--report_goal=3', '--num_rounds=2']
+  done = processes.run(main.main, ['simulate', *sizes, f'--availability={path}'])
+  assert (done.status, done.fault) == (2, '')
+  assert str(path) in done.errors and words in done.errors
+  assert os.listdir(tmp_path) == ['trace']
 
 
 def runs_case(folder, seed):

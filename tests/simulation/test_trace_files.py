@@ -143,7 +143,7 @@ def test_files_that_are_not_whole(tmp_path, reader):
   whole = path.read_bytes()
   for size in range(0, len(whole), 3):
     path.write_bytes(whole[:size])
-    with pytest.raises(ValueError, match='not whole') as error:
+    with pytest.raises(ValueError, match='not whole|cut short') as error:
       NAMES[reader](path)
     assert str(path) in str(error.value)
 
@@ -184,9 +184,8 @@ def entry(**changes):
     (entry(active=[-1, 5]), 'interval 0 .* -1 to 2'),
     (entry(active=[1, 'x']), "interval 1 must be whole seconds, got 'x'"),
     (entry(active=[1.5, 5]), 'interval 0 must be whole'),
-    (entry(active=[float('nan'), 5]), 'interval 0 must be whole'),
     (entry(active=[True, 5]), 'interval 0 must be whole'),
-    (entry(inactive=[2, 10**30]), 'interval 1 must be whole'),
+    (entry(inactive=[2, 10**15]), 'interval 1 must be whole'),
     (entry(finish_time=0), 'after 0 seconds'),
     (entry(finish_time=10**10), 'after 10000000000 seconds'),
     (entry(finish_time=None), 'finish_time must be whole'),
@@ -200,6 +199,13 @@ def test_bad_entries_of_fedscale(tmp_path, device, words):
   assert '\n' not in str(error.value)
   traces = trace_files.read_fedscale(path, leave_out_bad=True)
   assert (traces.num_traces, traces.left_out) == (1, 1)
+
+
+@pytest.mark.parametrize('time, words', [(float('nan'), 'NaN'), (10**30, '20 digits')])
+def test_a_pickle_with_numbers_that_are_none_is_refused(tmp_path, time, words):
+  path = fedscale(tmp_path, {'good': entry(), 'bad': entry(active=[time, 5])})
+  with pytest.raises(ValueError, match=f'^{path}: .*{words}'):
+    trace_files.read_fedscale(path)
 
 
 def test_files_of_no_devices(tmp_path):
