@@ -28,6 +28,8 @@ _Path = str | os.PathLike[str]
 
 MOST_BYTES = 2**28
 """Size of a file of traces: 256 MiB."""
+# For some 20 million times of devices.
+_MOST_MEMORY = 2**31
 _MOST_SECONDS = 2**40
 # FLASH's cached timers count seconds from 2020-01-02 00:00, a Thursday.
 _CACHE_START = 1577923200
@@ -157,7 +159,7 @@ def _content(path: _Path) -> bytes:
 
 def _json(path: _Path, content: bytes) -> object:
   try:
-    return json_files.parse(content)
+    return json_files.parse(content, most_memory=_MOST_MEMORY)
   except ValueError as error:
     raise ValueError(f'{path}: {error}') from None
 
