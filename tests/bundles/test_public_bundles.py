@@ -216,6 +216,25 @@ def test_restarts_with_other_strategies_changes_and_groups(tmp_path):
   assert told.startswith('runs[0].later_strategies[0].family')
 
 
+def test_runs_with_schemas_of_their_own(tmp_path):
+  runs = [
+    dpftrl.open_run(
+      private.write_log(tmp_path / f'{min_sep}.parquet'), private.STRATEGY, declared_min_sep=min_sep
+    )
+    for min_sep in (6, 5)
+  ]
+  dpftrl.write_bundle(tmp_path / 'bundle', runs, deltas=1e-6)
+  public = tmp_path / 'public'
+  salt = dpftrl.write_public_bundle(public, tmp_path / 'bundle').salt
+  assert dpftrl.verify(public, private=tmp_path / 'bundle', salt=salt).passed
+  with pytest.raises(ValueError, match='one with logs is needed'):
+    dpftrl.verify(public, private=public, salt=salt)
+  edit(public, lambda statement: statement['runs'][1].update(min_sep=5))
+  private.forge(public)
+  told = private.failed(public)['statement']
+  assert 'strategy-2.json' in told.split('worst_case')[0] and 'min_sep is 6, not 5' in told
+
+
 def test_what_does_not_fit_is_not_published(written, tmp_path):
   bundle = shutil.copytree(written[0], tmp_path / 'bundle')
   private.without_round(bundle, 3)
