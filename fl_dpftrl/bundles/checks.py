@@ -5,8 +5,10 @@ import hashlib
 import json
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, Protocol, TypeVar
+import re
+import types
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from fl_dpftrl.bundles import manifest as manifest_lib
 from fl_dpftrl.files import json_files
@@ -18,17 +20,29 @@ CAVEAT = (
   ' that was kept elsewhere: --digest=HEX.'
 )
 
-Manifest = TypeVar('Manifest')
-
 _LISTED = 20
 _ASSUMPTIONS = 'assumptions'
-_HEADLINE = (
+# Differences are told in this order, then all others: an edited number before what follows from it.
+_ORDER = (
   'strategy',
   'noise_multiplier',
+  'num_rounds',
+  'changes',
+  'restarts',
+  'later_strategies',
+  'delta',
+  'adjacency',
+  'group_size',
+  'report_goal',
+  'declared.min_sep',
+  'declared.max_participations',
   'void_reason',
+  'min_sep',
+  'max_participations',
   'worst_case',
   'declared',
-)  # What differs there is told first.
+)
+_OF_A_RUN = re.compile(r'runs\[[0-9]+\]\.')
 
 
 class Check(NamedTuple):
@@ -101,15 +115,6 @@ class Verification:
     }
 
 
-class Listing(Protocol):
-  """A manifest of any kind: its files, and its bytes as they are written."""
-
-  @property
-  def files(self) -> Mapping[str, manifest_lib.File]: ...
-
-  def to_bytes(self) -> bytes: ...
-
-
 class Found(NamedTuple):
   """A folder with a manifest, as it was found.
 
@@ -154,15 +159,15 @@ def find(folder: str | os.PathLike[str], digest: str | None = None) -> Found:
   return Found(folder, frozenset(names), content, digest)
 
 
-def parsed(found: Found, parse: Callable[[bytes], Manifest]) -> Manifest:
+def parsed(found: Found) -> manifest_lib.Manifest:
   """Parses the manifest of a bundle; ValueError, with its path, for one that cannot be."""
   try:
-    return parse(found.content)
+    return manifest_lib.parse(found.content)
   except ValueError as error:
     raise ValueError(f'{found.folder / manifest_lib.NAME}: {error}') from error
 
 
-def of_files(found: Found, manifest: Listing) -> tuple[Check, Check]:
+def of_files(found: Found, manifest: manifest_lib.Manifest) -> tuple[Check, Check]:
   """Checks a bundle's manifest, and its files against that."""
   return _check_manifest(found, manifest), _check_files(found, manifest)
 
@@ -197,7 +202,7 @@ def of_guarantee(statement: statement_lib.Statement, fits: bool, condition: str 
   return Check('guarantee', tuple(found), detail + condition)
 
 
-def _check_manifest(bundle: Found, manifest: Listing) -> Check:
+def _check_manifest(bundle: Found, manifest: manifest_lib.Manifest) -> Check:
   found = []
   if manifest_lib.SEAL not in bundle.names:
     found.append(f'{manifest_lib.SEAL} is missing')
@@ -214,7 +219,7 @@ def _check_manifest(bundle: Found, manifest: Listing) -> Check:
   return Check('manifest', tuple(found), f'SHA-256 {own}')
 
 
-def _check_files(bundle: Found, manifest: Listing) -> Check:
+def _check_files(bundle: Found, manifest: manifest_lib.Manifest) -> Check:
   found = []
   for name, stated in manifest.files.items():
     if name not in bundle.names:
@@ -233,24 +238,32 @@ def plain(value: Any) -> Any:
   return json.loads(json.dumps(value, allow_nan=False))
 
 
-def differences(stored: json_files.Object, own: json_files.Object, source: str) -> tuple[str, ...]:
+def differences(
+  stored: json_files.Object,
+  own: json_files.Object,
+  source: str,
+  beside: Mapping[str, str] = types.MappingProxyType({}),
+) -> tuple[str, ...]:
   """Returns a sentence for each value that differs, in type or in the last digit.
 
   Args:
     stored: values in a bundle.
     own: the same values, computed again.
     source: what they were computed from.
+    beside: further sentences by the name of a value, which are told with those of that value.
   """
-  found: dict[str, str] = {}
+  found: dict[str, str] = dict(beside)
   if isinstance(stored, dict) and isinstance(own.get(_ASSUMPTIONS), list):
     _compare_sentences(stored.get(_ASSUMPTIONS), own[_ASSUMPTIONS], source, found)
     stored, own = stored | {_ASSUMPTIONS: None}, own | {_ASSUMPTIONS: None}
   _compare('', stored, own, source, found)
 
-  def depth(place: str) -> tuple[bool, int, str]:
-    return not place.startswith(_HEADLINE), place.count('.') + place.count('['), place
+  def rank(place: str) -> tuple[int, int, str]:
+    own = _OF_A_RUN.sub('', place)
+    order = [i for i, name in enumerate(_ORDER) if re.match(rf'{re.escape(name)}\b', own)]
+    return min(order, default=len(_ORDER)), place.count('.') + place.count('['), place
 
-  return shortened([found[place] for place in sorted(found, key=depth)])
+  return shortened([found[place] for place in sorted(found, key=rank)])
 
 
 def _compare_sentences(stored: Any, own: list[str], source: str, found: dict[str, str]) -> None:

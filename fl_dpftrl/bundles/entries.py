@@ -5,6 +5,10 @@ import re
 from typing import Any
 
 from fl_dpftrl.files import json_files
+from fl_dpftrl.logs import layout as layout_lib
+from fl_dpftrl.logs import limits
+from fl_dpftrl.participation import schemas
+from fl_dpftrl.strategies import document as strategy_document
 from fl_dpftrl.text import messages
 
 NUMBER = (int, float)
@@ -64,3 +68,35 @@ def change(pair: Any) -> tuple[int, float]:
   if len(of_kind('changes', pair, list)) != 2:
     raise ValueError('changes must be pairs of a round and a noise multiplier')
   return of_kind('changes', pair[0], int), float(of_kind('changes', pair[1], NUMBER))
+
+
+def layout(entry: json_files.Object) -> layout_lib.Layout:
+  """Reads the layout of a log; ValueError for what is none."""
+  check_keys(entry, set(layout_lib.Layout._fields))
+  for name, kind in layout_lib.Layout.__annotations__.items():
+    take(entry, name, kind)
+  if not 0 <= entry['first_round'] < limits.ROUNDS:
+    raise ValueError(f'first_round must be from 0 to {limits.ROUNDS - 1}')
+  return layout_lib.Layout(**entry)
+
+
+def schema_entry(declared: schemas.MinSep | None) -> json_files.Object | None:
+  """Returns a declared schema as manifests have it."""
+  if declared is None:
+    return None
+  return {'participation': strategy_document.schema_name(declared), **dataclasses.asdict(declared)}
+
+
+def canonical(declared: schemas.MinSep) -> schemas.MinSep:
+  """Returns a declared schema with the most participations that fit into its rounds."""
+  return dataclasses.replace(declared, max_participations=declared.participations)
+
+
+def schema(entry: Any) -> schemas.MinSep | None:
+  """Reads a declared schema; ValueError for what is none."""
+  if entry is None:
+    return None
+  declared = strategy_document.read_schema(of_kind('declared', entry, dict))
+  if declared != canonical(declared):
+    raise ValueError(f'declared must have at most {declared.participations} max_participations')
+  return declared

@@ -1,7 +1,8 @@
-"""The manifest of a bundle: its files, runs and parameters.
+"""The manifest of a bundle: releases, arguments of `replay`, and digests of all other files.
 
-It is JSON, format version 1. `manifest.sha256` has the digest of the manifest's bytes, as
-`sha256sum` writes it. The manifest has the digests of all other files.
+It is JSON, format version 2. `manifest.sha256` has the digest of the manifest's bytes, as
+`sha256sum` writes it. What follows from logs, strategies and arguments stands in the statement
+alone. Files are known by their names, so that a run needs no list of its own.
 """
 
 import dataclasses
@@ -14,29 +15,31 @@ import pathlib
 import platform
 import re
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from fl_dpftrl import version
 from fl_dpftrl.bundles import entries
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
-from fl_dpftrl.logs import formats, limits, refusals
+from fl_dpftrl.logs import formats, noise_record
 from fl_dpftrl.logs import layout as layout_lib
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import runs as runs_lib
-from fl_dpftrl.strategies import document as strategy_document
 from fl_dpftrl.text import messages
 
 FORMAT = 'fl_dpftrl.bundle'
-VERSION = 1
+PUBLIC_FORMAT = 'fl_dpftrl.public_bundle'
+VERSION = 2
 NAME = 'manifest.json'
 SEAL = 'manifest.sha256'
 STATEMENT = 'statement.json'
 
 _PACKAGES = ('numpy', 'scipy', 'dp-accounting', 'pyarrow', 'duckdb')
 _ARRAYS = re.compile(r'\.[0-9a-f]+\.npz\Z')
+_LOG = re.compile(r'log-([1-9][0-9]{0,8})-([1-9][0-9]{0,8})(\..+)?')
+_LATER_STRATEGY = re.compile(r'strategy-([1-9][0-9]{0,8})-([1-9][0-9]{0,8})\.json')
 _BLOCK = 1 << 20
 
 
@@ -77,64 +80,103 @@ class Guarantee:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-  """The files and parameters of a run.
+  """The arguments of `replay` for one run.
+
+  In a bundle with logs, those that a log states itself are None. In a public bundle, which has no
+  log, all are there but the layout.
 
   Attributes:
-    log: names of the log's files.
-    layout: where these files have their columns.
-    num_rounds: n, rows of noise consumed.
-    num_rounds_assumed: whether num_rounds rests on the last round alone.
+    layout: where the log's files have their columns.
+    num_rounds: n, rows of noise consumed; None too if it rests on the last round alone.
     noise_multiplier: std(Z) / clip_norm in round 0.
     changes: (round, noise multiplier from that round on).
     restarts: rounds at which the noise was restarted.
-    declared: schema that was declared before the run; None if none was.
-    strategy: name of the strategy file.
-    strategy_sha256: digest of the strategy's family and parameters.
-    rounds: name of the file with the chained digest of each round.
-    last_digest: chained digest of the last round.
+    declared: schema that was declared before the run; None too if none was.
   """
 
-  log: tuple[str, ...]
-  layout: layout_lib.Layout
-  num_rounds: int
-  num_rounds_assumed: bool
-  noise_multiplier: float
-  changes: tuple[tuple[int, float], ...]
-  restarts: tuple[int, ...]
+  layout: layout_lib.Layout | None
+  num_rounds: int | None
+  noise_multiplier: float | None
+  changes: tuple[tuple[int, float], ...] | None
+  restarts: tuple[int, ...] | None
   declared: schemas.MinSep | None
-  strategy: str
-  strategy_sha256: str
-  rounds: str
-  last_digest: str
+
+  @classmethod
+  def published(cls, run: runs_lib.Run) -> 'Run':
+    """Returns the arguments of a run in a public bundle."""
+    return cls(
+      layout=None,
+      num_rounds=run.log.num_rounds,
+      noise_multiplier=float(run.noise.multiplier),
+      changes=run.noise.changes,
+      restarts=run.noise.restarts,
+      declared=run.declared_schema and entries.canonical(run.declared_schema),
+    )
+
+  @classmethod
+  def of(cls, run: runs_lib.Run) -> 'Run':
+    """Returns the arguments of a run beside its log."""
+    full, log = cls.published(run), run.log
+    stated = noise_record.read(log.metadata).until(log.num_rounds)
+    rounds_known = log.num_rounds_assumed or log.shards[0].num_rounds is not None
+    same = lambda value, other: None if value == other else value
+    return cls(
+      layout=log.layout,
+      num_rounds=None if rounds_known else full.num_rounds,
+      noise_multiplier=same(full.noise_multiplier, stated.noise_multiplier),
+      changes=same(full.changes, stated.multiplier_changes),
+      restarts=same(full.restarts, stated.restart_rounds),
+      declared=None if run.schema_in_log else full.declared,
+    )
 
   def to_json(self) -> json_files.Object:
     """Returns the run as the manifest has it."""
     fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-    return {**fields, 'layout': self.layout._asdict(), 'declared': schema_entry(self.declared)}
+    layout = self.layout and self.layout._asdict()
+    return {**fields, 'layout': layout, 'declared': entries.schema_entry(self.declared)}
 
-  def open(self, folder: pathlib.Path, strategy: base.Strategy) -> runs_lib.Run:
-    """Opens the run's log in a folder, with its noise.
+  def open(self, paths: list[pathlib.Path], strategy: base.Strategy) -> runs_lib.Run:
+    """Opens the run's log, with its noise.
 
     Raises:
       LogError: if the log cannot be believed.
-      ValueError: if a parameter is out of range.
+      ValueError: if an argument is out of range, or repeats what the log states.
     """
     log = log_lib.read_log(
-      [folder / name for name in self.log],
-      num_rounds=None if self.num_rounds_assumed else self.num_rounds,
-      layout=self.layout,
+      paths, num_rounds=self.num_rounds, layout=self.layout or layout_lib.PLAIN
     )
-    if log.num_rounds != self.num_rounds or log.num_rounds_assumed != self.num_rounds_assumed:
-      raise refusals.LogError(f'num_rounds is {log.num_rounds} by the log, not {self.num_rounds}')
     run = runs_lib.Run.of(
       log,
       strategy,
       noise_multiplier=self.noise_multiplier,
       changes=self.changes,
       restarts=self.restarts,
+      declared_schema=self.declared,
     )
-    in_log = run.declared_schema is not None and canonical(run.declared_schema) == self.declared
-    return dataclasses.replace(run, declared_schema=self.declared, schema_in_log=in_log)
+    if run.declared_schema is not None:
+      run = dataclasses.replace(run, declared_schema=entries.canonical(run.declared_schema))
+    own = Run.of(run)
+    for field in dataclasses.fields(self):
+      if getattr(own, field.name) != getattr(self, field.name):
+        raise ValueError(f'{field.name} must be null, as the log states it')
+    return run
+
+  def noise(self, strategies: list[tuple[int, base.Strategy]]) -> runs_lib.Noise:
+    """Returns the noise of a public run; ValueError if an argument is out of range.
+
+    Args:
+      strategies: each with the first round with it; that of round 0 first.
+    """
+    if self.num_rounds is None or self.noise_multiplier is None:
+      raise ValueError('num_rounds and noise_multiplier must be there, as there is no log')
+    return runs_lib.Noise(
+      num_rounds=self.num_rounds,
+      strategy=strategies[0][1],
+      multiplier=self.noise_multiplier,
+      changes=self.changes or (),
+      restarts=self.restarts or (),
+      later_strategies=tuple(strategies[1:]),
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -142,13 +184,15 @@ class Manifest:
   """Content of a bundle.
 
   Attributes:
+    public: whether it is of a public bundle.
     made_by: release that wrote the bundle.
     packages: release of Python and of each package that computes figures.
-    guarantee: arguments of `replay`.
-    runs: the runs.
+    guarantee: arguments of `replay` for all runs together.
+    runs: arguments of each run.
     files: the files by name, without the manifest and its digest.
   """
 
+  public: bool
   made_by: str
   packages: Mapping[str, str]
   guarantee: Guarantee
@@ -157,21 +201,62 @@ class Manifest:
 
   def to_bytes(self) -> bytes:
     """Returns the manifest's file."""
-    return encoded(FORMAT, self, [run.to_json() for run in self.runs])
+    document = {
+      'format': PUBLIC_FORMAT if self.public else FORMAT,
+      'version': VERSION,
+      'made_by': self.made_by,
+      'packages': dict(self.packages),
+      'guarantee': dataclasses.asdict(self.guarantee),
+      'runs': [run.to_json() for run in self.runs],
+      'files': {name: file._asdict() for name, file in self.files.items()},
+    }
+    return (json.dumps(document, indent=2, allow_nan=False) + '\n').encode()
+
+  def logs(self, place: int) -> list[str]:
+    """Returns the names of a run's log files, in order; runs count from 1."""
+    return [name for _, name in self._logs.get(place, ())]
+
+  def strategies(self, place: int) -> list[tuple[int, str]]:
+    """Returns the first round with each strategy of a run, and the name of its file."""
+    later = self._later_strategies.get(place, ()) if self.public else ()
+    return [(0, strategy_name(place)), *later]
+
+  def check_files(self) -> None:
+    """Raises ValueError unless the files are those of a bundle, by their names, and no others.
+
+    Arrays of a strategy are named by the strategy's own file.
+    """
+    own = {STATEMENT}
+    for place in range(1, len(self.runs) + 1):
+      own |= {name for _, name in self.strategies(place)}
+      if self.public:
+        own.add(commitments_name(place))
+        continue
+      own.add(rounds_name(place))
+      logs = self.logs(place) or [log_name(place, 1, '')]
+      own |= {log_name(place, number, name) for number, name in enumerate(logs, 1)}
+    for name in sorted(own - self.files.keys()):
+      raise ValueError(f'files must have {messages.quoted(name)}, which its runs need')
+    for name in sorted(self.files.keys() - own):
+      if f'{_ARRAYS.sub("", name)}.json' not in own:
+        raise ValueError(f'files must not have {messages.quoted(name)}, which no run needs')
+
+  @functools.cached_property
+  def _logs(self) -> dict[int, list[tuple[int, str]]]:
+    return _by_run(self.files, _LOG)
+
+  @functools.cached_property
+  def _later_strategies(self) -> dict[int, list[tuple[int, str]]]:
+    return _by_run(self.files, _LATER_STRATEGY)
 
 
-def encoded(form: str, manifest: Any, runs: Sequence[json_files.Object]) -> bytes:
-  """Returns the file of a manifest of some format, with its runs."""
-  document = {
-    'format': form,
-    'version': VERSION,
-    'made_by': manifest.made_by,
-    'packages': dict(manifest.packages),
-    'guarantee': dataclasses.asdict(manifest.guarantee),
-    'runs': runs,
-    'files': {name: file._asdict() for name, file in manifest.files.items()},
-  }
-  return (json.dumps(document, indent=2, allow_nan=False) + '\n').encode()
+def _by_run(names: Iterable[str], pattern: re.Pattern[str]) -> dict[int, list[tuple[int, str]]]:
+  """Returns the names that have a run and another number, by run, in the order of the other."""
+  found: dict[int, list[tuple[int, str]]] = {}
+  for name in names:
+    if match := pattern.fullmatch(name):
+      found.setdefault(int(match[1]), []).append((int(match[2]), name))
+  return {place: sorted(own) for place, own in found.items()}
 
 
 def seal(content: bytes) -> bytes:
@@ -194,35 +279,16 @@ def parse(content: bytes) -> Manifest:
     ValueError: naming the key, for anything that is no manifest, and for a name that is no
       plain file name.
   """
-  document, files = head(content, FORMAT)
-  runs = tuple(map(_run, entries.take(document, 'runs', list)))
-  for place, run in enumerate(runs, 1):
-    logs = [log_name(place, number, name) for number, name in enumerate(run.log, 1)]
-    check_names(
-      (*run.log, run.strategy, run.rounds), (*logs, strategy_name(place), rounds_name(place))
-    )
-  check_named(files, (name for run in runs for name in (*run.log, run.strategy, run.rounds)))
-  return Manifest(
-    made_by=made_by(document),
-    packages=document['packages'],
-    guarantee=guarantee(document),
-    runs=runs,
-    files=files,
-  )
-
-
-def head(content: bytes, form: str) -> tuple[json_files.Object, dict[str, File]]:
-  """Reads what manifests of all formats have: releases and files.
-
-  Raises:
-    ValueError: as `parse`.
-  """
   document = json_files.parse(content)
-  if not isinstance(document, dict) or document.get('format') != form:
-    raise ValueError(f'it must be a JSON object of format {form!r}')
+  if not isinstance(document, dict) or document.get('format') not in (FORMAT, PUBLIC_FORMAT):
+    raise ValueError(f'it must be a JSON object of format {FORMAT!r} or {PUBLIC_FORMAT!r}')
+  if document.get('version') == 1:
+    raise ValueError(
+      'version 1 of bundles is verified by release 0.1 of fl_dpftrl, not by this one'
+    )
   if document.get('version') != VERSION:
     raise ValueError(f'version must be {VERSION}, got {messages.quoted(document.get("version"))}')
-  entries.check_keys(document, {'format', 'version', *entries.names(Manifest)})
+  entries.check_keys(document, {'format', 'version', *entries.names(Manifest)} - {'public'})
   made_with = entries.take(document, 'packages', dict)
   entries.check_keys(made_with, set(packages()))
   for name in made_with:
@@ -236,7 +302,17 @@ def head(content: bytes, form: str) -> tuple[json_files.Object, dict[str, File]]
     files[name] = File(entries.take(entry, 'bytes', int), entries.digest(entry, 'sha256'))
   if not entries.take(document, 'runs', list):
     raise ValueError('runs must not be empty')
-  return document, files
+  public = document['format'] == PUBLIC_FORMAT
+  manifest = Manifest(
+    public=public,
+    made_by=made_by(document),
+    packages=made_with,
+    guarantee=guarantee(document),
+    runs=tuple(_run(entry, public) for entry in document['runs']),
+    files=files,
+  )
+  manifest.check_files()
+  return manifest
 
 
 def made_by(document: json_files.Object) -> str:
@@ -245,26 +321,6 @@ def made_by(document: json_files.Object) -> str:
   if release != document['packages']['fl_dpftrl']:
     raise ValueError(f'made_by is {messages.quoted(release)}, and packages have another release')
   return release
-
-
-def check_named(files: Mapping[str, File], named: Iterable[str]) -> None:
-  """Raises ValueError unless the manifest lists the files that it names, and no others.
-
-  Arrays of a strategy are named by the strategy's own file.
-  """
-  own = {STATEMENT, *named}
-  for name in sorted(own - files.keys()):
-    raise ValueError(f'files must have {name!r}, which the manifest names')
-  for name in sorted(files.keys() - own):
-    if f'{_ARRAYS.sub("", name)}.json' not in own:
-      raise ValueError(f'files must not have {messages.quoted(name)}, which nothing names')
-
-
-def check_names(stated: Iterable[str], own: Iterable[str]) -> None:
-  """Raises ValueError unless a run's files have the names that writers give them."""
-  for name, expected in zip(stated, own, strict=True):
-    if name != expected:
-      raise ValueError(f'the name of a file must be {expected!r}, got {messages.quoted(name)}')
 
 
 def log_name(place: int, number: int, path: str) -> str:
@@ -303,52 +359,24 @@ def guarantee(document: json_files.Object) -> Guarantee:
   )
 
 
-def _run(entry: Any) -> Run:
+def _run(entry: Any, public: bool) -> Run:
   entries.check_keys(entries.of_kind('runs', entry, dict), entries.names(Run))
-  logs = tuple(entries.check_name(name) for name in entries.take(entry, 'log', list))
-  if not logs:
-    raise ValueError('log must not be empty')
-  place = entries.take(entry, 'layout', dict)
-  entries.check_keys(place, set(layout_lib.Layout._fields))
-  for name, kind in layout_lib.Layout.__annotations__.items():
-    entries.take(place, name, kind)
-  if not 0 <= place['first_round'] < limits.ROUNDS:
-    raise ValueError(f'first_round must be from 0 to {limits.ROUNDS - 1}')
+
+  def given(name: str, kind: Any) -> Any:
+    """Returns an argument; in a bundle with logs, None where the log states it."""
+    return None if entry[name] is None and not public else entries.take(entry, name, kind)
+
+  multiplier = given('noise_multiplier', entries.NUMBER)
+  changes, restarts = given('changes', list), given('restarts', list)
+  if public and entry['layout'] is not None:
+    raise ValueError('layout must be null in a public bundle')
   return Run(
-    log=logs,
-    layout=layout_lib.Layout(**place),
-    num_rounds=entries.take(entry, 'num_rounds', int),
-    num_rounds_assumed=entries.take(entry, 'num_rounds_assumed', bool),
-    noise_multiplier=float(entries.take(entry, 'noise_multiplier', entries.NUMBER)),
-    changes=tuple(map(entries.change, entries.take(entry, 'changes', list))),
-    restarts=tuple(
-      entries.of_kind('restarts', t, int) for t in entries.take(entry, 'restarts', list)
-    ),
-    declared=schema(entry['declared']),
-    strategy=entries.check_name(entry['strategy']),
-    strategy_sha256=entries.digest(entry, 'strategy_sha256'),
-    rounds=entries.check_name(entry['rounds']),
-    last_digest=entries.digest(entry, 'last_digest'),
+    layout=None if public else entries.layout(entries.take(entry, 'layout', dict)),
+    num_rounds=given('num_rounds', int),
+    noise_multiplier=None if multiplier is None else float(multiplier),
+    changes=None if changes is None else tuple(map(entries.change, changes)),
+    restarts=None
+    if restarts is None
+    else tuple(entries.of_kind('restarts', t, int) for t in restarts),
+    declared=entries.schema(entry['declared']),
   )
-
-
-def schema_entry(declared: schemas.MinSep | None) -> json_files.Object | None:
-  """Returns a declared schema as manifests have it."""
-  if declared is None:
-    return None
-  return {'participation': strategy_document.schema_name(declared), **dataclasses.asdict(declared)}
-
-
-def canonical(declared: schemas.MinSep) -> schemas.MinSep:
-  """Returns a declared schema with the most participations that fit into its rounds."""
-  return dataclasses.replace(declared, max_participations=declared.participations)
-
-
-def schema(entry: Any) -> schemas.MinSep | None:
-  """Reads a declared schema; ValueError for what is none."""
-  if entry is None:
-    return None
-  declared = strategy_document.read_schema(entries.of_kind('declared', entry, dict))
-  if declared != canonical(declared):
-    raise ValueError(f'declared must have at most {declared.participations} max_participations')
-  return declared

@@ -50,7 +50,10 @@ def examined(
 ) -> Examined:
   """Opens and examines a bundle that `write_bundle` wrote; errors as for `verify`."""
   found = checks_lib.find(folder)
-  return examine(found, checks_lib.parsed(found, manifest_lib.parse), engine, progress)
+  manifest = checks_lib.parsed(found)
+  if manifest.public:
+    raise ValueError(f'{found.folder}: is a public bundle, and one with logs is needed')
+  return examine(found, manifest, engine, progress)
 
 
 def examine(
@@ -63,19 +66,18 @@ def examine(
   checks = list(checks_lib.of_files(found, manifest))
   opened: list[runs_lib.Run] = []
   strategies: list[files.StrategyFile] = []
-  for place, entry in enumerate(manifest.runs, 1):
+  for place in range(1, len(manifest.runs) + 1):
     checked, strategy = strategy_files.check(
       found.folder,
       f'strategy of run {place}',
-      entry.strategy,
-      entry.strategy_sha256,
+      manifest_lib.strategy_name(place),
       made_by=manifest.made_by,
       listed=manifest.files,
     )
     checks.append(checked)
     strategies += [strategy] if strategy else []
     checked, run = _check_rounds(
-      found.folder, place, entry, strategy.strategy if strategy else None, progress
+      found.folder, manifest, place, strategy.strategy if strategy else None, progress
     )
     checks.append(checked)
     opened += [run] if run else []
@@ -87,8 +89,8 @@ def examine(
 
 def _check_rounds(
   folder: pathlib.Path,
+  manifest: manifest_lib.Manifest,
   place: int,
-  entry: manifest_lib.Run,
   strategy: base.Strategy | None,
   progress: Callable[[str], None],
 ) -> tuple[checks_lib.Check, runs_lib.Run | None]:
@@ -96,19 +98,20 @@ def _check_rounds(
   if strategy is None:
     return checks_lib.Check(name, ('not checked, as the strategy cannot be read',)), None
   try:
-    run = entry.open(folder, strategy)
-    found = _chain(folder, entry, run, progress)
+    logs = [folder / log for log in manifest.logs(place)]
+    run = manifest.runs[place - 1].open(logs, strategy)
+    found = _chain(folder / manifest_lib.rounds_name(place), run, progress)
   except (ValueError, OSError) as error:
     return checks_lib.Check(name, (_sentence(error),)), None
   return checks_lib.Check(name, found, f'{run.log.num_rounds} chained digests computed again'), run
 
 
 def _chain(
-  folder: pathlib.Path, entry: manifest_lib.Run, run: runs_lib.Run, progress: Callable[[str], None]
+  path: pathlib.Path, run: runs_lib.Run, progress: Callable[[str], None]
 ) -> tuple[str, ...]:
   """Compares the chained digests with the log; returns what does not fit."""
   first, last = None, ''
-  with open(folder / entry.rounds, 'rb') as stream:
+  with open(path, 'rb') as stream:
     for t, last in enumerate(writing.of(run, progress)):
       if first is None and stream.read(_DIGEST_LINE) != f'{last}\n'.encode():
         first = t
@@ -117,9 +120,7 @@ def _chain(
   if first is not None:
     found.append(f'round {first} is the first whose devices do not give its digest')
   if more:
-    found.append(f'{entry.rounds} has digests of more rounds than {run.log.num_rounds}')
-  if last != entry.last_digest:
-    found.append(f'the last digest is {last}, not {entry.last_digest}')
+    found.append(f'{path.name} has digests of more rounds than {run.log.num_rounds}')
   for shard in run.log.shards if len(run.log.shards) == 1 else ():
     if shard.metadata.get(keys.CHAIN_KEY, last) != last:
       found.append('the rows are not those whose digest the writer of the log computed')
@@ -147,12 +148,12 @@ def _check_statement(
       why = _sentence(error)
   if why:
     return (checks_lib.Check('statement', (why,)), checks_lib.unconfirmed()), None
-  differing = checks_lib.differences(
-    stored, writing.document(statement, folder), 'the log and the strategy'
-  )
-  for entry, file, run, facts in zip(manifest.runs, strategies, opened, statement.runs):
-    told = strategy_files.differences([entry.strategy], [file], run.noise, facts.schema)
-    differing += tuple(told)
+  beside: dict[str, str] = {}
+  for place, (file, run, facts) in enumerate(zip(strategies, opened, statement.runs), 1):
+    name = manifest_lib.strategy_name(place)
+    beside |= strategy_files.differences([name], [file], run.noise, facts.schema)
+  own = writing.document(statement, folder)
+  differing = checks_lib.differences(stored, own, 'the log and the strategy', beside)
   detail = 'every figure computed again, to the last digit'
   fits = all(check.passed for check in before) and not differing
   checked = checks_lib.Check('statement', differing, detail)

@@ -7,10 +7,12 @@ from typing import Any
 
 from fl_dpftrl.accounting import adjacency as adjacency_lib
 from fl_dpftrl.bundles import checks as checks_lib
+from fl_dpftrl.bundles import entries as entries_lib
 from fl_dpftrl.bundles import manifest as manifest_lib
-from fl_dpftrl.bundles import private_checks, public_manifest, publishing, strategy_files
+from fl_dpftrl.bundles import private_checks, publishing, strategy_files
 from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
+from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import facts as facts_lib
 from fl_dpftrl.replaying import publication, sensitivities
 from fl_dpftrl.replaying import runs as runs_lib
@@ -32,9 +34,7 @@ _COMMITMENT = re.compile(rb'[0-9a-f]{64}\n')
 
 
 def examine(
-  found: checks_lib.Found,
-  manifest: public_manifest.PublicManifest,
-  compared: checks_lib.Check | None = None,
+  found: checks_lib.Found, manifest: manifest_lib.Manifest, compared: checks_lib.Check | None = None
 ) -> tuple[checks_lib.Check, ...]:
   """Checks a bundle that `write_public_bundle` wrote.
 
@@ -47,54 +47,55 @@ def examine(
     OSError: if it cannot be read.
   """
   checks: list[checks_lib.Check] = list(checks_lib.of_files(found, manifest))
-  strategies: list[list[files.StrategyFile]] = []
+  strategies: list[list[tuple[int, files.StrategyFile]]] = []
   for place, run in enumerate(manifest.runs, 1):
     own = []
-    for entry in run.strategies:
-      name = f'strategy of run {place}' + (f' from round {entry.round}' if entry.round else '')
+    for t, file in manifest.strategies(place):
+      name = f'strategy of run {place}' + (f' from round {t}' if t else '')
       checked, strategy = strategy_files.check(
-        found.folder,
-        name,
-        entry.file,
-        entry.sha256,
-        made_by=manifest.made_by,
-        listed=manifest.files,
+        found.folder, name, file, made_by=manifest.made_by, listed=manifest.files
       )
       checks.append(checked)
-      own += [strategy] if strategy else []
+      own += [(t, strategy)] if strategy else []
     strategies.append(own)
-    checks.append(_check_commitments(found.folder, place, run))
-  if any(len(own) < len(run.strategies) for own, run in zip(strategies, manifest.runs)):
+    path = found.folder / manifest_lib.commitments_name(place)
+    checks.append(_check_commitments(path, place, run.num_rounds))
+  if any(len(own) < len(manifest.strategies(place)) for place, own in enumerate(strategies, 1)):
     why = 'not checked, as a strategy cannot be read'
     return (*checks, checks_lib.Check('statement', (why,)), checks_lib.unconfirmed())
   try:
     stored = json_files.read(found.folder / manifest_lib.STATEMENT)
-    statement = _computed(manifest, strategies, stored)
+    noises = [
+      run.noise([(t, file.strategy) for t, file in own])
+      for run, own in zip(manifest.runs, strategies, strict=True)
+    ]
+    statement = _computed(manifest, noises, stored)
   except (ValueError, OSError, OverflowError) as error:
     why = messages.one_line(error)
     return (*checks, checks_lib.Check('statement', (why,)), checks_lib.unconfirmed())
-  own = checks_lib.plain(statement.to_json())
-  differing = list(checks_lib.differences(stored, own, 'the parameters'))
-  for run, of_run in zip(manifest.runs, strategies, strict=True):
-    names = [entry.file for entry in run.strategies]
-    differing += strategy_files.differences(names, of_run, _noise(run, of_run), run.schema)
+  beside: dict[str, str] = {}
+  for place, (noise, own, facts) in enumerate(zip(noises, strategies, statement.runs), 1):
+    names = [name for _, name in manifest.strategies(place)]
+    beside |= strategy_files.differences(names, [file for _, file in own], noise, facts.schema)
+  told = checks_lib.plain(statement.to_json())
+  differing = checks_lib.differences(stored, told, 'the parameters', beside)
   detail = 'figures computed again from n, b, k and the parameters, to the last digit'
-  checks.append(checks_lib.Check('statement', tuple(differing), detail))
+  checks.append(checks_lib.Check('statement', differing, detail))
   checks += [compared] if compared else []
   fits = all(check.passed for check in checks)
-  schemas = '; '.join(
+  shown = '; '.join(
     f'n = {run.num_rounds}, b = {run.min_sep}, k = {run.max_participations}'
-    for run in manifest.runs
+    for run in statement.runs
   )
-  condition = f', if {schemas} are those of the log'
+  condition = f', if {shown} are those of the log'
   if compared and compared.passed:
-    condition = f', for {schemas} of the log in the private bundle'
+    condition = f', for {shown} of the log in the private bundle'
   return (*checks, checks_lib.of_guarantee(statement, fits, condition))
 
 
 def compare(
   folder: pathlib.Path,
-  manifest: public_manifest.PublicManifest,
+  manifest: manifest_lib.Manifest,
   source: private_checks.Examined,
   salt: bytes,
 ) -> checks_lib.Check:
@@ -105,14 +106,14 @@ def compare(
     return checks_lib.Check(name, (f'it does not fit: {", ".join(failed)}',))
   found = []
   if manifest.guarantee != source.manifest.guarantee:
-    found.append('its parameters of the guarantee are others')
-  own_runs = publishing.public_runs(source)
+    found.append('its arguments of the guarantee are others')
+  own_runs = [manifest_lib.Run.published(run) for run in source.opened]
   if len(own_runs) != len(manifest.runs):
     found.append(f'it has {len(own_runs)} runs, not {len(manifest.runs)}')
   for place, (own, run) in enumerate(zip(own_runs, manifest.runs), 1):
     stated, own_entry = checks_lib.plain(run.to_json()), checks_lib.plain(own.to_json())
     found += checks_lib.differences(stated, own_entry, f'the logs of run {place}')
-    lines = _lines(folder / run.commitments)
+    lines = _lines(folder / manifest_lib.commitments_name(place))
     for t, line in enumerate(publishing.commitments(source, place, salt)):
       if t >= len(lines) or lines[t] != line:
         found.append(
@@ -120,8 +121,8 @@ def compare(
         )
         break
     else:
-      if len(lines) > own.num_rounds:
-        found.append(f'run {place} has commitments to more rounds than {own.num_rounds}')
+      if len(lines) > t + 1:
+        found.append(f'run {place} has commitments to more rounds than {t + 1}')
   try:
     stored = json_files.read(folder / manifest_lib.STATEMENT)
     found += checks_lib.differences(stored, publishing.statement(source, salt), 'the logs')
@@ -137,35 +138,31 @@ def _lines(path: pathlib.Path) -> list[str]:
     return []
 
 
-def _check_commitments(
-  folder: pathlib.Path, place: int, run: public_manifest.PublicRun
-) -> checks_lib.Check:
+def _check_commitments(path: pathlib.Path, place: int, num_rounds: int | None) -> checks_lib.Check:
   """Checks that there is one commitment a round; what it commits to cannot be seen."""
   number, found = 0, ()
   try:
-    with open(folder / run.commitments, 'rb') as stream:
+    with open(path, 'rb') as stream:
       for number, line in enumerate(iter(lambda: stream.read(65), b''), 1):
         if not _COMMITMENT.fullmatch(line):
           found = (f'line {number} is no commitment',)
           break
   except OSError as error:
     found = (messages.one_line(error),)
-  if not found and number != run.num_rounds:
-    found = (f'there are {number}, not one for each of {run.num_rounds} rounds',)
+  if not found and number != num_rounds:
+    found = (f'there are {number}, not one for each of {num_rounds} rounds',)
   return checks_lib.Check(
     f'commitments of run {place}', found, f'{number}, one a round; only the salt opens them'
   )
 
 
 def _computed(
-  manifest: public_manifest.PublicManifest,
-  strategies: Sequence[Sequence[files.StrategyFile]],
-  stored: Any,
+  manifest: manifest_lib.Manifest, noises: Sequence[runs_lib.Noise], stored: Any
 ) -> statement_lib.Statement:
-  """Returns the statement that follows from the parameters, and from what it asserts.
+  """Returns the statement that follows from the arguments, and from what it asserts.
 
   Raises:
-    ValueError: if a parameter is out of range, or the stored statement has another form.
+    ValueError: if an argument is out of range, or the stored statement has another form.
   """
   if not isinstance(stored, dict):
     raise ValueError(f'{manifest_lib.STATEMENT} must be a JSON object')
@@ -173,9 +170,15 @@ def _computed(
   adjacency_lib.check(asked.adjacency, asked.group_size)
   if not asked.deltas:
     raise ValueError('deltas must hold at least one delta')
-  noises = [_noise(run, own) for run, own in zip(runs, strategies, strict=True)]
+  entries = stored.get('runs') if len(runs) > 1 else [stored]
+  if not (isinstance(entries, list) and len(entries) == len(runs)):
+    raise ValueError('runs must be those of the manifest')
+  facts = tuple(
+    _facts(run, noise, asked.report_goal, entry)
+    for run, noise, entry in zip(runs, noises, entries, strict=True)
+  )
   spend = sensitivities.Spending.of(noises, asked.adjacency, asked.deltas)
-  worst = sensitivities.worst_case(noises, [run.schema for run in runs])
+  worst = sensitivities.worst_case(noises, [run.schema for run in facts])
   announced = [run.declared for run in runs if run.declared is not None]
   declared = None
   if announced:
@@ -185,7 +188,7 @@ def _computed(
       min_sep=min(schema.min_sep for schema in announced),
       max_participations=max(schema.participations for schema in announced),
       loss=spend.loss(sensitivities.worst_case(noises, announced), asked.group_size),
-      holds=all(run.holds for run in runs),
+      holds=all(map(_holds, announced, facts)),
     )
   void, commitment = stored.get('void_reason'), stored.get('commitment')
   if void not in (None, publication.VOID):
@@ -193,18 +196,11 @@ def _computed(
   value = commitment.get('hmac_sha256') if isinstance(commitment, dict) else None
   if not isinstance(value, str) or not re.fullmatch('[0-9a-f]{64}', value):
     raise ValueError('commitment must have hmac_sha256 of 64 hexadecimal digits')
-  entries = stored.get('runs') if len(runs) > 1 else [stored]
-  if not (isinstance(entries, list) and len(entries) == len(runs)):
-    raise ValueError('runs must be those of the manifest')
-  facts = tuple(
-    _facts(run, noise, asked.report_goal, entry)
-    for run, noise, entry in zip(runs, noises, entries, strict=True)
-  )
   return statement_lib.Statement(
     runs=facts,
-    num_rounds=sum(run.num_rounds for run in runs),
-    min_sep=min(run.min_sep for run in runs),
-    max_participations=max(run.max_participations for run in runs),
+    num_rounds=sum(run.num_rounds for run in facts),
+    min_sep=min(run.min_sep for run in facts),
+    max_participations=max(run.max_participations for run in facts),
     worst_case=spend.loss(worst, asked.group_size),
     declared=declared,
     adjacency=asked.adjacency,
@@ -216,32 +212,38 @@ def _computed(
   )
 
 
-def _noise(
-  run: public_manifest.PublicRun, strategies: Sequence[files.StrategyFile]
-) -> runs_lib.Noise:
-  return run.noise([file.strategy for file in strategies])
+def _holds(declared: schemas.MinSep, shown: facts_lib.RunFacts) -> bool:
+  """Returns whether n, b and k keep to the declared schema."""
+  apart = shown.max_participations == 1 or shown.min_sep >= declared.min_sep
+  enough = shown.max_participations <= declared.participations
+  return apart and enough and declared.num_rounds == shown.num_rounds
 
 
 def _facts(
-  run: public_manifest.PublicRun, noise: runs_lib.Noise, report_goal: int | None, entry: Any
+  run: manifest_lib.Run, noise: runs_lib.Noise, report_goal: int | None, entry: Any
 ) -> facts_lib.RunFacts:
-  """Returns the facts of a run: its parameters, and what its entry of the statement asserts."""
+  """Returns the facts of a run: its arguments, and what its entry of the statement asserts."""
 
   def told(strategy: base.Strategy) -> facts_lib.Strategy:
     return facts_lib.Strategy(strategy.family, document.strategy_digest(strategy))
 
-  asserted = facts_lib.asserted(entry, run.num_rounds)
+  asserted = facts_lib.asserted(entry, noise.num_rounds)
   if 'schema_in_log' in asserted and run.declared is None:
     raise ValueError('schema_in_log is of a declared schema, and none is declared')
+  shown = schemas.MinSep(
+    num_rounds=noise.num_rounds,
+    min_sep=entries_lib.take(entry, 'min_sep', int),
+    max_participations=entries_lib.take(entry, 'max_participations', int),
+  )
   return facts_lib.RunFacts(
-    num_rounds=run.num_rounds,
-    min_sep=run.min_sep,
-    max_participations=run.max_participations,
-    noise_multiplier=run.noise_multiplier,
+    num_rounds=noise.num_rounds,
+    min_sep=shown.min_sep,
+    max_participations=shown.participations,
+    noise_multiplier=noise.multiplier,
     strategy=told(noise.strategy),
     report_goal=report_goal,
-    changes=run.changes,
-    restarts=run.restarts,
+    changes=noise.changes,
+    restarts=noise.restarts,
     later_strategies=tuple((t, told(strategy)) for t, strategy in noise.later_strategies),
     declared_schema=run.declared,
     **asserted,

@@ -17,10 +17,9 @@ from typing import NamedTuple
 
 from fl_dpftrl import version
 from fl_dpftrl.bundles import manifest as manifest_lib
-from fl_dpftrl.bundles import private_checks, public_manifest, strategy_files, writing
+from fl_dpftrl.bundles import private_checks, strategy_files, writing
 from fl_dpftrl.files import durable, json_files
 from fl_dpftrl.replaying import embedded, publication, replay
-from fl_dpftrl.strategies import document
 from fl_dpftrl.text import messages
 
 
@@ -46,7 +45,7 @@ def write_public_bundle(
 ) -> PublicBundle:
   """Writes the public form of a bundle, which is verified first.
 
-  It has the strategies, the parameters, n, b and k of each log, the publishable statement, and a
+  It has the strategies, the arguments, n, b and k of each log, the publishable statement, and a
   commitment to the chained digest of each round. It has no device id, no count of devices and no
   digest of the log. The folder appears whole or not at all.
 
@@ -72,22 +71,21 @@ def write_public_bundle(
     failed = ', '.join(check.name for check in source.checks if not check.passed)
     raise ValueError(f'bundle {str(bundle)!r} does not fit, so it is not published: {failed}')
   with durable.building(folder) as temporary:
-    runs = public_runs(source)
-    for place, run in enumerate(runs, 1):
-      lines = commitments(source, place, raw)
-      durable.write_durably(
-        temporary / run.commitments, ''.join(f'{line}\n' for line in lines).encode()
-      )
-      noise = source.opened[place - 1].noise
-      for number, entry in enumerate(run.strategies):
-        strategy_files.save(temporary / entry.file, noise, number, run.schema)
+    facts = source.statement.runs if source.statement else ()
+    for place, (run, shown) in enumerate(zip(source.opened, facts, strict=True), 1):
+      lines = ''.join(f'{line}\n' for line in commitments(source, place, raw))
+      durable.write_durably(temporary / manifest_lib.commitments_name(place), lines.encode())
+      for number, t in enumerate((0, *(t for t, _ in run.noise.later_strategies))):
+        path = temporary / manifest_lib.strategy_name(place, t)
+        strategy_files.save(path, run.noise, number, shown.schema)
     content = json.dumps(statement(source, raw), indent=2, allow_nan=False) + '\n'
     durable.write_durably(temporary / manifest_lib.STATEMENT, content.encode())
-    sealed = public_manifest.PublicManifest(
+    sealed = manifest_lib.Manifest(
+      public=True,
       made_by=version.__version__,
       packages=manifest_lib.packages(),
       guarantee=source.manifest.guarantee,
-      runs=runs,
+      runs=tuple(map(manifest_lib.Run.published, source.opened)),
       files={
         name: manifest_lib.File.of(temporary / name) for name in sorted(os.listdir(temporary))
       },
@@ -106,41 +104,12 @@ def parse_salt(salt: str) -> bytes:
   return bytes.fromhex(salt)
 
 
-def public_runs(source: private_checks.Examined) -> tuple[public_manifest.PublicRun, ...]:
-  """Returns what is published of each run of a bundle."""
-  result = []
-  for place, (run, facts) in enumerate(
-    zip(source.opened, source.statement.runs if source.statement else (), strict=True), 1
-  ):
-    noise = run.noise
-    strategies = ((0, noise.strategy), *noise.later_strategies)
-    result.append(
-      public_manifest.PublicRun(
-        num_rounds=facts.num_rounds,
-        min_sep=facts.min_sep,
-        max_participations=facts.max_participations,
-        noise_multiplier=float(noise.multiplier),
-        changes=noise.changes,
-        restarts=noise.restarts,
-        declared=run.declared_schema and manifest_lib.canonical(run.declared_schema),
-        strategies=tuple(
-          public_manifest.StrategyFile(
-            t, manifest_lib.strategy_name(place, t), document.strategy_digest(strategy)
-          )
-          for t, strategy in strategies
-        ),
-        commitments=manifest_lib.commitments_name(place),
-      )
-    )
-  return tuple(result)
-
-
 def commitments(source: private_checks.Examined, place: int, salt: bytes) -> Iterator[str]:
   """Yields the commitment to each chained digest of a run, which is counted from 1.
 
   It is HMAC-SHA-256 under the salt, of the run, the round and the digest, one a line.
   """
-  with open(source.folder / source.manifest.runs[place - 1].rounds, encoding='ascii') as stream:
+  with open(source.folder / manifest_lib.rounds_name(place), encoding='ascii') as stream:
     for t, line in enumerate(stream):
       yield hmac.new(salt, f'{place}\n{t}\n{line}'.encode(), hashlib.sha256).hexdigest()
 

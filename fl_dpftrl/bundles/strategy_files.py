@@ -9,7 +9,7 @@ from fl_dpftrl.families import base
 from fl_dpftrl.files import json_files
 from fl_dpftrl.participation import schemas
 from fl_dpftrl.replaying import runs as runs_lib
-from fl_dpftrl.strategies import document, files
+from fl_dpftrl.strategies import files
 from fl_dpftrl.text import messages
 
 
@@ -27,7 +27,7 @@ def save(path: pathlib.Path, noise: runs_lib.Noise, place: int, schema: schemas.
 
 
 def check(
-  folder: pathlib.Path, name: str, file: str, stated: str, *, made_by: str, listed: Iterable[str]
+  folder: pathlib.Path, name: str, file: str, *, made_by: str, listed: Iterable[str]
 ) -> tuple[checks_lib.Check, files.StrategyFile | None]:
   """Checks a strategy file by itself.
 
@@ -35,7 +35,6 @@ def check(
     folder: the bundle.
     name: name of the check.
     file: name of the file.
-    stated: digest of the strategy in the manifest.
     made_by: release that wrote the bundle.
     listed: names of all files in the manifest.
 
@@ -55,9 +54,6 @@ def check(
   told = list(checks_lib.differences(stored, own, 'its parameters'))
   if len(arrays) > 1 or not fits:
     told.append(f'{file} has other arrays than those of its strategy')
-  digest = document.strategy_digest(found.strategy)
-  if digest != stated:
-    told.append(f'the digest of the strategy is {digest}, not {stated}')
   detail = f'{found.strategy.family}, its figures computed again'
   return checks_lib.Check(name, tuple(told), detail), found
 
@@ -67,8 +63,8 @@ def differences(
   stored: Sequence[files.StrategyFile],
   noise: runs_lib.Noise,
   schema: schemas.MinSep,
-) -> list[str]:
-  """Returns a sentence for each strategy file whose setting is not that of its run.
+) -> dict[str, str]:
+  """Returns a sentence for each strategy file whose setting is not that of its run, by a name.
 
   Args:
     names: names of the files.
@@ -76,12 +72,22 @@ def differences(
     noise: noise of the run.
     schema: the strictest schema that every device of the run kept to.
   """
-  return [
-    f'{name} has figures of another schema, objective or workload than its run'
-    for place, (name, file) in enumerate(zip(names, stored, strict=True))
-    if (file.schema, file.objective, file.workload.name)
-    != (_schema(noise, place, schema), 'max', 'prefix')
-  ]
+  told = {}
+  for place, (name, file) in enumerate(zip(names, stored, strict=True)):
+    own = _schema(noise, place, schema)
+    if (file.schema, file.objective, file.workload.name) == (own, 'max', 'prefix'):
+      continue
+    numbers = ('min_sep', 'max_participations', 'num_rounds')
+    others = [
+      f'{number} is {getattr(file.schema, number)}, not {getattr(own, number)}'
+      for number in numbers
+      if getattr(file.schema, number) != getattr(own, number)
+    ]
+    detail = f': {", ".join(others)}' if others else ''
+    told[f'min_sep of {name}'] = (
+      f'{name} has another schema, objective or workload than its run{detail}'
+    )
+  return told
 
 
 def _schema(noise: runs_lib.Noise, place: int, schema: schemas.MinSep) -> schemas.MinSep:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from fl_dpftrl.bundles import checks as checks_lib
 from fl_dpftrl.bundles import manifest as manifest_lib
-from fl_dpftrl.bundles import private_checks, public_checks, public_manifest, publishing
+from fl_dpftrl.bundles import private_checks, public_checks, publishing
 from fl_dpftrl.bundles.checks import Verification
 from fl_dpftrl.replaying import embedded, replay
 from fl_dpftrl.text import messages
@@ -45,28 +45,25 @@ def verify(
   if (private is None) != (salt is None):
     raise ValueError('private and salt go together: a public bundle is compared with both')
   found = checks_lib.find(folder, digest)
-  caveat = None
-  if public_manifest.is_of(found.content):
-    public = checks_lib.parsed(found, public_manifest.parse)
+  manifest, caveat = checks_lib.parsed(found), None
+  if manifest.public:
     compared = None
     if private is not None and salt is not None:
       raw = publishing.parse_salt(salt)
       own = private_checks.examined(private, engine, progress)
-      compared = public_checks.compare(found.folder, public, own, raw)
-    checks, made_with = public_checks.examine(found, public, compared), public.packages
+      compared = public_checks.compare(found.folder, manifest, own, raw)
+    checks = public_checks.examine(found, manifest, compared)
     same = compared is not None and compared.passed
     caveat = public_checks.COMPARED if same else public_checks.CAVEAT
   elif private is not None:
     raise ValueError(f'{found.folder}: private and salt are for a public bundle, and it is none')
   else:
-    manifest = checks_lib.parsed(found, manifest_lib.parse)
     checks = private_checks.examine(found, manifest, engine, progress).checks
-    made_with = manifest.packages
   return Verification(
     digest=found.own_digest,
     compared=digest is not None,
     checks=checks,
-    made_with=dict(made_with),
+    made_with=dict(manifest.packages),
     checked_with=dict(manifest_lib.packages()),
     caveat=caveat,
   )

@@ -55,7 +55,7 @@ def write_bundle(
 ) -> Bundle:
   """Writes a folder with which `verify` computes a guarantee again.
 
-  It has the logs byte for byte, the strategies, the parameters, releases of packages, the
+  It has the logs byte for byte, the strategies, the arguments, releases of packages, the
   chained digest of each round and the statement. It is as confidential as the logs, and only
   its owner can read it. The folder appears whole or not at all.
 
@@ -83,26 +83,28 @@ def write_bundle(
     report_goal=report_goal,
   )
   with durable.building(folder, private=True) as temporary:
-    entries = [_store_log(temporary, place, run) for place, run in enumerate(runs, 1)]
-    with _logs_named(temporary, entries, runs):
+    logs = [_store_log(temporary, place, run) for place, run in enumerate(runs, 1)]
+    arguments = tuple(map(manifest_lib.Run.of, runs))
+    with _logs_named(logs, runs):
       opened = [
-        entry.open(temporary, run.noise.strategy) for entry, run in zip(entries, runs, strict=True)
+        entry.open(paths, run.noise.strategy)
+        for entry, paths, run in zip(arguments, logs, runs, strict=True)
       ]
       statement = statement_of(opened, guarantee, engine, progress)
-      entries = [
-        _store_strategy(temporary, _store_rounds(temporary, entry, run, progress), run, facts)
-        for entry, run, facts in zip(entries, opened, statement.runs, strict=True)
-      ]
+      for place, (run, facts) in enumerate(zip(opened, statement.runs, strict=True), 1):
+        _store_rounds(temporary / manifest_lib.rounds_name(place), run, progress)
+        _store_strategy(temporary / manifest_lib.strategy_name(place), run, facts)
     _write(
       temporary / manifest_lib.STATEMENT,
       (json.dumps(document(statement, temporary), indent=2, allow_nan=False) + '\n').encode(),
     )
     stored = sorted(os.listdir(temporary))
     content = manifest_lib.Manifest(
+      public=False,
       made_by=version.__version__,
       packages=manifest_lib.packages(),
       guarantee=guarantee,
-      runs=tuple(entries),
+      runs=arguments,
       files={name: manifest_lib.File.of(temporary / name) for name in stored},
     ).to_bytes()
     _write(temporary / manifest_lib.NAME, content)
@@ -160,70 +162,48 @@ def check_run(run: runs_lib.Run) -> None:
       )
 
 
-def _store_log(folder: pathlib.Path, place: int, run: runs_lib.Run) -> manifest_lib.Run:
-  """Copies the files of a run's log."""
-  names = []
+def _store_log(folder: pathlib.Path, place: int, run: runs_lib.Run) -> list[pathlib.Path]:
+  """Copies the files of a run's log; returns the copies."""
+  paths = []
   for number, (shard, stated) in enumerate(zip(run.log.shards, run.log.files(), strict=True), 1):
-    name = manifest_lib.log_name(place, number, shard.path)
-    with durable.replacing(folder / name, private=True) as temporary:
+    path = folder / manifest_lib.log_name(place, number, shard.path)
+    with durable.replacing(path, private=True) as temporary:
       shutil.copyfile(shard.path, temporary)
-    if manifest_lib.File.of(folder / name).sha256 != stated.sha256:
+    if manifest_lib.File.of(path).sha256 != stated.sha256:
       raise refusals.LogError(f'{shard.path}: was changed while it was copied; try again')
-    names.append(name)
-  return manifest_lib.Run(
-    log=tuple(names),
-    layout=run.log.layout,
-    num_rounds=run.log.num_rounds,
-    num_rounds_assumed=run.log.num_rounds_assumed,
-    noise_multiplier=float(run.noise.multiplier),
-    changes=run.noise.changes,
-    restarts=run.noise.restarts,
-    declared=run.declared_schema and manifest_lib.canonical(run.declared_schema),
-    strategy=manifest_lib.strategy_name(place),
-    strategy_sha256=strategy_document.strategy_digest(run.noise.strategy),
-    rounds=manifest_lib.rounds_name(place),
-    last_digest='',
-  )
+    paths.append(path)
+  return paths
 
 
 @contextlib.contextmanager
 def _logs_named(
-  folder: pathlib.Path, entries: Sequence[manifest_lib.Run], runs: Sequence[runs_lib.Run]
+  logs: Sequence[Sequence[pathlib.Path]], runs: Sequence[runs_lib.Run]
 ) -> Iterator[None]:
   """Makes an error about the copy of a log name the log."""
   try:
     yield
   except refusals.LogError as error:
     text = str(error)
-    for entry, run in zip(entries, runs, strict=True):
-      for name, shard in zip(entry.log, run.log.shards, strict=True):
-        text = text.replace(str(folder / name), shard.path)
+    for paths, run in zip(logs, runs, strict=True):
+      for path, shard in zip(paths, run.log.shards, strict=True):
+        text = text.replace(str(path), shard.path)
     raise refusals.LogError(text) from error
 
 
-def _store_rounds(
-  folder: pathlib.Path, entry: manifest_lib.Run, run: runs_lib.Run, progress: Callable[[str], None]
-) -> manifest_lib.Run:
+def _store_rounds(path: pathlib.Path, run: runs_lib.Run, progress: Callable[[str], None]) -> None:
   """Writes the chained digest of each round, one a line."""
-  last = ''
-  with durable.replacing(folder / entry.rounds, private=True) as temporary:
+  with durable.replacing(path, private=True) as temporary:
     with open(temporary, 'w', encoding='ascii', newline='\n') as stream:
-      for last in of(run, progress):
-        stream.write(f'{last}\n')
-  return dataclasses.replace(entry, last_digest=last)
+      stream.writelines(f'{digest}\n' for digest in of(run, progress))
 
 
-def _store_strategy(
-  folder: pathlib.Path, entry: manifest_lib.Run, run: runs_lib.Run, facts: facts_lib.RunFacts
-) -> manifest_lib.Run:
+def _store_strategy(path: pathlib.Path, run: runs_lib.Run, facts: facts_lib.RunFacts) -> None:
   """Writes a run's strategy with its figures under the schema that the log shows."""
-  path = folder / entry.strategy
   strategy_files.save(path, run.noise, 0, facts.schema)
-  for written in folder.glob(f'{path.stem}.*'):  # Its figures are of a confidential log.
+  for written in path.parent.glob(f'{path.stem}.*'):  # Its figures are of a confidential log.
     _write(written, written.read_bytes())
-  if strategy_document.strategy_digest(files.load_strategy(path)) != entry.strategy_sha256:
+  if strategy_document.strategy_digest(files.load_strategy(path)) != facts.strategy.sha256:
     raise ValueError(f'strategy of family {run.noise.strategy.family!r} is not read as written')
-  return entry
 
 
 def _write(path: pathlib.Path, content: bytes) -> None:

@@ -20,6 +20,12 @@ from tests.commands import lines
 STRATEGY = dpftrl.BLT([0.99, 0.7], [0.1, 0.3])
 OTHER = dpftrl.BLT([0.99, 0.7], [0.1, 0.2])
 NUM_ROUNDS = 24
+SCHEMA = {
+  'participation': 'min_sep',
+  'num_rounds': NUM_ROUNDS,
+  'min_sep': 6,
+  'max_participations': 4,
+}
 ROWS = sorted((t, f'phone {i}') for i in range(30) for t in range(i % 6, NUM_ROUNDS, 6))
 METADATA = noise_record.run_metadata(STRATEGY, 2.0, clip_norm=1.0)
 
@@ -219,43 +225,78 @@ def test_a_log_of_fewer_rounds_is_found(bundle):
   rows = [row for row in ROWS if row[0] < 23]
   write_log(bundle / 'log-1-1.parquet', rows, num_rounds=23)
   forge(bundle)
-  assert 'num_rounds is 23' in failed(bundle)['rounds of run 1']
-  forge(bundle, lambda manifest: manifest['runs'][0].update(num_rounds=23))
-  assert 'more rounds than 23' in failed(bundle)['rounds of run 1']
+  found = failed(bundle)
+  assert 'more rounds than 23' in found['rounds of run 1']
+  assert found['statement'] == 'declared is for 24 rounds, but the log has 23'
+  forge(bundle, lambda manifest: manifest['runs'][0].update(num_rounds=24))
+  assert 'num_rounds is 23, not 24' in failed(bundle)['rounds of run 1']
 
 
 def test_another_strategy_is_found(bundle):
   other_strategy(bundle)
   forge(bundle)
-  assert failed(bundle).keys() == {'strategy of run 1', 'statement', 'guarantee'}
-  digest = dpftrl.verify(bundle).checks[2].found[0].split()[6].rstrip(',')
-  forge(bundle, lambda manifest: manifest['runs'][0].update(strategy_sha256=digest))
   found = failed(bundle)
   assert found.keys() == {'statement', 'guarantee'}
-  assert 'strategy.sha256' in found['statement'] and 'another strategy' in found['guarantee']
+  assert found['statement'].startswith('strategy.sha256 is')
+  assert 'another strategy' in found['guarantee']
 
 
 @pytest.mark.parametrize(
   'place, name, value, told',
   [
-    ('guarantee', 'deltas', [1e-5, 1e-9], 'delta'),
-    ('guarantee', 'adjacency', 'replace_one', 'adjacency'),
-    ('guarantee', 'group_size', 2, 'group_size'),
-    ('guarantee', 'report_goal', 4, 'report_goal'),
-    ('run', 'noise_multiplier', 2.5, 'noise_multiplier'),
-    ('run', 'changes', [[4, 3.0]], 'changes'),
-    ('run', 'restarts', [12], 'restarts'),
-    ('run', 'declared', None, 'declared'),
-    ('run', 'last_digest', '0' * 64, '0' * 64),
+    ('guarantee', 'deltas', [1e-5, 1e-9], 'delta is'),
+    ('guarantee', 'adjacency', 'replace_one', 'adjacency is'),
+    ('guarantee', 'group_size', 2, 'group_size is'),
+    ('guarantee', 'report_goal', 4, "'report_goal' is"),
+    ('run', 'noise_multiplier', 2.5, 'noise_multiplier is 2.0'),
+    ('run', 'changes', [[4, 3.0]], "'changes' is"),
+    ('run', 'restarts', [12], "'restarts' is"),
+    ('run', 'declared', None, "'declared' is"),
+    ('run', 'declared', SCHEMA | {'min_sep': 5, 'max_participations': 5}, 'declared.min_sep is'),
   ],
 )
-def test_a_parameter_that_was_changed_is_told(bundle, place, name, value, told):
+def test_an_argument_that_was_changed_is_told_first(bundle, place, name, value, told):
   def change(manifest):
     (manifest['runs'][0] if place == 'run' else manifest['guarantee'])[name] = value
 
   forge(bundle, change)
+  assert failed(bundle)['statement'].startswith(told)
+
+
+@pytest.mark.parametrize(
+  'name, value', [('noise_multiplier', 2.5), ('num_rounds', 25), ('min_sep', 12), ('delta', 1e-5)]
+)
+def test_a_number_of_the_statement_that_was_edited_is_told_alone(bundle, name, value):
+  path = bundle / manifest_lib.STATEMENT
+  statement = json.loads(path.read_text())
+  path.write_text(json.dumps(statement | {name: value}))
+  forge(bundle)
   found = failed(bundle)
-  assert told in found['rounds of run 1' if name == 'last_digest' else 'statement']
+  assert found.keys() == {'statement', 'guarantee'}
+  given = f'{name} is {value}, but the log and the strategy give {statement[name]}'
+  assert found['statement'] == given
+
+
+@pytest.mark.parametrize(
+  'name, value', [('noise_multiplier', 2.0), ('changes', []), ('restarts', []), ('num_rounds', 24)]
+)
+def test_what_the_log_states_is_not_in_the_manifest(bundle, name, value):
+  manifest = json.loads((bundle / manifest_lib.NAME).read_text())
+  assert manifest['runs'][0][name] is None
+  forge(bundle, lambda manifest: manifest['runs'][0].update({name: value}))
+  assert failed(bundle)['rounds of run 1'] == f'{name} must be null, as the log states it'
+
+
+def test_arguments_that_the_log_does_not_state_are_in_the_manifest(tmp_path):
+  path = tmp_path / 'log.csv'
+  path.write_text('round,device_id\n' + ''.join(f'{t},{i}\n' for t, i in ROWS))
+  run = dpftrl.open_run(path, STRATEGY, noise_multiplier=2.0, num_rounds=NUM_ROUNDS)
+  dpftrl.write_bundle(tmp_path / 'bundle', run, deltas=1e-6)
+  (entry,) = json.loads((tmp_path / 'bundle' / manifest_lib.NAME).read_text())['runs']
+  assert (entry['noise_multiplier'], entry['num_rounds']) == (2.0, NUM_ROUNDS)
+  assert not failed(tmp_path / 'bundle')
+  forge(tmp_path / 'bundle', lambda manifest: manifest['runs'][0].update(num_rounds=None))
+  assert failed(tmp_path / 'bundle')
 
 
 @pytest.mark.parametrize('name', ['epsilon', 'rho', 'sensitivity'])
@@ -283,14 +324,16 @@ def edited(text, replacement):
 
 HOSTILE = [
   (edited('"log-1-1.parquet"', '"../log.parquet"'), 'plain name'),
-  (edited('"strategy": "', '"strategy": "/tmp/'), 'plain name'),
   (edited('"rounds-1.txt": {', '"../rounds-1.txt": {'), 'plain name'),
-  (edited('"rounds": "rounds-1.txt"', '"rounds": "manifest.json"'), 'name of a file must'),
-  (edited('"num_rounds": 24', '"num_rounds": true'), 'num_rounds'),
+  (edited('"rounds-1.txt": {', '"rounds-2.txt": {'), "must have 'rounds-1.txt'"),
+  (edited('"log-1-1.parquet": {', '"log-1-2.parquet": {'), "must have 'log-1-1.parquet'"),
+  (edited('"log-1-1.parquet": {', '"log-2-1.parquet": {'), "must have 'log-1-1'"),
+  (edited('"num_rounds": null', '"num_rounds": true'), 'num_rounds'),
   (edited('"first_round": 0', '"first_round": -1'), 'first_round'),
   (edited('"deltas": [', '"more": 1, "deltas": ['), 'unknown'),
-  (edited('"version": 1', '"version": 2'), 'version must be 1'),
-  (edited('"version": 1', f'"version": {"9" * 5000}'), 'digits'),
+  (edited('"version": 2', '"version": 1'), 'release 0.1 of fl_dpftrl'),
+  (edited('"version": 2', '"version": 3'), 'version must be 2'),
+  (edited('"version": 2', f'"version": {"9" * 5000}'), 'digits'),
   (lambda content: b'[' * 100_000, 'within each other'),
   (lambda content: b'[]', 'format'),
   (lambda content: content + b' ' * 2**24, 'more than'),

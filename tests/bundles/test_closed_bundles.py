@@ -10,7 +10,6 @@ import fl_dpftrl as dpftrl
 from fl_dpftrl.bundles import manifest as manifest_lib
 from fl_dpftrl.bundles import strategy_files
 from fl_dpftrl.logs import canaries, noise_record, schema_record
-from fl_dpftrl.strategies import document as digests
 from fl_dpftrl.strategies import files
 from tests import every_family
 from tests.bundles import test_bundles as private
@@ -73,13 +72,14 @@ FREE = {
 }
 
 
-def is_free(place):
-  return any(place[: len(free)] == free for free in FREE)
+def is_free(kind, place):
+  free = FREE if kind == 'public' else [('packages',)]
+  return any(place[: len(one)] == one for one in free)
 
 
 @pytest.fixture(scope='module', name='rich')
 def fixture_rich(tmp_path_factory):
-  """A public bundle of a run that has every kind of fact."""
+  """A bundle of a run that has every kind of fact, and its public form."""
   folder = tmp_path_factory.mktemp('rich')
   metadata = noise_record.run_metadata(
     private.STRATEGY,
@@ -94,20 +94,26 @@ def fixture_rich(tmp_path_factory):
   run = dpftrl.open_run(folder / 'log.parquet', private.STRATEGY)
   dpftrl.write_bundle(folder / 'bundle', run, deltas=[1e-6, 1e-9], group_size=2, report_goal=3)
   dpftrl.write_public_bundle(folder / 'public', folder / 'bundle', salt=SALT)
-  return folder / 'public'
+  return folder
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', [manifest_lib.NAME, manifest_lib.STATEMENT])
-def test_every_leaf_that_is_changed_is_found_or_listed_as_asserted(rich, name, tmp_path):
-  folder = shutil.copytree(rich, tmp_path / 'public')
+@pytest.mark.parametrize('kind', ['bundle', 'public'])
+def test_every_leaf_that_is_changed_is_found_or_listed_as_asserted(rich, kind, name, tmp_path):
+  folder = shutil.copytree(rich / kind, tmp_path / kind)
   assert not private.failed(folder)
   original = {path: path.read_bytes() for path in folder.iterdir()}
   document = json.loads((folder / name).read_text())
   passed = []
-  for place, change in changed_leaves(document):
+  changes = list(changed_leaves(document))
+  if (kind, name) == ('bundle', manifest_lib.STATEMENT):
+    changes = changes[::3]  # Each leaf has three or more, and such a bundle is slow to verify.
+  for place, change in changes:
     if name == manifest_lib.NAME and place[0] == 'files':
       continue  # A forger corrects these; the bundle's other tests change them.
+    if place[0] == 'per_device' and place[2:3] and place[2] in range(1, 99):
+      continue  # The first quantile and the first bar stand for all.
     for path, content in original.items():
       path.write_bytes(content)
     other = changed(document, place, change)
@@ -125,7 +131,7 @@ def test_every_leaf_that_is_changed_is_found_or_listed_as_asserted(rich, name, t
         passed.append(place)
     except ValueError:
       pass
-  assert not [place for place in passed if not is_free(place)]
+  assert not [place for place in passed if not is_free(kind, place)]
   assert not [place for place in passed if 'ε' in str(place[-1])]  # No words of a forger's own.
   page = (pathlib.Path(__file__).parents[2] / 'docs' / 'public-bundles.md').read_text()
   (row,) = [line for line in page.splitlines() if 'no figure follows from them' in line]
@@ -203,7 +209,6 @@ def test_strategy_files_of_every_family_hold_what_follows(name, tmp_path):
       tmp_path,
       'strategy',
       path.name,
-      digests.strategy_digest(strategy),
       made_by=dpftrl.__version__,
       listed=[p.name for p in tmp_path.iterdir()],
     )

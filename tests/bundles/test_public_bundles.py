@@ -113,24 +113,44 @@ def test_each_of_200_random_changes_is_found(written, tmp_path):
 @pytest.mark.parametrize(
   'place, name, value, told',
   [
-    ('guarantee', 'deltas', [1e-5, 1e-9], 'delta'),
-    ('guarantee', 'adjacency', 'replace_one', 'worst_case.epsilon'),
-    ('guarantee', 'group_size', 2, 'worst_case.epsilon'),
-    ('run', 'noise_multiplier', 2.5, 'worst_case.epsilon'),
-    ('run', 'min_sep', 12, 'worst_case.epsilon'),
-    ('run', 'max_participations', 3, 'worst_case.epsilon'),
-    ('run', 'changes', [[4, 1.0]], 'worst_case.epsilon'),
-    ('run', 'restarts', [12], 'worst_case.epsilon'),
-    ('run', 'declared', None, 'declared'),
-    ('run', 'num_rounds', 25, 'num_rounds'),
+    ('guarantee', 'deltas', [1e-5, 1e-9], 'delta is'),
+    ('guarantee', 'adjacency', 'replace_one', 'adjacency is'),
+    ('guarantee', 'group_size', 2, 'group_size is'),
+    ('run', 'noise_multiplier', 2.5, 'noise_multiplier is 2.0'),
+    ('run', 'changes', [[4, 1.0]], "'changes' is missing"),
+    ('run', 'restarts', [12], "'restarts' is missing"),
+    ('run', 'declared', None, "'declared' is unknown"),
+    ('run', 'num_rounds', 25, 'num_rounds is 24, but the parameters give 25'),
   ],
 )
-def test_a_forged_parameter_is_found_by_the_figures(public, place, name, value, told):
+def test_a_forged_argument_is_told_first(public, place, name, value, told):
   def change(manifest):
     (manifest['runs'][0] if place == 'run' else manifest['guarantee'])[name] = value
 
   private.forge(public, change)
-  assert told in private.failed(public)['statement']
+  assert private.failed(public)['statement'].startswith(told)
+
+
+@pytest.mark.parametrize(
+  'name, value, told',
+  [
+    ('noise_multiplier', 2.5, 'noise_multiplier is 2.5, but the parameters give 2.0'),
+    ('num_rounds', 25, 'num_rounds is 25, but the parameters give 24'),
+    ('min_sep', 12, 'strategy-1.json has another schema'),
+    (
+      'min_sep',
+      7,
+      'strategy-1.json has another schema, objective or workload than its run: min_sep',
+    ),
+    ('max_participations', 3, 'strategy-1.json has another schema'),
+  ],
+)
+def test_an_edited_number_of_the_statement_is_told_first(public, name, value, told):
+  edit(public, lambda statement: statement.update({name: value}))
+  private.forge(public)
+  found = private.failed(public)
+  assert found.keys() == {'statement', 'guarantee'}
+  assert found['statement'].startswith(told) and name in found['statement'].split('. ')[0]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +186,7 @@ def test_figures_of_other_n_b_and_k_are_found_by_the_private_bundle_alone(writte
   assert not private.failed(public)
   found = private.failed(public, private=written[0], salt=SALT)
   assert found.keys() == {'private bundle', 'guarantee'}
-  assert 'max_participations is 2, but the logs of run 1 give 4' in found['private bundle']
+  assert 'max_participations is 2, but the logs give 4' in found['private bundle']
   assert 'round 12 of run 1 is the first' in found['private bundle']
   assert private.failed(public, digest=written[2]).keys() == {'manifest', 'guarantee'}
 
@@ -191,7 +211,28 @@ def test_restarts_with_other_strategies_changes_and_groups(tmp_path):
   assert result.passed and 'for 2 devices together' in result.checks[-1].detail
   name = 'strategy-1-12.json'
   shutil.copy(tmp_path / 'public' / 'strategy-1.json', tmp_path / 'public' / name)
-  assert 'strategy of run 1 from round 12' in private.failed(tmp_path / 'public')
+  private.forge(tmp_path / 'public')
+  told = private.failed(tmp_path / 'public')['statement']
+  assert told.startswith('runs[0].later_strategies[0].family')
+
+
+def test_runs_with_schemas_of_their_own(tmp_path):
+  runs = [
+    dpftrl.open_run(
+      private.write_log(tmp_path / f'{min_sep}.parquet'), private.STRATEGY, declared_min_sep=min_sep
+    )
+    for min_sep in (6, 5)
+  ]
+  dpftrl.write_bundle(tmp_path / 'bundle', runs, deltas=1e-6)
+  public = tmp_path / 'public'
+  salt = dpftrl.write_public_bundle(public, tmp_path / 'bundle').salt
+  assert dpftrl.verify(public, private=tmp_path / 'bundle', salt=salt).passed
+  with pytest.raises(ValueError, match='one with logs is needed'):
+    dpftrl.verify(public, private=public, salt=salt)
+  edit(public, lambda statement: statement['runs'][1].update(min_sep=5))
+  private.forge(public)
+  told = private.failed(public)['statement']
+  assert 'strategy-2.json' in told.split('worst_case')[0] and 'min_sep is 6, not 5' in told
 
 
 def test_what_does_not_fit_is_not_published(written, tmp_path):
@@ -212,10 +253,11 @@ def test_what_does_not_fit_is_not_published(written, tmp_path):
 
 HOSTILE = [
   (private.edited('"commitments-1.txt"', '"../commitments-1.txt"'), 'plain name'),
-  (private.edited('"file": "', '"file": "/tmp/'), 'plain name'),
-  (private.edited('"round": 0', '"round": 3'), 'begin with that of round 0'),
-  (private.edited('"min_sep": 6', '"min_sep": 0'), 'min_sep'),
-  (private.edited('"min_sep": 6', '"phone": 1, "min_sep": 6'), 'unknown'),
+  (private.edited('"strategy-1.json"', '"strategy-1-3.json"'), "must have 'strategy-1.json'"),
+  (private.edited('"num_rounds": 24', '"num_rounds": null'), 'num_rounds'),
+  (private.edited('"layout": null', '"layout": {}'), 'layout must be null'),
+  (private.edited('"num_rounds": 24', '"phone": 1, "num_rounds": 24'), 'unknown'),
+  (private.edited('"version": 2', '"version": 1'), 'release 0.1 of fl_dpftrl'),
 ]
 
 
