@@ -20,8 +20,6 @@ WAS_LOST, IS_BACK = 'is lost', 'is back'
 _ATTEMPTS = 4
 # How long to wait for actors before a stop is looked for.
 _POLL_SECONDS = 0.5
-# Blocks that an actor has beside those that it trains, so that it need not wait for the next.
-_AHEAD = 1
 # Of the cluster's object stores, for totals that wait: Ray writes to disk what does not fit.
 _SHARE = 0.5
 _LOST = (
@@ -91,7 +89,7 @@ def _started(settings: cluster.Actors) -> Any:
       num_gpus=settings.gpus,
       max_restarts=-1,
       # One more answers whether the actor is there.
-      max_concurrency=settings.clients_per_actor + _AHEAD + 1,
+      max_concurrency=settings.clients_per_actor + 1,
       runtime_env={'env_vars': variables},
     )
     .remote(
@@ -213,10 +211,7 @@ class Round:
 
   def _hand_out(self) -> None:
     end = self._num_taken + self._window
-    places = self._settings.clients_per_actor
-    # What is ahead helps only while others need not wait for it.
-    ahead = _AHEAD if len(self._waiting) > places * len(self._actors) else 0
-    for num_blocks in range(places + ahead):
+    for num_blocks in range(self._settings.clients_per_actor):
       for actor in self._actors:
         if not self._waiting or self._waiting[0] >= end:
           return
