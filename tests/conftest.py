@@ -1,6 +1,9 @@
+import fcntl
 import gc
 import os
+import pathlib
 import signal
+import tempfile
 
 # Must be set before TensorFlow is imported: its start is loud.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
@@ -81,10 +84,19 @@ def cluster():
   # On a machine that is busy, its processes take their time.
   os.environ.setdefault('RAY_raylet_start_wait_time_s', '300')
   node = dict(num_cpus=1, object_store_memory=100_000_000)
-  made = cluster_utils.Cluster(
-    initialize_head=True, head_node_args={**node, 'include_dashboard': False}
-  )
-  made.add_node(**node)
+  # Ray gives a node 30 seconds to start, which two clusters at a time may both exceed.
+  with open(pathlib.Path(tempfile.gettempdir()) / 'fl_dpftrl-cluster.lock', 'w') as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    for attempts_left in (2, 1, 0):
+      made = cluster_utils.Cluster()
+      try:
+        made.add_node(**node, include_dashboard=False)
+        made.add_node(**node)
+        break
+      except Exception:
+        made.shutdown()
+        if not attempts_left:
+          raise
   yield made
   import ray
 
