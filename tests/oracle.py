@@ -120,3 +120,12 @@ def per_query_error(strategy, num_rounds: int, workload=workloads.Workload()) ->
   """Returns the row norms of A·N, both written out."""
   decoder = workload.matrix(num_rounds) @ strategy.noising_matrix(num_rounds)
   return np.linalg.norm(decoder, axis=1)
+
+
+def rows(stream, num_rounds: int) -> np.ndarray:
+  """The first rows of a noise stream, shape [num_rounds, d]."""
+  state, made = stream.init(), []
+  for _ in range(num_rounds):
+    row, state = stream.next(state)
+    made.append(row)
+  return np.stack(made)

@@ -164,7 +164,8 @@ def carried_error(strategy: base.Strategy, num_rounds: int, bits: int) -> float:
     1, these are whole numbers, and exact below 2⁵³;
   - a running sum loses part of itself, gains y and a normal: at most 4 operations a round, and
     it keeps 1 − loss of its error;
-  - A is a sum of k products, times a factor: at most k + 3 operations.
+  - A is a sum of k products with buffers, or with normals F/spread, times a factor, a quotient: at
+    most k + 4 operations for each.
   """
   noise, made = strategy.noise(num_rounds), rows(strategy, num_rounds)
   farthest = 1.02 * FARTHEST_NORMAL * 2.0**bits
@@ -176,7 +177,7 @@ def carried_error(strategy: base.Strategy, num_rounds: int, bits: int) -> float:
     if step.restart:
       sizes = errors = linear_noise.start(noise, 1)
     below = np.abs(np.asarray(step.below)[: len(sizes)])
-    rounding = (below.size + len(row.reads) + 3) * _UNIT_ROUNDING
+    rounding = (below.size + len(row.reads) + 4) * _UNIT_ROUNDING
     off = below @ (errors + rounding * sizes)[: below.size, 0]
     off += rounding * farthest * sum(abs(weight) for _, weight in row.reads)
     largest = max(largest, abs(row.factor) * float(off))

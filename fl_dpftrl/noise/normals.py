@@ -85,6 +85,8 @@ class Normals:
     """
     if not 0.0 < scale <= MAX_SCALE:
       raise ValueError(f'scale must be above 0 and at most 2^58, got {scale!r}')
+    if not out.size:
+      return
     undecided = []
     for number, at in enumerate(range(0, out.size, CHUNK), chunk):
       words = np.frombuffer(self._bits(row, number, _WORDS, 0, 8 * CHUNK), '<u8').reshape(2, -1)

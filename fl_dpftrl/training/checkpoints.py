@@ -38,14 +38,15 @@ class Checkpoint:
 
   Attributes:
     num_rounds: rows of noise consumed so far, burnt ones included.
-    state: the learning process's state, as nested structures of arrays.
+    state: the learning process's state, as nested structures of arrays; it holds the secret
+      seed of the noise, and is not shown.
     measurements: metrics of the last round; empty if that round was burnt or if
       no round was run.
     burnt: rounds whose noise row was consumed and whose result was not used.
   """
 
   num_rounds: int
-  state: Any
+  state: Any = dataclasses.field(repr=False)
   measurements: dict[str, float]
   burnt: tuple[int, ...] = ()
 

@@ -10,7 +10,7 @@ import scipy.stats
 
 from fl_dpftrl.families import banded_inverse, lattice, linear_noise
 from fl_dpftrl.noise import reference
-from tests import every_family
+from tests import every_family, oracle
 
 _EPSILONS = np.concatenate([np.linspace(0.0, 4.0, 60), np.linspace(4.2, 30.0, 60)])
 _NEGLIGIBLE = 1e-13
@@ -169,11 +169,7 @@ def _stream_of(strategy, num_rounds, bits, normals):
   """Rows in integers for given normals by round."""
   fresh = lambda t, scale: np.rint(scale * normals[t]).astype(np.int64)
   stream = reference.lattice_stream(strategy, num_rounds, normals.shape[1], bits, fresh)
-  state, rows = stream.init(), []
-  for _ in range(num_rounds):
-    row, state = stream.next(state)
-    rows.append(row)
-  return np.array(rows)
+  return oracle.rows(stream, num_rounds)
 
 
 @pytest.mark.parametrize('num_rounds', [1, 2, 7, 33])

@@ -191,6 +191,10 @@ def _halves(words):
   return words[:_PAIRS], words[_PAIRS:]
 
 
+def test_none_are_asked_for():
+  assert _made(size=0).size == 0
+
+
 def test_normals_depend_on_seed_stream_row_and_place_alone():
   whole = _made(5, 3, 100.0, 3 * normals.CHUNK)
   parts = [_made(5, 3 + i, 100.0) for i in range(3)]

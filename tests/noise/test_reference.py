@@ -6,14 +6,7 @@ import pytest
 
 from fl_dpftrl.families import banded
 from fl_dpftrl.noise import reference
-
-
-def rows(stream, num_rounds):
-  state, result = stream.init(), []
-  for _ in range(num_rounds):
-    row, state = stream.next(state)
-    result.append(row)
-  return np.stack(result)
+from tests import oracle
 
 
 @pytest.mark.parametrize('num_rounds', [1, 2, 7, 33])
@@ -21,7 +14,7 @@ def test_streams_the_product_of_noising_matrix_and_z(example, num_rounds):
   strategy = example(num_rounds)
   width = strategy.num_noise_rows(num_rounds)
   z = np.random.default_rng(0).normal(size=(width, 5))
-  streamed = rows(reference.reference_stream(strategy, z), num_rounds)
+  streamed = oracle.rows(reference.reference_stream(strategy, z), num_rounds)
   expected = strategy.noising_matrix(num_rounds) @ z
   np.testing.assert_allclose(streamed, expected, rtol=1e-12, atol=1e-12)
 
@@ -41,21 +34,21 @@ def test_next_is_pure(example):
 def test_one_band_needs_no_history():
   strategy = banded.Banded(np.array([[2.0], [4.0]]))
   stream = reference.reference_stream(strategy, np.ones((2, 3)))
-  np.testing.assert_allclose(rows(stream, 2), [[0.5] * 3, [0.25] * 3])
+  np.testing.assert_allclose(oracle.rows(stream, 2), [[0.5] * 3, [0.25] * 3])
 
 
 def test_z_that_ends_too_early_is_named(example):
   strategy = example(7)
   z = np.zeros((strategy.num_noise_rows(7) - 1, 2))
   with pytest.raises(ValueError, match=f'z has {len(z)} rows, row {len(z)} is'):
-    rows(reference.reference_stream(strategy, z), 7)
+    oracle.rows(reference.reference_stream(strategy, z), 7)
 
 
 def test_rounds_beyond_the_strategy_are_refused():
   strategy = banded.Banded(np.ones((3, 1)))
   stream = reference.reference_stream(strategy, np.zeros((9, 2)))
   with pytest.raises(ValueError, match='num_rounds=4 is beyond the 3 rounds'):
-    rows(stream, 4)
+    oracle.rows(stream, 4)
 
 
 def test_strategy_without_stream_is_named():

@@ -112,6 +112,11 @@ def test_progress_lines_tell_what_trains():
   assert said[0].startswith('round 4/10 | training loss 2.000 | 2 of 2 actors, 1 lost so far | ')
 
 
+def test_a_checkpoint_that_observers_see_does_not_show_its_state():
+  one = checkpoints.Checkpoint(num_rounds=3, state={'seed': 20301}, measurements={'loss': 1.0})
+  assert '20301' not in f'{one} {one!r}' and 'num_rounds=3' in repr(one)
+
+
 def test_scores_of_canaries_are_no_columns(tmp_path):
   table = metrics.MetricsTable(tmp_path / 'metrics.csv')
   row = {'loss': 1.0, 'canaries/0': 2.0}
