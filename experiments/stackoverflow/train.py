@@ -181,8 +181,11 @@ def _own_temporary_folder(folder: pathlib.Path) -> Iterator[None]:
   tempfile.tempdir = str(temporary.resolve())
   try:
     yield
-  finally:
     tempfile.tempdir = before
+  except Exception:
+    tempfile.tempdir = before
+    raise
+  finally:  # An interrupt may leave a thread at work, which must not write anywhere else.
     shutil.rmtree(temporary, ignore_errors=True)
 
 
