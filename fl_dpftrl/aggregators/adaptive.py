@@ -1,8 +1,8 @@
 """The aggregation process with an adaptive clip norm, for `CorrelatedNoiseFactory`.
 
-Clients send updates in units of the clip norm, with counts of whether they were bounded. Updates
-and counts are summed by one inner factory and get one row of noise. So inner sums have the same
-bounds in all rounds, whatever the clip norm is.
+Clients send updates in whole units, which are a share of the clip norm, with counts of whether
+they were bounded, in units of their own. Updates and counts are summed by one inner factory and get
+one row of noise. So inner sums have the same bounds in all rounds, whatever the clip norm is.
 """
 
 import collections
@@ -14,9 +14,10 @@ import tensorflow_federated as tff
 
 from fl_dpftrl import adaptive_clipping
 from fl_dpftrl.aggregators import clipping as clipping_lib
-from fl_dpftrl.aggregators import inner_sum
+from fl_dpftrl.aggregators import sums as sums_lib
+from fl_dpftrl.aggregators import units
+from fl_dpftrl.families import lattice
 from fl_dpftrl.noise import reference
-from fl_dpftrl.runtime import marks
 from fl_dpftrl.text import messages
 
 
@@ -42,36 +43,39 @@ class Rule(NamedTuple):
 
   Attributes:
     clipping: the clip norm's rule.
-    update_stddev: standard deviation of Z in the updates' coordinates, per unit of clip norm.
-    count_stddev: standard deviation of Z in the counts' coordinates, in updates.
+    unit: units of updates and counts.
     report_goal: divisor of the sums.
     zeroing_norm: L∞ norm above which an update is zeroed; None for no limit.
     release_identity: identity of the factory, which marks releases.
+    has_noise: whether the noise multiplier is above 0.
   """
 
   clipping: adaptive_clipping.AdaptiveClipping
-  update_stddev: float
-  count_stddev: float
+  unit: units.Unit
   report_goal: int
   zeroing_norm: float | None
   release_identity: str
+  has_noise: bool
 
   def bound(self, update: Any, clip_norm: Any) -> tuple[Any, tf.Tensor]:
-    """Returns a device's update in units of the clip norm, and its counts (float32, [3])."""
-    bounded, *counts = clipping_lib.unit_update(
-      update, clip_norm=clip_norm, zeroing_norm=self.zeroing_norm
+    """Returns a device's update and its counts (int64, [3]), in whole units."""
+    bounded, *counts = clipping_lib.bound_update(
+      update, unit=self.unit, clip_norm=clip_norm, zeroing_norm=self.zeroing_norm
     )
-    return bounded, tf.cast(tf.stack(counts), tf.float32)
+    return bounded, self.unit.count * tf.cast(tf.stack(counts), tf.int64)
 
-  def release(self, total: Any, row: Any, clip_norm: Any) -> tuple[Any, tf.Tensor]:
+  def release(
+    self, sums: sums_lib.Sums, total: Any, row: Any, clip_norm: Any
+  ) -> tuple[Any, tf.Tensor]:
     """Returns the noised sum of updates over report_goal, and the noised counts."""
-    update_noise, count_noise = row
-    # One stream has one standard deviation; the counts' noise is a multiple of it.
-    ratio = self.count_stddev / self.update_stddev if self.update_stddev else 0.0
-    row = update_noise, ratio * count_noise
-    updates, counts = marks.add_noise(total, row, self.release_identity)
-    scale = clip_norm / self.report_goal
-    return tf.nest.map_structure(lambda part: scale * part, updates), counts
+    if not self.has_noise:
+      row = tf.nest.map_structure(lambda part: 0 * part, row)
+    updates, counts = tf.nest.map_structure(
+      lambda part: tf.cast(part, tf.float64), sums.noised(total, row, self.release_identity)
+    )
+    scale = self.unit.size * tf.cast(clip_norm, tf.float64) / self.report_goal
+    updates = tf.nest.map_structure(lambda part: tf.cast(scale * part, tf.float32), updates)
+    return updates, tf.cast(counts / float(self.unit.count << self.unit.shift), tf.float32)
 
   def next_clip_norm(self, clip_norm: Any, counts: Any, row: Any) -> tf.Tensor:
     """Returns the clip norm after a round, from noised counts alone.
@@ -92,10 +96,10 @@ class Rule(NamedTuple):
     return moved if rule.rounds is None else tf.where(row < rule.rounds, moved, clip_norm)
 
 
-def noised_type(value_type: tff.Type) -> tff.Type:
+def with_counts(summed: tff.Type) -> tff.Type:
   """Returns the type of what is summed and noised: an update and its counts."""
-  counts = tff.TensorType(np.float32, [adaptive_clipping.NUM_COUNTS])
-  return tff.StructWithPythonType([value_type, counts], tuple)
+  counts = tff.TensorType(np.int64, [adaptive_clipping.NUM_COUNTS])
+  return tff.StructWithPythonType([summed, counts], tuple)
 
 
 def create(
@@ -103,28 +107,28 @@ def create(
   value_type: tff.Type,
   *,
   stream: reference.NoiseStream,
-  inner_factory: tff.aggregators.UnweightedAggregationFactory,
+  sums: sums_lib.Sums,
 ) -> tff.templates.AggregationProcess:
   """Builds the process for updates of a type.
 
   Args:
     rule: how updates are bounded, released and counted.
     value_type: of the updates, made of float32 tensors of known shapes.
-    stream: rows of noise for `noised_type(value_type)`, of standard deviation update_stddev.
-    inner_factory: sums values of that type.
-
-  Raises:
-    ValueError: unless inner_factory sums.
+    stream: rows of noise for updates with counts.
+    sums: sums updates with counts.
   """
-  # Counts of 1 have to come through whole, so the known values are as large.
-  inner_process = inner_sum.create(inner_factory, noised_type(value_type), 1.0, largest=1.0)
+  inner_process = sums.process
   init_noise = tff.tensorflow.computation(stream.init)
   bound = tff.tensorflow.computation(rule.bound, (value_type, np.float32))
+  summed = inner_process.next.type_signature.parameter[1].member
 
-  @tff.tensorflow.computation(noised_type(value_type), init_noise.type_signature.result, np.float32)
-  def release(total, noise, clip_norm):
+  @tff.tensorflow.computation(summed, np.int32, init_noise.type_signature.result, np.float32)
+  def release(total, num_updates, noise, clip_norm):
+    with tf.control_dependencies([sums.checked(num_updates)]):
+      total = tf.nest.map_structure(tf.identity, total)
     row, advanced = stream.next(noise)
-    result, counts = rule.release(total, row, clip_norm)
+    result, counts = rule.release(sums, total, row, clip_norm)
+    stddev = 2.0**lattice.BITS * rule.unit.size if rule.has_noise else 0.0
     measured = collections.OrderedDict(
       clip_norm=clip_norm,
       clipped_fraction=counts[0] / rule.report_goal,
@@ -132,7 +136,7 @@ def create(
       zeroed_count=counts[1],
       rejected_count=counts[2],
       noise_row=noise.row,
-      noise_stddev=clip_norm * advanced.row_stddev,
+      noise_stddev=clip_norm * tf.cast(stddev * advanced.row_stddev, tf.float32),
     )
     return result, advanced, rule.next_clip_norm(clip_norm, counts, noise.row), measured
 
@@ -157,8 +161,9 @@ def create(
     clip_norm = tff.federated_broadcast(state.clip_norm)
     bounded = tff.federated_map(bound, (updates, clip_norm))
     inner = inner_process.next(state.inner, bounded)
+    num_updates = tff.federated_sum(tff.federated_value(1, tff.CLIENTS))
     result, noise, clip_norm, measured = tff.federated_map(
-      release, (inner.result, state.noise, state.clip_norm)
+      release, (inner.result, num_updates, state.noise, state.clip_norm)
     )
     return tff.templates.MeasuredProcessOutput(
       state=tff.federated_zip(AdaptiveState(inner=inner.state, noise=noise, clip_norm=clip_norm)),

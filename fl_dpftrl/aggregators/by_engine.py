@@ -18,13 +18,12 @@ import tensorflow as tf
 from fl_dpftrl.aggregators import placement
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.files import durable, json_files
-from fl_dpftrl.noise import ahead, draws, graph, randomness, reference, snapshots
+from fl_dpftrl.noise import ahead, graph, normals, reference, snapshots
 from fl_dpftrl.noise import rows as rows_lib
 from fl_dpftrl.noise import stream as streams
 from fl_dpftrl.runtime import callbacks
 from fl_dpftrl.strategies import document
 
-_PRECISION = 'float32'
 _SNAPSHOT_ROWS = 16
 
 
@@ -32,42 +31,45 @@ def make_stream(
   strategy: strategies.Strategy,
   template: Any,
   *,
-  stddev: float,
   noise_seed: int | None = None,
+  is_silent: bool = False,
   folder: str | os.PathLike[str] | None = None,
   machines: int | None = None,
 ) -> reference.NoiseStream:
-  """Returns the engine's rows as a stream that runs in this process alone.
+  """Returns the engine's rows, int64, as a stream that runs in this process alone.
 
-  The arguments are those of `streams.make_stream`, a folder for snapshots, and the number of
-  actors that make slices of the rows. The state has no buffers, and `next` fails with an
-  InvalidArgumentError past the strategy's last round.
+  The state has no buffers, and `next` fails with an InvalidArgumentError past the strategy's last
+  round.
 
-  Raises:
-    ValueError: for an argument that will not do.
+  Args:
+    strategy: C and N.
+    template: nested structure of tf.TensorSpec, of known shapes.
+    noise_seed: None for a secret seed of 256 bits, fresh each time that `init` runs; a number for
+      the same noise always.
+    is_silent: whether rows are zeros, which takes no work.
+    folder: of snapshots; None for none.
+    machines: number of actors that make slices of the rows; None for this process.
   """
-  specs = streams.check_template(template)
+  specs = tf.nest.flatten(template)
   sizes = [spec.shape.num_elements() for spec in specs]
-  rows = _Rows(strategy, sum(sizes), stddev, folder, machines)
+  rows = _Rows(strategy, sum(sizes), is_silent, folder, machines)
 
   def init():
-    if noise_seed is None:
-      seed = randomness.system_seed()
-    else:
-      words = np.frombuffer(draws.fixed_seed(noise_seed), '<i8')
-      seed = tf.constant(words, randomness.SEED_SPEC.dtype)
+    (seed,) = callbacks.call(_Seed(noise_seed), [], [tf.int64])
     return streams.StreamState(
-      seed=seed, row=tf.constant(0, tf.int64), row_stddev=tf.constant(0.0), buffers=graph.Buffers()
+      seed=tf.ensure_shape(seed, [normals.SEED_BYTES // 8]),
+      row=tf.constant(0, tf.int64),
+      row_stddev=tf.constant(0.0, tf.float64),
+      buffers=graph.Buffers(),
     )
 
   def next_fn(state):
     state = tf.nest.map_structure(tf.convert_to_tensor, state)
-    types = [tf.float32, tf.float64]
+    types = [tf.int64, tf.float64]
     values, row_stddev = callbacks.call(rows, [state.seed, state.row], types)
     parts = tf.split(tf.ensure_shape(values, [rows.size]), sizes)
     row = [tf.reshape(part, spec.shape) for part, spec in zip(parts, specs)]
-    row_stddev = tf.cast(tf.ensure_shape(row_stddev, []), tf.float32)
-    advanced = state._replace(row=state.row + 1, row_stddev=row_stddev)
+    advanced = state._replace(row=state.row + 1, row_stddev=tf.ensure_shape(row_stddev, []))
     return tf.nest.pack_sequence_as(template, row), advanced
 
   return reference.NoiseStream(init, next_fn, streams.skip_unread)
@@ -76,6 +78,21 @@ def make_stream(
 def seed_identity(noise_seed: int | None) -> int:
   """Returns bits that tell the engine's use of a seed from that in TFF's state."""
   return document.short_digest(b'fl_dpftrl engine %d, %a' % (rows_lib.VERSION, noise_seed))
+
+
+class _Seed:
+  """A seed as a `callbacks.Callback` that runs with each `initialize()`."""
+
+  def __init__(self, noise_seed: int | None):
+    self._noise_seed = noise_seed
+
+  def __call__(self) -> np.ndarray:
+    fixed = self._noise_seed is not None
+    seed = normals.fixed_seed(self._noise_seed) if fixed else normals.system_seed()
+    return np.frombuffer(seed, '<i8').astype(np.int64)
+
+  def resources(self) -> None:
+    return None
 
 
 class _Rows:
@@ -89,19 +106,19 @@ class _Rows:
     self,
     strategy: strategies.Strategy,
     size: int,
-    stddev: float,
+    is_silent: bool,
     folder: str | os.PathLike[str] | None,
     machines: int | None,
   ):
-    self.size = size
-    self._strategy, self._stddev = strategy, stddev
-    self._folder, self._machines = folder, machines
+    self.size, self._is_silent = size, is_silent
+    self._strategy, self._folder, self._machines = strategy, folder, machines
     self._num_rounds = placement.num_rounds(strategy)
-    rows_lib.check(size=size, stddev=stddev, memory='memory', precision=_PRECISION)
     self._lock = threading.Lock()
     self._rows: Callable[[], ahead.Rows | None] = lambda: None
 
   def __call__(self, seed: np.ndarray, row: np.ndarray) -> tuple[np.ndarray, float]:
+    if self._is_silent:
+      return np.zeros(self.size, np.int64), 0.0
     return self.resources().row(seed.astype('<i8').tobytes(), int(row))
 
   def resources(self) -> ahead.Rows:
@@ -121,15 +138,11 @@ class _Rows:
         strategy=self._strategy,
         size=self.size,
         seed=seed,
-        stddev=self._stddev,
         num_rounds=self._num_rounds,
-        precision=_PRECISION,
         snapshot_rows=_SNAPSHOT_ROWS,
         folder=self._folder,
       )
-    recipe: json_files.Object = dict(
-      strategy=self._strategy, size=self.size, seed=seed, precision=_PRECISION
-    )
+    recipe: json_files.Object = dict(strategy=self._strategy, size=self.size, seed=seed)
     saved = None
     if self._folder is not None:
       folder = pathlib.Path(self._folder)
@@ -140,9 +153,8 @@ class _Rows:
     new_maker = functools.partial(
       rows_lib.RowMaker,
       **recipe,
-      stddev=self._stddev,
       num_rounds=self._num_rounds,
-      memory=placement.engine_memory(self._strategy, 4 * self.size),
+      memory=placement.engine_memory(self._strategy, self.size),
       folder=self._folder,
     )
     return ahead.LocalSource(new_maker, saved, _SNAPSHOT_ROWS)

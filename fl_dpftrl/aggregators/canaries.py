@@ -12,6 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from fl_dpftrl.aggregators import factory as factory_lib
+from fl_dpftrl.aggregators import sums as sums_lib
+from fl_dpftrl.aggregators import units
 from fl_dpftrl.noise import reference
 from fl_dpftrl.runtime import callbacks
 
@@ -19,8 +21,8 @@ from fl_dpftrl.runtime import callbacks
 class Canaries(Protocol):
   """The canaries of a run, such as `auditing.Canaries`."""
 
-  def total(self, round_index: int) -> np.ndarray:
-    """Returns the sum of their updates in a round, float32 of shape [size]."""
+  def signs(self, round_index: int) -> np.ndarray:
+    """Returns the sum of the signs of their updates in a round, int64 of shape [size]."""
     ...
 
   def scores(self, round_index: int, total: np.ndarray) -> np.ndarray:
@@ -33,6 +35,9 @@ class Channel:
 
   What a round does at the server must run in this process.
 
+  All coordinates of a canary's update have one absolute value, the largest that the clip norm
+  allows.
+
   Attributes:
     canaries: the canaries of the run.
   """
@@ -41,9 +46,9 @@ class Channel:
     self.canaries = canaries
     self._scores: dict[int, np.ndarray] = {}
 
-  def add(self, row: np.ndarray, total: np.ndarray) -> np.ndarray:
-    """Returns the sum of a round with the updates of its canaries."""
-    return total + self.canaries.total(int(row))
+  def add(self, unit: units.Unit, row: np.ndarray, total: np.ndarray) -> np.ndarray:
+    """Returns the sum of a round, in whole units, with the updates of its canaries."""
+    return total + unit.coordinate(total.size) * self.canaries.signs(int(row))
 
   def observe(self, divisor: float, row: np.ndarray, released: np.ndarray) -> np.ndarray:
     """Scores what a round released, and returns it unchanged."""
@@ -95,10 +100,13 @@ class CanaryFactory(factory_lib.CorrelatedNoiseFactory):
     fields = (field.name for field in dataclasses.fields(factory) if field.init)
     return cls(**{name: getattr(factory, name) for name in fields}, channel=channel)
 
-  def release(self, stream: reference.NoiseStream, total: Any, noise: Any) -> tuple[Any, Any]:
+  def release(
+    self, sums: sums_lib.Sums, stream: reference.NoiseStream, total: Any, noise: Any
+  ) -> tuple[Any, Any]:
     """Maps (sum, noise state) to (result, next noise state), in TensorFlow."""
     row = tf.convert_to_tensor(noise.row)
-    result, advanced = super().release(stream, _through(self.channel.add, row, total), noise)
+    total = _through(functools.partial(self.channel.add, self.unit), row, total)
+    result, advanced = super().release(sums, stream, total, noise)
     observe = functools.partial(self.channel.observe, float(self.report_goal))
     return _through(observe, row, result), advanced
 
@@ -108,7 +116,7 @@ def _through(function: Any, row: tf.Tensor, values: Any) -> Any:
   parts = [tf.convert_to_tensor(part) for part in tf.nest.flatten(values)]
   sizes = [part.shape.num_elements() for part in parts]
   flat = tf.concat([tf.reshape(part, [-1]) for part in parts], 0)
-  (flat,) = callbacks.call(_Callback(function), [row, flat], [tf.float32])
+  (flat,) = callbacks.call(_Callback(function), [row, flat], [flat.dtype])
   pieces = tf.split(tf.ensure_shape(flat, [sum(sizes)]), sizes)
   shaped = [tf.reshape(piece, part.shape) for piece, part in zip(pieces, parts)]
   return tf.nest.pack_sequence_as(values, shaped)

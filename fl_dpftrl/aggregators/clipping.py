@@ -1,26 +1,24 @@
-"""Bounds on one device's update, whatever the device sends."""
+"""Bounds on one device's update, whatever the device sends, in TensorFlow."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
+
+from fl_dpftrl.aggregators import units
 
 # Squares are added up in float32 in so many terms, and their sums in float64.
 _TERMS = 16
 # A square and so many sums are each off by 2⁻²⁴ of the result at most: the norm
 # by half of that, which is 2⁻²¹. Twice as much is room for the second order.
 _NORM_ERROR = 2.0**-20
-# Shrinks by more than that, and than rounding a coordinate to float32 can add.
-_ROUNDING = 1.0 - 2.0**-23
-_QUICK_ROUNDING = (1.0 - _NORM_ERROR) * _ROUNDING
 
 
 class BoundedUpdate(NamedTuple):
   """An update that may enter a sum; at most one of the counts is 1.
 
   Attributes:
-    update: all finite, of L2 norm at most clip_norm.
+    update: whole numbers, int64, of which the sum of squares is at most the unit's most_square.
     clipped_count: 1 where the update was scaled down (scalar, int32).
     zeroed_count: 1 where it was finite but too large, and became zeros.
     rejected_count: 1 where it held a NaN or an infinity, and became zeros.
@@ -32,50 +30,24 @@ class BoundedUpdate(NamedTuple):
   rejected_count: tf.Tensor
 
 
-class _Scaling(NamedTuple):
-  """Factors of an update: kept where it is not clipped, target / norm where it is."""
-
-  kept: Any
-  target: Any
-
-
 def bound_update(
-  update: Any, *, clip_norm: float, zeroing_norm: float | None = None
+  update: Any, *, unit: units.Unit, clip_norm: Any, zeroing_norm: float | None = None
 ) -> BoundedUpdate:
-  """Clips to clip_norm in L2; zeroes updates that are not finite or too large.
+  """Clips to clip_norm in L2, in whole units; zeroes updates that are not finite or too large.
 
-  The norm is that of the whole update. It is computed in one pass if all squares are finite and
-  rounding cannot decide the comparison with clip_norm. Otherwise it is computed in float64,
-  where no square of a float32 overflows. A clipped update keeps within clip_norm after rounding
-  to float32; it may fall short of it by 2⁻¹⁹.
+  The norm is that of the whole update. Each coordinate is rounded towards zero. The sum of squares
+  of the whole numbers is computed without rounding, and what exceeds the bound becomes zeros. So
+  the bound holds whatever was rounded before. The norm is computed in float32 if all squares are
+  finite and rounding cannot decide the comparison with clip_norm. Otherwise it is computed in
+  float64, where no square of a float32 overflows. A clipped update may fall short of clip_norm by
+  2⁻¹⁹.
 
   Args:
     update: nested structure of float32 tensors, of known shapes.
-    clip_norm: bound on the L2 norm, positive.
+    unit: units of updates.
+    clip_norm: bound on the L2 norm, from 1e-30 to 1e30; a number or a scalar tensor.
     zeroing_norm: L∞ norm beyond which an update is dropped; None for no limit.
   """
-  return _bound(update, clip_norm, zeroing_norm, _Scaling(1.0, clip_norm))
-
-
-def unit_update(
-  update: Any, *, clip_norm: tf.Tensor, zeroing_norm: float | None = None
-) -> BoundedUpdate:
-  """Bounds an update as `bound_update` does, and divides it by clip_norm.
-
-  The L2 norm of the result is at most 1, after rounding; it may fall short by 2⁻¹⁹.
-
-  Args:
-    update: nested structure of float32 tensors, of known shapes.
-    clip_norm: bound on the L2 norm of the update, from 1e-18 to 1e18 (scalar, float32).
-    zeroing_norm: L∞ norm beyond which an update is dropped; None for no limit.
-  """
-  clip_norm = tf.cast(clip_norm, tf.float64)
-  return _bound(update, clip_norm, zeroing_norm, _Scaling(_ROUNDING / clip_norm, 1.0))
-
-
-def _bound(
-  update: Any, clip_norm: Any, zeroing_norm: float | None, scaling: _Scaling
-) -> BoundedUpdate:
   tensors = [tf.convert_to_tensor(part) for part in tf.nest.flatten(update)]
   if zeroing_norm is None:
     is_small = tf.constant(True)
@@ -83,18 +55,22 @@ def _bound(
     largest = tf.reduce_max([tf.reduce_max(tf.abs(t)) for t in tensors])
     # In float64: rounding must not lift the limit.
     is_small = tf.cast(largest, tf.float64) <= zeroing_norm
-  norm = tf.sqrt(tf.add_n([_sum_of_squares(tensor) for tensor in tensors]))
-  is_near = tf.abs(norm - clip_norm) <= 2.0 * _NORM_ERROR * clip_norm
-  size = sum(tensor.shape.num_elements() for tensor in tensors)
-  least = size * float(np.finfo(np.float32).tiny) / _NORM_ERROR
-  # Below that, squares that underflow would count.
-  is_clear = tf.math.is_finite(norm) & is_small & ~is_near & (clip_norm**2 >= least)
+  per_unit = 1.0 / (unit.step * tf.cast(clip_norm, tf.float64))
+  parts = [tf.cast(per_unit, tf.float32) * tensor for tensor in tensors]
+  norm, longest = tf.sqrt(tf.add_n([_sum_of_squares(part) for part in parts])), 1.0 / unit.step
+  is_clipped = norm > longest
+  scale = tf.cast(tf.where(is_clipped, (1.0 - _NORM_ERROR) * unit.bound / norm, 1.0), tf.float32)
+  made = [tf.cast(scale * part, tf.int32) for part in parts]
+  is_near = tf.abs(norm - longest) <= 2.0 * _NORM_ERROR * longest
+  is_clear = tf.math.is_finite(norm) & is_small & ~is_near & _fits(made, unit)
+  zero = tf.constant(0)
   bounded, *counts = tf.cond(
     is_clear,
-    lambda: _bound_quickly(tensors, norm, clip_norm, scaling),
-    lambda: _bound_carefully(tensors, is_small, clip_norm, scaling),
+    lambda: (made, tf.cast(is_clipped, tf.int32), zero, zero),
+    lambda: _bound_carefully(tensors, is_small, per_unit, unit),
   )
-  return BoundedUpdate(tf.nest.pack_sequence_as(update, bounded), *counts)
+  wide = [tf.cast(part, tf.int64) for part in bounded]
+  return BoundedUpdate(tf.nest.pack_sequence_as(update, wide), *counts)
 
 
 def _sum_of_squares(tensor: tf.Tensor) -> tf.Tensor:
@@ -107,33 +83,36 @@ def _sum_of_squares(tensor: tf.Tensor) -> tf.Tensor:
   return tf.reduce_sum(tf.cast(sums, tf.float64)) + rest
 
 
-def _bound_quickly(
-  tensors: Sequence[tf.Tensor], norm: tf.Tensor, clip_norm: Any, scaling: _Scaling
-) -> tuple[Any, ...]:
-  """Clips a finite update whose norm is clearly above or below clip_norm."""
-  is_clipped = norm > clip_norm
-  scale = tf.cast(
-    tf.where(is_clipped, _QUICK_ROUNDING * scaling.target / norm, scaling.kept), tf.float32
-  )
-  zero = tf.constant(0)
-  scaled = [scale * tensor for tensor in tensors]
-  return scaled, tf.cast(is_clipped, tf.int32), zero, zero
+def _fits(made: Sequence[tf.Tensor], unit: units.Unit) -> tf.Tensor:
+  """Returns whether Σ k² is at most the bound.
+
+  Squares are whole numbers of at most 62 bits. float64 adds them without rounding up to 2⁵³, above
+  every bound, and then no sum falls below it again.
+  """
+  squares = [tf.reduce_sum(tf.square(tf.cast(part, tf.float64))) for part in made]
+  return tf.add_n(squares) <= float(unit.most_square)
 
 
 def _bound_carefully(
-  tensors: Sequence[tf.Tensor], is_small: tf.Tensor, clip_norm: Any, scaling: _Scaling
+  tensors: Sequence[tf.Tensor], is_small: tf.Tensor, per_unit: tf.Tensor, unit: units.Unit
 ) -> tuple[Any, ...]:
   """Bounds any update, with its norm computed in float64."""
   is_finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tensors])
   is_kept = is_finite & is_small
   # Selects, since 0 · NaN is NaN.
   wide = [
-    tf.cast(tf.where(is_kept, tensor, tf.zeros_like(tensor)), tf.float64) for tensor in tensors
+    per_unit * tf.cast(tf.where(is_kept, tensor, tf.zeros_like(tensor)), tf.float64)
+    for tensor in tensors
   ]
-  squares = [tf.reduce_sum(tf.square(tensor)) for tensor in wide]
-  norm = tf.sqrt(tf.add_n(squares))
-  is_clipped = norm > clip_norm
-  scale = tf.where(is_clipped, _ROUNDING * scaling.target / norm, scaling.kept)
-  bounded = [tf.cast(scale * tensor, tf.float32) for tensor in wide]
+  norm = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(tensor)) for tensor in wide]))
+  scale = tf.minimum(unit.bound / norm, 1.0)  # 1 for zeros.
+  made = [tf.cast(scale * part, tf.int32) for part in wide]
+  fits = _fits(made, unit)
+  made = [tf.where(fits, part, tf.zeros_like(part)) for part in made]
   count = lambda condition: tf.cast(condition, tf.int32)
-  return (bounded, count(is_clipped), count(is_finite & ~is_small), count(~is_finite))
+  return (
+    made,
+    count(norm > 1.0 / unit.step),
+    count(is_finite & ~is_small),
+    count(~is_finite),
+  )

@@ -50,8 +50,9 @@ class CorrelatedNoiseQuery(tfp.SumAggregationDPQuery):
       raise ValueError(
         'factory of a query must have a number as clip_norm, not an AdaptiveClipping'
       )
+    value_type = tff.types.tensorflow_to_type(record_specs)
     self._factory = factory
-    self._stream = factory.noise_stream(tff.types.tensorflow_to_type(record_specs))
+    self._stream, self._sums = factory.noise_stream(value_type), factory.sums(value_type)
 
   def initial_global_state(self) -> streams.StreamState:
     return self._stream.init()
@@ -63,12 +64,15 @@ class CorrelatedNoiseQuery(tfp.SumAggregationDPQuery):
   def get_noised_result(
     self, sample_state: Any, global_state: streams.StreamState
   ) -> tuple[Any, streams.StreamState, CorrelatedNoiseDpEvent]:
-    result, advanced = self._factory.release(self._stream, sample_state, global_state)
+    result, advanced = self._factory.release(
+      self._sums, self._stream, sample_state, global_state
+    )
     return result, advanced, CorrelatedNoiseDpEvent()
 
   def derive_metrics(
     self, global_state: streams.StreamState
   ) -> collections.OrderedDict[str, tf.Tensor]:
+    stddev = self._factory.noise_multiplier * self._factory.clip_norm * global_state.row_stddev
     return collections.OrderedDict(
-      noise_row=global_state.row - 1, noise_stddev=global_state.row_stddev
+      noise_row=global_state.row - 1, noise_stddev=tf.cast(stddev, tf.float32)
     )

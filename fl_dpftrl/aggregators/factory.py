@@ -3,19 +3,23 @@
 import collections
 import dataclasses
 import functools
+import itertools
 import math
 import numbers
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl import adaptive_clipping
-from fl_dpftrl.aggregators import adaptive, by_engine, clipping, inner_sum, placement
+from fl_dpftrl.aggregators import adaptive, by_engine, clipping, placement, units
 from fl_dpftrl.aggregators import parameters as parameters_lib
+from fl_dpftrl.aggregators import sums as sums_lib
 from fl_dpftrl.families import base as strategies
+from fl_dpftrl.families import linear_noise
 from fl_dpftrl.logs import noise_record
 from fl_dpftrl.noise import randomness, reference
 from fl_dpftrl.noise import stream as streams
@@ -45,11 +49,18 @@ def _template(value_type: tff.Type) -> Any:
   return tff.types.type_to_tf_tensor_specs(value_type)
 
 
+def _float(total: tf.Tensor, scale: Any) -> tf.Tensor:
+  """A sum with noise as what it stands for, float32: the last step of a release."""
+  return tf.cast(scale * tf.cast(total, tf.float64), tf.float32)
+
+
+# Rounds of an endless run of which the largest row of noise is known.
+_MOST_ROUNDS = 4096
 _is_whole = lambda value: isinstance(value, numbers.Integral)
 # attribute: (what it must be, whether a finite number is that, its type)
 _NUMBERS = {
   'noise_multiplier': ('finite and at least 0', lambda v: v >= 0, float),
-  'clip_norm': ('finite and positive, or an AdaptiveClipping', lambda v: v > 0, float),
+  'clip_norm': ('from 1e-30 to 1e30, or an AdaptiveClipping', lambda v: 1e-30 <= v <= 1e30, float),
   'report_goal': ('a whole number of at least 1', lambda v: _is_whole(v) and v >= 1, int),
   'zeroing_norm': ('finite and positive, or None', lambda v: v > 0, float),
   'noise_seed': ('a whole number, or None', _is_whole, int),
@@ -65,8 +76,11 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
   infinity is rejected, one whose L∞ norm exceeds zeroing_norm is zeroed: both enter the sum as
   zeros and never reach the noise. Entries of Z have standard deviation noise_multiplier ·
   clip_norm, for C as the strategy states it. What that guarantees depends on the participation
-  that happened, which the aggregator does not know: account with the participation log. The
-  accounting is that of real numbers; the rounding of float32 sums is not part of it.
+  that happened, which the aggregator does not know: account with the participation log.
+
+  Updates and rows of noise are whole multiples of a public unit, and so are their sums, without
+  any rounding; the result is converted to float32 last. With noise that an engine makes, the
+  guarantee is that of the bits that are released (docs/decisions/arithmetic.md).
 
   The state knows strategy, seed, noise multiplier and clip norm of the factory
   that made it. A round from the state of another factory fails; `change_noise`
@@ -75,7 +89,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
   An `AdaptiveClipping` as clip norm follows a quantile of the updates' norms. The noise
   multiplier is then that of updates and counts together, so the guarantee is that of a fixed
   clip norm, and Z has a little more noise (`AdaptiveClipping.update_noise_multiplier`). The noise
-  stream and the inner factory are for pairs (update / clip norm, three counts).
+  stream and the inner factory are for pairs (update in units of the clip norm, three counts).
 
   Measurements:
     clipped_count, zeroed_count, rejected_count: updates that were scaled down,
@@ -96,20 +110,20 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     clip_norm: L2 bound on an update, positive; or an `AdaptiveClipping`.
     report_goal: updates that a round needs, the fixed divisor of the sum.
     zeroing_norm: L∞ norm above which an update is zeroed; None for no limit.
-    inner_factory: sums the bounded updates; None for
-      `tff.aggregators.SumFactory`. Any other has to sum known updates when the process is
-      created: a mean is refused, which would divide twice. For secure aggregation give
-      `tff.aggregators.SecureSumFactory(clip_norm)`, with a float: no coordinate exceeds
-      clip_norm, wider bounds waste precision, and narrower ones cut updates. With adaptive
-      clipping, no coordinate exceeds 1.0, whatever the clip norm is. It must not add to
-      what it sums: what that adds to sensitivity is not accounted for, and neither is rounding.
+    inner_factory: sums the bounded updates, which are int64 tensors; None for
+      `tff.aggregators.SumFactory`. 'secure' is `tff.aggregators.SecureModularSumFactory` with the
+      modulus that report_goal and the noise need, and gives the same bits. Any other has to sum
+      known updates when the process is created: a mean is refused, which would divide twice. No
+      coordinate exceeds 2²⁴ units: `tff.aggregators.SecureSumFactory(2**24)` cuts none. It must
+      not add to what it sums: what that adds to sensitivity is not accounted for.
     noise_seed: None for a secret seed, fresh from the operating system with each
       `initialize()`. A number makes the noise repeatable, for tests, and voids the guarantee.
-    memory: where noise is kept. 'state': in TFF's state, as buffers. 'engine': by this
-      process, which makes the row of the next round while clients train; the state
-      holds seed and row. Rounds must then run in process. 'auto': state where it fits
-      into the free memory when the process is built, else an engine. The rows of the two
-      differ, so neither continues the other's state.
+    memory: where noise is kept. 'engine': by this process, which makes the row of the next round
+      while clients train; the state holds seed and row. Rounds must then run in process. Its
+      normals are exactly rounded, and its seed has 256 bits. 'state': in TFF's state, as buffers,
+      for rounds that run elsewhere; its normals are those of TensorFlow, so the guarantee is that
+      of real numbers alone. 'auto': an engine where TFF's computations run in process, else
+      state. The rows of the two differ, so neither continues the other's state.
     noise_folder: folder of an engine, for snapshots of its buffers, from which a run is
       resumed sooner, and for a mapped file if they do not fit into memory. It holds
       noise: only its owner can read it. None: no snapshots.
@@ -127,7 +141,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
   clip_norm: float | adaptive_clipping.AdaptiveClipping
   report_goal: int
   zeroing_norm: float | None = None
-  inner_factory: tff.aggregators.UnweightedAggregationFactory | None = None
+  inner_factory: tff.aggregators.UnweightedAggregationFactory | str | None = None
   noise_seed: int | None = dataclasses.field(default=None, repr=False)
   memory: str = placement.AUTO
   noise_folder: str | os.PathLike[str] | None = None
@@ -160,14 +174,15 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       raise ValueError("noise_machines is for memory='engine', whose rows are made outside TFF")
     if self.inner_factory is None:
       object.__setattr__(self, 'inner_factory', tff.aggregators.SumFactory())
-    elif not isinstance(self.inner_factory, tff.aggregators.UnweightedAggregationFactory):
+    elif self.inner_factory != sums_lib.SECURE and not isinstance(
+      self.inner_factory, tff.aggregators.UnweightedAggregationFactory
+    ):
       raise ValueError(
-        'inner_factory must be a'
-        ' tff.aggregators.UnweightedAggregationFactory, got'
-        f' {messages.kind(self.inner_factory)}'
+        f'inner_factory must be a tff.aggregators.UnweightedAggregationFactory or'
+        f' {sums_lib.SECURE!r}, got {messages.kind(self.inner_factory)}'
       )
-    inner_sum.check_no_mean(self.inner_factory)
-    self._stddev()
+    sums_lib.check_no_mean(self.inner_factory)
+    self.unit  # Raises for noise that is too small, or counts that have too little.
 
   @property
   def first_clip_norm(self) -> float:
@@ -186,37 +201,48 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       noise_seed=self.noise_seed,
     )
 
-  def _stddev(self) -> float:
-    """Returns the standard deviation of Z in the updates' coordinates of the stream."""
-    if isinstance(self.clip_norm, adaptive_clipping.AdaptiveClipping):
-      return self.clip_norm.update_noise_multiplier(self.noise_multiplier, self.report_goal)
-    return self.noise_multiplier * self.clip_norm
+  @functools.cached_property
+  def unit(self) -> units.Unit:
+    """Units of the updates and counts that are summed."""
+    if not isinstance(self.clip_norm, adaptive_clipping.AdaptiveClipping):
+      return units.Unit.of(self.noise_multiplier)
+    self.clip_norm.update_noise_multiplier(self.noise_multiplier, self.report_goal)
+    count_stddev = self.clip_norm.count_stddev(self.noise_multiplier, self.report_goal)
+    return units.Unit.of(self.noise_multiplier, count_stddev)
 
-  def _noised(self, value_type: tff.Type) -> tff.Type:
-    """Returns the type of what noise is added to, for updates of a type."""
+  def _summed(self, value_type: tff.Type) -> tff.Type:
+    """Returns the type of what is summed and noised, for updates of a type."""
+    streams.check_template(_template(value_type))
+    summed = tff.types.tensorflow_to_type(
+      tf.nest.map_structure(lambda spec: tf.TensorSpec(spec.shape, tf.int64), _template(value_type))
+    )
     is_adaptive = isinstance(self.clip_norm, adaptive_clipping.AdaptiveClipping)
-    return adaptive.noised_type(value_type) if is_adaptive else value_type
+    return adaptive.with_counts(summed) if is_adaptive else summed
 
   def noise_stream(self, value_type: tff.Type) -> reference.NoiseStream:
-    """Returns the noise stream for sums of updates of a type.
+    """Returns the noise stream for sums of updates of a type, in units of the lattice.
 
     Raises:
       ValueError: unless value_type holds float32 tensors of known shapes, and
         their noise fits where it is to be kept.
     """
-    template = _template(self._noised(value_type))
-    same: dict[str, Any] = dict(stddev=self._stddev(), noise_seed=self.noise_seed)
+    template = _template(self._summed(value_type))
     if self._placed(self.memory, value_type) == placement.ENGINE:
       stream = by_engine.make_stream(
-        self.strategy, template, **same, folder=self.noise_folder, machines=self.noise_machines
+        self.strategy,
+        template,
+        noise_seed=self.noise_seed,
+        is_silent=not self.noise_multiplier,
+        folder=self.noise_folder,
+        machines=self.noise_machines,
       )
     else:
-      stream = streams.make_stream(self.strategy, template, **same)
+      stream = streams.make_stream(self.strategy, template, noise_seed=self.noise_seed)
     return parameters_lib.bind(stream, self.parameters(value_type), self.release_identity)
 
   def _placed(self, asked: str, value_type: tff.Type) -> str:
     """Returns where noise for updates of a type is kept, each time the same."""
-    specs = streams.check_template(_template(self._noised(value_type)))
+    specs = tf.nest.flatten(_template(self._summed(value_type)))
     model_bytes = tf.float32.size * sum(spec.shape.num_elements() for spec in specs)
     if model_bytes not in self._chosen:
       # Once: the free memory may be another when the state is advanced.
@@ -239,21 +265,40 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     return document.short_digest(origin.encode())
 
   def bound(self, update: Any) -> clipping.BoundedUpdate:
-    """Clips, zeroes or rejects one device's update in TensorFlow.
+    """Clips, zeroes or rejects one device's update in TensorFlow, in whole units.
 
     Raises:
       ValueError: for an adaptive clip norm, which only a state knows.
     """
     if not isinstance(self.clip_norm, float):
       raise ValueError('bound needs a number as clip_norm: an adaptive one is in the state')
-    return clipping.bound_update(update, clip_norm=self.clip_norm, zeroing_norm=self.zeroing_norm)
+    return clipping.bound_update(
+      update, unit=self.unit, clip_norm=self.clip_norm, zeroing_norm=self.zeroing_norm
+    )
 
-  def release(self, stream: reference.NoiseStream, total: Any, noise: Any) -> tuple[Any, Any]:
+  def sums(self, value_type: tff.Type) -> sums_lib.Sums:
+    """Creates the inner process for updates of a type; ValueError as `create`."""
+    noise = self.strategy.noise(self.strategy.max_rounds)
+    rounds = min(self.strategy.max_rounds or _MOST_ROUNDS, _MOST_ROUNDS)
+    norms = itertools.islice(linear_noise.row_norms(noise), rounds)
+    return sums_lib.create(
+      self.inner_factory,
+      self._summed(value_type),
+      unit=self.unit,
+      report_goal=self.report_goal,
+      row_norm=max(norms) if self.noise_multiplier else 0.0,
+    )
+
+  def release(
+    self, sums: sums_lib.Sums, stream: reference.NoiseStream, total: Any, noise: Any
+  ) -> tuple[Any, Any]:
     """Maps (sum, noise state) to (result, next noise state), for a fixed clip norm."""
     row, advanced = stream.next(noise)
-    divisor = float(self.report_goal)
-    noised = marks.add_noise(total, row, self.release_identity)
-    return tf.nest.map_structure(lambda part: part / divisor, noised), advanced
+    if not self.noise_multiplier:
+      row = tf.nest.map_structure(lambda part: 0 * part, row)
+    noised = sums.noised(total, row, self.release_identity)
+    scale = self.unit.size * self.clip_norm / self.report_goal
+    return tf.nest.map_structure(lambda part: _float(part, scale), noised), advanced
 
   def skip_row(self, value_type: tff.Type) -> tff.Computation:
     """A computation that burns a row of noise: drawn, and never released.
@@ -344,29 +389,34 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
         'this algorithm weights clients, and the guarantee needs equal weights: give it'
         ' model_aggregator=tff.aggregators.as_weighted_aggregator(aggregator), which ignores them'
       )
-    stream = self.noise_stream(value_type)
+    stream, sums = self.noise_stream(value_type), self.sums(value_type)
     if isinstance(self.clip_norm, adaptive_clipping.AdaptiveClipping):
       rule = adaptive.Rule(
         clipping=self.clip_norm,
-        update_stddev=self._stddev(),
-        count_stddev=self.clip_norm.count_stddev(self.noise_multiplier, self.report_goal),
+        unit=self.unit,
         report_goal=self.report_goal,
         zeroing_norm=self.zeroing_norm,
         release_identity=self.release_identity,
+        has_noise=bool(self.noise_multiplier),
       )
-      return adaptive.create(rule, value_type, stream=stream, inner_factory=self.inner_factory)
-    inner_process = inner_sum.create(self.inner_factory, value_type, self.clip_norm)
+      return adaptive.create(rule, value_type, stream=stream, sums=sums)
+    inner_process = sums.process
     init_noise = tff.tensorflow.computation(stream.init)
 
     @tff.tensorflow.computation(value_type)
     def bound(update):
       bounded, *counts = self.bound(update)
-      return bounded, counts
+      return bounded, [*counts, tf.constant(1)]
 
-    @tff.tensorflow.computation(value_type, init_noise.type_signature.result)
-    def add_noise(total, noise):
-      result, advanced = self.release(stream, total, noise)
-      return result, advanced, noise.row, advanced.row_stddev
+    @tff.tensorflow.computation(
+      self._summed(value_type), np.int32, init_noise.type_signature.result
+    )
+    def add_noise(total, num_updates, noise):
+      with tf.control_dependencies([sums.checked(num_updates)]):
+        total = tf.nest.map_structure(tf.identity, total)
+      result, advanced = self.release(sums, stream, total, noise)
+      stddev = self.noise_multiplier * self.clip_norm * advanced.row_stddev
+      return result, advanced, noise.row, tf.cast(stddev, tf.float32)
 
     @tff.federated_computation()
     def init_fn():
@@ -379,8 +429,10 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     def next_fn(state, updates):
       bounded, counts = tff.federated_map(bound, updates)
       inner = inner_process.next(state.inner, bounded)
-      clipped, zeroed, rejected = tff.federated_sum(counts)
-      result, noise, row, stddev = tff.federated_map(add_noise, (inner.result, state.noise))
+      clipped, zeroed, rejected, num_updates = tff.federated_sum(counts)
+      result, noise, row, stddev = tff.federated_map(
+        add_noise, (inner.result, num_updates, state.noise)
+      )
       measurements = collections.OrderedDict(
         clipped_count=clipped,
         zeroed_count=zeroed,

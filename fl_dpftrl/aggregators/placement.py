@@ -29,15 +29,15 @@ def num_rounds(strategy: strategies.Strategy) -> int:
 
 
 def noise_state_bytes(strategy: strategies.Strategy, model_bytes: int) -> int:
-  """Returns the bytes of a strategy's noise state for a model of model_bytes.
+  """Returns the bytes of a strategy's noise state, float64, for a model of model_bytes in float32.
 
   If the state grows, the result is for the last round that noise is made for.
   """
-  return model_bytes * strategy.memory_copies(num_rounds(strategy))
+  return 2 * model_bytes * strategy.memory_copies(num_rounds(strategy))
 
 
 def choose(strategy: strategies.Strategy, model_bytes: int, asked: str = AUTO) -> str:
-  """Returns STATE or ENGINE: as asked, or what fits where computations run now.
+  """Returns STATE or ENGINE: as asked, or an engine where computations run in this process.
 
   In process, state must fit into the free memory. In TFF's worker, it must fit into a
   message; there is no engine, which a worker says when it is given a round with one.
@@ -50,15 +50,16 @@ def choose(strategy: strategies.Strategy, model_bytes: int, asked: str = AUTO) -
   Raises:
     ValueError: if what is asked for does not fit, saying what would.
   """
-  if asked == ENGINE:
+  in_process = is_in_process()
+  if asked == ENGINE or (asked == AUTO and in_process):
     return ENGINE
   vectors = noise_state_bytes(strategy, model_bytes) // model_bytes
-  keeps = f'strategy {strategy.family} keeps {vectors} vectors of {model_bytes / 1e6:,.1f} MB'
-  if not is_in_process():
+  keeps = f'strategy {strategy.family} keeps {vectors} times the {model_bytes / 1e6:,.1f} MB of a model'
+  if not in_process:
     if (vectors + _MESSAGE_VECTORS) * model_bytes > MAX_STATE_BYTES:
       raise ValueError(
         f"{keeps} as noise state, and TFF's worker carries {MAX_STATE_BYTES / 1e9} GB,"
-        f' {_MESSAGE_VECTORS} vectors for the model included: call'
+        f' {_MESSAGE_VECTORS} for the model included: call'
         ' fl_dpftrl.runtime.use_in_process() before, or choose'
         + _what_fits(MAX_STATE_BYTES, model_bytes, vectors, 1, _MESSAGE_VECTORS)
       )
@@ -67,8 +68,6 @@ def choose(strategy: strategies.Strategy, model_bytes: int, asked: str = AUTO) -
   needed = (_STATE_COPIES * vectors + _ROUND_VECTORS) * model_bytes
   if free is None or needed <= free:
     return STATE
-  if asked == AUTO:
-    return ENGINE
   raise ValueError(
     f'{keeps} as noise state: with the model, rounds need {needed / 1e9:,.1f} GB, and'
     f" {free / 1e9:,.1f} GB are free: give memory='engine', or choose"
@@ -76,12 +75,12 @@ def choose(strategy: strategies.Strategy, model_bytes: int, asked: str = AUTO) -
   )
 
 
-def engine_memory(strategy: strategies.Strategy, model_bytes: int) -> str:
+def engine_memory(strategy: strategies.Strategy, size: int) -> str:
   """Returns where an engine keeps its buffers: in 'memory' where they fit, or 'mapped'."""
   free = runtime_memory.free_bytes()
   if free is None:
     return 'memory'
-  buffers = cost.buffer_bytes(strategy, num_rounds(strategy), model_bytes // 4)
+  buffers = cost.buffer_bytes(strategy, num_rounds(strategy), size)
   return 'memory' if buffers <= _ENGINE_SHARE * free else 'mapped'
 
 
@@ -97,4 +96,4 @@ def _what_fits(limit: int, model_bytes: int, vectors: int, copies: int, others: 
   """Says which models and strategies fit into limit bytes, with `others` vectors more."""
   line = f' a model of at most {limit // (copies * vectors + others) // 4:,} parameters'
   fitting = (limit // model_bytes - others) // copies
-  return line if fitting < 0 else f'{line} or a strategy of at most {fitting} vectors'
+  return line if fitting < 0 else f'{line} or a strategy of at most {fitting // 2} buffers'

@@ -20,9 +20,6 @@ LEAST = 8
 """Canaries that a statistic over them needs."""
 
 _TAG = 0x63616E617279  # tells these bits from other uses of the seed
-# More than rounding a coordinate to float32 can add to the norm.
-_SHRINK = 1.0 - 2.0**-22
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Canaries:
@@ -97,11 +94,14 @@ class Canaries:
     bits = np.unpackbits(words.view(np.uint8), count=self.size, bitorder='little')
     return 2.0 * bits - 1.0
 
-  def total(self, round_index: int) -> np.ndarray:
-    """Returns the sum of the canaries' updates in a round, float32 of shape [size]."""
+  def signs(self, round_index: int) -> np.ndarray:
+    """Returns the sum of the signs of the canaries' updates in a round, int64 of shape [size]."""
     signs = map(self._signs, self.present(round_index))
-    together = functools.reduce(np.add, signs, np.zeros(self.size))
-    return (self.clip_norm * _SHRINK / math.sqrt(self.size) * together).astype(np.float32)
+    return functools.reduce(np.add, signs, np.zeros(self.size)).astype(np.int64)
+
+  def total(self, round_index: int) -> np.ndarray:
+    """Returns the sum of the canaries' updates in a round, float64 of shape [size]."""
+    return self.clip_norm / math.sqrt(self.size) * self.signs(round_index)
 
   def scores(self, round_index: int, total: np.ndarray) -> np.ndarray:
     """Returns how much of each direction is in the noisy sum of a round, in clip norms.

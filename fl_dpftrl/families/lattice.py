@@ -21,10 +21,12 @@ import numpy as np
 
 from fl_dpftrl.families import base, linear_noise
 
+# p: a unit of the lattice is 2⁻³⁴ of the standard deviation of Z.
+BITS = 34
 # Rounds up to which B is inverted as a whole.
 MAX_DENSE_ROUNDS = 4096
-# No normal is farther from 0, but with a probability of 1.6e-44 each.
-FARTHEST_NORMAL = 14.0
+# No normal is farther from 0, but with this probability for each.
+FARTHEST_NORMAL, FARTHER_CHANCE = 37.0, 1.2e-299
 _UNIT_ROUNDING = 2.0**-53
 _PARALLEL = 1e-9
 _SLACK = 1e-6  # of norms that are computed in float64
@@ -53,36 +55,24 @@ class Row(NamedTuple):
     return float(self.step.scale / self.step.own)
 
 
-def rows(strategy: base.Strategy, num_rounds: int) -> list[Row]:
-  """Returns the rows of the first num_rounds rounds.
+def rows(strategy: base.Strategy, num_rounds: int) -> Iterator[Row]:
+  """Yields the rows of the first num_rounds rounds.
 
   Raises:
     ValueError: if a noise reads rows of Z again in other proportions than those in which they
       entered, or has a round without a normal of its own: neither can be made in integers.
   """
   noise = strategy.noise(num_rounds)
-  result: list[Row] = []
   entered: list[np.ndarray] = []  # Weights of the rows of Z that each round draws first.
   round_of: list[tuple[int, int]] = []  # (round, place within it) of each row of Z.
   for t in range(num_rounds):
     step = noise.at(t)
-    weights = np.asarray(step.draws, np.float64)
-    earlier, fresh = weights[: step.earlier], weights[step.earlier :]
     first = strategy.num_noise_rows(t) - step.earlier
-    own = float(np.linalg.norm(fresh))
-    if not own:
-      raise ValueError(f'row {t} of {strategy.family} has no normal of its own')
-    again: dict[int, np.ndarray] = {}
-    for weight, (group, place) in zip(earlier, round_of[first : first + step.earlier]):
-      again.setdefault(group, np.zeros(entered[group].size))[place] = weight
-    reads = []
-    for group, read in again.items():
-      norm = float(np.linalg.norm(entered[group]))
-      weight = float(read @ entered[group]) / norm
-      if np.abs(read - weight / norm * entered[group]).max() > _PARALLEL * np.abs(read).max():
-        raise ValueError(f'row {t} of {strategy.family} reads rows of Z again in other proportions')
-      if weight:
-        reads.append((group, weight))
+    fresh = np.asarray(step.draws, np.float64)[step.earlier :]
+    read = {}
+    for weight, (group, place) in zip(step.draws, round_of[first : first + step.earlier]):
+      read.setdefault(group, np.zeros(entered[group].size))[place] = weight
+    reads = [(group, _proportion(strategy, t, read[group], entered[group])) for group in read]
     round_of.extend((t, place) for place in range(fresh.size))
     entered.append(fresh)
     oldest = None
@@ -91,8 +81,40 @@ def rows(strategy: base.Strategy, num_rounds: int) -> list[Row]:
       oldest = (group, float(np.sign(entered[group][0])))
       if entered[group].size > 1:
         raise ValueError(f'buffers of {strategy.family} gain one of several rows of Z')
-    result.append(Row(step, float(step.scale / step.own * own), tuple(reads), oldest))
-  return result
+    yield Row(
+      step, _spread(strategy, t, step), tuple(each for each in reads if each[1]), oldest
+    )
+
+
+def dyadic_row(strategy: base.Strategy, height: int) -> Row:
+  """Returns the row of round 2^height − 1 of a dyadic noise, which reads no row of Z again.
+
+  Raises:
+    ValueError: if it reads one.
+  """
+  t = (1 << height) - 1
+  step = strategy.noise(None).at(t)
+  if step.earlier or (isinstance(step.update, linear_noise.Add) and np.any(step.update.draw_gains)):
+    raise ValueError(f'row {t} of {strategy.family} reads rows of Z again, and its steps are dyadic')
+  return Row(step, _spread(strategy, t, step), (), None)
+
+
+def _spread(strategy: base.Strategy, t: int, step: linear_noise.Step) -> float:
+  own = float(np.linalg.norm(np.asarray(step.draws, np.float64)[step.earlier :]))
+  if not own:
+    raise ValueError(f'row {t} of {strategy.family} has no normal of its own')
+  return float(step.scale / step.own * own)
+
+
+def _proportion(
+  strategy: base.Strategy, t: int, read: np.ndarray, entered: np.ndarray
+) -> float:
+  """The weight of the normal of a round, of whose rows of Z some are read again."""
+  norm = float(np.linalg.norm(entered))
+  weight = float(read @ entered) / norm
+  if np.abs(read - weight / norm * entered).max() > _PARALLEL * np.abs(read).max():
+    raise ValueError(f'row {t} of {strategy.family} reads rows of Z again in other proportions')
+  return weight
 
 
 def normal_weights(strategy: base.Strategy, num_rounds: int) -> np.ndarray:
@@ -123,7 +145,7 @@ def rounding_norm(strategy: base.Strategy, num_rounds: int) -> float:
   Raises:
     ValueError: if normals are read again in more than 4096 rounds by a noise whose rows differ.
   """
-  made = rows(strategy, num_rounds)
+  made = list(rows(strategy, num_rounds))
   if not any(row.reads or row.oldest for row in made):
     return (1.0 + _SLACK) / min(abs(row.spread) for row in made)
   noise = strategy.noise(num_rounds)
@@ -156,8 +178,8 @@ def _first_column(row: Row, size: int) -> np.ndarray:
 def carried_error(strategy: base.Strategy, num_rounds: int, bits: int) -> float:
   """Returns f: how far float64 may move the carried part A before its rounding.
 
-  In units of 2^−bits of the standard deviation of Z, and as long as no normal is farther than 14
-  from 0: then a row or buffer is at most 14 times the sum of the absolute weights that normals
+  In units of 2^−bits of the standard deviation of Z, and as long as no normal is farther than 37
+  from 0: then a row or buffer is at most 37 times the sum of the absolute weights that normals
   have in it. Each value that is computed is off by 2⁻⁵³ of its size for every operation, and by
   what its operands are off:
   - a buffer of a stack is y = R/scale, or a sum of such, an operation each; where every scale is
@@ -167,7 +189,7 @@ def carried_error(strategy: base.Strategy, num_rounds: int, bits: int) -> float:
   - A is a sum of k products with buffers, or with normals F/spread, times a factor, a quotient: at
     most k + 4 operations for each.
   """
-  noise, made = strategy.noise(num_rounds), rows(strategy, num_rounds)
+  noise, made = strategy.noise(num_rounds), list(rows(strategy, num_rounds))
   farthest = 1.02 * FARTHEST_NORMAL * 2.0**bits
   are_whole = all(row.step.scale == 1.0 for row in made)
   errors, largest = linear_noise.start(noise, 1), 0.0

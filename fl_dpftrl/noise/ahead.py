@@ -20,7 +20,7 @@ class Source(Protocol):
   """Source of noise rows, made in this process or received in slices."""
 
   def make(self, row: int, out: np.ndarray, used: int) -> float:
-    """Writes a row into out, float32, and returns its standard deviation.
+    """Writes a row into out, int64, and returns its standard deviation, that of Z being 1.
 
     Rows before `used` will not be asked for again.
     """
@@ -168,7 +168,7 @@ class Rows:
     self._last: tuple[int, tuple[np.ndarray, float]] | None = None
 
   def row(self, seed: bytes, row: int) -> tuple[np.ndarray, float]:
-    """Returns a row, not to be changed, and its standard deviation.
+    """Returns a row, int64, not to be changed, and its standard deviation, that of Z being 1.
 
     Raises:
       ValueError: for a row past the end.
@@ -187,7 +187,7 @@ class Rows:
 
 
 def _make(rows: Source, size: int, row: int) -> tuple[np.ndarray, float]:
-  values = np.empty(size, np.float32)
+  values = np.empty(size, np.int64)
   return values, rows.make(row, values, row)
 
 

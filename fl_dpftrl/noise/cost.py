@@ -9,14 +9,14 @@ from fl_dpftrl.noise import recurrence
 # Seconds a parameter on one core, measured on a server's processor: a normal
 # drawn, a buffer that is read and written, and one that is read.
 _DRAW, _WRITE, _READ = 14e-9, 1e-9, 0.6e-9
-_BYTES = 4
+_BYTES = 8
 
 
 class Cost(NamedTuple):
   """Memory and time that the noise rows of a strategy take.
 
   Attributes:
-    memory_bytes: size of the buffers, in float32.
+    memory_bytes: size of the buffers, in float64.
     seconds_per_round: average time in which one core makes a row.
   """
 
@@ -25,7 +25,7 @@ class Cost(NamedTuple):
 
 
 def buffer_bytes(strategy: strategies.Strategy, num_rounds: int, num_parameters: int) -> int:
-  """Returns the size of the buffers for num_rounds noise rows, in float32."""
+  """Returns the size of the buffers for num_rounds noise rows, in float64."""
   noise = strategy.noise(num_rounds)
   return recurrence.layout(noise, num_rounds)[0] * _BYTES * num_parameters
 

@@ -1,6 +1,7 @@
 """Standard normals from secret bits, scaled and rounded to integers without an error."""
 
 import functools
+import hashlib
 import math
 import os
 
@@ -15,6 +16,8 @@ CHUNK = 1 << 14
 SEED_BYTES = 32
 # No normal that float64 decides is above 9.5, nor one of 128 bits above 13.4: far below 2⁶³.
 MAX_SCALE = 2.0**58
+# No normal is above 37 but with a probability of 1e-299, and float64 holds integers up to 2⁵³.
+_MAX_FLOAT_SCALE = 2.0**47
 _PAIRS = CHUNK // 2
 # A counter is for the words of a chunk, or for further bits of one of its pairs.
 _WORDS, _FURTHER = 0, 1
@@ -25,6 +28,11 @@ _FURTHER_BLOCKS = 1 << 19
 def system_seed() -> bytes:
   """A fresh secret seed of 256 bits from the operating system."""
   return os.urandom(SEED_BYTES)
+
+
+def fixed_seed(noise_seed: int) -> bytes:
+  """The seed for a given number, always the same: for tests, never secret."""
+  return hashlib.sha256(b'fl_dpftrl row seed %d' % noise_seed).digest()
 
 
 class Normals:
@@ -78,13 +86,16 @@ class Normals:
       row: from 0, below 2⁴⁸.
       chunk: from 0; the last that is reached below 2³².
       scale: above 0, at most 2⁵⁸; above 2⁴⁰, float64 decides few of them.
-      out: int64; several chunks at a time are made faster than each alone.
+      out: int64, or float64 for a scale of at most 2⁴⁷, whose integers it holds; several chunks at
+        a time are made faster than each alone.
 
     Raises:
       ValueError: if scale is out of its range.
     """
     if not 0.0 < scale <= MAX_SCALE:
       raise ValueError(f'scale must be above 0 and at most 2^58, got {scale!r}')
+    if out.dtype == np.float64 and scale > _MAX_FLOAT_SCALE:
+      raise ValueError(f'scale must be at most 2^47 for float64, got {scale!r}')
     if not out.size:
       return
     undecided = []

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 # Version of the rows of Z: raise it with every change of their bits.
-VERSION = 2
+VERSION = 3
 _PHILOX = 1
 # Two 64-bit words make one seed.
 SEED_SPEC = tf.TensorSpec([2], tf.int64, 'seed')
@@ -42,7 +42,7 @@ def fixed_seed(noise_seed: int) -> tf.Tensor:
 
 
 def draw(seed: tf.Tensor, row: tf.Tensor, specs: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
-  """One row of Z: independent standard normals, a function of seed and row.
+  """Independent standard normals of one round, float64: a function of seed and round.
 
   Philox maps the 128-bit counters of one key one-to-one. The first word of the seed is the key;
   a counter's high half is the second word ⊕ row, its low half counts within the row, from an
@@ -50,13 +50,13 @@ def draw(seed: tf.Tensor, row: tf.Tensor, specs: Sequence[tf.TensorSpec]) -> lis
   nor counters are known without the seed. The generator is named, not left to the device.
 
   The normals are made by Box and Muller from 64-bit uniforms, which reach 9.5
-  standard deviations. TensorFlow's own end at 5.68, beyond which lies 1.4e-8 of
+  standard deviations. TensorFlow's own end at 5.68 in float32, beyond which lies 1.4e-8 of
   the mass: seeing an output there would betray more than a delta of 1e-10.
 
   Args:
     seed: int64, shape [2].
-    row: r, a scalar, int64.
-    specs: shapes of the tensors that make up a row; static, float32.
+    row: t, a scalar, int64.
+    specs: shapes of the tensors that make up a row; static.
 
   Returns:
     A tensor for each of specs.
@@ -90,19 +90,17 @@ def random_words(seed: tf.Tensor, row: tf.Tensor, tensor_index: int, num_words: 
 
 
 def normals(words: tf.Tensor) -> tf.Tensor:
-  """Turns uniform uint64 words into as many independent standard normals, float32.
+  """Turns uniform uint64 words into as many independent standard normals, float64.
 
-  A word w stands for u = (w + 1/2) / 2⁶⁴. float32 has many values next to 0 and few next to 1: it
-  would round u to 1, and so both normals of a pair to exactly 0, with probability 2⁻²⁵. So a word
-  is read as a signed number s, and u comes from the nearer end by h = |s + 1/2| / 2⁶⁴: u = h for
-  s ≥ 0, and u = 1 − h for s < 0, where s = w − 2⁶⁴. h lies in [2⁻⁶⁵, 1/2], with the relative
-  precision of float32 all over. −2 log u is then −2 log h or −2 log1p(−h), which is at least
-  2⁻⁶⁴: no radius is 0 or infinite. Angles in (−π, π) differ from 2π u by whole turns. No float32
-  is a zero of cosine, and 0 alone one of sine, which no angle is.
+  A word w stands for u = (w + 1/2) / 2⁶⁴. It is read as a signed number s, and u comes from the
+  nearer end by h = |s + 1/2| / 2⁶⁴: u = h for s ≥ 0, and u = 1 − h for s < 0, where s = w − 2⁶⁴. h
+  lies in [2⁻⁶⁵, 1/2], with the relative precision of float64 all over. −2 log u is then −2 log h
+  or −2 log1p(−h), which is at least 2⁻⁶⁴: no radius is 0 or infinite. Angles in (−π, π) differ
+  from 2π u by whole turns.
 
   Source: Box and Muller 1958.
   """
-  signed = tf.cast(tf.bitcast(words, tf.int64), tf.float32) + 0.5
+  signed = tf.cast(tf.bitcast(words, tf.int64), tf.float64) + 0.5
   first, second = tf.split(signed, 2)
   end = tf.abs(first) * 2.0**-64
   radius = tf.sqrt(-2.0 * tf.where(first < 0.0, tf.math.log1p(-end), tf.math.log(end)))

@@ -1,117 +1,163 @@
-"""Noise rows in place, chunk by chunk, from the steps of a linear noise."""
+"""Noise rows in integers, in place and chunk by chunk, from the steps of a linear noise.
+
+A row is R = A + F: A is the carried part, of normals that are read again and of buffers, computed
+in float64 and rounded; F is the fresh part. Buffers follow R. See `families.lattice`.
+"""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
-from scipy.linalg import lapack
 
-from fl_dpftrl.families import bands, linear_noise
 from fl_dpftrl.families import base as strategies
+from fl_dpftrl.families import lattice, linear_noise
 from fl_dpftrl.noise import reference
 
 _Value = TypeVar('_Value')
-# (row of Z, part): writes a chunk of that row into part.
-Draw = Callable[[int, np.ndarray], None]
-# (draw, buffers, part, scratch) → part or a buffer, which then holds a chunk of a noise row but
-# for the step's scale. It brings the buffers' chunk, [num_buffers, chunk], to the next row.
-# Part and scratch have one shape; what they hold before is ignored.
-Apply = Callable[[Draw, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
-# (least vectors of a stack, rows made in one pass over it). Small stacks have fewer
-# rows a pass, since a pass needs as many more buffers as it makes rows.
+# (least vectors of a stack, rows that one pass over the older of them serves). Small stacks have
+# fewer, since a pass needs as many more buffers.
 _ROWS_AT_ONCE = ((16, 8), (8, 4), (2, 2), (0, 1))
 # Products of at most 8 × 64 × 512 numbers: OpenBLAS gives them to one thread, so
 # that its number of threads changes no sum.
 _VECTORS, _COLUMNS = 64, 512
+_LARGEST = 2.0**52  # Integers that float64 holds, with room.
+
+
+class Normal(NamedTuple):
+  """A normal of a round, as a vector of integers round(scale · ξ) that is multiplied.
+
+  Attributes:
+    round_index: the round that draws it first.
+    scale: as `normals.Normals.fill` takes it.
+    weight: factor of the integers.
+  """
+
+  round_index: int
+  scale: float
+  weight: float = 1.0
 
 
 class Step(NamedTuple):
-  """How one row is made, chunk by chunk and in place.
+  """How one row is made.
 
   Attributes:
-    apply: what is done to each chunk.
-    written: the buffers that it changes.
-    scale: what the chunks still have to be multiplied by.
+    again: normals of earlier rounds whose weighted sum is the first part of A.
+    fresh: the normal of the row's own round.
+    oldest: the normal that buffers gain by `Add.draw_gains`; None if they gain none.
+    finish: (sum, fresh, oldest, buffers, scratch) → None, for a part of the coordinates: adds the
+      buffers' part to the sum, rounds it, and adds it to the fresh integers, which become the
+      row; then brings the buffers, shape [num_buffers, part], to the next row. Sum is None where
+      nothing is read again.
+    written: buffers that it changes.
   """
 
-  apply: Apply
-  written: Sequence[int] = ()
-  scale: float = 1.0
+  again: tuple[Normal, ...]
+  fresh: Normal
+  oldest: Normal | None
+  finish: Callable[..., None]
+  written: Sequence[int]
 
 
 class Recurrence:
-  """The first rows of a noise, each a step that changes buffers in place.
+  """The first rows of a strategy's noise, each a step that changes buffers in place.
 
-  Reading many buffers takes most of the time. So where a noise only pushes rows
-  onto its stack, several are made in one pass over it, as one matrix product,
-  when the first of them is requested.
+  Reading many buffers takes most of the time. So where a noise only pushes rows onto its stack,
+  one pass over the older rows serves several: their part in each of the next few rows waits in
+  the buffer that the row will take. The newest rows add theirs once they are made.
 
   Args:
     strategy: C and N.
-    noise: the noise of the strategy.
     num_rounds: rows that there will be at most.
 
   Attributes:
-    num_buffers: vectors carried from row to row, zeros at first.
+    num_buffers: vectors carried from row to row, float64, zeros at first.
     norms: ‖row t of N‖ by t.
-    rows_at_once: that one pass over the buffers makes, at every such row.
 
   Raises:
-    ValueError: if the strategy has fewer rows, or its noise does not undo C.
+    ValueError: if the strategy has fewer rows, its noise does not undo C, or it cannot be made in
+      integers.
   """
 
-  def __init__(
-    self, strategy: strategies.Strategy, noise: linear_noise.LinearNoise, num_rounds: int
-  ):
+  def __init__(self, strategy: strategies.Strategy, num_rounds: int):
     strategies.check_num_rounds(strategy, num_rounds)
+    noise = strategy.noise(num_rounds)
     reference.check_undoes(strategy, noise, num_rounds)
-    self._strategy, self._noise, self._num_rounds = strategy, noise, num_rounds
-    self.num_buffers, self.rows_at_once = layout(noise, num_rounds)
+    self._noise, self._num_rounds = noise, num_rounds
+    self.num_buffers, self._at_once = layout(noise, num_rounds)
     self.norms = _Sequence(linear_noise.row_norms(noise))
+    self._rows = _Sequence(lattice.rows(strategy, num_rounds))
     self._stacks = _Sequence(_stacks(noise))
 
   def step(self, t: int) -> Step:
-    """Returns how row t is made; rows are made in order."""
-    if self.rows_at_once:
-      return self._together(t)
-    step = self._noise.at(t)
-    first = self._strategy.num_noise_rows(t) - step.earlier
+    """Returns how row t is made; rows are made in order.
+
+    Raises:
+      ValueError: if its integers may be too large for float64.
+    """
+    row = self._rows[t]
+    if lattice.FARTHEST_NORMAL * 2.0**lattice.BITS * self.norms[t] > _LARGEST:
+      raise ValueError(f'row {t} has a norm of {self.norms[t]:g}, too large for its integers')
+    factor = row.factor
+    again = tuple(
+      self._normal(group, factor * weight / self._rows[group].spread)
+      for group, weight in row.reads
+    )
+    oldest = None
+    if row.oldest is not None:
+      group, sign = row.oldest
+      oldest = self._normal(group, sign / self._rows[group].spread)
+    finish, written = self._finish(t, row)
+    return Step(again, self._normal(t), oldest, finish, written)
+
+  def _normal(self, t: int, weight: float = 1.0) -> Normal:
+    return Normal(t, abs(self._rows[t].spread) * 2.0**lattice.BITS, weight)
+
+  def _finish(self, t: int, row: lattice.Row) -> tuple[Callable[..., None], Sequence[int]]:
+    step, below = row.step, -row.factor * np.asarray(row.step.below, np.float64)
     match step.update:
       case None:
-        return Step(_sum(step, first), scale=float(step.scale / step.own))
+        return _finish_row, ()
       case linear_noise.Add() as sums:
-        return Step(_add(step, sums, first), range(self.num_buffers), float(step.scale))
+        return _adding(below, sums, step), range(self.num_buffers)
       case linear_noise.Push(merged):
         top, size = self._stacks[t]
-        stack = [(top - 1 - i) % self.num_buffers for i in range(size)]
+        if self._at_once:
+          return self._pushing_together(t, top, float(step.scale))
+        stack = [(top - 1 - i) % self.num_buffers for i in range(min(size, below.size))]
         made = (top - merged) % self.num_buffers
-        return Step(_push(step, merged, first, stack, made), [made], float(step.scale))
+        replaced = [(top - 1 - i) % self.num_buffers for i in range(merged)]
+        return _pushing(below, float(step.scale), stack, made, replaced), [made]
 
-  def _together(self, t: int) -> Step:
-    """Returns how row t and those after it are made, into a ring of buffers."""
-    since, scale = self._stacks[t].top, float(self._noise.at(t).scale)
-    if since % self.rows_at_once:
-      kept = since % self.num_buffers
-      return Step(lambda draw, buffers, part, scratch: buffers[kept], scale=scale)
+  def _pushing_together(
+    self, t: int, top: int, scale: float
+  ) -> tuple[Callable[..., None], Sequence[int]]:
+    """Row `top` of a stack; the first of each few reads the rows before them for all."""
+    place = top % self._at_once
+    begun = t - place  # The round that read them.
+    slot = lambda row: (top - t + row) % self.num_buffers
+    if place:
+      newest = [slot(row) for row in range(begun, t)]
+      weights = self._coefficients(t)[:place][::-1]
+      return _pushing_on(weights, newest, slot(t), scale), [slot(t)]
     last = t + 1
-    while last < min(t + self.rows_at_once, self._num_rounds) and self._stacks[last].top:
+    while last < min(t + self._at_once, self._num_rounds) and self._stacks[last].top:
       last += 1
-    made = [(since + i) % self.num_buffers for i in range(last - t)]
-    coefficients = np.zeros((len(made), self._noise.num_buffers + 1))
-    for row, step in zip(coefficients, map(self._noise.at, range(t, last))):
-      row[0], row[1 : len(step.below) + 1] = step.own, step.below
-    weights = _weights(coefficients, since, self.num_buffers)
-    first = self._strategy.num_noise_rows(t)
+    older = min(top, self._noise.num_buffers)
+    weights = np.zeros((last - t, self.num_buffers))
+    for ahead, each in enumerate(weights):
+      coefficients = self._coefficients(t + ahead)[ahead : ahead + older]
+      for back, coefficient in enumerate(coefficients, 1):
+        each[slot(t - back)] = coefficient
+    made = range(slot(t), slot(t) + last - t)
+    return _pushing_first(weights, made, scale), made
 
-    def apply(draw, buffers, part, scratch):
-      for row, buffer in enumerate(made, first):
-        draw(row, buffers[buffer])
-      _multiply(weights, buffers, slice(made[0], made[-1] + 1))
-      return buffers[made[0]]
-
-    return Step(apply, made, scale)
+  def _coefficients(self, t: int) -> np.ndarray:
+    """Weights in row t of the rows before it on the stack, from the newest on."""
+    row = self._rows[t]
+    weights = -row.factor * np.asarray(row.step.below, np.float64)
+    return np.pad(weights, (0, self._noise.num_buffers - weights.size))
 
 
 class _Stack(NamedTuple):
@@ -145,136 +191,118 @@ def _stacks(noise: linear_noise.LinearNoise) -> Iterator[_Stack]:
 
 
 def layout(noise: linear_noise.LinearNoise, num_rounds: int) -> tuple[int, int]:
-  """Returns the number of buffers, and of rows made in one pass; 0 for neither.
+  """Returns the number of buffers, and of rows that one pass over them serves; 0 for neither.
 
-  Rows are made in one pass where each takes its own row of Z and is pushed onto the stack.
+  A pass serves several rows where each is pushed onto the stack, and nothing is read again.
   """
   kept = noise.num_buffers
   if noise.period is not None:
     num_rounds = min(num_rounds, noise.settles + noise.period)
   for step in map(noise.at, range(num_rounds)):
     pushes = isinstance(step.update, linear_noise.Push) and not step.update.merged
-    if not pushes or tuple(step.draws) != (1.0,):
+    if not pushes or len(step.draws) > 1:
       return kept, 0
   at_once = next(rows for least, rows in _ROWS_AT_ONCE if kept >= least)
   return at_once * (1 + -(-kept // at_once)), at_once
 
 
-def _sum(step: linear_noise.Step, first: int) -> Apply:
-  """Writes the weighted sum of rows of Z, from `first` on, into part."""
-  (row, weight), *others = (
-    (row, float(weight)) for row, weight in enumerate(step.draws, first) if weight
-  )
-
-  def apply(draw, buffers, part, scratch):
-    del buffers
-    draw(row, part)
-    if weight != 1.0:
-      np.multiply(part, weight, out=part)
-    for other, other_weight in others:
-      draw(other, scratch)
-      np.multiply(scratch, other_weight, out=scratch)
-      np.add(part, scratch, out=part)
-    return part
-
-  return apply
+def _finish_row(total, fresh, oldest=None, buffers=None, scratch=None) -> None:
+  """Rounds the carried part and adds it to the fresh integers."""
+  if total is not None:
+    np.rint(total, out=total)
+    np.add(fresh, total, out=fresh)
 
 
 def _reduce(
-  step: linear_noise.Step, read: Iterable[np.ndarray], part: np.ndarray, scratch: np.ndarray
-) -> None:
-  """Makes a row of the sum of rows of Z in part, but for the step's scale."""
-  for weight, buffer in zip(step.below, read):
-    np.multiply(buffer, float(weight), out=scratch)
-    np.subtract(part, scratch, out=part)
-  if step.own != 1.0:
-    np.multiply(part, float(1.0 / step.own), out=part)
-
-
-def _push(
-  step: linear_noise.Step, merged: int, first: int, stack: Sequence[int], made: int
-) -> Apply:
-  """Makes a row and pushes it onto the stack.
-
-  Args:
-    step: step of the round.
-    merged: number of buffers that it replaces.
-    first: first row of Z that it draws.
-    stack: numbers of the buffers on the stack, from the newest on.
-    made: number of the buffer that becomes the newest: the last that is merged.
-  """
-  total = _sum(step, first)
-  others = stack[: max(merged - 1, 0)]
-
-  def apply(draw, buffers, part, scratch):
-    total(draw, buffers, part, scratch)
-    _reduce(step, (buffers[i] for i in stack), part, scratch)
-    if merged:
-      for other in others:
-        np.add(buffers[made], buffers[other], out=buffers[made])
-      np.add(buffers[made], part, out=buffers[made])
+  weights: Iterable[float], read: Iterable[np.ndarray], total: np.ndarray | None, scratch
+) -> np.ndarray | None:
+  """Adds weighted buffers to a sum, which begins in scratch[0]; scratch[1] is overwritten."""
+  for weight, buffer in zip(weights, read):
+    if total is None:
+      total = np.multiply(buffer, weight, out=scratch[0])
     else:
-      buffers[made] = part
-    return part
-
-  return apply
+      np.add(total, np.multiply(buffer, weight, out=scratch[1]), out=total)
+  return total
 
 
-def _add(step: linear_noise.Step, sums: linear_noise.Add, first: int) -> Apply:
-  """Makes a row and adds it, or the first row of Z, to running sums."""
+def _unscaled(row: np.ndarray, scale: float, out: np.ndarray) -> np.ndarray:
+  """The row over its scale, as buffers have it."""
+  return row if scale == 1.0 else np.divide(row, scale, out=out)
+
+
+def _adding(below: np.ndarray, sums: linear_noise.Add, step: linear_noise.Step):
+  """Adds a row, and the normal that was drawn first, to running sums."""
   gains = [tuple(map(float, each)) for each in zip(*sums)]
-  total = _sum(step, first)
-  keeps_oldest = any(draw_gain for _, _, draw_gain in gains)
+  scale = float(step.scale)
 
-  def apply(draw, buffers, part, scratch):
+  def finish(total, fresh, oldest, buffers, scratch):
     if step.restart:
       buffers[:] = 0.0
-    total(draw, buffers, part, scratch)
-    _reduce(step, buffers, part, scratch)
-    oldest = np.empty_like(part) if keeps_oldest else part
-    if keeps_oldest:
-      draw(first, oldest)
+    _finish_row(_reduce(below, buffers, total, scratch), fresh)
+    row = _unscaled(fresh, scale, scratch[0])
     for (loss, row_gain, draw_gain), buffer in zip(gains, buffers):
-      np.multiply(buffer, -loss, out=scratch)
-      if row_gain:
-        np.add(scratch, part if row_gain == 1.0 else row_gain * part, out=scratch)
-      if draw_gain:
-        np.add(scratch, draw_gain * oldest, out=scratch)
-      np.add(buffer, scratch, out=buffer)
-    return part
+      if loss:
+        np.multiply(buffer, 1.0 - loss, out=buffer)
+      for gain, gained in ((row_gain, row), (draw_gain, oldest)):
+        if gain:
+          gained = gained if gain == 1.0 else np.multiply(gained, gain, out=scratch[1])
+          np.add(buffer, gained, out=buffer)
 
-  return apply
+  return finish
 
 
-def _weights(coefficients: np.ndarray, t: int, num_buffers: int) -> np.ndarray:
-  """Weights on the buffers that give rows t, t + 1, … of y.
-
-  The buffers hold the rows of y before t, and rows t, t + 1, … of z.
+def _pushing(
+  below: np.ndarray, scale: float, stack: Sequence[int], made: int, replaced: Sequence[int]
+):
+  """Pushes a row onto the stack, together with the newest buffers that it replaces.
 
   Args:
-    coefficients: the rows of L from t, by bands.
+    below: weights of the buffers, from the newest on.
+    scale: of the row.
+    stack: numbers of the buffers that are read, from the newest on.
+    made: number of the buffer that becomes the newest: the last that is replaced.
+    replaced: numbers of the buffers that are replaced, from the newest on.
   """
-  num_rows, num_bands = coefficients.shape
-  window = min(t, num_bands - 1)
-  matrix = bands.dense_rows(coefficients)[:, num_bands - 1 - window :]
-  inverse, _ = lapack.dtrtri(matrix[:, window:], lower=1)
-  weights = np.zeros((num_rows, num_buffers))
-  rows = np.arange(t - window, t + num_rows) % num_buffers
-  weights[:, rows[window:]] = inverse
-  weights[:, rows[:window]] = -(inverse @ matrix[:, :window])
-  return weights
+  others = replaced[:-1]
 
-
-def _multiply(weights: np.ndarray, buffers: np.ndarray, made: slice) -> None:
-  """Writes weights times the buffers into the buffers of the new rows."""
-  weights = weights.astype(buffers.dtype)
-  groups = [
-    (np.ascontiguousarray(weights[:, at : at + _VECTORS]), slice(at, at + _VECTORS))
-    for at in range(0, len(buffers), _VECTORS)
-  ]
-  for at in range(0, buffers.shape[1], _COLUMNS):
-    columns = buffers[:, at : at + _COLUMNS]
-    total, *others = (own @ columns[group] for own, group in groups)
+  def finish(total, fresh, oldest, buffers, scratch):
+    _finish_row(_reduce(below, (buffers[i] for i in stack), total, scratch), fresh)
+    row = _unscaled(fresh, scale, scratch[0])
+    if not replaced:
+      buffers[made] = row
+      return
     for other in others:
-      total += other
-    columns[made] = total
+      np.add(buffers[made], buffers[other], out=buffers[made])
+    np.add(buffers[made], row, out=buffers[made])
+
+  return finish
+
+
+def _pushing_first(weights: np.ndarray, made: range, scale: float):
+  """Pushes the first of several rows, and leaves the older rows' part in each of the others."""
+  groups = [slice(at, at + _VECTORS) for at in range(0, weights.shape[1], _VECTORS)]
+  pairs = [(np.ascontiguousarray(weights[:, group]), group) for group in groups]
+  pairs = [(own, group) for own, group in pairs if own.any()]
+  where = slice(made.start, made.stop)
+
+  def finish(total, fresh, oldest, buffers, scratch):
+    for at in range(0, buffers.shape[1], _COLUMNS):
+      columns = buffers[:, at : at + _COLUMNS]
+      sums = [own @ columns[group] for own, group in pairs]
+      columns[where] = sum(sums[1:], sums[0]) if sums else 0.0
+    own = buffers[made[0]]
+    _finish_row(own, fresh)
+    own[:] = _unscaled(fresh, scale, scratch[0])
+
+  return finish
+
+
+def _pushing_on(weights: np.ndarray, newest: Sequence[int], made: int, scale: float):
+  """Pushes a row whose older part waits in its buffer."""
+
+  def finish(total, fresh, oldest, buffers, scratch):
+    own = buffers[made]
+    _finish_row(_reduce(weights, (buffers[i] for i in newest), own, scratch), fresh)
+    own[:] = _unscaled(fresh, scale, scratch[0])
+
+  return finish

@@ -32,68 +32,40 @@ class NoiseStream(NamedTuple):
   skip: Callable[[Any], Any]
 
 
-def reference_stream(strategy: strategies.Strategy, z: np.ndarray) -> NoiseStream:
-  """Streams the rows of N·Z for a given Z.
-
-  Args:
-    strategy: strategy of any family.
-    z: Z, shape [strategy.num_noise_rows(num_rounds), d], float64.
-
-  Returns:
-    A stream of rows of shape [d]. It raises ValueError where a row needs more
-    of Z than there is, or the strategy has no more rounds.
-
-  Raises:
-    ValueError: if strategy is not a Strategy, or has no last round but needs one.
-  """
-  check_is_strategy(strategy)
-  noise = strategy.noise(strategy.max_rounds)
-
-  def next_fn(state):
-    t, buffers = state
-    strategies.check_num_rounds(strategy, t + 1)
-    step = noise.at(t)
-    first = strategy.num_noise_rows(t) - step.earlier
-    last = first + len(step.draws)
-    if last > len(z):
-      raise ValueError(f'z has {len(z)} rows, row {len(z)} is needed')
-    drawn = np.asarray(step.draws) @ z[first:last]
-    row, buffers = linear_noise.advance(noise, step, drawn, z[first], buffers)
-    return step.scale * row, (t + 1, buffers)
-
-  return NoiseStream(
-    lambda: (0, linear_noise.start(noise, z.shape[1])), next_fn, lambda state: next_fn(state)[1]
-  )
-
-
-def lattice_stream(
+def reference_stream(
   strategy: strategies.Strategy,
   num_rounds: int,
   size: int,
-  bits: int,
   fresh: Callable[[int, float], np.ndarray],
+  *,
+  bits: int = lattice.BITS,
 ) -> NoiseStream:
   """Streams rows of N·Z as integers, in units of 2^−bits of the standard deviation of Z.
 
-  Each row is its carried part, rounded, and its fresh part. Buffers follow the integers.
+  Each row is its carried part, computed in float64 and rounded, and its fresh part. Buffers follow
+  the integers.
 
   Args:
     strategy: strategy of any family.
-    num_rounds: rows that there are.
+    num_rounds: rounds of the run.
     size: d, coordinates in a row.
-    bits: p; negative on a lattice coarser than Z.
     fresh: (round, scale) → round(scale · ξ) for the normals ξ of the round, int64, shape [d].
+    bits: p; negative on a lattice coarser than Z.
 
   Returns:
-    A stream of rows, int64, shape [d].
+    A stream of rows, int64, shape [d]. It raises ValueError past num_rounds.
 
   Raises:
-    ValueError: if the noise cannot be made in integers; see `lattice.rows`.
+    ValueError: if strategy is not a Strategy, and if its noise cannot be made in integers; see
+      `lattice.rows`.
   """
-  noise, rows = strategy.noise(num_rounds), lattice.rows(strategy, num_rounds)
+  check_is_strategy(strategy)
+  noise, rows = strategy.noise(num_rounds), list(lattice.rows(strategy, num_rounds))
 
   def next_fn(state):
     t, buffers, normals = state
+    if t >= num_rounds:
+      raise ValueError(f'row {t} is beyond the {num_rounds} that there are')
     row = rows[t]
     if row.step.restart:
       buffers = linear_noise.start(noise, size)

@@ -16,7 +16,7 @@ from ray import exceptions
 
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.files import durable, json_files
-from fl_dpftrl.noise import ahead, draws, rows, snapshots
+from fl_dpftrl.noise import ahead, normals, rows, snapshots
 
 _POLL_SECONDS = 0.2
 
@@ -25,7 +25,7 @@ class Slice:
   """A slice of each row of a strategy's noise; an actor.
 
   Args:
-    strategy, seed, stddev, num_rounds, precision, snapshot_rows: see `RowSlices`.
+    strategy, seed, num_rounds, snapshot_rows: see `RowSlices`.
     first: chunk of a whole row that the slice begins with.
     size: coordinates of the slice.
     folder: of this slice's snapshots; None for none.
@@ -36,9 +36,7 @@ class Slice:
     *,
     strategy: strategies.Strategy,
     seed: bytes,
-    stddev: float,
     num_rounds: int,
-    precision: str,
     snapshot_rows: int,
     first: int,
     size: int,
@@ -46,14 +44,12 @@ class Slice:
   ):
     self._size = size
     saved = None
-    recipe: json_files.Object = dict(strategy=strategy, size=size, seed=seed, precision=precision)
+    recipe: json_files.Object = dict(strategy=strategy, size=size, seed=seed)
     if folder is not None:
       folder.mkdir(mode=0o700, parents=True, exist_ok=True)
       durable.remove_leftovers(folder)
       saved = snapshots.Snapshots(folder, rows.identity(**recipe), num_rounds)
-    new_maker = lambda: rows.RowMaker(
-      **recipe, stddev=stddev, num_rounds=num_rounds, first_chunk=first
-    )
+    new_maker = lambda: rows.RowMaker(**recipe, num_rounds=num_rounds, first_chunk=first)
     self._source = ahead.LocalSource(new_maker, saved, snapshot_rows)
 
   def pid(self) -> int:
@@ -61,8 +57,8 @@ class Slice:
     return os.getpid()
 
   def make(self, row: int, used: int) -> tuple[np.ndarray, float]:
-    """Returns the slice of a row, float32, and its standard deviation."""
-    out = np.empty(self._size, np.float32)
+    """Returns the slice of a row, int64, and its standard deviation, that of Z being 1."""
+    out = np.empty(self._size, np.int64)
     return out, self._source.make(row, out, used)
 
 
@@ -73,10 +69,8 @@ class RowSlices:
     number: actors, at least 1; of which those without a chunk are not started.
     strategy: C and N.
     size: coordinates of a whole row.
-    seed: secret, of 16 bytes.
-    stddev: of each entry of Z.
+    seed: secret, of 32 bytes.
     num_rounds: rows that there will be at most.
-    precision: of buffers and sums.
     snapshot_rows: rows between two snapshots.
     folder: of snapshots, on each machine; None for none. It holds noise.
     wait_seconds: time without a row after which making it fails.
@@ -95,9 +89,7 @@ class RowSlices:
     strategy: strategies.Strategy,
     size: int,
     seed: bytes,
-    stddev: float,
     num_rounds: int,
-    precision: str,
     snapshot_rows: int,
     folder: str | os.PathLike[str] | None,
     wait_seconds: float = 600.0,
@@ -106,12 +98,12 @@ class RowSlices:
       raise ValueError('noise_machines needs a Ray cluster: call runtime.use_machines before')
     self._wait_seconds = wait_seconds
     self._is_abandoned = False
-    num_chunks = -(-size // draws.CHUNK)
+    num_chunks = -(-size // normals.CHUNK)
     number = min(number, num_chunks)
     bounds = [num_chunks * i // number for i in range(number + 1)]
     self._slices: list[tuple[slice, Any]] = []
     for first, last in zip(bounds, bounds[1:]):
-      where = slice(first * draws.CHUNK, min(last * draws.CHUNK, size))
+      where = slice(first * normals.CHUNK, min(last * normals.CHUNK, size))
       # By its range: another number of actors has other slices, and none may read another's.
       where_name = f'slice-{where.start}-{where.stop}'
       # A slice is a pure function: Ray starts a lost actor again and repeats its call.
@@ -121,9 +113,7 @@ class RowSlices:
         .remote(
           strategy=strategy,
           seed=seed,
-          stddev=stddev,
           num_rounds=num_rounds,
-          precision=precision,
           snapshot_rows=snapshot_rows,
           first=first,
           size=where.stop - where.start,

@@ -10,7 +10,7 @@ from fl_dpftrl.families import base as strategies
 from fl_dpftrl.noise import graph, randomness, reference
 from fl_dpftrl.text import messages
 
-# (seed, r, specs) → row r of Z with standard deviation 1, a tensor a spec.
+# (seed, t, specs) → standard normals of round t, float64, a tensor a spec.
 Draw = Callable[[tf.Tensor, tf.Tensor, list[tf.TensorSpec]], list[tf.Tensor]]
 
 
@@ -20,8 +20,8 @@ class StreamState(NamedTuple):
   Attributes:
     seed: int64, shape [2].
     row: t, the row that comes next (scalar, int64).
-    row_stddev: standard deviation of each coordinate of the row that came last
-      (scalar, float32); 0 before the first.
+    row_stddev: standard deviation of each coordinate of the row that came last, that of Z
+      being 1 (scalar, float64); 0 before the first.
     buffers: the `graph.Buffers` of the strategy's noise.
     parameters: what the rows are added for, where an aggregator keeps that.
   """
@@ -58,33 +58,29 @@ def make_stream(
   strategy: strategies.Strategy,
   template: Any,
   *,
-  stddev: float,
   noise_seed: int | None = None,
   draw: Draw | None = None,
 ) -> reference.NoiseStream:
   """A stream of rows of N·Z in TensorFlow, eager or as part of a graph.
 
-  Past the strategy's last round, `next` fails with an InvalidArgumentError.
+  Rows are int64, in units of the lattice: 2⁻³⁴ of the standard deviation of Z. Past the strategy's
+  last round, `next` fails with an InvalidArgumentError.
 
   Args:
     strategy: C and N.
-    template: nested structure of tf.TensorSpec, float32, of known shapes.
-    stddev: standard deviation of each entry of Z; a state may be continued by a
-      stream of another one, whose rows are multiples of what they would be.
+    template: nested structure of tf.TensorSpec, of known shapes.
     noise_seed: None takes a fresh secret seed from the operating system each time that `init`
       runs. A number gives the same noise always, for tests: it protects nobody.
-    draw: where rows of Z come from; the default makes them from the seed.
+    draw: where normals come from; the default makes them from the seed.
 
   Returns:
     A stream whose rows are structures of tensors as the template says, and
     whose state is a `StreamState`.
 
   Raises:
-    ValueError: for a template, standard deviation or strategy that will not do.
+    ValueError: for a noise_seed or a strategy that will not do.
   """
-  specs = check_template(template)
-  if not 0.0 <= stddev <= tf.float32.max:
-    raise ValueError(f'stddev must be at least 0 and fit into float32, got {stddev!r}')
+  specs = tf.nest.flatten(template)
   if noise_seed is not None:
     try:
       noise_seed = operator.index(noise_seed)
@@ -103,7 +99,7 @@ def make_stream(
     return StreamState(
       seed=seed,
       row=tf.constant(0, tf.int64),
-      row_stddev=tf.constant(0.0, tf.float32),
+      row_stddev=tf.constant(0.0, tf.float64),
       buffers=recurrence.init(),
     )
 
@@ -111,16 +107,12 @@ def make_stream(
     state = tf.nest.map_structure(tf.convert_to_tensor, state)
     z = lambda row: draw(state.seed, row, specs)
     row, norm, buffers = recurrence.next(z, state.row, state.buffers)
-    # The finished row is multiplied, not Z: buffers know no standard deviation,
-    # so a stream of another one continues them as if it had always been that.
-    row = tf.nest.pack_sequence_as(template, [stddev * part for part in row])
-    return row, state._replace(
-      row=state.row + 1, row_stddev=tf.cast(stddev * norm, tf.float32), buffers=buffers
-    )
+    advanced = state._replace(row=state.row + 1, row_stddev=norm, buffers=buffers)
+    return tf.nest.pack_sequence_as(template, row), advanced
 
   return reference.NoiseStream(init, next_fn, lambda state: next_fn(state)[1])
 
 
 def skip_unread(state: Any) -> Any:
   """Advances a state past a row that is made outside TensorFlow, without making it."""
-  return state._replace(row=state.row + 1, row_stddev=tf.constant(0.0, tf.float32))
+  return state._replace(row=state.row + 1, row_stddev=tf.constant(0.0, tf.float64))

@@ -1,0 +1,244 @@
+"""Sums of whole numbers by any TFF factory, checked; and their exact sum with a row of noise."""
+
+import asyncio
+import concurrent.futures
+import inspect
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from fl_dpftrl.aggregators import units
+from fl_dpftrl.families import lattice
+from fl_dpftrl.runtime import marks, rounds
+
+SECURE = 'secure'
+"""The name of TFF's modular secure sum, with the modulus that a round needs."""
+
+Factory = tff.aggregators.UnweightedAggregationFactory
+_REMEDY = (
+  f'give it one that sums whole numbers, such as {SECURE!r} or tff.aggregators.SumFactory(): the'
+  ' division by report_goal comes after'
+)
+# Standard deviations of a row that a modulus has room for.
+_FARTHEST = 16.0
+# Room for more updates than the report goal, in a modulus that is chosen here.
+_MOST_REPORTS = 4
+_EXACT_BITS = 62
+
+
+class Sums(NamedTuple):
+  """An inner process, and what its sums are exact for.
+
+  Attributes:
+    process: sums updates.
+    unit: units of the updates.
+    modulus: modulo which sums are, in units of the lattice; None for that of int64.
+    most_updates: updates whose sum with a row of noise is not changed by the modulus.
+  """
+
+  process: tff.templates.AggregationProcess
+  unit: units.Unit
+  modulus: int | None
+  most_updates: int
+
+  def noised(self, totals: Any, row: Any, identity: str) -> Any:
+    """Returns sums with a row of noise, in units of the lattice, in TensorFlow.
+
+    They are added modulo the modulus, and only then lifted to signed numbers. So the result is a
+    function of the true sum with noise, whatever a device sent: nothing that others send changes
+    how far one device's update can move it.
+
+    Args:
+      totals: nested structure of sums, int64, in an update's units.
+      row: row of noise of the same structure, int64, in units of the lattice.
+      identity: identity of the aggregator, which marks the release.
+    """
+    scale = tf.constant(1 << self.unit.shift, tf.uint64)
+    wide = tf.nest.map_structure(lambda part: scale * tf.bitcast(part, tf.uint64), totals)
+    row = tf.nest.map_structure(lambda part: tf.bitcast(part, tf.uint64), row)
+    added = marks.add_noise(wide, row, identity)
+    return tf.nest.map_structure(lambda part: self._lifted(tf.bitcast(part, tf.int64)), added)
+
+  def _lifted(self, total: tf.Tensor) -> tf.Tensor:
+    if self.modulus is None:
+      return total
+    half = self.modulus // 2
+    return tf.math.floormod(total + half, self.modulus) - half
+
+  def checked(self, num_updates: tf.Tensor) -> tf.Operation:
+    """Returns an operation that fails if a round has more updates than sums have room for."""
+    return tf.debugging.assert_less_equal(
+      tf.cast(num_updates, tf.int64),
+      tf.constant(self.most_updates, tf.int64),
+      f'a round has more than the {self.most_updates} updates that its sums have room for',
+    )
+
+
+def check_no_mean(inner_factory: Factory) -> None:
+  """Rejects TFF's own mean and its lossy sums, without running anything.
+
+  Raises:
+    ValueError: for a mean, and for a sum of encoded updates, which get longer.
+  """
+  if isinstance(inner_factory, tff.aggregators.UnweightedMeanFactory):
+    raise ValueError(f'inner_factory must sum, got a mean; {_REMEDY}')
+  if isinstance(inner_factory, tff.aggregators.EncodedSumFactory):
+    raise ValueError(
+      'inner_factory must not round up: an encoded update may be longer than clip_norm, which'
+      ' the guarantee does not cover; round towards zero, as "Compression" in docs/aggregator.md'
+    )
+
+
+def create(
+  inner_factory: Factory | str,
+  value_type: tff.Type,
+  *,
+  unit: units.Unit,
+  report_goal: int,
+  row_norm: float,
+) -> Sums:
+  """Creates the process that sums updates, and has it sum known ones.
+
+  They go through one round in the context where computations run now. The updates' ways into the
+  state are followed without running anything: a state that has learned from them would change
+  later sums, without noise. `tff.aggregators.SumFactory` is known to sum, and nothing is run.
+
+  Args:
+    inner_factory: creates the process; or SECURE.
+    value_type: of the updates, made of int64 tensors of known shapes.
+    unit: units of the updates.
+    report_goal: updates that a round needs.
+    row_norm: largest standard deviation of a row of noise, that of Z being 1.
+
+  Raises:
+    ValueError: unless the process sums, or where nothing can be run; for a modulus that has no
+      room for the report goal; and if its state depends on the updates.
+  """
+  longest = math.isqrt(unit.most_square)
+  noise = math.ceil(_FARTHEST * row_norm * 2.0 ** (lattice.BITS - unit.shift))
+  if inner_factory == SECURE:
+    needed = 2 * (_MOST_REPORTS * report_goal * longest + noise)
+    inner_factory = tff.aggregators.SecureModularSumFactory(1 << needed.bit_length())
+  modulus = None
+  if isinstance(inner_factory, tff.aggregators.SecureModularSumFactory):
+    # TFF names neither elsewhere, and takes a modulus of the type of the values alone.
+    modulus, is_symmetric = np.int64(inner_factory._modulus), inner_factory._symmetric_range
+    inner_factory = tff.aggregators.SecureModularSumFactory(modulus, is_symmetric)
+    modulus = 2 * int(modulus) - 1 if is_symmetric else int(modulus)
+  room = (1 << _EXACT_BITS >> unit.shift if modulus is None else modulus // 2) - noise
+  if modulus is not None and (modulus << unit.shift).bit_length() > _EXACT_BITS:
+    raise ValueError(f'inner_factory has the modulus {modulus}, too large for sums in int64')
+  if room < report_goal * longest:
+    least = 2 * (report_goal * longest + noise)
+    raise ValueError(
+      f'inner_factory has the modulus {modulus}, and the sum of report_goal={report_goal} updates'
+      f' with noise needs at least {least}; {SECURE!r} chooses one'
+    )
+  process = _created(inner_factory, value_type)
+  modular = None if modulus is None else modulus << unit.shift
+  sums = Sums(process, unit, modular, room // max(longest, 1))
+  # By exact type: a class that inherits from it may do more.
+  if type(inner_factory) is not tff.aggregators.SumFactory:
+    _check_sums(process, value_type, longest, modulus)
+    _check_state(process)
+  return sums
+
+
+def _created(
+  inner_factory: Factory, value_type: tff.Type
+) -> tff.templates.AggregationProcess:
+  try:
+    process = inner_factory.create(value_type)
+  except (TypeError, ValueError) as error:
+    raise ValueError(
+      f'inner_factory must sum int64 tensors, which {type(inner_factory).__name__} refuses;'
+      f' {_REMEDY}; a bound must be a whole number, such as SecureSumFactory(2**{units.MOST_BITS})'
+    ) from error
+  result = process.next.type_signature.result.result.member
+  if not value_type.is_assignable_from(result):
+    raise ValueError(
+      f'inner_factory must return sums of the type that it gets, int64, got {result}; {_REMEDY}'
+    )
+  return process
+
+
+def _check_sums(
+  process: tff.templates.AggregationProcess,
+  value_type: tff.Type,
+  longest: int,
+  modulus: int | None,
+) -> None:
+  """Raises ValueError unless known updates are summed; warns if the longest one is cut."""
+  template = tff.types.type_to_tf_tensor_specs(value_type)
+  shapes = [tuple(spec.shape) for spec in tf.nest.flatten(template)]
+  size = sum(map(math.prod, shapes))
+  for largest in (min(longest, 100), longest):
+    updates = _known_updates(size, largest)
+    packed = [_pack(update, shapes, template) for update in updates]
+    output = _run(process.next, _run(process.initialize), packed)
+    off = np.concatenate([np.ravel(part) for part in tf.nest.flatten(output.result)]) - sum(updates)
+    if modulus is not None:
+      off %= modulus
+    if not off.any():
+      continue
+    if largest < longest:
+      raise ValueError(
+        'inner_factory must sum updates, but the sum of four was wrong by'
+        f' {np.abs(off).max()} units; {_REMEDY}'
+      )
+    warnings.warn(
+      'inner_factory cuts updates: its bound is below the clip norm, which is 2^24 units at most;'
+      f' the sums are smaller than they should be, and {SECURE!r} cuts none',
+      stacklevel=3,
+    )
+
+
+def _check_state(process: tff.templates.AggregationProcess) -> None:
+  """Raises ValueError if the state of a process depends on the updates."""
+  inner = rounds.of(process)
+  followed = inner.state_paths(inner.tainted())
+  if followed:
+    raise ValueError(
+      f'inner_factory must not learn from updates, but its {".".join(followed[0])} depends on them,'
+      ' and no noise hides that in later rounds: give fixed norms and bounds, or clip_norm='
+      'dpftrl.AdaptiveClipping(…), whose counts have noise'
+    )
+
+
+def _known_updates(size: int, largest: int) -> list[np.ndarray]:
+  """Four updates whose sum is far from their mean, whatever their size."""
+  up, down = np.zeros([2, size], np.int64)
+  up[0], down[-1] = largest, -(largest // 2)
+  everywhere = np.full(size, largest // math.isqrt(4 * size), np.int64)
+  return [up, down, everywhere, np.zeros(size, np.int64)]
+
+
+def _pack(update: np.ndarray, shapes: Sequence[tuple[int, ...]], template: Any) -> Any:
+  ends = np.cumsum([math.prod(shape) for shape in shapes])
+  parts = np.split(update, ends[:-1])
+  tensors = [np.reshape(part, shape) for part, shape in zip(parts, shapes)]
+  return tf.nest.pack_sequence_as(template, tensors)
+
+
+def _run(computation: tff.Computation, *args: Any) -> Any:
+  """Runs a computation in a synchronous or asynchronous context.
+
+  Raises:
+    ValueError: within another computation, where nothing runs.
+  """
+  result = computation(*args)
+  if isinstance(result, tff.Value):
+    raise ValueError(
+      'inner_factory is checked by running it: create the aggregator outside'
+      ' of tff.federated_computation'
+    )
+  if not inspect.iscoroutine(result):
+    return result
+  # Not in this thread, where an event loop may be running.
+  with concurrent.futures.ThreadPoolExecutor(1) as thread:
+    return thread.submit(asyncio.run, result).result()

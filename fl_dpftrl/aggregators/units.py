@@ -1,0 +1,101 @@
+"""The whole numbers that updates and sums are, and what they stand for.
+
+Rows of noise are integers in units of the lattice, 2⁻³⁴ of the standard deviation of Z. Updates
+are whole multiples of a power of two of these units. Sums are exact, and so is the sum with noise.
+"""
+
+import dataclasses
+import fractions
+import itertools
+import math
+
+import numpy as np
+
+from fl_dpftrl.families import base as strategies
+from fl_dpftrl.families import lattice, linear_noise
+
+# An update's norm is at most 2²⁴ of its units, so that float32 holds its coordinates exactly.
+MOST_BITS = 24
+# More than the rounding of a norm in float64.
+_ROUNDING = 1.0 - 2.0**-30
+_SUM_BITS = 62  # of a sum in units of the lattice, in int64 with room
+_MOST_ROUNDS = 4096  # rounds of an endless run whose norms are looked at
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+  """Units of updates, for a clip norm of 1; for another clip norm, multiples of it.
+
+  Attributes:
+    size: unit of the lattice: noise multiplier · 2⁻³⁴; without noise 2⁻²⁴.
+    shift: an update's unit is 2^shift units of the lattice.
+    most_square: largest Σ k² of an update k, so that it is no longer than the clip norm.
+    count: what a device adds to one of its counts, in an update's units; 0 without counts.
+  """
+
+  size: float
+  shift: int
+  most_square: int
+  count: int = 0
+
+  @classmethod
+  def of(cls, noise_multiplier: float, count_stddev: float | None = None) -> 'Unit':
+    """Returns the units of a noise multiplier.
+
+    Args:
+      noise_multiplier: std(Z) / clip_norm, of updates and counts together; at least 0.
+      count_stddev: standard deviation of Z in the counts' coordinates, in devices; None without
+        counts.
+
+    Raises:
+      ValueError: if the noise multiplier is so small that an update has too many units.
+    """
+    if not noise_multiplier:
+      count = 0 if count_stddev is None else 1 << MOST_BITS - 1
+      return cls(2.0**-MOST_BITS, 0, (1 << 2 * MOST_BITS) - 1, count)
+    longest = fractions.Fraction(1 << lattice.BITS) / fractions.Fraction(noise_multiplier)
+    shift = max(0, math.floor(math.log2(longest)) + 1 - MOST_BITS)
+    if lattice.BITS + 1 - math.log2(noise_multiplier) > _SUM_BITS:
+      raise ValueError(
+        f'noise_multiplier={noise_multiplier:g} is too small for sums of whole numbers; give 0 for'
+        f' a run without noise, or at least {2.0 ** (lattice.BITS + 1 - _SUM_BITS):.2g}'
+      )
+    square, size = math.floor((longest / (1 << shift)) ** 2), noise_multiplier * 2.0**-lattice.BITS
+    if count_stddev is None:
+      return cls(size, shift, square)
+    per_device = fractions.Fraction(1 << lattice.BITS) / fractions.Fraction(count_stddev)
+    count, ratio = math.floor(per_device / (1 << shift)), noise_multiplier / count_stddev
+    size /= math.sqrt((1.0 - ratio) * (1.0 + ratio))
+    return cls(size, shift, square - count * count, count)
+
+  @property
+  def step(self) -> float:
+    """An update's unit, for a clip norm of 1."""
+    return math.ldexp(self.size, self.shift)
+
+  @property
+  def bound(self) -> float:
+    """The norm of the longest update, in its units; rounded down."""
+    return math.sqrt(self.most_square) * _ROUNDING
+
+  def coordinate(self, size: int) -> int:
+    """Returns the largest absolute value that all of an update's coordinates may have."""
+    return math.isqrt(self.most_square // size)
+
+  def integers(self, update: np.ndarray, clip_norm: float = 1.0) -> np.ndarray:
+    """Returns an update that is clipped, in whole units, each coordinate towards zero.
+
+    Args:
+      update: finite numbers, shape [d].
+      clip_norm: bound on the L2 norm.
+
+    Returns:
+      int64, shape [d], of which the sum of squares is at most most_square.
+    """
+    values = np.asarray(update, np.float64) / clip_norm
+    norm = float(np.linalg.norm(values)) / self.step
+    values = np.trunc(values * (min(1.0, self.bound / norm) / self.step if norm else 0.0))
+    made = values.astype(np.int64)
+    if int((made * made).sum()) > self.most_square:
+      raise RuntimeError('an update is longer than the clip norm after rounding')
+    return made
