@@ -56,8 +56,12 @@ class Recurrence(NamedTuple):
   next: Callable[[NoiseSource, tf.Tensor, Buffers], tuple[list, tf.Tensor, Buffers]]
 
 
-def recurrence(strategy: strategies.Strategy, specs: Sequence[tf.TensorSpec]) -> Recurrence:
+def recurrence(
+  strategy: strategies.Strategy, specs: Sequence[tf.TensorSpec], bits: int = lattice.BITS
+) -> Recurrence:
   """Returns the recurrence of a strategy for models whose parts are as specs say.
+
+  A unit of the lattice is 2^−bits of the standard deviation of Z.
 
   Raises:
     ValueError: if strategy is not a Strategy, if its noise does not undo C or cannot be made in
@@ -67,7 +71,7 @@ def recurrence(strategy: strategies.Strategy, specs: Sequence[tf.TensorSpec]) ->
   num_rounds = strategy.max_rounds
   noise = strategy.noise(num_rounds)
   reference.check_undoes(strategy, noise, num_rounds)
-  rows = _Rows(strategy, noise)
+  rows = _Rows(strategy, noise, bits)
   responds = rows.norm is None
 
   def init():
@@ -106,8 +110,10 @@ def recurrence(strategy: strategies.Strategy, specs: Sequence[tf.TensorSpec]) ->
 class _Rows:
   """The rows of a noise as tables, from which a graph takes those of a round."""
 
-  def __init__(self, strategy: strategies.Strategy, noise: linear_noise.LinearNoise):
-    self.noise = noise
+  def __init__(
+    self, strategy: strategies.Strategy, noise: linear_noise.LinearNoise, bits: int
+  ):
+    self.noise, self._bits = noise, bits
     if noise.dyadic:
       rows = [lattice.dyadic_row(strategy, height) for height in range(_HEIGHTS)]
     elif noise.period is not None:
@@ -194,7 +200,7 @@ class _Rows:
     return [part / spread for part in self._integers(spread, z(t))]
 
   def _integers(self, spread: tf.Tensor, parts: list[tf.Tensor]) -> list[tf.Tensor]:
-    scale = tf.abs(spread) * 2.0**lattice.BITS
+    scale = tf.abs(spread) * 2.0**self._bits
     return [tf.math.rint(scale * part) for part in parts]
 
   def advance(

@@ -70,6 +70,7 @@ class Recurrence:
   Args:
     strategy: C and N.
     num_rounds: rows that there will be at most.
+    bits: p; a unit is 2⁻ᵖ of the standard deviation of Z.
 
   Attributes:
     num_buffers: vectors carried from row to row, float64, zeros at first.
@@ -80,11 +81,11 @@ class Recurrence:
       integers.
   """
 
-  def __init__(self, strategy: strategies.Strategy, num_rounds: int):
+  def __init__(self, strategy: strategies.Strategy, num_rounds: int, bits: int = lattice.BITS):
     strategies.check_num_rounds(strategy, num_rounds)
     noise = strategy.noise(num_rounds)
     reference.check_undoes(strategy, noise, num_rounds)
-    self._noise, self._num_rounds = noise, num_rounds
+    self._noise, self._num_rounds, self._bits = noise, num_rounds, bits
     self.num_buffers, self._at_once = layout(noise, num_rounds)
     self.norms = _Sequence(linear_noise.row_norms(noise))
     self._rows = _Sequence(lattice.rows(strategy, num_rounds))
@@ -97,7 +98,7 @@ class Recurrence:
       ValueError: if its integers may be too large for float64.
     """
     row = self._rows[t]
-    if lattice.FARTHEST_NORMAL * 2.0**lattice.BITS * self.norms[t] > _LARGEST:
+    if lattice.FARTHEST_NORMAL * 2.0**self._bits * self.norms[t] > _LARGEST:
       raise ValueError(f'row {t} has a norm of {self.norms[t]:g}, too large for its integers')
     factor = row.factor
     again = tuple(
@@ -112,7 +113,7 @@ class Recurrence:
     return Step(again, self._normal(t), oldest, finish, written)
 
   def _normal(self, t: int, weight: float = 1.0) -> Normal:
-    return Normal(t, abs(self._rows[t].spread) * 2.0**lattice.BITS, weight)
+    return Normal(t, abs(self._rows[t].spread) * 2.0**self._bits, weight)
 
   def _finish(self, t: int, row: lattice.Row) -> tuple[Callable[..., None], Sequence[int]]:
     step, below = row.step, -row.factor * np.asarray(row.step.below, np.float64)

@@ -11,6 +11,7 @@ import threading
 import numpy as np
 
 from fl_dpftrl.families import base as strategies
+from fl_dpftrl.families import lattice
 from fl_dpftrl.noise import normals, recurrence
 from fl_dpftrl.strategies import document
 
@@ -38,6 +39,7 @@ class RowMaker:
     folder: for the mapped file, which has no name there.
     num_threads: None for one on each core.
     first_chunk: which of a longer row's chunks these coordinates begin with.
+    bits: p; a unit is 2⁻ᵖ of the standard deviation of Z. Another one is for tests.
 
   Attributes:
     size, num_rounds: as given.
@@ -61,11 +63,12 @@ class RowMaker:
     folder: str | os.PathLike[str] | None = None,
     num_threads: int | None = None,
     first_chunk: int = 0,
+    bits: int = lattice.BITS,
   ):
     check(size=size, memory=memory)
     if strategy.max_rounds is None:
       strategy.noise(None)  # Raises where rows depend on how many there will be.
-    self._recurrence = recurrence.Recurrence(strategy, num_rounds)
+    self._recurrence = recurrence.Recurrence(strategy, num_rounds, bits)
     self._seed = seed
     normals.Normals(seed)  # Raises for a seed that will not do.
     self._first_chunk = first_chunk

@@ -1,7 +1,7 @@
 """Replay of noise that changed within a run, against what was released.
 
-The real executors are driven with rows of Z that are unit vectors, so that a
-released row is the row of the linear map from Z to the noise. Its covariance is
+The real executors are driven with normals that are unit vectors, so that a
+released row is the row of the linear map from normals to the noise. Its covariance is
 what an attacker faces; replay has to be at least as careful.
 """
 
@@ -10,15 +10,16 @@ import itertools
 
 import numpy as np
 import pytest
+import scipy.linalg
 import tensorflow as tf
 
 from fl_dpftrl.accounting import gaussian
 from fl_dpftrl.families import banded_toeplitz as toeplitz
-from fl_dpftrl.families import tree_full
+from fl_dpftrl.families import lattice, tree_full
 from fl_dpftrl.families import tree_online as tree
 from fl_dpftrl.logs import log as log_lib
 from fl_dpftrl.logs import noise_record, writer
-from fl_dpftrl.noise import draws, rows
+from fl_dpftrl.noise import normals, rows
 from fl_dpftrl.noise import stream as streams
 from fl_dpftrl.replaying import exposure, runs, void
 from fl_dpftrl.strategies import files
@@ -70,74 +71,51 @@ def _piecewise(generator, num_rounds, values):
   return generator.choice(values, pieces[-1] + 1)[pieces]
 
 
-def map_from_z(history, stream_rows):
-  """Returns the map from Z of all streams to the noise of all rounds, [n, rows of Z]."""
+def map_from_normals(history, stream_rows):
+  """Returns the map from the normals of all streams to the noise of all rounds, [n, n]."""
   blocks = [
-    stream_rows(strategy, history.stddevs[first:last])
+    history.stddevs[first:last, None] * stream_rows(strategy, last - first)
     for strategy, (first, last) in zip(history.strategies, history.streams(), strict=True)
   ]
-  whole = np.zeros((history.num_rounds, sum(b.shape[1] for b in blocks)))
-  row = column = 0
-  for block in blocks:
-    rows, columns = block.shape
-    whole[row : row + rows, column : column + columns] = block
-    row, column = row + rows, column + columns
-  return whole
+  return scipy.linalg.block_diag(*blocks)
 
 
-def rows_of_graph(strategy, stddevs):
-  """Rows as a stream of TensorFlow releases them, each round's own factory."""
-  width = strategy.num_noise_rows(len(stddevs))
-  basis = tf.eye(width)
-  of_stddev = {
-    stddev: streams.make_stream(
-      strategy,
-      [tf.TensorSpec([width])],
-      stddev=stddev,
-      draw=lambda seed, row, specs: [tf.gather(basis, row)],
-    )
-    for stddev in set(stddevs.tolist())
-  }
-  state, released = of_stddev[stddevs[0]].init(), []
-  for stddev in stddevs.tolist():
-    (row,), state = of_stddev[stddev].next(state)
-    released.append(row.numpy())
-  return np.array(released, np.float64)
+def rows_of_graph(strategy, num_rounds):
+  """Rows as a stream of TensorFlow makes them, for Z of standard deviation 1."""
+  basis = tf.eye(num_rounds, dtype=tf.float64)
+  stream = streams.make_stream(
+    strategy,
+    [tf.TensorSpec([num_rounds])],
+    draw=lambda seed, row, specs: [tf.gather(basis, row)],
+  )
+  state, made = stream.init(), []
+  for _ in range(num_rounds):
+    (row,), state = stream.next(state)
+    made.append(row.numpy())
+  return 2.0**-lattice.BITS * np.array(made)
 
 
 class Basis:
-  """Takes the place of `draws.Draws`: row r of Z is unit vector r."""
+  """Takes the place of `normals.Normals`: the normals of round t are unit vector t."""
 
   def __init__(self, seed):
     del seed
 
-  def fill(self, row, chunk, part):
+  def fill(self, row, chunk, scale, part):
     assert chunk == 0
     part[:] = 0.0
-    part[row] = 1.0
+    part[row] = np.rint(scale)
 
 
-def rows_of_engine(strategy, stddevs):
-  """Rows as the engine makes them, buffers handed on where σ changes."""
-  width = strategy.num_noise_rows(len(stddevs))
-  released, before = [], None
-  for stddev in stddevs.tolist():
-    maker = rows.RowMaker(
-      strategy,
-      size=width,
-      num_rounds=len(stddevs),
-      stddev=stddev,
-      seed=bytes(draws.SEED_BYTES),
-      num_threads=1,
-    )
-    if before is not None:
-      maker.buffers[:] = before.buffers
-      maker.restore(before.row, before.versions)
-    row = np.empty(width, np.float32)
+def rows_of_engine(strategy, num_rounds):
+  """Rows as the engine makes them, for Z of standard deviation 1."""
+  maker = rows.RowMaker(
+    strategy, size=num_rounds, num_rounds=num_rounds, seed=b'basis', num_threads=1
+  )
+  made = np.empty([num_rounds, num_rounds], np.int64)
+  for row in made:
     maker.make(row)
-    before = maker
-    released.append(row)
-  return np.array(released, np.float64)
+  return 2.0**-lattice.BITS * made
 
 
 def true_effect(history, noise_map):
@@ -210,7 +188,7 @@ def replayed_effect(history, folder):
 @pytest.mark.slow
 def test_replay_is_never_below_what_was_released(monkeypatch, tmp_path):
   """Random histories of all families, in both executors."""
-  monkeypatch.setattr(draws, 'Draws', Basis)
+  monkeypatch.setattr(normals, 'Normals', Basis)
   num_changed = num_equal = num_strategies = 0
   for number, family in zip(range(NUM_HISTORIES), itertools.cycle(every_family.FAMILIES)):
     history = History(
@@ -221,7 +199,7 @@ def test_replay_is_never_below_what_was_released(monkeypatch, tmp_path):
     num_changed += len(set(history.stddevs)) > 1
     num_strategies += len({id(strategy) for strategy in history.strategies}) > 1
     for executor in (rows_of_graph, rows_of_engine):
-      truth = true_effect(history, map_from_z(history, executor))
+      truth = true_effect(history, map_from_normals(history, executor))
       assert truth <= claimed * (1 + 1e-4), (number, family, truth, claimed)
       num_equal += abs(truth / claimed - 1) < 1e-4
   # The bound is no empty one: most histories change, and many meet it.
@@ -245,7 +223,7 @@ def test_less_noise_from_round_ten_on_is_what_replay_takes_it_to_be(
   strategy, epsilon, executor, monkeypatch, tmp_path
 ):
   """With buffers of two scales, ε was up to three times what was printed."""
-  monkeypatch.setattr(draws, 'Draws', Basis)
+  monkeypatch.setattr(normals, 'Normals', Basis)
   history = History(lambda n: strategy, np.random.default_rng(0))
   history.num_rounds = 20
   history.multipliers = np.repeat([8.0, 2.0], 10)
@@ -253,7 +231,7 @@ def test_less_noise_from_round_ten_on_is_what_replay_takes_it_to_be(
   history.restarts, history.burnt = [], np.zeros(0, int)
   history.strategies = [strategy]
   history.rounds = np.arange(10)
-  truth = true_effect(history, map_from_z(history, executor))
+  truth = true_effect(history, map_from_normals(history, executor))
   found = gaussian.epsilon(1.0 / truth, DELTA)
   printed = gaussian.epsilon(1.0 / replayed_effect(history, tmp_path), DELTA)
   assert printed == pytest.approx(epsilon, abs=1e-3)

@@ -1,65 +1,99 @@
+"""Rows of noise in integers by reference, against N Nᵀ."""
+
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-from fl_dpftrl.families import banded
+from fl_dpftrl.families import banded, base, linear_noise
 from fl_dpftrl.noise import reference
-from tests import oracle
+from tests import every_family, oracle
+
+
+def stream_of(strategy, normals, **options):
+  """A stream for given normals of each round."""
+  fresh = lambda t, scale: np.rint(scale * normals[t]).astype(np.int64)
+  return reference.reference_stream(strategy, len(normals), normals.shape[1], fresh, **options)
 
 
 @pytest.mark.parametrize('num_rounds', [1, 2, 7, 33])
-def test_streams_the_product_of_noising_matrix_and_z(example, num_rounds):
+def test_rows_have_the_covariance_of_the_noise(example, num_rounds):
+  """Rows follow the normals as rows of N follow Z, merged as rounds draw them."""
   strategy = example(num_rounds)
-  width = strategy.num_noise_rows(num_rounds)
-  z = np.random.default_rng(0).normal(size=(width, 5))
-  streamed = oracle.rows(reference.reference_stream(strategy, z), num_rounds)
-  expected = strategy.noising_matrix(num_rounds) @ z
-  np.testing.assert_allclose(streamed, expected, rtol=1e-12, atol=1e-12)
+  made = oracle.rows(stream_of(strategy, np.eye(num_rounds)), num_rounds) * 2.0**-34
+  noising = strategy.noising_matrix(num_rounds)
+  np.testing.assert_allclose(made @ made.T, noising @ noising.T, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize('name', sorted(set(every_family.NAMES) - {'tree_online'}))
+def test_rows_are_the_product_of_noising_matrix_and_normals(name):
+  """Where each round draws one row of Z, up to the signs of normals."""
+  strategy = every_family.example(name, 9)
+  if strategy.num_noise_rows(9) != 9:
+    return
+  made = oracle.rows(stream_of(strategy, np.eye(9)), 9) * 2.0**-34
+  np.testing.assert_allclose(np.abs(made), np.abs(strategy.noising_matrix(9)), atol=1e-8)
 
 
 def test_next_is_pure(example):
-  strategy = example(7)
-  z = np.random.default_rng(1).normal(size=(strategy.num_noise_rows(7), 3))
-  stream = reference.reference_stream(strategy, z)
+  stream = stream_of(example(7), np.random.default_rng(1).normal(size=(7, 3)))
   state = stream.init()
   for _ in range(6):
     once, after = stream.next(state)
     again, _ = stream.next(state)
     np.testing.assert_array_equal(once, again)
+    np.testing.assert_array_equal(stream.skip(state)[1], after[1])
     state = after
 
 
 def test_one_band_needs_no_history():
   strategy = banded.Banded(np.array([[2.0], [4.0]]))
-  stream = reference.reference_stream(strategy, np.ones((2, 3)))
-  np.testing.assert_allclose(oracle.rows(stream, 2), [[0.5] * 3, [0.25] * 3])
+  rows = oracle.rows(stream_of(strategy, np.ones((2, 3)), bits=2), 2)
+  np.testing.assert_array_equal(rows, [[2] * 3, [1] * 3])
 
 
-def test_z_that_ends_too_early_is_named(example):
-  strategy = example(7)
-  z = np.zeros((strategy.num_noise_rows(7) - 1, 2))
-  with pytest.raises(ValueError, match=f'z has {len(z)} rows, row {len(z)} is'):
-    oracle.rows(reference.reference_stream(strategy, z), 7)
-
-
-def test_rounds_beyond_the_strategy_are_refused():
-  strategy = banded.Banded(np.ones((3, 1)))
-  stream = reference.reference_stream(strategy, np.zeros((9, 2)))
-  with pytest.raises(ValueError, match='num_rounds=4 is beyond the 3 rounds'):
+def test_rounds_past_the_last_are_refused():
+  stream = stream_of(banded.Banded(np.ones((3, 1))), np.zeros((3, 2)))
+  with pytest.raises(ValueError, match='row 3 is beyond the 3'):
     oracle.rows(stream, 4)
-
-
-def test_strategy_without_stream_is_named():
   with pytest.raises(ValueError, match='no noise stream: 3'):
-    reference.reference_stream(3, np.zeros((1, 1)))
+    stream_of(3, np.zeros((1, 1)))
+
+
+class _Other(base.Strategy):
+  """Rows of Z that are read again, two of each round in other proportions than at first."""
+
+  family, max_rounds, weights = 'other', 2, (1.0, 1.0)
+
+  def num_noise_rows(self, num_rounds):
+    return 2 * num_rounds
+
+  def strategy_matrix(self, num_rounds):
+    raise NotImplementedError
+
+  noising_matrix = strategy_matrix
+
+  def noise(self, num_rounds=None):
+    again = linear_noise.Step(draws=(*self.weights, 1.0, 2.0), earlier=2, norm=1.0)
+    return linear_noise.LinearNoise(
+      0, lambda t: again if t else linear_noise.Step(draws=(1.0, 2.0), norm=1.0)
+    )
+
+
+def test_rows_of_z_that_are_read_again_in_other_proportions_are_refused():
+  strategy = _Other()
+  with pytest.raises(ValueError, match='row 1 of other reads rows of Z again in other proportions'):
+    stream_of(strategy, np.zeros((2, 1)))
+  strategy.weights = (0.5, 1.0)
+  made = oracle.rows(stream_of(strategy, np.eye(2), bits=30), 2) * 2.0**-30
+  np.testing.assert_allclose(made, np.sqrt(5.0) * np.array([[1, 0], [0.5, 1]]), rtol=1e-8)
 
 
 @pytest.mark.slow
 def test_imports_no_tensorflow():
   code = (
-    'import sys; import fl_dpftrl.noise.reference;'
+    'import sys; import fl_dpftrl.noise.rows;'
     ' sys.exit(bool({"tensorflow", "jax"} & set(sys.modules)))'
   )
   finished = subprocess.run([sys.executable, '-c', code], check=False)
