@@ -57,6 +57,10 @@ class CorrelatedNoiseQuery(tfp.SumAggregationDPQuery):
   def initial_global_state(self) -> streams.StreamState:
     return self._stream.init()
 
+  def initial_sample_state(self, template: Any) -> Any:
+    """Returns zeros, int64, of the shapes of a template: sums are whole numbers."""
+    return tf.nest.map_structure(lambda part: tf.zeros(part.shape, tf.int64), template)
+
   def preprocess_record(self, params: Any, record: Any) -> Any:
     del params
     return self._factory.bound(record).update
