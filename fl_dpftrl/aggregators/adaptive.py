@@ -15,9 +15,8 @@ import tensorflow_federated as tff
 from fl_dpftrl import adaptive_clipping
 from fl_dpftrl.aggregators import clipping as clipping_lib
 from fl_dpftrl.aggregators import sums as sums_lib
-from fl_dpftrl.aggregators import units
 from fl_dpftrl.families import lattice
-from fl_dpftrl.noise import reference
+from fl_dpftrl.noise import reference, units
 from fl_dpftrl.text import messages
 
 
@@ -103,11 +102,7 @@ def with_counts(summed: tff.Type) -> tff.Type:
 
 
 def create(
-  rule: Rule,
-  value_type: tff.Type,
-  *,
-  stream: reference.NoiseStream,
-  sums: sums_lib.Sums,
+  rule: Rule, value_type: tff.Type, *, stream: reference.NoiseStream, sums: sums_lib.Sums
 ) -> tff.templates.AggregationProcess:
   """Builds the process for updates of a type.
 

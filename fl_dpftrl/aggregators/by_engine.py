@@ -87,8 +87,8 @@ class _Seed:
     self._noise_seed = noise_seed
 
   def __call__(self) -> np.ndarray:
-    fixed = self._noise_seed is not None
-    seed = normals.fixed_seed(self._noise_seed) if fixed else normals.system_seed()
+    number = self._noise_seed
+    seed = normals.system_seed() if number is None else normals.fixed_seed(number)
     return np.frombuffer(seed, '<i8').astype(np.int64)
 
   def resources(self) -> None:

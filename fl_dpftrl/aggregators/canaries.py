@@ -13,8 +13,7 @@ import tensorflow as tf
 
 from fl_dpftrl.aggregators import factory as factory_lib
 from fl_dpftrl.aggregators import sums as sums_lib
-from fl_dpftrl.aggregators import units
-from fl_dpftrl.noise import reference
+from fl_dpftrl.noise import reference, units
 from fl_dpftrl.runtime import callbacks
 
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from fl_dpftrl.aggregators import units
+from fl_dpftrl.noise import units
 
 # Squares are added up in float32 in so many terms, and their sums in float64.
 _TERMS = 16
@@ -110,9 +110,4 @@ def _bound_carefully(
   fits = _fits(made, unit)
   made = [tf.where(fits, part, tf.zeros_like(part)) for part in made]
   count = lambda condition: tf.cast(condition, tf.int32)
-  return (
-    made,
-    count(norm > 1.0 / unit.step),
-    count(is_finite & ~is_small),
-    count(~is_finite),
-  )
+  return (made, count(norm > 1.0 / unit.step), count(is_finite & ~is_small), count(~is_finite))

@@ -68,15 +68,14 @@ class CorrelatedNoiseQuery(tfp.SumAggregationDPQuery):
   def get_noised_result(
     self, sample_state: Any, global_state: streams.StreamState
   ) -> tuple[Any, streams.StreamState, CorrelatedNoiseDpEvent]:
-    result, advanced = self._factory.release(
-      self._sums, self._stream, sample_state, global_state
-    )
+    result, advanced = self._factory.release(self._sums, self._stream, sample_state, global_state)
     return result, advanced, CorrelatedNoiseDpEvent()
 
   def derive_metrics(
     self, global_state: streams.StreamState
   ) -> collections.OrderedDict[str, tf.Tensor]:
-    stddev = self._factory.noise_multiplier * self._factory.clip_norm * global_state.row_stddev
+    factory = self._factory
+    stddev = factory.noise_multiplier * factory.first_clip_norm * global_state.row_stddev
     return collections.OrderedDict(
       noise_row=global_state.row - 1, noise_stddev=tf.cast(stddev, tf.float32)
     )

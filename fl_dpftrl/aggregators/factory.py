@@ -15,15 +15,14 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from fl_dpftrl import adaptive_clipping
-from fl_dpftrl.aggregators import adaptive, by_engine, clipping, placement, units
+from fl_dpftrl.aggregators import adaptive, by_engine, clipping, placement
 from fl_dpftrl.aggregators import parameters as parameters_lib
 from fl_dpftrl.aggregators import sums as sums_lib
 from fl_dpftrl.families import base as strategies
 from fl_dpftrl.families import linear_noise
 from fl_dpftrl.logs import noise_record
-from fl_dpftrl.noise import randomness, reference
+from fl_dpftrl.noise import randomness, reference, units
 from fl_dpftrl.noise import stream as streams
-from fl_dpftrl.runtime import marks
 from fl_dpftrl.strategies import document
 from fl_dpftrl.text import messages
 
@@ -182,7 +181,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
         f' {sums_lib.SECURE!r}, got {messages.kind(self.inner_factory)}'
       )
     sums_lib.check_no_mean(self.inner_factory)
-    self.unit  # Raises for noise that is too small, or counts that have too little.
+    _ = self.unit  # Raises for noise that is too small, or counts that have too little.
 
   @property
   def first_clip_norm(self) -> float:
@@ -297,7 +296,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
     if not self.noise_multiplier:
       row = tf.nest.map_structure(lambda part: 0 * part, row)
     noised = sums.noised(total, row, self.release_identity)
-    scale = self.unit.size * self.clip_norm / self.report_goal
+    scale = self.unit.size * self.first_clip_norm / self.report_goal
     return tf.nest.map_structure(lambda part: _float(part, scale), noised), advanced
 
   def skip_row(self, value_type: tff.Type) -> tff.Computation:
@@ -415,7 +414,7 @@ class CorrelatedNoiseFactory(tff.aggregators.UnweightedAggregationFactory):
       with tf.control_dependencies([sums.checked(num_updates)]):
         total = tf.nest.map_structure(tf.identity, total)
       result, advanced = self.release(sums, stream, total, noise)
-      stddev = self.noise_multiplier * self.clip_norm * advanced.row_stddev
+      stddev = self.noise_multiplier * self.first_clip_norm * advanced.row_stddev
       return result, advanced, noise.row, tf.cast(stddev, tf.float32)
 
     @tff.federated_computation()

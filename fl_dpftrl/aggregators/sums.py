@@ -6,20 +6,20 @@ import inspect
 import math
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from fl_dpftrl.aggregators import units
 from fl_dpftrl.families import lattice
+from fl_dpftrl.noise import units
 from fl_dpftrl.runtime import marks, rounds
 
 SECURE = 'secure'
 """The name of TFF's modular secure sum, with the modulus that a round needs."""
 
-Factory = tff.aggregators.UnweightedAggregationFactory
+Factory: TypeAlias = tff.aggregators.UnweightedAggregationFactory
 _REMEDY = (
   f'give it one that sums whole numbers, such as {SECURE!r} or tff.aggregators.SumFactory(): the'
   ' division by report_goal comes after'
@@ -149,9 +149,7 @@ def create(
   return sums
 
 
-def _created(
-  inner_factory: Factory, value_type: tff.Type
-) -> tff.templates.AggregationProcess:
+def _created(inner_factory: Factory, value_type: tff.Type) -> tff.templates.AggregationProcess:
   try:
     process = inner_factory.create(value_type)
   except (TypeError, ValueError) as error:
@@ -168,10 +166,7 @@ def _created(
 
 
 def _check_sums(
-  process: tff.templates.AggregationProcess,
-  value_type: tff.Type,
-  longest: int,
-  modulus: int | None,
+  process: tff.templates.AggregationProcess, value_type: tff.Type, longest: int, modulus: int | None
 ) -> None:
   """Raises ValueError unless known updates are summed; warns if the longest one is cut."""
   template = tff.types.type_to_tf_tensor_specs(value_type)

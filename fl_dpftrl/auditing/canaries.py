@@ -21,6 +21,7 @@ LEAST = 8
 
 _TAG = 0x63616E617279  # tells these bits from other uses of the seed
 
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Canaries:
   """Canaries that take part as often as their timers allow.

@@ -13,6 +13,7 @@ from fl_dpftrl.auditing import (
   devices,
   noise_tests,
   probes,
+  residues,
   result,
   subjects,
 )
@@ -23,7 +24,7 @@ EXECUTORS = ('aggregator', 'engine', 'reference')
 # A sound mechanism fails with at most the sum of these shares of 1 − confidence: one for single
 # tensors, coordinates and pairs, the other for the remaining checks, two of them bounds on ε.
 _SINGLE_SHARE, _SHARE = 0.002, 0.098
-_NUM_CHECKS = 16
+_NUM_CHECKS = 18
 _MOST_ROUNDS = 512
 _LEAST_COORDINATES, _LEAST_DRAWS = 16, 1000
 # Canaries: devices, where a subject bounds each update; and coordinates for one.
@@ -62,6 +63,8 @@ def audit(
   3. Neighbouring inputs: canaries that take part in the rounds of a worst
      pattern, each in a coordinate of its own, against coordinates without. Each
      tensor has canaries, as long as their number suffices.
+  4. A target among devices that send zeros: the lowest bits of what is released are
+     compared with those without it (`residues`).
 
   The lower bound on ε is the largest of several. Two filters score a device: the
   likelihood ratio of the claimed noise, and that of a covariance estimated from
@@ -76,7 +79,7 @@ def audit(
   A mechanism for which the claim holds fails the audit with probability at most
   (1 − confidence) / 10: 0.5 % at 0.95. A fiftieth of that probability, 1e-4, goes
   to the tests of single tensors, coordinates and pairs and to the bounds from
-  single tensors; the other 16 checks share the rest equally (Bonferroni). The
+  single tensors; the other 18 checks share the rest equally (Bonferroni). The
   lower bound is part of them, so it holds with more than `confidence`. A
   mechanism that passes is not proven to be private: the audit tests some inputs,
   and finds differences that its draws can show.
@@ -123,7 +126,8 @@ def audit(
     subject = subjects.Rows(
       executor,
       strategy,
-      stddev=noise_multiplier * clip_norm,
+      noise_multiplier=noise_multiplier,
+      clip_norm=clip_norm,
       sizes=subjects.tensor_sizes(num_coordinates),
       seed=seed,
     )
@@ -217,6 +221,7 @@ def audit_subject(
   present = [run(cohorts) for _ in range(repeats)]
   noise = [noise_of(rows) for rows in (*absent, *(rows[:, :num_free] for rows in present))]
   checks = noise_tests.checks(noise, alpha) + coordinate_tests.checks(noise, places, single)
+  checks += residues.checks(residues.measure(subject, schema.num_rounds, clip_norm), alpha)
   response = 1.0
   if subject.clips:
     widest = np.where(np.trace(estimated) > np.trace(covariance), estimated, covariance)

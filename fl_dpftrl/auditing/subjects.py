@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from fl_dpftrl.families import base as strategies
-from fl_dpftrl.noise import draws, reference
+from fl_dpftrl.noise import normals, reference, units
 from fl_dpftrl.noise import rows as rows_lib
 from fl_dpftrl.participation import schemas
 
@@ -46,12 +46,13 @@ class Subject(Protocol):
 
 
 class Rows:
-  """Noise rows of an executor in NumPy, with plain sums of the updates.
+  """Noise rows of an executor in NumPy, with sums of updates, in whole numbers.
 
   Args:
     name: 'reference' or 'engine'.
     strategy: C and N.
-    stddev: standard deviation of Z.
+    noise_multiplier: std(Z) / clip_norm.
+    clip_norm: bound on an update, by which it is also clipped.
     sizes: number of coordinates of each tensor.
     seed: seed of the first run; None for fresh randomness. Each run has another.
   """
@@ -63,24 +64,27 @@ class Rows:
     name: str,
     strategy: strategies.Strategy,
     *,
-    stddev: float,
+    noise_multiplier: float,
+    clip_norm: float,
     sizes: Sequence[int],
     seed: int | None,
   ):
     self.description = f'noise rows of {strategy.family}, {name} executor'
     self.sizes = tuple(sizes)
-    self._name, self._strategy, self._stddev, self._seed = name, strategy, stddev, seed
+    self._make = _reference_rows if name == 'reference' else _engine_rows
+    self._strategy, self._seed = strategy, seed
+    self._unit, self._clip_norm = units.Unit.of(noise_multiplier), clip_norm
     self._runs = 0
 
   def run(self, cohorts: Cohorts, num_rounds: int) -> np.ndarray:
     self._runs += 1
-    make = _reference_rows if self._name == 'reference' else _engine_rows
     seed = None if self._seed is None else run_seed(self._seed, self._runs)
-    released = self._stddev * make(self._strategy, num_rounds, sum(self.sizes), seed)
-    for t in range(num_rounds):
-      for update in cohorts(t):
-        released[t] += update
-    return released
+    secret = normals.system_seed() if seed is None else normals.fixed_seed(seed)
+    rows = self._make(self._strategy, num_rounds, sum(self.sizes), secret)
+    for row, updates in zip(rows, map(cohorts, range(num_rounds))):
+      for update in updates:
+        row += self._unit.integers(update, self._clip_norm) << self._unit.shift
+    return self._unit.size * self._clip_norm * rows
 
 
 def run_seed(seed: int, number: int) -> int:
@@ -90,32 +94,29 @@ def run_seed(seed: int, number: int) -> int:
 
 
 def _reference_rows(
-  strategy: strategies.Strategy, num_rounds: int, size: int, seed: int | None
+  strategy: strategies.Strategy, num_rounds: int, size: int, seed: bytes
 ) -> np.ndarray:
-  generator = np.random.default_rng(seed)
-  z = generator.standard_normal((strategy.num_noise_rows(num_rounds), size))
-  stream = reference.reference_stream(strategy, z)
-  state, rows = stream.init(), np.empty((num_rounds, size))
+  source = normals.Normals(seed)
+
+  def fresh(t: int, scale: float) -> np.ndarray:
+    drawn = np.empty(size, np.int64)
+    source.fill(t, 0, scale, drawn)
+    return drawn
+
+  stream = reference.reference_stream(strategy, num_rounds, size, fresh)
+  state, rows = stream.init(), np.empty((num_rounds, size), np.int64)
   for t in range(num_rounds):
     rows[t], state = stream.next(state)
   return rows
 
 
 def _engine_rows(
-  strategy: strategies.Strategy, num_rounds: int, size: int, seed: int | None
+  strategy: strategies.Strategy, num_rounds: int, size: int, seed: bytes
 ) -> np.ndarray:
-  made = rows_lib.RowMaker(
-    strategy,
-    size=size,
-    num_rounds=num_rounds,
-    stddev=1.0,
-    seed=draws.system_seed() if seed is None else draws.fixed_seed(seed),
-    num_threads=1,
-  )
-  row, rows = np.empty(size, np.float32), np.empty((num_rounds, size))
-  for t in range(num_rounds):
+  made = rows_lib.RowMaker(strategy, size=size, num_rounds=num_rounds, seed=seed, num_threads=1)
+  rows = np.empty((num_rounds, size), np.int64)
+  for row in rows:
     made.make(row)
-    rows[t] = row
   made.close()
   return rows
 

@@ -14,10 +14,11 @@ Source: the argument of docs/decisions/arithmetic.md.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import scipy.linalg
 
 from fl_dpftrl.families import base, linear_noise
 
@@ -37,6 +38,7 @@ class Row(NamedTuple):
   """How one row of noise follows from normals and buffers.
 
   Attributes:
+    round_index: t.
     step: the step of its linear noise.
     spread: what the row gains for one unit of its own normal; its sign may be negative.
     reads: (earlier round, weight) of each normal that is read again, before `factor`.
@@ -44,6 +46,7 @@ class Row(NamedTuple):
       gain none.
   """
 
+  round_index: int
   step: linear_noise.Step
   spread: float
   reads: tuple[tuple[int, float], ...]
@@ -69,7 +72,7 @@ def rows(strategy: base.Strategy, num_rounds: int) -> Iterator[Row]:
     step = noise.at(t)
     first = strategy.num_noise_rows(t) - step.earlier
     fresh = np.asarray(step.draws, np.float64)[step.earlier :]
-    read = {}
+    read: dict[int, np.ndarray] = {}
     for weight, (group, place) in zip(step.draws, round_of[first : first + step.earlier]):
       read.setdefault(group, np.zeros(entered[group].size))[place] = weight
     reads = [(group, _proportion(strategy, t, read[group], entered[group])) for group in read]
@@ -81,9 +84,8 @@ def rows(strategy: base.Strategy, num_rounds: int) -> Iterator[Row]:
       oldest = (group, float(np.sign(entered[group][0])))
       if entered[group].size > 1:
         raise ValueError(f'buffers of {strategy.family} gain one of several rows of Z')
-    yield Row(
-      step, _spread(strategy, t, step), tuple(each for each in reads if each[1]), oldest
-    )
+    kept = tuple(each for each in reads if each[1])
+    yield Row(t, step, _spread(strategy, t, step), kept, oldest)
 
 
 def dyadic_row(strategy: base.Strategy, height: int) -> Row:
@@ -95,8 +97,10 @@ def dyadic_row(strategy: base.Strategy, height: int) -> Row:
   t = (1 << height) - 1
   step = strategy.noise(None).at(t)
   if step.earlier or (isinstance(step.update, linear_noise.Add) and np.any(step.update.draw_gains)):
-    raise ValueError(f'row {t} of {strategy.family} reads rows of Z again, and its steps are dyadic')
-  return Row(step, _spread(strategy, t, step), (), None)
+    raise ValueError(
+      f'row {t} of {strategy.family} reads rows of Z again, and its steps are dyadic'
+    )
+  return Row(t, step, _spread(strategy, t, step), (), None)
 
 
 def _spread(strategy: base.Strategy, t: int, step: linear_noise.Step) -> float:
@@ -106,9 +110,7 @@ def _spread(strategy: base.Strategy, t: int, step: linear_noise.Step) -> float:
   return float(step.scale / step.own * own)
 
 
-def _proportion(
-  strategy: base.Strategy, t: int, read: np.ndarray, entered: np.ndarray
-) -> float:
+def _proportion(strategy: base.Strategy, t: int, read: np.ndarray, entered: np.ndarray) -> float:
   """The weight of the normal of a round, of whose rows of Z some are read again."""
   norm = float(np.linalg.norm(entered))
   weight = float(read @ entered) / norm
@@ -119,54 +121,66 @@ def _proportion(
 
 def normal_weights(strategy: base.Strategy, num_rounds: int) -> np.ndarray:
   """Returns B, shape [num_rounds, num_rounds]: weights of normals, rows before held fixed."""
-  noise, matrix = strategy.noise(num_rounds), np.zeros((num_rounds, num_rounds))
-  buffers = linear_noise.start(noise, num_rounds)
-  for t, row in enumerate(rows(strategy, num_rounds)):
+  return _weights(strategy.noise(num_rounds), list(rows(strategy, num_rounds)))
+
+
+def _weights(noise: linear_noise.LinearNoise, made: Sequence[Row]) -> np.ndarray:
+  """B of successive rows that read no normal of the rounds before them."""
+  first, size = made[0].round_index, len(made)
+  matrix, buffers = np.zeros((size, size)), linear_noise.start(noise, size)
+  for t, row in enumerate(made):
     if row.step.restart:
-      buffers = linear_noise.start(noise, num_rounds)
+      buffers = linear_noise.start(noise, size)
     below = np.asarray(row.step.below)[: len(buffers)]
     matrix[t] = -row.factor * (below @ buffers[: below.size])
     for group, weight in row.reads:
-      matrix[t, group] += row.factor * weight
+      matrix[t, group - first] += row.factor * weight
     matrix[t, t] += row.spread
-    oldest = np.zeros(num_rounds)
+    oldest = np.zeros(size)
     if row.oldest is not None:
-      oldest[row.oldest[0]] = row.oldest[1]
-    buffers = linear_noise.entered(noise, row.step, np.zeros(num_rounds), oldest, buffers)
+      oldest[row.oldest[0] - first] = row.oldest[1]
+    buffers = linear_noise.entered(noise, row.step, np.zeros(size), oldest, buffers)
   return matrix
 
 
 def rounding_norm(strategy: base.Strategy, num_rounds: int) -> float:
   """Returns ‖B⁻¹‖₂, or an upper bound: how far the roundings of A move the normals.
 
-  Where no normal is read again it is one over the smallest spread. Otherwise it is bounded by
-  √(‖B⁻¹‖₁·‖B⁻¹‖∞), beyond 1024 rounds.
+  Where no normal is read again it is one over the smallest spread. Otherwise B is made of blocks
+  between restarts. The norm of a block is bounded by √(‖B⁻¹‖₁·‖B⁻¹‖∞), beyond 1024 rounds.
 
   Raises:
     ValueError: if normals are read again in more than 4096 rounds by a noise whose rows differ.
   """
-  made = list(rows(strategy, num_rounds))
+  noise, blocks = strategy.noise(num_rounds), list[list[Row]]()
+  for row in rows(strategy, num_rounds):
+    if row.step.restart or not blocks:
+      blocks.append([])
+    blocks[-1].append(row)
+  if noise.period is not None:  # Of blocks that recur, one of each length.
+    blocks = list({len(block): block for block in blocks}.values())
+  return (1.0 + _SLACK) * max(_block_norm(strategy, noise, block) for block in blocks)
+
+
+def _block_norm(strategy: base.Strategy, noise: linear_noise.LinearNoise, made: list[Row]) -> float:
   if not any(row.reads or row.oldest for row in made):
-    return (1.0 + _SLACK) / min(abs(row.spread) for row in made)
-  noise = strategy.noise(num_rounds)
-  if num_rounds > MAX_DENSE_ROUNDS:
+    return 1.0 / min(abs(row.spread) for row in made)
+  if len(made) > MAX_DENSE_ROUNDS:
     if noise.period != 1 or noise.num_buffers:
       raise ValueError(
         f'the rounding of {strategy.family} is bounded up to {MAX_DENSE_ROUNDS} rounds,'
-        f' got num_rounds={num_rounds}'
+        f' got {len(made)}'
       )
-    return (1.0 + _SLACK) * float(np.abs(_first_column(made[noise.settles], num_rounds)).sum())
-  inverse = base.lower_inverse(normal_weights(strategy, num_rounds))
-  if num_rounds <= _MAX_EXACT_ROUNDS:
-    return (1.0 + _SLACK) * float(np.linalg.norm(inverse, 2))
-  sums = np.abs(inverse).sum(axis=0).max() * np.abs(inverse).sum(axis=1).max()
-  return (1.0 + _SLACK) * math.sqrt(sums)
+    return float(np.abs(_first_column(made[noise.settles], len(made))).sum())
+  inverse = base.lower_inverse(_weights(noise, made))
+  if len(made) <= _MAX_EXACT_ROUNDS:
+    return float(np.linalg.norm(inverse, 2))
+  return math.sqrt(np.abs(inverse).sum(axis=0).max() * np.abs(inverse).sum(axis=1).max())
 
 
 def _first_column(row: Row, size: int) -> np.ndarray:
   """The first column of the inverse of a Toeplitz B, all of whose rows are like this one."""
-  last = max(group for group, _ in row.reads) + 1
-  weights = {last - group: row.factor * weight for group, weight in row.reads}
+  weights = {row.round_index - group: row.factor * weight for group, weight in row.reads}
   column = np.zeros(size)
   column[0] = 1.0 / row.spread
   for t in range(1, size):
@@ -175,13 +189,12 @@ def _first_column(row: Row, size: int) -> np.ndarray:
   return column
 
 
-def carried_error(strategy: base.Strategy, num_rounds: int, bits: int) -> float:
+def carried_error(strategy: base.Strategy, num_rounds: int, bits: int = BITS) -> float:
   """Returns f: how far float64 may move the carried part A before its rounding.
 
-  In units of 2^−bits of the standard deviation of Z, and as long as no normal is farther than 37
-  from 0: then a row or buffer is at most 37 times the sum of the absolute weights that normals
-  have in it. Each value that is computed is off by 2⁻⁵³ of its size for every operation, and by
-  what its operands are off:
+  In units of 2^−bits of the standard deviation of Z, and as long as no normal, row or buffer is
+  farther than 37 of its own standard deviations from 0. Each value that is computed is off by 2⁻⁵³
+  of its size for every operation, and by what its operands are off:
   - a buffer of a stack is y = R/scale, or a sum of such, an operation each; where every scale is
     1, these are whole numbers, and exact below 2⁵³;
   - a running sum loses part of itself, gains y and a normal: at most 4 operations a round, and
@@ -194,7 +207,7 @@ def carried_error(strategy: base.Strategy, num_rounds: int, bits: int) -> float:
   are_whole = all(row.step.scale == 1.0 for row in made)
   errors, largest = linear_noise.start(noise, 1), 0.0
   sizes = errors
-  for row, (of_row, of_buffers) in zip(made, _absolute_weights(noise, made)):
+  for row, (of_row, of_buffers) in zip(made, _deviations(noise, made)):
     step = row.step
     if step.restart:
       sizes = errors = linear_noise.start(noise, 1)
@@ -217,49 +230,52 @@ def carried_error(strategy: base.Strategy, num_rounds: int, bits: int) -> float:
   return largest
 
 
-def _absolute_weights(
-  noise: linear_noise.LinearNoise, made: list[Row]
+def _deviations(
+  noise: linear_noise.LinearNoise, made: Sequence[Row]
 ) -> Iterator[tuple[float, np.ndarray]]:
-  """Yields Σ|weights of normals| in y, and in the buffers after it, for each round.
+  """Yields the standard deviations of y, and of the buffers after it, of each round.
 
-  One impulse says it for a noise whose steps are alike and draw their own row alone. Other long
-  runs are bounded by Cauchy and Schwarz, and by the triangle inequality for buffers.
+  Where rows are pushed alone and nothing is read again, buffers are the last rows, whose norms are
+  known. Otherwise the deviations follow from the covariance of the buffers, and of the normals that
+  later rows may read.
   """
-  alike = all(row.step.norm is None and not row.step.restart for row in made)
-  if not alike and len(made) > MAX_DENSE_ROUNDS:
-    yield from _absolute_bounds(noise, made)
+  of_rows = [n / abs(row.step.scale) for row, n in zip(made, linear_noise.row_norms(noise))]
+  lags = [row.round_index - group for row in made for group, _ in row.reads]
+  lags += [row.round_index - row.oldest[0] for row in made if row.oldest is not None]
+  updates = [row.step.update for row in made]
+  merges = any(not isinstance(each, linear_noise.Push) or each.merged for each in updates)
+  if not noise.num_buffers or not (lags or merges):
+    before = np.zeros(0)
+    for row, of_row in zip(made, of_rows):
+      before = np.append(of_row, () if row.step.restart else before)[: noise.num_buffers]
+      yield of_row, before
     return
-  width = 1 if alike else len(made)
-  buffers = linear_noise.start(noise, width)
-  of_row, of_buffers = 0.0, np.zeros(len(buffers))
-  for t, row in enumerate(made):
-    drawn, oldest = np.zeros((2, width))
-    if t < width:
-      drawn[t] = row.spread / row.factor
+  window = max(lags, default=0)
+  count = len(linear_noise.start(noise, 1))
+  covariance = np.zeros((count + window, count + window))
+  for row, of_row in zip(made, of_rows):
+    step = row.step
+    if step.restart:
+      kept = len(linear_noise.start(noise, 1))
+      covariance = scipy.linalg.block_diag(np.zeros((kept, kept)), covariance[count:, count:])
+      count = kept
+    size = count + window + 1
+    known = np.eye(size)  # Buffers, the latest normals from the newest on, and the round's own.
+    drawn = row.spread / row.factor * known[-1]
     for group, weight in row.reads:
-      drawn[group] += weight
+      drawn = drawn + weight * known[count + row.round_index - group - 1]
+    oldest = np.zeros(size)
     if row.oldest is not None:
-      oldest[row.oldest[0]] = row.oldest[1]
-    y, buffers = linear_noise.advance(noise, row.step, drawn, oldest, buffers)
-    new_row, new_buffers = np.abs(y).sum(), np.abs(buffers).sum(axis=1)
-    if alike:  # What the impulse left behind adds up over the rounds at which it may have come.
-      of_buffers = np.pad(of_buffers, (0, new_buffers.size - of_buffers.size))
-      of_row, of_buffers = of_row + new_row, of_buffers + new_buffers
-    else:
-      of_row, of_buffers = new_row, new_buffers
-    yield float(of_row), of_buffers
-
-
-def _absolute_bounds(
-  noise: linear_noise.LinearNoise, made: list[Row]
-) -> Iterator[tuple[float, np.ndarray]]:
-  buffers = linear_noise.start(noise, 1)
-  for t, (row, norm) in enumerate(zip(made, linear_noise.row_norms(noise))):
-    if row.step.restart:
-      buffers = linear_noise.start(noise, 1)
-    y = np.full(1, math.sqrt(t + 1) * norm / abs(row.step.scale))
-    buffers = linear_noise.entered(noise, _absolute(row.step), y, np.ones(1), buffers)
-    yield float(y[0]), buffers[:, 0]
+      group, sign = row.oldest
+      oldest = sign * known[-1 if group == row.round_index else count + row.round_index - group - 1]
+    unrestarted = step._replace(restart=False)
+    _, buffers = linear_noise.advance(noise, unrestarted, drawn, oldest, known[:count])
+    following = np.vstack([buffers, known[-1:], known[count : count + window]])
+    following = following[: len(buffers) + window]
+    covariance = scipy.linalg.block_diag(covariance, np.eye(1))
+    covariance = following @ covariance @ following.T
+    count = len(buffers)
+    yield of_row, np.sqrt(np.maximum(np.diagonal(covariance)[:count], 0.0))
 
 
 def _absolute(step: linear_noise.Step) -> linear_noise.Step:

@@ -110,9 +110,7 @@ def recurrence(
 class _Rows:
   """The rows of a noise as tables, from which a graph takes those of a round."""
 
-  def __init__(
-    self, strategy: strategies.Strategy, noise: linear_noise.LinearNoise, bits: int
-  ):
+  def __init__(self, strategy: strategies.Strategy, noise: linear_noise.LinearNoise, bits: int):
     self.noise, self._bits = noise, bits
     if noise.dyadic:
       rows = [lattice.dyadic_row(strategy, height) for height in range(_HEIGHTS)]

@@ -102,8 +102,7 @@ class Recurrence:
       raise ValueError(f'row {t} has a norm of {self.norms[t]:g}, too large for its integers')
     factor = row.factor
     again = tuple(
-      self._normal(group, factor * weight / self._rows[group].spread)
-      for group, weight in row.reads
+      self._normal(group, factor * weight / self._rows[group].spread) for group, weight in row.reads
     )
     oldest = None
     if row.oldest is not None:

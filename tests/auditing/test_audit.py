@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fl_dpftrl import accounting, auditing
-from fl_dpftrl.auditing import subjects
+from fl_dpftrl.auditing import residues, subjects
 from fl_dpftrl.families import banded_toeplitz, blt, identity, lambda_cgd, tree_online
 from fl_dpftrl.participation import schemas
 
@@ -27,7 +27,9 @@ class Broken(subjects.Rows):
 
   def __init__(self, strategy, change, *, seed=3, draws=DRAWS):
     sizes = subjects.tensor_sizes(draws // 2)
-    super().__init__('reference', strategy, stddev=MULTIPLIER, sizes=sizes, seed=seed)
+    super().__init__(
+      'reference', strategy, noise_multiplier=MULTIPLIER, clip_norm=1.0, sizes=sizes, seed=seed
+    )
     self._change = change
 
   def run(self, cohorts, num_rounds):
@@ -69,6 +71,51 @@ def test_sound_noise_passes(name, executor):
   assert found.passed
   assert 0.8 * found.attainable_epsilon < found.lower_bound_epsilon <= found.claimed_epsilon
   assert found.attainable_epsilon <= found.claimed_epsilon
+
+
+class Floats(subjects.Rows):
+  """Noise rows and updates in float32, with a sum in float32."""
+
+  def __init__(self, seed):
+    sizes = subjects.tensor_sizes(DRAWS // 2)
+    super().__init__(
+      'engine',
+      STRATEGIES['blt'],
+      noise_multiplier=MULTIPLIER,
+      clip_norm=1.0,
+      sizes=sizes,
+      seed=seed,
+    )
+
+  def run(self, cohorts, num_rounds):
+    released = super().run(lambda t: [], num_rounds).astype(np.float32)
+    for t in range(num_rounds):
+      for update in cohorts(t):
+        released[t] += update
+    return released.astype(np.float64)
+
+
+@pytest.mark.parametrize('seed', range(3))
+def test_the_last_bits_of_float32_sums_show_a_device(seed):
+  release = residues.measure(Floats(seed), 16, 1.0)
+  low_bits, atoms = residues.checks(release, 1e-4)
+  assert not low_bits.passed and low_bits.statistic > 2 * low_bits.highest
+  assert atoms.passed
+  claim = accounting.account(STRATEGIES['blt'], SCHEMA, noise_multiplier=MULTIPLIER, delta=DELTA)
+  options = dict(clip_norm=1.0, largest_update=1.0, confidence=0.95, num_draws=DRAWS, seed=3)
+  audited = auditing.audit_subject(Floats(seed), STRATEGIES['blt'], claim, **options)
+  assert failed(audited) == {'low_bits'}
+
+
+@pytest.mark.parametrize('grid', [2.0**-6, 2.0**-12])
+def test_values_that_come_again_show_a_device(grid):
+  """Noise on a coarse grid, and an update that is not on it."""
+  noise = np.random.default_rng(0).normal(size=(2, 40_000))
+  present = np.rint(noise[0] / grid) * grid + np.linspace(0.0, 1e-3, 40_000)
+  release = residues.Release(
+    present.astype(np.float32), (np.rint(noise[1] / grid) * grid).astype(np.float32)
+  )
+  assert not all(check.passed for check in residues.checks(release, 1e-4))
 
 
 @pytest.mark.parametrize('name', STRATEGIES)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from typing import ClassVar
 
 import numpy as np
 import scipy.stats
@@ -57,9 +58,7 @@ def _log_chance(values, scale):
   return np.where(low > 1.0, far, near)
 
 
-def worst_ratio(
-  strategy, num_rounds, bits, this, other, mu, executor=reference.reference_stream
-):
+def worst_ratio(strategy, num_rounds, bits, this, other, mu, executor=reference.reference_stream):
   """The largest δ(ε) of the exact joint law over δ of a Gaussian shifted by μ.
 
   Args:
@@ -117,7 +116,7 @@ class _Table:
   def __init__(self, seed=b''):
     del seed
 
-  drawn: dict = {}
+  drawn: ClassVar[dict] = {}
 
   def fill(self, row, chunk, scale, out):
     first = chunk * normals.CHUNK

@@ -84,9 +84,7 @@ def rows_of_graph(strategy, num_rounds):
   """Rows as a stream of TensorFlow makes them, for Z of standard deviation 1."""
   basis = tf.eye(num_rounds, dtype=tf.float64)
   stream = streams.make_stream(
-    strategy,
-    [tf.TensorSpec([num_rounds])],
-    draw=lambda seed, row, specs: [tf.gather(basis, row)],
+    strategy, [tf.TensorSpec([num_rounds])], draw=lambda seed, row, specs: [tf.gather(basis, row)]
   )
   state, made = stream.init(), []
   for _ in range(num_rounds):

@@ -90,7 +90,9 @@ def test_releases_are_as_private_as_one_gaussian(name):
       t, noise, drawn = state
       drawn = [*drawn, fresh(t, spreads[t]) / spreads[t]]
       made = graph.recurrence(strategy, [tf.TensorSpec([size])], bits).next
-      (row,), _, noise = made(lambda t: [tf.constant(drawn[int(t)])], tf.constant(t, tf.int64), noise)
+      (row,), _, noise = made(
+        lambda t: [tf.constant(drawn[int(t)])], tf.constant(t, tf.int64), noise
+      )
       return row.numpy(), (t + 1, noise, drawn)
 
     init = lambda: (0, graph.recurrence(strategy, [tf.TensorSpec([size])], bits).init(), [])

@@ -6,20 +6,17 @@ are whole multiples of a power of two of these units. Sums are exact, and so is 
 
 import dataclasses
 import fractions
-import itertools
 import math
 
 import numpy as np
 
-from fl_dpftrl.families import base as strategies
-from fl_dpftrl.families import lattice, linear_noise
+from fl_dpftrl.families import lattice
 
 # An update's norm is at most 2²⁴ of its units, so that float32 holds its coordinates exactly.
 MOST_BITS = 24
 # More than the rounding of a norm in float64.
 _ROUNDING = 1.0 - 2.0**-30
 _SUM_BITS = 62  # of a sum in units of the lattice, in int64 with room
-_MOST_ROUNDS = 4096  # rounds of an endless run whose norms are looked at
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,97 @@
+"""The numbers that a run's releases are made of, and what they add to a guarantee.
+
+A guarantee of Gaussian noise is one of real numbers. Releases in whole numbers keep it, but for a
+longer shift: see `families.lattice` and docs/decisions/arithmetic.md.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterable
+
+from fl_dpftrl.accounting import run_noise
+from fl_dpftrl.families import base, lattice
+from fl_dpftrl.participation import schemas
+
+COVERED, LATTICE, NOT_COVERED = 'covered', 'lattice', 'not covered'
+KINDS = (COVERED, LATTICE, NOT_COVERED)
+_ROUNDING = 1.0 + 1e-12
+_MOST_EPSILON = 600.0  # of which e^ε is a float64
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Arithmetic:
+  """The numbers that a run's releases are made of.
+
+  Attributes:
+    kind: 'covered': integers, with normals that are exactly rounded from secret bits. 'lattice':
+      integers, with normals whose rounding is not proven. 'not covered': anything else, such as
+      sums of float32.
+    num_coordinates: d, parameters of the model and counts; None unless covered.
+
+  Raises:
+    ValueError: for another kind, and for a covered one without coordinates.
+  """
+
+  kind: str = NOT_COVERED
+  num_coordinates: int | None = None
+
+  def __post_init__(self):
+    if self.kind not in KINDS:
+      raise ValueError(f'arithmetic must be one of {", ".join(KINDS)}, got {self.kind!r}')
+    if (self.num_coordinates is None) == (self.kind == COVERED):
+      raise ValueError('num_coordinates must be given where arithmetic is covered, and only there')
+    if self.num_coordinates is not None:
+      schemas.positive_integer('num_coordinates', self.num_coordinates)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rounding:
+  """What releases in whole numbers add to the guarantee of real numbers.
+
+  Attributes:
+    mu: added to the shift μ of one Gaussian; rounded up.
+    chance: of a normal, a row or a buffer that is farther than 37 standard deviations from 0, in
+      any coordinate of any round; for such a run nothing is proven.
+  """
+
+  mu: float = 0.0
+  chance: float = 0.0
+
+  def delta(self, epsilon: float) -> float:
+    """Returns what is added to δ at an ε: δ₀."""
+    return self.chance * (1.0 + math.exp(epsilon)) if epsilon < _MOST_EPSILON else 1.0
+
+
+def rounding(streams: Iterable[run_noise.Stream], num_coordinates: int) -> Rounding:
+  """Returns what the whole numbers of independent noise streams add, all together.
+
+  A stream adds ‖B⁻¹‖₂·(1 + 2f)·√(n·d)/2ᵖ to the shift of its releases. Shifts of independent
+  streams compose as lengths of orthogonal vectors do, and √Σ(Δ + e)² is at most √ΣΔ² + √Σe².
+
+  Args:
+    streams: noise streams of runs; those without noise are passed over.
+    num_coordinates: d, in all of them.
+
+  Raises:
+    ValueError: if the noise of a stream cannot be made in whole numbers, or is not bounded for so
+      many rounds; see `families.lattice`.
+  """
+  square, chance = 0.0, 0.0
+  for stream in streams:
+    if not all(stream.noise_multipliers):
+      continue
+    values = stream.num_rounds * num_coordinates
+    per_root, watched = _stream_factors(stream.strategy, stream.num_rounds)
+    square += (per_root**2) * values
+    chance += values * watched * lattice.FARTHER_CHANCE
+  return Rounding(mu=math.sqrt(square) * _ROUNDING, chance=chance)
+
+
+@functools.lru_cache(maxsize=64)
+def _stream_factors(strategy: base.Strategy, num_rounds: int) -> tuple[float, int]:
+  """‖B⁻¹‖₂·(1 + 2f)/2ᵖ, and how many values a coordinate of a round has that must not be far."""
+  norm = lattice.rounding_norm(strategy, num_rounds)
+  off = lattice.carried_error(strategy, num_rounds)
+  watched = 2 + strategy.noise(num_rounds).num_buffers
+  return norm * (1.0 + 2.0 * off) * 2.0**-lattice.BITS, watched
