@@ -28,7 +28,7 @@ def run(capsys, *argv):
 def test_a_sound_mechanism_exits_with_0(capsys):
   status, out, err = run(capsys, *FLAGS)
   assert (status, err) == (0, '')
-  assert 'passed: 17 checks found no difference from the claim' in out
+  assert 'passed: 19 checks found no difference from the claim' in out
   assert 'noise_scale_of_rows' in out and 'FAILED' not in out
 
 
