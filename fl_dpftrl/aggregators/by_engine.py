@@ -61,15 +61,20 @@ def make_stream(
       row=tf.constant(0, tf.int64),
       row_stddev=tf.constant(0.0, tf.float64),
       buffers=graph.Buffers(),
+      trail=tf.constant(0, tf.int64),
     )
 
   def next_fn(state):
     state = tf.nest.map_structure(tf.convert_to_tensor, state)
-    types = [tf.int64, tf.float64]
-    values, row_stddev = callbacks.call(rows, [state.seed, state.row], types)
+    types = [tf.int64, tf.float64, tf.int64]
+    values, norm, trail = callbacks.call(rows, [state.seed, state.row, state.trail], types)
     parts = tf.split(tf.ensure_shape(values, [rows.size]), sizes)
     row = [tf.reshape(part, spec.shape) for part, spec in zip(parts, specs)]
-    advanced = state._replace(row=state.row + 1, row_stddev=tf.ensure_shape(row_stddev, []))
+    advanced = state._replace(
+      row=state.row + 1,
+      row_stddev=tf.ensure_shape(norm, []),
+      trail=tf.ensure_shape(trail, []),
+    )
     return tf.nest.pack_sequence_as(template, row), advanced
 
   return reference.NoiseStream(init, next_fn, streams.skip_unread)
@@ -116,10 +121,24 @@ class _Rows:
     self._lock = threading.Lock()
     self._rows: Callable[[], ahead.Rows | None] = lambda: None
 
-  def __call__(self, seed: np.ndarray, row: np.ndarray) -> tuple[np.ndarray, float]:
+  def __call__(
+    self, seed: np.ndarray, row: np.ndarray, trail: np.ndarray
+  ) -> tuple[np.ndarray, float, np.int64]:
+    """Returns a row, its standard deviation, and the trail with it.
+
+    Raises:
+      ValueError: if the rows before it, which it builds on, are not those of the trail: they were
+        made on another kind of machine, whose sums in float64 round otherwise.
+    """
     if self._is_silent:
-      return np.zeros(self.size, np.int64), 0.0
-    return self.resources().row(seed.astype('<i8').tobytes(), int(row))
+      return np.zeros(self.size, np.int64), 0.0, trail
+    values, made = self.resources().row(seed.astype('<i8').tobytes(), int(row))
+    if int(trail) and int(trail) % 2**64 != made.before:
+      raise ValueError(
+        'this machine makes other rows of noise than the one that made the rows before: go on'
+        ' there, or with restart_noise'
+      )
+    return values, made.norm, np.uint64(made.after).astype(np.int64)
 
   def resources(self) -> ahead.Rows:
     with self._lock:

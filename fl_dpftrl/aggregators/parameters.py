@@ -34,7 +34,7 @@ class Parameters(NamedTuple):
 _TYPES = Parameters(tf.int64, tf.int64, tf.float64, tf.float64)
 # What may be changed within a run, on purpose; the last fields.
 _CHANGEABLE = ('noise_multiplier', 'clip_norm')
-_SECRET = ('seed', 'buffers')
+_SECRET = ('seed', 'buffers', 'trail')
 _REMEDY = (
   'use the factory that made the state, in the version of fl_dpftrl that made it, or'
   ' change_noise where only the noise multiplier or the clip norm was changed on purpose'

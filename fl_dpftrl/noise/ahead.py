@@ -6,21 +6,34 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from fl_dpftrl.noise import rows, snapshots
 
-_Made = TypeVar('_Made')
+_Value = TypeVar('_Value')
 _NICENESS = 5
+
+
+class Made(NamedTuple):
+  """What is known of a row that was made.
+
+  Attributes:
+    norm: its standard deviation, that of Z being 1.
+    before, after: trail of the rows before it, and with it; see `rows.RowMaker`.
+  """
+
+  norm: float
+  before: int
+  after: int
 
 
 class Source(Protocol):
   """Source of noise rows, made in this process or received in slices."""
 
-  def make(self, row: int, out: np.ndarray, used: int) -> float:
-    """Writes a row into out, int64, and returns its standard deviation, that of Z being 1.
+  def make(self, row: int, out: np.ndarray, used: int) -> Made:
+    """Writes a row into out, int64.
 
     Rows before `used` will not be asked for again.
     """
@@ -57,7 +70,7 @@ class LocalSource:
     self._maker: rows.RowMaker | None = None
     self._closing = False
 
-  def make(self, row: int, out: np.ndarray, used: int) -> float:
+  def make(self, row: int, out: np.ndarray, used: int) -> Made:
     """See `Source`.
 
     Raises:
@@ -81,9 +94,10 @@ class LocalSource:
       if self._snapshots is not None and self._snapshot_rows and t and t % self._snapshot_rows == 0:
         self._snapshots.save(maker)
         self._snapshots.keep(used)
-      stddev = maker.make(out)
+      before = maker.trail
+      norm = maker.make(out)
       if t == row:
-        return stddev
+        return Made(norm, before, maker.trail)
 
   @property
   def reached(self) -> int:
@@ -102,24 +116,24 @@ class LocalSource:
     self._closing = False
 
 
-class Ahead(Generic[_Made]):
+class Ahead(Generic[_Value]):
   """Makes one row after the other, while whoever wants them does other things.
 
   Args:
     make: row → what `row` returns for it.
   """
 
-  def __init__(self, make: Callable[[int], _Made]):
+  def __init__(self, make: Callable[[int], _Value]):
     self._make = make
     self._row = -1
-    self._made: concurrent.futures.Future[_Made] | None = None
+    self._made: concurrent.futures.Future[_Value] | None = None
 
-  def begin(self, row: int) -> 'concurrent.futures.Future[_Made]':
+  def begin(self, row: int) -> 'concurrent.futures.Future[_Value]':
     """Starts to make a row, unless it is made already."""
     before = self._made
     if before and self._row == row and not (before.done() and before.exception()):
       return before
-    made: concurrent.futures.Future[_Made] = concurrent.futures.Future()
+    made: concurrent.futures.Future[_Value] = concurrent.futures.Future()
 
     def run():
       _stand_back()
@@ -134,7 +148,7 @@ class Ahead(Generic[_Made]):
     threading.Thread(target=run, name='noise', daemon=True).start()
     return made
 
-  def row(self, row: int) -> _Made:
+  def row(self, row: int) -> _Value:
     """Returns what was made for a row, once it is.
 
     Raises:
@@ -165,10 +179,10 @@ class Rows:
     self._size, self._num_rounds = size, num_rounds
     self._lock = threading.Lock()
     self._seed: bytes | None = None
-    self._last: tuple[int, tuple[np.ndarray, float]] | None = None
+    self._last: tuple[int, tuple[np.ndarray, Made]] | None = None
 
-  def row(self, seed: bytes, row: int) -> tuple[np.ndarray, float]:
-    """Returns a row, int64, not to be changed, and its standard deviation, that of Z being 1.
+  def row(self, seed: bytes, row: int) -> tuple[np.ndarray, Made]:
+    """Returns a row, int64, not to be changed, and what is known of it.
 
     Raises:
       ValueError: for a row past the end.
@@ -186,7 +200,7 @@ class Rows:
       return self._last[1]
 
 
-def _make(rows: Source, size: int, row: int) -> tuple[np.ndarray, float]:
+def _make(rows: Source, size: int, row: int) -> tuple[np.ndarray, Made]:
   values = np.empty(size, np.int64)
   return values, rows.make(row, values, row)
 

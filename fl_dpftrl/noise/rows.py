@@ -18,6 +18,8 @@ from fl_dpftrl.strategies import document
 # Version of the rows: raise it with every change of their bits.
 VERSION = 5
 _CHUNKS_AT_A_TIME = 8
+# Of the trail, a sum modulo 2⁶⁴: an odd number with bits of no pattern.
+_FACTOR = 0x9E3779B97F4A7C15
 MEMORIES = ('memory', 'mapped')
 _local = threading.local()
 
@@ -47,6 +49,8 @@ class RowMaker:
     is_torn: whether a row failed midway, so that no other can be made.
     buffers: float64, shape [num_buffers, size].
     versions: the row that wrote each buffer last; −1 where none did.
+    trail: what all rows so far add up to, modulo 2⁶⁴, each row times a factor of its own; 0 without
+      buffers, where no row builds on others. Trails of slices add up to that of the whole row.
 
   Raises:
     ValueError: for an argument that will not do.
@@ -81,7 +85,7 @@ class RowMaker:
       self.buffers = _mapped(shape, folder)
     else:
       self.buffers = np.zeros(shape)
-    self.versions = [-1] * shape[0]
+    self.versions, self.trail = [-1] * shape[0], 0
 
   def make(self, out: np.ndarray) -> float:
     """Writes the next row into out and returns its standard deviation, that of Z being 1.
@@ -102,18 +106,16 @@ class RowMaker:
     length = _CHUNKS_AT_A_TIME * normals.CHUNK
     work = lambda start: self._work(step, start, slice(start, min(start + length, self.size)), out)
     starts = range(0, self.size, length)
-    if self._threads == 1:
-      for start in starts:
-        work(start)
-    else:
-      list(self._pool.map(work, starts))
+    sums = list(map(work, starts) if self._threads == 1 else self._pool.map(work, starts))
+    if self.versions:
+      self.trail = (self.trail * _FACTOR + sum(sums)) % 2**64
     for buffer in step.written:
       self.versions[buffer] = t
     self.row, self.is_torn = t + 1, False
     return float(self._recurrence.norms[t])
 
-  def _work(self, step: recurrence.Step, start: int, where: slice, out: np.ndarray) -> None:
-    """Makes some chunks of a row."""
+  def _work(self, step: recurrence.Step, start: int, where: slice, out: np.ndarray) -> int:
+    """Makes some chunks of a row, and returns the sum of their integers."""
     source, vectors = _workspace(self._seed)
     size, chunk = where.stop - start, self._first_chunk + start // normals.CHUNK
     fresh, total, kept, *scratch = vectors[:, :size]
@@ -140,10 +142,11 @@ class RowMaker:
         [each[part] for each in scratch],
       )
     np.copyto(out[where], fresh, casting='unsafe')
+    return int(out[where].sum())
 
-  def restore(self, row: int, versions: list[int]) -> None:
+  def restore(self, row: int, versions: list[int], trail: int = 0) -> None:
     """Declares that the buffers now hold the state before a row."""
-    self.row, self.versions = row, list(versions)
+    self.row, self.versions, self.trail = row, list(versions), trail
 
   def close(self) -> None:
     self._pool.shutdown()

@@ -56,8 +56,8 @@ class Slice:
     """Returns the id of the process, on its machine."""
     return os.getpid()
 
-  def make(self, row: int, used: int) -> tuple[np.ndarray, float]:
-    """Returns the slice of a row, int64, and its standard deviation, that of Z being 1."""
+  def make(self, row: int, used: int) -> tuple[np.ndarray, ahead.Made]:
+    """Returns the slice of a row, int64, and what is known of it."""
     out = np.empty(self._size, np.int64)
     return out, self._source.make(row, out, used)
 
@@ -126,7 +126,7 @@ class RowSlices:
   def actors(self) -> list[Any]:
     return [actor for _, actor in self._slices]
 
-  def make(self, row: int, out: np.ndarray, used: int) -> float:
+  def make(self, row: int, out: np.ndarray, used: int) -> ahead.Made:
     """See `source.Source`.
 
     Raises:
@@ -134,7 +134,7 @@ class RowSlices:
       RuntimeError: if a slice is not made in time.
     """
     asked = {actor.make.remote(row, used): where for where, actor in self._slices}
-    waiting, stddev = list(asked), 0.0
+    waiting, norm, before, after = list(asked), 0.0, 0, 0
     deadline = time.monotonic() + self._wait_seconds
     while waiting:
       ready, waiting = ray.wait(waiting, num_returns=1, timeout=_POLL_SECONDS)
@@ -143,15 +143,16 @@ class RowSlices:
       for reference in ready:
         deadline = time.monotonic() + self._wait_seconds
         try:
-          out[asked[reference]], stddev = ray.get(reference)
+          out[asked[reference]], made = ray.get(reference)
         except exceptions.RayError as error:
           raise RuntimeError(f'a slice of a noise row failed: {type(error).__name__}') from None
+        norm, before, after = made.norm, before + made.before, after + made.after
       if time.monotonic() > deadline:
         raise RuntimeError(
           f'no slice of a noise row was made in {self._wait_seconds:g} seconds: the cluster has'
           ' lost the machines that make noise'
         )
-    return stddev
+    return ahead.Made(norm, before % 2**64, after % 2**64)
 
   def abandon(self) -> None:
     """See `source.Source`."""

@@ -10,6 +10,7 @@ import os
 import pathlib
 import re
 import zlib
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,13 @@ from fl_dpftrl.files import durable
 from fl_dpftrl.noise import rows as rows_lib
 
 _NAME = re.compile(r'before-(\d{9})\.json')
+
+
+class _Listed(NamedTuple):
+  """A snapshot: (buffer, version, checksum) of each buffer, and the maker's trail."""
+
+  buffers: list[tuple[int, int, int]]
+  trail: int
 
 
 class Snapshots:
@@ -43,7 +51,7 @@ class Snapshots:
       return
     earlier = {}
     for row in self.rows():
-      for buffer, version, checksum in self._read(row):
+      for buffer, version, checksum in self._read(row).buffers:
         earlier[buffer, version] = checksum
     listed = []
     for buffer, version in enumerate(maker.versions):
@@ -56,18 +64,18 @@ class Snapshots:
         with durable.replacing(self._file(buffer, version), private=True, durable=False) as path:
           path.write_bytes(content)
       listed.append((buffer, version, checksum))
-    about = {**self._of, 'buffers': listed}
+    about = {**self._of, 'buffers': listed, 'trail': maker.trail}
     durable.write(self._list(maker.row), about, durable=False)
 
   def load(self, maker: rows_lib.RowMaker, row: int) -> None:
     """Brings a new maker with buffers to the latest readable snapshot up to a row."""
     for before in reversed([r for r in self.rows() if r <= row]):
       listed = self._read(before)
-      if listed and self._fill(maker, listed):
+      if listed.buffers and self._fill(maker, listed.buffers):
         versions = [-1] * len(maker.buffers)
-        for buffer, version, _ in listed:
+        for buffer, version, _ in listed.buffers:
           versions[buffer] = version
-        maker.restore(before, versions)
+        maker.restore(before, versions, listed.trail)
         return
     maker.buffers[:] = 0.0
 
@@ -78,7 +86,7 @@ class Snapshots:
     for r in set(rows) - set(needed):
       self._list(r).unlink(missing_ok=True)
     names = {
-      self._file(buffer, version).name for r in needed for buffer, version, _ in self._read(r)
+      self._file(buffer, version).name for r in needed for buffer, version, _ in self._read(r).buffers
     }
     for path in self._folder.glob('buffer-*'):
       if path.name not in names:
@@ -96,15 +104,16 @@ class Snapshots:
       maker.buffers[buffer] = values
     return True
 
-  def _read(self, row: int) -> list[tuple[int, int, int]]:
-    """(buffer, version, checksum) of each; none where it cannot be read."""
+  def _read(self, row: int) -> '_Listed':
+    """What a snapshot lists; nothing where it cannot be read."""
     try:
       about = durable.read(self._list(row))
-      if {name: about[name] for name in self._of} != self._of:
-        return []
-      return [(int(b), int(version), int(crc)) for b, version, crc in about['buffers']]
+      if {name: about[name] for name in self._of} == self._of:
+        listed = [(int(b), int(version), int(crc)) for b, version, crc in about['buffers']]
+        return _Listed(listed, int(about['trail']))
     except (OSError, ValueError, KeyError, TypeError):
-      return []
+      pass
+    return _Listed([], 0)
 
   def _list(self, row: int) -> pathlib.Path:
     return self._folder / f'before-{row:09d}.json'

@@ -23,6 +23,8 @@ class StreamState(NamedTuple):
     row_stddev: standard deviation of each coordinate of the row that came last, that of Z
       being 1 (scalar, float64); 0 before the first.
     buffers: the `graph.Buffers` of the strategy's noise.
+    trail: what the rows so far add up to, where an engine makes them (scalar, int64); 0 where
+      that is not known.
     parameters: what the rows are added for, where an aggregator keeps that.
   """
 
@@ -30,6 +32,7 @@ class StreamState(NamedTuple):
   row: tf.Tensor
   row_stddev: tf.Tensor
   buffers: Any
+  trail: Any = ()
   parameters: Any = ()
 
   def __repr__(self) -> str:
@@ -115,4 +118,8 @@ def make_stream(
 
 def skip_unread(state: Any) -> Any:
   """Advances a state past a row that is made outside TensorFlow, without making it."""
-  return state._replace(row=state.row + 1, row_stddev=tf.constant(0.0, tf.float64))
+  return state._replace(
+    row=state.row + 1,
+    row_stddev=tf.constant(0.0, tf.float64),
+    trail=tf.constant(0, tf.int64),
+  )

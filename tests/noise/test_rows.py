@@ -126,6 +126,17 @@ def test_rows_that_are_made_together_are_kept_together():
     np.testing.assert_array_equal(rows_of(second, 33 - reached)[0], expected[reached:])
 
 
+def test_the_trail_tells_one_unit_in_any_row():
+  maker, other = (make(PUBLISHED, 9) for _ in range(2))
+  rows_of(maker, 4)
+  rows_of(other, 4)
+  assert maker.trail == other.trail != 0
+  other.buffers[1, 7] += 2.0**12  # As another order of a sum could do, in a later row.
+  rows, changed = rows_of(maker, 1)[0], rows_of(other, 1)[0]
+  assert np.abs(rows - changed).max() > 0 and maker.trail != other.trail
+  assert make(identity.Identity(), 9).trail == 0
+
+
 def test_keeps_no_more_vectors_than_the_strategy_says(example):
   for num_rounds in (1, 6, 33):
     strategy = example(num_rounds)

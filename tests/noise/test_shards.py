@@ -41,7 +41,7 @@ def here(strategy, size=SIZE):
   maker = rows_lib.RowMaker(strategy, size=size, num_rounds=NUM_ROUNDS, seed=SEED)
   norms = [maker.make(row) for row in rows]
   maker.close()
-  return rows, norms
+  return rows, norms, maker.trail
 
 
 def made(sliced, num_rounds=NUM_ROUNDS, first=0, size=SIZE):
@@ -53,11 +53,12 @@ def made(sliced, num_rounds=NUM_ROUNDS, first=0, size=SIZE):
 def test_rows_are_those_of_one_process(family):
   strategy = every_family.example(family, NUM_ROUNDS)
   sliced = slices(strategy)
-  rows, norms = made(sliced)
+  rows, known = made(sliced)
   sliced.close()
-  expected, expected_norms = here(strategy)
+  expected, norms, trail = here(strategy)
   np.testing.assert_array_equal(rows, expected)
-  assert norms == expected_norms
+  assert [each.norm for each in known] == norms
+  assert known[-1].after == trail and known[1].before == known[0].after
 
 
 @pytest.mark.parametrize('with_snapshots', [False, True])
