@@ -67,6 +67,7 @@ def correlated(strategy, noise_multiplier=0.3):
       clip_norm=0.5,
       report_goal=len(ROWS),
       noise_seed=3,
+      memory='state',
     )
   )
 

@@ -64,10 +64,10 @@ def test_the_lists_of_snapshots(tmp_path):
   def made(row, folder):
     saved = snapshots.Snapshots(folder, 7, num_rounds=20)
     new = lambda: rows.RowMaker(
-      blt.BLT((0.9, 0.5), (0.3, 0.2)), size=8, num_rounds=20, stddev=1.0, seed=bytes(16)
+      blt.BLT((0.9, 0.5), (0.3, 0.2)), size=8, num_rounds=20, seed=bytes(32)
     )
     source = ahead.LocalSource(new, saved, snapshot_rows=4)
-    out = np.empty(8, np.float32)
+    out = np.empty(8, np.int64)
     source.make(row, out, row)
     source.close()
     return out.tobytes()
