@@ -14,11 +14,15 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any
 
 from fl_dpftrl.participation import schemas as participation
 from fl_dpftrl.planning import simulating
 from fl_dpftrl.simulation import cohorts
+
+# Factory of the plan's simulation: called with the keyword seed, and num_devices and report_goal
+# where they replace the plan's.
+Simulate = Callable[..., cohorts.Simulation]
 
 _LEAST_MARGIN = 0.01  # smallest margin of b, relative to b
 
@@ -78,53 +82,31 @@ class Nearby:
   scale: int = 1
 
 
-class Simulate(Protocol):
-  """Factory of the simulation to run."""
-
-  def __call__(
-    self, *, seed: int, num_devices: int | None = None, report_goal: int | None = None
-  ) -> cohorts.Simulation:
-    """Returns the plan's simulation with this seed and these replacements."""
-    ...
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Margin:
-  """Reserved margin for outcomes that no simulation showed.
-
-  Attributes:
-    min_sep: amount by which the planned b is below the lowest simulated b.
-    max_participations: amount by which the planned k is above the highest simulated k, if so
-      many participations fit.
-    enforced: min-sep that the devices enforce in any case.
-  """
-
-  min_sep: int
-  max_participations: int
-  enforced: int
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Forecast:
   """Outcomes of the planned run and of runs near it.
 
   Attributes:
     outcomes: outcomes of the planned run, one per seed.
-    margin: reserved margin.
+    enforced: min-sep that the devices enforce in any case.
     nearby: other report goals and numbers of rounds, with the first seed.
     closer: distribution of participations with the first seed; None if unknown.
   """
 
   outcomes: tuple[simulating.Outcome, ...]
-  margin: Margin
-  nearby: Nearby
-  closer: simulating.Closer | None
+  enforced: int = 1
+  nearby: Nearby = Nearby()
+  closer: simulating.Closer | None = None
 
   @property
   def planned(self) -> participation.MinSep:
-    """Schema to account for in advance, worse than all simulated outcomes."""
-    first = self.outcomes[0]
-    return self._schema(first, min(o.min_sep for o in self.outcomes))
+    """Schema to account for in advance, worse than all simulated outcomes.
+
+    Few simulations may agree by chance. The planned b is therefore below the lowest by twice the
+    spread of the outcomes, and by at least 1 %; the planned k is above the highest by the spread,
+    and by at least 1, if so many participations fit.
+    """
+    return self._schema(self.outcomes[0], min(o.min_sep for o in self.outcomes))
 
   def planned_like(self, outcome: simulating.Outcome) -> participation.MinSep:
     """Returns the schema to account for if the first seed had this outcome.
@@ -136,12 +118,13 @@ class Forecast:
   def _schema(self, outcome: simulating.Outcome, seen: int) -> participation.MinSep:
     """Returns a schema with the enforced min-sep, but at most the one seen."""
     first = self.outcomes[0]
-    lowest = min(o.min_sep for o in self.outcomes) - self.margin.min_sep
-    highest = max(o.max_participations for o in self.outcomes)
-    highest += self.margin.max_participations
-    min_sep = max(1, min(self.margin.enforced, seen), outcome.min_sep - (first.min_sep - lowest))
+    lowest_b, highest_b = self.range['min_sep']
+    lowest_k, highest_k = self.range['max_participations']
+    margin_b = max(math.ceil(_LEAST_MARGIN * lowest_b), 2 * (highest_b - lowest_b))
+    less = first.min_sep - (lowest_b - margin_b)
+    more = highest_k + max(1, highest_k - lowest_k) - first.max_participations
+    min_sep = max(1, min(self.enforced, seen), outcome.min_sep - less)
     fits = -(-outcome.num_rounds // min_sep)
-    more = highest - first.max_participations
     return participation.MinSep(
       num_rounds=outcome.num_rounds,
       min_sep=min_sep,
@@ -161,13 +144,10 @@ class Forecast:
     return {name: statistics.fmean(getattr(o, name) for o in self.outcomes) for name in FIELDS}
 
   @property
-  def range(self) -> dict[str, tuple[float, float]]:
+  def range(self) -> dict[str, tuple[Any, Any]]:
     """Lowest and highest value of each field over the simulations."""
-    ends = {}
-    for name in FIELDS:
-      values = [getattr(outcome, name) for outcome in self.outcomes]
-      ends[name] = min(values), max(values)
-    return ends
+    values = {name: [getattr(outcome, name) for outcome in self.outcomes] for name in FIELDS}
+    return {name: (min(seen), max(seen)) for name, seen in values.items()}
 
 
 def forecast(
@@ -221,8 +201,8 @@ def forecast(
       raise cohorts.StalledRound(trial.stalled)
     outcomes += there
   of_rounds = of_run[0] if neighbours.scale == 1 else of_others.pop(0)
-  return of(
-    outcomes,
+  return Forecast(
+    outcomes=tuple(outcomes),
     enforced=simulating.enforced_min_sep(first),
     nearby=corrected(neighbours, outcomes[0], of_rounds, of_others),
     closer=of_run[0].closer,
@@ -257,44 +237,6 @@ def _tasks(
     simulating.Task(simulation=small(goal), checkpoints=planned) for goal in neighbours.report_goals
   ]
   return tasks
-
-
-def of(
-  outcomes: Sequence[simulating.Outcome],
-  *,
-  enforced: int = 1,
-  nearby: Nearby = Nearby(),
-  closer: simulating.Closer | None = None,
-) -> Forecast:
-  """Returns the forecast of finished simulations.
-
-  Args:
-    outcomes: outcomes of runs with one n.
-    enforced: min-sep that the devices enforce in any case.
-    nearby: outcomes of other runs.
-    closer: distribution of participations with the first seed.
-  """
-  return Forecast(
-    outcomes=tuple(outcomes), margin=margin(outcomes, enforced), nearby=nearby, closer=closer
-  )
-
-
-def margin(outcomes: Sequence[simulating.Outcome], enforced: int = 1) -> Margin:
-  """Returns a margin from the spread of the outcomes.
-
-  Few simulations may agree by chance. The margin of b is therefore twice the spread and at
-  least 1 %; the margin of k is the spread and at least 1.
-  """
-  of_b, of_k = (
-    max(values) - min(values)
-    for values in zip(*((o.min_sep, o.max_participations) for o in outcomes))
-  )
-  lowest = min(outcome.min_sep for outcome in outcomes)
-  return Margin(
-    min_sep=max(math.ceil(_LEAST_MARGIN * lowest), 2 * of_b),
-    max_participations=max(1, of_k),
-    enforced=enforced,
-  )
 
 
 def corrected(

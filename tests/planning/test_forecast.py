@@ -1,6 +1,7 @@
 """Outcomes, margins, and that processes change nothing."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -40,17 +41,13 @@ def outcome(min_sep, max_participations, num_rounds=100, **kwargs):
   )
 
 
-def given(outcomes, enforced=1):
-  return lib.of(outcomes, enforced=enforced)
+def given(*outcomes, enforced=1):
+  return lib.Forecast(outcomes=outcomes, enforced=enforced)
 
 
 def log(simulation, num_rounds):
   """Rounds and devices, and the time that it took in days."""
-  found = []
-  for cohort in simulation.rounds():
-    found.append(cohort)
-    if len(found) == num_rounds:
-      break
+  found = list(itertools.islice(simulation.rounds(), num_rounds))
   rounds = np.repeat(np.arange(num_rounds), [c.device_ids.size for c in found])
   days = (found[-1].closed - found[0].started) / 86400.0
   return rounds, np.concatenate([c.device_ids for c in found]), days
@@ -148,17 +145,24 @@ def test_neighbours_are_set_right_towards_less_privacy():
   assert not found.outcomes and set(found.stalled.values()) == {'why'}
 
 
-def test_margin_is_as_wide_as_what_was_seen():
-  found = given([outcome(20, 4), outcome(23, 6), outcome(21, 5)])
-  assert found.planned == schemas.MinSep(num_rounds=100, min_sep=14, max_participations=8)
-  assert (found.margin.min_sep, found.margin.max_participations) == (6, 2)
-  few = given([outcome(50, 2), outcome(40, 3)])
-  assert few.planned.max_participations == 4  # five do fit, with b = 20
-  assert given([outcome(50, 2), outcome(49, 2)]).planned == (
-    schemas.MinSep(num_rounds=100, min_sep=47, max_participations=3)
-  )
-  assert found.expected['min_sep'] == pytest.approx(64 / 3)
-  assert found.range['max_participations'] == (4, 6)
+@pytest.mark.parametrize(
+  'seen, enforced, min_sep, max_participations',
+  [
+    ([(20, 4), (23, 6), (21, 5)], 1, 14, 8),  # twice the spread of b, and the spread of k
+    ([(50, 2), (40, 3)], 1, 20, 4),  # five do fit
+    ([(50, 2), (49, 2)], 1, 47, 3),
+    ([(20, 4)], 1, 19, 5),
+    ([(1, 9)], 1, 1, 10),
+    ([(100, 1)], 1, 99, 2),  # nobody took part twice
+    ([(20, 4), (23, 6)], 18, 18, 6),  # six do fit
+  ],
+)
+def test_the_margin_is_as_wide_as_what_was_seen(seen, enforced, min_sep, max_participations):
+  found = given(*(outcome(b, k) for b, k in seen), enforced=enforced)
+  assert found.planned == schemas.MinSep(100, min_sep, max_participations)
+  bs, ks = zip(*seen)
+  assert found.expected['min_sep'] == pytest.approx(sum(bs) / len(bs))
+  assert found.range['max_participations'] == (min(ks), max(ks))
 
 
 def test_planned_is_never_better_than_what_was_seen():
@@ -169,7 +173,7 @@ def test_planned_is_never_better_than_what_was_seen():
       most = -(-100 // min_sep)
       seen.append(outcome(min_sep, int(rng.integers(1, most + 1))))
     enforced = int(rng.integers(1, 40))
-    found = given(seen, enforced)
+    found = given(*seen, enforced=enforced)
     assert all(found.planned.min_sep <= o.min_sep for o in seen)
     assert all(found.planned.participations >= o.max_participations for o in seen)
     for other in seen:
@@ -180,22 +184,13 @@ def test_planned_is_never_better_than_what_was_seen():
     assert list(found.schemas) == sorted(found.schemas, key=lambda s: s.min_sep)
 
 
-def test_margin_of_one_and_at_the_ends():
-  assert lib.margin([outcome(20, 4)]) == lib.Margin(min_sep=1, max_participations=1, enforced=1)
-  planned = given([outcome(1, 9)]).planned
-  assert (planned.min_sep, planned.max_participations) == (1, 10)
-  # Where nobody took part twice.
-  planned = given([outcome(100, 1)]).planned
-  assert (planned.min_sep, planned.max_participations) == (99, 2)
-
-
 @pytest.mark.slow
 def test_a_timer_in_rounds_is_not_undercut():
   found = lib.forecast(in_rounds, num_rounds=120, seeds=[0, 1])
   assert found.outcomes[0].min_sep == found.planned.min_sep == 30
   forgetful = lambda **kwargs: in_rounds(forgetting_per_day=0.2, **kwargs)
   found = lib.forecast(forgetful, num_rounds=120, seeds=[0, 1])
-  assert found.margin.enforced == 1
+  assert found.enforced == 1
   assert found.planned.min_sep < min(o.min_sep for o in found.outcomes)
 
 
