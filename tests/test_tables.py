@@ -142,3 +142,20 @@ def test_schemas_by_position():
   assert dpftrl.FixedSeparation(24, 6, 2) == dpftrl.FixedSeparation(
     num_rounds=24, min_sep=6, max_participations=2
   )
+
+
+@pytest.mark.parametrize(
+  'name, value, text',
+  [
+    ('rms_loss', 10.0, '10'),
+    ('rms_loss', 10.000000000000002, '10'),  # a rounding error alone
+    ('rms_loss', 1.0000000000000002, '1'),
+    ('rms_loss', 1.0000001, '1.00001'),
+    ('rms_loss', 0.1 + 0.2, '0.3'),
+    ('epsilon', 10.000000000000002, '10.0001'),  # a claim is rounded up whatever is above
+    ('rho', 10.000000000000002, '10.0001'),
+    ('noise_multiplier', 10.000000000000002, '10.0001'),
+  ],
+)
+def test_figures_are_rounded_up(name, value, text):
+  assert tables.table({name: value}).split()[1] == text

@@ -1,7 +1,6 @@
 """The `extrapolate` command: predicted guarantees of hypothetical deployments."""
 
 import argparse
-import dataclasses
 import functools
 
 from fl_dpftrl import tables
@@ -29,9 +28,8 @@ _OVER = {
   'num_rounds': 'the number of rounds',
   'population': 'population',
 }
-# Columns that stand above the table if they are equal in all rows.
+# Columns that stand in the table even if they are equal in all rows.
 _OWN = ('strategy', 'sensitivity', 'rho', 'epsilon')
-_MAY_BE_SHARED = tuple(name for name in predictions.FIELDS if name not in _OWN)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,7 +89,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
   axis = _axis(args)
   deployments = _deployments(args)
   references = _references(args)
-  gaussian.epsilon(1.0, args.delta)  # raises if δ is out of range
+  gaussian.check_delta(args.delta)
   candidates = flags.candidates('strategies', args.strategies)
   folder = None if args.output is None else output.folder(args.output)
   watch = sweep.said(output.Progress('extrapolate').say)
@@ -106,7 +104,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
     axis,
     otherwise=None if entries else f'--strategies={",".join(args.strategies)}',
   )
-  rows = [dataclasses.asdict(entry.row) for entry in entries]
+  rows = [entry.to_json() for entry in entries]
   result = {
     'varying': axis,
     'rows': rows,
@@ -119,7 +117,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
     'files': [],
   }
   if folder is not None:
-    contents = {'extrapolation.csv': output.csv(predictions.FIELDS, rows)}
+    contents = {'extrapolation.csv': output.csv(rows)}
     contents.update(_figures(args, axis, candidates, references, entries))
     result['files'] = output.write(folder, contents)
   return result
@@ -203,7 +201,7 @@ def _figures(
   noise = '' if own else f' = {rounding.exact(args.noise_multiplier[0])}'
   goal = number(args.report_goal)
   words = [f'noise multiplier σ{noise} at report goal {goal}']
-  first = entries[0].row
+  first = entries[0].to_json()
   for name, flag, unit in (
     ('report_goal', args.report_goals, 'report goal {}'),
     ('num_rounds', args.num_rounds, '{} rounds'),
@@ -211,7 +209,7 @@ def _figures(
     ('min_sep', args.min_sep, 'min-sep {}'),
   ):
     if name != axis and flag and flag != [None] and len(flag) == 1:
-      words.append(unit.format(number(getattr(first, name))))
+      words.append(unit.format(number(first[name])))
   if args.max_participations is not None:
     words.append(f'at most {number(args.max_participations)} participations')
   subtitle = '\n'.join(
@@ -240,7 +238,8 @@ def _figures(
 
 def show(result: json_files.Object) -> str:
   """Formats one row per prediction and the assumptions."""
-  same, table = tables.shared_columns(result['rows'], _MAY_BE_SHARED)
+  may_be_shared = [name for name in result['rows'][0] if name not in _OWN]
+  same, table = tables.shared_columns(result['rows'], may_be_shared)
   header = ', '.join(f'{name} {value}' for name, value in same.items() if value is not None)
   lines = [f'predicted, not run: {header}', '', table, '']
   lines += ['This is no guarantee. Besides those of `account`, it assumes:', '']

@@ -2,7 +2,8 @@
 
 import argparse
 import dataclasses
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -95,11 +96,6 @@ def separation(value: schemas.MinSep) -> str:
   return next(name for name, cls in SEPARATIONS.items() if type(value) is cls)
 
 
-def made_for(value: schemas.MinSep) -> dict[str, int | str | None]:
-  """Returns the flags that describe a schema."""
-  return {**dataclasses.asdict(value), 'separation': separation(value)}
-
-
 def schema_fields(value: schemas.MinSep) -> dict[str, int]:
   """Returns a schema as JSON fields, with k limited to what fits."""
   return {
@@ -190,6 +186,56 @@ def add_guarantee(
   parser.add_argument('--group_size', type=int, default=1, help=words)
 
 
+_RATES = (('warmup_fraction', 'grows'), ('cooldown_fraction', 'falls'))
+
+
+def add_workload(parser: argparse.ArgumentParser, default: str = 'default: prefix') -> None:
+  """Adds --workload, --momentum, --warmup_fraction and --cooldown_fraction.
+
+  Args:
+    parser: parser of the command.
+    default: words on the workload without these flags.
+  """
+  add = parser.add_argument
+  add(
+    '--workload',
+    choices=('prefix', 'momentum'),
+    help=f'linear workload of the errors and losses ({default})',
+  )
+  add('--momentum', type=float, help='β of the momentum workload, below 1')
+  for name, what in _RATES:
+    add(
+      f'--{name}',
+      type=float,
+      help=f'fraction of the rounds in which the learning rate {what}, for'
+      ' either workload (default: 0)',
+    )
+
+
+def workload(
+  args: argparse.Namespace, default: workloads.Workload = workloads.Workload()
+) -> workloads.Workload:
+  """Returns the workload of the flags.
+
+  Args:
+    args: parsed flags.
+    default: workload if none of the flags is given.
+
+  Raises:
+    ValueError: if a value is out of range, or --momentum is missing or not used.
+  """
+  rates = {name: getattr(args, name) for name, _ in _RATES if getattr(args, name) is not None}
+  if args.workload is None and args.momentum is None and not rates:
+    return default
+  if args.workload != 'momentum':
+    if args.momentum is not None:
+      raise ValueError(f'--momentum={args.momentum} needs --workload=momentum')
+    return workloads.Workload(**rates)
+  if args.momentum is None:
+    raise ValueError('--workload=momentum needs --momentum')
+  return workloads.Workload(args.momentum, **rates)
+
+
 def workload_fields(value: workloads.Workload) -> dict[str, str | float]:
   """Returns a workload as JSON fields: its name and its nonzero parameters."""
   fields = {k: v for k, v in dataclasses.asdict(value).items() if v}
@@ -211,6 +257,17 @@ def candidates(
     return candidates_lib.named(labels, made_for)
   except ValueError as e:
     raise ValueError(f'--{flag}: {e}') from e
+
+
+def command_line(command: str, given: Iterable[tuple[str, Any]]) -> str:
+  """Returns a command line with those of the flags that have a value."""
+  words = []
+  for name, value in given:
+    if isinstance(value, (list, tuple)):
+      value = ','.join(map(str, value))
+    if value is not None:
+      words.append(f'--{name}={value}')
+  return shlex.join(['fl-dpftrl', command, *words])
 
 
 def names(text: str) -> list[str]:

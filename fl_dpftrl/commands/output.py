@@ -61,27 +61,20 @@ def folder(output: str) -> pathlib.Path:
   return path
 
 
-def csv(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> bytes:
+def csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
   """Returns a CSV file with a header and one line per row, in full precision."""
   text = io.StringIO(newline='')
-  writer = csv_lib.DictWriter(text, names, lineterminator='\n')
+  writer = csv_lib.DictWriter(text, list(rows[0]), lineterminator='\n')
   writer.writeheader()
   writer.writerows(rows)
   return text.getvalue().encode()
 
 
 def write(path: pathlib.Path, contents: dict[str, bytes]) -> list[str]:
-  """Writes files by name, each in one step, and returns their names.
-
-  Raises:
-    ValueError: if a file cannot be written.
-  """
-  try:
-    path.mkdir(exist_ok=True)
-    for name, content in contents.items():
-      durable.write_durably(path / name, content)
-  except OSError as e:
-    raise ValueError(f'--output={path}: {e.strerror or e}') from e
+  """Writes files by name, each in one step, and returns their names."""
+  path.mkdir(exist_ok=True)
+  for name, content in contents.items():
+    durable.write_durably(path / name, content)
   return list(contents)
 
 

@@ -59,7 +59,6 @@ class Row:
   seconds: float
 
 
-FIELDS = tuple(field.name for field in dataclasses.fields(Row))
 SCHEMA = ('num_rounds', 'min_sep', 'max_participations')
 
 
@@ -126,10 +125,9 @@ class Comparison:
         f'entries must be evaluated at schemas of which one field varies, got {len(self.entries)}'
         f' entries with {" and ".join(fields) or "none"} varying'
       )
-    title = f'{objective} loss'
     if not fields:
-      return figures.side_by_side(self.entries, objective, title=title, subtitle='')
-    return figures.against(self.entries, fields[0], f'{objective}_loss', title=title, subtitle='')
+      return figures.side_by_side(self.entries, objective)
+    return figures.against(self.entries, fields[0], objective)
 
   def _title(self) -> str:
     skipped = f', {len(self.skipped)} left out' if self.skipped else ''
