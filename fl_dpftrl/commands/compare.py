@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
   workload = flags.workload(args)
   folder = None if args.output is None else output.folder(args.output)
   _warn_of_workloads(candidates, workload)
-  watch = sweep.said(output.Progress('compare').say)
+  watch = sweep.progress_lines(output.Progress('compare').say)
   comparison = sweep.run(
     candidates, schemas, objective=args.objective, watch=watch, workload=workload
   )

@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
   gaussian.check_delta(args.delta)
   candidates = flags.candidates('strategies', args.strategies)
   folder = None if args.output is None else output.folder(args.output)
-  watch = sweep.said(output.Progress('extrapolate').say)
+  watch = sweep.progress_lines(output.Progress('extrapolate').say)
   options = {'delta': args.delta, 'objective': args.objective, 'watch': watch}
   predicted = list(predictions.run(candidates, references, deployments, **options))
   entries = [item for item in predicted if isinstance(item, predictions.Entry)]

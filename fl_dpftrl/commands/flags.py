@@ -272,20 +272,20 @@ def command_line(command: str, given: Iterable[tuple[str, Any]]) -> str:
 
 def names(text: str) -> list[str]:
   """Parses comma-separated names."""
-  found = [name.strip() for name in text.split(',')]
-  if not all(found):
+  parts = [name.strip() for name in text.split(',')]
+  if not all(parts):
     raise argparse.ArgumentTypeError(f'{text!r} has an empty name')
-  return found
+  return parts
 
 
 def values(text: str) -> list[int]:
   """Parses ascending whole numbers from a list or a log-spaced range."""
   low, *rest = text.split(':')
   if not rest:
-    found = [_value(part, text) for part in text.split(',')]
-    if len(set(found)) < len(found):
+    numbers = [_value(part, text) for part in text.split(',')]
+    if len(set(numbers)) < len(numbers):
       raise argparse.ArgumentTypeError(f'{text!r} has a value twice')
-    return sorted(found)
+    return sorted(numbers)
   if len(rest) != 2:
     raise argparse.ArgumentTypeError(f'{text!r} is not LOW:HIGH:POINTS')
   low, high, points = (_value(part, text) for part in (low, *rest))
@@ -293,8 +293,7 @@ def values(text: str) -> list[int]:
     raise argparse.ArgumentTypeError(f'{text!r} needs LOW below HIGH and at least 2 POINTS')
   if points > 1000:
     raise argparse.ArgumentTypeError(f'{text!r} has more than 1000 POINTS')
-  spread = np.geomspace(low, high, points).round()
-  return sorted({int(value) for value in spread})
+  return sorted({int(value) for value in np.geomspace(low, high, points).round()})
 
 
 def _value(text: str, whole: str) -> int:
@@ -326,5 +325,5 @@ def above_budget(args: argparse.Namespace, epsilon: float | None) -> tuple[int, 
   """Returns the exit status and a line if ε is above --max_epsilon."""
   if args.max_epsilon is None or (epsilon is not None and epsilon <= args.max_epsilon):
     return None
-  found = 'no ε' if epsilon is None else f'ε = {rounding.up(epsilon)}'
-  return ABOVE_BUDGET, f'{found} is above --max_epsilon={args.max_epsilon:g}'
+  stated = 'no ε' if epsilon is None else f'ε = {rounding.up(epsilon)}'
+  return ABOVE_BUDGET, f'{stated} is above --max_epsilon={args.max_epsilon:g}'

@@ -323,14 +323,16 @@ def _warnings(result: statement_lib.Statement) -> list[str]:
     warnings.append(f'THE GUARANTEE IS VOID: {result.void_reason}')
   declared, drawn = result.declared, result.drawn
   if declared is not None and not declared.holds:
-    found = (
+    difference = (
       'not every run kept to its own, see the assumptions'
       if result.several
       else f'at least {declared.min_sep} rounds apart and at most {declared.max_participations}'
       f' participations were allowed, the log has {result.min_sep} and'
       f' {result.max_participations}'
     )
-    warnings.append(f'THE DECLARED SCHEMA DOES NOT HOLD: {found}; the declared figures are void')
+    warnings.append(
+      f'THE DECLARED SCHEMA DOES NOT HOLD: {difference}; the declared figures are void'
+    )
   if drawn is not None and not drawn.holds:
     warnings.append(
       f'THE LOG CONTRADICTS --sampling={drawn.name}, so nothing is'

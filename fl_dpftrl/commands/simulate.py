@@ -146,12 +146,11 @@ def _record(
   args: argparse.Namespace, rounds: Iterator[schemas.Cohort], metadata: dict[str, str]
 ) -> attendance_lib.Attendance:
   """Counts the rounds, and writes them if --output is given."""
-  said = json.dumps(_flags(args), sort_keys=True)
   return recording.record(
     rounds,
     num_rounds=args.num_rounds,
     output=args.output,
-    metadata={recording.METADATA_KEY: said, **metadata},
+    metadata={recording.METADATA_KEY: json.dumps(_flags(args), sort_keys=True), **metadata},
     progress=output.Progress('simulate').say,
   )
 

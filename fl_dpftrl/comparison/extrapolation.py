@@ -75,7 +75,7 @@ def _predict(
   candidate: candidates_lib.Candidate,
   reference: extrapolation.Reference,
   deployment: extrapolation.Deployment,
-  searched: sweep.Found,
+  searched: sweep.Searched,
   delta: float,
 ) -> Entry | Skipped:
   if searched.strategy is None:

@@ -240,14 +240,14 @@ def _received(receiver: Any, child: process.BaseProcess) -> int | Exception | Tr
 
 
 def _work(task: Task, sender: Any) -> None:
-  unsaid = 0
+  unreported = 0
 
   def count(more: int) -> None:
-    nonlocal unsaid
-    unsaid += more
-    if unsaid >= _OFTEN:
-      sender.send(unsaid)
-      unsaid = 0
+    nonlocal unreported
+    unreported += more
+    if unreported >= _OFTEN:
+      sender.send(unreported)
+      unreported = 0
 
   try:
     sender.send(run(task, count))

@@ -13,7 +13,7 @@ PHONES = cohorts.Simulation(
 # The BLT paper's table of production runs: language, known run, run with about
 # twice its report goal. A min-sep above the rounds: nobody took part twice.
 PRODUCTION = [
-  ('pt-PT', 60, (24.0, 72.0), fitting.Row(3000, 430, 92, 4), fitting.Row(6000, 320, 49, 6)),
+  ('pt-PT', 100, (72.0,), fitting.Row(3000, 430, 92, 4), fitting.Row(6000, 320, 49, 6)),
   ('pt-BR', 65, (336.0,), fitting.Row(6500, 2000, 2001, 1), fitting.Row(12000, 2000, 1181, 2)),
 ]
 
@@ -43,8 +43,8 @@ def test_one_run_of_production_predicts_the_other(language, scale, timers, known
 @pytest.mark.slow
 def test_finds_the_population_that_made_the_row():
   truth = fitting.resized(PHONES, num_devices=1500, report_goal=15, timer=server.HourTimer(48.0))
-  made = recording.record(truth.rounds(), num_rounds=200)
-  row = fitting.Row(15, 200, made.min_sep, made.max_participations)
+  made = recording.record(truth.rounds(), num_rounds=120)
+  row = fitting.Row(15, 120, made.min_sep, made.max_participations)
   lines = []
   found = fitting.fit(row, PHONES, timers=[24.0, 48.0], progress=lines.append)
   assert found.num_devices == pytest.approx(1500, rel=0.05)
