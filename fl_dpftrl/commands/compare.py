@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
   ]
   candidates = _candidates(args)
   workload = flags.workload(args)
-  folder = None if args.output is None else output.folder(args.output)
+  output.check_folder(args.output)
   _warn_of_workloads(candidates, workload)
   watch = sweep.progress_lines(output.Progress('compare').say)
   comparison = sweep.run(
@@ -93,7 +93,11 @@ def run(args: argparse.Namespace) -> json_files.Object:
     otherwise=None if entries else f'--mechanisms={",".join(args.mechanisms)}',
   )
   rows = [dataclasses.asdict(entry.row) for entry in entries]
-  result = {
+  files = []
+  if args.output is not None:
+    images = _figures(args, entries, axis, workload)
+    files = output.write_folder(args.output, 'comparison.csv', rows, images)
+  return {
     'objective': args.objective,
     **flags.workload_fields(workload),
     'varying': axis,
@@ -103,13 +107,8 @@ def run(args: argparse.Namespace) -> json_files.Object:
       for skip in skipped
     ],
     'output': args.output,
-    'files': [],
+    'files': files,
   }
-  if folder is not None:
-    contents = {'comparison.csv': output.csv(rows)}
-    contents.update(_figures(args, entries, axis, workload))
-    result['files'] = output.write(folder, contents)
-  return result
 
 
 def _candidates(args: argparse.Namespace) -> list[candidates_lib.Candidate]:
@@ -197,7 +196,4 @@ def show(result: json_files.Object) -> str:
   if result['workload'] != 'prefix':
     header += f', workload {result["workload"]}'
   lines = [header.lstrip(', '), '', table]
-  if result['files']:
-    folder = messages.one_line(result['output'])
-    lines += ['', f'in {folder}: {", ".join(result["files"])}']
-  return '\n'.join(lines)
+  return '\n'.join([*lines, *output.shown_folder(result)])

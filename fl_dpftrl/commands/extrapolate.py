@@ -10,7 +10,7 @@ from fl_dpftrl.comparison import candidates as candidates_lib
 from fl_dpftrl.comparison import extrapolation as predictions
 from fl_dpftrl.comparison import sweep
 from fl_dpftrl.files import json_files
-from fl_dpftrl.text import messages, rounding
+from fl_dpftrl.text import rounding
 
 HELP = 'predicts ε and ρ at other report goals, rounds and populations'
 
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> json_files.Object:
   references = _references(args)
   gaussian.check_delta(args.delta)
   candidates = flags.candidates('strategies', args.strategies)
-  folder = None if args.output is None else output.folder(args.output)
+  output.check_folder(args.output)
   watch = sweep.progress_lines(output.Progress('extrapolate').say)
   options = {'delta': args.delta, 'objective': args.objective, 'watch': watch}
   predicted = list(predictions.run(candidates, references, deployments, **options))
@@ -105,7 +105,11 @@ def run(args: argparse.Namespace) -> json_files.Object:
     otherwise=None if entries else f'--strategies={",".join(args.strategies)}',
   )
   rows = [entry.to_json() for entry in entries]
-  result = {
+  files = []
+  if args.output is not None:
+    images = _figures(args, axis, candidates, references, entries)
+    files = output.write_folder(args.output, 'extrapolation.csv', rows, images)
+  return {
     'varying': axis,
     'rows': rows,
     'skipped': [
@@ -114,13 +118,8 @@ def run(args: argparse.Namespace) -> json_files.Object:
     ],
     'assumptions': _assumptions(args, candidates),
     'output': args.output,
-    'files': [],
+    'files': files,
   }
-  if folder is not None:
-    contents = {'extrapolation.csv': output.csv(rows)}
-    contents.update(_figures(args, axis, candidates, references, entries))
-    result['files'] = output.write(folder, contents)
-  return result
 
 
 def _axis(args: argparse.Namespace) -> str:
@@ -244,7 +243,4 @@ def show(result: json_files.Object) -> str:
   lines = [f'predicted, not run: {header}', '', table, '']
   lines += ['This is no guarantee. Besides those of `account`, it assumes:', '']
   lines += [f'- {line}' for line in result['assumptions']]
-  if result['files']:
-    folder = messages.one_line(result['output'])
-    lines += ['', f'in {folder}: {", ".join(result["files"])}']
-  return '\n'.join(lines)
+  return '\n'.join([*lines, *output.shown_folder(result)])
